@@ -1,0 +1,155 @@
+/* What a training program uses besides the model (averages, frozen parts, accumulation, recompute,
+ * loss scaling, dropout, metrics, evaluation, bytes), on each mesh as on one rank. Ranks are
+ * threads. */
+#include "mesh_model.h"
+
+#include "tests/parallel/bits.h"
+#include "tests/support/temp.h"
+#include "train.h"
+
+#include <math.h>
+
+enum { ROWS = 2, MICROS = 4, STEPS = 3 };
+
+static const struct {
+    const char *mesh;
+    int ranks;
+} meshes[] = {
+    {"tp=2", 2},         {"tp=2,sequence", 2}, {"cp=2", 2},      {"cp=2,keys", 2},
+    {"tp=2,shard=2", 4}, {"tp=2,dp=2", 4},     {"tp=2,cp=2", 4},
+};
+enum { MESHES = sizeof(meshes) / sizeof(*meshes) };
+
+/* ---- Training -------------------------------------------------------------------------------- */
+
+typedef struct recipe {
+    const char *name, *frozen; /* paths of tn_freeze; NULL: none */
+    bool llama, tied, deferred, recompute, scaled;
+    bool own_loss; /* not tn_lm_loss: of what the model returns */
+    const char *mesh;
+    double norm;
+    train_bits weights, average; /* rank 0's copy, of all ranks */
+} recipe;
+
+static const recipe recipes[] = {
+    {.name = "frozen", .frozen = "h.0.mlp wpe", .deferred = true},
+    {.name = "frozen tie", .frozen = "wte", .deferred = true, .recompute = true},
+    {.name = "tied llama", .llama = true, .tied = true, .recompute = true, .scaled = true},
+    {.name = "llama's blocks frozen", .frozen = "layers", .llama = true, .tied = true},
+    {.name = "own loss", .own_loss = true},
+};
+
+static tn_cp_kind kind_of(const char *mesh) {
+    return strstr(mesh, "keys") ? TN_CP_KEYS : TN_CP_HEADS;
+}
+
+static tn_tensor *loss_of(const recipe *r, void *m, tn_spread *spread, int64_t number) {
+    tn_tensor *x = mesh_tokens(29, ROWS, 2 * number), *y = mesh_tokens(29, ROWS, 2 * number + 1);
+    if (!r->own_loss) {
+        return tn_lm_loss(m, x, y);
+    }
+    y = tn_context_slice(tn_spread_group(spread, "cp"), kind_of(r->mesh), y, 1);
+    return tn_cross_entropy(tn_call(m, x), y, TN_MEAN);
+}
+
+static void accumulate(const recipe *r, void *m, tn_spread *spread, tn_scaler *scaler, int step) {
+    tn_group *data = tn_spread_data(spread);
+    int ranks = tn_group_size(data), mine = MICROS / ranks;
+    for (int i = 0; i < mine; i++) {
+        TN_SCOPE;
+        TN_NO_SYNC(i + 1 < mine ? m : NULL);
+        int64_t number = (int64_t)step * MICROS + (int64_t)i * ranks + tn_group_rank(data);
+        tn_tensor *loss = tn_mul_scalar(loss_of(r, m, spread, number), 1.0 / mine);
+        tn_backward(tn_scaler_scale(scaler, loss));
+    }
+}
+
+static void take_bits(tn_group *world, void *m, train_bits *to) {
+    train_bits bits = train_whole(m, world);
+    if (tn_group_rank(world) == 0) {
+        *to = bits;
+    } else {
+        free(bits.data);
+    }
+}
+
+static void recompute_blocks(void *m) {
+    tn_module *parts[4];
+    CHECK(tn_lm_parts(m, parts, 4) == 4);
+    tn_module_set_recompute(parts[1], true);
+    tn_module_set_recompute(parts[2], true);
+}
+
+static void train_recipe(tn_group *world, void *user) {
+    TN_SCOPE;
+    recipe *r = user;
+    mesh_model m;
+    mesh_shape shape = mesh_shape_of(r->llama);
+    shape.bias = false; /* the gradients of the keys' biases are only rounding errors */
+    shape.tied = r->tied;
+    mesh_init(&m, &shape, 3, r->deferred);
+    if (r->frozen) {
+        CHECK(tn_freeze(&m, r->frozen) > 0);
+    }
+    if (r->recompute) {
+        recompute_blocks(&m);
+    }
+    tn_spread *spread = mesh_spread(&m, world, r->mesh);
+    tn_optim *opt = tn_adamw(&m, TN_WITH(tn_adamw, .eps = 1e-6));
+    tn_average *average = tn_ema(&m, 0.5);
+    tn_scaler *scaler = tn_scaler_new(TN_WITH(tn_scaler, .scale = 1024, .enabled = r->scaled));
+    for (int step = 0; step < STEPS && !tn_error(); step++) {
+        accumulate(r, &m, spread, scaler, step);
+        double norm = tn_scaler_clip(scaler, opt, 0.3);
+        r->norm = tn_group_rank(world) == 0 ? norm : r->norm;
+        tn_scaler_step(scaler, opt);
+        tn_scaler_update(scaler);
+        tn_optim_zero_grad(opt);
+        tn_average_update(average);
+    }
+    take_bits(world, &m, &r->weights);
+    {
+        TN_AVERAGED(average);
+        take_bits(world, &m, &r->average);
+    }
+    tn_scaler_free(scaler);
+    tn_average_free(average);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+}
+
+static void free_recipe(recipe *r) {
+    free(r->weights.data);
+    free(r->average.data);
+}
+
+static void test_recipes(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof(recipes) / sizeof(*recipes); i++) {
+        recipe alone = recipes[i];
+        alone.mesh = "dp=1";
+        run_ok(1, train_recipe, &alone);
+        for (int k = 0; k < MESHES; k++) {
+            recipe r = recipes[i];
+            r.mesh = meshes[k].mesh;
+            run_ok(meshes[k].ranks, train_recipe, &r);
+            double off = train_difference(r.weights, alone.weights),
+                   mean = train_difference(r.average, alone.average);
+            if (!(off <= 1e-5 && mean <= 1e-5 && fabs(r.norm / alone.norm - 1) <= 1e-6)) {
+                fail_msg("%s on %s: weights differ by %g, averages by %g, the norm is %.9g, not "
+                         "%.9g", r.name, r.mesh, off, mean, r.norm, alone.norm);
+            }
+            free_recipe(&r);
+        }
+        free_recipe(&alone);
+    }
+}
+
+int main(void) {
+    tn_set_threads(1);
+    const struct CMUnitTest tests[] = {
+        TEST(test_recipes),
+    };
+    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+}
