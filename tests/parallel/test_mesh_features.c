@@ -26,6 +26,7 @@ typedef struct recipe {
     const char *name, *frozen; /* paths of tn_freeze; NULL: none */
     bool llama, tied, deferred, recompute, scaled;
     bool own_loss; /* not tn_lm_loss: of what the model returns */
+    bool looks;    /* a forward in evaluation mode between forward and backward, recorded too */
     const char *mesh;
     double norm;
     train_bits weights, average; /* rank 0's copy, of all ranks */
@@ -36,7 +37,8 @@ static const recipe recipes[] = {
     {.name = "frozen tie", .frozen = "wte", .deferred = true, .recompute = true},
     {.name = "tied llama", .llama = true, .tied = true, .recompute = true, .scaled = true},
     {.name = "llama's blocks frozen", .frozen = "layers", .llama = true, .tied = true},
-    {.name = "own loss", .own_loss = true},
+    {.name = "own loss", .own_loss = true, .looks = true},
+    {.name = "looks between", .looks = true, .recompute = true},
 };
 
 static tn_cp_kind kind_of(const char *mesh) {
@@ -60,6 +62,11 @@ static void accumulate(const recipe *r, void *m, tn_spread *spread, tn_scaler *s
         TN_NO_SYNC(i + 1 < mine ? m : NULL);
         int64_t number = (int64_t)step * MICROS + (int64_t)i * ranks + tn_group_rank(data);
         tn_tensor *loss = tn_mul_scalar(loss_of(r, m, spread, number), 1.0 / mine);
+        if (r->looks) {
+            tn_module_train(m, false);
+            loss_of(r, m, spread, number + 1);
+            tn_module_train(m, true);
+        }
         tn_backward(tn_scaler_scale(scaler, loss));
     }
 }
@@ -101,7 +108,9 @@ static void train_recipe(tn_group *world, void *user) {
     for (int step = 0; step < STEPS && !tn_error(); step++) {
         accumulate(r, &m, spread, scaler, step);
         double norm = tn_scaler_clip(scaler, opt, 0.3);
-        r->norm = tn_group_rank(world) == 0 ? norm : r->norm;
+        if (tn_group_rank(world) == 0) {
+            r->norm = norm;
+        }
         tn_scaler_step(scaler, opt);
         tn_scaler_update(scaler);
         tn_optim_zero_grad(opt);

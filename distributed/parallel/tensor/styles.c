@@ -15,11 +15,15 @@
  */
 #include "distributed/parallel/tensor/tensor.h"
 
+#include "autograd/mode.h"
+
 #include <string.h>
+
+enum { NOTE_WHOLE, NOTE_SPLIT };
 
 /* Whether this forward, or its second run in backward, has T / N positions between regions. */
 static bool is_split(const tn__tp *tp) {
-    return tn_in_recompute() ? tp->split_graph : tp->split_now;
+    return tp->sequence && tn__grad_self.note == NOTE_SPLIT;
 }
 
 /* ---- Around a region ------------------------------------------------------------------------- */
@@ -123,10 +127,8 @@ bool tn__tp_apply(tn__tp_place *place) {
 static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     tn__tp *tp = user;
     tn__parallel_same_input(tp->group, in.n > 0 ? in.v[0] : NULL, &tp->compared, "tensor_parallel");
-    if (!tn_in_recompute()) {
-        tp->split_now = tp->sequence && m->training;
-        tp->split_graph = tn_grad_mode() ? tp->split_now : tp->split_graph;
-    }
+    tp->around = tn__grad_self.note;
+    tn__grad_self.note = tp->sequence && m->training ? NOTE_SPLIT : NOTE_WHOLE;
     return in;
 }
 
@@ -143,6 +145,7 @@ static tn_tensor *join_columns(const tn__tp *tp, tn_tensor *x) {
 static tn_values end_call(tn_module *m, tn_values in, tn_values out, void *user) {
     const tn__tp *tp = user;
     (void)in;
+    tn__grad_self.note = tp->around;
     bool logits = tp->classes > 0 && out.n > 0 && !tn_is_inert(out.v[0]) && tn_ndim(out.v[0]) > 0;
     if (logits && !m->lists->loss.calling) {
         out.v[0] = join_columns(tp, out.v[0]);
