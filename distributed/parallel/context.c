@@ -28,7 +28,7 @@ typedef struct splitting {
     const tn__lm_family *family;
     tn__loss_rule inner; /* of tensor parallelism; f NULL: tn_cross_entropy_with */
     bool fits;           /* the model, so that its modules may be set */
-    bool compared;       /* the first batch */
+    tn__compared compared;
     bool whole;          /* the root's last call: caches are open, so nothing is split */
 } splitting;
 
@@ -150,7 +150,7 @@ static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     in.v[0] = tokens ? tn_context_slice(s->group, s->kind, in.v[0], 1) : in.v[0];
     in.v[1] = tn_context_slice(s->group, s->kind, in.v[1], -1);
     if (!tn__pending()) {
-        tn__parallel_same_input(s->group, whole, &s->compared, context_rules.operation);
+        tn__parallel_same_input(s->group, whole, m, &s->compared, context_rules.operation);
     }
     return in;
 }

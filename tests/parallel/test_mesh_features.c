@@ -155,10 +155,84 @@ static void test_recipes(void **state) {
     }
 }
 
+/* ---- Mistakes -------------------------------------------------------------------------------- */
+
+/* What a rank does, of a model on `mesh`; NULL: on no mesh yet. */
+typedef struct mistake {
+    const char *name, *mesh;
+    void (*make)(tn_group *world, mesh_model *m);
+    tn_status status;
+    const char *says;
+} mistake;
+
+/* The sampler of validation was given all ranks, that of training those with other batches. */
+static void validate_apart(tn_group *world, mesh_model *m) {
+    tn_tensor *x = mesh_tokens(29, ROWS, 1);
+    CHECK(!tn_is_inert(tn_lm_loss(m, x, x)));
+    tn_module_train(m, false);
+    x = mesh_tokens(29, ROWS, tn_group_rank(world));
+    CHECK(tn_is_inert(tn_lm_loss(m, x, x)));
+}
+
+/* Other prompts, after training. */
+static void write_apart(tn_group *world, mesh_model *m) {
+    tn_tensor *x = mesh_tokens(29, ROWS, 1);
+    CHECK(!tn_is_inert(tn_lm_loss(m, x, x)));
+    tn_module_train(m, false);
+    const int32_t ids[] = {tn_group_rank(world), 4};
+    tn_prompt prompt = {ids, 2};
+    tn_generated out;
+    CHECK(tn_generate(m, &prompt, 1, TN_WITH(tn_generate, .max_new = 4), &out) != TN_OK);
+    tn_generated_free(&out, 1);
+}
+
+/* Gradients of each rank's positions are not averaged. */
+static void copy_over_no_positions(tn_group *world, mesh_model *m) {
+    tn_context_parallel(m, world, TN_CP_HEADS);
+    CHECK(!tn_ddp(m, NULL, tn_ddp_defaults()));
+}
+
+static void shard_over_no_positions(tn_group *world, mesh_model *m) {
+    tn_context_parallel(m, world, TN_CP_HEADS);
+    CHECK(!tn_fsdp(m, NULL, NULL, tn_fsdp_defaults()));
+}
+
+static const mistake mistakes[] = {
+    {"validation", "tp=2", validate_apart, TN_EMISMATCH, "has other tokens than rank 0"},
+    {"validation", "cp=2", validate_apart, TN_EMISMATCH, "has other tokens than rank 0"},
+    {"prompts", "tp=2", write_apart, TN_EMISMATCH, "has other tokens than rank 0"},
+    {"ddp", NULL, copy_over_no_positions, TN_EVALUE, "\"dp cp\""},
+    {"fsdp", NULL, shard_over_no_positions, TN_EVALUE, "\"shard cp\""},
+};
+
+static void makes_mistake(tn_group *world, void *user) {
+    TN_SCOPE;
+    const mistake *wrong = user;
+    mesh_model m;
+    mesh_shape shape = mesh_shape_of(false);
+    mesh_init(&m, &shape, 1, false);
+    tn_spread *spread = wrong->mesh ? mesh_spread(&m, world, wrong->mesh) : NULL;
+    wrong->make(world, &m);
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+}
+
+static void test_mistakes(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof(mistakes) / sizeof(*mistakes); i++) {
+        const mistake *wrong = &mistakes[i];
+        const char *said = run_failing(2, makes_mistake, (void *)wrong, wrong->status);
+        if (!strstr(said, wrong->says)) {
+            fail_msg("%s: %s", wrong->name, said);
+        }
+    }
+}
+
 int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
         TEST(test_recipes),
+        TEST(test_mistakes),
     };
     return cmocka_run_group_tests(tests, temp_flights, temp_clean);
 }

@@ -126,7 +126,8 @@ bool tn__tp_apply(tn__tp_place *place) {
 
 static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     tn__tp *tp = user;
-    tn__parallel_same_input(tp->group, in.n > 0 ? in.v[0] : NULL, &tp->compared, "tensor_parallel");
+    const tn_tensor *x = in.n > 0 ? in.v[0] : NULL;
+    tn__parallel_same_input(tp->group, x, m, &tp->compared, "tensor_parallel");
     tp->around = tn__grad_self.note;
     tn__grad_self.note = tp->sequence && m->training ? NOTE_SPLIT : NOTE_WHOLE;
     return in;

@@ -21,7 +21,7 @@ typedef struct tn__tp {
     int64_t classes;   /* columns of the logits on all ranks; 0: the plan cuts none */
     bool sequence;     /* as in the options */
     int around;        /* tn__grad_thread.note before the root's call */
-    bool compared;     /* the first batch */
+    tn__compared compared;
     const tn_tp_rule *plan; /* while attaching, as the places' rules */
     struct tn__tp_place *places;
     int count;
