@@ -63,7 +63,8 @@ typedef struct tn__loss_rule { /* in place of tn_lm_loss's cross-entropy, of the
     tn_tensor *(*f)(void *state, tn_tensor *logits, tn_tensor *targets,
                     tn_cross_entropy_options options);
     void *state;
-    bool calling; /* tn_lm_loss is: the logits are for f, of this rank alone */
+    bool calling;   /* tn_lm_loss is: the logits are for f, of this rank alone */
+    void *sequence; /* the tn_group whose ranks have positions of the same sequences; NULL: none */
 } tn__loss_rule;
 
 /* Which parts of a model of parts a call runs: [first, end); end 0: all. A context of

@@ -220,7 +220,7 @@ static bool attach_rules(tn_module *m, tn_group *cp, tn_cp_kind kind, bool *know
     }
     *s = fit;
     s->inner = m->lists->loss;
-    m->lists->loss = (tn__loss_rule){.f = mean_loss, .state = s};
+    m->lists->loss = (tn__loss_rule){.f = mean_loss, .state = s, .sequence = cp};
     s->fits = true;
     tn_module_each_module(m, visit_attention, s);
     return true;

@@ -86,8 +86,8 @@ typedef enum tn_cp_kind {
  *
  * Each rank's gradients are N times those of its positions: their mean over cp is that of the loss.
  * So tn_ddp or tn_fsdp is attached over the product of the data's ranks and cp's (tn_mesh_group:
- * "dp cp"); with its option `sum` divide the loss by N. It draws other dropout masks for each
- * rank's positions.
+ * "dp cp"), and TN_EVALUE over fewer; with its option `sum` divide the loss by N. It draws other
+ * dropout masks for each rank's positions.
  *
  * Every rank calls; after tn_tensor_parallel, before tn_ddp, tn_fsdp and the optimiser. Compares
  * modules, and gives every rank rank 0's parameters and buffers. cp must live as long as m.
