@@ -185,8 +185,7 @@ static tn_values run_first(tn_forward f, void *user, tn_values in, bool again) {
 
 tn_values tn_recompute(tn_forward f, void *user, void (*free_user)(void *user), tn_values in,
                        tn_tensor *const *params, int params_n) {
-    recompute_args args = {
-        f, user, free_user, *tn_default_generator(), tn__grad_self.note, in.n};
+    recompute_args args = {f, user, free_user, *tn_default_generator(), tn__grad_self.note, in.n};
     bool bad = !f || in.n < 0 || in.n > TN_MAX_VALUES || params_n < 0 || (params_n > 0 && !params);
     if (!f || params_n < 0 || (params_n > 0 && !params)) {
         tn__raise(TN_EVALUE, "recompute", "the %s NULL", f ? "parameters are" : "forward is");

@@ -4,6 +4,7 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
+#include "models/language.h"
 #include "tern/train.h"
 #include "text/plain_numbers.h"
 
@@ -233,7 +234,7 @@ static void evaluate_batches(void *m, tn_loader *loader, tn_loss loss, tn_metric
     tn_batch b;
     while (tn_loader_next(loader, &b) && b.epoch == 0) {
         TN_SCOPE;
-        add_batch(metrics, loss, tn_call(m, b.x), &b);
+        add_batch(metrics, loss, tn__lm_call(m, b.x), &b);
     }
 }
 

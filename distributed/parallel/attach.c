@@ -223,10 +223,11 @@ static bool covers_sequence(void *m, tn_group *g, tn_group *outer, const char *o
         together += ((const int64_t *)tn_data(all))[i] == mine;
     }
     if (together != tn_group_size(sequence)) {
-        tn__raise(TN_EVALUE, operation,
-                  "%d ranks share each sequence (tn_context_parallel), and gradients would be "
-                  "averaged over %lld of them: attach over all, \"dp cp\" or \"shard cp\" of a mesh",
-                  tn_group_size(sequence), (long long)together);
+        tn__raise(
+            TN_EVALUE, operation,
+            "%d ranks share each sequence (tn_context_parallel), and gradients would be "
+            "averaged over %lld of them: attach over all, \"dp cp\" or \"shard cp\" of a mesh",
+            tn_group_size(sequence), (long long)together);
     }
     return !tn__pending();
 }

@@ -54,7 +54,8 @@ static tn_tensor *loss_of(const recipe *r, void *m, tn_spread *spread, int64_t n
     return tn_cross_entropy(tn_call(m, x), y, TN_MEAN);
 }
 
-static void accumulate(const recipe *r, void *m, tn_spread *spread, tn_scaler *scaler, int step) {
+static void accumulate_step(const recipe *r, void *m, tn_spread *spread, tn_scaler *scaler,
+                            int step) {
     tn_group *data = tn_spread_data(spread);
     int ranks = tn_group_size(data), mine = MICROS / ranks;
     for (int i = 0; i < mine; i++) {
@@ -106,7 +107,7 @@ static void train_recipe(tn_group *world, void *user) {
     tn_average *average = tn_ema(&m, 0.5);
     tn_scaler *scaler = tn_scaler_new(TN_WITH(tn_scaler, .scale = 1024, .enabled = r->scaled));
     for (int step = 0; step < STEPS && !tn_error(); step++) {
-        accumulate(r, &m, spread, scaler, step);
+        accumulate_step(r, &m, spread, scaler, step);
         double norm = tn_scaler_clip(scaler, opt, 0.3);
         if (tn_group_rank(world) == 0) {
             r->norm = norm;
@@ -147,11 +148,99 @@ static void test_recipes(void **state) {
                    mean = train_difference(r.average, alone.average);
             if (!(off <= 1e-5 && mean <= 1e-5 && fabs(r.norm / alone.norm - 1) <= 1e-6)) {
                 fail_msg("%s on %s: weights differ by %g, averages by %g, the norm is %.9g, not "
-                         "%.9g", r.name, r.mesh, off, mean, r.norm, alone.norm);
+                         "%.9g",
+                         r.name, r.mesh, off, mean, r.norm, alone.norm);
             }
             free_recipe(&r);
         }
         free_recipe(&alone);
+    }
+}
+
+/* ---- Evaluation ------------------------------------------------------------------------------ */
+
+enum { WINDOWS = 11, LENGTHS = 3 };
+static const int64_t lengths[LENGTHS] = {8, 5, 1}; /* no multiple of cp's ranks either */
+
+typedef struct evaluation {
+    const char *mesh;
+    bool llama;
+    tn_perplexity perplexity[LENGTHS];
+    double loss, accuracy, top, mean; /* of tn_evaluate; tn_lm_loss */
+} evaluation;
+
+static tn_dataset *windows_of(int64_t length) {
+    return tn_tensor_dataset(tn_contiguous(tn_narrow(mesh_tokens(29, WINDOWS, 6), 1, 0, length)),
+                             tn_contiguous(tn_narrow(mesh_tokens(29, WINDOWS, 7), 1, 0, length)));
+}
+
+static void evaluate_pass(void *m, tn_group *data, evaluation *e) {
+    tn_metrics *metrics = tn_metrics_new(29, 3);
+    tn_loader_options o = TN_WITH(tn_loader, .batch = 2, .threads = 0);
+    tn_loader *loader = tn_loader_new(
+        windows_of(8), tn_distributed_sampler(data, tn_sequential_sampler(), false), o);
+    CHECK(tn_evaluate(m, loader, tn_cross_entropy, data, metrics) == TN_OK);
+    e->loss = tn_metrics_loss(metrics);
+    e->accuracy = tn_metrics_accuracy(metrics);
+    e->top = tn_metrics_top(metrics);
+    tn_metrics_free(metrics);
+    tn_loader_free(loader);
+}
+
+static void evaluate_mesh(tn_group *world, void *user) {
+    TN_SCOPE;
+    evaluation e = *(evaluation *)user;
+    mesh_model m;
+    mesh_shape shape = mesh_shape_of(e.llama);
+    shape.dropout = 0.5; /* which evaluation leaves out */
+    mesh_init(&m, &shape, 3, false);
+    tn_spread *spread = mesh_spread(&m, world, e.mesh);
+    tn_group *data = tn_spread_data(spread);
+    for (int i = 0; i < LENGTHS; i++) {
+        tn_dataset *windows = windows_of(lengths[i]);
+        tn_evaluate_options o = TN_WITH(tn_evaluate, .batch = 3, .group = data);
+        CHECK(tn_evaluate_perplexity(&m, windows, NULL, o, &e.perplexity[i]) == TN_OK);
+        tn_dataset_free(windows);
+    }
+    evaluate_pass(&m, data, &e);
+    CHECK(m.base.training);
+    tn_module_train(&m, false);
+    tn_tensor *x = mesh_tokens(29, ROWS, 2);
+    e.mean = tn_item(tn_lm_loss(&m, x, mesh_tokens(29, ROWS, 3)));
+    double sums[] = {e.loss + e.accuracy + e.top + e.mean, e.perplexity[0].loss};
+    CHECK(tn_group_mean(world, sums[0], 1) == sums[0] &&
+          tn_group_mean(world, sums[1], 1) == sums[1]);
+    if (tn_group_rank(world) == 0) {
+        *(evaluation *)user = e;
+    }
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+}
+
+static void compare_evaluations(const evaluation *is, const evaluation *want) {
+    double off = fmax(fabs(is->loss - want->loss), fabs(is->mean - want->mean));
+    for (int i = 0; i < LENGTHS; i++) {
+        const tn_perplexity *a = &is->perplexity[i], *b = &want->perplexity[i];
+        assert_true(a->windows == WINDOWS && a->tokens == WINDOWS * lengths[i]);
+        off = fmax(off, fabs(a->loss - b->loss));
+    }
+    if (!(off <= 1e-6 && is->accuracy == want->accuracy && is->top == want->top)) {
+        fail_msg("%s, llama %d: losses differ by %g, accuracy %g, not %g", is->mesh, is->llama, off,
+                 is->accuracy, want->accuracy);
+    }
+}
+
+static void test_evaluation(void **state) {
+    (void)state;
+    for (int llama = 0; llama < 2; llama++) {
+        evaluation alone = {.mesh = "dp=1", .llama = llama};
+        run_ok(1, evaluate_mesh, &alone);
+        assert_true(alone.top > alone.accuracy && alone.accuracy > 0);
+        for (int k = 0; k < MESHES; k++) {
+            evaluation e = {.mesh = meshes[k].mesh, .llama = llama};
+            run_ok(meshes[k].ranks, evaluate_mesh, &e);
+            compare_evaluations(&e, &alone);
+        }
     }
 }
 
@@ -172,6 +261,17 @@ static void validate_apart(tn_group *world, mesh_model *m) {
     tn_module_train(m, false);
     x = mesh_tokens(29, ROWS, tn_group_rank(world));
     CHECK(tn_is_inert(tn_lm_loss(m, x, x)));
+}
+
+/* An evaluation is given all ranks. */
+static void measure_with_all(tn_group *world, mesh_model *m) {
+    tn_module_train(m, false);
+    tn_lm_loss(m, mesh_tokens(29, ROWS, 1), mesh_tokens(29, ROWS, 1));
+    tn_dataset *windows = windows_of(8);
+    tn_perplexity p;
+    tn_evaluate_options o = TN_WITH(tn_evaluate, .group = world);
+    CHECK(tn_evaluate_perplexity(m, windows, NULL, o, &p) != TN_OK && p.tokens == 0);
+    tn_dataset_free(windows);
 }
 
 /* Other prompts, after training. */
@@ -200,6 +300,8 @@ static void shard_over_no_positions(tn_group *world, mesh_model *m) {
 static const mistake mistakes[] = {
     {"validation", "tp=2", validate_apart, TN_EMISMATCH, "has other tokens than rank 0"},
     {"validation", "cp=2", validate_apart, TN_EMISMATCH, "has other tokens than rank 0"},
+    {"perplexity", "tp=2", measure_with_all, TN_EVALUE, "tn_spread_data"},
+    {"perplexity", "cp=2", measure_with_all, TN_EVALUE, "tn_spread_data"},
     {"prompts", "tp=2", write_apart, TN_EMISMATCH, "has other tokens than rank 0"},
     {"ddp", NULL, copy_over_no_positions, TN_EVALUE, "\"dp cp\""},
     {"fsdp", NULL, shard_over_no_positions, TN_EVALUE, "\"shard cp\""},
@@ -232,6 +334,7 @@ int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
         TEST(test_recipes),
+        TEST(test_evaluation),
         TEST(test_mistakes),
     };
     return cmocka_run_group_tests(tests, temp_flights, temp_clean);
