@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-enum { ROWS = 2, MICROS = 4, STEPS = 3 };
+enum { ROWS = 2, MICROS = 4, STEPS = 3, MOST_RANKS = 4 };
 
 static const struct {
     const char *mesh;
@@ -157,6 +157,111 @@ static void test_recipes(void **state) {
     }
 }
 
+/* ---- The loss scale, and dropout ------------------------------------------------------------- */
+
+typedef struct scaling {
+    const char *mesh;
+    tn_dtype compute;
+    bool clips;
+} scaling;
+
+/* The first loss of the last rank is too large for its gradients. */
+static void scale_steps(tn_group *world, void *user) {
+    TN_SCOPE;
+    const scaling *s = user;
+    mesh_model m;
+    mesh_shape shape = mesh_shape_of(false);
+    mesh_init(&m, &shape, 3, false);
+    tn_module_set_precision(&m, TN_WITH(tn_precision, .compute = s->compute));
+    tn_spread *spread = mesh_spread(&m, world, s->mesh);
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    tn_scaler *scaler = tn_scaler_new(TN_WITH(tn_scaler, .scale = 1024));
+    bool last = tn_group_rank(world) == tn_group_size(world) - 1;
+    train_bits before = train_whole(&m, world);
+    for (int step = 0; step < 2 && !tn_error(); step++) {
+        TN_SCOPE;
+        tn_tensor *x = mesh_tokens(29, ROWS, step);
+        tn_tensor *loss = tn_mul_scalar(tn_lm_loss(&m, x, x), last && step == 0 ? INFINITY : 1);
+        tn_backward(tn_scaler_scale(scaler, loss));
+        CHECK(!s->clips || isfinite(tn_scaler_clip(scaler, opt, 1.0)) == (step == 1));
+        tn_scaler_step(scaler, opt);
+        tn_optim_zero_grad(opt);
+        tn_scaler_update(scaler);
+        CHECK(tn_scaler_skipped(scaler) == (step == 0) && tn_scaler_where(scaler).scale == 512);
+        train_bits after = train_whole(&m, world); /* also checks that ranks agree */
+        CHECK(train_same(before, after) == (step == 0));
+        free(after.data);
+    }
+    free(before.data);
+    tn_scaler_free(scaler);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+}
+
+static void test_overflow_on_one_rank(void **state) {
+    (void)state;
+    for (int k = 0; k < MESHES; k++) {
+        scaling s = {meshes[k].mesh, k % 2 ? TN_F16 : TN_BF16, k % 3};
+        run_ok(meshes[k].ranks, scale_steps, &s);
+    }
+}
+
+/* What dropout left of ones, as a number: equal for equal masks. */
+static tn_values note_mask(tn_module *m, tn_values in, tn_values out, void *user) {
+    (void)m;
+    (void)in;
+    TN_NO_GRAD;
+    tn_tensor *kept = tn_cast(tn_ne_scalar(tn_detach(out.v[0]), 0), TN_F64);
+    tn_tensor *place = tn_reshape(tn_arange(1, (double)tn_count(kept) + 1, 1, TN_F64),
+                                  tn_shape(kept));
+    *(double *)user = tn_item(tn_sum_all(tn_mul(kept, tn_mul(place, place))));
+    return out;
+}
+
+/* How many ranks of a group have the mask of this one. */
+static int count_same(tn_group *g, double mask) {
+    void *all[MOST_RANKS];
+    size_t bytes[MOST_RANKS];
+    int same = 0;
+    CHECK(tn_all_gather_bytes(g, &mask, sizeof(mask), all, bytes) == TN_OK);
+    for (int i = 0; i < tn_group_size(g) && !tn_error(); i++) {
+        same += memcmp(all[i], &mask, sizeof(mask)) == 0;
+        tn_bytes_free(all[i]);
+    }
+    return same;
+}
+
+/* Each step and each rank's positions and batches have masks of their own; the ranks of tp, which
+ * hold the same activations, have one. */
+static void drop_apart(tn_group *world, void *user) {
+    TN_SCOPE;
+    mesh_model m;
+    mesh_shape shape = mesh_shape_of(false);
+    shape.dropout = 0.5;
+    mesh_init(&m, &shape, 3, false);
+    tn_spread *spread = mesh_spread(&m, world, user);
+    tn_tensor *x = mesh_tokens(29, ROWS, 1);
+    double mask = 0, before = 0;
+    tn_module_hook(&m.gpt.stem.drop, (tn_module_hooks){.after = note_mask, .user = &mask});
+    int alike = strstr(user, "sequence") ? 1 : tn_group_size(tn_spread_group(spread, "tp"));
+    for (int step = 0; step < 3; step++, before = mask) {
+        TN_SCOPE;
+        tn_backward(tn_lm_loss(&m, x, x));
+        CHECK(mask > 0 && mask != before);
+        CHECK(count_same(world, mask) == alike);
+    }
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+}
+
+static void test_dropout_masks(void **state) {
+    (void)state;
+    for (int k = 0; k < MESHES; k++) {
+        run_ok(meshes[k].ranks, drop_apart, (void *)meshes[k].mesh);
+    }
+}
+
 /* ---- Evaluation ------------------------------------------------------------------------------ */
 
 enum { WINDOWS = 11, LENGTHS = 3 };
@@ -240,6 +345,66 @@ static void test_evaluation(void **state) {
             evaluation e = {.mesh = meshes[k].mesh, .llama = llama};
             run_ok(meshes[k].ranks, evaluate_mesh, &e);
             compare_evaluations(&e, &alone);
+        }
+    }
+}
+
+/* ---- Text ------------------------------------------------------------------------------------ */
+
+enum { WRITTEN = 12 };
+
+typedef struct text {
+    const char *mesh;
+    bool llama, bytes;
+    int32_t ids[WRITTEN];
+} text;
+
+/* Weights larger than a new model's, so that the likeliest token is so by far. */
+static bool enlarge_weights(const tn_entry *entry, void *user) {
+    TN_NO_GRAD;
+    if (tn_ndim(*entry->field) == 2) {
+        tn_mul_scalar_(*entry->field, *(const double *)user);
+    }
+    return true;
+}
+
+/* A model that is still in training mode, as floats or as bytes. */
+static void write_text(tn_group *world, void *user) {
+    TN_SCOPE;
+    text t = *(text *)user;
+    mesh_model m;
+    mesh_shape shape = mesh_shape_of(t.llama);
+    mesh_init(&m, &shape, 3, false);
+    tn_module_each(&m, (tn_walk){0}, enlarge_weights, &(double){12});
+    tn_spread *spread = mesh_spread(&m, world, t.mesh);
+    if (t.bytes) {
+        CHECK(tn_quantize(&m) == TN_OK);
+    }
+    const int32_t ids[] = {3, 1, 4, 1}; /* as many as tp and cp divide */
+    tn_prompt prompt = {ids, 4};
+    tn_generated out;
+    tn_generate_options o = TN_WITH(tn_generate, .max_new = WRITTEN, .temperature = 0);
+    CHECK(tn_generate(&m, &prompt, 1, o, &out) == TN_OK && out.tokens.count >= WRITTEN);
+    memcpy(t.ids, out.tokens.ids, tn_error() ? 0 : sizeof(t.ids));
+    tn_generated_free(&out, 1);
+    if (tn_group_size(world) == 1) {
+        *(text *)user = t;
+    }
+    CHECK(memcmp(t.ids, ((text *)user)->ids, sizeof(t.ids)) == 0);
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+}
+
+static void test_text(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        text t = {.mesh = "dp=1", .llama = i & 1, .bytes = i & 2};
+        run_ok(1, write_text, &t);
+        for (int k = 0; k < MESHES; k++) {
+            t.mesh = meshes[k].mesh;
+            if (!t.bytes || !strstr(t.mesh, "shard")) {
+                run_ok(meshes[k].ranks, write_text, &t);
+            }
         }
     }
 }
@@ -334,7 +499,10 @@ int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
         TEST(test_recipes),
+        TEST(test_overflow_on_one_rank),
+        TEST(test_dropout_masks),
         TEST(test_evaluation),
+        TEST(test_text),
         TEST(test_mistakes),
     };
     return cmocka_run_group_tests(tests, temp_flights, temp_clean);

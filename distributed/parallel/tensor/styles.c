@@ -16,6 +16,8 @@
 #include "distributed/parallel/tensor/tensor.h"
 
 #include "autograd/mode.h"
+#include "models/language.h"
+#include "nn/cache.h"
 
 #include <string.h>
 
@@ -124,12 +126,19 @@ bool tn__tp_apply(tn__tp_place *place) {
 
 /* ---- Around the whole model ------------------------------------------------------------------ */
 
+/* Generation goes token by token. */
+static bool is_generating(const tn_module *m) {
+    const tn__lm_family *family = tn__lm_family_kind(m->kind);
+    return family && tn__cache_open(family->cache(m));
+}
+
 static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     tn__tp *tp = user;
     const tn_tensor *x = in.n > 0 ? in.v[0] : NULL;
+    bool split = tp->sequence && m->training && !is_generating(m);
     tn__parallel_same_input(tp->group, x, m, &tp->compared, "tensor_parallel");
     tp->around = tn__grad_self.note;
-    tn__grad_self.note = tp->sequence && m->training ? NOTE_SPLIT : NOTE_WHOLE;
+    tn__grad_self.note = split ? NOTE_SPLIT : NOTE_WHOLE;
     return in;
 }
 
