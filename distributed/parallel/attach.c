@@ -44,6 +44,10 @@ static bool check_param(const tn_entry *entry, void *user) {
     if (entry->stored != *entry->field) { /* a block of a split layout counts as a whole */
         tn__raise(TN_ESTATE, operation, "the parameter %s is sharded: here is %s of %s",
                   entry->path, tn_shape_text(entry->stored), tn__dims_text(entry->layout.whole));
+    } else if (c->rules->param_size > 0 && !tn_dtype_is_float(tn_dtype_of(*entry->field))) {
+        tn__raise(TN_EUNSUPPORTED, operation,
+                  "the parameter %s is quantised, and has no gradient: tn_quantize comes last",
+                  entry->path);
     } else if (!tn__same_device(c->device, device)) {
         tn__raise(TN_EDEVICE, operation, "%s is on %s, but %s is on %s", c->first,
                   tn_device_text(c->device), entry->path, tn_device_text(device));

@@ -409,6 +409,101 @@ static void test_text(void **state) {
     }
 }
 
+/* ---- Orders that make no sense --------------------------------------------------------------- */
+
+typedef void (*doing)(tn_group *world, void *m);
+
+static void cut_matrices(tn_group *world, void *m) {
+    tn_tensor_parallel(m, world, tn_tp_defaults());
+}
+
+static void split_sequences(tn_group *world, void *m) {
+    tn_context_parallel(m, world, TN_CP_HEADS);
+}
+
+static void copy_model(tn_group *world, void *m) {
+    tn_ddp(m, world, tn_ddp_defaults());
+}
+
+static void shard_model(tn_group *world, void *m) {
+    tn_fsdp(m, world, NULL, tn_fsdp_defaults());
+}
+
+static void copy_naively(tn_group *world, void *m) {
+    tn_ddp_naive(m, world);
+}
+
+static void shard_naively(tn_group *world, void *m) {
+    tn_fsdp_naive(m, world);
+}
+
+static void quantise_model(tn_group *world, void *m) {
+    (void)world;
+    tn_quantize(m);
+}
+
+/* tn_spread_free comes after the model is finished. */
+static _Thread_local tn_spread *spreads[2];
+static _Thread_local int spread_count;
+
+static void spread_sharded(tn_group *world, void *m) {
+    spreads[spread_count++] = mesh_spread(m, world, "shard=2");
+}
+
+static void spread_cut(tn_group *world, void *m) {
+    spreads[spread_count++] = mesh_spread(m, world, "tp=2");
+}
+
+static const struct order {
+    doing first, then;
+    tn_status status;
+    const char *says;
+} orders[] = {
+    {cut_matrices, cut_matrices, TN_ESTATE, "tensor_parallel: wte.weight is cut already"},
+    {split_sequences, cut_matrices, TN_ESTATE, "tensor parallelism comes first"},
+    {copy_model, cut_matrices, TN_ESTATE, "tensor_parallel: gpt is under data parallelism"},
+    {shard_model, cut_matrices, TN_ESTATE, "tensor_parallel: gpt is under sharding"},
+    {copy_naively, cut_matrices, TN_ESTATE, "tensor_parallel: gpt is under data parallelism"},
+    {shard_naively, cut_matrices, TN_ESTATE, "tensor_parallel: gpt is under sharding"},
+    {split_sequences, split_sequences, TN_ESTATE, "h.0.attn is split already"},
+    {copy_model, split_sequences, TN_ESTATE, "context_parallel: gpt is under data parallelism"},
+    {shard_model, split_sequences, TN_ESTATE, "context_parallel: gpt is under sharding"},
+    {shard_naively, split_sequences, TN_ESTATE, "context_parallel: gpt is under sharding"},
+    {spread_cut, spread_cut, TN_ESTATE, "tensor_parallel: gpt is under data parallelism"},
+    {spread_sharded, spread_sharded, TN_ESTATE, "fsdp: gpt is under sharding"},
+    {spread_sharded, shard_model, TN_ESTATE, "fsdp: gpt is under sharding"},
+    {spread_cut, copy_model, TN_ESTATE, "ddp: gpt is under data parallelism"},
+    {cut_matrices, copy_naively, TN_EMISMATCH, "ddp_naive: rank 0 has parameter wte.weight"},
+    {cut_matrices, shard_naively, TN_EMISMATCH, "fsdp_naive: rank 0 has parameter wte.weight"},
+    {quantise_model, cut_matrices, TN_EUNSUPPORTED, "wte is quantised: cut the model first"},
+    {quantise_model, copy_model, TN_EUNSUPPORTED, "wte.weight is quantised"},
+    {quantise_model, shard_model, TN_EUNSUPPORTED, "wte.weight is quantised"},
+    {spread_sharded, quantise_model, TN_ESTATE, "\"wte\" is sharded"},
+};
+
+static void do_both(tn_group *world, void *user) {
+    const struct order *o = user;
+    mesh_model m;
+    mesh_shape shape = mesh_shape_of(false);
+    mesh_init(&m, &shape, 3, false);
+    spread_count = 0;
+    o->first(world, &m);
+    CHECK(tn_error() == TN_OK);
+    o->then(world, &m);
+    tn_module_finish(&m);
+    while (spread_count > 0) {
+        tn_spread_free(spreads[--spread_count]);
+    }
+}
+
+static void test_orders(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof(orders) / sizeof(*orders); i++) {
+        assert_contains(run_failing(2, do_both, (void *)&orders[i], orders[i].status),
+                        orders[i].says);
+    }
+}
+
 /* ---- Mistakes -------------------------------------------------------------------------------- */
 
 /* What a rank does, of a model on `mesh`; NULL: on no mesh yet. */
@@ -503,6 +598,7 @@ int main(void) {
         TEST(test_dropout_masks),
         TEST(test_evaluation),
         TEST(test_text),
+        TEST(test_orders),
         TEST(test_mistakes),
     };
     return cmocka_run_group_tests(tests, temp_flights, temp_clean);
