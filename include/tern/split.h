@@ -38,13 +38,14 @@ TN_API tn_tp_options tn_tp_defaults(void);
  *
  * Every rank calls; after tn_module_set_precision and tn_module_to, before tn_ddp, tn_fsdp and the
  * optimiser. tn_lm_loss never has the full logits; who calls the model gets all columns.
- * tn_generate is called on every rank with one seed, and gives all the same text. tp must live as
- * long as m. What is quantised afterwards (tn_quantize) computes and is not saved: TN_EUNSUPPORTED.
+ * tn_generate is called on every rank with the same prompts, options and answers of callbacks, and
+ * gives all the same text. tp must live as long as m. What is quantised afterwards (tn_quantize)
+ * computes and is not saved: TN_EUNSUPPORTED.
  *
  * TN_EVALUE: no plan, a path that names nothing, a style that does not fit a module; TN_ESHAPE: a
- * size that the ranks do not divide; TN_EMISMATCH: modules differ, or, in the first call, tokens;
- * TN_ESTATE: m is cut or parallel already, or an optimiser holds a parameter. After an error in the
- * plan m is as it was. */
+ * size that the ranks do not divide; TN_EMISMATCH: modules differ, or, in the first call of
+ * training and of each evaluation, and while generating, tokens; TN_ESTATE: m is cut or parallel
+ * already, or an optimiser holds a parameter. After an error in the plan m is as it was. */
 TN_API tn_status tn_tensor_parallel(void *m, tn_group *tp, tn_tp_options options);
 
 /* tn_cross_entropy_with of logits of which each rank of tp has some columns: (…, this rank's), of
@@ -93,9 +94,9 @@ typedef enum tn_cp_kind {
  * modules, and gives every rank rank 0's parameters and buffers. cp must live as long as m.
  *
  * TN_EVALUE: no language model; TN_ESHAPE: heads that N does not divide, or, in a
- * call, a T that is not a multiple; TN_EMISMATCH: modules or kinds differ, or, in the first call,
- * tokens; TN_ESTATE: m is split so or parallel already, or an optimiser holds a parameter. After an
- * error m is as it was. */
+ * call, a T that is not a multiple; TN_EMISMATCH: modules or kinds differ, or, in the first call of
+ * training and of each evaluation, tokens; TN_ESTATE: m is split so or parallel already, or an
+ * optimiser holds a parameter. After an error m is as it was. */
 TN_API tn_status tn_context_parallel(void *m, tn_group *cp, tn_cp_kind kind);
 
 /* What this rank has of x, which is (…, T, …) along dim: targets, a mask of positions, to go with

@@ -213,8 +213,8 @@ static tn_values note_mask(tn_module *m, tn_values in, tn_values out, void *user
     (void)in;
     TN_NO_GRAD;
     tn_tensor *kept = tn_cast(tn_ne_scalar(tn_detach(out.v[0]), 0), TN_F64);
-    tn_tensor *place = tn_reshape(tn_arange(1, (double)tn_count(kept) + 1, 1, TN_F64),
-                                  tn_shape(kept));
+    tn_tensor *place =
+        tn_reshape(tn_arange(1, (double)tn_count(kept) + 1, 1, TN_F64), tn_shape(kept));
     *(double *)user = tn_item(tn_sum_all(tn_mul(kept, tn_mul(place, place))));
     return out;
 }
@@ -546,6 +546,30 @@ static void write_apart(tn_group *world, mesh_model *m) {
     tn_generated_free(&out, 1);
 }
 
+static void draw_apart(tn_group *world, mesh_model *m) {
+    tn_prompt prompt = {(const int32_t[]){3, 4}, 2};
+    tn_generated out;
+    tn_generate_options o =
+        TN_WITH(tn_generate, .max_new = 40, .seed = (uint64_t)tn_group_rank(world));
+    CHECK(tn_generate(m, &prompt, 1, o, &out) != TN_OK);
+    tn_generated_free(&out, 1);
+}
+
+static bool end_one_text(const tn_generated_token *token, void *user) {
+    return tn_group_rank(user) != 0 || token->sequence != 0;
+}
+
+/* Only rank 0's callback ends one of two texts. */
+static void stop_apart(tn_group *world, mesh_model *m) {
+    const int32_t ids[] = {3, 4};
+    tn_prompt prompts[] = {{ids, 2}, {ids, 1}};
+    tn_generated out[2];
+    tn_generate_options o =
+        TN_WITH(tn_generate, .max_new = 4, .on_token = end_one_text, .user = world);
+    CHECK(tn_generate(m, prompts, 2, o, out) != TN_OK);
+    tn_generated_free(out, 2);
+}
+
 /* Gradients of each rank's positions are not averaged. */
 static void copy_over_no_positions(tn_group *world, mesh_model *m) {
     tn_context_parallel(m, world, TN_CP_HEADS);
@@ -563,6 +587,8 @@ static const mistake mistakes[] = {
     {"perplexity", "tp=2", measure_with_all, TN_EVALUE, "tn_spread_data"},
     {"perplexity", "cp=2", measure_with_all, TN_EVALUE, "tn_spread_data"},
     {"prompts", "tp=2", write_apart, TN_EMISMATCH, "has other tokens than rank 0"},
+    {"seeds", "tp=2", draw_apart, TN_EMISMATCH, "seeds"},
+    {"callbacks", "tp=2", stop_apart, TN_EMISMATCH, "callbacks"},
     {"ddp", NULL, copy_over_no_positions, TN_EVALUE, "\"dp cp\""},
     {"fsdp", NULL, shard_over_no_positions, TN_EVALUE, "\"shard cp\""},
 };
@@ -593,12 +619,9 @@ static void test_mistakes(void **state) {
 int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
-        TEST(test_recipes),
-        TEST(test_overflow_on_one_rank),
-        TEST(test_dropout_masks),
-        TEST(test_evaluation),
-        TEST(test_text),
-        TEST(test_orders),
+        TEST(test_recipes),       TEST(test_overflow_on_one_rank),
+        TEST(test_dropout_masks), TEST(test_evaluation),
+        TEST(test_text),          TEST(test_orders),
         TEST(test_mistakes),
     };
     return cmocka_run_group_tests(tests, temp_flights, temp_clean);

@@ -135,7 +135,8 @@ static bool is_generating(const tn_module *m) {
 static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     tn__tp *tp = user;
     const tn_tensor *x = in.n > 0 ? in.v[0] : NULL;
-    bool split = tp->sequence && m->training && !is_generating(m);
+    bool generating = is_generating(m), split = tp->sequence && m->training && !generating;
+    tp->compared.any &= !generating; /* each token that is generated may be another */
     tn__parallel_same_input(tp->group, x, m, &tp->compared, "tensor_parallel");
     tp->around = tn__grad_self.note;
     tn__grad_self.note = split ? NOTE_SPLIT : NOTE_WHOLE;
