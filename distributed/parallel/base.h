@@ -181,11 +181,17 @@ bool tn__parallel_compare(tn_module *m, tn_group *g, const char *options, const 
 typedef struct tn__compared {
     bool any, training;
 } tn__compared;
+static inline bool tn__compare_due(const tn__compared *last, const tn_module *m) {
+    return !last->any || last->training != m->training;
+}
 bool tn__parallel_same_input(tn_group *g, const tn_tensor *x, const tn_module *m,
                              tn__compared *last, const char *operation);
 
 /* Broadcasts rank `root`'s buffers, and with `parameters` also its parameters. */
 tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameters);
+
+/* All ranks get rank 0's default generator, so that they draw alike. */
+tn_status tn__parallel_share_generator(tn_group *g);
 
 /* tn_parts.sum, where parts->group is a tn_group. */
 tn_status tn__parallel_sum_parts(const tn_parts *parts, double *values, int n);

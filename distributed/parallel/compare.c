@@ -140,8 +140,7 @@ bool tn__parallel_same_input(tn_group *g, const tn_tensor *x, const tn_module *m
     TN_SCOPE;
     TN__ON_CPU;
     int64_t mine = 0;
-    bool due = !last->any || last->training != m->training;
-    if (!due || !x || tn_is_inert(x) || tn_dtype_is_float(tn_dtype_of(x))) {
+    if (!tn__compare_due(last, m) || !x || tn_is_inert(x) || tn_dtype_is_float(tn_dtype_of(x))) {
         return true;
     }
     *last = (tn__compared){true, m->training};

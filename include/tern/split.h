@@ -34,7 +34,9 @@ TN_API tn_tp_options tn_tp_defaults(void);
  * from now on (tn_entry.layout), heads and hidden units are divided, and every rank of tp gets the
  * same batch and computes the same loss. Compares modules and options and gives every rank rank 0's
  * parameters and buffers; of a module that was built under TN_DEFER_INIT each rank makes its blocks
- * alone. All ranks of tp draw the same dropout masks on what they hold alike.
+ * alone. All ranks of tp draw the same dropout masks on what they hold alike: in the first call of
+ * training, and after each evaluation, they take rank 0's default generator. In between a program
+ * draws from that on all of them or on none.
  *
  * Every rank calls; after tn_module_set_precision and tn_module_to, before tn_ddp, tn_fsdp and the
  * optimiser. tn_lm_loss never has the full logits; who calls the model gets all columns.

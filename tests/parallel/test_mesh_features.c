@@ -233,14 +233,18 @@ static int count_same(tn_group *g, double mask) {
 }
 
 /* Each step and each rank's positions and batches have masks of their own; the ranks of tp, which
- * hold the same activations, have one. */
+ * hold the same activations, have one, even if the program seeds each rank's generator apart. */
 static void drop_apart(tn_group *world, void *user) {
     TN_SCOPE;
     mesh_model m;
     mesh_shape shape = mesh_shape_of(false);
     shape.dropout = 0.5;
     mesh_init(&m, &shape, 3, false);
+    tn_seed(100 + (uint64_t)tn_group_rank(world));
     tn_spread *spread = mesh_spread(&m, world, user);
+    if (strstr(user, "dp")) {
+        tn_seed(200 + (uint64_t)tn_group_rank(world));
+    }
     tn_tensor *x = mesh_tokens(29, ROWS, 1);
     double mask = 0, before = 0;
     tn_module_hook(&m.gpt.stem.drop, (tn_module_hooks){.after = note_mask, .user = &mask});

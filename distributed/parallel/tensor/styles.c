@@ -126,6 +126,20 @@ bool tn__tp_apply(tn__tp_place *place) {
 
 /* ---- Around the whole model ------------------------------------------------------------------ */
 
+/* In the first call of training and of each evaluation: batches that differ would be mixed; and a
+ * program may have seeded each rank apart, but the masks of what all hold must be alike. Each token
+ * that is generated may be another. */
+static void make_alike(tn__tp *tp, const tn_tensor *x, bool generating) {
+    const tn_module *m = tp->root;
+    tp->compared.any &= !generating;
+    bool due = tn__compare_due(&tp->compared, m) && x && !tn_is_inert(x);
+    tn__parallel_same_input(tp->group, x, m, &tp->compared, "tensor_parallel");
+    if (due && m->training && !tn__pending()) {
+        tn__parallel_share_generator(tp->group);
+        tp->compared = (tn__compared){true, true}; /* x may be no tokens */
+    }
+}
+
 /* Generation goes token by token. */
 static bool is_generating(const tn_module *m) {
     const tn__lm_family *family = tn__lm_family_kind(m->kind);
@@ -134,10 +148,8 @@ static bool is_generating(const tn_module *m) {
 
 static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     tn__tp *tp = user;
-    const tn_tensor *x = in.n > 0 ? in.v[0] : NULL;
     bool generating = is_generating(m), split = tp->sequence && m->training && !generating;
-    tp->compared.any &= !generating; /* each token that is generated may be another */
-    tn__parallel_same_input(tp->group, x, m, &tp->compared, "tensor_parallel");
+    make_alike(tp, in.n > 0 ? in.v[0] : NULL, generating);
     tp->around = tn__grad_self.note;
     tn__grad_self.note = split ? NOTE_SPLIT : NOTE_WHOLE;
     return in;
