@@ -22,10 +22,28 @@ enum { MESHES = sizeof(meshes) / sizeof(*meshes) };
 
 /* ---- Training -------------------------------------------------------------------------------- */
 
+static tn_optim *make_adamw(void *m) {
+    return tn_adamw(m, TN_WITH(tn_adamw, .eps = 1e-6));
+}
+
+static tn_optim *make_lamb(void *m) {
+    return tn_lamb(m, TN_WITH(tn_lamb, .lr = 1e-2));
+}
+
+static tn_optim *make_adafactor(void *m) {
+    return tn_adafactor(m, tn_adafactor_defaults());
+}
+
+static tn_optim *make_muon(void *m) {
+    return tn_muon(m, TN_WITH(tn_muon, .lr = 1e-2, .adamw_eps = 1e-6));
+}
+
 typedef struct recipe {
     const char *name, *frozen; /* paths of tn_freeze; NULL: none */
+    tn_optim *(*make)(void *m);
     bool llama, tied, deferred, recompute, scaled;
     bool own_loss; /* not tn_lm_loss: of what the model returns */
+    bool flushes;  /* no backward sends: tn_sync_gradients does */
     bool looks;    /* a forward in evaluation mode between forward and backward, recorded too */
     const char *mesh;
     double norm;
@@ -33,12 +51,22 @@ typedef struct recipe {
 } recipe;
 
 static const recipe recipes[] = {
-    {.name = "frozen", .frozen = "h.0.mlp wpe", .deferred = true},
-    {.name = "frozen tie", .frozen = "wte", .deferred = true, .recompute = true},
-    {.name = "tied llama", .llama = true, .tied = true, .recompute = true, .scaled = true},
-    {.name = "llama's blocks frozen", .frozen = "layers", .llama = true, .tied = true},
-    {.name = "own loss", .own_loss = true, .looks = true},
-    {.name = "looks between", .looks = true, .recompute = true},
+    {.name = "frozen", .frozen = "h.0.mlp wpe", .make = make_lamb, .deferred = true},
+    {.name = "frozen tie",
+     .frozen = "wte",
+     .make = make_muon,
+     .deferred = true,
+     .recompute = true,
+     .flushes = true},
+    {.name = "tied llama",
+     .make = make_adafactor,
+     .llama = true,
+     .tied = true,
+     .recompute = true,
+     .scaled = true},
+    {.name = "frozen blocks", .frozen = "layers", .make = make_adamw, .llama = true, .tied = true},
+    {.name = "own loss", .make = make_adamw, .own_loss = true, .looks = true},
+    {.name = "looks between", .make = make_adamw, .looks = true, .recompute = true},
 };
 
 static tn_cp_kind kind_of(const char *mesh) {
@@ -60,7 +88,7 @@ static void accumulate_step(const recipe *r, void *m, tn_spread *spread, tn_scal
     int ranks = tn_group_size(data), mine = MICROS / ranks;
     for (int i = 0; i < mine; i++) {
         TN_SCOPE;
-        TN_NO_SYNC(i + 1 < mine ? m : NULL);
+        TN_NO_SYNC(i + 1 < mine || r->flushes ? m : NULL);
         int64_t number = (int64_t)step * MICROS + (int64_t)i * ranks + tn_group_rank(data);
         tn_tensor *loss = tn_mul_scalar(loss_of(r, m, spread, number), 1.0 / mine);
         if (r->looks) {
@@ -69,6 +97,9 @@ static void accumulate_step(const recipe *r, void *m, tn_spread *spread, tn_scal
             tn_module_train(m, true);
         }
         tn_backward(tn_scaler_scale(scaler, loss));
+    }
+    if (r->flushes) {
+        CHECK(tn_sync_gradients(m) == TN_OK);
     }
 }
 
@@ -103,7 +134,7 @@ static void train_recipe(tn_group *world, void *user) {
         recompute_blocks(&m);
     }
     tn_spread *spread = mesh_spread(&m, world, r->mesh);
-    tn_optim *opt = tn_adamw(&m, TN_WITH(tn_adamw, .eps = 1e-6));
+    tn_optim *opt = r->make(&m);
     tn_average *average = tn_ema(&m, 0.5);
     tn_scaler *scaler = tn_scaler_new(TN_WITH(tn_scaler, .scale = 1024, .enabled = r->scaled));
     for (int step = 0; step < STEPS && !tn_error(); step++) {
