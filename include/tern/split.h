@@ -44,10 +44,11 @@ TN_API tn_tp_options tn_tp_defaults(void);
  * gives all the same text. tp must live as long as m. What is quantised afterwards (tn_quantize)
  * computes and is not saved: TN_EUNSUPPORTED.
  *
- * TN_EVALUE: no plan, a path that names nothing, a style that does not fit a module; TN_ESHAPE: a
- * size that the ranks do not divide; TN_EMISMATCH: modules differ, or, in the first call of
- * training and of each evaluation, and while generating, tokens; TN_ESTATE: m is cut or parallel
- * already, or an optimiser holds a parameter. After an error in the plan m is as it was. */
+ * TN_EVALUE: no plan, a path that names nothing, a style that does not fit a module or its
+ * region; TN_ESHAPE: a size that the ranks do not divide; TN_EMISMATCH: modules differ, or, in the
+ * first call of training and of each evaluation, and while generating, tokens; TN_ESTATE: m is cut
+ * or parallel already, or an optimiser holds a parameter. After an error in the plan m is as it
+ * was. */
 TN_API tn_status tn_tensor_parallel(void *m, tn_group *tp, tn_tp_options options);
 
 /* tn_cross_entropy_with of logits of which each rank of tp has some columns: (…, this rank's), of

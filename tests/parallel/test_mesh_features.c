@@ -539,6 +539,48 @@ static void test_orders(void **state) {
     }
 }
 
+/* ---- Plans that would give wrong gradients --------------------------------------------------- */
+
+#define RULES(...)         \
+    (const tn_tp_rule[]) { \
+        __VA_ARGS__, {     \
+            NULL, 0, 0     \
+        }                  \
+    }
+
+typedef struct wrong_plan {
+    const tn_tp_rule *rules;
+    bool sequence;
+    const char *says;
+} wrong_plan;
+
+static void apply_plan(tn_group *world, void *user) {
+    const wrong_plan *p = user;
+    mesh_model m;
+    mesh_shape shape = mesh_shape_of(false);
+    mesh_init(&m, &shape, 3, false);
+    tn_tensor_parallel(&m, world, TN_WITH(tn_tp, .plan = p->rules, .sequence = p->sequence));
+    tn_module_finish(&m);
+}
+
+static void test_plans(void **state) {
+    (void)state;
+    const tn_tp_rule column = {"h.*.mlp.c_fc", TN_TP_COLUMN, 1},
+                     row = {"h.*.mlp.c_proj", TN_TP_ROW, 0}, around = {"h.*.mlp", TN_TP_ENTER, 0},
+                     at = {"h.*.mlp.c_fc", TN_TP_ENTER, 0};
+    const wrong_plan plans[] = {
+        {RULES(column, row), false, "h.0.mlp.c_fc is in 0 regions"},
+        {RULES(column, row, around, at), false, "h.0.mlp.c_fc is in 2 regions"},
+        {RULES({"h.*.attn", TN_TP_ENTER, 0}, {"h.*.attn.c_attn", TN_TP_COLUMN, 1}), false,
+         "h.0.attn.c_attn is 3 matrices side by side"},
+        {RULES(column, row, around), true, "has no style for wte"},
+    };
+    for (size_t i = 0; i < sizeof(plans) / sizeof(*plans); i++) {
+        assert_contains(run_failing(2, apply_plan, (void *)&plans[i], TN_EVALUE), plans[i].says);
+    }
+    run_ok(2, apply_plan, &(wrong_plan){.rules = RULES(column, row, at)});
+}
+
 /* ---- Mistakes -------------------------------------------------------------------------------- */
 
 /* What a rank does, of a model on `mesh`; NULL: on no mesh yet. */
@@ -657,7 +699,7 @@ int main(void) {
         TEST(test_recipes),       TEST(test_overflow_on_one_rank),
         TEST(test_dropout_masks), TEST(test_evaluation),
         TEST(test_text),          TEST(test_orders),
-        TEST(test_mistakes),
+        TEST(test_plans),         TEST(test_mistakes),
     };
     return cmocka_run_group_tests(tests, temp_flights, temp_clean);
 }
