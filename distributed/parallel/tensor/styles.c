@@ -134,7 +134,7 @@ static void make_alike(tn__tp *tp, const tn_tensor *x, bool generating) {
     tp->compared.any &= !generating;
     bool due = tn__compare_due(&tp->compared, m) && x && !tn_is_inert(x);
     tn__parallel_same_input(tp->group, x, m, &tp->compared, "tensor_parallel");
-    if (due && m->training && !tn__pending()) {
+    if (due && m->training && !generating && !tn__pending()) {
         tn__parallel_share_generator(tp->group);
         tp->compared = (tn__compared){true, true}; /* x may be no tokens */
     }
