@@ -17,6 +17,9 @@ typedef struct tn__grad_thread {
     int accumulating;   /* of them, those that add to leaves */
     int recompute_depth;
     int first_pass_depth; /* forwards that will be run again, recorded */
+    /* What a strategy notes about the forward that is running, to know it when backward runs a part
+     * of it again. */
+    int note;
     /* a backward rule is running: its NaNs are reported as its own, not as those of what it
      * calls */
     bool in_rule;

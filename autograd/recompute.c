@@ -17,6 +17,7 @@ typedef struct recompute_args {
     void *user;
     void (*free_user)(void *user);
     tn_generator generator; /* as it was before the first forward */
+    int note;               /* tn__grad_thread.note, likewise */
     int inputs;             /* of the node: inputs first, then parameters */
 } recompute_args;
 
@@ -29,12 +30,15 @@ static void recompute_finish(void *memory) {
 
 static tn_values run_again(const recompute_args *args, tn_values in) {
     tn_generator *generator = tn_default_generator(), after = *generator;
+    int note = tn__grad_self.note;
     *generator = args->generator;
+    tn__grad_self.note = args->note;
     tn__grad_self.recompute_depth++;
     bool before = tn_grad_mode_begin(true);
     tn_values out = args->f(args->user, in);
     tn_grad_mode_end(&before);
     tn__grad_self.recompute_depth--;
+    tn__grad_self.note = note;
     *generator = after;
     return out;
 }
@@ -181,7 +185,7 @@ static tn_values run_first(tn_forward f, void *user, tn_values in, bool again) {
 
 tn_values tn_recompute(tn_forward f, void *user, void (*free_user)(void *user), tn_values in,
                        tn_tensor *const *params, int params_n) {
-    recompute_args args = {f, user, free_user, *tn_default_generator(), in.n};
+    recompute_args args = {f, user, free_user, *tn_default_generator(), tn__grad_self.note, in.n};
     bool bad = !f || in.n < 0 || in.n > TN_MAX_VALUES || params_n < 0 || (params_n > 0 && !params);
     if (!f || params_n < 0 || (params_n > 0 && !params)) {
         tn__raise(TN_EVALUE, "recompute", "the %s NULL", f ? "parameters are" : "forward is");

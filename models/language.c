@@ -85,26 +85,42 @@ tn_status tn_lm_shape_of(void *m, tn_lm_shape *shape) {
     return tn_error();
 }
 
-tn_tensor *tn__lm_loss_of(void *module, tn_tensor *logits, tn_tensor *targets) {
+static tn_tensor *losses_of(void *module, tn_tensor *logits, tn_tensor *targets, tn_reduction how) {
     const tn_module *m = tn__module_of(module, "lm_loss");
     if (!m) {
         return tn_inert();
     }
     tn_cross_entropy_options options = tn_cross_entropy_defaults();
     options.consume_logits = true;
+    options.reduction = how;
     const tn__loss_rule *rule = m->lists ? &m->lists->loss : NULL;
     return rule && rule->f ? rule->f(rule->state, logits, targets, options)
                            : tn_cross_entropy_with(logits, targets, options);
 }
 
-tn_tensor *tn_lm_loss(void *module, tn_tensor *tokens, tn_tensor *targets) {
+tn_tensor *tn__lm_loss_of(void *module, tn_tensor *logits, tn_tensor *targets) {
+    return losses_of(module, logits, targets, TN_MEAN);
+}
+
+tn_tensor *tn__lm_losses(void *module, tn_tensor *tokens, tn_tensor *targets, tn_reduction how) {
     TN_SCOPE; /* the logits, which are large, are freed once their gradient is there */
     const tn_module *m = tn__module_of(module, "lm_loss");
     tn__loss_rule *rule = m && m->lists ? &m->lists->loss : &(tn__loss_rule){0};
     rule->calling = true;
     tn_tensor *logits = tn_call(module, tokens);
     rule->calling = false;
-    return tn_return(tn__lm_loss_of(module, logits, targets));
+    return tn_return(losses_of(module, logits, targets, how));
+}
+
+tn_tensor *tn_lm_loss(void *module, tn_tensor *tokens, tn_tensor *targets) {
+    return tn__lm_losses(module, tokens, targets, TN_MEAN);
+}
+
+tn_tensor *tn__lm_call(void *module, tn_tensor *tokens) {
+    tn_tensor *logits = tn_call(module, tokens);
+    const tn_module *m = tn__module_of(module, "lm_call");
+    const tn__loss_rule *rule = m && m->lists ? &m->lists->loss : NULL;
+    return rule && rule->join ? rule->join(rule->state, logits) : logits;
 }
 
 int tn_lm_parts(void *m, tn_module **parts, int most) {

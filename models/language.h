@@ -59,6 +59,13 @@ tn_values tn__lm_forward(const tn__lm_family *family, tn_module *m, tn_values in
  * differently (tn__loss_rule). The logits are consumed. */
 TN_API tn_tensor *tn__lm_loss_of(void *m, tn_tensor *logits, tn_tensor *targets);
 
+/* tn_lm_loss of any module that maps tokens (B, T) to logits, with another reduction; TN_NONE: a
+ * loss for each target, (B, T). On every rank of those that split m. */
+tn_tensor *tn__lm_losses(void *m, tn_tensor *tokens, tn_tensor *targets, tn_reduction how);
+
+/* tn_call, of any module; the ranks of context parallelism get what all of them have computed. */
+tn_tensor *tn__lm_call(void *m, tn_tensor *x);
+
 /* start, start + 1, …: `count` positions for x, tokens or their activations. Inert after raising if
  * they exceed the context. */
 tn_tensor *tn__lm_positions(const tn_module *m, const tn_tensor *x, int64_t start, int64_t count,

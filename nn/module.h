@@ -60,10 +60,16 @@ typedef struct tn__attend_rule { /* in place of tn_attention, of an attention mo
     void *state;
 } tn__attend_rule;
 typedef struct tn__loss_rule { /* in place of tn_lm_loss's cross-entropy, of the whole model */
+    /* Of all targets, also with TN_NONE. */
     tn_tensor *(*f)(void *state, tn_tensor *logits, tn_tensor *targets,
                     tn_cross_entropy_options options);
     void *state;
-    bool calling; /* tn_lm_loss is: the logits are for f, of this rank alone */
+    /* From what the model returned, of this rank's positions (B, t, …), that of all, (B, T, …);
+     * NULL: a rank has all. */
+    tn_tensor *(*join)(void *state, tn_tensor *out);
+    int64_t multiple; /* with join: T is one of this */
+    bool calling;     /* tn_lm_loss is: the logits are for f, of this rank alone */
+    void *sequence; /* the tn_group whose ranks have positions of the same sequences; NULL: none */
 } tn__loss_rule;
 
 /* Which parts of a model of parts a call runs: [first, end); end 0: all. A context of

@@ -4,6 +4,7 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
+#include "models/language.h"
 #include "tern/train.h"
 #include "text/plain_numbers.h"
 
@@ -211,7 +212,8 @@ static void end_evaluation(void *m, mode_list *modes) {
     free(modes->training);
 }
 
-static void add_loss(tn_metrics *metrics, tn_loss loss, tn_tensor *output, const tn_batch *b) {
+/* A batch without the examples that are only there to fill it up. */
+static void add_batch(tn_metrics *metrics, tn_loss loss, tn_tensor *output, const tn_batch *b) {
     tn_tensor *y = b->y;
     if (b->valid) {
         tn_tensor *real = tn_reshape(tn_nonzero(b->valid), TN_DIMS(-1));
@@ -219,7 +221,10 @@ static void add_loss(tn_metrics *metrics, tn_loss loss, tn_tensor *output, const
         y = y ? tn_index_select(y, 0, real) : NULL;
     }
     int64_t rows = tn_ndim(output) > 0 ? tn_size(output, 0) : 1;
-    if (rows > 0 && !tn__pending()) {
+    if (rows > 0 && metrics->classes > 0) {
+        tn_metrics_add(metrics, output, y, NULL);
+    }
+    if (rows > 0 && loss && !tn__pending()) {
         tn_metrics_add_loss(metrics, tn_item(loss(output, y, TN_MEAN)), (double)rows);
     }
 }
@@ -229,13 +234,7 @@ static void evaluate_batches(void *m, tn_loader *loader, tn_loss loss, tn_metric
     tn_batch b;
     while (tn_loader_next(loader, &b) && b.epoch == 0) {
         TN_SCOPE;
-        tn_tensor *output = tn_call(m, b.x);
-        if (metrics->classes > 0) {
-            tn_metrics_add(metrics, output, b.y, b.valid);
-        }
-        if (loss) {
-            add_loss(metrics, loss, output, &b);
-        }
+        add_batch(metrics, loss, tn__lm_call(m, b.x), &b);
     }
 }
 

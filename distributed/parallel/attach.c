@@ -1,6 +1,7 @@
 /* Attaching a strategy to a module: what is refused, its parameters, its hooks, and the end. */
 #include "autograd/hooks.h"
 #include "core/memory.h"
+#include "distributed/on_cpu.h"
 #include "distributed/parallel/base.h"
 #include "ops/deferred.h"
 #include "tern/sys/device.h"
@@ -43,6 +44,10 @@ static bool check_param(const tn_entry *entry, void *user) {
     if (entry->stored != *entry->field) { /* a block of a split layout counts as a whole */
         tn__raise(TN_ESTATE, operation, "the parameter %s is sharded: here is %s of %s",
                   entry->path, tn_shape_text(entry->stored), tn__dims_text(entry->layout.whole));
+    } else if (c->rules->param_size > 0 && !tn_dtype_is_float(tn_dtype_of(*entry->field))) {
+        tn__raise(TN_EUNSUPPORTED, operation,
+                  "the parameter %s is quantised, and has no gradient: tn_quantize comes last",
+                  entry->path);
     } else if (!tn__same_device(c->device, device)) {
         tn__raise(TN_EDEVICE, operation,
                   "%s is on %s, but %s is on %s (a rank has one device: start a process for each, "
@@ -197,6 +202,44 @@ static void parallel_free(void *user) {
     }
 }
 
+static bool find_sequence(tn_module *m, const char *path, void *user) {
+    (void)path;
+    tn_group **found = user;
+    *found = m->lists && m->lists->loss.sequence ? m->lists->loss.sequence : *found;
+    return true;
+}
+
+/* Of ranks with positions of the same sequences each has gradients of its own, so all of them must
+ * be among those that average. False after raising, on every rank. */
+static bool covers_sequence(void *m, tn_group *g, tn_group *outer, const char *operation) {
+    tn_group *sequence = NULL;
+    tn_module_each_module(m, find_sequence, &sequence);
+    if (!sequence) {
+        return true;
+    }
+    TN_SCOPE;
+    TN__ON_CPU;
+    int64_t mine = tn_group_world_rank(sequence, 0), ranks = tn_group_size(g), together = 0;
+    tn_tensor *inner = tn_empty(TN_DIMS(ranks), TN_I64),
+              *all = tn_empty(TN_DIMS(tn_group_size(outer), ranks), TN_I64);
+    tn_tensor *first = tn_from_data(&mine, TN_DIMS(), TN_I64);
+    if (tn_work_wait(tn_all_gather(g, inner, first), 0) != TN_OK ||
+        tn_work_wait(tn_all_gather(outer, all, inner), 0) != TN_OK) {
+        return false;
+    }
+    for (int64_t i = 0; i < tn_count(all); i++) {
+        together += ((const int64_t *)tn_data(all))[i] == mine;
+    }
+    if (together != tn_group_size(sequence)) {
+        tn__raise(
+            TN_EVALUE, operation,
+            "%d ranks share each sequence (tn_context_parallel), and gradients would be "
+            "averaged over %lld of them: attach over all, \"dp cp\" or \"shard cp\" of a mesh",
+            tn_group_size(sequence), (long long)together);
+    }
+    return !tn__pending();
+}
+
 /* The module is the same on all ranks. NULL after raising. */
 static tn__parallel *hang_on(tn_module *m, tn_group *g, tn_group *outer,
                              const tn__parallel_rules *rules, const void *options) {
@@ -251,7 +294,8 @@ tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
     bool differ = false;
     tn__parallel *p = NULL;
     if (tn__parallel_may_attach(m, g, rules) && is_member(outer, rules->operation) &&
-        tn__parallel_make_same(m, g, outer, rules, text, &differ)) {
+        tn__parallel_make_same(m, g, outer, rules, text, &differ) &&
+        covers_sequence(m, g, outer, rules->operation)) {
         p = hang_on(m, g, outer, rules, options);
     }
     if (!p && !differ) { /* a difference is known to all ranks; other errors are not */

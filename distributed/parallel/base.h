@@ -174,14 +174,24 @@ void tn__leaf_freeze(tn_tensor *leaf, bool frozen);
 bool tn__parallel_compare(tn_module *m, tn_group *g, const char *options, const char *operation,
                           bool *differ);
 
-/* Batches that differ would be mixed, and nothing else would say so: the first one tells. Unless
- * *compared, which is set, compares x if it is tokens, which the ranks must have alike. False after
- * raising TN_EMISMATCH on each of them. */
-bool tn__parallel_same_input(tn_group *g, const tn_tensor *x, bool *compared,
-                             const char *operation);
+/* For the ranks of a group that compute each batch of m together: whether x, if it is tokens, is
+ * the same on all of them; nothing else would say so. The first batch is compared, and the first
+ * after each change between training and evaluation, which may have a sampler of its own. False
+ * after raising TN_EMISMATCH on each rank. `last` begins as zeros. */
+typedef struct tn__compared {
+    bool any, training;
+} tn__compared;
+static inline bool tn__compare_due(const tn__compared *last, const tn_module *m) {
+    return !last->any || last->training != m->training;
+}
+bool tn__parallel_same_input(tn_group *g, const tn_tensor *x, const tn_module *m,
+                             tn__compared *last, const char *operation);
 
 /* Broadcasts rank `root`'s buffers, and with `parameters` also its parameters. */
 tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameters);
+
+/* All ranks get rank 0's default generator, so that they draw alike. */
+tn_status tn__parallel_share_generator(tn_group *g);
 
 /* tn_parts.sum, where parts->group is a tn_group. */
 tn_status tn__parallel_sum_parts(const tn_parts *parts, double *values, int n);

@@ -135,15 +135,15 @@ static bool digest_of(const tn_tensor *x, const char *operation, int64_t *digest
     return done;
 }
 
-bool tn__parallel_same_input(tn_group *g, const tn_tensor *x, bool *compared,
-                             const char *operation) {
+bool tn__parallel_same_input(tn_group *g, const tn_tensor *x, const tn_module *m,
+                             tn__compared *last, const char *operation) {
     TN_SCOPE;
     TN__ON_CPU;
     int64_t mine = 0;
-    if (*compared || !x || tn_is_inert(x) || tn_dtype_is_float(tn_dtype_of(x))) {
+    if (!tn__compare_due(last, m) || !x || tn_is_inert(x) || tn_dtype_is_float(tn_dtype_of(x))) {
         return true;
     }
-    *compared = true;
+    *last = (tn__compared){true, m->training};
     if (!digest_of(x, operation, &mine)) {
         tn_group_abort(g, tn_error_message());
         return false;
@@ -157,7 +157,8 @@ bool tn__parallel_same_input(tn_group *g, const tn_tensor *x, bool *compared,
         if (heard[r] != heard[0]) {
             tn__raise(TN_EMISMATCH, operation,
                       "rank %d of the group has other tokens than rank 0: these ranks get the same "
-                      "batches (a sampler is given the ranks with other ones, tn_spread_data)",
+                      "batches (a sampler is given the ranks with other ones, tn_spread_data), and "
+                      "the same prompts, seeds and callbacks of tn_generate",
                       r);
             return false;
         }

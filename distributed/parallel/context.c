@@ -28,13 +28,19 @@ typedef struct splitting {
     const tn__lm_family *family;
     tn__loss_rule inner; /* of tensor parallelism; f NULL: tn_cross_entropy_with */
     bool fits;           /* the model, so that its modules may be set */
-    bool compared;       /* the first batch */
-    bool whole;          /* the root's last call: caches are open, so nothing is split */
+    tn__compared compared;
+    bool whole; /* the root's last call: caches are open, so nothing is split */
 } splitting;
+
+/* Into how many blocks positions are cut. */
+static int context_blocks(const tn_group *cp, tn_cp_kind kind) {
+    int ranks = tn_group_size(cp);
+    return kind == TN_CP_KEYS && ranks > 1 ? 2 * ranks : ranks;
+}
 
 tn_tensor *tn_context_slice(tn_group *cp, tn_cp_kind kind, tn_tensor *x, int dim) {
     static const char operation[] = "context_slice";
-    int ranks = tn_group_size(cp), blocks = kind == TN_CP_KEYS && ranks > 1 ? 2 * ranks : ranks;
+    int ranks = tn_group_size(cp), blocks = context_blocks(cp, kind);
     int at = tn__usable(x, operation) ? tn__dim(x, dim, operation) : -1;
     if (at >= 0 && (tn_group_rank(cp) < 0 || tn_size(x, at) % blocks != 0)) {
         tn__raise(TN_ESHAPE, operation, "x is %s: rank %d of %d needs a multiple of %d in dim %d",
@@ -93,14 +99,22 @@ static tn_tensor *attend_heads(tn_group *g, tn_tensor *q, tn_tensor *k, tn_tenso
                                       tn_narrow(all, 1, h + kv, kv), mask, options));
 }
 
-/* k and v (B, G, t, D) of this rank -> (B, 2 G, T, D), in the order of positions. */
+/* x (t, …) of this rank -> all ranks' in the order of positions, (n, m, …) with n m = T. */
+static tn_tensor *gather_positions(tn_group *g, tn_cp_kind kind, tn_tensor *x) {
+    tn_tensor *all = tn_dist_all_gather(g, x);
+    if (kind == TN_CP_HEADS) {
+        return all;
+    }
+    int64_t b = tn_size(x, 0) / 2; /* of each rank an early block and a late one */
+    tn_tensor *late = tn_flip(tn_narrow(all, 1, b, b), TN_DIMS(0));
+    return TN_CAT(0, tn_narrow(all, 1, 0, b), late);
+}
+
+/* k and v (B, G, t, D) of this rank -> (B, 2 G, T, D) */
 static tn_tensor *gather_keys(tn_group *g, tn_tensor *k, tn_tensor *v) {
     tn_dims order = TN_DIMS(2, 0, 1, 3);
     tn_tensor *mine = TN_CAT(2, tn_permute(k, order), tn_permute(v, order)); /* (t, B, 2 G, D) */
-    tn_tensor *all = tn_dist_all_gather(g, mine); /* of each rank an early block and a late one */
-    int64_t b = tn_size(mine, 0) / 2;
-    tn_tensor *late = tn_flip(tn_narrow(all, 1, b, b), TN_DIMS(0));
-    return positions_inside(TN_CAT(0, tn_narrow(all, 1, 0, b), late));
+    return positions_inside(gather_positions(g, TN_CP_KEYS, mine));
 }
 
 static tn_tensor *attend_keys(tn_group *g, tn_tensor *q, tn_tensor *k, tn_tensor *v,
@@ -150,7 +164,7 @@ static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     in.v[0] = tokens ? tn_context_slice(s->group, s->kind, in.v[0], 1) : in.v[0];
     in.v[1] = tn_context_slice(s->group, s->kind, in.v[1], -1);
     if (!tn__pending()) {
-        tn__parallel_same_input(s->group, whole, &s->compared, context_rules.operation);
+        tn__parallel_same_input(s->group, whole, m, &s->compared, context_rules.operation);
     }
     return in;
 }
@@ -167,18 +181,33 @@ static tn_values end_call(tn_module *m, tn_values in, tn_values out, void *user)
     return out;
 }
 
-/* The mean over the rows of all ranks, which every rank counts in the whole targets. Backward it
- * arrives N times, once from each rank, and is averaged over cp with the parameters' gradients. */
-static tn_tensor *mean_loss(void *state, tn_tensor *logits, tn_tensor *targets,
-                            tn_cross_entropy_options options) {
+/* (B, t, …) -> (B, T, …) */
+static tn_tensor *join_positions(void *state, tn_tensor *x) {
     const splitting *s = state;
-    options.reduction = s->whole ? options.reduction : TN_SUM;
+    if (s->whole || !tn__usable(x, context_rules.operation)) {
+        return x;
+    }
+    x = gather_positions(s->group, s->kind, tn_transpose(x, 0, 1));
+    return tn_transpose(tn_flatten(x, 0, 1), 0, 1);
+}
+
+/* The mean over the rows of all ranks, which every rank counts in the whole targets; or with
+ * TN_NONE all rows. Backward it arrives N times, once from each rank, and is averaged over cp with
+ * the parameters' gradients. */
+static tn_tensor *loss_of_all(void *state, tn_tensor *logits, tn_tensor *targets,
+                              tn_cross_entropy_options options) {
+    const splitting *s = state;
+    bool rows = options.reduction == TN_NONE;
+    options.reduction = s->whole || rows ? options.reduction : TN_SUM;
     tn_tensor *mine = s->whole ? targets : tn_context_slice(s->group, s->kind, targets, -1);
     tn_tensor *loss = s->inner.f ? s->inner.f(s->inner.state, logits, mine, options)
                                  : tn_cross_entropy_with(logits, mine, options);
+    if (s->whole || rows) {
+        return s->whole ? loss : join_positions(state, loss);
+    }
     tn_tensor *counts = tn_ne_scalar(targets, (double)options.ignore_index);
     tn_tensor *valid = tn_sum_all(tn_cast(counts, tn_dtype_of(loss)));
-    return s->whole ? loss : tn_dist_all_reduce(s->group, tn_div(loss, valid));
+    return tn_dist_all_reduce(s->group, tn_div(loss, valid));
 }
 
 /* ---- Attaching ------------------------------------------------------------------------------- */
@@ -220,7 +249,11 @@ static bool attach_rules(tn_module *m, tn_group *cp, tn_cp_kind kind, bool *know
     }
     *s = fit;
     s->inner = m->lists->loss;
-    m->lists->loss = (tn__loss_rule){.f = mean_loss, .state = s};
+    m->lists->loss = (tn__loss_rule){.f = loss_of_all,
+                                     .state = s,
+                                     .join = join_positions,
+                                     .multiple = context_blocks(cp, kind),
+                                     .sequence = cp};
     s->fits = true;
     tn_module_each_module(m, visit_attention, s);
     return true;

@@ -56,6 +56,15 @@ tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameter
     return tn_error();
 }
 
+tn_status tn__parallel_share_generator(tn_group *g) {
+    TN_SCOPE;
+    TN__ON_CPU;
+    tn_generator *generator = tn_default_generator();
+    tn_tensor *sent = tn_from_data(generator, TN_DIMS(sizeof(*generator)), TN_U8);
+    tn_status status = tn_work_wait(tn_broadcast(g, sent, 0), 0);
+    return status == TN_OK ? tn_copy_out(sent, generator) : status;
+}
+
 void tn__parallel_take_buffers(tn__parallel *p) {
     if (p->buffers_due && p->module->training) {
         p->buffers_due = tn__parallel_share(p->module, p->group, 0, false) != TN_OK ||

@@ -61,7 +61,8 @@ TN_API tn_tensor *tn_lm_loss(void *m, tn_tensor *tokens, tn_tensor *targets);
  * what its forward does about it. A plan is a list of rules, which tn_tensor_parallel (split.h)
  * applies by name; it ends with NULL. */
 typedef enum tn_tp_style {
-    TN_TP_ENTER,  /* any module: a cut region begins, its first input is one value on all ranks */
+    TN_TP_ENTER,  /* any module: a cut region begins, its first input is one value on all ranks; one
+                     for each COLUMN and LOGITS, there or for a module around it */
     TN_TP_COLUMN, /* linear: this rank's rows of weight and bias, so columns of the result */
     TN_TP_ROW,   /* linear: this rank's columns; the region ends: the sum of all ranks, then bias */
     TN_TP_VOCAB, /* embedding: this rank's rows, others' give 0; the sum of all ranks */

@@ -34,17 +34,21 @@ TN_API tn_tp_options tn_tp_defaults(void);
  * from now on (tn_entry.layout), heads and hidden units are divided, and every rank of tp gets the
  * same batch and computes the same loss. Compares modules and options and gives every rank rank 0's
  * parameters and buffers; of a module that was built under TN_DEFER_INIT each rank makes its blocks
- * alone. All ranks of tp draw the same dropout masks on what they hold alike.
+ * alone. All ranks of tp draw the same dropout masks on what they hold alike: in the first call of
+ * training, and after each evaluation, they take rank 0's default generator. In between a program
+ * draws from that on all of them or on none.
  *
  * Every rank calls; after tn_module_set_precision and tn_module_to, before tn_ddp, tn_fsdp and the
  * optimiser. tn_lm_loss never has the full logits; who calls the model gets all columns.
- * tn_generate is called on every rank with one seed, and gives all the same text. tp must live as
- * long as m. What is quantised afterwards (tn_quantize) computes and is not saved: TN_EUNSUPPORTED.
+ * tn_generate is called on every rank with the same prompts, options and answers of callbacks, and
+ * gives all the same text. tp must live as long as m. What is quantised afterwards (tn_quantize)
+ * computes and is not saved: TN_EUNSUPPORTED.
  *
- * TN_EVALUE: no plan, a path that names nothing, a style that does not fit a module; TN_ESHAPE: a
- * size that the ranks do not divide; TN_EMISMATCH: modules differ, or, in the first call, tokens;
- * TN_ESTATE: m is cut or parallel already, or an optimiser holds a parameter. After an error in the
- * plan m is as it was. */
+ * TN_EVALUE: no plan, a path that names nothing, a style that does not fit a module or its
+ * region; TN_ESHAPE: a size that the ranks do not divide; TN_EMISMATCH: modules differ, or, in the
+ * first call of training and of each evaluation, and while generating, tokens; TN_ESTATE: m is cut
+ * or parallel already, or an optimiser holds a parameter. After an error in the plan m is as it
+ * was. */
 TN_API tn_status tn_tensor_parallel(void *m, tn_group *tp, tn_tp_options options);
 
 /* tn_cross_entropy_with of logits of which each rank of tp has some columns: (…, this rank's), of
@@ -86,16 +90,16 @@ typedef enum tn_cp_kind {
  *
  * Each rank's gradients are N times those of its positions: their mean over cp is that of the loss.
  * So tn_ddp or tn_fsdp is attached over the product of the data's ranks and cp's (tn_mesh_group:
- * "dp cp"); with its option `sum` divide the loss by N. It draws other dropout masks for each
- * rank's positions.
+ * "dp cp"), and TN_EVALUE over fewer; with its option `sum` divide the loss by N. It draws other
+ * dropout masks for each rank's positions.
  *
  * Every rank calls; after tn_tensor_parallel, before tn_ddp, tn_fsdp and the optimiser. Compares
  * modules, and gives every rank rank 0's parameters and buffers. cp must live as long as m.
  *
  * TN_EVALUE: no language model; TN_ESHAPE: heads that N does not divide, or, in a
- * call, a T that is not a multiple; TN_EMISMATCH: modules or kinds differ, or, in the first call,
- * tokens; TN_ESTATE: m is split so or parallel already, or an optimiser holds a parameter. After an
- * error m is as it was. */
+ * call, a T that is not a multiple; TN_EMISMATCH: modules or kinds differ, or, in the first call of
+ * training and of each evaluation, tokens; TN_ESTATE: m is split so or parallel already, or an
+ * optimiser holds a parameter. After an error m is as it was. */
 TN_API tn_status tn_context_parallel(void *m, tn_group *cp, tn_cp_kind kind);
 
 /* What this rank has of x, which is (…, T, …) along dim: targets, a mask of positions, to go with

@@ -344,8 +344,9 @@ typedef tn_tensor *(*tn_loss)(tn_tensor *output, tn_tensor *y, tn_reduction how)
  * The metrics are reset, and then have only this pass: the scores, if they have classes, and the
  * loss (NULL: none), the TN_MEAN of each batch's real rows, weighted by their number. m runs as
  * after tn_module_train(m, false), without gradients; then each module's mode is restored. world:
- * the ranks that share the data (tn_distributed_sampler); all get the same metrics, and every rank
- * calls. NULL: only this process. */
+ * the ranks that share the data (tn_distributed_sampler; of a mesh, tn_spread_data); all get the
+ * same metrics, and every rank calls. NULL: only this process. A language model's scores are those
+ * of all positions, on every rank of tn_context_parallel too. */
 TN_API tn_status tn_evaluate(void *m, tn_loader *loader, tn_loss loss, tn_group *world,
                              tn_metrics *metrics);
 

@@ -416,15 +416,33 @@ def in_parts(folder):
     says("shard=3,cp=1,tp=1 is a mesh of 3 ranks or a multiple, and there are 2", run(folder, gpt2("--shard", "3", ranks=2, out="x"), 1))
 
 
+def models_told(folder, out):
+    """What the commands say of a run's model: the one that it exported, and those made of its checkpoint. Their perplexity, a text."""
+    shutil.rmtree(folder / "converted", ignore_errors=True)
+    run(folder, [tern, "convert", out, "--to", "file.safetensors"])
+    run(folder, [tern, "convert", "file.safetensors", "converted"])
+    told = []
+    for model in (out, "converted"):
+        output = run(folder, [tern, "eval", "--model", model, "--data", "tokens.bin", "--json"])
+        written = run(folder, [tern, "generate", "--model", model, "--tokenizer", "words", "--prompt", "It", "--temperature", "0",
+                               "-n", "12"])
+        told.append((json.loads(output[output.index("{"):output.index("}") + 1])["perplexity"], written))
+    check(told[0] == told[1] and len(told[0][1]) > 12, f"{out}: {told}")
+    return told[0]
+
+
 def on_meshes(folder):
-    """The model on a mesh of ranks: one rank's losses, up to rounding; a run that began on one mesh continues on another."""
+    """The model on a mesh of ranks: one rank's losses and text, up to rounding; a run that began on one mesh continues on another."""
     def trained(ranks, *more, out="mesh"):
         run(folder, gpt2("--tokens", "64", "--save-every", "3", *more, ranks=ranks, out=out))
         return losses(folder, out)
 
     alone = trained(1, out="one_rank")
+    told = models_told(folder, "one_rank")
     for ranks, mesh in ((2, "tp=2"), (2, "tp=2,sequence"), (2, "cp=2"), (4, "tp=2,shard=2"), (4, "tp=2,cp=2,keys")):
         check(close(trained(ranks, "--mesh", mesh, "--overwrite"), alone), f"{mesh}: {losses(folder, 'mesh')}, not {alone}")
+        perplexity, text_there = models_told(folder, "mesh")
+        check(close([perplexity], [told[0]]) and text_there == told[1], f"{mesh}: {perplexity}, {text_there!r}, not {told}")
     shutil.rmtree(max((folder / "mesh").glob("step-*")))
     check(close(trained(2, "--mesh", "shard=2", "--resume"), alone), "resumed on another mesh")
     says("write shard=N, stage=N", run(folder, gpt2("--mesh", "tp=2", "--stage", "2", ranks=2, out="x"), 1))

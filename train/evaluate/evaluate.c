@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
+#include "models/language.h"
 #include "tern/nn.h"
 #include "tern/ops.h"
 
@@ -27,7 +28,7 @@ typedef struct evaluation {
     void *model;
     tn__token_rows *rows;
     tn_group *group;
-    int64_t batch, batches;
+    int64_t batch, batches, multiple;
     int64_t *x, *y; /* one batch's tokens and targets, (rows, T) */
     int64_t x_capacity, y_capacity;
     tn__row_cost *costs; /* [batch]: of this rank's batch */
@@ -42,14 +43,15 @@ static int64_t rows_in(const evaluation *e, int64_t number) {
     return left < e->batch ? left : e->batch;
 }
 
-/* Makes room for `rows` rows as long as the batch's longest, whose length it returns; 0 after
- * raising. */
+/* Makes room for `rows` rows as long as the batch's longest, or as the next length that the model
+ * takes, which it returns; 0 after raising. */
 static int64_t grow_batch(evaluation *e, int64_t first, int64_t rows) {
     int64_t T = 1, elements;
     for (int64_t i = 0; i < rows; i++) {
         int64_t length = e->rows->length(e->rows, first + i);
         T = length > T ? length : T;
     }
+    T = (T + e->multiple - 1) / e->multiple * e->multiple;
     if (__builtin_mul_overflow(T, rows, &elements) || elements > INT64_MAX / 8) {
         elements = INT64_MAX / 8;
     }
@@ -80,8 +82,8 @@ static tn_tensor *target_nats(evaluation *e, int64_t rows, int64_t T) {
     TN_SCOPE; /* frees the logits, which are large */
     tn_tensor *x = tn_from_data(e->x, TN_DIMS(rows, T), TN_I64);
     tn_tensor *y = tn_from_data(e->y, TN_DIMS(rows, T), TN_I64);
-    tn_tensor *nats = tn_cross_entropy(tn_call(e->model, x), y, TN_NONE);
-    return tn_return(tn_cast(tn_to(nats, tn_cpu()), TN_F32));
+    tn_tensor *nats = tn__lm_losses(e->model, x, y, TN_NONE);
+    return tn_return(tn_contiguous(tn_cast(tn_to(nats, tn_cpu()), TN_F32)));
 }
 
 /* One row's share, added up in the order of its tokens. */
@@ -187,24 +189,38 @@ static bool find_block(const tn_entry *entry, void *user) {
     return false;
 }
 
-/* Ranks that have other blocks of a matrix compute one batch together: they must not be given
- * batches of their own. False after raising, on all ranks. */
-static bool ranks_alike(const evaluation *e) {
+/* Whether another rank of g has positions of this one's sequences. */
+static bool shares_sequences(const tn__loss_rule *rule, const tn_group *g) {
+    int mine = tn_group_world_rank(g, tn_group_rank(g));
+    bool shares = false;
+    for (int i = 0; rule->sequence && i < tn_group_size(rule->sequence); i++) {
+        int other = tn_group_world_rank(rule->sequence, i);
+        for (int k = 0; k < tn_group_size(g); k++) {
+            shares |= other != mine && tn_group_world_rank(g, k) == other;
+        }
+    }
+    return shares;
+}
+
+/* Ranks that have other blocks of a matrix, or positions of one sequence, compute a batch together:
+ * they must not be given batches of their own. False after raising, on all ranks. */
+static bool ranks_alike(const evaluation *e, const tn__loss_rule *rule) {
     TN_SCOPE;
     TN__ON_CPU;
     first_block mine = {.slice = 0};
     tn_module_each(e->model, (tn_walk){0}, find_block, &mine);
-    int64_t ends[] = {mine.slice, -mine.slice};
-    tn_tensor *most = tn_from_data(ends, TN_DIMS(2), TN_I64);
+    int64_t ends[] = {mine.slice, -mine.slice, shares_sequences(rule, e->group)};
+    tn_tensor *most = tn_from_data(ends, TN_DIMS(3), TN_I64);
     if (tn_work_wait(tn_all_reduce(e->group, most, TN_MAX), 0) != TN_OK ||
         tn_copy_out(most, ends) != TN_OK) {
         return false;
     }
-    if (ends[0] != -ends[1]) {
+    bool blocks = ends[0] != -ends[1];
+    if (blocks || ends[2]) {
         tn__raise(TN_EVALUE, e->rows->operation,
-                  "the ranks of the group have different blocks of %s and need the same batches: "
-                  "the group is that of the ranks with other batches (tn_spread_data)",
-                  mine.path);
+                  "the ranks of the group have different %s%s and need the same batches: the group "
+                  "is that of the ranks with other batches (tn_spread_data)",
+                  blocks ? "blocks of " : "positions", blocks ? mine.path : "");
     }
     return !tn__pending();
 }
@@ -234,9 +250,12 @@ tn_status tn__evaluate_rows(void *m, tn__token_rows *rows, tn_evaluate_options o
                          (long long)options.batch, tn_group_rank(options.group));
     }
     evaluation e = {.model = m, .rows = rows, .group = options.group, .batch = options.batch};
+    const tn_module_lists *lists = ((const tn_module *)m)->lists;
+    tn__loss_rule rule = lists ? lists->loss : (tn__loss_rule){0};
     bool was_training = ((const tn_module *)m)->training;
+    e.multiple = rule.multiple ? rule.multiple : 1;
     tn_module_train(m, false);
-    if (tn_error() == TN_OK && ranks_alike(&e) && begin_evaluation(&e, options)) {
+    if (tn_error() == TN_OK && ranks_alike(&e, &rule) && begin_evaluation(&e, options)) {
         do_rounds(&e);
     }
     if (was_training) {

@@ -15,11 +15,17 @@
  */
 #include "distributed/parallel/tensor/tensor.h"
 
+#include "autograd/mode.h"
+#include "models/language.h"
+#include "nn/cache.h"
+
 #include <string.h>
+
+enum { NOTE_WHOLE, NOTE_SPLIT };
 
 /* Whether this forward, or its second run in backward, has T / N positions between regions. */
 static bool is_split(const tn__tp *tp) {
-    return tn_in_recompute() ? tp->split_graph : tp->split_now;
+    return tp->sequence && tn__grad_self.note == NOTE_SPLIT;
 }
 
 /* ---- Around a region ------------------------------------------------------------------------- */
@@ -120,13 +126,32 @@ bool tn__tp_apply(tn__tp_place *place) {
 
 /* ---- Around the whole model ------------------------------------------------------------------ */
 
+/* In the first call of training and of each evaluation: batches that differ would be mixed; and a
+ * program may have seeded each rank apart, but the masks of what all hold must be alike. Each token
+ * that is generated may be another. */
+static void make_alike(tn__tp *tp, const tn_tensor *x, bool generating) {
+    const tn_module *m = tp->root;
+    tp->compared.any &= !generating;
+    bool due = tn__compare_due(&tp->compared, m) && x && !tn_is_inert(x);
+    tn__parallel_same_input(tp->group, x, m, &tp->compared, "tensor_parallel");
+    if (due && m->training && !generating && !tn__pending()) {
+        tn__parallel_share_generator(tp->group);
+        tp->compared = (tn__compared){true, true}; /* x may be no tokens */
+    }
+}
+
+/* Generation goes token by token. */
+static bool is_generating(const tn_module *m) {
+    const tn__lm_family *family = tn__lm_family_kind(m->kind);
+    return family && tn__cache_open(family->cache(m));
+}
+
 static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     tn__tp *tp = user;
-    tn__parallel_same_input(tp->group, in.n > 0 ? in.v[0] : NULL, &tp->compared, "tensor_parallel");
-    if (!tn_in_recompute()) {
-        tp->split_now = tp->sequence && m->training;
-        tp->split_graph = tn_grad_mode() ? tp->split_now : tp->split_graph;
-    }
+    bool generating = is_generating(m), split = tp->sequence && m->training && !generating;
+    make_alike(tp, in.n > 0 ? in.v[0] : NULL, generating);
+    tp->around = tn__grad_self.note;
+    tn__grad_self.note = split ? NOTE_SPLIT : NOTE_WHOLE;
     return in;
 }
 
@@ -143,6 +168,7 @@ static tn_tensor *join_columns(const tn__tp *tp, tn_tensor *x) {
 static tn_values end_call(tn_module *m, tn_values in, tn_values out, void *user) {
     const tn__tp *tp = user;
     (void)in;
+    tn__grad_self.note = tp->around;
     bool logits = tp->classes > 0 && out.n > 0 && !tn_is_inert(out.v[0]) && tn_ndim(out.v[0]) > 0;
     if (logits && !m->lists->loss.calling) {
         out.v[0] = join_columns(tp, out.v[0]);

@@ -104,11 +104,39 @@ static bool ranks_divide(const tn__tp_place *place, int64_t count, const char *w
     return tn__parallel_divides(place->of->group, count, what, place->path, "", operation);
 }
 
+/* The gradient of what enters a region is summed once, so a matrix that is cut by rows has one
+ * ENTER, at it or around it. */
+static bool region_fits(const tn__tp_place *place) {
+    const tn__tp *tp = place->of;
+    int regions = 0;
+    for (const tn_module *m = place->module; m; m = m->parent) {
+        for (int i = 0; i < tp->count; i++) {
+            regions += tp->places[i].module == m && tp->places[i].rule->style == TN_TP_ENTER;
+        }
+    }
+    if (regions != 1) {
+        tn__raise(TN_EVALUE, operation,
+                  "%s is in %d regions: the plan needs TN_TP_ENTER once, there or for a module "
+                  "around it",
+                  place->path, regions);
+    }
+    return regions == 1;
+}
+
 /* Of a projection into heads these are divided. */
 static bool rows_fit(const tn__tp_place *place) {
     const tn_tensor *weight = weight_of(place);
+    const tn_module *around = place->module->parent;
     int64_t rows = tn_size(weight, 0) / pieces_of(place->rule);
-    int64_t head = tn__head_width(place->module->parent);
+    int64_t head = tn__head_width(around);
+    bool projects = around && strcmp(around->kind, "self_attention") == 0 &&
+                    place->module == &((const tn_self_attention *)around)->c_attn.base;
+    if (projects && pieces_of(place->rule) != 3) {
+        tn__raise(TN_EVALUE, operation,
+                  "%s is 3 matrices side by side, of queries, keys and values; the plan says %d",
+                  place->path, pieces_of(place->rule));
+        return false;
+    }
     if (tn_size(weight, 0) % pieces_of(place->rule) != 0) {
         tn__raise(TN_EVALUE, operation, "%s: %s is not %d matrices side by side", place->path,
                   tn_shape_text(weight), pieces_of(place->rule));
@@ -145,12 +173,12 @@ static bool place_fits(tn__tp_place *place) {
     }
     switch (place->rule->style) {
     case TN_TP_COLUMN:
-        return rows_fit(place);
+        return region_fits(place) && rows_fit(place);
     case TN_TP_ROW:
         return ranks_divide(place, tn_size(weight, 1), "columns");
     case TN_TP_LOGITS:
         place->of->classes = tn_size(weight, 0);
-        return vocabulary_fits(place);
+        return region_fits(place) && vocabulary_fits(place);
     case TN_TP_VOCAB:
         return vocabulary_fits(place);
     default:
@@ -200,6 +228,28 @@ static bool ties_fit(tn__tp *tp) {
         if (weight_of(&tp->places[i])) {
             tn_module_each(all, (tn_walk){.with_shared = true}, tie_fits, &tp->places[i]);
         }
+    }
+    return !tn__pending();
+}
+
+/* Under `sequence` what is not cut sees a part of the positions. */
+static bool has_style(const tn_entry *entry, void *user) {
+    const tn__tp *tp = user;
+    for (int i = 0; i < tp->count; i++) {
+        if (tp->places[i].module == entry->owner && tp->places[i].rule->style != TN_TP_ENTER) {
+            return true;
+        }
+    }
+    tn__raise(TN_EVALUE, operation,
+              "the plan has no style for %s: with `sequence` every module with parameters needs "
+              "one, TN_TP_SEQUENCE where it is not cut",
+              entry->path);
+    return false;
+}
+
+static bool styles_fit(tn__tp *tp) {
+    if (tp->sequence) {
+        tn_module_each(tp->root, (tn_walk){0}, has_style, tp);
     }
     return !tn__pending();
 }
@@ -290,7 +340,7 @@ static bool plan_fits(tn__tp *tp, bool *known) {
         tn__raise(TN_ESTATE, operation,
                   "the model is split in another way already: tensor parallelism comes first");
     }
-    *known = tn__pending() || !places_fit(tp) || !ties_fit(tp); /* the same on all ranks */
+    *known = tn__pending() || !places_fit(tp) || !ties_fit(tp) || !styles_fit(tp); /* on all */
     return !*known;
 }
 

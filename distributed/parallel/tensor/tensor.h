@@ -20,9 +20,8 @@ typedef struct tn__tp {
     int link_count;    /* … to the other stages of a pipeline, whose chains are three */
     int64_t classes;   /* columns of the logits on all ranks; 0: the plan cuts none */
     bool sequence;     /* as in the options */
-    bool split_now;    /* under `sequence`: the root's last call cuts positions … */
-    bool split_graph;  /* … and the last one that was recorded: backward runs forwards again */
-    bool compared;     /* the first batch */
+    int around;        /* tn__grad_thread.note before the root's call */
+    tn__compared compared;
     const tn_tp_rule *plan; /* while attaching, as the places' rules */
     struct tn__tp_place *places;
     int count;
