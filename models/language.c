@@ -166,12 +166,15 @@ static bool state_fits(const tn_module *m, tn_values in) {
     return true;
 }
 
-/* One position per token, or one per column; false after raising. */
-static bool positions_fit(const tn_module *m, const tn_tensor *positions, const tn_tensor *tokens) {
+/* One position per token, or one per column; a later part may have a rank's share of the columns.
+ * False after raising. */
+static bool positions_fit(const tn_module *m, const tn_tensor *positions, const tn_tensor *tokens,
+                          bool later) {
     tn_dims d = tn_shape(positions);
     int64_t B = tn_size(tokens, 0), T = tn_size(tokens, 1);
-    bool fit = (d.ndim == 1 && d.size[0] == T) ||
-               (d.ndim == 2 && d.size[1] == T && (d.size[0] == 1 || d.size[0] == B));
+    int64_t n = d.ndim > 0 ? d.size[d.ndim - 1] : 0;
+    bool columns = n == T || (later && n > 0 && n % T == 0);
+    bool fit = columns && (d.ndim == 1 || (d.ndim == 2 && (d.size[0] == 1 || d.size[0] == B)));
     if (!fit) {
         tn__raise(TN_ESHAPE, m->kind,
                   "positions are %s but tokens %s (one for each token, or one for each column)",
@@ -205,8 +208,8 @@ static bool read_inputs(const tn_module *m, tn_values in, int64_t start, int64_t
         return false;
     }
     *i = (inputs){in.v[0], in.n > 1 ? in.v[1] : NULL, in.n > 2 ? in.v[2] : NULL};
-    if (i->positions) { /* a later part may get a rank's share of the sequence, and all positions */
-        return later || positions_fit(m, i->positions, i->tokens);
+    if (i->positions) {
+        return positions_fit(m, i->positions, i->tokens, later);
     }
     i->positions = tn__lm_positions(m, i->tokens, start, tn_size(i->tokens, 1), context);
     return !tn_is_inert(i->positions);
@@ -218,7 +221,7 @@ bool tn__lm_stem_inputs(const tn_module *stem, tn_values in, tn_tensor **positio
     }
     *positions = in.n > 1 ? in.v[1] : NULL;
     if (*positions) {
-        return positions_fit(stem, *positions, in.v[0]);
+        return positions_fit(stem, *positions, in.v[0], false);
     }
     *positions = tn__lm_positions(stem, in.v[0], 0, tn_size(in.v[0], 1), INT64_MAX);
     return !tn_is_inert(*positions);

@@ -18,9 +18,10 @@ bool tn__sequences_of(const tn_module *m, tn_values in, tn__sequences *s);
 tn_tensor *tn__attend(const tn_module *m, tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
                       tn_attention_options options);
 
-/* Of a module with attention, whichever of its heads are here: the width of one head; 0: m has no
- * attention. And how many heads of keys and values are here. */
+/* The width of one head of a self_attention or grouped_attention, of which this rank may have only
+ * some heads; 0 for other modules. */
 int64_t tn__head_width(const tn_module *m);
+/* How many of its heads of keys and values are here. */
 int64_t tn__kv_heads(const tn_module *m);
 
 /* x + branch, which is released at once, as nothing else uses it. */
