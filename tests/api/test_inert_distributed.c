@@ -172,8 +172,27 @@ static void model_splitting(tn_tensor *t) {
     QUIET(tn_spread_new(&zero, NULL, o), NULL);
     QUIET(tn_spread_data(NULL), NULL);
     QUIET(tn_spread_group(NULL, NULL), NULL);
+    QUIET(tn_spread_step(NULL, NULL, 1, NULL) > 0, false);
+    QUIET(tn_spread_loss(NULL, NULL, 1) > 0, false);
     TAKES(tn_spread_print(NULL, NULL));
     TAKES(tn_spread_free(NULL));
+}
+
+static void layer_pipelines(tn_tensor *t) {
+    tn_linear zero = {0};
+    tn_batch b = {.x = t, .y = t};
+    tn_pipe_cost cost = {1, 1, 1, 0};
+    QUIET(tn_pipe_schedule_new((tn_pipe_kind)9, 0, 0, 0), NULL);
+    QUIET(tn_pipe_schedule_read(NULL), NULL);
+    TAKES(tn_pipe_schedule_free(NULL));
+    QUIET(tn_pipe_simulate(NULL, cost, NULL, NULL) != TN_OK, true);
+    QUIET(tn_pipeline_new(NULL, NULL, tn_pipeline_defaults()), NULL);
+    QUIET(tn_pipeline_new(&zero, NULL, tn_pipeline_defaults()), NULL);
+    QUIET(tn_pipeline_step(NULL, &b, 1, NULL) > 0, false);
+    QUIET(tn_pipeline_loss(NULL, &b, 1) > 0, false);
+    QUIET(tn_pipeline_parts(NULL), 0);
+    QUIET(tn_pipeline_stage(NULL, 0), 0);
+    QUIET(tn_pipeline_alive(NULL), 0);
 }
 
 static void data_and_files(tn_tensor *t) {
@@ -303,6 +322,7 @@ PART(differentiable_operations)
 PART(mesh_calls)
 PART(data_parallel)
 PART(model_splitting)
+PART(layer_pipelines)
 PART(data_and_files)
 PART(saver_calls)
 PART(store_calls)
@@ -321,6 +341,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_mesh_calls),
         cmocka_unit_test(test_data_parallel),
         cmocka_unit_test(test_model_splitting),
+        cmocka_unit_test(test_layer_pipelines),
         cmocka_unit_test(test_data_and_files),
         cmocka_unit_test(test_saver_calls),
         cmocka_unit_test(test_store_calls),

@@ -265,6 +265,7 @@ static void training_and_generation(void **state) {
     REFUSES(tn_cross_entropy, tn_dist_cross_entropy(NULL, NULL, NULL, 2, zeros));
     REFUSES(tn_spread, tn_spread_read(&zeros, "tp=2"));
     REFUSES(tn_spread, tn_spread_new(&m, NULL, zeros));
+    REFUSES(tn_pipeline, tn_pipeline_new(&m, NULL, zeros));
     REFUSES(tn_saver, tn_saver_new(NULL, "/nowhere", zeros));
     REFUSES(tn_setup, tn_setup_world(&zeros));
     REFUSES(tn_setup, tn_setup_model(&zeros, NULL, &m));
