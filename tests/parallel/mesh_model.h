@@ -97,4 +97,31 @@ static inline tn_tensor *mesh_tokens(int64_t vocab, int64_t rows, int64_t number
     return mesh_tokens_of(&(mesh_shape){.vocab = vocab, .length = MESH_LENGTH}, rows, number);
 }
 
+/* ---- From a loader --------------------------------------------------------------------------- */
+
+/* Targets are unevenly spread over positions. */
+static inline tn_status mesh_get(tn_dataset *self, tn_example e, void *x, void *y) {
+    (void)self;
+    tn_generator g = {.seed = 11, .stream = (uint64_t)e.index};
+    for (int i = 0; i < MESH_LENGTH; i++) {
+        ((int64_t *)x)[i] = tn_random_below(&g, 29);
+        ((int64_t *)y)[i] = i == e.index % MESH_LENGTH ? -100 : tn_random_below(&g, 29);
+    }
+    return TN_OK;
+}
+
+/* Endless batches of `rows` sequences with tokens below 29: a rank's share of one order. */
+static inline tn_loader *mesh_loader(tn_group *data, int64_t rows) {
+    tn_dataset *d = calloc(1, sizeof(*d)); /* the loader frees it */
+    *d = (tn_dataset){.kind = "tokens",
+                      .size = 32,
+                      .x_dims = {1, {MESH_LENGTH}},
+                      .y_dims = {1, {MESH_LENGTH}},
+                      .x_dtype = TN_I64,
+                      .y_dtype = TN_I64,
+                      .get = mesh_get};
+    return tn_loader_new(d, tn_distributed_sampler(data, tn_sequential_sampler(), true),
+                         TN_WITH(tn_loader, .batch = rows, .epochs = 0));
+}
+
 #endif

@@ -18,21 +18,10 @@ typedef struct mesh_digest {
 enum { MESH_STEPS = 4, MESH_MICROS = 2, MESH_ROWS = 2 };
 
 /* One step of two micro-batches of this rank's data; appends loss and norm. */
-static inline void mesh_step(mesh_model *m, const mesh_shape *s, tn_spread *spread, tn_optim *opt,
-                             int64_t step, train_bits *bits) {
-    tn_group *data = tn_spread_data(spread);
-    double told[2] = {0};
-    for (int i = 0; i < MESH_MICROS; i++) {
-        TN_SCOPE;
-        TN_NO_SYNC(i + 1 < MESH_MICROS ? m : NULL);
-        int64_t number = step * MESH_MICROS + i;
-        number = 2 * (number * tn_group_size(data) + tn_group_rank(data));
-        tn_tensor *loss = tn_lm_loss(m, mesh_tokens(s->vocab, MESH_ROWS, number),
-                                     mesh_tokens(s->vocab, MESH_ROWS, number + 1));
-        tn_backward(tn_mul_scalar(loss, 1.0 / MESH_MICROS));
-        told[0] += tn_item(loss);
-    }
-    told[0] = tn_group_mean(data, told[0], 1);
+static inline void mesh_step(tn_spread *spread, tn_loader *loader, tn_optim *opt,
+                             train_bits *bits) {
+    double told[2] = {tn_spread_step(spread, loader, MESH_MICROS, NULL)};
+    told[0] = tn_group_mean(tn_spread_data(spread), told[0], 1);
     told[1] = tn_optim_clip(opt, 0.5);
     tn_optim_step(opt);
     tn_optim_zero_grad(opt);
@@ -51,10 +40,12 @@ static inline train_bits mesh_bits(tn_group *world, const mesh_shape *s, bool bf
     }
     tn_spread *spread = mesh_spread(&m, world, mesh);
     tn_optim *opt = spread ? tn_adamw(&m, TN_WITH(tn_adamw, .lr = 1e-2)) : NULL;
-    for (int64_t step = 0; step < MESH_STEPS && !tn_error(); step++) {
-        mesh_step(&m, s, spread, opt, step, &bits);
+    tn_loader *loader = spread ? mesh_loader(tn_spread_data(spread), MESH_ROWS) : NULL;
+    for (int step = 0; step < MESH_STEPS && !tn_error(); step++) {
+        mesh_step(spread, loader, opt, &bits);
     }
     train_join(&bits, train_whole(&m, world));
+    tn_loader_free(loader);
     tn_optim_free(opt);
     tn_module_finish(&m);
     tn_spread_free(spread);
@@ -78,10 +69,17 @@ static inline mesh_digest mesh_train(tn_group *world, const char *mesh) {
 
 /* ---- The meshes, and the results of ranks as threads ----------------------------------------- */
 
-static const char *const meshes_of_two[] = {"tp=2", "tp=2,sequence", "cp=2", "cp=2,keys", NULL};
-static const char *const meshes_of_four[] = {
-    "tp=2,shard=2",   "tp=2,dp=2,sequence", "cp=2,shard=2,stage=2",
-    "cp=2,dp=2,keys", "tp=2,cp=2",          NULL};
+static const char *const meshes_of_two[] = {"tp=2", "tp=2,sequence", "cp=2", "cp=2,keys",
+                                            "pp=2", "pp=2,chunks=2", NULL};
+static const char *const meshes_of_four[] = {"tp=2,shard=2",
+                                             "tp=2,dp=2,sequence",
+                                             "cp=2,shard=2,stage=2",
+                                             "cp=2,dp=2,keys",
+                                             "tp=2,cp=2",
+                                             "pp=2,tp=2,sequence",
+                                             "pp=4",
+                                             "pp=2,shard=2,stage=1",
+                                             NULL};
 
 typedef struct mesh_threads {
     const char *mesh;

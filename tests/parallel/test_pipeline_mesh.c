@@ -23,30 +23,6 @@ static mesh_shape deep_shape(bool llama) {
     return s;
 }
 
-static tn_status get_tokens(tn_dataset *self, tn_example e, void *x, void *y) {
-    (void)self;
-    tn_generator g = {.seed = 11, .stream = (uint64_t)e.index};
-    for (int i = 0; i < MESH_LENGTH; i++) {
-        ((int64_t *)x)[i] = tn_random_below(&g, 29);
-        /* unevenly spread over positions */
-        ((int64_t *)y)[i] = i == e.index % MESH_LENGTH ? -100 : tn_random_below(&g, 29);
-    }
-    return TN_OK;
-}
-
-static tn_loader *open_tokens(tn_group *data) {
-    tn_dataset *d = calloc(1, sizeof(*d)); /* the loader frees it */
-    *d = (tn_dataset){.kind = "tokens",
-                      .size = 4 * MICROS,
-                      .x_dims = {1, {MESH_LENGTH}},
-                      .y_dims = {1, {MESH_LENGTH}},
-                      .x_dtype = TN_I64,
-                      .y_dtype = TN_I64,
-                      .get = get_tokens};
-    return tn_loader_new(d, tn_distributed_sampler(data, tn_sequential_sampler(), true),
-                         TN_WITH(tn_loader, .batch = 1, .epochs = 0));
-}
-
 static bool set_recompute(tn_module *m, const char *path, void *user) {
     (void)user;
     if (strncmp(path, "h.", 2) == 0 && !strchr(path + 2, '.')) {
@@ -65,7 +41,7 @@ static void train_program(tn_group *world, void *user) {
     tn_spread *s = mesh_spread(&m, world, p->mesh);
     CHECK(s);
     tn_group *data = tn_spread_data(s);
-    tn_loader *loader = open_tokens(data);
+    tn_loader *loader = mesh_loader(data, 1);
     /* not AdamW, which makes steps of rounding: the gradient of a bias of keys is 0 but for that */
     tn_optim *opt = tn_sgd(&m, TN_WITH(tn_sgd, .lr = 0.5, .momentum = 0.9));
     int64_t micros = MICROS / tn_group_size(data);
