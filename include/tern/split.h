@@ -92,7 +92,7 @@ typedef enum tn_cp_kind {
  * Every rank calls; after tn_tensor_parallel, before tn_ddp, tn_fsdp and the optimiser. Compares
  * modules, and gives every rank rank 0's parameters and buffers. cp must live as long as m.
  *
- * TN_EVALUE: no language model; TN_ESHAPE: heads that N does not divide, or, in a
+ * TN_EVALUE: no language model, or no such kind; TN_ESHAPE: heads that N does not divide, or, in a
  * call, a T that is not a multiple; TN_EMISMATCH: modules or kinds differ, or, in the first call,
  * tokens; TN_ESTATE: m is split so or parallel already, or an optimiser holds a parameter. After an
  * error m is as it was. */
@@ -100,7 +100,7 @@ TN_API tn_status tn_context_parallel(void *m, tn_group *cp, tn_cp_kind kind);
 
 /* What this rank has of x, which is (…, T, …) along dim: targets, a mask of positions, to go with
  * the logits. Nothing travels, and the gradient is this rank's alone. TN_ESHAPE: T is no multiple
- * of N, or 2 N. */
+ * of N, or 2 N; TN_EVALUE: no such kind. */
 TN_API tn_tensor *tn_context_slice(tn_group *cp, tn_cp_kind kind, tn_tensor *x, int dim);
 
 /* ---- One mesh for all of it -------------------------------------------------------------------
