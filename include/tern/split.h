@@ -128,8 +128,8 @@ TN_API tn_status tn_spread_read(tn_spread_options *o, const char *mesh);
 /* Lays m on all ranks of world, in the one right order: tensor, context, then FSDP or DDP. Every
  * rank calls, after precision, device and recompute are set and before the optimiser is made.
  * Weights that wait for it (TN_DEFER_INIT) are made. NULL after an error: TN_EVALUE, sizes whose
- * product is not the number of ranks, and what would be; or that of a piece. To be freed after m is
- * finished, and before world is. */
+ * product is not the number of ranks, and what would be; TN_EMISMATCH, on all ranks, models or
+ * meshes that differ; or that of a piece. To be freed after m is finished, and before world is. */
 typedef struct tn_spread tn_spread;
 TN_API tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options);
 TN_API tn_group *tn_spread_data(tn_spread *s); /* ranks with other batches: sampler, means */
