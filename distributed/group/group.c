@@ -11,6 +11,7 @@
 #include "core/memory.h"
 #include "tensor/tensor.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -138,8 +139,8 @@ tn_group *tn__group_create(const char *name, const char *engine, tn_store *store
     if (!g || ranks == 1 || rank < 0) {
         return g;
     }
-    g->store = store;
-    __atomic_fetch_add(&store->refs, 1, __ATOMIC_RELAXED);
+    g->store = g->reports = store;
+    __atomic_fetch_add(&store->refs, 2, __ATOMIC_RELAXED);
     if (!connect_ranks(g, engine)) {
         tn_group_free(g);
         return NULL;
@@ -177,6 +178,7 @@ void tn_group_free(tn_group *g) {
     }
     engine_drop(g->engine);
     tn_store_free(g->store);
+    tn_store_free(g->reports);
     pthread_cond_destroy(&g->changed);
     pthread_mutex_destroy(&g->lock);
     free(g->world);
@@ -185,33 +187,62 @@ void tn_group_free(tn_group *g) {
 
 /* ---- Failure --------------------------------------------------------------------------------- */
 
-/* Each rank that fails reports what it was doing. A rank that has not reported within a second is
- * missing. */
-static void ask_store(tn_group *g, const char *why, char *text, size_t text_size) {
-    enum { PATIENCE = 1 };
-    tn_store *s = g->store;
+/* Ranks in the world, each once. */
+typedef struct suspects {
+    int *ranks;
+    int64_t count, capacity;
+} suspects;
+
+static void add_suspects(suspects *s, const int *ranks, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        int64_t k = 0;
+        while (k < s->count && s->ranks[k] != ranks[i]) {
+            k++;
+        }
+        if (k == s->count && tn__grow(&s->ranks, k + 1, &s->capacity, sizeof(int), NULL)) {
+            s->ranks[s->count++] = ranks[i];
+        }
+    }
+}
+
+/* Appends to `text` which ranks are missing. Each rank that fails reports the members of the group
+ * in which it does. So whoever waits for one that itself waits in another group hears of that
+ * group, and so on; a rank that is waited for and has not reported within a second is missing. A
+ * rank that goes on after a failure has reported for good. */
+static void tell_missing(tn_group *g, char *text, size_t text_size) {
+    static const double patience = 1, least = 0.1;
+    enum { SHOWN = 8 };
+    tn_store *s = g->reports;
     char key[64], reason[TN_STORE_WHY];
-    double deadline = tn__now() + PATIENCE;
-    snprintf(key, sizeof(key), "failed/%d", g->rank);
-    size_t length = (size_t)snprintf(text, text_size, "%s", why);
-    if (s->set(s, key, why, strlen(why), deadline, reason) != TN_OK) {
+    double deadline = tn__now() + patience;
+    size_t length = strlen(text), bytes = (size_t)g->size * sizeof(int);
+    int me = g->world[g->rank], missing = 0;
+    snprintf(key, sizeof(key), "failed/%d", me);
+    if (s->set(s, key, g->world, bytes, deadline, reason) != TN_OK) {
         snprintf(text + length, text_size - length, "; the store does not answer either: %s",
                  reason);
         return;
     }
-    const char *comma = "; no sign of rank";
-    for (int r = 0; r < g->size && length < text_size; r++) {
-        snprintf(key, sizeof(key), "failed/%d", r);
-        tn_store_value value = {0};
-        if (r == g->rank) {
+    suspects asked = {0};
+    bool answers = true;
+    add_suspects(&asked, g->world, (size_t)g->size);
+    for (int64_t i = 0; i < asked.count && answers && missing < SHOWN && length < text_size; i++) {
+        double until = fmax(deadline, tn__now() + least);
+        tn_store_value members = {0};
+        snprintf(key, sizeof(key), "failed/%d", asked.ranks[i]);
+        if (asked.ranks[i] == me) {
             continue;
         }
-        if (s->get(s, key, &value, deadline, reason) != TN_OK) {
-            length += (size_t)snprintf(text + length, text_size - length, "%s %d", comma, r);
-            comma = ",";
+        if (s->get(s, key, &members, until, reason) == TN_OK) {
+            add_suspects(&asked, members.data, members.bytes / sizeof(int));
+        } else { /* before its time: the rank that serves the store has ended */
+            answers = tn__now() >= until;
+            length += (size_t)snprintf(text + length, text_size - length, "%s %d",
+                                       missing++ ? "," : "; no sign of world rank", asked.ranks[i]);
         }
-        free(value.data);
+        free(members.data);
     }
+    free(asked.ranks);
 }
 
 /* What another rank said when it gave up; "" if none did. */
@@ -228,18 +259,42 @@ static void read_abort(tn_group *g, char *text, size_t text_size) {
     free(value.data);
 }
 
+/* " (world ranks 1, 3)"; nothing where the group counts as the world does. */
+static void tell_members(const tn_group *g, char *text, size_t text_size) {
+    enum { SHOWN = 8 };
+    int last = g->size - 1;
+    size_t length = 0;
+    *text = 0;
+    for (int r = 0; r <= last && g->world[last] != last; r++) {
+        bool skips = g->size > SHOWN && r == SHOWN - 1;
+        r = skips ? last : r;
+        length += (size_t)snprintf(text + length, text_size - length, "%s%d%s",
+                                   r == 0  ? " (world ranks "
+                                   : skips ? ", ..., "
+                                           : ", ",
+                                   g->world[r], r == last ? ")" : "");
+    }
+}
+
 /* Sets the reason unless there is one. Returns whether it did. */
 static bool set_dead(tn_group *g, tn_status status, const char *why) {
+    char members[160];
+    tell_members(g, members, sizeof(members));
     pthread_mutex_lock(&g->lock);
     bool first = g->dead == TN_OK;
     if (first) {
-        snprintf(g->reason, sizeof(g->reason), "group %s (%s), rank %d of %d: %.800s", g->name,
-                 g->engine_name, g->rank, g->size, why);
+        snprintf(g->reason, sizeof(g->reason), "group %s (%s), rank %d of %d%s: %.800s", g->name,
+                 g->engine_name, g->rank, g->size, members, why);
         g->dead = status;
         pthread_cond_broadcast(&g->changed);
     }
     pthread_mutex_unlock(&g->lock);
     return first;
+}
+
+/* Whether ranks of g may be waiting in another group. */
+static bool may_wait_elsewhere(const tn_group *g) {
+    return g->children > 0 || g->reports != g->store;
 }
 
 void tn__group_fail(tn_group *g, tn_status status, const char *why) {
@@ -255,21 +310,30 @@ void tn__group_fail(tn_group *g, tn_status status, const char *why) {
             bool told = strstr(why, aborted) != NULL;
             snprintf(text, sizeof(text), "%s%s%s", why, told ? "" : "; ", told ? "" : aborted);
         } else if (status == TN_EPEER) {
-            ask_store(g, why, text, sizeof(text));
+            tell_missing(g, text, sizeof(text));
         }
+    } else if (e && may_wait_elsewhere(g) && strstr(why, "timed out")) {
+        tell_missing(g, text, sizeof(text));
     }
     if (set_dead(g, status, text)) {
         tn__flight_save(g->world[g->rank], g->reason);
     }
 }
 
-void tn_group_abort(tn_group *g, const char *reason) {
-    if (!g || !is_alive(g, "group_abort") || g->rank < 0 || tn__group_inherited(g)) {
+/* Of a reason that quotes another group's failure, that failure: "group A, …: rank 0 gave up: group
+ * B, …: rank 1 has died" is passed on without A. */
+static const char *first_cause(const char *reason) {
+    static const char says[] = " gave up: ";
+    const char *quoted = strstr(reason, says);
+    return quoted && strstr(quoted, "), rank ") ? quoted + strlen(says) : reason;
+}
+
+static void give_up(tn_group *g, const char *reason) {
+    if (g->rank < 0 || tn__group_inherited(g)) {
         return;
     }
     char text[512];
-    snprintf(text, sizeof(text), "rank %d gave up: %s", g->rank,
-             reason ? reason : "no reason given");
+    snprintf(text, sizeof(text), "rank %d gave up: %s", g->rank, first_cause(reason));
     if (!set_dead(g, TN_EPEER, text) || !g->engine) {
         return;
     }
@@ -279,6 +343,22 @@ void tn_group_abort(tn_group *g, const char *reason) {
         g->store->set(g->store, "abort", text, strlen(text), tn__now() + 1, why);
     }
     e->abort(e, text);
+}
+
+void tn_group_abort(tn_group *g, const char *reason) {
+    if (g && is_alive(g, "group_abort")) {
+        give_up(g, reason ? reason : "no reason given");
+    }
+}
+
+void tn__groups_abort(const tn_group *root, const char *reason) {
+    pthread_mutex_lock(&alive_lock);
+    for (tn_group *g = alive; g; g = g->next_alive) {
+        if (g->reports == root->reports) {
+            give_up(g, reason);
+        }
+    }
+    pthread_mutex_unlock(&alive_lock);
 }
 
 bool tn__group_inherited(const tn_group *g) {

@@ -66,6 +66,7 @@ struct tn_group {
     int rank, size;   /* rank -1: not a member */
     int *world;       /* [size]: the members' ranks in the world */
     tn_store *store;
+    tn_store *reports;      /* what ranks say when they fail, of all groups that stem from one */
     tn__engine_ref *engine; /* NULL: one rank, or not a member */
     char engine_name[32];
     char interface[64]; /* what options.interface points to */
@@ -111,6 +112,9 @@ tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_te
 /* The first failure of g, from any thread: dead, with "group world (shm), rank 0 of 4: …" in
  * front. */
 void tn__group_fail(tn_group *g, tn_status status, const char *why);
+
+/* Aborts root, which stems from no other group, and all that stem from it. */
+void tn__groups_abort(const tn_group *root, const char *reason);
 
 /* work.c */
 bool tn__group_start(tn_group *g); /* the communication thread; false after raising */

@@ -29,6 +29,11 @@ static tn_group *make_subgroup(tn_group *g, const char *name, tn_store *store, c
         rank = sorted[i] == g->rank ? i : rank;
     }
     tn_group *child = tn__group_create(name, g->engine_name, store, rank, n, world, &g->options);
+    if (child && child->reports) {
+        tn_store_free(child->reports);
+        child->reports = g->reports;
+        __atomic_fetch_add(&g->reports->refs, 1, __ATOMIC_RELAXED);
+    }
     free(world);
     return child;
 }

@@ -220,10 +220,11 @@ static tn_group *stay_alone(const tn_dist_options *o, const tn__environment *e) 
                                                                         : NULL;
 }
 
-/* When a program exits at its first error (tn_error_exit), the other ranks learn why. */
+/* When a program exits at its first error (tn_error_exit), the other ranks learn why, whichever
+ * group they wait in. */
 static void at_exit(void) {
     if (world.group && tn__pending()) {
-        tn_group_abort(world.group, tn_error_message());
+        tn__groups_abort(world.group, tn_error_message());
     }
 }
 
@@ -267,7 +268,7 @@ void tn_dist_finish(void) {
         return;
     }
     if (tn__pending()) {
-        tn_group_abort(world.group, tn_error_message());
+        tn__groups_abort(world.group, tn_error_message());
     }
     tn_group *group = world.group;
     bool failing = is_dead(group);

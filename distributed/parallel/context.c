@@ -18,11 +18,11 @@
 #include "tern/split.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static const tn__parallel_rules context_rules = {.operation = "context_parallel", .deferred = true};
 
-/* Belongs to the root's hook. */
-typedef struct splitting {
+typedef struct splitting { /* the root's hook owns it */
     tn_group *group;
     tn_cp_kind kind;
     const tn__lm_family *family;
@@ -45,6 +45,8 @@ tn_tensor *tn_context_slice(tn_group *cp, tn_cp_kind kind, tn_tensor *x, int dim
     if (at >= 0 && (tn_group_rank(cp) < 0 || tn_size(x, at) % blocks != 0)) {
         tn__raise(TN_ESHAPE, operation, "x is %s: rank %d of %d needs a multiple of %d in dim %d",
                   tn_shape_text(x), tn_group_rank(cp), ranks, blocks, at);
+    } else if ((unsigned)kind > TN_CP_KEYS) {
+        tn__raise(TN_EVALUE, operation, "the kind is %d (TN_CP_HEADS or TN_CP_KEYS)", (int)kind);
     }
     if (at < 0 || tn__pending()) {
         tn_group_abort(cp, tn_error_message());
@@ -173,8 +175,6 @@ static tn_values begin_call(tn_module *m, tn_values in, void *user) {
  * waiting in attention. */
 static tn_values end_call(tn_module *m, tn_values in, tn_values out, void *user) {
     const splitting *s = user;
-    (void)m;
-    (void)in;
     if (tn__pending() && !s->whole) {
         tn_group_abort(s->group, tn_error_message());
     }
@@ -232,6 +232,9 @@ static bool visit_attention(tn_module *m, const char *path, void *user) {
 /* *known: all ranks know of the error. */
 static bool attach_rules(tn_module *m, tn_group *cp, tn_cp_kind kind, bool *known) {
     const char *operation = context_rules.operation, *text = kind == TN_CP_KEYS ? "keys" : "heads";
+    if ((unsigned)kind > TN_CP_KEYS) {
+        tn__raise(TN_EVALUE, operation, "the kind is %d (TN_CP_HEADS or TN_CP_KEYS)", (int)kind);
+    }
     splitting fit = {.group = cp, .kind = kind, .family = tn__lm_family_of(m, operation)};
     if (!fit.family || !tn__parallel_make_same(m, cp, NULL, &context_rules, text, known)) {
         return false;
@@ -261,9 +264,8 @@ static bool attach_rules(tn_module *m, tn_group *cp, tn_cp_kind kind, bool *know
 
 tn_status tn_context_parallel(void *m, tn_group *cp, tn_cp_kind kind) {
     bool known = false;
-    bool done = tn__parallel_may_attach(m, cp, &context_rules) && attach_rules(m, cp, kind, &known);
-    if (!done && !known) {
-        tn_group_abort(cp, tn_error_message());
+    if (!tn__parallel_may_attach(m, cp, &context_rules) || !attach_rules(m, cp, kind, &known)) {
+        tn_group_abort(known ? NULL : cp, tn_error_message());
     }
     return tn_error();
 }

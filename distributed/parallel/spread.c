@@ -165,15 +165,28 @@ static bool attach_all(tn_spread *s, bool shards) {
     return !tn__pending();
 }
 
+/* Ranks with different meshes would wait for each other in different groups. False after raising;
+ * *differ: on all ranks. */
+static bool compare_ranks(tn_module *m, tn_group *world, const tn_spread_options *o, bool *differ) {
+    char mesh[128];
+    snprintf(mesh, sizeof(mesh), "pp=%d,dp=%d,shard=%d,cp=%d,tp=%d%s%s,stage=%d,chunks=%d%s", o->pp,
+             o->dp, o->shard, o->cp, o->tp, o->tensor.sequence ? ",sequence" : "",
+             o->context == TN_CP_KEYS ? ",keys" : "", o->sharding.stage, o->pipeline.chunks,
+             o->pipeline.kind == TN_PIPE_GPIPE ? ",gpipe" : "");
+    return tn__parallel_compare(m, world, mesh, "spread", differ);
+}
+
 tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options) {
     tn_module *module = tn__module_of(m, "spread");
-    bool shards = options.shard != 1 || options.sharding.offload;
-    if (!module || tn__pending() ||
-        !tn__options_made(options.from_defaults, "spread", "tn_spread") ||
-        !find_sizes(&options, tn_group_size(world))) {
-        return NULL;
+    bool shards = options.shard != 1 || options.sharding.offload, known = false;
+    bool same = module && !tn__pending() &&
+                tn__options_made(options.from_defaults, "spread", "tn_spread") &&
+                compare_ranks(module, world, &options, &known);
+    known |= same && !find_sizes(&options, tn_group_size(world)); /* raised on all ranks */
+    tn_spread *s = same && !known ? tn__calloc_for(1, sizeof(*s), "spread") : NULL;
+    if (!s && !known) {
+        tn_group_abort(world, tn_error_message());
     }
-    tn_spread *s = tn__calloc_for(1, sizeof(*s), "spread");
     if (!s) {
         return NULL;
     }

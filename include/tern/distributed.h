@@ -10,8 +10,9 @@
  *
  * Every wait has a deadline. After its first failure a group is dead: the failing call and every
  * later one is an error that names group, operation, number and the missing rank, on every
- * remaining rank. A rank that calls a collective with an error pending aborts the group, so that
- * its peers get an error instead of hanging.
+ * remaining rank. A rank that calls a collective with an error pending aborts the group, and one
+ * that exits with it (tn_error_exit) or calls tn_dist_finish all its groups, so that its peers get
+ * an error instead of hanging.
  *
  * Read next: parallel.h, docs/distributed.md, distributed/group/engine/local.c.
  */

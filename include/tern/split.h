@@ -96,7 +96,7 @@ typedef enum tn_cp_kind {
  * Every rank calls; after tn_tensor_parallel, before tn_ddp, tn_fsdp and the optimiser. Compares
  * modules, and gives every rank rank 0's parameters and buffers. cp must live as long as m.
  *
- * TN_EVALUE: no language model; TN_ESHAPE: heads that N does not divide, or, in a
+ * TN_EVALUE: no language model, or no such kind; TN_ESHAPE: heads that N does not divide, or, in a
  * call, a T that is not a multiple; TN_EMISMATCH: modules or kinds differ, or, in the first call of
  * training and of each evaluation, tokens; TN_ESTATE: m is split so or parallel already, or an
  * optimiser holds a parameter. After an error m is as it was. */
@@ -104,7 +104,7 @@ TN_API tn_status tn_context_parallel(void *m, tn_group *cp, tn_cp_kind kind);
 
 /* What this rank has of x, which is (…, T, …) along dim: targets, a mask of positions, to go with
  * the logits. Nothing travels, and the gradient is this rank's alone. TN_ESHAPE: T is no multiple
- * of N, or 2 N. */
+ * of N, or 2 N; TN_EVALUE: no such kind. */
 TN_API tn_tensor *tn_context_slice(tn_group *cp, tn_cp_kind kind, tn_tensor *x, int dim);
 
 /* ---- One mesh for all of it -------------------------------------------------------------------
@@ -135,8 +135,9 @@ TN_API tn_status tn_spread_read(tn_spread_options *o, const char *mesh);
 /* Lays m on all ranks of world, in the one right order: pipeline, tensor, context, then FSDP or
  * DDP. Every rank calls, after precision, device and recompute are set and before the optimiser is
  * made. Weights that wait for it (TN_DEFER_INIT) are made. NULL after an error: TN_EVALUE, sizes
- * whose product is not the number of ranks, and what would be; or that of a piece. To be freed
- * after m is finished, and before world is. */
+ * whose product is not the number of ranks, and what would be; TN_EMISMATCH, on all ranks, models
+ * or meshes that differ; or that of a piece. To be freed after m is finished, and before world is.
+ */
 typedef struct tn_spread tn_spread;
 TN_API tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options);
 TN_API tn_group *tn_spread_data(tn_spread *s); /* ranks with other batches: sampler, means */

@@ -1,11 +1,12 @@
-/* A data-parallel training that breaks where it is told to:
- * the program of tests/distributed/faults.py.
+/* A training that breaks where it is told to: the program of tests/distributed/faults.py.
  *
  *     fault_program --steps 12 --out DIR            losses in DIR/loss.csv,
  *                                                   checkpoints in DIR/checkpoint
  *     fault_program … --stage 3                     sharded; checkpoints in DIR/parts
+ *     fault_program … --mesh tp=2,shard=2           a language model by tn_spread; likewise
  *
- * TERN_FAULT=KIND@PHASE:RANK:STEP makes rank RANK break in step STEP of the first attempt:
+ * Otherwise it is data parallel. TERN_FAULT=KIND@PHASE:RANK:STEP makes rank RANK break in step STEP
+ * of the first attempt:
  *     KIND    kill   SIGKILL
  *             stop   SIGSTOP
  *             pause  SIGSTOP, and SIGCONT a second later
@@ -14,14 +15,16 @@
  *             fork   has a child, which computes, is refused by the group, and ends with that error
  *             memory no tensor gets memory any more
  *             model  a layer that the others lack
+ *             mesh   another mesh of as many ranks
  *     PHASE   rendezvous  before the ranks have met        forward    before the forward
  *             bucket      one bucket travels, the next does not
  *             hook        in a gradient hook               optimiser  between backward and step
  *             save        while the checkpoint is being written
- *             attach      with --stage: before the model is cut
- *             gather      the same: one unit is here, the next is not
+ *             attach      with --stage or --mesh: before the model is cut
+ *             gather      with --stage: one unit is here, the next is not
  *             scatter     the same: one unit's gradients travel, the next's are not made yet
- *             step        the same: before the norm of all gradients
+ *             forward     with --mesh: one block has run, the next has not; backward: likewise
+ *             step        with --stage or --mesh: before the norm of all gradients
  *             part        the same: while a checkpoint in parts is being written, behind training
  *             load        the same: before one is loaded
  */
@@ -37,7 +40,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WIDTH = 256, BATCH = 8, SAVE_EVERY = 3 };
+enum { WIDTH = 256, BATCH = 8, SAVE_EVERY = 3, VOCAB = 29, POSITIONS = 16 };
 
 /* ---- Breaking -------------------------------------------------------------------------------- */
 
@@ -53,10 +56,15 @@ static char checkpoint[512], parts[512];
 
 typedef struct net {
     tn_module base;
-    tn_linear in, out, more;
+    tn_linear in, out;
     tn_dropout drop;
 } net;
-static net model;
+static union {
+    net net;
+    tn_gpt gpt;
+} model;
+static tn_linear more;
+static const char *mesh; /* NULL: the model is the net */
 
 static void read_fault(void) {
     const char *text = getenv("TERN_FAULT"), *rank = getenv("RANK");
@@ -131,8 +139,10 @@ static void break_now(void) {
     } else if (strcmp(fault.kind, "memory") == 0) {
         tn_memory_set_limit(1);
     } else if (strcmp(fault.kind, "model") == 0) {
-        tn_linear_init(&model.more, 2, 2, tn_linear_defaults());
-        tn_module_add(&model, "more", &model.more);
+        tn_linear_init(&more, 2, 2, tn_linear_defaults());
+        tn_module_add(&model, "more", &more);
+    } else if (strcmp(fault.kind, "mesh") == 0) {
+        mesh = "tp=2,dp=2";
     }
 }
 
@@ -173,7 +183,7 @@ static void watch_saves(void) {
     }
 }
 
-/* ---- The training ---------------------------------------------------------------------------- */
+/* ---- The net, data parallel or sharded ------------------------------------------------------- */
 
 static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
     net *m = (net *)self;
@@ -207,35 +217,8 @@ static tn_tensor *gradient_hook(tn_tensor *grad, void *user) {
     return NULL;
 }
 
-/* Batch `step` of this rank: a function of both alone. */
-static tn_tensor *make_batch(int64_t step) {
-    tn_generator g = {.seed = 7, .stream = (uint64_t)(step * 64 + my_rank)};
-    float *x = malloc(sizeof(float) * BATCH * WIDTH);
-    for (int i = 0; i < BATCH * WIDTH; i++) {
-        x[i] = (float)tn_random_uniform(&g);
-    }
-    tn_tensor *t = tn_from_data(x, TN_DIMS(BATCH, WIDTH), TN_F32);
-    free(x);
-    return t;
-}
-
-static double train_step(net *m, tn_optim *optim, int64_t at, int *sent) {
-    TN_SCOPE;
-    *sent = 0;
-    tn_tensor *x = make_batch(at);
-    reach_point("forward");
-    tn_tensor *loss = tn_mse(tn_call(m, x), x, TN_MEAN);
-    tn_backward(loss);
-    reach_point("optimiser");
-    reach_point("step");
-    tn_optim_clip(optim, 1e6); /* above any norm: the ranks meet, and nothing is scaled */
-    tn_optim_step(optim);
-    tn_optim_zero_grad(optim);
-    return tn_group_mean(tn_world(), tn_item(loss), 1);
-}
-
 static void attach_ddp(int *sent) {
-    tn_on_grad(model.in.weight, gradient_hook, NULL);
+    tn_on_grad(model.net.in.weight, gradient_hook, NULL);
     tn_ddp_options d = tn_ddp_defaults();
     d.first_bucket = d.bucket_bytes = WIDTH * WIDTH;
     d.hook = send_bucket;
@@ -243,24 +226,89 @@ static void attach_ddp(int *sent) {
     tn_ddp(&model, tn_world(), d);
 }
 
-static tn_values gather_point(tn_module *m, tn_values in, void *user) {
-    reach_point("gather");
+static tn_values forward_point(tn_module *m, tn_values in, void *user) {
+    reach_point(user);
     return in;
 }
 
-static void scatter_point(tn_module *m, void *user) {
-    reach_point("scatter");
+static void backward_point(tn_module *m, void *user) {
+    reach_point(user);
 }
 
-/* Two units; the hooks come before those of sharding. */
+/* Points before `later` runs forward, and before `earlier` runs backward; they come before those of
+ * what is attached after. */
+static void set_points(void *later, char *forward, void *earlier, char *backward) {
+    tn_module_hook(later, (tn_module_hooks){.before = forward_point, .user = forward});
+    tn_module_hook(earlier, (tn_module_hooks){.backward_before = backward_point, .user = backward});
+}
+
+/* Two units. */
 static void attach_fsdp(int stage) {
-    tn_module_hook(&model.out, (tn_module_hooks){.before = gather_point});
-    tn_module_hook(&model.in, (tn_module_hooks){.backward_before = scatter_point});
+    set_points(&model.net.out, "gather", &model.net.in, "scatter");
     tn_fsdp_options f = tn_fsdp_defaults();
     f.stage = stage;
     f.units = "in out";
     reach_point("attach");
     tn_fsdp(&model, tn_world(), NULL, f);
+}
+
+/* Batch `step` of this rank: a function of both alone. */
+static tn_tensor *net_loss(int64_t step) {
+    tn_generator g = {.seed = 7, .stream = (uint64_t)(step * 64 + my_rank)};
+    float *x = malloc(sizeof(float) * BATCH * WIDTH);
+    for (int i = 0; i < BATCH * WIDTH; i++) {
+        x[i] = (float)tn_random_uniform(&g);
+    }
+    tn_tensor *t = tn_from_data(x, TN_DIMS(BATCH, WIDTH), TN_F32);
+    free(x);
+    reach_point("forward");
+    return tn_mse(tn_call(&model, t), t, TN_MEAN);
+}
+
+/* ---- A language model on a mesh -------------------------------------------------------------- */
+
+static void lm_init(tn_gpt *m) {
+    tn_gpt_options o = tn_gpt_defaults();
+    o.vocab = VOCAB;
+    o.context = POSITIONS;
+    o.layers = 2;
+    o.heads = 4;
+    o.width = 32;
+    tn_gpt_init(m, o);
+}
+
+static tn_spread *attach_mesh(void) {
+    set_points(&model.gpt.h[1], "forward", &model.gpt.h[0], "backward");
+    reach_point("attach");
+    tn_spread_options o = tn_spread_defaults();
+    tn_spread_read(&o, mesh);
+    return tn_spread_new(&model, tn_world(), o);
+}
+
+/* Of random tokens, each of which is to be repeated. */
+static tn_tensor *lm_loss(int64_t step, tn_group *data) {
+    int64_t ids[BATCH * POSITIONS];
+    tn_generator g = {.seed = 7, .stream = (uint64_t)(step * 64 + tn_group_rank(data))};
+    for (int i = 0; i < BATCH * POSITIONS; i++) {
+        ids[i] = tn_random_below(&g, VOCAB);
+    }
+    tn_tensor *tokens = tn_from_data(ids, TN_DIMS(BATCH, POSITIONS), TN_I64);
+    return tn_lm_loss(&model, tokens, tokens);
+}
+
+/* ---- The training ---------------------------------------------------------------------------- */
+
+/* data: the ranks with other batches */
+static double train_step(tn_optim *optim, int64_t at, tn_group *data) {
+    TN_SCOPE;
+    tn_tensor *loss = mesh ? lm_loss(at, data) : net_loss(at);
+    tn_backward(loss);
+    reach_point("optimiser");
+    reach_point("step");
+    tn_optim_clip(optim, 1e6); /* above any norm: the ranks meet, and nothing is scaled */
+    tn_optim_step(optim);
+    tn_optim_zero_grad(optim);
+    return tn_group_mean(data, tn_item(loss), 1);
 }
 
 static bool save_run(const tn_checkpoint *c, tn_history *history, tn_saver *saver) {
@@ -280,16 +328,21 @@ static bool load_run(tn_checkpoint *c, tn_saver *saver) {
 
 static void train_model(int64_t steps, int stage) {
     int sent = 0;
+    tn_spread *spread = NULL;
     tn_seed(1);
-    net_init(&model);
-    if (stage > 0) {
+    mesh ? lm_init(&model.gpt) : net_init(&model.net);
+    if (mesh) {
+        spread = attach_mesh();
+    } else if (stage > 0) {
         attach_fsdp(stage);
     } else {
         attach_ddp(&sent);
     }
+    tn_group *data = spread ? tn_spread_data(spread) : tn_world();
     tn_optim *optim = tn_adamw(&model, tn_adamw_defaults());
     tn_checkpoint c = {.model = &model, .optim = optim, .generator = tn_default_generator()};
-    tn_saver *saver = stage > 0 ? tn_saver_new(tn_world(), parts, tn_saver_defaults()) : NULL;
+    tn_saver *saver =
+        mesh || stage > 0 ? tn_saver_new(tn_world(), parts, tn_saver_defaults()) : NULL;
     if (!load_run(&c, saver)) {
         exit(1);
     }
@@ -299,7 +352,8 @@ static void train_model(int64_t steps, int stage) {
     while (c.step < steps) {
         my_step = c.step;
         watch_saves();
-        double loss = train_step(&model, optim, c.step++, &sent);
+        sent = 0;
+        double loss = train_step(optim, c.step++, data);
         if (history) {
             tn_history_add(history, loss);
         }
@@ -312,6 +366,7 @@ static void train_model(int64_t steps, int stage) {
     tn_history_free(history);
     tn_optim_free(optim);
     tn_module_finish(&model);
+    tn_spread_free(spread);
 }
 
 int main(int argc, char **argv) {
@@ -324,6 +379,8 @@ int main(int argc, char **argv) {
             out = argv[i + 1];
         } else if (strcmp(argv[i], "--stage") == 0) {
             stage = atoi(argv[i + 1]);
+        } else if (strcmp(argv[i], "--mesh") == 0) {
+            mesh = argv[i + 1];
         }
     }
     snprintf(checkpoint, sizeof(checkpoint), "%s/checkpoint", out);

@@ -2,7 +2,9 @@
 """The matrix of faults: {kill, stop, pause, cut, store, port, disk} x {rendezvous, forward, bucket, optimiser, save}, and errors
 of a rank's own, a second job in the place of the first, strangers at the port where ranks meet, and orders
 that are not the leader's. Of a sharded training {kill, stop, memory} x {attach, gather, scatter, step},
-{kill, stop, disk} x part, {kill, stop} x load, and another model.
+{kill, stop, disk} x part, {kill, stop} x load, and another model. Of a language model on a mesh (phases "mesh-...": tensor
+parallelism and sharding; "context-...": tensor and context parallelism) {kill, stop, memory} x {attach, forward, backward, step},
+{kill, stop} x part, and another model or mesh.
 
 faults.py            every cell        faults.py --ci   the telling ones        faults.py kill@bucket ...   these
 
@@ -16,6 +18,7 @@ Prints TAP. A cell without meaning is listed with its reason; what this machine 
 import hashlib
 import hmac
 import os
+import re
 import select
 import shutil
 import signal
@@ -33,7 +36,7 @@ STORE = os.path.join(BIN, "store_program")
 CLIENT = os.path.join(BIN, "store_client")
 TIMEOUT = 2        # seconds that an operation may take
 SLACK = 3          # and a busy machine's own
-RANKS, VICTIM, STEP, STEPS = 3, 1, 4, 9
+RANKS, VICTIM, STEP, STEPS = 4, 1, 4, 9
 MARK = "TERN_FAULTS_RUN=%d" % os.getpid()
 
 PHASES = ["rendezvous", "forward", "bucket", "optimiser", "save"]
@@ -43,12 +46,17 @@ BESIDES = [("throw", "hook"), ("throw", "optimiser"), ("second-job", "bucket"), 
 SHARDED = ["attach", "gather", "scatter", "step", "part", "load"]  # phases of a sharded training
 BESIDES += [(fault, phase) for fault in ("kill", "stop", "memory") for phase in SHARDED[:4]] + [("model", "attach")]
 BESIDES += [(fault, phase) for fault in ("kill", "stop") for phase in SHARDED[4:]] + [("disk", "part"), ("model", "load")]
+MESHES = {"mesh": "tp=2,shard=2", "context": "tp=2,cp=2"}  # in both the victim shares no group but the world with rank 2
+for name in MESHES:
+    BESIDES += [(fault, name + "-" + phase) for fault in ("kill", "stop", "memory") for phase in ("attach", "forward", "backward", "step")]
+    BESIDES += [("kill", name + "-part"), ("stop", name + "-part"), ("model", name + "-attach"), ("mesh", name + "-attach")]
 FAULTS = ["kill", "stop", "pause", "cut", "store", "port", "disk"]
 CI = ["kill@rendezvous", "kill@bucket", "kill@save", "stop@bucket", "pause@forward", "store@optimiser", "port@rendezvous",
       "disk@save", "cut@bucket", "throw@hook", "second-job@bucket", "forged-order@bucket",
       "relay@rendezvous", "squatter@rendezvous", "fork@bucket",
       "kill@gather", "stop@scatter", "memory@attach", "memory@gather", "model@attach", "kill@part", "disk@part", "kill@load",
-      "model@load"]
+      "model@load", "kill@mesh-forward", "stop@mesh-backward", "memory@mesh-step", "kill@mesh-part", "mesh@mesh-attach",
+      "kill@context-backward", "memory@context-forward", "model@context-attach"]
 MEANINGLESS = {("port", phase): "a port is taken before the job begins, or not at all" for phase in PHASES[1:]}
 MEANINGLESS.update({("disk", phase): "nothing is written then" for phase in PHASES[:-1]})
 
@@ -112,7 +120,14 @@ def text_of(path):
 def training(out, fault):
     """The command of a rank: of data parallelism, or of what has the fault's phase."""
     phase = fault.split("@")[1].split(":")[0] if fault else ""
-    return [PROGRAM, "--steps", str(STEPS), "--out", out] + (["--stage", "3"] if phase in SHARDED else [])
+    name = phase.split("-")[0]
+    kind = ["--mesh", MESHES[name]] if name in MESHES else ["--stage", "3"] if phase in SHARDED else []
+    return [PROGRAM, "--steps", str(STEPS), "--out", out] + kind
+
+
+def told(fault):
+    """A fault as the program reads it: its phases have the same names on any mesh."""
+    return re.sub("@[a-z]+-", "@", fault)
 
 
 # ---- Ranks started by hand ------------------------------------------------------------------------------------------
@@ -127,7 +142,7 @@ class Ranks:
             env = environment(RANK=rank, WORLD_SIZE=RANKS, LOCAL_RANK=rank, LOCAL_WORLD_SIZE=RANKS, TERN_TOKEN="faults",
                               TERN_FLIGHT_DIR=out, **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **more})
             if fault:
-                env["TERN_FAULT"] = fault
+                env["TERN_FAULT"] = told(fault)
             log = open(os.path.join(out, "rank%d.log" % rank), "wb")
             self.files.append(log)
             self.ranks.append(subprocess.Popen(training(out, fault), env=env, stdout=log, stderr=log))
@@ -159,6 +174,17 @@ class Ranks:
             f.close()
 
 
+def named(log):
+    """The ranks, counted in the world, that an error names as missing, dead or giving up. The group that its text names last is the
+    one in which it began; another's ranks count otherwise than the world's."""
+    last = re.split(r"group (?=\S+ \(\w+\), rank \d+ of)", log)[-1]
+    members = re.match(r"[^:]* \(world ranks ([\d, ]+)\):", last)
+    members = [int(r) for r in members.group(1).split(",")] if members else range(RANKS)
+    inside = re.findall(r"rank (\d+)(?:, which| \(process \d+\) has died| gave up| of \d+ has not arrived)", last)
+    missing = re.findall(r"\d+", "".join(re.findall(r"no sign of world rank([\d, ]+)", log)))
+    return {members[int(r)] for r in inside if int(r) < len(members)} | {int(r) for r in missing}
+
+
 def survivors_tell(out, kind, phase, victim):
     ranks = Ranks(out, "%s@%s:%d:%d" % (kind, phase, victim, STEP))
     try:
@@ -168,11 +194,12 @@ def survivors_tell(out, kind, phase, victim):
         for rank, status in zip(others, statuses):
             log = ranks.log(rank)
             need(status == 1, "survivor %d ended with %d: %s" % (rank, status, log[-500:]))
-            need("%d" % victim in log and "rank" in log, "survivor %d does not name rank %d: %s" % (rank, victim, log))
+            need(victim in named(log), "survivor %d does not name rank %d: %s" % (rank, victim, log))
             need("has died" not in log or "tn_ddp_join" not in log, "survivor %d is told of data: %s" % (rank, log))
             if phase != "rendezvous":
                 need("group world" in log and "operation " in log, "survivor %d names no group or operation: %s" % (rank, log))
-                need(any(word in log for word in ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")),
+                need(any(word in log for word in ("all_reduce", "broadcast", "all_gather", "all_to_all", "reduce_scatter",
+                                                   "barrier")),
                      "survivor %d names no operation: %s" % (rank, log))
     finally:
         ranks.close()
@@ -191,7 +218,7 @@ def all_go_on(out, reference, fault, **more):
 # ---- Ranks started by the launcher ----------------------------------------------------------------------------------
 
 def launch(out, fault=None, restarts=1, extra=(), limit=90):
-    env = environment(**({"TERN_FAULT": fault} if fault else {}))
+    env = environment(**({"TERN_FAULT": told(fault)} if fault else {}))
     command = [TERN, "run", "--standalone", "-n", str(RANKS), "--max-restarts", str(restarts), "--grace", "1", *extra,
                *training(out, fault)]
     try:
@@ -206,6 +233,14 @@ def job_resumes(out, reference, kind, phase, victim):
     need(status == 0, "the launcher ended with %d: %s" % (status, text[-1500:]))
     need(text_of(os.path.join(out, "loss.csv")) == reference, "the losses after the restart differ from an undisturbed run's")
     no_orphans()
+
+
+def undisturbed(folder, fault):
+    """The losses of a run in which nothing breaks."""
+    out = folder("reference")
+    status, text = launch(out, fault, restarts=0)
+    need(status == 0, "an undisturbed run ends with %d: %s" % (status, text[-2000:]))
+    return text_of(os.path.join(out, "loss.csv"))
 
 
 # ---- Cells ----------------------------------------------------------------------------------------------------------
@@ -227,30 +262,32 @@ def gives_up(kind, said):
             need(statuses == [1] * RANKS, "ended with %s" % statuses)
             for rank in range(RANKS):
                 need(said in ranks.log(rank), "rank %d does not quote the error: %s" % (rank, ranks.log(rank)))
-                need(rank == VICTIM or "rank %d gave up" % VICTIM in ranks.log(rank), "rank %d names no rank: %s" % (rank, ranks.log(rank)))
+                need(rank == VICTIM or VICTIM in named(ranks.log(rank)), "rank %d names no rank: %s" % (rank, ranks.log(rank)))
         finally:
             ranks.close()
         job_resumes(folder("job"), reference, kind, phase, VICTIM)
     return cell
 
 
-def model(folder, reference, phase):
-    """A rank has another model: all end at once, and name the rank and the difference."""
-    out = folder("ranks")
-    if phase == "load":  # there is something to load
-        all_go_on(out, reference, "kill@load:%d:0" % RANKS)
-    ranks = Ranks(out, "model@%s:%d:%d" % (phase, VICTIM, STEP))
-    try:
-        statuses = ranks.wait(range(RANKS), SLACK)
-        need(statuses == [1] * RANKS, "ended with %s" % statuses)
-        for rank in range(RANKS):
-            named = "rank %d" % VICTIM in ranks.log(rank) or (phase == "load" and rank == VICTIM)
-            need(("more: is new" if phase == "load" else "more.weight") in ranks.log(rank) and named,
-                 "rank %d does not name the difference: %s" % (rank, ranks.log(rank)))
-    finally:
-        ranks.close()
-    if phase != "load":  # a job that has nothing to load does not notice there
-        job_resumes(folder("job"), reference, "model", phase, VICTIM)
+def differs(kind, said):
+    """A rank has another model or mesh: all end at once, and name the rank and the difference."""
+    def cell(folder, reference, phase):
+        out = folder("ranks")
+        if phase == "load":  # there is something to load
+            all_go_on(out, reference, "kill@load:%d:0" % RANKS)
+        ranks = Ranks(out, "%s@%s:%d:%d" % (kind, phase, VICTIM, STEP))
+        try:
+            statuses = ranks.wait(range(RANKS), SLACK)
+            need(statuses == [1] * RANKS, "ended with %s" % statuses)
+            for rank in range(RANKS):
+                tells = "rank %d" % VICTIM in ranks.log(rank) or (phase == "load" and rank == VICTIM)
+                need(("more: is new" if phase == "load" else said) in ranks.log(rank) and tells,
+                     "rank %d does not name the difference: %s" % (rank, ranks.log(rank)))
+        finally:
+            ranks.close()
+        if phase != "load":  # a job that has nothing to load does not notice there
+            job_resumes(folder("job"), reference, kind, phase, VICTIM)
+    return cell
 
 
 def pause(folder, reference, phase):
@@ -606,7 +643,8 @@ def cut(folder, reference, phase):
 
 
 CELLS = {"kill": breaks("kill"), "stop": breaks("stop"), "pause": pause, "cut": cut, "store": store, "port": port, "disk": disk,
-         "throw": gives_up("throw", "thrown on purpose at "), "memory": gives_up("memory", "memory for"), "model": model,
+         "throw": gives_up("throw", "thrown on purpose at "), "memory": gives_up("memory", "memory for"),
+         "model": differs("model", "rank 1 has parameter more.weight"), "mesh": differs("mesh", "rank 1 has options dp=2,shard=1"),
          "second-job": second_job, "forged-order": forged_order, "relay": relay, "squatter": squatter, "fork": fork}
 
 
@@ -626,19 +664,17 @@ def main():
     print("1..%d" % len(cells), flush=True)
     failed = 0
     try:
-        out = folder("reference")
-        status, text = launch(out, restarts=0)
-        if status != 0:
-            print("Bail out! an undisturbed run ends with %d: %s" % (status, text[-2000:].replace("\n", " | ")))
-            return 1
-        reference = text_of(os.path.join(out, "loss.csv"))
+        references = {}
         for number, (fault, phase) in enumerate(cells, 1):
             name, begin = "%s in %s" % (fault, phase), time.time()
             if (fault, phase) in MEANINGLESS:
                 print("ok %d - %s: no meaning, %s" % (number, name, MEANINGLESS[fault, phase]), flush=True)
                 continue
             try:
-                CELLS[fault](folder, reference, phase)
+                mesh = phase.split("-")[0] if "-" in phase else None
+                if mesh not in references:
+                    references[mesh] = undisturbed(folder, "none@%s:%d:0" % (phase, RANKS) if mesh else None)
+                CELLS[fault](folder, references[mesh], phase)
                 print("ok %d - %s (%.1f s)" % (number, name, time.time() - begin), flush=True)
             except Skip as why:
                 print("ok %d - %s # SKIP %s" % (number, name, why), flush=True)

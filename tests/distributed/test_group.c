@@ -311,6 +311,79 @@ static void test_subgroups(void **state) {
     run_ok(4, odd_and_even, NULL);
 }
 
+/* Rank 1 stays away. Rank 2, which waits for rank 3, which waits for rank 1, names rank 1; and each
+ * says which ranks its group has. */
+static void waits_in_another(tn_group *g, void *user) {
+    TN_SCOPE;
+    int rank = tn_group_rank(g);
+    tn_mesh *mesh = tn_mesh_new(g, 2, (int[]){2, 2}, (const char *const[]){"rows", "columns"});
+    tn_group *row = tn_mesh_group(mesh, "columns"), *column = tn_mesh_group(mesh, "rows");
+    tn_group_set_timeout(row, 0.3);
+    tn_group_set_timeout(column, 0.3);
+    if (rank != 1) {
+        CHECK(tn_barrier(rank == 3 ? column : row) == TN_EPEER);
+        const char *says = tn_error_message();
+        CHECK(strstr(says, "; no sign of world rank 1") && !strstr(says, "rank 1,"));
+        CHECK(rank == 0 || strstr(says, rank == 2 ? "rank 0 of 2 (world ranks 2, 3): "
+                                                  : "rank 1 of 2 (world ranks 1, 3): "));
+        tn_error_clear();
+    }
+    stay_until_told(g);
+    tn_mesh_free(mesh);
+}
+
+static void test_waiting_in_another(void **state) {
+    (void)state;
+    run_ok(4, waits_in_another, NULL);
+}
+
+/* Ranks 0 and 1, 1 and 2, 2 and 3 are groups. Rank 0 gives up, and each passes on why: rank 3 hears
+ * of the group where it began, and of none between. */
+static void passes_on(tn_group *g, void *user) {
+    int rank = tn_group_rank(g);
+    tn_group *pair = tn_group_split(g, rank / 2), *next = tn_group_split(g, (rank + 1) / 2);
+    tn_group *from = rank % 2 ? pair : next, *to = rank % 2 ? next : pair;
+    if (rank > 0) {
+        CHECK(tn_barrier(from) == TN_EPEER);
+    }
+    char says[1024];
+    snprintf(says, sizeof(says), "%s", rank > 0 ? tn_error_message() : "enough");
+    tn_error_clear();
+    tn_group_abort(to, says);
+    CHECK(rank == 0 || strstr(says, "group world/0.0 (local), rank 1 of 2: "));
+    CHECK(rank != 2 || strstr(says, "group world/1.1 (local), rank 1 of 2 (world ranks 1, 2): "));
+    CHECK(rank != 3 || !strstr(says, "world/1.1"));
+    CHECK(rank == 0 || strstr(says, "rank 0 gave up: enough"));
+    CHECK(tn_barrier(g) == TN_OK);
+    tn_group_free(pair);
+    tn_group_free(next);
+}
+
+static void test_passing_on(void **state) {
+    (void)state;
+    run_ok(4, passes_on, NULL);
+}
+
+/* Of many members the first and the last are named. */
+static void has_many_members(tn_group *g, void *user) {
+    int rank = tn_group_rank(g);
+    tn_group *mine = tn_group_split(g, rank / 10);
+    if (rank == 19) {
+        tn_group_abort(mine, "enough");
+    } else if (rank == 18) {
+        CHECK(tn_barrier(mine) == TN_EPEER);
+        CHECK(strstr(tn_error_message(), "(world ranks 10, 11, 12, 13, 14, 15, 16, ..., 19): "));
+        tn_error_clear();
+    }
+    CHECK(tn_barrier(g) == TN_OK);
+    tn_group_free(mine);
+}
+
+static void test_many_members(void **state) {
+    (void)state;
+    run_ok(20, has_many_members, NULL);
+}
+
 /* Three groups and a rank in none, with one exchange; and once more, which makes new groups. */
 static void split_by_colour(tn_group *g, void *user) {
     static const int colours[] = {7, -1, 7, 0, 7};
@@ -508,6 +581,9 @@ int main(void) {
         TEST(test_the_world_is_the_librarys),
         TEST(test_ranks_beyond_reason),
         TEST(test_subgroups),
+        TEST(test_waiting_in_another),
+        TEST(test_passing_on),
+        TEST(test_many_members),
         TEST(test_split),
         TEST(test_split_fails_on_all),
         TEST(test_subgroups_of_different_ranks),

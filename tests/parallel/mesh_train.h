@@ -69,8 +69,8 @@ static inline mesh_digest mesh_train(tn_group *world, const char *mesh) {
 
 /* ---- The meshes, and the results of ranks as threads ----------------------------------------- */
 
-static const char *const meshes_of_two[] = {"tp=2", "tp=2,sequence", "cp=2", "cp=2,keys",
-                                            "pp=2", "pp=2,chunks=2", NULL};
+static const char *const meshes_of_two[] = {"tp=2",      "tp=2,sequence", "cp=2",
+                                            "cp=2,keys", "pp=2",          NULL};
 static const char *const meshes_of_four[] = {"tp=2,shard=2",
                                              "tp=2,dp=2,sequence",
                                              "cp=2,shard=2,stage=2",

@@ -444,6 +444,7 @@ static const refusal refusals[] = {
     {"after optimiser", TN_ESTATE, "is held by an optimiser", 2},
     {"no model", TN_EVALUE, "is not a complete language model", 2},
     {"other kinds", TN_EMISMATCH, "", 2},
+    {"unknown kind", TN_EVALUE, "context_parallel: the kind is 2 (TN_CP_HEADS or TN_CP_KEYS)", 2},
     {"length", TN_ESHAPE, "of 4 needs a multiple of 4 in dim 1", 4},
     {"length of keys", TN_ESHAPE, "needs a multiple of 4 in dim 1", 2},
     {"context", TN_EVALUE, "tokens are [1, 20] at position 0 but the context is 16", 2},
@@ -484,11 +485,14 @@ static void is_refused(tn_group *g, void *user) {
     }
     bool keys = strcmp(name, "length of keys") == 0 ||
                 (strcmp(name, "other kinds") == 0 && tn_group_rank(g) == 1);
+    bool unknown = strcmp(name, "unknown kind") == 0;
     if (strcmp(name, "tensor after") == 0) {
         tn_tensor_parallel(&m, g, tn_tp_defaults());
     } else {
         tn_context_parallel(strcmp(name, "no model") == 0 ? &alone.base : &m.base, g,
-                            keys ? TN_CP_KEYS : TN_CP_HEADS);
+                            unknown ? (tn_cp_kind)2
+                            : keys  ? TN_CP_KEYS
+                                    : TN_CP_HEADS);
     }
     if (strncmp(name, "length", 6) == 0) {
         tn_lm_loss(&m, row_of(10, 0), row_of(10, 0));
@@ -524,6 +528,7 @@ static void test_slices_refused(void **state) {
     assert_true(tn_equal(tn_context_slice(NULL, TN_CP_KEYS, x, -1), x)); /* one rank: all of x */
     assert_inert(tn_context_slice(NULL, TN_CP_HEADS, x, 2), TN_EINDEX, "dim");
     assert_inert(tn_context_slice(NULL, TN_CP_HEADS, NULL, 0), TN_EVALUE, "NULL");
+    assert_inert(tn_context_slice(NULL, (tn_cp_kind)-1, x, 1), TN_EVALUE, "the kind is -1");
 }
 
 int main(int argc, char **argv) {

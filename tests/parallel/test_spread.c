@@ -64,11 +64,16 @@ static void test_texts(void **state) {
     assert_error(TN_EVALUE, "mesh is NULL");
 }
 
+/* user: the mesh; after a space, that of the last rank */
 static void spreads_badly(tn_group *world, void *user) {
     mesh_model m;
     mesh_program p = program_of(NULL);
     mesh_program_init(&m, &p, 0);
-    CHECK(!mesh_spread(&m, world, user));
+    char text[64];
+    snprintf(text, sizeof(text), "%s", (const char *)user);
+    char *first = strtok(text, " "), *last = strtok(NULL, " ");
+    bool other = last && tn_group_rank(world) == tn_group_size(world) - 1;
+    CHECK(!mesh_spread(&m, world, other ? last : first));
     tn_module_finish(&m);
 }
 
@@ -77,6 +82,10 @@ static void test_meshes_that_do_not_fit(void **state) {
     assert_non_null(strstr(run_failing(4, spreads_badly, "tp=3", TN_EVALUE), "tern run -n 6"));
     assert_non_null(strstr(run_failing(4, spreads_badly, "dp=2,tp=4", TN_EVALUE), "-n 8"));
     assert_non_null(strstr(run_failing(3, spreads_badly, "tp=3", TN_ESHAPE), "8 heads"));
+    assert_non_null(strstr(run_failing(4, spreads_badly, "tp=2,shard=2 tp=2,dp=2", TN_EMISMATCH),
+                           "spread: rank 0 has options dp=0,shard=2,cp=1,tp=2,stage=3, but rank 3 "
+                           "has options dp=2,shard=1"));
+    assert_non_null(strstr(run_failing(2, spreads_badly, "tp=2 tp=3", TN_EMISMATCH), "tp=3"));
 }
 
 static void prints_mesh(tn_group *world, void *user) {
