@@ -47,7 +47,7 @@ def beside_ddp(rounds, T, size):
 
 
 def beside_torch(rounds, T, size):
-    peers = [p for p in duel.find_peers() if tuple(int(x) for x in p.version.split(".")[:2]) >= (2, 4)]
+    peers = duel.find_peers(since=(2, 4))
     for peer in peers:
         for stage in (3, 2):
             with tempfile.TemporaryDirectory() as folder:

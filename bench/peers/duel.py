@@ -63,8 +63,9 @@ class Peer:
         return [self.python, os.path.join(HERE, script), *map(str, arguments)]
 
 
-def find_peers():
-    """Those that are installed: that of this Python (./run chooses Debian's), and that of TERN_BENCH_PYTHON."""
+def find_peers(since=(1, 0)):
+    """Those that are installed: that of this Python (./run chooses Debian's), and that of TERN_BENCH_PYTHON; of a version from
+    `since` on."""
     pythons = [PYTHON]
     other = os.environ.get("TERN_BENCH_PYTHON")
     if other and os.path.abspath(other) != os.path.abspath(PYTHON):
@@ -76,7 +77,7 @@ def find_peers():
         else:
             print(f"{p.python} has no PyTorch: no peer" + (" (./run setup bench)" if p.python == PYTHON else ""))
     sys.stdout.flush()
-    return [p for p in peers if p.version]
+    return [p for p in peers if p.version and tuple(int(x) for x in p.version.split(".")[:2]) >= since]
 
 
 class Worker:

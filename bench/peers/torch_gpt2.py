@@ -1,13 +1,15 @@
 """Training steps of GPT-2, as ../gpt2.c, in PyTorch.
 
 torch_gpt2.py [--size 124M] [--batch 4] [--vocab 50257] [--device cpu] [--precision f32] [--compile] [--share FOLDER]
-              [--stage 2|3] T THREADS
+              [--stage 2|3 | --split tp|sequence] T THREADS
 
 Meant for Debian's PyTorch 1.13 on the CPU, and for a current one on a GPU, where --compile fuses what it can and attention is
 the flash kernel. FOLDER has the weights and the batch of Tern's program; without it both are drawn here. With --stage this is one
-of several ranks (torchrun's variables), each with its rows of that batch, and FSDP2 shards the model over them.
+of several ranks (torchrun's variables), each with its rows of that batch, and FSDP2 shards the model over them; with --split all
+ranks have the whole batch (torch_split.py).
 """
 import argparse
+import contextlib
 import math
 
 import torch
@@ -39,7 +41,7 @@ class Attention(nn.Module):
         else:
             scores = (q @ k.transpose(2, 3)) * (C // self.heads) ** -0.5
             y = scores.masked_fill(self.future, -math.inf).softmax(dim=-1) @ v
-        return self.c_proj(y.transpose(1, 2).reshape(B, T, C))
+        return self.c_proj(y.transpose(1, 2).reshape(B, T, -1))
 
 
 class Block(nn.Module):
@@ -59,13 +61,15 @@ class GPT2(nn.Module):
         self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(context, width)
         self.h = nn.Sequential(*(Block(T, heads, width) for _ in range(layers)))
         self.ln_f = nn.LayerNorm(width)
+        self.lm_head = nn.Linear(width, vocab, bias=False)
+        self.lm_head.weight = self.wte.weight
         for p in self.parameters():
             if p.dim() > 1:
                 nn.init.normal_(p, std=0.02)
 
     def forward(self, x, y):
         h = self.wte(x) + self.wpe(torch.arange(x.shape[1], device=x.device))
-        logits = F.linear(self.ln_f(self.h(h)), self.wte.weight)
+        logits = self.lm_head(self.ln_f(self.h(h)))
         return F.cross_entropy(logits.flatten(0, 1), y.flatten())
 
 
@@ -81,8 +85,20 @@ def spread(model, stage):
 
 
 def rows_of_rank(t):
-    ranks = dist.get_world_size() if dist.is_initialized() else 1
-    return t.chunk(ranks)[dist.get_rank() if ranks > 1 else 0]
+    return t.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def adamw(model):
+    """Fused, three times as fast on the CPU, where this PyTorch can; else one parameter at a time, which needs the least memory.
+    DTensors and other tensors are in groups of their own: one call of the fused kernel takes no mixture."""
+    kinds = {}
+    for p in model.parameters():
+        kinds.setdefault(type(p), []).append(p)
+    groups = [{"params": params} for params in kinds.values()]
+    try:
+        return torch.optim.AdamW(groups, lr=1e-4, fused=True)
+    except (TypeError, RuntimeError):  # before 2.0; before 2.4 on the CPU
+        return torch.optim.AdamW(groups, lr=1e-4, foreach=False)
 
 
 def main():
@@ -95,6 +111,7 @@ def main():
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--share")
     parser.add_argument("--stage", type=int, choices=[2, 3])
+    parser.add_argument("--split", choices=["tp", "sequence"])
     parser.add_argument("T", type=int)
     parser.add_argument("threads", type=int)
     o = parser.parse_args()
@@ -107,20 +124,24 @@ def main():
     model = model.to(o.device)
     if o.stage:
         spread(model, o.stage)
-    # On the CPU, foreach=True would be no faster here and would keep more temporaries.
-    fast = {"fused": True} if device == "cuda" else {"foreach": False}
-    opt = torch.optim.AdamW(model.parameters(), lr=1e-4, **fast)
+    if o.split:
+        from torch_split import loss_parallel, split
+
+        split(model, o.split == "sequence")
+    loss_context = loss_parallel if o.split else contextlib.nullcontext
+    opt = adamw(model)
     call = torch.compile(model) if o.compile else model
     if o.share:
-        x, y = (rows_of_rank(t[0]).to(o.device) for t in load_batches(o.share))
+        x, y = ((rows_of_rank(t[0]) if o.stage else t[0]).to(o.device) for t in load_batches(o.share))
     else:
         x, y = (torch.randint(50257, (o.batch, o.T), device=o.device) for _ in range(2))
 
     def step():
-        with torch.autocast(device, torch.bfloat16, enabled=o.precision == "bf16"):
-            loss = call(x, y)
-        opt.zero_grad(set_to_none=True)
-        loss.backward()
+        with loss_context():
+            with torch.autocast(device, torch.bfloat16, enabled=o.precision == "bf16"):
+                loss = call(x, y)
+            opt.zero_grad(set_to_none=True)
+            loss.backward()
         opt.step()
         return loss.item()
 
