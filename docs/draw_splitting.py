@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Draws what docs/splitting.md is about: a block of a model whose matrices are cut, and which rank of a mesh has what.
+"""Draws what docs/splitting.md is about: a block of a model whose matrices are cut, which rank of a mesh has what, and schedules
+of pipelines.
 
 draw_splitting.py block TRACE.json … PICTURE.svg     the first of two ranks wrote TRACE.rank0.json, and so on (TERN_PROFILE)
 draw_splitting.py mesh OUTPUT.txt PICTURE.svg        what 23_splitting has printed (tn_spread_print); `-` is the standard input
+draw_splitting.py pipeline FOLDER PICTURE.svg        what tests/parallel/pipe_program.c has written into FOLDER
 
 The pictures in docs/ are made by
 
@@ -12,9 +14,10 @@ The pictures in docs/ are made by
     done
     docs/draw_splitting.py block tp=2.json tp=2,sequence.json docs/tp.svg
     tern run -n 8 23_splitting --mesh tp=2,shard=2,cp=2 | docs/draw_splitting.py mesh - docs/mesh.svg
+    tern run -n 4 pipe_program FOLDER && docs/draw_splitting.py pipeline FOLDER docs/pipeline.svg
 
-Of all blocks and steps of a trace the shortest forward and the shortest backward are drawn, which other work on the machine
-disturbed least.
+Of all blocks and steps of a trace the shortest forward and the shortest backward are drawn, and of a pipeline the shortest step,
+which other work on the machine disturbed least.
 """
 import bisect
 import collections
@@ -244,11 +247,142 @@ def draw_mesh(output, target):
     picture.save(pathlib.Path(target))
 
 
+# ---- A pipeline --------------------------------------------------------------------------------------------------------
+
+
+# seconds: of a step, measured or simulated; rows: of each rank, the actions in turn
+Schedule = collections.namedtuple("Schedule", "name outcomes simulated measured")
+# what: F, B, I or W, and a + if it is not of the rank's first stage; begin, end: microseconds
+Action = collections.namedtuple("Action", "what micro begin end")
+COLOURS.update({"F": "#c3d9f0", "F+": "#93b8e0", "B": "#fbdcb0", "B+": "#f3bd74", "I": "#fbdcb0", "W": COLOURS["step"],
+                "idle": "#eceef1"})
+ACTIONS = {"F": "forward", "F+": "of the rank's second stage", "B": "backward", "B+": "of the second stage",
+           "W": "backward of weights apart", "idle": "waits"}
+LANE, STRIP = 18, 6  # heights of what was measured, and of what was simulated below it
+
+
+def read_course(lines, seconds):
+    """What tn_pipe_simulate has drawn: a column is as long as the shortest action, "===" goes on."""
+    rows = []
+    for line in lines:
+        cells = line.split()[2:]
+        column, row = 1e6 * seconds / len(cells), []
+        for i, cell in enumerate(cells):
+            if cell == "===":
+                row[-1] = row[-1]._replace(end=(i + 1) * column)
+            elif cell != ".":
+                row.append(Action(cell[0], int(cell[1:]), i * column, (i + 1) * column))
+        rows.append(row)
+    return rows
+
+
+def step_of(events, name, k, ranks):
+    """The actions of the k-th step of this name, without the waiting in them."""
+    step = [e for e in events if e["name"] == name][k]
+    here = inside(events, step)
+    waits = [e for e in here if e["name"].startswith("wait for ")]
+    row = []
+    for e in here:
+        found = re.fullmatch(r"([FB])(\d+)\.(\d+)", e["name"])
+        if found:
+            begin = max([w["ts"] + w["dur"] for w in waits if e["ts"] <= w["ts"] < e["ts"] + e["dur"]], default=e["ts"])
+            what, stage, micro = found[1], int(found[2]), int(found[3])
+            row.append(Action(what + "+" * (stage >= ranks), micro, begin, e["ts"] + e["dur"]))
+    return row
+
+
+def shortest_pipeline(ranks, name):
+    """For each rank its row in the same step, which begins at 0."""
+    lengths = [e["dur"] for e in ranks[0] if e["name"] == name]
+    k = lengths.index(min(lengths))
+    rows = [step_of(events, name, k, len(ranks)) for events in ranks]
+    first = min(row[0].begin for row in rows)
+    return [[a._replace(begin=a.begin - first, end=a.end - first) for a in row] for row in rows]
+
+
+def read_pipelines(folder):
+    """The schedules that were printed, in this order."""
+    ranks = [json.loads(p.read_text()) for p in sorted(folder.glob("rank-*.json"))]
+    ranks = [sorted(events, key=lambda e: e["ts"]) for events in ranks]
+    found = []
+    for part in (folder / "schedules.txt").read_text().strip().split("\n\n"):
+        head, *lines = part.split("\n")
+        name = head.split(",")[0]
+        outcomes = {what: (float(s), float(b)) for what, s, b in re.findall(r"(\w+) ([\d.]+) s, bubble ([\d.]+) %", head)}
+        simulated = read_course(lines, outcomes["simulated"][0])
+        measured = shortest_pipeline(ranks, name) if "measured" in outcomes else None
+        if measured:  # the same actions, and the trace says of which stage
+            of = [[[(a.what[0], a.micro) for a in row] for row in rows] for rows in (simulated, measured)]
+            if of[0] != of[1]:
+                sys.exit(f"{name}: the ranks' traces have other actions than the simulation")
+            simulated = [[s._replace(what=m.what) for s, m in zip(*rows)] for rows in zip(simulated, measured)]
+        found.append(Schedule(name, outcomes, simulated, measured))
+    return found
+
+
+class PipelinePicture(Picture):
+    """A lane for each rank: what was measured, and below it what was simulated."""
+
+    def __init__(self, total):
+        super().__init__(0, total, "Schedules of pipelines: forwards and backwards of eight micro-batches on each of four ranks")
+
+    def head(self, schedule):
+        words = {"measured": "a step of {:.2f} s, of which ranks wait {:.0f} %", "simulated": "simulated: {:.2f} s, {:.0f} %"}
+        said = [words[what].format(*schedule.outcomes[what]) for what in words if what in schedule.outcomes]
+        self.text(8, self.height + 12, schedule.name, 13, more=' font-weight="bold"')
+        self.text(LEFT + 60, self.height + 12, "; ".join(said), 12, FAINT)
+        self.height += 19
+
+    def bars(self, row, height, title=""):
+        """In few bytes: a thick line for each colour, and the numbers of micro-batches where there is room."""
+        lines, numbers = collections.defaultdict(str), ""
+        for a in row:
+            left, right = self.x(a.begin), self.x(a.end)
+            lines[a.what] += f"M{left:.1f} 0h{max(right - left - 0.6, 0.4):.1f}"
+            if title and right - left > 7:
+                numbers += f'<text x="{(left + right) / 2:.0f}">{a.micro}</text>'
+        self.parts.append(f'<g transform="translate(0 {self.height + height / 2:g})" stroke-width="{height}">')
+        if title:
+            self.parts.append(f"<title>{title}: {' '.join(f'{a.what}{a.micro}' for a in row)}</title>")
+        lines = {"idle": f"M{LEFT} 0H{self.x(self.until):.1f}", **lines}
+        self.parts += [f'<path d="{d}" stroke="{COLOURS[what]}"/>' for what, d in lines.items()]
+        if title:
+            self.parts.append(f'<g transform="translate(0 4)" font-size="10" text-anchor="middle">{numbers}</g>')
+        self.parts.append("</g>")
+        self.height += height
+
+    def schedule(self, s):
+        self.head(s)
+        drawn = s.measured or s.simulated
+        self.until = max(a.end for row in drawn + s.simulated for a in row)
+        for rank, row in enumerate(drawn):
+            self.text(8, self.height + 13, f"rank {rank}", 11, FAINT)
+            self.bars(row, LANE, f"{s.name}, rank {rank}")
+            if s.measured:
+                self.text(LEFT - 6, self.height + 6, "simulated", 9, FAINT, "end")
+                self.bars(s.simulated[rank], STRIP)
+            self.height += 4
+        self.height += 10
+
+
+def draw_pipeline(folder, target):
+    schedules = read_pipelines(pathlib.Path(folder))
+    rows = [row for s in schedules for row in (s.measured or []) + s.simulated]
+    picture = PipelinePicture(max(a.end for row in rows for a in row))
+    for s in schedules:
+        picture.schedule(s)
+    picture.axis()
+    picture.legend({a.what for row in rows for a in row} | {"idle"}, ACTIONS)
+    picture.save(pathlib.Path(target))
+
+
 def main():
     if len(sys.argv) >= 4 and sys.argv[1] == "block":
         draw_block(sys.argv[2:-1], sys.argv[-1])
     elif len(sys.argv) == 4 and sys.argv[1] == "mesh":
         draw_mesh(*sys.argv[2:])
+    elif len(sys.argv) == 4 and sys.argv[1] == "pipeline":
+        draw_pipeline(*sys.argv[2:])
     else:
         sys.exit(__doc__)
 

@@ -22,6 +22,7 @@ TOURS = [
     ("docs/tour_short.md", "docs/tour.gdb", ["02_line"], 1, (1, 8)),
     ("docs/tour_ranks.md", "docs/tour_ranks.gdb", ["07_ddp"], 2, (1, 10)),
     ("docs/tour_ranks.md", "docs/tour_split.gdb", ["23_splitting", "--mesh", "tp=2"], 2, (11, 16)),
+    ("docs/tour_mesh.md", "docs/tour_mesh.gdb", ["23_splitting", "--mesh", "dp=2,tp=2,pp=2"], 8, (1, 10)),
 ]
 
 

@@ -59,6 +59,19 @@ def draw_mesh():
         return [re.findall(r">([^<>\n]+)</text>", card) for card in re.split(">rank .<", picture.read_text())[1:]]
 
 
+def draw_pipeline():
+    """{the title of a rank's lane: its bars in turn}, how many bars are drawn, and where the last rank's first one begins."""
+    with tempfile.TemporaryDirectory() as folder:
+        picture = pathlib.Path(folder) / "pipeline.svg"
+        command(tern, "run", "-n", "4", built / "tests" / "pipe_program", folder, "2")
+        command(sys.executable, root / "docs" / "draw_splitting.py", "pipeline", folder, picture)
+        text = picture.read_text()
+    lanes = {lane: bars.split() for lane, bars in re.findall(r"<title>([^:<]*, rank \d): ([^<]*)</title>", text)}
+    drawn = sum(line.count(" 0h") for line in re.findall(r'<path d="(M[^"]*)" stroke="#\w+"/>', text))
+    first = re.search(r'<title>1F1B, rank 3: F0.*?</title>\n<path d="M(\d+) 0H.*\n<path d="M([\d.]+) 0h', text)
+    return lanes, drawn, float(first[2]) - float(first[1])
+
+
 def expect(titles, wanted, what):
     missing = [t for t in wanted if titles.count(t) != wanted[t]]
     if missing:
@@ -92,3 +105,21 @@ for rank, card in enumerate(cards):
     expect(card, dict.fromkeys(wanted, 1), f"rank {rank}")
 if len(cards) != 4:
     sys.exit(f"{len(cards)} cards of 4 ranks")
+
+lanes, drawn, waited = draw_pipeline()
+forwards, backwards = [f"F{i}" for i in range(8)], [f"B{i}" for i in range(8)]
+for rank in range(4):
+    ahead = 3 - rank
+    turns = [a for pair in zip(forwards[ahead:], backwards) for a in pair]
+    wanted = {"1F1B": forwards[:ahead] + turns + backwards[8 - ahead:], "GPipe": forwards + backwards}
+    for name, bars in wanted.items():
+        if lanes[f"{name}, rank {rank}"] != bars:
+            sys.exit(f"{name}, rank {rank}: {lanes[f'{name}, rank {rank}']} instead of {bars}")
+    second = [f"{a[0]}+{a[1]}" for a in forwards + backwards]
+    expect(lanes[f"Interleaved 1F1B, rank {rank}"], dict.fromkeys(forwards + backwards + second, 1), f"interleaved, rank {rank}")
+    expect(lanes[f"ZB-H1, rank {rank}"], {f"{what}{i}": 1 for what in "FIW" for i in range(8)}, f"ZB-H1, rank {rank}")
+expected = 4 * 8 * (2 * (2 + 2 + 4) + 3)  # what was measured is simulated, too
+if drawn != expected or len(lanes) != 16:
+    sys.exit(f"{drawn} bars instead of {expected}, in {len(lanes)} lanes")
+if not waited > 20:
+    sys.exit(f"rank 3 has waited for {waited} pixels before its first forward")

@@ -45,6 +45,22 @@ static graph *graph_of(const step *s, tn_pipe_action a) {
     return &s->graphs[(size_t)a.stage * (size_t)s->micros + (size_t)a.micro];
 }
 
+/* In the flight recorder, "F0.1" */
+static void mark_action(const char *prefix, tn_pipe_action a, double began) {
+    char name[64];
+    snprintf(name, sizeof(name), "%s%c%d.%d", prefix, a.what, a.stage, a.micro);
+    tn_flight_mark(name, began);
+}
+
+/* What this action of another rank sends. */
+static tn_tensor *wait_for(tn_pipeline *p, tn_pipe_action a) {
+    double began = tn_flight_now();
+    tn_tensor *t = a.what == 'F' ? tn__pipe_take_output(p, a.stage, a.micro)
+                                 : tn__pipe_take_gradient(p, a.stage - 1, a.micro);
+    mark_action("wait for ", a, began);
+    return t;
+}
+
 /* ---- Forward --------------------------------------------------------------------------------- */
 
 /* Of the first stage: the batch's x; of later ones: what the stage before has sent. */
@@ -57,7 +73,7 @@ static tn_tensor *stage_input(step *s, tn_pipe_action a) {
         }
         return x;
     }
-    tn_tensor *x = tn__pipe_take_output(s->p, a.stage - 1, a.micro);
+    tn_tensor *x = wait_for(s->p, (tn_pipe_action){'F', a.stage - 1, a.micro});
     bool grows = s->backward && tn_dtype_is_float(tn_dtype_of(x));
     return grows ? tn_set_requires_grad(x, true) : x;
 }
@@ -127,7 +143,8 @@ static void run_forward(step *s, tn_pipe_action a) {
 static void run_backward(step *s, tn_pipe_action a) {
     TN_SCOPE;
     graph *g = graph_of(s, a);
-    tn_tensor *dy = a.stage < s->last ? tn__pipe_take_gradient(s->p, a.stage, a.micro) : NULL;
+    tn_tensor *dy =
+        a.stage < s->last ? wait_for(s->p, (tn_pipe_action){'B', a.stage + 1, a.micro}) : NULL;
     bool synchronises = --s->left == 0 && s->p->stages == tn_group_size(s->p->group);
     TN_NO_SYNC(synchronises ? NULL : s->p->module);
     if (!tn__pending() && tn_requires_grad(g->out)) { /* not if all before is frozen */
@@ -164,8 +181,7 @@ static void run_action(step *s, tn_pipe_action a) {
         run_backward(s, a);
     }
     tn__frame_pop(&frame);
-    snprintf(name, sizeof(name), "%c%d.%d", a.what, a.stage, a.micro);
-    tn_flight_mark(name, began);
+    mark_action("", a, began);
     if (o->on_action) {
         o->on_action(a, true, o->user);
     }
