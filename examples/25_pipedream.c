@@ -13,7 +13,6 @@
 #include <tern/tern.h>
 
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { MICROS = 4096, LINE = 256, ROWS = 16, WIDTH = 64, PARTS = 4, WEIGHTS = 8 };
 enum { MODE_1F1B, MODE_PIPEDREAM, MODE_2BW };
@@ -44,7 +43,7 @@ typedef struct {
     int count;                         /* of this rank's weights */
     tn_tensor **fields[WEIGHTS];       /* what forwards read: a copy … */
     tn_tensor *newest[WEIGHTS];        /* … of what the optimiser steps */
-    tn_tensor *copies[PARTS][WEIGHTS]; /* [i % PARTS] for batch i, until its step */
+    tn_tensor *copies[PARTS][WEIGHTS]; /* [i % PARTS] of batch i, until its step */
     tn_optim *opt;
     int batch, batches;        /* micro-batches of a step; steps of the training */
     int copied, stepped, most; /* batches so far; copies at most */
@@ -128,7 +127,7 @@ static int train_net(tn_group *world, double *losses, int n) {
     tn_pipeline *pipe = tn_pipeline_new(net, world, o); /* R: drops other stages' weights */
     tn_module_each(net, (tn_walk){0}, add_weight, &s);
     s.opt = tn_sgd(tn_parameters(s.newest, s.count), TN_WITH(tn_sgd, .lr = lr, .momentum = 0.9));
-    tn_batch *points = malloc((size_t)n * sizeof(*points));
+    tn_batch points[MICROS];
     for (int i = 0; i < n; i++) {
         points[i] = make_points(i);
     }
@@ -143,7 +142,6 @@ static int train_net(tn_group *world, double *losses, int n) {
         tn_release(*s.fields[i]);
         *s.fields[i] = s.newest[i]; /* to go on with, or to save */
     }
-    free(points);
     tn_optim_free(s.opt);
     tn_module_free(net);
     return s.most;
