@@ -127,7 +127,7 @@ static void check_case(int how, int size, int ranks) {
     pipe_case c = run_example(how, size, ranks), plain = c;
     train_plain(&plain);
     for (int k = 0; k < COUNT; k++) {
-        if (memcmp(&c.losses[k], &plain.losses[k], sizeof(double)) != 0) {
+        if (!(c.losses[k] == plain.losses[k])) {
             fail_msg("%s, %d ranks, batches of %d: loss %d is %.9g, not %.9g", modes[how], ranks,
                      size, k, c.losses[k], plain.losses[k]);
         }
