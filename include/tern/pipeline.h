@@ -90,7 +90,8 @@ typedef struct tn_pipeline_options {
     const tn_pipe_schedule *schedule; /* NULL: of `kind` */
     /* The loss of a micro-batch from the last part's output; NULL: that of tn_lm_loss. */
     tn_tensor *(*loss)(tn_tensor *out, tn_tensor *y, void *user);
-    /* Called before and after each action of this rank; NULL. */
+    /* Called before and after each action of this rank; NULL. It may put other weights into the
+     * fields of this rank's stage, for the forwards to come (examples/25_pipedream.c). */
     void (*on_action)(tn_pipe_action a, bool done, void *user);
     void *user; /* of both */
     bool from_defaults;

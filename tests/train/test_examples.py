@@ -6,6 +6,7 @@ import random
 import re
 import struct
 import subprocess
+import sys
 import tempfile
 import zlib
 
@@ -91,7 +92,22 @@ def reinforce():
     assert first < 40 and last > 120, (first, last)
 
 
-tests = [lstm, translate, vae, gan, reinforce]
+def pipedream():
+    """Every way of stepping learns. With a small rate stale weights make no difference, with a large one they do. The picture in
+    docs/pipedream.md is drawn of it."""
+    with tempfile.TemporaryDirectory() as folder:
+        drawing = pathlib.Path(folder, "pipedream.svg")
+        subprocess.run([sys.executable, root / "docs/draw_pipedream.py", programs.parent / "tools/tern", programs / "25_pipedream", drawing],
+                       env=dict(os.environ, OMP_NUM_THREADS="1"), check=True, timeout=280)
+        found = re.findall(r"<title>(\w+), rate (\S+): (\S+) at 4096<", drawing.read_text())
+    by_batches = [{(way, rate): float(loss) for way, rate, loss in found[k:k + 4]} for k in (0, 4)]
+    for losses, stale in zip(by_batches, ("PipeDream", "2BW")):
+        assert all(loss < 0.06 for loss in losses.values()), losses  # 0.18 to begin with
+        assert abs(losses[stale, "0.003"] / losses["1F1B", "0.003"] - 1) < 0.2, losses
+        assert losses[stale, "0.02"] > 2 * losses["1F1B", "0.02"], losses
+
+
+tests = [lstm, translate, vae, gan, reinforce, pipedream]
 print(f"1..{len(tests)}", flush=True)
 for number, test in enumerate(tests, 1):
     try:
