@@ -93,6 +93,18 @@ bool tn__parallel_may_attach(void *m, const tn_group *g, const tn__parallel_rule
     return !tn__pending();
 }
 
+static bool is_unsplit(const tn_entry *entry, void *user) {
+    if (tn__entry_record(entry)->cut || entry->parts) {
+        tn__raise(TN_ESTATE, user, "%s is split over ranks already: this comes first", entry->path);
+    }
+    return !tn__pending();
+}
+
+bool tn__parallel_unsplit(tn_module *m, const char *operation) {
+    tn_module_each(m, (tn_walk){0}, is_unsplit, (void *)operation);
+    return !tn__pending();
+}
+
 bool tn__parallel_divides(const tn_group *g, int64_t count, const char *what, const char *path,
                           const char *hint, const char *operation) {
     char list[128] = "";

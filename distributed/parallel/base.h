@@ -123,6 +123,9 @@ TN_API tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
  * operation, deferred). The module and its parameters are fit for it, and nothing in or around it
  * is parallel; false after raising. */
 bool tn__parallel_may_attach(void *m, const tn_group *g, const tn__parallel_rules *rules);
+/* False after raising TN_ESTATE: other ranks have other parts of a parameter, or other parameters.
+ */
+bool tn__parallel_unsplit(tn_module *m, const char *operation);
 /* Compares and shares, within the first group, then across the second (NULL: none). False after
  * raising; *differ: because all ranks know of a difference. */
 bool tn__parallel_make_same(tn_module *m, tn_group *g, tn_group *outer,

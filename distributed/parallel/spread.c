@@ -176,11 +176,14 @@ static bool compare_ranks(tn_module *m, tn_group *world, const tn_spread_options
     return tn__parallel_compare(m, world, mesh, "spread", differ);
 }
 
+static const tn__parallel_rules spread_rules = {.operation = "spread", .deferred = true};
+
 tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options) {
-    tn_module *module = tn__module_of(m, "spread");
+    tn_module *module = m;
     bool shards = options.shard != 1 || options.sharding.offload, known = false;
-    bool same = module && !tn__pending() &&
+    bool same = tn__parallel_may_attach(m, world, &spread_rules) &&
                 tn__options_made(options.from_defaults, "spread", "tn_spread") &&
+                tn__parallel_unsplit(module, "spread") &&
                 compare_ranks(module, world, &options, &known);
     known |= same && !find_sizes(&options, tn_group_size(world)); /* raised on all ranks */
     tn_spread *s = same && !known ? tn__calloc_for(1, sizeof(*s), "spread") : NULL;

@@ -644,7 +644,7 @@ def cut(folder, reference, phase):
 
 CELLS = {"kill": breaks("kill"), "stop": breaks("stop"), "pause": pause, "cut": cut, "store": store, "port": port, "disk": disk,
          "throw": gives_up("throw", "thrown on purpose at "), "memory": gives_up("memory", "memory for"),
-         "model": differs("model", "rank 1 has parameter more.weight"), "mesh": differs("mesh", "rank 1 has options dp=2,shard=1"),
+         "model": differs("model", "rank 1 has parameter more.weight"), "mesh": differs("mesh", "rank 1 has options pp=1,dp=2,shard=1"),
          "second-job": second_job, "forged-order": forged_order, "relay": relay, "squatter": squatter, "fork": fork}
 
 

@@ -88,8 +88,8 @@ static void what_cannot_be_laid_out(void **state) {
     (void)state;
     static refusal cases[] = {
         {with_ddp, TN_ESTATE, "is under data parallelism already"},
-        {with_tensor, TN_ESTATE, "a pipeline comes first"},
-        {with_pipeline, TN_ESTATE, "a pipeline comes first"},
+        {with_tensor, TN_ESTATE, "is split over ranks already"},
+        {with_pipeline, TN_ESTATE, "is split over ranks already"},
         {in_halves, TN_EUNSUPPORTED, "backward in halves"},
         {without_parts, TN_EVALUE, "6 parts has not enough for 8 stages"},
         {cuts_beyond, TN_EVALUE, "stage 1 with 6, of 6 parts"},

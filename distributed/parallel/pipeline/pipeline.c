@@ -289,15 +289,6 @@ static void pipeline_free(void *user) {
     free(p);
 }
 
-static bool is_uncut(const tn_entry *entry, void *user) {
-    (void)user;
-    if (tn__entry_record(entry)->cut || tn__entry_record(entry)->parts) {
-        tn__raise(TN_ESTATE, pipeline_rules.operation, "%s is cut already: a pipeline comes first",
-                  entry->path);
-    }
-    return !tn__pending();
-}
-
 /* How many stages the options ask for; 0 after raising. */
 static int stages_wanted(const tn_pipeline_options *o, int ranks) {
     const tn_pipe_schedule *s = o->schedule;
@@ -354,10 +345,9 @@ static bool attach_stages(tn_pipeline *p, bool *known) {
     if (!p->first || !p->boundaries || !find_stages(p)) {
         return false;
     }
-    tn_module_each(p->module, (tn_walk){0}, is_uncut, NULL);
     char text[512];
     describe_options(p, text, sizeof(text));
-    if (tn__pending() ||
+    if (!tn__parallel_unsplit(p->module, operation) ||
         !tn__parallel_make_same(p->module, p->group, NULL, &pipeline_rules, text, known)) {
         return false;
     }
