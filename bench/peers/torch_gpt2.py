@@ -1,12 +1,12 @@
 """Training steps of GPT-2, as ../gpt2.c, in PyTorch.
 
 torch_gpt2.py [--size 124M] [--batch 4] [--vocab 50257] [--device cpu] [--precision f32] [--compile] [--share FOLDER]
-              [--stage 2|3 | --split tp|sequence] T THREADS
+              [--stage 2|3 | --split tp|sequence | --micros N] T THREADS
 
 Meant for Debian's PyTorch 1.13 on the CPU, and for a current one on a GPU, where --compile fuses what it can and attention is
 the flash kernel. FOLDER has the weights and the batch of Tern's program; without it both are drawn here. With --stage this is one
-of several ranks (torchrun's variables), each with its rows of that batch, and FSDP2 shards the model over them; with --split all
-ranks have the whole batch (torch_split.py).
+of several ranks (torchrun's variables), each with its rows of that batch, and FSDP2 shards the model over them; with --split or
+--micros all ranks have the whole batch (torch_split.py, torch_pipeline.py).
 """
 import argparse
 import contextlib
@@ -112,6 +112,7 @@ def main():
     parser.add_argument("--share")
     parser.add_argument("--stage", type=int, choices=[2, 3])
     parser.add_argument("--split", choices=["tp", "sequence"])
+    parser.add_argument("--micros", type=int)
     parser.add_argument("T", type=int)
     parser.add_argument("threads", type=int)
     o = parser.parse_args()
@@ -129,12 +130,22 @@ def main():
 
         split(model, o.split == "sequence")
     loss_context = loss_parallel if o.split else contextlib.nullcontext
+    if o.micros:
+        from torch_pipeline import pipeline
+
+        model, run = pipeline(model, o.micros)
     opt = adamw(model)
     call = torch.compile(model) if o.compile else model
     if o.share:
         x, y = ((rows_of_rank(t[0]) if o.stage else t[0]).to(o.device) for t in load_batches(o.share))
     else:
         x, y = (torch.randint(50257, (o.batch, o.T), device=o.device) for _ in range(2))
+
+    def pipeline_step():
+        opt.zero_grad(set_to_none=True)
+        loss = run(x, y)
+        opt.step()
+        return loss.item()
 
     def step():
         with loss_context():
@@ -145,7 +156,7 @@ def main():
         opt.step()
         return loss.item()
 
-    serve(step, before=before if o.stage else None)
+    serve(pipeline_step if o.micros else step, before=before if o.stage else None)
     if dist.is_initialized():
         dist.destroy_process_group()
 
