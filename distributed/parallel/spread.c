@@ -1,11 +1,11 @@
-/* One mesh for every way of laying a model on ranks: the dimensions, from the text of --mesh to
- * groups, and the order in which each is attached.
+/* One mesh for every way of splitting a model over ranks: the dimensions, from the text of --mesh
+ * to groups, and the order in which each is attached.
  *
  *     rank = (((pp · dps + dp) · shards + shard) · cps + cp) · tps + tp
  *
- * The ranks of tp, which say most to each other, are neighbours; those of pp, which say least, are
- * furthest apart. What is cut first is what a forward computes (pipeline, tensor, context), then
- * what is stored of it (sharding), then whole copies. A step on it is in spread_step.c.
+ * The ranks of tp, which exchange the most, are neighbours; those of pp, which exchange the least,
+ * are furthest apart. What a forward computes is split first (pipeline, tensor, context), then what
+ * is stored of it (sharding); whole copies come last. A step on it is in spread_step.c.
  */
 #include "distributed/parallel/spread.h"
 

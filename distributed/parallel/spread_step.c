@@ -1,4 +1,4 @@
-/* A step on a mesh: micro-batches from a loader, forward and backward, whatever lies under it. */
+/* A step on a mesh: micro-batches from a loader, forward and backward, whatever the strategies. */
 #include "core/memory.h"
 #include "distributed/parallel/spread.h"
 

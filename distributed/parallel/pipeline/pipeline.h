@@ -1,7 +1,7 @@
 /* Pipelines: what their files share. The public side is tern/pipeline.h.
  *
  *     schedule.c   in what order a rank runs forwards and backwards: read it first
- *     simulate.c   what time that takes
+ *     simulate.c   how long that takes
  *     pipeline.c   attaching: which stage has which parts, what is absent, what is shared
  *     links.c      messages between neighbours
  *     step.c       a step: runs the schedule's row of this rank
@@ -56,8 +56,8 @@ struct tn_pipeline {
     tn__pipe_inbox outputs, gradients;
     tn__pipe_boundary *boundaries; /* [stages] between a stage and the next */
     tn_pipe_schedule *schedule;    /* that was last used, or the options'; NULL: none yet */
-    bool running;                  /* a step is */
-    int alive;                     /* graphs of the last step, at most */
+    bool running;                  /* a step is running */
+    int alive;                     /* most graphs at once in the last step */
 };
 
 /* Part i of the model; NULL after raising that it has moved. */
@@ -65,7 +65,7 @@ tn_module *tn__pipe_part(const tn_pipeline *p, int i);
 
 /* ---- links.c --------------------------------------------------------------------------------- */
 
-/* What is on its way from this rank; a step's. */
+/* A step's messages that are on their way from this rank. */
 typedef struct tn__pipe_sends {
     tn_work **works; /* [count] of which `done` are over */
     int count, done;

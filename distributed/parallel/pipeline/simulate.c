@@ -1,4 +1,4 @@
-/* What a schedule costs: its course in time, if every stage takes the same.
+/* What a schedule costs: when each action runs, if every stage takes the same time.
  *
  * Ranks are looked at in turn. Each runs its actions as long as what they need has been computed;
  * an action begins when its rank is free and its input has arrived. When no rank can go on, the

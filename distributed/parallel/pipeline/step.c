@@ -34,7 +34,7 @@ typedef struct step {
     int last;           /* the last stage */
     int left;           /* backwards of this rank that are still to come */
     uint64_t stream;    /* of the first micro-batch */
-    uint64_t each;      /* micro-batches in a round: one per rank with other data */
+    uint64_t each;      /* micro-batches in a round: one per rank with different data */
     graph *graphs;      /* [stages x micros] */
     tn_tensor **losses; /* [micros] in the last stage; one reference each, or NULL */
     tn__pipe_sends sends;

@@ -123,7 +123,7 @@ static bool region_fits(const tn__tp_place *place) {
     return regions == 1;
 }
 
-/* Of a projection into heads these are divided. */
+/* A projection into heads is divided by heads, not by rows. */
 static bool rows_fit(const tn__tp_place *place) {
     const tn_tensor *weight = weight_of(place);
     const tn_module *around = place->module->parent;
@@ -145,7 +145,7 @@ static bool rows_fit(const tn__tp_place *place) {
     return ranks_divide(place, head > 0 ? rows / head : rows, head > 0 ? "heads" : "rows");
 }
 
-/* Of a vocabulary the last rank may have fewer rows than the others, but not none. */
+/* The last rank may have fewer rows of a vocabulary than the others, but not none. */
 static bool vocabulary_fits(tn__tp_place *place) {
     const tn_group *g = place->of->group;
     int last = tn_group_size(g) - 1;
