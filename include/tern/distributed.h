@@ -6,7 +6,7 @@
  *
  * Started by `tern run -n 4 ./program`, or by torchrun, mpirun or srun. Three layers, each usable
  * alone: stores (store.h), in which ranks find each other; groups, here; and parallelism
- * (parallel.h), which lays one model on many ranks.
+ * (parallel.h), which distributes one model over many ranks.
  *
  * Every wait has a deadline. After its first failure a group is dead: the failing call and every
  * later one is an error that names group, operation, number and the missing rank, on every

@@ -121,7 +121,7 @@ TN_API tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options o
  * scaled by the scaler (NULL: not), and sends them as a backward does. Returns the mean loss, on
  * every rank; NaN after an error, which ends the step on every rank. Everything attached to m sees
  * n micro-batches, and random numbers are drawn for n: the results are those of one rank that
- * accumulates them, bit for bit, except that a tied parameter's gradients are added in another
+ * accumulates them, bit for bit, except that a tied parameter's gradients are added in a different
  * order. */
 TN_API double tn_pipeline_step(tn_pipeline *p, const tn_batch *batches, int n, tn_scaler *scaler);
 /* The mean loss of n micro-batches, without gradients: for validation. */

@@ -114,7 +114,7 @@ TN_API tn_tensor *tn_context_slice(tn_group *cp, tn_cp_kind kind, tn_tensor *x, 
  * pp outermost, then dp, shard, cp, and tp innermost, whose ranks exchange the most. */
 typedef struct tn_spread_options {
     int pp;    /* 1; ranks that share the layers (tn_pipeline_new) */
-    int dp;    /* whole copies, other batches. 0: what is left; 1 where shard is 0 */
+    int dp;    /* whole copies, different batches. 0: what is left; 1 where shard is 0 */
     int shard; /* 1; ranks that store a copy together (tn_fsdp). 0: what is left */
     int cp;    /* 1; ranks that share a batch's positions */
     int tp;    /* 1; ranks that share each matrix */
@@ -142,7 +142,7 @@ TN_API tn_status tn_spread_read(tn_spread_options *o, const char *mesh);
  */
 typedef struct tn_spread tn_spread;
 TN_API tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options);
-TN_API tn_group *tn_spread_data(tn_spread *s); /* ranks with other batches: sampler, means */
+TN_API tn_group *tn_spread_data(tn_spread *s); /* ranks with different batches: sampler, means */
 /* The ranks along some dimensions, "tp" or "dp shard" (tn_mesh_group). */
 TN_API tn_group *tn_spread_group(tn_spread *s, const char *dims);
 /* Forward and backward of n micro-batches of this rank's loader; adds the gradients of their mean
