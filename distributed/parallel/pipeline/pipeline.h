@@ -13,7 +13,7 @@
 #include "models/language.h"
 #include "tern/pipeline.h"
 
-/* What a stage gives the next one, in this step: known once the first micro-batch is there. */
+/* What a stage gives the next one, in this step: known once the first micro-batch has arrived. */
 typedef struct tn__pipe_boundary {
     bool known;
     tn_dims dims;
@@ -55,7 +55,7 @@ struct tn_pipeline {
     tn_group *outputs_to, *gradients_to;
     tn__pipe_inbox outputs, gradients;
     tn__pipe_boundary *boundaries; /* [stages] between a stage and the next */
-    tn_pipe_schedule *schedule;    /* that was last used, or the options'; NULL: none yet */
+    tn_pipe_schedule *schedule;    /* the last one used, or the options'; NULL: none yet */
     bool running;                  /* a step is running */
     int alive;                     /* most graphs at once in the last step */
 };
@@ -81,7 +81,7 @@ void tn__pipe_abort(const tn_pipeline *p);
 bool tn__pipe_links_begin(tn_pipeline *p, tn__pipe_sends *sends, bool backward);
 void tn__pipe_links_end(tn_pipeline *p, tn__pipe_sends *sends);
 
-/* Sends stage `boundary`'s output to the next, or the gradient of it back. Returns at once. */
+/* Sends stage `boundary`'s output to the next, or its gradient back. Returns at once. */
 void tn__pipe_send_output(tn_pipeline *p, tn__pipe_sends *sends, int boundary, tn_tensor *y);
 void tn__pipe_send_gradient(tn_pipeline *p, tn__pipe_sends *sends, tn_tensor *dy);
 /* Waits for it; inert after raising. */

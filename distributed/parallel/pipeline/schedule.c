@@ -147,7 +147,7 @@ tn_pipe_schedule *tn_pipe_schedule_new(tn_pipe_kind kind, int ranks, int chunks,
     return s;
 }
 
-/* ---- One's own ------------------------------------------------------------------------------- */
+/* ---- From text ------------------------------------------------------------------------------- */
 
 typedef struct reader {
     tn_pipe_schedule *s;
@@ -177,7 +177,7 @@ static bool next_word(const char **at, char *word, size_t size) {
     return length > 0;
 }
 
-/* Whether rank `rank` of the schedule has this action; how often. */
+/* How often rank `rank` of the schedule has this action. */
 static int count_action(const tn_pipe_schedule *s, char what, int stage, int micro) {
     int rank = stage % s->ranks, count = 0;
     for (int i = 0; i < s->counts[rank]; i++) {
@@ -187,7 +187,8 @@ static int count_action(const tn_pipe_schedule *s, char what, int stage, int mic
     return count;
 }
 
-/* Every micro-batch goes forward once through every stage, and back once, whole or in halves. */
+/* Checks that every micro-batch goes forward once through every stage, and back once, whole or in
+ * halves. */
 static bool is_complete(const tn_pipe_schedule *s) {
     for (int stage = 0; stage < s->stages; stage++) {
         for (int m = 0; m < s->micros; m++) {

@@ -80,7 +80,7 @@ static bool run_next(course *c, int r) {
     return true;
 }
 
-/* False after raising which actions wait. */
+/* False after raising an error that names the actions that wait. */
 static bool run_all(course *c) {
     for (bool moved = true; moved;) {
         moved = false;
@@ -108,7 +108,7 @@ static bool run_all(course *c) {
 
 /* ---- What comes of it ------------------------------------------------------------------------ */
 
-/* Graphs of rank 0, at most. */
+/* The most graphs at once on rank 0. */
 static int most_alive(const tn_pipe_schedule *s) {
     int alive = 0, most = 0;
     for (int i = 0; i < s->counts[0]; i++) {
