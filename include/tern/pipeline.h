@@ -59,7 +59,7 @@ typedef struct tn_pipe_schedule {
 TN_API tn_pipe_schedule *tn_pipe_schedule_new(tn_pipe_kind kind, int ranks, int chunks, int micros);
 /* Your own schedule: a line for each rank, "F0.0 F0.1 B0.0 B0.1": stage 0, micro-batches 0 and 1.
  * NULL after TN_EVALUE, which names the word: no such action, a stage on another rank, an action
- * that is there twice or missing. */
+ * that is missing or occurs twice. */
 TN_API tn_pipe_schedule *tn_pipe_schedule_read(const char *text);
 TN_API void tn_pipe_schedule_free(tn_pipe_schedule *s);
 
@@ -84,7 +84,7 @@ TN_API tn_status tn_pipe_simulate(const tn_pipe_schedule *s, tn_pipe_cost cost,
 
 typedef struct tn_pipeline_options {
     tn_pipe_kind kind; /* TN_PIPE_1F1B */
-    int chunks;        /* 1; stages of a rank, more with TN_PIPE_INTERLEAVED */
+    int chunks;        /* 1; stages per rank, more with TN_PIPE_INTERLEAVED */
     /* [stages - 1] the first part of each stage but the first. NULL: so that the largest stage has
      * as few multiplications as possible, counted in elements of matrices. */
     const int *cuts;
