@@ -231,7 +231,7 @@ static inline double mesh_difference(const mesh_program *a, const mesh_program *
     return train_difference(a->bits, b->bits);
 }
 
-/* Checks that both, which have run, are equal to rounding. */
+/* Checks that both, which have run, are equal up to rounding. */
 static inline void mesh_expect_close(const mesh_program *one, const mesh_program *split,
                                      double within) {
     double most = mesh_difference(one, split);
