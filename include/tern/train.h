@@ -1,7 +1,7 @@
 /* What goes around a training loop, which stays the program's own.
  *
- *     tn_options_parse(argc, argv, "Trains a net.", table);       // the program's options and a
- * run's tn_group *world = tn_setup_world(&setup);                   // ranks, device, threads
+ *     tn_options_parse(argc, argv, "Trains a net.", table);       // the program's options, a run's
+ *     tn_group *world = tn_setup_world(&setup);                   // ranks, device, threads
  *     ... data, net ...
  *     tn_setup_model(&setup, world, &net);                        // precision, layout on ranks
  *     ... optimiser, schedule ...
@@ -99,7 +99,7 @@ TN_API tn_setup tn_setup_defaults(void);
 /* Joins all ranks (tn_dist_init), and sets the default device and the number of threads. */
 TN_API tn_group *tn_setup_world(const tn_setup *s);
 
-/* Sets m's precision, and lays it out on the ranks by `mesh` (tn_spread_new): each has all of it,
+/* Sets m's precision, and splits it over the ranks by `mesh` (tn_spread_new): each has all of it,
  * or `shard` of them share it; s->stage is then the stage used, 0 if each has all. Makes deferred
  * weights (TN_DEFER_INIT). Every rank calls, before the optimiser is made. TN_EVALUE: sizes that do
  * not divide. */
