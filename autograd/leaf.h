@@ -12,7 +12,7 @@ struct tn_leaf {
     tn_dtype grad_dtype;
     tn_tensor *grad; /* one reference, or NULL */
     bool preset;     /* grad is the caller's buffer */
-    tn_tensor *lent; /* an alias of its place while a backward sums there (tn__leaf_lend); or NULL
+    tn_tensor *lent; /* an alias of its buffer while a backward sums there (tn__leaf_lend); or NULL
                       */
     tn__hook *hooks;
     tn_tensor *copy;      /* the elements in another dtype (low_precision.c), or NULL */
@@ -22,8 +22,8 @@ struct tn_leaf {
 
 void tn__leaf_free(tn_leaf *leaf);
 
-/* Makes t, which stands in for `like` from now on, as much of a leaf: whether it requires a
- * gradient, and in which dtype. False after raising. */
+/* Makes t, which replaces `like` from now on, a leaf like it: whether it requires a gradient, and
+ * in which dtype. False after raising. */
 bool tn__leaf_like(tn_tensor *t, const tn_tensor *like);
 
 static inline bool tn__wants_grad(const tn_tensor *t) {
@@ -43,12 +43,13 @@ tn_status tn__leaf_accumulate(tn_tensor *t, tn_tensor **grad);
  * another backward or the program writes first, the alias gets its own elements. */
 tn_tensor *tn__leaf_lend(tn_tensor *t);
 
-/* Whether `sum` is that alias, still in place, and only the run that sums there refers to it. */
+/* Whether `sum` is that alias, still in place, and only the backward that sums there refers to
+ * it. */
 bool tn__leaf_lent(const tn_tensor *t, const tn_tensor *sum);
 
-/* t's elements in another dtype: a result that leads to t, whose gradients arrive in t's dtype. It
- * views a copy that is refilled in place, once for each version of t: a graph that still reads the
- * old elements then raises as if t itself had been saved. autograd/low_precision.c. */
+/* t's elements in another dtype: a recorded result, whose gradient reaches t in t's dtype. It views
+ * a copy that is refilled in place, once for each version of t: a graph that still reads the old
+ * elements then raises as if t itself had been saved. autograd/low_precision.c. */
 tn_tensor *tn__low_precision(tn_tensor *t, tn_dtype dtype);
 
 /* Makes `copy` the leaf t's copy in that dtype. The caller fills it: it may be empty, and nothing

@@ -33,7 +33,7 @@ bool tn__tracer_change(const tn_tensor *y, const char *operation);
 
 /* ---- A call's arguments by their names (tn_op.fields) ---------------------------------------- */
 
-/* The operation must have the field: an error of ours, TN_ESTATE, if it has not. */
+/* The operation must have the field: an error of ours, TN_ESTATE, if it does not. */
 int64_t tn__arg_whole(const tn_op_call *c, const char *name); /* numbers and bools */
 double tn__arg_real(const tn_op_call *c, const char *name);
 tn_dims tn__arg_dims(const tn_op_call *c, const char *name); /* an array of int64_t, too */

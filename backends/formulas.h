@@ -124,7 +124,7 @@ TN__FORMULA_HELPERS(double)
     X(TN_SOFTPLUS_SLOPE_K, softplus_slope_k, k0 * x > k1 ? 1 : 1 / (1 + M(exp)(-k0 * x)))          \
     X(TN_HARDTANH_SLOPE_K, hardtanh_slope_k, ((x > k0) & (x < k1)) ? 1 : (x == x ? 0 : x))
 
-/* Of a and b; in the gradients a is x or y (sys/backend.h says which) and b is dy. */
+/* Formulas of a and b; in the gradients a is x or y (sys/backend.h says which) and b is dy. */
 #define TN_BINARY_FORMULAS(X, T, M)                                                                \
     X(TN_ADD, add, a + b)                                                                          \
     X(TN_SUB, sub, a - b)                                                                          \

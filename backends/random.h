@@ -18,7 +18,7 @@
  *
  * An element is a function of its index only, so any thread may compute any of them. Uniforms in
  * [0, 1), integers, Bernoulli draws and dropout masks are the same bits on every backend; normals,
- * and uniforms that were scaled, agree to rounding. A dropout mask is the same for every dtype.
+ * and uniforms that were scaled, agree up to rounding. A dropout mask is the same for every dtype.
  */
 #ifndef TERN_BACKENDS_RANDOM_H
 #define TERN_BACKENDS_RANDOM_H

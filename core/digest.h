@@ -7,7 +7,7 @@
 
 enum { TN__DIGEST_DIGITS = 32 };
 
-/* Of one block, to digits[TN__DIGEST_DIGITS + 1]. Cannot fail. */
+/* Writes the digest of one block to digits[TN__DIGEST_DIGITS + 1]. Cannot fail. */
 void tn__digest_of(const void *data, size_t bytes, char *digits);
 
 /* Of bytes that arrive in pieces. */

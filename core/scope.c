@@ -1,10 +1,10 @@
 /* Scopes: who owns the tensors that an expression makes.
  *
- * Each thread has one stack of owned objects. A scope is a mark in it (tn_scope.base): what lies
- * above belongs to the scope and is released at its end. tn_return sets bit 0 of an entry; the end
- * of the scope leaves such entries, in their order, to the scope outside. The bottom of the stack
- * is the thread's root scope, released when the thread ends
- * (the main thread's goes with the process).
+ * Each thread has one stack of owned objects. A scope is a mark in it (tn_scope.base): what is
+ * above it belongs to the scope and is released at its end. tn_return sets bit 0 of an entry; the
+ * end of the scope leaves such entries, in their order, to the scope outside. The bottom of the
+ * stack is the thread's root scope, released when the thread ends (the main thread's goes with the
+ * process).
  *
  * Releasing can run anything: a graph is freed, a callback opens scopes. So the stack is in order
  * before each release.

@@ -149,7 +149,7 @@ int main(int argc, char **argv) {
     static tn_gpt gpt;
     init_model(&gpt, tn_charset_size(charset));
     tn_setup_model(&setup, world, &gpt);    /* gradients become those of all ranks */
-    tn_group *data = tn_setup_data(&setup); /* the ranks with other batches: all, but for --mesh */
+    tn_group *data = tn_setup_data(&setup); /* ranks with different batches: all, without --mesh */
     tn_micro_batches(data, o.batch, 1);     /* or --batch does not divide among them */
     tn_loader *training = open_loader(data, tokens, split, o.seed);
     tn_loader *validation = open_loader(data, tokens + split, count - split, o.seed + 1);

@@ -130,7 +130,7 @@ int main(int argc, char **argv) {
     o.vocab = shape.vocab;
     o.context = o.context ? o.context : shape.context;
     tn_setup_model(&setup, world, net);
-    tn_group *data = tn_setup_data(&setup); /* ranks with other batches */
+    tn_group *data = tn_setup_data(&setup); /* ranks with different batches */
     int64_t at_once = o.batch * o.context, n = tn_micro_batches(data, o.tokens, at_once);
     tn_loader *training = open_data(data, o.data, o.seed);
     tn_loader *validation = o.val ? open_data(data, o.val, o.seed + 1) : NULL;

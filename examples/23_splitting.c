@@ -1,12 +1,12 @@
-/* One model cut over ranks: layers (pp), matrices (tp), positions (cp), what is stored (shard),
+/* One model split over ranks: layers (pp), matrices (tp), positions (cp), what is stored (shard),
  * whole copies (dp).
  *
  *     23_splitting                                          one process
  *     tern run -n 4 23_splitting --mesh tp=2,shard=2        two parts of every matrix, each in two
  *     tern run -n 8 23_splitting --mesh pp=2,tp=2,cp=2
  *
- * A small GPT learns to add: "17+25=42". Lines with an R know of ranks. Whatever the mesh, the
- * losses are those of one process, to rounding; docs/splitting.md says what each dimension does.
+ * A small GPT learns to add: "17+25=42". Lines with an R know about ranks. Whatever the mesh, the
+ * losses are those of one process, up to rounding; docs/splitting.md says what each dimension does.
  */
 #include <tern/tern.h>
 
@@ -56,14 +56,14 @@ int main(int argc, char **argv) {
     tn_seed(7);
     tn_gpt gpt;
     {
-        TN_DEFER_INIT; /* R: each rank makes its part alone */
+        TN_DEFER_INIT; /* R: each rank makes only its part */
         tn_gpt_init(&gpt, TN_WITH(tn_gpt, .vocab = sizeof(letters) - 1, .context = LENGTH,
                                   .layers = 2, .heads = 4, .width = 64));
     }
     tn_spread_options o = tn_spread_defaults();        /* R */
     tn_spread_read(&o, mesh);                          /* R */
     tn_spread *spread = tn_spread_new(&gpt, world, o); /* R: before the optimiser is made */
-    tn_group *data = tn_spread_data(spread);           /* R: ranks with other batches */
+    tn_group *data = tn_spread_data(spread);           /* R: ranks with different batches */
     if (tn_group_rank(world) == 0) {
         tn_spread_print(spread, stdout); /* R: which rank has what */
     }

@@ -1,14 +1,14 @@
 /* A pipeline that never runs empty, and what its stale weights do to a loss.
  *
- *     tern run -n 4 25_pipedream --mode 1f1b        steps between batches, when it is empty
+ *     tern run -n 4 25_pipedream --mode 1f1b        steps between batches, once drained
  *     tern run -n 4 25_pipedream --mode pipedream   for each micro-batch (arXiv:1806.03377)
  *     tern run -n 4 25_pipedream --mode 2bw         for each batch (arXiv:2006.09503)
  *
- * To keep all stages busy, micro-batches enter before those ahead of them have come back, so before
- * the steps of these. Here the whole training is one row of a 1F1B schedule, and each stage steps
+ * To keep all stages busy, micro-batches enter before those ahead of them have come back, and so
+ * before their steps. Here the whole training is one row of a 1F1B schedule, and each stage steps
  * by itself between two actions. A gradient must be computed with the weights of its forward, so
  * the forward reads a copy of them, which is kept until the backward. docs/pipedream.md says why,
- * and has a picture of the losses. Lines with an R know of ranks.
+ * and has a picture of the losses. Lines with an R know about ranks.
  */
 #include <tern/tern.h>
 

@@ -42,7 +42,7 @@ typedef struct mapping {
 struct tn_safetensors {
     tn__reader file;  /* not open if bytes are lent */
     char *lent;       /* the whole file in a caller's memory; or NULL */
-    mapping *mapping; /* their memory, if the file is mapped: one reference */
+    mapping *mapping; /* the memory of `lent`, if mapped: one reference */
     size_t bytes;     /* of the file */
     char *path;
     tn__json_file header;

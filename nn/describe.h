@@ -16,7 +16,7 @@ bool tn__description_read(tn__json_file *f, const char *text, bool model, const 
 /* A tn_module.fields: the description omits the module, so that older files without it still match.
  * The module around it must describe what it computes with. */
 extern const tn_field tn__no_fields[];
-/* Of the layers of language models. */
+/* The fields of language models' layers. */
 extern const tn_field tn__layer_norm_fields[], tn__rms_norm_fields[];
 extern const tn_field tn__grouped_attention_fields[];
 extern const char *const tn__activation_names[]; /* "gelu_tanh"; NULL after the last */

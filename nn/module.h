@@ -60,7 +60,7 @@ typedef struct tn__attend_rule { /* in place of tn_attention, of an attention mo
     void *state;
 } tn__attend_rule;
 typedef struct tn__loss_rule { /* in place of tn_lm_loss's cross-entropy, of the whole model */
-    /* Of all targets, also with TN_NONE. */
+    /* The loss of all targets, also with TN_NONE. */
     tn_tensor *(*f)(void *state, tn_tensor *logits, tn_tensor *targets,
                     tn_cross_entropy_options options);
     void *state;

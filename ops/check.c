@@ -304,7 +304,7 @@ static void compare_recorded(tn_values leaves, arrivals *a, double tolerance, do
 }
 
 /* A recorded gradient uses the rule, or the composition, where an ordinary one uses the kernel:
- * they must agree, to rounding. Also when only one of several results has a gradient, which a
+ * they must agree, up to rounding. Also when only one of several results has a gradient, which a
  * kernel may treat separately. */
 static tn_status check_recorded(tn_values in, tn_values out, double tolerance, double largest) {
     TN_SCOPE;

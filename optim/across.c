@@ -1,5 +1,5 @@
-/* What a step needs to know of a whole parameter (sys/optim.h): its norm, or all its elements, if
- * ranks have parts of it.
+/* What a step needs to know about a whole parameter (sys/optim.h): its norm, or all its elements,
+ * if ranks have parts of it.
  *
  * Parts share one primitive, a sum of doubles (tn_parts.sum), which is enough: a norm is the root
  * of a sum, and a whole tensor is the sum of its parts, each with zeros where the others are. That

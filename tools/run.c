@@ -1,7 +1,7 @@
 /* `tern run`, the main thread: one loop over signals, ended ranks, the leader's orders, and time.
  *
  *     WAITING   no ranks: before the first round, between rounds, and when all have succeeded
- *     RUNNING   ranks are there
+ *     RUNNING   ranks are running
  *     STOPPING  a rank has failed, or the leader says so: the ranks are being ended, then the node
  *               reports
  *     ENDING    the job is over, for all nodes or for this one: the same, then the program exits
@@ -22,8 +22,8 @@
 #include <sysexits.h>
 #include <unistd.h>
 
-/* Extra seconds after the grace for last messages: a node's to the leader, the leader's to all
- * nodes. */
+/* Extra seconds after the grace period, for last messages: a node's to the leader, the leader's to
+ * all nodes. */
 static const double last_words = 3, farewell = 20;
 
 typedef enum phase { WAITING, RUNNING, STOPPING, ENDING } phase;
@@ -37,7 +37,7 @@ typedef struct launcher {
     phase phase;
     run_round round;
     int code;       /* the program's exit status, when ENDING */
-    bool left;      /* the agent knows that this node ends */
+    bool left;      /* the agent was told that this node ends */
     double left_at; /* since when we only wait for last messages */
     int interrupts; /* signals that asked us to end */
     int interrupt;  /* the first of them */
@@ -267,7 +267,7 @@ static int open_signals(workers *w) {
     for (size_t i = 0; i < sizeof(taken) / sizeof(*taken); i++) {
         add_unless_ignored(&set, taken[i]);
     }
-    signal(SIGCHLD, SIG_DFL); /* ignored, it would take the ranks' exit codes away */
+    signal(SIGCHLD, SIG_DFL); /* if ignored, the ranks' exit codes would be lost */
     sigaddset(&set, SIGCHLD);
     signal(SIGPIPE, SIG_IGN); /* write reports these two as errors */
     signal(SIGXFSZ, SIG_IGN);
@@ -322,7 +322,7 @@ int run_main(int argc, char **argv) {
     int status = exit_status(&l);
     workers_finish(&l.workers);
     if (!all_ended) {
-        _exit(status); /* a thread hangs; the process takes it along */
+        _exit(status); /* a thread hangs; it ends with the process */
     }
     agent_free(l.agent);
     output_free(l.out);

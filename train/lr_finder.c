@@ -20,7 +20,7 @@ struct tn_lr_finder {
     kept_tensor *kept;
     int count;
     int64_t capacity;
-    double lr; /* the optimiser's before, as are */
+    double lr; /* the rate and steps of the optimiser before */
     int64_t optim_steps;
     double *x, *y, *mean; /* [done]: log10 of the rate, the loss, its moving average */
     int64_t done;

@@ -1,8 +1,8 @@
 /* copy, fill, arange: elements that are moved or converted, not computed.
  *
  * A copy within one dtype moves bytes, whatever they mean. If x and y are dense in different
- * dimensions (a transposition), it goes through squares in shared memory, so that both reads and
- * writes are coalesced. Each pair of f32, f64, bf16 and f16 has its own kernel; other pairs are
+ * dimensions (a transposition), it goes through square tiles in shared memory, so that both reads
+ * and writes are coalesced. Each pair of f32, f64, bf16 and f16 has its own kernel; other pairs are
  * rare and use convert.cuh.
  */
 #include "backends/cuda/convert.cuh"

@@ -4,7 +4,7 @@
  * Joining: rank 0 makes the unique id and writes it to the store; then each rank makes a
  * non-blocking communicator with its own stream. An operation waits for its ready mark in that
  * stream, is submitted to NCCL, and is then watched until its end mark: for the deadline, for
- * NCCL's asynchronous errors, for an abort, and for what the engine next to this one reports about
+ * NCCL's asynchronous errors, for an abort, and for what the engine beside this one reports about
  * the ranks. Several may be queued: the stream runs them in order, and the oldest is watched. After
  * a failure the communicator is aborted, which ends its kernels, and nothing more runs.
  *

@@ -4,8 +4,8 @@
 
 #include "backends/cuda/cuda.h"
 
-/* Whether candidates are timed: as TERN_AUTOTUNE says (1 or 0; read once), else if the context
- * need not be deterministic. Another process may choose others and get other bits. */
+/* Whether candidates are timed: as TERN_AUTOTUNE says (1 or 0; read once), else if the context need
+ * not be deterministic. Another process may choose others and get different bits. */
 bool tn__cuda_tunes(const tn_context *ctx);
 
 /* Queues candidate i's work once; false: it does not run. */

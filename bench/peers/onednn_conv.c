@@ -1,7 +1,8 @@
 /* One layer of ../conv.c by oneDNN 2: onednn_conv blocked|plain N C O SIZE KERNEL STRIDE PADDING
  *
  * Steps are in turn the forward direction, the input's gradient, the weight's. `blocked`: operands
- * lie as each primitive wants them, and putting them so is not counted; `plain`: as Tern has them.
+ * are laid out as each primitive wants them, and reordering is not counted; `plain`: as Tern has
+ * them.
  */
 #include <oneapi/dnnl/dnnl.h>
 #include <stdbool.h>

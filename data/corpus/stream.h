@@ -11,14 +11,14 @@
 typedef struct tn__stream {
     tn__reader file;
     tn__kind kind;                 /* of the decompressed bytes */
-    size_t at;                     /* read of the file so far */
+    size_t at;                     /* bytes of the file read so far */
     struct tn__unpacker *unpacker; /* NULL: the file is not compressed */
 } tn__stream;
 
 /* False after raising. */
 bool tn__stream_open(tn__stream *s, const char *path, const char *operation);
 
-/* Up to `size` bytes; fewer only at the end. How many, or -1 after raising. */
+/* Up to `size` bytes; fewer only at the end. Returns how many, or -1 after raising. */
 int64_t tn__stream_read(tn__stream *s, void *to, size_t size);
 
 void tn__stream_close(tn__stream *s); /* also one that is not open */

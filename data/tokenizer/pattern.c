@@ -115,8 +115,8 @@ static const char *foreign_at(const char *at, bool in_class) {
     return NULL;
 }
 
-/* The expression in PCRE2's syntax, to be freed. NULL: *wrong and *place say why, or there is no
- * memory if *wrong is NULL. */
+/* The expression in PCRE2's syntax, for the caller to free. NULL: *wrong and *place say why, or
+ * there is no memory if *wrong is NULL. */
 static char *translate_pattern(const char *text, const char **wrong, size_t *place) {
     static const char space[] = "\\p{Wspace}", other[] = "\\P{Wspace}";
     char *words = tn__malloc(strlen(text) * sizeof(space) + 1), *to = words;

@@ -206,9 +206,9 @@ static void add_suspects(suspects *s, const int *ranks, size_t n) {
 }
 
 /* Appends to `text` which ranks are missing. Each rank that fails reports the members of the group
- * in which it does. So whoever waits for one that itself waits in another group hears of that
- * group, and so on; a rank that is waited for and has not reported within a second is missing. A
- * rank that goes on after a failure has reported for good. */
+ * in which it does. So a rank that waits for one that itself waits in another group learns about
+ * that group, and so on; a rank that is waited for and has not reported within a second is missing.
+ * A report stays, even if the rank continues after the failure. */
 static void tell_missing(tn_group *g, char *text, size_t text_size) {
     static const double patience = 1, least = 0.1;
     enum { SHOWN = 8 };
@@ -320,8 +320,8 @@ void tn__group_fail(tn_group *g, tn_status status, const char *why) {
     }
 }
 
-/* Of a reason that quotes another group's failure, that failure: "group A, …: rank 0 gave up: group
- * B, …: rank 1 has died" is passed on without A. */
+/* The failure of another group that a reason quotes, or the reason: "group A, …: rank 0 gave up:
+ * group B, …: rank 1 has died" is passed on without A. */
 static const char *first_cause(const char *reason) {
     static const char says[] = " gave up: ";
     const char *quoted = strstr(reason, says);

@@ -1,7 +1,7 @@
 /* Starting and ending: a process becomes a rank of the world.
  *
  *     environment.c   who am I, and where do we meet: from variables
- *     rendezvous.c    the store: serving it, or finding who does
+ *     rendezvous.c    the store: serving it, or finding the rank that does
  *     members.c       have all ranks arrived, and which host each is on
  *
  *     gpus.c          which GPU a rank has, and how tensors on GPUs are sent
@@ -22,7 +22,7 @@
 
 #define OPERATION "dist_init"
 
-/* Seconds that rank 0 keeps the store for the others after its own end. */
+/* Seconds for which rank 0 keeps serving the store after it has finished. */
 #define GOODBYE_SECONDS 10.0
 #define FAILED_GOODBYE_SECONDS 2.0
 

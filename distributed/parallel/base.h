@@ -127,7 +127,7 @@ bool tn__parallel_may_attach(void *m, const tn_group *g, const tn__parallel_rule
  */
 bool tn__parallel_unsplit(tn_module *m, const char *operation);
 /* Compares and shares, within the first group, then across the second (NULL: none). False after
- * raising; *differ: because all ranks know of a difference. */
+ * raising; *differ: because all ranks know about a difference. */
 bool tn__parallel_make_same(tn_module *m, tn_group *g, tn_group *outer,
                             const tn__parallel_rules *rules, const char *text, bool *differ);
 

@@ -7,7 +7,7 @@
  *     loss               of this rank's positions, summed over the ranks
  *
  * Keys stay in the order of positions, so that sums are added as on one rank. Block j of b queries
- * sees j b^2 + b (b + 1) / 2 keys under the causal rule, so a pair as many on every rank.
+ * sees j b^2 + b (b + 1) / 2 keys under the causal rule, so each pair sees equally many.
  */
 #include "core/memory.h"
 #include "distributed/parallel/base.h"
@@ -27,12 +27,12 @@ typedef struct splitting { /* the root's hook owns it */
     tn_cp_kind kind;
     const tn__lm_family *family;
     tn__loss_rule inner; /* of tensor parallelism; f NULL: tn_cross_entropy_with */
-    bool fits;           /* the model, so that its modules may be set */
+    bool fits;           /* the model was checked, so its modules may be set */
     tn__compared compared;
     bool whole; /* the root's last call: caches are open, so nothing is split */
 } splitting;
 
-/* Into how many blocks positions are cut. */
+/* The number of blocks into which positions are cut. */
 static int context_blocks(const tn_group *cp, tn_cp_kind kind) {
     int ranks = tn_group_size(cp);
     return kind == TN_CP_KEYS && ranks > 1 ? 2 * ranks : ranks;
@@ -59,7 +59,8 @@ tn_tensor *tn_context_slice(tn_group *cp, tn_cp_kind kind, tn_tensor *x, int dim
 
 /* ---- Attention ------------------------------------------------------------------------------- */
 
-/* Heads (3), rows (2) or columns (1) of a mask; where it has one or none, that is for all. */
+/* Heads (3), rows (2) or columns (1) of a mask; where its size is 1, or it lacks the dimension, it
+ * is for all. */
 static tn_tensor *mask_part(tn_tensor *mask, int from_end, int64_t start, int64_t length) {
     int dim = mask ? tn_ndim(mask) - from_end : -1;
     return dim < 0 || tn_size(mask, dim) == 1 ? mask : tn_narrow(mask, dim, start, length);
@@ -149,7 +150,8 @@ static tn_tensor *attend_split(void *state, tn_tensor *q, tn_tensor *k, tn_tenso
 
 /* ---- Around the whole model ------------------------------------------------------------------ */
 
-/* Of tokens (B, T); what a later part gets, (B, t, C), is this rank's already. */
+/* Takes this rank's positions of tokens (B, T). A later stage's input, (B, t, C), has only these
+ * already. */
 static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     splitting *s = user;
     s->whole = tn__cache_open(s->family->cache(m));
@@ -171,8 +173,8 @@ static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     return in;
 }
 
-/* What fails on one rank, a token outside the vocabulary for instance, would leave the others
- * waiting in attention. */
+/* An error on one rank, such as a token outside the vocabulary, would leave the others waiting in
+ * attention. */
 static tn_values end_call(tn_module *m, tn_values in, tn_values out, void *user) {
     const splitting *s = user;
     if (tn__pending() && !s->whole) {
@@ -192,8 +194,8 @@ static tn_tensor *join_positions(void *state, tn_tensor *x) {
 }
 
 /* The mean over the rows of all ranks, which every rank counts in the whole targets; or with
- * TN_NONE all rows. Backward it arrives N times, once from each rank, and is averaged over cp with
- * the parameters' gradients. */
+ * TN_NONE all rows. In backward its gradient arrives N times, once from each rank, and is averaged
+ * over cp with the parameters' gradients. */
 static tn_tensor *loss_of_all(void *state, tn_tensor *logits, tn_tensor *targets,
                               tn_cross_entropy_options options) {
     const splitting *s = state;
@@ -212,7 +214,7 @@ static tn_tensor *loss_of_all(void *state, tn_tensor *logits, tn_tensor *targets
 
 /* ---- Attaching ------------------------------------------------------------------------------- */
 
-/* An attention is what has a cache. First all of them are looked at, then set. */
+/* A module with a cache is an attention. A first walk checks all of them, a second sets them. */
 static bool visit_attention(tn_module *m, const char *path, void *user) {
     splitting *s = user;
     if (!m->lists || !m->lists->cache) {

@@ -1,11 +1,11 @@
-/* One mesh for every way of laying a model on ranks: the dimensions, from the text of --mesh to
- * groups, and the order in which each is attached.
+/* One mesh for every way of splitting a model over ranks: the dimensions, from the text of --mesh
+ * to groups, and the order in which each is attached.
  *
  *     rank = (((pp · dps + dp) · shards + shard) · cps + cp) · tps + tp
  *
- * The ranks of tp, which say most to each other, are neighbours; those of pp, which say least, are
- * furthest apart. What is cut first is what a forward computes (pipeline, tensor, context), then
- * what is stored of it (sharding), then whole copies. A step on it is in spread_step.c.
+ * The ranks of tp, which exchange the most, are neighbours; those of pp, which exchange the least,
+ * are furthest apart. What a forward computes is split first (pipeline, tensor, context), then what
+ * is stored of it (sharding); whole copies come last. A step on it is in spread_step.c.
  */
 #include "distributed/parallel/spread.h"
 
@@ -139,7 +139,7 @@ static bool find_sizes(tn_spread_options *o, int ranks) {
 
 /* ---- Attaching ------------------------------------------------------------------------------- */
 
-/* False after raising. shards: FSDP, also where one rank has all (offload, stages of one). */
+/* False after raising. shards: uses FSDP, even where one rank has all (offload, stages of one). */
 static bool attach_all(tn_spread *s, bool shards) {
     const tn_spread_options *o = &s->options;
     void *m = s->module;
@@ -240,7 +240,7 @@ static bool find_cut(const tn_entry *entry, void *user) {
     return false;
 }
 
-/* Of rank pp of the pipeline: ", parts 0 to 3 and 8 of 14". */
+/* The parts of rank pp of the pipeline: ", parts 0 to 3 and 8 of 14". */
 static void print_parts(const tn_spread *s, int pp, FILE *f) {
     int parts = tn_pipeline_parts(s->pipeline), ranges = 0;
     for (int i = 0, first = 0; i < parts; i++) {

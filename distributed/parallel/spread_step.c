@@ -1,4 +1,4 @@
-/* A step on a mesh: micro-batches from a loader, forward and backward, whatever lies under it. */
+/* A step on a mesh: micro-batches from a loader, forward and backward, whatever the strategies. */
 #include "core/memory.h"
 #include "distributed/parallel/spread.h"
 
@@ -8,7 +8,7 @@
 
 /* ---- Without a pipeline ---------------------------------------------------------------------- */
 
-/* The share of the mean, on the device: to read it here would make the host wait. */
+/* The share of the mean, on the device: reading it here would make the host wait. */
 static tn_tensor *micro_step(tn_module *m, const tn_batch *b, int64_t n, tn_scaler *scaler) {
     TN_SCOPE;
     tn_tensor *loss = tn_mul_scalar(tn_lm_loss(m, b->x, b->y), 1.0 / (double)n);
@@ -42,7 +42,7 @@ static double evaluate_batches(tn_spread *s, tn_loader *data, int64_t n) {
 /* ---- With one -------------------------------------------------------------------------------- */
 
 /* Copies of the next n micro-batches: the loader lends one at a time. The first stage reads x, the
- * last y. Owned by the scope; NULL after an error, or when the data have ended. */
+ * last y. Owned by the scope; NULL after an error, or at the end of the data. */
 static tn_batch *copy_batches(tn_spread *s, tn_loader *data, int64_t n) {
     tn_group *pp = tn_mesh_group(s->mesh, "pp");
     tn_batch *all =

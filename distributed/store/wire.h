@@ -73,7 +73,7 @@ TN_API void tn__hello_write(uint8_t to[TN__HELLO], const uint8_t nonce[TN__NONCE
 /* False: not a Tern store. *version is the other side's. */
 TN_API bool tn__hello_read(const uint8_t from[TN__HELLO], uint8_t nonce[TN__NONCE], int *version);
 
-/* What both sides know of one connection, and a proof covers. */
+/* What both sides know about one connection, and what a proof covers. */
 typedef struct tn__bond {
     uint8_t client_nonce[TN__NONCE], server_nonce[TN__NONCE];
     uint8_t place[TN__PLACE]; /* of the server's end */

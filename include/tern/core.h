@@ -90,7 +90,8 @@ TN_API void tn_error_exit(tn_status status, const char *message);
 TN_API tn_status tn_raise(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 
 /* Takes the pending error out of one thread (false when there is none) and raises it in another:
- * how a worker's error travels. The message already says where in the worker it arose. */
+ * how a worker's error reaches the caller. The message already says where in the worker it
+ * arose. */
 typedef struct tn_error_record {
     tn_status status;
     char message[1024];

@@ -68,7 +68,7 @@ struct tn_dataset {
     void (*free)(tn_dataset *self); /* may be NULL */
 
     /* Identifies the data, for checkpoints: members of the dataset's struct (field.h); NULL:
-     * nothing. Best is a tn_digest of all examples; a version or a number of rows is better than
+     * nothing. A tn_digest of all examples is best; a version or a number of rows is better than
      * nothing. */
     const tn_field *fields;
     /* Writes the text of a tn_digest that has no data. Called at the first save or load, by the
@@ -82,9 +82,9 @@ struct tn_dataset {
     int64_t keepers, takers;
 };
 
-/* NULL is fine. What takes a dataset (a loader, tn_subset, tn_transformed, …) frees it with itself,
- * even if making it fails. A dataset taken more than once must be kept once for each taker but the
- * first, and once more if the program frees it too:
+/* NULL is fine. An object that takes a dataset (a loader, tn_subset, tn_transformed, …) frees it
+ * with itself, or at once if making the object fails. A dataset taken more than once must be kept
+ * once for each taker but the first, and once more if the program frees it too:
  *
  *     tn_dataset *one = tn_subset(tn_dataset_keep(all), first, n);
  *     tn_dataset *two = tn_subset(all, second, m);
@@ -128,9 +128,9 @@ TN_API tn_dataset *tn_concat_dataset(tn_dataset *const *datasets, int count);
 TN_API tn_dataset *tn_subset(tn_dataset *d, const int64_t *indices, int64_t n);
 
 /* Splits randomly into pieces[count], each freed separately: no example is in two of them, and
- * together they have all. lengths are counts whose sum is the dataset's size, or fractions whose
- * sum is 1: then a piece has floor(size * fraction), and the first pieces get one more each until
- * none is left. The split is a rule: nothing is stored. On failure the pieces are NULL.
+ * together they have all examples. lengths are counts whose sum is the dataset's size, or fractions
+ * whose sum is 1: then a piece has floor(size * fraction), and the first pieces get one more each
+ * until none is left. The split is a rule: nothing is stored. On failure the pieces are NULL.
  * TN_EVALUE. */
 TN_API tn_status tn_random_split(tn_dataset *d, const double *lengths, int count, uint64_t seed,
                                  tn_dataset **pieces);
@@ -145,9 +145,9 @@ TN_API tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t le
  * tn_shards_writer: the files that match `pattern` ("fineweb/train_*.bin"), in the order of their
  * names. A window is read when asked for. Windows follow each other without overlap and do not
  * cross from file to file. A token outside [0, vocab) is TN_EFORMAT when it is read, with file and
- * place, and a truncated file TN_EIO; a file of anything but tokens is TN_EFORMAT at once, and says
- * what it is; so are tokens of a larger vocabulary, if a tokens.json beside them tells, and what an
- * interrupted `tern tokens` left. TN_EIO, TN_EFORMAT.
+ * place, and a truncated file TN_EIO; a file of anything but tokens is TN_EFORMAT at once, and the
+ * error says what it is; so are tokens of a larger vocabulary, if a tokens.json beside them says
+ * so, and files that an interrupted `tern tokens` left. TN_EIO, TN_EFORMAT.
  *
  * In files of pairs an example is one prompt with its completion, at the start of the window, so
  * that it is learned as it will be used: nothing precedes it, and no completion loses its prompt. y
@@ -373,7 +373,7 @@ typedef enum tn_part_rule {
     TN_PARTS_DROP    /* floor(L / N) each: the tail of the order is left out */
 } tn_part_rule;
 
-/* By value. */
+/* Passed by value. */
 typedef struct tn_sampler {
     tn_sampler_kind kind;
     uint64_t seed;
@@ -445,10 +445,10 @@ typedef struct tn_loader_options {
 TN_API tn_loader_options tn_loader_defaults(void);
 
 /* Takes the dataset: it is freed with the loader, or if this fails. NULL after an error; an epoch
- * without a batch is one. A loader is used by one thread at a time, not always the same; a call
- * during another one, even from the dataset itself, is TN_ESTATE. Batches are on the default device
- * of the thread that makes the loader. A loader with threads is TN_ESTATE in a child of fork, which
- * does not have them. */
+ * without a batch is an error too. A loader is used by one thread at a time, not always the same; a
+ * call during another one, even from the dataset itself, is TN_ESTATE. Batches are on the default
+ * device of the thread that makes the loader. A loader with threads is TN_ESTATE in a child of
+ * fork, which does not have them. */
 TN_API tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_options options);
 TN_API void tn_loader_free(tn_loader *l); /* even mid-epoch: waits for the examples being read */
 

@@ -6,13 +6,13 @@
  *
  * Started by `tern run -n 4 ./program`, or by torchrun, mpirun or srun. Three layers, each usable
  * alone: stores (store.h), in which ranks find each other; groups, here; and parallelism
- * (parallel.h), which lays one model on many ranks.
+ * (parallel.h), which distributes one model over many ranks.
  *
  * Every wait has a deadline. After its first failure a group is dead: the failing call and every
  * later one is an error that names group, operation, number and the missing rank, on every
  * remaining rank. A rank that calls a collective with an error pending aborts the group, and one
- * that exits with it (tn_error_exit) or calls tn_dist_finish all its groups, so that its peers get
- * an error instead of hanging.
+ * that exits with it (tn_error_exit) or calls tn_dist_finish aborts all its groups, so that its
+ * peers get an error instead of hanging.
  *
  * Read next: parallel.h, docs/distributed.md, distributed/group/engine/local.c.
  */
@@ -59,7 +59,7 @@ typedef struct tn_dist_options {
 TN_API tn_dist_options tn_dist_defaults(void);
 
 /* Joins the other ranks. The library owns the group until tn_dist_finish. A second call returns the
- * same group. NULL after an error: TN_EPEER (names who is missing), TN_EVALUE (a bad variable),
+ * same group. NULL after an error: TN_EPEER (names the missing ranks), TN_EVALUE (a bad variable),
  * … */
 TN_API tn_group *tn_dist_init(tn_dist_options options);
 TN_API tn_group *tn_world(void); /* tn_dist_init's group; NULL before it and after tn_dist_finish */
@@ -103,7 +103,7 @@ TN_API tn_group *tn_group_split(tn_group *parent, int colour);
  * TN_ESTATE. */
 TN_API void tn_group_free(tn_group *g);
 
-/* Gives up: all ranks' operations on g fail with this reason, now and later. */
+/* Aborts the group: all ranks' operations on g fail with this reason, now and later. */
 TN_API void tn_group_abort(tn_group *g, const char *reason);
 
 /* A tensor in memory that the group's operations need not copy (an ordinary one if the engine has

@@ -66,13 +66,13 @@ typedef enum tn_tp_style {
     TN_TP_COLUMN, /* linear: this rank's rows of weight and bias, so columns of the result */
     TN_TP_ROW,   /* linear: this rank's columns; the region ends: the sum of all ranks, then bias */
     TN_TP_VOCAB, /* embedding: this rank's rows, others' give 0; the sum of all ranks */
-    TN_TP_LOGITS,  /* linear: COLUMN; who calls the model gets all columns, tn_lm_loss these */
+    TN_TP_LOGITS,  /* linear: COLUMN; a direct call gives all columns, tn_lm_loss uses these */
     TN_TP_SEQUENCE /* between regions: norm, dropout, embedding of positions (`sequence`) */
 } tn_tp_style;
 typedef struct tn_tp_rule {
     const char *paths; /* of modules, with spaces between them; * is anything but a dot */
     tn_tp_style style;
-    int pieces; /* COLUMN: how many matrices lie side by side, 3 for q, k and v in one */
+    int pieces; /* COLUMN: how many matrices are side by side, 3 for q, k and v in one */
 } tn_tp_rule;
 
 /* ---- GPT-2 (Radford et al. 2019) ------------------------------------------------------------- */
@@ -312,8 +312,7 @@ TN_API tn_lm_load_options tn_lm_load_defaults(void);
 /* Initialises m with the folder's options, and loads the weights. After an error m is finished. */
 TN_API tn_status tn_gpt_load_hf(tn_gpt *m, const char *folder, tn_lm_load_options options);
 TN_API tn_status tn_llama_load_hf(tn_llama *m, const char *folder, tn_lm_load_options options);
-/* The same for any family: a tn_gpt or tn_llama, to be freed with tn_lm_free. NULL after an
- * error. */
+/* The same for any family: a tn_gpt or tn_llama; free it with tn_lm_free. NULL after an error. */
 TN_API tn_module *tn_lm_load(const char *folder, tn_lm_load_options options);
 TN_API void tn_lm_free(void *m); /* finishes it, too; NULL is fine */
 

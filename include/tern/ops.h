@@ -111,7 +111,7 @@ TN_API tn_tensor *tn_logical_or(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_logical_xor(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_logical_not(tn_tensor *x);
 
-/* What kind of number: any dtype, result bool, no gradient. */
+/* Tests of elements: any dtype, result bool, no gradient. */
 TN_API tn_tensor *tn_isnan(tn_tensor *x);
 TN_API tn_tensor *tn_isinf(tn_tensor *x);
 TN_API tn_tensor *tn_isfinite(tn_tensor *x);

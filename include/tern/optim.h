@@ -230,7 +230,7 @@ TN_API const char *tn_optim_kind(const tn_optim *opt); /* "adamw" */
  *     tn_scaler_step(scaler, opt);                            // instead of tn_optim_step
  *     tn_scaler_update(scaler);
  *
- * All ranks decide alike, since an overflow on any is in everyone's reduced gradients. */
+ * All ranks decide the same, since an overflow on any is in everyone's reduced gradients. */
 typedef struct tn_scaler tn_scaler;
 typedef struct tn_scaler_options {
     double scale;     /* 65536: initially */

@@ -1,4 +1,4 @@
-/* A model's layers on different ranks, with micro-batches in between (Huang et al. 2019,
+/* A model's layers on different ranks, and micro-batches that pass through them (Huang et al. 2019,
  * arXiv:1811.06965).
  *
  *     tn_pipeline *pipe = tn_pipeline_new(&gpt, pp, tn_pipeline_defaults());
@@ -6,10 +6,11 @@
  *     double loss = tn_pipeline_step(pipe, batches, 8, NULL);   // forward and backward of 8
  *     tn_optim_step(opt);
  *
- * A *stage* is some of the model's parts in a row: of a language model its embedding, its blocks
- * and its head (tn_lm_parts), of a tn_sequential its modules. Each rank has one stage, or several;
- * the parameters of the others have no elements here. What order a rank takes its micro-batches in
- * is a *schedule*, which is data: it can be read, drawn and simulated without a model.
+ * A *stage* is some consecutive parts of the model. The parts of a language model are its
+ * embedding, its blocks and its head (tn_lm_parts); those of a tn_sequential are its modules. Each
+ * rank has one stage, or several; the parameters of the others have no elements here. The order in
+ * which a rank takes its micro-batches is a *schedule*. It is data: it can be read, drawn and
+ * simulated without a model.
  *
  * Read next: docs/splitting.md, distributed/parallel/pipeline/schedule.c.
  */
@@ -30,12 +31,12 @@ typedef enum tn_pipe_kind {
     /* Forwards as needed to keep later stages busy, then one forward and one backward in turn
      * (Narayanan et al. 2021, arXiv:2104.04473): at most as many graphs alive as ranks. */
     TN_PIPE_1F1B,
-    TN_PIPE_GPIPE, /* all forwards, then all backwards: as fast, all graphs alive */
+    TN_PIPE_GPIPE, /* all forwards, then all backwards: equally fast, all graphs alive */
     /* Stages s, s + ranks, … on one rank, so that the pipeline fills in smaller steps: a shorter
-     * wait, more messages. The number of micro-batches is a multiple of that of ranks. */
+     * wait, more messages. The number of micro-batches is a multiple of the number of ranks. */
     TN_PIPE_INTERLEAVED,
-    /* 1F1B in which backward is two actions, so that the gradients of weights fill what was waiting
-     * (ZB-H1; Qi et al. 2023, arXiv:2401.10241). To draw and simulate: tn_pipeline_new has no such
+    /* 1F1B in which backward is two actions, so that the gradients of weights fill the gaps (ZB-H1;
+     * Qi et al. 2023, arXiv:2401.10241). Only to draw and simulate: tn_pipeline_new has no such
      * backward. */
     TN_PIPE_ZERO_BUBBLE
 } tn_pipe_kind;
@@ -53,12 +54,12 @@ typedef struct tn_pipe_schedule {
     tn_pipe_action **rows;
 } tn_pipe_schedule;
 
-/* chunks: stages of a rank, 1 but for INTERLEAVED. NULL after TN_EVALUE: a number below 1, chunks
- * that the kind has not, micro-batches that are no multiple. */
+/* chunks: stages per rank, 1 except for INTERLEAVED. NULL after TN_EVALUE: a number below 1, chunks
+ * that the kind does not have, a number of micro-batches that is not a multiple. */
 TN_API tn_pipe_schedule *tn_pipe_schedule_new(tn_pipe_kind kind, int ranks, int chunks, int micros);
-/* One of one's own: a line for each rank, "F0.0 F0.1 B0.0 B0.1": stage 0, micro-batches 0 and 1.
+/* Your own schedule: a line for each rank, "F0.0 F0.1 B0.0 B0.1": stage 0, micro-batches 0 and 1.
  * NULL after TN_EVALUE, which names the word: no such action, a stage on another rank, an action
- * that is there twice or missing. */
+ * that is missing or occurs twice. */
 TN_API tn_pipe_schedule *tn_pipe_schedule_read(const char *text);
 TN_API void tn_pipe_schedule_free(tn_pipe_schedule *s);
 
@@ -74,8 +75,8 @@ typedef struct tn_pipe_outcome {
 } tn_pipe_outcome;
 
 /* Runs the schedule without a model. Every stage costs the same. TN_ESTATE: it cannot end, since
- * two actions wait for each other; names both. drawing: NULL, or where the course is drawn as text,
- * a line for each rank. */
+ * two actions wait for each other; names both. drawing: NULL, or where to draw the step as text, a
+ * line for each rank. */
 TN_API tn_status tn_pipe_simulate(const tn_pipe_schedule *s, tn_pipe_cost cost,
                                   tn_pipe_outcome *outcome, FILE *drawing);
 
@@ -83,27 +84,27 @@ TN_API tn_status tn_pipe_simulate(const tn_pipe_schedule *s, tn_pipe_cost cost,
 
 typedef struct tn_pipeline_options {
     tn_pipe_kind kind; /* TN_PIPE_1F1B */
-    int chunks;        /* 1; stages of a rank, more with TN_PIPE_INTERLEAVED */
+    int chunks;        /* 1; stages per rank, more with TN_PIPE_INTERLEAVED */
     /* [stages - 1] the first part of each stage but the first. NULL: so that the largest stage has
      * as few multiplications as possible, counted in elements of matrices. */
     const int *cuts;
-    const tn_pipe_schedule *schedule; /* NULL: of `kind` */
+    const tn_pipe_schedule *schedule; /* NULL: that of `kind` */
     /* The loss of a micro-batch from the last part's output; NULL: that of tn_lm_loss. */
     tn_tensor *(*loss)(tn_tensor *out, tn_tensor *y, void *user);
     /* Called before and after each action of this rank; NULL. It may put other weights into the
      * fields of this rank's stage, for the forwards to come (examples/25_pipedream.c). */
     void (*on_action)(tn_pipe_action a, bool done, void *user);
-    void *user; /* of both */
+    void *user; /* passed to both */
     bool from_defaults;
 } tn_pipeline_options;
 TN_API tn_pipeline_options tn_pipeline_defaults(void);
 
-/* Lays the parts of m, a language model or a tn_sequential, on the ranks of pp, until m is
+/* Distributes the parts of m, a language model or a tn_sequential, over the ranks of pp, until m is
  * finished. Compares modules and options, gives every rank rank 0's parameters and buffers, and
- * frees the parameters that only other ranks' stages use; of a module built under TN_DEFER_INIT
- * each rank makes its own alone. A parameter that stages share (a tied embedding) stays on each of
- * their ranks, and its gradients are summed. Names, tn_module_count, checkpoints and folders of
- * weights are those of the whole model.
+ * frees the parameters that only other ranks' stages use; if m was built under TN_DEFER_INIT, each
+ * rank makes only its own. A parameter that stages share (a tied embedding) stays on each of their
+ * ranks, and its gradients are summed. Names, tn_module_count, checkpoints and folders of weights
+ * are those of the whole model.
  *
  * Every rank calls, before anything else is attached: then tn_tensor_parallel, tn_context_parallel,
  * tn_fsdp or tn_ddp, the optimiser. pp NULL: one rank, which runs the micro-batches in turn. pp,
@@ -118,15 +119,16 @@ TN_API tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options o
 /* Forward and backward of n micro-batches, all of one shape: the rank of the first stage reads
  * their x, that of the last their y; the others may be NULL. Adds the gradients of the mean loss,
  * scaled by the scaler (NULL: not), and sends them as a backward does. Returns the mean loss, on
- * every rank; NaN after an error, which ends the step on every rank. What is attached to m sees n
- * micro-batches, and so do the random numbers: the results are those of one rank that accumulates
- * them, bit for bit, but that a tied parameter's gradients are added in another order. */
+ * every rank; NaN after an error, which ends the step on every rank. Everything attached to m sees
+ * n micro-batches, and random numbers are drawn for n: the results are those of one rank that
+ * accumulates them, bit for bit, except that a tied parameter's gradients are added in a different
+ * order. */
 TN_API double tn_pipeline_step(tn_pipeline *p, const tn_batch *batches, int n, tn_scaler *scaler);
 /* The mean loss of n micro-batches, without gradients: for validation. */
 TN_API double tn_pipeline_loss(tn_pipeline *p, const tn_batch *batches, int n);
 TN_API int tn_pipeline_parts(const tn_pipeline *p);           /* of the whole model */
-TN_API int tn_pipeline_stage(const tn_pipeline *p, int part); /* that has this part */
-TN_API int tn_pipeline_alive(const tn_pipeline *p); /* graphs of the last step here, at most */
+TN_API int tn_pipeline_stage(const tn_pipeline *p, int part); /* the one with this part */
+TN_API int tn_pipeline_alive(const tn_pipeline *p); /* most graphs at once here, in the last step */
 
 #ifdef __cplusplus
 }

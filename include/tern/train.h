@@ -1,7 +1,7 @@
 /* What goes around a training loop, which stays the program's own.
  *
- *     tn_options_parse(argc, argv, "Trains a net.", table);       // the program's options and a
- * run's tn_group *world = tn_setup_world(&setup);                   // ranks, device, threads
+ *     tn_options_parse(argc, argv, "Trains a net.", table);       // the program's options, a run's
+ *     tn_group *world = tn_setup_world(&setup);                   // ranks, device, threads
  *     ... data, net ...
  *     tn_setup_model(&setup, world, &net);                        // precision, layout on ranks
  *     ... optimiser, schedule ...
@@ -99,12 +99,12 @@ TN_API tn_setup tn_setup_defaults(void);
 /* Joins all ranks (tn_dist_init), and sets the default device and the number of threads. */
 TN_API tn_group *tn_setup_world(const tn_setup *s);
 
-/* Sets m's precision, and lays it out on the ranks by `mesh` (tn_spread_new): each has all of it,
+/* Sets m's precision, and splits it over the ranks by `mesh` (tn_spread_new): each has all of it,
  * or `shard` of them share it; s->stage is then the stage used, 0 if each has all. Makes deferred
  * weights (TN_DEFER_INIT). Every rank calls, before the optimiser is made. TN_EVALUE: sizes that do
  * not divide. */
 TN_API tn_status tn_setup_model(tn_setup *s, tn_group *world, void *m);
-/* After it: the ranks that have other batches than this one, for the sampler (tn_spread_data). */
+/* After it: the ranks with different batches, for the sampler (tn_spread_data). */
 TN_API tn_group *tn_setup_data(const tn_setup *s);
 TN_API void tn_setup_finish(tn_setup *s); /* after m is finished, before tn_dist_finish */
 
@@ -227,7 +227,8 @@ TN_API tn_status tn_run_stop_early(tn_run *r, const char *name, tn_early_options
  * first counts as better. Until the run ends, the best at the last two checkpoints are kept too,
  * since a killed run continues from there. */
 TN_API tn_status tn_run_keep_best(tn_run *r, const char *name, int64_t k, bool larger_is_better);
-/* The path of the best, to be freed. NULL: none yet, or after an error. Every rank calls. */
+/* The path of the best, for the caller to free. NULL: none yet, or after an error. Every rank
+ * calls. */
 TN_API char *tn_run_best(tn_run *r);
 
 /* Draws the curves in characters, on rank 0 only. */

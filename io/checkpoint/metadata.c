@@ -5,12 +5,15 @@
  *     model           its description: each module's options (nn/describe.c)
  *     optim           kind, steps, learning rate, number of groups;
  *                     optim.group.I: lr scale and weight decay; optim.group.I.parameters: their
- * number; optim.options: those that the groups share schedule        its options loader what it
- * loads and how; loader.data: identifies the data; loader.place: epoch and index of the next batch;
- * loader.passes: epochs per pass, and number of passes that have ended; loader.share: batch size,
- * and number of parts (ranks) generator       seed, stream, call scaler          scale, streak;
- * scaler.options plateau         rate, best, bad ones, cooldown, whether there is a best;
- * plateau.options average         updates; average.options
+ *                     number; optim.options: those that the groups share
+ *     schedule        its options
+ *     loader          what it loads and how; loader.data: identifies the data; loader.place: epoch
+ *                     and index of the next batch; loader.passes: epochs per pass, and number of
+ *                     passes that have ended; loader.share: batch size, and number of parts (ranks)
+ *     generator       seed, stream, call
+ *     scaler          scale, streak; scaler.options
+ *     plateau         rate, best, bad ones, cooldown, whether there is a best; plateau.options
+ *     average         updates; average.options
  *
  * Options are JSON objects, or prose in older files (nn/describe.c). The others are state: values
  * separated by spaces. Both are made from tables of fields (tern/field.h). Options are compared

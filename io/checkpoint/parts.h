@@ -4,8 +4,8 @@
  *     folder/step-000100/rank-00003.safetensors   pieces, each of 1 dimension, by name
  *
  *     {"digest":"…","format":"tern-parts-1",
- *      "metadata":{…},                            as in a checkpoint of one file
- * (io/checkpoint/metadata.c) "files":[{"name":"rank-00000.safetensors","bytes":…}, …],
+ *      "metadata":{…},                            as in one file (io/checkpoint/metadata.c)
+ *      "files":[{"name":"rank-00000.safetensors","bytes":…}, …],
  *      "tensors":{"model.wte.weight":{"dtype":"F32","whole":[50257,768],"pieces":[
  *          {"file":0,"digest":"…","dim":-1,"pieces":1,"slice":0,"slices":1,"start":0,"length":…},
  *          …]}, …}}

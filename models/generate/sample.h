@@ -1,7 +1,7 @@
 /* The next token from a vocabulary's logits: pure functions, for one sequence at a time.
  *
- *     tn__sample_candidates(logits, vocab, how, &c);      which may come next, and how likely each
- * is token = tn__sample_draw(&c, u);                     one of them, u in [0, 1)
+ *     tn__sample_candidates(logits, vocab, how, &c);      which may come next, and how likely
+ *     token = tn__sample_draw(&c, u);                     one of them, u in [0, 1)
  *
  * The order of the steps is Hugging Face's: repetition penalty, temperature, top_k, top_p.
  */

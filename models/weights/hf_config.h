@@ -17,7 +17,7 @@ typedef struct tn__hf_config {
     double dropout;         /* 0: the config's only tells how others trained */
 } tn__hf_config;
 
-/* Of a file in the folder, "config.json". False after raising; nothing is to be freed then. */
+/* Opens a file of the folder, "config.json". False after raising; then there is nothing to free. */
 bool tn__hf_config_open(tn__hf_config *c, const char *folder, const char *file,
                         const char *operation);
 void tn__hf_config_free(tn__hf_config *c);

@@ -1,7 +1,7 @@
 /* Elements of a tensor in a file, for one rank (hf_read.h).
  *
  * A layout's runs are themselves ranges of the file. If a matrix is transposed in the file, a row
- * there is a column here: of each, the layout's elements of that column are read and put into their
+ * there is a column here: from each such row the layout's elements are read, and put into their
  * rows.
  */
 #include "models/weights/hf_read.h"
@@ -25,7 +25,7 @@ static size_t element_size(const tn_safetensors *f, const char *name) {
 /* One dimension of a block: index i of it is index `place(i)` of the whole, and up to `left(i)`
  * indices from there on are consecutive in both. */
 typedef struct axis {
-    int64_t count, piece, slice, first; /* of the block; of a piece, a slice, where it begins */
+    int64_t count, piece, slice, first; /* of the block, a piece, a slice; the slice's begin */
 } axis;
 
 static axis axis_of(const tn_layout *l, int dim) {

@@ -34,7 +34,7 @@ typedef struct tn__hf_weights {
     int count;
 } tn__hf_weights;
 
-/* False after raising TN_EIO, TN_EFORMAT, TN_ENOMEM; nothing is to be freed then. */
+/* False after raising TN_EIO, TN_EFORMAT, TN_ENOMEM; then there is nothing to free. */
 bool tn__hf_weights_open(tn__hf_weights *w, const char *folder, bool mapped, const char *operation);
 void tn__hf_weights_free(tn__hf_weights *w);
 

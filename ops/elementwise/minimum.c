@@ -2,6 +2,7 @@
  *
  *     a, b: shapes that broadcast, same dtype, any but bool       y: the common shape
  *     da = dy where a is y, dy / 2 where a = b, 0 where a > b;  db the same
+ *
  * With a NaN both get dy, as in PyTorch.
  */
 #include "ops/op.h"

@@ -1,7 +1,7 @@
 /* linear_q8(x, w, scale, b) = x (scale w)^T + b, with an 8-bit signed weight
  *
- *     x: (…, in), f32 f64 bf16 f16; w: (out, in), i8; scale: (out), a float; b: (out), like x, or
- * absent y: (…, out), like x
+ *     x: (…, in), f32 f64 bf16 f16; w: (out, in), i8; scale: (out), a float
+ *     b: (out), like x, or absent       y: (…, out), like x
  *
  * Row j of the weight is scale[j] w[j]. The kernel reads w once and keeps its sums in f32. x, scale
  * and b have gradients, through the composition; bytes have none.

@@ -14,6 +14,7 @@
  *     beta[t, s]  the same from the end, without p[t, e_s]
  *     loss = -log(exp alpha[T_n-1, L-1] + exp alpha[T_n-1, L-2])
  *     dx[t, c] = (softmax(x)[t, c] - the sum over e_s = c of exp(alpha + beta + loss)) dloss
+ *
  * and 0 after the frames. For the mean each loss is divided by its target's length (at least 1) and
  * by N. A target without an alignment has loss inf, or 0 with zero_infinity, and gradient 0. A
  * sequence with NaN in its frames has loss NaN, and so has its gradient.

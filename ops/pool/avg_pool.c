@@ -1,8 +1,9 @@
 /* avg_pool(x): the mean of each window, of 1, 2 or 3 dimensions
  *
  *     x: (N, C, in…), f32 f64 bf16 f16       y: (N, C, out…)
- *     y = sum of the window / divisor: its number of elements, with or without the padding, or a
- * given number dx = avg_unpool(dy)
+ *     y = sum of the window / divisor
+ *     divisor: the window's number of elements, with or without the padding, or a given number
+ *     dx = avg_unpool(dy)
  */
 #include "ops/pool/avg_pool.h"
 

@@ -1,9 +1,11 @@
 /* max_pool(x): the largest element of each window, of 1, 2 or 3 dimensions
  *
  *     x: (N, C, in…), f32 f64 bf16 f16       y: (N, C, out…)       index: (N, C, out…) i32
- *     index: the position of each in its plane, in row-major order; NaN wins, and the first of
- * equal elements. A window that is all padding (a dilated one may be) gives -inf, and -1. dx: dy at
- * index, added up where windows overlap, and 0 elsewhere
+ *     index: the position of each in its plane, in row-major order
+ *     dx: dy at index, added up where windows overlap, and 0 elsewhere
+ *
+ * NaN wins, and the first of equal elements. A window that is all padding (a dilated one may be)
+ * gives -inf, and -1.
  *
  * Adaptive pooling is the same with other windows. The index is made if a gradient may be needed. A
  * task is a plane, so no two tasks add to the same element.

@@ -1,8 +1,10 @@
 /* resample(x): one dimension with another number of elements, each a sum of up to four of x's
  *
  *     x: any shape, f32 f64 bf16 f16       y: like x, `out` elements along dim
- *     nearest: one element; linear: the two around a point; cubic: four, with the weights of Keys
- * 1981 for a = -0.75, as in PyTorch; beyond an end the element at that end dx = resample_grad(dy)
+ *     dx = resample_grad(dy)
+ *
+ * Nearest: one element; linear: the two around a point; cubic: four, with the weights of Keys 1981
+ * for a = -0.75, as in PyTorch; beyond an end the element at that end.
  *
  * Pictures and volumes are interpolated along one dimension after another.
  */

@@ -22,7 +22,7 @@ typedef struct tn__taps {
     int64_t (*place)[RESAMPLE_TAPS];
     double (*weight)[RESAMPLE_TAPS];
 } tn__taps;
-/* False without memory; then there is nothing to free. */
+/* False if out of memory; then there is nothing to free. */
 bool tn__taps_make(tn__taps *taps, const tn__resample_args *args, tn_dtype dtype);
 void tn__taps_free(tn__taps *taps);
 

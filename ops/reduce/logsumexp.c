@@ -2,8 +2,9 @@
  *
  *     x: any shape, f32 f64 bf16 f16
  *     y: x's shape without dims (or 1 there); -inf over no elements, or over -inf only
- *     dx = dy · exp(x - m) / sum exp(x - m), not from y: with a large m the log of the sum is
- * rounded away
+ *     dx = dy · exp(x - m) / sum exp(x - m)
+ *
+ * dx is not computed from y: with a large m the log of the sum is rounded away.
  */
 #include "ops/reduce/reduce.h"
 

@@ -1,8 +1,8 @@
 /* y = x laid out next to itself, times[i] times along dimension i
  *
- *     x: any shape and dtype; times: at least one per dimension of x; further ones are for new
- * leading dimensions of size 1 y: each size multiplied by its times dx = the sum of dy's
- * repetitions
+ *     x: any shape and dtype       y: each size multiplied by its times
+ *     times: at least one per dimension of x; extra ones are for new leading dimensions of size 1
+ *     dx = the sum of dy's repetitions
  */
 #include "ops/shape/shape.h"
 

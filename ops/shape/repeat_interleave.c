@@ -1,7 +1,8 @@
 /* y = x with each slice along one dimension repeated `times` times
  *
- *     x: any dtype, any shape but 0-dimensional       y: x's shape with `times` times its size at
- * dim dx = the sum of dy's repetitions
+ *     x: any dtype, any shape but 0-dimensional
+ *     y: x's shape with `times` times its size at dim
+ *     dx = the sum of dy's repetitions
  */
 #include "ops/shape/shape.h"
 

@@ -169,7 +169,7 @@ static int keep_order(tn_group *unused, const char *argument) {
         tn_tensor *y = tn_mul_scalar(tn_add(x, x), round + 1); /* queued, perhaps not begun */
         tn_work *first = tn_all_reduce(world, y, TN_SUM);
         tn_work *second = tn_all_reduce(world, x, TN_MAX);
-        tn_tensor *other = tn_full(TN_DIMS(N), -1, TN_F32); /* while they travel */
+        tn_tensor *other = tn_full(TN_DIMS(N), -1, TN_F32); /* while they are sent */
         rank_assert(tn_work_wait(second, 0) == TN_OK && tn_work_wait(first, 0) == TN_OK);
         tn_tensor *z = tn_mul_scalar(y, 0.5);
         tn_drop(y); /* its memory is free for the next */

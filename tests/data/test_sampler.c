@@ -256,7 +256,7 @@ static void find_batches(const tn_sampler *s, int64_t epoch, int64_t *batch_of) 
     }
 }
 
-/* Of the pairs of lines that share a batch in the first epoch, the fraction that do again. */
+/* The fraction of the pairs of lines sharing a batch in the first epoch that do so again. */
 static double pairs_again(const tn_sampler *s) {
     int64_t before[LINES], after[LINES], pairs = 0, again = 0;
     find_batches(s, 0, before);

@@ -17,12 +17,12 @@
  *             model  a layer that the others lack
  *             mesh   another mesh of as many ranks
  *     PHASE   rendezvous  before the ranks have met        forward    before the forward
- *             bucket      one bucket travels, the next does not
+ *             bucket      one bucket is sent, the next is not
  *             hook        in a gradient hook               optimiser  between backward and step
  *             save        while the checkpoint is being written
  *             attach      with --stage or --mesh: before the model is cut
  *             gather      with --stage: one unit is here, the next is not
- *             scatter     the same: one unit's gradients travel, the next's are not made yet
+ *             scatter     the same: one unit's gradients are sent, the next's are not made yet
  *             forward     with --mesh: one block has run, the next has not; backward: likewise
  *             step        with --stage or --mesh: before the norm of all gradients
  *             part        the same: while a checkpoint in parts is being written, behind training
@@ -298,7 +298,7 @@ static tn_tensor *lm_loss(int64_t step, tn_group *data) {
 
 /* ---- The training ---------------------------------------------------------------------------- */
 
-/* data: the ranks with other batches */
+/* data: the ranks with different batches */
 static double train_step(tn_optim *optim, int64_t at, tn_group *data) {
     TN_SCOPE;
     tn_tensor *loss = mesh ? lm_loss(at, data) : net_loss(at);

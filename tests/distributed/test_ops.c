@@ -143,7 +143,7 @@ static tn_tensor *loss_of_gradient(tn_tensor *dx, int r) {
     return tn_sum_all(tn_mul(make_numbers(tn_shape(dx), 200 + r), tn_square(dx)));
 }
 
-/* x's last two dimensions are swapped on the way, so what travels was not contiguous. */
+/* x's last two dimensions are swapped on the way, so what is sent was not contiguous. */
 static tn_tensor *turn_last(tn_tensor *x) {
     int n = tn_ndim(x);
     return tn_transpose(x, n - 2, n - 1);

@@ -31,7 +31,7 @@ struct allocation {
 
 cudaError_t device_alloc(int device, size_t bytes, void **memory);
 cudaError_t host_alloc(size_t bytes, void **memory);
-/* Of a device's memory, or of page-locked memory. */
+/* Releases a device's memory, or page-locked memory. */
 bool release(void *memory, bool of_device);
 /* The allocation that has this address; NULL: the host's own memory. */
 const allocation *allocation_of(const void *address);

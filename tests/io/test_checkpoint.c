@@ -77,7 +77,7 @@ static void test_goes_on_bit_for_bit(void **state) {
         }
         losses[i] = small_run_step(&a);
     }
-    small_run_open(&b, 2); /* other weights, another number of threads */
+    small_run_open(&b, 2); /* different weights, a different number of threads */
     tn_optim_group(b.optim, 0)->weight_decay = 0.7;
     small_run_step(&b);
     tn_checkpoint c = small_run_checkpoint(&b);

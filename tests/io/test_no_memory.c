@@ -299,7 +299,8 @@ static void use_weights(void) {
     assert_int_equal(done, tn_error() == TN_OK);
 }
 
-/* An optimiser over plain tensors, whose state has other shapes, and an average of its weights. */
+/* An optimiser over plain tensors, whose state has different shapes, and an average of its
+ * weights. */
 static void use_optimisers(void) {
     TN_SCOPE;
     tn_linear net;

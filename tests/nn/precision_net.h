@@ -93,7 +93,7 @@ static inline void net_backward(net *n, int64_t number) {
 
 /* ---- Memory and bits ------------------------------------------------------------------------- */
 
-/* Of the device that has the module. */
+/* Memory of the device that has the module. */
 static inline tn_memory_stats memory_now(void) {
     return tn_device_memory(tn_default_device());
 }

@@ -22,7 +22,7 @@ struct mesh_program {
     int dp, shard, cp, tp; /* … these ranks */
     program_way way;
     int stage;
-    bool sum;      /* gradients are summed over the ranks with other batches, not averaged */
+    bool sum;      /* summed over the ranks with different batches, not averaged */
     bool sequence; /* under tp */
     tn_cp_kind kind;
     bool bf16, late_policy; /* late: the policy is set after the model is split */
@@ -73,7 +73,7 @@ static inline void mesh_program_init(mesh_model *m, const mesh_program *p, int r
     }
 }
 
-/* Of a micro-batch: even numbers are tokens, odd ones targets. Both index dtypes in turn. */
+/* Part of a micro-batch: even numbers are tokens, odd ones targets. Both index dtypes in turn. */
 static inline tn_tensor *mesh_program_batch(const mesh_program *p, int64_t number) {
     tn_tensor *t = mesh_tokens_of(&p->shape, PROGRAM_ROWS, number);
     int64_t *at = tn_data_mut(t);
@@ -231,7 +231,7 @@ static inline double mesh_difference(const mesh_program *a, const mesh_program *
     return train_difference(a->bits, b->bits);
 }
 
-/* Checks that both, which have run, are equal to rounding. */
+/* Checks that both, which have run, are equal up to rounding. */
 static inline void mesh_expect_close(const mesh_program *one, const mesh_program *split,
                                      double within) {
     double most = mesh_difference(one, split);

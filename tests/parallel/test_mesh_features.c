@@ -300,7 +300,7 @@ static void test_dropout_masks(void **state) {
 /* ---- Evaluation ------------------------------------------------------------------------------ */
 
 enum { WINDOWS = 11, LENGTHS = 3 };
-static const int64_t lengths[LENGTHS] = {8, 5, 1}; /* no multiple of cp's ranks either */
+static const int64_t lengths[LENGTHS] = {8, 5, 1}; /* not a multiple of cp's ranks either */
 
 typedef struct evaluation {
     const char *mesh;

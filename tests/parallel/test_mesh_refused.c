@@ -153,7 +153,7 @@ typedef struct mistake {
     const char *says;
 } mistake;
 
-/* The sampler of validation was given all ranks, that of training those with other batches. */
+/* The sampler of validation was given all ranks, that of training those with different batches. */
 static void validate_apart(tn_group *world, mesh_model *m) {
     tn_tensor *x = mesh_tokens(29, ROWS, 1);
     CHECK(!tn_is_inert(tn_lm_loss(m, x, x)));

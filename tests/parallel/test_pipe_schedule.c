@@ -88,7 +88,7 @@ static void courses_are_drawn(void **state) {
     free(text);
 }
 
-/* ---- One's own ------------------------------------------------------------------------------- */
+/* ---- From text ------------------------------------------------------------------------------- */
 
 static void texts_are_read(void **state) {
     (void)state;

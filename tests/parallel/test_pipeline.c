@@ -12,7 +12,7 @@ typedef struct pipe_run {
     mesh_shape shape;
     tn_pipe_kind kind;
     int ranks, chunks, micros; /* ranks: of the pipeline */
-    int data;                  /* ranks with other batches */
+    int data;                  /* ranks with different batches */
     int stage;                 /* FSDP over these; 0: DDP, if there are any */
     bool bf16, recompute, deferred, schedule;
     double losses[STEPS], norms[STEPS];
@@ -369,7 +369,8 @@ static tn_tensor *draw_numbers(tn_dims dims, int64_t number) {
     return tn_normal_(tn_empty(dims, TN_F32), 0, 1, &g);
 }
 
-/* Layers without parameters, and with buffers that training changes; boundaries of other shapes. */
+/* Layers without parameters, and with buffers that training changes; boundaries of different
+ * shapes. */
 static void trains_list(tn_group *world, void *user) {
     static const int cuts[] = {2, 4};
     list_run *r = user;

@@ -6,7 +6,7 @@
 
 enum { RUNS = SLEEP_ZERO_BUBBLE }; /* those that can run */
 
-/* All at once, each on ranks of its own: who sleeps needs no core. */
+/* All at once, each on ranks of its own: a sleeping rank needs no core. */
 static void measure_ranks(tn_group *world, void *user) {
     tn_mesh *mesh =
         tn_mesh_new(world, 2, (int[]){RUNS, SLEEP_RANKS}, (const char *const[]){"run", "pp"});

@@ -49,7 +49,8 @@ static void test_sequence(void **state) {
     }
 }
 
-/* Dropout draws other masks than on one rank: it trains, and ranks agree (train_whole checks). */
+/* Dropout draws different masks than on one rank: it trains, and ranks agree (train_whole
+ * checks). */
 static void test_sequence_with_dropout(void **state) {
     (void)state;
     mesh_program p = program_of(false, 2);

@@ -19,7 +19,7 @@ static tn_optim *make_adamw(void *m) {
     return tn_adamw(m, TN_WITH(tn_adamw, .lr = 1e-2, .no_decay = tn_match_vectors));
 }
 
-/* Its state has other shapes than the parameters. */
+/* Its state has different shapes than the parameters. */
 static tn_optim *make_adafactor(void *m) {
     return tn_adafactor(m, tn_adafactor_defaults());
 }

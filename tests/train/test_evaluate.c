@@ -228,7 +228,7 @@ static void evaluate_rank(tn_group *world, void *user) {
     tn_module_finish(&gpt);
 }
 
-/* 1 to 6 ranks, some of them without a share, and windows that are no multiple of a batch. */
+/* 1 to 6 ranks, some of them without a share, and windows that are not a multiple of a batch. */
 static void test_ranks(void **state) {
     (void)state;
     share s = {.path = write_tokens("val_0.bin", 0, 75)};

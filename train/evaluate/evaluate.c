@@ -173,7 +173,7 @@ static tn_status do_rounds(evaluation *e) {
     return TN_OK;
 }
 
-/* The first parameter of which other ranks have other blocks. */
+/* The first parameter of which other ranks have different blocks. */
 typedef struct first_block {
     char path[256];
     int64_t slice;
@@ -202,8 +202,8 @@ static bool shares_sequences(const tn__loss_rule *rule, const tn_group *g) {
     return shares;
 }
 
-/* Ranks that have other blocks of a matrix, or positions of one sequence, compute a batch together:
- * they must not be given batches of their own. False after raising, on all ranks. */
+/* Ranks that have different blocks of a matrix, or positions of one sequence, compute a batch
+ * together: they must not be given batches of their own. False after raising, on all ranks. */
 static bool ranks_alike(const evaluation *e, const tn__loss_rule *rule) {
     TN_SCOPE;
     TN__ON_CPU;

@@ -2,7 +2,7 @@
  * about to do, and a difference is an error that names both sides, instead of wrong numbers or a
  * wait for the deadline.
  *
- * The fingerprints travel through the engine itself: by an all_gather before a collective and
+ * The fingerprints are sent through the engine itself: by an all_gather before a collective and
  * before an allocation; before a send by a message to the receiver, which compares. That costs one
  * small operation each.
  */

@@ -218,7 +218,7 @@ static void make_sets(tn_fsdp_state *s, bool alone) {
 
 /* ---- The other ranks ------------------------------------------------------------------------- */
 
-/* Describes the sets, a line each; to be freed. NULL after raising. */
+/* Describes the sets, a line each; the caller frees it. NULL after raising. */
 static char *describe_sets(const tn_fsdp_state *s) {
     tn__buffer text = {.operation = "fsdp"};
     tn__buffer_format(&text, "that make %d sets", s->set_count);

@@ -306,7 +306,7 @@ static void check_options(const tn_fsdp_options *o) {
     }
 }
 
-/* The options as text, one per line; to be freed. NULL after raising. */
+/* The options as text, one per line; the caller frees it. NULL after raising. */
 static char *describe_options(const tn_fsdp_options *o) {
     static const char format[] = "stage %d\nunits %s\nignore %s\nprefetch %d\nkeep_last %d\n"
                                  "sum %d\nfind_unused %d\nbroadcast_buffers %d\noffload %d";

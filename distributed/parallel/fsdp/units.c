@@ -27,7 +27,7 @@ static int64_t set_bytes(const tn__fsdp_set *set, tn_dtype dtype) {
 /* ---- Cutting --------------------------------------------------------------------------------- */
 
 /* The elements of the largest block of the parameter: those of a vocabulary need not be equal, and
- * what comes after it is to lie in the same places on all ranks, who save it as one. */
+ * what comes after it must be in the same places on all ranks, which save it as one. */
 static int64_t largest_block(const tn__fsdp_param *p) {
     tn_layout largest = p->block;
     largest.slice = 0;

@@ -1,12 +1,12 @@
 /* Messages between neighbours of a pipeline.
  *
  * Both sides know the schedule, so both know in what order a rank sends. A rank posts its receives
- * in the order of the *sender's* row, some ahead of their use, and keeps what is early; sends are
- * in groups of their own. So no send waits behind a receive, whatever the schedules are.
+ * in the order of the *sender's* row, a few ahead of their use, and keeps messages that come early;
+ * sends are in groups of their own. So no send waits for a receive, whatever the schedule.
  *
  * The first output that crosses a boundary in a step is preceded by a header: shape, dtype, how
- * many random numbers were drawn before it. The others of the step are alike, and so are the
- * gradients, which come back.
+ * many random numbers were drawn before it. The step's other outputs have the same shape and dtype,
+ * and so do the gradients that come back.
  */
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
@@ -20,13 +20,13 @@ enum { HEADER = TN_MAX_DIMS + 4 };
 
 /* ---- Making ---------------------------------------------------------------------------------- */
 
-/* In a group of two. */
+/* The other rank of a group of two. */
 static int other_rank(const tn_group *g) {
     return 1 - tn_group_rank(g);
 }
 
-/* From rank i to the next and back. The last rank has a next one only where its stages are not the
- * pipeline's last, so with several stages a rank. */
+/* Makes the groups from each rank to the next, and back. The last rank has a next one only with
+ * several stages a rank: rank 0's then follow its own. */
 bool tn__pipe_links_make(tn_pipeline *p) {
     int ranks = tn_group_size(p->group), rank = tn_group_rank(p->group);
     int links = ranks == 1 ? 0 : p->stages > ranks ? ranks : ranks - 1;
@@ -79,8 +79,8 @@ void tn__pipe_links_free(tn_pipeline *p) {
 
 /* ---- A step ---------------------------------------------------------------------------------- */
 
-/* What rank `from` sends: outputs ('F') of its stages to the next, or gradients ('B') to the one
- * before. False after raising. */
+/* Lists what rank `from` sends: its stages' outputs ('F') to the next stages, or gradients ('B') to
+ * the ones before. False after raising. */
 static bool expect_from(tn__pipe_inbox *b, const tn_pipe_schedule *s, int from, char what) {
     size_t most = (size_t)s->counts[from];
     b->order = tn__calloc_for(most, sizeof(*b->order), "pipeline");
@@ -122,7 +122,7 @@ void tn__pipe_links_end(tn_pipeline *p, tn__pipe_sends *sends) {
 
 static void send_tensor(tn_group *g, tn__pipe_sends *sends, tn_tensor *t) {
     while (sends->done < sends->count && tn_work_done(sends->works[sends->done])) {
-        tn_work_wait(sends->works[sends->done++], 0); /* lets go of the tensor */
+        tn_work_wait(sends->works[sends->done++], 0); /* releases the tensor */
     }
     tn_work *w = tn_send(g, tn_contiguous(tn_detach(t)), other_rank(g));
     if (w) {
@@ -187,7 +187,7 @@ static void receive_header(tn_group *g, tn__pipe_boundary *b) {
     }
 }
 
-/* The next message that the neighbour sends. False after raising. */
+/* Posts the receive of the neighbour's next message. False after raising. */
 static bool post_next(tn__pipe_inbox *b, const tn__pipe_boundary *boundary) {
     tn_tensor *t = tn_empty(boundary->dims, boundary->dtype);
     if (tn_is_inert(t)) {
@@ -198,7 +198,8 @@ static bool post_next(tn__pipe_inbox *b, const tn__pipe_boundary *boundary) {
     return !tn__pending();
 }
 
-/* The message, which comes after its header and before others of its boundary. */
+/* Posts the receives up to this message and some ahead, then waits for it. A boundary's header
+ * comes before its first message. */
 static tn_tensor *take_message(tn_pipeline *p, tn__pipe_inbox *b, int boundary, int micro) {
     int at = 0;
     while (b->order[at].stage != boundary || b->order[at].micro != micro) {
@@ -207,7 +208,7 @@ static tn_tensor *take_message(tn_pipeline *p, tn__pipe_inbox *b, int boundary, 
     while (b->posted <= at || (b->posted < b->count && b->posted <= b->taken + AHEAD)) {
         tn__pipe_boundary *next = &p->boundaries[b->order[b->posted].stage];
         if (!next->known && b->posted > at) {
-            break; /* its header would be waited for */
+            break; /* this would wait for its header */
         }
         if (!next->known) {
             receive_header(b->group, next);

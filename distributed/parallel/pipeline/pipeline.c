@@ -1,10 +1,10 @@
-/* Attaching a pipeline: which stage has which parts, what of the model is absent on this rank, what
- * several ranks have.
+/* Attaching a pipeline: which stage has which parts, which parameters are absent on this rank, and
+ * which several ranks have.
  *
  * A stage is a range of the model's parts. The model itself stays what it is, with every name: the
  * parameters that only other ranks' stages use lose their elements (tn__module_set_absent), so
  * nothing that walks over it steps, saves or sends them. Sums over all parameters, such as a norm,
- * go over the ranks by the chain that each parameter gets here (tn_parts).
+ * follow the chain of groups that each parameter gets here (tn_parts).
  */
 #include "distributed/parallel/pipeline/pipeline.h"
 
@@ -45,7 +45,8 @@ int tn_pipeline_alive(const tn_pipeline *p) {
 
 /* ---- Stages ---------------------------------------------------------------------------------- */
 
-/* What a micro-batch costs, by elements that are multiplied: a lookup in an embedding is free. */
+/* The cost of a micro-batch, counted in elements of weights that are multiplied: a lookup in an
+ * embedding is free. */
 static bool add_cost(const tn_entry *entry, void *user) {
     bool free_lookup = strcmp(entry->owner->kind, "embedding") == 0;
     *(double *)user += free_lookup ? 0 : (double)tn_count(*entry->field);
@@ -58,8 +59,8 @@ static double part_cost(const tn_pipeline *p, int i) {
     return cost;
 }
 
-/* How many stages of at most this cost the parts make, and where they begin; INT_MAX: a part costs
- * more. */
+/* Into how many stages of at most this cost the parts fit, and where these begin; INT_MAX: a part
+ * costs more. */
 static int count_stages(const double *costs, int parts, double most, int *first) {
     int stages = 0;
     double cost = 0;
@@ -79,8 +80,8 @@ static int count_stages(const double *costs, int parts, double most, int *first)
     return stages;
 }
 
-/* Cuts so that the most expensive stage is as cheap as possible: what it costs is the sum of some
- * parts in a row, the smallest with which the stages suffice. */
+/* Cuts so that the most expensive stage is as cheap as possible: its cost is a sum over consecutive
+ * parts, the smallest for which there are enough stages. */
 static void cut_evenly(tn_pipeline *p, const double *costs) {
     double best = INFINITY;
     for (int i = 0; i < p->parts; i++) {
@@ -144,7 +145,7 @@ typedef struct holders {
     const tn_tensor *tensor;
     bool *has;  /* [ranks] */
     int count;  /* of ranks */
-    int first;  /* of them; -1: none */
+    int first;  /* the first such rank; -1: none */
     bool found; /* by find_holder */
 } holders;
 
@@ -218,7 +219,7 @@ static void add_tie(tn_pipeline *p, const parameter *of, const holders *h) {
         (tn__pipe_tie){.path = tn__asprintf("pipeline", "%s", of->path), .group = g};
 }
 
-/* Absent, or here with its chain. */
+/* Makes the parameter absent, or sets its chain. */
 static bool place_parameter(tn_pipeline *p, const parameter *of, const holders *h) {
     int rank = tn_group_rank(p->group);
     if (h->count > 1) {
@@ -308,7 +309,7 @@ static int stages_wanted(const tn_pipeline_options *o, int ranks) {
                   ranks);
     } else if (s) {
         tn_pipe_simulate(s, (tn_pipe_cost){1, 1, 1, 0}, NULL, NULL);
-    } else { /* the options are checked as those of a schedule */
+    } else { /* making a schedule checks the options */
         tn_pipe_schedule_free(tn_pipe_schedule_new(o->kind, ranks, o->chunks, ranks));
     }
     return tn__pending() ? 0 : s ? s->stages : ranks * (ranks > 1 ? o->chunks : 1);
@@ -324,7 +325,7 @@ static int count_parts(tn_pipeline *p) {
     return p->family ? tn_lm_parts(m, NULL, 0) : 0;
 }
 
-/* Which the ranks compare. */
+/* The text that the ranks compare. */
 static void describe_options(const tn_pipeline *p, char *text, size_t size) {
     int at = snprintf(text, size, "kind %d, stages at", (int)p->options.kind);
     for (int s = 0; s < p->stages && at > 0 && (size_t)at < size; s++) {

@@ -1,7 +1,7 @@
 /* Pipelines: what their files share. The public side is tern/pipeline.h.
  *
  *     schedule.c   in what order a rank runs forwards and backwards: read it first
- *     simulate.c   what time that takes
+ *     simulate.c   how long that takes
  *     pipeline.c   attaching: which stage has which parts, what is absent, what is shared
  *     links.c      messages between neighbours
  *     step.c       a step: runs the schedule's row of this rank
@@ -13,7 +13,7 @@
 #include "models/language.h"
 #include "tern/pipeline.h"
 
-/* What a stage gives the next one, in this step: known once the first micro-batch is there. */
+/* What a stage gives the next one, in this step: known once the first micro-batch has arrived. */
 typedef struct tn__pipe_boundary {
     bool known;
     tn_dims dims;
@@ -55,9 +55,9 @@ struct tn_pipeline {
     tn_group *outputs_to, *gradients_to;
     tn__pipe_inbox outputs, gradients;
     tn__pipe_boundary *boundaries; /* [stages] between a stage and the next */
-    tn_pipe_schedule *schedule;    /* that was last used, or the options'; NULL: none yet */
-    bool running;                  /* a step is */
-    int alive;                     /* graphs of the last step, at most */
+    tn_pipe_schedule *schedule;    /* the last one used, or the options'; NULL: none yet */
+    bool running;                  /* a step is running */
+    int alive;                     /* most graphs at once in the last step */
 };
 
 /* Part i of the model; NULL after raising that it has moved. */
@@ -65,7 +65,7 @@ tn_module *tn__pipe_part(const tn_pipeline *p, int i);
 
 /* ---- links.c --------------------------------------------------------------------------------- */
 
-/* What is on its way from this rank; a step's. */
+/* A step's messages that are on their way from this rank. */
 typedef struct tn__pipe_sends {
     tn_work **works; /* [count] of which `done` are over */
     int count, done;
@@ -81,7 +81,7 @@ void tn__pipe_abort(const tn_pipeline *p);
 bool tn__pipe_links_begin(tn_pipeline *p, tn__pipe_sends *sends, bool backward);
 void tn__pipe_links_end(tn_pipeline *p, tn__pipe_sends *sends);
 
-/* Sends stage `boundary`'s output to the next, or the gradient of it back. Returns at once. */
+/* Sends stage `boundary`'s output to the next, or its gradient back. Returns at once. */
 void tn__pipe_send_output(tn_pipeline *p, tn__pipe_sends *sends, int boundary, tn_tensor *y);
 void tn__pipe_send_gradient(tn_pipeline *p, tn__pipe_sends *sends, tn_tensor *dy);
 /* Waits for it; inert after raising. */

@@ -6,7 +6,7 @@
  *
  * Only the order is given here, not the time: a rank waits for what an action needs. So a schedule
  * is a table of actions, whose rows are written by the rules of a kind or read from a text, and
- * simulate.c says what waiting comes of it. step.c runs it.
+ * simulate.c says how long ranks then wait. step.c runs it.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -20,7 +20,7 @@ static void add_action(tn_pipe_schedule *s, int rank, char what, int stage, int 
     s->rows[rank][s->counts[rank]++] = (tn_pipe_action){what, stage, micro};
 }
 
-/* With space for `actions` of each rank; NULL after raising. */
+/* Makes a schedule with space for `actions` on each rank; NULL after raising. */
 static tn_pipe_schedule *schedule_alloc(int ranks, int stages, int micros, size_t actions) {
     static const char operation[] = "pipe_schedule";
     tn_pipe_schedule *s = tn__calloc_for(1, sizeof(*s), operation);
@@ -67,14 +67,14 @@ static void row_gpipe(tn_pipe_schedule *s, int rank) {
     }
 }
 
-/* Of the forwards of a rank's chunks: `ranks` micro-batches of each in turn. */
+/* Forward k of a rank: its chunks take `ranks` micro-batches each, in turn. */
 static tn_pipe_action forward_at(const tn_pipe_schedule *s, int rank, int k) {
     int chunks = s->stages / s->ranks, chunk = k / s->ranks % chunks;
     int micro = k / (s->ranks * chunks) * s->ranks + k % s->ranks;
     return (tn_pipe_action){'F', chunk * s->ranks + rank, micro};
 }
 
-/* The backwards likewise, the last chunk first. */
+/* Backward k likewise, the last chunk first. */
 static tn_pipe_action backward_at(const tn_pipe_schedule *s, int rank, int k) {
     tn_pipe_action a = forward_at(s, rank, k);
     return (tn_pipe_action){'B', s->stages - s->ranks + 2 * rank - a.stage, a.micro};
@@ -147,7 +147,7 @@ tn_pipe_schedule *tn_pipe_schedule_new(tn_pipe_kind kind, int ranks, int chunks,
     return s;
 }
 
-/* ---- One's own ------------------------------------------------------------------------------- */
+/* ---- From text ------------------------------------------------------------------------------- */
 
 typedef struct reader {
     tn_pipe_schedule *s;
@@ -177,7 +177,7 @@ static bool next_word(const char **at, char *word, size_t size) {
     return length > 0;
 }
 
-/* Whether rank `rank` of the schedule has this action; how often. */
+/* How often rank `rank` of the schedule has this action. */
 static int count_action(const tn_pipe_schedule *s, char what, int stage, int micro) {
     int rank = stage % s->ranks, count = 0;
     for (int i = 0; i < s->counts[rank]; i++) {
@@ -187,7 +187,8 @@ static int count_action(const tn_pipe_schedule *s, char what, int stage, int mic
     return count;
 }
 
-/* Every micro-batch goes forward once through every stage, and back once, whole or in halves. */
+/* Checks that every micro-batch goes forward once through every stage, and back once, whole or in
+ * halves. */
 static bool is_complete(const tn_pipe_schedule *s) {
     for (int stage = 0; stage < s->stages; stage++) {
         for (int m = 0; m < s->micros; m++) {

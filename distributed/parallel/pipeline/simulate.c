@@ -1,4 +1,4 @@
-/* What a schedule costs: its course in time, if every stage takes the same.
+/* What a schedule costs: when each action runs, if every stage takes the same time.
  *
  * Ranks are looked at in turn. Each runs its actions as long as what they need has been computed;
  * an action begins when its rank is free and its input has arrived. When no rank can go on, the
@@ -80,7 +80,7 @@ static bool run_next(course *c, int r) {
     return true;
 }
 
-/* False after raising which actions wait. */
+/* False after raising an error that names the actions that wait. */
 static bool run_all(course *c) {
     for (bool moved = true; moved;) {
         moved = false;
@@ -108,7 +108,7 @@ static bool run_all(course *c) {
 
 /* ---- What comes of it ------------------------------------------------------------------------ */
 
-/* Graphs of rank 0, at most. */
+/* The most graphs at once on rank 0. */
 static int most_alive(const tn_pipe_schedule *s) {
     int alive = 0, most = 0;
     for (int i = 0; i < s->counts[0]; i++) {

@@ -1,17 +1,17 @@
 /* A step of a pipeline: runs this rank's row of the schedule.
  *
  *     F  the stage's forward is a call of the whole model that runs some of its parts, so that
- *        whatever hangs on the model (precision, sharding, hooks) sees it. Its input, another
- *        stage's output, is a leaf; its output, or the loss, is kept for
- *     B  backward from there, with the gradient that the next stage has sent. The leaf's gradient
- *        is sent back.
+ *        everything attached to the model (precision, sharding, hooks) sees it. Its input, another
+ *        stage's output, is a leaf; its output, or the loss, is kept for B
+ *     B  backward from that output, with the gradient that the next stage has sent. The leaf's
+ *        gradient is sent back.
  *
  * Gradients of parameters add up under TN_NO_SYNC until this rank's last backward, whose gradients
- * travel as in a step of one micro-batch; those of several stages have several last ones, and
- * travel together at the end (tn_sync_gradients).
+ * are sent as in a step of one micro-batch. With several stages on a rank each has its own last
+ * backward, so all gradients are sent together at the end (tn_sync_gradients).
  *
  * Random numbers are those of one rank that runs the micro-batches in turn: before a forward the
- * generator is set to the micro-batch's stream and to the draws of the stages before.
+ * generator is set to the micro-batch's stream, after the draws of the stages before.
  */
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
@@ -31,10 +31,10 @@ typedef struct step {
     tn_scaler *scaler;
     int micros;
     bool backward;
-    int last;           /* stage */
+    int last;           /* the last stage */
     int left;           /* backwards of this rank that are still to come */
     uint64_t stream;    /* of the first micro-batch */
-    uint64_t each;      /* micro-batches of all ranks with other data, in one round */
+    uint64_t each;      /* micro-batches in a round: one per rank with different data */
     graph *graphs;      /* [stages x micros] */
     tn_tensor **losses; /* [micros] in the last stage; one reference each, or NULL */
     tn__pipe_sends sends;
@@ -52,7 +52,7 @@ static void mark_action(const char *prefix, tn_pipe_action a, double began) {
     tn_flight_mark(name, began);
 }
 
-/* What this action of another rank sends. */
+/* Waits for what this action of another rank sends. */
 static tn_tensor *wait_for(tn_pipeline *p, tn_pipe_action a) {
     double began = tn_flight_now();
     tn_tensor *t = a.what == 'F' ? tn__pipe_take_output(p, a.stage, a.micro)
@@ -63,7 +63,7 @@ static tn_tensor *wait_for(tn_pipeline *p, tn_pipe_action a) {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Of the first stage: the batch's x; of later ones: what the stage before has sent. */
+/* For the first stage, the batch's x; for later ones, what the stage before has sent. */
 static tn_tensor *stage_input(step *s, tn_pipe_action a) {
     if (a.stage == 0) {
         tn_tensor *x = s->batches[a.micro].x;
@@ -78,7 +78,8 @@ static tn_tensor *stage_input(step *s, tn_pipe_action a) {
     return grows ? tn_set_requires_grad(x, true) : x;
 }
 
-/* Output of the stage; the whole sequence's length and the draws so far are noted for the next. */
+/* Returns the stage's output. Notes the whole sequence's length and the draws so far for the next
+ * stage. */
 static tn_tensor *call_stage(step *s, tn_pipe_action a, tn_tensor *x) {
     tn_pipeline *p = s->p;
     const tn__pipe_boundary *before = a.stage > 0 ? &p->boundaries[a.stage - 1] : NULL;
@@ -147,7 +148,7 @@ static void run_backward(step *s, tn_pipe_action a) {
         a.stage < s->last ? wait_for(s->p, (tn_pipe_action){'B', a.stage + 1, a.micro}) : NULL;
     bool synchronises = --s->left == 0 && s->p->stages == tn_group_size(s->p->group);
     TN_NO_SYNC(synchronises ? NULL : s->p->module);
-    if (!tn__pending() && tn_requires_grad(g->out)) { /* not if all before is frozen */
+    if (!tn__pending() && tn_requires_grad(g->out)) { /* false if all before it is frozen */
         tn_backward_from(&g->out, &dy, 1, false);
     }
     if (!tn__pending() && g->in) {
@@ -236,7 +237,8 @@ static void sum_ties(tn_pipeline *p) {
     }
 }
 
-/* What a stage has counted while it trained (batch norm) is rank 0's to save, so all get it. */
+/* Running statistics (batch norm) change on their stage's rank, but rank 0 saves them, so all ranks
+ * get them. */
 static void share_buffers(tn_pipeline *p) {
     for (int i = 0; i < p->parts && tn_group_size(p->group) > 1; i++) {
         int owner = tn_pipeline_stage(p, i) % tn_group_size(p->group);
@@ -285,7 +287,7 @@ static bool step_begin(step *s) {
     return s->graphs && s->losses && tn__pipe_links_begin(p, &s->sends, s->backward);
 }
 
-/* The mean over micro-batches, which the last stage's rank tells the others; NaN after raising. */
+/* The mean over micro-batches, known to the last stage's rank, on all ranks; NaN after raising. */
 static double mean_loss(const step *s) {
     TN_SCOPE;
     TN__ON_CPU;
@@ -311,7 +313,7 @@ static void step_end(step *s) {
     free(s->losses);
 }
 
-/* Everything between the first action and the loss; on every rank, whatever happened. */
+/* Runs everything from the first action to the loss; on every rank, even after an error. */
 static double run_step(step *s) {
     tn_pipeline *p = s->p;
     bool begun = step_begin(s);
@@ -336,7 +338,7 @@ static double run_step(step *s) {
         tn__pipe_abort(p);
     }
     step_end(s);
-    if (begun) { /* where one rank would be */
+    if (begun) { /* where one rank's generator would be */
         tn_default_generator()->stream = s->stream + (uint64_t)s->micros * s->each;
         tn_default_generator()->call = 0;
     }

@@ -1,9 +1,10 @@
-/* Cross-entropy of logits of which each rank has some columns.
+/* Cross-entropy of logits whose columns are split over ranks.
  *
- * The kernel of cross_entropy runs on the columns that are here and gives of each row the largest
- * logit, the logarithm of the sum below it, and, on the rank that has the label's column, the loss,
- * which tells the label's logit. These three numbers a row are gathered, in the order of the ranks,
- * so that all join them to the same bits. Backward is the kernel again, with the joined numbers.
+ * The kernel of cross_entropy runs on this rank's columns. For each row it gives the largest logit,
+ * the logarithm of the sum relative to it, and, on the rank that has the label's column, the loss,
+ * from which the label's logit follows. These three numbers per row are gathered, in the order of
+ * the ranks, so that all join them to the same bits. Backward is the kernel again, with the joined
+ * numbers.
  *
  *     top = max over ranks of top_r        sum = sum over ranks of exp(top_r - top + log_sum_r)
  *     loss = log(sum) - (x[label] - top)
@@ -54,7 +55,7 @@ static bool loss_shape(tn_op_call *c) {
 
 /* ---- Joining --------------------------------------------------------------------------------- */
 
-/* From this rank's numbers in the outputs, those of all columns. */
+/* Replaces this rank's numbers in the outputs by those of all columns. */
 static tn_status join_rows(const tn_op_call *c) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -71,7 +72,7 @@ static tn_status join_rows(const tn_op_call *c) {
     tn_tensor *tops = tn_select(all, 1, 0), *sums = tn_select(all, 1, 1);
     tn_tensor *most = tn_max(tops, TN_DIMS(0), false);
     tn_tensor *share = tn_exp(tn_add(tn_sub(tops, most), sums));
-    /* of a rank all of whose logits are -inf */
+    /* for a rank whose logits are all -inf */
     share = tn_masked_fill(share, tn_eq_scalar(tops, -INFINITY), 0.0);
     tn_tensor *total = tn_log(tn_sum(share, TN_DIMS(0), false));
     tn_tensor *picked = tn_sum(tn_select(all, 1, 2), TN_DIMS(0), false);

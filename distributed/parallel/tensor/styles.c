@@ -1,17 +1,18 @@
 /* Tensor parallelism: what a rank computes.
  *
- * A cut region has a matrix cut by rows, which gives some columns of its result, whatever acts on
- * each of these alone (an activation, a head's attention), and a matrix cut by columns, which gives
- * a part of a sum:
+ * A region has a matrix cut by rows, which gives some columns of its result; whatever acts on each
+ * of these alone (an activation, a head's attention); and a matrix cut by columns, which gives a
+ * part of a sum:
  *
  *     x ──copy──> x A_r^T ──> activation ──> h_r B_r^T ──sum──> y
  *
- * x and y are one value that all ranks hold; `copy` is nothing forward and a sum backward, and
- * `sum` the other way round (tn_dist_copy, tn_dist_sum_parts). So one sum forward and one backward
- * are all that travels for a region. Under `sequence` ranks hold T / N positions of x and y: copy
- * becomes a gather, sum a scatter, which together are what the sum was, and what is between regions
- * (norms, dropout, residual sums) is computed once instead of N times. Parameters used there see a
- * part of the positions, so their gradients are summed: they are read through tn_dist_copy.
+ * x and y are one value that all ranks hold; `copy` does nothing in forward and sums in backward,
+ * and `sum` the other way round (tn_dist_copy, tn_dist_sum_parts). So one sum in forward and one in
+ * backward are all that is sent for a region. Under `sequence` ranks hold T / N positions of x and
+ * y: copy becomes a gather, sum a scatter, which together send as much as the sum did. What is
+ * between regions (norms, dropout, residual sums) is computed once instead of N times. Parameters
+ * used there see a part of the positions, so their gradients are summed: they are read through
+ * tn_dist_copy.
  */
 #include "distributed/parallel/tensor/tensor.h"
 
@@ -76,7 +77,7 @@ static tn_tensor *vocab_forward(tn_module *self, tn_tensor *index) {
 }
 
 /* The module's own forward between regions: its parameters are shared, an embedding looks up this
- * rank's positions, and dropout draws other numbers than on other ranks. */
+ * rank's positions, and dropout draws different numbers than on other ranks. */
 static tn_tensor *sequence_forward(tn_module *self, tn_tensor *x) {
     const tn__tp_place *place = self->lists->split;
     const tn__tp *tp = place->of;
@@ -127,8 +128,8 @@ bool tn__tp_apply(tn__tp_place *place) {
 /* ---- Around the whole model ------------------------------------------------------------------ */
 
 /* In the first call of training and of each evaluation: batches that differ would be mixed; and a
- * program may have seeded each rank apart, but the masks of what all hold must be alike. Each token
- * that is generated may be another. */
+ * program may have seeded each rank apart, but the masks of what all hold must be the same. Each
+ * generated token may differ. */
 static void make_alike(tn__tp *tp, const tn_tensor *x, bool generating) {
     const tn_module *m = tp->root;
     tp->compared.any &= !generating;
@@ -136,7 +137,7 @@ static void make_alike(tn__tp *tp, const tn_tensor *x, bool generating) {
     tn__parallel_same_input(tp->group, x, m, &tp->compared, "tensor_parallel");
     if (due && m->training && !generating && !tn__pending()) {
         tn__parallel_share_generator(tp->group);
-        tp->compared = (tn__compared){true, true}; /* x may be no tokens */
+        tp->compared = (tn__compared){true, true}; /* x may not be tokens */
     }
 }
 

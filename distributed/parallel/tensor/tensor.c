@@ -76,7 +76,7 @@ static bool find_places(tn__tp *tp) {
 
 /* ---- What is refused ------------------------------------------------------------------------- */
 
-/* What the place's style needs there and is not there; NULL: all is. */
+/* What the place's style needs and does not find there; NULL: nothing is missing. */
 static const char *missing_at(const tn__tp_place *place) {
     const tn_module *m = place->module;
     bool embedding = strcmp(m->kind, "embedding") == 0;
@@ -123,7 +123,7 @@ static bool region_fits(const tn__tp_place *place) {
     return regions == 1;
 }
 
-/* Of a projection into heads these are divided. */
+/* A projection into heads is divided by heads, not by rows. */
 static bool rows_fit(const tn__tp_place *place) {
     const tn_tensor *weight = weight_of(place);
     const tn_module *around = place->module->parent;
@@ -145,7 +145,7 @@ static bool rows_fit(const tn__tp_place *place) {
     return ranks_divide(place, head > 0 ? rows / head : rows, head > 0 ? "heads" : "rows");
 }
 
-/* Of a vocabulary the last rank may have fewer rows than the others, but not none. */
+/* The last rank may have fewer rows of a vocabulary than the others, but not none. */
 static bool vocabulary_fits(tn__tp_place *place) {
     const tn_group *g = place->of->group;
     int last = tn_group_size(g) - 1;
@@ -204,7 +204,7 @@ static bool places_fit(tn__tp *tp) {
     return true;
 }
 
-/* A tied parameter is cut under all its names, and alike. */
+/* A tied parameter is cut under all its names, in the same way. */
 static bool tie_fits(const tn_entry *entry, void *user) {
     const tn__tp_place *first = user;
     const tn__tp *tp = first->of;
@@ -264,7 +264,7 @@ static bool is_whole(const tn_entry *entry, void *user) {
 
 /* ---- Cutting --------------------------------------------------------------------------------- */
 
-/* A leaf for the block, as the whole is; inert after raising. */
+/* A leaf for the block, like the whole's; inert after raising. */
 static tn_tensor *make_block(tn_tensor *whole, const tn_layout *layout) {
     TN_SCOPE;
     tn_tensor *block =
@@ -326,7 +326,7 @@ static const tn_tp_rule *plan_of(const tn_module *m, const tn_tp_options *option
 
 /* Whether all ranks may cut by the same plan. False after raising; *known: all know of it. */
 static bool plan_fits(tn__tp *tp, bool *known) {
-    char text[64]; /* which the ranks compare */
+    char text[64]; /* what the ranks compare */
     tn_module_each(tp->root, (tn_walk){0}, is_whole, NULL);
     if (!tp->plan || tn__pending() || !find_places(tp)) {
         return false;
@@ -340,11 +340,12 @@ static bool plan_fits(tn__tp *tp, bool *known) {
         tn__raise(TN_ESTATE, operation,
                   "the model is split in another way already: tensor parallelism comes first");
     }
-    *known = tn__pending() || !places_fit(tp) || !ties_fit(tp) || !styles_fit(tp); /* on all */
+    *known =
+        tn__pending() || !places_fit(tp) || !ties_fit(tp) || !styles_fit(tp); /* on all ranks */
     return !*known;
 }
 
-/* A failure leaves a module that can be finished and nothing else. */
+/* After a failure the module can only be finished. */
 static void cut_all(tn__tp *tp) {
     for (int i = 0; i < tp->count && !tn__pending(); i++) {
         if (!cut_place(&tp->places[i])) {
@@ -366,7 +367,7 @@ tn_status tn_tensor_parallel(void *module, tn_group *group, tn_tp_options option
     }
     bool fits = tp && plan_fits(tp, &known);
     if (fits && tn_group_size(group) > 1 && tn__tp_hook_root(tp, tp_free)) {
-        cut_all(tp); /* which is the module's from now on */
+        cut_all(tp); /* the module owns tp from now on */
     } else {
         tp_free(tp);
     }

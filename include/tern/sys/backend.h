@@ -7,8 +7,8 @@
  * Contract of every entry
  *   - Operands are plain descriptors. Sizes already agree (the operation has checked); strides are
  *     arbitrary but never negative, and stride 0 (broadcasting) occurs only in inputs. An output
- * does not overlap an input, except where an entry says that it may be the same memory. Any size
- * may be 0. Inputs are never written.
+ *     does not overlap an input, except where an entry says that it may be the same memory. Any
+ *     size may be 0. Inputs are never written.
  *   - Every element of every output is written; its old value is not read.
  *   - bf16 and f16 are computed in f32 and rounded once. f64 is computed in f64.
  *   - The same bits for any number of threads.
@@ -16,9 +16,9 @@
  *     TN_EINDEX, with ctx->bad_position and ctx->bad_value set; outputs are then unspecified.
  *     The only other failure is TN_ENOMEM.
  *   - Entries raise no errors; the operation does, from the status.
- *   - Data is on the context's device: the host does not read it (sys/device.h).
- *     There a bad index is noticed late: the entry returns TN_OK, nothing out of range is touched,
- * and the next call that waits for the device returns TN_EINDEX (at once with TERN_SYNC=1).
+ *   - Data is on the context's device: the host does not read it (sys/device.h). There a bad index
+ *     is noticed late: the entry returns TN_OK, nothing out of range is touched, and the next call
+ *     that waits for the device returns TN_EINDEX (at once with TERN_SYNC=1).
  *
  * Every backend fills all entries, which many operations use. For a single operation a backend can
  * have a faster kernel (tn_op_kernel, `fused`); without one the operation's loops over host memory,

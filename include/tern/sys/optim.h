@@ -1,5 +1,5 @@
 /* For writing your own optimiser. optim/adagrad.c is a small one, optim/sgd.c has a kernel,
- * optim/adafactor.c has state of other shapes.
+ * optim/adafactor.c has state of different shapes.
  *
  * An optimiser is a descriptor: its name, the state of a parameter, the call of its kernel, and its
  * reference step, the same made of operations. Everything else (groups, master copies, clipping,
