@@ -184,6 +184,37 @@ static void an_error_ends_all(void **state) {
     }
 }
 
+/* Rank 1 fails; those that compute its stage with it, and the others of each, are told. */
+static void fails_on_mesh(tn_group *world, void *mesh) {
+    static failing at = {{'F', 0, 1}, 1};
+    mesh_model m;
+    mesh_shape shape = small_shape();
+    mesh_init(&m, &shape, 3, false);
+    tn_spread_options o = tn_spread_defaults();
+    o.pipeline.on_action = fail_at;
+    o.pipeline.user = &at;
+    tn_spread_read(&o, mesh);
+    tn_spread *s = tn_spread_new(&m, world, o);
+    tn_loader *loader = mesh_loader(tn_spread_data(s), 1);
+    fails_here = tn_group_rank(world) == at.rank;
+    double loss = tn_spread_step(s, loader, 4, NULL);
+    CHECK(loss != loss && tn_error() == (fails_here ? TN_EVALUE : TN_EPEER));
+    CHECK(strstr(tn_error_message(), "on purpose"));
+    tn_error_clear();
+    stay_until_told(world);
+    tn_loader_free(loader);
+    tn_module_finish(&m);
+    tn_spread_free(s);
+}
+
+static void an_error_ends_a_mesh(void **state) {
+    (void)state;
+    static char meshes[][32] = {"pp=2,tp=2", "pp=2,cp=2", "pp=2,shard=2", "pp=2,dp=2"};
+    for (size_t i = 0; i < sizeof(meshes) / sizeof(*meshes); i++) {
+        run_ok(4, fails_on_mesh, meshes[i]);
+    }
+}
+
 typedef struct misuse {
     tn_tensor *x, *y; /* of the second micro-batch */
     int n;
@@ -234,10 +265,8 @@ static void what_a_step_refuses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(what_cannot_be_laid_out),
-        TEST(models_without_parts),
-        TEST(an_error_ends_all),
-        TEST(what_a_step_refuses),
+        TEST(what_cannot_be_laid_out), TEST(models_without_parts), TEST(an_error_ends_all),
+        TEST(an_error_ends_a_mesh),    TEST(what_a_step_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,6 +59,17 @@ static void inbox_free(tn__pipe_inbox *b) {
     *b = (tn__pipe_inbox){.group = b->group};
 }
 
+/* Those that compute a stage together wait for each other too (tn_tensor_parallel, tn_fsdp). */
+static bool abort_parts(const tn_entry *entry, void *unused) {
+    (void)unused;
+    for (const tn_parts *parts = entry->parts; parts; parts = parts->next) {
+        if (parts->sum == tn__parallel_sum_parts) {
+            tn_group_abort(parts->group, tn_error_message());
+        }
+    }
+    return true;
+}
+
 void tn__pipe_abort(const tn_pipeline *p) {
     tn_group *const groups[] = {p->group, p->outputs_to, p->gradients_to, p->outputs.group,
                                 p->gradients.group};
@@ -68,6 +79,8 @@ void tn__pipe_abort(const tn_pipeline *p) {
     for (int i = 0; i < p->tie_count; i++) {
         tn_group_abort(p->ties[i].group, tn_error_message());
     }
+    tn_group_abort(p->module->lists->loss.sequence, tn_error_message());
+    tn_module_each(p->module, (tn_walk){0}, abort_parts, NULL);
 }
 
 void tn__pipe_links_free(tn_pipeline *p) {
