@@ -87,7 +87,7 @@ typedef struct tn_pipeline_options {
     /* [stages - 1] the first part of each stage but the first. NULL: so that the largest stage has
      * as few multiplications as possible, counted in elements of matrices. */
     const int *cuts;
-    const tn_pipe_schedule *schedule; /* NULL: of `kind` */
+    const tn_pipe_schedule *schedule; /* NULL: of `kind`; for one rank, of one stage */
     /* The loss of a micro-batch from the last part's output; NULL: that of tn_lm_loss. */
     tn_tensor *(*loss)(tn_tensor *out, tn_tensor *y, void *user);
     /* Called before and after each action of this rank; NULL. It may put other weights into the

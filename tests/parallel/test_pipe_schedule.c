@@ -150,6 +150,10 @@ static void wrong_texts_are_refused(void **state) {
     assert_error(TN_EVALUE, "3 micro-batches are not a multiple of 2 ranks");
     assert_null(tn_pipe_schedule_new(TN_PIPE_GPIPE, 0, 1, 3));
     assert_error(TN_EVALUE, "on 0 ranks");
+    assert_null(tn_pipe_schedule_new(TN_PIPE_INTERLEAVED, 1 << 16, 1 << 16, 1 << 16));
+    assert_error(TN_EVALUE, "65536 stages each and 65536 micro-batches are too many");
+    assert_null(tn_pipe_schedule_new(TN_PIPE_INTERLEAVED, 1, 1 << 16, 1 << 16));
+    assert_error(TN_EVALUE, "too many");
     assert_null(tn_pipe_schedule_new((tn_pipe_kind)9, 1, 1, 1));
     assert_error(TN_EVALUE, "kind 9");
 }

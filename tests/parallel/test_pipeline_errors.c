@@ -102,6 +102,25 @@ static void what_cannot_be_laid_out(void **state) {
     }
 }
 
+/* A schedule of one's own for one rank, which has nobody to send to. */
+static void refuses_stages_of_one(tn_group *world, void *user) {
+    (void)user;
+    mesh_model m;
+    mesh_shape shape = small_shape();
+    mesh_init(&m, &shape, 3, false);
+    tn_pipe_schedule *s = tn_pipe_schedule_read("F0.0 F1.0 B1.0 B0.0");
+    CHECK(!tn_pipeline_new(&m, world, TN_WITH(tn_pipeline, .schedule = s)));
+    CHECK(tn_error() == TN_EVALUE && strstr(tn_error_message(), "2 stages on one rank"));
+    tn_error_clear();
+    tn_module_finish(&m);
+    tn_pipe_schedule_free(s);
+}
+
+static void stages_of_one_rank(void **state) {
+    (void)state;
+    run_ok(1, refuses_stages_of_one, NULL);
+}
+
 typedef struct odd {
     tn_module base;
     tn_tensor *loose;
@@ -265,8 +284,8 @@ static void what_a_step_refuses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(what_cannot_be_laid_out), TEST(models_without_parts), TEST(an_error_ends_all),
-        TEST(an_error_ends_a_mesh),    TEST(what_a_step_refuses),
+        TEST(what_cannot_be_laid_out), TEST(stages_of_one_rank),   TEST(models_without_parts),
+        TEST(an_error_ends_all),       TEST(an_error_ends_a_mesh), TEST(what_a_step_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -306,6 +306,9 @@ static int stages_wanted(const tn_pipeline_options *o, int ranks) {
     } else if (s && s->ranks != ranks) {
         tn__raise(TN_EVALUE, operation, "the schedule is for %d ranks, and there are %d", s->ranks,
                   ranks);
+    } else if (s && ranks == 1 && s->stages > 1) {
+        tn__raise(TN_EVALUE, operation, "the schedule has %d stages on one rank, which has one",
+                  s->stages);
     } else if (s) {
         tn_pipe_simulate(s, (tn_pipe_cost){1, 1, 1, 0}, NULL, NULL);
     } else { /* the options are checked as those of a schedule */
