@@ -234,6 +234,35 @@ static void an_error_ends_a_mesh(void **state) {
     }
 }
 
+/* Rank 1 has more micro-batches than the others, or measures the loss while they step. */
+static void other_step(tn_group *world, void *measures) {
+    mesh_model m;
+    mesh_shape shape = small_shape();
+    mesh_init(&m, &shape, 3, false);
+    tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+    TN_SCOPE;
+    tn_tensor *x = mesh_tokens(shape.vocab, 2, 1);
+    tn_batch b[4] = {{.x = x, .y = x}, {.x = x, .y = x}, {.x = x, .y = x}, {.x = x, .y = x}};
+    bool other = tn_group_rank(world) == 1;
+    double loss =
+        other && measures ? tn_pipeline_loss(p, b, 2) : tn_pipeline_step(p, b, other ? 4 : 2, NULL);
+    CHECK(loss != loss && tn_error() == (other ? TN_EMISMATCH : TN_EPEER));
+    CHECK(strstr(tn_error_message(), measures ? "rank 0 runs a step of 2 micro-batches, and rank 1 "
+                                                "measures the loss of 2"
+                                              : "rank 0 runs a step of 2 micro-batches, and rank 1 "
+                                                "runs a step of 4"));
+    tn_error_clear();
+    stay_until_told(world);
+    tn_module_finish(&m);
+}
+
+static void ranks_with_other_steps(void **state) {
+    (void)state;
+    static bool measures = true;
+    run_ok(RANKS, other_step, NULL);
+    run_ok(RANKS, other_step, &measures);
+}
+
 typedef struct misuse {
     tn_tensor *x, *y; /* of the second micro-batch */
     int n;
@@ -285,7 +314,8 @@ static void what_a_step_refuses(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(what_cannot_be_laid_out), TEST(stages_of_one_rank),   TEST(models_without_parts),
-        TEST(an_error_ends_all),       TEST(an_error_ends_a_mesh), TEST(what_a_step_refuses),
+        TEST(an_error_ends_all),       TEST(an_error_ends_a_mesh), TEST(ranks_with_other_steps),
+        TEST(what_a_step_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

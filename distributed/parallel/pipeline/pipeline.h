@@ -57,6 +57,7 @@ struct tn_pipeline {
     tn__pipe_boundary *boundaries; /* [stages] between a stage and the next */
     tn_pipe_schedule *schedule;    /* that was last used, or the options'; NULL: none yet */
     bool running;                  /* a step is */
+    bool backward;                 /* its */
     int alive;                     /* graphs of the last step, at most */
 };
 
