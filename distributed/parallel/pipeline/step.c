@@ -265,6 +265,7 @@ static bool find_schedule(tn_pipeline *p, int n) {
     return p->schedule != NULL;
 }
 
+/* False after raising; then nothing was put aside. */
 static bool step_begin(step *s) {
     tn_pipeline *p = s->p;
     if (tn__pending() || !find_schedule(p, s->micros)) {
@@ -282,10 +283,13 @@ static bool step_begin(step *s) {
     s->graphs = tn__calloc_for((size_t)p->stages * micros, sizeof(*s->graphs), "pipeline");
     s->losses = tn__calloc_for(micros, sizeof(tn_tensor *), "pipeline");
     p->alive = 0;
+    if (!s->graphs || !s->losses || !tn__pipe_links_begin(p, &s->sends, s->backward)) {
+        return false;
+    }
     if (s->backward) {
         put_aside(p);
     }
-    return s->graphs && s->losses && tn__pipe_links_begin(p, &s->sends, s->backward);
+    return true;
 }
 
 /* The mean over micro-batches, which the last stage's rank tells the others; NaN after raising. */
