@@ -1,5 +1,8 @@
 /* Pipelines: what is refused, and what the others see when one rank fails in a step. */
 #include "tests/parallel/mesh_model.h"
+#include "tests/support/fail_malloc.h"
+
+#include "core/allocator.h"
 
 enum { RANKS = 3 };
 
@@ -311,11 +314,72 @@ static void what_a_step_refuses(void **state) {
     }
 }
 
+/* ---- Without memory -------------------------------------------------------------------------- */
+
+/* Rank 1's last allocation of attaching fails. What is left of its model can only be finished. */
+static void attaches_short(tn_group *world, void *user) {
+    enum { MANY = 1 << 20 };
+    (void)user;
+    long left = 0; /* of MANY; the first time fills caches */
+    for (int time = 0; time < 3; time++) {
+        mesh_model m;
+        mesh_shape shape = small_shape();
+        mesh_init(&m, &shape, 3, false);
+        bool fails = time == 2 && tn_group_rank(world) == 1;
+        fail_malloc_at(fails ? MANY - left - 1 : MANY, 1);
+        tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+        left = fail_malloc.before;
+        CHECK(fail_malloc_end() == fails && !p == fails);
+        if (fails) {
+            CHECK(tn_error() != TN_OK);
+            tn_error_clear();
+            tn_call(&m, mesh_tokens(shape.vocab, 2, 1));
+            CHECK(tn_error() == TN_ESTATE && strstr(tn_error_message(), "not complete"));
+            tn_error_clear();
+        }
+        tn_module_finish(&m);
+        tn_error_clear();
+    }
+}
+
+/* Allocation `at` of a second step, which finds gradients of a tied parameter, fails on a rank. */
+static void steps_short(tn_group *world, void *at) {
+    mesh_model m;
+    mesh_shape shape = small_shape();
+    shape.tied = true;
+    mesh_init(&m, &shape, 3, false);
+    TN_SCOPE;
+    tn_tensor *x = mesh_tokens(shape.vocab, 2, 1);
+    tn_batch b[3] = {{.x = x, .y = x}, {.x = x, .y = x}, {.x = x, .y = x}};
+    tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+    tn_pipeline_step(p, b, 2, NULL);
+    CHECK(tn_error() == TN_OK);
+    if (tn_group_rank(world) == 1) {
+        tn__alloc_fail_at(*(int64_t *)at);
+    }
+    for (int i = 0; i < 2; i++) { /* an error, and then another one */
+        tn_pipeline_step(p, b, 3, NULL);
+        tn_error_clear();
+    }
+    tn_module_finish(&m);
+}
+
+static void memory_runs_out(void **state) {
+    (void)state;
+    run_ok(2, attaches_short, NULL);
+    bool failed = true;
+    for (int64_t at = 0; failed; at += 1 + at / 50) {
+        run_ok(2, steps_short, &at);
+        failed = !tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(what_cannot_be_laid_out), TEST(stages_of_one_rank),   TEST(models_without_parts),
-        TEST(an_error_ends_all),       TEST(an_error_ends_a_mesh), TEST(ranks_with_other_steps),
-        TEST(what_a_step_refuses),
+        TEST(an_error_ends_all),       TEST(an_error_ends_a_mesh), TEST(memory_runs_out),
+        TEST(ranks_with_other_steps),  TEST(what_a_step_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

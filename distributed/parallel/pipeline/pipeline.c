@@ -335,8 +335,8 @@ static void describe_options(const tn_pipeline *p, char *text, size_t size) {
     }
 }
 
-/* *known: all ranks know of the error. */
-static bool attach_stages(tn_pipeline *p, bool *known) {
+/* *known: all ranks know of the error. *hooked: p is the module's, whatever comes of it. */
+static bool attach_stages(tn_pipeline *p, bool *known, bool *hooked) {
     static const char operation[] = "pipeline";
     p->parts = count_parts(p);
     p->stages = tn__pending() ? 0 : stages_wanted(&p->options, tn_group_size(p->group));
@@ -354,6 +354,11 @@ static bool attach_stages(tn_pipeline *p, bool *known) {
         !tn__parallel_make_same(p->module, p->group, NULL, &pipeline_rules, text, known)) {
         return false;
     }
+    tn_module_hooks hooks = {.before = begin_call, .user = p, .free_user = pipeline_free};
+    *hooked = tn_module_hook(p->module, hooks) != 0;
+    if (!*hooked) {
+        return false;
+    }
     if (tn_group_size(p->group) > 1 && (!place_parameters(p) || !tn__pipe_links_make(p))) {
         p->module->state = TN__MODULE_BROKEN; /* some of it is absent */
         return false;
@@ -363,7 +368,7 @@ static bool attach_stages(tn_pipeline *p, bool *known) {
 
 tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options options) {
     static const char operation[] = "pipeline";
-    bool known = false;
+    bool known = false, hooked = false;
     tn_pipeline *p = NULL;
     if (tn__parallel_may_attach(m, pp, &pipeline_rules) &&
         tn__options_made(options.from_defaults, operation, "tn_pipeline")) {
@@ -379,14 +384,13 @@ tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options options)
         p->tied = (tn_parts){.next = &p->chain, .counts = true, .others = true, .copied = true};
         p->again = (tn_parts){.next = &p->chain, .others = true, .copied = true};
     }
-    tn_module_hooks hooks = {.before = begin_call, .user = p, .free_user = pipeline_free};
-    if (p && attach_stages(p, &known) && tn_module_hook(m, hooks)) {
+    if (p && attach_stages(p, &known, &hooked)) {
         return p;
     }
     if (!known) {
         tn_group_abort(pp, tn_error_message());
     }
-    if (p) {
+    if (p && !hooked) {
         pipeline_free(p);
     }
     return NULL;
