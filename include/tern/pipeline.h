@@ -115,12 +115,13 @@ TN_API tn_pipeline_options tn_pipeline_defaults(void);
 typedef struct tn_pipeline tn_pipeline;
 TN_API tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options options);
 
-/* Forward and backward of n micro-batches, all of one shape: the rank of the first stage reads
- * their x, that of the last their y; the others may be NULL. Adds the gradients of the mean loss,
- * scaled by the scaler (NULL: not), and sends them as a backward does. Returns the mean loss, on
- * every rank; NaN after an error, which ends the step on every rank. What is attached to m sees n
- * micro-batches, and so do the random numbers: the results are those of one rank that accumulates
- * them, bit for bit, but that a tied parameter's gradients are added in another order. */
+/* Forward and backward of n micro-batches, all of one shape, n of them on every rank: the rank of
+ * the first stage reads their x, that of the last their y; the others may be NULL. Adds the
+ * gradients of the mean loss, scaled by the scaler (NULL: not), and sends them as a backward does.
+ * Returns the mean loss, on every rank; NaN after an error, which ends the step on every rank. What
+ * is attached to m sees n micro-batches, and so do the random numbers: the results are those of one
+ * rank that accumulates them, bit for bit, but that a tied parameter's gradients are added in
+ * another order. */
 TN_API double tn_pipeline_step(tn_pipeline *p, const tn_batch *batches, int n, tn_scaler *scaler);
 /* The mean loss of n micro-batches, without gradients: for validation. */
 TN_API double tn_pipeline_loss(tn_pipeline *p, const tn_batch *batches, int n);
