@@ -88,7 +88,7 @@ typedef struct tn_pipeline_options {
     /* [stages - 1] the first part of each stage but the first. NULL: so that the largest stage has
      * as few multiplications as possible, counted in elements of matrices. */
     const int *cuts;
-    const tn_pipe_schedule *schedule; /* NULL: that of `kind` */
+    const tn_pipe_schedule *schedule; /* NULL: that of `kind`; for one rank, of one stage */
     /* The loss of a micro-batch from the last part's output; NULL: that of tn_lm_loss. */
     tn_tensor *(*loss)(tn_tensor *out, tn_tensor *y, void *user);
     /* Called before and after each action of this rank; NULL. It may put other weights into the
@@ -116,13 +116,13 @@ TN_API tn_pipeline_options tn_pipeline_defaults(void);
 typedef struct tn_pipeline tn_pipeline;
 TN_API tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options options);
 
-/* Forward and backward of n micro-batches, all of one shape: the rank of the first stage reads
- * their x, that of the last their y; the others may be NULL. Adds the gradients of the mean loss,
- * scaled by the scaler (NULL: not), and sends them as a backward does. Returns the mean loss, on
- * every rank; NaN after an error, which ends the step on every rank. Everything attached to m sees
- * n micro-batches, and random numbers are drawn for n: the results are those of one rank that
- * accumulates them, bit for bit, except that a tied parameter's gradients are added in a different
- * order. */
+/* Forward and backward of n micro-batches, all of one shape; n is the same on every rank. The rank
+ * of the first stage reads their x, that of the last their y; the others may be NULL. Adds the
+ * gradients of the mean loss, scaled by the scaler (NULL: not), and sends them as a backward does.
+ * Returns the mean loss, on every rank; NaN after an error, which ends the step on every rank.
+ * Everything attached to m sees n micro-batches, and random numbers are drawn for n: the results
+ * are those of one rank that accumulates them, bit for bit, except that a tied parameter's
+ * gradients are added in a different order. */
 TN_API double tn_pipeline_step(tn_pipeline *p, const tn_batch *batches, int n, tn_scaler *scaler);
 /* The mean loss of n micro-batches, without gradients: for validation. */
 TN_API double tn_pipeline_loss(tn_pipeline *p, const tn_batch *batches, int n);

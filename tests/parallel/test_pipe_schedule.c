@@ -88,6 +88,17 @@ static void courses_are_drawn(void **state) {
     free(text);
 }
 
+/* A backward that is next to nothing would make a column a millionth of a forward. */
+static void wide_courses_are_cut(void **state) {
+    (void)state;
+    for (double cost = 1e-6; cost > 0; cost *= 1e-100) {
+        char *text =
+            drawing_of(tn_pipe_schedule_new(TN_PIPE_1F1B, 2, 1, 3), (tn_pipe_cost){1, cost, 0, 0});
+        assert_int_equal(strlen(text), 2 * (strlen("rank 0\n") + 4 * 400));
+        free(text);
+    }
+}
+
 /* ---- From text ------------------------------------------------------------------------------- */
 
 static void texts_are_read(void **state) {
@@ -139,6 +150,10 @@ static void wrong_texts_are_refused(void **state) {
     assert_error(TN_EVALUE, "3 micro-batches are not a multiple of 2 ranks");
     assert_null(tn_pipe_schedule_new(TN_PIPE_GPIPE, 0, 1, 3));
     assert_error(TN_EVALUE, "on 0 ranks");
+    assert_null(tn_pipe_schedule_new(TN_PIPE_INTERLEAVED, 1 << 16, 1 << 16, 1 << 16));
+    assert_error(TN_EVALUE, "65536 stages each and 65536 micro-batches are too many");
+    assert_null(tn_pipe_schedule_new(TN_PIPE_INTERLEAVED, 1, 1 << 16, 1 << 16));
+    assert_error(TN_EVALUE, "too many");
     assert_null(tn_pipe_schedule_new((tn_pipe_kind)9, 1, 1, 1));
     assert_error(TN_EVALUE, "kind 9");
 }
@@ -165,13 +180,9 @@ static void what_cannot_end_is_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(bubbles_are_the_published),
-        TEST(zero_bubble_has_a_third),
-        TEST(links_take_time),
-        TEST(courses_are_drawn),
-        TEST(texts_are_read),
-        TEST(wrong_texts_are_refused),
-        TEST(what_cannot_end_is_named),
+        TEST(bubbles_are_the_published), TEST(zero_bubble_has_a_third),  TEST(links_take_time),
+        TEST(courses_are_drawn),         TEST(wide_courses_are_cut),     TEST(texts_are_read),
+        TEST(wrong_texts_are_refused),   TEST(what_cannot_end_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

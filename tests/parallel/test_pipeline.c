@@ -15,6 +15,7 @@ typedef struct pipe_run {
     int data;                  /* ranks with different batches */
     int stage;                 /* FSDP over these; 0: DDP, if there are any */
     bool bf16, recompute, deferred, schedule;
+    bool whole; /* the model itself is recomputed, not its blocks */
     double losses[STEPS], norms[STEPS];
     int alive[8];
     char file[300]; /* the weights */
@@ -49,6 +50,7 @@ static void begin_model(mesh_model *m, const pipe_run *r, int rank) {
     if (r->recompute) {
         tn_module_each_module(m, set_recompute, NULL);
     }
+    tn_module_set_recompute(m, r->whole);
 }
 
 /* Micro-batch `number` of all: its tokens and targets. */
@@ -274,6 +276,22 @@ static void low_precision_recompute_and_deferred(void **state) {
     }
 }
 
+/* A backward calls the stage again, long after its forward. */
+static void recompute_of_the_whole(void **state) {
+    (void)state;
+    for (int chunks = 1; chunks <= 2; chunks++) {
+        pipe_run r = run_of(true, 2, 4);
+        r.whole = true;
+        r.chunks = chunks;
+        r.kind = chunks == 1 ? TN_PIPE_1F1B : TN_PIPE_INTERLEAVED;
+        check_run(r);
+    }
+    pipe_run r = run_of(false, 2, 4);
+    r.whole = true;
+    r.shape.dropout = 0.2;
+    check_run(r);
+}
+
 /* A GPT is tied and has dropout. */
 static void tied_weights_and_dropout(void **state) {
     (void)state;
@@ -447,10 +465,10 @@ static void overflow_of_one_stage(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(every_schedule),           TEST(low_precision_recompute_and_deferred),
-        TEST(tied_weights_and_dropout), TEST(beside_data_parallelism),
-        TEST(gradients_of_two_steps),   TEST(lists_of_layers),
-        TEST(overflow_of_one_stage),
+        TEST(every_schedule),          TEST(low_precision_recompute_and_deferred),
+        TEST(recompute_of_the_whole),  TEST(tied_weights_and_dropout),
+        TEST(beside_data_parallelism), TEST(gradients_of_two_steps),
+        TEST(lists_of_layers),         TEST(overflow_of_one_stage),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

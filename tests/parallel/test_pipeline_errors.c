@@ -1,5 +1,8 @@
 /* Pipelines: what is refused, and what the others see when one rank fails in a step. */
 #include "tests/parallel/mesh_model.h"
+#include "tests/support/fail_malloc.h"
+
+#include "core/allocator.h"
 
 enum { RANKS = 3 };
 
@@ -102,6 +105,25 @@ static void what_cannot_be_laid_out(void **state) {
     }
 }
 
+/* A schedule of one's own for one rank, which has nobody to send to. */
+static void refuses_stages_of_one(tn_group *world, void *user) {
+    (void)user;
+    mesh_model m;
+    mesh_shape shape = small_shape();
+    mesh_init(&m, &shape, 3, false);
+    tn_pipe_schedule *s = tn_pipe_schedule_read("F0.0 F1.0 B1.0 B0.0");
+    CHECK(!tn_pipeline_new(&m, world, TN_WITH(tn_pipeline, .schedule = s)));
+    CHECK(tn_error() == TN_EVALUE && strstr(tn_error_message(), "2 stages on one rank"));
+    tn_error_clear();
+    tn_module_finish(&m);
+    tn_pipe_schedule_free(s);
+}
+
+static void stages_of_one_rank(void **state) {
+    (void)state;
+    run_ok(1, refuses_stages_of_one, NULL);
+}
+
 typedef struct odd {
     tn_module base;
     tn_tensor *loose;
@@ -184,6 +206,66 @@ static void an_error_ends_all(void **state) {
     }
 }
 
+/* Rank 1 fails; those that compute its stage with it, and the others of each, are told. */
+static void fails_on_mesh(tn_group *world, void *mesh) {
+    static failing at = {{'F', 0, 1}, 1};
+    mesh_model m;
+    mesh_shape shape = small_shape();
+    mesh_init(&m, &shape, 3, false);
+    tn_spread_options o = tn_spread_defaults();
+    o.pipeline.on_action = fail_at;
+    o.pipeline.user = &at;
+    tn_spread_read(&o, mesh);
+    tn_spread *s = tn_spread_new(&m, world, o);
+    tn_loader *loader = mesh_loader(tn_spread_data(s), 1);
+    fails_here = tn_group_rank(world) == at.rank;
+    double loss = tn_spread_step(s, loader, 4, NULL);
+    CHECK(loss != loss && tn_error() == (fails_here ? TN_EVALUE : TN_EPEER));
+    CHECK(strstr(tn_error_message(), "on purpose"));
+    tn_error_clear();
+    stay_until_told(world);
+    tn_loader_free(loader);
+    tn_module_finish(&m);
+    tn_spread_free(s);
+}
+
+static void an_error_ends_a_mesh(void **state) {
+    (void)state;
+    static char meshes[][32] = {"pp=2,tp=2", "pp=2,cp=2", "pp=2,shard=2", "pp=2,dp=2"};
+    for (size_t i = 0; i < sizeof(meshes) / sizeof(*meshes); i++) {
+        run_ok(4, fails_on_mesh, meshes[i]);
+    }
+}
+
+/* Rank 1 has more micro-batches than the others, or measures the loss while they step. */
+static void other_step(tn_group *world, void *measures) {
+    mesh_model m;
+    mesh_shape shape = small_shape();
+    mesh_init(&m, &shape, 3, false);
+    tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+    TN_SCOPE;
+    tn_tensor *x = mesh_tokens(shape.vocab, 2, 1);
+    tn_batch b[4] = {{.x = x, .y = x}, {.x = x, .y = x}, {.x = x, .y = x}, {.x = x, .y = x}};
+    bool other = tn_group_rank(world) == 1;
+    double loss =
+        other && measures ? tn_pipeline_loss(p, b, 2) : tn_pipeline_step(p, b, other ? 4 : 2, NULL);
+    CHECK(loss != loss && tn_error() == (other ? TN_EMISMATCH : TN_EPEER));
+    CHECK(strstr(tn_error_message(), measures ? "rank 0 runs a step of 2 micro-batches, and rank 1 "
+                                                "measures the loss of 2"
+                                              : "rank 0 runs a step of 2 micro-batches, and rank 1 "
+                                                "runs a step of 4"));
+    tn_error_clear();
+    stay_until_told(world);
+    tn_module_finish(&m);
+}
+
+static void ranks_with_other_steps(void **state) {
+    (void)state;
+    static bool measures = true;
+    run_ok(RANKS, other_step, NULL);
+    run_ok(RANKS, other_step, &measures);
+}
+
 typedef struct misuse {
     tn_tensor *x, *y; /* of the second micro-batch */
     int n;
@@ -232,12 +314,73 @@ static void what_a_step_refuses(void **state) {
     }
 }
 
+/* ---- Without memory -------------------------------------------------------------------------- */
+
+/* Rank 1's last allocation of attaching fails. What is left of its model can only be finished. */
+static void attaches_short(tn_group *world, void *user) {
+    enum { MANY = 1 << 20 };
+    (void)user;
+    long left = 0; /* of MANY; the first time fills caches */
+    for (int time = 0; time < 3; time++) {
+        mesh_model m;
+        mesh_shape shape = small_shape();
+        mesh_init(&m, &shape, 3, false);
+        bool fails = time == 2 && tn_group_rank(world) == 1;
+        fail_malloc_at(fails ? MANY - left - 1 : MANY, 1);
+        tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+        left = fail_malloc.before;
+        fail_malloc_end();
+        CHECK(p || time == 2); /* where meeting takes fewer allocations, none fails */
+        if (!p) {
+            CHECK(tn_error() != TN_OK);
+            tn_error_clear();
+            tn_call(&m, mesh_tokens(shape.vocab, 2, 1));
+            CHECK(tn_error() == TN_ESTATE && strstr(tn_error_message(), "not complete"));
+            tn_error_clear();
+        }
+        tn_module_finish(&m);
+        tn_error_clear();
+    }
+}
+
+/* Allocation `at` of a second step, which finds gradients of a tied parameter, fails on a rank. */
+static void steps_short(tn_group *world, void *at) {
+    mesh_model m;
+    mesh_shape shape = small_shape();
+    shape.tied = true;
+    mesh_init(&m, &shape, 3, false);
+    TN_SCOPE;
+    tn_tensor *x = mesh_tokens(shape.vocab, 2, 1);
+    tn_batch b[3] = {{.x = x, .y = x}, {.x = x, .y = x}, {.x = x, .y = x}};
+    tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+    tn_pipeline_step(p, b, 2, NULL);
+    CHECK(tn_error() == TN_OK);
+    if (tn_group_rank(world) == 1) {
+        tn__alloc_fail_at(*(int64_t *)at);
+    }
+    for (int i = 0; i < 2; i++) { /* an error, and then another one */
+        tn_pipeline_step(p, b, 3, NULL);
+        tn_error_clear();
+    }
+    tn_module_finish(&m);
+}
+
+static void memory_runs_out(void **state) {
+    (void)state;
+    run_ok(2, attaches_short, NULL);
+    bool failed = true;
+    for (int64_t at = 0; failed; at += 1 + at / 50) {
+        run_ok(2, steps_short, &at);
+        failed = !tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(what_cannot_be_laid_out),
-        TEST(models_without_parts),
-        TEST(an_error_ends_all),
-        TEST(what_a_step_refuses),
+        TEST(what_cannot_be_laid_out), TEST(stages_of_one_rank),   TEST(models_without_parts),
+        TEST(an_error_ends_all),       TEST(an_error_ends_a_mesh), TEST(memory_runs_out),
+        TEST(ranks_with_other_steps),  TEST(what_a_step_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,8 +5,8 @@
  * sends are in groups of their own. So no send waits for a receive, whatever the schedule.
  *
  * The first output that crosses a boundary in a step is preceded by a header: shape, dtype, how
- * many random numbers were drawn before it. The step's other outputs have the same shape and dtype,
- * and so do the gradients that come back.
+ * many random numbers were drawn before it, and which call the sender is in. The step's other
+ * outputs have the same shape and dtype, and so do the gradients that come back.
  */
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 
 enum { AHEAD = 2 }; /* receives beyond the one that is needed */
-enum { HEADER = TN_MAX_DIMS + 4 };
+enum { FIXED = 6, HEADER = FIXED + TN_MAX_DIMS };
 
 /* ---- Making ---------------------------------------------------------------------------------- */
 
@@ -59,6 +59,17 @@ static void inbox_free(tn__pipe_inbox *b) {
     *b = (tn__pipe_inbox){.group = b->group};
 }
 
+/* Those that compute a stage together wait for each other too (tn_tensor_parallel, tn_fsdp). */
+static bool abort_parts(const tn_entry *entry, void *unused) {
+    (void)unused;
+    for (const tn_parts *parts = entry->parts; parts; parts = parts->next) {
+        if (parts->sum == tn__parallel_sum_parts) {
+            tn_group_abort(parts->group, tn_error_message());
+        }
+    }
+    return true;
+}
+
 void tn__pipe_abort(const tn_pipeline *p) {
     tn_group *const groups[] = {p->group, p->outputs_to, p->gradients_to, p->outputs.group,
                                 p->gradients.group};
@@ -68,6 +79,8 @@ void tn__pipe_abort(const tn_pipeline *p) {
     for (int i = 0; i < p->tie_count; i++) {
         tn_group_abort(p->ties[i].group, tn_error_message());
     }
+    tn_group_abort(p->module->lists->loss.sequence, tn_error_message());
+    tn_module_each(p->module, (tn_walk){0}, abort_parts, NULL);
 }
 
 void tn__pipe_links_free(tn_pipeline *p) {
@@ -97,6 +110,7 @@ static bool expect_from(tn__pipe_inbox *b, const tn_pipe_schedule *s, int from, 
 }
 
 bool tn__pipe_links_begin(tn_pipeline *p, tn__pipe_sends *sends, bool backward) {
+    p->backward = backward;
     const tn_pipe_schedule *s = p->schedule;
     int rank = tn_group_rank(p->group), before = (rank + s->ranks - 1) % s->ranks;
     size_t most = 2 * (size_t)s->counts[rank]; /* with headers */
@@ -130,14 +144,15 @@ static void send_tensor(tn_group *g, tn__pipe_sends *sends, tn_tensor *t) {
     }
 }
 
-static void send_header(tn_group *g, tn__pipe_sends *sends, const tn__pipe_boundary *b) {
+static void send_header(const tn_pipeline *p, tn__pipe_sends *sends, const tn__pipe_boundary *b) {
     TN_SCOPE;
     TN__ON_CPU;
-    int64_t numbers[HEADER] = {b->dims.ndim, b->dtype, (int64_t)b->draws, b->positions};
+    int64_t numbers[HEADER] = {b->dims.ndim,        b->dtype,   (int64_t)b->draws, b->positions,
+                               p->schedule->micros, p->backward};
     for (int i = 0; i < b->dims.ndim; i++) {
-        numbers[4 + i] = b->dims.size[i];
+        numbers[FIXED + i] = b->dims.size[i];
     }
-    send_tensor(g, sends, tn_from_data(numbers, TN_DIMS(HEADER), TN_I64));
+    send_tensor(p->outputs_to, sends, tn_from_data(numbers, TN_DIMS(HEADER), TN_I64));
 }
 
 void tn__pipe_send_output(tn_pipeline *p, tn__pipe_sends *sends, int boundary, tn_tensor *y) {
@@ -146,7 +161,7 @@ void tn__pipe_send_output(tn_pipeline *p, tn__pipe_sends *sends, int boundary, t
         b->known = true;
         b->dims = tn_shape(y);
         b->dtype = tn_dtype_of(y);
-        send_header(p->outputs_to, sends, b);
+        send_header(p, sends, b);
     } else if (!tn_dims_equal(b->dims, tn_shape(y)) || b->dtype != tn_dtype_of(y)) {
         tn__raise(TN_ESHAPE, "pipeline",
                   "stage %d gives %s, and gave %s for the step's first micro-batch (all need one "
@@ -164,13 +179,28 @@ void tn__pipe_send_gradient(tn_pipeline *p, tn__pipe_sends *sends, tn_tensor *dy
 
 /* ---- Receiving ------------------------------------------------------------------------------- */
 
-static void receive_header(tn_group *g, tn__pipe_boundary *b) {
+/* Ranks that are not in the same call would wait for messages that never come. False after raising.
+ */
+static bool same_call(const tn_pipeline *p, int64_t micros, int64_t backward) {
+    static const char *const calls[] = {"measures the loss", "runs a step"};
+    if (micros == p->schedule->micros && backward == p->backward) {
+        return true;
+    }
+    int rank = tn_group_rank(p->group), ranks = tn_group_size(p->group);
+    tn__raise(TN_EMISMATCH, "pipeline", "rank %d %s of %lld micro-batches, and rank %d %s of %d",
+              (rank + ranks - 1) % ranks, calls[backward != 0], (long long)micros, rank,
+              calls[p->backward], p->schedule->micros);
+    return false;
+}
+
+static void receive_header(const tn_pipeline *p, tn__pipe_boundary *b) {
     TN_SCOPE;
     TN__ON_CPU;
     int64_t numbers[HEADER] = {0};
     tn_tensor *t = tn_empty(TN_DIMS(HEADER), TN_I64);
+    tn_group *g = p->outputs.group;
     tn_work_wait(tn_recv(g, t, other_rank(g)), 0);
-    if (tn_copy_out(t, numbers) != TN_OK) {
+    if (tn_copy_out(t, numbers) != TN_OK || !same_call(p, numbers[4], numbers[5])) {
         return;
     }
     if (numbers[0] < 0 || numbers[0] > TN_MAX_DIMS) {
@@ -183,7 +213,7 @@ static void receive_header(tn_group *g, tn__pipe_boundary *b) {
                              .draws = (uint64_t)numbers[2],
                              .positions = numbers[3]};
     for (int i = 0; i < b->dims.ndim; i++) {
-        b->dims.size[i] = numbers[4 + i];
+        b->dims.size[i] = numbers[FIXED + i];
     }
 }
 
@@ -211,7 +241,7 @@ static tn_tensor *take_message(tn_pipeline *p, tn__pipe_inbox *b, int boundary, 
             break; /* this would wait for its header */
         }
         if (!next->known) {
-            receive_header(b->group, next);
+            receive_header(p, next);
         }
         if (tn__pending() || !post_next(b, next)) {
             return tn_inert();

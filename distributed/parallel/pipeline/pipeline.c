@@ -307,6 +307,9 @@ static int stages_wanted(const tn_pipeline_options *o, int ranks) {
     } else if (s && s->ranks != ranks) {
         tn__raise(TN_EVALUE, operation, "the schedule is for %d ranks, and there are %d", s->ranks,
                   ranks);
+    } else if (s && ranks == 1 && s->stages > 1) {
+        tn__raise(TN_EVALUE, operation, "the schedule has %d stages on one rank, which has one",
+                  s->stages);
     } else if (s) {
         tn_pipe_simulate(s, (tn_pipe_cost){1, 1, 1, 0}, NULL, NULL);
     } else { /* making a schedule checks the options */
@@ -333,8 +336,8 @@ static void describe_options(const tn_pipeline *p, char *text, size_t size) {
     }
 }
 
-/* *known: all ranks know of the error. */
-static bool attach_stages(tn_pipeline *p, bool *known) {
+/* *known: all ranks know of the error. *hooked: p is the module's, whatever comes of it. */
+static bool attach_stages(tn_pipeline *p, bool *known, bool *hooked) {
     static const char operation[] = "pipeline";
     p->parts = count_parts(p);
     p->stages = tn__pending() ? 0 : stages_wanted(&p->options, tn_group_size(p->group));
@@ -352,6 +355,11 @@ static bool attach_stages(tn_pipeline *p, bool *known) {
         !tn__parallel_make_same(p->module, p->group, NULL, &pipeline_rules, text, known)) {
         return false;
     }
+    tn_module_hooks hooks = {.before = begin_call, .user = p, .free_user = pipeline_free};
+    *hooked = tn_module_hook(p->module, hooks) != 0;
+    if (!*hooked) {
+        return false;
+    }
     if (tn_group_size(p->group) > 1 && (!place_parameters(p) || !tn__pipe_links_make(p))) {
         p->module->state = TN__MODULE_BROKEN; /* some of it is absent */
         return false;
@@ -361,7 +369,7 @@ static bool attach_stages(tn_pipeline *p, bool *known) {
 
 tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options options) {
     static const char operation[] = "pipeline";
-    bool known = false;
+    bool known = false, hooked = false;
     tn_pipeline *p = NULL;
     if (tn__parallel_may_attach(m, pp, &pipeline_rules) &&
         tn__options_made(options.from_defaults, operation, "tn_pipeline")) {
@@ -377,14 +385,13 @@ tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options options)
         p->tied = (tn_parts){.next = &p->chain, .counts = true, .others = true, .copied = true};
         p->again = (tn_parts){.next = &p->chain, .others = true, .copied = true};
     }
-    tn_module_hooks hooks = {.before = begin_call, .user = p, .free_user = pipeline_free};
-    if (p && attach_stages(p, &known) && tn_module_hook(m, hooks)) {
+    if (p && attach_stages(p, &known, &hooked)) {
         return p;
     }
     if (!known) {
         tn_group_abort(pp, tn_error_message());
     }
-    if (p) {
+    if (p && !hooked) {
         pipeline_free(p);
     }
     return NULL;

@@ -12,7 +12,8 @@
 #include "core/memory.h"
 #include "distributed/parallel/pipeline/pipeline.h"
 
-#include <ctype.h>
+#include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,6 +138,13 @@ tn_pipe_schedule *tn_pipe_schedule_new(tn_pipe_kind kind, int ranks, int chunks,
         tn__raise(TN_EVALUE, "pipe_schedule",
                   "%d micro-batches are not a multiple of %d ranks, which interleaved stages need",
                   micros, ranks);
+        return NULL;
+    }
+    double most = (double)chunks * fmax(ranks, micros);
+    if (most > INT_MAX / 4) { /* of which a few are added */
+        tn__raise(TN_EVALUE, "pipe_schedule",
+                  "%d ranks with %d stages each and %d micro-batches are too many", ranks, chunks,
+                  micros);
         return NULL;
     }
     size_t actions = (size_t)chunks * (size_t)micros * 3;

@@ -140,6 +140,11 @@ static int fill_columns(FILE *f, int at, int end, const char *cell) {
     return at;
 }
 
+/* That of a time, but no later than the end of the drawing: costs may be far apart. */
+static int column_of(double time, double unit, int columns) {
+    return (int)fmin(round(time / unit), columns);
+}
+
 /* A line for each rank. A column is as long as the shortest action, and an action as many columns
  * as it takes: "  F0  F1  B0 ===   ." */
 static void draw_course(const course *c, double seconds, FILE *f) {
@@ -156,8 +161,8 @@ static void draw_course(const course *c, double seconds, FILE *f) {
         for (int i = 0; i < c->s->counts[r] && at < columns; i++) {
             tn_pipe_action a = c->s->rows[r][i];
             double begin = c->begins[row_place(c->s, r) + (size_t)i];
-            int first = (int)lround(begin / unit);
-            int end = (int)lround((begin + action_seconds(&c->cost, a.what)) / unit);
+            int first = column_of(begin, unit, columns);
+            int end = column_of(begin + action_seconds(&c->cost, a.what), unit, columns);
             char cell[16];
             snprintf(cell, sizeof(cell), "%c%d", a.what, a.micro);
             at = fill_columns(f, at, first, ".");

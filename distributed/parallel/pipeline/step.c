@@ -22,7 +22,8 @@
 
 /* Between a forward and its backward; one reference each. */
 typedef struct graph {
-    tn_tensor *in, *out; /* in: NULL in the first stage */
+    tn_tensor *in, *out;    /* in: NULL in the first stage */
+    tn__lm_context context; /* of the call, which a backward may repeat (recompute) */
 } graph;
 
 typedef struct step {
@@ -92,9 +93,10 @@ static tn_tensor *call_stage(step *s, tn_pipe_action a, tn_tensor *x) {
     tn_generator *generator = tn_default_generator();
     generator->stream = s->stream + (uint64_t)a.micro * s->each;
     generator->call = before ? before->draws : 0;
-    tn__lm_context context = {.range = {p->first[a.stage], p->first[a.stage + 1]}};
+    tn__lm_context *context = &graph_of(s, a)->context;
+    context->range = (tn__range){p->first[a.stage], p->first[a.stage + 1]};
     p->module->lists->loss.calling = true;
-    tn_tensor *y = tn_call_values(p->module, tn_values_of(x, positions), &context).v[0];
+    tn_tensor *y = tn_call_values(p->module, tn_values_of(x, positions), context).v[0];
     p->module->lists->loss.calling = false;
     p->boundaries[a.stage].draws = generator->call;
     p->boundaries[a.stage].positions = T;
@@ -133,7 +135,8 @@ static void run_forward(step *s, tn_pipe_action a) {
         }
     }
     if (!tn__pending() && s->backward) {
-        *graph_of(s, a) = (graph){a.stage > 0 ? tn_keep(x) : NULL, tn_keep(y)};
+        graph_of(s, a)->in = a.stage > 0 ? tn_keep(x) : NULL;
+        graph_of(s, a)->out = tn_keep(y);
         s->alive++;
         s->p->alive = s->alive > s->p->alive ? s->alive : s->p->alive;
     }
@@ -264,6 +267,7 @@ static bool find_schedule(tn_pipeline *p, int n) {
     return p->schedule != NULL;
 }
 
+/* False after raising; then nothing was put aside. */
 static bool step_begin(step *s) {
     tn_pipeline *p = s->p;
     if (tn__pending() || !find_schedule(p, s->micros)) {
@@ -281,10 +285,13 @@ static bool step_begin(step *s) {
     s->graphs = tn__calloc_for((size_t)p->stages * micros, sizeof(*s->graphs), "pipeline");
     s->losses = tn__calloc_for(micros, sizeof(tn_tensor *), "pipeline");
     p->alive = 0;
+    if (!s->graphs || !s->losses || !tn__pipe_links_begin(p, &s->sends, s->backward)) {
+        return false;
+    }
     if (s->backward) {
         put_aside(p);
     }
-    return s->graphs && s->losses && tn__pipe_links_begin(p, &s->sends, s->backward);
+    return true;
 }
 
 /* The mean over micro-batches, known to the last stage's rank, on all ranks; NaN after raising. */
