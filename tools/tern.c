@@ -1,9 +1,10 @@
 /* The command `tern`: starts programs as ranks, makes tokens from texts, measures language models,
- * generates text, converts checkpoints, and describes this build. */
+ * generates text, converts checkpoints, plans training on many ranks, and describes this build. */
 #include "tools/convert.h"
 #include "tools/eval.h"
 #include "tools/generate.h"
 #include "tools/info.h"
+#include "tools/plan.h"
 #include "tools/run.h"
 #include "tools/tokenizer.h"
 #include "tools/tokens.h"
@@ -22,6 +23,7 @@ static const char help[] =
     "tern generate --model DIR --prompt TEXT         what a model writes\n"
     "tern convert SOURCE TARGET                      a model, or a run's checkpoint, in another "
     "form\n"
+    "tern plan --model NAME --ranks N                memory, time and cost before renting\n"
     "tern info                                       version, kernels, cores, ways between ranks\n"
     "tern --version\n"
     "Options of each: tern run --help and so on\n";
@@ -38,7 +40,8 @@ static void close_output(void) {
 /* Verbs with options: argp's messages begin with the first argument. */
 static char run_name[] = "tern run", tokenizer_name[] = "tern tokenizer",
             tokens_name[] = "tern tokens", eval_name[] = "tern eval",
-            generate_name[] = "tern generate", convert_name[] = "tern convert";
+            generate_name[] = "tern generate", convert_name[] = "tern convert",
+            plan_name[] = "tern plan";
 static const struct verb {
     const char *verb;
     char *name;
@@ -50,6 +53,7 @@ static const struct verb {
     {"eval", eval_name, eval_main},
     {"generate", generate_name, generate_main},
     {"convert", convert_name, convert_main},
+    {"plan", plan_name, plan_main},
 };
 
 int main(int argc, char **argv) {

@@ -18,6 +18,7 @@
 #include "core/error.h"
 #include "nn/module.h"
 #include "tern/parallel.h"
+#include "tern/split.h"
 
 /* ---- round.c --------------------------------------------------------------------------------- */
 
@@ -210,6 +211,9 @@ void tn__parallel_take_buffers(tn__parallel *p);
  * paths (nn/paths.h; NULL: none) must match something in m. */
 TN_API bool tn__patterns_used(tn_module *m, const char *list, bool parameters,
                               const char *operation, const char *what);
+
+/* Gives dp or shard the ranks that are left; false after raising. */
+bool tn__spread_sizes(tn_spread_options *o, int ranks);
 
 /* Waits for one operation of a step. Its error says what to do about ranks whose data has ended. */
 tn_status tn__parallel_wait(tn_work *w);

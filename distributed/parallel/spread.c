@@ -106,8 +106,7 @@ tn_status tn_spread_read(tn_spread_options *o, const char *mesh) {
 
 /* ---- Sizes ----------------------------------------------------------------------------------- */
 
-/* Gives dp or shard the ranks that are left; false after raising. */
-static bool find_sizes(tn_spread_options *o, int ranks) {
+bool tn__spread_sizes(tn_spread_options *o, int ranks) {
     int rest = o->shard == 0 ? SHARD : DP;
     int64_t product = 1;
     if (rest == SHARD && o->dp == 0) {
@@ -119,7 +118,7 @@ static bool find_sizes(tn_spread_options *o, int ranks) {
             tn__raise(TN_EVALUE, "spread", "%s is %d", names[i], size);
             return false;
         }
-        product *= size ? size : 1;
+        product *= size && product < INT32_MAX ? size : 1; /* enough to say that it is wrong */
     }
     if (*size_of(o, rest) == 0 && ranks % product == 0) {
         *size_of(o, rest) = (int)(ranks / product);
@@ -185,7 +184,7 @@ tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options) {
                 tn__options_made(options.from_defaults, "spread", "tn_spread") &&
                 tn__parallel_unsplit(module, "spread") &&
                 compare_ranks(module, world, &options, &known);
-    known |= same && !find_sizes(&options, tn_group_size(world)); /* raised on all ranks */
+    known |= same && !tn__spread_sizes(&options, tn_group_size(world)); /* raised on all ranks */
     tn_spread *s = same && !known ? tn__calloc_for(1, sizeof(*s), "spread") : NULL;
     if (!s && !known) {
         tn_group_abort(world, tn_error_message());

@@ -24,6 +24,7 @@
 #include "parallel.h"
 #include "pipeline.h"
 #include "split.h"
+#include "plan.h"
 #include "train.h"
 #include "deepspeed.h"
 #include "evaluate.h"

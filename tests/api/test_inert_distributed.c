@@ -195,6 +195,21 @@ static void layer_pipelines(tn_tensor *t) {
     QUIET(tn_pipeline_alive(NULL), 0);
 }
 
+static void plan_calls(tn_tensor *t) {
+    (void)t;
+    tn_linear zero = {0};
+    tn_plan plan;
+    tn_plan_machine machine = tn_plan_machine_defaults();
+    tn_plan_options o = tn_plan_defaults();
+    QUIET(tn_plan_of(NULL, o, &plan) != TN_OK, true);
+    QUIET(tn_plan_of(&zero, o, &plan) != TN_OK, true);
+    QUIET(tn_plan_of(&zero, o, NULL) != TN_OK, true);
+    QUIET(tn_plan_search(NULL, o, &plan, 1), 0);
+    QUIET(tn_plan_search(&zero, o, NULL, 1), 0);
+    QUIET(tn_plan_measure(NULL, o, NULL, &machine) != TN_OK, true);
+    QUIET(tn_plan_measure(&zero, o, NULL, NULL) != TN_OK, true);
+}
+
 static void data_and_files(tn_tensor *t) {
     (void)t;
     tn_checkpoint c = {0};
@@ -323,6 +338,7 @@ PART(mesh_calls)
 PART(data_parallel)
 PART(model_splitting)
 PART(layer_pipelines)
+PART(plan_calls)
 PART(data_and_files)
 PART(saver_calls)
 PART(store_calls)
@@ -342,6 +358,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_data_parallel),
         cmocka_unit_test(test_model_splitting),
         cmocka_unit_test(test_layer_pipelines),
+        cmocka_unit_test(test_plan_calls),
         cmocka_unit_test(test_data_and_files),
         cmocka_unit_test(test_saver_calls),
         cmocka_unit_test(test_store_calls),

@@ -266,6 +266,11 @@ static void training_and_generation(void **state) {
     REFUSES(tn_spread, tn_spread_read(&zeros, "tp=2"));
     REFUSES(tn_spread, tn_spread_new(&m, NULL, zeros));
     REFUSES(tn_pipeline, tn_pipeline_new(&m, NULL, zeros));
+    tn_plan plan;
+    tn_plan_machine machine = tn_plan_machine_defaults();
+    REFUSES(tn_plan, tn_plan_of(&m, zeros, &plan));
+    REFUSES(tn_plan, tn_plan_search(&m, zeros, &plan, 1));
+    REFUSES(tn_plan, tn_plan_measure(&m, zeros, NULL, &machine));
     REFUSES(tn_saver, tn_saver_new(NULL, "/nowhere", zeros));
     REFUSES(tn_setup, tn_setup_world(&zeros));
     REFUSES(tn_setup, tn_setup_model(&zeros, NULL, &m));

@@ -23,6 +23,7 @@ typedef struct mesh_shape {
     bool tied;                   /* llama only; a gpt always is */
     double dropout;              /* gpt only */
     int64_t length;              /* the context */
+    int64_t hidden;              /* llama only */
 } mesh_shape;
 
 enum { MESH_LENGTH = 8 };
@@ -35,6 +36,7 @@ static inline mesh_shape mesh_shape_of(bool llama) {
                         .heads = llama ? 8 : 4,
                         .kv_heads = 4,
                         .bias = true,
+                        .hidden = 24,
                         .length = MESH_LENGTH};
 }
 
@@ -58,7 +60,7 @@ static inline void mesh_init_llama(tn_llama *m, const mesh_shape *s) {
     o.heads = s->heads;
     o.kv_heads = s->kv_heads;
     o.width = s->width;
-    o.hidden = 24;
+    o.hidden = s->hidden;
     o.tied = s->tied;
     tn_llama_init(m, o);
 }

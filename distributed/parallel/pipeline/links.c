@@ -15,7 +15,6 @@
 
 #include <stdlib.h>
 
-enum { AHEAD = 2 }; /* receives beyond the one that is needed */
 enum { FIXED = 6, HEADER = FIXED + TN_MAX_DIMS };
 
 /* ---- Making ---------------------------------------------------------------------------------- */
@@ -235,7 +234,7 @@ static tn_tensor *take_message(tn_pipeline *p, tn__pipe_inbox *b, int boundary, 
     while (b->order[at].stage != boundary || b->order[at].micro != micro) {
         at++; /* the schedule is complete, so it is there */
     }
-    while (b->posted <= at || (b->posted < b->count && b->posted <= b->taken + AHEAD)) {
+    while (b->posted <= at || (b->posted < b->count && b->posted <= b->taken + TN__PIPE_AHEAD)) {
         tn__pipe_boundary *next = &p->boundaries[b->order[b->posted].stage];
         if (!next->known && b->posted > at) {
             break; /* this would wait for its header */

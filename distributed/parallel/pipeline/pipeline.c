@@ -53,9 +53,9 @@ static bool add_cost(const tn_entry *entry, void *user) {
     return true;
 }
 
-static double part_cost(const tn_pipeline *p, int i) {
+double tn__pipe_cost(tn_module *part) {
     double cost = 1; /* so that parts without parameters are spread, too */
-    tn_module_each(tn__pipe_part(p, i), (tn_walk){.with_shared = true}, add_cost, &cost);
+    tn_module_each(part, (tn_walk){.with_shared = true}, add_cost, &cost);
     return cost;
 }
 
@@ -80,23 +80,23 @@ static int count_stages(const double *costs, int parts, double most, int *first)
     return stages;
 }
 
-/* Cuts so that the most expensive stage is as cheap as possible: its cost is a sum over consecutive
- * parts, the smallest for which there are enough stages. */
-static void cut_evenly(tn_pipeline *p, const double *costs) {
+/* What the most expensive stage costs is a sum over consecutive parts, the smallest for which there
+ * are enough stages. */
+void tn__pipe_cut(const double *costs, int parts, int stages, int *first) {
     double best = INFINITY;
-    for (int i = 0; i < p->parts; i++) {
+    for (int i = 0; i < parts; i++) {
         double sum = 0;
-        for (int k = i; k < p->parts && sum < best; k++) {
+        for (int k = i; k < parts && sum < best; k++) {
             sum += costs[k];
-            bool enough = count_stages(costs, p->parts, sum, NULL) <= p->stages;
+            bool enough = count_stages(costs, parts, sum, NULL) <= stages;
             best = enough && sum < best ? sum : best;
         }
     }
-    int made = count_stages(costs, p->parts, best, p->first);
+    int made = count_stages(costs, parts, best, first);
     /* where fewer stages are as cheap, the last parts get one each */
-    for (int s = p->stages - 1, end = p->parts; s >= 0; end = p->first[s--]) {
-        bool fits = s < made && p->first[s] < end;
-        p->first[s] = fits ? p->first[s] : end - 1;
+    for (int s = stages - 1, end = parts; s >= 0; end = first[s--]) {
+        bool fits = s < made && first[s] < end;
+        first[s] = fits ? first[s] : end - 1;
     }
 }
 
@@ -128,10 +128,10 @@ static bool find_stages(tn_pipeline *p) {
     }
     double *costs = tn__calloc_for((size_t)p->parts, sizeof(*costs), pipeline_rules.operation);
     for (int i = 0; i < p->parts && costs; i++) {
-        costs[i] = part_cost(p, i);
+        costs[i] = tn__pipe_cost(tn__pipe_part(p, i));
     }
     if (costs && !tn__pending()) {
-        cut_evenly(p, costs);
+        tn__pipe_cut(costs, p->parts, p->stages, p->first);
     }
     free(costs);
     return !tn__pending();

@@ -64,7 +64,14 @@ struct tn_pipeline {
 /* Part i of the model; NULL after raising that it has moved. */
 tn_module *tn__pipe_part(const tn_pipeline *p, int i);
 
+/* What a micro-batch costs in a part; the first part of each stage, so that the most expensive one
+ * is as cheap as possible. */
+double tn__pipe_cost(tn_module *part);
+void tn__pipe_cut(const double *costs, int parts, int stages, int *first);
+
 /* ---- links.c --------------------------------------------------------------------------------- */
+
+enum { TN__PIPE_AHEAD = 2 }; /* receives beyond the one that is needed */
 
 /* A step's messages that are on their way from this rank. */
 typedef struct tn__pipe_sends {

@@ -26,21 +26,11 @@ tn_tp_options tn_tp_defaults(void) {
 
 /* ---- The modules of a plan ------------------------------------------------------------------- */
 
-/* The dimension of the weight that a style cuts; -1: none. */
-static int cut_dim(tn_tp_style style) {
-    bool rows = style == TN_TP_COLUMN || style == TN_TP_VOCAB || style == TN_TP_LOGITS;
-    return rows ? 0 : style == TN_TP_ROW ? 1 : -1;
-}
-
 /* The weight that the place's style cuts; NULL: none. */
 static const tn_tensor *weight_of(const tn__tp_place *place) {
-    return cut_dim(place->rule->style) < 0     ? NULL
-           : place->rule->style == TN_TP_VOCAB ? ((const tn_embedding *)place->module)->weight
-                                               : ((const tn_linear *)place->module)->weight;
-}
-
-static int pieces_of(const tn_tp_rule *rule) {
-    return rule->pieces > 1 ? rule->pieces : 1;
+    return tn__tp_cut_dim(place->rule->style) < 0 ? NULL
+           : place->rule->style == TN_TP_VOCAB    ? ((const tn_embedding *)place->module)->weight
+                                                  : ((const tn_linear *)place->module)->weight;
 }
 
 static bool add_place(tn__tp *tp, tn_module *m, const char *path, const tn_tp_rule *rule) {
@@ -127,19 +117,19 @@ static bool region_fits(const tn__tp_place *place) {
 static bool rows_fit(const tn__tp_place *place) {
     const tn_tensor *weight = weight_of(place);
     const tn_module *around = place->module->parent;
-    int64_t rows = tn_size(weight, 0) / pieces_of(place->rule);
+    int64_t rows = tn_size(weight, 0) / tn__tp_pieces(place->rule);
     int64_t head = tn__head_width(around);
     bool projects = around && strcmp(around->kind, "self_attention") == 0 &&
                     place->module == &((const tn_self_attention *)around)->c_attn.base;
-    if (projects && pieces_of(place->rule) != 3) {
+    if (projects && tn__tp_pieces(place->rule) != 3) {
         tn__raise(TN_EVALUE, operation,
                   "%s is 3 matrices side by side, of queries, keys and values; the plan says %d",
-                  place->path, pieces_of(place->rule));
+                  place->path, tn__tp_pieces(place->rule));
         return false;
     }
-    if (tn_size(weight, 0) % pieces_of(place->rule) != 0) {
+    if (tn_size(weight, 0) % tn__tp_pieces(place->rule) != 0) {
         tn__raise(TN_EVALUE, operation, "%s: %s is not %d matrices side by side", place->path,
-                  tn_shape_text(weight), pieces_of(place->rule));
+                  tn_shape_text(weight), tn__tp_pieces(place->rule));
         return false;
     }
     return ranks_divide(place, head > 0 ? rows / head : rows, head > 0 ? "heads" : "rows");
@@ -212,8 +202,8 @@ static bool tie_fits(const tn_entry *entry, void *user) {
     for (int i = 0; i < tp->count && !same; i++) {
         const tn__tp_place *p = &tp->places[i];
         same = p->module == entry->owner &&
-               cut_dim(p->rule->style) == cut_dim(first->rule->style) &&
-               pieces_of(p->rule) == pieces_of(first->rule);
+               tn__tp_cut_dim(p->rule->style) == tn__tp_cut_dim(first->rule->style) &&
+               tn__tp_pieces(p->rule) == tn__tp_pieces(first->rule);
     }
     if (!same) {
         tn__raise(TN_EVALUE, operation, "%s.weight is %s too: the plan must cut both alike",
@@ -285,7 +275,7 @@ static bool cut_param(tn__tp_place *place, const char *name, int dim) {
     }
     tn_layout layout = {.whole = tn_shape(whole),
                         .dim = dim,
-                        .pieces = pieces_of(place->rule),
+                        .pieces = tn__tp_pieces(place->rule),
                         .slice = tn_group_rank(tp->group),
                         .slices = tn_group_size(tp->group)};
     layout.length = tn_dims_count(tn__layout_block(&layout));
@@ -299,7 +289,7 @@ static bool cut_param(tn__tp_place *place, const char *name, int dim) {
 static bool cut_place(tn__tp_place *place) {
     tn_tp_style style = place->rule->style;
     bool bias = style == TN_TP_COLUMN || style == TN_TP_LOGITS;
-    return (cut_dim(style) < 0 || cut_param(place, "weight", cut_dim(style))) &&
+    return (tn__tp_cut_dim(style) < 0 || cut_param(place, "weight", tn__tp_cut_dim(style))) &&
            (!bias || cut_param(place, "bias", 0)) && tn__tp_apply(place);
 }
 

@@ -38,6 +38,16 @@ typedef struct tn__tp_place {
     int64_t whole, first;      /* VOCAB, LOGITS: rows on all ranks, and the first of this rank's */
 } tn__tp_place;
 
+/* The dimension of the weight that a style cuts, -1: none; and into how many pieces first. */
+static inline int tn__tp_cut_dim(tn_tp_style style) {
+    bool rows = style == TN_TP_COLUMN || style == TN_TP_VOCAB || style == TN_TP_LOGITS;
+    return rows ? 0 : style == TN_TP_ROW ? 1 : -1;
+}
+
+static inline int tn__tp_pieces(const tn_tp_rule *rule) {
+    return rule->pieces > 1 ? rule->pieces : 1;
+}
+
 /* Which of n rows, or columns, a rank of g has: as a layout of one piece cuts them. Rank 0 has no
  * fewer than the others. */
 static inline tn__slice tn__tp_slice(const tn_group *g, int rank, int64_t n) {

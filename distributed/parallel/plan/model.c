@@ -1,0 +1,176 @@
+/* What there is to know of a model before it is laid on ranks: its parameters, where its parts use
+ * them and how its plan cuts them; and what a block and the top compute and keep.
+ *
+ * What a forward keeps for backward follows from the linears, since each keeps what it reads and
+ * somebody after it keeps what it gives:
+ *
+ *     x -> norm -> qkv -> attention -> proj -> + -> norm -> fc -> gelu -> proj -> +
+ *          C      3C      C            C            C      4C    4C       C           16 C
+ *
+ * Linears of one module that are cut by rows read the same tensor. A gated MLP keeps one result
+ * more, that of its activation.
+ */
+#include "core/memory.h"
+#include "distributed/parallel/pipeline/pipeline.h"
+#include "distributed/parallel/plan/plan.h"
+#include "distributed/parallel/tensor/tensor.h"
+#include "nn/attention.h"
+#include "nn/paths.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct reading {
+    tn__plan_model *model;
+    const tn_module *root;
+    const tn_tp_rule *rules;
+    const tn_module *reader; /* of the last linear that is cut by rows */
+    const tn_tensor **seen;  /* [capacity] the parameters' tensors */
+    int64_t capacity;
+} reading;
+
+/* The part around a module, or -1. */
+static int part_around(const reading *r, const tn_module *m) {
+    for (; m && m != r->root; m = m->parent) {
+        for (int i = 0; i < r->model->parts; i++) {
+            if (r->model->part[i] == m) {
+                return i;
+            }
+        }
+    }
+    return -1;
+}
+
+/* The rule by which a module's matrix is cut; NULL: none. */
+static const tn_tp_rule *rule_of(const reading *r, const char *path) {
+    for (const tn_tp_rule *rule = r->rules; rule && rule->paths; rule++) {
+        if (tn__tp_cut_dim(rule->style) >= 0 && tn__paths_fit(rule->paths, path)) {
+            return rule;
+        }
+    }
+    return NULL;
+}
+
+/* ---- Parameters ------------------------------------------------------------------------------ */
+
+static bool note_name(reading *r, const tn_entry *entry, int part) {
+    tn__plan_model *model = r->model;
+    for (int i = 0; i < model->count; i++) {
+        tn__plan_param *p = &model->params[i];
+        if (r->seen[i] == *entry->field) { /* tied */
+            p->first = part < p->first ? part : p->first;
+            p->last = part > p->last ? part : p->last;
+            p->block &= p->first == p->last;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool add_param(const tn_entry *entry, void *user) {
+    static const char operation[] = "plan";
+    reading *r = user;
+    tn__plan_model *model = r->model;
+    int part = part_around(r, entry->owner);
+    if (entry->shared && note_name(r, entry, part)) {
+        return true;
+    }
+    int count = model->count + 1;
+    if (!tn__grow(&model->params, count, &model->capacity, sizeof(*model->params), operation) ||
+        !tn__grow(&r->seen, count, &r->capacity, sizeof(tn_tensor *), operation)) {
+        return false;
+    }
+    size_t length = strlen(entry->path);
+    const char *dot = strrchr(entry->path, '.');
+    char owner[256];
+    snprintf(owner, sizeof(owner), "%.*s", (int)(dot ? (size_t)(dot - entry->path) : length),
+             entry->path);
+    const tn_tp_rule *rule = rule_of(r, owner);
+    bool bias = dot && strcmp(dot, ".bias") == 0;
+    r->seen[model->count] = *entry->field;
+    model->params[model->count++] = (tn__plan_param){
+        .whole = entry->layout.whole,
+        .dim = !rule || (bias && rule->style == TN_TP_ROW) ? -1 : tn__tp_cut_dim(rule->style),
+        .pieces = rule ? tn__tp_pieces(rule) : 1,
+        .first = part,
+        .last = part,
+        .block = part > 0 && part < model->parts - 1};
+    return true;
+}
+
+/* ---- Work ------------------------------------------------------------------------------------ */
+
+static void add_linear(reading *r, tn__plan_work *w, const tn_linear *m, const char *path) {
+    const tn_tp_rule *rule = rule_of(r, path);
+    double out = (double)tn_size(m->weight, 0), in = (double)tn_size(m->weight, 1);
+    bool rows = rule && tn__tp_cut_dim(rule->style) == 0, cut = rule != NULL;
+    *(cut ? &w->products_cut : &w->products) += in * out;
+    double *matrix = cut ? &w->matrix_cut : &w->matrix;
+    *matrix = in * out > *matrix ? in * out : *matrix;
+    *(rows ? &w->kept_cut : &w->kept) += out;
+    if (!rows) {
+        *(cut ? &w->kept_cut : &w->kept) += in;
+    } else if (r->reader != m->base.parent) {
+        w->read += in;
+    }
+    r->reader = rows ? m->base.parent : NULL;
+    w->widest = out > w->widest ? out : w->widest;
+    if (strcmp(m->base.parent->kind, "gated_mlp") == 0 && strcmp(m->base.name, "gate_proj") == 0) {
+        w->kept_cut += out;
+    }
+}
+
+static bool add_work(tn_module *m, const char *path, void *user) {
+    reading *r = user;
+    tn__plan_model *model = r->model;
+    int part = part_around(r, m);
+    if (part != 1 && part != model->parts - 1) {
+        return true;
+    }
+    tn__plan_work *w = part == 1 ? &model->block : &model->top;
+    if (strcmp(m->kind, "linear") == 0) {
+        add_linear(r, w, (const tn_linear *)m, path);
+    } else if (strcmp(m->kind, "layer_norm") == 0) {
+        w->sums += 2; /* mean and 1 / deviation */
+    } else if (strcmp(m->kind, "rms_norm") == 0) {
+        w->sums += 1;
+    }
+    int64_t head = tn__head_width(m);
+    if (head > 0) {
+        model->attended = head * model->shape.heads;
+        model->attended_kv = head * model->shape.kv_heads;
+    }
+    return true;
+}
+
+/* ---- All of it ------------------------------------------------------------------------------- */
+
+bool tn__plan_read_model(void *m, tn__plan_model *model) {
+    static const char operation[] = "plan";
+    *model = (tn__plan_model){0};
+    if (tn_lm_shape_of(m, &model->shape) != TN_OK) {
+        return false;
+    }
+    model->parts = model->shape.layers + 2;
+    model->part = tn__calloc_for((size_t)model->parts, sizeof(tn_module *), operation);
+    model->costs = tn__calloc_for((size_t)model->parts, sizeof(*model->costs), operation);
+    if (!model->part || !model->costs) {
+        return false;
+    }
+    tn_lm_parts(m, model->part, model->parts);
+    for (int i = 0; i < model->parts; i++) {
+        model->costs[i] = tn__pipe_cost(model->part[i]);
+    }
+    reading r = {.model = model, .root = m, .rules = tn__lm_family_of(m, operation)->tp};
+    tn_module_each(m, (tn_walk){.with_shared = true}, add_param, &r);
+    tn_module_each_module(m, add_work, &r);
+    free(r.seen);
+    return !tn__pending();
+}
+
+void tn__plan_model_free(tn__plan_model *model) {
+    free(model->params);
+    free(model->part);
+    free(model->costs);
+    *model = (tn__plan_model){0};
+}

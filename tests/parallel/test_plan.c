@@ -1,0 +1,536 @@
+/* Plans against what ranks have: bytes at rest exactly, peaks within 5 %. Times against cases
+ * computed by hand: they are a model, and no clock is read here. */
+#include "tests/parallel/plan_run.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp.h"
+
+#include <math.h>
+
+/* ---- At rest --------------------------------------------------------------------------------- */
+
+static void rests_as_planned(tn_group *world, void *user) {
+    static int64_t before;
+    plan_run *r = user;
+    tn_barrier(world);
+    before = tn_group_rank(world) == 0 ? tn_memory().allocated : before;
+    tn_barrier(world);
+    plan_rank *k = calloc(1, sizeof(*k));
+    plan_begin(k, world, r);
+    for (int step = 0; step < 2; step++) {
+        plan_backward(k, r);
+        plan_step(k);
+    }
+    tn_barrier(world);
+    if (tn_group_rank(world) == 0) {
+        r->bytes = tn_memory().allocated - before;
+    }
+    tn_barrier(world);
+    CHECK(tn_error() == TN_OK);
+    plan_end(k);
+    free(k);
+}
+
+/* Planned bytes of all ranks. */
+static int64_t planned_rest(const plan_run *r, int ranks) {
+    mesh_model m;
+    mesh_init(&m, &r->shape, 1, true);
+    tn_plan_options o = plan_options(r, ranks);
+    int64_t sum = 0;
+    for (o.rank = 0; o.rank < ranks; o.rank++) {
+        tn_plan plan;
+        assert_int_equal(tn_plan_of(&m, o, &plan), TN_OK);
+        assert_int_equal(plan.rest, plan.weights + plan.copies + plan.gradients + plan.states);
+        sum += plan.rest;
+    }
+    tn_module_finish(&m);
+    return sum;
+}
+
+static plan_run run_of(const char *mesh, bool llama) {
+    plan_run r = {.shape = mesh_shape_of(llama), .micros = 1, .batch = 2};
+    r.shape.layers = 3;
+    snprintf(r.mesh, sizeof(r.mesh), "%s", mesh);
+    return r;
+}
+
+static void check_rest(int ranks, plan_run r) {
+    run_ok(ranks, rests_as_planned, &r);
+    int64_t planned = planned_rest(&r, ranks);
+    if (r.bytes != planned) {
+        fail_msg("%d ranks, %s, llama %d, bf16 %d, micros %d: %lld bytes, planned %lld", ranks,
+                 r.mesh, r.shape.llama, r.bf16, r.micros, (long long)r.bytes, (long long)planned);
+    }
+}
+
+static void test_bytes_at_rest(void **state) {
+    (void)state;
+    static const struct {
+        int ranks;
+        const char *mesh;
+    } cases[] = {{1, "dp=1"},
+                 {2, "dp=2"},
+                 {2, "shard=2,stage=1"},
+                 {2, "shard=2,stage=2"},
+                 {4, "shard=4,stage=3"},
+                 {3, "shard=3"},
+                 {4, "dp=2,shard=2,stage=2"},
+                 {2, "tp=2"},
+                 {4, "tp=4,sequence"},
+                 {4, "tp=2,shard=2,stage=3"},
+                 {4, "tp=2,dp=2"},
+                 {2, "cp=2"},
+                 {4, "cp=2,shard=2,stage=2"},
+                 {2, "pp=2"},
+                 {4, "pp=2,tp=2"},
+                 {4, "pp=2,dp=2"},
+                 {4, "pp=2,shard=2,stage=1"},
+                 {4, "pp=2,shard=2,stage=2"},
+                 {4, "pp=2,shard=2,stage=3"},
+                 {3, "pp=3,gpipe"},
+                 {2, "pp=2,chunks=2"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        for (int variant = 0; variant < 4; variant++) {
+            plan_run r = run_of(cases[i].mesh, variant % 2);
+            r.bf16 = variant / 2;
+            r.micros = strstr(cases[i].mesh, "pp=") ? 4 : 1;
+            check_rest(cases[i].ranks, r);
+        }
+    }
+}
+
+/* Gradients that stay for later micro-batches have buffers of their own. */
+static void test_bytes_of_micro_batches(void **state) {
+    (void)state;
+    for (int micros = 1; micros <= 2; micros++) {
+        plan_run r = run_of("pp=2,shard=2,stage=2", false);
+        r.shape.layers = 7;
+        r.micros = micros;
+        check_rest(4, r);
+        snprintf(r.mesh, sizeof(r.mesh), "shard=4,stage=2");
+        check_rest(4, r);
+    }
+}
+
+/* ---- Peaks ----------------------------------------------------------------------------------- */
+
+/* Kernels need memory of their own, for example to convert a matrix: how much depends on the
+ * processor, so the model is large beside its largest matrix. */
+enum { PEAK_LAYERS = 8 };
+
+/* One of eight: GPT or Llama, f32 or bf16, with recompute or not. */
+static void check_peak(tn_group *world, plan_run r, int variant) {
+    r.shape = mesh_shape_of(variant % 2);
+    r.shape.layers = PEAK_LAYERS;
+    r.shape.vocab = 307;
+    r.shape.width = 128;
+    r.shape.hidden = 256;
+    r.shape.length = 64;
+    r.bf16 = variant / 2 % 2;
+    r.recompute = variant / 4;
+    tn_plan_options o = plan_options(&r, tn_group_size(world));
+    o.rank = tn_group_rank(world);
+    tn_plan plan;
+    static plan_rank k;
+    plan_begin(&k, world, &r);
+    mesh_model m;
+    mesh_init(&m, &r.shape, 1, true);
+    rank_assert(tn_plan_of(&m, o, &plan) == TN_OK);
+    tn_module_finish(&m);
+    int64_t most = 0; /* more than at rest */
+    for (int step = 0; step < 3; step++) {
+        int64_t rest = tn_device_memory(tn_default_device()).allocated;
+        tn_device_memory_reset_peak(tn_default_device());
+        plan_backward(&k, &r);
+        plan_step(&k);
+        most = tn_device_memory(tn_default_device()).peak - rest;
+    }
+    plan_end(&k);
+    double planned = (double)plan.peak, is = (double)(plan.rest + most);
+    bool right = fabs(is - planned) <= 0.05 * planned;
+    fprintf(stderr, "%s%s, variant %d, rank %d: %.0f bytes at most, planned %.0f\n",
+            right ? "" : "WRONG ", r.mesh, variant, o.rank, is, planned);
+    rank_assert(tn_error() == TN_OK && right);
+}
+
+/* `argument`: MESH MICROS. */
+static int peaks_as_planned(tn_group *world, const char *argument) {
+    plan_run r = {.batch = 2};
+    sscanf(argument, "%63s %d", r.mesh, &r.micros);
+    for (int variant = 0; variant < 8; variant++) {
+        check_peak(world, r, variant);
+    }
+    return 0;
+}
+
+static void test_peaks(void **state) {
+    (void)state;
+    static const struct {
+        int ranks;
+        const char *run;
+    } cases[] = {{1, "dp=1 1"},
+                 {2, "dp=2 1"},
+                 {2, "dp=2 2"},
+                 {2, "shard=2,stage=1 1"},
+                 {2, "shard=2,stage=2 1"},
+                 {2, "shard=2,stage=2 2"},
+                 {4, "shard=4,stage=3 1"},
+                 {2, "tp=2 1"},
+                 {2, "tp=2,sequence 1"},
+                 {2, "cp=2 1"},
+                 {2, "pp=2 4"},
+                 {4, "pp=2,tp=2 4"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        ranks_pass(cases[i].ranks, "peaks", cases[i].run);
+    }
+}
+
+/* ---- Seconds: by hand ------------------------------------------------------------------------ */
+
+/* GPT-2's shape in small. */
+enum { LAYERS = 4, WIDTH = 64, VOCAB = 128, LENGTH = 32, BATCH = 2 };
+
+static const double never = 1e-40, always = 1e40; /* rates, and delays */
+
+static void small_model(tn_gpt *m) {
+    TN_DEFER_INIT;
+    tn_gpt_init(m, TN_WITH(tn_gpt, .layers = LAYERS, .heads = 4, .width = WIDTH, .vocab = VOCAB,
+                           .context = LENGTH));
+}
+
+/* Nothing but what a test sets takes time. */
+static tn_plan_options free_machine(int ranks, const char *mesh) {
+    tn_plan_options o = tn_plan_defaults();
+    o.ranks = ranks;
+    o.batch = BATCH;
+    o.machine.flops = o.machine.memory_speed = o.machine.host_link = o.machine.network_link =
+        always;
+    o.machine.reached = 1;
+    o.machine.host_delay = o.machine.network_delay = never;
+    tn_spread_read(&o.mesh, mesh);
+    return o;
+}
+
+static tn_plan plan_small(tn_plan_options o) {
+    tn_gpt m;
+    tn_plan plan;
+    small_model(&m);
+    assert_int_equal(tn_plan_of(&m, o, &plan), TN_OK);
+    tn_module_finish(&m);
+    return plan;
+}
+
+static void close_to(double is, double want) {
+    if (fabs(is - want) > 1e-9 * fabs(want)) {
+        fail_msg("%.12g instead of %.12g", is, want);
+    }
+}
+
+/* Multiplications for each position. */
+static const double block_products = 12.0 * WIDTH * WIDTH, attention = 1.0 * LENGTH * WIDTH,
+                    top_products = 1.0 * VOCAB * WIDTH;
+
+static void test_operations(void **state) {
+    (void)state;
+    double tokens = BATCH * LENGTH, forward = 2 * LAYERS * (block_products + attention);
+    tn_plan_options o = free_machine(1, "dp=1");
+    o.machine.flops = 1e9;
+    tn_plan plan = plan_small(o);
+    close_to(plan.compute, 3 * tokens * (forward + 2 * top_products) / 1e9);
+    close_to(plan.seconds, plan.compute);
+    close_to(plan.utilisation, 1);
+    assert_string_equal(plan.limit, "computing");
+    o.recompute = true;
+    close_to(plan_small(o).compute, tokens * (4 * forward + 6 * top_products) / 1e9);
+    o.recompute = false;
+    o.machine.reached = 0.5;
+    close_to(plan_small(o).compute, 2 * plan.compute);
+    o = free_machine(4, "tp=4");
+    o.machine.flops = 1e9;
+    close_to(plan_small(o).compute, plan.compute / 4);
+    o = free_machine(2, "cp=2");
+    o.machine.flops = 1e9;
+    close_to(plan_small(o).compute, plan.compute / 2);
+    o = free_machine(1, "dp=1");
+    o.machine.flops = 1e9;
+    o.tokens = 3 * BATCH * LENGTH; /* three micro-batches */
+    close_to(plan_small(o).compute, 3 * plan.compute);
+}
+
+static void test_optimiser(void **state) {
+    (void)state;
+    tn_plan_options o = free_machine(2, "shard=2");
+    o.machine.memory_speed = 1e6;
+    tn_plan plan = plan_small(o);
+    close_to(plan.optimiser, 28 * (double)plan.parameters / 2 / 1e6);
+}
+
+/* Elements of a block, and of the rest. */
+static const double block_elements = 12.0 * WIDTH * WIDTH + 13 * WIDTH,
+                    rest_elements = (VOCAB + LENGTH + 2.0) * WIDTH;
+
+static void test_messages_of_data(void **state) {
+    (void)state;
+    double all = LAYERS * block_elements + rest_elements;
+    tn_plan_options o = free_machine(4, "dp=4");
+    o.machine.host_link = 1e6;
+    close_to(plan_small(o).data, 2 * 3 / 4.0 * 4 * all / 1e6); /* f32, scattered and gathered */
+    o = free_machine(4, "shard=4,stage=2");
+    o.machine.host_link = 1e6;
+    close_to(plan_small(o).data, 3 / 4.0 * (2 + 4) * all / 1e6); /* bf16 comes, f32 goes */
+    o.tokens = 4 * 3 * BATCH * LENGTH;                           /* gradients go three times */
+    close_to(plan_small(o).data, 3 / 4.0 * (2 + 3 * 4) * all / 1e6);
+    o = free_machine(4, "shard=4,stage=3"); /* forward's last block stays for backward */
+    o.machine.host_link = 1e6;
+    close_to(plan_small(o).data,
+             3 / 4.0 * ((2 + 4) * all + 2 * (LAYERS - 1) * block_elements) / 1e6);
+    o = free_machine(4, "dp=2,shard=2,stage=2"); /* then halves of the sums over the copies */
+    o.machine.host_link = 1e6;
+    close_to(plan_small(o).data, (1 / 2.0 * (2 + 4) + 2 * 1 / 2.0 * 2) * all / 1e6);
+    o = free_machine(2, "dp=2");
+    o.machine.host_delay = 1; /* two for each block and for the rest */
+    close_to(plan_small(o).data, 2 * (LAYERS + 1));
+}
+
+/* Messages go beside the blocks' computing, but for those of the rest and of one block. */
+static void test_overlap(void **state) {
+    (void)state;
+    tn_plan_options o = free_machine(2, "dp=2");
+    o.machine.host_link = 1e6;
+    o.machine.flops = 1e3; /* slow */
+    close_to(plan_small(o).data, 4 * (block_elements + rest_elements) / 1e6);
+    o.machine.overlap = false;
+    close_to(plan_small(o).data, 4 * (LAYERS * block_elements + rest_elements) / 1e6);
+}
+
+static void test_messages_of_tensors(void **state) {
+    (void)state;
+    double x = 2.0 * BATCH * LENGTH * WIDTH; /* bytes, of which half travels in each message */
+    tn_plan_options o = free_machine(2, "tp=2");
+    o.machine.host_link = 1e6;
+    double top = 3; /* forward one, backward as two */
+    close_to(plan_small(o).tensor, (8 * LAYERS + top) * x / 2 / 1e6);
+    o.recompute = true;
+    close_to(plan_small(o).tensor, (12 * LAYERS + top) * x / 2 / 1e6);
+    o = free_machine(2, "cp=2"); /* q, k, v and y, of half the positions, forward and back */
+    o.machine.host_link = 1e6;
+    close_to(plan_small(o).context, LAYERS * 2 * 4 * x / 2 / 2 / 1e6);
+}
+
+/* Ranks that are in one host use its link; those that are not, the network, of which each of
+ * several in a host has a part. */
+static void test_hosts(void **state) {
+    (void)state;
+    double all = LAYERS * block_elements + rest_elements;
+    tn_plan_options o = free_machine(8, "dp=8");
+    o.machine.per_host = 4;
+    o.machine.network_link = 1e6;
+    close_to(plan_small(o).data, 2 * 7 / 8.0 * 4 * all / 4e6);
+    o = free_machine(8, "dp=2,shard=4,stage=1"); /* neighbours share; copies are far apart */
+    o.machine.per_host = 4;
+    o.machine.network_link = 1e6;
+    close_to(plan_small(o).data, 2 * 1 / 2.0 * 4 * all / 4 / 1e6);
+    o.machine.per_host = 8;
+    assert_true(plan_small(o).data < 1e-9);
+}
+
+static void test_bubble(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        tn_plan_options o = free_machine(3, kind ? "pp=3,gpipe" : "pp=3");
+        o.machine.flops = 1e9;
+        o.rank = 0;
+        o.tokens = 6 * BATCH * LENGTH;
+        tn_plan plan = plan_small(o);
+        assert_int_equal(plan.micros, 6);
+        assert_int_equal(plan.alive, kind ? 6 : 3);
+        close_to(plan.bubble, plan.compute * 2 / 6);
+    }
+    tn_plan_options o = free_machine(2, "pp=2");
+    o.machine.host_delay = 1; /* alone: forward and back for the first and the last, … */
+    o.tokens = BATCH * LENGTH;
+    close_to(plan_small(o).bubble, 2);
+}
+
+static void test_directions(void **state) {
+    (void)state;
+    tn_plan_options o = tn_plan_defaults();
+    o.ranks = 8;
+    o.batch = BATCH;
+    o.tokens = 64 * BATCH * LENGTH;
+    tn_spread_read(&o.mesh, "shard=2,tp=2,pp=2,stage=2");
+    tn_plan plan = plan_small(o);
+    double *const rates[] = {&o.machine.flops, &o.machine.memory_speed, &o.machine.host_link};
+    for (int i = 0; i < 3; i++) {
+        *rates[i] *= 2;
+        assert_true(plan_small(o).seconds < plan.seconds);
+        *rates[i] /= 2;
+    }
+    o.recompute = true;
+    assert_true(plan_small(o).seconds > plan.seconds);
+    assert_true(plan_small(o).activations < plan.activations);
+    o.recompute = false;
+    o.ranks = 16; /* half of the micro-batches each */
+    o.mesh.dp = 2;
+    assert_true(plan_small(o).seconds < plan.seconds);
+    o.mesh.dp = 0;
+    o.mesh.shard = 4;
+    assert_true(plan_small(o).rest < plan.rest);
+}
+
+/* ---- Published runs -------------------------------------------------------------------------- */
+
+/* Narayanan et al. 2021, arXiv:2104.04473, table 1: GPTs on A100s of 80 GB, eight in a host, with a
+ * vocabulary of 51200, 2048 positions, micro-batches of one sequence, and recompute. */
+static const struct published {
+    double billions;
+    int heads, width, layers, tp, pp, ranks, sequences;
+    double tflops; /* of a rank */
+} published[] = {{1.7, 24, 2304, 24, 1, 1, 32, 512, 137},
+                 {3.6, 32, 3072, 30, 2, 1, 64, 512, 138},
+                 {7.5, 32, 4096, 36, 4, 1, 128, 512, 142},
+                 {18.4, 48, 6144, 40, 8, 1, 256, 1024, 135},
+                 {39.1, 64, 8192, 48, 8, 2, 512, 1536, 138},
+                 {76.1, 80, 10240, 60, 8, 4, 1024, 1792, 140},
+                 {145.6, 96, 12288, 80, 8, 8, 1536, 2304, 148},
+                 {310.1, 128, 16384, 96, 8, 16, 1920, 2160, 155},
+                 {529.6, 128, 20480, 105, 8, 35, 2520, 2520, 163},
+                 {1008.0, 160, 25600, 128, 8, 64, 3072, 3072, 163}};
+
+/* By their formula (3), which counts what is recomputed, too. */
+static double their_operations(const struct published *p) {
+    double C = p->width, T = 2048;
+    return 96.0 * p->sequences * T * p->layers * C * C *
+           (1 + T / (6 * C) + 51200 / (16.0 * p->layers * C));
+}
+
+static void test_published_runs(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof(published) / sizeof(published[0]); i++) {
+        const struct published *p = &published[i];
+        tn_gpt m;
+        {
+            TN_DEFER_INIT;
+            tn_gpt_init(&m, TN_WITH(tn_gpt, .layers = p->layers, .heads = p->heads,
+                                    .width = p->width, .vocab = 51200, .context = 2048));
+        }
+        tn_plan_options o = tn_plan_defaults();
+        o.ranks = p->ranks;
+        o.mesh.tp = p->tp;
+        o.mesh.pp = p->pp;
+        o.tokens = (int64_t)p->sequences * 2048;
+        o.recompute = true;
+        tn_plan plan;
+        assert_int_equal(tn_plan_of(&m, o, &plan), TN_OK);
+        tn_module_finish(&m);
+        assert_true(fabs((double)plan.parameters / 1e9 - p->billions) < 0.05);
+        assert_true(plan.fits);
+        double tflops = their_operations(p) / plan.seconds / p->ranks / 1e12;
+        if (fabs(tflops / p->tflops - 1) > 0.25) {
+            fail_msg("%g billion: %g TFLOP/s, published %g", p->billions, tflops, p->tflops);
+        }
+    }
+}
+
+/* ---- Searching, and what is refused ---------------------------------------------------------- */
+
+static void test_search(void **state) {
+    (void)state;
+    tn_gpt m;
+    small_model(&m);
+    tn_plan_options o = tn_plan_defaults();
+    o.ranks = 8;
+    o.tokens = 8 * LENGTH;
+    o.machine.per_host = 4;
+    tn_plan best[500];
+    int count = tn_plan_search(&m, o, best, 500);
+    assert_true(count > 20);
+    bool tensor = false, stages = false, shards = false;
+    for (int i = 0; i < count; i++) {
+        const tn_plan *p = &best[i];
+        assert_true(p->fits && p->pp * p->dp * p->shard * p->cp * p->tp == 8 && p->tp <= 4);
+        assert_true(i == 0 || p->seconds >= best[i - 1].seconds);
+        tn_plan_options again = o;
+        again.mesh.pp = p->pp;
+        again.mesh.dp = p->dp;
+        again.mesh.shard = p->shard;
+        again.mesh.tp = p->tp;
+        again.mesh.sharding.stage = p->stage ? p->stage : 3;
+        again.recompute = p->recompute;
+        tn_plan same;
+        assert_int_equal(tn_plan_of(&m, again, &same), TN_OK);
+        assert_memory_equal(&same, p, sizeof(same));
+        tensor |= p->tp > 1;
+        stages |= p->pp > 1;
+        shards |= p->shard > 1;
+    }
+    assert_true(tensor && stages && shards);
+    tn_plan few[3];
+    assert_int_equal(tn_plan_search(&m, o, few, 3), 3);
+    assert_memory_equal(few, best, sizeof(few));
+    o.machine.memory = (double)best[0].peak / 2; /* others may fit */
+    count = tn_plan_search(&m, o, best, 500);
+    for (int i = 0; i < count; i++) {
+        assert_true((double)best[i].peak <= o.machine.memory);
+    }
+    o.machine.memory = 1000;
+    assert_int_equal(tn_plan_search(&m, o, best, 500), 0);
+    assert_int_equal(tn_error(), TN_OK);
+    tn_module_finish(&m);
+}
+
+static void test_mistakes(void **state) {
+    (void)state;
+    static const struct {
+        int ranks;
+        const char *mesh;
+        int64_t tokens;
+        tn_status status;
+        const char *message;
+    } cases[] = {
+        {8, "tp=3", 0, TN_EVALUE, "and there are 8"},
+        {6, "tp=3", 0, TN_ESHAPE, "tp=3 does not divide 4 heads"},
+        {8, "dp=2,tp=2", 0, TN_EVALUE, "a mesh of 4 ranks, and there are 8"},
+        {2, "dp=2", 100, TN_EVALUE, "100 tokens are no multiple of 128"},
+        {16, "pp=16", 0, TN_EVALUE, "6 parts has not enough for 16 stages"},
+        {3, "cp=3", 0, TN_ESHAPE, "cp=3 does not divide 32 positions"},
+        {2, "pp=2,chunks=2", 3 * BATCH * LENGTH, TN_EVALUE, "multiple"},
+    };
+    tn_gpt m;
+    small_model(&m);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        tn_plan_options o = tn_plan_defaults();
+        o.ranks = cases[i].ranks;
+        o.batch = BATCH;
+        o.tokens = cases[i].tokens;
+        assert_int_equal(tn_spread_read(&o.mesh, cases[i].mesh), TN_OK);
+        tn_plan plan;
+        tn_plan_of(&m, o, &plan);
+        assert_error(cases[i].status, cases[i].message);
+        assert_int_equal(plan.peak, 0);
+    }
+    tn_module_finish(&m);
+}
+
+static const rank_entry bodies[] = {{"peaks", peaks_as_planned}};
+
+int main(int argc, char **argv) {
+    tn_set_threads(1);
+    ranks_main(argc, argv, bodies, 1);
+    const struct CMUnitTest tests[] = {
+        TEST(test_bytes_at_rest),
+        TEST(test_bytes_of_micro_batches),
+        cmocka_unit_test(test_peaks),
+        TEST(test_operations),
+        TEST(test_optimiser),
+        TEST(test_messages_of_data),
+        TEST(test_overlap),
+        TEST(test_messages_of_tensors),
+        TEST(test_hosts),
+        TEST(test_bubble),
+        TEST(test_directions),
+        TEST(test_published_runs),
+        TEST(test_search),
+        TEST(test_mistakes),
+    };
+    return cmocka_run_group_tests_name("plans", tests, temp_flights, temp_clean);
+}

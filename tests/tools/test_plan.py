@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""`tern plan`: what it prints, what it refuses, and what documents show of it. That its numbers are right is for
+tests/parallel/test_plan.c; no number here is of time."""
+import json
+import os
+import subprocess
+import sys
+
+from launch import TERN, environment, has, holds, main, run, same, test
+
+ROOT = os.environ.get("TERN_ROOT", os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
+GPT = {"model_type": "gpt2", "vocab_size": 101, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4}
+LLAMA = {"model_type": "llama", "vocab_size": 101, "max_position_embeddings": 64, "hidden_size": 32, "num_hidden_layers": 3,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+         "hidden_act": "silu", "tie_word_embeddings": False}
+DEEPSPEED = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3, "bf16": {"enabled": True},
+             "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "zero_optimization": {"stage": 2}}
+
+
+def tern(*args):
+    return subprocess.run([TERN, "plan", *map(str, args)], env=environment(), capture_output=True, timeout=60, check=False)
+
+
+def planned(*args):
+    done = tern(*args)
+    same(done.returncode, 0, done.stderr)
+    same(done.stderr, b"")
+    return done.stdout.decode()
+
+
+def numbers(*args):
+    return json.loads(planned(*args, "--json"))
+
+
+def refused(status, words, *args):
+    done = tern(*args)
+    same(done.returncode, status, done.stderr)
+    has(done.stderr, words)
+    same(done.stdout, b"")
+
+
+@test
+def a_plan_as_text():
+    out = planned("--model", "gpt2", "--ranks", 4, "--batch", 2, "--tokens", "32K", "--mesh", "tp=2,pp=2")
+    has(out, "gpt2, 124.4 M parameters, bf16, on 4 ranks: pp=2,tp=2\n", "32768 tokens a step: 16 micro-batches of 2 x 1024\n",
+        "bytes of rank ", "at rest ", "activations ", "it fits in ", "seconds of a step, modelled\n", "limit: ")
+    for line in out.splitlines():  # each modelled number says so, or is below a line that does
+        if "GB" in line and line.split()[0] in ("activations", "gradients,", "units"):
+            has(line, "modelled")
+    has(planned("--ranks", 2, "--memory", "1G"), "IT DOES NOT FIT IN", "limit: memory")
+
+
+@test
+def parameters_of_models():
+    same(numbers("--model", "gpt2")["parameters"], 124439808)
+    same(numbers("--model", "gpt2-medium")["parameters"], 354823168)
+    same(numbers("--model", "gpt2-large")["parameters"], 774030080)
+    same(numbers("--model", "gpt2-xl")["parameters"], 1557611200)
+    same(numbers("--layers", 2, "--heads", 2, "--width", 8, "--vocab", 10, "--context", 4)["parameters"],
+         2 * (12 * 64 + 13 * 8) + (10 + 4 + 2) * 8)
+    for config, count in ((GPT, 3 * (12 * 1024 + 13 * 32) + (101 + 64 + 2) * 32),
+                          (LLAMA, 3 * (3 * 1024 + 3 * 32 * 48 + 2 * 32) + 2 * 101 * 32 + 32)):
+        folder = "a-" + config["model_type"]
+        os.makedirs(folder)
+        with open(folder + "/config.json", "w", encoding="utf-8") as f:
+            json.dump(config, f)
+        p = numbers("--model", folder, "--precision", "f32")
+        same(p["parameters"], count)
+        same(p["weights"], 4 * count)
+        same(p["tokens"], 64)
+
+
+@test
+def bytes_of_sharding():
+    whole, parts = numbers("--model", "gpt2", "--precision", "f32"), numbers("--ranks", 4, "--mesh", "shard=4", "--precision", "f32")
+    same(whole["weights"], 4 * 124439808)
+    same(parts["weights"], 124439808)
+    same(parts["states"] // 8, 124439808 // 4 + 148)  # a step count for each tensor
+    same(numbers("--ranks", 4, "--mesh", "shard=4", "--offload")["host"] > 0, True)
+
+
+@test
+def searching():
+    best = numbers("--model", "gpt2", "--ranks", 8, "--batch", 1, "--tokens", "64K", "--search")
+    same(len(best), 10)
+    same([p["seconds"] for p in best], sorted(p["seconds"] for p in best))
+    holds(all(p["fits"] and p["pp"] * p["dp"] * p["shard"] * p["cp"] * p["tp"] == 8 for p in best), best)
+    out = planned("--model", "gpt2", "--ranks", 8, "--batch", 1, "--tokens", "64K", "--search")
+    same(len(out.splitlines()), 12)
+    refused(1, "no mesh of 8 ranks fits in 0.1 GB", "--ranks", 8, "--memory", "100M", "--search")
+
+
+@test
+def cost():
+    out = planned("--ranks", 2, "--price", 2, "--tokens-total", "1B")
+    has(out, "hours for 1e+09 tokens", "for 1e+09 tokens, at 2 for a rank and hour")
+    hours = float(out.split(" hours for")[0].split()[-1])
+    paid = float(out.split(" for 1e+09 tokens, at")[0].split()[-1])
+    holds(abs(paid / (2 * 2 * hours) - 1) < 1e-3, out)
+
+
+@test
+def drawing():
+    out = planned("--ranks", 2, "--mesh", "pp=2", "--tokens", "2K", "--draw")
+    has(out, "\nrank 0 ", "\nrank 1 ")
+    has(planned("--ranks", 2, "--mesh", "pp=2", "--tokens", "16K", "--draw"), "with 4 of the 16 micro-batches:\n")
+    refused(64, "--draw draws a pipeline", "--draw")
+
+
+@test
+def a_deepspeed_file():
+    with open("ds.json", "w", encoding="utf-8") as f:
+        json.dump(DEEPSPEED, f)
+    p = numbers("--ranks", 4, "--deepspeed", "ds.json")
+    same((p["shard"], p["stage"], p["micros"], p["tokens"]), (4, 2, 3, 4 * 2 * 3 * 1024))
+    q = numbers("--ranks", 4, "--mesh", "shard=4,stage=2", "--batch", 2, "--tokens", 4 * 2 * 3 * 1024)
+    same(p, q)
+    with open("bad.json", "w", encoding="utf-8") as f:
+        f.write("{")
+    refused(1, "bad.json", "--deepspeed", "bad.json")
+
+
+@test
+def measuring():
+    sizes = ("--layers", 2, "--heads", 2, "--width", 32, "--vocab", 64, "--context", 16, "--precision", "f32", "--measure")
+    has(planned(*sizes), "measured: ", " TFLOP/s, memory ")
+    done = run("-n", 2, TERN, "plan", *sizes, "--ranks", 2)
+    same(done.returncode, 0, done.stderr)
+    has(done.stdout, "measured: ", "between ranks after", "on 2 ranks: dp=2")
+    same(done.stdout.count(b"measured: "), 1)
+
+
+@test
+def what_is_refused():
+    refused(64, "neither gpt2", "--model", "nothing")
+    refused(64, "tp=x", "--mesh", "tp=x")
+    refused(64, "pp=0", "--mesh", "pp=0")
+    refused(64, "should be a number above 0", "--memory", "much")
+    refused(64, "a whole number", "--tokens", "1.23456K")
+    refused(64, "no multiple of 12 heads", "--width", 100)
+    refused(64, "unexpected", "gpt2")
+    refused(1, "tp=5 does not divide 12 heads", "--ranks", 5, "--mesh", "tp=5")
+    refused(1, "and there are 8", "--ranks", 8, "--mesh", "tp=3")
+    refused(1, "the model sees 1024", "--context", 2048)
+
+
+@test
+def documents_show_what_it_prints():
+    sys.path.insert(0, os.path.join(ROOT, "tests"))
+    import check_docs  # pylint: disable=import-outside-toplevel
+    tree = check_docs.Tree(ROOT)
+    for page in ("docs/planning.md", "docs/sharding.md"):
+        same(list(check_docs.printed(tree, tree.read(page))), [])
+
+
+main()
