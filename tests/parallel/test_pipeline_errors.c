@@ -133,7 +133,8 @@ static void models_without_parts(void **state) {
 
 typedef struct failing {
     tn_pipe_action at;
-    int rank; /* that fails */
+    int rank;    /* that fails */
+    bool beside; /* data parallelism; and a tied parameter */
 } failing;
 
 static _Thread_local bool fails_here;
@@ -151,9 +152,16 @@ static void fails_in_step(tn_group *world, void *user) {
     failing *f = user;
     mesh_model m;
     mesh_shape shape = small_shape();
+    shape.tied = f->beside;
     mesh_init(&m, &shape, 3, false);
-    tn_pipeline *p =
-        tn_pipeline_new(&m, world, TN_WITH(tn_pipeline, .on_action = fail_at, .user = f));
+    int copies = tn_group_size(world) / RANKS;
+    tn_mesh *mesh =
+        tn_mesh_new(world, 2, (int[]){RANKS, copies}, (const char *const[]){"pp", "dp"});
+    tn_pipeline *p = tn_pipeline_new(&m, tn_mesh_group(mesh, "pp"),
+                                     TN_WITH(tn_pipeline, .on_action = fail_at, .user = f));
+    if (copies > 1) {
+        tn_ddp(&m, tn_mesh_group(mesh, "dp"), tn_ddp_defaults());
+    }
     fails_here = tn_group_rank(world) == f->rank;
     TN_SCOPE;
     tn_batch b[4];
@@ -172,14 +180,18 @@ static void fails_in_step(tn_group *world, void *user) {
     CHECK(loss != loss && tn_error() != TN_OK);
     tn_error_clear();
     tn_module_finish(&m);
+    tn_mesh_free(mesh);
 }
 
 static void an_error_ends_all(void **state) {
     (void)state;
     for (int rank = 0; rank < RANKS; rank++) {
         for (int micro = 0; micro < 4; micro++) {
-            failing f = {{micro % 2 ? 'B' : 'F', 0, micro}, rank};
+            failing f = {{micro % 2 ? 'B' : 'F', 0, micro}, rank, false};
             run_ok(RANKS, fails_in_step, &f);
+            f.rank = 2 * rank; /* of the same stage */
+            f.beside = true;
+            run_ok(2 * RANKS, fails_in_step, &f);
         }
     }
 }
