@@ -196,6 +196,34 @@ static void an_error_ends_all(void **state) {
     }
 }
 
+static tn_status get_or_fail(tn_dataset *self, tn_example e, void *x, void *y) {
+    return fails_here ? tn_raise(TN_EVALUE, "on purpose") : mesh_get(self, e, x, y);
+}
+
+static void reads_batches(tn_group *world, void *user) {
+    mesh_model m;
+    mesh_shape shape = small_shape();
+    mesh_init(&m, &shape, 3, false);
+    tn_spread *s = mesh_spread(&m, world, "pp=3");
+    tn_loader *loader = mesh_loader(tn_spread_data(s), 1);
+    ((tn_dataset *)tn_loader_dataset(loader))->get = get_or_fail;
+    fails_here = tn_group_rank(world) == *(int *)user;
+    double loss = tn_spread_step(s, loader, 4, NULL);
+    CHECK(loss != loss && tn_error() == (fails_here ? TN_EVALUE : TN_EPEER));
+    CHECK(strstr(tn_error_message(), fails_here ? "on purpose" : "gave up"));
+    tn_error_clear();
+    tn_loader_free(loader);
+    tn_module_finish(&m);
+    tn_spread_free(s);
+}
+
+static void an_error_of_a_loader_ends_all(void **state) {
+    (void)state;
+    for (int rank = 0; rank < RANKS; rank++) {
+        run_ok(RANKS, reads_batches, &rank);
+    }
+}
+
 typedef struct misuse {
     tn_tensor *x, *y; /* of the second micro-batch */
     int n;
@@ -246,10 +274,8 @@ static void what_a_step_refuses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(what_cannot_be_laid_out),
-        TEST(models_without_parts),
-        TEST(an_error_ends_all),
-        TEST(what_a_step_refuses),
+        TEST(what_cannot_be_laid_out),       TEST(models_without_parts), TEST(an_error_ends_all),
+        TEST(an_error_of_a_loader_ends_all), TEST(what_a_step_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
