@@ -43,6 +43,7 @@ typedef struct run {
     tn_group *world;
     tn_fsdp_state *fsdp; /* NULL: DDP, or a mesh */
     tn_spread_options on_mesh;
+    tn_spread *spread;     /* NULL: no mesh */
     tn_pipeline *pipeline; /* NULL: no --micros */
     int64_t steps;         /* done */
 } run;
@@ -177,7 +178,7 @@ static void spread_model(run *r) {
         return;
     }
     if (r->o.mesh) {
-        tn_spread_new(&r->t.gpt, r->world, r->on_mesh);
+        r->spread = tn_spread_new(&r->t.gpt, r->world, r->on_mesh);
         return;
     }
     if (r->o.n[STAGE] == 0) {
@@ -382,6 +383,7 @@ int main(int argc, char **argv) {
         save_trace(&r);
     }
     trainer_finish(&r.t);
+    tn_spread_free(r.spread);
     tn_dist_finish();
     return status;
 }

@@ -3,7 +3,8 @@
  *     fault_program --steps 12 --out DIR            losses in DIR/loss.csv,
  *                                                   checkpoints in DIR/checkpoint
  *     fault_program … --stage 3                     sharded; checkpoints in DIR/parts
- *     fault_program … --mesh tp=2,shard=2           a language model by tn_spread; likewise
+ *     fault_program … --mesh tp=2,shard=2           a language model by tn_spread; likewise,
+ *                                                   MICROS micro-batches a step
  *
  * Otherwise it is data parallel. TERN_FAULT=KIND@PHASE:RANK:STEP makes rank RANK break in step STEP
  * of the first attempt:
@@ -23,7 +24,8 @@
  *             attach      with --stage or --mesh: before the model is cut
  *             gather      with --stage: one unit is here, the next is not
  *             scatter     the same: one unit's gradients are sent, the next's are not made yet
- *             forward     with --mesh: one block has run, the next has not; backward: likewise
+ *             forward     with --mesh: one block has run, the next has not; with its pp: one
+ *                         micro-batch has, the next has not; backward: likewise
  *             step        with --stage or --mesh: before the norm of all gradients
  *             part        the same: while a checkpoint in parts is being written, behind training
  *             load        the same: before one is loaded
@@ -40,7 +42,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WIDTH = 256, BATCH = 8, SAVE_EVERY = 3, VOCAB = 29, POSITIONS = 16 };
+enum { WIDTH = 256, BATCH = 8, SAVE_EVERY = 3, VOCAB = 29, POSITIONS = 16, MICROS = 2 };
 
 /* ---- Breaking -------------------------------------------------------------------------------- */
 
@@ -277,38 +279,54 @@ static void lm_init(tn_gpt *m) {
     tn_gpt_init(m, o);
 }
 
+static void action_point(tn_pipe_action a, bool done, void *user) {
+    if (!done && a.micro == 1) {
+        reach_point(a.what == 'F' ? "forward" : "backward");
+    }
+}
+
 static tn_spread *attach_mesh(void) {
-    set_points(&model.gpt.h[1], "forward", &model.gpt.h[0], "backward");
-    reach_point("attach");
     tn_spread_options o = tn_spread_defaults();
+    o.pipeline.on_action = action_point;
+    if (!strstr(mesh, "pp=")) {
+        set_points(&model.gpt.h[1], "forward", &model.gpt.h[0], "backward");
+    }
+    reach_point("attach");
     tn_spread_read(&o, mesh);
     return tn_spread_new(&model, tn_world(), o);
 }
 
-/* Of random tokens, each of which is to be repeated. */
-static tn_tensor *lm_loss(int64_t step, tn_group *data) {
-    int64_t ids[BATCH * POSITIONS];
-    tn_generator g = {.seed = 7, .stream = (uint64_t)(step * 64 + tn_group_rank(data))};
-    for (int i = 0; i < BATCH * POSITIONS; i++) {
-        ids[i] = tn_random_below(&g, VOCAB);
+/* Random tokens. */
+static tn_loader *open_loader(tn_group *data) {
+    int32_t tokens[64 * POSITIONS];
+    tn_generator g = {.seed = 7};
+    for (int i = 0; i < 64 * POSITIONS; i++) {
+        tokens[i] = (int32_t)tn_random_below(&g, VOCAB);
     }
-    tn_tensor *tokens = tn_from_data(ids, TN_DIMS(BATCH, POSITIONS), TN_I64);
-    return tn_lm_loss(&model, tokens, tokens);
+    return tn_loader_new(tn_token_dataset(tokens, 64 * POSITIONS, POSITIONS),
+                         tn_distributed_sampler(data, tn_random_sampler(7), true),
+                         TN_WITH(tn_loader, .batch = BATCH / MICROS, .epochs = 0));
 }
 
 /* ---- The training ---------------------------------------------------------------------------- */
 
-/* data: the ranks with different batches */
-static double train_step(tn_optim *optim, int64_t at, tn_group *data) {
-    TN_SCOPE;
-    tn_tensor *loss = mesh ? lm_loss(at, data) : net_loss(at);
+static double net_step(int64_t at) {
+    tn_tensor *loss = net_loss(at);
     tn_backward(loss);
+    return tn_item(loss);
+}
+
+/* spread: NULL for the net */
+static double train_step(const tn_checkpoint *c, tn_spread *spread) {
+    TN_SCOPE;
+    tn_optim *optim = c->optim;
+    double loss = spread ? tn_spread_step(spread, c->loader, MICROS, NULL) : net_step(c->step);
     reach_point("optimiser");
     reach_point("step");
     tn_optim_clip(optim, 1e6); /* above any norm: the ranks meet, and nothing is scaled */
     tn_optim_step(optim);
     tn_optim_zero_grad(optim);
-    return tn_group_mean(data, tn_item(loss), 1);
+    return tn_group_mean(spread ? tn_spread_data(spread) : tn_world(), loss, 1);
 }
 
 static bool save_run(const tn_checkpoint *c, tn_history *history, tn_saver *saver) {
@@ -338,9 +356,11 @@ static void train_model(int64_t steps, int stage) {
     } else {
         attach_ddp(&sent);
     }
-    tn_group *data = spread ? tn_spread_data(spread) : tn_world();
     tn_optim *optim = tn_adamw(&model, tn_adamw_defaults());
-    tn_checkpoint c = {.model = &model, .optim = optim, .generator = tn_default_generator()};
+    tn_checkpoint c = {.model = &model,
+                       .optim = optim,
+                       .loader = spread ? open_loader(tn_spread_data(spread)) : NULL,
+                       .generator = tn_default_generator()};
     tn_saver *saver =
         mesh || stage > 0 ? tn_saver_new(tn_world(), parts, tn_saver_defaults()) : NULL;
     if (!load_run(&c, saver)) {
@@ -353,7 +373,8 @@ static void train_model(int64_t steps, int stage) {
         my_step = c.step;
         watch_saves();
         sent = 0;
-        double loss = train_step(optim, c.step++, data);
+        double loss = train_step(&c, spread);
+        c.step++;
         if (history) {
             tn_history_add(history, loss);
         }
@@ -364,6 +385,7 @@ static void train_model(int64_t steps, int stage) {
     tn_saver_free(saver);
     fault.armed = false;
     tn_history_free(history);
+    tn_loader_free(c.loader);
     tn_optim_free(optim);
     tn_module_finish(&model);
     tn_spread_free(spread);

@@ -3,8 +3,8 @@
 of a rank's own, a second job in the place of the first, strangers at the port where ranks meet, and orders
 that are not the leader's. Of a sharded training {kill, stop, memory} x {attach, gather, scatter, step},
 {kill, stop, disk} x part, {kill, stop} x load, and another model. Of a language model on a mesh (phases "mesh-...": tensor
-parallelism and sharding; "context-...": tensor and context parallelism) {kill, stop, memory} x {attach, forward, backward, step},
-{kill, stop} x part, and another model or mesh.
+parallelism and sharding; "context-...": tensor and context parallelism; "pipe-...": a pipeline and tensor parallelism)
+{kill, stop, memory} x {attach, forward, backward, step}, {kill, stop} x part, and another model or mesh.
 
 faults.py            every cell        faults.py --ci   the telling ones        faults.py kill@bucket ...   these
 
@@ -46,7 +46,8 @@ BESIDES = [("throw", "hook"), ("throw", "optimiser"), ("second-job", "bucket"), 
 SHARDED = ["attach", "gather", "scatter", "step", "part", "load"]  # phases of a sharded training
 BESIDES += [(fault, phase) for fault in ("kill", "stop", "memory") for phase in SHARDED[:4]] + [("model", "attach")]
 BESIDES += [(fault, phase) for fault in ("kill", "stop") for phase in SHARDED[4:]] + [("disk", "part"), ("model", "load")]
-MESHES = {"mesh": "tp=2,shard=2", "context": "tp=2,cp=2"}  # in both the victim shares no group but the world with rank 2
+# In each the victim shares no group but the world with rank 2.
+MESHES = {"mesh": "tp=2,shard=2", "context": "tp=2,cp=2", "pipe": "pp=2,tp=2"}
 for name in MESHES:
     BESIDES += [(fault, name + "-" + phase) for fault in ("kill", "stop", "memory") for phase in ("attach", "forward", "backward", "step")]
     BESIDES += [("kill", name + "-part"), ("stop", name + "-part"), ("model", name + "-attach"), ("mesh", name + "-attach")]
@@ -56,7 +57,8 @@ CI = ["kill@rendezvous", "kill@bucket", "kill@save", "stop@bucket", "pause@forwa
       "relay@rendezvous", "squatter@rendezvous", "fork@bucket",
       "kill@gather", "stop@scatter", "memory@attach", "memory@gather", "model@attach", "kill@part", "disk@part", "kill@load",
       "model@load", "kill@mesh-forward", "stop@mesh-backward", "memory@mesh-step", "kill@mesh-part", "mesh@mesh-attach",
-      "kill@context-backward", "memory@context-forward", "model@context-attach"]
+      "kill@context-backward", "memory@context-forward", "model@context-attach",
+      "kill@pipe-forward", "memory@pipe-backward", "kill@pipe-step"]
 MEANINGLESS = {("port", phase): "a port is taken before the job begins, or not at all" for phase in PHASES[1:]}
 MEANINGLESS.update({("disk", phase): "nothing is written then" for phase in PHASES[:-1]})
 
@@ -199,7 +201,7 @@ def survivors_tell(out, kind, phase, victim):
             if phase != "rendezvous":
                 need("group world" in log and "operation " in log, "survivor %d names no group or operation: %s" % (rank, log))
                 need(any(word in log for word in ("all_reduce", "broadcast", "all_gather", "all_to_all", "reduce_scatter",
-                                                   "barrier")),
+                                                   "barrier", "recv", "send")),
                      "survivor %d names no operation: %s" % (rank, log))
     finally:
         ranks.close()

@@ -112,16 +112,21 @@ static inline tn_status mesh_get(tn_dataset *self, tn_example e, void *x, void *
     return TN_OK;
 }
 
+static inline void mesh_free(tn_dataset *self) {
+    free(self);
+}
+
 /* Endless batches of `rows` sequences with tokens below 29: a rank's share of one order. */
 static inline tn_loader *mesh_loader(tn_group *data, int64_t rows) {
-    tn_dataset *d = calloc(1, sizeof(*d)); /* the loader frees it */
+    tn_dataset *d = calloc(1, sizeof(*d));
     *d = (tn_dataset){.kind = "tokens",
                       .size = 32,
                       .x_dims = {1, {MESH_LENGTH}},
                       .y_dims = {1, {MESH_LENGTH}},
                       .x_dtype = TN_I64,
                       .y_dtype = TN_I64,
-                      .get = mesh_get};
+                      .get = mesh_get,
+                      .free = mesh_free};
     return tn_loader_new(d, tn_distributed_sampler(data, tn_sequential_sampler(), true),
                          TN_WITH(tn_loader, .batch = rows, .epochs = 0));
 }

@@ -2,6 +2,7 @@
 #ifndef TERN_TESTS_PARALLEL_PLAN_RUN_H
 #define TERN_TESTS_PARALLEL_PLAN_RUN_H
 
+#include "distributed/parallel/spread.h"
 #include "tests/parallel/mesh_model.h"
 
 /* A plan's options as text for a process: MESH LLAMA BF16 RECOMPUTE MICROS WIDTH. */
@@ -28,7 +29,6 @@ static inline tn_plan_options plan_options(const plan_run *r, int ranks) {
 /* What a rank of a mesh has. */
 typedef struct plan_rank {
     mesh_model m;
-    tn_mesh *mesh; /* of stages; NULL: none */
     tn_pipeline *pipe;
     tn_spread *spread;
     tn_optim *opt;
@@ -36,7 +36,6 @@ typedef struct plan_rank {
 } plan_rank;
 
 static inline void plan_begin(plan_rank *k, tn_group *world, const plan_run *r) {
-    static const char *const names[] = {"pp", "rest"};
     int ranks = tn_group_size(world);
     tn_plan_options o = plan_options(r, ranks);
     *k = (plan_rank){.keeps = o.mesh.shard == 1 || o.mesh.sharding.stage < 2};
@@ -49,14 +48,8 @@ static inline void plan_begin(plan_rank *k, tn_group *world, const plan_run *r) 
         tn_lm_parts(&k->m, parts, 16);
         tn_module_set_recompute(parts[i + 1], true);
     }
-    tn_group *rest = world;
-    if (o.mesh.pp > 1) { /* as tn_spread_new does, whose steps need a loader */
-        k->mesh = tn_mesh_new(world, 2, (int[]){o.mesh.pp, ranks / o.mesh.pp}, names);
-        k->pipe = tn_pipeline_new(&k->m, tn_mesh_group(k->mesh, "pp"), o.mesh.pipeline);
-        rest = tn_mesh_group(k->mesh, "rest");
-        o.mesh.pp = 1;
-    }
-    k->spread = tn_spread_new(&k->m, rest, o.mesh);
+    k->spread = tn_spread_new(&k->m, world, o.mesh);
+    k->pipe = k->spread ? k->spread->pipeline : NULL; /* tn_spread_step needs a loader */
     k->opt = tn_adamw(&k->m, tn_adamw_defaults());
 }
 
@@ -87,7 +80,6 @@ static inline void plan_end(plan_rank *k) {
     tn_optim_free(k->opt);
     tn_module_finish(&k->m);
     tn_spread_free(k->spread);
-    tn_mesh_free(k->mesh);
 }
 
 #endif

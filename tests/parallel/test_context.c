@@ -72,7 +72,7 @@ static void compare_attention(tn_group *g, void *user) {
     TN_SCOPE;
     attention *a = user;
     mesh_model m;
-    mesh_init(&m, &(mesh_shape){false, 7, 8 * HEADS, 2, HEADS, 0, true, true, 0, POSITIONS}, 1,
+    mesh_init(&m, &(mesh_shape){false, 7, 8 * HEADS, 2, HEADS, 0, true, true, 0, POSITIONS, 24}, 1,
               false);
     CHECK(tn_context_parallel(&m, g, a->kind) == TN_OK);
     const tn__attend_rule *rule = &m.gpt.h[1].attn.base.lists->attend;

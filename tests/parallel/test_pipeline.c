@@ -16,6 +16,7 @@ typedef struct pipe_run {
     int stage;                 /* FSDP over these; 0: DDP, if there are any */
     bool bf16, recompute, deferred, schedule;
     bool whole; /* the model itself is recomputed, not its blocks */
+    bool lamb;  /* which steps by norms of single parameters */
     double losses[STEPS], norms[STEPS];
     int alive[8];
     char file[300]; /* the weights */
@@ -53,6 +54,11 @@ static void begin_model(mesh_model *m, const pipe_run *r, int rank) {
     tn_module_set_recompute(m, r->whole);
 }
 
+static tn_optim *make_optim(mesh_model *m, const pipe_run *r) {
+    return r->lamb ? tn_lamb(m, TN_WITH(tn_lamb, .lr = 1e-2))
+                   : tn_adamw(m, TN_WITH(tn_adamw, .lr = 1e-2));
+}
+
 /* Micro-batch `number` of all: its tokens and targets. */
 static tn_batch batch_of(const pipe_run *r, int64_t number) {
     return (tn_batch){.x = mesh_tokens(r->shape.vocab, ROWS, 2 * number),
@@ -88,7 +94,7 @@ static void train_plain(tn_group *world, void *user) {
     begin_model(&m, r, tn_group_rank(world));
     tn_module_materialize(&m);
     CHECK(tn_ddp(&m, world, tn_ddp_defaults())); /* keys the random numbers of one rank, too */
-    tn_optim *opt = tn_adamw(&m, TN_WITH(tn_adamw, .lr = 1e-2));
+    tn_optim *opt = make_optim(&m, r);
     for (int step = 0; step < STEPS; step++) {
         double sum = 0;
         for (int i = 0; i < r->micros; i++) {
@@ -132,7 +138,7 @@ static void train_pipeline(tn_group *world, void *user) {
     tn_pipeline *p = tn_pipeline_new(&m, tn_mesh_group(mesh, "pp"), options_of(r, schedule));
     CHECK(p);
     attach_data(&m, data, r);
-    tn_optim *opt = tn_adamw(&m, TN_WITH(tn_adamw, .lr = 1e-2));
+    tn_optim *opt = make_optim(&m, r);
     for (int step = 0; step < STEPS; step++) {
         TN_SCOPE;
         tn_batch batches[16];
@@ -325,6 +331,37 @@ static void beside_data_parallelism(void **state) {
     }
 }
 
+static void norms_of_one_parameter(void **state) {
+    (void)state;
+    for (int tied = 0; tied <= 1; tied++) {
+        pipe_run r = run_of(true, 3, 4);
+        r.shape.tied = tied;
+        r.lamb = true;
+        check_run(r);
+    }
+}
+
+/* The classifier costs more than the four blocks; the lookup, of as many elements, costs nothing.
+ */
+static void cuts_by_cost(tn_group *world, void *user) {
+    const pipe_run *r = user;
+    int ranks = tn_group_size(world);
+    mesh_model m;
+    begin_model(&m, r, 0);
+    tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+    CHECK(tn_pipeline_parts(p) == 6 && tn_pipeline_stage(p, 3) == 0);
+    CHECK(tn_pipeline_stage(p, 4) == ranks - 2 && tn_pipeline_stage(p, 5) == ranks - 1);
+    tn_module_finish(&m);
+}
+
+static void stages_by_cost(void **state) {
+    (void)state;
+    pipe_run r = run_of(true, 2, 1);
+    r.shape.vocab = 1000;
+    run_ok(2, cuts_by_cost, &r);
+    run_ok(3, cuts_by_cost, &r); /* two stages are as cheap: a block gets one of its own */
+}
+
 /* ---- Around a step --------------------------------------------------------------------------- */
 
 /* Two steps' gradients add up, of a tied parameter too; and a validation between them leaves no
@@ -370,6 +407,28 @@ static void gradients_of_two_steps(void **state) {
     run_ok(3, accumulates_steps, &r);
 }
 
+/* The random numbers of a step are those of its micro-batches, and a validation's no one's. */
+static void keeps_generator(tn_group *world, void *user) {
+    const pipe_run *r = user;
+    const tn_generator *g = tn_default_generator();
+    mesh_model m;
+    begin_model(&m, r, 0);
+    tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+    tn_batch b[2] = {batch_of(r, 0), batch_of(r, 1)};
+    tn_pipeline_step(p, b, 2, NULL);
+    CHECK(g->stream == 3 && g->call == 0);
+    tn_pipeline_loss(p, b, 2);
+    CHECK(g->stream == 3 && g->call == 0);
+    tn_module_finish(&m);
+}
+
+static void draws_of_a_step(void **state) {
+    (void)state;
+    pipe_run r = run_of(false, 2, 2);
+    r.shape.dropout = 0.2;
+    run_ok(2, keeps_generator, &r);
+}
+
 /* ---- A sequential ---------------------------------------------------------------------------- */
 
 typedef struct list_run {
@@ -387,10 +446,10 @@ static tn_tensor *draw_numbers(tn_dims dims, int64_t number) {
     return tn_normal_(tn_empty(dims, TN_F32), 0, 1, &g);
 }
 
-/* Layers without parameters, and with buffers that training changes; boundaries of different
- * shapes. */
+/* Layers without parameters, and with buffers that training changes, in the second stage;
+ * boundaries of different shapes. */
 static void trains_list(tn_group *world, void *user) {
-    static const int cuts[] = {2, 4};
+    static const int cuts[] = {1, 4};
     list_run *r = user;
     tn_seed(4);
     tn_sequential *m = TN_SEQUENTIAL(tn_conv2d_new_with(1, 4, TN_DIMS(3), tn_conv_strided(1, 1)),
@@ -398,7 +457,8 @@ static void trains_list(tn_group *world, void *user) {
                                      tn_flatten_new(1, -1), tn_linear_new(36, 5));
     tn_pipeline *p =
         tn_pipeline_new(m, world, TN_WITH(tn_pipeline, .loss = mean_error, .cuts = cuts));
-    CHECK(p && tn_pipeline_stage(p, 1) == 0 && tn_pipeline_stage(p, 5) == 2 * r->pipeline);
+    CHECK(p && tn_pipeline_stage(p, 1) == r->pipeline &&
+          tn_pipeline_stage(p, 5) == 2 * r->pipeline);
     tn_optim *opt = tn_sgd(m, TN_WITH(tn_sgd, .lr = 0.1, .momentum = 0.9));
     for (int step = 0; step < STEPS; step++) {
         TN_SCOPE;
@@ -429,7 +489,8 @@ static void lists_of_layers(void **state) {
 
 /* ---- A scaler -------------------------------------------------------------------------------- */
 
-/* An overflow on one stage is seen by all: they skip the same step. */
+/* A scaled loss has the gradients of one that is not; an overflow on one stage is seen by all: they
+ * skip the same step. */
 static void overflow_once(tn_group *world, void *user) {
     const pipe_run *r = user;
     mesh_model m;
@@ -440,6 +501,9 @@ static void overflow_once(tn_group *world, void *user) {
     for (int step = 0; step < 3; step++) {
         TN_SCOPE;
         tn_batch b[2] = {batch_of(r, 2 * step), batch_of(r, 2 * step + 1)};
+        tn_pipeline_step(p, b, 2, NULL);
+        double want = tn_optim_clip(opt, 1.0);
+        tn_optim_zero_grad(opt);
         tn_pipeline_step(p, b, 2, scaler);
         if (step == 1 && tn_group_rank(world) == 1) {
             tn_tensor *g = tn_grad_of(m.llama.top.norm.weight);
@@ -448,7 +512,8 @@ static void overflow_once(tn_group *world, void *user) {
         double norm = tn_scaler_clip(scaler, opt, 1.0);
         tn_scaler_step(scaler, opt);
         tn_scaler_update(scaler);
-        CHECK((step == 1) == tn_scaler_skipped(scaler) && (step == 1) != isfinite(norm));
+        CHECK((step == 1) == tn_scaler_skipped(scaler) &&
+              (step == 1 ? !isfinite(norm) : norm == want));
         tn_optim_zero_grad(opt);
     }
     CHECK(tn_optim_steps(opt) == 2);
@@ -467,8 +532,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(every_schedule),          TEST(low_precision_recompute_and_deferred),
         TEST(recompute_of_the_whole),  TEST(tied_weights_and_dropout),
-        TEST(beside_data_parallelism), TEST(gradients_of_two_steps),
-        TEST(lists_of_layers),         TEST(overflow_of_one_stage),
+        TEST(beside_data_parallelism), TEST(norms_of_one_parameter),
+        TEST(stages_by_cost),          TEST(gradients_of_two_steps),
+        TEST(draws_of_a_step),         TEST(lists_of_layers),
+        TEST(overflow_of_one_stage),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

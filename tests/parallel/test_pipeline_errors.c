@@ -155,7 +155,8 @@ static void models_without_parts(void **state) {
 
 typedef struct failing {
     tn_pipe_action at;
-    int rank; /* that fails */
+    int rank;    /* that fails */
+    bool beside; /* data parallelism; and a tied parameter */
 } failing;
 
 static _Thread_local bool fails_here;
@@ -173,9 +174,16 @@ static void fails_in_step(tn_group *world, void *user) {
     failing *f = user;
     mesh_model m;
     mesh_shape shape = small_shape();
+    shape.tied = f->beside;
     mesh_init(&m, &shape, 3, false);
-    tn_pipeline *p =
-        tn_pipeline_new(&m, world, TN_WITH(tn_pipeline, .on_action = fail_at, .user = f));
+    int copies = tn_group_size(world) / RANKS;
+    tn_mesh *mesh =
+        tn_mesh_new(world, 2, (int[]){RANKS, copies}, (const char *const[]){"pp", "dp"});
+    tn_pipeline *p = tn_pipeline_new(&m, tn_mesh_group(mesh, "pp"),
+                                     TN_WITH(tn_pipeline, .on_action = fail_at, .user = f));
+    if (copies > 1) {
+        tn_ddp(&m, tn_mesh_group(mesh, "dp"), tn_ddp_defaults());
+    }
     fails_here = tn_group_rank(world) == f->rank;
     TN_SCOPE;
     tn_batch b[4];
@@ -194,21 +202,25 @@ static void fails_in_step(tn_group *world, void *user) {
     CHECK(loss != loss && tn_error() != TN_OK);
     tn_error_clear();
     tn_module_finish(&m);
+    tn_mesh_free(mesh);
 }
 
 static void an_error_ends_all(void **state) {
     (void)state;
     for (int rank = 0; rank < RANKS; rank++) {
         for (int micro = 0; micro < 4; micro++) {
-            failing f = {{micro % 2 ? 'B' : 'F', 0, micro}, rank};
+            failing f = {{micro % 2 ? 'B' : 'F', 0, micro}, rank, false};
             run_ok(RANKS, fails_in_step, &f);
+            f.rank = 2 * rank; /* of the same stage */
+            f.beside = true;
+            run_ok(2 * RANKS, fails_in_step, &f);
         }
     }
 }
 
 /* Rank 1 fails; those that compute its stage with it, and the others of each, are told. */
 static void fails_on_mesh(tn_group *world, void *mesh) {
-    static failing at = {{'F', 0, 1}, 1};
+    static failing at = {.at = {'F', 0, 1}, .rank = 1};
     mesh_model m;
     mesh_shape shape = small_shape();
     mesh_init(&m, &shape, 3, false);
@@ -224,6 +236,27 @@ static void fails_on_mesh(tn_group *world, void *mesh) {
     CHECK(strstr(tn_error_message(), "on purpose"));
     tn_error_clear();
     stay_until_told(world);
+    tn_loader_free(loader);
+    tn_module_finish(&m);
+    tn_spread_free(s);
+}
+
+static tn_status get_or_fail(tn_dataset *self, tn_example e, void *x, void *y) {
+    return fails_here ? tn_raise(TN_EVALUE, "on purpose") : mesh_get(self, e, x, y);
+}
+
+static void reads_batches(tn_group *world, void *user) {
+    mesh_model m;
+    mesh_shape shape = small_shape();
+    mesh_init(&m, &shape, 3, false);
+    tn_spread *s = mesh_spread(&m, world, "pp=3");
+    tn_loader *loader = mesh_loader(tn_spread_data(s), 1);
+    ((tn_dataset *)tn_loader_dataset(loader))->get = get_or_fail;
+    fails_here = tn_group_rank(world) == *(int *)user;
+    double loss = tn_spread_step(s, loader, 4, NULL);
+    CHECK(loss != loss && tn_error() == (fails_here ? TN_EVALUE : TN_EPEER));
+    CHECK(strstr(tn_error_message(), fails_here ? "on purpose" : "gave up"));
+    tn_error_clear();
     tn_loader_free(loader);
     tn_module_finish(&m);
     tn_spread_free(s);
@@ -264,6 +297,13 @@ static void ranks_with_other_steps(void **state) {
     static bool measures = true;
     run_ok(RANKS, other_step, NULL);
     run_ok(RANKS, other_step, &measures);
+}
+
+static void an_error_of_a_loader_ends_all(void **state) {
+    (void)state;
+    for (int rank = 0; rank < RANKS; rank++) {
+        run_ok(RANKS, reads_batches, &rank);
+    }
 }
 
 typedef struct misuse {
@@ -378,9 +418,11 @@ static void memory_runs_out(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(what_cannot_be_laid_out), TEST(stages_of_one_rank),   TEST(models_without_parts),
-        TEST(an_error_ends_all),       TEST(an_error_ends_a_mesh), TEST(memory_runs_out),
-        TEST(ranks_with_other_steps),  TEST(what_a_step_refuses),
+        TEST(what_cannot_be_laid_out), TEST(stages_of_one_rank),
+        TEST(models_without_parts),    TEST(an_error_ends_all),
+        TEST(an_error_ends_a_mesh),    TEST(an_error_of_a_loader_ends_all),
+        TEST(memory_runs_out),         TEST(ranks_with_other_steps),
+        TEST(what_a_step_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -155,10 +155,36 @@ static void positions_of_later_stages(void **state) {
     remove(alone.file);
 }
 
+/* A model that trains is measured as one that does not. */
+static void measure_twice(tn_group *world, void *user) {
+    mesh_shape shape = deep_shape(false);
+    shape.dropout = 0.2;
+    mesh_model m;
+    mesh_init(&m, &shape, 3, true);
+    tn_spread *s = mesh_spread(&m, world, user);
+    tn_loader *loader = mesh_loader(tn_spread_data(s), 1);
+    double loss = tn_spread_loss(s, loader, 2);
+    CHECK(m.base.training);
+    tn_module_train(&m, false);
+    tn_loader_seek(loader, (tn_loader_place){0, 0});
+    CHECK(loss == tn_spread_loss(s, loader, 2));
+    tn_loader_free(loader);
+    tn_module_finish(&m);
+    tn_spread_free(s);
+}
+
+static void dropout_in_training_alone(void **state) {
+    (void)state;
+    static char meshes[][8] = {"dp=2", "pp=2"};
+    run_ok(2, measure_twice, meshes[0]);
+    run_ok(2, measure_twice, meshes[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(every_mesh_of_eight),
         TEST(positions_of_later_stages),
+        TEST(dropout_in_training_alone),
     };
     tn_set_threads(1);
     return cmocka_run_group_tests(tests, NULL, temp_clean);

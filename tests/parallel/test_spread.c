@@ -82,10 +82,10 @@ static void test_meshes_that_do_not_fit(void **state) {
     assert_non_null(strstr(run_failing(4, spreads_badly, "tp=3", TN_EVALUE), "tern run -n 6"));
     assert_non_null(strstr(run_failing(4, spreads_badly, "dp=2,tp=4", TN_EVALUE), "-n 8"));
     assert_non_null(strstr(run_failing(3, spreads_badly, "tp=3", TN_ESHAPE), "8 heads"));
-    assert_non_null(
-        strstr(run_failing(4, spreads_badly, "tp=2,shard=2 tp=2,dp=2", TN_EMISMATCH),
-               "spread: rank 0 has options pp=1,dp=0,shard=2,cp=1,tp=2,stage=3,chunks=1, but rank 3 "
-               "has options pp=1,dp=2,shard=1"));
+    assert_non_null(strstr(
+        run_failing(4, spreads_badly, "tp=2,shard=2 tp=2,dp=2", TN_EMISMATCH),
+        "spread: rank 0 has options pp=1,dp=0,shard=2,cp=1,tp=2,stage=3,chunks=1, but rank 3 "
+        "has options pp=1,dp=2,shard=1"));
     assert_non_null(strstr(run_failing(2, spreads_badly, "tp=2 tp=3", TN_EMISMATCH), "tp=3"));
 }
 

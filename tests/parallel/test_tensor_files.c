@@ -18,19 +18,19 @@ typedef struct folder {
 } folder;
 
 static const folder folders[] = {
-    {{false, 29, 16, 2, 4, 0, true, true, 0, MESH_LENGTH}, 0, NULL},
-    {{false, 30, 10, 3, 2, 0, true, true, 0, MESH_LENGTH}, 3000, NULL},
-    {{false, 37, 24, 1, 6, 0, false, true, 0, MESH_LENGTH}, 0, NULL},
-    {{false, 29, 15, 2, 3, 0, true, true, 0, MESH_LENGTH},
+    {{false, 29, 16, 2, 4, 0, true, true, 0, MESH_LENGTH, 24}, 0, NULL},
+    {{false, 30, 10, 3, 2, 0, true, true, 0, MESH_LENGTH, 24}, 3000, NULL},
+    {{false, 37, 24, 1, 6, 0, false, true, 0, MESH_LENGTH, 24}, 0, NULL},
+    {{false, 29, 15, 2, 3, 0, true, true, 0, MESH_LENGTH, 24},
      0,
      "h.0.attn.c_attn: 2 ranks do not divide 3 heads"},
-    {{true, 29, 16, 2, 8, 4, false, false, 0, MESH_LENGTH}, 0, NULL},
-    {{true, 33, 12, 2, 6, 2, false, true, 0, MESH_LENGTH}, 2000, NULL},
-    {{true, 41, 24, 1, 4, 4, false, true, 0, MESH_LENGTH}, 0, NULL},
-    {{true, 31, 12, 2, 6, 3, false, false, 0, MESH_LENGTH},
+    {{true, 29, 16, 2, 8, 4, false, false, 0, MESH_LENGTH, 24}, 0, NULL},
+    {{true, 33, 12, 2, 6, 2, false, true, 0, MESH_LENGTH, 24}, 2000, NULL},
+    {{true, 41, 24, 1, 4, 4, false, true, 0, MESH_LENGTH, 24}, 0, NULL},
+    {{true, 31, 12, 2, 6, 3, false, false, 0, MESH_LENGTH, 24},
      0,
      "layers.0.self_attn.k_proj: 2 ranks do not divide 3 heads"},
-    {{true, 31, 8, 1, 4, 1, false, true, 0, MESH_LENGTH}, 0, "2 ranks do not divide 1 heads"},
+    {{true, 31, 8, 1, 4, 1, false, true, 0, MESH_LENGTH, 24}, 0, "2 ranks do not divide 1 heads"},
 };
 enum { FOLDERS = sizeof(folders) / sizeof(*folders) };
 
