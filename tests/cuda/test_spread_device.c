@@ -37,6 +37,42 @@ static void test_four_ranks(void **state) {
     expect_engine("staged", 4, meshes_of_four);
 }
 
+/* A pipeline's ranks with devices that are not the default one: models and batches are moved. */
+static void train_moved(tn_group *world, void *user) {
+    tn_device device = *(bool *)user ? tn_cuda(tn_group_rank(world) % 2) : tn_cpu();
+    mesh_shape shape = mesh_shape_of(true);
+    mesh_model m;
+    mesh_init(&m, &shape, 3, false);
+    CHECK(tn_module_to(&m, device) == TN_OK);
+    tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+    tn_optim *opt = tn_sgd(&m, TN_WITH(tn_sgd, .lr = 0.1));
+    double loss = 0;
+    for (int step = 0; step < 2; step++) {
+        TN_SCOPE;
+        tn_tensor *x = tn_to(mesh_tokens(shape.vocab, 2, 1), device);
+        tn_batch b[2] = {{.x = x, .y = x}, {.x = x, .y = x}};
+        loss = tn_pipeline_step(p, b, 2, NULL);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    static double expected;
+    if (device.kind == TN_CPU) {
+        expected = loss;
+    }
+    CHECK(fabs(loss - expected) < 1e-5);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+static void test_moved_stages(void **state) {
+    (void)state;
+    tn_device before = tn_default_device();
+    tn_set_default_device(tn_cpu());
+    run_ok(1, train_moved, &(bool){false});
+    run_ok(2, train_moved, &(bool){true});
+    tn_set_default_device(before);
+}
+
 int main(int argc, char **argv) {
     if (!device_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]))) {
         return 0;
@@ -44,6 +80,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_two_ranks),
         cmocka_unit_test(test_four_ranks),
+        cmocka_unit_test(test_moved_stages),
     };
     return cmocka_run_group_tests_name("meshes of devices", tests, device_set_up, temp_clean);
 }

@@ -108,8 +108,15 @@ static bool expect_from(tn__pipe_inbox *b, const tn_pipe_schedule *s, int from, 
     return !tn__pending();
 }
 
+static bool find_device(const tn_entry *entry, void *user) {
+    *(tn_device *)user = tn_device_of(*entry->field);
+    return false;
+}
+
 bool tn__pipe_links_begin(tn_pipeline *p, tn__pipe_sends *sends, bool backward) {
     p->backward = backward;
+    p->device = tn_default_device();
+    tn_module_each(p->module, (tn_walk){0}, find_device, &p->device);
     const tn_pipe_schedule *s = p->schedule;
     int rank = tn_group_rank(p->group), before = (rank + s->ranks - 1) % s->ranks;
     size_t most = 2 * (size_t)s->counts[rank]; /* with headers */
@@ -217,8 +224,8 @@ static void receive_header(const tn_pipeline *p, tn__pipe_boundary *b) {
 }
 
 /* Posts the receive of the neighbour's next message. False after raising. */
-static bool post_next(tn__pipe_inbox *b, const tn__pipe_boundary *boundary) {
-    tn_tensor *t = tn_empty(boundary->dims, boundary->dtype);
+static bool post_next(tn__pipe_inbox *b, const tn__pipe_boundary *boundary, tn_device device) {
+    tn_tensor *t = tn_empty_on(device, boundary->dims, boundary->dtype);
     if (tn_is_inert(t)) {
         return false;
     }
@@ -242,7 +249,7 @@ static tn_tensor *take_message(tn_pipeline *p, tn__pipe_inbox *b, int boundary, 
         if (!next->known) {
             receive_header(p, next);
         }
-        if (tn__pending() || !post_next(b, next)) {
+        if (tn__pending() || !post_next(b, next, p->device)) {
             return tn_inert();
         }
     }

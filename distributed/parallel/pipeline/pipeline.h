@@ -56,6 +56,7 @@ struct tn_pipeline {
     tn__pipe_inbox outputs, gradients;
     tn__pipe_boundary *boundaries; /* [stages] between a stage and the next */
     tn_pipe_schedule *schedule;    /* the last one used, or the options'; NULL: none yet */
+    tn_device device;              /* of this rank's parameters; without any, the default */
     bool running;                  /* a step is running */
     bool backward;                 /* with gradients */
     int alive;                     /* most graphs at once in the last step */
