@@ -36,11 +36,13 @@ int64_t tn__head_width(const tn_module *m) {
 }
 
 int64_t tn__kv_heads(const tn_module *m) {
-    const tn_self_attention *own = (const tn_self_attention *)m;
+    if (strcmp(m->kind, "self_attention") == 0) {
+        const tn_self_attention *own = (const tn_self_attention *)m;
+        tn_dims d = tn_shape(own->c_attn.weight); /* rows of q, k and v: those of whole heads */
+        return own->heads * d.size[0] / d.size[1] / 3;
+    }
     const tn_grouped_attention *grouped = (const tn_grouped_attention *)m;
-    int64_t rows = strcmp(m->kind, "self_attention") == 0 ? tn_size(own->c_attn.weight, 0) / 3
-                                                          : tn_size(grouped->k_proj.weight, 0);
-    return rows / tn__head_width(m);
+    return tn_size(grouped->k_proj.weight, 0) / grouped->head_width;
 }
 
 tn_tensor *tn__add_branch(tn_tensor *x, tn_tensor *branch) {
