@@ -34,7 +34,7 @@ typedef struct block_seconds {
 } block_seconds;
 
 static block_seconds time_block(tn_module *block, const tn__plan_case *c, tn_group *world) {
-    block_seconds best = {INFINITY, INFINITY}, first;
+    block_seconds best = {INFINITY, INFINITY}, first = best;
     tn_optim *opt = tn_adamw(block, tn_adamw_defaults());
     for (int i = 0; i < TRIES && !tn__pending(); i++) {
         TN_SCOPE;
