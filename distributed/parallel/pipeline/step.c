@@ -83,16 +83,18 @@ static tn_tensor *stage_input(step *s, tn_pipe_action a) {
  * stage. */
 static tn_tensor *call_stage(step *s, tn_pipe_action a, tn_tensor *x) {
     tn_pipeline *p = s->p;
-    const tn__pipe_boundary *before = a.stage > 0 ? &p->boundaries[a.stage - 1] : NULL;
-    int64_t T = before ? before->positions : p->family && tn_ndim(x) == 2 ? tn_size(x, 1) : 0;
+    int64_t tokens = p->family && tn_ndim(x) == 2 ? tn_size(x, 1) : 0; /* of the first stage */
+    tn__pipe_boundary before =
+        a.stage > 0 ? p->boundaries[a.stage - 1] : (tn__pipe_boundary){.positions = tokens};
+    int64_t T = before.positions;
     tn_tensor *positions = NULL;
-    if (before && T > 0) { /* x may be a part of the sequence, and does not tell which */
+    if (a.stage > 0 && T > 0) { /* x may be a part of the sequence, and does not tell which */
         int64_t context = p->family->shape(p->module).context;
         positions = tn__lm_positions(p->module, x, 0, T, context);
     }
     tn_generator *generator = tn_default_generator();
     generator->stream = s->stream + (uint64_t)a.micro * s->each;
-    generator->call = before ? before->draws : 0;
+    generator->call = before.draws;
     tn__lm_context *context = &graph_of(s, a)->context;
     context->range = (tn__range){p->first[a.stage], p->first[a.stage + 1]};
     p->module->lists->loss.calling = true;
