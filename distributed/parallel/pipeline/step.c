@@ -88,7 +88,7 @@ static tn_tensor *call_stage(step *s, tn_pipe_action a, tn_tensor *x) {
         a.stage > 0 ? p->boundaries[a.stage - 1] : (tn__pipe_boundary){.positions = tokens};
     int64_t T = before.positions;
     tn_tensor *positions = NULL;
-    if (a.stage > 0 && T > 0) { /* x may be a part of the sequence, and does not tell which */
+    if (p->family && a.stage > 0) { /* x may be a part of the sequence, and does not tell which */
         int64_t context = p->family->shape(p->module).context;
         positions = tn__lm_positions(p->module, x, 0, T, context);
     }
