@@ -248,7 +248,9 @@ static void print_parts(const tn_spread *s, int pp, FILE *f) {
         bool last = i + 1 == parts || tn_pipeline_stage(s->pipeline, i + 1) != stage;
         if (last && stage % s->options.pp == pp) {
             fprintf(f, "%s %d", ranges++ ? " and" : ", parts", first);
-            fprintf(f, first < i ? " to %d" : "", i);
+            if (first < i) {
+                fprintf(f, " to %d", i);
+            }
         }
     }
     fprintf(f, " of %d", parts);
