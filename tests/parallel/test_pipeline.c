@@ -180,33 +180,6 @@ static bool same_files(const char *a, const char *b) {
     return same;
 }
 
-typedef struct difference {
-    mesh_model *other;
-    double most;
-} difference;
-
-static bool add_difference(const tn_entry *entry, void *user) {
-    TN_SCOPE;
-    TN_NO_GRAD;
-    difference *d = user;
-    tn_tensor *off = tn_abs(tn_sub(*entry->field, tn_module_get(d->other, entry->path)));
-    d->most = fmax(d->most, tn_item(tn_max(off, TN_DIMS(), false)));
-    return true;
-}
-
-static double largest_difference(const pipe_run *a, const pipe_run *b) {
-    mesh_model one, other;
-    mesh_init(&one, &a->shape, 1, false);
-    mesh_init(&other, &b->shape, 1, false);
-    assert_int_equal(tn_load(&one, a->file), TN_OK);
-    assert_int_equal(tn_load(&other, b->file), TN_OK);
-    difference d = {.other = &other};
-    tn_module_each(&one, (tn_walk){0}, add_difference, &d);
-    tn_module_finish(&one);
-    tn_module_finish(&other);
-    return d.most;
-}
-
 static void check_close(double a, double b, double tolerance) {
     if (!(fabs(a - b) <= tolerance * fabs(b))) {
         fail_msg("%.17g is not %.17g", a, b);
@@ -227,13 +200,14 @@ static pipe_run check_run(pipe_run r) {
         check_close(r.norms[i], plain.norms[i], tied ? 1e-5 : 1e-12);
     }
     if (tied) {
-        double most = largest_difference(&r, &plain);
+        double most = mesh_file_difference(&r.shape, r.file, plain.file);
         if (!(most < 1e-5)) {
             fail_msg("weights differ by %g", most);
         }
     } else if (!same_files(r.file, plain.file)) {
         fail_msg("%d ranks, kind %d, %d stages each, %d micro-batches: weights differ by %g",
-                 r.ranks, (int)r.kind, r.chunks, r.micros, largest_difference(&r, &plain));
+                 r.ranks, (int)r.kind, r.chunks, r.micros,
+                 mesh_file_difference(&r.shape, r.file, plain.file));
     }
     remove(r.file);
     remove(plain.file);

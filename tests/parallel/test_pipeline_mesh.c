@@ -72,37 +72,10 @@ static void run_program(program *p, int ranks) {
     run_ok(ranks, train_program, p);
 }
 
-typedef struct difference {
-    mesh_model *other;
-    double most;
-} difference;
-
-static bool add_difference(const tn_entry *entry, void *user) {
-    TN_SCOPE;
-    TN_NO_GRAD;
-    difference *d = user;
-    tn_tensor *off = tn_abs(tn_sub(*entry->field, tn_module_get(d->other, entry->path)));
-    d->most = fmax(d->most, tn_item(tn_max(off, TN_DIMS(), false)));
-    return true;
-}
-
-static double weights_difference(const program *a, const program *b) {
-    mesh_model one, other;
-    mesh_init(&one, &a->shape, 1, false);
-    mesh_init(&other, &a->shape, 1, false);
-    assert_int_equal(tn_load(&one, a->file), TN_OK);
-    assert_int_equal(tn_load(&other, b->file), TN_OK);
-    difference d = {.other = &other};
-    tn_module_each(&one, (tn_walk){0}, add_difference, &d);
-    tn_module_finish(&one);
-    tn_module_finish(&other);
-    return d.most;
-}
-
 static void expect_mesh(const program *alone, const char *mesh, bool recompute) {
     program p = {.mesh = mesh, .shape = alone->shape, .recompute = recompute};
     run_program(&p, RANKS);
-    double far = weights_difference(&p, alone);
+    double far = mesh_file_difference(&p.shape, p.file, alone->file);
     for (int i = 0; i < STEPS; i++) {
         far = fmax(far, fabs(p.losses[i] - alone->losses[i]));
         far = fmax(far, fabs(p.norms[i] - alone->norms[i]));

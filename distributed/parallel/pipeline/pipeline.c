@@ -264,7 +264,7 @@ static bool place_parameters(tn_pipeline *p) {
 /* Outside a step the other stages' parameters would be missing. */
 static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     const tn_pipeline *p = user;
-    if (!p->running && tn_group_size(p->group) > 1 && !tn_in_recompute()) {
+    if (!p->running && tn_group_size(p->group) > 1) {
         tn__raise(
             TN_ESTATE, m->kind,
             "its layers are on %d ranks: tn_spread_step, tn_pipeline_step or their _loss call it",
