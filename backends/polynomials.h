@@ -1,5 +1,5 @@
-/* Single-precision exp, log, tanh and erf as straight-line polynomials that compilers vectorise
- * under strict flags.
+/* Single-precision exp, log, tanh, erf, sin, cos and tan as straight-line polynomials that
+ * compilers vectorise under strict flags.
  *
  * Why: a call into libm keeps a loop scalar, and exp alone decides whether softmax and gelu run at
  * memory speed. None of these branches, reads a table or sets errno; selects replace conditions.
@@ -140,6 +140,69 @@ static inline float tn__log1pf(float x) {
     return ((u > 0.0f) & (u < 3.402823466e38f)) ? y + lost : y;
 }
 
+/* ---- Sine, cosine, tangent ------------------------------------------------------------------- */
+
+/* sin and cos of r for |r| <= pi / 4. */
+static inline float tn__sin_small(float r) {
+    float z = r * r;
+    float p = -1.951521805e-4f;
+    p = p * z + 8.332160291e-3f;
+    p = p * z - 1.666665460e-1f;
+    return copysignf(r + r * z * p, r); /* for -0 */
+}
+static inline float tn__cos_small(float r) {
+    float z = r * r;
+    float p = 2.443308269e-5f;
+    p = p * z - 1.388731562e-3f;
+    p = p * z + 4.166664567e-2f;
+    return 1.0f - 0.5f * z + z * z * p;
+}
+
+/* sin(r + q pi / 2). */
+static inline float tn__sin_turned(float r, uint32_t q) {
+    float y = (q & 1) != 0 ? tn__cos_small(r) : tn__sin_small(r);
+    return tn__of_bits(tn__bits_of(y) ^ (q & 2) << 30);
+}
+
+/* The largest |x| whose quarter turns the functions below count exactly. Beyond it they are wrong:
+ * the caller takes libm's. */
+#define TN__TURNS_LIMIT 1048576.0f
+
+/* x = q pi / 2 + r with |r| <= pi / 4; `shifted` is q + 1.5 * 2^52. In double, since x may be 2^30
+ * times its distance from a multiple of pi / 2. */
+static inline double tn__quarter_turns(float x) {
+    return (double)x * 0.63661977236758134 + 6755399441055744.0;
+}
+static inline float tn__turns_remainder(float x, double shifted) {
+    double q = shifted - 6755399441055744.0; /* its product with 33 bits of pi / 2 is exact */
+    return (float)((double)x - q * 0x1.921fb544p0 - q * 0x1.0b4611a626331p-34);
+}
+static inline uint32_t tn__low_bits(double shifted) {
+    uint64_t bits;
+    memcpy(&bits, &shifted, sizeof bits);
+    return (uint32_t)bits;
+}
+
+/* Error <= 2 ulp for |x| <= TN__TURNS_LIMIT. */
+static inline float tn__sinf(float x) {
+    double shifted = tn__quarter_turns(x);
+    return tn__sin_turned(tn__turns_remainder(x, shifted), tn__low_bits(shifted));
+}
+static inline float tn__cosf(float x) {
+    double shifted = tn__quarter_turns(x);
+    return tn__sin_turned(tn__turns_remainder(x, shifted), tn__low_bits(shifted) + 1);
+}
+
+/* Error <= 4 ulp for |x| <= TN__TURNS_LIMIT. */
+static inline float tn__tanf(float x) {
+    double shifted = tn__quarter_turns(x);
+    float r = tn__turns_remainder(x, shifted);
+    float s = tn__sin_small(r), c = tn__cos_small(r);
+    return (tn__low_bits(shifted) & 1) != 0 ? -c / s : s / c;
+}
+
+/* ---- libm's ---------------------------------------------------------------------------------- */
+
 static inline float tn__floorf(float x) {
     return floorf(x);
 }
@@ -148,9 +211,6 @@ static inline float tn__ceilf(float x) {
 }
 static inline float tn__rintf(float x) {
     return rintf(x);
-}
-static inline float tn__tanf(float x) {
-    return tanf(x);
 }
 static inline float tn__asinf(float x) {
     return asinf(x);
@@ -175,12 +235,6 @@ static inline float tn__sqrtf(float x) {
 }
 static inline float tn__fabsf(float x) {
     return fabsf(x);
-}
-static inline float tn__sinf(float x) {
-    return sinf(x);
-}
-static inline float tn__cosf(float x) {
-    return cosf(x);
 }
 static inline float tn__powf(float x, float y) {
     return powf(x, y);

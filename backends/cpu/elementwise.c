@@ -85,6 +85,9 @@ TN_BINARY_FORMULAS(BINARY_F64, double, TN_LIBM_D)
 #define BINARY_NAME_F64(code, name, formula) [code] = b64_##name,
 /* exp itself also returns denormals; gelu's gradient is the formula with gelu_slope. */
 UNARY_LOOP(float, own, exp, tn__expf(x))
+UNARY_LOOP(float, libm, sin, sinf(x))
+UNARY_LOOP(float, libm, cos, cosf(x))
+UNARY_LOOP(float, libm, tan, tanf(x))
 BINARY_LOOP(float, own, gelu_tanh_grad,
             b *gelu_slope(a, 1 / (1 + CPU_FAST(exp)(-tn__gelu_u_float(a))), limit_))
 
@@ -96,6 +99,31 @@ static binary_f32 *const binary_loops_f32[TN_BINARY_COUNT] = {
     TN_BINARY_FORMULAS(BINARY_NAME_F32, float, TN_FAST_F)};
 static binary_f64 *const binary_loops_f64[TN_BINARY_COUNT] = {
     TN_BINARY_FORMULAS(BINARY_NAME_F64, double, TN_LIBM_D)};
+
+/* Whether the polynomials of sin, cos and tan hold for all of x. */
+static bool turns_are_few(const float *x, int64_t n) {
+    int far = 0;
+#pragma omp simd reduction(| : far)
+    for (int64_t i = 0; i < n; i++) {
+        far |= fabsf(x[i]) > TN__TURNS_LIMIT;
+    }
+    return !far;
+}
+
+#define TURNS_LOOP(name)                                                                   \
+    static void own_##name(float *y, const float *x, float k0, float k1, int64_t n) {      \
+        for (int64_t i = 0; i < n; i += TILE) {                                            \
+            int64_t m = min_of(TILE, n - i);                                               \
+            (turns_are_few(x + i, m) ? u32_##name : libm_##name)(y + i, x + i, k0, k1, m); \
+        }                                                                                  \
+    }
+TURNS_LOOP(sin)
+TURNS_LOOP(cos)
+TURNS_LOOP(tan)
+
+/* Loops that take the place of the formula's. */
+static unary_f32 *const own_loops_f32[TN_UNARY_COUNT] = {
+    [TN_EXP] = own_exp, [TN_SIN] = own_sin, [TN_COS] = own_cos, [TN_TAN] = own_tan};
 
 typedef struct unary_call {
     const tn_desc *y, *x;
@@ -179,7 +207,7 @@ tn_status TN_CPU(unary)(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_
     }
     element_loop loop;
     TN_CPU(loop_init)(&loop, 2, (const tn_desc *[]){y, x});
-    unary_f32 *f32 = f == TN_EXP ? own_exp : unary_loops_f32[f];
+    unary_f32 *f32 = own_loops_f32[f] ? own_loops_f32[f] : unary_loops_f32[f];
     unary_call call = {y, x, f32, unary_loops_f64[f], k0, k1};
     TN_CPU(loop_run)(&loop, x->dtype == TN_F64 ? unary_body_f64 : unary_body_f32, &call);
     return TN_OK;

@@ -45,6 +45,21 @@ static void test_unary(void **state) {
     }
 }
 
+/* A few arguments beyond those of the polynomials, in some of a row's pieces. */
+static void test_many_turns(void **state) {
+    (void)state;
+    static const tn_unary turning[] = {TN_SIN, TN_COS, TN_TAN};
+    static const double far[] = {0x1p20, 1048577.0, -3e9, 1e30, (double)INFINITY, (double)NAN};
+    for (int k = 0; k < 3 * 6; k++) {
+        array x = varied_array(TN_F32, 0, 1, SIZES(trial_on_emulator() ? 100 : 5000), k);
+        array_set(&x, x.count - 3, far[k % 6]);
+        elementwise e = {.f = (int)turning[k / 6], .x = x.d};
+        trial t = {"turns", 1, {make_array(TN_F32, 0, 1, SIZES(x.count))}, call_unary, &e, 1e-6, 0};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
 static void test_binary(void **state) {
     (void)state;
     for (int f = 0; f < TN_BINARY_COUNT; f++) {
@@ -199,13 +214,9 @@ static void test_cut_loops(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_unary),
-        TRIAL_TEST(test_binary),
-        TRIAL_TEST(test_broadcast),
-        TRIAL_TEST(test_in_place),
-        TRIAL_TEST(test_compare_and_where),
-        TRIAL_TEST(test_integers),
-        TRIAL_TEST(test_cut_loops),
+        TRIAL_TEST(test_unary),     TRIAL_TEST(test_many_turns), TRIAL_TEST(test_binary),
+        TRIAL_TEST(test_broadcast), TRIAL_TEST(test_in_place),   TRIAL_TEST(test_compare_and_where),
+        TRIAL_TEST(test_integers),  TRIAL_TEST(test_cut_loops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
