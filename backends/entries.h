@@ -20,7 +20,7 @@
     X(compare,              OWN) \
     X(where,                OWN) \
     X(reduce,               OWN) \
-    X(argmax,               REF) \
+    X(argmax,               OWN) \
     X(matmul,               OWN) \
     X(gather_rows,          OWN) \
     X(scatter_add_rows,     OWN) \
