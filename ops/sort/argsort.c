@@ -18,38 +18,6 @@ typedef struct argsort_args {
     bool descending;
 } argsort_args;
 
-/* ---- Keys ------------------------------------------------------------------------------------ */
-
-static uint64_t float_key(double value) {
-    union {
-        double d;
-        uint64_t u;
-    } bits = {.d = value + 0.0}; /* -0 becomes 0 */
-    uint64_t sign = UINT64_C(1) << 63;
-    return value != value ? UINT64_MAX : bits.u & sign ? ~bits.u : bits.u | sign;
-}
-
-static int64_t integer_at(const tn__lines *x, int64_t at) {
-    switch (x->dtype) {
-    case TN_I64:
-        return ((const int64_t *)x->data)[at];
-    case TN_I32:
-        return ((const int32_t *)x->data)[at];
-    case TN_I8:
-        return ((const int8_t *)x->data)[at];
-    default: /* u8 and bool */
-        return ((const uint8_t *)x->data)[at];
-    }
-}
-
-tn__sort_item tn__sort_item_of(const tn__sort_job *j, int64_t at, int64_t k) {
-    int64_t place = at + k * j->x.step;
-    uint64_t key = tn_dtype_is_float(j->x.dtype)
-                       ? float_key(tn__host_load(j->x.data, j->x.dtype, place))
-                       : (uint64_t)integer_at(&j->x, place) ^ UINT64_C(1) << 63;
-    return (tn__sort_item){j->descending ? ~key : key, k};
-}
-
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
 typedef struct line_pieces {
@@ -137,7 +105,7 @@ static tn__sort_item *sort_items(tn__sort_item *a, tn__sort_item *spare, int64_t
 static void argsort_line(const tn__sort_job *j, int64_t line, tn__sort_item *buffer) {
     int64_t n = j->x.length, x = tn__line_at(&j->x, line), y = tn__line_at(&j->y, line);
     for (int64_t k = 0; k < n; k++) {
-        buffer[k] = tn__sort_item_of(j, x, k);
+        buffer[k] = tn__sort_item_of(j, j->x.dtype, x, k);
     }
     const tn__sort_item *sorted = sort_items(buffer, buffer + n, n);
     for (int64_t k = 0; k < n; k++, y += j->y.step) {

@@ -34,17 +34,18 @@ static void sink_top(tn__sort_item *heap, int64_t top, int64_t n) {
     heap[top] = item;
 }
 
-static void topk_line(const tn__sort_job *j, int64_t line, tn__sort_item *heap) {
+static inline void topk_of(const tn__sort_job *j, tn_dtype dtype, int64_t line,
+                           tn__sort_item *heap) {
     int64_t k = j->items, x = tn__line_at(&j->x, line), y = tn__line_at(&j->y, line);
     for (int64_t i = 0; i < k; i++) {
-        heap[i] = tn__sort_item_of(j, x, i);
+        heap[i] = tn__sort_item_of(j, dtype, x, i);
     }
     for (int64_t i = k / 2 - 1; i >= 0; i--) {
         sink_top(heap, i, k);
     }
     for (int64_t i = k; i < j->x.length; i++) {
-        tn__sort_item item = tn__sort_item_of(j, x, i);
-        if (comes_before(item, heap[0])) {
+        tn__sort_item item = tn__sort_item_of(j, dtype, x, i);
+        if (item.key < heap[0].key) { /* of equal ones the earlier is in the heap */
             heap[0] = item;
             sink_top(heap, 0, k);
         }
@@ -53,6 +54,14 @@ static void topk_line(const tn__sort_job *j, int64_t line, tn__sort_item *heap) 
         ((int64_t *)j->y.data)[y + (left - 1) * j->y.step] = heap[0].index;
         heap[0] = heap[left - 1];
         sink_top(heap, 0, left - 1);
+    }
+}
+
+static void topk_line(const tn__sort_job *j, int64_t line, tn__sort_item *heap) {
+    if (j->x.dtype == TN_F32) {
+        topk_of(j, TN_F32, line, heap);
+    } else {
+        topk_of(j, j->x.dtype, line, heap);
     }
 }
 
