@@ -38,7 +38,7 @@ def main():
         tern.ask("memory")  # now the folder is written
         others = [duel.Worker(p.command("torch_char_gpt.py", folder, duel.THREADS, len(set(text)))) for p in peers]
         r = duel.duel([tern, *others], rounds, steps, WARM_UP, agree=1e-3)
-    duel.compare(f"{duel.THREADS} threads", r, peers)
+    duel.compare(f"character GPT, {duel.THREADS} threads", r, peers)
 
 
 main()

@@ -77,6 +77,7 @@ def writing(kind, rounds, peers, llama, folder, filled, batch):
     for i, name in enumerate(names, 2):
         if name.startswith("PyTorch") and abs(r["losses"][i][0] - r["losses"][0][0]) > AGREE[kind] * abs(r["losses"][0][0]):
             print(f"{name} computes something else: its largest logit is {r['losses'][i][0]:.6f}, not {r['losses'][0][0]:.6f}")
+    duel.note(f"a token of GPT-2 124M, {kind}, {filled} positions, B = {batch}, {duel.THREADS} threads", r["ms"][0], names, r["ratios"][2:])
     rate = [1e3 * batch / ms for ms in r["ms"]]
     share = sorted(100 * x for x in r["ratios"][1])  # of the limit's speed, in each round
     head = [f"{kind}, {filled} positions, B = {batch}", "Tern", "limit", "Tern / limit"]

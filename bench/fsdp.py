@@ -55,6 +55,7 @@ def beside_torch(rounds, T, size):
                 tern.ask("memory")  # now the folder is written
                 theirs = Ranks(peer.command("torch_gpt2.py", "--size", size, "--stage", stage, "--share", folder, T, 1), RANKS)
                 r = duel.duel([tern, theirs], rounds, 2, warm_up=2, agree=1e-4)
+            duel.note(f"{size}, FSDP stage {stage}, T = {T}, 2 ranks x 1 thread", r["ms"][0], [peer.name], r["ratios"][1:])
             show(f"{size}, T = {T}, stage {stage}", ["Tern", f"{peer.name}, FSDP2"], r, [tern, theirs])
     if not peers:
         print("no PyTorch has FSDP2: name one with TERN_BENCH_PYTHON")

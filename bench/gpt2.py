@@ -19,7 +19,7 @@ def main():
             tern.ask("memory")  # now the folder is written
             others = [duel.Worker(p.command("torch_gpt2.py", "--share", folder, T, duel.THREADS)) for p in peers]
             r = duel.duel([tern, *others], rounds, 2, warm_up=1, agree=1e-4)
-        duel.compare(f"T = {T}, {duel.THREADS} threads", r, peers)
+        duel.compare(f"GPT-2 124M, f32, T = {T}, {duel.THREADS} threads", r, peers)
 
 
 main()

@@ -23,7 +23,7 @@ def main():
             tern.ask("memory")  # now the folder is written
             others = [duel.Worker(p.command("torch_lstm.py", folder, duel.THREADS, *size[:2])) for p in peers]
             r = duel.duel([tern, *others], rounds, steps, warm_up=3, agree=1e-4)
-        duel.compare("%d x %d, B %d, T %d, %d threads" % (*size, duel.THREADS), r, peers)
+        duel.compare("LSTM, %d x %d, B %d, T %d, %d threads" % (*size, duel.THREADS), r, peers)
 
 
 main()

@@ -45,6 +45,7 @@ def beside_torch(rounds, size):
             tern.ask("memory")  # now the folder is written
             theirs = Ranks(peer.command("torch_gpt2.py", "--size", size, "--micros", MICROS, "--share", folder, T, 1), RANKS)
             r = duel.duel([tern, theirs], rounds, 1, warm_up=2, agree=AGREE)
+        duel.note(f"{size}, pp=2, T = {T}, 2 ranks x 1 thread", r["ms"][0], [peer.name], r["ratios"][1:])
         show([f"{size}, 1F1B", "Tern", peer.name], r, [["  times Tern's (of the rounds)", *(duel.ratio_text(x) for x in r["ratios"])]])
     if not peers:
         print("no PyTorch has pipelines: skipped; name one with TERN_BENCH_PYTHON\n")

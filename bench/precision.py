@@ -40,7 +40,7 @@ def main():
     for T in [int(sys.argv[2])] if len(sys.argv) > 2 else [64, 256]:
         rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 6 if T < 256 else 4
         r = measure(T, rounds, peers, theirs)
-        duel.compare(f"bf16 (PyTorch: {theirs}), T = {T}, {duel.THREADS} threads", r, [Own, *peers])
+        duel.compare(f"GPT-2 124M, bf16 (PyTorch: {theirs}), T = {T}, {duel.THREADS} threads", r, [Own, *peers])
     found = sorted(flags & {"avx512_bf16", "amx_bf16"})
     print(f"bf16 arithmetic of this processor: {', '.join(found) if found else 'none'}")
 

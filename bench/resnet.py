@@ -19,7 +19,7 @@ def main():
         tern.ask("memory")  # now the folder is written
         others = [duel.Worker(p.command("torch_resnet.py", folder, duel.THREADS, width)) for p in peers]
         r = duel.duel([tern, *others], rounds, 2, warm_up=2, agree=2e-2)
-    duel.compare(f"width {width}, {duel.THREADS} threads", r, peers)
+    duel.compare(f"ResNet-18, width {width}, {duel.THREADS} threads", r, peers)
 
 
 main()

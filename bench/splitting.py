@@ -48,6 +48,7 @@ def beside_torch(rounds, size):
                 tern.ask("memory")  # now the folder is written
                 theirs = Ranks(peer.command("torch_gpt2.py", "--size", size, "--split", kind, "--share", folder, T, 1), RANKS)
                 r = duel.duel([tern, theirs], rounds, 2, warm_up=2, agree=AGREE)
+            duel.note(f"{size}, {mesh}, T = {T}, 2 ranks x 1 thread", r["ms"][0], [peer.name], r["ratios"][1:])
             show(f"{size}, T = {T}, {mesh}", ["Tern", f"{peer.name}, DTensor"], r)
     if not peers:
         print("no PyTorch has tensor parallelism: skipped; name one with TERN_BENCH_PYTHON\n")

@@ -4,6 +4,7 @@ Each is a process that answers lines: "run N" with a loss and N times in ms, "me
 serve.py). One round is a turn of each; its ratio is that of the two medians, so what slows the machine down for a while
 slows both. While one works, the other waits for a line and uses no CPU time.
 """
+import json
 import os
 import platform
 import shutil
@@ -151,8 +152,17 @@ def ratio_text(ratios):
     return f"{statistics.median(ratios):.2f}  ({ratios[0]:.2f} to {ratios[-1]:.2f})" if ratios else "none: other losses"
 
 
+def note(title, ms, peers, ratios):
+    """For bench/table.py, if it runs this: Tern's time and each peer's ratios, None where there is none."""
+    path = os.environ.get("TERN_BENCH_NOTES")
+    if path:
+        with open(path, "a", encoding="utf-8") as f:
+            f.write(json.dumps([title, ms, dict(zip(peers, ratios))]) + "\n")
+
+
 def compare(title, r, peers):
     """Prints a duel of Tern with PyTorch: times, ratios, memory, and the losses, which should agree."""
+    note(title, r["ms"][0], [p.name for p in peers], [None if p.crippled else x for p, x in zip(peers, r["ratios"][1:])])
     head, rows = [title, "Tern"], [["ms a step", r["ms"][0]], ["MiB at most", r["memory"][0][0]], ["  in tensors", r["memory"][0][1]]]
     for i, p in enumerate(peers, 1):
         head += [p.name, "ratio (of the rounds)"]
