@@ -42,6 +42,7 @@ typedef struct recipe {
     const char *name, *frozen; /* paths of tn_freeze; NULL: none */
     tn_optim *(*make)(void *m);
     bool llama, tied, deferred, recompute, scaled;
+    bool whole;    /* the whole forward runs again in backward */
     bool own_loss; /* not tn_lm_loss: of what the model returns */
     bool flushes;  /* no backward sends: tn_sync_gradients does */
     bool looks;    /* a forward in evaluation mode between forward and backward, recorded too */
@@ -67,6 +68,13 @@ static const recipe recipes[] = {
     {.name = "frozen blocks", .frozen = "layers", .make = make_adamw, .llama = true, .tied = true},
     {.name = "own loss", .make = make_adamw, .own_loss = true, .looks = true},
     {.name = "looks between", .make = make_adamw, .looks = true, .recompute = true},
+    {.name = "whole again", .make = make_adamw, .looks = true, .whole = true},
+    {.name = "own loss, whole again",
+     .make = make_adamw,
+     .llama = true,
+     .own_loss = true,
+     .recompute = true,
+     .whole = true},
 };
 
 static tn_cp_kind kind_of(const char *mesh) {
@@ -133,6 +141,7 @@ static void train_recipe(tn_group *world, void *user) {
     if (r->recompute) {
         recompute_blocks(&m);
     }
+    tn_module_set_recompute(&m, r->whole);
     tn_spread *spread = mesh_spread(&m, world, r->mesh);
     tn_optim *opt = r->make(&m);
     tn_average *average = tn_ema(&m, 0.5);
