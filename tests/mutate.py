@@ -304,7 +304,7 @@ MUTATIONS = [
      "a lookup costs as much as a matrix"),
     ("distributed/parallel/pipeline/pipeline.c", "!p->running && tn_group_size", "false && tn_group_size",
      "a model without its other layers is called"),
-    ("distributed/parallel/pipeline/pipeline.c", "s < p->stages && at > 0", "s < 0 && at > 0", "other stages on each rank"),
+    ("distributed/parallel/pipeline/pipeline.c", "s < p->stages; s++) {\n        tn__buffer", "s < 0; s++) {\n        tn__buffer", "other stages on each rank"),
     ("distributed/parallel/pipeline/links.c", "p->stages > ranks ? ranks : ranks - 1", "ranks - 1",
      "with several stages a rank nothing goes from the last to the first"),
     ("distributed/parallel/pipeline/links.c", "        send_header(p, sends, b);", "        if (boundary == 0) {\n            send_header(p, sends, b);\n        }",

@@ -156,7 +156,7 @@ static void default_text(const tn_option *o, char *text, size_t size) {
 static char *help_text(const tn_option *o) {
     char value[256], choices[512] = "";
     default_text(o, value, sizeof(value));
-    if (o->choice && !strchr(o->value, '|')) {
+    if (o->choice && !(o->value && strchr(o->value, '|'))) {
         list_choices(o, choices, sizeof(choices));
     }
     const char *help = o->help ? o->help : "";

@@ -287,7 +287,8 @@ static bool step_begin(step *s) {
     s->graphs = tn__calloc_for((size_t)p->stages * micros, sizeof(*s->graphs), "pipeline");
     s->losses = tn__calloc_for(micros, sizeof(tn_tensor *), "pipeline");
     p->alive = 0;
-    if (!s->graphs || !s->losses || !tn__pipe_links_begin(p, &s->sends, s->backward)) {
+    p->backward = s->backward;
+    if (!s->graphs || !s->losses || !tn__pipe_links_begin(p, &s->sends)) {
         return false;
     }
     if (s->backward) {
