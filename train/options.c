@@ -156,7 +156,7 @@ static void default_text(const tn_option *o, char *text, size_t size) {
 static char *help_text(const tn_option *o) {
     char value[256], choices[512] = "";
     default_text(o, value, sizeof(value));
-    if (o->choice && !(o->value && strchr(o->value, '|'))) {
+    if (o->choice && !strchr(o->value, '|')) {
         list_choices(o, choices, sizeof(choices));
     }
     const char *help = o->help ? o->help : "";
@@ -183,7 +183,10 @@ static void add_rows(table *t, const tn_option *rows) {
         } else if (!rows->name && rows->value) {
             t->arguments = rows;
         } else {
-            t->rows[t->count++] = *rows;
+            tn_option *row = &t->rows[t->count++];
+            *row = *rows;
+            bool takes = row->name && !row->flag && !row->read;
+            row->value = takes && !row->value ? "VALUE" : row->value;
         }
     }
 }

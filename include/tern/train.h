@@ -40,7 +40,7 @@ extern "C" {
 typedef struct tn_option {
     const char *name;
     int letter;        /* 0: none */
-    const char *value; /* the value's name in --help: "N"; NULL for a flag */
+    const char *value; /* the value's name in --help: "N"; NULL for a flag, else "VALUE" */
     const char *help;
     bool *flag;                 /* true if given */
     const char **text;          /* any string */
