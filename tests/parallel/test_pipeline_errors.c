@@ -360,6 +360,32 @@ static void an_error_of_a_loader_ends_all(void **state) {
     }
 }
 
+/* All are told, instead of waiting for rank 2's gradient. */
+static void freezes_alone(tn_group *world, void *user) {
+    (void)user;
+    mesh_model m;
+    mesh_shape shape = small_shape();
+    shape.tied = true;
+    mesh_init(&m, &shape, 3, false);
+    tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+    if (tn_group_rank(world) == 2) {
+        CHECK(tn_freeze(&m, "embed_tokens") == 1);
+    }
+    TN_SCOPE;
+    tn_tensor *x = mesh_tokens(shape.vocab, 2, 1);
+    tn_batch b[2] = {{.x = x, .y = x}, {.x = x, .y = x}};
+    double loss = tn_pipeline_step(p, b, 2, NULL);
+    CHECK(loss != loss && tn_error() != TN_OK);
+    CHECK(strstr(tn_error_message(), "embed_tokens.weight is frozen on some of the ranks"));
+    tn_error_clear();
+    tn_module_finish(&m);
+}
+
+static void a_tie_frozen_on_one_rank(void **state) {
+    (void)state;
+    run_ok(RANKS, freezes_alone, NULL);
+}
+
 typedef struct misuse {
     tn_tensor *x, *y; /* of the second micro-batch */
     int n;
@@ -472,11 +498,12 @@ static void memory_runs_out(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(what_cannot_be_laid_out), TEST(stages_of_one_rank),
-        TEST(models_without_parts),    TEST(an_error_ends_all),
-        TEST(an_error_ends_a_mesh),    TEST(an_error_of_a_loader_ends_all),
-        TEST(memory_runs_out),         TEST(ranks_with_other_steps),
-        TEST(what_a_step_refuses),     TEST(long_cuts),
+        TEST(what_cannot_be_laid_out),  TEST(stages_of_one_rank),
+        TEST(models_without_parts),     TEST(an_error_ends_all),
+        TEST(an_error_ends_a_mesh),     TEST(an_error_of_a_loader_ends_all),
+        TEST(memory_runs_out),          TEST(ranks_with_other_steps),
+        TEST(what_a_step_refuses),      TEST(long_cuts),
+        TEST(a_tie_frozen_on_one_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
