@@ -1,4 +1,5 @@
 /* Pipelines: a model whose layers are on different ranks trains as on one rank that accumulates. */
+#include "models/language.h"
 #include "tests/parallel/mesh_model.h"
 #include "tests/support/temp.h"
 
@@ -35,16 +36,6 @@ static pipe_run run_of(bool llama, int ranks, int micros) {
     return r;
 }
 
-static bool set_recompute(tn_module *m, const char *path, void *user) {
-    (void)path;
-    (void)user;
-    size_t length = strlen(m->kind);
-    if (length >= 5 && strcmp(m->kind + length - 5, "block") == 0) {
-        tn_module_set_recompute(m, true);
-    }
-    return true;
-}
-
 static tn_values detach_output(tn_module *m, tn_values in, tn_values out, void *user) {
     (void)m;
     (void)in;
@@ -59,7 +50,7 @@ static void begin_model(mesh_model *m, const pipe_run *r, int rank) {
         tn_module_set_precision(m, tn_precision_defaults());
     }
     if (r->recompute) {
-        tn_module_each_module(m, set_recompute, NULL);
+        tn__lm_recompute_blocks(m);
     }
     tn_module_set_recompute(m, r->whole);
     if (r->detached) {

@@ -1,5 +1,6 @@
 /* Pipelines on a mesh with every other way of splitting: a model trains as on one rank. Batches
  * come from a loader, through tn_spread_step. */
+#include "models/language.h"
 #include "tests/parallel/mesh_model.h"
 #include "tests/support/temp.h"
 
@@ -23,20 +24,12 @@ static mesh_shape deep_shape(bool llama) {
     return s;
 }
 
-static bool set_recompute(tn_module *m, const char *path, void *user) {
-    (void)user;
-    if (strncmp(path, "h.", 2) == 0 && !strchr(path + 2, '.')) {
-        tn_module_set_recompute(m, true);
-    }
-    return true;
-}
-
 static void train_program(tn_group *world, void *user) {
     program *p = user;
     mesh_model m;
     mesh_init(&m, &p->shape, 3, true);
     if (p->recompute) {
-        tn_module_each_module(&m, set_recompute, NULL);
+        tn__lm_recompute_blocks(&m);
     }
     tn_spread *s = mesh_spread(&m, world, p->mesh);
     CHECK(s);
