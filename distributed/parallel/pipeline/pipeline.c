@@ -373,6 +373,7 @@ static bool attach_stages(tn_pipeline *p, bool *known, bool *hooked) {
     }
     if (tn_group_size(p->group) > 1 && (!place_parameters(p) || !tn__pipe_links_make(p))) {
         p->module->state = TN__MODULE_BROKEN; /* some of it is absent */
+        tn__pipe_abort(p);
         return false;
     }
     return true;
