@@ -301,10 +301,7 @@ static void step_begin(tn_run *r) {
 static void step_end(tn_run *r) {
     stop_clock(r);
     r->in_step = false;
-    if (r->first_rank && r->units > 0) {
-        tn__run_put(r, r->unit, (double)r->units);
-        r->counted += (double)r->units;
-    }
+    tn__run_count_step(r);
     r->parts.step++;
     if (r->first_rank) {
         tn_history_step(r->history);

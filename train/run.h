@@ -70,9 +70,10 @@ void tn__run_tell(tn_run *r, tn_run_event event);
 /* After a step: keeps the best weights, and checks whether it still improves. False after raising.
  */
 bool tn__run_look(tn_run *r);
-/* Counts the units of the history; whether one of the options' limits is reached: only the first
- * rank knows. */
+/* On the first rank: counts the units of the steps in the history, and of a step that ends; whether
+ * one of the options' limits is reached. */
 void tn__run_count_before(tn_run *r);
+void tn__run_count_step(tn_run *r);
 bool tn__run_at_limit(tn_run *r);
 /* Removes best weights that are no longer needed. */
 void tn__run_clear_best(tn_run *r);
