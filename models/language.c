@@ -73,6 +73,21 @@ void tn__norms_set_eps(void *m, double eps) {
     tn_module_each_module(m, set_eps, &eps);
 }
 
+static bool block_recomputes(tn_module *m, const char *path, void *user) {
+    static const char end[] = "block";
+    size_t length = strlen(m->kind), n = sizeof(end) - 1;
+    (void)path;
+    (void)user;
+    if (length >= n && strcmp(m->kind + length - n, end) == 0) {
+        tn_module_set_recompute(m, true);
+    }
+    return true;
+}
+
+void tn__lm_recompute_blocks(void *m) {
+    tn_module_each_module(m, block_recomputes, NULL);
+}
+
 tn_status tn_lm_shape_of(void *m, tn_lm_shape *shape) {
     if (!shape) {
         return tn__raise(TN_EVALUE, "lm_shape_of", "the shape is NULL");

@@ -55,6 +55,9 @@ void tn__norms_set_eps(void *m, double eps);
 /* The forward of a language model: stem, blocks, top. */
 tn_values tn__lm_forward(const tn__lm_family *family, tn_module *m, tn_values in, void *context);
 
+/* Sets recompute on every block of a model, or of what is made of models. */
+TN_API void tn__lm_recompute_blocks(void *m);
+
 /* The loss of these logits: that of tn_lm_loss, which a strategy that splits m may compute
  * differently (tn__loss_rule). The logits are consumed. */
 TN_API tn_tensor *tn__lm_loss_of(void *m, tn_tensor *logits, tn_tensor *targets);

@@ -222,6 +222,17 @@ tn__record *tn__module_find(tn_module *m, const char *path, tn_module **owner);
  * that a module has moved. */
 bool tn__module_exchange(tn_module *m, tn_tensor *old, tn_tensor *new, const char *operation);
 
+/* Which modules of a tree were in training mode. */
+typedef struct tn__modes {
+    bool *training; /* [count] in the order of tn_module_each_module */
+    int64_t count, capacity, restored;
+    const char *operation;
+} tn__modes;
+/* As tn_module_train, until each module gets its own mode back; that is due after an error too.
+ * False after raising. */
+bool tn__modes_set(void *m, bool training, const char *operation, tn__modes *modes);
+void tn__modes_restore(void *m, tn__modes *modes);
+
 /* Removes every hook (the module is finished). */
 void tn__module_drop_hooks(tn_module_lists *lists);
 

@@ -294,6 +294,39 @@ void tn_module_train(void *m, bool training) {
     tn_module_each_module(m, train_module, &training);
 }
 
+static bool note_mode(tn_module *m, const char *name, void *user) {
+    tn__modes *modes = user;
+    (void)name;
+    if (!tn__grow(&modes->training, modes->count + 1, &modes->capacity, sizeof(*modes->training),
+                  modes->operation)) {
+        return false;
+    }
+    modes->training[modes->count++] = m->training;
+    return true;
+}
+
+static bool restore_mode(tn_module *m, const char *name, void *user) {
+    tn__modes *modes = user;
+    (void)name;
+    m->training = modes->restored < modes->count ? modes->training[modes->restored++] : m->training;
+    return true;
+}
+
+bool tn__modes_set(void *m, bool training, const char *operation, tn__modes *modes) {
+    *modes = (tn__modes){.operation = operation};
+    tn_module_each_module(m, note_mode, modes);
+    if (!tn__pending()) {
+        tn_module_train(m, training);
+    }
+    return !tn__pending();
+}
+
+void tn__modes_restore(void *m, tn__modes *modes) {
+    tn_module_each_module(m, restore_mode, modes);
+    free(modes->training);
+    *modes = (tn__modes){0};
+}
+
 static bool require_entry(const tn_entry *entry, void *user) {
     bool on = *(const bool *)user;
     return !tn_is_inert(tn_set_requires_grad(*entry->field, on)) &&

@@ -168,50 +168,6 @@ tn_status tn_metrics_share(tn_metrics *m, tn_group *g) {
 
 /* ---- One pass over a loader ------------------------------------------------------------------ */
 
-/* Whether each module was in training mode. */
-typedef struct mode_list {
-    bool *training; /* [count] */
-    int count;
-} mode_list;
-
-static bool count_module(tn_module *m, const char *path, void *user) {
-    ((mode_list *)user)->count++;
-    return true;
-}
-
-static bool note_mode(tn_module *m, const char *path, void *user) {
-    mode_list *modes = user;
-    modes->training[modes->count++] = m->training;
-    return true;
-}
-
-static bool restore_mode(tn_module *m, const char *path, void *user) {
-    mode_list *modes = user;
-    m->training = modes->training[modes->count++];
-    return true;
-}
-
-/* False after raising. */
-static bool begin_evaluation(void *m, mode_list *modes) {
-    *modes = (mode_list){0};
-    tn_module_each_module(m, count_module, modes);
-    modes->training =
-        tn__calloc_for((size_t)modes->count + 1, sizeof(*modes->training), "evaluate");
-    if (!modes->training) {
-        return false;
-    }
-    modes->count = 0;
-    tn_module_each_module(m, note_mode, modes);
-    tn_module_train(m, false);
-    return true;
-}
-
-static void end_evaluation(void *m, mode_list *modes) {
-    modes->count = 0;
-    tn_module_each_module(m, restore_mode, modes);
-    free(modes->training);
-}
-
 /* A batch without the examples that are only there to fill it up. */
 static void add_batch(tn_metrics *metrics, tn_loss loss, tn_tensor *output, const tn_batch *b) {
     tn_tensor *y = b->y;
@@ -249,11 +205,13 @@ tn_status tn_evaluate(void *m, tn_loader *loader, tn_loss loss, tn_group *world,
     if (!loss && metrics->classes == 0) {
         return tn__raise(TN_EVALUE, "evaluate", "there are neither losses nor classes");
     }
-    mode_list modes;
     tn_metrics_reset(metrics);
-    if (tn_loader_seek(loader, (tn_loader_place){0, 0}) == TN_OK && begin_evaluation(m, &modes)) {
-        evaluate_batches(m, loader, loss, metrics);
-        end_evaluation(m, &modes);
+    if (tn_loader_seek(loader, (tn_loader_place){0, 0}) == TN_OK) {
+        tn__modes modes;
+        if (tn__modes_set(m, false, "evaluate", &modes)) {
+            evaluate_batches(m, loader, loss, metrics);
+        }
+        tn__modes_restore(m, &modes);
     }
     if (tn__pending()) {
         tn_group_mean(world, 0, 1); /* tells the others */

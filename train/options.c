@@ -183,7 +183,10 @@ static void add_rows(table *t, const tn_option *rows) {
         } else if (!rows->name && rows->value) {
             t->arguments = rows;
         } else {
-            t->rows[t->count++] = *rows;
+            tn_option *row = &t->rows[t->count++];
+            *row = *rows;
+            bool takes = row->name && !row->flag && !row->read;
+            row->value = takes && !row->value ? "VALUE" : row->value;
         }
     }
 }

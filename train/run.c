@@ -40,6 +40,12 @@ int tn__run_options(tn_run_options *o, tn_option *rows) {
         {"steps", 0, "N", "steps of training; may grow when the run continues", .whole = &o->steps},
         {"val-every", 0, "N", "steps between validations", .whole = &o->val_every},
         {"save-every", 0, "N", "steps between checkpoints", .whole = &o->save_every},
+        {"hours", 0, "X", "end, saved, so many hours after this start", .real = &o->hours},
+        {"until-tokens", 0, "N", "end, saved, when the run has had so many tokens, or other units",
+         .whole = &o->until_units, .most = 1e18},
+        {"until-cost", 0, "X", "end, saved, when this start has cost so much at --price",
+         .real = &o->until_cost},
+        {"price", 0, "X", "of an hour of one rank", .real = &o->price},
         {"resume", 'r',
          .help = "continue from DIR's checkpoint, if any; all other options must be as before",
          .flag = &o->resume},
@@ -126,18 +132,24 @@ static void run_begin(tn_run *r) {
     r->start = r->parts.step;
     if (r->first_rank && !tn__pending()) {
         r->history = tn_history_open(r->losses, r->start);
+        tn__run_count_before(r);
         r->progress = tn_progress_new(stderr, r->start, o->steps, o->unit);
         tn__run_board_open(r);
     }
 }
 
 static bool options_fit(const tn_run_options *o) {
-    const char *wrong = !o->out || !*o->out                     ? "there is no folder"
-                        : o->steps < 1                          ? "steps are below 1"
-                        : o->val_every < 1 || o->save_every < 1 ? "val_every and save_every"
-                        : o->overwrite && (o->resume || o->resume_anyway)
-                            ? "--resume continues and --overwrite starts over: one of them"
-                            : NULL;
+    const char *wrong =
+        !o->out || !*o->out                     ? "there is no folder"
+        : o->steps < 1                          ? "steps are below 1"
+        : o->val_every < 1 || o->save_every < 1 ? "val_every and save_every"
+        : !(o->hours >= 0 && o->until_cost >= 0 && o->price >= 0) || o->until_units < 0
+            ? "a limit is below 0"
+        : o->until_cost > 0 && o->price == 0
+            ? "a cost to end at needs the price of an hour of a rank"
+        : o->overwrite && (o->resume || o->resume_anyway)
+            ? "--resume continues and --overwrite starts over: one of them"
+            : NULL;
     if (wrong) {
         tn__raise(TN_EVALUE, "run_new", "%s", wrong);
     }
@@ -186,7 +198,9 @@ tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts)
                   .first_rank = tn_group_rank(world) == 0,
                   .saved = -1,
                   .saved_before = -1,
+                  .opened = tn__now(),
                   .loss = NAN};
+    snprintf(r->unit, sizeof(r->unit), "%.20s", options.unit ? options.unit : "unit");
     r->parts.step = 0;
     if (run_prepare(r)) {
         tn__run_say_what(r);
@@ -254,7 +268,7 @@ static void stop_clock(tn_run *r) {
     double seconds = tn__now() - r->began;
     if (r->units > 0 && seconds > 0) {
         char name[32];
-        snprintf(name, sizeof(name), "%.20s_per_s", r->options.unit ? r->options.unit : "unit");
+        snprintf(name, sizeof(name), "%s_per_s", r->unit);
         tn__run_put(r, name, (double)r->units / seconds);
     }
     put_memory(r);
@@ -287,6 +301,7 @@ static void step_begin(tn_run *r) {
 static void step_end(tn_run *r) {
     stop_clock(r);
     r->in_step = false;
+    tn__run_count_step(r);
     r->parts.step++;
     if (r->first_rank) {
         tn_history_step(r->history);
@@ -316,7 +331,8 @@ static void run_save(tn_run *r) {
  * False after raising. */
 static bool ask_ranks(tn_run *r) {
     const double end = 0x1p16, bad = end * end; /* end: more than the number of ranks */
-    double mine = (tn_stop_asked() ? 1 : 0) + (r->wants_end ? end : 0) + (r->bad_loss ? bad : 0);
+    bool ends = tn__run_at_limit(r) || r->wants_end;
+    double mine = (tn_stop_asked() ? 1 : 0) + (ends ? end : 0) + (r->bad_loss ? bad : 0);
     double all = round(tn_group_mean(r->world, mine, 1) * r->ranks);
     r->stopped = fmod(all, end) > 0;
     r->finished = fmod(all, bad) >= end;

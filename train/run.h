@@ -56,6 +56,11 @@ struct tn_run {
     bool unsound;  /* some rank's loss or weights were, and the run has ended */
     double began, loss, megabytes;
     int64_t units;
+    char unit[24];
+    double opened;             /* when the run began, in this process */
+    double counted;            /* units of all steps of the run, on the first rank */
+    char limit[80];            /* which the run has reached, likewise; "": none */
+    bool goes_on;              /* it could continue: the limit is of each start */
     char note[128], line[256]; /* logged values: for the progress line, and after validation */
 };
 
@@ -65,6 +70,11 @@ void tn__run_tell(tn_run *r, tn_run_event event);
 /* After a step: keeps the best weights, and checks whether it still improves. False after raising.
  */
 bool tn__run_look(tn_run *r);
+/* On the first rank: counts the units of the steps in the history, and of a step that ends; whether
+ * one of the options' limits is reached. */
+void tn__run_count_before(tn_run *r);
+void tn__run_count_step(tn_run *r);
+bool tn__run_at_limit(tn_run *r);
 /* Removes best weights that are no longer needed. */
 void tn__run_clear_best(tn_run *r);
 

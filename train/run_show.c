@@ -154,8 +154,6 @@ void tn_run_draw(tn_run *r, FILE *file) {
 /* ---- The end --------------------------------------------------------------------------------- */
 
 static void say_how_to_continue(const tn_run *r) {
-    printf("stopped after step %lld of %lld and saved; ", (long long)r->parts.step,
-           (long long)r->options.steps);
     char *command = tn__command_to_continue(r->ranks);
     if (command) {
         printf("to continue:\n    %s\n", command);
@@ -193,9 +191,19 @@ void tn__run_say_end(tn_run *r) {
                (long long)r->parts.step, (long long)r->options.steps, r->early_name,
                (long long)r->early.patience);
     }
+    bool limited = *r->limit && r->parts.step < r->options.steps;
+    if (limited) {
+        printf("ended after step %lld of %lld, saved: %s\n", (long long)r->parts.step,
+               (long long)r->options.steps, r->limit);
+    }
     if (r->stopped && !tn_run_done(r)) {
+        printf("stopped after step %lld of %lld and saved; ", (long long)r->parts.step,
+               (long long)r->options.steps);
         say_how_to_continue(r);
-    } else {
-        say_what_was(r);
+        return;
+    }
+    say_what_was(r);
+    if (limited && r->goes_on) {
+        say_how_to_continue(r);
     }
 }

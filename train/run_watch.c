@@ -1,11 +1,12 @@
-/* Callbacks of a run: functions that are called at its events, stopping early, and the best weights
- * as files.
+/* Callbacks of a run: functions that are called at its events, stopping early, limits, and the best
+ * weights as files.
  *
  * What was measured is in the history, which continues with the run; so whether a value is the
  * best, and how long it has not improved, is computed from the history alone: a run that was killed
  * and continues decides like any other. The first rank has the history; it decides and tells the
  * others.
  */
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/folder.h"
 #include "core/memory.h"
@@ -126,6 +127,50 @@ tn_status tn_run_stop_early(tn_run *r, const char *name, tn_early_options option
         r->stalled = tn__run_any_rank(r, r->first_rank && has_stalled(r));
     }
     return tn_error();
+}
+
+/* ---- Limits ---------------------------------------------------------------------------------- */
+
+/* "tok_count" */
+static const char *count_name(const tn_run *r, char *name, size_t size) {
+    snprintf(name, size, "%s_count", r->unit);
+    return name;
+}
+
+void tn__run_count_before(tn_run *r) {
+    char name[TN__COLUMN_NAME];
+    tn_curve c = tn_history_column(r->history, count_name(r, name, sizeof(name)), "");
+    for (int64_t i = 0; i < c.count; i++) {
+        r->counted += c.y[i];
+    }
+}
+
+void tn__run_count_step(tn_run *r) {
+    char name[TN__COLUMN_NAME];
+    if (r->first_rank && r->units > 0) {
+        tn__run_put(r, count_name(r, name, sizeof(name)), (double)r->units);
+        r->counted += (double)r->units;
+    }
+}
+
+bool tn__run_at_limit(tn_run *r) {
+    const tn_run_options *o = &r->options;
+    double hours = (tn__now() - r->opened) / 3600;
+    bool stepped = r->parts.step > r->start; /* each start gets on, however late it is */
+    bool late = stepped && o->hours > 0 && hours >= o->hours;
+    bool spent = stepped && o->until_cost > 0 && hours * o->price * r->ranks >= o->until_cost;
+    bool all = o->until_units > 0 && r->counted >= (double)o->until_units;
+    if (!r->first_rank || !(late || spent || all)) {
+        return false;
+    }
+    r->goes_on = !all;
+    if (all) {
+        snprintf(r->limit, sizeof(r->limit), "%.18g %s are done", r->counted, r->unit);
+    } else {
+        snprintf(r->limit, sizeof(r->limit), "%g %s", late ? o->hours : o->until_cost,
+                 late ? "hours have passed" : "is spent");
+    }
+    return true;
 }
 
 /* ---- The best -------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* Options for where and how a program computes: device, threads, precision, and how the model is
  * spread over the ranks. */
 #include "core/error.h"
+#include "models/language.h"
 #include "train/options.h"
 
 #include <string.h>
@@ -61,16 +62,6 @@ tn_group *tn_setup_world(const tn_setup *s) {
 
 /* ---- The model ------------------------------------------------------------------------------- */
 
-static bool block_recomputes(tn_module *m, const char *path, void *user) {
-    (void)path;
-    (void)user;
-    size_t length = strlen(m->kind);
-    if (length >= 5 && strcmp(m->kind + length - 5, "block") == 0) {
-        tn_module_set_recompute(m, true);
-    }
-    return true;
-}
-
 /* Replaces the model's own policy, which computes in the dtype of its weights. */
 static void set_precision(void *m, int precision) {
     if (precision != TN_SETUP_F32) {
@@ -104,7 +95,7 @@ tn_status tn_setup_model(tn_setup *s, tn_group *world, void *m) {
         return tn_error();
     }
     if (s->recompute) {
-        tn_module_each_module(m, block_recomputes, NULL);
+        tn__lm_recompute_blocks(m);
     }
     set_precision(m, s->precision);
     tn_spread_options o = spread_of(s);

@@ -1,6 +1,7 @@
 /* Running statistics for weights that were not trained with, usually an average. */
 #include "core/error.h"
 #include "core/memory.h"
+#include "nn/module.h"
 #include "tern/train.h"
 
 #include <stdlib.h>
@@ -54,18 +55,18 @@ tn_status tn_update_bn(tn_loader *loader, void *m) {
         return tn__raise(TN_ENOMEM, "update_bn", "no memory for %d batch norms", norms);
     }
     TN_NO_GRAD;
-    bool was_training = ((tn_module *)m)->training;
+    tn__modes modes;
     tn_module_each_module(m, reset_statistics, &list);
-    tn_module_train(m, true);
+    bool set = tn__modes_set(m, true, "update_bn", &modes);
     tn_batch b;
     if (tn_loader_where(loader).index == tn_loader_batches(loader)) {
         tn_loader_next(loader, &b); /* the end of the previous pass */
     }
-    while (norms > 0 && tn_loader_next(loader, &b)) {
+    while (norms > 0 && set && tn_loader_next(loader, &b)) {
         TN_SCOPE;
         tn_call(m, b.x);
     }
-    tn_module_train(m, was_training);
+    tn__modes_restore(m, &modes);
     for (int i = 0; i < list.count; i++) {
         list.layers[i]->options.cumulative = list.cumulative[i];
     }

@@ -71,12 +71,26 @@ static bool sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted, 
     return true;
 }
 
+/* The key of rank r's list for the child that is being made. */
+static const char *list_key(const tn_group *g, int r, char *key, size_t size) {
+    snprintf(key, size, "group%d/list/%d", g->children, r);
+    return key;
+}
+
 /* Publishes this rank's list, or after a '!' why it has none. */
-static tn_status publish_list(tn_group *g, tn_store *store, const char *list, double deadline,
-                              char *why) {
-    char key[32];
-    snprintf(key, sizeof(key), "list/%d", g->rank);
-    return store->set(store, key, list, strlen(list), deadline, why);
+static tn_status publish_list(tn_group *g, const char *list, double deadline, char *why) {
+    char key[48];
+    return g->store->set(g->store, list_key(g, g->rank, key, sizeof(key)), list, strlen(list),
+                         deadline, why);
+}
+
+/* After an error: the others wait for this rank's list. */
+static void publish_excuse(tn_group *g) {
+    char excuse[256], why[TN_STORE_WHY];
+    snprintf(excuse, sizeof(excuse), "!%.250s", tn_error_message());
+    if (g->size > 1) {
+        publish_list(g, excuse, tn__now() + 1, why);
+    }
 }
 
 /* Raises when rank r's list is not `mine`. */
@@ -94,14 +108,14 @@ static void compare_list(const tn_group *g, int r, const char *mine, const tn_st
 }
 
 /* Every rank of the parent reads every list, so all find the same fault. */
-static bool same_lists(tn_group *g, tn_store *store, const char *mine) {
+static bool same_lists(tn_group *g, const char *mine) {
     double deadline = tn__now() + g->options.timeout;
-    char key[32], why[TN_STORE_WHY];
-    tn_status status = publish_list(g, store, mine, deadline, why);
+    char key[48], why[TN_STORE_WHY];
+    tn_status status = publish_list(g, mine, deadline, why);
+    bool published = status == TN_OK;
     for (int r = 0; r < g->size && status == TN_OK && !tn__pending(); r++) {
         tn_store_value theirs = {0};
-        snprintf(key, sizeof(key), "list/%d", r);
-        status = store->get(store, key, &theirs, deadline, why);
+        status = g->store->get(g->store, list_key(g, r, key, sizeof(key)), &theirs, deadline, why);
         if (status == TN_OK) {
             compare_list(g, r, mine, &theirs);
         }
@@ -111,23 +125,10 @@ static bool same_lists(tn_group *g, tn_store *store, const char *mine) {
         tn__raise(status, "group_new", "rank %d of %s: the other ranks' lists: %s", g->rank,
                   g->name, why);
     }
-    return !tn__pending();
-}
-
-/* The ranks meet in the parent's store, under the child's prefix. `sorted` and `list` can hold n
- * ranks. */
-static tn_group *meet_and_make(tn_group *g, tn_store *store, const int *ranks, int n, int *sorted,
-                               char *list, size_t list_size) {
-    char name[64], why[TN_STORE_WHY], excuse[256];
-    snprintf(name, sizeof(name), "%.48s/%d", g->name, g->children - 1);
-    if (!sort_ranks(g, ranks, n, sorted, list, list_size)) {
-        snprintf(excuse, sizeof(excuse), "!%.250s", tn_error_message());
-        if (store) {
-            publish_list(g, store, excuse, tn__now() + 1, why);
-        }
-        return NULL;
+    if (!published) {
+        publish_excuse(g);
     }
-    return store && !same_lists(g, store, list) ? NULL : make_subgroup(g, name, store, sorted, n);
+    return !tn__pending();
 }
 
 tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
@@ -138,17 +139,18 @@ tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
     if (!tn__group_usable(g, "group_new")) {
         return NULL;
     }
-    char key[32];
+    char key[32], name[64];
     snprintf(key, sizeof(key), "group%d", ++g->children);
+    snprintf(name, sizeof(name), "%.48s/%d", g->name, g->children - 1);
     size_t count = n > 0 && n <= g->size ? (size_t)n : 1, list_size = count * 12 + 1;
     int *sorted = tn__calloc_for(count, sizeof(int), "group_new");
     char *list = tn__calloc_for(1, list_size, "group_new");
     tn_store *store = g->size > 1 ? tn_prefix_store(g->store, key) : NULL;
     tn_group *child = NULL;
-    if (!sorted || !list) {
-        tn_group_abort(g, tn_error_message());
-    } else if (!tn__pending()) {
-        child = meet_and_make(g, store, ranks, n, sorted, list, list_size);
+    if (tn__pending() || !sort_ranks(g, ranks, n, sorted, list, list_size)) {
+        publish_excuse(g);
+    } else if (g->size == 1 || same_lists(g, list)) {
+        child = make_subgroup(g, name, store, sorted, n);
     }
     tn_store_free(store);
     free(sorted);

@@ -6,6 +6,15 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* Whether all n micro-batches were there. Data may end between two steps, not in one. */
+static bool all_read(int64_t read, int64_t n) {
+    if (read > 0 && read < n) {
+        tn__raise(TN_EVALUE, "spread", "the data end after %lld of %lld micro-batches",
+                  (long long)read, (long long)n);
+    }
+    return read == n && !tn__pending();
+}
+
 /* ---- Without a pipeline ---------------------------------------------------------------------- */
 
 /* The share of the mean, on the device: reading it here would make the host wait. */
@@ -26,7 +35,7 @@ static double accumulate_step(tn_spread *s, tn_loader *data, int64_t n, tn_scale
         TN_NO_SYNC(i + 1 < n && keeps ? s->module : NULL);
         tn_add_(sum, micro_step(s->module, &b, n, scaler));
     }
-    return i == n && !tn__pending() ? tn_item(sum) : NAN;
+    return all_read(i, n) ? tn_item(sum) : NAN;
 }
 
 static double evaluate_batches(tn_spread *s, tn_loader *data, int64_t n) {
@@ -36,27 +45,26 @@ static double evaluate_batches(tn_spread *s, tn_loader *data, int64_t n) {
         TN_SCOPE;
         sum += tn_item(tn_lm_loss(s->module, b.x, b.y));
     }
-    return i == n && !tn__pending() ? sum / (double)n : NAN;
+    return all_read(i, n) ? sum / (double)n : NAN;
 }
 
 /* ---- With one -------------------------------------------------------------------------------- */
 
 /* Copies of the next n micro-batches: the loader lends one at a time. The first stage reads x, the
- * last y. Owned by the scope; NULL after an error, or at the end of the data. */
+ * last y. The tensors are the scope's. NULL after an error, or at the end of the data. */
 static tn_batch *copy_batches(tn_spread *s, tn_loader *data, int64_t n) {
     tn_group *pp = tn_mesh_group(s->mesh, "pp");
-    tn_batch *all =
-        n > 0 && n <= INT_MAX ? tn__calloc_for((size_t)n, sizeof(*all), "spread") : NULL;
+    tn_batch *all = tn__calloc_for((size_t)n, sizeof(*all), "spread");
     int64_t i = 0;
     for (tn_batch b; all && i < n && tn_loader_next(data, &b); i++) {
         all[i].x = tn_group_rank(pp) == 0 ? tn_copy(b.x) : NULL;
         all[i].y = tn_group_rank(pp) == tn_group_size(pp) - 1 ? tn_copy(b.y) : NULL;
     }
-    if (i < n) {
-        free(all);
-        return NULL;
+    if (all && all_read(i, n)) {
+        return all;
     }
-    return all;
+    free(all);
+    return NULL;
 }
 
 static double pipeline_step(tn_spread *s, tn_loader *data, int64_t n, tn_scaler *scaler,
@@ -75,10 +83,11 @@ static double pipeline_step(tn_spread *s, tn_loader *data, int64_t n, tn_scaler 
 /* ---- Both ------------------------------------------------------------------------------------ */
 
 static bool call_fits(const tn_spread *s, const tn_loader *data, int64_t n, const char *operation) {
-    if (!s || !data || n < 1) {
+    if (!s || !data || n < 1 || n > INT_MAX) {
         const char *wrong = !s      ? "the spread is NULL"
                             : !data ? "the loader is NULL"
-                                    : "n is below 1";
+                            : n < 1 ? "n is below 1"
+                                    : "n is above 2147483647";
         tn__raise(TN_EVALUE, operation, "%s", wrong);
         return false;
     }
@@ -98,10 +107,10 @@ double tn_spread_loss(tn_spread *s, tn_loader *data, int64_t n) {
         return NAN;
     }
     TN_NO_GRAD;
-    bool training = s->module->training;
-    tn_module_train(s->module, false);
+    tn__modes modes;
+    tn__modes_set(s->module, false, "spread_loss", &modes); /* an error ends the others' wait */
     double loss =
         s->pipeline ? pipeline_step(s, data, n, NULL, false) : evaluate_batches(s, data, n);
-    tn_module_train(s->module, training);
+    tn__modes_restore(s->module, &modes);
     return loss;
 }

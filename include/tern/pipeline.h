@@ -47,7 +47,8 @@ typedef struct tn_pipe_action {
     int stage, micro;
 } tn_pipe_action;
 
-/* rows[r][counts[r]]: what rank r does, in turn. Stage s is on rank s % ranks. */
+/* rows[r][counts[r]]: what rank r does, in turn. Stage s is on rank s % ranks. Each stage has a
+ * forward and a backward of each micro-batch: functions that take a schedule check that. */
 typedef struct tn_pipe_schedule {
     int ranks, stages, micros;
     int *counts;
@@ -74,9 +75,9 @@ typedef struct tn_pipe_outcome {
     int alive;      /* graphs on rank 0, at most: forwards whose backward is still to come */
 } tn_pipe_outcome;
 
-/* Runs the schedule without a model. Every stage costs the same. TN_ESTATE: it cannot end, since
- * two actions wait for each other; names both. drawing: NULL, or where to draw the step as text, a
- * line for each rank. */
+/* Runs the schedule without a model. Every stage costs the same. TN_EVALUE: it is not complete, as
+ * for tn_pipe_schedule_read; TN_ESTATE: it cannot end, since two actions wait for each other; names
+ * both. drawing: NULL, or where to draw the step as text, a line for each rank. */
 TN_API tn_status tn_pipe_simulate(const tn_pipe_schedule *s, tn_pipe_cost cost,
                                   tn_pipe_outcome *outcome, FILE *drawing);
 
@@ -111,8 +112,9 @@ TN_API tn_pipeline_options tn_pipeline_defaults(void);
  * and the options' schedule and user, must live as long as m, to which the result belongs.
  *
  * NULL after an error. TN_EVALUE: m has no parts, fewer parts than stages, cuts that do not ascend,
- * a parameter outside all parts; TN_EUNSUPPORTED: TN_PIPE_ZERO_BUBBLE; TN_ESTATE: m is cut or
- * parallel already, an optimiser holds a parameter, or a schedule cannot end; TN_EMISMATCH. */
+ * a parameter outside all parts, a schedule that is not complete; TN_EUNSUPPORTED:
+ * TN_PIPE_ZERO_BUBBLE; TN_ESTATE: m is cut or parallel already, an optimiser holds a parameter, or
+ * a schedule cannot end; TN_EMISMATCH. */
 typedef struct tn_pipeline tn_pipeline;
 TN_API tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options options);
 

@@ -148,9 +148,11 @@ TN_API tn_group *tn_spread_group(tn_spread *s, const char *dims);
 /* Forward and backward of n micro-batches of this rank's loader; adds the gradients of their mean
  * loss (tn_lm_loss), scaled by the scaler (NULL: not), and synchronises them after the last; at
  * stages 2 and 3 after each, since there is no memory for whole gradients, but not with pp. Every
- * rank calls. Returns the mean loss; NaN after an error, or at the end of the data. */
+ * rank calls. Returns the mean loss; NaN after an error, or at the end of the data. TN_EVALUE: n is
+ * below 1 or above INT_MAX, or the data end in the middle of the step. */
 TN_API double tn_spread_step(tn_spread *s, tn_loader *data, int64_t n, tn_scaler *scaler);
-/* The mean loss of the next n micro-batches, in evaluation mode and without gradients. */
+/* The mean loss of the next n micro-batches, in evaluation mode and without gradients. Each module
+ * has its own mode again then. */
 TN_API double tn_spread_loss(tn_spread *s, tn_loader *data, int64_t n);
 /* Prints which rank has which layers, batches, positions, rows and parts. */
 TN_API void tn_spread_print(tn_spread *s, FILE *f);

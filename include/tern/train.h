@@ -40,7 +40,7 @@ extern "C" {
 typedef struct tn_option {
     const char *name;
     int letter;        /* 0: none */
-    const char *value; /* the value's name in --help: "N"; NULL for a flag */
+    const char *value; /* the value's name in --help: "N"; NULL for a flag, else "VALUE" */
     const char *help;
     bool *flag;                 /* true if given */
     const char **text;          /* any string */
@@ -132,6 +132,11 @@ typedef struct tn_run_options {
     int64_t steps;      /* 1000 */
     int64_t val_every;  /* 250: steps between validations */
     int64_t save_every; /* 1000: steps between checkpoints */
+    /* Limits, 0 each: none. The run ends, saved, after the step that reaches one: hours since
+     * tn_run_new, and what these cost at `price` for an hour of a rank; units counted
+     * (tn_run_count) since the run's first step, before it continued too. */
+    double hours, until_cost, price;
+    int64_t until_units;
     bool resume;        /* continue from the checkpoint in the folder, if there is one */
     bool resume_anyway; /* even as another run (tn_checkpoint.other_run); logs what differs */
     bool overwrite;     /* start over */
@@ -145,7 +150,7 @@ TN_API tn_run_options tn_run_defaults(void);
 /* A run. Files in its folder:
  *
  *     step-000100   sharded checkpoints, the last two (tn_saver)
- *     loss.csv      a row per step: what was logged, units per second, memory (tn_history)
+ *     loss.csv      a row per step: what was logged, units, also per second, memory (tn_history)
  *     loss.svg      the curves of loss and val_loss, redrawn at each checkpoint
  *     events…       with tensorboard: what was logged, and weight histograms at each checkpoint
  *
@@ -165,7 +170,8 @@ typedef struct tn_run tn_run;
 TN_API tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts);
 
 /* Ends the current step and returns whether there is another: not after the last one, nor if any
- * rank was asked to stop. Saves when due. Every rank calls.
+ * rank was asked to stop, nor beyond a limit of the options, by rank 0's clock and count. Saves
+ * when due. Every rank calls.
  *
  * TN_EVALUE, on all ranks, after a step in which any rank has logged a "loss" that is NaN or
  * infinite (unless allow_nan), or before a save (of the best weights too) with such a parameter:
@@ -174,7 +180,7 @@ TN_API tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint
  * overflow then, and the loss to log is the unscaled one. */
 TN_API bool tn_run_next(tn_run *r);
 TN_API int64_t tn_run_step(const tn_run *r); /* steps done, so this step's number from 0 */
-TN_API bool tn_run_done(const tn_run *r);    /* all steps are done */
+TN_API bool tn_run_done(const tn_run *r);    /* all steps are done, or it ended early */
 
 /* Logs a number of this step in the history, and shows it. "loss" and "val_loss" are drawn. */
 TN_API void tn_run_log(tn_run *r, const char *name, double value);
@@ -241,9 +247,10 @@ TN_API void tn_run_draw(tn_run *r, FILE *file);
 TN_API tn_status tn_run_export(tn_run *r, const char *words);
 
 /* Waits for pending saves, prints how the run ended, and frees it. If it was stopped, prints the
- * command to continue it. Returns the program's exit status: 0 if all steps are done; 1 after an
- * error, or if not all output could be written; 64 if a run was not to be overwritten, and 65 after
- * a NaN, like tn_error_exit: launchers restart neither. Otherwise tn_stop_status. */
+ * command to continue it. Returns the program's exit status: 0 if all steps are done, or at a
+ * limit; 1 after an error, or if not all output could be written; 64 if a run was not to be
+ * overwritten, and 65 after a NaN, like tn_error_exit: launchers restart neither. Otherwise
+ * tn_stop_status. */
 TN_API int tn_run_end(tn_run *r);
 
 /* ---- Progress: one line, redrawn on a terminal; elsewhere a line every few seconds ----------- */

@@ -3,7 +3,8 @@
 of a rank's own, a second job in the place of the first, strangers at the port where ranks meet, and orders
 that are not the leader's. Of a sharded training {kill, stop, memory} x {attach, gather, scatter, step},
 {kill, stop, disk} x part, {kill, stop} x load, and another model. Of a language model on a mesh (phases "mesh-...": tensor
-parallelism and sharding; "context-...": tensor and context parallelism; "pipe-...": a pipeline and tensor parallelism)
+parallelism and sharding; "context-...": tensor and context parallelism; "pipe-...": a pipeline and tensor parallelism;
+"copies-...": a pipeline and data parallelism)
 {kill, stop, memory} x {attach, forward, backward, step}, {kill, stop} x part, and another model or mesh.
 
 faults.py            every cell        faults.py --ci   the telling ones        faults.py kill@bucket ...   these
@@ -47,7 +48,7 @@ SHARDED = ["attach", "gather", "scatter", "step", "part", "load"]  # phases of a
 BESIDES += [(fault, phase) for fault in ("kill", "stop", "memory") for phase in SHARDED[:4]] + [("model", "attach")]
 BESIDES += [(fault, phase) for fault in ("kill", "stop") for phase in SHARDED[4:]] + [("disk", "part"), ("model", "load")]
 # In each the victim shares no group but the world with rank 2.
-MESHES = {"mesh": "tp=2,shard=2", "context": "tp=2,cp=2", "pipe": "pp=2,tp=2"}
+MESHES = {"mesh": "tp=2,shard=2", "context": "tp=2,cp=2", "pipe": "pp=2,tp=2", "copies": "pp=2,dp=2"}
 for name in MESHES:
     BESIDES += [(fault, name + "-" + phase) for fault in ("kill", "stop", "memory") for phase in ("attach", "forward", "backward", "step")]
     BESIDES += [("kill", name + "-part"), ("stop", name + "-part"), ("model", name + "-attach"), ("mesh", name + "-attach")]
@@ -58,7 +59,7 @@ CI = ["kill@rendezvous", "kill@bucket", "kill@save", "stop@bucket", "pause@forwa
       "kill@gather", "stop@scatter", "memory@attach", "memory@gather", "model@attach", "kill@part", "disk@part", "kill@load",
       "model@load", "kill@mesh-forward", "stop@mesh-backward", "memory@mesh-step", "kill@mesh-part", "mesh@mesh-attach",
       "kill@context-backward", "memory@context-forward", "model@context-attach",
-      "kill@pipe-forward", "memory@pipe-backward", "kill@pipe-step"]
+      "kill@pipe-forward", "memory@pipe-backward", "kill@pipe-step", "kill@copies-backward", "memory@copies-step"]
 MEANINGLESS = {("port", phase): "a port is taken before the job begins, or not at all" for phase in PHASES[1:]}
 MEANINGLESS.update({("disk", phase): "nothing is written then" for phase in PHASES[:-1]})
 

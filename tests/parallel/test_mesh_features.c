@@ -1,11 +1,11 @@
 /* What a training program uses besides the model (averages, frozen parts, accumulation, recompute,
  * loss scaling, dropout, metrics, evaluation, bytes), on each mesh as on one rank. Ranks are
  * threads. */
-#include "mesh_model.h"
+#include "mesh_scaling.h"
+#include "models/language.h"
 
 #include "tests/parallel/bits.h"
 #include "tests/support/temp.h"
-#include "train.h"
 
 #include <math.h>
 
@@ -42,6 +42,7 @@ typedef struct recipe {
     const char *name, *frozen; /* paths of tn_freeze; NULL: none */
     tn_optim *(*make)(void *m);
     bool llama, tied, deferred, recompute, scaled;
+    bool whole;    /* the whole forward runs again in backward */
     bool own_loss; /* not tn_lm_loss: of what the model returns */
     bool flushes;  /* no backward sends: tn_sync_gradients does */
     bool looks;    /* a forward in evaluation mode between forward and backward, recorded too */
@@ -67,6 +68,13 @@ static const recipe recipes[] = {
     {.name = "frozen blocks", .frozen = "layers", .make = make_adamw, .llama = true, .tied = true},
     {.name = "own loss", .make = make_adamw, .own_loss = true, .looks = true},
     {.name = "looks between", .make = make_adamw, .looks = true, .recompute = true},
+    {.name = "whole again", .make = make_adamw, .looks = true, .whole = true},
+    {.name = "own loss, whole again",
+     .make = make_adamw,
+     .llama = true,
+     .own_loss = true,
+     .recompute = true,
+     .whole = true},
 };
 
 static tn_cp_kind kind_of(const char *mesh) {
@@ -112,13 +120,6 @@ static void take_bits(tn_group *world, void *m, train_bits *to) {
     }
 }
 
-static void recompute_blocks(void *m) {
-    tn_module *parts[4];
-    CHECK(tn_lm_parts(m, parts, 4) == 4);
-    tn_module_set_recompute(parts[1], true);
-    tn_module_set_recompute(parts[2], true);
-}
-
 static void train_recipe(tn_group *world, void *user) {
     TN_SCOPE;
     recipe *r = user;
@@ -131,8 +132,9 @@ static void train_recipe(tn_group *world, void *user) {
         CHECK(tn_freeze(&m, r->frozen) > 0);
     }
     if (r->recompute) {
-        recompute_blocks(&m);
+        tn__lm_recompute_blocks(&m);
     }
+    tn_module_set_recompute(&m, r->whole);
     tn_spread *spread = mesh_spread(&m, world, r->mesh);
     tn_optim *opt = r->make(&m);
     tn_average *average = tn_ema(&m, 0.5);
@@ -190,51 +192,15 @@ static void test_recipes(void **state) {
 
 /* ---- The loss scale, and dropout ------------------------------------------------------------- */
 
-typedef struct scaling {
-    const char *mesh;
-    tn_dtype compute;
-    bool clips;
-} scaling;
-
 /* The first loss of the last rank is too large for its gradients. */
-static void scale_steps(tn_group *world, void *user) {
-    TN_SCOPE;
-    const scaling *s = user;
-    mesh_model m;
-    mesh_shape shape = mesh_shape_of(false);
-    mesh_init(&m, &shape, 3, false);
-    tn_module_set_precision(&m, TN_WITH(tn_precision, .compute = s->compute));
-    tn_spread *spread = mesh_spread(&m, world, s->mesh);
-    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
-    tn_scaler *scaler = tn_scaler_new(TN_WITH(tn_scaler, .scale = 1024));
-    bool last = tn_group_rank(world) == tn_group_size(world) - 1;
-    train_bits before = train_whole(&m, world);
-    for (int step = 0; step < 2 && !tn_error(); step++) {
-        TN_SCOPE;
-        tn_tensor *x = mesh_tokens(29, ROWS, step);
-        tn_tensor *loss = tn_mul_scalar(tn_lm_loss(&m, x, x), last && step == 0 ? INFINITY : 1);
-        tn_backward(tn_scaler_scale(scaler, loss));
-        CHECK(!s->clips || isfinite(tn_scaler_clip(scaler, opt, 1.0)) == (step == 1));
-        tn_scaler_step(scaler, opt);
-        tn_optim_zero_grad(opt);
-        tn_scaler_update(scaler);
-        CHECK(tn_scaler_skipped(scaler) == (step == 0) && tn_scaler_where(scaler).scale == 512);
-        train_bits after = train_whole(&m, world); /* also checks that ranks agree */
-        CHECK(train_same(before, after) == (step == 0));
-        free(after.data);
-    }
-    free(before.data);
-    tn_scaler_free(scaler);
-    tn_optim_free(opt);
-    tn_module_finish(&m);
-    tn_spread_free(spread);
-}
-
 static void test_overflow_on_one_rank(void **state) {
     (void)state;
     for (int k = 0; k < MESHES; k++) {
-        scaling s = {meshes[k].mesh, k % 2 ? TN_F16 : TN_BF16, k % 3};
-        run_ok(meshes[k].ranks, scale_steps, &s);
+        mesh_scaling s = {.mesh = meshes[k].mesh,
+                          .compute = k % 2 ? TN_F16 : TN_BF16,
+                          .clips = k % 3,
+                          .rank = meshes[k].ranks - 1};
+        run_ok(meshes[k].ranks, mesh_scaled_steps, &s);
     }
 }
 

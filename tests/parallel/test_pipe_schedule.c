@@ -158,6 +158,39 @@ static void wrong_texts_are_refused(void **state) {
     assert_error(TN_EVALUE, "kind 9");
 }
 
+/* A row's actions, changed by hand. */
+static void structs_are_checked(void **state) {
+    (void)state;
+    static const struct {
+        tn_pipe_action first; /* of rank 1, instead of F1.0 */
+        int stages, count;    /* count: of rank 1, instead of 4 */
+        const char *error;
+    } cases[] = {
+        {{'F', 1, 1}, 2, 4, "stage 1, micro-batch 0: 0 times F, 1 B"},
+        {{'B', 1, 0}, 2, 4, "stage 1, micro-batch 0: 0 times F, 2 B"},
+        {{'F', 1, 0}, 2, 3, "stage 1, micro-batch 1: 1 times F, 0 B"},
+        {{'F', 0, 0}, 2, 4, "action 0 of rank 1 is \"F0.0\""},
+        {{'F', 3, 0}, 2, 4, "action 0 of rank 1 is \"F3.0\""},
+        {{'F', -1, 0}, 2, 4, "action 0 of rank 1 is \"F-1.0\""},
+        {{'F', 1, 2}, 2, 4, "action 0 of rank 1 is \"F1.2\""},
+        {{'F', 1, -1}, 2, 4, "action 0 of rank 1 is \"F1.-1\""},
+        {{'X', 1, 0}, 2, 4, "action 0 of rank 1 is \"X1.0\""},
+        {{'\0', 1, 0}, 2, 4, "action 0 of rank 1 is \"?1.0\""},
+        {{'F', 1, 0}, 3, 4, "2 ranks, 3 stages and 2 micro-batches"},
+        {{'F', 1, 0}, 1 << 30, 4, "stage 2, micro-batch 0: 0 times F"},
+        {{'F', 1, 0}, 2, -1, "a row for each rank"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        tn_pipe_schedule *s = tn_pipe_schedule_new(TN_PIPE_1F1B, 2, 1, 2);
+        s->rows[1][0] = cases[i].first;
+        s->stages = cases[i].stages;
+        s->counts[1] = cases[i].count;
+        tn_pipe_simulate(s, (tn_pipe_cost){1, 1, 1, 0}, NULL, NULL);
+        assert_error(TN_EVALUE, cases[i].error);
+        tn_pipe_schedule_free(s);
+    }
+}
+
 static void what_cannot_end_is_named(void **state) {
     (void)state;
     tn_pipe_schedule *s = tn_pipe_schedule_read("F0.0 B0.0 F0.1 B0.1\nF1.1 B1.1 F1.0 B1.0");
@@ -180,9 +213,11 @@ static void what_cannot_end_is_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(bubbles_are_the_published), TEST(zero_bubble_has_a_third),  TEST(links_take_time),
-        TEST(courses_are_drawn),         TEST(wide_courses_are_cut),     TEST(texts_are_read),
-        TEST(wrong_texts_are_refused),   TEST(what_cannot_end_is_named),
+        TEST(bubbles_are_the_published), TEST(zero_bubble_has_a_third),
+        TEST(links_take_time),           TEST(courses_are_drawn),
+        TEST(wide_courses_are_cut),      TEST(texts_are_read),
+        TEST(wrong_texts_are_refused),   TEST(structs_are_checked),
+        TEST(what_cannot_end_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

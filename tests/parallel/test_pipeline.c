@@ -1,4 +1,5 @@
 /* Pipelines: a model whose layers are on different ranks trains as on one rank that accumulates. */
+#include "models/language.h"
 #include "tests/parallel/mesh_model.h"
 #include "tests/support/temp.h"
 
@@ -15,8 +16,10 @@ typedef struct pipe_run {
     int data;                  /* ranks with different batches */
     int stage;                 /* FSDP over these; 0: DDP, if there are any */
     bool bf16, recompute, deferred, schedule;
-    bool whole; /* the model itself is recomputed, not its blocks */
-    bool lamb;  /* which steps by norms of single parameters */
+    bool whole;             /* the model itself is recomputed, not its blocks */
+    bool lamb;              /* which steps by norms of single parameters */
+    bool detached, freezes; /* the stem's output; the tied weights, after a step */
+    bool adds;              /* no gradient is zeroed */
     double losses[STEPS], norms[STEPS];
     int alive[8];
     char file[300]; /* the weights */
@@ -33,14 +36,12 @@ static pipe_run run_of(bool llama, int ranks, int micros) {
     return r;
 }
 
-static bool set_recompute(tn_module *m, const char *path, void *user) {
-    (void)path;
+static tn_values detach_output(tn_module *m, tn_values in, tn_values out, void *user) {
+    (void)m;
+    (void)in;
     (void)user;
-    size_t length = strlen(m->kind);
-    if (length >= 5 && strcmp(m->kind + length - 5, "block") == 0) {
-        tn_module_set_recompute(m, true);
-    }
-    return true;
+    out.v[0] = tn_detach(out.v[0]);
+    return out;
 }
 
 static void begin_model(mesh_model *m, const pipe_run *r, int rank) {
@@ -49,9 +50,12 @@ static void begin_model(mesh_model *m, const pipe_run *r, int rank) {
         tn_module_set_precision(m, tn_precision_defaults());
     }
     if (r->recompute) {
-        tn_module_each_module(m, set_recompute, NULL);
+        tn__lm_recompute_blocks(m);
     }
     tn_module_set_recompute(m, r->whole);
+    if (r->detached) {
+        tn_module_hook(&m->gpt.stem, (tn_module_hooks){.after = detach_output});
+    }
 }
 
 static tn_optim *make_optim(mesh_model *m, const pipe_run *r) {
@@ -71,14 +75,19 @@ static void end_run(tn_group *world, pipe_run *r, mesh_model *m, tn_optim *opt) 
     tn_module_finish(m);
 }
 
-static void end_step(pipe_run *r, int rank, int step, double loss, tn_optim *opt) {
+static void end_step(pipe_run *r, mesh_model *m, int rank, int step, double loss, tn_optim *opt) {
     double norm = tn_optim_clip(opt, 0.5);
     if (rank == 0) {
         r->losses[step] = loss;
         r->norms[step] = norm;
     }
     tn_optim_step(opt);
-    tn_optim_zero_grad(opt);
+    if (!r->adds) {
+        tn_optim_zero_grad(opt);
+    }
+    if (r->freezes && step == 0) {
+        CHECK(tn_freeze(m, "wte.weight") == 1);
+    }
 }
 
 /* Of this rank's data. */
@@ -93,7 +102,8 @@ static void train_plain(tn_group *world, void *user) {
     mesh_model m;
     begin_model(&m, r, tn_group_rank(world));
     tn_module_materialize(&m);
-    CHECK(tn_ddp(&m, world, tn_ddp_defaults())); /* keys the random numbers of one rank, too */
+    /* keys the random numbers of one rank, too */
+    CHECK(tn_ddp(&m, world, TN_WITH(tn_ddp, .find_unused = r->detached)));
     tn_optim *opt = make_optim(&m, r);
     for (int step = 0; step < STEPS; step++) {
         double sum = 0;
@@ -105,7 +115,7 @@ static void train_plain(tn_group *world, void *user) {
             tn_backward(tn_mul_scalar(loss, 1.0 / r->micros));
             sum += tn_item(loss);
         }
-        end_step(r, tn_group_rank(world), step, tn_group_mean(world, sum, r->micros), opt);
+        end_step(r, &m, tn_group_rank(world), step, tn_group_mean(world, sum, r->micros), opt);
     }
     end_run(world, r, &m, opt);
 }
@@ -146,7 +156,7 @@ static void train_pipeline(tn_group *world, void *user) {
             batches[i] = batch_here(r, data, step, i);
         }
         double loss = tn_pipeline_step(p, batches, r->micros, NULL);
-        end_step(r, rank, step, tn_group_mean(data, loss, 1), opt);
+        end_step(r, &m, rank, step, tn_group_mean(data, loss, 1), opt);
     }
     r->alive[rank % 8] = tn_pipeline_alive(p);
     end_run(world, r, &m, opt);
@@ -284,6 +294,18 @@ static void tied_weights_and_dropout(void **state) {
     pipe_run r = run_of(true, 4, 4);
     r.shape.tied = true;
     check_run(r);
+}
+
+/* The first stage has no gradient of it, then no stage has; with gradients that add up, too. */
+static void ties_that_lack_gradients(void **state) {
+    (void)state;
+    for (int i = 1; i < 8; i++) {
+        pipe_run r = run_of(false, 3, 2);
+        r.detached = i & 1;
+        r.freezes = i & 2;
+        r.adds = i & 4;
+        check_run(r);
+    }
 }
 
 static void beside_data_parallelism(void **state) {
@@ -504,12 +526,12 @@ static void overflow_of_one_stage(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(every_schedule),          TEST(low_precision_recompute_and_deferred),
-        TEST(recompute_of_the_whole),  TEST(tied_weights_and_dropout),
-        TEST(beside_data_parallelism), TEST(norms_of_one_parameter),
-        TEST(stages_by_cost),          TEST(gradients_of_two_steps),
-        TEST(draws_of_a_step),         TEST(lists_of_layers),
-        TEST(overflow_of_one_stage),
+        TEST(every_schedule),           TEST(low_precision_recompute_and_deferred),
+        TEST(recompute_of_the_whole),   TEST(tied_weights_and_dropout),
+        TEST(ties_that_lack_gradients), TEST(beside_data_parallelism),
+        TEST(norms_of_one_parameter),   TEST(stages_by_cost),
+        TEST(gradients_of_two_steps),   TEST(draws_of_a_step),
+        TEST(lists_of_layers),          TEST(overflow_of_one_stage),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

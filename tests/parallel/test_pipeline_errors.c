@@ -61,6 +61,28 @@ static void cuts_differ(void *m, tn_group *world, tn_pipeline_options *o) {
     cuts_backwards(m, world, o);
     o->cuts = cuts[tn_group_rank(world)];
 }
+/* Of two micro-batches, as 1F1B or GPipe. */
+static void schedules_differ(void *m, tn_group *world, tn_pipeline_options *o) {
+    static const tn_pipe_action action[] = {{'F', 0, 0}, {'F', 0, 1}, {'B', 0, 0}, {'B', 0, 1},
+                                            {'F', 1, 0}, {'F', 1, 1}, {'B', 1, 0}, {'B', 1, 1},
+                                            {'F', 1, 0}, {'B', 1, 0}, {'F', 1, 1}, {'B', 1, 1}};
+    static int counts[] = {4, 4};
+    static tn_pipe_action *rows[][2] = {{(tn_pipe_action *)action, (tn_pipe_action *)action + 4},
+                                        {(tn_pipe_action *)action, (tn_pipe_action *)action + 8}};
+    static const tn_pipe_schedule schedules[] = {{2, 2, 2, counts, rows[0]},
+                                                 {2, 2, 2, counts, rows[1]}};
+    (void)m;
+    o->schedule = &schedules[tn_group_rank(world)];
+}
+static void schedule_incomplete(void *m, tn_group *world, tn_pipeline_options *o) {
+    static tn_pipe_action action[] = {{'F', 0, 0}, {'B', 0, 0}, {'F', 1, 0}, {'F', 1, 0}};
+    static int counts[] = {2, 2};
+    static tn_pipe_action *rows[] = {action, action + 2};
+    static const tn_pipe_schedule schedule = {2, 2, 1, counts, rows};
+    (void)m;
+    (void)world;
+    o->schedule = &schedule;
+}
 static void zero_options(void *m, tn_group *world, tn_pipeline_options *o) {
     (void)m;
     (void)world;
@@ -96,13 +118,45 @@ static void what_cannot_be_laid_out(void **state) {
         {in_halves, TN_EUNSUPPORTED, "backward in halves"},
         {without_parts, TN_EVALUE, "6 parts has not enough for 8 stages"},
         {cuts_beyond, TN_EVALUE, "stage 1 with 6, of 6 parts"},
-        {cuts_differ, TN_EMISMATCH, "stages at 0 2"},
+        {cuts_differ, TN_EMISMATCH,
+         "rank 0 has stage 1 from part 2, but rank 1 has stage 1 from part 3"},
+        {schedules_differ, TN_EMISMATCH, "rank 0 has a schedule with F1.1 as action 1 of rank 1"},
+        {schedule_incomplete, TN_EVALUE, "stage 1, micro-batch 0: 2 times F, 0 B"},
         {zero_options, TN_EVALUE, "tn_pipeline_defaults"},
         {two_stages_each, TN_EVALUE, "only with TN_PIPE_INTERLEAVED"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         run_ok(2, refuse_layout, &cases[i]);
     }
+}
+
+enum { LONG_STAGES = 300 };
+
+/* Only the last stage begins elsewhere on rank 1. */
+static void cuts_at_length(tn_group *world, void *user) {
+    (void)user;
+    tn_sequential m;
+    tn_sequential_init(&m);
+    int cuts[LONG_STAGES - 1];
+    for (int i = 0; i < LONG_STAGES + 1; i++) {
+        tn_sequential_add(&m, TN_FN(tn_relu));
+    }
+    for (int s = 1; s < LONG_STAGES; s++) {
+        cuts[s - 1] = s;
+    }
+    cuts[LONG_STAGES - 2] += tn_group_rank(world);
+    CHECK(!tn_pipeline_new(&m, world,
+                           TN_WITH(tn_pipeline, .kind = TN_PIPE_INTERLEAVED,
+                                   .chunks = LONG_STAGES / 2, .cuts = cuts)));
+    CHECK(tn_error() == TN_EMISMATCH);
+    CHECK(strstr(tn_error_message(), "rank 0 has stage 299 from part 299"));
+    tn_error_clear();
+    tn_module_finish(&m);
+}
+
+static void long_cuts(void **state) {
+    (void)state;
+    run_ok(2, cuts_at_length, NULL);
 }
 
 /* A schedule of one's own for one rank, which has nobody to send to. */
@@ -306,6 +360,32 @@ static void an_error_of_a_loader_ends_all(void **state) {
     }
 }
 
+/* All are told, instead of waiting for rank 2's gradient. */
+static void freezes_alone(tn_group *world, void *user) {
+    (void)user;
+    mesh_model m;
+    mesh_shape shape = small_shape();
+    shape.tied = true;
+    mesh_init(&m, &shape, 3, false);
+    tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+    if (tn_group_rank(world) == 2) {
+        CHECK(tn_freeze(&m, "embed_tokens") == 1);
+    }
+    TN_SCOPE;
+    tn_tensor *x = mesh_tokens(shape.vocab, 2, 1);
+    tn_batch b[2] = {{.x = x, .y = x}, {.x = x, .y = x}};
+    double loss = tn_pipeline_step(p, b, 2, NULL);
+    CHECK(loss != loss && tn_error() != TN_OK);
+    CHECK(strstr(tn_error_message(), "embed_tokens.weight is frozen on some of the ranks"));
+    tn_error_clear();
+    tn_module_finish(&m);
+}
+
+static void a_tie_frozen_on_one_rank(void **state) {
+    (void)state;
+    run_ok(RANKS, freezes_alone, NULL);
+}
+
 typedef struct misuse {
     tn_tensor *x, *y; /* of the second micro-batch */
     int n;
@@ -418,11 +498,12 @@ static void memory_runs_out(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(what_cannot_be_laid_out), TEST(stages_of_one_rank),
-        TEST(models_without_parts),    TEST(an_error_ends_all),
-        TEST(an_error_ends_a_mesh),    TEST(an_error_of_a_loader_ends_all),
-        TEST(memory_runs_out),         TEST(ranks_with_other_steps),
-        TEST(what_a_step_refuses),
+        TEST(what_cannot_be_laid_out),  TEST(stages_of_one_rank),
+        TEST(models_without_parts),     TEST(an_error_ends_all),
+        TEST(an_error_ends_a_mesh),     TEST(an_error_of_a_loader_ends_all),
+        TEST(memory_runs_out),          TEST(ranks_with_other_steps),
+        TEST(what_a_step_refuses),      TEST(long_cuts),
+        TEST(a_tie_frozen_on_one_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

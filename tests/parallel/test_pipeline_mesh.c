@@ -1,5 +1,6 @@
 /* Pipelines on a mesh with every other way of splitting: a model trains as on one rank. Batches
  * come from a loader, through tn_spread_step. */
+#include "models/language.h"
 #include "tests/parallel/mesh_model.h"
 #include "tests/support/temp.h"
 
@@ -23,20 +24,12 @@ static mesh_shape deep_shape(bool llama) {
     return s;
 }
 
-static bool set_recompute(tn_module *m, const char *path, void *user) {
-    (void)user;
-    if (strncmp(path, "h.", 2) == 0 && !strchr(path + 2, '.')) {
-        tn_module_set_recompute(m, true);
-    }
-    return true;
-}
-
 static void train_program(tn_group *world, void *user) {
     program *p = user;
     mesh_model m;
     mesh_init(&m, &p->shape, 3, true);
     if (p->recompute) {
-        tn_module_each_module(&m, set_recompute, NULL);
+        tn__lm_recompute_blocks(&m);
     }
     tn_spread *s = mesh_spread(&m, world, p->mesh);
     CHECK(s);
@@ -136,8 +129,9 @@ static void measure_twice(tn_group *world, void *user) {
     mesh_init(&m, &shape, 3, true);
     tn_spread *s = mesh_spread(&m, world, user);
     tn_loader *loader = mesh_loader(tn_spread_data(s), 1);
+    tn_module_train(&m.gpt.stem.drop, false);
     double loss = tn_spread_loss(s, loader, 2);
-    CHECK(m.base.training);
+    CHECK(m.base.training && !m.gpt.stem.drop.base.training && m.gpt.h[3].base.training);
     tn_module_train(&m, false);
     tn_loader_seek(loader, (tn_loader_place){0, 0});
     CHECK(loss == tn_spread_loss(s, loader, 2));
@@ -153,11 +147,55 @@ static void dropout_in_training_alone(void **state) {
     run_ok(2, measure_twice, meshes[1]);
 }
 
+enum { ROWS_HERE = 5 };
+
+static tn_loader *finite_loader(tn_group *data) {
+    int rows = ROWS_HERE * tn_group_size(data);
+    return tn_loader_new(tn_tensor_dataset(mesh_tokens(29, rows, 1), mesh_tokens(29, rows, 2)),
+                         tn_distributed_sampler(data, tn_sequential_sampler(), true),
+                         TN_WITH(tn_loader, .batch = 1, .epochs = 1));
+}
+
+/* Data may end between two steps, but not in one. */
+static void read_to_the_end(tn_group *world, void *user) {
+    TN_SCOPE;
+    mesh_shape shape = deep_shape(false);
+    mesh_model m;
+    mesh_init(&m, &shape, 3, true);
+    tn_spread *s = mesh_spread(&m, world, user);
+    tn_loader *loader = finite_loader(tn_spread_data(s));
+    CHECK(tn_spread_step(s, loader, ROWS_HERE, NULL) > 0);
+    CHECK(isnan(tn_spread_step(s, loader, ROWS_HERE, NULL)) && tn_error() == TN_OK);
+    CHECK(isnan(tn_spread_loss(s, loader, (int64_t)INT32_MAX + 1)));
+    CHECK(tn_error() == TN_EVALUE && strstr(tn_error_message(), "n is above 2147483647"));
+    tn_error_clear();
+    for (int measures = 0; measures < 2; measures++) {
+        tn_loader_seek(loader, (tn_loader_place){0, 1});
+        CHECK(isnan(measures ? tn_spread_loss(s, loader, ROWS_HERE)
+                             : tn_spread_step(s, loader, ROWS_HERE, NULL)));
+        CHECK(tn_error() == TN_EVALUE);
+        CHECK(strstr(tn_error_message(), "the data end after 4 of 5 micro-batches"));
+        tn_error_clear();
+    }
+    tn_loader_free(loader);
+    tn_module_finish(&m);
+    tn_spread_free(s);
+}
+
+static void data_that_end(void **state) {
+    (void)state;
+    static char meshes[][8] = {"dp=2", "shard=2", "tp=2", "pp=2"};
+    for (int i = 0; i < 4; i++) {
+        run_ok(2, read_to_the_end, meshes[i]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(every_mesh_of_eight),
         TEST(positions_of_later_stages),
         TEST(dropout_in_training_alone),
+        TEST(data_that_end),
     };
     tn_set_threads(1);
     return cmocka_run_group_tests(tests, NULL, temp_clean);

@@ -1,10 +1,9 @@
 /* Every optimiser on models with tensor parallelism, alone and under sharding: weights, clipped
  * norms and averages match one rank's. And the loss scale of f16. Ranks are threads. */
-#include "mesh_model.h"
+#include "mesh_scaling.h"
 
 #include "tests/parallel/bits.h"
 #include "tests/support/temp.h"
-#include "train.h"
 
 #define CLIP 0.3
 
@@ -270,68 +269,19 @@ static void test_frozen_parts(void **state) {
 
 /* ---- The loss scale of f16 ------------------------------------------------------------------- */
 
-typedef struct scaling {
-    const char *mesh, *path; /* path: or its beginning */
-    int rank;                /* the one that overflows */
-} scaling;
-
-/* Overflows the first gradient of a cut matrix that has elements here. */
-static bool overflow_at(const tn_entry *entry, void *user) {
-    const scaling *s = user;
-    tn_tensor *g = tn_grad_of(entry->stored);
-    if (strncmp(entry->path, s->path, strlen(s->path)) != 0 || entry->layout.dim < 0 ||
-        tn_count(g) == 0) {
-        return true;
-    }
-    ((float *)tn_data_mut(g))[tn_count(g) - 1] = INFINITY;
-    return false;
-}
-
-static void scaled_steps(tn_group *world, void *user) {
-    TN_SCOPE;
-    const scaling *s = user;
-    mesh_model m;
-    mesh_shape shape = mesh_shape_of(false);
-    mesh_init(&m, &shape, 3, false);
-    tn_module_set_precision(&m, TN_WITH(tn_precision, .compute = TN_F16));
-    tn_spread *spread = mesh_spread(&m, world, s->mesh);
-    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
-    tn_scaler *scaler = tn_scaler_new(TN_WITH(tn_scaler, .scale = 1024));
-    train_bits before = train_whole(&m, world), after;
-    for (int step = 0; step < 2 && !tn_error(); step++) {
-        TN_SCOPE;
-        tn_tensor *loss =
-            tn_lm_loss(&m, mesh_tokens(29, ROWS, 2 * step), mesh_tokens(29, ROWS, 2 * step + 1));
-        tn_backward(tn_scaler_scale(scaler, loss));
-        if (step == 0 && tn_group_rank(world) == s->rank) {
-            tn_module_each(&m, (tn_walk){0}, overflow_at, user);
-        }
-        double norm = tn_scaler_clip(scaler, opt, 1.0);
-        CHECK(isfinite(norm) == (step == 1));
-        tn_scaler_step(scaler, opt);
-        tn_optim_zero_grad(opt);
-        tn_scaler_update(scaler);
-        CHECK(tn_scaler_skipped(scaler) == (step == 0) && tn_scaler_where(scaler).scale == 512);
-        after = train_whole(&m, world);
-        CHECK(train_same(before, after) == (step == 0));
-        free(after.data);
-    }
-    free(before.data);
-    tn_scaler_free(scaler);
-    tn_optim_free(opt);
-    tn_module_finish(&m);
-    tn_spread_free(spread);
-}
-
 /* An overflow in one rank's block, which the others only see in the norm: all skip the step. */
 static void test_overflow_on_one_rank(void **state) {
     (void)state;
-    scaling cases[] = {{"tp=2", "h.0.mlp.c_fc.weight", 1},
-                       {"tp=2", "wte.weight", 0},
-                       {"tp=2,shard=2", "h.1.", 3},
-                       {"tp=2,sequence", "h.1.attn.c_attn.bias", 1}};
+    static const struct {
+        const char *mesh, *path;
+        int rank;
+    } cases[] = {{"tp=2", "h.0.mlp.c_fc.weight", 1},
+                 {"tp=2", "wte.weight", 0},
+                 {"tp=2,shard=2", "h.1.", 3},
+                 {"tp=2,sequence", "h.1.attn.c_attn.bias", 1}};
     for (int i = 0; i < 4; i++) {
-        run_ok(i == 2 ? 4 : 2, scaled_steps, &cases[i]);
+        mesh_scaling s = {cases[i].mesh, TN_F16, true, cases[i].rank, cases[i].path};
+        run_ok(i == 2 ? 4 : 2, mesh_scaled_steps, &s);
     }
 }
 

@@ -150,6 +150,9 @@ static void test_training_is_left_and_entered(void **state) {
     tn_module_train(&gpt, false);
     perplexity_of(&gpt, temp_path("val_0.bin"), CONTEXT, 6, tn_evaluate_defaults());
     assert_false(gpt.base.training || gpt.stem.drop.base.training);
+    tn_module_train(&gpt.h[0], true); /* each module gets back its own mode */
+    perplexity_of(&gpt, temp_path("val_0.bin"), CONTEXT, 6, tn_evaluate_defaults());
+    assert_true(gpt.h[0].base.training && !gpt.base.training && !gpt.h[1].base.training);
     tn_module_finish(&gpt);
 }
 

@@ -252,15 +252,13 @@ tn_status tn__evaluate_rows(void *m, tn__token_rows *rows, tn_evaluate_options o
     evaluation e = {.model = m, .rows = rows, .group = options.group, .batch = options.batch};
     const tn_module_lists *lists = ((const tn_module *)m)->lists;
     tn__loss_rule rule = lists ? lists->loss : (tn__loss_rule){0};
-    bool was_training = ((const tn_module *)m)->training;
     e.multiple = rule.multiple ? rule.multiple : 1;
-    tn_module_train(m, false);
-    if (tn_error() == TN_OK && ranks_alike(&e, &rule) && begin_evaluation(&e, options)) {
+    tn__modes modes;
+    if (tn__modes_set(m, false, rows->operation, &modes) && ranks_alike(&e, &rule) &&
+        begin_evaluation(&e, options)) {
         do_rounds(&e);
     }
-    if (was_training) {
-        tn_module_train(m, true);
-    }
+    tn__modes_restore(m, &modes);
     tn_progress_free(e.progress);
     free(e.costs);
     free(e.x);

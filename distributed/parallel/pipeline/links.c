@@ -113,8 +113,7 @@ static bool find_device(const tn_entry *entry, void *user) {
     return false;
 }
 
-bool tn__pipe_links_begin(tn_pipeline *p, tn__pipe_sends *sends, bool backward) {
-    p->backward = backward;
+bool tn__pipe_links_begin(tn_pipeline *p, tn__pipe_sends *sends) {
     p->device = tn_default_device();
     tn_module_each(p->module, (tn_walk){0}, find_device, &p->device);
     const tn_pipe_schedule *s = p->schedule;
@@ -125,7 +124,7 @@ bool tn__pipe_links_begin(tn_pipeline *p, tn__pipe_sends *sends, bool backward) 
         p->boundaries[i].known = false;
     }
     return sends->works && (!p->outputs.group || expect_from(&p->outputs, s, before, 'F')) &&
-           (!backward || !p->gradients.group ||
+           (!p->backward || !p->gradients.group ||
             expect_from(&p->gradients, s, (rank + 1) % s->ranks, 'B'));
 }
 

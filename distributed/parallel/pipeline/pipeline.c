@@ -294,6 +294,9 @@ static void pipeline_free(void *user) {
 static int stages_wanted(const tn_pipeline_options *o, int ranks) {
     const tn_pipe_schedule *s = o->schedule;
     const char *operation = pipeline_rules.operation;
+    if (s && tn_pipe_simulate(s, (tn_pipe_cost){1, 1, 1, 0}, NULL, NULL) != TN_OK) {
+        return 0;
+    }
     for (int r = 0; s && r < s->ranks; r++) {
         for (int i = 0; i < s->counts[r]; i++) {
             if (!strchr("FB", s->rows[r][i].what)) {
@@ -310,9 +313,7 @@ static int stages_wanted(const tn_pipeline_options *o, int ranks) {
     } else if (s && ranks == 1 && s->stages > 1) {
         tn__raise(TN_EVALUE, operation, "the schedule has %d stages on one rank, which has one",
                   s->stages);
-    } else if (s) {
-        tn_pipe_simulate(s, (tn_pipe_cost){1, 1, 1, 0}, NULL, NULL);
-    } else { /* making a schedule checks the options */
+    } else if (!s) { /* making a schedule checks the options */
         tn_pipe_schedule_free(tn_pipe_schedule_new(o->kind, ranks, o->chunks, ranks));
     }
     return tn__pending() ? 0 : s ? s->stages : ranks * (ranks > 1 ? o->chunks : 1);
@@ -328,11 +329,19 @@ static int count_parts(tn_pipeline *p) {
     return p->family ? tn_lm_parts(m, NULL, 0) : 0;
 }
 
-/* The text that the ranks compare. */
-static void describe_options(const tn_pipeline *p, char *text, size_t size) {
-    int at = snprintf(text, size, "kind %d, stages at", (int)p->options.kind);
-    for (int s = 0; s < p->stages && at > 0 && (size_t)at < size; s++) {
-        at += snprintf(text + at, size - (size_t)at, " %d", p->first[s]);
+/* The text that the ranks compare. An error shows the first line that differs. */
+static void describe_options(const tn_pipeline *p, tn__buffer *text) {
+    const tn_pipe_schedule *schedule = p->options.schedule;
+    tn__buffer_format(text, "kind %d\n", (int)p->options.kind);
+    for (int s = 0; s < p->stages; s++) {
+        tn__buffer_format(text, "stage %d from part %d\n", s, p->first[s]);
+    }
+    for (int r = 0; schedule && r < schedule->ranks; r++) {
+        for (int i = 0; i < schedule->counts[r]; i++) {
+            tn_pipe_action a = schedule->rows[r][i];
+            tn__buffer_format(text, "a schedule with %c%d.%d as action %d of rank %d\n", a.what,
+                              a.stage, a.micro, i, r);
+        }
     }
 }
 
@@ -349,10 +358,12 @@ static bool attach_stages(tn_pipeline *p, bool *known, bool *hooked) {
     if (!p->first || !p->boundaries || !find_stages(p)) {
         return false;
     }
-    char text[512];
-    describe_options(p, text, sizeof(text));
-    if (!tn__parallel_unsplit(p->module, operation) ||
-        !tn__parallel_make_same(p->module, p->group, NULL, &pipeline_rules, text, known)) {
+    tn__buffer text = {.operation = operation};
+    describe_options(p, &text);
+    bool same = !tn__pending() && tn__parallel_unsplit(p->module, operation) &&
+                tn__parallel_make_same(p->module, p->group, NULL, &pipeline_rules, text.at, known);
+    tn__buffer_free(&text);
+    if (!same) {
         return false;
     }
     tn_module_hooks hooks = {.before = begin_call, .user = p, .free_user = pipeline_free};
@@ -362,6 +373,7 @@ static bool attach_stages(tn_pipeline *p, bool *known, bool *hooked) {
     }
     if (tn_group_size(p->group) > 1 && (!place_parameters(p) || !tn__pipe_links_make(p))) {
         p->module->state = TN__MODULE_BROKEN; /* some of it is absent */
+        tn__pipe_abort(p);
         return false;
     }
     return true;

@@ -70,6 +70,10 @@ tn_module *tn__pipe_part(const tn_pipeline *p, int i);
 double tn__pipe_cost(tn_module *part);
 void tn__pipe_cut(const double *costs, int parts, int stages, int *first);
 
+/* Whether every micro-batch goes forward once through every stage, on the stage's rank, and back
+ * once, whole or in halves. False after raising. */
+bool tn__pipe_schedule_complete(const tn_pipe_schedule *s);
+
 /* ---- links.c --------------------------------------------------------------------------------- */
 
 enum { TN__PIPE_AHEAD = 2 }; /* receives beyond the one that is needed */
@@ -87,7 +91,7 @@ void tn__pipe_links_free(tn_pipeline *p);
 void tn__pipe_abort(const tn_pipeline *p);
 
 /* Before and after the actions of a step. False after raising. */
-bool tn__pipe_links_begin(tn_pipeline *p, tn__pipe_sends *sends, bool backward);
+bool tn__pipe_links_begin(tn_pipeline *p, tn__pipe_sends *sends);
 void tn__pipe_links_end(tn_pipeline *p, tn__pipe_sends *sends);
 
 /* Sends stage `boundary`'s output to the next, or its gradient back. Returns at once. */

@@ -12,6 +12,7 @@
 #include "core/memory.h"
 #include "distributed/parallel/pipeline/pipeline.h"
 
+#include <ctype.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -155,6 +156,71 @@ tn_pipe_schedule *tn_pipe_schedule_new(tn_pipe_kind kind, int ranks, int chunks,
     return s;
 }
 
+/* ---- Checking -------------------------------------------------------------------------------- */
+
+static const char whats[] = "FBIW";
+
+static size_t cell_of(const tn_pipe_schedule *s, tn_pipe_action a) {
+    return (size_t)a.stage * (size_t)s->micros + (size_t)a.micro;
+}
+
+/* Counts how often each action of the first cells occurs: times[cell][what]. False after raising.
+ */
+static bool count_actions(const tn_pipe_schedule *s, size_t cells, unsigned char (*times)[4]) {
+    for (int r = 0; r < s->ranks; r++) {
+        for (int i = 0; i < s->counts[r]; i++) {
+            tn_pipe_action a = s->rows[r][i];
+            const char *what = a.what ? strchr(whats, a.what) : NULL;
+            if (!what || a.stage < 0 || a.stage >= s->stages || a.stage % s->ranks != r ||
+                a.micro < 0 || a.micro >= s->micros) {
+                tn__raise(TN_EVALUE, "pipe_schedule",
+                          "action %d of rank %d is \"%c%d.%d\" (needed: F, B, I or W of this "
+                          "rank's stages below %d and of micro-batches below %d)",
+                          i, r, isprint((unsigned char)a.what) ? a.what : '?', a.stage, a.micro,
+                          s->stages, s->micros);
+                return false;
+            }
+            if (cell_of(s, a) < cells && times[cell_of(s, a)][what - whats] < UCHAR_MAX) {
+                times[cell_of(s, a)][what - whats]++;
+            }
+        }
+    }
+    return true;
+}
+
+bool tn__pipe_schedule_complete(const tn_pipe_schedule *s) {
+    static const char operation[] = "pipe_schedule";
+    size_t cells = (size_t)s->stages * (size_t)s->micros, actions = 0;
+    bool sized = s->ranks > 0 && s->stages > 0 && s->micros > 0 && s->stages % s->ranks == 0;
+    for (int r = 0; r < s->ranks && sized; r++) {
+        sized = s->counts && s->rows && s->counts[r] >= 0 && (s->rows[r] || s->counts[r] == 0);
+        actions += sized ? (size_t)s->counts[r] : 0;
+    }
+    if (!sized) {
+        tn__raise(TN_EVALUE, operation,
+                  "%d ranks, %d stages and %d micro-batches (each above 0, the stages a multiple "
+                  "of the ranks, a row for each rank)",
+                  s->ranks, s->stages, s->micros);
+        return false;
+    }
+    /* a cell needs two actions: of more cells than that, one of the first is incomplete */
+    cells = cells < actions / 2 + 1 ? cells : actions / 2 + 1;
+    unsigned char(*times)[4] = tn__calloc_for(cells, sizeof(*times), operation);
+    bool complete = times && count_actions(s, cells, times);
+    for (size_t i = 0; i < cells && complete; i++) {
+        int f = times[i][0], b = times[i][1], in = times[i][2], w = times[i][3];
+        complete = f == 1 && ((b == 1 && in == 0 && w == 0) || (b == 0 && in == 1 && w == 1));
+        if (!complete) {
+            tn__raise(TN_EVALUE, operation,
+                      "stage %zu, micro-batch %zu: %d times F, %d B, %d I, %d W (needed: one F, "
+                      "and one B or one I and one W)",
+                      i / (size_t)s->micros, i % (size_t)s->micros, f, b, in, w);
+        }
+    }
+    free(times);
+    return complete;
+}
+
 /* ---- From text ------------------------------------------------------------------------------- */
 
 typedef struct reader {
@@ -173,7 +239,7 @@ static bool read_action(const char *word, tn_pipe_action *a) {
     int end = 0;
     bool read =
         sscanf(word, "%c%6d.%6d%n", &a->what, &a->stage, &a->micro, &end) == 3 && word[end] == '\0';
-    return read && strchr("FBIW", a->what) && a->stage >= 0 && a->micro >= 0;
+    return read && strchr(whats, a->what) && a->stage >= 0 && a->micro >= 0;
 }
 
 /* The next word of the line, or of the text if `lines`; false at its end. */
@@ -183,36 +249,6 @@ static bool next_word(const char **at, char *word, size_t size) {
     snprintf(word, size, "%.*s", (int)length, *at);
     *at += length;
     return length > 0;
-}
-
-/* How often rank `rank` of the schedule has this action. */
-static int count_action(const tn_pipe_schedule *s, char what, int stage, int micro) {
-    int rank = stage % s->ranks, count = 0;
-    for (int i = 0; i < s->counts[rank]; i++) {
-        const tn_pipe_action *a = &s->rows[rank][i];
-        count += a->what == what && a->stage == stage && a->micro == micro;
-    }
-    return count;
-}
-
-/* Checks that every micro-batch goes forward once through every stage, and back once, whole or in
- * halves. */
-static bool is_complete(const tn_pipe_schedule *s) {
-    for (int stage = 0; stage < s->stages; stage++) {
-        for (int m = 0; m < s->micros; m++) {
-            int f = count_action(s, 'F', stage, m), b = count_action(s, 'B', stage, m);
-            int i = count_action(s, 'I', stage, m), w = count_action(s, 'W', stage, m);
-            bool back = (b == 1 && i == 0 && w == 0) || (b == 0 && i == 1 && w == 1);
-            if (f != 1 || !back) {
-                tn__raise(TN_EVALUE, "pipe_schedule",
-                          "stage %d, micro-batch %d: %d times F, %d B, %d I, %d W (needed: one F, "
-                          "and one B or one I and one W)",
-                          stage, m, f, b, i, w);
-                return false;
-            }
-        }
-    }
-    return true;
 }
 
 /* Counts lines, stages, micro-batches and the longest line's words. */
@@ -261,7 +297,7 @@ tn_pipe_schedule *tn_pipe_schedule_read(const char *text) {
             break;
         }
     }
-    if (fine && is_complete(r.s)) {
+    if (fine && tn__pipe_schedule_complete(r.s)) {
         return r.s;
     }
     tn_pipe_schedule_free(r.s);

@@ -200,7 +200,7 @@ tn_status tn_pipe_simulate(const tn_pipe_schedule *s, tn_pipe_cost cost, tn_pipe
                          s ? "a cost is below 0 or not a number" : "the schedule is NULL");
     }
     course c = {.s = s, .cost = cost};
-    if (course_alloc(&c) && run_all(&c)) {
+    if (tn__pipe_schedule_complete(s) && course_alloc(&c) && run_all(&c)) {
         tn_pipe_outcome o = outcome_of(&c);
         if (outcome) {
             *outcome = o;

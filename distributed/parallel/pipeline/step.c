@@ -13,6 +13,7 @@
  * Random numbers are those of one rank that runs the micro-batches in turn: before a forward the
  * generator is set to the micro-batch's stream, after the draws of the stages before.
  */
+#include "autograd/leaf.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/pipeline/pipeline.h"
@@ -216,7 +217,7 @@ static void put_aside(tn_pipeline *p) {
     TN_NO_GRAD;
     for (int i = 0; i < p->tie_count; i++) {
         tn_tensor *stored = tie_stored(p, &p->ties[i]);
-        tn_tensor *grad = stored ? tn_grad_of(stored) : NULL;
+        tn_tensor *grad = stored && tn_requires_grad(stored) ? tn_grad_of(stored) : NULL;
         TN_SCOPE;
         p->ties[i].aside = grad ? tn_keep(tn_copy(grad)) : NULL;
         if (grad) {
@@ -225,17 +226,44 @@ static void put_aside(tn_pipeline *p) {
     }
 }
 
+/* Whether any of the ranks has a gradient of this step. False after raising. */
+static bool any_gradient(const tn__pipe_tie *tie, const tn_tensor *stored) {
+    TN_SCOPE;
+    TN__ON_CPU;
+    bool trained = stored && tn_requires_grad(stored);
+    const int32_t mine[] = {trained, trained && tn_grad_of(stored)};
+    tn_tensor *sum = tn_from_data(mine, TN_DIMS(2), TN_I32);
+    if (tn__pending() || tn_work_wait(tn_all_reduce(tie->group, sum, TN_SUM), 0) != TN_OK) {
+        return false;
+    }
+    const int32_t *all = tn_data(sum);
+    if (all[0] > 0 && all[0] < tn_group_size(tie->group)) {
+        tn__raise(TN_EMISMATCH, "pipeline", "%s is frozen on some of the ranks that share it",
+                  tie->path);
+        return false;
+    }
+    return all[1] > 0;
+}
+
+/* Where some rank has a gradient, all get the sum: the first stage has none if it is detached. */
 static void sum_ties(tn_pipeline *p) {
     TN_SCOPE;
     TN_NO_GRAD;
     for (int i = 0; i < p->tie_count; i++) {
         tn__pipe_tie *tie = &p->ties[i];
-        tn_tensor *stored = tie_stored(p, tie), *grad = stored ? tn_grad_of(stored) : NULL;
-        if (grad && !tn__pending()) { /* frozen ones have none, on all ranks */
-            tn_work_wait(tn_all_reduce(tie->group, grad, TN_SUM), 0);
+        tn_tensor *stored = tie_stored(p, tie);
+        bool sums = !tn__pending() && any_gradient(tie, stored);
+        if (sums && !tn_grad_of(stored)) {
+            tn_set_grad(stored, tn_zero_(tn_empty_on(tn_device_of(stored), tn_shape(stored),
+                                                     stored->leaf->grad_dtype)));
         }
-        if (grad && tie->aside && !tn__pending()) {
-            tn_add_(grad, tie->aside);
+        if (sums && !tn__pending()) {
+            tn_work_wait(tn_all_reduce(tie->group, tn_grad_of(stored), TN_SUM), 0);
+        }
+        if (tie->aside && !tn__pending() && tn_grad_of(stored)) {
+            tn_add_(tn_grad_of(stored), tie->aside);
+        } else if (tie->aside && !tn__pending()) {
+            tn_set_grad(stored, tie->aside);
         }
         tn_release(tie->aside);
         tie->aside = NULL;
@@ -287,7 +315,8 @@ static bool step_begin(step *s) {
     s->graphs = tn__calloc_for((size_t)p->stages * micros, sizeof(*s->graphs), "pipeline");
     s->losses = tn__calloc_for(micros, sizeof(tn_tensor *), "pipeline");
     p->alive = 0;
-    if (!s->graphs || !s->losses || !tn__pipe_links_begin(p, &s->sends, s->backward)) {
+    p->backward = s->backward;
+    if (!s->graphs || !s->losses || !tn__pipe_links_begin(p, &s->sends)) {
         return false;
     }
     if (s->backward) {
