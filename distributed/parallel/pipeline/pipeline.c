@@ -294,17 +294,7 @@ static void pipeline_free(void *user) {
 static int stages_wanted(const tn_pipeline_options *o, int ranks) {
     const tn_pipe_schedule *s = o->schedule;
     const char *operation = pipeline_rules.operation;
-    for (int r = 0; s && r < s->ranks; r++) {
-        for (int i = 0; i < s->counts[r]; i++) {
-            if (!strchr("FB", s->rows[r][i].what)) {
-                tn__raise(TN_EUNSUPPORTED, operation, "a backward in halves (I, W)");
-                return 0;
-            }
-        }
-    }
-    if (o->kind == TN_PIPE_ZERO_BUBBLE) {
-        tn__raise(TN_EUNSUPPORTED, operation, "a backward in halves (TN_PIPE_ZERO_BUBBLE)");
-    } else if (s && s->ranks != ranks) {
+    if (s && s->ranks != ranks) {
         tn__raise(TN_EVALUE, operation, "the schedule is for %d ranks, and there are %d", s->ranks,
                   ranks);
     } else if (s && ranks == 1 && s->stages > 1) {
