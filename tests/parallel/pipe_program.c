@@ -47,7 +47,7 @@ int main(int argc, char **argv) {
     sleep_forward = argc > 2 ? atof(argv[2]) / 1000 : sleep_forward;
     sleep_run runs[SLEEP_RUNS];
     memcpy(runs, sleep_runs, sizeof(runs));
-    for (int i = 0; i < SLEEP_ZERO_BUBBLE; i++) {
+    for (int i = 0; i < SLEEP_RUNS; i++) {
         sleep_measure(&runs[i], world, 3);
     }
     char path[4096];
