@@ -180,7 +180,7 @@ static void test_peaks(void **state) {
                  {2, "tp=2,sequence 1"},
                  {2, "cp=2 1"},
                  {2, "pp=2 4"},
-                 {2, "pp=2,zb_h1 4"},
+                 {4, "pp=4,zb_h1 6"},
                  {4, "pp=2,tp=2 4"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         ranks_pass(cases[i].ranks, "peaks", cases[i].run);

@@ -203,15 +203,15 @@ double tn__plan_kept(const tn__plan_case *c, int stage) {
     return bytes * tokens_of(c);
 }
 
-/* Bytes by which the first half of a backward changes what is kept, until the second: a block's
- * graph, whole if it was to be repeated, has freed what attention and activation keep, but has the
- * gradients of what linears and norms give. That is 4 C more (model.c), and a gated MLP's three
- * results against two gradients. The first stage's first half does nothing. */
-static double waiting_of(const tn__plan_case *c, int stage) {
+/* Bytes by which the first half of a backward changes what is kept of a block, until the second:
+ * its graph, whole if it was to be repeated, has freed what attention and activation keep, but has
+ * the gradients of what linears and norms give. That is 4 C more (model.c), and a gated MLP's three
+ * results against two gradients. */
+static double waiting_of(const tn__plan_case *c) {
     double gated = c->model->block.gated / c->o.mesh.tp;
     double each = 4 * bytes_between(c) - (double)tn_dtype_size(c->o.compute) * gated;
     each += c->o.recompute ? block_kept(c) - bytes_between(c) : 0;
-    return stage > 0 ? blocks_of(c, stage) * each * tokens_of(c) : 0;
+    return each * tokens_of(c);
 }
 
 /* Bytes of forwards whose backward is still to come, at most, in this rank's row. */
@@ -227,9 +227,12 @@ static double most_kept(const tn__plan_case *c, int pp, int *alive) {
         tn_pipe_action a = c->schedule->rows[pp][i];
         int change = a.what == 'F' ? 1 : a.what == 'B' || a.what == 'W' ? -1 : 0;
         int waits = a.what == 'I' ? 1 : a.what == 'W' ? -1 : 0;
+        int blocks = a.stage > 0 ? blocks_of(c, a.stage) : 0; /* the first stage's I does nothing */
         graphs += change;
-        now += change * tn__plan_kept(c, a.stage) + waits * waiting_of(c, a.stage);
-        most = now > most ? now : most;
+        now += change * tn__plan_kept(c, a.stage) + waits * blocks * waiting_of(c);
+        /* the last graph that is repeated is counted where it is made (block_bytes) */
+        double made = waits > 0 && blocks > 0 && c->o.recompute ? waiting_of(c) : 0;
+        most = fmax(most, now - made);
         *alive = graphs > *alive ? graphs : *alive;
     }
     return most;
