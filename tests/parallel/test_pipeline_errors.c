@@ -398,7 +398,13 @@ static void attaches_short(tn_group *world, void *user) {
 }
 
 /* Allocation `at` of a second step, which finds gradients of a tied parameter, fails on a rank. */
-static void steps_short(tn_group *world, void *at) {
+typedef struct shortage {
+    int64_t at;
+    bool halves; /* ZB-H1, with blocks that are recomputed */
+} shortage;
+
+static void steps_short(tn_group *world, void *user) {
+    const shortage *s = user;
     mesh_model m;
     mesh_shape shape = small_shape();
     shape.tied = true;
@@ -406,11 +412,18 @@ static void steps_short(tn_group *world, void *at) {
     TN_SCOPE;
     tn_tensor *x = mesh_tokens(shape.vocab, 2, 1);
     tn_batch b[3] = {{.x = x, .y = x}, {.x = x, .y = x}, {.x = x, .y = x}};
-    tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+    tn_module *parts[6];
+    int count = tn_lm_parts(&m, parts, 6);
+    for (int i = 1; i + 1 < count && s->halves; i++) {
+        tn_module_set_recompute(parts[i], true);
+    }
+    tn_pipeline_options o = tn_pipeline_defaults();
+    o.kind = s->halves ? TN_PIPE_ZERO_BUBBLE : TN_PIPE_1F1B;
+    tn_pipeline *p = tn_pipeline_new(&m, world, o);
     tn_pipeline_step(p, b, 2, NULL);
     CHECK(tn_error() == TN_OK);
     if (tn_group_rank(world) == 1) {
-        tn__alloc_fail_at(*(int64_t *)at);
+        tn__alloc_fail_at(s->at);
     }
     for (int i = 0; i < 2; i++) { /* an error, and then another one */
         tn_pipeline_step(p, b, 3, NULL);
@@ -422,11 +435,13 @@ static void steps_short(tn_group *world, void *at) {
 static void memory_runs_out(void **state) {
     (void)state;
     run_ok(2, attaches_short, NULL);
-    bool failed = true;
-    for (int64_t at = 0; failed; at += 1 + at / 50) {
-        run_ok(2, steps_short, &at);
-        failed = !tn__alloc_fail_armed();
-        tn__alloc_fail_at(-1);
+    for (int halves = 0; halves < 2; halves++) {
+        bool failed = true;
+        for (shortage s = {.halves = halves}; failed; s.at += 1 + s.at / 50) {
+            run_ok(2, steps_short, &s);
+            failed = !tn__alloc_fail_armed();
+            tn__alloc_fail_at(-1);
+        }
     }
 }
 
