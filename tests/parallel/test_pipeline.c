@@ -218,6 +218,17 @@ static pipe_run check_run(pipe_run r) {
 
 static const tn_pipe_kind kinds[] = {TN_PIPE_1F1B, TN_PIPE_INTERLEAVED, TN_PIPE_ZERO_BUBBLE};
 
+/* Forwards whose backward, or second half of it, is still to come. */
+static int most_alive(const tn_pipe_schedule *s, int rank) {
+    int alive = 0, most = 0;
+    for (int i = 0; i < s->counts[rank]; i++) {
+        char what = s->rows[rank][i].what;
+        alive += what == 'F' ? 1 : what == 'I' ? 0 : -1;
+        most = alive > most ? alive : most;
+    }
+    return most;
+}
+
 static void every_schedule(void **state) {
     (void)state;
     static const struct {
@@ -244,6 +255,9 @@ static void every_schedule(void **state) {
         tn_pipe_outcome o;
         assert_int_equal(tn_pipe_simulate(s, (tn_pipe_cost){1, 1, 1, 0}, &o, NULL), TN_OK);
         assert_int_equal(r.alive[0], o.alive);
+        for (int rank = 0; rank < r.ranks; rank++) {
+            assert_int_equal(r.alive[rank], most_alive(s, rank));
+        }
         tn_pipe_schedule_free(s);
     }
 }
