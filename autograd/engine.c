@@ -736,13 +736,13 @@ static tn__run *halved_run(tn_tensor *const *roots, tn_tensor *const *grads, int
     return run;
 }
 
-/* Gives the run back for its second half, unless the first has failed. */
+/* The run, for its second half; NULL if the first has failed. */
 static tn__run *rest_of(tn__run *run) {
-    if (tn__pending()) {
-        tn__rest_free(run);
-        return NULL;
+    if (!tn__pending()) {
+        return run;
     }
-    return run;
+    tn__rest_free(run);
+    return NULL;
 }
 
 static bool enter_rest(tn__run *rest, const char *operation) {
@@ -755,7 +755,7 @@ tn__run *tn__backward_input(tn_tensor *root, tn_tensor *grad, tn_tensor *input) 
     if (run) {
         accumulate_due(run, &root, &grad, 1, input);
     }
-    return run ? rest_of(run) : NULL;
+    return rest_of(run);
 }
 
 tn_status tn__backward_rest(tn__run *rest) {
@@ -777,7 +777,7 @@ tn__run *tn__grad_inputs(tn_tensor *const *roots, tn_tensor *const *grads, int n
         }
         capture_due(run, roots, grads, n, inputs, inputs_n, results, true);
     }
-    return run ? rest_of(run) : NULL;
+    return rest_of(run);
 }
 
 tn_status tn__grad_rest(tn__run *rest, tn_tensor **results) {

@@ -152,8 +152,8 @@ static void run_forward(step *s, tn_pipe_action a) {
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* Whether these are the last gradients of this rank, so that they are sent while they are made. */
-static bool synchronises(step *s) {
+/* Counts this B or W: whether it makes the rank's last gradients, which are then sent meanwhile. */
+static bool makes_last(step *s) {
     return --s->left == 0 && s->p->stages == tn_group_size(s->p->group);
 }
 
@@ -164,7 +164,7 @@ static void run_backward(step *s, tn_pipe_action a) {
     bool whole = a.what == 'B';
     tn_tensor *dy =
         a.stage < s->last ? wait_for(s->p, (tn_pipe_action){a.what, a.stage + 1, a.micro}) : NULL;
-    TN_NO_SYNC(whole && synchronises(s) ? NULL : s->p->module);
+    TN_NO_SYNC(whole && makes_last(s) ? NULL : s->p->module);
     bool grows = !tn__pending() && tn_requires_grad(g->out); /* not if all before it is frozen */
     if (grows && whole) {
         tn_backward_from(&g->out, &dy, 1, false);
@@ -185,7 +185,7 @@ static void run_backward(step *s, tn_pipe_action a) {
 
 static void run_weights(step *s, tn_pipe_action a) {
     graph *g = graph_of(s, a);
-    TN_NO_SYNC(synchronises(s) ? NULL : s->p->module);
+    TN_NO_SYNC(makes_last(s) ? NULL : s->p->module);
     if (g->rest) {
         tn__backward_rest(g->rest);
         g->rest = NULL;
