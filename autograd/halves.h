@@ -8,8 +8,9 @@
  * The first half runs the nodes that lead to x, each for the inputs that do. A node that leads to
  * other leaves too keeps its gradient, and what it has saved, for the second half, in which its
  * rule is called again for these. So a matmul computes dx in the first half and dw in the second,
- * and nothing twice; a norm reads its input twice; a composition is composed twice. What the engine
- * sums has the order of a whole backward, and so the same bits. Hooks of results run in the half in
+ * and nothing twice. A norm reads its input twice, a fused activation is differentiated twice, and
+ * a composition is composed twice. What the engine sums has the order of a whole backward, and so
+ * the same bits. Hooks of results run in the half in
  * which their gradient is first complete, once; hooks of leaves when it is accumulated.
  */
 #ifndef TERN_AUTOGRAD_HALVES_H
