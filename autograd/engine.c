@@ -8,7 +8,10 @@
  *
  * tn_grad is the same run with two differences: only nodes that lead to a chosen input run, and
  * gradients are captured there instead of accumulated.
+ *
+ * Either can run in halves (halves.h): the run is kept in between, and each half runs what is due.
  */
+#include "autograd/halves.h"
 #include "autograd/kernel.h"
 #include "autograd/links.h"
 #include "autograd/mode.h"
@@ -28,6 +31,31 @@ static tn__slot *far_slot(const tn__run *run, const tn__edge *edge) {
     const void *key = far_end(edge);
     int index = key ? tn__run_find(run, key) : -1;
     return index < 0 ? NULL : &run->slots[index];
+}
+
+/* Whether gradients that arrive there are needed in this half: of a run that is whole, all. */
+static bool is_due(const tn__run *run, const tn__slot *slot) {
+    return slot && slot->wanted && slot->early != run->second;
+}
+
+/* Whether the first half leaves something to do there. */
+static bool is_left(const tn__run *run, const tn__slot *slot) {
+    return run->halved && !run->second && slot && slot->wanted && !slot->early;
+}
+
+/* Whether one of the node's edges leads to such a slot. */
+static bool any_edge(const tn__run *run, const tn__slot *slot,
+                     bool (*such)(const tn__run *run, const tn__slot *slot)) {
+    bool any = false;
+    for (int i = 0; slot->node && i < slot->node->inputs && !any; i++) {
+        any = such(run, far_slot(run, &slot->node->edges[i]));
+    }
+    return any;
+}
+
+/* Whether the node's rule is called again in the second half. */
+static bool leaves_some(const tn__run *run, const tn__slot *slot) {
+    return run->halved && any_edge(run, slot, is_left);
 }
 
 /* ---- One node -------------------------------------------------------------------------------- */
@@ -245,8 +273,7 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
     }
     bool any = false;
     for (int i = 0; i < node->inputs; i++) {
-        const tn__slot *far = far_slot(run, &node->edges[i]);
-        wants[i] = far && far->wanted;
+        wants[i] = is_due(run, far_slot(run, &node->edges[i]));
         any |= wants[i];
     }
     tn_op_grad g = {.op = node->op,
@@ -275,7 +302,7 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
         tn__grad_self.in_rule = outer_rule;
         tn_grad_mode_end(&before);
         current_run = outer;
-        if (!run->retain_graph) {
+        if (!run->retain_graph && !leaves_some(run, slot)) {
             tn__node_free_saved(node);
         }
     }
@@ -288,21 +315,11 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
 
 /* ---- Discovery ------------------------------------------------------------------------------- */
 
-/* Whether the node's rule will run: one of its gradients is needed. */
-static bool will_run(const tn__run *run, const tn__slot *slot) {
-    bool any = false;
-    for (int i = 0; slot->node && i < slot->node->inputs && !any; i++) {
-        const tn__slot *far = far_slot(run, &slot->node->edges[i]);
-        any = far && far->wanted;
-    }
-    return any;
-}
-
 /* False after raising: a node that must run was freed by an earlier backward. */
 static bool nothing_spent(const tn__run *run) {
     for (int i = 0; i < run->count; i++) {
         const tn_node *node = run->slots[i].node;
-        if (node && tn__node_spent(node) && will_run(run, &run->slots[i])) {
+        if (node && tn__node_spent(node) && any_edge(run, &run->slots[i], is_due)) {
             tn__raise(
                 TN_ESTATE, node->op->name,
                 "backward a second time through a graph that was freed (retain_graph keeps it)");
@@ -376,7 +393,7 @@ static bool finish_leaf(tn__run *run, tn__slot *slot) {
 /* Passes a gradient to an edge's target, which waits for one fewer. */
 static bool deliver_gradient(tn__run *run, const tn__edge *edge, tn_tensor *grad) {
     tn__slot *slot = far_slot(run, edge);
-    if (!slot || !slot->wanted) {
+    if (!is_due(run, slot)) {
         return true;
     }
     if (grad) {
@@ -404,8 +421,9 @@ static bool run_node(tn__run *run, int index) {
     if (run->profile) {
         tn__profile_node(run->profile, node);
     }
-    bool ok = run_hooks(node, slot) && tn__node_backward(run, slot, din);
-    if (!slot->captured) {
+    bool again = run->second && slot->early, left = leaves_some(run, slot);
+    bool ok = (again || run_hooks(node, slot)) && tn__node_backward(run, slot, din);
+    if (!slot->captured && !left) {
         for (int k = 0; k < node->outputs; k++) {
             tn_release(slot->grad[k]);
             slot->grad[k] = NULL;
@@ -442,13 +460,23 @@ static bool start_roots(tn__run *run, tn_tensor *const *roots, tn_tensor *const 
                     roots[i]->node ? roots[i]->output : 0,
                     grad ? grad : tn__ops.ones_like(roots[i]));
     }
-    return !tn__pending() && nothing_spent(run) && tn__run_reserve_heap(run);
+    return !tn__pending() && tn__run_reserve_heap(run);
+}
+
+/* Whether the slot waits for nothing when this half begins. In the second, nodes of the first run
+ * again for what they have left. */
+static bool is_ready(const tn__run *run, const tn__slot *slot) {
+    return run->second && slot->early ? any_edge(run, slot, is_due)
+                                      : slot->waiting == 0 && is_due(run, slot);
 }
 
 static bool run_ready_nodes(tn__run *run) {
+    if (!nothing_spent(run)) {
+        return false;
+    }
     for (int i = 0; i < run->count; i++) {
         tn__slot *slot = &run->slots[i];
-        if (slot->waiting == 0 && slot->wanted) {
+        if (is_ready(run, slot)) {
             if (slot->node) {
                 tn__run_push(run, i);
             } else if (!finish_leaf(run, slot)) {
@@ -539,33 +567,7 @@ static void leave_run(void) {
     }
 }
 
-tn_status tn_backward_from(tn_tensor *const *roots, tn_tensor *const *grads, int n,
-                           bool retain_graph) {
-    if (!check_roots(roots, grads, n, "backward") || !enter_run("backward")) {
-        return tn_error();
-    }
-    tn__run run = {.accumulate = true, .retain_graph = retain_graph};
-    run.profile = tn__profiled() ? tn__profile_run_begin() : NULL;
-    tn__grad_self.accumulating++;
-    {
-        TN_SCOPE;
-        TN_NO_GRAD;
-        if (discover_graph(&run, roots, n) && start_roots(&run, roots, grads, n)) {
-            run_ready_nodes(&run);
-        }
-        tn__profile_run_end(run.profile);
-        tn__run_finish(&run);
-    }
-    tn__grad_self.accumulating--;
-    leave_run();
-    return tn_error();
-}
-
-tn_status tn_backward(tn_tensor *loss) {
-    return tn_backward_from(&loss, NULL, 1, false);
-}
-
-/* The order for marking what leads to a captured slot. Every edge points from a younger slot to an
+/* The order for marking what leads to a chosen slot. Every edge points from a younger slot to an
  * older one, so one pass from the oldest node on is enough; leaves come first. */
 static int by_age(const void *a, const void *b) {
     const tn__slot *x = *(tn__slot *const *)a, *y = *(tn__slot *const *)b;
@@ -584,10 +586,11 @@ static bool mark_wanted(tn__run *run) {
     qsort(order, (size_t)run->count, sizeof *order, by_age);
     for (int i = 0; i < run->count; i++) {
         tn__slot *slot = order[i];
-        slot->wanted = slot->captured;
+        slot->wanted |= slot->captured;
         for (int k = 0; slot->node && k < slot->node->inputs; k++) {
             const tn__slot *far = far_slot(run, &slot->node->edges[k]);
             slot->wanted |= far && far->wanted;
+            slot->early |= far && far->early;
         }
     }
     free(order);
@@ -598,17 +601,54 @@ static int input_slot(const tn__run *run, const tn_tensor *input) {
     return tn__run_find(run, input->node ? (const void *)input->node : (const void *)input);
 }
 
-static bool choose_inputs(tn__run *run, tn_tensor *const *inputs, int n) {
+/* first: for the first half. */
+static bool choose_inputs(tn__run *run, tn_tensor *const *inputs, int n, bool first) {
     for (int i = 0; i < n; i++) {
         if (!tn__readable(inputs[i], "grad")) {
             return false;
         }
         int slot = input_slot(run, inputs[i]);
         if (slot >= 0) {
-            run->slots[slot].captured = true;
+            run->slots[slot].captured = !run->accumulate;
+            run->slots[slot].early |= first;
         }
     }
-    return mark_wanted(run);
+    return true;
+}
+
+/* Runs what is due, after discovering it from the roots (NULL: the second half). */
+static void accumulate_due(tn__run *run, tn_tensor *const *roots, tn_tensor *const *grads, int n,
+                           tn_tensor *input) {
+    run->profile = tn__profiled() ? tn__profile_run_begin() : NULL;
+    tn__grad_self.accumulating++;
+    {
+        TN_SCOPE;
+        TN_NO_GRAD;
+        if (!roots ||
+            (discover_graph(run, roots, n) && (!input || choose_inputs(run, &input, 1, true)) &&
+             (!run->halved || mark_wanted(run)) && start_roots(run, roots, grads, n))) {
+            run_ready_nodes(run);
+        }
+        tn__profile_run_end(run->profile);
+        if (!run->halved || run->second || tn__pending()) {
+            tn__run_finish(run);
+        }
+    }
+    tn__grad_self.accumulating--;
+    leave_run();
+}
+
+tn_status tn_backward_from(tn_tensor *const *roots, tn_tensor *const *grads, int n,
+                           bool retain_graph) {
+    if (check_roots(roots, grads, n, "backward") && enter_run("backward")) {
+        tn__run run = {.accumulate = true, .retain_graph = retain_graph};
+        accumulate_due(&run, roots, grads, n, NULL);
+    }
+    return tn_error();
+}
+
+tn_status tn_backward(tn_tensor *loss) {
+    return tn_backward_from(&loss, NULL, 1, false);
 }
 
 static bool collect_gradients(tn__run *run, tn_tensor *const *inputs, int n, tn_tensor **results,
@@ -632,6 +672,32 @@ tn_grad_options tn_grad_defaults(void) {
     return (tn_grad_options){.from_defaults = true};
 }
 
+/* As accumulate_due. inputs: those of this half. */
+static void capture_due(tn__run *run, tn_tensor *const *roots, tn_tensor *const *grads, int n,
+                        tn_tensor *const *inputs, int inputs_n, tn_tensor **results,
+                        bool allow_unused) {
+    run->profile = tn__profiled() ? tn__profile_run_begin() : NULL;
+    {
+        TN_SCOPE;
+        bool before = tn_grad_mode_begin(run->create_graph);
+        bool ok = !roots ||
+                  (discover_graph(run, roots, n) && choose_inputs(run, inputs, inputs_n, true) &&
+                   choose_inputs(run, run->later, run->later_n, false) && mark_wanted(run) &&
+                   start_roots(run, roots, grads, n));
+        ok = ok && run_ready_nodes(run) &&
+             collect_gradients(run, inputs, inputs_n, results, allow_unused);
+        tn_grad_mode_end(&before);
+        tn__profile_run_end(run->profile);
+        if (!run->halved || run->second || !ok) {
+            tn__run_finish(run);
+        }
+        for (int i = 0; i < inputs_n && !ok; i++) {
+            results[i] = tn_inert();
+        }
+    }
+    leave_run();
+}
+
 tn_status tn_grad(tn_tensor *const *roots, tn_tensor *const *grads, int n, tn_tensor *const *inputs,
                   int inputs_n, tn_tensor **results, tn_grad_options options) {
     for (int i = 0; results && i < inputs_n; i++) {
@@ -644,25 +710,92 @@ tn_status tn_grad(tn_tensor *const *roots, tn_tensor *const *grads, int n, tn_te
     if (!inputs || !results || inputs_n < 1) {
         return tn__raise(TN_EVALUE, "grad", "there are no inputs");
     }
-    if (!enter_run("grad")) {
-        return tn_error();
+    if (enter_run("grad")) {
+        tn__run run = {.create_graph = options.create_graph,
+                       .retain_graph = options.retain_graph || options.create_graph};
+        capture_due(&run, roots, grads, n, inputs, inputs_n, results, options.allow_unused);
     }
-    tn__run run = {.create_graph = options.create_graph,
-                   .retain_graph = options.retain_graph || options.create_graph};
-    run.profile = tn__profiled() ? tn__profile_run_begin() : NULL;
-    {
-        TN_SCOPE;
-        bool before = tn_grad_mode_begin(options.create_graph);
-        bool ok = discover_graph(&run, roots, n) && choose_inputs(&run, inputs, inputs_n) &&
-                  start_roots(&run, roots, grads, n) && run_ready_nodes(&run) &&
-                  collect_gradients(&run, inputs, inputs_n, results, options.allow_unused);
-        tn_grad_mode_end(&before);
-        tn__profile_run_end(run.profile);
-        tn__run_finish(&run);
-        for (int i = 0; i < inputs_n && !ok; i++) {
-            results[i] = tn_inert();
-        }
-    }
-    leave_run();
     return tn_error();
+}
+
+/* ---- In halves ------------------------------------------------------------------------------- */
+
+/* On the heap, for the second half; NULL after raising. */
+static tn__run *halved_run(tn_tensor *const *roots, tn_tensor *const *grads, int n,
+                           bool accumulate) {
+    const char *operation = accumulate ? "backward" : "grad";
+    if (!check_roots(roots, grads, n, operation)) {
+        return NULL;
+    }
+    tn__run *run = tn__calloc_for(1, sizeof(*run), operation);
+    if (!run || !enter_run(operation)) {
+        free(run);
+        return NULL;
+    }
+    *run = (tn__run){.accumulate = accumulate, .halved = true};
+    return run;
+}
+
+/* The run, for its second half; NULL if the first has failed. */
+static tn__run *rest_of(tn__run *run) {
+    if (!tn__pending()) {
+        return run;
+    }
+    tn__rest_free(run);
+    return NULL;
+}
+
+static bool enter_rest(tn__run *rest, const char *operation) {
+    rest->second = true;
+    return !tn__pending() && enter_run(operation);
+}
+
+tn__run *tn__backward_input(tn_tensor *root, tn_tensor *grad, tn_tensor *input) {
+    tn__run *run = halved_run(&root, &grad, 1, true);
+    if (run) {
+        accumulate_due(run, &root, &grad, 1, input);
+    }
+    return rest_of(run);
+}
+
+tn_status tn__backward_rest(tn__run *rest) {
+    if (enter_rest(rest, "backward")) {
+        accumulate_due(rest, NULL, NULL, 0, NULL);
+    }
+    tn__rest_free(rest);
+    return tn_error();
+}
+
+tn__run *tn__grad_inputs(tn_tensor *const *roots, tn_tensor *const *grads, int n,
+                         tn_tensor *const *inputs, int inputs_n, tn_tensor *const *later,
+                         int later_n, tn_tensor **results) {
+    tn__run *run = halved_run(roots, grads, n, false);
+    if (run) {
+        run->later = tn__calloc_for((size_t)later_n + 1, sizeof(tn_tensor *), "grad");
+        for (int i = 0; i < later_n && run->later; i++) {
+            run->later[run->later_n++] = tn_keep(later[i]);
+        }
+        capture_due(run, roots, grads, n, inputs, inputs_n, results, true);
+    }
+    return rest_of(run);
+}
+
+tn_status tn__grad_rest(tn__run *rest, tn_tensor **results) {
+    if (enter_rest(rest, "grad")) {
+        capture_due(rest, NULL, NULL, 0, rest->later, rest->later_n, results, true);
+    }
+    tn__rest_free(rest);
+    return tn_error();
+}
+
+tn__run **tn__rule_rest(const tn_op_grad *g) {
+    tn__run *run = current_run;
+    int index = run && run->halved ? tn__run_find(run, g->node) : -1;
+    tn__slot *slot = index < 0 ? NULL : &run->slots[index];
+    bool both = slot && slot->early && (run->second || leaves_some(run, slot));
+    return both ? &slot->rest : NULL;
+}
+
+bool tn__rule_later(const tn_op_grad *g, int i) {
+    return is_left(current_run, far_slot(current_run, &g->node->edges[i]));
 }

@@ -5,7 +5,11 @@
  * Backward runs the forward again, recorded, with the random numbers of the first time, and
  * differentiates it with tn_grad. The node returns the parameters' gradients, and the outer
  * backward adds them to those from elsewhere.
+ *
+ * In a backward in halves (halves.h) the forward is repeated once, in the first. Its graph is kept
+ * until the second, so that what recompute saved is in memory in between.
  */
+#include "autograd/halves.h"
 #include "autograd/leaf.h"
 #include "autograd/links.h"
 #include "autograd/mode.h"
@@ -44,53 +48,99 @@ static tn_values run_again(const recompute_args *args, tn_values in) {
 }
 
 /* An input for the second forward: detached, unless its history is to be differentiated as well. */
-static tn_tensor *fresh_input(tn_op_grad *g, int i) {
+static tn_tensor *fresh_input(tn_op_grad *g, int i, bool rest) {
     tn_tensor *t = tn_op_saved_input(g, i);
     if (!t || t->inert) {
         return t;
     }
-    if (!g->wants[i]) {
+    if (!g->wants[i] && !(rest && tn__rule_later(g, i))) {
         return t->node ? tn_detach(t) : t;
     }
     return tn_grad_mode() ? tn__ops.identity(t) : tn_set_requires_grad(tn_detach(t), true);
 }
 
-static void give_gradients(tn_op_grad *g, tn_values in, tn_values out) {
+/* What input i of the node is in the repeated graph, if its gradient is needed: now, or in the
+ * second half. Else NULL. */
+static tn_tensor *chosen_input(const tn_op_grad *g, tn_values in, int i, bool later) {
     const recompute_args *args = g->args;
+    bool needed = later ? tn__rule_later(g, i) : g->wants[i];
+    return !needed ? NULL : i < args->inputs ? in.v[i] : g->node->edges[i].leaf;
+}
+
+static int list_inputs(const tn_op_grad *g, tn_values in, bool later, tn_tensor **chosen) {
+    int count = 0;
+    for (int i = 0; i < g->inputs; i++) {
+        tn_tensor *t = chosen_input(g, in, i, later);
+        if (t) {
+            chosen[count++] = t;
+        }
+    }
+    return count;
+}
+
+/* The gradients of the inputs that are listed for this call, in their order. */
+static void give_listed(tn_op_grad *g, tn_tensor *const *made) {
+    const recompute_args *args = g->args;
+    for (int i = 0; i < g->inputs; i++) {
+        if (g->wants[i] && (i < args->inputs || g->node->edges[i].leaf)) {
+            tn_op_give(g, i, *made++);
+        }
+    }
+}
+
+/* rest: as of tn__rule_rest. */
+static void give_gradients(tn_op_grad *g, tn_values in, tn_values out, tn__run **rest) {
     tn_tensor *roots[TN_MAX_VALUES], *grads[TN_MAX_VALUES];
-    int n = 0, count = 0;
+    int n = 0;
     for (int i = 0; i < out.n; i++) {
         if (g->dout[i] && tn_requires_grad(out.v[i])) {
             roots[n] = out.v[i];
             grads[n++] = g->dout[i];
         }
     }
-    tn_tensor **chosen = tn__malloc_for((size_t)g->inputs * 2 * sizeof(tn_tensor *), "recompute");
-    int *index = tn__malloc_for((size_t)g->inputs * sizeof *index, "recompute");
-    for (int i = 0; chosen && index && i < g->inputs; i++) {
-        tn_tensor *t = i < args->inputs ? in.v[i] : g->node->edges[i].leaf;
-        if (g->wants[i] && t) {
-            index[count] = i;
-            chosen[count++] = t;
-        }
+    size_t inputs = (size_t)g->inputs;
+    tn_tensor **chosen = tn__malloc_for(3 * inputs * sizeof(tn_tensor *), "recompute");
+    if (!chosen) {
+        return;
     }
+    int count = list_inputs(g, in, false, chosen);
+    tn_tensor **made = chosen + inputs, **later = made + inputs;
     tn_grad_options options =
         TN_WITH(tn_grad, .create_graph = tn_grad_mode(), .allow_unused = true);
-    if (n > 0 && count > 0 &&
-        tn_grad(roots, grads, n, chosen, count, chosen + g->inputs, options) == TN_OK) {
-        for (int k = 0; k < count; k++) {
-            tn_op_give(g, index[k], chosen[g->inputs + k]);
-        }
+    if (n > 0 && count > 0 && rest) {
+        int later_n = list_inputs(g, in, true, later);
+        *rest = tn__grad_inputs(roots, grads, n, chosen, count, later, later_n, made);
+    } else if (n > 0 && count > 0) {
+        tn_grad(roots, grads, n, chosen, count, made, options);
+    }
+    if (n > 0 && count > 0 && !tn__pending()) {
+        give_listed(g, made);
     }
     free(chosen);
-    free(index);
+}
+
+/* The second half. */
+static void give_rest(tn_op_grad *g, tn__run **rest) {
+    tn_tensor **made = tn__malloc_for((size_t)g->inputs * sizeof(tn_tensor *), "recompute");
+    if (made && tn__grad_rest(*rest, made) == TN_OK) {
+        give_listed(g, made);
+    }
+    if (made) { /* freed */
+        *rest = NULL;
+    }
+    free(made);
 }
 
 static void recompute_backward(tn_op_grad *g) {
     const recompute_args *args = g->args;
+    tn__run **rest = tn__rule_rest(g);
+    if (rest && *rest) {
+        give_rest(g, rest);
+        return;
+    }
     tn_values in = {.n = args->inputs};
     for (int i = 0; i < in.n; i++) {
-        in.v[i] = fresh_input(g, i);
+        in.v[i] = fresh_input(g, i, rest != NULL);
         if (in.v[i] && in.v[i]->inert) {
             return;
         }
@@ -101,7 +151,7 @@ static void recompute_backward(tn_op_grad *g) {
                   out.n, g->outputs);
     }
     if (!tn__pending()) {
-        give_gradients(g, in, out);
+        give_gradients(g, in, out, rest);
     }
 }
 

@@ -1,6 +1,7 @@
 /* A run's table of slots, its queue of ready nodes, and the sums in between. */
 #include "autograd/run.h"
 
+#include "autograd/halves.h"
 #include "autograd/links.h"
 #include "core/memory.h"
 
@@ -67,7 +68,8 @@ int tn__run_slot(tn__run *run, tn_node *node, tn_tensor *leaf, bool *fresh) {
         return -1;
     }
     tn__slot *slot = &run->slots[run->count];
-    *slot = (tn__slot){.key = key, .node = node, .leaf = leaf, .wanted = run->accumulate};
+    *slot = (tn__slot){
+        .key = key, .node = node, .leaf = leaf, .wanted = run->accumulate, .early = !run->halved};
     table_insert(run->table, run->table_size, run->slots, run->count);
     return run->count++;
 }
@@ -159,6 +161,7 @@ void tn__run_finish(tn__run *run) {
         for (int k = 0; k < TN_OP_OUTPUTS; k++) {
             tn_release(run->slots[i].grad[k]);
         }
+        tn__rest_free(run->slots[i].rest);
         if (run->slots[i].root && run->slots[i].node) {
             tn__node_release(run->slots[i].node);
         } else if (run->slots[i].root) {
@@ -168,4 +171,16 @@ void tn__run_finish(tn__run *run) {
     free(run->slots);
     free(run->table);
     free(run->heap);
+    for (int i = 0; i < run->later_n; i++) {
+        tn_release(run->later[i]);
+    }
+    free(run->later);
+    *run = (tn__run){0};
+}
+
+void tn__rest_free(tn__run *rest) {
+    if (rest) {
+        tn__run_finish(rest);
+        free(rest);
+    }
 }

@@ -14,10 +14,12 @@ typedef struct tn__slot {
     const void *key; /* tn_node or tn_tensor */
     tn_node *node;   /* or NULL: a leaf */
     tn_tensor *leaf;
-    bool root;                      /* the run holds a reference, which keeps all it leads to */
-    int waiting;                    /* edges whose gradient has not arrived */
-    bool wanted;                    /* tn_grad: leads to a chosen input (always true in backward) */
-    bool captured;                  /* tn_grad: is a chosen input, or made one */
+    bool root;            /* the run holds a reference, which keeps all it leads to */
+    int waiting;          /* edges whose gradient has not arrived */
+    bool wanted;          /* tn_grad: leads to a chosen input (always true in backward) */
+    bool captured;        /* tn_grad: is a chosen input, or made one */
+    bool early;           /* in halves: leads to an input of the first (else always true) */
+    struct tn__run *rest; /* in halves: of the graph that the node's rule ran; or NULL */
     tn_tensor *grad[TN_OP_OUTPUTS]; /* sums so far; one reference each */
 } tn__slot;
 
@@ -30,7 +32,10 @@ typedef struct tn__run {
     int *heap; /* slots of ready nodes, the youngest on top */
     int heap_count;
     bool create_graph, retain_graph;
-    bool accumulate; /* backward: leaves accumulate; otherwise chosen inputs are captured */
+    bool accumulate;     /* backward: leaves accumulate; otherwise chosen inputs are captured */
+    bool halved, second; /* runs in halves (halves.h); the second is running */
+    tn_tensor **later;   /* [later_n] what tn_grad captures in the second; one reference each */
+    int later_n;
     struct tn__profile_run *profile; /* NULL: the profiler is off */
 } tn__run;
 
@@ -48,7 +53,7 @@ bool tn__run_reserve_heap(tn__run *run); /* once, after discovery: for all slots
 void tn__run_push(tn__run *run, int slot);
 int tn__run_pop(tn__run *run); /* -1: empty */
 
-void tn__run_finish(tn__run *run);
+void tn__run_finish(tn__run *run); /* leaves an empty one */
 
 /* Runs a node's rule on the gradients in its slot. In its own scope; din[i] are references that the
  * caller owns. */

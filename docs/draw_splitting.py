@@ -283,7 +283,7 @@ def step_of(events, name, k, ranks):
     waits = [e for e in here if e["name"].startswith("wait for ")]
     row = []
     for e in here:
-        found = re.fullmatch(r"([FB])(\d+)\.(\d+)", e["name"])
+        found = re.fullmatch(r"([FBIW])(\d+)\.(\d+)", e["name"])
         if found:
             begin = max([w["ts"] + w["dur"] for w in waits if e["ts"] <= w["ts"] < e["ts"] + e["dur"]], default=e["ts"])
             what, stage, micro = found[1], int(found[2]), int(found[3])

@@ -48,6 +48,7 @@ typedef struct tn__strategy {
     const char *name;                         /* "data parallelism" */
     void (*no_sync)(void *state, int change); /* backwards in the scope stay on this rank */
     void (*whole)(void *state, int change);   /* in the scope the whole module is here */
+    void (*hold)(void *state, int change);    /* in the scope what has been gathered stays */
     void (*flush)(void *state);               /* sends what no_sync has kept: tn_sync_gradients */
     tn__round (*round)(const void *state);
 } tn__strategy;

@@ -53,11 +53,11 @@ static bool read_word(tn_spread_options *o, char *word) {
     char *value = strchr(word, '=');
     if (!value) {
         bool sequence = strcmp(word, "sequence") == 0, keys = strcmp(word, "keys") == 0;
-        bool gpipe = strcmp(word, "gpipe") == 0;
+        bool gpipe = strcmp(word, "gpipe") == 0, halves = strcmp(word, "zb_h1") == 0;
         o->tensor.sequence |= sequence;
         o->context = keys ? TN_CP_KEYS : o->context;
-        o->pipeline.kind = gpipe ? TN_PIPE_GPIPE : o->pipeline.kind;
-        return sequence || keys || gpipe;
+        o->pipeline.kind = gpipe ? TN_PIPE_GPIPE : halves ? TN_PIPE_ZERO_BUBBLE : o->pipeline.kind;
+        return sequence || keys || gpipe || halves;
     }
     *value++ = '\0';
     if (strcmp(word, "stage") == 0) {
@@ -95,7 +95,7 @@ tn_status tn_spread_read(tn_spread_options *o, const char *mesh) {
             return tn__raise(
                 TN_EVALUE, "spread_read",
                 "\"%s\" of \"%s\" is not one of pp=N, dp=N, shard=N, cp=N, tp=N (dp=all, "
-                "shard=all), stage=1|2|3, sequence, keys, gpipe, chunks=N, with "
+                "shard=all), stage=1|2|3, sequence, keys, gpipe, zb_h1, chunks=N, with "
                 "commas between",
                 given, mesh);
         }
@@ -167,11 +167,14 @@ static bool attach_all(tn_spread *s, bool shards) {
 /* Ranks with different meshes would wait for each other in different groups. False after raising;
  * *differ: on all ranks. */
 static bool compare_ranks(tn_module *m, tn_group *world, const tn_spread_options *o, bool *differ) {
+    tn_pipe_kind kind = o->pipeline.kind;
     char mesh[128];
     snprintf(mesh, sizeof(mesh), "pp=%d,dp=%d,shard=%d,cp=%d,tp=%d%s%s,stage=%d,chunks=%d%s", o->pp,
              o->dp, o->shard, o->cp, o->tp, o->tensor.sequence ? ",sequence" : "",
              o->context == TN_CP_KEYS ? ",keys" : "", o->sharding.stage, o->pipeline.chunks,
-             o->pipeline.kind == TN_PIPE_GPIPE ? ",gpipe" : "");
+             kind == TN_PIPE_GPIPE         ? ",gpipe"
+             : kind == TN_PIPE_ZERO_BUBBLE ? ",zb_h1"
+                                           : "");
     return tn__parallel_compare(m, world, mesh, "spread", differ);
 }
 

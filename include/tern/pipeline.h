@@ -36,12 +36,14 @@ typedef enum tn_pipe_kind {
      * wait, more messages. The number of micro-batches is a multiple of the number of ranks. */
     TN_PIPE_INTERLEAVED,
     /* 1F1B in which backward is two actions, so that the gradients of weights fill the gaps (ZB-H1;
-     * Qi et al. 2023, arXiv:2401.10241). Only to draw and simulate: tn_pipeline_new has no such
-     * backward. */
+     * Qi et al. 2023, arXiv:2401.10241): a third of its bubble. What the second reads stays until
+     * then, also of modules that are recomputed, and whole parameters (tn_fsdp) to the step's end.
+     */
     TN_PIPE_ZERO_BUBBLE
 } tn_pipe_kind;
 
-/* 'F': forward; 'B': backward, or its halves, 'I': of the stage's input, 'W': of its weights. */
+/* 'F': forward; 'B': backward, or its halves, 'I': of the stage's input, 'W': of its weights. The
+ * first stage's input has no gradient: there W is all of it. */
 typedef struct tn_pipe_action {
     char what;
     int stage, micro;
@@ -112,9 +114,8 @@ TN_API tn_pipeline_options tn_pipeline_defaults(void);
  * and the options' schedule and user, must live as long as m, to which the result belongs.
  *
  * NULL after an error. TN_EVALUE: m has no parts, fewer parts than stages, cuts that do not ascend,
- * a parameter outside all parts, a schedule that is not complete; TN_EUNSUPPORTED:
- * TN_PIPE_ZERO_BUBBLE; TN_ESTATE: m is cut or parallel already, an optimiser holds a parameter, or
- * a schedule cannot end; TN_EMISMATCH. */
+ * a parameter outside all parts, a schedule that is not complete; TN_ESTATE: m is cut or parallel
+ * already, an optimiser holds a parameter, or a schedule cannot end; TN_EMISMATCH. */
 typedef struct tn_pipeline tn_pipeline;
 TN_API tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options options);
 

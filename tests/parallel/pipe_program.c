@@ -47,8 +47,8 @@ int main(int argc, char **argv) {
     sleep_forward = argc > 2 ? atof(argv[2]) / 1000 : sleep_forward;
     sleep_run runs[SLEEP_RUNS];
     memcpy(runs, sleep_runs, sizeof(runs));
-    for (int i = 0; i < SLEEP_ZERO_BUBBLE; i++) {
-        sleep_measure(&runs[i], world, 3);
+    for (int i = 0; i < SLEEP_RUNS; i++) {
+        sleep_measure(&runs[i], world, 2); /* of all runs, as many as the flight recorder holds */
     }
     char path[4096];
     snprintf(path, sizeof(path), "%s/rank-%d.json", argv[1], tn_group_rank(world));

@@ -118,7 +118,7 @@ for rank in range(4):
     second = [f"{a[0]}+{a[1]}" for a in forwards + backwards]
     expect(lanes[f"Interleaved 1F1B, rank {rank}"], dict.fromkeys(forwards + backwards + second, 1), f"interleaved, rank {rank}")
     expect(lanes[f"ZB-H1, rank {rank}"], {f"{what}{i}": 1 for what in "FIW" for i in range(8)}, f"ZB-H1, rank {rank}")
-expected = 4 * 8 * (2 * (2 + 2 + 4) + 3)  # what was measured is simulated, too
+expected = 4 * 8 * 2 * (2 + 2 + 4 + 3)  # measured and simulated
 if drawn != expected or len(lanes) != 16:
     sys.exit(f"{drawn} bars instead of {expected}, in {len(lanes)} lanes")
 if not waited > 20:

@@ -226,6 +226,19 @@ static pipe_run check_run(pipe_run r) {
 
 /* ---- Bits ------------------------------------------------------------------------------------ */
 
+static const tn_pipe_kind kinds[] = {TN_PIPE_1F1B, TN_PIPE_INTERLEAVED, TN_PIPE_ZERO_BUBBLE};
+
+/* Forwards whose backward, or second half of it, is still to come. */
+static int most_alive(const tn_pipe_schedule *s, int rank) {
+    int alive = 0, most = 0;
+    for (int i = 0; i < s->counts[rank]; i++) {
+        char what = s->rows[rank][i].what;
+        alive += what == 'F' ? 1 : what == 'I' ? 0 : -1;
+        most = alive > most ? alive : most;
+    }
+    return most;
+}
+
 static void every_schedule(void **state) {
     (void)state;
     static const struct {
@@ -238,6 +251,9 @@ static void every_schedule(void **state) {
         {TN_PIPE_1F1B, 6, 1, 1},        {TN_PIPE_GPIPE, 2, 1, 4},
         {TN_PIPE_GPIPE, 4, 1, 3},       {TN_PIPE_INTERLEAVED, 2, 2, 4},
         {TN_PIPE_INTERLEAVED, 2, 3, 8}, {TN_PIPE_INTERLEAVED, 3, 2, 6},
+        {TN_PIPE_ZERO_BUBBLE, 1, 1, 3}, {TN_PIPE_ZERO_BUBBLE, 2, 1, 2},
+        {TN_PIPE_ZERO_BUBBLE, 2, 1, 5}, {TN_PIPE_ZERO_BUBBLE, 3, 1, 2},
+        {TN_PIPE_ZERO_BUBBLE, 3, 1, 4}, {TN_PIPE_ZERO_BUBBLE, 4, 1, 8},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         pipe_run r = run_of(true, cases[i].ranks, cases[i].micros);
@@ -249,6 +265,9 @@ static void every_schedule(void **state) {
         tn_pipe_outcome o;
         assert_int_equal(tn_pipe_simulate(s, (tn_pipe_cost){1, 1, 1, 0}, &o, NULL), TN_OK);
         assert_int_equal(r.alive[0], o.alive);
+        for (int rank = 0; rank < r.ranks; rank++) {
+            assert_int_equal(r.alive[rank], most_alive(s, rank));
+        }
         tn_pipe_schedule_free(s);
     }
 }
@@ -263,23 +282,29 @@ static void low_precision_recompute_and_deferred(void **state) {
         r.kind = i & 1 ? TN_PIPE_1F1B : TN_PIPE_INTERLEAVED;
         r.chunks = i & 1 ? 1 : 2;
         check_run(r);
+        r = run_of(true, i & 4 ? 3 : 2, 4);
+        r.bf16 = i & 1;
+        r.recompute = i & 2;
+        r.kind = TN_PIPE_ZERO_BUBBLE;
+        check_run(r);
     }
 }
 
 /* A backward calls the stage again, long after its forward. */
 static void recompute_of_the_whole(void **state) {
     (void)state;
-    for (int chunks = 1; chunks <= 2; chunks++) {
+    for (int i = 0; i < 3; i++) {
         pipe_run r = run_of(true, 2, 4);
         r.whole = true;
-        r.chunks = chunks;
-        r.kind = chunks == 1 ? TN_PIPE_1F1B : TN_PIPE_INTERLEAVED;
+        r.kind = kinds[i];
+        r.chunks = r.kind == TN_PIPE_INTERLEAVED ? 2 : 1;
+        check_run(r);
+        r = run_of(false, 2, 4);
+        r.whole = true;
+        r.kind = r.chunks == 1 ? kinds[i] : TN_PIPE_1F1B;
+        r.shape.dropout = 0.2;
         check_run(r);
     }
-    pipe_run r = run_of(false, 2, 4);
-    r.whole = true;
-    r.shape.dropout = 0.2;
-    check_run(r);
 }
 
 /* A GPT is tied and has dropout. */
@@ -289,6 +314,8 @@ static void tied_weights_and_dropout(void **state) {
         pipe_run r = run_of(false, i & 1 ? 3 : 2, 4);
         r.shape.dropout = 0.2;
         r.recompute = i & 2;
+        check_run(r);
+        r.kind = TN_PIPE_ZERO_BUBBLE;
         check_run(r);
     }
     pipe_run r = run_of(true, 4, 4);
@@ -311,12 +338,14 @@ static void ties_that_lack_gradients(void **state) {
 static void beside_data_parallelism(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
-        for (int chunks = 1; chunks <= 2; chunks++) {
+        for (int i = 0; i < 3; i++) {
             pipe_run r = run_of(true, 2, 4);
             r.data = 2;
             r.stage = stage;
-            r.chunks = chunks;
-            r.kind = chunks == 1 ? TN_PIPE_1F1B : TN_PIPE_INTERLEAVED;
+            r.kind = kinds[i];
+            r.chunks = r.kind == TN_PIPE_INTERLEAVED ? 2 : 1;
+            check_run(r);
+            r.recompute = r.bf16 = r.kind == TN_PIPE_ZERO_BUBBLE;
             check_run(r);
         }
         pipe_run r = run_of(false, 2, 2); /* tied */

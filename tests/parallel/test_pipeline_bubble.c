@@ -4,12 +4,10 @@
 
 #include <math.h>
 
-enum { RUNS = SLEEP_ZERO_BUBBLE }; /* those that can run */
-
 /* All at once, each on ranks of its own: a sleeping rank needs no core. */
 static void measure_ranks(tn_group *world, void *user) {
     tn_mesh *mesh =
-        tn_mesh_new(world, 2, (int[]){RUNS, SLEEP_RANKS}, (const char *const[]){"run", "pp"});
+        tn_mesh_new(world, 2, (int[]){SLEEP_RUNS, SLEEP_RANKS}, (const char *const[]){"run", "pp"});
     sleep_run *runs = user, *r = &runs[tn_group_rank(tn_mesh_group(mesh, "run"))], mine = *r;
     tn_group *pp = tn_mesh_group(mesh, "pp");
     sleep_measure(&mine, pp, 1);
@@ -34,20 +32,20 @@ static bool step_fits(sleep_run *r) {
  * receiver. Where even the sleeps of a step are late by 5 %, it says nothing. */
 static void steps_take_the_simulated_time(void **state) {
     (void)state;
-    bool fits[RUNS] = {false}, undisturbed[RUNS] = {false};
-    int left = RUNS;
+    bool fits[SLEEP_RUNS] = {false}, undisturbed[SLEEP_RUNS] = {false};
+    int left = SLEEP_RUNS;
     for (int try = 0; try < 2 && left > 0; try++) {
         sleep_run runs[SLEEP_RUNS];
         memcpy(runs, sleep_runs, sizeof(runs));
-        run_ok(RUNS * SLEEP_RANKS, measure_ranks, runs);
+        run_ok(SLEEP_RUNS * SLEEP_RANKS, measure_ranks, runs);
         left = 0;
-        for (int i = 0; i < RUNS; i++) {
+        for (int i = 0; i < SLEEP_RUNS; i++) {
             fits[i] |= step_fits(&runs[i]);
             undisturbed[i] |= runs[i].took <= 1.05 * sleep_forward;
             left += !fits[i];
         }
     }
-    for (int i = 0; i < RUNS; i++) {
+    for (int i = 0; i < SLEEP_RUNS; i++) {
         if (!fits[i] && undisturbed[i]) {
             fail_msg("%s: no step took the simulated time", sleep_runs[i].name);
         }

@@ -14,6 +14,8 @@ static mesh_shape small_shape(void) {
 
 /* ---- Attaching ------------------------------------------------------------------------------- */
 
+static tn_pipe_schedule *own_schedule;
+
 typedef struct refusal {
     void (*spoil)(void *m, tn_group *world, tn_pipeline_options *o);
     tn_status status;
@@ -32,10 +34,16 @@ static void with_pipeline(void *m, tn_group *world, tn_pipeline_options *o) {
     (void)o;
     tn_pipeline_new(m, world, tn_pipeline_defaults());
 }
-static void in_halves(void *m, tn_group *world, tn_pipeline_options *o) {
+static void two_halves_each(void *m, tn_group *world, tn_pipeline_options *o) {
     (void)m;
     (void)world;
     o->kind = TN_PIPE_ZERO_BUBBLE;
+    o->chunks = 2;
+}
+static void weights_first(void *m, tn_group *world, tn_pipeline_options *o) {
+    (void)m;
+    (void)world;
+    o->schedule = own_schedule;
 }
 static void without_parts(void *m, tn_group *world, tn_pipeline_options *o) {
     (void)m;
@@ -115,7 +123,8 @@ static void what_cannot_be_laid_out(void **state) {
         {with_ddp, TN_ESTATE, "is under data parallelism already"},
         {with_tensor, TN_ESTATE, "is split over ranks already"},
         {with_pipeline, TN_ESTATE, "is split over ranks already"},
-        {in_halves, TN_EUNSUPPORTED, "backward in halves"},
+        {two_halves_each, TN_EVALUE, "only with TN_PIPE_INTERLEAVED"},
+        {weights_first, TN_ESTATE, "rank 1 at W1.0 wait for each other"},
         {without_parts, TN_EVALUE, "6 parts has not enough for 8 stages"},
         {cuts_beyond, TN_EVALUE, "stage 1 with 6, of 6 parts"},
         {cuts_differ, TN_EMISMATCH,
@@ -125,9 +134,11 @@ static void what_cannot_be_laid_out(void **state) {
         {zero_options, TN_EVALUE, "tn_pipeline_defaults"},
         {two_stages_each, TN_EVALUE, "only with TN_PIPE_INTERLEAVED"},
     };
+    own_schedule = tn_pipe_schedule_read("F0.0 I0.0 W0.0\nF1.0 W1.0 I1.0");
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         run_ok(2, refuse_layout, &cases[i]);
     }
+    tn_pipe_schedule_free(own_schedule);
 }
 
 enum { LONG_STAGES = 300 };
@@ -233,8 +244,9 @@ static void fails_in_step(tn_group *world, void *user) {
     int copies = tn_group_size(world) / RANKS;
     tn_mesh *mesh =
         tn_mesh_new(world, 2, (int[]){RANKS, copies}, (const char *const[]){"pp", "dp"});
-    tn_pipeline *p = tn_pipeline_new(&m, tn_mesh_group(mesh, "pp"),
-                                     TN_WITH(tn_pipeline, .on_action = fail_at, .user = f));
+    tn_pipeline_options o = TN_WITH(tn_pipeline, .on_action = fail_at, .user = f);
+    o.kind = strchr("IW", f->at.what) ? TN_PIPE_ZERO_BUBBLE : TN_PIPE_1F1B;
+    tn_pipeline *p = tn_pipeline_new(&m, tn_mesh_group(mesh, "pp"), o);
     if (copies > 1) {
         tn_ddp(&m, tn_mesh_group(mesh, "dp"), tn_ddp_defaults());
     }
@@ -263,11 +275,13 @@ static void an_error_ends_all(void **state) {
     (void)state;
     for (int rank = 0; rank < RANKS; rank++) {
         for (int micro = 0; micro < 4; micro++) {
-            failing f = {{micro % 2 ? 'B' : 'F', 0, micro}, rank, false};
-            run_ok(RANKS, fails_in_step, &f);
-            f.rank = 2 * rank; /* of the same stage */
-            f.beside = true;
-            run_ok(2 * RANKS, fails_in_step, &f);
+            for (int halves = 0; halves < 2; halves++) {
+                failing f = {{(halves ? "IW" : "FB")[micro % 2], 0, micro}, rank, false};
+                run_ok(RANKS, fails_in_step, &f);
+                f.rank = 2 * rank; /* of the same stage */
+                f.beside = true;
+                run_ok(2 * RANKS, fails_in_step, &f);
+            }
         }
     }
 }
@@ -464,7 +478,13 @@ static void attaches_short(tn_group *world, void *user) {
 }
 
 /* Allocation `at` of a second step, which finds gradients of a tied parameter, fails on a rank. */
-static void steps_short(tn_group *world, void *at) {
+typedef struct shortage {
+    int64_t at;
+    bool halves; /* ZB-H1, with blocks that are recomputed */
+} shortage;
+
+static void steps_short(tn_group *world, void *user) {
+    const shortage *s = user;
     mesh_model m;
     mesh_shape shape = small_shape();
     shape.tied = true;
@@ -472,11 +492,18 @@ static void steps_short(tn_group *world, void *at) {
     TN_SCOPE;
     tn_tensor *x = mesh_tokens(shape.vocab, 2, 1);
     tn_batch b[3] = {{.x = x, .y = x}, {.x = x, .y = x}, {.x = x, .y = x}};
-    tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+    tn_module *parts[6];
+    int count = tn_lm_parts(&m, parts, 6);
+    for (int i = 1; i + 1 < count && s->halves; i++) {
+        tn_module_set_recompute(parts[i], true);
+    }
+    tn_pipeline_options o = tn_pipeline_defaults();
+    o.kind = s->halves ? TN_PIPE_ZERO_BUBBLE : TN_PIPE_1F1B;
+    tn_pipeline *p = tn_pipeline_new(&m, world, o);
     tn_pipeline_step(p, b, 2, NULL);
     CHECK(tn_error() == TN_OK);
     if (tn_group_rank(world) == 1) {
-        tn__alloc_fail_at(*(int64_t *)at);
+        tn__alloc_fail_at(s->at);
     }
     for (int i = 0; i < 2; i++) { /* an error, and then another one */
         tn_pipeline_step(p, b, 3, NULL);
@@ -488,11 +515,13 @@ static void steps_short(tn_group *world, void *at) {
 static void memory_runs_out(void **state) {
     (void)state;
     run_ok(2, attaches_short, NULL);
-    bool failed = true;
-    for (int64_t at = 0; failed; at += 1 + at / 50) {
-        run_ok(2, steps_short, &at);
-        failed = !tn__alloc_fail_armed();
-        tn__alloc_fail_at(-1);
+    for (int halves = 0; halves < 2; halves++) {
+        bool failed = true;
+        for (shortage s = {.halves = halves}; failed; s.at += 1 + s.at / 50) {
+            run_ok(2, steps_short, &s);
+            failed = !tn__alloc_fail_armed();
+            tn__alloc_fail_at(-1);
+        }
     }
 }
 

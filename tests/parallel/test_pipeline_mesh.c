@@ -94,7 +94,9 @@ static void every_mesh_of_eight(void **state) {
                     char mesh[128];
                     snprintf(mesh, sizeof(mesh), "pp=%d,tp=%d,cp=%d,shard=%d,stage=%d%s%s", pp, tp,
                              cp, shard, 1 + meshes % 3, tp > 1 && cp < 4 ? ",sequence" : "",
-                             meshes % 4 == 3 ? ",gpipe" : "");
+                             meshes % 4 == 3   ? ",gpipe"
+                             : meshes % 4 == 1 ? ",zb_h1"
+                                               : "");
                     expect_mesh(&alone, mesh, meshes % 2);
                     meshes++;
                 }
@@ -103,6 +105,7 @@ static void every_mesh_of_eight(void **state) {
     }
     assert_int_equal(meshes, 15);
     expect_mesh(&alone, "pp=2,chunks=2,dp=2,tp=2,sequence", true);
+    expect_mesh(&alone, "pp=4,zb_h1,tp=2,sequence", true);
     remove(alone.file);
 }
 

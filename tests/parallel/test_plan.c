@@ -87,6 +87,8 @@ static void test_bytes_at_rest(void **state) {
                  {4, "pp=2,shard=2,stage=2"},
                  {4, "pp=2,shard=2,stage=3"},
                  {3, "pp=3,gpipe"},
+                 {3, "pp=3,zb_h1"},
+                 {4, "pp=2,shard=2,stage=2,zb_h1"},
                  {2, "pp=2,chunks=2"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         for (int variant = 0; variant < 4; variant++) {
@@ -178,6 +180,7 @@ static void test_peaks(void **state) {
                  {2, "tp=2,sequence 1"},
                  {2, "cp=2 1"},
                  {2, "pp=2 4"},
+                 {4, "pp=4,zb_h1 6"},
                  {4, "pp=2,tp=2 4"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         ranks_pass(cases[i].ranks, "peaks", cases[i].run);

@@ -49,6 +49,8 @@ static void test_texts(void **state) {
     assert_true(o.pp == 2 && o.pipeline.chunks == 3 && o.pipeline.kind == TN_PIPE_INTERLEAVED);
     assert_true(o.tp == 2 && o.shard == 0 && o.cp == 4 && o.dp == 3 && o.tensor.sequence &&
                 o.context == TN_CP_KEYS && o.sharding.stage == 2);
+    assert_int_equal(tn_spread_read(&o, "pp=4,zb_h1"), TN_OK);
+    assert_true(o.pp == 4 && o.pipeline.kind == TN_PIPE_ZERO_BUBBLE);
     static const char *const bad[] = {
         "",     "tp",     "tp=",     "tp=0",  "tp=all", "pp=all",     "chunks=0", "ep=2",
         "tp=x", "tp=2,,", "stage=4", "tp=-1", "cp=2 ",  "sequence=1", "tp=1e3",   "tp=99999999999"};

@@ -94,6 +94,12 @@ static void split_all(tn_fsdp_state *s) {
     }
 }
 
+static void change_hold(void *state, int change) {
+    tn_fsdp_state *s = state;
+    s->held += change;
+    split_all(s);
+}
+
 /* ---- A forward ------------------------------------------------------------------------------- */
 
 /* A forward of the whole module begins. Sets that were frozen at attaching may have been thawed
@@ -327,6 +333,7 @@ tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate, tn_fsdp_op
         .strategy = {.name = "sharding",
                      .no_sync = tn__parallel_no_sync,
                      .whole = tn__fsdp_change_whole,
+                     .hold = change_hold,
                      .flush = tn__parallel_flush,
                      .round = tn__parallel_round},
         .operation = "fsdp",

@@ -154,6 +154,7 @@ struct tn_fsdp_state {
     tn__fsdp_set *first_on_way; /* whose gradients are in flight, oldest first */
     uint64_t gathered;          /* a digest of which units, in which order */
     int whole;                  /* depth of TN_WHOLE */
+    int held;                   /* above 0: no unit is freed */
     bool cut;                   /* parameters have lost their bytes */
 };
 

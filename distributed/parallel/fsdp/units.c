@@ -227,8 +227,8 @@ void tn__fsdp_await(tn__fsdp_unit *u) {
 
 void tn__fsdp_split(tn__fsdp_unit *u) {
     const tn_fsdp_state *s = u->fsdp;
-    if (s->options.stage < 3 || s->whole > 0 || u->running > 0 || u->presence == TN__SPLIT ||
-        tn__pending()) {
+    if (s->options.stage < 3 || s->whole > 0 || s->held > 0 || u->running > 0 ||
+        u->presence == TN__SPLIT || tn__pending()) {
         return;
     }
     tn__fsdp_await(u);

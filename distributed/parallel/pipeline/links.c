@@ -91,18 +91,19 @@ void tn__pipe_links_free(tn_pipeline *p) {
 
 /* ---- A step ---------------------------------------------------------------------------------- */
 
-/* Lists what rank `from` sends: its stages' outputs ('F') to the next stages, or gradients ('B') to
- * the ones before. False after raising. */
-static bool expect_from(tn__pipe_inbox *b, const tn_pipe_schedule *s, int from, char what) {
+/* Lists what rank `from` sends: its stages' outputs to the next stages, or gradients to the ones
+ * before. False after raising. */
+static bool expect_from(tn__pipe_inbox *b, const tn_pipe_schedule *s, int from, bool outputs) {
     size_t most = (size_t)s->counts[from];
     b->order = tn__calloc_for(most, sizeof(*b->order), "pipeline");
     b->works = tn__calloc_for(most, sizeof(*b->works), "pipeline");
     b->tensors = tn__calloc_for(most, sizeof(tn_tensor *), "pipeline");
     for (int i = 0; i < s->counts[from] && !tn__pending(); i++) {
         tn_pipe_action a = s->rows[from][i];
-        int boundary = what == 'F' ? a.stage : a.stage - 1;
-        if (a.what == what && boundary >= 0 && boundary + 1 < s->stages) {
-            b->order[b->count++] = (tn_pipe_action){what, boundary, a.micro};
+        bool sends = outputs ? a.what == 'F' : a.what == 'B' || a.what == 'I';
+        int boundary = outputs ? a.stage : a.stage - 1;
+        if (sends && boundary >= 0 && boundary + 1 < s->stages) {
+            b->order[b->count++] = (tn_pipe_action){a.what, boundary, a.micro};
         }
     }
     return !tn__pending();
@@ -123,9 +124,9 @@ bool tn__pipe_links_begin(tn_pipeline *p, tn__pipe_sends *sends) {
     for (int i = 0; i < p->stages; i++) {
         p->boundaries[i].known = false;
     }
-    return sends->works && (!p->outputs.group || expect_from(&p->outputs, s, before, 'F')) &&
+    return sends->works && (!p->outputs.group || expect_from(&p->outputs, s, before, true)) &&
            (!p->backward || !p->gradients.group ||
-            expect_from(&p->gradients, s, (rank + 1) % s->ranks, 'B'));
+            expect_from(&p->gradients, s, (rank + 1) % s->ranks, false));
 }
 
 void tn__pipe_links_end(tn_pipeline *p, tn__pipe_sends *sends) {

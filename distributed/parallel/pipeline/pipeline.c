@@ -297,17 +297,7 @@ static int stages_wanted(const tn_pipeline_options *o, int ranks) {
     if (s && tn_pipe_simulate(s, (tn_pipe_cost){1, 1, 1, 0}, NULL, NULL) != TN_OK) {
         return 0;
     }
-    for (int r = 0; s && r < s->ranks; r++) {
-        for (int i = 0; i < s->counts[r]; i++) {
-            if (!strchr("FB", s->rows[r][i].what)) {
-                tn__raise(TN_EUNSUPPORTED, operation, "a backward in halves (I, W)");
-                return 0;
-            }
-        }
-    }
-    if (o->kind == TN_PIPE_ZERO_BUBBLE) {
-        tn__raise(TN_EUNSUPPORTED, operation, "a backward in halves (TN_PIPE_ZERO_BUBBLE)");
-    } else if (s && s->ranks != ranks) {
+    if (s && s->ranks != ranks) {
         tn__raise(TN_EVALUE, operation, "the schedule is for %d ranks, and there are %d", s->ranks,
                   ranks);
     } else if (s && ranks == 1 && s->stages > 1) {

@@ -4,15 +4,19 @@
  *        everything attached to the model (precision, sharding, hooks) sees it. Its input, another
  *        stage's output, is a leaf; its output, or the loss, is kept for B
  *     B  backward from that output, with the gradient that the next stage has sent. The leaf's
- *        gradient is sent back.
+ *        gradient is sent back
+ *     I  the half of B that the stage before waits for: the leaf's gradient alone
+ *     W  the other half (autograd/halves.h): those of the parameters. The first stage has no leaf,
+ *        so it does everything here
  *
- * Gradients of parameters add up under TN_NO_SYNC until this rank's last backward, whose gradients
+ * Gradients of parameters add up under TN_NO_SYNC until this rank's last B or W, whose gradients
  * are sent as in a step of one micro-batch. With several stages on a rank each has its own last
  * backward, so all gradients are sent together at the end (tn_sync_gradients).
  *
  * Random numbers are those of one rank that runs the micro-batches in turn: before a forward the
  * generator is set to the micro-batch's stream, after the draws of the stages before.
  */
+#include "autograd/halves.h"
 #include "autograd/leaf.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
@@ -24,6 +28,7 @@
 /* Between a forward and its backward; one reference each. */
 typedef struct graph {
     tn_tensor *in, *out;    /* in: NULL in the first stage */
+    tn__run *rest;          /* between I and W; or NULL */
     tn__lm_context context; /* of the call, which a backward may repeat (recompute) */
 } graph;
 
@@ -33,8 +38,9 @@ typedef struct step {
     tn_scaler *scaler;
     int micros;
     bool backward;
+    bool halves;        /* this rank has W */
     int last;           /* the last stage */
-    int left;           /* backwards of this rank that are still to come */
+    int left;           /* of this rank's B and W, those that are still to come */
     uint64_t stream;    /* of the first micro-batch */
     uint64_t each;      /* micro-batches in a round: one per rank with different data */
     graph *graphs;      /* [stages x micros] */
@@ -147,15 +153,24 @@ static void run_forward(step *s, tn_pipe_action a) {
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
+/* Counts this B or W: whether it makes the rank's last gradients, which are then sent meanwhile. */
+static bool makes_last(step *s) {
+    return --s->left == 0 && s->p->stages == tn_group_size(s->p->group);
+}
+
+/* 'B', or 'I'. */
 static void run_backward(step *s, tn_pipe_action a) {
     TN_SCOPE;
     graph *g = graph_of(s, a);
+    bool whole = a.what == 'B';
     tn_tensor *dy =
-        a.stage < s->last ? wait_for(s->p, (tn_pipe_action){'B', a.stage + 1, a.micro}) : NULL;
-    bool synchronises = --s->left == 0 && s->p->stages == tn_group_size(s->p->group);
-    TN_NO_SYNC(synchronises ? NULL : s->p->module);
-    if (!tn__pending() && tn_requires_grad(g->out)) { /* false if all before it is frozen */
+        a.stage < s->last ? wait_for(s->p, (tn_pipe_action){a.what, a.stage + 1, a.micro}) : NULL;
+    TN_NO_SYNC(whole && makes_last(s) ? NULL : s->p->module);
+    bool grows = !tn__pending() && tn_requires_grad(g->out); /* not if all before it is frozen */
+    if (grows && whole) {
         tn_backward_from(&g->out, &dy, 1, false);
+    } else if (grows) {
+        g->rest = tn__backward_input(g->out, dy, g->in);
     }
     if (!tn__pending() && g->in) {
         tn_tensor *dx = tn_grad_of(g->in);
@@ -165,7 +180,17 @@ static void run_backward(step *s, tn_pipe_action a) {
     }
     tn_release(g->in);
     tn_release(g->out);
-    *g = (graph){0};
+    g->in = g->out = NULL;
+    s->alive -= whole;
+}
+
+static void run_weights(step *s, tn_pipe_action a) {
+    graph *g = graph_of(s, a);
+    TN_NO_SYNC(makes_last(s) ? NULL : s->p->module);
+    if (g->rest) {
+        tn__backward_rest(g->rest);
+        g->rest = NULL;
+    }
     s->alive--;
 }
 
@@ -175,7 +200,10 @@ static void run_action(step *s, tn_pipe_action a) {
     const tn_pipeline_options *o = &s->p->options;
     char name[64];
     snprintf(name, sizeof(name), "%s of stage %d, micro-batch %d",
-             a.what == 'F' ? "forward" : "backward", a.stage, a.micro);
+             a.what == 'F'   ? "forward"
+             : a.what == 'W' ? "gradients of parameters"
+                             : "backward",
+             a.stage, a.micro);
     tn__frame frame = {.name = name}; /* for errors */
     double began = tn_flight_now();
     if (o->on_action) {
@@ -184,6 +212,8 @@ static void run_action(step *s, tn_pipe_action a) {
     tn__frame_push(&frame);
     if (a.what == 'F' && !tn__pending()) {
         run_forward(s, a);
+    } else if (a.what == 'W' && !tn__pending()) {
+        run_weights(s, a);
     } else if (!tn__pending()) {
         run_backward(s, a);
     }
@@ -281,6 +311,20 @@ static void share_buffers(tn_pipeline *p) {
 
 /* ---- A step ---------------------------------------------------------------------------------- */
 
+static void change_hold(const tn_module_lists *lists, void *change) {
+    if (lists->strategy->hold) {
+        lists->strategy->hold(lists->strategy_state, *(int *)change);
+    }
+}
+
+/* W reads parameters that a backward, which it takes I for, frees behind itself (tn_fsdp's stage
+ * 3): so they stay from a step's first forward to its end. */
+static void hold_parameters(const step *s, int change) {
+    if (s->halves) {
+        tn__strategies_below(s->p->module->lists, change_hold, &change);
+    }
+}
+
 /* The schedule for n micro-batches. False after raising. */
 static bool find_schedule(tn_pipeline *p, int n) {
     if (p->schedule && p->schedule->micros == n) {
@@ -309,7 +353,9 @@ static bool step_begin(step *s) {
     s->each = (uint64_t)round.ranks;
     int rank = tn_group_rank(p->group);
     for (int i = 0; i < p->schedule->counts[rank]; i++) {
-        s->left += p->schedule->rows[rank][i].what == 'B';
+        char what = p->schedule->rows[rank][i].what;
+        s->left += what == 'B' || what == 'W';
+        s->halves |= what == 'W' && s->backward;
     }
     size_t micros = (size_t)s->micros;
     s->graphs = tn__calloc_for((size_t)p->stages * micros, sizeof(*s->graphs), "pipeline");
@@ -343,6 +389,7 @@ static void step_end(step *s) {
     for (int i = 0; i < s->p->stages * s->micros && s->graphs; i++) {
         tn_release(s->graphs[i].in);
         tn_release(s->graphs[i].out);
+        tn__rest_free(s->graphs[i].rest);
     }
     for (int i = 0; i < s->micros && s->losses; i++) {
         tn_release(s->losses[i]);
@@ -357,7 +404,9 @@ static double run_step(step *s) {
     bool begun = step_begin(s);
     if (begun) {
         p->running = true;
+        hold_parameters(s, 1);
         run_row(s);
+        hold_parameters(s, -1);
         p->running = false;
     }
     if (tn__pending()) {

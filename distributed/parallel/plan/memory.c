@@ -203,6 +203,17 @@ double tn__plan_kept(const tn__plan_case *c, int stage) {
     return bytes * tokens_of(c);
 }
 
+/* Bytes by which the first half of a backward changes what is kept of a block, until the second:
+ * its graph, whole if it was to be repeated, has freed what attention and activation keep, but has
+ * the gradients of what linears and norms give. That is 4 C more (model.c), and a gated MLP's three
+ * results against two gradients. */
+static double waiting_of(const tn__plan_case *c) {
+    double gated = c->model->block.gated / c->o.mesh.tp;
+    double each = 4 * bytes_between(c) - (double)tn_dtype_size(c->o.compute) * gated;
+    each += c->o.recompute ? block_kept(c) - bytes_between(c) : 0;
+    return each * tokens_of(c);
+}
+
 /* Bytes of forwards whose backward is still to come, at most, in this rank's row. */
 static double most_kept(const tn__plan_case *c, int pp, int *alive) {
     double now = 0, most = 0;
@@ -215,9 +226,13 @@ static double most_kept(const tn__plan_case *c, int pp, int *alive) {
     for (int i = 0; i < c->schedule->counts[pp]; i++) {
         tn_pipe_action a = c->schedule->rows[pp][i];
         int change = a.what == 'F' ? 1 : a.what == 'B' || a.what == 'W' ? -1 : 0;
+        int waits = a.what == 'I' ? 1 : a.what == 'W' ? -1 : 0;
+        int blocks = a.stage > 0 ? blocks_of(c, a.stage) : 0; /* the first stage's I does nothing */
         graphs += change;
-        now += change * tn__plan_kept(c, a.stage);
-        most = now > most ? now : most;
+        now += change * tn__plan_kept(c, a.stage) + waits * blocks * waiting_of(c);
+        /* the last graph that is repeated is counted where it is made (block_bytes) */
+        double made = waits > 0 && blocks > 0 && c->o.recompute ? waiting_of(c) : 0;
+        most = fmax(most, now - made);
         *alive = graphs > *alive ? graphs : *alive;
     }
     return most;
@@ -256,7 +271,7 @@ static double most_working(const tn__plan_case *c, const tally *t, int pp) {
     double x = bytes_between(c) * tokens, most = 0;
     double table = EXACT * (top->products + top->products_cut / tp);
     bool first = tn__plan_has(c, pp, 0), last = tn__plan_has(c, pp, c->model->parts - 1);
-    double over = last ? x + logits : 0; /* freed before a block's backward */
+    double over = last && !c->halves ? x + logits : 0; /* freed before a block's backward */
     if (last) {
         most = fmax(logits, table + 2 * x);
     }
@@ -273,7 +288,7 @@ void tn__plan_memory(const tn__plan_case *c, int pp, int part, int tp, tn_plan *
     count_rest(c, &t, plan);
     if (c->stage == 3) {
         int64_t units = t.rest + (1 + c->o.mesh.sharding.prefetch) * t.block;
-        units = units < t.whole ? units : t.whole;
+        units = units < t.whole && !c->halves ? units : t.whole;
         plan->gathered = units * (int64_t)tn_dtype_size(c->o.compute);
     }
     plan->activations = llround(most_kept(c, pp, &plan->alive));

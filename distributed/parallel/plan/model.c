@@ -117,6 +117,7 @@ static void add_linear(reading *r, tn__plan_work *w, const tn_linear *m, const c
     w->widest = out > w->widest ? out : w->widest;
     if (strcmp(m->base.parent->kind, "gated_mlp") == 0 && strcmp(m->base.name, "gate_proj") == 0) {
         w->kept_cut += out;
+        w->gated += out;
     }
 }
 

@@ -165,6 +165,7 @@ static bool find_stages(tn__plan_case *c) {
     if (c->o.mesh.pp > 1) {
         c->schedule = tn_pipe_schedule_new(c->o.mesh.pipeline.kind, c->o.mesh.pp,
                                            c->o.mesh.pipeline.chunks, c->micros);
+        c->halves = c->o.mesh.pipeline.kind == TN_PIPE_ZERO_BUBBLE;
     }
     return !tn__pending();
 }

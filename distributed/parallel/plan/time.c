@@ -230,7 +230,8 @@ static bool run_micros(const pace *p, const passes *s, tn_plan *plan) {
         double whole = c->o.mesh.tensor.sequence ? c->o.mesh.tp : 1;
         double x = 2 * p->size * (double)c->model->shape.width / whole * p->tokens;
         int chunks = c->stages / c->o.mesh.pp;
-        tn_pipe_cost seconds_of = {F / chunks, B / chunks / 2, B / chunks / 2,
+        double W = s->forward.compute; /* as much as the forward, and no message */
+        tn_pipe_cost seconds_of = {F / chunks, (B - W) / chunks, W / chunks,
                                    message_seconds(&c->o.machine, neighbours, x)};
         tn_pipe_outcome outcome;
         if (tn_pipe_simulate(c->schedule, seconds_of, &outcome, NULL) != TN_OK) {

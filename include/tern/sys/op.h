@@ -120,7 +120,8 @@ struct tn_op {
     /* ---- The gradient: backward or compose, and perhaps a kernel; or none ---- */
 
     /* The rule: gives each wanted input its gradient, made of operations, so that it can be
-     * differentiated again. Gradients may have the broadcast shape: the engine sums. */
+     * differentiated again. Gradients may have the broadcast shape: the engine sums. A pipeline may
+     * call it twice, with other inputs wanted (TN_PIPE_ZERO_BUBBLE). */
     void (*backward)(tn_op_grad *g);
 
     /* The same by entries of b->kernels, or by preparing and calling tn_op_run_back, which fills
