@@ -211,6 +211,9 @@ typedef struct tn_generated {
  * Dropout stays as it is: call tn_module_train(m, false) first. Uses the caches of tn_cache_begin,
  * which are gone afterwards.
  *
+ * A model on several ranks (tn_spread_new): every rank calls, with the same prompts, options and
+ * callback results, and gets the same text.
+ *
  * TN_EVALUE (not a language model, an empty prompt, an option out of range, a logit that is NaN or
  * infinite, which the message names), TN_EINDEX (a token outside the vocabulary), TN_ENOMEM and
  * what the model raises; then out is zeros. */
