@@ -124,7 +124,12 @@ tn_tensor *tn__lm_losses(void *module, tn_tensor *tokens, tn_tensor *targets, tn
     rule->calling = true;
     tn_tensor *logits = tn_call(module, tokens);
     rule->calling = false;
-    return tn_return(losses_of(module, logits, targets, how));
+    const tn__stages_rule *stages = m && m->lists ? &m->lists->stages : &(tn__stages_rule){0};
+    if (!stages->share || tn_is_inert(logits)) {
+        return tn_return(losses_of(module, logits, targets, how));
+    }
+    tn_tensor *losses = stages->last ? losses_of(module, logits, targets, how) : NULL;
+    return tn_return(stages->share(stages->state, losses));
 }
 
 tn_tensor *tn_lm_loss(void *module, tn_tensor *tokens, tn_tensor *targets) {

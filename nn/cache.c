@@ -88,6 +88,19 @@ void tn__cache_restore(void *m, int64_t filled) {
     tn_module_each_module(m, rewind_cache, &filled);
 }
 
+static bool skip_positions(tn_module *m, const char *path, void *user) {
+    (void)path;
+    tn_kv_cache *cache = cache_of(m);
+    if (cache && !cache->k) {
+        tn__cache_accept(cache, *(const int64_t *)user);
+    }
+    return true;
+}
+
+void tn__cache_skip(void *m, int64_t T) {
+    tn_module_each_module(m, skip_positions, &T);
+}
+
 /* ---- For generating -------------------------------------------------------------------------- */
 
 /* Drops a row of *field; the last row takes its place. */

@@ -41,6 +41,10 @@ void tn__cache_accept(tn_kv_cache *cache, int64_t T);
 /* After a failed call in a model: cuts every cache of m and below to at most `filled` positions. */
 void tn__cache_restore(void *m, int64_t filled);
 
+/* After a call of which other ranks ran some blocks: their caches here, which have no tensors,
+ * count its T positions too. */
+void tn__cache_skip(void *m, int64_t T);
+
 /* Removes sequence `row` from every cache of m and below; the last one takes its place. */
 void tn__cache_drop_row(void *m, int64_t row);
 

@@ -73,6 +73,14 @@ typedef struct tn__loss_rule { /* in place of tn_lm_loss's cross-entropy, of the
     void *sequence; /* the tn_group whose ranks have positions of the same sequences; NULL: none */
 } tn__loss_rule;
 
+typedef struct tn__stages_rule { /* of a model whose layers are on several ranks, as stages */
+    /* What the last stage's rank has, on all of them; a call of all ranks. Aborts after an error.
+     * NULL: each rank has all layers. */
+    tn_tensor *(*share)(void *state, tn_tensor *x);
+    void *state;
+    bool last; /* this rank has the last stage: tn_lm_loss gets the logits here */
+} tn__stages_rule;
+
 /* Which parts of a model of parts a call runs: [first, end); end 0: all. A context of
  * tn_call_values begins with it where the module is a tn_sequential or a language model. Its input
  * is then the output of the part before `first`. */
@@ -103,6 +111,7 @@ struct tn_module_lists {
     void *strategy_state;
     tn__attend_rule attend;
     tn__loss_rule loss;
+    tn__stages_rule stages;
     const void *split;       /* of tensor parallelism, whose forward the module has then */
     tn_precision *precision; /* the policy that was set here, or NULL */
     tn_kv_cache *cache;      /* of an attention: tn_cache_begin begins it; or NULL */

@@ -117,11 +117,9 @@ static const tn_module_lists *deaf_holder(const tn_module_lists *lists, const tn
 /* False after raising. */
 static bool may_exchange(const plan *p, const tn__record *record, const char *path) {
     const tn_tensor *w = *record->field;
-    if (record->part || record->lent || record->absent) {
+    if (record->part || record->lent) {
         tn__raise(TN_ESTATE, operation, "\"%s\" is %s", path,
-                  record->part     ? "sharded"
-                  : record->absent ? "on another rank"
-                                   : "in use: its module is being called");
+                  record->part ? "sharded" : "in use: its module is being called");
         return false;
     }
     if (!tn_dtype_is_float(w->dtype) || w->dims.ndim != 2) {
@@ -161,14 +159,14 @@ static bool plan_weight(plan *p, const tn__record *record, const char *path) {
     return quantize_weight(e, path);
 }
 
-/* Adds the weights of one module that are not bytes yet. */
+/* Adds the weights of one module that are here and not bytes yet. */
 static bool plan_module(tn_module *m, const char *path, void *user) {
     plan *p = user;
     for (int i = 0; m->lists && i < m->lists->record_count; i++) {
         const tn__record *record = m->lists->records[i];
         const tn_tensor *w = *record->field;
-        if (w && w->dtype != TN_I8 && scale_record(m->lists, record) && !is_planned(p, w) &&
-            !plan_weight(p, record, *path ? path : m->kind)) {
+        if (w && !record->absent && w->dtype != TN_I8 && scale_record(m->lists, record) &&
+            !is_planned(p, w) && !plan_weight(p, record, *path ? path : m->kind)) {
             return false;
         }
     }

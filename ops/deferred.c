@@ -93,6 +93,19 @@ tn_tensor *tn__deferred_like(const tn_tensor *t, tn_dtype dtype, tn_device devic
     return tn__defer_copy(x, t, "deferred");
 }
 
+tn_tensor *tn__deferred_even(const tn_tensor *t, tn_dims dims) {
+    const struct tn__recipe *recipe = t->storage->recipe;
+    bool even = recipe != NULL;
+    for (int i = 0; even && i < recipe->steps; i++) {
+        even = recipe->step[i].what != STEP_DRAW;
+    }
+    tn_tensor *x = even ? tn__new_deferred(dims, t->dtype, tn_device_of(t)) : NULL;
+    if (x && !tn_is_inert(x)) {
+        *x->storage->recipe = *recipe;
+    }
+    return x;
+}
+
 /* ---- Running
  * ---------------------------------------------------------------------------------- */
 

@@ -21,6 +21,10 @@ bool tn__defer_covers(const tn_tensor *x);
  */
 tn_tensor *tn__defer_copy(tn_tensor *x, const tn_tensor *from, const char *operation);
 
+/* The same in another shape, where all elements will be equal; NULL: t is not deferred, or its
+ * elements are drawn. */
+tn_tensor *tn__deferred_even(const tn_tensor *t, tn_dims dims);
+
 /* A deferred tensor with t's recipe and name, in another dtype or on another device. */
 tn_tensor *tn__deferred_like(const tn_tensor *t, tn_dtype dtype, tn_device device);
 

@@ -6,6 +6,7 @@
 #include "core/folder.h"
 #include "text/json_write.h"
 #include "tools/error_words.h"
+#include "tools/model.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -18,18 +19,18 @@
 /* Defaults of --context and --batch. */
 enum { CONTEXT_MOST = 4096, TOKENS_AT_ONCE = 1024, ENDINGS_AT_ONCE = 8 };
 
-enum { EVAL_AS_STORED = -1, EVAL_F32, EVAL_BF16, EVAL_INT8 };
-static const char *const dtypes[] = {"f32", "bf16", "int8", NULL};
+enum { AS_STORED = -1 }; /* --dtype is not given */
 
 typedef struct evaluation {
-    const char *model, *data, *choices, *tokenizer, *device;
-    int dtype;                               /* an index of dtypes, or EVAL_AS_STORED */
+    const char *model, *data, *choices, *tokenizer, *device, *mesh;
+    int dtype;                               /* an index of model_dtypes, or AS_STORED */
     int64_t context, stride, batch, threads; /* 0: not given */
     bool json;
     /* made from the options */
     tn_group *world;
     bool first_rank; /* prints */
     tn_module *net;
+    tn_spread *spread; /* NULL: each rank has the whole model */
     tn_lm_shape shape;
     tn_tokenizer *words; /* NULL: none */
     double began;
@@ -61,8 +62,9 @@ static const char about[] =
     "--choices: the share of questions whose right ending the model finds most likely: acc by "
     "total likelihood, acc_norm per character, as in lm-evaluation-harness, acc_norm_per_token per "
     "token, as in llm.c.\v"
-    "`tern run -n N tern eval ...` shares the work among N ranks; the result is the same. The exit "
-    "status is 1 when it fails, 64 when the command line is wrong.";
+    "`tern run -n N tern eval ...` shares the work among N ranks; the result is the same. With "
+    "--mesh they share the model, too, and each reads only its part of it. The exit status is 1 "
+    "when it fails, 64 when the command line is wrong.";
 
 static tn_status parse_options(evaluation *e, int argc, char **argv) {
     const tn_option table[] = {
@@ -87,9 +89,11 @@ static tn_status parse_options(evaluation *e, int argc, char **argv) {
         {"dtype", 0, "f32|bf16|int8",
          "Of the weights in memory (default: as in the file); int8: linears and embeddings as "
          "bytes",
-         .choice = &e->dtype, .choices = dtypes},
+         .choice = &e->dtype, .choices = model_dtypes},
         {"tokenizer", 0, "PATH", "Default: the model's folder, if it has one",
          .text = &e->tokenizer},
+        {"mesh", 0, "DIMS", "The model's layout on the ranks: pp=N,tp=N,shard=N,dp=N,…",
+         .text = &e->mesh},
         {"device", 0, "NAME", "cpu, cuda, cuda:1", .text = &e->device},
         {"threads", 0, "N", "Default: the cores, shared among the ranks of a host",
          .whole = &e->threads, .most = INT32_MAX},
@@ -105,28 +109,16 @@ static tn_status parse_options(evaluation *e, int argc, char **argv) {
 /* ---- The objects ----------------------------------------------------------------------------- */
 
 static tn_status join_world(evaluation *e) {
-    tn_device device = tn_device_named(e->device);
-    tn_dist_options d = tn_dist_defaults();
-    d.device = device.kind;
-    e->world = tn_dist_init(d);
+    tn_setup setup = tn_setup_defaults();
+    setup.device = e->device;
+    setup.threads = e->threads;
+    e->world = tn_setup_world(&setup);
     e->first_rank = tn_group_rank(e->world) == 0;
-    if (strchr(e->device, ':')) {
-        tn_set_default_device(device);
-    }
-    if (e->threads) {
-        tn_set_threads((int)e->threads);
-    }
     return tn_error();
 }
 
 static tn_status load_model(evaluation *e) {
-    tn_lm_load_options o = tn_lm_load_defaults();
-    o.as_stored = e->dtype == EVAL_AS_STORED;
-    o.dtype = e->dtype == EVAL_BF16 ? TN_BF16 : TN_F32;
-    e->net = tn_lm_load(e->model, o);
-    if (e->net && e->dtype == EVAL_INT8) {
-        tn_quantize(e->net);
-    }
+    e->net = model_load(e->model, e->dtype, e->mesh, e->world, &e->spread);
     if (e->net && tn_lm_shape_of(e->net, &e->shape) == TN_OK) {
         int64_t most = e->shape.context < CONTEXT_MOST ? e->shape.context : CONTEXT_MOST;
         e->context = e->context ? e->context : most;
@@ -159,9 +151,9 @@ static tn_status load_tokenizer(evaluation *e) {
 
 static tn_evaluate_options options_of(const evaluation *e, int64_t batch) {
     tn_evaluate_options o = tn_evaluate_defaults();
-    o.group = e->world;
+    o.group = e->spread ? tn_spread_data(e->spread) : e->world;
     o.batch = e->batch ? e->batch : batch;
-    o.progress = stderr;
+    o.progress = e->first_rank ? stderr : NULL;
     return o;
 }
 
@@ -183,8 +175,8 @@ static void print_json(const evaluation *e, tn__buffer *rest) {
     tn__json_put_string(&j, e->model);
     tn__buffer_text(&j, e->data ? ",\"data\":" : ",\"choices\":");
     tn__json_put_string(&j, e->data ? e->data : e->choices);
-    if (e->dtype != EVAL_AS_STORED) {
-        tn__buffer_format(&j, ",\"dtype\":\"%s\"", dtypes[e->dtype]);
+    if (e->dtype != AS_STORED) {
+        tn__buffer_format(&j, ",\"dtype\":\"%s\"", model_dtypes[e->dtype]);
     }
     put_whole(&j, "context", e->context);
     tn__buffer_add(&j, rest->at, rest->bytes);
@@ -262,7 +254,7 @@ static tn_status evaluate_choices(evaluation *e) {
 }
 
 int eval_main(int argc, char **argv) {
-    evaluation e = {.device = "cpu", .dtype = EVAL_AS_STORED, .began = tn__now()};
+    evaluation e = {.device = "cpu", .dtype = AS_STORED, .began = tn__now()};
     bool done = parse_options(&e, argc, argv) == TN_OK && join_world(&e) == TN_OK &&
                 load_model(&e) == TN_OK && load_tokenizer(&e) == TN_OK &&
                 (e.data ? evaluate_data(&e) : evaluate_choices(&e)) == TN_OK;
@@ -271,6 +263,7 @@ int eval_main(int argc, char **argv) {
     }
     tn_tokenizer_free(e.words);
     tn_lm_free(e.net);
+    tn_spread_free(e.spread);
     if (!done) {
         return 1; /* exiting with an error pending tells the other ranks why */
     }

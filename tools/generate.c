@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "core/plain_text.h"
 #include "tools/error_words.h"
+#include "tools/model.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -19,33 +20,39 @@
 typedef struct generation {
     generate_options asked;
     tn_generate_options o;
+    tn_group *world; /* of --mesh; NULL: this process alone */
+    tn_spread *spread;
+    bool first_rank; /* writes the text */
     tn_module *net;
     tn_tokenizer *words;
     tn_lm_specials specials;
     int64_t context;
     tn_utf8_stream stream;
     bool screen, failed; /* standard output is a terminal; a write has failed */
+    bool stopping;       /* all ranks stop, as they agreed after … */
+    int64_t agreed;      /* … so many tokens of an answer */
     double load_seconds, first_token, prompt_seconds, seconds;
     int64_t prompt_tokens, tokens, first_tokens; /* first_tokens: each answer's first */
 } generation;
 
 /* ---- Model and tokenizer --------------------------------------------------------------------- */
 
-static tn_module *load_weights(const char *folder, int dtype) {
-    tn_lm_load_options load = tn_lm_load_defaults();
-    load.as_stored = dtype < 0;
-    load.dtype = dtype == 1 ? TN_BF16 : TN_F32;
-    tn_module *net = tn_lm_load(folder, load);
-    if (net && dtype == 2) {
-        tn_quantize(net);
+static tn_status join_world(generation *g) {
+    tn_setup setup = tn_setup_defaults();
+    setup.device = g->asked.device;
+    setup.threads = g->asked.threads;
+    g->world = g->asked.mesh ? tn_setup_world(&setup) : NULL;
+    g->first_rank = tn_group_rank(g->world) == 0;
+    if (!g->asked.mesh && g->asked.threads) {
+        tn_set_threads((int)g->asked.threads);
     }
-    return net;
+    return tn_error();
 }
 
 static tn_status load_model(generation *g) {
     const generate_options *asked = &g->asked;
     tn_lm_shape shape;
-    g->net = load_weights(asked->model, asked->dtype);
+    g->net = model_load(asked->model, asked->dtype, asked->mesh, g->world, &g->spread);
     g->words =
         g->net ? tn_tokenizer_load(asked->tokenizer ? asked->tokenizer : asked->model) : NULL;
     if (!g->words || tn_lm_shape_of(g->net, &shape) != TN_OK ||
@@ -59,7 +66,7 @@ static tn_status load_model(generation *g) {
     g->o.stop_token_count = asked->ignore_end ? 0 : g->specials.end_count;
     tn_module_train(g->net, false);
     tn_device device = tn_device_named(asked->device);
-    if (device.kind != TN_CPU) {
+    if (device.kind != TN_CPU && !g->spread) {
         tn_module_to(g->net, device);
     }
     return tn_error();
@@ -88,6 +95,9 @@ static void write_text(generation *g, char *text, size_t bytes) {
 /* Writes the whole characters of further bytes; at the end of a text also an incomplete one. */
 static void write_bytes(generation *g, const char *bytes, size_t count, bool last) {
     char few[256], *out = few;
+    if (!g->first_rank) {
+        return;
+    }
     if (TN_UTF8_BOUND(count) + 3 > sizeof(few)) {
         out = malloc(TN_UTF8_BOUND(count) + 3);
     }
@@ -105,6 +115,16 @@ static void write_bytes(generation *g, const char *bytes, size_t count, bool las
     }
 }
 
+/* Whether a signal or a full disk ends the text: on all ranks of a mesh at the same token. */
+static bool must_stop(generation *g, int64_t count) {
+    bool stops = tn_stop_asked() || g->failed;
+    if (g->world && count != g->agreed) { /* once for the tokens of all samples */
+        g->agreed = count;
+        g->stopping = tn_group_mean(g->world, stops, 1) > 0;
+    }
+    return g->world ? g->stopping : stops;
+}
+
 static bool take_token(const tn_generated_token *token, void *user) {
     generation *g = user;
     g->tokens++;
@@ -115,7 +135,7 @@ static bool take_token(const tn_generated_token *token, void *user) {
     if (g->asked.samples == 1) {
         write_bytes(g, token->text, token->bytes, token->last);
     }
-    return !tn_stop_asked() && !g->failed;
+    return !must_stop(g, token->count);
 }
 
 /* ---- Generating ------------------------------------------------------------------------------ */
@@ -141,7 +161,7 @@ static tn_status encode_prompt(const generation *g, const char *text, size_t byt
 }
 
 static void say_how_much_is_read(const generation *g, int64_t count) {
-    if (count > g->context) {
+    if (count > g->context && g->first_rank) {
         fprintf(stderr,
                 "tern generate: the prompt has %lld tokens, and the model sees the last %lld\n",
                 (long long)count, (long long)g->context);
@@ -149,6 +169,9 @@ static void say_how_much_is_read(const generation *g, int64_t count) {
 }
 
 static void write_answers(generation *g, const tn_generated *out) {
+    if (!g->first_rank) {
+        return;
+    }
     for (int64_t i = 0; i < g->asked.samples && g->asked.samples > 1; i++) {
         if (i > 0) {
             fputs("---\n", stdout);
@@ -249,11 +272,8 @@ int generate_main(int argc, char **argv) {
     g.o.on_token = take_token;
     g.o.user = &g;
     g.screen = isatty(STDOUT_FILENO);
-    if (g.asked.threads) {
-        tn_set_threads((int)g.asked.threads);
-    }
     double began = tn__now();
-    if (parsed && load_model(&g) == TN_OK) {
+    if (parsed && join_world(&g) == TN_OK && load_model(&g) == TN_OK) {
         g.load_seconds = tn__now() - began;
         if (g.asked.prompt) {
             answer_prompt(&g, g.asked.prompt, strlen(g.asked.prompt));
@@ -267,10 +287,14 @@ int generate_main(int argc, char **argv) {
         fprintf(stderr, "tern generate: %s%s\n", error_why(),
                 elsewhere ? " (--tokenizer PATH: where it is)" : "");
         status = EXIT_FAILURE;
-    } else if (g.asked.stats) {
+    } else if (g.asked.stats && g.first_rank) {
         say_stats(&g);
     }
     tn_tokenizer_free(g.words);
     tn_lm_free(g.net);
+    tn_spread_free(g.spread);
+    if (g.world && !tn_error()) { /* exiting with an error pending tells the other ranks why */
+        tn_dist_finish();
+    }
     return status;
 }

@@ -11,9 +11,9 @@ int generate_main(int argc, char **argv);
 enum { GENERATE_STOPS = 16, GENERATE_SAMPLES = 1000 }; /* maxima */
 
 typedef struct generate_options {
-    const char *model, *tokenizer, *prompt, *device; /* NULL: not given */
-    int dtype;                                       /* f32, bf16, int8; -1: as in the files */
-    int64_t samples, threads;                        /* threads 0: not given */
+    const char *model, *tokenizer, *prompt, *device, *mesh; /* NULL: not given */
+    int dtype;                /* f32, bf16, int8; -1: as in the files */
+    int64_t samples, threads; /* threads 0: not given */
     bool echo, stats, ignore_end;
     const char *stops[GENERATE_STOPS];
     tn_generate_options sampling; /* and stop_text_count */

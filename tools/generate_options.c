@@ -1,9 +1,9 @@
 /* The options of `tern generate`. */
 #include "tools/generate.h"
 
-#include <math.h>
+#include "tools/model.h"
 
-static const char *const dtypes[] = {"f32", "bf16", "int8", NULL};
+#include <math.h>
 
 static void add_stop(const char *text, void *to) {
     generate_options *g = to;
@@ -24,7 +24,10 @@ static const char about[] =
     "Without --prompt each line of standard input is a prompt. The answers come in the same order, "
     "each followed by a newline; with --stop $'\\n' each is one line.\v"
     "The same command writes the same text. Several samples are written when all are complete, "
-    "with --- lines between them. Ctrl-C ends it with the status 130; the status is 1 when it "
+    "with --- lines between them. `tern run -n N tern generate --mesh ...` has the model on N "
+    "ranks, "
+    "each of which reads only its part; the first writes the text. Ctrl-C ends it with the status "
+    "130; the status is 1 when it "
     "fails, 64 when the command line is wrong.";
 
 tn_status generate_parse(generate_options *g, int argc, char **argv) {
@@ -63,8 +66,10 @@ tn_status generate_parse(generate_options *g, int argc, char **argv) {
         {.help = ""},
         {"dtype", 0, "f32|bf16|int8",
          "Of the weights in memory; int8: bytes, each row with a scale (as in the files)",
-         .choice = &g->dtype, .choices = dtypes},
+         .choice = &g->dtype, .choices = model_dtypes},
         {"tokenizer", 0, "PATH", "Its folder or file (the model's folder)", .text = &g->tokenizer},
+        {"mesh", 0, "DIMS", "The model's layout on the ranks: pp=N,tp=N,shard=N,…; with --prompt",
+         .text = &g->mesh},
         {"device", 0, "NAME", "cpu, cuda, cuda:1", .text = &g->device},
         {"threads", 0, "N", "(the cores)", .whole = &g->threads, .most = 4096},
         {0},
@@ -72,6 +77,8 @@ tn_status generate_parse(generate_options *g, int argc, char **argv) {
     tn_status status = tn_options_parse(argc, argv, about, table);
     if (status == TN_OK && !g->model) {
         tn_options_refuse("no model: --model DIR");
+    } else if (status == TN_OK && g->mesh && !g->prompt) {
+        tn_options_refuse("--mesh needs --prompt TEXT: ranks have no standard input");
     }
     s->seed = (uint64_t)seed;
     return status;

@@ -142,6 +142,9 @@ bool tn__spread_sizes(tn_spread_options *o, int ranks) {
 static bool attach_all(tn_spread *s, bool shards) {
     const tn_spread_options *o = &s->options;
     void *m = s->module;
+    if (o->inference) {
+        tn_module_requires_grad(m, false);
+    }
     if (o->pp > 1) {
         s->pipeline = tn_pipeline_new(m, tn_mesh_group(s->mesh, "pp"), o->pipeline);
     }
@@ -157,7 +160,7 @@ static bool attach_all(tn_spread *s, bool shards) {
     if (shards) {
         tn_fsdp(m, tn_mesh_group(s->mesh, o->cp > 1 ? "shard cp" : "shard"),
                 o->dp > 1 ? tn_mesh_group(s->mesh, "dp") : NULL, o->sharding);
-    } else {
+    } else if (!o->inference) {
         tn_module_materialize(m);
         tn_ddp(m, tn_mesh_group(s->mesh, o->cp > 1 ? "dp cp" : "dp"), o->data);
     }

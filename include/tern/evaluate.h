@@ -30,8 +30,9 @@ typedef struct tn_evaluate_options {
     /* NULL: only this process. Otherwise its ranks take the batches in turn; each calls with the
      * same arguments and gets the same result, bit for bit that of one rank. A sharded model
      * (tn_fsdp) is called equally often by all of them. Ranks that share each matrix
-     * (tn_tensor_parallel) or each sequence (tn_context_parallel) need the same batches: in a mesh
-     * the group is tn_spread_data, every rank calls, and any other group is TN_EVALUE. Rows are
+     * (tn_tensor_parallel), each sequence (tn_context_parallel) or the layers (tn_pipeline_new)
+     * need the same batches: in a mesh the group is tn_spread_data, every rank calls, and any other
+     * group is TN_EVALUE, or TN_EMISMATCH with the layers. Rows are
      * then padded to a length that the ranks of a sequence divide, within the model's context. */
     tn_group *group;
     FILE *progress; /* NULL; else rank 0 shows its progress there */

@@ -211,6 +211,9 @@ typedef struct tn_generated {
  * Dropout stays as it is: call tn_module_train(m, false) first. Uses the caches of tn_cache_begin,
  * which are gone afterwards.
  *
+ * A model on several ranks (tn_spread_new): every rank calls, with the same prompts, options and
+ * callback results, and gets the same text.
+ *
  * TN_EVALUE (not a language model, an empty prompt, an option out of range, a logit that is NaN or
  * infinite, which the message names), TN_EINDEX (a token outside the vocabulary), TN_ENOMEM and
  * what the model raises; then out is zeros. */
@@ -294,7 +297,10 @@ extern TN_API const tn_tp_rule tn_llama_tp[];
  * first of each; shapes TN_ESHAPE. Weights in f32, bf16, f16 and f64 are converted to the model's
  * dtype. Dropout is 0: the config's value is how the model was trained.
  *
- * No tensor is in memory twice, except those that have to be converted, one at a time. */
+ * No tensor is in memory twice, except those that have to be converted, one at a time.
+ *
+ * Under TN_DEFER_INIT parameters get no elements yet, to be laid out on ranks before
+ * tn_lm_load_weights; but 8-bit ones are loaded. */
 typedef struct tn_lm_load_options {
     bool as_stored; /* true: parameters in the dtype that the token embedding has in the files */
     tn_dtype dtype; /* otherwise in this dtype: TN_F32 */

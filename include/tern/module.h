@@ -392,7 +392,8 @@ TN_API tn_status tn_module_materialize(void *m);
  * tn_load needs a module that was quantised too. Any module takes part that registers a parameter
  * NAME, a float matrix, and an empty buffer NAME_scale, and whose forward reads it (tn_linear_q8).
  * TN_EVALUE: a weight holds NaN or infinity; TN_EUNSUPPORTED: it is shared with a module that takes
- * no part; TN_ESTATE: it is sharded. After an error m is as it was. */
+ * no part; TN_ESTATE: it is sharded. After an error m is as it was. Of a model on stages
+ * (tn_pipeline_new) each rank turns what it has. */
 TN_API tn_status tn_quantize(void *m);
 
 #ifdef __cplusplus

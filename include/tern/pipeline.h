@@ -109,6 +109,11 @@ TN_API tn_pipeline_options tn_pipeline_defaults(void);
  * ranks, and its gradients are summed. Names, tn_module_count, checkpoints and folders of weights
  * are those of the whole model.
  *
+ * Under TN_NO_GRAD m is called like any model, also by tn_generate and tn_evaluate: every rank
+ * calls, with the same input, and gets the last stage's output (tn_lm_loss: the loss). The others
+ * wait while a stage computes. TN_EMISMATCH, in the first call of training and of each evaluation,
+ * and while generating: tokens differ; TN_ESTATE: the call would record.
+ *
  * Every rank calls, before anything else is attached: then tn_tensor_parallel, tn_context_parallel,
  * tn_fsdp or tn_ddp, the optimiser. pp NULL: one rank, which runs the micro-batches in turn. pp,
  * and the options' schedule and user, must live as long as m, to which the result belongs.

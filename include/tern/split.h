@@ -123,6 +123,10 @@ typedef struct tn_spread_options {
     tn_cp_kind context;
     tn_fsdp_options sharding; /* where shard is not 1, or with its `offload` … */
     tn_ddp_options data;      /* … and otherwise */
+    /* false; true: the model will not be trained. Its parameters are frozen, copies are not kept
+     * the same, and parameters without elements (TN_DEFER_INIT) stay so where they are not sharded:
+     * tn_lm_load_weights then reads what this rank has, and no more memory is needed. */
+    bool inference;
     bool from_defaults;
 } tn_spread_options;
 TN_API tn_spread_options tn_spread_defaults(void);

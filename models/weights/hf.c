@@ -7,6 +7,7 @@
 #include "io/shown.h"
 #include "nn/describe.h"
 #include "nn/module.h"
+#include "tensor/recipe.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,16 +134,20 @@ static bool fill_zeros(const tn_entry *entry, void *user) {
     return !tn_is_inert(tn_fill_(*entry->field, 0.0));
 }
 
+/* Elements that are not there yet will be zeros, which are made faster than random numbers. False
+ * after raising. */
+static bool make_zeros(void *m) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    TN_DEFER_INIT;
+    tn_module_each(m, (tn_walk){0}, fill_zeros, NULL);
+    return !tn__pending();
+}
+
 /* Gives m, which has no elements yet, the form of a model that was quantised. False after
  * raising. */
 static bool make_bytes(void *m) {
-    {
-        TN_SCOPE;
-        TN_NO_GRAD;
-        TN_DEFER_INIT;
-        tn_module_each(m, (tn_walk){0}, fill_zeros, NULL); /* faster than random numbers */
-    }
-    return tn_quantize(m) == TN_OK;
+    return make_zeros(m) && tn_quantize(m) == TN_OK;
 }
 
 /* m: memory for a model of the source's family; complete after TN_OK, otherwise finished. */
@@ -152,12 +157,15 @@ static tn_status load_model(source *s, void *m, tn_lm_load_options options) {
     if ((options.as_stored && !stored_dtype(s, &dtype)) || !build_deferred(s, m, dtype)) {
         return tn_error();
     }
-    if ((are_bytes(&s->plan.weights) && !make_bytes(m)) ||
-        !tn__hf_plan_make(&s->plan, s->family->hf, m)) {
+    bool bytes = are_bytes(&s->plan.weights), waits = tn__deferring && !bytes;
+    if ((bytes && !make_bytes(m)) || (waits && !make_zeros(m)) ||
+        (!waits && !tn__hf_plan_make(&s->plan, s->family->hf, m))) {
         tn_module_finish(m);
         return tn_error();
     }
-    tn__hf_plan_apply(&s->plan);
+    if (!waits) {
+        tn__hf_plan_apply(&s->plan);
+    }
     return TN_OK;
 }
 

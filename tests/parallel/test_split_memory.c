@@ -1,5 +1,5 @@
 /* What splitting saves: bytes at rest exactly, activations with `sequence` and cp exactly, and
- * training a model that no rank could hold alone. */
+ * training, and reading for generation, a model that no rank could hold alone. */
 #include "tests/distributed/rank_check.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
@@ -218,16 +218,64 @@ static void test_what_one_rank_cannot_hold(void **state) {
     ranks_pass(4, "trains", "pp=2,tp=2");
 }
 
-static const rank_entry bodies[] = {{"trains", trains_within}};
+enum { WRITTEN = 12 };
+
+/* The argument: the mesh and a folder. The limit is three quarters of what the weights take on one
+ * rank; "dp=2" has the whole on each. */
+static int writes_within(tn_group *world, const char *argument) {
+    char mesh[64], folder[256];
+    rank_assert(sscanf(argument, "%63s %255s", mesh, folder) == 2);
+    tn_spread_options o = tn_spread_defaults();
+    o.inference = true;
+    tn_spread_read(&o, mesh);
+    tn_module *m;
+    {
+        TN_DEFER_INIT;
+        m = tn_lm_load(folder, tn_lm_load_defaults());
+    }
+    tn_memory_set_limit(tn_memory().allocated + 3 * tn_module_count(m));
+    tn_spread *spread = tn_spread_new(m, world, o);
+    tn_lm_load_weights(m, folder);
+    tn_module_train(m, false);
+    tn_prompt prompt = {(const int32_t[]){3, 4}, 2};
+    tn_generated out = {0};
+    tn_generate(m, &prompt, 1, TN_WITH(tn_generate, .max_new = WRITTEN, .temperature = 0), &out);
+    bool fits = strcmp(mesh, "dp=2") != 0;
+    rank_assert(fits ? out.tokens.count == WRITTEN : tn_error() == TN_ENOMEM);
+    tn_error_clear();
+    tn_generated_free(&out, 1);
+    tn_lm_free(m);
+    tn_spread_free(spread);
+    return 0;
+}
+
+static void test_what_one_rank_cannot_read(void **state) {
+    (void)state;
+    static const char *const meshes[] = {"dp=2", "pp=2", "tp=2", "pp=2,tp=2", "shard=4"};
+    tn_gpt m;
+    init_model(&m, 4, LARGE);
+    tn_module_materialize(&m);
+    const char *folder = temp_path("large");
+    assert_int_equal(tn_lm_save(&m, folder), TN_OK);
+    tn_module_finish(&m);
+    for (size_t i = 0; i < sizeof(meshes) / sizeof(*meshes); i++) {
+        char argument[384];
+        snprintf(argument, sizeof(argument), "%s %s", meshes[i], folder);
+        ranks_pass(i < 3 ? 2 : 4, "writes", argument);
+    }
+}
+
+static const rank_entry bodies[] = {{"trains", trains_within}, {"writes", writes_within}};
 
 int main(int argc, char **argv) {
     tn_set_threads(1);
-    ranks_main(argc, argv, bodies, 1);
+    ranks_main(argc, argv, bodies, 2);
     const struct CMUnitTest tests[] = {
         TEST(test_bytes_at_rest),
         TEST(test_stages_at_rest),
         TEST(test_activations),
         cmocka_unit_test(test_what_one_rank_cannot_hold),
+        cmocka_unit_test(test_what_one_rank_cannot_read),
     };
     return cmocka_run_group_tests_name("memory of splitting", tests, temp_flights, temp_clean);
 }

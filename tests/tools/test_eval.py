@@ -81,6 +81,32 @@ def choices_on_any_number_of_ranks():
 
 
 @test
+def on_a_mesh():
+    """a model that lies on several ranks: the digits of one, up to rounding where matrices are split; only one rank prints"""
+    files()
+    for arguments in (("--data", "m/val_0.bin", "--stride", "5", "--batch", "3"), ("--choices", "choices.jsonl", "--batch", "3")):
+        one = result("--model", "m", *arguments)
+        for ranks, mesh in ((2, "pp=2"), (3, "pp=3"), (4, "pp=2,dp=2"), (4, "pp=2,shard=2"), (2, "shard=2"), (4, "pp=2,tp=2"),
+                            (4, "pp=2,cp=2"), (4, "tp=2")):
+            shown = evaluate("--model", "m", *arguments, "--mesh", mesh, "--json", ranks=ranks)
+            same(shown.count("{"), 1, shown)
+            numbers = json.loads(shown[shown.index("{"):])
+            holds(numbers.pop("seconds") >= 0)
+            if "tp" in mesh or "cp" in mesh:
+                for name, value in one.items():
+                    if isinstance(value, float):
+                        holds(abs(numbers[name] - value) < 1e-6 * value, (mesh, name, numbers[name], value))
+                        numbers[name] = value
+            same(numbers, one, mesh)
+    wanted = result("--model", "m", "--data", "m/val_0.bin", "--dtype", "int8")
+    same(result("--model", "m", "--data", "m/val_0.bin", "--dtype", "int8", "--mesh", "pp=2", ranks=2), wanted)
+    errors = evaluate("--model", "m", "--data", "m/val_0.bin", "--mesh", "pp=2,tp=3", ranks=2, status=1)
+    has(errors, "tern eval: ", "(tern run -n 6 would do)")
+    errors = evaluate("--model", "m", "--data", "m/val_0.bin", "--mesh", "tp=3", ranks=3, status=1)
+    has(errors, "3 ranks do not divide 2 heads")
+
+
+@test
 def what_a_person_sees():
     files()
     shown = evaluate("--model", "m", "--data", "m/val_0.bin")

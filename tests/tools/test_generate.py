@@ -10,7 +10,8 @@ import time
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import LIMIT, TERN, TESTS, environment, has, holds, main, same, test, until
+from launch import (LIMIT, MARK, TERN, TESTS, environment, errors, finish, has, holds, main, marked, output, run, same, start, test,
+                    until)
 
 TEXT = "naïve cafés sell 🍵 and 日本茶.\nA second line."
 BYTES = TEXT.encode()
@@ -265,6 +266,83 @@ def what_is_missing():
     same(done.returncode, 0, done.stderr)
     has(done.stderr, f"the prompt has {len(long)} tokens, and the model sees the last {2 * len(BYTES) + 8}")
     same(generate("--help").returncode, 0)
+
+
+def on_ranks(ranks, *arguments):
+    """Of a model that lies on ranks: the exit status, what they write, and their errors."""
+    done = run("-n", ranks, TERN, "generate", "--model", "model", *arguments)
+    return done.returncode, done.stdout.decode(errors="replace").replace("[0] ", ""), done.stderr.decode()
+
+
+@test
+def on_a_mesh():
+    """a model on several ranks writes what it writes on one, once"""
+    speaker()
+    for arguments in (("--temperature", "0"), ("--temperature", "50", "--samples", "3"), ("--dtype", "bf16"), ("--echo", "--stop", "és")):
+        arguments += ("--prompt", "na", "--tokens", "20")
+        wanted = generate("--model", "model", *arguments).stdout.decode(errors="replace")
+        for ranks, mesh in ((2, "pp=2"), (3, "pp=3"), (2, "shard=2"), (4, "pp=2,shard=2"), (4, "pp=2"), (2, "cp=2,keys")):
+            same(on_ranks(ranks, *arguments, "--mesh", mesh)[:2], (0, wanted), mesh)
+    says("ïve\n", "--prompt", "na", "--tokens", "4", "--mesh", "dp=1")
+    status, text, errors = on_ranks(2, "--prompt", "na", "--tokens", "4", "--mesh", "pp=2", "--dtype", "int8", "--stats")
+    same((status, text), (0, "ïve\n"))
+    same(errors.count("answers: 4 tokens"), 1, errors)
+
+
+@test
+def meshes_that_do_not_fit():
+    """every rank ends, and says what would fit"""
+    speaker()
+    for ranks, mesh, part in ((2, "pp=3", "is a mesh of 3 ranks or a multiple, and there are 2 (tern run -n 3 would do)"),
+                              (2, "tp=2", "2 ranks do not divide 1 heads"), (4, "pp=4", "3 parts has not enough for 4 stages"), (2, "pq=2", '"pq=2" of "pq=2"'),
+                              (2, "cp=2", "heads")):
+        status, text, errors = on_ranks(ranks, "--prompt", "na", "--mesh", mesh)
+        same((status, text), (1, ""), errors)
+        has(errors, part)
+    fails(1, "tern run -n 2 would do", "--model", "model", "--prompt", "na", "--mesh", "pp=2")
+    fails(64, "--mesh needs --prompt TEXT", "--model", "model", "--mesh", "dp=1")
+    status, text, errors = on_ranks(2, "--prompt", "na", "--mesh", "pp=2", "--tokenizer", "nowhere")
+    same((status, text), (1, ""), errors)
+    has(errors, "nowhere")
+    os.remove("model/model.safetensors")
+    status, text, errors = on_ranks(2, "--prompt", "na", "--mesh", "pp=2")
+    same((status, text), (1, ""), errors)
+
+
+def endless_on_two():
+    """A model on two stages that writes lines without end, once it does."""
+    speaker("x\n" * 1500)
+    p = start("-n", 2, TERN, "generate", "--model", "model", "--prompt", "x", "--tokens", "1000000", "--ignore-eos", "--mesh", "pp=2")
+    until(lambda: output(p).count("x\n") > 5, "a text")
+    return p
+
+
+def pid_of(rank):
+    found = []
+    for pid, _ in marked(os.environ[MARK]):
+        with open(f"/proc/{pid}/environ", "rb") as f:
+            if f"RANK={rank}".encode() in f.read().split(b"\0"):
+                found.append(pid)
+    same(len(found), 1)
+    return found[0]
+
+
+@test
+def interrupted_on_a_mesh():
+    """Ctrl-C ends the text at the same token on all ranks"""
+    p = endless_on_two()
+    p.send_signal(signal.SIGINT)
+    finish(p, 130)
+    holds("tern generate:" not in errors(p), errors(p))
+
+
+@test
+def a_rank_that_dies():
+    """the others end, and the launcher says who it was"""
+    p = endless_on_two()
+    os.kill(pid_of(1), signal.SIGKILL)
+    finish(p, 137)
+    has(errors(p), "rank 1")
 
 
 main()

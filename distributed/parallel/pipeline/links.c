@@ -114,9 +114,14 @@ static bool find_device(const tn_entry *entry, void *user) {
     return false;
 }
 
+tn_device tn__pipe_device(const tn_pipeline *p) {
+    tn_device device = tn_default_device();
+    tn_module_each(p->module, (tn_walk){0}, find_device, &device);
+    return device;
+}
+
 bool tn__pipe_links_begin(tn_pipeline *p, tn__pipe_sends *sends) {
-    p->device = tn_default_device();
-    tn_module_each(p->module, (tn_walk){0}, find_device, &p->device);
+    p->device = tn__pipe_device(p);
     const tn_pipe_schedule *s = p->schedule;
     int rank = tn_group_rank(p->group), before = (rank + s->ranks - 1) % s->ranks;
     size_t most = 2 * (size_t)s->counts[rank]; /* with headers */

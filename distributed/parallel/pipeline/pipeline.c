@@ -261,18 +261,6 @@ static bool place_parameters(tn_pipeline *p) {
 
 /* ---- The beginning and the end --------------------------------------------------------------- */
 
-/* Outside a step the other stages' parameters would be missing. */
-static tn_values begin_call(tn_module *m, tn_values in, void *user) {
-    const tn_pipeline *p = user;
-    if (!p->running && tn_group_size(p->group) > 1) {
-        tn__raise(
-            TN_ESTATE, m->kind,
-            "its layers are on %d ranks: tn_spread_step, tn_pipeline_step or their _loss call it",
-            tn_group_size(p->group));
-    }
-    return in;
-}
-
 static void pipeline_free(void *user) {
     tn_pipeline *p = user;
     tn__pipe_links_free(p);
@@ -356,7 +344,7 @@ static bool attach_stages(tn_pipeline *p, bool *known, bool *hooked) {
     if (!same) {
         return false;
     }
-    tn_module_hooks hooks = {.before = begin_call, .user = p, .free_user = pipeline_free};
+    tn_module_hooks hooks = {.before = tn__pipe_begin_call, .user = p, .free_user = pipeline_free};
     *hooked = tn_module_hook(p->module, hooks) != 0;
     if (!*hooked) {
         return false;
@@ -365,6 +353,9 @@ static bool attach_stages(tn_pipeline *p, bool *known, bool *hooked) {
         p->module->state = TN__MODULE_BROKEN; /* some of it is absent */
         tn__pipe_abort(p);
         return false;
+    }
+    if (tn_group_size(p->group) > 1) {
+        tn__pipe_set_forward(p);
     }
     return true;
 }

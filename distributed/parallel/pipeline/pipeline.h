@@ -5,6 +5,7 @@
  *     pipeline.c   attaching: which stage has which parts, what is absent, what is shared
  *     links.c      messages between neighbours
  *     step.c       a step: runs the schedule's row of this rank
+ *     forward.c    a forward outside steps: evaluation, generation
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_PIPELINE_H
 #define TERN_DISTRIBUTED_PARALLEL_PIPELINE_H
@@ -54,12 +55,14 @@ struct tn_pipeline {
      * other way. NULL: there is no such neighbour. */
     tn_group *outputs_to, *gradients_to;
     tn__pipe_inbox outputs, gradients;
-    tn__pipe_boundary *boundaries; /* [stages] between a stage and the next */
-    tn_pipe_schedule *schedule;    /* the last one used, or the options'; NULL: none yet */
-    tn_device device;              /* of this rank's parameters; without any, the default */
-    bool running;                  /* a step is running */
-    bool backward;                 /* with gradients */
-    int alive;                     /* most graphs at once in the last step */
+    tn__pipe_boundary *boundaries;    /* [stages] between a stage and the next */
+    tn_pipe_schedule *schedule;       /* the last one used, or the options'; NULL: none yet */
+    tn_device device;                 /* tn__pipe_device */
+    bool running;                     /* a step is running */
+    tn_module_forward_values forward; /* the module's own, of some parts */
+    tn__compared compared;            /* inputs of calls outside steps */
+    bool backward;                    /* with gradients */
+    int alive;                        /* most graphs at once in the last step */
 };
 
 /* Part i of the model; NULL after raising that it has moved. */
@@ -74,6 +77,13 @@ void tn__pipe_cut(const double *costs, int parts, int stages, int *first);
  * once, whole or in halves. False after raising. */
 bool tn__pipe_schedule_complete(const tn_pipe_schedule *s);
 
+/* ---- forward.c ------------------------------------------------------------------------------- */
+
+/* Makes calls without gradients ones of all stages, on every rank. */
+void tn__pipe_set_forward(tn_pipeline *p);
+/* The root's hook `before`. */
+tn_values tn__pipe_begin_call(tn_module *m, tn_values in, void *user);
+
 /* ---- links.c --------------------------------------------------------------------------------- */
 
 enum { TN__PIPE_AHEAD = 2 }; /* receives beyond the one that is needed */
@@ -87,6 +97,8 @@ typedef struct tn__pipe_sends {
 /* Makes the groups; every rank calls. False after raising. */
 bool tn__pipe_links_make(tn_pipeline *p);
 void tn__pipe_links_free(tn_pipeline *p);
+/* Of this rank's parameters; without any, the default. */
+tn_device tn__pipe_device(const tn_pipeline *p);
 /* After an error: no other rank waits for what this one will not do. */
 void tn__pipe_abort(const tn_pipeline *p);
 

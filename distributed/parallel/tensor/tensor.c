@@ -12,6 +12,7 @@
 #include "nn/attention.h"
 #include "nn/defer.h"
 #include "nn/paths.h"
+#include "ops/deferred.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -257,10 +258,11 @@ static bool is_whole(const tn_entry *entry, void *user) {
 /* A leaf for the block, like the whole's; inert after raising. */
 static tn_tensor *make_block(tn_tensor *whole, const tn_layout *layout) {
     TN_SCOPE;
-    tn_tensor *block =
-        tn_empty_on(tn_device_of(whole), tn__layout_block(layout), tn_dtype_of(whole));
-    bool made =
-        !tn_is_inert(block) && tn__fill_part(whole, layout, block) && tn__leaf_like(block, whole);
+    tn_dims dims = tn__layout_block(layout);
+    tn_tensor *waits = tn__deferred_even(whole, dims); /* perhaps to be read from a file */
+    tn_tensor *block = waits ? waits : tn_empty_on(tn_device_of(whole), dims, tn_dtype_of(whole));
+    bool made = !tn_is_inert(block) && (waits || tn__fill_part(whole, layout, block)) &&
+                tn__leaf_like(block, whole);
     return made ? tn_return(block) : tn_inert();
 }
 

@@ -1,0 +1,402 @@
+/* Calls of a model on stages outside its steps, on meshes of ranks that are threads: what it
+ * returns, writes and measures is what one rank does. */
+#include "tests/parallel/bits.h"
+#include "tests/parallel/mesh_program.h"
+#include "tests/support/temp.h"
+#include "train.h"
+
+enum { LAYERS = 4, ROWS = 2, WINDOWS = 7, CALLS = 3 };
+
+typedef struct mesh_of {
+    const char *mesh;
+    int ranks;
+    bool exact; /* the bits of one rank: nothing is summed in another order */
+} mesh_of;
+
+static const mesh_of meshes[] = {
+    {"pp=2", 2, true},
+    {"pp=3", 3, true},
+    {"pp=2,chunks=2", 2, true},
+    {"pp=2,dp=2", 4, true},
+    {"pp=2,shard=2", 4, true},
+    {"pp=2,shard=2,stage=1", 4, true},
+    {"pp=4,shard=2", 8, true},
+    {"pp=2,tp=2", 4, false},
+    {"pp=2,tp=2,sequence", 4, false},
+    {"pp=2,cp=2", 4, false},
+    {"pp=2,cp=2,keys", 4, false},
+    {"pp=2,tp=2,shard=2", 8, false},
+};
+enum { MESHES = sizeof(meshes) / sizeof(*meshes) };
+
+static mesh_shape deep_shape(bool llama) {
+    mesh_shape s = mesh_shape_of(llama);
+    s.layers = LAYERS;
+    s.dropout = llama ? 0 : 0.1;
+    return s;
+}
+
+/* Weights larger than a new model's, so that the likeliest token is so by far. */
+static bool enlarge_weights(const tn_entry *entry, void *user) {
+    TN_NO_GRAD;
+    if (tn_ndim(*entry->field) == 2) {
+        tn_mul_scalar_(*entry->field, *(const double *)user);
+    }
+    return true;
+}
+
+/* Rank 0's weights are used. */
+static void init_model(mesh_model *m, tn_group *world, bool llama) {
+    mesh_shape shape = deep_shape(llama);
+    mesh_init(m, &shape, 3 + (uint64_t)tn_group_rank(world), false);
+    tn_module_each(m, (tn_walk){0}, enlarge_weights, &(double){6});
+}
+
+/* ---- Text ------------------------------------------------------------------------------------ */
+
+typedef enum model_form { IN_F32, IN_BF16, AS_BYTES } model_form;
+
+typedef struct text {
+    const mesh_of *on; /* NULL: one rank */
+    bool llama;
+    model_form form;
+    double temperature;
+    int32_t ids[2][PROGRAM_WRITTEN];
+} text;
+
+/* Two prompts beyond the context, and again: the caches are gone in between. */
+static void write_text(tn_group *world, void *user) {
+    text t = *(text *)user;
+    int32_t again[2][PROGRAM_WRITTEN];
+    mesh_model m;
+    init_model(&m, world, t.llama);
+    if (t.form == IN_BF16) {
+        tn_module_set_precision(&m, tn_precision_defaults());
+    }
+    tn_spread *spread = mesh_spread(&m, world, t.on ? t.on->mesh : "dp=1");
+    if (t.form == AS_BYTES) {
+        CHECK(tn_quantize(&m) == TN_OK);
+    }
+    mesh_write(&m, t.temperature, t.ids);
+    mesh_write(&m, t.temperature, again);
+    if (t.on) {
+        CHECK(memcmp(t.ids, ((text *)user)->ids, sizeof(t.ids)) == 0);
+    } else {
+        *(text *)user = t;
+    }
+    CHECK(memcmp(t.ids, again, sizeof(again)) == 0);
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+}
+
+static void expect_text(text t) {
+    run_ok(1, write_text, &t);
+    for (int k = 0; k < MESHES; k++) {
+        t.on = &meshes[k];
+        if (t.form == IN_F32 || (t.on->exact && !strstr(t.on->mesh, "shard"))) {
+            run_ok(t.on->ranks, write_text, &t);
+        }
+    }
+}
+
+static void test_text(void **state) {
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        expect_text((text){.llama = i & 1, .temperature = i & 2 ? 0.7 : 0, .form = i / 4});
+    }
+}
+
+/* ---- What a call returns --------------------------------------------------------------------- */
+
+typedef struct outputs {
+    const mesh_of *on; /* NULL: one rank */
+    bool llama, training;
+    float logits[CALLS][ROWS * MESH_LENGTH * 29];
+    int first; /* of the logits that are whole */
+    float loss;
+    uint64_t drawn; /* random numbers */
+} outputs;
+
+/* The logits of some tokens at once; of the same in two calls with caches, of which the second is
+ * repeated. */
+static void call_model(mesh_model *m, outputs *o) {
+    TN_NO_GRAD;
+    tn_tensor *x = mesh_tokens(29, ROWS, 1), *rest = tn_narrow(x, 1, 3, 5);
+    tn_tensor *y = tn_call(m, x);
+    o->first = tn_size(y, 1) < MESH_LENGTH; /* of cp: this rank's positions */
+    CHECK(o->first > 0 || tn_copy_out(y, o->logits[0]) == TN_OK);
+    o->loss = (float)tn_item(tn_lm_loss(m, x, mesh_tokens(29, ROWS, 2)));
+    o->drawn = tn_default_generator()->call;
+    tn_module_train(m, false);
+    tn_attention_cache_options cache = {.batch = ROWS, .length = MESH_LENGTH};
+    CHECK(tn_cache_begin(m, cache) == TN_OK);
+    CHECK(!tn_is_inert(tn_call(m, tn_narrow(x, 1, 0, 3))));
+    CHECK(tn_copy_out(tn_call(m, rest), o->logits[1]) == TN_OK);
+    CHECK(tn_cache_rewind(m, 3) == TN_OK);
+    CHECK(tn_copy_out(tn_call(m, rest), o->logits[2]) == TN_OK);
+    tn_cache_end(m);
+}
+
+static double logits_off(const outputs *a, const outputs *b) {
+    double most = fabsf(a->loss - b->loss);
+    for (int k = a->first; k < CALLS; k++) {
+        for (int i = 0; i < ROWS * MESH_LENGTH * 29; i++) {
+            most = fmax(most, fabsf(a->logits[k][i] - b->logits[k][i]));
+        }
+    }
+    return most;
+}
+
+/* All ranks get the same; in f32 without sums over ranks, the bits of one rank. */
+static void compare_outputs(tn_group *world, void *user) {
+    TN_SCOPE;
+    const outputs *want = user;
+    outputs o = {.on = want->on, .llama = want->llama, .training = want->training};
+    mesh_model m;
+    init_model(&m, world, o.llama);
+    tn_spread *spread = mesh_spread(&m, world, o.on ? o.on->mesh : "dp=1");
+    tn_module_train(&m, o.training);
+    call_model(&m, &o);
+    if (!o.on) {
+        CHECK(o.loss > 0 && (o.drawn > 0) == (o.training && !o.llama));
+        *(outputs *)user = o;
+    }
+    double off = logits_off(&o, want);
+    CHECK(off <= (o.on && !o.on->exact ? 2e-5 : 0));
+    CHECK(o.drawn == want->drawn);
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+}
+
+/* In training dropout draws what one rank would draw, where no others have other data. */
+static void test_outputs(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        outputs o = {.llama = i & 1, .training = i & 2};
+        run_ok(1, compare_outputs, &o);
+        for (int k = 0; k < MESHES; k++) {
+            o.on = &meshes[k];
+            if (!o.training || (o.on->exact && !strpbrk(o.on->mesh, "ds"))) {
+                run_ok(o.on->ranks, compare_outputs, &o);
+            }
+        }
+    }
+}
+
+/* A model of one's own: its parts' values are of other shapes than its input. */
+static void call_list(tn_group *world, void *user) {
+    TN_SCOPE;
+    tn_seed(3 + (uint64_t)tn_group_rank(world));
+    tn_sequential *m = TN_SEQUENTIAL(tn_linear_new(6, 4), TN_FN(tn_relu), tn_linear_new(4, 3));
+    CHECK(tn_pipeline_new(m, world, tn_pipeline_defaults()));
+    TN_NO_GRAD;
+    float y[6];
+    CHECK(tn_copy_out(tn_call(m, tn_reshape(tn_arange(0, 12, 1, TN_F32), TN_DIMS(2, 6))), y) ==
+          TN_OK);
+    if (tn_group_size(world) == 1) {
+        memcpy(user, y, sizeof(y));
+    }
+    CHECK(memcmp(user, y, sizeof(y)) == 0 && y[0] != y[3]);
+    tn_module_free(m);
+}
+
+static void test_list(void **state) {
+    (void)state;
+    float y[6];
+    run_ok(1, call_list, y);
+    run_ok(3, call_list, y);
+}
+
+/* ---- Measuring ------------------------------------------------------------------------------- */
+
+typedef struct evaluation {
+    const mesh_of *on; /* NULL: one rank */
+    bool llama;
+    tn_perplexity perplexity;
+    double loss, accuracy; /* of tn_evaluate */
+} evaluation;
+
+static tn_dataset *windows_of(void) {
+    return tn_tensor_dataset(mesh_tokens(29, WINDOWS, 6), mesh_tokens(29, WINDOWS, 7));
+}
+
+static void evaluate_pass(void *m, tn_group *data, evaluation *e) {
+    tn_metrics *metrics = tn_metrics_new(29, 3);
+    tn_loader *loader =
+        tn_loader_new(windows_of(), tn_distributed_sampler(data, tn_sequential_sampler(), false),
+                      TN_WITH(tn_loader, .batch = 2, .threads = 0));
+    CHECK(tn_evaluate(m, loader, tn_cross_entropy, data, metrics) == TN_OK);
+    e->loss = tn_metrics_loss(metrics);
+    e->accuracy = tn_metrics_accuracy(metrics);
+    tn_metrics_free(metrics);
+    tn_loader_free(loader);
+}
+
+/* Between steps, which it does not disturb. */
+static void evaluate_model(tn_group *world, void *user) {
+    TN_SCOPE;
+    evaluation e = *(evaluation *)user;
+    mesh_model m;
+    init_model(&m, world, e.llama);
+    tn_spread *spread = mesh_spread(&m, world, e.on ? e.on->mesh : "dp=1");
+    tn_group *data = tn_spread_data(spread);
+    tn_loader *loader = mesh_loader(data, ROWS);
+    double before = e.on ? tn_spread_loss(spread, loader, 2) : 0;
+    tn_dataset *windows = windows_of();
+    tn_evaluate_options o = TN_WITH(tn_evaluate, .batch = 3, .group = data);
+    CHECK(tn_evaluate_perplexity(&m, windows, NULL, o, &e.perplexity) == TN_OK);
+    tn_dataset_free(windows);
+    evaluate_pass(&m, data, &e);
+    tn_loader_seek(loader, (tn_loader_place){0, 0});
+    CHECK(!e.on || tn_spread_loss(spread, loader, 2) == before);
+    CHECK(m.base.training && fabs(tn_group_mean(world, e.loss, 1) / e.loss - 1) < 1e-12);
+    if (tn_group_rank(world) == 0) {
+        *(evaluation *)user = e;
+    }
+    tn_loader_free(loader);
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+}
+
+static void test_evaluation(void **state) {
+    (void)state;
+    for (int llama = 0; llama < 2; llama++) {
+        evaluation alone = {.llama = llama};
+        run_ok(1, evaluate_model, &alone);
+        for (int k = 0; k < MESHES; k++) {
+            evaluation e = {.on = &meshes[k], .llama = llama};
+            run_ok(e.on->ranks, evaluate_model, &e);
+            double off = fabs(e.perplexity.loss - alone.perplexity.loss);
+            assert_true(off <= (e.on->exact ? 0 : 1e-6));
+            assert_true(fabs(e.loss - alone.loss) <= 1e-6 && e.accuracy == alone.accuracy);
+            assert_int_equal(e.perplexity.tokens, WINDOWS * MESH_LENGTH);
+        }
+    }
+}
+
+/* ---- Mistakes -------------------------------------------------------------------------------- */
+
+/* What a rank of two stages does. */
+typedef struct mistake {
+    void (*make)(tn_group *world, mesh_model *m);
+    tn_status status;
+    const char *says;
+} mistake;
+
+static void generate_few(mesh_model *m, int32_t first, tn_generate_options o) {
+    tn_prompt prompts[] = {{(const int32_t[]){first, 4}, 2}, {(const int32_t[]){2}, 1}};
+    tn_generated out[2];
+    CHECK(tn_generate(m, prompts, 2, o, out) != TN_OK && !out[0].tokens.count);
+    tn_generated_free(out, 2);
+}
+
+static void write_apart(tn_group *world, mesh_model *m) {
+    generate_few(m, tn_group_rank(world), TN_WITH(tn_generate, .max_new = 4));
+}
+
+static void draw_apart(tn_group *world, mesh_model *m) {
+    uint64_t seed = (uint64_t)tn_group_rank(world);
+    generate_few(m, 3, TN_WITH(tn_generate, .max_new = 40, .seed = seed));
+}
+
+static bool end_one_text(const tn_generated_token *token, void *user) {
+    return tn_group_rank(user) != 0 || token->sequence != 0;
+}
+
+static void stop_apart(tn_group *world, mesh_model *m) {
+    generate_few(m, 3, TN_WITH(tn_generate, .max_new = 4, .on_token = end_one_text, .user = world));
+}
+
+/* Each rank is given windows of its own. */
+static void measure_with_all(tn_group *world, mesh_model *m) {
+    tn_dataset *windows = windows_of();
+    tn_perplexity p;
+    tn_evaluate_options o = TN_WITH(tn_evaluate, .batch = 2, .group = world);
+    CHECK(tn_evaluate_perplexity(m, windows, NULL, o, &p) != TN_OK && p.tokens == 0);
+    tn_dataset_free(windows);
+}
+
+static void record_call(tn_group *world, mesh_model *m) {
+    (void)world;
+    tn_lm_loss(m, mesh_tokens(29, ROWS, 1), mesh_tokens(29, ROWS, 1));
+}
+
+static void count_beyond(tn_group *world, mesh_model *m) {
+    (void)world;
+    TN_NO_GRAD;
+    tn_tensor *x = mesh_tokens(29, ROWS, 1);
+    CHECK(tn_is_inert(tn_call(m, TN_CAT(1, x, x))));
+}
+
+/* The same wrong tokens on both: only the first stage looks at them. */
+static void look_up_nothing(tn_group *world, mesh_model *m) {
+    (void)world;
+    TN_NO_GRAD;
+    CHECK(tn_is_inert(tn_call(m, tn_full(TN_DIMS(1, 2), 29, TN_I64))));
+    stay_until_told(world);
+}
+
+static tn_values refuse_call(tn_module *m, tn_values in, void *user) {
+    (void)m;
+    (void)user;
+    tn_raise(TN_EVALUE, "a part fails");
+    return in;
+}
+
+/* A part of the second stage fails, in a prompt or while tn_lm_loss waits for it. */
+static void fail_above(tn_group *world, mesh_model *m) {
+    tn_module *parts[LAYERS + 2];
+    tn_lm_parts(m, parts, LAYERS + 2);
+    tn_module_hook(parts[LAYERS], (tn_module_hooks){.before = refuse_call});
+    generate_few(m, 3, TN_WITH(tn_generate, .max_new = 4));
+    stay_until_told(world);
+}
+
+static void fail_loss(tn_group *world, mesh_model *m) {
+    TN_NO_GRAD;
+    tn_lm_loss(m, mesh_tokens(29, ROWS, 1), mesh_tokens(31, ROWS, 1));
+    stay_until_told(world);
+}
+
+static const mistake mistakes[] = {
+    {write_apart, TN_EMISMATCH, "has other tokens than rank 0"},
+    {draw_apart, TN_EMISMATCH, "seeds"},
+    {stop_apart, TN_EMISMATCH, "callbacks"},
+    {measure_with_all, TN_EMISMATCH, "tn_spread_data"},
+    {record_call, TN_ESTATE, "TN_NO_GRAD"},
+    {count_beyond, TN_EVALUE, "the context is 8"},
+    {look_up_nothing, TN_EINDEX, "29"},
+    {fail_above, TN_EVALUE, "a part fails"},
+    {fail_loss, TN_EINDEX, "label 29"},
+};
+
+static void make_mistake(tn_group *world, void *user) {
+    TN_SCOPE;
+    const mistake *wrong = user;
+    mesh_model m;
+    init_model(&m, world, true);
+    tn_spread *spread = mesh_spread(&m, world, "pp=2");
+    tn_module_train(&m, false);
+    wrong->make(world, &m);
+    CHECK(tn_error() != TN_OK);
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+}
+
+static void test_mistakes(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof(mistakes) / sizeof(*mistakes); i++) {
+        const mistake *wrong = &mistakes[i];
+        const char *said = run_failing(2, make_mistake, (void *)wrong, wrong->status);
+        if (!strstr(said, wrong->says)) {
+            fail_msg("%s", said);
+        }
+    }
+}
+
+int main(void) {
+    tn_set_threads(1);
+    const struct CMUnitTest tests[] = {TEST(test_text), TEST(test_outputs), TEST(test_list),
+                                       TEST(test_evaluation), TEST(test_mistakes)};
+    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+}
