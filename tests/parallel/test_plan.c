@@ -365,6 +365,14 @@ static void test_bubble(void **state) {
         assert_int_equal(plan.alive, kind ? 6 : 3);
         close_to(plan.bubble, plan.compute * 2 / 6);
     }
+    tn_plan_options shared = free_machine(4, "pp=4");
+    shared.machine.flops = 1e9;
+    shared.tokens = 6 * BATCH * LENGTH;
+    double alone = plan_small(shared).bubble;
+    shared.machine.shared = 2; /* two ranks on a processor: two stages that wait leave it to two */
+    close_to(plan_small(shared).bubble, alone / 3);
+    shared.machine.shared = 8;
+    assert_true(fabs(plan_small(shared).bubble) < 1e-9);
     tn_plan_options o = free_machine(2, "pp=2");
     o.machine.host_delay = 1; /* alone: forward and back for the first and the last, … */
     o.tokens = BATCH * LENGTH;
