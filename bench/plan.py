@@ -49,14 +49,16 @@ def compare(rounds, ranks, mesh):
     job.close()
     parts = [f"{statistics.median(p[term] for p in plans):.2f}" for term in TERMS]
     ratios = sorted(s / p["seconds"] for s, p in zip(seconds, plans))
-    return [mesh, str(ranks), statistics.median(p["seconds"] for p in plans), statistics.median(seconds), duel.ratio_text(ratios), *parts]
+    return [mesh, statistics.median(p["seconds"] for p in plans), statistics.median(seconds), duel.ratio_text(ratios), *parts]
 
 
 def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     chosen = {int(sys.argv[2]): sys.argv[3:] or MESHES[int(sys.argv[2])]} if len(sys.argv) > 2 else MESHES
-    rows = [compare(rounds, ranks, mesh) for ranks, meshes in chosen.items() for mesh in meshes]
-    duel.table(["seconds of a step", "ranks", "planned", "taken", "taken / planned (of the rounds)", *TERMS.values()], rows)
+    for ranks, meshes in chosen.items():
+        rows = [compare(rounds, ranks, mesh) for mesh in meshes]
+        duel.table([f"{ranks} ranks, s a step", "planned", "taken", "taken / planned (of the rounds)", *TERMS.values()], rows)
+        print(flush=True)
 
 
 main()

@@ -9,8 +9,8 @@
 
 enum { TRIES = 3, GATHERS = 8 };
 static const char operation[] = "plan_measure";
-static const double long_enough = 0.05; /* seconds of a try: ranks that share a processor take turns
-                                         * of some milliseconds */
+static const double long_enough = 0.2; /* seconds of a try: ranks that share a processor take turns
+                                        * of some milliseconds */
 static const double gathered[] = {1 << 16, 1 << 20, 1 << 23}; /* bytes */
 
 /* The slowest rank's, on every rank. */
