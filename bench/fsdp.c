@@ -1,11 +1,11 @@
-/* GPT-2 laid out on ranks, in parts (--stage), on a mesh (--mesh) or as a pipeline whose batches
- * are of so many micro-batches (--micros): fsdp [OPTIONS] T, one process per rank, driven through
+/* GPT-2 laid out on ranks, in parts (--stage), on a mesh (--mesh), or as a pipeline; with --micros
+ * batches are of so many micro-batches: fsdp [OPTIONS] T, one process per rank, driven through
  * bench_serve; or, with --steps N, by itself under `tern run -n 4 fsdp`: then rank 0 prints each
  * step's loss and time.
  *
- * BATCH sequences of T random tokens on each rank (on those of tp and cp together): rank r takes
- * rows r * BATCH and up of the batch that gpt2.c draws. At the end every rank reports its memory
- * and how much a step sent.
+ * BATCH sequences of T random tokens on each rank (on those of tp, cp and pp together): rank r
+ * takes rows r * BATCH and up of the batch that gpt2.c draws. At the end every rank reports its
+ * memory and how much a step sent.
  */
 #include "bench/trainer.h"
 
@@ -44,7 +44,8 @@ typedef struct run {
     tn_fsdp_state *fsdp; /* NULL: DDP, or a mesh */
     tn_spread_options on_mesh;
     tn_spread *spread;     /* NULL: no mesh */
-    tn_pipeline *pipeline; /* NULL: no --micros */
+    tn_pipeline *pipeline; /* NULL: a mesh, or no --micros */
+    tn_loader *micros;     /* of a mesh; NULL: no --micros */
     int64_t steps;         /* done */
 } run;
 
@@ -155,11 +156,16 @@ static void make_model(run *r) {
 /* Each rank draws the whole batch and takes its own rows. */
 static void draw_batch(run *r) {
     int64_t batch = r->o.n[BATCH], vocab = r->o.n[VOCAB] < 50257 ? r->o.n[VOCAB] : 50257;
-    int alike = r->o.mesh ? r->on_mesh.tp * r->on_mesh.cp : 1; /* ranks with the same batch */
-    alike = r->o.n[MICROS] ? tn_group_size(r->world) : alike;
-    int64_t first = tn_group_rank(r->world) / alike * batch;
-    trainer_draw(&r->t, tn_group_size(r->world) / alike * batch, r->o.T, vocab);
-    if (r->o.share && tn_group_rank(r->world) == 0) {
+    int size = tn_group_size(r->world), rank = tn_group_rank(r->world), pp = 1, alike = 1;
+    if (r->o.mesh) { /* ranks with the same batch */
+        pp = r->on_mesh.pp;
+        alike = r->on_mesh.tp * r->on_mesh.cp;
+    } else if (r->o.n[MICROS]) {
+        pp = size;
+    }
+    int64_t first = rank % (size / pp) / alike * batch;
+    trainer_draw(&r->t, size / pp / alike * batch, r->o.T, vocab);
+    if (r->o.share && rank == 0) {
         TN_SCOPE;
         bench_share(&r->t.gpt, r->o.share, tn_unsqueeze(r->t.x, 0), tn_unsqueeze(r->t.y, 0));
     }
@@ -168,6 +174,15 @@ static void draw_batch(run *r) {
 }
 
 static void spread_model(run *r) {
+    if (r->o.mesh) {
+        r->spread = tn_spread_new(&r->t.gpt, r->world, r->on_mesh);
+        if (r->o.n[MICROS]) {
+            int64_t rows = r->o.n[BATCH] / r->o.n[MICROS];
+            r->micros = tn_loader_new(tn_tensor_dataset(r->t.x, r->t.y), tn_sequential_sampler(),
+                                      TN_WITH(tn_loader, .batch = rows, .epochs = 0));
+        }
+        return;
+    }
     if (r->o.n[MICROS]) {
         tn_pipeline_options p = tn_pipeline_defaults();
         if (r->o.n[CHUNKS] > 1) {
@@ -175,10 +190,6 @@ static void spread_model(run *r) {
             p.chunks = r->o.n[CHUNKS];
         }
         r->pipeline = tn_pipeline_new(&r->t.gpt, r->world, p);
-        return;
-    }
-    if (r->o.mesh) {
-        r->spread = tn_spread_new(&r->t.gpt, r->world, r->on_mesh);
         return;
     }
     if (r->o.n[STAGE] == 0) {
@@ -288,11 +299,21 @@ static double pipeline_step(run *r) {
     return loss;
 }
 
+static double spread_step(run *r) {
+    double loss = tn_spread_step(r->spread, r->micros, r->o.n[MICROS], NULL);
+    tn_optim_step(r->t.opt);
+    tn_optim_zero_grad(r->t.opt);
+    return loss;
+}
+
 static double next_step(void *user) {
     run *r = user;
     r->steps++;
     if (r->pipeline) {
         return pipeline_step(r);
+    }
+    if (r->micros) {
+        return spread_step(r);
     }
     return r->o.trace ? traced_step(r) : trainer_step(&r->t);
 }
@@ -382,6 +403,7 @@ int main(int argc, char **argv) {
     if (r.o.trace) {
         save_trace(&r);
     }
+    tn_loader_free(r.micros);
     trainer_finish(&r.t);
     tn_spread_free(r.spread);
     tn_dist_finish();

@@ -37,6 +37,7 @@ typedef struct tn_plan_machine {
     double host_delay;    /* 1e-5 seconds */
     double network_link;  /* 20e9, between hosts */
     double network_delay; /* 3e-5 */
+    double shared;        /* 1: how many times faster a rank computes while all others wait */
     bool overlap;         /* true; false: messages wait for computing, since they need its cores */
     bool from_defaults;
 } tn_plan_machine;

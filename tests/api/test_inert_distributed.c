@@ -181,6 +181,7 @@ static void model_splitting(tn_tensor *t) {
 static void layer_pipelines(tn_tensor *t) {
     tn_linear zero = {0};
     tn_batch b = {.x = t, .y = t};
+    int cut;
     tn_pipe_cost cost = {1, 1, 1, 0};
     QUIET(tn_pipe_schedule_new((tn_pipe_kind)9, 0, 0, 0), NULL);
     QUIET(tn_pipe_schedule_read(NULL), NULL);
@@ -188,6 +189,8 @@ static void layer_pipelines(tn_tensor *t) {
     QUIET(tn_pipe_simulate(NULL, cost, NULL, NULL) != TN_OK, true);
     QUIET(tn_pipeline_new(NULL, NULL, tn_pipeline_defaults()), NULL);
     QUIET(tn_pipeline_new(&zero, NULL, tn_pipeline_defaults()), NULL);
+    QUIET(tn_pipeline_cuts(NULL, NULL, b, tn_pipeline_defaults(), 1, &cut) != TN_OK, true);
+    QUIET(tn_pipeline_cuts(&zero, NULL, b, tn_pipeline_defaults(), 1, &cut) != TN_OK, true);
     QUIET(tn_pipeline_step(NULL, &b, 1, NULL) > 0, false);
     QUIET(tn_pipeline_loss(NULL, &b, 1) > 0, false);
     QUIET(tn_pipeline_parts(NULL), 0);

@@ -266,6 +266,7 @@ static void training_and_generation(void **state) {
     REFUSES(tn_spread, tn_spread_read(&zeros, "tp=2"));
     REFUSES(tn_spread, tn_spread_new(&m, NULL, zeros));
     REFUSES(tn_pipeline, tn_pipeline_new(&m, NULL, zeros));
+    REFUSES(tn_pipeline, tn_pipeline_cuts(&m, NULL, (tn_batch){0}, zeros, 1, NULL));
     tn_plan plan;
     tn_plan_machine machine = tn_plan_machine_defaults();
     REFUSES(tn_plan, tn_plan_of(&m, zeros, &plan));

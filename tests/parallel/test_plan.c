@@ -71,18 +71,27 @@ static void test_bytes_at_rest(void **state) {
                  {2, "dp=2"},
                  {2, "shard=2,stage=1"},
                  {2, "shard=2,stage=2"},
-                 {4, "shard=4,stage=3"},
+                 {2, "shard=2,stage=3"},
                  {3, "shard=3"},
+                 {4, "dp=4"},
+                 {4, "shard=4,stage=2"},
+                 {4, "shard=4,stage=3"},
+                 {8, "dp=8"},
+                 {8, "shard=8,stage=2"},
+                 {8, "shard=8,stage=3"},
                  {4, "dp=2,shard=2,stage=2"},
                  {2, "tp=2"},
                  {4, "tp=4,sequence"},
                  {4, "tp=2,shard=2,stage=3"},
                  {4, "tp=2,dp=2"},
+                 {8, "tp=2,dp=4"},
                  {2, "cp=2"},
                  {4, "cp=2,shard=2,stage=2"},
                  {2, "pp=2"},
                  {4, "pp=2,tp=2"},
                  {4, "pp=2,dp=2"},
+                 {8, "pp=2,dp=4"},
+                 {8, "pp=2,tp=2,dp=2"},
                  {4, "pp=2,shard=2,stage=1"},
                  {4, "pp=2,shard=2,stage=2"},
                  {4, "pp=2,shard=2,stage=3"},
@@ -175,13 +184,24 @@ static void test_peaks(void **state) {
                  {2, "shard=2,stage=1 1"},
                  {2, "shard=2,stage=2 1"},
                  {2, "shard=2,stage=2 2"},
-                 {4, "shard=4,stage=3 1"},
+                 {2, "shard=2,stage=3 1"},
                  {2, "tp=2 1"},
                  {2, "tp=2,sequence 1"},
                  {2, "cp=2 1"},
                  {2, "pp=2 4"},
                  {4, "pp=4,zb_h1 6"},
-                 {4, "pp=2,tp=2 4"}};
+                 {4, "dp=4 1"},
+                 {4, "shard=4,stage=2 1"},
+                 {4, "shard=4,stage=3 1"},
+                 {4, "tp=2,dp=2 1"},
+                 {4, "pp=2,dp=2 4"},
+                 {4, "pp=2,tp=2 4"},
+                 {8, "dp=8 1"},
+                 {8, "shard=8,stage=2 1"},
+                 {8, "shard=8,stage=3 1"},
+                 {8, "tp=2,dp=4 1"},
+                 {8, "pp=2,dp=4 4"},
+                 {8, "pp=2,tp=2,dp=2 4"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         ranks_pass(cases[i].ranks, "peaks", cases[i].run);
     }
@@ -348,6 +368,14 @@ static void test_bubble(void **state) {
         assert_int_equal(plan.alive, kind ? 6 : 3);
         close_to(plan.bubble, plan.compute * 2 / 6);
     }
+    tn_plan_options shared = free_machine(4, "pp=4");
+    shared.machine.flops = 1e9;
+    shared.tokens = 6 * BATCH * LENGTH;
+    double alone = plan_small(shared).bubble;
+    shared.machine.shared = 2; /* two ranks on a processor: two stages that wait leave it to two */
+    close_to(plan_small(shared).bubble, alone / 3);
+    shared.machine.shared = 8;
+    assert_true(fabs(plan_small(shared).bubble) < 1e-9);
     tn_plan_options o = free_machine(2, "pp=2");
     o.machine.host_delay = 1; /* alone: forward and back for the first and the last, … */
     o.tokens = BATCH * LENGTH;

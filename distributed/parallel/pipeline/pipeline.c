@@ -297,8 +297,7 @@ static int stages_wanted(const tn_pipeline_options *o, int ranks) {
     return tn__pending() ? 0 : s ? s->stages : ranks * (ranks > 1 ? o->chunks : 1);
 }
 
-/* m's parts, or 0 after raising. */
-static int count_parts(tn_pipeline *p) {
+int tn__pipe_count_parts(tn_pipeline *p) {
     tn_module *m = p->module;
     if (strcmp(m->kind, "sequential") == 0) {
         return m->lists ? m->lists->child_count : 0;
@@ -326,7 +325,7 @@ static void describe_options(const tn_pipeline *p, tn__buffer *text) {
 /* *known: all ranks know of the error. *hooked: p is the module's, whatever comes of it. */
 static bool attach_stages(tn_pipeline *p, bool *known, bool *hooked) {
     static const char operation[] = "pipeline";
-    p->parts = count_parts(p);
+    p->parts = tn__pipe_count_parts(p);
     p->stages = tn__pending() ? 0 : stages_wanted(&p->options, tn_group_size(p->group));
     if (p->stages == 0) {
         return false;

@@ -1,13 +1,16 @@
 /* What this machine reaches: a block's forward and backward, the optimiser's step over it, and
- * gathers of three sizes. Each is done a few times, and the fastest counts. */
+ * gathers of three sizes. Each is done for a while, by all ranks at once as in a step, so that what
+ * they share is measured as it is shared; the fastest of several tries counts. */
 #include "core/clock.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/plan/plan.h"
 
 #include <math.h>
 
-enum { TRIES = 4 };
+enum { TRIES = 3, GATHERS = 8 };
 static const char operation[] = "plan_measure";
+static const double long_enough = 0.2; /* seconds of a try: ranks that share a processor take turns
+                                        * of some milliseconds */
 static const double gathered[] = {1 << 16, 1 << 20, 1 << 23}; /* bytes */
 
 /* The slowest rank's, on every rank. */
@@ -21,36 +24,65 @@ static double slowest_of(tn_group *world, double seconds) {
     return tn__pending() ? NAN : tn_item(t);
 }
 
-/* Since `began`, with what the device still computes; keeps the fastest. */
-static void note_seconds(double *best, double began, tn_group *world) {
-    tn_device_synchronize(tn_default_device());
-    double seconds = slowest_of(world, tn__now() - began);
-    *best = seconds < *best ? seconds : *best;
+/* Seconds of one `once`, which every rank calls for a while; with `alone` only the first rank does,
+ * and the others wait. */
+static double time_work(void (*once)(void *user), void *user, tn_group *world, bool alone) {
+    double best = INFINITY;
+    bool works = !alone || tn_group_rank(world) == 0;
+    for (int i = 0; i <= TRIES && !tn__pending(); i++) {
+        int count = 0;
+        double seconds = slowest_of(world, 0); /* all begin together */
+        double began = tn__now();
+        while (works && !tn__pending() && (count == 0 || (i > 0 && seconds < long_enough))) {
+            once(user);
+            tn_device_synchronize(tn_default_device());
+            count++;
+            seconds = tn__now() - began;
+        }
+        seconds = slowest_of(world, count > 0 ? seconds / count : 0);
+        best = i > 0 && seconds < best ? seconds : best; /* the first one allocates */
+    }
+    return best;
 }
 
-/* Seconds of a forward and backward of the block, and of a step of AdamW over its parameters. */
+typedef struct block_work {
+    tn_module *block;
+    tn_tensor *x;
+    tn_optim *opt;
+} block_work;
+
+static void pass_block(void *user) {
+    TN_SCOPE;
+    const block_work *w = user;
+    tn_optim_zero_grad(w->opt);
+    tn_backward(tn_sum_all(tn_call(w->block, w->x)));
+}
+
+static void step_block(void *user) {
+    tn_optim_step(((const block_work *)user)->opt);
+}
+
+/* Seconds of a forward and backward of the block, of all ranks at once and of one alone, and of a
+ * step of AdamW over its parameters. */
 typedef struct block_seconds {
-    double passes, step;
+    double passes, alone, step;
 } block_seconds;
 
 static block_seconds time_block(tn_module *block, const tn__plan_case *c, tn_group *world) {
-    block_seconds best = {INFINITY, INFINITY}, first = best;
-    tn_optim *opt = tn_adamw(block, tn_adamw_defaults());
-    for (int i = 0; i < TRIES && !tn__pending(); i++) {
-        TN_SCOPE;
-        int64_t width = c->model->shape.width;
-        tn_tensor *x = tn_randn(TN_DIMS(c->o.batch, c->positions, width), TN_F32);
-        x = tn_set_requires_grad(tn_cast(x, c->o.compute), true);
-        double began = tn__now();
-        tn_backward(tn_sum_all(tn_call(block, x)));
-        note_seconds(i ? &best.passes : &first.passes, began, world); /* the first one allocates */
-        began = tn__now();
-        tn_optim_step(opt);
-        note_seconds(i ? &best.step : &first.step, began, world);
-        tn_optim_zero_grad(opt);
+    TN_SCOPE;
+    int64_t width = c->model->shape.width;
+    tn_tensor *x = tn_randn(TN_DIMS(c->o.batch, c->positions, width), TN_F32);
+    block_work w = {.block = block,
+                    .x = tn_set_requires_grad(tn_cast(x, c->o.compute), true),
+                    .opt = tn_adamw(block, tn_adamw_defaults())};
+    block_seconds t;
+    t.passes = t.alone = time_work(pass_block, &w, world, false);
+    if (tn_group_size(world) > 1) {
+        t.alone = time_work(pass_block, &w, world, true);
     }
-    tn_optim_free(opt);
-    return best;
+    t.step = time_work(step_block, &w, world, false);
+    tn_optim_free(w.opt);
+    return t;
 }
 
 /* Writes what fits these seconds: a forward's time is operations / flops + bytes / speed, and
@@ -64,23 +96,28 @@ static void fit_block(const tn__plan_case *c, const tn_module *block, block_seco
     /* where bytes alone would take as long, they are in caches */
     machine->flops = load.operations / fmax(products, forward / 4);
     machine->reached = 1;
+    machine->shared = fmax(1, t.passes / t.alone);
 }
 
 /* ---- Links ----------------------------------------------------------------------------------- */
 
+/* Between the same memory each time, as in training. */
 static double time_gather(tn_group *world, double bytes) {
+    TN_SCOPE;
     double best = INFINITY;
     int ranks = tn_group_size(world);
     int64_t each = (int64_t)(bytes / 4 / ranks);
-    for (int i = 0; i < TRIES && !tn__pending(); i++) {
-        TN_SCOPE;
-        tn_tensor *part = tn_zeros(TN_DIMS(each), TN_F32);
-        tn_tensor *all =
-            tn_group_empty_on(world, tn_default_device(), TN_DIMS(ranks, each), TN_F32);
+    tn_tensor *part = tn_zeros(TN_DIMS(each), TN_F32);
+    tn_tensor *all = tn_group_empty_on(world, tn_default_device(), TN_DIMS(ranks, each), TN_F32);
+    for (int i = 0; i <= TRIES && !tn__pending(); i++) {
         tn_barrier(world);
         double began = tn__now();
-        tn_work_wait(tn_all_gather(world, all, part), 0);
-        note_seconds(&best, began, world);
+        for (int k = 0; k < GATHERS && !tn__pending(); k++) {
+            tn_work_wait(tn_all_gather(world, all, part), 0);
+        }
+        tn_device_synchronize(tn_default_device());
+        double seconds = slowest_of(world, (tn__now() - began) / GATHERS);
+        best = i > 0 && seconds < best ? seconds : best;
     }
     return best;
 }

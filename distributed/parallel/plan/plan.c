@@ -20,6 +20,7 @@ tn_plan_machine tn_plan_machine_defaults(void) {
                              .host_delay = 1e-5,
                              .network_link = 20e9,
                              .network_delay = 3e-5,
+                             .shared = 1,
                              .overlap = true,
                              .from_defaults = true};
 }
@@ -40,8 +41,8 @@ tn_plan_options tn_plan_defaults(void) {
 static bool is_finite(const tn_plan_machine *m) {
     const double rates[] = {m->memory,       m->flops,     m->reached,
                             m->memory_speed, m->host_link, m->network_link};
-    bool sound = m->per_host > 0 && m->host_delay >= 0 && m->network_delay >= 0 &&
-                 isfinite(m->host_delay + m->network_delay);
+    bool sound = m->per_host > 0 && m->shared >= 1 && isfinite(m->shared) && m->host_delay >= 0 &&
+                 m->network_delay >= 0 && isfinite(m->host_delay + m->network_delay);
     for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
         sound &= isfinite(rates[i]) && rates[i] > 0;
     }
@@ -61,7 +62,7 @@ static bool options_fit(const tn_plan_options *o) {
                         : m->sharding.stage < 1 || m->sharding.stage > 3 ? "stage is not 1, 2 or 3"
                         : o->compute != TN_F32 && o->compute != TN_BF16 && o->compute != TN_F16
                             ? "compute is not f32, bf16 or f16"
-                        : !is_finite(&o->machine) ? "a number of the machine is not above 0"
+                        : !is_finite(&o->machine) ? "a number of the machine is out of range"
                                                   : NULL;
     if (wrong) {
         tn__raise(TN_EVALUE, operation, "%s", wrong);

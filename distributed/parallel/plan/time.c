@@ -219,6 +219,13 @@ static passes passes_of(const pace *p, int pp) {
     return s;
 }
 
+/* How much of a wait for other stages remains where ranks that wait leave processors to others: all
+ * of it if no two ranks share one, none if as many as there are stages do. */
+static double wait_share(const tn__plan_case *c) {
+    double pp = c->o.mesh.pp, shared = fmin(c->o.machine.shared, pp);
+    return pp > 1 ? (pp / shared - 1) / (pp - 1) : 1;
+}
+
 /* A micro-batch after the other, or in a pipeline whose stages all cost as the slowest. */
 static bool run_micros(const pace *p, const passes *s, tn_plan *plan) {
     const tn__plan_case *c = p->c;
@@ -244,8 +251,8 @@ static bool run_micros(const pace *p, const passes *s, tn_plan *plan) {
     plan->tensor = c->micros * each.tensor;
     plan->context = c->micros * each.context;
     plan->data = c->micros * (s->waits_forward + s->waits_backward) + s->once;
-    plan->bubble = seconds - busy;
-    plan->seconds = seconds + s->once;
+    plan->bubble = (seconds - busy) * wait_share(c);
+    plan->seconds = busy + plan->bubble + s->once;
     return true;
 }
 
