@@ -148,7 +148,7 @@ static void check_peak(tn_group *world, plan_run r, int variant) {
     rank_assert(tn_plan_of(&m, o, &plan) == TN_OK);
     tn_module_finish(&m);
     int64_t most = 0; /* more than at rest */
-    for (int step = 0; step < 3; step++) {
+    for (int step = 0; step < 3; step++) { /* the second makes DDP's buckets anew */
         int64_t rest = tn_device_memory(tn_default_device()).allocated;
         tn_device_memory_reset_peak(tn_default_device());
         plan_backward(&k, &r);
@@ -163,12 +163,16 @@ static void check_peak(tn_group *world, plan_run r, int variant) {
     rank_assert(tn_error() == TN_OK && right);
 }
 
-/* `argument`: MESH MICROS. */
+/* `argument`: MESH MICROS. All variants on few ranks; on more, GPT in bf16 and Llama with
+ * recompute. */
 static int peaks_as_planned(tn_group *world, const char *argument) {
     plan_run r = {.batch = 2};
     sscanf(argument, "%63s %d", r.mesh, &r.micros);
+    bool all = tn_group_size(world) <= 2;
     for (int variant = 0; variant < 8; variant++) {
-        check_peak(world, r, variant);
+        if (all || variant == 2 || variant == 5) {
+            check_peak(world, r, variant);
+        }
     }
     return 0;
 }
