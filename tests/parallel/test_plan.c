@@ -147,7 +147,7 @@ static void check_peak(tn_group *world, plan_run r, int variant) {
     mesh_init(&m, &r.shape, 1, true);
     rank_assert(tn_plan_of(&m, o, &plan) == TN_OK);
     tn_module_finish(&m);
-    int64_t most = 0; /* more than at rest */
+    int64_t most = 0;                      /* more than at rest */
     for (int step = 0; step < 3; step++) { /* the second makes DDP's buckets anew */
         int64_t rest = tn_device_memory(tn_default_device()).allocated;
         tn_device_memory_reset_peak(tn_default_device());
