@@ -177,3 +177,24 @@ def compare(title, r, peers):
         rows.append(row)
     table(head, rows)
     sys.stdout.flush()
+
+
+def compare_lists(unit, ours, script, names, rounds=3):
+    """Prints what Tern's program and its peers' script print, "name number" lines, with one thread: the least of some turns each, by
+    name. names: (name, what it is) pairs; a peer may lack some."""
+    peers = find_peers()
+    commands = [[program(ours)]] + [p.command(script) for p in peers]
+    best = [{} for _ in commands]
+    for _ in range(rounds):
+        for kept, command in zip(best, commands):
+            out = subprocess.run(command, check=True, capture_output=True, text=True, env=fair_environment(1)).stdout
+            for name, number in (line.split() for line in out.splitlines()):
+                kept[name] = min(float(number), kept.get(name, float(number)))
+    head, rows = [unit, "Tern"], []
+    for p in peers:
+        head += [p.name, "ratio"]
+    for name, text in names:
+        rows.append([text, best[0][name]])
+        for theirs in best[1:]:
+            rows[-1] += [theirs.get(name), f"{theirs[name] / best[0][name]:.2f}" if name in theirs else None]
+    table(head, rows)
