@@ -33,7 +33,8 @@ typedef struct tn__item {
     /* While a step runs. */
     /* NULL: this parameter is left alone. Owned by the step's scope or the leaf. */
     tn_tensor *grad;
-    int64_t count; /* which step of this parameter it is: 1 for the first */
+    tn_tensor *copy; /* the parameter's copy for computing, which the kernel writes too; or NULL */
+    int64_t count;   /* which step of this parameter it is: 1 for the first */
     bool done;
 } tn__item;
 
