@@ -205,6 +205,13 @@ typedef struct tn_optim_span {
     int64_t count;
 } tn_optim_span;
 
+/* A contiguous run of `count` elements. */
+typedef struct tn_span {
+    const void *data;
+    tn_dtype dtype;
+    int64_t count;
+} tn_span;
+
 /* The constants of a step. `grad_scale` multiplies each gradient as it is read (clipping). */
 typedef struct tn_adam_step {
     double lr, beta1, beta2, eps, weight_decay;
@@ -325,6 +332,9 @@ struct tn_backend {
                       const tn_adam_step *step);
     tn_status (*sgd)(tn_context *ctx, const tn_optim_span *spans, int count,
                      const tn_sgd_step *step);
+    /* sums[i], f64 and where the spans are, = the sum of squares of span i: reduce's for each, in
+     * as few launches as possible. Floats. */
+    tn_status (*sum_squares)(tn_context *ctx, const tn_span *spans, int count, double *sums);
 
     /* y (N, O, …) from x (N, C, …), w (O, C / groups, …) and b (O) or NULL, where … are always
      * three dimensions: y[n, o, p] = b[o] + sum over c and i of x[n, c, p stride - padding + i
