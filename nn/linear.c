@@ -2,6 +2,8 @@
  *
  * The smallest module: a struct, a forward,
  * and an init that makes and registers the parameters. */
+#include "backends/entries.h"
+#include "nn/attention.h"
 #include "nn/module.h"
 
 #include <math.h>
@@ -10,6 +12,12 @@ static tn_tensor *linear_forward(tn_module *self, tn_tensor *x) {
     tn_linear *m = (tn_linear *)self;
     tn_tensor *w = m->weight, *scale = m->weight_scale;
     return scale ? tn_linear_q8(x, w, scale, m->bias) : tn_linear_op(x, w, m->bias);
+}
+
+tn_tensor *tn__linear_gelu(tn_linear *m, tn_tensor *x) {
+    bool fuses = tn__may_fuse(&m->base, linear_forward, x, TN_FUSED(linear_gelu)) &&
+                 m->weight->dtype == x->dtype; /* f32, or quantised: linear_forward */
+    return fuses ? tn_linear_gelu(x, m->weight, m->bias) : tn_gelu_tanh(tn_call(m, x));
 }
 
 tn_linear_options tn_linear_defaults(void) {
