@@ -196,7 +196,8 @@ bool tn__may_fuse(const tn_module *m, tn_module_forward forward, const tn_tensor
                  (!l || (l->hook_count == 0 && !l->precision)) && !tn__module_moved(m);
     const tn_op_kernel *const *kernels =
         plain && !tn_is_inert(x) ? tn_backend_of(x->storage->device)->fused : NULL;
-    return kernels && kernels[fused] && kernels[fused]->forward;
+    const tn_op_kernel *own = kernels ? kernels[fused] : NULL;
+    return own && (own->forward || own->backward);
 }
 
 /* ---- Recompute ------------------------------------------------------------------------------- */
