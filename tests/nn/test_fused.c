@@ -81,6 +81,29 @@ static void is_the_parts(void **state) {
     }
 }
 
+/* The gradients of h = 2 x in norm(h) w + h v, where the norm's backward may add to h's: x's. */
+static tn_tensor *residual_gradient(tn_tensor *data, tn_device device, bool rms) {
+    tn_tensor *x = tn_set_requires_grad(tn_copy(tn_to(data, device)), true);
+    tn_tensor *w = tn_cast(tn_to(tn_linspace(-1, 1, WIDTH, TN_F32), device), tn_dtype_of(data));
+    tn_tensor *h = tn_mul_scalar(x, 2.0);
+    tn_tensor *y = rms ? tn_rms_norm_op(h, NULL, 1e-5) : tn_layer_norm_op(h, NULL, NULL, 1e-5);
+    tn_backward(tn_sum_all(tn_cast(tn_add(tn_mul(y, w), tn_mul(h, tn_square(w))), TN_F32)));
+    return tn_grad_of(x);
+}
+
+static void a_norm_adds_its_gradient(void **state) {
+    (void)state;
+    static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
+    static const double relative[] = {2e-6, 1e-12, 2e-2, 3e-3};
+    for (int i = 0; i < 8; i++) {
+        TN_SCOPE;
+        tn_tensor *data =
+            tn_cast(tn_to(tn_randn(TN_DIMS(3, 7, WIDTH), TN_F32), tn_cpu()), dtypes[i / 2]);
+        expect_close(residual_gradient(data, tn_default_device(), i % 2),
+                     residual_gradient(data, tn_cpu(), i % 2), relative[i / 2], "gradient", i);
+    }
+}
+
 /* A weight in another dtype than x, and a finished part, are the call's to refuse. */
 static void refuses_like_the_parts(void **state) {
     (void)state;
@@ -97,6 +120,7 @@ static void refuses_like_the_parts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(is_the_parts),
+        TEST(a_norm_adds_its_gradient),
         TEST(refuses_like_the_parts),
     };
     return cmocka_run_group_tests_name("calls that are one operation", tests, NULL, NULL);

@@ -91,6 +91,8 @@ typedef struct tn_op_back {
     const tn_desc *dy[TN_OP_OUTPUTS]; /* gradients that arrived; a kernel always has dy[0] */
     const tn_desc *dx[TN_OP_INPUTS];  /* gradients to compute: every element is written … */
     bool adds;                        /* … or, for those in op->widens, added to (TN_OP_ADDS) */
+    uint32_t sums; /* … or, for those in op->sums: bit i: dx[i] has the gradient from other uses of
+                      the input, and this one is added to it */
 } tn_op_back;
 
 /* The kernels of one operation. Either may be NULL. The contract above applies; the operation's
