@@ -98,10 +98,28 @@ static void test_sum_squares(void **state) {
     trial_forget();
 }
 
+/* One span of more pieces than a block has threads. */
+static tn_status call_long_square(const tn_backend *t, const tn_desc *const *out, void *user) {
+    const array *x = user;
+    tn_span span = {x->d.data, x->d.dtype, x->count};
+    return TRIAL_CALL(t, sum_squares, &span, 1, out[0]->data);
+}
+
+static void test_long_square(void **state) {
+    (void)state;
+    const int64_t n = 260 * 8192 + 10;
+    array x = varied_array(TN_BF16, DENSE, 1, &n, 1);
+    trial t = {"sum_squares", 1, {make_array(TN_F64, DENSE, 1, SIZES(1))}, call_long_square, &x,
+               1e-6,          0};
+    trial_run(&t);
+    trial_forget();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TRIAL_TEST(test_optimisers),
         TRIAL_TEST(test_sum_squares),
+        TRIAL_TEST(test_long_square),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
