@@ -386,11 +386,20 @@ static tn_tensor *gradient_place(tn_op_grad *g, const backward_pass *p, int i) {
                : NULL;
 }
 
+/* The gradient from other uses of input i, if this device's own kernel runs and adds to it. */
+static tn_tensor *gradient_to_sum(tn_op_grad *g, const backward_pass *p, int i) {
+    const tn_op *op = g->op;
+    bool may = op->sums >> i & 1 && !op->backward_kernel && p->s.ctx->device.kind != TN_CPU;
+    tn_tensor *sum = may ? tn_op_pending(g, i) : NULL;
+    return sum && sum->dtype == dtype_of_dx(g, p, i) ? sum : NULL;
+}
+
 /* Where the gradient of input i goes; dx describes it. False after raising. */
 static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
     const tn_op *op = g->op;
     int rows = op->x_rows[i];
-    tn_tensor *at = p->made[i];
+    tn_tensor *at = p->made[i] ? p->made[i] : gradient_to_sum(g, p, i);
+    bool sums = at && !p->made[i];
     if (!at && op->dx_out && !p->host) {
         at = op->dx_out(g, i, p->made);
         if (at && at->inert) {
@@ -406,7 +415,9 @@ static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
             return false;
         }
         operand_target(&p->dx[i], at, rows);
+        sums = false;
     }
+    p->b.sums |= (uint32_t)sums << i;
     p->made[i] = at;
     p->b.dx[i] = &p->dx[i];
     return true;
@@ -480,7 +491,7 @@ static void give_gradients(tn_op_grad *g, backward_pass *p) {
         if (!p->made[i] || !g->wants[i]) {
             continue;
         }
-        bool added = p->b.adds && (g->op->widens >> i & 1);
+        bool added = (p->b.adds && (g->op->widens >> i & 1)) || p->b.sums >> i & 1;
         if (added || (g->op->dx_out && !p->host)) {
             tn__touch(p->made[i]);
         }

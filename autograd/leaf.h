@@ -59,6 +59,12 @@ void tn__low_precision_set(tn_tensor *t, tn_tensor *copy);
 /* Drops the copy. */
 void tn__low_precision_drop(tn_tensor *t);
 
+/* The bf16 or f16 copy that the f32 leaf t has for its calls, row-major as t is: a step that writes
+ * t may write it too, and then says so with tn__low_precision_filled after touching t. NULL: there
+ * is none, or others fill it. */
+tn_tensor *tn__low_precision_copy(const tn_tensor *t);
+void tn__low_precision_filled(const tn_tensor *t);
+
 /* Whether no one else can see the elements of t: one reference to it, one to its storage, dense. */
 bool tn__exclusive(const tn_tensor *t);
 

@@ -1,5 +1,5 @@
 /* Low-precision copies of parameters: y = x in a narrower dtype. x keeps the copy, which is
- * refilled once for each change of x:
+ * refilled once for each change of x, or written by the optimiser's step together with x:
  *
  *     copy: x's shape, another float dtype; x: a leaf       y: a view of copy
  *     dx = dy, in x's dtype
@@ -73,6 +73,20 @@ void tn__low_precision_set(tn_tensor *t, tn_tensor *copy) {
     tn__low_precision_drop(t);
     t->leaf->copy = copy;
     t->leaf->copy_given = true;
+}
+
+tn_tensor *tn__low_precision_copy(const tn_tensor *t) {
+    tn_tensor *copy = t->leaf && !t->leaf->copy_given ? t->leaf->copy : NULL;
+    bool narrower = copy && t->dtype == TN_F32 && (copy->dtype == TN_BF16 || copy->dtype == TN_F16);
+    return narrower && tn_is_contiguous(t) &&
+                   tn__same_device(copy->storage->device, t->storage->device)
+               ? copy
+               : NULL;
+}
+
+void tn__low_precision_filled(const tn_tensor *t) {
+    tn__touch(t->leaf->copy);
+    t->leaf->copied_from = t->version->value;
 }
 
 void tn__low_precision_drop(tn_tensor *t) {

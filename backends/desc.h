@@ -6,6 +6,8 @@
 #include "core/inline.h"
 #include "tern/sys/backend.h"
 
+#include <string.h>
+
 /* x broadcast (stride 0) to these sizes, with which it must be compatible. */
 TN__INLINE tn_desc tn__desc_spread(const tn_desc *x, int ndim, const int64_t *size) {
     tn_desc d = *x;
@@ -17,6 +19,32 @@ TN__INLINE tn_desc tn__desc_spread(const tn_desc *x, int ndim, const int64_t *si
         d.stride[i] = repeated ? 0 : x->stride[i - missing];
     }
     return d;
+}
+
+/* A vector of this memory. */
+TN__INLINE tn_desc tn__desc_of_span(const void *data, tn_dtype dtype, int64_t count) {
+    tn_desc d;
+    memset(&d, 0, sizeof(d));
+    d.data = (void *)(uintptr_t)data;
+    d.dtype = dtype;
+    d.ndim = 1;
+    d.size[0] = count;
+    d.stride[0] = 1;
+    return d;
+}
+
+/* The entry sum_squares by the same table's `reduce`, span after span. */
+TN__INLINE tn_status tn__sum_squares_by(tn_status (*reduce)(tn_context *, tn_reduction,
+                                                            const tn_desc *, const tn_desc *),
+                                        tn_context *ctx, const tn_span *spans, int count,
+                                        double *sums) {
+    tn_status status = TN_OK;
+    for (int i = 0; i < count && status == TN_OK; i++) {
+        tn_desc x = tn__desc_of_span(spans[i].data, spans[i].dtype, spans[i].count);
+        tn_desc y = tn__desc_of_span(&sums[i], TN_F64, 1);
+        status = reduce(ctx, TN_SUM_SQUARES, &y, &x);
+    }
+    return status;
 }
 
 /* Dimensions a and b swapped. */

@@ -30,6 +30,7 @@
     X(dropout,              OWN) \
     X(adam,                 OWN) \
     X(sgd,                  OWN) \
+    X(sum_squares,          OWN) \
     X(conv,                 OWN) \
     X(conv_backward_input,  OWN) \
     X(conv_backward_weight, OWN) \

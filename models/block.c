@@ -15,9 +15,10 @@ static tn_values block_forward(tn_module *self, tn_values in, void *context) {
     }
     tn_values normed = in; /* mask and positions, if any, are passed on to attention */
     normed.v[0] = tn_call(&m->ln_1, s.x);
-    tn_tensor *x = tn__add_branch(s.x, tn_call_values(&m->attn, normed, context).v[0]);
+    tn_tensor *x, *attended = tn_call_values(&m->attn, normed, context).v[0];
     tn_drop(normed.v[0]);
-    return tn_values_of(tn__add_branch(x, tn_call(&m->mlp, tn_call(&m->ln_2, x))), NULL);
+    tn_tensor *y = tn_call(&m->mlp, tn__add_norm(&m->ln_2, s.x, attended, &x));
+    return tn_values_of(tn__add_branch(x, y), NULL);
 }
 
 tn_block_options tn_block_defaults(void) {

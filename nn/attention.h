@@ -27,6 +27,12 @@ int64_t tn__kv_heads(const tn_module *m);
 /* x + branch, which is released at once, as nothing else uses it. */
 tn_tensor *tn__add_branch(tn_tensor *x, tn_tensor *branch);
 
+/* m called with that sum, which goes to *sum. Calls that are one operation where the device of x
+ * has a kernel for it and a call of m does nothing else (tn__may_fuse). */
+tn_tensor *tn__add_norm(tn_layer_norm *m, tn_tensor *x, tn_tensor *branch, tn_tensor **sum);
+/* `next` called with tn_gelu_tanh of m called with x, likewise. */
+tn_tensor *tn__linear_gelu_linear(tn_linear *m, tn_linear *next, tn_tensor *x);
+
 /* Applies the activation to x; inert for an invalid one (inits refuse these). */
 tn_tensor *tn__activate(tn_activation activation, tn_tensor *x);
 

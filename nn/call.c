@@ -10,6 +10,7 @@
 #include "core/scope.h"
 #include "nn/module.h"
 #include "profile/span.h"
+#include "tern/sys/backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -187,6 +188,16 @@ tn_tensor *tn_call_list(void *module, tn_values in) {
 
 tn_tensor *tn_call(void *m, tn_tensor *x) {
     return tn_call_list(m, (tn_values){1, {x}});
+}
+
+bool tn__may_fuse(const tn_module *m, tn_module_forward forward, const tn_tensor *x, int fused) {
+    const tn_module_lists *l = m->lists;
+    bool plain = m->state == TN__MODULE_ALIVE && m->forward == forward && !m->recompute &&
+                 (!l || (l->hook_count == 0 && !l->precision)) && !tn__module_moved(m);
+    const tn_op_kernel *const *kernels =
+        plain && !tn_is_inert(x) ? tn_backend_of(x->storage->device)->fused : NULL;
+    const tn_op_kernel *own = kernels ? kernels[fused] : NULL;
+    return own && (own->forward || own->backward);
 }
 
 /* ---- Recompute ------------------------------------------------------------------------------- */

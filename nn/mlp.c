@@ -29,8 +29,10 @@ const char *const tn__activation_names[] = {
 
 static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
     tn_mlp *m = (tn_mlp *)self;
-    return tn_call(&m->drop,
-                   tn_call(&m->c_proj, tn__activate(m->activation, tn_call(&m->c_fc, x))));
+    tn_tensor *y = m->activation == TN_ACT_GELU_TANH
+                       ? tn__linear_gelu_linear(&m->c_fc, &m->c_proj, x)
+                       : tn_call(&m->c_proj, tn__activate(m->activation, tn_call(&m->c_fc, x)));
+    return tn_call(&m->drop, y);
 }
 
 static const tn_field mlp_fields[] = {

@@ -1,5 +1,7 @@
 /* layer_norm and rms_norm: over the last dimension, with a weight that starts at 1 and (layer_norm)
  * a bias that starts at 0. */
+#include "backends/entries.h"
+#include "nn/attention.h"
 #include "nn/describe.h"
 #include "nn/module.h"
 
@@ -24,6 +26,19 @@ const tn_field tn__rms_norm_fields[] = {TN_FIELD(tn_rms_norm, eps), {0}};
 static tn_tensor *layer_norm_forward(tn_module *self, tn_tensor *x) {
     tn_layer_norm *m = (tn_layer_norm *)self;
     return tn_layer_norm_op(x, m->weight, m->bias, m->eps);
+}
+
+tn_tensor *tn__add_norm(tn_layer_norm *m, tn_tensor *x, tn_tensor *branch, tn_tensor **sum) {
+    bool fuses = tn__may_fuse(&m->base, layer_norm_forward, x, TN_FUSED(add_layer_norm)) &&
+                 !tn_is_inert(branch) && branch->dtype == x->dtype && m->weight &&
+                 m->weight->dtype == x->dtype && tn_dims_equal(tn_shape(x), tn_shape(branch));
+    if (!fuses) {
+        *sum = tn__add_branch(x, branch);
+        return tn_call(m, *sum);
+    }
+    tn_tensor *y = tn_add_layer_norm(x, branch, m->weight, m->bias, m->eps, sum);
+    tn_drop(branch);
+    return y;
 }
 
 void tn_layer_norm_init(tn_layer_norm *m, int64_t width, tn_norm_options options) {

@@ -25,8 +25,9 @@ double tn_optim_norm(const tn_optim_call *c, tn_tensor *part) {
         return NAN;
     }
     TN_SCOPE;
-    tn_tensor *sum = tn_zero_(tn_empty_on(tn_device_of(part), TN_DIMS(1), TN_F64));
-    if (tn_is_inert(sum) || (tn_count(part) > 0 && !tn__sum_squares(part, sum, 0, "optim_norm"))) {
+    tn_tensor *sum = tn_empty_on(tn_device_of(part), TN_DIMS(1), TN_F64);
+    tn_span span = tn__span_of(part);
+    if (tn_is_inert(sum) || !tn__sum_squares(&span, 1, sum, "optim_norm")) {
         return NAN;
     }
     double square = tn_item(sum);

@@ -1,11 +1,11 @@
 /* Clipping by the norm of all gradients together (Pascanu et al. 2013, arXiv:1211.5063), and by
  * value.
  *
- * A kernel on each gradient's device takes its sum of squares; the sums come to the host together
- * (one wait for a device) and are added in double, in order of registration: the same bits in every
- * run. Where other ranks have more of the parameters, sums over them follow, one for each group
- * (tn_parts). Clipping before a step costs nothing extra: the step scales each gradient as it reads
- * it.
+ * A kernel on each device takes the sums of squares of its gradients; they come to the host
+ * together (one wait for a device) and are added in double, in order of registration: the same bits
+ * in every run. Where other ranks have more of the parameters, sums over them follow, one for each
+ * group (tn_parts). Clipping before a step costs nothing extra: the step scales each gradient as it
+ * reads it.
  */
 #include "optim/optim.h"
 
@@ -15,20 +15,21 @@
 #include <math.h>
 #include <stdlib.h>
 
-bool tn__sum_squares(const tn_tensor *g, const tn_tensor *sums, int place, const char *operation) {
-    tn_desc x = {.data = tn__address(g), .dtype = g->dtype, .ndim = g->dims.ndim},
-            y = {.data = (double *)tn__address(sums) + place, .dtype = TN_F64, .ndim = x.ndim};
-    for (int i = 0; i < x.ndim; i++) {
-        x.size[i] = g->dims.size[i];
-        x.stride[i] = g->stride[i];
-        y.size[i] = y.stride[i] = 1;
-    }
-    tn_device device = g->storage->device;
+tn_span tn__span_of(tn_tensor *t) {
+    const tn_tensor *dense = tn_contiguous(t);
+    return (tn_span){tn_count(dense) > 0 ? tn__address(dense) : NULL, dense->dtype,
+                     tn_count(dense)};
+}
+
+bool tn__sum_squares(const tn_span *spans, int n, const tn_tensor *sums, const char *operation) {
+    tn_device device = sums->storage->device;
     const tn_backend *kernels = tn_backend_of(device);
-    tn_status status = kernels->reduce(tn_context_of(device), TN_SUM_SQUARES, &y, &x);
+    tn_status status = tn__pending() ? tn_error()
+                                     : kernels->sum_squares(tn_context_of(device), spans, n,
+                                                            (double *)tn__address(sums));
     if (status != TN_OK) {
-        tn__raise(status, operation, "the %s kernel for the sum of squares (%s) failed with %s",
-                  kernels->name, tn_dtype_name(g->dtype), tn_status_name(status));
+        tn__raise(status, operation, "the %s kernel for sums of squares failed with %s",
+                  kernels->name, tn_status_name(status));
     }
     return status == TN_OK;
 }
@@ -57,16 +58,22 @@ static bool sums_on(tn_device device, const gradient *grads, int n, double *host
     TN_NO_GRAD;
     tn_tensor *sums = tn_empty_on(device, TN_DIMS(n), TN_F64);
     double *here = tn__malloc_for((size_t)n * sizeof(*here), operation);
-    bool done = here && !tn_is_inert(sums);
+    tn_span *spans = tn__malloc_for((size_t)n * sizeof(*spans), operation);
+    bool done = here && spans && !tn_is_inert(sums);
+    int there = 0;
     for (int i = 0; done && i < n; i++) {
         if (is_on(&grads[i], device)) {
-            done = tn__sum_squares(grads[i].here, sums, i, operation);
+            spans[there++] = tn__span_of(grads[i].here);
         }
     }
-    done = done && tn_copy_out(sums, here) == TN_OK;
-    for (int i = 0; done && i < n; i++) {
-        host[i] = is_on(&grads[i], device) ? here[i] : host[i];
+    done = done && tn__sum_squares(spans, there, sums, operation) &&
+           tn_copy_out(tn_narrow(sums, 0, 0, there), here) == TN_OK;
+    for (int i = 0, k = 0; done && i < n; i++) {
+        if (is_on(&grads[i], device)) {
+            host[i] = here[k++];
+        }
     }
+    free(spans);
     free(here);
     return done;
 }

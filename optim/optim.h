@@ -33,7 +33,8 @@ typedef struct tn__item {
     /* While a step runs. */
     /* NULL: this parameter is left alone. Owned by the step's scope or the leaf. */
     tn_tensor *grad;
-    int64_t count; /* which step of this parameter it is: 1 for the first */
+    tn_tensor *copy; /* the parameter's copy for computing, which the kernel writes too; or NULL */
+    int64_t count;   /* which step of this parameter it is: 1 for the first */
     bool done;
 } tn__item;
 
@@ -77,9 +78,11 @@ TN_API int tn__optim_group_count(const tn_optim *opt, int group);
 typedef bool tn__optim_visitor(const char *name, tn_tensor *t, const tn_entry *like, void *user);
 void tn__optim_each(tn_optim *opt, tn__optim_visitor *f, void *user);
 
-/* Queues the sum of squares of g, which goes to sums[place] (f64, on g's device); false after
+/* Queues the sums of squares of the spans, which go to sums (f64, on their device); false after
  * raising. */
-bool tn__sum_squares(const tn_tensor *g, const tn_tensor *sums, int place, const char *operation);
+bool tn__sum_squares(const tn_span *spans, int n, const tn_tensor *sums, const char *operation);
+/* All elements of t, which the span's memory belongs to, or to a copy in the open scope. */
+tn_span tn__span_of(tn_tensor *t);
 
 /* The ranks that share a parameter, from a link of its chain; NULL: no other rank has a part. */
 static inline const tn_parts *tn__parts_of_one(const tn_parts *p) {

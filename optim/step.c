@@ -7,6 +7,7 @@
  */
 #include "optim/optim.h"
 
+#include "autograd/leaf.h"
 #include "profile/work.h"
 #include "tern/sys/device.h"
 
@@ -67,7 +68,7 @@ static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
 /* Finds the gradient; false after raising. item->grad is NULL when there is none. */
 static bool item_check(tn_optim *opt, tn__item *item) {
     item->done = true;
-    item->grad = NULL;
+    item->grad = item->copy = NULL;
     if (item->entry.absent) {
         return true;
     }
@@ -110,13 +111,17 @@ static bool follow_param(const tn__item *item) {
 
 /* ---- Stepping -------------------------------------------------------------------------------- */
 
-static tn_optim_span item_span(const tn__item *item) {
+/* To a kernel a parameter's copy for computing is the parameter, and the parameter its master copy.
+ */
+static tn_optim_span item_span(tn__item *item) {
+    tn_tensor *copy = item->copy = item->master ? NULL : tn__low_precision_copy(item->param);
+    tn_tensor *param = copy ? copy : item->param, *master = copy ? item->param : item->master;
     tn_optim_span span = {
-        .param = tn__address(item->param),
-        .param_dtype = item->param->dtype,
+        .param = tn__address(param),
+        .param_dtype = param->dtype,
         .grad = tn__address(item->grad),
         .grad_dtype = item->grad->dtype,
-        .master = item->master ? (float *)tn__address(item->master) : NULL,
+        .master = master ? (float *)tn__address(master) : NULL,
         .count = tn_count(item->param),
     };
     for (int i = 0; i < TN_SPAN_STATES; i++) {
@@ -217,6 +222,9 @@ static bool items_alike(const tn__item *a, const tn__item *b) {
 static void note_step(tn__item *item) {
     tn__touch(item->param);
     item->param_seen = item->param->version->value;
+    if (item->copy) {
+        tn__low_precision_filled(item->param);
+    }
     if (item->master) {
         tn__touch(item->master);
         item->master_seen = item->master->version->value;

@@ -7,6 +7,7 @@
  * fewer results than threads could use, the reduced range is cut into bands whose partial results
  * are combined in order.
  */
+#include "backends/desc.h"
 #include "backends/axes.h"
 #include "backends/cpu/reduce_short.h"
 #include "backends/cpu/rows.h"
@@ -336,4 +337,8 @@ tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, cons
         scratch_free(ctx, r.partial, bytes);
     }
     return TN_OK;
+}
+
+tn_status TN_CPU(sum_squares)(tn_context *ctx, const tn_span *spans, int count, double *sums) {
+    return tn__sum_squares_by(TN_CPU(reduce), ctx, spans, count, sums);
 }

@@ -1,10 +1,12 @@
-/* The kernels of attention: cuDNN's flash attention if it takes the call, our own otherwise. */
+/* The kernels of attention: cuDNN's flash attention if it takes the call, our own otherwise, and
+ * for a few queries. */
 #include "backends/cuda/attention.h"
 
 static tn_status attention_forward(const tn_op_call *c) {
     tn_desc seen;
     const tn__attention a = tn__attention_of(c->x, c->y, c->args, &seen);
-    tn_status status = tn__cuda_sdpa(c->ctx, &a);
+    bool few = a.q->size[2] <= TN__CUDA_FEW_QUERIES;
+    tn_status status = few ? TN_EUNSUPPORTED : tn__cuda_sdpa(c->ctx, &a);
     return status == TN_EUNSUPPORTED ? tn__cuda_own_attention(c->ctx, &a) : status;
 }
 

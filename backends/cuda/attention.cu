@@ -13,6 +13,9 @@
  * is reloaded for each use (k, then v, …) into one buffer, which leaves space for wide heads.
  *
  * A masked pair is skipped entirely: what it would read may be NaN.
+ *
+ * A few queries (decoding) are one tile, too few blocks for a GPU: then each block meets SPLIT
+ * keys, and attention_join adds up what the blocks found.
  */
 #include "backends/cuda/attention.h"
 #include "backends/cuda/block.cuh"
@@ -20,6 +23,7 @@
 namespace {
 
 const int LANES = 32, WARPS = 4, THREADS = LANES * WARPS;
+const int64_t SPLIT = 128; /* keys of a block, for a few queries */
 
 /* An operand (B, heads, rows, width). */
 struct rows {
@@ -42,6 +46,9 @@ struct problem {
     int64_t ahead; /* causal: query i sees keys up to i + ahead */
     int width, causal;
     double scale;
+    int64_t split;  /* keys that a block meets: all, or SPLIT */
+    int64_t splits; /* 1: the block's result is final; else it goes to `parts` (part_of) */
+    void *parts;
 };
 
 /* The head and the first owned row of this block. */
@@ -229,6 +236,75 @@ template <typename N> __device__ N row_take(running<N> &row, N score, bool seen,
     return weight;
 }
 
+/* What a block found for a row in its split, row = (b H + h) Tq + i: `width` sums, then the largest
+ * score, the sum of exponentials, and whether a key was seen. */
+const int BESIDE = 3;
+template <typename N> __device__ N *part_of(const problem &p, int64_t row, int64_t split) {
+    return static_cast<N *>(p.parts) + (row * p.splits + split) * (p.width + BESIDE);
+}
+
+template <typename S>
+__device__ void store_part(const problem &p, const place &at, int64_t i,
+                           const typename S::number (&total)[S::COLUMNS],
+                           const running<typename S::number> &row, typename S::number sum) {
+    typedef typename S::number N;
+    N *part = part_of<N>(p, (at.b * p.heads + at.h) * p.queries + i, blockIdx.y);
+    int lane = (int)threadIdx.x % LANES;
+    TN_UNROLL
+    for (int c = 0; c < S::COLUMNS; c++) {
+        if (lane + c * LANES < p.width) {
+            part[lane + c * LANES] = total[c];
+        }
+    }
+    if (lane == 0) {
+        part[p.width] = row.most;
+        part[p.width + 1] = sum;
+        part[p.width + 2] = row.any;
+    }
+}
+
+/* Row i of y, and its lse. If only -inf was seen, the sum is 0, and both are NaN. */
+template <typename S>
+__device__ void store_result(const problem &p, int64_t b, int64_t h, int64_t i,
+                             const typename S::number (&total)[S::COLUMNS],
+                             const running<typename S::number> &row, typename S::number sum) {
+    typedef typename S::number N;
+    store_row<S>(p.y, b, h, i, total, row.any ? 1 / sum : (N)0, p.width);
+    if (threadIdx.x % LANES == 0) {
+        N lse = sum == 0 ? (N)NAN : row.most + tn__log(sum);
+        *row_statistic<N>(p.lse, b, h, i) = row.any ? lse : -(N)INFINITY;
+    }
+}
+
+/* Adds up a row's parts, a warp a row. */
+template <typename S> __global__ void __launch_bounds__(THREADS) attention_join(problem p) {
+    typedef typename S::number N;
+    int lane = (int)threadIdx.x % LANES;
+    int64_t at = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES, head = at / p.queries;
+    if (head >= p.tiles) { /* here: the number of heads in the batch */
+        return;
+    }
+    running<N> row = {-(N)INFINITY, 0, false};
+    for (int64_t s = 0; s < p.splits; s++) {
+        row.most = tn__top(row.most, part_of<N>(p, at, s)[p.width]);
+        row.any = row.any || part_of<N>(p, at, s)[p.width + 2] != 0;
+    }
+    N total[S::COLUMNS] = {}, sum = 0, shift = row.most == -(N)INFINITY ? (N)0 : row.most;
+    for (int64_t s = 0; s < p.splits; s++) {
+        const N *part = part_of<N>(p, at, s);
+        if (part[p.width + 2] != 0) {
+            N factor = tn__exp(part[p.width] - shift);
+            sum += part[p.width + 1] * factor;
+            TN_UNROLL
+            for (int c = 0; c < S::COLUMNS; c++) {
+                int d = lane + c * LANES;
+                total[c] += d < p.width ? part[d] * factor : 0;
+            }
+        }
+    }
+    store_result<S>(p, head / p.heads, head % p.heads, at % p.queries, total, row, sum);
+}
+
 template <typename S> __global__ void __launch_bounds__(THREADS) attention_kernel(problem p) {
     typedef typename S::number N;
     TN_DYNAMIC(N, memory);
@@ -245,8 +321,9 @@ template <typename S> __global__ void __launch_bounds__(THREADS) attention_kerne
         row[r] = {-(N)INFINITY, 0, false};
     }
     load_rows<S>(queries, p.q, at.b, at.h, at.first, S::OWN, p.queries, p.width);
-    int64_t last = last_key(p, at.first, S::OWN);
-    for (int64_t first = 0; first < last; first += LANES) {
+    int64_t start = blockIdx.y * p.split, last = last_key(p, at.first, S::OWN);
+    last = last - start < p.split ? last : start + p.split;
+    for (int64_t first = start; first < last; first += LANES) {
         N score[S::ROWS];
         unsigned seen[S::ROWS];
         meet_rows<S>(tile, p.k, at.b, g, first, p.keys, p.width);
@@ -270,13 +347,10 @@ template <typename S> __global__ void __launch_bounds__(THREADS) attention_kerne
     TN_UNROLL
     for (int r = 0; r < S::ROWS; r++) {
         N sum = lanes_sum(row[r].sum);
-        if (top + r < p.queries) {
-            /* If only -inf was seen, the sum is 0, and y and lse are NaN. */
-            store_row<S>(p.y, at.b, at.h, top + r, total[r], row[r].any ? 1 / sum : (N)0, p.width);
-            if (lane == 0) {
-                N lse = sum == 0 ? (N)NAN : row[r].most + tn__log(sum);
-                *row_statistic<N>(p.lse, at.b, at.h, top + r) = row[r].any ? lse : -(N)INFINITY;
-            }
+        if (top + r < p.queries && p.splits == 1) {
+            store_result<S>(p, at.b, at.h, top + r, total[r], row[r], sum);
+        } else if (top + r < p.queries) {
+            store_part<S>(p, at, top + r, total[r], row[r], sum);
         }
     }
 }
@@ -485,14 +559,42 @@ tn_status launchable(tn_context *ctx, int64_t blocks, size_t bytes) {
     return TN_OK;
 }
 
+/* The keys of each row over several blocks, and then the join. */
+template <typename S> tn_status launch_splits(tn_context *ctx, problem p, unsigned heads) {
+    typedef typename S::number N;
+    size_t bytes = (size_t)(heads * p.queries * p.splits * (p.width + BESIDE)) * sizeof(N);
+    p.parts = tn__cuda_scratch(ctx, bytes);
+    if (!p.parts) {
+        return TN_ENOMEM;
+    }
+    tn_status status = TN_LAUNCH(ctx, (attention_kernel<S>), dim3(heads, (unsigned)p.splits),
+                                 THREADS, S::bytes(1), p);
+    if (status == TN_OK) {
+        p.tiles = heads;
+        status = TN_LAUNCH(ctx, (attention_join<S>),
+                           (unsigned)tn__ceil_div(heads * p.queries, WARPS), THREADS, 0, p);
+    }
+    tn__cuda_scratch_free(ctx, p.parts, bytes);
+    return status;
+}
+
 template <typename S> tn_status launch_forward(tn_context *ctx, const tn__attention *a) {
     problem p = problem_of(a);
     p.tiles = tn__ceil_div(p.queries, S::OWN);
     int64_t blocks = p.tiles * a->q->size[0] * p.heads;
     tn_status status = launchable(ctx, blocks, S::bytes(1));
-    return blocks == 0 || status != TN_OK
-               ? status
-               : TN_LAUNCH(ctx, (attention_kernel<S>), (unsigned)blocks, THREADS, S::bytes(1), p);
+    if (blocks == 0 || status != TN_OK) {
+        return status;
+    }
+    int64_t splits = tn__ceil_div(p.keys, SPLIT);
+    if (p.queries <= TN__CUDA_FEW_QUERIES && splits > 1 && splits <= UINT16_MAX) {
+        p.split = SPLIT;
+        p.splits = splits;
+        return launch_splits<S>(ctx, p, (unsigned)blocks);
+    }
+    p.split = p.keys;
+    p.splits = 1;
+    return TN_LAUNCH(ctx, (attention_kernel<S>), (unsigned)blocks, THREADS, S::bytes(1), p);
 }
 
 /* The three kernels of backward; delta is scratch memory. */

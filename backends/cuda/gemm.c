@@ -145,8 +145,12 @@ static int64_t alignment_of(const void *address) {
     return lowest == 0 || lowest > ALIGNMENT ? ALIGNMENT : (int64_t)lowest;
 }
 
+static bool has_aux(const tn__gemm *g) {
+    return g->epilogue == TN__GEMM_GELU_AUX || g->epilogue == TN__GEMM_GELU_SLOPE;
+}
+
 static plan_key key_of(const tn_context *ctx, const tn__gemm *g) {
-    bool aux = g->epilogue == TN__GEMM_GELU_AUX;
+    bool aux = has_aux(g);
     return (plan_key){
         .m = g->m,
         .n = g->n,
@@ -197,6 +201,8 @@ static cublasLtEpilogue_t epilogue_of(const tn__gemm *g) {
         return g->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     case TN__GEMM_GELU_AUX:
         return g->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case TN__GEMM_GELU_SLOPE:
+        return CUBLASLT_EPILOGUE_DGELU;
     case TN__GEMM_COLUMN_SUMS:
         return CUBLASLT_EPILOGUE_BGRADB;
     default:
@@ -239,7 +245,7 @@ static void set_addresses(cublasStatus_t *status, plan *p, const tn__gemm *g, co
     if (g->bias) {
         set_product(status, p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
     }
-    if (g->epilogue == TN__GEMM_GELU_AUX) {
+    if (has_aux(g)) {
         set_product(status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux,
                     sizeof(aux));
     }
@@ -267,7 +273,7 @@ static cublasStatus_t plan_describe(plan *p, const tn__gemm *g) {
         int32_t bias = type_of(g->epilogue == TN__GEMM_COLUMN_SUMS ? g->out : g->dtype);
         set_product(&status, p->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias, sizeof(bias));
     }
-    if (g->epilogue == TN__GEMM_GELU_AUX) {
+    if (has_aux(g)) {
         set_product(&status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &g->aux_ld,
                     sizeof(g->aux_ld));
     }

@@ -25,6 +25,7 @@ typedef enum tn__gemm_epilogue {
     TN__GEMM_BIAS,       /* + bias[m] */
     TN__GEMM_GELU,       /* the tanh form, of the sum with bias[m] if there is one */
     TN__GEMM_GELU_AUX,   /* the same, and GELU's input is stored in aux */
+    TN__GEMM_GELU_SLOPE, /* times the slope of GELU at aux, an input */
     TN__GEMM_COLUMN_SUMS /* bias[n], an output: the sums of B's columns over k */
 } tn__gemm_epilogue;
 

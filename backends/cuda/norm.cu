@@ -386,9 +386,13 @@ static tn_status layer_norm_forward(const tn_op_call *c) {
     return run_norm(c->ctx, NULL, c->y[0], c->y[1], c->y[2], c->x[0], NULL, c->x[1], c->x[2],
                     eps_of(c->args), true);
 }
+/* What dx is added to: it has the gradient of a residual sum around the norm. */
+static const tn_desc *sum_under(const tn_op_back *b) {
+    return b->sums & 1 ? b->dx[0] : NULL;
+}
 static tn_status layer_norm_backward(const tn_op_back *b) {
-    return norm_backward(b->ctx, b->dx[0], b->dx[1], b->dx[2], NULL, b->dy[0], b->x[0], b->y[1],
-                         b->y[2], b->x[1]);
+    return norm_backward(b->ctx, b->dx[0], b->dx[1], b->dx[2], sum_under(b), b->dy[0], b->x[0],
+                         b->y[1], b->y[2], b->x[1]);
 }
 const tn_op_kernel tn__cuda_op_layer_norm = {layer_norm_forward, layer_norm_backward};
 
@@ -397,8 +401,8 @@ static tn_status rms_norm_forward(const tn_op_call *c) {
                     eps_of(c->args), false);
 }
 static tn_status rms_norm_backward(const tn_op_back *b) {
-    return norm_backward(b->ctx, b->dx[0], b->dx[1], NULL, NULL, b->dy[0], b->x[0], NULL, b->y[1],
-                         b->x[1]);
+    return norm_backward(b->ctx, b->dx[0], b->dx[1], NULL, sum_under(b), b->dy[0], b->x[0], NULL,
+                         b->y[1], b->x[1]);
 }
 const tn_op_kernel tn__cuda_op_rms_norm = {rms_norm_forward, rms_norm_backward};
 

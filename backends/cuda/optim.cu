@@ -1,6 +1,6 @@
-/* Adam and SGD over many spans in one launch: the spans' descriptors are the kernel's arguments,
- * and each block works out from its number which piece of which span it handles. One launch takes
- * up to SPANS of them.
+/* Adam, SGD and sums of squares over many spans in one launch: the spans' descriptors are the
+ * kernel's arguments, and each block works out from its number which piece of which span it
+ * handles. One launch takes up to SPANS of them.
  *
  * dtypes of parameters and gradients may differ from span to span. f32, bf16 and f16 parameters are
  * computed in float, f64 ones in double, in separate launches.
@@ -8,14 +8,36 @@
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
 
-enum { SPANS = 56, PIECE = 8192, THREADS = 256, V = 4 };
+enum { PIECE = 8192, THREADS = 256, V = 4 };
 
-/* Kernel arguments: at most 4096 bytes, with the step's factors. */
-struct span_list {
-    tn_optim_span span[SPANS];
+/* Kernel arguments: at most 4096 bytes, with the factors of a step, or the addresses of sums. */
+template <typename SPAN, int SPANS> struct list_of {
+    enum { MOST = SPANS };
+    SPAN span[SPANS];
     int first[SPANS + 1]; /* the first block of each; after the last, the number of blocks */
     int count;
+
+    /* The span of which this block has a piece: the last with first <= block. */
+    __device__ int of_block(int block) const {
+        int low = 0;
+        for (int high = count; high - low > 1;) {
+            int middle = (low + high) / 2;
+            low = first[middle] <= block ? middle : low;
+            high = first[middle] <= block ? high : middle;
+        }
+        return low;
+    }
+    /* Whether a span of `blocks` goes into this launch; blocks are counted in an int. */
+    bool has_place(int64_t blocks) const {
+        return count == 0 || (count < SPANS && first[count] + blocks <= INT32_MAX);
+    }
+    void add(const SPAN &next, int64_t blocks) {
+        span[count] = next;
+        first[count + 1] = first[count] + (int)blocks;
+        count++;
+    }
 };
+typedef list_of<tn_optim_span, 56> span_list;
 
 /* ---- V elements of an array of any float dtype ----------------------------------------------- */
 
@@ -122,14 +144,9 @@ template <typename C> struct sgd {
 template <typename C, typename S>
 __global__ void __launch_bounds__(THREADS) step_kernel(span_list list, S step) {
     const tn_dtype wide = sizeof(C) == 8 ? TN_F64 : TN_F32;
-    int block = blockIdx.x, low = 0;
-    for (int high = list.count; high - low > 1;) { /* the last span with first <= block */
-        int middle = (low + high) / 2;
-        low = list.first[middle] <= block ? middle : low;
-        high = list.first[middle] <= block ? high : middle;
-    }
-    const tn_optim_span &span = list.span[low];
-    int64_t from = (int64_t)(block - list.first[low]) * PIECE, end = span.count;
+    int block = blockIdx.x, at_span = list.of_block(block);
+    const tn_optim_span &span = list.span[at_span];
+    int64_t from = (int64_t)(block - list.first[at_span]) * PIECE, end = span.count;
     end = end - from < PIECE ? end : from + PIECE;
     bool has_state = span.state[0] != NULL;
     for (int64_t at = from + threadIdx.x * V; at < end; at += THREADS * V) {
@@ -183,31 +200,26 @@ static tn_status flush_spans(tn_context *ctx, span_list *list, const S &step) {
     }
     unsigned blocks = (unsigned)list->first[list->count];
     tn_status status = TN_LAUNCH(ctx, (step_kernel<C, S>), blocks, THREADS, 0, *list, step);
-    list->count = 0;
+    *list = span_list{};
     return status;
 }
 
 /* Steps the spans whose parameters are computed in C. */
 template <typename C, typename S>
 static tn_status run_spans(tn_context *ctx, const tn_optim_span *spans, int count, const S &step) {
-    const int64_t most = INT32_MAX; /* blocks of a launch */
-    span_list list;
-    list.count = 0;
-    list.first[0] = 0;
+    span_list list = {};
     for (int i = 0; i < count; i++) {
         int64_t blocks = tn__ceil_div(spans[i].count, PIECE);
         if (blocks == 0 || (spans[i].param_dtype == TN_F64) != (sizeof(C) == 8)) {
             continue;
         }
-        if (list.count == SPANS || (list.count > 0 && list.first[list.count] + blocks > most)) {
+        if (!list.has_place(blocks)) {
             tn_status status = flush_spans<C>(ctx, &list, step);
             if (status != TN_OK) {
                 return status;
             }
         }
-        list.span[list.count] = spans[i];
-        list.first[list.count + 1] = list.first[list.count] + (int)blocks;
-        list.count++;
+        list.add(spans[i], blocks);
     }
     return flush_spans<C>(ctx, &list, step);
 }
@@ -258,4 +270,94 @@ extern "C" tn_status tn__cuda_sgd(tn_context *ctx, const tn_optim_span *spans, i
     }
     tn_status status = run_spans<float>(ctx, spans, count, sgd_of<float>(step));
     return status == TN_OK ? run_spans<double>(ctx, spans, count, sgd_of<double>(step)) : status;
+}
+
+/* ---- Sums of squares ------------------------------------------------------------------------- */
+
+/* A span without elements has one piece, too: its sum is set. */
+typedef list_of<tn_span, 128> square_list;
+
+static int64_t pieces_of(int64_t count) {
+    return count > 0 ? tn__ceil_div(count, PIECE) : 1;
+}
+
+/* partial[block] = the sum of squares of its piece */
+static __global__ void __launch_bounds__(THREADS)
+    squares_kernel(square_list list, double *partial) {
+    TN_SHARED(double, shared, 32);
+    int block = blockIdx.x, at_span = list.of_block(block);
+    const tn_span &span = list.span[at_span];
+    int64_t from = (int64_t)(block - list.first[at_span]) * PIECE, end = span.count;
+    end = end - from < PIECE ? end : from + PIECE;
+    double sum = 0;
+    for (int64_t at = from + threadIdx.x * V; at < end; at += THREADS * V) {
+        double x[V];
+        read_values(x, span.data, span.dtype, at, end - at < V ? (int)(end - at) : V);
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            sum += x[k] * x[k];
+        }
+    }
+    sum = tn__team_reduce<THREADS>(sum, shared, tn__join_sum());
+    if (threadIdx.x == 0) {
+        partial[block] = sum;
+    }
+}
+
+/* The first piece of each span, and the number of pieces. */
+struct square_pieces {
+    int first[square_list::MOST + 1];
+};
+
+/* sums[i] = those of span i's pieces together; a block a span. */
+static __global__ void __launch_bounds__(THREADS)
+    add_squares_kernel(square_pieces pieces, const double *partial, double *sums) {
+    TN_SHARED(double, shared, 32);
+    double sum = 0;
+    for (int at = pieces.first[blockIdx.x] + threadIdx.x; at < pieces.first[blockIdx.x + 1];
+         at += THREADS) {
+        sum += partial[at];
+    }
+    sum = tn__team_reduce<THREADS>(sum, shared, tn__join_sum());
+    if (threadIdx.x == 0) {
+        sums[blockIdx.x] = sum;
+    }
+}
+
+static tn_status launch_squares(tn_context *ctx, const square_list &list, double *sums) {
+    unsigned blocks = (unsigned)list.first[list.count];
+    size_t bytes = blocks * sizeof(double);
+    double *partial = static_cast<double *>(tn__cuda_scratch(ctx, bytes));
+    if (!partial) {
+        return TN_ENOMEM;
+    }
+    tn_status status = TN_LAUNCH(ctx, squares_kernel, blocks, THREADS, 0, list, partial);
+    if (status == TN_OK) {
+        square_pieces pieces;
+        memcpy(pieces.first, list.first, sizeof(pieces.first));
+        status = TN_LAUNCH(ctx, add_squares_kernel, (unsigned)list.count, THREADS, 0, pieces,
+                           partial, sums);
+    }
+    tn__cuda_scratch_free(ctx, partial, bytes);
+    return status;
+}
+
+extern "C" tn_status tn__cuda_sum_squares(tn_context *ctx, const tn_span *spans, int count,
+                                          double *sums) {
+    static_assert(sizeof(square_list) + 2 * sizeof(double *) <= 4096, "the arguments of a launch");
+    for (int i = 0; i < count; i++) {
+        if (!tn__is_float(spans[i].dtype)) {
+            return TN_EUNSUPPORTED;
+        }
+    }
+    tn_status status = TN_OK;
+    for (int i = 0, from = 0; i < count && status == TN_OK; from = i) {
+        square_list list = {};
+        while (i < count && list.has_place(pieces_of(spans[i].count))) {
+            list.add(spans[i], pieces_of(spans[i].count));
+            i++;
+        }
+        status = launch_squares(ctx, list, sums + from);
+    }
+    return status;
 }

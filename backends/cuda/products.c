@@ -1,5 +1,6 @@
-/* The entries matmul and linear, and the kernels of linear_gelu and of the gradients of linear's
- * weight and bias: row-major operands with any strides, in cuBLASLt's column-major terms.
+/* The entries matmul and linear, and the kernels of linear_gelu, of mlp's slope and of the
+ * gradients of linear's weight and bias: row-major operands with any strides, in cuBLASLt's
+ * column-major terms.
  *
  * Row-major y (m, p) is column-major y^T (p, m) in memory, and y = a b means y^T = b^T a^T: so
  * cuBLASLt's first operand is b, its second a. An operand whose last stride is 1 is already stored
@@ -14,7 +15,7 @@ typedef struct extras {
     tn__gemm_epilogue epilogue;
     const tn_desc *bias; /* of the columns of y, an input; or NULL */
     void *sums;          /* the sums of a's rows over k, an output; or NULL */
-    const tn_desc *aux;  /* like y; or NULL */
+    const tn_desc *aux;  /* like y, an output or an input; or NULL */
 } extras;
 
 /* d[0] is never NULL. */
@@ -245,6 +246,22 @@ static tn_status linear_gelu_forward(const tn_op_call *c) {
 }
 
 const tn_op_kernel tn__cuda_op_linear_gelu = {linear_gelu_forward, NULL};
+
+/* Only dp = (dy w2) gelu'(p), in dx[0] (ops/linalg/mlp.c). */
+static tn_status hidden_gradient(const tn_op_back *b) {
+    const tn_desc *dp = b->dx[0], *dy = b->dy[0], *w2 = b->x[3], *pre = b->y[1];
+    if (dp->size[0] == 0 || dp->size[1] == 0) {
+        return TN_OK;
+    }
+    if ((dp->dtype != TN_BF16 && dp->dtype != TN_F16) || !gelu_fits(dp, pre)) {
+        return TN_EUNSUPPORTED;
+    }
+    tn_desc dp1 = one_matrix(dp), dy1 = one_matrix(dy), w = one_matrix(w2);
+    extras e = {.alpha = 1, .epilogue = TN__GEMM_GELU_SLOPE, .aux = pre};
+    return fast_product(b->ctx, &dp1, &dy1, &w, &e);
+}
+
+const tn_op_kernel tn__cuda_op_mlp = {NULL, hidden_gradient};
 
 /* ---- The gradients of linear's weight and bias ----------------------------------------------- */
 

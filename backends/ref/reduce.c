@@ -1,4 +1,5 @@
 /* Reductions: sum, mean, max, min, sum of squares, any, all; argmax. */
+#include "backends/desc.h"
 #include "backends/ref/ref.h"
 
 /* The part of x that one element of y reduces: only the reduced dimensions are left (size 1
@@ -132,4 +133,8 @@ tn_status tn__ref_argmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, in
         store_integer(y, w.at[0], best);
     }
     return TN_OK;
+}
+
+tn_status tn__ref_sum_squares(tn_context *ctx, const tn_span *spans, int count, double *sums) {
+    return tn__sum_squares_by(tn__ref_reduce, ctx, spans, count, sums);
 }

@@ -256,6 +256,10 @@ TN_API tn_tensor *tn_bilinear(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_
 TN_API tn_tensor *tn_linear_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 /* The same, then gelu_tanh: in one kernel if the device has one. */
 TN_API tn_tensor *tn_linear_gelu(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
+/* And then a second linear: x (…, in), weight1 (hidden, in), weight2 (out, hidden) -> (…, out). The
+ * biases may be NULL. */
+TN_API tn_tensor *tn_mlp_op(tn_tensor *x, tn_tensor *weight1, tn_tensor *bias1, tn_tensor *weight2,
+                            tn_tensor *bias2);
 /* With a weight of signed bytes (i8), whose row j is multiplied by scale[j] (scale (out), any
  * float): for linears after tn_quantize. For inference: x, scale and bias have gradients, which are
  * slow, the weight has none. */

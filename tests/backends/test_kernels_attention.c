@@ -103,6 +103,8 @@ static void test_attention(void **state) {
                                           as few, one more */
                                        {2, 3, 3, 1, 200, 64},
                                        {1, 4, 1, 2, 150, 40},
+                                       {1, 2, 1, 8, 300, 16},
+                                       {1, 1, 1, 9, 300, 16},
                                        {1, 2, 1, 4, 64, 16},
                                        {1, 3, 1, 3, 70, 16}};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {

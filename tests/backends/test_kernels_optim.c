@@ -1,4 +1,4 @@
-/* adam and sgd against ref: trial.h. */
+/* adam, sgd and sum_squares against ref: trial.h. */
 #include "trial.h"
 
 /* Five spans of all kinds; out[0] … out[2] are the memory of parameters, first and second state. */
@@ -63,9 +63,63 @@ static void test_optimisers(void **state) {
     }
 }
 
+/* More spans than a launch takes, all dtypes side by side, spans without elements, long ones. */
+enum { SQUARES = 300 };
+
+typedef struct squared {
+    array of[4]; /* one for each dtype */
+    int64_t count[SQUARES];
+} squared;
+
+static tn_status call_squares(const tn_backend *t, const tn_desc *const *out, void *user) {
+    squared *s = user;
+    tn_span spans[SQUARES];
+    for (int i = 0; i < SQUARES; i++) {
+        const tn_desc *x = &s->of[i % 4].d;
+        int64_t from = i % 3; /* not always aligned */
+        spans[i] = (tn_span){(char *)x->data + from * (int64_t)tn_dtype_size(x->dtype), x->dtype,
+                             s->count[i]};
+    }
+    return TRIAL_CALL(t, sum_squares, spans, SQUARES, out[0]->data);
+}
+
+static void test_sum_squares(void **state) {
+    (void)state;
+    const int64_t n = 3 * 8192 + 10, spans = SQUARES;
+    squared s;
+    for (int i = 0; i < SQUARES; i++) {
+        s.count[i] = i % 50 == 7 ? n - 2 - i % 5 : i % 11 == 0 ? 0 : i;
+    }
+    for (int k = 0; k < 4; k++) {
+        s.of[k] = varied_array(array_floats[k], DENSE, 1, &n, k);
+    }
+    trial t = {"sum_squares", 1, {make_array(TN_F64, DENSE, 1, &spans)}, call_squares, &s, 1e-6, 0};
+    trial_run(&t);
+    trial_forget();
+}
+
+/* One span of more pieces than a block has threads. */
+static tn_status call_long_square(const tn_backend *t, const tn_desc *const *out, void *user) {
+    const array *x = user;
+    tn_span span = {x->d.data, x->d.dtype, x->count};
+    return TRIAL_CALL(t, sum_squares, &span, 1, out[0]->data);
+}
+
+static void test_long_square(void **state) {
+    (void)state;
+    const int64_t n = 260 * 8192 + 10;
+    array x = varied_array(TN_BF16, DENSE, 1, &n, 1);
+    trial t = {"sum_squares", 1, {make_array(TN_F64, DENSE, 1, SIZES(1))}, call_long_square, &x,
+               1e-6,          0};
+    trial_run(&t);
+    trial_forget();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TRIAL_TEST(test_optimisers),
+        TRIAL_TEST(test_sum_squares),
+        TRIAL_TEST(test_long_square),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

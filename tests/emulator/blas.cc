@@ -550,6 +550,41 @@ static bool is_aligned(const algorithm &chosen, const problem &q, const operands
     return good && (!has_aux(q.p.epilogue) || alignment_of(q.p.aux) >= chosen.alignment[5]);
 }
 
+/* The epilogues of known_epilogue, as the manual names them. */
+static const char *epilogue_text(uint32_t epilogue) {
+    switch (epilogue) {
+    case CUBLASLT_EPILOGUE_BIAS:
+        return "BIAS";
+    case CUBLASLT_EPILOGUE_GELU:
+        return "GELU";
+    case CUBLASLT_EPILOGUE_GELU_BIAS:
+        return "GELU_BIAS";
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+        return "GELU_AUX";
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+        return "GELU_AUX_BIAS";
+    case CUBLASLT_EPILOGUE_DGELU:
+        return "DGELU";
+    case CUBLASLT_EPILOGUE_DGELU_BGRAD:
+        return "DGELU_BGRAD";
+    case CUBLASLT_EPILOGUE_BGRADA:
+        return "BGRADA";
+    case CUBLASLT_EPILOGUE_BGRADB:
+        return "BGRADB";
+    default:
+        return "DEFAULT";
+    }
+}
+
+/* Each matrix once; D twice if it is also read. */
+static bool record_product(const problem &q, bool accumulates) {
+    double m = (double)q.m, n = (double)q.n, k = (double)q.k, batch = q.x[3].batch;
+    double in = (double)element_size(q.x[0].type), out = (double)element_size(q.x[3].type);
+    double written = out * m * n * (1 + accumulates + has_aux(q.p.epilogue));
+    return record("product %s %.0f %.0f", epilogue_text(q.p.epilogue),
+                  batch * (in * (m * k + k * n) + written), 2 * batch * m * n * k);
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t p, const void *alpha,
                               const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
                               cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
@@ -579,6 +614,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t p, const 
     auto s = stream_of(stream_handle);
     if (!s || s->device != ((handle *)h)->device || s->device != current_device()) {
         return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    if (record_product(q, o.beta != 0)) {
+        return CUBLAS_STATUS_SUCCESS;
     }
     push(
         s,

@@ -37,6 +37,10 @@ TN_EMULATOR_API void *tern_emulator_alloc(size_t bytes);
 TN_EMULATOR_API void tern_emulator_free(void *memory);
 TN_EMULATOR_API int tern_emulator_device(void);
 
+/* Writes a line into the file of TERN_EMULATOR_RECORD (record.cc). False: there is none, and the
+ * caller has to do the work. */
+TN_EMULATOR_API bool tern_emulator_record(const char *line);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,6 +1,7 @@
 /* A stand-in for libcudnn.so.9 over the emulator: TERN_CUDNN names it. It takes graphs of one
  * convolution, or one of its gradients, and a bias after it, and runs them with ref's kernels; for
- * anything else it reports no engine.
+ * anything else it reports no engine; but where the emulator only records (record.cc), it takes
+ * graphs of products, which are attention's.
  *
  * A descriptor is a bag of attributes until it is finalised. A plan keeps nothing of its graph but
  * the work, so that the graph's descriptors may be destroyed before it runs. It refuses what cuDNN
@@ -26,10 +27,11 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { ATTRIBUTES = 16, BYTES = 256, WORKSPACE = 512, ENGINES = 3 };
+enum { ATTRIBUTES = 16, BYTES = 256, NAMES = 16, WORKSPACE = 512, ENGINES = 3 };
 
 typedef struct attribute {
     cudnnBackendAttributeName_t name;
+    cudnnBackendAttributeType_t type;
     int64_t count;
     unsigned char bytes[BYTES];
 } attribute;
@@ -55,7 +57,9 @@ typedef struct bag {
     attribute at[ATTRIBUTES];
     int engine; /* of a configuration */
     const struct bag *graph;
-    conv_work work; /* of a plan */
+    conv_work work;      /* of a plan */
+    bool attends;        /* a plan of products, without work … */
+    double bytes, flops; /* … but with these */
 } bag;
 
 struct cudnnContext {
@@ -118,8 +122,12 @@ static bool read_dtype(const bag *t, cudnnBackendAttributeName_t name, tn_dtype 
     if (!read_values(t, name, 1, &type, sizeof(type))) {
         return false;
     }
-    *dtype = type == CUDNN_DATA_BFLOAT16 ? TN_BF16 : type == CUDNN_DATA_HALF ? TN_F16 : TN_F32;
-    return type == CUDNN_DATA_BFLOAT16 || type == CUDNN_DATA_HALF || type == CUDNN_DATA_FLOAT;
+    *dtype = type == CUDNN_DATA_BFLOAT16  ? TN_BF16
+             : type == CUDNN_DATA_HALF    ? TN_F16
+             : type == CUDNN_DATA_INT32   ? TN_I32
+             : type == CUDNN_DATA_BOOLEAN ? TN_BOOL
+                                          : TN_F32;
+    return *dtype != TN_F32 || type == CUDNN_DATA_FLOAT;
 }
 
 static bool read_operand(const bag *t, operand *o) {
@@ -249,6 +257,95 @@ static bool work_of(const bag *graph, conv_work *work) {
     return !work->y.is_virtual && !work->x.is_virtual && !work->w.is_virtual;
 }
 
+/* ---- Counting -------------------------------------------------------------------------------- */
+
+/* Writes a line into the emulator's record; false: it has none. */
+static bool record_line(const char *line) {
+    __typeof__(&tern_emulator_record) record;
+    *(void **)&record = dlsym(loaded_emulator(), "tern_emulator_record");
+    return record && record(line);
+}
+
+static double count_elements(const operand *o) {
+    double count = 1;
+    for (int i = 0; i < 5; i++) {
+        count *= (double)o->d.size[i];
+    }
+    return count;
+}
+
+static double count_bytes(const operand *o) {
+    return count_elements(o) * (double)tn_dtype_size(o->d.dtype);
+}
+
+/* Adds an operation's product, and those of its tensors that have memory and are not in names[]
+ * yet. */
+static int add_operation(bag *plan, const bag *op, int64_t *names, int count) {
+    operand left, out;
+    for (int i = 0; i < op->attributes; i++) {
+        operand o;
+        const bag *t =
+            op->at[i].type == CUDNN_TYPE_BACKEND_DESCRIPTOR ? read_link(op, op->at[i].name) : NULL;
+        bool real =
+            t && t->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR && read_operand(t, &o) && !o.is_virtual;
+        for (int k = 0; k < count; k++) {
+            real = real && names[k] != o.name;
+        }
+        if (real && count < NAMES) {
+            names[count++] = o.name;
+            plan->bytes += count_bytes(&o);
+        }
+    }
+    if (op->type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR &&
+        read_operand(read_link(op, CUDNN_ATTR_OPERATION_MATMUL_ADESC), &left) &&
+        read_operand(read_link(op, CUDNN_ATTR_OPERATION_MATMUL_CDESC), &out)) {
+        plan->attends = true;
+        plan->flops += 2 * count_elements(&out) * (double)left.d.size[4];
+    }
+    return count;
+}
+
+/* A plan of a graph that has a product: what it reads, writes and multiplies; half of that under a
+ * causal mask. False: it has none. */
+static bool count_attention(const bag *graph, bag *plan) {
+    const attribute *ops = find_attribute(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+    const bag *op[BYTES / 8];
+    int64_t names[NAMES];
+    int named = 0, index = 0;
+    memcpy(op, ops->bytes, (size_t)ops->count * sizeof(*op));
+    for (int i = 0; i < ops->count; i++) {
+        named = add_operation(plan, op[i], names, named);
+        cudnnPointwiseMode_t mode;
+        const bag *pw = op[i]->type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR
+                            ? read_link(op[i], CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)
+                            : NULL;
+        index += pw && read_values(pw, CUDNN_ATTR_POINTWISE_MODE, 1, &mode, sizeof(mode)) &&
+                 mode == CUDNN_POINTWISE_GEN_INDEX;
+    }
+    plan->flops /= index > 0 ? 2 : 1;
+    return plan->attends;
+}
+
+/* Makes a plan of a graph; false: no engine takes it. */
+static bool make_plan(const bag *graph, bag *plan) {
+    return work_of(graph, &plan->work) ||
+           (getenv("TERN_EMULATOR_RECORD") && count_attention(graph, plan));
+}
+
+/* Records a run of the plan; false: it has to be done. */
+static bool record_run(const bag *plan) {
+    const operand *y = &plan->work.y, *x = &plan->work.x, *w = &plan->work.w;
+    double bytes = plan->bytes, flops = plan->flops;
+    if (!plan->attends) {
+        bytes = count_bytes(y) + count_bytes(x) + count_bytes(w);
+        flops = 2 * count_elements(y) * count_elements(w) / (double)w->d.size[0];
+    }
+    char line[96];
+    snprintf(line, sizeof(line), "%s %.0f %.0f", plan->attends ? "attention" : "conv", bytes,
+             flops);
+    return record_line(line);
+}
+
 /* ---- Runs ------------------------------------------------------------------------------------ */
 
 static bool run_work(void *user) {
@@ -282,6 +379,9 @@ EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescr
                                          cudnnBackendDescriptor_t pack) {
     typedef bool (*queue_function)(int, void *, bool (*)(void *), void *);
     const bag *p = plan, *v = pack;
+    if (p->finalised && record_run(p)) {
+        return CUDNN_STATUS_SUCCESS;
+    }
     const attribute *names = find_attribute(v, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
     int64_t name[BYTES / 8];
     void *address[BYTES / 8];
@@ -336,6 +436,7 @@ EXPORT cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descripto
     }
     attribute *a = &b->at[b->attributes++];
     a->name = name;
+    a->type = type;
     a->count = count;
     memcpy(a->bytes, values, bytes);
     return CUDNN_STATUS_SUCCESS;
@@ -344,16 +445,17 @@ EXPORT cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descripto
 EXPORT cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
     bag *b = descriptor;
     operand tensor;
-    conv_work work;
+    bag trial = {0};
     bool right = true;
     if (b->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR) {
         right = find_attribute(b, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) && read_operand(b, &tensor);
     } else if (b->type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {
         b->graph = read_link(b, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
-        right = b->graph && work_of(b->graph, &work);
+        right = b->graph && make_plan(b->graph, &trial);
     } else if (b->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
         const bag *config = read_link(b, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
-        right = config && work_of(config->graph, &b->work);
+        right = config && make_plan(config->graph, b);
+        record_line("plan");
     }
     b->finalised = right;
     return right ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;

@@ -64,18 +64,23 @@ struct launch {
     dim3 grid, block;
     size_t dynamic_bytes = 0;
 
-    virtual void thread() const = 0; /* runs the kernel as one thread */
+    virtual void thread() const = 0;                        /* runs the kernel as one thread */
+    virtual size_t arguments(const void **first) const = 0; /* their bytes */
     virtual ~launch() {}
 };
 
 template <typename... P> struct bound_launch final : launch {
     void (*function)(P...);
-    std::tuple<P...> arguments;
+    std::tuple<P...> given;
 
     template <typename... A>
-    explicit bound_launch(void (*kernel_function)(P...), A &&...given)
-        : function(kernel_function), arguments(static_cast<P>(given)...) {}
-    void thread() const override { std::apply(function, arguments); }
+    explicit bound_launch(void (*kernel_function)(P...), A &&...arguments)
+        : function(kernel_function), given(static_cast<P>(arguments)...) {}
+    void thread() const override { std::apply(function, given); }
+    size_t arguments(const void **first) const override {
+        *first = &given;
+        return sizeof(given);
+    }
 };
 
 /* Queues it, or leaves an error for cudaGetLastError. */

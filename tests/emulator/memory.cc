@@ -126,13 +126,15 @@ static cudaError_t map_guarded(int device, size_t bytes, void **memory) {
     }
     char *start = (char *)mapping + page + inside - rounded;
     allocation a = {start, bytes, device, (char *)mapping, inside + 2 * page};
-    set_access(pages_of(a), true);
-    memset(start, 0xFF, rounded);
+    if (device < 0 || !record("alloc %zu", bytes)) {
+        set_access(pages_of(a), true);
+        memset(start, 0xFF, rounded);
 #ifdef TN_FIBRE_ASAN
-    ASAN_POISON_MEMORY_REGION(start + bytes, rounded - bytes);
+        ASAN_POISON_MEMORY_REGION(start + bytes, rounded - bytes);
 #endif
-    if (device >= 0 && wants_protection()) {
-        set_access(pages_of(a), false);
+        if (device >= 0 && wants_protection()) {
+            set_access(pages_of(a), false);
+        }
     }
     allocations[(uintptr_t)start + rounded] = a;
     *memory = start;
@@ -177,7 +179,9 @@ bool release(void *memory, bool of_device) {
         used[a.device] -= a.bytes;
     }
 #ifdef TN_FIBRE_ASAN
-    ASAN_UNPOISON_MEMORY_REGION(a.mapping, a.mapping_bytes);
+    if (!of_device || !records()) { /* else there are no pages, and the shadow would be as large */
+        ASAN_UNPOISON_MEMORY_REGION(a.mapping, a.mapping_bytes);
+    }
 #endif
     munmap(a.mapping, a.mapping_bytes);
     return true;

@@ -186,6 +186,7 @@ static cudaError_t free_memory(void *memory, bool of_device) {
     if (!memory) {
         return result(cudaSuccess);
     }
+    record("free");
     for (int i = 0; i < DEVICES; i++) {
         run_device(i);
     }
@@ -260,6 +261,10 @@ static bool kind_fits(enum cudaMemcpyKind kind, const end &to, const end &from) 
     }
 }
 
+static const char *kind_text(const end &to, const end &from) {
+    return !to.on_device ? "out" : from.on_device ? "on" : "in";
+}
+
 /* Pageable memory is read at once, and has been written when this returns; page-locked memory is
  * left to the stream. */
 static cudaError_t copy_memory(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
@@ -275,7 +280,11 @@ static cudaError_t copy_memory(void *to, const void *from, size_t bytes, enum cu
         return cudaErrorInvalidValue;
     }
     unsigned devices = target.devices() | source.devices();
-    if (source.in) {
+    if (devices && record("copy %s %zu", kind_text(target, source), bytes)) {
+        if (!target.on_device) {
+            memset(to, 0, bytes);
+        }
+    } else if (source.in) {
         push(
             s, [=] { memmove(to, from, bytes); }, devices);
     } else {
@@ -285,6 +294,7 @@ static cudaError_t copy_memory(void *to, const void *from, size_t bytes, enum cu
             s, [=] { memcpy(to, staged->data(), bytes); }, devices);
     }
     if (waits || !target.in) {
+        record("wait");
         run_all(s);
     }
     return stuck(s->device);
@@ -321,7 +331,7 @@ static cudaError_t set_memory(void *memory, int value, size_t bytes,
     if (bytes > 0 && (!target.in || !target.inside)) {
         return cudaErrorInvalidValue;
     }
-    if (bytes > 0) {
+    if (bytes > 0 && !(target.on_device && record("set %zu", bytes))) {
         push(
             s, [=] { memset(memory, value, bytes); }, target.devices());
     }
@@ -372,6 +382,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     if (!s) {
         return result(cudaErrorInvalidResourceHandle);
     }
+    record("wait");
     run_all(s);
     return result(stuck(s->device));
 }
@@ -405,6 +416,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
 
 cudaError_t cudaDeviceSynchronize(void) {
     locked guard(lock);
+    record("wait");
     run_device(current_device());
     return result(cudaSuccess);
 }
@@ -469,6 +481,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
         return result(cudaErrorInvalidResourceHandle);
     }
     if (!is_reached(e)) {
+        record("wait");
         run_to(e->last->in, e->last->turn);
     }
     return result(stuck(e->device));

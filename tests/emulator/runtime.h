@@ -106,6 +106,15 @@ void run_device(int device);
 void run_one(const std::shared_ptr<stream> &s);
 void forget_work();
 
+/* ---- Counting instead of computing (record.cc) ----------------------------------------------- */
+
+struct launch;
+
+bool records();
+/* Writes a line; false: the mode is off. */
+bool record(const char *format, ...) __attribute__((format(printf, 1, 2)));
+bool record_launch(const launch &l);
+
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
 /* A device's sticky error: every later call on it returns it, and no work runs. */

@@ -269,7 +269,7 @@ void enqueue(cudaStream_t handle, std::unique_ptr<launch> l) {
     std::lock_guard<std::mutex> guard(lock);
     auto s = stream_of(handle);
     cudaError_t error = result(launch_error(*l, s));
-    if (error != cudaSuccess) {
+    if (error != cudaSuccess || record_launch(*l)) {
         return;
     }
     std::shared_ptr<launch> kept(std::move(l));

@@ -361,6 +361,14 @@ static void product_errors(void **state) {
                  "linear_gelu: x is [2, 3] but weight is [3, 4]");
     refused_with(tn_linear_gelu(F(2, 3), F(4, 3), F(3)), TN_ESHAPE,
                  "linear_gelu: weight is [4, 3] but bias is [3]");
+    refused_with(tn_mlp_op(F(2, 3), F(4, 3), NULL, D(2, 4), NULL), TN_EDTYPE,
+                 "mlp: x is f32 but weight2 is f64");
+    refused_with(tn_mlp_op(F(2, 3), F(4, 3), NULL, F(2, 5), NULL), TN_ESHAPE,
+                 "mlp: x is [2, 3], weight1 [4, 3] and weight2 [2, 5]");
+    refused_with(tn_mlp_op(F(2, 3), F(4, 3), F(3), F(2, 4), NULL), TN_ESHAPE,
+                 "mlp: weight1 is [4, 3] but bias1 is [3]");
+    refused_with(tn_mlp_op(F(2, 3), F(4, 3), NULL, F(2, 4), F(4)), TN_ESHAPE,
+                 "mlp: weight2 is [2, 4] but bias2 is [4]");
 }
 
 static void sums_of_products(void **state) {

@@ -91,6 +91,8 @@ typedef struct tn_op_back {
     const tn_desc *dy[TN_OP_OUTPUTS]; /* gradients that arrived; a kernel always has dy[0] */
     const tn_desc *dx[TN_OP_INPUTS];  /* gradients to compute: every element is written … */
     bool adds;                        /* … or, for those in op->widens, added to (TN_OP_ADDS) */
+    uint32_t sums; /* … or, for those in op->sums: bit i: dx[i] has the gradient from other uses of
+                      the input, and this one is added to it */
 } tn_op_back;
 
 /* The kernels of one operation. Either may be NULL. The contract above applies; the operation's
@@ -204,6 +206,13 @@ typedef struct tn_optim_span {
     float *master;                /* f32 master copy of a bf16 or f16 parameter, or NULL */
     int64_t count;
 } tn_optim_span;
+
+/* A contiguous run of `count` elements. */
+typedef struct tn_span {
+    const void *data;
+    tn_dtype dtype;
+    int64_t count;
+} tn_span;
 
 /* The constants of a step. `grad_scale` multiplies each gradient as it is read (clipping). */
 typedef struct tn_adam_step {
@@ -325,6 +334,9 @@ struct tn_backend {
                       const tn_adam_step *step);
     tn_status (*sgd)(tn_context *ctx, const tn_optim_span *spans, int count,
                      const tn_sgd_step *step);
+    /* sums[i], f64 and where the spans are, = the sum of squares of span i: reduce's for each, in
+     * as few launches as possible. Floats. */
+    tn_status (*sum_squares)(tn_context *ctx, const tn_span *spans, int count, double *sums);
 
     /* y (N, O, …) from x (N, C, …), w (O, C / groups, …) and b (O) or NULL, where … are always
      * three dimensions: y[n, o, p] = b[o] + sum over c and i of x[n, c, p stride - padding + i

@@ -143,6 +143,10 @@ struct tn_op {
      */
     uint32_t widens;
 
+    /* Bit i: a device's own backward kernel, other than the CPU's, can add to dx[i]
+     * (tn_op_back.sums). For inputs that have another use: a residual sum. */
+    uint32_t sums;
+
     /* Returns where dx[i] goes, instead of new memory in row-major order: a tensor of input i's
      * shape and dtype. NULL: new memory. `made` has the gradients before it. */
     tn_tensor *(*dx_out)(tn_op_grad *g, int i, tn_tensor *const *made);
