@@ -171,13 +171,14 @@ static bool attach_all(tn_spread *s, bool shards) {
  * *differ: on all ranks. */
 static bool compare_ranks(tn_module *m, tn_group *world, const tn_spread_options *o, bool *differ) {
     tn_pipe_kind kind = o->pipeline.kind;
-    char mesh[128];
-    snprintf(mesh, sizeof(mesh), "pp=%d,dp=%d,shard=%d,cp=%d,tp=%d%s%s,stage=%d,chunks=%d%s", o->pp,
-             o->dp, o->shard, o->cp, o->tp, o->tensor.sequence ? ",sequence" : "",
+    char mesh[192];
+    snprintf(mesh, sizeof(mesh), "pp=%d,dp=%d,shard=%d,cp=%d,tp=%d%s%s,stage=%d,chunks=%d%s%s",
+             o->pp, o->dp, o->shard, o->cp, o->tp, o->tensor.sequence ? ",sequence" : "",
              o->context == TN_CP_KEYS ? ",keys" : "", o->sharding.stage, o->pipeline.chunks,
              kind == TN_PIPE_GPIPE         ? ",gpipe"
              : kind == TN_PIPE_ZERO_BUBBLE ? ",zb_h1"
-                                           : "");
+                                           : "",
+             o->inference ? ",inference" : "");
     return tn__parallel_compare(m, world, mesh, "spread", differ);
 }
 
