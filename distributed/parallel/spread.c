@@ -65,7 +65,8 @@ static bool read_word(tn_spread_options *o, char *word) {
                o->sharding.stage <= 3;
     }
     if (strcmp(word, "chunks") == 0) {
-        o->pipeline.kind = TN_PIPE_INTERLEAVED;
+        tn_pipe_kind *kind = &o->pipeline.kind; /* of the others making a schedule refuses chunks */
+        *kind = *kind == TN_PIPE_1F1B ? TN_PIPE_INTERLEAVED : *kind;
         return read_size(value, &o->pipeline.chunks) && o->pipeline.chunks > 0;
     }
     for (int i = 0; i < DIMS; i++) {
