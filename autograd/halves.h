@@ -10,8 +10,8 @@
  * rule is called again for these. So a matmul computes dx in the first half and dw in the second,
  * and nothing twice. A norm reads its input twice, a fused activation is differentiated twice, and
  * a composition is composed twice. What the engine sums has the order of a whole backward, and so
- * the same bits. Hooks of results run in the half in
- * which their gradient is first complete, once; hooks of leaves when it is accumulated.
+ * the same bits. Hooks of results run in the half in which their gradient is first complete, once;
+ * hooks of leaves when it is accumulated.
  */
 #ifndef TERN_AUTOGRAD_HALVES_H
 #define TERN_AUTOGRAD_HALVES_H

@@ -25,10 +25,8 @@ static const char about[] =
     "each followed by a newline; with --stop $'\\n' each is one line.\v"
     "The same command writes the same text. Several samples are written when all are complete, "
     "with --- lines between them. `tern run -n N tern generate --mesh ...` has the model on N "
-    "ranks, "
-    "each of which reads only its part; the first writes the text. Ctrl-C ends it with the status "
-    "130; the status is 1 when it "
-    "fails, 64 when the command line is wrong.";
+    "ranks, each of which reads only its part; the first writes the text. Ctrl-C ends it with the "
+    "status 130; the status is 1 when it fails, 64 when the command line is wrong.";
 
 tn_status generate_parse(generate_options *g, int argc, char **argv) {
     int64_t seed = 1337;

@@ -106,7 +106,9 @@ static void append_text(source *s, const char *text, size_t length) {
         s->line = line;
         s->capacity = capacity;
     }
-    memcpy(s->line + s->used, text, length);
+    if (length > 0) { /* s->line may still be NULL: the first line is empty */
+        memcpy(s->line + s->used, text, length);
+    }
     s->used += length;
 }
 

@@ -171,7 +171,7 @@ static void say_what_was(tn_run *r) {
     if (median > 0) {
         printf("median ms/step: %.2f", median);
         if (r->units > 0) {
-            printf(", %.0f %s/s", (double)r->units / median * 1e3, r->options.unit);
+            printf(", %.0f %s/s", (double)r->units / median * 1e3, r->unit);
         }
         printf("\n");
     }

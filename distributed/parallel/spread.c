@@ -65,7 +65,8 @@ static bool read_word(tn_spread_options *o, char *word) {
                o->sharding.stage <= 3;
     }
     if (strcmp(word, "chunks") == 0) {
-        o->pipeline.kind = TN_PIPE_INTERLEAVED;
+        tn_pipe_kind *kind = &o->pipeline.kind; /* of the others making a schedule refuses chunks */
+        *kind = *kind == TN_PIPE_1F1B ? TN_PIPE_INTERLEAVED : *kind;
         return read_size(value, &o->pipeline.chunks) && o->pipeline.chunks > 0;
     }
     for (int i = 0; i < DIMS; i++) {
@@ -171,13 +172,14 @@ static bool attach_all(tn_spread *s, bool shards) {
  * *differ: on all ranks. */
 static bool compare_ranks(tn_module *m, tn_group *world, const tn_spread_options *o, bool *differ) {
     tn_pipe_kind kind = o->pipeline.kind;
-    char mesh[128];
-    snprintf(mesh, sizeof(mesh), "pp=%d,dp=%d,shard=%d,cp=%d,tp=%d%s%s,stage=%d,chunks=%d%s", o->pp,
-             o->dp, o->shard, o->cp, o->tp, o->tensor.sequence ? ",sequence" : "",
+    char mesh[192];
+    snprintf(mesh, sizeof(mesh), "pp=%d,dp=%d,shard=%d,cp=%d,tp=%d%s%s,stage=%d,chunks=%d%s%s",
+             o->pp, o->dp, o->shard, o->cp, o->tp, o->tensor.sequence ? ",sequence" : "",
              o->context == TN_CP_KEYS ? ",keys" : "", o->sharding.stage, o->pipeline.chunks,
              kind == TN_PIPE_GPIPE         ? ",gpipe"
              : kind == TN_PIPE_ZERO_BUBBLE ? ",zb_h1"
-                                           : "");
+                                           : "",
+             o->inference ? ",inference" : "");
     return tn__parallel_compare(m, world, mesh, "spread", differ);
 }
 

@@ -132,8 +132,8 @@ typedef struct tn_spread_options {
 TN_API tn_spread_options tn_spread_defaults(void);
 
 /* Changes o as a list of words separated by commas says: "tp=2,shard=all", and "sequence"
- * (tn_tp_options), "keys" (TN_CP_KEYS), "stage=2" (tn_fsdp_options), "gpipe",
- * "zb_h1" and "chunks=2" (kinds of tn_pipeline_options: TN_PIPE_ZERO_BUBBLE, TN_PIPE_INTERLEAVED).
+ * (tn_tp_options), "keys" (TN_CP_KEYS), "stage=2" (tn_fsdp_options), "gpipe", "zb_h1" or "chunks=2"
+ * (kinds of tn_pipeline_options: TN_PIPE_GPIPE, TN_PIPE_ZERO_BUBBLE, TN_PIPE_INTERLEAVED).
  * TN_EVALUE names a word that is none of them. */
 TN_API tn_status tn_spread_read(tn_spread_options *o, const char *mesh);
 

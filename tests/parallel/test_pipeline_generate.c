@@ -274,6 +274,69 @@ static void test_evaluation(void **state) {
     }
 }
 
+/* ---- Between steps --------------------------------------------------------------------------- */
+
+typedef struct course {
+    const char *mesh;
+    bool between; /* also writes, measures and calls between steps */
+    double losses[CALLS];
+    int32_t ids[CALLS][2][PROGRAM_WRITTEN];
+} course;
+
+/* Whole-block recompute, dropout: all that a step puts off, holds or draws. */
+static void train_course(tn_group *world, void *user) {
+    course c = *(course *)user;
+    mesh_model m;
+    init_model(&m, world, false);
+    tn__lm_recompute_blocks(&m);
+    tn_spread *spread = mesh_spread(&m, world, c.mesh);
+    tn_loader *loader = mesh_loader(tn_spread_data(spread), ROWS);
+    tn_optim *opt = tn_sgd(&m, TN_WITH(tn_sgd, .lr = 0.01));
+    for (int step = 0; step < CALLS && !tn_error(); step++) {
+        c.losses[step] = tn_spread_step(spread, loader, 4, NULL);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+        if (c.between) {
+            tn_generator before = *tn_default_generator();
+            mesh_write(&m, 0.7, c.ids[step]);
+            TN_NO_GRAD;
+            CHECK(tn_item(tn_lm_loss(&m, mesh_tokens(29, ROWS, 1), mesh_tokens(29, ROWS, 2))) > 0);
+            *tn_default_generator() = before;
+        }
+    }
+    if (tn_group_rank(world) == 0) {
+        *(course *)user = c;
+    }
+    tn_loader_free(loader);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+}
+
+/* Calls between steps change no step; and a backward in halves trains to the same texts. */
+static void test_between(void **state) {
+    (void)state;
+    static const struct {
+        const char *mesh, *whole; /* whole: backward is not in halves */
+        int ranks;
+    } pairs[] = {
+        {"pp=2,zb_h1", "pp=2", 2},
+        {"pp=2,zb_h1,shard=2,stage=3", "pp=2,shard=2,stage=3", 4},
+        {"pp=3,zb_h1,dp=2", "pp=3,dp=2", 6},
+    };
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {
+        course alone = {.mesh = pairs[i].mesh}, both = {.mesh = pairs[i].mesh, .between = true};
+        course whole = {.mesh = pairs[i].whole, .between = true};
+        run_ok(pairs[i].ranks, train_course, &alone);
+        run_ok(pairs[i].ranks, train_course, &both);
+        run_ok(pairs[i].ranks, train_course, &whole);
+        assert_memory_equal(alone.losses, both.losses, sizeof(both.losses));
+        assert_memory_equal(whole.losses, both.losses, sizeof(both.losses));
+        assert_memory_equal(whole.ids, both.ids, sizeof(both.ids));
+        assert_true(both.losses[0] != both.losses[1]);
+    }
+}
+
 /* ---- Mistakes -------------------------------------------------------------------------------- */
 
 /* What a rank of two stages does. */
@@ -396,7 +459,8 @@ static void test_mistakes(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {TEST(test_text), TEST(test_outputs), TEST(test_list),
-                                       TEST(test_evaluation), TEST(test_mistakes)};
+    const struct CMUnitTest tests[] = {TEST(test_text),    TEST(test_outputs),
+                                       TEST(test_list),    TEST(test_evaluation),
+                                       TEST(test_between), TEST(test_mistakes)};
     return cmocka_run_group_tests(tests, temp_flights, temp_clean);
 }

@@ -79,6 +79,17 @@ static void spreads_badly(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
+/* Rank 1 would only use the model. */
+static void uses_apart(tn_group *world, void *user) {
+    (void)user;
+    mesh_model m;
+    mesh_program p = program_of(NULL);
+    mesh_program_init(&m, &p, 0);
+    tn_spread_options o = TN_WITH(tn_spread, .inference = tn_group_rank(world) == 1);
+    CHECK(!tn_spread_new(&m, world, o));
+    tn_module_finish(&m);
+}
+
 static void test_meshes_that_do_not_fit(void **state) {
     (void)state;
     assert_non_null(strstr(run_failing(4, spreads_badly, "tp=3", TN_EVALUE), "tern run -n 6"));
@@ -89,6 +100,12 @@ static void test_meshes_that_do_not_fit(void **state) {
         "spread: rank 0 has options pp=1,dp=0,shard=2,cp=1,tp=2,stage=3,chunks=1, but rank 3 "
         "has options pp=1,dp=2,shard=1"));
     assert_non_null(strstr(run_failing(2, spreads_badly, "tp=2 tp=3", TN_EMISMATCH), "tp=3"));
+    static const char *const kinds[] = {"pp=2,zb_h1,chunks=2", "pp=2,chunks=2,gpipe"};
+    for (int i = 0; i < 2; i++) {
+        const char *said = run_failing(2, spreads_badly, (void *)kinds[i], TN_EVALUE);
+        assert_non_null(strstr(said, "only with TN_PIPE_INTERLEAVED"));
+    }
+    assert_non_null(strstr(run_failing(2, uses_apart, NULL, TN_EMISMATCH), "inference"));
 }
 
 static void prints_mesh(tn_group *world, void *user) {

@@ -5,10 +5,12 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/allocator.h"
 #include "tern/models.h"
 #include "tern/parallel.h"
+#include "tests/distributed/rank_check.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
@@ -282,6 +284,47 @@ static void test_an_error_of_one_rank(void **state) {
     assert_error(TN_EFORMAT, "val_0.bin: token 70 is 40 but the vocabulary has 40");
 }
 
+/* Allocation `at` of the ranks fails; each then stays until both have ended. */
+typedef struct shortage {
+    const char *path;
+    int64_t at;
+    int ended; /* atomic */
+} shortage;
+
+static void evaluate_short(tn_group *world, void *user) {
+    shortage *s = user;
+    tn_gpt gpt;
+    make_model(&gpt);
+    tn_evaluate_options o = TN_WITH(tn_evaluate, .group = world);
+    tn_dataset *d = tn_sliding_shards(s->path, CONTEXT, 5, VOCAB);
+    tn_perplexity p;
+    tn_barrier(world);
+    if (tn_group_rank(world) == 1) {
+        tn__alloc_fail_at(s->at);
+    }
+    tn_evaluate_perplexity(&gpt, d, NULL, o, &p);
+    __atomic_fetch_add(&s->ended, 1, __ATOMIC_ACQ_REL);
+    for (int i = 0; i < 20000 && __atomic_load_n(&s->ended, __ATOMIC_ACQUIRE) < 2; i++) {
+        usleep(1000);
+    }
+    CHECK(s->ended == 2);
+    tn_error_clear();
+    tn_dataset_free(d);
+    tn_module_finish(&gpt);
+}
+
+static void test_no_memory_on_a_rank(void **state) {
+    (void)state;
+    shortage s = {.path = write_tokens("val_0.bin", 0, 75)};
+    for (bool reached = true; reached; s.at++) {
+        s.ended = 0;
+        run_ok(2, evaluate_short, &s);
+        reached = !tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+    }
+    assert_true(s.at > 20);
+}
+
 /* ---- What it needs --------------------------------------------------------------------------- */
 
 static void test_no_memory(void **state) {
@@ -330,11 +373,17 @@ int main(int argc, char **argv) {
     static const rank_entry bodies[] = {{"processes", body_processes}};
     ranks_main(argc, argv, bodies, 1);
     const struct CMUnitTest tests[] = {
-        TEST(test_by_hand),        TEST(test_as_in_training),
-        TEST(test_masked_targets), TEST(test_batches_change_nothing),
-        TEST(test_ranks),          TEST(test_training_is_left_and_entered),
-        TEST(test_processes),      TEST(test_an_error_of_one_rank),
-        TEST(test_refused),        TEST(test_no_memory),
+        TEST(test_by_hand),
+        TEST(test_as_in_training),
+        TEST(test_masked_targets),
+        TEST(test_batches_change_nothing),
+        TEST(test_ranks),
+        TEST(test_training_is_left_and_entered),
+        TEST(test_processes),
+        TEST(test_an_error_of_one_rank),
+        TEST(test_refused),
+        TEST(test_no_memory),
+        TEST(test_no_memory_on_a_rank),
         TEST(test_progress),
     };
     return cmocka_run_group_tests(tests, temp_flights, temp_clean);

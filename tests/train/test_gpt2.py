@@ -439,7 +439,7 @@ def on_meshes(folder):
 
     alone = trained(1, out="one_rank")
     told = models_told(folder, "one_rank")
-    for ranks, mesh in ((2, "tp=2"), (2, "tp=2,sequence"), (2, "cp=2"), (4, "tp=2,shard=2"), (4, "tp=2,cp=2,keys")):
+    for ranks, mesh in ((2, "tp=2"), (2, "tp=2,sequence"), (2, "cp=2"), (4, "tp=2,shard=2"), (4, "tp=2,cp=2,keys"), (2, "pp=2,zb_h1")):
         check(close(trained(ranks, "--mesh", mesh, "--overwrite"), alone), f"{mesh}: {losses(folder, 'mesh')}, not {alone}")
         perplexity, text_there = models_told(folder, "mesh")
         check(close([perplexity], [told[0]]) and text_there == told[1], f"{mesh}: {perplexity}, {text_there!r}, not {told}")

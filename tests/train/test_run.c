@@ -602,6 +602,18 @@ static void ends_at_units(void **state) {
     same_end(out, undisturbed_run(), STEPS);
 }
 
+static void units_without_a_name(void **state) {
+    (void)state;
+    char out[512], text[SAID];
+    snprintf(out, sizeof(out), "%s", temp_path("nameless"));
+    program p = make_program(out, STEPS);
+    p.options.unit = NULL;
+    p.options.until_units = 4;
+    program_said(&p, text, sizeof(text));
+    assert_non_null(strstr(text, "ended after step 2 of 5, saved: 4 unit are done\n"));
+    assert_non_null(strstr(text, " unit/s\n"));
+}
+
 /* Time and money are those of a start: each makes a step at least, and says how to continue. */
 static void ends_at_hours(void **state) {
     (void)state;
@@ -792,6 +804,7 @@ int main(void) {
         TEST(one_job_in_a_folder),
         TEST(no_history),
         TEST(ends_at_units),
+        TEST(units_without_a_name),
         TEST(ends_at_hours),
         TEST(hours_of_rank_0),
         TEST(wrong_limits),

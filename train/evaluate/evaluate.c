@@ -225,18 +225,14 @@ static bool ranks_alike(const evaluation *e, const tn__loss_rule *rule) {
     return !tn__pending();
 }
 
-static bool begin_evaluation(evaluation *e, tn_evaluate_options options) {
+static void begin_evaluation(evaluation *e, tn_evaluate_options options) {
     e->batch = e->batch < e->rows->count ? e->batch : e->rows->count;
     e->batches = (e->rows->count - 1) / e->batch + 1;
     e->costs = tn__calloc_for((size_t)e->batch, sizeof(*e->costs), e->rows->operation);
-    if (!e->costs) {
-        return false;
-    }
-    if (options.progress && tn_group_rank(e->group) == 0) {
+    if (e->costs && options.progress && tn_group_rank(e->group) == 0) {
         int ranks = tn_group_size(e->group);
         e->progress = tn_progress_new(options.progress, 0, (e->batches - 1) / ranks + 1, "tok");
     }
-    return tn_error() == TN_OK;
 }
 
 tn_status tn__evaluate_rows(void *m, tn__token_rows *rows, tn_evaluate_options options) {
@@ -254,8 +250,10 @@ tn_status tn__evaluate_rows(void *m, tn__token_rows *rows, tn_evaluate_options o
     tn__loss_rule rule = lists ? lists->loss : (tn__loss_rule){0};
     e.multiple = rule.multiple ? rule.multiple : 1;
     tn__modes modes;
-    if (tn__modes_set(m, false, rows->operation, &modes) && ranks_alike(&e, &rule) &&
-        begin_evaluation(&e, options)) {
+    if (tn__modes_set(m, false, rows->operation, &modes)) {
+        begin_evaluation(&e, options);
+    }
+    if (ranks_alike(&e, &rule)) { /* after an error it ends the others' wait */
         do_rounds(&e);
     }
     tn__modes_restore(m, &modes);
