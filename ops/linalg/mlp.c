@@ -42,8 +42,11 @@ static bool mlp_shape(tn_op_call *c) {
     y.size[x.ndim - 1] = w2.size[0];
     hidden.size[x.ndim - 1] = w1.size[0];
     tn_dtype dtype = tn_dtype_of(c->in[X]);
-    return tn_op_out(c, y, dtype) &&
-           (!c->record || (tn_op_out(c, hidden, dtype) && tn_op_out(c, hidden, dtype)));
+    bool made = tn_op_out(c, y, dtype);
+    for (int i = 0; c->record && i < 2; i++) { /* before gelu and after it */
+        made = made && tn_op_out(c, hidden, dtype);
+    }
+    return made;
 }
 
 static tn_tensor *mlp_compose(tn_op_call *c) {
