@@ -265,30 +265,14 @@ const tn_op_kernel tn__cuda_op_mlp = {NULL, hidden_gradient};
 
 /* ---- The gradients of linear's weight and bias ----------------------------------------------- */
 
-/* db = the sums of dy's columns */
+/* db = the sums of dy's columns, also into a wider dtype */
 static tn_status column_sums(tn_context *ctx, const tn_desc *db, const tn_desc *dy) {
     tn_desc row = {.data = db->data,
                    .dtype = db->dtype,
                    .ndim = 2,
                    .size = {1, db->size[0]},
                    .stride = {0, db->stride[0]}};
-    if (db->dtype == dy->dtype) {
-        return tn__cuda_reduce(ctx, TN_SUM, &row, dy);
-    }
-    /* Into a wider dtype: a row of ones times dy. */
-    tn_desc one = {.dtype = dy->dtype, .ndim = 3, .size = {1, 1, 1}, .stride = {0, 0, 0}};
-    one.data = tn__cuda_scratch(ctx, tn__cuda_element(one.dtype));
-    if (!one.data) {
-        return TN_ENOMEM;
-    }
-    tn_desc sums = one_matrix(&row), columns = one_matrix(dy), ones = one;
-    ones.size[2] = dy->size[0];
-    tn_status status = tn__cuda_fill(ctx, &one, 1);
-    if (status == TN_OK) {
-        status = tn__cuda_product(ctx, &sums, &ones, &columns, NULL, 1, 0);
-    }
-    tn__cuda_scratch_free(ctx, one.data, tn__cuda_element(one.dtype));
-    return status;
+    return tn__cuda_reduce(ctx, TN_SUM, &row, dy);
 }
 
 /* dw and db in one product; db is overwritten. */

@@ -21,6 +21,7 @@ TESTS = os.environ.get("TERN_TEST_BIN", os.path.join(HERE, "../../build/test/tes
 BYTES = 4.0e12  # a second
 FLOPS = {"product": 600e12, "attention": 350e12, "conv": 300e12}
 GAP = 1.3e-6
+OWN = ("matmul_kernel", "conv_kernel")  # what the libraries refused
 TABLES = ("gather_rows_kernel", "rotary_kernel")  # read a few rows of one
 # A model's layers, the bytes of its activations (B T C x 2), and of its logits.
 SHAPES = {"gpt2": (12, 64 * 1024 * 768 * 2, 64 * 1024 * 50304 * 2), "gpt2-xl": (48, 16 * 1024 * 1600 * 2, 16 * 1024 * 50304 * 2)}
@@ -96,6 +97,7 @@ def traffic(phases, kernels):
 def bars_of(model, phases, total):
     """What counts.txt has of this model."""
     bars = {name: total[name] for name in ("launches", "products", "allocations", "waits", "copies", "out", "plans")}
+    bars["products and convolutions by our own kernels"] = sum(w[0] == "launch" and kernel_of(w) in OWN for _, lines in phases for w in lines)
     if model in SHAPES:
         layers, unit, logits = SHAPES[model]
         steps = [p for p in phases if p[0] in ("forward", "backward")]
