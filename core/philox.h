@@ -39,49 +39,6 @@ TN__INLINE tn_random4 tn__philox_raw(uint64_t key, uint64_t counter_low, uint64_
     return words;
 }
 
-enum { TN__PHILOX_LINES = 16 };
-
-/* Where a vector multiplies 64 bits, gcc does so even for 32: narrow lanes would only be widened
- * and narrowed again. */
-#ifdef __AVX512DQ__
-typedef uint64_t tn__philox_lane;
-#else
-typedef uint32_t tn__philox_lane;
-#endif
-
-/* word[w][i] is word w of index + i: the same numbers, in loops that compilers vectorise. */
-static inline void tn__philox_lines(uint64_t key, uint64_t call, uint64_t index,
-                                    uint32_t word[4][TN__PHILOX_LINES]) {
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    tn__philox_lane c0[TN__PHILOX_LINES], c1[TN__PHILOX_LINES], c2[TN__PHILOX_LINES],
-        c3[TN__PHILOX_LINES];
-    for (int i = 0; i < TN__PHILOX_LINES; i++) {
-        c0[i] = (uint32_t)(index + (uint64_t)i);
-        c1[i] = (uint32_t)((index + (uint64_t)i) >> 32);
-        c2[i] = (uint32_t)call;
-        c3[i] = (uint32_t)(call >> 32);
-    }
-    for (int round = 0; round < 10; round++) {
-#pragma omp simd
-        for (int i = 0; i < TN__PHILOX_LINES; i++) {
-            uint64_t a = (uint64_t)0xd2511f53u * (uint32_t)c0[i];
-            uint64_t b = (uint64_t)0xcd9e8d57u * (uint32_t)c2[i];
-            c0[i] = (uint32_t)(b >> 32) ^ c1[i] ^ k0;
-            c1[i] = (uint32_t)b;
-            c2[i] = (uint32_t)(a >> 32) ^ c3[i] ^ k1;
-            c3[i] = (uint32_t)a;
-        }
-        k0 += 0x9e3779b9u;
-        k1 += 0xbb67ae85u;
-    }
-    for (int i = 0; i < TN__PHILOX_LINES; i++) {
-        word[0][i] = (uint32_t)c0[i];
-        word[1][i] = (uint32_t)c1[i];
-        word[2][i] = (uint32_t)c2[i];
-        word[3][i] = (uint32_t)c3[i];
-    }
-}
-
 TN__INLINE tn_random4 tn__philox(uint64_t key, uint64_t call, uint64_t index) {
     return tn__philox_raw(key, index, call);
 }

@@ -7,7 +7,47 @@
 #include "backends/random.h"
 #include "core/philox.h"
 
-enum { LINES = TN__PHILOX_LINES, WORDS = 4 * LINES };
+enum { LINES = 16, WORDS = 4 * LINES };
+
+/* Where a vector multiplies 64 bits, gcc does so even for 32: narrow lanes would only be widened
+ * and narrowed again. */
+#ifdef __AVX512DQ__
+typedef uint64_t philox_lane;
+#else
+typedef uint32_t philox_lane;
+#endif
+
+/* word[w][i] is word w of index + i: the same numbers, in loops that compilers vectorise. */
+static inline void philox_lines(uint64_t key, uint64_t call, uint64_t index,
+                                uint32_t word[4][LINES]) {
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    philox_lane c0[LINES], c1[LINES], c2[LINES], c3[LINES];
+    for (int i = 0; i < LINES; i++) {
+        c0[i] = (uint32_t)(index + (uint64_t)i);
+        c1[i] = (uint32_t)((index + (uint64_t)i) >> 32);
+        c2[i] = (uint32_t)call;
+        c3[i] = (uint32_t)(call >> 32);
+    }
+    for (int round = 0; round < 10; round++) {
+#pragma omp simd
+        for (int i = 0; i < LINES; i++) {
+            uint64_t a = (uint64_t)0xd2511f53u * (uint32_t)c0[i];
+            uint64_t b = (uint64_t)0xcd9e8d57u * (uint32_t)c2[i];
+            c0[i] = (uint32_t)(b >> 32) ^ c1[i] ^ k0;
+            c1[i] = (uint32_t)b;
+            c2[i] = (uint32_t)(a >> 32) ^ c3[i] ^ k1;
+            c3[i] = (uint32_t)a;
+        }
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    for (int i = 0; i < LINES; i++) {
+        word[0][i] = (uint32_t)c0[i];
+        word[1][i] = (uint32_t)c1[i];
+        word[2][i] = (uint32_t)c2[i];
+        word[3][i] = (uint32_t)c3[i];
+    }
+}
 
 typedef struct draw {
     const tn_desc *y, *x; /* x: dropout's input */
@@ -20,7 +60,7 @@ typedef struct draw {
 
 /* word[w][i] is word w of block first + i of this draw. */
 static inline void draw_lines(uint32_t word[4][LINES], const draw *d, uint64_t first) {
-    tn__philox_lines(d->philox_key, d->key.call, first, word);
+    philox_lines(d->philox_key, d->key.call, first, word);
 }
 
 /* The words of elements [first, first + WORDS) of one word each; first is a multiple of 4. */

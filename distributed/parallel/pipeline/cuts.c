@@ -80,7 +80,7 @@ static void find_cuts(tn_pipeline *p, const tn_batch *b, int stages, int *cuts) 
         tn_module_zero_grad(p->module);
     }
     *tn_default_generator() = before;
-    if (tn__pending()) {
+    if (tn__pending() || !seconds || !first) {
         tn_group_abort(p->group, tn_error_message());
     } else if (share_seconds(p->group, seconds, p->parts)) {
         tn__pipe_cut(seconds, p->parts, stages, first);
@@ -108,7 +108,7 @@ tn_status tn_pipeline_cuts(void *m, tn_group *g, tn_batch batch, tn_pipeline_opt
     char text[32];
     snprintf(text, sizeof(text), "%d stages", stages);
     bool differ = false;
-    if (tn__pending() || !tn__parallel_compare(m, g, text, operation, &differ)) {
+    if (tn__pending() || !cuts || !tn__parallel_compare(m, g, text, operation, &differ)) {
         if (!differ) {
             tn_group_abort(g, tn_error_message());
         }
