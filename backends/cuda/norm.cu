@@ -199,6 +199,15 @@ template <typename T> struct backward {
     int64_t rows, c;
 };
 
+/* sum + dx as an addition of its own would be: dx is rounded before, and nothing is contracted. So
+ * the bits do not depend on whether the kernel or the engine adds. */
+static __device__ __forceinline__ float added(float sum, float dx) {
+    return __fadd_rn(sum, dx);
+}
+static __device__ __forceinline__ double added(double sum, double dx) {
+    return __dadd_rn(sum, dx);
+}
+
 /* Stores a team's registers to (2, c) elements; `adds`: adds them to what is there. */
 template <int TEAM, int ITEMS, int V, typename C>
 static __device__ __forceinline__ void put_columns(C *to, int64_t c, const C *dw, const C *db,
@@ -281,15 +290,20 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
         tn__line<T> dx = line_at(f.dx, row), dsum = line_at(f.dsum, row);
         tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
             const C *v = held_x.pack(x, at, p, c, mean);
-            C *g = held_dy.pack(dy, at, p, c, (C)0), w[V], add[V] = {0};
+            C *g = held_dy.pack(dy, at, p, c, (C)0), w[V];
             load_vector<(ITEMS > 0)>(w, f.w, at, c, (C)1);
-            if (f.dsum.data) {
-                tn__pack_load<(ITEMS > 0)>(add, dsum, at, c, (C)0);
-            }
             TN_UNROLL
             for (int k = 0; k < V; k++) {
                 C h = ITEMS > 0 ? v[k] : (v[k] - mean) * rstd;
-                g[k] = rstd * (g[k] * w[k] - mean_g - h * mean_gh) + add[k];
+                g[k] = rstd * (g[k] * w[k] - mean_g - h * mean_gh);
+            }
+            if (f.dsum.data) {
+                C sum[V];
+                tn__pack_load<(ITEMS > 0)>(sum, dsum, at, c, (C)0);
+                TN_UNROLL
+                for (int k = 0; k < V; k++) {
+                    g[k] = added(sum[k], tn__load(tn__store<T>(g[k])));
+                }
             }
             tn__pack_store<(ITEMS > 0)>(dx, at, c, g);
         });

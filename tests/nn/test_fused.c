@@ -91,6 +91,21 @@ static tn_tensor *residual_gradient(tn_tensor *data, tn_device device, bool rms)
     return tn_grad_of(x);
 }
 
+/* Anomaly mode has the engine add. */
+static void whoever_adds(void **state) {
+    (void)state;
+    static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
+    for (int i = 0; i < 8; i++) {
+        TN_SCOPE;
+        tn_tensor *data = tn_cast(tn_randn(TN_DIMS(3, 7, WIDTH), TN_F32), dtypes[i / 2]);
+        tn_tensor *kernels = residual_gradient(data, tn_default_device(), i % 2);
+        tn_set_anomaly(true);
+        tn_tensor *engines = residual_gradient(data, tn_default_device(), i % 2);
+        tn_set_anomaly(false);
+        assert_true(tn_equal(kernels, engines));
+    }
+}
+
 static void a_norm_adds_its_gradient(void **state) {
     (void)state;
     static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
@@ -121,6 +136,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(is_the_parts),
         TEST(a_norm_adds_its_gradient),
+        TEST(whoever_adds),
         TEST(refuses_like_the_parts),
     };
     return cmocka_run_group_tests_name("calls that are one operation", tests, NULL, NULL);
