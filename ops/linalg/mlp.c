@@ -1,9 +1,11 @@
 /* mlp(x, w1, b1, w2, b2) = gelu(x w1^T + b1) w2^T + b2, the tanh form
  *
- *     x: (…, in), w1: (hidden, in), w2: (out, hidden), b1: (hidden) and b2: (out), each may be
- * absent; f32 f64 bf16 f16       y: (…, out) With p = x w1^T + b1 and h = gelu(p), which are kept:
- *     the gradients of linear for h, w2 and b2 from dy, then with dp = dh gelu'(p) for x, w1 and
- * b1.
+ *     x: (…, in), w1: (hidden, in), w2: (out, hidden), f32 f64 bf16 f16
+ *     b1: (hidden) and b2: (out), each may be absent
+ *     y: (…, out)
+ *
+ * With p = x w1^T + b1 and h = gelu(p), which are kept: the gradients of linear for h, w2 and b2
+ * from dy, then with dp = dh gelu'(p) those for x, w1 and b1.
  *
  * The MLP of a transformer, in one operation because of dp: a device's own kernel multiplies by
  * gelu' before the product dy w2 leaves the chip, so that dh is never written. The forward is

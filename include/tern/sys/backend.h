@@ -257,7 +257,8 @@ typedef struct tn_conv_args {
     int64_t groups; /* channels are split into this many parts, each convolved separately */
 } tn_conv_args;
 
-#define TN_BACKEND_VERSION 4 /* of this table */
+/* Of this table. TN_DEVICE_VERSION, by which plugins are checked, changes with it. */
+#define TN_BACKEND_VERSION 5
 
 struct tn_backend {
     size_t size;      /* sizeof(tn_backend) of the build that filled it */

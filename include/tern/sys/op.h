@@ -106,11 +106,11 @@ struct tn_op {
      * returns TN_EUNSUPPORTED. All operands are on the CPU: for another device the engine copies
      * them there and back, or runs the composition if there is one. bf16 and f16 are passed as f32
      * (from tn_op_run unchanged) and rounded once afterwards; integers and bool are unchanged.
-     * kernels and ctx are the CPU's. They write all of y, or dx, which is new memory (`adds` and
-     * `dx_out` do not apply), with the same bits for any number of threads and any TERN_CPU
-     * (ops/host.h has loops that do). With TN_EINDEX they set ctx->bad_position and bad_value, and
-     * y may be anything. At most TN_OP_INPUTS inputs. With several results any dy may be NULL, even
-     * dy[0]. */
+     * kernels and ctx are the CPU's. They write all of y, or dx, which is new memory (`adds`,
+     * `sums` and `dx_out` do not apply), with the same bits for any number of threads and any
+     * TERN_CPU (ops/host.h has loops that do). With TN_EINDEX they set ctx->bad_position and
+     * bad_value, and y may be anything. At most TN_OP_INPUTS inputs. With several results any dy
+     * may be NULL, even dy[0]. */
     tn_op_kernel host;
 
     /* The same result made of other operations: runs if there is no kernel, and is differentiated
