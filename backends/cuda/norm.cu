@@ -201,10 +201,10 @@ template <typename T> struct backward {
 
 /* sum + dx as an addition of its own would be: dx is rounded before, and nothing is contracted. So
  * the bits do not depend on whether the kernel or the engine adds. */
-static __device__ __forceinline__ float added(float sum, float dx) {
+static __device__ __forceinline__ float add_rounded(float sum, float dx) {
     return __fadd_rn(sum, dx);
 }
-static __device__ __forceinline__ double added(double sum, double dx) {
+static __device__ __forceinline__ double add_rounded(double sum, double dx) {
     return __dadd_rn(sum, dx);
 }
 
@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
                 tn__pack_load<(ITEMS > 0)>(sum, dsum, at, c, (C)0);
                 TN_UNROLL
                 for (int k = 0; k < V; k++) {
-                    g[k] = added(sum[k], tn__load(tn__store<T>(g[k])));
+                    g[k] = add_rounded(sum[k], tn__load(tn__store<T>(g[k])));
                 }
             }
             tn__pack_store<(ITEMS > 0)>(dx, at, c, g);
