@@ -10,6 +10,7 @@
 #include "core/scope.h"
 #include "nn/module.h"
 #include "profile/span.h"
+#include "tensor/recipe.h"
 #include "tern/sys/backend.h"
 
 #include <stdio.h>
@@ -190,12 +191,19 @@ tn_tensor *tn_call(void *m, tn_tensor *x) {
     return tn_call_list(m, (tn_values){1, {x}});
 }
 
-bool tn__may_fuse(const tn_module *m, tn_module_forward forward, const tn_tensor *x, int fused) {
+/* As it is: not missing, converted, or without elements, of which an error names the module. */
+static bool reads_weight(const tn_tensor *weight, const tn_tensor *x) {
+    return weight && weight->dtype == x->dtype && !tn__deferred(weight);
+}
+
+bool tn__may_fuse(const tn_module *m, tn_module_forward forward, const tn_tensor *weight,
+                  const tn_tensor *x, int fused) {
     const tn_module_lists *l = m->lists;
     bool plain = m->state == TN__MODULE_ALIVE && m->forward == forward && !m->recompute &&
                  (!l || (l->hook_count == 0 && !l->precision)) && !tn__module_moved(m);
-    const tn_op_kernel *const *kernels =
-        plain && !tn_is_inert(x) ? tn_backend_of(x->storage->device)->fused : NULL;
+    const tn_op_kernel *const *kernels = plain && !tn_is_inert(x) && reads_weight(weight, x)
+                                             ? tn_backend_of(x->storage->device)->fused
+                                             : NULL;
     const tn_op_kernel *own = kernels ? kernels[fused] : NULL;
     return own && (own->forward || own->backward);
 }

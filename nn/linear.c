@@ -16,8 +16,7 @@ static tn_tensor *linear_forward(tn_module *self, tn_tensor *x) {
 
 /* A call of m as part of an operation of the same dtype: neither quantised nor converted. */
 static bool may_fuse(const tn_linear *m, const tn_tensor *x, int fused) {
-    return tn__may_fuse(&m->base, linear_forward, x, fused) && m->weight &&
-           m->weight->dtype == x->dtype;
+    return tn__may_fuse(&m->base, linear_forward, m->weight, x, fused);
 }
 
 tn_tensor *tn__linear_gelu_linear(tn_linear *m, tn_linear *next, tn_tensor *x) {

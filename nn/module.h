@@ -124,10 +124,11 @@ struct tn_module_lists {
 /* m as a module, or NULL after raising: not a module, finished, or moved. */
 tn_module *tn__module_of(void *m, const char *operation);
 
-/* Whether a call of m with x would do nothing but run this forward, and x's device has a kernel of
- * its own for the operation `fused` (TN_FUSED), which may then stand for the call and what follows
- * it. */
-bool tn__may_fuse(const tn_module *m, tn_module_forward forward, const tn_tensor *x, int fused);
+/* Whether a call of m with x would do nothing but run this forward with this weight, and x's device
+ * has a kernel of its own for the operation `fused` (TN_FUSED), which may then stand for the call
+ * and what follows it. */
+bool tn__may_fuse(const tn_module *m, tn_module_forward forward, const tn_tensor *weight,
+                  const tn_tensor *x, int fused);
 
 /* ---- Modules that have moved: nn/misuse.c ---------------------------------------------------- */
 

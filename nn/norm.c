@@ -29,9 +29,10 @@ static tn_tensor *layer_norm_forward(tn_module *self, tn_tensor *x) {
 }
 
 tn_tensor *tn__add_norm(tn_layer_norm *m, tn_tensor *x, tn_tensor *branch, tn_tensor **sum) {
-    bool fuses = tn__may_fuse(&m->base, layer_norm_forward, x, TN_FUSED(add_layer_norm)) &&
-                 !tn_is_inert(branch) && branch->dtype == x->dtype && m->weight &&
-                 m->weight->dtype == x->dtype && tn_dims_equal(tn_shape(x), tn_shape(branch));
+    bool fuses =
+        tn__may_fuse(&m->base, layer_norm_forward, m->weight, x, TN_FUSED(add_layer_norm)) &&
+        !tn_is_inert(branch) && branch->dtype == x->dtype &&
+        tn_dims_equal(tn_shape(x), tn_shape(branch));
     if (!fuses) {
         *sum = tn__add_branch(x, branch);
         return tn_call(m, *sum);
