@@ -9,7 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/fail_malloc.h"
 #include "tests/support/test.h"
 
 #include "rank_check.h"
@@ -456,30 +455,6 @@ static void test_subgroups_of_different_ranks(void **state) {
     run_ok(3, different_lists, NULL);
 }
 
-/* An allocation of rank 1 fails before the others can have its list. They learn of it at once. */
-static void makes_short(tn_group *g, void *user) {
-    bool fails = tn_group_rank(g) == 1;
-    if (fails) {
-        fail_malloc_at(*(long *)user, 1);
-    }
-    tn_group *child = tn_group_new(g, (int[]){0, 1}, 2);
-    CHECK(!fails || fail_malloc_end());
-    CHECK(!child && tn_error() == (fails ? TN_ENOMEM : TN_EPEER));
-    CHECK(strstr(tn_error_message(), "no memory for"));
-    CHECK(fails || strstr(tn_error_message(), "rank 1 of world cannot make the group"));
-    tn_error_clear();
-    child = tn_group_new(g, (int[]){0, 1}, 2);
-    CHECK(child && (tn_group_rank(child) < 0 || tn_barrier(child) == TN_OK));
-    tn_group_free(child);
-}
-
-static void test_subgroup_without_memory(void **state) {
-    (void)state;
-    for (long at = 0; at < 4; at++) { /* the list twice, the child's store, the list in the store */
-        run_ok(3, makes_short, &at);
-    }
-}
-
 static void monitored_barrier(tn_group *g, void *user) {
     CHECK(tn_monitored_barrier(g, 5) == TN_OK);
     if (tn_group_rank(g) != 1) {
@@ -612,7 +587,6 @@ int main(void) {
         TEST(test_split),
         TEST(test_split_fails_on_all),
         TEST(test_subgroups_of_different_ranks),
-        TEST(test_subgroup_without_memory),
         TEST(test_monitored_barrier_names_who_is_missing),
         TEST(test_late_at_a_monitored_barrier),
         TEST(test_null_is_one_rank),

@@ -3,8 +3,10 @@
 
 #include <tern/tern.h>
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/fail_malloc.h" /* not in the thread sanitizer's list, therefore */
 #include "tests/support/test.h"
 
 #include "rank_check.h"
@@ -152,11 +154,37 @@ static void test_wrong_product(void **state) {
     assert_int_equal(failures, 0);
 }
 
+/* An allocation of rank 1 fails before the others can have its list. They learn of it at once. */
+static void makes_short(tn_group *g, void *user) {
+    bool fails = tn_group_rank(g) == 1;
+    if (fails) {
+        fail_malloc_at(*(long *)user, 1);
+    }
+    tn_group *child = tn_group_new(g, (int[]){0, 1}, 2);
+    CHECK(!fails || fail_malloc_end());
+    CHECK(!child && tn_error() == (fails ? TN_ENOMEM : TN_EPEER));
+    CHECK(strstr(tn_error_message(), "no memory for"));
+    CHECK(fails || strstr(tn_error_message(), "rank 1 of world cannot make the group"));
+    tn_error_clear();
+    child = tn_group_new(g, (int[]){0, 1}, 2);
+    CHECK(child && (tn_group_rank(child) < 0 || tn_barrier(child) == TN_OK));
+    tn_group_free(child);
+}
+
+static void test_subgroup_without_memory(void **state) {
+    (void)state;
+    for (long at = 0; at < 4; at++) { /* the list twice, the child's store, the list in the store */
+        failures = 0;
+        assert_int_equal(tn_local_run(3, makes_short, &at), TN_OK);
+        assert_int_equal(failures, 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines),         cmocka_unit_test(test_products),
         cmocka_unit_test(test_mistakes),      cmocka_unit_test(test_names),
-        cmocka_unit_test(test_wrong_product),
+        cmocka_unit_test(test_wrong_product), cmocka_unit_test(test_subgroup_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
