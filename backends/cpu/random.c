@@ -58,6 +58,15 @@ typedef struct draw {
     uint64_t philox_key;
 } draw;
 
+/* to[4 i + w] = line[w][i]. */
+#define INTERLEAVE(to, line)            \
+    for (int i = 0; i < LINES; i++) {   \
+        (to)[4 * i] = (line)[0][i];     \
+        (to)[4 * i + 1] = (line)[1][i]; \
+        (to)[4 * i + 2] = (line)[2][i]; \
+        (to)[4 * i + 3] = (line)[3][i]; \
+    }
+
 /* word[w][i] is word w of block first + i of this draw. */
 static inline void draw_lines(uint32_t word[4][LINES], const draw *d, uint64_t first) {
     philox_lines(d->philox_key, d->key.call, first, word);
@@ -67,12 +76,7 @@ static inline void draw_lines(uint32_t word[4][LINES], const draw *d, uint64_t f
 static inline void draw_words(uint32_t *restrict word, const draw *d, int64_t first) {
     uint32_t line[4][LINES];
     draw_lines(line, d, (d->key.first + (uint64_t)first) / 4);
-    for (int i = 0; i < LINES; i++) {
-        word[4 * i] = line[0][i];
-        word[4 * i + 1] = line[1][i];
-        word[4 * i + 2] = line[2][i];
-        word[4 * i + 3] = line[3][i];
-    }
+    INTERLEAVE(word, line)
 }
 
 /* tn__box_muller_f with polynomials: the angle is 4 v quarter turns. */
@@ -93,12 +97,7 @@ static inline void draw_normals(float *restrict value, const draw *d, int64_t fi
             normal[w + 1][i] = (float)(d->a + d->b * odd);
         }
     }
-    for (int i = 0; i < LINES; i++) {
-        value[4 * i] = normal[0][i];
-        value[4 * i + 1] = normal[1][i];
-        value[4 * i + 2] = normal[2][i];
-        value[4 * i + 3] = normal[3][i];
-    }
+    INTERLEAVE(value, normal)
 }
 
 static inline void draw_uniforms(float *restrict value, const draw *d, int64_t first) {
