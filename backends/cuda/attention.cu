@@ -79,6 +79,8 @@ template <typename N, int C> struct shape {
     static const int ROWS = sizeof(number) == 8 ? 4 : 8; /* of a warp */
     static const int OWN = ROWS * WARPS;                 /* of a block */
     static const int PITCH = LANES * C + 1;
+    /* Blocks that share a multiprocessor's registers: ptxas, left alone, spills to fit one more. */
+    static const int BLOCKS = C == 2 ? 3 : 2;
     /* Shared memory: the met tile, `owned` tiles of the block's own, each warp's weights. */
     static size_t bytes(int owned) {
         return sizeof(number) * (size_t)(LANES * PITCH + owned * OWN * PITCH + OWN * LANES);
@@ -305,7 +307,7 @@ template <typename S> __global__ void __launch_bounds__(THREADS) attention_join(
     store_result<S>(p, head / p.heads, head % p.heads, at % p.queries, total, row, sum);
 }
 
-template <typename S> __global__ void __launch_bounds__(THREADS) attention_kernel(problem p) {
+template <typename S> __global__ void __launch_bounds__(THREADS, S::BLOCKS) attention_kernel(problem p) {
     typedef typename S::number N;
     TN_DYNAMIC(N, memory);
     N *tile = memory, *queries = tile + LANES * S::PITCH;
@@ -390,7 +392,7 @@ template <typename N> __global__ void __launch_bounds__(THREADS) attention_row_p
 }
 
 template <typename S>
-__global__ void __launch_bounds__(THREADS) attention_query_gradient(problem p) {
+__global__ void __launch_bounds__(THREADS, S::BLOCKS) attention_query_gradient(problem p) {
     typedef typename S::number N;
     TN_DYNAMIC(N, memory);
     N *tile = memory, *queries = tile + LANES * S::PITCH, *gradients = queries + S::OWN * S::PITCH;
@@ -477,7 +479,7 @@ __device__ void add_queries(const problem &p, key_sums<S> &total, int64_t b, int
     add_rows<S>(total.k, weight, seen, tile);
 }
 
-template <typename S> __global__ void __launch_bounds__(THREADS) attention_key_gradient(problem p) {
+template <typename S> __global__ void __launch_bounds__(THREADS, S::BLOCKS) attention_key_gradient(problem p) {
     typedef typename S::number N;
     TN_DYNAMIC(N, memory);
     N *tile = memory, *keys = tile + LANES * S::PITCH, *values = keys + S::OWN * S::PITCH;

@@ -98,7 +98,8 @@ static __device__ __forceinline__ void add_rows(tn__held<T, TEAM, ITEMS> &held, 
 }
 
 template <typename T, int TEAM, int ITEMS>
-__global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM) norm_kernel(forward<T> f) {
+__global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM, TEAM == 32 ? 2 : 0)
+    norm_kernel(forward<T> f) {
     typedef typename tn__compute<T>::type C;
     const int V = tn__pack<T>::size;
     TN_SHARED(C, shared, 32);
