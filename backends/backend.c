@@ -175,9 +175,15 @@ static void host_workspace_free(tn_context *ctx, void *memory, size_t bytes) {
 tn_context *tn_context_of(tn_device device) {
     static _Thread_local tn_context context = {
         .deterministic = true, .workspace = host_workspace, .workspace_free = host_workspace_free};
-    if (device.kind != TN_CPU) {
-        const tn_device_table *devices = tn__device_table(device);
-        return devices ? devices->context(device.index) : NULL;
+    if (device.kind == TN_CPU) {
+        return &context;
     }
-    return &context;
+    const tn_device_table *devices = tn__device_table(device);
+    tn_context *ctx = devices ? devices->context(device.index) : NULL;
+    if (ctx) {
+        ctx->deterministic = tn_deterministic();
+        ctx->matmul_tf32 = tn_matmul_tf32();
+        ctx->conv_tf32 = tn_conv_tf32();
+    }
+    return ctx;
 }

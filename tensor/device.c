@@ -22,6 +22,10 @@ static _Thread_local tn_device default_device;
 
 /* ---- The plugin ------------------------------------------------------------------------------ */
 
+static void log_news(const char *text) {
+    tn_log_write(TN_LOG_WARN, "%s", text);
+}
+
 static void load_cuda(void) {
     const char *name = getenv("TERN_CUDA");
     name = name && *name ? name : "cuda";
@@ -37,6 +41,9 @@ static void load_cuda(void) {
     if (table && (table->version != TN_DEVICE_VERSION || table->size != sizeof(*table))) {
         snprintf(cuda_why, sizeof(cuda_why), "libtern_%s.so was built for another libtern", name);
         table = NULL;
+    }
+    if (table) {
+        table->log_to(log_news);
     }
     cuda_table = table;
 }

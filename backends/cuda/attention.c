@@ -2,10 +2,12 @@
  * for a few queries. */
 #include "backends/cuda/attention.h"
 
+#include "backends/cuda/choices.h"
+
 static tn_status attention_forward(const tn_op_call *c) {
     tn_desc seen;
     const tn__attention a = tn__attention_of(c->x, c->y, c->args, &seen);
-    bool few = a.q->size[2] <= TN__CUDA_FEW_QUERIES;
+    bool few = a.q->size[2] <= tn__cuda_chosen()->few_queries;
     tn_status status = few ? TN_EUNSUPPORTED : tn__cuda_sdpa(c->ctx, &a);
     return status == TN_EUNSUPPORTED ? tn__cuda_own_attention(c->ctx, &a) : status;
 }

@@ -14,8 +14,8 @@
  *
  * A masked pair is skipped entirely: what it would read may be NaN.
  *
- * A few queries (decoding) are one tile, too few blocks for a GPU: then each block meets SPLIT
- * keys, and attention_join adds up what the blocks found.
+ * A few queries (decoding) are one tile, and with few sequences too few blocks for a GPU: then
+ * several blocks share a row's keys, and attention_join adds up what they found.
  */
 #include "backends/cuda/attention.h"
 #include "backends/cuda/block.cuh"
@@ -23,7 +23,8 @@
 namespace {
 
 const int LANES = 32, WARPS = 4, THREADS = LANES * WARPS;
-const int64_t SPLIT = 128; /* keys of a block, for a few queries */
+const int64_t SPLIT = 128;  /* the least keys of a block that shares them */
+const int64_t ENOUGH = 512; /* blocks that occupy a large GPU: so the bits depend on shapes alone */
 
 /* An operand (B, heads, rows, width). */
 struct rows {
@@ -46,7 +47,7 @@ struct problem {
     int64_t ahead; /* causal: query i sees keys up to i + ahead */
     int width, causal;
     double scale;
-    int64_t split;  /* keys that a block meets: all, or SPLIT */
+    int64_t split;  /* keys that a block meets */
     int64_t splits; /* 1: the block's result is final; else it goes to `parts` (part_of) */
     void *parts;
 };
@@ -307,7 +308,8 @@ template <typename S> __global__ void __launch_bounds__(THREADS) attention_join(
     store_result<S>(p, head / p.heads, head % p.heads, at % p.queries, total, row, sum);
 }
 
-template <typename S> __global__ void __launch_bounds__(THREADS, S::BLOCKS) attention_kernel(problem p) {
+template <typename S>
+__global__ void __launch_bounds__(THREADS, S::BLOCKS) attention_kernel(problem p) {
     typedef typename S::number N;
     TN_DYNAMIC(N, memory);
     N *tile = memory, *queries = tile + LANES * S::PITCH;
@@ -479,7 +481,8 @@ __device__ void add_queries(const problem &p, key_sums<S> &total, int64_t b, int
     add_rows<S>(total.k, weight, seen, tile);
 }
 
-template <typename S> __global__ void __launch_bounds__(THREADS, S::BLOCKS) attention_key_gradient(problem p) {
+template <typename S>
+__global__ void __launch_bounds__(THREADS, S::BLOCKS) attention_key_gradient(problem p) {
     typedef typename S::number N;
     TN_DYNAMIC(N, memory);
     N *tile = memory, *keys = tile + LANES * S::PITCH, *values = keys + S::OWN * S::PITCH;
@@ -588,14 +591,13 @@ template <typename S> tn_status launch_forward(tn_context *ctx, const tn__attent
     if (blocks == 0 || status != TN_OK) {
         return status;
     }
-    int64_t splits = tn__ceil_div(p.keys, SPLIT);
-    if (p.queries <= TN__CUDA_FEW_QUERIES && splits > 1 && splits <= UINT16_MAX) {
-        p.split = SPLIT;
-        p.splits = splits;
+    int64_t wanted = p.tiles == 1 ? tn__ceil_div(ENOUGH, blocks) : 1;
+    int64_t share = tn__ceil_div(tn__ceil_div(p.keys, wanted), LANES) * LANES;
+    p.split = share > SPLIT ? share : SPLIT;
+    p.splits = p.keys > p.split ? tn__ceil_div(p.keys, p.split) : 1;
+    if (p.splits > 1) {
         return launch_splits<S>(ctx, p, (unsigned)blocks);
     }
-    p.split = p.keys;
-    p.splits = 1;
     return TN_LAUNCH(ctx, (attention_kernel<S>), (unsigned)blocks, THREADS, S::bytes(1), p);
 }
 

@@ -10,10 +10,6 @@
 extern "C" {
 #endif
 
-/* Up to so many queries are decoding, where the number of keys changes with each call: our own
- * kernels take them, for which a number of keys is not a plan to be made. */
-enum { TN__CUDA_FEW_QUERIES = 8 };
-
 /* sdpa.c, forward and, if there is a dq, backward. TN_EUNSUPPORTED: cuDNN is missing or does not
  * take this call, and nothing was queued. */
 tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a);

@@ -5,8 +5,9 @@
  * convolution in these. Both are computed from f32 copies: TF32 holds bf16 and f16 exactly, so the
  * tensor cores' products are exact, too.
  *
- * Plans are chosen as in sdpa.c. f32 is computed in f32, unless TERN_TF32=1 allows TF32.
+ * Plans are chosen as in sdpa.c. f32 is computed in TF32 if the context allows it.
  */
+#include "backends/cuda/choices.h"
 #include "backends/cuda/conv.h"
 #include "backends/cuda/conv_graph.h"
 #include "backends/cuda/dnn.h"
@@ -129,11 +130,17 @@ static void free_plan(const tn__cudnn_table *dnn, void *plan) {
 /* The best of the shape's plans; NULL: cuDNN has none. */
 static tn__dnn_plan *best_plan(tn_context *ctx, tn__dnn *state, const tn__conv_shape *shape,
                                const tn__conv_data *data) {
-    char why[TN__DNN_WHY]; /* only tests read it; here the call goes to our own kernel */
+    char why[TN__DNN_WHY];
     tn__dnn_plan plans[TN__CONV_CHOICES];
     tn__dnn_target target = {.handle = state->handle, .major = tn__cuda_device_of(ctx)->major};
     int count = tn__conv_plans(tn__cudnn(), target, shape,
                                tn__cuda_tunes(ctx) ? TN__CONV_CHOICES : 1, plans, why);
+    if (count == 0) {
+        static bool said;
+        tn__cuda_say_once(&said, "cuDNN refuses a convolution, which runs on a slower kernel: %s",
+                          why);
+        return NULL;
+    }
     trial t = {state, plans, data};
     int best = count > 1 ? tn__cuda_fastest(ctx, count, try_plan, &t) : 0;
     tn__dnn_plan *kept = count > 0 ? malloc(sizeof(*kept)) : NULL;
@@ -216,7 +223,9 @@ static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__cuda
         [TN__CONV_Y] = c->y, [TN__CONV_X] = c->x, [TN__CONV_W] = c->w, c->b};
     const tn_desc *result = operand[c->result];
     tn_dtype dtype = c->result == TN__CONV_Y ? c->x->dtype : c->y->dtype;
-    bool widens = dtype != TN_F32 && (result->dtype != dtype || (c->b && c->result == TN__CONV_X));
+    bool widens =
+        dtype != TN_F32 && ((result->dtype != dtype && !tn__cuda_chosen()->rounded_gradients) ||
+                            (c->b && c->result == TN__CONV_X));
     stand_in s[4] = {{.memory = NULL}};
     tn_status status = TN_OK;
     for (int i = 0; i < 4 && status == TN_OK; i++) {
@@ -228,8 +237,7 @@ static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__cuda
     if (status == TN_OK) {
         tn__cuda_conv_call dense = {c->result, &s[0].d, &s[1].d, &s[2].d, c->b ? &s[3].d : NULL,
                                     c->args};
-        const char *wish = getenv("TERN_TF32");
-        status = run_dense(ctx, state, &dense, widens || (wish && strcmp(wish, "1") == 0));
+        status = run_dense(ctx, state, &dense, widens || ctx->conv_tf32);
     }
     if (status == TN_OK && s[c->result].memory) {
         status = tn__cuda_copy(ctx, result, &s[c->result].d);

@@ -5,6 +5,7 @@
  *     failure.c     reasons, and asynchronous errors
  *     allocator.c   device memory: a caching allocator over any source of segments
  *     table.c       the kernels as a tn_backend
+ *     choices.c     decisions that a GPU makes, in one table
  *     *.cu          our kernels: kernel.h lists what they may use
  *     gemm.c        matrix products through cuBLASLt
  *     sdpa.c        attention through cuDNN, conv_dnn.c convolutions
@@ -61,6 +62,9 @@ tn__cuda_device *tn__cuda_device_at(int index);
 /* The reason for this thread's last failure. */
 void tn__cuda_note(const char *format, ...) TN_PRINTF(1, 2);
 const char *tn__cuda_reason(void);
+
+/* Sends what is right but slow to the log, once for each flag. */
+void tn__cuda_say_once(bool *said, const char *format, ...) TN_PRINTF(2, 3);
 
 /* TN_OK, or notes "what: the runtime's message" and returns TN_ENOMEM or TN_EDEVICE. */
 tn_status tn__cuda_check(cudaError_t error, const char *what);

@@ -11,6 +11,7 @@
 #include "backends/cuda/device.h"
 
 #include "backends/cuda/allocator.h"
+#include "backends/cuda/dnn.h"
 #include "backends/cuda/libraries.h"
 
 #include <cublasLt.h>
@@ -316,6 +317,17 @@ static int library_text(char *text, size_t size, const char *name, const char *v
                    : snprintf(text, size, ", no %s (%s)", name, why());
 }
 
+/* Why the first device's cuDNN does not start; NULL: nothing is wrong. */
+static const char *starting_trouble(void) {
+    if (table.count == 0 || tn__cuda_forked()) {
+        return NULL;
+    }
+    int previous = tn__cuda_enter(0);
+    const char *trouble = tn__dnn_trouble();
+    tn__cuda_leave(previous);
+    return trouble;
+}
+
 static int plugin_versions(char *text, size_t size) {
     int runtime = 0, driver = 0;
     size_t blas = cublasLtGetVersion();
@@ -331,6 +343,11 @@ static int plugin_versions(char *text, size_t size) {
                  runtime % 1000 / 10, driver_text, blas / 10000, blas / 100 % 100, blas % 100);
     length += library_text(own + length, sizeof(own) - (size_t)length, "cuDNN", tn__cudnn_version(),
                            tn__cudnn_why);
+    const char *trouble = starting_trouble();
+    if (trouble && (size_t)length < sizeof(own)) {
+        length += snprintf(own + length, sizeof(own) - (size_t)length,
+                           " (which does not start: %s)", trouble);
+    }
     if ((size_t)length < sizeof(own)) {
         library_text(own + length, sizeof(own) - (size_t)length, "NCCL", tn__nccl_version(),
                      tn__nccl_why);
@@ -375,6 +392,7 @@ static void fill_table(void) {
         .count = count_devices(),
         .why = table_why,
         .versions = plugin_versions,
+        .log_to = tn__cuda_log_to,
         .kernels = tn__cuda_kernels(),
         .context = device_context,
         .describe = device_describe,

@@ -54,7 +54,8 @@ int tn__cuda_enter(int index);
 void tn__cuda_leave(int previous);
 
 /* failure.c */
-void tn__cuda_failure_begin(void); /* reads TERN_SYNC */
+void tn__cuda_log_to(void (*say)(const char *text)); /* the table's entry */
+void tn__cuda_failure_begin(void);                   /* reads TERN_SYNC */
 /* Waits for the compute stream, then reports what has gone wrong on the device since the last
  * time. */
 tn_status tn__cuda_settle(tn__cuda_own *own, const char *what);

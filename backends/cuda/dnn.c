@@ -16,15 +16,42 @@ typedef struct dnn_state {
 
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
-/* The handle stays NULL if cuDNN is missing or does not start. */
+/* The handle stays NULL if cuDNN is missing or does not start, which is said. */
 static void open_handle(tn_context *ctx, tn__dnn *state) {
+    static bool said;
     const tn__cudnn_table *dnn = tn__cudnn();
-    if (!dnn || dnn->Create(&state->handle) != CUDNN_STATUS_SUCCESS) {
+    if (!dnn) {
+        tn__cuda_say_once(&said, "attention and convolutions run on slower kernels: %s",
+                          tn__cudnn_why());
+        return;
+    }
+    cudnnStatus_t status = dnn->Create(&state->handle);
+    if (status != CUDNN_STATUS_SUCCESS) {
         state->handle = NULL;
-    } else if (dnn->SetStream(state->handle, tn__cuda_stream(ctx)) != CUDNN_STATUS_SUCCESS) {
+    } else if ((status = dnn->SetStream(state->handle, tn__cuda_stream(ctx))) !=
+               CUDNN_STATUS_SUCCESS) {
         dnn->Destroy(state->handle);
         state->handle = NULL;
     }
+    if (!state->handle) {
+        tn__cuda_say_once(
+            &said, "attention and convolutions run on slower kernels: cuDNN %s does not start: %s",
+            dnn->version, dnn->GetErrorString(status));
+    }
+}
+
+const char *tn__dnn_trouble(void) {
+    const tn__cudnn_table *dnn = tn__cudnn();
+    cudnnHandle_t handle = NULL;
+    if (!dnn) {
+        return NULL;
+    }
+    cudnnStatus_t status = dnn->Create(&handle);
+    if (status != CUDNN_STATUS_SUCCESS) {
+        return dnn->GetErrorString(status);
+    }
+    dnn->Destroy(handle);
+    return NULL;
 }
 
 tn__dnn *tn__dnn_open(tn_context *ctx) {
@@ -103,6 +130,12 @@ tn_status tn__dnn_status(tn_context *ctx, cudnnStatus_t status, const char *what
                    status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
                ? TN_ENOMEM
                : TN_EDEVICE;
+}
+
+#else
+
+const char *tn__dnn_trouble(void) {
+    return NULL;
 }
 
 #endif

@@ -16,6 +16,9 @@
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/dnn_graph.h"
 
+/* Why cuDNN does not start on the current device; NULL: it does, or it is not there. */
+const char *tn__dnn_trouble(void);
+
 #if TN_HAVE_CUDNN
 
 #ifdef __cplusplus

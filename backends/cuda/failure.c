@@ -5,6 +5,8 @@
  * makes every later call fail. The next call that waits for the device reports it
  * (tn__cuda_settle), with the names of the last kernels. With TERN_SYNC=1 every launch waits and
  * reports its own failure.
+ *
+ * What is right but slow goes to the log, through the function that the core has given.
  */
 #include "backends/cuda/device.h"
 
@@ -26,6 +28,25 @@ void tn__cuda_note(const char *format, ...) {
     va_start(list, format);
     vsnprintf(reason, sizeof(reason), format, list);
     va_end(list);
+}
+
+static _Atomic(void (*)(const char *text)) listener;
+
+void tn__cuda_log_to(void (*say)(const char *text)) {
+    atomic_store(&listener, say);
+}
+
+void tn__cuda_say_once(bool *said, const char *format, ...) {
+    void (*say)(const char *text) = atomic_load(&listener);
+    if (!say || __atomic_test_and_set(said, __ATOMIC_RELAXED)) {
+        return;
+    }
+    char text[TN_DEVICE_WHY];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof(text), format, list);
+    va_end(list);
+    say(text);
 }
 
 const char *tn__cuda_reason(void) {

@@ -10,7 +10,7 @@
  * be deterministic, or with TERN_AUTOTUNE=1 (TERN_AUTOTUNE=0: never). k may be split over blocks if
  * partial sums go through the workspace in the compute type and are added in a fixed order.
  *
- * f32 is computed in f32, as PyTorch does by default; TERN_TF32=1 allows TF32.
+ * f32 is computed in TF32 only if the context allows it.
  */
 #include "backends/cuda/gemm.h"
 #include "backends/cuda/tune.h"
@@ -34,7 +34,7 @@ typedef struct plan_key {
     int64_t ld[3], step[3], alignment[3]; /* of a, b, d */
     int64_t aux_ld, aux_alignment;
     int64_t dtype, out, epilogue;
-    int64_t transposed_a, transposed_b, biased, accumulates, timed;
+    int64_t transposed_a, transposed_b, biased, accumulates, timed, tf32;
 } plan_key;
 
 typedef struct plan {
@@ -73,11 +73,6 @@ static tn_status failed_in(const tn_context *ctx, cublasStatus_t status) {
 /* Whether cuBLASLt does not support the product, rather than failed. Nothing was queued. */
 static bool is_refusal(cublasStatus_t status) {
     return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH;
-}
-
-static bool is_switched(const char *variable, char value) {
-    const char *text = getenv(variable);
-    return text && text[0] == value && !text[1];
 }
 
 /* ---- State ----------------------------------------------------------------------------------- */
@@ -169,6 +164,7 @@ static plan_key key_of(const tn_context *ctx, const tn__gemm *g) {
         .biased = g->bias != NULL,
         .accumulates = g->beta != 0,
         .timed = tn__cuda_tunes(ctx),
+        .tf32 = g->dtype == TN_F32 && ctx->matmul_tf32,
     };
 }
 
@@ -185,12 +181,11 @@ static cudaDataType_t type_of(tn_dtype dtype) {
     }
 }
 
-static cublasComputeType_t compute_of(tn_dtype dtype) {
-    if (dtype == TN_F64) {
+static cublasComputeType_t compute_of(const plan_key *key) {
+    if (key->dtype == TN_F64) {
         return CUBLAS_COMPUTE_64F;
     }
-    bool tf32 = dtype == TN_F32 && is_switched("TERN_TF32", '1');
-    return tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    return key->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
 static cublasLtEpilogue_t epilogue_of(const tn__gemm *g) {
@@ -259,7 +254,7 @@ static const void *least_aligned(const void *address) {
 
 static cublasStatus_t plan_describe(plan *p, const tn__gemm *g) {
     cudaDataType_t scale = g->dtype == TN_F64 ? CUDA_R_64F : CUDA_R_32F;
-    cublasStatus_t status = cublasLtMatmulDescCreate(&p->product, compute_of(g->dtype), scale);
+    cublasStatus_t status = cublasLtMatmulDescCreate(&p->product, compute_of(&p->key), scale);
     if (status != CUBLAS_STATUS_SUCCESS) {
         return status;
     }

@@ -249,7 +249,8 @@ static __device__ __forceinline__ void add_items(const sums &s, uint32_t n, int6
 }
 
 /* One warp per item and 32 packs of its row; that of a place's first item sums for the place. */
-template <typename T, int V> __global__ void __launch_bounds__(TN__LOOP_BLOCK, 4) sum_kernel(sums s) {
+template <typename T, int V>
+__global__ void __launch_bounds__(TN__LOOP_BLOCK, 4) sum_kernel(sums s) {
     enum { AT_ONCE = V > 1 ? 8 : 2 };
     uint32_t warps = gridDim.x * (TN__LOOP_BLOCK / 32), lane = threadIdx.x % 32;
     uint32_t first = blockIdx.x * (TN__LOOP_BLOCK / 32) + threadIdx.x / 32;

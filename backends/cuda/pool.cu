@@ -48,7 +48,8 @@ static __device__ __forceinline__ pool_place pool_place_at(const pooling &p, con
     for (int64_t number = (int64_t)blockIdx.x * TN__LOOP_BLOCK + threadIdx.x; number < (count); \
          number += (int64_t)gridDim.x * TN__LOOP_BLOCK)
 
-template <typename T> __global__ void __launch_bounds__(TN__LOOP_BLOCK, 2) max_pool_kernel(pooling p) {
+template <typename T>
+__global__ void __launch_bounds__(TN__LOOP_BLOCK, 2) max_pool_kernel(pooling p) {
     typedef typename tn__compute<T>::type C;
     const tn_pool_args &a = p.args;
     EACH_NUMBER(number, p.count) {
@@ -79,7 +80,8 @@ template <typename T> __global__ void __launch_bounds__(TN__LOOP_BLOCK, 2) max_p
     }
 }
 
-template <typename T> __global__ void __launch_bounds__(TN__LOOP_BLOCK, 2) avg_pool_kernel(pooling p) {
+template <typename T>
+__global__ void __launch_bounds__(TN__LOOP_BLOCK, 2) avg_pool_kernel(pooling p) {
     typedef typename tn__compute<T>::type C;
     EACH_NUMBER(number, p.count) {
         pool_place to = pool_place_at(p, p.args.out, number);

@@ -7,6 +7,7 @@
  * as its transpose; one whose second-to-last stride is 1 (a transposed view) is transposed by
  * cuBLASLt. Others are copied first. Our own kernel (matmul.cu) does whatever cuBLASLt refuses.
  */
+#include "backends/cuda/choices.h"
 #include "backends/cuda/gemm.h"
 
 /* What a product does besides multiplying. */
@@ -238,7 +239,8 @@ static tn_status linear_gelu_forward(const tn_op_call *c) {
     if (y->size[0] == 0 || y->size[1] == 0) {
         return TN_OK;
     }
-    if ((y->dtype != TN_BF16 && y->dtype != TN_F16) || !gelu_fits(y, pre)) {
+    bool narrow = y->dtype == TN_BF16 || y->dtype == TN_F16;
+    if (!narrow || !gelu_fits(y, pre) || !tn__cuda_chosen()->gelu_in_product) {
         return TN_EUNSUPPORTED;
     }
     extras e = {.epilogue = pre ? TN__GEMM_GELU_AUX : TN__GEMM_GELU, .aux = pre};
@@ -253,7 +255,8 @@ static tn_status hidden_gradient(const tn_op_back *b) {
     if (dp->size[0] == 0 || dp->size[1] == 0) {
         return TN_OK;
     }
-    if ((dp->dtype != TN_BF16 && dp->dtype != TN_F16) || !gelu_fits(dp, pre)) {
+    bool narrow = dp->dtype == TN_BF16 || dp->dtype == TN_F16;
+    if (!narrow || !gelu_fits(dp, pre) || !tn__cuda_chosen()->slope_in_product) {
         return TN_EUNSUPPORTED;
     }
     tn_desc dp1 = one_matrix(dp), dy1 = one_matrix(dy), w = one_matrix(w2);
@@ -280,7 +283,7 @@ static tn_status weight_and_sums(tn_context *ctx, const tn_desc *dw, const tn_de
                                  const tn_desc *dy, const tn_desc *x, double beta) {
     tn_desc dw1 = one_matrix(dw), dy1 = one_matrix(dy), x1 = one_matrix(x), dyt = swap_dims(&dy1);
     bool together = db && is_aligned(db->data) && (db->stride[0] == 1 || db->size[0] == 1);
-    if (together && !is_empty(&dw1)) {
+    if (together && !is_empty(&dw1) && tn__cuda_chosen()->sums_in_product) {
         extras e = {.alpha = 1, .beta = beta, .epilogue = TN__GEMM_COLUMN_SUMS, .sums = db->data};
         tn_status status = fast_product(ctx, &dw1, &dyt, &x1, &e);
         if (status != TN_EUNSUPPORTED) {

@@ -9,6 +9,7 @@
  * in order of arrival; the deterministic one needs scratch memory that grows with Tq Tk.
  */
 #include "backends/cuda/attention.h"
+#include "backends/cuda/choices.h"
 #include "backends/cuda/dnn.h"
 #include "backends/cuda/sdpa_graph.h"
 #include "backends/cuda/tune.h"
@@ -151,7 +152,7 @@ static void free_plan(const tn__cudnn_table *dnn, void *plan) {
 /* The best of the shape's plans; NULL: cuDNN has none. */
 static tn__sdpa_plan *best_plan(tn_context *ctx, tn__dnn *state, const tn__sdpa_shape *shape,
                                 const tn__attention *a) {
-    char why[TN__DNN_WHY]; /* only tests read it; here the call goes to our own kernels */
+    char why[TN__DNN_WHY];
     tn__sdpa_plan *plan[TN__SDPA_CHOICES];
     tn__dnn_target target = {.handle = state->handle, .major = tn__cuda_device_of(ctx)->major};
     int count = tn__sdpa_plans(tn__cudnn(), target, shape,
@@ -163,13 +164,22 @@ static tn__sdpa_plan *best_plan(tn_context *ctx, tn__dnn *state, const tn__sdpa_
             tn__sdpa_plan_free(tn__cudnn(), plan[i]);
         }
     }
-    return count > 0 ? plan[best] : NULL;
+    if (count == 0) {
+        static bool said;
+        tn__cuda_say_once(&said,
+                          "cuDNN refuses attention of %lld queries, %lld keys, %lld wide%s, which "
+                          "runs on a slower kernel: %s",
+                          (long long)shape->queries, (long long)shape->keys,
+                          (long long)shape->width, shape->backward ? ", backward" : "", why);
+        return NULL;
+    }
+    return plan[best];
 }
 
 /* ---- Entries --------------------------------------------------------------------------------- */
 
 static tn_status sdpa_attend(tn_context *ctx, tn__dnn *state, const tn__attention *a) {
-    if (!state->handle || !sdpa_fits(a)) {
+    if (!state->handle || !sdpa_fits(a) || !tn__cuda_chosen()->cudnn_attention) {
         return TN_EUNSUPPORTED;
     }
     tn__sdpa_shape shape = shape_of(ctx, a);

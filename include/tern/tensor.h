@@ -133,6 +133,22 @@ TN_API tn_status tn_set_default_device(tn_device device);
 /* Waits until everything queued on the device is done, and raises what went wrong. */
 TN_API tn_status tn_device_synchronize(tn_device device);
 
+/* How exactly devices other than the CPU compute: settings of the process, for calls from then on.
+ *
+ * Deterministic (initially true): the same program gives the same bits in each run. Otherwise the
+ * fastest of several kernels of cuBLASLt and cuDNN is chosen by time when a shape is first met, and
+ * attention's backward adds up in order of arrival. The CPU's results are always reproducible. */
+TN_API bool tn_deterministic(void);
+TN_API void tn_set_deterministic(bool deterministic);
+
+/* Whether f32 products, and f32 convolutions, may run on the matrix units, with 10 bits of each
+ * factor: several times faster. Initially false for products and true for convolutions, as in
+ * PyTorch; TERN_TF32=1 or 0 in the environment sets both. */
+TN_API bool tn_matmul_tf32(void);
+TN_API void tn_set_matmul_tf32(bool allowed);
+TN_API bool tn_conv_tf32(void);
+TN_API void tn_set_conv_tf32(bool allowed);
+
 /* Like tn_memory and its kin (core.h), for one device. */
 TN_API tn_memory_stats tn_device_memory(tn_device device);
 TN_API void tn_device_memory_reset_peak(tn_device device);

@@ -7,20 +7,27 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
+#include <tern/sys/device.h>
 #include <tern/tern.h>
 
 static bool has_cudnn; /* the stand-in and the emulator were built */
 
-static int runs_so_far(void) {
+/* What a function of the stand-in returns; 0: it is not loaded. */
+static int ask_cudnn(const char *function) {
     void *library = dlopen(getenv("TERN_CUDNN"), RTLD_NOW | RTLD_NOLOAD);
-    __typeof__(&fake_cudnn_runs) ask = NULL;
+    int (*ask)(void) = NULL;
     if (library) {
-        *(void **)&ask = dlsym(library, "fake_cudnn_runs");
+        *(void **)&ask = dlsym(library, function);
         dlclose(library);
     }
     return ask ? ask() : 0;
+}
+
+static int runs_so_far(void) {
+    return ask_cudnn("fake_cudnn_runs");
 }
 
 /* The operands of one call, and the gradients of sum(y²). */
@@ -160,13 +167,87 @@ static void rest_is_ours(void **state) {
     assert_int_equal(runs_so_far() - before, 0);
 }
 
+static int engine_of(const conv_case *c) {
+    run_on(c, tn_device_named("cuda"));
+    return ask_cudnn("fake_cudnn_engine");
+}
+
+/* Which engine may run: rounding to TF32 is the default for convolutions of f32 alone. */
+static void takes_allowed_engine(void **state) {
+    (void)state;
+    need_cudnn();
+    enum { ROUNDS, BY_ARRIVAL, NEITHER };
+    conv_case c = some_case(TN_F32, false);
+    assert_true(tn_conv_tf32() && tn_deterministic() && !tn_matmul_tf32());
+    assert_int_equal(engine_of(&c), ROUNDS);
+    tn_set_conv_tf32(false);
+    assert_int_equal(engine_of(&c), NEITHER);
+    tn_set_deterministic(false);
+    assert_int_equal(engine_of(&c), BY_ARRIVAL);
+    tn_set_deterministic(true);
+    assert_int_equal(engine_of(&c), NEITHER);
+    tn_set_conv_tf32(true);
+    assert_int_equal(engine_of(&c), ROUNDS);
+}
+
+/* The lines of the log, one after another. */
+static char news[2048];
+static void take_news(tn_log_level level, const char *message, void *user) {
+    (void)user;
+    assert_int_equal(level, TN_LOG_WARN);
+    strncat(news, message, sizeof(news) - strlen(news) - 2);
+    strcat(news, "\n");
+}
+
+static int count_lines(void) {
+    int lines = 0;
+    for (const char *c = news; *c; c++) {
+        lines += *c == '\n';
+    }
+    return lines;
+}
+
+/* Attention that it refuses; a second device, on which it does not start. */
+static void says_what_is_slow(void **state) {
+    (void)state;
+    need_cudnn();
+    news[0] = 0;
+    tn_log_to(take_news, TN_LOG_WARN, NULL);
+    tn_tensor *q = tn_to(randn_as(TN_DIMS(1, 2, 16, 8), TN_BF16), tn_device_named("cuda"));
+    for (int i = 0; i < 2; i++) {
+        tn_attention(q, q, q, NULL, tn_attention_defaults());
+        assert_non_null(strstr(news, "cuDNN refuses attention of 16 queries, 16 keys, 8 wide"));
+        assert_int_equal(count_lines(), 1);
+    }
+    news[0] = 0;
+    setenv("FAKE_CUDNN_STARTS", "no", 1);
+    conv_case c = some_case(TN_F32, false);
+    int before = runs_so_far();
+    for (int i = 0; i < 2; i++) {
+        run_on(&c, tn_device_named("cuda:1"));
+        assert_non_null(strstr(news, "does not start: the stand-in refuses"));
+        assert_int_equal(count_lines(), 1);
+    }
+    assert_int_equal(runs_so_far() - before, 0);
+    char text[1024];
+    tn__device_plugin(TN_CUDA)->versions(text, sizeof(text));
+    assert_non_null(strstr(text, "(which does not start: the stand-in refuses)"));
+    unsetenv("FAKE_CUDNN_STARTS");
+    tn__device_plugin(TN_CUDA)->versions(text, sizeof(text));
+    assert_null(strstr(text, "start"));
+    tn_log_to(NULL, TN_LOG_WARN, NULL);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(goes_to_cudnn), TEST(forms_go_to_cudnn),
-                                       TEST(copies_go_to_cudnn), TEST(rest_is_ours)};
+    const struct CMUnitTest tests[] = {TEST(goes_to_cudnn),        TEST(forms_go_to_cudnn),
+                                       TEST(copies_go_to_cudnn),   TEST(rest_is_ours),
+                                       TEST(takes_allowed_engine), TEST(says_what_is_slow)};
     char fake[512];
     snprintf(fake, sizeof(fake), "%s/emulator/libfake_cudnn.so", getenv("TERN_TEST_BIN"));
     setenv("TERN_CUDA", "cuda_emulator", 1);
     setenv("TERN_CUDNN", fake, 1);
+    setenv("TERN_AUTOTUNE", "0", 1); /* the first engine that may run */
+    unsetenv("TERN_TF32");
     has_cudnn = access(fake, R_OK) == 0;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,10 +56,29 @@ static void test_there_and_described(void **state) {
     assert_non_null(strstr(text, "NCCL"));
     tn_context *ctx = tn_context_of(tn_cuda(1));
     assert_int_equal(ctx->device.index, 1);
-    assert_true(ctx->deterministic);
+    assert_true(ctx->deterministic && ctx->conv_tf32 == tn_conv_tf32());
+    tn_set_deterministic(false);
+    assert_true(ctx->deterministic); /* as for a call that has begun */
     assert_ptr_equal(ctx, tn_context_of(tn_cuda(1)));
+    assert_true(!ctx->deterministic && !tn_deterministic());
+    tn_set_deterministic(true);
+    assert_true(tn_context_of(tn_cuda(1))->deterministic);
     assert_ptr_not_equal(ctx, tn_context_of(tn_cuda(0)));
     assert_int_equal(tn__cuda_device_of(ctx)->processors, info.processors);
+}
+
+/* A product of f32 rounds its factors only if that is allowed, also from a plan that is there. */
+static void test_rounds_if_allowed(void **state) {
+    (void)state;
+    TN_SCOPE;
+    float fine = 1 + 1.0f / 4096;
+    tn_tensor *x = tn_to(tn_full(TN_DIMS(16, 16), (double)fine, TN_F32), tn_cuda(0));
+    for (int i = 0; i < 4; i++) {
+        tn_set_matmul_tf32(i % 2);
+        double rounded = i % 2 ? 1 : (double)fine * fine;
+        assert_true(fabs(tn_item(tn_mean_all(tn_matmul(x, x))) - 16 * rounded) < 1e-4);
+    }
+    tn_set_matmul_tf32(false);
 }
 
 static void test_made_read_printed(void **state) {
@@ -634,6 +653,7 @@ int main(int argc, char **argv) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_there_and_described, no_error),
+        cmocka_unit_test_setup(test_rounds_if_allowed, no_error),
         cmocka_unit_test_setup(test_made_read_printed, no_error),
         cmocka_unit_test_setup(test_large_copies, no_error),
         cmocka_unit_test_setup(test_between_devices, no_error),

@@ -433,6 +433,13 @@ static double gelu_slope(double x) {
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * cubic * x * x);
 }
 
+/* To TF32: the nearest number with 10 bits after the point. */
+static double round_factor(double x) {
+    int exponent;
+    double mantissa = frexp(x, &exponent);
+    return ldexp(nearbyint(ldexp(mantissa, 11)), exponent - 11);
+}
+
 /* op(x) as rows x columns in row-major order. */
 template <typename T>
 static std::vector<T> gather_matrix(const layout &x, bool transposed, const void *data,
@@ -514,6 +521,11 @@ static void multiply_matrices(const problem &q, const operands &o, uint32_t part
             gather_matrix<T>(q.x[0], q.p.transposed[0] != CUBLAS_OP_N, data(0, o.a), q.m, q.k);
         std::vector<T> b =
             gather_matrix<T>(q.x[1], q.p.transposed[1] != CUBLAS_OP_N, data(1, o.b), q.k, q.n);
+        for (std::vector<T> *x : {&a, &b}) {
+            for (size_t i = 0; q.p.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && i < x->size(); i++) {
+                (*x)[i] = (T)round_factor((double)(*x)[i]);
+            }
+        }
         const char *bias =
             (const char *)q.p.bias + s * q.p.bias_step * (int64_t)element_size(q.x[3].type);
         char *d = o.d + s * q.x[3].step * (int64_t)element_size(q.x[3].type);

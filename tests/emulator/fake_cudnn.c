@@ -7,6 +7,7 @@
  * the work, so that the graph's descriptors may be destroyed before it runs. It refuses what cuDNN
  * refuses: sizes that do not match, a tensor without memory, attributes that are set too late.
  * Notes mark the engine that rounds f32 and the one that is not deterministic.
+ * FAKE_CUDNN_STARTS=no: it does not start.
  */
 #define _GNU_SOURCE
 #include "tests/emulator/fake_cudnn.h"
@@ -55,7 +56,7 @@ typedef struct bag {
     bool finalised;
     int attributes;
     attribute at[ATTRIBUTES];
-    int engine; /* of a configuration */
+    int engine; /* of a configuration or a plan */
     const struct bag *graph;
     conv_work work;      /* of a plan */
     bool attends;        /* a plan of products, without work … */
@@ -67,10 +68,14 @@ struct cudnnContext {
     int device;
 };
 
-static atomic_int runs;
+static atomic_int runs, last_engine;
 
 EXPORT int fake_cudnn_runs(void) {
     return runs;
+}
+
+EXPORT int fake_cudnn_engine(void) {
+    return last_engine;
 }
 
 /* ---- Attributes ------------------------------------------------------------------------------ */
@@ -405,6 +410,7 @@ EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescr
         return CUDNN_STATUS_BAD_PARAM;
     }
     runs++;
+    last_engine = p->engine;
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -455,6 +461,7 @@ EXPORT cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
     } else if (b->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
         const bag *config = read_link(b, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
         right = config && make_plan(config->graph, b);
+        b->engine = config ? config->engine : 0;
         record_line("plan");
     }
     b->finalised = right;
@@ -523,6 +530,10 @@ EXPORT void cudnnGetLastErrorString(char *message, size_t size) {
 
 EXPORT cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {
     int (*device)(void);
+    const char *starts = getenv("FAKE_CUDNN_STARTS");
+    if (starts && strcmp(starts, "no") == 0) {
+        return CUDNN_STATUS_NOT_INITIALIZED;
+    }
     *(void **)&device = dlsym(loaded_emulator(), "tern_emulator_device");
     *handle = device ? calloc(1, sizeof(**handle)) : NULL;
     if (!*handle) {

@@ -47,7 +47,9 @@ typedef struct tn_context tn_context;
 struct tn_context {
     tn_device device;
     void *stream;         /* a cudaStream_t; NULL on the CPU */
-    bool deterministic;   /* always true by default */
+    bool deterministic;   /* these three: as tensor.h says, on devices other than the CPU */
+    bool matmul_tf32;
+    bool conv_tf32;
     int64_t bad_position; /* with TN_EINDEX: which index (row-major) was bad, and its value */
     int64_t bad_value;
     /* Scratch memory on the device, only for kernels: the host neither reads nor writes it. NULL if
@@ -258,7 +260,7 @@ typedef struct tn_conv_args {
 } tn_conv_args;
 
 /* Of this table. TN_DEVICE_VERSION, by which plugins are checked, changes with it. */
-#define TN_BACKEND_VERSION 5
+#define TN_BACKEND_VERSION 6
 
 struct tn_backend {
     size_t size;      /* sizeof(tn_backend) of the build that filled it */

@@ -21,7 +21,7 @@ extern "C" {
 struct tn_backend;
 struct tn_context;
 
-#define TN_DEVICE_VERSION 2 /* of tn_device_table, and of the kernels' table in it */
+#define TN_DEVICE_VERSION 3 /* of tn_device_table, and of the kernels' table in it */
 #define TN_DEVICE_WHY 1024  /* size of the buffer for a plugin's reason */
 
 typedef struct tn_device_table {
@@ -33,6 +33,9 @@ typedef struct tn_device_table {
     /* Library versions: "CUDA 13.0 (driver 13.0), cuBLASLt 13.1.0, cuDNN 9.19.0, NCCL 2.28.9".
      * Loads libraries that are normally loaded on demand. Returns like snprintf. */
     int (*versions)(char *text, size_t size);
+    /* What the plugin has to say to the log, of which it knows nothing: `say` is called from any
+     * thread. */
+    void (*log_to)(void (*say)(const char *text));
 
     const struct tn_backend *kernels;         /* for all devices of this kind */
     struct tn_context *(*context)(int index); /* this thread's */
