@@ -3,12 +3,14 @@
 
 gpu.py [--seconds N] BUILD [PART ...]     default: all parts, the most useful first, so that a short lease gets most of the value
 
-    machine     the GPU, its driver, the compiler, what `tern info` finds quick       the kernels' tests, each against ref, the
-    device's own, attention's products    which epilogues cuBLASLt runs in a step of GPT-2 124M: what it refuses, our own slower
-    kernel does step        bench/gpu_step.py: one step of GPT-2 124M, the time of each kernel bench       bench/gpu.py: GPT-2 124M,
-    350M and 1.5B next to compiled PyTorch; bench:SIZE is one of them suite       the other tests of the suite "cuda", on the
-    device: every operation and its gradient, training compared with the CPU's,
-                resuming, one NCCL rank, staged groups of 2 to 4 ranks; what they need is compiled first
+    machine     the GPU, its driver, the compiler, what `tern info` finds
+    quick       the kernels' tests, each against ref, the device's own, attention's
+    choices     bench/gpu_choices.py: what a GPU's time decides, and what backends/cuda/choices.h should hold
+    products    which epilogues cuBLASLt runs in a step of GPT-2 124M: what it refuses, our own slower kernel does
+    step        bench/gpu_step.py: one step of GPT-2 124M, the time of each kernel
+    bench       bench/gpu.py: GPT-2 124M, 350M and 1.5B next to compiled PyTorch; bench:SIZE is one of them
+    suite       the other tests of the suite "cuda", on the device: every operation and its gradient, training compared with the
+                CPU's, resuming, one NCCL rank, staged groups of 2 to 4 ranks; what they need is compiled first
     sanitizer   the kernels' tests, and every operation, again under compute-sanitizer: memcheck, racecheck, initcheck, synccheck;
                 each block of device memory is its own allocation, so that every overrun is seen; attention without cuDNN, whose
                 kernels are not ours to watch. Alone it can take half an hour
@@ -35,7 +37,7 @@ import traceback
 import tap
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PARTS = ["machine", "quick", "products", "step", "bench", "suite", "sanitizer"]
+PARTS = ["machine", "quick", "choices", "products", "step", "bench", "suite", "sanitizer"]
 SIZES = ["124M", "350M", "1.5B"]
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
 AT_ONCE = 6  # programs under compute-sanitizer: each has the GPU in turns, and its own core
@@ -207,11 +209,20 @@ def products(build, keep, _):
     keep({"calls": calls.most_common(), "text": text[-2000:], "failed": int(status != 0)})
 
 
-def step(build, keep, _):
-    status, text = run([sys.executable, os.path.join(ROOT, "bench/gpu_step.py")], most=600,
+def run_bench(build, keep, script):
+    status, text = run([sys.executable, os.path.join(ROOT, "bench", script)], most=600,
                        env=dict(os.environ, TERN_BENCH_BIN=os.path.join(build, "bench")))
     print(text, flush=True)
     keep({"text": text, "failed": int(status != 0)})
+
+
+def choices(build, keep, _):
+    compile_(build, ["bench/gpu_choices"])
+    run_bench(build, keep, "gpu_choices.py")
+
+
+def step(build, keep, _):
+    run_bench(build, keep, "gpu_step.py")
 
 
 def bench(build, keep, _, sizes=SIZES):
@@ -257,6 +268,8 @@ def report(results):
     lines += ["```", facts.get("tern", ""), "```", ""]
     if "quick" in results:
         lines += suite_lines(results["quick"], "## Tests of the kernels on the device")
+    if "choices" in results:
+        lines += ["## What time decides", "", "```", results["choices"]["text"].strip(), "```", ""]
     if "products" in results:
         calls = [f"- {name}: {n}" for name, n in results["products"]["calls"]]
         lines += ["## Products of a step of GPT-2 124M through cuBLASLt", "", *(calls or ["```", results["products"]["text"], "```"]), ""]

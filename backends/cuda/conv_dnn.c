@@ -1,5 +1,6 @@
 /* Convolutions through cuDNN: which calls it takes, and how they run. It takes f32, bf16 and f16;
- * operands that are not dense are copied first. Other calls go to our own kernel.
+ * operands that are neither dense nor all with their channels last are copied first. Other calls go
+ * to our own kernel.
  *
  * cuDNN 9.19 has no engine for f32 gradients of bf16 or f16, nor for the bias of a transposed
  * convolution in these. Both are computed from f32 copies: TF32 holds bf16 and f16 exactly, so the
@@ -20,15 +21,28 @@
 
 /* ---- The call -------------------------------------------------------------------------------- */
 
-/* Row-major and aligned. */
-static bool is_dense(const tn_desc *d) {
+/* The i-th dimension from within, of ndim: row-major, or with the channels last. */
+static int dim_from_within(int i, int ndim, bool channels_last) {
+    int place = ndim - 1 - i;
+    return !channels_last || place == 0 ? place : i == 0 ? 1 : place + 1;
+}
+
+/* Dense in that order, and aligned. */
+static bool is_dense(const tn_desc *d, bool channels_last) {
     int64_t count = 1;
     bool dense = (uintptr_t)d->data % 16 == 0;
-    for (int i = d->ndim - 1; i >= 0; i--) {
-        dense = dense && (d->size[i] == 1 || d->stride[i] == count);
-        count *= d->size[i];
+    for (int i = 0; i < d->ndim; i++) {
+        int dim = dim_from_within(i, d->ndim, channels_last);
+        dense = dense && (d->size[dim] == 1 || d->stride[dim] == count);
+        count *= d->size[dim];
     }
     return dense;
+}
+
+/* All three operands have their channels last, and at least one is not row-major as well. */
+static bool is_channels_last(const tn__cuda_conv_call *c) {
+    return is_dense(c->y, true) && is_dense(c->x, true) && is_dense(c->w, true) &&
+           !(is_dense(c->y, false) && is_dense(c->x, false) && is_dense(c->w, false));
 }
 
 static bool is_empty(const tn_desc *d) {
@@ -50,13 +64,14 @@ static int64_t type_of(tn_dtype dtype) {
 }
 
 /* (N, C) and the last ndim - 2 dimensions; those left out have size 1. */
-static tn__conv_extent extent_of(const tn_desc *d, int ndim) {
+static tn__conv_extent extent_of(const tn_desc *d, int ndim, bool channels_last) {
     tn__conv_extent e = {{0}, {0}};
     int64_t count = 1;
-    for (int i = ndim - 1; i >= 0; i--) {
-        e.size[i] = d->size[i < 2 ? i : i + d->ndim - ndim];
-        e.stride[i] = count;
-        count *= e.size[i];
+    for (int i = 0; i < ndim; i++) {
+        int dim = dim_from_within(i, ndim, channels_last);
+        e.size[dim] = d->size[dim < 2 ? dim : dim + d->ndim - ndim];
+        e.stride[dim] = count;
+        count *= e.size[dim];
     }
     return e;
 }
@@ -77,6 +92,7 @@ static tn__conv_shape shape_of(const tn_context *ctx, const tn__cuda_conv_call *
     bool flat =
         c->y->size[2] == 1 && c->x->size[2] == 1 && c->w->size[2] == 1 && c->args->padding[0] == 0;
     int ndim = flat ? 4 : 5, skipped = 5 - ndim;
+    bool last = is_channels_last(c);
     tn__conv_shape s = {
         .result = c->result,
         .ndim = ndim,
@@ -84,9 +100,9 @@ static tn__conv_shape shape_of(const tn_context *ctx, const tn__cuda_conv_call *
         .with_bias = with_bias,
         .deterministic = ctx->deterministic,
         .tf32 = tf32,
-        .y = extent_of(c->y, ndim),
-        .x = extent_of(c->x, ndim),
-        .w = extent_of(c->w, ndim),
+        .y = extent_of(c->y, ndim, last),
+        .x = extent_of(c->x, ndim, last),
+        .w = extent_of(c->w, ndim, last),
     };
     for (int i = skipped; i < 3; i++) {
         s.stride[i - skipped] = c->args->stride[i];
@@ -178,9 +194,9 @@ typedef struct stand_in {
 } stand_in;
 
 static tn_status stand_in_make(tn_context *ctx, stand_in *s, const tn_desc *d, tn_dtype dtype,
-                               bool is_read) {
+                               bool is_read, bool as_it_is) {
     *s = (stand_in){.d = *d};
-    if (d->dtype == dtype && is_dense(d)) {
+    if (d->dtype == dtype && (as_it_is || is_dense(d, false))) {
         return TN_OK;
     }
     int64_t count = 1;
@@ -226,12 +242,13 @@ static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__cuda
     bool widens =
         dtype != TN_F32 && ((result->dtype != dtype && !tn__cuda_chosen()->rounded_gradients) ||
                             (c->b && c->result == TN__CONV_X));
+    bool last = is_channels_last(c) && !widens && result->dtype == dtype;
     stand_in s[4] = {{.memory = NULL}};
     tn_status status = TN_OK;
     for (int i = 0; i < 4 && status == TN_OK; i++) {
         if (operand[i]) {
-            status =
-                stand_in_make(ctx, &s[i], operand[i], widens ? TN_F32 : dtype, i != (int)c->result);
+            status = stand_in_make(ctx, &s[i], operand[i], widens ? TN_F32 : dtype,
+                                   i != (int)c->result, last && i < 3);
         }
     }
     if (status == TN_OK) {

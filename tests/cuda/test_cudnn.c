@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <tern/sys/device.h>
+#include <tern/sys/op.h>
 #include <tern/tern.h>
 
 static bool has_cudnn; /* the stand-in and the emulator were built */
@@ -154,6 +155,48 @@ static void copies_go_to_cudnn(void **state) {
     assert_int_equal(runs_so_far() - before, 1);
 }
 
+/* (N, C, D, H, W) with the channels last in memory. */
+static tn_desc channels_last(tn_tensor *t) {
+    tn_desc d = tn_desc_of(t);
+    d.stride[1] = 1;
+    d.stride[4] = d.size[1];
+    d.stride[3] = d.size[4] * d.stride[4];
+    d.stride[2] = d.size[3] * d.stride[3];
+    d.stride[0] = d.size[2] * d.stride[2];
+    return d;
+}
+
+/* The result of the CPU or the device, from operands with the channels last; NULL: it failed. */
+static tn_tensor *conv_of_last(tn_device device, tn_tensor *x, tn_tensor *w) {
+    tn_tensor *y = tn_to(tn_zeros(TN_DIMS(2, 6, 1, 9, 8), TN_F32), device);
+    tn_desc yd = channels_last(y), xd = channels_last(tn_to(x, device)),
+            wd = channels_last(tn_to(w, device));
+    tn_conv_args args = {
+        .stride = {1, 1, 1}, .padding = {0, 1, 1}, .dilation = {1, 1, 1}, .groups = 1};
+    tn_status status =
+        tn_backend_of(device)->conv(tn_context_of(device), &yd, &xd, &wd, NULL, &args);
+    return status == TN_OK ? y : NULL;
+}
+
+/* Channels last in all operands are not copied: no memory is taken but cuDNN's own. */
+static void last_channels_stay(void **state) {
+    (void)state;
+    need_cudnn();
+    tn_tensor *x = randn_as(TN_DIMS(2, 4, 1, 9, 8), TN_F32),
+              *w = randn_as(TN_DIMS(6, 4, 1, 3, 3), TN_F32);
+    int before = runs_so_far();
+    int64_t taken = 0;
+    for (int i = 0; i < 2; i++) { /* the second time from a cached plan */
+        int64_t used = tn_device_memory(tn_cuda(0)).allocated;
+        tn_device_memory_reset_peak(tn_cuda(0));
+        expect_close(conv_of_last(tn_cuda(0), x, w), conv_of_last(tn_cpu(), x, w), TN_F32, "it");
+        taken = tn_device_memory(tn_cuda(0)).peak - used;
+    }
+    assert_int_equal(runs_so_far() - before, 2);
+    int64_t operands = 4 * (2 * 4 * 9 * 8 + 6 * 4 * 9 + 2 * 6 * 9 * 8);
+    assert_true(taken < operands + 4096 + 4 * 512);
+}
+
 /* f64 and empty batches are for our own kernels. */
 static void rest_is_ours(void **state) {
     (void)state;
@@ -239,9 +282,10 @@ static void says_what_is_slow(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(goes_to_cudnn),        TEST(forms_go_to_cudnn),
-                                       TEST(copies_go_to_cudnn),   TEST(rest_is_ours),
-                                       TEST(takes_allowed_engine), TEST(says_what_is_slow)};
+    const struct CMUnitTest tests[] = {TEST(goes_to_cudnn),      TEST(forms_go_to_cudnn),
+                                       TEST(copies_go_to_cudnn), TEST(last_channels_stay),
+                                       TEST(rest_is_ours),       TEST(takes_allowed_engine),
+                                       TEST(says_what_is_slow)};
     char fake[512];
     snprintf(fake, sizeof(fake), "%s/emulator/libfake_cudnn.so", getenv("TERN_TEST_BIN"));
     setenv("TERN_CUDA", "cuda_emulator", 1);
