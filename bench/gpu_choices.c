@@ -117,7 +117,7 @@ static void make_attention(job *j, const int64_t *n) {
     j->attention = (tn_attention_args){.causal = n[3] == n[4]};
 }
 
-static tn_status attend(job *j) {
+static tn_status attend_forward(job *j) {
     return FORWARD(attention, .args = &j->attention, .x = {&j->d[0], &j->d[4], &j->d[5]},
                    .y = {&j->d[1], &j->d[8]});
 }
@@ -151,7 +151,7 @@ static void make_conv_last(job *j, const int64_t *n) {
     }
 }
 
-static tn_status convolve(job *j) {
+static tn_status run_conv(job *j) {
     return kernels->conv(ctx, &j->d[2], &j->d[0], &j->d[1], NULL, &j->conv);
 }
 
@@ -187,7 +187,7 @@ static void make_batch(job *j, const int64_t *n) {
     j->bytes = 6.0 * (double)(n[0] * n[1] * n[2] * n[2]); /* reads x twice, writes y */
 }
 
-static tn_status normalise(job *j) {
+static tn_status normalise_batch(job *j) {
     TN_SCOPE;
     tn_batch_norm(j->x, NULL, NULL, NULL, NULL, true, 0.1, 1e-5);
     return tn_error();
@@ -207,15 +207,15 @@ static const choice_case cases[] = {
     {"sums:down", make_product, {65536, 3072, 768}, {64, 64, 16}, linear_gradients},
     {"gelu", make_product, {65536, 768, 3072}, {64, 16, 64}, linear_and_gelu},
     {"slope", make_product, {65536, 768, 3072}, {64, 16, 64}, slope_after_product},
-    {"attention", make_attention, {64, 12, 12, 1024, 1024, 64}, {2, 2, 2, 16, 16, 16}, attend},
+    {"attention", make_attention, {64, 12, 12, 1024, 1024, 64}, {2, 2, 2, 16, 16, 16}, attend_forward},
     {"attention:backward", make_attention, {64, 12, 12, 1024, 1024, 64}, {2, 2, 2, 16, 16, 16},
      attend_backward},
-    {"attention:token", make_attention, {1, 32, 8, 1, 1000, 64}, {1, 4, 2, 1, 200, 16}, attend},
-    {"attention:tokens", make_attention, {64, 32, 8, 1, 1000, 64}, {2, 4, 2, 1, 200, 16}, attend},
-    {"conv", make_conv, {256, 64, 64, 56, 3}, {2, 8, 8, 6, 3}, convolve},
-    {"conv:last", make_conv_last, {256, 64, 64, 56, 3}, {2, 8, 8, 6, 3}, convolve},
+    {"attention:token", make_attention, {1, 32, 8, 1, 1000, 64}, {1, 4, 2, 1, 200, 16}, attend_forward},
+    {"attention:tokens", make_attention, {64, 32, 8, 1, 1000, 64}, {2, 4, 2, 1, 200, 16}, attend_forward},
+    {"conv", make_conv, {256, 64, 64, 56, 3}, {2, 8, 8, 6, 3}, run_conv},
+    {"conv:last", make_conv_last, {256, 64, 64, 56, 3}, {2, 8, 8, 6, 3}, run_conv},
     {"conv:gradient", make_conv, {256, 64, 64, 56, 3}, {2, 8, 8, 6, 3}, conv_gradient},
-    {"batch_norm", make_batch, {256, 64, 112}, {2, 4, 4}, normalise},
+    {"batch_norm", make_batch, {256, 64, 112}, {2, 4, 4}, normalise_batch},
     {"argmax", make_argmax, {1, 128256}, {1, 1000}, find_largest},
     {"copy", make_copy, {16384, 16384}, {64, 64}, copy_all},
 };

@@ -1,7 +1,9 @@
 /* Attention through cuDNN: which calls it takes, a device's plans, and how they run.
  *
- * Plans are cached by shape and strides (dnn.h). Calls that cuDNN does not take go to our own
- * kernels.
+ * Plans are cached by shape and strides (dnn.h). A plan takes a second, and prompts have any
+ * length: under a causal mask they are padded to one of a few lengths, in forward and backward
+ * alike, so that a call recomputed gives the same bits. Calls that cuDNN does not take go to our
+ * own kernels.
  *
  * Choice of a plan: the heuristic's first, so that each run of a program gives the same bits; in a
  * context that need not be deterministic, or with TERN_AUTOTUNE=1, the fastest of a few (as in
@@ -176,12 +178,9 @@ static tn__sdpa_plan *best_plan(tn_context *ctx, tn__dnn *state, const tn__sdpa_
     return plan[best];
 }
 
-/* ---- Entries --------------------------------------------------------------------------------- */
-
-static tn_status sdpa_attend(tn_context *ctx, tn__dnn *state, const tn__attention *a) {
-    if (!state->handle || !sdpa_fits(a) || !tn__cuda_chosen()->cudnn_attention) {
-        return TN_EUNSUPPORTED;
-    }
+/* This shape's plan; TN_EUNSUPPORTED: cuDNN has none. */
+static tn_status find_plan(tn_context *ctx, tn__dnn *state, const tn__attention *a,
+                           const tn__sdpa_plan **plan) {
     tn__sdpa_shape shape = shape_of(ctx, a);
     tn__dnn_kept *k = tn__dnn_find(state, &shape, sizeof(shape));
     if (!k) {
@@ -191,7 +190,129 @@ static tn_status sdpa_attend(tn_context *ctx, tn__dnn *state, const tn__attentio
         }
         k->plan = best_plan(ctx, state, &shape, a);
     }
-    return k->plan ? run_once(ctx, state, k->plan, a) : TN_EUNSUPPORTED;
+    *plan = k->plan;
+    return k->plan ? TN_OK : TN_EUNSUPPORTED;
+}
+
+static tn_status run_exact(tn_context *ctx, tn__dnn *state, const tn__attention *a) {
+    const tn__sdpa_plan *plan = NULL;
+    tn_status status = find_plan(ctx, state, a, &plan);
+    return status == TN_OK ? run_once(ctx, state, plan, a) : status;
+}
+
+/* ---- Lengths --------------------------------------------------------------------------------- */
+
+enum { STEP = 64, STEPS = 4, OPERANDS = 9 };
+
+/* The next length that has plans: a multiple of 64 up to 512, and then STEPS lengths from each
+ * power of two to the next. */
+static int64_t planned_length(int64_t length) {
+    int64_t step = STEP;
+    while (length > 2 * STEPS * step) {
+        step *= 2;
+    }
+    return (length + step - 1) / step * step;
+}
+
+/* A call with more rows, whose operands are in one block of scratch memory; the first `inputs` of
+ * them are read. */
+typedef struct padded_call {
+    tn__attention a;
+    tn_desc d[OPERANDS];
+    const tn_desc *from[OPERANDS];
+    size_t place[OPERANDS]; /* in the block */
+    int inputs, count;
+    int64_t rows;
+    size_t bytes, input_bytes;
+} padded_call;
+
+static void pad_operand(padded_call *p, const tn_desc **operand, bool is_read) {
+    const tn_desc *from = *operand;
+    tn_desc *d = &p->d[p->count];
+    *d = *from;
+    d->size[2] = p->rows;
+    int64_t dense = 1;
+    for (int i = d->ndim - 1; i >= 0; i--) {
+        d->stride[i] = dense;
+        dense *= d->size[i];
+    }
+    p->place[p->count] = p->bytes;
+    p->bytes += ((size_t)dense * tn__cuda_element(d->dtype) + 255) / 256 * 256;
+    p->input_bytes = is_read ? p->bytes : p->input_bytes;
+    p->inputs += is_read;
+    p->from[p->count++] = from;
+    *operand = d;
+}
+
+/* All but the block. */
+static void pad_call(padded_call *p, const tn__attention *a) {
+    *p = (padded_call){.a = *a, .rows = planned_length(a->q->size[2])};
+    bool backward = a->dq != NULL;
+    pad_operand(p, &p->a.q, true);
+    pad_operand(p, &p->a.k, true);
+    pad_operand(p, &p->a.v, true);
+    if (backward) {
+        pad_operand(p, &p->a.dy, true);
+    }
+    pad_operand(p, &p->a.y, backward);
+    pad_operand(p, &p->a.lse, backward);
+    if (backward) {
+        pad_operand(p, &p->a.dq, false);
+        pad_operand(p, &p->a.dk, false);
+        pad_operand(p, &p->a.dv, false);
+    }
+}
+
+/* The rows of the call itself, into the block or back. */
+static tn_status copy_rows(tn_context *ctx, const padded_call *p, int first, int last) {
+    tn_status status = TN_OK;
+    for (int i = first; i < last && status == TN_OK; i++) {
+        tn_desc inside = p->d[i];
+        inside.size[2] = p->from[i]->size[2];
+        status = i < p->inputs ? tn__cuda_copy(ctx, &inside, p->from[i])
+                               : tn__cuda_copy(ctx, p->from[i], &inside);
+    }
+    return status;
+}
+
+static tn_status run_in_block(tn_context *ctx, tn__dnn *state, const padded_call *p, void *block) {
+    const tn__sdpa_plan *plan = NULL;
+    tn_status status = find_plan(ctx, state, &p->a, &plan);
+    if (status == TN_OK) {
+        status = tn__cuda_check(cudaMemsetAsync(block, 0, p->input_bytes, tn__cuda_stream(ctx)),
+                                "attention's padding");
+    }
+    status = status == TN_OK ? copy_rows(ctx, p, 0, p->inputs) : status;
+    status = status == TN_OK ? run_once(ctx, state, plan, &p->a) : status;
+    return status == TN_OK ? copy_rows(ctx, p, p->inputs, p->count) : status;
+}
+
+/* Rows of zeros after the last make this one of the lengths that have plans: no query sees them
+ * under a causal mask, and as queries they have no gradient. */
+static tn_status run_padded(tn_context *ctx, tn__dnn *state, const tn__attention *a) {
+    padded_call p;
+    pad_call(&p, a);
+    char *block = tn__cuda_scratch(ctx, p.bytes);
+    if (!block) {
+        return TN_ENOMEM;
+    }
+    for (int i = 0; i < p.count; i++) {
+        p.d[i].data = block + p.place[i];
+    }
+    tn_status status = run_in_block(ctx, state, &p, block);
+    tn__cuda_scratch_free(ctx, block, p.bytes);
+    return status;
+}
+
+/* ---- Entries --------------------------------------------------------------------------------- */
+
+static tn_status sdpa_attend(tn_context *ctx, tn__dnn *state, const tn__attention *a) {
+    if (!state->handle || !sdpa_fits(a) || !tn__cuda_chosen()->cudnn_attention) {
+        return TN_EUNSUPPORTED;
+    }
+    int64_t queries = a->q->size[2];
+    bool pads = a->causal && queries == a->k->size[2] && queries != planned_length(queries);
+    return pads ? run_padded(ctx, state, a) : run_exact(ctx, state, a);
 }
 
 tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a) {

@@ -400,8 +400,9 @@ TN_API tn_tensor *tn_dropout_op(tn_tensor *x, double p);
  * also sees keys only up to i + S - T. scale 0: 1 / sqrt(D).
  *
  * Keys that a query does not see do not affect its result and get no gradient from it, even if they
- * are NaN (except with create_graph, which multiplies them by 0). A query that sees nothing gives
- * zeros and gets zero gradients, where a softmax of nothing would give NaN.
+ * are NaN (except with create_graph, and with a causal mask in bf16 or f16 on a GPU, where cuDNN
+ * computes: both multiply them by 0). A query that sees nothing gives zeros and gets zero
+ * gradients, where a softmax of nothing would give NaN.
  *
  * Memory is linear in T and S: no T x S matrix is kept (Dao et al. 2022, arXiv:2205.14135). As
  * there, backward recomputes the probabilities from one float per query: for scores of about s they

@@ -215,6 +215,63 @@ static int engine_of(const conv_case *c) {
     return ask_cudnn("fake_cudnn_engine");
 }
 
+/* ---- Attention ------------------------------------------------------------------------------- */
+
+/* Attention of (1, 4, T, 16) over (1, 2, T, 16) in y, and the gradients of sum(y g). */
+typedef struct attention_results {
+    tn_tensor *of[4];
+} attention_results;
+
+static attention_results attend_on(tn_device device, tn_tensor *const operand[4], bool causal) {
+    tn_tensor *x[3];
+    for (int i = 0; i < 3; i++) {
+        x[i] = leaf_on(operand[i], device);
+    }
+    tn_attention_options o = tn_attention_defaults();
+    o.causal = causal;
+    tn_tensor *y = tn_attention(x[0], x[1], x[2], NULL, o);
+    tn_backward(tn_sum_all(tn_cast(tn_mul(y, tn_to(operand[3], device)), TN_F32)));
+    assert_string_equal(tn_error_message(), "");
+    return (attention_results){{y, tn_grad_of(x[0]), tn_grad_of(x[1]), tn_grad_of(x[2])}};
+}
+
+/* Compares with the CPU; returns how many plans were made. */
+static int attend_both(int64_t length, bool causal) {
+    static const char *const what[] = {"attention", "dq", "dk", "dv"};
+    TN_SCOPE;
+    int64_t before = ask_cudnn("fake_cudnn_plans"), ran = runs_so_far();
+    tn_tensor *operand[4];
+    for (int i = 0; i < 4; i++) { /* q k v g */
+        operand[i] = randn_as(TN_DIMS(1, i == 1 || i == 2 ? 2 : 4, length, 16), TN_BF16);
+    }
+    attention_results got = attend_on(tn_cuda(0), operand, causal),
+                      want = attend_on(tn_cpu(), operand, causal);
+    for (int i = 0; i < 4; i++) {
+        expect_close(got.of[i], want.of[i], TN_BF16, what[i]);
+    }
+    assert_int_equal(runs_so_far() - ran, 2);
+    return (int)(ask_cudnn("fake_cudnn_plans") - before);
+}
+
+/* Prompts of many lengths share plans, and their results are those of their own rows. */
+static void lengths_share_plans(void **state) {
+    (void)state;
+    need_cudnn();
+    setenv("FAKE_CUDNN_ATTENTION", "1", 1);
+    assert_int_equal(attend_both(65, true), 2);  /* 128: forward, backward */
+    assert_int_equal(attend_both(128, true), 2); /* in its own layout in memory */
+    assert_int_equal(attend_both(127, true), 0);
+    assert_int_equal(attend_both(100, true), 0);
+    assert_int_equal(attend_both(20, true), 2); /* 64 */
+    assert_int_equal(attend_both(33, true), 0);
+    assert_int_equal(attend_both(33, false), 2); /* what every query sees has its own length */
+    assert_int_equal(attend_both(520, true), 2); /* 640 */
+    assert_int_equal(attend_both(600, true), 0);
+    unsetenv("FAKE_CUDNN_ATTENTION");
+}
+
+/* ---- Settings -------------------------------------------------------------------------------- */
+
 /* Which engine may run: rounding to TF32 is the default for convolutions of f32 alone. */
 static void takes_allowed_engine(void **state) {
     (void)state;
@@ -282,10 +339,10 @@ static void says_what_is_slow(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(goes_to_cudnn),      TEST(forms_go_to_cudnn),
-                                       TEST(copies_go_to_cudnn), TEST(last_channels_stay),
-                                       TEST(rest_is_ours),       TEST(takes_allowed_engine),
-                                       TEST(says_what_is_slow)};
+    const struct CMUnitTest tests[] = {TEST(goes_to_cudnn),       TEST(forms_go_to_cudnn),
+                                       TEST(copies_go_to_cudnn),  TEST(last_channels_stay),
+                                       TEST(rest_is_ours),        TEST(takes_allowed_engine),
+                                       TEST(lengths_share_plans), TEST(says_what_is_slow)};
     char fake[512];
     snprintf(fake, sizeof(fake), "%s/emulator/libfake_cudnn.so", getenv("TERN_TEST_BIN"));
     setenv("TERN_CUDA", "cuda_emulator", 1);

@@ -1,7 +1,8 @@
 /* A stand-in for libcudnn.so.9 over the emulator: TERN_CUDNN names it. It takes graphs of one
  * convolution, or one of its gradients, and a bias after it, and runs them with ref's kernels; for
- * anything else it reports no engine; but where the emulator only records (record.cc), it takes
- * graphs of products, which are attention's.
+ * anything else it reports no engine; but where the emulator only records (record.cc), or
+ * FAKE_CUDNN_ATTENTION is set, it takes graphs of products, which are attention's: these it
+ * computes from the names that sdpa_graph.c gives to q, k, v and the rest, not from the graph.
  *
  * A descriptor is a bag of attributes until it is finalised. A plan keeps nothing of its graph but
  * the work, so that the graph's descriptors may be destroyed before it runs. It refuses what cuDNN
@@ -12,6 +13,7 @@
 #define _GNU_SOURCE
 #include "tests/emulator/fake_cudnn.h"
 
+#include "backends/attention.h"
 #include "tests/emulator/emulator.h"
 #include "tests/emulator/loaded.h"
 
@@ -24,7 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tern/sys/backend.h>
+#include <tern/sys/op.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -58,9 +60,10 @@ typedef struct bag {
     attribute at[ATTRIBUTES];
     int engine; /* of a configuration or a plan */
     const struct bag *graph;
-    conv_work work;      /* of a plan */
-    bool attends;        /* a plan of products, without work … */
-    double bytes, flops; /* … but with these */
+    conv_work work;       /* of a plan */
+    bool attends, causal; /* a plan of products, without work … */
+    double bytes, flops;  /* … but with these, and its tensors by their names */
+    operand named[NAMES];
 } bag;
 
 struct cudnnContext {
@@ -68,10 +71,14 @@ struct cudnnContext {
     int device;
 };
 
-static atomic_int runs, last_engine;
+static atomic_int runs, plans, last_engine;
 
 EXPORT int fake_cudnn_runs(void) {
     return runs;
+}
+
+EXPORT int fake_cudnn_plans(void) {
+    return plans;
 }
 
 EXPORT int fake_cudnn_engine(void) {
@@ -298,6 +305,7 @@ static int add_operation(bag *plan, const bag *op, int64_t *names, int count) {
         }
         if (real && count < NAMES) {
             names[count++] = o.name;
+            plan->named[o.name < NAMES ? o.name : 0] = o;
             plan->bytes += count_bytes(&o);
         }
     }
@@ -327,6 +335,7 @@ static bool count_attention(const bag *graph, bag *plan) {
         index += pw && read_values(pw, CUDNN_ATTR_POINTWISE_MODE, 1, &mode, sizeof(mode)) &&
                  mode == CUDNN_POINTWISE_GEN_INDEX;
     }
+    plan->causal = index > 0;
     plan->flops /= index > 0 ? 2 : 1;
     return plan->attends;
 }
@@ -334,7 +343,8 @@ static bool count_attention(const bag *graph, bag *plan) {
 /* Makes a plan of a graph; false: no engine takes it. */
 static bool make_plan(const bag *graph, bag *plan) {
     return work_of(graph, &plan->work) ||
-           (getenv("TERN_EMULATOR_RECORD") && count_attention(graph, plan));
+           ((getenv("TERN_EMULATOR_RECORD") || getenv("FAKE_CUDNN_ATTENTION")) &&
+            count_attention(graph, plan));
 }
 
 /* Records a run of the plan; false: it has to be done. */
@@ -380,6 +390,70 @@ static bool place_operand(operand *o, int64_t count, const int64_t *names, void 
     return o->name == 0;
 }
 
+/* sdpa_graph.c's names. */
+enum { Q = 1, K, V, Y, LSE, SCALE, DY = 9, DQ, DK, DV };
+
+typedef struct attention_work {
+    tn_desc d[DV + 1];
+    tn_attention_args args;
+    bool backward;
+} attention_work;
+
+static bool run_attention(void *user) {
+    attention_work *w = user;
+    const tn_op *op = tn_op_named("attention");
+    const tn_backend *ref = tn_backend_named("ref");
+    tn_context *ctx = tn_context_of(tn_cpu());
+    if (w->backward) {
+        tn_op_run_back(op, &(tn_op_back){.args = &w->args,
+                                         .kernels = ref,
+                                         .ctx = ctx,
+                                         .x = {&w->d[Q], &w->d[K], &w->d[V]},
+                                         .y = {&w->d[Y], &w->d[LSE]},
+                                         .dy = {&w->d[DY]},
+                                         .dx = {&w->d[DQ], &w->d[DK], &w->d[DV]}});
+    } else {
+        tn_op_run(op, &(tn_op_call){.op = op,
+                                    .args = &w->args,
+                                    .kernels = ref,
+                                    .ctx = ctx,
+                                    .x = {&w->d[Q], &w->d[K], &w->d[V]},
+                                    .y = {&w->d[Y], &w->d[LSE]}});
+    }
+    free(w);
+    return true;
+}
+
+/* A tensor of four dimensions, of which the graph may see the last two exchanged. */
+static tn_desc attention_operand(const operand *o, void *data, bool exchanged) {
+    int last = exchanged ? 3 : 4, before = exchanged ? 4 : 3;
+    return (tn_desc){data,
+                     o->d.dtype,
+                     4,
+                     {o->d.size[0], o->d.size[1], o->d.size[before], o->d.size[last]},
+                     {o->d.stride[0], o->d.stride[1], o->d.stride[before], o->d.stride[last]}};
+}
+
+static attention_work *attention_of(const bag *plan, int64_t count, const int64_t *names,
+                                    void *const *address) {
+    attention_work *w = calloc(1, sizeof(*w));
+    for (int64_t i = 0; i < count && w; i++) {
+        w->backward = w->backward || names[i] == DQ;
+    }
+    for (int64_t i = 0; i < count && w; i++) {
+        if (names[i] == SCALE) {
+            w->args = (tn_attention_args){plan->causal, (double)*(const float *)address[i]};
+        } else if (names[i] <= DV) {
+            bool exchanged = names[i] == K || (names[i] == V && w->backward);
+            w->d[names[i]] = attention_operand(&plan->named[names[i]], address[i], exchanged);
+        }
+    }
+    if (w) {
+        w->d[LSE].ndim = 3;
+    }
+    return w;
+}
+
 EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                          cudnnBackendDescriptor_t pack) {
     typedef bool (*queue_function)(int, void *, bool (*)(void *), void *);
@@ -399,6 +473,15 @@ EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescr
     }
     *work = p->work;
     read_values(v, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, names->count, name, sizeof(*name));
+    if (p->attends) {
+        free(work);
+        read_values(v, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, names->count, address, 8);
+        attention_work *attention = attention_of(p, names->count, name, address);
+        runs++;
+        return attention && queue(handle->device, handle->stream, run_attention, attention)
+                   ? CUDNN_STATUS_SUCCESS
+                   : CUDNN_STATUS_BAD_PARAM;
+    }
     if (!read_values(v, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, names->count, address, 8) ||
         !read_values(v, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, 1, &work->workspace, 8) ||
         !work->workspace || !place_operand(&work->y, names->count, name, address) ||
@@ -463,6 +546,7 @@ EXPORT cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
         right = config && make_plan(config->graph, b);
         b->engine = config ? config->engine : 0;
         record_line("plan");
+        plans++;
     }
     b->finalised = right;
     return right ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
