@@ -1,9 +1,9 @@
 /* Attention through cuDNN: which calls it takes, a device's plans, and how they run.
  *
- * Plans are cached by shape and strides (dnn.h). A plan takes a second, and prompts have any
- * length: under a causal mask they are padded to one of a few lengths, in forward and backward
- * alike, so that a call recomputed gives the same bits. Calls that cuDNN does not take go to our
- * own kernels.
+ * Plans are cached by shape and strides (dnn.h). A plan takes tenths of a second to make, and
+ * prompts have any length: under a causal mask they are padded to one of a few lengths, in forward
+ * and backward alike, so that a call recomputed gives the same bits. Calls that cuDNN does not take
+ * go to our own kernels.
  *
  * Choice of a plan: the heuristic's first, so that each run of a program gives the same bits; in a
  * context that need not be deterministic, or with TERN_AUTOTUNE=1, the fastest of a few (as in
