@@ -23,7 +23,7 @@ CHOICES = "TERN_CUDA_CHOICES"
 # Settings by the name of a side. "as it is" has none.
 SIDES = {
     "as it is": {},
-    "apart": {CHOICES: "sums_in_product=0,gelu_in_product=0,slope_in_product=0,few_queries=0,rounded_gradients=1"},
+    "apart": {CHOICES: "sums_in_product=0,gelu_in_product=0,slope_in_product=0,few_queries=0,padded_lengths=0,rounded_gradients=1"},
     "tuned": {"TERN_AUTOTUNE": "1"},
     "by arrival": {"BENCH_DETERMINISTIC": "0", "TERN_AUTOTUNE": "0"},
     "own": {CHOICES: "cudnn_attention=0"},
@@ -36,6 +36,7 @@ QUESTIONS = [
     (["slope"], "apart", "slope_in_product 0"),
     (["attention:token"], "apart", "few_queries 0, if cuDNN's plan need not be made for each number of keys"),
     (["attention:tokens"], "apart", "the same for many sequences"),
+    (["attention:odd", "attention:odd:backward"], "apart", "padded_lengths 0, for training with one odd length"),
     (["conv:gradient"], "apart", "rounded_gradients 1"),
     (PRODUCTS, "tuned", "tuned 1: for users of TERN_AUTOTUNE, or plans by shape"),
     (["attention", "attention:backward"], "own", "cudnn_attention 0"),

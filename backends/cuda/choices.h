@@ -15,6 +15,8 @@
  *     cudnn_attention    attention by cuDNN, not by our own kernels
  *     few_queries        attention's forward of up to so many queries by our own kernels: the
  *                        number of keys changes with each token, and cuDNN plans for each
+ *     padded_lengths     under a causal mask, attention of any length by the plans of a few lengths
+ *                        (sdpa.c), at the price of copies, not by a plan for each
  *     rounded_gradients  f32 gradients of convolutions in bf16 and f16 from cuDNN's gradients in
  *                        that dtype, rounded once, not from f32 copies of the operands */
 #define TN__CUDA_CHOICES(X) \
@@ -24,6 +26,7 @@
     X(tuned, 0)             \
     X(cudnn_attention, 1)   \
     X(few_queries, 8)       \
+    X(padded_lengths, 1)    \
     X(rounded_gradients, 0)
 
 typedef struct tn__cuda_choices {

@@ -311,7 +311,8 @@ static tn_status sdpa_attend(tn_context *ctx, tn__dnn *state, const tn__attentio
         return TN_EUNSUPPORTED;
     }
     int64_t queries = a->q->size[2];
-    bool pads = a->causal && queries == a->k->size[2] && queries != planned_length(queries);
+    bool pads = a->causal && queries == a->k->size[2] && queries != planned_length(queries) &&
+                tn__cuda_chosen()->padded_lengths;
     return pads ? run_padded(ctx, state, a) : run_exact(ctx, state, a);
 }
 

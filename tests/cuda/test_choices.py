@@ -35,6 +35,7 @@ def choices_change_calls():
     for name, case, there, instead in (("sums_in_product", "sums:out", "product BGRADB", "fold_columns"),
                                        ("gelu_in_product", "gelu", "product GELU_AUX_BIAS", "tn__loop_kernel"),
                                        ("slope_in_product", "slope", "product DGELU", "tn__loop_kernel"),
+                                       ("padded_lengths", "attention:odd", "set ", "attention "),
                                        ("few_queries", "attention:token", "attention_join", "\nattention ")):
         record, _ = run_case(case)
         check(there in record, f"{case} asks for {there}: {record}")

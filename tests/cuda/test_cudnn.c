@@ -267,6 +267,10 @@ static void lengths_share_plans(void **state) {
     assert_int_equal(attend_both(33, false), 2); /* what every query sees has its own length */
     assert_int_equal(attend_both(520, true), 2); /* 640 */
     assert_int_equal(attend_both(600, true), 0);
+    tn_set_deterministic(false);
+    assert_int_equal(attend_both(600, true), 2); /* which adds up parts of dq */
+    tn_set_deterministic(true);
+    assert_int_equal(attend_both(601, true), 0);
     unsetenv("FAKE_CUDNN_ATTENTION");
 }
 
