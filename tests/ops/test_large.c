@@ -68,7 +68,7 @@ static void elements_and_copies(void **state) {
     expect_rows(tn_transpose(turned, 0, 1), host, "a transposed copy");
 }
 
-static void reductions(void **state) {
+static void row_reductions(void **state) {
     (void)state;
     tn_tensor *x = random_logits(), *host = tried_rows(x);
     expect_rows(tn_argmax(x, 1, true), tn_argmax(host, 1, true), "argmax");
@@ -81,7 +81,7 @@ static void reductions(void **state) {
     assert_true(tn_item(tn_all(tn_eq(sums, tn_full(TN_DIMS(1), (double)rows, TN_BF16)))) == 1);
 }
 
-static void losses(void **state) {
+static void row_losses(void **state) {
     (void)state;
     tn_tensor *x = tn_set_requires_grad(random_logits(), true);
     tn_tensor *host = tn_set_requires_grad(tried_rows(x), true);
@@ -96,7 +96,7 @@ static void losses(void **state) {
     expect_rows(tn_grad_of(x), tn_grad_of(host), "the gradient of cross-entropy");
 }
 
-static void products(void **state) {
+static void wide_products(void **state) {
     (void)state;
     tn_tensor *x = tn_randn(TN_DIMS(rows, 16), TN_BF16),
               *w = tn_randn(TN_DIMS(columns, 16), TN_BF16);
@@ -109,7 +109,7 @@ static void products(void **state) {
 
 int main(void) {
     choose_size();
-    const struct CMUnitTest tests[] = {TEST(elements_and_copies), TEST(reductions), TEST(losses),
-                                       TEST(products)};
+    const struct CMUnitTest tests[] = {TEST(elements_and_copies), TEST(row_reductions),
+                                       TEST(row_losses), TEST(wide_products)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
