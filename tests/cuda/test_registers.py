@@ -60,7 +60,23 @@ def faults(rows, caps):
     return wrong + [f"registers.txt: there is no kernel {name}" for name, _ in caps if name not in met]
 
 
+SAMPLE = """ptxas info    : Compiling entry function '_Z4hotsIfEvv' for 'sm_80'
+    8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
+ptxas info    : Used 42 registers, used 1 barriers"""
+
+
+def check_itself():
+    (row,) = read_usage(SAMPLE)
+    (name,) = plain_names([row[0]])
+    rows = [[name, *row[1:]]]
+    assert rows == [["hots<float>", "80", 42, 8]], rows
+    assert len(faults(rows, [["hots", 42]])) == 1, "a spill"
+    assert len(faults(rows, [["hots", 41]])) == 2, "too many registers"
+    assert len(faults(rows, [["hots", 42], ["colds", 42]])) == 2, "a line for no kernel"
+
+
 def main():
+    check_itself()
     rows = []
     for path in glob.glob(os.path.join(BUILD, "**/*.cu.usage"), recursive=True):
         with open(path, encoding="utf-8", errors="replace") as f:
