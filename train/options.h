@@ -5,7 +5,7 @@
 #include "core/buffer.h"
 #include "tern/train.h"
 
-enum { TN__OPTION_ROWS = 20 }; /* at most */
+enum { TN__OPTION_ROWS = 24 }; /* at most */
 
 /* Writes the rows, a heading first; returns how many. */
 int tn__setup_options(tn_setup *s, tn_option *rows);

@@ -40,6 +40,9 @@ int tn__run_options(tn_run_options *o, tn_option *rows) {
         {"steps", 0, "N", "steps of training; may grow when the run continues", .whole = &o->steps},
         {"val-every", 0, "N", "steps between validations", .whole = &o->val_every},
         {"save-every", 0, "N", "steps between checkpoints", .whole = &o->save_every},
+        {"after-save", 0, "COMMAND",
+         "for sh, after each checkpoint, whose folder is $1; training goes on meanwhile",
+         .text = &o->after_save},
         {"epochs", 0, "X", "passes over the data, instead of --steps", .real = &o->epochs},
         {"log-every", 0, "N", "steps between printed lines; else only validations are printed",
          .whole = &o->log_every},
@@ -199,7 +202,7 @@ static bool run_prepare(tn_run *r) {
     r->picture = tn__folder_path(out, "loss.svg", "run_new");
     r->record = tn__folder_path(out, "run.json", "run_new");
     if (r->losses && r->picture && r->record && tn__folder_make(out, "run_new")) {
-        r->saver = tn_saver_new(r->world, out, tn_saver_defaults());
+        r->saver = tn_saver_new(r->world, out, TN_WITH(tn_saver, .after = r->options.after_save));
     }
     return !tn__pending();
 }

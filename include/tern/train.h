@@ -141,12 +141,13 @@ typedef struct tn_run_options {
      * (tn_run_count) since the run's first step, before it continued too. */
     double hours, until_cost, price;
     int64_t until_units;
-    bool resume;        /* continue from the checkpoint in the folder, if there is one */
-    bool resume_anyway; /* even as another run (tn_checkpoint.other_run); logs what differs */
-    bool overwrite;     /* start over */
-    bool allow_nan;     /* continue after a loss that is NaN or infinite */
-    const char *unit;   /* "tok": what tn_run_count counts */
-    bool tensorboard;   /* also write event files for TensorBoard into the folder */
+    const char *after_save; /* NULL; a command after each checkpoint: tn_saver_options.after */
+    bool resume;            /* continue from the checkpoint in the folder, if there is one */
+    bool resume_anyway;     /* even as another run (tn_checkpoint.other_run); logs what differs */
+    bool overwrite;         /* start over */
+    bool allow_nan;         /* continue after a loss that is NaN or infinite */
+    const char *unit;       /* "tok": what tn_run_count counts */
+    bool tensorboard;       /* also write event files for TensorBoard into the folder */
     bool from_defaults;
 } tn_run_options;
 TN_API tn_run_options tn_run_defaults(void);

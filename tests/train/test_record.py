@@ -121,14 +121,30 @@ def ended(folder):
         process = subprocess.Popen(train("--out", out, steps=("--steps", "1000000")), cwd=folder, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL)
         end = time.monotonic() + 120
-        while not list((folder / out).glob("step-0000?[02468]")):
-            check(process.poll() is None and time.monotonic() < end, "no checkpoint")
+        while len(list((folder / out).glob("step-??????"))) < 2:  # the record of the first is on disk
+            check(process.poll() is None and time.monotonic() < end, "no checkpoints")
             time.sleep(0.01)
         process.send_signal(how)
         process.wait(timeout=120)
         start = record(folder, out)[0]
         check(start["end"] == ("stopped" if how == signal.SIGTERM else None) and start["steps"] >= 2, start)
         check(("ended" in start) == (how == signal.SIGTERM), start)
+
+
+def after_save(folder):
+    """Each checkpoint, with its folder; while the command runs, its step stays; the last one is never passed over; and that it
+    fails is said, no more."""
+    output = run(folder, *train("--out", "copied", "--after-save", 'echo "$1"; cp -r "$1" copies', steps=("--steps", "4")))
+    check(len(list(folder.glob("copies/*"))) > 0 and output.count("copied/step-") == 2, output)
+    slow = 'sleep 0.5; ls "$1" >>seen && echo "$1" >>seen'
+    run(folder, *train("--out", "slow", "--after-save", slow, steps=("--steps", "40")))
+    seen = [line for line in (folder / "seen").read_text().splitlines() if line.startswith("slow/")]
+    check(seen[0] == "slow/step-000002" and seen[-1] == "slow/step-000040" and len(seen) <= 20, seen)
+    check(len(seen) == len(set(seen)), seen)
+    output = run(folder, *train("--out", "failing", "--after-save", "exit 3"))
+    check('"exit 3" ended with status 3' in output and record(folder, "failing")[0]["end"] == "done", output)
+    output = run(folder, tern, "run", "-n", "2", *train("--out", "both", "--after-save", "echo copied $1"))
+    check(output.count("copied both/step-") == 2, output)  # rank 0 alone
 
 
 def options_of_a_run(folder):
@@ -152,5 +168,5 @@ with tempfile.TemporaryDirectory() as name:
     header = array.array("i", [20240520, 1, 1600] + [0] * 253)
     (there / "tokens.bin").write_bytes(header.tobytes() + array.array("H", (draw.randrange(300) for _ in range(1600))).tobytes())
     os.environ["OMP_NUM_THREADS"] = "1"
-    for part in what_it_says, in_a_repository, again, no_record, ended, options_of_a_run:
+    for part in what_it_says, in_a_repository, again, no_record, ended, after_save, options_of_a_run:
         part(there)
