@@ -76,7 +76,8 @@ int tn__run_options(tn_run_options *o, tn_option *rows) {
 }
 
 int64_t tn_run_steps(tn_run_options *o, const tn_loader *l, int64_t n) {
-    if (!o || (o->epochs > 0 && (!l || n < 1))) {
+    if (!o || !tn__options_made(o->from_defaults, "run_steps", "tn_run") ||
+        (o->epochs > 0 && (!l || n < 1))) {
         tn__raise(TN_EVALUE, "run_steps", "%s",
                   !o ? "the options are NULL" : "epochs need a loader and batches of a step");
         return 0;

@@ -276,6 +276,7 @@ static void training_and_generation(void **state) {
     REFUSES(tn_setup, tn_setup_world(&zeros));
     REFUSES(tn_setup, tn_setup_model(&zeros, NULL, &m));
     REFUSES(tn_setup, tn_setup_data(&zeros));
+    REFUSES(tn_run, tn_run_steps(&zeros, NULL, 1));
     REFUSES(tn_run, tn_run_new(NULL, zeros, (tn_checkpoint){.model = &m}));
     REFUSES(tn_early, tn_run_stop_early(NULL, "loss", zeros));
     REFUSES(tn_search, tn_search_new(zeros));

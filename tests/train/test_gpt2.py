@@ -158,7 +158,7 @@ def options(folder):
     check(not (folder / "none").exists(), "refused options have made a folder")
     output = " ".join(run(folder, [programs / "11_gpt2", "--help"]).split())
     for told in ("highest learning rate (0.0006)", "steps of training; may grow when the run continues (1000)", "(needed)",
-                 "of --init: gpt2, gpt2-medium, gpt2-large, gpt2-xl, mini or tiny", "f32, bf16 or f16 (f32)", "-r, --resume",
+                 "else gpt2: gpt2, gpt2-medium, gpt2-large, gpt2-xl, mini or tiny", "f32, bf16 or f16 (f32)", "-r, --resume",
                  "--peak=TFLOPS"):
         says(told, output)
     says("-d 'PATTERN'".replace("'", ""), run(folder, [programs / "11_gpt2", "--usage"]))

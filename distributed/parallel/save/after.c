@@ -16,7 +16,7 @@
 extern char **environ;
 
 /* Collects the command if it has ended, or when it does. */
-static void collect_command(tn__after *a, const char *command, bool wait) {
+static void collect_command(tn__saver_after *a, const char *command, bool wait) {
     int status = 0;
     pid_t got = a->pid > 0 ? waitpid(a->pid, &status, wait ? 0 : WNOHANG) : 0;
     while (got < 0 && errno == EINTR) {

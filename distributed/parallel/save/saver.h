@@ -29,10 +29,10 @@
 #include <sys/types.h>
 
 /* The command after a commit, on rank 0. */
-typedef struct tn__after {
+typedef struct tn__saver_after {
     pid_t pid;            /* 0: it does not run */
     int64_t step, newest; /* which it was started for, and which was committed last; 0: none */
-} tn__after;
+} tn__saver_after;
 
 struct tn_saver {
     tn_group *world;
@@ -52,7 +52,7 @@ struct tn_saver {
     tn__manifest *manifest;
     int lock;   /* of the folder, since the first save; -1 */
     char *made; /* the folder of the step that is being written; NULL: there is none */
-    tn__after after;
+    tn__saver_after after;
 
     /* The current save. */
     bool under_way, has_thread;
