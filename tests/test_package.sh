@@ -18,7 +18,7 @@ if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null; then
 fi
 bare=$(mktemp -d)
 trap 'umount "$bare/proc" 2>/dev/null || true; rm -rf "$bare"' EXIT
-mirror=$(sed -n 's/^URIs: *//p; s/^deb \(\[[^]]*\] \)\?\(http[^ ]*\).*/\2/p' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1)
+mirror=$(sed -n 's/^URIs: *//p; s/^deb \(\[[^]]*\] \)\?\(http[^ ]*\).*/\2/p' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1 || true)
 debootstrap --variant=minbase bookworm "$bare" "${mirror:-http://deb.debian.org/debian}" >"$work/bare.log" 2>&1 || { tail "$work/bare.log"; exit 1; }
 cp -L /etc/resolv.conf "$bare/etc/" 2>/dev/null || true
 cp -r /etc/apt/apt.conf.d "$bare/etc/apt/"
