@@ -237,6 +237,7 @@ static void files_and_data(void **state) {
     REFUSES(tn_shards, tn_shards_writer_new("/nowhere/shard", zeros));
     REFUSES(tn_loader, tn_loader_new(tn_tensor_dataset(x, x), tn_random_sampler(1), zeros));
     REFUSES(tn_tiktoken, tn_tokenizer_load_tiktoken("/nowhere", zeros));
+    REFUSES(tn_rows, tn_tokenizer_encode_rows(NULL, NULL, 1, zeros, NULL));
     REFUSES(tn_tokenizer_train, tn_tokenizer_train(NULL, NULL, 0, zeros));
     REFUSES(tn_tokens, tn_tokens_make(NULL, NULL, 0, "/nowhere", zeros, NULL));
     REFUSES(tn_lm_load, tn_lm_load("/nowhere", zeros));
