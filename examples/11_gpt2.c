@@ -7,6 +7,8 @@
  *     11_gpt2 --data tokens.bin --resume      continues, bit for bit
  *     11_gpt2 --data tokens.bin --init gpt2   starts from Hugging Face's GPT-2, or another model
  *
+ * It is also the command `tern train`, for those who have installed Tern.
+ *
  * A step takes --tokens tokens: every rank accumulates the gradients of micro-batches of --batch
  * sequences; they are sent only after the last. Each rank has the whole model, or with --shard a
  * part of it (docs/sharding.md), which it saves. Data are shards of tokens (`tern tokens`). MFU is
@@ -30,7 +32,7 @@ static const struct {
              {48, 25, 1600}, {4, 4, 256},    {2, 2, 64}};
 
 static struct {
-    const char *data, *val, *init;
+    const char *data, *val, *init, *config;
     int model; /* of `names` and `sizes`; below 0: not given */
     int64_t batch, context, tokens, val_batches, warmup, vocab, seed;
     double lr, weight_decay, dropout;
@@ -52,7 +54,9 @@ static const tn_option table[] = {
     {"val", 'v', "PATTERN", "token shards to measure the loss on", .text = &o.val},
     {"init", 0, "DIR", "begin with a Hugging Face folder: its family and size too",
      .text = &o.init},
-    {"model", 'm', "NAME", "its size; else gpt2's, or that of --init", .choice = &o.model,
+    {"config", 0, "DIR", "a new model of this folder's config.json, such as a Llama",
+     .text = &o.config},
+    {"model", 'm', "NAME", "a new GPT-2 of this size; else gpt2", .choice = &o.model,
      .choices = names},
     {"context", 0, "N", "tokens of a sequence; else the model's, 1024", .whole = &o.context},
     {"vocab", 0, "N", "rows of the vocabulary; else as the data need, or --init's",
@@ -80,12 +84,12 @@ static tn_loader *open_data(tn_group *data, const char *pattern, int64_t seed) {
                                  .drop_last = true, .threads = 1));
 }
 
-/* The model of --init, or a GPT-2; to be freed with tn_lm_free. */
+/* The model of --init or --config, or a GPT-2; to be freed with tn_lm_free. */
 static tn_module *make_model(void) {
     tn_seed((uint64_t)o.seed);
     TN_DEFER_INIT; /* tn_setup_model makes the weights: perhaps only a part fits here */
-    if (o.init) {
-        return tn_lm_new(o.init, o.dropout);
+    if (o.init || o.config) {
+        return tn_lm_new(o.init ? o.init : o.config, o.dropout);
     }
     tn_gpt *gpt = malloc(sizeof(*gpt));
     tn_gpt_options g = tn_gpt_defaults();
@@ -117,11 +121,11 @@ int main(int argc, char **argv) {
     setup = tn_setup_defaults();
     run = tn_run_defaults();
     tn_options_parse(argc, argv, "Trains GPT-2, or a model of --init, on shards of tokens.", table);
-    if (o.init && (o.model >= 0 || o.vocab)) {
-        fputs(o.model >= 0 ? "--init has a size of its own, and --model names another\n"
-                           : "--init has a vocabulary of its own, and --vocab is another\n",
-              stderr);
-        return 64;
+    if (!!o.init + !!o.config + (o.model >= 0) > 1) {
+        tn_options_refuse("one of --init, --config and --model says what the model is");
+    }
+    if (o.vocab && (o.init || o.config)) {
+        tn_options_refuse("--vocab: the model of %s has its own", o.init ? "--init" : "--config");
     }
     tn_group *world = tn_setup_world(&setup);
     tn_module *net = make_model();
@@ -135,8 +139,9 @@ int main(int argc, char **argv) {
     tn_loader *training = open_data(data, o.data, o.seed);
     tn_loader *validation = o.val ? open_data(data, o.val, o.seed + 1) : NULL;
     tn_optim *optim = make_optim(net);
-    int64_t warmup = o.warmup < run.steps ? o.warmup : run.steps / 10;
-    tn_schedule schedule = tn_schedule_cosine(o.lr, o.lr / 10, warmup, run.steps);
+    int64_t steps = tn_run_steps(&run, training, n);
+    int64_t warmup = o.warmup < steps ? o.warmup : steps / 10;
+    tn_schedule schedule = tn_schedule_cosine(o.lr, o.lr / 10, warmup, steps);
     tn_scaler *scaler = tn_setup_scaler(&setup); /* f16: keeps small gradients from vanishing */
     tn_checkpoint parts = {.model = net,
                            .optim = optim,

@@ -136,6 +136,29 @@ tn_tensor *tn_lm_loss(void *module, tn_tensor *tokens, tn_tensor *targets) {
     return tn__lm_losses(module, tokens, targets, TN_MEAN);
 }
 
+tn_tensor *tn_lm_targets(tn_tensor *tokens, tn_tensor *lengths) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    bool fits = tokens && tn_ndim(tokens) == 2 && tn_dtype_of(tokens) == TN_I64;
+    if (!fits || (lengths && (tn_ndim(lengths) != 1 || tn_dtype_of(lengths) != TN_I64 ||
+                              tn_size(lengths, 0) != tn_size(tokens, 0)))) {
+        tn__raise(TN_ESHAPE, "lm_targets",
+                  "tokens are %s and lengths %s, but must be i64 (B, T) and (B)",
+                  tokens ? tn_shape_text(tokens) : "missing",
+                  lengths ? tn_shape_text(lengths) : "missing");
+        return tn_inert();
+    }
+    double T = (double)tn_size(tokens, 1);
+    tn_device device = tn_device_of(tokens);
+    tn_tensor *next = tn_to(tn_arange(1, T + 1, 1, TN_I64), device),
+              *end = tn_to(tn_full(TN_DIMS(1, 1), T, TN_I64), device);
+    if (lengths) {
+        end = tn_minimum(tn_to(tn_unsqueeze(lengths, 1), device), end);
+    }
+    tn_tensor *after = tn_roll(tokens, TN_DIMS(-1), TN_DIMS(1));
+    return tn_return(tn_masked_fill(after, tn_ge(next, end), -100));
+}
+
 tn_tensor *tn__lm_call(void *module, tn_tensor *tokens) {
     tn_tensor *logits = tn_call(module, tokens);
     const tn_module *m = tn__module_of(module, "lm_call");

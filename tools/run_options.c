@@ -5,6 +5,7 @@
 #include "text/quote.h"
 #include "tools/run.h"
 #include "tools/run_refused.h"
+#include "tools/run_services.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -450,7 +451,9 @@ void run_options_parse(run_options *o, int argc, char **argv) {
     tn_option table[sizeof(taken) / sizeof(*taken) + MOST_REFUSED + 1] = {0};
     memcpy(table, taken, sizeof(taken));
     refused_options(table + sizeof(taken) / sizeof(*taken));
-    if (tn_options_parse(argc, argv, about, table) != TN_OK) {
+    int given = argc;
+    char **words = service_words(&argc, argv, table, sizeof(table) / sizeof(*table));
+    if (tn_options_parse(argc, words, about, table) != TN_OK) {
         no_memory();
     }
     char *name = asked_of.node_name;
@@ -463,7 +466,8 @@ void run_options_parse(run_options *o, int argc, char **argv) {
     asked_of.max_restarts = (int)asked.max_restarts;
     asked_of.node_rank = (int)asked.node_rank;
     complete_options(&asked);
-    asked_of.command = asked.token ? NULL : command_line(argv + 1, asked_of.program - argv - 1);
+    asked_of.command =
+        asked.token ? NULL : command_line(argv + 1, asked_of.program - words - 1 - (argc - given));
     *o = asked_of;
 }
 

@@ -1,5 +1,6 @@
-/* The command `tern`: starts programs as ranks, makes tokens from texts, measures language models,
- * generates text, converts checkpoints, plans training on many ranks, and describes this build. */
+/* The command `tern`: makes tokens from texts, trains and measures language models, generates text,
+ * starts programs as ranks, converts checkpoints, plans training on many ranks, and describes this
+ * build. */
 #include "tools/convert.h"
 #include "tools/eval.h"
 #include "tools/generate.h"
@@ -8,6 +9,7 @@
 #include "tools/run.h"
 #include "tools/tokenizer.h"
 #include "tools/tokens.h"
+#include "tools/train.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,6 +20,7 @@
 static const char help[] =
     "tern tokenizer IN... --out DIR                  a vocabulary of your own\n"
     "tern tokens IN... --tokenizer PATH --out DIR    texts as shards of tokens\n"
+    "tern train --data PATTERN                       a GPT-2, or another model, on such shards\n"
     "tern run [OPTIONS] PROGRAM [ARGUMENTS...]       starts PROGRAM as several ranks\n"
     "tern eval --model DIR --data PATTERN            a model's perplexity or accuracy\n"
     "tern generate --model DIR --prompt TEXT         what a model writes\n"
@@ -41,7 +44,7 @@ static void close_output(void) {
 static char run_name[] = "tern run", tokenizer_name[] = "tern tokenizer",
             tokens_name[] = "tern tokens", eval_name[] = "tern eval",
             generate_name[] = "tern generate", convert_name[] = "tern convert",
-            plan_name[] = "tern plan";
+            plan_name[] = "tern plan", train_name[] = "tern train";
 static const struct verb {
     const char *verb;
     char *name;
@@ -50,6 +53,7 @@ static const struct verb {
     {"run", run_name, run_main},
     {"tokenizer", tokenizer_name, tokenizer_main},
     {"tokens", tokens_name, tokens_main},
+    {"train", train_name, train_main},
     {"eval", eval_name, eval_main},
     {"generate", generate_name, generate_main},
     {"convert", convert_name, convert_main},

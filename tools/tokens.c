@@ -69,7 +69,7 @@ static void check_command(const command *c) {
 }
 
 static const char about[] =
-    "Turns texts into shards of tokens, as llm.c writes them, which 11_gpt2 and `tern eval` "
+    "Turns texts into shards of tokens, as llm.c writes them, which `tern train` and `tern eval` "
     "read.\n\n"
     "IN are files, and folders whose files are read in order of name, except hidden ones. A "
     ".jsonl, .ndjson or .json file is JSON lines, each with a document's text; any other file is "

@@ -1,13 +1,16 @@
 /* A program's options from a table, through argp: --help, abbreviations and usage errors are those
  * of other GNU programs. */
+#define _GNU_SOURCE 1 /* program_invocation_name */
 #include "train/options.h"
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "text/json_write.h"
 #include "text/number.h"
 #include "text/quote.h"
 
 #include <argp.h>
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,10 +21,11 @@ enum { FIRST_KEY = 256 }; /* for options without a letter: row i has FIRST_KEY +
 
 static const double whole_most = 1e12;
 
-/* The last command line parsed. */
+/* The last command line parsed, and the values that it gave its options, as JSON. */
 static char no_name[] = "", *no_words[] = {no_name};
 static int line_count;
 static char **line_words = no_words;
+static char *line_values;
 
 /* A table with all its rows, and argp's. */
 typedef struct table {
@@ -267,6 +271,42 @@ static void refuse_missing(const table *t) {
     }
 }
 
+static void put_value(tn__buffer *j, const tn_option *o) {
+    if (o->flag) {
+        tn__buffer_text(j, *o->flag ? "true" : "false");
+    } else if (o->text && *o->text) {
+        tn__json_put_string(j, *o->text);
+    } else if (o->whole) {
+        tn__buffer_format(j, "%lld", (long long)*o->whole);
+    } else if (o->real) {
+        tn__plain_numbers numbers = tn__plain_numbers_begin();
+        tn__buffer_text(j, tn__number_of(*o->real).text);
+        tn__plain_numbers_end(numbers);
+    } else if (o->choice && *o->choice >= 0) {
+        tn__json_put_string(j, o->choices[*o->choice]);
+    } else {
+        tn__buffer_text(j, "null");
+    }
+}
+
+/* {"steps": 100, ...}: all options but those that a function reads. NULL: no memory. */
+static char *values_text(const table *t) {
+    tn__buffer j = {0};
+    const char *between = "{";
+    for (int i = 0; i < t->count; i++) {
+        const tn_option *o = &t->rows[i];
+        if (o->name && !o->read) {
+            tn__buffer_text(&j, between);
+            tn__json_put_string(&j, o->name);
+            tn__buffer_text(&j, ": ");
+            put_value(&j, o);
+            between = ", ";
+        }
+    }
+    tn__buffer_text(&j, *between == '{' ? "{}" : "}");
+    return tn__buffer_take(&j);
+}
+
 static error_t parse_argument(const table *t, char *text, struct argp_state *state) {
     if (t->arguments && t->arguments->rest) {
         *t->arguments->rest = &state->argv[state->next - 1];
@@ -296,10 +336,23 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     return ARGP_ERR_UNKNOWN;
 }
 
+/* Whether the table has a run's options, and so --again. */
+static bool has_run(const tn_option *rows) {
+    while (!row_ends(rows) && !rows->run) {
+        rows++;
+    }
+    return rows->run != NULL;
+}
+
 tn_status tn_options_parse(int argc, char **argv, const char *about, const tn_option *rows) {
     if (argc < 1 || !argv || !rows || tn__pending()) {
         return tn__raise(TN_EVALUE, "options_parse", "%s",
                          rows ? "there are no arguments" : "the table is NULL");
+    }
+    line_count = argc;
+    line_words = argv;
+    if (has_run(rows) && !tn__record_expand(&argc, &argv)) {
+        return tn_error();
     }
     table t;
     tn_status status = TN_OK;
@@ -312,6 +365,8 @@ tn_status tn_options_parse(int argc, char **argv, const char *about, const tn_op
         line_words = argv;
         argp_parse(&parser, argc, argv, t.arguments && t.arguments->rest ? ARGP_IN_ORDER : 0, NULL,
                    &t);
+        free(line_values);
+        line_values = values_text(&t);
     } else {
         status = tn__raise(TN_ENOMEM, "options_parse", "no memory");
     }
@@ -327,37 +382,65 @@ static bool starts_over(const char *word) {
 }
 
 static bool goes_on(const char *word) {
-    return strcmp(word, "--resume") == 0 || strcmp(word, "-r") == 0;
+    return strcmp(word, "-r") == 0 || strncmp(word, "--resume", 8) == 0;
+}
+
+/* The program; and the verb of one that has verbs, whose argv[0] ends in it ("tern train"). */
+static int line_names(const char *names[2]) {
+    names[0] = line_words[0];
+    const char *space = strrchr(line_words[0], ' ');
+    bool has_verb = space && strcmp(line_words[0], program_invocation_name) != 0;
+    if (has_verb) {
+        names[0] = program_invocation_name;
+        names[1] = space + 1;
+    }
+    return has_verb ? 2 : 1;
+}
+
+static void put_word(tn__buffer *j, const char *word) {
+    bool first = j->at[j->bytes - 1] == '[';
+    tn__buffer_text(j, first ? "" : ", ");
+    tn__json_put_string(j, word);
+}
+
+void tn__options_put(tn__buffer *j) {
+    const char *names[2];
+    tn__buffer_text(j, "\"command\": [");
+    for (int i = 0, n = line_names(names); i < n && !j->failed; i++) {
+        put_word(j, names[i]);
+    }
+    for (int i = 1; i < line_count && !j->failed; i++) {
+        if (!starts_over(line_words[i]) && !goes_on(line_words[i])) {
+            put_word(j, line_words[i]);
+        }
+    }
+    tn__buffer_format(j, "], \"options\": %s", line_values ? line_values : "{}");
 }
 
 /* `launcher` (NULL: none) and the words as one line. */
 static char *join_line(const char *launcher, char *const *words, int count) {
     char *line = tn__shell_line(words, count);
-    if (!line || !launcher) {
-        return line;
+    char *all = line && launcher ? tn__asprintf(NULL, "%s %s", launcher, line) : NULL;
+    if (line && launcher) {
+        free(line);
+        return all;
     }
-    size_t size = strlen(launcher) + strlen(line) + 2;
-    char *all = tn__malloc(size);
-    if (all) {
-        snprintf(all, size, "%s %s", launcher, line);
-    }
-    free(line);
-    return all;
+    return line;
 }
 
 char *tn__command_to_continue(int ranks) {
     static char resume[] = "--resume";
     const char *launcher = getenv("TERN_COMMAND"); /* from `tern run` */
-    char **words = tn__calloc((size_t)line_count + 1, sizeof(*words)), *line = NULL;
-    int count = 0;
+    char **words = tn__calloc((size_t)line_count + 3, sizeof(*words)), *line = NULL;
     bool said = false;
-    for (int i = 0; words && i < line_count; i++) {
-        if (!starts_over(line_words[i])) {
-            words[count++] = line_words[i];
-            said |= goes_on(line_words[i]);
-        }
-    }
     if (words && line_count > 0 && (launcher || ranks == 1)) {
+        int count = line_names((const char **)words);
+        for (int i = 1; i < line_count; i++) {
+            if (!starts_over(line_words[i])) {
+                words[count++] = line_words[i];
+                said |= goes_on(line_words[i]);
+            }
+        }
         words[count] = resume;
         line = join_line(launcher, words, count + !said);
     }

@@ -2,9 +2,10 @@
 #ifndef TERN_TRAIN_OPTIONS_H
 #define TERN_TRAIN_OPTIONS_H
 
+#include "core/buffer.h"
 #include "tern/train.h"
 
-enum { TN__OPTION_ROWS = 16 }; /* at most */
+enum { TN__OPTION_ROWS = 24 }; /* at most */
 
 /* Writes the rows, a heading first; returns how many. */
 int tn__setup_options(tn_setup *s, tn_option *rows);
@@ -13,5 +14,15 @@ int tn__run_options(tn_run_options *o, tn_option *rows);
 /* The command that continues this run; the caller frees. NULL if unknown: tn_options_parse did not
  * read the options, or a launcher other than `tern run` started the ranks. */
 char *tn__command_to_continue(int ranks);
+
+/* The members "command", the words without those that resume or start over, and "options", the
+ * values of all. Empty if tn_options_parse did not read them. */
+void tn__options_put(tn__buffer *j);
+
+/* record.c. Puts the command of a run.json in the place of `--again FILE`; the words live on. False
+ * after raising. */
+bool tn__record_expand(int *argc, char ***argv);
+/* For an abbreviation of --again, which comes too late. */
+void tn__record_refuse(const char *text, void *to);
 
 #endif

@@ -40,12 +40,24 @@ int tn__run_options(tn_run_options *o, tn_option *rows) {
         {"steps", 0, "N", "steps of training; may grow when the run continues", .whole = &o->steps},
         {"val-every", 0, "N", "steps between validations", .whole = &o->val_every},
         {"save-every", 0, "N", "steps between checkpoints", .whole = &o->save_every},
+        {"after-save", 0, "COMMAND",
+         "for sh, after each checkpoint, whose folder is $1; training goes on meanwhile",
+         .text = &o->after_save},
+        {"epochs", 0, "X", "passes over the data, instead of --steps", .real = &o->epochs},
+        {"log-every", 0, "N", "steps between printed lines; else only validations are printed",
+         .whole = &o->log_every},
+        {"patience", 0, "N", "end after so many validations without a lower loss",
+         .whole = &o->patience},
+        {"keep-best", 0, "N", "keep the weights of the N validations with the lowest loss",
+         .whole = &o->keep_best},
         {"hours", 0, "X", "end, saved, so many hours after this start", .real = &o->hours},
         {"until-tokens", 0, "N", "end, saved, when the run has had so many tokens, or other units",
          .whole = &o->until_units, .most = 1e18},
         {"until-cost", 0, "X", "end, saved, when this start has cost so much at --price",
          .real = &o->until_cost},
         {"price", 0, "X", "of an hour of one rank", .real = &o->price},
+        {"again", 0, "FILE", "the command in a run.json, before what else is given here",
+         .read = tn__record_refuse},
         {"resume", 'r',
          .help = "continue from DIR's checkpoint, if any; all other options must be as before",
          .flag = &o->resume},
@@ -61,6 +73,20 @@ int tn__run_options(tn_run_options *o, tn_option *rows) {
     };
     memcpy(rows, all, sizeof(all));
     return (int)(sizeof(all) / sizeof(all[0]));
+}
+
+int64_t tn_run_steps(tn_run_options *o, const tn_loader *l, int64_t n) {
+    if (!o || !tn__options_made(o->from_defaults, "run_steps", "tn_run") ||
+        (o->epochs > 0 && (!l || n < 1))) {
+        tn__raise(TN_EVALUE, "run_steps", "%s",
+                  !o ? "the options are NULL" : "epochs need a loader and batches of a step");
+        return 0;
+    }
+    if (o->epochs > 0) {
+        double steps = ceil(o->epochs * (double)tn_loader_batches(l) / (double)n);
+        o->steps = steps < 1 ? 1 : steps > 1e15 ? (int64_t)1e15 : (int64_t)steps;
+    }
+    return o->steps;
 }
 
 /* ---- Beginning, and continuing --------------------------------------------------------------- */
@@ -135,6 +161,18 @@ static void run_begin(tn_run *r) {
         tn__run_count_before(r);
         r->progress = tn_progress_new(stderr, r->start, o->steps, o->unit);
         tn__run_board_open(r);
+        tn__run_record_open(r, goes_on && r->saved >= 0);
+        tn__run_record(r, NULL);
+    }
+}
+
+static void watch_val_loss(tn_run *r) {
+    const tn_run_options *o = &r->options;
+    if (o->patience > 0 && !r->refused && !tn__pending()) {
+        tn_run_stop_early(r, "val_loss", TN_WITH(tn_early, .patience = o->patience));
+    }
+    if (o->keep_best > 0 && !r->refused && !tn__pending()) {
+        tn_run_keep_best(r, "val_loss", o->keep_best, false);
     }
 }
 
@@ -145,6 +183,8 @@ static bool options_fit(const tn_run_options *o) {
         : o->val_every < 1 || o->save_every < 1 ? "val_every and save_every"
         : !(o->hours >= 0 && o->until_cost >= 0 && o->price >= 0) || o->until_units < 0
             ? "a limit is below 0"
+        : !(o->epochs >= 0) || o->log_every < 0 || o->patience < 0 || o->keep_best < 0
+            ? "epochs, log_every, patience or keep_best is below 0"
         : o->until_cost > 0 && o->price == 0
             ? "a cost to end at needs the price of an hour of a rank"
         : o->overwrite && (o->resume || o->resume_anyway)
@@ -161,8 +201,9 @@ static bool run_prepare(tn_run *r) {
     const char *out = r->options.out;
     r->losses = tn__folder_path(out, "loss.csv", "run_new");
     r->picture = tn__folder_path(out, "loss.svg", "run_new");
-    if (r->losses && r->picture && tn__folder_make(out, "run_new")) {
-        r->saver = tn_saver_new(r->world, out, tn_saver_defaults());
+    r->record = tn__folder_path(out, "run.json", "run_new");
+    if (r->losses && r->picture && r->record && tn__folder_make(out, "run_new")) {
+        r->saver = tn_saver_new(r->world, out, TN_WITH(tn_saver, .after = r->options.after_save));
     }
     return !tn__pending();
 }
@@ -175,6 +216,9 @@ static void run_free(tn_run *r) {
     tn_saver_free(r->saver);
     free(r->losses);
     free(r->picture);
+    free(r->record);
+    free(r->starts_before);
+    free(r->start_text);
     free(r->watchers);
     free(r->early_name);
     free(r->best_name);
@@ -205,6 +249,7 @@ tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts)
     if (run_prepare(r)) {
         tn__run_say_what(r);
         run_begin(r);
+        watch_val_loss(r);
     }
     if (tn__pending()) {
         run_free(r);
@@ -322,6 +367,7 @@ static void run_save(tn_run *r) {
         r->saved_before = r->saved;
         r->saved = r->parts.step;
         tn__run_picture(r);
+        tn__run_record(r, NULL);
         tn__run_board_weights(r);
         tn__run_tell(r, TN_RUN_SAVED);
     }
@@ -399,6 +445,7 @@ int tn_run_end(tn_run *r) {
             if (!r->drawn) {            /* the process that saved did not */
                 tn__run_picture(r);
             }
+            tn__run_record(r, stopped ? "stopped" : *r->limit ? r->limit : done ? "done" : "left");
             tn__run_clear_best(r);
             tn__run_tell(r, TN_RUN_ENDED);
             tn__run_say_end(r);

@@ -25,8 +25,8 @@ struct tn_run {
     tn_checkpoint parts; /* with the steps done */
     tn_group *world;
     int ranks;
-    bool first_rank; /* shows, and keeps the history */
-    char *losses, *picture;
+    bool first_rank;                 /* shows, and keeps the history */
+    char *losses, *picture, *record; /* paths */
     tn_saver *saver;
     tn_history *history;      /* only on the first rank, like */
     tn_progress *progress;    /* this */
@@ -35,6 +35,8 @@ struct tn_run {
     int64_t saved_before;     /* and at the checkpoint before */
     bool refused, stopped, ended, exported;
     bool drawn; /* the picture shows all saved steps */
+    /* For run.json: earlier starts, this one without its end, and when it began. */
+    char *starts_before, *start_text;
 
     /* Callbacks (run_watch.c). */
     tn__run_value values[TN__COLUMNS]; /* [value_count], on every rank */
@@ -99,6 +101,10 @@ void tn__run_say_end(tn_run *r);
 void tn__run_board_open(tn_run *r);
 void tn__run_put(tn_run *r, const char *name, double value);
 void tn__run_board_weights(tn_run *r);
+/* record.c. Prepares run.json, on the first rank: `continued` keeps the starts that it has. Then
+ * writes it; `end`: how the run ended, NULL while it goes on. Errors are raised. */
+void tn__run_record_open(tn_run *r, bool continued);
+void tn__run_record(tn_run *r, const char *end);
 /* Writes the picture. */
 void tn__run_picture(tn_run *r);
 

@@ -106,9 +106,14 @@ void tn__run_show_step(tn_run *r) {
 }
 
 void tn__run_say_line(tn_run *r) {
-    if (*r->line) {
+    int64_t every = r->options.log_every;
+    bool due = every > 0 && r->parts.step % every == 0;
+    if (due || *r->line) {
+        char loss[40] = "";
+        add_fact(loss, due ? sizeof(loss) : 0, "", "loss", r->loss, "%.4f");
         tn_progress_clear(r->progress);
-        printf("step %lld: %s\n", (long long)r->parts.step, r->line);
+        printf("step %lld: %s%s%s%s%s\n", (long long)r->parts.step, loss, due ? "   " : "",
+               due ? r->note : "", due && *r->line ? "   " : "", r->line);
         fflush(stdout);
     }
 }

@@ -222,6 +222,11 @@ bool tn__environment_hosts(const char *const *variables, char text[TN__SEVERAL])
         count = count_listed(value_of(&r, lists[i]));
         name = count > 1 ? lists[i] : NULL;
     }
+    tn__sagemaker s;
+    if (!name && tn__environment_sagemaker(variables, &s) && s.hosts > 1) {
+        name = "resourceconfig.json";
+        count = s.hosts;
+    }
     *text = 0;
     if (name) {
         snprintf(text, TN__SEVERAL, "%s names %" PRId64 " hosts", name, count);

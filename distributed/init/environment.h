@@ -1,6 +1,6 @@
 /* What the environment says about this process among the others: who started it, its rank, and
  * where the ranks meet. A function of a list of variables only, so that recorded environments of
- * launchers can be replayed. */
+ * launchers can be replayed; and of SageMaker's file, where there is one. */
 #ifndef TERN_DISTRIBUTED_INIT_ENVIRONMENT_H
 #define TERN_DISTRIBUTED_INIT_ENVIRONMENT_H
 
@@ -43,6 +43,15 @@ TN_API tn_status tn__environment_read(const char *const *variables, int64_t pare
 /* Whether a service has started the program on several hosts without making them ranks; then `text`
  * says so: "SM_HOSTS names 2 hosts". */
 TN_API bool tn__environment_hosts(const char *const *variables, char text[TN__SEVERAL]);
+
+/* SageMaker's hosts; false: it has not started this program, or does not say which host this is. */
+typedef struct tn__sagemaker {
+    int64_t hosts, index; /* of this one; 0 has the first of their names: */
+    char first[TN__HOST];
+    int64_t gpus;             /* of this host; 0: none, or not known */
+    char interface[TN__HOST]; /* of the network between them, or "" */
+} tn__sagemaker;
+TN_API bool tn__environment_sagemaker(const char *const *variables, tn__sagemaker *s);
 
 /* The value; NULL if unset or empty. */
 TN_API const char *tn__variable(const char *const *variables, const char *name);

@@ -132,26 +132,37 @@ typedef struct tn_run_options {
     int64_t steps;      /* 1000 */
     int64_t val_every;  /* 250: steps between validations */
     int64_t save_every; /* 1000: steps between checkpoints */
+    int64_t log_every;  /* 0: never. Steps between printed lines of what was logged */
+    double epochs;      /* 0: `steps` counts. Else passes over the data, for tn_run_steps */
+    int64_t patience;   /* 0. Of tn_run_stop_early on "val_loss" */
+    int64_t keep_best;  /* 0. The k of tn_run_keep_best on "val_loss" */
     /* Limits, 0 each: none. The run ends, saved, after the step that reaches one: hours since
      * tn_run_new, and what these cost at `price` for an hour of a rank; units counted
      * (tn_run_count) since the run's first step, before it continued too. */
     double hours, until_cost, price;
     int64_t until_units;
-    bool resume;        /* continue from the checkpoint in the folder, if there is one */
-    bool resume_anyway; /* even as another run (tn_checkpoint.other_run); logs what differs */
-    bool overwrite;     /* start over */
-    bool allow_nan;     /* continue after a loss that is NaN or infinite */
-    const char *unit;   /* "tok": what tn_run_count counts */
-    bool tensorboard;   /* also write event files for TensorBoard into the folder */
+    const char *after_save; /* NULL; a command after each checkpoint: tn_saver_options.after */
+    bool resume;            /* continue from the checkpoint in the folder, if there is one */
+    bool resume_anyway;     /* even as another run (tn_checkpoint.other_run); logs what differs */
+    bool overwrite;         /* start over */
+    bool allow_nan;         /* continue after a loss that is NaN or infinite */
+    const char *unit;       /* "tok": what tn_run_count counts */
+    bool tensorboard;       /* also write event files for TensorBoard into the folder */
     bool from_defaults;
 } tn_run_options;
 TN_API tn_run_options tn_run_defaults(void);
+
+/* The steps of a run in which each step takes n of l's batches: `steps`, or, with `epochs`, so many
+ * passes over l's data, rounded up; `steps` is then set too. */
+TN_API int64_t tn_run_steps(tn_run_options *o, const tn_loader *l, int64_t n);
 
 /* A run. Files in its folder:
  *
  *     step-000100   sharded checkpoints, the last two (tn_saver)
  *     loss.csv      a row per step: what was logged, units, also per second, memory (tn_history)
  *     loss.svg      the curves of loss and val_loss, redrawn at each checkpoint
+ *     run.json      a list of its starts: command, all options, launcher, git revision, library,
+ *                   device, ranks, times in UTC, how it ended; --again does the last one again
  *     events…       with tensorboard: what was logged, and weight histograms at each checkpoint
  *
  * Rank 0 shows a progress line on stderr, and prints the rest to stdout. */

@@ -167,6 +167,8 @@ static void odd_tokenizers(tn_tensor *t) {
     }
     const char *texts[] = {NULL};
     size_t bytes[] = {1};
+    TAKES(tn_rows_defaults());
+    INERT(tn_tokenizer_encode_rows(NULL, texts, 1, tn_rows_defaults(), NULL));
     tn_tokenizer_train_options train = tn_tokenizer_train_defaults();
     NOTHING(tn_tokenizer_train(NULL, NULL, 1, train));
     NOTHING(tn_tokenizer_train(texts, bytes, 1, train));

@@ -70,6 +70,8 @@ static void misuse_model(void *m) {
     FAILS(tn_lm_shape_of(m, &shape));
     NOTHING(tn_lm_parts(m, NULL, 0));
     INERT(tn_lm_loss(m, x, x));
+    INERT(tn_lm_targets(NULL, x));
+    TAKES(tn_lm_targets(x, x));
     int32_t token = 0;
     tn_prompt prompt = {&token, 1};
     tn_generated generated;

@@ -313,6 +313,8 @@ static void odd_runs(tn_tensor *t) {
     NOTHING(tn_run_new(NULL, (tn_run_options){0}, parts));
     o.out = "/dev/null/run";
     NOTHING(tn_run_new(NULL, o, parts));
+    QUIET(tn_run_steps(NULL, NULL, 1), 0);
+    QUIET(tn_run_steps(&o, NULL, 1), o.steps);
     QUIET(tn_run_next(NULL), false);
     QUIET(tn_run_step(NULL), 0);
     QUIET(tn_run_done(NULL), false);

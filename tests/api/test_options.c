@@ -237,6 +237,7 @@ static void files_and_data(void **state) {
     REFUSES(tn_shards, tn_shards_writer_new("/nowhere/shard", zeros));
     REFUSES(tn_loader, tn_loader_new(tn_tensor_dataset(x, x), tn_random_sampler(1), zeros));
     REFUSES(tn_tiktoken, tn_tokenizer_load_tiktoken("/nowhere", zeros));
+    REFUSES(tn_rows, tn_tokenizer_encode_rows(NULL, NULL, 1, zeros, NULL));
     REFUSES(tn_tokenizer_train, tn_tokenizer_train(NULL, NULL, 0, zeros));
     REFUSES(tn_tokens, tn_tokens_make(NULL, NULL, 0, "/nowhere", zeros, NULL));
     REFUSES(tn_lm_load, tn_lm_load("/nowhere", zeros));
@@ -276,6 +277,7 @@ static void training_and_generation(void **state) {
     REFUSES(tn_setup, tn_setup_world(&zeros));
     REFUSES(tn_setup, tn_setup_model(&zeros, NULL, &m));
     REFUSES(tn_setup, tn_setup_data(&zeros));
+    REFUSES(tn_run, tn_run_steps(&zeros, NULL, 1));
     REFUSES(tn_run, tn_run_new(NULL, zeros, (tn_checkpoint){.model = &m}));
     REFUSES(tn_early, tn_run_stop_early(NULL, "loss", zeros));
     REFUSES(tn_search, tn_search_new(zeros));

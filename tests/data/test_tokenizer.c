@@ -218,6 +218,35 @@ static void streams_are_utf8(void **state) {
     expect_stream("\xff\xc3\xc3\xa4", REPLACED REPLACED "\xc3\xa4");
 }
 
+/* Rows of a batch: padded to the longest, cut at a length, with their lengths. */
+static void texts_as_rows(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tokenizer *t = small_tokenizer();
+    const char *const texts[] = {"hello hello", "", "hellll oo"};
+    tn_tensor *lengths;
+    tn_tensor *rows = tn_tokenizer_encode_rows(t, texts, 3, tn_rows_defaults(), &lengths);
+    static const int64_t all[] = {HELLO,       SPACE_HELLO, END_OF_TEXT, END_OF_TEXT,
+                                  END_OF_TEXT, END_OF_TEXT, END_OF_TEXT, END_OF_TEXT,
+                                  HELL,        LL,          ' ',         OO};
+    static const int64_t counts[] = {2, 0, 4}, cut[] = {HELLO, 0, HELL};
+    assert_int_equal(tn_size(rows, 0), 3);
+    assert_int_equal(tn_size(rows, 1), 4);
+    assert_memory_equal(tn_data(rows), all, sizeof(all));
+    assert_memory_equal(tn_data(lengths), counts, sizeof(counts));
+    rows = tn_tokenizer_encode_rows(t, texts, 3, TN_WITH(tn_rows, .max_length = 1, .pad = 0), NULL);
+    assert_int_equal(tn_size(rows, 1), 1);
+    assert_memory_equal(tn_data(rows), cut, sizeof(cut));
+    const char *const special[] = {"oo<|endoftext|>"};
+    rows = tn_tokenizer_encode_rows(t, special, 1, TN_WITH(tn_rows, .special = true), NULL);
+    assert_int_equal(tn_size(rows, 1), 2);
+    const char *const missing[] = {"a", NULL};
+    assert_true(tn_is_inert(tn_tokenizer_encode_rows(t, missing, 2, tn_rows_defaults(), &lengths)));
+    assert_error(TN_EVALUE, "text 1 is NULL");
+    assert_true(tn_is_inert(lengths));
+    tn_tokenizer_free(t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(joins_the_best_pair_first),
@@ -229,6 +258,7 @@ int main(void) {
         TEST(several_threads),
         TEST(ids_outside),
         TEST(streams_are_utf8),
+        TEST(texts_as_rows),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

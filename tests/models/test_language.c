@@ -1,5 +1,6 @@
 /* What every family of language models promises: shape, positions, masks, caches. Each test runs
  * for each family. */
+#include <math.h>
 #include <string.h>
 
 #include "tests/support/test.h"
@@ -433,12 +434,38 @@ static void padding_on_the_left(void **state) {
     }
 }
 
+/* Each place predicts the next token; none beyond a row's end. Padding changes no loss. */
+static void targets_of_rows(void **state) {
+    (void)state;
+    TN_SCOPE;
+    static const int64_t rows[] = {3, 4, 5, 6, 7, 8, 9, 9, 1, 9, 9, 9}, ends[] = {4, 2, 1};
+    static const int64_t whole[] = {4, 5, 6, -100, 8, 9, 9, -100, 9, 9, 9, -100};
+    static const int64_t parts[] = {4, 5, 6, -100, 8, -100, -100, -100, -100, -100, -100, -100};
+    tn_tensor *tokens = TN_FROM(rows, TN_DIMS(3, 4), TN_I64),
+              *counts = TN_FROM(ends, TN_DIMS(3), TN_I64);
+    assert_memory_equal(tn_data(tn_lm_targets(tokens, NULL)), whole, sizeof(whole));
+    assert_memory_equal(tn_data(tn_lm_targets(tokens, counts)), parts, sizeof(parts));
+    assert_true(tn_is_inert(tn_lm_targets(tokens, tokens)));
+    assert_error(TN_ESHAPE, "lengths [3, 4]");
+
+    any_model m;
+    init_llama(&m);
+    tn_tensor *targets = tn_lm_targets(tokens, counts);
+    double padded = tn_item(tn_lm_loss(&m, tokens, targets));
+    tn_tensor *one = tn_narrow(tokens, 0, 0, 1),
+              *two = tn_narrow(tn_narrow(tokens, 0, 1, 1), 1, 0, 2);
+    double first = tn_item(tn_lm_loss(&m, one, tn_lm_targets(one, NULL))),
+           second = tn_item(tn_lm_loss(&m, two, tn_lm_targets(two, NULL)));
+    assert_true(fabs(padded - (3 * first + second) / 4) < 1e-12);
+    tn_module_finish(&m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(shapes_of_families),  TEST(parts_by_hand),          TEST(parts_with_positions),
         TEST(ranges_of_parts),     TEST(another_loss),           TEST(positions_as_inputs),
         TEST(refused_inputs),      TEST(pieces_of_every_length), TEST(failure_between_layers),
-        TEST(padding_on_the_left),
+        TEST(padding_on_the_left), TEST(targets_of_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

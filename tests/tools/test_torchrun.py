@@ -111,8 +111,8 @@ def ranks_by_name():
 @test
 def several_hosts_of_a_service():
     """if a service starts the program on several hosts, `tern run` without --nnodes is an error, not a job on each of them"""
-    for variables, words in (({"SM_HOSTS": '["algo-1","algo-2"]', "SM_CURRENT_HOST": "algo-1"}, "SM_HOSTS names 2 hosts"),
-                             ({"PET_NNODES": "2:4"}, "PET_NNODES names 4 hosts"),
+    for variables, words in (({"SM_HOSTS": '["algo-1","algo-2"]', "SM_CURRENT_HOST": "other"}, "SM_HOSTS names 2 hosts"),
+                             ({"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}}'}, "TF_CONFIG names 2 hosts"),
                              ({"AWS_BATCH_JOB_NUM_NODES": "2"}, "AWS_BATCH_JOB_NUM_NODES names 2 hosts")):
         done = run("-n", 2, "true", env=environment(**variables))
         same(done.returncode, 64, done.stderr)
@@ -121,6 +121,62 @@ def several_hosts_of_a_service():
             same(run(*args, "true", env=environment(**variables)).returncode, 0, args)
     for variables in ({"SM_HOSTS": '["algo-1"]'}, {"PET_NNODES": "1"}, {"SLURM_NTASKS": "4"}):
         same(run("true", env=environment(**variables)).returncode, 0, variables)
+
+
+def on_both(options, first, second, program="echo $RANK of $WORLD_SIZE on $GROUP_RANK"):
+    """`tern run` with the variables of each of two hosts: what both print."""
+    secret = {"TERN_TOKEN": "of-this-job"}
+    other = subprocess.Popen([TERN, "run", *options, "sh", "-c", program], env=environment(**second, **secret), stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE)
+    done = run(*options, "sh", "-c", program, env=environment(**first, **secret))
+    out, err = other.communicate(timeout=60)
+    same((done.returncode, other.returncode), (0, 0), done.stderr + err)
+    return sorted((done.stdout + out).decode().splitlines())
+
+
+ALL_FOUR = ["[0] 0 of 4 on 0", "[1] 1 of 4 on 0", "[2] 2 of 4 on 1", "[3] 3 of 4 on 1"]
+
+
+@test
+def kubeflow():
+    """torchrun's variables place the launcher, as Kubeflow sets them; the command line counts more"""
+    both = {"PET_NNODES": 2, "PET_NPROC_PER_NODE": 2, "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": free_port()}
+    same(on_both([], {**both, "PET_NODE_RANK": 0}, {**both, "PET_NODE_RANK": 1}), ALL_FOUR)
+    fewer = on_both(["-n", "1"], {**both, "PET_NODE_RANK": 0}, {**both, "PET_NODE_RANK": 1})
+    same(fewer, ["[0] 0 of 2 on 0", "[1] 1 of 2 on 1"])
+    for args, out in ((["--standalone"], 2), (["--nnodes", 1], 2), (["--nnodes=1", "-n", 3], 3)):
+        done = run(*args, "sh", "-c", "echo $WORLD_SIZE", env=environment(**both, PET_NODE_RANK=1))
+        same((done.returncode, done.stdout.decode().split()[1::2]), (0, [str(out)] * out), done.stderr)
+    same(run("sh", "-c", "echo $WORLD_SIZE", env=environment(PET_STANDALONE=1, PET_NPROC_PER_NODE=1)).stdout, b"[0] 1\n")
+    for variables, words in (({"PET_NPROC_PER_NODE": "many"}, "--nproc-per-node: \"many\""), ({"PET_ROLE": "x"}, "torchrun's --role")):
+        done = run("true", env=environment(**variables))
+        same(done.returncode, 64, done.stderr)
+        has(done.stderr, words)
+    has(run("true", env=environment(PET_NNODES=2)).stderr, "needs --rdzv-endpoint HOST:PORT")
+
+
+@test
+def sagemaker():
+    """SageMaker's variables place the launcher, or its file where they are not set; no option is needed"""
+    hosts = '["localhost","localhost.localdomain"]'
+    names = json.loads(hosts)
+    port = ["--rdzv-endpoint", f"127.0.0.1:{free_port()}"]  # on one host: another test may have the default
+    set_ = [{"SM_HOSTS": hosts, "SM_CURRENT_HOST": name, "SM_NUM_GPUS": 2, "SM_NETWORK_INTERFACE_NAME": "lo"} for name in names]
+    same(on_both(port, *set_), ALL_FOUR)
+    same(on_both(port, *set_, program="echo $TERN_INTERFACE"), [f"[{r}] lo" for r in range(4)])
+    same(on_both([*port, "-n", "1"], *set_), ["[0] 0 of 2 on 0", "[1] 1 of 2 on 1"])
+    # Without the option the first host is the endpoint: it is named where nobody serves there.
+    done = run("--timeout", 1, "true", env=environment(**{**set_[1], "SM_HOSTS": '["a.invalid","localhost.localdomain"]'}, TERN_TOKEN="x"))
+    holds(done.returncode != 0 and b"a.invalid" in done.stderr, done.stderr)
+    file = "/opt/ml/input/config/resourceconfig.json"
+    inside = f"mkdir -p {os.path.dirname(file)} && cat >{file} && exec "
+    probe = subprocess.run(["unshare", "-m", "sh", "-c", "mount -t tmpfs none /opt"], capture_output=True, check=False)
+    if probe.returncode != 0:
+        raise Skip("only root may mount a folder of its own: SageMaker's file was not tried")
+    config = json.dumps({"current_host": names[0], "hosts": names, "network_interface_name": "lo"})
+    done = subprocess.run(["unshare", "-m", "sh", "-c", f"mount -t tmpfs none /opt && {inside} {TERN} run --timeout 1 true"], input=config,
+                          env=environment(TERN_TOKEN="x"), capture_output=True, check=False, text=True)
+    holds(done.returncode == 1 and "1 of 2" in done.stderr, f"{done.returncode}: {done.stderr}")
 
 
 main()

@@ -44,7 +44,7 @@ def history(text):
 
 def files(folder):
     return [(path.relative_to(folder), history(path.read_text()) if path.suffix == ".csv" else path.read_bytes())
-            for path in sorted(folder.rglob("*")) if path.is_file()]
+            for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "run.json"]  # it has times
 
 
 def overwriting(folder, program, out):
@@ -158,7 +158,7 @@ def options(folder):
     check(not (folder / "none").exists(), "refused options have made a folder")
     output = " ".join(run(folder, [programs / "11_gpt2", "--help"]).split())
     for told in ("highest learning rate (0.0006)", "steps of training; may grow when the run continues (1000)", "(needed)",
-                 "of --init: gpt2, gpt2-medium, gpt2-large, gpt2-xl, mini or tiny", "f32, bf16 or f16 (f32)", "-r, --resume",
+                 "else gpt2: gpt2, gpt2-medium, gpt2-large, gpt2-xl, mini or tiny", "f32, bf16 or f16 (f32)", "-r, --resume",
                  "--peak=TFLOPS"):
         says(told, output)
     says("-d 'PATTERN'".replace("'", ""), run(folder, [programs / "11_gpt2", "--usage"]))
@@ -342,9 +342,9 @@ def exported(folder):
     for name in ("config.json", "model.safetensors"):
         check((folder / "pieces" / name).read_bytes() == (folder / "exported" / name).read_bytes(), f"in parts: another {name}")
     (folder / "exported/merges.txt").write_text("#version: 0.2\n")
-    says("--init has a size of its own", run(folder, gpt2("--init", "exported", out="spoken"), 64))
+    says("one of --init, --config and --model", run(folder, gpt2("--init", "exported", out="spoken"), 64))
     vocab = run(folder, gpt2("--init", "exported", out="spoken", model=["--vocab", "300"]), 64)
-    says("--init has a vocabulary of its own", vocab)
+    says("--vocab: the model of --init has its own", vocab)
     run(folder, gpt2("--init", "exported", out="spoken", ranks=2, model=[]))
     check((folder / "spoken/merges.txt").read_text() == "#version: 0.2\n", "the tokenizer did not come along")
 

@@ -214,7 +214,9 @@ bool tn__saver_commit(tn_saver *s) {
     char *to = tn__step_path(s->folder, s->step, false, NULL, s->operation);
     bool done = to && sync_path(s, s->made) && take_name(s, s->made, to) && sync_path(s, s->folder);
     if (done) { /* not earlier: until then only the older one is safe on disk */
-        remove_steps(s, s->step, s->options.keep); /* higher ones belong to another run */
+        if (!tn__after_runs(s)) {
+            remove_steps(s, s->step, s->options.keep); /* higher ones belong to another run */
+        }
         warn_of_rest(s);
         tn__saver_discard(s); /* the step that had the name before, if any */
     }

@@ -94,6 +94,9 @@ void tn_saver_free(tn_saver *s) {
     if (!tn__inherited(s->process) && s->under_way) {
         tn_saver_wait(s);
     }
+    if (!tn__inherited(s->process)) {
+        tn__after_finish(s);
+    }
     tn__state_free(&s->state);
     tn__manifest_free(s->manifest);
     tn__saver_unlock(s);

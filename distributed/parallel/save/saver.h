@@ -4,6 +4,7 @@
  *     protocol.c      what ranks send each other, through the store
  *     write.c         a rank's file, and rank 0's commit: in a thread of their own
  *     folder.c        steps in the folder: names, the lock, what is removed
+ *     after.c         the program's command after a commit
  *     load.c          loading
  *     manifest.c      who has what, and who writes it;  io/checkpoint/parts.h  what is where
  *
@@ -25,6 +26,13 @@
 #include "tern/parallel.h"
 
 #include <pthread.h>
+#include <sys/types.h>
+
+/* The command after a commit, on rank 0. */
+typedef struct tn__saver_after {
+    pid_t pid;            /* 0: it does not run */
+    int64_t step, newest; /* which it was started for, and which was committed last; 0: none */
+} tn__saver_after;
 
 struct tn_saver {
     tn_group *world;
@@ -44,6 +52,7 @@ struct tn_saver {
     tn__manifest *manifest;
     int lock;   /* of the folder, since the first save; -1 */
     char *made; /* the folder of the step that is being written; NULL: there is none */
+    tn__saver_after after;
 
     /* The current save. */
     bool under_way, has_thread;
@@ -81,6 +90,15 @@ void *tn__saver_write(void *saver);
 /* Rank 0, with an error pending that the others have received: some of them may still be writing.
  * Waits for these and removes the step. */
 void tn__saver_give_up(tn_saver *s);
+
+/* ---- after.c, on rank 0 ---------------------------------------------------------------------- */
+
+/* Starts the command for the step that is now committed, unless it still runs for another. */
+void tn__after_commit(tn_saver *s);
+/* Whether it runs: then no step is removed. */
+bool tn__after_runs(tn_saver *s);
+/* Waits for it, and runs it for the last step if that was passed over. */
+void tn__after_finish(tn_saver *s);
 
 /* ---- folder.c: steps in a folder ------------------------------------------------------------- */
 

@@ -170,6 +170,9 @@ static void commit_all(tn_saver *s) {
         tn_error_give(&why);
     }
     tn__saver_send(s, -1, "end", NULL, 0);
+    if (done) {
+        tn__after_commit(s);
+    }
 }
 
 void tn__saver_give_up(tn_saver *s) {
