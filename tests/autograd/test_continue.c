@@ -108,6 +108,57 @@ static void used_twice(void **state) {
     tn_module_finish(&n.layer);
 }
 
+typedef struct doubled {
+    tn_tensor *once[64];
+    int count;
+    bool again;
+} doubled;
+
+static bool compare_entry(const tn_entry *entry, void *user) {
+    doubled *d = user;
+    tn_tensor *grad = tn_grad_of(*entry->field);
+    if (!d->again) {
+        d->once[d->count++] = tn_copy(grad);
+    } else if (!tn_all_close(grad, tn_mul_scalar(d->once[d->count++], 2.0), 1e-6, 1e-7)) {
+        fail_msg("%s is not twice its gradient", entry->path);
+    }
+    return true;
+}
+
+/* Two backwards of the same loss give twice the gradients of one, for all kernels that add. */
+static void whole_models(void **state) {
+    (void)state;
+    enum { VOCAB = 37, T = 8 };
+    for (int low = 0; low < 2; low++) {
+        TN_SCOPE;
+        tn_gpt gpt;
+        tn_lstm lstm;
+        tn_seed(5);
+        tn_gpt_init(&gpt, TN_WITH(tn_gpt, .vocab = VOCAB, .context = T, .layers = 1, .heads = 2,
+                                  .width = 16));
+        tn_lstm_init(&lstm, 8, 24, tn_rnn_defaults());
+        if (low) {
+            tn_module_set_precision(&gpt, tn_precision_defaults());
+        }
+        tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(2, T), TN_I64),
+                  *x = tn_randn(TN_DIMS(3, 2, 8), TN_F32);
+        doubled all[2] = {0};
+        for (int i = 0; i < 2; i++) {
+            tn_backward(tn_lm_loss(&gpt, tokens, tokens));
+            tn_backward(tn_sum_all(tn_square(tn_call(&lstm, x))));
+            for (int k = 0; k < 2; k++) {
+                all[k].again = i == 1;
+                all[k].count = 0;
+                void *m = k ? (void *)&lstm : (void *)&gpt;
+                tn_module_each(m, (tn_walk){0}, compare_entry, &all[k]);
+            }
+        }
+        assert_int_equal(tn_error(), TN_OK);
+        tn_module_finish(&gpt);
+        tn_module_finish(&lstm);
+    }
+}
+
 static void zero_other(tn_tensor *leaf, void *user) {
     (void)leaf;
     tn_zero_grad(user);
@@ -134,10 +185,8 @@ static void reset_in_between(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(gradients_are_summed),
-        TEST(hooks_see_one_part),
-        TEST(used_twice),
-        TEST(reset_in_between),
+        TEST(gradients_are_summed), TEST(hooks_see_one_part), TEST(used_twice),
+        TEST(whole_models),         TEST(reset_in_between),
     };
     return cmocka_run_group_tests_name("gradients that go on", tests, NULL, NULL);
 }
