@@ -142,6 +142,17 @@ tn_tensor *tn__grad_place(tn_op_grad *g, int i) {
     return slot && !slot->grad[0] ? tn__leaf_lend(edge->leaf) : NULL;
 }
 
+tn_tensor *tn__grad_before(tn_op_grad *g, int i) {
+    const tn__edge *edge = &g->node->edges[i];
+    return g->wants[i] && !g->din[i] && current_run && !tn__anomaly
+               ? tn__run_before(current_run, edge, gradient_dtype(edge))
+               : NULL;
+}
+
+void tn__grad_continued(tn_op_grad *g, int i) {
+    tn__run_continue(current_run, &g->node->edges[i]);
+}
+
 /* ---- Rule, kernel, composition --------------------------------------------------------------- */
 
 /* An input as the composition reads it: with its own node where its gradient is wanted, since one
@@ -372,7 +383,8 @@ static bool finish_leaf(tn__run *run, tn__slot *slot) {
         return true;
     }
     TN_SCOPE;
-    tn_status status = tn__leaf_accumulate(leaf, &slot->grad[0]);
+    tn_status status =
+        slot->continued ? tn__run_continued(slot) : tn__leaf_accumulate(leaf, &slot->grad[0]);
     tn_release(slot->grad[0]);
     slot->grad[0] = NULL;
     if (status != TN_OK) {

@@ -350,6 +350,7 @@ typedef struct backward_pass {
     scratch s;
     tn_desc x[TN_OP_INPUTS], y[TN_OP_OUTPUTS], dy[TN_OP_OUTPUTS], dx[TN_OP_INPUTS];
     tn_tensor *made[TN_OP_INPUTS]; /* what dx describes */
+    uint32_t before;               /* bit i: made[i] is a leaf's gradient (tn__grad_before) */
     bool host;                     /* for loops over the host's memory */
 } backward_pass;
 
@@ -367,8 +368,13 @@ static bool find_sums(tn_op_grad *g, backward_pass *p) {
         if (g->op->widens >> i & 1 && g->wants[i]) {
             p->made[i] = tn_op_pending(g, i);
             any = true;
+            if (!p->made[i]) {
+                p->made[i] = tn__grad_before(g, i);
+                p->before |= (uint32_t)(p->made[i] != NULL) << i;
+            }
             if (!p->made[i] || p->made[i]->dtype != dtype_of_dx(g, p, i)) {
                 memset(p->made, 0, sizeof p->made);
+                p->before = 0;
                 return false;
             }
         }
@@ -495,6 +501,9 @@ static void give_gradients(tn_op_grad *g, backward_pass *p) {
         if (added || (g->op->dx_out && !p->host)) {
             tn__touch(p->made[i]);
         }
+        if (p->before >> i & 1) {
+            tn__grad_continued(g, i);
+        }
         if (!added) {
             tn_op_give(g, i,
                        p->host ? tn__ops.to(p->made[i], tn_op_input_device(g, i)) : p->made[i]);
@@ -515,6 +524,7 @@ static tn_status backward_run(tn_op_grad *g, tn_status (*kernel)(const tn_op_bac
     p.s.ctx = p.b.ctx;
     p.s.count = 0;
     p.host = host;
+    p.before = 0;
     memset(p.made, 0, sizeof p.made);
     tn_status status = make_gradients(g, &p) ? read_operands(g, &p) : tn_error();
     bool ran = status == TN_OK;

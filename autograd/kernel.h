@@ -23,6 +23,13 @@ tn_status tn__kernel_forward(tn_op_call *c);
  * an alias of that place (tn__leaf_lend). Else NULL. */
 tn_tensor *tn__grad_place(tn_op_grad *g, int i);
 
+/* The gradient that input i, a leaf or a leaf's low-precision copy, has from before the run, where
+ * a kernel may add to it what the run adds: the whole of that, with nothing to be seen in between.
+ * On a device; on a CPU an addition does not round as a product that adds. NULL: it may not. After
+ * the kernel has: tn__grad_continued, and nothing is given. */
+tn_tensor *tn__grad_before(tn_op_grad *g, int i);
+void tn__grad_continued(tn_op_grad *g, int i);
+
 /* Runs op->backward_kernel or the device's own kernel, or else op->host, and returns what it made.
  * TN_EUNSUPPORTED: there is none for this device or these dtypes; nothing has happened and nothing
  * was raised. Anything else but TN_OK was raised. */

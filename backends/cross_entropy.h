@@ -6,7 +6,13 @@
  *
  * top is the row's largest logit. The two are separate because their rounded sum would lose digits
  * of x - top; if lse is NaN, one of them is. TN_EINDEX: a label outside [0, c) that is not
- * ignore_index (with `whole`: outside [0, whole)). Backward: dy[0] (n); dx[0] may be x's memory. */
+ * ignore_index (with `whole`: outside [0, whole)). Backward: dy[0] (n); dx[0] may be x's memory.
+ *
+ * With `ahead` the forward makes the gradient too, in the pass that has the row at hand: y[3] (n,
+ * c) gets what the backward would write for the dloss in y[4], one element for all rows. y[3] may
+ * be x's memory. The backward then has only dx[0], which is y[3], and dy[0], one element: it
+ * multiplies the one by dy[0] / ahead, and reads nothing where that is 1. A device need not have
+ * this form. */
 #ifndef TERN_BACKENDS_CROSS_ENTROPY_H
 #define TERN_BACKENDS_CROSS_ENTROPY_H
 
@@ -20,6 +26,7 @@ typedef struct tn_cross_entropy_args {
      * another rank has no target here: its loss is 0, and its gradient dloss exp(x - lse), with the
      * top and log_sum of all columns, which the caller provides. Not with smoothing. */
     int64_t whole, first;
+    double ahead; /* the dy[0] that y[4] was made for; 0: y[3] and y[4] are not there */
 } tn_cross_entropy_args;
 
 /* Labels without a column here. */

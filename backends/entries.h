@@ -30,7 +30,9 @@
     X(dropout,              OWN) \
     X(adam,                 OWN) \
     X(sgd,                  OWN) \
+    X(rule,                 REF) \
     X(sum_squares,          OWN) \
+    X(clip,                 REF) \
     X(conv,                 OWN) \
     X(conv_backward_input,  OWN) \
     X(conv_backward_weight, OWN) \

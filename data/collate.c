@@ -2,7 +2,7 @@
  * those that are shorter than the longest.
  *
  * On the CPU the examples are read into the tensors' own memory. For a device they are read into
- * staging memory (stage.h), and copies from there are queued at once.
+ * staging memory (stage.h), and copies from there are queued at once, in a stream of their own.
  */
 #include "data/collate.h"
 #include "core/error.h"
@@ -79,6 +79,7 @@ static bool make_tensors(const tn__collator *c, int64_t epoch, int64_t first, in
 }
 
 void tn__collated_release(tn__collated *b) {
+    tn__stage_join(&b->stage);
     for (int k = 0; k < TN__BATCH_PARTS; k++) {
         tn_release(b->part[k]);
         b->part[k] = NULL;

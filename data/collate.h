@@ -41,6 +41,7 @@ bool tn__collator_pads(tn__collator *c, double x_pad, double y_pad);
 void tn__collate(const tn__collator *c, int64_t epoch, int64_t first, int64_t count,
                  tn__collated *into);
 
-void tn__collated_release(tn__collated *b); /* the tensors; the stage stays */
+/* Releases the tensors; the stage stays. Before the tensors are used: tn__stage_join. */
+void tn__collated_release(tn__collated *b);
 
 #endif

@@ -308,6 +308,7 @@ static void take_slot(tn_loader *l, tn__collated *taken) {
     while (!s->ready) {
         pthread_cond_wait(&l->ready, &l->lock);
     }
+    tn__stage_join(&s->batch.stage);
     memcpy(taken->part, s->batch.part, sizeof(taken->part));
     if (s->failed) {
         tn_error_give(&s->error);
@@ -345,6 +346,7 @@ static bool next_batch(tn_loader *l, tn_batch *batch) {
         take_slot(l, &l->lent);
     } else {
         make_batch(l, number, &l->lent);
+        tn__stage_join(&l->lent.stage);
         l->next++;
     }
     tn_tensor *const *part = l->lent.part;

@@ -170,13 +170,13 @@ int main(int argc, char **argv) {
         tn_tensor *loss = tn_lm_loss(&gpt, b.x, b.y);
         tn_backward(loss);
         tn_optim_set_lr(optim, tn_schedule_at(schedule, tn_run_step(r)));
-        double norm = tn_optim_clip(optim, 1.0);
+        tn_tensor *norm = tn_optim_clip_later(optim, 1.0); /* read below, after the step */
         tn_optim_step(optim);
         tn_optim_zero_grad(optim);
 
         tn_run_log(r, "loss", tn_group_mean(world, tn_item(loss) * tn_count(b.x), tn_count(b.x)));
         tn_run_log(r, "lr", tn_optim_lr(optim));
-        tn_run_log(r, "grad_norm", norm);
+        tn_run_log(r, "grad_norm", tn_item(norm));
         tn_run_count(r, tn_count(b.x) * tn_group_size(data));
         if (tn_run_validates(r)) {
             tn_run_log(r, "val_loss", validation_loss(&gpt, validation, world));

@@ -11,7 +11,7 @@
 #include "models/language.h"
 
 #include "nn/cache.h"
-#include "ops/op.h"
+#include "ops/loss/cross_entropy.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -100,7 +100,9 @@ tn_status tn_lm_shape_of(void *m, tn_lm_shape *shape) {
     return tn_error();
 }
 
-static tn_tensor *losses_of(void *module, tn_tensor *logits, tn_tensor *targets, tn_reduction how) {
+/* `ahead`: as of tn__lm_loss_ahead, of logits that are ours; or 0. */
+static tn_tensor *losses_of(void *module, tn_tensor *logits, tn_tensor *targets, tn_reduction how,
+                            double ahead) {
     const tn_module *m = tn__module_of(module, "lm_loss");
     if (!m) {
         return tn_inert();
@@ -110,14 +112,15 @@ static tn_tensor *losses_of(void *module, tn_tensor *logits, tn_tensor *targets,
     options.reduction = how;
     const tn__loss_rule *rule = m->lists ? &m->lists->loss : NULL;
     return rule && rule->f ? rule->f(rule->state, logits, targets, options)
-                           : tn_cross_entropy_with(logits, targets, options);
+                           : tn__cross_entropy_ahead(logits, targets, options, ahead);
 }
 
 tn_tensor *tn__lm_loss_of(void *module, tn_tensor *logits, tn_tensor *targets) {
-    return losses_of(module, logits, targets, TN_MEAN);
+    return losses_of(module, logits, targets, TN_MEAN, 0);
 }
 
-tn_tensor *tn__lm_losses(void *module, tn_tensor *tokens, tn_tensor *targets, tn_reduction how) {
+static tn_tensor *loss_of_call(void *module, tn_tensor *tokens, tn_tensor *targets,
+                               tn_reduction how, double ahead) {
     TN_SCOPE; /* the logits, which are large, are freed once their gradient is there */
     const tn_module *m = tn__module_of(module, "lm_loss");
     tn__loss_rule *rule = m && m->lists ? &m->lists->loss : &(tn__loss_rule){0};
@@ -126,14 +129,22 @@ tn_tensor *tn__lm_losses(void *module, tn_tensor *tokens, tn_tensor *targets, tn
     rule->calling = false;
     const tn__stages_rule *stages = m && m->lists ? &m->lists->stages : &(tn__stages_rule){0};
     if (!stages->share || tn_is_inert(logits)) {
-        return tn_return(losses_of(module, logits, targets, how));
+        return tn_return(losses_of(module, logits, targets, how, ahead));
     }
-    tn_tensor *losses = stages->last ? losses_of(module, logits, targets, how) : NULL;
+    tn_tensor *losses = stages->last ? losses_of(module, logits, targets, how, 0) : NULL;
     return tn_return(stages->share(stages->state, losses));
 }
 
+tn_tensor *tn__lm_losses(void *module, tn_tensor *tokens, tn_tensor *targets, tn_reduction how) {
+    return loss_of_call(module, tokens, targets, how, 0);
+}
+
+tn_tensor *tn__lm_loss_ahead(void *module, tn_tensor *tokens, tn_tensor *targets, double ahead) {
+    return loss_of_call(module, tokens, targets, TN_MEAN, ahead);
+}
+
 tn_tensor *tn_lm_loss(void *module, tn_tensor *tokens, tn_tensor *targets) {
-    return tn__lm_losses(module, tokens, targets, TN_MEAN);
+    return tn__lm_loss_ahead(module, tokens, targets, 1.0);
 }
 
 tn_tensor *tn_lm_targets(tn_tensor *tokens, tn_tensor *lengths) {

@@ -10,6 +10,14 @@
  */
 #include "optim/reference.h"
 
+static tn_status adadelta_kernel(const tn_optim_call *c) {
+    const tn_adadelta_options *o = c->options;
+    tn_rule_step step = tn__rule_step(c, TN_STEP_ADADELTA);
+    step.beta2 = o->rho;
+    step.eps = o->eps;
+    return tn__run_rule(c, &step);
+}
+
 static void adadelta_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
                                tn_tensor *const *state) {
     const tn_adadelta_options *o = c->options;
@@ -34,6 +42,8 @@ static const tn_optim_method adadelta_method = {
     .states = {"square_avg", "acc_delta"},
     .options_size = sizeof(tn_adadelta_options),
     .fields = adadelta_fields,
+    .kernel = adadelta_kernel,
+    .entry = TN_KERNEL(rule),
     .reference = adadelta_reference,
 };
 

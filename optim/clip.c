@@ -5,7 +5,8 @@
  * together (one wait for a device) and are added in double, in order of registration: the same bits
  * in every run. Where other ranks have more of the parameters, sums over them follow, one for each
  * group (tn_parts). Clipping before a step costs nothing extra: the step scales each gradient as it
- * reads it.
+ * reads it. If all gradients are on one device, their norm need not come to the host for that: a
+ * kernel adds the sums in the same order, and the step reads the factor from there.
  */
 #include "optim/optim.h"
 
@@ -250,8 +251,67 @@ double tn_optim_clip(tn_optim *opt, double max_norm) {
         return NAN;
     }
     double norm = may_clip(max_norm, "optim_clip") ? tn__optim_norm(opt, "optim_clip") : NAN;
-    opt->grad_scale = tn__clip_scale(norm, max_norm);
+    tn__optim_scale(opt, tn__clip_scale(norm, max_norm));
     return norm;
+}
+
+/* Whether the whole norm is of gradients here, on one device, and that device steps all of them. */
+static bool stays_there(const tn_optim *opt, tn_device *device) {
+    bool any = false, all = true;
+    for (int i = 0; i < opt->item_count && all; i++) {
+        const tn__item *item = &opt->items[i];
+        gradient g = gradient_of(tn__item_param(item), item->entry.parts);
+        if (g.here && !any) {
+            *device = g.here->storage->device;
+            any = true;
+        }
+        all = !g.parts && (!g.here || (is_on(&g, *device) && !tn_is_inert(g.here)));
+    }
+    return any && all && tn__optim_has_kernel(opt->method, *device);
+}
+
+/* The norm and the factor of the gradients on the device; inert after raising. */
+static tn_tensor *clip_there(tn_optim *opt, tn_device device, double max_norm) {
+    tn_tensor *sums = tn_empty_on(device, TN_DIMS(opt->item_count), TN_F64),
+              *clip = tn_empty_on(device, TN_DIMS(2), TN_F64);
+    tn_span *spans = tn__malloc_for((size_t)opt->item_count * sizeof(*spans), "optim_clip_later");
+    int n = 0;
+    for (int i = 0; spans && i < opt->item_count; i++) {
+        gradient g = gradient_of(tn__item_param(&opt->items[i]), NULL);
+        if (g.here && tn__usable(g.here, "optim_clip_later")) {
+            spans[n++] = tn__span_of(g.here);
+        }
+    }
+    const tn_backend *kernels = tn_backend_of(device);
+    bool done = !tn__pending() && tn__sum_squares(spans, n, sums, "optim_clip_later");
+    tn_status status = TN_OK;
+    if (done) {
+        status = kernels->clip(tn_context_of(device), (const double *)tn__address(sums), n,
+                               max_norm, (double *)tn__address(clip));
+    }
+    free(spans);
+    if (status != TN_OK) {
+        tn__raise(status, "optim_clip_later", "the %s kernel for clipping failed with %s",
+                  kernels->name, tn_status_name(status));
+    }
+    return tn__pending() ? tn_inert() : clip;
+}
+
+tn_tensor *tn_optim_clip_later(tn_optim *opt, double max_norm) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_device device;
+    if (!opt || !may_clip(max_norm, "optim_clip_later") || !stays_there(opt, &device)) {
+        double norm = tn_optim_clip(opt, max_norm);
+        return tn_return(tn__pending() ? tn_inert() : tn_scalar(norm, TN_F64));
+    }
+    tn_tensor *clip = clip_there(opt, device, max_norm);
+    if (tn_is_inert(clip)) {
+        return clip;
+    }
+    tn__optim_scale(opt, 1.0);
+    opt->clip = tn_keep(clip);
+    return tn_return(tn_select(clip, 0, 0));
 }
 
 /* The gradients of a module, one for each parameter. */

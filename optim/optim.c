@@ -240,6 +240,7 @@ void tn_optim_free(tn_optim *opt) {
     free(opt->groups);
     free(opt->items);
     free(opt->spans);
+    tn_release(opt->clip);
     free(opt->options);
     tn_parameters_free(opt->own_module);
     free(opt);

@@ -51,6 +51,7 @@ struct tn_optim {
     tn_optim_span *spans; /* [item_count] */
     int64_t steps;
     double grad_scale; /* from tn_optim_clip or a scaler, for the next step */
+    tn_tensor *clip;   /* from tn_optim_clip_later, for the next step: norm and factor; or NULL */
     void *own_module;  /* tn_parameters, or NULL */
 };
 
@@ -102,6 +103,16 @@ static inline bool tn__not_negative(double x) {
 
 /* The norm of all gradients that the next step of opt reads, over all ranks. NaN after raising. */
 double tn__optim_norm(tn_optim *opt, const char *operation);
+
+/* Whether parameters on this device are stepped by the method's kernel. */
+bool tn__optim_has_kernel(const tn_optim_method *method, tn_device device);
+
+/* The next step reads each gradient times `scale`, and by no other factor. */
+static inline void tn__optim_scale(tn_optim *opt, double scale) {
+    opt->grad_scale = scale;
+    tn_release(opt->clip);
+    opt->clip = NULL;
+}
 
 /* The factor that makes the gradients' norm at most max_norm; at most 1, as in PyTorch. */
 double tn__clip_scale(double norm, double max_norm);

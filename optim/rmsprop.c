@@ -12,6 +12,15 @@
  */
 #include "optim/reference.h"
 
+static tn_status rmsprop_kernel(const tn_optim_call *c) {
+    const tn_rmsprop_options *o = c->options;
+    tn_rule_step step = tn__rule_step(c, TN_STEP_RMSPROP);
+    step.beta2 = o->alpha;
+    step.eps = o->eps;
+    step.extra = o->momentum;
+    return tn__run_rule(c, &step);
+}
+
 static void rmsprop_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
                               tn_tensor *const *state) {
     const tn_rmsprop_options *o = c->options;
@@ -56,6 +65,8 @@ static const tn_optim_method rmsprop_method = {
     .options_size = sizeof(tn_rmsprop_options),
     .state_kind = rmsprop_state,
     .fields = rmsprop_fields,
+    .kernel = rmsprop_kernel,
+    .entry = TN_KERNEL(rule),
     .reference = rmsprop_reference,
 };
 

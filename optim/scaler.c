@@ -105,7 +105,7 @@ double tn_scaler_clip(tn_scaler *s, tn_optim *opt, double max_norm) {
     }
     s->clipped = opt;
     s->norm = tn__optim_norm(opt, "scaler_clip");
-    opt->grad_scale = tn__clip_scale(s->norm / s->state.scale, max_norm);
+    tn__optim_scale(opt, tn__clip_scale(s->norm / s->state.scale, max_norm));
     return s->norm / s->state.scale;
 }
 
@@ -129,7 +129,7 @@ tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt) {
         opt->grad_scale /= s->state.scale;
         status = tn_optim_step(opt);
     } else {
-        opt->grad_scale = 1.0;
+        tn__optim_scale(opt, 1.0);
     }
     s->steps += status == TN_OK;
     return status;

@@ -25,7 +25,8 @@ static tn_status sgd_kernel(const tn_optim_call *c) {
                         .weight_decay = c->weight_decay,
                         .nesterov = o->nesterov,
                         .first = c->step == 1,
-                        .grad_scale = c->grad_scale};
+                        .grad_scale = c->grad_scale,
+                        .clip = c->clip};
     return c->kernels->sgd(c->ctx, c->spans, c->count, &step);
 }
 

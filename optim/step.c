@@ -139,6 +139,7 @@ static tn_optim_call call_like(const tn_optim *opt, const tn__item *like) {
         .lr = opt->lr * group->lr_scale,
         .weight_decay = group->weight_decay,
         .grad_scale = opt->grad_scale,
+        .clip = opt->clip ? (const double *)tn__address(opt->clip) + 1 : NULL,
         .step = like->count,
         .kernels = tn_backend_of(device),
         .ctx = tn_context_of(device),
@@ -147,10 +148,12 @@ static tn_optim_call call_like(const tn_optim *opt, const tn__item *like) {
     };
 }
 
-static bool has_kernel(const tn_optim_method *method, const tn_backend *kernels) {
+bool tn__optim_has_kernel(const tn_optim_method *method, tn_device device) {
     void (*entry)(void) = NULL;
-    if (method->kernel && method->entry) {
-        memcpy(&entry, (const char *)kernels + method->entry, sizeof entry);
+    /* On a CPU the rules' references round as they always have, and a launch costs nothing. */
+    bool there = device.kind != TN_CPU || method->entry != TN_KERNEL(rule);
+    if (method->kernel && method->entry && there) {
+        memcpy(&entry, (const char *)tn_backend_of(device) + method->entry, sizeof entry);
     }
     return entry != NULL;
 }
@@ -239,7 +242,7 @@ static void note_step(tn__item *item) {
 static tn_status step_alike(tn_optim *opt, tn__item *first) {
     tn__item *end = opt->items + opt->item_count;
     tn_optim_call call = call_like(opt, first);
-    if (!has_kernel(opt->method, call.kernels)) {
+    if (!tn__optim_has_kernel(opt->method, first->param->storage->device)) {
         tn_status done = run_reference(opt, first, &call);
         if (done == TN_OK) {
             note_step(first);
@@ -283,7 +286,7 @@ tn_status tn_optim_step(tn_optim *opt) {
             return tn_error();
         }
     }
-    opt->grad_scale = 1.0;
+    tn__optim_scale(opt, 1.0);
     opt->steps++;
     return TN_OK;
 }
@@ -297,6 +300,6 @@ void tn_optim_zero_grad(tn_optim *opt) {
         }
     }
     if (opt) {
-        opt->grad_scale = 1.0;
+        tn__optim_scale(opt, 1.0);
     }
 }

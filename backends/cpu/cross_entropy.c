@@ -1,7 +1,7 @@
 /* Cross-entropy of logits with labels, forward and backward (ops/loss/cross_entropy.c has the
  * formulas).
- * Both read a row from memory once: forward keeps a running maximum. f64 is left to the host's
- * loops.
+ * Both read a row from memory once: forward keeps a running maximum. f64, and
+ * gradients that a forward makes ahead, are left to the host's loops.
  */
 #include "backends/cpu/rows.h"
 #include "backends/cross_entropy.h"
@@ -65,7 +65,7 @@ static tn_status cross_entropy_forward(const tn_op_call *c) {
     const tn_desc *x = c->x[0], *label = c->x[1], *loss = c->y[0], *top = c->y[1],
                   *log_sum = c->y[2];
     int64_t rows = x->size[0], n = x->size[1];
-    if (!loss_handles(loss, top, log_sum, x, label) || n == 0) {
+    if (args->ahead != 0 || !loss_handles(loss, top, log_sum, x, label) || n == 0) {
         return TN_EUNSUPPORTED;
     }
     tn_status status = check_labels(c->ctx, args, label, n);
@@ -132,7 +132,7 @@ static tn_status cross_entropy_backward(const tn_op_back *b) {
     const tn_desc *dx = b->dx[0], *dloss = b->dy[0], *top = b->y[1], *log_sum = b->y[2],
                   *x = b->x[0], *label = b->x[1];
     int64_t rows = x->size[0], n = x->size[1];
-    if (!loss_handles(dloss, top, log_sum, x, label) || n == 0) {
+    if (args->ahead != 0 || !loss_handles(dloss, top, log_sum, x, label) || n == 0) {
         return TN_EUNSUPPORTED;
     }
     tn_status status = check_labels(b->ctx, args, label, n);

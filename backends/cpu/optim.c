@@ -20,7 +20,7 @@ static adam_factors adam_prepare(const tn_adam_step *s) {
         .eps = (float)s->eps,
         .decay = s->decoupled ? (float)(1 - s->lr * s->weight_decay) : 1,
         .add = s->decoupled ? 0 : (float)s->weight_decay,
-        .scale = (float)s->grad_scale,
+        .scale = (float)(s->clip ? s->grad_scale * *s->clip : s->grad_scale),
         .size = (float)(s->lr / correct1),
         .root = (float)(1 / sqrt(correct2)),
     };
@@ -155,7 +155,7 @@ tn_status TN_CPU(sgd)(tn_context *ctx, const tn_optim_span *spans, int count,
                      (float)step->momentum,
                      (float)(1 - step->dampening),
                      (float)step->weight_decay,
-                     (float)step->grad_scale,
+                     (float)(step->clip ? step->grad_scale * *step->clip : step->grad_scale),
                      step->nesterov,
                      step->first};
     run_spans(spans, count, &(steps){.sgd = &f});

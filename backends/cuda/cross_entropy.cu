@@ -3,8 +3,10 @@
  *
  * A team of threads takes one row. Forward reads it once, with a running maximum, and once more
  * when labels are smoothed. Backward reads it once and writes the gradient, in place if requested.
- * A bad label is recorded in the device's fault cell and its row is treated as ignored, so that a
- * step which runs before the error is noticed does no harm.
+ * A forward that makes the gradient, too, reads the row again to write it; by then it is in a
+ * cache, as the rows of all blocks that run together (512 threads, 100 KB for bf16 of GPT-2) fit
+ * there. A bad label is recorded in the device's fault cell and its row is treated as ignored, so
+ * that a step which runs before the error is noticed does no harm.
  */
 #include "backends/cross_entropy.h"
 #include "backends/cuda/rows.cuh"
@@ -18,6 +20,7 @@ template <typename T> struct losses {
     bool wide_label; /* i64, else i32 */
     int64_t label_stride;
     C *loss, *top, *log_sum; /* loss: dloss in backward */
+    const C *ahead;          /* dloss of all rows for a gradient that the forward makes; or NULL */
     int64_t loss_stride, top_stride, log_sum_stride;
     int64_t rows, c;
     tn_cross_entropy_args args;
@@ -59,12 +62,41 @@ static __device__ __forceinline__ double sum_below(tn__line<const T> x, int64_t 
     return sum;
 }
 
-template <typename T, int TEAM>
+/* Lane 0's v for every lane. What a lane has read before, another may write after. */
+template <int TEAM, typename V> static __device__ __forceinline__ V from_first(V v, V *shared) {
+    if (TEAM == 32) {
+        __syncwarp();
+        return __shfl_sync(TN_FULL, v, 0);
+    }
+    if (threadIdx.x == 0) {
+        *shared = v;
+    }
+    __syncthreads();
+    return *shared;
+}
+
+/* dx = dloss (exp(x - top - log_sum) - (1 - s) [at the label] - s / c) */
+template <typename T, int TEAM, typename C>
+static __device__ __forceinline__ void write_gradient(const losses<T> &l, int64_t row,
+                                                      int64_t target, C g, C top, C log_sum) {
+    tn__line<T> x = tn__line_of(const_cast<T *>(l.x) + row * l.row, l.column),
+                dx = tn__line_of(l.dx + row * l.dx_row, l.dx_column);
+    bool ignored = target == TN__IGNORED;
+    C even = (C)(l.args.label_smoothing / (double)l.c),
+      sure = (C)(1 - l.args.label_smoothing + l.args.label_smoothing / (double)l.c);
+    tn__row_map<TEAM>(dx, x, l.c, [&](int64_t at, C v) {
+        return ignored ? (C)0 : g * (tn__exp(v - top - log_sum) - (at == target ? sure : even));
+    });
+}
+
+/* AHEAD: writes the gradient, too. */
+template <typename T, int TEAM, bool AHEAD>
 __global__ void __launch_bounds__(block_of<TEAM>()) loss_kernel(losses<T> l) {
     typedef typename tn__compute<T>::type C;
     const int V = tn__pack<T>::size;
     TN_SHARED(tn__exps<C>, shared, 32);
     TN_SHARED(double, shared_sum, 32);
+    TN_SHARED(C, shared_log, 1);
     int64_t row = tn__team_number<TEAM>();
     if (row >= l.rows) {
         return;
@@ -82,23 +114,27 @@ __global__ void __launch_bounds__(block_of<TEAM>()) loss_kernel(losses<T> l) {
     if (l.args.label_smoothing > 0) {
         below = tn__team_reduce<TEAM>(sum_below<T, TEAM>(x, l.c, top), shared_sum, tn__join_sum());
     }
-    if (tn__team_lane<TEAM>() > 0) {
-        return;
+    C log_total = 0;
+    if (tn__team_lane<TEAM>() == 0) {
+        double log_sum = log((double)total.sum), value = 0, s = l.args.label_smoothing;
+        if (total.most == -(C)INFINITY && l.c > 0) {
+            log_sum = NAN; /* nothing but -inf */
+        }
+        if (target >= 0) {
+            value = (1 - s) * (log_sum - ((double)tn__load(x.data[target * x.stride]) - top));
+            value += s > 0 ? s * (log_sum - below / (double)l.c) : 0; /* 0 times infinity is NaN */
+        }
+        log_total = (C)log_sum;
+        l.loss[row * l.loss_stride] = (C)value;
+        l.top[row * l.top_stride] = total.most;
+        l.log_sum[row * l.log_sum_stride] = log_total;
     }
-    double log_sum = log((double)total.sum), value = 0, s = l.args.label_smoothing;
-    if (total.most == -(C)INFINITY && l.c > 0) {
-        log_sum = NAN; /* nothing but -inf */
+    if (AHEAD) {
+        log_total = from_first<TEAM>(log_total, shared_log);
+        write_gradient<T, TEAM>(l, row, target, *l.ahead, total.most, log_total);
     }
-    if (target >= 0) {
-        value = (1 - s) * (log_sum - ((double)tn__load(x.data[target * x.stride]) - top));
-        value += s > 0 ? s * (log_sum - below / (double)l.c) : 0; /* 0 times an infinity is NaN */
-    }
-    l.loss[row * l.loss_stride] = (C)value;
-    l.top[row * l.top_stride] = total.most;
-    l.log_sum[row * l.log_sum_stride] = (C)log_sum;
 }
 
-/* dx = dloss (exp(x - top - log_sum) - (1 - s) [at the label] - s / c) */
 template <typename T, int TEAM>
 __global__ void __launch_bounds__(block_of<TEAM>()) gradient_kernel(losses<T> l) {
     typedef typename tn__compute<T>::type C;
@@ -107,15 +143,24 @@ __global__ void __launch_bounds__(block_of<TEAM>()) gradient_kernel(losses<T> l)
         return;
     }
     int64_t target = read_target(l, row, tn__team_lane<TEAM>() == 0);
-    tn__line<T> x = tn__line_of(const_cast<T *>(l.x) + row * l.row, l.column),
-                dx = tn__line_of(l.dx + row * l.dx_row, l.dx_column);
-    bool ignored = target == TN__IGNORED;
     C g = l.loss[row * l.loss_stride], top = l.top[row * l.top_stride],
-      log_sum = l.log_sum[row * l.log_sum_stride], even = (C)(l.args.label_smoothing / (double)l.c),
-      sure = (C)(1 - l.args.label_smoothing + l.args.label_smoothing / (double)l.c);
-    tn__row_map<TEAM>(dx, x, l.c, [&](int64_t at, C v) {
-        return ignored ? (C)0 : g * (tn__exp(v - top - log_sum) - (at == target ? sure : even));
-    });
+      log_sum = l.log_sum[row * l.log_sum_stride];
+    write_gradient<T, TEAM>(l, row, target, g, top, log_sum);
+}
+
+/* dx = dx dloss / ahead. As a rule the factor is 1, which each block sees for itself: the host does
+ * not know. */
+template <typename T, int TEAM, typename C>
+__global__ void __launch_bounds__(block_of<TEAM>())
+    rescale_kernel(T *dx, int64_t row, int64_t column, int64_t rows, int64_t c, const C *dloss,
+                   C ahead) {
+    C factor = *dloss / ahead;
+    int64_t teams = (int64_t)gridDim.x * (blockDim.x / TEAM);
+    TN_ROLLED
+    for (int64_t i = tn__team_number<TEAM>(); factor != 1 && i < rows; i += teams) {
+        tn__line<T> line = tn__line_of(dx + i * row, column);
+        tn__row_map<TEAM>(line, line, c, [&](int64_t, C v) { return v * factor; });
+    }
 }
 
 template <typename T>
@@ -144,6 +189,7 @@ static losses<T> losses_of(tn_context *ctx, const tn_desc *dx, const tn_desc *lo
     l.rows = x->size[0];
     l.c = x->size[1];
     l.args = *args;
+    l.ahead = NULL;
     l.fault = tn__cuda_device_of(ctx)->fault_on_device;
     return l;
 }
@@ -161,19 +207,59 @@ template <typename T> static tn_status run_losses(tn_context *ctx, const losses<
     if (backward) {
         return TN_LAUNCH(ctx, (gradient_kernel<T, LONG>), grid, block_of<LONG>(), 0, l);
     }
-    if (shorter) {
-        return TN_LAUNCH(ctx, (loss_kernel<T, 32>), grid, block_of<32>(), 0, l);
+    if (l.ahead && shorter) {
+        return TN_LAUNCH(ctx, (loss_kernel<T, 32, true>), grid, block_of<32>(), 0, l);
     }
-    return TN_LAUNCH(ctx, (loss_kernel<T, LONG>), grid, block_of<LONG>(), 0, l);
+    if (l.ahead) {
+        return TN_LAUNCH(ctx, (loss_kernel<T, LONG, true>), grid, block_of<LONG>(), 0, l);
+    }
+    if (shorter) {
+        return TN_LAUNCH(ctx, (loss_kernel<T, 32, false>), grid, block_of<32>(), 0, l);
+    }
+    return TN_LAUNCH(ctx, (loss_kernel<T, LONG, false>), grid, block_of<LONG>(), 0, l);
+}
+
+template <typename T>
+static tn_status run_rescale(tn_context *ctx, const tn_desc *dx, const tn_desc *dloss,
+                             double ahead) {
+    typedef typename tn__compute<T>::type C;
+    const int64_t MOST = 1024; /* blocks: what starts only to end must be quick */
+    int64_t rows = dx->size[0], c = dx->size[1];
+    T *data = static_cast<T *>(dx->data);
+    const C *given = static_cast<const C *>(dloss->data);
+    if (rows == 0 || c == 0) {
+        return TN_OK;
+    }
+    int64_t blocks = c <= 1024 ? tn__team_grid<32>(rows) : tn__team_grid<512>(rows);
+    unsigned grid = (unsigned)(blocks < MOST ? blocks : MOST);
+    if (c <= 1024) {
+        return TN_LAUNCH(ctx, (rescale_kernel<T, 32, C>), grid, block_of<32>(), 0, data,
+                         dx->stride[0], dx->stride[1], rows, c, given, (C)ahead);
+    }
+    return TN_LAUNCH(ctx, (rescale_kernel<T, 512, C>), grid, block_of<512>(), 0, data,
+                     dx->stride[0], dx->stride[1], rows, c, given, (C)ahead);
+}
+
+template <typename T> static tn_status run_forward(const tn_op_call *c) {
+    typedef typename tn__compute<T>::type C;
+    const tn_cross_entropy_args *args = (const tn_cross_entropy_args *)c->args;
+    bool ahead = args->ahead != 0;
+    losses<T> l = losses_of<T>(c->ctx, ahead ? c->y[3] : NULL, c->y[0], c->y[1], c->y[2], c->x[0],
+                               c->x[1], args);
+    l.backward = false;
+    l.ahead = ahead ? static_cast<const C *>(c->y[4]->data) : NULL;
+    return run_losses(c->ctx, l);
 }
 
 static tn_status cross_entropy_forward(const tn_op_call *c) {
-    TN_FLOATS(c->x[0]->dtype,
-              return run_losses(c->ctx, losses_of<T>(c->ctx, NULL, c->y[0], c->y[1], c->y[2],
-                                                     c->x[0], c->x[1], c->args)));
+    TN_FLOATS(c->x[0]->dtype, return run_forward<T>(c));
 }
 
 static tn_status cross_entropy_backward(const tn_op_back *b) {
+    double ahead = ((const tn_cross_entropy_args *)b->args)->ahead;
+    if (ahead != 0) {
+        TN_FLOATS(b->dx[0]->dtype, return run_rescale<T>(b->ctx, b->dx[0], b->dy[0], ahead));
+    }
     TN_FLOATS(b->x[0]->dtype,
               return run_losses(b->ctx, losses_of<T>(b->ctx, b->dx[0], b->dy[0], b->y[1], b->y[2],
                                                      b->x[0], b->x[1], b->args)));

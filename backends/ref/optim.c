@@ -4,31 +4,7 @@
  * A span's state is f32, or f64 for f64 parameters. With a master copy the step updates the copy,
  * and the parameter is the copy rounded.
  */
-#include "backends/ref/ref.h"
-
-static bool spans_ok(const tn_optim_span *spans, int count) {
-    for (int i = 0; i < count; i++) {
-        if (!is_float(spans[i].param_dtype) || !is_float(spans[i].grad_dtype)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static tn_dtype state_dtype(const tn_optim_span *span) {
-    return span->param_dtype == TN_F64 ? TN_F64 : TN_F32;
-}
-
-static double load_param(const tn_optim_span *span, int64_t i) {
-    return span->master ? span->master[i] : load_from(span->param, span->param_dtype, i);
-}
-
-static void store_param(const tn_optim_span *span, int64_t i, double value) {
-    if (span->master) {
-        span->master[i] = (float)value;
-    }
-    store_to(span->param, span->param_dtype, i, value);
-}
+#include "backends/ref/steps.h"
 
 /* m = b1 m + (1 - b1) g          v = b2 v + (1 - b2) g g
  * p = p - lr m^ / (sqrt(v^) + eps), with m^ = m / (1 - b1^step) and v^ = v / (1 - b2^step) */
@@ -39,13 +15,13 @@ tn_status tn__ref_adam(tn_context *ctx, const tn_optim_span *spans, int count,
         return TN_EUNSUPPORTED;
     }
     double correct1 = 1 - pow(step->beta1, (double)step->step),
-           correct2 = 1 - pow(step->beta2, (double)step->step);
+           correct2 = 1 - pow(step->beta2, (double)step->step),
+           scale = scale_of(step->grad_scale, step->clip);
     for (int n = 0; n < count; n++) {
         const tn_optim_span *span = &spans[n];
         tn_dtype dtype = state_dtype(span);
         for (int64_t i = 0; i < span->count; i++) {
-            double p = load_param(span, i),
-                   g = load_from(span->grad, span->grad_dtype, i) * step->grad_scale;
+            double p = load_param(span, i), g = load_from(span->grad, span->grad_dtype, i) * scale;
             if (step->decoupled) {
                 p -= step->lr * step->weight_decay * p;
             } else {
@@ -71,12 +47,12 @@ tn_status tn__ref_sgd(tn_context *ctx, const tn_optim_span *spans, int count,
     if (!spans_ok(spans, count)) {
         return TN_EUNSUPPORTED;
     }
+    double scale = scale_of(step->grad_scale, step->clip);
     for (int n = 0; n < count; n++) {
         const tn_optim_span *span = &spans[n];
         tn_dtype dtype = state_dtype(span);
         for (int64_t i = 0; i < span->count; i++) {
-            double p = load_param(span, i),
-                   g = load_from(span->grad, span->grad_dtype, i) * step->grad_scale;
+            double p = load_param(span, i), g = load_from(span->grad, span->grad_dtype, i) * scale;
             g += step->weight_decay * p;
             if (span->state[0]) {
                 double m = g;

@@ -1,6 +1,7 @@
 /* A step on a mesh: micro-batches from a loader, forward and backward, whatever the strategies. */
 #include "core/memory.h"
 #include "distributed/parallel/spread.h"
+#include "models/language.h"
 
 #include <limits.h>
 #include <math.h>
@@ -20,7 +21,8 @@ static bool all_read(int64_t read, int64_t n) {
 /* The share of the mean, on the device: reading it here would make the host wait. */
 static tn_tensor *micro_step(tn_module *m, const tn_batch *b, int64_t n, tn_scaler *scaler) {
     TN_SCOPE;
-    tn_tensor *loss = tn_mul_scalar(tn_lm_loss(m, b->x, b->y), 1.0 / (double)n);
+    double share = 1.0 / (double)n, ahead = scaler ? share * tn_scaler_where(scaler).scale : share;
+    tn_tensor *loss = tn_mul_scalar(tn__lm_loss_ahead(m, b->x, b->y, ahead), share);
     tn_backward(scaler ? tn_scaler_scale(scaler, loss) : loss);
     return tn_return(tn_detach(loss));
 }

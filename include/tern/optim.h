@@ -206,6 +206,11 @@ TN_API void tn_optim_zero_grad(tn_optim *opt);
  * norm before clipping. A NaN or infinite norm is returned and nothing is scaled. */
 TN_API double tn_clip_grad_norm(void *m, double max_norm);
 TN_API double tn_optim_clip(tn_optim *opt, double max_norm);
+
+/* tn_optim_clip for a host that does not wait for a device: the norm, f64 and 0-dimensional, for a
+ * tn_item when it is wanted. The same step, to the bit. Where gradients are on several devices or
+ * ranks, and for optimisers without a kernel, the host waits all the same. Inert after an error. */
+TN_API tn_tensor *tn_optim_clip_later(tn_optim *opt, double max_norm);
 /* Clamps each element of each gradient to [-value, value]. */
 TN_API tn_status tn_clip_grad_value(void *m, double value);
 

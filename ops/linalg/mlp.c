@@ -4,8 +4,9 @@
  *     b1: (hidden) and b2: (out), each may be absent
  *     y: (…, out)
  *
- * With p = x w1^T + b1 and h = gelu(p), which are kept: the gradients of linear for h, w2 and b2
- * from dy, then with dp = dh gelu'(p) those for x, w1 and b1.
+ * With p = x w1^T + b1 and h = gelu(p): the gradients of linear for h, w2 and b2 from dy, then with
+ * dp = dh gelu'(p) those for x, w1 and b1. Only w2's reads h, and those of x, w1 and b1 read p:
+ * with frozen weights (fine-tuning of what is before them, or by adapters) h is not kept.
  *
  * The MLP of a transformer, in one operation because of dp: a device's own kernel multiplies by
  * gelu' before the product dy w2 leaves the chip, so that dh is never written. The forward is
@@ -166,7 +167,8 @@ const tn_op tn__op_mlp = {
     .name = "mlp",
     .inputs = {"x", "weight1", "bias1", "weight2", "bias2"},
     .optional = 1u << B1 | 1u << B2,
-    .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(P) | TN_SAVES_OUTPUT(H),
+    .saves = TN_SAVES_INPUTS,
+    .saves_for = {TN_SAVES_OUTPUT(P), TN_SAVES_OUTPUT(P), TN_SAVES_OUTPUT(P), TN_SAVES_OUTPUT(H)},
     .shape = mlp_shape,
     .kernel = TN_FUSED(mlp),
     .forward = mlp_forward,

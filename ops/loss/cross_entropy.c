@@ -66,6 +66,19 @@ static tn_status check_labels(tn_context *ctx, const tn_cross_entropy_args *args
     return TN_OK;
 }
 
+/* dx = g (exp(x - most - log_total) - (1 - s) [at the target] - s / c) in row i. */
+static void store_gradient(const tn_cross_entropy_args *args, const tn_desc *dx, const tn_desc *x,
+                           int64_t i, int64_t target, double g, double most, double log_total) {
+    int64_t c = x->size[1];
+    double s = args->label_smoothing;
+    for (int64_t j = 0; j < c; j++) {
+        double wanted = (j == target ? 1 - s : 0) + s / (double)c;
+        double p = exp(load_float(x, i * x->stride[0] + j * x->stride[1]) - most - log_total);
+        store_float(dx, i * dx->stride[0] + j * dx->stride[1],
+                    target == TN__IGNORED ? 0 : g * (p - wanted));
+    }
+}
+
 static tn_status rows_host(const tn_op_call *call) {
     const tn_cross_entropy_args *args = call->args;
     const tn_desc *x = call->x[0], *label = call->x[1], *loss = call->y[0], *top = call->y[1],
@@ -91,27 +104,39 @@ static tn_status rows_host(const tn_op_call *call) {
         store_float(loss, i * loss->stride[0], value);
         store_float(top, i * top->stride[0], most);
         store_float(log_sum, i * log_sum->stride[0], log(sum));
+        if (args->ahead != 0) {
+            store_gradient(args, call->y[3], x, i, target, load_float(call->y[4], 0), most,
+                           log(sum));
+        }
     }
     return status;
+}
+
+/* The backward of a gradient that the forward has made. */
+static tn_status rescale_host(const tn_op_back *b) {
+    const tn_cross_entropy_args *args = b->args;
+    const tn_desc *dx = b->dx[0];
+    double factor = load_float(b->dy[0], 0) / args->ahead;
+    for (int64_t i = 0; factor != 1 && i < dx->size[0] * dx->size[1]; i++) {
+        int64_t at = i / dx->size[1] * dx->stride[0] + i % dx->size[1] * dx->stride[1];
+        store_float(dx, at, load_float(dx, at) * factor);
+    }
+    return TN_OK;
 }
 
 static tn_status rows_host_back(const tn_op_back *b) {
     const tn_cross_entropy_args *args = b->args;
     const tn_desc *x = b->x[0], *label = b->x[1], *dloss = b->dy[0], *top = b->y[1],
-                  *log_sum = b->y[2], *dx = b->dx[0];
+                  *log_sum = b->y[2];
+    if (args->ahead != 0) {
+        return rescale_host(b);
+    }
     int64_t rows = x->size[0], c = x->size[1];
     tn_status status = check_labels(b->ctx, args, label, c);
     for (int64_t i = 0; i < rows && status == TN_OK; i++) {
-        int64_t target = target_at(args, label, i, c);
-        double g = load_float(dloss, i * dloss->stride[0]),
-               most = load_float(top, i * top->stride[0]),
-               log_total = load_float(log_sum, i * log_sum->stride[0]), s = args->label_smoothing;
-        for (int64_t j = 0; j < c; j++) {
-            double wanted = (j == target ? 1 - s : 0) + s / (double)c;
-            double p = exp(load_float(x, i * x->stride[0] + j * x->stride[1]) - most - log_total);
-            store_float(dx, i * dx->stride[0] + j * dx->stride[1],
-                        target == TN__IGNORED ? 0 : g * (p - wanted));
-        }
+        store_gradient(args, b->dx[0], x, i, target_at(args, label, i, c),
+                       load_float(dloss, i * dloss->stride[0]), load_float(top, i * top->stride[0]),
+                       load_float(log_sum, i * log_sum->stride[0]));
     }
     return status;
 }
@@ -153,34 +178,46 @@ tn_status tn__cross_entropy_rows(const tn_op_call *c, const tn_cross_entropy_arg
     return status;
 }
 
-/* The rows' losses, in output 0 (TN_NONE) or in scratch memory. */
-static tn_status row_losses(const tn_op_call *c, const tn_desc *losses) {
+/* The rows' losses, in output 0 (TN_NONE) or in scratch memory; `ahead` and `share`, if not 0: and
+ * their gradient, which is output 4. */
+static tn_status row_losses(const tn_op_call *c, const tn_desc *losses, double ahead,
+                            const tn_desc *share) {
     const tn_cross_entropy_options *o = c->args;
-    tn_cross_entropy_args args = {.ignore_index = o->ignore_index,
-                                  .label_smoothing = o->label_smoothing};
-    return tn__cross_entropy_rows(c, &args, losses);
+    tn_cross_entropy_args args = {
+        .ignore_index = o->ignore_index, .label_smoothing = o->label_smoothing, .ahead = ahead};
+    tn_op_call rows = *c;
+    rows.y[3] = c->y[4];
+    rows.y[4] = share;
+    return tn__cross_entropy_rows(&rows, &args, losses);
 }
 
-static tn_status reduced_loss(const tn_op_call *c) {
+/* The sum or the mean. */
+static tn_status reduced_loss(const tn_op_call *c, double ahead) {
     const tn_cross_entropy_options *o = c->args;
     int64_t n = c->x[0]->size[0];
     tn_dtype wide = c->y[0]->dtype;
-    size_t elements = (size_t)n * tn_dtype_size(wide),
-           bytes = sizeof(int64_t) + elements + (size_t)n;
-    char *scratch = c->ctx->workspace(c->ctx, bytes); /* one label, n losses, n flags */
+    size_t elements = (size_t)n * tn_dtype_size(wide), first = 2 * sizeof(int64_t),
+           bytes = first + elements + (size_t)n;
+    char *scratch = c->ctx->workspace(c->ctx, bytes); /* a label, a share, n losses, n flags */
     if (!scratch) {
         return TN_ENOMEM;
     }
-    tn_desc losses = tn__desc_vector(scratch + sizeof(int64_t), wide, n);
-    tn_status status = row_losses(c, &losses);
+    tn_desc losses = tn__desc_vector(scratch + first, wide, n),
+            share = tn__desc_vector(scratch + sizeof(int64_t), wide, 1);
+    tn_status status = TN_OK;
+    if (o->reduction == TN_MEAN) {
+        status = count_rows(c, &losses, scratch + first + elements, scratch);
+    }
+    if (status == TN_OK && ahead != 0) {
+        tn_desc count = tn__desc_vector(c->y[3]->data, wide, 1);
+        status = c->kernels->unary(c->ctx, TN_RDIV_K, &share, &count, ahead, 0);
+    }
+    status = status == TN_OK ? row_losses(c, &losses, ahead, &share) : status;
     if (status == TN_OK) {
         status = c->kernels->reduce(c->ctx, TN_SUM, c->y[0], &losses);
     }
     if (status == TN_OK && o->reduction == TN_MEAN) {
-        status = count_rows(c, &losses, scratch + sizeof(int64_t) + elements, scratch);
-        if (status == TN_OK) {
-            status = c->kernels->binary(c->ctx, TN_DIV, c->y[0], c->y[0], c->y[3]);
-        }
+        status = c->kernels->binary(c->ctx, TN_DIV, c->y[0], c->y[0], c->y[3]);
     }
     c->ctx->workspace_free(c->ctx, scratch, bytes);
     return status;
@@ -188,7 +225,7 @@ static tn_status reduced_loss(const tn_op_call *c) {
 
 static tn_status cross_entropy_forward(const tn_op_call *c) {
     const tn_cross_entropy_options *o = c->args;
-    return o->reduction == TN_NONE ? row_losses(c, c->y[0]) : reduced_loss(c);
+    return o->reduction == TN_NONE ? row_losses(c, c->y[0], 0, NULL) : reduced_loss(c, 0);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -317,6 +354,72 @@ const tn_op tn__op_cross_entropy = {
     .dx_out = tn__cross_entropy_dx_out,
     .samples = cross_entropy_samples,
 };
+
+/* ---- The gradient ahead of its backward ------------------------------------------------------ */
+
+/* A mean whose forward replaces the logits by their gradient for dy = `ahead`. What a backward has
+ * left to do is to multiply by dy / ahead, which is 1 if the caller was right. */
+typedef struct ahead_args {
+    tn_cross_entropy_options options; /* first: the shape rule and the forward read them */
+    double ahead;
+} ahead_args;
+
+static bool ahead_shape(tn_op_call *c) {
+    const tn_tensor *x = c->in[0];
+    return cross_entropy_shape(c) && tn_op_view(c, x->dims, x->stride, x->offset);
+}
+
+static tn_status ahead_forward(const tn_op_call *c) {
+    const ahead_args *args = c->args;
+    tn__touch(c->in[0]);
+    return reduced_loss(c, args->ahead);
+}
+
+static tn_status ahead_backward(const tn_op_back *b) {
+    const ahead_args *own = b->args;
+    tn_cross_entropy_args args = {.ahead = own->ahead};
+    tn_op_back rows = *b;
+    rows.args = &args;
+    return tn_op_run_back(&tn__op_cross_entropy, &rows);
+}
+
+static tn_tensor *ahead_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
+    (void)i;
+    (void)made;
+    return tn_op_saved_output(g, 4);
+}
+
+static const tn_op ahead_op = {
+    .name = "cross_entropy",
+    .inputs = {"logits", "labels"},
+    .args_size = sizeof(ahead_args),
+    .saves = TN_SAVES_OUTPUT(4),
+    .shape = ahead_shape,
+    .forward = ahead_forward,
+    .backward_kernel = ahead_backward,
+    .x_rows = {TN_ROWS(1), TN_ROWS(0)},
+    .y_rows = {TN_ROWS(0), TN_ROWS(0), TN_ROWS(0), TN_ROWS(0), TN_ROWS(1)},
+    .dx_out = ahead_dx_out,
+};
+
+/* Whether these logits are the result of an operation, and no one else can see them. */
+static bool only_ours(const tn_tensor *x) {
+    return x->node && can_be_consumed(x) &&
+           __atomic_load_n(&x->object.refs, __ATOMIC_ACQUIRE) == 1 &&
+           __atomic_load_n(&x->storage->refs, __ATOMIC_ACQUIRE) == 1;
+}
+
+tn_tensor *tn__cross_entropy_ahead(tn_tensor *logits, tn_tensor *labels,
+                                   tn_cross_entropy_options options, double ahead) {
+    bool can = !tn__pending() && !tn_is_inert(logits) && tn_grad_mode() && ahead != 0 &&
+               isfinite(ahead) && options.reduction == TN_MEAN && !options.weight;
+    if (!can || logits->storage->device.kind == TN_CPU || logits->dtype == TN_F16 ||
+        !only_ours(logits) || tn_count(logits) == 0) {
+        return tn_cross_entropy_with(logits, labels, options);
+    }
+    ahead_args args = {options, ahead};
+    return tn_apply2(&ahead_op, &args, logits, labels);
+}
 
 tn_cross_entropy_options tn_cross_entropy_defaults(void) {
     return (tn_cross_entropy_options){

@@ -14,4 +14,12 @@ tn_status tn__cross_entropy_rows(const tn_op_call *c, const tn_cross_entropy_arg
  * memory of the logits, input i, with consume_logits and where an operation filled it. */
 tn_tensor *tn__cross_entropy_dx_out(tn_op_grad *g, int i, tn_tensor *const *made);
 
+/* tn_cross_entropy_with, of logits that the caller does not use again: if they are on a device, are
+ * to be averaged, and no one else holds them, the forward already writes their gradient over them,
+ * so that they are read once. `ahead`: the gradient that the loss itself will probably get (1 for a
+ * root). Another one costs a pass that rescales. Not for f16, where what is small would be gone
+ * before it is rescaled. The result cannot be differentiated twice. */
+tn_tensor *tn__cross_entropy_ahead(tn_tensor *logits, tn_tensor *labels,
+                                   tn_cross_entropy_options options, double ahead);
+
 #endif

@@ -25,6 +25,7 @@ static void null_optimisers(tn_tensor *t) {
     TAKES(tn_optim_step(NULL));
     TAKES(tn_optim_zero_grad(NULL));
     TAKES(tn_optim_clip(NULL, 1.0));
+    INERT(tn_optim_clip_later(NULL, 1.0));
     QUIET(tn_optim_steps(NULL), 0);
     TAKES(tn_optim_each(NULL, see_state, NULL));
     TAKES(tn_optim_set_steps(NULL, 1));
@@ -87,6 +88,7 @@ static void odd_optimisers(tn_tensor *t) {
         for (int i = 0; i < REALS; i++) {
             TAKES(tn_optim_set_lr(opt, reals[i]));
             TAKES(tn_optim_clip(opt, reals[i]));
+            TAKES(tn_optim_clip_later(opt, reals[i]));
             TAKES(tn_clip_grad_norm(&m, reals[i]));
         }
     }

@@ -1,11 +1,14 @@
-/* adam, sgd and sum_squares against ref: trial.h. */
+/* adam, sgd, rule, sum_squares and clip against ref: trial.h. */
 #include "trial.h"
 
-/* Five spans of all kinds; out[0] … out[2] are the memory of parameters, first and second state. */
+/* Five spans of all kinds; out[0] … are the memory of parameters, first and second state, and of a
+ * rule's third. */
 typedef struct stepping {
-    bool adam, master;
+    bool adam, by_rule, master;
     tn_adam_step a;
     tn_sgd_step s;
+    tn_rule_step r;
+    int states; /* of the rule */
     array grad;
     tn_dtype param_dtype;
 } stepping;
@@ -25,7 +28,11 @@ static tn_status call_step(const tn_backend *t, const tn_desc *const *out, void 
                       (float *)((char *)out[2]->data + from * (int64_t)wide)},
             .count = counts[i],
         };
-        if (!s->adam && s->s.momentum == 0) {
+        if (s->by_rule) {
+            spans[i].state[1] = s->states > 1 ? spans[i].state[1] : NULL;
+            spans[i].state[2] =
+                s->states > 2 ? (float *)((char *)out[3]->data + from * (int64_t)wide) : NULL;
+        } else if (!s->adam && s->s.momentum == 0) {
             spans[i].state[0] = NULL;
         }
         if (s->master) { /* instead of the second state, which SGD does not need */
@@ -33,7 +40,9 @@ static tn_status call_step(const tn_backend *t, const tn_desc *const *out, void 
         }
         from += counts[i];
     }
-    return s->adam ? TRIAL_CALL(t, adam, spans, 5, &s->a) : TRIAL_CALL(t, sgd, spans, 5, &s->s);
+    return s->by_rule ? TRIAL_CALL(t, rule, spans, 5, &s->r)
+           : s->adam  ? TRIAL_CALL(t, adam, spans, 5, &s->a)
+                      : TRIAL_CALL(t, sgd, spans, 5, &s->s);
 }
 static void test_optimisers(void **state) {
     (void)state;
@@ -41,8 +50,11 @@ static void test_optimisers(void **state) {
     for (int k = 0; k < 4 * 16; k++) {
         tn_dtype dtype = array_floats[k / 16], wide = dtype == TN_F64 ? TN_F64 : TN_F32;
         stepping s = {.adam = k & 1, .param_dtype = dtype};
-        s.a = (tn_adam_step){1e-2, 0.9, 0.999, 1e-8, 0.1, k & 2, 1 + k % 5, 0.5};
-        s.s = (tn_sgd_step){1e-2, k & 2 ? 0.9 : 0, k & 4 ? 0.1 : 0, 0.01, k & 4, k & 8, 0.5};
+        array clip = make_array(TN_F64, DENSE, 1, SIZES(1));
+        array_set(&clip, 0, 0.75);
+        const double *at = k % 3 ? clip.d.data : NULL;
+        s.a = (tn_adam_step){1e-2, 0.9, 0.999, 1e-8, 0.1, k & 2, 1 + k % 5, 0.5, at};
+        s.s = (tn_sgd_step){1e-2, k & 2 ? 0.9 : 0, k & 4 ? 0.1 : 0, 0.01, k & 4, k & 8, 0.5, at};
         s.master = !s.adam && k & 8 && dtype != TN_F64;
         s.grad = varied_array(k & 8 && dtype != TN_F64 ? TN_F32 : dtype, DENSE, 1, &n, 3);
         array p = varied_array(dtype, DENSE, 1, &n, 1), m = varied_array(wide, DENSE, 1, &n, 2),
@@ -58,6 +70,66 @@ static void test_optimisers(void **state) {
         }
         trial t = {s.adam ? "adam" : "sgd",       3, {p, m, v}, call_step, &s,
                    wide == TN_F64 ? 1e-13 : 2e-6, 0};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
+static void test_rules(void **state) {
+    (void)state;
+    static const int states[] = {3, 3, 1, 2, 2, 2, 1};
+    const int64_t n = 1 + 16385 + 100 + 3000;
+    for (int k = 0; k < 7 * 8; k++) {
+        tn_dtype dtype = array_floats[k % 4], wide = dtype == TN_F64 ? TN_F64 : TN_F32;
+        tn_step_rule rule = (tn_step_rule)(k / 8);
+        bool fewer = k & 4; /* RMSPROP without its second and third, RADAM without a variance */
+        array clip = make_array(TN_F64, DENSE, 1, SIZES(1));
+        array_set(&clip, 0, 0.75);
+        stepping s = {.by_rule = true,
+                      .states = rule == TN_STEP_RMSPROP && fewer ? 1 : states[rule],
+                      .param_dtype = dtype,
+                      .grad =
+                          varied_array(k & 1 && wide == TN_F32 ? TN_F32 : dtype, DENSE, 1, &n, 3)};
+        s.r = (tn_rule_step){.rule = rule,
+                             .lr = 1e-2,
+                             .beta1 = 0.9,
+                             .beta2 = 0.98,
+                             .eps = 1e-3,
+                             .extra = rule == TN_STEP_RADAM && fewer ? 0 : 0.5,
+                             .add = 0.1,
+                             .shrink = 0.9,
+                             .grad_scale = 0.5,
+                             .clip = k & 2 ? clip.d.data : NULL};
+        array p = varied_array(dtype, DENSE, 1, &n, 1), a = varied_array(wide, DENSE, 1, &n, 2),
+              b = varied_array(wide, DENSE, 1, &n, 4), c = varied_array(wide, DENSE, 1, &n, 5);
+        for (int64_t i = 0; i < n; i++) { /* squares, and a mean whose square is less */
+            array_set(&a, i, rule == TN_STEP_LION ? array_get(&a, i) : fabs(array_get(&a, i)) + 2);
+            array_set(&b, i, fabs(array_get(&b, i)) + 0.01);
+            array_set(&c, i, array_get(&c, i) / 16);
+        }
+        trial t = {"rule", 4, {p, a, b, c}, call_step, &s, wide == TN_F64 ? 1e-13 : 4e-6, 0};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
+static tn_status call_clip(const tn_backend *t, const tn_desc *const *out, void *user) {
+    const array *sums = user;
+    return TRIAL_CALL(t, clip, sums->d.data, (int)sums->count, 1.5, out[0]->data);
+}
+
+/* A norm above what is wanted, below, NaN, infinite; none. The order of the sum counts: 2^60 + 1.
+ */
+static void test_clip(void **state) {
+    (void)state;
+    const double all[][3] = {{4, 9, 3},        {0.25, 0.5, 0},   {1, NAN, 1},
+                             {1, INFINITY, 1}, {0x1p60, 1, 128}, {128, 1, 0x1p60}};
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        array sums = make_array(TN_F64, DENSE, 1, SIZES(3));
+        for (int i = 0; i < 3; i++) {
+            array_set(&sums, i, all[k][i]);
+        }
+        trial t = {"clip", 1, {make_array(TN_F64, DENSE, 1, SIZES(2))}, call_clip, &sums, 0, 0};
         trial_run(&t);
         trial_forget();
     }
@@ -117,9 +189,8 @@ static void test_long_square(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_optimisers),
-        TRIAL_TEST(test_sum_squares),
-        TRIAL_TEST(test_long_square),
+        TRIAL_TEST(test_optimisers),  TRIAL_TEST(test_rules),       TRIAL_TEST(test_clip),
+        TRIAL_TEST(test_sum_squares), TRIAL_TEST(test_long_square),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -351,6 +351,52 @@ static void test_cross_entropy(void **state) {
     }
 }
 
+/* The forward that makes the gradient, over the logits or elsewhere. */
+static tn_status call_ahead(const tn_backend *t, const tn_desc *const *out, void *user) {
+    rows *r = user;
+    return KERNEL_CALL(t, cross_entropy, .args = &r->args,
+                       .x = {r->has_other ? &r->x : out[3], &r->label},
+                       .y = {out[0], out[1], out[2], out[3], &r->other});
+}
+static tn_status call_rescale(const tn_backend *t, const tn_desc *const *out, void *user) {
+    rows *r = user;
+    return KERNEL_BACK(t, cross_entropy, .args = &r->args, .dx = {out[0]}, .dy = {&r->dy});
+}
+
+static void test_gradient_ahead(void **state) {
+    (void)state;
+    for (int k = 0; k < ROW_SHAPES * 4 * 8; k++) {
+        const int64_t *size = row_shapes[k / 32];
+        if (size[1] == 0 || passes_over(size, k)) {
+            continue;
+        }
+        tn_dtype dtype = array_floats[k / 8 % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
+        array x = varied_array(dtype, k & 1, 2, size, 1),
+              label = make_array(TN_I64, k & 1, 1, size),
+              share = make_array(stat, DENSE, 1, SIZES(1)),
+              dy = make_array(stat, DENSE, 1, SIZES(1));
+        for (int64_t i = 0; i < size[0]; i++) {
+            array_set(&label, i, i % 5 == 4 ? -100 : (double)(i * 7 % size[1]));
+        }
+        array_set(&share, 0, 0.5);
+        array_set(&dy, 0, k & 1 ? 2.0 : 6.0);
+        rows r = {.x = x.d,
+                  .dy = dy.d,
+                  .label = label.d,
+                  .other = share.d,
+                  .has_other = k & 4,
+                  .args = {.ignore_index = -100, .label_smoothing = k & 2 ? 0.1 : 0, .ahead = 2}};
+        double error = dtype == TN_F64 ? 1e-13 : 2e-6;
+        array loss = make_array(stat, k & 1, 1, size), most = make_array(stat, DENSE, 1, size),
+              sum = make_array(stat, k & 1, 1, size);
+        trial t = {"cross_entropy ahead", 4, {loss, most, sum, x}, call_ahead, &r, error, 0};
+        trial_run(&t);
+        trial back = {"cross_entropy rescaled", 1, {x}, call_rescale, &r, k & 1 ? 0 : error, 0};
+        trial_run(&back);
+        trial_forget();
+    }
+}
+
 /* A label out of range: TN_EINDEX with its place, as ref. */
 static void test_bad_labels(void **state) {
     (void)state;
@@ -375,7 +421,7 @@ int main(void) {
         TRIAL_TEST(test_softmax),        TRIAL_TEST(test_norms),
         TRIAL_TEST(test_add_layer_norm), TRIAL_TEST(test_batch_norm),
         TRIAL_TEST(test_constant_rows),  TRIAL_TEST(test_cross_entropy),
-        TRIAL_TEST(test_bad_labels),
+        TRIAL_TEST(test_bad_labels),     TRIAL_TEST(test_gradient_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* A step of a model at its full size, for tests/cuda/test_counts.py: count_step MODEL
  *
  *     gpt2, gpt2-xl    a training step in bf16, clipped: B 64, T 1024; B 16
+ *     gpt2-micro       a second micro-batch of gpt2's step: forward and backward
  *     llama            the third token after a prompt of 1000 by Llama 3.2 1B in bf16
  *     resnet           a training step of examples/15_resnet.c at the paper's width: 256 images
  *
@@ -8,6 +9,7 @@
  * step in the record. A step before it makes what later ones find made: state, plans.
  */
 #define _GNU_SOURCE
+#include "models/language.h"
 #include "tests/emulator/emulator.h"
 #include "tests/emulator/loaded.h"
 
@@ -54,7 +56,7 @@ static void finish_step(tn_optim *opt, tn_tensor *loss, bool clips) {
     tn_backward(loss);
     if (clips) {
         begin_phase("clip");
-        tn_optim_clip(opt, 1.0);
+        tn_optim_clip_later(opt, 1.0);
     }
     begin_phase("optimiser");
     tn_optim_step(opt);
@@ -64,7 +66,15 @@ static void finish_step(tn_optim *opt, tn_tensor *loss, bool clips) {
     begin_phase(NULL);
 }
 
-static void count_gpt(int layers, int heads, int64_t width, int64_t batch) {
+/* A micro-batch of two. */
+static void run_micro(tn_gpt *gpt, tn_tensor *x, tn_tensor *y) {
+    TN_SCOPE;
+    tn_tensor *loss = tn_mul_scalar(tn__lm_loss_ahead(gpt, x, y, 0.5), 0.5);
+    begin_phase("backward");
+    tn_backward(loss);
+}
+
+static void count_gpt(int layers, int heads, int64_t width, int64_t batch, bool micro) {
     const int64_t T = 1024;
     static tn_gpt gpt;
     {
@@ -79,7 +89,12 @@ static void count_gpt(int layers, int heads, int64_t width, int64_t batch) {
     for (int step = 0; step < 2; step++) {
         TN_SCOPE;
         begin_phase("forward");
-        finish_step(opt, tn_lm_loss(&gpt, x, y), true);
+        if (micro) {
+            run_micro(&gpt, x, y);
+            begin_phase(NULL);
+        } else {
+            finish_step(opt, tn_lm_loss(&gpt, x, y), true);
+        }
     }
     tn_optim_free(opt);
     tn_module_finish(&gpt);
@@ -129,15 +144,17 @@ int main(int argc, char **argv) {
     tn_set_default_device(tn_device_named("cuda"));
     TN_SCOPE;
     if (strcmp(model, "gpt2") == 0) {
-        count_gpt(12, 12, 768, 64);
+        count_gpt(12, 12, 768, 64, false);
     } else if (strcmp(model, "gpt2-xl") == 0) {
-        count_gpt(48, 25, 1600, 16);
+        count_gpt(48, 25, 1600, 16, false);
+    } else if (strcmp(model, "gpt2-micro") == 0) {
+        count_gpt(12, 12, 768, 64, true);
     } else if (strcmp(model, "llama") == 0) {
         count_token();
     } else if (strcmp(model, "resnet") == 0) {
         count_resnet();
     } else {
-        fputs("usage: count_step gpt2|gpt2-xl|llama|resnet\n", stderr);
+        fputs("usage: count_step gpt2|gpt2-xl|gpt2-micro|llama|resnet\n", stderr);
         return 2;
     }
     return tn_error() != TN_OK;

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """What a step asks of a GPU, counted without one, beside the bars in counts.txt.
 
-test_counts.py [--pin] [MODEL ...]     gpt2 gpt2-xl llama resnet; all by default. --pin writes what it counts into counts.txt
+test_counts.py [--pin] [MODEL ...]     gpt2 gpt2-xl gpt2-micro llama resnet; all by default. --pin writes what it counts into counts.txt
 
 tests/cuda/count_step.c runs the step over the emulator, which records and does not compute (tests/emulator/record.cc). A call of a
 library is one launch here, whatever it starts. Bytes are those of the operands of each launch, each once: a kernel that reads a
-part of an operand counts the whole, except those that read a few rows of a table, which count as nothing; one that adds to its
+part of an operand counts the whole, except TABLES, which count as nothing; one that adds to its
 output counts it once. A wait is one for something that was asked since the last. ms is a prediction: of each call the longer of
 its bytes and its operations at the rates below, round numbers for an H200, and GAP between two.
 """
@@ -22,10 +22,11 @@ BYTES = 4.0e12  # a second
 FLOPS = {"product": 600e12, "attention": 350e12, "conv": 300e12}
 GAP = 1.3e-6
 OWN = ("matmul_kernel", "conv_kernel")  # what the libraries refused
-TABLES = ("gather_rows_kernel", "rotary_kernel")  # read a few rows of one
+# Read a few rows of a table, or, where the loss got the gradient that was expected, nothing.
+TABLES = ("gather_rows_kernel", "rotary_kernel", "rescale_kernel")
 # A model's layers, the bytes of its activations (B T C x 2), and of its logits.
 SHAPES = {"gpt2": (12, 64 * 1024 * 768 * 2, 64 * 1024 * 50304 * 2), "gpt2-xl": (48, 16 * 1024 * 1600 * 2, 16 * 1024 * 50304 * 2)}
-MODELS = ["gpt2", "gpt2-xl", "llama", "resnet"]
+MODELS = ["gpt2", "gpt2-xl", "gpt2-micro", "llama", "resnet"]
 COLUMNS = ["launches", "products", "GB", "TFLOP", "allocations", "waits", "copies", "out", "plans", "ms"]
 
 

@@ -479,6 +479,44 @@ static void test_a_forked_child_is_told(void **state) {
     assert_true(tn_item(tn_select(t, 0, 1)) == 1);
 }
 
+/* ---- A loader -------------------------------------------------------------------------------- */
+
+/* Batches whose kernels run late: a copy, in a stream of its own, waits for those that read what
+ * was in its memory before, and they for the copies of their own batch. The host reads only the
+ * sum. */
+static void test_loader_in_its_stream(void **state) {
+    (void)state;
+    enum { EXAMPLES = 40, WIDTH = 64, BATCH = 4 };
+    for (int threads = 0; threads < 3; threads++) {
+        TN_SCOPE;
+        float data[EXAMPLES * WIDTH];
+        for (int i = 0; i < EXAMPLES * WIDTH; i++) {
+            data[i] = (float)(i % 97) + (float)(i / WIDTH);
+        }
+        tn_dataset *d =
+            tn_tensor_dataset(tn_from_data(data, TN_DIMS(EXAMPLES, WIDTH), TN_F32), NULL);
+        tn_set_default_device(tn_cuda(0));
+        tn_loader *l = tn_loader_new(d, tn_sequential_sampler(),
+                                     TN_WITH(tn_loader, .batch = BATCH, .threads = threads));
+        tn_tensor *sum = tn_zeros(TN_DIMS(BATCH, WIDTH), TN_F32);
+        for (tn_batch b; tn_loader_next(l, &b);) {
+            TN_SCOPE;
+            tn_add_(sum, tn_mul_scalar(b.x, 1.0 + (double)b.index));
+        }
+        float got[BATCH * WIDTH];
+        assert_int_equal(tn_copy_out(sum, got), TN_OK);
+        for (int i = 0; i < BATCH * WIDTH; i++) {
+            double want = 0;
+            for (int k = 0; k < EXAMPLES / BATCH; k++) {
+                want += (double)data[k * BATCH * WIDTH + i] * (1 + k);
+            }
+            assert_float_equal(got[i], want, 0.0);
+        }
+        tn_loader_free(l);
+        tn_set_default_device(tn_cpu());
+    }
+}
+
 /* ---- Other processes ------------------------------------------------------------------------- */
 
 enum { SKIPPED = 77 };
@@ -665,6 +703,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_setup(test_page_locked_memory_is_read_late, no_error),
         cmocka_unit_test_setup(test_polling_a_mark_ends, no_error),
         cmocka_unit_test_setup(test_joins, no_error),
+        cmocka_unit_test_setup(test_loader_in_its_stream, no_error),
         cmocka_unit_test_setup(test_a_bad_index_comes_late, no_error),
         cmocka_unit_test_setup(test_threads, no_error),
         cmocka_unit_test_setup(test_a_forked_child_is_told, no_error),

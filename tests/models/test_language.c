@@ -460,12 +460,89 @@ static void targets_of_rows(void **state) {
     tn_module_finish(&m);
 }
 
+/* The gradient of one parameter after a backward of the loss times `factor`. `by_hand`: of logits
+ * that the test makes; else tn_lm_loss, told to expect `ahead`. */
+static tn_tensor *loss_gradient(tn_gpt *gpt, tn_tensor *x, tn_tensor *y, bool by_hand,
+                                double factor, double ahead) {
+    tn_module_zero_grad(gpt);
+    tn_tensor *loss = by_hand ? tn_cross_entropy(tn_call(gpt, x), y, TN_MEAN)
+                              : tn__lm_loss_ahead(gpt, x, y, ahead);
+    tn_backward(factor == 1 ? loss : tn_mul_scalar(loss, factor));
+    return tn_copy(tn_grad_of(gpt->stem.wte.weight));
+}
+
+/* The loss writes its gradient over the logits in the forward where it may: the same as by hand. To
+ * the bit for the factor that was expected; one more rounding of the logits' gradient for others.
+ */
+static void loss_expects_a_gradient(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_gpt gpt;
+    tn_gpt_init(&gpt,
+                TN_WITH(tn_gpt, .vocab = 37, .context = T, .layers = 1, .heads = 2, .width = 16));
+    tn_tensor *x = tn_randint(0, 37, TN_DIMS(3, T), TN_I64),
+              *y = tn_copy(tn_randint(0, 37, TN_DIMS(3, T), TN_I64));
+    tn_fill_(tn_narrow(y, 0, 1, 1), -100);
+    for (int low = 0; low < 2; low++) {
+        if (low) {
+            tn_module_set_precision(&gpt, tn_precision_defaults());
+        }
+        double near = low ? 0x1p-7 : 1e-6;
+        tn_tensor *one = loss_gradient(&gpt, x, y, true, 1, 0),
+                  *third = loss_gradient(&gpt, x, y, true, 1.0 / 3, 0);
+        assert_true(tn_equal(loss_gradient(&gpt, x, y, false, 1, 1), one));
+        assert_true(tn_equal(loss_gradient(&gpt, x, y, false, 1.0 / 3, 1.0 / 3), third));
+        double most = tn_item(tn_max(tn_abs(third), TN_DIMS(0, 1), false));
+        tn_tensor *other = loss_gradient(&gpt, x, y, false, 1.0 / 3, 1);
+        assert_true(tn_all_close(other, third, near, near * most));
+        assert_true(
+            tn_all_close(loss_gradient(&gpt, x, y, false, 1.0 / 3, 64), third, near, near * most));
+    }
+    tn_module_finish(&gpt);
+}
+
+static tn_values keep_output(tn_module *m, tn_values in, tn_values out, void *user) {
+    (void)m;
+    (void)in;
+    *(tn_tensor **)user = tn_keep(out.v[0]);
+    return out;
+}
+
+/* Logits that a hook has kept stay as they are until a backward. */
+static void kept_logits_stay(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_gpt gpt;
+    tn_gpt_init(&gpt,
+                TN_WITH(tn_gpt, .vocab = 37, .context = T, .layers = 1, .heads = 2, .width = 16));
+    tn_tensor *x = tn_randint(0, 37, TN_DIMS(3, T), TN_I64), *kept = NULL;
+    tn_tensor *logits = tn_call(&gpt, x);
+    tn_module_hook(&gpt, (tn_module_hooks){.after = keep_output, .user = &kept});
+    tn_lm_loss(&gpt, x, x);
+    assert_true(tn_equal(tn_detach(kept), tn_detach(logits)));
+    tn_release(kept);
+    tn_module_finish(&gpt);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(shapes_of_families),  TEST(parts_by_hand),          TEST(parts_with_positions),
         TEST(ranges_of_parts),     TEST(another_loss),           TEST(positions_as_inputs),
         TEST(refused_inputs),      TEST(pieces_of_every_length), TEST(failure_between_layers),
         TEST(padding_on_the_left), TEST(targets_of_rows),
+
+        TEST(shapes_of_families),
+        TEST(parts_by_hand),
+        TEST(parts_with_positions),
+        TEST(ranges_of_parts),
+        TEST(another_loss),
+        TEST(positions_as_inputs),
+        TEST(refused_inputs),
+        TEST(pieces_of_every_length),
+        TEST(failure_between_layers),
+        TEST(padding_on_the_left),
+        TEST(loss_expects_a_gradient),
+        TEST(kept_logits_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { WIDTH = 32, ROWS = 10, PARTS = 3 };
 
@@ -132,12 +133,36 @@ static void refuses_like_the_parts(void **state) {
     tn_module_finish(&m);
 }
 
+/* The bytes that a recorded mlp holds, its result apart; `wants`: a bit for each input. */
+static int64_t mlp_holds(unsigned wants) {
+    TN_SCOPE;
+    const tn_dims dims[] = {TN_DIMS(64, 64), TN_DIMS(256, 64), TN_DIMS(256), TN_DIMS(64, 256),
+                            TN_DIMS(64)};
+    tn_tensor *in[5];
+    for (int i = 0; i < 5; i++) {
+        in[i] = tn_set_requires_grad(tn_ones(dims[i], TN_F32), wants >> i & 1);
+    }
+    int64_t before = tn_device_memory(tn_default_device()).allocated;
+    tn_tensor *y = tn_mlp_op(in[0], in[1], in[2], in[3], in[4]);
+    int64_t held = tn_device_memory(tn_default_device()).allocated - before;
+    return held - tn_count(y) * (int64_t)sizeof(float);
+}
+
+/* What is not needed is not held: gelu's argument and its result are 64 KiB each. */
+static void mlp_holds_what_it_needs(void **state) {
+    (void)state;
+    const int64_t one = 64 * 256 * sizeof(float), some = one / 4;
+    assert_true(llabs(mlp_holds(31) - 2 * one) < some);
+    assert_true(llabs(mlp_holds(1) - one) < some);
+    assert_true(llabs(mlp_holds(2) - one) < some);
+    assert_true(llabs(mlp_holds(8) - one) < some);
+    assert_true(llabs(mlp_holds(16)) < some);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(is_the_parts),
-        TEST(a_norm_adds_its_gradient),
-        TEST(whoever_adds),
-        TEST(refuses_like_the_parts),
+        TEST(is_the_parts), TEST(mlp_holds_what_it_needs), TEST(a_norm_adds_its_gradient),
+        TEST(whoever_adds), TEST(refuses_like_the_parts),
     };
     return cmocka_run_group_tests_name("calls that are one operation", tests, NULL, NULL);
 }

@@ -200,7 +200,7 @@ static void steps_write_the_copies(void **state) {
         set_compute(&m, TN_BF16);
         tn_optim *opt = method == 0   ? tn_adamw(&m, TN_WITH(tn_adamw, .lr = 0.1))
                         : method == 1 ? tn_sgd(&m, TN_WITH(tn_sgd, .lr = 0.1))
-                                      : tn_rmsprop(&m, TN_WITH(tn_rmsprop, .lr = 0.1));
+                                      : tn_lamb(&m, TN_WITH(tn_lamb, .lr = 0.1));
         tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(4, 70), TN_F32), true);
         tn_backward(tn_sum_all(tn_call(&m, x)));
         tn_tensor *early = tn_sum_all(tn_call(&m, x));

@@ -504,8 +504,47 @@ static void clipping_what_is_not_finite(void **state) {
     assert_error(TN_EVALUE, "max_norm is -1");
     tn_clip_grad_norm(&m, NAN);
     assert_error(TN_EVALUE, "max_norm is");
+    assert_inert(tn_optim_clip_later(opt, -1.0), TN_EVALUE, "max_norm is -1");
+    assert_true(tn_item(tn_optim_clip_later(opt, 1.0)) == 0.0);
     tn_optim_free(opt);
     tn_module_finish(&m);
+}
+
+/* Two models with the same gradients, one clipped with a norm that is read later. A second step
+ * without clipping, and zero_grad, forget the factor. */
+static void clipping_is_read_later(void **state) {
+    (void)state;
+    tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
+    const double gradients[] = {2.0, 0.01, NAN, INFINITY};
+    for (int i = 0; i < 4 * 4; i++) {
+        TN_SCOPE;
+        model m[2];
+        tn_optim *opt[2];
+        double norm[2];
+        for (int k = 0; k < 2; k++) {
+            model_init(&m[k], dtypes[i % 4]);
+            opt[k] = i % 3 ? tn_adamw(&m[k], tn_adamw_defaults()) : make_sgd(&m[k], 0.3);
+            set_gradients(&m[k], gradients[i / 4]);
+            norm[k] = k ? tn_item(tn_optim_clip_later(opt[k], 1.0)) : tn_optim_clip(opt[k], 1.0);
+            tn_optim_step(opt[k]);
+            set_gradients(&m[k], isfinite(gradients[i / 4]) ? 0.5 : 0.0);
+            tn_optim_step(opt[k]);
+            tn_optim_clip_later(opt[k], 1e-3);
+            tn_optim_zero_grad(opt[k]);
+            set_gradients(&m[k], 0.5);
+            tn_optim_step(opt[k]);
+        }
+        assert_true(norm[0] == norm[1] || (isnan(norm[0]) && isnan(norm[1])));
+        for (int at = 0; at < 4; at++) {
+            double a = tn_at(m[0].a, (int64_t[]){at / 2, at % 2}),
+                   b = tn_at(m[1].a, (int64_t[]){at / 2, at % 2});
+            assert_true(a == b || (isnan(a) && isnan(b)));
+        }
+        for (int k = 0; k < 2; k++) {
+            tn_optim_free(opt[k]);
+            tn_module_finish(&m[k]);
+        }
+    }
 }
 
 /* ---- Schedules, and NULL --------------------------------------------------------------------- */
@@ -582,6 +621,7 @@ int main(void) {
         TEST(frozen_parameters),
         TEST(clipping_scales_gradients),
         TEST(clipping_what_is_not_finite),
+        TEST(clipping_is_read_later),
         TEST(schedule_values),
         TEST(null_arguments),
     };

@@ -170,7 +170,41 @@ static void adam_agrees(void **state) {
     compare_all(make_adam, 8);
 }
 
-/* ---- Optimisers without a kernel ------------------------------------------------------------- */
+/* ---- The others ------------------------------------------------------------------------------ */
+
+static tn_optim *make_by_rule(model *m, int variant) {
+    bool more = variant % 2;
+    double decay = more ? 0.05 : 0.0;
+    tn_match some = variant % 4 == 1 ? tn_match_vectors : NULL;
+    switch (variant / 2) {
+    case 0:
+        return tn_rmsprop(m, TN_WITH(tn_rmsprop, .momentum = more ? 0.8 : 0, .centered = more,
+                                     .weight_decay = decay, .no_decay = some));
+    case 1:
+        return tn_adagrad(m, TN_WITH(tn_adagrad, .lr_decay = more ? 0.1 : 0,
+                                     .initial_accumulator = more ? 0.3 : 0, .weight_decay = decay));
+    case 2:
+        return tn_adadelta(m, TN_WITH(tn_adadelta, .lr = 2.0, .weight_decay = decay));
+    case 3:
+        return tn_adamax(m, TN_WITH(tn_adamax, .weight_decay = decay));
+    case 4:
+        return tn_radam(m, TN_WITH(tn_radam, .beta2 = 0.9, .weight_decay = decay));
+    case 5:
+        return tn_lion(m, TN_WITH(tn_lion, .weight_decay = decay));
+    case 6:
+        return tn_adam(m, TN_WITH(tn_adam, .amsgrad = true, .weight_decay = decay));
+    default:
+        return tn_adamw(m, TN_WITH(tn_adamw, .amsgrad = true, .weight_decay = decay));
+    }
+}
+
+static void rules_agree(void **state) {
+    (void)state;
+    if (tn_default_device().kind == TN_CPU) { /* runs the references */
+        skip();
+    }
+    compare_all(make_by_rule, 16);
+}
 
 /* With a learning rate that suits a parabola. */
 #define MAKER(kind, rate)                               \
@@ -321,7 +355,7 @@ static void refused_methods(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(sgd_agrees), TEST(adam_agrees), TEST(every_other),
-                                       TEST(ones_own), TEST(refused_methods)};
+    const struct CMUnitTest tests[] = {TEST(sgd_agrees),  TEST(adam_agrees), TEST(rules_agree),
+                                       TEST(every_other), TEST(ones_own),    TEST(refused_methods)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

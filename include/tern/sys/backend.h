@@ -28,6 +28,7 @@
 #define TERN_SYS_BACKEND_H
 
 #include "../tensor.h"
+#include "steps.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -196,39 +197,6 @@ typedef struct tn_random_key {
     uint64_t seed, stream, call, first;
 } tn_random_key;
 
-#define TN_SPAN_STATES 2 /* maximum number of states that a kernel steps */
-
-/* A contiguous run of `count` elements of a parameter and its state. */
-typedef struct tn_optim_span {
-    void *param;
-    tn_dtype param_dtype;
-    const void *grad;
-    tn_dtype grad_dtype;
-    float *state[TN_SPAN_STATES]; /* Adam: first and second moment; SGD: momentum or NULL */
-    float *master;                /* f32 master copy of a bf16 or f16 parameter, or NULL */
-    int64_t count;
-} tn_optim_span;
-
-/* A contiguous run of `count` elements. */
-typedef struct tn_span {
-    const void *data;
-    tn_dtype dtype;
-    int64_t count;
-} tn_span;
-
-/* The constants of a step. `grad_scale` multiplies each gradient as it is read (clipping). */
-typedef struct tn_adam_step {
-    double lr, beta1, beta2, eps, weight_decay;
-    bool decoupled; /* AdamW: p -= lr wd p; otherwise g += wd p */
-    int64_t step;   /* 1 for the first */
-    double grad_scale;
-} tn_adam_step;
-typedef struct tn_sgd_step {
-    double lr, momentum, dampening, weight_decay;
-    bool nesterov, first; /* first: the momentum buffer is set, not updated */
-    double grad_scale;
-} tn_sgd_step;
-
 /* A layer of a recurrent net in one direction: T times of B rows of H units. w (G H, H) and b (G H,
  * or NULL) are the recurrent weights of G gates, one after another. With p the gates' shares of the
  * input, a = p + w h + b, h and c the state before, h' and c' after:
@@ -337,9 +305,15 @@ struct tn_backend {
                       const tn_adam_step *step);
     tn_status (*sgd)(tn_context *ctx, const tn_optim_span *spans, int count,
                      const tn_sgd_step *step);
+    tn_status (*rule)(tn_context *ctx, const tn_optim_span *spans, int count,
+                      const tn_rule_step *step);
     /* sums[i], f64 and where the spans are, = the sum of squares of span i: reduce's for each, in
      * as few launches as possible. Floats. */
     tn_status (*sum_squares)(tn_context *ctx, const tn_span *spans, int count, double *sums);
+    /* clip[0] = the square root of sums[0] + … + sums[count - 1], added in this order; clip[1] =
+     * min(1, most / (clip[0] + 1e-6)), or 1 if clip[0] is not finite. All are f64 and on the
+     * device. */
+    tn_status (*clip)(tn_context *ctx, const double *sums, int count, double most, double *clip);
 
     /* y (N, O, …) from x (N, C, …), w (O, C / groups, …) and b (O) or NULL, where … are always
      * three dimensions: y[n, o, p] = b[o] + sum over c and i of x[n, c, p stride - padding + i

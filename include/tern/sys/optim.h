@@ -29,6 +29,7 @@ typedef struct tn_optim_call {
     const void *options;       /* the optimiser's copy of the options it was made with */
     double lr, weight_decay;   /* of the group, now */
     double grad_scale;         /* multiplies each gradient as it is read (clipping) */
+    const double *clip;        /* for the kernel: another factor, on the device; NULL: 1 */
     int64_t step;              /* of these parameters: 1 for the first; always 1 without states */
     const tn_backend *kernels; /* the rest is for the kernel */
     tn_context *ctx;

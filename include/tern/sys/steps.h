@@ -1,0 +1,82 @@
+/* What kernels of optimisers get: spans of parameters, and the constants of a step. Part of
+ * sys/backend.h, whose entries adam, sgd and rule take them. */
+#ifndef TERN_SYS_STEPS_H
+#define TERN_SYS_STEPS_H
+
+#include "../tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TN_SPAN_STATES 3 /* maximum number of states that a kernel steps */
+
+/* A contiguous run of `count` elements of a parameter and its state. */
+typedef struct tn_optim_span {
+    void *param;
+    tn_dtype param_dtype;
+    const void *grad;
+    tn_dtype grad_dtype;
+    float *state[TN_SPAN_STATES]; /* Adam: first and second moment; SGD: momentum or NULL; else
+                                     what the rule says. The others are NULL */
+    float *master;                /* f32 master copy of a bf16 or f16 parameter, or NULL */
+    int64_t count;
+} tn_optim_span;
+
+/* A contiguous run of `count` elements. */
+typedef struct tn_span {
+    const void *data;
+    tn_dtype dtype;
+    int64_t count;
+} tn_span;
+
+/* The constants of a step. `grad_scale` multiplies each gradient as it is read (clipping), and so
+ * does *clip, which is where the spans are; NULL: 1. */
+typedef struct tn_adam_step {
+    double lr, beta1, beta2, eps, weight_decay;
+    bool decoupled; /* AdamW: p -= lr wd p; otherwise g += wd p */
+    int64_t step;   /* 1 for the first */
+    double grad_scale;
+    const double *clip;
+} tn_adam_step;
+typedef struct tn_sgd_step {
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov, first; /* first: the momentum buffer is set, not updated */
+    double grad_scale;
+    const double *clip;
+} tn_sgd_step;
+
+/* The rules of the other optimisers that step element by element. First g = g + add p and
+ * p = shrink p, from the same p; then, with m = beta1 m + (1 - beta1) g and v = beta2 v + (1 -
+ * beta2) g g, states in the order of their names:
+ *
+ *     AMSGRAD   m v s    s = max(s, v)                           p -= lr m / (sqrt(s) extra + eps)
+ *     RMSPROP   v b a    a = beta2 a + (1 - beta2) g, d = g / (sqrt(v - a a) + eps)
+ *                        b = extra b + d                         p -= lr b
+ *     ADAGRAD   s        s = s + g g + extra                     p -= lr g / (sqrt(s) + eps)
+ *     ADADELTA  v u      d = g sqrt((u + eps) / (v + eps))
+ *                        u = beta2 u + (1 - beta2) d d           p -= lr d
+ *     ADAMAX    m u      u = max(beta2 u, |g| + eps)             p -= lr m / u
+ *     RADAM     m v      extra > 0: p -= lr extra m / (sqrt(v) + eps), else p -= lr m
+ *     LION      m        p -= lr sign(m), and then m is made anew from the old m with beta2
+ *
+ * RMSPROP without b (NULL): p -= lr d; without a: a is 0. */
+typedef enum tn_step_rule {
+    TN_STEP_AMSGRAD,
+    TN_STEP_RMSPROP,
+    TN_STEP_ADAGRAD,
+    TN_STEP_ADADELTA,
+    TN_STEP_ADAMAX,
+    TN_STEP_RADAM,
+    TN_STEP_LION
+} tn_step_rule;
+typedef struct tn_rule_step {
+    tn_step_rule rule;
+    double lr, beta1, beta2, eps, extra, add, shrink, grad_scale;
+    const double *clip;
+} tn_rule_step;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,192 @@
+/* A second backward adds to the gradients of the first: in place, on a device by the kernel that
+ * makes them, and with what the program may see unchanged. */
+#include <string.h>
+
+#include "tests/support/test.h"
+
+#include <tern/tern.h>
+
+enum { ROWS = 3, N = 96 };
+
+typedef struct net {
+    tn_linear layer;
+    tn_tensor *x;
+} net;
+
+static void net_init(net *n, tn_dtype low) {
+    tn_seed(4);
+    tn_linear_init(&n->layer, N, N, tn_linear_defaults());
+    if (low != TN_F32) {
+        tn_module_set_precision(&n->layer, TN_WITH(tn_precision, .compute = low));
+    }
+    n->x = tn_randn(TN_DIMS(ROWS, N), TN_F32);
+}
+
+static void run_backward(net *n, double factor) {
+    TN_SCOPE;
+    tn_tensor *y = tn_call(&n->layer, tn_mul_scalar(n->x, factor));
+    tn_backward(tn_sum_all(tn_square(tn_cast(y, TN_F32))));
+}
+
+static bool on_device(void) {
+    return tn_default_device().kind != TN_CPU;
+}
+
+/* The same tensors, and in them the sum of what each backward makes alone; on a device without
+ * memory for a second gradient. */
+static void gradients_are_summed(void **state) {
+    (void)state;
+    for (int low = 0; low < 2; low++) {
+        TN_SCOPE;
+        net n;
+        net_init(&n, low ? TN_BF16 : TN_F32);
+        tn_tensor *w = n.layer.weight, *b = n.layer.bias;
+        run_backward(&n, 0.5);
+        tn_tensor *first = tn_copy(tn_grad_of(w)), *first_b = tn_copy(tn_grad_of(b));
+        tn_zero_grad(w);
+        tn_zero_grad(b);
+        run_backward(&n, 2.0);
+        const tn_tensor *grad = tn_grad_of(w);
+        tn_tensor *sum = tn_add(tn_grad_of(w), first), *sum_b = tn_add(tn_grad_of(b), first_b);
+        int64_t now = tn_device_memory(tn_default_device()).allocated;
+        tn_device_memory_reset_peak(tn_default_device());
+        run_backward(&n, 0.5);
+        int64_t more = tn_device_memory(tn_default_device()).peak - now;
+        assert_ptr_equal(tn_grad_of(w), grad);
+        assert_true(tn_all_close(tn_grad_of(w), sum, 1e-6, 1e-6));
+        assert_true(tn_all_close(tn_grad_of(b), sum_b, 1e-6, 1e-6));
+        assert_true(!on_device() || more < N * N * (int64_t)sizeof(float));
+        tn_module_finish(&n.layer);
+    }
+}
+
+static tn_tensor *note_sum(tn_tensor *grad, void *user) {
+    *(double *)user = tn_item(tn_sum_all(grad));
+    return NULL;
+}
+
+static void count_calls(tn_tensor *leaf, void *user) {
+    (void)leaf;
+    ++*(int *)user;
+}
+
+/* A hook on a leaf is called with what the run adds, not with the sum; one for afterwards in both
+ * backwards. */
+static void hooks_see_one_part(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net n;
+    net_init(&n, TN_F32);
+    double seen[2] = {0};
+    int calls = 0;
+    tn_on_accumulated(n.layer.bias, count_calls, &calls);
+    for (int i = 0; i < 2; i++) {
+        tn_hook hook = tn_on_grad(n.layer.weight, note_sum, &seen[i]);
+        run_backward(&n, 1.0);
+        tn_remove_hook(n.layer.weight, hook);
+    }
+    assert_float_equal(seen[0], seen[1], 0.0);
+    assert_int_equal(calls, 2);
+    tn_module_finish(&n.layer);
+}
+
+/* A weight that is used twice gets both parts, in each backward. */
+static void used_twice(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net n;
+    net_init(&n, TN_BF16);
+    tn_tensor *once = NULL;
+    for (int i = 0; i < 2; i++) {
+        TN_SCOPE;
+        tn_tensor *y = tn_call(&n.layer, tn_call(&n.layer, n.x));
+        tn_tensor *direct = tn_sum_all(tn_mul_scalar(n.layer.weight, 3.0));
+        tn_backward(tn_add(tn_sum_all(tn_cast(y, TN_F32)), direct));
+        once = once ? once : tn_return(tn_copy(tn_grad_of(n.layer.weight)));
+    }
+    assert_true(tn_all_close(tn_grad_of(n.layer.weight), tn_mul_scalar(once, 2.0), 1e-6, 1e-6));
+    tn_module_finish(&n.layer);
+}
+
+typedef struct doubled {
+    tn_tensor *once[64];
+    int count;
+    bool again;
+} doubled;
+
+static bool compare_entry(const tn_entry *entry, void *user) {
+    doubled *d = user;
+    tn_tensor *grad = tn_grad_of(*entry->field);
+    if (!d->again) {
+        d->once[d->count++] = tn_copy(grad);
+    } else if (!tn_all_close(grad, tn_mul_scalar(d->once[d->count++], 2.0), 1e-6, 1e-7)) {
+        fail_msg("%s is not twice its gradient", entry->path);
+    }
+    return true;
+}
+
+/* Two backwards of the same loss give twice the gradients of one, for all kernels that add. */
+static void whole_models(void **state) {
+    (void)state;
+    enum { VOCAB = 37, T = 8 };
+    for (int low = 0; low < 2; low++) {
+        TN_SCOPE;
+        tn_gpt gpt;
+        tn_lstm lstm;
+        tn_seed(5);
+        tn_gpt_init(&gpt, TN_WITH(tn_gpt, .vocab = VOCAB, .context = T, .layers = 1, .heads = 2,
+                                  .width = 16));
+        tn_lstm_init(&lstm, 8, 24, tn_rnn_defaults());
+        if (low) {
+            tn_module_set_precision(&gpt, tn_precision_defaults());
+        }
+        tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(2, T), TN_I64),
+                  *x = tn_randn(TN_DIMS(3, 2, 8), TN_F32);
+        doubled all[2] = {0};
+        for (int i = 0; i < 2; i++) {
+            tn_backward(tn_lm_loss(&gpt, tokens, tokens));
+            tn_backward(tn_sum_all(tn_square(tn_call(&lstm, x))));
+            for (int k = 0; k < 2; k++) {
+                all[k].again = i == 1;
+                all[k].count = 0;
+                void *m = k ? (void *)&lstm : (void *)&gpt;
+                tn_module_each(m, (tn_walk){0}, compare_entry, &all[k]);
+            }
+        }
+        assert_int_equal(tn_error(), TN_OK);
+        tn_module_finish(&gpt);
+        tn_module_finish(&lstm);
+    }
+}
+
+static void zero_other(tn_tensor *leaf, void *user) {
+    (void)leaf;
+    tn_zero_grad(user);
+}
+
+/* Between the kernel and the weight only the input's own hooks can run. If they reset the weight's
+ * gradient, what the kernel has added to is gone: an error, not a wrong number. */
+static void reset_in_between(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net n;
+    net_init(&n, TN_F32);
+    tn_set_requires_grad(n.x, true);
+    tn_backward(tn_sum_all(tn_call(&n.layer, n.x)));
+    tn_on_accumulated(n.x, zero_other, n.layer.weight);
+    tn_status status = tn_backward(tn_sum_all(tn_call(&n.layer, n.x)));
+    if (on_device()) {
+        assert_error(TN_ESTATE, "was set while a backward added to it");
+    } else {
+        assert_int_equal(status, TN_OK);
+    }
+    tn_module_finish(&n.layer);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(gradients_are_summed), TEST(hooks_see_one_part), TEST(used_twice),
+        TEST(whole_models),         TEST(reset_in_between),
+    };
+    return cmocka_run_group_tests_name("gradients that go on", tests, NULL, NULL);
+}
