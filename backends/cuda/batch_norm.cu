@@ -171,7 +171,7 @@ static __device__ __forceinline__ channel_sums sum_moments(const channel_job &j,
 }
 
 template <typename T, int V>
-__global__ void __launch_bounds__(CHANNEL_BLOCK) batch_moments_kernel(channel_job j) {
+__global__ void __launch_bounds__(CHANNEL_BLOCK, 4) batch_moments_kernel(channel_job j) {
     typedef typename tn__compute<T>::type C;
     TN_SHARED(channel_sums, shared, CHANNEL_BLOCK);
     channel_part p = part_of_thread(j);
