@@ -136,8 +136,8 @@ TN_OP(index, scatter_add)
 TN_OP(index, put_rows)
 
 /* sort/ */
-TN_OP(sort, argsort)
-TN_OP(sort, topk)
+TN_OP(sort, argsort, CUDA)
+TN_OP(sort, topk, CUDA)
 
 /* nn/ */
 TN_OP(nn, softmax, CPU, CUDA)
