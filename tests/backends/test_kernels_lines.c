@@ -1,5 +1,5 @@
-/* Operations along one dimension against ref's, which are their loops on the host: argsort and
- * topk. trial.h. */
+/* Operations along one dimension against ref's, which are their loops on the host: argsort, topk,
+ * cumsum, cumprod. trial.h. */
 #include "kernels.h"
 #include "trial.h"
 
@@ -10,7 +10,7 @@ typedef struct along {
     tn_desc x, wide;
     int dim;
     int64_t k;
-    bool flag; /* descending, largest */
+    bool flag; /* descending, largest, reverse */
 } along;
 
 static const tn_desc *input_of(const tn_backend *t, const along *a) {
@@ -27,6 +27,18 @@ static tn_status call_topk(const tn_backend *t, const tn_desc *const *out, void 
     const along *a = user;
     tn__topk_args args = {a->k, a->dim, a->flag};
     return KERNEL_CALL(t, topk, .args = &args, .x = {input_of(t, a)}, .y = {out[0]});
+}
+
+static tn_status call_cumsum(const tn_backend *t, const tn_desc *const *out, void *user) {
+    const along *a = user;
+    tn__cumulative_args args = {a->dim, a->flag};
+    return KERNEL_CALL(t, cumsum, .args = &args, .x = {&a->x}, .y = {out[0]});
+}
+
+static tn_status call_cumprod(const tn_backend *t, const tn_desc *const *out, void *user) {
+    const along *a = user;
+    tn__cumulative_args args = {a->dim, a->flag};
+    return KERNEL_CALL(t, cumprod, .args = &args, .x = {&a->x}, .y = {out[0]});
 }
 
 /* Empty, one, short lines, lines of some tiles; many lines, few. */
@@ -82,9 +94,61 @@ static void test_sorts(void **state) {
     }
 }
 
+/* A warp's and a block's lines, in one part and in bands; lines side by side, in bands too. */
+static const int64_t scanned[][3] = {{0, 3, 2},    {2, 0, 3},     {1, 1, 1},
+                                     {3, 5, 7},    {2, 67, 3},    {3, 2, 300},
+                                     {5, 1, 2500}, {1, 1, 17000}, {2, 300, 40}};
+enum { SCANNED = sizeof scanned / sizeof *scanned };
+
+/* Case k: numbers near 1, whose products stay near it; the same with 0 and NaN; a 0 at the
+ * beginning of numbers whose product leaves f64. */
+static array scan_operand(tn_dtype dtype, const int64_t *size, int k) {
+    array x = varied_array(dtype, k & 1, 3, size, 1);
+    bool large = k & 8, reverse = k & 2;
+    if (!tn_dtype_is_float(dtype)) {
+        return x;
+    }
+    for (int64_t i = 0; i < x.count; i++) {
+        array_set(&x, i, large ? 30.0 : 1 + array_get(&x, i) / 64);
+    }
+    if (x.count > 16 && k & 12) {
+        array_set(&x, large && reverse ? x.count - 3 : 2, 0);
+    }
+    if (x.count > 16 && k & 4 && !large) {
+        array_set(&x, x.count - 3, NAN);
+    }
+    return x;
+}
+
+static void test_scans(void **state) {
+    (void)state;
+    static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_I64};
+    if (!KERNEL_OWN(trial_tables()[0], cumsum)) {
+        skip();
+    }
+    for (int k = 0; k < SCANNED * 3 * 16; k++) {
+        const int64_t *size = scanned[k / 16 % SCANNED];
+        tn_dtype dtype = dtypes[k / 16 / SCANNED];
+        if (trial_on_emulator() && size[0] * size[1] * size[2] > 1000 && k % 5 != 0) {
+            continue;
+        }
+        for (int dim = size[2] > 300 ? 2 : 0; dim < 3; dim++) {
+            array x = scan_operand(dtype, size, k), y = make_array(dtype, k >> 1 & 1, 3, size);
+            along a = {.x = x.d, .dim = dim, .flag = k & 2};
+            double near = dtype == TN_F64 ? 1e-12 : 1e-6;
+            trial sums = {"cumsum", 1, {y}, call_cumsum, &a, near, 0};
+            trial_run(&sums);
+            trial products = {"cumprod", 1, {y}, call_cumprod, &a, near, 0};
+            trial_run(&products);
+            trial_forget();
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TRIAL_TEST(test_sorts),
+        TRIAL_TEST(test_scans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

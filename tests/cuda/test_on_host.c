@@ -59,6 +59,8 @@ static void lines_stay(void **state) {
     tn_sort(x, 1, false, &index);
     tn_topk(x, 2, 1, true, &index);
     tn_nonzero(x);
+    tn_prod(tn_cumsum(x, 1), TN_DIMS(0), false);
+    tn_cumprod(x, -1);
     assert_string_equal(heard, "");
     tn_log_to(NULL, TN_LOG_ERROR, NULL);
 }
