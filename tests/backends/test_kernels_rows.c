@@ -18,9 +18,9 @@ static tn_status call_softmax_backward(const tn_backend *t, const tn_desc *const
 }
 
 /* Rows of whole packs, and others; that fit in a warp or a block, and longer ones. */
-static const int64_t row_shapes[][2] = {{0, 4},     {4, 0},    {1, 1},    {3, 5},
-                                        {5, 31},    {70, 33},  {9, 768},  {6, 1600},
-                                        {40, 1025}, {700, 40}, {2, 4099}, {1, 50257}};
+static const int64_t row_shapes[][2] = {{0, 4},    {4, 0},    {1, 1},    {3, 5},     {5, 31},
+                                        {70, 33},  {9, 768},  {6, 1600}, {40, 1025}, {700, 40},
+                                        {3, 2568}, {2, 4099}, {1, 50257}};
 enum { ROW_SHAPES = sizeof row_shapes / sizeof *row_shapes };
 
 /* Long rows, and larger shapes on the emulator, get only every fifth case: 5 is coprime to the
