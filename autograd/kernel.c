@@ -232,8 +232,8 @@ static void say_host(const tn_op *op, tn_device device) {
         const tn_op *there = NULL;
         if (__atomic_compare_exchange_n(&said[i], &there, op, false, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED)) {
-            tn_log_write(TN_LOG_WARN, "%s has no kernel on %s: it runs on the host", op->name,
-                         tn_device_text(device));
+            tn_log_write(TN_LOG_WARN, "%s has no kernel for this on %s: it runs on the host",
+                         op->name, tn_device_text(device));
             return;
         }
         if (there == op) {
