@@ -6,7 +6,7 @@
  * If one band is enough, a single launch does both. The bands depend only on shapes and strides.
  *
  * Elements are read as packs of 16 bytes where a channel's rows are whole packs, one by one
- * otherwise; a thread adds up to eight in their own precision and continues in double. Where
+ * otherwise; a thread adds those of a pack in f32 (f64 for f64) and continues in double. Where
  * channels are denser than a channel's elements, neighbouring threads take neighbouring channels.
  */
 #include "backends/batch_norm.h"
@@ -104,7 +104,7 @@ static __device__ __forceinline__ void each_pack(const channel_job &j, const cha
     }
 }
 
-/* The sum over the block's strips of a channel, in order. All threads call. */
+/* The sum over the block's strips of a channel, in a fixed order. All threads call. */
 static __device__ channel_sums join_strips(const channel_job &j, channel_sums mine,
                                            channel_sums *shared) {
     shared[threadIdx.x] = mine;
