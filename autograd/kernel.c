@@ -223,6 +223,25 @@ static inline bool host_takes(const tn_tensor *t) {
     return t->storage->device.kind == TN_CPU && !is_narrow(t->dtype);
 }
 
+/* Warns, once for each operation, that its loops take a device's tensors to the host and their
+ * results back: right, but slow, and the device waits. */
+static void say_host(const tn_op *op, tn_device device) {
+    enum { MOST = 64 };
+    static const tn_op *said[MOST]; /* atomic */
+    for (int i = 0; i < MOST && device.kind != TN_CPU; i++) {
+        const tn_op *there = NULL;
+        if (__atomic_compare_exchange_n(&said[i], &there, op, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED)) {
+            tn_log_write(TN_LOG_WARN, "%s has no kernel for this on %s: it runs on the host",
+                         op->name, tn_device_text(device));
+            return;
+        }
+        if (there == op) {
+            return;
+        }
+    }
+}
+
 /* What host loops read in place of t: t itself if they can use it. */
 static tn_tensor *host_reads(tn_tensor *t) {
     return host_takes(t) ? t : tn__widened(tn__ops.to(t, the_host));
@@ -289,6 +308,7 @@ static tn_status host_forward(tn_op_call *c) {
     }
     TN_SCOPE;
     TN_NO_GRAD;
+    say_host(c->op, c->ctx->device);
     tn_tensor *in[TN_OP_INPUTS] = {0};
     tn_op_call h = *c;
     h.in = in;
@@ -573,6 +593,7 @@ tn_status tn__kernel_backward(tn_op_grad *g) {
     }
     TN_SCOPE;
     TN_NO_GRAD;
+    say_host(op, device);
     return backward_run(g, op->host.backward, the_host, true);
 }
 

@@ -82,9 +82,9 @@ TN_OP(reduce, std)
 TN_OP(reduce, norm)
 TN_OP(reduce, logsumexp)
 TN_OP(reduce, logcumsumexp)
-TN_OP(reduce, cumsum)
+TN_OP(reduce, cumsum, CUDA)
 TN_OP(reduce, linear_scan)
-TN_OP(reduce, cumprod)
+TN_OP(reduce, cumprod, CUDA)
 TN_OP(reduce, prod)
 TN_OP(reduce, argmax)
 TN_OP(reduce, argmin)
@@ -136,8 +136,8 @@ TN_OP(index, scatter_add)
 TN_OP(index, put_rows)
 
 /* sort/ */
-TN_OP(sort, argsort)
-TN_OP(sort, topk)
+TN_OP(sort, argsort, CUDA)
+TN_OP(sort, topk, CUDA)
 
 /* nn/ */
 TN_OP(nn, softmax, CPU, CUDA)

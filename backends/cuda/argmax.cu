@@ -57,18 +57,12 @@ extern "C" tn_status tn__cuda_argmax(tn_context *ctx, const tn_desc *y, const tn
         return TN_EUNSUPPORTED;
     }
     search s;
-    s.stays.count = 0;
-    s.stays.total = 1;
+    s.stays = tn__axes_beside(x, y, dim);
     s.length = x->size[dim];
     s.stride = x->stride[dim];
     s.x = x->data;
     s.dtype = x->dtype;
     s.y = static_cast<int64_t *>(y->data);
-    for (int d = 0; d < x->ndim; d++) {
-        if (d != dim && x->size[d] != 1) {
-            tn__axes_push(&s.stays, x->size[d], x->stride[d], y->stride[d]);
-        }
-    }
     if (s.stays.total == 0) {
         return TN_OK;
     }

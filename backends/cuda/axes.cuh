@@ -1,5 +1,5 @@
-/* What reduce.cu and argmax.cu share on the device: offsets in axes (backends/axes.h), and elements
- * of any dtype as double or as 64-bit integers.
+/* What kernels of reductions and of lines along a dimension share: offsets in axes
+ * (backends/axes.h), and elements of any dtype as double or as 64-bit integers.
  */
 #ifndef TERN_BACKENDS_CUDA_AXES_CUH
 #define TERN_BACKENDS_CUDA_AXES_CUH
@@ -18,6 +18,18 @@ static __device__ __forceinline__ int64_t tn__axes_offset(const tn__axes &a, con
         i /= a.size[k];
     }
     return a.count > 0 ? offset + i * stride[0] : 0;
+}
+
+/* The dimensions of x and y other than dim, in order: one position for each line along dim. */
+static inline tn__axes tn__axes_beside(const tn_desc *x, const tn_desc *y, int dim) {
+    tn__axes a = {};
+    a.total = 1;
+    for (int d = 0; d < x->ndim; d++) {
+        if (d != dim && x->size[d] != 1) {
+            tn__axes_push(&a, x->size[d], x->stride[d], y->stride[d]);
+        }
+    }
+    return a;
 }
 
 /* Element `at` of a float dtype, or of an integer dtype or bool. */

@@ -1,15 +1,20 @@
-/* Batch norm and its gradient (ops/nn/batch_norm.c has the formulas): a block takes one channel
- * after another, its threads that channel's elements in row-major order, whatever the strides.
+/* Batch norm and its gradient (ops/nn/batch_norm.c has the formulas).
  *
- * x is read three times, for the mean, the variance and y; the gradient reads x and dy twice. With
- * few channels a large GPU is partly idle.
+ * A channel's elements, in row-major order whatever the strides, are cut into bands, so that few
+ * channels fill the device too. Forward and backward are two launches: the first leaves each band's
+ * sums in scratch memory, the second joins its channel's in order and goes over the elements again.
+ * If one band is enough, a single launch does both. The bands depend only on shapes and strides.
+ *
+ * Elements are read as packs of 16 bytes where a channel's rows are whole packs, one by one
+ * otherwise; a thread adds those of a pack in f32 (f64 for f64) and continues in double. Where
+ * channels are denser than a channel's elements, neighbouring threads take neighbouring channels.
  */
 #include "backends/batch_norm.h"
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
 
-enum { CHANNEL_BLOCK = 256, CHANNEL_OPERANDS = 3 };
+enum { CHANNEL_BLOCK = 256, CHANNEL_LANES = 32, CHANNEL_OPERANDS = 3, CHANNEL_BATCH = 4 };
 
 /* One number for each channel, of any float dtype; data NULL: absent. */
 struct channel_vector {
@@ -27,99 +32,261 @@ struct channel_vector {
     }
 };
 
-/* A walk over a channel's elements in up to three operands, whose channels are `step` apart.
+typedef tn__two<double> channel_sums;
+
+/* A walk over a channel's packs in up to three operands, whose channels are `step` apart.
  * Forward: x and y; backward: x, dy and, if wanted, dx. */
 struct channel_job {
     tn__walk walk;
-    int64_t step[CHANNEL_OPERANDS], channels;
+    int64_t step[CHANNEL_OPERANDS], channels, elements;
+    int lanes;             /* channels of a block: 1 or CHANNEL_LANES */
+    int64_t bands, height; /* of the packs */
+    channel_sums *partial; /* (bands, channels); NULL for one band */
     channel_vector mean, var, w, b, dw, db;
     double eps;
-    bool given, wants_dx;
+    bool given, sums, wants_dx; /* sums: over the channel are needed */
 };
 
 enum { X, Y, DY = Y, DX };
 
-/* f(x, second, third) for each of this thread's elements of the channel. */
-template <typename T, typename F>
-static __device__ __forceinline__ void each_element(const channel_job &j, int64_t channel, F f) {
-    T *first[CHANNEL_OPERANDS];
-    for (int k = 0; k < CHANNEL_OPERANDS; k++) {
-        first[k] = (T *)j.walk.data[k] + channel * j.step[k];
-    }
+/* ---- A thread's part ------------------------------------------------------------------------- */
+
+/* Packs at, at + strips, … before end of a channel; none of a channel that is not there. */
+struct channel_part {
+    int64_t channel, band, at, end;
+    int strips;
+    bool there;
+};
+
+static __device__ __forceinline__ channel_part part_of_thread(const channel_job &j) {
+    int64_t pieces = tn__ceil_div(j.channels, j.lanes);
+    channel_part p;
+    p.channel = blockIdx.x % pieces * j.lanes + threadIdx.x % j.lanes;
+    p.band = blockIdx.x / pieces;
+    p.strips = CHANNEL_BLOCK / j.lanes;
+    p.there = p.channel < j.channels;
+    int64_t from = p.band * j.height, end = from + j.height;
+    p.at = from + threadIdx.x / j.lanes;
+    p.end = !p.there ? 0 : end < j.walk.count ? end : j.walk.count;
+    return p;
+}
+
+/* f(x, second, place) for each pack of the part: those of the first READS operands, and the place
+ * in operand READS. As many packs are read before they are used as memory needs to stay busy. */
+template <typename T, int V, int READS, typename F>
+static __device__ __forceinline__ void each_pack(const channel_job &j, const channel_part &p, F f) {
+    const int count = V == 1 ? CHANNEL_BATCH : CHANNEL_BATCH / (2 * READS);
+    typedef tn__elements<T, V> pack;
     TN_ROLLED
-    for (int64_t i = threadIdx.x; i < j.walk.count; i += CHANNEL_BLOCK) {
-        int64_t at[CHANNEL_OPERANDS];
-        tn__walk_to(j.walk, i, at);
-        f(first[X] + at[X], first[Y] + at[Y], first[DX] + at[DX]);
+    for (int64_t i = p.at; i < p.end; i += count * p.strips) {
+        pack x[count], second[count];
+        pack *place[count];
+        TN_UNROLL
+        for (int u = 0; u < count; u++) {
+            if (i + u * p.strips < p.end) {
+                int64_t at[CHANNEL_OPERANDS];
+                tn__walk_to(j.walk, i + u * p.strips, at);
+                T *to[CHANNEL_OPERANDS];
+                for (int k = 0; k < CHANNEL_OPERANDS; k++) {
+                    to[k] = (T *)j.walk.data[k] + p.channel * j.step[k] + at[k];
+                }
+                x[u] = *(const pack *)to[X];
+                second[u] = READS > 1 ? *(const pack *)to[DY] : x[u];
+                place[u] = (pack *)to[READS];
+            }
+        }
+        TN_UNROLL
+        for (int u = 0; u < count; u++) {
+            if (i + u * p.strips < p.end) {
+                f(x[u], second[u], place[u]);
+            }
+        }
     }
 }
 
-/* Of x. Its first element is subtracted before summing: the mean of equal elements is exact. */
-template <typename T, typename C>
-static __device__ void channel_moments(const channel_job &j, int64_t channel, C *shared, C *mean,
-                                       C *var) {
-    C first = j.walk.count > 0 ? tn__load(((const T *)j.walk.data[X])[channel * j.step[X]]) : 0;
-    C sum = 0, squares = 0;
-    each_element<T>(j, channel, [&](const T *x, T *, T *) { sum += tn__load(*x) - first; });
-    *mean = first + tn__team_reduce<CHANNEL_BLOCK>(sum, shared, tn__join_sum()) / (C)j.walk.count;
-    each_element<T>(j, channel, [&](const T *x, T *, T *) {
-        C centred = tn__load(*x) - *mean;
-        squares += centred * centred;
-    });
-    *var = tn__team_reduce<CHANNEL_BLOCK>(squares, shared, tn__join_sum()) / (C)j.walk.count;
+/* The sum over the block's strips of a channel, in a fixed order. All threads call. */
+static __device__ channel_sums join_strips(const channel_job &j, channel_sums mine,
+                                           channel_sums *shared) {
+    shared[threadIdx.x] = mine;
+    for (int half = CHANNEL_BLOCK / 2; half >= j.lanes; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < half) {
+            shared[threadIdx.x] = shared[threadIdx.x] + shared[threadIdx.x + half];
+        }
+    }
+    __syncthreads();
+    return shared[threadIdx.x % j.lanes];
 }
 
-template <typename T>
+/* A band's sums go to scratch memory. */
+static __device__ __forceinline__ void keep_band(const channel_job &j, const channel_part &p,
+                                                 channel_sums sums) {
+    if (p.there && (int)threadIdx.x < j.lanes) {
+        j.partial[p.band * j.channels + p.channel] = sums;
+    }
+}
+
+/* This thread's share of the sums of all bands. */
+static __device__ __forceinline__ channel_sums read_bands(const channel_job &j,
+                                                          const channel_part &p) {
+    channel_sums sums = {0, 0};
+    TN_ROLLED
+    for (int64_t band = threadIdx.x / j.lanes; p.there && band < j.bands; band += p.strips) {
+        sums = sums + j.partial[band * j.channels + p.channel];
+    }
+    return sums;
+}
+
+/* Whether this thread writes its channel's statistics or gradients. */
+static __device__ __forceinline__ bool gives_channel(const channel_job &j, const channel_part &p) {
+    return p.there && p.band == 0 && (int)threadIdx.x < j.lanes;
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+/* The channel's first element, from which the others are measured: the mean of equal elements is
+ * exact, and squares do not cancel because the mean is far from 0. */
+template <typename T, typename C>
+static __device__ __forceinline__ C first_of(const channel_job &j, const channel_part &p) {
+    bool any = p.there && j.walk.count > 0;
+    return any ? tn__load(((const T *)j.walk.data[X])[p.channel * j.step[X]]) : (C)0;
+}
+
+/* Of x - first, and of its square. */
+template <typename T, int V, typename C>
+static __device__ __forceinline__ channel_sums sum_moments(const channel_job &j,
+                                                           const channel_part &p, C first) {
+    typedef tn__elements<T, V> pack;
+    channel_sums sums = {0, 0};
+    each_pack<T, V, 1>(j, p, [&](const pack &x, const pack &, pack *) {
+        tn__two<C> part = {0, 0};
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            C d = tn__load(x.at[k]) - first;
+            part = part + tn__two<C>{d, d * d};
+        }
+        sums = sums + channel_sums{(double)part.a, (double)part.b};
+    });
+    return sums;
+}
+
+template <typename T, int V>
+__global__ void __launch_bounds__(CHANNEL_BLOCK, 4) batch_moments_kernel(channel_job j) {
+    typedef typename tn__compute<T>::type C;
+    TN_SHARED(channel_sums, shared, CHANNEL_BLOCK);
+    channel_part p = part_of_thread(j);
+    channel_sums sums = sum_moments<T, V>(j, p, first_of<T, C>(j, p));
+    keep_band(j, p, join_strips(j, sums, shared));
+}
+
+template <typename T, int V>
 __global__ void __launch_bounds__(CHANNEL_BLOCK) batch_norm_kernel(channel_job j) {
     typedef typename tn__compute<T>::type C;
-    TN_SHARED(C, shared, 32);
-    for (int64_t channel = blockIdx.x; channel < j.channels; channel += gridDim.x) {
-        C mean, var;
-        if (j.given) {
-            mean = (C)j.mean.get(channel, 0);
-            var = (C)j.var.get(channel, 0);
-        } else {
-            channel_moments<T>(j, channel, shared, &mean, &var);
+    typedef tn__elements<T, V> pack;
+    TN_SHARED(channel_sums, shared, CHANNEL_BLOCK);
+    channel_part p = part_of_thread(j);
+    double mean = 0, var = 0;
+    if (j.sums) {
+        C first = first_of<T, C>(j, p);
+        channel_sums sums = j.partial ? read_bands(j, p) : sum_moments<T, V>(j, p, first);
+        sums = join_strips(j, sums, shared);
+        double shift = sums.a / (double)j.elements;
+        mean = (double)first + shift;
+        var = sums.b / (double)j.elements - shift * shift;
+        var = var < 0 ? 0 : var;
+        if (gives_channel(j, p)) {
+            j.mean.put(p.channel, mean);
+            j.var.put(p.channel, var);
         }
-        C scale = (C)j.w.get(channel, 1) / tn__sqrt(var + (C)j.eps), b = (C)j.b.get(channel, 0);
-        each_element<T>(j, channel, [&](const T *x, T *y, T *) {
-            *y = tn__store<T>((tn__load(*x) - mean) * scale + b);
-        });
-        if (!j.given && threadIdx.x == 0) {
-            j.mean.put(channel, mean);
-            j.var.put(channel, var);
-        }
+    } else if (p.there) {
+        mean = j.mean.get(p.channel, 0);
+        var = j.var.get(p.channel, 0);
     }
+    C m = (C)mean, w = p.there ? (C)j.w.get(p.channel, 1) : (C)0;
+    C scale = w / tn__sqrt((C)var + (C)j.eps), b = p.there ? (C)j.b.get(p.channel, 0) : (C)0;
+    each_pack<T, V, 1>(j, p, [&](const pack &x, const pack &, pack *y) {
+        pack out;
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            out.at[k] = tn__store<T>((tn__load(x.at[k]) - m) * scale + b);
+        }
+        *y = out;
+    });
 }
 
-template <typename T>
+/* ---- Backward -------------------------------------------------------------------------------- */
+
+/* mean and 1 / sqrt(var + eps) */
+template <typename C>
+static __device__ __forceinline__ tn__two<C> moments_of(const channel_job &j,
+                                                        const channel_part &p) {
+    tn__two<C> none = {0, 0};
+    return p.there ? tn__two<C>{(C)j.mean.get(p.channel, 0),
+                                1 / tn__sqrt((C)j.var.get(p.channel, 0) + (C)j.eps)}
+                   : none;
+}
+
+/* Of dy, and of dy h. */
+template <typename T, int V, typename C>
+static __device__ __forceinline__ channel_sums sum_gradients(const channel_job &j,
+                                                             const channel_part &p, C mean,
+                                                             C rstd) {
+    typedef tn__elements<T, V> pack;
+    channel_sums sums = {0, 0};
+    each_pack<T, V, 2>(j, p, [&](const pack &x, const pack &dy, pack *) {
+        tn__two<C> part = {0, 0};
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            C g = tn__load(dy.at[k]);
+            part = part + tn__two<C>{g, g * (tn__load(x.at[k]) - mean) * rstd};
+        }
+        sums = sums + channel_sums{(double)part.a, (double)part.b};
+    });
+    return sums;
+}
+
+template <typename T, int V>
+__global__ void __launch_bounds__(CHANNEL_BLOCK) batch_gradients_kernel(channel_job j) {
+    typedef typename tn__compute<T>::type C;
+    TN_SHARED(channel_sums, shared, CHANNEL_BLOCK);
+    channel_part p = part_of_thread(j);
+    tn__two<C> moments = moments_of<C>(j, p);
+    channel_sums sums = sum_gradients<T, V>(j, p, moments.a, moments.b);
+    keep_band(j, p, join_strips(j, sums, shared));
+}
+
+template <typename T, int V>
 __global__ void __launch_bounds__(CHANNEL_BLOCK) batch_norm_backward_kernel(channel_job j) {
     typedef typename tn__compute<T>::type C;
-    TN_SHARED(tn__two<C>, shared, 32);
-    for (int64_t channel = blockIdx.x; channel < j.channels; channel += gridDim.x) {
-        C mean = (C)j.mean.get(channel, 0);
-        C rstd = 1 / tn__sqrt((C)j.var.get(channel, 0) + (C)j.eps);
-        tn__two<C> sums = {0, 0}; /* of dy, and of dy h */
-        each_element<T>(j, channel, [&](const T *x, const T *dy, T *) {
-            C g = tn__load(*dy);
-            sums = sums + tn__two<C>{g, g * (tn__load(*x) - mean) * rstd};
-        });
-        sums = tn__team_reduce<CHANNEL_BLOCK>(sums, shared, tn__join_sum());
-        if (threadIdx.x == 0) {
-            j.db.put(channel, sums.a);
-            j.dw.put(channel, sums.b);
-        }
-        if (!j.wants_dx) {
-            continue;
-        }
-        C share = j.given ? 0 : sums.a / (C)j.walk.count;
-        C share_h = j.given ? 0 : sums.b / (C)j.walk.count;
-        C scale = (C)j.w.get(channel, 1) * rstd;
-        each_element<T>(j, channel, [&](const T *x, const T *dy, T *dx) {
-            C h = (tn__load(*x) - mean) * rstd;
-            *dx = tn__store<T>(scale * (tn__load(*dy) - share - h * share_h));
-        });
+    typedef tn__elements<T, V> pack;
+    TN_SHARED(channel_sums, shared, CHANNEL_BLOCK);
+    channel_part p = part_of_thread(j);
+    tn__two<C> moments = moments_of<C>(j, p);
+    C mean = moments.a, rstd = moments.b;
+    channel_sums sums = {0, 0};
+    if (j.sums) {
+        sums = j.partial ? read_bands(j, p) : sum_gradients<T, V>(j, p, mean, rstd);
+        sums = join_strips(j, sums, shared);
     }
+    if (gives_channel(j, p)) {
+        j.db.put(p.channel, sums.a);
+        j.dw.put(p.channel, sums.b);
+    }
+    if (!j.wants_dx) {
+        return;
+    }
+    C share = j.given ? (C)0 : (C)(sums.a / (double)j.elements);
+    C share_h = j.given ? (C)0 : (C)(sums.b / (double)j.elements);
+    C scale = p.there ? (C)j.w.get(p.channel, 1) * rstd : (C)0;
+    each_pack<T, V, 2>(j, p, [&](const pack &x, const pack &dy, pack *dx) {
+        pack out;
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            C h = (tn__load(x.at[k]) - mean) * rstd;
+            out.at[k] = tn__store<T>(scale * (tn__load(dy.at[k]) - share - h * share_h));
+        }
+        *dx = out;
+    });
 }
 
 /* ---- Entries --------------------------------------------------------------------------------- */
@@ -151,8 +318,105 @@ static channel_job channel_job_of(const tn_desc *x, const tn_desc *second, const
     }
     job.walk = tn__cuda_walk(CHANNEL_OPERANDS, op);
     job.channels = x->size[1];
+    job.elements = job.walk.count;
+    job.lanes = 1;
+    job.bands = 1;
+    job.height = job.walk.count;
     return job;
 }
+
+/* Whether each operand's runs of adjacent elements are whole packs of this many, and aligned. */
+static bool comes_in_packs(const channel_job &j, int64_t size, size_t element) {
+    bool fits = j.walk.size[0] % size == 0;
+    for (int k = 0; k < CHANNEL_OPERANDS; k++) {
+        fits = fits && j.walk.stride[k][0] == 1 && j.step[k] % size == 0 &&
+               (uintptr_t)j.walk.data[k] % (size * element) == 0;
+        for (int d = 1; d < j.walk.ndim; d++) {
+            fits = fits && j.walk.stride[k][d] % size == 0;
+        }
+    }
+    return fits;
+}
+
+static void walk_in_packs(channel_job *j, int64_t size) {
+    j->walk.count /= size;
+    j->walk.size[0] /= size;
+    for (int k = 0; k < CHANNEL_OPERANDS; k++) {
+        j->walk.stride[k][0] = size;
+    }
+}
+
+/* Sets lanes, bands and height: about `wanted` blocks, some waves of a large GPU, in which each
+ * thread has `least` packs or more. */
+static void job_cut(channel_job *j) {
+    const int64_t wanted = 2048, least = 4;
+    bool dense = j->step[X] < j->walk.stride[X][0] && j->walk.count > 1;
+    j->lanes = dense && j->channels > CHANNEL_LANES / 4 ? CHANNEL_LANES : 1;
+    int64_t pieces = tn__ceil_div(j->channels, j->lanes), strips = CHANNEL_BLOCK / j->lanes;
+    int64_t bands = tn__ceil_div(wanted, pieces), limit = j->walk.count / (strips * least);
+    bands = bands < limit ? bands : limit;
+    if (pieces < wanted / 2 && bands > 1) {
+        j->height = tn__ceil_div(tn__ceil_div(j->walk.count, bands), strips) * strips;
+        j->bands = tn__ceil_div(j->walk.count, j->height);
+    }
+}
+
+/* Blocks for this many bands of every channel. */
+static unsigned blocks_of(const channel_job &j, int64_t bands) {
+    return (unsigned)(tn__ceil_div(j.channels, j.lanes) * bands);
+}
+
+static size_t bytes_of_bands(const channel_job &j) {
+    return j.sums && j.bands > 1 ? (size_t)(j.channels * j.bands) * sizeof(channel_sums) : 0;
+}
+
+template <typename T, int V> static tn_status launch_forward(tn_context *ctx, channel_job j) {
+    job_cut(&j);
+    size_t bytes = bytes_of_bands(j);
+    tn_status status = TN_OK;
+    if (bytes > 0) {
+        j.partial = (channel_sums *)tn__cuda_scratch(ctx, bytes);
+        status = j.partial ? TN_LAUNCH(ctx, (batch_moments_kernel<T, V>), blocks_of(j, j.bands),
+                                       CHANNEL_BLOCK, 0, j)
+                           : TN_ENOMEM;
+    }
+    if (status == TN_OK) {
+        status =
+            TN_LAUNCH(ctx, (batch_norm_kernel<T, V>), blocks_of(j, j.bands), CHANNEL_BLOCK, 0, j);
+    }
+    tn__cuda_scratch_free(ctx, j.partial, bytes);
+    return status;
+}
+
+template <typename T, int V> static tn_status launch_backward(tn_context *ctx, channel_job j) {
+    job_cut(&j);
+    size_t bytes = bytes_of_bands(j);
+    tn_status status = TN_OK;
+    if (bytes > 0) {
+        j.partial = (channel_sums *)tn__cuda_scratch(ctx, bytes);
+        status = j.partial ? TN_LAUNCH(ctx, (batch_gradients_kernel<T, V>), blocks_of(j, j.bands),
+                                       CHANNEL_BLOCK, 0, j)
+                           : TN_ENOMEM;
+    }
+    if (status == TN_OK) { /* without dx the first band's block is enough if it joins the others' */
+        int64_t bands = j.wants_dx ? j.bands : 1;
+        status = TN_LAUNCH(ctx, (batch_norm_backward_kernel<T, V>), blocks_of(j, bands),
+                           CHANNEL_BLOCK, 0, j);
+    }
+    tn__cuda_scratch_free(ctx, j.partial, bytes);
+    return status;
+}
+
+/* Runs the statement with V as the elements of a pack. */
+#define BY_PACK(T, j, ...)                                                \
+    if (sizeof(T) < 8 && comes_in_packs(j, tn__per_load<T>, sizeof(T))) { \
+        constexpr int V = sizeof(T) < 8 ? tn__per_load<T> : 1;            \
+        walk_in_packs(&(j), V);                                           \
+        __VA_ARGS__;                                                      \
+    } else {                                                              \
+        constexpr int V = 1;                                              \
+        __VA_ARGS__;                                                      \
+    }
 
 /* All operands given have float dtypes. */
 static tn_status batch_norm_forward(const tn_op_call *c) {
@@ -165,10 +429,11 @@ static tn_status batch_norm_forward(const tn_op_call *c) {
     job.b = channel_vector_of(c->x[2]);
     job.eps = s.eps;
     job.given = s.given;
-    TN_FLOATS(x->dtype, return job.channels == 0
-                                   ? TN_OK
-                                   : TN_LAUNCH(c->ctx, (batch_norm_kernel<T>),
-                                               (unsigned)job.channels, CHANNEL_BLOCK, 0, job));
+    job.sums = !s.given;
+    if (job.channels == 0) {
+        return TN_OK;
+    }
+    TN_FLOATS(x->dtype, BY_PACK(T, job, return launch_forward<T, V>(c->ctx, job)));
 }
 
 static tn_status batch_norm_backward(const tn_op_back *b) {
@@ -186,10 +451,11 @@ static tn_status batch_norm_backward(const tn_op_back *b) {
     job.eps = s.eps;
     job.given = s.given;
     job.wants_dx = dx != NULL;
-    TN_FLOATS(x->dtype, return job.channels == 0
-                                   ? TN_OK
-                                   : TN_LAUNCH(b->ctx, (batch_norm_backward_kernel<T>),
-                                               (unsigned)job.channels, CHANNEL_BLOCK, 0, job));
+    job.sums = !s.given || b->dx[1] || b->dx[2];
+    if (job.channels == 0) {
+        return TN_OK;
+    }
+    TN_FLOATS(x->dtype, BY_PACK(T, job, return launch_backward<T, V>(b->ctx, job)));
 }
 
 const tn_op_kernel tn__cuda_op_batch_norm = {batch_norm_forward, batch_norm_backward};

@@ -97,8 +97,10 @@ static __device__ __forceinline__ void add_rows(tn__held<T, TEAM, ITEMS> &held, 
     });
 }
 
+/* A warp that holds its row has 64 registers a thread: ptxas stops below that, and spills on
+ * sm_100. */
 template <typename T, int TEAM, int ITEMS>
-__global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM, TEAM == 32 ? 2 : 0)
+__global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM, ITEMS == 32 ? 8 : 0)
     norm_kernel(forward<T> f) {
     typedef typename tn__compute<T>::type C;
     const int V = tn__pack<T>::size;
@@ -339,9 +341,51 @@ __global__ void __launch_bounds__(32 * STRIPS)
     tn__put(to, which ? db_dtype : dw_dtype, at * (which ? db_stride : dw_stride), sum);
 }
 
-/* Enough for every processor of a large GPU to have work, few enough that adding up their parts
- * costs little. */
-static const int64_t most_blocks = 384;
+/* At most so many blocks: enough for every processor of a large GPU to have work, few enough that
+ * adding up their parts costs little and that an A100, H200 or B200 has room for all at once. */
+static inline int64_t most_blocks(unsigned block) {
+    return block > 256 ? 144 : block > 128 ? 384 : 320;
+}
+
+/* Blocks of `block` threads, TEAM of them a row, and the memory for their parts of dw and db. */
+template <typename T, int TEAM, int ITEMS>
+static tn_status launch_backward(tn_context *ctx, backward<T> *f, bool columns, unsigned block,
+                                 int64_t *blocks, size_t *bytes) {
+    typedef typename tn__compute<T>::type C;
+    *blocks = tn__ceil_div(f->rows, block / TEAM);
+    if (columns) {
+        *blocks = *blocks < most_blocks(block) ? *blocks : most_blocks(block);
+        *bytes = (size_t)(*blocks * 2 * f->c) * sizeof(C);
+        f->partial = static_cast<C *>(tn__cuda_scratch(ctx, *bytes));
+        if (!f->partial) {
+            return TN_ENOMEM;
+        }
+    }
+    size_t shared = columns && ITEMS > 0 && TEAM == 32 ? (size_t)(2 * f->c) * sizeof(C) : 0;
+    return *blocks > 0 ? TN_LAUNCH(ctx, (norm_backward_kernel<T, TEAM, ITEMS>), (unsigned)*blocks,
+                                   block, shared, *f)
+                       : TN_OK;
+}
+
+/* As TN_BY_LENGTH, but a thread keeps four numbers for each element that it holds: of rows for a
+ * block it has 8 elements instead of 16, and a processor has room for twice as many rows. */
+template <typename T>
+static tn_status launch_by_length(tn_context *ctx, backward<T> *f, bool columns, bool whole,
+                                  int64_t *blocks, size_t *bytes) {
+    if constexpr (sizeof(T) < 8) {
+        if (whole && f->c <= 1024) {
+            return launch_backward<T, 32, 32>(ctx, f, columns, TN_WARP_BLOCK, blocks, bytes);
+        }
+        if (whole && f->c <= 2048) {
+            return launch_backward<T, 256, 8>(ctx, f, columns, 256, blocks, bytes);
+        }
+        if (whole && f->c <= 4096) {
+            return launch_backward<T, 512, 8>(ctx, f, columns, 512, blocks, bytes);
+        }
+    }
+    return f->c <= 1024 ? launch_backward<T, 32, 0>(ctx, f, columns, 32, blocks, bytes)
+                        : launch_backward<T, 256, 0>(ctx, f, columns, 256, blocks, bytes);
+}
 
 template <typename T>
 static tn_status backward_rows(tn_context *ctx, backward<T> f, const tn_desc *dw, const tn_desc *db,
@@ -350,21 +394,7 @@ static tn_status backward_rows(tn_context *ctx, backward<T> f, const tn_desc *dw
     bool columns = (dw || db) && f.c > 0;
     int64_t blocks = 0;
     size_t bytes = 0;
-    tn_status status = TN_OK;
-    TN_BY_LENGTH(
-        T, f.c, whole, unsigned block = ITEMS > 0 ? tn__team_block<TEAM>() : TEAM;
-        blocks = tn__ceil_div(f.rows, block / TEAM); if (columns) {
-            blocks = blocks < most_blocks ? blocks : most_blocks;
-            bytes = (size_t)(blocks * 2 * f.c) * sizeof(C);
-            f.partial = static_cast<C *>(tn__cuda_scratch(ctx, bytes));
-            if (!f.partial) {
-                return TN_ENOMEM;
-            }
-        } if (blocks > 0) {
-            size_t shared = columns && ITEMS > 0 && TEAM == 32 ? (size_t)(2 * f.c) * sizeof(C) : 0;
-            status = TN_LAUNCH(ctx, (norm_backward_kernel<T, TEAM, ITEMS>), (unsigned)blocks, block,
-                               shared, f);
-        });
+    tn_status status = launch_by_length(ctx, &f, columns, whole, &blocks, &bytes);
     if (status == TN_OK && columns) {
         status = TN_LAUNCH(ctx, (add_partials_kernel<C>), dim3((unsigned)tn__ceil_div(f.c, 32), 2),
                            32 * STRIPS, 0, dw ? dw->data : NULL, dw ? dw->stride[0] : 0,

@@ -165,6 +165,7 @@ const tn_op tn__op_cumprod = {
     .args_size = sizeof(tn__cumulative_args),
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__cumulative_shape,
+    .kernel = TN_FUSED(cumprod),
     .host = {cumprod_host, cumprod_host_backward},
     .backward = cumprod_backward,
     .flags = TN_OP_WIDE,

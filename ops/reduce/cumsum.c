@@ -49,6 +49,7 @@ const tn_op tn__op_cumsum = {
     .args_size = sizeof(tn__cumulative_args),
     .fields = {TN_FIELD(tn__cumulative_args, dim), TN_FIELD(tn__cumulative_args, reverse)},
     .shape = tn__cumulative_shape,
+    .kernel = TN_FUSED(cumsum),
     .host = {.forward = cumsum_host},
     .backward = cumsum_backward,
     .flags = TN_OP_WIDE,

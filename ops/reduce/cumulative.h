@@ -2,12 +2,8 @@
 #ifndef TERN_OPS_CUMULATIVE_H
 #define TERN_OPS_CUMULATIVE_H
 
+#include "backends/lines.h"
 #include "ops/host.h"
-
-typedef struct tn__cumulative_args {
-    int dim;
-    bool reverse; /* from the last element to the first */
-} tn__cumulative_args;
 
 /* A job for pieces of lines. Integers were cast to i64. */
 typedef struct tn__cumulative {

@@ -100,7 +100,7 @@ typedef struct scratch_pool {
     struct {
         void *memory;
         size_t bytes;
-    } piece[TN_OP_INPUTS + TN_OP_OUTPUTS];
+    } piece[2 * TN_OP_INPUTS + 2 * TN_OP_OUTPUTS];
 } scratch_pool;
 
 static bool is_row_major(const tn_desc *d) {
@@ -137,12 +137,18 @@ static void pool_free(scratch_pool *p) {
     }
 }
 
-/* Makes *x, if present, row-major: it stays, or becomes *copy, filled with it. */
-static tn_status pool_read(scratch_pool *p, const tn_desc **x, tn_desc *copy) {
-    if (!*x || is_row_major(*x)) {
+/* Makes *x, if present, row-major and, unless it is an index, of this dtype: it stays, or becomes
+ * *copy, filled with it. */
+static tn_status pool_read(scratch_pool *p, const tn_desc **x, tn_desc *copy, tn_dtype dtype) {
+    if (!*x) {
+        return TN_OK;
+    }
+    dtype = tn_dtype_is_float((*x)->dtype) ? dtype : (*x)->dtype;
+    if (is_row_major(*x) && (*x)->dtype == dtype) {
         return TN_OK;
     }
     *copy = **x;
+    copy->dtype = dtype;
     if (!pool_take(p, copy)) {
         return TN_ENOMEM;
     }
@@ -164,50 +170,83 @@ static tn_desc first_columns(const tn_desc *d, int64_t columns) {
                      .stride = {d->size[2], 1}};
 }
 
-static bool takes_dtype(const tn_desc *x) {
-    return x->dtype == TN_F32 || x->dtype == TN_F64;
+/* The entries compute in f32 or f64. For bf16 and f16 a device's operands become f32 here; on the
+ * CPU the engine does that. */
+static bool is_narrow(const tn_desc *x) {
+    return tn__wide_dtype(x->dtype) != x->dtype;
+}
+static bool takes_dtype(const tn_desc *x, const tn_context *ctx) {
+    return !is_narrow(x) || ctx->device.kind != TN_CPU;
 }
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Output i if it was made, else scratch memory of these sizes. */
-static const tn_desc *kept_output(const tn_op_call *c, int i, scratch_pool *p, tn_desc *scratch) {
-    if (c->y[i]) {
+/* Output i if it was made in this dtype, else scratch memory of these sizes. */
+static const tn_desc *wide_output(const tn_op_call *c, int i, scratch_pool *p, tn_desc *scratch) {
+    if (c->y[i] && c->y[i]->dtype == scratch->dtype) {
         return c->y[i];
     }
     return pool_take(p, scratch) ? scratch : NULL;
 }
 
-static tn_status run_forward(const tn_op_call *c, tn_recurrent r, scratch_pool *p) {
-    const tn_desc *y = c->y[0], *x = c->x[TN__RNN_X], *h0 = c->x[TN__RNN_H0],
-                  *c0 = c->x[TN__RNN_C0];
-    int results = result_count(r.cell);
-    int64_t T = y->size[0], B = y->size[1], H = y->size[2];
-    tn_desc gates = desc_of_sizes(y->dtype, T, B, tn__cell_kept(r.cell) * H),
-            h = desc_of_sizes(y->dtype, T, B, H), cell = h, copies[5];
-    r.gates = kept_output(c, results, p, &gates);
-    r.h_before = kept_output(c, results + 1, p, &h);
-    r.c_before = results > 2 ? kept_output(c, results + 2, p, &cell) : NULL;
-    if (!r.gates || !r.h_before || (results > 2 && !r.c_before)) {
-        return TN_ENOMEM;
+/* The gates' shares of the input, x w^T + b. bf16 and f16 are summed in f32. */
+static tn_status input_shares(const tn_op_call *c, scratch_pool *p, const tn_desc *shares) {
+    const tn_desc *x = c->x[TN__RNN_X], *w = c->x[TN__RNN_W_IH], *b = c->x[TN__RNN_B_IH];
+    if (!is_narrow(x)) {
+        return p->kernels->linear(c->ctx, shares, x, w, b);
     }
+    tn_desc wt = tn_desc_swap(w, 0, 1), rows, to = tn__desc_stacked(shares),
+            left = tn__desc_stacked(x), right = tn__desc_stacked(&wt);
+    tn_status status = TN_OK;
+    if (b) {
+        rows = tn_desc_expand(b, shares);
+        status = p->kernels->copy(c->ctx, shares, &rows);
+    }
+    return status == TN_OK ? p->kernels->matmul(c->ctx, &to, &left, &right, 1.0, b ? 1.0 : 0.0)
+                           : status;
+}
+
+static tn_status run_forward(const tn_op_call *c, tn_recurrent r, scratch_pool *p) {
+    const tn_desc *h0 = c->x[TN__RNN_H0], *c0 = c->x[TN__RNN_C0], *out[6] = {NULL};
+    int results = result_count(r.cell);
+    int64_t T = c->y[0]->size[0], B = c->y[0]->size[1], H = c->y[0]->size[2];
+    tn_dtype dtype = tn__wide_dtype(c->y[0]->dtype);
+    tn_desc sizes[6], copies[5];
+    for (int i = 0; i < 2 * results; i++) { /* y and the states; what is kept */
+        int64_t units = i == results ? tn__cell_kept(r.cell) * H : H;
+        sizes[i] = desc_of_sizes(dtype, T, B, units);
+        if (i > 0 && i < results) {
+            sizes[i] = (tn_desc){.dtype = dtype, .ndim = 2, .size = {B, H}};
+        }
+        out[i] = wide_output(c, i, p, &sizes[i]);
+        if (!out[i]) {
+            return TN_ENOMEM;
+        }
+    }
+    r.gates = out[results];
+    r.h_before = out[results + 1];
+    r.c_before = results > 2 ? out[results + 2] : NULL;
     const tn_desc **reads[] = {&r.w, &r.b, &r.lengths, &h0, &c0};
     for (int i = 0; i < 5; i++) {
-        tn_status status = pool_read(p, reads[i], &copies[i]);
+        tn_status status = pool_read(p, reads[i], &copies[i], dtype);
         if (status != TN_OK) {
             return status;
         }
     }
     tn_desc shares = first_columns(r.gates, tn__cell_gates(r.cell) * H);
-    tn_status status =
-        p->kernels->linear(c->ctx, &shares, x, c->x[TN__RNN_W_IH], c->x[TN__RNN_B_IH]);
-    return status == TN_OK
-               ? p->kernels->recurrent(c->ctx, &r, y, c->y[1], results > 2 ? c->y[2] : NULL, h0, c0)
-               : status;
+    tn_status status = input_shares(c, p, &shares);
+    if (status == TN_OK) {
+        status =
+            p->kernels->recurrent(c->ctx, &r, out[0], out[1], results > 2 ? out[2] : NULL, h0, c0);
+    }
+    for (int i = 0; i < results && status == TN_OK; i++) {
+        status = out[i] != c->y[i] ? p->kernels->copy(c->ctx, c->y[i], out[i]) : TN_OK;
+    }
+    return status;
 }
 
 tn_status tn__rnn_forward(const tn_op_call *c, tn_cell cell) {
-    if (!takes_dtype(c->x[TN__RNN_X])) {
+    if (!takes_dtype(c->x[TN__RNN_X], c->ctx)) {
         return TN_EUNSUPPORTED;
     }
     scratch_pool p = {.ctx = c->ctx, .kernels = c->kernels};
@@ -248,7 +287,7 @@ static tn_status run_backward(const tn_op_back *b, tn_recurrent r, scratch_pool 
     }
     const tn_desc **reads[] = {&r.w, &r.lengths, &dy, &dhn, &dcn};
     for (int i = 0; i < 5; i++) {
-        tn_status status = pool_read(p, reads[i], &copies[i]);
+        tn_status status = pool_read(p, reads[i], &copies[i], h->dtype);
         if (status != TN_OK) {
             return status;
         }
@@ -267,9 +306,47 @@ static tn_status run_backward(const tn_op_back *b, tn_recurrent r, scratch_pool 
                : status;
 }
 
+/* A gradient that bf16 or f16 take, as scratch memory of f32: with the sum so far, if it is added
+ * to. */
+static tn_status widen_gradient(const tn_op_back *b, int i, tn_op_back *wide, scratch_pool *p,
+                                tn_desc *scratch) {
+    *scratch = *b->dx[i];
+    scratch->dtype = TN_F32;
+    if (!pool_take(p, scratch)) {
+        return TN_ENOMEM;
+    }
+    wide->dx[i] = scratch;
+    return b->adds && TN__RNN_WEIGHTS >> i & 1 ? p->kernels->copy(b->ctx, scratch, b->dx[i])
+                                               : TN_OK;
+}
+
+/* The same with f32 in place of bf16 and f16. */
+static tn_status run_widened(const tn_op_back *b, tn_recurrent r, scratch_pool *p) {
+    static const int read[] = {TN__RNN_X, TN__RNN_W_IH, TN__RNN_W_HH};
+    tn_op_back wide = *b;
+    tn_desc x[3], dx[TN_OP_INPUTS];
+    tn_status status = TN_OK;
+    for (int i = 0; i < 3 && status == TN_OK; i++) {
+        status = pool_read(p, &wide.x[read[i]], &x[i], TN_F32);
+    }
+    for (int i = 0; i < TN_OP_INPUTS && status == TN_OK; i++) {
+        if (b->dx[i] && is_narrow(b->dx[i])) {
+            status = widen_gradient(b, i, &wide, p, &dx[i]);
+        }
+    }
+    r.w = wide.x[TN__RNN_W_HH];
+    if (status == TN_OK) {
+        status = run_backward(&wide, r, p);
+    }
+    for (int i = 0; i < TN_OP_INPUTS && status == TN_OK; i++) {
+        status = wide.dx[i] != b->dx[i] ? p->kernels->copy(b->ctx, b->dx[i], wide.dx[i]) : TN_OK;
+    }
+    return status;
+}
+
 tn_status tn__rnn_backward(const tn_op_back *b, tn_cell cell) {
     const tn_desc *dh0 = b->dx[TN__RNN_H0], *dc0 = b->dx[TN__RNN_C0];
-    if (!takes_dtype(b->x[TN__RNN_X]) || (dh0 && !is_row_major(dh0)) ||
+    if (!takes_dtype(b->x[TN__RNN_X], b->ctx) || (dh0 && !is_row_major(dh0)) ||
         (dc0 && !is_row_major(dc0))) {
         return TN_EUNSUPPORTED;
     }
@@ -283,7 +360,7 @@ tn_status tn__rnn_backward(const tn_op_back *b, tn_cell cell) {
                       .gates = b->y[kept],
                       .h_before = b->y[kept + 1],
                       .c_before = cell == TN_CELL_LSTM ? b->y[kept + 2] : NULL};
-    tn_status status = run_backward(b, r, &p);
+    tn_status status = is_narrow(b->x[TN__RNN_X]) ? run_widened(b, r, &p) : run_backward(b, r, &p);
     pool_free(&p);
     return status;
 }

@@ -3,8 +3,8 @@
  *     x: any shape and dtype       y: x's shape, i64; no gradient
  *
  * Stable: equal elements keep their order, even if descending. NaN is the largest number, and equal
- * to itself. Sorted by digits of 8 bits from the last to the
- * first; digits that all elements share, such as most of a small integer's, are skipped.
+ * to itself. Sorted by digits of 8 bits from the last to the first; digits that all elements share,
+ * such as most of a small integer's, are skipped.
  */
 #include "ops/sort/sort.h"
 
@@ -12,11 +12,6 @@
 #include <string.h>
 
 enum { FEW = 32, DIGITS = 8, RADIX = 256, AT_ONCE = 1 << 18 };
-
-typedef struct argsort_args {
-    int dim;
-    bool descending;
-} argsort_args;
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
@@ -117,12 +112,12 @@ static void argsort_line(const tn__sort_job *j, int64_t line, tn__sort_item *buf
 
 static bool argsort_shape(tn_op_call *c) {
     const tn_tensor *x = c->in[0];
-    int dim = tn__dim_of_any(x, ((const argsort_args *)c->args)->dim, c->op->name);
+    int dim = tn__dim_of_any(x, ((const tn__argsort_args *)c->args)->dim, c->op->name);
     return dim >= 0 && tn_op_out(c, x->dims, TN_I64);
 }
 
 static tn_status argsort_host(const tn_op_call *c) {
-    const argsort_args *args = c->args;
+    const tn__argsort_args *args = c->args;
     int dim = tn__dim_from_start(args->dim, c->x[0]->ndim);
     tn__sort_job j = {.x = tn__lines_along(c->x[0], dim < 0 ? 0 : dim),
                       .y = tn__lines_along(c->y[0], dim < 0 ? 0 : dim),
@@ -136,7 +131,7 @@ static void argsort_samples(tn_op_samples *s) {
     static const double ties[] = {1.0, NAN, -0.0, 3.0, 0.0, 3.0, -INFINITY, NAN, 1.0, -2.0};
     static const struct {
         tn_dims shape;
-        argsort_args args;
+        tn__argsort_args args;
         const char *text;
         const double *values;
     } cases[] = {
@@ -167,15 +162,16 @@ static void argsort_samples(tn_op_samples *s) {
 const tn_op tn__op_argsort = {
     .name = "argsort",
     .inputs = {"x"},
-    .args_size = sizeof(argsort_args),
-    .fields = {TN_FIELD(argsort_args, dim), TN_FIELD(argsort_args, descending)},
+    .args_size = sizeof(tn__argsort_args),
+    .fields = {TN_FIELD(tn__argsort_args, dim), TN_FIELD(tn__argsort_args, descending)},
     .shape = argsort_shape,
+    .kernel = TN_FUSED(argsort),
     .host = {.forward = argsort_host},
     .samples = argsort_samples,
 };
 
 tn_tensor *tn_argsort(tn_tensor *x, int dim, bool descending) {
-    return tn_apply1(&tn__op_argsort, &(argsort_args){dim, descending}, x);
+    return tn_apply1(&tn__op_argsort, &(tn__argsort_args){dim, descending}, x);
 }
 
 /* The elements at those positions. A 0-dimensional x is sorted already. */

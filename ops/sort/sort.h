@@ -3,6 +3,7 @@
 #ifndef TERN_OPS_SORT_H
 #define TERN_OPS_SORT_H
 
+#include "backends/lines.h"
 #include "ops/host.h"
 
 /* An element of a line: a smaller key comes first. */

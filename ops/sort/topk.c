@@ -10,12 +10,6 @@
 
 #include <math.h>
 
-typedef struct topk_args {
-    int64_t k;
-    int dim;
-    bool largest;
-} topk_args;
-
 static bool comes_before(tn__sort_item a, tn__sort_item b) {
     return a.key < b.key || (a.key == b.key && a.index < b.index);
 }
@@ -66,7 +60,7 @@ static void topk_line(const tn__sort_job *j, int64_t line, tn__sort_item *heap) 
 }
 
 static bool topk_shape(tn_op_call *c) {
-    const topk_args *args = c->args;
+    const tn__topk_args *args = c->args;
     const tn_tensor *x = c->in[0];
     int dim = tn__dim_of_any(x, args->dim, c->op->name);
     if (dim < 0) {
@@ -85,7 +79,7 @@ static bool topk_shape(tn_op_call *c) {
 }
 
 static tn_status topk_host(const tn_op_call *c) {
-    const topk_args *args = c->args;
+    const tn__topk_args *args = c->args;
     int dim = tn__dim_from_start(args->dim, c->x[0]->ndim);
     tn__sort_job j = {.x = tn__lines_along(c->x[0], dim < 0 ? 0 : dim),
                       .y = tn__lines_along(c->y[0], dim < 0 ? 0 : dim),
@@ -98,7 +92,7 @@ static void topk_samples(tn_op_samples *s) {
     static const double odd[] = {1.0, NAN, -1.0, 3.0, INFINITY, 2.0};
     static const struct {
         tn_dims shape;
-        topk_args args;
+        tn__topk_args args;
         const char *text;
         const double *values;
     } cases[] = {
@@ -128,16 +122,18 @@ static void topk_samples(tn_op_samples *s) {
 const tn_op tn__op_topk = {
     .name = "topk",
     .inputs = {"x"},
-    .args_size = sizeof(topk_args),
-    .fields = {TN_FIELD(topk_args, k), TN_FIELD(topk_args, dim), TN_FIELD(topk_args, largest)},
+    .args_size = sizeof(tn__topk_args),
+    .fields = {TN_FIELD(tn__topk_args, k), TN_FIELD(tn__topk_args, dim),
+               TN_FIELD(tn__topk_args, largest)},
     .shape = topk_shape,
+    .kernel = TN_FUSED(topk),
     .host = {.forward = topk_host},
     .samples = topk_samples,
 };
 
 /* The elements at those positions. */
 tn_tensor *tn_topk(tn_tensor *x, int64_t k, int dim, bool largest, tn_tensor **index) {
-    tn_tensor *best = tn_apply1(&tn__op_topk, &(topk_args){k, dim, largest}, x);
+    tn_tensor *best = tn_apply1(&tn__op_topk, &(tn__topk_args){k, dim, largest}, x);
     if (index) {
         *index = best;
     }

@@ -75,11 +75,12 @@ static outcome run_on(const trying *k, const tn_backend *table) {
     for (int i = 0; i < results; i++) {
         dy[i] = arriving_gradient(o.t[i], i);
     }
-    if (!k->odd) {
+    bool goes_back = !k->odd && tn_op_differentiable(k->op);
+    if (goes_back) {
         tn_backward_from(o.t, dy, results, false);
     }
     for (int i = 0; i < k->sample->inputs; i++) {
-        o.t[results + i] = in[i] && !k->odd ? tn_grad_of(in[i]) : NULL;
+        o.t[results + i] = in[i] && goes_back ? tn_grad_of(in[i]) : NULL;
     }
     for (int i = 0; i < o.count; i++) {
         o.t[i] = o.t[i] ? tn_to(tn_detach(o.t[i]), tn_cpu()) : NULL;

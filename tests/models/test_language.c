@@ -529,19 +529,7 @@ int main(void) {
         TEST(shapes_of_families),  TEST(parts_by_hand),          TEST(parts_with_positions),
         TEST(ranges_of_parts),     TEST(another_loss),           TEST(positions_as_inputs),
         TEST(refused_inputs),      TEST(pieces_of_every_length), TEST(failure_between_layers),
-        TEST(padding_on_the_left), TEST(targets_of_rows),
-
-        TEST(shapes_of_families),
-        TEST(parts_by_hand),
-        TEST(parts_with_positions),
-        TEST(ranges_of_parts),
-        TEST(another_loss),
-        TEST(positions_as_inputs),
-        TEST(refused_inputs),
-        TEST(pieces_of_every_length),
-        TEST(failure_between_layers),
-        TEST(padding_on_the_left),
-        TEST(loss_expects_a_gradient),
+        TEST(padding_on_the_left), TEST(targets_of_rows),        TEST(loss_expects_a_gradient),
         TEST(kept_logits_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

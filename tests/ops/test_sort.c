@@ -114,6 +114,9 @@ static void places_that_are_not_zero(void **state) {
     assert_true(tn_dims_equal(tn_shape(tn_nonzero(tn_zeros(TN_DIMS(3), TN_BOOL))), TN_DIMS(0, 1)));
     assert_true(tn_dims_equal(tn_shape(tn_nonzero(tn_scalar(2, TN_F32))), TN_DIMS(1, 0)));
     assert_true(tn_dims_equal(tn_shape(tn_nonzero(tn_ones(TN_DIMS(0, 4), TN_F32))), TN_DIMS(0, 2)));
+    tn_tensor *many = tn_gt(tn_randn(TN_DIMS(7, 300, 3), TN_F32), tn_scalar(0.5, TN_F32));
+    assert_true(tn_equal(tn_to(tn_nonzero(many), tn_cpu()), tn_nonzero(tn_to(many, tn_cpu()))));
+    assert_true(tn_equal(tn_nonzero(tn_scalar(NAN, TN_F32)), tn_nonzero(tn_scalar(2, TN_F32))));
 }
 
 static void different_elements(void **state) {
