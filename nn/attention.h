@@ -30,6 +30,7 @@ tn_tensor *tn__add_branch(tn_tensor *x, tn_tensor *branch);
 /* m called with that sum, which goes to *sum. Calls that are one operation where the device of x
  * has a kernel for it and a call of m does nothing else (tn__may_fuse). */
 tn_tensor *tn__add_norm(tn_layer_norm *m, tn_tensor *x, tn_tensor *branch, tn_tensor **sum);
+tn_tensor *tn__add_rms_norm(tn_rms_norm *m, tn_tensor *x, tn_tensor *branch, tn_tensor **sum);
 /* `next` called with tn_gelu_tanh of m called with x, likewise. */
 tn_tensor *tn__linear_gelu_linear(tn_linear *m, tn_linear *next, tn_tensor *x);
 

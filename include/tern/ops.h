@@ -373,6 +373,9 @@ TN_API tn_tensor *tn_add_layer_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weigh
 /* x weight / sqrt(mean(x x) + eps) over the last dimension. Zhang,
  * Sennrich 2019, arXiv:1910.07467. */
 TN_API tn_tensor *tn_rms_norm_op(tn_tensor *x, tn_tensor *weight, double eps);
+/* rms_norm(a + b), and the sum itself in *sum (unless NULL), like tn_add_layer_norm. */
+TN_API tn_tensor *tn_add_rms_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weight, double eps,
+                                  tn_tensor **sum);
 
 /* Normalises each channel of x (N, C, …): (x - mean) / sqrt(var + eps) weight + bias; these are
  * (C), or NULL. `training`: mean and variance are the batch's, over all dimensions but C, and

@@ -41,6 +41,10 @@ static void layer_errors(void **state) {
     refused_with(tn_rms_norm_op(F(), NULL, 1e-5), TN_ESHAPE, "rms_norm: x is []");
     refused_with(tn_rms_norm_op(F(2, 3), F(2), 1e-5), TN_ESHAPE,
                  "rms_norm: x is [2, 3] but weight is [2]");
+    refused_with(tn_add_rms_norm(F(2, 3), F(3), NULL, 1e-5, NULL), TN_ESHAPE,
+                 "add_rms_norm: a is [2, 3] and b is [3]");
+    refused_with(tn_add_rms_norm(F(2, 3), F(2, 3), F(2), 1e-5, NULL), TN_ESHAPE,
+                 "add_rms_norm: a is [2, 3] but weight is [2]");
     refused_with(tn_dropout_op(F(2), 1.5), TN_EVALUE, "dropout: p is 1.5");
     refused_with(tn_dropout_op(F(2), NAN), TN_EVALUE, "dropout: p is nan");
     refused_with(tn_dropout_op(I(2), 0.5), TN_EDTYPE, "dropout: x is i64");
