@@ -4,8 +4,8 @@
 
 static tn_tensor *gated_mlp_forward(tn_module *self, tn_tensor *x) {
     tn_gated_mlp *m = (tn_gated_mlp *)self;
-    tn_tensor *gate = tn_silu(tn_call(&m->gate_proj, x));
-    return tn_call(&m->down_proj, tn_mul(gate, tn_call(&m->up_proj, x)));
+    tn_tensor *gate = tn_call(&m->gate_proj, x);
+    return tn_call(&m->down_proj, tn_silu_mul(gate, tn_call(&m->up_proj, x)));
 }
 
 tn_gated_mlp_options tn_gated_mlp_defaults(void) {

@@ -57,6 +57,8 @@ TN_API tn_tensor *tn_tanh(tn_tensor *x);
 TN_API tn_tensor *tn_sigmoid(tn_tensor *x);
 TN_API tn_tensor *tn_relu(tn_tensor *x); /* NaN stays; gradient 0 there (PyTorch: dy) and at 0 */
 TN_API tn_tensor *tn_silu(tn_tensor *x); /* x sigmoid(x) */
+/* silu(a) b: a gate and what it lets through, in one pass. a and b have the same shape. */
+TN_API tn_tensor *tn_silu_mul(tn_tensor *a, tn_tensor *b);
 /* x Phi(x), using erf (Hendrycks and Gimpel 2016, arXiv:1606.08415) */
 TN_API tn_tensor *tn_gelu(tn_tensor *x);
 TN_API tn_tensor *tn_gelu_tanh(tn_tensor *x); /* its tanh approximation, as in GPT-2 */

@@ -355,6 +355,9 @@ static void product_errors(void **state) {
                  "linear_q8: x is [2, 4] but weight is [4, 3]");
     refused_with(tn_linear_q8(F(2, 3), bytes, F(3), NULL), TN_ESHAPE, "but scale is [3]");
     refused_with(tn_linear_q8(F(2, 3), bytes, F(4), F(4, 1)), TN_ESHAPE, "but bias is [4, 1]");
+    refused_with(tn_silu_mul(F(2, 3), D(2, 3)), TN_EDTYPE, "silu_mul: a is f32 but b is f64");
+    refused_with(tn_silu_mul(I(2), I(2)), TN_EDTYPE, "silu_mul: the dtype of a is i64");
+    refused_with(tn_silu_mul(F(2, 3), F(3)), TN_ESHAPE, "silu_mul: a is [2, 3] and b is [3]");
     refused_with(tn_linear_gelu(F(2, 3), D(4, 3), NULL), TN_EDTYPE,
                  "linear_gelu: x is f32 but weight is f64");
     refused_with(tn_linear_gelu(F(2, 3), F(3, 4), NULL), TN_ESHAPE,

@@ -174,6 +174,7 @@ typedef enum tn_binary {
     TN_HARDSWISH_GRAD, /* (x, dy) */
     TN_FMOD,           /* remainder of a / b truncated: a's sign */
     TN_REMAINDER,      /* remainder of a / b rounded down: b's sign, like Python's % */
+    TN_SILU_MUL,       /* a sigmoid(a) b */
     TN_BINARY_COUNT
 } tn_binary;
 
@@ -258,7 +259,7 @@ typedef struct tn_conv_args {
 } tn_conv_args;
 
 /* Of this table. TN_DEVICE_VERSION, by which plugins are checked, changes with it. */
-#define TN_BACKEND_VERSION 5
+#define TN_BACKEND_VERSION 6
 
 struct tn_backend {
     size_t size;      /* sizeof(tn_backend) of the build that filled it */
