@@ -34,6 +34,14 @@ tn_tensor *tn__add_rms_norm(tn_rms_norm *m, tn_tensor *x, tn_tensor *branch, tn_
 /* `next` called with tn_gelu_tanh of m called with x, likewise. */
 tn_tensor *tn__linear_gelu_linear(tn_linear *m, tn_linear *next, tn_tensor *x);
 
+/* y[i] = m[i] called with x, 2 or 3 of them: with few rows on such a device one operation, whose
+ * result y[i] are views of. Inert after raising. */
+void tn__linears(tn_linear *const *m, int n, tn_tensor *x, tn_tensor **y);
+/* x + m called with h, likewise. */
+tn_tensor *tn__add_linear(tn_linear *m, tn_tensor *h, tn_tensor *x);
+/* x + m called with y, whose last product may add x. */
+tn_tensor *tn__add_gated_mlp(tn_gated_mlp *m, tn_tensor *y, tn_tensor *x);
+
 /* Applies the activation to x; inert for an invalid one (inits refuse these). */
 tn_tensor *tn__activate(tn_activation activation, tn_tensor *x);
 

@@ -31,9 +31,12 @@ static tn_tensor *attend_grouped(tn_grouped_attention *m, const tn__sequences *s
     if (!positions) {
         positions = tn__arange(tn_device_of(x), (double)start, (double)(start + T), 1.0, TN_I64);
     }
-    tn_tensor *q = tn_rotary(split_heads(m, tn_call(&m->q_proj, x)), positions, m->rotary),
-              *k = tn_rotary(split_heads(m, tn_call(&m->k_proj, x)), positions, m->rotary),
-              *v = split_heads(m, tn_call(&m->v_proj, x));
+    tn_linear *projections[] = {&m->q_proj, &m->k_proj, &m->v_proj};
+    tn_tensor *y[3];
+    tn__linears(projections, 3, x, y);
+    tn_tensor *q = tn_rotary(split_heads(m, y[0]), positions, m->rotary),
+              *k = tn_rotary(split_heads(m, y[1]), positions, m->rotary),
+              *v = split_heads(m, y[2]);
     if (tn__cache_open(&m->cache) && !tn__cache_append(m, &m->cache, &k, &v)) {
         return tn_inert();
     }
