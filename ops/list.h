@@ -155,6 +155,7 @@ TN_OP(nn, embedding)
 TN_OP(nn, attention, CPU, CUDA)
 TN_OP(nn, attention_qkv)
 TN_OP(nn, rotary, CPU, CUDA)
+TN_OP(nn, rotary_qkv, CUDA)
 
 /* pool/ */
 TN_OP(pool, max_pool, CUDA)

@@ -86,6 +86,7 @@ TWINS = {
     "attention": attention,
     "attention_qkv": attention_qkv,
     "rotary": rotary,
+    "rotary_qkv": lambda q, k, v, positions, **more: (rotary(q, positions, **more), rotary(k, positions, **more), v * 1),
 }
 
 # Gradients that are differences of much larger terms: how much larger than the result's weights those terms are.
