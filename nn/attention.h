@@ -31,6 +31,10 @@ tn_tensor *tn__add_branch(tn_tensor *x, tn_tensor *branch);
  * has a kernel for it and a call of m does nothing else (tn__may_fuse). */
 tn_tensor *tn__add_norm(tn_layer_norm *m, tn_tensor *x, tn_tensor *branch, tn_tensor **sum);
 tn_tensor *tn__add_rms_norm(tn_rms_norm *m, tn_tensor *x, tn_tensor *branch, tn_tensor **sum);
+/* tn__may_fuse of m, a linear, which reads this weight; for 8-bit weights, with scales, this is x.
+ */
+bool tn__linear_may_fuse(const tn_linear *m, const tn_tensor *weight, const tn_tensor *x,
+                         int fused);
 /* `next` called with tn_gelu_tanh of m called with x, likewise. */
 tn_tensor *tn__linear_gelu_linear(tn_linear *m, tn_linear *next, tn_tensor *x);
 
