@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "backends/rotary.h"
 #include "tests/ops/errors.h"
 
 static void layer_errors(void **state) {
@@ -155,6 +156,16 @@ static void rotary_errors(void **state) {
     refused_with(tn_rotary(F(2, 1, 3, 2), I(4), o), TN_ESHAPE,
                  "positions are [4] (they must be [3] or [2, 3])");
     refused_with(tn_rotary(F(2, 1, 3, 2), I(3, 3), o), TN_ESHAPE, "positions are [3, 3]");
+    const tn_op *qkv = tn_op_named("rotary_qkv");
+    tn_rotary_args args = {.theta = 10.0, .factor = 1.0};
+    tn_tensor *in[4] = {F(1, 4, 3, 2), D(1, 2, 3, 2), F(1, 2, 3, 2), I(3)};
+    refused_with(tn_apply(qkv, &args, in, 4), TN_EDTYPE, "rotary_qkv: q is f32 but k is f64");
+    in[1] = F(1, 2, 3, 4);
+    refused_with(tn_apply(qkv, &args, in, 4), TN_ESHAPE,
+                 "rotary_qkv: q is [1, 4, 3, 2], k [1, 2, 3, 4] and v [1, 2, 3, 2]");
+    in[3] = I(4);
+    refused_with(tn_apply(qkv, &args, in, 4), TN_ESHAPE,
+                 "rotary_qkv: q is [1, 4, 3, 2] but positions are [4]");
     refused_with(tn_rotary(F(2, 1, 3, 2), I(), o), TN_ESHAPE, "positions are []");
     o.theta = 0.0;
     refused_with(tn_rotary(F(1, 1, 3, 2), I(3), o), TN_EVALUE, "rotary: theta is 0 and factor 1");
