@@ -72,7 +72,7 @@ __device__ __forceinline__ void add_single(C (&sum)[ROWS], const few &f, const W
 template <typename T, typename W, int ROWS, bool PACKED>
 __global__ void __launch_bounds__(THREADS) few_rows_kernel(few f) {
     typedef typename tn__compute<T>::type C;
-    const int V = 16 / sizeof(W), AHEAD = ROWS == 1 ? 4 : 1; /* loads in flight; registers */
+    const int V = 16 / sizeof(W);
     int64_t column = tn__team_number<32>();
     if (column >= f.out) {
         return;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(few f) {
     const W *w = (const W *)p.w + j * p.row;
     C sum[ROWS] = {0};
     if (PACKED) {
-        TN_UNROLL_BY(AHEAD)
+        TN_UNROLL_BY(ROWS == 1 ? 4 : 1) /* more rows need the registers */
         for (int64_t at = tn__team_lane<32>() * V; at < f.in; at += 32 * V) {
             add_packs<T, W, ROWS, V>(sum, f, w, at);
         }
