@@ -38,6 +38,8 @@ bool tn__linear_may_fuse(const tn_linear *m, const tn_tensor *weight, const tn_t
 /* `next` called with tn_gelu_tanh of m called with x, likewise. */
 tn_tensor *tn__linear_gelu_linear(tn_linear *m, tn_linear *next, tn_tensor *x);
 
+/* Whether x has few rows (backends/few_rows.h) and nothing is recorded: for linear_cat. */
+bool tn__few_rows(const tn_tensor *x);
 /* y[i] = m[i] called with x, 2 or 3 of them: with few rows on such a device one operation, whose
  * result y[i] are views of. Inert after raising. */
 void tn__linears(tn_linear *const *m, int n, tn_tensor *x, tn_tensor **y);

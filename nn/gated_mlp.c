@@ -17,7 +17,7 @@ static tn_tensor *gated_mlp_forward(tn_module *self, tn_tensor *x) {
 }
 
 tn_tensor *tn__add_gated_mlp(tn_gated_mlp *m, tn_tensor *y, tn_tensor *x) {
-    if (tn__may_fuse(&m->base, gated_mlp_forward, y, y, TN_FUSED(linear_cat))) {
+    if (tn__few_rows(y) && tn__may_fuse(&m->base, gated_mlp_forward, y, y, TN_FUSED(linear_cat))) {
         TN_SCOPE;
         return tn_return(tn__add_linear(&m->down_proj, gated_hidden(m, y), x));
     }

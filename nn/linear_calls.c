@@ -23,10 +23,14 @@ tn_tensor *tn__linear_gelu_linear(tn_linear *m, tn_linear *next, tn_tensor *x) {
 
 /* ---- Of few rows: linear_cat ----------------------------------------------------------------- */
 
+bool tn__few_rows(const tn_tensor *x) {
+    return !tn_is_inert(x) && x->dims.ndim > 0 && !tn__will_record() &&
+           tn__row_count(x->dims) <= TN__FEW_ROWS;
+}
+
 /* Whether calls of m with x, and nothing else, are one operation. */
 static bool may_cat(tn_linear *const *m, int n, const tn_tensor *x) {
-    bool fits = !tn_is_inert(x) && x->dims.ndim > 0 && !tn__will_record() &&
-                tn__row_count(x->dims) <= TN__FEW_ROWS;
+    bool fits = tn__few_rows(x);
     for (int i = 0; fits && i < n; i++) {
         const tn_tensor *w = m[i]->weight, *scale = m[i]->weight_scale;
         fits = tn__linear_may_fuse(m[i], scale ? x : w, x, TN_FUSED(linear_cat)) && w &&

@@ -60,7 +60,7 @@ static bool linear_cat_shape(tn_op_call *c) {
 }
 
 static tn_tensor *linear_cat_compose(tn_op_call *c) {
-    tn_tensor *parts[3], *x = c->in[X], *r = tn__optional(c, R);
+    tn_tensor *parts[3] = {NULL}, *x = c->in[X], *r = tn__optional(c, R);
     int n = 0;
     for (int i = 0; i < 3; i++) {
         tn_tensor *w = tn__optional(c, W + i), *scale = tn__optional(c, SCALE + i);
