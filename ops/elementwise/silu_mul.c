@@ -23,6 +23,9 @@ static tn_status silu_mul_forward(const tn_op_call *c) {
 static tn_status silu_mul_backward_kernel(const tn_op_back *b) {
     const tn_desc *dy = b->dy[0], *da = b->dx[0], *db = b->dx[1];
     tn_status status = TN_OK;
+    if (da && da->dtype == TN_F16) {
+        return TN_EUNSUPPORTED; /* which may not hold dy b: the composition computes in f32 */
+    }
     if (da) {
         status = b->kernels->binary(b->ctx, TN_MUL, da, dy, b->x[1]);
         status =
