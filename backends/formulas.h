@@ -147,7 +147,8 @@ TN__FORMULA_HELPERS(double)
     X(TN_HARDSWISH_GRAD, hardswish_grad,                                                           \
       a >= 3 ? b : (a <= -3 ? 0 : b * (a / 3 + (T)0.5)))                                           \
     X(TN_FMOD, fmod, M(fmod)(a, b))                                                                \
-    X(TN_REMAINDER, remainder, tn__remainder_##T(b, M(fmod)(a, b)))
+    X(TN_REMAINDER, remainder, tn__remainder_##T(b, M(fmod)(a, b)))                                \
+    X(TN_SILU_MUL, silu_mul, a / (1 + M(exp)(-a)) * b)
 
 /* For any type; the operands are a and b. */
 #define TN_COMPARE_FORMULAS(X)                                                                     \

@@ -1,5 +1,5 @@
-/* What the kernels of rotary read (ops/nn/rotary.c): x[0] (B, H, T, D), D even; x[1], the
- * positions, (T), (1, T) or (B, T), i64 or i32; args tn_rotary_args. f32 f64 bf16 f16. */
+/* What the kernels of rotary and rotary_qkv read (ops/nn/): x[0] (B, H, T, D), D even; the last x,
+ * the positions, (T), (1, T) or (B, T), i64 or i32; args tn_rotary_args. f32 f64 bf16 f16. */
 #ifndef TERN_BACKENDS_ROTARY_H
 #define TERN_BACKENDS_ROTARY_H
 
@@ -13,10 +13,10 @@ typedef struct tn_rotary_args { /* as in tn_rotary_options (ops.h) */
     bool inverse; /* rotates back */
 } tn_rotary_args;
 
-/* The positions as (B, T). */
-TN__INLINE tn_desc tn__rotary_positions(const tn_op_call *c) {
-    int64_t size[2] = {c->x[0]->size[0], c->x[0]->size[2]};
-    return tn__desc_spread(c->x[1], 2, size);
+/* The positions of x as (B, T). */
+TN__INLINE tn_desc tn__rotary_positions(const tn_desc *x, const tn_desc *positions) {
+    int64_t size[2] = {x->size[0], x->size[2]};
+    return tn__desc_spread(positions, 2, size);
 }
 
 /* Radians per position, for pair i of `half`: theta^(-i / half). With a factor, pairs that turn

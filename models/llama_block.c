@@ -17,10 +17,10 @@ static tn_values llama_block_forward(tn_module *self, tn_values in, void *contex
     }
     tn_values normed = in; /* mask and positions, if any, are passed on to attention */
     normed.v[0] = tn_call(&m->input_layernorm, s.x);
-    tn_tensor *x = tn__add_branch(s.x, tn_call_values(&m->self_attn, normed, context).v[0]);
+    tn_tensor *x, *attended = tn_call_values(&m->self_attn, normed, context).v[0];
     tn_drop(normed.v[0]);
-    return tn_values_of(
-        tn__add_branch(x, tn_call(&m->mlp, tn_call(&m->post_attention_layernorm, x))), NULL);
+    tn_tensor *y = tn__add_rms_norm(&m->post_attention_layernorm, s.x, attended, &x);
+    return tn_values_of(tn__add_gated_mlp(&m->mlp, y, x), NULL);
 }
 
 tn_llama_block_options tn_llama_block_defaults(void) {

@@ -30,8 +30,23 @@ tn_tensor *tn__add_branch(tn_tensor *x, tn_tensor *branch);
 /* m called with that sum, which goes to *sum. Calls that are one operation where the device of x
  * has a kernel for it and a call of m does nothing else (tn__may_fuse). */
 tn_tensor *tn__add_norm(tn_layer_norm *m, tn_tensor *x, tn_tensor *branch, tn_tensor **sum);
+tn_tensor *tn__add_rms_norm(tn_rms_norm *m, tn_tensor *x, tn_tensor *branch, tn_tensor **sum);
+/* tn__may_fuse of m, a linear, which reads this weight; for 8-bit weights, with scales, this is x.
+ */
+bool tn__linear_may_fuse(const tn_linear *m, const tn_tensor *weight, const tn_tensor *x,
+                         int fused);
 /* `next` called with tn_gelu_tanh of m called with x, likewise. */
 tn_tensor *tn__linear_gelu_linear(tn_linear *m, tn_linear *next, tn_tensor *x);
+
+/* Whether x has few rows (backends/few_rows.h) and nothing is recorded: for linear_cat. */
+bool tn__few_rows(const tn_tensor *x);
+/* y[i] = m[i] called with x, 2 or 3 of them: with few rows on such a device one operation, whose
+ * result y[i] are views of. Inert after raising. */
+void tn__linears(tn_linear *const *m, int n, tn_tensor *x, tn_tensor **y);
+/* x + m called with h, likewise. */
+tn_tensor *tn__add_linear(tn_linear *m, tn_tensor *h, tn_tensor *x);
+/* x + m called with y, whose last product may add x. */
+tn_tensor *tn__add_gated_mlp(tn_gated_mlp *m, tn_tensor *y, tn_tensor *x);
 
 /* Applies the activation to x; inert for an invalid one (inits refuse these). */
 tn_tensor *tn__activate(tn_activation activation, tn_tensor *x);

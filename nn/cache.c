@@ -35,19 +35,13 @@ static bool make_tensors(tn_kv_cache *cache, const tn_tensor *like) {
     return true;
 }
 
-/* Appends x to what `all` holds; returns a view of both. */
-static tn_tensor *append_to(tn_tensor *all, int64_t filled, tn_tensor *x) {
-    int64_t T = tn_size(x, 2);
-    tn_copy_(tn_narrow(all, 2, filled, T), x);
-    return tn_narrow(all, 2, 0, filled + T);
-}
-
-bool tn__cache_append(void *module, tn_kv_cache *cache, tn_tensor **k, tn_tensor **v) {
+bool tn__cache_reserve(void *module, tn_kv_cache *cache, const tn_tensor *k, const tn_tensor *v,
+                       tn__cache_place *place) {
     tn_module *m = module;
-    if (tn_is_inert(*k) || tn_is_inert(*v)) {
+    if (tn_is_inert(k) || tn_is_inert(v)) {
         return false;
     }
-    int64_t B = tn_size(*k, 0), T = tn_size(*k, 2), left = cache->length - cache->filled;
+    int64_t B = tn_size(k, 0), T = tn_size(k, 2), left = cache->length - cache->filled;
     if (B != cache->batch || T > left) {
         tn__raise(TN_EVALUE, m->kind,
                   "x has %lld sequences of %lld positions but the cache is for %lld, and %lld of "
@@ -56,11 +50,25 @@ bool tn__cache_append(void *module, tn_kv_cache *cache, tn_tensor **k, tn_tensor
                   (long long)cache->length);
         return false;
     }
-    if (!cache->k && !make_tensors(cache, *k)) {
+    if (!cache->k && !make_tensors(cache, k)) {
         return false;
     }
-    *k = append_to(cache->k, cache->filled, *k);
-    *v = append_to(cache->v, cache->filled, *v);
+    *place = (tn__cache_place){.new_k = tn_narrow(cache->k, 2, cache->filled, T),
+                               .new_v = tn_narrow(cache->v, 2, cache->filled, T),
+                               .all_k = tn_narrow(cache->k, 2, 0, cache->filled + T),
+                               .all_v = tn_narrow(cache->v, 2, 0, cache->filled + T)};
+    return !tn__pending();
+}
+
+bool tn__cache_append(void *m, tn_kv_cache *cache, tn_tensor **k, tn_tensor **v) {
+    tn__cache_place place;
+    if (!tn__cache_reserve(m, cache, *k, *v, &place)) {
+        return false;
+    }
+    tn_copy_(place.new_k, *k);
+    tn_copy_(place.new_v, *v);
+    *k = place.all_k;
+    *v = place.all_v;
     return !tn__pending();
 }
 

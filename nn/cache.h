@@ -30,6 +30,15 @@ static inline int64_t tn__cache_start(const tn_kv_cache *cache) {
     return tn__cache_open(cache) ? cache->filled : 0;
 }
 
+/* Views of an open cache: where k and v of this call go, and these with all before them. */
+typedef struct tn__cache_place {
+    tn_tensor *new_k, *new_v, *all_k, *all_v;
+} tn__cache_place;
+
+/* Where k and v (B, G, T, D) go, whose elements are not read yet. False after raising. */
+bool tn__cache_reserve(void *m, tn_kv_cache *cache, const tn_tensor *k, const tn_tensor *v,
+                       tn__cache_place *place);
+
 /* Appends *k and *v (B, G, T, D) to the open cache of m, and makes them views of all of it, (B, G,
  * filled + T, D). False after raising. */
 bool tn__cache_append(void *m, tn_kv_cache *cache, tn_tensor **k, tn_tensor **v);

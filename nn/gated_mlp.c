@@ -1,11 +1,27 @@
 /* gated_mlp: down_proj(silu(gate_proj(x)) up_proj(x))     x (…, width) -> (…, hidden) -> (…, width)
  * (SwiGLU: Shazeer 2020, arXiv:2002.05202) */
+#include "backends/entries.h"
+#include "nn/attention.h"
 #include "nn/module.h"
+
+static tn_tensor *gated_hidden(tn_gated_mlp *m, tn_tensor *x) {
+    tn_linear *halves[] = {&m->gate_proj, &m->up_proj};
+    tn_tensor *y[2];
+    tn__linears(halves, 2, x, y);
+    return tn_silu_mul(y[0], y[1]);
+}
 
 static tn_tensor *gated_mlp_forward(tn_module *self, tn_tensor *x) {
     tn_gated_mlp *m = (tn_gated_mlp *)self;
-    tn_tensor *gate = tn_silu(tn_call(&m->gate_proj, x));
-    return tn_call(&m->down_proj, tn_mul(gate, tn_call(&m->up_proj, x)));
+    return tn_call(&m->down_proj, gated_hidden(m, x));
+}
+
+tn_tensor *tn__add_gated_mlp(tn_gated_mlp *m, tn_tensor *y, tn_tensor *x) {
+    if (tn__few_rows(y) && tn__may_fuse(&m->base, gated_mlp_forward, y, y, TN_FUSED(linear_cat))) {
+        TN_SCOPE;
+        return tn_return(tn__add_linear(&m->down_proj, gated_hidden(m, y), x));
+    }
+    return tn__add_branch(x, tn_call(m, y));
 }
 
 tn_gated_mlp_options tn_gated_mlp_defaults(void) {

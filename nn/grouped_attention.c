@@ -11,7 +11,7 @@
 #include "nn/attention.h"
 #include "nn/cache.h"
 #include "nn/module.h"
-#include "ops/op.h"
+#include "ops/nn/rotary.h"
 
 #include <stdio.h>
 
@@ -25,16 +25,45 @@ static tn_tensor *split_heads(const tn_grouped_attention *m, tn_tensor *x) {
     return tn_transpose(tn_reshape(x, heads), 1, 2);
 }
 
+/* q, k and v of attention: k and v with those of earlier calls. False after raising. */
+static bool turn_projections(tn_grouped_attention *m, tn_tensor *x, tn_tensor *positions,
+                             tn_tensor **q, tn_tensor **k, tn_tensor **v) {
+    tn_linear *projections[] = {&m->q_proj, &m->k_proj, &m->v_proj};
+    tn_tensor *y[3];
+    tn__linears(projections, 3, x, y);
+    *q = split_heads(m, y[0]);
+    *k = split_heads(m, y[1]);
+    *v = split_heads(m, y[2]);
+    if (!tn__cache_open(&m->cache)) {
+        *q = tn_rotary(*q, positions, m->rotary);
+        *k = tn_rotary(*k, positions, m->rotary);
+        return true;
+    }
+    tn__cache_place place;
+    if (!tn__cache_reserve(m, &m->cache, *k, *v, &place)) {
+        return false;
+    }
+    tn_tensor *turned =
+        tn__rotary_append(*q, *k, *v, positions, &m->rotary, place.new_k, place.new_v);
+    if (!turned) {
+        turned = tn_rotary(*q, positions, m->rotary);
+        tn_copy_(place.new_k, tn_rotary(*k, positions, m->rotary));
+        tn_copy_(place.new_v, *v);
+    }
+    *q = turned;
+    *k = place.all_k;
+    *v = place.all_v;
+    return !tn__pending();
+}
+
 static tn_tensor *attend_grouped(tn_grouped_attention *m, const tn__sequences *s) {
     tn_tensor *x = s->x, *positions = s->positions;
     int64_t B = tn_size(x, 0), T = tn_size(x, 1), start = tn__cache_start(&m->cache);
     if (!positions) {
         positions = tn__arange(tn_device_of(x), (double)start, (double)(start + T), 1.0, TN_I64);
     }
-    tn_tensor *q = tn_rotary(split_heads(m, tn_call(&m->q_proj, x)), positions, m->rotary),
-              *k = tn_rotary(split_heads(m, tn_call(&m->k_proj, x)), positions, m->rotary),
-              *v = split_heads(m, tn_call(&m->v_proj, x));
-    if (tn__cache_open(&m->cache) && !tn__cache_append(m, &m->cache, &k, &v)) {
+    tn_tensor *q, *k, *v;
+    if (!turn_projections(m, x, positions, &q, &k, &v)) {
         return tn_inert();
     }
     tn_attention_options options = tn_attention_defaults();

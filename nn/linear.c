@@ -2,7 +2,6 @@
  *
  * The smallest module: a struct, a forward,
  * and an init that makes and registers the parameters. */
-#include "backends/entries.h"
 #include "nn/attention.h"
 #include "nn/module.h"
 
@@ -14,18 +13,9 @@ static tn_tensor *linear_forward(tn_module *self, tn_tensor *x) {
     return scale ? tn_linear_q8(x, w, scale, m->bias) : tn_linear_op(x, w, m->bias);
 }
 
-/* A call of m as part of an operation of the same dtype: neither quantised nor converted. */
-static bool may_fuse(const tn_linear *m, const tn_tensor *x, int fused) {
-    return tn__may_fuse(&m->base, linear_forward, m->weight, x, fused);
-}
-
-tn_tensor *tn__linear_gelu_linear(tn_linear *m, tn_linear *next, tn_tensor *x) {
-    bool first = may_fuse(m, x, TN_FUSED(linear_gelu));
-    if (first && may_fuse(next, x, TN_FUSED(mlp))) {
-        return tn_mlp_op(x, m->weight, m->bias, next->weight, next->bias);
-    }
-    return tn_call(next,
-                   first ? tn_linear_gelu(x, m->weight, m->bias) : tn_gelu_tanh(tn_call(m, x)));
+bool tn__linear_may_fuse(const tn_linear *m, const tn_tensor *weight, const tn_tensor *x,
+                         int fused) {
+    return tn__may_fuse(&m->base, linear_forward, weight, x, fused);
 }
 
 tn_linear_options tn_linear_defaults(void) {

@@ -28,12 +28,15 @@ static tn_tensor *layer_norm_forward(tn_module *self, tn_tensor *x) {
     return tn_layer_norm_op(x, m->weight, m->bias, m->eps);
 }
 
+/* Whether x + branch and the call of a norm with it are the operation `fused`. */
+static bool sum_fuses(const tn_module *m, tn_module_forward forward, const tn_tensor *weight,
+                      const tn_tensor *x, const tn_tensor *branch, int fused) {
+    return tn__may_fuse(m, forward, weight, x, fused) && !tn_is_inert(branch) &&
+           branch->dtype == x->dtype && tn_dims_equal(x->dims, branch->dims);
+}
+
 tn_tensor *tn__add_norm(tn_layer_norm *m, tn_tensor *x, tn_tensor *branch, tn_tensor **sum) {
-    bool fuses =
-        tn__may_fuse(&m->base, layer_norm_forward, m->weight, x, TN_FUSED(add_layer_norm)) &&
-        !tn_is_inert(branch) && branch->dtype == x->dtype &&
-        tn_dims_equal(tn_shape(x), tn_shape(branch));
-    if (!fuses) {
+    if (!sum_fuses(&m->base, layer_norm_forward, m->weight, x, branch, TN_FUSED(add_layer_norm))) {
         *sum = tn__add_branch(x, branch);
         return tn_call(m, *sum);
     }
@@ -62,6 +65,16 @@ TN__LAYER_NEW(layer_norm, tn_norm, (int64_t width), (width))
 static tn_tensor *rms_norm_forward(tn_module *self, tn_tensor *x) {
     tn_rms_norm *m = (tn_rms_norm *)self;
     return tn_rms_norm_op(x, m->weight, m->eps);
+}
+
+tn_tensor *tn__add_rms_norm(tn_rms_norm *m, tn_tensor *x, tn_tensor *branch, tn_tensor **sum) {
+    if (!sum_fuses(&m->base, rms_norm_forward, m->weight, x, branch, TN_FUSED(add_rms_norm))) {
+        *sum = tn__add_branch(x, branch);
+        return tn_call(m, *sum);
+    }
+    tn_tensor *y = tn_add_rms_norm(x, branch, m->weight, m->eps, sum);
+    tn_drop(branch);
+    return y;
 }
 
 void tn_rms_norm_init(tn_rms_norm *m, int64_t width, tn_norm_options options) {

@@ -55,7 +55,8 @@ static void turn_heads(const turner *w, const tn_desc *y, const tn_desc *x, int6
 }
 
 static tn_status rotary_forward(const tn_op_call *c) {
-    const tn_desc *y = c->y[0], *x = c->x[0], at = tn__rotary_positions(c), *positions = &at;
+    const tn_desc *y = c->y[0], *x = c->x[0], at = tn__rotary_positions(x, c->x[1]),
+                  *positions = &at;
     const tn_rotary_args *args = c->args;
     if (!is_f32_like(x->dtype)) {
         return TN_EUNSUPPORTED;

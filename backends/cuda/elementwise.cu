@@ -64,7 +64,7 @@ static constexpr bool is_hot(tn_unary f) {
 }
 static constexpr bool is_hot(tn_binary f) {
     return f == TN_ADD || f == TN_SUB || f == TN_MUL || f == TN_RELU_GRAD ||
-           f == TN_GELU_TANH_GRAD || f == TN_SILU_GRAD;
+           f == TN_GELU_TANH_GRAD || f == TN_SILU_GRAD || f == TN_SILU_MUL;
 }
 
 #define KNOWN(code, name, formula) \

@@ -1,5 +1,5 @@
-/* Layer norm and RMS norm, forward and backward; layer norm also with the residual sum before it
- * (the operations of these names have the formulas).
+/* Layer norm and RMS norm, forward and backward, also with the residual sum before it (the
+ * operations of these names have the formulas).
  *
  * A team of threads takes one row (rows.cuh). Backward reads x and dy once: a team that has done
  * one row continues with a later one and keeps its share of dw and db in registers; each block's
@@ -171,7 +171,7 @@ static tn_status launch_norm(tn_context *ctx, const forward<T> &f, bool whole) {
                                   tn__team_block<TEAM>(), 0, f));
 }
 
-/* Any of the three norms. `other` and `sum` are NULL without a residual sum. */
+/* Any of the norms. `other` and `sum` are NULL without a residual sum. */
 static tn_status run_norm(tn_context *ctx, const tn_desc *sum, const tn_desc *y,
                           const tn_desc *mean, const tn_desc *rstd, const tn_desc *x,
                           const tn_desc *other, const tn_desc *w, const tn_desc *b, double eps,
@@ -461,3 +461,14 @@ static tn_status add_layer_norm_backward(const tn_op_back *b) {
                          b->dy[0], b->y[1], b->y[2], b->y[3], b->x[2]);
 }
 const tn_op_kernel tn__cuda_op_add_layer_norm = {add_layer_norm_forward, add_layer_norm_backward};
+
+/* Outputs y, s, rstd. */
+static tn_status add_rms_norm_forward(const tn_op_call *c) {
+    return run_norm(c->ctx, c->y[1], c->y[0], NULL, c->y[2], c->x[0], c->x[1], c->x[2], NULL,
+                    eps_of(c->args), false);
+}
+static tn_status add_rms_norm_backward(const tn_op_back *b) {
+    return norm_backward(b->ctx, b->dx[0] ? b->dx[0] : b->dx[1], b->dx[2], NULL, b->dy[1], b->dy[0],
+                         b->y[1], NULL, b->y[2], b->x[2]);
+}
+const tn_op_kernel tn__cuda_op_add_rms_norm = {add_rms_norm_forward, add_rms_norm_backward};

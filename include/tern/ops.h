@@ -57,6 +57,8 @@ TN_API tn_tensor *tn_tanh(tn_tensor *x);
 TN_API tn_tensor *tn_sigmoid(tn_tensor *x);
 TN_API tn_tensor *tn_relu(tn_tensor *x); /* NaN stays; gradient 0 there (PyTorch: dy) and at 0 */
 TN_API tn_tensor *tn_silu(tn_tensor *x); /* x sigmoid(x) */
+/* silu(a) b: a gate and what it lets through, in one pass. a and b have the same shape. */
+TN_API tn_tensor *tn_silu_mul(tn_tensor *a, tn_tensor *b);
 /* x Phi(x), using erf (Hendrycks and Gimpel 2016, arXiv:1606.08415) */
 TN_API tn_tensor *tn_gelu(tn_tensor *x);
 TN_API tn_tensor *tn_gelu_tanh(tn_tensor *x); /* its tanh approximation, as in GPT-2 */
@@ -373,6 +375,9 @@ TN_API tn_tensor *tn_add_layer_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weigh
 /* x weight / sqrt(mean(x x) + eps) over the last dimension. Zhang,
  * Sennrich 2019, arXiv:1910.07467. */
 TN_API tn_tensor *tn_rms_norm_op(tn_tensor *x, tn_tensor *weight, double eps);
+/* rms_norm(a + b), and the sum itself in *sum (unless NULL), like tn_add_layer_norm. */
+TN_API tn_tensor *tn_add_rms_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weight, double eps,
+                                  tn_tensor **sum);
 
 /* Normalises each channel of x (N, C, …): (x - mean) / sqrt(var + eps) weight + bias; these are
  * (C), or NULL. `training`: mean and variance are the batch's, over all dimensions but C, and

@@ -19,4 +19,10 @@ void tn__linear_work(tn_op_work *w);
 /* Six shapes with and without a bias, including empty ones and one larger than a kernel's block. */
 void tn__linear_samples(tn_op_samples *s);
 
+/* linear_cat.c: x (…, in) times n weights (outi, in), 1 to 3 of them, one behind another (…, out1 +
+ * out2 + …). scales[i]: of a weight of signed bytes, else NULL. `add`, like the result: its
+ * summand; or NULL. */
+tn_tensor *tn__linear_cat(tn_tensor *x, int n, tn_tensor *const *weights, tn_tensor *const *scales,
+                          tn_tensor *add);
+
 #endif

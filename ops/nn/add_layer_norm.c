@@ -10,13 +10,12 @@
  * the other. A device's own kernel reads and writes each row once; without one, the two operations
  * run. Of the rows only s is saved.
  */
-#include "backends/norm.h"
-#include "ops/dims.h"
+#include "ops/nn/norm.h"
 
 enum { A, B, W, BIAS, INPUTS };
 enum { Y, S, MEAN, RSTD };
 
-static bool add_layer_norm_shape(tn_op_call *c) {
+bool tn__add_norm_shape(tn_op_call *c, int statistics) {
     const tn_norm_args *args = c->args;
     tn_dims a = tn_shape(c->in[A]), b = tn_shape(c->in[B]);
     if (!tn_op_same_dtype(c) || !tn_op_float(c, A) || !tn__eps_fits(c, args->eps)) {
@@ -27,7 +26,7 @@ static bool add_layer_norm_shape(tn_op_call *c) {
                           tn_shape_text(c->in[B]),
                           a.ndim == 0 ? "a needs a last dimension" : "they need the same shape");
     }
-    for (int i = W; i <= BIAS; i++) {
+    for (int i = W; i < c->inputs; i++) {
         tn_tensor *t = tn__optional(c, i);
         if (t && (tn_ndim(t) != 1 || tn_size(t, 0) != a.size[a.ndim - 1])) {
             return tn_op_fail(
@@ -37,14 +36,18 @@ static bool add_layer_norm_shape(tn_op_call *c) {
     }
     tn_dims rows = tn__dims_leading(a);
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[A]));
-    /* y, s and, for backward, the mean and 1 / deviation of each row */
-    int outputs = c->record ? 4 : 2;
+    int outputs = c->record ? 2 + statistics : 2;
     for (int i = 0; i < outputs; i++) {
         if (!(i < 2 ? tn_op_out_like(c, A) : tn_op_out(c, rows, wide))) {
             return false;
         }
     }
     return true;
+}
+
+/* y, s and, for backward, the mean and 1 / deviation of each row */
+static bool add_layer_norm_shape(tn_op_call *c) {
+    return tn__add_norm_shape(c, 2);
 }
 
 static tn_tensor *add_layer_norm_compose(tn_op_call *c) {

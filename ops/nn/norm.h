@@ -1,4 +1,5 @@
-/* What the host's loops of layer_norm and rms_norm share: elements of rows, and the gradient. */
+/* What layer_norm, rms_norm and the norms of a residual sum share: the host's loops' elements of
+ * rows and gradient, and the outputs of a sum with its norm. */
 #ifndef TERN_OPS_NN_NORM_H
 #define TERN_OPS_NN_NORM_H
 
@@ -29,5 +30,9 @@ static inline void tn__vector_store(const tn_desc *d, int64_t i, double value) {
  *
  * mean NULL is RMS norm: h = x rstd, and no mean(g). */
 void tn__norm_back(const tn_op_back *b, const tn_desc *mean, const tn_desc *rstd);
+
+/* Inputs a and b (…, C), then vectors (C), each of which may be absent: makes y and s = a + b like
+ * a, and if backward may follow this many statistics (…). False after raising. */
+bool tn__add_norm_shape(tn_op_call *c, int statistics);
 
 #endif

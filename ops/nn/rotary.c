@@ -12,8 +12,9 @@
  * the same up to the row order of the projection before it.) y has x's order of heads and positions
  * in memory.
  */
+#include "ops/nn/rotary.h"
+
 #include "backends/ref/ref.h"
-#include "backends/rotary.h"
 #include "ops/dims.h"
 
 static bool args_fit(const tn_op_call *c, const tn_rotary_args *o) {
@@ -31,13 +32,12 @@ static bool args_fit(const tn_op_call *c, const tn_rotary_args *o) {
     return true;
 }
 
-/* An output like x, with the same memory order of heads and positions. */
-static bool out_by_x(tn_op_call *c) {
-    const tn_tensor *x = c->in[0];
-    if (!tn_op_out_like(c, 0)) {
+bool tn__rotary_out(tn_op_call *c, int i) {
+    const tn_tensor *x = c->in[i];
+    if (!tn_op_out_like(c, i)) {
         return false;
     }
-    tn_tensor *y = c->out[0];
+    tn_tensor *y = c->out[c->outputs - 1];
     if (x->stride[1] < x->stride[2]) {
         y->stride[2] = x->dims.size[1] * x->dims.size[3];
         y->stride[1] = x->dims.size[3];
@@ -45,26 +45,31 @@ static bool out_by_x(tn_op_call *c) {
     return true;
 }
 
-static bool rotary_shape(tn_op_call *c) {
-    if (!tn_op_float(c, 0) || !tn_op_index(c, 1)) {
+bool tn__rotary_fits(tn_op_call *c, int positions) {
+    if (!tn_op_float(c, 0) || !tn_op_index(c, positions)) {
         return false;
     }
-    tn_dims x = tn_shape(c->in[0]), p = tn_shape(c->in[1]);
+    const char *name = c->op->inputs[0];
+    tn_dims x = tn_shape(c->in[0]), p = tn_shape(c->in[positions]);
     if (x.ndim != 4 || x.size[3] % 2 != 0) {
         return tn_op_fail(c, TN_ESHAPE,
-                          "x is %s but needs 4 dimensions, batch, heads, positions and an even "
+                          "%s is %s but needs 4 dimensions, batch, heads, positions and an even "
                           "width",
-                          tn_shape_text(c->in[0]));
+                          name, tn_shape_text(c->in[0]));
     }
     bool fits = (p.ndim == 1 || (p.ndim == 2 && (p.size[0] == x.size[0] || p.size[0] == 1))) &&
                 p.size[p.ndim - 1] == x.size[2];
     if (!fits) {
         return tn_op_fail(c, TN_ESHAPE,
-                          "x is %s but positions are %s (they must be [%lld] or [%lld, %lld])",
-                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), (long long)x.size[2],
-                          (long long)x.size[0], (long long)x.size[2]);
+                          "%s is %s but positions are %s (they must be [%lld] or [%lld, %lld])",
+                          name, tn_shape_text(c->in[0]), tn_shape_text(c->in[positions]),
+                          (long long)x.size[2], (long long)x.size[0], (long long)x.size[2]);
     }
-    return args_fit(c, c->args) && out_by_x(c);
+    return args_fit(c, c->args);
+}
+
+static bool rotary_shape(tn_op_call *c) {
+    return tn__rotary_fits(c, 1) && tn__rotary_out(c, 0);
 }
 
 /* Rotates pair i of x's row at `from` into y's row at `to`. */
@@ -78,7 +83,7 @@ static void turn_pair(const tn_desc *y, int64_t to, const tn_desc *x, int64_t fr
 }
 
 static tn_status rotary_host(const tn_op_call *c) {
-    const tn_desc *x = c->x[0], *y = c->y[0], positions = tn__rotary_positions(c);
+    const tn_desc *x = c->x[0], *y = c->y[0], positions = tn__rotary_positions(x, c->x[1]);
     const tn_rotary_args *args = c->args;
     int64_t half = x->size[3] / 2;
     for (int64_t b = 0; b < x->size[0]; b++) {
@@ -178,14 +183,18 @@ tn_rotary_options tn_rotary_defaults(void) {
                                .from_defaults = true};
 }
 
+tn_rotary_args tn__rotary_args_of(const tn_rotary_options *options) {
+    return (tn_rotary_args){.theta = options->theta,
+                            .factor = options->factor,
+                            .low_freq_factor = options->low_freq_factor,
+                            .high_freq_factor = options->high_freq_factor,
+                            .original_context = options->original_context};
+}
+
 tn_tensor *tn_rotary(tn_tensor *x, tn_tensor *positions, tn_rotary_options options) {
     if (!tn__options_made(options.from_defaults, "rotary", "tn_rotary")) {
         return tn_inert();
     }
-    tn_rotary_args args = {.theta = options.theta,
-                           .factor = options.factor,
-                           .low_freq_factor = options.low_freq_factor,
-                           .high_freq_factor = options.high_freq_factor,
-                           .original_context = options.original_context};
+    tn_rotary_args args = tn__rotary_args_of(&options);
     return tn_apply2(&tn__op_rotary, &args, x, positions);
 }

@@ -222,6 +222,7 @@ static void odd_numbers(tn_tensor *t) {
         TAKES(tn_layer_norm_op(x, NULL, NULL, reals[i]));
         TAKES(tn_add_layer_norm(x, x, NULL, NULL, reals[i], NULL));
         TAKES(tn_rms_norm_op(x, NULL, reals[i]));
+        TAKES(tn_add_rms_norm(x, x, NULL, reals[i], NULL));
         TAKES(tn_clamp(x, reals[i], -reals[i]));
         TAKES(tn_full(TN_DIMS(2), reals[i], TN_I32));
         TAKES(tn_fill_(tn_zeros(TN_DIMS(2), TN_U8), reals[i]));

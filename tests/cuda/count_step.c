@@ -2,7 +2,7 @@
  *
  *     gpt2, gpt2-xl    a training step in bf16, clipped: B 64, T 1024; B 16
  *     gpt2-micro       a second micro-batch of gpt2's step: forward and backward
- *     llama            the third token after a prompt of 1000 by Llama 3.2 1B in bf16
+ *     llama, llama-q8  the third token after a prompt of 1000 by Llama 3.2 1B in bf16; in 8 bits
  *     resnet           a training step of examples/15_resnet.c at the paper's width: 256 images
  *
  * It runs where the emulator only records (tests/emulator/record.cc), and marks the phases of the
@@ -122,7 +122,7 @@ static bool mark_token(const tn_generated_token *token, void *user) {
     return true;
 }
 
-static void count_token(void) {
+static void count_token(bool bytes) {
     static tn_llama llama;
     static int32_t ids[1000];
     {
@@ -130,6 +130,9 @@ static void count_token(void) {
         tn_llama_init(&llama, TN_WITH(tn_llama, .dtype = TN_BF16));
     }
     fill_model(&llama);
+    if (bytes) {
+        tn_quantize(&llama);
+    }
     tn_prompt prompt = {ids, 1000};
     tn_generated out;
     tn_generate(&llama, &prompt, 1,
@@ -150,11 +153,13 @@ int main(int argc, char **argv) {
     } else if (strcmp(model, "gpt2-micro") == 0) {
         count_gpt(12, 12, 768, 64, true);
     } else if (strcmp(model, "llama") == 0) {
-        count_token();
+        count_token(false);
+    } else if (strcmp(model, "llama-q8") == 0) {
+        count_token(true);
     } else if (strcmp(model, "resnet") == 0) {
         count_resnet();
     } else {
-        fputs("usage: count_step gpt2|gpt2-xl|gpt2-micro|llama|resnet\n", stderr);
+        fputs("usage: count_step gpt2|gpt2-xl|gpt2-micro|llama|llama-q8|resnet\n", stderr);
         return 2;
     }
     return tn_error() != TN_OK;

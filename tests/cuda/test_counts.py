@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What a step asks of a GPU, counted without one, beside the bars in counts.txt.
 
-test_counts.py [--pin] [MODEL ...]     gpt2 gpt2-xl gpt2-micro llama resnet; all by default. --pin writes what it counts into counts.txt
+test_counts.py [--pin] [MODEL ...]     gpt2 gpt2-xl gpt2-micro llama llama-q8 resnet; all by default. --pin writes what it counts
+                                       into counts.txt
 
 tests/cuda/count_step.c runs the step over the emulator, which records and does not compute (tests/emulator/record.cc). A call of a
 library is one launch here, whatever it starts. Bytes are those of the operands of each launch, each once: a kernel that reads a
@@ -26,7 +27,7 @@ OWN = ("matmul_kernel", "conv_kernel")  # what the libraries refused
 TABLES = ("gather_rows_kernel", "rotary_kernel", "rescale_kernel")
 # A model's layers, the bytes of its activations (B T C x 2), and of its logits.
 SHAPES = {"gpt2": (12, 64 * 1024 * 768 * 2, 64 * 1024 * 50304 * 2), "gpt2-xl": (48, 16 * 1024 * 1600 * 2, 16 * 1024 * 50304 * 2)}
-MODELS = ["gpt2", "gpt2-xl", "gpt2-micro", "llama", "resnet"]
+MODELS = ["gpt2", "gpt2-xl", "gpt2-micro", "llama", "llama-q8", "resnet"]
 COLUMNS = ["launches", "products", "GB", "TFLOP", "allocations", "waits", "copies", "out", "plans", "ms"]
 
 

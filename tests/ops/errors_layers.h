@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "backends/rotary.h"
 #include "tests/ops/errors.h"
 
 static void layer_errors(void **state) {
@@ -41,6 +42,10 @@ static void layer_errors(void **state) {
     refused_with(tn_rms_norm_op(F(), NULL, 1e-5), TN_ESHAPE, "rms_norm: x is []");
     refused_with(tn_rms_norm_op(F(2, 3), F(2), 1e-5), TN_ESHAPE,
                  "rms_norm: x is [2, 3] but weight is [2]");
+    refused_with(tn_add_rms_norm(F(2, 3), F(3), NULL, 1e-5, NULL), TN_ESHAPE,
+                 "add_rms_norm: a is [2, 3] and b is [3]");
+    refused_with(tn_add_rms_norm(F(2, 3), F(2, 3), F(2), 1e-5, NULL), TN_ESHAPE,
+                 "add_rms_norm: a is [2, 3] but weight is [2]");
     refused_with(tn_dropout_op(F(2), 1.5), TN_EVALUE, "dropout: p is 1.5");
     refused_with(tn_dropout_op(F(2), NAN), TN_EVALUE, "dropout: p is nan");
     refused_with(tn_dropout_op(I(2), 0.5), TN_EDTYPE, "dropout: x is i64");
@@ -151,6 +156,16 @@ static void rotary_errors(void **state) {
     refused_with(tn_rotary(F(2, 1, 3, 2), I(4), o), TN_ESHAPE,
                  "positions are [4] (they must be [3] or [2, 3])");
     refused_with(tn_rotary(F(2, 1, 3, 2), I(3, 3), o), TN_ESHAPE, "positions are [3, 3]");
+    const tn_op *qkv = tn_op_named("rotary_qkv");
+    tn_rotary_args args = {.theta = 10.0, .factor = 1.0};
+    tn_tensor *in[4] = {F(1, 4, 3, 2), D(1, 2, 3, 2), F(1, 2, 3, 2), I(3)};
+    refused_with(tn_apply(qkv, &args, in, 4), TN_EDTYPE, "rotary_qkv: q is f32 but k is f64");
+    in[1] = F(1, 2, 3, 4);
+    refused_with(tn_apply(qkv, &args, in, 4), TN_ESHAPE,
+                 "rotary_qkv: q is [1, 4, 3, 2], k [1, 2, 3, 4] and v [1, 2, 3, 2]");
+    in[3] = I(4);
+    refused_with(tn_apply(qkv, &args, in, 4), TN_ESHAPE,
+                 "rotary_qkv: q is [1, 4, 3, 2] but positions are [4]");
     refused_with(tn_rotary(F(2, 1, 3, 2), I(), o), TN_ESHAPE, "positions are []");
     o.theta = 0.0;
     refused_with(tn_rotary(F(1, 1, 3, 2), I(3), o), TN_EVALUE, "rotary: theta is 0 and factor 1");

@@ -355,6 +355,24 @@ static void product_errors(void **state) {
                  "linear_q8: x is [2, 4] but weight is [4, 3]");
     refused_with(tn_linear_q8(F(2, 3), bytes, F(3), NULL), TN_ESHAPE, "but scale is [3]");
     refused_with(tn_linear_q8(F(2, 3), bytes, F(4), F(4, 1)), TN_ESHAPE, "but bias is [4, 1]");
+    const tn_op *cat = tn_op_named("linear_cat");
+    tn_tensor *in[8] = {F(2, 3), F(4, 3), D(4, 3)};
+    refused_with(tn_apply(cat, NULL, in, 8), TN_EDTYPE, "linear_cat: x is f32 and weight2 f64");
+    in[2] = bytes;
+    refused_with(tn_apply(cat, NULL, in, 8), TN_EDTYPE, "linear_cat: x is f32 and weight2 i8");
+    in[5] = F(3);
+    refused_with(tn_apply(cat, NULL, in, 8), TN_ESHAPE,
+                 "linear_cat: weight2 is [4, 3] but its scale [3]");
+    in[5] = F(4);
+    in[7] = F(2, 7);
+    refused_with(tn_apply(cat, NULL, in, 8), TN_ESHAPE,
+                 "linear_cat: the result is [2, 8] in f32 but add is [2, 7] in f32");
+    in[1] = F(3, 4);
+    refused_with(tn_apply(cat, NULL, in, 8), TN_ESHAPE,
+                 "linear_cat: x is [2, 3] but weight1 is [3, 4]");
+    refused_with(tn_silu_mul(F(2, 3), D(2, 3)), TN_EDTYPE, "silu_mul: a is f32 but b is f64");
+    refused_with(tn_silu_mul(I(2), I(2)), TN_EDTYPE, "silu_mul: the dtype of a is i64");
+    refused_with(tn_silu_mul(F(2, 3), F(3)), TN_ESHAPE, "silu_mul: a is [2, 3] and b is [3]");
     refused_with(tn_linear_gelu(F(2, 3), D(4, 3), NULL), TN_EDTYPE,
                  "linear_gelu: x is f32 but weight is f64");
     refused_with(tn_linear_gelu(F(2, 3), F(3, 4), NULL), TN_ESHAPE,

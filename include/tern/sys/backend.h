@@ -177,6 +177,7 @@ typedef enum tn_binary {
     TN_HARDSWISH_GRAD, /* (x, dy) */
     TN_FMOD,           /* remainder of a / b truncated: a's sign */
     TN_REMAINDER,      /* remainder of a / b rounded down: b's sign, like Python's % */
+    TN_SILU_MUL,       /* a sigmoid(a) b */
     TN_BINARY_COUNT
 } tn_binary;
 

@@ -10,6 +10,7 @@ TWINS = {
     "rsub_scalar": lambda x, k: k - x,
     "rdiv_scalar": lambda x, k: k / x,
     "pow_scalar": lambda x, k: x ** k,
+    "silu_mul": lambda a, b: F.silu(a) * b,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "hardsigmoid": lambda x: F.relu6(x + 3) / 6,  # its own gradient has 1 / 6 in f32 for f64 too
     "elu": lambda x, alpha=1.0, selu=False: F.selu(x) if selu else F.elu(x, alpha),

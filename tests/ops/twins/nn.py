@@ -82,9 +82,11 @@ TWINS = {
     "batch_norm": batch_norm,
     "batch_norm_given": batch_norm_given,
     "add_layer_norm": lambda a, b, w=None, bias=None, eps=1e-5: (F.layer_norm(a + b, a.shape[-1:], w, bias, eps), a + b),
+    "add_rms_norm": lambda a, b, w=None, eps=1e-5: (rms_norm(a + b, w, eps), a + b),
     "attention": attention,
     "attention_qkv": attention_qkv,
     "rotary": rotary,
+    "rotary_qkv": lambda q, k, v, positions, **more: (rotary(q, positions, **more), rotary(k, positions, **more), v * 1),
 }
 
 # Gradients that are differences of much larger terms: how much larger than the result's weights those terms are.
@@ -92,5 +94,6 @@ TERMS = {
     "layer_norm": lambda x, *_, eps: 1.0 / math.sqrt(x.var(-1, unbiased=False).min().item() + eps) if x.numel() else 1.0,
     "add_layer_norm": lambda a, b, *_, eps: TERMS["layer_norm"](a + b, eps=eps),
     "batch_norm": lambda x, *_, eps: 1.0 / math.sqrt(x.var(channels(x), unbiased=False).min().item() + eps) if x.numel() else 1.0,
+    "add_rms_norm": lambda a, b, *_, eps: TERMS["rms_norm"](a + b, eps=eps),
     "rms_norm": lambda x, *_, eps: 1.0 / math.sqrt(x.pow(2).mean(-1).min().item() + eps) if x.numel() else 1.0,
 }

@@ -1,0 +1,111 @@
+/* s = a + b and y = rms_norm(s, w), over the last dimension:
+ * a residual sum and the norm after it
+ *
+ *     a and b: (…, C), w: (C) or absent; f32 f64 bf16 f16       y and s: like a
+ *     rstd = 1 / sqrt(mean(s s) + eps), h = s rstd, e = dy w:
+ *     ds = dsum + rstd (e - h mean(e h)), which is a's gradient and b's        dw = sum dy h
+ *
+ * See add_layer_norm.c.
+ */
+#include "ops/nn/norm.h"
+
+enum { A, B, W, INPUTS };
+enum { Y, S, RSTD };
+
+static bool add_rms_norm_shape(tn_op_call *c) {
+    return tn__add_norm_shape(c, 1);
+}
+
+static tn_tensor *add_rms_norm_compose(tn_op_call *c) {
+    const tn_norm_args *args = c->args;
+    tn_tensor *s = c->out[S] = tn_add(c->in[A], c->in[B]);
+    return tn_rms_norm_op(s, tn__optional(c, W), args->eps);
+}
+
+/* ---- Backward -------------------------------------------------------------------------------- */
+
+static void give_sum(tn_op_grad *g, tn_tensor *ds) {
+    tn_op_give(g, A, ds);
+    tn_op_give(g, B, ds);
+}
+
+static void add_rms_norm_backward(tn_op_grad *g) {
+    const tn_norm_args *args = g->args;
+    tn_tensor *dy = g->dout[Y], *dsum = g->dout[S];
+    if (!dy) { /* only s was used */
+        give_sum(g, dsum);
+        return;
+    }
+    tn_tensor *s = tn_op_saved_output(g, S), *w = tn_op_saved_input(g, W);
+    tn_tensor *squares = tn_mean(tn_square(s), TN_DIMS(-1), true);
+    tn_tensor *rstd = tn_rsqrt(tn_add_scalar(squares, args->eps)), *h = tn_mul(s, rstd);
+    if (g->wants[A] || g->wants[B]) {
+        tn_tensor *e = w ? tn_mul(dy, w) : dy;
+        tn_tensor *mean_eh = tn_mean(tn_mul(e, h), TN_DIMS(-1), true);
+        tn_tensor *ds = tn_mul(tn_sub(e, tn_mul(h, mean_eh)), rstd);
+        give_sum(g, dsum ? tn_add(ds, dsum) : ds);
+    }
+    if (g->wants[W]) {
+        tn_op_give(g, W, tn_mul(dy, h));
+    }
+}
+
+/* a and b share one gradient. */
+static tn_tensor *add_rms_norm_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
+    (void)g;
+    return i == B ? made[A] : NULL;
+}
+
+/* With and without a weight; no rows, hardly any columns, rows longer than a vector register. */
+static void add_rms_norm_samples(tn_op_samples *s) {
+    static const tn_norm_args usual = {1e-5}, large = {0.1};
+    static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}},    {2, {0, 4}},
+                                     {2, {3, 1}}, {2, {4, 67}},   {2, {70, 3}}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        tn_dims width = TN_DIMS(shapes[i].size[shapes[i].ndim - 1]);
+        /* as in rms_norm: one column's gradient is all rounding for a small eps */
+        bool wide_eps = i % 2 || width.size[0] == 1;
+        tn_sample sample = {
+            .text = wide_eps ? "eps=0.1" : "eps=1e-05",
+            .args = wide_eps ? &large : &usual,
+            .inputs = INPUTS,
+            .in = {tn_spec_real(shapes[i], 0.25, 2.0), tn_spec_real(shapes[i], 0.25, 1.0),
+                   tn_spec_real(width, 0.5, 1.5)},
+        };
+        tn_sample_add(s, &sample);
+        if (i < 2) {
+            sample.in[W] = (tn_spec){.kind = TN_SPEC_ABSENT};
+            tn_sample_add(s, &sample);
+        }
+    }
+}
+
+const tn_op tn__op_add_rms_norm = {
+    .name = "add_rms_norm",
+    .inputs = {"a", "b", "weight"},
+    .args_size = sizeof(tn_norm_args),
+    .fields = {TN_FIELD(tn_norm_args, eps)},
+    .results = 2,
+    .optional = 1u << W,
+    .saves = TN_SAVES_INPUT(W) | TN_SAVES_OUTPUT(S) | TN_SAVES_OUTPUT(RSTD),
+    .shape = add_rms_norm_shape,
+    .kernel = TN_FUSED(add_rms_norm),
+    .compose = add_rms_norm_compose,
+    .backward = add_rms_norm_backward,
+    .flags = TN_OP_WIDE,
+    .x_rows = {TN_ROWS(1), TN_ROWS(1)},
+    .y_rows = {TN_ROWS(1), TN_ROWS(1), TN_ROWS(0)},
+    .widens = 1u << W,
+    .dx_out = add_rms_norm_dx_out,
+    .samples = add_rms_norm_samples,
+};
+
+tn_tensor *tn_add_rms_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weight, double eps,
+                           tn_tensor **sum) {
+    tn_tensor *in[INPUTS] = {a, b, weight}, *results[TN_OP_OUTPUTS];
+    tn_apply_many(&tn__op_add_rms_norm, &(tn_norm_args){eps}, in, INPUTS, results);
+    if (sum) {
+        *sum = results[S];
+    }
+    return results[Y];
+}
