@@ -4,7 +4,8 @@
  * multiply-adds that stay in registers.
  *
  * kernels [CASE]: only rows whose name contains CASE. TERN_CPU caps the level of the CPU,
- * OMP_NUM_THREADS chooses the threads.
+ * OMP_NUM_THREADS chooses the threads. With TERN_BENCH_TIME=cpu times are of the processor, which
+ * other programs disturb less: with one thread only.
  */
 #include "backends/attention.h"
 #include "backends/cross_entropy.h"
@@ -52,7 +53,7 @@ CLONES static void add_part(float *restrict a, const float *restrict b, int64_t 
 static double memory_pass(float *a, int64_t bytes, bool in_place) {
     int64_t n = bytes / (in_place ? 8 : 12) / 64 * 64;
     int threads = bytes > 200000 ? tn_threads() : 1;
-    double start = bench_now();
+    double start = bench_step_now();
 #pragma omp parallel num_threads(threads)
     {
         int64_t from = n / 64 * omp_get_thread_num() / omp_get_num_threads() * 64;
@@ -63,7 +64,7 @@ static double memory_pass(float *a, int64_t bytes, bool in_place) {
             triad_part(a + from, a + n + from, a + 2 * n + from, to - from);
         }
     }
-    return (double)n * 12 / (bench_now() - start);
+    return (double)n * 12 / (bench_step_now() - start);
 }
 
 /* Twelve chains of multiply-adds over the widest registers. */
@@ -110,14 +111,14 @@ static void measure_fma(void) {
     const int64_t n = 2000000;
     float sink = 0;
     for (int round = 0; round < 5; round++) {
-        double flops = 0, start = bench_now();
+        double flops = 0, start = bench_step_now();
 #pragma omp parallel num_threads(tn_threads()) reduction(+ : sink, flops)
         {
             double mine;
             sink += run_fma(n, &mine);
             flops += mine;
         }
-        fma_limit = fmax(fma_limit, flops / (bench_now() - start) * 1e-9);
+        fma_limit = fmax(fma_limit, flops / (bench_step_now() - start) * 1e-9);
     }
     if (isnan(sink)) {
         printf("not a number\n");
@@ -159,17 +160,17 @@ static bool is_skipped(const char *name) {
 
 /* Best of ROUNDS, in turn with the limit; short calls are repeated. */
 static double best_time(kernel k, work *w, void (*between)(void *), void *user) {
-    double start = bench_now(), best = 1e9;
+    double start = bench_step_now(), best = 1e9;
     k(w);
-    int repeat = (int)fmin(1000, fmax(1, 0.002 / (bench_now() - start)));
+    int repeat = (int)fmin(1000, fmax(1, 0.002 / (bench_step_now() - start)));
     for (int round = 0; round < ROUNDS; round++) {
-        start = bench_now();
+        start = bench_step_now();
         for (int i = 0; i < repeat; i++) {
             if (k(w) != TN_OK) {
                 return NAN;
             }
         }
-        best = fmin(best, (bench_now() - start) / repeat);
+        best = fmin(best, (bench_step_now() - start) / repeat);
         if (between) {
             between(user);
         }
