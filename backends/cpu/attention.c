@@ -25,19 +25,19 @@ typedef struct buffers {
 
 static size_t buffer_floats(const forward *f) {
     int64_t tiles = f->keys / SIDE;
-    return (size_t)(3 * PAD * f->width + 2 * f->keys * f->width + PAD * TILE_LD +
+    return (size_t)(3 * SIDE * f->width + 2 * f->keys * f->width + SIDE * TILE_LD +
                     (tiles + 15) / 16 * 16);
 }
 
 static buffers lay_out(const forward *f, float *memory) {
     buffers b;
     b.q = memory;
-    b.rows = b.q + PAD * f->width;
-    b.y = b.rows + PAD * f->width;
-    b.k = b.y + PAD * f->width;
+    b.rows = b.q + SIDE * f->width;
+    b.y = b.rows + SIDE * f->width;
+    b.k = b.y + SIDE * f->width;
     b.v = b.k + f->keys * f->width;
     b.scores = b.v + f->keys * f->width;
-    b.finite = (bool *)(b.scores + PAD * TILE_LD);
+    b.finite = (bool *)(b.scores + SIDE * TILE_LD);
     return b;
 }
 
@@ -175,7 +175,7 @@ static void attend_queries(const forward *f, const buffers *w, const sight *s, i
         q.most[i] = -INFINITY;
         q.sum[i] = 0;
     }
-    memset(w->y, 0, (size_t)(PAD * f->width) * sizeof(float));
+    memset(w->y, 0, (size_t)(SIDE * f->width) * sizeof(float));
     read_rows(w->q, f->width, f->q, s->b, s->h, i0, m, (float)f->args->scale);
     for (int64_t j0 = 0; j0 < seen; j0 += SIDE) {
         int64_t n = min_of(SIDE, seen - j0);

@@ -12,13 +12,16 @@
 #include "backends/attention.h"
 #include "backends/cpu/rows.h"
 
+#define T float
+#include "backends/cpu/transpose.h"
+#undef T
+
 enum {
     SIDE = 64,
     STRIP = 12, /* rows of a diagonal tile, cut together to the keys they see */
     VL = VBYTES / 4,
     NR = 2 * VL,
-    PAD = (SIDE + MR - 1) / MR * MR, /* SIDE in whole panels of MR rows: what a product may read */
-    TILE_LD = (PAD + 15) / 16 * 16   /* between rows of a tile of scores */
+    TILE_LD = SIDE + 16 /* between rows of a tile of scores */
 };
 
 typedef float vec __attribute__((vector_size(VBYTES)));
@@ -28,12 +31,13 @@ static inline int64_t round_up(int64_t n, int64_t unit) {
     return (n + unit - 1) / unit * unit;
 }
 
-/* c (MR, NR), rows ldc apart, = or += over k of a[i rsa + p csa] b[p NR + j]. */
-INLINE void tile_micro(int64_t k, const float *restrict a, int64_t rsa, int64_t csa,
+/* c (rows, NR), rows ldc apart, = or += over k of a[i rsa + p csa] b[p NR + j]; rows is a constant
+ * up to MR. */
+INLINE void tile_micro(const int rows, int64_t k, const float *restrict a, int64_t rsa, int64_t csa,
                        const float *restrict b, float *restrict c, int64_t ldc, bool add) {
     vec acc[MR][2];
     UNROLL
-    for (int i = 0; i < MR; i++) {
+    for (int i = 0; i < rows; i++) {
         acc[i][0] = (vec){0};
         acc[i][1] = (vec){0};
         if (add) {
@@ -44,7 +48,7 @@ INLINE void tile_micro(int64_t k, const float *restrict a, int64_t rsa, int64_t 
     for (int64_t p = 0; p < k; p++) {
         vec b0 = *(const vec_any *)b, b1 = *(const vec_any *)(b + VL);
         UNROLL
-        for (int i = 0; i < MR; i++) {
+        for (int i = 0; i < rows; i++) {
             acc[i][0] += a[i * rsa] * b0;
             acc[i][1] += a[i * rsa] * b1;
         }
@@ -52,33 +56,45 @@ INLINE void tile_micro(int64_t k, const float *restrict a, int64_t rsa, int64_t 
         b += NR;
     }
     UNROLL
-    for (int i = 0; i < MR; i++) {
+    for (int i = 0; i < rows; i++) {
         *(vec_any *)(c + i * ldc) = acc[i][0];
         *(vec_any *)(c + i * ldc + VL) = acc[i][1];
     }
 }
 
+/* The last m < MR rows: they are computed in fours, and only m are stored. */
+INLINE void tile_rest(int64_t m, int64_t k, const float *a, int64_t rsa, int64_t csa,
+                      const float *b, float *c, int64_t ldc, bool add) {
+    float edge[MR * NR];
+    for (int64_t i = 0; i < m; i += 4) {
+        int64_t rows = min_of(4, m - i);
+        if (rows == 4) {
+            tile_micro(4, k, a + i * rsa, rsa, csa, b, c + i * ldc, ldc, add);
+            continue;
+        }
+        for (int64_t r = 0; r < 4 && add; r++) {
+            memcpy(edge + r * NR, c + (i + min_of(r, rows - 1)) * ldc, NR * sizeof(float));
+        }
+        tile_micro(4, k, a + i * rsa, rsa, csa, b, edge, NR, add);
+        for (int64_t r = 0; r < rows; r++) {
+            memcpy(c + (i + r) * ldc, edge + r * NR, NR * sizeof(float));
+        }
+    }
+}
+
 /* C (m, n) = or += A (m, k) B (k, n), element (i, p) of A at a[i rsa + p csa]. n is rounded up to
- * NR in C, and A can be read up to the next MR rows; only m rows of C are written. B is packed with
- * `depth` rows a panel, of which k are used. A row has the same bits at any position among the m,
- * so ranks that split the queries compute the same bits as one rank. */
+ * NR in C, and A can be read up to the next four rows; only m rows of C are written. B is packed
+ * with `depth` rows a panel, of which k are used. A row has the same bits at any position among the
+ * m, so ranks that split the queries compute the same bits as one rank. */
 INLINE void tile_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t rsa, int64_t csa,
                           const float *b, int64_t depth, float *c, int64_t ldc, bool add) {
+    int64_t whole = m / MR * MR;
     for (int64_t j = 0; j < n; j += NR) {
-        int64_t i = 0;
-        for (; i + MR <= m; i += MR) {
-            tile_micro(k, a + i * rsa, rsa, csa, b + j * depth, c + i * ldc + j, ldc, add);
+        const float *panel = b + j * depth;
+        for (int64_t i = 0; i < whole; i += MR) {
+            tile_micro(MR, k, a + i * rsa, rsa, csa, panel, c + i * ldc + j, ldc, add);
         }
-        if (i < m) {
-            float edge[MR * NR] = {0};
-            for (int64_t r = i; r < m && add; r++) {
-                memcpy(edge + (r - i) * NR, c + r * ldc + j, NR * sizeof(float));
-            }
-            tile_micro(k, a + i * rsa, rsa, csa, b + j * depth, edge, NR, add);
-            for (int64_t r = i; r < m; r++) {
-                memcpy(c + r * ldc + j, edge + (r - i) * NR, NR * sizeof(float));
-            }
-        }
+        tile_rest(m - whole, k, a + whole * rsa, rsa, csa, panel, c + whole * ldc + j, ldc, add);
     }
 }
 
@@ -120,16 +136,13 @@ static inline void pack_turned(float *restrict dst, const float *restrict x, int
     for (int64_t j0 = 0; j0 < columns; j0 += NR) {
         int64_t width = min_of(NR, columns - j0);
         float *panel = dst + j0 * k;
+        if (width == NR) {
+            transpose_panel(panel, NR, x + j0 * ld, ld, k);
+            continue;
+        }
         for (int64_t p = 0; p < k; p++) {
-            if (width == NR) {
-                UNROLL
-                for (int j = 0; j < NR; j++) {
-                    panel[p * NR + j] = x[(j0 + j) * ld + p];
-                }
-            } else {
-                for (int64_t j = 0; j < NR; j++) {
-                    panel[p * NR + j] = j < width ? x[(j0 + j) * ld + p] : 0;
-                }
+            for (int64_t j = 0; j < NR; j++) {
+                panel[p * NR + j] = j < width ? x[(j0 + j) * ld + p] : 0;
             }
         }
     }
