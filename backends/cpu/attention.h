@@ -21,7 +21,8 @@ enum {
     STRIP = 12, /* rows of a diagonal tile, cut together to the keys they see */
     VL = VBYTES / 4,
     NR = 2 * VL,
-    TILE_LD = SIDE + 16 /* between rows of a tile of scores */
+    TILE_LD = SIDE + 16, /* between rows of a tile of scores */
+    ROWS_AHEAD = 4       /* rows to prefetch: processors do not guess where a head goes on */
 };
 
 typedef float vec __attribute__((vector_size(VBYTES)));
@@ -177,6 +178,10 @@ static inline bool read_rows(float *restrict dst, int64_t width, const tn_desc *
         float *to = dst + i * width;
         const char *from =
             desc_at(x, b * x->stride[0] + h * x->stride[1] + (first + i) * x->stride[2]);
+        const char *later = from + ROWS_AHEAD * x->stride[2] * (int64_t)size_of(x->dtype);
+        for (int64_t d = 0; d < depth * (int64_t)size_of(x->dtype); d += 64) {
+            __builtin_prefetch(later + d);
+        }
         if (plain) {
             read_row(to, (const float *)from, depth, scale, odd);
         } else {
