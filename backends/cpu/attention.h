@@ -149,21 +149,25 @@ static inline void pack_turned(float *restrict dst, const float *restrict x, int
     }
 }
 
+/* Prefetches a row of a head. */
+static inline void fetch_row(const tn_desc *x, const char *row) {
+    for (int64_t at = 0; at < x->size[3] * (int64_t)size_of(x->dtype); at += 64) {
+        __builtin_prefetch(row + at);
+    }
+}
+
 /* One row of read_rows; `odd` accumulates 0 times each element, which is 0 if it is finite. */
-static inline void read_row(float *restrict to, const float *restrict x, int64_t depth, float scale,
-                            float *restrict odd) {
+INLINE void read_row(float *restrict to, const float *restrict x, int64_t depth, float scale,
+                     vec *odd) {
     int64_t d = 0;
-    for (; d + 16 <= depth; d += 16) {
-#pragma omp simd
-        for (int l = 0; l < 16; l++) {
-            float v = x[d + l] * scale;
-            to[d + l] = v;
-            odd[l] += v * 0.0f;
-        }
+    for (; d + VL <= depth; d += VL) {
+        vec v = *(const vec_any *)(x + d) * scale;
+        *(vec_any *)(to + d) = v;
+        *odd += v * 0.0f;
     }
     for (; d < depth; d++) {
         to[d] = x[d] * scale;
-        odd[0] += to[d] * 0.0f;
+        (*odd)[0] += to[d] * 0.0f;
     }
 }
 
@@ -171,33 +175,29 @@ static inline void read_row(float *restrict to, const float *restrict x, int64_t
  * element is not finite. */
 static inline bool read_rows(float *restrict dst, int64_t width, const tn_desc *x, int64_t b,
                              int64_t h, int64_t first, int64_t n, float scale) {
-    int64_t depth = x->size[3];
+    int64_t depth = x->size[3], bytes = (int64_t)size_of(x->dtype), apart = x->stride[2] * bytes;
     bool plain = x->dtype == TN_F32 && x->stride[3] == 1;
-    float odd[16] = {0}, sum = 0;
-    for (int64_t i = 0; i < n; i++) {
+    const char *from = desc_at(x, b * x->stride[0] + h * x->stride[1] + first * x->stride[2]);
+    vec odd = {0};
+    float sum = 0;
+    for (int64_t i = 0; i < n; i++, from += apart) {
         float *to = dst + i * width;
-        const char *from =
-            desc_at(x, b * x->stride[0] + h * x->stride[1] + (first + i) * x->stride[2]);
-        const char *later = from + ROWS_AHEAD * x->stride[2] * (int64_t)size_of(x->dtype);
-        for (int64_t d = 0; d < depth * (int64_t)size_of(x->dtype); d += 64) {
-            __builtin_prefetch(later + d);
-        }
+        fetch_row(x, from + ROWS_AHEAD * apart);
         if (plain) {
-            read_row(to, (const float *)from, depth, scale, odd);
+            read_row(to, (const float *)from, depth, scale, &odd);
         } else {
             float line[TILE];
             for (int64_t d = 0; d < depth; d += TILE) {
                 int64_t m = min_of(TILE, depth - d);
-                load_f32(line, from + d * x->stride[3] * (int64_t)size_of(x->dtype), x->dtype,
-                         x->stride[3], m);
-                read_row(to + d, line, m, scale, odd);
+                load_f32(line, from + d * x->stride[3] * bytes, x->dtype, x->stride[3], m);
+                read_row(to + d, line, m, scale, &odd);
             }
         }
         for (int64_t d = depth; d < width; d++) {
             to[d] = 0;
         }
     }
-    for (int l = 0; l < 16; l++) {
+    for (int l = 0; l < VL; l++) {
         sum += odd[l];
     }
     return sum == 0;

@@ -179,13 +179,15 @@ static void run_pair(const backward *f, const buffers *w, const pair *t) {
 /* One head of a gradient, times `scale`. */
 static void store_head(const tn_desc *d, int64_t b, int64_t h, float *rows, int64_t width,
                        float scale) {
-    for (int64_t i = 0; i < d->size[2]; i++) {
+    int64_t apart = d->stride[2] * (int64_t)size_of(d->dtype);
+    char *to = desc_at(d, b * d->stride[0] + h * d->stride[1]);
+    for (int64_t i = 0; i < d->size[2]; i++, to += apart) {
         float *row = rows + i * width;
+        fetch_row(d, to + ROWS_AHEAD * apart);
         for (int64_t j = 0; j < d->size[3]; j++) {
             row[j] *= scale;
         }
-        store_f32(desc_at(d, b * d->stride[0] + h * d->stride[1] + i * d->stride[2]), d->dtype,
-                  d->stride[3], row, d->size[3]);
+        store_f32(to, d->dtype, d->stride[3], row, d->size[3]);
     }
 }
 
