@@ -133,6 +133,14 @@ static inline void draw_uniforms(float *restrict value, const draw *d, int64_t f
     uint32_t word[WORDS];
     double width = d->b - d->a, limit = d->limit;
     draw_words(word, d, first);
+    if (d->a == 0 && d->b == 1) { /* f32 is exact */
+        float most = (float)limit;
+        for (int i = 0; i < WORDS; i++) {
+            float drawn = tn__uniform24(word[i]);
+            value[i] = drawn < most ? drawn : most;
+        }
+        return;
+    }
     for (int i = 0; i < WORDS; i++) {
         double drawn = d->a + width * (double)tn__uniform24(word[i]);
         value[i] = (float)(drawn < limit ? drawn : limit);
