@@ -1,10 +1,11 @@
 /* The CPU kernels against this machine's limits, measured in the same run and in turn with them:
  * for memory-bound kernels, a plain loop over as many bytes (a = b + s c if the kernel writes other
- * memory than it reads, a += b if it writes what it has read or writes little); for products,
- * multiply-adds that stay in registers.
+ * memory than it reads, a += b if it writes what it has read, a sum if it writes little); for
+ * products, multiply-adds that stay in registers.
  *
  * kernels [CASE]: only rows whose name contains CASE. TERN_CPU caps the level of the CPU,
- * OMP_NUM_THREADS chooses the threads.
+ * OMP_NUM_THREADS chooses the threads. With TERN_BENCH_TIME=cpu times are of the processor, which
+ * other programs disturb less: with one thread only.
  */
 #include "backends/attention.h"
 #include "backends/cross_entropy.h"
@@ -48,22 +49,43 @@ CLONES static void add_part(float *restrict a, const float *restrict b, int64_t 
     }
 }
 
+CLONES static float sum_part(const float *a, int64_t n) {
+    float lane[64] = {0}, sum = 0;
+    for (int64_t i = 0; i < n; i += 64) {
+        for (int l = 0; l < 64; l++) {
+            lane[l] += a[i + l];
+        }
+    }
+    for (int l = 0; l < 64; l++) {
+        sum += lane[l];
+    }
+    return sum;
+}
+
+typedef enum traffic { WRITES_OTHER, IN_PLACE, READS } traffic;
+
 /* Bytes per second of one pass over arrays of `bytes` in total. */
-static double memory_pass(float *a, int64_t bytes, bool in_place) {
-    int64_t n = bytes / (in_place ? 8 : 12) / 64 * 64;
+static double memory_pass(float *a, int64_t bytes, traffic kind) {
+    static const int element[] = {12, 8, 4}, moved[] = {12, 12, 4};
+    int64_t n = bytes / element[kind] / 64 * 64;
     int threads = bytes > 200000 ? tn_threads() : 1;
-    double start = bench_now();
-#pragma omp parallel num_threads(threads)
+    double start = bench_step_now();
+    float sink = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : sink)
     {
         int64_t from = n / 64 * omp_get_thread_num() / omp_get_num_threads() * 64;
         int64_t to = n / 64 * (omp_get_thread_num() + 1) / omp_get_num_threads() * 64;
-        if (in_place) {
+        if (kind == READS) {
+            sink += sum_part(a + from, to - from);
+        } else if (kind == IN_PLACE) {
             add_part(a + from, a + n + from, to - from);
         } else {
             triad_part(a + from, a + n + from, a + 2 * n + from, to - from);
         }
     }
-    return (double)n * 12 / (bench_now() - start);
+    double seconds = bench_step_now() - start;
+    a[0] += sink * 0; /* so that the sums are needed */
+    return (double)(n * moved[kind]) / seconds;
 }
 
 /* Twelve chains of multiply-adds over the widest registers. */
@@ -110,14 +132,14 @@ static void measure_fma(void) {
     const int64_t n = 2000000;
     float sink = 0;
     for (int round = 0; round < 5; round++) {
-        double flops = 0, start = bench_now();
+        double flops = 0, start = bench_step_now();
 #pragma omp parallel num_threads(tn_threads()) reduction(+ : sink, flops)
         {
             double mine;
             sink += run_fma(n, &mine);
             flops += mine;
         }
-        fma_limit = fmax(fma_limit, flops / (bench_now() - start) * 1e-9);
+        fma_limit = fmax(fma_limit, flops / (bench_step_now() - start) * 1e-9);
     }
     if (isnan(sink)) {
         printf("not a number\n");
@@ -159,17 +181,17 @@ static bool is_skipped(const char *name) {
 
 /* Best of ROUNDS, in turn with the limit; short calls are repeated. */
 static double best_time(kernel k, work *w, void (*between)(void *), void *user) {
-    double start = bench_now(), best = 1e9;
+    double start = bench_step_now(), best = 1e9;
     k(w);
-    int repeat = (int)fmin(1000, fmax(1, 0.002 / (bench_now() - start)));
+    int repeat = (int)fmin(1000, fmax(1, 0.002 / (bench_step_now() - start)));
     for (int round = 0; round < ROUNDS; round++) {
-        start = bench_now();
+        start = bench_step_now();
         for (int i = 0; i < repeat; i++) {
             if (k(w) != TN_OK) {
                 return NAN;
             }
         }
-        best = fmin(best, (bench_now() - start) / repeat);
+        best = fmin(best, (bench_step_now() - start) / repeat);
         if (between) {
             between(user);
         }
@@ -180,23 +202,23 @@ static double best_time(kernel k, work *w, void (*between)(void *), void *user) 
 typedef struct pass {
     float *memory;
     int64_t bytes;
-    bool in_place;
+    traffic kind;
     double best;
 } pass;
 static void run_pass(void *user) {
     pass *p = user;
     int repeat = (int)fmax(1, 2e7 / (double)p->bytes);
     for (int i = 0; i < repeat; i++) {
-        p->best = fmax(p->best, memory_pass(p->memory, p->bytes, p->in_place));
+        p->best = fmax(p->best, memory_pass(p->memory, p->bytes, p->kind));
     }
 }
 
 /* `bytes`: what the kernel must read and write once. `held`: the memory that it touches, which
  * determines the cache. */
 static void memory_row(const char *name, kernel k, work *w, double bytes, double held,
-                       bool in_place) {
+                       traffic kind) {
     TN_SCOPE;
-    pass p = {.bytes = (int64_t)held, .in_place = in_place};
+    pass p = {.bytes = (int64_t)held, .kind = kind};
     p.memory = tn_data_mut(tn_zeros(TN_DIMS((int64_t)held / 4 + 64), TN_F32));
     double seconds = best_time(k, w, run_pass, &p), rate = bytes / seconds * 1e-9,
            limit = p.best * 1e-9;
@@ -321,7 +343,7 @@ static void elementwise_rows(void) {
         work w = {.x = normal_desc(TN_DIMS(n)), .y = normal_desc(TN_DIMS(n)), .f = rows[i].f};
         w.z = rows[i].binary ? normal_desc(TN_DIMS(n)) : w.x;
         double bytes = (double)n * 4 * (rows[i].binary ? 3 : 2);
-        memory_row(name, rows[i].binary ? k_binary : k_unary, &w, bytes, bytes, false);
+        memory_row(name, rows[i].binary ? k_binary : k_unary, &w, bytes, bytes, WRITES_OTHER);
     }
     if (!is_skipped("add in place, bias row (16384, 1024)")) {
         TN_SCOPE;
@@ -332,7 +354,7 @@ static void elementwise_rows(void) {
         w.z.size[0] = 16384;
         w.z.stride[0] = 0;
         memory_row("add in place, bias row (16384, 1024)", k_binary, &w, (double)n * 8,
-                   (double)n * 8, true);
+                   (double)n * 8, IN_PLACE);
     }
 }
 
@@ -340,14 +362,15 @@ static void copy_rows(void) {
     if (!is_skipped("copy, 64 MiB")) {
         TN_SCOPE;
         work w = {.x = normal_desc(TN_DIMS(4096, 4096)), .y = normal_desc(TN_DIMS(4096, 4096))};
-        memory_row("copy, 64 MiB", k_copy, &w, 2.0 * 4096 * 4096 * 4, 2.0 * 4096 * 4096 * 4, false);
+        memory_row("copy, 64 MiB", k_copy, &w, 2.0 * 4096 * 4096 * 4, 2.0 * 4096 * 4096 * 4,
+                   WRITES_OTHER);
     }
     if (!is_skipped("copy transposed (4096, 4096)")) {
         TN_SCOPE;
         work w = {.x = normal_desc(TN_DIMS(4096, 4096)), .y = normal_desc(TN_DIMS(4096, 4096))};
         w.x = turned_desc(w.x, 0, 1);
         memory_row("copy transposed (4096, 4096)", k_copy, &w, 2.0 * 4096 * 4096 * 4,
-                   2.0 * 4096 * 4096 * 4, false);
+                   2.0 * 4096 * 4096 * 4, WRITES_OTHER);
     }
     for (int i = 0; i < 2; i++) {
         tn_dtype half = i ? TN_F16 : TN_BF16;
@@ -356,13 +379,14 @@ static void copy_rows(void) {
             work w = {.x = normal_desc(TN_DIMS(4096, 4096)),
                       .y = desc_of(tn_zeros(TN_DIMS(4096, 4096), half))};
             memory_row(i ? "copy f32 to f16, 16M" : "copy f32 to bf16, 16M", k_copy, &w,
-                       6.0 * 4096 * 4096, 6.0 * 4096 * 4096, false);
+                       6.0 * 4096 * 4096, 6.0 * 4096 * 4096, WRITES_OTHER);
         }
     }
     if (!is_skipped("fill, 64 MiB")) {
         TN_SCOPE;
         work w = {.y = normal_desc(TN_DIMS(4096, 4096))};
-        memory_row("fill, 64 MiB", k_fill, &w, 4.0 * 4096 * 4096, 2 * 4.0 * 4096 * 4096, false);
+        memory_row("fill, 64 MiB", k_fill, &w, 4.0 * 4096 * 4096, 2 * 4.0 * 4096 * 4096,
+                   WRITES_OTHER);
     }
 }
 
@@ -377,7 +401,7 @@ static void reduce_rows(void) {
         TN_SCOPE;
         work w = {.x = normal_desc(TN_DIMS(16384, 1024)), .f = i == 3 ? TN_SUM_SQUARES : TN_SUM};
         w.y = normal_desc(TN_DIMS(i == 1 ? 16384 : 1, i == 2 ? 1024 : 1));
-        memory_row(names[i], k_reduce, &w, 4.0 * 16384 * 1024, 4.0 * 16384 * 1024, true);
+        memory_row(names[i], k_reduce, &w, 4.0 * 16384 * 1024, 4.0 * 16384 * 1024, READS);
     }
 }
 
@@ -407,7 +431,7 @@ static void short_reduce_rows(void) {
         TN_SCOPE;
         work w = {.x = normal_desc(rows[i].x), .y = normal_desc(rows[i].y), .f = TN_MAX};
         double bytes = 4.0 * (double)(tn_dims_count(rows[i].x) + tn_dims_count(rows[i].y));
-        memory_row(rows[i].name, k_reduce, &w, bytes, bytes, true);
+        memory_row(rows[i].name, k_reduce, &w, bytes, bytes, IN_PLACE);
     }
 }
 
@@ -426,19 +450,19 @@ static void norm_rows(int64_t rows, int64_t c) {
               .dk = normal_desc(TN_DIMS(c))};
     snprintf(name, sizeof name, "layer_norm (%ld, %ld)", (long)rows, (long)c);
     if (!is_skipped(name)) {
-        memory_row(name, k_layer_norm, &w, 2 * one, 2 * one, false);
+        memory_row(name, k_layer_norm, &w, 2 * one, 2 * one, WRITES_OTHER);
     }
     snprintf(name, sizeof name, "layer_norm_backward (%ld, %ld)", (long)rows, (long)c);
     if (!is_skipped(name)) {
-        memory_row(name, k_layer_norm_backward, &w, 3 * one, 3 * one, false);
+        memory_row(name, k_layer_norm_backward, &w, 3 * one, 3 * one, WRITES_OTHER);
     }
     snprintf(name, sizeof name, "softmax (%ld, %ld)", (long)rows, (long)c);
     if (!is_skipped(name)) {
-        memory_row(name, k_softmax, &w, 2 * one, 2 * one, false);
+        memory_row(name, k_softmax, &w, 2 * one, 2 * one, WRITES_OTHER);
     }
     snprintf(name, sizeof name, "softmax_backward (%ld, %ld)", (long)rows, (long)c);
     if (!is_skipped(name)) {
-        memory_row(name, k_softmax_backward, &w, 3 * one, 3 * one, false);
+        memory_row(name, k_softmax_backward, &w, 3 * one, 3 * one, WRITES_OTHER);
     }
 }
 
@@ -454,12 +478,12 @@ static void loss_rows(int64_t rows, int64_t c) {
     w.label = desc_of(tn_randint(0, c, TN_DIMS(rows), TN_I64));
     snprintf(name, sizeof name, "cross_entropy (%ld, %ld)", (long)rows, (long)c);
     if (!is_skipped(name)) {
-        memory_row(name, k_loss, &w, one, one, true);
+        memory_row(name, k_loss, &w, one, one, READS);
     }
     w.y = normal_desc(TN_DIMS(rows, c));
     snprintf(name, sizeof name, "cross_entropy_backward (%ld, %ld)", (long)rows, (long)c);
     if (!is_skipped(name)) {
-        memory_row(name, k_loss_backward, &w, 2 * one, 2 * one, false);
+        memory_row(name, k_loss_backward, &w, 2 * one, 2 * one, WRITES_OTHER);
     }
 }
 
@@ -475,7 +499,7 @@ static void rotary_row(void) {
               .y = turned_desc(normal_desc(TN_DIMS(B, T, H, D)), 1, 2),
               .label = {positions.data, TN_I64, 2, {B, T}, {0, 1}}};
     double bytes = 2.0 * B * H * T * D * 4;
-    memory_row("rotary (8, 12, 1024, 64)", k_rotary, &w, bytes, bytes, false);
+    memory_row("rotary (8, 12, 1024, 64)", k_rotary, &w, bytes, bytes, WRITES_OTHER);
 }
 
 static void other_rows(void) {
@@ -491,22 +515,24 @@ static void other_rows(void) {
                            .grad_dtype = TN_F32,
                            .state = {m.data, v.data},
                            .count = n}};
-        memory_row("adam, 32M parameters", k_adam, &w, 28.0 * (double)n, 16.0 * (double)n, true);
+        memory_row("adam, 32M parameters", k_adam, &w, 28.0 * (double)n, 16.0 * (double)n,
+                   IN_PLACE);
     }
     if (!is_skipped("dropout, 64 MiB")) {
         TN_SCOPE;
         work w = {.x = normal_desc(TN_DIMS(n / 2)), .y = normal_desc(TN_DIMS(n / 2))};
-        memory_row("dropout, 64 MiB", k_dropout, &w, 4.0 * (double)n, 4.0 * (double)n, false);
+        memory_row("dropout, 64 MiB", k_dropout, &w, 4.0 * (double)n, 4.0 * (double)n,
+                   WRITES_OTHER);
     }
     if (!is_skipped("uniform, 64 MiB")) {
         TN_SCOPE;
         work w = {.y = normal_desc(TN_DIMS(n / 2)), .f = TN_UNIFORM};
-        memory_row("uniform, 64 MiB", k_random, &w, 2.0 * (double)n, 4.0 * (double)n, false);
+        memory_row("uniform, 64 MiB", k_random, &w, 2.0 * (double)n, 4.0 * (double)n, WRITES_OTHER);
     }
     if (!is_skipped("normal, 64 MiB")) {
         TN_SCOPE;
         work w = {.y = normal_desc(TN_DIMS(n / 2)), .f = TN_NORMAL};
-        memory_row("normal, 64 MiB", k_random, &w, 2.0 * (double)n, 4.0 * (double)n, false);
+        memory_row("normal, 64 MiB", k_random, &w, 2.0 * (double)n, 4.0 * (double)n, WRITES_OTHER);
     }
     TN_SCOPE;
     work w = {.x = normal_desc(TN_DIMS(50257, 768)),
@@ -514,14 +540,14 @@ static void other_rows(void) {
               .label = desc_of(tn_randint(0, 50257, TN_DIMS(4096), TN_I64))};
     if (!is_skipped("gather_rows 4096 of (50257, 768)")) {
         memory_row("gather_rows 4096 of (50257, 768)", k_gather, &w, 2.0 * 4096 * 768 * 4,
-                   2.0 * 4096 * 768 * 4, false);
+                   2.0 * 4096 * 768 * 4, WRITES_OTHER);
     }
     if (!is_skipped("scatter_add_rows 4096 to (50257, 768)")) {
         tn_desc x = w.x;
         w.x = w.y;
         w.y = x;
         memory_row("scatter_add_rows 4096 to (50257, 768)", k_scatter, &w, 3.0 * 4096 * 768 * 4,
-                   2.0 * 4096 * 768 * 4, true);
+                   2.0 * 4096 * 768 * 4, IN_PLACE);
     }
 }
 

@@ -17,7 +17,9 @@ typedef struct forward {
     int64_t parts;       /* tasks per head */
 } forward;
 
-/* A thread's buffers, one after the other. */
+/* A thread's buffers, one after the other. Keys are rows; queries are packed transposed and values
+ * as they are, both in panels. A tile of scores has a row for each key: what belongs to a query is
+ * in one lane, and its maximum and sum need no folding. */
 typedef struct buffers {
     float *q, *rows, *k, *v, *y, *scores;
     bool *finite; /* of each tile of values */
@@ -25,175 +27,198 @@ typedef struct buffers {
 
 static size_t buffer_floats(const forward *f) {
     int64_t tiles = f->keys / SIDE;
-    return (size_t)(3 * PAD * f->width + 2 * f->keys * f->width + PAD * TILE_LD +
+    return (size_t)(3 * SIDE * f->width + 2 * f->keys * f->width + SIDE * TILE_LD +
                     (tiles + 15) / 16 * 16);
 }
 
 static buffers lay_out(const forward *f, float *memory) {
     buffers b;
     b.q = memory;
-    b.rows = b.q + PAD * f->width;
-    b.y = b.rows + PAD * f->width;
-    b.k = b.y + PAD * f->width;
+    b.rows = b.q + SIDE * f->width;
+    b.y = b.rows + SIDE * f->width;
+    b.k = b.y + SIDE * f->width;
     b.v = b.k + f->keys * f->width;
     b.scores = b.v + f->keys * f->width;
-    b.finite = (bool *)(b.scores + PAD * TILE_LD);
+    b.finite = (bool *)(b.scores + SIDE * TILE_LD);
     return b;
 }
 
-/* Keys [0, keys) of a group: each tile of keys transposed, each tile of values as it is. */
-static void pack_head(const forward *f, const buffers *w, int64_t b, int64_t g, int64_t keys) {
+/* Keys and values [0, keys) of a group. */
+static void load_group(const forward *f, const buffers *w, int64_t b, int64_t g, int64_t keys) {
     for (int64_t j = 0; j < keys; j += SIDE) {
-        int64_t n = min_of(SIDE, f->k->size[2] - j);
-        read_rows(w->rows, f->width, f->k, b, g, j, n, 1);
-        pack_turned(w->k + j * f->width, w->rows, f->width, n, f->width);
+        int64_t n = min_of(SIDE, keys - j);
+        read_rows(w->k + j * f->width, f->width, f->k, b, g, j, n, 1);
         w->finite[j / SIDE] = read_rows(w->rows, f->width, f->v, b, g, j, n, 1);
         pack_rows(w->v + j * f->width, SIDE, w->rows, f->width, n, f->width);
     }
 }
 
-/* Masked scores become -inf. */
-static void hide_scores(const sight *s, float *scores, int64_t i0, int64_t m, int64_t j0,
-                        int64_t n) {
-    for (int64_t i = 0; i < m; i++) {
-        float *row = scores + i * TILE_LD;
-        if (!s->mask) {
-            for (int64_t j = max_of(0, i0 + i + s->shift - j0 + 1); j < n; j++) {
-                row[j] = -INFINITY;
-            }
-            continue;
+/* One block of queries, [i0, i0 + m), against a tile of keys, [j0, j0 + n). */
+typedef struct pair {
+    const sight *s;
+    int64_t g, i0, m, j0, n;
+} pair;
+
+/* Of the tile's keys, those before the returned one are seen by some of the queries [i, i + h). */
+static int64_t keys_seen(const pair *t, int64_t i, int64_t h) {
+    return max_of(0, keys_for(t->s, t->i0 + i, h, t->j0 + t->n) - t->j0);
+}
+/* Queries of the block before this one do not see key j of the tile, as far as order goes. */
+static int64_t first_query(const pair *t, int64_t j) {
+    return t->s->causal ? max_of(0, t->j0 + j - t->s->shift - t->i0) : 0;
+}
+
+/* Scores of key after key, from the panel of the first query that sees it. Hidden ones are -inf. */
+static void score_pair(const forward *f, const buffers *w, const pair *t) {
+    const sight *s = t->s;
+    int64_t width = f->width, strip = s->causal && !all_visible(s, t->i0, t->j0, t->n) ? MR : SIDE;
+    for (int64_t j = 0; j < t->n; j += strip) {
+        int64_t i = first_query(t, j) / NR * NR;
+        if (i < t->m) {
+            tile_product(min_of(strip, t->n - j), t->m - i, width, w->k + (t->j0 + j) * width,
+                         width, w->q + i * width, width, w->scores + j * TILE_LD + i, TILE_LD,
+                         false);
         }
-        for (int64_t j = 0; j < n; j++) {
-            row[j] = key_visible(s, i0 + i, j0 + j) ? row[j] : -INFINITY;
+    }
+    for (int64_t j = 0; j < t->n; j++) {
+        float *row = w->scores + j * TILE_LD;
+        int64_t hidden = first_query(t, j);
+        for (int64_t i = hidden / NR * NR; i < min_of(hidden, t->m); i++) {
+            row[i] = -INFINITY;
+        }
+        for (int64_t i = hidden; i < t->m && s->mask; i++) {
+            row[i] = key_visible(s, t->i0 + i, t->j0 + j) ? row[i] : -INFINITY;
         }
     }
 }
 
-/* The largest of n scores that is not NaN; n is a multiple of NR. */
-static float largest_score(const float *row, int64_t n) {
-    float lane[NR], top = -INFINITY;
-    for (int l = 0; l < NR; l++) {
-        lane[l] = -INFINITY;
-    }
-    for (int64_t j = 0; j < n; j += NR) {
+/* What NR queries have accumulated: the largest score that is not NaN, and the sum of exponentials
+ * relative to it. `keep`: what a larger maximum leaves of y. */
+typedef struct lanes {
+    float most[NR], sum[NR], keep[NR];
+} lanes;
+
+/* Scores of n keys become their exponentials; those of keys from n to `end` become 0. If nothing is
+ * visible yet, every score is -inf, and a shift of 0 keeps it -inf. NaN propagates through the sum.
+ */
+static void soften_lanes(float *scores, int64_t n, int64_t end, lanes *q) {
+    const float low = exp_low;
+    float top[NR], total[NR] = {0};
+    memcpy(top, q->most, sizeof top);
+    for (int64_t j = 0; j < n; j++) {
 #pragma omp simd
         for (int l = 0; l < NR; l++) {
-            float v = row[j + l];
-            lane[l] = v > lane[l] ? v : lane[l];
+            float v = scores[j * TILE_LD + l];
+            top[l] = v > top[l] ? v : top[l];
         }
     }
-    for (int l = 0; l < NR; l++) {
-        top = lane[l] > top ? lane[l] : top;
-    }
-    return top;
-}
-
-/* Turns one row of scores into their exponentials relative to the running maximum; if that grows,
- * y's row and the sum are rescaled. */
-static void soften_row(float *row, int64_t n, float *y, int64_t width, float *most, float *sum) {
-    float top = largest_score(row, n), total = 0, keep = 1;
-    top = top > *most ? top : *most;
-    /* If nothing is visible yet, every score is -inf, and a shift of 0 keeps it -inf. NaN
-     * propagates through the sum. */
-    const float shift = top == -INFINITY ? 0 : top, low = exp_low;
-    if (*most != top && *most != -INFINITY) { /* at first there is nothing to scale */
-        keep = tn__expf(*most - shift);
-    }
-#pragma omp simd reduction(+ : total)
-    for (int64_t j = 0; j < n; j++) {
-        float e = exp_down(row[j] - shift, low);
-        row[j] = e;
-        total += e;
-    }
-    if (keep != 1) {
+    float shift[NR];
 #pragma omp simd
-        for (int64_t d = 0; d < width; d++) {
-            y[d] *= keep;
+    for (int l = 0; l < NR; l++) {
+        shift[l] = top[l] == -INFINITY ? 0 : top[l];
+        q->keep[l] = exp_down(q->most[l] - shift[l], low);
+        q->most[l] = top[l];
+    }
+    for (int64_t j = 0; j < n; j++) {
+#pragma omp simd
+        for (int l = 0; l < NR; l++) {
+            float e = exp_down(scores[j * TILE_LD + l] - shift[l], low);
+            scores[j * TILE_LD + l] = e;
+            total[l] += e;
         }
     }
-    *sum = *sum * keep + total;
-    *most = top;
-}
-
-/* One block of queries: [i0, i0 + m), with what its rows have accumulated so far. */
-typedef struct block {
-    const sight *s;
-    int64_t g, i0, m;
-    float most[SIDE], sum[SIDE];
-} block;
-
-/* Rows [r, r + h) of the block against keys [j0, j0 + n). */
-static void attend_tile(const forward *f, const buffers *w, block *q, int64_t r, int64_t h,
-                        int64_t j0, int64_t n) {
-    int64_t width = f->width, i0 = q->i0 + r, padded = round_up(n, NR);
-    float *scores = w->scores + r * TILE_LD, *y = w->y + r * width;
-    tile_product(h, n, width, w->q + r * width, width, w->k + j0 * width, width, scores, TILE_LD,
-                 false);
-    bool whole = all_visible(q->s, i0, j0, n);
-    if (!whole) {
-        hide_scores(q->s, scores, i0, h, j0, n);
+#pragma omp simd
+    for (int l = 0; l < NR; l++) {
+        q->sum[l] = q->sum[l] * q->keep[l] + total[l];
     }
-    for (int64_t i = 0; i < h; i++) {
-        float *row = scores + i * TILE_LD;
-        for (int64_t j = n; j < padded; j++) {
-            row[j] = -INFINITY;
-        }
-        soften_row(row, padded, y + i * width, width, &q->most[r + i], &q->sum[r + i]);
-    }
-    if (whole || w->finite[j0 / SIDE]) {
-        tile_product(h, width, n, scores, TILE_LD, w->v + j0 * width, SIDE, y, width, true);
-    } else {
-        read_rows(w->rows, width, f->v, q->s->b, q->g, j0, n, 1);
-        visible_product(q->s, i0, h, j0, n, scores, w->rows, width, y, false);
+    for (int64_t j = n; j < end; j++) {
+        memset(scores + j * TILE_LD, 0, NR * sizeof *scores);
     }
 }
 
-/* The block's rows of y and lse. */
-static void store_block(const forward *f, const buffers *w, const block *q) {
+/* y += p v over the visible pairs only: where v holds NaN or infinity, which a product with 0 would
+ * spread. */
+static void add_visible(const forward *f, const buffers *w, const pair *t) {
+    int64_t width = f->width;
+    read_rows(w->rows, width, f->v, t->s->b, t->g, t->j0, t->n, 1);
+    for (int64_t i = 0; i < t->m; i++) {
+        for (int64_t j = 0; j < t->n; j++) {
+            if (key_visible(t->s, t->i0 + i, t->j0 + j)) {
+                for (int64_t d = 0; d < width; d++) {
+                    w->y[i * width + d] += w->scores[j * TILE_LD + i] * w->rows[j * width + d];
+                }
+            }
+        }
+    }
+}
+
+static void attend_pair(const forward *f, const buffers *w, const pair *t, lanes *q) {
+    int64_t width = f->width;
+    score_pair(f, w, t);
+    for (int64_t i = 0; i < t->m; i += NR) {
+        lanes *l = q + i / NR;
+        soften_lanes(w->scores + i, keys_seen(t, i, min_of(NR, t->m - i)), t->n, l);
+        for (int64_t r = 0; r < min_of(NR, t->m - i); r++) {
+            float *y = w->y + (i + r) * width, keep = l->keep[r];
+            for (int64_t d = 0; d < width && keep != 1; d++) {
+                y[d] *= keep;
+            }
+        }
+    }
+    bool whole = all_visible(t->s, t->i0, t->j0, t->n);
+    if (!whole && !w->finite[t->j0 / SIDE]) {
+        add_visible(f, w, t);
+        return;
+    }
+    int64_t strip = whole ? SIDE : MR;
+    for (int64_t i = 0; i < t->m; i += strip) {
+        int64_t h = min_of(strip, t->m - i);
+        tile_product_turned(h, width, keys_seen(t, i, h), w->scores + i, TILE_LD,
+                            w->v + t->j0 * width, SIDE, w->y + i * width, width, true);
+    }
+}
+
+/* The rows of y and lse of queries [i0, i0 + m). */
+static void store_block(const forward *f, const buffers *w, const sight *s, int64_t i0, int64_t m,
+                        const lanes *q) {
     const tn_desc *y = f->y, *lse = f->lse;
-    const sight *s = q->s;
-    for (int64_t i = 0; i < q->m; i++) {
-        bool none = q->most[i] == -INFINITY && q->sum[i] == 0;
-        float *row = w->y + i * f->width, factor = none ? 0 : 1 / q->sum[i];
+    for (int64_t i = 0; i < m; i++) {
+        float most = q[i / NR].most[i % NR], sum = q[i / NR].sum[i % NR];
+        bool none = most == -INFINITY && sum == 0;
+        float *row = w->y + i * f->width, factor = none ? 0 : 1 / sum;
         for (int64_t d = 0; d < f->width; d++) {
             row[d] = none ? 0 : row[d] * factor;
         }
-        int64_t at_y = s->b * y->stride[0] + s->h * y->stride[1] + (q->i0 + i) * y->stride[2];
-        int64_t at_lse =
-            s->b * lse->stride[0] + s->h * lse->stride[1] + (q->i0 + i) * lse->stride[2];
+        int64_t at_y = s->b * y->stride[0] + s->h * y->stride[1] + (i0 + i) * y->stride[2];
+        int64_t at_lse = s->b * lse->stride[0] + s->h * lse->stride[1] + (i0 + i) * lse->stride[2];
         store_f32(desc_at(y, at_y), y->dtype, y->stride[3], row, y->size[3]);
-        *(float *)desc_at(lse, at_lse) = none ? -INFINITY : q->most[i] + logf(q->sum[i]);
+        *(float *)desc_at(lse, at_lse) = none ? -INFINITY : most + logf(sum);
     }
 }
 
 /* Queries [i0, i0 + m) against all keys that they see. */
 static void attend_queries(const forward *f, const buffers *w, const sight *s, int64_t g,
                            int64_t i0, int64_t m) {
-    block q = {.s = s, .g = g, .i0 = i0, .m = m};
-    int64_t keys = f->k->size[2], seen = keys_for(s, i0, m, keys);
-    for (int64_t i = 0; i < m; i++) {
-        q.most[i] = -INFINITY;
-        q.sum[i] = 0;
+    lanes q[SIDE / NR];
+    int64_t seen = keys_for(s, i0, m, f->k->size[2]);
+    for (int64_t i = 0; i < SIDE; i++) {
+        q[i / NR].most[i % NR] = -INFINITY;
+        q[i / NR].sum[i % NR] = 0;
     }
-    memset(w->y, 0, (size_t)(PAD * f->width) * sizeof(float));
-    read_rows(w->q, f->width, f->q, s->b, s->h, i0, m, (float)f->args->scale);
-    for (int64_t j0 = 0; j0 < seen; j0 += SIDE) {
-        int64_t n = min_of(SIDE, seen - j0);
-        int64_t strip = s->causal && !s->mask && !all_visible(s, i0, j0, n) ? STRIP : SIDE;
-        for (int64_t r = 0; r < m; r += strip) {
-            int64_t h = min_of(strip, m - r), own = min_of(n, keys_for(s, i0 + r, h, keys) - j0);
-            if (own > 0) {
-                attend_tile(f, w, &q, r, h, j0, own);
-            }
-        }
+    memset(w->y, 0, (size_t)(SIDE * f->width) * sizeof(float));
+    read_rows(w->rows, f->width, f->q, s->b, s->h, i0, m, (float)f->args->scale);
+    pack_turned(w->q, w->rows, f->width, m, f->width);
+    for (int64_t j = 0; j < seen; j += SIDE) {
+        pair t = {s, g, i0, m, j, min_of(SIDE, seen - j)};
+        attend_pair(f, w, &t, q);
     }
-    store_block(f, w, &q);
+    store_block(f, w, s, i0, m, q);
 }
 
 static void run_head(const forward *f, const buffers *w, int64_t b, int64_t h, int64_t part) {
     int64_t queries = f->q->size[2], keys = f->k->size[2], g = h / (f->q->size[1] / f->k->size[1]);
     sight s = {f->args->causal, keys - queries, f->args->mask, b, h};
-    pack_head(f, w, b, g, keys);
+    load_group(f, w, b, g, keys);
     for (int64_t i = part * SIDE; i < queries; i += f->parts * SIDE) {
         attend_queries(f, w, &s, g, i, min_of(SIDE, queries - i));
     }

@@ -12,13 +12,17 @@
 #include "backends/attention.h"
 #include "backends/cpu/rows.h"
 
+#define T float
+#include "backends/cpu/transpose.h"
+#undef T
+
 enum {
     SIDE = 64,
     STRIP = 12, /* rows of a diagonal tile, cut together to the keys they see */
     VL = VBYTES / 4,
     NR = 2 * VL,
-    PAD = (SIDE + MR - 1) / MR * MR, /* SIDE in whole panels of MR rows: what a product may read */
-    TILE_LD = (PAD + 15) / 16 * 16   /* between rows of a tile of scores */
+    TILE_LD = SIDE + 16, /* between rows of a tile of scores */
+    ROWS_AHEAD = 4       /* rows to prefetch: processors do not guess where a head goes on */
 };
 
 typedef float vec __attribute__((vector_size(VBYTES)));
@@ -28,12 +32,13 @@ static inline int64_t round_up(int64_t n, int64_t unit) {
     return (n + unit - 1) / unit * unit;
 }
 
-/* c (MR, NR), rows ldc apart, = or += over k of a[i rsa + p csa] b[p NR + j]. */
-INLINE void tile_micro(int64_t k, const float *restrict a, int64_t rsa, int64_t csa,
+/* c (rows, NR), rows ldc apart, = or += over k of a[i rsa + p csa] b[p NR + j]; rows is a constant
+ * up to MR. */
+INLINE void tile_micro(const int rows, int64_t k, const float *restrict a, int64_t rsa, int64_t csa,
                        const float *restrict b, float *restrict c, int64_t ldc, bool add) {
     vec acc[MR][2];
     UNROLL
-    for (int i = 0; i < MR; i++) {
+    for (int i = 0; i < rows; i++) {
         acc[i][0] = (vec){0};
         acc[i][1] = (vec){0};
         if (add) {
@@ -44,7 +49,7 @@ INLINE void tile_micro(int64_t k, const float *restrict a, int64_t rsa, int64_t 
     for (int64_t p = 0; p < k; p++) {
         vec b0 = *(const vec_any *)b, b1 = *(const vec_any *)(b + VL);
         UNROLL
-        for (int i = 0; i < MR; i++) {
+        for (int i = 0; i < rows; i++) {
             acc[i][0] += a[i * rsa] * b0;
             acc[i][1] += a[i * rsa] * b1;
         }
@@ -52,33 +57,45 @@ INLINE void tile_micro(int64_t k, const float *restrict a, int64_t rsa, int64_t 
         b += NR;
     }
     UNROLL
-    for (int i = 0; i < MR; i++) {
+    for (int i = 0; i < rows; i++) {
         *(vec_any *)(c + i * ldc) = acc[i][0];
         *(vec_any *)(c + i * ldc + VL) = acc[i][1];
     }
 }
 
+/* The last m < MR rows: they are computed in fours, and only m are stored. */
+INLINE void tile_rest(int64_t m, int64_t k, const float *a, int64_t rsa, int64_t csa,
+                      const float *b, float *c, int64_t ldc, bool add) {
+    float edge[MR * NR];
+    for (int64_t i = 0; i < m; i += 4) {
+        int64_t rows = min_of(4, m - i);
+        if (rows == 4) {
+            tile_micro(4, k, a + i * rsa, rsa, csa, b, c + i * ldc, ldc, add);
+            continue;
+        }
+        for (int64_t r = 0; r < 4 && add; r++) {
+            memcpy(edge + r * NR, c + (i + min_of(r, rows - 1)) * ldc, NR * sizeof(float));
+        }
+        tile_micro(4, k, a + i * rsa, rsa, csa, b, edge, NR, add);
+        for (int64_t r = 0; r < rows; r++) {
+            memcpy(c + (i + r) * ldc, edge + r * NR, NR * sizeof(float));
+        }
+    }
+}
+
 /* C (m, n) = or += A (m, k) B (k, n), element (i, p) of A at a[i rsa + p csa]. n is rounded up to
- * NR in C, and A can be read up to the next MR rows; only m rows of C are written. B is packed with
- * `depth` rows a panel, of which k are used. A row has the same bits at any position among the m,
- * so ranks that split the queries compute the same bits as one rank. */
+ * NR in C, and A can be read up to the next four rows; only m rows of C are written. B is packed
+ * with `depth` rows a panel, of which k are used. A row has the same bits at any position among the
+ * m, so ranks that split the queries compute the same bits as one rank. */
 INLINE void tile_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t rsa, int64_t csa,
                           const float *b, int64_t depth, float *c, int64_t ldc, bool add) {
+    int64_t whole = m / MR * MR;
     for (int64_t j = 0; j < n; j += NR) {
-        int64_t i = 0;
-        for (; i + MR <= m; i += MR) {
-            tile_micro(k, a + i * rsa, rsa, csa, b + j * depth, c + i * ldc + j, ldc, add);
+        const float *panel = b + j * depth;
+        for (int64_t i = 0; i < whole; i += MR) {
+            tile_micro(MR, k, a + i * rsa, rsa, csa, panel, c + i * ldc + j, ldc, add);
         }
-        if (i < m) {
-            float edge[MR * NR] = {0};
-            for (int64_t r = i; r < m && add; r++) {
-                memcpy(edge + (r - i) * NR, c + r * ldc + j, NR * sizeof(float));
-            }
-            tile_micro(k, a + i * rsa, rsa, csa, b + j * depth, edge, NR, add);
-            for (int64_t r = i; r < m; r++) {
-                memcpy(c + r * ldc + j, edge + (r - i) * NR, NR * sizeof(float));
-            }
-        }
+        tile_rest(m - whole, k, a + whole * rsa, rsa, csa, panel, c + whole * ldc + j, ldc, add);
     }
 }
 
@@ -120,36 +137,37 @@ static inline void pack_turned(float *restrict dst, const float *restrict x, int
     for (int64_t j0 = 0; j0 < columns; j0 += NR) {
         int64_t width = min_of(NR, columns - j0);
         float *panel = dst + j0 * k;
+        if (width == NR) {
+            transpose_panel(panel, NR, x + j0 * ld, ld, k);
+            continue;
+        }
         for (int64_t p = 0; p < k; p++) {
-            if (width == NR) {
-                UNROLL
-                for (int j = 0; j < NR; j++) {
-                    panel[p * NR + j] = x[(j0 + j) * ld + p];
-                }
-            } else {
-                for (int64_t j = 0; j < NR; j++) {
-                    panel[p * NR + j] = j < width ? x[(j0 + j) * ld + p] : 0;
-                }
+            for (int64_t j = 0; j < NR; j++) {
+                panel[p * NR + j] = j < width ? x[(j0 + j) * ld + p] : 0;
             }
         }
     }
 }
 
+/* Prefetches a row of a head. */
+static inline void fetch_row(const tn_desc *x, const char *row) {
+    for (int64_t at = 0; at < x->size[3] * (int64_t)size_of(x->dtype); at += 64) {
+        __builtin_prefetch(row + at);
+    }
+}
+
 /* One row of read_rows; `odd` accumulates 0 times each element, which is 0 if it is finite. */
-static inline void read_row(float *restrict to, const float *restrict x, int64_t depth, float scale,
-                            float *restrict odd) {
+INLINE void read_row(float *restrict to, const float *restrict x, int64_t depth, float scale,
+                     vec *odd) {
     int64_t d = 0;
-    for (; d + 16 <= depth; d += 16) {
-#pragma omp simd
-        for (int l = 0; l < 16; l++) {
-            float v = x[d + l] * scale;
-            to[d + l] = v;
-            odd[l] += v * 0.0f;
-        }
+    for (; d + VL <= depth; d += VL) {
+        vec v = *(const vec_any *)(x + d) * scale;
+        *(vec_any *)(to + d) = v;
+        *odd += v * 0.0f;
     }
     for (; d < depth; d++) {
         to[d] = x[d] * scale;
-        odd[0] += to[d] * 0.0f;
+        (*odd)[0] += to[d] * 0.0f;
     }
 }
 
@@ -157,29 +175,29 @@ static inline void read_row(float *restrict to, const float *restrict x, int64_t
  * element is not finite. */
 static inline bool read_rows(float *restrict dst, int64_t width, const tn_desc *x, int64_t b,
                              int64_t h, int64_t first, int64_t n, float scale) {
-    int64_t depth = x->size[3];
+    int64_t depth = x->size[3], bytes = (int64_t)size_of(x->dtype), apart = x->stride[2] * bytes;
     bool plain = x->dtype == TN_F32 && x->stride[3] == 1;
-    float odd[16] = {0}, sum = 0;
-    for (int64_t i = 0; i < n; i++) {
+    const char *from = desc_at(x, b * x->stride[0] + h * x->stride[1] + first * x->stride[2]);
+    vec odd = {0};
+    float sum = 0;
+    for (int64_t i = 0; i < n; i++, from += apart) {
         float *to = dst + i * width;
-        const char *from =
-            desc_at(x, b * x->stride[0] + h * x->stride[1] + (first + i) * x->stride[2]);
+        fetch_row(x, from + ROWS_AHEAD * apart);
         if (plain) {
-            read_row(to, (const float *)from, depth, scale, odd);
+            read_row(to, (const float *)from, depth, scale, &odd);
         } else {
             float line[TILE];
             for (int64_t d = 0; d < depth; d += TILE) {
                 int64_t m = min_of(TILE, depth - d);
-                load_f32(line, from + d * x->stride[3] * (int64_t)size_of(x->dtype), x->dtype,
-                         x->stride[3], m);
-                read_row(to + d, line, m, scale, odd);
+                load_f32(line, from + d * x->stride[3] * bytes, x->dtype, x->stride[3], m);
+                read_row(to + d, line, m, scale, &odd);
             }
         }
         for (int64_t d = depth; d < width; d++) {
             to[d] = 0;
         }
     }
-    for (int l = 0; l < 16; l++) {
+    for (int l = 0; l < VL; l++) {
         sum += odd[l];
     }
     return sum == 0;

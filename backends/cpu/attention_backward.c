@@ -27,16 +27,13 @@ typedef struct buffers {
     bool *odd_q, *odd_dy, *odd_k;                             /* tiles that hold NaN or infinity */
 } buffers;
 
-static int64_t row_slack(const backward *f) { /* a product reads whole panels of MR rows */
-    return (PAD - SIDE) * f->width;
-}
 static size_t buffer_floats(const backward *f) {
-    int64_t q = f->queries * f->width + row_slack(f), k = f->keys * f->width + row_slack(f);
-    return (size_t)(5 * q + 6 * k + 2 * f->queries + 2 * PAD * TILE_LD +
+    int64_t q = f->queries * f->width, k = f->keys * f->width;
+    return (size_t)(5 * q + 6 * k + 2 * f->queries + 2 * SIDE * TILE_LD +
                     (2 * f->queries + f->keys) / SIDE + 16);
 }
 static buffers lay_out(const backward *f, float *memory) {
-    int64_t q = f->queries * f->width + row_slack(f), k = f->keys * f->width + row_slack(f);
+    int64_t q = f->queries * f->width, k = f->keys * f->width;
     buffers w;
     float **of_q[] = {&w.q_rows, &w.q_panels, &w.dy_rows, &w.dy_panels, &w.dq},
           **of_k[] = {&w.k_rows, &w.k_panels, &w.k_turned, &w.v_turned, &w.dk, &w.dv};
@@ -47,8 +44,8 @@ static buffers lay_out(const backward *f, float *memory) {
         *of_k[i] = memory;
     }
     w.p = memory;
-    w.ds = w.p + PAD * TILE_LD;
-    w.lse = w.ds + PAD * TILE_LD;
+    w.ds = w.p + SIDE * TILE_LD;
+    w.lse = w.ds + SIDE * TILE_LD;
     w.delta = w.lse + f->queries;
     w.odd_q = (bool *)(w.delta + f->queries);
     w.odd_dy = w.odd_q + f->queries / SIDE;
@@ -182,13 +179,15 @@ static void run_pair(const backward *f, const buffers *w, const pair *t) {
 /* One head of a gradient, times `scale`. */
 static void store_head(const tn_desc *d, int64_t b, int64_t h, float *rows, int64_t width,
                        float scale) {
-    for (int64_t i = 0; i < d->size[2]; i++) {
+    int64_t apart = d->stride[2] * (int64_t)size_of(d->dtype);
+    char *to = desc_at(d, b * d->stride[0] + h * d->stride[1]);
+    for (int64_t i = 0; i < d->size[2]; i++, to += apart) {
         float *row = rows + i * width;
+        fetch_row(d, to + ROWS_AHEAD * apart);
         for (int64_t j = 0; j < d->size[3]; j++) {
             row[j] *= scale;
         }
-        store_f32(desc_at(d, b * d->stride[0] + h * d->stride[1] + i * d->stride[2]), d->dtype,
-                  d->stride[3], row, d->size[3]);
+        store_f32(to, d->dtype, d->stride[3], row, d->size[3]);
     }
 }
 

@@ -63,7 +63,6 @@ static const float *read_tile(const few *f, const tn_desc *x, float *tile, int64
 
 /* The sum of a vector's elements, first by quads, so that compilers add whole registers. */
 INLINE float fold_vector(vec v) {
-    typedef float quad __attribute__((vector_size(16)));
     union {
         vec v;
         quad q[VL / 4];

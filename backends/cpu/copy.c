@@ -22,7 +22,8 @@
     }                                                                                             \
     /* y (m, n) with rows ldy apart = x (n, m) transposed, in squares: whole lines are read,      \
      * transposed in a buffer and written, since rows that are a power of two apart compete for   \
-     * the same cache sets. */                                                                    \
+     * the same cache sets. The next square's lines are fetched: a processor follows lines, not   \
+     * rows. */                                                                                   \
     static void turn_##T(T *restrict y, int64_t ldy, const T *restrict x, int64_t ldx, int64_t m, \
                          int64_t n) {                                                             \
         enum { SQUARE = 16 };                                                                     \
@@ -33,10 +34,13 @@
                 int64_t rows = min_of(SQUARE, m - i0);                                            \
                 if (rows == SQUARE && columns == SQUARE) {                                        \
                     for (int j = 0; j < SQUARE; j++) {                                            \
-                        memcpy(square[j], x + (j0 + j) * ldx + i0, sizeof square[j]);             \
+                        const T *from = x + (j0 + j) * ldx + i0;                                  \
+                        __builtin_prefetch(from + SQUARE * ldx);                                  \
+                        memcpy(square[j], from, sizeof square[j]);                                \
                     }                                                                             \
                     for (int i = 0; i < SQUARE; i++) {                                            \
                         T line[SQUARE];                                                           \
+                        __builtin_prefetch(y + (i0 + i) * ldy + j0 + SQUARE, 1);                  \
                         for (int j = 0; j < SQUARE; j++) {                                        \
                             line[j] = square[j][i];                                               \
                         }                                                                         \
@@ -140,7 +144,7 @@ static int turned_dim(const element_loop *loop) {
 
 /* Transposes bands of dimension `dim` by the whole last one, for each index of the others. */
 static void turn_all(const element_loop *loop, int dim, const tn_desc *y, const tn_desc *x) {
-    enum { BAND = 64 };
+    enum { BAND = 128 };
     int last = loop->ndim - 1;
     int64_t m = loop->size[dim], n = loop->size[last], bands = div_up(m, BAND),
             others = loop->count / (m * n);

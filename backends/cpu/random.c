@@ -3,49 +3,78 @@
  * else is left to ref.
  */
 #include "backends/cpu/convert.h"
+#include "backends/cpu/registers.h"
 #include "backends/polynomials.h"
 #include "backends/random.h"
 #include "core/philox.h"
 
-enum { LINES = 16, WORDS = 4 * LINES };
-
-/* Where a vector multiplies 64 bits, gcc does so even for 32: narrow lanes would only be widened
- * and narrowed again. */
-#ifdef __AVX512DQ__
-typedef uint64_t philox_lane;
-#else
-typedef uint32_t philox_lane;
+#if defined(__x86_64__)
+#include <immintrin.h>
 #endif
 
-/* word[w][i] is word w of index + i: the same numbers, in loops that compilers vectorise. */
+/* A round waits for its products, so several vectors of blocks go through it together. */
+enum {
+    VL = VBYTES / 8, /* blocks in a vector */
+    PARTS = TN_CPU_LEVEL >= 4 ? 4 : 2,
+    LINES = 32,
+    WORDS = 4 * LINES
+};
+
+typedef uint64_t vec __attribute__((vector_size(VBYTES)));
+
+/* Products of the elements' lower halves. With intrinsics, since gcc multiplies whole elements. */
+INLINE vec multiply_halves(vec a, vec b) {
+#if !defined(__x86_64__)
+    return (a & 0xffffffffu) * (b & 0xffffffffu);
+#elif TN_CPU_LEVEL >= 4
+    return (vec)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+#elif TN_CPU_LEVEL == 3
+    return (vec)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+#else
+    return (vec)_mm_mul_epu32((__m128i)a, (__m128i)b);
+#endif
+}
+
+/* pair[p][i] holds words 2p and 2p + 1 of index + i, the first one low. Only the lower halves of
+ * the elements of c count. */
 static inline void philox_lines(uint64_t key, uint64_t call, uint64_t index,
-                                uint32_t word[4][LINES]) {
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    philox_lane c0[LINES], c1[LINES], c2[LINES], c3[LINES];
-    for (int i = 0; i < LINES; i++) {
-        c0[i] = (uint32_t)(index + (uint64_t)i);
-        c1[i] = (uint32_t)((index + (uint64_t)i) >> 32);
-        c2[i] = (uint32_t)call;
-        c3[i] = (uint32_t)(call >> 32);
-    }
-    for (int round = 0; round < 10; round++) {
-#pragma omp simd
-        for (int i = 0; i < LINES; i++) {
-            uint64_t a = (uint64_t)0xd2511f53u * (uint32_t)c0[i];
-            uint64_t b = (uint64_t)0xcd9e8d57u * (uint32_t)c2[i];
-            c0[i] = (uint32_t)(b >> 32) ^ c1[i] ^ k0;
-            c1[i] = (uint32_t)b;
-            c2[i] = (uint32_t)(a >> 32) ^ c3[i] ^ k1;
-            c3[i] = (uint32_t)a;
+                                uint64_t pair[2][LINES]) {
+    const vec zero = {0};
+    for (int from = 0; from < LINES; from += PARTS * VL) {
+        uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+        vec c[4][PARTS];
+        UNROLL
+        for (int i = 0; i < PARTS; i++) {
+            vec at = zero + index;
+            UNROLL
+            for (int l = 0; l < VL; l++) {
+                at[l] += (uint64_t)(from + i * VL + l);
+            }
+            c[0][i] = at;
+            c[1][i] = at >> 32;
+            c[2][i] = zero + call;
+            c[3][i] = c[2][i] >> 32;
         }
-        k0 += 0x9e3779b9u;
-        k1 += 0xbb67ae85u;
-    }
-    for (int i = 0; i < LINES; i++) {
-        word[0][i] = (uint32_t)c0[i];
-        word[1][i] = (uint32_t)c1[i];
-        word[2][i] = (uint32_t)c2[i];
-        word[3][i] = (uint32_t)c3[i];
+        for (int round = 0; round < 10; round++) {
+            UNROLL
+            for (int i = 0; i < PARTS; i++) {
+                vec a = multiply_halves(c[0][i], zero + 0xd2511f53u),
+                    b = multiply_halves(c[2][i], zero + 0xcd9e8d57u);
+                c[0][i] = (b >> 32) ^ c[1][i] ^ (zero + k0);
+                c[1][i] = b;
+                c[2][i] = (a >> 32) ^ c[3][i] ^ (zero + k1);
+                c[3][i] = a;
+            }
+            k0 += 0x9e3779b9u;
+            k1 += 0xbb67ae85u;
+        }
+        UNROLL
+        for (int i = 0; i < PARTS; i++) {
+            vec first = (c[0][i] & 0xffffffffu) | c[1][i] << 32,
+                second = (c[2][i] & 0xffffffffu) | c[3][i] << 32;
+            memcpy(pair[0] + from + i * VL, &first, sizeof first);
+            memcpy(pair[1] + from + i * VL, &second, sizeof second);
+        }
     }
 }
 
@@ -58,52 +87,60 @@ typedef struct draw {
     uint64_t philox_key;
 } draw;
 
-/* to[4 i + w] = line[w][i]. */
-#define INTERLEAVE(to, line)            \
-    for (int i = 0; i < LINES; i++) {   \
-        (to)[4 * i] = (line)[0][i];     \
-        (to)[4 * i + 1] = (line)[1][i]; \
-        (to)[4 * i + 2] = (line)[2][i]; \
-        (to)[4 * i + 3] = (line)[3][i]; \
-    }
-
-/* word[w][i] is word w of block first + i of this draw. */
-static inline void draw_lines(uint32_t word[4][LINES], const draw *d, uint64_t first) {
-    philox_lines(d->philox_key, d->key.call, first, word);
+/* The pairs of blocks first to first + LINES of this draw. */
+static inline void draw_lines(uint64_t pair[2][LINES], const draw *d, uint64_t first) {
+    philox_lines(d->philox_key, d->key.call, first, pair);
 }
 
 /* The words of elements [first, first + WORDS) of one word each; first is a multiple of 4. */
 static inline void draw_words(uint32_t *restrict word, const draw *d, int64_t first) {
-    uint32_t line[4][LINES];
-    draw_lines(line, d, (d->key.first + (uint64_t)first) / 4);
-    INTERLEAVE(word, line)
+    uint64_t pair[2][LINES], both[2 * LINES];
+    draw_lines(pair, d, (d->key.first + (uint64_t)first) / 4);
+    for (int i = 0; i < LINES; i++) {
+        both[2 * i] = pair[0][i];
+        both[2 * i + 1] = pair[1][i];
+    }
+    memcpy(word, both, sizeof both); /* the low word lies first */
 }
 
 /* tn__box_muller_f with polynomials: the angle is 4 v quarter turns. */
 static inline void draw_normals(float *restrict value, const draw *d, int64_t first) {
-    uint32_t word[4][LINES];
+    uint64_t pair[2][LINES];
     float normal[4][LINES];
-    draw_lines(word, d, (d->key.first + (uint64_t)first) / 4);
-    for (int w = 0; w < 4; w += 2) {
+    draw_lines(pair, d, (d->key.first + (uint64_t)first) / 4);
+    for (int p = 0; p < 2; p++) {
 #pragma omp simd
         for (int i = 0; i < LINES; i++) {
-            float u = tn__uniform24(word[w][i]), quarters = 4.0f * tn__uniform24(word[w + 1][i]);
+            float u = tn__uniform24((uint32_t)pair[p][i]),
+                  quarters = 4.0f * tn__uniform24((uint32_t)(pair[p][i] >> 32));
             int q = (int)(quarters + 0.5f);
             float angle = (quarters - (float)q) * 1.57079632679489662f;
             float r = tn__sqrtf(-2.0f * tn__logf(1.0f - u));
             double even = r * tn__sin_turned(angle, (uint32_t)q + 1);
             double odd = r * tn__sin_turned(angle, (uint32_t)q);
-            normal[w][i] = (float)(d->a + d->b * even);
-            normal[w + 1][i] = (float)(d->a + d->b * odd);
+            normal[2 * p][i] = (float)(d->a + d->b * even);
+            normal[2 * p + 1][i] = (float)(d->a + d->b * odd);
         }
     }
-    INTERLEAVE(value, normal)
+    for (int i = 0; i < LINES; i++) {
+        for (int w = 0; w < 4; w++) {
+            value[4 * i + w] = normal[w][i];
+        }
+    }
 }
 
 static inline void draw_uniforms(float *restrict value, const draw *d, int64_t first) {
     uint32_t word[WORDS];
     double width = d->b - d->a, limit = d->limit;
     draw_words(word, d, first);
+    if (d->a == 0 && d->b == 1) { /* f32 is exact */
+        float most = (float)limit;
+        for (int i = 0; i < WORDS; i++) {
+            float drawn = tn__uniform24(word[i]);
+            value[i] = drawn < most ? drawn : most;
+        }
+        return;
+    }
     for (int i = 0; i < WORDS; i++) {
         double drawn = d->a + width * (double)tn__uniform24(word[i]);
         value[i] = (float)(drawn < limit ? drawn : limit);
@@ -120,22 +157,24 @@ static inline void draw_choices(float *restrict value, const draw *d, int64_t fi
 
 /* Two elements have a block's four words; first is even. */
 static inline void draw_integers(int64_t *restrict value, const draw *d, int64_t first) {
-    uint32_t word[4][LINES];
+    uint64_t pair[2][LINES];
     uint64_t low = (uint64_t)(int64_t)d->a, range = (uint64_t)(int64_t)d->b - low;
     for (int half = 0; half < WORDS; half += WORDS / 2) {
-        draw_lines(word, d, (d->key.first + (uint64_t)(first + half)) / 2);
+        draw_lines(pair, d, (d->key.first + (uint64_t)(first + half)) / 2);
         for (int i = 0; i < LINES; i++) {
-            int64_t *pair = value + half + 2 * i;
-            pair[0] = (int64_t)(low + tn__below(tn__word64(word[0][i], word[1][i]), range));
-            pair[1] = (int64_t)(low + tn__below(tn__word64(word[2][i], word[3][i]), range));
+            int64_t *to = value + half + 2 * i;
+            to[0] = (int64_t)(low + tn__below(pair[0][i], range));
+            to[1] = (int64_t)(low + tn__below(pair[1][i], range));
         }
     }
 }
 
 /* Elements [first, first + n), n <= WORDS. */
 static void draw_values(const draw *d, int64_t first, int64_t n) {
-    float value[WORDS];
+    float buffer[WORDS];
     int64_t integer[WORDS];
+    bool direct = d->y->dtype == TN_F32 && n == WORDS;
+    float *value = direct ? (float *)desc_at(d->y, first) : buffer;
     switch (d->kind) {
     case TN_INTEGER:
         draw_integers(integer, d, first);
@@ -151,20 +190,26 @@ static void draw_values(const draw *d, int64_t first, int64_t n) {
         draw_uniforms(value, d, first);
         break;
     }
-    store_f32(desc_at(d->y, first), d->y->dtype, 1, value, n);
+    if (!direct) {
+        store_f32(desc_at(d->y, first), d->y->dtype, 1, value, n);
+    }
 }
 
 static void drop_values(const draw *d, int64_t first, int64_t n) {
     uint32_t word[WORDS];
-    float value[WORDS], scale = (float)(1 / (1 - d->a));
+    float buffer[WORDS], scale = (float)(1 / (1 - d->a));
+    bool direct = d->y->dtype == TN_F32;
+    const float *x = row_f32(buffer, desc_at(d->x, first), d->x->dtype, 1, n);
+    float *y = direct ? (float *)desc_at(d->y, first) : buffer;
     draw_words(word, d, first);
-    load_f32(value, desc_at(d->x, first), d->x->dtype, 1, n);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float kept = value[i] * scale;
-        value[i] = word[i] >> 8 >= d->threshold ? kept : 0;
+        float kept = x[i] * scale;
+        y[i] = word[i] >> 8 >= d->threshold ? kept : 0;
     }
-    store_f32(desc_at(d->y, first), d->y->dtype, 1, value, n);
+    if (!direct) {
+        store_f32(desc_at(d->y, first), d->y->dtype, 1, y, n);
+    }
 }
 
 static void draw_all(const draw *d, void (*values)(const draw *, int64_t, int64_t)) {
