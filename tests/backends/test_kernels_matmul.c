@@ -308,16 +308,17 @@ static void try_integers(tn_dtype in, tn_dtype out, const int64_t *size, int way
     trial_forget();
 }
 
-/* bf16 with sums in f32, which a processor may multiply in pairs, and f32. More rows than few_rows
- * takes; panels that are not full; an odd k; k in two and in three cuts. A bf16 result is rounded
- * once, so it is exact too. */
+/* bf16 with sums in f32, which a processor may multiply in pairs, and f32. Few rows and more than
+ * few_rows takes; panels that are not full; an odd k; k in two and in three cuts. A bf16 result is
+ * rounded once, so it is exact too. */
 static void test_integers(void **state) {
     (void)state;
     if (trial_on_cuda()) {
         skip();
     }
-    static const int64_t sizes[][3] = {{9, 1, 1},    {12, 2, 32},   {25, 33, 31},
-                                       {36, 64, 65}, {13, 769, 33}, {30, 1601, 40}};
+    static const int64_t sizes[][3] = {{1, 100, 37},  {2, 33, 70},   {3, 65, 40},  {8, 769, 33},
+                                       {9, 1, 1},     {12, 2, 32},   {25, 33, 31}, {36, 64, 65},
+                                       {13, 769, 33}, {30, 1601, 40}};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         for (int ways = 0; ways < 16; ways++) {
             for (int add = 0; add < 2; add++) {
