@@ -12,6 +12,7 @@
 
 enum {
     FEW = 8,
+    LINE = 64,   /* bytes of a cache line */
     AHEAD = 2048 /* elements of keys and values being prefetched */
 };
 
@@ -56,8 +57,17 @@ static const float *read_tile(const few *f, const tn_desc *x, float *tile, int64
         *apart = x->stride[2];
         return (const float *)desc_at(x, b * x->stride[0] + g * x->stride[1] + first * *apart);
     }
-    read_rows(tile, f->width, x, b, g, first, n, 1);
     *apart = f->width;
+    if (x->stride[3] != 1 || x->stride[2] != f->width || x->size[3] != f->width) {
+        read_rows(tile, f->width, x, b, g, first, n, 1);
+        return tile;
+    }
+    int64_t bytes = n * f->width * (int64_t)size_of(x->dtype);
+    const char *from = desc_at(x, b * x->stride[0] + g * x->stride[1] + first * f->width);
+    for (int64_t at = 0; at < bytes; at += LINE) { /* the next tile */
+        __builtin_prefetch(from + bytes + at, 0, 2);
+    }
+    load_f32(tile, from, x->dtype, 1, n * f->width);
     return tile;
 }
 

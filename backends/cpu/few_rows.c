@@ -8,6 +8,9 @@
  *
  *     packed x: for each vector of w, for each phase, for each row of x: a vector of f32
  *
+ * Where the processor multiplies pairs of bf16 (gemm_bf16.c), nothing is widened: a vector of w has
+ * one phase, and x is packed as bf16.
+ *
  * An element of y is one chain of vector multiply-adds and a fold. It depends neither on the other
  * rows nor on the thread.
  */
@@ -171,13 +174,18 @@ INLINE void multiply_strip(const few_rows_job *job, const tn_dtype dtype, const 
     }
 }
 
-typedef void strip_kernel(const few_rows_job *job, const float *x, int64_t j0, int64_t n,
+/* Kernels are for 1, 2, 4 or 8 rows. */
+static int place_of(int rows) {
+    return rows == 1 ? 0 : rows == 2 ? 1 : rows == 4 ? 2 : 3;
+}
+
+typedef void strip_kernel(const few_rows_job *job, const void *x, int64_t j0, int64_t n,
                           float *sums);
 
-#define STRIP_KERNEL(name, dtype, rows)                                                       \
-    static void name##_##rows(const few_rows_job *job, const float *x, int64_t j0, int64_t n, \
-                              float *sums) {                                                  \
-        multiply_strip(job, dtype, rows, x, j0, n, sums);                                     \
+#define STRIP_KERNEL(name, dtype, rows)                                                      \
+    static void name##_##rows(const few_rows_job *job, const void *x, int64_t j0, int64_t n, \
+                              float *sums) {                                                 \
+        multiply_strip(job, dtype, rows, x, j0, n, sums);                                    \
     }
 #define STRIP_KERNELS(name, dtype) \
     STRIP_KERNEL(name, dtype, 1)   \
@@ -189,7 +197,152 @@ STRIP_KERNELS(strip_bf16, TN_BF16)
 STRIP_KERNELS(strip_f16, TN_F16)
 STRIP_KERNELS(strip_i8, TN_I8)
 
-/* The kernel for `rows` rows: 1, 2, 4 or 8. */
+/* ---- Pairs ----------------------------------------------------------------------------------- */
+
+#if TN_CPU_LEVEL >= 4 && defined(__x86_64__)
+
+#define PAIR_TARGET __attribute__((target("avx512bf16")))
+
+/* fold_lanes of 16 vectors, with the same bits. */
+INLINE __m512 fold_vectors(const __m512 v[16]) {
+    __m512 quads[4], halves[2];
+    UNROLL
+    for (int g = 0; g < 4; g++) { /* quads[g] has the quad of vectors g, 4 + g, 8 + g, 12 + g */
+        __m512 low = _mm512_shuffle_f32x4(v[g], v[4 + g], 0x44),
+               high = _mm512_shuffle_f32x4(v[g], v[4 + g], 0xee),
+               low2 = _mm512_shuffle_f32x4(v[8 + g], v[12 + g], 0x44),
+               high2 = _mm512_shuffle_f32x4(v[8 + g], v[12 + g], 0xee);
+        quads[g] = _mm512_shuffle_f32x4(low, low2, 0x88) + _mm512_shuffle_f32x4(low, low2, 0xdd) +
+                   _mm512_shuffle_f32x4(high, high2, 0x88) +
+                   _mm512_shuffle_f32x4(high, high2, 0xdd);
+    }
+    UNROLL
+    for (int g = 0; g < 2; g++) { /* lanes 0 and 2, 1 and 3 of each quad */
+        __m512 low = _mm512_unpacklo_ps(quads[2 * g], quads[2 * g + 1]),
+               high = _mm512_unpackhi_ps(quads[2 * g], quads[2 * g + 1]);
+        halves[g] = low + high;
+    }
+    return (__m512)_mm512_unpacklo_pd((__m512d)halves[0], (__m512d)halves[1]) +
+           (__m512)_mm512_unpackhi_pd((__m512d)halves[0], (__m512d)halves[1]);
+}
+
+PAIR_TARGET INLINE void add_pairs(const int rows, const int group, const char *w, int64_t apart,
+                                  const char *x, __m512 acc[FEW_ROWS][GROUP]) {
+    __m512bh pairs[GROUP];
+    UNROLL
+    for (int r = 0; r < group; r++) {
+        pairs[r] = (__m512bh)_mm512_loadu_si512(w + r * apart);
+    }
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        __m512bh xi = (__m512bh)_mm512_load_si512(x + i * VBYTES);
+        UNROLL
+        for (int r = 0; r < group; r++) {
+            acc[i][r] = _mm512_dpbf16_ps(acc[i][r], pairs[r], xi);
+        }
+    }
+}
+
+/* sums[i apart_sums + r]: the lanes of row i of x times row r of w, for `group` rows of w. */
+PAIR_TARGET INLINE void pair_group(const int rows, const int group, const char *w, int64_t apart,
+                                   int64_t bytes, int64_t ahead, const char *x, __m512 *sums,
+                                   const int apart_sums) {
+    __m512 acc[FEW_ROWS][GROUP] = {0};
+    int64_t at = 0;
+    for (; at + VBYTES <= bytes; at += VBYTES, x += rows * VBYTES) {
+        UNROLL
+        for (int r = 0; r < group; r++) {
+            __builtin_prefetch(w + r * apart + at + ahead, 0, 2);
+        }
+        add_pairs(rows, group, w + at, apart, x, acc);
+    }
+    if (at < bytes) {
+        char rest[GROUP * VBYTES] = {0};
+        for (int r = 0; r < group; r++) {
+            memcpy(rest + r * VBYTES, w + r * apart + at, (size_t)(bytes - at));
+        }
+        add_pairs(rows, group, rest, VBYTES, x, acc);
+    }
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        UNROLL
+        for (int r = 0; r < group; r++) {
+            sums[i * apart_sums + r] = acc[i][r];
+        }
+    }
+}
+
+/* As multiply_strip. Up to 4 rows of x one stream of w is faster than several; with 1 or 2 there is
+ * so little to compute that the processor's own prefetching keeps up, and ours only leads it. */
+PAIR_TARGET INLINE void pair_strip(const few_rows_job *job, const int rows, const void *x,
+                                   int64_t j0, int64_t n, float *sums) {
+    enum { FOLDED = 16, NEAR = 2048 };
+    const int group = rows == FEW_ROWS ? 2 : 1, batch = FOLDED / rows;
+    int64_t apart = job->w.row * 2, bytes = job->k * 2, ahead = rows <= 2 ? NEAR : AHEAD;
+    const char *w = (const char *)job->w.data + j0 * apart;
+    for (int64_t j = 0; j < n; j += batch) {
+        __m512 parts[FOLDED] = {0};
+        int64_t r = 0, most = min_of(batch, n - j);
+        for (; r + group <= most; r += group) {
+            pair_group(rows, group, w + (j + r) * apart, apart, bytes, ahead, x, parts + r, batch);
+        }
+        for (; r < most; r++) {
+            pair_group(rows, 1, w + (j + r) * apart, apart, bytes, ahead, x, parts + r, batch);
+        }
+        float folded[FOLDED];
+        _mm512_storeu_ps(folded, fold_vectors(parts));
+        for (int i = 0; i < rows; i++) {
+            memcpy(sums + i * STRIP + j, folded + i * batch, (size_t)batch * sizeof(*sums));
+        }
+    }
+}
+
+#define PAIR_KERNEL(rows)                                                                          \
+    PAIR_TARGET static void strip_pairs_##rows(const few_rows_job *job, const void *x, int64_t j0, \
+                                               int64_t n, float *sums) {                           \
+        pair_strip(job, rows, x, j0, n, sums);                                                     \
+    }
+PAIR_KERNEL(1)
+PAIR_KERNEL(2)
+PAIR_KERNEL(4)
+PAIR_KERNEL(8)
+
+static strip_kernel *find_pairs(const few_rows_job *job, int rows) {
+    static strip_kernel *const kernels[] = {strip_pairs_1, strip_pairs_2, strip_pairs_4,
+                                            strip_pairs_8};
+    bool pairs =
+        job->x.dtype == TN_BF16 && job->w.dtype == TN_BF16 && __builtin_cpu_supports("avx512bf16");
+    return pairs ? kernels[place_of(rows)] : NULL;
+}
+
+#else
+
+static strip_kernel *find_pairs(const few_rows_job *job, int rows) {
+    (void)job, (void)rows;
+    return NULL;
+}
+
+#endif
+
+/* Row i of `rows` packed rows, which are 0 before. */
+static void pack_pairs(uint16_t *packed, const few_rows_job *job, int64_t i, int rows) {
+    enum { WIDE = 2 * VL };
+    const uint16_t *x = (const uint16_t *)job->x.data + i * job->x.row;
+    packed += i * WIDE;
+    for (int64_t p = 0; p < job->k; p += WIDE, packed += rows * WIDE) {
+        int64_t n = min_of(WIDE, job->k - p);
+        if (job->x.col == 1) {
+            memcpy(packed, x + p, (size_t)n * sizeof(*x));
+            continue;
+        }
+        for (int64_t l = 0; l < n; l++) {
+            packed[l] = x[(p + l) * job->x.col];
+        }
+    }
+}
+
+/* ---- The product ----------------------------------------------------------------------------- */
+
 static strip_kernel *find_kernel(tn_dtype dtype, int rows) {
     static strip_kernel *const kernels[][4] = {
         {strip_f32_1, strip_f32_2, strip_f32_4, strip_f32_8},
@@ -198,7 +351,7 @@ static strip_kernel *find_kernel(tn_dtype dtype, int rows) {
         {strip_i8_1, strip_i8_2, strip_i8_4, strip_i8_8},
     };
     int of = dtype == TN_F32 ? 0 : dtype == TN_BF16 ? 1 : dtype == TN_F16 ? 2 : 3;
-    return kernels[of][rows == 1 ? 0 : rows == 2 ? 1 : rows == 4 ? 2 : 3];
+    return kernels[of][place_of(rows)];
 }
 
 /* Row i of `rows` packed rows, with zeros after its k elements. `row` has room for `padded`. */
@@ -249,19 +402,25 @@ static void store_strip(const few_rows_job *job, int64_t j0, int64_t n, float *s
 
 tn_status TN_CPU(few_rows)(tn_context *ctx, const few_rows_job *job) {
     int rows = job->m == 1 ? 1 : job->m == 2 ? 2 : job->m <= 4 ? 4 : 8;
-    int64_t unit = VL * phases_of(job->w.dtype), padded = div_up(job->k, unit) * unit,
+    strip_kernel *pairs = find_pairs(job, rows),
+                 *kernel = pairs ? pairs : find_kernel(job->w.dtype, rows);
+    int64_t unit = VBYTES / (int64_t)size_of(job->w.dtype), padded = div_up(job->k, unit) * unit,
             strips = div_up(job->n, STRIP);
-    size_t bytes = (size_t)((rows + 1) * padded) * sizeof(float) + VBYTES;
+    size_t each = (size_t)padded * (pairs ? sizeof(uint16_t) : sizeof(float)),
+           bytes = (size_t)rows * each + (size_t)padded * sizeof(float) + VBYTES;
     char *memory = scratch_take(ctx, bytes);
     if (!memory) {
         return TN_ENOMEM;
     }
-    float *packed = (float *)(memory + (VBYTES - (uintptr_t)memory % VBYTES) % VBYTES);
-    memset(packed, 0, (size_t)(rows * padded) * sizeof(*packed));
+    char *packed = memory + (VBYTES - (uintptr_t)memory % VBYTES) % VBYTES;
+    memset(packed, 0, (size_t)rows * each);
     for (int64_t i = 0; i < job->m; i++) {
-        pack_row(packed, packed + rows * padded, job, i, rows, padded);
+        if (pairs) {
+            pack_pairs((uint16_t *)packed, job, i, rows);
+        } else {
+            pack_row((float *)packed, (float *)(packed + rows * each), job, i, rows, padded);
+        }
     }
-    strip_kernel *kernel = find_kernel(job->w.dtype, rows);
     int threads = (int)min_of(job->threads, strips);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t s = 0; s < strips; s++) {

@@ -13,7 +13,11 @@ typedef struct gemm_side {
 
 /* C (m, n) = alpha A (m, k) B (k, n) + beta D; C has column stride 1. D is C, or one row for all of
  * C's (ldd 0); it is not read if beta is 0. The operands have C's dtype; for f32 also bf16 and f16.
- * `threads` is the most to use. TN_ENOMEM or TN_OK. */
+ * `threads` is the most to use. TN_ENOMEM or TN_OK.
+ *
+ * gemm_bf16 computes as the processor multiplies bf16: in f32, but a subnormal counts as 0. A and B
+ * are bf16, C is f32, or bf16 with `rounds`; D is f32. TN_EUNSUPPORTED, with nothing written: this
+ * processor does not multiply bf16. */
 typedef struct gemm_job {
     int64_t m, n, k;
     double alpha, beta;
@@ -22,10 +26,12 @@ typedef struct gemm_job {
     int64_t ldc;
     const void *d;
     int64_t ldd;
+    bool rounds; /* only gemm_bf16 */
     int threads;
 } gemm_job;
 
 tn_status TN_CPU(gemm_f32)(tn_context *ctx, const gemm_job *job);
 tn_status TN_CPU(gemm_f64)(tn_context *ctx, const gemm_job *job);
+tn_status TN_CPU(gemm_bf16)(tn_context *ctx, const gemm_job *job);
 
 #endif

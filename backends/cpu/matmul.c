@@ -1,7 +1,7 @@
 /* matmul and linear: operands with any strides go to the blocked product (gemm.h), which packs
- * them. What it cannot write directly (bf16, f16, an output without column or row stride 1) goes
- * through an f32 or f64 temporary. The product for few rows (few_rows.h) is tried first, then
- * oneDNN where it is faster (onednn.h).
+ * them. What it cannot write directly (f16, bf16 where the processor does not multiply it, an
+ * output without column or row stride 1) goes through an f32 or f64 temporary. The product for few
+ * rows (few_rows.h) is tried first, then oneDNN where it is faster (onednn.h).
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/few_rows.h"
@@ -19,7 +19,27 @@ static int product_team(int64_t m, int64_t n, int64_t k) {
 }
 
 static tn_status run_product(tn_context *ctx, tn_dtype compute, const gemm_job *job) {
-    return compute == TN_F64 ? TN_CPU(gemm_f64)(ctx, job) : TN_CPU(gemm_f32)(ctx, job);
+    if (compute == TN_F64) {
+        return TN_CPU(gemm_f64)(ctx, job);
+    }
+    tn_status status = job->a.dtype == TN_BF16 ? TN_CPU(gemm_bf16)(ctx, job) : TN_EUNSUPPORTED;
+    return status == TN_EUNSUPPORTED ? TN_CPU(gemm_f32)(ctx, job) : status;
+}
+
+/* A bf16 product whose sums are rounded as they are stored. TN_EUNSUPPORTED: this processor does
+ * not multiply bf16, y is not bf16, or is added to. */
+static tn_status rounded_product(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
+                                 gemm_job job, const void *bias) {
+    if (y->dtype != TN_BF16 || (job.beta != 0 && !bias)) {
+        return TN_EUNSUPPORTED;
+    }
+    job.c = desc_at(y, offset);
+    job.ldc = row;
+    job.d = bias;
+    job.ldd = 0;
+    job.beta = bias ? 1 : 0;
+    job.rounds = true;
+    return TN_CPU(gemm_bf16)(ctx, &job);
 }
 
 /* A row of a temporary, into y at an offset. */
@@ -152,6 +172,9 @@ static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, 
     tn_status status = by_few_rows(ctx, y, offset, row, col, &job, bias);
     if (status == TN_EUNSUPPORTED && columns) {
         status = by_onednn(ctx, y, offset, row, &job, bias);
+    }
+    if (status == TN_EUNSUPPORTED && columns) {
+        status = rounded_product(ctx, y, offset, row, job, bias);
     }
     if (status != TN_EUNSUPPORTED) {
         return status;

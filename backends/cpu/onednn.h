@@ -1,4 +1,5 @@
-/* bf16 matrix products by oneDNN, on a CPU that multiplies bf16 (avx512_bf16, amx_bf16).
+/* bf16 matrix products by oneDNN, on a CPU that multiplies tiles of bf16 (amx_bf16), for which we
+ * have no kernel. On one that only has avx512_bf16 our own (gemm_bf16.c) is as fast or faster.
  *
  * The product is cut into pieces by its shape alone. A piece is one single-threaded oneDNN
  * primitive; our threads take pieces dynamically. So the bits do not depend on the number of

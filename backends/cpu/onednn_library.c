@@ -8,13 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 static pthread_once_t wish_once = PTHREAD_ONCE_INIT;
 static bool always, never, profits;
 
-static bool multiplies_bf16(void) {
+/* AMX for bf16: bit 22 of edx in leaf 7. Not every compiler's __builtin_cpu_supports knows it. */
+static bool has_amx(void) {
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    return tn__cpu_most() >= 4 && __builtin_cpu_supports("avx512bf16");
+    enum { AMX_BF16 = 1 << 22 };
+    unsigned a, b, c, d;
+    return tn__cpu_most() >= 4 && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_BF16);
 #else
     return false;
 #endif
@@ -24,7 +30,7 @@ static void read_wish(void) {
     const char *wish = getenv("TERN_ONEDNN");
     always = wish && strcmp(wish, "always") == 0 && tn__cpu_most() >= 3;
     never = wish && strcmp(wish, "0") == 0;
-    profits = always || (!never && multiplies_bf16());
+    profits = always || (!never && has_amx());
 }
 
 bool tn__onednn_always(void) {
@@ -83,11 +89,11 @@ static bool library_obeys(void) {
 
 /* What the library itself reports: it may have been limited to less than the machine has. */
 static bool library_multiplies(void) {
-    unsigned isa = (unsigned)table.get_effective_cpu_isa(), wanted = dnnl_cpu_isa_avx512_core_bf16;
+    unsigned isa = (unsigned)table.get_effective_cpu_isa(), wanted = dnnl_cpu_isa_avx512_core_amx;
     if (tn__onednn_always() || (isa & wanted) == wanted) {
         return true;
     }
-    snprintf(why, sizeof(why), "oneDNN uses no bf16 arithmetic here");
+    snprintf(why, sizeof(why), "oneDNN uses no AMX here");
     return false;
 }
 
@@ -97,7 +103,7 @@ static void load_library(void) {
         snprintf(why, sizeof(why), "%s",
                  never                ? "oneDNN is switched off (TERN_ONEDNN=0)"
                  : tn__cpu_most() < 4 ? "the level of the CPU's kernels is below v4"
-                                      : "this CPU has no bf16 arithmetic");
+                                      : "this CPU has no AMX for bf16");
         return;
     }
     char reason[sizeof(why)];

@@ -5,16 +5,16 @@
  *     status = dnn->stream_create(&stream, …);            the function dnnl_stream_create
  *
  * TERN_ONEDNN=0 pretends that it is missing. TERN_ONEDNN=always also loads it where the CPU has no
- * bf16 arithmetic, and gives it f32 products of any size, so that tests run its code on every
- * machine. TERN_CPU limits it as well: below v4 it multiplies no bf16, at v3 it is limited to AVX2,
- * and below v3 it is not used.
+ * AMX, and gives it products of any size in f32 and, where the CPU multiplies bf16, in bf16: so
+ * tests run its code on every machine. TERN_CPU limits it as well: below v4 it multiplies no bf16,
+ * at v3 it is limited to AVX2, and below v3 it is not used.
  */
 #ifndef TERN_BACKENDS_CPU_ONEDNN_LIBRARY_H
 #define TERN_BACKENDS_CPU_ONEDNN_LIBRARY_H
 
 #include <stdbool.h>
 
-/* Whether this CPU multiplies bf16 (and so has AVX-512) and oneDNN is not turned off, or
+/* Whether this CPU multiplies tiles of bf16 (AMX) and oneDNN is not turned off, or
  * TERN_ONEDNN=always. */
 bool tn__onednn_profits(void);
 bool tn__onednn_always(void);

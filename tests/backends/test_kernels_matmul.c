@@ -256,6 +256,109 @@ static void test_few_rows_odd(void **state) {
     }
 }
 
+/* ---- Exact sums ------------------------------------------------------------------------------ */
+
+/* Integers from -4 to 4: f32 holds their sums exactly, in any order. */
+static array small_integers(tn_dtype dtype, array_layout layout, int64_t rows, int64_t columns,
+                            int64_t salt) {
+    array a = make_array(dtype, layout, 2, SIZES(rows, columns));
+    for (int64_t i = 0; i < a.count; i++) {
+        array_set(&a, i, (double)((i * 7919 + i / columns * 31 + salt) % 9 - 4));
+    }
+    return a;
+}
+
+/* Dense, transposed, with gaps, or rows at an odd distance from each other. */
+static tn_desc integer_operand(tn_dtype dtype, int way, int64_t rows, int64_t columns,
+                               int64_t salt) {
+    if (way == 1) {
+        array turned = small_integers(dtype, ROW_MAJOR, columns, rows, salt);
+        return tn_desc_swap(&turned.d, 0, 1);
+    }
+    int64_t more = way == 3 ? 1 + columns % 2 : 0;
+    array a = small_integers(dtype, way == 2 ? SPREAD : ROW_MAJOR, rows, columns + more, salt);
+    a.d.size[1] = columns;
+    return a.d;
+}
+
+static tn_desc stacked_desc(tn_desc d) {
+    tn_desc s = d;
+    s.ndim = 3;
+    s.size[0] = 1;
+    s.stride[0] = d.size[0] * d.size[1];
+    memcpy(s.size + 1, d.size, 2 * sizeof(*d.size));
+    memcpy(s.stride + 1, d.stride, 2 * sizeof(*d.stride));
+    return s;
+}
+
+static void try_integers(tn_dtype in, tn_dtype out, const int64_t *size, int ways, bool add) {
+    int64_t m = size[0], k = size[1], n = size[2];
+    array y = small_integers(out, ROW_MAJOR, m, n, 3), row = small_integers(in, SPREAD, 1, n, 2);
+    tn_desc a = integer_operand(in, ways % 4, m, k, 1), b = integer_operand(in, ways / 4, k, n, 5);
+    if (in == out) {
+        product p = {.a = a, .b = tn_desc_swap(&b, 0, 1), .bias = add};
+        p.c = (tn_desc){row.d.data, in, 1, {n}, {row.d.stride[1]}};
+        trial t = {"linear of integers", 1, {y}, call_linear, &p, 0, 0};
+        trial_run(&t);
+    }
+    y.d = stacked_desc(y.d);
+    product p = {stacked_desc(a), stacked_desc(b), .alpha = add ? -0.5 : 1, .beta = add ? 0.25 : 0};
+    trial t = {"matmul of integers", 1, {y}, call_matmul, &p, 0, 0};
+    trial_run(&t);
+    trial_forget();
+}
+
+/* bf16 with sums in f32, which a processor may multiply in pairs, and f32. Few rows and more than
+ * few_rows takes; panels that are not full; an odd k; k in two and in three cuts. A bf16 result is
+ * rounded once, so it is exact too. */
+static void test_integers(void **state) {
+    (void)state;
+    if (trial_on_cuda()) {
+        skip();
+    }
+    static const int64_t sizes[][3] = {{1, 100, 37},  {2, 33, 70},   {3, 65, 40},  {8, 769, 33},
+                                       {9, 1, 1},     {12, 2, 32},   {25, 33, 31}, {36, 64, 65},
+                                       {13, 769, 33}, {30, 1601, 40}};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        for (int ways = 0; ways < 16; ways++) {
+            for (int add = 0; add < 2; add++) {
+                try_integers(TN_BF16, TN_BF16, sizes[s], ways, add);
+                try_integers(TN_BF16, TN_F32, sizes[s], ways, add);
+                try_integers(TN_F32, TN_F32, sizes[s], ways, add);
+            }
+        }
+    }
+    /* beyond one packed block of rows, of columns */
+    try_integers(TN_BF16, TN_BF16, (const int64_t[]){2130, 9, 40}, 0, true);
+    try_integers(TN_BF16, TN_BF16, (const int64_t[]){20, 800, 6200}, 4, true);
+}
+
+/* What is not a number stays in its row and column, at the end of an odd k too. */
+static void test_pairs_odd(void **state) {
+    (void)state;
+    if (trial_on_cuda()) {
+        skip();
+    }
+    for (int way = 0; way < 4; way++) {
+        tn_desc a = integer_operand(TN_BF16, way, 25, 37, 1),
+                b = integer_operand(TN_BF16, way, 37, 40, 2);
+        tn_bf16 *x = a.data, *y = b.data;
+        x[3 * a.stride[0] + 36 * a.stride[1]] = tn_bf16_from_float(INFINITY);
+        x[24 * a.stride[0] + 35 * a.stride[1]] = tn_bf16_from_float(NAN);
+        y[36 * b.stride[0] + 39 * b.stride[1]] = tn_bf16_from_float(-INFINITY);
+        product p = {stacked_desc(a), stacked_desc(b), .alpha = 1};
+        trial t = {"matmul, odd values",
+                   1,
+                   {make_array(TN_BF16, DENSE, 3, SIZES(1, 25, 40))},
+                   call_matmul,
+                   &p,
+                   0,
+                   0};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
 /* ---- Kernels that only a device has ------------------------------------------------- */
 
 static tn_status call_linear_gelu(const tn_backend *t, const tn_desc *const *out, void *user) {
@@ -398,7 +501,8 @@ int main(void) {
         TRIAL_TEST(test_few_rows_added),   TRIAL_TEST(test_few_rows_odd),
         TRIAL_TEST(test_linear_gelu),      TRIAL_TEST(test_linear_backward_weight),
         TRIAL_TEST(test_matmul_layouts),   TRIAL_TEST(test_linear_q8),
-        TRIAL_TEST(test_linear_q8_blocks),
+        TRIAL_TEST(test_linear_q8_blocks), ARRAY_TEST(test_integers),
+        ARRAY_TEST(test_pairs_odd),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
