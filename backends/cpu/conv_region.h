@@ -79,10 +79,11 @@ typedef struct box_at {
     int64_t cols; /* places in it */
 } box_at;
 
-static box_plan plan_boxes(const conv_job *job) {
+/* Boxes of up to `most` places. */
+static box_plan plan_boxes(const conv_job *job, int64_t most) {
     int64_t total[4] = {job->images, job->walk[0].places, job->walk[1].places, job->walk[2].places};
     box_plan plan = {.all = 1};
-    int64_t cols_left = COLS;
+    int64_t cols_left = most;
     for (int d = 3; d >= 0; d--) { /* a dimension is cut only if the inner ones are whole */
         int64_t pieces = max_of(div_up(total[d], cols_left), 1);
         plan.size[d] = max_of(div_up(total[d], pieces), 1);
