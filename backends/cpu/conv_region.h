@@ -221,8 +221,9 @@ static void find_rows(const conv_job *job, const region *r, const box_at *box, i
 /* The region of one channel; `rows` from find_rows. */
 static void copy_region(const conv_job *job, const region *r, const box_at *box,
                         const int64_t *rows, int64_t channel, T *to) {
+    enum { AHEAD = 2 }; /* channels: too far apart for the processor to foresee the next */
     const conv_side *x = &job->x;
-    int64_t count = r->rows[0] * r->rows[1] * r->rows[2];
+    int64_t count = r->rows[0] * r->rows[1] * r->rows[2], each = (int64_t)size_of(x->dtype);
     for (int64_t p = 0; p < r->phases; p++) {
         row_part part = part_inside(job, r, box, p);
         int64_t from = channel * x->channel + part.from * x->stride[2], n = part.high - part.low;
@@ -232,6 +233,8 @@ static void copy_region(const conv_job *job, const region *r, const box_at *box,
                 fill_zero(run, r->run);
             }
             if (rows[i] >= 0) {
+                __builtin_prefetch((const char *)x->data +
+                                   (rows[i] + from + AHEAD * x->channel) * each + 64 * p);
                 load_row(run + part.low, x, rows[i] + from, r->split * x->stride[2], n);
             }
         }
