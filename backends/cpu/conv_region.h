@@ -221,7 +221,9 @@ static void find_rows(const conv_job *job, const region *r, const box_at *box, i
 /* The region of one channel; `rows` from find_rows. */
 static void copy_region(const conv_job *job, const region *r, const box_at *box,
                         const int64_t *rows, int64_t channel, T *to) {
-    enum { AHEAD = 2 }; /* channels: too far apart for the processor to foresee the next */
+    /* Lines of the cache are fetched for a later channel: channels are too far apart for the
+     * processor to foresee the next. */
+    enum { AHEAD = 2, LINE = 64 };
     const conv_side *x = &job->x;
     int64_t count = r->rows[0] * r->rows[1] * r->rows[2], each = (int64_t)size_of(x->dtype);
     for (int64_t p = 0; p < r->phases; p++) {
@@ -234,7 +236,7 @@ static void copy_region(const conv_job *job, const region *r, const box_at *box,
             }
             if (rows[i] >= 0) {
                 __builtin_prefetch((const char *)x->data +
-                                   (rows[i] + from + AHEAD * x->channel) * each + 64 * p);
+                                   (rows[i] + from + AHEAD * x->channel) * each + LINE * p);
                 load_row(run + part.low, x, rows[i] + from, r->split * x->stride[2], n);
             }
         }
