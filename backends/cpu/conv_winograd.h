@@ -374,7 +374,7 @@ tn_status WINOGRAD(tn_context *ctx, const conv_job *job) {
     order_taps(&p);
     int threads = team_size(INT32_MAX, work_of(job) / 16);
     int64_t tiles = div_up(job->rows, ROWS), pieces = 1;
-    while (threads > 1 && p.boxes.all * pieces < 4 * threads &&
+    while (threads > 1 && p.boxes.all * pieces < 3 * threads &&
            tiles * ROWS >= 2 * pieces * LEAST_ROWS) {
         pieces *= 2;
     }
