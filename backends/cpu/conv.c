@@ -49,6 +49,9 @@ static conv_job job_of(const tn_desc *y, const tn_desc *x, const tn_desc *w, con
 }
 
 static tn_status run_job(tn_context *ctx, const conv_job *job) {
+    if (TN_CPU(conv_winograd_fits)(job)) {
+        return TN_CPU(conv_winograd)(ctx, job);
+    }
     return job->x.dtype == TN_F64 ? TN_CPU(conv_f64)(ctx, job) : TN_CPU(conv_f32)(ctx, job);
 }
 
@@ -171,6 +174,9 @@ tn_status TN_CPU(conv_backward_weight)(tn_context *ctx, const tn_desc *dw, const
         return status;
     }
     conv_job job = job_of(dy, x, dw, NULL, args);
+    if (TN_CPU(conv_winograd_fits)(&job)) {
+        return TN_CPU(conv_winograd_weight)(ctx, &job);
+    }
     return x->dtype == TN_F64 ? TN_CPU(conv_weight_f64)(ctx, &job)
                               : TN_CPU(conv_weight_f32)(ctx, &job);
 }

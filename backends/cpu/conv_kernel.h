@@ -65,9 +65,9 @@ static void pack_weights(const conv_job *job, int64_t group, int64_t row, const 
 
 /* ---- The forward direction ------------------------------------------------------------------- */
 
-/* sums (ROWS, vectors VL), COLS a row, = A (ROWS, k) x panel, added to them if `adds`. */
+/* sums (ROWS, vectors VL), `apart` a row, = A (ROWS, k) x panel, added to them if `adds`. */
 INLINE void sum_tile(int64_t k, const T *restrict a, const T *restrict b, T *restrict sums,
-                     bool adds, const int vectors) {
+                     int64_t apart, bool adds, const int vectors) {
     vec acc[ROWS][3];
     UNROLL
     for (int i = 0; i < ROWS; i++) {
@@ -75,7 +75,7 @@ INLINE void sum_tile(int64_t k, const T *restrict a, const T *restrict b, T *res
         for (int v = 0; v < vectors; v++) {
             acc[i][v] = (vec){0};
             if (adds) {
-                acc[i][v] = *(const vec_any *)(sums + i * COLS + v * VL);
+                acc[i][v] = *(const vec_any *)(sums + i * apart + v * VL);
             }
         }
     }
@@ -97,18 +97,19 @@ INLINE void sum_tile(int64_t k, const T *restrict a, const T *restrict b, T *res
     for (int i = 0; i < ROWS; i++) {
         UNROLL
         for (int v = 0; v < vectors; v++) {
-            *(vec_any *)(sums + i * COLS + v * VL) = acc[i][v];
+            *(vec_any *)(sums + i * apart + v * VL) = acc[i][v];
         }
     }
 }
 
-static void sum_panel(int64_t k, const T *a, const T *b, T *sums, bool adds, int64_t cols) {
+static void sum_panel(int64_t k, const T *a, const T *b, T *sums, int64_t apart, bool adds,
+                      int64_t cols) {
     if (cols > 2 * VL) {
-        sum_tile(k, a, b, sums, adds, 3);
+        sum_tile(k, a, b, sums, apart, adds, 3);
     } else if (cols > VL) {
-        sum_tile(k, a, b, sums, adds, 2);
+        sum_tile(k, a, b, sums, apart, adds, 2);
     } else {
-        sum_tile(k, a, b, sums, adds, 1);
+        sum_tile(k, a, b, sums, apart, adds, 1);
     }
 }
 
@@ -234,7 +235,8 @@ static void run_box(const conv_plan *p, const conv_memory *m, int64_t number, in
                       m->first[b + 1] - m->first[b]);
             for (int64_t i = 0; i < rows; i += ROWS) {
                 T *sums = m->sums + i * COLS + b * WIDE;
-                sum_panel(k, weights + i * all + c * p->taps * ROWS, m->panel, sums, c > 0, cols);
+                sum_panel(k, weights + i * all + c * p->taps * ROWS, m->panel, sums, COLS, c > 0,
+                          cols);
                 if (runs && c + cut == job->channels) { /* while they are in the cache */
                     store_tile(job, &box, group * job->rows + row + i,
                                min_of(ROWS, job->rows - row - i), b * WIDE, min_of(WIDE, cols),
@@ -287,7 +289,7 @@ tn_status CONV(tn_context *ctx, const conv_job *job) {
     if (work == 0) {
         return TN_OK;
     }
-    conv_plan p = {.job = job, .taps = tap_count(job), .boxes = plan_boxes(job)};
+    conv_plan p = {.job = job, .taps = tap_count(job), .boxes = plan_boxes(job, COLS)};
     p.largest = region_below(job, p.boxes.size, true);
     p.cut = max_of(1, min_of(job->channels, DEPTH / max_of(p.taps, 1)));
     p.cut = job->channels > 0 ? div_up(job->channels, div_up(job->channels, p.cut)) : 1;

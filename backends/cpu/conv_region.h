@@ -53,6 +53,25 @@ INLINE void fill_zero(T *to, int64_t n) {
     }
 }
 
+/* Every second element. The last quad overlaps the one before, and ends where they end. */
+INLINE void copy_evens(T *restrict to, const T *restrict from, int64_t n) {
+#if defined(__clang__) || __GNUC__ >= 12
+    if (n > 4) {
+        for (int64_t i = 0; i + 4 < n; i += 4) {
+            quad a = *(const quad *)(from + 2 * i), b = *(const quad *)(from + 2 * i + 4);
+            *(quad *)(to + i) = __builtin_shufflevector(a, b, 0, 2, 4, 6);
+        }
+        const T *last = from + 2 * n - 9;
+        quad a = *(const quad *)last, b = *(const quad *)(last + 4);
+        *(quad *)(to + n - 4) = __builtin_shufflevector(a, b, 1, 3, 5, 7);
+        return;
+    }
+#endif
+    for (int64_t i = 0; i < n; i++) {
+        to[i] = from[2 * i];
+    }
+}
+
 /* to = from + what */
 INLINE void copy_plus(T *restrict to, const T *restrict from, int64_t n, T what) {
     if (n < VL) {
@@ -79,10 +98,11 @@ typedef struct box_at {
     int64_t cols; /* places in it */
 } box_at;
 
-static box_plan plan_boxes(const conv_job *job) {
+/* Boxes of up to `most` places. */
+static box_plan plan_boxes(const conv_job *job, int64_t most) {
     int64_t total[4] = {job->images, job->walk[0].places, job->walk[1].places, job->walk[2].places};
     box_plan plan = {.all = 1};
-    int64_t cols_left = COLS;
+    int64_t cols_left = most;
     for (int d = 3; d >= 0; d--) { /* a dimension is cut only if the inner ones are whole */
         int64_t pieces = max_of(div_up(total[d], cols_left), 1);
         plan.size[d] = max_of(div_up(total[d], pieces), 1);
@@ -149,6 +169,8 @@ INLINE void load_row(T *restrict to, const conv_side *x, int64_t at, int64_t str
         const T *restrict from = (const T *)x->data + at;
         if (stride == 1) {
             copy_row(to, from, n);
+        } else if (stride == 2) {
+            copy_evens(to, from, n);
         } else {
             for (int64_t i = 0; i < n; i++) {
                 to[i] = from[i * stride];
@@ -199,8 +221,11 @@ static void find_rows(const conv_job *job, const region *r, const box_at *box, i
 /* The region of one channel; `rows` from find_rows. */
 static void copy_region(const conv_job *job, const region *r, const box_at *box,
                         const int64_t *rows, int64_t channel, T *to) {
+    /* Lines of the cache are fetched for a later channel: channels are too far apart for the
+     * processor to foresee the next. */
+    enum { AHEAD = 2, LINE = 64 };
     const conv_side *x = &job->x;
-    int64_t count = r->rows[0] * r->rows[1] * r->rows[2];
+    int64_t count = r->rows[0] * r->rows[1] * r->rows[2], each = (int64_t)size_of(x->dtype);
     for (int64_t p = 0; p < r->phases; p++) {
         row_part part = part_inside(job, r, box, p);
         int64_t from = channel * x->channel + part.from * x->stride[2], n = part.high - part.low;
@@ -210,6 +235,8 @@ static void copy_region(const conv_job *job, const region *r, const box_at *box,
                 fill_zero(run, r->run);
             }
             if (rows[i] >= 0) {
+                __builtin_prefetch((const char *)x->data +
+                                   (rows[i] + from + AHEAD * x->channel) * each + LINE * p);
                 load_row(run + part.low, x, rows[i] + from, r->split * x->stride[2], n);
             }
         }

@@ -299,7 +299,7 @@ tn_status CONV_WEIGHT(tn_context *ctx, const conv_job *job) {
         return TN_OK;
     }
     int threads = team_size(INT32_MAX, work_of(job) / 16);
-    weight_plan p = {.job = job, .taps = taps, .boxes = plan_boxes(job)};
+    weight_plan p = {.job = job, .taps = taps, .boxes = plan_boxes(job, COLS)};
     plan_weight(&p, threads);
     p.largest = region_below(job, p.boxes.size, p.few);
     weight_memory unused;

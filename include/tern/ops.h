@@ -287,8 +287,10 @@ TN_API tn_conv_options tn_conv_strided(int64_t stride, int64_t padding);
 
 /* x (N, C, in…), weight (O, C / groups, k…), bias (O) or NULL -> (N, O, out…), over 1, 2 or 3
  * dimensions; out = (in + 2 padding - dilation (k - 1) - 1) / stride + 1, rounded down. x may lack
- * N, and then so does the result. TN_ESHAPE: channels and groups do not fit; the kernel is larger
- * than the padded input. TN_EVALUE: stride, dilation or groups below 1, padding below 0. */
+ * N, and then so does the result. An infinity or a NaN in x may also reach results next to those
+ * that it enters: kernels of 3 x 3 compute several at once. TN_ESHAPE: channels and groups do not
+ * fit; the kernel is larger than the padded input. TN_EVALUE: stride, dilation or groups below 1,
+ * padding below 0. */
 TN_API tn_tensor *tn_conv1d_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
                                tn_conv_options options);
 TN_API tn_tensor *tn_conv2d_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
