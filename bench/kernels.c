@@ -308,7 +308,7 @@ static tn_status k_dropout(work *w) {
     return kernels->dropout(ctx, &w->y, &w->x, 0.1, (tn_random_key){1, 2, 3, 0});
 }
 static tn_status k_adam(work *w) {
-    tn_adam_step step = {1e-4, 0.9, 0.999, 1e-8, 0.1, true, 10, 1};
+    tn_adam_step step = {1e-4, 0.9, 0.999, 1e-8, 0.1, true, 10, 1, NULL};
     return kernels->adam(ctx, &w->span, 1, &step);
 }
 static tn_status k_matmul(work *w) {

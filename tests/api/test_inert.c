@@ -498,6 +498,9 @@ static void missing_devices(tn_tensor *t) {
     char why[TN_DEVICE_WHY] = "", x[4] = "";
     tn_device_info info;
     TAKES(tn_default_device());
+    TAKES(tn_set_deterministic(tn_deterministic()));
+    TAKES(tn_set_matmul_tf32(tn_matmul_tf32()));
+    TAKES(tn_set_conv_tf32(tn_conv_tf32()));
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
         TAKES(tn_device_text(none[i]));
         QUIET(tn__device_table(none[i]), NULL);

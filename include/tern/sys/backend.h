@@ -47,8 +47,8 @@ typedef struct tn_desc {
 typedef struct tn_context tn_context;
 struct tn_context {
     tn_device device;
-    void *stream;         /* a cudaStream_t; NULL on the CPU */
-    bool deterministic;   /* these three: as tensor.h says, on devices other than the CPU */
+    void *stream;       /* a cudaStream_t; NULL on the CPU */
+    bool deterministic; /* these three: as tensor.h says, on devices other than the CPU */
     bool matmul_tf32;
     bool conv_tf32;
     int64_t bad_position; /* with TN_EINDEX: which index (row-major) was bad, and its value */
