@@ -205,11 +205,9 @@ double tn__plan_kept(const tn__plan_case *c, int stage) {
 
 /* Bytes by which the first half of a backward changes what is kept of a block, until the second:
  * its graph, whole if it was to be repeated, has freed what attention and activation keep, but has
- * the gradients of what linears and norms give. That is 4 C more (model.c), and a gated MLP's three
- * results against two gradients. */
+ * the gradients of what linears and norms give. That is 4 C more (model.c). */
 static double waiting_of(const tn__plan_case *c) {
-    double gated = c->model->block.gated / c->o.mesh.tp;
-    double each = 4 * bytes_between(c) - (double)tn_dtype_size(c->o.compute) * gated;
+    double each = 4 * bytes_between(c);
     each += c->o.recompute ? block_kept(c) - bytes_between(c) : 0;
     return each * tokens_of(c);
 }

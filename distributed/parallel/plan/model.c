@@ -7,8 +7,7 @@
  *     x -> norm -> qkv -> attention -> proj -> + -> norm -> fc -> gelu -> proj -> +
  *          C      3C      C            C            C      4C    4C       C           16 C
  *
- * Linears of one module that are cut by rows read the same tensor. A gated MLP keeps one result
- * more, that of its activation.
+ * Linears of one module that are cut by rows read the same tensor.
  */
 #include "core/memory.h"
 #include "distributed/parallel/pipeline/pipeline.h"
@@ -115,10 +114,6 @@ static void add_linear(reading *r, tn__plan_work *w, const tn_linear *m, const c
     }
     r->reader = rows ? m->base.parent : NULL;
     w->widest = out > w->widest ? out : w->widest;
-    if (strcmp(m->base.parent->kind, "gated_mlp") == 0 && strcmp(m->base.name, "gate_proj") == 0) {
-        w->kept_cut += out;
-        w->gated += out;
-    }
 }
 
 static bool add_work(tn_module *m, const char *path, void *user) {

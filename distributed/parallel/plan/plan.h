@@ -25,7 +25,6 @@ typedef struct tn__plan_param {
 typedef struct tn__plan_work {
     double products, products_cut; /* elements of matrices: one multiplication each */
     double kept, kept_cut;         /* numbers in the compute dtype: under `sequence` divided, too */
-    double gated;                  /* of kept_cut: what a gated MLP's activation gives */
     double read;                   /* by linears that are cut by rows: whole on each rank */
     double sums;                   /* f32 numbers: of norms */
     double widest;                 /* numbers of the largest result */
