@@ -148,6 +148,14 @@ def kubeflow():
         done = run(*args, "sh", "-c", "echo $WORLD_SIZE", env=environment(**both, PET_NODE_RANK=1))
         same((done.returncode, done.stdout.decode().split()[1::2]), (0, [str(out)] * out), done.stderr)
     same(run("sh", "-c", "echo $WORLD_SIZE", env=environment(PET_STANDALONE=1, PET_NPROC_PER_NODE=1)).stdout, b"[0] 1\n")
+    # What the launcher is told counts more, however it is written; what its program is told is not for it.
+    for args in (["--rdzv-endpoint", f"127.0.0.1:{free_port()}"], ["--rdzv_end", f"127.0.0.1:{free_port()}"]):
+        same(on_both(args, *({**both, "PET_MASTER_ADDR": "a.invalid", "PET_NODE_RANK": k} for k in (0, 1))), ALL_FOUR)
+    address = ["--master-addr", "127.0.0.1", "--master-port", free_port()]
+    hosts = {"SM_HOSTS": '["a.invalid","b.invalid"]', "SM_NUM_GPUS": 2}
+    same(on_both([str(arg) for arg in address], *({**hosts, "SM_CURRENT_HOST": name} for name in ("a.invalid", "b.invalid"))), ALL_FOUR)
+    same(run("--stand", "true", env=environment(**both, PET_NODE_RANK=1)).returncode, 0)
+    same(run("--standalone", "-n", "1", "echo", "--nnodes", "3", env=environment(**both)).stdout, b"[0] --nnodes 3\n")
     for variables, words in (({"PET_NPROC_PER_NODE": "many"}, "--nproc-per-node: \"many\""), ({"PET_ROLE": "x"}, "torchrun's --role")):
         done = run("true", env=environment(**variables))
         same(done.returncode, 64, done.stderr)
