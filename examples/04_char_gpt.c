@@ -155,8 +155,9 @@ int main(int argc, char **argv) {
     tn_loader *validation = open_loader(data, tokens + split, count - split, o.seed + 1);
     free(tokens);
     tn_optim *optim = make_optim(&gpt);
+    int64_t steps = tn_run_steps(&run, training, 1);
     tn_schedule schedule =
-        tn_schedule_cosine(o.lr, o.lr / 10, run.steps < 1000 ? run.steps / 10 : 100, run.steps);
+        tn_schedule_cosine(o.lr, o.lr / 10, steps < 1000 ? steps / 10 : 100, steps);
 
     tn_checkpoint parts = {.model = &gpt,
                            .optim = optim,

@@ -124,6 +124,9 @@ int main(int argc, char **argv) {
     if (!!o.init + !!o.config + (o.model >= 0) > 1) {
         tn_options_refuse("one of --init, --config and --model says what the model is");
     }
+    if (!o.val && (run.patience || run.keep_best)) {
+        tn_options_refuse("--patience and --keep-best look at the loss on --val");
+    }
     if (o.vocab && (o.init || o.config)) {
         tn_options_refuse("--vocab: the model of %s has its own", o.init ? "--init" : "--config");
     }

@@ -154,8 +154,10 @@ tn_tensor *tn_lm_targets(tn_tensor *tokens, tn_tensor *lengths) {
     if (!fits || (lengths && (tn_ndim(lengths) != 1 || tn_dtype_of(lengths) != TN_I64 ||
                               tn_size(lengths, 0) != tn_size(tokens, 0)))) {
         tn__raise(TN_ESHAPE, "lm_targets",
-                  "tokens are %s and lengths %s, but must be i64 (B, T) and (B)",
+                  "tokens are %s %s and lengths %s %s, but must be i64 (B, T) and (B)",
+                  tokens ? tn_dtype_name(tn_dtype_of(tokens)) : "",
                   tokens ? tn_shape_text(tokens) : "missing",
+                  lengths ? tn_dtype_name(tn_dtype_of(lengths)) : "",
                   lengths ? tn_shape_text(lengths) : "missing");
         return tn_inert();
     }

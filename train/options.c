@@ -381,8 +381,13 @@ static bool starts_over(const char *word) {
     return strncmp(word, "--ov", 4) == 0 && strncmp("--overwrite", word, strlen(word)) == 0;
 }
 
+/* -r, --resume, --resume-anyway and abbreviations; a program may have others with this beginning.
+ */
 static bool goes_on(const char *word) {
-    return strcmp(word, "-r") == 0 || strncmp(word, "--resume", 8) == 0;
+    size_t length = strlen(word);
+    return strcmp(word, "-r") == 0 ||
+           (length >= 8 && (strncmp("--resume-anyway", word, length) == 0 ||
+                            strncmp("--resume_anyway", word, length) == 0));
 }
 
 /* The program; and the verb of one that has verbs, whose argv[0] ends in it ("tern train"). */

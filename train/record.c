@@ -13,6 +13,7 @@
 #include "core/reader.h"
 #include "text/json.h"
 #include "text/json_write.h"
+#include "text/utf8.h"
 #include "train/options.h"
 #include "train/run.h"
 
@@ -28,7 +29,9 @@
 /* The revision of the sources in this directory: 40 digits, and -dirty if something differs. "":
  * no repository, or no git. */
 static void read_revision(char *text, int size) {
-    /* fsmonitor is a program that a repository's configuration names: it is not run */
+    /* fsmonitor is a program that a repository's configuration names: it is not run. Filters of
+     * files that have changed are, as by every `git status`; git refuses other users' repositories.
+     */
     FILE *git = popen("exec git -c core.fsmonitor=false --no-optional-locks describe --always "
                       "--dirty --abbrev=40 --exclude '*' 2>/dev/null",
                       "re");
@@ -111,9 +114,26 @@ static char *read_starts(const char *path) {
     return text;
 }
 
+/* Names of files may have any bytes, JSON may not: the others become '?'. */
+static void replace_bytes(char *text) {
+    for (size_t left = strlen(text); left > 0;) {
+        int32_t code;
+        int bytes = tn__utf8_decode(text, left, &code);
+        if (bytes == 0) {
+            *text = '?';
+            bytes = 1;
+        }
+        text += bytes;
+        left -= (size_t)bytes;
+    }
+}
+
 void tn__run_record_open(tn_run *r, bool continued) {
     r->starts_before = continued ? read_starts(r->record) : NULL;
     r->start_text = tn__pending() ? NULL : describe_start(r);
+    if (r->start_text) {
+        replace_bytes(r->start_text);
+    }
 }
 
 void tn__run_record(tn_run *r, const char *end) {
@@ -193,8 +213,8 @@ static const tn__json *read_command(const char *path, const char *name, uint32_t
     if (!command) {
         tn_options_refuse("--again %s: it is not a run's record, a run.json", path);
     }
-    *names = count_names(command, name);
-    if (*names == 0) {
+    *names = command ? count_names(command, name) : 0;
+    if (command && *names == 0) {
         tn_options_refuse("--again %s: it is the record of another program, %s", path,
                           tn__json_at(command, 0)->text);
     }

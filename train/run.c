@@ -85,6 +85,7 @@ int64_t tn_run_steps(tn_run_options *o, const tn_loader *l, int64_t n) {
     if (o->epochs > 0) {
         double steps = ceil(o->epochs * (double)tn_loader_batches(l) / (double)n);
         o->steps = steps < 1 ? 1 : steps > 1e15 ? (int64_t)1e15 : (int64_t)steps;
+        o->epochs = 0;
     }
     return o->steps;
 }
@@ -183,8 +184,9 @@ static bool options_fit(const tn_run_options *o) {
         : o->val_every < 1 || o->save_every < 1 ? "val_every and save_every"
         : !(o->hours >= 0 && o->until_cost >= 0 && o->price >= 0) || o->until_units < 0
             ? "a limit is below 0"
-        : !(o->epochs >= 0) || o->log_every < 0 || o->patience < 0 || o->keep_best < 0
-            ? "epochs, log_every, patience or keep_best is below 0"
+        : o->log_every < 0 || o->patience < 0 || o->keep_best < 0
+            ? "log_every, patience or keep_best is below 0"
+        : o->epochs != 0 ? "this program counts steps, not epochs (tn_run_steps was not called)"
         : o->until_cost > 0 && o->price == 0
             ? "a cost to end at needs the price of an hour of a rank"
         : o->overwrite && (o->resume || o->resume_anyway)

@@ -70,7 +70,7 @@ tn_tensor *tn_tokenizer_encode_rows(const tn_tokenizer *t, const char *const *te
         rows = tn_empty_on(tn_cpu(), TN_DIMS(n, longest), TN_I64);
     }
     int64_t *row = tn__pending() ? NULL : tn_data_mut(rows);
-    for (int64_t i = 0, at = 0; row && i < n; i++) {
+    for (int64_t i = 0, at = 0; row && count && i < n; i++) {
         int64_t all = count[i];
         count[i] = all < longest ? all : longest;
         for (int64_t j = 0; j < longest; j++) {

@@ -56,8 +56,8 @@ TN_API int tn_lm_parts(void *m, tn_module **parts, int most);
 TN_API tn_tensor *tn_lm_loss(void *m, tn_tensor *tokens, tn_tensor *targets);
 
 /* What each place of tokens (B, T) i64 predicts, for tn_lm_loss: the token after it, and -100 at
- * the end of a row, which has lengths[b] tokens; lengths: (B) i64, 0 to T, or NULL: all have T. On
- * tokens' device. TN_ESHAPE, TN_EDTYPE, TN_EVALUE. */
+ * the end of a row, which has lengths[b] tokens; lengths: (B) i64, or NULL: all have T. Below 0
+ * counts as 0, above T as T. On tokens' device. TN_ESHAPE, also for another dtype. */
 TN_API tn_tensor *tn_lm_targets(tn_tensor *tokens, tn_tensor *lengths);
 
 /* ---- How matrices may be cut over ranks -------------------------------------------------------

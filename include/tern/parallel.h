@@ -252,9 +252,10 @@ typedef struct tn_saver_options {
     bool behind;    /* true: a save copies this rank's data and returns; a thread writes it */
     double timeout; /* seconds for all ranks to write: 600, or TERN_TIMEOUT */
     /* NULL; a command that rank 0 gives sh after each commit, with the step's folder as $1, for
-     * instance to copy it to another host. It runs beside training; while it does, no step is
-     * removed, and it is not started again, but for the last step before tn_saver_free returns. If
-     * it fails, that is said, and training goes on. Must live as long as the saver. */
+     * instance to copy it to another host. It runs beside training, and not as a rank; while it
+     * does, its step stays besides those of `keep`, and it is not started again, but for the last
+     * step before tn_saver_free returns, which waits for it. If it fails, that is said, and
+     * training goes on. Must live as long as the saver. */
     const char *after;
     bool from_defaults;
 } tn_saver_options;

@@ -133,7 +133,7 @@ typedef struct tn_run_options {
     int64_t val_every;  /* 250: steps between validations */
     int64_t save_every; /* 1000: steps between checkpoints */
     int64_t log_every;  /* 0: never. Steps between printed lines of what was logged */
-    double epochs;      /* 0: `steps` counts. Else passes over the data, for tn_run_steps */
+    double epochs;      /* 0: `steps` counts. Else passes over the data, until tn_run_steps */
     int64_t patience;   /* 0. Of tn_run_stop_early on "val_loss" */
     int64_t keep_best;  /* 0. The k of tn_run_keep_best on "val_loss" */
     /* Limits, 0 each: none. The run ends, saved, after the step that reaches one: hours since
@@ -153,7 +153,7 @@ typedef struct tn_run_options {
 TN_API tn_run_options tn_run_defaults(void);
 
 /* The steps of a run in which each step takes n of l's batches: `steps`, or, with `epochs`, so many
- * passes over l's data, rounded up; `steps` is then set too. */
+ * passes over l's data, rounded up; `steps` is then that, and `epochs` 0. */
 TN_API int64_t tn_run_steps(tn_run_options *o, const tn_loader *l, int64_t n);
 
 /* A run. Files in its folder:

@@ -112,6 +112,20 @@ def no_record(folder):
     check([start["first_step"] for start in record(folder, "a")] == [6], record(folder, "a"))
 
 
+def odd_names(folder):
+    """A name that is not UTF-8: the record is JSON all the same, and goes on."""
+    odd = os.fsencode(folder) + b"/caf\xe9"
+    os.mkdir(odd)
+    (folder / "tokens.bin").read_bytes()
+    with open(odd + b"/tokens.bin", "wb") as f:
+        f.write((folder / "tokens.bin").read_bytes())
+    for more in [], ["--resume-anyway", "--steps", "6"]:
+        done = subprocess.run(train("--out", "run", *more), cwd=odd, capture_output=True, timeout=300)
+        check(done.returncode == 0, done.stderr)
+    with open(odd + b"/run/run.json", encoding="utf-8") as f:
+        check([os.path.basename(start["directory"]) for start in json.load(f)] == ["caf?", "caf?"], "a name that is not UTF-8")
+
+
 def ended(folder):
     """By a signal, by a limit, and by nothing that could be written down."""
     run(folder, *train("--out", "limit", "--until-tokens", "64"))
@@ -141,6 +155,11 @@ def after_save(folder):
     seen = [line for line in (folder / "seen").read_text().splitlines() if line.startswith("slow/")]
     check(seen[0] == "slow/step-000002" and seen[-1] == "slow/step-000040" and len(seen) <= 20, seen)
     check(len(seen) == len(set(seen)), seen)
+    check(len(list((folder / "slow").glob("step-*"))) == 2, list((folder / "slow").iterdir()))
+    # The command is not a rank: it may evaluate.
+    output = run(folder, tern, "run", "-n", "2", *train("--out", "measured", "--after-save",
+                                                        f"{tern} convert $1 $1.safetensors && echo converted"))
+    check("converted" in output and "ended with" not in output, output)
     output = run(folder, *train("--out", "failing", "--after-save", "exit 3"))
     check('"exit 3" ended with status 3' in output and record(folder, "failing")[0]["end"] == "done", output)
     output = run(folder, tern, "run", "-n", "2", *train("--out", "both", "--after-save", "echo copied $1"))
@@ -159,6 +178,7 @@ def options_of_a_run(folder):
     check(len(list((folder / "early").glob("best-*.safetensors"))) == 2, list((folder / "early").iterdir()))
     run(folder, *[word for word in train("--out", "config", "--config", "early") if word not in ("--model", "tiny", "--vocab", "300")])
     check(json.loads((folder / "config/config.json").read_text()) == json.loads((folder / "early/config.json").read_text()), "config")
+    check("look at the loss on --val" in run(folder, *train("--patience", "2"), status=64), "patience without --val")
     check("one of --init, --config and --model" in run(folder, *train("--config", "early"), status=64), "two models")
 
 
@@ -168,5 +188,5 @@ with tempfile.TemporaryDirectory() as name:
     header = array.array("i", [20240520, 1, 1600] + [0] * 253)
     (there / "tokens.bin").write_bytes(header.tobytes() + array.array("H", (draw.randrange(300) for _ in range(1600))).tobytes())
     os.environ["OMP_NUM_THREADS"] = "1"
-    for part in what_it_says, in_a_repository, again, no_record, ended, after_save, options_of_a_run:
+    for part in what_it_says, in_a_repository, again, no_record, odd_names, ended, after_save, options_of_a_run:
         part(there)

@@ -1,6 +1,7 @@
 /* The program's command after a commit (tn_saver_options.after): it runs beside training, and its
  * step is not removed meanwhile. One at a time: a step that is committed while it still runs is
  * passed over, unless it is the last. */
+#include "core/buffer.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "distributed/parallel/save/saver.h"
@@ -32,15 +33,19 @@ static void collect_command(tn__saver_after *a, const char *command, bool wait) 
     }
 }
 
-bool tn__after_runs(tn_saver *s) {
-    collect_command(&s->after, s->options.after, false);
-    return s->after.pid > 0;
+int64_t tn__after_step(const tn_saver *s) {
+    return s->after.pid > 0 ? s->after.step : -1;
 }
+
+/* The command is not a rank: a program of ours in it would wait for the others. */
+#define ALONE                                                      \
+    "export RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1; " \
+    "unset TERN_STORE MASTER_ADDR MASTER_PORT TORCHELASTIC_USE_AGENT_STORE; "
 
 static void start_command(tn_saver *s, int64_t step) {
     static char shell[] = "sh", flag[] = "-c", name[] = "after-save";
     char *folder = tn__step_path(s->folder, step, false, NULL, s->operation);
-    char *command = strdup(s->options.after);
+    char *command = tn__asprintf(NULL, ALONE "%s", s->options.after);
     char *arguments[] = {shell, flag, command, name, folder, NULL};
     int error = !folder || !command
                     ? ENOMEM
@@ -61,15 +66,24 @@ void tn__after_commit(tn_saver *s) {
         return;
     }
     s->after.newest = s->step;
-    if (!tn__after_runs(s)) {
+    collect_command(&s->after, s->options.after, false);
+    if (s->after.pid == 0) {
         start_command(s, s->step);
     }
 }
 
 void tn__after_finish(tn_saver *s) {
     collect_command(&s->after, s->options.after, true);
-    if (s->after.newest > s->after.step) {
+    if (s->after.newest != s->after.step) {
         start_command(s, s->after.newest);
         collect_command(&s->after, s->options.after, true);
+    }
+    if (s->after.newest > 0) {
+        tn_error_record why = {0};
+        bool failed = tn_error_take(&why);
+        tn__saver_remove_old(s);
+        if (failed) {
+            tn_error_give(&why);
+        }
     }
 }

@@ -43,16 +43,16 @@ static int64_t step_of(const char *name, bool made) {
     return step >= 0 && strcmp(name, expected) == 0 ? step : -1;
 }
 
-/* The committed steps up to `most` in a folder. */
+/* The committed steps up to `most` in a folder, without `used`. */
 typedef struct steps {
-    int64_t most, lowest, newest;
+    int64_t most, used, lowest, newest;
     int count;
 } steps;
 
 static bool note_step(const char *name, void *user) {
     steps *all = user;
     int64_t step = step_of(name, false);
-    if (step >= 0 && step <= all->most) {
+    if (step >= 0 && step <= all->most && step != all->used) {
         all->lowest = all->count && all->lowest < step ? all->lowest : step;
         all->newest = step > all->newest ? step : all->newest;
         all->count++;
@@ -61,14 +61,15 @@ static bool note_step(const char *name, void *user) {
 }
 
 /* False after raising. */
-static bool find_steps(steps *all, const char *folder, int64_t most, const char *operation) {
-    *all = (steps){.most = most, .newest = -1};
+static bool find_steps(steps *all, const char *folder, int64_t most, int64_t used,
+                       const char *operation) {
+    *all = (steps){.most = most, .used = used, .newest = -1};
     return tn__folder_each(folder, note_step, all, operation);
 }
 
 int64_t tn__step_newest(const char *folder, const char *operation) {
     steps all;
-    return find_steps(&all, folder, INT64_MAX, operation) ? all.newest : -1;
+    return find_steps(&all, folder, INT64_MAX, -1, operation) ? all.newest : -1;
 }
 
 /* ---- Before a step is written ---------------------------------------------------------------- */
@@ -196,14 +197,19 @@ static bool remove_step(const tn_saver *s, int64_t step) {
     return !tn__pending();
 }
 
-/* Removes the lowest of the steps up to `most` until `keep` of them are left. False after
- * raising. */
+/* Removes the lowest of the steps up to `most` until `keep` of them are left, besides one that the
+ * command uses. False after raising. */
 static bool remove_steps(const tn_saver *s, int64_t most, int keep) {
     steps all;
-    while (find_steps(&all, s->folder, most, s->operation) && all.count > keep &&
+    while (find_steps(&all, s->folder, most, tn__after_step(s), s->operation) && all.count > keep &&
            remove_step(s, all.lowest)) {
     }
     return !tn__pending();
+}
+
+void tn__saver_remove_old(tn_saver *s) {
+    remove_steps(s, s->step, s->options.keep); /* higher ones belong to another run */
+    warn_of_rest(s);
 }
 
 bool tn__saver_clear_steps(tn_saver *s) {
@@ -214,10 +220,7 @@ bool tn__saver_commit(tn_saver *s) {
     char *to = tn__step_path(s->folder, s->step, false, NULL, s->operation);
     bool done = to && sync_path(s, s->made) && take_name(s, s->made, to) && sync_path(s, s->folder);
     if (done) { /* not earlier: until then only the older one is safe on disk */
-        if (!tn__after_runs(s)) {
-            remove_steps(s, s->step, s->options.keep); /* higher ones belong to another run */
-        }
-        warn_of_rest(s);
+        tn__saver_remove_old(s);
         tn__saver_discard(s); /* the step that had the name before, if any */
     }
     free(to);

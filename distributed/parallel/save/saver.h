@@ -95,9 +95,9 @@ void tn__saver_give_up(tn_saver *s);
 
 /* Starts the command for the step that is now committed, unless it still runs for another. */
 void tn__after_commit(tn_saver *s);
-/* Whether it runs: then no step is removed. */
-bool tn__after_runs(tn_saver *s);
-/* Waits for it, and runs it for the last step if that was passed over. */
+/* The step that it runs for, which is not removed; -1: it does not run. */
+int64_t tn__after_step(const tn_saver *s);
+/* Waits for it, runs it for the last step if that was passed over, and removes old steps. */
 void tn__after_finish(tn_saver *s);
 
 /* ---- folder.c: steps in a folder ------------------------------------------------------------- */
@@ -122,6 +122,8 @@ void tn__saver_unlock(tn_saver *s);
 /* Gives the written step its name, and removes steps beyond the newest options.keep. False after
  * raising: then the step does not exist. */
 bool tn__saver_commit(tn_saver *s);
+/* Removes steps beyond the newest options.keep; the log says what cannot be removed. */
+void tn__saver_remove_old(tn_saver *s);
 /* Removes all committed steps. False after raising. */
 bool tn__saver_clear_steps(tn_saver *s);
 /* Removes what exists of a failed step; needs no memory. The log says what cannot be removed. */
