@@ -38,7 +38,21 @@ static bool is_watched(const tn_leaf *leaf) {
     return any;
 }
 
-tn_tensor *tn__run_before(const tn__run *run, const tn__edge *edge, tn_dtype dtype) {
+/* Whether the rule reads this memory, which a kernel can then not add to. */
+static bool is_read(const tn_op_grad *g, const tn_tensor *t) {
+    bool any = false;
+    for (int i = 0; i < g->node->saved_count; i++) {
+        const tn_tensor *saved = g->node->saved[i].tensor;
+        any = any || (saved && saved->storage == t->storage);
+    }
+    for (int k = 0; k < g->outputs; k++) {
+        any = any || (g->dout[k] && g->dout[k]->storage == t->storage);
+    }
+    return any;
+}
+
+tn_tensor *tn__run_before(const tn__run *run, const tn_op_grad *g, int i, tn_dtype dtype) {
+    const tn__edge *edge = &g->node->edges[i];
     bool plain = run->accumulate && !run->create_graph && !run->halved;
     const tn__slot *slot = plain ? leaf_alone(run, edge) : NULL;
     const tn_tensor *t = slot ? slot->leaf : NULL;
@@ -46,7 +60,7 @@ tn_tensor *tn__run_before(const tn__run *run, const tn__edge *edge, tn_dtype dty
     return grad && grad->dtype == dtype && !is_watched(t->leaf) && !grad->node &&
                    tn_is_contiguous(grad) && tn_dims_equal(grad->dims, edge->dims) &&
                    grad->storage->device.kind != TN_CPU &&
-                   tn__same_device(grad->storage->device, edge->device)
+                   tn__same_device(grad->storage->device, edge->device) && !is_read(g, grad)
                ? grad
                : NULL;
 }
