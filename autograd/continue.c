@@ -4,7 +4,8 @@
  * backward has left: a product with beta 1, and neither a temporary nor an addition afterwards. It
  * may where this kernel makes all that the leaf gets in the run, so that between the kernel and the
  * leaf nothing can look, and where no hook waits for what this run adds. On devices only: on a CPU
- * an addition does not round as a product that adds.
+ * an addition does not round as a product that adds. And in f32 only: a bf16 or f16 sum that is
+ * rounded once would not be the one that ranks make of their parts, each of which is rounded first.
  */
 #include "autograd/run.h"
 #include "tern/sys/device.h"
@@ -57,7 +58,7 @@ tn_tensor *tn__run_before(const tn__run *run, const tn_op_grad *g, int i, tn_dty
     const tn__slot *slot = plain ? leaf_alone(run, edge) : NULL;
     const tn_tensor *t = slot ? slot->leaf : NULL;
     tn_tensor *grad = t && tn__wants_grad(t) && !t->leaf->preset ? tn_grad_of(t) : NULL;
-    return grad && grad->dtype == dtype && !is_watched(t->leaf) && !grad->node &&
+    return grad && dtype == TN_F32 && grad->dtype == dtype && !is_watched(t->leaf) && !grad->node &&
                    tn_is_contiguous(grad) && tn_dims_equal(grad->dims, edge->dims) &&
                    grad->storage->device.kind != TN_CPU &&
                    tn__same_device(grad->storage->device, edge->device) && !is_read(g, grad)
