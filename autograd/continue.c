@@ -4,7 +4,8 @@
  * backward has left: a product with beta 1, and neither a temporary nor an addition afterwards. It
  * may where this kernel makes all that the leaf gets in the run, so that between the kernel and the
  * leaf nothing can look, and where no hook waits for what this run adds. On devices only: on a CPU
- * an addition does not round as a product that adds.
+ * an addition does not round as a product that adds. And in f32 only: a bf16 or f16 sum that is
+ * rounded once would not be the one that ranks make of their parts, each of which is rounded first.
  */
 #include "autograd/run.h"
 #include "tern/sys/device.h"
@@ -38,15 +39,29 @@ static bool is_watched(const tn_leaf *leaf) {
     return any;
 }
 
-tn_tensor *tn__run_before(const tn__run *run, const tn__edge *edge, tn_dtype dtype) {
+/* Whether the rule reads this memory, which a kernel can then not add to. */
+static bool is_read(const tn_op_grad *g, const tn_tensor *t) {
+    bool any = false;
+    for (int i = 0; i < g->node->saved_count; i++) {
+        const tn_tensor *saved = g->node->saved[i].tensor;
+        any = any || (saved && saved->storage == t->storage);
+    }
+    for (int k = 0; k < g->outputs; k++) {
+        any = any || (g->dout[k] && g->dout[k]->storage == t->storage);
+    }
+    return any;
+}
+
+tn_tensor *tn__run_before(const tn__run *run, const tn_op_grad *g, int i, tn_dtype dtype) {
+    const tn__edge *edge = &g->node->edges[i];
     bool plain = run->accumulate && !run->create_graph && !run->halved;
     const tn__slot *slot = plain ? leaf_alone(run, edge) : NULL;
     const tn_tensor *t = slot ? slot->leaf : NULL;
     tn_tensor *grad = t && tn__wants_grad(t) && !t->leaf->preset ? tn_grad_of(t) : NULL;
-    return grad && grad->dtype == dtype && !is_watched(t->leaf) && !grad->node &&
+    return grad && dtype == TN_F32 && grad->dtype == dtype && !is_watched(t->leaf) && !grad->node &&
                    tn_is_contiguous(grad) && tn_dims_equal(grad->dims, edge->dims) &&
                    grad->storage->device.kind != TN_CPU &&
-                   tn__same_device(grad->storage->device, edge->device)
+                   tn__same_device(grad->storage->device, edge->device) && !is_read(g, grad)
                ? grad
                : NULL;
 }

@@ -143,9 +143,8 @@ tn_tensor *tn__grad_place(tn_op_grad *g, int i) {
 }
 
 tn_tensor *tn__grad_before(tn_op_grad *g, int i) {
-    const tn__edge *edge = &g->node->edges[i];
     return g->wants[i] && !g->din[i] && current_run && !tn__anomaly
-               ? tn__run_before(current_run, edge, gradient_dtype(edge))
+               ? tn__run_before(current_run, g, i, tn_op_gradient_dtype(g, i))
                : NULL;
 }
 

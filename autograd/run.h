@@ -54,10 +54,10 @@ bool tn__run_reserve_heap(tn__run *run); /* once, after discovery: for all slots
 void tn__run_push(tn__run *run, int slot);
 int tn__run_pop(tn__run *run); /* -1: empty */
 
-/* continue.c: the gradient that the leaf behind an edge has from before the run, where a kernel may
- * add to it in place; NULL: it may not. After the kernel: the run's sum is that gradient. When the
- * leaf is done: whether it still is. */
-tn_tensor *tn__run_before(const tn__run *run, const tn__edge *edge, tn_dtype dtype);
+/* continue.c: the gradient that the leaf behind input i has from before the run, where the kernel
+ * may add to it in place; NULL: it may not. After the kernel: the run's sum is that gradient. When
+ * the leaf is done: whether it still is. */
+tn_tensor *tn__run_before(const tn__run *run, const tn_op_grad *g, int i, tn_dtype dtype);
 void tn__run_continue(const tn__run *run, const tn__edge *edge);
 tn_status tn__run_continued(const tn__slot *slot);
 

@@ -11,8 +11,8 @@
  * With `ahead` the forward makes the gradient too, in the pass that has the row at hand: y[3] (n,
  * c) gets what the backward would write for the dloss in y[4], one element for all rows. y[3] may
  * be x's memory. The backward then has only dx[0], which is y[3], and dy[0], one element: it
- * multiplies the one by dy[0] / ahead, and reads nothing where that is 1. A device need not have
- * this form. */
+ * multiplies the one by dy[0] / ahead, and reads nothing where that is 1. Every device other
+ * than the CPU must have this form. */
 #ifndef TERN_BACKENDS_CROSS_ENTROPY_H
 #define TERN_BACKENDS_CROSS_ENTROPY_H
 

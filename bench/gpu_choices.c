@@ -248,10 +248,12 @@ static bool measure_case(const choice_case *c) {
     c->make(&j, small ? c->tiny : c->size);
     double first = time_of(c, &j, 1), once = time_of(c, &j, small ? 1 : 3), ms[ROUNDS];
     int count = small || once > 20 ? 1 : once > 0.02 ? (int)(20 / once) : 1000;
-    for (int i = 0; i < ROUNDS && first >= 0 && once >= 0; i++) {
+    bool runs = first >= 0 && once >= 0;
+    for (int i = 0; i < ROUNDS && runs; i++) {
         ms[i] = time_of(c, &j, count);
+        runs = ms[i] >= 0;
     }
-    if (first < 0 || once < 0) {
+    if (!runs) {
         fprintf(stderr, "%s does not run: %s\n", c->name, tn_error_message());
         return false;
     }

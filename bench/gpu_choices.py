@@ -60,7 +60,8 @@ def measure(rounds, options):
         for side, settings in SIDES.items():
             done = subprocess.run([duel.program("gpu_choices"), *options, *cases_of(side)], capture_output=True, text=True,
                                   env=dict(os.environ, **settings))
-            failed += [f"{side}: {line}" for line in done.stderr.splitlines()] if done.returncode else []
+            words = done.stderr.splitlines() or [f"exit status {done.returncode}"]  # a signal leaves none
+            failed += [f"{side}: {line}" for line in words] if done.returncode else []
             for line in done.stdout.splitlines():
                 case, ms, size = line.split()
                 times[side, case].append(float(ms))

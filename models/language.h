@@ -67,8 +67,8 @@ TN_API tn_tensor *tn__lm_loss_of(void *m, tn_tensor *logits, tn_tensor *targets)
 tn_tensor *tn__lm_losses(void *m, tn_tensor *tokens, tn_tensor *targets, tn_reduction how);
 
 /* tn_lm_loss whose gradient will probably be `ahead` when a backward reaches it: 1 for a root, what
- * it is multiplied by otherwise. The same values with any other, at more cost
- * (tn__cross_entropy_ahead). */
+ * it is multiplied by otherwise. Any other costs a pass over the logits, and in bf16 their gradient
+ * is rounded once more (tn__cross_entropy_ahead). */
 TN_API tn_tensor *tn__lm_loss_ahead(void *m, tn_tensor *tokens, tn_tensor *targets, double ahead);
 
 /* tn_call, of any module; the ranks of context parallelism get what all of them have computed. */

@@ -159,13 +159,19 @@ static __device__ __forceinline__ channel_sums sum_moments(const channel_job &j,
     typedef tn__elements<T, V> pack;
     channel_sums sums = {0, 0};
     each_pack<T, V, 1>(j, p, [&](const pack &x, const pack &, pack *) {
-        tn__two<C> part = {0, 0};
+        C m = 0; /* the pack's mean; squares of what differs from it are small */
         TN_UNROLL
         for (int k = 0; k < V; k++) {
-            C d = tn__load(x.at[k]) - first;
-            part = part + tn__two<C>{d, d * d};
+            m += (tn__load(x.at[k]) - first) / V;
         }
-        sums = sums + channel_sums{(double)part.a, (double)part.b};
+        tn__two<C> rest = {0, 0};
+        TN_UNROLL
+        for (int k = 0; k < V; k++) {
+            C d = tn__load(x.at[k]) - first - m;
+            rest = rest + tn__two<C>{d, d * d};
+        }
+        double all = V * (double)m, a = (double)rest.a;
+        sums = sums + channel_sums{all + a, (double)rest.b + (double)m * (2 * a + all)};
     });
     return sums;
 }

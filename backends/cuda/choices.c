@@ -24,6 +24,11 @@ static int *choice_named(const char *text, size_t length) {
     return NULL;
 }
 
+/* The largest value: 1, except for numbers. */
+static long most_of(const int *place) {
+    return place == &chosen.few_queries ? INT16_MAX : 1;
+}
+
 /* NAME=NUMBER, with commas between. */
 static void read_choices(void) {
     const char *text = getenv("TERN_CUDA_CHOICES");
@@ -32,7 +37,8 @@ static void read_choices(void) {
         int *place = choice_named(text, name);
         char *end = NULL;
         long value = text[name] == '=' ? strtol(text + name + 1, &end, 10) : -1;
-        if (place && value >= 0 && value <= INT16_MAX && end == text + all) {
+        bool whole = end == text + all && end > text + name + 1;
+        if (place && whole && value >= 0 && value <= most_of(place)) {
             *place = (int)value;
         } else {
             static bool said;

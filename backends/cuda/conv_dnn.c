@@ -234,7 +234,9 @@ static tn_status run_dense(tn_context *ctx, tn__dnn *state, const tn__cuda_conv_
                                     : status;
 }
 
-static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__cuda_conv_call *c) {
+/* last: operands that all have their channels last may stay so; else row-major copies are made. */
+static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__cuda_conv_call *c,
+                                 bool last) {
     const tn_desc *operand[] = {
         [TN__CONV_Y] = c->y, [TN__CONV_X] = c->x, [TN__CONV_W] = c->w, c->b};
     const tn_desc *result = operand[c->result];
@@ -242,7 +244,7 @@ static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__cuda
     bool widens =
         dtype != TN_F32 && ((result->dtype != dtype && !tn__cuda_chosen()->rounded_gradients) ||
                             (c->b && c->result == TN__CONV_X));
-    bool last = is_channels_last(c) && !widens && result->dtype == dtype;
+    last = last && !widens && result->dtype == dtype;
     stand_in s[4] = {{.memory = NULL}};
     tn_status status = TN_OK;
     for (int i = 0; i < 4 && status == TN_OK; i++) {
@@ -273,7 +275,11 @@ tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__cuda_conv_call *c) {
     if (!state) {
         return TN_ENOMEM;
     }
-    tn_status status = state->handle ? run_standing_in(ctx, state, c) : TN_EUNSUPPORTED;
+    bool last = is_channels_last(c);
+    tn_status status = state->handle ? run_standing_in(ctx, state, c, last) : TN_EUNSUPPORTED;
+    if (state->handle && last && status == TN_EUNSUPPORTED) { /* no plan for this order */
+        status = run_standing_in(ctx, state, c, false);
+    }
     tn__dnn_close(state);
     return status;
 }

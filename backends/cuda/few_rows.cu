@@ -89,8 +89,10 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(few f) {
             add_packs<T, W, ROWS, V>(sum, f, w, at);
         }
     } else {
-        for (int64_t at = tn__team_lane<32>(); at < f.in; at += 32) {
-            add_single<T>(sum, f, w, p.column, at);
+        for (int64_t at = tn__team_lane<32>() * V; at < f.in; at += 32 * V) {
+            for (int64_t k = at; k < at + V && k < f.in; k++) { /* in the packs' order */
+                add_single<T>(sum, f, w, p.column, k);
+            }
         }
     }
     C scale = p.scale ? (C)tn__get_float(p.scale, p.scale_dtype, j * p.scale_stride) : (C)1;

@@ -2,7 +2,8 @@
  *
  * A plan is cuBLASLt's description of one kind of product with the algorithm that was chosen for
  * it. It is made at the first call and found again by its key: everything about the product except
- * the addresses, of which only the alignment matters.
+ * the addresses, of which only the alignment matters, and beta: cuBLASLt plans without it, and a
+ * product that is added should sum in the order of the same product alone.
  *
  * Choice of an algorithm: cuBLASLt's heuristic ranks up to 8. The first is taken, so that each run
  * of a program gives the same bits: algorithms sum in different orders, and which one is
@@ -34,7 +35,7 @@ typedef struct plan_key {
     int64_t ld[3], step[3], alignment[3]; /* of a, b, d */
     int64_t aux_ld, aux_alignment;
     int64_t dtype, out, epilogue;
-    int64_t transposed_a, transposed_b, biased, accumulates, timed, tf32;
+    int64_t transposed_a, transposed_b, biased, timed, tf32;
 } plan_key;
 
 typedef struct plan {
@@ -162,7 +163,6 @@ static plan_key key_of(const tn_context *ctx, const tn__gemm *g) {
         .transposed_a = g->a.transposed,
         .transposed_b = g->b.transposed,
         .biased = g->bias != NULL,
-        .accumulates = g->beta != 0,
         .timed = tn__cuda_tunes(ctx),
         .tf32 = g->dtype == TN_F32 && ctx->matmul_tf32,
     };

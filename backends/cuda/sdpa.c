@@ -292,9 +292,12 @@ static tn_status run_in_block(tn_context *ctx, tn__dnn *state, const padded_call
 static tn_status run_padded(tn_context *ctx, tn__dnn *state, const tn__attention *a) {
     padded_call p;
     pad_call(&p, a);
-    char *block = tn__cuda_scratch(ctx, p.bytes);
-    if (!block) {
-        return TN_ENOMEM;
+    tn__sdpa_shape shape = shape_of(ctx, &p.a);
+    const tn__dnn_kept *k = tn__dnn_find(state, &shape, sizeof(shape));
+    bool refused = k && !k->plan;
+    char *block = refused ? NULL : tn__cuda_scratch(ctx, p.bytes);
+    if (!block) { /* our own kernels need none */
+        return TN_EUNSUPPORTED;
     }
     for (int i = 0; i < p.count; i++) {
         p.d[i].data = block + p.place[i];

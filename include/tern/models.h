@@ -52,7 +52,9 @@ TN_API int tn_lm_parts(void *m, tn_module **parts, int most);
 
 /* The mean loss of predicting `targets` (B, T; -100 is ignored). m: any module whose tn_call
  * returns logits (B, T, vocab). On a device the forward replaces the logits, if no one has kept
- * them, by their gradient, which then cannot be differentiated again. */
+ * them, by their gradient: one backward only then, also with retain_graph, and its gradient cannot
+ * be differentiated again (TN_EUNSUPPORTED). There a loss that the program multiplies (loss / n)
+ * costs another pass over the logits. */
 TN_API tn_tensor *tn_lm_loss(void *m, tn_tensor *tokens, tn_tensor *targets);
 
 /* What each place of tokens (B, T) i64 predicts, for tn_lm_loss: the token after it, and -100 at

@@ -140,7 +140,8 @@ TN_API tn_status tn_pipeline_cuts(void *m, tn_group *g, tn_batch batch, tn_pipel
  * Returns the mean loss, on every rank; NaN after an error, which ends the step on every rank.
  * Everything attached to m sees n micro-batches, and random numbers are drawn for n: the results
  * are those of one rank that accumulates them, bit for bit, except that a tied parameter's
- * gradients are added in a different order. */
+ * gradients are added in a different order. On a device f32 sums of micro-batches are equal up to
+ * rounding. */
 TN_API double tn_pipeline_step(tn_pipeline *p, const tn_batch *batches, int n, tn_scaler *scaler);
 /* The mean loss of n micro-batches, without gradients: for validation. */
 TN_API double tn_pipeline_loss(tn_pipeline *p, const tn_batch *batches, int n);

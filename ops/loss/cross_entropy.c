@@ -389,6 +389,13 @@ static tn_tensor *ahead_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
     return tn_op_saved_output(g, 4);
 }
 
+static void refuse_again(tn_op_grad *g) {
+    tn__raise(
+        TN_EUNSUPPORTED, g->op->name,
+        "tn_lm_loss has replaced the logits by their gradient, which cannot be differentiated "
+        "again (tn_cross_entropy of a tn_call can)");
+}
+
 static const tn_op ahead_op = {
     .name = "cross_entropy",
     .inputs = {"logits", "labels"},
@@ -396,6 +403,7 @@ static const tn_op ahead_op = {
     .saves = TN_SAVES_OUTPUT(4),
     .shape = ahead_shape,
     .forward = ahead_forward,
+    .backward = refuse_again,
     .backward_kernel = ahead_backward,
     .x_rows = {TN_ROWS(1), TN_ROWS(0)},
     .y_rows = {TN_ROWS(0), TN_ROWS(0), TN_ROWS(0), TN_ROWS(0), TN_ROWS(1)},

@@ -183,10 +183,37 @@ static void reset_in_between(void **state) {
     tn_module_finish(&n.layer);
 }
 
+/* The gradient is the rule's own input, or the gradient that it is given: what is read is not added
+ * to meanwhile. The emulator's products read before they write, so memory shows it. */
+static void gradient_is_operand(void **state) {
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        TN_SCOPE;
+        tn_seed(6);
+        tn_tensor *w = tn_set_requires_grad(tn_randn(TN_DIMS(N, N), TN_F32), true),
+                  *x = tn_randn(TN_DIMS(N, N), TN_F32);
+        tn_backward(tn_sum_all(tn_square(tn_linear_op(x, w, NULL))));
+        tn_tensor *grad = tn_grad_of(w), *before = tn_copy(grad), *own = tn_copy(tn_detach(w));
+        tn_tensor *left = k ? x : grad, *dy = k ? grad : x, *copy = k ? x : before;
+        tn_tensor *y = tn_linear_op(left, w, NULL);
+        int64_t now = tn_device_memory(tn_default_device()).allocated;
+        tn_device_memory_reset_peak(tn_default_device());
+        tn_backward_from(&y, &dy, 1, false);
+        int64_t more = tn_device_memory(tn_default_device()).peak - now;
+        assert_true(!on_device() || more >= N * N * (int64_t)sizeof(float));
+        tn_set_requires_grad(own, true);
+        tn_tensor *other = tn_linear_op(copy, own, NULL), *dother = k ? before : x;
+        tn_backward_from(&other, &dother, 1, false);
+        tn_tensor *sum = tn_add(before, tn_grad_of(own));
+        assert_int_equal(tn_error(), TN_OK);
+        assert_true(tn_all_close(tn_grad_of(w), sum, 1e-6, 1e-4));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(gradients_are_summed), TEST(hooks_see_one_part), TEST(used_twice),
-        TEST(whole_models),         TEST(reset_in_between),
+        TEST(whole_models),         TEST(reset_in_between),   TEST(gradient_is_operand),
     };
     return cmocka_run_group_tests_name("gradients that go on", tests, NULL, NULL);
 }

@@ -234,6 +234,43 @@ static void test_linear_q8_blocks(void **state) {
     trial_forget();
 }
 
+/* A weight that does not begin at a whole pack, as a slice, has the bits of its copy that does. */
+static void test_slice_of_weight(void **state) {
+    (void)state;
+    enum { M = 3, IN = 1200, OUT = 5 };
+    const tn_backend *t = trial_tables()[0];
+    if (!KERNEL_OWN(t, linear_cat)) {
+        skip();
+    }
+    for (int k = 0; k < 4 * M; k++) {
+        int64_t m = 1 + k / 4;
+        tn_dtype dtype = array_floats[k % 4];
+        array x = varied_array(dtype, DENSE, 1, SIZES(m * IN), 1),
+              w = make_array(dtype, DENSE, 1, SIZES(OUT * IN)),
+              behind = make_array(dtype, DENSE, 1, SIZES(1 + OUT * IN)),
+              y[2] = {make_array(dtype, DENSE, 1, SIZES(m * OUT)),
+                      make_array(dtype, DENSE, 1, SIZES(m * OUT))};
+        array_vary(&behind, 2);
+        for (int64_t i = 0; i < OUT * IN; i++) {
+            array_set(&w, i, array_get(&behind, 1 + i));
+        }
+        for (int i = 0; i < 2; i++) {
+            tn_desc rows = {x.d.data, dtype, 2, {m, IN}, {IN, 1}},
+                    weight = {w.d.data, dtype, 2, {OUT, IN}, {IN, 1}},
+                    result = {y[i].d.data, dtype, 2, {m, OUT}, {OUT, 1}};
+            if (i == 1) {
+                weight.data = (char *)behind.d.data + tn_dtype_size(dtype);
+            }
+            tn_status status = KERNEL_CALL(t, linear_cat, .x = {&rows, &weight}, .y = {&result});
+            assert_int_equal(trial_wait(t, status), TN_OK);
+        }
+        for (int64_t i = 0; i < m * OUT; i++) {
+            assert_true(array_get(&y[0], i) == array_get(&y[1], i));
+        }
+        trial_forget();
+    }
+}
+
 /* NaN and infinities of either side reach the elements that depend on them, and no others. */
 static void test_few_rows_odd(void **state) {
     (void)state;
@@ -496,12 +533,19 @@ static void test_matmul_layouts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_matmul),           TRIAL_TEST(test_matmul_broadcast),
-        TRIAL_TEST(test_linear),           TRIAL_TEST(test_few_rows),
-        TRIAL_TEST(test_few_rows_added),   TRIAL_TEST(test_few_rows_odd),
-        TRIAL_TEST(test_linear_gelu),      TRIAL_TEST(test_linear_backward_weight),
-        TRIAL_TEST(test_matmul_layouts),   TRIAL_TEST(test_linear_q8),
-        TRIAL_TEST(test_linear_q8_blocks), ARRAY_TEST(test_integers),
+        TRIAL_TEST(test_matmul),
+        TRIAL_TEST(test_matmul_broadcast),
+        TRIAL_TEST(test_linear),
+        TRIAL_TEST(test_few_rows),
+        TRIAL_TEST(test_few_rows_added),
+        TRIAL_TEST(test_slice_of_weight),
+        TRIAL_TEST(test_few_rows_odd),
+        TRIAL_TEST(test_linear_gelu),
+        TRIAL_TEST(test_linear_backward_weight),
+        TRIAL_TEST(test_matmul_layouts),
+        TRIAL_TEST(test_linear_q8),
+        TRIAL_TEST(test_linear_q8_blocks),
+        ARRAY_TEST(test_integers),
         ARRAY_TEST(test_pairs_odd),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -265,6 +265,28 @@ static void test_batch_norm(void **state) {
     }
 }
 
+/* The first element is far from all others: their distances from it are large and nearly equal. */
+static void test_batch_norm_outlier(void **state) {
+    (void)state;
+    if (!KERNEL_OWN(trial_tables()[0], batch_norm)) {
+        skip();
+    }
+    const int64_t size[] = {1, 1, 4096};
+    for (int k = 0; k < 2; k++) {
+        array x = make_array(TN_F32, k, 3, size), y = make_array(TN_F32, DENSE, 3, size),
+              mean = make_array(TN_F32, DENSE, 1, size + 1),
+              var = make_array(TN_F32, DENSE, 1, size + 1);
+        for (int64_t i = 0; i < x.count; i++) {
+            array_set(&x, i, i == 0 ? 0 : 1000.1);
+        }
+        rows r = {.x = x.d};
+        trial t = {
+            "batch_norm with an outlier", 3, {y, mean, var}, call_batch_norm, &r, 4e-6, 4e-5};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
 /* A row of equal elements has no deviation: y is the bias, to the bit. */
 static void test_constant_rows(void **state) {
     (void)state;
@@ -423,10 +445,15 @@ static void test_bad_labels(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_softmax),        TRIAL_TEST(test_norms),
-        TRIAL_TEST(test_add_layer_norm), TRIAL_TEST(test_batch_norm),
-        TRIAL_TEST(test_constant_rows),  TRIAL_TEST(test_cross_entropy),
-        TRIAL_TEST(test_bad_labels),     TRIAL_TEST(test_gradient_ahead),
+        TRIAL_TEST(test_softmax),
+        TRIAL_TEST(test_norms),
+        TRIAL_TEST(test_add_layer_norm),
+        TRIAL_TEST(test_batch_norm),
+        TRIAL_TEST(test_constant_rows),
+        TRIAL_TEST(test_cross_entropy),
+        TRIAL_TEST(test_batch_norm_outlier),
+        TRIAL_TEST(test_bad_labels),
+        TRIAL_TEST(test_gradient_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,8 +41,9 @@ def choices_change_calls():
         check(there in record, f"{case} asks for {there}: {record}")
         record, _ = run_case(case, TERN_CUDA_CHOICES=f"tuned=0,{name}=0")
         check(there not in record and instead in record, f"{case} with {name}=0 asks for {instead}: {record}")
-    _, words = run_case("sums:out", TERN_CUDA_CHOICES="tuned=0,slow=1", TERN_LOG="warn")
-    check("slow=1 is no choice" in words, f"a name of no choice is said: {words}")
+    for wrong in ("slow=1", "gelu_in_product=", "gelu_in_product=2", "few_queries=-1", "few_queries=8x"):
+        _, words = run_case("sums:out", TERN_CUDA_CHOICES=f"tuned=0,{wrong}", TERN_LOG="warn")
+        check(f"{wrong} is no choice" in words, f"what is no choice is said: {words}")
 
 
 def verdicts_follow():

@@ -36,6 +36,23 @@ static int match_accumulation(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
+/* The same of bf16 gradients, each rounded before it is added, beside a rank without data
+ * parallelism. Of two ranks: more are summed in f32 and rounded once. */
+static int match_rounded(tn_group *unused, const char *argument) {
+    (void)unused;
+    tn_group *world = join_world(argument);
+    ddp_run run = small_run(tn_group_size(world));
+    run.low = true;
+    run.steps = 1;
+    train_bits together = ddp_train(world, &run);
+    run.plain = true;
+    train_bits alone = ddp_train(NULL, &run);
+    rank_assert(tn_error() == TN_OK && train_same(together, alone));
+    free(together.data);
+    free(alone.data);
+    return device_leave();
+}
+
 /* With two micro-batches for each rank, one of them under TN_NO_SYNC. */
 static int no_sync(tn_group *unused, const char *argument) {
     (void)unused;
@@ -183,6 +200,7 @@ static int two_devices(tn_group *unused, const char *argument) {
 
 static const rank_entry bodies[] = {
     {"-match_accumulation", match_accumulation},
+    {"-match_rounded", match_rounded},
     {"-no_sync", no_sync},
     {"-by_hand", by_hand},
     {"-unused_parameters", unused_parameters},
@@ -201,6 +219,11 @@ static void test_ranks_are_accumulation(void **state) {
     (void)state;
     expect_pass(2, "-match_accumulation", "staged");
     expect_pass(3, "-match_accumulation", "staged");
+}
+
+static void test_bf16_gradients(void **state) {
+    (void)state;
+    expect_pass(2, "-match_rounded", "staged");
 }
 
 static void test_no_sync_and_the_naive_twin(void **state) {
@@ -239,6 +262,7 @@ int main(int argc, char **argv) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_are_accumulation),
+        cmocka_unit_test(test_bf16_gradients),
         cmocka_unit_test(test_no_sync_and_the_naive_twin),
         cmocka_unit_test(test_gradients_by_hand),
         cmocka_unit_test(test_join),

@@ -501,6 +501,25 @@ static void loss_expects_a_gradient(void **state) {
     tn_module_finish(&gpt);
 }
 
+/* Where the gradient has replaced the logits nothing is left to differentiate again. */
+static void loss_once_on_device(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_gpt gpt;
+    tn_gpt_init(&gpt,
+                TN_WITH(tn_gpt, .vocab = 37, .context = T, .layers = 1, .heads = 2, .width = 16));
+    tn_tensor *x = tn_randint(0, 37, TN_DIMS(3, T), TN_I64), *grad = NULL, *w = gpt.stem.wte.weight;
+    tn_tensor *loss = tn_lm_loss(&gpt, x, x);
+    tn_status status =
+        tn_grad(&loss, NULL, 1, &w, 1, &grad, TN_WITH(tn_grad, .create_graph = true));
+    if (tn_default_device().kind == TN_CPU) {
+        assert_int_equal(status, TN_OK);
+    } else {
+        assert_error(TN_EUNSUPPORTED, "tn_lm_loss has replaced the logits by their gradient");
+    }
+    tn_module_finish(&gpt);
+}
+
 static tn_values keep_output(tn_module *m, tn_values in, tn_values out, void *user) {
     (void)m;
     (void)in;
@@ -530,7 +549,7 @@ int main(void) {
         TEST(ranges_of_parts),     TEST(another_loss),           TEST(positions_as_inputs),
         TEST(refused_inputs),      TEST(pieces_of_every_length), TEST(failure_between_layers),
         TEST(padding_on_the_left), TEST(targets_of_rows),        TEST(loss_expects_a_gradient),
-        TEST(kept_logits_stay),
+        TEST(kept_logits_stay),    TEST(loss_once_on_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,6 +21,7 @@ typedef struct ddp_run {
     bool naive;
     bool recompute;
     bool bf16;  /* mixed precision: f32 parameters, computed in bf16 */
+    bool low;   /* parameters and their gradients are bf16 */
     bool plain; /* one rank without data parallelism, with the random streams set by hand */
     double clip;
     tn_ddp_options options;
@@ -96,6 +97,9 @@ static inline train_bits ddp_train(tn_group *g, const ddp_run *run) {
     tn_gpt_init(&gpt, o);
     if (run->bf16) {
         tn_module_set_precision(&gpt, tn_precision_defaults());
+    }
+    if (run->low) {
+        tn_module_set_precision(&gpt, TN_WITH(tn_precision, .param = TN_BF16, .reduce = TN_BF16));
     }
     tn_seed(5);
     for (int i = 0; i < o.layers; i++) {

@@ -68,7 +68,8 @@ typedef struct tn_optim_method {
     const tn_field *fields;
 
     /* Steps c->spans with `entry` of the kernel table, TN_KERNEL(adam); without them, or if the
-     * table lacks the entry, the reference runs. */
+     * table lacks the entry, the reference runs. Must pass c->grad_scale and c->clip on to the
+     * entry: nothing else clips these gradients. */
     tn_status (*kernel)(const tn_optim_call *c);
     size_t entry;
 
