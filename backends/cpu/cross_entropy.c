@@ -129,10 +129,13 @@ static void gradient_row(float *dx, const float *x, int64_t n, row_facts f, doub
 
 static tn_status cross_entropy_backward(const tn_op_back *b) {
     const tn_cross_entropy_args *args = b->args;
+    if (args->ahead != 0) { /* the call has dx and dy alone */
+        return TN_EUNSUPPORTED;
+    }
     const tn_desc *dx = b->dx[0], *dloss = b->dy[0], *top = b->y[1], *log_sum = b->y[2],
                   *x = b->x[0], *label = b->x[1];
     int64_t rows = x->size[0], n = x->size[1];
-    if (args->ahead != 0 || !loss_handles(dloss, top, log_sum, x, label) || n == 0) {
+    if (!loss_handles(dloss, top, log_sum, x, label) || n == 0) {
         return TN_EUNSUPPORTED;
     }
     tn_status status = check_labels(b->ctx, args, label, n);
