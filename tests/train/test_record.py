@@ -116,7 +116,6 @@ def odd_names(folder):
     """A name that is not UTF-8: the record is JSON all the same, and goes on."""
     odd = os.fsencode(folder) + b"/caf\xe9"
     os.mkdir(odd)
-    (folder / "tokens.bin").read_bytes()
     with open(odd + b"/tokens.bin", "wb") as f:
         f.write((folder / "tokens.bin").read_bytes())
     for more in [], ["--resume-anyway", "--steps", "6"]:
