@@ -58,7 +58,7 @@ static tn_tensor *add_layer_norm_compose(tn_op_call *c) {
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-static void give_sum(tn_op_grad *g, tn_tensor *ds) {
+void tn__give_sum(tn_op_grad *g, tn_tensor *ds) {
     tn_op_give(g, A, ds);
     tn_op_give(g, B, ds);
 }
@@ -67,7 +67,7 @@ static void add_layer_norm_backward(tn_op_grad *g) {
     const tn_norm_args *args = g->args;
     tn_tensor *dy = g->dout[Y], *dsum = g->dout[S];
     if (!dy) { /* only s was used */
-        give_sum(g, dsum);
+        tn__give_sum(g, dsum);
         return;
     }
     tn_tensor *s = tn_op_saved_output(g, S), *w = tn_op_saved_input(g, W);
@@ -80,7 +80,7 @@ static void add_layer_norm_backward(tn_op_grad *g) {
         tn_tensor *mean_eh = tn_mean(tn_mul(e, h), TN_DIMS(-1), true);
         tn_tensor *ds = tn_sub(tn_sub(e, tn_mean(e, TN_DIMS(-1), true)), tn_mul(h, mean_eh));
         ds = tn_mul(ds, rstd);
-        give_sum(g, dsum ? tn_add(ds, dsum) : ds);
+        tn__give_sum(g, dsum ? tn_add(ds, dsum) : ds);
     }
     if (g->wants[W]) {
         tn_op_give(g, W, tn_mul(dy, h));
@@ -90,8 +90,7 @@ static void add_layer_norm_backward(tn_op_grad *g) {
     }
 }
 
-/* a and b share one gradient. */
-static tn_tensor *add_layer_norm_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
+tn_tensor *tn__sum_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
     (void)g;
     return i == B ? made[A] : NULL;
 }
@@ -143,7 +142,7 @@ const tn_op tn__op_add_layer_norm = {
     .x_rows = {TN_ROWS(1), TN_ROWS(1)},
     .y_rows = {TN_ROWS(1), TN_ROWS(1), TN_ROWS(0), TN_ROWS(0)},
     .widens = 1u << W | 1u << BIAS,
-    .dx_out = add_layer_norm_dx_out,
+    .dx_out = tn__sum_dx_out,
     .samples = add_layer_norm_samples,
 };
 

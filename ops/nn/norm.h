@@ -35,4 +35,9 @@ void tn__norm_back(const tn_op_back *b, const tn_desc *mean, const tn_desc *rstd
  * a, and if backward may follow this many statistics (…). False after raising. */
 bool tn__add_norm_shape(tn_op_call *c, int statistics);
 
+/* Of an operation whose inputs 0 and 1 are summed: the sum's gradient is both inputs', in one
+ * tensor. */
+void tn__give_sum(tn_op_grad *g, tn_tensor *ds);
+tn_tensor *tn__sum_dx_out(tn_op_grad *g, int i, tn_tensor *const *made);
+
 #endif
