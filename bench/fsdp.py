@@ -63,7 +63,8 @@ def beside_torch(rounds, T, size):
 
 def main():
     rounds, T, size = [*sys.argv[1:], *["4", "256", "124M"][len(sys.argv) - 1:]][:3]
-    beside_ddp(int(rounds), T, size)
+    if not duel.NOTES:
+        beside_ddp(int(rounds), T, size)
     beside_torch(int(rounds), T, size)
 
 

@@ -53,7 +53,8 @@ def beside_torch(rounds, size):
 
 def main():
     rounds, size = [*sys.argv[1:], *["4", "124M"][len(sys.argv) - 1:]][:2]
-    beside_one_rank(int(rounds), size)
+    if not duel.NOTES:
+        beside_one_rank(int(rounds), size)
     beside_torch(int(rounds), size)
 
 

@@ -63,9 +63,10 @@ def context(rounds, size):
 
 def main():
     rounds, size = [*sys.argv[1:], *["4", "124M"][len(sys.argv) - 1:]][:2]
-    tensor(int(rounds), size)
+    if not duel.NOTES:
+        tensor(int(rounds), size)
+        context(int(rounds), size)
     beside_torch(int(rounds), size)
-    context(int(rounds), size)
 
 
 main()

@@ -1,7 +1,7 @@
 """Every model of these benchmarks in one table of Markdown: Tern's time, and how many times as fast as each peer it is.
 
-Options: BENCHMARK... (all). Runs them in turn, about fifteen minutes, and prints the table last; docs/speed.md has it from several
-machines. Not part of `./run bench`, which runs the same benchmarks.
+Options: BENCHMARK... (all). Runs them in turn, about twenty minutes, and prints the table last, also when one of
+them fails or you stop it; docs/speed.md has it. Not part of `./run bench`, which runs the same benchmarks.
 """
 import json
 import os
@@ -23,12 +23,20 @@ def main():
     names = sys.argv[1:] or [run[0] for run in RUNS]
     with tempfile.TemporaryDirectory() as folder:
         notes = os.path.join(folder, "notes")
-        for name, *options in RUNS:
-            if name in names:
-                print(f"== {name}", flush=True)
-                subprocess.run([sys.executable, os.path.join(HERE, name + ".py"), *options], env={**os.environ, "TERN_BENCH_NOTES": notes}, check=True)
-        with open(notes, encoding="utf-8") as f:
-            rows = [json.loads(line) for line in f]
+        try:
+            for name, *options in RUNS:
+                if name in names:
+                    print(f"== {name}", flush=True)
+                    subprocess.run([sys.executable, os.path.join(HERE, name + ".py"), *options], env={**os.environ, "TERN_BENCH_NOTES": notes}, check=True)
+        finally:
+            show(notes)
+
+
+def show(notes):
+    if not os.path.exists(notes):
+        return
+    with open(notes, encoding="utf-8") as f:
+        rows = [json.loads(line) for line in f]
     peers = sorted({peer for _, _, ratios in rows for peer in ratios})
     print("\n| | Tern, ms | " + " | ".join(peers) + " |\n|---|---|" + "---|" * len(peers))
     for title, ms, ratios in rows:

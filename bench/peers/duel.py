@@ -152,11 +152,13 @@ def ratio_text(ratios):
     return f"{statistics.median(ratios):.2f}  ({ratios[0]:.2f} to {ratios[-1]:.2f})" if ratios else "none: other losses"
 
 
+NOTES = os.environ.get("TERN_BENCH_NOTES")  # set by bench/table.py, which leaves out what has no peer
+
+
 def note(title, ms, peers, ratios):
     """For bench/table.py, if it runs this: Tern's time and each peer's ratios, None where there is none."""
-    path = os.environ.get("TERN_BENCH_NOTES")
-    if path:
-        with open(path, "a", encoding="utf-8") as f:
+    if NOTES:
+        with open(NOTES, "a", encoding="utf-8") as f:
             f.write(json.dumps([title, ms, dict(zip(peers, ratios))]) + "\n")
 
 
