@@ -10,23 +10,17 @@
 #include "autograd/run.h"
 #include "tern/sys/device.h"
 
-static tn__slot *slot_of(const tn__run *run, const tn__edge *edge) {
-    const void *key = edge->node ? (const void *)edge->node : (const void *)edge->leaf;
-    int index = key ? tn__run_find(run, key) : -1;
-    return index < 0 ? NULL : &run->slots[index];
-}
-
 /* The slot of the leaf behind an edge, perhaps through a low-precision copy, if all that the leaf
  * still waits for, and all that it gets, is this edge's gradient. */
 static tn__slot *leaf_alone(const tn__run *run, const tn__edge *edge) {
     const tn_node *copy = edge->node;
-    const tn__slot *slot = slot_of(run, edge);
+    const tn__slot *slot = tn__far_slot(run, edge);
     bool alone = slot && slot->waiting == 1 && !slot->grad[edge->output];
     if (alone && copy) {
         alone = copy->op->flags & TN_OP_LOW_PRECISION_COPY && !copy->hooks;
         edge = &copy->edges[1];
     }
-    tn__slot *leaf = alone && edge->leaf ? slot_of(run, edge) : NULL;
+    tn__slot *leaf = alone && edge->leaf ? tn__far_slot(run, edge) : NULL;
     return leaf && leaf->waiting == 1 && !leaf->grad[0] ? leaf : NULL;
 }
 
@@ -68,7 +62,7 @@ tn_tensor *tn__run_before(const tn__run *run, const tn_op_grad *g, int i, tn_dty
 
 void tn__run_continue(const tn__run *run, const tn__edge *edge) {
     tn__slot *leaf = leaf_alone(run, edge);
-    slot_of(run, edge)->grad[edge->output] = tn_keep(tn_grad_of(leaf->leaf));
+    tn__far_slot(run, edge)->grad[edge->output] = tn_keep(tn_grad_of(leaf->leaf));
     leaf->continued = true;
 }
 

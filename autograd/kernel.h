@@ -19,7 +19,7 @@ static inline bool tn__op_fills(const tn_op *op) {
  * raised. Anything else except TN_OK was raised. */
 tn_status tn__kernel_forward(tn_op_call *c);
 
-/* engine.c: while the rule of g runs: if input i is a leaf whose gradient may be written in place,
+/* rule.c: while the rule of g runs: if input i is a leaf whose gradient may be written in place,
  * an alias of that place (tn__leaf_lend). Else NULL. */
 tn_tensor *tn__grad_place(tn_op_grad *g, int i);
 

@@ -1,4 +1,5 @@
-/* A run's table of slots, its queue of ready nodes, and the sums in between. */
+/* A run's table of slots, where edges lead in it, its queue of ready nodes, and the sums in
+ * between. */
 #include "autograd/run.h"
 
 #include "autograd/halves.h"
@@ -84,6 +85,35 @@ void tn__run_hold(tn__slot *slot) {
     } else {
         tn_keep(slot->leaf);
     }
+}
+
+/* ---- Along edges ----------------------------------------------------------------------------- */
+
+tn__slot *tn__far_slot(const tn__run *run, const tn__edge *edge) {
+    const void *key = tn__far_end(edge);
+    int index = key ? tn__run_find(run, key) : -1;
+    return index < 0 ? NULL : &run->slots[index];
+}
+
+bool tn__slot_due(const tn__run *run, const tn__slot *slot) {
+    return slot && slot->wanted && slot->early != run->second;
+}
+
+bool tn__slot_left(const tn__run *run, const tn__slot *slot) {
+    return run->halved && !run->second && slot && slot->wanted && !slot->early;
+}
+
+bool tn__any_edge(const tn__run *run, const tn__slot *slot,
+                  bool (*such)(const tn__run *run, const tn__slot *slot)) {
+    bool any = false;
+    for (int i = 0; slot->node && i < slot->node->inputs && !any; i++) {
+        any = such(run, tn__far_slot(run, &slot->node->edges[i]));
+    }
+    return any;
+}
+
+bool tn__leaves_some(const tn__run *run, const tn__slot *slot) {
+    return run->halved && tn__any_edge(run, slot, tn__slot_left);
 }
 
 /* ---- Queue: a binary heap, the youngest node on top ------------------------------------------ */
@@ -176,11 +206,4 @@ void tn__run_finish(tn__run *run) {
     }
     free(run->later);
     *run = (tn__run){0};
-}
-
-void tn__rest_free(tn__run *rest) {
-    if (rest) {
-        tn__run_finish(rest);
-        free(rest);
-    }
 }

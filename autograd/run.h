@@ -44,6 +44,27 @@ typedef struct tn__run {
 int tn__run_slot(tn__run *run, tn_node *node, tn_tensor *leaf, bool *fresh);
 int tn__run_find(const tn__run *run, const void *key); /* -1: none */
 
+/* ---- Along edges ----------------------------------------------------------------------------- */
+
+/* The key of an edge's target; NULL: this gradient is not needed. */
+static inline const void *tn__far_end(const tn__edge *edge) {
+    return edge->node ? (const void *)edge->node : (const void *)edge->leaf;
+}
+tn__slot *tn__far_slot(const tn__run *run, const tn__edge *edge); /* NULL: none */
+
+/* Whether gradients that arrive there are needed in this half: of a run that is whole, all. */
+bool tn__slot_due(const tn__run *run, const tn__slot *slot);
+/* Whether the first half leaves something to do there. */
+bool tn__slot_left(const tn__run *run, const tn__slot *slot);
+
+/* Whether one of the node's edges leads to such a slot. */
+bool tn__any_edge(const tn__run *run, const tn__slot *slot,
+                  bool (*such)(const tn__run *run, const tn__slot *slot));
+/* Whether the node's rule is called again in the second half. */
+bool tn__leaves_some(const tn__run *run, const tn__slot *slot);
+
+/* ---- Roots, sums, queue ---------------------------------------------------------------------- */
+
 /* Makes a slot a root: hooks may release the tensor that was passed. */
 void tn__run_hold(tn__slot *slot);
 
@@ -62,6 +83,28 @@ void tn__run_continue(const tn__run *run, const tn__edge *edge);
 tn_status tn__run_continued(const tn__slot *slot);
 
 void tn__run_finish(tn__run *run); /* leaves an empty one */
+
+/* ---- engine.c -------------------------------------------------------------------------------- */
+
+/* Whether backward may begin at these roots. False after raising. */
+bool tn__check_roots(tn_tensor *const *roots, tn_tensor *const *grads, int n,
+                     const char *operation);
+/* Before a run; the two below leave it. False after raising. */
+bool tn__run_enter(const char *operation);
+
+/* Runs what is due, after discovering it from the roots (NULL: the second half). input (NULL:
+ * none): all that the first half is for. */
+void tn__run_accumulate(tn__run *run, tn_tensor *const *roots, tn_tensor *const *grads, int n,
+                        tn_tensor *input);
+/* The same, capturing the gradients of these inputs, in halves those of this half. */
+void tn__run_capture(tn__run *run, tn_tensor *const *roots, tn_tensor *const *grads, int n,
+                     tn_tensor *const *inputs, int inputs_n, tn_tensor **results,
+                     bool allow_unused);
+
+/* ---- rule.c ---------------------------------------------------------------------------------- */
+
+/* For up to this many inputs a node needs nothing from the heap. */
+enum { TN__RUN_FEW = 16 };
 
 /* Runs a node's rule on the gradients in its slot. In its own scope; din[i] are references that the
  * caller owns. */

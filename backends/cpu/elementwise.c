@@ -85,9 +85,6 @@ TN_BINARY_FORMULAS(BINARY_F64, double, TN_LIBM_D)
 #define BINARY_NAME_F64(code, name, formula) [code] = b64_##name,
 /* exp itself also returns denormals; gelu's gradient is the formula with gelu_slope. */
 UNARY_LOOP(float, own, exp, tn__expf(x))
-UNARY_LOOP(float, libm, sin, sinf(x))
-UNARY_LOOP(float, libm, cos, cosf(x))
-UNARY_LOOP(float, libm, tan, tanf(x))
 BINARY_LOOP(float, own, gelu_tanh_grad,
             b *gelu_slope(a, 1 / (1 + CPU_FAST(exp)(-tn__gelu_u_float(a))), limit_))
 
@@ -100,22 +97,37 @@ static binary_f32 *const binary_loops_f32[TN_BINARY_COUNT] = {
 static binary_f64 *const binary_loops_f64[TN_BINARY_COUNT] = {
     TN_BINARY_FORMULAS(BINARY_NAME_F64, double, TN_LIBM_D)};
 
+static bool turns_are_many(float x) {
+    return fabsf(x) > TN__TURNS_LIMIT;
+}
+
 /* Whether the polynomials of sin, cos and tan hold for all of x. */
 static bool turns_are_few(const float *x, int64_t n) {
     int far = 0;
 #pragma omp simd reduction(| : far)
     for (int64_t i = 0; i < n; i++) {
-        far |= fabsf(x[i]) > TN__TURNS_LIMIT;
+        far |= turns_are_many(x[i]);
     }
     return !far;
 }
 
-#define TURNS_LOOP(name)                                                                   \
-    static void own_##name(float *y, const float *x, float k0, float k1, int64_t n) {      \
-        for (int64_t i = 0; i < n; i += TILE) {                                            \
-            int64_t m = min_of(TILE, n - i);                                               \
-            (turns_are_few(x + i, m) ? u32_##name : libm_##name)(y + i, x + i, k0, k1, m); \
-        }                                                                                  \
+/* What an element becomes depends on it alone: where the polynomial does not hold for one, libm
+ * gives that one. */
+#define TURNS_LOOP(name)                                                              \
+    static void own_##name(float *y, const float *x, float k0, float k1, int64_t n) { \
+        for (int64_t at = 0; at < n; at += TILE) {                                    \
+            int64_t m = min_of(TILE, n - at);                                         \
+            if (turns_are_few(x + at, m)) {                                           \
+                u32_##name(y + at, x + at, k0, k1, m);                                \
+                continue;                                                             \
+            }                                                                         \
+            float in[TILE]; /* y may be its memory */                                 \
+            memcpy(in, x + at, (size_t)m * sizeof(float));                            \
+            u32_##name(y + at, in, k0, k1, m);                                        \
+            for (int64_t i = 0; i < m; i++) {                                         \
+                y[at + i] = turns_are_many(in[i]) ? name##f(in[i]) : y[at + i];       \
+            }                                                                         \
+        }                                                                             \
     }
 TURNS_LOOP(sin)
 TURNS_LOOP(cos)

@@ -64,9 +64,11 @@ tn_status tn__ref_conv(tn_context *ctx, const tn_desc *y, const tn_desc *x, cons
                 !place_in_x(args, 2, p[2], i[2], x->size[4], &at[2])) {
                 continue;
             }
+            int64_t from = offset_of(x, n, o / out * w->size[1], at),
+                    weight = offset_of(w, o, 0, i);
             for (int64_t c = 0; c < w->size[1]; c++) {
-                sum += load_float(x, offset_of(x, n, o / out * w->size[1] + c, at)) *
-                       load_float(w, offset_of(w, o, c, i));
+                sum += load_float(x, from + c * x->stride[1]) *
+                       load_float(w, weight + c * w->stride[1]);
             }
         }
         store_float(y, k.at[0], sum);
@@ -92,10 +94,11 @@ tn_status tn__ref_conv_backward_input(tn_context *ctx, const tn_desc *dx, const 
                 !place_of_kernel(args, 2, at[2], i[2], dy->size[4], &p[2])) {
                 continue;
             }
+            int64_t o = c / in * out, from = offset_of(dy, n, o, p),
+                    weight = offset_of(w, o, c % in, i);
             for (int64_t j = 0; j < out; j++) {
-                int64_t o = c / in * out + j;
-                sum += load_float(dy, offset_of(dy, n, o, p)) *
-                       load_float(w, offset_of(w, o, c % in, i));
+                sum += load_float(dy, from + j * dy->stride[1]) *
+                       load_float(w, weight + j * w->stride[0]);
             }
         }
         store_float(dx, k.at[0], sum);

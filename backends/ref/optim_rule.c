@@ -2,10 +2,11 @@
  */
 #include "backends/ref/steps.h"
 
-/* What the rule makes of p, of which g has its share already, and of the states. has_b, centred:
- * RMSPROP has its second, its third. */
-static double step_value(const tn_rule_step *r, double p, double g, double *s, bool has_b,
-                         bool centred) {
+/* RMSPROP has its second state with momentum, its third when it is centred. */
+static double rule_element(const void *step, const tn_optim_span *span, double p, double g,
+                           double *s) {
+    const tn_rule_step *r = step;
+    g += r->add * p;
     double m = r->beta1 * s[0] + (1 - r->beta1) * g, d;
     p *= r->shrink;
     switch (r->rule) {
@@ -17,9 +18,9 @@ static double step_value(const tn_rule_step *r, double p, double g, double *s, b
     case TN_STEP_RMSPROP:
         s[0] = r->beta2 * s[0] + (1 - r->beta2) * g * g;
         s[2] = r->beta2 * s[2] + (1 - r->beta2) * g;
-        d = g / (sqrt(s[0] - (centred ? s[2] * s[2] : 0)) + r->eps);
+        d = g / (sqrt(s[0] - (span->state[2] ? s[2] * s[2] : 0)) + r->eps);
         s[1] = r->extra * s[1] + d;
-        return p - r->lr * (has_b ? s[1] : d);
+        return p - r->lr * (span->state[1] ? s[1] : d);
     case TN_STEP_ADAGRAD:
         s[0] += g * g + r->extra;
         return p - r->lr * g / (sqrt(s[0]) + r->eps);
@@ -45,29 +46,7 @@ static double step_value(const tn_rule_step *r, double p, double g, double *s, b
 tn_status tn__ref_rule(tn_context *ctx, const tn_optim_span *spans, int count,
                        const tn_rule_step *step) {
     (void)ctx;
-    if (!spans_ok(spans, count)) {
-        return TN_EUNSUPPORTED;
-    }
-    double scale = scale_of(step->grad_scale, step->clip);
-    for (int n = 0; n < count; n++) {
-        const tn_optim_span *span = &spans[n];
-        tn_dtype dtype = state_dtype(span);
-        for (int64_t i = 0; i < span->count; i++) {
-            double s[TN_SPAN_STATES], p = load_param(span, i);
-            for (int k = 0; k < TN_SPAN_STATES; k++) {
-                s[k] = span->state[k] ? load_from(span->state[k], dtype, i) : 0;
-            }
-            double g = load_from(span->grad, span->grad_dtype, i) * scale + step->add * p;
-            p = step_value(step, p, g, s, span->state[1], span->state[2]);
-            for (int k = 0; k < TN_SPAN_STATES; k++) {
-                if (span->state[k]) {
-                    store_to(span->state[k], dtype, i, s[k]);
-                }
-            }
-            store_param(span, i, p);
-        }
-    }
-    return TN_OK;
+    return step_spans(spans, count, scale_of(step->grad_scale, step->clip), rule_element, step);
 }
 
 tn_status tn__ref_clip(tn_context *ctx, const double *sums, int count, double most, double *clip) {

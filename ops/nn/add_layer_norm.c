@@ -98,32 +98,7 @@ tn_tensor *tn__sum_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
 /* Each combination of weight and bias; no rows, hardly any columns, rows longer than a vector
  * register. */
 static void add_layer_norm_samples(tn_op_samples *s) {
-    static const tn_norm_args usual = {1e-5}, large = {0.1};
-    static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}},    {2, {0, 4}},
-                                     {2, {3, 1}}, {2, {4, 67}},   {2, {70, 3}}};
-    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
-        tn_dims width = TN_DIMS(shapes[i].size[shapes[i].ndim - 1]);
-        tn_sample sample = {
-            .text = "eps=1e-05",
-            .args = &usual,
-            .inputs = INPUTS,
-            .in = {tn_spec_real(shapes[i], -2.0, 2.0), tn_spec_real(shapes[i], -1.0, 1.0),
-                   tn_spec_real(width, 0.5, 1.5), tn_spec_real(width, -1.0, 1.0)},
-        };
-        if (width.size[0] == 1) { /* as in layer_norm: the norm's gradient is all rounding */
-            sample.text = "eps=0.1";
-            sample.args = &large;
-        }
-        tn_sample_add(s, &sample);
-        if (i < 2) {
-            sample.in[BIAS] = (tn_spec){.kind = TN_SPEC_ABSENT};
-            tn_sample_add(s, &sample);
-            sample.in[W] = sample.in[BIAS];
-            tn_sample_add(s, &sample);
-            sample.in[BIAS] = tn_spec_real(width, -1.0, 1.0);
-            tn_sample_add(s, &sample);
-        }
-    }
+    tn__layer_norm_samples(s, true);
 }
 
 const tn_op tn__op_add_layer_norm = {

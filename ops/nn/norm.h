@@ -1,5 +1,5 @@
 /* What layer_norm, rms_norm and the norms of a residual sum share: the host's loops' elements of
- * rows and gradient, and the outputs of a sum with its norm. */
+ * rows and gradient, the outputs of a sum with its norm, and samples. */
 #ifndef TERN_OPS_NN_NORM_H
 #define TERN_OPS_NN_NORM_H
 
@@ -39,5 +39,9 @@ bool tn__add_norm_shape(tn_op_call *c, int statistics);
  * tensor. */
 void tn__give_sum(tn_op_grad *g, tn_tensor *ds);
 tn_tensor *tn__sum_dx_out(tn_op_grad *g, int i, tn_tensor *const *made);
+
+/* Samples of the norm; added: of the sum of inputs 0 and 1. */
+void tn__layer_norm_samples(tn_op_samples *s, bool added);
+void tn__rms_norm_samples(tn_op_samples *s, bool added);
 
 #endif

@@ -60,6 +60,32 @@ static void test_many_turns(void **state) {
     }
 }
 
+/* What an element becomes does not depend on its neighbours, to the bit. */
+static void test_turns_alone(void **state) {
+    (void)state;
+    enum { COUNT = 2500, FAR = 1030 };
+    static const tn_unary turning[] = {TN_SIN, TN_COS, TN_TAN};
+    for (int k = 0; k < 3 * 2; k++) {
+        tn_dtype dtype = k / 3 ? TN_BF16 : TN_F32;
+        array x = varied_array(dtype, DENSE, 1, SIZES(COUNT), 1),
+              y = make_array(dtype, DENSE, 1, SIZES(COUNT)),
+              beside = make_array(dtype, DENSE, 1, SIZES(COUNT));
+        elementwise e = {.f = (int)turning[k % 3], .x = x.d};
+        for (const tn_backend *const *t = trial_tables(); *t; t++) {
+            array_set(&x, FAR, 1);
+            tn_status alone = call_unary(*t, (const tn_desc *[]){&y.d}, &e);
+            assert_int_equal(trial_wait(*t, alone), TN_OK);
+            array_set(&x, FAR, 0x1p21);
+            tn_status together = call_unary(*t, (const tn_desc *[]){&beside.d}, &e);
+            assert_int_equal(trial_wait(*t, together), TN_OK);
+            for (int64_t i = 0; i < COUNT; i++) {
+                assert_true(i == FAR || array_get(&y, i) == array_get(&beside, i));
+            }
+        }
+        trial_forget();
+    }
+}
+
 static void test_binary(void **state) {
     (void)state;
     for (int f = 0; f < TN_BINARY_COUNT; f++) {
@@ -214,9 +240,15 @@ static void test_cut_loops(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_unary),     TRIAL_TEST(test_many_turns), TRIAL_TEST(test_binary),
-        TRIAL_TEST(test_broadcast), TRIAL_TEST(test_in_place),   TRIAL_TEST(test_compare_and_where),
-        TRIAL_TEST(test_integers),  TRIAL_TEST(test_cut_loops),
+        TRIAL_TEST(test_unary),
+        TRIAL_TEST(test_many_turns),
+        TRIAL_TEST(test_turns_alone),
+        TRIAL_TEST(test_binary),
+        TRIAL_TEST(test_broadcast),
+        TRIAL_TEST(test_in_place),
+        TRIAL_TEST(test_compare_and_where),
+        TRIAL_TEST(test_integers),
+        TRIAL_TEST(test_cut_loops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -83,7 +83,7 @@ static tn_tensor *blank_tensor(const trial *c, int parts) {
     tn_dims dims = parts ? TN_DIMS(parts, c->count) : TN_DIMS(c->count);
     tn_tensor *t = c->shared ? tn_group_empty(c->g, dims, c->dtype) : tn_empty(dims, c->dtype);
     void *data = tn_data_mut(t);
-    for (int64_t i = 0; i < tn_count(t); i++) {
+    for (int64_t i = 0, n = tn_count(t); i < n; i++) {
         put_element(c->dtype, data, i, c->dtype == TN_U8 ? 255 : -1);
     }
     return t;
@@ -93,7 +93,7 @@ static tn_tensor *blank_tensor(const trial *c, int parts) {
 static tn_tensor *filled_tensor(const trial *c, int parts) {
     tn_tensor *t = blank_tensor(c, parts);
     void *data = tn_data_mut(t);
-    for (int64_t i = 0; i < tn_count(t); i++) {
+    for (int64_t i = 0, n = tn_count(t); i < n; i++) {
         put_element(c->dtype, data, i, element_of(c->dtype, c->how, c->rank, i));
     }
     return t;

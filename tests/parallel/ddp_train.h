@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GPT_VOCAB = 61, GPT_CONTEXT = 64, GPT_BATCH = 16, GPT_TOKENS = GPT_BATCH * GPT_CONTEXT };
+enum { GPT_VOCAB = 61, GPT_CONTEXT = 16, GPT_BATCH = 4, GPT_TOKENS = GPT_BATCH * GPT_CONTEXT };
 
 typedef struct ddp_run {
     int micro_batches; /* per step, on all ranks together */

@@ -15,7 +15,7 @@ typedef struct mesh_digest {
     char digits[33];
 } mesh_digest;
 
-enum { MESH_STEPS = 4, MESH_MICROS = 2, MESH_ROWS = 2 };
+enum { MESH_STEPS = 2, MESH_MICROS = 2, MESH_ROWS = 2 };
 
 /* One step of two micro-batches of this rank's data; appends loss and norm. */
 static inline void mesh_step(tn_spread *spread, tn_loader *loader, tn_optim *opt,

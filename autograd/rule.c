@@ -1,0 +1,276 @@
+/* One node of a backward: its rule, kernel or composition, and what these call. engine.c says which
+ * node runs, and when.
+ */
+#include "autograd/halves.h"
+#include "autograd/kernel.h"
+#include "autograd/links.h"
+#include "autograd/mode.h"
+#include "autograd/profile.h"
+#include "autograd/run.h"
+#include "core/memory.h"
+#include "tern/sys/device.h"
+
+/* ---- What a rule gives, and reads ------------------------------------------------------------ */
+
+/* The dtype of gradients along an edge: to a leaf what it asks for (tn_set_grad_dtype), to a
+ * low-precision copy in the dtype of its leaf. */
+static tn_dtype gradient_dtype(const tn__edge *edge) {
+    if (edge->leaf && edge->leaf->leaf) {
+        return edge->leaf->leaf->grad_dtype;
+    }
+    return edge->node && edge->node->op->flags & TN_OP_LOW_PRECISION_COPY
+               ? gradient_dtype(&edge->node->edges[1])
+               : edge->dtype;
+}
+
+tn_dtype tn_op_gradient_dtype(const tn_op_grad *g, int i) {
+    return i >= 0 && i < g->inputs ? gradient_dtype(&g->node->edges[i]) : TN_F32;
+}
+
+void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
+    if (i < 0 || i >= g->inputs) {
+        tn__raise(TN_EVALUE, g->op->name, "backward gives a gradient to input %d of %d", i,
+                  g->inputs);
+        return;
+    }
+    const tn__edge *edge = &g->node->edges[i];
+    if (!gradient || !g->wants[i] || !tn__usable(gradient, g->op->name)) {
+        return;
+    }
+    if (!tn_dims_equal(gradient->dims, edge->dims)) {
+        gradient = tn__ops.sum_to(gradient, edge->dims);
+    }
+    tn_dtype dtype = gradient_dtype(edge);
+    bool wide = gradient->dtype == TN_F32 && (edge->dtype == TN_BF16 || edge->dtype == TN_F16);
+    if (gradient->dtype == edge->dtype || wide) {
+        gradient = tn__ops.cast(gradient, dtype);
+    }
+    if (gradient->dtype != dtype && !gradient->inert) {
+        tn__raise(TN_EDTYPE, g->op->name, "backward gives a gradient in %s for %s, which is %s",
+                  tn_dtype_name(gradient->dtype), tn_op_input_name(g->op, i).text,
+                  tn_dtype_name(edge->dtype));
+        return;
+    }
+    if (gradient->inert) {
+        return;
+    }
+    if (!tn__same_device(gradient->storage->device, edge->device)) {
+        tn__raise(TN_EDEVICE, g->op->name, "backward gives a gradient on %s for %s, which is on %s",
+                  tn_device_text(gradient->storage->device), tn_op_input_name(g->op, i).text,
+                  tn_device_text(edge->device));
+        return;
+    }
+    tn_tensor *before = g->din[i];
+    g->din[i] = tn_keep(before ? tn__ops.add(before, gradient) : gradient);
+    tn_release(before);
+}
+
+/* While a rule runs, this thread's innermost run: what tn_op_pending reads. */
+static _Thread_local tn__run *current_run;
+
+tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
+    if (i < 0 || i >= g->inputs) {
+        return NULL;
+    }
+    const tn__edge *edge = &g->node->edges[i];
+    if (!g->wants[i] || g->din[i] || !current_run || current_run->create_graph || tn__anomaly) {
+        return NULL; /* anomaly mode checks each gradient by itself */
+    }
+    tn__slot *slot = tn__far_slot(current_run, edge);
+    tn_tensor *sum = slot ? slot->grad[edge->output] : NULL;
+    return sum && (tn__exclusive(sum) || tn__leaf_lent(edge->leaf, sum)) &&
+                   sum->dtype == gradient_dtype(edge) && tn_dims_equal(sum->dims, edge->dims)
+               ? sum
+               : NULL;
+}
+
+tn_tensor *tn__grad_place(tn_op_grad *g, int i) {
+    const tn__edge *edge = &g->node->edges[i];
+    if (!g->wants[i] || g->din[i] || !edge->leaf || !current_run || !current_run->accumulate ||
+        current_run->create_graph || tn__anomaly) {
+        return NULL;
+    }
+    const tn__slot *slot = tn__far_slot(current_run, edge);
+    return slot && !slot->grad[0] ? tn__leaf_lend(edge->leaf) : NULL;
+}
+
+tn_tensor *tn__grad_before(tn_op_grad *g, int i) {
+    return g->wants[i] && !g->din[i] && current_run && !tn__anomaly
+               ? tn__run_before(current_run, g, i, tn_op_gradient_dtype(g, i))
+               : NULL;
+}
+
+void tn__grad_continued(tn_op_grad *g, int i) {
+    tn__run_continue(current_run, &g->node->edges[i]);
+}
+
+/* ---- Rule, kernel, composition --------------------------------------------------------------- */
+
+/* An input as the composition reads it: with its own node where its gradient is wanted, since one
+ * tensor may be several inputs; detached, unless its history is to be differentiated as well. */
+static tn_tensor *composed_input(tn_op_grad *g, int i, bool create_graph) {
+    tn_tensor *t = tn_op_saved_input(g, i);
+    if (!t || t->inert) {
+        return t;
+    }
+    if (create_graph) {
+        return g->wants[i] ? tn__ops.identity(t) : t;
+    }
+    t = tn_detach(t);
+    return g->wants[i] ? tn_set_requires_grad(t, true) : t;
+}
+
+/* The device that the operation ran on: that of a gradient that arrived. */
+static tn_device composed_on(const tn_op_grad *g) {
+    int k = 0;
+    while (k < g->outputs - 1 && !g->dout[k]) {
+        k++;
+    }
+    return g->dout[k]->storage->device;
+}
+
+/* Gradients through the operation's composition, which is run again, recorded. */
+static void compose_backward(tn_op_grad *g, bool create_graph) {
+    int n = g->inputs, count = 0, roots = 0;
+    if (n > TN_OP_INPUTS) {
+        tn__raise(TN_EUNSUPPORTED, g->op->name, "a composition takes at most %d inputs",
+                  TN_OP_INPUTS);
+        return;
+    }
+    tn_tensor *in[TN_OP_INPUTS], *chosen[TN_OP_INPUTS], *made[TN_OP_INPUTS];
+    tn_tensor *root[TN_OP_OUTPUTS], *grad[TN_OP_OUTPUTS];
+    int chosen_index[TN_OP_INPUTS];
+    bool before = tn_grad_mode_begin(true);
+    for (int i = 0; i < n; i++) {
+        in[i] = composed_input(g, i, create_graph);
+        if (in[i] && g->wants[i]) {
+            chosen_index[count] = i;
+            chosen[count++] = in[i];
+        }
+    }
+    tn_device device = composed_on(g);
+    tn_op_call c = {.op = g->op, .args = g->args, .inputs = n, .in = in, .record = true};
+    c.kernels = tn_backend_of(device);
+    c.ctx = tn_context_of(device);
+    c.out[0] = tn__pending() ? NULL : g->op->compose(&c);
+    tn_grad_mode_end(&before);
+    for (int k = 0; k < g->outputs && !tn__pending(); k++) {
+        if (g->dout[k] && !c.out[k]) {
+            tn__raise(TN_EVALUE, g->op->name, "the composition did not make result %d", k);
+        } else if (g->dout[k] && tn_requires_grad(c.out[k])) { /* the others lead nowhere */
+            root[roots] = c.out[k];
+            grad[roots++] = g->dout[k];
+        }
+    }
+    tn_grad_options options = TN_WITH(tn_grad, .create_graph = create_graph, .allow_unused = true);
+    if (!tn__pending() && roots > 0 &&
+        tn_grad(root, grad, roots, chosen, count, made, options) == TN_OK) {
+        for (int k = 0; k < count; k++) {
+            tn_op_give(g, chosen_index[k], made[k]);
+        }
+    }
+}
+
+static tn_status run_kernel(tn_op_grad *g) {
+    return tn__profiled() ? tn__profile_backward(g) : tn__kernel_backward(g);
+}
+
+/* The kernel, if no graph of the gradient is wanted and there is one for this device and these
+ * dtypes; otherwise the rule, or else the composition. */
+static void run_backward(tn_op_grad *g, bool create_graph) {
+    const tn_op *op = g->op;
+    if (!create_graph && run_kernel(g) != TN_EUNSUPPORTED) {
+        return;
+    }
+    if (tn__pending()) {
+        return;
+    }
+    g->widened = op->flags & TN_OP_WIDE;
+    for (int k = 0; k < g->outputs && g->widened; k++) {
+        g->dout[k] = tn__widened(g->dout[k]);
+    }
+    if (op->backward) {
+        op->backward(g);
+    } else if (op->compose) {
+        compose_backward(g, create_graph);
+    } else {
+        tn__raise(TN_EUNSUPPORTED, op->name,
+                  "its gradient has only a kernel, which %s (it needs a rule or a composition)",
+                  create_graph ? "cannot be differentiated again" : "does not handle this case");
+    }
+}
+
+static bool check_anomaly(const tn_op_grad *g) {
+    for (int i = 0; tn__anomaly && i < g->inputs; i++) {
+        if (g->din[i] && !tn__anomaly_check(g->din[i], g->op->name, "the gradient of an input",
+                                            g->node->where)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
+    TN_SCOPE;
+    tn_node *node = slot->node;
+    bool few[TN__RUN_FEW];
+    bool *wants = node->inputs <= TN__RUN_FEW ? few : tn__malloc((size_t)node->inputs);
+    if (!wants) {
+        tn__raise(TN_ENOMEM, node->op->name, "out of memory in backward");
+        return false;
+    }
+    bool any = false;
+    for (int i = 0; i < node->inputs; i++) {
+        wants[i] = tn__slot_due(run, tn__far_slot(run, &node->edges[i]));
+        any |= wants[i];
+    }
+    tn_op_grad g = {.op = node->op,
+                    .args = node->args,
+                    .inputs = node->inputs,
+                    .outputs = node->outputs,
+                    .wants = wants,
+                    .node = node,
+                    .din = din};
+    bool reached = false;
+    for (int k = 0; k < node->outputs; k++) {
+        g.dout[k] = slot->grad[k];
+        reached |= g.dout[k] != NULL;
+    }
+    if (any && reached) {
+        tn__run *outer = current_run;
+        current_run = run;
+        bool before = tn_grad_mode_begin(run->create_graph), outer_rule = tn__grad_self.in_rule;
+        tn__grad_self.in_rule = true;
+        tn__span span;
+        bool seen = run->profile && tn__profile_gradient(&span, node->op);
+        run_backward(&g, run->create_graph);
+        if (seen) {
+            tn__span_end(&span);
+        }
+        tn__grad_self.in_rule = outer_rule;
+        tn_grad_mode_end(&before);
+        current_run = outer;
+        if (!run->retain_graph && !tn__leaves_some(run, slot)) {
+            tn__node_free_saved(node);
+        }
+    }
+    bool ok = !tn__pending() && check_anomaly(&g);
+    if (wants != few) {
+        free(wants);
+    }
+    return ok;
+}
+
+/* ---- In halves ------------------------------------------------------------------------------- */
+
+tn__run **tn__rule_rest(const tn_op_grad *g) {
+    tn__run *run = current_run;
+    int index = run && run->halved ? tn__run_find(run, g->node) : -1;
+    tn__slot *slot = index < 0 ? NULL : &run->slots[index];
+    bool both = slot && slot->early && (run->second || tn__leaves_some(run, slot));
+    return both ? &slot->rest : NULL;
+}
+
+bool tn__rule_later(const tn_op_grad *g, int i) {
+    return tn__slot_left(current_run, tn__far_slot(current_run, &g->node->edges[i]));
+}

@@ -1,0 +1,226 @@
+/* Plans of memory against what ranks have: bytes at rest exactly, peaks within 5 %. */
+#include "tests/parallel/plan_run.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp.h"
+
+#include <math.h>
+
+/* ---- At rest --------------------------------------------------------------------------------- */
+
+static void rests_as_planned(tn_group *world, void *user) {
+    static int64_t before;
+    plan_run *r = user;
+    tn_barrier(world);
+    before = tn_group_rank(world) == 0 ? tn_memory().allocated : before;
+    tn_barrier(world);
+    plan_rank *k = calloc(1, sizeof(*k));
+    plan_begin(k, world, r);
+    for (int step = 0; step < 2; step++) {
+        plan_backward(k, r);
+        plan_step(k);
+    }
+    tn_barrier(world);
+    if (tn_group_rank(world) == 0) {
+        r->bytes = tn_memory().allocated - before;
+    }
+    tn_barrier(world);
+    CHECK(tn_error() == TN_OK);
+    plan_end(k);
+    free(k);
+}
+
+/* Planned bytes of all ranks. */
+static int64_t planned_rest(const plan_run *r, int ranks) {
+    mesh_model m;
+    mesh_init(&m, &r->shape, 1, true);
+    tn_plan_options o = plan_options(r, ranks);
+    int64_t sum = 0;
+    for (o.rank = 0; o.rank < ranks; o.rank++) {
+        tn_plan plan;
+        assert_int_equal(tn_plan_of(&m, o, &plan), TN_OK);
+        assert_int_equal(plan.rest, plan.weights + plan.copies + plan.gradients + plan.states);
+        sum += plan.rest;
+    }
+    tn_module_finish(&m);
+    return sum;
+}
+
+static plan_run run_of(const char *mesh, bool llama) {
+    plan_run r = {.shape = mesh_shape_of(llama), .micros = 1, .batch = 2};
+    r.shape.layers = 3;
+    snprintf(r.mesh, sizeof(r.mesh), "%s", mesh);
+    return r;
+}
+
+static void check_rest(int ranks, plan_run r) {
+    run_ok(ranks, rests_as_planned, &r);
+    int64_t planned = planned_rest(&r, ranks);
+    if (r.bytes != planned) {
+        fail_msg("%d ranks, %s, llama %d, bf16 %d, micros %d: %lld bytes, planned %lld", ranks,
+                 r.mesh, r.shape.llama, r.bf16, r.micros, (long long)r.bytes, (long long)planned);
+    }
+}
+
+static void test_bytes_at_rest(void **state) {
+    (void)state;
+    static const struct {
+        int ranks;
+        const char *mesh;
+    } cases[] = {{1, "dp=1"},
+                 {2, "dp=2"},
+                 {2, "shard=2,stage=1"},
+                 {2, "shard=2,stage=2"},
+                 {2, "shard=2,stage=3"},
+                 {3, "shard=3"},
+                 {4, "dp=4"},
+                 {4, "shard=4,stage=2"},
+                 {4, "shard=4,stage=3"},
+                 {8, "dp=8"},
+                 {8, "shard=8,stage=2"},
+                 {8, "shard=8,stage=3"},
+                 {4, "dp=2,shard=2,stage=2"},
+                 {2, "tp=2"},
+                 {4, "tp=4,sequence"},
+                 {4, "tp=2,shard=2,stage=3"},
+                 {4, "tp=2,dp=2"},
+                 {8, "tp=2,dp=4"},
+                 {2, "cp=2"},
+                 {4, "cp=2,shard=2,stage=2"},
+                 {2, "pp=2"},
+                 {4, "pp=2,tp=2"},
+                 {4, "pp=2,dp=2"},
+                 {8, "pp=2,dp=4"},
+                 {8, "pp=2,tp=2,dp=2"},
+                 {4, "pp=2,shard=2,stage=1"},
+                 {4, "pp=2,shard=2,stage=2"},
+                 {4, "pp=2,shard=2,stage=3"},
+                 {3, "pp=3,gpipe"},
+                 {3, "pp=3,zb_h1"},
+                 {4, "pp=2,shard=2,stage=2,zb_h1"},
+                 {2, "pp=2,chunks=2"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        for (int variant = 0; variant < 4; variant++) {
+            plan_run r = run_of(cases[i].mesh, variant % 2);
+            r.bf16 = variant / 2;
+            if (cases[i].ranks > 2 && r.bf16 == r.shape.llama) {
+                continue; /* Llama in f32 and GPT in bf16 */
+            }
+            r.micros = strstr(cases[i].mesh, "pp=") ? 4 : 1;
+            check_rest(cases[i].ranks, r);
+        }
+    }
+}
+
+/* Gradients that stay for later micro-batches have buffers of their own. */
+static void test_bytes_of_micro_batches(void **state) {
+    (void)state;
+    for (int micros = 1; micros <= 2; micros++) {
+        plan_run r = run_of("pp=2,shard=2,stage=2", false);
+        r.shape.layers = 7;
+        r.micros = micros;
+        check_rest(4, r);
+        snprintf(r.mesh, sizeof(r.mesh), "shard=4,stage=2");
+        check_rest(4, r);
+    }
+}
+
+/* ---- Peaks ----------------------------------------------------------------------------------- */
+
+/* Kernels need memory of their own, for example to convert a matrix: how much depends on the
+ * processor, so the model is large beside its largest matrix. */
+enum { PEAK_LAYERS = 8 };
+
+/* One of eight: GPT or Llama, f32 or bf16, with recompute or not. */
+static void check_peak(tn_group *world, plan_run r, int variant) {
+    r.shape = mesh_shape_of(variant % 2);
+    r.shape.layers = PEAK_LAYERS;
+    r.shape.vocab = 307;
+    r.shape.width = 128;
+    r.shape.hidden = 256;
+    r.shape.length = 64;
+    r.bf16 = variant / 2 % 2;
+    r.recompute = variant / 4;
+    tn_plan_options o = plan_options(&r, tn_group_size(world));
+    o.rank = tn_group_rank(world);
+    tn_plan plan;
+    static plan_rank k;
+    plan_begin(&k, world, &r);
+    mesh_model m;
+    mesh_init(&m, &r.shape, 1, true);
+    rank_assert(tn_plan_of(&m, o, &plan) == TN_OK);
+    tn_module_finish(&m);
+    int64_t most = 0;                      /* more than at rest */
+    for (int step = 0; step < 3; step++) { /* the second makes DDP's buckets anew */
+        int64_t rest = tn_device_memory(tn_default_device()).allocated;
+        tn_device_memory_reset_peak(tn_default_device());
+        plan_backward(&k, &r);
+        plan_step(&k);
+        most = tn_device_memory(tn_default_device()).peak - rest;
+    }
+    plan_end(&k);
+    double planned = (double)plan.peak, is = (double)(plan.rest + most);
+    bool right = fabs(is - planned) <= 0.05 * planned;
+    fprintf(stderr, "%s%s, variant %d, rank %d: %.0f bytes at most, planned %.0f\n",
+            right ? "" : "WRONG ", r.mesh, variant, o.rank, is, planned);
+    rank_assert(tn_error() == TN_OK && right);
+}
+
+/* `argument`: MESH MICROS. All variants on one rank; on two, those that have each pair of options;
+ * on more, GPT in bf16 and Llama with recompute. */
+static int peaks_as_planned(tn_group *world, const char *argument) {
+    plan_run r = {.batch = 2};
+    sscanf(argument, "%63s %d", r.mesh, &r.micros);
+    static const char *const variants[] = {"01234567", "0356", "25"};
+    int ranks = tn_group_size(world);
+    for (const char *v = variants[ranks <= 2 ? ranks - 1 : 2]; *v; v++) {
+        check_peak(world, r, *v - '0');
+    }
+    return 0;
+}
+
+static void test_peaks(void **state) {
+    (void)state;
+    static const struct {
+        int ranks;
+        const char *run;
+    } cases[] = {{1, "dp=1 1"},
+                 {2, "dp=2 1"},
+                 {2, "dp=2 2"},
+                 {2, "shard=2,stage=1 1"},
+                 {2, "shard=2,stage=2 1"},
+                 {2, "shard=2,stage=2 2"},
+                 {2, "shard=2,stage=3 1"},
+                 {2, "tp=2 1"},
+                 {2, "tp=2,sequence 1"},
+                 {2, "cp=2 1"},
+                 {2, "pp=2 4"},
+                 {4, "pp=4,zb_h1 6"},
+                 {4, "dp=4 1"},
+                 {4, "shard=4,stage=2 1"},
+                 {4, "shard=4,stage=3 1"},
+                 {4, "tp=2,dp=2 1"},
+                 {4, "pp=2,dp=2 4"},
+                 {4, "pp=2,tp=2 4"},
+                 {8, "dp=8 1"},
+                 {8, "shard=8,stage=2 1"},
+                 {8, "shard=8,stage=3 1"},
+                 {8, "tp=2,dp=4 1"},
+                 {8, "pp=2,dp=4 4"},
+                 {8, "pp=2,tp=2,dp=2 4"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        ranks_pass(cases[i].ranks, "peaks", cases[i].run);
+    }
+}
+
+static const rank_entry bodies[] = {{"peaks", peaks_as_planned}};
+
+int main(int argc, char **argv) {
+    tn_set_threads(1);
+    ranks_main(argc, argv, bodies, 1);
+    const struct CMUnitTest tests[] = {
+        TEST(test_bytes_at_rest),
+        TEST(test_bytes_of_micro_batches),
+        cmocka_unit_test(test_peaks),
+    };
+    return cmocka_run_group_tests_name("bytes of plans", tests, temp_flights, temp_clean);
+}
