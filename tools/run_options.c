@@ -10,6 +10,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,11 +20,13 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <tern/sys/device.h>
 #include <tern/tensor.h>
 #include <tern/train.h>
 #include <unistd.h>
 
 enum { DEFAULT_PORT = 29400, LONGEST = 1000000 }; /* torchrun's; seconds */
+enum { DRIVER_SECONDS = 20 };
 
 typedef struct parsing {
     run_options *o;
@@ -79,6 +82,36 @@ static int count_gpus(void) {
     }
     bool ended = child > 0 && waitpid(child, &status, 0) == child;
     return ended && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+/* What the plugin for GPUs was built with and finds here, as one word. In a child process, too, and
+ * one that a driver which hangs does not stop. */
+static void describe_devices(char *word, size_t size) {
+    int ends[2];
+    size_t got = 0;
+    if (pipe2(ends, O_CLOEXEC) == 0) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(DRIVER_SECONDS);
+            const tn_device_table *table = tn__device_plugin(TN_CUDA);
+            int length = table ? table->versions(word, size) : 0;
+            size_t bytes = (size_t)length < size ? (size_t)length : size - 1;
+            _exit(write(ends[1], word, bytes) < 0);
+        }
+        close(ends[1]);
+        for (ssize_t n; (n = read(ends[0], word + got, size - 1 - got)) > 0;) {
+            got += (size_t)n;
+        }
+        close(ends[0]);
+        waitpid(child, NULL, 0);
+    }
+    word[got] = 0;
+    for (char *c = word; *c; c++) {
+        *c = (char)(*c > ' ' && *c < 127 ? *c : '_');
+    }
+    if (got == 0) {
+        strcpy(word, "-");
+    }
 }
 
 static int count_cores(void) {
@@ -416,6 +449,7 @@ static run_options asked_of = {
     .timeout = 600,
     .last_call = 3,
     .grace = 5,
+    .devices = "-",
 };
 static parsing asked = {.o = &asked_of, .node_rank = -1};
 static bool no_python; /* ignored */
@@ -499,6 +533,9 @@ void run_options_parse(run_options *o, int argc, char **argv) {
     asked_of.max_restarts = (int)asked.max_restarts;
     asked_of.node_rank = (int)asked.node_rank;
     complete_options(&asked);
+    if (asked_of.max_nodes > 1) {
+        describe_devices(asked_of.devices, sizeof(asked_of.devices));
+    }
     asked_of.command =
         asked.token ? NULL : command_line(argv + 1, asked_of.program - words - 1 - (argc - given));
     *o = asked_of;
