@@ -86,6 +86,7 @@ def open_ports():
         finish(p, 0)
         has(output(p), f"{port} {ports}\n", "of 2, local 0, sum 3\n")
     with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the job's connections may linger there
         taken.bind((HOST, port))
         taken.listen()
         for env in (environment(TERN_PORTS=f"{port}-{port}"), environment(TERN_PORTS="x")):
