@@ -4,6 +4,7 @@
 #include "core/thread.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #if defined(__clang__)
 #define COMPILER "clang " __clang_version__
@@ -27,4 +28,14 @@ const char *tn_build_info(void) {
              TN_VERSION_PATCH, COMPILER, debug, backend ? backend : "no kernels", threads,
              threads == 1 ? "" : "s");
     return text;
+}
+
+const char *tn__version_text(void) {
+    return tn__version;
+}
+
+bool tn__version_agrees(const char *a, const char *b) {
+    size_t numbers_a = strcspn(a, "+"), numbers_b = strcspn(b, "+");
+    bool both = a[numbers_a] && b[numbers_b];
+    return both ? strcmp(a, b) == 0 : numbers_a == numbers_b && strncmp(a, b, numbers_a) == 0;
 }

@@ -140,7 +140,7 @@ def command(tree, text):
         return f"./run has no verb {verb.group(1)}"
     for option in re.findall(r"(?<!\S)--([a-z][\w-]*)", text):
         if option != "help" and not any(re.search(rf'["\-]{re.escape(option)}["\s|)=\'\]]', tree.read(f)) for f in tree.files
-                                        if f.endswith((".c", ".py")) or f == "run"):
+                                        if f.endswith((".c", ".py", ".sbatch")) or f == "run"):
             return f"no program knows the option --{option}"
     for option in re.findall(r"(?<!\S)-D([a-z]\w*)=", text):
         known = tree.read("meson_options.txt") if "meson_options.txt" in tree.files else ""

@@ -4,6 +4,7 @@
 
 #include "backends/backend.h"
 #include "backends/cpu/onednn.h"
+#include "core/build_info.h"
 #include "core/clock.h"
 
 #include <sched.h>
@@ -90,7 +91,7 @@ static void tell_kernels(void) {
 int info_main(void) {
     cpu_set_t set;
     int usable = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
-    printf("version   %d.%d.%d\n", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH);
+    printf("version   %s\n", tn__version_text());
     printf("build     %s\n", tn_build_info());
     printf("cores     %ld, usable %d\n", sysconf(_SC_NPROCESSORS_ONLN), usable);
     tell_kernels();

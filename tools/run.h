@@ -45,6 +45,7 @@ typedef struct run_options {
     char run_id[65];
     char token[TN__TOKEN];
     char node_name[65];  /* of this host, for messages */
+    char devices[257];   /* as in a node's card */
     double monitor;      /* seconds between two signs of life */
     double heartbeat;    /* a node silent for this long is lost */
     double timeout;      /* to wait for enough nodes */

@@ -11,6 +11,7 @@
  */
 #include "tools/run.h"
 
+#include "core/build_info.h"
 #include "distributed/init/environment.h"
 #include "distributed/init/members.h"
 #include "distributed/store/net.h"
@@ -200,6 +201,8 @@ static void introduce_node(agent *a) {
                    .pid = (int)getpid()};
     strcpy(c.run_id, o->run_id);
     strcpy(c.name, o->node_name);
+    strcpy(c.devices, o->devices);
+    snprintf(c.version, sizeof(c.version), "%s", tn__version_text());
     sign_write(sign, &(node_sign){.state = NODE_IDLE});
     card_write(card, &c);
     snprintf(key, sizeof(key), "sign/%d", a->id);

@@ -16,6 +16,8 @@
  */
 #include "tools/run.h"
 
+#include "core/build_info.h"
+
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +32,8 @@ typedef struct node {
     int id;
     bool known;    /* node/N has been read */
     bool admitted; /* it may take part: there was a free place */
+    bool foreign;  /* it has another version of the library */
+    bool compared; /* with the others' devices */
     double came;   /* since when there has been none; 0: not checked yet */
     char *gone;    /* why it has lost its place; NULL: it has not */
     double heard;  /* when its sign last changed */
@@ -223,11 +227,24 @@ static void await_place(leader *l, node *n, const node *holder) {
     }
 }
 
+/* Nodes that do not have the same library do not train together. While nodes are missing it may be
+ * the whole job that cannot start: gather_nodes sees to that. */
+static void refuse_version(leader *l, node *n) {
+    const run_options *o = l->options;
+    if (l->phase != GATHER || count_usable(l) >= o->min_nodes) {
+        give_up(l, n,
+                text_new("this launcher's libtern is %s, and that of node 0 (host %s) is %s",
+                         n->card.version, o->node_name, tn__version_text()));
+    }
+}
+
 /* Admits the node if it may take part; if not, tells it why. */
 static void admit_node(leader *l, node *n) {
     const run_options *o = l->options;
     const node *holder = find_holder(l, n);
-    if (strcmp(n->card.run_id, o->run_id) != 0) {
+    if (n->foreign) {
+        refuse_version(l, n);
+    } else if (strcmp(n->card.run_id, o->run_id) != 0) {
         give_up(l, n,
                 text_new("this launcher's --rdzv-id is %s, and node 0's is %s", n->card.run_id,
                          o->run_id));
@@ -279,6 +296,8 @@ static void read_card(leader *l, node *n) {
     char *text = agent_find(l->keys, "node/%d", n->id);
     if (text) {
         n->known = card_read(text, &n->card, why);
+        n->foreign = *n->card.name && !tn__version_agrees(n->card.version, tn__version_text());
+        n->known |= n->foreign;
     }
     if (text && !n->known) {
         give_up(l, n, text_new("its description makes no sense: %s", why));
@@ -349,6 +368,45 @@ static int choose_members(leader *l, node **members) {
     return count;
 }
 
+/* "CUDA 12.4 (driver 12.4), …": the card has it as one word. */
+static char *devices_of(const node *n) {
+    char *text = text_new("%s", n->card.devices);
+    for (char *c = text; *c; c++) {
+        *c = (char)(*c == '_' ? ' ' : *c);
+    }
+    return text;
+}
+
+/* A warning when the members have other drivers or libraries for their GPUs, once for each member;
+ * "": they have not. Hosts without the plugin are not compared. */
+static char *compare_devices(node *const *members, int count) {
+    const node *first = NULL;
+    char *text = text_new("%s", "");
+    for (int i = 0; i < count; i++) {
+        node *n = members[i];
+        bool has = strcmp(n->card.devices, "-") != 0, compared = n->compared;
+        n->compared = true;
+        first = first ? first : has ? n : NULL;
+        if (has && !compared && strcmp(n->card.devices, first->card.devices) != 0) {
+            char *own = devices_of(n);
+            char *longer = text_new("%s; host %s has %s", text, n->card.name, own);
+            free(own);
+            free(text);
+            text = longer;
+        }
+    }
+    if (first && *text) {
+        char *own = devices_of(first);
+        char *whole = text_new("warning: the hosts' libraries for GPUs differ, so results may, and "
+                               "NCCL refuses other versions of itself: host %s has %s%s",
+                               first->card.name, own, text);
+        free(own);
+        free(text);
+        text = whole;
+    }
+    return text;
+}
+
 static void start_round(leader *l) {
     node **members = memory_new((size_t)l->count, sizeof(*members));
     int count = choose_members(l, members),
@@ -360,7 +418,12 @@ static void start_round(leader *l) {
         free(text);
         text = longer;
     }
+    char *warning = compare_devices(members, count);
+    if (*warning) {
+        set_why(l, text_new("%s%s%s", l->why, *l->why ? "\n" : "", warning));
+    }
     publish_order(l, text, l->why);
+    free(warning);
     free(members);
     set_why(l, text_new("%s", ""));
     l->enough = 0;
@@ -381,13 +444,36 @@ static char *present_nodes(const leader *l) {
     return text;
 }
 
+/* Who has which version of the library; NULL: all that are needed may still come. */
+static char *other_versions(leader *l, int missing) {
+    char *text = text_new("the hosts do not have the same libtern: node 0 (host %s) has %s",
+                          l->options->node_name, tn__version_text());
+    for (int i = 0; i < l->count; i++) {
+        const node_card *c = &l->nodes[i].card;
+        if (l->nodes[i].foreign && !l->nodes[i].gone) {
+            char *longer = text_new("%s, host %s has %s", text, c->name, c->version);
+            free(text);
+            text = longer;
+            missing--;
+        }
+    }
+    if (missing > 0) {
+        free(text);
+        text = NULL;
+    }
+    return text;
+}
+
 static void gather_nodes(leader *l) {
     const run_options *o = l->options;
     double now = tn__now();
     int count = count_usable(l);
     if (count < o->min_nodes) {
         l->enough = 0;
-        if (now - l->since > o->timeout) {
+        char *versions = other_versions(l, o->min_nodes - count);
+        if (versions) {
+            end_job(l, 1, versions);
+        } else if (now - l->since > o->timeout) {
             char *here = present_nodes(l);
             end_job(l, 1,
                     text_new("%d of %d hosts joined within %.0f s: %s", count, o->min_nodes,

@@ -1,6 +1,7 @@
 /* The options of `tern run`, with torchrun's names where it has them; checked before anything
  * starts. */
 #include "distributed/init/environment.h"
+#include "distributed/store/ports.h"
 #include "text/number.h"
 #include "text/quote.h"
 #include "tools/run.h"
@@ -9,6 +10,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,11 +20,13 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <tern/sys/device.h>
 #include <tern/tensor.h>
 #include <tern/train.h>
 #include <unistd.h>
 
 enum { DEFAULT_PORT = 29400, LONGEST = 1000000 }; /* torchrun's; seconds */
+enum { DRIVER_SECONDS = 20 };
 
 typedef struct parsing {
     run_options *o;
@@ -78,6 +82,36 @@ static int count_gpus(void) {
     }
     bool ended = child > 0 && waitpid(child, &status, 0) == child;
     return ended && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+/* What the plugin for GPUs was built with and finds here, as one word. In a child process, too, and
+ * one that a driver which hangs does not stop. */
+static void describe_devices(char *word, size_t size) {
+    int ends[2];
+    size_t got = 0;
+    if (pipe2(ends, O_CLOEXEC) == 0) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(DRIVER_SECONDS);
+            const tn_device_table *table = tn__device_plugin(TN_CUDA);
+            int length = table ? table->versions(word, size) : 0;
+            size_t bytes = (size_t)length < size ? (size_t)length : size - 1;
+            _exit(write(ends[1], word, bytes) < 0);
+        }
+        close(ends[1]);
+        for (ssize_t n; (n = read(ends[0], word + got, size - 1 - got)) > 0;) {
+            got += (size_t)n;
+        }
+        close(ends[0]);
+        waitpid(child, NULL, 0);
+    }
+    word[got] = 0;
+    for (char *c = word; *c; c++) {
+        *c = (char)(*c > ' ' && *c < 127 ? *c : '_');
+    }
+    if (got == 0) {
+        strcpy(word, "-");
+    }
 }
 
 static int count_cores(void) {
@@ -181,7 +215,18 @@ static void read_tee(const char *text, void *to) {
     }
 }
 
-/* "host", "host:port", "[::1]:port" */
+/* The ranks find them in the environment, and so does whatever listens in this process. */
+static void read_ports(const char *text, void *unused) {
+    (void)unused;
+    tn__ports ports;
+    char why[TN_STORE_WHY];
+    if (tn__ports_read("--ports", text, &ports, why) != TN_OK) {
+        tn_options_refuse("%s", why);
+    }
+    setenv("TERN_PORTS", text, 1);
+}
+
+/* "host", "host:port", "[::1]:port"; without a port it is -1. */
 static void read_endpoint(run_options *o, const char *text) {
     const char *host = text, *end, *port = NULL;
     if (*text == '[') {
@@ -199,7 +244,7 @@ static void read_endpoint(run_options *o, const char *text) {
         tn_options_refuse("--rdzv-endpoint is \"%s\": should be HOST:PORT", text);
     }
     snprintf(o->host, sizeof(o->host), "%.*s", (int)(end - host), host);
-    o->port = port ? read_whole("rdzv-endpoint's port", port, 0, 65535) : DEFAULT_PORT;
+    o->port = port ? read_whole("rdzv-endpoint's port", port, 0, 65535) : -1;
 }
 
 /* ---- All together ---------------------------------------------------------------------------- */
@@ -277,6 +322,22 @@ static void choose_token(const parsing *p) {
     tn__token_derive(secret, o->run_id, o->token);
 }
 
+/* The launchers' port is among those that a firewall lets through. */
+static void choose_port(run_options *o) {
+    tn__ports open;
+    char why[TN_STORE_WHY];
+    if (tn__ports_find(&open, why) != TN_OK) {
+        tn_options_refuse("%s", why);
+    }
+    if (o->port < 0) {
+        o->port = open.first ? open.first : DEFAULT_PORT;
+    } else if (o->port > 0 && !tn__ports_have(&open, o->port)) {
+        tn_options_refuse("the launchers' port is %d, which is not one of the ports %d-%d "
+                          "(--ports, TERN_PORTS)",
+                          o->port, open.first, open.last);
+    }
+}
+
 /* Where the hosts meet. In torchrun, port 0 (any free port) of this host means that there is no
  * other host. */
 static void choose_place(parsing *p) {
@@ -298,8 +359,9 @@ static void choose_place(parsing *p) {
     } else {
         o->alone = !p->address;
         snprintf(o->host, sizeof(o->host), "%s", p->address ? p->address : "127.0.0.1");
-        o->port = p->port || o->alone ? (int)p->port : DEFAULT_PORT;
+        o->port = p->port || o->alone ? (int)p->port : -1;
     }
+    choose_port(o);
     if (o->alone && o->max_nodes > 1) {
         tn_options_refuse("--nnodes %d:%d needs --rdzv-endpoint HOST:PORT, where the hosts meet",
                           o->min_nodes, o->max_nodes);
@@ -387,6 +449,7 @@ static run_options asked_of = {
     .timeout = 600,
     .last_call = 3,
     .grace = 5,
+    .devices = "-",
 };
 static parsing asked = {.o = &asked_of, .node_rank = -1};
 static bool no_python; /* ignored */
@@ -429,6 +492,10 @@ static const tn_option taken[] = {
     {"master-addr", 0, "HOST", "the same as --rdzv-endpoint, in two parts", .read = read_address,
      .to = &asked},
     {"master-port", 0, "PORT", .whole = &asked.port, .most = 65535},
+    {"ports", 0, "FIRST-LAST",
+     "all that listens, here and in the ranks, takes one of these ports (TERN_PORTS): what a "
+     "firewall lets through",
+     .read = read_ports},
     {"token", 0, "TEXT",
      "anyone who has it may join; better in TERN_TOKEN, since others on the host can see arguments",
      .read = read_token, .to = &asked},
@@ -466,6 +533,9 @@ void run_options_parse(run_options *o, int argc, char **argv) {
     asked_of.max_restarts = (int)asked.max_restarts;
     asked_of.node_rank = (int)asked.node_rank;
     complete_options(&asked);
+    if (asked_of.max_nodes > 1) {
+        describe_devices(asked_of.devices, sizeof(asked_of.devices));
+    }
     asked_of.command =
         asked.token ? NULL : command_line(argv + 1, asked_of.program - words - 1 - (argc - given));
     *o = asked_of;

@@ -90,8 +90,8 @@ static bool take_name(const char **at, char *name, size_t size) {
 /* ---- A node's description -------------------------------------------------------------------- */
 
 void card_write(char text[LONGEST_CARD], const node_card *c) {
-    snprintf(text, LONGEST_CARD, "%d %d %d %d %d %s %s", c->min, c->max, c->ranks, c->wanted,
-             c->pid, c->run_id, c->name);
+    snprintf(text, LONGEST_CARD, "%s %s %d %d %d %d %d %s %s", c->version, c->name, c->min, c->max,
+             c->ranks, c->wanted, c->pid, c->run_id, c->devices);
 }
 
 bool card_read(const char *text, node_card *c, char *why) {
@@ -103,20 +103,26 @@ bool card_read(const char *text, node_card *c, char *why) {
         {"process", 1, INT_MAX},
     };
     int64_t n[5];
+    *c = (node_card){0};
+    bool named = take_name(&text, c->version, sizeof(c->version)) && take_character(&text, ' ') &&
+                 take_name(&text, c->name, sizeof(c->name)) && take_character(&text, ' ');
+    if (!named) {
+        return refuse_word(why, "its version and host are not valid names");
+    }
     if (!take_numbers(&text, fields, 5, n, why)) {
         return false;
     }
-    *c = (node_card){.min = (int)n[0],
-                     .max = (int)n[1],
-                     .ranks = (int)n[2],
-                     .wanted = (int)n[3],
-                     .pid = (int)n[4]};
+    c->min = (int)n[0];
+    c->max = (int)n[1];
+    c->ranks = (int)n[2];
+    c->wanted = (int)n[3];
+    c->pid = (int)n[4];
     if (c->min > c->max) {
         return refuse_word(why, "it needs at least %d nodes and at most %d", c->min, c->max);
     }
-    bool named = take_character(&text, ' ') && take_name(&text, c->run_id, sizeof(c->run_id)) &&
-                 take_character(&text, ' ') && take_name(&text, c->name, sizeof(c->name));
-    return (named && !*text) || refuse_word(why, "its job and host are not valid names");
+    named = take_character(&text, ' ') && take_name(&text, c->run_id, sizeof(c->run_id)) &&
+            take_character(&text, ' ') && take_name(&text, c->devices, sizeof(c->devices));
+    return (named && !*text) || refuse_word(why, "its job and devices are not valid names");
 }
 
 void sign_write(char text[LONGEST_SIGN], const node_sign *s) {

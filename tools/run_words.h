@@ -10,7 +10,8 @@
  *
  * Keys of the store, all under "agent/":
  *   joined           counter: the one that makes it n is node n
- *   node/N           "min max ranks wanted-rank pid run-id host", once
+ *   node/N           "version host min max ranks wanted-rank pid run-id devices", once. The first
+ *                    two are the same in every version, so that unequal launchers can be named
  *   sign/N           "count round state code failure", several times a second
  *   text/N/ROUND     a node's report, STOPPED after a failure, or why it has LEFT
  *   failures/ROUND   counter: the order of failures over all nodes
@@ -35,7 +36,7 @@ enum {
     MOST_LAUNCHERS = 1 << 17, /* that ever join, including spares and those that rejoin */
     LONGEST_TEXT = 1 << 16,   /* of an order or a report */
     LONGEST_SIGN = 128,
-    LONGEST_CARD = 256,
+    LONGEST_CARD = 640,
     WORD_WHY = 160
 };
 
@@ -45,7 +46,10 @@ typedef struct node_card {
     int min, max, ranks;
     int wanted; /* its node rank; -1: any */
     int pid;
-    char run_id[65], name[65]; /* neither spaces nor control characters */
+    /* Words without spaces and control characters. */
+    char run_id[65], name[65];
+    char version[65];  /* of libtern */
+    char devices[257]; /* CUDA, its driver, NCCL, …, with _ for spaces; "-": no plugin for them */
 } node_card;
 
 /* A node's state in its round, sent with every sign of life. */
@@ -68,7 +72,8 @@ typedef struct node_sign {
 
 void card_write(char text[LONGEST_CARD], const node_card *c);
 void sign_write(char text[LONGEST_SIGN], const node_sign *s);
-/* False with why[WORD_WHY]. `rounds`: how many have been started. */
+/* False with why[WORD_WHY]. `rounds`: how many have been started. A card that is refused may have
+ * its version and name nevertheless; what it does not have is "". */
 bool card_read(const char *text, node_card *c, char *why);
 bool sign_read(const char *text, int rounds, node_sign *s, char *why);
 

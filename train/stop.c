@@ -10,7 +10,8 @@ static void stop_ask(int signal_number) {
     asked = signal_number;
 }
 
-/* SA_RESETHAND: the second signal has its original effect. */
+/* SA_RESETHAND: a second Ctrl-C has its original effect. SIGTERM comes twice where Slurm sends it
+ * to every process of a step, and the launcher among them passes it on. */
 void tn_stop_on_signals(void) {
     struct sigaction action;
     memset(&action, 0, sizeof(action));
@@ -19,6 +20,7 @@ void tn_stop_on_signals(void) {
     sigemptyset(&action.sa_mask);
     asked = 0;
     sigaction(SIGINT, &action, NULL);
+    action.sa_flags = SA_RESTART;
     sigaction(SIGTERM, &action, NULL);
 }
 

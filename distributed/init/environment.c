@@ -1,6 +1,7 @@
 #include "distributed/init/environment.h"
 
 #include "distributed/init/nodelist.h"
+#include "distributed/store/ports.h"
 #include "distributed/store/store.h"
 #include "text/json.h"
 
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS_MOST = 1 << 20, FIRST_PORT = 20000, PORTS = 12000 };
+enum { RANKS_MOST = 1 << 20, FIRST_PORT = 20000, LAST_PORT = 31999 };
 
 /* Slurm numbers the steps of srun from 0. The batch script and an interactive shell have none, or
  * one from here on: they see the job's SLURM_NTASKS, but are one process. */
@@ -286,13 +287,39 @@ static const char *launcher_secret(const reader *r, const names *n) {
     return key && strlen(key) >= 32 && strspn(key, "0-") < strlen(key) ? key : NULL;
 }
 
-/* The port if none is given: below those that the system gives to clients. */
-static int derive_port(const char *job) {
+/* The port if none is given: one of TERN_PORTS, with those behind it that rank 0 may need; or below
+ * those that the system gives to clients. */
+static int derive_port(const char *job, const tn__ports *open) {
+    int first = open->first ? open->first : FIRST_PORT;
+    int count = (open->first ? open->last - TN__PORTS_TRIED + 1 : LAST_PORT) - first + 1;
     uint32_t hash = 2166136261u;
     for (; *job; job++) {
         hash = (hash ^ (unsigned char)*job) * 16777619u;
     }
-    return FIRST_PORT + (int)(hash % PORTS);
+    return first + (count > 1 ? (int)(hash % (uint32_t)count) : 0);
+}
+
+/* torchrun's own store is at MASTER_PORT, and ours behind it: elsewhere among TERN_PORTS if there
+ * is no room for it. */
+static bool read_port(const reader *r) {
+    tn__environment *e = r->e;
+    tn__ports open;
+    if (!read_number(r, "MASTER_PORT", 1, 65535, &e->port) ||
+        tn__ports_read("TERN_PORTS", value_of(r, "TERN_PORTS"), &open, r->why) != TN_OK) {
+        return false;
+    }
+    e->last_port = open.first ? open.last : 65535;
+    if (e->port && e->port_taken && !tn__ports_have(&open, e->port + 1)) {
+        e->port = 0;
+        e->port_taken = false;
+    }
+    if (e->port && !e->agent && !e->port_taken && !tn__ports_have(&open, e->port)) {
+        tn__why(r->why, TN_EVALUE, "MASTER_PORT is %d, which is not one of TERN_PORTS, %d-%d",
+                e->port, open.first, open.last);
+        return false;
+    }
+    e->port = e->port ? e->port : derive_port(e->job, &open);
+    return true;
 }
 
 /* ---- Host ------------------------------------------------------------------------------------ */
@@ -359,11 +386,10 @@ static bool read_place(const reader *r, const names *n) {
     }
     e->agent = store != NULL;
     e->port_taken = !e->agent && used && strcmp(used, "True") == 0;
-    if (!read_text(r, "MASTER_ADDR", e->host, sizeof(e->host)) ||
-        !read_number(r, "MASTER_PORT", 1, 65535, &e->port) || (!*e->host && !find_host(r, n))) {
+    if (!read_text(r, "MASTER_ADDR", e->host, sizeof(e->host)) || !read_port(r) ||
+        (!*e->host && !find_host(r, n))) {
         return false;
     }
-    e->port = e->port ? e->port : derive_port(e->job);
     const char *nodes = n == &slurm ? value_of(r, "SLURM_STEP_NUM_NODES") : NULL;
     e->one_host = e->ranks == e->local_ranks || tn__host_is_near(e->host) ||
                   (nodes && strcmp(nodes, "1") == 0);

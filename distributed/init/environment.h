@@ -6,7 +6,11 @@
 
 #include "distributed/init/token.h"
 
-enum { TN__HOST = 256, TN__SEVERAL = 128 };
+enum {
+    TN__HOST = 256,
+    TN__SEVERAL = 128,
+    TN__PORTS_TRIED = 17 /* by rank 0, the agreed one first */
+};
 
 typedef struct tn__environment {
     /* "tern run", "torchrun", "OpenMPI", "MPICH", "Slurm", "the environment"; NULL: no launcher
@@ -25,6 +29,7 @@ typedef struct tn__environment {
     const char *no_host;
     int port;
     bool port_taken; /* by the launcher itself: the store is at one of the next ports */
+    int last_port;   /* no later port can have the store: 65535, or the last of TERN_PORTS */
 
     bool one_host;       /* all ranks are on this host */
     char job[TN__TOKEN]; /* the same for all ranks, different for other jobs; others can guess it */

@@ -11,6 +11,7 @@
 #include "distributed/init/members.h"
 
 #include "core/buffer.h"
+#include "core/build_info.h"
 #include "core/memory.h"
 #include "core/plain_text.h"
 #include "distributed/store/store.h"
@@ -27,7 +28,7 @@
 #define LOOK_SECONDS 1.0
 #define LAST_LOOK_SECONDS 0.25
 
-enum { LINE = TN__HOST_KEY + TN__CPUS + TN__WHO + 64, KEY = 32 };
+enum { LINE = TN__HOST_KEY + TN__CPUS + TN__WHO + 128, KEY = 32 };
 
 static tn_status say_why(char *why, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
 static tn_status say_why(char *why, tn_status status, const char *format, ...) {
@@ -60,9 +61,8 @@ static bool next_word(const char **at, char *text, size_t size) {
 
 /* What rank `rank` says about itself. False with a reason when it belongs to another world. */
 static bool read_line(const char *line, int rank, int ranks, tn__member *m, char *why) {
-    char count[16], version[32], mine[32], gpus[16], gpu[16], nccl[16];
-    const char *at = line;
-    snprintf(mine, sizeof(mine), "%d.%d.%d", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH);
+    char count[16], version[64], gpus[16], gpu[16], nccl[16];
+    const char *at = line, *mine = tn__version_text();
     if (!next_word(&at, count, sizeof(count)) || !next_word(&at, version, sizeof(version)) ||
         !next_word(&at, m->host, sizeof(m->host)) || !next_word(&at, m->cpus, sizeof(m->cpus)) ||
         !next_word(&at, gpus, sizeof(gpus)) || !next_word(&at, gpu, sizeof(gpu)) ||
@@ -74,7 +74,7 @@ static bool read_line(const char *line, int rank, int ranks, tn__member *m, char
     m->gpus = atoi(gpus);
     m->gpu = atoi(gpu);
     m->nccl = atoi(nccl);
-    if (strcmp(version, mine) != 0) {
+    if (!tn__version_agrees(version, mine)) {
         say_why(why, TN_EMISMATCH, "rank %d (%s) has version %s of the library, but here it is %s",
                 rank, m->who, version, mine);
         return false;
@@ -140,9 +140,8 @@ static tn_status list_missing(tn_store *s, int ranks, double seconds, char *why)
 static tn_status claim_rank(tn_store *s, const tn__member *mine, int rank, int ranks,
                             double deadline, char *why) {
     char line[LINE], key[KEY];
-    snprintf(line, LINE, "%d %d.%d.%d %s %s %d %d %d %s", ranks, TN_VERSION_MAJOR, TN_VERSION_MINOR,
-             TN_VERSION_PATCH, mine->host, mine->cpus, mine->gpus, mine->gpu, mine->nccl,
-             mine->who);
+    snprintf(line, LINE, "%d %s %s %s %d %d %d %s", ranks, tn__version_text(), mine->host,
+             mine->cpus, mine->gpus, mine->gpu, mine->nccl, mine->who);
     tn_store_value nothing = {0}, said = {.data = line, .bytes = strlen(line)}, now = {0};
     tn_status status =
         s->compare_set(s, key_of("rank", rank, key), &nothing, &said, &now, deadline, why);

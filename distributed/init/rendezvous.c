@@ -17,8 +17,6 @@
 
 #define OPERATION "dist_init"
 
-enum { PORTS_TRIED = 17 };
-
 #define KNOCK_SECONDS 1.0  /* for a port that rank 0 cannot have */
 #define KNOCKS_SECONDS 4.0 /* for all of those */
 /* For a port at which the store may be. If no one answers in this time, it doubles for the next
@@ -158,8 +156,8 @@ static tn_store_server *serve_store(const ports *p, double deadline) {
 
 /* What is known about the ports during the search for the store. */
 typedef struct search {
-    double patience[2][PORTS_TRIED]; /* [host][port]; 0: no silence there so far */
-    int silent, round;               /* how many are not 0; rounds so far */
+    double patience[2][TN__PORTS_TRIED]; /* [host][port]; 0: no silence there so far */
+    int silent, round;                   /* how many are not 0; rounds so far */
 } search;
 
 /* One round over hosts and ports. The reason: the most informative one, since most ports are
@@ -248,9 +246,9 @@ static bool meet_by_environment(tn__rendezvous *r, const tn__environment *e, dou
         r->store = tn_tcp_store(e->host, e->port, e->token, timeout);
         return r->store != NULL;
     }
-    int first = e->port + e->port_taken, last = e->port + PORTS_TRIED - 1;
+    int first = e->port + e->port_taken, last = e->port + TN__PORTS_TRIED - 1;
     ports p = {.hosts = {e->host, *e->second ? e->second : NULL}};
-    last = last > 65535 ? 65535 : last;
+    last = last > e->last_port ? e->last_port : last;
     p.first = first > last ? last : first;
     p.count = last - p.first + 1;
     return choose_token(&p, e, e->job, e->one_host) && meet_at(r, &p, e, timeout, deadline);

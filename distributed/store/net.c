@@ -2,6 +2,7 @@
 #include "distributed/store/net.h"
 
 #include "core/descriptor.h"
+#include "distributed/store/ports.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -104,23 +105,53 @@ static int listen_at(const struct addrinfo *at) {
     return fd;
 }
 
+/* IPv4 and IPv6 have the port at the same place. */
+static void set_port(struct sockaddr *at, int port) {
+    ((struct sockaddr_in *)(void *)at)->sin_port = htons((uint16_t)port);
+}
+
 /* For all interfaces IPv6 comes first: such a socket takes IPv4 as well. If one of the host's
  * addresses is in use the others are not tried: "localhost" often has two, and with a server on
  * each, clients would find one or the other. */
-int tn__net_listen(const char *host, int *port, char *why) {
-    struct addrinfo *list = resolve_host(host, *port, AI_PASSIVE | AI_NUMERICSERV, why);
-    int fd = -1, error = 0;
+static int listen_on(const struct addrinfo *list, bool is_any, int port, int *error) {
+    int fd = -1;
+    *error = 0;
     for (int pass = 0; pass < 2 && fd < 0; pass++) {
-        for (struct addrinfo *at = list; at && fd < 0 && error != EADDRINUSE; at = at->ai_next) {
-            bool is_first = host == NULL && at->ai_family == AF_INET6;
+        for (const struct addrinfo *at = list; at && fd < 0 && *error != EADDRINUSE;
+             at = at->ai_next) {
+            bool is_first = is_any && at->ai_family == AF_INET6;
             if (is_first == (pass == 0)) {
+                set_port(at->ai_addr, port);
                 fd = listen_at(at);
-                error = fd < 0 ? errno : 0;
+                *error = fd < 0 ? errno : 0;
             }
         }
     }
-    if (list && fd < 0) {
-        tn__why(why, TN_EIO, "%.100s port %d: %s", host ? host : "any interface", *port,
+    return fd;
+}
+
+int tn__net_listen(const char *host, int *port, char *why) {
+    tn__ports open;
+    if (tn__ports_find(&open, why) != TN_OK) {
+        return -1;
+    }
+    if (*port && !tn__ports_have(&open, *port)) {
+        tn__why(why, TN_EVALUE, "port %d is not one of TERN_PORTS, %d-%d", *port, open.first,
+                open.last);
+        return -1;
+    }
+    bool chosen = *port || open.first == 0;
+    int first = chosen ? *port : open.first, last = chosen ? *port : open.last;
+    struct addrinfo *list = resolve_host(host, first, AI_PASSIVE | AI_NUMERICSERV, why);
+    int fd = -1, error = EADDRINUSE;
+    for (int p = first; list && p <= last && fd < 0 && error == EADDRINUSE; p++) {
+        fd = listen_on(list, host == NULL, p, &error);
+    }
+    const char *where = host ? host : "any interface";
+    if (list && fd < 0 && chosen) {
+        tn__why(why, TN_EIO, "%.100s port %d: %s", where, *port, strerror(error));
+    } else if (list && fd < 0) {
+        tn__why(why, TN_EIO, "%.100s: none of TERN_PORTS, %d-%d, is free: %s", where, first, last,
                 strerror(error));
     }
     if (list) {

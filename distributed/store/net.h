@@ -12,8 +12,8 @@
 /* Small messages are sent at once, and a lost peer is noticed within a minute. */
 void tn__net_options(int fd);
 
-/* A listening socket; host NULL: all interfaces, IPv6 and IPv4. port 0: any; *port becomes the
- * actual one. -1 with a reason. */
+/* A listening socket; host NULL: all interfaces, IPv6 and IPv4. port 0: any of TERN_PORTS; *port
+ * becomes the actual one. -1 with a reason, also for a port that is not among TERN_PORTS. */
 TN_API int tn__net_listen(const char *host, int *port, char *why);
 
 /* The addresses of a host, for freeaddrinfo; NULL with a reason. */

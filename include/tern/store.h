@@ -31,8 +31,9 @@ TN_API void tn_store_free(tn_store *s); /* NULL is fine */
 
 /* Serves a TCP store from a thread of this process, to every client that knows the token. There is
  * no store without one, on any address: TN_EVALUE for NULL and "". Anyone who reaches the port can
- * try tokens, so it should be random: 32 hexadecimal digits. host NULL: all interfaces; port 0:
- * any. */
+ * try tokens, so it should be random: 32 hexadecimal digits. host NULL: all interfaces; port 0: any
+ * that is free, or any of TERN_PORTS (FIRST-LAST) if that is set, and then no other is served:
+ * TN_EIO. */
 typedef struct tn_store_server tn_store_server;
 TN_API tn_store_server *tn_store_serve(const char *host, int port, const char *token);
 TN_API int tn_store_server_port(const tn_store_server *s);

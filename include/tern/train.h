@@ -523,8 +523,8 @@ TN_API tn_curve tn_history_smooth(tn_history *h, const char *name, int64_t windo
 
 /* ---- Stopping -------------------------------------------------------------------------------- */
 
-/* From now on the first SIGINT or SIGTERM only makes tn_stop_asked true, so that the loop can end
- * after a whole step and save; the second ends the process as usual. */
+/* From now on SIGTERM and the first SIGINT only make tn_stop_asked true, so that the loop can end
+ * after a whole step and save; a second SIGINT ends the process as usual. */
 TN_API void tn_stop_on_signals(void);
 TN_API bool tn_stop_asked(void);
 /* The exit status of a program that stopped early: 128 + the number of the signal, as in shells and

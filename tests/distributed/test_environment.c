@@ -399,6 +399,34 @@ static void test_bad_nodelist(void **state) {
     assert_false(tn__nodelist_name(NULL, 0, name, sizeof(name)));
 }
 
+#define PORTS "TERN_PORTS=30000-30100"
+#define TWO "RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=a"
+
+/* Rank 0 looks for a port among those that a firewall lets through. */
+static void test_ports(void **state) {
+    tn__environment e = read_env(ENV(TWO, PORTS));
+    assert_true(e.port >= 30000 && e.port <= 30084 && e.last_port == 30100);
+    e = read_env(ENV(TWO, "TERN_PORTS=30000-30003"));
+    assert_true(e.port == 30000 && e.last_port == 30003);
+    e = read_env(ENV(TWO, PORTS, "MASTER_PORT=30100"));
+    assert_true(e.port == 30100 && e.last_port == 30100);
+    assert_refused(ENV(TWO, PORTS, "MASTER_PORT=29500"),
+                   "MASTER_PORT is 29500, which is not one of TERN_PORTS, 30000-30100");
+    assert_refused(ENV(TWO, "TERN_PORTS=30000"), "TERN_PORTS is \"30000\": should be FIRST-LAST");
+    e = read_env(ENV(TWO, PORTS, "MASTER_PORT=29500", "TERN_STORE=agent")); /* only dialled */
+    assert_int_equal(e.port, 29500);
+    e = read_env(ENV(TWO, "MASTER_PORT=29500"));
+    assert_int_equal(e.last_port, 65535);
+
+    static const char *const outside[] = {"MASTER_PORT=29500", "MASTER_PORT=30100"};
+    for (int i = 0; i < 2; i++) { /* where torchrun listens */
+        e = read_env(ENV(TWO, PORTS, outside[i], "TORCHELASTIC_USE_AGENT_STORE=True"));
+        assert_true(e.port >= 30000 && e.port <= 30084 && !e.port_taken);
+    }
+    e = read_env(ENV(TWO, PORTS, "MASTER_PORT=30007", "TORCHELASTIC_USE_AGENT_STORE=True"));
+    assert_true(e.port == 30007 && e.port_taken);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing),
@@ -411,6 +439,7 @@ int main(void) {
         cmocka_unit_test(test_several),
         cmocka_unit_test(test_nested),
         cmocka_unit_test(test_one_host),
+        cmocka_unit_test(test_ports),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_nodelist),
         cmocka_unit_test(test_bad_nodelist),

@@ -1,6 +1,7 @@
 /* The engine gloo, without a group around it: results with ranks as threads, failures with ranks as
  * processes. */
 #include "distributed/group/group.h"
+#include "distributed/store/net.h"
 
 #include <string.h>
 
@@ -509,6 +510,54 @@ static void test_interfaces(void **state) {
     tn_store_free(store);
 }
 
+enum { PORTS = 16 };
+static int first_port;
+
+static bool is_allowed(const uint8_t place[TN__PLACE]) {
+    int port = place[16] << 8 | place[17];
+    return port >= first_port && port < first_port + PORTS;
+}
+
+/* One end of each connection of this process is a port at which someone has listened. */
+static void check_ports(tn_engine *e) {
+    int connections = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        uint8_t here[TN__PLACE], there[TN__PLACE];
+        if (tn__net_place(fd, false, here) && tn__net_place(fd, true, there)) {
+            connections++;
+            CHECK(is_allowed(here) || is_allowed(there));
+        }
+    }
+    CHECK(connections == e->ranks * (e->ranks - 1));
+    transfer_ok(e, (tn_transfer){.kind = TN_BARRIER});
+}
+
+/* With TERN_PORTS the connections are made there; too few of them are an error. */
+static void test_ports(void **state) {
+    (void)state;
+    NEEDS_GLOO();
+    char text[32], why[TN_ENGINE_WHY] = "", said[64];
+    first_port = ranks_free_ports(PORTS);
+    snprintf(text, sizeof(text), "%d-%d", first_port, first_port + PORTS - 1);
+    setenv("TERN_PORTS", text, 1);
+    run_threads(3, check_ports);
+
+    int port = first_port, listener = tn__net_listen("127.0.0.1", &port, why);
+    assert_true(listener >= 0);
+    snprintf(text, sizeof(text), "%d-%d", first_port, first_port + 1);
+    setenv("TERN_PORTS", text, 1);
+    tn_store *store = tn_memory_store();
+    assert_null(join_gloo(store, 0, 3, "127.0.0.1", 5, why));
+    snprintf(said, sizeof(said), "none of TERN_PORTS up to %d is free", first_port + 1);
+    assert_non_null(strstr(why, said));
+    setenv("TERN_PORTS", "many", 1);
+    assert_null(join_gloo(store, 0, 3, "127.0.0.1", 5, why));
+    assert_non_null(strstr(why, "TERN_PORTS is \"many\""));
+    unsetenv("TERN_PORTS");
+    tn_store_free(store);
+    close(listener);
+}
+
 static void test_public_addresses(void **state) {
     (void)state;
     static const char *const near[] = {"127.0.0.1",
@@ -637,6 +686,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_disagreement),
         cmocka_unit_test(test_missing_ranks_are_named),
         cmocka_unit_test(test_interfaces),
+        cmocka_unit_test(test_ports),
         cmocka_unit_test(test_public_addresses),
         cmocka_unit_test_teardown(test_killed, temp_clean),
         cmocka_unit_test_teardown(test_stopped, temp_clean),

@@ -510,6 +510,51 @@ static void test_one_server_a_name(void **state) {
     tn_store_server_free(server);
 }
 
+/* ---- Ports that a firewall lets through ------------------------------------------------------ */
+
+static void allow_ports(int first, int last) {
+    char text[32];
+    snprintf(text, sizeof(text), "%d-%d", first, last);
+    setenv("TERN_PORTS", text, 1);
+}
+
+/* With TERN_PORTS a store is served at one of these ports, or the error says why not. */
+static void test_ports(void **state) {
+    enum { PORTS = 3 };
+    tn_store_server *servers[PORTS];
+    char said[64];
+    int first = ranks_free_ports(PORTS + 1);
+    allow_ports(first, first + PORTS - 1);
+    for (int i = 0; i < PORTS; i++) {
+        servers[i] = tn_store_serve("127.0.0.1", 0, TOKEN);
+        assert_int_equal(tn_store_server_port(servers[i]), first + i);
+    }
+    snprintf(said, sizeof(said), "none of TERN_PORTS, %d-%d, is free", first, first + PORTS - 1);
+    assert_null(tn_store_serve("127.0.0.1", 0, TOKEN));
+    assert_error(TN_EIO, said);
+    assert_null(tn_store_serve(NULL, 0, TOKEN));
+    assert_error(TN_EIO, said);
+    tn_store_server_free(servers[1]);
+    servers[1] = tn_store_serve("127.0.0.1", 0, TOKEN);
+    assert_int_equal(tn_store_server_port(servers[1]), first + 1);
+    assert_null(tn_store_serve("127.0.0.1", first + PORTS, TOKEN));
+    assert_error(TN_EIO, "is not one of TERN_PORTS");
+    for (int i = 0; i < PORTS; i++) {
+        tn_store_server_free(servers[i]);
+    }
+    static const char *const bad[] = {"30000",  "30100-30000", "0-7",  "1-65536",
+                                      "30000-", "-",           "all",  "1-2 ",
+                                      "1-2-3",  "+1-2",        "-1-2", "1-99999999999"};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        setenv("TERN_PORTS", bad[i], 1);
+        assert_null(tn_store_serve("127.0.0.1", 0, TOKEN));
+        assert_error(TN_EIO, "should be FIRST-LAST");
+    }
+    setenv("TERN_PORTS", "", 1);
+    tn_store_server_free(tn_store_serve("127.0.0.1", 0, TOKEN));
+    unsetenv("TERN_PORTS");
+}
+
 /* ---- What the log says about strangers ------------------------------------------------------- */
 
 static char logged[1 << 14];
@@ -680,6 +725,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_log),
         cmocka_unit_test(test_two_addresses),
         cmocka_unit_test(test_one_server_a_name),
+        cmocka_unit_test(test_ports),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

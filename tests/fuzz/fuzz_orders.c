@@ -30,6 +30,8 @@ static void check_card(const char *text) {
     must_hold(c.wanted >= -1 && c.wanted < MOST_NODES && c.pid > 0, "a wanted rank or a process");
     check_name(c.run_id, sizeof(c.run_id));
     check_name(c.name, sizeof(c.name));
+    check_name(c.version, sizeof(c.version));
+    check_name(c.devices, sizeof(c.devices));
     card_write(again, &c);
     must_hold(strcmp(text, again) == 0, "a card that is written in another way");
 }

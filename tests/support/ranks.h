@@ -84,5 +84,7 @@ void ranks_pass(int n, const char *body, const char *argument);
 
 /* A TCP port of 127.0.0.1 that was free a moment ago. */
 int ranks_free_port(void);
+/* The first of n free ports in a row. */
+int ranks_free_ports(int n);
 
 #endif

@@ -125,6 +125,23 @@ def free_port():
         return s.getsockname()[1]
 
 
+def free_ports(count):
+    """The first of so many free ports in a row, below those that the system gives to clients."""
+    import socket
+    for first in range(10000 + os.getpid() % 300 * 40, 32000, count):
+        held = [socket.socket() for _ in range(count)]
+        try:
+            for port, s in enumerate(held, first):
+                s.bind(("", port))
+            return first
+        except OSError:
+            pass
+        finally:
+            for s in held:
+                s.close()
+    raise AssertionError(f"there are no {count} free ports in a row")
+
+
 def marked(mark):
     """Processes with the mark, except this one: (pid, name)."""
     found, wanted = [], f"{MARK}={mark}".encode()

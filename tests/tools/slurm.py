@@ -24,8 +24,9 @@ SlurmdPidFile={folder}/%n.pid
 SlurmdSpoolDir={folder}/%n
 SlurmUser=root
 ReturnToService=2
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4
+GresTypes=gpu
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 Gres=gpu:2
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=4 Gres=gpu:2
 PartitionName=p Nodes=n1,n2 Default=YES State=UP
 """
 
@@ -41,6 +42,9 @@ class Slurm:
         os.mkdir("state")
         with open("slurm.conf", "w", encoding="utf-8") as file:
             file.write(CONFIGURATION.format(host=socket.gethostname(), folder=folder, ports=[free_port() for _ in range(3)]))
+        # Two GPUs on each node, as far as Slurm can tell: it looks only for devices.
+        with open("gres.conf", "w", encoding="utf-8") as file:
+            file.write("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
         self.env = environment(SLURM_CONF=os.path.join(folder, "slurm.conf"))
         commands = [["slurmctld", "-D"], ["slurmd", "-D", "-N", "n1"], ["slurmd", "-D", "-N", "n2"]]
         with open("daemons.log", "wb") as log:

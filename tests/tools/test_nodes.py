@@ -9,7 +9,7 @@ import time
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import environment, errors, finish, free_port, has, holds, main, output, same, start, test, text, until
+from launch import TESTS, environment, errors, finish, free_port, free_ports, has, holds, main, output, run, same, start, test, text, until
 
 HOST = "127.0.0.1"
 
@@ -72,6 +72,27 @@ def places():
     same(output(first).splitlines(), [f"[0] 0 0 3 1 0 {tail}"])
     same(sorted(output(second).splitlines()), [f"[1] 1 0 3 2 1 {tail}", f"[2] 2 1 3 2 1 {tail}"])
     has(errors(second), "node 1 of 2, rank 1-2 of 3")
+
+
+@test
+def open_ports():
+    """--ports: launchers and ranks listen at these ports, the first of them without one in the endpoint; if none is free the error says so"""
+    port = free_ports(20)
+    ports = f"{port}-{port + 19}"
+    program = shell(f'echo "$MASTER_PORT $TERN_PORTS"; exec {TESTS}/rank_program')
+    both = [start("--nnodes", 2, "--rdzv-endpoint", HOST, "--ports", ports, *program, env=environment(TERN_TOKEN="secret", TERN_HOST=host))
+            for host in "ab"]
+    for p in both:
+        finish(p, 0)
+        has(output(p), f"{port} {ports}\n", "of 2, local 0, sum 3\n")
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the job's connections may linger there
+        taken.bind((HOST, port))
+        taken.listen()
+        for env in (environment(TERN_PORTS=f"{port}-{port}"), environment(TERN_PORTS="x")):
+            done = run("true", env=env)
+            same(done.returncode, 64 if env["TERN_PORTS"] == "x" else 1, done.stderr)
+            has(done.stderr, 'TERN_PORTS is "x"' if done.returncode == 64 else f"none of TERN_PORTS, {port}-{port}, is free")
 
 
 @test

@@ -2,12 +2,14 @@
 """Messages that no launcher writes: a hostile process with the token gives orders, and makes false claims about itself."""
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import TESTS, environment, errors, finish, free_port, has, holds, main, output, same, start, test, text, until
+from launch import TERN, TESTS, environment, errors, finish, free_port, has, holds, main, output, same, start, test, text, until
 
 HOST, TOKEN = "127.0.0.1", "secret"
 ESCAPES = "\033]0;owned\a\033[2J\b\x7f\u009b31m"
@@ -41,6 +43,9 @@ def launcher(port, *program, nnodes=2, options=()):
     return start("--nnodes", nnodes, "--rdzv-endpoint", f"{HOST}:{port}", "--heartbeat", 60, "--grace", 1, "--timeout", 30, *options,
                  *program, env=environment(TERN_TOKEN=TOKEN))
 
+
+VERSION = subprocess.run([TERN, "--version"], capture_output=True, check=True, text=True).stdout.split()[1]
+CARD = f"{VERSION} host 2 2 1 -1 42 job -"
 
 BEGIN = ("sh", "-c", "echo $$ >> began; exec sleep 1000")
 
@@ -189,12 +194,14 @@ def strange_nodes():
     first = launcher(port, *BEGIN, nnodes="1:3", options=("--last-call", 1))
     store = Store(port)
     store.call("get", "node/1")
-    cards = ("1 3 99999999999 -1 42 job host", "1 3 -4 -1 42 job host", "1 3 300000 -1 42 job host", "1 3 2 -1 42 job " + ESCAPES,
-             "1 3 2 -1 42 job a b", "1 3 2 -1 42 " + "j" * 300 + " a", "", "\0\1\2")
+    start_of = f"{VERSION} host "
+    cards = (start_of + "1 3 99999999999 -1 42 job -", start_of + "1 3 -4 -1 42 job -", start_of + "1 3 300000 -1 42 job -",
+             start_of + "1 3 2 -1 42 job " + ESCAPES, start_of + "1 3 2 -1 42 job a b", start_of + "1 3 2 -1 42 " + "j" * 300 + " -",
+             f"{VERSION} {ESCAPES} 1 3 2 -1 42 job -", VERSION, "", "\0\1\2")
     for card in cards:
         joins(card, "0 0 i 0 0")(store)
-    joins("1 3 2 -1 42 job host")(store)  # without a sign of life
-    joins("1 3 2 -1 42 job host", "0 0 i 0 256 " + ESCAPES)(store)
+    joins(start_of + "1 3 2 -1 42 job -")(store)  # without a sign of life
+    joins(start_of + "1 3 2 -1 42 job -", "0 0 i 0 256 " + ESCAPES)(store)
     number = drops = 0
     while drops < len(cards):  # on a slow machine the job begins before all of them are read
         number += 1
@@ -209,13 +216,68 @@ def strange_nodes():
     plain(errors(first))
 
 
+def leaves(number, order, wanted):
+    """The node reads this order, and acknowledges it."""
+    def step(store):
+        has(store.call("get", f"order/{order}"), *wanted)
+        store.set(f"sign/{number}", "1 0 l 0 0")
+    return step
+
+
+def rank_dies(_):
+    os.kill(int(until(lambda: text("began"), "the rank runs")), signal.SIGTERM)
+
+
+@test
+def other_versions():
+    """hosts whose libtern is another version or of another revision are named in one error, on each of them; a job that has enough goes on"""
+    wanted = f"the hosts do not have the same libtern: node 0 (host {socket.gethostname()[:64]}) has {VERSION}"
+    for card, words in ((f"{VERSION}.9 host-b 2 2 1 -1 42 job -", f"host host-b has {VERSION}.9"),
+                        ("99.0.0+abc host-b what they say then", "host host-b has 99.0.0+abc")):
+        has(leader_and(joins(card, "0 0 i 0 0"), leaves(2, 1, [wanted, words])), "tern: " + wanted, words)
+    said = leader_and(joins("99.0.0 host-b 3 3 1 -1 42 job -", "0 0 i 0 0"), joins("98.0.0 host-c 3 3 1 -1 42 job -", "0 0 i 0 0"),
+                      leaves(2, 1, [wanted]), leaves(3, 1, [wanted]), nnodes=3)
+    has(said, "host host-b has 99.0.0, host host-c has 98.0.0")
+    holds(not os.path.exists("began"), "a rank was started")
+    begun_alone = lambda store: until(lambda: text("began"), "the job has begun")
+    said = leader_and(begun_alone, joins("99.0.0 host-b 1 2 1 -1 42 job -", "0 0 i 0 0"),
+                      leaves(2, 2, ["no place in job job", "this launcher's libtern is 99.0.0, and that of node 0"]), rank_dies, nnodes="1:2", code=143)
+    holds("99.0.0" not in said, said)
+
+
+@test
+def other_devices():
+    """hosts whose CUDA, driver or NCCL differ are named in a warning, and the job begins"""
+    def cards(*devices):
+        return [joins(f"{VERSION} host-{i} 4 4 1 -1 42 job {text}", "0 0 i 0 0") for i, text in enumerate(devices)]
+    wanted = "warning: the hosts' libraries for GPUs differ"
+    ends = [rank_dies] + [lambda store, n=n: store.set(f"sign/{n}", "1 1 s 0 0") for n in (2, 3, 4)]
+    ends += [lambda store: store.call("get", "order/3")] + [lambda store, n=n: store.set(f"sign/{n}", "2 1 l 0 0") for n in (2, 3, 4)]
+    said = leader_and(*cards("CUDA_12.4,_NCCL_2.20", "-", "CUDA_12.8,_NCCL_2.25"), *ends, nnodes=4, code=143)
+    has(said, wanted, "host host-0 has CUDA 12.4, NCCL 2.20; host host-2 has CUDA 12.8, NCCL 2.25\n")
+    os.remove("began")
+    said = leader_and(*cards("CUDA_12.4", "-", "CUDA_12.4"), *ends, nnodes=4, code=143)
+    holds(wanted not in said, said)
+    # What a launcher says of itself.
+    env = environment(TERN_TOKEN=TOKEN, TERN_CUDA="cuda_emulator")
+    info = subprocess.run([TERN, "info"], env=env, capture_output=True, check=True, text=True).stdout
+    with_ = re.search(r"^  with   (.*)$", info, re.MULTILINE)
+    port = free_port()
+    p = start("--nnodes", 2, "--rdzv-endpoint", f"{HOST}:{port}", *BEGIN, env=env)
+    card = Store(port).call("get", "node/1").split()
+    same(card[0], re.search("^version *(.*)$", info, re.MULTILINE).group(1))
+    same(card[-1], re.sub("[^!-~]", "_", with_.group(1))[:256] if with_ else "-")
+    p.terminate()
+    finish(p, 143, 30)
+
+
 @test
 def strange_signs():
     """a sign of life that makes no sense costs its node the place; one that claims success or failure does not end the job with 0"""
     for sign, words in (("1 1 f 0 1", "exit code 0"), ("1 1 s 0 1", "exit code 0"), ("1 2 r 0 0", "its round is 2"),
                         ("1 1 s 256 1", "its exit code is 256"), ("1 1 x 0 0", "its state is unknown"), ("1", "its round is not a number"),
                         ("99999999999999999999 1 r 0 0", "its count is not a number")):
-        said = leader_and(joins("2 2 1 -1 42 job host", "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"),
+        said = leader_and(joins(CARD, "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"),
                           lambda store, sign=sign: store.set("sign/2", sign))
         has(said, "node 1 (host host, rank 1) is lost: its sign of life makes no sense: ", words)
         os.remove("began")
@@ -227,13 +289,13 @@ def strange_signs():
             store.set("sign/2", "1 1 s 7 1")
             store.call("get", "order/3")  # the end order, which it acknowledges
             store.set("sign/2", "2 1 l 0 0")
-        said = leader_and(joins("2 2 1 -1 42 job host", "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"), fails,
+        said = leader_and(joins(CARD, "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"), fails,
                           code=7)
         has(said, "the disk is full" if report and ESCAPES in report else "line" if report else "host host reports a failure with exit code 7")
         holds(len(said) < 300000, f"{len(said)} bytes are printed")
         os.remove("began")
     # The hostile process says that both are done, but the leader's own ranks run.
-    has(leader_and(joins("2 2 1 -1 42 job host", "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"),
+    has(leader_and(joins(CARD, "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"),
                    lambda store: [store.set("sign/2", "1 1 d 0 0"), store.set("order/2", "end 0\n")]),
         "order 2 in the store cannot be followed", "this node's ranks have not ended")
 
@@ -248,7 +310,7 @@ def crowd():
 @test
 def two_leaders():
     """an order that another process wrote in the leader's place is noticed"""
-    has(leader_and(lambda store: store.set("order/2", "stop 1\nI say so"), joins("2 2 1 -1 42 job host", "0 0 i 0 0")),
+    has(leader_and(lambda store: store.set("order/2", "stop 1\nI say so"), joins(CARD, "0 0 i 0 0")),
         "order/2 in the store is not from this launcher")
 
 

@@ -64,6 +64,8 @@ def wrong_options():
             (["--token", "", "true"], "the token has 0 characters"),
             (["--token", "x", "--token-file", "y", "true"], "are alternatives"),
             (["--rdzv-endpoint", "h", "--token-file", "not-there", "true"], "not-there"),
+            (["--ports", "5-4", "true"], '--ports is "5-4": should be FIRST-LAST'),
+            (["--ports", "30000-30001", "--rdzv-endpoint", "127.0.0.1:29400", "true"], "port is 29400, which is not one of the ports 30000-30001"),
             (["--grace", "soon", "true"], '--grace: "soon" should be a number from 0'),
             (["--monitor-interval", "0", "true"], "at least 0.01"),
             (["--heartbeat", "0.2", "true"], "three times"),

@@ -1,6 +1,8 @@
 /* The seeds of the fuzz target for what launchers write to each other, as an ordinary test, and
  * which messages are accepted. */
 #include "tests/fuzz/fuzz_orders.c"
+
+#include "core/build_info.h"
 #include "tests/support/test.h"
 
 #include "tests/support/replay.h"
@@ -42,10 +44,13 @@ static void test_largest(void **state) {
     order_view v = {.own = 1, .min_nodes = 1, .max_nodes = 1, .ranks = 1, .round = INT32_MAX};
     assert_false(order_holds("start 2147483648 2147483647 1 1\n1 0 0 1\n", &v, "its round"));
     assert_false(order_holds("end 9223372036854775808\n", &v, "its exit code is not a number"));
-    node_card c = {MOST_NODES, MOST_NODES, MOST_RANKS, MOST_NODES - 1, INT32_MAX, "", ""}, is;
+    node_card c = {MOST_NODES, MOST_NODES, MOST_RANKS, MOST_NODES - 1, INT32_MAX, "", "", "", ""};
+    node_card is;
     char text[LONGEST_CARD], again[LONGEST_CARD], why[WORD_WHY];
     memset(c.run_id, 'r', sizeof(c.run_id) - 1);
     memset(c.name, 'n', sizeof(c.name) - 1);
+    memset(c.version, 'v', sizeof(c.version) - 1);
+    memset(c.devices, 'd', sizeof(c.devices) - 1);
     card_write(text, &c);
     assert_true(card_read(text, &is, why));
     card_write(again, &is);
@@ -55,11 +60,31 @@ static void test_largest(void **state) {
     assert_true(sign_read(text, INT32_MAX, &sign, why) && sign.count == INT64_MAX);
 }
 
+/* Launchers of different versions can name each other. */
+static void test_another_version(void **state) {
+    node_card c;
+    char why[WORD_WHY];
+    assert_true(card_read("0.1.0 host 1 2 8 -1 42 job -", &c, why));
+    assert_string_equal(c.devices, "-");
+    assert_false(card_read("9.0.0+abc host-b what it says today", &c, why));
+    assert_string_equal(c.version, "9.0.0+abc");
+    assert_string_equal(c.name, "host-b");
+    assert_false(card_read("9.0.0", &c, why));
+    assert_string_equal(c.name, "");
+    assert_true(tn__version_agrees("0.1.0", "0.1.0+abc") && tn__version_agrees("1.2.3", "1.2.3"));
+    assert_true(tn__version_agrees("0.1.0+abc", "0.1.0+abc"));
+    assert_false(tn__version_agrees("0.1.0+abc", "0.1.0+abd"));
+    assert_false(tn__version_agrees("0.1.0", "0.1.01"));
+    assert_false(tn__version_agrees("0.1.0+abc", "0.1.1"));
+    assert_contains(tn__version_text(), ".");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_corpus),
         TEST(test_a_job),
         TEST(test_largest),
+        TEST(test_another_version),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

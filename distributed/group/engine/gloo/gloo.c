@@ -10,6 +10,7 @@
 #include "core/memory.h"
 #include "core/plugin.h"
 #include "distributed/group/group.h"
+#include "distributed/store/ports.h"
 #include "distributed/store/store.h"
 
 #include <signal.h>
@@ -339,13 +340,15 @@ static tn__gloo *engine_alloc(const tn__gloo_api *api, const tn_engine_options *
 /* gloo's thread inherits the signals that are blocked here: all of them. */
 static tn__wire *open_wire(tn__gloo *e, const tn_engine_options *o, char *why) {
     char address[TN__ADDRESS];
-    if (!tn__gloo_address(o, address, why)) {
+    tn__ports open;
+    if (tn__ports_find(&open, why) != TN_OK || !tn__gloo_address(o, address, why)) {
         return NULL;
     }
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    tn__wire *w = e->api->open(address, o->rank, o->ranks, o->deadline - tn__now(), why);
+    tn__wire *w = e->api->open(address, open.first, open.last, o->rank, o->ranks,
+                               o->deadline - tn__now(), why);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return w;
 }

@@ -19,6 +19,8 @@
  *   - A message longer than the memory that was posted for it ends the process. Tags must
  *     keep such messages apart.
  *   - A wrong host name is not noticed: addresses must be numeric.
+ *   - Every pair listens at a port of its own, until its connection is made. It binds to its
+ *     device's address, which it reads anew.
  */
 #include "distributed/group/engine/gloo/gloo.h"
 
@@ -28,6 +30,9 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include <netinet/in.h>
+
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -35,6 +40,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -78,17 +84,51 @@ std::chrono::milliseconds milliseconds(double seconds) {
 
 const uint64_t heartbeat = 0; /* the tag of the message that is never sent */
 
-tn__wire *open_wire(const char *address, int rank, int ranks, double timeout, char *why) {
+/* A device whose pairs listen at ports of our choice. */
+class Device : public gloo::transport::tcp::Device {
+  public:
+    using gloo::transport::tcp::Device::Device;
+
+    /* IPv4 and IPv6 have the port at the same place. gloo never writes to its address, but it may
+     * change between two pairs. */
+    void set_port(int port) {
+        void *at = const_cast<struct sockaddr_storage *>(&attr_.ai_addr);
+        static_cast<struct sockaddr_in *>(at)->sin_port = htons(static_cast<uint16_t>(port));
+    }
+};
+
+/* Listens for `peer` at the first free port from *port to last, and moves *port behind it; 0: at
+ * any. */
+void listen_for(Device &device, gloo::transport::Context &context, int peer, int *port, int last) {
+    for (; *port <= last; ++*port) {
+        device.set_port(*port);
+        try {
+            context.createPair(peer);
+            *port += *port > 0;
+            return;
+        } catch (const std::exception &e) {
+            if (std::strstr(e.what(), std::strerror(EADDRINUSE)) == nullptr) {
+                throw;
+            }
+        }
+    }
+    throw std::runtime_error("none of TERN_PORTS up to " + std::to_string(last) +
+                             " is free for the connection to rank " + std::to_string(peer));
+}
+
+tn__wire *open_wire(const char *address, int first, int last, int rank, int ranks, double timeout,
+                    char *why) {
     return guarded<tn__wire *>(nullptr, why, [&] {
         gloo::transport::tcp::attr attributes(address);
-        auto device = gloo::transport::tcp::CreateDevice(attributes);
+        auto device = std::make_shared<Device>(gloo::transport::tcp::CreateDeviceAttr(attributes));
+        int port = first;
         std::unique_ptr<tn__wire> w(
             new tn__wire{rank, ranks, device->createContext(rank, ranks), {}});
         w->context->setTimeout(milliseconds(timeout / 5));
         w->buffers.resize(static_cast<size_t>(ranks));
         for (int peer = 0; peer < ranks; peer++) {
             if (peer != rank) {
-                w->context->createPair(peer);
+                listen_for(*device, *w->context, peer, &port, last);
                 w->buffers[static_cast<size_t>(peer)] =
                     w->context->createUnboundBuffer(nullptr, SIZE_MAX);
             }

@@ -40,9 +40,10 @@ typedef struct tn__gloo_api {
     size_t size; /* sizeof(tn__gloo_api) of the build that filled it */
     uint32_t version;
 
-    /* Listens at a numeric address. Later, `connect` waits at most `timeout` seconds. NULL: see
-     * why. */
-    tn__wire *(*open)(const char *address, int rank, int ranks, double timeout, char *why);
+    /* Listens at a numeric address, at ports from first to last; first 0: any. Later, `connect`
+     * waits at most `timeout` seconds. NULL: see why. */
+    tn__wire *(*open)(const char *address, int first, int last, int rank, int ranks, double timeout,
+                      char *why);
     /* The address of this rank for `peer`, which passes it to its `connect`. At most TN__ENDPOINT
      * bytes, the same number for every peer. */
     size_t (*endpoint)(tn__wire *w, int peer, void *bytes);
@@ -69,7 +70,7 @@ typedef struct tn__gloo_api {
     void (*destroy)(tn__wire *w);
 } tn__gloo_api;
 
-#define TN__GLOO_VERSION 2
+#define TN__GLOO_VERSION 3
 #define TN__ENDPOINT 256
 #define TN__GLOO_SYMBOL "tn_gloo_api"
 typedef const tn__gloo_api *tn__gloo_entry(void); /* the type of the plugin's one function */
