@@ -13,7 +13,7 @@
 #ifndef TERN_DATA_SHARDS_H
 #define TERN_DATA_SHARDS_H
 
-#include <stdint.h>
+#include "tern/data.h"
 
 enum { TN__SHARD_WORDS = 256, TN__SHARD_HEAD = TN__SHARD_WORDS * 4 };
 
@@ -22,5 +22,11 @@ enum { TN__VERSION_NARROW = 1, TN__VERSION_WIDE = 7, TN__VERSION_PAIRS = 1 };
 
 enum { TN__NARROW_VOCAB = 65536 };        /* at most, for 16 bits */
 #define TN__NO_TARGET (UINT32_C(1) << 31) /* the top bit of a token of a pair */
+
+/* For a writer that has written nothing yet: it continues after `shards` files, which have `tokens`
+ * tokens together. Each further one is passed to `whole` when it has its name; false: after raising
+ * an error. */
+void tn__shards_writer_go_on(tn_shards_writer *w, int64_t shards, int64_t tokens,
+                             bool (*whole)(void *user, const char *path), void *user);
 
 #endif

@@ -24,6 +24,8 @@ struct tn_shards_writer {
     int64_t here;   /* tokens in the open one */
     uint64_t *ends; /* of its pairs, in tokens */
     int64_t pairs, capacity;
+    bool (*whole)(void *user, const char *path); /* may be NULL */
+    void *user;
 };
 
 tn_shards_options tn_shards_defaults(void) {
@@ -36,8 +38,13 @@ static bool is_wide(const tn_shards_writer *w) {
     return w->options.pairs || w->options.vocab > TN__NARROW_VOCAB;
 }
 
+/* The caller frees. NULL after raising. */
+static char *shard_path(const tn_shards_writer *w, int64_t number) {
+    return tn__asprintf("shards_writer", "%s_%06" PRId64 ".bin", w->prefix, number);
+}
+
 static bool begin_shard(tn_shards_writer *w) {
-    char *path = tn__asprintf("shards_writer", "%s_%06" PRId64 ".bin", w->prefix, w->shards);
+    char *path = shard_path(w, w->shards);
     if (!path) {
         return false;
     }
@@ -57,6 +64,13 @@ static bool begin_shard(tn_shards_writer *w) {
     return true;
 }
 
+static tn_status say_whole(const tn_shards_writer *w) {
+    char *path = shard_path(w, w->shards - 1);
+    bool done = path && w->whole(w->user, path);
+    free(path);
+    return done ? TN_OK : tn_error();
+}
+
 /* Completes the open shard, which then gets its name. */
 static tn_status end_shard(tn_shards_writer *w) {
     static const char unknown[COUNTS];
@@ -72,7 +86,7 @@ static tn_status end_shard(tn_shards_writer *w) {
     w->open = false;
     tn_status status = tn__file_commit(&w->file);
     w->shards += status == TN_OK;
-    return status;
+    return status == TN_OK && w->whole ? say_whole(w) : status;
 }
 
 /* Writes tokens to the open shard. The first `prompt` of them are marked. */
@@ -207,6 +221,14 @@ tn_status tn_shards_writer_finish(tn_shards_writer *w) {
         return tn_error();
     }
     return w ? end_shard(w) : tn__raise(TN_EVALUE, "shards_writer", "the writer is NULL");
+}
+
+void tn__shards_writer_go_on(tn_shards_writer *w, int64_t shards, int64_t tokens,
+                             bool (*whole)(void *user, const char *path), void *user) {
+    w->shards = shards;
+    w->tokens = tokens;
+    w->whole = whole;
+    w->user = user;
 }
 
 int64_t tn_shards_writer_shards(const tn_shards_writer *w) {

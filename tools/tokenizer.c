@@ -51,7 +51,7 @@ static tn_status parse_options(command *c, int argc, char **argv) {
          "How a text is cut before pairs are joined: gpt2, cl100k, llama3, o200k, or a regular "
          "expression (gpt2)",
          .text = &c->options.pattern},
-        {"key", 0, "NAME", "In JSON lines: the key of the document's text (text)",
+        {"key", 0, "KEY", "In JSON: the document's text, as for `tern tokens` (text)",
          .text = &c->corpus.key},
         {0},
     };

@@ -1,11 +1,14 @@
-/* `tern tokens IN… --tokenizer PATH --out DIR`: turns texts into shards of tokens. */
+/* `tern tokens IN… --tokenizer PATH --out DIR`: turns texts into shards of tokens, in one process
+ * or under `tern run`. */
 #include "tools/tokens.h"
 
 #include "core/clock.h"
+#include "data/corpus/so_far.h"
 #include "data/corpus/tokens_json.h"
 #include "text/number.h"
-#include "tools/inputs.h"
 #include "tools/error_words.h"
+#include "tools/inputs.h"
+#include "tools/tokens_ranks.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,7 +21,8 @@ typedef struct command {
     const char *tokenizer, *out;
     const char **paths; /* [count] */
     int count;
-    char *split; /* --split, its escapes replaced */
+    char *split;                     /* --split, its escapes replaced */
+    const char *prompt, *completion; /* NULL: not given */
     tn_tokens_options options;
 } command;
 
@@ -63,6 +67,8 @@ static void check_command(const command *c) {
         tn_options_refuse("--out DIR is missing");
     } else if (c->options.val > 0 && c->options.val_documents > 0) {
         tn_options_refuse("--val and --val-docs are alternatives: give one");
+    } else if (!c->options.corpus.pairs && (c->prompt || c->completion)) {
+        tn_options_refuse("--prompt and --completion are for --pairs");
     } else if (c->options.corpus.pairs && c->split) {
         tn_options_refuse("--split is for plain text, and --pairs reads JSON lines");
     }
@@ -73,12 +79,20 @@ static const char about[] =
     "read.\n\n"
     "IN are files, and folders whose files are read in order of name, except hidden ones. A "
     ".jsonl, .ndjson or .json file is JSON lines, each with a document's text; any other file is "
-    "plain text, one document. Both may be compressed (.gz, .zst).\vThe special token "
-    "<|endoftext|> precedes every document, as in llm.c; the same characters inside a document are "
-    "ordinary text. If a plain text is one document, --val chooses passages of it. The same texts "
-    "and options give the same bytes, for any number of threads. An interrupted run leaves whole "
-    "shards and a tokens.json that says that some are missing: the same command starts "
-    "over.\n\nThe exit status is 1 when it fails, 64 when the command line is wrong.";
+    "plain text, one document. Both may be compressed (.gz, .zst).\v"
+    "A KEY is a member's name; or a path, in jq's notation: .name, [\"any name\"], [] for all "
+    "elements of a list, [0] for one; or text with these in braces: '{title}\\n{.parts[].text}'. "
+    "With a path a .json file is one value, read whole. Each element of a list is a document, or "
+    "a pair; the paths of a pair go through the same lists, one perhaps further than the "
+    "other.\n\n"
+    "The special token <|endoftext|> precedes every document, as in llm.c; the same characters "
+    "inside a document are ordinary text. If a plain text is one document, --val chooses passages "
+    "of it. The same texts "
+    "and options give the same bytes, for any number of threads and ranks: under `tern run -n N` "
+    "all ranks read the texts, on any hosts, each encodes its share, and rank 0 writes. An "
+    "interrupted run leaves whole shards and a tokens.json that says that some are missing: the "
+    "same command keeps them and goes on, if texts, options and tokenizer have not changed.\n\n"
+    "The exit status is 1 when it fails, 64 when the command line is wrong.";
 
 static tn_status parse_options(command *c, int argc, char **argv) {
     tn_tokens_options *o = &c->options;
@@ -100,12 +114,15 @@ static tn_status parse_options(command *c, int argc, char **argv) {
          .most = INFINITY},
         {"shard-tokens", 0, "N", "Tokens of a shard", .whole = &o->shard_tokens, .most = INFINITY},
         {.help = ""},
-        {"key", 0, "NAME", "In JSON lines: the key of the document's text (text)",
+        {"key", 0, "KEY",
+         "In JSON: the document's text, a name or a path such as '.articles[].text' (text)",
          .text = &o->corpus.key},
         {"pairs", 0, NULL,
          "Fine-tuning: IN are JSON lines {\"prompt\": …, \"completion\": …}, and only the "
          "completions are learned",
          .flag = &o->corpus.pairs},
+        {"prompt", 0, "KEY", "Another name or path of the prompt (prompt)", .text = &c->prompt},
+        {"completion", 0, "KEY", "The same of the completion (completion)", .text = &c->completion},
         {"split", 0, "TEXT",
          "What separates the documents of a plain text, such as '<|endoftext|>' or '\\n\\n'",
          .read = read_split, .to = &c->split},
@@ -113,7 +130,8 @@ static tn_status parse_options(command *c, int argc, char **argv) {
          "The special token between documents (<|endoftext|>, <|end_of_text|> or </s>)",
          .text = &o->eot},
         {.help = ""},
-        {"threads", 0, "N", "Encoding threads (one per core)", .whole = &threads, .most = 1 << 20},
+        {"threads", 0, "N", "Encoding threads of each rank (one per core)", .whole = &threads,
+         .most = 1 << 20},
         {"overwrite", 0, NULL, "Replace the shards in DIR", .flag = &o->overwrite},
         {0},
     };
@@ -124,6 +142,8 @@ static tn_status parse_options(command *c, int argc, char **argv) {
     o->seed = (uint64_t)seed;
     o->threads = threads ? (int)threads : o->threads;
     o->corpus.split = c->split;
+    o->corpus.prompt = c->prompt ? c->prompt : o->corpus.prompt;
+    o->corpus.completion = c->completion ? c->completion : o->corpus.completion;
     return status;
 }
 
@@ -180,6 +200,10 @@ static void say_split(const char *name, const char *out, int64_t tokens, int64_t
 
 static void say_result(const command *c, const tn_tokens_made *made) {
     const char *what = c->options.corpus.pairs ? "pair" : "document";
+    if (made->kept > 0) {
+        printf("%lld shard%s of an interrupted run kept\n", (long long)made->kept,
+               made->kept == 1 ? "" : "s");
+    }
     printf("%lld %s%s, %lld bytes of text\n", (long long)made->documents, what,
            made->documents == 1 ? "" : "s", (long long)made->text);
     if (c->options.corpus.pairs) {
@@ -214,7 +238,13 @@ static bool is_tokenizer(const char *name) {
 }
 
 static bool is_replaced(const char *name) {
-    return tn__is_token_shard(name) || strcmp(name, TN__TOKENS_JSON) == 0;
+    return tn__is_token_shard(name) || strcmp(name, TN__TOKENS_JSON) == 0 ||
+           strcmp(name, TN__SO_FAR_JSON) == 0;
+}
+
+static bool are_apart(const command *c) {
+    return check_outputs(c->paths, c->count, NULL, c->out, is_replaced) == TN_OK &&
+           check_outputs(&c->tokenizer, 1, is_tokenizer, c->out, is_replaced) == TN_OK;
 }
 
 static int make_tokens(const command *c) {
@@ -225,13 +255,14 @@ static int make_tokens(const command *c) {
     o.progress = show_progress;
     o.user = &p;
     tn_tokens_made made;
-    bool apart = check_outputs(c->paths, c->count, NULL, c->out, is_replaced) == TN_OK &&
-                 check_outputs(&c->tokenizer, 1, is_tokenizer, c->out, is_replaced) == TN_OK;
-    tn_tokenizer *t = apart ? tn_tokenizer_load(c->tokenizer) : NULL;
+    tn__token_ranks ranks;
+    bool joined = tokens_ranks(&ranks) == TN_OK;
+    tn_tokenizer *t =
+        joined && (ranks.rank > 0 || are_apart(c)) ? tn_tokenizer_load(c->tokenizer) : NULL;
     if (!t) {
         return say_why();
     }
-    tn_status status = tn_tokens_make(t, c->paths, c->count, c->out, o, &made);
+    tn_status status = tn__tokens_make(t, c->paths, c->count, c->out, o, &ranks, &made);
     tn_tokenizer_free(t);
     if (p.terminal && p.shown > p.begun) {
         fputs("\r\033[K", stderr);
@@ -239,7 +270,10 @@ static int make_tokens(const command *c) {
     if (status != TN_OK) {
         return say_why();
     }
-    say_result(c, &made);
+    if (ranks.rank == 0) {
+        say_result(c, &made);
+    }
+    tn_dist_finish();
     return 0;
 }
 
@@ -252,5 +286,5 @@ int tokens_main(int argc, char **argv) {
     int status = parse_options(&c, argc, argv) == TN_OK ? make_tokens(&c) : say_why();
     free(c.split);
     free(c.paths);
-    return status;
+    return status; /* exiting with an error pending tells the other ranks why */
 }

@@ -1,16 +1,17 @@
 /* A corpus: documents from text files, one at a time, in bounded memory.
  *
  * One buffer holds what has been read of the current file but not yet returned. A file of JSON
- * lines is taken from it line by line. A plain text is one document or, with a separator, several;
- * a long one comes in pieces, so that several threads can work on it and it need not be in memory
- * whole. Pieces are cut where a word begins, at a place where the patterns of GPT-2's tokenizer and
- * of later ones always cut too: the tokens of the pieces are those of the whole.
+ * lines is taken from it line by line, and a .json file of which paths are wanted value by value;
+ * each may have many documents (records.h). A plain text is one document or, with a separator,
+ * several; a long one comes in pieces, so that several threads can work on it and it need not be in
+ * memory whole. Pieces are cut where a word begins, at a place where the patterns of GPT-2's
+ * tokenizer and of later ones always cut too: the tokens of the pieces are those of the whole.
  */
 #define _GNU_SOURCE /* memmem */
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/plain_text.h"
 #include "data/corpus/cut.h"
+#include "data/corpus/records.h"
 #include "data/corpus/sources.h"
 #include "data/corpus/stream.h"
 #include "tern/data.h"
@@ -21,33 +22,38 @@
 #include <string.h>
 
 enum { LONGEST = 64 << 20 /* bytes of a line, or of plain text without a place to cut */ };
+enum { LONGEST_VALUE = 1 << 30 /* bytes of a value that is not on a line of its own */ };
 enum { READ_AT_ONCE = 1 << 18, PIECE_LEAST = 1 << 10, PIECE_MOST = 1 << 18 };
 enum { PIECES = 64 /* at least, of a plain text that is long enough */ };
 
 struct tn_corpus {
     tn_corpus_options options;
-    char *key, *split; /* copies */
+    char *split; /* a copy */
     tn__sources sources;
     int64_t source; /* number of the open one, or of the next to open */
     int64_t done;   /* bytes of those that are closed */
 
     bool open;
     bool is_json;
+    bool is_values; /* not JSON lines: values of any form, one after the other */
     tn__stream stream;
     char *buffer;
     int64_t capacity;  /* of the buffer */
     size_t begin, end; /* buffer[begin … end): read but not yet returned */
     bool all_read;     /* the file has been read to its end */
-    int64_t line;      /* of JSON lines: the last one taken, from 1 */
+    int64_t line;      /* of JSON: the one where what was taken last begins, from 1 */
+    int64_t lines;     /* of values: their ends, so far */
     size_t piece;      /* of plain text: approximate bytes of a piece */
     bool within;       /* a document has begun but not ended */
 
     int64_t documents, pieces; /* numbers of the next ones */
-    tn__json_file json;        /* of the line that is lent */
+    tn__json_file json;        /* of the line or value that is lent */
+    tn__records records;       /* its documents */
 };
 
 tn_corpus_options tn_corpus_defaults(void) {
-    return (tn_corpus_options){.key = "text", .from_defaults = true};
+    return (tn_corpus_options){
+        .key = "text", .prompt = "prompt", .completion = "completion", .from_defaults = true};
 }
 
 /* ---- The buffer ------------------------------------------------------------------------------ */
@@ -84,22 +90,21 @@ static bool hold_bytes(tn_corpus *c, size_t bytes) {
 
 /* ---- Files ----------------------------------------------------------------------------------- */
 
-/* "a.jsonl", "a.json.gz": the name decides, since the first line of a text may be anything. */
-static bool is_json_name(const char *path) {
+/* Whether it ends so before .gz or .zst. */
+static bool is_named(const char *path, const char *ending) {
     static const char *const packed[] = {".gz", ".zst"};
-    static const char *const endings[] = {".jsonl", ".json", ".ndjson"};
-    size_t bytes = strlen(path);
+    size_t bytes = strlen(path), more;
     for (int i = 0; i < 2; i++) {
-        size_t more = strlen(packed[i]);
+        more = strlen(packed[i]);
         bytes -= bytes >= more && memcmp(path + bytes - more, packed[i], more) == 0 ? more : 0;
     }
-    for (int i = 0; i < 3; i++) {
-        size_t more = strlen(endings[i]);
-        if (bytes >= more && memcmp(path + bytes - more, endings[i], more) == 0) {
-            return true;
-        }
-    }
-    return false;
+    more = strlen(ending);
+    return bytes >= more && memcmp(path + bytes - more, ending, more) == 0;
+}
+
+/* The name decides, since the first line of a text may be anything. */
+static bool is_json_name(const char *path) {
+    return is_named(path, ".jsonl") || is_named(path, ".json") || is_named(path, ".ndjson");
 }
 
 static bool check_kind(const tn_corpus *c) {
@@ -115,6 +120,7 @@ static bool check_kind(const tn_corpus *c) {
 
 static void close_file(tn_corpus *c) {
     tn__stream_close(&c->stream);
+    tn__records_begin(&c->records, NULL);
     tn__json_free(&c->json);
     c->open = false;
     c->done += c->sources.sizes[c->source++];
@@ -129,8 +135,9 @@ static bool open_file(tn_corpus *c) {
     c->open = true;
     c->begin = c->end = 0;
     c->all_read = c->within = false;
-    c->line = 0;
+    c->line = c->lines = 0;
     c->is_json = c->options.pairs || is_json_name(path);
+    c->is_values = c->records.has_path && !is_named(path, ".jsonl") && !is_named(path, ".ndjson");
     size_t piece = c->stream.file.bytes / PIECES;
     c->piece = piece < PIECE_LEAST ? PIECE_LEAST : piece > PIECE_MOST ? PIECE_MOST : piece;
     if (!check_kind(c) || !hold_bytes(c, strlen(mark))) {
@@ -142,7 +149,7 @@ static bool open_file(tn_corpus *c) {
     return true;
 }
 
-/* ---- JSON lines ------------------------------------------------------------------------------ */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 /* Raises TN_EFORMAT about the line that was taken last: "FILE: line 7: …". */
 static bool raise_line(const tn_corpus *c, const char *what) {
@@ -181,7 +188,74 @@ static bool take_line(tn_corpus *c, const char **line, size_t *bytes) {
     }
 }
 
-static bool raise_json(const tn_corpus *c, const char *line, size_t bytes) {
+/* A value's end, as far as brackets and quotes tell: the parser finds all else. */
+typedef struct ending {
+    size_t looked; /* bytes */
+    int64_t depth;
+    bool quoted, escaped, ended;
+} ending;
+
+static void look_for_end(ending *e, const char *value, size_t there) {
+    bool compound = there > 0 && (*value == '{' || *value == '[');
+    for (; e->looked < there && !e->ended; e->looked++) {
+        char byte = value[e->looked];
+        if (e->quoted) {
+            e->quoted = e->escaped || byte != '"';
+            e->escaped = !e->escaped && byte == '\\';
+        } else {
+            e->quoted = byte == '"';
+            e->depth += (byte == '{' || byte == '[') - (byte == '}' || byte == ']');
+            e->ended = compound ? e->depth == 0 : byte == '\n';
+        }
+    }
+}
+
+static int64_t count_lines(const char *text, size_t bytes) {
+    int64_t lines = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        lines += text[i] == '\n';
+    }
+    return lines;
+}
+
+static bool is_json_space(char c) {
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+/* The next value. False at the file's end, and after raising. */
+static bool take_value(tn_corpus *c, const char **value, size_t *bytes) {
+    for (;;) {
+        if (!hold_bytes(c, 1) || c->begin == c->end) {
+            return false;
+        }
+        if (!is_json_space(c->buffer[c->begin])) {
+            break;
+        }
+        c->lines += c->buffer[c->begin++] == '\n';
+    }
+    c->line = c->lines + 1;
+    ending e = {0};
+    for (;;) {
+        look_for_end(&e, c->buffer + c->begin, c->end - c->begin);
+        if (e.looked > LONGEST_VALUE) {
+            return raise_line(c, "the value that begins here is longer than 1 GiB (as JSON lines "
+                                 "each part would be read by itself)");
+        }
+        if (e.ended || c->all_read) {
+            break;
+        }
+        if (!read_more(c)) {
+            return false;
+        }
+    }
+    *value = c->buffer + c->begin;
+    *bytes = e.looked;
+    c->begin += e.looked;
+    c->lines += count_lines(*value, *bytes);
+    return true;
+}
+
+static bool raise_json(tn_corpus *c, const char *text, size_t bytes) {
     char why[200];
     const char *wrong = c->json.wrong;
     if (!wrong) {
@@ -189,97 +263,56 @@ static bool raise_json(const tn_corpus *c, const char *line, size_t bytes) {
                   c->line);
         return false;
     }
-    bool list = c->line == 1 && bytes > 0 && line[strspn(line, " \t\r")] == '[';
-    if (list) {
-        return raise_line(c, "this is a JSON list, not JSON lines, of which each is an object "
-                             "(jq -c '.[]' makes them)");
+    bool first = c->line == 1 && !c->is_values;
+    if (first && bytes > 0 && text[strspn(text, " \t\r")] == '[') {
+        return raise_line(c, c->options.pairs
+                                 ? "this is a JSON list, not JSON lines, of which each is an object"
+                                 : "this is a JSON list, not JSON lines, of which each is an "
+                                   "object (--key '.[].text' reads a list in a .json file)");
     }
-    snprintf(why, sizeof(why), "%s, at byte %zu%s", wrong, c->json.at + 1,
-             c->options.pairs && c->line == 1
+    size_t line = c->json.at; /* where the line begins that is wrong */
+    while (line > 0 && text[line - 1] != '\n') {
+        line--;
+    }
+    c->line += count_lines(text, line);
+    snprintf(why, sizeof(why), "%s, at byte %zu%s", wrong, c->json.at - line + 1,
+             first && c->options.pairs
                  ? " (pairs are JSON lines: {\"prompt\": \"…\", \"completion\": \"…\"})"
-             : c->line == 1 && bytes < 3 ? " (expected JSON lines, each an object)"
-                                         : "");
+             : first && bytes < 3 ? " (expected JSON lines, each an object)"
+                                  : "");
     return raise_line(c, why);
 }
 
-/* The names of the first members, for a message about a missing one. */
-static void list_keys(const tn__json *object, char *text, size_t size) {
-    enum { MOST = 6 };
-    size_t used = 0;
-    const tn__json *member = tn__json_first(object);
-    for (uint32_t i = 0; i < object->count && i < MOST && used < size; i++) {
-        used +=
-            (size_t)snprintf(text + used, size - used, "%s\"%.40s\"", i ? ", " : "", member->key);
-        member = tn__json_next(member);
-    }
-    text[tn__plain_text(text, text, strlen(text), false)] = 0;
-}
-
-static bool raise_missing(const tn_corpus *c, const char *key) {
-    const tn__json *object = c->json.values;
-    char keys[256] = "nothing", why[480];
-    list_keys(object, keys, sizeof(keys));
-    const char *hint = !c->options.pairs ? " (--key chooses another key)"
-                       : tn__json_get(object, "messages")
-                           ? " (chats are not supported: each model has its own template)"
-                           : "";
-    snprintf(why, sizeof(why), "there is no \"%.60s\" in it, but %s%s", key, keys, hint);
-    return raise_line(c, why);
-}
-
-/* The text of this member. NULL after raising. */
-static const tn__json *text_of(const tn_corpus *c, const char *key) {
-    const tn__json *object = c->json.values, *found = NULL, *member = tn__json_first(object);
-    char why[160];
-    for (uint32_t i = 0; i < object->count; i++, member = tn__json_next(member)) {
-        if (strcmp(member->key, key) != 0) {
-            continue;
-        }
-        if (found) {
-            snprintf(why, sizeof(why), "it has \"%.60s\" twice", key);
-            raise_line(c, why);
-            return NULL;
-        }
-        found = member;
-    }
-    if (!found) {
-        raise_missing(c, key);
-        return NULL;
-    }
-    if (found->kind != TN__JSON_TEXT) {
-        snprintf(why, sizeof(why), "\"%.60s\" is not a text", key);
-        raise_line(c, why);
-        return NULL;
-    }
-    return found;
-}
-
-/* One line as a document. False at the file's end, and after raising. */
-static bool next_line(tn_corpus *c, tn_document *d) {
-    const char *line = NULL;
+/* Reads the next line or value. False at the file's end, and after raising. */
+static bool read_json(tn_corpus *c) {
+    const char *text = NULL;
     size_t bytes = 0;
     tn__json_free(&c->json);
-    if (!take_line(c, &line, &bytes)) {
+    if (!(c->is_values ? take_value : take_line)(c, &text, &bytes)) {
         return false;
     }
-    if (!tn__json_read_any(&c->json, line, bytes)) {
-        return raise_json(c, line, bytes);
+    if (!tn__json_read_any(&c->json, text, bytes)) {
+        return raise_json(c, text, bytes);
     }
-    if (c->json.values->kind != TN__JSON_OBJECT) {
-        return raise_line(c, c->json.values->kind == TN__JSON_LIST && c->line == 1
-                                 ? "this is a JSON list, not JSON lines, of which each is an "
-                                   "object (jq -c '.[]' makes them)"
-                                 : "it is not an object: {\"text\": \"…\"}");
+    tn__records_begin(&c->records, c->json.values);
+    return true;
+}
+
+/* False at the file's end, and after raising. */
+static bool next_record(tn_corpus *c, tn_document *d) {
+    tn__record_text texts[2];
+    while (!tn__records_next(&c->records, texts)) {
+        if (c->records.wrong[0]) {
+            return raise_line(c, c->records.wrong);
+        }
+        if (tn__pending() || !read_json(c)) {
+            return false;
+        }
     }
-    const tn__json *text = text_of(c, c->options.pairs ? "prompt" : c->key);
-    const tn__json *completion = text && c->options.pairs ? text_of(c, "completion") : NULL;
-    if (!text || (c->options.pairs && !completion)) {
-        return false;
-    }
-    *d = (tn_document){.text = text->text,
-                       .bytes = text->bytes,
-                       .completion = completion ? completion->text : NULL,
-                       .completion_bytes = completion ? completion->bytes : 0,
+    *d = (tn_document){.text = texts[0].at,
+                       .bytes = texts[0].bytes,
+                       .completion = texts[1].at,
+                       .completion_bytes = texts[1].bytes,
                        .begins = true,
                        .line = c->line};
     return true;
@@ -372,7 +405,7 @@ bool tn_corpus_next(tn_corpus *c, tn_document *d) {
         if (!c->open && !open_file(c)) {
             return false;
         }
-        if (c->is_json ? next_line(c, d) : next_piece(c, d)) {
+        if (c->is_json ? next_record(c, d) : next_piece(c, d)) {
             c->documents += d->begins;
             d->number = c->documents - 1;
             d->piece = c->pieces++;
@@ -392,15 +425,19 @@ tn_corpus_place tn_corpus_where(const tn_corpus *c) {
                              .read = c ? c->done + (c->open ? (int64_t)c->stream.at : 0) : 0};
 }
 
+const tn__sources *tn__corpus_sources(const tn_corpus *c) {
+    return &c->sources;
+}
+
 void tn_corpus_free(tn_corpus *c) {
     if (!c) {
         return;
     }
     tn__stream_close(&c->stream);
     tn__json_free(&c->json);
+    tn__records_close(&c->records);
     tn__sources_free(&c->sources);
     free(c->buffer);
-    free(c->key);
     free(c->split);
     free(c);
 }
@@ -410,9 +447,10 @@ static bool check_options(const char *const *paths, int count, const tn_corpus_o
         tn__raise(TN_EVALUE, "corpus", "no file or folder to read");
         return false;
     }
-    if (!o->key || (o->split && (!*o->split || strlen(o->split) > PIECE_LEAST))) {
+    bool keys = o->key && o->prompt && o->completion;
+    if (!keys || (o->split && (!*o->split || strlen(o->split) > PIECE_LEAST))) {
         tn__raise(TN_EVALUE, "corpus", "%s",
-                  o->key ? "the text between documents has 1 to 1024 bytes" : "the key is NULL");
+                  keys ? "the text between documents has 1 to 1024 bytes" : "a key is NULL");
         return false;
     }
     return true;
@@ -427,13 +465,12 @@ tn_corpus *tn_corpus_open(const char *const *paths, int count, tn_corpus_options
     if (c) {
         c->stream.file.fd = -1;
         c->options = options;
-        c->key = tn__strdup(options.key);
         c->split = options.split ? tn__strdup(options.split) : NULL;
     }
-    if (!c || !c->key || (options.split && !c->split)) {
+    if (!c || (options.split && !c->split)) {
         tn__raise(TN_ENOMEM, "corpus", "no memory");
     }
-    bool found = c && !tn__pending();
+    bool found = c && !tn__pending() && tn__records_open(&c->records, &options);
     for (int i = 0; found && i < count; i++) {
         int64_t before = c->sources.count;
         found = tn__sources_add(&c->sources, paths[i], "corpus");

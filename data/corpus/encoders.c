@@ -9,7 +9,7 @@
 #include <signal.h>
 #include <string.h>
 
-enum { BATCH_BYTES = 1 << 18, BATCH_PARTS = 4096 };
+enum { MOST_SLOTS = 1024 };
 
 typedef enum slot_state { SLOT_EMPTY, SLOT_FULL, SLOT_READY } slot_state;
 
@@ -22,15 +22,14 @@ typedef struct slot {
 
 struct tn__encoders {
     tn_corpus *corpus;
-    const tn_tokenizer *tokenizer;
-    bool pairs;
-    int32_t eot;
+    tn__encoding how;
+    int64_t read; /* batches, also those that only others need */
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a slot's state, or one of these: */
-    int64_t filled;         /* batches that have been read: the next one's number */
-    int64_t claimed;        /* that an encoder has taken */
-    int64_t given;          /* that the caller has received */
+    int64_t filled;         /* batches that the caller gets and have been read */
+    int64_t claimed;        /* of them, that an encoder has taken */
+    int64_t given;          /* of them, that the caller has received */
     slot *lent;             /* the one that the caller has now; NULL: none */
     bool all_read, stop;
 
@@ -40,8 +39,9 @@ struct tn__encoders {
     slot list[];
 };
 
-static slot *slot_of(tn__encoders *e, int64_t number) {
-    return &e->list[number % e->slots];
+/* Of the i-th batch that the caller gets. */
+static slot *slot_of(tn__encoders *e, int64_t i) {
+    return &e->list[i % e->slots];
 }
 
 /* ---- Reading --------------------------------------------------------------------------------- */
@@ -57,7 +57,7 @@ static bool append_text(tn__batch *b, const char *text, size_t bytes) {
     return true;
 }
 
-static bool append_part(tn__batch *b, const tn_document *d) {
+static bool append_part(const tn__encoders *e, tn__batch *b, const tn_document *d) {
     if (!tn__grow(&b->parts, b->count + 1, &b->capacity, sizeof(*b->parts), "tokens")) {
         return false;
     }
@@ -68,30 +68,43 @@ static bool append_part(tn__batch *b, const tn_document *d) {
     if (!append_text(b, d->completion, d->completion_bytes)) {
         return false;
     }
-    b->parts[b->count++] = (tn__part){.number = d->number,
-                                      .piece = d->piece,
-                                      .begins = d->begins,
-                                      .path = d->path,
-                                      .line = d->line,
-                                      .text_prompt = prompt,
-                                      .text_end = b->bytes};
+    tn__part *p = &b->parts[b->count++];
+    *p = (tn__part){.number = d->number,
+                    .piece = d->piece,
+                    .begins = d->begins,
+                    .path = d->path,
+                    .line = d->line,
+                    .text_prompt = prompt,
+                    .text_end = b->bytes};
+    p->unwanted = !e->how.wants(e->how.user, p, b->number);
     return true;
 }
 
 /* False when there is nothing more, or an error is pending. */
-static bool fill_batch(tn__encoders *e, tn__batch *b) {
+static bool read_batch(tn__encoders *e, tn__batch *b) {
     tn_document d;
+    b->number = e->read++;
+    b->foreign = b->number % e->how.ranks != e->how.rank;
     b->count = 0;
     b->bytes = 0;
     bool more = true;
-    while (more && b->bytes < BATCH_BYTES && b->count < BATCH_PARTS) {
-        more = tn_corpus_next(e->corpus, &d) && append_part(b, &d);
+    while (more && b->bytes < TN__BATCH_BYTES && b->count < TN__BATCH_PARTS) {
+        more = tn_corpus_next(e->corpus, &d) && append_part(e, b, &d);
     }
     b->read = tn_corpus_where(e->corpus).read;
     return b->count > 0 && !tn__pending();
 }
 
-/* Waits until the slot of the next number is empty. NULL: stop. */
+/* The next batch that the caller gets; false as above. */
+static bool fill_batch(tn__encoders *e, tn__batch *b) {
+    bool more = read_batch(e, b);
+    while (more && b->foreign && e->how.rank > 0) {
+        more = read_batch(e, b);
+    }
+    return more;
+}
+
+/* Waits until the slot of the next one is empty. NULL: stop. */
 static slot *wait_for_slot(tn__encoders *e) {
     slot *s = slot_of(e, e->filled);
     while (s->state != SLOT_EMPTY && !e->stop) {
@@ -114,7 +127,9 @@ static void read_all(tn__encoders *e) {
         s->failed = tn_error_take(&s->error);
         pthread_mutex_lock(&e->lock);
         e->all_read = !more;
-        s->state = s->failed ? SLOT_READY : more ? SLOT_FULL : SLOT_EMPTY;
+        s->state = s->failed || (more && s->batch.foreign) ? SLOT_READY
+                   : more                                  ? SLOT_FULL
+                                                           : SLOT_EMPTY;
         e->filled += s->state != SLOT_EMPTY;
         pthread_cond_broadcast(&e->changed);
     }
@@ -125,7 +140,7 @@ static void read_all(tn__encoders *e) {
 
 static bool encode_text(const tn__encoders *e, const tn__batch *b, size_t from, size_t to,
                         tn_ids *ids) {
-    return tn_tokenizer_encode(e->tokenizer, b->text + from, to - from, false, ids) == TN_OK;
+    return tn_tokenizer_encode(e->how.tokenizer, b->text + from, to - from, false, ids) == TN_OK;
 }
 
 static bool append_id(tn_ids *ids, int32_t id) {
@@ -142,9 +157,10 @@ static bool encode_pair(const tn__encoders *e, const tn__batch *b, tn__part *p, 
                         tn_ids *ids) {
     int64_t first = ids->count;
     bool done = encode_text(e, b, from, p->text_prompt, ids) &&
-                (ids->count > first || append_id(ids, e->eot));
+                (ids->count > first || append_id(ids, e->how.eot));
     p->prompt = ids->count - first;
-    return done && encode_text(e, b, p->text_prompt, p->text_end, ids) && append_id(ids, e->eot);
+    return done && encode_text(e, b, p->text_prompt, p->text_end, ids) &&
+           append_id(ids, e->how.eot);
 }
 
 /* Adds to the error where the text comes from, which the tokenizer does not know. */
@@ -161,12 +177,13 @@ static void say_where(const tn__part *p) {
 
 static void encode_batch(const tn__encoders *e, tn__batch *b) {
     size_t from = 0, end_bytes;
-    const char *end = tn_tokenizer_bytes(e->tokenizer, e->eot, &end_bytes);
+    const char *end = tn_tokenizer_bytes(e->how.tokenizer, e->how.eot, &end_bytes);
     b->ids.count = 0;
     for (int64_t i = 0; i < b->count; i++) {
         tn__part *p = &b->parts[i];
-        bool done = e->pairs ? encode_pair(e, b, p, from, &b->ids)
-                             : encode_text(e, b, from, p->text_end, &b->ids);
+        bool done = p->unwanted    ? true
+                    : e->how.pairs ? encode_pair(e, b, p, from, &b->ids)
+                                   : encode_text(e, b, from, p->text_end, &b->ids);
         if (!done) {
             say_where(p);
             return;
@@ -220,7 +237,7 @@ static void take_back(tn__encoders *e) {
     }
 }
 
-const tn__batch *tn__encoders_next(tn__encoders *e) {
+tn__batch *tn__encoders_next(tn__encoders *e) {
     pthread_mutex_lock(&e->lock);
     take_back(e);
     slot *s = slot_of(e, e->given);
@@ -229,6 +246,8 @@ const tn__batch *tn__encoders_next(tn__encoders *e) {
     }
     if (s->state == SLOT_READY) {
         e->given++;
+        e->claimed =
+            e->claimed < e->given ? e->given : e->claimed; /* nobody encodes a foreign one */
         e->lent = s;
     }
     pthread_mutex_unlock(&e->lock);
@@ -269,25 +288,24 @@ static bool start_threads(tn__encoders *e, int threads) {
     return !failed;
 }
 
-tn__encoders *tn__encoders_begin(tn_corpus *c, const tn_tokenizer *t, bool pairs, int32_t eot,
-                                 int threads) {
-    int slots = 2 * threads + 2;
+tn__encoders *tn__encoders_begin(tn_corpus *c, tn__encoding how) {
+    /* Rank 0 reads ahead for all of them. */
+    int slots = (2 * how.threads + 2) * (how.rank == 0 ? how.ranks : 1);
+    slots = slots > MOST_SLOTS ? MOST_SLOTS : slots;
     tn__encoders *e = tn__calloc_for(1, sizeof(*e) + (size_t)slots * sizeof(e->list[0]), "tokens");
     if (e) {
-        e->threads = tn__calloc_for((size_t)threads + 1, sizeof(*e->threads), "tokens");
+        e->threads = tn__calloc_for((size_t)how.threads + 1, sizeof(*e->threads), "tokens");
     }
     if (!e || !e->threads) {
         free(e);
         return NULL;
     }
     e->corpus = c;
-    e->tokenizer = t;
-    e->pairs = pairs;
-    e->eot = eot;
+    e->how = how;
     e->slots = slots;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->changed, NULL);
-    if (!start_threads(e, threads + 1)) {
+    if (!start_threads(e, how.threads + 1)) {
         tn__encoders_end(e);
         return NULL;
     }

@@ -9,16 +9,18 @@
 #include <sys/stat.h>
 
 /* Takes ownership of the path. */
-static bool add_file(tn__sources *s, char *path, int64_t bytes, const char *operation) {
-    int64_t capacity = s->capacity; /* of both */
-    if (!tn__grow(&s->paths, s->count + 1, &capacity, sizeof(*s->paths), operation) ||
+static bool add_file(tn__sources *s, char *path, const struct stat *about, const char *operation) {
+    int64_t one = s->capacity, two = one; /* of all three */
+    if (!tn__grow(&s->paths, s->count + 1, &one, sizeof(*s->paths), operation) ||
+        !tn__grow(&s->times, s->count + 1, &two, sizeof(*s->times), operation) ||
         !tn__grow(&s->sizes, s->count + 1, &s->capacity, sizeof(*s->sizes), operation)) {
         free(path);
         return false;
     }
     s->paths[s->count] = path;
-    s->sizes[s->count++] = bytes;
-    s->bytes += bytes;
+    s->times[s->count] = about->st_mtim.tv_sec * INT64_C(1000000000) + about->st_mtim.tv_nsec;
+    s->sizes[s->count++] = about->st_size;
+    s->bytes += about->st_size;
     return true;
 }
 
@@ -83,7 +85,7 @@ static bool add_path(tn__sources *s, char *path, int depth, const char *operatio
         return false;
     }
     if (!S_ISDIR(about.st_mode)) {
-        return add_file(s, path, (int64_t)about.st_size, operation);
+        return add_file(s, path, &about, operation);
     }
     bool done = add_folder(s, path, depth, operation);
     free(path);
@@ -105,5 +107,6 @@ void tn__sources_free(tn__sources *s) {
     }
     free(s->paths);
     free(s->sizes);
+    free(s->times);
     *s = (tn__sources){.count = 0};
 }

@@ -3,7 +3,7 @@
 #ifndef TERN_DATA_CORPUS_SOURCES_H
 #define TERN_DATA_CORPUS_SOURCES_H
 
-#include "tern/core.h"
+#include "tern/data.h"
 
 enum { TN__SOURCES_DEEPEST = 32 /* folders within each other; a link to itself would never end */ };
 
@@ -11,6 +11,7 @@ enum { TN__SOURCES_DEEPEST = 32 /* folders within each other; a link to itself w
 typedef struct tn__sources {
     char **paths;
     int64_t *sizes; /* bytes, of each */
+    int64_t *times; /* when it was changed last, in ns */
     int64_t count, capacity;
     int64_t bytes; /* of all */
 } tn__sources;
@@ -18,6 +19,7 @@ typedef struct tn__sources {
 /* Adds a file, or all files of a folder, which may be empty. False after raising; what was added
  * stays. */
 bool tn__sources_add(tn__sources *s, const char *path, const char *operation);
+const tn__sources *tn__corpus_sources(const tn_corpus *c);
 void tn__sources_free(tn__sources *s);
 
 #endif

@@ -3,16 +3,21 @@
  * The caller's thread writes what the encoders return, in order. Before the first shard appears,
  * the folder's tokens.json says that they are unfinished; after the last one, what they are. Its
  * temporary file is locked from beginning to end, so that no other process writes to the folder. A
- * new run removes what an unfinished one left. So a folder never has shards of two runs, no matter
- * when either was killed.
+ * new run with the same texts and options keeps the whole shards that an unfinished one left
+ * (so_far.h), and any other removes them. So a folder never has shards of two kinds, no matter when
+ * a run was killed.
+ *
+ * With several ranks (exchange.h) rank 0 does all this, and the others send it what they encode.
  */
 #include "core/error.h"
 #include "core/file.h"
 #include "core/folder.h"
 #include "core/memory.h"
 #include "core/philox.h"
-#include "data/corpus/encoders.h"
+#include "data/corpus/exchange.h"
+#include "data/corpus/so_far.h"
 #include "data/corpus/tokens_json.h"
+#include "data/shards.h"
 #include "text/json_write.h"
 #include "text/utf8.h"
 
@@ -24,20 +29,34 @@
 
 enum { MOST_THREADS = 1024 };
 
+typedef struct making making;
+
+typedef struct split {
+    making *m;
+    int number; /* of tn__split_names */
+    tn_shards_writer *writer;
+    int64_t last;     /* the piece that was written last */
+    int64_t longest;  /* pair, in tokens */
+    int64_t unneeded; /* tokens to leave out, since they are in a shard that was kept */
+    tn__point point;  /* what the record of the next shard says */
+} split;
+
 /* A run. */
-typedef struct making {
+struct making {
     const tn_tokenizer *tokenizer;
     const char *out;
     tn_tokens_options options;
+    tn__token_ranks ranks;
     int32_t eot;
     tn_corpus *corpus;
     tn__encoders *encoders;
-    tn_shards_writer *train, *val;
-    int64_t last_train, last_val; /* the pieces that were written last; -2: none */
-    tn__file summary;             /* tokens.json, as it will be */
-    bool locked;                  /* whether `summary` is open */
+    split splits[TN__SPLITS]; /* rank 0's */
+    tn__so_far so_far;
+    tn__point kept[TN__SPLITS]; /* where it goes on */
+    tn__file summary;           /* tokens.json, as it will be */
+    bool locked;                /* whether `summary` is open */
     tn_tokens_made made;
-} making;
+};
 
 tn_tokens_options tn_tokens_defaults(void) {
     return (tn_tokens_options){.corpus = tn_corpus_defaults(),
@@ -64,37 +83,68 @@ static bool is_drawn(int64_t piece, double share, uint64_t seed) {
     return piece - begin == (int64_t)(random.word[0] % (uint64_t)(size > 0 ? size : 1));
 }
 
-static bool is_for_validation(const making *m, const tn__part *p) {
+/* The number of the split that gets this part. */
+static int split_of(const making *m, const tn__part *p) {
     const tn_tokens_options *o = &m->options;
     return p->number < o->val_documents || (o->val > 0 && is_drawn(p->piece, o->val, o->seed));
 }
 
+/* Whether not all of the part's tokens are in shards that were kept. */
+static bool is_wanted(void *user, const tn__part *p, int64_t batch) {
+    const making *m = user;
+    return batch >= m->kept[split_of(m, p)].batch;
+}
+
 /* ---- Writing what was encoded ---------------------------------------------------------------- */
+
+/* How many of `count` tokens to leave out. */
+static int64_t leave_out(split *s, int64_t count) {
+    int64_t out = s->unneeded < count ? s->unneeded : count;
+    s->unneeded -= out;
+    return out;
+}
+
+static bool put_tokens(split *s, const int32_t *ids, int64_t count) {
+    int64_t out = leave_out(s, count);
+    return tn_shards_writer_add(s->writer, ids + out, count - out) == TN_OK;
+}
 
 /* Writes the end token first, before a document and where the text does not continue what was
  * written before it. */
-static bool put_text(making *m, const tn__part *p, const int32_t *ids, int64_t count, bool val) {
-    tn_shards_writer *w = val ? m->val : m->train;
-    int64_t *last = val ? &m->last_val : &m->last_train;
-    bool goes_on = !p->begins && *last == p->piece - 1;
-    *last = p->piece;
-    return (goes_on || tn_shards_writer_add(w, &m->eot, 1) == TN_OK) &&
-           tn_shards_writer_add(w, ids, count) == TN_OK;
+static bool put_text(split *s, const tn__part *p, const int32_t *ids, int64_t count) {
+    bool goes_on = !p->begins && s->last == p->piece - 1;
+    s->last = p->piece;
+    return (goes_on || put_tokens(s, &s->m->eot, 1)) && put_tokens(s, ids, count);
 }
 
-static bool put_pair(making *m, const tn__part *p, const int32_t *ids, int64_t count, bool val) {
-    m->made.longest = count > m->made.longest ? count : m->made.longest;
-    return tn_shards_writer_add_pair(val ? m->val : m->train, ids, count, p->prompt) == TN_OK;
+static bool put_pair(split *s, const tn__part *p, const int32_t *ids, int64_t count) {
+    s->longest = count > s->longest ? count : s->longest;
+    return leave_out(s, count) == count ||
+           tn_shards_writer_add_pair(s->writer, ids, count, p->prompt) == TN_OK;
+}
+
+/* Before batch `number` is written. Of the batches before the one where it goes on, a split has
+ * nothing. */
+static void begin_batch(split *s, int64_t number) {
+    if (number >= s->m->kept[s->number].batch) {
+        s->point.batch = number;
+        s->point.before = tn_shards_writer_tokens(s->writer) - s->unneeded;
+        s->point.last = s->last;
+        s->point.longest = s->longest;
+    }
 }
 
 static bool put_batch(making *m, const tn__batch *b) {
     int64_t from = 0;
+    for (int i = 0; i < TN__SPLITS; i++) {
+        begin_batch(&m->splits[i], b->number);
+    }
     for (int64_t i = 0; i < b->count; i++) {
         const tn__part *p = &b->parts[i];
         const int32_t *ids = b->ids.ids + from;
         int64_t count = p->end - from;
-        bool val = is_for_validation(m, p);
-        if (!(m->options.corpus.pairs ? put_pair : put_text)(m, p, ids, count, val)) {
+        split *s = &m->splits[split_of(m, p)];
+        if (!p->unwanted && !(m->options.corpus.pairs ? put_pair : put_text)(s, p, ids, count)) {
             return false;
         }
         m->made.documents += p->begins;
@@ -103,28 +153,52 @@ static bool put_batch(making *m, const tn__batch *b) {
     }
     m->made.text += (int64_t)b->bytes;
     m->made.read = b->read;
-    m->made.train = tn_shards_writer_tokens(m->train);
-    m->made.val = tn_shards_writer_tokens(m->val);
+    const split *train = &m->splits[0], *val = &m->splits[1];
+    m->made.longest = train->longest > val->longest ? train->longest : val->longest;
+    m->made.train = tn_shards_writer_tokens(train->writer);
+    m->made.val = tn_shards_writer_tokens(val->writer);
     return true;
 }
 
+/* The writers' function for each whole shard. */
+static bool note_shard(void *user, const char *path) {
+    split *s = user;
+    s->point.shards = tn_shards_writer_shards(s->writer);
+    s->point.tokens = tn_shards_writer_tokens(s->writer);
+    return tn__so_far_add(&s->m->so_far, s->number, s->point, path);
+}
+
+static bool finish_shards(making *m) {
+    if (m->made.documents == 0) {
+        tn__raise(TN_EFORMAT, "tokens", "there is no document in %" PRId64 " files", m->made.files);
+    }
+    bool done = !tn__pending();
+    for (int i = 0; done && i < TN__SPLITS; i++) {
+        done = tn_shards_writer_finish(m->splits[i].writer) == TN_OK;
+    }
+    m->made.train_shards = tn_shards_writer_shards(m->splits[0].writer);
+    m->made.val_shards = tn_shards_writer_shards(m->splits[1].writer);
+    return done;
+}
+
 static bool put_all(making *m) {
-    for (const tn__batch *b; (b = tn__encoders_next(m->encoders));) {
-        if (!put_batch(m, b)) {
-            return false;
-        }
-        if (m->options.progress) {
+    bool done = true;
+    for (tn__batch *b; done && (b = tn__encoders_next(m->encoders));) {
+        done = (!b->foreign || tn__batch_receive(&m->ranks, b)) && put_batch(m, b);
+        if (done && m->options.progress) {
             m->options.progress(&m->made, m->options.user);
         }
     }
-    if (!tn__pending() && m->made.documents == 0) {
-        tn__raise(TN_EFORMAT, "tokens", "there is no document in %" PRId64 " files", m->made.files);
+    return done && !tn__pending() && finish_shards(m);
+}
+
+/* Of the other ranks. */
+static bool send_all(making *m) {
+    bool done = true;
+    for (const tn__batch *b; done && (b = tn__encoders_next(m->encoders));) {
+        done = tn__batch_send(&m->ranks, b);
     }
-    bool done = !tn__pending() && tn_shards_writer_finish(m->train) == TN_OK &&
-                tn_shards_writer_finish(m->val) == TN_OK;
-    m->made.train_shards = tn_shards_writer_shards(m->train);
-    m->made.val_shards = tn_shards_writer_shards(m->val);
-    return done;
+    return done && !tn__pending();
 }
 
 /* ---- tokens.json ----------------------------------------------------------------------------- */
@@ -143,7 +217,7 @@ static void put_path(tn__buffer *j, const char *path) {
     free(copy);
 }
 
-static void put_split(tn__buffer *j, const char *name, int64_t shards, int64_t tokens) {
+static void put_counts(tn__buffer *j, const char *name, int64_t shards, int64_t tokens) {
     tn__buffer_format(j, " \"%s\": {\"shards\": %" PRId64 ", \"tokens\": %" PRId64 "},\n", name,
                       shards, tokens);
 }
@@ -164,8 +238,8 @@ static bool put_summary(making *m, const char *const *paths, int count) {
     tn__buffer_format(&j, " \"documents\": %" PRId64 ",\n \"tokens\": %" PRId64 ",\n",
                       made->documents, made->train + made->val);
     tn__buffer_format(&j, " \"bytes\": %" PRId64 ",\n", made->text);
-    put_split(&j, "train", made->train_shards, made->train);
-    put_split(&j, "val", made->val_shards, made->val);
+    put_counts(&j, "train", made->train_shards, made->train);
+    put_counts(&j, "val", made->val_shards, made->val);
     tn__buffer_format(&j, " \"files\": %" PRId64 ",\n \"sources\": [", made->files);
     for (int i = 0; i < count; i++) {
         tn__buffer_format(&j, i ? ", " : "");
@@ -191,7 +265,23 @@ static bool is_ours(const char *name) {
         copy[bytes - more] = 0;
         name = copy;
     }
-    return tn__is_token_shard(name);
+    return tn__is_token_shard(name) || strcmp(name, TN__SO_FAR_JSON) == 0;
+}
+
+static bool is_kept(const making *m, const char *name) {
+    char kept[64];
+    if (strcmp(name, TN__SO_FAR_JSON) == 0) {
+        return m->so_far.count > 0;
+    }
+    for (int i = 0; i < TN__SPLITS; i++) {
+        size_t bytes = strlen(tn__split_names[i]);
+        if (strncmp(name, tn__split_names[i], bytes) == 0 && name[bytes] == '_') {
+            long long number = strtoll(name + bytes + 1, NULL, 10);
+            snprintf(kept, sizeof(kept), "%s_%06lld.bin", tn__split_names[i], number);
+            return number < m->kept[i].shards && strcmp(name, kept) == 0;
+        }
+    }
+    return false;
 }
 
 static bool refuse_shard(const char *name, void *user) {
@@ -207,7 +297,8 @@ static bool refuse_shard(const char *name, void *user) {
 
 static bool remove_shard(const char *name, void *user) {
     const making *m = user;
-    char *path = is_ours(name) ? tn__folder_path(m->out, name, "tokens") : NULL;
+    bool remove = is_ours(name) && !is_kept(m, name);
+    char *path = remove ? tn__folder_path(m->out, name, "tokens") : NULL;
     if (path && unlink(path) != 0) {
         tn__raise(TN_EIO, "tokens", "%s cannot be removed", path);
     }
@@ -235,7 +326,7 @@ static bool check_folder(making *m) {
     return false;
 }
 
-/* Afterwards the folder belongs to this run and has no shards. */
+/* Afterwards the folder belongs to this run and has no shards but those that it keeps. */
 static bool take_folder(making *m) {
     static const char unfinished[] = "{\"format\": \"tern-tokens-1\", \"finished\": false}\n";
     char *path = tn__folder_path(m->out, TN__TOKENS_JSON, "tokens");
@@ -247,20 +338,82 @@ static bool take_folder(making *m) {
     }
     m->locked = taken;
     free(path);
-    return taken && tn__folder_each(m->out, remove_shard, m, "tokens") && !tn__pending();
+    m->so_far.folder = m->out;
+    return taken &&
+           tn__tokens_identity(m->tokenizer, m->eot, &m->options, tn__corpus_sources(m->corpus),
+                               true, m->so_far.of) &&
+           tn__so_far_read(&m->so_far, m->kept) &&
+           tn__folder_each(m->out, remove_shard, m, "tokens") && !tn__pending();
+}
+
+/* The record of an unfinished run goes when tokens.json says that it is finished. Should that fail,
+ * it stays, and nobody reads it. */
+static void remove_record(const making *m) {
+    char *path = tn__asprintf(NULL, "%s/" TN__SO_FAR_JSON, m->out);
+    if (path) {
+        unlink(path);
+    }
+    free(path);
+}
+
+static bool open_writer(making *m, int number, tn_shards_options o) {
+    split *s = &m->splits[number];
+    const tn__point *kept = &m->kept[number];
+    char *prefix = tn__folder_path(m->out, tn__split_names[number], "tokens");
+    *s = (split){.m = m,
+                 .number = number,
+                 .writer = prefix ? tn_shards_writer_new(prefix, o) : NULL,
+                 .last = kept->last,
+                 .longest = kept->longest,
+                 .unneeded = kept->tokens - kept->before,
+                 .point = *kept};
+    free(prefix);
+    if (s->writer) {
+        tn__shards_writer_go_on(s->writer, kept->shards, kept->tokens, note_shard, s);
+        m->made.kept += kept->shards;
+    }
+    return s->writer != NULL;
 }
 
 static bool open_writers(making *m) {
     tn_shards_options o =
         TN_WITH(tn_shards, .vocab = tn_tokenizer_size(m->tokenizer),
                 .shard_tokens = m->options.shard_tokens, .pairs = m->options.corpus.pairs);
-    char *train = tn__folder_path(m->out, "train", "tokens"),
-         *val = tn__folder_path(m->out, "val", "tokens");
-    m->train = train && val ? tn_shards_writer_new(train, o) : NULL;
-    m->val = m->train ? tn_shards_writer_new(val, o) : NULL;
-    free(train);
-    free(val);
-    return m->val != NULL;
+    return open_writer(m, 0, o) && open_writer(m, 1, o);
+}
+
+/* ---- Ranks ----------------------------------------------------------------------------------- */
+
+/* What rank 0 tells the others at the beginning. */
+typedef struct told {
+    char what[TN__DIGEST_DIGITS + 8]; /* a digest of texts, options and tokenizer */
+    tn__point kept[TN__SPLITS];
+} told;
+
+/* All ranks agree on what they make, and where they go on. */
+static bool agree_on_ranks(making *m) {
+    told ours = {0}, theirs;
+    if (m->ranks.ranks == 1) {
+        return true;
+    }
+    if (!tn__tokens_identity(m->tokenizer, m->eot, &m->options, tn__corpus_sources(m->corpus),
+                             false, ours.what)) {
+        return false;
+    }
+    memcpy(ours.kept, m->kept, sizeof(ours.kept));
+    theirs = ours;
+    if (!m->ranks.tell(m->ranks.user, &theirs, sizeof(theirs))) {
+        return false;
+    }
+    if (memcmp(ours.what, theirs.what, sizeof(ours.what)) != 0) {
+        tn__raise(TN_EMISMATCH, "tokens",
+                  "rank %d has texts of other sizes, other options or another tokenizer than rank "
+                  "0",
+                  m->ranks.rank);
+        return false;
+    }
+    memcpy(m->kept, theirs.kept, sizeof(m->kept));
+    return true;
 }
 
 /* ---- Public ---------------------------------------------------------------------------------- */
@@ -300,9 +453,11 @@ static bool check_options(const tn_tokenizer *t, const char *out, const tn_token
 
 static void finish_making(making *m) {
     tn__encoders_end(m->encoders);
-    tn_shards_writer_free(m->train);
-    tn_shards_writer_free(m->val);
+    for (int i = 0; i < TN__SPLITS; i++) {
+        tn_shards_writer_free(m->splits[i].writer);
+    }
     tn_corpus_free(m->corpus);
+    tn__so_far_free(&m->so_far);
     if (m->locked) {
         tn__file_abandon(&m->summary);
     }
@@ -310,34 +465,62 @@ static void finish_making(making *m) {
 
 static bool begin_making(making *m, const char *const *paths, int count) {
     int threads = m->options.threads ? m->options.threads : tn_threads();
+    bool writes = m->ranks.rank == 0;
     if (!find_eot(m) || !(m->corpus = tn_corpus_open(paths, count, m->options.corpus)) ||
-        !tn__folder_make(m->out, "tokens") || !check_folder(m) || !take_folder(m) ||
-        !open_writers(m)) {
+        (writes && (!tn__folder_make(m->out, "tokens") || !check_folder(m) || !take_folder(m) ||
+                    !open_writers(m))) ||
+        !agree_on_ranks(m)) {
         return false;
     }
     tn_corpus_place place = tn_corpus_where(m->corpus);
     m->made.files = place.files;
     m->made.bytes = place.bytes;
-    m->encoders =
-        tn__encoders_begin(m->corpus, m->tokenizer, m->options.corpus.pairs, m->eot, threads);
+    m->encoders = tn__encoders_begin(m->corpus, (tn__encoding){.tokenizer = m->tokenizer,
+                                                               .pairs = m->options.corpus.pairs,
+                                                               .eot = m->eot,
+                                                               .threads = threads,
+                                                               .rank = m->ranks.rank,
+                                                               .ranks = m->ranks.ranks,
+                                                               .wants = is_wanted,
+                                                               .user = m});
     return m->encoders != NULL;
 }
 
-tn_status tn_tokens_make(const tn_tokenizer *t, const char *const *paths, int count,
-                         const char *out, tn_tokens_options options, tn_tokens_made *made) {
+/* On rank 0. */
+static bool write_set(making *m, const char *const *paths, int count) {
+    if (!put_all(m) || !put_summary(m, paths, count)) {
+        return false;
+    }
+    m->locked = false;
+    if (tn__file_commit(&m->summary) != TN_OK) {
+        return false;
+    }
+    remove_record(m);
+    return true;
+}
+
+tn_status tn__tokens_make(const tn_tokenizer *t, const char *const *paths, int count,
+                          const char *out, tn_tokens_options options, const tn__token_ranks *r,
+                          tn_tokens_made *made) {
     if (tn__pending() || !tn__options_made(options.from_defaults, "tokens", "tn_tokens") ||
         !check_options(t, out, &options)) {
         return tn_error();
     }
-    making m = {.tokenizer = t, .out = out, .options = options, .last_train = -2, .last_val = -2};
-    bool done = begin_making(&m, paths, count) && put_all(&m) && put_summary(&m, paths, count);
-    if (done) {
-        m.locked = false;
-        done = tn__file_commit(&m.summary) == TN_OK;
+    making m = {.tokenizer = t, .out = out, .options = options, .ranks = {.ranks = 1}};
+    if (r) {
+        m.ranks = *r;
     }
+    bool done = begin_making(&m, paths, count) &&
+                (m.ranks.rank == 0 ? write_set(&m, paths, count) : send_all(&m)) &&
+                (m.ranks.ranks == 1 || m.ranks.tell(m.ranks.user, &m.made, sizeof(m.made)));
     finish_making(&m);
     if (made) {
         *made = m.made;
     }
     return done ? TN_OK : tn_error();
+}
+
+tn_status tn_tokens_make(const tn_tokenizer *t, const char *const *paths, int count,
+                         const char *out, tn_tokens_options options, tn_tokens_made *made) {
+    return tn__tokens_make(t, paths, count, out, options, NULL, made);
 }

@@ -276,9 +276,20 @@ TN_API void tn_text_free(char *text);
 
 typedef struct tn_corpus tn_corpus;
 
+/* A key is the name of a member; or a path in jq's notation, `.name`, `["any name"]`, `[]` for all
+ * elements of a list, `[0]` for one; or text with such names and paths in braces,
+ * "{title}\\n{.parts[].text}", in which \n is a newline, \t a tab, \\ a backslash, {{ and }}
+ * braces. A path begins with '.' or has a '['; anything else is a name.
+ *
+ * `.data[].paragraphs[].context` makes a document of each paragraph. Of two paths, all [] of one
+ * must be the first [] of the other: with the context as the prompt and
+ * `.data[].paragraphs[].qas[].question` as the completion, each question comes with its own
+ * paragraph. A list that is empty, or too short for [0], gives nothing; a member that is missing is
+ * an error. */
 typedef struct tn_corpus_options {
-    const char *key; /* "text": the member of a JSON line that is the document */
-    bool pairs;      /* false; true: all files are JSON lines {"prompt": …, "completion": …} */
+    const char *key;                 /* "text": the document in JSON */
+    bool pairs;                      /* false; true: all files are JSON, of pairs */
+    const char *prompt, *completion; /* "prompt", "completion": of a pair */
     /* NULL: a plain text is one document. Otherwise the separator between documents in it
      * ("<|endoftext|>", "\n\n"), at most 1024 bytes; it and white space around it belong to no
      * document. */
@@ -302,13 +313,14 @@ typedef struct tn_document {
 
 /* Reads files and folders: in a folder all files but hidden ones, in the order of their names, and
  * recursively in its subfolders. A file whose name ends with .jsonl, .ndjson or .json is JSON
- * lines, each an object; blank lines are skipped. Any other is plain text, whose bytes are not
- * checked; a UTF-8 byte order mark at the start is removed. Both may be compressed (.gz, .zst).
- * Only a part of a file is in memory. A line has at most 64 MiB; a plain text is cut into pieces of
- * 1 to 256 KiB where that does not change the tokens (data/corpus/cut.c); there must be such a
- * place every 64 MiB.
+ * lines, each an object; blank lines are skipped. With a path, a .json file is one JSON value, or
+ * several, on any number of lines; each is in memory whole and at most 1 GiB. Any other file is
+ * plain text, whose bytes are not checked; a UTF-8 byte order mark at the start is removed. All may
+ * be compressed (.gz, .zst). Otherwise only a part of a file is in memory. A line has at most 64
+ * MiB; a plain text is cut into pieces of 1 to 256 KiB where that does not change the tokens
+ * (data/corpus/cut.c); there must be such a place every 64 MiB.
  *
- * NULL after TN_EVALUE, TN_EIO. Used by one thread at a time. */
+ * NULL after TN_EVALUE (a path says at which byte), TN_EIO. Used by one thread at a time. */
 TN_API tn_corpus *tn_corpus_open(const char *const *paths, int count, tn_corpus_options options);
 TN_API void tn_corpus_free(tn_corpus *c);
 

@@ -155,6 +155,7 @@ typedef struct tn_tokens_made {
     int64_t longest;            /* pair, in tokens */
     int64_t train, val;         /* tokens, including those between documents */
     int64_t train_shards, val_shards; /* known at the end */
+    int64_t kept;                     /* shards of an unfinished run that were not made again */
 } tn_tokens_made;
 
 typedef struct tn_tokens_options {
@@ -185,8 +186,11 @@ TN_API tn_tokens_options tn_tokens_defaults(void);
  * A pair's tokens are the prompt's, the completion's and `eot`; an empty prompt becomes `eot`.
  *
  * The same bytes for any number of threads. A shard is written whole or not at all, and tokens.json
- * says whether all are complete: after a crash the same call starts over, and nothing of the first
- * remains. Only one process at a time writes into a folder. `made` may be NULL.
+ * says whether all are complete. After a crash the same call, with the same tokenizer and files
+ * that have not changed, goes on: it keeps the whole shards whose bytes are still the same
+ * (tokens_so_far.json has their digests) and makes the others. A different call starts over, and
+ * nothing of the first remains. Only one process at a time writes into a folder. `made` may be
+ * NULL.
  *
  * TN_EVALUE, TN_EIO, TN_EFORMAT (file and line), TN_ENOMEM, TN_ESTATE. */
 TN_API tn_status tn_tokens_make(const tn_tokenizer *t, const char *const *paths, int count,

@@ -459,6 +459,102 @@ static void test_full_disk(void **state) {
     assert_int_equal(make_tokens("in", "out", o, NULL), TN_OK);
 }
 
+/* ---- Going on -------------------------------------------------------------------------------- */
+
+/* From some tokens on, files cannot grow. */
+static void fill_disk(const tn_tokens_made *so_far, void *user) {
+    struct rlimit *limit = user;
+    if (so_far->train > 300000) {
+        limit->rlim_cur = 3000;
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, limit), 0);
+    }
+}
+
+static tn_tokens_options small_shards(void) {
+    return TN_WITH(tn_tokens, .val = 0.1, .shard_tokens = 50000, .threads = 2);
+}
+
+/* A run for which the disk is too small. Returns how many shards it made. */
+static int64_t break_off(const char *out) {
+    struct rlimit before, limit;
+    tn_tokens_made made;
+    tn_tokens_options o = small_shards();
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = before;
+    o.progress = fill_disk;
+    o.user = &limit;
+    tn_status status = make_tokens("in", out, o, &made);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(status, TN_EIO);
+    assert_error(TN_EIO, "writing: File too large");
+    assert_true(made.train > 300000);
+    return made.train / o.shard_tokens;
+}
+
+/* Makes the rest. Returns how many shards were kept. */
+static int64_t go_on(const char *out, tn_tokens_options o) {
+    char record[64];
+    tn_tokens_made made;
+    assert_int_equal(make_tokens("in", out, o, &made), TN_OK);
+    snprintf(record, sizeof(record), "%s/tokens_so_far.json", out);
+    assert_int_not_equal(access(temp_path(record), F_OK), 0);
+    return made.kept;
+}
+
+static void change_file(const char *name, size_t at) {
+    size_t bytes;
+    unsigned char *file = temp_read(temp_path(name), &bytes);
+    assert_true(at < bytes);
+    file[at] ^= 1;
+    temp_write(temp_path(name), file, bytes);
+    free(file);
+}
+
+static void test_goes_on(void **state) {
+    (void)state;
+    write_many("in");
+    tn_tokens_options o = small_shards();
+    assert_int_equal(go_on("whole", o), 0);
+    int64_t made = break_off("out");
+    assert_int_equal(go_on("out", o), made);
+    same_folders("whole", "out");
+
+    break_off("changed"); /* what follows a shard that has changed is made again */
+    change_file("changed/train_000002.bin", 2000);
+    o.overwrite = true; /* which is no reason to make them again */
+    assert_int_equal(go_on("changed", o), 2);
+    same_folders("whole", "changed");
+
+    break_off("missing");
+    assert_int_equal(unlink(temp_path("missing/train_000001.bin")), 0);
+    assert_int_equal(go_on("missing", o), 1);
+    same_folders("whole", "missing");
+}
+
+/* Shards of other texts or options are not kept, nor any without a record that can be read. */
+static void test_starts_over(void **state) {
+    (void)state;
+    write_many("in");
+    tn_tokens_options o = small_shards();
+    assert_int_equal(go_on("whole", o), 0);
+    break_off("out");
+    o.seed++;
+    assert_int_equal(go_on("out", o), 0);
+
+    o = small_shards();
+    break_off("record");
+    change_file("record/tokens_so_far.json", 0);
+    assert_int_equal(go_on("record", o), 0);
+    same_folders("whole", "record");
+
+    break_off("touched");
+    change_file("in/0.jsonl", 0);
+    change_file("in/0.jsonl", 0); /* the same text, but nobody has looked */
+    assert_int_equal(go_on("touched", o), 0);
+    same_folders("whole", "touched");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         MAKES(test_documents),         MAKES(test_pieces_are_the_whole),
@@ -466,6 +562,7 @@ int main(void) {
         MAKES(test_share_of_one_text), MAKES(test_pairs),
         MAKES(test_wrong_texts),       MAKES(test_folders),
         MAKES(test_two_at_once),       MAKES(test_full_disk),
+        MAKES(test_goes_on),           MAKES(test_starts_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* A process that makes tokens is killed at each of its calls that change files, and so is another
- * one after it, with other options. There are always only whole shards, and a tokens.json that says
- * whether they are complete; in the end they are those of an undisturbed run.
+ * one after it, with other options or the same. There are always only whole shards, and a
+ * tokens.json that says whether they are complete; in the end they are those of an undisturbed run,
+ * and with the same options those that were noted are still the same files.
  *
  * The killed ones are this program again: `test_data_tokens_kill FOLDER NUMBER WHICH`. */
 #include "tern/tokenizer.h"
@@ -22,7 +23,7 @@ static tn_status make_tokens(const char *folder, int which) {
     tn_tokens_options o = tn_tokens_defaults();
     o.val = 0.2;
     o.threads = 2;
-    o.shard_tokens = which == 0 ? 300 : 400;
+    o.shard_tokens = which == 0 ? 300 : which == 1 ? 400 : 5000;
     o.seed = (uint64_t)which;
     tn_tokenizer *t = tn_tokenizer_load(folder);
     tn_status status = t ? tn_tokens_make(t, &path, 1, out, o, NULL) : tn_error();
@@ -75,7 +76,7 @@ static int shards_said(void) {
 static void look_at_folder(void) {
     static const char *const names[] = {"out/train_%06d.bin", "out/val_%06d.bin"};
     int shards = 0, said = shards_said();
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 80; i++) {
         char name[64];
         snprintf(name, sizeof(name), names[i % 2], i / 2);
         if (!is_there(name)) {
@@ -93,43 +94,43 @@ static void look_at_folder(void) {
 }
 
 static void same_as_reference(void) {
-    static const char *const names[] = {"train_000000.bin", "train_000001.bin", "train_000002.bin",
-                                        "train_000003.bin", "train_000004.bin", "val_000000.bin",
-                                        "val_000001.bin",   "tokens.json"};
-    int same = 0;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        char reference[64], out[64];
-        snprintf(reference, sizeof(reference), "reference/%s", names[i]);
-        snprintf(out, sizeof(out), "out/%s", names[i]);
-        assert_int_equal(is_there(reference), is_there(out));
-        if (is_there(out)) {
-            temp_same(temp_path(reference), temp_path(out));
-            same++;
+    static const char *const folders[] = {"reference", "out"};
+    int files[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        DIR *folder = opendir(temp_path(folders[i]));
+        assert_non_null(folder);
+        for (struct dirent *entry; (entry = readdir(folder));) {
+            files[i] += entry->d_name[0] != '.';
+            if (i == 0 && entry->d_name[0] != '.') {
+                char reference[300], out[300];
+                snprintf(reference, sizeof(reference), "reference/%s", entry->d_name);
+                snprintf(out, sizeof(out), "out/%s", entry->d_name);
+                temp_same(temp_path(reference), temp_path(out));
+            }
         }
+        closedir(folder);
     }
-    assert_true(same >= 5);
-    DIR *folder = opendir(temp_path("out"));
-    assert_non_null(folder);
-    int found = 0;
-    for (struct dirent *entry; (entry = readdir(folder));) {
-        found += entry->d_name[0] != '.';
+    assert_true(files[0] >= 5);
+    assert_int_equal(files[1], files[0]);
+}
+
+/* Texts, and what an undisturbed run makes of them. */
+static void make_reference(int documents, int which) {
+    small_write("#version: 0.2\n" SMALL_MERGES);
+    FILE *f = fopen(temp_path("in.jsonl"), "wb");
+    assert_non_null(f);
+    for (int i = 0; i < documents; i++) {
+        fprintf(f, "{\"text\": \"%d hello hello\"}\n", i);
     }
-    closedir(folder);
-    assert_int_equal(found, same); /* and nothing else */
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(make_in_child(0, which), DONE);
+    look_at_folder();
+    assert_int_equal(rename(temp_path("out"), temp_path("reference")), 0);
 }
 
 static void test_killed_anywhere(void **state) {
     (void)state;
-    small_write("#version: 0.2\n" SMALL_MERGES);
-    FILE *f = fopen(temp_path("in.jsonl"), "wb");
-    assert_non_null(f);
-    for (int i = 0; i < 300; i++) {
-        fprintf(f, "{\"text\": \"%d hello hello\"}\n", i);
-    }
-    assert_int_equal(fclose(f), 0);
-    assert_int_equal(make_in_child(0, 1), DONE);
-    look_at_folder();
-    assert_int_equal(rename(temp_path("out"), temp_path("reference")), 0);
+    make_reference(300, 1);
     int kills = 0;
     for (int n = 1;; n++) {
         temp_remove(temp_path("out"));
@@ -141,6 +142,9 @@ static void test_killed_anywhere(void **state) {
         int then = make_in_child(n, 1);
         look_at_folder();
         assert_int_equal(then == THERE_ALREADY, done);
+        if (then == KILLED && shards_said() >= 0) { /* all is there, and the record too */
+            unlink(temp_path("out/tokens_so_far.json"));
+        }
         then = make_in_child(0, 1);
         assert_true(then == DONE || then == THERE_ALREADY);
         assert_true(shards_said() > 0);
@@ -153,12 +157,94 @@ static void test_killed_anywhere(void **state) {
     assert_true(kills > 20);
 }
 
+/* ---- Going on -------------------------------------------------------------------------------- */
+
+enum { MOST_SHARDS = 32 };
+
+typedef struct noted {
+    bool val;
+    int number;
+    struct timespec time; /* when it was written */
+} noted;
+
+static struct timespec time_of(const noted *n) {
+    char name[64];
+    struct stat about;
+    snprintf(name, sizeof(name), "out/%s_%06d.bin", n->val ? "val" : "train", n->number);
+    assert_int_equal(stat(temp_path(name), &about), 0);
+    return about.st_mtim;
+}
+
+/* The shards that a record of an unfinished run has. */
+static int noted_shards(noted *list) {
+    size_t bytes;
+    int count[2] = {0};
+    if (!is_there("out/tokens_so_far.json")) {
+        return 0;
+    }
+    char *json = (char *)temp_read(temp_path("out/tokens_so_far.json"), &bytes);
+    for (const char *at = json; (at = strstr(at, "\"split\": \""));) {
+        at += strlen("\"split\": \"");
+        noted *n = &list[count[0] + count[1]];
+        assert_true(count[0] + count[1] < MOST_SHARDS);
+        n->val = *at == 'v';
+        n->number = count[n->val]++;
+        n->time = time_of(n);
+    }
+    free(json);
+    return count[0] + count[1];
+}
+
+/* Whether they have not been written again. */
+static void same_files(const noted *list, int count) {
+    for (int i = 0; i < count; i++) {
+        struct timespec now = time_of(&list[i]);
+        assert_memory_equal(&list[i].time, &now, sizeof(now));
+    }
+}
+
+/* Several batches of documents, of which the splits' shards end in different ones. Every fifth call
+ * is enough: a shard and its record take a number of calls that 5 does not divide. */
+static void test_goes_on(void **state) {
+    (void)state;
+    make_reference(9000, 2);
+    int most = 0, compared = 0;
+    for (int n = 1;; n += 5) {
+        noted list[MOST_SHARDS], more[MOST_SHARDS];
+        temp_remove(temp_path("out"));
+        if (make_in_child(n, 2) == DONE) {
+            break;
+        }
+        look_at_folder();
+        if (shards_said() >= 0) {
+            continue; /* killed after its last call that matters */
+        }
+        int count = noted_shards(list);
+        most = count > most ? count : most;
+        if (make_in_child(n, 2) == KILLED && shards_said() < 0) {
+            look_at_folder();
+            assert_true(noted_shards(more) >= count);
+            assert_int_equal(make_in_child(0, 2), DONE);
+        }
+        look_at_folder();
+        same_files(list, count);
+        if (!is_there("out/tokens_so_far.json")) {
+            same_as_reference();
+            compared++;
+        }
+    }
+    assert_true(most >= 8 && compared >= 10);
+}
+
 int main(int argc, char **argv) {
     if (argc == 4) {
         kill_at_call = atoi(argv[2]);
         tn_status status = make_tokens(argv[1], atoi(argv[3]));
         return status == TN_OK ? DONE : status == TN_ESTATE ? THERE_ALREADY : 9;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed_anywhere)};
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_killed_anywhere, temp_clean),
+        cmocka_unit_test_teardown(test_goes_on, temp_clean),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* The input is a file of texts; its first byte says how it is read: as plain text, as plain text
- * with separators, or as JSON lines. It may be compressed. Either an error is raised, or every
- * document is one; of plain text no byte is lost. */
+ * with separators, as JSON lines, or as JSON of which the input's first line is a path. It may be
+ * compressed. Either an error is raised, or every document is one; of plain text no byte is
+ * lost. */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 
@@ -27,19 +28,42 @@ static void check_document(const tn_document *d, const tn_document *before, bool
     must_hold(d->bytes < (64 << 20) && d->completion_bytes < (64 << 20), "a text's length");
 }
 
+/* Its characters up to a newline, or as many as fit. Returns how many bytes it took. */
+static size_t take_line(char *line, size_t size, const uint8_t *data, size_t bytes) {
+    size_t at = 0;
+    for (; at < bytes && at + 1 < size && data[at] != '\n'; at++) {
+        line[at] = (char)data[at];
+    }
+    line[at] = 0;
+    return at + (at < bytes);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     if (bytes == 0) {
         return 0;
     }
     tn_corpus_options o = tn_corpus_defaults();
-    o.pairs = data[0] % 3 == 2;
-    o.split = data[0] % 3 == 1 ? "--" : NULL;
+    char key[256] = "";
+    int how = data[0] % 4;
+    o.pairs = how >= 2;
+    o.split = how == 1 ? "--" : NULL;
     data++;
     bytes--;
+    if (how == 3) {
+        size_t line = take_line(key, sizeof(key), data, bytes);
+        o.prompt = key;
+        data += line;
+        bytes -= line;
+    }
     bool packed = bytes > 1 && (data[0] == 0x1f || data[0] == 0x28);
     bytes_file f = bytes_file_open(data, bytes);
     const char *path = f.path;
     tn_corpus *c = tn_corpus_open(&path, 1, o);
+    if (!c && how == 3 && tn_error() == TN_EVALUE) {
+        tn_error_clear();
+        bytes_file_close(&f);
+        return 0;
+    }
     must_hold(c != NULL, "a file that cannot be opened");
     tn_document d, before = {.number = -1, .piece = -1};
     size_t at = 0;

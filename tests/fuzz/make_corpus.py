@@ -428,7 +428,7 @@ choices = {
 
 # ---- Texts (data/corpus/corpus.c): the first byte says how they are read; and shards of tokens (data/shards.h) -------------------------
 
-PLAIN, SPLIT, PAIRS = b"\0", b"\1", b"\2"
+PLAIN, SPLIT, PAIRS, PATH = b"\0", b"\1", b"\2", b"\3"
 
 
 def pair(**changes):
@@ -441,6 +441,7 @@ def zstd(data):
     return b"\x28\xb5\x2f\xfd" + b"\x20" + bytes([len(data)]) + struct.pack("<I", len(data) << 3 | 1)[:3] + data
 
 
+nested = json.dumps({"completion": "c", "data": [{"parts": [{"text": "x"}, {"text": "y"}]}, {"parts": []}]}, indent=1).encode()
 packed = gzip.compress(pair() + b"\n", mtime=0)
 texts = {
     "plain": PLAIN + b"It was the best\nof times",
@@ -467,6 +468,16 @@ texts = {
     "second_line": PAIRS + pair() + b"\n{\"prompt\":",
     "not_utf8_line": PAIRS + pair(prompt="x").replace(b'"x"', b'"\xff"'),
     "lone_surrogate": PAIRS + pair(prompt="x").replace(b'"x"', b'"\\ud800"'),
+    "path": PATH + b".data[].parts[].text\n" + nested,
+    "path_of_all": PATH + b"{data[0].parts[0].text}{{\\n{.data[].parts[].text}\n" + nested * 2,
+    "path_of_elements": PATH + b".[][]\n[[\"a\"],\n[]]\"x\"",
+    "path_in_quotes": PATH + b".\"a\\\"\"[\"]\"]\n{\"a\\\"\": {\"]\": \"x\"}, \"completion\": \"\"}",
+    "path_to_nothing": PATH + b".data[9].x\n" + nested,
+    "path_through_texts": PATH + b".data[].parts[].text[]\n" + nested,
+    "no_path": PATH + b".data[.x]\n" + nested,
+    "no_path_in_braces": PATH + b"{.data[]\n" + nested,
+    "path_of_many_lists": PATH + b"[]" * 17 + b"\n" + nested,
+    "path_into_deep": PATH + b"[]" * 16 + b"\n" + b"[" * 16 + b"\"x\"" + b"]" * 16,
     "list": PAIRS + b"[" + pair() + b"]",
     "list_of_lines": PAIRS + b"[\n" + pair() + b"\n]",
     "blank": PAIRS + b" \n\t\r\n",

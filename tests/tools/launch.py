@@ -158,6 +158,22 @@ def marked(mark):
     return found
 
 
+def pids_of(program, launcher):
+    """The ranks of a launcher, by rank."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                environ = f.read().split(b"\0")
+            name = os.readlink(f"/proc/{pid}/exe")
+        except OSError:
+            continue
+        rank = [v[5:] for v in environ if v.startswith(b"RANK=")]
+        if rank and name == os.path.realpath(program) and any(v.startswith(b"TERN_LAUNCHER=%d-" % launcher.pid) for v in environ):
+            found[int(rank[0])] = int(pid)
+    return found
+
+
 def _last_words():
     """What the launchers of the test have written to stderr: the one that failed may not be the one that was checked."""
     names = sorted(name for name in os.listdir(".") if re.fullmatch("launcher-.*[.]err", name))

@@ -8,7 +8,7 @@ import time
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import TESTS, environment, errors, finish, free_port, has, main, run, same, start, test, text, until
+from launch import TESTS, environment, errors, finish, free_port, has, main, pids_of, run, same, start, test, text, until
 
 LOOP = os.path.join(TESTS, "loop_program")
 FAST = {"TERN_TIMEOUT": 20, "OMP_NUM_THREADS": 1, "TERN_TOKEN": "secret"}
@@ -21,22 +21,6 @@ def steps(rank):
 def go():
     with open("go", "w", encoding="utf-8"):
         pass
-
-
-def pids_of(program, launcher):
-    """The ranks of a launcher, by rank."""
-    found = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as f:
-                environ = f.read().split(b"\0")
-            name = os.readlink(f"/proc/{pid}/exe")
-        except OSError:
-            continue
-        rank = [v[5:] for v in environ if v.startswith(b"RANK=")]
-        if name == os.path.realpath(program) and any(v.startswith(b"TERN_LAUNCHER=%d-" % launcher.pid) for v in environ):
-            found[int(rank[0])] = int(pid)
-    return found
 
 
 @test

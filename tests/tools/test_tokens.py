@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`tern tokens`: what it writes, compared with a few lines of Python; progress, errors, kill -9; tiny Shakespeare."""
+"""`tern tokens`: what it writes, compared with a few lines of Python; on one rank and several; SQuAD's shape; Parquet; progress,
+errors, kill -9; tiny Shakespeare."""
 import array
 import gzip
 import json
@@ -16,7 +17,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 # pylint: disable=wrong-import-position
 from byte_tokenizer import END, write_tokenizer
-from launch import LIMIT, TERN, Skip, environment, has, holds, main, need, same, test
+from launch import LIMIT, TERN, Skip, environment, errors, finish, free_port, has, holds, main, need, pids_of, run, same, start, test, until
 
 
 def tokens(*args, code=0, **options):
@@ -238,6 +239,167 @@ def killed():
         same(sorted(contents("out")), sorted(wanted))
         holds(contents("out") == wanted, "other bytes")
     holds(halfway > 0, "no run was killed halfway")
+
+
+def inputs():
+    """Documents and one long text, with which a run has several batches."""
+    write_tokenizer(".")
+    os.mkdir("in")
+    rng = random.Random(6)
+    write_lines("in/a.jsonl", ["%d %s" % (i, words(rng.randrange(40), rng)) for i in range(9000)])
+    large("in/b.txt", 1 << 20)
+    return ["in", "--tokenizer", ".", "--val", "0.1", "--shard-tokens", "100000"]
+
+
+FAST = {"TERN_TIMEOUT": 20, "OMP_NUM_THREADS": 1, "TERN_TOKEN": "secret"}
+
+
+def on_ranks(ranks, *args, **more):
+    return run("-n", ranks, TERN, "tokens", *args, env=environment(**FAST), **more)
+
+
+@test
+def ranks():
+    """the bytes of one process, from any number of ranks and threads; and from ranks of two launchers, as on two hosts"""
+    options = inputs()
+    tokens(*options, "--out", "one")
+    for ranks, threads in (1, 2), (2, 1), (3, 2):
+        out = f"out{ranks}"
+        done = on_ranks(ranks, *options, "--out", out, "--threads", threads)
+        same(done.returncode, 0, done.stderr)
+        same(done.stdout.count(b"9001 documents"), 1)
+        holds(contents(out) == contents("one"), "other bytes")
+    job = ["-n", 2, "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--grace", 1]
+    nodes = [start(*job, TERN, "tokens", *options, "--out", "hosts", env=environment(**FAST)) for _ in range(2)]
+    for node in nodes:
+        finish(node, 0)
+    holds(contents("hosts") == contents("one"), "other bytes")
+    pairs = ["p.jsonl", "--pairs", "--tokenizer", ".", "--val", "0.3", "--shard-tokens", "20000"]
+    with open("p.jsonl", "w", encoding="utf-8") as f:
+        for i in range(9000):
+            f.write(json.dumps({"prompt": "p" * (i % 7), "completion": "%d" % i}) + "\n")
+    one = tokens(*pairs, "--out", "pairs1")
+    done = on_ranks(3, *pairs, "--out", "pairs3")
+    has(done.stdout, *one.replace("pairs1", "pairs3").splitlines())
+    holds(contents("pairs3") == contents("pairs1"), "other bytes")
+
+
+@test
+def other_texts():
+    """a rank that reads other texts is named, and nothing is finished"""
+    options = inputs()
+    with open("same.sh", "w", encoding="utf-8") as f:
+        f.write("exec %s tokens in$RANK/a.jsonl %s --out out\n" % (TERN, " ".join(options[1:])))
+    shutil.copytree("in", "in0")
+    shutil.copytree("in", "in1")
+    with open("in1/a.jsonl", "r+b") as f:
+        data = f.read()
+        f.seek(0)
+        f.write(data.replace(b'"text": "5', b'"text": "6'))  # documents of the second batch, which is rank 1's
+    done = run("-n", 2, "sh", "same.sh", env=environment(**FAST))
+    same(done.returncode, 1, done.stderr)
+    has(done.stderr, "a.jsonl: the text that rank 1 has read there is not that of rank 0")
+    with open("in1/a.jsonl", "a", encoding="utf-8") as f:
+        f.write('{"text": ""}\n')
+    done = run("-n", 2, "sh", "same.sh", env=environment(**FAST))
+    has(done.stderr, "rank 1 has texts of other sizes, other options or another tokenizer than rank 0")
+    with open("out/tokens.json", encoding="utf-8") as f:
+        same(json.load(f)["finished"], False)
+
+
+@test
+def killed_ranks():
+    """kill -9 of each rank in turn: it is named, and the command again, on other ranks, keeps the whole shards"""
+    options = inputs()
+    large("in/c.txt", 6 << 20)
+    tokens(*options, "--out", "one")
+    for victim, again in (0, 2), (1, 1), (2, 3):
+        out = f"out{victim}"
+        p = start("-n", 3, TERN, "tokens", *options, "--out", out, env=environment(**FAST))
+        until(lambda: os.path.exists(f"{out}/train_000002.bin"), "some shards are there")
+        os.kill(pids_of(TERN, p)[victim], signal.SIGKILL)
+        finish(p, 128 + signal.SIGKILL)
+        has(errors(p), f"rank {victim} (host", "was killed by SIGKILL")
+        done = on_ranks(again, *options, "--out", out)
+        same(done.returncode, 0, done.stderr)
+        has(done.stdout, " shards of an interrupted run kept")
+        holds(contents(out) == contents("one"), "other bytes")
+
+
+@test
+def full_disk():
+    """a disk that is full is an error that says so; with room again the command goes on"""
+    need("unshare", "mount")
+    options = inputs()
+    tokens(*options, "--out", "one")
+    script = " ".join(["mkdir disk && mount -t tmpfs -o size=1m none disk && %s tokens %s --out disk/out; echo status $?;" % (TERN, " ".join(options)),
+                       "mount -o remount,size=64m disk && %s tokens %s --out disk/out && cp -r disk/out out" % (TERN, " ".join(options))])
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], env=environment(), capture_output=True, check=False, timeout=LIMIT)
+    if b"ermitted" in done.stderr or b"denied" in done.stderr:
+        raise Skip("no file system can be mounted here")
+    same(done.returncode, 0, done.stderr)
+    has(done.stderr, "disk/out/train_", "writing: No space left on device")
+    has(done.stdout, "status 1", " shards of an interrupted run kept")
+    holds(contents("out") == contents("one"), "other bytes")
+
+
+SQUAD = {"version": "1.1", "data": [
+    {"title": "Rivers", "paragraphs": [
+        {"context": "The Oder is long.", "qas": [
+            {"id": "1", "question": "Which is?", "answers": [{"text": "The Oder", "answer_start": 0}]},
+            {"id": "2", "question": "How is it?", "answers": [{"text": "long", "answer_start": 12}, {"text": "is long", "answer_start": 9}]}]},
+        {"context": "Nobody asks.", "qas": []}]},
+    {"title": "Hills", "paragraphs": [
+        {"context": "A hill.", "qas": [{"id": "3", "question": "Whose?", "answers": [], "is_impossible": True}]}]}]}
+
+
+@test
+def squad():
+    """the commands of docs/data.md for SQuAD's own file, on one line and on many, compressed too"""
+    with open("one.json", "w", encoding="utf-8") as f:
+        json.dump(SQUAD, f)
+    with gzip.open("many.json.gz", "wt", encoding="utf-8") as f:
+        json.dump(SQUAD, f, indent=4)
+    for name in "one.json", "many.json.gz":
+        out = name.split(".", maxsplit=1)[0]
+        make(name, "--key", "data[].paragraphs[].qas[].question", "--out", out + "-questions")
+        same(documents(split(out + "-questions", "train")), [b"Which is?", b"How is it?", b"Whose?"])
+        text = make(name, "--pairs", "--prompt", r"{data[].paragraphs[].context}\n{data[].paragraphs[].qas[].question}\n",
+                    "--completion", "data[].paragraphs[].qas[].answers[0].text", "--out", out)
+        has(text, "2 pairs")
+        with open(out + "/train_000000.bin", "rb") as f:
+            head, items = array.array("i", f.read(1024)), array.array("I", f.read())[:-4]  # two ends follow
+        same(head[2], len(items))
+        unlearned = 1 << 31
+        written = bytes(i & 255 for i in items if i & ~unlearned != END)
+        has(written, "The Oder is long.\nWhich is?\nThe OderThe Oder is long.\nHow is it?\nlong")
+        learned = bytes(i for i in items if i < END)
+        has(learned, "The Oderlong")
+    for args, part in [(["--key", "data[].x"], "one.json: line 1: there is no \"x\" in data[0], but \"title\", \"paragraphs\""),
+                       (["--key", "data[.x"], "\"data[.x\": ], a number or a name in quotes should be here, at byte 6"),
+                       (["--pairs", "--prompt", "data[].title", "--completion", "other[].x"], "go through different lists")]:
+        has(make("one.json", "--out", "wrong", *args, code=1), "tern tokens: " + part if part[0] != "g" else part)
+    has(make("one.json", "--out", "wrong", "--prompt", "x", code=64), "--prompt and --completion are for --pairs")
+
+
+@test
+def parquet():
+    """the command of docs/data.md that converts a Parquet file"""
+    python = os.environ.get("TERN_PYPI_PYTHON") or sys.executable
+    if subprocess.run([python, "-c", "import pyarrow.parquet"], capture_output=True, check=False).returncode != 0:
+        raise Skip("there is no pyarrow")
+    table = "import pyarrow, pyarrow.parquet as p; p.write_table(pyarrow.table({'text': ['one', 'zwölf\\n', ''], 'n': [1, 2, 3]}), 'a.parquet')"
+    subprocess.run([python, "-c", table], check=True)
+    has(make("a.parquet", "--out", "out", code=1), "a.parquet is a Parquet file")
+    page = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "data.md")
+    with open(page, encoding="utf-8") as f:
+        script = f.read().split("```python\n")[1].split("```")[0]
+    with open("to_jsonl.py", "w", encoding="utf-8") as f:
+        f.write(script)
+    with open("a.jsonl", "wb") as f:
+        subprocess.run([python, "to_jsonl.py", "a.parquet", "text"], stdout=f, check=True)
+    make("a.jsonl", "--out", "out")
+    same(documents(split("out", "train")), [b"one", "zwölf\n".encode(), b""])
 
 
 @test

@@ -1,0 +1,46 @@
+/* The documents in a JSON value: for each element of the lists that the options' paths go through,
+ * the text of a document, or the prompt and the completion of a pair.
+ *
+ * One path goes through all the lists, the others through the first of the same ones: a question's
+ * context is the one of the paragraph that it is in. */
+#ifndef TERN_DATA_CORPUS_RECORDS_H
+#define TERN_DATA_CORPUS_RECORDS_H
+
+#include "core/buffer.h"
+#include "data/corpus/json_path.h"
+#include "tern/data.h"
+#include "text/json.h"
+
+typedef struct tn__record_text {
+    const char *at; /* no 0 follows */
+    size_t bytes;
+} tn__record_text;
+
+/* Zeros to begin with. */
+typedef struct tn__records {
+    bool pairs;
+    bool has_path;                /* not only names of members */
+    tn__template texts[2];        /* of a document, or of a pair */
+    const tn__json_path *deepest; /* the path that goes through all the lists */
+
+    const tn__json *root; /* the value; NULL: none, or all its documents have been returned */
+    bool begun;
+    int level; /* lists of which an element has been chosen: */
+    const tn__json *at[TN__PATH_LISTS];
+    uint32_t index[TN__PATH_LISTS], size[TN__PATH_LISTS]; /* its index, and the list's size */
+    tn__buffer made[2];                                   /* texts of several parts */
+    char wrong[480];                                      /* about the value; "": nothing */
+} tn__records;
+
+/* False after raising TN_EVALUE or TN_ENOMEM. */
+bool tn__records_open(tn__records *r, const tn_corpus_options *o);
+void tn__records_close(tn__records *r);
+
+/* The value must live until the next call. */
+void tn__records_begin(tn__records *r, const tn__json *value);
+
+/* The next document's texts, lent until the next call. False at the end; when something is wrong,
+ * which r->wrong says; and after raising TN_ENOMEM. */
+bool tn__records_next(tn__records *r, tn__record_text texts[2]);
+
+#endif

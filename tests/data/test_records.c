@@ -1,0 +1,233 @@
+/* Documents in nested JSON: paths, lists within lists, texts of several parts, and what is wrong
+ * with a path or a file. */
+#include "tern/data.h"
+
+#include <stdlib.h>
+
+#include "tests/support/fail_malloc.h"
+#include "tests/support/temp.h"
+#include "tests/support/test.h"
+
+/* The shape of SQuAD's files: articles with paragraphs, these with questions, and these with
+ * answers. */
+static const char squad[] =
+    "{\"version\": \"1.1\", \"data\": [\n"
+    "  {\"title\": \"Rivers\", \"paragraphs\": [\n"
+    "    {\"context\": \"The Oder is long.\", \"qas\": [\n"
+    "      {\"id\": \"1\", \"question\": \"Which?\", \"answers\": [{\"text\": \"Oder\"}]},\n"
+    "      {\"id\": \"2\", \"question\": \"How?\", \"answers\": [{\"text\": \"long\"},\n"
+    "        {\"text\": \"is long\"}]}]},\n"
+    "    {\"context\": \"No question.\", \"qas\": []}]},\n"
+    "  {\"title\": \"Empty\", \"paragraphs\": []},\n"
+    "  {\"title\": \"Hills\", \"paragraphs\": [\n"
+    "    {\"context\": \"A hill.\", \"qas\": [\n"
+    "      {\"id\": \"3\", \"question\": \"None?\", \"answers\": []}]}]}]}\n";
+
+static const char context[] = "data[].paragraphs[].context";
+static const char question[] = ".data[].paragraphs[].qas[].question";
+static const char answer[] = ".data[].paragraphs[].qas[].answers[].text";
+static const char first_answer[] = ".data[].paragraphs[].qas[].answers[0].text";
+
+/* ---- What comes out -------------------------------------------------------------------------- */
+
+/* Every document as "[text]", a pair as "[prompt|completion]". */
+static char *read_all(tn_corpus *c) {
+    size_t bytes = 0;
+    char *said = calloc(1, 1 << 16);
+    assert_non_null(said);
+    for (tn_document d; tn_corpus_next(c, &d);) {
+        assert_true(d.begins && d.line > 0 && bytes + d.bytes + d.completion_bytes < 60000);
+        bytes += (size_t)sprintf(said + bytes, "[%.*s", (int)d.bytes, d.text);
+        if (d.completion) {
+            bytes += (size_t)sprintf(said + bytes, "|%.*s", (int)d.completion_bytes, d.completion);
+        }
+        bytes += (size_t)sprintf(said + bytes, "]");
+    }
+    tn_corpus_free(c);
+    return said;
+}
+
+static tn_corpus *open_text(const char *name, const char *text, tn_corpus_options o) {
+    const char *path = temp_path(name);
+    temp_write(path, text, strlen(text));
+    return tn_corpus_open(&path, 1, o);
+}
+
+static void expect_pairs(const char *name, const char *text, const char *prompt,
+                         const char *completion, const char *expected) {
+    tn_corpus *c = open_text(
+        name, text, TN_WITH(tn_corpus, .pairs = true, .prompt = prompt, .completion = completion));
+    assert_non_null(c);
+    char *said = read_all(c);
+    assert_int_equal(tn_error(), TN_OK);
+    assert_string_equal(said, expected);
+    free(said);
+}
+
+static void expect_texts(const char *name, const char *text, const char *key,
+                         const char *expected) {
+    tn_corpus *c = open_text(name, text, TN_WITH(tn_corpus, .key = key));
+    assert_non_null(c);
+    char *said = read_all(c);
+    assert_int_equal(tn_error(), TN_OK);
+    assert_string_equal(said, expected);
+    free(said);
+}
+
+/* What follows the documents `expected` is wrong. */
+static void expect_wrong(const char *text, const char *key, const char *expected, const char *why) {
+    tn_corpus *c = open_text("a.json", text, TN_WITH(tn_corpus, .key = key));
+    assert_non_null(c);
+    char *said = read_all(c);
+    assert_error(TN_EFORMAT, why);
+    assert_string_equal(said, expected);
+    free(said);
+}
+
+/* ---- Paths ----------------------------------------------------------------------------------- */
+
+static void test_paths(void **state) {
+    (void)state;
+    expect_texts("a.json", squad, context, "[The Oder is long.][No question.][A hill.]");
+    expect_texts("a.json", squad, question, "[Which?][How?][None?]");
+    expect_texts("a.json", squad, answer, "[Oder][long][is long]");
+    expect_texts("a.json", squad, first_answer, "[Oder][long]");
+    expect_texts("a.json", squad, ".data[2].title", "[Hills]");
+    expect_texts("a.json", squad, ".data[3].title", "");
+    expect_texts("a.json", squad, "data[].\"title\"", "[Rivers][Empty][Hills]");
+    expect_texts("a.json", squad, ".[\"data\"][1][\"title\"]", "[Empty]");
+    expect_texts("a.json", "[\"a\", \"b\"]", ".[]", "[a][b]");
+    expect_texts("a.json", "[[\"a\"], [], [\"b\", \"c\"]]", "[][]", "[a][b][c]");
+    expect_texts("a.json", " \"a\"\n\"b\"", ".", "[a][b]");
+    expect_texts("a.json", "{\"a.b\": \"x\"}", "a.b", "[x]"); /* a name */
+    expect_texts("a.json", "{\"a\": {\"b\": \"x\"}}", ".a.b", "[x]");
+    expect_texts("a.json", "{\"\": {\"\\\"\\\\]\": \"x\"}}", ".\"\"[\"\\\"\\\\]\"]", "[x]");
+}
+
+/* Values follow one another, on lines of their own or not; .jsonl is lines in any case. */
+static void test_values(void **state) {
+    (void)state;
+    expect_texts("a.json", "{\"a\":[\"x\"]}{\"a\":[]}\n\n{\n\"a\":\n[\"}\\\"]\",\"z\"]}", ".a[]",
+                 "[x][}\"]][z]");
+    expect_texts("a.jsonl", "{\"a\":[\"x\"]}\n{\"a\":[\"y\"]}", ".a[]", "[x][y]");
+    expect_texts("a.json", "", ".a[]", "");
+    expect_texts("a.json", " \n ", ".a[]", "");
+    tn_corpus *c = open_text("a.jsonl", "{\"a\":\n[\"x\"]}\n", TN_WITH(tn_corpus, .key = ".a[]"));
+    free(read_all(c));
+    assert_error(TN_EFORMAT, "a.jsonl: line 1: a value should begin here, at byte 6");
+}
+
+/* A paragraph's context comes with each of its questions, and a question with each answer. */
+static void test_pairs(void **state) {
+    (void)state;
+    expect_pairs("a.json", squad, context, question,
+                 "[The Oder is long.|Which?][The Oder is long.|How?][A hill.|None?]");
+    expect_pairs("a.json", squad, question, answer, "[Which?|Oder][How?|long][How?|is long]");
+    expect_pairs("a.json", squad, question, first_answer, "[Which?|Oder][How?|long]");
+    expect_pairs("a.json", squad, answer, ".version", "[Oder|1.1][long|1.1][is long|1.1]");
+    expect_pairs("a.json", squad,
+                 "{data[].paragraphs[].context}\\n{.data[].paragraphs[].qas[].question}\\n", answer,
+                 "[The Oder is long.\nWhich?\n|Oder][The Oder is long.\nHow?\n|long]"
+                 "[The Oder is long.\nHow?\n|is long]");
+    expect_pairs("a.jsonl", "{\"q\":\"1\",\"a\":\"2\"}", "q", "{{\\\\}} {a}{q}", "[1|{\\} 21]");
+}
+
+static void test_templates(void **state) {
+    (void)state;
+    expect_texts("a.jsonl", "{\"t\":\"1\",\"b\":[\"2\"]}", "<{t}>\\t{.b[0]}", "[<1>\t2]");
+    expect_texts("a.json", squad, "{.data[].title}: {.data[].paragraphs[].context}",
+                 "[Rivers: The Oder is long.][Rivers: No question.][Hills: A hill.]");
+}
+
+/* ---- Wrong paths ----------------------------------------------------------------------------- */
+
+static void expect_refused(const char *key, const char *why) {
+    const char *path = temp_path("a.json");
+    assert_null(tn_corpus_open(&path, 1, TN_WITH(tn_corpus, .key = key)));
+    assert_error(TN_EVALUE, why);
+}
+
+static void test_wrong_paths(void **state) {
+    (void)state;
+    temp_write(temp_path("a.json"), squad, strlen(squad));
+    expect_refused(".a[", "\".a[\": ], a number or a name in quotes should be here, at byte 4");
+    expect_refused(".a[1", "the closing ] is missing, at byte 5");
+    expect_refused(".a[-1]", "should be here, at byte 4");
+    expect_refused(".a[\"b]", "the closing quote is missing, at byte 7");
+    expect_refused(".a[]b", ". or [ should be here, at byte 5");
+    expect_refused(".a b", ". or [ should be here, at byte 3");
+    expect_refused("..a", "a name of letters, digits and _, or one in quotes, should be here, at "
+                          "byte 2");
+    expect_refused(".a.", "a name of letters");
+    expect_refused(".1", "a name of letters");
+    expect_refused(".a[99999999999]", "the number is too large");
+    expect_refused("[][][][][][][][][][][][][][][][][]", "too many []");
+    expect_refused("{a", "the closing } is missing, at byte 3");
+    expect_refused("a}", "a } without a {, at byte 2");
+    expect_refused("{{a}}", "there is no {path} in it");
+    expect_refused("{.a[].b}{.c[].d}", "the paths go through different lists");
+    expect_refused("{.a[][].b}{.a[].c[].d}", "the paths go through different lists");
+    expect_refused("{.a[0][].b}{.a[1][].b}", "the paths go through different lists");
+}
+
+/* ---- Wrong files ----------------------------------------------------------------------------- */
+
+static void test_wrong_values(void **state) {
+    (void)state;
+    expect_wrong("{\"a\":[{\"b\":\"x\"},\n{\"c\":1,\"d\":2}]}", ".a[].b", "[x]",
+                 "a.json: line 1: there is no \"b\" in a[1], but \"c\", \"d\"");
+    expect_wrong("{\"a\":[{\"b\":\"x\"},{\"b\":\"y\",\"b\":\"z\"}]}", ".a[].b", "[x]",
+                 "line 1: a[1] has \"b\" twice");
+    expect_wrong("\n{\"a\":[\"x\",1]}", ".a[]", "[x]", "line 2: a[1] is not a text");
+    expect_wrong("{\"a\":[[\"x\"],{}]}", ".a[][]", "[x]", "line 1: a[1] is not a list");
+    expect_wrong("{\"a\":[\"x\",\"y\"]}", ".a[].b", "", "line 1: a[0] is not an object");
+    expect_wrong("{\"a\":{}}", ".a[0]", "", "line 1: a is not a list");
+    expect_wrong("{\"a\":null}", ".a[]", "", "line 1: a is not a list");
+    expect_wrong("{\"a\":[]}{\"b\":1}", ".a[]", "", "line 1: there is no \"a\" in it, but \"b\"");
+    expect_wrong("[{}]", "text", "", "(--key '.[].text' reads a list");
+    /* The line and the byte in it are those of what is not JSON. */
+    expect_wrong("{\"a\":[\"x\"]}\n{\n\"a\": [,]}", ".a[]", "[x]",
+                 "a.json: line 3: a value should begin here, at byte 7");
+    expect_wrong("{\"a\":[\"x\"]}}", ".a[]", "[x]", "line 1: a value should begin here");
+    expect_wrong("{\"a\":[\"x\"", ".a[]", "", "line 1: ',' or the closing bracket is missing");
+    expect_wrong("{\"a\":[\"\xff\"]}", ".a[]", "", "line 1: not UTF-8, at byte 8");
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+static void test_no_memory(void **state) {
+    (void)state;
+    static const char key[] = "{.data[].title}\\n{.data[].paragraphs[].qas[].answers[0].text}";
+    temp_write(temp_path("a.json"), squad, strlen(squad));
+    int n = 0;
+    for (bool failed = true; failed; n++) {
+        const char *path = temp_path("a.json");
+        tn_document d;
+        int documents = 0;
+        fail_malloc_at(n, 1);
+        tn_corpus *c = tn_corpus_open(&path, 1, TN_WITH(tn_corpus, .key = key));
+        for (; c && tn_corpus_next(c, &d); documents++) {
+        }
+        tn_corpus_free(c);
+        failed = fail_malloc_end();
+        if (failed) {
+            assert_error(TN_ENOMEM, "");
+        } else {
+            assert_int_equal(documents, 2);
+        }
+    }
+    assert_true(n > 10);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_paths, temp_clean),
+        cmocka_unit_test_teardown(test_values, temp_clean),
+        cmocka_unit_test_teardown(test_pairs, temp_clean),
+        cmocka_unit_test_teardown(test_templates, temp_clean),
+        cmocka_unit_test_teardown(test_wrong_paths, temp_clean),
+        cmocka_unit_test_teardown(test_wrong_values, temp_clean),
+        cmocka_unit_test_teardown(test_no_memory, temp_clean),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
