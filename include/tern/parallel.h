@@ -139,6 +139,70 @@ TN_API tn_status tn_ddp_naive(void *m, tn_group *g);
  * mean). Every rank must call such a module equally often. g must live as long as m. */
 TN_API tn_status tn_sync_batch_norm(void *m, tn_group *g);
 
+/* ---- Local SGD, DiLoCo ------------------------------------------------------------------------ *
+ *
+ * Stich 2018, arXiv:1805.09767; Douillard et al. 2023, arXiv:2311.08105.
+ *
+ * Each rank takes its own steps, with its own data and optimiser, and nothing is sent. After every
+ * few steps the weights of all ranks become the same again: their mean (local SGD), or a step of an
+ * outer optimiser, SGD with momentum, whose gradient is the last common weights minus that mean
+ * (DiLoCo).
+ *
+ *     tn_local_sgd *outer = tn_local_sgd_new(&net, world, TN_WITH(tn_diloco, .every = 100));
+ *     ...
+ *         tn_optim_step(opt);
+ *         tn_optim_zero_grad(opt);
+ *         tn_local_sgd_step(outer);           // in every step; it counts them
+ *     ...
+ *     tn_local_sgd_sync(outer);               // after the last: the same weights on all ranks
+ *     tn_module_free(outer);
+ *
+ * Instead of tn_ddp; or above it, between hosts whose own ranks tn_ddp keeps equal: g is then this
+ * rank and its counterparts on the other hosts (a dimension of a mesh). */
+
+typedef struct tn_local_sgd tn_local_sgd;
+typedef struct tn_local_sgd_options {
+    int64_t every;   /* 16 steps */
+    double lr;       /* 1; with momentum 0: the mean itself, and no outer state */
+    double momentum; /* 0 */
+    bool nesterov;   /* false */
+    bool from_defaults;
+} tn_local_sgd_options;
+TN_API tn_local_sgd_options tn_local_sgd_defaults(void);
+/* every 500, lr 0.7, momentum 0.9, nesterov */
+TN_API tn_local_sgd_options tn_diloco_defaults(void);
+
+/* For the parameters of m that require a gradient now. Compares m and options, and all take rank
+ * 0's parameters and buffers. m must outlive it, and g its last use. Every rank calls, and should
+ * then draw other random numbers than the others (dropout).
+ *
+ * It is itself a module, whose buffers are the outer state: the steps since the last
+ * synchronisation, the last common weights, their momentum. Between two synchronisations ranks
+ * differ, and their optimisers always do. So each rank saves a checkpoint of its own, and with it
+ * this: with tn_save, or as a child beside m in a module that is tn_checkpoint.model. A run resumed
+ * with the same ranks then has the bits of one that was not interrupted.
+ *
+ * NULL after an error: TN_EVALUE: a bad option, or this rank is not in g; TN_EMISMATCH: ranks
+ * differ; TN_EUNSUPPORTED: m is sharded, or some of it is on other ranks. */
+TN_API tn_local_sgd *tn_local_sgd_new(void *m, tn_group *g, tn_local_sgd_options options);
+
+/* After each step of the optimiser: counts it, and synchronises after every `every` of them: m's
+ * parameters as above, and rank 0's buffers for all. Every rank must take equally many steps; a
+ * rank that is missing is an error on the others, as with tn_ddp, and so is calling it with an
+ * error pending. */
+TN_API tn_status tn_local_sgd_step(tn_local_sgd *l);
+/* Synchronises now, unless there was no step since the last time. The next one is `every` steps
+ * later. Every rank calls. */
+TN_API tn_status tn_local_sgd_sync(tn_local_sgd *l);
+
+typedef struct tn_local_sgd_stats {
+    int64_t rounds; /* synchronisations of this object */
+    int64_t sent;   /* bytes of parameters given to the group in them */
+    double drift;   /* the distance of this rank's weights from the mean, before the last one */
+    double waiting; /* seconds in all of them */
+} tn_local_sgd_stats;
+TN_API tn_local_sgd_stats tn_local_sgd_statistics(const tn_local_sgd *l);
+
 /* ---- Sharding (ZeRO, FSDP) -------------------------------------------------------------------- *
  *
  * Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277.
