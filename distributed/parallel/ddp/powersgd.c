@@ -280,7 +280,7 @@ static powersgd *make_state(tn_ddp_state *d, const tn_powersgd_options *o) {
         TN__ON_CPU;
         tn_module_buffer(s, "steps", &s->steps, tn_zeros(TN_DIMS(1), TN_I64));
     }
-    for (int i = 0; i < d->base.count && !tn__pending(); i++) {
+    for (int i = 0; s->matrices && i < d->base.count && !tn__pending(); i++) {
         add_matrix(s, i);
     }
     return s;
