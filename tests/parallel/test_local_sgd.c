@@ -1,11 +1,16 @@
 /* Local SGD and DiLoCo: what the ranks' weights become, what is kept, and what is refused. Ranks
- * are threads. */
+ * are threads, or processes where one is killed. */
 
 #include "tests/support/temp.h"
+
+#include "core/allocator.h"
+#include "tests/support/ranks.h"
 
 #include "ddp_net.h"
 
 #include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 static void take_step(net *m, tn_optim *opt, tn_group *g, int step) {
     net_backward(m, step * tn_group_size(g) + tn_group_rank(g));
@@ -313,7 +318,64 @@ static void test_ranks_that_fail(void **state) {
     assert_contains(run_failing(3, breaks_off, NULL, TN_EPEER), "rank 1");
 }
 
-int main(void) {
+/* Trains for ever, with synchronisations that take nearly all of the time. */
+static int train_on(tn_group *g, const char *unused) {
+    (void)unused;
+    net m;
+    net_init(&m, 1);
+    tn_local_sgd *l = tn_local_sgd_new(&m, g, TN_WITH(tn_diloco, .every = 2));
+    for (int round = 0; tn_local_sgd_step(l) == TN_OK; round++) {
+        if (round == 100) {
+            puts("training");
+            fflush(stdout);
+        }
+    }
+    tn_module_free(l);
+    tn_module_finish(&m);
+    return 1;
+}
+
+/* A rank that is killed is named at once. */
+static void test_a_killed_rank(void **state) {
+    (void)state;
+    ranks_job job = ranks_start(3, "train", "", NULL);
+    assert_true(ranks_await_output(&job, 1, "training", 60));
+    kill(-job.pid[1], SIGKILL);
+    ranks_result result = ranks_wait(&job, 60);
+    assert_false(result.timed_out);
+    for (int r = 0; r < 3; r += 2) {
+        assert_true(WIFEXITED(result.status[r]) && WEXITSTATUS(result.status[r]) == 1);
+        assert_says(&result, r, "rank 1");
+    }
+    ranks_free(&result);
+}
+
+/* Whichever allocation fails, it is an error that says so, and nothing is lost. */
+static void test_no_memory(void **state) {
+    (void)state;
+    bool failed = true;
+    for (int n = 0; failed; n++) {
+        net m;
+        net_init(&m, 1);
+        tn__alloc_fail_at(n);
+        tn_local_sgd *l = tn_local_sgd_new(&m, NULL, TN_WITH(tn_diloco, .every = 1));
+        if (l) {
+            tn_local_sgd_step(l);
+        }
+        failed = !tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+        if (failed) {
+            assert_error(TN_ENOMEM, "");
+        }
+        tn_module_free(l);
+        tn_module_finish(&m);
+        assert_true(n < 1000);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const rank_entry bodies[] = {{"train", train_on}};
+    ranks_main(argc, argv, bodies, 1);
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {
         TEST(test_takes_the_mean),
@@ -324,6 +386,8 @@ int main(void) {
         TEST(test_resumes_bit_for_bit),
         TEST(test_refusals),
         TEST(test_ranks_that_fail),
+        TEST(test_a_killed_rank),
+        TEST(test_no_memory),
     };
     return cmocka_run_group_tests_name("local SGD", tests, temp_flights, temp_clean);
 }

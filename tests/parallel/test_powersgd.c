@@ -3,6 +3,8 @@
 
 #include "tests/support/temp.h"
 
+#include "core/allocator.h"
+
 #include "ddp_net.h"
 #include "powersgd_train.h"
 
@@ -417,6 +419,27 @@ static void test_one_rank(void **state) {
     tn_module_finish(&m);
 }
 
+/* Whichever allocation fails, it is an error that says so, and nothing is lost. */
+static void test_no_memory(void **state) {
+    (void)state;
+    bool failed = true;
+    for (int n = 0; failed; n++) {
+        net m;
+        net_init(&m, 1);
+        tn_ddp_state *ddp = tn_ddp(&m, NULL, tn_ddp_defaults());
+        tn__alloc_fail_at(n);
+        const tn_module *kept = tn_ddp_powersgd(ddp, full_rank());
+        failed = !tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+        assert_true(!kept == failed);
+        if (failed) {
+            assert_error(TN_ENOMEM, "");
+        }
+        tn_module_finish(&m);
+        assert_true(n < 1000);
+    }
+}
+
 /* ---- f16 ------------------------------------------------------------------------------------- */
 
 static void sends_f16(tn_group *g, void *user) {
@@ -487,6 +510,7 @@ int main(void) {
         TEST(test_refusals),
         TEST(test_options_that_differ),
         TEST(test_one_rank),
+        TEST(test_no_memory),
         TEST(test_f16),
     };
     return cmocka_run_group_tests_name("data parallelism: PowerSGD", tests, temp_flights,
