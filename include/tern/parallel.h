@@ -81,10 +81,48 @@ TN_API tn_status tn_ddp_join(tn_ddp_state *ddp, tn_optim *optim);
 /* A hook: sends the bucket in bf16 and reduces it in f32 (half the bytes). */
 TN_API tn_work *tn_ddp_bf16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user);
 
+/* A hook: the same in f16. Gradients are divided by the number of ranks N before they are cast, and
+ * a sum is multiplied by N after it has arrived. So no sum overflows whose mean is below 65504;
+ * what is above becomes infinity on every rank, and tn_scaler_step skips that step. Parts below
+ * 6e-8 vanish. */
+TN_API tn_work *tn_ddp_f16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user);
+
+/* PowerSGD (Vogels et al. 2019, arXiv:1905.13727). Of a gradient that is a matrix M (n, m) two thin
+ * ones are sent, P (n, rank) and Q (m, rank), and P Q^T takes the place of the mean of all ranks'
+ * M. Each rank adds what that has left out of its own M to its next gradient. A gradient of more
+ * dimensions counts as (first, rest); vectors are sent whole. */
+typedef struct tn_powersgd_options {
+    int64_t rank; /* 1; less where M has fewer rows or columns; usually 1 to 4, up to 32 */
+    /* 1000: so many synchronised backwards send whole gradients first, since the first steps suffer
+     * most from what is left out; 0: none. PyTorch advises a tenth of the run. */
+    int64_t start_step;
+    double min_compression_rate; /* 2: a matrix that would shrink by this factor or less stays */
+    bool error_feedback;         /* true; false: what is left out is lost */
+    bool warm_start;             /* true: a step begins with the last step's Q; false: at random */
+    uint64_t seed;               /* 0: of the random Q */
+    bool from_defaults;
+} tn_powersgd_options;
+TN_API tn_powersgd_options tn_powersgd_defaults(void);
+
+/* From now on PowerSGD reduces ddp's gradients. Every rank calls, before the first backward; later
+ * unfrozen parameters are sent whole. All ranks get the same bits if they compute alike, since each
+ * multiplies P and Q itself. With one rank nothing is left out. Not for tn_fsdp, where no rank has
+ * a whole sum of gradients.
+ *
+ * Returns its state, a module of buffers that ddp owns: Q, the errors, the number of backwards. To
+ * resume with the same bits, each rank saves it to a file of its own (tn_save), since errors
+ * differ, and loads that (tn_load). Without it a resumed run begins with start_step whole
+ * gradients, random Q and no errors: what was left out last is lost.
+ *
+ * NULL after an error: TN_ESTATE: there is a hook, or a backward has begun; TN_EVALUE: a bad
+ * option; TN_EMISMATCH: the ranks have other options. */
+TN_API tn_module *tn_ddp_powersgd(tn_ddp_state *ddp, tn_powersgd_options options);
+
 typedef struct tn_ddp_stats {
     int64_t steps;  /* synchronised backwards */
     int buckets;    /* now */
     int64_t bytes;  /* in them */
+    int64_t sent;   /* bytes that they, or their hook, gave to the group, over all steps */
     double waiting; /* seconds that backward waited at its end, over all steps */
     /* seconds that buckets took to be sent, over all steps; on a device: as far as the host knew
      * when it stopped waiting */
@@ -100,6 +138,70 @@ TN_API tn_status tn_ddp_naive(void *m, tn_group *g);
  * the world): N ranks compute what one would on all their samples, gradients too (with DDP, their
  * mean). Every rank must call such a module equally often. g must live as long as m. */
 TN_API tn_status tn_sync_batch_norm(void *m, tn_group *g);
+
+/* ---- Local SGD, DiLoCo ------------------------------------------------------------------------ *
+ *
+ * Stich 2018, arXiv:1805.09767; Douillard et al. 2023, arXiv:2311.08105.
+ *
+ * Each rank takes its own steps, with its own data and optimiser, and nothing is sent. After every
+ * few steps the weights of all ranks become the same again: their mean (local SGD), or a step of an
+ * outer optimiser, SGD with momentum, whose gradient is the last common weights minus that mean
+ * (DiLoCo).
+ *
+ *     tn_local_sgd *outer = tn_local_sgd_new(&net, world, TN_WITH(tn_diloco, .every = 100));
+ *     ...
+ *         tn_optim_step(opt);
+ *         tn_optim_zero_grad(opt);
+ *         tn_local_sgd_step(outer);           // in every step; it counts them
+ *     ...
+ *     tn_local_sgd_sync(outer);               // after the last: the same weights on all ranks
+ *     tn_module_free(outer);
+ *
+ * Instead of tn_ddp; or above it, between hosts whose own ranks tn_ddp keeps equal: g is then this
+ * rank and its counterparts on the other hosts (a dimension of a mesh). */
+
+typedef struct tn_local_sgd tn_local_sgd;
+typedef struct tn_local_sgd_options {
+    int64_t every;   /* 16 steps */
+    double lr;       /* 1; with momentum 0: the mean itself, and no outer state */
+    double momentum; /* 0 */
+    bool nesterov;   /* false */
+    bool from_defaults;
+} tn_local_sgd_options;
+TN_API tn_local_sgd_options tn_local_sgd_defaults(void);
+/* every 500, lr 0.7, momentum 0.9, nesterov */
+TN_API tn_local_sgd_options tn_diloco_defaults(void);
+
+/* For the parameters of m that require a gradient now. Compares m and options, and all take rank
+ * 0's parameters and buffers. m must outlive it, and g its last use. Every rank calls, and should
+ * then draw other random numbers than the others (dropout).
+ *
+ * It is itself a module, whose buffers are the outer state: the steps since the last
+ * synchronisation, the last common weights, their momentum. Between two synchronisations ranks
+ * differ, and their optimisers always do. So each rank saves a checkpoint of its own, and with it
+ * this: with tn_save, or as a child beside m in a module that is tn_checkpoint.model. A run resumed
+ * with the same ranks then has the bits of one that was not interrupted.
+ *
+ * NULL after an error: TN_EVALUE: a bad option, or this rank is not in g; TN_EMISMATCH: ranks
+ * differ; TN_EUNSUPPORTED: m is sharded, or some of it is on other ranks. */
+TN_API tn_local_sgd *tn_local_sgd_new(void *m, tn_group *g, tn_local_sgd_options options);
+
+/* After each step of the optimiser: counts it, and synchronises after every `every` of them: m's
+ * parameters as above, and rank 0's buffers for all. Every rank must take equally many steps; a
+ * rank that is missing is an error on the others, as with tn_ddp, and so is calling it with an
+ * error pending. */
+TN_API tn_status tn_local_sgd_step(tn_local_sgd *l);
+/* Synchronises now, unless there was no step since the last time. The next one is `every` steps
+ * later. Every rank calls. */
+TN_API tn_status tn_local_sgd_sync(tn_local_sgd *l);
+
+typedef struct tn_local_sgd_stats {
+    int64_t rounds; /* synchronisations of this object */
+    int64_t sent;   /* bytes of parameters given to the group in them */
+    double drift;   /* the distance of this rank's weights from the mean, before the last one */
+    double waiting; /* seconds in all of them */
+} tn_local_sgd_stats;
+TN_API tn_local_sgd_stats tn_local_sgd_statistics(const tn_local_sgd *l);
 
 /* ---- Sharding (ZeRO, FSDP) -------------------------------------------------------------------- *
  *

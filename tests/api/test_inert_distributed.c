@@ -152,6 +152,15 @@ static void data_parallel(tn_tensor *t) {
     TAKES(tn_whole_end(&none));
     QUIET(tn_ddp_join(NULL, NULL) != TN_OK, true);
     QUIET(tn_ddp_bf16(NULL, NULL, 0, NULL), NULL);
+    QUIET(tn_ddp_f16(NULL, NULL, 0, NULL), NULL);
+    QUIET(tn_ddp_powersgd(NULL, tn_powersgd_defaults()), NULL);
+    QUIET(tn_ddp_powersgd(NULL, (tn_powersgd_options){0}), NULL);
+    QUIET(tn_local_sgd_new(NULL, NULL, tn_local_sgd_defaults()), NULL);
+    QUIET(tn_local_sgd_new(&zero, NULL, tn_diloco_defaults()), NULL);
+    QUIET(tn_local_sgd_new(&zero, NULL, (tn_local_sgd_options){0}), NULL);
+    QUIET(tn_local_sgd_step(NULL) != TN_OK, true);
+    QUIET(tn_local_sgd_sync(NULL) != TN_OK, true);
+    QUIET(tn_local_sgd_statistics(NULL).rounds, 0);
     QUIET(tn_sync_gradients(NULL) != TN_OK, true);
     QUIET(tn_sync_gradients(&zero) != TN_OK, true);
     QUIET(tn_ddp_statistics(NULL).buckets, 0);

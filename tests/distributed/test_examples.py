@@ -70,6 +70,16 @@ def local_sgd():
         assert (losses[3][3] > 0) == bool(start), out
 
 
+def diloco():
+    """With an outer optimiser too, and it is told a mistake."""
+    out = [re.sub(r"^\[0\] ", "", line) for line in lines(tern, "run", "-n", "2", programs / "10_local_sgd", 32, "--diloco")]
+    curve = r"^average every +(\d+)  step +(\d+)  test loss (\S+)  drift before it (\S+)$"
+    ends = [numbers(out[i], curve) for i in (3, 5, 8)]
+    assert ends[2][0] == 32 and ends[2][2] < ends[1][2] and ends[2][2] < 2 * ends[0][2], out
+    for wrong in (["0"], ["4", "--dilocco"]):
+        assert subprocess.run([programs / "10_local_sgd", *wrong], stderr=subprocess.PIPE, timeout=60).returncode == 2, wrong
+
+
 def two_devices():
     """With the CPU in the place of both: blocks end with the loss of one device, copies sum gradients in another order."""
     four = ["--devices", "cpu,cpu,cpu,cpu"]
@@ -79,7 +89,7 @@ def two_devices():
         assert one < 0.01 and abs(one - two) <= tolerance * one, line
 
 
-tests = [threads, hogwild, local_sgd, two_devices, full_output]
+tests = [threads, hogwild, local_sgd, diloco, two_devices, full_output]
 print(f"1..{len(tests)}", flush=True)
 for number, test in enumerate(tests, 1):
     try:

@@ -112,6 +112,19 @@ static inline bool same_numbers(const numbers *a, const numbers *b) {
            memcmp(a->at, b->at, (size_t)a->count * sizeof(float)) == 0;
 }
 
+/* Bit for bit, on all ranks. */
+static inline bool same_on_ranks(tn_group *g, const numbers *n) {
+    enum { MOST = 8 };
+    void *all[MOST] = {NULL};
+    size_t bytes[MOST];
+    bool same = tn_all_gather_bytes(g, n, sizeof(*n), all, bytes) == TN_OK;
+    for (int r = 0; r < tn_group_size(g) && all[r]; r++) {
+        same = same && same_numbers(n, all[r]);
+        tn_bytes_free(all[r]);
+    }
+    return same;
+}
+
 /* The gradients of one micro-batch, on one rank, of a net with this seed. */
 static inline numbers grads_alone(uint64_t seed, bool use_extra, int64_t number) {
     net m;

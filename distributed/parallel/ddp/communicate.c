@@ -50,12 +50,20 @@ static void fill_gaps(tn_ddp_state *d, int bucket) {
     }
 }
 
-static void call_hook(const tn_ddp_state *d, tn__ddp_bucket *b, int stage) {
+/* Counts what was given to the group. */
+static void note_sent(tn_ddp_state *d, const tn_work *w) {
+    if (w) {
+        d->stats.sent += w->t.count * (int64_t)tn_dtype_size(w->t.dtype);
+    }
+}
+
+static void call_hook(tn_ddp_state *d, tn__ddp_bucket *b, int stage) {
     const tn_ddp_options *o = &d->options;
     b->launched = tn_flight_now();
     b->shown.arrived = b->result;
     b->work = o->hook(d->base.group, &b->shown, stage, o->hook_user);
     b->shown.arrived = NULL;
+    note_sent(d, b->work);
     tn_release(b->result);
     bool other = b->work && b->work->out && b->work->out != b->flat;
     b->result = other ? tn_keep(b->work->out) : NULL;
@@ -77,6 +85,7 @@ static void bucket_launch(tn_ddp_state *d, int index) {
         call_hook(d, b, 0);
     } else {
         b->work = tn_all_reduce(d->base.group, b->flat, how);
+        note_sent(d, b->work);
     }
 }
 

@@ -127,6 +127,7 @@ static void finish_steps(tn__parallel *p) {
     tn_ddp_state *d = (tn_ddp_state *)p;
     tn__ddp_drop_buckets(d);
     tn__ddp_join_finish(d);
+    tn_module_free(d->powersgd);
     free(d->order);
     free(d->ready);
 }
@@ -180,7 +181,7 @@ tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp) {
     return ddp ? ddp->stats : (tn_ddp_stats){0};
 }
 
-/* A hook for tn_ddp_options. The result is cast into the bucket. */
+/* Hooks for tn_ddp_options. The result is cast into the bucket. */
 tn_work *tn_ddp_bf16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user) {
     (void)user;
     if (!bucket) {
@@ -189,6 +190,22 @@ tn_work *tn_ddp_bf16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user) 
         return tn_all_reduce(g, tn_cast(bucket->flat, TN_BF16), bucket->how);
     } else if (bucket->arrived) {
         tn_copy_(bucket->flat, bucket->arrived);
+    }
+    return NULL;
+}
+
+tn_work *tn_ddp_f16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user) {
+    (void)user;
+    if (!bucket) {
+        tn__raise(TN_EVALUE, "ddp_f16", "the bucket is NULL");
+    } else if (stage == 0) {
+        tn_tensor *share = tn_mul_scalar(tn_cast(bucket->flat, TN_F32), 1.0 / tn_group_size(g));
+        return tn_all_reduce(g, tn_cast(share, TN_F16), TN_SUM);
+    } else if (bucket->arrived) {
+        tn_copy_(bucket->flat, bucket->arrived);
+        if (bucket->how == TN_SUM) {
+            tn_mul_scalar_(bucket->flat, tn_group_size(g));
+        }
     }
     return NULL;
 }

@@ -5,6 +5,7 @@
  *     buckets.c       where gradients are stored, and in which order
  *     communicate.c   how they are sent
  *     join.c          ranks whose data ends earlier
+ *     powersgd.c      a hook that sends matrices as products of thin ones
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_DDP_H
 #define TERN_DISTRIBUTED_PARALLEL_DDP_H
@@ -56,6 +57,7 @@ struct tn_ddp_state {
     int bucket_count;
     int launched; /* buckets 0 … launched-1 have been sent */
     tn__ddp_join join;
+    void *powersgd; /* the module of tn_ddp_powersgd, or NULL */
 };
 
 /* ---- buckets.c ------------------------------------------------------------------------------- */

@@ -1,0 +1,393 @@
+/* Local SGD and DiLoCo: what the ranks' weights become, what is kept, and what is refused. Ranks
+ * are threads, or processes where one is killed. */
+
+#include "tests/support/temp.h"
+
+#include "core/allocator.h"
+#include "tests/support/ranks.h"
+
+#include "ddp_net.h"
+
+#include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+static void take_step(net *m, tn_optim *opt, tn_group *g, int step) {
+    net_backward(m, step * tn_group_size(g) + tn_group_rank(g));
+    tn_optim_step(opt);
+    tn_optim_zero_grad(opt);
+}
+
+static double most_apart(const numbers *a, const numbers *b) {
+    double most = a->count == b->count ? 0.0 : INFINITY;
+    for (int i = 0; i < a->count; i++) {
+        most = fmax(most, fabs((double)a->at[i] - (double)b->at[i]));
+    }
+    return most;
+}
+
+/* ---- Local SGD ------------------------------------------------------------------------------- */
+
+static bool average_weight(const tn_entry *entry, void *user) {
+    TN_NO_GRAD;
+    return tn_work_wait(tn_all_reduce(user, *entry->field, TN_MEAN), 0) == TN_OK;
+}
+
+static void averages_weights(tn_group *g, void *user) {
+    (void)user;
+    net m, by_hand;
+    net_init(&m, 1 + (uint64_t)tn_group_rank(g)); /* all take rank 0's */
+    net_init(&by_hand, 1);
+    tn_optim *opt = tn_adamw(&m, TN_WITH(tn_adamw, .lr = 0.01)),
+             *opt_by_hand = tn_adamw(&by_hand, TN_WITH(tn_adamw, .lr = 0.01));
+    tn_local_sgd *l = tn_local_sgd_new(&m, g, TN_WITH(tn_local_sgd, .every = 3));
+    for (int step = 0; step < 8; step++) {
+        take_step(&m, opt, g, step);
+        take_step(&by_hand, opt_by_hand, g, step);
+        CHECK(tn_local_sgd_step(l) == TN_OK);
+        if (step % 3 == 2) {
+            tn_module_each(&by_hand, (tn_walk){0}, average_weight, g);
+        }
+        numbers is = params_of(&m), want = params_of(&by_hand);
+        CHECK(same_numbers(&is, &want));
+        CHECK(same_on_ranks(g, &is) == (step % 3 == 2));
+    }
+    tn_local_sgd_stats s = tn_local_sgd_statistics(l);
+    CHECK(s.rounds == 2 && s.sent == 2 * 4 * tn_module_count(&m) && s.drift > 0.0);
+    CHECK(tn_local_sgd_sync(l) == TN_OK);
+    numbers end = params_of(&m);
+    CHECK(same_on_ranks(g, &end));
+    CHECK(tn_local_sgd_sync(l) == TN_OK && tn_local_sgd_statistics(l).rounds == 3);
+    tn_module_free(l);
+    tn_optim_free(opt);
+    tn_optim_free(opt_by_hand);
+    tn_module_finish(&m);
+    tn_module_finish(&by_hand);
+}
+
+static void test_takes_the_mean(void **state) {
+    (void)state;
+    run_ok(2, averages_weights, NULL);
+    run_ok(3, averages_weights, NULL);
+}
+
+/* Buffers are rank 0's, and a frozen parameter stays as it is. */
+static void takes_buffers(tn_group *g, void *user) {
+    (void)user;
+    TN_SCOPE;
+    net m;
+    net_init(&m, 1);
+    tn_module_requires_grad(&m.in, false);
+    tn_local_sgd *l = tn_local_sgd_new(&m, g, TN_WITH(tn_local_sgd, .every = 1));
+    tn_fill_(m.mean, tn_group_rank(g) + 5);
+    tn_fill_(tn_detach(m.in.bias), tn_group_rank(g));
+    CHECK(tn_local_sgd_step(l) == TN_OK);
+    CHECK(tn_item(tn_max(m.mean, TN_DIMS(), false)) == 5.0);
+    CHECK(tn_item(tn_max(m.in.bias, TN_DIMS(), false)) == tn_group_rank(g));
+    int64_t frozen = tn_count(m.in.weight) + tn_count(m.in.bias);
+    CHECK(tn_local_sgd_statistics(l).sent == 4 * (tn_module_count(&m) - frozen));
+    tn_module_free(l);
+    tn_module_finish(&m);
+}
+
+static void test_buffers_and_frozen_parameters(void **state) {
+    (void)state;
+    run_ok(2, takes_buffers, NULL);
+}
+
+/* ---- Against data parallelism ---------------------------------------------------------------- */
+
+typedef struct equal_run {
+    double inner, outer, momentum; /* learning rates, and that of the outer step */
+    bool nesterov;
+} equal_run;
+
+/* After each step, the outer step is one of SGD with both learning rates. */
+static void equals_ddp(tn_group *g, void *user) {
+    const equal_run *run = user;
+    net m, want;
+    net_init(&m, 1);
+    net_init(&want, 1);
+    tn_ddp(&want, g, tn_ddp_defaults());
+    tn_optim *opt = tn_sgd(&m, TN_WITH(tn_sgd, .lr = run->inner));
+    tn_optim *together =
+        tn_sgd(&want, TN_WITH(tn_sgd, .lr = run->inner * run->outer, .momentum = run->momentum,
+                              .nesterov = run->nesterov));
+    tn_local_sgd *l =
+        tn_local_sgd_new(&m, g,
+                         TN_WITH(tn_diloco, .every = 1, .lr = run->outer, .momentum = run->momentum,
+                                 .nesterov = run->nesterov));
+    for (int step = 0; step < 6; step++) {
+        take_step(&m, opt, g, step);
+        take_step(&want, together, g, step);
+        CHECK(tn_local_sgd_step(l) == TN_OK);
+        numbers a = params_of(&m), b = params_of(&want);
+        CHECK(most_apart(&a, &b) < 1e-6);
+        CHECK(same_on_ranks(g, &a));
+    }
+    tn_module_free(l);
+    tn_optim_free(opt);
+    tn_optim_free(together);
+    tn_module_finish(&m);
+    tn_module_finish(&want);
+}
+
+static void test_every_step_is_data_parallelism(void **state) {
+    (void)state;
+    equal_run runs[] = {{0.1, 1.0, 0.0, false},
+                        {0.1, 0.7, 0.0, false},
+                        {0.1, 1.0, 0.9, true},
+                        {0.1, 0.7, 0.9, true},
+                        {0.1, 0.7, 0.9, false}};
+    for (size_t i = 0; i < sizeof(runs) / sizeof(*runs); i++) {
+        run_ok(i % 2 ? 3 : 2, equals_ddp, &runs[i]);
+    }
+}
+
+/* With one rank it still steps: a lookahead. */
+static void test_one_rank(void **state) {
+    (void)state;
+    equals_ddp(NULL, &(equal_run){0.1, 0.7, 0.9, true});
+    assert_int_equal(failures, 0);
+}
+
+/* Between two hosts of two ranks each: data parallelism within, DiLoCo between. */
+static void goes_between_hosts(tn_group *g, void *user) {
+    (void)user;
+    tn_mesh *mesh = tn_mesh_new(g, 2, (const int[]){2, 2}, (const char *[]){"hosts", "local"});
+    net m;
+    net_init(&m, 1);
+    tn_ddp(&m, tn_mesh_group(mesh, "local"), tn_ddp_defaults());
+    tn_optim *opt = tn_sgd(&m, TN_WITH(tn_sgd, .lr = 0.1));
+    tn_local_sgd *l =
+        tn_local_sgd_new(&m, tn_mesh_group(mesh, "hosts"), TN_WITH(tn_diloco, .every = 2));
+    for (int step = 0; step < 4; step++) {
+        take_step(&m, opt, g, step);
+        CHECK(tn_local_sgd_step(l) == TN_OK);
+        numbers is = params_of(&m);
+        CHECK(same_on_ranks(tn_mesh_group(mesh, "local"), &is));
+        CHECK(same_on_ranks(g, &is) == (step % 2 == 1));
+    }
+    tn_module_free(l);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    tn_mesh_free(mesh);
+}
+
+static void test_above_data_parallelism(void **state) {
+    (void)state;
+    run_ok(4, goes_between_hosts, NULL);
+}
+
+/* ---- Resuming -------------------------------------------------------------------------------- */
+
+/* A program's whole state, so that one file has all of it. */
+typedef struct whole {
+    tn_module base;
+    net net;
+    tn_local_sgd *outer;
+    tn_optim *opt;
+} whole;
+
+static tn_tensor *whole_forward(tn_module *self, tn_tensor *x) {
+    return tn_call(&((whole *)self)->net, x);
+}
+
+static void whole_init(whole *w, tn_group *g) {
+    tn_module_init(w, "whole", whole_forward);
+    net_init(&w->net, 1);
+    TN_ADD(w, net);
+    TN_OWN(w, outer, tn_local_sgd_new(&w->net, g, TN_WITH(tn_diloco, .every = 4)));
+    w->opt = tn_adamw(&w->net, TN_WITH(tn_adamw, .lr = 0.01));
+}
+
+static void whole_train(whole *w, tn_group *g, int first, int end) {
+    for (int step = first; step < end; step++) {
+        take_step(&w->net, w->opt, g, step);
+        CHECK(tn_local_sgd_step(w->outer) == TN_OK);
+    }
+}
+
+static numbers whole_end(whole *w) {
+    numbers n = params_of(&w->net);
+    tn_optim_free(w->opt);
+    tn_module_finish(w);
+    return n;
+}
+
+/* Saved after 6 steps: the moments are there, and two steps since the last synchronisation. */
+static void resumes_run(tn_group *g, void *user) {
+    char path[600];
+    snprintf(path, sizeof(path), "%s-%d", (const char *)user, tn_group_rank(g));
+    whole w;
+    whole_init(&w, g);
+    whole_train(&w, g, 0, 6);
+    tn_checkpoint c = {.model = &w, .optim = w.opt, .step = 6};
+    CHECK(tn_checkpoint_save(&c, path) == TN_OK);
+    whole_train(&w, g, 6, 13);
+    numbers through = whole_end(&w);
+    whole_init(&w, g);
+    c = (tn_checkpoint){.model = &w, .optim = w.opt};
+    CHECK(tn_checkpoint_load(&c, path) == TN_OK && c.step == 6);
+    whole_train(&w, g, 6, 13);
+    numbers again = whole_end(&w);
+    CHECK(same_numbers(&through, &again));
+}
+
+static void test_resumes_bit_for_bit(void **state) {
+    (void)state;
+    char base[512];
+    snprintf(base, sizeof(base), "%s", temp_path("rank"));
+    run_ok(2, resumes_run, base);
+}
+
+/* ---- Errors ---------------------------------------------------------------------------------- */
+
+static void test_refusals(void **state) {
+    (void)state;
+    static const struct {
+        int64_t every;
+        double lr, momentum;
+        bool nesterov, made;
+    } bad[] = {{0, 1, 0, 0, 1},    {1, 0, 0, 0, 1},   {1, NAN, 0, 0, 1}, {1, 1, 1, 0, 1},
+               {1, 1, -0.1, 0, 1}, {1, 1, NAN, 0, 1}, {1, 1, 0, 1, 1},   {1, 1, 0, 0, 0}};
+    net m;
+    net_init(&m, 1);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        tn_local_sgd_options o = TN_WITH(tn_local_sgd, .every = bad[i].every, .lr = bad[i].lr,
+                                         .momentum = bad[i].momentum, .nesterov = bad[i].nesterov);
+        o.from_defaults = bad[i].made;
+        assert_null(tn_local_sgd_new(&m, NULL, o));
+        assert_error(TN_EVALUE, "local_sgd");
+    }
+    assert_null(tn_local_sgd_new(NULL, NULL, tn_local_sgd_defaults()));
+    assert_error(TN_EVALUE, "NULL");
+    tn_local_sgd *l = tn_local_sgd_new(&m, NULL, tn_diloco_defaults());
+    assert_inert(tn_call(l, tn_ones(TN_DIMS(1), TN_F32)), TN_ESTATE, "no forward");
+    tn_module_free(l);
+    tn_module_finish(&m);
+}
+
+static void shards_first(tn_group *g, void *user) {
+    (void)user;
+    net m;
+    net_init(&m, 1);
+    tn_fsdp(&m, g, NULL, TN_WITH(tn_fsdp, .units = ""));
+    CHECK(!tn_local_sgd_new(&m, g, tn_local_sgd_defaults()));
+    tn_module_finish(&m);
+}
+
+static void options_differ(tn_group *g, void *user) {
+    (void)user;
+    net m;
+    net_init(&m, 1);
+    CHECK(!tn_local_sgd_new(&m, g, TN_WITH(tn_local_sgd, .every = 3 + tn_group_rank(g))));
+    tn_module_finish(&m);
+}
+
+/* Rank 1 raises, or leaves without a word, before the second synchronisation. */
+static void breaks_off(tn_group *g, void *user) {
+    net m;
+    net_init(&m, 1);
+    tn_optim *opt = tn_sgd(&m, TN_WITH(tn_sgd, .lr = 0.1));
+    tn_local_sgd *l = tn_local_sgd_new(&m, g, TN_WITH(tn_local_sgd, .every = 2));
+    for (int step = 0; step < 4 && tn_error() == TN_OK; step++) {
+        take_step(&m, opt, g, step);
+        if (step == 3 && tn_group_rank(g) == 1) {
+            if (!user) {
+                break;
+            }
+            tn_raise(TN_EVALUE, "no more data");
+        }
+        tn_local_sgd_step(l);
+        CHECK(step < 3 || tn_error() != TN_OK);
+    }
+    if (user) {
+        stay_until_told(g);
+    }
+    tn_module_free(l);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+static void test_ranks_that_fail(void **state) {
+    (void)state;
+    assert_contains(run_failing(2, shards_first, NULL, TN_EUNSUPPORTED), "not whole");
+    assert_contains(run_failing(2, options_differ, NULL, TN_EMISMATCH), "every 4");
+    assert_contains(run_failing(3, breaks_off, "", TN_EVALUE), "no more data");
+    assert_contains(run_failing(3, breaks_off, NULL, TN_EPEER), "rank 1");
+}
+
+/* Trains for ever, with synchronisations that take nearly all of the time. */
+static int train_on(tn_group *g, const char *unused) {
+    (void)unused;
+    net m;
+    net_init(&m, 1);
+    tn_local_sgd *l = tn_local_sgd_new(&m, g, TN_WITH(tn_diloco, .every = 2));
+    for (int round = 0; tn_local_sgd_step(l) == TN_OK; round++) {
+        if (round == 100) {
+            puts("training");
+            fflush(stdout);
+        }
+    }
+    tn_module_free(l);
+    tn_module_finish(&m);
+    return 1;
+}
+
+/* A rank that is killed is named at once. */
+static void test_a_killed_rank(void **state) {
+    (void)state;
+    ranks_job job = ranks_start(3, "train", "", NULL);
+    assert_true(ranks_await_output(&job, 1, "training", 60));
+    kill(-job.pid[1], SIGKILL);
+    ranks_result result = ranks_wait(&job, 60);
+    assert_false(result.timed_out);
+    for (int r = 0; r < 3; r += 2) {
+        assert_true(WIFEXITED(result.status[r]) && WEXITSTATUS(result.status[r]) == 1);
+        assert_says(&result, r, "rank 1");
+    }
+    ranks_free(&result);
+}
+
+/* Whichever allocation fails, it is an error that says so, and nothing is lost. */
+static void test_no_memory(void **state) {
+    (void)state;
+    bool failed = true;
+    for (int n = 0; failed; n++) {
+        net m;
+        net_init(&m, 1);
+        tn__alloc_fail_at(n);
+        tn_local_sgd *l = tn_local_sgd_new(&m, NULL, TN_WITH(tn_diloco, .every = 1));
+        if (l) {
+            tn_local_sgd_step(l);
+        }
+        failed = !tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+        if (failed) {
+            assert_error(TN_ENOMEM, "");
+        }
+        tn_module_free(l);
+        tn_module_finish(&m);
+        assert_true(n < 1000);
+    }
+}
+
+int main(int argc, char **argv) {
+    static const rank_entry bodies[] = {{"train", train_on}};
+    ranks_main(argc, argv, bodies, 1);
+    tn_set_threads(1);
+    const struct CMUnitTest tests[] = {
+        TEST(test_takes_the_mean),
+        TEST(test_buffers_and_frozen_parameters),
+        TEST(test_every_step_is_data_parallelism),
+        TEST(test_one_rank),
+        TEST(test_above_data_parallelism),
+        TEST(test_resumes_bit_for_bit),
+        TEST(test_refusals),
+        TEST(test_ranks_that_fail),
+        TEST(test_a_killed_rank),
+        TEST(test_no_memory),
+    };
+    return cmocka_run_group_tests_name("local SGD", tests, temp_flights, temp_clean);
+}
