@@ -41,8 +41,8 @@ def hogwild():
         match = re.match(pattern, out[-1])
         assert match and int(match.group(1)) == workers, out
         taken = [int(x) for x in match.group(4).split()]
-        assert len(taken) == workers and sum(taken) == 4000, out
-        assert float(match.group(2)) < 0.02, out
+        assert len(taken) == workers and sum(taken) == 8000, out
+        assert float(match.group(2)) < 0.01, out
 
 
 def full_output():
