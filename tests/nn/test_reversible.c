@@ -265,7 +265,7 @@ static void many_pairs_in_bf16(void **state) {
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-enum { WIDE = 64, MANY = 256 };
+enum { WIDE = 64, MANY = 128 };
 
 /* The peak of a step beyond the gradients of the parameters. */
 static int64_t peak_of(int pairs, bool composed) {
