@@ -70,7 +70,7 @@ int main(void) {
     if (rank == 0) {
         train_both(rpc, last, first);
     }
-    tn_rpc_shutdown(rpc); /* the others serve until rank 0 gets here */
+    tn_rpc_shutdown(rpc, 0); /* the others serve until rank 0 gets here */
     tn_rpc_free(rpc);
     tn_optim_free(opt);
     tn_module_free(first);

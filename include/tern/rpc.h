@@ -12,7 +12,7 @@
  *     tn_message *out = tn_rpc_wait(tn_rpc_call(r, 1, "half", in, 0));
  *     tn_tensor *y = tn_message_tensor(out, 0);
  *     tn_message_free(out);
- *     tn_rpc_shutdown(r);                                     // every rank
+ *     tn_rpc_shutdown(r, 0);                                  // every rank
  *     tn_rpc_free(r);
  *
  * Every wait has a deadline. What a function raises is raised where its call is waited for, with
@@ -69,7 +69,7 @@ TN_API tn_remote *tn_message_remote(const tn_message *m, int i);                
 /* ---- Starting and ending ---------------------------------------------------------------------- */
 
 typedef struct tn_rpc_options {
-    double timeout; /* of calls without their own, and of starting and ending: 60 seconds */
+    double timeout; /* seconds, of calls without their own and of starting: 60 */
     /* Functions that run at the same time on this rank: 16. One that waits for a call of its own
      * does not count, so functions may call back. */
     int threads;
@@ -94,8 +94,10 @@ TN_API tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f,
 TN_API tn_status tn_rpc_start(tn_rpc *r);
 
 /* Waits until every rank has called it and no function runs anywhere: then nothing is lost by
- * tn_rpc_free. TN_EPEER names a rank that is gone, or has not called within the time-out. */
-TN_API tn_status tn_rpc_shutdown(tn_rpc *r);
+ * tn_rpc_free. Meanwhile this rank serves: for one that only does so, it is the whole program. So 0
+ * is no time-out here, but a rank that is gone ends the wait: TN_EPEER names it, or one that has
+ * not called within `timeout` seconds. */
+TN_API tn_status tn_rpc_shutdown(tn_rpc *r, double timeout);
 
 /* Without tn_rpc_shutdown: others' calls of this rank fail, and so do this rank's own. Waits for
  * functions that run here. Not inside one (TN_ESTATE). */
