@@ -135,12 +135,12 @@ tn_status tn_rpc_start(tn_rpc *r) {
     if (r->started) {
         return tn__raise(TN_ESTATE, "rpc_start", "it was called before");
     }
+    r->started = true; /* functions that others call may call before this returns */
     if (!tn__peers_join(r, tn__now() + r->options.timeout) || !tn__peers_start(r)) {
         tn__peers_stop(r);
-        return tn_error();
+        r->started = false;
     }
-    r->started = true;
-    return TN_OK;
+    return tn_error();
 }
 
 int tn_rpc_rank(const tn_rpc *r) {
