@@ -138,7 +138,9 @@ tn_status tn_rpc_start(tn_rpc *r) {
     r->started = true; /* functions that others call may call before this returns */
     if (!tn__peers_join(r, tn__now() + r->options.timeout) || !tn__peers_start(r)) {
         tn__peers_stop(r);
-        r->started = false;
+        for (int i = 0; i < r->ranks; i++) {
+            tn__rpc_lose(r, i, "tn_rpc_start has failed");
+        }
     }
     return tn_error();
 }

@@ -45,8 +45,8 @@ typedef struct tn_remote tn_remote;
  * A list of values: tensors, bytes, texts, integers and references. Tensors are sent without their
  * history, and arrive on the CPU. */
 
-TN_API tn_message *tn_message_new(void);              /* NULL after an error */
-TN_API tn_message *tn_message_of(tn_values tensors);  /* the same as adding each */
+TN_API tn_message *tn_message_new(void);             /* NULL after an error */
+TN_API tn_message *tn_message_of(tn_values tensors); /* the same as adding each */
 TN_API void tn_message_free(tn_message *m);
 
 /* These append one value. A tensor is kept, not copied, until the message is freed or sent. */
@@ -66,7 +66,8 @@ TN_API const char *tn_message_text(const tn_message *m, int i);                 
 TN_API int64_t tn_message_int(const tn_message *m, int i);                      /* 0: error */
 TN_API tn_remote *tn_message_remote(const tn_message *m, int i);                /* NULL: error */
 
-/* ---- Starting and ending ---------------------------------------------------------------------- */
+/* ---- Starting and ending ----------------------------------------------------------------------
+ */
 
 typedef struct tn_rpc_options {
     double timeout; /* seconds, of calls without their own and of starting: 60 */
@@ -103,11 +104,12 @@ TN_API tn_status tn_rpc_shutdown(tn_rpc *r, double timeout);
  * functions that run here. Not inside one (TN_ESTATE). */
 TN_API void tn_rpc_free(tn_rpc *r);
 
-TN_API int tn_rpc_rank(const tn_rpc *r);
-TN_API int tn_rpc_size(const tn_rpc *r);
-TN_API int tn_rpc_caller(void); /* inside a function: the rank that called it; else -1 */
+TN_API int tn_rpc_rank(const tn_rpc *r); /* this rank's, as in the group; NULL: 0 */
+TN_API int tn_rpc_size(const tn_rpc *r); /* how many ranks; NULL: 1 */
+TN_API int tn_rpc_caller(void);          /* inside a function: the rank that called it; else -1 */
 
-/* ---- Calls ------------------------------------------------------------------------------------ */
+/* ---- Calls ------------------------------------------------------------------------------------
+ */
 
 /* Calls a function of rank `to` (this one too) and returns at once; `in` (NULL: no values) is sent
  * and freed, even after an error. The call may take `timeout` seconds, 0: options.timeout.

@@ -14,7 +14,7 @@
 
 #include "tests/support/ranks.h"
 
-static tn_message *ask(tn_rpc *r, int to, const char *name, tn_message *in, double timeout) {
+static tn_message *ask_rank(tn_rpc *r, int to, const char *name, tn_message *in, double timeout) {
     return tn_rpc_wait(tn_rpc_call(r, to, name, in, timeout));
 }
 
@@ -31,7 +31,7 @@ static bool failed_with(tn_status status, const char *part) {
 
 /* ---- Functions ------------------------------------------------------------------------------- */
 
-static void echo(const tn_message *in, tn_message *out, void *user) {
+static void echo_values(const tn_message *in, tn_message *out, void *user) {
     for (int i = 0; i < tn_message_count(in); i++) {
         const tn__value *v = &in->values[i];
         size_t bytes = 0;
@@ -78,7 +78,7 @@ static void count_down(const tn_message *in, tn_message *out, void *user) {
     if (n > 0) {
         tn_message *next = tn_message_new();
         tn_message_add_int(next, n - 1);
-        tn_message *reply = ask(user, tn_rpc_caller(), "count_down", next, 0);
+        tn_message *reply = ask_rank(user, tn_rpc_caller(), "count_down", next, 0);
         deeper = tn_message_int(reply, 0);
         tn_message_free(reply);
     }
@@ -87,7 +87,7 @@ static void count_down(const tn_message *in, tn_message *out, void *user) {
 
 static tn_rpc *start_with(tn_group *world, tn_rpc_options options) {
     tn_rpc *r = tn_rpc_new(world, options);
-    tn_rpc_register(r, "echo", echo, NULL);
+    tn_rpc_register(r, "echo", echo_values, NULL);
     tn_rpc_register(r, "add", add_numbers, NULL);
     tn_rpc_register(r, "fail", fail_here, NULL);
     tn_rpc_register(r, "sleep", sleep_here, NULL);
@@ -136,7 +136,7 @@ static void send_values(tn_rpc *r, int to) {
     tn_message_add_text(in, "text with ü");
     tn_message_add_int(in, INT64_MIN);
     int tensors = tn_message_count(same);
-    tn_message *out = ask(r, to, "echo", in, 0);
+    tn_message *out = ask_rank(r, to, "echo", in, 0);
     CHECK(tn_message_count(out) == tensors + 4);
     for (int i = 0; i < tensors; i++) {
         CHECK(same_tensor(tn_message_tensor(same, i), tn_message_tensor(out, i)));
@@ -170,7 +170,7 @@ static void test_values(void **state) {
 static void test_alone(void **state) {
     (void)state;
     tn_rpc *r = start_rank(NULL);
-    tn_message *out = ask(r, 0, "count_down", tn_message_new(), 0);
+    tn_message *out = ask_rank(r, 0, "count_down", tn_message_new(), 0);
     assert_null(out);
     assert_error(TN_EINDEX, "\"count_down\" of rank 0: ");
     assert_int_equal(tn_rpc_shutdown(r, 5), TN_OK);
@@ -184,18 +184,20 @@ static void all_errors(tn_group *world, void *user) {
     if (tn_rpc_rank(r) == 0) {
         tn_message *in = tn_message_new();
         tn_message_add_int(in, 12);
-        CHECK(!ask(r, 1, "fail", in, 0));
+        CHECK(!ask_rank(r, 1, "fail", in, 0));
         CHECK(failed_with(TN_EINDEX, "\"fail\" of rank 1: "));
-        CHECK(!ask(r, 1, "fail", NULL, 0) && failed_with(TN_EINDEX, "value 0 of a message with 0"));
-        CHECK(!ask(r, 1, "nothing", NULL, 0));
+        CHECK(!ask_rank(r, 1, "fail", NULL, 0) &&
+              failed_with(TN_EINDEX, "value 0 of a message with 0"));
+        CHECK(!ask_rank(r, 1, "nothing", NULL, 0));
         CHECK(failed_with(TN_EVALUE, "there is no function \"nothing\""));
-        CHECK(!ask(r, 2, "echo", NULL, 0) && failed_with(TN_EVALUE, "rank 2 (there are 2)"));
-        CHECK(!ask(r, -1, "echo", NULL, 0) && failed_with(TN_EVALUE, "rank -1"));
-        CHECK(!ask(r, 1, "", NULL, 0) && failed_with(TN_EVALUE, "the name"));
-        CHECK(!ask(r, 1, "echo", NULL, -1) && failed_with(TN_EVALUE, "time-out of -1"));
-        CHECK(tn_rpc_register(r, "echo", echo, NULL) == TN_ESTATE);
+        CHECK(!ask_rank(r, 2, "echo", NULL, 0) && failed_with(TN_EVALUE, "rank 2 (there are 2)"));
+        CHECK(!ask_rank(r, -1, "echo", NULL, 0) && failed_with(TN_EVALUE, "rank -1"));
+        CHECK(!ask_rank(r, 1, "", NULL, 0) && failed_with(TN_EVALUE, "the name"));
+        CHECK(!ask_rank(r, 1, "echo", NULL, -1) && failed_with(TN_EVALUE, "time-out of -1"));
+        CHECK(tn_rpc_register(r, "echo", echo_values, NULL) == TN_ESTATE);
         CHECK(failed_with(TN_ESTATE, "\"echo\" is registered already"));
-        CHECK(tn_rpc_register(r, "tn/x", echo, NULL) == TN_EVALUE && failed_with(TN_EVALUE, "tn/"));
+        CHECK(tn_rpc_register(r, "tn/x", echo_values, NULL) == TN_EVALUE &&
+              failed_with(TN_EVALUE, "tn/"));
         CHECK(tn_rpc_start(r) == TN_ESTATE && failed_with(TN_ESTATE, "called before"));
         /* An error that is pending already ends the wait, and the call is forgotten. */
         tn_future *f = tn_rpc_call(r, 1, "echo", NULL, 0);
@@ -233,27 +235,27 @@ static void too_large(tn_group *world, void *user) {
     int rank = tn_group_rank(world);
     tn_rpc *r =
         tn_rpc_new(world, TN_WITH(tn_rpc, .message_limit = rank == 0 ? 100000 : rank * 50000));
-    tn_rpc_register(r, "echo", echo, NULL);
+    tn_rpc_register(r, "echo", echo_values, NULL);
     tn_rpc_register(r, "grow", grow_here, NULL);
     tn_rpc_start(r);
     for (int again = 0; rank == 0 && again < 2; again++) {
         TN_SCOPE;
         tn_values large = {1, {tn_zeros(TN_DIMS(200000), TN_U8)}};
         tn_values fair = {1, {tn_zeros(TN_DIMS(60000), TN_U8)}};
-        CHECK(!ask(r, 1, "echo", tn_message_of(large), 0));
+        CHECK(!ask_rank(r, 1, "echo", tn_message_of(large), 0));
         CHECK(failed_with(TN_EVALUE, "(message_limit: 100000)"));
-        CHECK(!ask(r, 1, "echo", tn_message_of(fair), 0));
+        CHECK(!ask_rank(r, 1, "echo", tn_message_of(fair), 0));
         CHECK(failed_with(TN_EVALUE, "\"echo\" of rank 1: "));
         tn_message *in = tn_message_new();
         tn_message_add_int(in, 120000);
-        CHECK(!ask(r, 1, "grow", in, 0)); /* beyond what rank 1 sends */
+        CHECK(!ask_rank(r, 1, "grow", in, 0)); /* beyond what rank 1 sends */
         CHECK(failed_with(TN_EVALUE, "the result for rank 0"));
         in = tn_message_new();
         tn_message_add_int(in, 120000);
-        CHECK(!ask(r, 3, "grow", in, 0)); /* beyond what rank 0 takes */
+        CHECK(!ask_rank(r, 3, "grow", in, 0)); /* beyond what rank 0 takes */
         CHECK(failed_with(TN_EVALUE, "\"grow\" of rank 3: the result has 1200"));
         tn_values small = {1, {tn_zeros(TN_DIMS(1000), TN_U8)}};
-        tn_message *out = ask(r, 1, "echo", tn_message_of(small), 0);
+        tn_message *out = ask_rank(r, 1, "echo", tn_message_of(small), 0);
         CHECK(tn_count(tn_message_tensor(out, 0)) == 1000); /* and the connection still works */
         tn_message_free(out);
     }
@@ -282,7 +284,7 @@ static void *call_often(void *user) {
         tn_message *in = tn_message_new();
         tn_message_add_int(in, i);
         tn_message_add_int(in, c->number);
-        tn_message *out = ask(c->rpc, (c->number + i) % size, "add", in, 0);
+        tn_message *out = ask_rank(c->rpc, (c->number + i) % size, "add", in, 0);
         c->sum += tn_message_int(out, 0);
         tn_message_free(out);
     }
@@ -348,7 +350,7 @@ static void back_and_forth(tn_group *world, void *user) {
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .threads = 1));
     tn_message *in = tn_message_new();
     tn_message_add_int(in, DEPTH);
-    tn_message *out = ask(r, 1 - tn_rpc_rank(r), "count_down", in, 0);
+    tn_message *out = ask_rank(r, 1 - tn_rpc_rank(r), "count_down", in, 0);
     CHECK(tn_message_int(out, 0) == DEPTH + 1);
     tn_message_free(out);
     end_rank(r);
@@ -365,7 +367,7 @@ static void too_deep(tn_group *world, void *user) {
     tn_message *in = tn_message_new();
     tn_message_add_int(in, 100);
     if (tn_rpc_rank(r) == 0) {
-        CHECK(!ask(r, 1, "count_down", in, 1) && tn_error() == TN_EPEER);
+        CHECK(!ask_rank(r, 1, "count_down", in, 1) && tn_error() == TN_EPEER);
         tn_error_clear();
     } else {
         tn_message_free(in);
@@ -386,10 +388,10 @@ static void slow_function(tn_group *world, void *user) {
         double begin = tn__now();
         tn_message *in = tn_message_new();
         tn_message_add_int(in, 500000);
-        CHECK(!ask(r, 1, "sleep", in, 0.1));
+        CHECK(!ask_rank(r, 1, "sleep", in, 0.1));
         CHECK(failed_with(TN_EPEER, "\"sleep\" of rank 1: no answer within 0.1 seconds"));
         CHECK(tn__now() - begin < 0.45);
-        tn_message *out = ask(r, 1, "echo", NULL, 0); /* its late reply disturbs nothing */
+        tn_message *out = ask_rank(r, 1, "echo", NULL, 0); /* its late reply disturbs nothing */
         CHECK(out && tn_message_count(out) == 0);
         tn_message_free(out);
     }
@@ -411,9 +413,9 @@ static void abrupt_end(tn_group *world, void *user) {
     }
     tn_message *in = tn_message_new();
     tn_message_add_int(in, 600000);
-    CHECK(!ask(r, 1, "sleep", in, 30) &&
+    CHECK(!ask_rank(r, 1, "sleep", in, 30) &&
           failed_with(TN_EPEER, "\"sleep\" of rank 1: rank 1 is gone"));
-    CHECK(!ask(r, 1, "echo", NULL, 30) && failed_with(TN_EPEER, "rank 1 is gone"));
+    CHECK(!ask_rank(r, 1, "echo", NULL, 30) && failed_with(TN_EPEER, "rank 1 is gone"));
     CHECK(tn_rpc_shutdown(r, 30) == TN_EPEER && failed_with(TN_EPEER, "rank 1 is gone"));
     tn_rpc_free(r);
 }
@@ -461,7 +463,7 @@ static int wait_for_rank_1(tn_group *world, const char *argument) {
         tn_remote *m = tn_remote_of(r, tn_ones(TN_DIMS(2), TN_F32));
         tn_message *in = tn_message_new();
         tn_message_add_remote(in, m);
-        tn_message_free(ask(r, 1, "echo", in, 0));
+        tn_message_free(ask_rank(r, 1, "echo", in, 0));
         tn_remote_free(m);
     }
     if (rank == 0) {
@@ -470,11 +472,11 @@ static int wait_for_rank_1(tn_group *world, const char *argument) {
         tn_message_add_int(in, 60000000);
         printf("waiting\n");
         fflush(stdout);
-        rank_assert(!ask(r, 1, "sleep", in, atof(argument)));
+        rank_assert(!ask_rank(r, 1, "sleep", in, atof(argument)));
         printf("failed after %.3f s: %s\n", tn__now() - begin, tn_error_message());
         fflush(stdout);
         tn_error_clear();
-        tn_message *out = ask(r, 2, "add", NULL, 10); /* the others still work */
+        tn_message *out = ask_rank(r, 2, "add", NULL, 10); /* the others still work */
         rank_assert(!out && tn_error() == TN_EINDEX);
         tn_error_clear();
     } else {

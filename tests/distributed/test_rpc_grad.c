@@ -9,7 +9,7 @@
 
 #include "tests/support/ranks.h"
 
-static tn_message *ask(tn_rpc *r, int to, const char *name, tn_message *in) {
+static tn_message *ask_rank(tn_rpc *r, int to, const char *name, tn_message *in) {
     return tn_rpc_wait(tn_rpc_call(r, to, name, in, 0));
 }
 
@@ -87,7 +87,7 @@ static tn_rpc *start_rank(tn_group *world) {
 static tn_remote *ask_remote(tn_rpc *r, int to, const char *name, int64_t number) {
     tn_message *in = tn_message_new();
     tn_message_add_int(in, number);
-    tn_message *out = ask(r, to, name, in);
+    tn_message *out = ask_rank(r, to, name, in);
     tn_remote *m = tn_message_remote(out, 0);
     tn_message_free(out);
     return m;
@@ -96,7 +96,7 @@ static tn_remote *ask_remote(tn_rpc *r, int to, const char *name, int64_t number
 static int64_t ask_about(tn_rpc *r, int to, const char *name, tn_remote *m) {
     tn_message *in = tn_message_new();
     tn_message_add_remote(in, m);
-    tn_message *out = ask(r, to, name, in);
+    tn_message *out = ask_rank(r, to, name, in);
     int64_t number = tn_message_int(out, 0);
     tn_message_free(out);
     return number;
@@ -171,7 +171,7 @@ static void hold_it(const tn_message *in, tn_message *out, void *rpc) {
     if (tn_rpc_rank(rpc) == 1) {
         tn_message *next = tn_message_new();
         tn_message_add_remote(next, held);
-        tn_message_free(ask(rpc, 2, "hold", next));
+        tn_message_free(ask_rank(rpc, 2, "hold", next));
     }
 }
 
@@ -187,7 +187,7 @@ static int hold_until_killed(tn_group *world, const char *argument) {
     tn_message *in = tn_message_new();
     tn_remote *m = tn_remote_of(r, tn_ones(TN_DIMS(4), TN_F32));
     tn_message_add_remote(in, m);
-    tn_message_free(ask(r, 1, "hold", in));
+    tn_message_free(ask_rank(r, 1, "hold", in));
     tn_remote_free(m);
     rank_assert(!tn_error() && tn_rpc_kept(r) == 1);
     for (int i = 0; i < 2; i++) {

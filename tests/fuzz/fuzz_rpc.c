@@ -48,8 +48,8 @@ static void take_frame(tn__rpc_frame *f) {
         tn_message *m = tn__message_decode(NULL, f, f->head.flags & TN__RPC_LEARNS);
         must_hold(m ? tn_message_count(m) == f->head.values : tn_error() == TN_EFORMAT,
                   "neither all values nor an error");
-        read_values(m);
         tn_error_clear();
+        read_values(m);
         tn_message_free(m);
     }
     free(f);
