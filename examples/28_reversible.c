@@ -18,7 +18,7 @@
 
 #include <stdio.h>
 
-enum { WIDTH = 64, BATCH = 1024, STEPS = 8, MOST = 64 };
+enum { WIDTH = 64, BATCH = 256, STEPS = 20, MOST = 64 };
 
 typedef enum { KEPT, RECOMPUTED, REVERSIBLE } way;
 
