@@ -117,12 +117,17 @@ static void push_gradients(const tn_message *in, tn_message *out, void *user) {
     pthread_mutex_unlock(&lock);
 }
 
+/* Whether a worker that is `own` steps far must wait for others. */
+static bool must_wait(int own) {
+    return !lost && pushes < steps * workers && staleness >= 0 &&
+           slowest_worker() < own - staleness;
+}
+
 /* Returns the weights, or nothing when there is no more to do. */
 static void pull_weights(const tn_message *in, tn_message *out, void *user) {
     (void)in, (void)user;
     pthread_mutex_lock(&lock);
-    int own = pushed[tn_rpc_caller() - 1];
-    while (!lost && staleness >= 0 && slowest_worker() < own - staleness) {
+    while (must_wait(pushed[tn_rpc_caller() - 1])) {
         pthread_cond_wait(&changed, &lock);
     }
     if (lost) {

@@ -45,6 +45,13 @@ def four_workers_learn():
     assert all(float(loss) < 0.02 for _, loss in found), found
 
 
+def everyone_ends():
+    """Also who is ahead of one that has ended."""
+    for _ in range(8):
+        subprocess.run([tern, "run", "-n", "6", program, "--staleness", "1", "--delay", "0.05", "--steps", "10"], check=True, timeout=PATIENCE,
+                       stdout=subprocess.DEVNULL)
+
+
 class Ranks:
     """Four ranks without a launcher, which would end them all when one dies."""
 
@@ -93,7 +100,7 @@ def the_server_dies():
             assert ranks[k].returncode == 1 and "rank 0" in errors, (k, ranks[k].returncode, errors)
 
 
-tests = [bits_in_step, four_workers_learn, a_worker_dies, the_others_go_on, the_server_dies]
+tests = [bits_in_step, four_workers_learn, everyone_ends, a_worker_dies, the_others_go_on, the_server_dies]
 print(f"1..{len(tests)}", flush=True)
 for number, test in enumerate(tests, 1):
     try:
