@@ -311,11 +311,11 @@ static void answer_backward(tn_rpc *r, const tn_message *in, tn_message *out) {
     tn_remote *m = tn_message_remote(in, 0);
     uint64_t id = (uint64_t)tn_message_int(in, 1);
     graph *g = m ? tn__remote_graph(m, "rpc_backward") : NULL;
-    if (!tn__pending() && g->outputs + 2 != tn_message_count(in)) {
+    if (g && g->outputs + 2 != tn_message_count(in)) {
         tn__raise(TN_EMISMATCH, "rpc_backward", "%d gradients for %d results",
                   tn_message_count(in) - 2, g->outputs);
     }
-    if (!tn__pending() && begin_exchange(r)) {
+    if (g && !tn__pending() && begin_exchange(r)) {
         tn__owed *o = take_owed(r, id);
         if (!o && (o = tn__calloc_for(1, sizeof(*o), "rpc_backward"))) {
             o->id = id;
@@ -491,7 +491,7 @@ tn_values tn_rpc_forward(tn_rpc_context *c, int to, const char *name, tn_values 
     if (!c && !tn__pending()) {
         tn__raise(TN_EVALUE, "rpc_forward", "the context is NULL");
     }
-    if (tn__pending()) {
+    if (!c || tn__pending()) {
         return inert_values();
     }
     bool learns = tn_grad_mode();

@@ -130,7 +130,7 @@ static const tn__value *value_at(const tn_message *m, int i, tn__value_kind kind
         tn__raise(TN_EVALUE, operation, "value %d is %s, not %s", i, kinds[m->values[i].kind],
                   kinds[kind]);
     }
-    return tn__pending() ? NULL : &m->values[i];
+    return !m || tn__pending() ? NULL : &m->values[i];
 }
 
 int tn_message_count(const tn_message *m) {

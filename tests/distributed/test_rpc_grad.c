@@ -461,6 +461,41 @@ static void test_two_contexts(void **state) {
     run_ok(2, two_contexts, NULL);
 }
 
+/* A step of one context between another's forward and backward has changed what that would read. */
+static void square_of(const tn_message *in, tn_message *out, void *weight) {
+    tn_message_add(out, tn_mul(tn_mul(weight, weight), tn_message_tensor(in, 0)));
+}
+
+static void stale_weights(tn_group *world, void *user) {
+    TN_SCOPE;
+    tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
+    tn_tensor *w = tn_ones(TN_DIMS(1), TN_F32), *x = tn_ones(TN_DIMS(1), TN_F32);
+    tn_optim *opt = tn_sgd(tn_parameters(&w, 1), TN_WITH(tn_sgd, .lr = 1));
+    tn_rpc_register(r, "square", square_of, w);
+    tn_rpc_register_optim(r, opt);
+    tn_rpc_start(r);
+    if (tn_rpc_rank(r) == 0) {
+        tn_rpc_context *a = tn_rpc_context_new(r), *b = tn_rpc_context_new(r);
+        tn_tensor *first = tn_rpc_forward(a, 1, "square", (tn_values){1, {x}}, 0).v[0];
+        tn_tensor *second = tn_rpc_forward(b, 1, "square", (tn_values){1, {x}}, 0).v[0];
+        CHECK(tn_backward(second) == TN_OK && tn_rpc_step(b) == TN_OK);
+        CHECK(tn_backward(first) == TN_ESTATE && failed_with(TN_ESTATE, "was changed in place"));
+        CHECK(tn_rpc_step(a) == TN_OK); /* nothing */
+        tn_rpc_context_free(a);
+        tn_rpc_context_free(b);
+        tn_drop(first);
+        tn_drop(second);
+    }
+    end_rank(r);
+    CHECK(tn_item(w) == (tn_group_rank(world) == 1 ? -1 : 1));
+    tn_optim_free(opt);
+}
+
+static void test_stale_weights(void **state) {
+    (void)state;
+    run_ok(2, stale_weights, NULL);
+}
+
 /* ---- All ------------------------------------------------------------------------------------- */
 
 static const rank_entry bodies[] = {{"hold_until_killed", hold_until_killed}};
@@ -470,7 +505,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         TEST(test_references),   TEST(test_late_reference), TEST(test_killed_holders),
         TEST(test_split_model),  TEST(test_graphs_end),     TEST(test_chain_of_three),
-        TEST(test_two_contexts),
+        TEST(test_two_contexts), TEST(test_stale_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
