@@ -153,7 +153,7 @@ static void lose_worker(int rank) {
 
 /* Until all workers have ended. A call to each of them fails as soon as it dies. */
 static void serve_workers(void) {
-    tn_future *end[MOST];
+    tn_future *end[MOST] = {NULL};
     int left = workers;
     for (int w = 0; w < workers; w++) {
         end[w] = tn_rpc_call(rpc, w + 1, "end", NULL, 1e6);
