@@ -9,10 +9,10 @@
  * In a backward in halves (halves.h) the forward is repeated once, in the first. Its graph is kept
  * until the second, so that what recompute saved is in memory in between.
  */
+#include "autograd/again.h"
 #include "autograd/halves.h"
 #include "autograd/leaf.h"
 #include "autograd/links.h"
-#include "autograd/mode.h"
 #include "autograd/node.h"
 #include "core/memory.h"
 
@@ -20,9 +20,8 @@ typedef struct recompute_args {
     tn_forward f;
     void *user;
     void (*free_user)(void *user);
-    tn_generator generator; /* as it was before the first forward */
-    int note;               /* tn__grad_thread.note, likewise */
-    int inputs;             /* of the node: inputs first, then parameters */
+    tn__moment moment; /* of the first forward */
+    int inputs;        /* of the node: inputs first, then parameters */
 } recompute_args;
 
 static void recompute_finish(void *memory) {
@@ -33,17 +32,9 @@ static void recompute_finish(void *memory) {
 }
 
 static tn_values run_again(const recompute_args *args, tn_values in) {
-    tn_generator *generator = tn_default_generator(), after = *generator;
-    int note = tn__grad_self.note;
-    *generator = args->generator;
-    tn__grad_self.note = args->note;
-    tn__grad_self.recompute_depth++;
-    bool before = tn_grad_mode_begin(true);
+    tn__replay before = tn__replay_begin(&args->moment, true);
     tn_values out = args->f(args->user, in);
-    tn_grad_mode_end(&before);
-    tn__grad_self.recompute_depth--;
-    tn__grad_self.note = note;
-    *generator = after;
+    tn__replay_end(&before);
     return out;
 }
 
@@ -224,18 +215,16 @@ static tn_values run_first(tn_forward f, void *user, tn_values in, bool again) {
     if (!tn__enter("recompute")) {
         return inert_values();
     }
-    bool before = tn_grad_mode_begin(tn_grad_mode() && !again);
-    tn__grad_self.first_pass_depth += again;
+    bool before = tn__first_pass_begin(again);
     tn_values out = f(user, in);
-    tn__grad_self.first_pass_depth -= again;
-    tn_grad_mode_end(&before);
+    tn__first_pass_end(again, before);
     tn__leave();
     return out;
 }
 
 tn_values tn_recompute(tn_forward f, void *user, void (*free_user)(void *user), tn_values in,
                        tn_tensor *const *params, int params_n) {
-    recompute_args args = {f, user, free_user, *tn_default_generator(), tn__grad_self.note, in.n};
+    recompute_args args = {f, user, free_user, tn__moment_now(), in.n};
     bool bad = !f || in.n < 0 || in.n > TN_MAX_VALUES || params_n < 0 || (params_n > 0 && !params);
     if (!f || params_n < 0 || (params_n > 0 && !params)) {
         tn__raise(TN_EVALUE, "recompute", "the %s NULL", f ? "parameters are" : "forward is");

@@ -8,7 +8,7 @@
  */
 #include "core/memory.h"
 #include "core/scope.h"
-#include "nn/module.h"
+#include "nn/again.h"
 #include "profile/span.h"
 #include "tensor/recipe.h"
 #include "tern/sys/backend.h"
@@ -223,17 +223,6 @@ static void free_again(void *user) {
     free(a);
 }
 
-/* In backward the modules around m are not running, but an error's text still names them. */
-enum { DEEPEST = 16 };
-static void push_ancestors(const tn_module_lists *lists, tn__frame *frames, int *count) {
-    if (lists->up && *count < DEEPEST - 1) {
-        push_ancestors(lists->up, frames, count);
-    }
-    tn__frame *frame = &frames[(*count)++];
-    *frame = (tn__frame){.name = lists->up ? lists->name : lists->kind};
-    tn__frame_push(frame);
-}
-
 /* The forward, with the copies that the module's policy asks for in the fields. */
 static tn_values forward_lent(tn_module *m, tn_values in, void *context) {
     bool ok;
@@ -248,49 +237,19 @@ static tn_values forward_lent(tn_module *m, tn_values in, void *context) {
 
 static tn_values forward_again(void *user, tn_values in) {
     again *a = user;
-    tn_module *m = a->lists->module;
+    tn_module *m = tn__again_module(a->lists, "recompute");
     if (!m) {
-        tn__raise(TN_ESTATE, "recompute",
-                  "the module was finished before backward could call it again");
-        return tn__no_values();
-    }
-    if (!tn__module_in_place(a->lists, "recompute")) {
         return tn__no_values();
     }
     if (!a->second) {
         a->second = true;
         return call_forward(m, in, a->context);
     }
-    tn__frame frames[DEEPEST];
-    int count = 0;
-    push_ancestors(a->lists, frames, &count);
+    tn__again_frames frames;
+    tn__again_begin(&frames, a->lists);
     tn_values out = forward_lent(m, in, a->context);
-    while (count > 0) {
-        tn__frame_pop(&frames[--count]);
-    }
+    tn__again_end(&frames);
     return out;
-}
-
-/* The parameters of a module and those below it that need a gradient. */
-typedef struct collection {
-    tn_tensor **tensors;
-    int count;
-    int64_t capacity;
-    bool failed;
-} collection;
-
-static bool collect_parameter(const tn_entry *entry, void *user) {
-    collection *c = user;
-    tn_tensor *param = tn__entry_tensor(entry);
-    if (!tn_requires_grad(param)) {
-        return true;
-    }
-    c->failed =
-        !tn__grow(&c->tensors, c->count + 1, &c->capacity, sizeof(*c->tensors), "recompute");
-    if (!c->failed) {
-        c->tensors[c->count++] = param;
-    }
-    return !c->failed;
 }
 
 static tn_values call_recompute(tn_module *m, tn_values in, void *context) {
@@ -301,10 +260,9 @@ static tn_values call_recompute(tn_module *m, tn_values in, void *context) {
         return tn__no_values();
     }
     *a = (again){.lists = tn__module_lists_keep(lists), .context = context};
-    collection params = {0};
-    tn_module_each(m, (tn_walk){0}, collect_parameter, &params);
+    tn__collection params = {.operation = "recompute"};
     tn_values out;
-    if (params.failed) {
+    if (!tn__collect_parameters(&params, m)) {
         free_again(a);
         out = tn__no_values();
     } else {

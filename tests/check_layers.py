@@ -25,7 +25,7 @@ OUTSIDE = ["tools", "examples", "bench", "tests"]  # may use every layer, and no
 # The headers for implementers, by the layer that owns them. The others belong to the layer with their name.
 SYS = {"object": "core", "op": "autograd", "backend": "backends", "steps": "backends", "tensor": "tensor", "device": "tensor", "group": "distributed"}
 # Public headers other than the one named after their layer. store.h and distributed.h need only core and tensor.
-HEADERS = {"field": "tensor", "profiler": "profile", "module": "nn", "init": "nn", "layers": "nn", "transformer": "nn", "tensorboard": "io", "npy": "io", "onnx": "io", "tokenizer": "data", "transforms": "data", "store": "distributed", "parallel": "distributed", "pipeline": "distributed", "split": "distributed", "deepspeed": "train", "evaluate": "train"}
+HEADERS = {"field": "tensor", "profiler": "profile", "module": "nn", "init": "nn", "layers": "nn", "transformer": "nn", "tensorboard": "io", "npy": "io", "onnx": "io", "tokenizer": "data", "transforms": "data", "store": "distributed", "parallel": "distributed", "pipeline": "distributed", "split": "distributed", "rpc": "distributed", "deepspeed": "train", "evaluate": "train"}
 # Engines of groups that are in a plugin, with what they need; they link nothing from libtern.
 ENGINES = {"backends/cuda/nccl.c"}
 OPENING = re.compile(r"(?<![\w.>])(?:open|openat|socket|accept4|eventfd|epoll_create1|memfd_create|mkostemp|fopen)\(")

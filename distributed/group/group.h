@@ -72,6 +72,7 @@ struct tn_group {
     char interface[64]; /* what options.interface points to */
     tn_dist_options options;
     int children;      /* groups made from this one */
+    int rpcs;          /* tn_rpc_new */
     uint64_t sequence; /* of the last operation issued */
     uint64_t barriers; /* monitored ones */
 

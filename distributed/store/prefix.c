@@ -117,6 +117,7 @@ tn_store *tn_prefix_store(tn_store *s, const char *prefix) {
                          .refs = 1,
                          .process = s->process,
                          .timeout = s->timeout,
+                         .token = s->token,
                          .set = prefix_set,
                          .get = prefix_get,
                          .add = prefix_add,

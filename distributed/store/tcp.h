@@ -1,12 +1,12 @@
-/* What store.h does not offer: looking for a TCP store's server, and how many clients our own
- * has. */
+/* What store.h does not offer: connecting to a TCP store's server, or to one that greets as it
+ * does (rpc/join.c); and how many clients our own has. */
 #ifndef TERN_DISTRIBUTED_STORE_TCP_H
 #define TERN_DISTRIBUTED_STORE_TCP_H
 
 #include "distributed/store/store.h"
 
 typedef enum tn__dialed {
-    TN__DIAL_OURS,      /* a store that knows the token, and is where it was dialled */
+    TN__DIAL_OURS,      /* a server that knows the token, and is where it was dialled */
     TN__DIAL_REFUSED,   /* no one listens */
     TN__DIAL_NO_HOST,   /* the host is unreachable or unknown */
     TN__DIAL_SILENT,    /* no answer, or not in time */
@@ -15,6 +15,11 @@ typedef enum tn__dialed {
     TN__DIAL_RELAYED, /* a store that knows the token, but is at another address than was dialled */
     TN__DIAL_FAILED   /* an error on this side */
 } tn__dialed;
+
+/* Connects to host:port; both sides show that they know the token. One attempt at each of the
+ * host's addresses, until one is ours; then *fd is the connection, else -1. */
+tn__dialed tn__tcp_dial(const char *host, int port, const char *token, double deadline, int *fd,
+                        char *why);
 
 /* What answers at host:port. One attempt at each of the host's addresses, until one is ours. */
 TN_API tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double deadline,

@@ -138,8 +138,8 @@ static tn__dialed dial_address(const struct addrinfo *at, const char *token, dou
 
 /* One attempt at each of the host's addresses, which share the time: a stranger at one of them does
  * not hide the next. Of answers that are not ours, the most informative is kept. */
-static tn__dialed dial_server(const char *host, int port, const char *token, double deadline,
-                              int *fd, char *why) {
+tn__dialed tn__tcp_dial(const char *host, int port, const char *token, double deadline, int *fd,
+                        char *why) {
     struct addrinfo *list = tn__net_resolve(host, port, why);
     tn__dialed best = TN__DIAL_NO_HOST;
     int left = 0;
@@ -166,7 +166,7 @@ static tn__dialed dial_server(const char *host, int port, const char *token, dou
 tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double deadline,
                          char *why) {
     int fd;
-    tn__dialed dialed = dial_server(host, port, token, deadline, &fd, why);
+    tn__dialed dialed = tn__tcp_dial(host, port, token, deadline, &fd, why);
     if (fd >= 0) {
         close(fd);
     }
@@ -180,7 +180,7 @@ static int join_server(const tcp_store *t, bool waits, double deadline, char *wh
     char reason[TN_STORE_WHY] = "";
     for (;;) {
         int fd;
-        tn__dialed dialed = dial_server(t->host, t->port, t->token, deadline, &fd, reason);
+        tn__dialed dialed = tn__tcp_dial(t->host, t->port, t->token, deadline, &fd, reason);
         bool again = dialed == TN__DIAL_SILENT || dialed == TN__DIAL_NO_HOST ||
                      (dialed == TN__DIAL_REFUSED && waits);
         if (dialed == TN__DIAL_OURS) {
@@ -417,6 +417,7 @@ tn_store *tn_tcp_store(const char *host, int port, const char *token, double tim
                               .refs = 1,
                               .process = tn__process(),
                               .timeout = timeout,
+                              .token = token_copy,
                               .set = tcp_set,
                               .get = tcp_get,
                               .add = tcp_add,

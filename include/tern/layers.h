@@ -354,6 +354,33 @@ typedef struct tn_module_list {
 TN_API void tn_module_list_init(tn_module_list *m);
 TN_API tn_module_list *tn_module_list_new(void);
 
+/* Pairs of modules between two streams, whose backward needs no more memory for 64 pairs than for
+ * 4 (Gomez et al. 2017, arXiv:1707.04585). Two tensors in, two out, with n times
+ *
+ *     y1 = x1 + f(x2)
+ *     y2 = x2 + g(y1)
+ *
+ * Only the last y1 and y2 are kept. Backward subtracts again what each pair has added, running its
+ * modules once more with the same random numbers, as with tn_module_set_recompute. f[i] and g[i]
+ * are modules of one tensor, which belong to m from then on, as "0.f", "0.g", "1.f", …. They return
+ * the shape of the stream that they are added to (TN_ESHAPE).
+ *
+ *     tn_reversible *r = tn_reversible_new(f, g, 64);
+ *     tn_values y = tn_call_values(r, TN_VALUES(x, x), NULL);   // then tn_add(y.v[0], y.v[1])
+ *
+ * Bits: the forward's are those of the formula. What backward computes back differs from what went
+ * in by rounding, and so do the gradients. Streams that come as bf16 or f16 are therefore f32 in
+ * between, and only what the modules read, and the last y1 and y2, are rounded.
+ *
+ * The parameters, and the last y1 and y2, must not change before backward. A gradient of the
+ * gradient is TN_EUNSUPPORTED. */
+typedef struct tn_reversible {
+    tn_module base;
+    int pairs;
+} tn_reversible;
+TN_API void tn_reversible_init(tn_reversible *m, void *const *f, void *const *g, int n);
+TN_API tn_reversible *tn_reversible_new(void *const *f, void *const *g, int n);
+
 /* A function as a module (an activation in a sequential). TN_FN(tn_relu) makes one of that kind,
  * "relu", on the heap; TN_FN_WITH(tn_mul_scalar, 0.5) one from a function of x and a number. */
 typedef struct tn_function {

@@ -266,6 +266,12 @@ TN_API tn_status tn_storage_empty(tn_tensor *t);
 TN_API tn_status tn_storage_refill(tn_tensor *t);
 TN_API bool tn_storage_is_empty(const tn_tensor *t);
 
+/* Moves the elements to memory that this process shares with its children, for all tensors over
+ * this storage. After a later fork, what one process writes all others see, at once and without a
+ * lock. Versions, gradients and everything else of a tensor stay each process's own.
+ * examples/09_hogwild.c. TN_EDEVICE: t is not in host memory. */
+TN_API tn_status tn_storage_share(tn_tensor *t);
+
 /* A view of `t`'s storage at `offset` elements with its own version counter and no history: how
  * several parameters share one flat buffer. */
 TN_API tn_tensor *tn_alias(tn_tensor *t, int64_t offset, tn_dims dims);

@@ -25,6 +25,7 @@
 #include "pipeline.h"
 #include "split.h"
 #include "plan.h"
+#include "rpc.h"
 #include "train.h"
 #include "deepspeed.h"
 #include "evaluate.h"

@@ -160,6 +160,7 @@ static void looking_at_tensors(tn_tensor *t) {
     TAKES(tn_storage_is_empty(t));
     FAILS(tn_storage_empty(t));
     FAILS(tn_storage_refill(t));
+    FAILS(tn_storage_share(t));
 }
 
 /* A valid tensor and bad numbers. */

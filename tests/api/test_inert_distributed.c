@@ -1,5 +1,5 @@
-/* The functions of distributed.h, store.h, parallel.h and deepspeed.h, called as no one should; see
- * test_inert.c. A NULL group is one rank, so the other arguments are wrong here.
+/* The functions of distributed.h, store.h, parallel.h, rpc.h and deepspeed.h, called as no one
+ * should; see test_inert.c. A NULL group is one rank, so the other arguments are wrong here.
  */
 #include "core/clock.h"
 #include "inert.h"
@@ -328,6 +328,97 @@ static void flight_recorder(tn_tensor *t) {
     QUIET(tn__now() > 0, true);
 }
 
+static void no_function(const tn_message *in, tn_message *out, void *user) {
+    (void)in;
+    (void)out;
+    (void)user;
+}
+
+static void message_calls(tn_tensor *t) {
+    tn_message *m = tn_message_new();
+    QUIET(m == NULL, pending);
+    QUIET(tn_message_of((tn_values){.n = -1}), NULL);
+    QUIET(tn_message_of((tn_values){.n = TN_MAX_VALUES + 1}), NULL);
+    tn_message *of = tn_message_of((tn_values){.n = 1, .v = {t}});
+    TAKES(tn_message_free(of));
+    TAKES(tn_message_add(m, t));
+    FAILS(tn_message_add(NULL, t));
+    FAILS(tn_message_add_bytes(m, NULL, 3));
+    FAILS(tn_message_add_text(m, NULL));
+    QUIET(tn_message_add_int(NULL, 3) != TN_OK, true);
+    FAILS(tn_message_add_remote(m, NULL));
+    QUIET(tn_message_count(NULL), 0);
+    for (int i = 0; i < INTS; i++) {
+        QUIET(tn_is_inert(tn_message_tensor(i % 2 ? m : NULL, ints[i])), true);
+        QUIET(tn_message_bytes(m, ints[i], NULL), NULL);
+        QUIET(*tn_message_text(NULL, ints[i]), 0);
+        QUIET(tn_message_int(m, ints[i]), 0);
+        QUIET(tn_message_remote(m, ints[i]), NULL);
+    }
+    TAKES(tn_message_free(m));
+    TAKES(tn_message_free(NULL));
+}
+
+static void rpc_calls(tn_tensor *t) {
+    tn_rpc_options o = tn_rpc_defaults();
+    for (int i = 0; i < REALS; i++) {
+        o.timeout = reals[i];
+        TAKES(tn_rpc_free(tn_rpc_new(NULL, o)));
+        QUIET(tn_rpc_call(NULL, 0, "f", NULL, reals[i]), NULL);
+        QUIET(tn_rpc_shutdown(NULL, reals[i]) != TN_OK, true);
+        QUIET(tn_is_inert(tn_remote_get(NULL, reals[i])), true);
+    }
+    for (int i = 0; i < INTS; i++) {
+        tn_rpc_options other = tn_rpc_defaults();
+        other.threads_most = ints[i];
+        other.message_limit = ints[i];
+        QUIET(tn_rpc_new(NULL, other), NULL);
+        QUIET(tn_rpc_call(NULL, ints[i], NULL, NULL, 0), NULL);
+    }
+    FAILS(tn_rpc_register(NULL, "f", no_function, NULL));
+    FAILS(tn_rpc_start(NULL));
+    QUIET(tn_rpc_rank(NULL), 0);
+    QUIET(tn_rpc_size(NULL), 1);
+    QUIET(tn_rpc_caller(), -1);
+    QUIET(tn_rpc_wait(NULL), NULL);
+    QUIET(tn_rpc_done(NULL), true);
+    TAKES(tn_rpc_free(NULL));
+    NOTHING(tn_remote_of(NULL, t));
+    NOTHING(tn_remote_of_object(NULL, NULL, NULL));
+    QUIET(tn_remote_owner(NULL), -1);
+    NOTHING(tn_remote_object(NULL));
+    TAKES(tn_remote_free(NULL));
+    QUIET(tn_rpc_kept(NULL), 0);
+    NOTHING(tn_rpc_context_new(NULL));
+    TAKES(tn_rpc_context_free(NULL));
+    QUIET(tn_rpc_context_current(), NULL);
+    EMPTY(tn_rpc_forward(NULL, 0, "f", (tn_values){1, {t}}, 0));
+    FAILS(tn_rpc_register_optim(NULL, NULL));
+    FAILS(tn_rpc_step(NULL));
+}
+
+/* With an rpc of one rank, everything else is wrong. */
+static void rpc_arguments(tn_tensor *t) {
+    tn_rpc *r = tn_rpc_new(NULL, tn_rpc_defaults());
+    FAILS(tn_rpc_register(r, NULL, no_function, NULL));
+    FAILS(tn_rpc_register(r, "f", NULL, NULL));
+    FAILS(tn_rpc_register_optim(r, NULL));
+    NOTHING(tn_remote_of(r, null ? NULL : t));
+    NOTHING(tn_remote_of_object(r, NULL, NULL));
+    if (!pending) {
+        tn_rpc_start(r);
+    }
+    tn_rpc_context *c = tn_rpc_context_new(r);
+    QUIET(c == NULL, pending);
+    for (int i = 0; i < INTS; i++) {
+        QUIET(tn_rpc_call(r, ints[i], NULL, NULL, 0), NULL);
+        QUIET(tn_rpc_wait(tn_rpc_call(r, ints[i], "nothing", NULL, 0)), NULL);
+        EMPTY(tn_rpc_forward(c, ints[i], "nothing", (tn_values){1, {t}}, 0));
+    }
+    TAKES(tn_rpc_context_free(c));
+    TAKES(tn_rpc_free(r));
+}
+
 static void system_calls(tn_tensor *t) {
     (void)t;
     char why[TN_ENGINE_WHY];
@@ -356,6 +447,9 @@ PART(saver_calls)
 PART(store_calls)
 PART(by_deepspeeds_file)
 PART(flight_recorder)
+PART(message_calls)
+PART(rpc_calls)
+PART(rpc_arguments)
 PART(system_calls)
 
 int main(int argc, char **argv) {
@@ -376,6 +470,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_store_calls),
         cmocka_unit_test(test_by_deepspeeds_file),
         cmocka_unit_test(test_flight_recorder),
+        cmocka_unit_test(test_message_calls),
+        cmocka_unit_test(test_rpc_calls),
+        cmocka_unit_test(test_rpc_arguments),
         cmocka_unit_test(test_system_calls),
     };
     return RUN_PARTS("inert distributed", tests, argc, argv);

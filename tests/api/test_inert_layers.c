@@ -173,8 +173,11 @@ static void heap_modules(tn_tensor *t) {
     TAKES(tn_module_free(tn_sequential_of(NULL, 5)));
     TAKES(tn_module_free(tn_sequential_new()));
     TAKES(tn_module_free(tn_module_list_new()));
+    NEW(tn_reversible_new(NULL, NULL, -1));
+    NEW(tn_reversible_new((void *[]){NULL}, NULL, 1));
     TAKES(tn_module_free(NULL));
     DOES(tn_module_list_init(NULL));
+    DOES(tn_reversible_init(NULL, NULL, NULL, 1));
 }
 
 static void heap_weights(tn_tensor *t) {

@@ -263,6 +263,7 @@ static void training_and_generation(void **state) {
     REFUSES(tn_ddp, tn_ddp(&m, NULL, zeros));
     REFUSES(tn_powersgd, tn_ddp_powersgd(NULL, zeros));
     REFUSES(tn_local_sgd, tn_local_sgd_new(&m, NULL, zeros));
+    REFUSES(tn_rpc, tn_rpc_new(NULL, zeros));
     REFUSES(tn_fsdp, tn_fsdp(&m, NULL, NULL, zeros));
     REFUSES(tn_tp, tn_tensor_parallel(&m, NULL, zeros));
     REFUSES(tn_cross_entropy, tn_dist_cross_entropy(NULL, NULL, NULL, 2, zeros));

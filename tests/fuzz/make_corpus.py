@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the seeds of tests/fuzz/corpus: small safetensors files and checkpoints, what clients say to a store, environments of
+"""Writes the seeds of tests/fuzz/corpus: small safetensors files and checkpoints, what clients say to a store, what ranks say to each other, environments of
 launchers and what these say to each other, ELF files with line tables, settings in DeepSpeed's format, files of tokenizers, questions with endings, what is in
 folders of language models, checkpoints of llm.c, arrays and archives of NumPy's, files of MNIST and CIFAR, tables, pictures; right ones and
 wrong ones.
@@ -217,6 +217,57 @@ store = {
     "space_in_key": say(1, request(SET, key=b"a b")),
     "unknown_kind": say(1, request(7)),
     "waits_for_ever": say(1, struct.pack("<BBHIIqQ", GET, 1, 0, 0, 0, 0, 2**64 - 1) + b"k") + say(1, b"", TIME),
+}
+
+# ---- What one rank sends to another (distributed/rpc/frame.h) ----------------------------------------------------------------
+
+RANK, CALL, REPLY, LET_GO, ENDING = range(1, 6)
+TENSOR, BYTES, TEXT, INT, REMOTE = range(1, 6)
+
+
+def value(kind, number=0, data=b"", dtype=0, sizes=(), flags=0, owner=0):
+    return struct.pack("<BBBBIQ", kind, dtype, len(sizes), flags, owner, number % 2**64) + struct.pack(f"<{len(sizes)}q", *sizes) + data
+
+
+def call(*values, kind=CALL, name=b"f", status=0, flags=0, number=1, references=0, count=None, length=None):
+    body = name + b"".join(values)
+    head = (kind, status, flags, 0, len(values) if count is None else count, len(name), 0, references, number)
+    return struct.pack("<BBBBHHIIQQQQ", *head, len(body) if length is None else length, 0, 10**6) + body
+
+
+def at_once(*frames, step=255):
+    return bytes([step]) + b"".join(frames)
+
+
+whole = value(TENSOR, 24, bytes(24), 0, (2, 3)), value(BYTES, 3, b"a\0b"), value(TEXT, 2, b"hi"), value(INT, -1), value(REMOTE, 7, owner=1)
+calls = {
+    "empty": b"",
+    "call": at_once(call()),
+    "values": at_once(call(*whole, references=1)),
+    "bytes_one_by_one": at_once(call(*whole, references=1), step=0),
+    "several": at_once(call(kind=RANK, name=b"", number=3), call(value(INT, 5)), call(value(INT, 6), kind=REPLY, name=b""),
+                       call(kind=LET_GO, name=b""), call(kind=ENDING, name=b"")),
+    "reason": at_once(call(kind=REPLY, name=b"", status=3, length=4) + b"none"),
+    "dtypes": at_once(call(*[value(TENSOR, 2 * n, bytes(2 * n), d, (2,)) for d, n in enumerate((4, 8, 2, 2, 8, 4, 1, 1, 1))])),
+    "learns": at_once(call(value(TENSOR, 4, bytes(4), 0, (1,), flags=1), value(TENSOR, 8, bytes(8), 4, (1,), flags=1), flags=1)),
+    "scalar_and_none": at_once(call(value(TENSOR, 4, bytes(4)), value(TENSOR, 0, b"", 0, (0, 3)))),
+    "too_long": at_once(call(value(BYTES, 5000, bytes(5000))), call()),
+    "length_huge": at_once(call(length=2**63)),
+    "no_body": at_once(call(value(INT, 1), length=1)),
+    "more_values": at_once(call(value(INT, 1), count=1, length=40) + bytes(23)),
+    "bytes_left": at_once(call(value(INT, 1), b"more", count=1)),
+    "bytes_missing": at_once(call(value(BYTES, 9, b"short"))),
+    "bytes_beyond": at_once(call(value(BYTES, 2**64 - 1, b"short"))),
+    "nine_sizes": at_once(call(value(TENSOR, 4, bytes(4), 0, (1,) * 9))),
+    "negative_size": at_once(call(value(TENSOR, 4, bytes(4), 0, (-1,)))),
+    "sizes_overflow": at_once(call(value(TENSOR, 0, b"", 0, (2**32, 2**32)))),
+    "sizes_disagree": at_once(call(value(TENSOR, 8, bytes(8), 0, (1,)))),
+    "unknown_dtype": at_once(call(value(TENSOR, 4, bytes(4), 9, (1,)))),
+    "unknown_kind": at_once(call(value(6, 0))),
+    "unknown_frame": at_once(call(kind=9)),
+    "bad_bool": at_once(call(value(TENSOR, 2, b"\2\xff", 7, (2,)))),
+    "references_hidden": at_once(call(value(REMOTE, 7, owner=1))),
+    "int_with_sizes": at_once(call(value(INT, 7, sizes=(1,)))),
 }
 
 # ---- Environments ---------------------------------------------------------------------------------------------------------
@@ -955,7 +1006,7 @@ pictures |= {
 }
 
 targets = {"fuzz_picture": pictures, "fuzz_csv": tables, "fuzz_libsvm": libsvms, "fuzz_idx": idxs, "fuzz_cifar": cifars, "fuzz_npy": numpys, "fuzz_config": configs, "fuzz_parts": indexes, "fuzz_llmc": llmcs, "fuzz_tokenizer": tokenizers, "fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
-           "fuzz_store": store, "fuzz_environment": environments, "fuzz_deepspeed": deepspeed}
+           "fuzz_store": store, "fuzz_rpc": calls, "fuzz_environment": environments, "fuzz_deepspeed": deepspeed}
 for target, seeds in targets.items():
     folder = here / target
     folder.mkdir(parents=True, exist_ok=True)

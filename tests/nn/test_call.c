@@ -589,6 +589,24 @@ static void recursion_has_an_end(void **state) {
     tn_module_finish(&other);
 }
 
+static tn_tensor *fails_again(tn_tensor *x) {
+    return tn_in_recompute() ? tn_reshape(x, TN_DIMS(7)) : x;
+}
+
+/* Backward names what is around the module that it calls again, up to a depth. */
+static void recompute_in_a_deep_tree(void **state) {
+    (void)state;
+    void *m = TN_FN(fails_again);
+    tn_module_set_recompute(m, true);
+    for (int depth = 0; depth < 40; depth++) {
+        m = TN_SEQUENTIAL(m);
+    }
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F32), true);
+    tn_backward(tn_sum_all(tn_call(m, x)));
+    assert_error(TN_ESHAPE, "(in 0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0)");
+    tn_module_free(m);
+}
+
 static tn_values calls_its_module(tn_module *m, tn_values in, void *user) {
     (void)user;
     in.v[0] = tn_call(m, in.v[0]);
@@ -624,6 +642,7 @@ int main(void) {
         TRACED(hooks_in_recompute),
         TRACED(recompute_keeps_only_inputs),
         TRACED(recursion_has_an_end),
+        TRACED(recompute_in_a_deep_tree),
         TRACED(hooks_that_call_their_module),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -106,6 +106,17 @@ static void build_and_make(void) {
     tn_module_finish(&n);
 }
 
+static void undo_pairs(void) {
+    TN_SCOPE;
+    void *f[2] = {tn_linear_new(3, 3), tn_linear_new(3, 3)};
+    void *g[2] = {tn_linear_new(3, 3), tn_dropout_new(0.1)};
+    tn_reversible *m = tn_reversible_new(f, g, 2);
+    tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(2, 3), TN_BF16), true);
+    tn_module_set_precision(m, tn_precision_defaults());
+    tn_backward(tn_sum_all(tn_call_values(m, TN_VALUES(x, x), NULL).v[1]));
+    tn_module_free(m);
+}
+
 static void cut_and_measure(void) {
     TN_SCOPE;
     tn_linear m;
@@ -169,6 +180,11 @@ static void quantized_without_memory(void **state) {
     every_allocation(quantize_and_call);
 }
 
+static void reversible_without_memory(void **state) {
+    (void)state;
+    every_allocation(undo_pairs);
+}
+
 static void parts_without_memory(void **state) {
     (void)state;
     every_allocation(cut_and_measure);
@@ -176,9 +192,10 @@ static void parts_without_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training_without_memory), cmocka_unit_test(ties_without_memory),
-        cmocka_unit_test(deferred_without_memory), cmocka_unit_test(quantized_without_memory),
-        cmocka_unit_test(parts_without_memory),    cmocka_unit_test(transformer_without_memory),
+        cmocka_unit_test(training_without_memory),    cmocka_unit_test(ties_without_memory),
+        cmocka_unit_test(deferred_without_memory),    cmocka_unit_test(quantized_without_memory),
+        cmocka_unit_test(parts_without_memory),       cmocka_unit_test(reversible_without_memory),
+        cmocka_unit_test(transformer_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

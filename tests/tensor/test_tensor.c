@@ -1,11 +1,13 @@
 /* Shapes, creation, access, views, storages, versions; and that NULL, inert tensors and failed
  * allocations do no harm. */
 #include "core/allocator.h"
+#include "tern/ops.h"
 #include "tern/sys/tensor.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "tests/support/fork.h"
 #include "tests/support/test.h"
 
 static tn_tensor *arange_of(tn_dims dims) {
@@ -318,6 +320,34 @@ static void test_foreign_memory_is_released_when_emptied(void **state) {
     assert_int_equal(releases, 1);
 }
 
+static void write_shared(void *user) {
+    tn_tensor *t = user;
+    child_assert(tn_at(t, (int64_t[]){2}) == 3);
+    tn_fill_(t, 7);
+}
+
+static void test_storage_shared_with_children(void **state) {
+    (void)state;
+    TN_SCOPE;
+    int64_t allocated = tn_memory().allocated;
+    tn_tensor *t = tn_from_data((float[]){1, 2, 3}, TN_DIMS(3), TN_F32);
+    tn_tensor *v = tn_alias(t, 1, TN_DIMS(2));
+    assert_child(write_shared, t);
+    assert_true(tn_at(t, (int64_t[]){2}) == 3); /* it was the child's own */
+    assert_int_equal(tn_storage_share(v), TN_OK);
+    assert_int_equal(tn_memory().allocated, allocated);
+    const void *data = tn_data(t);
+    assert_int_equal(tn_storage_share(t), TN_OK); /* again: nothing to do */
+    assert_ptr_equal(tn_data(t), data);
+    assert_child(write_shared, t);
+    assert_true(tn_at(t, (int64_t[]){0}) == 7 && tn_at(v, (int64_t[]){1}) == 7);
+
+    assert_int_equal(tn_storage_share(tn_empty(TN_DIMS(0), TN_F32)), TN_OK);
+    assert_int_equal(tn_storage_empty(t), TN_OK);
+    assert_int_equal(tn_storage_share(t), TN_ESTATE);
+    assert_error(TN_ESTATE, "storage_share: the storage of [3] is empty");
+}
+
 /* ---- Calls that cannot work do no harm ------------------------------------------------------- */
 
 static void test_null(void **state) {
@@ -446,6 +476,7 @@ int main(void) {
         TEST(test_versions),
         TEST(test_storage_empty_and_refill),
         TEST(test_foreign_memory_is_released_when_emptied),
+        TEST(test_storage_shared_with_children),
         TEST(test_null),
         TEST(test_inert),
         TEST(test_every_allocation_fails),

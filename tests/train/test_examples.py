@@ -107,7 +107,20 @@ def pipedream():
         assert losses[stale, "0.02"] > 2 * losses["1F1B", "0.02"], losses
 
 
-tests = [lstm, translate, vae, gan, reinforce, pipedream]
+def reversible():
+    """The loss is the same in all three ways; only the reversible one needs no more for more pairs."""
+    need = {}
+    for pairs, way, loss, megabytes in re.findall(r"^ *(\d+) pairs, (\w+) +loss (\S+)  a step needs +(\S+) MB", run("28_reversible"), flags=re.M):
+        need[int(pairs), way] = float(megabytes), float(loss)
+    assert len(need) == 9, need
+    for pairs in (4, 16, 64):
+        losses = [need[pairs, way][1] for way in ("kept", "recomputed", "reversible")]
+        assert max(losses) - min(losses) < 2e-3 * max(losses), need
+    assert need[64, "reversible"][0] < 1.1 * need[4, "reversible"][0], need
+    assert need[64, "reversible"][0] < 0.1 * need[64, "recomputed"][0] < 0.05 * need[64, "kept"][0], need
+
+
+tests = [lstm, translate, vae, gan, reinforce, reversible, pipedream]
 print(f"1..{len(tests)}", flush=True)
 for number, test in enumerate(tests, 1):
     try:

@@ -35,6 +35,8 @@ struct tn_store {
     int32_t refs;     /* atomic: a prefix store keeps the one beneath it; 1 for a new store */
     uint32_t process; /* tn__process(): refused in a child of fork; 0: works there too */
     double timeout;   /* seconds for calls without a time-out; 0: TN_STORE_TIMEOUT */
+    /* The secret that all who use the store have shown to know, without sending it; NULL: none. */
+    const char *token;
 
     tn_status (*set)(tn_store *s, const char *key, const void *data, size_t bytes, double deadline,
                      char *why);

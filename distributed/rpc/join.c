@@ -1,0 +1,336 @@
+/* Starting: the ranks find each other in the store, and each two of them make one connection.
+ *
+ * A rank listens, tells the store where, dials all ranks below its own and waits for those above.
+ * Both ends of a connection show that they know the secret, as clients and servers of the TCP store
+ * do (store/wire.h), before anything else is said. The secret is made from the job's token where
+ * the store has one; else rank 0 makes one and puts it into the store: who can read that may call.
+ * When all have connected nobody listens any more: the port is open only while the ranks start.
+ */
+#define _GNU_SOURCE
+#include "core/descriptor.h"
+#include "core/memory.h"
+#include "distributed/group/engine/gloo/gloo.h"
+#include "distributed/init/token.h"
+#include "distributed/rpc/rpc.h"
+#include "distributed/store/net.h"
+#include "distributed/store/session.h"
+#include "distributed/store/tcp.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { GUESTS_MOST = 64, SECRET = 16 };
+#define GUEST_SECONDS 5.0
+#define FIRST_PAUSE 0.01
+#define LONGEST_PAUSE 0.25
+
+/* Who has connected, and is a stranger until it has shown the secret and said its rank. */
+typedef struct guest {
+    tn__session session;
+    tn__rpc_reader reader; /* after the proof */
+    bool trusted;
+    int fd; /* -1: the place is free */
+    double since;
+} guest;
+
+typedef struct joining {
+    tn_rpc *rpc;
+    tn_engine_options meet; /* with a store of its own */
+    tn__store_hub hub;      /* only its token is used */
+    char secret[TN__TOKEN];
+    int listener, port;
+    int missing; /* ranks above this one that have not connected */
+    guest guests[GUESTS_MOST];
+} joining;
+
+/* ---- The secret ------------------------------------------------------------------------------ */
+
+static bool make_secret(joining *j, char *why) {
+    const char *token = j->meet.store->token;
+    if (token) {
+        tn__token_derive(token, "rpc", j->secret);
+        return true;
+    }
+    uint8_t random[SECRET];
+    double deadline = j->meet.deadline;
+    tn_store_value value = {0};
+    if (j->meet.rank == 0) {
+        if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
+            tn__why(why, TN_EIO, "the system gives no random numbers");
+            return false;
+        }
+        for (int i = 0; i < SECRET; i++) {
+            snprintf(j->secret + 2 * (size_t)i, 3, "%02x", random[i]);
+        }
+        return j->meet.store->set(j->meet.store, "secret", j->secret, 2 * SECRET, deadline, why) ==
+               TN_OK;
+    }
+    if (j->meet.store->get(j->meet.store, "secret", &value, deadline, why) != TN_OK) {
+        return false;
+    }
+    bool fine = value.bytes == 2 * SECRET;
+    if (fine) {
+        memcpy(j->secret, value.data, value.bytes);
+    } else {
+        tn__why(why, TN_EFORMAT, "the secret in the store is malformed");
+    }
+    free(value.data);
+    return fine;
+}
+
+/* ---- Those above ----------------------------------------------------------------------------- */
+
+static void drop_guest(joining *j, guest *g) {
+    (void)j;
+    if (g->fd >= 0) {
+        tn__session_end(&g->session);
+        tn__reader_end(&g->reader);
+        close(g->fd);
+        g->fd = -1;
+    }
+}
+
+/* Accepts one; where all places are taken, instead of the oldest that has not shown the secret. */
+static void accept_guest(joining *j) {
+    int fd = tn__above_streams(accept4(j->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    guest *place = NULL;
+    for (int i = 0; fd >= 0 && i < GUESTS_MOST; i++) {
+        guest *g = &j->guests[i];
+        if (g->fd < 0) {
+            place = g;
+            break;
+        }
+        place = !g->trusted && (!place || g->since < place->since) ? g : place;
+    }
+    uint8_t own[TN__PLACE];
+    if (!place || !tn__net_place(fd, false, own)) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        return;
+    }
+    drop_guest(j, place);
+    *place = (guest){.fd = -1, .since = tn__now()};
+    if (!tn__session_begin(&place->session, &j->hub, own)) {
+        close(fd);
+        return;
+    }
+    tn__net_options(fd);
+    place->fd = fd;
+}
+
+/* The greeting is short: a socket that does not take it at once is not a rank's. */
+static bool answer_guest(guest *g) {
+    struct iovec parts[2];
+    for (int n; (n = tn__session_output(&g->session, parts)) > 0;) {
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)n};
+        ssize_t sent = sendmsg(g->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent <= 0) {
+            return false;
+        }
+        tn__session_sent(&g->session, (size_t)sent);
+    }
+    return g->session.state != TN__SESSION_CLOSE;
+}
+
+/* It says which rank it is. */
+static bool admit_guest(joining *j, guest *g, const tn__rpc_frame *f) {
+    tn_rpc *r = j->rpc;
+    uint64_t rank = f->head.number;
+    if (f->head.kind != TN__RPC_RANK || rank <= (uint64_t)r->rank || rank >= (uint64_t)r->ranks ||
+        r->peers[rank].fd >= 0) {
+        return false;
+    }
+    r->peers[rank].fd = g->fd;
+    g->fd = -1;
+    tn__session_end(&g->session);
+    j->missing--;
+    return true;
+}
+
+/* Takes what has arrived of the hello and the proof, and no more than that: what follows is
+ * frames. */
+static bool hear_stranger(guest *g) {
+    uint8_t data[TN__HELLO + TN__DIGEST];
+    size_t want = (g->session.state == TN__SESSION_HELLO ? (size_t)TN__HELLO : TN__DIGEST) -
+                  g->session.head_bytes;
+    ssize_t got = recv(g->fd, data, want, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+        return true;
+    }
+    if (got <= 0 || !tn__session_take(&g->session, data, (size_t)got, tn__now())) {
+        return false;
+    }
+    g->trusted = tn__session_trusted(&g->session);
+    return answer_guest(g);
+}
+
+static bool hear_guest(joining *j, guest *g) {
+    size_t most;
+    tn__rpc_frame *f;
+    if (!g->trusted) {
+        return hear_stranger(g);
+    }
+    void *room = tn__reader_room(&g->reader, &most);
+    ssize_t got = recv(g->fd, room, most, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+        return true;
+    }
+    if (got <= 0 || !tn__reader_took(&g->reader, (size_t)got, &f)) {
+        return false;
+    }
+    bool fine = !f || admit_guest(j, g, f);
+    free(f);
+    return fine;
+}
+
+/* One turn; false at the deadline. */
+static bool receive_guests(joining *j) {
+    struct pollfd polled[GUESTS_MOST + 1] = {{.fd = j->listener, .events = POLLIN}};
+    double now = tn__now();
+    for (int i = 0; i < GUESTS_MOST; i++) {
+        guest *g = &j->guests[i];
+        if (g->fd >= 0 && !g->trusted && now > g->since + GUEST_SECONDS) {
+            drop_guest(j, g);
+        }
+        polled[i + 1] = (struct pollfd){.fd = g->fd, .events = POLLIN};
+    }
+    int left = tn__milliseconds_left(j->meet.deadline), pause = left < 1000 ? left : 1000;
+    poll(polled, GUESTS_MOST + 1, pause);
+    for (int i = 0; i < GUESTS_MOST; i++) {
+        guest *g = &j->guests[i];
+        if (g->fd >= 0 && polled[i + 1].revents && !hear_guest(j, g)) {
+            drop_guest(j, g);
+        }
+    }
+    if (polled[0].revents) {
+        accept_guest(j);
+    }
+    return left > 0;
+}
+
+/* "rank 2, 5" of those that have not connected. */
+static void name_missing(const joining *j, char *why) {
+    size_t length = 0;
+    for (int r = j->rpc->rank + 1; r < j->rpc->ranks && length < TN_ENGINE_WHY; r++) {
+        if (j->rpc->peers[r].fd < 0) {
+            length += (size_t)snprintf(why + length, TN_ENGINE_WHY - length, "%s%d",
+                                       length ? ", " : "no connection from rank ", r);
+        }
+    }
+}
+
+/* ---- Those below ----------------------------------------------------------------------------- */
+
+static bool dial_rank(joining *j, int to, const tn_store_value *at, char *why) {
+    char host[TN__ADDRESS], reason[TN_STORE_WHY] = "";
+    int port, fd;
+    double pause = FIRST_PAUSE;
+    if (at->bytes >= TN__ADDRESS || sscanf((const char *)at->data, "%63s %d", host, &port) != 2) {
+        snprintf(why, TN_ENGINE_WHY, "rank %d gave no address", to);
+        return false;
+    }
+    for (;;) {
+        tn__dialed dialed = tn__tcp_dial(host, port, j->secret, j->meet.deadline, &fd, reason);
+        if (dialed == TN__DIAL_OURS) {
+            break;
+        }
+        bool again = dialed == TN__DIAL_SILENT || dialed == TN__DIAL_NO_HOST;
+        if (!again || !tn__rest_until(&pause, LONGEST_PAUSE, j->meet.deadline)) {
+            snprintf(why, TN_ENGINE_WHY, "rank %d: %s", to, reason);
+            return false;
+        }
+    }
+    uint8_t head[TN__RPC_HEAD];
+    tn__rpc_head_write(head,
+                       &(tn__rpc_head){.kind = TN__RPC_RANK, .number = (uint64_t)j->rpc->rank});
+    struct iovec part = {head, sizeof(head)};
+    int error = tn__net_send(fd, &part, 1, j->meet.deadline);
+    if (error) {
+        snprintf(why, TN_ENGINE_WHY, "rank %d: %s", to, strerror(error));
+        close(fd);
+        return false;
+    }
+    j->rpc->peers[to].fd = fd;
+    return true;
+}
+
+/* ---- All ------------------------------------------------------------------------------------- */
+
+static bool listen_here(joining *j, char *mine, char *why) {
+    char address[TN__ADDRESS - 8];
+    if (!tn__gloo_address(&j->meet, mine, why)) {
+        return false;
+    }
+    snprintf(address, sizeof(address), "%s", mine);
+    j->listener = tn__net_listen(address, &j->port, why);
+    snprintf(mine, TN__ADDRESS, "%s %d", address, j->port);
+    return j->listener >= 0;
+}
+
+static bool connect_ranks(joining *j, char *why) {
+    char mine[TN__ADDRESS] = "";
+    int ranks = j->rpc->ranks;
+    tn_store_value *values = tn__calloc((size_t)ranks, sizeof(*values));
+    if (!values) {
+        snprintf(why, TN_ENGINE_WHY, "no memory for %d ranks", ranks);
+        return false;
+    }
+    bool fine = make_secret(j, why) && listen_here(j, mine, why) &&
+                tn__gloo_meet(&j->meet, "at", mine, strlen(mine) + 1, values, why);
+    for (int to = 0; fine && to < j->rpc->rank; to++) {
+        fine = dial_rank(j, to, &values[to], why);
+    }
+    while (fine && j->missing > 0) {
+        fine = receive_guests(j);
+        if (!fine) {
+            name_missing(j, why);
+        }
+    }
+    tn__gloo_forget(values, ranks);
+    free(values);
+    return fine;
+}
+
+bool tn__peers_join(tn_rpc *r, double deadline) {
+    char why[TN_ENGINE_WHY] = "", prefix[32];
+    if (r->ranks == 1) {
+        return true;
+    }
+    joining *j = tn__calloc_for(1, sizeof(*j), "rpc_start");
+    snprintf(prefix, sizeof(prefix), "rpc/%d", r->number);
+    tn_store *store = j ? tn_prefix_store(r->store, prefix) : NULL;
+    if (!store) {
+        free(j);
+        return false;
+    }
+    j->rpc = r;
+    j->listener = -1;
+    j->missing = r->ranks - 1 - r->rank;
+    j->meet = (tn_engine_options){.store = store,
+                                  .rank = r->rank,
+                                  .ranks = r->ranks,
+                                  .deadline = deadline,
+                                  .timeout = r->options.timeout,
+                                  .interface = r->interface};
+    j->hub = (tn__store_hub){.token = j->secret};
+    for (int i = 0; i < GUESTS_MOST; i++) {
+        j->guests[i].fd = -1;
+    }
+    bool fine = connect_ranks(j, why);
+    for (int i = 0; i < GUESTS_MOST; i++) {
+        drop_guest(j, &j->guests[i]);
+    }
+    if (j->listener >= 0) {
+        close(j->listener);
+    }
+    tn_store_free(store);
+    free(j);
+    if (!fine) {
+        tn__raise(TN_EPEER, "rpc_start", "rank %d of %d: %s", r->rank, r->ranks, why);
+    }
+    return fine;
+}

@@ -1,0 +1,350 @@
+/* What a rank keeps for others, and the references to it.
+ *
+ * The owner counts the references of each rank. A reference that comes in a message is one more for
+ * the rank that gets it: the owner counts it before the message is sent, whether it sends it itself
+ * or another rank does, which asks for it first. One that comes back to its owner is counted by the
+ * owner when it arrives, in the order of the connection, so before the sender's own can be let go.
+ * Inside a rank a reference is shared by count, and its last user lets it go.
+ */
+#include "core/fork.h"
+#include "core/memory.h"
+#include "distributed/rpc/rpc.h"
+#include "tensor/tensor.h"
+
+struct tn_remote {
+    int32_t refs; /* atomic */
+    tn_rpc *rpc;  /* one reference; NULL: of no rpc */
+    int owner;
+    uint64_t number;
+};
+
+/* ---- The owner's table ----------------------------------------------------------------------- */
+
+/* Keeps it for this rank itself, which has one reference; its number, or 0 after raising. */
+static uint64_t keep_here(tn_rpc *r, tn__kept what) {
+    tn__kept *k =
+        tn__calloc_for(1, sizeof(*k) + (size_t)r->ranks * sizeof(k->holders[0]), "remote_of");
+    if (!k) {
+        return 0;
+    }
+    *k = what;
+    k->total = k->holders[r->rank] = 1;
+    pthread_mutex_lock(&r->lock);
+    bool gone = r->peers[r->rank].gone;
+    if (!gone) {
+        k->number = ++r->last_kept;
+        k->next = r->kept;
+        r->kept = k;
+        r->kept_count++;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (gone) {
+        free(k);
+        tn__raise(TN_ESTATE, "remote_of", "tn_rpc_free was called");
+        return 0;
+    }
+    return k->number;
+}
+
+/* Under the lock. */
+static tn__kept **find_kept(tn_rpc *r, uint64_t number) {
+    tn__kept **at = &r->kept;
+    while (*at && (*at)->number != number) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+bool tn__kept_hold(tn_rpc *r, uint64_t number, int holder) {
+    pthread_mutex_lock(&r->lock);
+    tn__kept *k = *find_kept(r, number);
+    bool fine = k && !r->peers[holder].gone;
+    if (fine) {
+        k->holders[holder]++;
+        k->total++;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return fine;
+}
+
+void tn__kept_drop(tn_rpc *r, uint64_t number, int holder) {
+    tn__kept *ended = NULL;
+    pthread_mutex_lock(&r->lock);
+    tn__kept **at = find_kept(r, number), *k = *at;
+    if (k && k->holders[holder] > 0) {
+        k->holders[holder]--;
+        if (--k->total == 0) {
+            *at = k->next;
+            r->kept_count--;
+            k->next = NULL;
+            ended = k;
+        }
+    }
+    pthread_mutex_unlock(&r->lock);
+    tn__kept_free(ended);
+}
+
+tn__kept *tn__kept_find(tn_rpc *r, uint64_t number, int holder) {
+    pthread_mutex_lock(&r->lock);
+    tn__kept *k = *find_kept(r, number);
+    bool holds = k && k->holders[holder] > 0;
+    pthread_mutex_unlock(&r->lock);
+    return holds ? k : NULL;
+}
+
+tn__kept *tn__kept_of_gone(tn_rpc *r, int gone) {
+    tn__kept *ended = NULL;
+    for (tn__kept **at = &r->kept; *at;) {
+        tn__kept *k = *at;
+        k->total -= gone < 0 ? k->total : k->holders[gone];
+        if (gone >= 0) {
+            k->holders[gone] = 0;
+        }
+        if (k->total > 0) {
+            at = &k->next;
+            continue;
+        }
+        *at = k->next;
+        r->kept_count--;
+        k->next = ended;
+        ended = k;
+    }
+    return ended;
+}
+
+void tn__kept_free(tn__kept *list) {
+    for (tn__kept *k = list, *next; k; k = next) {
+        next = k->next;
+        tn_release(k->tensor);
+        if (k->is_graph) {
+            tn__graph_free(k->object);
+        } else if (k->let_go) {
+            k->let_go(k->object);
+        }
+        free(k);
+    }
+}
+
+int64_t tn_rpc_kept(tn_rpc *r) {
+    if (!r || tn__inherited(r->process)) {
+        return 0;
+    }
+    pthread_mutex_lock(&r->lock);
+    int64_t count = r->kept_count;
+    pthread_mutex_unlock(&r->lock);
+    return count;
+}
+
+/* ---- References in frames -------------------------------------------------------------------- */
+
+static void count_arrived(tn_rpc *r, int owner, uint64_t number, void *user) {
+    (void)user;
+    if (owner == r->rank) {
+        tn__kept_hold(r, number, r->rank);
+    }
+}
+
+void tn__references_arrived(tn_rpc *r, const tn__rpc_frame *f) {
+    if (f->head.references && !f->refused) {
+        tn__message_references(r, f, count_arrived, NULL);
+    }
+}
+
+static void let_go(tn_rpc *r, int owner, uint64_t number, void *user) {
+    (void)user;
+    if (owner == r->rank) {
+        tn__kept_drop(r, number, r->rank);
+        return;
+    }
+    tn__rpc_frame *f = tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_LET_GO, .number = number});
+    if (f) {
+        tn__peer_send(r, owner, f);
+    }
+}
+
+void tn__references_dropped(tn_rpc *r, const tn__rpc_frame *f) {
+    if (f->head.references && !f->refused) {
+        tn__message_references(r, f, let_go, NULL);
+    }
+}
+
+/* ---- References ------------------------------------------------------------------------------ */
+
+tn_remote *tn__remote_new(tn_rpc *r, int owner, uint64_t number) {
+    tn_remote *m = tn__malloc_for(sizeof(*m), "remote");
+    if (!m) {
+        if (r) {
+            let_go(r, owner, number, NULL);
+        }
+        return NULL;
+    }
+    *m = (tn_remote){1, r ? tn__rpc_keep(r) : NULL, owner, number};
+    return m;
+}
+
+tn_remote *tn__remote_keep(tn_remote *m) {
+    __atomic_fetch_add(&m->refs, 1, __ATOMIC_RELAXED);
+    return m;
+}
+
+void tn__remote_place(const tn_remote *m, int *owner, uint64_t *number) {
+    *owner = m->owner;
+    *number = m->number;
+}
+
+void tn_remote_free(tn_remote *m) {
+    if (m && __atomic_fetch_sub(&m->refs, 1, __ATOMIC_ACQ_REL) == 1) {
+        if (m->rpc && !tn__inherited(m->rpc->process)) {
+            let_go(m->rpc, m->owner, m->number, NULL);
+            tn__rpc_release(m->rpc);
+        }
+        free(m);
+    }
+}
+
+/* Its count is given up even if there is no memory for the reference. */
+static tn_remote *refer_to(tn_rpc *r, tn__kept what) {
+    uint64_t number = keep_here(r, what);
+    return number ? tn__remote_new(r, r->rank, number) : NULL;
+}
+
+tn_remote *tn__remote_of_graph(tn_rpc *r, void *graph) {
+    return refer_to(r, (tn__kept){.object = graph, .is_graph = true});
+}
+
+tn_remote *tn_remote_of(tn_rpc *r, tn_tensor *t) {
+    if (!tn__rpc_usable(r, "remote_of") || !tn__usable(t, "remote_of")) {
+        return NULL;
+    }
+    tn_remote *m = refer_to(r, (tn__kept){.tensor = t});
+    if (m) {
+        tn_keep(t);
+    }
+    return m;
+}
+
+tn_remote *tn_remote_of_object(tn_rpc *r, void *object, void (*let_go_of)(void *object)) {
+    if (!tn__rpc_usable(r, "remote_of_object")) {
+        return NULL;
+    }
+    if (!object) {
+        tn__raise(TN_EVALUE, "remote_of_object", "the object is NULL");
+        return NULL;
+    }
+    return refer_to(r, (tn__kept){.object = object, .let_go = let_go_of});
+}
+
+int tn_remote_owner(const tn_remote *m) {
+    return m ? m->owner : -1;
+}
+
+/* What is here under m's number; NULL after raising. */
+static tn__kept *local_object(const tn_remote *m, const char *operation) {
+    if (tn__pending()) {
+        return NULL;
+    }
+    if (!m) {
+        tn__raise(TN_EVALUE, operation, "the reference is NULL");
+        return NULL;
+    }
+    tn__kept *k =
+        m->rpc && m->owner == m->rpc->rank ? tn__kept_find(m->rpc, m->number, m->owner) : NULL;
+    if (!k) {
+        tn__raise(TN_ESTATE, operation, "the owner, rank %d, has nothing for it here", m->owner);
+    }
+    return k;
+}
+
+void *tn_remote_object(tn_remote *m) {
+    tn__kept *k = local_object(m, "remote_object");
+    if (k && (k->tensor || k->is_graph)) {
+        tn__raise(TN_ESTATE, "remote_object", "it is a tensor (tn_remote_get)");
+        return NULL;
+    }
+    return k ? k->object : NULL;
+}
+
+void *tn__remote_graph(tn_remote *m, const char *operation) {
+    tn__kept *k = local_object(m, operation);
+    if (k && !k->is_graph) {
+        tn__raise(TN_ESTATE, operation, "it is no graph");
+        return NULL;
+    }
+    return k ? k->object : NULL;
+}
+
+/* The tensor of an entry here, for the current scope; inert after raising. */
+static tn_tensor *tensor_of(const tn__kept *k) {
+    if (k && !k->tensor) {
+        tn__raise(TN_ESTATE, "remote_get", "it is not a tensor");
+    }
+    return k && k->tensor ? tn_adopt(tn_keep(k->tensor)) : tn_inert();
+}
+
+tn_tensor *tn_remote_get(tn_remote *m, double timeout) {
+    if (!m || tn__pending() || m->owner == (m->rpc ? m->rpc->rank : -1)) {
+        return tensor_of(local_object(m, "remote_get"));
+    }
+    tn_message *in = tn_message_new();
+    tn_message_add_remote(in, m);
+    tn_message *out = tn__rpc_finish(
+        tn__rpc_issue(m->rpc, m->owner, "tn/get", in, (tn__rpc_head){0}, timeout, "remote_get"),
+        false, "remote_get");
+    tn_tensor *t = out ? tn_message_tensor(out, 0) : tn_inert();
+    tn_message_free(out);
+    return t;
+}
+
+static void answer_get(tn_rpc *r, const tn_message *in, tn_message *out) {
+    (void)r;
+    tn_remote *m = tn_message_remote(in, 0);
+    if (m) {
+        tn_message_add(out, tensor_of(local_object(m, "remote_get")));
+    }
+    tn_remote_free(m);
+}
+
+/* ---- Passing on ------------------------------------------------------------------------------ */
+
+bool tn__remote_pass(tn_remote *m, int to, double deadline) {
+    tn_rpc *r = m->rpc;
+    if (!r || to == m->owner) {
+        return true; /* it counts when it arrives */
+    }
+    if (m->owner == r->rank) {
+        if (tn__kept_hold(r, m->number, to)) {
+            return true;
+        }
+        tn__raise(TN_EPEER, "rpc_call", "rank %d is gone: it gets no reference", to);
+        return false;
+    }
+    tn_message *in = tn_message_new();
+    tn_message_add_int(in, (int64_t)m->number);
+    tn_message_add_int(in, to);
+    double left = deadline - tn__now();
+    tn_message *out = tn__rpc_finish(tn__rpc_issue(r, m->owner, "tn/share", in, (tn__rpc_head){0},
+                                                   left > 1e-3 ? left : 1e-3, "rpc_call"),
+                                     false, "rpc_call");
+    tn_message_free(out);
+    return out != NULL;
+}
+
+static void answer_share(tn_rpc *r, const tn_message *in, tn_message *out) {
+    (void)out;
+    uint64_t number = (uint64_t)tn_message_int(in, 0);
+    int64_t to = tn_message_int(in, 1);
+    if (tn__pending()) {
+        return;
+    }
+    if (to < 0 || to >= r->ranks || !tn__kept_find(r, number, tn__served->caller)) {
+        tn__raise(TN_EVALUE, "rpc_share", "rank %d has no such reference to pass on",
+                  tn__served->caller);
+    } else if (!tn__kept_hold(r, number, (int)to)) {
+        tn__raise(TN_EPEER, "rpc_share", "rank %lld is gone: it gets no reference", (long long)to);
+    }
+}
+
+bool tn__remote_builtins(tn_rpc *r) {
+    return tn__rpc_add_function(r, "tn/get", NULL, answer_get, NULL) == TN_OK &&
+           tn__rpc_add_function(r, "tn/share", NULL, answer_share, NULL) == TN_OK;
+}

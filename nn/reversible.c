@@ -1,0 +1,375 @@
+/* reversible: pairs of modules between two streams; backward keeps only what comes out at the end.
+ *
+ * A pair is two steps, each of which adds what a module makes of one stream to the other:
+ *
+ *     y1 = x1 + f(x2)        an even step: stream 0 changes
+ *     y2 = x2 + g(y1)        an odd step: stream 1 changes
+ *
+ * To the graph a step is one node, with edges to both streams and to the module's parameters, so
+ * that these get their gradients pair by pair, and ranks exchange them during backward. The nodes
+ * of a call share a chain: the streams as they came out, and the moment of each step, with its
+ * random numbers. Backward comes to the steps from the last to the first. The rule runs the module
+ * again, recorded, on the stream that the step did not change; subtracts the result from the other,
+ * which gives the streams as they were before the step; and differentiates the result with tn_grad.
+ *
+ * The streams are kept in f32 if they arrive in bf16 or f16. Computed back in bf16, what went into
+ * the first of 64 pairs would be off so far that its gradient is wrong by 60 %; so it is by 1 %, as
+ * without computing back (tests/nn/test_reversible.c).
+ *
+ * In a backward in halves both halves undo all steps.
+ */
+#include "autograd/again.h"
+#include "autograd/node.h"
+#include "core/memory.h"
+#include "nn/again.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct chain {
+    int32_t refs;           /* atomic: one for each node */
+    tn_module_lists *lists; /* one reference */
+    tn_dtype seen[2];       /* what modules read of each stream; the streams may be wider */
+    tn_tensor *last[2];     /* the streams after all steps; one reference each */
+    uint32_t version[2];    /* of their elements */
+    tn_tensor *now[2];      /* the streams before step `at`; one reference each; NULL: not known */
+    int at, first, steps;   /* first: the first with a node */
+    tn__moment moments[];   /* [steps] */
+} chain;
+
+typedef struct step_args {
+    chain *chain; /* one reference */
+    int step;
+} step_args;
+
+/* ---- The chain ------------------------------------------------------------------------------- */
+
+static void set_now(chain *c, int at, tn_tensor *first, tn_tensor *second) {
+    tn_tensor *old[2] = {c->now[0], c->now[1]};
+    c->now[0] = tn_keep(first);
+    c->now[1] = tn_keep(second);
+    c->at = at;
+    tn_release(old[0]);
+    tn_release(old[1]);
+}
+
+static void release_chain(chain *c) {
+    if (!c || __atomic_sub_fetch(&c->refs, 1, __ATOMIC_ACQ_REL) != 0) {
+        return;
+    }
+    set_now(c, 0, NULL, NULL);
+    tn_release(c->last[0]);
+    tn_release(c->last[1]);
+    tn__module_lists_release(c->lists);
+    free(c);
+}
+
+static chain *new_chain(tn_module *m, int steps, const tn_values *in) {
+    tn_module_lists *lists = tn__module_lists(m, m->kind);
+    size_t bytes = sizeof(chain) + (size_t)steps * sizeof(tn__moment);
+    chain *c = lists ? tn__calloc_for(1, bytes, m->kind) : NULL;
+    if (c) {
+        c->refs = 1;
+        c->lists = tn__module_lists_keep(lists);
+        c->seen[0] = in->v[0]->dtype;
+        c->seen[1] = in->v[1]->dtype;
+        c->first = c->steps = steps;
+    }
+    return c;
+}
+
+/* ---- A step ---------------------------------------------------------------------------------- */
+
+/* What step k adds to `to`: what its module makes of `from`, in the dtype of `to`. */
+static tn_tensor *make_part(const tn_module *m, int k, tn_tensor *from, tn_dtype seen,
+                            const tn_tensor *to) {
+    tn_module *child = tn__module_in_place(m->lists->children[k], m->kind);
+    tn_tensor *part = child ? tn_call(child, tn_cast(from, seen)) : tn_inert();
+    if (!tn_is_inert(part) && !tn_dims_equal(part->dims, to->dims)) {
+        tn__raise(TN_ESHAPE, m->kind, "\"%s\", %s, made %s of %s, but it is added to %s",
+                  m->lists->children[k]->name, m->lists->children[k]->kind, tn_shape_text(part),
+                  tn_shape_text(from), tn_shape_text(to));
+        part = tn_inert();
+    }
+    return tn_cast(part, to->dtype);
+}
+
+/* The same again, recorded or not. */
+static tn_tensor *make_again(const chain *c, int k, tn_tensor *from, bool record) {
+    const tn_module *m = tn__again_module(c->lists, "reversible");
+    if (m && c->lists->child_count != c->steps) {
+        tn__raise(TN_ESTATE, "reversible", "one of its modules was finished before backward");
+        m = NULL;
+    }
+    if (!m) {
+        return tn_inert();
+    }
+    tn__again_frames frames;
+    tn__again_begin(&frames, c->lists);
+    tn__replay before = tn__replay_begin(&c->moments[k], record);
+    tn_tensor *part = make_part(m, k, from, c->seen[1 - k % 2], c->now[k % 2]);
+    tn__replay_end(&before);
+    tn__again_end(&frames);
+    return part;
+}
+
+/* Goes back over step k, which has added `part`. False after raising. */
+static bool undo_step(chain *c, int k, tn_tensor *part) {
+    tn_tensor *old[2] = {c->now[0], c->now[1]};
+    old[k % 2] = tn_sub(old[k % 2], part);
+    if (tn__pending()) {
+        return false;
+    }
+    set_now(c, k, old[0], old[1]);
+    return true;
+}
+
+/* Starts from the end. False after raising that the results have changed. */
+static bool rewind_chain(chain *c) {
+    for (int i = 0; i < 2; i++) {
+        uint32_t now = __atomic_load_n(&c->last[i]->version->value, __ATOMIC_RELAXED);
+        if (now != c->version[i]) {
+            tn__raise(TN_ESTATE, "reversible",
+                      "result %d, %s, was changed in place, but backward starts from it (version "
+                      "%u then, %u now)",
+                      i, tn_shape_text(c->last[i]), c->version[i], now);
+            return false;
+        }
+    }
+    set_now(c, c->steps, c->last[0], c->last[1]);
+    return true;
+}
+
+/* Makes `now` the streams after step k: as a rule they are there, since the step behind it ran just
+ * before. False after raising. */
+static bool come_to(chain *c, int k) {
+    if ((!c->now[0] || c->at < k + 1) && !rewind_chain(c)) {
+        return false;
+    }
+    while (c->at > k + 1) {
+        TN_SCOPE;
+        int step = c->at - 1;
+        if (!undo_step(c, step, make_again(c, step, c->now[1 - step % 2], false))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- Backward -------------------------------------------------------------------------------- */
+
+/* Which inputs of the node the module's result leads to; of a step that is its other stream, as
+ * `from`, and parameters. */
+static tn_tensor *led_to(const tn_op_grad *g, int i, tn_tensor *from) {
+    bool wanted = i > 0 && g->wants[i];
+    return !wanted ? NULL : i == 1 ? from : g->node->edges[i].leaf;
+}
+
+/* The gradients through the module's result `part`. */
+static void give_gradients(tn_op_grad *g, tn_tensor *part, tn_tensor *from) {
+    tn__collection chosen = {.operation = "reversible"};
+    for (int i = 0; i < g->inputs; i++) {
+        tn_tensor *t = led_to(g, i, from);
+        if (t) {
+            tn__collect(&chosen, t);
+        }
+    }
+    if (chosen.count > 0 && !chosen.failed && tn_requires_grad(part)) {
+        tn_tensor **made = tn__malloc_for((size_t)chosen.count * sizeof(*made), "reversible");
+        if (made && tn_grad(&part, g->dout, 1, chosen.tensors, chosen.count, made,
+                            TN_WITH(tn_grad, .allow_unused = true)) == TN_OK) {
+            for (int i = 0, place = 0; i < g->inputs; i++) {
+                if (led_to(g, i, from)) {
+                    tn_op_give(g, i, made[place++]);
+                }
+            }
+        }
+        free(made);
+    }
+    free(chosen.tensors);
+}
+
+static void step_backward(tn_op_grad *g) {
+    const step_args *args = g->args;
+    chain *c = args->chain;
+    if (tn_grad_mode()) {
+        tn__raise(
+            TN_EUNSUPPORTED, "reversible",
+            "its gradient cannot be differentiated again, since what went in is computed back "
+            "without its history (a forward that adds f(x2) to x1 and g(y1) to x2 can)");
+        return;
+    }
+    if (!come_to(c, args->step)) {
+        return;
+    }
+    tn_tensor *from = tn_detach(c->now[1 - args->step % 2]);
+    tn_set_requires_grad(from, g->wants[1]);
+    tn_tensor *part = make_again(c, args->step, from, true);
+    if (tn__pending() || !undo_step(c, args->step, part)) {
+        return;
+    }
+    if (args->step == c->first) {
+        set_now(c, 0, NULL, NULL);
+    }
+    tn_op_give(g, 0, g->dout[0]);
+    give_gradients(g, part, from);
+}
+
+static void finish_step(void *memory) {
+    const step_args *args = memory;
+    release_chain(args->chain);
+}
+
+static const tn_op step_op = {
+    .name = "reversible",
+    .args_size = sizeof(step_args),
+    .backward = step_backward,
+    .args_finish = finish_step,
+};
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+static bool anything_wanted(const tn__collection *c) {
+    bool any = false;
+    for (int i = 0; i < c->count; i++) {
+        any |= tn_requires_grad(c->tensors[i]);
+    }
+    return any;
+}
+
+/* Makes y the result of step k's node, if a gradient leads through it. False after raising. */
+static bool record_step(chain *c, int k, tn_tensor *const *stream, tn_tensor *y) {
+    tn__collection in = {.operation = "reversible"};
+    bool ok = tn__collect(&in, stream[k % 2]) && tn__collect(&in, stream[1 - k % 2]) &&
+              tn__collect_parameters(&in, c->lists->children[k]->module);
+    if (ok && anything_wanted(&in)) {
+        __atomic_fetch_add(&c->refs, 1, __ATOMIC_RELAXED);
+        step_args args = {c, k};
+        tn_node *node = tn__node_new(&step_op, &args, in.tensors, in.count, 1, 0);
+        ok = node != NULL;
+        if (ok) {
+            tn__node_attach(node, y, 0);
+            tn__node_release(node);
+            c->first = k < c->first ? k : c->first;
+        }
+    }
+    free(in.tensors);
+    return ok;
+}
+
+/* What stream k % 2 is after step k. c NULL: nothing is recorded. */
+static tn_tensor *run_step(const tn_module *m, chain *c, int k, tn_tensor *const *stream,
+                           tn_dtype seen) {
+    TN_SCOPE;
+    if (c) {
+        c->moments[k] = tn__moment_now();
+    }
+    bool before = tn__first_pass_begin(c != NULL);
+    tn_tensor *y = tn_add(stream[k % 2], make_part(m, k, stream[1 - k % 2], seen, stream[k % 2]));
+    tn__first_pass_end(c != NULL, before);
+    bool ok = !tn_is_inert(y) && (!c || record_step(c, k, stream, y));
+    return ok ? tn_return(y) : tn_inert();
+}
+
+/* False after raising. */
+static bool inputs_fit(const tn_reversible *m, const tn_values *in) {
+    const char *kind = m->base.kind;
+    if (in->n != 2 || !in->v[0] || !in->v[1]) {
+        tn__raise(TN_EVALUE, kind,
+                  "it takes two tensors: tn_call_values(m, TN_VALUES(x1, x2), NULL)");
+        return false;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (!tn_dtype_is_float(in->v[i]->dtype)) {
+            tn__raise(TN_EDTYPE, kind, "input %d is %s (f32, f64, bf16 or f16)", i,
+                      tn_dtype_name(in->v[i]->dtype));
+            return false;
+        }
+    }
+    if (m->base.lists->child_count != 2 * m->pairs) {
+        tn__raise(TN_ESTATE, kind, "%d of its %d modules are left", m->base.lists->child_count,
+                  2 * m->pairs);
+        return false;
+    }
+    return true;
+}
+
+/* Whether a gradient is wanted of anything that a call reads. */
+static bool is_recorded(tn_module *m, const tn_values *in) {
+    tn__collection c = {.operation = m->kind};
+    bool any = tn_grad_mode() && (tn_requires_grad(in->v[0]) || tn_requires_grad(in->v[1]) ||
+                                  (tn__collect_parameters(&c, m) && c.count > 0));
+    free(c.tensors);
+    return any;
+}
+
+static tn_dtype wide_dtype(tn_dtype dtype) {
+    return dtype == TN_BF16 || dtype == TN_F16 ? TN_F32 : dtype;
+}
+
+/* Runs the steps on the streams. False after raising. */
+static bool run_steps(const tn_reversible *m, chain *c, const tn_values *in, tn_tensor **stream) {
+    for (int k = 0; k < 2 * m->pairs; k++) {
+        tn_tensor *read = stream[k % 2];
+        stream[k % 2] = run_step(&m->base, c, k, stream, in->v[1 - k % 2]->dtype);
+        if (tn_is_inert(stream[k % 2])) {
+            return false;
+        }
+        if (read != in->v[0] && read != in->v[1]) {
+            tn_drop(read);
+        }
+    }
+    for (int i = 0; c && i < 2; i++) {
+        c->last[i] = tn_keep(tn_detach(stream[i]));
+        c->version[i] = __atomic_load_n(&stream[i]->version->value, __ATOMIC_RELAXED);
+    }
+    return !tn__pending();
+}
+
+static tn_values reversible_forward(tn_module *self, tn_values in, void *context) {
+    const tn_reversible *m = (tn_reversible *)self;
+    (void)context;
+    if (!inputs_fit(m, &in)) {
+        return tn__no_values();
+    }
+    bool record = is_recorded(self, &in);
+    chain *c = record ? new_chain(self, 2 * m->pairs, &in) : NULL;
+    if (tn__pending()) {
+        release_chain(c);
+        return tn__no_values();
+    }
+    tn_tensor *stream[2];
+    for (int i = 0; i < 2; i++) {
+        stream[i] = tn_cast(in.v[i], wide_dtype(in.v[i]->dtype));
+    }
+    bool ok = !tn__pending() && run_steps(m, c, &in, stream);
+    release_chain(c);
+    for (int i = 0; ok && i < 2; i++) {
+        stream[i] = tn_cast(stream[i], in.v[i]->dtype);
+    }
+    return ok && !tn__pending() ? (tn_values){2, {stream[0], stream[1]}} : tn__no_values();
+}
+
+/* ---- Making ---------------------------------------------------------------------------------- */
+
+static void add_module(tn_reversible *m, int pair, const char *which, void *const *children) {
+    char name[TN_MODULE_NAME];
+    snprintf(name, sizeof(name), "%d.%s", pair, which);
+    tn_module_add(m, name, children ? children[pair] : NULL);
+}
+
+void tn_reversible_init(tn_reversible *m, void *const *f, void *const *g, int n) {
+    if (tn__layer_begin(m, sizeof(*m), "reversible", NULL, reversible_forward)) {
+        m->pairs = n;
+        if (n < 1) {
+            tn__layer_refuse(m, TN_EVALUE, "%d pairs (at least 1)", n);
+        }
+    }
+    for (int i = 0; i < n; i++) { /* even without an m: what it cannot own is finished */
+        add_module(m, i, "f", f);
+        add_module(m, i, "g", g);
+    }
+}
+
+TN__LAYER_HEAP(tn_reversible, tn_reversible_new(void *const *f, void *const *g, int n),
+               tn_reversible_init(m, f, g, n))

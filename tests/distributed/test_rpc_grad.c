@@ -1,0 +1,511 @@
+/* References to what stays with its owner, and gradients through calls. */
+#include "core/clock.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rank_check.h"
+
+#include "tests/support/ranks.h"
+
+static tn_message *ask_rank(tn_rpc *r, int to, const char *name, tn_message *in) {
+    return tn_rpc_wait(tn_rpc_call(r, to, name, in, 0));
+}
+
+static bool failed_with(tn_status status, const char *part) {
+    bool fine = tn_error() == status && strstr(tn_error_message(), part);
+    if (!fine) {
+        fprintf(stderr, "%s: \"%s\", not \"%s\"\n", tn_status_name(tn_error()), tn_error_message(),
+                part);
+    }
+    tn_error_clear();
+    return fine;
+}
+
+/* Waits until rank r keeps this many things. */
+static bool comes_to_keep(tn_rpc *r, int64_t count) {
+    for (double end = tn__now() + 20; tn_rpc_kept(r) != count && tn__now() < end;) {
+        usleep(1000);
+    }
+    return tn_rpc_kept(r) == count;
+}
+
+static void end_rank(tn_rpc *r) {
+    CHECK(tn_rpc_shutdown(r, 60) == TN_OK);
+    CHECK(comes_to_keep(r, 0));
+    tn_rpc_free(r);
+}
+
+/* ---- References ------------------------------------------------------------------------------ */
+
+static int let_go_of; /* how many counters */
+
+static void free_counter(void *counter) {
+    __atomic_fetch_add(&let_go_of, 1, __ATOMIC_RELAXED);
+    free(counter);
+}
+
+static void make_counter(const tn_message *in, tn_message *out, void *rpc) {
+    tn_remote *m = tn_remote_of_object(rpc, calloc(1, sizeof(int64_t)), free_counter);
+    tn_message_add_remote(out, m);
+    tn_remote_free(m);
+}
+
+static void count_up(const tn_message *in, tn_message *out, void *rpc) {
+    tn_remote *m = tn_message_remote(in, 0);
+    int64_t *counter = tn_remote_object(m);
+    if (counter) {
+        tn_message_add_int(out, __atomic_add_fetch(counter, 1, __ATOMIC_RELAXED));
+    }
+    tn_remote_free(m);
+}
+
+static void make_tensor(const tn_message *in, tn_message *out, void *rpc) {
+    tn_remote *m = tn_remote_of(rpc, tn_arange(0, (double)tn_message_int(in, 0), 1, TN_F32));
+    tn_message_add_remote(out, m);
+    tn_remote_free(m);
+}
+
+/* Fetches a reference's tensor, wherever it is, and gives the sum. */
+static void sum_remote(const tn_message *in, tn_message *out, void *rpc) {
+    tn_remote *m = tn_message_remote(in, 0);
+    tn_message_add_int(out, (int64_t)tn_item(tn_sum_all(tn_remote_get(m, 0))));
+    tn_remote_free(m);
+}
+
+static tn_rpc *start_rank(tn_group *world) {
+    tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
+    tn_rpc_register(r, "make_counter", make_counter, r);
+    tn_rpc_register(r, "count_up", count_up, r);
+    tn_rpc_register(r, "make_tensor", make_tensor, r);
+    tn_rpc_register(r, "sum", sum_remote, r);
+    tn_rpc_start(r);
+    return r;
+}
+
+static tn_remote *ask_remote(tn_rpc *r, int to, const char *name, int64_t number) {
+    tn_message *in = tn_message_new();
+    tn_message_add_int(in, number);
+    tn_message *out = ask_rank(r, to, name, in);
+    tn_remote *m = tn_message_remote(out, 0);
+    tn_message_free(out);
+    return m;
+}
+
+static int64_t ask_about(tn_rpc *r, int to, const char *name, tn_remote *m) {
+    tn_message *in = tn_message_new();
+    tn_message_add_remote(in, m);
+    tn_message *out = ask_rank(r, to, name, in);
+    int64_t number = tn_message_int(out, 0);
+    tn_message_free(out);
+    return number;
+}
+
+static void use_references(tn_group *world, void *user) {
+    TN_SCOPE;
+    tn_rpc *r = start_rank(world);
+    if (tn_rpc_rank(r) == 0) {
+        tn_remote *counter = ask_remote(r, 1, "make_counter", 0);
+        CHECK(tn_remote_owner(counter) == 1);
+        for (int i = 1; i <= 20; i++) {
+            CHECK(ask_about(r, 1, "count_up", counter) == i);
+        }
+        CHECK(!tn_remote_object(counter) && failed_with(TN_ESTATE, "the owner, rank 1"));
+        CHECK(tn_is_inert(tn_remote_get(counter, 0)) && failed_with(TN_ESTATE, "not a tensor"));
+        tn_remote *tensor = ask_remote(r, 1, "make_tensor", 5);
+        CHECK(tn_item(tn_sum_all(tn_remote_get(tensor, 0))) == 10);
+        CHECK(ask_about(r, 2, "sum", tensor) == 10); /* a third rank fetches it from the second */
+        CHECK(ask_about(r, 0, "sum", tensor) == 10);
+        tn_remote_free(tensor);
+        tn_remote_free(counter);
+        tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32); /* and one that stays here */
+        tn_remote *own = tn_remote_of(r, t);
+        CHECK(tn_remote_get(own, 0) == t && tn_rpc_kept(r) == 1);
+        CHECK(ask_about(r, 1, "sum", own) == 4);
+        CHECK(!tn_remote_object(own) && failed_with(TN_ESTATE, "it is a tensor"));
+        CHECK(ask_about(r, 2, "sum", own) == 4);
+        tn_remote_free(own);
+        CHECK(comes_to_keep(r, 0));
+    }
+    end_rank(r);
+}
+
+static void test_references(void **state) {
+    (void)state;
+    let_go_of = 0;
+    run_ok(3, use_references, NULL);
+    assert_int_equal(let_go_of, 1);
+}
+
+/* A reference in the reply of a call that nobody waits for any more is given back. */
+static void slow_counter(const tn_message *in, tn_message *out, void *rpc) {
+    usleep(200000);
+    make_counter(in, out, rpc);
+}
+
+static void late_reference(tn_group *world, void *user) {
+    tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
+    tn_rpc_register(r, "slow_counter", slow_counter, r);
+    tn_rpc_start(r);
+    if (tn_rpc_rank(r) == 0) {
+        CHECK(!tn_rpc_wait(tn_rpc_call(r, 1, "slow_counter", NULL, 0.05)));
+        CHECK(failed_with(TN_EPEER, "no answer"));
+    }
+    end_rank(r);
+}
+
+static void test_late_reference(void **state) {
+    (void)state;
+    let_go_of = 0;
+    run_ok(2, late_reference, NULL);
+    assert_int_equal(let_go_of, 1);
+}
+
+/* Holders that are killed hold nothing: rank 1 and 2 have references to rank 0's tensor, and rank 2
+ * got its own from rank 1. */
+static tn_remote *held;
+
+static void hold_it(const tn_message *in, tn_message *out, void *rpc) {
+    held = tn_message_remote(in, 0);
+    if (tn_rpc_rank(rpc) == 1) {
+        tn_message *next = tn_message_new();
+        tn_message_add_remote(next, held);
+        tn_message_free(ask_rank(rpc, 2, "hold", next));
+    }
+}
+
+static int hold_until_killed(tn_group *world, const char *argument) {
+    (void)argument;
+    tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
+    tn_rpc_register(r, "hold", hold_it, r);
+    tn_rpc_start(r);
+    if (tn_rpc_rank(r) > 0) {
+        sleep(60);
+        return 0;
+    }
+    tn_message *in = tn_message_new();
+    tn_remote *m = tn_remote_of(r, tn_ones(TN_DIMS(4), TN_F32));
+    tn_message_add_remote(in, m);
+    tn_message_free(ask_rank(r, 1, "hold", in));
+    tn_remote_free(m);
+    rank_assert(!tn_error() && tn_rpc_kept(r) == 1);
+    for (int i = 0; i < 2; i++) {
+        printf("kept %lld\n", (long long)tn_rpc_kept(r));
+        fflush(stdout);
+        if (i == 0) {
+            sleep(2); /* rank 1 is killed: rank 2 still holds it */
+            rank_assert(tn_rpc_kept(r) == 1);
+        }
+    }
+    rank_assert(comes_to_keep(r, 0));
+    printf("let go\n");
+    fflush(stdout);
+    tn_rpc_free(r);
+    return 0;
+}
+
+static void test_killed_holders(void **state) {
+    (void)state;
+    ranks_job job = ranks_start(3, "hold_until_killed", "", NULL);
+    bool began = ranks_await_output(&job, 0, "kept 1\n", 60);
+    kill(job.pid[1], SIGKILL);
+    bool stays = ranks_await_output(&job, 0, "kept 1\nkept 1\n", 60);
+    kill(job.pid[2], SIGKILL);
+    bool ends = ranks_await_output(&job, 0, "let go", 60);
+    kill(job.pid[0], SIGKILL);
+    ranks_result result = ranks_wait(&job, 60);
+    if (!began || !stays || !ends) {
+        fail_msg("rank 0: %s", result.output[0]);
+    }
+    ranks_free(&result);
+}
+
+/* ---- Gradients ------------------------------------------------------------------------------- */
+
+enum { STEPS = 5, WIDTH = 8 };
+
+static void run_module(const tn_message *in, tn_message *out, void *module) {
+    tn_message_add(out, tn_call(module, tn_message_tensor(in, 0)));
+}
+
+static void *make_first(void) {
+    return tn_linear_new(4, WIDTH);
+}
+
+static void *make_second(void) {
+    return TN_SEQUENTIAL(tn_linear_new(WIDTH, WIDTH), TN_FN(tn_tanh), tn_linear_new(WIDTH, 1));
+}
+
+static tn_tensor *make_batch(int step) {
+    tn_generator g = {.seed = 3, .stream = (uint64_t)step};
+    return tn_uniform_(tn_empty(TN_DIMS(6, 4), TN_F32), -1, 1, &g);
+}
+
+/* One process: the losses, and the bits of both halves' weights afterwards. */
+typedef struct record {
+    double loss[STEPS];
+    float first[4 * WIDTH], second[WIDTH * WIDTH];
+} record;
+
+/* Twice through the second half, so that its gradients add up. */
+static void train_one(record *out) {
+    tn_seed(9);
+    void *first = make_first(), *second = make_second();
+    tn_optim *a = tn_adam(first, TN_WITH(tn_adam, .lr = 0.01));
+    tn_optim *b = tn_adam(second, TN_WITH(tn_adam, .lr = 0.01));
+    for (int step = 0; step < STEPS; step++) {
+        TN_SCOPE;
+        tn_tensor *x = make_batch(step), *h = tn_tanh(tn_call(first, x));
+        tn_tensor *y = tn_call(second, h), *z = tn_call(second, tn_neg(h));
+        tn_tensor *loss =
+            tn_mean_all(tn_square(tn_add(tn_sub(y, tn_mul_scalar(z, 0.5)), tn_scalar(1, TN_F32))));
+        tn_backward(loss);
+        tn_optim_step(a);
+        tn_optim_step(b);
+        tn_optim_zero_grad(a);
+        tn_optim_zero_grad(b);
+        out->loss[step] = tn_item(loss);
+    }
+    tn_copy_out(tn_module_get(first, "weight"), out->first);
+    tn_copy_out(tn_module_get(second, "0.weight"), out->second);
+    tn_optim_free(a);
+    tn_optim_free(b);
+    tn_module_free(first);
+    tn_module_free(second);
+}
+
+static void train_calls(tn_rpc *r, int other, void *first, const record *want) {
+    tn_optim *a = tn_adam(first, TN_WITH(tn_adam, .lr = 0.01));
+    tn_rpc_context *c = tn_rpc_context_new(r);
+    for (int step = 0; step < STEPS; step++) {
+        TN_SCOPE;
+        tn_tensor *x = make_batch(step), *h = tn_tanh(tn_call(first, x));
+        tn_tensor *y = tn_rpc_forward(c, other, "second", (tn_values){1, {h}}, 0).v[0];
+        tn_tensor *z = tn_rpc_forward(c, other, "second", (tn_values){1, {tn_neg(h)}}, 0).v[0];
+        tn_tensor *loss =
+            tn_mean_all(tn_square(tn_add(tn_sub(y, tn_mul_scalar(z, 0.5)), tn_scalar(1, TN_F32))));
+        CHECK(tn_requires_grad(y) && !tn_is_leaf(y));
+        tn_backward(loss);
+        tn_optim_step(a);
+        tn_rpc_step(c);
+        tn_optim_zero_grad(a);
+        CHECK(tn_item(loss) == want->loss[step]);
+    }
+    tn_rpc_context_free(c);
+    float got[4 * WIDTH];
+    tn_copy_out(tn_module_get(first, "weight"), got);
+    CHECK(memcmp(got, want->first, sizeof(got)) == 0);
+    tn_optim_free(a);
+}
+
+static void split_model(tn_group *world, void *user) {
+    TN_SCOPE;
+    const record *want = user;
+    int rank = tn_group_rank(world), last = tn_group_size(world) - 1;
+    tn_seed(9);
+    void *first = make_first(), *second = make_second();
+    tn_optim *b = tn_adam(second, TN_WITH(tn_adam, .lr = 0.01));
+    tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
+    tn_rpc_register(r, "second", run_module, second);
+    tn_rpc_register_optim(r, b);
+    tn_rpc_start(r);
+    if (rank == 0) {
+        train_calls(r, last, first, want);
+    }
+    end_rank(r);
+    if (rank == last) {
+        float got[WIDTH * WIDTH];
+        tn_copy_out(tn_module_get(second, "0.weight"), got);
+        CHECK(memcmp(got, want->second, sizeof(got)) == 0);
+    }
+    tn_optim_free(b);
+    tn_module_free(first);
+    tn_module_free(second);
+}
+
+static void test_split_model(void **state) {
+    (void)state;
+    record want;
+    train_one(&want);
+    run_ok(2, split_model, &want);
+    run_ok(1, split_model, &want);
+    assert_true(want.loss[STEPS - 1] < want.loss[0]);
+}
+
+/* A graph that is dropped without backward, or after it, is freed on its owner; a second backward
+ * and a second derivative are refused; without recording there is no graph. */
+static void graphs_end(tn_group *world, void *user) {
+    tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
+    void *net = make_second();
+    tn_rpc_register(r, "net", run_module, net);
+    tn_rpc_start(r);
+    if (tn_rpc_rank(r) == 0) {
+        tn_rpc_context *c = tn_rpc_context_new(r);
+        tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, WIDTH), TN_F32), true);
+        tn_values in = {1, {x}};
+        for (int i = 0; i < 3; i++) {
+            TN_SCOPE;
+            tn_rpc_forward(c, 1, "net", in, 0);
+        }
+        {
+            TN_SCOPE;
+            tn_tensor *loss = tn_sum_all(tn_rpc_forward(c, 1, "net", in, 0).v[0]);
+            CHECK(tn_backward(loss) == TN_OK && tn_grad_of(x));
+            CHECK(tn_backward(loss) == TN_ESTATE);
+            tn_error_clear();
+            loss = tn_sum_all(tn_rpc_forward(c, 1, "net", in, 0).v[0]);
+            tn_tensor *grad, *one = tn_ones(TN_DIMS(), TN_F32);
+            CHECK(tn_grad(&loss, &one, 1, &x, 1, &grad, TN_WITH(tn_grad, .create_graph = true)) ==
+                  TN_EUNSUPPORTED);
+            CHECK(failed_with(TN_EUNSUPPORTED, "it is on rank 1"));
+            TN_NO_GRAD;
+            CHECK(!tn_requires_grad(tn_rpc_forward(c, 1, "net", in, 0).v[0]));
+        }
+        tn_tensor *bad = tn_ones(TN_DIMS(2, 3), TN_F32);
+        CHECK(tn_is_inert(tn_rpc_forward(c, 1, "net", (tn_values){1, {bad}}, 0).v[0]));
+        CHECK(failed_with(TN_ESHAPE, "\"net\" of rank 1"));
+        tn_rpc_context_free(c);
+    }
+    end_rank(r);
+    tn_module_free(net);
+}
+
+static void test_graphs_end(void **state) {
+    (void)state;
+    run_ok(2, graphs_end, NULL);
+}
+
+/* Rank 1's function calls rank 2 in the caller's context: gradients go through all three, and a
+ * step reaches both. No input requires a gradient. */
+static void through_another(const tn_message *in, tn_message *out, void *module) {
+    tn_tensor *h = tn_call(module, tn_message_tensor(in, 0));
+    tn_values y = tn_rpc_forward(tn_rpc_context_current(), 2, "net", (tn_values){1, {h}}, 0);
+    tn_message_add(out, y.v[0]);
+}
+
+static void chain_of_three(tn_group *world, void *user) {
+    TN_SCOPE;
+    tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
+    tn_seed(4);
+    void *net = tn_linear_new(WIDTH, WIDTH);
+    tn_optim *opt = tn_sgd(net, TN_WITH(tn_sgd, .lr = 0.1));
+    tn_rpc_register(r, "net", run_module, net);
+    tn_rpc_register(r, "through", through_another, net);
+    tn_rpc_register_optim(r, opt);
+    tn_rpc_start(r);
+    CHECK(!tn_rpc_context_current());
+    tn_tensor *x = tn_ones(TN_DIMS(2, WIDTH), TN_F32),
+              *before = tn_copy(tn_module_get(net, "weight"));
+    if (tn_rpc_rank(r) == 0) {
+        tn_rpc_context *c = tn_rpc_context_new(r);
+        double first = 0, last = 0;
+        for (int i = 0; i < 3; i++) {
+            TN_SCOPE;
+            tn_values y = tn_rpc_forward(c, 1, "through", (tn_values){1, {x}}, 0);
+            tn_tensor *loss = tn_mean_all(tn_square(y.v[0]));
+            CHECK(tn_backward(loss) == TN_OK);
+            CHECK(tn_rpc_step(c) == TN_OK);
+            last = tn_item(loss);
+            first = i ? first : last;
+        }
+        CHECK(last < first);
+        tn_rpc_context_free(c);
+    }
+    end_rank(r);
+    bool same = tn_item(tn_sum_all(tn_abs(tn_sub(before, tn_module_get(net, "weight"))))) == 0;
+    CHECK(same == (tn_group_rank(world) == 0));
+    tn_optim_free(opt);
+    tn_module_free(net);
+}
+
+static void test_chain_of_three(void **state) {
+    (void)state;
+    run_ok(3, chain_of_three, NULL);
+}
+
+/* Two contexts' gradients of the same parameters stay apart: w + w' would step by 3, not 1. */
+static void scale_by(const tn_message *in, tn_message *out, void *weight) {
+    tn_message_add(out, tn_mul(weight, tn_message_tensor(in, 0)));
+}
+
+static void two_contexts(tn_group *world, void *user) {
+    TN_SCOPE;
+    tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
+    tn_tensor *w = tn_zeros(TN_DIMS(1), TN_F32);
+    tn_optim *opt = tn_sgd(tn_parameters(&w, 1), TN_WITH(tn_sgd, .lr = 1));
+    tn_rpc_register(r, "scale", scale_by, w);
+    tn_rpc_register_optim(r, opt);
+    tn_rpc_start(r);
+    if (tn_rpc_rank(r) == 0) {
+        tn_rpc_context *c[3];
+        for (int i = 0; i < 3; i++) {
+            c[i] = tn_rpc_context_new(r);
+            tn_tensor *x = tn_full(TN_DIMS(1), i + 1, TN_F32);
+            tn_backward(tn_rpc_forward(c[i], 1, "scale", (tn_values){1, {x}}, 0).v[0]);
+        }
+        CHECK(tn_rpc_step(c[0]) == TN_OK);
+        CHECK(tn_rpc_step(c[2]) == TN_OK);
+        for (int i = 0; i < 3; i++) {
+            tn_rpc_context_free(c[i]);
+        }
+    }
+    end_rank(r);
+    CHECK(tn_item(w) == (tn_group_rank(world) == 1 ? -4 : 0));
+    CHECK(!tn_grad_of(w));
+    tn_optim_free(opt);
+}
+
+static void test_two_contexts(void **state) {
+    (void)state;
+    run_ok(2, two_contexts, NULL);
+}
+
+/* A step of one context between another's forward and backward has changed what that would read. */
+static void square_of(const tn_message *in, tn_message *out, void *weight) {
+    tn_message_add(out, tn_mul(tn_mul(weight, weight), tn_message_tensor(in, 0)));
+}
+
+static void stale_weights(tn_group *world, void *user) {
+    TN_SCOPE;
+    tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
+    tn_tensor *w = tn_ones(TN_DIMS(1), TN_F32), *x = tn_ones(TN_DIMS(1), TN_F32);
+    tn_optim *opt = tn_sgd(tn_parameters(&w, 1), TN_WITH(tn_sgd, .lr = 1));
+    tn_rpc_register(r, "square", square_of, w);
+    tn_rpc_register_optim(r, opt);
+    tn_rpc_start(r);
+    if (tn_rpc_rank(r) == 0) {
+        tn_rpc_context *a = tn_rpc_context_new(r), *b = tn_rpc_context_new(r);
+        tn_tensor *first = tn_rpc_forward(a, 1, "square", (tn_values){1, {x}}, 0).v[0];
+        tn_tensor *second = tn_rpc_forward(b, 1, "square", (tn_values){1, {x}}, 0).v[0];
+        CHECK(tn_backward(second) == TN_OK && tn_rpc_step(b) == TN_OK);
+        CHECK(tn_backward(first) == TN_ESTATE && failed_with(TN_ESTATE, "was changed in place"));
+        CHECK(tn_rpc_step(a) == TN_OK); /* nothing */
+        tn_rpc_context_free(a);
+        tn_rpc_context_free(b);
+        tn_drop(first);
+        tn_drop(second);
+    }
+    end_rank(r);
+    CHECK(tn_item(w) == (tn_group_rank(world) == 1 ? -1 : 1));
+    tn_optim_free(opt);
+}
+
+static void test_stale_weights(void **state) {
+    (void)state;
+    run_ok(2, stale_weights, NULL);
+}
+
+/* ---- All ------------------------------------------------------------------------------------- */
+
+static const rank_entry bodies[] = {{"hold_until_killed", hold_until_killed}};
+
+int main(int argc, char **argv) {
+    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
+    const struct CMUnitTest tests[] = {
+        TEST(test_references),   TEST(test_late_reference), TEST(test_killed_holders),
+        TEST(test_split_model),  TEST(test_graphs_end),     TEST(test_chain_of_three),
+        TEST(test_two_contexts), TEST(test_stale_weights),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
