@@ -7,8 +7,9 @@
  *     tn_dist_finish();
  *
  * DDP attaches to a module and keeps the gradients of all ranks equal; FSDP shards the module
- * itself, so that each rank has 1/N of it. This header also has what such a loop needs: a rank's
- * share of the data, checkpoints, learning rates for N ranks.
+ * itself, so that each rank has 1/N of it; local SGD lets ranks train alone, and averages their
+ * weights now and then. This header also has what such a loop needs: a rank's share of the data,
+ * checkpoints, learning rates for N ranks.
  *
  * Read next: docs/distributed.md, distributed/parallel/README.md.
  */
@@ -112,7 +113,8 @@ TN_API tn_powersgd_options tn_powersgd_defaults(void);
  * Returns its state, a module of buffers that ddp owns: Q, the errors, the number of backwards. To
  * resume with the same bits, each rank saves it to a file of its own (tn_save), since errors
  * differ, and loads that (tn_load). Without it a resumed run begins with start_step whole
- * gradients, random Q and no errors: what was left out last is lost.
+ * gradients, random Q and no errors: what was left out last is lost. So it is after a step with a
+ * gradient that is NaN or infinite, which all ranks get as such.
  *
  * NULL after an error: TN_ESTATE: there is a hook, or a backward has begun; TN_EVALUE: a bad
  * option; TN_EMISMATCH: the ranks have other options. */

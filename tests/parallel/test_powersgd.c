@@ -118,6 +118,34 @@ static void test_rank_one_is_exact(void **state) {
     run_ok(3, sends_rank_one, NULL);
 }
 
+/* Gradients in bf16 are computed, sent and kept in f32, and rounded once at the end. */
+static void sends_low_precision(tn_group *g, void *user) {
+    (void)user;
+    TN_SCOPE;
+    tn_linear m[2];
+    for (int i = 0; i < 2; i++) {
+        tn_seed(2);
+        tn_linear_init(&m[i], 12, 9, TN_WITH(tn_linear, .dtype = TN_BF16));
+        tn_ddp_state *ddp = tn_ddp(&m[i], g, tn_ddp_defaults());
+        if (i == 1) {
+            tn_ddp_powersgd(ddp, full_rank());
+        }
+        tn_generator own = {.seed = 4, .stream = (uint64_t)tn_group_rank(g)};
+        tn_tensor *x = tn_normal_(tn_empty(TN_DIMS(5, 12), TN_BF16), 0, 1, &own);
+        tn_backward(tn_sum_all(tn_square(tn_call(&m[i], x))));
+        CHECK(i == 0 || tn_ddp_statistics(ddp).sent == 4 * (9 + 9 * (9 + 12)));
+    }
+    CHECK(tn_all_close(tn_grad_of(m[1].weight), tn_grad_of(m[0].weight), 0.008, 0.01));
+    CHECK(tn_all_close(tn_grad_of(m[1].bias), tn_grad_of(m[0].bias), 0.008, 0.01));
+    tn_module_finish(&m[0]);
+    tn_module_finish(&m[1]);
+}
+
+static void test_bf16_gradients(void **state) {
+    (void)state;
+    run_ok(2, sends_low_precision, NULL);
+}
+
 /* Until start_step the same bits as without a hook. */
 static void starts_later(tn_group *g, void *user) {
     (void)user;
@@ -500,6 +528,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_full_rank_is_the_mean),
         TEST(test_rank_one_is_exact),
+        TEST(test_bf16_gradients),
         TEST(test_starts_with_whole_gradients),
         TEST(test_error_feedback),
         TEST(test_warm_start),
