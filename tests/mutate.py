@@ -223,10 +223,11 @@ MUTATIONS = [
     ("train/metrics.c", "scores[c] == scores[label] && c < label", "scores[c] == scores[label] && false",
      "of equal scores all are among the best"),
     ("profile/profiler.c", "before == loop)) {", "true)) {", "all loops say what a step is"),
-    ("train/search/search.c", "s->trials[trial].failed = !read_value(s, trial);", "s->trials[trial].failed = !read_value(s, trial) || !well;",
+    ("train/search/search.c", "known ? &value : NULL)", "known && well ? &value : NULL)",
      "a value does not count if its process fails after it"),
     ("train/search/process.c", "while (s->held >= 0 && fcntl(", "while (false && fcntl(",
      "a trial begins while a process of an earlier search has it"),
+    ("train/search/hosts.c", "if (t->holder == number) {", "if (false) {", "the trials of a host that has died stay its own"),
     # ---- distributed/group ------------------------------------------------------------------------------------------------
     ("distributed/group/work.c", "tn__launch_is_first(w) : ", "true : ", "groups launch in whatever order their threads run"),
     ("distributed/group/work.c", "(w->launches ? tn__launch_is_first(w) : !g->launched.first)", "(w->launches ? tn__launch_is_first(w) : true)",

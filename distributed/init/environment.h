@@ -34,6 +34,9 @@ typedef struct tn__environment {
     int world; /* not from the environment: how many worlds this process has left so far */
 } tn__environment;
 
+/* As `world`: the ranks meet for something else, and may still make worlds. */
+enum { TN__OWN_WORLD = -1 };
+
 /* `variables`: "NAME=VALUE" strings, ended by NULL. `parent`: a number shared by the ranks that
  * mpirun has started on this host. TN_OK, or TN_EVALUE with a reason if a variable makes no
  * sense. */

@@ -395,16 +395,33 @@ TN_API tn_status tn_evaluate(void *m, tn_loader *loader, tn_loss loss, tn_group 
  * ends: the same values give the same table for any number of processes, and after a kill.
  *
  * A search that was killed continues when it is started again, and retries failed trials. A
- * different search in the same folder is TN_EMISMATCH; only one program at a time searches in
- * it. */
+ * different search in the same folder is TN_EMISMATCH; only one job at a time searches in it.
+ *
+ * Over several hosts it is started as ranks, by `tern run --nnodes 3` or any launcher that
+ * tn_dist_init knows: all ranks share one search. A store deals each trial to one of them, which
+ * trains `processes` trials at a time, at least 1, each a process that is the only rank of its
+ * world. The values are the same as on one host, and rank 0 has the best and the table.
+ *
+ * When a rank has given no sign of life for `lease` seconds, its trials are dealt again. A trial
+ * that moves to another rank continues from its checkpoint if they share the folder; with a folder
+ * on each host it trains from the start. Either way each folder has the values of all, and can
+ * continue the search. When the store is lost, the search is TN_EPEER on every rank, and the same
+ * command continues. `ranks` and `gpus` are for one host too. */
 typedef struct tn_search tn_search;
 typedef struct tn_search_options {
-    const char *out;       /* "search": the folder for all its output */
-    int64_t trials;        /* 10; for a grid: all points */
-    int64_t steps;         /* 1000: of a full trial */
-    int64_t first_steps;   /* 0: every trial is a full one */
-    int64_t factor;        /* 3 */
-    int64_t processes;     /* 0: at the same time */
+    const char *out;     /* "search": the folder for all its output */
+    int64_t trials;      /* 10; for a grid: all points */
+    int64_t steps;       /* 1000: of a full trial */
+    int64_t first_steps; /* 0: every trial is a full one */
+    int64_t factor;      /* 3 */
+    int64_t processes;   /* 0: at the same time; on each rank */
+    /* 1: ranks of each trial, started with `tern run` (of PATH, or the one that runs), so that
+     * tn_dist_init joins them; rank 0 reports its value. Above 1 each trial is a process. */
+    int64_t ranks;
+    /* 0: each trial sees all GPUs. Else it sees so many of its own, of CUDA_VISIBLE_DEVICES if that
+     * is set, and is a process. TN_EDEVICE: fewer than the processes of this host need. */
+    int64_t gpus;
+    double lease;          /* 30: seconds, see above */
     bool grid;             /* false; true: all combinations of choices */
     bool larger_is_better; /* false */
     uint64_t seed;         /* 0: trial i has the same values in every search with this seed */
@@ -436,14 +453,14 @@ TN_API int64_t tn_search_trial(const tn_search *s); /* its number; -1: none */
 TN_API int64_t tn_search_steps(const tn_search *s); /* how many it should have in total */
 /* its folder, or the best one's; NULL: none */
 TN_API const char *tn_search_folder(const tn_search *s);
-/* Reports its value after these steps. Ignored if the process was asked to stop: the trial then
- * continues next time. */
+/* Reports its value after these steps; of a trial's ranks the first one's counts. Ignored if the
+ * process was asked to stop: the trial then continues next time. */
 TN_API void tn_search_report(tn_search *s, double value);
-/* Sets the values to the best of those that got furthest, in the process that was started first.
- * False in the others, if there is none, and if the search was stopped. */
+/* Sets the values to the best of those that got furthest, in the process that was started first, on
+ * rank 0. False in the others, if there is none, and if the search was stopped. */
 TN_API bool tn_search_best(tn_search *s);
-/* Prints the table, writes it to FOLDER/trials.csv, and frees. Returns the program's exit status:
- * 0; 1 after an error; tn_stop_status if it was stopped. */
+/* Prints the table and writes it to FOLDER/trials.csv, on rank 0, and frees. Returns the program's
+ * exit status: 0; 1 after an error; tn_stop_status if it was stopped. */
 TN_API int tn_search_end(tn_search *s);
 
 /* ---- Batch norm for averaged weights --------------------------------------------------------- */

@@ -189,6 +189,14 @@ static void refuses_mistakes(void **state) {
     assert_null(tn_search_new(o));
     assert_error(TN_EVALUE, "factor: 2 to 1000");
     o.factor = 2;
+    o.ranks = 0;
+    assert_null(tn_search_new(o));
+    assert_error(TN_EVALUE, "ranks: 1 to 4096");
+    o.ranks = 1;
+    o.lease = 0;
+    assert_null(tn_search_new(o));
+    assert_error(TN_EVALUE, "lease: seconds, above 0");
+    o.lease = 30;
     o.grid = true;
     search = tn_search_new(o);
     assert_int_equal(tn_search_real(search, "x", &s.lr, 2, 1), TN_EVALUE);

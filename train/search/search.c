@@ -10,7 +10,8 @@
  *     FOLDER/trial-0007/value-000090       its result after 90 steps
  *     FOLDER/trial-0007/output.txt         its process's output
  *
- * rungs.c decides which trials continue to the next rung.
+ * Over several ranks each has such a folder, or all have the same, and hosts.c sees to it that all
+ * know the same values. rungs.c decides which trials continue to the next rung.
  */
 #include "train/search/search.h"
 
@@ -24,10 +25,16 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 tn_search_options tn_search_defaults(void) {
-    return (tn_search_options){
-        .out = "search", .trials = 10, .steps = 1000, .factor = 3, .from_defaults = true};
+    return (tn_search_options){.out = "search",
+                               .trials = 10,
+                               .steps = 1000,
+                               .factor = 3,
+                               .ranks = 1,
+                               .lease = 30,
+                               .from_defaults = true};
 }
 
 /* ---- Making ---------------------------------------------------------------------------------- */
@@ -51,6 +58,9 @@ static bool search_options_fit(const tn_search_options *o) {
         : o->first_steps < 0 || o->first_steps > o->steps ? "first_steps: 0 to steps"
         : o->factor < 2 || o->factor > 1000               ? "factor: 2 to 1000"
         : o->processes < 0 || o->processes > 1000         ? "processes: 0 to 1000"
+        : o->ranks < 1 || o->ranks > 4096                 ? "ranks: 1 to 4096"
+        : o->gpus < 0 || o->gpus > 1000                   ? "gpus: 0 to 1000"
+        : !(o->lease > 0 && o->lease <= 1e6)              ? "lease: seconds, above 0"
                                                           : NULL;
     if (wrong) {
         tn__raise(TN_EVALUE, "search_new", "%s", wrong);
@@ -65,8 +75,11 @@ tn_search *tn_search_new(tn_search_options options) {
     }
     tn_search *s = tn__calloc(1, sizeof(*s));
     if (s) {
-        *s = (tn_search){
-            .options = options, .out = tn__strdup(options.out), .current = -1, .held = -1};
+        *s = (tn_search){.options = options,
+                         .out = tn__strdup(options.out),
+                         .current = -1,
+                         .held = -1,
+                         .local_ranks = 1};
         s->space = tn__calloc(TN__MOST_SEARCHED, sizeof(*s->space));
         s->workers = tn__calloc((size_t)options.processes + 1, sizeof(*s->workers));
     }
@@ -84,6 +97,7 @@ void tn__search_free(tn_search *s) {
         free(s->space[i].choices);
     }
     if (s) {
+        tn__search_part(s);
         tn__search_leave(s);
         free(s->out);
         free(s->space);
@@ -113,8 +127,44 @@ static char *value_path(const tn_search *s, int64_t trial, int rung) {
     return path;
 }
 
-static bool write_text(const char *path, const char *text) {
-    return path && tn_write_file(path, text, strlen(text)) == TN_OK;
+/* Writes a file, unless it is there: other ranks may share the folder and be writing the same.
+ * False after raising. */
+static bool write_once(const char *path, const char *text) {
+    enum { TRIES = 100, PAUSE = 10000 }; /* microseconds */
+    tn_error_record error;
+    bool there = access(path, F_OK) == 0;
+    for (int i = 0; !there && !tn__pending(); i++) {
+        tn__quiet(1);
+        tn_write_file(path, text, strlen(text));
+        tn__quiet(-1);
+        bool failed = tn_error_take(&error);
+        there = !failed || access(path, F_OK) == 0;
+        if (!there && (i == TRIES || error.status != TN_EIO)) {
+            tn_error_give(&error);
+        } else if (!there) {
+            usleep(PAUSE);
+        }
+    }
+    return there;
+}
+
+static bool write_value(const char *path, double value) {
+    char text[40];
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    snprintf(text, sizeof(text), "%.17g\n", value);
+    tn__plain_numbers_end(numbers);
+    return write_once(path, text);
+}
+
+bool tn__search_keep_value(const tn_search *s, int64_t trial, double value, bool *was_there) {
+    char *folder = tn__search_trial_folder(s, trial);
+    char *path = folder ? value_path(s, trial, s->trials[trial].rungs) : NULL;
+    *was_there = path && access(path, F_OK) == 0;
+    bool kept =
+        *was_there || (path && tn__folder_make(folder, "search") && write_value(path, value));
+    free(path);
+    free(folder);
+    return kept;
 }
 
 /* Makes the trial's folder s->folder, and writes its values there, for people. False after raising.
@@ -139,8 +189,8 @@ static bool make_trial_folder(tn_search *s, int64_t trial) {
 
 /* Reads the trial's result after its next rung; false where there is no such file, or after
  * raising. */
-static bool read_value(tn_search *s, int64_t trial) {
-    tn__trial *t = &s->trials[trial];
+static bool read_value(const tn_search *s, int64_t trial, double *value) {
+    const tn__trial *t = &s->trials[trial];
     char *path = t->rungs < s->rung_count ? value_path(s, trial, t->rungs) : NULL;
     char *folder = path ? tn__search_trial_folder(s, trial) : NULL;
     bool there = folder && tn__folder_has(folder, strrchr(path, '/') + 1);
@@ -148,12 +198,10 @@ static bool read_value(tn_search *s, int64_t trial) {
     char *text = there ? tn__read_whole(path, &bytes, "search") : NULL, *end = text;
     if (text) {
         tn__plain_numbers numbers = tn__plain_numbers_begin();
-        double value = strtod(text, &end);
+        *value = strtod(text, &end);
         tn__plain_numbers_end(numbers);
         if (end == text || *end != '\n') {
             tn__raise(TN_EFORMAT, "search", "%s: it is not a value", path);
-        } else {
-            t->values[t->rungs++] = value;
         }
     }
     free(text);
@@ -167,7 +215,7 @@ static bool read_value(tn_search *s, int64_t trial) {
 static bool claim_folder(tn_search *s) {
     char *mine = tn__folder_make(s->out, "search") ? tn__search_text(s) : NULL;
     char *path = mine ? tn__folder_path(s->out, "search.txt", "search") : NULL;
-    if (path && tn__folder_has(s->out, "search.txt")) {
+    if (path && write_once(path, mine)) {
         size_t bytes;
         char *theirs = tn__read_whole(path, &bytes, "search");
         if (theirs && strcmp(theirs, mine) != 0) {
@@ -176,8 +224,6 @@ static bool claim_folder(tn_search *s) {
                       theirs, mine);
         }
         free(theirs);
-    } else if (path) {
-        write_text(path, mine);
     }
     free(path);
     free(mine);
@@ -207,9 +253,16 @@ static bool count_trials(tn_search *s) {
     return s->trials && tn__search_begin_rungs(s);
 }
 
-/* Makes `trial` this process's. False after raising, or when a child was asked to stop. */
+/* Makes `trial` this process's. False after raising, or when a child was asked to stop. Of a
+ * trial's ranks the first one writes in its folder, and holds it. */
 static bool enter_trial(tn_search *s, int64_t trial) {
-    bool entered = make_trial_folder(s, trial) && (!s->child || tn__search_hold(s));
+    bool entered = true;
+    if (s->trial_rank == 0) {
+        entered = make_trial_folder(s, trial) && (!s->child || tn__search_hold(s));
+    } else {
+        s->folder = tn__search_trial_folder(s, trial);
+        entered = s->folder != NULL;
+    }
     tn__search_set(s, trial);
     s->current = entered ? trial : -1;
     s->reported = false;
@@ -224,6 +277,8 @@ static bool search_begin(tn_search *s) {
         return false;
     }
     if (tn__search_told(&trial, &rung)) {
+        const char *rank = s->options.ranks > 1 ? getenv("RANK") : NULL;
+        s->trial_rank = rank ? atoi(rank) : 0;
         s->child = true;
         if (trial >= s->trial_count || rung >= s->rung_count) {
             tn__raise(TN_EVALUE, "search",
@@ -234,15 +289,18 @@ static bool search_begin(tn_search *s) {
         s->trials[trial].rungs = (int)rung;
         return enter_trial(s, trial);
     }
-    if (!claim_folder(s)) {
+    if (!claim_folder(s) || !tn__search_join(s)) {
         return false;
     }
+    bool apart = s->hosts || s->options.ranks > 1 || s->options.gpus > 0;
+    s->processes = s->options.processes > 0 ? (int)s->options.processes : apart;
     for (int64_t i = 0; i < s->trial_count && !tn__pending(); i++) {
-        while (read_value(s, i)) {
+        double value;
+        while (read_value(s, i, &value) && tn__search_publish(s, i, value)) {
         }
     }
     tn_stop_on_signals();
-    return !tn__pending();
+    return !tn__pending() && tn__search_gpus_suffice(s);
 }
 
 /* `well`: its process, if it has one, ended with status 0. */
@@ -265,26 +323,54 @@ static void say_trial(const tn_search *s, int64_t trial, bool well) {
     fflush(stdout);
 }
 
-/* Runs the remaining trials in processes, until all have ended. */
-static void run_processes(tn_search *s) {
-    while (!tn__pending() && !s->stopped) {
-        int64_t trial = s->worker_count < s->options.processes ? tn__search_choose_next(s) : -1;
-        if (trial >= 0) {
-            tn__search_start(s, trial);
-            continue;
-        }
-        if (s->worker_count == 0) {
-            return;
-        }
-        bool well = false;
-        trial = tn__search_wait(s, &well);
-        s->stopped = trial < 0;
-        if (trial >= 0) {
-            s->trials[trial].failed = !read_value(s, trial); /* a value counts, now and later */
-            say_trial(s, trial, well);
-        }
+static void end_trial(tn_search *s, int64_t trial, bool well) {
+    double value;
+    bool known = read_value(s, trial, &value); /* it counts, now and later */
+    if (tn__search_settle(s, trial, known ? &value : NULL)) {
+        say_trial(s, trial, well);
     }
-    tn__search_stop(s); /* after an error */
+}
+
+/* Where hosts share the folder, one that has died may have left the value there. */
+static void begin_trial(tn_search *s, int64_t trial) {
+    double value;
+    if (!tn__search_take(s, trial)) {
+        return;
+    }
+    if (s->hosts && read_value(s, trial, &value)) {
+        end_trial(s, trial, true);
+    } else {
+        tn__search_start(s, trial);
+    }
+}
+
+static bool any_running(const tn_search *s) {
+    bool any = false;
+    for (int64_t i = 0; i < s->trial_count; i++) {
+        any = any || s->trials[i].running;
+    }
+    return any;
+}
+
+/* Runs the remaining trials in processes, until all have ended, here and elsewhere. */
+static void run_processes(tn_search *s) {
+    while (!s->stopped && tn__search_listen(s)) {
+        int64_t trial = s->worker_count < s->processes ? tn__search_choose_next(s) : -1;
+        if (trial >= 0) {
+            begin_trial(s, trial);
+        } else if (any_running(s)) {
+            bool well = false;
+            trial = tn__search_wait(s, &well);
+            if (trial >= 0) {
+                end_trial(s, trial, well);
+            }
+        } else {
+            break;
+        }
+        s->stopped = tn_stop_asked();
+    }
+    tn__search_stop(s); /* after an error, or when asked to stop */
+    tn__search_part(s);
 }
 
 bool tn_search_next(tn_search *s) {
@@ -308,7 +394,7 @@ bool tn_search_next(tn_search *s) {
     if (s->child || s->stopped) {
         return false;
     }
-    if (s->options.processes > 0) {
+    if (s->processes > 0) {
         run_processes(s);
         return false;
     }
@@ -335,14 +421,12 @@ void tn_search_report(tn_search *s, double value) {
         return; /* a stopped trial has not ended */
     }
     tn__trial *t = &s->trials[s->current];
-    char text[40], *path = value_path(s, s->current, t->rungs);
-    tn__plain_numbers numbers = tn__plain_numbers_begin();
-    snprintf(text, sizeof(text), "%.17g\n", value);
-    tn__plain_numbers_end(numbers);
-    s->reported = write_text(path, text);
+    char *path = value_path(s, s->current, t->rungs);
+    s->reported = path && (s->trial_rank > 0 || write_value(path, value));
     free(path);
     if (s->reported) {
         t->values[t->rungs++] = value;
+        t->here = true;
     }
     if (s->reported && !s->child) {
         say_trial(s, s->current, true);
@@ -351,7 +435,7 @@ void tn_search_report(tn_search *s, double value) {
 
 bool tn_search_best(tn_search *s) {
     int64_t best = -1, count;
-    bool ended = s && s->trials && !s->child && !s->stopped;
+    bool ended = s && s->trials && !s->child && !s->stopped && s->rank == 0;
     for (int rung = ended ? s->rung_count - 1 : -1; rung >= 0 && best < 0; rung--) {
         tn__ranked *trials = tn__search_sort(s, rung, &count);
         best = trials && count > 0 ? trials[0].trial : -1;

@@ -117,7 +117,7 @@ int tn_search_end(tn_search *s) {
     bool child = s->child, stopped = s->stopped || (child && tn_stop_asked());
     if (!child && stopped) {
         printf("stopped; the same command continues\n");
-    } else if (!child && !tn__pending() && any_value(s)) {
+    } else if (!child && s->rank == 0 && !tn__pending() && any_value(s)) {
         end_search(s);
     }
     bool reported = !child || s->reported;

@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""A search over three ranks that pose as hosts: each trial once, also when a rank is killed or stopped; what is left when the
+store's rank is killed; launchers; trials of several ranks, and with GPUs. search_program's trials wait for a trial of each host, so
+that all take part."""
+import csv
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+# pylint: disable=wrong-import-position
+from launch import LIMIT, TERN, TESTS, environment, errors, finish, free_port, has, holds, main, output, same, start, test, text, until
+
+PROGRAM = os.path.join(TESTS, "search_program")
+EXAMPLE = os.path.join(os.path.abspath(os.environ.get("TERN_EXAMPLE_BIN", os.path.join(TESTS, "..", "examples"))), "21_search")
+HOSTS = "abc"
+LEASE = 4  # seconds: longer than a machine with other work keeps a process waiting
+STEPS = {"10": 9, "30": 3, "90": 1}  # how many trials reach them
+
+
+def table(folder="search"):
+    return list(csv.DictReader(open(f"{folder}/trials.csv", encoding="utf-8")))
+
+
+def wanted():
+    """The table of the same search in one process."""
+    same(subprocess.run([PROGRAM, "alone", "0", "hosts", "30"], env=environment(), capture_output=True, check=False).returncode, 0)
+    return table("alone")
+
+
+def settings(host, **more):
+    os.makedirs("meet", exist_ok=True)
+    more = {"SEARCH_HOSTS": len(HOSTS), **more}
+    return environment(TERN_TOKEN="secret", TERN_HOST=host, SEARCH_MEET=os.path.abspath("meet"), SEARCH_RAN=os.path.abspath("ran"), **more)
+
+
+class Ranks:
+    """One search_program for each host. The last one's first trial hangs, if wanted. Folders are their own, unless shared."""
+
+    def __init__(self, hangs=False, shared=True):
+        port = free_port()
+        self.list = []
+        for rank, host in enumerate(HOSTS):
+            more = {"SEARCH_HANG": os.path.abspath("hangs")} if hangs and host == HOSTS[-1] else {}
+            env = settings(host, RANK=rank, WORLD_SIZE=len(HOSTS), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **more)
+            name = f"rank.{port}.{rank}"
+            with open(name + ".out", "wb") as out, open(name + ".err", "wb") as err:
+                p = subprocess.Popen([PROGRAM, "search" if shared else f"search-{host}", "1", "hosts", str(LEASE)], env=env,
+                                     stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+            p.name = name
+            self.list.append(p)
+
+    def said(self):
+        return "".join(output(p) + errors(p) for p in self.list)
+
+    def until_hung(self, values, folder="search"):
+        """The last rank's trial hangs, and the others have found as many values as these."""
+        until(lambda: (text("hangs") and len(found(folder)) >= values) or any(p.poll() for p in self.list), "a trial hangs")
+        same([p.poll() for p in self.list], [None] * len(self.list), self.said())
+
+
+def found(folder):
+    return {str(p): p.stat().st_mtime_ns for p in pathlib.Path(folder).glob("trial-*/value-??????")}
+
+
+def each_once():
+    """No trial has trained twice, and none is missing."""
+    ran = text("ran").split("\n")[:-1]
+    same(sorted(set(ran)), sorted(ran))
+    same({steps: sum(line.endswith(" " + steps) for line in ran) for steps in STEPS}, STEPS)
+
+
+def all_end(ranks, rows):
+    for p in ranks:
+        finish(p, 0)
+    same(table(), rows)
+
+
+@test
+def shared_folder():
+    """three hosts share a search and its folder: each trial once, and the table of one process"""
+    rows, ranks = wanted(), Ranks()
+    all_end(ranks.list, rows)
+    each_once()
+    has(output(ranks.list[0]), "all trials: search/trials.csv")
+    for p in ranks.list:
+        has(output(p), "trial ")  # it has run some
+        holds(p is ranks.list[0] or "place" not in output(p), "a second table")
+
+
+@test
+def own_folders():
+    """with a folder of its own each host has all values at the end, and any of them alone can continue"""
+    rows, ranks = wanted(), Ranks(shared=False)
+    for p in ranks.list:
+        finish(p, 0)
+    same(table("search-a"), rows)
+    each_once()
+    for host in HOSTS:
+        same(sorted(p.partition("/")[2] for p in found(f"search-{host}")), sorted(p.partition("/")[2] for p in found("alone")))
+    before = found("search-c")
+    same(subprocess.run([PROGRAM, "search-c", "0", "hosts", "30"], env=environment(), capture_output=True, check=False).returncode, 0)
+    same((table("search-c"), found("search-c")), (rows, before))
+
+
+@test
+def killed_host():
+    """the trial of a host that is killed goes to another one, and no other trial trains twice"""
+    rows, ranks = wanted(), Ranks(hangs=True)
+    ranks.until_hung(2)
+    ranks.list[2].kill()
+    finish(ranks.list[2], -signal.SIGKILL)
+    all_end(ranks.list[:2], rows)
+    has(ranks.said(), "has given no sign of life for")
+    each_once()
+
+
+@test
+def stopped_host():
+    """one that was only stopped ends its trial, which others have now, and joins anew"""
+    rows, ranks = wanted(), Ranks(hangs=True)
+    ranks.until_hung(2)
+    ranks.list[2].send_signal(signal.SIGSTOP)
+    until(lambda: "has given no sign of life for" in ranks.said(), "the others notice")
+    ranks.list[2].send_signal(signal.SIGCONT)
+    all_end(ranks.list, rows)
+    has(output(ranks.list[2]), "joins anew")
+    each_once()
+
+
+@test
+def lost_store():
+    """without the host of the store the others end with an error, and the same command continues"""
+    rows, ranks = wanted(), Ranks(hangs=True)
+    ranks.until_hung(2)
+    ranks.list[0].kill()
+    for p in ranks.list[1:]:
+        finish(p, 1)
+        has(errors(p), "the store from which rank", "What was found is in search; the same command continues")
+    holds(not os.path.exists("search/trials.csv"), "a table of a search that has not ended")
+    before = found("search")
+    all_end(Ranks().list, rows)
+    after = found("search")
+    same({name: after[name] for name in before}, before)
+
+
+@test
+def interrupted():
+    """all are asked to stop: the same command continues"""
+    rows, ranks = wanted(), Ranks(hangs=True)
+    ranks.until_hung(2)
+    for p in reversed(ranks.list):
+        p.send_signal(signal.SIGTERM)
+    for p in ranks.list:
+        finish(p, 128 + signal.SIGTERM)
+        has(output(p), "stopped; the same command continues")
+    same(text("hangs"), "hangs\nsaved\n", ranks.said())
+    all_end(Ranks().list, rows)
+
+
+@test
+def other_search():
+    """a rank that searches something else is refused"""
+    port = free_port()
+    ranks = [subprocess.Popen([PROGRAM, f"search-{rank}", "1", "hosts", "30"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+                              env=environment(TERN_TOKEN="secret", RANK=rank, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                                              **({"SEARCH_SEED": 1} if rank else {}))) for rank in range(2)]
+    has("".join(p.communicate(timeout=LIMIT)[1] for p in ranks), "has another search than the first rank:\nseed", "not\nseed")
+
+
+@test
+def launchers():
+    """tern run on three hosts, one of which is killed: the launchers start again without it, and what was found stays"""
+    rows, port = wanted(), free_port()
+    options = ["--nnodes", "2:3", "--rdzv-endpoint", f"127.0.0.1:{port}", "--heartbeat", 2, "--grace", 1, "--last-call", 1]
+    jobs = []
+    for host in HOSTS:
+        more = {"SEARCH_HANG": os.path.abspath("hangs")} if host == HOSTS[-1] else {}
+        where = ["--node-rank", HOSTS.index(host)]
+        jobs.append(start(*options, *where, PROGRAM, f"search-{host}", "1", "hosts", "30", env=settings(host, **more)))
+    until(lambda: text("hangs") and len(found("search-a")) >= 2, "a trial hangs")
+    before = found("search-a")
+    jobs[2].kill()
+    finish(jobs[2], -signal.SIGKILL)
+    for p in jobs[:2]:
+        finish(p, 0)
+    same(table("search-a"), rows)
+    after = found("search-a")
+    same({name: after[name] for name in before}, before)
+
+
+@test
+def stopped_launcher():
+    """when the launcher signals its ranks' process groups, a trial is asked to stop once, by the search, and saves"""
+    env = settings("a", SEARCH_HANG=os.path.abspath("hangs"), SEARCH_HOSTS=1)
+    job = start("-n", 2, PROGRAM, "search", "1", "hosts", "30", env=env)
+    until(lambda: text("hangs") or job.poll() is not None, "a trial hangs")
+    job.terminate()
+    finish(job, 128 + signal.SIGTERM)
+    same(text("hangs"), "hangs\nsaved\n", output(job) + errors(job))
+
+
+@test
+def hostile_log():
+    """an event in the store that makes no sense ends the search with an error, and ends nothing else"""
+    for event in ("take 1 99 0", "value 1 0 0 much", "fail 0 0 0", "gone 7", "nonsense"):
+        port = free_port()
+        env = settings("a", SEARCH_HANG=os.path.abspath(f"hangs{port}"), SEARCH_HOSTS=1)
+        job = start("--rdzv-endpoint", f"127.0.0.1:{port}", "-n", 2, PROGRAM, f"search{port}", "1", "hosts", "30", env=env)
+        until(lambda: len(found(f"search{port}")) == 8 or job.poll() is not None, "all but one trial have ended")
+        for number in range(17, 22):  # two joins, nine takes and eight values have been read
+            subprocess.run([os.path.join(TESTS, "store_client"), str(port), "set", f"search/event/{number}", event], env=env, check=False,
+                           capture_output=True)
+        finish(job, 1)
+        has(errors(job), f'makes no sense: "{event}"')
+
+
+@test
+def example():
+    """21_search under tern run: one table, the same as without"""
+    more = ["--trials", "4", "--processes", "1"]
+    env = environment(OMP_NUM_THREADS=1)
+    same(subprocess.run([EXAMPLE, "--out", "alone", *more], env=env, capture_output=True, check=False).returncode, 0)
+    done = subprocess.run([TERN, "run", "-n", "2", EXAMPLE, "--out", "search", *more], env=env, capture_output=True, check=False,
+                          timeout=LIMIT)
+    same(done.returncode, 0, done.stderr)
+    same(table(), table("alone"))
+    same(done.stdout.count(b"The best"), 1, done.stdout)
+
+
+@test
+def trials_of_ranks():
+    """a trial with two ranks is a world of its own, alone and in a search over ranks; its first rank's value counts"""
+    path = os.path.dirname(TERN) + os.pathsep + os.environ["PATH"]
+    for folder, prefix, env in (("one", [], environment(PATH=path)), ("several", [TERN, "run", "-n", "2"], environment())):
+        done = subprocess.run([*prefix, PROGRAM, folder, "1", "ranks"], env=env, capture_output=True, check=False, timeout=LIMIT)
+        said = "".join(text(p) for p in pathlib.Path(folder).glob("trial-*/output.txt"))
+        same(done.returncode, 0, f"{done.stdout}{done.stderr}{said}")
+        same([row["value"] for row in table(folder)], ["3", "4"], said)
+
+
+@test
+def trials_with_gpus():
+    """each process has its own of the GPUs that the search may use"""
+    done = subprocess.run([PROGRAM, "search", "3", "gpus"], env=environment(CUDA_VISIBLE_DEVICES="5,GPU-ab,7"), capture_output=True,
+                          check=False, timeout=LIMIT)
+    same(done.returncode, 0, done.stderr)
+    same(sorted(text(f"search/trial-000{i}/gpu.txt") for i in range(3)), ["5", "7", "GPU-ab"])
+    done = subprocess.run([PROGRAM, "few", "3", "gpus"], env=environment(CUDA_VISIBLE_DEVICES="5,7"), capture_output=True, check=False,
+                          timeout=LIMIT)
+    has(done.stderr, "the 3 processes of this host need 3 GPUs, but there are 2 in CUDA_VISIBLE_DEVICES")
+
+
+main()
