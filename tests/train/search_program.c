@@ -72,6 +72,15 @@ static int search_late(const char *folder, int processes) {
 
 /* ---- Several ranks --------------------------------------------------------------------------- */
 
+static const char *need_setting(const char *name) {
+    const char *value = getenv(name);
+    if (!value) {
+        fprintf(stderr, "%s is not set\n", name);
+        exit(2);
+    }
+    return value;
+}
+
 static int count_files(const char *folder) {
     DIR *files = opendir(folder);
     int count = 0;
@@ -85,11 +94,11 @@ static int count_files(const char *folder) {
 }
 
 static void meet_hosts(void) {
-    const char *folder = getenv("SEARCH_MEET"), *host = getenv("TERN_HOST");
+    const char *folder = need_setting("SEARCH_MEET"), *host = need_setting("TERN_HOST");
     char path[512];
     snprintf(path, sizeof(path), "%s/%s", folder, host);
     close(open(path, O_CREAT | O_WRONLY, 0666));
-    while (count_files(folder) < atoi(getenv("SEARCH_HOSTS"))) {
+    while (count_files(folder) < atoi(need_setting("SEARCH_HOSTS"))) {
         usleep(1000);
     }
 }
@@ -110,7 +119,7 @@ static void hang_once(void) {
 }
 
 static void note_end(const tn_search *search) {
-    int file = open(getenv("SEARCH_RAN"), O_CREAT | O_APPEND | O_WRONLY, 0666);
+    int file = open(need_setting("SEARCH_RAN"), O_CREAT | O_APPEND | O_WRONLY, 0666);
     dprintf(file, "%d %d\n", (int)tn_search_trial(search), (int)tn_search_steps(search));
     close(file);
 }
@@ -157,7 +166,7 @@ static int search_gpus(const char *folder, int processes) {
     while (tn_search_next(search)) {
         char path[512], name[64];
         snprintf(path, sizeof(path), "%s/gpu.txt", tn_search_folder(search));
-        const char *gpu = getenv("CUDA_VISIBLE_DEVICES");
+        const char *gpu = need_setting("CUDA_VISIBLE_DEVICES");
         tn_write_file(path, gpu, strlen(gpu));
         for (int i = 0; i < processes; i++) {
             snprintf(name, sizeof(name), "trial-%04d/gpu.txt", i);

@@ -204,6 +204,21 @@ def stopped_launcher():
 
 
 @test
+def hostile_log():
+    """an event in the store that makes no sense ends the search with an error, and ends nothing else"""
+    for event in ("take 1 99 0", "value 1 0 0 much", "fail 0 0 0", "gone 7", "nonsense"):
+        port = free_port()
+        env = settings("a", SEARCH_HANG=os.path.abspath(f"hangs{port}"), SEARCH_HOSTS=1)
+        job = start("--rdzv-endpoint", f"127.0.0.1:{port}", "-n", 2, PROGRAM, f"search{port}", "1", "hosts", "30", env=env)
+        until(lambda: len(found(f"search{port}")) == 8 or job.poll() is not None, "all but one trial have ended")
+        for number in range(17, 22):  # two joins, nine takes and eight values have been read
+            subprocess.run([os.path.join(TESTS, "store_client"), str(port), "set", f"search/event/{number}", event], env=env, check=False,
+                           capture_output=True)
+        finish(job, 1)
+        has(errors(job), f'makes no sense: "{event}"')
+
+
+@test
 def example():
     """21_search under tern run: one table, the same as without"""
     more = ["--trials", "4", "--processes", "1"]

@@ -176,14 +176,14 @@ static char *make_gpus(const tn_search *s, int slot) {
         list += strcspn(list, ",");
         list += *list == ',';
     }
-    for (int64_t i = 0; i < each; i++) {
-        tn__buffer_text(&t, i > 0 ? "," : "");
+    for (int64_t gpu = first; gpu < first + each; gpu++) {
+        tn__buffer_text(&t, gpu > first ? "," : "");
         if (list) {
             size_t length = strcspn(list, ",");
             tn__buffer_add(&t, list, length);
             list += length + (list[length] == ',');
         } else {
-            tn__buffer_format(&t, "%lld", (long long)(first + i));
+            tn__buffer_format(&t, "%lld", (long long)gpu);
         }
     }
     return tn__buffer_take(&t);
@@ -194,8 +194,7 @@ static char *make_gpus(const tn_search *s, int slot) {
 /* The cores are shared among all processes of all ranks of this host. */
 static void share_cores(tn__search_launch *l, const tn_search *s) {
     int64_t sharers = (int64_t)s->processes * s->local_ranks * s->options.ranks;
-    int64_t each = sysconf(_SC_NPROCESSORS_ONLN) / sharers;
-    each = each > 1 ? each : 1;
+    int64_t cores = sysconf(_SC_NPROCESSORS_ONLN), each = cores > sharers ? cores / sharers : 1;
     snprintf(l->threads, sizeof(l->threads), "OMP_NUM_THREADS=%lld", (long long)each);
     set_variable(l, l->threads);
 }
