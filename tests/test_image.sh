@@ -46,6 +46,5 @@ tern tokenizer text.txt --vocab 300 --out gpt
 tern tokens text.txt --tokenizer gpt --val 0.1 --out tokens
 tern run -n 2 tern train --data "tokens/train_*.bin" --model tiny --context 32 --steps 10 --out gpt
 tern generate --model gpt --prompt "The" --tokens 4 --seed 1
-df /dev/shm | tail -n 1
 '
 echo "the image works"
