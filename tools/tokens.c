@@ -121,8 +121,9 @@ static tn_status parse_options(command *c, int argc, char **argv) {
          "Fine-tuning: IN are JSON lines {\"prompt\": …, \"completion\": …}, and only the "
          "completions are learned",
          .flag = &o->corpus.pairs},
-        {"prompt", 0, "KEY", "Another name or path of the prompt (prompt)", .text = &c->prompt},
-        {"completion", 0, "KEY", "The same of the completion (completion)", .text = &c->completion},
+        {"prompt", 0, "KEY", "Of pairs: the prompt, a name or a path (prompt)", .text = &c->prompt},
+        {"completion", 0, "KEY", "Of pairs: the completion, a name or a path (completion)",
+         .text = &c->completion},
         {"split", 0, "TEXT",
          "What separates the documents of a plain text, such as '<|endoftext|>' or '\\n\\n'",
          .read = read_split, .to = &c->split},
