@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 
 #include "rank_check.h"
 
@@ -222,6 +223,27 @@ static void test_errors(void **state) {
     assert_error(TN_EVALUE, "time-out is 0");
     assert_null(tn_rpc_new(NULL, TN_WITH(tn_rpc, .message_limit = 1)));
     assert_error(TN_EVALUE, "message_limit is 1");
+}
+
+/* In a child of fork an rpc is its parent's, whose calls still work. */
+static void test_fork(void **state) {
+    (void)state;
+    tn_rpc *r = start_rank(NULL);
+    tn_future *f = tn_rpc_call(r, 0, "echo", NULL, 0);
+    pid_t child = fork();
+    if (child == 0) {
+        bool fine = !tn_rpc_call(r, 0, "echo", NULL, 0) && tn_error() == TN_ESTATE;
+        tn_error_clear();
+        fine = fine && !tn_rpc_wait(f) && tn_error() == TN_ESTATE && tn_rpc_kept(r) == 0;
+        tn_rpc_free(r);
+        _exit(fine ? 0 : 1);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    tn_message_free(tn_rpc_wait(f));
+    assert_int_equal(tn_rpc_shutdown(r, 5), TN_OK);
+    tn_rpc_free(r);
 }
 
 /* ---- Limits ---------------------------------------------------------------------------------- */
@@ -644,7 +666,7 @@ int main(int argc, char **argv) {
         TEST(test_back_and_forth),  TEST(test_too_deep),   TEST(test_slow),
         TEST(test_abrupt_end),      TEST(test_late_end),   TEST(test_missing_start),
         TEST(test_killed),          TEST(test_stopped),    TEST(test_strangers),
-        TEST(test_malformed_heads),
+        TEST(test_malformed_heads), TEST(test_fork),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
