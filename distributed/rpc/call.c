@@ -7,7 +7,6 @@
 #include "distributed/rpc/rpc.h"
 #include "tern/autograd.h"
 
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

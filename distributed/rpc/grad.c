@@ -19,7 +19,6 @@
 #include "distributed/rpc/rpc.h"
 #include "optim/optim.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* What a call by a context has computed on this rank. */
