@@ -118,7 +118,7 @@ static bool apply_to_trial(tn_search *s, const char *text) {
     char kind[8];
     int number, rung, end = 0;
     long long trial;
-    double value;
+    double value = 0;
     if (sscanf(text, "%7s %d %lld %d%n", kind, &number, &trial, &rung, &end) != 4 || number < 0 ||
         number > h->count || trial < 0 || trial >= s->trial_count || rung < 0 ||
         rung >= s->rung_count) {
