@@ -200,7 +200,17 @@ static void try_table(const trial *t, const tn_backend *backend, tn_status statu
     trial_set_way(backend, 0);
 }
 
+/* Under the address sanitizer, which looks for other bugs, two of five trials are enough when
+ * arrays are in any order. */
+static bool passes_over_trial(void) {
+    static int trials;
+    return TN__ASAN && array_any_order && trials++ % 5 > 1;
+}
+
 void trial_run(const trial *t) {
+    if (passes_over_trial()) {
+        return;
+    }
     array expected[TRIAL_OUTPUTS];
     tn_status status = call_backend(t, tn_backend_named("ref"), expected);
     for (const tn_backend *const *table = trial_tables(); *table; table++) {
