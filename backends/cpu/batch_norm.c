@@ -121,14 +121,14 @@ static void channel_moments(const planes *x, int64_t channel, double *mean, doub
         int64_t n = p.rows * p.length;
         const float *v = piece_load(buffer, x, channel, &p);
         double sum = 0, own = 0;
-        float first = v[0];
-        ROW_SUM(sum, n, v[i] - first); /* 0 where all are equal: the mean is then exact */
+        float first = isfinite(v[0]) ? v[0] : 0; /* what differs from infinity is no number */
+        ROW_SUM(sum, n, v[i] - first);           /* 0 where all are equal: the mean is then exact */
         double centre = (double)first + sum / (double)n;
         float near = (float)centre;
         ROW_SUM(own, n, (v[i] - near) * (v[i] - near));
         own -= ((double)near - centre) * ((double)near - centre) * (double)n;
         double all = seen + (double)n, apart = k > 0 ? centre - m : 0;
-        m = k > 0 ? m + apart * ((double)n / all) : centre;
+        m = k == 0 ? centre : isfinite(m) ? m + apart * ((double)n / all) : m + centre;
         squares += (own > 0 ? own : own * 0) + apart * apart * (seen * (double)n / all);
         seen = all;
     }

@@ -145,11 +145,13 @@ static __device__ __forceinline__ bool gives_channel(const channel_job &j, const
 /* ---- Forward --------------------------------------------------------------------------------- */
 
 /* The channel's first element, from which the others are measured: the mean of equal elements is
- * exact, and squares do not cancel because the mean is far from 0. */
+ * exact, and squares do not cancel because the mean is far from 0. 0 if it is not finite: what
+ * differs from infinity is no number. */
 template <typename T, typename C>
 static __device__ __forceinline__ C first_of(const channel_job &j, const channel_part &p) {
     bool any = p.there && j.walk.count > 0;
-    return any ? tn__load(((const T *)j.walk.data[X])[p.channel * j.step[X]]) : (C)0;
+    C first = any ? tn__load(((const T *)j.walk.data[X])[p.channel * j.step[X]]) : (C)0;
+    return isfinite(first) ? first : (C)0;
 }
 
 /* Of x - first, and of its square. */
@@ -170,7 +172,7 @@ static __device__ __forceinline__ channel_sums sum_moments(const channel_job &j,
             C d = tn__load(x.at[k]) - first - m;
             rest = rest + tn__two<C>{d, d * d};
         }
-        double all = V * (double)m, a = (double)rest.a;
+        double all = V * (double)m, a = isfinite(m) ? (double)rest.a : 0;
         sums = sums + channel_sums{all + a, (double)rest.b + (double)m * (2 * a + all)};
     });
     return sums;

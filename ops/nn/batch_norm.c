@@ -78,6 +78,7 @@ static double vector_at(const tn_desc *d, int64_t i, double otherwise) {
 static void channel_moments(const tn_desc *x, int64_t channel, double *mean, double *var) {
     int64_t m = channel_count(x);
     double first = m > 0 ? channel_at(x, channel, 0) : 0, sum = 0, squares = 0;
+    first = isfinite(first) ? first : 0; /* what differs from infinity is no number */
     for (int64_t i = 0; i < m; i++) {
         sum += channel_at(x, channel, i) - first; /* 0 if all are equal */
     }

@@ -287,6 +287,31 @@ static void test_batch_norm_outlier(void **state) {
     }
 }
 
+/* An infinite element, in any piece or pack, makes the mean infinite and the variance NaN. */
+static void test_batch_norm_infinite(void **state) {
+    (void)state;
+    static const int64_t places[] = {0, 1, 2047, 2048, 4095};
+    if (!KERNEL_OWN(trial_tables()[0], batch_norm)) {
+        skip();
+    }
+    const int64_t size[] = {1, 1, 4096};
+    for (int k = 0; k < 5 * 3; k++) {
+        tn_dtype dtype = array_floats[k / 5];
+        tn_dtype stat = dtype == TN_F64 ? TN_F64 : TN_F32;
+        array x = varied_array(dtype, DENSE, 3, size, 1), y = make_array(dtype, DENSE, 3, size),
+              mean = make_array(stat, DENSE, 1, size + 1),
+              var = make_array(stat, DENSE, 1, size + 1);
+        array_set(&x, places[k % 5], k & 1 ? -INFINITY : INFINITY);
+        rows r = {.x = x.d};
+        trial t = {"batch_norm of infinity", 3, {y, mean, var}, call_batch_norm, &r, 0, 0};
+        trial_run(&t);
+        const tn_desc *out[] = {&y.d, &mean.d, &var.d};
+        assert_int_equal(call_batch_norm(tn_backend_named("ref"), out, &r), TN_OK);
+        assert_true(isinf(array_get(&mean, 0)) && isnan(array_get(&var, 0)));
+        trial_forget();
+    }
+}
+
 /* A row of equal elements has no deviation: y is the bias, to the bit. */
 static void test_constant_rows(void **state) {
     (void)state;
@@ -452,6 +477,7 @@ int main(void) {
         TRIAL_TEST(test_constant_rows),
         TRIAL_TEST(test_cross_entropy),
         TRIAL_TEST(test_batch_norm_outlier),
+        TRIAL_TEST(test_batch_norm_infinite),
         TRIAL_TEST(test_bad_labels),
         TRIAL_TEST(test_gradient_ahead),
     };
