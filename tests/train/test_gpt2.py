@@ -162,6 +162,10 @@ def options(folder):
                  "--peak=TFLOPS"):
         says(told, output)
     says("-d 'PATTERN'".replace("'", ""), run(folder, [programs / "11_gpt2", "--usage"]))
+    arguments = gpt2(data="not_there.bin", out="none")[1:]
+    says("11_gpt2.c:", run(folder, [programs / "11_gpt2", *arguments], 1))
+    output = run(folder, [tern, "train", *arguments], 1)  # its user has no such file
+    check(output.startswith("tern train: not_there.bin: ") and output.count("\n") == 1, output)
 
 
 def hugging_face(weights, to, **config):
