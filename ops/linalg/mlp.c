@@ -137,8 +137,8 @@ static void mlp_work(tn_op_work *w) {
 }
 
 /* With and without each bias; rows in several dimensions, none at all, no hidden units, more than a
- * kernel's block. A single element is positive: as h is rounded, what cancels would have no digits
- * left in bf16. */
+ * kernel's block. A result of one element has positive terms: if they cancelled, as h is rounded it
+ * would have no digits left in bf16, and few in f32. */
 static void mlp_samples(tn_op_samples *s) {
     static const struct {
         tn_dims x;
@@ -149,7 +149,7 @@ static void mlp_samples(tn_op_samples *s) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         int64_t in = shapes[i].x.size[shapes[i].x.ndim - 1], hidden = shapes[i].hidden,
                 out = shapes[i].out;
-        double low = out * hidden == 1 ? 0.25 : -1.0;
+        double low = tn_dims_count(shapes[i].x) * out == in ? 0.25 : -1.0;
         tn_sample sample = {.text = "",
                             .inputs = INPUTS,
                             .in = {tn_spec_real(shapes[i].x, low, 1.0),
