@@ -200,8 +200,8 @@ static void try_table(const trial *t, const tn_backend *backend, tn_status statu
     trial_set_way(backend, 0);
 }
 
-/* Under the address sanitizer, which looks for other bugs, two of five trials are enough when arrays
- * are in any order. */
+/* Under the address sanitizer, which looks for other bugs, two of five trials are enough when
+ * arrays are in any order. */
 static bool passes_over_trial(void) {
     static int trials;
     return TN__ASAN && array_any_order && trials++ % 5 > 1;
