@@ -89,8 +89,9 @@ TN_API tn_work *tn_ddp_f16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *
 
 /* PowerSGD (Vogels et al. 2019, arXiv:1905.13727). Of a gradient that is a matrix M (n, m) two thin
  * ones are sent, P (n, rank) and Q (m, rank), and P Q^T takes the place of the mean of all ranks'
- * M. Each rank adds what that has left out of its own M to its next gradient. A gradient of more
- * dimensions counts as (first, rest); vectors are sent whole. */
+ * M. Each rank adds what that has left out of its own M to its next gradient: after the parameter
+ * was frozen, to the first one then; but a step in which no rank uses it (find_unused) loses some
+ * of it. A gradient of more dimensions counts as (first, rest); vectors are sent whole. */
 typedef struct tn_powersgd_options {
     int64_t rank; /* 1; less where M has fewer rows or columns; usually 1 to 4, up to 32 */
     /* 1000: so many synchronised backwards send whole gradients first, since the first steps suffer
