@@ -110,7 +110,9 @@ static void synchronise_buffer(tn_local_sgd *l, int first, int end, double *drif
     }
     l->stats.sent += tn_count(flat) * (int64_t)tn_dtype_size(tn_dtype_of(flat));
     tn_tensor *own = flatten_weights(l, first, end);
-    *drift += tn_item(tn_sum_all(tn_square(tn_sub(flat, own))));
+    tn_dtype wide = wide_dtype(flat); /* squares of f16 soon overflow or vanish */
+    tn_tensor *apart = tn_sub(tn_cast(flat, wide), tn_cast(own, wide));
+    *drift += tn_item(tn_sum_all(tn_square(apart)));
     int64_t at = 0;
     for (int i = first; i < end; i++) {
         tn_tensor *weight = *l->fields[i];
