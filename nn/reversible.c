@@ -42,6 +42,10 @@ typedef struct step_args {
     int step;
 } step_args;
 
+static uint32_t version_of(const tn_tensor *t) {
+    return __atomic_load_n(&t->version->value, __ATOMIC_RELAXED);
+}
+
 /* ---- The chain ------------------------------------------------------------------------------- */
 
 static void set_now(chain *c, int at, tn_tensor *first, tn_tensor *second) {
@@ -127,7 +131,7 @@ static bool undo_step(chain *c, int k, tn_tensor *part) {
 /* Starts from the end. False after raising that the results have changed. */
 static bool rewind_chain(chain *c) {
     for (int i = 0; i < 2; i++) {
-        uint32_t now = __atomic_load_n(&c->last[i]->version->value, __ATOMIC_RELAXED);
+        uint32_t now = version_of(c->last[i]);
         if (now != c->version[i]) {
             tn__raise(TN_ESTATE, "reversible",
                       "result %d, %s, was changed in place, but backward starts from it (version "
@@ -261,12 +265,21 @@ static bool record_step(chain *c, int k, tn_tensor *const *stream, tn_tensor *y)
 static tn_tensor *run_step(const tn_module *m, chain *c, int k, tn_tensor *const *stream,
                            tn_dtype seen) {
     TN_SCOPE;
+    tn_tensor *from = stream[1 - k % 2];
+    uint32_t version = version_of(from);
     if (c) {
         c->moments[k] = tn__moment_now();
     }
     bool before = tn__first_pass_begin(c != NULL);
-    tn_tensor *y = tn_add(stream[k % 2], make_part(m, k, stream[1 - k % 2], seen, stream[k % 2]));
+    tn_tensor *y = tn_add(stream[k % 2], make_part(m, k, from, seen, stream[k % 2]));
     tn__first_pass_end(c != NULL, before);
+    if (c && !tn_is_inert(y) && version_of(from) != version) {
+        const tn_module_lists *child = m->lists->children[k];
+        tn__raise(TN_ESTATE, m->kind,
+                  "\"%s\", %s, changed its input in place, which backward then would not find",
+                  child->name, child->kind);
+        return tn_inert();
+    }
     bool ok = !tn_is_inert(y) && (!c || record_step(c, k, stream, y));
     return ok ? tn_return(y) : tn_inert();
 }
@@ -321,7 +334,7 @@ static bool run_steps(const tn_reversible *m, chain *c, const tn_values *in, tn_
     }
     for (int i = 0; c && i < 2; i++) {
         c->last[i] = tn_keep(tn_detach(stream[i]));
-        c->version[i] = __atomic_load_n(&stream[i]->version->value, __ATOMIC_RELAXED);
+        c->version[i] = version_of(stream[i]);
     }
     return !tn__pending();
 }

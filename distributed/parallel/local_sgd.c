@@ -110,7 +110,9 @@ static void synchronise_buffer(tn_local_sgd *l, int first, int end, double *drif
     }
     l->stats.sent += tn_count(flat) * (int64_t)tn_dtype_size(tn_dtype_of(flat));
     tn_tensor *own = flatten_weights(l, first, end);
-    *drift += tn_item(tn_sum_all(tn_square(tn_sub(flat, own))));
+    tn_dtype wide = wide_dtype(flat); /* squares of f16 soon overflow or vanish */
+    tn_tensor *apart = tn_sub(tn_cast(flat, wide), tn_cast(own, wide));
+    *drift += tn_item(tn_sum_all(tn_square(apart)));
     int64_t at = 0;
     for (int i = first; i < end; i++) {
         tn_tensor *weight = *l->fields[i];
@@ -297,12 +299,15 @@ static void finish_lists(tn_module *m) {
     free(l->moments);
 }
 
+static const tn_field local_sgd_fields[] = {
+    TN_FIELD_OPTION(tn_local_sgd, every),
+    TN_FIELD_OPTION(tn_local_sgd, lr),
+    TN_FIELD_OPTION(tn_local_sgd, momentum),
+    TN_FIELD_OPTION(tn_local_sgd, nesterov),
+    {0},
+};
+
 tn_local_sgd *tn_local_sgd_new(void *m, tn_group *g, tn_local_sgd_options o) {
-    static const tn_field fields[] = {TN_FIELD_OPTION(tn_local_sgd, every),
-                                      TN_FIELD_OPTION(tn_local_sgd, lr),
-                                      TN_FIELD_OPTION(tn_local_sgd, momentum),
-                                      TN_FIELD_OPTION(tn_local_sgd, nesterov),
-                                      {0}};
     bool differ = false;
     tn_module *model = good_options(&o) ? tn__module_of(m, "local_sgd") : NULL;
     tn_local_sgd *l = NULL;
@@ -311,7 +316,7 @@ tn_local_sgd *tn_local_sgd_new(void *m, tn_group *g, tn_local_sgd_options o) {
     }
     if (l) {
         l->base.finish = finish_lists;
-        l->base.fields = fields;
+        l->base.fields = local_sgd_fields;
         l->options = o;
         l->model = model;
         l->group = g;

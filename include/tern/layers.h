@@ -363,7 +363,8 @@ TN_API tn_module_list *tn_module_list_new(void);
  * Only the last y1 and y2 are kept. Backward subtracts again what each pair has added, running its
  * modules once more with the same random numbers, as with tn_module_set_recompute. f[i] and g[i]
  * are modules of one tensor, which belong to m from then on, as "0.f", "0.g", "1.f", …. They return
- * the shape of the stream that they are added to (TN_ESHAPE).
+ * the shape of the stream that they are added to (TN_ESHAPE), and leave their input as it is
+ * (TN_ESTATE).
  *
  *     tn_reversible *r = tn_reversible_new(f, g, 64);
  *     tn_values y = tn_call_values(r, TN_VALUES(x, x), NULL);   // then tn_add(y.v[0], y.v[1])

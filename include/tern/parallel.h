@@ -83,15 +83,16 @@ TN_API tn_status tn_ddp_join(tn_ddp_state *ddp, tn_optim *optim);
 TN_API tn_work *tn_ddp_bf16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user);
 
 /* A hook: the same in f16. Gradients are divided by the number of ranks N before they are cast, and
- * a sum is multiplied by N after it has arrived. So no sum overflows whose mean is below 65504;
- * what is above becomes infinity on every rank, and tn_scaler_step skips that step. Parts below
- * 6e-8 vanish. */
+ * a sum is multiplied by N after it has arrived. So nothing overflows where each rank's gradient is
+ * at most 65504; what does becomes infinity or NaN on every rank, and tn_scaler_step skips that
+ * step. Parts below 3e-8 vanish. */
 TN_API tn_work *tn_ddp_f16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user);
 
 /* PowerSGD (Vogels et al. 2019, arXiv:1905.13727). Of a gradient that is a matrix M (n, m) two thin
  * ones are sent, P (n, rank) and Q (m, rank), and P Q^T takes the place of the mean of all ranks'
- * M. Each rank adds what that has left out of its own M to its next gradient. A gradient of more
- * dimensions counts as (first, rest); vectors are sent whole. */
+ * M. Each rank adds what that has left out of its own M to its next gradient: after the parameter
+ * was frozen, to the first one then; but a step in which no rank uses it (find_unused) loses some
+ * of it. A gradient of more dimensions counts as (first, rest); vectors are sent whole. */
 typedef struct tn_powersgd_options {
     int64_t rank; /* 1; less where M has fewer rows or columns; usually 1 to 4, up to 32 */
     /* 1000: so many synchronised backwards send whole gradients first, since the first steps suffer

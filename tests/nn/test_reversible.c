@@ -351,6 +351,27 @@ static void wrong_calls(void **state) {
     assert_error(TN_ESTATE, "finished before backward");
 }
 
+static tn_tensor *halve_input(tn_tensor *x) {
+    return tn_mul_scalar_(x, 0.5);
+}
+
+/* Backward would halve it once more. */
+static void input_changed(void **state) {
+    (void)state;
+    tn_reversible *m =
+        tn_reversible_new((void *[]){TN_SEQUENTIAL(TN_FN(halve_input), tn_linear_new(4, 4))},
+                          (void *[]){tn_linear_new(4, 4)}, 1);
+    tn_values in = TN_VALUES(tn_ones(TN_DIMS(2, 4), TN_F32), tn_ones(TN_DIMS(2, 4), TN_F32));
+    assert_inert(tn_call_values(m, in, NULL).v[0], TN_ESTATE,
+                 "\"0.f\", sequential, changed its input in place");
+    {
+        TN_NO_GRAD; /* there is no backward */
+        tn_call_values(m, in, NULL);
+        assert_int_equal(tn_error(), TN_OK);
+    }
+    tn_module_free(m);
+}
+
 /* One that fails when it runs again is named with what is around it. */
 static bool failing;
 static tn_tensor *fail_again(tn_tensor *x) {
@@ -381,6 +402,7 @@ int main(void) {
         TEST(memory_is_flat),
         TEST(wrong_modules),
         TEST(wrong_calls),
+        TEST(input_changed),
         TEST(errors_name_the_module),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

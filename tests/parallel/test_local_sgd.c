@@ -95,6 +95,27 @@ static void test_buffers_and_frozen_parameters(void **state) {
     run_ok(2, takes_buffers, NULL);
 }
 
+/* Of weights in f16, whose squares may not fit into it. */
+static void drifts_apart(tn_group *g, void *user) {
+    TN_SCOPE;
+    double apart = *(double *)user;
+    tn_linear m;
+    tn_linear_init(&m, 4, 4, TN_WITH(tn_linear, .dtype = TN_F16, .bias = false));
+    tn_local_sgd *l = tn_local_sgd_new(&m, g, TN_WITH(tn_local_sgd, .every = 1));
+    tn_fill_(tn_detach(m.weight), tn_group_rank(g) * apart);
+    CHECK(tn_local_sgd_step(l) == TN_OK);
+    double drift = tn_local_sgd_statistics(l).drift; /* 16 weights, each apart / 2 from the mean */
+    CHECK(fabs(drift - 2.0 * apart) < 0.01 * apart);
+    tn_module_free(l);
+    tn_module_finish(&m);
+}
+
+static void test_drift(void **state) {
+    (void)state;
+    run_ok(2, drifts_apart, &(double){1e-4});
+    run_ok(2, drifts_apart, &(double){600.0});
+}
+
 /* ---- Against data parallelism ---------------------------------------------------------------- */
 
 typedef struct equal_run {
@@ -380,6 +401,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         TEST(test_takes_the_mean),
         TEST(test_buffers_and_frozen_parameters),
+        TEST(test_drift),
         TEST(test_every_step_is_data_parallelism),
         TEST(test_one_rank),
         TEST(test_above_data_parallelism),

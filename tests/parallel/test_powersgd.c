@@ -285,7 +285,59 @@ static void test_zeros_and_overflows(void **state) {
     run_ok(2, takes_anything, NULL);
 }
 
-/* A rank whose data has ended keeps sending what it has left out. */
+static numbers error_of(tn_module *kept, const char *name) {
+    numbers n = {.count = 0};
+    numbers_add(&n, tn_module_get(kept, name));
+    return n;
+}
+
+/* What was left out of a gradient waits while the parameter is frozen, whether or not the gradient
+ * is still there. */
+static void waits_frozen(tn_group *g, void *user) {
+    (void)user;
+    for (int zeroed = 0; zeroed < 2; zeroed++) {
+        net m;
+        tn_module *kept =
+            compressed_net(&m, g, tn_ddp_defaults(),
+                           TN_WITH(tn_powersgd, .start_step = 0, .min_compression_rate = 0.0));
+        step_net(&m, g, 0);
+        numbers extra = error_of(kept, "error.4"), in = error_of(kept, "error.2");
+        CHECK(norm_of(&extra) > 0.0);
+        tn_module_requires_grad(&m.extra, false);
+        if (zeroed) {
+            tn_module_zero_grad(&m);
+        }
+        net_backward(&m, tn_group_rank(g));
+        numbers extra_after = error_of(kept, "error.4"), in_after = error_of(kept, "error.2");
+        CHECK(same_numbers(&extra, &extra_after) && !same_numbers(&in, &in_after));
+        tn_module_finish(&m);
+    }
+}
+
+/* A rank that does not use a parameter sends its error: with full rank those of all ranks cancel.
+ */
+static void counts_unused(tn_group *g, void *user) {
+    (void)user;
+    net m;
+    compressed_net(&m, g, TN_WITH(tn_ddp, .find_unused = true), full_rank());
+    step_net(&m, g, 0);
+    m.use_extra = tn_group_rank(g) > 0;
+    step_net(&m, g, 1);
+    m.use_extra = true;
+    step_net(&m, g, 2);
+    numbers is = grads_of(&m), want = exact_grads(g, 2, false);
+    CHECK(all_near(&is, &want, 1e-5) && same_on_ranks(g, &is));
+    tn_module_finish(&m);
+}
+
+static void test_without_a_gradient(void **state) {
+    (void)state;
+    run_ok(2, waits_frozen, NULL);
+    run_ok(2, counts_unused, NULL);
+}
+
+/* A rank whose data has ended keeps sending what it has left out: with full rank, all that ranks
+ * have left out of their own gradients always cancels. */
 static void joins_early(tn_group *g, void *user) {
     (void)user;
     tn_ddp_options o = small_buckets();
@@ -293,13 +345,21 @@ static void joins_early(tn_group *g, void *user) {
     net m;
     net_init(&m, 1);
     tn_ddp_state *ddp = tn_ddp(&m, g, o);
-    tn_ddp_powersgd(ddp, TN_WITH(tn_powersgd, .start_step = 1, .min_compression_rate = 0.0));
+    tn_powersgd_options p = full_rank();
+    p.start_step = 1;
+    tn_module *kept = tn_ddp_powersgd(ddp, p);
     tn_optim *opt = tn_sgd(&m, TN_WITH(tn_sgd, .lr = 0.1));
     for (int step = 0; step < 2 + 3 * tn_group_rank(g); step++) {
         step_net(&m, g, step);
         tn_optim_step(opt);
     }
     CHECK(tn_ddp_join(ddp, opt) == TN_OK);
+    TN_SCOPE;
+    numbers left = error_of(kept, "error.4"), all = {.count = 0};
+    tn_tensor *error = tn_copy(tn_module_get(kept, "error.4"));
+    CHECK(tn_work_wait(tn_all_reduce(g, error, TN_SUM), 0) == TN_OK);
+    numbers_add(&all, error);
+    CHECK(norm_of(&left) > 1e-3 && norm_of(&all) < 1e-5);
     numbers is = params_of(&m);
     CHECK(same_on_ranks(g, &is) && isfinite(norm_of(&is)));
     tn_optim_free(opt);
@@ -533,6 +593,7 @@ int main(void) {
         TEST(test_error_feedback),
         TEST(test_warm_start),
         TEST(test_zeros_and_overflows),
+        TEST(test_without_a_gradient),
         TEST(test_join),
         TEST(test_learns_with_a_tenth_of_the_bytes),
         TEST(test_resumes_bit_for_bit),

@@ -29,6 +29,7 @@ typedef struct thin_matrix {
     tn_tensor *q;     /* (rank, m), a buffer */
     tn_tensor *error; /* (n, m), a buffer; between the stages it is M; NULL without feedback */
     tn_tensor *p;     /* (rank, n), orthonormal, from stage 1 to 2; one reference */
+    bool rests;       /* in this step M is 0, and the error waits for the next gradient */
 } thin_matrix;
 
 typedef struct powersgd {
@@ -71,10 +72,17 @@ static tn_tensor *make_orthonormal(tn_tensor *x) {
     return x;
 }
 
+/* Whether nobody takes what arrives of p, so that an error in it would be lost: p is frozen, or its
+ * gradient was reduced before. A rank that has joined puts its gradients aside as well, but it
+ * sends its errors: it has no next gradient. */
+static bool rests_now(const tn_ddp_state *d, const tn__ddp_param *p) {
+    return !tn_requires_grad(p->base.leaf) || (p->aside && (p->base.wanted || !d->options.join));
+}
+
 /* M (n, m), this step's. */
 static tn_tensor *matrix_now(const thin_matrix *t, tn_tensor *gradient) {
     tn_tensor *m = tn_reshape(gradient, TN_DIMS(t->n, t->m));
-    return t->error ? t->error : tn_cast(m, wide_dtype(tn_dtype_of(gradient)));
+    return t->error && !t->rests ? t->error : tn_cast(m, wide_dtype(tn_dtype_of(gradient)));
 }
 
 static void draw_q(const powersgd *s, int param, int64_t step) {
@@ -84,8 +92,9 @@ static void draw_q(const powersgd *s, int param, int64_t step) {
 
 /* P (rank, n) of this rank. */
 static tn_tensor *first_piece(const powersgd *s, int param, int64_t step, tn_tensor *gradient) {
-    const thin_matrix *t = &s->matrices[param];
-    if (t->error) {
+    thin_matrix *t = &s->matrices[param];
+    t->rests = rests_now(s->ddp, &s->ddp->params[param]);
+    if (t->error && !t->rests) {
         tn_add_(t->error,
                 tn_cast(tn_reshape(gradient, TN_DIMS(t->n, t->m)), tn_dtype_of(t->error)));
     }
@@ -257,14 +266,17 @@ static void finish_matrices(tn_module *m) {
     free(s->matrices);
 }
 
+static const tn_field powersgd_fields[] = {
+    TN_FIELD_OPTION(powersgd, rank),
+    TN_FIELD_OPTION(powersgd, start_step, .training = true),
+    TN_FIELD_OPTION(powersgd, min_compression_rate),
+    TN_FIELD_OPTION(powersgd, error_feedback),
+    TN_FIELD_OPTION(powersgd, warm_start),
+    TN_FIELD_OPTION(powersgd, seed),
+    {0},
+};
+
 static powersgd *make_state(tn_ddp_state *d, const tn_powersgd_options *o) {
-    static const tn_field fields[] = {TN_FIELD_OPTION(powersgd, rank),
-                                      TN_FIELD_OPTION(powersgd, start_step, .training = true),
-                                      TN_FIELD_OPTION(powersgd, min_compression_rate),
-                                      TN_FIELD_OPTION(powersgd, error_feedback),
-                                      TN_FIELD_OPTION(powersgd, warm_start),
-                                      TN_FIELD_OPTION(powersgd, seed),
-                                      {0}};
     TN_SCOPE;
     TN_NO_GRAD;
     powersgd *s = tn_module_new(sizeof(*s), "powersgd", no_forward);
@@ -272,7 +284,7 @@ static powersgd *make_state(tn_ddp_state *d, const tn_powersgd_options *o) {
         return NULL;
     }
     s->base.finish = finish_matrices;
-    s->base.fields = fields;
+    s->base.fields = powersgd_fields;
     s->options = *o;
     s->ddp = d;
     s->matrices = tn__calloc_for((size_t)d->base.count + 1, sizeof(*s->matrices), "powersgd");
