@@ -14,7 +14,7 @@
 
 enum { STEPS = 200, BATCH = 64 };
 
-/* ---- On the owner of the second half ---------------------------------------------------------- */
+/* ---- On the owner of the second half --------------------------------------------------------- */
 
 static void run_half(const tn_message *in, tn_message *out, void *half) {
     tn_message_add(out, tn_call(half, tn_message_tensor(in, 0)));
@@ -25,7 +25,7 @@ static void count_weights(const tn_message *in, tn_message *out, void *half) {
     tn_message_add_int(out, tn_module_count(half));
 }
 
-/* ---- On the rank that trains ------------------------------------------------------------------ */
+/* ---- On the rank that trains ----------------------------------------------------------------- */
 
 static void train_both(tn_rpc *rpc, int other, void *half) {
     tn_generator data = {.seed = 1};

@@ -2,11 +2,11 @@
  *
  * A thread that waits inside a function is not counted as running, so that another may be started:
  * functions that call back and forth end as long as there are threads. */
+#include "core/fork.h"
 #include "core/memory.h"
 #include "distributed/rpc/rpc.h"
 #include "tern/autograd.h"
 
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -126,7 +126,7 @@ static void future_begin(tn_rpc *r, tn_future *f) {
 }
 
 void tn__rpc_forget(tn_future *f) {
-    if (!f) {
+    if (!f || tn__inherited(f->rpc->process)) {
         return;
     }
     tn_rpc *r = f->rpc;
@@ -192,7 +192,7 @@ tn_future *tn_rpc_call(tn_rpc *r, int to, const char *name, tn_message *in, doub
 }
 
 bool tn_rpc_done(const tn_future *f) {
-    if (!f) {
+    if (!f || tn__inherited(f->rpc->process)) {
         return true;
     }
     pthread_mutex_lock(&f->rpc->lock);
@@ -244,6 +244,9 @@ tn_message *tn__rpc_finish(tn_future *f, bool learns, const char *operation) {
         return NULL;
     }
     tn_rpc *r = f->rpc;
+    if (tn__refuse_inherited(r->process, operation, "the rpc")) {
+        return NULL;
+    }
     if (tn__pending()) {
         tn__rpc_forget(f);
         return NULL;

@@ -14,11 +14,11 @@
  * same exchange around tn_optim_step.
  */
 #include "autograd/node.h"
+#include "core/fork.h"
 #include "core/memory.h"
 #include "distributed/rpc/rpc.h"
 #include "optim/optim.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* What a call by a context has computed on this rank. */
@@ -564,7 +564,7 @@ tn_status tn_rpc_step(tn_rpc_context *c) {
 }
 
 void tn_rpc_context_free(tn_rpc_context *c) {
-    if (!c || c->ours) {
+    if (!c || c->ours || tn__inherited(c->rpc->process)) {
         return;
     }
     tn_error_record error;

@@ -24,7 +24,7 @@ bool tn__rpc_usable(tn_rpc *r, const char *operation) {
     if (!tn__pending() && !r) {
         tn__raise(TN_EVALUE, operation, "the rpc is NULL");
     }
-    return !tn__pending() && !tn__refuse_inherited(r->process, operation, "the rpc");
+    return r && !tn__pending() && !tn__refuse_inherited(r->process, operation, "the rpc");
 }
 
 /* ---- Counting those who use it --------------------------------------------------------------- */

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 
 #include "rank_check.h"
 
@@ -222,6 +223,27 @@ static void test_errors(void **state) {
     assert_error(TN_EVALUE, "time-out is 0");
     assert_null(tn_rpc_new(NULL, TN_WITH(tn_rpc, .message_limit = 1)));
     assert_error(TN_EVALUE, "message_limit is 1");
+}
+
+/* In a child of fork an rpc is its parent's, whose calls still work. */
+static void test_fork(void **state) {
+    (void)state;
+    tn_rpc *r = start_rank(NULL);
+    tn_future *f = tn_rpc_call(r, 0, "echo", NULL, 0);
+    pid_t child = fork();
+    if (child == 0) {
+        bool fine = !tn_rpc_call(r, 0, "echo", NULL, 0) && tn_error() == TN_ESTATE;
+        tn_error_clear();
+        fine = fine && !tn_rpc_wait(f) && tn_error() == TN_ESTATE && tn_rpc_kept(r) == 0;
+        tn_rpc_free(r);
+        _exit(fine ? 0 : 1);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    tn_message_free(tn_rpc_wait(f));
+    assert_int_equal(tn_rpc_shutdown(r, 5), TN_OK);
+    tn_rpc_free(r);
 }
 
 /* ---- Limits ---------------------------------------------------------------------------------- */
@@ -551,20 +573,23 @@ static int heard_from(int fd) {
     return -1;
 }
 
-/* They say: something else; that they are rank 1, and call; a hello, a wrong proof, the same;
- * nothing. The real rank 1 comes after them. */
+/* They say: something else; that they are rank 1; a hello, a wrong proof, that they are rank 1; the
+ * same without a proof; nothing. The real rank 1 comes after them. */
 static void with_strangers(tn_group *world, void *user) {
-    enum { STRANGERS = 4 };
+    enum { STRANGERS = 5, PROOF_AT = TN__HELLO, RANK_AT = TN__HELLO + TN__DIGEST };
     static const char other[] = "GET / HTTP/1.1\r\nHost: rank 0, are you there?\r\n\r\n";
-    uint8_t nonce[TN__NONCE] = {1}, frame[TN__RPC_HEAD],
-            wrong[TN__HELLO + TN__DIGEST + TN__RPC_HEAD] = {0};
+    uint8_t nonce[TN__NONCE] = {1}, frame[TN__RPC_HEAD], wrong[RANK_AT + TN__RPC_HEAD] = {0},
+            none[PROOF_AT + TN__RPC_HEAD];
     snprintf(world->interface, sizeof(world->interface), "127.0.0.1"); /* listens at once */
     tn__rpc_head_write(frame, &(tn__rpc_head){.kind = TN__RPC_RANK, .number = 1});
     tn__hello_write(wrong, nonce);
-    memcpy(wrong + TN__HELLO + TN__DIGEST, frame, sizeof(frame));
+    memcpy(wrong + RANK_AT, frame, sizeof(frame));
+    memcpy(none, wrong, TN__HELLO);
+    memcpy(none + PROOF_AT, frame, sizeof(frame));
     struct iovec says[STRANGERS] = {{(void *)(uintptr_t)other, sizeof(other) - 1},
                                     {frame, sizeof(frame)},
                                     {wrong, sizeof(wrong)},
+                                    {none, sizeof(none)},
                                     {NULL, 0}};
     int fds[STRANGERS], rank = tn_group_rank(world);
     for (int i = 0; rank == 1 && i < STRANGERS; i++) {
@@ -574,7 +599,7 @@ static void with_strangers(tn_group *world, void *user) {
     tn_rpc *r = start_rank(world);
     for (int i = 0; rank == 1 && i < STRANGERS; i++) {
         int heard = heard_from(fds[i]);
-        CHECK(heard == 0 || (i == 2 && heard == TN__GREETING));
+        CHECK(heard == 0 || ((i == 2 || i == 3) && heard == TN__GREETING));
         close(fds[i]);
     }
     send_values(r, 1 - rank);
@@ -641,7 +666,7 @@ int main(int argc, char **argv) {
         TEST(test_back_and_forth),  TEST(test_too_deep),   TEST(test_slow),
         TEST(test_abrupt_end),      TEST(test_late_end),   TEST(test_missing_start),
         TEST(test_killed),          TEST(test_stopped),    TEST(test_strangers),
-        TEST(test_malformed_heads),
+        TEST(test_malformed_heads), TEST(test_fork),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

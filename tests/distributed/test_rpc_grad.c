@@ -31,9 +31,11 @@ static bool comes_to_keep(tn_rpc *r, int64_t count) {
     return tn_rpc_kept(r) == count;
 }
 
-static void end_rank(tn_rpc *r) {
+/* Nothing is kept, although all ranks are still there. */
+static void end_rank(tn_group *world, tn_rpc *r) {
     CHECK(tn_rpc_shutdown(r, 60) == TN_OK);
     CHECK(comes_to_keep(r, 0));
+    CHECK(tn_barrier(world) == TN_OK);
     tn_rpc_free(r);
 }
 
@@ -128,7 +130,7 @@ static void use_references(tn_group *world, void *user) {
         tn_remote_free(own);
         CHECK(comes_to_keep(r, 0));
     }
-    end_rank(r);
+    end_rank(world, r);
 }
 
 static void test_references(void **state) {
@@ -152,7 +154,7 @@ static void late_reference(tn_group *world, void *user) {
         CHECK(!tn_rpc_wait(tn_rpc_call(r, 1, "slow_counter", NULL, 0.05)));
         CHECK(failed_with(TN_EPEER, "no answer"));
     }
-    end_rank(r);
+    end_rank(world, r);
 }
 
 static void test_late_reference(void **state) {
@@ -313,7 +315,7 @@ static void split_model(tn_group *world, void *user) {
     if (rank == 0) {
         train_calls(r, last, first, want);
     }
-    end_rank(r);
+    end_rank(world, r);
     if (rank == last) {
         float got[WIDTH * WIDTH];
         tn_copy_out(tn_module_get(second, "0.weight"), got);
@@ -367,7 +369,7 @@ static void graphs_end(tn_group *world, void *user) {
         CHECK(failed_with(TN_ESHAPE, "\"net\" of rank 1"));
         tn_rpc_context_free(c);
     }
-    end_rank(r);
+    end_rank(world, r);
     tn_module_free(net);
 }
 
@@ -412,7 +414,7 @@ static void chain_of_three(tn_group *world, void *user) {
         CHECK(last < first);
         tn_rpc_context_free(c);
     }
-    end_rank(r);
+    end_rank(world, r);
     bool same = tn_item(tn_sum_all(tn_abs(tn_sub(before, tn_module_get(net, "weight"))))) == 0;
     CHECK(same == (tn_group_rank(world) == 0));
     tn_optim_free(opt);
@@ -450,7 +452,7 @@ static void two_contexts(tn_group *world, void *user) {
             tn_rpc_context_free(c[i]);
         }
     }
-    end_rank(r);
+    end_rank(world, r);
     CHECK(tn_item(w) == (tn_group_rank(world) == 1 ? -4 : 0));
     CHECK(!tn_grad_of(w));
     tn_optim_free(opt);
@@ -486,7 +488,7 @@ static void stale_weights(tn_group *world, void *user) {
         tn_drop(first);
         tn_drop(second);
     }
-    end_rank(r);
+    end_rank(world, r);
     CHECK(tn_item(w) == (tn_group_rank(world) == 1 ? -1 : 1));
     tn_optim_free(opt);
 }
