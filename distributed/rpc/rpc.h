@@ -1,12 +1,13 @@
 /* Calls between ranks: what the files of this folder share.
  *
  *     message.c   values, and how a message becomes bytes and back
- *     frame.c     the bytes between two ranks, without sockets: heads, and a reader that trusts
- * none join.c      starting: the ranks find each other and show that they know the secret peer.c
- * the connections, and the thread that reads them call.c      calls and their futures, functions
- * and the threads that run them rpc.c       life: making, starting, shutting down remote.c    what
- * is kept for others, and references to it grad.c      graphs that span ranks: contexts, the node,
- * backward, steps
+ *     frame.c     the bytes between two ranks, without sockets: heads, and a reader of them
+ *     join.c      starting: the ranks find each other and show that they know the secret
+ *     peer.c      the connections, and the thread that reads them
+ *     call.c      calls and their futures, functions and the threads that run them
+ *     rpc.c       life: making, starting, shutting down
+ *     remote.c    what is kept for others, and references to it
+ *     grad.c      graphs that span ranks: contexts, the node, backward, steps
  *
  * Each two ranks have one connection, over which both call. A frame is sent by the thread that has
  * it, as far as the socket takes it, and the rest by the reader's thread: no thread waits for a
