@@ -196,7 +196,7 @@ bool tn_rpc_done(const tn_future *f) {
         return true;
     }
     pthread_mutex_lock(&f->rpc->lock);
-    bool done = f->done;
+    bool done = f->done || tn__now() >= f->deadline;
     pthread_mutex_unlock(&f->rpc->lock);
     return done;
 }
