@@ -239,6 +239,8 @@ tn_remote *tn__remote_keep(tn_remote *m);
  * back those that it brought. */
 void tn__references_arrived(tn_rpc *r, const tn__rpc_frame *f);
 void tn__references_dropped(tn_rpc *r, const tn__rpc_frame *f);
+/* It is not sent after all. What a third rank owns stays counted there, until `to` is gone. */
+void tn__remote_recall(const tn_remote *m, int to);
 bool tn__remote_builtins(tn_rpc *r);
 
 /* ---- grad.c ---------------------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
 /* References to what stays with its owner, and gradients through calls. */
+#include "core/allocator.h"
 #include "core/clock.h"
 
 #include <signal.h>
@@ -161,6 +162,137 @@ static void test_late_reference(void **state) {
     (void)state;
     let_go_of = 0;
     run_ok(2, late_reference, NULL);
+    assert_int_equal(let_go_of, 1);
+}
+
+/* References in calls that no function gets are given back: there is none of this name, or it is
+ * too late to begin. */
+static void test_dropped_references(void **state) {
+    (void)state;
+    tn_rpc *r = tn_rpc_new(NULL, TN_WITH(tn_rpc, .threads = 1));
+    tn_rpc_register(r, "slow_counter", slow_counter, r);
+    tn_rpc_start(r);
+    tn_remote *own = tn_remote_of(r, tn_ones(TN_DIMS(4), TN_F32));
+    tn_message *in = tn_message_new();
+    tn_message_add_remote(in, own);
+    assert_null(ask_rank(r, 0, "nothing", in));
+    assert_error(TN_EVALUE, "there is no function");
+    tn_future *first = tn_rpc_call(r, 0, "slow_counter", NULL, 0);
+    in = tn_message_new();
+    tn_message_add_remote(in, own);
+    assert_null(tn_rpc_wait(tn_rpc_call(r, 0, "slow_counter", in, 0.01)));
+    assert_error(TN_EPEER, "no answer");
+    tn_message_free(tn_rpc_wait(first));
+    assert_int_equal(tn_rpc_shutdown(r, 20), TN_OK);
+    tn_remote_free(own);
+    assert_int_equal(tn_rpc_kept(r), 0);
+    tn_rpc_free(r);
+}
+
+/* tn_rpc_free lets go of what a function uses only when that has ended. */
+static int used_after; /* how many were let go of while in use */
+static bool is_used;
+
+static void use_slowly(const tn_message *in, tn_message *out, void *rpc) {
+    tn_remote *m = tn_message_remote(in, 0);
+    CHECK(tn_remote_object(m) == &used_after);
+    __atomic_store_n(&is_used, true, __ATOMIC_RELEASE);
+    usleep(200000);
+    __atomic_store_n(&is_used, false, __ATOMIC_RELEASE);
+    tn_remote_free(m);
+}
+
+static void let_go_used(void *object) {
+    used_after += __atomic_load_n(&is_used, __ATOMIC_ACQUIRE);
+}
+
+static void test_free_while_used(void **state) {
+    (void)state;
+    failures = used_after = 0;
+    tn_rpc *r = tn_rpc_new(NULL, tn_rpc_defaults());
+    tn_rpc_register(r, "use", use_slowly, r);
+    tn_rpc_start(r);
+    tn_remote *m = tn_remote_of_object(r, &used_after, let_go_used);
+    tn_message *in = tn_message_new();
+    tn_message_add_remote(in, m);
+    tn_remote_free(m);
+    tn_future *f = tn_rpc_call(r, 0, "use", in, 0);
+    while (!__atomic_load_n(&is_used, __ATOMIC_ACQUIRE)) {
+        usleep(1000);
+    }
+    tn_rpc_free(r);
+    assert_null(tn_rpc_wait(f));
+    assert_error(TN_EPEER, "tn_rpc_free was called");
+    assert_int_equal(used_after, 0);
+    assert_int_equal(failures, 0);
+}
+
+/* Without memory for a reference, what it is for stays the caller's. */
+static void test_no_memory(void **state) {
+    (void)state;
+    tn_rpc *r = tn_rpc_new(NULL, tn_rpc_defaults());
+    tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
+    let_go_of = 0;
+    int64_t *counter = calloc(1, sizeof(*counter));
+    for (int i = 0, failed = 1; failed; i++) {
+        for (int object = 0; object < 2; object++) {
+            tn__alloc_fail_at(i);
+            tn_remote *m =
+                object ? tn_remote_of_object(r, counter, free_counter) : tn_remote_of(r, t);
+            failed = !tn__alloc_fail_armed();
+            tn__alloc_fail_at(-1);
+            assert_int_equal(m == NULL, failed);
+            assert_int_equal(let_go_of, 0);
+            assert_int_equal(tn_rpc_kept(r), m ? 1 : 0);
+            if (failed) {
+                assert_error(TN_ENOMEM, "remote");
+            }
+            tn_remote_free(m);
+        }
+    }
+    assert_int_equal(let_go_of, 1);
+    assert_true(tn_item(tn_sum_all(t)) == 4);
+    tn_rpc_free(r);
+}
+
+/* A message that cannot be sent leaves no reference with the rank that would have got it. */
+static void half_passed(tn_group *world, void *user) {
+    tn_rpc *r = start_rank(world);
+    if (tn_rpc_rank(r) == 0) {
+        tn_remote *own = tn_remote_of(r, tn_ones(TN_DIMS(4), TN_F32));
+        tn_remote *other = ask_remote(r, 2, "make_counter", 0);
+        tn_message *in = tn_message_new();
+        tn_message_add_remote(in, own);
+        tn_message_add_remote(in, other);
+        tn_barrier(world); /* rank 2 leaves */
+        tn_status status = TN_OK;
+        while (status != TN_EPEER) {
+            ask_rank(r, 2, "nothing", NULL);
+            status = tn_error();
+            tn_error_clear();
+        }
+        CHECK(!ask_rank(r, 1, "nothing", in) && failed_with(TN_EPEER, "rank 2"));
+        tn_remote_free(own);
+        tn_remote_free(other);
+        CHECK(tn_rpc_kept(r) == 0);
+        tn_barrier(world);
+        tn_rpc_free(r);
+        return;
+    }
+    tn_barrier(world);
+    if (tn_rpc_rank(r) == 1) { /* is there when rank 0 looks */
+        tn_barrier(world);
+        tn_rpc_free(r);
+        return;
+    }
+    tn_rpc_free(r);
+    tn_barrier(world);
+}
+
+static void test_half_passed(void **state) {
+    (void)state;
+    let_go_of = 0;
+    run_ok(3, half_passed, NULL);
     assert_int_equal(let_go_of, 1);
 }
 
