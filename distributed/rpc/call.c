@@ -439,6 +439,9 @@ static void queue_request(tn_rpc *r, int from, tn__rpc_frame *f) {
         tn_log_write(TN_LOG_ERROR, "rpc: no memory for a call of rank %d", from);
         tn__references_dropped(r, f);
         free(f);
+        pthread_mutex_lock(&r->lock);
+        r->calls_done++; /* tn_rpc_shutdown does not wait for it */
+        pthread_mutex_unlock(&r->lock);
         return;
     }
     *q = (tn__rpc_request){

@@ -159,7 +159,12 @@ struct tn_rpc {
     int thread_count, idle, running, blocked;
     bool stop;
     uint64_t calls_sent, calls_done;
-    uint64_t rounds; /* of tn_rpc_shutdown */
+
+    /* Of tn_rpc_shutdown, which may be called again after an error: the sums of the last round, and
+     * what this rank has said in the next (round 0: nothing). */
+    tn__rpc_ending sums, said;
+    uint64_t rounds; /* that are over */
+    bool ending;     /* a thread is in it */
 
     struct tn__kept *kept; /* remote.c */
     int64_t kept_count;
