@@ -108,6 +108,7 @@ typedef struct tn__serving {
     int caller;
     double deadline;
     tn_rpc_context *context; /* or NULL */
+    struct tn__owed *owed;   /* grad.c: whose gradients this thread has put into the parameters */
 } tn__serving;
 extern _Thread_local tn__serving *tn__served;
 
@@ -238,14 +239,14 @@ tn_remote *tn__remote_of_graph(tn_rpc *r, void *graph);
 void *tn__remote_graph(tn_remote *m, const char *operation);
 /* Before m is sent to rank `to`: it holds a reference from now on. False after raising. */
 bool tn__remote_pass(tn_remote *m, int to, double deadline);
+/* It is not sent after all. What a third rank owns stays counted there, until `to` is gone. */
+void tn__remote_recall(const tn_remote *m, int to);
 void tn__remote_place(const tn_remote *m, int *owner, uint64_t *number);
 tn_remote *tn__remote_keep(tn_remote *m);
 /* A frame arrived, or is dropped unread: counts its references to things that are here, or gives
  * back those that it brought. */
 void tn__references_arrived(tn_rpc *r, const tn__rpc_frame *f);
 void tn__references_dropped(tn_rpc *r, const tn__rpc_frame *f);
-/* It is not sent after all. What a third rank owns stays counted there, until `to` is gone. */
-void tn__remote_recall(const tn_remote *m, int to);
 bool tn__remote_builtins(tn_rpc *r);
 
 /* ---- grad.c ---------------------------------------------------------------------------------- */

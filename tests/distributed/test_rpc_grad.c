@@ -630,6 +630,51 @@ static void test_stale_weights(void **state) {
     run_ok(2, stale_weights, NULL);
 }
 
+/* Rank 1's function calls itself through rank 2, in one context: the inner backward there runs
+ * within the outer one, with the same gradients. y = w (w2 (w x)). */
+static void scale_round(const tn_message *in, tn_message *out, void *weight) {
+    tn_tensor *h = tn_mul(weight, tn_message_tensor(in, 0));
+    tn_values y = tn_rpc_forward(tn_rpc_context_current(), 2, "over", (tn_values){1, {h}}, 0);
+    tn_message_add(out, y.v[0]);
+}
+
+static void scale_over(const tn_message *in, tn_message *out, void *weight) {
+    tn_tensor *h = tn_mul(weight, tn_message_tensor(in, 0));
+    tn_values y = tn_rpc_forward(tn_rpc_context_current(), 1, "scale", (tn_values){1, {h}}, 0);
+    tn_message_add(out, y.v[0]);
+}
+
+static void there_and_back(tn_group *world, void *user) {
+    TN_SCOPE;
+    tn_rpc *r = tn_rpc_new(world, TN_WITH(tn_rpc, .timeout = 10));
+    tn_tensor *w = tn_full(TN_DIMS(1), 3, TN_F32);
+    tn_optim *opt = tn_sgd(tn_parameters(&w, 1), TN_WITH(tn_sgd, .lr = 1));
+    tn_rpc_register(r, "scale", scale_by, w);
+    tn_rpc_register(r, "round", scale_round, w);
+    tn_rpc_register(r, "over", scale_over, w);
+    tn_rpc_register_optim(r, opt);
+    tn_rpc_start(r);
+    if (tn_rpc_rank(r) == 0) {
+        tn_rpc_context *c = tn_rpc_context_new(r);
+        tn_tensor *x = tn_set_requires_grad(tn_full(TN_DIMS(1), 2, TN_F32), true);
+        tn_values y = tn_rpc_forward(c, 1, "round", (tn_values){1, {x}}, 0);
+        CHECK(tn_item(y.v[0]) == 54);
+        CHECK(tn_backward(y.v[0]) == TN_OK);
+        CHECK(tn_item(tn_grad_of(x)) == 27);
+        CHECK(tn_rpc_step(c) == TN_OK);
+        tn_rpc_context_free(c);
+    }
+    end_rank(world, r);
+    static const double want[] = {3, 3 - 2 * 18, 3 - 18};
+    CHECK(tn_item(w) == want[tn_group_rank(world)]);
+    tn_optim_free(opt);
+}
+
+static void test_there_and_back(void **state) {
+    (void)state;
+    run_ok(3, there_and_back, NULL);
+}
+
 /* ---- All ------------------------------------------------------------------------------------- */
 
 static const rank_entry bodies[] = {{"hold_until_killed", hold_until_killed}};
@@ -637,9 +682,11 @@ static const rank_entry bodies[] = {{"hold_until_killed", hold_until_killed}};
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
     const struct CMUnitTest tests[] = {
-        TEST(test_references),   TEST(test_late_reference), TEST(test_killed_holders),
-        TEST(test_split_model),  TEST(test_graphs_end),     TEST(test_chain_of_three),
-        TEST(test_two_contexts), TEST(test_stale_weights),
+        TEST(test_references),      TEST(test_late_reference), TEST(test_killed_holders),
+        TEST(test_split_model),     TEST(test_graphs_end),     TEST(test_chain_of_three),
+        TEST(test_two_contexts),    TEST(test_stale_weights),  TEST(test_dropped_references),
+        TEST(test_free_while_used), TEST(test_no_memory),      TEST(test_half_passed),
+        TEST(test_there_and_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
