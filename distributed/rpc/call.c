@@ -196,7 +196,7 @@ bool tn_rpc_done(const tn_future *f) {
         return true;
     }
     pthread_mutex_lock(&f->rpc->lock);
-    bool done = f->done;
+    bool done = f->done || tn__now() >= f->deadline;
     pthread_mutex_unlock(&f->rpc->lock);
     return done;
 }
@@ -303,6 +303,7 @@ static void answer_call(tn_rpc *r, const tn__rpc_request *q, tn__function *f) {
     const char *name = (const char *)q->frame->data + TN__RPC_HEAD;
     TN_SCOPE;
     tn_message *out = tn_message_new();
+    bool begun = false;
     if (q->frame->refused) {
         tn__raise(TN_EVALUE, NULL,
                   "the message has %llu bytes (message_limit there: %lld), or there is no memory "
@@ -313,7 +314,11 @@ static void answer_call(tn_rpc *r, const tn__rpc_request *q, tn__function *f) {
     } else if (tn__now() > q->deadline) {
         tn__raise(TN_EPEER, NULL, "it was called too late to begin");
     } else if (out) {
+        begun = true;
         run_function(r, q, f, out);
+    }
+    if (!begun) {
+        tn__references_dropped(r, q->frame);
     }
     tn__rpc_frame *reply = NULL;
     if (!tn__pending()) {
@@ -434,6 +439,9 @@ static void queue_request(tn_rpc *r, int from, tn__rpc_frame *f) {
         tn_log_write(TN_LOG_ERROR, "rpc: no memory for a call of rank %d", from);
         tn__references_dropped(r, f);
         free(f);
+        pthread_mutex_lock(&r->lock);
+        r->calls_done++; /* tn_rpc_shutdown does not wait for it */
+        pthread_mutex_unlock(&r->lock);
         return;
     }
     *q = (tn__rpc_request){
@@ -509,7 +517,8 @@ void tn__rpc_lose(tn_rpc *r, int gone, const char *why) {
             future_done(r, f);
         }
     }
-    tn__kept *kept = tn__kept_of_gone(r, gone);
+    /* functions here may still use what this rank itself holds: tn_rpc_free lets go of that */
+    tn__kept *kept = gone == r->rank ? NULL : tn__kept_of_gone(r, gone);
     struct tn__owed *owed = tn__owed_of_gone(r, gone);
     pthread_cond_broadcast(&r->quiet);
     pthread_mutex_unlock(&r->lock);

@@ -21,7 +21,7 @@
 enum { TN__RPC_HEAD = 48, TN__VALUE_HEAD = 16, TN__RPC_NAME = 255, TN__RPC_VALUES = 65535 };
 
 typedef enum tn__frame_kind {
-    TN__RPC_RANK = 1, /* the first of who has dialled: its rank is the number */
+    TN__RPC_RANK = 1, /* the first of both, and the dialler's before: the rank is the number */
     TN__RPC_CALL,
     TN__RPC_REPLY,
     TN__RPC_LET_GO, /* one reference to what has this number */

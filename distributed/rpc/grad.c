@@ -10,8 +10,9 @@
  *
  * What backward adds to parameters there belongs to the context: before it runs, the context's
  * gradients so far are exchanged with those in the parameters, and afterwards again. So contexts
- * take turns with a rank's parameters, and add up gradients as one process would. A step is the
- * same exchange around tn_optim_step.
+ * take turns with a rank's parameters, and add up gradients as one process would. No turn lasts
+ * while a backward waits for another rank, which may need one here. A step is the same exchange
+ * around tn_optim_step.
  */
 #include "autograd/node.h"
 #include "core/fork.h"
@@ -125,6 +126,9 @@ tn_status tn_rpc_register_optim(tn_rpc *r, tn_optim *opt) {
     if (s) {
         s->opt = opt;
         pthread_mutex_lock(&r->lock);
+        while (r->grads_busy) { /* the thread that uses them goes through the list */
+            pthread_cond_wait(&r->grads_free, &r->lock);
+        }
         tn__stepped **at = &r->optims;
         while (*at) {
             at = &(*at)->next;
@@ -231,8 +235,16 @@ static void exchange_grads(const tn_rpc *r, tn__owed *o) {
     }
 }
 
-/* One thread at a time has a context's gradients in the parameters. False after raising. */
-static bool begin_exchange(tn_rpc *r) {
+static void let_others(tn_rpc *r) {
+    pthread_mutex_lock(&r->lock);
+    r->grads_busy = false;
+    pthread_cond_broadcast(&r->grads_free);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* Puts the gradients of context `id` into the parameters: for one thread at a time, which then has
+ * tn__served->owed. False after raising. */
+static bool begin_exchange(tn_rpc *r, uint64_t id) {
     struct timespec until = tn__timespec(tn__served->deadline);
     bool late = false;
     pthread_mutex_lock(&r->lock);
@@ -245,30 +257,41 @@ static bool begin_exchange(tn_rpc *r) {
     if (!mine) {
         tn__raise(TN_EPEER, "rpc_backward",
                   "the parameters' gradients are still used for another backward or step");
+        return false;
     }
-    return mine;
-}
-
-static void end_exchange(tn_rpc *r) {
-    pthread_mutex_lock(&r->lock);
-    r->grads_busy = false;
-    pthread_cond_signal(&r->grads_free);
-    pthread_mutex_unlock(&r->lock);
-}
-
-/* Runs f with the gradients of context `id` in the parameters. */
-static void with_grads(tn_rpc *r, tn__owed *o, void (*f)(tn_rpc *r, void *user), void *user) {
-    tn_error_record error;
-    if (!grow_owed(r, o)) {
-        return;
+    tn__owed *o = take_owed(r, id);
+    if (!o && (o = tn__calloc_for(1, sizeof(*o), "rpc_backward"))) {
+        o->id = id;
+    }
+    if (!o || !grow_owed(r, o)) {
+        tn__owed_free(o);
+        let_others(r);
+        return false;
     }
     exchange_grads(r, o);
-    f(r, user);
+    tn__served->owed = o;
+    return true;
+}
+
+/* Takes them out again, and keeps them or not; does nothing if this thread has none there. */
+static void end_exchange(tn_rpc *r, bool keeps) {
+    tn_error_record error;
+    tn__owed *o = tn__served->owed;
+    if (!o) {
+        return;
+    }
     bool failed = tn_error_take(&error);
     exchange_grads(r, o);
     if (failed) {
         tn_error_give(&error);
     }
+    tn__served->owed = NULL;
+    if (keeps) {
+        put_owed(r, o);
+    } else {
+        tn__owed_free(o);
+    }
+    let_others(r);
 }
 
 /* ---- On the owner -----------------------------------------------------------------------------
@@ -280,12 +303,15 @@ typedef struct backward {
     tn_message *out;      /* gradient of each input, or 0 */
 } backward;
 
-static void run_backward(tn_rpc *r, void *user) {
-    (void)r;
-    const backward *b = user;
+static void run_backward(const backward *b) {
     graph *g = b->g;
     tn_tensor *roots[TN_MAX_VALUES], *grads[TN_MAX_VALUES];
     int n = 0;
+    for (int i = 0; i < g->inputs; i++) {
+        if (g->in[i]) {
+            tn_zero_grad(g->in[i]); /* of a backward that has failed */
+        }
+    }
     for (int i = 0; i < g->outputs; i++) {
         tn_tensor *grad = tensor_at(b->in, 2 + i);
         if (grad && tn_requires_grad(g->out[i])) {
@@ -315,23 +341,15 @@ static void answer_backward(tn_rpc *r, const tn_message *in, tn_message *out) {
         tn__raise(TN_EMISMATCH, "rpc_backward", "%d gradients for %d results",
                   tn_message_count(in) - 2, g->outputs);
     }
-    if (g && !tn__pending() && begin_exchange(r)) {
-        tn__owed *o = take_owed(r, id);
-        if (!o && (o = tn__calloc_for(1, sizeof(*o), "rpc_backward"))) {
-            o->id = id;
-        }
-        if (o) {
-            with_grads(r, o, run_backward, &(backward){g, in, out});
-            put_owed(r, o);
-        }
-        end_exchange(r);
+    if (g && !tn__pending() && begin_exchange(r, id)) {
+        run_backward(&(backward){g, in, out});
+        end_exchange(r, true);
     }
     tn_remote_free(m);
 }
 
 /* Steps the optimisers whose parameters have gradients now. */
-static void step_optims(tn_rpc *r, void *user) {
-    (void)user;
+static void step_optims(const tn_rpc *r) {
     for (const tn__stepped *s = r->optims; s; s = s->next) {
         bool any = false;
         for (int i = 0; i < s->opt->item_count; i++) {
@@ -348,15 +366,10 @@ static void step_optims(tn_rpc *r, void *user) {
 static void answer_step(tn_rpc *r, const tn_message *in, tn_message *out) {
     (void)out;
     uint64_t id = (uint64_t)tn_message_int(in, 0);
-    if (tn__pending() || !begin_exchange(r)) {
-        return;
+    if (!tn__pending() && begin_exchange(r, id)) {
+        step_optims(r);
+        end_exchange(r, false);
     }
-    tn__owed *o = take_owed(r, id);
-    if (o) {
-        with_grads(r, o, step_optims, NULL);
-        tn__owed_free(o);
-    }
-    end_exchange(r);
 }
 
 static void answer_end(tn_rpc *r, const tn_message *in, tn_message *out) {
@@ -395,6 +408,25 @@ static void give_grads(tn_op_grad *g, const tn_message *out) {
     }
 }
 
+/* A function's own calls: while this thread waits, others use the parameters here, the inner
+ * backwards of this context too. */
+static tn_message *ask_backward(const forward_args *args, tn_message *in) {
+    bool inside = tn__served && tn__served->rpc == args->rpc && tn__served->owed;
+    uint64_t id = inside ? tn__served->owed->id : 0;
+    if (inside) {
+        end_exchange(args->rpc, true);
+    }
+    tn_message *out =
+        tn__rpc_finish(tn__rpc_issue(args->rpc, args->owner, "tn/backward", in, (tn__rpc_head){0},
+                                     args->timeout, "rpc_backward"),
+                       false, "rpc_backward");
+    if (inside && out && !begin_exchange(args->rpc, id)) {
+        tn_message_free(out);
+        out = NULL;
+    }
+    return out;
+}
+
 static void forward_backward(tn_op_grad *g) {
     const forward_args *args = g->args;
     if (tn_grad_mode()) {
@@ -412,10 +444,7 @@ static void forward_backward(tn_op_grad *g) {
             tn_message_add_int(in, 0);
         }
     }
-    tn_message *out =
-        tn__rpc_finish(tn__rpc_issue(args->rpc, args->owner, "tn/backward", in, (tn__rpc_head){0},
-                                     args->timeout, "rpc_backward"),
-                       false, "rpc_backward");
+    tn_message *out = ask_backward(args, in);
     if (out) {
         give_grads(g, out);
     }
@@ -541,6 +570,14 @@ static tn_future *tell_context(tn_rpc_context *c, int rank, const char *what) {
     return tn__rpc_issue(c->rpc, rank, what, m, (tn__rpc_head){0}, 0, "rpc_step");
 }
 
+/* After an answer that is not one: whether rank `to` could still step. */
+static bool may_step(tn_rpc *r, int to) {
+    pthread_mutex_lock(&r->lock);
+    bool gone = r->peers[to].gone;
+    pthread_mutex_unlock(&r->lock);
+    return !gone;
+}
+
 tn_status tn_rpc_step(tn_rpc_context *c) {
     if (!c && !tn__pending()) {
         return tn__raise(TN_EVALUE, "rpc_step", "the context is NULL");
@@ -556,8 +593,9 @@ tn_status tn_rpc_step(tn_rpc_context *c) {
         }
     }
     for (int i = 0; steps && i < ranks; i++) {
-        tn_message_free(tn__rpc_finish(steps[i], false, "rpc_step"));
-        c->touched[i] = false;
+        tn_message *done = tn__rpc_finish(steps[i], false, "rpc_step");
+        c->touched[i] = c->touched[i] && !done && may_step(c->rpc, i);
+        tn_message_free(done);
     }
     free(steps);
     return tn_error();

@@ -136,12 +136,18 @@ static bool answer_guest(guest *g) {
     return g->session.state != TN__SESSION_CLOSE;
 }
 
-/* It says which rank it is. */
+/* It says which rank it is, and is told that it may stay: until then it must dial again if it was
+ * dropped for strangers. */
 static bool admit_guest(joining *j, guest *g, const tn__rpc_frame *f) {
     tn_rpc *r = j->rpc;
     uint64_t rank = f->head.number;
     if (f->head.kind != TN__RPC_RANK || rank <= (uint64_t)r->rank || rank >= (uint64_t)r->ranks ||
         r->peers[rank].fd >= 0) {
+        return false;
+    }
+    uint8_t head[TN__RPC_HEAD];
+    tn__rpc_head_write(head, &(tn__rpc_head){.kind = TN__RPC_RANK, .number = (uint64_t)r->rank});
+    if (send(g->fd, head, sizeof(head), MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof(head)) {
         return false;
     }
     r->peers[rank].fd = g->fd;
@@ -225,6 +231,25 @@ static void name_missing(const joining *j, char *why) {
 
 /* ---- Those below ----------------------------------------------------------------------------- */
 
+/* Says which rank this is, and waits until the other one, which knows the secret, has taken it. */
+static bool enter_rank(joining *j, int to, int fd, char *reason) {
+    uint8_t head[TN__RPC_HEAD];
+    tn__rpc_head h = {.kind = TN__RPC_RANK, .number = (uint64_t)j->rpc->rank};
+    tn__rpc_head_write(head, &h);
+    struct iovec part = {head, sizeof(head)};
+    int error = tn__net_send(fd, &part, 1, j->meet.deadline);
+    error = error ? error : tn__net_receive(fd, head, sizeof(head), j->meet.deadline);
+    if (error) {
+        snprintf(reason, TN_STORE_WHY, "%s", strerror(error));
+        return false;
+    }
+    if (!tn__rpc_head_read(head, &h) || h.kind != TN__RPC_RANK || h.number != (uint64_t)to) {
+        snprintf(reason, TN_STORE_WHY, "what it sends is out of place");
+        return false;
+    }
+    return true;
+}
+
 static bool dial_rank(joining *j, int to, const tn_store_value *at, char *why) {
     char host[TN__ADDRESS], reason[TN_STORE_WHY] = "";
     int port, fd;
@@ -235,24 +260,18 @@ static bool dial_rank(joining *j, int to, const tn_store_value *at, char *why) {
     }
     for (;;) {
         tn__dialed dialed = tn__tcp_dial(host, port, j->secret, j->meet.deadline, &fd, reason);
-        if (dialed == TN__DIAL_OURS) {
+        if (dialed == TN__DIAL_OURS && enter_rank(j, to, fd, reason)) {
             break;
         }
-        bool again = dialed == TN__DIAL_SILENT || dialed == TN__DIAL_NO_HOST;
+        if (dialed == TN__DIAL_OURS) {
+            close(fd);
+        }
+        bool again =
+            dialed == TN__DIAL_SILENT || dialed == TN__DIAL_NO_HOST || dialed == TN__DIAL_OURS;
         if (!again || !tn__rest_until(&pause, LONGEST_PAUSE, j->meet.deadline)) {
             snprintf(why, TN_ENGINE_WHY, "rank %d: %s", to, reason);
             return false;
         }
-    }
-    uint8_t head[TN__RPC_HEAD];
-    tn__rpc_head_write(head,
-                       &(tn__rpc_head){.kind = TN__RPC_RANK, .number = (uint64_t)j->rpc->rank});
-    struct iovec part = {head, sizeof(head)};
-    int error = tn__net_send(fd, &part, 1, j->meet.deadline);
-    if (error) {
-        snprintf(why, TN_ENGINE_WHY, "rank %d: %s", to, strerror(error));
-        close(fd);
-        return false;
     }
     j->rpc->peers[to].fd = fd;
     return true;

@@ -251,12 +251,18 @@ tn__rpc_frame *tn__message_encode(tn_rpc *r, int to, tn__rpc_head h, const char 
         at = encode_value(at, &m->values[i], h.flags & TN__RPC_LEARNS);
     }
     bool fine = !tn__pending();
-    for (int64_t i = 0; fine && m && i < m->count; i++) {
-        if (m->values[i].kind == TN__VALUE_REMOTE) {
-            fine = tn__remote_pass(m->values[i].remote, to, deadline);
+    int64_t passed = 0;
+    for (; fine && m && passed < m->count; passed += fine) {
+        if (m->values[passed].kind == TN__VALUE_REMOTE) {
+            fine = tn__remote_pass(m->values[passed].remote, to, deadline);
         }
     }
     if (!fine) {
+        while (passed-- > 0) {
+            if (m->values[passed].kind == TN__VALUE_REMOTE) {
+                tn__remote_recall(m->values[passed].remote, to);
+            }
+        }
         free(f);
         return NULL;
     }

@@ -202,10 +202,15 @@ void tn_remote_free(tn_remote *m) {
     }
 }
 
-/* Its count is given up even if there is no memory for the reference. */
 static tn_remote *refer_to(tn_rpc *r, tn__kept what) {
-    uint64_t number = keep_here(r, what);
-    return number ? tn__remote_new(r, r->rank, number) : NULL;
+    tn_remote *m = tn__malloc_for(sizeof(*m), "remote_of");
+    uint64_t number = m ? keep_here(r, what) : 0;
+    if (!number) {
+        free(m);
+        return NULL;
+    }
+    *m = (tn_remote){1, tn__rpc_keep(r), r->rank, number};
+    return m;
 }
 
 tn_remote *tn__remote_of_graph(tn_rpc *r, void *graph) {
@@ -216,9 +221,9 @@ tn_remote *tn_remote_of(tn_rpc *r, tn_tensor *t) {
     if (!tn__rpc_usable(r, "remote_of") || !tn__usable(t, "remote_of")) {
         return NULL;
     }
-    tn_remote *m = refer_to(r, (tn__kept){.tensor = t});
-    if (m) {
-        tn_keep(t);
+    tn_remote *m = refer_to(r, (tn__kept){.tensor = tn_keep(t)});
+    if (!m) {
+        tn_release(t);
     }
     return m;
 }
@@ -327,6 +332,12 @@ bool tn__remote_pass(tn_remote *m, int to, double deadline) {
                                      false, "rpc_call");
     tn_message_free(out);
     return out != NULL;
+}
+
+void tn__remote_recall(const tn_remote *m, int to) {
+    if (m->rpc && m->owner == m->rpc->rank && to != m->owner) {
+        tn__kept_drop(m->rpc, m->number, to);
+    }
 }
 
 static void answer_share(tn_rpc *r, const tn_message *in, tn_message *out) {

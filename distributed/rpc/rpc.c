@@ -213,17 +213,35 @@ static bool await_round(tn_rpc *r, uint64_t round, double deadline, double timeo
     return true;
 }
 
-static void tell_all(tn_rpc *r, const tn__rpc_ending *mine) {
-    for (int i = 0; i < r->ranks; i++) {
-        tn__rpc_head h = {.kind = TN__RPC_ENDING,
-                          .number = mine->round,
-                          .context = mine->sent,
-                          .microseconds = mine->done};
-        tn__rpc_frame *f = i == r->rank ? NULL : tn__rpc_frame_new(&h);
+/* One frame for each other rank, before any is sent; false after raising. */
+static bool tell_all(tn_rpc *r, const tn__rpc_ending *mine) {
+    tn__rpc_head h = {.kind = TN__RPC_ENDING,
+                      .number = mine->round,
+                      .context = mine->sent,
+                      .microseconds = mine->done};
+    tn__rpc_frame *list = NULL, *next;
+    bool fine = true;
+    for (int i = 1; i < r->ranks && fine; i++) {
+        tn__rpc_frame *f = tn__rpc_frame_new(&h);
+        fine = f != NULL;
         if (f) {
-            tn__peer_send(r, i, f);
+            f->next = list;
+            list = f;
         }
     }
+    if (!fine) {
+        tn__raise(TN_ENOMEM, "rpc_shutdown", "no memory for a word to %d ranks", r->ranks - 1);
+    }
+    for (int to = 0; list; list = next, to++) {
+        next = list->next;
+        to += to == r->rank;
+        if (fine) {
+            tn__peer_send(r, to, list);
+        } else {
+            free(list);
+        }
+    }
+    return fine;
 }
 
 /* Waits until nothing runs here, and says what has been done. False after raising. */
@@ -242,6 +260,33 @@ static bool settle_here(tn_rpc *r, tn__rpc_ending *mine, double deadline, double
     return !tn__pending();
 }
 
+/* One round, or the rest of the one that an error has interrupted; *over: it was the last. False
+ * after raising. */
+static bool end_round(tn_rpc *r, double deadline, double timeout, bool *over) {
+    if (r->said.round == 0) {
+        tn__rpc_ending mine = {.round = r->rounds + 1};
+        if (!settle_here(r, &mine, deadline, timeout) || !tell_all(r, &mine)) {
+            return false;
+        }
+        r->said = mine;
+    }
+    pthread_mutex_lock(&r->lock);
+    bool fine = await_round(r, r->said.round, deadline, timeout);
+    tn__rpc_ending before = r->sums, sums = r->said;
+    for (int i = 0; fine && i < r->ranks; i++) {
+        sums.sent += i == r->rank ? 0 : r->peers[i].ended[sums.round % 2].sent;
+        sums.done += i == r->rank ? 0 : r->peers[i].ended[sums.round % 2].done;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (fine) {
+        *over = before.round > 0 && before.done == sums.sent;
+        r->rounds = sums.round;
+        r->sums = *over ? (tn__rpc_ending){0} : sums;
+        r->said = (tn__rpc_ending){0};
+    }
+    return fine;
+}
+
 tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
     if (!tn__rpc_usable(r, "rpc_shutdown")) {
         return tn_error();
@@ -255,28 +300,21 @@ tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
                          r->started ? "called inside a function that a rank called"
                                     : "tn_rpc_start was not called");
     }
+    pthread_mutex_lock(&r->lock);
+    bool other = r->ending;
+    r->ending = true;
+    pthread_mutex_unlock(&r->lock);
+    if (other) {
+        return tn__raise(TN_ESTATE, "rpc_shutdown", "another thread is in it");
+    }
     double deadline = timeout > 0 ? tn__now() + timeout : (double)INFINITY;
-    tn__rpc_ending sums = {0}, before;
-    do {
-        before = sums;
-        tn__rpc_ending mine = {.round = ++r->rounds};
-        if (!settle_here(r, &mine, deadline, timeout)) {
-            return tn_error();
-        }
-        tell_all(r, &mine);
-        pthread_mutex_lock(&r->lock);
-        bool fine = await_round(r, mine.round, deadline, timeout);
-        sums = mine;
-        for (int i = 0; fine && i < r->ranks; i++) {
-            sums.sent += i == r->rank ? 0 : r->peers[i].ended[mine.round % 2].sent;
-            sums.done += i == r->rank ? 0 : r->peers[i].ended[mine.round % 2].done;
-        }
-        pthread_mutex_unlock(&r->lock);
-        if (!fine) {
-            return tn_error();
-        }
-    } while (before.round == 0 || before.done != sums.sent);
-    return TN_OK;
+    bool over = false;
+    while (!over && end_round(r, deadline, timeout, &over)) {
+    }
+    pthread_mutex_lock(&r->lock);
+    r->ending = false;
+    pthread_mutex_unlock(&r->lock);
+    return tn_error();
 }
 
 void tn_rpc_free(tn_rpc *r) {

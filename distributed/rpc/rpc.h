@@ -1,12 +1,13 @@
 /* Calls between ranks: what the files of this folder share.
  *
  *     message.c   values, and how a message becomes bytes and back
- *     frame.c     the bytes between two ranks, without sockets: heads, and a reader that trusts
- * none join.c      starting: the ranks find each other and show that they know the secret peer.c
- * the connections, and the thread that reads them call.c      calls and their futures, functions
- * and the threads that run them rpc.c       life: making, starting, shutting down remote.c    what
- * is kept for others, and references to it grad.c      graphs that span ranks: contexts, the node,
- * backward, steps
+ *     frame.c     the bytes between two ranks, without sockets: heads, and a reader of them
+ *     join.c      starting: the ranks find each other and show that they know the secret
+ *     peer.c      the connections, and the thread that reads them
+ *     call.c      calls and their futures, functions and the threads that run them
+ *     rpc.c       life: making, starting, shutting down
+ *     remote.c    what is kept for others, and references to it
+ *     grad.c      graphs that span ranks: contexts, the node, backward, steps
  *
  * Each two ranks have one connection, over which both call. A frame is sent by the thread that has
  * it, as far as the socket takes it, and the rest by the reader's thread: no thread waits for a
@@ -107,6 +108,7 @@ typedef struct tn__serving {
     int caller;
     double deadline;
     tn_rpc_context *context; /* or NULL */
+    struct tn__owed *owed;   /* grad.c: whose gradients this thread has put into the parameters */
 } tn__serving;
 extern _Thread_local tn__serving *tn__served;
 
@@ -158,7 +160,12 @@ struct tn_rpc {
     int thread_count, idle, running, blocked;
     bool stop;
     uint64_t calls_sent, calls_done;
-    uint64_t rounds; /* of tn_rpc_shutdown */
+
+    /* Of tn_rpc_shutdown, which may be called again after an error: the sums of the last round, and
+     * what this rank has said in the next (round 0: nothing). */
+    tn__rpc_ending sums, said;
+    uint64_t rounds; /* that are over */
+    bool ending;     /* a thread is in it */
 
     struct tn__kept *kept; /* remote.c */
     int64_t kept_count;
@@ -232,6 +239,8 @@ tn_remote *tn__remote_of_graph(tn_rpc *r, void *graph);
 void *tn__remote_graph(tn_remote *m, const char *operation);
 /* Before m is sent to rank `to`: it holds a reference from now on. False after raising. */
 bool tn__remote_pass(tn_remote *m, int to, double deadline);
+/* It is not sent after all. What a third rank owns stays counted there, until `to` is gone. */
+void tn__remote_recall(const tn_remote *m, int to);
 void tn__remote_place(const tn_remote *m, int *owner, uint64_t *number);
 tn_remote *tn__remote_keep(tn_remote *m);
 /* A frame arrived, or is dropped unread: counts its references to things that are here, or gives

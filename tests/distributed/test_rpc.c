@@ -463,6 +463,43 @@ static void test_late_end(void **state) {
     run_ok(2, late_rank, NULL);
 }
 
+/* Whoever asks instead of waiting learns of the deadline as well. */
+static void test_done_when_late(void **state) {
+    (void)state;
+    tn_rpc *r = start_rank(NULL);
+    tn_message *in = tn_message_new();
+    tn_message_add_int(in, 1000000);
+    tn_future *f = tn_rpc_call(r, 0, "sleep", in, 0.5);
+    assert_false(tn_rpc_done(f));
+    usleep(600000);
+    assert_true(tn_rpc_done(f));
+    assert_null(tn_rpc_wait(f));
+    assert_error(TN_EPEER, "no answer within 0.5 seconds");
+    tn_rpc_free(r);
+}
+
+/* A rank whose time was up, while it waited for a call or for others, may try again. */
+static void end_again(tn_group *world, void *user) {
+    tn_rpc *r = start_rank(world);
+    if (tn_rpc_rank(r) == 0) {
+        tn_message *in = tn_message_new();
+        tn_message_add_int(in, 1000000);
+        tn_future *f = tn_rpc_call(r, 1, "sleep", in, 0);
+        CHECK(tn_rpc_shutdown(r, 0.1) == TN_EPEER && failed_with(TN_EPEER, "still running"));
+        tn_message_free(tn_rpc_wait(f));
+        CHECK(tn_rpc_shutdown(r, 0.1) == TN_EPEER && failed_with(TN_EPEER, "has not ended"));
+        tn_message_free(ask_rank(r, 1, "echo", NULL, 0));
+    }
+    tn_barrier(world);
+    CHECK(tn_rpc_shutdown(r, 10) == TN_OK);
+    tn_rpc_free(r);
+}
+
+static void test_end_again(void **state) {
+    (void)state;
+    run_ok(2, end_again, NULL);
+}
+
 static void missing_start(tn_group *world, void *user) {
     tn_rpc *r = tn_rpc_new(world, TN_WITH(tn_rpc, .timeout = 0.3));
     if (tn_rpc_rank(r) != 1) {
@@ -661,12 +698,16 @@ static const rank_entry bodies[] = {{"wait_for_rank_1", wait_for_rank_1}};
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
     const struct CMUnitTest tests[] = {
-        TEST(test_values),          TEST(test_alone),      TEST(test_errors),
-        TEST(test_limits),          TEST(test_many_calls), TEST(test_many_futures),
-        TEST(test_back_and_forth),  TEST(test_too_deep),   TEST(test_slow),
-        TEST(test_abrupt_end),      TEST(test_late_end),   TEST(test_missing_start),
-        TEST(test_killed),          TEST(test_stopped),    TEST(test_strangers),
-        TEST(test_malformed_heads), TEST(test_fork),
+        TEST(test_values),         TEST(test_alone),
+        TEST(test_errors),         TEST(test_limits),
+        TEST(test_many_calls),     TEST(test_many_futures),
+        TEST(test_back_and_forth), TEST(test_too_deep),
+        TEST(test_slow),           TEST(test_abrupt_end),
+        TEST(test_late_end),       TEST(test_missing_start),
+        TEST(test_killed),         TEST(test_stopped),
+        TEST(test_strangers),      TEST(test_malformed_heads),
+        TEST(test_done_when_late), TEST(test_end_again),
+        TEST(test_fork),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

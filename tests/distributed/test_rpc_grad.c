@@ -1,4 +1,5 @@
 /* References to what stays with its owner, and gradients through calls. */
+#include "core/allocator.h"
 #include "core/clock.h"
 
 #include <signal.h>
@@ -161,6 +162,137 @@ static void test_late_reference(void **state) {
     (void)state;
     let_go_of = 0;
     run_ok(2, late_reference, NULL);
+    assert_int_equal(let_go_of, 1);
+}
+
+/* References in calls that no function gets are given back: there is none of this name, or it is
+ * too late to begin. */
+static void test_dropped_references(void **state) {
+    (void)state;
+    tn_rpc *r = tn_rpc_new(NULL, TN_WITH(tn_rpc, .threads = 1));
+    tn_rpc_register(r, "slow_counter", slow_counter, r);
+    tn_rpc_start(r);
+    tn_remote *own = tn_remote_of(r, tn_ones(TN_DIMS(4), TN_F32));
+    tn_message *in = tn_message_new();
+    tn_message_add_remote(in, own);
+    assert_null(ask_rank(r, 0, "nothing", in));
+    assert_error(TN_EVALUE, "there is no function");
+    tn_future *first = tn_rpc_call(r, 0, "slow_counter", NULL, 0);
+    in = tn_message_new();
+    tn_message_add_remote(in, own);
+    assert_null(tn_rpc_wait(tn_rpc_call(r, 0, "slow_counter", in, 0.01)));
+    assert_error(TN_EPEER, "no answer");
+    tn_message_free(tn_rpc_wait(first));
+    assert_int_equal(tn_rpc_shutdown(r, 20), TN_OK);
+    tn_remote_free(own);
+    assert_int_equal(tn_rpc_kept(r), 0);
+    tn_rpc_free(r);
+}
+
+/* tn_rpc_free lets go of what a function uses only when that has ended. */
+static int used_after; /* how many were let go of while in use */
+static bool is_used;
+
+static void use_slowly(const tn_message *in, tn_message *out, void *rpc) {
+    tn_remote *m = tn_message_remote(in, 0);
+    CHECK(tn_remote_object(m) == &used_after);
+    __atomic_store_n(&is_used, true, __ATOMIC_RELEASE);
+    usleep(200000);
+    __atomic_store_n(&is_used, false, __ATOMIC_RELEASE);
+    tn_remote_free(m);
+}
+
+static void let_go_used(void *object) {
+    used_after += __atomic_load_n(&is_used, __ATOMIC_ACQUIRE);
+}
+
+static void test_free_while_used(void **state) {
+    (void)state;
+    failures = used_after = 0;
+    tn_rpc *r = tn_rpc_new(NULL, tn_rpc_defaults());
+    tn_rpc_register(r, "use", use_slowly, r);
+    tn_rpc_start(r);
+    tn_remote *m = tn_remote_of_object(r, &used_after, let_go_used);
+    tn_message *in = tn_message_new();
+    tn_message_add_remote(in, m);
+    tn_remote_free(m);
+    tn_future *f = tn_rpc_call(r, 0, "use", in, 0);
+    while (!__atomic_load_n(&is_used, __ATOMIC_ACQUIRE)) {
+        usleep(1000);
+    }
+    tn_rpc_free(r);
+    assert_null(tn_rpc_wait(f));
+    assert_error(TN_EPEER, "tn_rpc_free was called");
+    assert_int_equal(used_after, 0);
+    assert_int_equal(failures, 0);
+}
+
+/* Without memory for a reference, what it is for stays the caller's. */
+static void test_no_memory(void **state) {
+    (void)state;
+    tn_rpc *r = tn_rpc_new(NULL, tn_rpc_defaults());
+    tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
+    let_go_of = 0;
+    int64_t *counter = calloc(1, sizeof(*counter));
+    for (int i = 0, failed = 1; failed; i++) {
+        for (int object = 0; object < 2; object++) {
+            tn__alloc_fail_at(i);
+            tn_remote *m =
+                object ? tn_remote_of_object(r, counter, free_counter) : tn_remote_of(r, t);
+            failed = !tn__alloc_fail_armed();
+            tn__alloc_fail_at(-1);
+            assert_int_equal(m == NULL, failed);
+            assert_int_equal(let_go_of, 0);
+            assert_int_equal(tn_rpc_kept(r), m ? 1 : 0);
+            if (failed) {
+                assert_error(TN_ENOMEM, "remote");
+            }
+            tn_remote_free(m);
+        }
+    }
+    assert_int_equal(let_go_of, 1);
+    assert_true(tn_item(tn_sum_all(t)) == 4);
+    tn_rpc_free(r);
+}
+
+/* A message that cannot be sent leaves no reference with the rank that would have got it. */
+static void half_passed(tn_group *world, void *user) {
+    tn_rpc *r = start_rank(world);
+    if (tn_rpc_rank(r) == 0) {
+        tn_remote *own = tn_remote_of(r, tn_ones(TN_DIMS(4), TN_F32));
+        tn_remote *other = ask_remote(r, 2, "make_counter", 0);
+        tn_message *in = tn_message_new();
+        tn_message_add_remote(in, own);
+        tn_message_add_remote(in, other);
+        tn_barrier(world); /* rank 2 leaves */
+        tn_status status = TN_OK;
+        while (status != TN_EPEER) {
+            ask_rank(r, 2, "nothing", NULL);
+            status = tn_error();
+            tn_error_clear();
+        }
+        CHECK(!ask_rank(r, 1, "nothing", in) && failed_with(TN_EPEER, "rank 2"));
+        tn_remote_free(own);
+        tn_remote_free(other);
+        CHECK(tn_rpc_kept(r) == 0);
+        tn_barrier(world);
+        tn_rpc_free(r);
+        return;
+    }
+    tn_barrier(world);
+    if (tn_rpc_rank(r) == 1) { /* is there when rank 0 looks */
+        tn_barrier(world);
+        tn_rpc_free(r);
+        return;
+    }
+    tn_rpc_free(r);
+    tn_barrier(world);
+}
+
+static void test_half_passed(void **state) {
+    (void)state;
+    let_go_of = 0;
+    run_ok(3, half_passed, NULL);
     assert_int_equal(let_go_of, 1);
 }
 
@@ -498,6 +630,51 @@ static void test_stale_weights(void **state) {
     run_ok(2, stale_weights, NULL);
 }
 
+/* Rank 1's function calls itself through rank 2, in one context: the inner backward there runs
+ * within the outer one, with the same gradients. y = w (w2 (w x)). */
+static void scale_round(const tn_message *in, tn_message *out, void *weight) {
+    tn_tensor *h = tn_mul(weight, tn_message_tensor(in, 0));
+    tn_values y = tn_rpc_forward(tn_rpc_context_current(), 2, "over", (tn_values){1, {h}}, 0);
+    tn_message_add(out, y.v[0]);
+}
+
+static void scale_over(const tn_message *in, tn_message *out, void *weight) {
+    tn_tensor *h = tn_mul(weight, tn_message_tensor(in, 0));
+    tn_values y = tn_rpc_forward(tn_rpc_context_current(), 1, "scale", (tn_values){1, {h}}, 0);
+    tn_message_add(out, y.v[0]);
+}
+
+static void there_and_back(tn_group *world, void *user) {
+    TN_SCOPE;
+    tn_rpc *r = tn_rpc_new(world, TN_WITH(tn_rpc, .timeout = 10));
+    tn_tensor *w = tn_full(TN_DIMS(1), 3, TN_F32);
+    tn_optim *opt = tn_sgd(tn_parameters(&w, 1), TN_WITH(tn_sgd, .lr = 1));
+    tn_rpc_register(r, "scale", scale_by, w);
+    tn_rpc_register(r, "round", scale_round, w);
+    tn_rpc_register(r, "over", scale_over, w);
+    tn_rpc_register_optim(r, opt);
+    tn_rpc_start(r);
+    if (tn_rpc_rank(r) == 0) {
+        tn_rpc_context *c = tn_rpc_context_new(r);
+        tn_tensor *x = tn_set_requires_grad(tn_full(TN_DIMS(1), 2, TN_F32), true);
+        tn_values y = tn_rpc_forward(c, 1, "round", (tn_values){1, {x}}, 0);
+        CHECK(tn_item(y.v[0]) == 54);
+        CHECK(tn_backward(y.v[0]) == TN_OK);
+        CHECK(tn_item(tn_grad_of(x)) == 27);
+        CHECK(tn_rpc_step(c) == TN_OK);
+        tn_rpc_context_free(c);
+    }
+    end_rank(world, r);
+    static const double want[] = {3, 3 - 2 * 18, 3 - 18};
+    CHECK(tn_item(w) == want[tn_group_rank(world)]);
+    tn_optim_free(opt);
+}
+
+static void test_there_and_back(void **state) {
+    (void)state;
+    run_ok(3, there_and_back, NULL);
+}
+
 /* ---- All ------------------------------------------------------------------------------------- */
 
 static const rank_entry bodies[] = {{"hold_until_killed", hold_until_killed}};
@@ -505,9 +682,11 @@ static const rank_entry bodies[] = {{"hold_until_killed", hold_until_killed}};
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
     const struct CMUnitTest tests[] = {
-        TEST(test_references),   TEST(test_late_reference), TEST(test_killed_holders),
-        TEST(test_split_model),  TEST(test_graphs_end),     TEST(test_chain_of_three),
-        TEST(test_two_contexts), TEST(test_stale_weights),
+        TEST(test_references),      TEST(test_late_reference), TEST(test_killed_holders),
+        TEST(test_split_model),     TEST(test_graphs_end),     TEST(test_chain_of_three),
+        TEST(test_two_contexts),    TEST(test_stale_weights),  TEST(test_dropped_references),
+        TEST(test_free_while_used), TEST(test_no_memory),      TEST(test_half_passed),
+        TEST(test_there_and_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
