@@ -8,6 +8,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
@@ -38,12 +39,16 @@ def settings(host, **more):
 
 
 class Ranks:
-    """One search_program for each host. The last one's first trial hangs, if wanted. Folders are their own, unless shared."""
+    """One search_program for each host. The last one's first trial hangs, if wanted, or it begins when another one has ended.
+    Folders are their own, unless shared."""
 
-    def __init__(self, hangs=False, shared=True):
+    def __init__(self, hangs=False, shared=True, late=False):
         port = free_port()
         self.list = []
         for rank, host in enumerate(HOSTS):
+            if late and host == HOSTS[-1]:
+                finish(self.list[1], 0)
+                time.sleep(0.5)
             more = {"SEARCH_HANG": os.path.abspath("hangs")} if hangs and host == HOSTS[-1] else {}
             env = settings(host, RANK=rank, WORLD_SIZE=len(HOSTS), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **more)
             name = f"rank.{port}.{rank}"
@@ -104,6 +109,14 @@ def own_folders():
     before = found("search-c")
     same(subprocess.run([PROGRAM, "search-c", "0", "hosts", "30"], env=environment(), capture_output=True, check=False).returncode, 0)
     same((table("search-c"), found("search-c")), (rows, before))
+
+
+@test
+def late_host():
+    """one that starts when all is known and the others are at their end has the store nevertheless"""
+    rows = wanted()
+    os.rename("alone", "search")
+    all_end(Ranks(late=True).list, rows)
 
 
 @test

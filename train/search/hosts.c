@@ -11,6 +11,7 @@
  *         fail MEMBER TRIAL RUNG             its process ended without one
  *         gone MEMBER                        it has left, or is dead: its trials are free again
  *     search/beat/N     a counter that member N increases as long as it lives
+ *     search/came       how many ranks have found the store
  *
  * A member whose counter stands still for too long is dead: the first to notice says that it is
  * gone. If it was only slow, it finds that in the log, ends its trials, and joins anew. When a
@@ -57,7 +58,7 @@ typedef struct member {
 struct tn__search_hosts {
     tn__rendezvous place; /* empty where the world's store is used */
     tn_store *store;
-    int restarts;
+    int restarts, ranks;
     member *members; /* [count], member N at N - 1 */
     int64_t count, capacity;
     int mine;     /* this rank's number */
@@ -234,6 +235,14 @@ static bool append_end(tn_search *s, int number, int64_t trial, const double *va
     return append_event(s, text);
 }
 
+/* Increases a counter; returns what it is now, or 0: the store is lost. */
+static int64_t add_to(const tn_search *s, const char *key, int64_t more) {
+    tn__search_hosts *h = s->hosts;
+    int64_t now = 0;
+    h->lost = h->lost || h->store->add(h->store, key, more, &now, answer_by(s), h->why) != TN_OK;
+    return now;
+}
+
 /* ---- Trials ---------------------------------------------------------------------------------- */
 
 bool tn__search_take(tn_search *s, int64_t trial) {
@@ -317,6 +326,7 @@ static void find_store(tn_search *s, tn__search_hosts *h) {
         s->local_rank = in_world ? tn_local_rank() : e.local_rank > 0 ? e.local_rank : 0;
         s->local_ranks = e.local_ranks > 0 ? e.local_ranks : 1;
         h->restarts = e.restarts;
+        h->ranks = e.ranks;
         h->store = tn_prefix_store(base, "search");
     }
 }
@@ -329,7 +339,7 @@ static void agree_on_search(tn_search *s) {
         what ? tn__asprintf("search", "%strials %lld\n", what, (long long)s->trial_count) : NULL;
     tn_store_value nothing = {0}, now = {0},
                    mine = {.data = text, .bytes = text ? strlen(text) : 0};
-    if (text) {
+    if (text && !h->lost) {
         h->lost = h->store->compare_set(h->store, "what", &nothing, &mine, &now, answer_by(s),
                                         h->why) != TN_OK;
     }
@@ -378,12 +388,23 @@ bool tn__search_join(tn_search *s) {
         return !tn__pending();
     }
     s->hosts = h;
+    add_to(s, "came", 1);
     agree_on_search(s);
     join_members(s);
     if (h->lost) {
         tn__search_part(s);
     }
     return !tn__pending();
+}
+
+/* A rank that starts when all is known already still looks for the store. Who serves it waits until
+ * all have come, but not for ever: one may be dead. */
+static void await_ranks(const tn_search *s) {
+    const tn__search_hosts *h = s->hosts;
+    double pause = 0.01, deadline = tn__now() + fmax(s->options.lease, GOODBYE_SECONDS);
+    while (h->place.server && add_to(s, "came", 0) < h->ranks && !h->lost && !tn_stop_asked() &&
+           tn__rest_until(&pause, 0.2, deadline)) {
+    }
 }
 
 void tn__search_part(tn_search *s) {
@@ -393,6 +414,9 @@ void tn__search_part(tn_search *s) {
     }
     bool early = s->stopped || tn__pending(), said = !early || h->mine == 0;
     char text[EVENT], next[EVENT], why[TN_STORE_WHY];
+    if (!early) {
+        await_ranks(s);
+    }
     snprintf(text, EVENT, "gone %d", h->mine);
     for (; !said && !h->lost && put_event(s, text, next); h->read++) {
         said = strcmp(next, text) == 0;
@@ -415,12 +439,9 @@ void tn__search_part(tn_search *s) {
 /* ---- Signs of life --------------------------------------------------------------------------- */
 
 static int64_t add_beats(const tn_search *s, int number, int64_t more) {
-    tn__search_hosts *h = s->hosts;
     char key[KEY];
-    int64_t beats = 0;
     snprintf(key, KEY, "beat/%d", number);
-    h->lost = h->lost || h->store->add(h->store, key, more, &beats, answer_by(s), h->why) != TN_OK;
-    return beats;
+    return add_to(s, key, more);
 }
 
 /* Says of those that are silent that they are gone. */
