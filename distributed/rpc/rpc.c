@@ -281,8 +281,9 @@ static bool end_round(tn_rpc *r, double deadline, double timeout, bool *over) {
     if (fine) {
         *over = before.round > 0 && before.done == sums.sent;
         r->rounds = sums.round;
-        r->sums = *over ? (tn__rpc_ending){0} : sums;
-        r->said = (tn__rpc_ending){0};
+        const tn__rpc_ending none = {0};
+        r->sums = *over ? none : sums;
+        r->said = none;
     }
     return fine;
 }
