@@ -118,7 +118,12 @@ static void obey_order(launcher *l, const order *o) {
     }
 }
 
+/* SIGTERM comes twice where Slurm sends it to every process of a step, and what started this
+ * launcher passes it on: a search does. The ranks may be saving then. */
 static void note_interrupt(launcher *l, int signal) {
+    if (l->interrupts > 0 && signal == SIGTERM) {
+        return;
+    }
     if (++l->interrupts > 1) {
         workers_stop(&l->workers, SIGKILL);
         return;
@@ -126,7 +131,7 @@ static void note_interrupt(launcher *l, int signal) {
     l->interrupt = signal;
     const char *name = sigabbrev_np(signal);
     char *reason = text_new("SIG%s ended the launcher on host %s", name, l->options.node_name);
-    output_say(l->out, "SIG%s: ending the ranks (a second signal kills them at once)", name);
+    output_say(l->out, "SIG%s: ending the ranks (a second Ctrl-C kills them at once)", name);
     give_job_up(l, 128 + signal, signal, reason);
     free(reason);
 }

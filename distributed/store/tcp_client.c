@@ -284,7 +284,7 @@ static tn_status pass_on(const tcp_store *t, const call *c, char *why) {
     }
     bool has_reason = c->value.bytes > 0;
     return tn__why(why, c->reply.status, "%.*s (the store at %.60s:%d)",
-                   has_reason ? (int)fmin((double)c->value.bytes, 180) : 15,
+                   has_reason ? (int)fmin((double)c->value.bytes, 180) : 180,
                    has_reason ? (const char *)c->value.data : "it has no memory", t->host, t->port);
 }
 

@@ -282,13 +282,25 @@ def interrupted_output():
 
 @test
 def impatience():
-    """a second signal ends the ranks at once"""
+    """a second Ctrl-C ends the ranks at once"""
     p = start("--grace", 1000, *shell('trap "" TERM INT; echo x > begun.0; while :; do sleep 0.05; done'))
     until(begun(1), "the rank runs")
     p.send_signal(signal.SIGINT)
     until(lambda: "SIGINT" in errors(p), "the first signal is seen")
     p.send_signal(signal.SIGINT)
     finish(p, 130, 20)
+
+
+@test
+def twice():
+    """a second SIGTERM, as where Slurm and another process send it, leaves the ranks their time"""
+    p = start(*shell('trap "sleep 0.5; echo x > saved.0; exit 3" TERM; echo x > begun.0; while :; do sleep 0.05; done'))
+    until(begun(1), "the rank runs")
+    p.terminate()
+    until(lambda: "SIGTERM" in errors(p), "the first signal is seen")
+    p.terminate()
+    finish(p, 143, 20)
+    holds(os.path.exists("saved.0"), "the rank was killed")
 
 
 @test

@@ -265,6 +265,11 @@ def trials_with_gpus():
     done = subprocess.run([PROGRAM, "few", "3", "gpus"], env=environment(CUDA_VISIBLE_DEVICES="5,7"), capture_output=True, check=False,
                           timeout=LIMIT)
     has(done.stderr, "the 3 processes of this host need 3 GPUs, but there are 2 in CUDA_VISIBLE_DEVICES")
+    # Slurm does not say how many ranks a host has: this is its third one.
+    env = environment(TERN_TOKEN="secret", RANK=0, WORLD_SIZE=8, LOCAL_RANK=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port(),
+                      CUDA_VISIBLE_DEVICES="5,7")
+    done = subprocess.run([PROGRAM, "third", "1", "gpus"], env=env, capture_output=True, check=False, timeout=LIMIT)
+    has(done.stderr, "GPUs, but there are 2 in CUDA_VISIBLE_DEVICES")
 
 
 main()

@@ -304,6 +304,15 @@ static bool read_environment(tn__environment *e) {
     return !tn__pending();
 }
 
+/* Which of this host's ranks this is, and of how many: at least up to this one, where no launcher
+ * says it. */
+static void find_neighbours(tn_search *s, const tn__environment *e, bool in_world) {
+    int number = e->one_host ? e->rank : 0;
+    int count = e->local_ranks > 0 ? e->local_ranks : e->one_host ? e->ranks : 1;
+    s->local_rank = in_world ? tn_local_rank() : e->local_rank >= 0 ? e->local_rank : number;
+    s->local_ranks = count > s->local_rank ? count : s->local_rank + 1;
+}
+
 /* Finds the store of the world, or else, as tn_dist_init would, one of this search's own: the
  * program may still make a world. h->store is NULL for a process on its own. */
 static void find_store(tn_search *s, tn__search_hosts *h) {
@@ -323,8 +332,7 @@ static void find_store(tn_search *s, tn__search_hosts *h) {
     }
     if (base) {
         s->rank = in_world ? tn_group_rank(tn_world()) : e.rank;
-        s->local_rank = in_world ? tn_local_rank() : e.local_rank > 0 ? e.local_rank : 0;
-        s->local_ranks = e.local_ranks > 0 ? e.local_ranks : 1;
+        find_neighbours(s, &e, in_world);
         h->restarts = e.restarts;
         h->ranks = e.ranks;
         h->store = tn_prefix_store(base, "search");

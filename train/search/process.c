@@ -64,9 +64,8 @@ void tn__search_leave(tn_search *s) {
 }
 
 /* In the child, between fork and exec: must not allocate or lock. `apart`: in a process group of
- * its own. A launcher signals the whole group of a rank, and a trial that is asked to stop by it
- * and by the search too may end without saving: `tern run` does, and not every program waits for a
- * second signal. */
+ * its own. A launcher signals the whole group of a rank, and of the programs that are asked to stop
+ * by it and by the search too, not all would still save. */
 static void become_trial(const tn__search_launch *l, pid_t parent, bool apart) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (apart) {
