@@ -254,7 +254,7 @@ tn__rpc_frame *tn__message_encode(tn_rpc *r, int to, tn__rpc_head h, const char 
     int64_t passed = 0;
     for (; fine && m && passed < m->count; passed += fine) {
         if (m->values[passed].kind == TN__VALUE_REMOTE) {
-            fine = tn__remote_pass(m->values[passed].remote, to, deadline);
+            fine = tn__remote_pass(r, m->values[passed].remote, to, deadline);
         }
     }
     if (!fine) {

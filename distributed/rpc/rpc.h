@@ -238,7 +238,7 @@ tn_remote *tn__remote_new(tn_rpc *r, int owner, uint64_t number);
 tn_remote *tn__remote_of_graph(tn_rpc *r, void *graph);
 void *tn__remote_graph(tn_remote *m, const char *operation);
 /* Before m is sent to rank `to`: it holds a reference from now on. False after raising. */
-bool tn__remote_pass(tn_remote *m, int to, double deadline);
+bool tn__remote_pass(tn_rpc *r, tn_remote *m, int to, double deadline);
 /* It is not sent after all. What a third rank owns stays counted there, until `to` is gone. */
 void tn__remote_recall(const tn_remote *m, int to);
 void tn__remote_place(const tn_remote *m, int *owner, uint64_t *number);

@@ -54,7 +54,8 @@ TN_API tn_status tn_message_add(tn_message *m, tn_tensor *t);
 TN_API tn_status tn_message_add_bytes(tn_message *m, const void *data, size_t bytes);
 TN_API tn_status tn_message_add_text(tn_message *m, const char *text);
 TN_API tn_status tn_message_add_int(tn_message *m, int64_t number);
-TN_API tn_status tn_message_add_remote(tn_message *m, tn_remote *r); /* m has its own reference */
+/* m has its own reference; it can be sent by r's rpc only. */
+TN_API tn_status tn_message_add_remote(tn_message *m, tn_remote *r);
 
 /* Value i: TN_EINDEX if there is none, TN_EVALUE if it is of another kind. The tensor is owned by
  * the current scope; bytes and text are the message's, with a 0 after them. The reference is the

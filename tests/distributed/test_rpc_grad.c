@@ -189,6 +189,24 @@ static void test_dropped_references(void **state) {
     tn_rpc_free(r);
 }
 
+/* Numbers mean something else in another rpc. */
+static void test_foreign_reference(void **state) {
+    (void)state;
+    tn_rpc *r = start_rank(NULL), *other = start_rank(NULL);
+    tn_remote *m = tn_remote_of(r, tn_ones(TN_DIMS(4), TN_F32));
+    tn_remote *same_number = tn_remote_of(other, tn_ones(TN_DIMS(5), TN_F32));
+    tn_message *in = tn_message_new();
+    tn_message_add_remote(in, m);
+    assert_null(ask_rank(other, 0, "sum", in));
+    assert_error(TN_EVALUE, "another rpc");
+    assert_int_equal(ask_about(r, 0, "sum", m), 4);
+    tn_remote_free(m);
+    tn_remote_free(same_number);
+    assert_int_equal(tn_rpc_kept(r) + tn_rpc_kept(other), 0);
+    tn_rpc_free(r);
+    tn_rpc_free(other);
+}
+
 /* tn_rpc_free lets go of what a function uses only when that has ended. */
 static int used_after; /* how many were let go of while in use */
 static bool is_used;
@@ -682,11 +700,11 @@ static const rank_entry bodies[] = {{"hold_until_killed", hold_until_killed}};
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
     const struct CMUnitTest tests[] = {
-        TEST(test_references),      TEST(test_late_reference), TEST(test_killed_holders),
-        TEST(test_split_model),     TEST(test_graphs_end),     TEST(test_chain_of_three),
-        TEST(test_two_contexts),    TEST(test_stale_weights),  TEST(test_dropped_references),
-        TEST(test_free_while_used), TEST(test_no_memory),      TEST(test_half_passed),
-        TEST(test_there_and_back),
+        TEST(test_references),        TEST(test_late_reference),  TEST(test_killed_holders),
+        TEST(test_split_model),       TEST(test_graphs_end),      TEST(test_chain_of_three),
+        TEST(test_two_contexts),      TEST(test_stale_weights),   TEST(test_dropped_references),
+        TEST(test_foreign_reference), TEST(test_free_while_used), TEST(test_no_memory),
+        TEST(test_half_passed),       TEST(test_there_and_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
