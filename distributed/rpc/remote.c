@@ -162,9 +162,18 @@ static void let_go(tn_rpc *r, int owner, uint64_t number, void *user) {
     }
 }
 
-void tn__references_dropped(tn_rpc *r, const tn__rpc_frame *f) {
+static void let_go_later(tn_rpc *r, int owner, uint64_t number, void *user) {
+    uint32_t *before = user;
+    if (*before > 0) {
+        --*before;
+    } else {
+        let_go(r, owner, number, NULL);
+    }
+}
+
+void tn__references_dropped(tn_rpc *r, const tn__rpc_frame *f, uint32_t first) {
     if (f->head.references && !f->refused) {
-        tn__message_references(r, f, let_go, NULL);
+        tn__message_references(r, f, let_go_later, &first);
     }
 }
 
