@@ -136,7 +136,7 @@ void tn__rpc_forget(tn_future *f) {
     }
     pthread_mutex_unlock(&r->lock);
     if (f->reply) {
-        tn__references_dropped(r, f->reply);
+        tn__references_dropped(r, f->reply, 0);
     }
     future_free(f);
 }
@@ -318,7 +318,7 @@ static void answer_call(tn_rpc *r, const tn__rpc_request *q, tn__function *f) {
         run_function(r, q, f, out);
     }
     if (!begun) {
-        tn__references_dropped(r, q->frame);
+        tn__references_dropped(r, q->frame, 0);
     }
     tn__rpc_frame *reply = NULL;
     if (!tn__pending()) {
@@ -437,7 +437,7 @@ static void queue_request(tn_rpc *r, int from, tn__rpc_frame *f) {
     tn__rpc_request *q = tn__malloc(sizeof(*q));
     if (!q) {
         tn_log_write(TN_LOG_ERROR, "rpc: no memory for a call of rank %d", from);
-        tn__references_dropped(r, f);
+        tn__references_dropped(r, f, 0);
         free(f);
         pthread_mutex_lock(&r->lock);
         r->calls_done++; /* tn_rpc_shutdown does not wait for it */
@@ -467,7 +467,7 @@ static void take_reply(tn_rpc *r, int from, tn__rpc_frame *frame) {
     }
     pthread_mutex_unlock(&r->lock);
     if (!f) { /* no one waits for it any more */
-        tn__references_dropped(r, frame);
+        tn__references_dropped(r, frame, 0);
         free(frame);
     }
 }

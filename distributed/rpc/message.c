@@ -254,7 +254,7 @@ tn__rpc_frame *tn__message_encode(tn_rpc *r, int to, tn__rpc_head h, const char 
     int64_t passed = 0;
     for (; fine && m && passed < m->count; passed += fine) {
         if (m->values[passed].kind == TN__VALUE_REMOTE) {
-            fine = tn__remote_pass(m->values[passed].remote, to, deadline);
+            fine = tn__remote_pass(r, m->values[passed].remote, to, deadline);
         }
     }
     if (!fine) {
@@ -327,20 +327,18 @@ static void decode_value(tn_rpc *r, tn_message *m, const tn__value_head *v, tn_d
 
 tn_message *tn__message_decode(tn_rpc *r, const tn__rpc_frame *f, bool learns) {
     tn_message *m = tn_message_new();
-    if (!m) {
-        return NULL;
-    }
     tn__body b = tn__frame_values(f);
-    uint32_t references = 0;
+    uint32_t references = 0; /* that m has, or that are let go already */
     for (int i = 0; i < f->head.values && !tn__pending(); i++) {
         tn__value_head v;
         tn_dims dims;
         const uint8_t *bytes;
         if (!tn__body_next(&b, &v, &dims, &bytes) ||
-            (v.kind == TN__VALUE_REMOTE && ++references > f->head.references) ||
+            (v.kind == TN__VALUE_REMOTE && references == f->head.references) ||
             (v.kind == TN__VALUE_REMOTE && r && v.owner >= (uint32_t)r->ranks)) {
             tn__raise(TN_EFORMAT, "rpc_message", "value %d of %d is malformed", i, f->head.values);
         } else {
+            references += v.kind == TN__VALUE_REMOTE;
             decode_value(r, m, &v, dims, bytes, learns);
         }
     }
@@ -349,6 +347,9 @@ tn_message *tn__message_decode(tn_rpc *r, const tn__rpc_frame *f, bool learns) {
                   f->head.values);
     }
     if (tn__pending()) {
+        if (r) {
+            tn__references_dropped(r, f, references);
+        }
         tn_message_free(m);
         return NULL;
     }

@@ -162,9 +162,18 @@ static void let_go(tn_rpc *r, int owner, uint64_t number, void *user) {
     }
 }
 
-void tn__references_dropped(tn_rpc *r, const tn__rpc_frame *f) {
+static void let_go_later(tn_rpc *r, int owner, uint64_t number, void *user) {
+    uint32_t *before = user;
+    if (*before > 0) {
+        --*before;
+    } else {
+        let_go(r, owner, number, NULL);
+    }
+}
+
+void tn__references_dropped(tn_rpc *r, const tn__rpc_frame *f, uint32_t first) {
     if (f->head.references && !f->refused) {
-        tn__message_references(r, f, let_go, NULL);
+        tn__message_references(r, f, let_go_later, &first);
     }
 }
 
@@ -311,9 +320,12 @@ static void answer_get(tn_rpc *r, const tn_message *in, tn_message *out) {
 
 /* ---- Passing on ------------------------------------------------------------------------------ */
 
-bool tn__remote_pass(tn_remote *m, int to, double deadline) {
-    tn_rpc *r = m->rpc;
-    if (!r || to == m->owner) {
+bool tn__remote_pass(tn_rpc *r, tn_remote *m, int to, double deadline) {
+    if (m->rpc != r) {
+        tn__raise(TN_EVALUE, "rpc_call", "a reference of another rpc");
+        return false;
+    }
+    if (to == m->owner) {
         return true; /* it counts when it arrives */
     }
     if (m->owner == r->rank) {
@@ -335,7 +347,7 @@ bool tn__remote_pass(tn_remote *m, int to, double deadline) {
 }
 
 void tn__remote_recall(const tn_remote *m, int to) {
-    if (m->rpc && m->owner == m->rpc->rank && to != m->owner) {
+    if (m->owner == m->rpc->rank && to != m->owner) {
         tn__kept_drop(m->rpc, m->number, to);
     }
 }

@@ -53,7 +53,8 @@ struct tn_message {
 tn__rpc_frame *tn__message_encode(tn_rpc *r, int to, tn__rpc_head h, const char *name,
                                   const tn_message *m, const char *operation, double deadline);
 /* The values of a frame's body; tensors with `learns` are leaves that require a gradient where the
- * sender's did. r NULL: references are of no rpc. NULL after raising TN_EFORMAT: malformed. */
+ * sender's did. r NULL: references are of no rpc. NULL after raising TN_EFORMAT: malformed; the
+ * references are let go then. */
 TN_API tn_message *tn__message_decode(tn_rpc *r, const tn__rpc_frame *f, bool learns);
 
 /* Calls f for each reference in the body, until it is malformed. */
@@ -238,15 +239,15 @@ tn_remote *tn__remote_new(tn_rpc *r, int owner, uint64_t number);
 tn_remote *tn__remote_of_graph(tn_rpc *r, void *graph);
 void *tn__remote_graph(tn_remote *m, const char *operation);
 /* Before m is sent to rank `to`: it holds a reference from now on. False after raising. */
-bool tn__remote_pass(tn_remote *m, int to, double deadline);
+bool tn__remote_pass(tn_rpc *r, tn_remote *m, int to, double deadline);
 /* It is not sent after all. What a third rank owns stays counted there, until `to` is gone. */
 void tn__remote_recall(const tn_remote *m, int to);
 void tn__remote_place(const tn_remote *m, int *owner, uint64_t *number);
 tn_remote *tn__remote_keep(tn_remote *m);
-/* A frame arrived, or is dropped unread: counts its references to things that are here, or gives
- * back those that it brought. */
+/* A frame arrived, or is dropped unread, or all but its first references are: counts its references
+ * to things that are here, or gives back those that it brought. */
 void tn__references_arrived(tn_rpc *r, const tn__rpc_frame *f);
-void tn__references_dropped(tn_rpc *r, const tn__rpc_frame *f);
+void tn__references_dropped(tn_rpc *r, const tn__rpc_frame *f, uint32_t first);
 bool tn__remote_builtins(tn_rpc *r);
 
 /* ---- grad.c ---------------------------------------------------------------------------------- */

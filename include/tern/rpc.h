@@ -54,7 +54,8 @@ TN_API tn_status tn_message_add(tn_message *m, tn_tensor *t);
 TN_API tn_status tn_message_add_bytes(tn_message *m, const void *data, size_t bytes);
 TN_API tn_status tn_message_add_text(tn_message *m, const char *text);
 TN_API tn_status tn_message_add_int(tn_message *m, int64_t number);
-TN_API tn_status tn_message_add_remote(tn_message *m, tn_remote *r); /* m has its own reference */
+/* m has its own reference; it can be sent by r's rpc only. */
+TN_API tn_status tn_message_add_remote(tn_message *m, tn_remote *r);
 
 /* Value i: TN_EINDEX if there is none, TN_EVALUE if it is of another kind. The tensor is owned by
  * the current scope; bytes and text are the message's, with a 0 after them. The reference is the
@@ -97,7 +98,7 @@ TN_API tn_status tn_rpc_start(tn_rpc *r);
 /* Waits until every rank has called it and no function runs anywhere: then nothing is lost by
  * tn_rpc_free. Meanwhile this rank serves: for one that only does so, it is the whole program. So 0
  * is no time-out here, but a rank that is gone ends the wait: TN_EPEER names it, or one that has
- * not called within `timeout` seconds. */
+ * not called within `timeout` seconds. After an error it may be called again. */
 TN_API tn_status tn_rpc_shutdown(tn_rpc *r, double timeout);
 
 /* Without tn_rpc_shutdown: others' calls of this rank fail, and so do this rank's own. Waits for
@@ -128,7 +129,8 @@ TN_API bool tn_rpc_done(const tn_future *f); /* whether waiting would not block 
  * gone with it. */
 
 /* References to what is here: a tensor, or an object for which let_go (may be NULL) is called in
- * the end, in any thread. If the call fails, the object stays the caller's. */
+ * the end, in any thread, where it must not wait for a call. If this fails, the object stays the
+ * caller's. */
 TN_API tn_remote *tn_remote_of(tn_rpc *r, tn_tensor *t);
 TN_API tn_remote *tn_remote_of_object(tn_rpc *r, void *object, void (*let_go)(void *object));
 

@@ -189,6 +189,24 @@ static void test_dropped_references(void **state) {
     tn_rpc_free(r);
 }
 
+/* Numbers mean something else in another rpc. */
+static void test_foreign_reference(void **state) {
+    (void)state;
+    tn_rpc *r = start_rank(NULL), *other = start_rank(NULL);
+    tn_remote *m = tn_remote_of(r, tn_ones(TN_DIMS(4), TN_F32));
+    tn_remote *same_number = tn_remote_of(other, tn_ones(TN_DIMS(5), TN_F32));
+    tn_message *in = tn_message_new();
+    tn_message_add_remote(in, m);
+    assert_null(ask_rank(other, 0, "sum", in));
+    assert_error(TN_EVALUE, "another rpc");
+    assert_int_equal(ask_about(r, 0, "sum", m), 4);
+    tn_remote_free(m);
+    tn_remote_free(same_number);
+    assert_int_equal(tn_rpc_kept(r) + tn_rpc_kept(other), 0);
+    tn_rpc_free(r);
+    tn_rpc_free(other);
+}
+
 /* tn_rpc_free lets go of what a function uses only when that has ended. */
 static int used_after; /* how many were let go of while in use */
 static bool is_used;
@@ -252,6 +270,42 @@ static void test_no_memory(void **state) {
     }
     assert_int_equal(let_go_of, 1);
     assert_true(tn_item(tn_sum_all(t)) == 4);
+    tn_rpc_free(r);
+}
+
+/* Whatever there is no memory for on the way there and back: no reference is left. */
+static void give_back(const tn_message *in, tn_message *out, void *rpc) {
+    for (int i = 0; i < tn_message_count(in); i++) {
+        tn_remote *m = tn_message_remote(in, i);
+        tn_message_add_remote(out, m);
+        tn_remote_free(m);
+    }
+}
+
+static void test_no_memory_on_the_way(void **state) {
+    (void)state;
+    tn_rpc *r = tn_rpc_new(NULL, TN_WITH(tn_rpc, .timeout = 0.5));
+    tn_rpc_register(r, "give_back", give_back, r);
+    tn_rpc_start(r);
+    tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
+    for (int i = 0, failed = 1; failed; i++) {
+        tn_remote *m[] = {tn_remote_of(r, t), tn_remote_of(r, t)};
+        tn__alloc_fail_at(i);
+        tn_message *in = tn_message_new();
+        for (int k = 0; k < 3; k++) {
+            tn_message_add_remote(in, m[k % 2]);
+        }
+        tn_message *out = ask_rank(r, 0, "give_back", in);
+        failed = !tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+        assert_true(failed || tn_message_count(out) == 3);
+        tn_error_clear(); /* if any: there may have been no memory for a log's line only */
+        tn_message_free(out);
+        tn_remote_free(m[0]);
+        tn_remote_free(m[1]);
+        assert_true(comes_to_keep(r, 0));
+    }
+    assert_int_equal(tn_rpc_shutdown(r, 20), TN_OK);
     tn_rpc_free(r);
 }
 
@@ -682,11 +736,11 @@ static const rank_entry bodies[] = {{"hold_until_killed", hold_until_killed}};
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
     const struct CMUnitTest tests[] = {
-        TEST(test_references),      TEST(test_late_reference), TEST(test_killed_holders),
-        TEST(test_split_model),     TEST(test_graphs_end),     TEST(test_chain_of_three),
-        TEST(test_two_contexts),    TEST(test_stale_weights),  TEST(test_dropped_references),
-        TEST(test_free_while_used), TEST(test_no_memory),      TEST(test_half_passed),
-        TEST(test_there_and_back),
+        TEST(test_references),           TEST(test_late_reference),  TEST(test_killed_holders),
+        TEST(test_split_model),          TEST(test_graphs_end),      TEST(test_chain_of_three),
+        TEST(test_two_contexts),         TEST(test_stale_weights),   TEST(test_dropped_references),
+        TEST(test_foreign_reference),    TEST(test_free_while_used), TEST(test_no_memory),
+        TEST(test_no_memory_on_the_way), TEST(test_half_passed),     TEST(test_there_and_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
