@@ -68,7 +68,7 @@ if [ ${#flags[@]} -eq 0 ]; then
     mkdir "$work/objects"
     (cd "$root" && for file in core/*.c text/*.c tensor/*.c; do
         gcc -std=gnu11 -g -O1 -fopenmp -DTN_HAVE_LIBDW=1 -I. -Iinclude -c "$file" -o "$work/objects/$(basename "$file" .c).o" || exit 1
-    done)
+    done && gcc -std=gnu11 -I. -Iinclude -x c -c core/revision.c.in -o "$work/objects/revision.o")
     link=("$source" -I"$root/include" "$work"/objects/*.o -fopenmp -lxxhash -lm)
     all_lines "linked statically" gcc -g -O0
 

@@ -56,6 +56,9 @@ bool record(const char *format, ...) {
     return file != nullptr;
 }
 
+/* Of the operands of the steps that are recorded. */
+enum { OPERAND_ALIGNMENT = 16 };
+
 /* The bytes of the allocations to which the arguments of a launch point: what it reads or writes,
  * if it does so with each operand once. An address that is there twice is an operand that is read
  * and written; several within one allocation are parts of one operand. */
@@ -67,7 +70,8 @@ static size_t recorded_bytes(const launch &l) {
     for (size_t i = 0; i < count; i++) {
         uintptr_t word;
         memcpy(&word, (const char *)words + i * sizeof(word), sizeof(word));
-        bool padded = (uint32_t)word < 1 << 16; /* a small number, and padding with old contents */
+        /* A number beside padding with old contents: a small one, or one that no operand is at. */
+        bool padded = (uint32_t)word < 1 << 16 || word % OPERAND_ALIGNMENT != 0;
         const allocation *a = padded ? nullptr : allocation_of((const void *)word);
         if (a && a->device >= 0) {
             size_t now = ++times[word];
