@@ -10,11 +10,13 @@
  *               of all nodes; then arrivals
  *     OVER      the nodes are told, and get time to read it
  *
+ * A leader that was the standby begins with CLAIM (run_standby.c).
+ *
  * It sees everything in the nodes' signs of life. Only this host's clock counts: a node is lost
  * when its sign has not changed for too long. Errors of the store are sticky, so a turn runs to its
  * end and its caller checks.
  */
-#include "tools/run.h"
+#include "tools/run_leader.h"
 
 #include "core/build_info.h"
 
@@ -28,41 +30,14 @@
 /* Extra seconds after the grace, for a node to end its ranks and say so. */
 static const double patience = 15;
 
-typedef struct node {
-    int id;
-    bool known;    /* node/N has been read */
-    bool admitted; /* it may take part: there was a free place */
-    bool foreign;  /* it has another version of the library */
-    bool compared; /* with the others' devices */
-    double came;   /* since when there has been none; 0: not checked yet */
-    char *gone;    /* why it has lost its place; NULL: it has not */
-    double heard;  /* when its sign last changed */
-    node_card card;
-    node_sign sign;
-    bool member;      /* of the round */
-    int place, first; /* its rank and its first rank in the round it was last a member of */
-} node;
-
-typedef enum phase { GATHER, RUN, SETTLE, OVER } phase;
-
-struct leader {
-    const run_options *options;
-    tn_store *keys;
-    int own;
-    node *nodes; /* [count], node N at N - 1 */
-    int count;
-    phase phase;
-    double since;  /* when the phase began */
-    double enough; /* since when MIN nodes have been there; 0: too few */
-    bool hurry;    /* start without a last call: the same nodes continue after a failure */
-    int orders, round, starts, failures;
-    char *why; /* the text of the next start */
-};
-
 leader *leader_new(const run_options *o, tn_store *keys, int own) {
     leader *l = memory_new(1, sizeof(*l));
-    *l = (leader){
-        .options = o, .keys = keys, .own = own, .since = tn__now(), .why = text_new("%s", "")};
+    *l = (leader){.options = o,
+                  .keys = keys,
+                  .own = own,
+                  .phase = GATHER,
+                  .since = tn__now(),
+                  .why = text_new("%s", "")};
     return l;
 }
 
@@ -71,6 +46,7 @@ void leader_free(leader *l) {
         for (int i = 0; i < l->count; i++) {
             free(l->nodes[i].gone);
         }
+        standby_close(l);
         free(l->nodes);
         free(l->why);
         free(l);
@@ -79,12 +55,12 @@ void leader_free(leader *l) {
 
 /* ---- Words ----------------------------------------------------------------------------------- */
 
-/* Takes ownership of the head; the text is for users. No one else gives orders. */
-static void publish_order(leader *l, char *head, const char *text) {
+void leader_order(leader *l, char *head, const char *text) {
     char key[32];
     char *words = text_new("%s\n%.*s", head, LONGEST_TEXT, text);
     bool is_set = true;
     snprintf(key, sizeof(key), "order/%d", ++l->orders);
+    standby_copy(l, key, words);
     if (tn_store_compare_set(l->keys, key, NULL, words, &is_set) == TN_OK && !is_set) {
         tn_raise(TN_EPEER,
                  "%s in the store is not from this launcher: another process has the token "
@@ -103,7 +79,7 @@ static char *node_text(leader *l, const node *n) {
     return text;
 }
 
-static void enter_phase(leader *l, phase next) {
+void leader_enter(leader *l, leader_phase next) {
     l->phase = next;
     l->since = tn__now();
 }
@@ -116,8 +92,8 @@ static void set_why(leader *l, char *text) {
 
 void leader_end(leader *l, int code, const char *text) {
     if (l->phase != OVER) {
-        publish_order(l, text_new("end %d", code), text);
-        enter_phase(l, OVER);
+        leader_order(l, text_new("end %d", code), text);
+        leader_enter(l, OVER);
     }
 }
 
@@ -127,20 +103,20 @@ static void end_job(leader *l, int code, char *text) {
     free(text);
 }
 
-static void stop_round(leader *l, char *why) {
-    publish_order(l, text_new("stop %d", l->round), why);
+void leader_stop(leader *l, char *why) {
+    leader_order(l, text_new("stop %d", l->round), why);
     free(why);
-    enter_phase(l, SETTLE);
+    leader_enter(l, SETTLE);
 }
 
-static bool node_usable(const node *n) {
+bool leader_has(const node *n) {
     return n->admitted && !n->gone;
 }
 
 static int count_usable(const leader *l) {
     int count = 0;
     for (int i = 0; i < l->count; i++) {
-        count += node_usable(&l->nodes[i]);
+        count += leader_has(&l->nodes[i]);
     }
     return count;
 }
@@ -153,8 +129,7 @@ static int count_members(const leader *l) {
     return count;
 }
 
-/* "node 1 (host b, ranks 2-3)" */
-static char *describe_node(const node *n) {
+char *leader_names(const node *n) {
     if (!n->known) {
         return text_new("a launcher that joined and sent nothing more");
     }
@@ -167,8 +142,7 @@ static char *describe_node(const node *n) {
                : text_new("node %d (host %s, rank %d)", n->place, n->card.name, n->first);
 }
 
-/* Takes ownership of the reason. */
-static void give_up(leader *l, node *n, char *reason) {
+void leader_give_up(leader *l, node *n, char *reason) {
     const run_options *o = l->options;
     if (n->gone) {
         free(reason);
@@ -181,7 +155,7 @@ static void give_up(leader *l, node *n, char *reason) {
     char *text = n->admitted ? text_new("%s: this node has lost its place in the job", reason)
                              : text_new("no place in job %s at %s:%d: %s", o->run_id, o->host,
                                         o->port, reason);
-    publish_order(l, text_new("drop %d", n->id), text);
+    leader_order(l, text_new("drop %d", n->id), text);
     free(text);
 }
 
@@ -191,7 +165,7 @@ static void give_up(leader *l, node *n, char *reason) {
 static const node *find_holder(const leader *l, const node *n) {
     for (int i = 0; n->card.wanted >= 0 && i < l->count; i++) {
         const node *other = &l->nodes[i];
-        if (other != n && node_usable(other) && other->card.wanted == n->card.wanted) {
+        if (other != n && leader_has(other) && other->card.wanted == n->card.wanted) {
             return other;
         }
     }
@@ -202,7 +176,7 @@ static const node *find_holder(const leader *l, const node *n) {
 static bool all_heard_since(const leader *l, double time) {
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
-        if (node_usable(n) && n->heard <= time) {
+        if (leader_has(n) && n->heard <= time) {
             return false;
         }
     }
@@ -216,14 +190,15 @@ static void await_place(leader *l, node *n, const node *holder) {
     if (n->came == 0) {
         n->came = tn__now();
     } else if (holder && holder->heard > n->came) {
-        give_up(l, n,
-                text_new("--node-rank %d is taken by host %s (pid %d)", n->card.wanted,
-                         holder->card.name, holder->card.pid));
+        leader_give_up(l, n,
+                       text_new("--node-rank %d is taken by host %s (pid %d)", n->card.wanted,
+                                holder->card.name, holder->card.pid));
     } else if (!holder && all_heard_since(l, n->came)) {
-        give_up(l, n,
-                text_new("it has its %d hosts, led by host %s (pid %d); a separate job needs "
-                         "another --rdzv-id and another port",
-                         o->max_nodes, o->node_name, (int)getpid()));
+        leader_give_up(
+            l, n,
+            text_new("it has its %d hosts, led by host %s (pid %d); a separate job needs "
+                     "another --rdzv-id and another port",
+                     o->max_nodes, o->node_name, (int)getpid()));
     }
 }
 
@@ -232,9 +207,9 @@ static void await_place(leader *l, node *n, const node *holder) {
 static void refuse_version(leader *l, node *n) {
     const run_options *o = l->options;
     if (l->phase != GATHER || count_usable(l) >= o->min_nodes) {
-        give_up(l, n,
-                text_new("this launcher's libtern is %s, and that of node 0 (host %s) is %s",
-                         n->card.version, o->node_name, tn__version_text()));
+        leader_give_up(l, n,
+                       text_new("this launcher's libtern is %s, and that of node 0 (host %s) is %s",
+                                n->card.version, o->node_name, tn__version_text()));
     }
 }
 
@@ -245,13 +220,13 @@ static void admit_node(leader *l, node *n) {
     if (n->foreign) {
         refuse_version(l, n);
     } else if (strcmp(n->card.run_id, o->run_id) != 0) {
-        give_up(l, n,
-                text_new("this launcher's --rdzv-id is %s, and node 0's is %s", n->card.run_id,
-                         o->run_id));
+        leader_give_up(l, n,
+                       text_new("this launcher's --rdzv-id is %s, and node 0's is %s",
+                                n->card.run_id, o->run_id));
     } else if (n->card.min != o->min_nodes || n->card.max != o->max_nodes) {
-        give_up(l, n,
-                text_new("this launcher's --nnodes is %d:%d, and node 0's is %d:%d", n->card.min,
-                         n->card.max, o->min_nodes, o->max_nodes));
+        leader_give_up(l, n,
+                       text_new("this launcher's --nnodes is %d:%d, and node 0's is %d:%d",
+                                n->card.min, n->card.max, o->min_nodes, o->max_nodes));
     } else if (holder || count_usable(l) >= o->max_nodes) {
         await_place(l, n, holder);
     } else {
@@ -264,7 +239,7 @@ static void admit_nodes(leader *l) {
     for (int i = 0; i <= l->count; i++) {
         int id = i == 0 ? l->own : i;
         node *n = id <= l->count ? &l->nodes[id - 1] : NULL;
-        if (n && n->known && !n->admitted && !n->gone) {
+        if (n && n->known && !n->admitted && !n->gone && !n->absent) {
             admit_node(l, n);
         }
     }
@@ -298,14 +273,15 @@ static void read_card(leader *l, node *n) {
         n->known = card_read(text, &n->card, why);
         n->foreign = *n->card.name && !tn__version_agrees(n->card.version, tn__version_text());
         n->known |= n->foreign;
+        standby_know(l, n, text);
     }
     if (text && !n->known) {
-        give_up(l, n, text_new("its description makes no sense: %s", why));
+        leader_give_up(l, n, text_new("its description makes no sense: %s", why));
     }
     free(text);
 }
 
-static void look_for_arrivals(leader *l) {
+void leader_find_nodes(leader *l) {
     note_arrivals(l);
     for (int i = 0; i < l->count; i++) {
         if (!l->nodes[i].known && !l->nodes[i].gone) {
@@ -322,15 +298,19 @@ static void look_at(leader *l, node *n) {
     if (text && sound && sign.count != n->sign.count) {
         n->sign = sign;
         n->heard = now;
+        n->absent = false;
     }
     free(text);
+    if (l->phase == CLAIM) {
+        return; /* nothing is ordered yet */
+    }
     if (!sound) {
-        give_up(l, n, text_new("its sign of life makes no sense: %s", why));
+        leader_give_up(l, n, text_new("its sign of life makes no sense: %s", why));
     } else if (n->sign.state == NODE_LEFT) {
         text = node_text(l, n);
-        give_up(l, n, text ? text : text_new("it has left"));
-    } else if (now - n->heard > l->options->heartbeat) {
-        give_up(l, n, text_new("it gave no sign of life for %.1f s", now - n->heard));
+        leader_give_up(l, n, text ? text : text_new("it has left"));
+    } else if (now - n->heard > (n->absent ? 2 : 1) * l->options->heartbeat) {
+        leader_give_up(l, n, text_new("it gave no sign of life for %.1f s", now - n->heard));
     }
 }
 
@@ -354,7 +334,7 @@ static int choose_members(leader *l, node **members) {
     int count = 0, world = 0;
     for (int i = 0; i < l->count; i++) {
         l->nodes[i].member = false;
-        if (node_usable(&l->nodes[i])) {
+        if (leader_has(&l->nodes[i])) {
             members[count++] = &l->nodes[i];
         }
     }
@@ -422,20 +402,21 @@ static void start_round(leader *l) {
     if (*warning) {
         set_why(l, text_new("%s%s%s", l->why, *l->why ? "\n" : "", warning));
     }
-    publish_order(l, text, l->why);
+    leader_order(l, text, l->why);
     free(warning);
     free(members);
+    standby_count(l, false);
     set_why(l, text_new("%s", ""));
     l->enough = 0;
     l->hurry = false;
-    enter_phase(l, RUN);
+    leader_enter(l, RUN);
 }
 
 /* "host a, host b" */
 static char *present_nodes(const leader *l) {
     char *text = text_new("%s", "");
     for (int i = 0; i < l->count; i++) {
-        if (node_usable(&l->nodes[i])) {
+        if (leader_has(&l->nodes[i])) {
             char *longer = text_new("%s%shost %s", text, *text ? ", " : "", l->nodes[i].card.name);
             free(text);
             text = longer;
@@ -483,7 +464,10 @@ static void gather_nodes(leader *l) {
         return;
     }
     l->enough = l->enough > 0 ? l->enough : now;
-    if (count >= o->max_nodes || l->hurry || now - l->enough >= o->last_call) {
+    char *doubt = standby_doubt(l);
+    if (doubt) {
+        end_job(l, 1, doubt);
+    } else if (count >= o->max_nodes || l->hurry || now - l->enough >= o->last_call) {
         start_round(l);
     }
 }
@@ -532,7 +516,7 @@ static char *lost_nodes(leader *l) {
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
         if (n->member && n->gone) {
-            char *who = describe_node(n);
+            char *who = leader_names(n);
             char *longer =
                 text_new("%s%s%s is lost: %s", text ? text : "", text ? "\n" : "", who, n->gone);
             free(who);
@@ -558,17 +542,19 @@ static void judge_round(leader *l) {
     } else if (lost) {
         set_why(l, text_new("%s\nall ranks start again on %d host%s", lost,
                             left < o->max_nodes ? left : o->max_nodes, left == 1 ? "" : "s"));
-        enter_phase(l, GATHER);
+        leader_enter(l, GATHER);
     } else if (report && (l->failures >= o->max_restarts || is_final(code))) {
         end_job(l, code, text_new("%s", report));
     } else if (report) {
-        l->failures++;
+        char *used = text_new("%d", ++l->failures);
+        standby_copy(l, "restarts", used);
+        free(used);
         set_why(l, text_new("%s\nall ranks start again: restart %d of %d", report, l->failures,
                             o->max_restarts));
         l->hurry = true;
-        enter_phase(l, GATHER);
+        leader_enter(l, GATHER);
     } else {
-        enter_phase(l, GATHER);
+        leader_enter(l, GATHER);
     }
     free(lost);
     free(report);
@@ -577,25 +563,29 @@ static void judge_round(leader *l) {
 /* ---- Watching a round ------------------------------------------------------------------------ */
 
 static void watch_round(leader *l) {
-    int done = 0, members = count_members(l);
+    int done = 0, started = 0, members = count_members(l);
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
         if (n->member && n->gone) {
-            char *who = describe_node(n);
-            stop_round(l, text_new("%s is lost: %s", who, n->gone));
+            char *who = leader_names(n);
+            leader_stop(l, text_new("%s is lost: %s", who, n->gone));
             free(who);
             return;
         }
         if (in_round(l, n, NODE_FAILED) || in_round(l, n, NODE_STOPPED)) {
-            stop_round(l, text_new("%s", "")); /* the report follows when all have ended */
+            leader_stop(l, text_new("%s", "")); /* the report follows when all have ended */
             return;
         }
+        started += n->member && n->sign.round == l->round;
         done += in_round(l, n, NODE_DONE);
+    }
+    if (started == members) {
+        standby_count(l, true);
     }
     if (done == members) {
         leader_end(l, 0, "");
     } else if (done == 0 && count_usable(l) > members && members < l->options->max_nodes) {
-        stop_round(l, text_new("%s", "another host has joined: all ranks start again with it"));
+        leader_stop(l, text_new("%s", "another host has joined: all ranks start again with it"));
     }
 }
 
@@ -608,22 +598,26 @@ static void settle_round(leader *l) {
         if (tn__now() - l->since < l->options->grace + patience) {
             return;
         }
-        give_up(l, n, text_new("its ranks did not end in time"));
+        leader_give_up(l, n, text_new("its ranks did not end in time"));
     }
     judge_round(l);
 }
 
 void leader_tick(leader *l) {
-    look_for_arrivals(l);
+    leader_find_nodes(l);
     for (int i = 0; i < l->count; i++) {
         if (!l->nodes[i].gone) {
             look_at(l, &l->nodes[i]);
         }
     }
-    if (l->phase != OVER) {
+    if (l->phase != OVER && l->phase != CLAIM) {
         admit_nodes(l);
+        standby_keep(l); /* before a start: who has heard that knows the standby */
     }
     switch (l->phase) {
+    case CLAIM:
+        standby_claim(l);
+        break;
     case GATHER:
         gather_nodes(l);
         break;

@@ -82,8 +82,8 @@ static char **worker_environment(const workers *w, const run_options *o, const r
     list[n++] = text_new("LOCAL_WORLD_SIZE=%d", r->local);
     list[n++] = text_new("GROUP_RANK=%d", r->node);
     list[n++] = text_new("GROUP_WORLD_SIZE=%d", r->nodes);
-    list[n++] = text_new("MASTER_ADDR=%s", o->host);
-    list[n++] = text_new("MASTER_PORT=%d", r->port);
+    list[n++] = text_new("MASTER_ADDR=%s", r->store.host);
+    list[n++] = text_new("MASTER_PORT=%d", r->store.port);
     list[n++] = text_new("TERN_TOKEN=%s", o->token);
     list[n++] = text_new("TERN_STORE=agent"); /* served by the launcher: rank 0 need not */
     list[n++] = text_new("TERN_RUN_ID=%s", o->run_id);

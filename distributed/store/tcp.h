@@ -18,8 +18,8 @@ typedef enum tn__dialed {
 
 /* Connects to host:port; both sides show that they know the token. One attempt at each of the
  * host's addresses, until one is ours; then *fd is the connection, else -1. */
-tn__dialed tn__tcp_dial(const char *host, int port, const char *token, double deadline, int *fd,
-                        char *why);
+TN_API tn__dialed tn__tcp_dial(const char *host, int port, const char *token, double deadline,
+                               int *fd, char *why);
 
 /* What answers at host:port. One attempt at each of the host's addresses, until one is ours. */
 TN_API tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double deadline,

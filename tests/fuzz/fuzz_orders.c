@@ -1,7 +1,7 @@
 /* The input is what a stranger with the token writes into the launchers' store: words, each ended
  * by a 0. The first two bytes say how the launcher that reads them was started, and what it has
- * reported. Each word is tried as an order, as a sign of life and as a node's card: refused with a
- * reason, or everything in it is within its bounds. */
+ * reported. Each word is tried as an order, as a sign of life, as a node's card and as a place:
+ * refused with a reason, or everything in it is within its bounds. */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 
@@ -34,6 +34,17 @@ static void check_card(const char *text) {
     check_name(c.devices, sizeof(c.devices));
     card_write(again, &c);
     must_hold(strcmp(text, again) == 0, "a card that is written in another way");
+}
+
+static void check_place(const char *text) {
+    node_place p;
+    char why[WORD_WHY] = "";
+    if (!place_read(text, &p, why)) {
+        must_hold(*why, "a place refused without a reason");
+        return;
+    }
+    check_name(p.host, sizeof(p.host));
+    must_hold(p.port >= 1 && p.port <= 65535, "a port");
 }
 
 static void check_sign(const char *text, int rounds) {
@@ -76,7 +87,7 @@ static bool check_order(const char *text, order_view *view) {
     if (!order_read(text, view, &o, why)) {
         must_hold(*why, "an order refused without a reason");
         must_hold(before.round == view->round && before.started == view->started &&
-                      before.member == view->member,
+                      before.member == view->member && before.standby == view->standby,
                   "a refused order that is remembered");
         return false;
     }
@@ -99,6 +110,15 @@ static bool check_order(const char *text, order_view *view) {
                       (before.state == NODE_DONE && before.told == before.round),
                   "success that this node's ranks had no part in");
         return false;
+    case ORDER_STANDBY:
+        must_hold(o.node >= 0 && o.node <= MOST_LAUNCHERS && o.place.port >= 1 &&
+                      o.place.port <= 65535 && view->standby == o.node,
+                  "a standby");
+        check_name(o.place.host, sizeof(o.place.host));
+        return true;
+    case ORDER_LEAD:
+        must_hold(o.node > 0 && o.node == before.standby && view->standby == 0, "a leader");
+        return true;
     case ORDER_BROKEN:
         break;
     }
@@ -125,6 +145,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         view.told = data[1] / 8 % 2 && view.round > 0 ? view.round - 1 : view.round;
         check_card(text + at);
         check_sign(text + at, view.round);
+        check_place(text + at);
         more = more && check_order(text + at, &view);
     }
     free(text);

@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""`tern run --nnodes MIN:MAX` when node 0 is killed: another host leads, and the job goes on."""
+import os
+import signal
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+# pylint: disable=wrong-import-position
+from launch import TESTS, environment, errors, finish, free_port, has, holds, main, same, start, test, text, until
+
+HOST, TOKEN = "127.0.0.1", "secret"
+SAYS = 'echo "$TERN_RESTART_COUNT: $RANK of $WORLD_SIZE" >> "said.$GROUP_RANK"; '
+UNTIL_GO = ["sh", "-c", SAYS + "while [ ! -e go ]; do sleep 0.05; done"]
+
+
+class Job:
+    """Launchers of one job, the first of which leads. Short times, so that lost nodes are noticed soon."""
+
+    def __init__(self, nnodes, *options):
+        self.port = free_port()
+        self.options = ["--nnodes", nnodes, "--rdzv-endpoint", f"{HOST}:{self.port}", "--heartbeat", 2, "--grace", 1, "--last-call", 0.5,
+                        "--timeout", 30, *options]
+
+    def start(self, *program, env=None):
+        return start(*self.options, *program, env=env or environment(TERN_TOKEN=TOKEN))
+
+    def launchers(self, count, *program, **more):
+        """The first leads: it has begun before the others."""
+        first = self.start(*program, **more)
+        get(self.port, "node/1")
+        return [first] + [self.start(*program, **more) for _ in range(count - 1)]
+
+    def order(self, head, after=0):
+        """The first order after that number that begins so, as words, and its number; waits for it."""
+        while True:
+            after += 1
+            order = get(self.port, f"order/{after}")
+            if order.startswith(head):
+                return order.split(), after
+
+
+def get(port, key):
+    """The value at a launcher's key; waits for it."""
+    done = subprocess.run([os.path.join(TESTS, "store_client"), str(port), "get", "agent/" + key], env=environment(TERN_TOKEN=TOKEN),
+                          stdout=subprocess.PIPE, check=True)
+    return done.stdout.decode()
+
+
+def numbers(job, launchers):
+    """The launchers by their numbers, which are by arrival."""
+    of = {p.pid: p for p in launchers}
+    return {n: of[int(get(job.port, f"node/{n}").split()[6])] for n in range(1, len(launchers) + 1)}
+
+
+def said(node):
+    return text(f"said.{node}").splitlines()
+
+
+def running(count, first=0):
+    """Whether the last round has so many ranks, and is no earlier than `first`."""
+    lines = [said(node)[-1:] for node in range(count)]
+    return all(line and line[0].endswith(f": {node} of {count}") and int(line[0].split(":")[0]) >= first
+               for node, line in enumerate(lines)) and int(lines[0][0].split(":")[0]) + 1
+
+
+def go():
+    with open("go", "w", encoding="utf-8"):
+        pass
+
+
+def end_well(*launchers):
+    go()
+    for p in launchers:
+        finish(p, 0)
+
+
+@test
+def in_a_round():
+    """node 0 killed: the standby leads the others, says so in one line, and all of them start again"""
+    job = Job("2:3")
+    first, *others = job.launchers(3, *UNTIL_GO)
+    rounds = until(lambda: running(3), "all have started")
+    first.kill()
+    first.wait()
+    until(lambda: running(2, rounds), "the others have started again", 30)
+    for p in others:
+        has(errors(p), "node 0 (host ", "is lost: host ", " leads the job now, at 127.0.0.1:", "all ranks start again on 2 hosts")
+        same(errors(p).count("leads the job now"), 1)
+    end_well(*others)
+
+
+PROGRAM = [os.path.join(TESTS, "fault_program"), "--steps", 9, "--out"]  # it saves after every third step
+
+
+def losses(saved):
+    """Those of a run that was stopped after so many steps on three ranks, and continued on two."""
+    folder = f"saved.{saved}"
+    os.mkdir(folder)
+    for ranks, steps in ((3, saved), (2, 9)):
+        if steps:
+            finish(start("--standalone", "-n", ranks, *PROGRAM, folder, "--steps", steps, env=environment(OMP_NUM_THREADS=1)), 0)
+    return text(folder + "/loss.csv")
+
+
+def killed_in(fault, *saved):
+    """Node 0 is killed while a rank stands at this fault's phase: the training goes on from a checkpoint of one of these steps, with the losses of
+    a run that was stopped there."""
+    os.mkdir("out")
+    job = Job("2:3", "--last-call", 3)
+    first, *others = job.launchers(3, *PROGRAM, "out", env=environment(TERN_TOKEN=TOKEN, TERN_FAULT=fault, TERN_TIMEOUT=30, OMP_NUM_THREADS=1))
+    until(lambda: any("fault: " in errors(p) for p in (first, *others)), "a rank is there")
+    first.kill()
+    first.wait()
+    for p in others:
+        finish(p, 0)
+        has(errors(p), "leads the job now")
+    is_ = text("out/loss.csv")
+    holds(any(is_ == losses(steps) for steps in saved), is_)
+
+
+@test
+def while_ranks_start():
+    """node 0 killed before the ranks have met: the others begin"""
+    killed_in("wait@rendezvous:2:5", 0)
+
+
+@test
+def in_training():
+    """node 0 killed in a step: the others go on from the last checkpoint, with the losses of a run that was not disturbed"""
+    killed_in("wait@bucket:2:5", 3)
+
+
+@test
+def while_saving():
+    """node 0 killed while its rank writes a checkpoint: the others go on from one that is whole"""
+    killed_in("stop@save:0:5", 3, 6, 9)
+
+
+@test
+def while_joining():
+    """node 0 killed before there is a round: the others begin without it"""
+    job = Job("2:4", "--last-call", 4)
+    first, *others = job.launchers(3, *UNTIL_GO)
+    get(job.port, "node/3")
+    job.order("standby")
+    time.sleep(0.5)  # until all have heard it
+    first.kill()
+    first.wait()
+    until(lambda: running(2), "the others have started", 30)
+    end_well(*others)
+    same([errors(p).count("leads the job now") for p in others], [1, 1])
+
+
+@test
+def between_rounds():
+    """node 0 killed while a round is being ended after another host was lost: the others, more than half, start the next"""
+    job = Job("2:5", "--last-call", 2)
+    first, *others = job.launchers(5, "sh", "-c", "trap : TERM; " + SAYS + "while [ ! -e go ]; do sleep 0.05; done")
+    rounds = until(lambda: running(5), "all have started")
+    of = numbers(job, [first, *others])
+    lost = of[5 if job.order("standby")[0][1] != "5" else 4]
+    others.remove(lost)
+    lost.kill()
+    lost.wait()
+    job.order(f"stop {rounds}")  # the ranks take a second to end
+    first.kill()
+    first.wait()
+    until(lambda: running(3, rounds), "the others have started again", 30)
+    end_well(*others)
+    same([errors(p).count("leads the job now") for p in others], [1, 1, 1])
+
+
+@test
+def no_majority():
+    """the standby does not lead without more than half of the hosts: it and the others end, and say why"""
+    job = Job("1:4")
+    first, *others = job.launchers(3, *UNTIL_GO)
+    until(lambda: running(3), "all have started")
+    standby = int(job.order("standby")[0][1])
+    of = numbers(job, [first, *others])
+    last, other = of[standby], of[5 - standby]
+    for p in (other, first):
+        p.kill()
+        p.wait()
+    finish(last, 1, 30)
+    has(errors(last), "node 0 is lost, and 1 of the last round's 3 hosts are here: not more than half")
+    for options in (("--failover", "never"), ()):
+        for name in ("said.0", "said.1", "said.2"):
+            if os.path.exists(name):
+                os.remove(name)
+        job = Job("1:3" if options else "1:2", *options)
+        first, *others = job.launchers(3 if options else 2, *UNTIL_GO)
+        until(lambda: running(len(others) + 1), "all have started")
+        first.kill()
+        first.wait()
+        for p in others:
+            finish(p, 1, 30)
+            has(errors(p), "node 0 is lost")
+
+
+@test
+def two_hosts():
+    """--failover always: of two hosts the second leads; new hosts join at the place that it names"""
+    job = Job("1:2", "--failover", "always")
+    first, second = job.launchers(2, *UNTIL_GO)
+    rounds = until(lambda: running(2), "both have started")
+    first.kill()
+    first.wait()
+    rounds = until(lambda: running(1, rounds), "the second has started again", 30)
+    job.options[3] = errors(second).split("leads the job now, at ")[1].split()[0]
+    third = job.start(*UNTIL_GO)
+    until(lambda: running(2, rounds), "the third has joined", 30)
+    end_well(second, third)
+
+
+@test
+def one_after_another():
+    """the standby that leads has a standby in turn, and the job outlives it too"""
+    job = Job("2:5")
+    launchers = job.launchers(5, *UNTIL_GO)
+    rounds = until(lambda: running(5), "all have started")
+    of = numbers(job, launchers)
+    leader, number = 1, 0
+    for left in (4, 3):
+        (_, standby, _, port), number = job.order("standby", number)
+        of[leader].kill()
+        of[leader].wait()
+        launchers.remove(of[leader])
+        rounds = until(lambda left=left, first=rounds: running(left, first), "the others have started again", 30)
+        leader, job.port = int(standby), int(port)
+    end_well(*launchers)
+
+
+@test
+def stopped_leader():
+    """node 0 that was only stopped: another leads meanwhile, and when it continues it learns so, ends its rank and itself"""
+    job = Job("1:3")
+    first, *others = job.launchers(3, *UNTIL_GO)
+    rounds = until(lambda: running(3), "all have started")
+    first.send_signal(signal.SIGSTOP)
+    rounds = until(lambda: running(2, rounds), "the others have started again", 30)
+    first.send_signal(signal.SIGCONT)
+    finish(first, 1, 30)
+    has(errors(first), f"the job goes on at {HOST}:", "this launcher has lost its place in it")
+    same(running(2), rounds)  # it has disturbed nothing
+    end_well(*others)
+
+
+@test
+def started_again():
+    """node 0's launcher started again finds the job that has outlived it, and joins it: there are not two"""
+    job = Job("1:3", "--last-call", 2)
+    first, *others = job.launchers(3, *UNTIL_GO)
+    rounds = until(lambda: running(3), "all have started")
+    first.kill()
+    first.wait()
+    rounds = until(lambda: running(2, rounds), "the others have started again", 30)
+    again = job.start(*UNTIL_GO)
+    until(lambda: running(3, rounds), "all three have started", 30)
+    end_well(again, *others)
+    same([line for line in sum((said(node) for node in range(3)), []) if line.endswith("of 1")], [])
+
+
+main()
