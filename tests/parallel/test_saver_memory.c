@@ -27,7 +27,7 @@ static keeper keeper_new(void) {
     int used = snprintf(k.variable, sizeof(k.variable), "TERN_VAULT=%d", (int)getpid());
     for (int i = 0; i < BLOCKS; i++) {
         k.fd[i] = memfd_create("tern-vault", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        assert_true(k.fd[i] >= 0);
+        assert_true(k.fd[i] >= 0 && fcntl(k.fd[i], F_ADD_SEALS, F_SEAL_SHRINK) == 0);
         used += snprintf(k.variable + used, sizeof(k.variable) - (size_t)used, " %d", k.fd[i]);
     }
     return k;
@@ -176,7 +176,7 @@ typedef struct launch {
 } launch;
 
 /* Runs it to its end; says: what rank 0 writes (NULL: anything). */
-static void pass(const keeper *k, const launch *l, const char *folder, const char *says) {
+static void pass_ranks(const keeper *k, const launch *l, const char *folder, const char *says) {
     char way[32], loads[32], saves[64];
     const char *environment[5] = {k ? k->variable : "TERN_VAULT", way, NULL};
     int n = 2;
@@ -199,17 +199,18 @@ static void survives_ranks_and_changes_layout(void **state) {
     (void)state;
     keeper k = keeper_new();
     const char *folder = temp_path("survives");
-    pass(&k, &(launch){"job", 2, LIES_FLAT, "-1", "f10 m20 m30 m40"}, folder, NULL);
-    pass(&k, &(launch){"job", 2, LIES_CUT, "40", NULL}, folder, NULL);
-    pass(&k, &(launch){"job", 3, LIES_WHOLE, "40", NULL}, folder, NULL);
-    pass(&k, &(launch){"job", 4, LIES_TP_4, "40", "m50"}, folder, NULL);
-    pass(&k, &(launch){"job", 4, LIES_ODD, "50", "f60"}, folder, NULL);
-    pass(&k, &(launch){"job", 2, LIES_WHOLE, "60", NULL}, folder, NULL);
-    pass(&k, &(launch){"job", 4, LIES_TP_2, "60", NULL}, folder, NULL); /* the files are newer */
-    pass(NULL, &(launch){"job", 4, LIES_FLAT, "60", NULL}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 2, LIES_FLAT, "-1", "f10 m20 m30 m40"}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 2, LIES_CUT, "40", NULL}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 3, LIES_WHOLE, "40", NULL}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 4, LIES_TP_4, "40", "m50"}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 4, LIES_ODD, "50", "f60"}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 2, LIES_WHOLE, "60", NULL}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 4, LIES_TP_2, "60", NULL}, folder,
+               NULL); /* the files are newer */
+    pass_ranks(NULL, &(launch){"job", 4, LIES_FLAT, "60", NULL}, folder, NULL);
     /* another folder is another run */
-    pass(&k, &(launch){"job", 4, LIES_FLAT, "-1", "m5"}, temp_path("survives-2"), NULL);
-    pass(&k, &(launch){"job", 4, LIES_FLAT, "60", NULL}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 4, LIES_FLAT, "-1", "m5"}, temp_path("survives-2"), NULL);
+    pass_ranks(&k, &(launch){"job", 4, LIES_FLAT, "60", NULL}, folder, NULL);
     keeper_finish(&k);
 }
 
@@ -235,15 +236,15 @@ static void damage_is_passed_over(void **state) {
     for (int tail = 0; tail < 2; tail++) {
         keeper k = keeper_new();
         const char *folder = temp_path(tail ? "tail" : "image");
-        pass(&k, &(launch){"job", 3, LIES_FLAT, NULL, "f10 m20 m30"}, folder, NULL);
+        pass_ranks(&k, &(launch){"job", 3, LIES_FLAT, NULL, "f10 m20 m30"}, folder, NULL);
         flip_byte(&k, block_of(&k, 1, 30), tail);
-        pass(&k, &(launch){"job", 3, LIES_FLAT, "20", NULL}, folder,
-             "step 30 in memory is passed over");
+        pass_ranks(&k, &(launch){"job", 3, LIES_FLAT, "20", NULL}, folder,
+                   "step 30 in memory is passed over");
         /* it is not looked at again: after 20 there may be another step 30 */
-        pass(&k, &(launch){"job", 4, LIES_WHOLE, "20", NULL}, folder, NULL);
+        pass_ranks(&k, &(launch){"job", 4, LIES_WHOLE, "20", NULL}, folder, NULL);
         flip_byte(&k, block_of(&k, 2, 20), tail);
-        pass(&k, &(launch){"job", 3, LIES_FLAT, "10", "m30"}, folder, "is damaged");
-        pass(&k, &(launch){"job", 3, LIES_ODD, "30", NULL}, folder, NULL);
+        pass_ranks(&k, &(launch){"job", 3, LIES_FLAT, "10", "m30"}, folder, "is damaged");
+        pass_ranks(&k, &(launch){"job", 3, LIES_ODD, "30", NULL}, folder, NULL);
         keeper_finish(&k);
     }
 }
@@ -253,13 +254,13 @@ static void incomplete_saves_are_not_loaded(void **state) {
     keeper k = keeper_new();
     const char *folder = temp_path("incomplete");
     static const char nothing[sizeof(tn__vault_head)];
-    pass(&k, &(launch){"job", 3, LIES_FLAT, NULL, "f10 m20 m30"}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 3, LIES_FLAT, NULL, "f10 m20 m30"}, folder, NULL);
     int block = block_of(&k, 2, 30); /* as if its rank had been killed while it wrote */
     assert_int_equal(pwrite(k.fd[block], nothing, sizeof(nothing), 0), sizeof(nothing));
-    pass(&k, &(launch){"job", 3, LIES_CUT, "20", NULL}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 3, LIES_CUT, "20", NULL}, folder, NULL);
     block = block_of(&k, 0, 20);
     assert_int_equal(pwrite(k.fd[block], nothing, sizeof(nothing), 0), sizeof(nothing));
-    pass(&k, &(launch){"job", 3, LIES_CUT, "10", NULL}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 3, LIES_CUT, "10", NULL}, folder, NULL);
     keeper_finish(&k);
 }
 
@@ -290,15 +291,15 @@ static void no_memory_is_a_warning(void **state) {
     (void)state;
     keeper k = keeper_new();
     const char *folder = temp_path("none");
-    pass(NULL, &(launch){"job", 2, LIES_FLAT, "-1", "m10 m20 f30 m40"}, folder,
-         "not saved in memory: rank 0: no launcher keeps memory");
-    pass(NULL, &(launch){"job", 2, LIES_FLAT, "30", NULL}, folder, NULL);
-    pass(&k, &(launch){"room", 2, LIES_WHOLE, NULL, NULL}, temp_path("room"),
-         "not saved in memory: rank 1: it needs");
+    pass_ranks(NULL, &(launch){"job", 2, LIES_FLAT, "-1", "m10 m20 f30 m40"}, folder,
+               "not saved in memory: rank 0: no launcher keeps memory");
+    pass_ranks(NULL, &(launch){"job", 2, LIES_FLAT, "30", NULL}, folder, NULL);
+    pass_ranks(&k, &(launch){"room", 2, LIES_WHOLE, NULL, NULL}, temp_path("room"),
+               "not saved in memory: rank 1: it needs");
     assert_int_equal(head_at(&k, 2).magic[0], 0);
     assert_int_equal(head_at(&k, 3).magic[0], 0);
-    pass(&k, &(launch){"two", 2, LIES_WHOLE, NULL, NULL}, temp_path("two"),
-         "step 20 and later ones are not saved in memory: rank 0: another saver");
+    pass_ranks(&k, &(launch){"two", 2, LIES_WHOLE, NULL, NULL}, temp_path("two"),
+               "step 20 and later ones are not saved in memory: rank 0: another saver");
     keeper_finish(&k);
 }
 
@@ -310,7 +311,7 @@ static void cleared_memory_is_gone(void **state) {
     ranks_result result = ranks_run(2, "job", folder, environment, 60);
     assert_true(ranks_ok(&result));
     ranks_free(&result);
-    pass(&k, &(launch){"job", 2, LIES_WHOLE, "-1", NULL}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 2, LIES_WHOLE, "-1", NULL}, folder, NULL);
     keeper_finish(&k);
 }
 

@@ -53,16 +53,17 @@ static int open_block(int n) {
         return -1;
     }
     int fd = tn__above_streams(open(path, O_RDWR | O_CLOEXEC));
-    if (fd >= 0 &&
-        (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode) || about.st_uid != geteuid())) {
+    int seals = fd >= 0 ? fcntl(fd, F_GET_SEALS) : 0;
+    if (fd >= 0 && (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode) ||
+                    about.st_uid != geteuid() || seals < 0 || !(seals & F_SEAL_SHRINK))) {
         close(fd);
         fd = -1;
     }
     return fd;
 }
 
-static void explain(tn__vault *v, const char *format, ...) TN_PRINTF(2, 3);
-static void explain(tn__vault *v, const char *format, ...) {
+static void explain_lack(tn__vault *v, const char *format, ...) TN_PRINTF(2, 3);
+static void explain_lack(tn__vault *v, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(v->why, sizeof(v->why), format, arguments);
@@ -76,7 +77,7 @@ void tn__vault_open(tn__vault *v, const char *folder) {
     *v = (tn__vault){.opened = true, .own = {-1, -1}};
     tn__digest_of(folder, strlen(folder), v->folder);
     if (!getenv("TERN_VAULT")) {
-        explain(v, "no launcher keeps memory for it (start the program with `tern run`)");
+        explain_lack(v, "no launcher keeps memory for it (start the program with `tern run`)");
         return;
     }
     for (int i = 0; i < 2; i++) {
@@ -84,10 +85,10 @@ void tn__vault_open(tn__vault *v, const char *folder) {
     }
     if (v->own[0] < 0 || v->own[1] < 0) {
         tn__vault_close(v);
-        explain(v, "the memory that its launcher keeps for it cannot be opened");
+        explain_lack(v, "the memory that its launcher keeps for it cannot be opened");
     } else if (flock(v->own[0], LOCK_EX | LOCK_NB) != 0) {
         tn__vault_close(v);
-        explain(v, "another saver or program of this rank has its memory");
+        explain_lack(v, "another saver or program of this rank has its memory");
     }
 }
 
@@ -211,8 +212,8 @@ static bool has_room(tn__vault *v, int64_t more, int64_t whole) {
     const double mega = 1024.0 * 1024;
     if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY &&
         (rlim_t)whole > most.rlim_cur) {
-        explain(v, "it needs %.0f MiB, but `ulimit -f` allows files of %.0f MiB",
-                (double)whole / mega, (double)most.rlim_cur / mega);
+        explain_lack(v, "it needs %.0f MiB, but `ulimit -f` allows files of %.0f MiB",
+                     (double)whole / mega, (double)most.rlim_cur / mega);
         return false;
     }
     const char *text = getenv("LOCAL_WORLD_SIZE");
@@ -220,8 +221,9 @@ static bool has_room(tn__vault *v, int64_t more, int64_t whole) {
     int64_t kilo = kernel_number("/proc/meminfo", "MemAvailable:");
     int64_t room = smaller_of(kilo > INT64_MAX / 1024 ? INT64_MAX : kilo * 1024, room_in_groups());
     if (more > 0 && more > (room - room / 16) / ranks) {
-        explain(v, "it needs %.0f MiB more on each rank of this host, which has %.0f MiB for all",
-                (double)more / mega, (double)room / mega);
+        explain_lack(v,
+                     "it needs %.0f MiB more on each rank of this host, which has %.0f MiB for all",
+                     (double)more / mega, (double)room / mega);
         return false;
     }
     return true;
@@ -323,7 +325,7 @@ bool tn__vault_write(tn__vault *v, const tn__vault_save *s) {
     bool wrote = fstat(fd, &about) == 0 && has_room(v, whole - 512 * about.st_blocks, whole);
     if (wrote && !write_block(v, fd, s)) {
         int why = errno;
-        explain(v, "%s", tn__pending() ? tn_error_message() : strerror(why));
+        explain_lack(v, "%s", tn__pending() ? tn_error_message() : strerror(why));
         wrote = false;
     }
     if (!wrote) { /* frees it, and keeps the older save */

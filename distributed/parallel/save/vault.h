@@ -3,7 +3,8 @@
  * `tern run` makes two blocks of memory without a name (memfd) for each rank of its host, and keeps
  * them until the job ends (tools/run_vault.c). TERN_VAULT says where: "PID FD FD FD FD …", two
  * descriptors of that process for each local rank; whoever may read its /proc/PID/fd, which is this
- * user, opens them there. So nothing is inherited, and nothing is left when the launcher ends.
+ * user, opens them there. So nothing is inherited, and nothing is left when the launcher ends. They
+ * are sealed against becoming smaller, so they can be mapped without fear of SIGBUS.
  *
  * A block holds one save, or nothing:
  *
