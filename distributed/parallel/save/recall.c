@@ -79,7 +79,7 @@ static bool same_save(const tn__vault_head *a, const tn__vault_head *b) {
 
 /* Finds the holders of all parts of the save that h belongs to. False: some part is nowhere. */
 static bool find_parts(recall *r, const tn__vault_head *h) {
-    memset(r->parts, 0, (size_t)(2 * r->s->ranks) * sizeof(*r->parts));
+    memset(r->parts, 0, 2 * (size_t)r->s->ranks * sizeof(*r->parts));
     int64_t found = 0;
     for (int i = 0; i < 2 * r->s->ranks; i++) {
         const tn__vault_head *other = &r->heads[i];
@@ -343,7 +343,7 @@ tn_status tn__saver_recall(tn_saver *s, tn_checkpoint *c, int64_t least, int64_t
     tn_error_record why = {.status = TN_OK};
     *step = -1;
     tn__vault_open(&s->vault, s->folder);
-    r.parts = tn__calloc_for((size_t)(2 * s->ranks), sizeof(*r.parts), operation);
+    r.parts = tn__calloc_for(2 * (size_t)s->ranks, sizeof(*r.parts), operation);
     if (!r.parts) {
         tn_group_abort(s->world, tn_error_message());
     }
