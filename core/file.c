@@ -117,13 +117,17 @@ static bool may_replace(tn__file *f) {
     return true;
 }
 
-bool tn__file_begin(tn__file *f, const char *path, const char *operation) {
+static void file_reset(tn__file *f, const char *operation) {
     f->fd = -1;
     f->operation = operation;
     f->doing = NULL;
     f->path = f->temporary = NULL;
     f->digest = NULL;
     f->bytes = f->held = f->patch.bytes = 0;
+}
+
+bool tn__file_begin(tn__file *f, const char *path, const char *operation) {
+    file_reset(f, operation);
     if (tn__pending()) {
         return false;
     }
@@ -151,6 +155,29 @@ bool tn__file_begin(tn__file *f, const char *path, const char *operation) {
         return false;
     }
     return true;
+}
+
+bool tn__file_lend(tn__file *f, int fd, const char *path, const char *operation) {
+    file_reset(f, operation);
+    f->path = tn__strdup_for(path, operation);
+    f->digest = tn__digest_new(operation);
+    f->fd = fd;
+    if (!f->path || !f->digest) {
+        f->fd = -1;
+        file_finish(f);
+    }
+    return f->fd >= 0;
+}
+
+bool tn__file_return(tn__file *f) {
+    tn__file_flush(f);
+    if (f->doing) {
+        tn__raise(tn__status_of(f->why), f->operation, "%s: %s: %s", f->path, f->doing,
+                  strerror(f->why));
+    }
+    f->fd = -1;
+    file_finish(f);
+    return !f->doing;
 }
 
 /* ---- Writing --------------------------------------------------------------------------------- */

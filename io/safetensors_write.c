@@ -10,8 +10,10 @@
 #include "tern/sys/tensor.h"
 #include "text/utf8.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* In the digest's place while it is computed. */
 static const char no_digest[TN__DIGEST_DIGITS + 1] = "00000000000000000000000000000000";
@@ -373,27 +375,33 @@ static bool put_all(const tn_safetensors_writer *w, tn__file *file, bool with_di
         tn__file_digest(file, digits);
         tn__file_patch(file, TN__DIGEST_AT, no_digest, digits, TN__DIGEST_DIGITS);
     }
-    return check_header(w, file, with_digest ? digits : NULL);
+    return !file->temporary || check_header(w, file, with_digest ? digits : NULL);
 }
 
-static tn_status write_all(tn_safetensors_writer *w, const char *path, bool with_digest,
-                           const char *operation) {
+/* False after raising. */
+static bool writer_ready(tn_safetensors_writer *w, const char *path, const char *operation) {
     if (tn__pending()) {
-        return tn_error();
+        return false;
     }
     if (!w) {
-        return tn__raise(TN_EVALUE, operation, "the writer is NULL");
+        tn__raise(TN_EVALUE, operation, "the writer is NULL");
+        return false;
     }
     if (w->refused[0]) {
         tn__raise(TN_ESTATE, operation, "%s would lack \"%s\", which could not be added",
                   path ? path : "the file", w->refused);
-        return tn_error();
+        return false;
     }
     if (w->items_count) {
         qsort(w->items, (size_t)w->items_count, sizeof(item), compare_items);
     }
+    return true;
+}
+
+static tn_status write_all(tn_safetensors_writer *w, const char *path, bool with_digest,
+                           const char *operation) {
     tn__file file;
-    if (!tn__file_begin(&file, path, operation)) {
+    if (!writer_ready(w, path, operation) || !tn__file_begin(&file, path, operation)) {
         return tn_error();
     }
     tn__quiet(1); /* an error handler may exit: not before the temporary file is gone */
@@ -414,6 +422,22 @@ tn_status tn__safetensors_write(tn_safetensors_writer *w, const char *path, bool
     tn_status status = write_all(w, path, digest, operation);
     tn_safetensors_writer_free(w);
     return status;
+}
+
+tn_status tn__safetensors_write_to(tn_safetensors_writer *w, int fd, int64_t at, const char *path,
+                                   int64_t *bytes, const char *operation) {
+    tn__file file;
+    if (writer_ready(w, path, operation) && tn__file_lend(&file, fd, path, operation)) {
+        if (lseek(fd, (off_t)at, SEEK_SET) >= 0) {
+            put_all(w, &file, false);
+        } else {
+            tn__raise(TN_EIO, operation, "%s: %s", path, strerror(errno));
+        }
+        tn__file_return(&file);
+        *bytes = (int64_t)file.bytes;
+    }
+    tn_safetensors_writer_free(w);
+    return tn_error();
 }
 
 tn_status tn_safetensors_writer_save(tn_safetensors_writer *w, const char *path) {

@@ -5,6 +5,7 @@
  *     run_options.c    what the user asked for
  *     run_refused.c    torchrun's options that this launcher lacks, and why
  *     run_workers.c    the ranks of this host as processes: start, end, reap
+ *     run_vault.c      memory in which ranks save what must outlive them
  *     run_guard.c      a process that ends the ranks when the launcher itself is killed
  *     run_output.c     a thread between the ranks' pipes and the terminal and log files
  *     run_screen.c     whole lines with prefixes; one redrawn line at the bottom
@@ -97,6 +98,13 @@ void guard_finish(guard *g);
 /* The guard's own main program: `tern _guard PIPE MARKER`. */
 int guard_main(int argc, char **argv);
 
+/* ---- Vault (run_vault.c) --------------------------------------------------------------------- */
+
+typedef struct output output;
+
+/* Makes memory for so many ranks. Returns the variable that tells them of it. */
+char *vault_new(int ranks, output *out);
+
 /* ---- Workers (run_workers.c) ----------------------------------------------------------------- */
 
 typedef struct worker {
@@ -109,8 +117,6 @@ typedef struct worker {
     double began, end; /* tn__now */
 } worker;
 
-typedef struct output output;
-
 enum { MOST_CHILDREN = 256 };
 
 typedef struct workers {
@@ -122,6 +128,7 @@ typedef struct workers {
     double ended;    /* when the last rank did */
     bool gone;
     guard guard;
+    char *vault;                /* a variable of the ranks; NULL: not made yet */
     sigset_t mask;              /* for the ranks: the signals that were blocked before we started */
     pid_t elder[MOST_CHILDREN]; /* earlier children: those of a shell that then called exec */
     int elders;

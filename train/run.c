@@ -40,6 +40,9 @@ int tn__run_options(tn_run_options *o, tn_option *rows) {
         {"steps", 0, "N", "steps of training; may grow when the run continues", .whole = &o->steps},
         {"val-every", 0, "N", "steps between validations", .whole = &o->val_every},
         {"save-every", 0, "N", "steps between checkpoints", .whole = &o->save_every},
+        {"memory-every", 0, "N",
+         "steps between saves to the memory of `tern run`, for when a rank crashes",
+         .whole = &o->memory_every},
         {"after-save", 0, "COMMAND",
          "for sh, after each checkpoint, whose folder is $1; training goes on meanwhile",
          .text = &o->after_save},
@@ -135,7 +138,8 @@ static void run_resume(tn_run *r) {
         return;
     }
     r->parts.step = c.step;
-    r->saved = found ? c.step : -1;
+    r->saved = r->saver->in_files; /* the step loaded may be one in memory */
+    r->remembered = found && c.step > r->saved ? c.step : -1;
     tn__run_say_begin(r, found, steps_before, batch_before);
 }
 
@@ -162,7 +166,7 @@ static void run_begin(tn_run *r) {
         tn__run_count_before(r);
         r->progress = tn_progress_new(stderr, r->start, o->steps, o->unit);
         tn__run_board_open(r);
-        tn__run_record_open(r, goes_on && r->saved >= 0);
+        tn__run_record_open(r, goes_on && (r->saved >= 0 || r->remembered >= 0));
         tn__run_record(r, NULL);
     }
 }
@@ -182,6 +186,7 @@ static bool options_fit(const tn_run_options *o) {
         !o->out || !*o->out                     ? "there is no folder"
         : o->steps < 1                          ? "steps are below 1"
         : o->val_every < 1 || o->save_every < 1 ? "val_every and save_every"
+        : o->memory_every < 0                   ? "memory_every is below 0"
         : !(o->hours >= 0 && o->until_cost >= 0 && o->price >= 0) || o->until_units < 0
             ? "a limit is below 0"
         : o->log_every < 0 || o->patience < 0 || o->keep_best < 0
@@ -244,6 +249,8 @@ tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts)
                   .first_rank = tn_group_rank(world) == 0,
                   .saved = -1,
                   .saved_before = -1,
+                  .remembered = -1,
+                  .remembered_before = -1,
                   .opened = tn__now(),
                   .loss = NAN};
     snprintf(r->unit, sizeof(r->unit), "%.20s", options.unit ? options.unit : "unit");
@@ -375,6 +382,14 @@ static void run_save(tn_run *r) {
     }
 }
 
+/* What the history has so far survives this process: that is enough. */
+static void run_remember(tn_run *r) {
+    if (tn__run_weights_finite(r) && tn_saver_remember(r->saver, &r->parts) == TN_OK) {
+        r->remembered_before = r->remembered;
+        r->remembered = r->parts.step;
+    }
+}
+
 /* Asks in one exchange whether any rank was told to stop, wants the run to end, or has a bad loss.
  * False after raising. */
 static bool ask_ranks(tn_run *r) {
@@ -404,6 +419,9 @@ bool tn_run_next(tn_run *r) {
     bool due = r->ended || (step > r->start && step_due(r, step, r->options.save_every));
     if (due && step > r->saved) {
         run_save(r); /* writes while training continues */
+    } else if (step > r->start && r->options.memory_every > 0 &&
+               step_due(r, step, r->options.memory_every)) {
+        run_remember(r);
     }
     if (r->ended || tn__pending()) {
         return false;

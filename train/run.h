@@ -33,6 +33,8 @@ struct tn_run {
     tn_summary_writer *board; /* and this one, with options.tensorboard */
     int64_t start, saved;     /* steps done when it began, and at the last checkpoint; -1: none */
     int64_t saved_before;     /* and at the checkpoint before */
+    int64_t remembered;       /* at the last save to memory; -1: none */
+    int64_t remembered_before;
     bool refused, stopped, ended, exported;
     bool drawn; /* the picture shows all saved steps */
     /* For run.json: earlier starts, this one without its end, and when it began. */

@@ -218,10 +218,12 @@ static int64_t place_of(const tn_run *r, int64_t step) {
     return place_among(r, step, INT64_MAX);
 }
 
-/* Whether a step is among the best, or was at a checkpoint: a killed run continues from there and
- * does not know what was better later. The last checkpoint may not be written yet. */
+/* Whether a step is among the best, or was at a checkpoint or a save to memory: a killed run
+ * continues from there and does not know what was better later. The last checkpoint may not be
+ * written yet. */
 static bool is_kept(const tn_run *r, int64_t step) {
-    const int64_t until[] = {INT64_MAX, r->saved, r->saved_before};
+    const int64_t until[] = {INT64_MAX, r->saved, r->saved_before, r->remembered,
+                             r->remembered_before};
     bool kept = false;
     for (size_t i = 0; i < sizeof(until) / sizeof(*until); i++) {
         int64_t place = place_among(r, step, until[i]);

@@ -377,11 +377,23 @@ TN_API tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_opti
 TN_API tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c);
 TN_API tn_status tn_saver_wait(tn_saver *s);
 
-/* Loads the newest committed step, the one with the highest number; else the newest single-file
- * checkpoint in the folder (tn_checkpoint_save); the folder may also be the path of such a file.
- * *found false: there is none, and nothing has changed. Every rank calls, and reads only what
- * overlaps its own parts. As with tn_dist_load, the run's identity is compared, a loader's place is
- * converted, and nothing is loaded on any rank unless it is valid on all. */
+/* The same, but to memory that outlives this process: no disk is slow or full, so it may be done
+ * far more often. When a rank has crashed, `tern run` starts the job anew, and tn_saver_load finds
+ * it; when the launcher has ended, or its host, it is gone. So save to files too.
+ *
+ * `tern run` keeps the last two of each rank; they take twice the bytes of what the rank would
+ * write to its file, besides the copy of `behind`. Where a rank has no such launcher or not that
+ * much memory, a warning says so once, and this does nothing more, on all ranks: no error. The
+ * first saver of a process that saves or loads has its memory. */
+TN_API tn_status tn_saver_remember(tn_saver *s, const tn_checkpoint *c);
+
+/* Loads the newest step: in memory (tn_saver_remember) if the launcher still keeps all its parts,
+ * or the newest committed one, whichever has the higher number; else the newest single-file
+ * checkpoint in the folder (tn_checkpoint_save); the folder may also be the path of such a file. A
+ * step in memory that is damaged is passed over, with a warning. *found false: there is none, and
+ * nothing has changed. Every rank calls, and reads only what overlaps its own parts. As with
+ * tn_dist_load, the run's identity is compared, a loader's place is converted, and nothing is
+ * loaded on any rank unless it is valid on all. */
 TN_API tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found);
 /* Removes all that tn_saver_load would find, for a run that starts over: a higher step of another
  * run would count as the newest. Every rank calls, and gets the error. */

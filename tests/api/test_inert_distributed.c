@@ -253,6 +253,7 @@ static void saver_calls(tn_tensor *t) {
     o.timeout = NAN;
     QUIET(tn_saver_new(NULL, "/nowhere/at/all", o), NULL);
     FAILS(tn_saver_save(NULL, NULL));
+    FAILS(tn_saver_remember(NULL, NULL));
     FAILS(tn_saver_wait(NULL));
     FAILS(tn_saver_load(NULL, &c, &found));
     FAILS(tn_saver_clear(NULL));
@@ -260,6 +261,7 @@ static void saver_calls(tn_tensor *t) {
     tn_saver *s = tn_saver_new(NULL, "/nowhere/at/all", tn_saver_defaults());
     FAILS(tn_saver_save(s, NULL));
     FAILS(tn_saver_save(s, &c));
+    FAILS(tn_saver_remember(s, NULL));
     FAILS(tn_saver_load(s, &c, NULL));
     QUIET(tn_saver_load(s, &c, &found) == TN_OK && found, false);
     QUIET(tn_saver_wait(s) == tn_error(), true);

@@ -14,6 +14,8 @@
 #include "tern/sys/tensor.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -21,10 +23,12 @@
 
 /* ---- Finding --------------------------------------------------------------------------------- */
 
-/* What rank 0 sends to all: 's' and the path of a step, a 0, its index as text; or 'f', the path of
- * one file, and a 0; or nothing. */
-static void put_path(tn__buffer *found, char kind, const char *path) {
-    tn__buffer_format(found, "%c", kind);
+/* What rank 0 sends to all: 's', the step as 20 digits and its path, a 0, its index as text; or
+ * 'f', the step, the path of one file, and a 0; or nothing. */
+enum { PATH_AT = 21 };
+
+static void put_path(tn__buffer *found, char kind, int64_t step, const char *path) {
+    tn__buffer_format(found, "%c%020" PRId64, kind, step);
     tn__buffer_add(found, path, strlen(path) + 1);
 }
 
@@ -61,7 +65,7 @@ static bool look_at(const char *name, void *user) {
 static void find_file(tn__buffer *found, const char *folder, const char *operation) {
     search s = {.folder = folder, .operation = operation, .step = -1};
     if (tn__folder_each(folder, look_at, &s, operation) && s.path) {
-        put_path(found, 'f', s.path);
+        put_path(found, 'f', s.step, s.path);
     }
     free(s.path);
 }
@@ -71,7 +75,7 @@ static void read_step(tn__buffer *found, const char *folder, int64_t step, const
     char *path = tn__step_path(folder, step, false, NULL, operation);
     char *text = path ? tn__index_text(path, &bytes, operation) : NULL;
     if (text) {
-        put_path(found, 's', path);
+        put_path(found, 's', step, path);
         tn__buffer_add(found, text, bytes);
     }
     free(text);
@@ -85,7 +89,7 @@ static void find_newest(tn__buffer *found, const char *folder, const char *opera
             tn__raise(TN_EIO, operation, "%s: %s", folder, strerror(errno));
         }
     } else if (!S_ISDIR(about.st_mode)) {
-        put_path(found, 'f', folder);
+        put_path(found, 'f', INT64_MAX, folder);
     } else {
         int64_t step = tn__step_newest(folder, operation);
         if (step >= 0) {
@@ -152,6 +156,30 @@ static tn_status share_found(tn_group *g, void **data, size_t *bytes, const char
     return status == TN_OK ? tn_broadcast_bytes(g, data, bytes, 0) : status;
 }
 
+/* Ends what tn__agree_begin has begun, and frees index and file. */
+static tn_status finish_load(loading *l, tn_checkpoint *c) {
+    if (!tn__pending()) {
+        plan_load(l, c);
+    }
+    tn_status status = tn__agree(l->world, l->from.digest, l->operation);
+    if (status == TN_OK && !c->partial) {
+        status = refuse_surplus(l);
+    }
+    if (status == TN_OK) {
+        tn__checkpoint_apply(&l->plan);
+    }
+    tn__state_free(&l->plan.state);
+    tn__index_free(l->index);
+    tn_safetensors_close(l->file);
+    return status;
+}
+
+tn_status tn__saver_load_index(tn_group *g, tn_checkpoint *c, tn__index *ix,
+                               const char *operation) {
+    loading l = {.world = g, .operation = operation, .index = ix};
+    return finish_load(&l, c);
+}
+
 /* Kind 's': from a step's folder, with `data` as its index; 'f': from the file at `path`; 'b': from
  * a file with these bytes. */
 static tn_status load_shared(tn_group *g, tn_checkpoint *c, char kind, const char *path, void *data,
@@ -163,18 +191,7 @@ static tn_status load_shared(tn_group *g, tn_checkpoint *c, char kind, const cha
     } else {
         l.file = kind == 'f' ? tn_safetensors_open(path) : tn__safetensors_over(path, data, bytes);
     }
-    plan_load(&l, c);
-    tn_status status = tn__agree(g, l.from.digest, operation);
-    if (status == TN_OK && !c->partial) {
-        status = refuse_surplus(&l);
-    }
-    if (status == TN_OK) {
-        tn__checkpoint_apply(&l.plan);
-    }
-    tn__state_free(&l.plan.state);
-    tn__index_free(l.index);
-    tn_safetensors_close(l.file);
-    return status;
+    return finish_load(&l, c);
 }
 
 tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
@@ -197,11 +214,23 @@ tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
     void *data = newest.at;
     size_t bytes = newest.bytes;
     tn_status status = share_found(s->world, &data, &bytes, operation);
+    int64_t step = -1;
+    s->in_files = -1;
     if (status == TN_OK && bytes > 0) {
-        char *path = (char *)data + 1;
-        size_t head = strlen(path) + 2;
-        status = load_shared(s->world, c, path[-1], path, path + head - 1, bytes - head, operation);
-        *found = status == TN_OK;
+        sscanf((char *)data + 1, "%20" SCNd64, &s->in_files);
+    }
+    if (status == TN_OK) {
+        status = tn__saver_recall(s, c, s->in_files, &step, operation);
+    }
+    if (status == TN_OK && step < 0 && bytes > 0) {
+        char *path = (char *)data + PATH_AT, kind = *(char *)data;
+        size_t head = PATH_AT + strlen(path) + 1;
+        status = load_shared(s->world, c, kind, path, (char *)data + head, bytes - head, operation);
+        step = s->in_files;
+    }
+    *found = status == TN_OK && step >= 0;
+    if (status == TN_OK) {
+        tn__vault_forget(&s->vault, step); /* of a future that will be another */
     }
     if (s->rank != 0) {
         tn_bytes_free(data);
@@ -252,8 +281,8 @@ static void remove_files(const tn_saver *s) {
         tn__buffer found = {.operation = s->operation};
         find_newest(&found, s->folder, s->operation);
         bytes = found.bytes;
-        if (bytes > 0 && !tn__pending() && unlink(found.at + 1) != 0) {
-            tn__raise(TN_EIO, s->operation, "%s: %s", found.at + 1, strerror(errno));
+        if (bytes > 0 && !tn__pending() && unlink(found.at + PATH_AT) != 0) {
+            tn__raise(TN_EIO, s->operation, "%s: %s", found.at + PATH_AT, strerror(errno));
         }
         tn__buffer_free(&found);
     }
@@ -267,6 +296,8 @@ tn_status tn_saver_clear(tn_saver *s) {
         return tn_error();
     }
     s->operation = "saver_clear";
+    tn__vault_open(&s->vault, s->folder);
+    tn__vault_forget(&s->vault, -1);
     tn__agree_begin();
     if (s->rank == 0 && tn__saver_clear_steps(s)) {
         remove_files(s);

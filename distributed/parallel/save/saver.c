@@ -17,10 +17,12 @@
 #include "tern/sys/device.h"
 #include "tern/sys/tensor.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 tn_saver_options tn_saver_defaults(void) {
     return (tn_saver_options){
@@ -100,6 +102,8 @@ void tn_saver_free(tn_saver *s) {
     tn__state_free(&s->state);
     tn__manifest_free(s->manifest);
     tn__saver_unlock(s);
+    tn__vault_close(&s->vault);
+    tn__buffer_free(&s->list);
     tn_store_free(s->store);
     free(s->metadata);
     free(s->writes);
@@ -146,21 +150,32 @@ static void note_metadata(tn_saver *s, const tn_checkpoint *c) {
     s->metadata = j.at;
 }
 
-/* Sends '+' or '=', the step and the folder, a 0; after '+' also the list, since it is new. */
+/* Sends '+' or '=', 'm' for memory or 'f' for files, the step and the folder, a 0; after '+' also
+ * the list, since it is new. Or '-' and the same, and why this rank has no memory. */
 static void send_list(tn_saver *s, const tn__state *state) {
-    tn__buffer list = {.operation = s->operation}, j = {.operation = s->operation};
+    tn__buffer j = {.operation = s->operation}, *list = &s->list;
     char digest[TN__DIGEST_DIGITS + 1] = "";
+    tn__buffer_free(list);
+    list->operation = s->operation;
     if (!tn__pending()) {
-        tn__manifest_put(&list, state, true);
-        tn__digest_of(list.at, list.failed ? 0 : list.bytes, digest);
-        bool new = strcmp(digest, s->sent) != 0;
-        tn__buffer_format(&j, "%c%" PRId64 " ", new ? '+' : '=', s->step);
+        tn__manifest_put(list, state, true);
+        tn__digest_of(list->at, list->failed ? 0 : list->bytes, digest);
+        bool new = strcmp(digest, s->sent) != 0, none = s->memory && s->vault.why[0];
+        tn__buffer_format(&j, "%c%c%" PRId64 " ",
+                          none  ? '-'
+                          : new ? '+'
+                                : '=',
+                          s->memory ? 'm' : 'f', s->step);
         tn__buffer_add(&j, s->folder, strlen(s->folder) + 1);
-        tn__buffer_add(&j, list.at, new ? list.bytes : 0);
+        if (none) {
+            tn__buffer_text(&j, s->vault.why);
+            *digest = 0;
+        } else if (new) {
+            tn__buffer_add(&j, list->at, list->bytes);
+        }
     }
     tn__saver_send(s, s->rank, "list", j.at, j.bytes);
     memcpy(s->sent, digest, sizeof(digest));
-    tn__buffer_free(&list);
     tn__buffer_free(&j);
 }
 
@@ -169,10 +184,14 @@ static void send_list(tn_saver *s, const tn__state *state) {
 /* Checks that the ranks are at the same save, and reads the list if it is new. */
 static void read_list(tn_saver *s, int rank, const char *said, size_t bytes) {
     char *folder;
-    int64_t step = strtoll(said + 1, &folder, 10);
+    bool memory = said[1] == 'm';
+    int64_t step = strtoll(said + (said[1] ? 2 : 1), &folder, 10);
     size_t head = strlen(said) + 1;
     folder += *folder == ' ';
-    if (step != s->step) {
+    if (memory != s->memory) {
+        tn__raise(TN_EMISMATCH, s->operation, "rank %d saves to %s, but rank 0 to %s", rank,
+                  memory ? "memory" : "files", s->memory ? "memory" : "files");
+    } else if (step != s->step) {
         tn__raise(TN_EMISMATCH, s->operation,
                   "rank %d saves step %" PRId64 " but rank 0 saves step %" PRId64, rank, step,
                   s->step);
@@ -181,7 +200,38 @@ static void read_list(tn_saver *s, int rank, const char *said, size_t bytes) {
                   folder, s->folder);
     } else if (*said == '+' && head <= bytes) {
         tn__manifest_set(s->manifest, rank, said + head, bytes - head);
+    } else if (*said == '-' && head <= bytes) {
+        tn__saver_no_memory(s, rank, said + head);
     }
+}
+
+/* Decides who writes, and, for files, where. */
+static void prepare_save(tn_saver *s) {
+    if (!s->memory) {
+        if (tn__manifest_deal(s->manifest)) {
+            tn__saver_prepare(s);
+        }
+    } else if (!s->memory_ends && tn__manifest_deal(s->manifest) &&
+               getrandom(&s->number, sizeof(s->number), 0) != sizeof(s->number)) {
+        tn__raise(TN_EIO, s->operation, "no random number: %s", strerror(errno));
+    }
+}
+
+/* Digits for what this rank writes; for memory then a space and the save's number, or only '-'. */
+static void send_digits(tn_saver *s, int rank) {
+    const tn__manifest_list *l = &s->manifest->lists[rank];
+    tn__buffer digits = {.operation = s->operation};
+    bool off = s->memory && s->memory_ends;
+    for (int i = 0; !tn__pending() && !off && i < l->count; i++) {
+        tn__buffer_text(&digits, l->at[i].writes ? "1" : "0");
+    }
+    if (!tn__pending() && off) {
+        tn__buffer_text(&digits, "-");
+    } else if (!tn__pending() && s->memory) {
+        tn__buffer_format(&digits, " %016" PRIx64, s->number);
+    }
+    tn__saver_send(s, rank, "writes", digits.at, digits.bytes);
+    tn__buffer_free(&digits);
 }
 
 /* Answers every rank, even after one has failed. */
@@ -197,17 +247,11 @@ static void decide_writers(tn_saver *s) {
     if (!tn__pending()) {
         tn__saver_forget(s); /* all have arrived, so all know that it ended */
     }
-    if (!tn__pending() && tn__manifest_deal(s->manifest)) {
-        tn__saver_prepare(s);
+    if (!tn__pending()) {
+        prepare_save(s);
     }
     for (int r = 0; r < s->ranks; r++) {
-        const tn__manifest_list *l = &s->manifest->lists[r];
-        tn__buffer digits = {.operation = s->operation};
-        for (int i = 0; !tn__pending() && i < l->count; i++) {
-            tn__buffer_text(&digits, l->at[i].writes ? "1" : "0");
-        }
-        tn__saver_send(s, r, "writes", digits.at, digits.bytes);
-        tn__buffer_free(&digits);
+        send_digits(s, r);
     }
 }
 
@@ -271,7 +315,13 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
     }
     free(s->writes);
     s->writes = tn__saver_receive(s, s->rank, "writes", "begun to save", NULL);
-    if (s->writes && strlen(s->writes) != (size_t)fresh->count) {
+    char *number = s->writes && s->memory ? strchr(s->writes, ' ') : NULL;
+    if (number) {
+        s->number = strtoull(number, NULL, 16);
+        *number = 0;
+    }
+    s->memory_off = s->memory_off || (s->writes && strcmp(s->writes, "-") == 0);
+    if (s->writes && !s->memory_off && strlen(s->writes) != (size_t)fresh->count) {
         tn__raise(TN_EMISMATCH, s->operation, "rank 0 lists %zu tensors, but this rank has %d",
                   strlen(s->writes), fresh->count);
     }
@@ -293,6 +343,11 @@ static void begin_save(tn_saver *s, const tn_checkpoint *c) {
         }
         return;
     }
+    if (s->memory && s->memory_off) { /* for all: nothing is saved */
+        tn__state_free(&fresh);
+        tn__vault_close(&s->vault);
+        return;
+    }
     /* From here on the others count on this rank, so its errors are raised at the end of the
      * save. */
     bool copied = copy_state(s, &fresh);
@@ -309,10 +364,7 @@ static void begin_save(tn_saver *s, const tn_checkpoint *c) {
     }
 }
 
-tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
-    if (!saver_sound(s, "saver_save")) {
-        return tn_error();
-    }
+static tn_status save_to(tn_saver *s, const tn_checkpoint *c, bool memory, const char *operation) {
     tn_error_record mine = {.status = TN_OK}; /* a pending one, which the others get too */
     tn_error_take(&mine);
     if (tn_saver_wait(s) != TN_OK) {
@@ -322,7 +374,11 @@ tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
         }
         return tn_error();
     }
-    s->operation = "saver_save";
+    s->operation = operation;
+    s->memory = memory;
+    if (memory) {
+        tn__vault_open(&s->vault, s->folder);
+    }
     tn__agree_begin();
     tn_error_give(&mine);
     begin_save(s, c);
@@ -330,6 +386,16 @@ tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
     mine = tn__agree_end();
     tn_error_give(&mine);
     return mine.status != TN_OK || s->options.behind ? tn_error() : tn_saver_wait(s);
+}
+
+tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
+    return saver_sound(s, "saver_save") ? save_to(s, c, false, "saver_save") : tn_error();
+}
+
+tn_status tn_saver_remember(tn_saver *s, const tn_checkpoint *c) {
+    static const char operation[] = "saver_remember";
+    bool off = !saver_sound(s, operation) || s->memory_off;
+    return off ? tn_error() : save_to(s, c, true, operation);
 }
 
 tn_status tn_saver_wait(tn_saver *s) {

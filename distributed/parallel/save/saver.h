@@ -6,6 +6,8 @@
  *     folder.c        steps in the folder: names, the lock, what is removed
  *     after.c         the program's command after a commit
  *     load.c          loading
+ *     vault.c         saves in memory: a rank's part (vault.h)
+ *     recall.c        and loading them
  *     manifest.c      who has what, and who writes it;  io/checkpoint/parts.h  what is where
  *
  * The K-th save of a job, in keys of the store:
@@ -16,6 +18,11 @@
  *     K/-1/end     rank 0's thread: it is committed
  *     K/R/heard    rank R, after an error: it no longer needs the store
  *
+ * A save to memory sends the same, except: `list` may say why R has no memory, and `writes` that
+ * therefore nothing is saved, or else also a number that makes this save known from all others;
+ * `done` says nothing, or why R could not write. There is nothing to commit: what is in the vaults
+ * is found when it is loaded.
+ *
  * Each of them may instead be an error, raised by the ranks that wait for it: so one rank's error
  * is raised on all. Nothing here is a collective, and a slow disk does not hold up training.
  */
@@ -23,6 +30,7 @@
 #define TERN_DISTRIBUTED_PARALLEL_SAVER_H
 
 #include "distributed/parallel/save/manifest.h"
+#include "distributed/parallel/save/vault.h"
 #include "tern/parallel.h"
 
 #include <pthread.h>
@@ -48,7 +56,16 @@ struct tn_saver {
     char *writes;    /* a digit for each item of the state, from rank 0 */
     char sent[TN__DIGEST_DIGITS + 1]; /* the digest of the list that rank 0 has; "": it has none */
 
+    tn__vault vault;
+    bool memory;     /* the current save is to memory */
+    bool memory_off; /* all ranks know that one has none, or not enough: none saves to it */
+    uint64_t number; /* the current save to memory */
+    tn__buffer list; /* what this rank has, as rank 0 got it */
+
+    int64_t in_files; /* the newest step in files when it last loaded; -1: none */
+
     /* Rank 0. */
+    bool memory_ends; /* memory_off will be true after the next save */
     tn__manifest *manifest;
     int lock;   /* of the folder, since the first save; -1 */
     char *made; /* the folder of the step that is being written; NULL: there is none */
@@ -90,6 +107,23 @@ void *tn__saver_write(void *saver);
 /* Rank 0, with an error pending that the others have received: some of them may still be writing.
  * Waits for these and removes the step. */
 void tn__saver_give_up(tn_saver *s);
+
+/* The text of a step's index. metadata: a JSON object. */
+void tn__saver_put_index(const tn__manifest *m, const char *metadata, tn__buffer *j);
+
+/* Rank 0: says, once, that a rank cannot save to memory, which then ends for all. */
+void tn__saver_no_memory(tn_saver *s, int rank, const char *why);
+
+/* ---- load.c, recall.c ------------------------------------------------------------------------ */
+
+/* After tn__agree_begin: loads from an index (NULL: an error is pending), on all ranks or on none;
+ * frees it. */
+tn_status tn__saver_load_index(tn_group *g, tn_checkpoint *c, tn__index *ix, const char *operation);
+
+/* Loads the newest save in memory, from step `least` on, that all ranks can load. *step -1: there
+ * is none, and nothing has changed. Every rank calls. */
+tn_status tn__saver_recall(tn_saver *s, tn_checkpoint *c, int64_t least, int64_t *step,
+                           const char *operation);
 
 /* ---- after.c, on rank 0 ---------------------------------------------------------------------- */
 

@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/save/saver.h"
@@ -50,6 +51,22 @@ static char *part_path(const tn_saver *s, int rank) {
     return tn__step_path(s->folder, s->step, true, name, s->operation);
 }
 
+/* Writes this rank's block. Sends nothing, or why it could not. */
+static void write_memory(tn_saver *s) {
+    const tn__vault_save save = {.step = s->step,
+                                 .save = s->number,
+                                 .rank = s->rank,
+                                 .ranks = s->ranks,
+                                 .state = &s->state,
+                                 .list = &s->list,
+                                 .metadata = s->metadata,
+                                 .operation = s->operation};
+    const char *why = s->failed.status != TN_OK           ? s->failed.message
+                      : tn__vault_write(&s->vault, &save) ? ""
+                                                          : s->vault.why;
+    tn__saver_send(s, s->rank, "done", why, strlen(why));
+}
+
 /* Sends the file's size and the items' digests. */
 static void write_part(tn_saver *s) {
     tn__buffer done = {.operation = s->operation};
@@ -72,6 +89,12 @@ static void write_part(tn_saver *s) {
 /* Rank 0 must see the file too, since its index lists it. */
 static void read_done(tn_saver *s, int rank, const char *done, size_t bytes) {
     tn__manifest_list *l = &s->manifest->lists[rank];
+    if (s->memory) {
+        if (bytes > 0) {
+            tn__saver_no_memory(s, rank, done);
+        }
+        return;
+    }
     if (bytes != sizeof(l->bytes) + (size_t)l->count * TN__DIGEST_DIGITS) {
         tn__raise(TN_EFORMAT, s->operation, "rank %d sent no digests of what it wrote", rank);
         return;
@@ -110,21 +133,29 @@ static bool receive_all(tn_saver *s) {
     return first.status == TN_OK;
 }
 
+void tn__saver_no_memory(tn_saver *s, int rank, const char *why) {
+    if (!s->memory_ends) {
+        tn__log_loud("step %" PRId64 " and later ones are not saved in memory: rank %d: %.300s",
+                     s->step, rank, why);
+    }
+    s->memory_ends = true;
+}
+
 /* ---- Rank 0: the index ----------------------------------------------------------------------- */
 
-static void put_index(tn_saver *s, tn__buffer *j) {
+void tn__saver_put_index(const tn__manifest *m, const char *metadata, tn__buffer *j) {
     tn__buffer_format(
         j, TN__INDEX_BEFORE "%032d\",\"format\":\"" TN__INDEX_FORMAT "\",\n\"metadata\":", 0);
-    tn__buffer_add(j, s->metadata, strlen(s->metadata));
+    tn__buffer_text(j, metadata);
     tn__buffer_format(j, ",\n\"files\":[");
-    for (int r = 0; r < s->ranks; r++) {
+    for (int r = 0; r < m->ranks; r++) {
         char name[64];
         tn__index_file(r, name, sizeof(name));
         tn__buffer_format(j, "%s{\"name\":\"%s\",\"bytes\":%" PRId64 "}", r ? "," : "", name,
-                          s->manifest->lists[r].bytes);
+                          m->lists[r].bytes);
     }
     tn__buffer_format(j, "],\n\"tensors\":");
-    tn__manifest_index(s->manifest, j);
+    tn__manifest_index(m, j);
     tn__buffer_format(j, "}\n");
     if (!j->failed) {
         char digits[TN__DIGEST_DIGITS + 1];
@@ -137,7 +168,7 @@ static bool write_index(tn_saver *s) {
     tn__buffer j = {.operation = s->operation};
     tn__file file;
     char *path = tn__step_path(s->folder, s->step, true, TN__INDEX_NAME, s->operation);
-    put_index(s, &j);
+    tn__saver_put_index(s->manifest, s->metadata, &j);
     if (j.bytes > TN__INDEX_MOST) { /* the step could not be loaded */
         tn__raise(TN_EUNSUPPORTED, s->operation,
                   "the index of %d pieces has %zu bytes (at most %d)", s->manifest->count, j.bytes,
@@ -162,7 +193,8 @@ static bool in_time(const tn_saver *s) {
 }
 
 static void commit_all(tn_saver *s) {
-    bool done = receive_all(s) && write_index(s) && in_time(s) && tn__saver_commit(s);
+    bool done = receive_all(s) && (s->memory || write_index(s)) && in_time(s) &&
+                (s->memory || tn__saver_commit(s));
     if (!done) {
         tn_error_record why;
         tn_error_take(&why);
@@ -170,7 +202,7 @@ static void commit_all(tn_saver *s) {
         tn_error_give(&why);
     }
     tn__saver_send(s, -1, "end", NULL, 0);
-    if (done) {
+    if (done && !s->memory) {
         tn__after_commit(s);
     }
 }
@@ -190,7 +222,7 @@ void *tn__saver_write(void *saver) {
     TN__ON_CPU;
     tn_saver *s = saver;
     tn__quiet(1);
-    write_part(s);
+    s->memory ? write_memory(s) : write_part(s);
     tn_error_clear();
     if (s->rank == 0) {
         commit_all(s);

@@ -1,0 +1,361 @@
+/* A rank's vault (vault.h). */
+#define _GNU_SOURCE 1 /* fallocate */
+#include "distributed/parallel/save/vault.h"
+
+#include "core/descriptor.h"
+#include "core/digest.h"
+#include "core/error.h"
+#include "core/memory.h"
+#include "core/reader.h"
+#include "io/safetensors.h"
+#include "tern/distributed.h"
+#include "tern/sys/tensor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char vault_magic[16] = "tern-vault-1";
+
+/* ---- Opening --------------------------------------------------------------------------------- */
+
+/* The n-th block of this host; -1: there is none. */
+static int open_block(int n) {
+    const char *at = getenv("TERN_VAULT");
+    char *end;
+    long pid = at ? strtol(at, &end, 10) : 0, number = -1;
+    for (int i = 0; pid > 0 && i <= n; i++) {
+        at = end;
+        number = strtol(at, &end, 10);
+        if (end == at || number < 0) {
+            return -1;
+        }
+    }
+    if (pid <= 0) {
+        return -1;
+    }
+    char path[64], target[64] = "";
+    struct stat about;
+    snprintf(path, sizeof(path), "/proc/%ld/fd/%ld", pid, number);
+    /* the number may be another file's by now */
+    static const char name[] = "/memfd:tern-vault";
+    if (readlink(path, target, sizeof(target) - 1) < 0 ||
+        strncmp(target, name, sizeof(name) - 1) != 0) {
+        return -1;
+    }
+    int fd = tn__above_streams(open(path, O_RDWR | O_CLOEXEC));
+    int seals = fd >= 0 ? fcntl(fd, F_GET_SEALS) : 0;
+    if (fd >= 0 && (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode) ||
+                    about.st_uid != geteuid() || seals < 0 || !(seals & F_SEAL_SHRINK))) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+static void explain_lack(tn__vault *v, const char *format, ...) TN_PRINTF(2, 3);
+static void explain_lack(tn__vault *v, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(v->why, sizeof(v->why), format, arguments);
+    va_end(arguments);
+}
+
+void tn__vault_open(tn__vault *v, const char *folder) {
+    if (v->opened) {
+        return;
+    }
+    *v = (tn__vault){.opened = true, .own = {-1, -1}};
+    tn__digest_of(folder, strlen(folder), v->folder);
+    if (!getenv("TERN_VAULT")) {
+        explain_lack(v, "no launcher keeps memory for it (start the program with `tern run`)");
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        v->own[i] = open_block(2 * tn_local_rank() + i);
+    }
+    if (v->own[0] < 0 || v->own[1] < 0) {
+        tn__vault_close(v);
+        explain_lack(v, "the memory that its launcher keeps for it cannot be opened");
+    } else if (flock(v->own[0], LOCK_EX | LOCK_NB) != 0) {
+        tn__vault_close(v);
+        explain_lack(v, "another saver or program of this rank has its memory");
+    }
+}
+
+void tn__vault_close(tn__vault *v) {
+    for (int i = 0; v->opened && i < 2; i++) {
+        if (v->own[i] >= 0) {
+            close(v->own[i]);
+        }
+        v->own[i] = -1;
+    }
+}
+
+/* ---- Heads ----------------------------------------------------------------------------------- */
+
+static void head_digest(const tn__vault_head *h, char *digits) {
+    tn__digest_of(h, offsetof(tn__vault_head, digest), digits);
+}
+
+/* False: the block holds nothing that is whole. */
+static bool read_head(int fd, tn__vault_head *h) {
+    char digits[TN__DIGEST_DIGITS + 1];
+    struct stat about;
+    if (fd < 0 || pread(fd, h, sizeof(*h), 0) != sizeof(*h) ||
+        memcmp(h->magic, vault_magic, sizeof(vault_magic)) != 0) {
+        return false;
+    }
+    head_digest(h, digits);
+    return memcmp(digits, h->digest, sizeof(digits)) == 0 && fstat(fd, &about) == 0 &&
+           h->image >= 0 && h->tail >= 0 && h->image <= about.st_size - TN__VAULT_BEGIN &&
+           h->tail <= about.st_size - TN__VAULT_BEGIN - h->image;
+}
+
+void tn__vault_heads(const tn__vault *v, tn__vault_head heads[2]) {
+    for (int i = 0; i < 2; i++) {
+        if (!v->opened || !read_head(v->own[i], &heads[i]) ||
+            memcmp(heads[i].folder, v->folder, sizeof(v->folder)) != 0) {
+            memset(&heads[i], 0, sizeof(heads[i]));
+        }
+    }
+}
+
+static bool erase_head(int fd) {
+    static const char nothing[sizeof(tn__vault_head)];
+    return pwrite(fd, nothing, sizeof(nothing), 0) == sizeof(nothing);
+}
+
+void tn__vault_forget(tn__vault *v, int64_t step) {
+    tn__vault_head heads[2];
+    tn__vault_heads(v, heads);
+    for (int i = 0; i < 2; i++) {
+        if (heads[i].magic[0] && heads[i].step > step) {
+            erase_head(v->own[i]);
+        }
+    }
+}
+
+int tn__vault_find(const tn__vault_head *head) {
+    for (int n = 0;; n++) {
+        tn__vault_head h;
+        int fd = open_block(n);
+        if (fd < 0) {
+            return -1;
+        }
+        if (read_head(fd, &h) && memcmp(&h, head, sizeof(h)) == 0) {
+            return fd;
+        }
+        close(fd);
+    }
+}
+
+/* ---- Room ------------------------------------------------------------------------------------ */
+
+/* The number after `key` in a file of the kernel's; INT64_MAX: there is none. */
+static int64_t kernel_number(const char *path, const char *key) {
+    size_t bytes;
+    char *text = tn__read_whole(path, &bytes, "vault");
+    const char *at = text ? strstr(text, key) : NULL;
+    char *end = NULL;
+    int64_t number = at ? strtoll(at + strlen(key), &end, 10) : 0;
+    bool found = at && end != at + strlen(key);
+    free(text);
+    tn_error_clear();
+    return found ? number : INT64_MAX;
+}
+
+static int64_t smaller_of(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* What the control groups (version 2) around this process leave. Their page cache is free too. */
+static int64_t room_in_groups(void) {
+    size_t bytes;
+    int64_t room = INT64_MAX;
+    char *text = tn__read_whole("/proc/self/cgroup", &bytes, "vault");
+    char *group = text ? strstr(text, "0::/") : NULL, path[PATH_MAX];
+    if (group) {
+        group += 3;
+        group[strcspn(group, "\n")] = 0;
+    }
+    for (char *slash; group && (slash = strrchr(group, '/')) != NULL; *slash = 0) {
+        snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.max", group);
+        int64_t most = kernel_number(path, "");
+        if (most != INT64_MAX) {
+            snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.current", group);
+            int64_t now = kernel_number(path, "");
+            snprintf(path, sizeof(path), "/sys/fs/cgroup%s/memory.stat", group);
+            int64_t cache = kernel_number(path, "inactive_file ");
+            now -= now == INT64_MAX || cache == INT64_MAX ? 0 : cache;
+            room = smaller_of(room, now < most ? most - now : 0);
+        }
+    }
+    free(text);
+    tn_error_clear();
+    return room;
+}
+
+/* Whether a block may grow by `more` to `whole` bytes on each rank of this host. The kernel would
+ * kill a process of the job instead of refusing. */
+static bool has_room(tn__vault *v, int64_t more, int64_t whole) {
+    struct rlimit most;
+    const double mega = 1024.0 * 1024;
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY &&
+        (rlim_t)whole > most.rlim_cur) {
+        explain_lack(v, "it needs %.0f MiB, but `ulimit -f` allows files of %.0f MiB",
+                     (double)whole / mega, (double)most.rlim_cur / mega);
+        return false;
+    }
+    const char *text = getenv("LOCAL_WORLD_SIZE");
+    int64_t ranks = text && atoi(text) > 0 ? atoi(text) : 1;
+    int64_t kilo = kernel_number("/proc/meminfo", "MemAvailable:");
+    int64_t room = smaller_of(kilo > INT64_MAX / 1024 ? INT64_MAX : kilo * 1024, room_in_groups());
+    if (more > 0 && more > (room - room / 16) / ranks) {
+        explain_lack(v,
+                     "it needs %.0f MiB more on each rank of this host, which has %.0f MiB for all",
+                     (double)more / mega, (double)room / mega);
+        return false;
+    }
+    return true;
+}
+
+/* ---- Writing --------------------------------------------------------------------------------- */
+
+/* Called when the tensor's turn in the image comes. */
+static tn_tensor *give_item(const char *name, void *user) {
+    tn__state_item *item = user;
+    (void)name;
+    tn_tensor *t = tn_to(tn_reshape(item->tensor, TN_DIMS(tn_count(item->tensor))), tn_cpu());
+    if (!tn_is_inert(t)) {
+        tn__digest_of(tn_data(t), (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t)),
+                      item->digest);
+    }
+    return t;
+}
+
+static int64_t bytes_of(const tn_tensor *t) {
+    return t ? tn_count(t) * (int64_t)tn_dtype_size(tn_dtype_of(t)) : 0;
+}
+
+/* The image's bytes, at least. */
+static int64_t state_bytes(const tn__state *s) {
+    int64_t bytes = 0;
+    for (int i = 0; i < s->count; i++) {
+        bytes += bytes_of(s->items[i].tensor);
+    }
+    return bytes;
+}
+
+static bool write_image(int fd, const tn__vault_save *s, int64_t *bytes) {
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    for (int i = 0; w && i < s->state->count; i++) {
+        tn__state_item *item = &s->state->items[i];
+        if (item->tensor) {
+            tn__safetensors_writer_add_late(w, item->name, TN_DIMS(tn_count(item->tensor)),
+                                            tn_dtype_of(item->tensor), give_item, item);
+        }
+    }
+    return tn__safetensors_write_to(w, fd, TN__VAULT_BEGIN, "the launcher's memory", bytes,
+                                    s->operation) == TN_OK;
+}
+
+/* Digests are known once the image is written. */
+static void put_tail(const tn__vault_save *s, tn__buffer *tail) {
+    int64_t list = (int64_t)s->list->bytes;
+    tn__buffer_add(tail, &list, sizeof(list));
+    tn__buffer_add(tail, s->list->at, s->list->bytes);
+    for (int i = 0; i < s->state->count; i++) {
+        tn__buffer_add(tail, s->state->items[i].digest, TN__DIGEST_DIGITS);
+    }
+    tn__buffer_text(tail, s->metadata ? s->metadata : "");
+}
+
+static bool write_all(int fd, const char *from, size_t bytes, int64_t at) {
+    while (bytes > 0) {
+        ssize_t put = pwrite(fd, from, bytes, at);
+        if (put > 0) {
+            from += put;
+            at += put;
+            bytes -= (size_t)put;
+        } else if (put == 0 || errno != EINTR) {
+            errno = put == 0 ? EIO : errno;
+            return false;
+        }
+    }
+    return true;
+}
+
+/* False: an error is pending, or errno says why. */
+static bool write_block(const tn__vault *v, int fd, const tn__vault_save *s) {
+    tn__buffer tail = {.operation = s->operation};
+    tn__vault_head h = {.step = s->step, .save = s->save, .ranks = s->ranks, .rank = s->rank};
+    errno = 0;
+    bool wrote = erase_head(fd) && write_image(fd, s, &h.image);
+    if (wrote) {
+        put_tail(s, &tail);
+        h.tail = (int64_t)tail.bytes;
+        memcpy(h.magic, vault_magic, sizeof(h.magic));
+        memcpy(h.folder, v->folder, sizeof(h.folder));
+        tn__digest_of(tail.at, tail.bytes, h.tail_digest);
+        head_digest(&h, h.digest);
+        wrote = !tail.failed && write_all(fd, tail.at, tail.bytes, TN__VAULT_BEGIN + h.image) &&
+                write_all(fd, (const char *)&h, sizeof(h), 0);
+    }
+    tn__buffer_free(&tail);
+    return wrote;
+}
+
+bool tn__vault_write(tn__vault *v, const tn__vault_save *s) {
+    tn__vault_head heads[2];
+    tn__vault_heads(v, heads);
+    int older = heads[0].magic[0] && (!heads[1].magic[0] || heads[1].step < heads[0].step);
+    struct stat about = {0};
+    int fd = v->own[older];
+    int64_t whole = TN__VAULT_BEGIN + state_bytes(s->state) + 2 * (int64_t)s->list->bytes;
+    bool wrote = fstat(fd, &about) == 0 && has_room(v, whole - 512 * about.st_blocks, whole);
+    if (wrote && !write_block(v, fd, s)) {
+        int why = errno;
+        explain_lack(v, "%s", tn__pending() ? tn_error_message() : strerror(why));
+        wrote = false;
+    }
+    if (!wrote) { /* frees it, and keeps the older save */
+        erase_head(fd);
+        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, about.st_size);
+        tn__vault_close(v);
+        tn_error_clear();
+    }
+    return wrote;
+}
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+char *tn__vault_tail(int fd, const tn__vault_head *head, const char *operation) {
+    char digits[TN__DIGEST_DIGITS + 1], *tail = NULL;
+    if (fd >= 0) {
+        tail = tn__malloc_for((size_t)head->tail + 1, operation);
+    }
+    if (tail && pread(fd, tail, (size_t)head->tail, TN__VAULT_BEGIN + head->image) == head->tail) {
+        tail[head->tail] = 0;
+        tn__digest_of(tail, (size_t)head->tail, digits);
+        if (memcmp(digits, head->tail_digest, sizeof(digits)) == 0) {
+            return tail;
+        }
+    }
+    free(tail);
+    if (!tn__pending()) {
+        tn__raise(TN_EFORMAT, operation,
+                  "step %" PRId64 " in memory: the list of rank %" PRId64 " is damaged", head->step,
+                  head->rank);
+    }
+    return NULL;
+}

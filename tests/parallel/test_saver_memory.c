@@ -1,0 +1,396 @@
+/* Saves in memory (tn_saver_remember): they outlive ranks that are killed, and any number of ranks
+ * in any layout loads them; what is damaged, incomplete or of another run is not loaded. This
+ * program keeps the memory, as `tern run` does. */
+#define _GNU_SOURCE 1 /* memfd_create */
+#include "distributed/parallel/save/vault.h"
+#include "tests/parallel/parts_run.h"
+#include "tests/support/kill_at.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp.h"
+#include "tests/support/test.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { BLOCKS = 8 }; /* for 4 ranks */
+
+typedef struct keeper {
+    int fd[BLOCKS];
+    char variable[256];
+} keeper;
+
+static keeper keeper_new(void) {
+    keeper k;
+    int used = snprintf(k.variable, sizeof(k.variable), "TERN_VAULT=%d", (int)getpid());
+    for (int i = 0; i < BLOCKS; i++) {
+        k.fd[i] = memfd_create("tern-vault", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        assert_true(k.fd[i] >= 0 && fcntl(k.fd[i], F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+        used += snprintf(k.variable + used, sizeof(k.variable) - (size_t)used, " %d", k.fd[i]);
+    }
+    return k;
+}
+
+static void keeper_finish(keeper *k) {
+    for (int i = 0; i < BLOCKS; i++) {
+        close(k->fd[i]);
+    }
+}
+
+static tn__vault_head head_at(const keeper *k, int block) {
+    tn__vault_head h = {.step = -1};
+    assert_true(pread(k->fd[block], &h, sizeof(h), 0) >= 0);
+    return h;
+}
+
+/* As kill_at.h does with write: the head and the tail are written with this. */
+ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at) {
+    if (kill_is_due()) {
+        (void)!syscall(SYS_pwrite64, fd, data, bytes / 2, at);
+        kill(getpid(), SIGKILL);
+    }
+    return syscall(SYS_pwrite64, fd, data, bytes, at);
+}
+
+/* ---- Ranks ----------------------------------------------------------------------------------- */
+
+typedef struct job {
+    parts_run run;
+    tn_saver *saver;
+    tn_checkpoint c;
+} job;
+
+static void job_open(job *j, tn_group *world, const char *folder) {
+    const char *way = getenv("WAY");
+    parts_run_open(&j->run, world, (lie)(way ? atoi(way) : 0));
+    j->saver = tn_saver_new(world, folder, patient_options(true));
+    j->c = parts_run_checkpoint(&j->run);
+}
+
+static void job_close(job *j) {
+    tn_saver_free(j->saver);
+    parts_run_close(&j->run);
+}
+
+static void save_step(job *j, int64_t step, bool memory) {
+    parts_run_values(&j->run, (uint64_t)step, false);
+    j->c.step = step;
+    rank_assert((memory ? tn_saver_remember : tn_saver_save)(j->saver, &j->c) == TN_OK);
+}
+
+/* "f10 m20 …": saves these steps, to files and to memory. */
+static void save_steps(job *j, const char *steps) {
+    for (const char *at = steps; at && *at; at += strcspn(at, " "), at += *at == ' ') {
+        save_step(j, atoi(at + 1), *at == 'm');
+    }
+    rank_assert(tn_saver_wait(j->saver) == TN_OK);
+}
+
+/* Loads, which must give step LOADS (-1: none), and then saves the steps of SAVES. */
+static int load_and_save(tn_group *world, const char *folder) {
+    job j;
+    bool found;
+    const char *loads = getenv("LOADS");
+    job_open(&j, world, folder);
+    if (loads) {
+        rank_assert(tn_saver_load(j.saver, &j.c, &found) == TN_OK);
+        printf("loaded %lld\n", found ? (long long)j.c.step : -1);
+        rank_assert((found ? j.c.step : -1) == atoi(loads));
+        if (found) {
+            parts_run_values(&j.run, (uint64_t)j.c.step, true);
+        }
+    }
+    save_steps(&j, getenv("SAVES"));
+    if (getenv("CLEARS")) {
+        rank_assert(tn_saver_clear(j.saver) == TN_OK);
+    }
+    job_close(&j);
+    return 0;
+}
+
+/* Saves one step after another until KILL_AT kills it, or another rank is gone. */
+static int save_forever(tn_group *world, const char *folder) {
+    const char *kill_at = getenv("KILL_AT");
+    job j;
+    bool found;
+    job_open(&j, world, folder);
+    rank_assert(tn_saver_load(j.saver, &j.c, &found) == TN_OK);
+    if (found) {
+        parts_run_values(&j.run, (uint64_t)j.c.step, true);
+    }
+    printf("loaded %lld\n", (long long)j.c.step);
+    rank_assert(tn_barrier(world) == TN_OK);
+    kill_at_call = kill_at ? atoi(kill_at) : 0;
+    for (tn_status status = TN_OK; status == TN_OK;) {
+        parts_run_values(&j.run, (uint64_t)++j.c.step, false);
+        printf("saves %lld\n", (long long)j.c.step);
+        status = tn_saver_remember(j.saver, &j.c);
+        if (status == TN_OK) {
+            printf("began %lld\n", (long long)j.c.step);
+        }
+    }
+    _exit(3);
+}
+
+/* Files may not be larger than 4 KiB. */
+static int save_without_room(tn_group *world, const char *folder) {
+    job j;
+    job_open(&j, world, folder);
+    if (tn_group_rank(world) == 1) {
+        const struct rlimit most = {4096, 4096};
+        rank_assert(setrlimit(RLIMIT_FSIZE, &most) == 0);
+    }
+    save_steps(&j, "m10 m20 m30");
+    job_close(&j);
+    return 0;
+}
+
+static int save_from_two_savers(tn_group *world, const char *folder) {
+    job first, second;
+    char other[600];
+    snprintf(other, sizeof(other), "%s-other", folder);
+    job_open(&first, world, folder);
+    job_open(&second, world, other);
+    save_step(&first, 10, true);
+    save_step(&second, 20, true);
+    rank_assert(tn_saver_wait(first.saver) == TN_OK);
+    job_close(&second);
+    job_close(&first);
+    return 0;
+}
+
+static const rank_entry bodies[] = {{"job", load_and_save},
+                                    {"forever", save_forever},
+                                    {"room", save_without_room},
+                                    {"two", save_from_two_savers}};
+
+/* ---- Tests ----------------------------------------------------------------------------------- */
+
+typedef struct launch {
+    const char *body;
+    int ranks;
+    lie how;
+    const char *loads, *saves;
+} launch;
+
+/* Runs it to its end; says: part of what rank 0 writes (NULL: nothing of a save that was passed
+ * over). */
+static void pass_ranks(const keeper *k, const launch *l, const char *folder, const char *says) {
+    char way[32], loads[32], saves[64];
+    const char *environment[5] = {k ? k->variable : "TERN_VAULT", way, NULL};
+    int n = 2;
+    snprintf(way, sizeof(way), "WAY=%d", (int)l->how);
+    snprintf(loads, sizeof(loads), "LOADS=%s", l->loads ? l->loads : "");
+    snprintf(saves, sizeof(saves), "SAVES=%s", l->saves ? l->saves : "");
+    if (l->loads) {
+        environment[n++] = loads;
+    }
+    environment[n++] = saves;
+    ranks_result result = ranks_run(l->ranks, l->body, folder, environment, 60);
+    assert_true(ranks_ok(&result));
+    if (says) {
+        assert_says(&result, 0, says);
+    } else if (strstr(result.output[0], "passed over")) {
+        fail_msg("%s", result.output[0]);
+    }
+    ranks_free(&result);
+}
+
+static void survives_ranks_and_changes_layout(void **state) {
+    (void)state;
+    keeper k = keeper_new();
+    const char *folder = temp_path("survives");
+    pass_ranks(&k, &(launch){"job", 2, LIES_FLAT, "-1", "f10 m20 m30 m40"}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 2, LIES_CUT, "40", NULL}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 3, LIES_WHOLE, "40", NULL}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 4, LIES_TP_4, "40", "m50"}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 4, LIES_ODD, "50", "f60"}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 2, LIES_WHOLE, "60", NULL}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 4, LIES_TP_2, "60", NULL}, folder,
+               NULL); /* the files are newer */
+    pass_ranks(NULL, &(launch){"job", 4, LIES_FLAT, "60", NULL}, folder, NULL);
+    /* another folder is another run */
+    pass_ranks(&k, &(launch){"job", 4, LIES_FLAT, "-1", "m5"}, temp_path("survives-2"), NULL);
+    pass_ranks(&k, &(launch){"job", 4, LIES_FLAT, "60", NULL}, folder, NULL);
+    keeper_finish(&k);
+}
+
+/* Where the image of a block has its last bytes, which belong to a tensor. */
+static void flip_byte(const keeper *k, int block, bool in_tail) {
+    tn__vault_head h = head_at(k, block);
+    off_t at = TN__VAULT_BEGIN + h.image + (in_tail ? h.tail / 2 : -3);
+    unsigned char byte;
+    assert_int_equal(pread(k->fd[block], &byte, 1, at), 1);
+    byte ^= 4;
+    assert_int_equal(pwrite(k->fd[block], &byte, 1, at), 1);
+}
+
+/* The block of this rank that has the step. */
+static int block_of(const keeper *k, int rank, int64_t step) {
+    int block = 2 * rank + (head_at(k, 2 * rank).step != step);
+    assert_int_equal(head_at(k, block).step, step);
+    return block;
+}
+
+static void damage_is_passed_over(void **state) {
+    (void)state;
+    for (int tail = 0; tail < 2; tail++) {
+        keeper k = keeper_new();
+        const char *folder = temp_path(tail ? "tail" : "image");
+        pass_ranks(&k, &(launch){"job", 3, LIES_FLAT, NULL, "f10 m20 m30"}, folder, NULL);
+        flip_byte(&k, block_of(&k, 1, 30), tail);
+        pass_ranks(&k, &(launch){"job", 3, LIES_FLAT, "20", NULL}, folder,
+                   "step 30 in memory is passed over");
+        /* it is not looked at again: after 20 there may be another step 30 */
+        pass_ranks(&k, &(launch){"job", 4, LIES_WHOLE, "20", NULL}, folder, NULL);
+        flip_byte(&k, block_of(&k, 2, 20), tail);
+        pass_ranks(&k, &(launch){"job", 3, LIES_FLAT, "10", "m30"}, folder, "is damaged");
+        pass_ranks(&k, &(launch){"job", 3, LIES_ODD, "30", NULL}, folder, NULL);
+        keeper_finish(&k);
+    }
+}
+
+static void incomplete_saves_are_not_loaded(void **state) {
+    (void)state;
+    keeper k = keeper_new();
+    const char *folder = temp_path("incomplete");
+    static const char nothing[sizeof(tn__vault_head)];
+    pass_ranks(&k, &(launch){"job", 3, LIES_FLAT, NULL, "f10 m20 m30"}, folder, NULL);
+    int block = block_of(&k, 2, 30); /* as if its rank had been killed while it wrote */
+    assert_int_equal(pwrite(k.fd[block], nothing, sizeof(nothing), 0), sizeof(nothing));
+    pass_ranks(&k, &(launch){"job", 3, LIES_CUT, "20", NULL}, folder, NULL);
+    block = block_of(&k, 0, 20);
+    assert_int_equal(pwrite(k.fd[block], nothing, sizeof(nothing), 0), sizeof(nothing));
+    pass_ranks(&k, &(launch){"job", 3, LIES_CUT, "10", NULL}, folder, NULL);
+    keeper_finish(&k);
+}
+
+static void parts_of_other_hosts_are_sent(void **state) {
+    (void)state;
+    keeper k = keeper_new(), other = keeper_new();
+    const char *folder = temp_path("hosts");
+    char first[300], last[300], way[16], local[32];
+    snprintf(last, sizeof(last), "1:%s", other.variable); /* the second host's only rank */
+    snprintf(first, sizeof(first), "0:%s", k.variable);
+    snprintf(local, sizeof(local), "1:LOCAL_RANK=0");
+    for (int how = LIES_WHOLE; how <= LIES_CUT; how++) {
+        snprintf(way, sizeof(way), "WAY=%d", how);
+        const char *const environment[] = {first, last, local, way, "SAVES=m7", "LOADS=-1", NULL};
+        const char *const again[] = {first, last, local, "WAY=1", "LOADS=7", "CLEARS=1", NULL};
+        ranks_result result = ranks_run(2, "job", folder, environment, 60);
+        assert_true(ranks_ok(&result));
+        ranks_free(&result);
+        result = ranks_run(2, "job", folder, again, 60);
+        assert_true(ranks_ok(&result));
+        ranks_free(&result);
+    }
+    keeper_finish(&k);
+    keeper_finish(&other);
+}
+
+static void no_memory_is_a_warning(void **state) {
+    (void)state;
+    keeper k = keeper_new();
+    const char *folder = temp_path("none");
+    pass_ranks(NULL, &(launch){"job", 2, LIES_FLAT, "-1", "m10 m20 f30 m40"}, folder,
+               "not saved in memory: rank 0: no launcher keeps memory");
+    pass_ranks(NULL, &(launch){"job", 2, LIES_FLAT, "30", NULL}, folder, NULL);
+    pass_ranks(&k, &(launch){"room", 2, LIES_WHOLE, NULL, NULL}, temp_path("room"),
+               "not saved in memory: rank 1: it needs");
+    assert_int_equal(head_at(&k, 2).magic[0], 0);
+    assert_int_equal(head_at(&k, 3).magic[0], 0);
+    pass_ranks(&k, &(launch){"two", 2, LIES_WHOLE, NULL, NULL}, temp_path("two"),
+               "step 20 and later ones are not saved in memory: rank 0: another saver");
+    keeper_finish(&k);
+}
+
+static void cleared_memory_is_gone(void **state) {
+    (void)state;
+    keeper k = keeper_new();
+    const char *folder = temp_path("cleared");
+    const char *const environment[] = {k.variable, "SAVES=m10 m20", "CLEARS=1", NULL};
+    ranks_result result = ranks_run(2, "job", folder, environment, 60);
+    assert_true(ranks_ok(&result));
+    ranks_free(&result);
+    pass_ranks(&k, &(launch){"job", 2, LIES_WHOLE, "-1", NULL}, folder, NULL);
+    keeper_finish(&k);
+}
+
+/* ---- Kills ----------------------------------------------------------------------------------- */
+
+/* The highest number that any rank has written after `word`. */
+static int64_t last_said(const ranks_result *result, const char *word) {
+    int64_t last = 0;
+    for (int rank = 0; rank < result->n; rank++) {
+        for (const char *at = result->output[rank]; (at = strstr(at, word)); at++) {
+            int64_t step = strtoll(at + strlen(word), NULL, 10);
+            last = step > last ? step : last;
+        }
+    }
+    return last;
+}
+
+static ranks_result run_until_killed(int ranks, const char *folder, int victim,
+                                     const char *const *environment) {
+    ranks_job started = ranks_start(ranks, "forever", folder, environment);
+    siginfo_t about;
+    assert_int_equal(waitid(P_PID, (id_t)started.pid[victim], &about, WEXITED | WNOWAIT), 0);
+    for (int rank = 0; rank < ranks; rank++) {
+        if (rank != victim) {
+            kill(-started.pid[rank], SIGKILL);
+        }
+    }
+    return ranks_wait(&started, 60);
+}
+
+/* Nothing is in files, so only memory can have the steps. Each job loads what the one before has
+ * left: its last step, or the one before. */
+static void killed_again_and_again(void **state) {
+    (void)state;
+    enum { RANKS = 3, KILLS = 60 };
+    keeper k = keeper_new();
+    const char *folder = temp_path("kills");
+    int64_t least = 0, most = 0;
+    int old = 0, new = 0;
+    for (int i = 0; i < KILLS; i++) {
+        int victim = i % RANKS;
+        char kill_at[32], way[32];
+        snprintf(kill_at, sizeof(kill_at), "%d:KILL_AT=%d", victim, 1 + i / RANKS);
+        snprintf(way, sizeof(way), "WAY=%d", i % WAYS);
+        const char *const environment[] = {k.variable, kill_at, way, NULL};
+        ranks_result result = run_until_killed(RANKS, folder, victim, environment);
+        int64_t loaded = last_said(&result, "loaded "), saves = last_said(&result, "saves ");
+        int64_t began = last_said(&result, "began ");
+        bool damaged = strstr(result.output[0], "passed over") != NULL;
+        if (!WIFSIGNALED(result.status[victim]) || loaded < least || loaded > most || damaged) {
+            fail_msg("kill %d: rank %d ended with %#x; step %lld was loaded, not %lld to %lld: %s",
+                     i, victim, (unsigned)result.status[victim], (long long)loaded,
+                     (long long)least, (long long)most, result.output[damaged ? 0 : victim]);
+        }
+        ranks_free(&result);
+        *(loaded < most ? &old : &new) += 1;
+        least = began > loaded ? began - 1 : loaded; /* a save begins when the last has ended */
+        most = saves > loaded ? saves : loaded;
+    }
+    fprintf(stderr, "%d kills left the step before, %d the new one; %lld steps\n", old, new,
+            (long long)most);
+    assert_true(old > 0 && most > KILLS / 2);
+    keeper_finish(&k);
+}
+
+int main(int argc, char **argv) {
+    tn_set_threads(1);
+    ranks_main(argc, argv, bodies, 4);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(survives_ranks_and_changes_layout),
+        cmocka_unit_test(damage_is_passed_over),
+        cmocka_unit_test(incomplete_saves_are_not_loaded),
+        cmocka_unit_test(parts_of_other_hosts_are_sent),
+        cmocka_unit_test(no_memory_is_a_warning),
+        cmocka_unit_test(cleared_memory_is_gone),
+        cmocka_unit_test(killed_again_and_again),
+    };
+    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+}
