@@ -254,7 +254,7 @@ MUTATIONS = [
     ("io/checkpoint/parts.c", "                break; /* the rest is in the next chunk */\n", "", "runs that continue in the next chunk"),
     ("distributed/parallel/save/manifest.c", "at[0]->dealt && i < n", "i < n", "buffers are any rank's"),
     ("distributed/parallel/save/manifest.c", "if (found != whole) {", "if (false) {", "a checkpoint with gaps is saved"),
-    ("distributed/parallel/save/write.c", "receive_all(s) && write_index(s)", "((void)receive_all, write_index(s))",
+    ("distributed/parallel/save/write.c", "bool done = receive_all(s) && ", "(void)receive_all;\n    bool done = ",
      "a step is committed before all ranks have written"),
     ("distributed/parallel/save/write.c", "    tn_error_give(&s->failed);\n", "", "what failed before the thread began is forgotten"),
     ("distributed/parallel/save/folder.c", "step >= 0 && step <= all->most", "step >= 0", "steps of another run are removed"),
