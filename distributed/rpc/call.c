@@ -392,7 +392,19 @@ static void *serve_requests(void *user) {
     return NULL;
 }
 
-/* Under the lock: lets another thread take the first of the queue. */
+/* Under the lock: 0, or the error's number. */
+static int add_thread(tn_rpc *r) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&r->threads[r->thread_count], NULL, serve_requests, r);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    r->thread_count += !failed;
+    return failed;
+}
+
+/* Under the lock: lets another thread take the first of the queue. If none can be started, those
+ * that are there take it when they are free. */
 static void start_thread(tn_rpc *r) {
     if (!may_run(r)) {
         return;
@@ -404,13 +416,18 @@ static void start_thread(tn_rpc *r) {
     if (r->thread_count == r->options.threads_most || r->stop) {
         return;
     }
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&r->threads[r->thread_count], NULL, serve_requests, r) == 0) {
-        r->thread_count++;
+    add_thread(r);
+}
+
+bool tn__rpc_start_threads(tn_rpc *r) {
+    pthread_mutex_lock(&r->lock);
+    int failed = add_thread(r);
+    pthread_mutex_unlock(&r->lock);
+    if (failed) {
+        tn__raise(TN_ENOMEM, "rpc_start", "no thread for calls could be started: %s",
+                  strerror(failed));
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return !failed;
 }
 
 void tn__rpc_stop_threads(tn_rpc *r) {

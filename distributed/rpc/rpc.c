@@ -136,7 +136,8 @@ tn_status tn_rpc_start(tn_rpc *r) {
         return tn__raise(TN_ESTATE, "rpc_start", "it was called before");
     }
     r->started = true; /* functions that others call may call before this returns */
-    if (!tn__peers_join(r, tn__now() + r->options.timeout) || !tn__peers_start(r)) {
+    if (!tn__rpc_start_threads(r) || !tn__peers_join(r, tn__now() + r->options.timeout) ||
+        !tn__peers_start(r)) {
         tn__peers_stop(r);
         for (int i = 0; i < r->ranks; i++) {
             tn__rpc_lose(r, i, "tn_rpc_start has failed");

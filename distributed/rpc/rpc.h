@@ -202,6 +202,9 @@ tn_future *tn__rpc_issue(tn_rpc *r, int to, const char *name, tn_message *in, tn
 /* tn_rpc_wait; *learns as in tn__message_decode. */
 tn_message *tn__rpc_finish(tn_future *f, bool learns, const char *operation);
 void tn__rpc_forget(tn_future *f); /* instead of finishing; NULL is fine */
+/* The first of the threads that answer, so that no call waits for one that cannot be started. False
+ * after raising. */
+bool tn__rpc_start_threads(tn_rpc *r);
 void tn__rpc_stop_threads(tn_rpc *r);
 
 tn_status tn__rpc_add_function(tn_rpc *r, const char *name, tn_rpc_function f,

@@ -178,6 +178,46 @@ static void test_alone(void **state) {
     tn_rpc_free(r);
 }
 
+/* How large the stacks of new threads are; returns how large they were. */
+static size_t resize_stacks(size_t bytes) {
+    pthread_attr_t a;
+    size_t before = 0;
+    assert_int_equal(pthread_getattr_default_np(&a), 0);
+    assert_int_equal(pthread_attr_getstacksize(&a, &before), 0);
+    assert_int_equal(pthread_attr_setstacksize(&a, bytes), 0);
+    assert_int_equal(pthread_setattr_default_np(&a), 0);
+    pthread_attr_destroy(&a);
+    return before;
+}
+
+/* Without a thread a rank does not start; with one it answers, even if it gets no others. */
+static void test_no_threads(void **state) {
+    (void)state;
+    const size_t too_large = (size_t)1 << 50;
+    size_t before = resize_stacks(too_large);
+    tn_rpc *none = tn_rpc_new(NULL, tn_rpc_defaults());
+    tn_rpc_start(none);
+    resize_stacks(before);
+    assert_error(TN_ENOMEM, "thread");
+    assert_null(tn_rpc_wait(tn_rpc_call(none, 0, "echo", NULL, 0)));
+    assert_error(TN_EPEER, "tn_rpc_start has failed");
+    tn_rpc_free(none);
+    tn_rpc *r = start_rank(NULL);
+    resize_stacks(too_large);
+    tn_future *f[3];
+    for (int i = 0; i < 3; i++) {
+        f[i] = tn_rpc_call(r, 0, "echo", NULL, 20);
+    }
+    for (int i = 0; i < 3; i++) {
+        tn_message *out = tn_rpc_wait(f[i]);
+        assert_non_null(out);
+        tn_message_free(out);
+    }
+    resize_stacks(before);
+    assert_int_equal(tn_rpc_shutdown(r, 5), TN_OK);
+    tn_rpc_free(r);
+}
+
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
 static void all_errors(tn_group *world, void *user) {
@@ -707,7 +747,7 @@ int main(int argc, char **argv) {
         TEST(test_killed),         TEST(test_stopped),
         TEST(test_strangers),      TEST(test_malformed_heads),
         TEST(test_done_when_late), TEST(test_end_again),
-        TEST(test_fork),
+        TEST(test_fork),           TEST(test_no_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
