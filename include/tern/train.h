@@ -450,7 +450,8 @@ TN_API tn_status tn_search_choose_whole(tn_search *s, const char *name, int64_t 
 TN_API tn_status tn_search_choose_text(tn_search *s, const char *name, const char **value,
                                        const char *const *choices, int n);
 
-/* Whether there is another trial for this process to train. */
+/* Whether there is another trial for this process to train. Once a search could not begin, or has
+ * lost its store, there is none. */
 TN_API bool tn_search_next(tn_search *s);
 TN_API int64_t tn_search_trial(const tn_search *s); /* its number; -1: none */
 TN_API int64_t tn_search_steps(const tn_search *s); /* how many it should have in total */

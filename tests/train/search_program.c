@@ -15,7 +15,8 @@
  * The same trials for several ranks. Each trial waits until SEARCH_HOSTS files are in the folder
  * SEARCH_MEET, where it makes one with the name of its host, and adds "TRIAL STEPS" to the file
  * SEARCH_RAN when it has a value. The first trial that can make the file SEARCH_HANG never ends,
- * and adds "saved" to the file when it is asked to stop, once.
+ * and adds "saved" to the file when it is asked to stop, once. After an error, each asks for
+ * another trial nevertheless.
  *
  *     search_program FOLDER PROCESSES ranks
  *     search_program FOLDER PROCESSES gpus
@@ -135,6 +136,13 @@ static int search_hosts(const char *folder, int processes, double lease) {
         }
         tn_search_report(search, (double)value);
     }
+    if (tn_error() != TN_OK) {
+        fprintf(stderr, "%s\n", tn_error_message());
+        tn_error_clear();
+        printf("again: %d\n", tn_search_next(search));
+        tn_search_end(search);
+        return 1;
+    }
     return tn_search_end(search);
 }
 
@@ -185,6 +193,7 @@ int main(int argc, char **argv) {
         return search_late(argv[1], atoi(argv[2]));
     }
     if (argc == 5 && strcmp(argv[3], "hosts") == 0) {
+        tn_on_error(NULL);
         return search_hosts(argv[1], atoi(argv[2]), atof(argv[4]));
     }
     if (argc == 4 && strcmp(argv[3], "ranks") == 0) {

@@ -183,6 +183,7 @@ static void refuses_mistakes(void **state) {
     tn_search *search = make_search(o, &s);
     assert_false(tn_search_next(search));
     assert_error(TN_EMISMATCH, "is another search: it was\nseed 5");
+    assert_false(tn_search_next(search)); /* still not its folder */
     tn_search_end(search);
     o = options_in("refused");
     o.factor = 1;

@@ -153,6 +153,7 @@ def lost_store():
     for p in ranks.list[1:]:
         finish(p, 1)
         has(errors(p), "the store from which rank", "What was found is in search; the same command continues")
+        has(output(p), "again: 0")  # at once: no other rank's trial is waited for
     holds(not os.path.exists("search/trials.csv"), "a table of a search that has not ended")
     before = found("search")
     all_end(Ranks().list, rows)

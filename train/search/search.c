@@ -379,9 +379,9 @@ bool tn_search_next(tn_search *s) {
         return false;
     }
     if (!s->began) {
-        bool begun = search_begin(s);
-        if (!begun || s->child) {
-            return begun;
+        s->over = !search_begin(s);
+        if (s->over || s->child) {
+            return !s->over;
         }
     } else if (s->current >= 0 && !s->reported) {
         s->trials[s->current].failed = true;
@@ -391,11 +391,12 @@ bool tn_search_next(tn_search *s) {
     tn__search_leave(s);
     free(s->folder);
     s->folder = NULL;
-    if (s->child || s->stopped) {
+    if (s->child || s->stopped || s->over) {
         return false;
     }
     if (s->processes > 0) {
         run_processes(s);
+        s->over = true;
         return false;
     }
     int64_t trial = tn__search_choose_next(s);

@@ -86,6 +86,7 @@ struct tn_search {
     int held;                    /* the file of tn__search_hold; -1: none */
     bool child;                  /* this process was started only for `current` */
     bool began, reported, stopped;
+    bool over; /* no trial of this process follows: all have ended, or the search has failed */
 };
 
 /* Starts the trial's next rung in a process. False after raising. */
