@@ -31,7 +31,7 @@ typedef struct command {
 static void read_share(const char *text, void *to) {
     double *value = to;
     if (!tn__real_from(text, value) || !(*value >= 0 && *value < 1)) {
-        tn_options_refuse("\"%s\" should be a fraction, at least 0 and below 1", text);
+        tn_options_refuse("--val: \"%s\" should be a fraction, at least 0 and below 1", text);
     }
 }
 

@@ -170,7 +170,8 @@ static bool note_shard(void *user, const char *path) {
 
 static bool finish_shards(making *m) {
     if (m->made.documents == 0) {
-        tn__raise(TN_EFORMAT, "tokens", "there is no document in %" PRId64 " files", m->made.files);
+        tn__raise(TN_EFORMAT, "tokens", "there is no document in %" PRId64 " file%s", m->made.files,
+                  m->made.files == 1 ? "" : "s");
     }
     bool done = !tn__pending();
     for (int i = 0; done && i < TN__SPLITS; i++) {

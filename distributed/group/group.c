@@ -276,6 +276,11 @@ static void tell_members(const tn_group *g, char *text, size_t text_size) {
     }
 }
 
+/* A group of one rank has no engine. */
+static const char *engine_shown(const tn_group *g) {
+    return *g->engine_name ? g->engine_name : "self";
+}
+
 /* Sets the reason unless there is one. Returns whether it did. */
 static bool set_dead(tn_group *g, tn_status status, const char *why) {
     char members[160];
@@ -284,7 +289,7 @@ static bool set_dead(tn_group *g, tn_status status, const char *why) {
     bool first = g->dead == TN_OK;
     if (first) {
         snprintf(g->reason, sizeof(g->reason), "group %s (%s), rank %d of %d%s: %.800s", g->name,
-                 g->engine_name, g->rank, g->size, members, why);
+                 engine_shown(g), g->rank, g->size, members, why);
         g->dead = status;
         pthread_cond_broadcast(&g->changed);
     }
@@ -421,7 +426,7 @@ const char *tn_group_name(const tn_group *g) {
 }
 
 const char *tn_group_engine(const tn_group *g) {
-    return g && is_alive(g, "group_engine") && *g->engine_name ? g->engine_name : "self";
+    return g && is_alive(g, "group_engine") ? engine_shown(g) : "self";
 }
 
 int tn_group_world_rank(const tn_group *g, int rank) {

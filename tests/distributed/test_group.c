@@ -196,6 +196,7 @@ static void dead_stays_dead(tn_group *g, void *user) {
     for (int i = 0; i < 2; i++) {
         CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_EPEER);
         CHECK(strstr(tn_error_message(), "gave up: enough") != NULL);
+        CHECK(strstr(tn_error_message(), tn_group_engine(g)) != NULL);
         tn_error_clear();
     }
 }
@@ -203,6 +204,7 @@ static void dead_stays_dead(tn_group *g, void *user) {
 static void test_a_dead_group_stays_dead(void **state) {
     (void)state;
     run_ok(2, dead_stays_dead, NULL);
+    run_ok(1, dead_stays_dead, NULL);
 }
 
 /* ---- Threads --------------------------------------------------------------------------------- */

@@ -148,7 +148,7 @@ def wrong_command_lines():
     write_lines("a.jsonl", ["x"])
     for part, args in [("no text to read", ["--tokenizer", ".", "--out", "o"]), ("--tokenizer PATH is missing", ["a.jsonl", "--out", "o"]),
                        ("--out DIR is missing", ["a.jsonl", "--tokenizer", "."]),
-                       ("should be a fraction, at least 0 and below 1", ["a.jsonl", "--tokenizer", ".", "--out", "o", "--val", "1"]),
+                       ('--val: "1" should be a fraction, at least 0 and below 1', ["a.jsonl", "--tokenizer", ".", "--out", "o", "--val", "1"]),
                        ("are alternatives", ["a.jsonl", "--tokenizer", ".", "--out", "o", "--val", ".1", "--val-docs", "1"]),
                        ("whole number", ["a.jsonl", "--tokenizer", ".", "--out", "o", "--shard-tokens", "0"])]:
         has(tokens(*args, code=64), part)
@@ -159,6 +159,8 @@ def wrong_command_lines():
         f.write(b'{"text": "x"}\n{"text": "\xff"}\n')
     same(make("b.jsonl", "--out", "o", code=1), "tern tokens: b.jsonl: line 2: not UTF-8, at byte 11\n")
     holds(not os.path.exists("o/train_000000.bin"))
+    open("empty.txt", "wb").close()
+    same(make("empty.txt", "--out", "o", code=1), "tern tokens: there is no document in 1 file\n")
     with open("c.txt", "wb") as f:
         f.write(b"PAR1" + bytes(100))
     same(make("c.txt", "--out", "o", code=1),
