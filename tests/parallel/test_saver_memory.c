@@ -272,18 +272,33 @@ static void damage_is_passed_over(void **state) {
     }
 }
 
+/* A block's save is gone, as if its rank had been killed while it wrote. */
+static void erase_block(const keeper *k, int block) {
+    static const char nothing[sizeof(tn__vault_head)];
+    assert_int_equal(pwrite(k->fd[block], nothing, sizeof(nothing), 0), sizeof(nothing));
+}
+
 static void incomplete_saves_are_not_loaded(void **state) {
     (void)state;
     keeper k = keeper_new();
     const char *folder = temp_path("incomplete");
-    static const char nothing[sizeof(tn__vault_head)];
     pass_ranks(&k, &(launch){"job", 3, LIES_FLAT, NULL, "f10 m20 m30"}, folder, NULL);
-    int block = block_of(&k, 2, 30); /* as if its rank had been killed while it wrote */
-    assert_int_equal(pwrite(k.fd[block], nothing, sizeof(nothing), 0), sizeof(nothing));
+    erase_block(&k, block_of(&k, 2, 30));
     pass_ranks(&k, &(launch){"job", 3, LIES_CUT, "20", NULL}, folder, NULL);
-    block = block_of(&k, 0, 20);
-    assert_int_equal(pwrite(k.fd[block], nothing, sizeof(nothing), 0), sizeof(nothing));
+    erase_block(&k, block_of(&k, 0, 20));
     pass_ranks(&k, &(launch){"job", 3, LIES_CUT, "10", NULL}, folder, NULL);
+    keeper_finish(&k);
+}
+
+static void parts_of_two_saves_do_not_mix(void **state) {
+    (void)state;
+    keeper k = keeper_new();
+    const char *folder = temp_path("mix");
+    pass_ranks(&k, &(launch){"job", 2, LIES_FLAT, NULL, "f10 m30 m30"}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 2, LIES_CUT, "30", NULL}, folder, NULL);
+    erase_block(&k, 0); /* the first save's part of rank 0, */
+    erase_block(&k, 3); /* and the second one's of rank 1 */
+    pass_ranks(&k, &(launch){"job", 2, LIES_FLAT, "10", NULL}, folder, NULL);
     keeper_finish(&k);
 }
 
@@ -451,6 +466,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(survives_ranks_and_changes_layout),
         cmocka_unit_test(damage_is_passed_over),
         cmocka_unit_test(incomplete_saves_are_not_loaded),
+        cmocka_unit_test(parts_of_two_saves_do_not_mix),
         cmocka_unit_test(parts_of_other_hosts_are_sent),
         cmocka_unit_test(no_memory_is_a_warning),
         cmocka_unit_test(newer_memory_needs_no_files),
