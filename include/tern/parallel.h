@@ -390,10 +390,11 @@ TN_API tn_status tn_saver_remember(tn_saver *s, const tn_checkpoint *c);
 /* Loads the newest step: in memory (tn_saver_remember) if the launcher still keeps all its parts,
  * or the newest committed one, whichever has the higher number; else the newest single-file
  * checkpoint in the folder (tn_checkpoint_save); the folder may also be the path of such a file. A
- * step in memory that is damaged is passed over, with a warning. *found false: there is none, and
- * nothing has changed. Every rank calls, and reads only what overlaps its own parts. As with
- * tn_dist_load, the run's identity is compared, a loader's place is converted, and nothing is
- * loaded on any rank unless it is valid on all. */
+ * step in memory that is damaged is passed over, with a warning; one in the folder is an error,
+ * unless memory has it too, or a newer one. *found false: there is none, and nothing has changed.
+ * Every rank calls, and reads only what overlaps its own parts. As with tn_dist_load, the run's
+ * identity is compared, a loader's place is converted, and nothing is loaded on any rank unless it
+ * is valid on all. */
 TN_API tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found);
 /* Removes all that tn_saver_load would find, for a run that starts over: a higher step of another
  * run would count as the newest. Every rank calls, and gets the error. */

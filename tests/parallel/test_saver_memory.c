@@ -161,10 +161,30 @@ static int save_from_two_savers(tn_group *world, const char *folder) {
     return 0;
 }
 
+/* A child of fork that lives on keeps this saver's memory from no other one. */
+static int save_after_fork(tn_group *world, const char *folder) {
+    job j;
+    job_open(&j, world, folder);
+    save_step(&j, 10, true);
+    rank_assert(tn_saver_wait(j.saver) == TN_OK);
+    pid_t child = fork();
+    if (child == 0) {
+        pause();
+    }
+    job_close(&j);
+    job_open(&j, world, folder);
+    save_step(&j, 20, true);
+    job_close(&j);
+    kill(child, SIGKILL);
+    rank_assert(waitpid(child, NULL, 0) == child);
+    return 0;
+}
+
 static const rank_entry bodies[] = {{"job", load_and_save},
                                     {"forever", save_forever},
                                     {"room", save_without_room},
-                                    {"two", save_from_two_savers}};
+                                    {"two", save_from_two_savers},
+                                    {"fork", save_after_fork}};
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
@@ -252,18 +272,33 @@ static void damage_is_passed_over(void **state) {
     }
 }
 
+/* A block's save is gone, as if its rank had been killed while it wrote. */
+static void erase_block(const keeper *k, int block) {
+    static const char nothing[sizeof(tn__vault_head)];
+    assert_int_equal(pwrite(k->fd[block], nothing, sizeof(nothing), 0), sizeof(nothing));
+}
+
 static void incomplete_saves_are_not_loaded(void **state) {
     (void)state;
     keeper k = keeper_new();
     const char *folder = temp_path("incomplete");
-    static const char nothing[sizeof(tn__vault_head)];
     pass_ranks(&k, &(launch){"job", 3, LIES_FLAT, NULL, "f10 m20 m30"}, folder, NULL);
-    int block = block_of(&k, 2, 30); /* as if its rank had been killed while it wrote */
-    assert_int_equal(pwrite(k.fd[block], nothing, sizeof(nothing), 0), sizeof(nothing));
+    erase_block(&k, block_of(&k, 2, 30));
     pass_ranks(&k, &(launch){"job", 3, LIES_CUT, "20", NULL}, folder, NULL);
-    block = block_of(&k, 0, 20);
-    assert_int_equal(pwrite(k.fd[block], nothing, sizeof(nothing), 0), sizeof(nothing));
+    erase_block(&k, block_of(&k, 0, 20));
     pass_ranks(&k, &(launch){"job", 3, LIES_CUT, "10", NULL}, folder, NULL);
+    keeper_finish(&k);
+}
+
+static void parts_of_two_saves_do_not_mix(void **state) {
+    (void)state;
+    keeper k = keeper_new();
+    const char *folder = temp_path("mix");
+    pass_ranks(&k, &(launch){"job", 2, LIES_FLAT, NULL, "f10 m30 m30"}, folder, NULL);
+    pass_ranks(&k, &(launch){"job", 2, LIES_CUT, "30", NULL}, folder, NULL);
+    erase_block(&k, 0); /* the first save's part of rank 0, */
+    erase_block(&k, 3); /* and the second one's of rank 1 */
+    pass_ranks(&k, &(launch){"job", 2, LIES_FLAT, "10", NULL}, folder, NULL);
     keeper_finish(&k);
 }
 
@@ -303,6 +338,50 @@ static void no_memory_is_a_warning(void **state) {
     assert_int_equal(head_at(&k, 3).magic[0], 0);
     pass_ranks(&k, &(launch){"two", 2, LIES_WHOLE, NULL, NULL}, temp_path("two"),
                "step 20 and later ones are not saved in memory: rank 0: another saver");
+    keeper_finish(&k);
+}
+
+static void newer_memory_needs_no_files(void **state) {
+    (void)state;
+    keeper k = keeper_new();
+    char folder[512], index[600];
+    snprintf(folder, sizeof(folder), "%s", temp_path("files"));
+    snprintf(index, sizeof(index), "%s/step-000020/index.json", folder);
+    pass_ranks(&k, &(launch){"job", 2, LIES_FLAT, NULL, "m10 f20 m30"}, folder, NULL);
+    assert_int_equal(unlink(index), 0);
+    pass_ranks(&k, &(launch){"job", 2, LIES_CUT, "30", NULL}, folder,
+               "step 30 in memory is loaded");
+    flip_byte(&k, block_of(&k, 1, 30), false);
+    /* not step 10: nobody has decided to go back that far */
+    const char *const environment[] = {k.variable, "LOADS=10", NULL};
+    ranks_result result = ranks_run(2, "job", folder, environment, 60);
+    for (int rank = 0; rank < 2; rank++) {
+        assert_true(WIFEXITED(result.status[rank]) && WEXITSTATUS(result.status[rank]) == 1);
+        assert_says(&result, rank, "step-000020/index.json: No such file");
+    }
+    ranks_free(&result);
+    keeper_finish(&k);
+}
+
+static void forked_children_do_not_hold_it(void **state) {
+    (void)state;
+    keeper k = keeper_new();
+    pass_ranks(&k, &(launch){"fork", 2, LIES_FLAT, NULL, NULL}, temp_path("fork"), NULL);
+    block_of(&k, 0, 20);
+    block_of(&k, 1, 20);
+    keeper_finish(&k);
+}
+
+/* A save that is whole on all ranks stays until another is, whatever the numbers of the steps. */
+static void last_whole_save_stays(void **state) {
+    (void)state;
+    keeper k = keeper_new();
+    pass_ranks(&k, &(launch){"job", 2, LIES_FLAT, NULL, "m40 m30 m20 m10"}, temp_path("down"),
+               NULL);
+    for (int rank = 0; rank < 2; rank++) {
+        block_of(&k, rank, 20);
+        block_of(&k, rank, 10);
+    }
     keeper_finish(&k);
 }
 
@@ -382,13 +461,17 @@ static void killed_again_and_again(void **state) {
 
 int main(int argc, char **argv) {
     tn_set_threads(1);
-    ranks_main(argc, argv, bodies, 4);
+    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(*bodies));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(survives_ranks_and_changes_layout),
         cmocka_unit_test(damage_is_passed_over),
         cmocka_unit_test(incomplete_saves_are_not_loaded),
+        cmocka_unit_test(parts_of_two_saves_do_not_mix),
         cmocka_unit_test(parts_of_other_hosts_are_sent),
         cmocka_unit_test(no_memory_is_a_warning),
+        cmocka_unit_test(newer_memory_needs_no_files),
+        cmocka_unit_test(last_whole_save_stays),
+        cmocka_unit_test(forked_children_do_not_hold_it),
         cmocka_unit_test(cleared_memory_is_gone),
         cmocka_unit_test(killed_again_and_again),
     };

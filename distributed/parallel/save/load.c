@@ -7,6 +7,7 @@
  */
 #include "core/error.h"
 #include "core/folder.h"
+#include "core/log.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/save/agree.h"
 #include "distributed/parallel/save/saver.h"
@@ -24,7 +25,8 @@
 /* ---- Finding --------------------------------------------------------------------------------- */
 
 /* What rank 0 sends to all: 's', the step as 20 digits and its path, a 0, its index as text; or
- * 'f', the step, the path of one file, and a 0; or nothing. */
+ * 'e', the step, its path and a 0, if its index cannot be read; or 'f', the step, the path of one
+ * file, and a 0; or nothing. */
 enum { PATH_AT = 21 };
 
 static void put_path(tn__buffer *found, char kind, int64_t step, const char *path) {
@@ -70,12 +72,15 @@ static void find_file(tn__buffer *found, const char *folder, const char *operati
     free(s.path);
 }
 
+/* After an error, which stays pending, `found` may still say which step there is. */
 static void read_step(tn__buffer *found, const char *folder, int64_t step, const char *operation) {
     size_t bytes;
     char *path = tn__step_path(folder, step, false, NULL, operation);
     char *text = path ? tn__index_text(path, &bytes, operation) : NULL;
+    if (path) {
+        put_path(found, text ? 's' : 'e', step, path);
+    }
     if (text) {
-        put_path(found, 's', step, path);
         tn__buffer_add(found, text, bytes);
     }
     free(text);
@@ -180,14 +185,16 @@ tn_status tn__saver_load_index(tn_group *g, tn_checkpoint *c, tn__index *ix,
     return finish_load(&l, c);
 }
 
-/* Kind 's': from a step's folder, with `data` as its index; 'f': from the file at `path`; 'b': from
- * a file with these bytes. */
+/* Kind 's': from a step's folder, with `data` as its index; 'e': from none, since `data` is rank
+ * 0's error; 'f': from the file at `path`; 'b': from a file with these bytes. */
 static tn_status load_shared(tn_group *g, tn_checkpoint *c, char kind, const char *path, void *data,
                              size_t bytes, const char *operation) {
     loading l = {.world = g, .operation = operation};
     tn__agree_begin();
     if (kind == 's') {
         l.index = tn__index_read(path, data, bytes, operation);
+    } else if (kind == 'e') {
+        tn_error_give(data);
     } else {
         l.file = kind == 'f' ? tn_safetensors_open(path) : tn__safetensors_over(path, data, bytes);
     }
@@ -207,9 +214,13 @@ tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
         return tn_error();
     }
     tn__buffer newest = {.operation = operation};
+    tn_error_record unread = {.status = TN_OK};
     tn__agree_begin();
     if (s->rank == 0) {
         find_newest(&newest, s->folder, operation);
+        if (newest.bytes > 0 && !newest.failed) { /* memory may have a newer one */
+            tn_error_take(&unread);
+        }
     }
     void *data = newest.at;
     size_t bytes = newest.bytes;
@@ -225,8 +236,12 @@ tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
     if (status == TN_OK && step < 0 && bytes > 0) {
         char *path = (char *)data + PATH_AT, kind = *(char *)data;
         size_t head = PATH_AT + strlen(path) + 1;
-        status = load_shared(s->world, c, kind, path, (char *)data + head, bytes - head, operation);
+        status = load_shared(s->world, c, kind, path,
+                             kind == 'e' ? (void *)&unread : (char *)data + head, bytes - head,
+                             operation);
         step = s->in_files;
+    } else if (status == TN_OK && unread.status != TN_OK) {
+        tn__log_loud("step %" PRId64 " in memory is loaded: %.300s", step, unread.message);
     }
     *found = status == TN_OK && step >= 0;
     if (status == TN_OK) {

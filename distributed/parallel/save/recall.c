@@ -356,6 +356,7 @@ tn_status tn__saver_recall(tn_saver *s, tn_checkpoint *c, int64_t least, int64_t
         put_aside(&r);
         tn__quiet(-1);
         *step = loaded ? r.step : -1;
+        s->vault.whole = loaded ? h->save : s->vault.whole;
         if (!loaded && !next) {
             tn_error_give(&why);
             break;

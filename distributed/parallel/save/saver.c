@@ -416,6 +416,9 @@ tn_status tn_saver_wait(tn_saver *s) {
         tn__state_free(&s->state); /* not copies but the model's */
     }
     tn_error_record why = tn__agree_end();
+    if (why.status == TN_OK && s->memory) {
+        s->vault.whole = s->number;
+    }
     if (why.status != TN_OK) {
         s->sent[0] = 0;
         tn_error_give(&why);

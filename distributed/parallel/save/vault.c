@@ -5,6 +5,7 @@
 #include "core/descriptor.h"
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/memory.h"
 #include "core/reader.h"
 #include "io/safetensors.h"
@@ -74,7 +75,7 @@ void tn__vault_open(tn__vault *v, const char *folder) {
     if (v->opened) {
         return;
     }
-    *v = (tn__vault){.opened = true, .own = {-1, -1}};
+    *v = (tn__vault){.opened = true, .process = tn__process(), .own = {-1, -1}};
     tn__digest_of(folder, strlen(folder), v->folder);
     if (!getenv("TERN_VAULT")) {
         explain_lack(v, "no launcher keeps memory for it (start the program with `tern run`)");
@@ -93,6 +94,9 @@ void tn__vault_open(tn__vault *v, const char *folder) {
 }
 
 void tn__vault_close(tn__vault *v) {
+    if (v->opened && v->own[0] >= 0 && !tn__inherited(v->process)) {
+        flock(v->own[0], LOCK_UN); /* forked children have it too: closing would not be enough */
+    }
     for (int i = 0; v->opened && i < 2; i++) {
         if (v->own[i] >= 0) {
             close(v->own[i]);
@@ -319,16 +323,20 @@ bool tn__vault_write(tn__vault *v, const tn__vault_save *s) {
     tn__vault_head heads[2];
     tn__vault_heads(v, heads);
     int older = heads[0].magic[0] && (!heads[1].magic[0] || heads[1].step < heads[0].step);
+    if (heads[older].magic[0] && heads[older].save == v->whole) {
+        older = !older; /* steps may also go down, and a save may fail on some ranks */
+    }
     struct stat about = {0};
     int fd = v->own[older];
-    int64_t whole = TN__VAULT_BEGIN + state_bytes(s->state) + 2 * (int64_t)s->list->bytes;
+    int64_t whole = TN__VAULT_BEGIN + state_bytes(s->state) + 2 * (int64_t)s->list->bytes +
+                    (int64_t)strlen(s->metadata ? s->metadata : "");
     bool wrote = fstat(fd, &about) == 0 && has_room(v, whole - 512 * about.st_blocks, whole);
     if (wrote && !write_block(v, fd, s)) {
         int why = errno;
         explain_lack(v, "%s", tn__pending() ? tn_error_message() : strerror(why));
         wrote = false;
     }
-    if (!wrote) { /* frees it, and keeps the older save */
+    if (!wrote) { /* frees it, and keeps the other save */
         erase_head(fd);
         fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, about.st_size);
         tn__vault_close(v);

@@ -12,9 +12,10 @@
  *     4096   what this rank wrote, as a safetensors file
  *     …      the tail: what the rank had (manifest.h), a digest for each item, rank 0's metadata
  *
- * A save goes to the older of the two blocks. Its head is erased first and written last, so a rank
- * that is killed in between leaves the other block, whole, and a save is only begun when all ranks
- * have ended the one before: so the newest save whose parts are all there is never missing.
+ * A save goes to the older of the two blocks, but never to the one with the last save that all
+ * ranks have ended without an error. Its head is erased first and written last, so a rank that is
+ * killed in between leaves the other block, and the last save whose parts are all there is never
+ * missing.
  *
  * The first saver that uses it has a rank's vault until it is freed: the lock (flock) keeps out
  * others, also those of programs that the rank has started.
@@ -41,7 +42,9 @@ typedef struct tn__vault_head {
 
 typedef struct tn__vault {
     bool opened;             /* tried once */
+    uint32_t process;        /* that did (core/fork.h) */
     int own[2];              /* this rank's blocks; -1: it has none */
+    uint64_t whole;          /* the last save that all ranks have; 0: none yet */
     char why[TN__VAULT_WHY]; /* it has none because …; "": it has */
     char folder[40];         /* as in a head */
 } tn__vault;
