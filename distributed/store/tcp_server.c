@@ -112,6 +112,9 @@ static void drop_connection(tn_store_server *s, connection *c, const char *why) 
         __atomic_sub_fetch(&s->members, 1, __ATOMIC_RELAXED);
     }
     tn__session_end(&c->session);
+    /* A child of fork may have the socket too, and then closing it would not end either. */
+    epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL);
+    shutdown(c->fd, SHUT_RDWR);
     close(c->fd);
     c->fd = -1;
     unlink_connection(s, c);
