@@ -22,6 +22,7 @@
 #include "autograd/node.h"
 #include "core/memory.h"
 #include "nn/again.h"
+#include "ops/dims.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -316,10 +317,6 @@ static bool is_recorded(tn_module *m, const tn_values *in) {
     return any;
 }
 
-static tn_dtype wide_dtype(tn_dtype dtype) {
-    return dtype == TN_BF16 || dtype == TN_F16 ? TN_F32 : dtype;
-}
-
 /* Runs the steps on the streams. False after raising. */
 static bool run_steps(const tn_reversible *m, chain *c, const tn_values *in, tn_tensor **stream) {
     for (int k = 0; k < 2 * m->pairs; k++) {
@@ -353,7 +350,7 @@ static tn_values reversible_forward(tn_module *self, tn_values in, void *context
     }
     tn_tensor *stream[2];
     for (int i = 0; i < 2; i++) {
-        stream[i] = tn_cast(in.v[i], wide_dtype(in.v[i]->dtype));
+        stream[i] = tn_cast(in.v[i], tn__wide_dtype(in.v[i]->dtype));
     }
     bool ok = !tn__pending() && run_steps(m, c, &in, stream);
     release_chain(c);
