@@ -62,7 +62,6 @@ static void check_rest(int ranks, plan_run r) {
 }
 
 static void test_bytes_at_rest(void **state) {
-    (void)state;
     static const struct {
         int ranks;
         const char *mesh;
@@ -113,7 +112,6 @@ static void test_bytes_at_rest(void **state) {
 
 /* Gradients that stay for later micro-batches have buffers of their own. */
 static void test_bytes_of_micro_batches(void **state) {
-    (void)state;
     for (int micros = 1; micros <= 2; micros++) {
         plan_run r = run_of("pp=2,shard=2,stage=2", false);
         r.shape.layers = 7;
@@ -179,7 +177,6 @@ static int peaks_as_planned(tn_group *world, const char *argument) {
 }
 
 static void test_peaks(void **state) {
-    (void)state;
     static const struct {
         int ranks;
         const char *run;
