@@ -362,20 +362,26 @@ static tn_values reversible_forward(tn_module *self, tn_values in, void *context
 
 /* ---- Making ---------------------------------------------------------------------------------- */
 
+enum { MOST_PAIRS = INT32_MAX / 2 /* a step for each module */ };
+
 static void add_module(tn_reversible *m, int pair, const char *which, void *const *children) {
     char name[TN_MODULE_NAME];
     snprintf(name, sizeof(name), "%d.%s", pair, which);
-    tn_module_add(m, name, children ? children[pair] : NULL);
+    if (children) {
+        tn_module_add(m, name, children[pair]);
+    }
 }
 
 void tn_reversible_init(tn_reversible *m, void *const *f, void *const *g, int n) {
     if (tn__layer_begin(m, sizeof(*m), "reversible", NULL, reversible_forward)) {
         m->pairs = n;
-        if (n < 1) {
-            tn__layer_refuse(m, TN_EVALUE, "%d pairs (at least 1)", n);
+        if (n < 1 || n > MOST_PAIRS || !f || !g) {
+            tn__layer_refuse(m, TN_EVALUE, "%d pairs (1 to %d)%s", n, MOST_PAIRS,
+                             f && g ? "" : "; f or g is NULL");
         }
     }
-    for (int i = 0; i < n; i++) { /* even without an m: what it cannot own is finished */
+    /* Even without an m: what it cannot own is finished. */
+    for (int i = 0; i < n && n <= MOST_PAIRS && (f || g); i++) {
         add_module(m, i, "f", f);
         add_module(m, i, "g", g);
     }
