@@ -30,6 +30,7 @@
 typedef struct chain {
     int32_t refs;           /* atomic: one for each node */
     tn_module_lists *lists; /* one reference */
+    bool training;          /* in the forward */
     tn_dtype seen[2];       /* what modules read of each stream; the streams may be wider */
     tn_tensor *last[2];     /* the streams after all steps; one reference each */
     uint32_t version[2];    /* of their elements */
@@ -76,6 +77,7 @@ static chain *new_chain(tn_module *m, int steps, const tn_values *in) {
     if (c) {
         c->refs = 1;
         c->lists = tn__module_lists_keep(lists);
+        c->training = m->training;
         c->seen[0] = in->v[0]->dtype;
         c->seen[1] = in->v[1]->dtype;
         c->first = c->steps = steps;
@@ -101,7 +103,7 @@ static tn_tensor *make_part(const tn_module *m, int k, tn_tensor *from, tn_dtype
 
 /* The same again, recorded or not. */
 static tn_tensor *make_again(const chain *c, int k, tn_tensor *from, bool record) {
-    const tn_module *m = tn__again_module(c->lists, "reversible");
+    const tn_module *m = tn__again_module(c->lists, c->training, "reversible");
     if (m && c->lists->child_count != c->steps) {
         tn__raise(TN_ESTATE, "reversible", "one of its modules was finished before backward");
         m = NULL;

@@ -198,6 +198,22 @@ static void test_a_dead_group_stays_dead(void **state) {
     run_ok(1, dead_stays_dead, NULL);
 }
 
+/* An error of its own leaves a group of one rank as it was: no one waits there. */
+static void errs_alone(tn_group *g, void *user) {
+    TN_SCOPE;
+    tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
+    CHECK(!tn_all_reduce(g, tn_cast(t, TN_BOOL), TN_SUM) && tn_error() == TN_EDTYPE);
+    CHECK(!tn_all_reduce(g, t, TN_SUM)); /* the error is pending */
+    CHECK(!tn_mesh_new(g, 1, (int[]){2}, (const char *[]){"dp"}));
+    tn_error_clear();
+    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_OK);
+}
+
+static void test_one_rank_outlives_errors(void **state) {
+    (void)state;
+    run_ok(1, errs_alone, NULL);
+}
+
 /* ---- Threads --------------------------------------------------------------------------------- */
 
 static void *call_from_elsewhere(void *user) {
@@ -552,6 +568,7 @@ int main(void) {
         TEST(test_a_refused_call_ends_the_peers),
         TEST(test_a_rank_that_left),
         TEST(test_a_dead_group_stays_dead),
+        TEST(test_one_rank_outlives_errors),
         TEST(test_a_second_thread_is_refused),
         TEST(test_a_freed_group),
         TEST(test_the_world_is_the_librarys),

@@ -342,6 +342,27 @@ static void wrong_calls(void **state) {
     assert_error(TN_ESTATE, "finished before backward");
 }
 
+/* Without dropout backward would subtract something other than the forward has added; and what is
+ * run again alone would have another gradient. */
+static void switched_mode(void **state) {
+    (void)state;
+    tn_tensor *x = tn_randn(TN_DIMS(ROWS, WIDTH), TN_F32);
+    for (way how = REVERSIBLE; how <= AROUND; how += AROUND - REVERSIBLE) {
+        tn_reversible *m = pairs_new(2, WIDTH, 0.5, TN_F32);
+        for (int training = 0; training <= 1; training++) {
+            tn_module_train(m, training);
+            tn_tensor *loss = tn_sum_all(call_pairs(m, TN_VALUES(x, x), how).v[1]);
+            tn_module_train(m, !training);
+            tn_backward(loss);
+            assert_error(TN_ESTATE, training ? "was in training mode" : "was in evaluation mode");
+            tn_module_train(m, training);
+        }
+        tn_backward(tn_sum_all(call_pairs(m, TN_VALUES(x, x), how).v[1]));
+        assert_int_equal(tn_error(), TN_OK);
+        tn_module_free(m);
+    }
+}
+
 static tn_tensor *halve_input(tn_tensor *x) {
     return tn_mul_scalar_(x, 0.5);
 }
@@ -391,6 +412,7 @@ int main(void) {
         TEST(memory_is_flat),
         TEST(wrong_modules),
         TEST(wrong_calls),
+        TEST(switched_mode),
         TEST(input_changed),
         TEST(errors_name_the_module),
     };
