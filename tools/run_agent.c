@@ -71,6 +71,7 @@ struct agent {
     double no_leader_by; /* the standby must lead by then; 0: there is a leader */
     char card[LONGEST_CARD]; /* as in the store */
     int heard;               /* orders read */
+    int told;                /* so many of them, by heard/N in this store */
     char *last;              /* the last of them; NULL: none */
     bool over;               /* further orders do not matter */
     order_view view;         /* what they are checked against */
@@ -342,7 +343,7 @@ static void follow_job(agent *a) {
     a->store = a->keys = NULL;
     a->server = NULL;
     a->place = place;
-    a->heard = 0;
+    a->heard = a->told = 0;
     join_job(a, false, a->options->heartbeat);
 }
 
@@ -407,6 +408,15 @@ static void tell_ranks(agent *a) {
     }
 }
 
+/* The leader starts no round before all know who the standby is. */
+static void tell_heard(agent *a) {
+    char key[32], text[16];
+    snprintf(key, sizeof(key), "heard/%d", a->id);
+    snprintf(text, sizeof(text), "%d", a->heard);
+    agent_set(a->keys, key, text);
+    a->told = a->heard;
+}
+
 /* False when nothing more is to be sent, or an error is pending. */
 static bool agent_turn(agent *a) {
     if (a->founded) {
@@ -426,6 +436,9 @@ static bool agent_turn(agent *a) {
         hear_order(a, text);
         free(a->last);
         a->last = text;
+    }
+    if (a->told != a->heard && standby_wanted(a->options)) {
+        tell_heard(a);
     }
     if (a->no_leader_by > 0 && tn__now() > a->no_leader_by) {
         tn_raise(TN_EPEER, "and no other host leads the job");
@@ -466,6 +479,7 @@ static bool join_store(agent *a, node_place place) {
         a->keys = keys;
         a->store = store;
         a->place = place;
+        a->told = 0; /* the last may not have arrived */
         tell_place(a);
     }
     return same && tn_error() == TN_OK;
