@@ -30,6 +30,9 @@
 #include <tern/sys/store.h>
 #include <unistd.h>
 
+/* A leader's own store is in its process: no answer in time means that the process was stopped. */
+static const double own_store_seconds = 1e6;
+
 /* A rank that has succeeded, to be told to the other ranks. */
 typedef struct ended_rank {
     struct ended_rank *next;
@@ -273,7 +276,7 @@ static bool join_job(agent *a, bool leads, double timeout) {
     if (!a->keys) {
         return false;
     }
-    a->store->timeout = a->keys->timeout = o->heartbeat;
+    a->store->timeout = a->keys->timeout = leads ? own_store_seconds : o->heartbeat;
 
     int64_t id = 0;
     if (tn_store_add(a->keys, "joined", 1, &id) != TN_OK) {
@@ -459,13 +462,13 @@ static void pause_until_next(agent *a) {
 /* ---- A lost leader --------------------------------------------------------------------------- */
 
 /* Goes to the store at this place, if it has what we know of the job. */
-static bool join_store(agent *a, node_place place) {
+static bool join_store(agent *a, node_place place, double timeout) {
     const run_options *o = a->options;
     tn_store *store = tn_tcp_store(place.host, place.port, o->token, o->heartbeat);
     tn_store *keys = store ? tn_prefix_store(store, AGENT_PREFIX) : NULL;
     char *card = NULL, *last = NULL;
     if (keys) {
-        store->timeout = keys->timeout = o->heartbeat;
+        store->timeout = keys->timeout = timeout;
         card = agent_find(keys, "node/%d", a->id);
         last = a->heard ? agent_find(keys, "order/%d", a->heard) : NULL;
     }
@@ -491,12 +494,13 @@ static bool join_again(agent *a) {
     double deadline = tn__now() + a->options->heartbeat;
     bool there = tn__tcp_probe(a->place.host, a->place.port, a->options->token, deadline, why) ==
                  TN__DIAL_OURS;
-    return there && join_store(a, a->place);
+    return there && join_store(a, a->place, a->options->heartbeat);
 }
 
 static bool join_standby(agent *a) {
     bool own = a->view.standby == a->id;
-    if (!join_store(a, own ? a->own : a->standby)) {
+    if (!(own ? join_store(a, a->own, own_store_seconds)
+              : join_store(a, a->standby, a->options->heartbeat))) {
         return false;
     }
     if (own) {

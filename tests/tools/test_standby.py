@@ -319,6 +319,25 @@ def leader_stopped():
 
 
 @test
+def leader_stopped_in_a_call():
+    """node 0 stopped again and again while it talks to the stores: it ends with the place where the job goes on, not with a time-out"""
+    for _ in range(3):
+        for name in ("said.0", "said.1", "said.2"):
+            if os.path.exists(name):
+                os.remove(name)
+        job = Job("1:3", "--monitor-interval", 0.01)
+        first, *others = job.launchers(3, *UNTIL_GO)
+        rounds = until(lambda: running(3), "all have started")
+        first.send_signal(signal.SIGSTOP)
+        until(lambda: running(2, rounds), "the others have started again", 30)
+        first.send_signal(signal.SIGCONT)
+        finish(first, 1, 30)
+        has(errors(first), f"the job goes on at {HOST}:", "this launcher has lost its place in it")
+        end_well(*others)
+        os.remove("go")
+
+
+@test
 def standby_stopped():
     """the standby stopped in each phase: the job goes on without it, and when it continues it learns that it has lost its place"""
     for phase in PHASES:
