@@ -37,6 +37,7 @@ leader *leader_new(const run_options *o, tn_store *keys, int own) {
                   .own = own,
                   .phase = GATHER,
                   .since = tn__now(),
+                  .now = tn__now(),
                   .why = text_new("%s", "")};
     return l;
 }
@@ -319,7 +320,7 @@ static void look_at(leader *l, node *n) {
     bool sound = !text || sign_read(text, l->round, &sign, why);
     if (text && sound && sign.count != n->sign.count) {
         n->sign = sign;
-        n->heard = tn__now();
+        n->heard = l->now;
         n->absent = false;
     }
     free(text);
@@ -331,11 +332,20 @@ static void look_at(leader *l, node *n) {
     } else if (n->sign.state == NODE_LEFT) {
         text = node_text(l, n);
         leader_give_up(l, n, text ? text : text_new("it has left"));
-    } else if (tn__now() - n->heard > (n->absent ? 2 : 1) * l->options->heartbeat) {
-        leader_give_up(l, n, text_new("it gave no sign of life for %.1f s", tn__now() - n->heard));
+    } else if (l->now - n->heard > (n->absent ? 2 : 1) * l->options->heartbeat) {
+        leader_give_up(l, n, text_new("it gave no sign of life for %.1f s", l->now - n->heard));
     } else {
         note_heard(l, n);
     }
+}
+
+/* While this launcher was stopped it could not hear the others: that is not their silence. */
+static void note_time(leader *l) {
+    double now = tn__now(), missed = now - l->now;
+    for (int i = 0; i < l->count && missed > l->options->heartbeat / 2; i++) {
+        l->nodes[i].heard += missed;
+    }
+    l->now = now;
 }
 
 /* ---- Starting a round ------------------------------------------------------------------------ */
@@ -635,6 +645,7 @@ static void settle_round(leader *l) {
 }
 
 void leader_tick(leader *l) {
+    note_time(l);
     leader_find_nodes(l);
     for (int i = 0; i < l->count; i++) {
         if (!l->nodes[i].gone) {

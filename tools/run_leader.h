@@ -33,6 +33,7 @@ struct leader {
     int count;
     leader_phase phase;
     double since;  /* when the phase began */
+    double now;    /* when this turn began */
     double enough; /* since when MIN nodes have been there; 0: too few */
     bool hurry;    /* start without a last call: the same nodes continue after a failure */
     int orders, round, starts, failures;

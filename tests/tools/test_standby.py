@@ -420,6 +420,24 @@ def round_waits_for_all():
 
 
 @test
+def own_silence():
+    """node 0 stopped for longer than a heartbeat, with a host that had just given a sign: that host is not the silent one"""
+    job = Job("1:3", "--heartbeat", 5)
+    first = job.start(*UNTIL_GO)
+    silent = Silent(job)
+    silent.lives_until(lambda: "of 2, rank" in errors(first), "the round has started")
+    first.send_signal(signal.SIGSTOP)
+    time.sleep(6)
+    first.send_signal(signal.SIGCONT)
+    time.sleep(0.5)
+    end = time.monotonic() + 2
+    silent.lives_until(lambda: time.monotonic() > end, "two seconds", 1, "r")
+    holds("no sign of life" not in errors(first), errors(first))
+    first.kill()
+    first.wait()
+
+
+@test
 def lost_in_a_round():
     """the standby lost in a round, perhaps only to node 0: no round starts before half of the hosts have heard that it is not the standby"""
     job = Job("1:3", "--heartbeat", 4)
