@@ -9,6 +9,7 @@
  * the store. So the main thread never waits for the network; it sees from agent_silence whether
  * this thread hangs.
  */
+#include "tools/error_words.h"
 #include "tools/run.h"
 
 #include "core/build_info.h"
@@ -165,15 +166,6 @@ static void hear_order(agent *a, const char *text) {
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
-/* An error's message without our source line in front, which means nothing to a user. */
-static const char *error_words(const char *message) {
-    size_t name = strcspn(message, ":");
-    size_t line = message[name] ? strspn(message + name + 1, "0123456789") : 0;
-    const char *end = message + name + 1 + line;
-    bool located = name > 2 && strncmp(message + name - 2, ".c", 2) == 0 && line > 0;
-    return located && strncmp(end, ": ", 2) == 0 ? end + 2 : message;
-}
-
 static bool is_loopback(const struct sockaddr *at) {
     const struct sockaddr_in *v4 = (const void *)at;
     const struct sockaddr_in6 *v6 = (const void *)at;
@@ -208,7 +200,7 @@ static bool serve_store(agent *a, char *why, size_t size) {
     }
     a->server = tn_store_serve(is_own_name(o) ? NULL : o->host, o->port, o->token);
     if (!a->server) {
-        snprintf(why, size, "%s", error_words(tn_error_message()));
+        snprintf(why, size, "%s", error_why());
         tn_error_clear();
     }
     return a->server != NULL;
@@ -264,8 +256,8 @@ static void raise_refusal(const agent *a, const char *served) {
     if (strstr(error.message, "token")) {
         hint = a->options->own_token ? own_token_hint : token_hint;
     }
-    tn_raise(error.status, "%s (and this host does not serve it: %s)%s", error_words(error.message),
-             served, hint);
+    tn_raise(error.status, "%s (and this host does not serve it: %s)%s",
+             error_why_of(error.message), served, hint);
 }
 
 /* Joins the job whose store is at a->place, or begins it: then `leads`. */
@@ -525,7 +517,7 @@ static bool agent_recovers(agent *a) {
         return true;
     }
     tn_error_clear();
-    tn_raise(lost.status, "%s", error_words(lost.message));
+    tn_raise(lost.status, "%s", error_why_of(lost.message));
     return false;
 }
 
@@ -540,7 +532,7 @@ static void *agent_main(void *user) {
     tn_error_record error;
     if (tn_error_take(&error)) {
         char *text = text_new("%s%s", met && !a->leader ? "node 0 is lost: " : "",
-                              error_words(error.message));
+                              error_why_of(error.message));
         hand_over(a, ORDER_END, (run_round){0}, 1, text);
         free(text);
     }
