@@ -56,8 +56,9 @@ struct agent {
     order *first_order, **last_order; /* for the main thread */
     node_state state;                 /* the last it has sent */
     int round, code;
-    char *text;   /* not yet passed on */
-    bool changed; /* since the last sign of life */
+    char *text;     /* not yet passed on */
+    bool changed;   /* since the last sign of life */
+    double contact; /* when the last turn began that went well */
     ended_rank *first_ended, **last_ended;
     char *end; /* set: ends the job, with end_code */
     int end_code;
@@ -114,6 +115,11 @@ void agent_set(tn_store *keys, const char *key, const char *text) {
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 
+static void wake_main(agent *a) {
+    ssize_t put = write(a->event, &(uint64_t){1}, sizeof(uint64_t));
+    (void)put;
+}
+
 static void hand_over(agent *a, order_kind kind, run_round round, int code, const char *text) {
     order *o = memory_new(1, sizeof(*o));
     *o = (order){.kind = kind, .round = round, .code = code, .text = text_new("%s", text)};
@@ -121,8 +127,7 @@ static void hand_over(agent *a, order_kind kind, run_round round, int code, cons
     *a->last_order = o;
     a->last_order = &o->next;
     pthread_mutex_unlock(&a->lock);
-    ssize_t put = write(a->event, &(uint64_t){1}, sizeof(uint64_t));
-    (void)put;
+    wake_main(a);
 }
 
 /* Refuses an invalid order: this launcher ends its ranks and leaves. */
@@ -290,6 +295,7 @@ static bool join_job(agent *a, bool leads, double timeout) {
     a->founded = leads && standby_wanted(o);
     pthread_mutex_lock(&a->lock);
     a->joined = true;
+    a->contact = tn__now();
     a->leads = leads;
     pthread_mutex_unlock(&a->lock);
     return tn_error() == TN_OK;
@@ -412,8 +418,19 @@ static void tell_heard(agent *a) {
     a->told = a->heard;
 }
 
+static void note_contact(agent *a, double when) {
+    pthread_mutex_lock(&a->lock);
+    a->contact = when;
+    bool waits = a->first_order != NULL;
+    pthread_mutex_unlock(&a->lock);
+    if (waits) {
+        wake_main(a);
+    }
+}
+
 /* False when nothing more is to be sent, or an error is pending. */
 static bool agent_turn(agent *a) {
+    double begun = tn__now();
     if (a->founded) {
         follow_job(a);
     }
@@ -440,6 +457,9 @@ static bool agent_turn(agent *a) {
     }
     free(t.text);
     free(t.end);
+    if (tn_error() == TN_OK) {
+        note_contact(a, begun);
+    }
     return tn_error() == TN_OK && !(t.state == NODE_LEFT && (!a->leader || leader_over(a->leader)));
 }
 
@@ -539,8 +559,7 @@ static void *agent_main(void *user) {
     pthread_mutex_lock(&a->lock);
     a->ended = true;
     pthread_mutex_unlock(&a->lock);
-    ssize_t put = write(a->event, &(uint64_t){1}, sizeof(uint64_t));
-    (void)put;
+    wake_main(a);
     return NULL;
 }
 
@@ -566,6 +585,15 @@ int agent_event(const agent *a) {
     return a->event;
 }
 
+static order *take_order(agent *a) {
+    order *o = a->first_order;
+    if (o) {
+        a->first_order = o->next;
+        a->last_order = a->first_order ? a->last_order : &a->first_order;
+    }
+    return o;
+}
+
 order *agent_order(agent *a) {
     uint64_t times;
     if (read(a->event, &times, sizeof(times)) < 0 && errno != EAGAIN) {
@@ -573,10 +601,14 @@ order *agent_order(agent *a) {
     }
     pthread_mutex_lock(&a->lock);
     order *o = a->first_order;
-    if (o) {
-        a->first_order = o->next;
-        a->last_order = a->first_order ? a->last_order : &a->first_order;
+    bool start = o && o->kind == ORDER_START;
+    if (start && o->next && o->next->kind == ORDER_END) {
+        order_free(take_order(a));
+        start = false;
     }
+    /* Until twice this time the others do not give this node up. */
+    bool waits = start && tn__now() - a->contact > a->options->heartbeat / 2;
+    o = waits ? NULL : take_order(a);
     pthread_mutex_unlock(&a->lock);
     return o;
 }
@@ -644,7 +676,7 @@ bool agent_ended(agent *a) {
 
 void agent_free(agent *a) {
     pthread_join(a->thread, NULL);
-    for (order *o; (o = agent_order(a));) {
+    for (order *o; (o = take_order(a));) {
         order_free(o);
     }
     for (ended_rank *e; (e = next_ended(a));) {

@@ -342,10 +342,13 @@ static void look_at(leader *l, node *n) {
 /* While this launcher was stopped it could not hear the others: that is not their silence. */
 static void note_time(leader *l) {
     double now = tn__now(), missed = now - l->now;
-    for (int i = 0; i < l->count && missed > l->options->heartbeat / 2; i++) {
-        l->nodes[i].heard += missed;
-    }
     l->now = now;
+    if (missed > l->options->heartbeat / 2) {
+        for (int i = 0; i < l->count; i++) {
+            l->nodes[i].heard += missed;
+        }
+        standby_ask(l);
+    }
 }
 
 /* ---- Starting a round ------------------------------------------------------------------------ */

@@ -82,6 +82,8 @@ bool standby_copy(leader *l, const char *key, const char *text);
 void standby_number(leader *l, const char *key, int number);
 /* The same for what a node says of itself. */
 void standby_know(leader *l, const node *n, const char *card);
+/* Raises an error if the standby leads by now. */
+void standby_ask(leader *l);
 /* Why no round can start any more: others may run the job without us. NULL: it can. */
 char *standby_doubt(leader *l);
 /* Whether a round may start: no one else can lead, and all know who does if this leader is lost. */

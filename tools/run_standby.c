@@ -120,6 +120,26 @@ static bool send_copy(leader *l, const char *key, const char *text, bool *is_set
                      : tn_store_set(l->copy, key, text, strlen(text))) == TN_OK;
 }
 
+static void raise_moved(leader *l) {
+    standby_close(l);
+    tn_raise(TN_EPEER,
+             "this launcher was silent for too long: the job goes on at %s:%d (host %s), and this "
+             "launcher has lost its place in it",
+             l->standby_place.host, l->standby_place.port, l->nodes[l->standby - 1].card.name);
+}
+
+void standby_ask(leader *l) {
+    if (!l->copy || tn_error() != TN_OK) {
+        return;
+    }
+    char *text = agent_find(l->copy, "order/%d", l->orders + 1);
+    tn_error_clear(); /* the next order shows whether it is lost */
+    if (text) {
+        raise_moved(l);
+    }
+    free(text);
+}
+
 bool standby_copy(leader *l, const char *key, const char *text) {
     bool is_set;
     if (!l->copy || tn_error() != TN_OK) {
@@ -135,11 +155,7 @@ bool standby_copy(leader *l, const char *key, const char *text) {
         }
     }
     if (!is_set) {
-        standby_close(l);
-        tn_raise(TN_EPEER,
-                 "this launcher was silent for too long: the job goes on at %s:%d (host %s), and "
-                 "this launcher has lost its place in it",
-                 l->standby_place.host, l->standby_place.port, l->nodes[l->standby - 1].card.name);
+        raise_moved(l);
         return false;
     }
     for (int i = 0; i < l->count; i++) {
