@@ -162,8 +162,8 @@ void leader_give_up(leader *l, node *n, char *reason) {
         return;
     }
     n->gone = reason;
-    if (n->sign.state == NODE_LEFT) {
-        return;
+    if (n->sign.state == NODE_LEFT && (l->round > 0 || l->phase == OVER)) {
+        return; /* before the first round the standby counts all that have not been dropped */
     }
     char *text = n->admitted ? text_new("%s: this node has lost its place in the job", reason)
                              : text_new("no place in job %s at %s:%d: %s", o->run_id, o->host,
