@@ -1,0 +1,195 @@
+/* Calls of ranks that are slow, late, stopped or killed. */
+#include <signal.h>
+#include <stdlib.h>
+
+#include "rpc_check.h"
+
+#include "tests/support/ranks.h"
+
+static void slow_function(tn_group *world, void *user) {
+    tn_rpc *r = start_rank(world);
+    if (tn_rpc_rank(r) == 0) {
+        double begin = tn__now();
+        tn_message *in = tn_message_new();
+        tn_message_add_int(in, 500000);
+        CHECK(!ask_rank(r, 1, "sleep", in, 0.1));
+        CHECK(failed_with(TN_EPEER, "\"sleep\" of rank 1: no answer within 0.1 seconds"));
+        CHECK(tn__now() - begin < 0.45);
+        tn_message *out = ask_rank(r, 1, "echo", NULL, 0); /* its late reply disturbs nothing */
+        CHECK(out && tn_message_count(out) == 0);
+        tn_message_free(out);
+    }
+    end_rank(world, r);
+}
+
+static void test_slow(void **state) {
+    (void)state;
+    run_ok(2, slow_function, NULL);
+}
+
+/* Rank 1 leaves without a word while rank 0 waits for it, and calls it again. */
+static void abrupt_end(tn_group *world, void *user) {
+    tn_rpc *r = start_rank(world);
+    if (tn_rpc_rank(r) == 1) {
+        usleep(200000);
+        tn_rpc_free(r);
+        return;
+    }
+    tn_message *in = tn_message_new();
+    tn_message_add_int(in, 600000);
+    CHECK(!ask_rank(r, 1, "sleep", in, 30) &&
+          failed_with(TN_EPEER, "\"sleep\" of rank 1: rank 1 is gone"));
+    CHECK(!ask_rank(r, 1, "echo", NULL, 30) && failed_with(TN_EPEER, "rank 1 is gone"));
+    CHECK(tn_rpc_shutdown(r, 30) == TN_EPEER && failed_with(TN_EPEER, "rank 1 is gone"));
+    tn_rpc_free(r);
+}
+
+static void test_abrupt_end(void **state) {
+    (void)state;
+    run_ok(2, abrupt_end, NULL);
+}
+
+static void late_rank(tn_group *world, void *user) {
+    tn_rpc *r = start_rank(world);
+    if (tn_rpc_rank(r) == 1) {
+        usleep(500000);
+    } else {
+        CHECK(tn_rpc_shutdown(r, 0.1) == TN_EPEER);
+        CHECK(failed_with(TN_EPEER, "rank 1 has not ended within 0.1 seconds"));
+    }
+    tn_rpc_free(r);
+}
+
+static void test_late_end(void **state) {
+    (void)state;
+    run_ok(2, late_rank, NULL);
+}
+
+/* Whoever asks instead of waiting learns of the deadline as well. */
+static void test_done_when_late(void **state) {
+    (void)state;
+    tn_rpc *r = start_rank(NULL);
+    tn_message *in = tn_message_new();
+    tn_message_add_int(in, 1000000);
+    tn_future *f = tn_rpc_call(r, 0, "sleep", in, 0.5);
+    assert_false(tn_rpc_done(f));
+    usleep(600000);
+    assert_true(tn_rpc_done(f));
+    assert_null(tn_rpc_wait(f));
+    assert_error(TN_EPEER, "no answer within 0.5 seconds");
+    tn_rpc_free(r);
+}
+
+/* A rank whose time was up, while it waited for a call or for others, may try again. */
+static void end_again(tn_group *world, void *user) {
+    tn_rpc *r = start_rank(world);
+    if (tn_rpc_rank(r) == 0) {
+        tn_message *in = tn_message_new();
+        tn_message_add_int(in, 1000000);
+        tn_future *f = tn_rpc_call(r, 1, "sleep", in, 0);
+        CHECK(tn_rpc_shutdown(r, 0.1) == TN_EPEER && failed_with(TN_EPEER, "still running"));
+        tn_message_free(tn_rpc_wait(f));
+        CHECK(tn_rpc_shutdown(r, 0.1) == TN_EPEER && failed_with(TN_EPEER, "has not ended"));
+        tn_message_free(ask_rank(r, 1, "echo", NULL, 0));
+    }
+    tn_barrier(world);
+    CHECK(tn_rpc_shutdown(r, 10) == TN_OK);
+    tn_rpc_free(r);
+}
+
+static void test_end_again(void **state) {
+    (void)state;
+    run_ok(2, end_again, NULL);
+}
+
+static void missing_start(tn_group *world, void *user) {
+    tn_rpc *r = tn_rpc_new(world, TN_WITH(tn_rpc, .timeout = 0.3));
+    if (tn_rpc_rank(r) != 1) {
+        CHECK(tn_rpc_start(r) == TN_EPEER && strstr(tn_error_message(), "rank 1"));
+        tn_error_clear();
+    }
+    tn_rpc_free(r);
+}
+
+static void test_missing_start(void **state) {
+    (void)state;
+    run_ok(3, missing_start, NULL);
+}
+
+/* Rank 1 is killed or stopped while rank 0 waits for it. Rank 0 says how it ended. */
+static int wait_for_rank_1(tn_group *world, const char *argument) {
+    tn_rpc *r = start_rank(world);
+    int rank = tn_rpc_rank(r);
+    if (rank == 2) { /* rank 1 holds a reference, and rank 0 one that came from rank 1 */
+        tn_remote *m = tn_remote_of(r, tn_ones(TN_DIMS(2), TN_F32));
+        tn_message *in = tn_message_new();
+        tn_message_add_remote(in, m);
+        tn_message_free(ask_rank(r, 1, "echo", in, 0));
+        tn_remote_free(m);
+    }
+    if (rank == 0) {
+        double begin = tn__now();
+        tn_message *in = tn_message_new();
+        tn_message_add_int(in, 60000000);
+        printf("waiting\n");
+        fflush(stdout);
+        rank_assert(!ask_rank(r, 1, "sleep", in, atof(argument)));
+        printf("failed after %.3f s: %s\n", tn__now() - begin, tn_error_message());
+        fflush(stdout);
+        tn_error_clear();
+        tn_message *out = ask_rank(r, 2, "add", NULL, 10); /* the others still work */
+        rank_assert(!out && tn_error() == TN_EINDEX);
+        tn_error_clear();
+    } else {
+        sleep(60); /* until the test kills it */
+    }
+    tn_rpc_free(r);
+    return 0;
+}
+
+static void signal_rank_1(int signal, const char *seconds, double *took, char text[256]) {
+    ranks_job job = ranks_start(3, "wait_for_rank_1", seconds, NULL);
+    assert_true(ranks_await_output(&job, 0, "waiting", 60));
+    usleep(200000);
+    kill(job.pid[1], signal);
+    bool ended = ranks_await_output(&job, 0, "failed", 60);
+    for (int i = 0; i < 3; i++) {
+        kill(job.pid[i], SIGKILL);
+    }
+    ranks_result result = ranks_wait(&job, 60);
+    const char *line = strstr(result.output[0], "failed after");
+    if (!ended || !line || sscanf(line, "failed after %lf s: %255[^\n]", took, text) != 2) {
+        fail_msg("rank 0: %s", result.output[0]);
+    }
+    ranks_free(&result);
+}
+
+static void test_killed(void **state) {
+    (void)state;
+    double took;
+    char text[256];
+    signal_rank_1(SIGKILL, "50", &took, text);
+    assert_contains(text, "\"sleep\" of rank 1: rank 1 is gone");
+    assert_true(took < 10);
+}
+
+static void test_stopped(void **state) {
+    (void)state;
+    double took;
+    char text[256];
+    signal_rank_1(SIGSTOP, "1", &took, text);
+    assert_contains(text, "\"sleep\" of rank 1: no answer within 1 seconds");
+    assert_true(took < 10);
+}
+
+static const rank_entry bodies[] = {{"wait_for_rank_1", wait_for_rank_1}};
+
+int main(int argc, char **argv) {
+    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
+    const struct CMUnitTest tests[] = {
+        TEST(test_slow),           TEST(test_abrupt_end), TEST(test_late_end),
+        TEST(test_done_when_late), TEST(test_end_again),  TEST(test_missing_start),
+        TEST(test_killed),         TEST(test_stopped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
