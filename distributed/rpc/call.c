@@ -232,6 +232,7 @@ static tn_message *open_reply(tn_rpc *r, const tn_future *f, bool learns, const 
                   "no memory for it",
                   f->name, f->to, (unsigned long long)reply->head.bytes,
                   (long long)r->options.message_limit);
+        tn__references_dropped(r, reply, 0);
     } else if (reply->head.status != TN_OK) {
         tn__raise(reply->head.status, operation, "\"%s\" of rank %d: %.*s", f->name, f->to,
                   (int)(reply->bytes - TN__RPC_HEAD), (const char *)reply->data + TN__RPC_HEAD);

@@ -54,7 +54,8 @@ typedef struct tn__rpc_head {
 typedef struct tn__rpc_frame {
     struct tn__rpc_frame *next;
     tn__rpc_head head;
-    bool refused;   /* received: its body was too large, or there was no memory, and is not here */
+    bool refused;   /* received: its body was too large, or there was no memory: of it, only the
+                       references are here */
     size_t bytes;   /* of data: head and body */
     uint8_t data[]; /* as on the wire, and a 0 after it */
 } tn__rpc_frame;
@@ -83,7 +84,7 @@ typedef struct tn__body {
     const uint8_t *at;
     size_t left;
 } tn__body;
-/* After the name. */
+/* After the name; of a refused frame, the references. */
 TN_API tn__body tn__frame_values(const tn__rpc_frame *f);
 /* The next value: its head, a tensor's sizes, and where its v->number bytes begin (NULL for ints
  * and references). False: malformed. */
@@ -95,12 +96,13 @@ uint64_t tn__get_number(const uint8_t *from, int bytes);
 
 /* Puts frames together from what arrives. When zeroed, except for the limit, it expects one. */
 typedef struct tn__rpc_reader {
-    uint64_t limit; /* of a body: more is skipped, and the frame is `refused` */
-    uint8_t head[TN__RPC_HEAD];
+    uint64_t limit;             /* of a body: more is skipped, and the frame is `refused` */
+    uint8_t head[TN__RPC_HEAD]; /* of a frame, or of a value in a body that is skipped */
     size_t head_bytes;
     tn__rpc_frame *frame; /* with a body to come */
     uint64_t body_bytes;
-    uint8_t scratch[4096]; /* for a body that is skipped */
+    uint64_t skip;         /* in a body that is skipped: bytes before the next value */
+    uint8_t scratch[4096]; /* for them */
 } tn__rpc_reader;
 
 /* Where the next bytes go, and how many at most. */

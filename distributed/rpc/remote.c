@@ -145,9 +145,7 @@ static void count_arrived(tn_rpc *r, int owner, uint64_t number, void *user) {
 }
 
 void tn__references_arrived(tn_rpc *r, const tn__rpc_frame *f) {
-    if (f->head.references && !f->refused) {
-        tn__message_references(r, f, count_arrived, NULL);
-    }
+    tn__message_references(r, f, count_arrived, NULL);
 }
 
 static void let_go(tn_rpc *r, int owner, uint64_t number, void *user) {
@@ -172,9 +170,7 @@ static void let_go_later(tn_rpc *r, int owner, uint64_t number, void *user) {
 }
 
 void tn__references_dropped(tn_rpc *r, const tn__rpc_frame *f, uint32_t first) {
-    if (f->head.references && !f->refused) {
-        tn__message_references(r, f, let_go_later, &first);
-    }
+    tn__message_references(r, f, let_go_later, &first);
 }
 
 /* ---- References ------------------------------------------------------------------------------ */

@@ -155,6 +155,56 @@ static void test_dropped_references(void **state) {
     tn_rpc_free(r);
 }
 
+/* References in a message that is too large for who gets it, a call or a result, are given back: of
+ * the sender's own objects, the receiver's and a third rank's, before and after what is large. */
+static void give_too_much(const tn_message *in, tn_message *out, void *rpc) {
+    echo_values(in, out, NULL);
+    make_counter(in, out, rpc);
+    tn_message_add(out, tn_zeros(TN_DIMS(5, 10000), TN_U8));
+    tn_message_add_text(out, "a text");
+    make_counter(in, out, rpc);
+}
+
+static void ask_too_much(tn_rpc *r, int to, int64_t bytes, const char *error) {
+    tn_remote *own = tn_remote_of(r, tn_ones(TN_DIMS(4), TN_F32));
+    tn_remote *theirs = ask_remote(r, to, "make_counter", 0);
+    tn_remote *third = ask_remote(r, 3 - to, "make_counter", 0);
+    tn_message *in = tn_message_new();
+    tn_message_add_remote(in, own);
+    tn_message_add_remote(in, third);
+    tn_message_add(in, tn_zeros(TN_DIMS(bytes), TN_U8));
+    tn_message_add_int(in, -1);
+    tn_message_add_remote(in, theirs);
+    tn_message_add_remote(in, third);
+    CHECK(!ask_rank(r, to, "give_too_much", in, 0));
+    CHECK(failed_with(TN_EVALUE, error));
+    tn_remote_free(own);
+    tn_remote_free(theirs);
+    tn_remote_free(third);
+}
+
+static void refused_references(tn_group *world, void *user) {
+    static const int64_t limits[] = {40000, 20000, 80000};
+    TN_SCOPE;
+    int rank = tn_group_rank(world);
+    tn_rpc *r = tn_rpc_new(world, TN_WITH(tn_rpc, .message_limit = limits[rank]));
+    tn_rpc_register(r, "make_counter", make_counter, r);
+    tn_rpc_register(r, "give_too_much", give_too_much, r);
+    tn_rpc_start(r);
+    if (rank == 0) {
+        ask_too_much(r, 1, 30000, "message_limit there: 20000");
+        ask_too_much(r, 2, 100, "(message_limit: 40000)");
+    }
+    end_rank(world, r);
+}
+
+static void test_refused_references(void **state) {
+    (void)state;
+    let_go_of = 0;
+    run_ok(3, refused_references, NULL);
+    assert_int_equal(let_go_of, 6);
+}
+
 /* Numbers mean something else in another rpc. */
 static void test_foreign_reference(void **state) {
     (void)state;
@@ -380,9 +430,11 @@ static const rank_entry bodies[] = {{"hold_until_killed", hold_until_killed}};
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
     const struct CMUnitTest tests[] = {
-        TEST(test_references),           TEST(test_late_reference),  TEST(test_dropped_references),
-        TEST(test_foreign_reference),    TEST(test_free_while_used), TEST(test_no_memory),
-        TEST(test_no_memory_on_the_way), TEST(test_half_passed),     TEST(test_killed_holders),
+        TEST(test_references),         TEST(test_late_reference),
+        TEST(test_dropped_references), TEST(test_refused_references),
+        TEST(test_foreign_reference),  TEST(test_free_while_used),
+        TEST(test_no_memory),          TEST(test_no_memory_on_the_way),
+        TEST(test_half_passed),        TEST(test_killed_holders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
