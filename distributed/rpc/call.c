@@ -285,9 +285,9 @@ static tn__rpc_frame *error_reply(uint64_t number) {
 }
 
 /* Runs the function on the values. */
-static void run_function(tn_rpc *r, const tn__rpc_request *q, tn__function *f, tn_message *out) {
-    bool learns = q->frame->head.flags & TN__RPC_LEARNS;
-    tn_message *in = tn__message_decode(r, q->frame, learns);
+static void run_function(tn_rpc *r, const tn__rpc_frame *call, tn__function *f, tn_message *out) {
+    bool learns = call->head.flags & TN__RPC_LEARNS;
+    tn_message *in = tn__message_decode(r, call, learns);
     if (in && f->builtin) {
         f->builtin(r, in, out);
     } else if (in) {
@@ -299,48 +299,48 @@ static void run_function(tn_rpc *r, const tn__rpc_request *q, tn__function *f, t
     tn_message_free(in);
 }
 
-static void answer_call(tn_rpc *r, const tn__rpc_request *q, tn__function *f) {
-    const tn__rpc_head *h = &q->frame->head;
-    const char *name = (const char *)q->frame->data + TN__RPC_HEAD;
+static void answer_call(tn_rpc *r, const tn__rpc_frame *call, tn__function *f) {
+    const tn__rpc_head *h = &call->head;
+    const char *name = (const char *)call->data + TN__RPC_HEAD;
     TN_SCOPE;
     tn_message *out = tn_message_new();
     bool begun = false;
-    if (q->frame->refused) {
+    if (call->refused) {
         tn__raise(TN_EVALUE, NULL,
                   "the message has %llu bytes (message_limit there: %lld), or there is no memory "
                   "for it",
                   (unsigned long long)h->bytes, (long long)r->options.message_limit);
     } else if (!f) {
         tn__raise(TN_EVALUE, NULL, "there is no function \"%.*s\"", (int)h->name_bytes, name);
-    } else if (tn__now() > q->deadline) {
+    } else if (tn__now() > call->deadline) {
         tn__raise(TN_EPEER, NULL, "it was called too late to begin");
     } else if (out) {
         begun = true;
-        run_function(r, q, f, out);
+        run_function(r, call, f, out);
     }
     if (!begun) {
-        tn__references_dropped(r, q->frame, 0);
+        tn__references_dropped(r, call, 0);
     }
     tn__rpc_frame *reply = NULL;
     if (!tn__pending()) {
-        reply = tn__message_encode(r, q->from,
+        reply = tn__message_encode(r, call->from,
                                    (tn__rpc_head){.kind = TN__RPC_REPLY, .number = h->number}, NULL,
-                                   out, "rpc_reply", q->deadline);
+                                   out, "rpc_reply", call->deadline);
     }
     reply = reply ? reply : error_reply(h->number);
     if (reply) {
-        tn__peer_send(r, q->from, reply);
+        tn__peer_send(r, call->from, reply);
     }
     tn_message_free(out); /* last: its references must not be let go before they arrive */
     tn_error_clear();
 }
 
 /* What a thread knows while it serves. */
-static void serve_request(tn_rpc *r, tn__rpc_request *q) {
-    const tn__rpc_head *h = &q->frame->head;
+static void serve_call(tn_rpc *r, tn__rpc_frame *call) {
+    const tn__rpc_head *h = &call->head;
     bool *touched = NULL;
     tn_rpc_context context = {.rpc = r, .id = h->context, .ours = true};
-    tn__serving serving = {.rpc = r, .caller = q->from, .deadline = q->deadline};
+    tn__serving serving = {.rpc = r, .caller = call->from, .deadline = call->deadline};
     if (h->flags & TN__RPC_LEARNS) {
         touched = tn__calloc_for((size_t)r->ranks, sizeof(*touched), "rpc_call");
         context.touched = touched;
@@ -348,16 +348,14 @@ static void serve_request(tn_rpc *r, tn__rpc_request *q) {
     }
     pthread_mutex_lock(&r->lock);
     tn__function *f =
-        q->frame->refused
-            ? NULL
-            : find_function(r, (const char *)q->frame->data + TN__RPC_HEAD, h->name_bytes);
+        call->refused ? NULL
+                      : find_function(r, (const char *)call->data + TN__RPC_HEAD, h->name_bytes);
     pthread_mutex_unlock(&r->lock);
     tn__served = &serving;
-    answer_call(r, q, f);
+    answer_call(r, call, f);
     tn__served = NULL;
     free(touched);
-    free(q->frame);
-    free(q);
+    free(call);
 }
 
 /* ---- Threads --------------------------------------------------------------------------------- */
@@ -367,7 +365,7 @@ static bool may_run(const tn_rpc *r) {
     return r->first && r->running - r->blocked < r->options.threads;
 }
 
-static void *serve_requests(void *user) {
+static void *serve_calls(void *user) {
     tn_rpc *r = user;
     tn__quiet(1); /* errors go to the caller */
     pthread_mutex_lock(&r->lock);
@@ -378,12 +376,12 @@ static void *serve_requests(void *user) {
             r->idle--;
             continue;
         }
-        tn__rpc_request *q = r->first;
-        r->first = q->next;
+        tn__rpc_frame *call = r->first;
+        r->first = call->next;
         r->running++;
         start_thread(r); /* for the next one */
         pthread_mutex_unlock(&r->lock);
-        serve_request(r, q);
+        serve_call(r, call);
         pthread_mutex_lock(&r->lock);
         r->running--;
         r->calls_done++;
@@ -398,7 +396,7 @@ static int add_thread(tn_rpc *r) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&r->threads[r->thread_count], NULL, serve_requests, r);
+    int failed = pthread_create(&r->threads[r->thread_count], NULL, serve_calls, r);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     r->thread_count += !failed;
     return failed;
@@ -420,6 +418,12 @@ static void start_thread(tn_rpc *r) {
     add_thread(r);
 }
 
+/* Nobody reads it. */
+static void drop_frame(tn_rpc *r, tn__rpc_frame *f) {
+    tn__references_dropped(r, f, 0);
+    free(f);
+}
+
 bool tn__rpc_start_threads(tn_rpc *r) {
     pthread_mutex_lock(&r->lock);
     int failed = add_thread(r);
@@ -435,45 +439,36 @@ void tn__rpc_stop_threads(tn_rpc *r) {
     pthread_mutex_lock(&r->lock);
     r->stop = true;
     int count = r->thread_count;
-    tn__rpc_request *left = r->first;
+    tn__rpc_frame *left = r->first;
     r->first = NULL;
     pthread_cond_broadcast(&r->queued);
     pthread_mutex_unlock(&r->lock);
     for (int i = 0; i < count; i++) {
         pthread_join(r->threads[i], NULL);
     }
-    for (tn__rpc_request *q = left, *next; q; q = next) {
-        next = q->next;
-        free(q->frame);
-        free(q);
+    for (tn__rpc_frame *call = left, *next; call; call = next) {
+        next = call->next;
+        drop_frame(r, call);
     }
 }
 
 /* ---- Sorting --------------------------------------------------------------------------------- */
 
-static void queue_request(tn_rpc *r, int from, tn__rpc_frame *f) {
-    tn__rpc_request *q = tn__malloc(sizeof(*q));
-    if (!q) {
-        tn_log_write(TN_LOG_ERROR, "rpc: no memory for a call of rank %d", from);
-        tn__references_dropped(r, f, 0);
-        free(f);
-        pthread_mutex_lock(&r->lock);
-        r->calls_done++; /* tn_rpc_shutdown does not wait for it */
-        pthread_mutex_unlock(&r->lock);
-        return;
-    }
-    *q = (tn__rpc_request){
-        .from = from, .deadline = tn__now() + 1e-6 * (double)f->head.microseconds, .frame = f};
+static void queue_call(tn_rpc *r, int from, tn__rpc_frame *f) {
+    f->next = NULL;
+    f->from = from;
+    f->deadline = tn__now() + 1e-6 * (double)f->head.microseconds;
     pthread_mutex_lock(&r->lock);
-    if (r->stop) {
-        free(f);
-        free(q);
-    } else {
-        *(r->first ? &r->last->next : &r->first) = q;
-        r->last = q;
+    bool late = r->stop;
+    if (!late) {
+        *(r->first ? &r->last->next : &r->first) = f;
+        r->last = f;
         start_thread(r);
     }
     pthread_mutex_unlock(&r->lock);
+    if (late) {
+        drop_frame(r, f);
+    }
 }
 
 static void take_reply(tn_rpc *r, int from, tn__rpc_frame *frame) {
@@ -485,8 +480,7 @@ static void take_reply(tn_rpc *r, int from, tn__rpc_frame *frame) {
     }
     pthread_mutex_unlock(&r->lock);
     if (!f) { /* no one waits for it any more */
-        tn__references_dropped(r, frame, 0);
-        free(frame);
+        drop_frame(r, frame);
     }
 }
 
@@ -494,7 +488,7 @@ bool tn__rpc_take(tn_rpc *r, int from, tn__rpc_frame *f, const char **fault) {
     switch (f->head.kind) {
     case TN__RPC_CALL:
         tn__references_arrived(r, f);
-        queue_request(r, from, f);
+        queue_call(r, from, f);
         return true;
     case TN__RPC_REPLY:
         tn__references_arrived(r, f);

@@ -74,10 +74,7 @@ tn__rpc_frame *tn__rpc_frame_new(const tn__rpc_head *h) {
     size_t bytes = TN__RPC_HEAD + (size_t)h->bytes;
     tn__rpc_frame *f = tn__malloc(sizeof(*f) + bytes + 1);
     if (f) {
-        f->next = NULL;
-        f->head = *h;
-        f->refused = false;
-        f->bytes = bytes;
+        *f = (tn__rpc_frame){.head = *h, .bytes = bytes};
         f->data[bytes] = 0;
         tn__rpc_head_write(f->data, h);
     }

@@ -54,8 +54,10 @@ typedef struct tn__rpc_head {
 typedef struct tn__rpc_frame {
     struct tn__rpc_frame *next;
     tn__rpc_head head;
-    bool refused;   /* received: its body was too large, or there was no memory: of it, only the
-                       references are here */
+    bool refused; /* received: its body was too large, or there was no memory: of it, only the
+                     references are here */
+    int from;     /* received: from whom; a call must be answered until `deadline` */
+    double deadline;
     size_t bytes;   /* of data: head and body */
     uint8_t data[]; /* as on the wire, and a 0 after it */
 } tn__rpc_frame;

@@ -95,14 +95,6 @@ bool tn__peers_join(tn_rpc *r, double deadline);
 
 /* ---- Functions and futures ------------------------------------------------------------------- */
 
-/* A call that arrived. */
-typedef struct tn__rpc_request {
-    struct tn__rpc_request *next;
-    int from;
-    double deadline;
-    tn__rpc_frame *frame;
-} tn__rpc_request;
-
 /* What the thread that runs a function knows about it; the function's own calls see it. */
 typedef struct tn__serving {
     tn_rpc *rpc;
@@ -155,9 +147,9 @@ struct tn_rpc {
     tn_future *futures[TN__RPC_BUCKETS];
     int64_t waiting; /* futures in the table */
 
-    tn__rpc_request *first, *last; /* the queue */
-    pthread_cond_t queued, quiet;  /* quiet: something has ended */
-    pthread_t *threads;            /* [options.threads_most] */
+    tn__rpc_frame *first, *last;  /* the queue: calls that arrived */
+    pthread_cond_t queued, quiet; /* quiet: something has ended */
+    pthread_t *threads;           /* [options.threads_most] */
     int thread_count, idle, running, blocked;
     bool stop;
     uint64_t calls_sent, calls_done;
