@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { NOT_YET = 1 }; /* a number for a frame's head until send_call */
+
 _Thread_local tn__serving *tn__served;
 
 /* ---- Functions ------------------------------------------------------------------------------- */
@@ -157,10 +159,8 @@ static bool call_sound(tn_rpc *r, int to, const char *name, double timeout, cons
 
 /* Sends f's call in this frame. */
 static void send_call(tn_rpc *r, tn_future *f, tn__rpc_frame *frame) {
-    double left = f->deadline - tn__now();
     future_begin(r, f);
     frame->head.number = f->number;
-    frame->head.microseconds = left > 0 ? (uint64_t)(left * 1e6) : 0;
     tn__rpc_head_write(frame->data, &frame->head);
     tn__peer_send(r, f->to, frame);
 }
@@ -174,10 +174,12 @@ tn_future *tn__rpc_issue(tn_rpc *r, int to, const char *name, tn_message *in, tn
     }
     if (f) {
         h.kind = TN__RPC_CALL;
-        h.number = 1; /* until send_call */
+        h.number = NOT_YET;
         frame = tn__message_encode(r, to, h, name, in, operation, f->deadline);
     }
     if (frame) {
+        double left = f->deadline - tn__now();
+        frame->head.microseconds = left > 0 ? (uint64_t)(left * 1e6) : 0;
         send_call(r, f, frame);
     } else if (f) {
         future_free(f);
@@ -189,6 +191,24 @@ tn_future *tn__rpc_issue(tn_rpc *r, int to, const char *name, tn_message *in, tn
 
 tn_future *tn_rpc_call(tn_rpc *r, int to, const char *name, tn_message *in, double timeout) {
     return tn__rpc_issue(r, to, name, in, (tn__rpc_head){0}, timeout, "rpc_call");
+}
+
+tn_future *tn__rpc_share(tn_rpc *r, int owner, uint64_t what, int holder, double timeout) {
+    tn_future *f = future_new(r, owner, "tn/share", timeout);
+    tn__rpc_frame *frame = tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_SHARE,
+                                                             .number = NOT_YET,
+                                                             .context = what,
+                                                             .microseconds = (uint64_t)holder});
+    if (f && frame) {
+        send_call(r, f, frame);
+        return f;
+    }
+    if (f) {
+        future_free(f);
+        tn__raise(TN_ENOMEM, "rpc_call", "no memory to pass a reference on");
+    }
+    free(frame);
+    return NULL;
 }
 
 bool tn_rpc_done(const tn_future *f) {
@@ -471,6 +491,21 @@ static void queue_call(tn_rpc *r, int from, tn__rpc_frame *f) {
     }
 }
 
+static void answer_share(tn_rpc *r, int from, const tn__rpc_head *h) {
+    tn_error_clear();
+    tn__rpc_frame *reply =
+        tn__kept_share(r, from, h) == TN_OK
+            ? tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_REPLY, .number = h->number})
+            : error_reply(h->number);
+    if (reply) {
+        tn__peer_send(r, from, reply);
+    }
+    pthread_mutex_lock(&r->lock);
+    r->calls_done++;
+    pthread_cond_broadcast(&r->quiet);
+    pthread_mutex_unlock(&r->lock);
+}
+
 static void take_reply(tn_rpc *r, int from, tn__rpc_frame *frame) {
     pthread_mutex_lock(&r->lock);
     tn_future *f = take_future(r, frame->head.number, from);
@@ -498,15 +533,23 @@ bool tn__rpc_take(tn_rpc *r, int from, tn__rpc_frame *f, const char **fault) {
         tn__rpc_note_end(r, from, &f->head);
         free(f);
         return true;
-    case TN__RPC_LET_GO:
-        tn__kept_drop(r, f->head.number, from);
+    case TN__RPC_SHARE:
+        answer_share(r, from, &f->head);
         free(f);
         return true;
+    case TN__RPC_LET_GO:
+        if (f->head.context < (uint64_t)r->ranks) {
+            tn__kept_drop(r, f->head.number, (int)f->head.context);
+            free(f);
+            return true;
+        }
+        break;
     default:
-        free(f);
-        *fault = "what it sends is out of place";
-        return false;
+        break;
     }
+    free(f);
+    *fault = "what it sends is out of place";
+    return false;
 }
 
 void tn__rpc_lose(tn_rpc *r, int gone, const char *why) {

@@ -48,6 +48,8 @@ static bool head_sound(const tn__rpc_head *h) {
         return h->name_bytes >= 1 && h->name_bytes <= TN__RPC_NAME && h->number > 0;
     case TN__RPC_REPLY:
         return h->name_bytes == 0 && h->number > 0;
+    case TN__RPC_SHARE:
+        return h->bytes == 0 && h->number > 0;
     default:
         return h->bytes == 0;
     }

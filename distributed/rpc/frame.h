@@ -24,7 +24,9 @@ typedef enum tn__frame_kind {
     TN__RPC_RANK = 1, /* the first of both, and the dialler's before: the rank is the number */
     TN__RPC_CALL,
     TN__RPC_REPLY,
-    TN__RPC_LET_GO, /* one reference to what has this number */
+    TN__RPC_SHARE,  /* microseconds: a rank that gets a reference to what has the number `context`;
+                       answered as a call is, but by the reader's thread */
+    TN__RPC_LET_GO, /* one reference of rank `context` to what has this number */
     TN__RPC_ENDING, /* of tn_rpc_shutdown: number: the round; context: calls sent, microseconds:
                        calls done */
     TN__RPC_KINDS

@@ -2,8 +2,10 @@
  *
  * The owner counts the references of each rank. A reference that comes in a message is one more for
  * the rank that gets it: the owner counts it before the message is sent, whether it sends it itself
- * or another rank does, which asks for it first. One that comes back to its owner is counted by the
- * owner when it arrives, in the order of the connection, so before the sender's own can be let go.
+ * or another rank does, which asks for it first. If the message is not sent after all, or the owner
+ * does not answer in time, the same rank takes it back: by a word that the owner reads after the
+ * question. One that comes back to its owner is counted by the owner when it arrives, in the order
+ * of the connection, so before the sender's own can be let go.
  * Inside a rank a reference is shared by count, and its last user lets it go.
  */
 #include "core/fork.h"
@@ -148,13 +150,14 @@ void tn__references_arrived(tn_rpc *r, const tn__rpc_frame *f) {
     tn__message_references(r, f, count_arrived, NULL);
 }
 
-static void let_go(tn_rpc *r, int owner, uint64_t number, void *user) {
-    (void)user;
+/* Rank `holder` has one reference fewer. */
+static void let_go(tn_rpc *r, int owner, uint64_t number, int holder) {
     if (owner == r->rank) {
-        tn__kept_drop(r, number, r->rank);
+        tn__kept_drop(r, number, holder);
         return;
     }
-    tn__rpc_frame *f = tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_LET_GO, .number = number});
+    tn__rpc_frame *f = tn__rpc_frame_new(
+        &(tn__rpc_head){.kind = TN__RPC_LET_GO, .number = number, .context = (uint64_t)holder});
     if (f) {
         tn__peer_send(r, owner, f);
     }
@@ -165,7 +168,7 @@ static void let_go_later(tn_rpc *r, int owner, uint64_t number, void *user) {
     if (*before > 0) {
         --*before;
     } else {
-        let_go(r, owner, number, NULL);
+        let_go(r, owner, number, r->rank);
     }
 }
 
@@ -179,7 +182,7 @@ tn_remote *tn__remote_new(tn_rpc *r, int owner, uint64_t number) {
     tn_remote *m = tn__malloc_for(sizeof(*m), "remote");
     if (!m) {
         if (r) {
-            let_go(r, owner, number, NULL);
+            let_go(r, owner, number, r->rank);
         }
         return NULL;
     }
@@ -200,7 +203,7 @@ void tn__remote_place(const tn_remote *m, int *owner, uint64_t *number) {
 void tn_remote_free(tn_remote *m) {
     if (m && __atomic_fetch_sub(&m->refs, 1, __ATOMIC_ACQ_REL) == 1) {
         if (m->rpc && !tn__inherited(m->rpc->process)) {
-            let_go(m->rpc, m->owner, m->number, NULL);
+            let_go(m->rpc, m->owner, m->number, m->rpc->rank);
             tn__rpc_release(m->rpc);
         }
         free(m);
@@ -331,39 +334,33 @@ bool tn__remote_pass(tn_rpc *r, tn_remote *m, int to, double deadline) {
         tn__raise(TN_EPEER, "rpc_call", "rank %d is gone: it gets no reference", to);
         return false;
     }
-    tn_message *in = tn_message_new();
-    tn_message_add_int(in, (int64_t)m->number);
-    tn_message_add_int(in, to);
     double left = deadline - tn__now();
-    tn_message *out = tn__rpc_finish(tn__rpc_issue(r, m->owner, "tn/share", in, (tn__rpc_head){0},
-                                                   left > 1e-3 ? left : 1e-3, "rpc_call"),
-                                     false, "rpc_call");
+    tn_message *out = tn__rpc_finish(
+        tn__rpc_share(r, m->owner, m->number, to, left > 1e-3 ? left : 1e-3), false, "rpc_call");
+    if (!out && tn_error() == TN_EPEER) { /* the owner may have counted it, or will */
+        tn__remote_recall(m, to);
+    }
     tn_message_free(out);
     return out != NULL;
 }
 
 void tn__remote_recall(const tn_remote *m, int to) {
-    if (m->owner == m->rpc->rank && to != m->owner) {
-        tn__kept_drop(m->rpc, m->number, to);
+    if (to != m->owner) {
+        let_go(m->rpc, m->owner, m->number, to);
     }
 }
 
-static void answer_share(tn_rpc *r, const tn_message *in, tn_message *out) {
-    (void)out;
-    uint64_t number = (uint64_t)tn_message_int(in, 0);
-    int64_t to = tn_message_int(in, 1);
-    if (tn__pending()) {
-        return;
+tn_status tn__kept_share(tn_rpc *r, int from, const tn__rpc_head *h) {
+    uint64_t to = h->microseconds;
+    if (to >= (uint64_t)r->ranks || !tn__kept_find(r, h->context, from)) {
+        return tn__raise(TN_EVALUE, "rpc_share", "rank %d has no such reference to pass on", from);
     }
-    if (to < 0 || to >= r->ranks || !tn__kept_find(r, number, tn__served->caller)) {
-        tn__raise(TN_EVALUE, "rpc_share", "rank %d has no such reference to pass on",
-                  tn__served->caller);
-    } else if (!tn__kept_hold(r, number, (int)to)) {
-        tn__raise(TN_EPEER, "rpc_share", "rank %lld is gone: it gets no reference", (long long)to);
+    if (!tn__kept_hold(r, h->context, (int)to)) {
+        return tn__raise(TN_EPEER, "rpc_share", "rank %d is gone: it gets no reference", (int)to);
     }
+    return TN_OK;
 }
 
 bool tn__remote_builtins(tn_rpc *r) {
-    return tn__rpc_add_function(r, "tn/get", NULL, answer_get, NULL) == TN_OK &&
-           tn__rpc_add_function(r, "tn/share", NULL, answer_share, NULL) == TN_OK;
+    return tn__rpc_add_function(r, "tn/get", NULL, answer_get, NULL) == TN_OK;
 }

@@ -191,6 +191,8 @@ void tn__rpc_note_end(tn_rpc *r, int from, const tn__rpc_head *h);
 /* tn_rpc_call for a head with more in it, and builtins. */
 tn_future *tn__rpc_issue(tn_rpc *r, int to, const char *name, tn_message *in, tn__rpc_head h,
                          double timeout, const char *operation);
+/* Asks rank `owner` for a reference to what it keeps as `what`, for rank `holder`. */
+tn_future *tn__rpc_share(tn_rpc *r, int owner, uint64_t what, int holder, double timeout);
 /* tn_rpc_wait; *learns as in tn__message_decode. */
 tn_message *tn__rpc_finish(tn_future *f, bool learns, const char *operation);
 void tn__rpc_forget(tn_future *f); /* instead of finishing; NULL is fine */
@@ -220,6 +222,8 @@ typedef struct tn__kept {
  * rank is gone. */
 bool tn__kept_hold(tn_rpc *r, uint64_t number, int holder);
 void tn__kept_drop(tn_rpc *r, uint64_t number, int holder);
+/* Rank `from`, which holds a reference, passes it on as h says (TN__RPC_SHARE). */
+tn_status tn__kept_share(tn_rpc *r, int from, const tn__rpc_head *h);
 /* Under the lock: takes all that nobody but `gone` (-1: anybody) holds out of the table; free them
  * with tn__kept_free outside it. */
 tn__kept *tn__kept_of_gone(tn_rpc *r, int gone);
@@ -235,7 +239,7 @@ tn_remote *tn__remote_of_graph(tn_rpc *r, void *graph);
 void *tn__remote_graph(tn_remote *m, const char *operation);
 /* Before m is sent to rank `to`: it holds a reference from now on. False after raising. */
 bool tn__remote_pass(tn_rpc *r, tn_remote *m, int to, double deadline);
-/* It is not sent after all. What a third rank owns stays counted there, until `to` is gone. */
+/* It is not sent after all. */
 void tn__remote_recall(const tn_remote *m, int to);
 void tn__remote_place(const tn_remote *m, int *owner, uint64_t *number);
 tn_remote *tn__remote_keep(tn_remote *m);

@@ -9,6 +9,7 @@ static void test_malformed_heads(void **state) {
         {.kind = TN__RPC_CALL, .number = 1, .name_bytes = 4, .values = 2, .bytes = 36},
         {.kind = TN__RPC_REPLY, .number = 1, .status = TN_EPEER, .bytes = 5},
         {.kind = TN__RPC_REPLY, .number = 1, .values = 1, .references = 1, .bytes = 16},
+        {.kind = TN__RPC_SHARE, .number = 1, .context = 7, .microseconds = 2},
         {.kind = TN__RPC_LET_GO, .number = 7},
     };
     static const tn__rpc_head wrong[] = {
@@ -24,6 +25,8 @@ static void test_malformed_heads(void **state) {
         {.kind = TN__RPC_REPLY, .number = 1, .status = TN_EMISMATCH + 1},
         {.kind = TN__RPC_REPLY, .number = 1, .status = TN_EPEER, .values = 1, .bytes = 16},
         {.kind = TN__RPC_REPLY},
+        {.kind = TN__RPC_SHARE, .context = 7},
+        {.kind = TN__RPC_SHARE, .number = 1, .bytes = 1},
         {.kind = TN__RPC_LET_GO, .number = 7, .bytes = 1},
     };
     uint8_t bytes[TN__RPC_HEAD];

@@ -325,45 +325,101 @@ static void test_no_memory_on_the_way(void **state) {
     tn_rpc_free(r);
 }
 
-/* A message that cannot be sent leaves no reference with the rank that would have got it. */
+/* A message that cannot be sent leaves no reference with the rank that would have got it, rank 1,
+ * whoever is the owner: rank 3, which leaves, has the last. */
 static void half_passed(tn_group *world, void *user) {
     tn_rpc *r = start_owner(world);
-    if (tn_rpc_rank(r) == 0) {
+    int rank = tn_rpc_rank(r);
+    if (rank == 0) {
         tn_remote *own = tn_remote_of(r, tn_ones(TN_DIMS(4), TN_F32));
-        tn_remote *other = ask_remote(r, 2, "make_counter", 0);
+        tn_remote *third = ask_remote(r, 2, "make_counter", 0);
+        tn_remote *other = ask_remote(r, 3, "make_counter", 0);
         tn_message *in = tn_message_new();
         tn_message_add_remote(in, own);
+        tn_message_add_remote(in, third);
         tn_message_add_remote(in, other);
-        tn_barrier(world); /* rank 2 leaves */
+        tn_barrier(world); /* rank 3 leaves */
         tn_status status = TN_OK;
         while (status != TN_EPEER) {
-            ask_rank(r, 2, "nothing", NULL, 0);
+            ask_rank(r, 3, "nothing", NULL, 0);
             status = tn_error();
             tn_error_clear();
         }
-        CHECK(!ask_rank(r, 1, "nothing", in, 0) && failed_with(TN_EPEER, "rank 2"));
+        CHECK(!ask_rank(r, 1, "nothing", in, 0) && failed_with(TN_EPEER, "rank 3"));
         tn_remote_free(own);
+        tn_remote_free(third);
         tn_remote_free(other);
         CHECK(tn_rpc_kept(r) == 0);
+    } else {
         tn_barrier(world);
-        tn_rpc_free(r);
-        return;
     }
-    tn_barrier(world);
-    if (tn_rpc_rank(r) == 1) { /* is there when rank 0 looks */
+    CHECK(rank == 3 || comes_to_keep(r, 0)); /* while rank 1 is there */
+    if (rank != 3) {
         tn_barrier(world);
-        tn_rpc_free(r);
-        return;
     }
     tn_rpc_free(r);
-    tn_barrier(world);
+    if (rank == 3) {
+        tn_barrier(world);
+    }
 }
 
 static void test_half_passed(void **state) {
     (void)state;
     let_go_of = 0;
-    run_ok(3, half_passed, NULL);
-    assert_int_equal(let_go_of, 1);
+    run_ok(4, half_passed, NULL);
+    assert_int_equal(let_go_of, 2);
+}
+
+/* Rank 2 is stopped when rank 0 wants to pass rank 2's counter on to rank 1, and counts nothing for
+ * rank 1 when it goes on: nobody waits for that any more. */
+static void await_kept(tn_rpc *r, int64_t count) {
+    while (tn_rpc_kept(r) != count) {
+        usleep(1000);
+    }
+    printf("keeps %lld\n", (long long)count);
+    fflush(stdout);
+}
+
+static int pass_too_late(tn_group *world, const char *argument) {
+    (void)argument;
+    tn_rpc *r = start_owner(world);
+    if (tn_rpc_rank(r) == 0) {
+        tn_remote *counter = ask_remote(r, 2, "make_counter", 0);
+        for (bool late = false; !late; tn_error_clear()) {
+            tn_message *in = tn_message_new();
+            tn_message_add_remote(in, counter);
+            rank_assert(!ask_rank(r, 1, "nothing", in, 0.5));
+            late = tn_error() == TN_EPEER && strstr(tn_error_message(), "tn/share");
+        }
+        printf("too late\n");
+        fflush(stdout);
+        rank_assert(!ask_rank(r, 2, "nothing", NULL, 60) && tn_error() == TN_EVALUE);
+        tn_error_clear();
+        tn_remote_free(counter);
+    } else if (tn_rpc_rank(r) == 2) {
+        await_kept(r, 1);
+        await_kept(r, 0);
+    }
+    sleep(60); /* until the test kills it */
+    return 0;
+}
+
+static void test_passed_too_late(void **state) {
+    (void)state;
+    ranks_job job = ranks_start(3, "pass_too_late", "", NULL);
+    bool began = ranks_await_output(&job, 2, "keeps 1", 60);
+    kill(job.pid[2], SIGSTOP);
+    bool late = ranks_await_output(&job, 0, "too late", 60);
+    kill(job.pid[2], SIGCONT);
+    bool ended = ranks_await_output(&job, 2, "keeps 0", 20);
+    for (int i = 0; i < 3; i++) {
+        kill(job.pid[i], SIGKILL);
+    }
+    ranks_result result = ranks_wait(&job, 60);
+    if (!began || !late || !ended) {
+        fail_msg("rank 0: %s, rank 2: %s", result.output[0], result.output[2]);
+    }
+    ranks_free(&result);
 }
 
 /* Holders that are killed hold nothing: rank 1 and 2 have references to rank 0's tensor, and rank 2
@@ -425,7 +481,8 @@ static void test_killed_holders(void **state) {
     ranks_free(&result);
 }
 
-static const rank_entry bodies[] = {{"hold_until_killed", hold_until_killed}};
+static const rank_entry bodies[] = {{"hold_until_killed", hold_until_killed},
+                                    {"pass_too_late", pass_too_late}};
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
@@ -434,7 +491,8 @@ int main(int argc, char **argv) {
         TEST(test_dropped_references), TEST(test_refused_references),
         TEST(test_foreign_reference),  TEST(test_free_while_used),
         TEST(test_no_memory),          TEST(test_no_memory_on_the_way),
-        TEST(test_half_passed),        TEST(test_killed_holders),
+        TEST(test_half_passed),        TEST(test_passed_too_late),
+        TEST(test_killed_holders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
