@@ -17,6 +17,11 @@ _Thread_local tn__serving *tn__served;
 
 /* ---- Functions ------------------------------------------------------------------------------- */
 
+/* Of a function of this folder. */
+static bool is_ours(const char *name) {
+    return strncmp(name, "tn/", 3) == 0;
+}
+
 /* Under the lock. */
 static tn__function *find_function(const tn_rpc *r, const char *name, size_t bytes) {
     for (tn__function *f = r->functions; f; f = f->next) {
@@ -56,7 +61,7 @@ tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *
     if (!tn__rpc_usable(r, "rpc_register")) {
         return tn_error();
     }
-    if (!f || !name || !*name || strlen(name) > TN__RPC_NAME || strncmp(name, "tn/", 3) == 0) {
+    if (!f || !name || !*name || strlen(name) > TN__RPC_NAME || is_ours(name)) {
         return tn__raise(TN_EVALUE, "rpc_register",
                          "%s \"%.40s\" (a function, and a name of 1 to %d bytes that does not "
                          "begin with tn/)",
@@ -110,10 +115,10 @@ static void future_free(tn_future *f) {
 }
 
 /* Puts f into the table; a rank that is gone fails it at once. */
-static void future_begin(tn_rpc *r, tn_future *f) {
+static void future_begin(tn_rpc *r, tn_future *f, uint64_t bytes) {
     pthread_mutex_lock(&r->lock);
     f->number = ++r->last_number;
-    const tn__peer *p = &r->peers[f->to];
+    tn__peer *p = &r->peers[f->to];
     if (p->gone) {
         snprintf(f->why, sizeof(f->why), "%s", p->why);
         f->done = true;
@@ -123,6 +128,7 @@ static void future_begin(tn_rpc *r, tn_future *f) {
         *head = f;
         r->waiting++;
         r->calls_sent++;
+        p->unanswered += bytes;
     }
     pthread_mutex_unlock(&r->lock);
 }
@@ -157,9 +163,54 @@ static bool call_sound(tn_rpc *r, int to, const char *name, double timeout, cons
     return !tn__pending();
 }
 
+/* What both sides count for a call. */
+static uint64_t call_bytes(const tn__rpc_head *call) {
+    return TN__RPC_HEAD + call->bytes;
+}
+
+static void start_thread(tn_rpc *r);
+
+/* Under the lock, before a wait: a function that waits for a call of its own lets another run.
+ * Whether this thread is in one: afterwards there is one less that waits. */
+static bool leave_place(tn_rpc *r) {
+    bool inside = tn__served && tn__served->rpc == r;
+    if (inside) {
+        r->blocked++;
+        start_thread(r);
+    }
+    return inside;
+}
+
+/* Waits until f's rank has answered enough to be called; false after raising. Calls by this library
+ * follow from answers, or are short. */
+static bool await_room(tn_rpc *r, const tn_future *f, const char *operation) {
+    const tn__peer *p = &r->peers[f->to];
+    struct timespec until = tn__timespec(f->deadline);
+    const uint64_t limit = is_ours(f->name) ? UINT64_MAX : (uint64_t)r->options.backlog_limit;
+    bool late = false;
+    pthread_mutex_lock(&r->lock);
+    uint64_t unanswered = p->unanswered;
+    if (unanswered >= limit) {
+        bool left = leave_place(r);
+        while (!late && (unanswered = p->unanswered) >= limit && !p->gone) {
+            late = pthread_cond_timedwait(&r->quiet, &r->lock, &until) != 0;
+        }
+        r->blocked -= left;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (late) {
+        tn__raise(TN_EPEER, operation,
+                  "\"%s\" of rank %d: %llu bytes of calls wait for its answers (backlog_limit: "
+                  "%lld), for more than %.3g seconds",
+                  f->name, f->to, (unsigned long long)unanswered, (long long)limit,
+                  f->deadline - f->begun);
+    }
+    return !late;
+}
+
 /* Sends f's call in this frame. */
 static void send_call(tn_rpc *r, tn_future *f, tn__rpc_frame *frame) {
-    future_begin(r, f);
+    future_begin(r, f, call_bytes(&frame->head));
     frame->head.number = f->number;
     tn__rpc_head_write(frame->data, &frame->head);
     tn__peer_send(r, f->to, frame);
@@ -172,7 +223,7 @@ tn_future *tn__rpc_issue(tn_rpc *r, int to, const char *name, tn_message *in, tn
     if (tn__rpc_usable(r, operation) && call_sound(r, to, name, timeout, operation)) {
         f = future_new(r, to, name, timeout > 0 ? timeout : r->options.timeout);
     }
-    if (f) {
+    if (f && await_room(r, f, operation)) {
         h.kind = TN__RPC_CALL;
         h.number = NOT_YET;
         frame = tn__message_encode(r, to, h, name, in, operation, f->deadline);
@@ -221,19 +272,13 @@ bool tn_rpc_done(const tn_future *f) {
     return done;
 }
 
-static void start_thread(tn_rpc *r);
-
 /* Under the lock: until f is done or late. */
 static void await_future(tn_rpc *r, tn_future *f) {
-    bool inside = tn__served && tn__served->rpc == r && !f->done;
     struct timespec until = tn__timespec(f->deadline);
-    if (inside) {
-        r->blocked++;
-        start_thread(r);
-    }
+    bool left = !f->done && leave_place(r);
     while (!f->done && pthread_cond_timedwait(&f->changed, &r->lock, &until) == 0) {
     }
-    r->blocked -= inside;
+    r->blocked -= left;
     if (!f->done) {
         take_future(r, f->number, f->to);
         snprintf(f->why, sizeof(f->why), "no answer within %.3g seconds", f->deadline - f->begun);
@@ -286,17 +331,21 @@ tn_message *tn_rpc_wait(tn_future *f) {
 
 /* ---- Answering ------------------------------------------------------------------------------- */
 
+static tn__rpc_head reply_head(const tn__rpc_head *call) {
+    return (tn__rpc_head){
+        .kind = TN__RPC_REPLY, .number = call->number, .context = call_bytes(call)};
+}
+
 /* The pending error, which becomes the caller's. */
-static tn__rpc_frame *error_reply(uint64_t number) {
+static tn__rpc_frame *error_reply(const tn__rpc_head *call) {
     tn_error_record record;
     if (!tn_error_take(&record)) {
         return NULL;
     }
     size_t length = strlen(record.message);
-    tn__rpc_head h = {.kind = TN__RPC_REPLY,
-                      .status = record.status,
-                      .number = number,
-                      .bytes = (uint64_t)length};
+    tn__rpc_head h = reply_head(call);
+    h.status = record.status;
+    h.bytes = (uint64_t)length;
     tn__rpc_frame *f = tn__rpc_frame_new(&h);
     if (f) {
         memcpy(tn__frame_body(f), record.message, length);
@@ -343,11 +392,10 @@ static void answer_call(tn_rpc *r, const tn__rpc_frame *call, tn__function *f) {
     }
     tn__rpc_frame *reply = NULL;
     if (!tn__pending()) {
-        reply = tn__message_encode(r, call->from,
-                                   (tn__rpc_head){.kind = TN__RPC_REPLY, .number = h->number}, NULL,
-                                   out, "rpc_reply", call->deadline);
+        reply = tn__message_encode(r, call->from, reply_head(h), NULL, out, "rpc_reply",
+                                   call->deadline);
     }
-    reply = reply ? reply : error_reply(h->number);
+    reply = reply ? reply : error_reply(h);
     if (reply) {
         tn__peer_send(r, call->from, reply);
     }
@@ -493,10 +541,9 @@ static void queue_call(tn_rpc *r, int from, tn__rpc_frame *f) {
 
 static void answer_share(tn_rpc *r, int from, const tn__rpc_head *h) {
     tn_error_clear();
+    const tn__rpc_head fine = reply_head(h);
     tn__rpc_frame *reply =
-        tn__kept_share(r, from, h) == TN_OK
-            ? tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_REPLY, .number = h->number})
-            : error_reply(h->number);
+        tn__kept_share(r, from, h) == TN_OK ? tn__rpc_frame_new(&fine) : error_reply(h);
     if (reply) {
         tn__peer_send(r, from, reply);
     }
@@ -508,10 +555,14 @@ static void answer_share(tn_rpc *r, int from, const tn__rpc_head *h) {
 
 static void take_reply(tn_rpc *r, int from, tn__rpc_frame *frame) {
     pthread_mutex_lock(&r->lock);
+    tn__peer *p = &r->peers[from];
+    p->unanswered -= frame->head.context < p->unanswered ? frame->head.context : p->unanswered;
     tn_future *f = take_future(r, frame->head.number, from);
     if (f) {
         f->reply = frame;
         future_done(r, f);
+    } else {
+        pthread_cond_broadcast(&r->quiet);
     }
     pthread_mutex_unlock(&r->lock);
     if (!f) { /* no one waits for it any more */

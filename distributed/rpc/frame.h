@@ -3,8 +3,8 @@
  *
  *     frame    head, body
  *     head     u8 kind, u8 status, u8 flags, u8 0, u16 values, u16 bytes of the name, u32 0,
- *              u32 references among the values, u64 number, u64 bytes of the body, u64 context,
- *              u64 microseconds
+ *              u32 references among the values, u64 number, u64 bytes of the body, u64 context (of
+ *              a reply: how many bytes it answers), u64 microseconds
  *     body     name; values. Of a reply with a status: the reason
  *     value    u8 kind, u8 dtype, u8 dimensions, u8 flags, u32 owner, u64 number;
  *              a tensor's sizes, i64 each, and `number` bytes of elements; `number` bytes

@@ -17,6 +17,7 @@ tn_rpc_options tn_rpc_defaults(void) {
                             .threads = 16,
                             .threads_most = 256,
                             .message_limit = (int64_t)1 << 30,
+                            .backlog_limit = (int64_t)1 << 30,
                             .from_defaults = true};
 }
 
@@ -71,6 +72,9 @@ static bool options_sound(const tn_rpc_options *o) {
     } else if (o->message_limit < LIMIT_LEAST) {
         tn__raise(TN_EVALUE, operation, "message_limit is %lld bytes (at least %d)",
                   (long long)o->message_limit, LIMIT_LEAST);
+    } else if (o->backlog_limit < LIMIT_LEAST) {
+        tn__raise(TN_EVALUE, operation, "backlog_limit is %lld bytes (at least %d)",
+                  (long long)o->backlog_limit, LIMIT_LEAST);
     }
     return !tn__pending();
 }

@@ -11,10 +11,11 @@
  *
  * Each two ranks have one connection, over which both call. A frame is sent by the thread that has
  * it, as far as the socket takes it, and the rest by the reader's thread: no thread waits for a
- * slow peer except in tn_rpc_wait, which has a deadline. The reader's thread only sorts frames:
- * replies go to their futures, calls to a queue that the threads of call.c empty. It also counts
- * references (remote.c), since only there frames of a peer are in order. The first failure of a
- * connection is the end of that peer, for good.
+ * slow peer except in tn_rpc_wait, and in tn_rpc_call where the peer has too much to answer
+ * already; both have a deadline. The reader's thread only sorts frames: replies go to their
+ * futures, calls to a queue that the threads of call.c empty. It also counts references (remote.c),
+ * since only there frames of a peer are in order. The first failure of a connection is the end of
+ * that peer, for good.
  *
  * Locks: `lock` of tn_rpc for all tables; a peer's own for its output. No frame is sent, and no
  * user's code runs, with either held.
@@ -82,6 +83,7 @@ typedef struct tn__peer {
     /* Under the lock of tn_rpc. */
     bool gone;
     char why[TN__RPC_WHY];
+    uint64_t unanswered;     /* bytes of calls */
     tn__rpc_ending ended[2]; /* what it said in the last two rounds of tn_rpc_shutdown */
 } tn__peer;
 

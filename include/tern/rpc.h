@@ -77,6 +77,7 @@ typedef struct tn_rpc_options {
     int threads;
     int threads_most;      /* with those that wait: 256. More calls wait for a free thread. */
     int64_t message_limit; /* bytes of a message, sent or received: 2^30 */
+    int64_t backlog_limit; /* bytes of calls to one rank that it has not answered: 2^30 */
     bool from_defaults;
 } tn_rpc_options;
 TN_API tn_rpc_options tn_rpc_defaults(void);
@@ -115,7 +116,11 @@ TN_API int tn_rpc_caller(void);          /* inside a function: the rank that cal
 
 /* Calls a function of rank `to` (this one too) and returns at once; `in` (NULL: no values) is sent
  * and freed, even after an error. The call may take `timeout` seconds, 0: options.timeout.
- * NULL after an error. */
+ * NULL after an error.
+ *
+ * If rank `to` is slower than it is called, memory must not fill up with calls, here or there. So
+ * while backlog_limit bytes or more wait for its answers, those of calls that nobody waits for any
+ * more too, this waits within the same time; then TN_EPEER. */
 TN_API tn_future *tn_rpc_call(tn_rpc *r, int to, const char *name, tn_message *in, double timeout);
 
 /* Waits for the result, and frees f. NULL after an error: what the function raised, or TN_EPEER.

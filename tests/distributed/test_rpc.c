@@ -166,6 +166,8 @@ static void test_errors(void **state) {
     assert_error(TN_EVALUE, "time-out is 0");
     assert_null(tn_rpc_new(NULL, TN_WITH(tn_rpc, .message_limit = 1)));
     assert_error(TN_EVALUE, "message_limit is 1");
+    assert_null(tn_rpc_new(NULL, TN_WITH(tn_rpc, .backlog_limit = 0)));
+    assert_error(TN_EVALUE, "backlog_limit is 0");
 }
 
 /* In a child of fork an rpc is its parent's, whose calls still work. */

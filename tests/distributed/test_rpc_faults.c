@@ -80,6 +80,135 @@ static void test_done_when_late(void **state) {
     tn_rpc_free(r);
 }
 
+/* ---- Faster than it answers ------------------------------------------------------------------ */
+
+enum { LARGE = 3000, TWO_LARGE = 5000 }; /* bytes of a call, and a limit that two of them reach */
+
+static tn_future *call_large(tn_rpc *r, int to, const char *name, double timeout) {
+    TN_SCOPE;
+    tn_values large = {1, {tn_zeros(TN_DIMS(LARGE), TN_U8)}};
+    return tn_rpc_call(r, to, name, tn_message_of(large), timeout);
+}
+
+static void echo_slowly(const tn_message *in, tn_message *out, void *user) {
+    usleep(20000);
+    echo_values(in, out, NULL);
+}
+
+/* A call waits until the last but one is answered. */
+static void slow_server(tn_group *world, void *user) {
+    enum { CALLS = 8 };
+    tn_rpc *r = tn_rpc_new(world, TN_WITH(tn_rpc, .threads = 1, .backlog_limit = TWO_LARGE));
+    tn_rpc_register(r, "echo_slowly", echo_slowly, NULL);
+    tn_rpc_start(r);
+    for (int to = 0; tn_rpc_rank(r) == 0 && to < 2; to++) { /* to itself too */
+        tn_future *f[CALLS];
+        for (int i = 0; i < CALLS; i++) {
+            f[i] = call_large(r, to, "echo_slowly", 0);
+            CHECK(f[i] && (i < 2 || tn_rpc_done(f[i - 2])));
+        }
+        for (int i = 0; i < CALLS; i++) {
+            tn_message *out = tn_rpc_wait(f[i]);
+            CHECK(tn_message_count(out) == 1);
+            tn_message_free(out);
+        }
+    }
+    end_rank(world, r);
+}
+
+static void test_slow_server(void **state) {
+    (void)state;
+    run_ok(2, slow_server, NULL);
+}
+
+/* A function that waits for room leaves its place, here to one without which there will be none. */
+static void call_back(const tn_message *in, tn_message *out, void *rpc) {
+    tn_message_free(ask_rank(rpc, tn_rpc_caller(), "echo", NULL, 0));
+}
+
+static void call_often(const tn_message *in, tn_message *out, void *rpc) {
+    for (int i = 0; i < 4; i++) {
+        tn_future *f = call_large(rpc, tn_rpc_caller(), "call_back", 0);
+        tn_future *next = call_large(rpc, tn_rpc_caller(), "call_back", 0);
+        tn_future *last = call_large(rpc, tn_rpc_caller(), "call_back", 0);
+        tn_message_free(tn_rpc_wait(f));
+        tn_message_free(tn_rpc_wait(next));
+        tn_message_free(tn_rpc_wait(last));
+    }
+}
+
+static void room_inside(tn_group *world, void *user) {
+    tn_rpc *r = tn_rpc_new(world, TN_WITH(tn_rpc, .threads = 1, .backlog_limit = TWO_LARGE));
+    tn_rpc_register(r, "echo", echo_values, NULL);
+    tn_rpc_register(r, "call_back", call_back, r);
+    tn_rpc_register(r, "call_often", call_often, r);
+    tn_rpc_start(r);
+    if (tn_rpc_rank(r) == 0) {
+        tn_message *out = ask_rank(r, 1, "call_often", NULL, 20);
+        CHECK(out);
+        tn_message_free(out);
+    }
+    end_rank(world, r);
+}
+
+static void test_room_inside(void **state) {
+    (void)state;
+    run_ok(2, room_inside, NULL);
+}
+
+/* A rank that is stopped is sent no more than the limit. When it goes on it answers all that. */
+static int fill_rank_1(tn_group *world, const char *argument) {
+    enum { MOST = 100 };
+    (void)argument;
+    tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .backlog_limit = 10 * LARGE));
+    if (tn_rpc_rank(r) == 0) {
+        printf("calling\n");
+        fflush(stdout);
+        for (bool stopped = false; !stopped; tn_error_clear()) {
+            tn_message_free(ask_rank(r, 1, "echo", NULL, 0.5));
+            stopped = tn_error() == TN_EPEER;
+        }
+        tn_future *f[MOST];
+        int n = 0;
+        while (n < MOST && (f[n] = call_large(r, 1, "echo", n < 10 ? 60 : 0.5))) {
+            n++;
+        }
+        rank_assert(n == 10);
+        rank_assert(failed_with(TN_EPEER, "bytes of calls wait for its answers (backlog_limit: "));
+        tn_message_free(ask_rank(r, 2, "echo", NULL, 60));
+        rank_assert(!tn_error());
+        printf("full\n");
+        fflush(stdout);
+        for (int i = 0; i < n; i++) {
+            tn_message *out = tn_rpc_wait(f[i]);
+            rank_assert(tn_message_count(out) == 1);
+            tn_message_free(out);
+        }
+        tn_message_free(tn_rpc_wait(call_large(r, 1, "echo", 60)));
+        rank_assert(!tn_error());
+    }
+    rank_assert(tn_rpc_shutdown(r, 0) == TN_OK);
+    tn_rpc_free(r);
+    return 0;
+}
+
+static void test_full(void **state) {
+    (void)state;
+    ranks_job job = ranks_start(3, "fill_rank_1", "", NULL);
+    bool began = ranks_await_output(&job, 0, "calling", 60);
+    usleep(200000);
+    kill(job.pid[1], SIGSTOP);
+    bool full = ranks_await_output(&job, 0, "full", 60);
+    kill(job.pid[1], SIGCONT);
+    ranks_result result = ranks_wait(&job, 60);
+    if (!began || !full || !ranks_ok(&result)) {
+        fail_msg("rank 0: %s", result.output[0]);
+    }
+    ranks_free(&result);
+}
+
+/* ---- Late ------------------------------------------------------------------------------------ */
+
 /* A rank whose time was up, while it waited for a call or for others, may try again. */
 static void end_again(tn_group *world, void *user) {
     tn_rpc *r = start_rank(world);
@@ -182,13 +311,15 @@ static void test_stopped(void **state) {
     assert_true(took < 10);
 }
 
-static const rank_entry bodies[] = {{"wait_for_rank_1", wait_for_rank_1}};
+static const rank_entry bodies[] = {{"wait_for_rank_1", wait_for_rank_1},
+                                    {"fill_rank_1", fill_rank_1}};
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
     const struct CMUnitTest tests[] = {
-        TEST(test_slow),           TEST(test_abrupt_end), TEST(test_late_end),
-        TEST(test_done_when_late), TEST(test_end_again),  TEST(test_missing_start),
+        TEST(test_slow),           TEST(test_abrupt_end),  TEST(test_late_end),
+        TEST(test_done_when_late), TEST(test_slow_server), TEST(test_room_inside),
+        TEST(test_full),           TEST(test_end_again),   TEST(test_missing_start),
         TEST(test_killed),         TEST(test_stopped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
