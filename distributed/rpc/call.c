@@ -7,6 +7,7 @@
 #include "distributed/rpc/rpc.h"
 #include "tern/autograd.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -102,6 +103,9 @@ static tn_future *future_new(tn_rpc *r, int to, const char *name, double timeout
         f->to = to;
         f->begun = tn__now();
         f->deadline = f->begun + timeout;
+        if (tn__served && tn__served->rpc == r) { /* later, nobody waits for what it is part of */
+            f->deadline = fmax(f->begun, fmin(f->deadline, tn__served->deadline));
+        }
         tn__condition_init(&f->changed);
     }
     return f;

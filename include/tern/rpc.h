@@ -115,8 +115,8 @@ TN_API int tn_rpc_caller(void);          /* inside a function: the rank that cal
  */
 
 /* Calls a function of rank `to` (this one too) and returns at once; `in` (NULL: no values) is sent
- * and freed, even after an error. The call may take `timeout` seconds, 0: options.timeout.
- * NULL after an error.
+ * and freed, even after an error. The call may take `timeout` seconds, 0: options.timeout; inside a
+ * function, no longer than the call that runs it. NULL after an error.
  *
  * If rank `to` is slower than it is called, memory must not fill up with calls, here or there. So
  * while backlog_limit bytes or more wait for its answers, those of calls that nobody waits for any
