@@ -125,7 +125,8 @@ tn_rpc *tn_rpc_new(tn_group *g, tn_rpc_options options) {
         r->number = g->rpcs++;
         snprintf(r->interface, sizeof(r->interface), "%s", g->interface);
     }
-    if (r && (!tn__remote_builtins(r) || !tn__grad_builtins(r))) {
+    if (r && (!tn__remote_builtins(r) || !tn__grad_builtins(r) ||
+              !tn__peers_announce(r, tn__now() + options.timeout))) {
         tn__rpc_release(r);
         return NULL;
     }

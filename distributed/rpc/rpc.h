@@ -3,6 +3,7 @@
  *     message.c   values, and how a message becomes bytes and back
  *     frame.c     the bytes between two ranks, without sockets: heads, and a reader of them
  *     join.c      starting: the ranks find each other and show that they know the secret
+ *     watch.c     who ends meanwhile
  *     peer.c      the connections, and the thread that reads them
  *     call.c      calls and their futures, functions and the threads that run them
  *     rpc.c       life: making, starting, shutting down
@@ -92,6 +93,8 @@ void tn__peer_send(tn_rpc *r, int to, tn__rpc_frame *f);
 /* The reader's thread. */
 bool tn__peers_start(tn_rpc *r);
 void tn__peers_stop(tn_rpc *r);
+/* Before ranks may wait for this one in tn__peers_join. False after raising. */
+bool tn__peers_announce(tn_rpc *r, double deadline);
 /* Connects all ranks: sets fd of each peer. False after raising. */
 bool tn__peers_join(tn_rpc *r, double deadline);
 

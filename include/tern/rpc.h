@@ -93,8 +93,9 @@ typedef void (*tn_rpc_function)(const tn_message *in, tn_message *out, void *use
 TN_API tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *user);
 
 /* Connects to all other ranks; every rank calls. What was registered before can be called by any
- * rank whose tn_rpc_start has returned. TN_ENOMEM: no thread can be started to answer; if only
- * further ones cannot, calls wait for those that are there. */
+ * rank whose tn_rpc_start has returned. TN_EPEER names a rank that has not connected in time, or at
+ * once one on this host whose process has ended since its tn_rpc_new. TN_ENOMEM: no thread can be
+ * started to answer; if only further ones cannot, calls wait for those that are there. */
 TN_API tn_status tn_rpc_start(tn_rpc *r);
 
 /* Waits until every rank has called it and no function runs anywhere: then nothing is lost by

@@ -1,4 +1,6 @@
 /* Calls of ranks that are slow, late, stopped or killed. */
+#include "distributed/group/group.h"
+
 #include <signal.h>
 #include <stdlib.h>
 
@@ -245,6 +247,46 @@ static void test_missing_start(void **state) {
     run_ok(3, missing_start, NULL);
 }
 
+/* Rank 2 is killed after tn_rpc_new, or when it has said where it listens ("at"): ranks 0 and 1,
+ * which wait for it, learn that at once. */
+static int wait_for_rank_2(tn_group *world, const char *argument) {
+    snprintf(world->interface, sizeof(world->interface), "127.0.0.1"); /* listens at once */
+    tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
+    printf("waiting\n");
+    fflush(stdout);
+    if (tn_rpc_rank(r) == 2) {
+        if (*argument) {
+            tn_store_set(world->store, "rpc/0/at/2", "127.0.0.1 1", 12);
+        }
+        sleep(60); /* until the test kills it */
+    }
+    double begin = tn__now();
+    rank_assert(tn_rpc_start(r) == TN_EPEER && tn__now() - begin < 30);
+    rank_assert(failed_with(TN_EPEER, "rank 2 has ended before it connected"));
+    tn_rpc_free(r);
+    return 0;
+}
+
+static void kill_early(const char *argument) {
+    ranks_job job = ranks_start(3, "wait_for_rank_2", argument, NULL);
+    for (int i = 0; i < 3; i++) {
+        assert_true(ranks_await_output(&job, i, "waiting", 60));
+    }
+    usleep(300000);
+    kill(job.pid[2], SIGKILL);
+    ranks_result result = ranks_wait(&job, 60);
+    if (result.status[0] != 0 || result.status[1] != 0) {
+        fail_msg("rank 0: %s, rank 1: %s", result.output[0], result.output[1]);
+    }
+    ranks_free(&result);
+}
+
+static void test_killed_early(void **state) {
+    (void)state;
+    kill_early("");
+    kill_early("at");
+}
+
 /* Rank 1 is killed or stopped while rank 0 waits for it. Rank 0 says how it ended. */
 static int wait_for_rank_1(tn_group *world, const char *argument) {
     tn_rpc *r = start_rank(world);
@@ -312,7 +354,8 @@ static void test_stopped(void **state) {
 }
 
 static const rank_entry bodies[] = {{"wait_for_rank_1", wait_for_rank_1},
-                                    {"fill_rank_1", fill_rank_1}};
+                                    {"fill_rank_1", fill_rank_1},
+                                    {"wait_for_rank_2", wait_for_rank_2}};
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
@@ -320,7 +363,7 @@ int main(int argc, char **argv) {
         TEST(test_slow),           TEST(test_abrupt_end),  TEST(test_late_end),
         TEST(test_done_when_late), TEST(test_slow_server), TEST(test_room_inside),
         TEST(test_full),           TEST(test_end_again),   TEST(test_missing_start),
-        TEST(test_killed),         TEST(test_stopped),
+        TEST(test_killed_early),   TEST(test_killed),      TEST(test_stopped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
