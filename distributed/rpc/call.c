@@ -574,37 +574,53 @@ static void take_reply(tn_rpc *r, int from, tn__rpc_frame *frame) {
     }
 }
 
-bool tn__rpc_take(tn_rpc *r, int from, tn__rpc_frame *f, const char **fault) {
-    switch (f->head.kind) {
-    case TN__RPC_CALL:
-        tn__references_arrived(r, f);
-        queue_call(r, from, f);
-        return true;
-    case TN__RPC_REPLY:
-        tn__references_arrived(r, f);
-        take_reply(r, from, f);
-        return true;
+/* A frame that needs no more than its head. False: it is out of place. */
+static bool take_word(tn_rpc *r, int from, const tn__rpc_head *h) {
+    const uint64_t ranks = (uint64_t)r->ranks;
+    bool fine = true;
+    switch (h->kind) {
     case TN__RPC_ENDING:
-        tn__rpc_note_end(r, from, &f->head);
-        free(f);
-        return true;
+        tn__rpc_note_end(r, from, h);
+        break;
     case TN__RPC_SHARE:
-        answer_share(r, from, &f->head);
-        free(f);
-        return true;
+        answer_share(r, from, h);
+        break;
     case TN__RPC_LET_GO:
-        if (f->head.context < (uint64_t)r->ranks) {
-            tn__kept_drop(r, f->head.number, (int)f->head.context);
-            free(f);
-            return true;
+        if ((fine = h->context < ranks)) {
+            tn__kept_drop(r, h->number, (int)h->context, from);
+        }
+        break;
+    case TN__RPC_GOT:
+        if ((fine = h->context < ranks)) {
+            tn__kept_got(r, h->number, (int)h->context, from);
+        }
+        break;
+    case TN__RPC_LOST:
+        if ((fine = h->number < ranks)) {
+            tn__kept_lost(r, (int)h->number, from);
         }
         break;
     default:
-        break;
+        fine = false;
     }
+    return fine;
+}
+
+bool tn__rpc_take(tn_rpc *r, int from, tn__rpc_frame *f, const char **fault) {
+    if (f->head.kind == TN__RPC_CALL) {
+        tn__references_arrived(r, f, from);
+        queue_call(r, from, f);
+        return true;
+    }
+    if (f->head.kind == TN__RPC_REPLY) {
+        tn__references_arrived(r, f, from);
+        take_reply(r, from, f);
+        return true;
+    }
+    bool fine = take_word(r, from, &f->head);
     free(f);
     *fault = "what it sends is out of place";
-    return false;
+    return fine;
 }
 
 void tn__rpc_lose(tn_rpc *r, int gone, const char *why) {
@@ -634,4 +650,5 @@ void tn__rpc_lose(tn_rpc *r, int gone, const char *why) {
     pthread_mutex_unlock(&r->lock);
     tn__kept_free(kept);
     tn__owed_free(owed);
+    tn__references_lost(r, gone);
 }

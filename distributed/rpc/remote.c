@@ -4,9 +4,10 @@
  * the rank that gets it: the owner counts it before the message is sent, whether it sends it itself
  * or another rank does, which asks for it first. If the message is not sent after all, or the owner
  * does not answer in time, the same rank takes it back: by a word that the owner reads after the
- * question. One that comes back to its owner is counted by the owner when it arrives, in the order
- * of the connection, so before the sender's own can be let go.
- * Inside a rank a reference is shared by count, and its last user lets it go.
+ * question. If that rank dies, nobody else knows what it has sent: so the receiver tells the owner
+ * what it has got, and that nothing more will come. One that comes back to its owner is counted by
+ * the owner when it arrives, in the order of the connection, so before the sender's own can be let
+ * go. Inside a rank a reference is shared by count, and its last user lets it go.
  */
 #include "core/fork.h"
 #include "core/memory.h"
@@ -19,6 +20,11 @@ struct tn_remote {
     int owner;
     uint64_t number;
 };
+
+typedef struct tn__passing {
+    struct tn__passing *next;
+    int from, to;
+} tn__passing;
 
 /* ---- The owner's table ----------------------------------------------------------------------- */
 
@@ -57,23 +63,43 @@ static tn__kept **find_kept(tn_rpc *r, uint64_t number) {
     return at;
 }
 
+/* Under the lock; NULL: there is no such thing, or the rank is gone. */
+static tn__kept *hold_locked(tn_rpc *r, uint64_t number, int holder) {
+    tn__kept *k = *find_kept(r, number);
+    if (!k || r->peers[holder].gone) {
+        return NULL;
+    }
+    k->holders[holder]++;
+    k->total++;
+    return k;
+}
+
 bool tn__kept_hold(tn_rpc *r, uint64_t number, int holder) {
     pthread_mutex_lock(&r->lock);
-    tn__kept *k = *find_kept(r, number);
-    bool fine = k && !r->peers[holder].gone;
-    if (fine) {
-        k->holders[holder]++;
-        k->total++;
-    }
+    bool fine = hold_locked(r, number, holder) != NULL;
     pthread_mutex_unlock(&r->lock);
     return fine;
 }
 
-void tn__kept_drop(tn_rpc *r, uint64_t number, int holder) {
+/* Under the lock: takes one reference that `from` has passed to `to` off the list. */
+static bool end_passing(tn__kept *k, int from, int to) {
+    for (tn__passing **at = &k->passing; *at; at = &(*at)->next) {
+        tn__passing *m = *at;
+        if (m->from == from && m->to == to) {
+            *at = m->next;
+            free(m);
+            return true;
+        }
+    }
+    return false;
+}
+
+void tn__kept_drop(tn_rpc *r, uint64_t number, int holder, int from) {
     tn__kept *ended = NULL;
     pthread_mutex_lock(&r->lock);
     tn__kept **at = find_kept(r, number), *k = *at;
     if (k && k->holders[holder] > 0) {
+        end_passing(k, from, holder);
         k->holders[holder]--;
         if (--k->total == 0) {
             *at = k->next;
@@ -94,14 +120,11 @@ tn__kept *tn__kept_find(tn_rpc *r, uint64_t number, int holder) {
     return holds ? k : NULL;
 }
 
-tn__kept *tn__kept_of_gone(tn_rpc *r, int gone) {
+/* Under the lock: takes out of the table what no one holds. */
+static tn__kept *take_ended(tn_rpc *r) {
     tn__kept *ended = NULL;
     for (tn__kept **at = &r->kept; *at;) {
         tn__kept *k = *at;
-        k->total -= gone < 0 ? k->total : k->holders[gone];
-        if (gone >= 0) {
-            k->holders[gone] = 0;
-        }
         if (k->total > 0) {
             at = &k->next;
             continue;
@@ -114,9 +137,45 @@ tn__kept *tn__kept_of_gone(tn_rpc *r, int gone) {
     return ended;
 }
 
+tn__kept *tn__kept_of_gone(tn_rpc *r, int gone) {
+    for (tn__kept *k = r->kept; k; k = k->next) {
+        k->total -= gone < 0 ? k->total : k->holders[gone];
+        if (gone >= 0) {
+            k->holders[gone] = 0;
+        }
+    }
+    return take_ended(r);
+}
+
+void tn__kept_got(tn_rpc *r, uint64_t number, int from, int to) {
+    pthread_mutex_lock(&r->lock);
+    tn__kept *k = *find_kept(r, number);
+    if (k) {
+        end_passing(k, from, to);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void tn__kept_lost(tn_rpc *r, int from, int to) {
+    pthread_mutex_lock(&r->lock);
+    for (tn__kept *k = r->kept; k; k = k->next) {
+        while (end_passing(k, from, to)) {
+            k->total -= k->holders[to] > 0;
+            k->holders[to] -= k->holders[to] > 0;
+        }
+    }
+    tn__kept *ended = take_ended(r);
+    pthread_mutex_unlock(&r->lock);
+    tn__kept_free(ended);
+}
+
 void tn__kept_free(tn__kept *list) {
     for (tn__kept *k = list, *next; k; k = next) {
         next = k->next;
+        for (tn__passing *m = k->passing, *after; m; m = after) {
+            after = m->next;
+            free(m);
+        }
         tn_release(k->tensor);
         if (k->is_graph) {
             tn__graph_free(k->object);
@@ -139,27 +198,44 @@ int64_t tn_rpc_kept(tn_rpc *r) {
 
 /* ---- References in frames -------------------------------------------------------------------- */
 
-static void count_arrived(tn_rpc *r, int owner, uint64_t number, void *user) {
-    (void)user;
-    if (owner == r->rank) {
-        tn__kept_hold(r, number, r->rank);
+/* A word to another rank about references. */
+static void send_word(tn_rpc *r, int to, tn__rpc_head h) {
+    tn__rpc_frame *f = tn__rpc_frame_new(&h);
+    if (f) {
+        tn__peer_send(r, to, f);
     }
 }
 
-void tn__references_arrived(tn_rpc *r, const tn__rpc_frame *f) {
-    tn__message_references(r, f, count_arrived, NULL);
+static void note_arrived(tn_rpc *r, int owner, uint64_t number, void *user) {
+    int from = *(int *)user;
+    if (owner == r->rank) {
+        tn__kept_hold(r, number, r->rank);
+    } else if (owner != from && from != r->rank) {
+        send_word(r, owner,
+                  (tn__rpc_head){.kind = TN__RPC_GOT, .number = number, .context = (uint64_t)from});
+    }
+}
+
+void tn__references_arrived(tn_rpc *r, const tn__rpc_frame *f, int from) {
+    tn__message_references(r, f, note_arrived, &from);
+}
+
+void tn__references_lost(tn_rpc *r, int gone) {
+    for (int i = 0; i < r->ranks; i++) {
+        if (i != r->rank && i != gone) {
+            send_word(r, i, (tn__rpc_head){.kind = TN__RPC_LOST, .number = (uint64_t)gone});
+        }
+    }
 }
 
 /* Rank `holder` has one reference fewer. */
 static void let_go(tn_rpc *r, int owner, uint64_t number, int holder) {
     if (owner == r->rank) {
-        tn__kept_drop(r, number, holder);
-        return;
-    }
-    tn__rpc_frame *f = tn__rpc_frame_new(
-        &(tn__rpc_head){.kind = TN__RPC_LET_GO, .number = number, .context = (uint64_t)holder});
-    if (f) {
-        tn__peer_send(r, owner, f);
+        tn__kept_drop(r, number, holder, r->rank);
+    } else {
+        send_word(
+            r, owner,
+            (tn__rpc_head){.kind = TN__RPC_LET_GO, .number = number, .context = (uint64_t)holder});
     }
 }
 
@@ -355,10 +431,21 @@ tn_status tn__kept_share(tn_rpc *r, int from, const tn__rpc_head *h) {
     if (to >= (uint64_t)r->ranks || !tn__kept_find(r, h->context, from)) {
         return tn__raise(TN_EVALUE, "rpc_share", "rank %d has no such reference to pass on", from);
     }
-    if (!tn__kept_hold(r, h->context, (int)to)) {
-        return tn__raise(TN_EPEER, "rpc_share", "rank %d is gone: it gets no reference", (int)to);
+    tn__passing *m = tn__malloc_for(sizeof(*m), "rpc_share");
+    if (!m) {
+        return tn_error();
     }
-    return TN_OK;
+    pthread_mutex_lock(&r->lock);
+    tn__kept *k = hold_locked(r, h->context, (int)to);
+    if (k && (int)to != from) {
+        *m = (tn__passing){k->passing, from, (int)to};
+        k->passing = m;
+        m = NULL;
+    }
+    pthread_mutex_unlock(&r->lock);
+    free(m);
+    return k ? TN_OK
+             : tn__raise(TN_EPEER, "rpc_share", "rank %d is gone: it gets no reference", (int)to);
 }
 
 bool tn__remote_builtins(tn_rpc *r) {

@@ -218,7 +218,9 @@ typedef struct tn__kept {
     tn_tensor *tensor;
     void *object;
     void (*let_go)(void *object);
-    bool is_graph; /* object is one of grad.c */
+    bool is_graph;               /* object is one of grad.c */
+    struct tn__passing *passing; /* references that one rank has passed on and another has not got
+                                  */
     int64_t total;
     int32_t holders[]; /* [ranks]: references of each */
 } tn__kept;
@@ -226,9 +228,13 @@ typedef struct tn__kept {
 /* Rank `holder` has one reference more, or `count` fewer. False: there is no such thing, or the
  * rank is gone. */
 bool tn__kept_hold(tn_rpc *r, uint64_t number, int holder);
-void tn__kept_drop(tn_rpc *r, uint64_t number, int holder);
+/* `from`: whose word it is. */
+void tn__kept_drop(tn_rpc *r, uint64_t number, int holder, int from);
 /* Rank `from`, which holds a reference, passes it on as h says (TN__RPC_SHARE). */
 tn_status tn__kept_share(tn_rpc *r, int from, const tn__rpc_head *h);
+/* Rank `to` has got it; or will get nothing more from `from`. */
+void tn__kept_got(tn_rpc *r, uint64_t number, int from, int to);
+void tn__kept_lost(tn_rpc *r, int from, int to);
 /* Under the lock: takes all that nobody but `gone` (-1: anybody) holds out of the table; free them
  * with tn__kept_free outside it. */
 tn__kept *tn__kept_of_gone(tn_rpc *r, int gone);
@@ -248,10 +254,13 @@ bool tn__remote_pass(tn_rpc *r, tn_remote *m, int to, double deadline);
 void tn__remote_recall(const tn_remote *m, int to);
 void tn__remote_place(const tn_remote *m, int *owner, uint64_t *number);
 tn_remote *tn__remote_keep(tn_remote *m);
-/* A frame arrived, or is dropped unread, or all but its first references are: counts its references
- * to things that are here, or gives back those that it brought. */
-void tn__references_arrived(tn_rpc *r, const tn__rpc_frame *f);
+/* A frame of rank `from` arrived, or is dropped unread, or all but its first references are: counts
+ * its references to things that are here and tells a third rank that its own are, or gives back
+ * those that it brought. */
+void tn__references_arrived(tn_rpc *r, const tn__rpc_frame *f, int from);
 void tn__references_dropped(tn_rpc *r, const tn__rpc_frame *f, uint32_t first);
+/* Rank `gone` will not send what it has passed on: tells the owners. */
+void tn__references_lost(tn_rpc *r, int gone);
 bool tn__remote_builtins(tn_rpc *r);
 
 /* ---- grad.c ---------------------------------------------------------------------------------- */

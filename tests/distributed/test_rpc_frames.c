@@ -11,6 +11,8 @@ static void test_malformed_heads(void **state) {
         {.kind = TN__RPC_REPLY, .number = 1, .values = 1, .references = 1, .bytes = 16},
         {.kind = TN__RPC_SHARE, .number = 1, .context = 7, .microseconds = 2},
         {.kind = TN__RPC_LET_GO, .number = 7},
+        {.kind = TN__RPC_GOT, .number = 7, .context = 1},
+        {.kind = TN__RPC_LOST, .number = 1},
     };
     static const tn__rpc_head wrong[] = {
         {.kind = 0},
