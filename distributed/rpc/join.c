@@ -234,18 +234,20 @@ static void name_missing(const joining *j, char *why) {
 
 /* ---- Those who end --------------------------------------------------------------------------- */
 
-/* Of those that have not connected: who has may have done all that it wants to do. */
+/* Of those that have not connected: who has may have done all that it wants to do. All are named,
+ * since whoever notices one ends as well. */
 static tn_status check_others(void *user, bool all, char *why) {
     joining *j = user;
+    size_t length = 0;
     (void)all;
-    for (int i = 0; i < j->rpc->ranks; i++) {
+    for (int i = 0; i < j->rpc->ranks && length < TN_ENGINE_WHY; i++) {
         bool waits = i != j->rpc->rank && j->rpc->peers[i].fd < 0;
         if (waits && tn__watch_ended(j->meet.store, i, &j->others[i])) {
-            snprintf(why, TN_ENGINE_WHY, "rank %d has ended before it connected", i);
-            return TN_EPEER;
+            length += (size_t)snprintf(why + length, TN_ENGINE_WHY - length, "%s%d",
+                                       length ? ", " : "ended before it connected: rank ", i);
         }
     }
-    return TN_OK;
+    return length ? TN_EPEER : TN_OK;
 }
 
 /* ---- Those below ----------------------------------------------------------------------------- */
