@@ -73,6 +73,11 @@ tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *
 
 /* ---- Futures --------------------------------------------------------------------------------- */
 
+/* Whether this thread runs a function for another rank, or this one. */
+static bool is_inside(const tn_rpc *r) {
+    return tn__served && tn__served->rpc == r;
+}
+
 /* Under the lock: takes the future with this number out of the table; NULL: none, or of another
  * rank. */
 static tn_future *take_future(tn_rpc *r, uint64_t number, int from) {
@@ -103,7 +108,7 @@ static tn_future *future_new(tn_rpc *r, int to, const char *name, double timeout
         f->to = to;
         f->begun = tn__now();
         f->deadline = f->begun + timeout;
-        if (tn__served && tn__served->rpc == r) { /* later, nobody waits for what it is part of */
+        if (is_inside(r)) { /* later, nobody waits for what it is part of */
             f->deadline = fmax(f->begun, fmin(f->deadline, tn__served->deadline));
         }
         tn__condition_init(&f->changed);
@@ -119,10 +124,10 @@ static void future_free(tn_future *f) {
 }
 
 /* Puts f into the table; a rank that is gone fails it at once. */
-static void future_begin(tn_rpc *r, tn_future *f, uint64_t bytes) {
+static void future_begin(tn_rpc *r, tn_future *f) {
     pthread_mutex_lock(&r->lock);
     f->number = ++r->last_number;
-    tn__peer *p = &r->peers[f->to];
+    const tn__peer *p = &r->peers[f->to];
     if (p->gone) {
         snprintf(f->why, sizeof(f->why), "%s", p->why);
         f->done = true;
@@ -132,7 +137,6 @@ static void future_begin(tn_rpc *r, tn_future *f, uint64_t bytes) {
         *head = f;
         r->waiting++;
         r->calls_sent++;
-        p->unanswered += bytes;
     }
     pthread_mutex_unlock(&r->lock);
 }
@@ -172,35 +176,20 @@ static uint64_t call_bytes(const tn__rpc_head *call) {
     return TN__RPC_HEAD + call->bytes;
 }
 
-static void start_thread(tn_rpc *r);
-
-/* Under the lock, before a wait: a function that waits for a call of its own lets another run.
- * Whether this thread is in one: afterwards there is one less that waits. */
-static bool leave_place(tn_rpc *r) {
-    bool inside = tn__served && tn__served->rpc == r;
-    if (inside) {
-        r->blocked++;
-        start_thread(r);
-    }
-    return inside;
-}
-
-/* Waits until f's rank has answered enough to be called; false after raising. Calls by this library
- * follow from answers, or are short. */
-static bool await_room(tn_rpc *r, const tn_future *f, const char *operation) {
-    const tn__peer *p = &r->peers[f->to];
+/* Counts a call of so many bytes, when its rank has answered enough to be called; false after
+ * raising. What this library or a function calls does not wait: it follows from calls that have,
+ * and the answers of these may depend on it. */
+static bool take_room(tn_rpc *r, const tn_future *f, uint64_t bytes, const char *operation) {
+    tn__peer *p = &r->peers[f->to];
     struct timespec until = tn__timespec(f->deadline);
-    const uint64_t limit = is_ours(f->name) ? UINT64_MAX : (uint64_t)r->options.backlog_limit;
-    bool late = false;
+    bool bounded = !is_ours(f->name) && !is_inside(r), late = false;
+    uint64_t limit = (uint64_t)r->options.backlog_limit;
     pthread_mutex_lock(&r->lock);
-    uint64_t unanswered = p->unanswered;
-    if (unanswered >= limit) {
-        bool left = leave_place(r);
-        while (!late && (unanswered = p->unanswered) >= limit && !p->gone) {
-            late = pthread_cond_timedwait(&r->quiet, &r->lock, &until) != 0;
-        }
-        r->blocked -= left;
+    while (bounded && p->unanswered >= limit && !p->gone && !late) {
+        late = pthread_cond_timedwait(&r->quiet, &r->lock, &until) != 0;
     }
+    uint64_t unanswered = p->unanswered;
+    p->unanswered += late ? 0 : bytes;
     pthread_mutex_unlock(&r->lock);
     if (late) {
         tn__raise(TN_EPEER, operation,
@@ -212,9 +201,14 @@ static bool await_room(tn_rpc *r, const tn_future *f, const char *operation) {
     return !late;
 }
 
+/* Under the lock: so many bytes are answered, or were not sent. */
+static void give_room(tn__peer *p, uint64_t bytes) {
+    p->unanswered -= bytes < p->unanswered ? bytes : p->unanswered;
+}
+
 /* Sends f's call in this frame. */
 static void send_call(tn_rpc *r, tn_future *f, tn__rpc_frame *frame) {
-    future_begin(r, f, call_bytes(&frame->head));
+    future_begin(r, f);
     frame->head.number = f->number;
     tn__rpc_head_write(frame->data, &frame->head);
     tn__peer_send(r, f->to, frame);
@@ -227,10 +221,17 @@ tn_future *tn__rpc_issue(tn_rpc *r, int to, const char *name, tn_message *in, tn
     if (tn__rpc_usable(r, operation) && call_sound(r, to, name, timeout, operation)) {
         f = future_new(r, to, name, timeout > 0 ? timeout : r->options.timeout);
     }
-    if (f && await_room(r, f, operation)) {
-        h.kind = TN__RPC_CALL;
-        h.number = NOT_YET;
-        frame = tn__message_encode(r, to, h, name, in, operation, f->deadline);
+    h.kind = TN__RPC_CALL;
+    h.number = NOT_YET;
+    if (f && tn__message_measure(r, to, &h, name, in, operation) &&
+        take_room(r, f, call_bytes(&h), operation)) {
+        frame = tn__message_encode(r, to, &h, name, in, operation, f->deadline);
+        if (!frame) {
+            pthread_mutex_lock(&r->lock);
+            give_room(&r->peers[to], call_bytes(&h));
+            pthread_cond_broadcast(&r->quiet);
+            pthread_mutex_unlock(&r->lock);
+        }
     }
     if (frame) {
         double left = f->deadline - tn__now();
@@ -254,7 +255,7 @@ tn_future *tn__rpc_share(tn_rpc *r, int owner, uint64_t what, int holder, double
                                                              .number = NOT_YET,
                                                              .context = what,
                                                              .microseconds = (uint64_t)holder});
-    if (f && frame) {
+    if (f && frame && take_room(r, f, call_bytes(&frame->head), "rpc_call")) {
         send_call(r, f, frame);
         return f;
     }
@@ -276,13 +277,19 @@ bool tn_rpc_done(const tn_future *f) {
     return done;
 }
 
+static void start_thread(tn_rpc *r);
+
 /* Under the lock: until f is done or late. */
 static void await_future(tn_rpc *r, tn_future *f) {
+    bool inside = is_inside(r) && !f->done;
     struct timespec until = tn__timespec(f->deadline);
-    bool left = !f->done && leave_place(r);
+    if (inside) {
+        r->blocked++;
+        start_thread(r);
+    }
     while (!f->done && pthread_cond_timedwait(&f->changed, &r->lock, &until) == 0) {
     }
-    r->blocked -= left;
+    r->blocked -= inside;
     if (!f->done) {
         take_future(r, f->number, f->to);
         snprintf(f->why, sizeof(f->why), "no answer within %.3g seconds", f->deadline - f->begun);
@@ -395,9 +402,9 @@ static void answer_call(tn_rpc *r, const tn__rpc_frame *call, tn__function *f) {
         tn__references_dropped(r, call, 0);
     }
     tn__rpc_frame *reply = NULL;
-    if (!tn__pending()) {
-        reply = tn__message_encode(r, call->from, reply_head(h), NULL, out, "rpc_reply",
-                                   call->deadline);
+    tn__rpc_head head = reply_head(h);
+    if (!tn__pending() && tn__message_measure(r, call->from, &head, NULL, out, "rpc_reply")) {
+        reply = tn__message_encode(r, call->from, &head, NULL, out, "rpc_reply", call->deadline);
     }
     reply = reply ? reply : error_reply(h);
     if (reply) {
@@ -559,8 +566,7 @@ static void answer_share(tn_rpc *r, int from, const tn__rpc_head *h) {
 
 static void take_reply(tn_rpc *r, int from, tn__rpc_frame *frame) {
     pthread_mutex_lock(&r->lock);
-    tn__peer *p = &r->peers[from];
-    p->unanswered -= frame->head.context < p->unanswered ? frame->head.context : p->unanswered;
+    give_room(&r->peers[from], frame->head.context);
     tn_future *f = take_future(r, frame->head.number, from);
     if (f) {
         f->reply = frame;
@@ -584,6 +590,9 @@ static bool take_word(tn_rpc *r, int from, const tn__rpc_head *h) {
         break;
     case TN__RPC_SHARE:
         answer_share(r, from, h);
+        break;
+    case TN__RPC_FORGET:
+        tn__owed_forget(r, h->number);
         break;
     case TN__RPC_LET_GO:
         if ((fine = h->context < ranks)) {

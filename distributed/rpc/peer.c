@@ -90,6 +90,13 @@ void tn__peer_send(tn_rpc *r, int to, tn__rpc_frame *f) {
     pthread_mutex_unlock(&p->lock);
 }
 
+void tn__peer_tell(tn_rpc *r, int to, tn__rpc_head h) {
+    tn__rpc_frame *f = tn__rpc_frame_new(&h);
+    if (f) {
+        tn__peer_send(r, to, f);
+    }
+}
+
 /* ---- Receiving ------------------------------------------------------------------------------- */
 
 static void close_peer(tn_rpc *r, int rank, const char *why) {

@@ -198,21 +198,14 @@ int64_t tn_rpc_kept(tn_rpc *r) {
 
 /* ---- References in frames -------------------------------------------------------------------- */
 
-/* A word to another rank about references. */
-static void send_word(tn_rpc *r, int to, tn__rpc_head h) {
-    tn__rpc_frame *f = tn__rpc_frame_new(&h);
-    if (f) {
-        tn__peer_send(r, to, f);
-    }
-}
-
 static void note_arrived(tn_rpc *r, int owner, uint64_t number, void *user) {
     int from = *(int *)user;
     if (owner == r->rank) {
         tn__kept_hold(r, number, r->rank);
     } else if (owner != from && from != r->rank) {
-        send_word(r, owner,
-                  (tn__rpc_head){.kind = TN__RPC_GOT, .number = number, .context = (uint64_t)from});
+        tn__peer_tell(
+            r, owner,
+            (tn__rpc_head){.kind = TN__RPC_GOT, .number = number, .context = (uint64_t)from});
     }
 }
 
@@ -223,7 +216,7 @@ void tn__references_arrived(tn_rpc *r, const tn__rpc_frame *f, int from) {
 void tn__references_lost(tn_rpc *r, int gone) {
     for (int i = 0; i < r->ranks; i++) {
         if (i != r->rank && i != gone) {
-            send_word(r, i, (tn__rpc_head){.kind = TN__RPC_LOST, .number = (uint64_t)gone});
+            tn__peer_tell(r, i, (tn__rpc_head){.kind = TN__RPC_LOST, .number = (uint64_t)gone});
         }
     }
 }
@@ -233,7 +226,7 @@ static void let_go(tn_rpc *r, int owner, uint64_t number, int holder) {
     if (owner == r->rank) {
         tn__kept_drop(r, number, holder, r->rank);
     } else {
-        send_word(
+        tn__peer_tell(
             r, owner,
             (tn__rpc_head){.kind = TN__RPC_LET_GO, .number = number, .context = (uint64_t)holder});
     }

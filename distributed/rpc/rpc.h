@@ -50,9 +50,12 @@ struct tn_message {
     int64_t count, capacity;
 };
 
-/* The frame of m for rank `to`: name (may be NULL) and values. h gets what depends on m. NULL after
- * raising: too large, or a reference could not be passed on. */
-tn__rpc_frame *tn__message_encode(tn_rpc *r, int to, tn__rpc_head h, const char *name,
+/* Sets what in h depends on name (may be NULL) and m. False after raising: it is too large. */
+bool tn__message_measure(const tn_rpc *r, int to, tn__rpc_head *h, const char *name,
+                         const tn_message *m, const char *operation);
+/* The frame of name and m for rank `to`, with the head that was measured. NULL after raising: a
+ * reference could not be passed on. */
+tn__rpc_frame *tn__message_encode(tn_rpc *r, int to, const tn__rpc_head *h, const char *name,
                                   const tn_message *m, const char *operation, double deadline);
 /* The values of a frame's body; tensors with `learns` are leaves that require a gradient where the
  * sender's did. r NULL: references are of no rpc. NULL after raising TN_EFORMAT: malformed; the
@@ -90,6 +93,8 @@ typedef struct tn__peer {
 
 /* Sends f, or passes it to this rank itself; takes it over. A failure ends the peer, later. */
 void tn__peer_send(tn_rpc *r, int to, tn__rpc_frame *f);
+/* Sends a frame that is only this head, if there is memory for it. */
+void tn__peer_tell(tn_rpc *r, int to, tn__rpc_head h);
 /* The reader's thread. */
 bool tn__peers_start(tn_rpc *r);
 void tn__peers_stop(tn_rpc *r);
@@ -280,6 +285,8 @@ void tn__graph_free(void *graph);
 /* Under the lock: what is owed to contexts of rank `gone` (-1: of any), for tn__owed_free. */
 struct tn__owed *tn__owed_of_gone(tn_rpc *r, int gone);
 void tn__owed_free(struct tn__owed *list);
+/* The context needs no gradients any more. */
+void tn__owed_forget(tn_rpc *r, uint64_t context);
 void tn__stepped_free(tn_rpc *r);
 bool tn__grad_builtins(tn_rpc *r);
 

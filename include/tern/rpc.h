@@ -121,7 +121,8 @@ TN_API int tn_rpc_caller(void);          /* inside a function: the rank that cal
  *
  * If rank `to` is slower than it is called, memory must not fill up with calls, here or there. So
  * while backlog_limit bytes or more wait for its answers, those of calls that nobody waits for any
- * more too, this waits within the same time; then TN_EPEER. */
+ * more too, this waits within the same time; then TN_EPEER. Inside a function it does not: what it
+ * waits for might wait for the function. */
 TN_API tn_future *tn_rpc_call(tn_rpc *r, int to, const char *name, tn_message *in, double timeout);
 
 /* Waits for the result, and frees f. NULL after an error: what the function raised, or TN_EPEER.

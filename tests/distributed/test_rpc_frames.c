@@ -13,6 +13,7 @@ static void test_malformed_heads(void **state) {
         {.kind = TN__RPC_LET_GO, .number = 7},
         {.kind = TN__RPC_GOT, .number = 7, .context = 1},
         {.kind = TN__RPC_LOST, .number = 1},
+        {.kind = TN__RPC_FORGET, .number = (uint64_t)1 << 48},
     };
     static const tn__rpc_head wrong[] = {
         {.kind = 0},

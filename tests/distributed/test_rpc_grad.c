@@ -202,6 +202,50 @@ static void test_chain_of_three(void **state) {
     run_ok(3, chain_of_three, NULL);
 }
 
+/* A function's own context ends with it, also when the function has run too long: rank 2 then owes
+ * it nothing. */
+static void train_slowly(const tn_message *in, tn_message *out, void *rpc) {
+    double late = tn__now() + 2.1;
+    tn_rpc_context *c = tn_rpc_context_new(rpc);
+    tn_tensor *x = tn_ones(TN_DIMS(2, WIDTH), TN_F32);
+    tn_values y = tn_rpc_forward(c, 2, "net", (tn_values){1, {x}}, 0);
+    CHECK(tn_backward(tn_sum_all(y.v[0])) == TN_OK);
+    while (tn__now() < late) {
+        usleep(1000);
+    }
+    tn_rpc_context_free(c);
+}
+
+static void late_context(tn_group *world, void *user) {
+    tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
+    void *net = make_second();
+    tn_optim *opt = tn_sgd(net, TN_WITH(tn_sgd, .lr = 0.1));
+    tn_rpc_register(r, "net", run_module, net);
+    tn_rpc_register(r, "train", train_slowly, r);
+    tn_rpc_register_optim(r, opt);
+    tn_rpc_start(r);
+    if (tn_rpc_rank(r) == 0) {
+        CHECK(!ask_rank(r, 1, "train", NULL, 2) && failed_with(TN_EPEER, "no answer"));
+    }
+    CHECK(tn_rpc_shutdown(r, 60) == TN_OK);
+    bool owes = true;
+    for (double end = tn__now() + 20; owes && tn__now() < end; usleep(1000)) {
+        pthread_mutex_lock(&r->lock);
+        owes = r->owed != NULL;
+        pthread_mutex_unlock(&r->lock);
+    }
+    CHECK(!owes);
+    tn_barrier(world);
+    tn_rpc_free(r);
+    tn_optim_free(opt);
+    tn_module_free(net);
+}
+
+static void test_late_context(void **state) {
+    (void)state;
+    run_ok(3, late_context, NULL);
+}
+
 /* Two contexts' gradients of the same parameters stay apart: w + w' would step by 3, not 1. */
 static void scale_by(const tn_message *in, tn_message *out, void *weight) {
     tn_message_add(out, tn_mul(weight, tn_message_tensor(in, 0)));
@@ -321,8 +365,9 @@ static void test_there_and_back(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_split_model),  TEST(test_graphs_end),    TEST(test_chain_of_three),
-        TEST(test_two_contexts), TEST(test_stale_weights), TEST(test_there_and_back),
+        TEST(test_split_model),    TEST(test_graphs_end),   TEST(test_chain_of_three),
+        TEST(test_two_contexts),   TEST(test_late_context), TEST(test_stale_weights),
+        TEST(test_there_and_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
