@@ -18,6 +18,7 @@
 #include "distributed/store/session.h"
 #include "distributed/store/tcp.h"
 
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +27,7 @@
 
 enum { GUESTS_MOST = 64, SECRET = 16, TURN = 200 /* milliseconds between looks at the others */ };
 #define GUEST_SECONDS 5.0
+#define STORE_SECONDS 1.0 /* for its answers in one look at the others; it may be stopped */
 #define FIRST_PAUSE 0.01
 #define LONGEST_PAUSE 0.25
 
@@ -72,6 +74,9 @@ static bool make_secret(joining *j, char *why) {
                TN_OK;
     }
     if (!tn__gloo_await(&j->meet, "secret", &value, why)) {
+        if (!*why) {
+            tn__why(why, TN_EPEER, "rank 0 has put no secret into the store");
+        }
         return false;
     }
     bool fine = value.bytes == 2 * SECRET;
@@ -239,10 +244,11 @@ static void name_missing(const joining *j, char *why) {
 static tn_status check_others(void *user, bool all, char *why) {
     joining *j = user;
     size_t length = 0;
+    double until = fmin(tn__now() + STORE_SECONDS, j->meet.deadline);
     (void)all;
     for (int i = 0; i < j->rpc->ranks && length < TN_ENGINE_WHY; i++) {
         bool waits = i != j->rpc->rank && j->rpc->peers[i].fd < 0;
-        if (waits && tn__watch_ended(j->meet.store, i, &j->others[i])) {
+        if (waits && tn__watch_ended(j->meet.store, i, &j->others[i], until)) {
             length += (size_t)snprintf(why + length, TN_ENGINE_WHY - length, "%s%d",
                                        length ? ", " : "ended before it connected: rank ", i);
         }

@@ -17,8 +17,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define PATIENCE 1.0 /* seconds for the store, which is only asked for what is there */
-
 static void name_key(char key[64], int rank) {
     snprintf(key, 64, "process/%d", rank);
 }
@@ -34,14 +32,15 @@ tn_status tn__watch_announce(tn_store *s, int rank, double deadline, char *why) 
 }
 
 /* What the rank has announced, if it is a process of this host. */
-static bool find_process(tn_store *s, int rank, tn__watched *w, tn__shm_process *process) {
+static bool find_process(tn_store *s, int rank, tn__watched *w, double deadline,
+                         tn__shm_process *process) {
     char key[64], host[TN__HOST_KEY], mine[TN__HOST_KEY], why[TN_STORE_WHY];
     bool exists = false;
     tn_store_value value = {0};
     int pid = 0;
     name_key(key, rank);
-    if (s->check(s, key, &exists, tn__now() + PATIENCE, why) != TN_OK || !exists ||
-        s->get(s, key, &value, tn__now() + PATIENCE, why) != TN_OK) {
+    if (s->check(s, key, &exists, deadline, why) != TN_OK || !exists ||
+        s->get(s, key, &value, deadline, why) != TN_OK) {
         return false;
     }
     w->known = true;
@@ -55,9 +54,9 @@ static bool find_process(tn_store *s, int rank, tn__watched *w, tn__shm_process 
     return fine;
 }
 
-bool tn__watch_ended(tn_store *s, int rank, tn__watched *w) {
+bool tn__watch_ended(tn_store *s, int rank, tn__watched *w, double deadline) {
     tn__shm_process process;
-    if (!w->known && find_process(s, rank, w, &process)) {
+    if (!w->known && tn__now() < deadline && find_process(s, rank, w, deadline, &process)) {
         int fd = tn__above_streams((int)syscall(SYS_pidfd_open, process.pid, 0));
         /* by now the number may be another process's */
         w->ended = fd >= 0 ? tn__shm_start(process.pid) != process.start : errno == ESRCH;

@@ -14,8 +14,8 @@ typedef struct tn__watched {
 /* Tells the others which process this rank is. */
 tn_status tn__watch_announce(tn_store *s, int rank, double deadline, char *why);
 /* Whether the rank's process has ended; false where that cannot be known. Does not wait, except for
- * the store's answers. */
-bool tn__watch_ended(tn_store *s, int rank, tn__watched *w);
+ * the store's answers until the deadline. */
+bool tn__watch_ended(tn_store *s, int rank, tn__watched *w, double deadline);
 void tn__watch_end(tn__watched *w);
 
 #endif

@@ -52,10 +52,11 @@ static void name_missing(const tn_engine_options *o, const char *key, int first,
 static const double CHECK_EVERY = 0.2;
 
 bool tn__gloo_await(const tn_engine_options *o, const char *key, tn_store_value *value, char *why) {
-    double until = 0;
+    char reason[TN_STORE_WHY];
+    double until;
     do {
         until = o->check ? fmin(tn__now() + CHECK_EVERY, o->deadline) : o->deadline;
-        if (o->store->get(o->store, key, value, until, why) == TN_OK) {
+        if (o->store->get(o->store, key, value, until, reason) == TN_OK) {
             return true;
         }
         if (o->check && o->check(o->check_user, true, why) != TN_OK) {
@@ -76,7 +77,7 @@ bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine
     for (int r = 0; r < o->ranks; r++) {
         snprintf(place, sizeof(place), "%s/%d", key, r);
         if (!tn__gloo_await(o, place, &values[r], why)) {
-            if (!o->check || o->check(o->check_user, true, why) == TN_OK) {
+            if (!*why) {
                 name_missing(o, key, r, why);
             }
             return false;
