@@ -106,21 +106,23 @@ static const uint8_t *take_bytes(tn__body *b, size_t bytes) {
     return at;
 }
 
-/* A tensor's sizes; they must say exactly as many bytes as its head. */
+/* A tensor's sizes; they must say exactly as many bytes as its head, and next to a 0 nothing that
+ * an address cannot reach. */
 static bool take_sizes(tn__body *b, const tn__value_head *v, tn_dims *dims) {
     if (v->ndim > TN_MAX_DIMS || v->dtype >= TN_DTYPES || b->left < 8u * v->ndim) {
         return false;
     }
     int64_t sizes[TN_MAX_DIMS];
+    size_t each = tn_dtype_size((tn_dtype)v->dtype);
+    int64_t extent = (int64_t)each;
     for (int i = 0; i < v->ndim; i++) {
         sizes[i] = (int64_t)tn__get_number(take_bytes(b, 8), 8);
-        if (sizes[i] < 0) {
+        if (sizes[i] < 0 || __builtin_mul_overflow(extent, sizes[i] > 1 ? sizes[i] : 1, &extent)) {
             return false;
         }
     }
     *dims = tn_dims_from(v->ndim, sizes);
     int64_t count = tn_dims_count(*dims);
-    size_t each = tn_dtype_size((tn_dtype)v->dtype);
     return count >= 0 && (uint64_t)count <= b->left / each && v->number == (uint64_t)count * each;
 }
 

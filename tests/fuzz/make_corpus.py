@@ -221,7 +221,7 @@ store = {
 
 # ---- What one rank sends to another (distributed/rpc/frame.h) ----------------------------------------------------------------
 
-RANK, CALL, REPLY, SHARE, LET_GO, GOT, LOST, FORGET, ENDING = range(1, 10)
+RANK, CALL, REPLY, SHARE, LET_GO, GOT, AWAIT, LOST, FORGET, ENDING = range(1, 11)
 TENSOR, BYTES, TEXT, INT, REMOTE = range(1, 6)
 
 
@@ -246,7 +246,7 @@ calls = {
     "values": at_once(call(*whole, references=1)),
     "bytes_one_by_one": at_once(call(*whole, references=1), step=0),
     "several": at_once(call(kind=RANK, name=b"", number=3), call(value(INT, 5)), call(value(INT, 6), kind=REPLY, name=b""),
-                       *[call(kind=kind, name=b"") for kind in (SHARE, LET_GO, GOT, LOST, FORGET, ENDING)]),
+                       *[call(kind=kind, name=b"") for kind in (SHARE, LET_GO, GOT, AWAIT, LOST, FORGET, ENDING)]),
     "reason": at_once(call(kind=REPLY, name=b"", status=3, length=4) + b"none"),
     "dtypes": at_once(call(*[value(TENSOR, 2 * n, bytes(2 * n), d, (2,)) for d, n in enumerate((4, 8, 2, 2, 8, 4, 1, 1, 1))])),
     "learns": at_once(call(value(TENSOR, 4, bytes(4), 0, (1,), flags=1), value(TENSOR, 8, bytes(8), 4, (1,), flags=1), flags=1)),
@@ -262,6 +262,7 @@ calls = {
     "bytes_missing": at_once(call(value(BYTES, 9, b"short"))),
     "bytes_beyond": at_once(call(value(BYTES, 2**64 - 1, b"short"))),
     "nine_sizes": at_once(call(value(TENSOR, 4, bytes(4), 0, (1,) * 9))),
+    "none_of_huge": at_once(call(value(TENSOR, 0, b"", 0, (0, 2**62)))),
     "negative_size": at_once(call(value(TENSOR, 4, bytes(4), 0, (-1,)))),
     "sizes_overflow": at_once(call(value(TENSOR, 0, b"", 0, (2**32, 2**32)))),
     "sizes_disagree": at_once(call(value(TENSOR, 8, bytes(8), 0, (1,)))),
