@@ -12,16 +12,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NOT_YET = 1 }; /* a number for a frame's head until send_call */
-
 _Thread_local tn__serving *tn__served;
 
 /* ---- Functions ------------------------------------------------------------------------------- */
-
-/* Of a function of this folder. */
-static bool is_ours(const char *name) {
-    return strncmp(name, "tn/", 3) == 0;
-}
 
 /* Under the lock. */
 static tn__function *find_function(const tn_rpc *r, const char *name, size_t bytes) {
@@ -62,7 +55,7 @@ tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *
     if (!tn__rpc_usable(r, "rpc_register")) {
         return tn_error();
     }
-    if (!f || !name || !*name || strlen(name) > TN__RPC_NAME || is_ours(name)) {
+    if (!f || !name || !*name || strlen(name) > TN__RPC_NAME || strncmp(name, "tn/", 3) == 0) {
         return tn__raise(TN_EVALUE, "rpc_register",
                          "%s \"%.40s\" (a function, and a name of 1 to %d bytes that does not "
                          "begin with tn/)",
@@ -176,16 +169,16 @@ static uint64_t call_bytes(const tn__rpc_head *call) {
     return TN__RPC_HEAD + call->bytes;
 }
 
-/* Counts a call of so many bytes, when its rank has answered enough to be called; false after
- * raising. What this library or a function calls does not wait: it follows from calls that have,
- * and the answers of these may depend on it. */
-static bool take_room(tn_rpc *r, const tn_future *f, uint64_t bytes, const char *operation) {
+/* Counts a call of so many bytes, and if it `waits`, only when its rank has answered enough to be
+ * called; false after raising. */
+static bool take_room(tn_rpc *r, const tn_future *f, uint64_t bytes, bool waits,
+                      const char *operation) {
     tn__peer *p = &r->peers[f->to];
     struct timespec until = tn__timespec(f->deadline);
-    bool bounded = !is_ours(f->name) && !is_inside(r), late = false;
+    bool late = false;
     uint64_t limit = (uint64_t)r->options.backlog_limit;
     pthread_mutex_lock(&r->lock);
-    while (bounded && p->unanswered >= limit && !p->gone && !late) {
+    while (waits && p->unanswered >= limit && !p->gone && !late) {
         late = pthread_cond_timedwait(&r->quiet, &r->lock, &until) != 0;
     }
     uint64_t unanswered = p->unanswered;
@@ -214,6 +207,8 @@ static void send_call(tn_rpc *r, tn_future *f, tn__rpc_frame *frame) {
     tn__peer_send(r, f->to, frame);
 }
 
+/* What a function calls does not wait for room: it follows from calls that have, whose answers may
+ * depend on it. Nor does the reader's thread, on which all answers depend. */
 tn_future *tn__rpc_issue(tn_rpc *r, int to, const char *name, tn_message *in, tn__rpc_head h,
                          double timeout, const char *operation) {
     tn_future *f = NULL;
@@ -222,9 +217,13 @@ tn_future *tn__rpc_issue(tn_rpc *r, int to, const char *name, tn_message *in, tn
         f = future_new(r, to, name, timeout > 0 ? timeout : r->options.timeout);
     }
     h.kind = TN__RPC_CALL;
-    h.number = NOT_YET;
-    if (f && tn__message_measure(r, to, &h, name, in, operation) &&
-        take_room(r, f, call_bytes(&h), operation)) {
+    if (f && f->deadline <= f->begun) {
+        tn__raise(TN_EPEER, operation,
+                  "\"%s\" of rank %d: the call that runs this one has no time "
+                  "left",
+                  name, to);
+    } else if (f && tn__message_measure(r, to, &h, name, in, operation) &&
+               take_room(r, f, call_bytes(&h), !is_inside(r) && !tn__reading, operation)) {
         frame = tn__message_encode(r, to, &h, name, in, operation, f->deadline);
         if (!frame) {
             pthread_mutex_lock(&r->lock);
@@ -251,11 +250,9 @@ tn_future *tn_rpc_call(tn_rpc *r, int to, const char *name, tn_message *in, doub
 
 tn_future *tn__rpc_share(tn_rpc *r, int owner, uint64_t what, int holder, double timeout) {
     tn_future *f = future_new(r, owner, "tn/share", timeout);
-    tn__rpc_frame *frame = tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_SHARE,
-                                                             .number = NOT_YET,
-                                                             .context = what,
-                                                             .microseconds = (uint64_t)holder});
-    if (f && frame && take_room(r, f, call_bytes(&frame->head), "rpc_call")) {
+    tn__rpc_frame *frame = tn__rpc_frame_new(
+        &(tn__rpc_head){.kind = TN__RPC_SHARE, .context = what, .microseconds = (uint64_t)holder});
+    if (f && frame && take_room(r, f, call_bytes(&frame->head), false, "rpc_call")) {
         send_call(r, f, frame);
         return f;
     }
@@ -602,6 +599,11 @@ static bool take_word(tn_rpc *r, int from, const tn__rpc_head *h) {
     case TN__RPC_GOT:
         if ((fine = h->context < ranks)) {
             tn__kept_got(r, h->number, (int)h->context, from);
+        }
+        break;
+    case TN__RPC_AWAIT:
+        if ((fine = h->number < ranks)) {
+            tn__references_await(r, (int)h->number, from);
         }
         break;
     case TN__RPC_LOST:

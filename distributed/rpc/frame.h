@@ -28,7 +28,8 @@ typedef enum tn__frame_kind {
                        answered as a call is, but by the reader's thread */
     TN__RPC_LET_GO, /* one reference of rank `context` to what has this number */
     TN__RPC_GOT,    /* what this number is of has been passed on by rank `context`, and is here */
-    TN__RPC_LOST,   /* the rank with this number is gone: nothing that it has passed on will come */
+    TN__RPC_AWAIT, /* the rank with this number is gone here: when it is there, LOST is to follow */
+    TN__RPC_LOST,  /* nothing more that this rank has passed on will come */
     TN__RPC_FORGET, /* what is owed to this context (grad.c) */
     TN__RPC_ENDING, /* of tn_rpc_shutdown: number: the round; context: calls sent, microseconds:
                        calls done */

@@ -17,6 +17,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+_Thread_local bool tn__reading;
+
 enum { EVENTS_AT_ONCE = 64, FRAMES_AT_ONCE = 64 };
 
 /* ---- Sending --------------------------------------------------------------------------------- */
@@ -159,6 +161,7 @@ static void serve_peer(tn_rpc *r, const struct epoll_event *event) {
 static void *read_peers(void *user) {
     tn_rpc *r = user;
     struct epoll_event events[EVENTS_AT_ONCE];
+    tn__reading = true;
     tn__quiet(1);
     for (;;) {
         int n = epoll_wait(r->epoll, events, EVENTS_AT_ONCE, -1);

@@ -4,8 +4,9 @@
  * the rank that gets it: the owner counts it before the message is sent, whether it sends it itself
  * or another rank does, which asks for it first. If the message is not sent after all, or the owner
  * does not answer in time, the same rank takes it back: by a word that the owner reads after the
- * question. If that rank dies, nobody else knows what it has sent: so the receiver tells the owner
- * what it has got, and that nothing more will come. One that comes back to its owner is counted by
+ * question. If that rank dies, nobody else knows what it has sent: so a receiver tells the owner
+ * what it gets from others, and when the owner has lost that rank it asks the receiver to say when
+ * it has, too: what has not come by then never will. One that comes back to its owner is counted by
  * the owner when it arrives, in the order of the connection, so before the sender's own can be let
  * go. Inside a rank a reference is shared by count, and its last user lets it go.
  */
@@ -21,6 +22,8 @@ struct tn_remote {
     uint64_t number;
 };
 
+/* What rank `from` has passed to rank `to`; or, at `to`, an owner that asks for the end of `from`.
+ */
 typedef struct tn__passing {
     struct tn__passing *next;
     int from, to;
@@ -81,25 +84,39 @@ bool tn__kept_hold(tn_rpc *r, uint64_t number, int holder) {
     return fine;
 }
 
-/* Under the lock: takes one reference that `from` has passed to `to` off the list. */
-static bool end_passing(tn__kept *k, int from, int to) {
-    for (tn__passing **at = &k->passing; *at; at = &(*at)->next) {
-        tn__passing *m = *at;
-        if (m->from == from && m->to == to) {
-            *at = m->next;
-            free(m);
-            return true;
+/* Under the lock: takes one off the list; NULL: there is none. */
+static tn__passing *take_passing(tn__passing **list, int from, int to) {
+    for (tn__passing **at = list; *at; at = &(*at)->next) {
+        tn__passing *p = *at;
+        if (p->from == from && p->to == to) {
+            *at = p->next;
+            return p;
         }
     }
-    return false;
+    return NULL;
+}
+
+/* Under the lock: a reference that `from` has passed to `to` is there, or taken back. */
+static bool end_passing(tn__kept *k, int from, int to) {
+    tn__passing *p = take_passing(&k->passing, from, to);
+    free(p);
+    return p != NULL;
+}
+
+static void free_passing(tn__passing *list) {
+    for (tn__passing *p = list, *next; p; p = next) {
+        next = p->next;
+        free(p);
+    }
 }
 
 void tn__kept_drop(tn_rpc *r, uint64_t number, int holder, int from) {
     tn__kept *ended = NULL;
     pthread_mutex_lock(&r->lock);
     tn__kept **at = find_kept(r, number), *k = *at;
-    if (k && k->holders[holder] > 0) {
-        end_passing(k, from, holder);
+    /* another rank's word is about what it passes on, nothing else */
+    bool fine = k && (from == holder || from == r->rank || end_passing(k, from, holder));
+    if (fine && k->holders[holder] > 0) {
         k->holders[holder]--;
         if (--k->total == 0) {
             *at = k->next;
@@ -137,11 +154,25 @@ static tn__kept *take_ended(tn_rpc *r) {
     return ended;
 }
 
+/* Under the lock: nobody passes anything to this rank any more. */
+static void end_passing_to(tn__kept *k, int to) {
+    for (tn__passing **at = &k->passing; *at;) {
+        tn__passing *p = *at;
+        if (p->to == to) {
+            *at = p->next;
+            free(p);
+        } else {
+            at = &p->next;
+        }
+    }
+}
+
 tn__kept *tn__kept_of_gone(tn_rpc *r, int gone) {
     for (tn__kept *k = r->kept; k; k = k->next) {
         k->total -= gone < 0 ? k->total : k->holders[gone];
         if (gone >= 0) {
             k->holders[gone] = 0;
+            end_passing_to(k, gone);
         }
     }
     return take_ended(r);
@@ -172,10 +203,7 @@ void tn__kept_lost(tn_rpc *r, int from, int to) {
 void tn__kept_free(tn__kept *list) {
     for (tn__kept *k = list, *next; k; k = next) {
         next = k->next;
-        for (tn__passing *m = k->passing, *after; m; m = after) {
-            after = m->next;
-            free(m);
-        }
+        free_passing(k->passing);
         tn_release(k->tensor);
         if (k->is_graph) {
             tn__graph_free(k->object);
@@ -213,12 +241,57 @@ void tn__references_arrived(tn_rpc *r, const tn__rpc_frame *f, int from) {
     tn__message_references(r, f, note_arrived, &from);
 }
 
-void tn__references_lost(tn_rpc *r, int gone) {
-    for (int i = 0; i < r->ranks; i++) {
-        if (i != r->rank && i != gone) {
-            tn__peer_tell(r, i, (tn__rpc_head){.kind = TN__RPC_LOST, .number = (uint64_t)gone});
+/* Under the lock: whether `gone` has passed on what `to` has not got. */
+static bool is_passing(const tn_rpc *r, int gone, int to) {
+    for (const tn__kept *k = r->kept; k; k = k->next) {
+        for (const tn__passing *p = k->passing; p; p = p->next) {
+            if (p->from == gone && p->to == to) {
+                return true;
+            }
         }
     }
+    return false;
+}
+
+static void tell_lost(tn_rpc *r, int to, int gone) {
+    tn__peer_tell(r, to, (tn__rpc_head){.kind = TN__RPC_LOST, .number = (uint64_t)gone});
+}
+
+void tn__references_lost(tn_rpc *r, int gone) {
+    for (int i = 0; i < r->ranks; i++) {
+        pthread_mutex_lock(&r->lock);
+        bool asks = i != r->rank && is_passing(r, gone, i);
+        tn__passing *asked = r->asked ? take_passing(&r->asked, gone, i) : NULL;
+        pthread_mutex_unlock(&r->lock);
+        if (asks) {
+            tn__peer_tell(r, i, (tn__rpc_head){.kind = TN__RPC_AWAIT, .number = (uint64_t)gone});
+        }
+        if (asked) {
+            tell_lost(r, i, gone);
+        }
+        free(asked);
+    }
+}
+
+void tn__references_await(tn_rpc *r, int gone, int owner) {
+    tn__passing *p = tn__malloc(sizeof(*p));
+    pthread_mutex_lock(&r->lock);
+    bool lost = r->peers[gone].gone;
+    if (!lost && p) {
+        *p = (tn__passing){r->asked, gone, owner};
+        r->asked = p;
+        p = NULL;
+    }
+    pthread_mutex_unlock(&r->lock);
+    free(p);
+    if (lost) {
+        tell_lost(r, owner, gone);
+    }
+}
+
+void tn__references_end(tn_rpc *r) {
+    free_passing(r->asked);
+    r->asked = NULL;
 }
 
 /* Rank `holder` has one reference fewer. */
@@ -400,6 +473,13 @@ bool tn__remote_pass(tn_rpc *r, tn_remote *m, int to, double deadline) {
         if (tn__kept_hold(r, m->number, to)) {
             return true;
         }
+        tn__raise(TN_EPEER, "rpc_call", "rank %d is gone: it gets no reference", to);
+        return false;
+    }
+    pthread_mutex_lock(&r->lock);
+    bool gone = r->peers[to].gone;
+    pthread_mutex_unlock(&r->lock);
+    if (gone) {
         tn__raise(TN_EPEER, "rpc_call", "rank %d is gone: it gets no reference", to);
         return false;
     }

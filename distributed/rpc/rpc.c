@@ -47,6 +47,7 @@ void tn__rpc_release(tn_rpc *r) {
         free(f);
     }
     tn__stepped_free(r);
+    tn__references_end(r);
     pthread_cond_destroy(&r->queued);
     pthread_cond_destroy(&r->quiet);
     pthread_cond_destroy(&r->grads_free);

@@ -114,6 +114,8 @@ typedef struct tn__serving {
     struct tn__owed *owed;   /* grad.c: whose gradients this thread has put into the parameters */
 } tn__serving;
 extern _Thread_local tn__serving *tn__served;
+extern _Thread_local bool tn__reading; /* this is a reader's thread: an object's let_go runs in it
+                                        */
 
 /* Functions of this folder, which other ranks call by names that no program can register. */
 typedef void tn__rpc_builtin(tn_rpc *r, const tn_message *in, tn_message *out);
@@ -173,6 +175,7 @@ struct tn_rpc {
     struct tn__kept *kept; /* remote.c */
     int64_t kept_count;
     uint64_t last_kept;
+    struct tn__passing *asked;
 
     struct tn__owed *owed; /* grad.c */
     struct tn__stepped *optims;
@@ -224,13 +227,12 @@ typedef struct tn__kept {
     void *object;
     void (*let_go)(void *object);
     bool is_graph;               /* object is one of grad.c */
-    struct tn__passing *passing; /* references that one rank has passed on and another has not got
-                                  */
+    struct tn__passing *passing; /* what ranks have passed on that is not there yet */
     int64_t total;
     int32_t holders[]; /* [ranks]: references of each */
 } tn__kept;
 
-/* Rank `holder` has one reference more, or `count` fewer. False: there is no such thing, or the
+/* Rank `holder` has one reference more, or one fewer. False: there is no such thing, or the
  * rank is gone. */
 bool tn__kept_hold(tn_rpc *r, uint64_t number, int holder);
 /* `from`: whose word it is. */
@@ -264,8 +266,12 @@ tn_remote *tn__remote_keep(tn_remote *m);
  * those that it brought. */
 void tn__references_arrived(tn_rpc *r, const tn__rpc_frame *f, int from);
 void tn__references_dropped(tn_rpc *r, const tn__rpc_frame *f, uint32_t first);
-/* Rank `gone` will not send what it has passed on: tells the owners. */
+/* Rank `gone` has sent all that it ever will, here: asks those who may still get what it has passed
+ * on, and tells the owners that have asked. */
 void tn__references_lost(tn_rpc *r, int gone);
+/* Such an owner asks. */
+void tn__references_await(tn_rpc *r, int gone, int owner);
+void tn__references_end(tn_rpc *r);
 bool tn__remote_builtins(tn_rpc *r);
 
 /* ---- grad.c ---------------------------------------------------------------------------------- */

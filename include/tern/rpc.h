@@ -83,7 +83,8 @@ typedef struct tn_rpc_options {
 TN_API tn_rpc_options tn_rpc_defaults(void);
 
 /* Every rank of g calls. Of g only the store and the interface are used: g may be freed, or die,
- * and calls still work. NULL g: one rank, which can call itself. NULL after an error. */
+ * and calls still work. NULL g: one rank, which can call itself. NULL after an error, also if the
+ * store does not answer within options.timeout. */
 TN_API tn_rpc *tn_rpc_new(tn_group *g, tn_rpc_options options);
 
 /* f(in, out, user) runs in a thread of this library, in a scope of its own. It may call other

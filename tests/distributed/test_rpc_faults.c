@@ -155,6 +155,60 @@ static void test_room_inside(void **state) {
     run_ok(2, room_inside, NULL);
 }
 
+/* An object's end, in the reader's thread, may call: it does not wait for answers that this thread
+ * would have to read. */
+static tn_future *ended_with;
+
+static void call_at_end(void *rpc) {
+    tn_future *f = call_large(rpc, 1, "echo_slowly", 30);
+    __atomic_store_n(&ended_with, f, __ATOMIC_RELEASE);
+}
+
+static void give_object(const tn_message *in, tn_message *out, void *rpc) {
+    tn_remote *m = tn_remote_of_object(rpc, rpc, call_at_end);
+    tn_message_add_remote(out, m);
+    tn_remote_free(m);
+}
+
+static void room_at_end(tn_group *world, void *user) {
+    tn_rpc *r = tn_rpc_new(world, TN_WITH(tn_rpc, .threads = 1, .backlog_limit = TWO_LARGE));
+    tn_rpc_register(r, "echo_slowly", echo_slowly, NULL);
+    tn_rpc_register(r, "give", give_object, r);
+    tn_rpc_start(r);
+    tn_message *object = tn_rpc_rank(r) == 2 ? ask_rank(r, 0, "give", NULL, 0) : NULL;
+    tn_future *f[2] = {NULL};
+    if (tn_rpc_rank(r) == 0) {
+        while (tn_rpc_kept(r) == 0) {
+            usleep(1000);
+        }
+        f[0] = call_large(r, 1, "echo_slowly", 0);
+        f[1] = call_large(r, 1, "echo_slowly", 0); /* full */
+    }
+    tn_barrier(world);
+    tn_message_free(object);
+    for (int i = 0; i < 2; i++) {
+        tn_message *out = tn_rpc_wait(f[i]);
+        CHECK(!f[i] || out);
+        tn_message_free(out);
+    }
+    if (tn_rpc_rank(r) == 0) {
+        CHECK(comes_to_keep(r, 0));
+        while (!__atomic_load_n(&ended_with, __ATOMIC_ACQUIRE)) {
+            usleep(1000);
+        }
+        tn_message *out = tn_rpc_wait(ended_with);
+        CHECK(out);
+        tn_message_free(out);
+    }
+    end_rank(world, r);
+}
+
+static void test_room_at_end(void **state) {
+    (void)state;
+    ended_with = NULL;
+    run_ok(3, room_at_end, NULL);
+}
+
 /* However many threads call, no more than the limit and one call are unanswered. */
 static void *flood_rank_1(void *rpc) {
     tn_rpc *r = rpc;
@@ -392,11 +446,11 @@ static const rank_entry bodies[] = {{"wait_for_rank_1", wait_for_rank_1},
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
     const struct CMUnitTest tests[] = {
-        TEST(test_slow),           TEST(test_abrupt_end),   TEST(test_late_end),
-        TEST(test_done_when_late), TEST(test_slow_server),  TEST(test_room_inside),
-        TEST(test_many_threads),   TEST(test_full),         TEST(test_end_again),
-        TEST(test_missing_start),  TEST(test_killed_early), TEST(test_killed),
-        TEST(test_stopped),
+        TEST(test_slow),           TEST(test_abrupt_end),    TEST(test_late_end),
+        TEST(test_done_when_late), TEST(test_slow_server),   TEST(test_room_inside),
+        TEST(test_many_threads),   TEST(test_room_at_end),   TEST(test_full),
+        TEST(test_end_again),      TEST(test_missing_start), TEST(test_killed_early),
+        TEST(test_killed),         TEST(test_stopped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

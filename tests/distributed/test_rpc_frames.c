@@ -12,6 +12,7 @@ static void test_malformed_heads(void **state) {
         {.kind = TN__RPC_SHARE, .number = 1, .context = 7, .microseconds = 2},
         {.kind = TN__RPC_LET_GO, .number = 7},
         {.kind = TN__RPC_GOT, .number = 7, .context = 1},
+        {.kind = TN__RPC_AWAIT, .number = 1},
         {.kind = TN__RPC_LOST, .number = 1},
         {.kind = TN__RPC_FORGET, .number = (uint64_t)1 << 48},
     };

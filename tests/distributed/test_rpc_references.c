@@ -471,6 +471,65 @@ static void test_killed_halfway(void **state) {
     ranks_free(&result);
 }
 
+/* The same when the owner, rank 2, is stopped, and reads what rank 0 asked of it only after all
+ * that others say of rank 0's end: in front of it there is more than is read at once. */
+static int ask_and_die(tn_group *world, const char *argument) {
+    (void)argument;
+    tn_rpc *r = start_owner(world);
+    if (tn_rpc_rank(r) == 0) {
+        tn_remote *counter = ask_remote(r, 2, "make_counter", 0);
+        printf("has it\n");
+        fflush(stdout);
+        for (bool stopped = false; !stopped; tn_error_clear()) {
+            tn_message_free(ask_rank(r, 2, "nothing", NULL, 0.5));
+            stopped = tn_error() == TN_EPEER;
+        }
+        for (int i = 0; i < 300; i++) {
+            rank_assert(tn_rpc_call(r, 2, "nothing", NULL, 0));
+        }
+        printf("asks\n");
+        fflush(stdout);
+        tn_message *in = tn_message_new();
+        tn_message_add_remote(in, counter);
+        tn_rpc_call(r, 1, "nothing", in, 0);
+    } else if (tn_rpc_rank(r) == 1) {
+        while (!ask_rank(r, 0, "nothing", NULL, 0) && tn_error() != TN_EPEER) {
+            tn_error_clear();
+            usleep(1000);
+        }
+        tn_error_clear();
+        printf("lost it\n");
+        fflush(stdout);
+    } else {
+        await_kept(r, 1);
+        await_kept(r, 0);
+    }
+    sleep(60); /* until the test kills it */
+    return 0;
+}
+
+static void test_killed_asking(void **state) {
+    (void)state;
+    ranks_job job = ranks_start(3, "ask_and_die", "", NULL);
+    bool began =
+        ranks_await_output(&job, 0, "has it", 60) && ranks_await_output(&job, 2, "keeps 1", 60);
+    kill(job.pid[2], SIGSTOP);
+    bool asks = ranks_await_output(&job, 0, "asks", 60);
+    usleep(500000); /* for the question to be sent */
+    kill(job.pid[0], SIGKILL);
+    bool lost = ranks_await_output(&job, 1, "lost it", 60);
+    kill(job.pid[2], SIGCONT);
+    bool ended = ranks_await_output(&job, 2, "keeps 0", 20);
+    for (int i = 0; i < 3; i++) {
+        kill(job.pid[i], SIGKILL);
+    }
+    ranks_result result = ranks_wait(&job, 60);
+    if (!began || !asks || !lost || !ended) {
+        fail_msg("rank 0: %s, rank 2: %s", result.output[0], result.output[2]);
+    }
+    ranks_free(&result);
+}
+
 /* Holders that are killed hold nothing: rank 1 and 2 have references to rank 0's tensor, and rank 2
  * got its own from rank 1. */
 static tn_remote *held;
@@ -532,7 +591,8 @@ static void test_killed_holders(void **state) {
 
 static const rank_entry bodies[] = {{"hold_until_killed", hold_until_killed},
                                     {"pass_too_late", pass_too_late},
-                                    {"pass_and_die", pass_and_die}};
+                                    {"pass_and_die", pass_and_die},
+                                    {"ask_and_die", ask_and_die}};
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
@@ -542,7 +602,8 @@ int main(int argc, char **argv) {
         TEST(test_foreign_reference),  TEST(test_free_while_used),
         TEST(test_no_memory),          TEST(test_no_memory_on_the_way),
         TEST(test_half_passed),        TEST(test_passed_too_late),
-        TEST(test_killed_halfway),     TEST(test_killed_holders),
+        TEST(test_killed_halfway),     TEST(test_killed_asking),
+        TEST(test_killed_holders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
