@@ -7,6 +7,7 @@
 #include "distributed/rpc/rpc.h"
 #include "tern/autograd.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -65,6 +66,11 @@ tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *
 
 /* ---- Futures --------------------------------------------------------------------------------- */
 
+/* Whether this thread runs a function for another rank, or this one. */
+static bool is_inside(const tn_rpc *r) {
+    return tn__served && tn__served->rpc == r;
+}
+
 /* Under the lock: takes the future with this number out of the table; NULL: none, or of another
  * rank. */
 static tn_future *take_future(tn_rpc *r, uint64_t number, int from) {
@@ -95,6 +101,9 @@ static tn_future *future_new(tn_rpc *r, int to, const char *name, double timeout
         f->to = to;
         f->begun = tn__now();
         f->deadline = f->begun + timeout;
+        if (is_inside(r)) { /* later, nobody waits for what it is part of */
+            f->deadline = fmax(f->begun, fmin(f->deadline, tn__served->deadline));
+        }
         tn__condition_init(&f->changed);
     }
     return f;
@@ -155,16 +164,51 @@ static bool call_sound(tn_rpc *r, int to, const char *name, double timeout, cons
     return !tn__pending();
 }
 
+/* What both sides count for a call. */
+static uint64_t call_bytes(const tn__rpc_head *call) {
+    return TN__RPC_HEAD + call->bytes;
+}
+
+/* Counts a call of so many bytes, and if it `waits`, only when its rank has answered enough to be
+ * called; false after raising. */
+static bool take_room(tn_rpc *r, const tn_future *f, uint64_t bytes, bool waits,
+                      const char *operation) {
+    tn__peer *p = &r->peers[f->to];
+    struct timespec until = tn__timespec(f->deadline);
+    bool late = false;
+    uint64_t limit = (uint64_t)r->options.backlog_limit;
+    pthread_mutex_lock(&r->lock);
+    while (waits && p->unanswered >= limit && !p->gone && !late) {
+        late = pthread_cond_timedwait(&r->quiet, &r->lock, &until) != 0;
+    }
+    uint64_t unanswered = p->unanswered;
+    p->unanswered += late ? 0 : bytes;
+    pthread_mutex_unlock(&r->lock);
+    if (late) {
+        tn__raise(TN_EPEER, operation,
+                  "\"%s\" of rank %d: %llu bytes of calls wait for its answers (backlog_limit: "
+                  "%lld), for more than %.3g seconds",
+                  f->name, f->to, (unsigned long long)unanswered, (long long)limit,
+                  f->deadline - f->begun);
+    }
+    return !late;
+}
+
+/* Under the lock: so many bytes are answered, or were not sent. */
+static void give_room(tn__peer *p, uint64_t bytes) {
+    p->unanswered -= bytes < p->unanswered ? bytes : p->unanswered;
+}
+
 /* Sends f's call in this frame. */
 static void send_call(tn_rpc *r, tn_future *f, tn__rpc_frame *frame) {
-    double left = f->deadline - tn__now();
     future_begin(r, f);
     frame->head.number = f->number;
-    frame->head.microseconds = left > 0 ? (uint64_t)(left * 1e6) : 0;
     tn__rpc_head_write(frame->data, &frame->head);
     tn__peer_send(r, f->to, frame);
 }
 
+/* What a function calls does not wait for room: it follows from calls that have, whose answers may
+ * depend on it. Nor does the reader's thread, on which all answers depend. */
 tn_future *tn__rpc_issue(tn_rpc *r, int to, const char *name, tn_message *in, tn__rpc_head h,
                          double timeout, const char *operation) {
     tn_future *f = NULL;
@@ -172,12 +216,25 @@ tn_future *tn__rpc_issue(tn_rpc *r, int to, const char *name, tn_message *in, tn
     if (tn__rpc_usable(r, operation) && call_sound(r, to, name, timeout, operation)) {
         f = future_new(r, to, name, timeout > 0 ? timeout : r->options.timeout);
     }
-    if (f) {
-        h.kind = TN__RPC_CALL;
-        h.number = 1; /* until send_call */
-        frame = tn__message_encode(r, to, h, name, in, operation, f->deadline);
+    h.kind = TN__RPC_CALL;
+    if (f && f->deadline <= f->begun) {
+        tn__raise(TN_EPEER, operation,
+                  "\"%s\" of rank %d: the call that runs this one has no time "
+                  "left",
+                  name, to);
+    } else if (f && tn__message_measure(r, to, &h, name, in, operation) &&
+               take_room(r, f, call_bytes(&h), !is_inside(r) && !tn__reading, operation)) {
+        frame = tn__message_encode(r, to, &h, name, in, operation, f->deadline);
+        if (!frame) {
+            pthread_mutex_lock(&r->lock);
+            give_room(&r->peers[to], call_bytes(&h));
+            pthread_cond_broadcast(&r->quiet);
+            pthread_mutex_unlock(&r->lock);
+        }
     }
     if (frame) {
+        double left = f->deadline - tn__now();
+        frame->head.microseconds = left > 0 ? (uint64_t)(left * 1e6) : 0;
         send_call(r, f, frame);
     } else if (f) {
         future_free(f);
@@ -189,6 +246,22 @@ tn_future *tn__rpc_issue(tn_rpc *r, int to, const char *name, tn_message *in, tn
 
 tn_future *tn_rpc_call(tn_rpc *r, int to, const char *name, tn_message *in, double timeout) {
     return tn__rpc_issue(r, to, name, in, (tn__rpc_head){0}, timeout, "rpc_call");
+}
+
+tn_future *tn__rpc_share(tn_rpc *r, int owner, uint64_t what, int holder, double timeout) {
+    tn_future *f = future_new(r, owner, "tn/share", timeout);
+    tn__rpc_frame *frame = tn__rpc_frame_new(
+        &(tn__rpc_head){.kind = TN__RPC_SHARE, .context = what, .microseconds = (uint64_t)holder});
+    if (f && frame && take_room(r, f, call_bytes(&frame->head), false, "rpc_call")) {
+        send_call(r, f, frame);
+        return f;
+    }
+    if (f) {
+        future_free(f);
+        tn__raise(TN_ENOMEM, "rpc_call", "no memory to pass a reference on");
+    }
+    free(frame);
+    return NULL;
 }
 
 bool tn_rpc_done(const tn_future *f) {
@@ -205,7 +278,7 @@ static void start_thread(tn_rpc *r);
 
 /* Under the lock: until f is done or late. */
 static void await_future(tn_rpc *r, tn_future *f) {
-    bool inside = tn__served && tn__served->rpc == r && !f->done;
+    bool inside = is_inside(r) && !f->done;
     struct timespec until = tn__timespec(f->deadline);
     if (inside) {
         r->blocked++;
@@ -232,6 +305,7 @@ static tn_message *open_reply(tn_rpc *r, const tn_future *f, bool learns, const 
                   "no memory for it",
                   f->name, f->to, (unsigned long long)reply->head.bytes,
                   (long long)r->options.message_limit);
+        tn__references_dropped(r, reply, 0);
     } else if (reply->head.status != TN_OK) {
         tn__raise(reply->head.status, operation, "\"%s\" of rank %d: %.*s", f->name, f->to,
                   (int)(reply->bytes - TN__RPC_HEAD), (const char *)reply->data + TN__RPC_HEAD);
@@ -265,17 +339,21 @@ tn_message *tn_rpc_wait(tn_future *f) {
 
 /* ---- Answering ------------------------------------------------------------------------------- */
 
+static tn__rpc_head reply_head(const tn__rpc_head *call) {
+    return (tn__rpc_head){
+        .kind = TN__RPC_REPLY, .number = call->number, .context = call_bytes(call)};
+}
+
 /* The pending error, which becomes the caller's. */
-static tn__rpc_frame *error_reply(uint64_t number) {
+static tn__rpc_frame *error_reply(const tn__rpc_head *call) {
     tn_error_record record;
     if (!tn_error_take(&record)) {
         return NULL;
     }
     size_t length = strlen(record.message);
-    tn__rpc_head h = {.kind = TN__RPC_REPLY,
-                      .status = record.status,
-                      .number = number,
-                      .bytes = (uint64_t)length};
+    tn__rpc_head h = reply_head(call);
+    h.status = record.status;
+    h.bytes = (uint64_t)length;
     tn__rpc_frame *f = tn__rpc_frame_new(&h);
     if (f) {
         memcpy(tn__frame_body(f), record.message, length);
@@ -284,9 +362,9 @@ static tn__rpc_frame *error_reply(uint64_t number) {
 }
 
 /* Runs the function on the values. */
-static void run_function(tn_rpc *r, const tn__rpc_request *q, tn__function *f, tn_message *out) {
-    bool learns = q->frame->head.flags & TN__RPC_LEARNS;
-    tn_message *in = tn__message_decode(r, q->frame, learns);
+static void run_function(tn_rpc *r, const tn__rpc_frame *call, tn__function *f, tn_message *out) {
+    bool learns = call->head.flags & TN__RPC_LEARNS;
+    tn_message *in = tn__message_decode(r, call, learns);
     if (in && f->builtin) {
         f->builtin(r, in, out);
     } else if (in) {
@@ -298,48 +376,47 @@ static void run_function(tn_rpc *r, const tn__rpc_request *q, tn__function *f, t
     tn_message_free(in);
 }
 
-static void answer_call(tn_rpc *r, const tn__rpc_request *q, tn__function *f) {
-    const tn__rpc_head *h = &q->frame->head;
-    const char *name = (const char *)q->frame->data + TN__RPC_HEAD;
+static void answer_call(tn_rpc *r, const tn__rpc_frame *call, tn__function *f) {
+    const tn__rpc_head *h = &call->head;
+    const char *name = (const char *)call->data + TN__RPC_HEAD;
     TN_SCOPE;
     tn_message *out = tn_message_new();
     bool begun = false;
-    if (q->frame->refused) {
+    if (call->refused) {
         tn__raise(TN_EVALUE, NULL,
                   "the message has %llu bytes (message_limit there: %lld), or there is no memory "
                   "for it",
                   (unsigned long long)h->bytes, (long long)r->options.message_limit);
     } else if (!f) {
         tn__raise(TN_EVALUE, NULL, "there is no function \"%.*s\"", (int)h->name_bytes, name);
-    } else if (tn__now() > q->deadline) {
+    } else if (tn__now() > call->deadline) {
         tn__raise(TN_EPEER, NULL, "it was called too late to begin");
     } else if (out) {
         begun = true;
-        run_function(r, q, f, out);
+        run_function(r, call, f, out);
     }
     if (!begun) {
-        tn__references_dropped(r, q->frame, 0);
+        tn__references_dropped(r, call, 0);
     }
     tn__rpc_frame *reply = NULL;
-    if (!tn__pending()) {
-        reply = tn__message_encode(r, q->from,
-                                   (tn__rpc_head){.kind = TN__RPC_REPLY, .number = h->number}, NULL,
-                                   out, "rpc_reply", q->deadline);
+    tn__rpc_head head = reply_head(h);
+    if (!tn__pending() && tn__message_measure(r, call->from, &head, NULL, out, "rpc_reply")) {
+        reply = tn__message_encode(r, call->from, &head, NULL, out, "rpc_reply", call->deadline);
     }
-    reply = reply ? reply : error_reply(h->number);
+    reply = reply ? reply : error_reply(h);
     if (reply) {
-        tn__peer_send(r, q->from, reply);
+        tn__peer_send(r, call->from, reply);
     }
     tn_message_free(out); /* last: its references must not be let go before they arrive */
     tn_error_clear();
 }
 
 /* What a thread knows while it serves. */
-static void serve_request(tn_rpc *r, tn__rpc_request *q) {
-    const tn__rpc_head *h = &q->frame->head;
+static void serve_call(tn_rpc *r, tn__rpc_frame *call) {
+    const tn__rpc_head *h = &call->head;
     bool *touched = NULL;
     tn_rpc_context context = {.rpc = r, .id = h->context, .ours = true};
-    tn__serving serving = {.rpc = r, .caller = q->from, .deadline = q->deadline};
+    tn__serving serving = {.rpc = r, .caller = call->from, .deadline = call->deadline};
     if (h->flags & TN__RPC_LEARNS) {
         touched = tn__calloc_for((size_t)r->ranks, sizeof(*touched), "rpc_call");
         context.touched = touched;
@@ -347,16 +424,14 @@ static void serve_request(tn_rpc *r, tn__rpc_request *q) {
     }
     pthread_mutex_lock(&r->lock);
     tn__function *f =
-        q->frame->refused
-            ? NULL
-            : find_function(r, (const char *)q->frame->data + TN__RPC_HEAD, h->name_bytes);
+        call->refused ? NULL
+                      : find_function(r, (const char *)call->data + TN__RPC_HEAD, h->name_bytes);
     pthread_mutex_unlock(&r->lock);
     tn__served = &serving;
-    answer_call(r, q, f);
+    answer_call(r, call, f);
     tn__served = NULL;
     free(touched);
-    free(q->frame);
-    free(q);
+    free(call);
 }
 
 /* ---- Threads --------------------------------------------------------------------------------- */
@@ -366,7 +441,7 @@ static bool may_run(const tn_rpc *r) {
     return r->first && r->running - r->blocked < r->options.threads;
 }
 
-static void *serve_requests(void *user) {
+static void *serve_calls(void *user) {
     tn_rpc *r = user;
     tn__quiet(1); /* errors go to the caller */
     pthread_mutex_lock(&r->lock);
@@ -377,12 +452,12 @@ static void *serve_requests(void *user) {
             r->idle--;
             continue;
         }
-        tn__rpc_request *q = r->first;
-        r->first = q->next;
+        tn__rpc_frame *call = r->first;
+        r->first = call->next;
         r->running++;
         start_thread(r); /* for the next one */
         pthread_mutex_unlock(&r->lock);
-        serve_request(r, q);
+        serve_call(r, call);
         pthread_mutex_lock(&r->lock);
         r->running--;
         r->calls_done++;
@@ -397,7 +472,7 @@ static int add_thread(tn_rpc *r) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&r->threads[r->thread_count], NULL, serve_requests, r);
+    int failed = pthread_create(&r->threads[r->thread_count], NULL, serve_calls, r);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     r->thread_count += !failed;
     return failed;
@@ -419,6 +494,12 @@ static void start_thread(tn_rpc *r) {
     add_thread(r);
 }
 
+/* Nobody reads it. */
+static void drop_frame(tn_rpc *r, tn__rpc_frame *f) {
+    tn__references_dropped(r, f, 0);
+    free(f);
+}
+
 bool tn__rpc_start_threads(tn_rpc *r) {
     pthread_mutex_lock(&r->lock);
     int failed = add_thread(r);
@@ -434,84 +515,123 @@ void tn__rpc_stop_threads(tn_rpc *r) {
     pthread_mutex_lock(&r->lock);
     r->stop = true;
     int count = r->thread_count;
-    tn__rpc_request *left = r->first;
+    tn__rpc_frame *left = r->first;
     r->first = NULL;
     pthread_cond_broadcast(&r->queued);
     pthread_mutex_unlock(&r->lock);
     for (int i = 0; i < count; i++) {
         pthread_join(r->threads[i], NULL);
     }
-    for (tn__rpc_request *q = left, *next; q; q = next) {
-        next = q->next;
-        free(q->frame);
-        free(q);
+    for (tn__rpc_frame *call = left, *next; call; call = next) {
+        next = call->next;
+        drop_frame(r, call);
     }
 }
 
 /* ---- Sorting --------------------------------------------------------------------------------- */
 
-static void queue_request(tn_rpc *r, int from, tn__rpc_frame *f) {
-    tn__rpc_request *q = tn__malloc(sizeof(*q));
-    if (!q) {
-        tn_log_write(TN_LOG_ERROR, "rpc: no memory for a call of rank %d", from);
-        tn__references_dropped(r, f, 0);
-        free(f);
-        pthread_mutex_lock(&r->lock);
-        r->calls_done++; /* tn_rpc_shutdown does not wait for it */
-        pthread_mutex_unlock(&r->lock);
-        return;
-    }
-    *q = (tn__rpc_request){
-        .from = from, .deadline = tn__now() + 1e-6 * (double)f->head.microseconds, .frame = f};
+static void queue_call(tn_rpc *r, int from, tn__rpc_frame *f) {
+    f->next = NULL;
+    f->from = from;
+    f->deadline = tn__now() + 1e-6 * (double)f->head.microseconds;
     pthread_mutex_lock(&r->lock);
-    if (r->stop) {
-        free(f);
-        free(q);
-    } else {
-        *(r->first ? &r->last->next : &r->first) = q;
-        r->last = q;
+    bool late = r->stop;
+    if (!late) {
+        *(r->first ? &r->last->next : &r->first) = f;
+        r->last = f;
         start_thread(r);
     }
+    pthread_mutex_unlock(&r->lock);
+    if (late) {
+        drop_frame(r, f);
+    }
+}
+
+static void answer_share(tn_rpc *r, int from, const tn__rpc_head *h) {
+    tn_error_clear();
+    const tn__rpc_head fine = reply_head(h);
+    tn__rpc_frame *reply =
+        tn__kept_share(r, from, h) == TN_OK ? tn__rpc_frame_new(&fine) : error_reply(h);
+    if (reply) {
+        tn__peer_send(r, from, reply);
+    }
+    pthread_mutex_lock(&r->lock);
+    r->calls_done++;
+    pthread_cond_broadcast(&r->quiet);
     pthread_mutex_unlock(&r->lock);
 }
 
 static void take_reply(tn_rpc *r, int from, tn__rpc_frame *frame) {
     pthread_mutex_lock(&r->lock);
+    give_room(&r->peers[from], frame->head.context);
     tn_future *f = take_future(r, frame->head.number, from);
     if (f) {
         f->reply = frame;
         future_done(r, f);
+    } else {
+        pthread_cond_broadcast(&r->quiet);
     }
     pthread_mutex_unlock(&r->lock);
     if (!f) { /* no one waits for it any more */
-        tn__references_dropped(r, frame, 0);
-        free(frame);
+        drop_frame(r, frame);
     }
 }
 
+/* A frame that needs no more than its head. False: it is out of place. */
+static bool take_word(tn_rpc *r, int from, const tn__rpc_head *h) {
+    const uint64_t ranks = (uint64_t)r->ranks;
+    bool fine = true;
+    switch (h->kind) {
+    case TN__RPC_ENDING:
+        tn__rpc_note_end(r, from, h);
+        break;
+    case TN__RPC_SHARE:
+        answer_share(r, from, h);
+        break;
+    case TN__RPC_FORGET:
+        tn__owed_forget(r, h->number);
+        break;
+    case TN__RPC_LET_GO:
+        if ((fine = h->context < ranks)) {
+            tn__kept_drop(r, h->number, (int)h->context, from);
+        }
+        break;
+    case TN__RPC_GOT:
+        if ((fine = h->context < ranks)) {
+            tn__kept_got(r, h->number, (int)h->context, from);
+        }
+        break;
+    case TN__RPC_AWAIT:
+        if ((fine = h->number < ranks)) {
+            tn__references_await(r, (int)h->number, from);
+        }
+        break;
+    case TN__RPC_LOST:
+        if ((fine = h->number < ranks)) {
+            tn__kept_lost(r, (int)h->number, from);
+        }
+        break;
+    default:
+        fine = false;
+    }
+    return fine;
+}
+
 bool tn__rpc_take(tn_rpc *r, int from, tn__rpc_frame *f, const char **fault) {
-    switch (f->head.kind) {
-    case TN__RPC_CALL:
-        tn__references_arrived(r, f);
-        queue_request(r, from, f);
+    if (f->head.kind == TN__RPC_CALL) {
+        tn__references_arrived(r, f, from);
+        queue_call(r, from, f);
         return true;
-    case TN__RPC_REPLY:
-        tn__references_arrived(r, f);
+    }
+    if (f->head.kind == TN__RPC_REPLY) {
+        tn__references_arrived(r, f, from);
         take_reply(r, from, f);
         return true;
-    case TN__RPC_ENDING:
-        tn__rpc_note_end(r, from, &f->head);
-        free(f);
-        return true;
-    case TN__RPC_LET_GO:
-        tn__kept_drop(r, f->head.number, from);
-        free(f);
-        return true;
-    default:
-        free(f);
-        *fault = "what it sends is out of place";
-        return false;
     }
+    bool fine = take_word(r, from, &f->head);
+    free(f);
+    *fault = "what it sends is out of place";
+    return fine;
 }
 
 void tn__rpc_lose(tn_rpc *r, int gone, const char *why) {
@@ -541,4 +661,5 @@ void tn__rpc_lose(tn_rpc *r, int gone, const char *why) {
     pthread_mutex_unlock(&r->lock);
     tn__kept_free(kept);
     tn__owed_free(owed);
+    tn__references_lost(r, gone);
 }

@@ -48,6 +48,8 @@ static bool head_sound(const tn__rpc_head *h) {
         return h->name_bytes >= 1 && h->name_bytes <= TN__RPC_NAME && h->number > 0;
     case TN__RPC_REPLY:
         return h->name_bytes == 0 && h->number > 0;
+    case TN__RPC_SHARE:
+        return h->bytes == 0 && h->number > 0;
     default:
         return h->bytes == 0;
     }
@@ -74,10 +76,7 @@ tn__rpc_frame *tn__rpc_frame_new(const tn__rpc_head *h) {
     size_t bytes = TN__RPC_HEAD + (size_t)h->bytes;
     tn__rpc_frame *f = tn__malloc(sizeof(*f) + bytes + 1);
     if (f) {
-        f->next = NULL;
-        f->head = *h;
-        f->refused = false;
-        f->bytes = bytes;
+        *f = (tn__rpc_frame){.head = *h, .bytes = bytes};
         f->data[bytes] = 0;
         tn__rpc_head_write(f->data, h);
     }
@@ -96,8 +95,8 @@ void tn__value_write(uint8_t to[TN__VALUE_HEAD], const tn__value_head *v) {
 }
 
 tn__body tn__frame_values(const tn__rpc_frame *f) {
-    return (tn__body){f->data + TN__RPC_HEAD + f->head.name_bytes,
-                      (size_t)f->head.bytes - f->head.name_bytes};
+    size_t before = TN__RPC_HEAD + (f->refused ? 0u : f->head.name_bytes);
+    return (tn__body){f->data + before, f->bytes - before};
 }
 
 static const uint8_t *take_bytes(tn__body *b, size_t bytes) {
@@ -107,45 +106,54 @@ static const uint8_t *take_bytes(tn__body *b, size_t bytes) {
     return at;
 }
 
-/* A tensor's sizes; they must say exactly as many bytes as its head. */
+/* A tensor's sizes; they must say exactly as many bytes as its head, and next to a 0 nothing that
+ * an address cannot reach. */
 static bool take_sizes(tn__body *b, const tn__value_head *v, tn_dims *dims) {
     if (v->ndim > TN_MAX_DIMS || v->dtype >= TN_DTYPES || b->left < 8u * v->ndim) {
         return false;
     }
     int64_t sizes[TN_MAX_DIMS];
+    size_t each = tn_dtype_size((tn_dtype)v->dtype);
+    int64_t extent = (int64_t)each;
     for (int i = 0; i < v->ndim; i++) {
         sizes[i] = (int64_t)tn__get_number(take_bytes(b, 8), 8);
-        if (sizes[i] < 0) {
+        if (sizes[i] < 0 || __builtin_mul_overflow(extent, sizes[i] > 1 ? sizes[i] : 1, &extent)) {
             return false;
         }
     }
     *dims = tn_dims_from(v->ndim, sizes);
     int64_t count = tn_dims_count(*dims);
-    size_t each = tn_dtype_size((tn_dtype)v->dtype);
     return count >= 0 && (uint64_t)count <= b->left / each && v->number == (uint64_t)count * each;
+}
+
+/* False if it is malformed. */
+static bool value_read(const uint8_t from[TN__VALUE_HEAD], tn__value_head *v) {
+    *v = (tn__value_head){from[0],
+                          from[1],
+                          from[2],
+                          from[3],
+                          (uint32_t)tn__get_number(from + 4, 4),
+                          tn__get_number(from + 8, 8)};
+    bool is_tensor = v->kind == TN__VALUE_TENSOR, is_remote = v->kind == TN__VALUE_REMOTE;
+    return v->kind >= TN__VALUE_TENSOR && v->kind < TN__VALUE_KINDS &&
+           v->flags <= TN__VALUE_LEARNS && (is_tensor || !(v->dtype || v->ndim || v->flags)) &&
+           (is_remote || !v->owner);
+}
+
+/* Whether v->number says how many bytes follow. */
+static bool has_bytes(const tn__value_head *v) {
+    return v->kind == TN__VALUE_TENSOR || v->kind == TN__VALUE_BYTES || v->kind == TN__VALUE_TEXT;
 }
 
 bool tn__body_next(tn__body *b, tn__value_head *v, tn_dims *dims, const uint8_t **bytes) {
     *bytes = NULL;
-    if (b->left < TN__VALUE_HEAD) {
+    if (b->left < TN__VALUE_HEAD || !value_read(take_bytes(b, TN__VALUE_HEAD), v)) {
         return false;
     }
-    const uint8_t *head = take_bytes(b, TN__VALUE_HEAD);
-    *v = (tn__value_head){head[0],
-                          head[1],
-                          head[2],
-                          head[3],
-                          (uint32_t)tn__get_number(head + 4, 4),
-                          tn__get_number(head + 8, 8)};
-    bool is_tensor = v->kind == TN__VALUE_TENSOR, is_remote = v->kind == TN__VALUE_REMOTE;
-    if (v->kind < TN__VALUE_TENSOR || v->kind >= TN__VALUE_KINDS || v->flags > TN__VALUE_LEARNS ||
-        (!is_tensor && (v->dtype || v->ndim || v->flags)) || (!is_remote && v->owner)) {
+    if (v->kind == TN__VALUE_TENSOR && !take_sizes(b, v, dims)) {
         return false;
     }
-    if (is_tensor && !take_sizes(b, v, dims)) {
-        return false;
-    }
-    if (is_tensor || v->kind == TN__VALUE_BYTES || v->kind == TN__VALUE_TEXT) {
+    if (has_bytes(v)) {
         if (v->number > b->left) {
             return false;
         }
@@ -161,34 +169,70 @@ void *tn__reader_room(tn__rpc_reader *r, size_t *most) {
         *most = TN__RPC_HEAD - r->head_bytes;
         return r->head + r->head_bytes;
     }
-    uint64_t left = r->frame->head.bytes - r->body_bytes;
-    if (r->frame->refused) {
-        *most = left < sizeof(r->scratch) ? (size_t)left : sizeof(r->scratch);
+    if (r->frame->refused && r->skip > 0) {
+        *most = r->skip < sizeof(r->scratch) ? (size_t)r->skip : sizeof(r->scratch);
         return r->scratch;
     }
-    *most = (size_t)left;
+    if (r->frame->refused) {
+        *most = TN__VALUE_HEAD - r->head_bytes;
+        return r->head + r->head_bytes;
+    }
+    *most = (size_t)(r->frame->head.bytes - r->body_bytes);
     return tn__frame_body(r->frame) + r->body_bytes;
 }
 
-/* The frame of a complete head; one without a body where it does not fit. */
+/* What to skip before the next value's head: `bytes`, or all that is left if no head fits after
+ * them. */
+static void skip_bytes(tn__rpc_reader *r, uint64_t bytes) {
+    uint64_t left = r->frame->head.bytes - r->body_bytes;
+    r->skip = bytes > left || left - bytes < TN__VALUE_HEAD ? left : bytes;
+}
+
+/* Bytes of a body that is skipped have arrived. References are kept: whoever sent them has counted
+ * them for this rank, which must let them go. */
+static void skip_some(tn__rpc_reader *r, size_t bytes) {
+    tn__rpc_frame *f = r->frame;
+    if (r->skip > 0) {
+        r->skip -= bytes;
+        return;
+    }
+    r->head_bytes += bytes;
+    if (r->head_bytes < TN__VALUE_HEAD) {
+        return;
+    }
+    r->head_bytes = 0;
+    tn__value_head v;
+    bool fine = value_read(r->head, &v);
+    if (fine && v.kind == TN__VALUE_REMOTE) {
+        memcpy(f->data + f->bytes, r->head, TN__VALUE_HEAD);
+        f->bytes += TN__VALUE_HEAD;
+    }
+    uint64_t follow = has_bytes(&v) ? v.number : 0;
+    bool more = f->bytes < TN__RPC_HEAD + (size_t)f->head.references * TN__VALUE_HEAD;
+    skip_bytes(r, fine && more && follow <= f->head.bytes ? 8u * v.ndim + follow : UINT64_MAX);
+}
+
+/* The frame of a complete head; where its body does not fit, with room for the references. */
 static bool begin_frame(tn__rpc_reader *r) {
     tn__rpc_head h;
     if (!tn__rpc_head_read(r->head, &h)) {
         return false;
     }
     r->frame = h.bytes <= r->limit ? tn__rpc_frame_new(&h) : NULL;
+    r->head_bytes = 0;
+    r->body_bytes = 0;
     if (!r->frame) {
         tn__rpc_head bare = h;
-        bare.bytes = 0;
+        bare.bytes = (uint64_t)h.references * TN__VALUE_HEAD;
         r->frame = tn__rpc_frame_new(&bare);
         if (!r->frame) {
             return false;
         }
         r->frame->head = h;
         r->frame->refused = true;
+        r->frame->bytes = TN__RPC_HEAD;
+        skip_bytes(r, h.references ? h.name_bytes : h.bytes);
     }
-    r->head_bytes = 0;
-    r->body_bytes = 0;
     return true;
 }
 
@@ -196,6 +240,9 @@ bool tn__reader_took(tn__rpc_reader *r, size_t bytes, tn__rpc_frame **frame) {
     *frame = NULL;
     if (r->frame) {
         r->body_bytes += bytes;
+        if (r->frame->refused) {
+            skip_some(r, bytes);
+        }
     } else {
         r->head_bytes += bytes;
         if (r->head_bytes == TN__RPC_HEAD && !begin_frame(r)) {

@@ -3,8 +3,8 @@
  *
  *     frame    head, body
  *     head     u8 kind, u8 status, u8 flags, u8 0, u16 values, u16 bytes of the name, u32 0,
- *              u32 references among the values, u64 number, u64 bytes of the body, u64 context,
- *              u64 microseconds
+ *              u32 references among the values, u64 number, u64 bytes of the body, u64 context (of
+ *              a reply: how many bytes it answers), u64 microseconds
  *     body     name; values. Of a reply with a status: the reason
  *     value    u8 kind, u8 dtype, u8 dimensions, u8 flags, u32 owner, u64 number;
  *              a tensor's sizes, i64 each, and `number` bytes of elements; `number` bytes
@@ -24,7 +24,13 @@ typedef enum tn__frame_kind {
     TN__RPC_RANK = 1, /* the first of both, and the dialler's before: the rank is the number */
     TN__RPC_CALL,
     TN__RPC_REPLY,
-    TN__RPC_LET_GO, /* one reference to what has this number */
+    TN__RPC_SHARE,  /* microseconds: a rank that gets a reference to what has the number `context`;
+                       answered as a call is, but by the reader's thread */
+    TN__RPC_LET_GO, /* one reference of rank `context` to what has this number */
+    TN__RPC_GOT,    /* what this number is of has been passed on by rank `context`, and is here */
+    TN__RPC_AWAIT, /* the rank with this number is gone here: when it is there, LOST is to follow */
+    TN__RPC_LOST,  /* nothing more that this rank has passed on will come */
+    TN__RPC_FORGET, /* what is owed to this context (grad.c) */
     TN__RPC_ENDING, /* of tn_rpc_shutdown: number: the round; context: calls sent, microseconds:
                        calls done */
     TN__RPC_KINDS
@@ -54,7 +60,10 @@ typedef struct tn__rpc_head {
 typedef struct tn__rpc_frame {
     struct tn__rpc_frame *next;
     tn__rpc_head head;
-    bool refused;   /* received: its body was too large, or there was no memory, and is not here */
+    bool refused; /* received: its body was too large, or there was no memory: of it, only the
+                     references are here */
+    int from;     /* received: from whom; a call must be answered until `deadline` */
+    double deadline;
     size_t bytes;   /* of data: head and body */
     uint8_t data[]; /* as on the wire, and a 0 after it */
 } tn__rpc_frame;
@@ -83,7 +92,7 @@ typedef struct tn__body {
     const uint8_t *at;
     size_t left;
 } tn__body;
-/* After the name. */
+/* After the name; of a refused frame, the references. */
 TN_API tn__body tn__frame_values(const tn__rpc_frame *f);
 /* The next value: its head, a tensor's sizes, and where its v->number bytes begin (NULL for ints
  * and references). False: malformed. */
@@ -95,12 +104,13 @@ uint64_t tn__get_number(const uint8_t *from, int bytes);
 
 /* Puts frames together from what arrives. When zeroed, except for the limit, it expects one. */
 typedef struct tn__rpc_reader {
-    uint64_t limit; /* of a body: more is skipped, and the frame is `refused` */
-    uint8_t head[TN__RPC_HEAD];
+    uint64_t limit;             /* of a body: more is skipped, and the frame is `refused` */
+    uint8_t head[TN__RPC_HEAD]; /* of a frame, or of a value in a body that is skipped */
     size_t head_bytes;
     tn__rpc_frame *frame; /* with a body to come */
     uint64_t body_bytes;
-    uint8_t scratch[4096]; /* for a body that is skipped */
+    uint64_t skip;         /* in a body that is skipped: bytes before the next value */
+    uint8_t scratch[4096]; /* for them */
 } tn__rpc_reader;
 
 /* Where the next bytes go, and how many at most. */

@@ -188,6 +188,10 @@ static tn__owed *take_owed(tn_rpc *r, uint64_t id) {
     return o;
 }
 
+void tn__owed_forget(tn_rpc *r, uint64_t context) {
+    tn__owed_free(take_owed(r, context));
+}
+
 /* Puts it back, unless the context's rank is gone. */
 static void put_owed(tn_rpc *r, tn__owed *o) {
     pthread_mutex_lock(&r->lock);
@@ -372,15 +376,9 @@ static void answer_step(tn_rpc *r, const tn_message *in, tn_message *out) {
     }
 }
 
-static void answer_end(tn_rpc *r, const tn_message *in, tn_message *out) {
-    (void)out;
-    tn__owed_free(take_owed(r, (uint64_t)tn_message_int(in, 0)));
-}
-
 bool tn__grad_builtins(tn_rpc *r) {
     return tn__rpc_add_function(r, "tn/backward", NULL, answer_backward, NULL) == TN_OK &&
-           tn__rpc_add_function(r, "tn/step", NULL, answer_step, NULL) == TN_OK &&
-           tn__rpc_add_function(r, "tn/end", NULL, answer_end, NULL) == TN_OK;
+           tn__rpc_add_function(r, "tn/step", NULL, answer_step, NULL) == TN_OK;
 }
 
 /* ---- The node ---------------------------------------------------------------------------------
@@ -564,10 +562,10 @@ tn_rpc_context *tn_rpc_context_current(void) {
     return tn__served ? tn__served->context : NULL;
 }
 
-static tn_future *tell_context(tn_rpc_context *c, int rank, const char *what) {
+static tn_future *ask_step(tn_rpc_context *c, int rank) {
     tn_message *m = tn_message_new();
     tn_message_add_int(m, (int64_t)c->id);
-    return tn__rpc_issue(c->rpc, rank, what, m, (tn__rpc_head){0}, 0, "rpc_step");
+    return tn__rpc_issue(c->rpc, rank, "tn/step", m, (tn__rpc_head){0}, 0, "rpc_step");
 }
 
 /* After an answer that is not one: whether rank `to` could still step. */
@@ -589,7 +587,7 @@ tn_status tn_rpc_step(tn_rpc_context *c) {
     tn_future **steps = tn__calloc_for((size_t)ranks, sizeof(tn_future *), "rpc_step");
     for (int i = 0; steps && i < ranks; i++) {
         if (c->touched[i]) {
-            steps[i] = tell_context(c, i, "tn/step");
+            steps[i] = ask_step(c, i);
         }
     }
     for (int i = 0; steps && i < ranks; i++) {
@@ -605,19 +603,10 @@ void tn_rpc_context_free(tn_rpc_context *c) {
     if (!c || c->ours || tn__inherited(c->rpc->process)) {
         return;
     }
-    tn_error_record error;
-    bool failed = tn_error_take(&error);
-    tn__quiet(1);
     for (int i = 0; i < c->rpc->ranks; i++) {
         if (c->touched[i]) {
-            tn_future *f = tell_context(c, i, "tn/end");
-            tn__rpc_forget(f); /* nobody waits for it */
-            tn_error_clear();
+            tn__peer_tell(c->rpc, i, (tn__rpc_head){.kind = TN__RPC_FORGET, .number = c->id});
         }
-    }
-    tn__quiet(-1);
-    if (failed) {
-        tn_error_give(&error);
     }
     tn__rpc_release(c->rpc);
     free(c->touched);

@@ -4,7 +4,8 @@
  * Both ends of a connection show that they know the secret, as clients and servers of the TCP store
  * do (store/wire.h), before anything else is said. The secret is made from the job's token where
  * the store has one; else rank 0 makes one and puts it into the store: who can read that may call.
- * When all have connected nobody listens any more: the port is open only while the ranks start.
+ * When all have connected nobody listens any more: the port is open only while the ranks start. A
+ * rank that ends before it has connected is noticed where watch.c can.
  */
 #define _GNU_SOURCE
 #include "core/descriptor.h"
@@ -12,18 +13,21 @@
 #include "distributed/group/engine/gloo/gloo.h"
 #include "distributed/init/token.h"
 #include "distributed/rpc/rpc.h"
+#include "distributed/rpc/watch.h"
 #include "distributed/store/net.h"
 #include "distributed/store/session.h"
 #include "distributed/store/tcp.h"
 
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { GUESTS_MOST = 64, SECRET = 16 };
+enum { GUESTS_MOST = 64, SECRET = 16, TURN = 200 /* milliseconds between looks at the others */ };
 #define GUEST_SECONDS 5.0
+#define STORE_SECONDS 1.0 /* for its answers in one look at the others; it may be stopped */
 #define FIRST_PAUSE 0.01
 #define LONGEST_PAUSE 0.25
 
@@ -44,6 +48,7 @@ typedef struct joining {
     int listener, port;
     int missing; /* ranks above this one that have not connected */
     guest guests[GUESTS_MOST];
+    tn__watched *others; /* [ranks] */
 } joining;
 
 /* ---- The secret ------------------------------------------------------------------------------ */
@@ -68,7 +73,10 @@ static bool make_secret(joining *j, char *why) {
         return j->meet.store->set(j->meet.store, "secret", j->secret, 2 * SECRET, deadline, why) ==
                TN_OK;
     }
-    if (j->meet.store->get(j->meet.store, "secret", &value, deadline, why) != TN_OK) {
+    if (!tn__gloo_await(&j->meet, "secret", &value, why)) {
+        if (!*why) {
+            tn__why(why, TN_EPEER, "rank 0 has put no secret into the store");
+        }
         return false;
     }
     bool fine = value.bytes == 2 * SECRET;
@@ -204,8 +212,8 @@ static bool receive_guests(joining *j) {
         }
         polled[i + 1] = (struct pollfd){.fd = g->fd, .events = POLLIN};
     }
-    int left = tn__milliseconds_left(j->meet.deadline), pause = left < 1000 ? left : 1000;
-    poll(polled, GUESTS_MOST + 1, pause);
+    int left = tn__milliseconds_left(j->meet.deadline);
+    poll(polled, GUESTS_MOST + 1, left < TURN ? left : TURN);
     for (int i = 0; i < GUESTS_MOST; i++) {
         guest *g = &j->guests[i];
         if (g->fd >= 0 && polled[i + 1].revents && !hear_guest(j, g)) {
@@ -227,6 +235,25 @@ static void name_missing(const joining *j, char *why) {
                                        length ? ", " : "no connection from rank ", r);
         }
     }
+}
+
+/* ---- Those who end --------------------------------------------------------------------------- */
+
+/* Of those that have not connected: who has may have done all that it wants to do. All are named,
+ * since whoever notices one ends as well. */
+static tn_status check_others(void *user, bool all, char *why) {
+    joining *j = user;
+    size_t length = 0;
+    double until = fmin(tn__now() + STORE_SECONDS, j->meet.deadline);
+    (void)all;
+    for (int i = 0; i < j->rpc->ranks && length < TN_ENGINE_WHY; i++) {
+        bool waits = i != j->rpc->rank && j->rpc->peers[i].fd < 0;
+        if (waits && tn__watch_ended(j->meet.store, i, &j->others[i], until)) {
+            length += (size_t)snprintf(why + length, TN_ENGINE_WHY - length, "%s%d",
+                                       length ? ", " : "ended before it connected: rank ", i);
+        }
+    }
+    return length ? TN_EPEER : TN_OK;
 }
 
 /* ---- Those below ----------------------------------------------------------------------------- */
@@ -304,29 +331,53 @@ static bool connect_ranks(joining *j, char *why) {
         fine = dial_rank(j, to, &values[to], why);
     }
     while (fine && j->missing > 0) {
-        fine = receive_guests(j);
-        if (!fine) {
+        bool late = !receive_guests(j);
+        if (late) {
             name_missing(j, why);
         }
+        fine = !late && check_others(j, true, why) == TN_OK;
     }
     tn__gloo_forget(values, ranks);
     free(values);
     return fine;
 }
 
+/* The part of the store that belongs to this rpc; NULL after raising. */
+static tn_store *own_store(const tn_rpc *r) {
+    char prefix[32];
+    snprintf(prefix, sizeof(prefix), "rpc/%d", r->number);
+    return tn_prefix_store(r->store, prefix);
+}
+
+bool tn__peers_announce(tn_rpc *r, double deadline) {
+    char why[TN_STORE_WHY] = "";
+    if (r->ranks == 1) {
+        return true;
+    }
+    tn_store *store = own_store(r);
+    tn_status status = store ? tn__watch_announce(store, r->rank, deadline, why) : TN_OK;
+    tn_store_free(store);
+    if (status != TN_OK) {
+        tn__raise(status, "rpc_new", "rank %d of %d: the store: %s", r->rank, r->ranks, why);
+    }
+    return !tn__pending();
+}
+
 bool tn__peers_join(tn_rpc *r, double deadline) {
-    char why[TN_ENGINE_WHY] = "", prefix[32];
+    char why[TN_ENGINE_WHY] = "";
     if (r->ranks == 1) {
         return true;
     }
     joining *j = tn__calloc_for(1, sizeof(*j), "rpc_start");
-    snprintf(prefix, sizeof(prefix), "rpc/%d", r->number);
-    tn_store *store = j ? tn_prefix_store(r->store, prefix) : NULL;
+    tn__watched *others = j ? tn__calloc_for((size_t)r->ranks, sizeof(*others), "rpc_start") : NULL;
+    tn_store *store = others ? own_store(r) : NULL;
     if (!store) {
+        free(others);
         free(j);
         return false;
     }
     j->rpc = r;
+    j->others = others;
     j->listener = -1;
     j->missing = r->ranks - 1 - r->rank;
     j->meet = (tn_engine_options){.store = store,
@@ -334,7 +385,9 @@ bool tn__peers_join(tn_rpc *r, double deadline) {
                                   .ranks = r->ranks,
                                   .deadline = deadline,
                                   .timeout = r->options.timeout,
-                                  .interface = r->interface};
+                                  .interface = r->interface,
+                                  .check = check_others,
+                                  .check_user = j};
     j->hub = (tn__store_hub){.token = j->secret};
     for (int i = 0; i < GUESTS_MOST; i++) {
         j->guests[i].fd = -1;
@@ -346,7 +399,11 @@ bool tn__peers_join(tn_rpc *r, double deadline) {
     if (j->listener >= 0) {
         close(j->listener);
     }
+    for (int i = 0; i < r->ranks; i++) {
+        tn__watch_end(&others[i]);
+    }
     tn_store_free(store);
+    free(others);
     free(j);
     if (!fine) {
         tn__raise(TN_EPEER, "rpc_start", "rank %d of %d: %s", r->rank, r->ranks, why);

@@ -210,14 +210,16 @@ static uint8_t *encode_value(uint8_t *at, const tn__value *v, bool learns) {
     return data;
 }
 
-static bool fits_limit(const tn_rpc *r, tn__rpc_head *h, const tn_message *m, const char *operation,
-                       const char *name, int to) {
+bool tn__message_measure(const tn_rpc *r, int to, tn__rpc_head *h, const char *name,
+                         const tn_message *m, const char *operation) {
+    h->name_bytes = name ? (uint16_t)strlen(name) : 0;
+    h->values = m ? (uint16_t)m->count : 0;
+    h->references = 0;
     h->bytes = h->name_bytes;
     for (int64_t i = 0; m && i < m->count; i++) {
         h->bytes += TN__VALUE_HEAD + value_bytes(&m->values[i]);
         h->references += m->values[i].kind == TN__VALUE_REMOTE;
     }
-    h->values = m ? (uint16_t)m->count : 0;
     if (h->bytes <= (uint64_t)r->options.message_limit) {
         return true;
     }
@@ -229,26 +231,21 @@ static bool fits_limit(const tn_rpc *r, tn__rpc_head *h, const tn_message *m, co
     return false;
 }
 
-tn__rpc_frame *tn__message_encode(tn_rpc *r, int to, tn__rpc_head h, const char *name,
+tn__rpc_frame *tn__message_encode(tn_rpc *r, int to, const tn__rpc_head *h, const char *name,
                                   const tn_message *m, const char *operation, double deadline) {
-    h.name_bytes = name ? (uint16_t)strlen(name) : 0;
-    h.references = 0;
-    if (!fits_limit(r, &h, m, operation, name, to)) {
-        return NULL;
-    }
-    tn__rpc_frame *f = tn__rpc_frame_new(&h);
+    tn__rpc_frame *f = tn__rpc_frame_new(h);
     if (!f) {
         tn__raise(TN_ENOMEM, operation, "no memory for a message of %llu bytes",
-                  (unsigned long long)h.bytes);
+                  (unsigned long long)h->bytes);
         return NULL;
     }
     uint8_t *at = tn__frame_body(f);
     if (name) {
-        memcpy(at, name, h.name_bytes);
-        at += h.name_bytes;
+        memcpy(at, name, h->name_bytes);
+        at += h->name_bytes;
     }
     for (int64_t i = 0; m && i < m->count; i++) {
-        at = encode_value(at, &m->values[i], h.flags & TN__RPC_LEARNS);
+        at = encode_value(at, &m->values[i], h->flags & TN__RPC_LEARNS);
     }
     bool fine = !tn__pending();
     int64_t passed = 0;

@@ -17,6 +17,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+_Thread_local bool tn__reading;
+
 enum { EVENTS_AT_ONCE = 64, FRAMES_AT_ONCE = 64 };
 
 /* ---- Sending --------------------------------------------------------------------------------- */
@@ -90,6 +92,13 @@ void tn__peer_send(tn_rpc *r, int to, tn__rpc_frame *f) {
     pthread_mutex_unlock(&p->lock);
 }
 
+void tn__peer_tell(tn_rpc *r, int to, tn__rpc_head h) {
+    tn__rpc_frame *f = tn__rpc_frame_new(&h);
+    if (f) {
+        tn__peer_send(r, to, f);
+    }
+}
+
 /* ---- Receiving ------------------------------------------------------------------------------- */
 
 static void close_peer(tn_rpc *r, int rank, const char *why) {
@@ -152,6 +161,7 @@ static void serve_peer(tn_rpc *r, const struct epoll_event *event) {
 static void *read_peers(void *user) {
     tn_rpc *r = user;
     struct epoll_event events[EVENTS_AT_ONCE];
+    tn__reading = true;
     tn__quiet(1);
     for (;;) {
         int n = epoll_wait(r->epoll, events, EVENTS_AT_ONCE, -1);

@@ -2,9 +2,13 @@
  *
  * The owner counts the references of each rank. A reference that comes in a message is one more for
  * the rank that gets it: the owner counts it before the message is sent, whether it sends it itself
- * or another rank does, which asks for it first. One that comes back to its owner is counted by the
- * owner when it arrives, in the order of the connection, so before the sender's own can be let go.
- * Inside a rank a reference is shared by count, and its last user lets it go.
+ * or another rank does, which asks for it first. If the message is not sent after all, or the owner
+ * does not answer in time, the same rank takes it back: by a word that the owner reads after the
+ * question. If that rank dies, nobody else knows what it has sent: so a receiver tells the owner
+ * what it gets from others, and when the owner has lost that rank it asks the receiver to say when
+ * it has, too: what has not come by then never will. One that comes back to its owner is counted by
+ * the owner when it arrives, in the order of the connection, so before the sender's own can be let
+ * go. Inside a rank a reference is shared by count, and its last user lets it go.
  */
 #include "core/fork.h"
 #include "core/memory.h"
@@ -17,6 +21,13 @@ struct tn_remote {
     int owner;
     uint64_t number;
 };
+
+/* What rank `from` has passed to rank `to`; or, at `to`, an owner that asks for the end of `from`.
+ */
+typedef struct tn__passing {
+    struct tn__passing *next;
+    int from, to;
+} tn__passing;
 
 /* ---- The owner's table ----------------------------------------------------------------------- */
 
@@ -55,23 +66,57 @@ static tn__kept **find_kept(tn_rpc *r, uint64_t number) {
     return at;
 }
 
+/* Under the lock; NULL: there is no such thing, or the rank is gone. */
+static tn__kept *hold_locked(tn_rpc *r, uint64_t number, int holder) {
+    tn__kept *k = *find_kept(r, number);
+    if (!k || r->peers[holder].gone) {
+        return NULL;
+    }
+    k->holders[holder]++;
+    k->total++;
+    return k;
+}
+
 bool tn__kept_hold(tn_rpc *r, uint64_t number, int holder) {
     pthread_mutex_lock(&r->lock);
-    tn__kept *k = *find_kept(r, number);
-    bool fine = k && !r->peers[holder].gone;
-    if (fine) {
-        k->holders[holder]++;
-        k->total++;
-    }
+    bool fine = hold_locked(r, number, holder) != NULL;
     pthread_mutex_unlock(&r->lock);
     return fine;
 }
 
-void tn__kept_drop(tn_rpc *r, uint64_t number, int holder) {
+/* Under the lock: takes one off the list; NULL: there is none. */
+static tn__passing *take_passing(tn__passing **list, int from, int to) {
+    for (tn__passing **at = list; *at; at = &(*at)->next) {
+        tn__passing *p = *at;
+        if (p->from == from && p->to == to) {
+            *at = p->next;
+            return p;
+        }
+    }
+    return NULL;
+}
+
+/* Under the lock: a reference that `from` has passed to `to` is there, or taken back. */
+static bool end_passing(tn__kept *k, int from, int to) {
+    tn__passing *p = take_passing(&k->passing, from, to);
+    free(p);
+    return p != NULL;
+}
+
+static void free_passing(tn__passing *list) {
+    for (tn__passing *p = list, *next; p; p = next) {
+        next = p->next;
+        free(p);
+    }
+}
+
+void tn__kept_drop(tn_rpc *r, uint64_t number, int holder, int from) {
     tn__kept *ended = NULL;
     pthread_mutex_lock(&r->lock);
     tn__kept **at = find_kept(r, number), *k = *at;
-    if (k && k->holders[holder] > 0) {
+    /* another rank's word is about what it passes on, nothing else */
+    bool fine = k && (from == holder || from == r->rank || end_passing(k, from, holder));
+    if (fine && k->holders[holder] > 0) {
         k->holders[holder]--;
         if (--k->total == 0) {
             *at = k->next;
@@ -92,14 +137,11 @@ tn__kept *tn__kept_find(tn_rpc *r, uint64_t number, int holder) {
     return holds ? k : NULL;
 }
 
-tn__kept *tn__kept_of_gone(tn_rpc *r, int gone) {
+/* Under the lock: takes out of the table what no one holds. */
+static tn__kept *take_ended(tn_rpc *r) {
     tn__kept *ended = NULL;
     for (tn__kept **at = &r->kept; *at;) {
         tn__kept *k = *at;
-        k->total -= gone < 0 ? k->total : k->holders[gone];
-        if (gone >= 0) {
-            k->holders[gone] = 0;
-        }
         if (k->total > 0) {
             at = &k->next;
             continue;
@@ -112,9 +154,56 @@ tn__kept *tn__kept_of_gone(tn_rpc *r, int gone) {
     return ended;
 }
 
+/* Under the lock: nobody passes anything to this rank any more. */
+static void end_passing_to(tn__kept *k, int to) {
+    for (tn__passing **at = &k->passing; *at;) {
+        tn__passing *p = *at;
+        if (p->to == to) {
+            *at = p->next;
+            free(p);
+        } else {
+            at = &p->next;
+        }
+    }
+}
+
+tn__kept *tn__kept_of_gone(tn_rpc *r, int gone) {
+    for (tn__kept *k = r->kept; k; k = k->next) {
+        k->total -= gone < 0 ? k->total : k->holders[gone];
+        if (gone >= 0) {
+            k->holders[gone] = 0;
+            end_passing_to(k, gone);
+        }
+    }
+    return take_ended(r);
+}
+
+void tn__kept_got(tn_rpc *r, uint64_t number, int from, int to) {
+    pthread_mutex_lock(&r->lock);
+    tn__kept *k = *find_kept(r, number);
+    if (k) {
+        end_passing(k, from, to);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void tn__kept_lost(tn_rpc *r, int from, int to) {
+    pthread_mutex_lock(&r->lock);
+    for (tn__kept *k = r->kept; k; k = k->next) {
+        while (end_passing(k, from, to)) {
+            k->total -= k->holders[to] > 0;
+            k->holders[to] -= k->holders[to] > 0;
+        }
+    }
+    tn__kept *ended = take_ended(r);
+    pthread_mutex_unlock(&r->lock);
+    tn__kept_free(ended);
+}
+
 void tn__kept_free(tn__kept *list) {
     for (tn__kept *k = list, *next; k; k = next) {
         next = k->next;
+        free_passing(k->passing);
         tn_release(k->tensor);
         if (k->is_graph) {
             tn__graph_free(k->object);
@@ -137,28 +226,82 @@ int64_t tn_rpc_kept(tn_rpc *r) {
 
 /* ---- References in frames -------------------------------------------------------------------- */
 
-static void count_arrived(tn_rpc *r, int owner, uint64_t number, void *user) {
-    (void)user;
+static void note_arrived(tn_rpc *r, int owner, uint64_t number, void *user) {
+    int from = *(int *)user;
     if (owner == r->rank) {
         tn__kept_hold(r, number, r->rank);
+    } else if (owner != from && from != r->rank) {
+        tn__peer_tell(
+            r, owner,
+            (tn__rpc_head){.kind = TN__RPC_GOT, .number = number, .context = (uint64_t)from});
     }
 }
 
-void tn__references_arrived(tn_rpc *r, const tn__rpc_frame *f) {
-    if (f->head.references && !f->refused) {
-        tn__message_references(r, f, count_arrived, NULL);
+void tn__references_arrived(tn_rpc *r, const tn__rpc_frame *f, int from) {
+    tn__message_references(r, f, note_arrived, &from);
+}
+
+/* Under the lock: whether `gone` has passed on what `to` has not got. */
+static bool is_passing(const tn_rpc *r, int gone, int to) {
+    for (const tn__kept *k = r->kept; k; k = k->next) {
+        for (const tn__passing *p = k->passing; p; p = p->next) {
+            if (p->from == gone && p->to == to) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static void tell_lost(tn_rpc *r, int to, int gone) {
+    tn__peer_tell(r, to, (tn__rpc_head){.kind = TN__RPC_LOST, .number = (uint64_t)gone});
+}
+
+void tn__references_lost(tn_rpc *r, int gone) {
+    for (int i = 0; i < r->ranks; i++) {
+        pthread_mutex_lock(&r->lock);
+        bool asks = i != r->rank && is_passing(r, gone, i);
+        tn__passing *asked = r->asked ? take_passing(&r->asked, gone, i) : NULL;
+        pthread_mutex_unlock(&r->lock);
+        if (asks) {
+            tn__peer_tell(r, i, (tn__rpc_head){.kind = TN__RPC_AWAIT, .number = (uint64_t)gone});
+        }
+        if (asked) {
+            tell_lost(r, i, gone);
+        }
+        free(asked);
     }
 }
 
-static void let_go(tn_rpc *r, int owner, uint64_t number, void *user) {
-    (void)user;
+void tn__references_await(tn_rpc *r, int gone, int owner) {
+    tn__passing *p = tn__malloc(sizeof(*p));
+    pthread_mutex_lock(&r->lock);
+    bool lost = r->peers[gone].gone;
+    if (!lost && p) {
+        *p = (tn__passing){r->asked, gone, owner};
+        r->asked = p;
+        p = NULL;
+    }
+    pthread_mutex_unlock(&r->lock);
+    free(p);
+    if (lost) {
+        tell_lost(r, owner, gone);
+    }
+}
+
+void tn__references_end(tn_rpc *r) {
+    free_passing(r->asked);
+    r->asked = NULL;
+}
+
+/* Rank `holder` has one reference fewer. */
+static void let_go(tn_rpc *r, int owner, uint64_t number, int holder) {
     if (owner == r->rank) {
-        tn__kept_drop(r, number, r->rank);
-        return;
-    }
-    tn__rpc_frame *f = tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_LET_GO, .number = number});
-    if (f) {
-        tn__peer_send(r, owner, f);
+        tn__kept_drop(r, number, holder, r->rank);
+    } else {
+        tn__peer_tell(
+            r, owner,
+            (tn__rpc_head){.kind = TN__RPC_LET_GO, .number = number, .context = (uint64_t)holder});
     }
 }
 
@@ -167,14 +310,12 @@ static void let_go_later(tn_rpc *r, int owner, uint64_t number, void *user) {
     if (*before > 0) {
         --*before;
     } else {
-        let_go(r, owner, number, NULL);
+        let_go(r, owner, number, r->rank);
     }
 }
 
 void tn__references_dropped(tn_rpc *r, const tn__rpc_frame *f, uint32_t first) {
-    if (f->head.references && !f->refused) {
-        tn__message_references(r, f, let_go_later, &first);
-    }
+    tn__message_references(r, f, let_go_later, &first);
 }
 
 /* ---- References ------------------------------------------------------------------------------ */
@@ -183,7 +324,7 @@ tn_remote *tn__remote_new(tn_rpc *r, int owner, uint64_t number) {
     tn_remote *m = tn__malloc_for(sizeof(*m), "remote");
     if (!m) {
         if (r) {
-            let_go(r, owner, number, NULL);
+            let_go(r, owner, number, r->rank);
         }
         return NULL;
     }
@@ -204,7 +345,7 @@ void tn__remote_place(const tn_remote *m, int *owner, uint64_t *number) {
 void tn_remote_free(tn_remote *m) {
     if (m && __atomic_fetch_sub(&m->refs, 1, __ATOMIC_ACQ_REL) == 1) {
         if (m->rpc && !tn__inherited(m->rpc->process)) {
-            let_go(m->rpc, m->owner, m->number, NULL);
+            let_go(m->rpc, m->owner, m->number, m->rpc->rank);
             tn__rpc_release(m->rpc);
         }
         free(m);
@@ -335,39 +476,51 @@ bool tn__remote_pass(tn_rpc *r, tn_remote *m, int to, double deadline) {
         tn__raise(TN_EPEER, "rpc_call", "rank %d is gone: it gets no reference", to);
         return false;
     }
-    tn_message *in = tn_message_new();
-    tn_message_add_int(in, (int64_t)m->number);
-    tn_message_add_int(in, to);
+    pthread_mutex_lock(&r->lock);
+    bool gone = r->peers[to].gone;
+    pthread_mutex_unlock(&r->lock);
+    if (gone) {
+        tn__raise(TN_EPEER, "rpc_call", "rank %d is gone: it gets no reference", to);
+        return false;
+    }
     double left = deadline - tn__now();
-    tn_message *out = tn__rpc_finish(tn__rpc_issue(r, m->owner, "tn/share", in, (tn__rpc_head){0},
-                                                   left > 1e-3 ? left : 1e-3, "rpc_call"),
-                                     false, "rpc_call");
+    tn_message *out = tn__rpc_finish(
+        tn__rpc_share(r, m->owner, m->number, to, left > 1e-3 ? left : 1e-3), false, "rpc_call");
+    if (!out && tn_error() == TN_EPEER) { /* the owner may have counted it, or will */
+        tn__remote_recall(m, to);
+    }
     tn_message_free(out);
     return out != NULL;
 }
 
 void tn__remote_recall(const tn_remote *m, int to) {
-    if (m->owner == m->rpc->rank && to != m->owner) {
-        tn__kept_drop(m->rpc, m->number, to);
+    if (to != m->owner) {
+        let_go(m->rpc, m->owner, m->number, to);
     }
 }
 
-static void answer_share(tn_rpc *r, const tn_message *in, tn_message *out) {
-    (void)out;
-    uint64_t number = (uint64_t)tn_message_int(in, 0);
-    int64_t to = tn_message_int(in, 1);
-    if (tn__pending()) {
-        return;
+tn_status tn__kept_share(tn_rpc *r, int from, const tn__rpc_head *h) {
+    uint64_t to = h->microseconds;
+    if (to >= (uint64_t)r->ranks || !tn__kept_find(r, h->context, from)) {
+        return tn__raise(TN_EVALUE, "rpc_share", "rank %d has no such reference to pass on", from);
     }
-    if (to < 0 || to >= r->ranks || !tn__kept_find(r, number, tn__served->caller)) {
-        tn__raise(TN_EVALUE, "rpc_share", "rank %d has no such reference to pass on",
-                  tn__served->caller);
-    } else if (!tn__kept_hold(r, number, (int)to)) {
-        tn__raise(TN_EPEER, "rpc_share", "rank %lld is gone: it gets no reference", (long long)to);
+    tn__passing *m = tn__malloc_for(sizeof(*m), "rpc_share");
+    if (!m) {
+        return tn_error();
     }
+    pthread_mutex_lock(&r->lock);
+    tn__kept *k = hold_locked(r, h->context, (int)to);
+    if (k && (int)to != from) {
+        *m = (tn__passing){k->passing, from, (int)to};
+        k->passing = m;
+        m = NULL;
+    }
+    pthread_mutex_unlock(&r->lock);
+    free(m);
+    return k ? TN_OK
+             : tn__raise(TN_EPEER, "rpc_share", "rank %d is gone: it gets no reference", (int)to);
 }
 
 bool tn__remote_builtins(tn_rpc *r) {
-    return tn__rpc_add_function(r, "tn/get", NULL, answer_get, NULL) == TN_OK &&
-           tn__rpc_add_function(r, "tn/share", NULL, answer_share, NULL) == TN_OK;
+    return tn__rpc_add_function(r, "tn/get", NULL, answer_get, NULL) == TN_OK;
 }

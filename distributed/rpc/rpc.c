@@ -17,6 +17,7 @@ tn_rpc_options tn_rpc_defaults(void) {
                             .threads = 16,
                             .threads_most = 256,
                             .message_limit = (int64_t)1 << 30,
+                            .backlog_limit = (int64_t)1 << 30,
                             .from_defaults = true};
 }
 
@@ -46,6 +47,7 @@ void tn__rpc_release(tn_rpc *r) {
         free(f);
     }
     tn__stepped_free(r);
+    tn__references_end(r);
     pthread_cond_destroy(&r->queued);
     pthread_cond_destroy(&r->quiet);
     pthread_cond_destroy(&r->grads_free);
@@ -71,6 +73,9 @@ static bool options_sound(const tn_rpc_options *o) {
     } else if (o->message_limit < LIMIT_LEAST) {
         tn__raise(TN_EVALUE, operation, "message_limit is %lld bytes (at least %d)",
                   (long long)o->message_limit, LIMIT_LEAST);
+    } else if (o->backlog_limit < LIMIT_LEAST) {
+        tn__raise(TN_EVALUE, operation, "backlog_limit is %lld bytes (at least %d)",
+                  (long long)o->backlog_limit, LIMIT_LEAST);
     }
     return !tn__pending();
 }
@@ -121,7 +126,8 @@ tn_rpc *tn_rpc_new(tn_group *g, tn_rpc_options options) {
         r->number = g->rpcs++;
         snprintf(r->interface, sizeof(r->interface), "%s", g->interface);
     }
-    if (r && (!tn__remote_builtins(r) || !tn__grad_builtins(r))) {
+    if (r && (!tn__remote_builtins(r) || !tn__grad_builtins(r) ||
+              !tn__peers_announce(r, tn__now() + options.timeout))) {
         tn__rpc_release(r);
         return NULL;
     }

@@ -77,12 +77,14 @@ typedef struct tn_rpc_options {
     int threads;
     int threads_most;      /* with those that wait: 256. More calls wait for a free thread. */
     int64_t message_limit; /* bytes of a message, sent or received: 2^30 */
+    int64_t backlog_limit; /* bytes of calls to one rank that it has not answered: 2^30 */
     bool from_defaults;
 } tn_rpc_options;
 TN_API tn_rpc_options tn_rpc_defaults(void);
 
 /* Every rank of g calls. Of g only the store and the interface are used: g may be freed, or die,
- * and calls still work. NULL g: one rank, which can call itself. NULL after an error. */
+ * and calls still work. NULL g: one rank, which can call itself. NULL after an error, also if the
+ * store does not answer within options.timeout. */
 TN_API tn_rpc *tn_rpc_new(tn_group *g, tn_rpc_options options);
 
 /* f(in, out, user) runs in a thread of this library, in a scope of its own. It may call other
@@ -92,8 +94,9 @@ typedef void (*tn_rpc_function)(const tn_message *in, tn_message *out, void *use
 TN_API tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *user);
 
 /* Connects to all other ranks; every rank calls. What was registered before can be called by any
- * rank whose tn_rpc_start has returned. TN_ENOMEM: no thread can be started to answer; if only
- * further ones cannot, calls wait for those that are there. */
+ * rank whose tn_rpc_start has returned. TN_EPEER names a rank that has not connected in time, or at
+ * once one on this host whose process has ended since its tn_rpc_new. TN_ENOMEM: no thread can be
+ * started to answer; if only further ones cannot, calls wait for those that are there. */
 TN_API tn_status tn_rpc_start(tn_rpc *r);
 
 /* Waits until every rank has called it and no function runs anywhere: then nothing is lost by
@@ -114,8 +117,13 @@ TN_API int tn_rpc_caller(void);          /* inside a function: the rank that cal
  */
 
 /* Calls a function of rank `to` (this one too) and returns at once; `in` (NULL: no values) is sent
- * and freed, even after an error. The call may take `timeout` seconds, 0: options.timeout.
- * NULL after an error. */
+ * and freed, even after an error. The call may take `timeout` seconds, 0: options.timeout; inside a
+ * function, no longer than the call that runs it. NULL after an error.
+ *
+ * If rank `to` is slower than it is called, memory must not fill up with calls, here or there. So
+ * while backlog_limit bytes or more wait for its answers, those of calls that nobody waits for any
+ * more too, this waits within the same time; then TN_EPEER. Inside a function it does not: what it
+ * waits for might wait for the function. */
 TN_API tn_future *tn_rpc_call(tn_rpc *r, int to, const char *name, tn_message *in, double timeout);
 
 /* Waits for the result, and frees f. NULL after an error: what the function raised, or TN_EPEER.

@@ -1,6 +1,7 @@
 /* The input is what a rank sends to another after both have shown the secret (rpc/frame.h).
  * Whatever it is: nothing is larger than the limit allows, a frame that is taken is as long as it
- * says, and a message that is taken has as many values as its head says.
+ * says, and a message that is taken has as many values as its head says. Of one that is too large
+ * there are at most as many references as its head says, and nothing else.
  *
  *     input    u8: how many bytes arrive at a time, less 1; frames
  */
@@ -36,11 +37,26 @@ static void read_values(const tn_message *m) {
     must_hold(most <= LIMIT && !tn_error(), "values that are larger than the frame");
 }
 
+static void read_references(const tn__rpc_frame *f) {
+    tn__body b = tn__frame_values(f);
+    uint32_t seen = 0;
+    tn__value_head v;
+    tn_dims dims;
+    const uint8_t *bytes;
+    while (tn__body_next(&b, &v, &dims, &bytes)) {
+        must_hold(v.kind == TN__VALUE_REMOTE, "a value that is no reference");
+        seen++;
+    }
+    must_hold(seen <= f->head.references && b.left == 0, "other references than the head says");
+}
+
 static void take_frame(tn__rpc_frame *f) {
     must_hold(f->refused == (f->head.bytes > LIMIT), "refused for another reason than the limit");
     bool has_values =
         f->head.kind == TN__RPC_CALL || (f->head.kind == TN__RPC_REPLY && f->head.status == TN_OK);
-    if (!f->refused) {
+    if (f->refused) {
+        read_references(f);
+    } else {
         must_hold(f->bytes == TN__RPC_HEAD + f->head.bytes, "a frame of another length");
     }
     if (!f->refused && has_values) {

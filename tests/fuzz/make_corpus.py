@@ -221,7 +221,7 @@ store = {
 
 # ---- What one rank sends to another (distributed/rpc/frame.h) ----------------------------------------------------------------
 
-RANK, CALL, REPLY, LET_GO, ENDING = range(1, 6)
+RANK, CALL, REPLY, SHARE, LET_GO, GOT, AWAIT, LOST, FORGET, ENDING = range(1, 11)
 TENSOR, BYTES, TEXT, INT, REMOTE = range(1, 6)
 
 
@@ -246,12 +246,15 @@ calls = {
     "values": at_once(call(*whole, references=1)),
     "bytes_one_by_one": at_once(call(*whole, references=1), step=0),
     "several": at_once(call(kind=RANK, name=b"", number=3), call(value(INT, 5)), call(value(INT, 6), kind=REPLY, name=b""),
-                       call(kind=LET_GO, name=b""), call(kind=ENDING, name=b"")),
+                       *[call(kind=kind, name=b"") for kind in (SHARE, LET_GO, GOT, AWAIT, LOST, FORGET, ENDING)]),
     "reason": at_once(call(kind=REPLY, name=b"", status=3, length=4) + b"none"),
     "dtypes": at_once(call(*[value(TENSOR, 2 * n, bytes(2 * n), d, (2,)) for d, n in enumerate((4, 8, 2, 2, 8, 4, 1, 1, 1))])),
     "learns": at_once(call(value(TENSOR, 4, bytes(4), 0, (1,), flags=1), value(TENSOR, 8, bytes(8), 4, (1,), flags=1), flags=1)),
     "scalar_and_none": at_once(call(value(TENSOR, 4, bytes(4)), value(TENSOR, 0, b"", 0, (0, 3)))),
     "too_long": at_once(call(value(BYTES, 5000, bytes(5000))), call()),
+    "too_long_with_references": at_once(call(whole[4], value(BYTES, 5000, bytes(5000)), *whole, references=2), call()),
+    "too_long_one_by_one": at_once(call(value(TENSOR, 5000, bytes(5000), 6, (5000,)), whole[4], references=1), step=6),
+    "too_long_and_malformed": at_once(call(whole[4], value(9), value(BYTES, 5000, bytes(5000)), whole[4], references=2), call()),
     "length_huge": at_once(call(length=2**63)),
     "no_body": at_once(call(value(INT, 1), length=1)),
     "more_values": at_once(call(value(INT, 1), count=1, length=40) + bytes(23)),
@@ -259,12 +262,13 @@ calls = {
     "bytes_missing": at_once(call(value(BYTES, 9, b"short"))),
     "bytes_beyond": at_once(call(value(BYTES, 2**64 - 1, b"short"))),
     "nine_sizes": at_once(call(value(TENSOR, 4, bytes(4), 0, (1,) * 9))),
+    "none_of_huge": at_once(call(value(TENSOR, 0, b"", 0, (0, 2**62)))),
     "negative_size": at_once(call(value(TENSOR, 4, bytes(4), 0, (-1,)))),
     "sizes_overflow": at_once(call(value(TENSOR, 0, b"", 0, (2**32, 2**32)))),
     "sizes_disagree": at_once(call(value(TENSOR, 8, bytes(8), 0, (1,)))),
     "unknown_dtype": at_once(call(value(TENSOR, 4, bytes(4), 9, (1,)))),
     "unknown_kind": at_once(call(value(6, 0))),
-    "unknown_frame": at_once(call(kind=9)),
+    "unknown_frame": at_once(call(kind=99)),
     "bad_bool": at_once(call(value(TENSOR, 2, b"\2\xff", 7, (2,)))),
     "references_hidden": at_once(call(value(REMOTE, 7, owner=1))),
     "int_with_sizes": at_once(call(value(INT, 7, sizes=(1,)))),

@@ -139,8 +139,8 @@ typedef struct tn_engine_options {
     double timeout;        /* seconds, for the group's later operations */
     const char *interface; /* network interface or address for gloo; NULL: chosen */
     tn_device device;      /* nccl: this rank's GPU */
-    /* For a device engine to call during a long operation: `check` of the engine beside it. May be
-     * NULL. */
+    /* For who meets through the store to call now and then while it waits, and for a device engine
+     * during a long operation: `check` of the engine beside it. May be NULL. */
     tn_status (*check)(void *user, bool all, char *why);
     void *check_user;
 } tn_engine_options;

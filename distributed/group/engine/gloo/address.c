@@ -17,6 +17,7 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <math.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -47,6 +48,24 @@ static void name_missing(const tn_engine_options *o, const char *key, int first,
     }
 }
 
+/* Between two calls of o->check, in seconds. */
+static const double CHECK_EVERY = 0.2;
+
+bool tn__gloo_await(const tn_engine_options *o, const char *key, tn_store_value *value, char *why) {
+    char reason[TN_STORE_WHY];
+    double until;
+    do {
+        until = o->check ? fmin(tn__now() + CHECK_EVERY, o->deadline) : o->deadline;
+        if (o->store->get(o->store, key, value, until, reason) == TN_OK) {
+            return true;
+        }
+        if (o->check && o->check(o->check_user, true, why) != TN_OK) {
+            return false;
+        }
+    } while (until < o->deadline && tn__now() >= until); /* earlier: the store is gone */
+    return false;
+}
+
 bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine, size_t bytes,
                    tn_store_value *values, char *why) {
     char place[64], reason[TN_STORE_WHY];
@@ -57,8 +76,10 @@ bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine
     }
     for (int r = 0; r < o->ranks; r++) {
         snprintf(place, sizeof(place), "%s/%d", key, r);
-        if (o->store->get(o->store, place, &values[r], o->deadline, reason) != TN_OK) {
-            name_missing(o, key, r, why);
+        if (!tn__gloo_await(o, place, &values[r], why)) {
+            if (!*why) {
+                name_missing(o, key, r, why);
+            }
             return false;
         }
     }
