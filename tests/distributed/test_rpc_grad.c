@@ -22,11 +22,20 @@ static tn_tensor *make_batch(int step) {
 
 /* One process: the losses, and the bits of both halves' weights afterwards. */
 typedef struct record {
+    bool twice; /* through the second half in each step, so that its gradients add up */
     double loss[STEPS];
     float first[4 * WIDTH], second[WIDTH * WIDTH];
 } record;
 
-/* Twice through the second half, so that its gradients add up. */
+/* The same bits; or, where a part is called twice, two sums in place of one that goes on. */
+static bool as_wanted(const record *want, const float *got, const float *of, int count) {
+    bool right = want->twice || memcmp(got, of, (size_t)count * sizeof(*got)) == 0;
+    for (int i = 0; i < count; i++) {
+        right = right && fabsf(got[i] - of[i]) <= 1e-5f;
+    }
+    return right;
+}
+
 static void train_one(record *out) {
     tn_seed(9);
     void *first = make_first(), *second = make_second();
@@ -35,7 +44,7 @@ static void train_one(record *out) {
     for (int step = 0; step < STEPS; step++) {
         TN_SCOPE;
         tn_tensor *x = make_batch(step), *h = tn_tanh(tn_call(first, x));
-        tn_tensor *y = tn_call(second, h), *z = tn_call(second, tn_neg(h));
+        tn_tensor *y = tn_call(second, h), *z = out->twice ? tn_call(second, tn_neg(h)) : h;
         tn_tensor *loss =
             tn_mean_all(tn_square(tn_add(tn_sub(y, tn_mul_scalar(z, 0.5)), tn_scalar(1, TN_F32))));
         tn_backward(loss);
@@ -60,7 +69,9 @@ static void train_calls(tn_rpc *r, int other, void *first, const record *want) {
         TN_SCOPE;
         tn_tensor *x = make_batch(step), *h = tn_tanh(tn_call(first, x));
         tn_tensor *y = tn_rpc_forward(c, other, "second", (tn_values){1, {h}}, 0).v[0];
-        tn_tensor *z = tn_rpc_forward(c, other, "second", (tn_values){1, {tn_neg(h)}}, 0).v[0];
+        tn_tensor *z = want->twice
+                           ? tn_rpc_forward(c, other, "second", (tn_values){1, {tn_neg(h)}}, 0).v[0]
+                           : h;
         tn_tensor *loss =
             tn_mean_all(tn_square(tn_add(tn_sub(y, tn_mul_scalar(z, 0.5)), tn_scalar(1, TN_F32))));
         CHECK(tn_requires_grad(y) && !tn_is_leaf(y));
@@ -68,12 +79,12 @@ static void train_calls(tn_rpc *r, int other, void *first, const record *want) {
         tn_optim_step(a);
         tn_rpc_step(c);
         tn_optim_zero_grad(a);
-        CHECK(tn_item(loss) == want->loss[step]);
+        CHECK(fabs(tn_item(loss) - want->loss[step]) <= (want->twice ? 1e-5 : 0));
     }
     tn_rpc_context_free(c);
     float got[4 * WIDTH];
     tn_copy_out(tn_module_get(first, "weight"), got);
-    CHECK(memcmp(got, want->first, sizeof(got)) == 0);
+    CHECK(as_wanted(want, got, want->first, 4 * WIDTH));
     tn_optim_free(a);
 }
 
@@ -95,7 +106,7 @@ static void split_model(tn_group *world, void *user) {
     if (rank == last) {
         float got[WIDTH * WIDTH];
         tn_copy_out(tn_module_get(second, "0.weight"), got);
-        CHECK(memcmp(got, want->second, sizeof(got)) == 0);
+        CHECK(as_wanted(want, got, want->second, WIDTH * WIDTH));
     }
     tn_optim_free(b);
     tn_module_free(first);
@@ -104,11 +115,13 @@ static void split_model(tn_group *world, void *user) {
 
 static void test_split_model(void **state) {
     (void)state;
-    record want;
-    train_one(&want);
-    run_ok(2, split_model, &want);
-    run_ok(1, split_model, &want);
-    assert_true(want.loss[STEPS - 1] < want.loss[0]);
+    for (int twice = 0; twice < 2; twice++) {
+        record want = {.twice = twice};
+        train_one(&want);
+        run_ok(2, split_model, &want);
+        run_ok(1, split_model, &want);
+        assert_true(want.loss[STEPS - 1] < want.loss[0]);
+    }
 }
 
 /* A graph that is dropped without backward, or after it, is freed on its owner; a second backward
