@@ -17,7 +17,6 @@ static void send_back(const tn_message *in, tn_message *out, void *user) {
 }
 
 static void sends_tensors(tn_group *world, void *user) {
-    (void)user;
     TN_SCOPE;
     tn_device mine = tn_default_device();
     tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
@@ -49,7 +48,6 @@ static void run_half(const tn_message *in, tn_message *out, void *user) {
 
 /* Each rank calls the other's half, and steps it: as on the CPU. */
 static void trains_half(tn_group *world, void *user) {
-    (void)user;
     TN_SCOPE;
     tn_device mine = tn_default_device();
     tn_linear half, same;
@@ -99,12 +97,10 @@ static void run_on_devices(void (*f)(tn_group *, void *)) {
 }
 
 static void tensors_travel_over_the_cpu(void **state) {
-    (void)state;
     run_on_devices(sends_tensors);
 }
 
 static void gradients_return_to_the_device(void **state) {
-    (void)state;
     run_on_devices(trains_half);
 }
 

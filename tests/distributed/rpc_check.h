@@ -61,6 +61,10 @@ static inline void echo_values(const tn_message *in, tn_message *out, void *user
     }
 }
 
+static inline void count_values(const tn_message *in, tn_message *out, void *user) {
+    tn_message_add_int(out, tn_message_count(in));
+}
+
 static inline void add_numbers(const tn_message *in, tn_message *out, void *user) {
     tn_message_add_int(out, tn_message_int(in, 0) + tn_message_int(in, 1) + tn_rpc_caller());
 }
@@ -90,6 +94,7 @@ static inline void count_down(const tn_message *in, tn_message *out, void *user)
 static inline tn_rpc *start_with(tn_group *world, tn_rpc_options options) {
     tn_rpc *r = tn_rpc_new(world, options);
     tn_rpc_register(r, "echo", echo_values, NULL);
+    tn_rpc_register(r, "count", count_values, NULL);
     tn_rpc_register(r, "add", add_numbers, NULL);
     tn_rpc_register(r, "fail", fail_here, NULL);
     tn_rpc_register(r, "sleep", sleep_here, NULL);

@@ -66,13 +66,11 @@ static void all_values(tn_group *world, void *user) {
 }
 
 static void test_values(void **state) {
-    (void)state;
     run_ok(3, all_values, NULL);
     run_ok(1, all_values, NULL);
 }
 
 static void test_alone(void **state) {
-    (void)state;
     tn_rpc *r = start_rank(NULL);
     tn_message *out = ask_rank(r, 0, "count_down", tn_message_new(), 0);
     assert_null(out);
@@ -95,7 +93,6 @@ static size_t resize_stacks(size_t bytes) {
 
 /* Without a thread a rank does not start; with one it answers, even if it gets no others. */
 static void test_no_threads(void **state) {
-    (void)state;
     const size_t too_large = (size_t)1 << 50;
     size_t before = resize_stacks(too_large);
     tn_rpc *none = tn_rpc_new(NULL, tn_rpc_defaults());
@@ -152,7 +149,6 @@ static void all_errors(tn_group *world, void *user) {
 }
 
 static void test_errors(void **state) {
-    (void)state;
     run_ok(2, all_errors, NULL);
     tn_rpc *r = tn_rpc_new(NULL, tn_rpc_defaults());
     assert_null(tn_rpc_call(r, 0, "echo", NULL, 0));
@@ -172,7 +168,6 @@ static void test_errors(void **state) {
 
 /* In a child of fork an rpc is its parent's, whose calls still work. */
 static void test_fork(void **state) {
-    (void)state;
     tn_rpc *r = start_rank(NULL);
     tn_future *f = tn_rpc_call(r, 0, "echo", NULL, 0);
     pid_t child = fork();
@@ -230,7 +225,6 @@ static void too_large(tn_group *world, void *user) {
 }
 
 static void test_limits(void **state) {
-    (void)state;
     run_ok(4, too_large, NULL);
 }
 
@@ -280,7 +274,6 @@ static void many_calls(tn_group *world, void *user) {
 
 /* 10000 where TERN_RPC_CALLS says so. */
 static void test_many_calls(void **state) {
-    (void)state;
     const char *wanted = getenv("TERN_RPC_CALLS");
     int calls = wanted ? atoi(wanted) : 500;
     run_ok(2, many_calls, &calls);
@@ -307,7 +300,6 @@ static void many_futures(tn_group *world, void *user) {
 }
 
 static void test_many_futures(void **state) {
-    (void)state;
     run_ok(2, many_futures, NULL);
 }
 
@@ -324,7 +316,6 @@ static void back_and_forth(tn_group *world, void *user) {
 }
 
 static void test_back_and_forth(void **state) {
-    (void)state;
     run_ok(2, back_and_forth, NULL);
 }
 
@@ -345,7 +336,6 @@ static void too_deep(tn_group *world, void *user) {
 }
 
 static void test_too_deep(void **state) {
-    (void)state;
     run_ok(2, too_deep, NULL);
 }
 
@@ -414,7 +404,6 @@ static void with_strangers(tn_group *world, void *user) {
 }
 
 static void test_strangers(void **state) {
-    (void)state;
     run_ok(2, with_strangers, NULL);
 }
 

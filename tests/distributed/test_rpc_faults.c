@@ -25,7 +25,6 @@ static void slow_function(tn_group *world, void *user) {
 }
 
 static void test_slow(void **state) {
-    (void)state;
     run_ok(2, slow_function, NULL);
 }
 
@@ -47,7 +46,6 @@ static void abrupt_end(tn_group *world, void *user) {
 }
 
 static void test_abrupt_end(void **state) {
-    (void)state;
     run_ok(2, abrupt_end, NULL);
 }
 
@@ -63,13 +61,11 @@ static void late_rank(tn_group *world, void *user) {
 }
 
 static void test_late_end(void **state) {
-    (void)state;
     run_ok(2, late_rank, NULL);
 }
 
 /* Whoever asks instead of waiting learns of the deadline as well. */
 static void test_done_when_late(void **state) {
-    (void)state;
     tn_rpc *r = start_rank(NULL);
     tn_message *in = tn_message_new();
     tn_message_add_int(in, 1000000);
@@ -119,7 +115,6 @@ static void slow_server(tn_group *world, void *user) {
 }
 
 static void test_slow_server(void **state) {
-    (void)state;
     run_ok(2, slow_server, NULL);
 }
 
@@ -151,7 +146,6 @@ static void room_inside(tn_group *world, void *user) {
 }
 
 static void test_room_inside(void **state) {
-    (void)state;
     run_ok(2, room_inside, NULL);
 }
 
@@ -204,7 +198,6 @@ static void room_at_end(tn_group *world, void *user) {
 }
 
 static void test_room_at_end(void **state) {
-    (void)state;
     ended_with = NULL;
     run_ok(3, room_at_end, NULL);
 }
@@ -238,14 +231,12 @@ static void many_threads(tn_group *world, void *user) {
 }
 
 static void test_many_threads(void **state) {
-    (void)state;
     run_ok(2, many_threads, NULL);
 }
 
 /* A rank that is stopped is sent no more than the limit. When it goes on it answers all that. */
 static int fill_rank_1(tn_group *world, const char *argument) {
     enum { MOST = 100 };
-    (void)argument;
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .backlog_limit = 10 * LARGE));
     if (tn_rpc_rank(r) == 0) {
         printf("calling\n");
@@ -279,7 +270,6 @@ static int fill_rank_1(tn_group *world, const char *argument) {
 }
 
 static void test_full(void **state) {
-    (void)state;
     ranks_job job = ranks_start(3, "fill_rank_1", "", NULL);
     bool began = ranks_await_output(&job, 0, "calling", 60);
     usleep(200000);
@@ -313,7 +303,6 @@ static void end_again(tn_group *world, void *user) {
 }
 
 static void test_end_again(void **state) {
-    (void)state;
     run_ok(2, end_again, NULL);
 }
 
@@ -327,7 +316,6 @@ static void missing_start(tn_group *world, void *user) {
 }
 
 static void test_missing_start(void **state) {
-    (void)state;
     run_ok(3, missing_start, NULL);
 }
 
@@ -368,7 +356,6 @@ static void kill_early(const char *argument) {
 }
 
 static void test_killed_early(void **state) {
-    (void)state;
     kill_early("");
     kill_early("at");
 }
@@ -422,7 +409,6 @@ static void signal_rank_1(int signal, const char *seconds, double *took, char te
 }
 
 static void test_killed(void **state) {
-    (void)state;
     double took;
     char text[256];
     signal_rank_1(SIGKILL, "50", &took, text);
@@ -431,7 +417,6 @@ static void test_killed(void **state) {
 }
 
 static void test_stopped(void **state) {
-    (void)state;
     double took;
     char text[256];
     signal_rank_1(SIGSTOP, "1", &took, text);

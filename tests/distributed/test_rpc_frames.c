@@ -2,7 +2,6 @@
 #include "rpc_check.h"
 
 static void test_malformed_heads(void **state) {
-    (void)state;
     static const tn__rpc_head right[] = {
         {.kind = TN__RPC_RANK, .number = 3},
         {.kind = TN__RPC_CALL, .number = 1, .name_bytes = 4, .bytes = 4},

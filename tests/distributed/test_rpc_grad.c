@@ -1,6 +1,8 @@
 /* Gradients through calls. */
 #include "rpc_check.h"
 
+#include <math.h>
+
 enum { STEPS = 5, WIDTH = 8 };
 
 static void run_module(const tn_message *in, tn_message *out, void *module) {
@@ -114,7 +116,6 @@ static void split_model(tn_group *world, void *user) {
 }
 
 static void test_split_model(void **state) {
-    (void)state;
     for (int twice = 0; twice < 2; twice++) {
         record want = {.twice = twice};
         train_one(&want);
@@ -163,7 +164,6 @@ static void graphs_end(tn_group *world, void *user) {
 }
 
 static void test_graphs_end(void **state) {
-    (void)state;
     run_ok(2, graphs_end, NULL);
 }
 
@@ -211,7 +211,6 @@ static void chain_of_three(tn_group *world, void *user) {
 }
 
 static void test_chain_of_three(void **state) {
-    (void)state;
     run_ok(3, chain_of_three, NULL);
 }
 
@@ -258,7 +257,6 @@ static void late_context(tn_group *world, void *user) {
 }
 
 static void test_late_context(void **state) {
-    (void)state;
     has_given_up = false;
     run_ok(3, late_context, NULL);
 }
@@ -296,7 +294,6 @@ static void two_contexts(tn_group *world, void *user) {
 }
 
 static void test_two_contexts(void **state) {
-    (void)state;
     run_ok(2, two_contexts, NULL);
 }
 
@@ -331,7 +328,6 @@ static void stale_weights(tn_group *world, void *user) {
 }
 
 static void test_stale_weights(void **state) {
-    (void)state;
     run_ok(2, stale_weights, NULL);
 }
 
@@ -376,7 +372,6 @@ static void there_and_back(tn_group *world, void *user) {
 }
 
 static void test_there_and_back(void **state) {
-    (void)state;
     run_ok(3, there_and_back, NULL);
 }
 

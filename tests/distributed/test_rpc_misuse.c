@@ -1,67 +1,24 @@
 /* Calls between ranks, from outside: what a careless program does, and ranks that are stopped or
- * killed in the middle of something. Only public functions. */
+ * killed in the middle of something. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 
-#include "rank_check.h"
+#include "rpc_check.h"
 
 #include "tests/support/ranks.h"
 
-/* The pending error is this one; clears it. */
-static bool failed_with(tn_status status, const char *part) {
-    bool fine = tn_error() == status && strstr(tn_error_message(), part);
-    if (!fine) {
-        fprintf(stderr, "%s: \"%s\", not \"%s\"\n", tn_status_name(tn_error()), tn_error_message(),
-                part);
-    }
-    tn_error_clear();
-    return fine;
-}
-
-static tn_message *ask_rank(tn_rpc *r, int to, const char *name, tn_message *in) {
-    return tn_rpc_wait(tn_rpc_call(r, to, name, in, 0));
-}
-
 /* ---- Functions ------------------------------------------------------------------------------- */
-
-static void count_values(const tn_message *in, tn_message *out, void *user) {
-    (void)user;
-    tn_message_add_int(out, tn_message_count(in));
-}
-
-/* The bytes of value 0; and as many back. */
-static void send_back(const tn_message *in, tn_message *out, void *user) {
-    (void)user;
-    size_t bytes;
-    const void *data = tn_message_bytes(in, 0, &bytes);
-    tn_message_add_bytes(out, data, bytes);
-}
 
 static void run_half(const tn_message *in, tn_message *out, void *user) {
     tn_message_add(out, tn_call(user, tn_message_tensor(in, 0)));
 }
 
-static tn_rpc *start_with(tn_group *world, tn_rpc_options options) {
-    tn_rpc *r = tn_rpc_new(world, options);
-    tn_rpc_register(r, "count", count_values, NULL);
-    tn_rpc_register(r, "send_back", send_back, NULL);
-    tn_rpc_start(r);
-    return r;
-}
-
-static void end_rank(tn_rpc *r) {
-    CHECK(tn_rpc_shutdown(r, 60) == TN_OK);
-    CHECK(tn_rpc_kept(r) == 0);
-    tn_rpc_free(r);
-}
-
 /* ---- NULL ------------------------------------------------------------------------------------ */
 
 static void test_null(void **state) {
-    (void)state;
     tn_rpc_free(NULL);
     tn_message_free(NULL);
     tn_remote_free(NULL);
@@ -142,7 +99,7 @@ static void test_null(void **state) {
     assert_error(TN_EVALUE, "message_add_remote");
     assert_int_equal(tn_message_count(m), 0);
     tn_message_free(m);
-    end_rank(r);
+    end_rank(NULL, r);
 }
 
 /* ---- The limits of what a message is --------------------------------------------------------- */
@@ -157,11 +114,10 @@ static tn_message *ints_of(int values) {
 }
 
 static void most_values(tn_group *world, void *user) {
-    (void)user;
-    tn_rpc *r = start_with(world, tn_rpc_defaults());
+    tn_rpc *r = start_rank(world);
     int other = tn_rpc_size(r) - 1 - tn_rpc_rank(r), counts[] = {0, 1, 65535};
     for (int i = 0; i < 3; i++) {
-        tn_message *out = ask_rank(r, other, "count", ints_of(counts[i]));
+        tn_message *out = ask_rank(r, other, "count", ints_of(counts[i]), 0);
         CHECK(tn_message_int(out, 0) == counts[i]);
         tn_message_free(out);
     }
@@ -169,13 +125,12 @@ static void most_values(tn_group *world, void *user) {
     CHECK(failed_with(TN_EVALUE, "already has 65535 values"));
     CHECK(tn_message_count(in) == 65535);
     tn_message_free(in);
-    end_rank(r);
+    end_rank(world, r);
 }
 
-/* To the byte: a name of 9, a value's head of 16, and the data. */
+/* To the byte: a name of 4, a value's head of 16, and the data. */
 static void exact_limit(tn_group *world, void *user) {
-    (void)user;
-    enum { LIMIT = 4096, HEADS = 9 + 16 };
+    enum { LIMIT = 4096, HEADS = 4 + 16 };
     static char data[LIMIT];
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .message_limit = LIMIT));
     int other = tn_rpc_size(r) - 1 - tn_rpc_rank(r);
@@ -183,35 +138,33 @@ static void exact_limit(tn_group *world, void *user) {
         tn_message *in = tn_message_new();
         size_t bytes = 0;
         tn_message_add_bytes(in, data, LIMIT - HEADS + (size_t)more);
-        tn_message *out = ask_rank(r, other, "send_back", in);
+        tn_message *out = ask_rank(r, other, "echo", in, 0);
         CHECK(more ? failed_with(TN_EVALUE, "the message has 4097 bytes (message_limit: 4096)")
                    : tn_message_bytes(out, 0, &bytes) && bytes == LIMIT - HEADS);
         tn_message_free(out);
     }
-    end_rank(r);
+    end_rank(world, r);
 }
 
 /* One element seen as 2^40 is refused before memory is taken for it. */
 static void huge_views(tn_group *world, void *user) {
-    (void)user;
     TN_SCOPE;
-    tn_rpc *r = start_with(world, tn_rpc_defaults());
+    tn_rpc *r = start_rank(world);
     int other = tn_rpc_size(r) - 1 - tn_rpc_rank(r);
     tn_tensor *one = tn_ones(TN_DIMS(1), TN_F32);
     tn_message *in = tn_message_of(TN_VALUES(tn_expand(one, TN_DIMS((int64_t)1 << 40))));
-    CHECK(!ask_rank(r, other, "count", in) && failed_with(TN_EVALUE, "message_limit"));
+    CHECK(!ask_rank(r, other, "count", in, 0) && failed_with(TN_EVALUE, "message_limit"));
     in = tn_message_new();
     tn_tensor *large = tn_expand(one, TN_DIMS((int64_t)1 << 60));
     for (int i = 0; i < 17 && tn_error() == TN_OK; i++) { /* 17 * 2^62 bytes */
         tn_message_add(in, large);
     }
-    CHECK(!ask_rank(r, other, "count", in) && tn_error() == TN_EVALUE);
+    CHECK(!ask_rank(r, other, "count", in, 0) && tn_error() == TN_EVALUE);
     tn_error_clear();
-    end_rank(r);
+    end_rank(world, r);
 }
 
 static void long_names(tn_group *world, void *user) {
-    (void)user;
     char name[257];
     memset(name, 'n', sizeof(name));
     name[256] = 0;
@@ -224,18 +177,17 @@ static void long_names(tn_group *world, void *user) {
     name[255] = 0;
     tn_rpc_register(r, name, count_values, NULL);
     tn_rpc_start(r);
-    tn_message *out = ask_rank(r, other, name, ints_of(3));
+    tn_message *out = ask_rank(r, other, name, ints_of(3), 0);
     CHECK(tn_message_int(out, 0) == 3);
     tn_message_free(out);
     name[255] = 'n';
-    CHECK(!ask_rank(r, other, name, ints_of(3)) && failed_with(TN_EVALUE, "1 to 255 bytes"));
+    CHECK(!ask_rank(r, other, name, ints_of(3), 0) && failed_with(TN_EVALUE, "1 to 255 bytes"));
     name[254] = 0;
-    CHECK(!ask_rank(r, other, name, NULL) && failed_with(TN_EVALUE, "there is no function"));
-    end_rank(r);
+    CHECK(!ask_rank(r, other, name, NULL, 0) && failed_with(TN_EVALUE, "there is no function"));
+    end_rank(world, r);
 }
 
 static void test_limits(void **state) {
-    (void)state;
     for (int ranks = 1; ranks <= 2; ranks++) {
         run_ok(ranks, most_values, NULL);
         run_ok(ranks, exact_limit, NULL);
@@ -247,20 +199,17 @@ static void test_limits(void **state) {
 /* ---- Functions that are careless ------------------------------------------------------------- */
 
 static void raise_twice(const tn_message *in, tn_message *out, void *user) {
-    (void)in, (void)user;
     tn_message_add_int(out, 1); /* not sent: it has failed */
     tn_raise(TN_EIO, "the first");
     tn_raise(TN_EINDEX, "the second");
 }
 
 static void register_inside(const tn_message *in, tn_message *out, void *user) {
-    (void)in, (void)out;
     tn_rpc_register(user, "late", count_values, NULL);
 }
 
 /* Neither may be called here. */
 static void end_inside(const tn_message *in, tn_message *out, void *user) {
-    (void)in, (void)out;
     tn_rpc_free(user);
     CHECK(failed_with(TN_ESTATE, "inside a function"));
     tn_rpc_shutdown(user, 1);
@@ -268,14 +217,12 @@ static void end_inside(const tn_message *in, tn_message *out, void *user) {
 
 /* Replies are refused when they are made, not when they are added. */
 static void add_itself(const tn_message *in, tn_message *out, void *user) {
-    (void)user;
     tn_message_add(out, tn_message_tensor(in, 0));
     tn_message_add(out, tn_message_tensor(in, 0));
     tn_message_add_text(out, "");
 }
 
 static void careless_functions(tn_group *world, void *user) {
-    (void)user;
     TN_SCOPE;
     tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
     int other = tn_rpc_size(r) - 1 - tn_rpc_rank(r);
@@ -285,25 +232,24 @@ static void careless_functions(tn_group *world, void *user) {
     tn_rpc_register(r, "itself", add_itself, NULL);
     tn_rpc_start(r);
     for (int again = 0; again < 2; again++) {
-        CHECK(!ask_rank(r, other, "raise", NULL) && failed_with(TN_EIO, "the first"));
-        CHECK(!ask_rank(r, other, "end", NULL) && failed_with(TN_ESTATE, "inside a function"));
-        tn_message *out = ask_rank(r, other, "register", NULL);
+        CHECK(!ask_rank(r, other, "raise", NULL, 0) && failed_with(TN_EIO, "the first"));
+        CHECK(!ask_rank(r, other, "end", NULL, 0) && failed_with(TN_ESTATE, "inside a function"));
+        tn_message *out = ask_rank(r, other, "register", NULL, 0);
         CHECK(again ? failed_with(TN_ESTATE, "\"late\" is registered already") : out != NULL);
         tn_message_free(out);
-        out = ask_rank(r, other, "late", ints_of(2));
+        out = ask_rank(r, other, "late", ints_of(2), 0);
         CHECK(tn_message_int(out, 0) == 2);
         tn_message_free(out);
         tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(4), TN_BF16), true);
-        out = ask_rank(r, other, "itself", tn_message_of(TN_VALUES(tn_slice(x, 0, 1, 3, 1))));
+        out = ask_rank(r, other, "itself", tn_message_of(TN_VALUES(tn_slice(x, 0, 1, 3, 1))), 0);
         CHECK(tn_message_count(out) == 3 && tn_count(tn_message_tensor(out, 1)) == 2);
         CHECK(!tn_requires_grad(tn_message_tensor(out, 0)));
         tn_message_free(out);
     }
-    end_rank(r);
+    end_rank(world, r);
 }
 
 static void test_careless_functions(void **state) {
-    (void)state;
     run_ok(1, careless_functions, NULL);
     run_ok(2, careless_functions, NULL);
 }
@@ -313,14 +259,13 @@ static void test_careless_functions(void **state) {
 /* After tn_rpc_shutdown a rank can still call itself. What was made before tn_rpc_free can be used
  * and freed after it, which gives errors. */
 static void use_after_free(tn_group *world, void *user) {
-    (void)user;
     TN_SCOPE;
     tn_linear half;
     tn_seed(1);
     tn_linear_init(&half, 3, 3, tn_linear_defaults());
     tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
     int other = tn_rpc_size(r) - 1 - tn_rpc_rank(r);
-    tn_rpc_register(r, "send_back", send_back, NULL);
+    tn_rpc_register(r, "add", add_numbers, NULL);
     tn_rpc_register(r, "half", run_half, &half);
     tn_rpc_start(r);
     tn_rpc_context *c = tn_rpc_context_new(r);
@@ -328,9 +273,9 @@ static void use_after_free(tn_group *world, void *user) {
     tn_tensor *loss = tn_sum_all(tn_rpc_forward(c, other, "half", TN_VALUES(x), 0).v[0]);
     tn_remote *m = tn_remote_of(r, x);
     CHECK(tn_rpc_shutdown(r, 60) == TN_OK);
-    tn_message *late = ask_rank(r, tn_rpc_rank(r), "send_back", NULL);
+    tn_message *late = ask_rank(r, tn_rpc_rank(r), "add", NULL, 0);
     CHECK(!late && failed_with(TN_EINDEX, "value 0 of a message with 0"));
-    tn_future *f = tn_rpc_call(r, tn_rpc_rank(r), "send_back", ints_of(1), 0);
+    tn_future *f = tn_rpc_call(r, tn_rpc_rank(r), "add", ints_of(1), 0);
     tn_rpc_free(r);
     tn_message_free(tn_rpc_wait(f)); /* perhaps the function ran */
     CHECK(tn_error() != TN_OK);
@@ -348,7 +293,6 @@ static void use_after_free(tn_group *world, void *user) {
 }
 
 static void test_after_the_end(void **state) {
-    (void)state;
     run_ok(1, use_after_free, NULL);
     run_ok(2, use_after_free, NULL);
 }
@@ -381,8 +325,7 @@ static void print_line(const char *text) {
 /* Rank 0 sends rank 1 a large message, and rank 2 calls both meanwhile. Each is stopped in the
  * middle: first rank 1, so that rank 0 gets rid of a part only, then rank 0. */
 static int half_a_frame(tn_group *world, const char *argument) {
-    (void)argument;
-    tn_rpc *r = start_with(world, tn_rpc_defaults());
+    tn_rpc *r = start_rank(world);
     int rank = tn_rpc_rank(r);
     if (rank == 0) {
         char *data = calloc(1, LARGE);
@@ -390,7 +333,7 @@ static int half_a_frame(tn_group *world, const char *argument) {
         tn_message_add_bytes(in, data, LARGE);
         free(data);
         pause_here();
-        tn_future *f = tn_rpc_call(r, 1, "send_back", in, 0);
+        tn_future *f = tn_rpc_call(r, 1, "echo", in, 0);
         rank_assert(f && !tn_rpc_done(f));
         pause_here();
         tn_message *out = tn_rpc_wait(f);
@@ -399,7 +342,7 @@ static int half_a_frame(tn_group *world, const char *argument) {
         tn_message_free(out);
     } else if (rank == 2) {
         pause_here(); /* until rank 1 has a part of a frame, and rank 0 is stopped */
-        tn_message *out = ask_rank(r, 1, "count", ints_of(4));
+        tn_message *out = ask_rank(r, 1, "count", ints_of(4), 0);
         rank_assert(tn_message_int(out, 0) == 4);
         tn_message_free(out);
         print_line("answered");
@@ -410,7 +353,6 @@ static int half_a_frame(tn_group *world, const char *argument) {
 }
 
 static void test_stopped_in_a_frame(void **state) {
-    (void)state;
     ranks_job job = ranks_start(3, "half_a_frame", "", NULL);
     await_pause(&job, 0);
     await_pause(&job, 2);
@@ -435,12 +377,12 @@ typedef struct loop {
 } loop;
 
 static void try_call(loop *l) {
-    tn_message_free(ask_rank(l->rpc, 1, "count", NULL));
+    tn_message_free(ask_rank(l->rpc, 1, "count", NULL, 0));
 }
 
 static void try_large_call(loop *l) {
     tn_message *in = tn_message_of(TN_VALUES(tn_zeros(TN_DIMS(LARGE / 4), TN_F32)));
-    tn_message_free(ask_rank(l->rpc, 1, "count", in));
+    tn_message_free(ask_rank(l->rpc, 1, "count", in, 0));
 }
 
 static void try_reference(loop *l) {
@@ -448,7 +390,7 @@ static void try_reference(loop *l) {
     tn_message *in = ints_of(1);
     tn_message_add_remote(in, m);
     tn_remote_free(m);
-    tn_message_free(ask_rank(l->rpc, 1, "count", in));
+    tn_message_free(ask_rank(l->rpc, 1, "count", in, 0));
 }
 
 static void try_forward(loop *l) {
@@ -495,7 +437,6 @@ static void survive_rank_1(tn_rpc *r, int phase) {
 static atomic_bool released;
 
 static void release_rank(const tn_message *in, tn_message *out, void *user) {
-    (void)in, (void)out, (void)user;
     atomic_store(&released, true);
 }
 
@@ -513,7 +454,7 @@ static int rank_1_dies(tn_group *world, const char *argument) {
     tn_rpc_start(r);
     if (tn_rpc_rank(r) == 0) {
         survive_rank_1(r, atoi(argument));
-        tn_message *out = ask_rank(r, 2, "release", NULL);
+        tn_message *out = ask_rank(r, 2, "release", NULL, 0);
         rank_assert(out && tn_rpc_kept(r) == 0);
         tn_message_free(out);
     }
@@ -528,7 +469,6 @@ static int rank_1_dies(tn_group *world, const char *argument) {
 }
 
 static void test_killed_in_each_phase(void **state) {
-    (void)state;
     for (int i = 0; i < PHASES; i++) {
         char argument[8];
         snprintf(argument, sizeof(argument), "%d", i);

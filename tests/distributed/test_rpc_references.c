@@ -101,7 +101,6 @@ static void use_references(tn_group *world, void *user) {
 }
 
 static void test_references(void **state) {
-    (void)state;
     let_go_of = 0;
     run_ok(3, use_references, NULL);
     assert_int_equal(let_go_of, 1);
@@ -125,7 +124,6 @@ static void late_reference(tn_group *world, void *user) {
 }
 
 static void test_late_reference(void **state) {
-    (void)state;
     let_go_of = 0;
     run_ok(2, late_reference, NULL);
     assert_int_equal(let_go_of, 1);
@@ -134,7 +132,6 @@ static void test_late_reference(void **state) {
 /* References in calls that no function gets are given back: there is none of this name, or it is
  * too late to begin. */
 static void test_dropped_references(void **state) {
-    (void)state;
     tn_rpc *r = tn_rpc_new(NULL, TN_WITH(tn_rpc, .threads = 1));
     tn_rpc_register(r, "slow_counter", slow_counter, r);
     tn_rpc_start(r);
@@ -199,7 +196,6 @@ static void refused_references(tn_group *world, void *user) {
 }
 
 static void test_refused_references(void **state) {
-    (void)state;
     let_go_of = 0;
     run_ok(3, refused_references, NULL);
     assert_int_equal(let_go_of, 6);
@@ -207,7 +203,6 @@ static void test_refused_references(void **state) {
 
 /* Numbers mean something else in another rpc. */
 static void test_foreign_reference(void **state) {
-    (void)state;
     tn_rpc *r = start_owner(NULL), *other = start_owner(NULL);
     tn_remote *m = tn_remote_of(r, tn_ones(TN_DIMS(4), TN_F32));
     tn_remote *same_number = tn_remote_of(other, tn_ones(TN_DIMS(5), TN_F32));
@@ -241,7 +236,6 @@ static void let_go_used(void *object) {
 }
 
 static void test_free_while_used(void **state) {
-    (void)state;
     failures = used_after = 0;
     tn_rpc *r = tn_rpc_new(NULL, tn_rpc_defaults());
     tn_rpc_register(r, "use", use_slowly, r);
@@ -263,7 +257,6 @@ static void test_free_while_used(void **state) {
 
 /* Without memory for a reference, what it is for stays the caller's. */
 static void test_no_memory(void **state) {
-    (void)state;
     tn_rpc *r = tn_rpc_new(NULL, tn_rpc_defaults());
     tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
     let_go_of = 0;
@@ -299,7 +292,6 @@ static void give_back(const tn_message *in, tn_message *out, void *rpc) {
 }
 
 static void test_no_memory_on_the_way(void **state) {
-    (void)state;
     tn_rpc *r = tn_rpc_new(NULL, TN_WITH(tn_rpc, .timeout = 0.5));
     tn_rpc_register(r, "give_back", give_back, r);
     tn_rpc_start(r);
@@ -364,7 +356,6 @@ static void half_passed(tn_group *world, void *user) {
 }
 
 static void test_half_passed(void **state) {
-    (void)state;
     let_go_of = 0;
     run_ok(4, half_passed, NULL);
     assert_int_equal(let_go_of, 2);
@@ -381,7 +372,6 @@ static void await_kept(tn_rpc *r, int64_t count) {
 }
 
 static int pass_too_late(tn_group *world, const char *argument) {
-    (void)argument;
     tn_rpc *r = start_owner(world);
     if (tn_rpc_rank(r) == 0) {
         tn_remote *counter = ask_remote(r, 2, "make_counter", 0);
@@ -405,7 +395,6 @@ static int pass_too_late(tn_group *world, const char *argument) {
 }
 
 static void test_passed_too_late(void **state) {
-    (void)state;
     ranks_job job = ranks_start(3, "pass_too_late", "", NULL);
     bool began = ranks_await_output(&job, 2, "keeps 1", 60);
     kill(job.pid[2], SIGSTOP);
@@ -425,7 +414,6 @@ static void test_passed_too_late(void **state) {
 /* Rank 0 passes rank 2's counter on to rank 1, which is stopped, and is killed halfway: rank 1 will
  * never get it, and rank 2 learns that. */
 static int pass_and_die(tn_group *world, const char *argument) {
-    (void)argument;
     tn_rpc *r = start_owner(world);
     if (tn_rpc_rank(r) == 0) {
         tn_remote *counter = ask_remote(r, 2, "make_counter", 0);
@@ -453,7 +441,6 @@ static int pass_and_die(tn_group *world, const char *argument) {
 }
 
 static void test_killed_halfway(void **state) {
-    (void)state;
     ranks_job job = ranks_start(3, "pass_and_die", "", NULL);
     bool began = ranks_await_output(&job, 0, "has it", 60);
     kill(job.pid[1], SIGSTOP);
@@ -474,7 +461,6 @@ static void test_killed_halfway(void **state) {
 /* The same when the owner, rank 2, is stopped, and reads what rank 0 asked of it only after all
  * that others say of rank 0's end: in front of it there is more than is read at once. */
 static int ask_and_die(tn_group *world, const char *argument) {
-    (void)argument;
     tn_rpc *r = start_owner(world);
     if (tn_rpc_rank(r) == 0) {
         tn_remote *counter = ask_remote(r, 2, "make_counter", 0);
@@ -509,7 +495,6 @@ static int ask_and_die(tn_group *world, const char *argument) {
 }
 
 static void test_killed_asking(void **state) {
-    (void)state;
     ranks_job job = ranks_start(3, "ask_and_die", "", NULL);
     bool began =
         ranks_await_output(&job, 0, "has it", 60) && ranks_await_output(&job, 2, "keeps 1", 60);
@@ -544,7 +529,6 @@ static void hold_it(const tn_message *in, tn_message *out, void *rpc) {
 }
 
 static int hold_until_killed(tn_group *world, const char *argument) {
-    (void)argument;
     tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
     tn_rpc_register(r, "hold", hold_it, r);
     tn_rpc_start(r);
@@ -574,7 +558,6 @@ static int hold_until_killed(tn_group *world, const char *argument) {
 }
 
 static void test_killed_holders(void **state) {
-    (void)state;
     ranks_job job = ranks_start(3, "hold_until_killed", "", NULL);
     bool began = ranks_await_output(&job, 0, "kept 1\n", 60);
     kill(job.pid[1], SIGKILL);
