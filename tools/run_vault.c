@@ -1,5 +1,5 @@
-/* Memory in which the ranks of this host save what must outlive them: two blocks without a name for
- * each rank, which grow as the ranks write. They end with the launcher.
+/* Memory in which the ranks of this host save what must outlive them: blocks without a name, which
+ * grow as the ranks write. They end with the launcher.
  * distributed/parallel/save/vault.h says what is in them. */
 #include "tools/run.h"
 
@@ -22,18 +22,16 @@ static int make_block(void) {
     return fd;
 }
 
-char *vault_new(int ranks, output *out) {
-    char *text = text_new("TERN_VAULT=%d", (int)getpid());
-    for (int i = 0; i < 2 * ranks; i++) {
+void vault_grow(vault *v, int ranks, output *out) {
+    v->text = v->text ? v->text : text_new("TERN_VAULT=%d", (int)getpid());
+    for (; v->blocks < 4 * ranks; v->blocks++) {
         int fd = make_block();
         if (fd < 0) {
-            output_say(out, "no memory to save in for ranks: %s", strerror(errno));
-            free(text);
-            return text_new("TERN_VAULT=");
+            output_say(out, "not enough memory to save in for ranks: %s", strerror(errno));
+            return;
         }
-        char *longer = text_new("%s %d", text, fd);
-        free(text);
-        text = longer;
+        char *longer = text_new("%s %d", v->text, fd);
+        free(v->text);
+        v->text = longer;
     }
-    return text;
 }

@@ -362,6 +362,10 @@ typedef struct tn_saver_options {
      * step before tn_saver_free returns, which waits for it. If it fails, that is said, and
      * training goes on. Must live as long as the saver. */
     const char *after;
+    /* false; true: tn_saver_remember also sends each rank's save to a rank of the next host, whose
+     * launcher keeps it. It takes as much memory again on each host, and is sent behind training.
+     */
+    bool copies;
     bool from_defaults;
 } tn_saver_options;
 TN_API tn_saver_options tn_saver_defaults(void);

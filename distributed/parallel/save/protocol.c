@@ -99,10 +99,20 @@ char *tn__saver_receive(tn_saver *s, int rank, const char *what, const char *lat
                          s->deadline + (decision ? grace_of(s) : 0), late, bytes ? bytes : &unused);
 }
 
+/* False: the store does not answer. */
 static bool remove_key(tn_saver *s, int64_t k, int rank, const char *what) {
     bool removed = tn_store_delete(s->store, key_of(k, rank, what).text, NULL) == TN_OK;
     tn_error_clear();
     return removed;
+}
+
+char *tn__saver_take(tn_saver *s, int rank, const char *what, const char *late, size_t *bytes) {
+    char *data = tn__saver_receive(s, rank, what, late, bytes);
+    tn_error_record error = {.status = TN_OK};
+    tn_error_take(&error);
+    remove_key(s, s->saves, rank, what);
+    tn_error_give(&error);
+    return data;
 }
 
 void tn__saver_forget(tn_saver *s) {
