@@ -236,7 +236,7 @@ static void put_aside(tn_saver *s, tn__copy_link *l, tn_error_record *first) {
     l->runs = false;
     if (first->status == TN_OK) {
         tn__raise(why.status, s->operation, "the copy of rank %d's part, to rank %d: %.800s",
-                  l->from, l->to, why.message);
+                  l->from, l->to, tn__saver_plain(s, why.message));
         tn_error_take(first);
     }
 }

@@ -28,6 +28,13 @@ static key key_of(int64_t k, int rank, const char *what) {
     return name;
 }
 
+const char *tn__saver_plain(const tn_saver *s, const char *message) {
+    const char *plain = strstr(message, s->operation);
+    size_t length = strlen(s->operation);
+    bool found = plain && strncmp(plain + length, ": ", 2) == 0;
+    return found ? plain + length + 2 : message;
+}
+
 void tn__saver_send(tn_saver *s, int rank, const char *what, const void *data, size_t bytes) {
     key where = key_of(s->saves, rank, what);
     char *text = tn__pending() ? NULL : tn__malloc_for(bytes + 1, s->operation);
@@ -39,13 +46,9 @@ void tn__saver_send(tn_saver *s, int rank, const char *what, const void *data, s
     }
     tn_error_record mine;
     if (tn_error_take(&mine)) {
-        /* without place and operation, which the rank that raises it prepends */
-        const char *plain = strstr(mine.message, s->operation);
-        size_t length = strlen(s->operation);
-        bool found = plain && strncmp(plain + length, ": ", 2) == 0;
         failure sent = {.kind = '!', .error = {.status = mine.status}};
         snprintf(sent.error.message, sizeof(sent.error.message), "%s",
-                 found ? plain + length + 2 : mine.message);
+                 tn__saver_plain(s, mine.message));
         tn_store_set(s->store, where.text, &sent, sizeof(sent));
         tn_error_clear(); /* the first error stays */
         tn_error_give(&mine);

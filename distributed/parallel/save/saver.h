@@ -89,6 +89,9 @@ struct tn_saver {
 
 /* ---- protocol.c ------------------------------------------------------------------------------ */
 
+/* A message without place and operation, which who raises it again prepends. */
+const char *tn__saver_plain(const tn_saver *s, const char *message);
+
 /* Sends the value of key K/`rank`/`what`, or the pending error, which stays. */
 void tn__saver_send(tn_saver *s, int rank, const char *what, const void *data, size_t bytes);
 
