@@ -16,7 +16,7 @@ import tempfile
 import time
 
 TERN = os.path.join(os.environ.get("TERN_BENCH_BIN", "build/release/bench"), "..", "tools", "tern")
-EVERY, CONTEXT, LIMIT = 4, 64, 600
+EVERY, CONTEXT, LIMIT = 3, 64, 600
 running = []  # launchers, each in a session with its ranks
 
 
@@ -84,8 +84,8 @@ def rank_of(launcher):
 
 def recovery(model, host, *options):
     """Seconds from the loss of the second host, or of its rank, until the next step is done."""
-    job = Job(model, 10 * EVERY, *options)
-    job.until(f"step {2 * EVERY + 2}: ")
+    job = Job(model, 1000, *options)
+    job.until(f"step {EVERY + 2}: ")
     begun = time.monotonic()
     if host:
         os.killpg(job.second.pid, signal.SIGKILL)
@@ -99,13 +99,11 @@ def recovery(model, host, *options):
 
 
 def step_seconds(model, *options):
-    """The median of the steps from the fifth on: by then saves take no new memory."""
-    job = Job(model, 24, *options)
-    times = []
-    for step in range(1, 25):
-        times.append(job.until(f"step {step}: ")[1])
+    """The median of the steps from the fourth on: by then saves take no new memory."""
+    job = Job(model, 1000, *options)
+    times = [job.until(f"step {step}: ")[1] for step in range(1, 13)]
     end_all()
-    return statistics.median(b - a for a, b in zip(times[5:], times[6:]))
+    return statistics.median(b - a for a, b in zip(times[2:], times[3:]))
 
 
 def in_folder(function, *arguments):

@@ -105,10 +105,12 @@ typedef struct output output;
 typedef struct vault {
     char *text; /* a variable that tells the ranks of it; NULL: not made yet */
     int blocks;
+    bool full; /* no more could be made, which was said */
 } vault;
 
-/* Makes memory for so many ranks, where it is not yet there. */
-void vault_grow(vault *v, int ranks, output *out);
+/* Makes memory for so many ranks, always the same number, and for copies of so many of another
+ * host, where it is not yet there. */
+void vault_grow(vault *v, int ranks, int places, output *out);
 
 /* ---- Workers (run_workers.c) ----------------------------------------------------------------- */
 

@@ -237,7 +237,7 @@ static void start_one(workers *w, const run_options *o, const run_round *r, int 
 
 void workers_start(workers *w, const run_options *o, const run_round *r, output *out) {
     keep_guard(w, out);
-    vault_grow(&w->vault, r->most, out); /* another host's ranks may have copies here */
+    vault_grow(&w->vault, o->ranks, r->nodes > 1 ? r->most : 0, out);
     free(w->list);
     w->list = memory_new((size_t)r->local, sizeof(*w->list));
     w->count = r->local;

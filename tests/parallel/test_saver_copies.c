@@ -244,8 +244,8 @@ static void one_host_has_no_copies(void **state) {
     (void)state;
     hosts one = hosts_new("one", 1, (int[]){3});
     pass_job(&one, "-1", "m10 m20", NULL);
-    for (int place = 0; place < KEPT_RANKS; place++) {
-        assert_int_equal(head_at(&one.at[0].memory, TN__VAULT_BLOCKS * place + 2).magic[0], 0);
+    for (int block = 2 * KEPT_RANKS; block < KEPT_BLOCKS; block++) {
+        assert_int_equal(head_at(&one.at[0].memory, block).magic[0], 0);
     }
     hosts_finish(&one);
 }
@@ -338,7 +338,7 @@ static void no_room_ends_copies_only(void **state) {
     (void)state;
     hosts all = hosts_new("room", 2, (int[]){1, 1});
     keeper *full = &all.at[1].memory;
-    for (int i = 2; i < 4; i++) {
+    for (int i = 2 * KEPT_RANKS; i < KEPT_BLOCKS; i++) {
         assert_int_equal(fcntl(full->fd[i], F_ADD_SEALS, F_SEAL_GROW), 0);
     }
     ranks_result result =
@@ -350,8 +350,8 @@ static void no_room_ends_copies_only(void **state) {
     for (int i = 0; i < 2; i++) {
         block_of(&all.at[i].memory, 0, 30);
         block_of(&all.at[i].memory, 0, 40);
-        assert_int_equal(head_at(&all.at[i].memory, 2).magic[0], 0);
-        assert_int_equal(head_at(&all.at[i].memory, 3).magic[0], 0);
+        assert_int_equal(head_at(&all.at[i].memory, 2 * KEPT_RANKS).magic[0], 0);
+        assert_int_equal(head_at(&all.at[i].memory, 2 * KEPT_RANKS + 1).magic[0], 0);
     }
     pass_job(&all, "40", "", NULL);
     hosts_finish(&all);

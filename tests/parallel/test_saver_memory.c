@@ -170,8 +170,8 @@ static void parts_of_two_saves_do_not_mix(void **state) {
     const char *folder = temp_path("mix");
     pass_ranks(&k, &(launch){"job", 2, LIES_FLAT, NULL, "f10 m30 m30"}, folder, NULL);
     pass_ranks(&k, &(launch){"job", 2, LIES_CUT, "30", NULL}, folder, NULL);
-    erase_block(&k, 0);                    /* the first save's part of rank 0, */
-    erase_block(&k, TN__VAULT_BLOCKS + 1); /* and the second one's of rank 1 */
+    erase_block(&k, 0); /* the first save's part of rank 0, */
+    erase_block(&k, 3); /* and the second one's of rank 1 */
     pass_ranks(&k, &(launch){"job", 2, LIES_FLAT, "10", NULL}, folder, NULL);
     keeper_finish(&k);
 }
@@ -208,8 +208,8 @@ static void no_memory_is_a_warning(void **state) {
     pass_ranks(NULL, &(launch){"job", 2, LIES_FLAT, "30", NULL}, folder, NULL);
     pass_ranks(&k, &(launch){"room", 2, LIES_WHOLE, NULL, NULL}, temp_path("room"),
                "not saved in memory: rank 1: it needs");
-    assert_int_equal(head_at(&k, TN__VAULT_BLOCKS).magic[0], 0);
-    assert_int_equal(head_at(&k, TN__VAULT_BLOCKS + 1).magic[0], 0);
+    assert_int_equal(head_at(&k, 2).magic[0], 0);
+    assert_int_equal(head_at(&k, 3).magic[0], 0);
     pass_ranks(&k, &(launch){"two", 2, LIES_WHOLE, NULL, NULL}, temp_path("two"),
                "step 20 and later ones are not saved in memory: rank 0: another saver");
     keeper_finish(&k);

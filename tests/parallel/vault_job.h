@@ -16,7 +16,7 @@
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-enum { KEPT_RANKS = 4, KEPT_BLOCKS = TN__VAULT_BLOCKS * KEPT_RANKS };
+enum { KEPT_RANKS = 4, KEPT_BLOCKS = 2 * 2 * KEPT_RANKS };
 
 /* The memory of a host's launcher. */
 typedef struct keeper {
@@ -26,7 +26,8 @@ typedef struct keeper {
 
 static inline keeper keeper_new(void) {
     keeper k;
-    int used = snprintf(k.variable, sizeof(k.variable), "TERN_VAULT=%d", (int)getpid());
+    int used =
+        snprintf(k.variable, sizeof(k.variable), "TERN_VAULT=%d %d", (int)getpid(), KEPT_RANKS);
     for (int i = 0; i < KEPT_BLOCKS; i++) {
         k.fd[i] = memfd_create("tern-vault", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         assert_true(k.fd[i] >= 0 && fcntl(k.fd[i], F_ADD_SEALS, F_SEAL_SHRINK) == 0);
@@ -49,7 +50,7 @@ static inline tn__vault_head head_at(const keeper *k, int block) {
 
 /* The block of a place that has the step: of its rank, or of a copy. */
 static inline int block_with(const keeper *k, int place, bool copy, int64_t step) {
-    int block = TN__VAULT_BLOCKS * place + 2 * copy;
+    int block = 2 * (place + copy * KEPT_RANKS);
     block += head_at(k, block).step != step;
     assert_int_equal(head_at(k, block).step, step);
     return block;

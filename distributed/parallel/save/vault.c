@@ -30,19 +30,25 @@ static const char vault_magic[16] = "tern-vault-1";
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-/* The n-th block of this host; -1: there is none. */
-static int open_block(int n) {
+/* The n-th number of TERN_VAULT; -1: there is none. */
+static long vault_number(int n) {
     const char *at = getenv("TERN_VAULT");
-    char *end;
-    long pid = at ? strtol(at, &end, 10) : 0, number = -1;
-    for (int i = 0; pid > 0 && i <= n; i++) {
-        at = end;
+    long number = -1;
+    for (int i = 0; at && i <= n; i++) {
+        char *end;
         number = strtol(at, &end, 10);
         if (end == at || number < 0) {
             return -1;
         }
+        at = end;
     }
-    if (pid <= 0) {
+    return number;
+}
+
+/* The n-th block of this host; -1: there is none. */
+static int open_block(int n) {
+    long pid = vault_number(0), number = vault_number(2 + n);
+    if (pid <= 0 || number < 0) {
         return -1;
     }
     char path[64], target[64] = "";
@@ -92,7 +98,7 @@ void tn__vault_open(tn__vault *v, const char *folder) {
         return;
     }
     for (int i = 0; i < 2; i++) {
-        v->own[i] = open_block(TN__VAULT_BLOCKS * tn_local_rank() + i);
+        v->own[i] = open_block(2 * tn_local_rank() + i);
     }
     host_digest(v->host);
     if (v->own[0] < 0 || v->own[1] < 0) {
@@ -392,8 +398,9 @@ bool tn__vault_write(tn__vault *v, const tn__vault_save *s) {
 
 /* Opens the two blocks for copies of this place; false: there are none. */
 static bool open_copies(int place, int block[2]) {
-    block[0] = open_block(TN__VAULT_BLOCKS * place + 2);
-    block[1] = block[0] < 0 ? -1 : open_block(TN__VAULT_BLOCKS * place + 3);
+    int first = 2 * ((int)vault_number(1) + place);
+    block[0] = open_block(first);
+    block[1] = block[0] < 0 ? -1 : open_block(first + 1);
     if (block[0] >= 0 && block[1] < 0) {
         close(block[0]);
     }
@@ -421,7 +428,7 @@ static bool allocate_block(int fd, int64_t bytes) {
 
 int tn__vault_take(const tn__vault *v, int place, const tn__vault_head *head, char *why) {
     int block[2];
-    if (place > INT_MAX / TN__VAULT_BLOCKS - 1 || !open_copies(place, block)) {
+    if (place >= TN__VAULT_PLACES || !open_copies(place, block)) {
         explain_lack(why, "its launcher keeps no memory for copies of local rank %d", place);
         return -1;
     }

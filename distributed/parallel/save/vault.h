@@ -1,11 +1,12 @@
 /* A rank's vault: memory that outlives its process, for saves that need no disk.
  *
- * `tern run` makes four blocks of memory without a name (memfd) for each rank of its host, and
- * keeps them until the job ends (tools/run_vault.c): two of its own, and two for the copies of the
- * rank with this place on another host (copies.h). TERN_VAULT says where: "PID FD FD FD FD …", four
- * descriptors of that process for each local rank; whoever may read its /proc/PID/fd, which is this
- * user, opens them there. So nothing is inherited, and nothing is left when the launcher ends. They
- * are sealed against becoming smaller, so they can be mapped without fear of SIGBUS.
+ * `tern run` makes two blocks of memory without a name (memfd) for each rank of its host, and,
+ * where there are several, two for the copies of the rank with each place on another host
+ * (copies.h). It keeps them until the job ends (tools/run_vault.c). TERN_VAULT says where: "PID
+ * RANKS FD FD FD …", descriptors of that process: two for each of the RANKS local ranks, and then
+ * two for each place; whoever may read its /proc/PID/fd, which is this user, opens them there. So
+ * nothing is inherited, and nothing is left when the launcher ends. They are sealed against
+ * becoming smaller, so they can be mapped without fear of SIGBUS.
  *
  * A block holds one save, or nothing:
  *
@@ -27,7 +28,7 @@
 #include "core/buffer.h"
 #include "io/state.h"
 
-enum { TN__VAULT_BEGIN = 4096, TN__VAULT_BLOCKS = 4, TN__VAULT_WHY = 256 };
+enum { TN__VAULT_BEGIN = 4096, TN__VAULT_PLACES = 1 << 16, TN__VAULT_WHY = 256 };
 
 /* The head, as it is in memory. All zeros: the block holds nothing. */
 typedef struct tn__vault_head {
