@@ -179,6 +179,9 @@ static double seconds_left(const tn_saver *s) {
  * devices is not needed. */
 static void connect_pair(tn_saver *s, tn__copy_link *l) {
     char name[64], engine[32];
+    bool up = l->from < l->to;
+    const int *world = s->world->world;
+    int both[] = {world[up ? l->from : l->to], world[up ? l->to : l->from]};
     tn_dist_options o = s->world->options;
     tn_group_free(l->pair);
     o.timeout = seconds_left(s);
@@ -186,10 +189,8 @@ static void connect_pair(tn_saver *s, tn__copy_link *l) {
     snprintf(engine, sizeof(engine), "%.*s", (int)strcspn(s->world->engine_name, "+"),
              s->world->engine_name);
     tn_store *store = tn_prefix_store(s->store, name);
-    l->pair = store
-                  ? tn__group_create("copies", engine, store, !is_sender(s, l), 2,
-                                     (int[]){s->world->world[l->from], s->world->world[l->to]}, &o)
-                  : NULL;
+    l->pair = store ? tn__group_create("copies", engine, store, is_sender(s, l) != up, 2, both, &o)
+                    : NULL;
     tn_store_free(store);
 }
 
@@ -199,7 +200,8 @@ static void start_copy(tn_saver *s, tn__copy_link *l) {
     tn_group_set_timeout(l->pair, seconds_left(s));
     tn_tensor *t = tn_from_memory((char *)l->mapped + TN__VAULT_BEGIN,
                                   TN_DIMS(l->head.image + l->head.tail), TN_U8, NULL, NULL);
-    l->work = is_sender(s, l) ? tn_send(l->pair, t, 1) : tn_recv(l->pair, t, 0);
+    int peer = !tn_group_rank(l->pair);
+    l->work = is_sender(s, l) ? tn_send(l->pair, t, peer) : tn_recv(l->pair, t, peer);
     if (!l->work) {
         tn_group_abort(l->pair, tn_error_message());
     }

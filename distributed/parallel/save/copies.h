@@ -30,7 +30,7 @@ typedef struct tn__copy_place {
 
 typedef struct tn__copy_link {
     int from, to, place; /* ranks of the saver's group; tn_local_rank of `from` */
-    tn_group *pair;      /* from is its rank 0; NULL: not connected */
+    tn_group *pair;      /* in the saver's order; NULL: not connected */
 
     /* The current save. */
     tn__vault_head head;
