@@ -2,7 +2,7 @@
 from files, when a rank is killed and when a host is; and what these saves cost a step.
 
 Options: rounds [MODEL]. Two launchers on this machine pose as hosts, with a rank of one thread each. A killed host is replaced at
-once; how soon a host is missed is --heartbeat, which is 2 s here. MODEL "tiny" is a quick trial.
+once; how soon a host is missed is --heartbeat, which is 5 s here. MODEL "tiny" is a quick trial.
 """
 import array
 import os
@@ -37,7 +37,7 @@ class Job:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
-        vocab = 50257 if model != "tiny" else 100
+        vocab = 50257 if model.startswith("gpt2") else 2048
         with open("tokens.bin", "wb") as file:
             file.write(array.array("H", [i * i % vocab for i in range(100000)]).tobytes())
         self.train = ["train", "--data", "tokens.bin", "--model", model, "--context", CONTEXT, "--vocab", vocab, "--batch", 1, "--shard", "all",
@@ -47,11 +47,12 @@ class Job:
         self.second = self.host("b", subprocess.DEVNULL)
 
     def host(self, name, out):
-        command = [TERN, "run", "--nnodes", 2, "-n", 1, "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--heartbeat", 2, "--max-restarts", 1,
-                   *(["--node-rank", 0] if name == "a" else []), TERN, *self.train]
+        command = [TERN, "run", "--nnodes", 2, "-n", 1, "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--heartbeat", 5, "--max-restarts", 1,
+                   *(["--node-rank", "ab".index(name)] if name in "ab" else []), TERN, *self.train]
         env = dict(os.environ, TERN_TOKEN="bench", TERN_HOST=name)
-        p = subprocess.Popen([str(word) for word in command], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL,
-                             start_new_session=True)
+        with open("said.txt", "ab") as said:
+            p = subprocess.Popen([str(word) for word in command], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=said,
+                                 start_new_session=True)
         running.append(p)
         return p
 
@@ -64,7 +65,8 @@ class Job:
             if found:
                 signal.alarm(0)
                 return found, time.monotonic()
-        raise SystemExit(f"the job has ended before {pattern!r}:\n" + "".join(self.lines))
+        with open("said.txt", encoding="utf-8", errors="replace") as said:
+            raise SystemExit(f"the job has ended before {pattern!r}:\n" + "".join(self.lines) + said.read())
 
 
 def rank_of(launcher):

@@ -83,7 +83,8 @@ static bool find_teller(recall *r) {
 /* Appends what a rank has told. */
 static bool add_heads(recall *r, int rank, const void *heads, size_t bytes) {
     const int more = (int)(bytes / sizeof(*r->heads));
-    int64_t had = r->count, held = r->count;
+    int64_t had = r->count;
+    int64_t held = had;
     if (more == 0) {
         return true;
     }
@@ -110,7 +111,7 @@ static bool gather_heads(recall *r) {
     if (tn__pending()) {
         tn_group_abort(r->s->world, tn_error_message());
     }
-    bool told = !tn__pending() &&
+    bool told = all && bytes && !tn__pending() &&
                 tn_all_gather_bytes(r->s->world, mine.at, mine.bytes, all, bytes) == TN_OK;
     for (int i = 0; told && i < r->s->ranks; i++) {
         add_heads(r, i, all[i], bytes[i]);

@@ -79,9 +79,8 @@ static void explain_lack(char *why, const char *format, ...) {
 }
 
 /* The same for processes that open the same blocks: those of one launcher, on one host. */
-static void host_digest(char *digits) {
+static void host_digest(const char *blocks, char *digits) {
     char text[TN__HOST_KEY + TN__DIGEST_DIGITS + 1];
-    const char *blocks = getenv("TERN_VAULT");
     tn__host_key(text);
     tn__digest_of(blocks, strlen(blocks), text + strlen(text));
     tn__digest_of(text, strlen(text), digits);
@@ -93,14 +92,15 @@ void tn__vault_open(tn__vault *v, const char *folder) {
     }
     *v = (tn__vault){.opened = true, .process = tn__process(), .own = {-1, -1}};
     tn__digest_of(folder, strlen(folder), v->folder);
-    if (!getenv("TERN_VAULT")) {
+    const char *blocks = getenv("TERN_VAULT");
+    if (!blocks) {
         explain_lack(v->why, "no launcher keeps memory for it (start the program with `tern run`)");
         return;
     }
     for (int i = 0; i < 2; i++) {
         v->own[i] = open_block(2 * tn_local_rank() + i);
     }
-    host_digest(v->host);
+    host_digest(blocks, v->host);
     if (v->own[0] < 0 || v->own[1] < 0) {
         tn__vault_close(v);
         explain_lack(v->why, "the memory that its launcher keeps for it cannot be opened");
