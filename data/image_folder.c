@@ -70,9 +70,10 @@ static bool add_class(image_folder *d, const char *folder, int64_t label) {
     int64_t before = d->count;
     bool done = path && tn__sources_add(&files, path, "image_folder");
     for (int64_t i = 0; done && i < files.count; i++) {
-        if (is_image(files.paths[i])) {
-            done = add_image(d, files.paths[i], files.sizes[i], label);
-            files.paths[i] = NULL;
+        tn__source_file *file = &files.list[i];
+        if (is_image(file->path)) {
+            done = add_image(d, file->path, file->bytes, label);
+            file->path = NULL;
         }
     }
     if (done && d->count == before) {

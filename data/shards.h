@@ -15,6 +15,10 @@
 
 #include "tern/data.h"
 
+#include <inttypes.h>
+
+#define TN__SHARD_NAME "%s_%06" PRId64 ".bin" /* a prefix, and which shard */
+
 enum { TN__SHARD_WORDS = 256, TN__SHARD_HEAD = TN__SHARD_WORDS * 4 };
 
 enum { TN__MAGIC_NARROW = 20240520, TN__MAGIC_WIDE = 20240801, TN__MAGIC_PAIRS = 20261122 };

@@ -7,7 +7,6 @@
 #include "tern/data.h"
 
 #include <endian.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,7 +39,7 @@ static bool is_wide(const tn_shards_writer *w) {
 
 /* The caller frees. NULL after raising. */
 static char *shard_path(const tn_shards_writer *w, int64_t number) {
-    return tn__asprintf("shards_writer", "%s_%06" PRId64 ".bin", w->prefix, number);
+    return tn__asprintf("shards_writer", TN__SHARD_NAME, w->prefix, number);
 }
 
 static bool begin_shard(tn_shards_writer *w) {

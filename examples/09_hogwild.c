@@ -9,19 +9,7 @@
  * process has its own gradients and its own optimiser. It reads the parameters, computes a gradient
  * from its own examples, and its optimiser steps the parameters, while the others do the same. So
  * no process waits, and the loss falls as if one process took all the steps, but it differs between
- * runs. Three races are accepted:
- *
- * - A step that begins while another writes: of a weight that both change, one change is lost. That
- *   is rare, since a step is short beside the forward and the backward before it.
- * - A forward that reads some weights from before another's step and others from after it. Each
- *   single weight is whole: the hardware loads and stores four aligned bytes at once.
- * - A gradient of weights that are no longer there when it is applied: it is stale by as many steps
- *   as the others took meanwhile, three with four processes. A learning rate that is almost too
- *   large for one process is too large for several: with 0.2 in place of 0.1, four often diverge.
- *
- * Threads would be the same for the hardware, but not for C, in which a race between threads is
- * undefined, nor for the gradients, which belong to a parameter. The thread sanitizer looks at one
- * process, and reports nothing here.
+ * runs: docs/asynchronous.md#hogwild says which races are accepted, and why these are processes.
  */
 #define _GNU_SOURCE
 #include <tern/tern.h>

@@ -21,9 +21,10 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
-enum { BATCH = 16, LINE = 240, TEST = 500, WEIGHTS = 4, MOST = 15 };
+enum { BATCH = 16, LINE = 240, TEST = 500, WEIGHTS = 4, MOST = 4096 };
 
 static int64_t staleness, alone, steps = 2100;
 static double lr = 0.13, delay;
@@ -34,7 +35,7 @@ static const tn_option table[] = {
     {"lr", 'r', "RATE", "of SGD", .real = &lr},
     {"delay", 'd', "MS", "what a worker's step takes longer, at random", .real = &delay,
      .zero = true},
-    {"alone", 'a', "N", "does what N workers in step do", .whole = &alone},
+    {"alone", 'a', "N", "does what N workers in step do", .whole = &alone, .most = MOST},
     {0},
 };
 
@@ -63,16 +64,22 @@ static tn_tensor *loss_of(int64_t number, int64_t n) {
 
 /* ---- The server ------------------------------------------------------------------------------ */
 
+typedef struct {
+    int64_t pushed;
+    tn_tensor *grads[WEIGHTS]; /* of a step that not all have pushed; one reference each */
+    tn_future *end;            /* of a call that ends with the worker; NULL: it has ended */
+} worker;
+
 static tn_optim *opt;
-static int pushes, pushed[MOST];        /* in all, and by each worker */
-static int lost;                        /* the rank without which the others cannot go on; or 0 */
-static tn_tensor *grads[MOST][WEIGHTS]; /* of a step that not all have pushed; one reference each */
+static worker *list; /* [workers]: rank w + 1 is list[w] */
+static int64_t pushes;
+static int lost; /* the rank without which the others cannot go on; or 0 */
 static double began;
 
-static int slowest_worker(void) {
-    int least = pushed[0];
+static int64_t slowest_worker(void) {
+    int64_t least = list[0].pushed;
     for (int w = 1; w < workers; w++) {
-        least = pushed[w] < least ? pushed[w] : least;
+        least = list[w].pushed < least ? list[w].pushed : least;
     }
     return least;
 }
@@ -80,21 +87,21 @@ static int slowest_worker(void) {
 /* One step with the gradients of workers first to end - 1. */
 static void step_weights(int first, int end) {
     for (int i = 0; i < WEIGHTS; i++) {
-        tn_tensor *sum = grads[first][i];
+        tn_tensor *sum = list[first].grads[i];
         for (int w = first + 1; w < end; w++) {
-            sum = tn_add(sum, grads[w][i]);
+            sum = tn_add(sum, list[w].grads[i]);
         }
         tn_set_grad(weight[i], tn_mul_scalar(sum, 1.0 / workers));
         for (int w = first; w < end; w++) {
-            tn_release(grads[w][i]);
+            tn_release(list[w].grads[i]);
         }
     }
     tn_optim_step(opt);
     tn_optim_zero_grad(opt);
     if (pushes / LINE != (pushes - (end - first)) / LINE) {
         TN_NO_GRAD;
-        printf("pushes %5d  time %6.3f  test loss %.9g\n", pushes, tn_flight_now() - began,
-               tn_item(loss_of(-1, TEST)));
+        printf("pushes %5lld  time %6.3f  test loss %.9g\n", (long long)pushes,
+               tn_flight_now() - began, tn_item(loss_of(-1, TEST)));
         fflush(stdout);
     }
 }
@@ -104,13 +111,13 @@ static void push_gradients(const tn_message *in, tn_message *out, void *user) {
     pthread_mutex_lock(&lock);
     int w = tn_rpc_caller() - 1;
     for (int i = 0; i < WEIGHTS; i++) {
-        grads[w][i] = tn_keep(tn_message_tensor(in, i));
+        list[w].grads[i] = tn_keep(tn_message_tensor(in, i));
     }
     pushes++;
-    pushed[w]++;
+    list[w].pushed++;
     if (staleness != 0) {
         step_weights(w, w + 1);
-    } else if (slowest_worker() == pushed[w]) {
+    } else if (slowest_worker() == list[w].pushed) {
         step_weights(0, workers);
     }
     pthread_cond_broadcast(&changed);
@@ -118,7 +125,7 @@ static void push_gradients(const tn_message *in, tn_message *out, void *user) {
 }
 
 /* Whether a worker that is `own` steps far must wait for others. */
-static bool must_wait(int own) {
+static bool must_wait(int64_t own) {
     return !lost && pushes < steps * workers && staleness >= 0 &&
            slowest_worker() < own - staleness;
 }
@@ -127,7 +134,7 @@ static bool must_wait(int own) {
 static void pull_weights(const tn_message *in, tn_message *out, void *user) {
     (void)in, (void)user;
     pthread_mutex_lock(&lock);
-    while (must_wait(pushed[tn_rpc_caller() - 1])) {
+    while (must_wait(list[tn_rpc_caller() - 1].pushed)) {
         pthread_cond_wait(&changed, &lock);
     }
     if (lost) {
@@ -153,20 +160,19 @@ static void lose_worker(int rank) {
 
 /* Until all workers have ended. A call to each of them fails as soon as it dies. */
 static void serve_workers(void) {
-    tn_future *end[MOST] = {NULL};
     int left = workers;
     for (int w = 0; w < workers; w++) {
-        end[w] = tn_rpc_call(rpc, w + 1, "end", NULL, 1e6);
+        list[w].end = tn_rpc_call(rpc, w + 1, "end", NULL, 1e6);
     }
     for (; left > 0; usleep(1000)) {
         for (int w = 0; w < workers; w++) {
-            if (end[w] && tn_rpc_done(end[w])) {
-                tn_message *message = tn_rpc_wait(end[w]);
+            if (list[w].end && tn_rpc_done(list[w].end)) {
+                tn_message *message = tn_rpc_wait(list[w].end);
                 if (!message) {
                     lose_worker(w + 1);
                 }
                 tn_message_free(message);
-                end[w] = NULL;
+                list[w].end = NULL;
                 left--;
             }
         }
@@ -228,7 +234,8 @@ static void train_worker(void) {
 /* ---- Starting -------------------------------------------------------------------------------- */
 
 static void run_rank(tn_group *world) {
-    rpc = tn_rpc_new(world, tn_rpc_defaults());
+    /* room for a pull of each worker, which may have to wait for the others */
+    rpc = tn_rpc_new(world, TN_WITH(tn_rpc, .threads = workers, .threads_most = workers));
     tn_rpc_register(rpc, "pull", pull_weights, NULL);
     tn_rpc_register(rpc, "push", push_gradients, NULL);
     tn_rpc_register(rpc, "end", wait_for_end, NULL);
@@ -255,7 +262,7 @@ static void run_alone(void) {
         for (int w = 0; w < workers; w++) {
             tn_backward(loss_of(step * workers + w, BATCH));
             for (int i = 0; i < WEIGHTS; i++) {
-                grads[w][i] = tn_keep(tn_copy(tn_grad_of(weight[i])));
+                list[w].grads[i] = tn_keep(tn_copy(tn_grad_of(weight[i])));
             }
             tn_module_zero_grad(net);
         }
@@ -273,6 +280,11 @@ int main(int argc, char **argv) {
     if (workers < 1 || workers > MOST || (alone && tn_group_size(world) > 1)) {
         tn_options_refuse("start 2 to %d ranks, or one with --alone 1 to %d", MOST + 1, MOST);
     }
+    list = calloc((size_t)workers, sizeof(*list));
+    if (!list) {
+        perror("calloc");
+        return 1;
+    }
     tn_seed(7);
     net = TN_SEQUENTIAL(tn_linear_new(2, 64), TN_FN(tn_tanh), tn_linear_new(64, 1));
     int count = 0;
@@ -288,6 +300,7 @@ int main(int argc, char **argv) {
     tn_error_clear();
     tn_optim_free(opt);
     tn_module_free(net);
+    free(list);
     tn_dist_finish();
     return failed || fflush(stdout) || ferror(stdout);
 }

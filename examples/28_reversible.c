@@ -12,13 +12,20 @@
  * once more as well, but keeps what each of them reads.
  *
  * The program trains the same network in all three ways, at three depths, and prints the loss, what
- * a step needs at its peak beside the parameters' gradients, and the time.
+ * a step needs at its peak beside the parameters' gradients, and the time: of a few steps, or of as
+ * many as --steps says.
  */
 #include <tern/tern.h>
 
 #include <stdio.h>
 
-enum { WIDTH = 64, BATCH = 256, STEPS = 20, MOST = 64 };
+enum { WIDTH = 64, BATCH = 256, MOST = 64 };
+
+static int64_t steps = 2;
+static const tn_option table[] = {
+    {"steps", 'n', "N", "of each network", .whole = &steps},
+    {0},
+};
 
 typedef enum { KEPT, RECOMPUTED, REVERSIBLE } way;
 
@@ -75,7 +82,7 @@ static tn_tensor *wanted_output(tn_tensor *x) {
     return tn_mul(tn_sin(tn_mul_scalar(a, 3.0)), b);
 }
 
-static double train_step(net *m, tn_optim *opt, int step) {
+static double train_step(net *m, tn_optim *opt, int64_t step) {
     TN_SCOPE;
     tn_generator data = {.seed = 2, .stream = (uint64_t)step};
     tn_tensor *x = tn_uniform_(tn_empty(TN_DIMS(BATCH, 2), TN_F32), -1.0, 1.0, &data);
@@ -91,20 +98,23 @@ static void train_net(int pairs, way how, const char *name) {
     net m;
     net_init(&m, pairs, how);
     tn_optim *opt = tn_adamw(&m, TN_WITH(tn_adamw, .lr = 1e-3));
-    double loss = train_step(&m, opt, 0), begin = tn_flight_now(); /* the state is made */
+    train_step(&m, opt, 0); /* makes the optimiser's state */
+    double loss = 0.0, begin = tn_flight_now();
     int64_t rest = tn_memory().allocated + tn_module_count(&m) * (int64_t)sizeof(float);
     tn_memory_reset_peak();
-    for (int step = 1; step < STEPS; step++) {
+    for (int64_t step = 1; step <= steps; step++) {
         loss = train_step(&m, opt, step);
     }
     printf("%2d pairs, %-10s  loss %.4f  a step needs %6.1f MB  %5.1f ms\n", pairs, name, loss,
-           (double)(tn_memory().peak - rest) / 1e6, (tn_flight_now() - begin) * 1e3 / (STEPS - 1));
+           (double)(tn_memory().peak - rest) / 1e6,
+           (tn_flight_now() - begin) * 1e3 / (double)steps);
     tn_optim_free(opt);
     tn_module_finish(&m);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
+    tn_options_parse(argc, argv, "Trains deep networks in three ways.", table);
     for (int pairs = 4; pairs <= MOST; pairs *= 4) {
         train_net(pairs, KEPT, "kept");
         train_net(pairs, RECOMPUTED, "recomputed");

@@ -101,13 +101,13 @@ static void gpt_finish(tn_module *self) {
 
 /* False after raising. */
 static bool options_fit(tn_gpt *m, const tn_gpt_options *o) {
-    if (o->vocab < 1 || o->context < 1 || o->layers < 1 || o->heads < 1 || o->width < 1 ||
-        o->width % o->heads != 0) {
+    if (o->vocab < 1 || o->context < 1 || o->layers < 1 || o->layers > TN__MOST_LAYERS ||
+        o->heads < 1 || o->width < 1 || o->width % o->heads != 0) {
         tn__layer_refuse(m, TN_EVALUE,
                          "vocab %lld, context %lld, layers %d, heads %d, width %lld (at least 1 "
-                         "each; width a multiple of heads)",
+                         "each; at most %d layers, width a multiple of heads)",
                          (long long)o->vocab, (long long)o->context, o->layers, o->heads,
-                         (long long)o->width);
+                         (long long)o->width, TN__MOST_LAYERS);
         return false;
     }
     return true;

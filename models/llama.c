@@ -132,11 +132,13 @@ void tn_llama_init(tn_llama *m, tn_llama_options options) {
         !tn__layer_options(m, options.from_defaults, "tn_llama")) {
         return;
     }
-    if (options.vocab < 1 || options.context < 1 || options.layers < 1 || options.width < 1) {
+    if (options.vocab < 1 || options.context < 1 || options.layers < 1 ||
+        options.layers > TN__MOST_LAYERS || options.width < 1) {
         tn__layer_refuse(m, TN_EVALUE,
-                         "vocab %lld, context %lld, layers %d, width %lld (at least 1 each)",
+                         "vocab %lld, context %lld, layers %d, width %lld (at least 1 each; at "
+                         "most %d layers)",
                          (long long)options.vocab, (long long)options.context, options.layers,
-                         (long long)options.width);
+                         (long long)options.width, TN__MOST_LAYERS);
         return;
     }
     m->options = options;

@@ -23,13 +23,21 @@ void tn__again_end(tn__again_frames *f) {
     }
 }
 
-tn_module *tn__again_module(tn_module_lists *lists, const char *operation) {
+tn_module *tn__again_module(tn_module_lists *lists, bool training, const char *operation) {
     if (!lists->module) {
         tn__raise(TN_ESTATE, operation,
                   "the module was finished before backward could call it again");
         return NULL;
     }
-    return tn__module_in_place(lists, operation);
+    tn_module *m = tn__module_in_place(lists, operation);
+    if (m && m->training != training) {
+        tn__raise(TN_ESTATE, operation,
+                  "the forward was in %s mode, but the module is no longer, so that backward would "
+                  "compute something else (tn_module_train)",
+                  training ? "training" : "evaluation");
+        return NULL;
+    }
+    return m;
 }
 
 bool tn__collect(tn__collection *c, tn_tensor *t) {

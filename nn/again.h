@@ -14,8 +14,9 @@ typedef struct tn__again_frames {
 void tn__again_begin(tn__again_frames *f, const tn_module_lists *lists);
 void tn__again_end(tn__again_frames *f);
 
-/* The module of lists, which a graph holds; NULL after raising that it is finished or has moved. */
-tn_module *tn__again_module(tn_module_lists *lists, const char *operation);
+/* The module of lists, which a graph holds, and whose forward ran with this `training`; NULL after
+ * raising that it is finished, has moved, or was switched. */
+tn_module *tn__again_module(tn_module_lists *lists, bool training, const char *operation);
 
 /* A list of tensors: what a node has edges to. The caller frees `tensors`. */
 typedef struct tn__collection {

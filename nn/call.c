@@ -214,6 +214,7 @@ bool tn__may_fuse(const tn_module *m, tn_module_forward forward, const tn_tensor
 typedef struct again {
     tn_module_lists *lists; /* one reference */
     void *context;
+    bool training;
     bool second; /* the first time is over */
 } again;
 
@@ -237,7 +238,7 @@ static tn_values forward_lent(tn_module *m, tn_values in, void *context) {
 
 static tn_values forward_again(void *user, tn_values in) {
     again *a = user;
-    tn_module *m = tn__again_module(a->lists, "recompute");
+    tn_module *m = tn__again_module(a->lists, a->training, "recompute");
     if (!m) {
         return tn__no_values();
     }
@@ -259,7 +260,8 @@ static tn_values call_recompute(tn_module *m, tn_values in, void *context) {
         tn__raise(TN_ENOMEM, "recompute", "no memory to call the module again");
         return tn__no_values();
     }
-    *a = (again){.lists = tn__module_lists_keep(lists), .context = context};
+    *a =
+        (again){.lists = tn__module_lists_keep(lists), .context = context, .training = m->training};
     tn__collection params = {.operation = "recompute"};
     tn_values out;
     if (!tn__collect_parameters(&params, m)) {

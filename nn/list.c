@@ -1,6 +1,12 @@
 /* A list of modules, by index or name; and the children of any module in turn. */
 #include "nn/module.h"
 
+tn_tensor *tn__no_forward(tn_module *self, tn_tensor *x) {
+    (void)x;
+    tn__raise(TN_EUNSUPPORTED, self->kind, "it holds tensors, and has no forward");
+    return tn_inert();
+}
+
 tn_values tn__list_forward(tn_module *self, tn_values in, void *context) {
     (void)in;
     (void)context;

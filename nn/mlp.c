@@ -55,7 +55,8 @@ void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options) {
         hidden = -1;
     }
     if (width < 1 || hidden < 1 || (unsigned)options.activation > TN_ACT_SILU) {
-        tn__layer_refuse(m, TN_EVALUE, "width is %lld, hidden %lld and activation %d",
+        tn__layer_refuse(m, TN_EVALUE,
+                         "width is %lld, hidden %lld and activation %d (at least 1, 1 and 0)",
                          (long long)width, (long long)hidden, (int)options.activation);
         return;
     }

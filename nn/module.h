@@ -265,7 +265,12 @@ const tn_module_lists *tn__strategy_around(const tn_module_lists *lists);
 typedef void (*tn__strategy_visitor)(const tn_module_lists *lists, void *user);
 void tn__strategies_below(const tn_module_lists *lists, tn__strategy_visitor f, void *user);
 
-/* The forward of a list of modules: it has none. */
+/* The layers of a model at most: more are a mistake, found before memory is taken for them. */
+enum { TN__MOST_LAYERS = 10000 };
+
+/* The forward of what is a module for its tensors alone: it has none. */
+TN_API tn_tensor *tn__no_forward(tn_module *self, tn_tensor *x);
+/* That of a list of modules. */
 tn_values tn__list_forward(tn_module *self, tn_values in, void *context);
 
 /* Whether an optimiser holds a parameter of m, perhaps under another name in the tree around m. If

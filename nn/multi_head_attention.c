@@ -202,8 +202,8 @@ void tn_multi_head_attention_init(tn_multi_head_attention *m, int64_t width, int
     if (width < 1 || width > INT64_MAX / 3 || heads < 1 || width % heads != 0 || kdim < 1 ||
         vdim < 1) {
         tn__layer_refuse(m, TN_EVALUE,
-                         "width is %lld, heads %d, kdim %lld and vdim %lld (width must be a "
-                         "multiple of heads)",
+                         "width is %lld, heads %d, kdim %lld and vdim %lld (at least 1 each; width "
+                         "a multiple of heads)",
                          (long long)width, heads, (long long)kdim, (long long)vdim);
         return;
     }

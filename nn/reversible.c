@@ -22,6 +22,7 @@
 #include "autograd/node.h"
 #include "core/memory.h"
 #include "nn/again.h"
+#include "ops/dims.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,7 @@
 typedef struct chain {
     int32_t refs;           /* atomic: one for each node */
     tn_module_lists *lists; /* one reference */
+    bool training;          /* in the forward */
     tn_dtype seen[2];       /* what modules read of each stream; the streams may be wider */
     tn_tensor *last[2];     /* the streams after all steps; one reference each */
     uint32_t version[2];    /* of their elements */
@@ -75,6 +77,7 @@ static chain *new_chain(tn_module *m, int steps, const tn_values *in) {
     if (c) {
         c->refs = 1;
         c->lists = tn__module_lists_keep(lists);
+        c->training = m->training;
         c->seen[0] = in->v[0]->dtype;
         c->seen[1] = in->v[1]->dtype;
         c->first = c->steps = steps;
@@ -100,7 +103,7 @@ static tn_tensor *make_part(const tn_module *m, int k, tn_tensor *from, tn_dtype
 
 /* The same again, recorded or not. */
 static tn_tensor *make_again(const chain *c, int k, tn_tensor *from, bool record) {
-    const tn_module *m = tn__again_module(c->lists, "reversible");
+    const tn_module *m = tn__again_module(c->lists, c->training, "reversible");
     if (m && c->lists->child_count != c->steps) {
         tn__raise(TN_ESTATE, "reversible", "one of its modules was finished before backward");
         m = NULL;
@@ -316,10 +319,6 @@ static bool is_recorded(tn_module *m, const tn_values *in) {
     return any;
 }
 
-static tn_dtype wide_dtype(tn_dtype dtype) {
-    return dtype == TN_BF16 || dtype == TN_F16 ? TN_F32 : dtype;
-}
-
 /* Runs the steps on the streams. False after raising. */
 static bool run_steps(const tn_reversible *m, chain *c, const tn_values *in, tn_tensor **stream) {
     for (int k = 0; k < 2 * m->pairs; k++) {
@@ -353,7 +352,7 @@ static tn_values reversible_forward(tn_module *self, tn_values in, void *context
     }
     tn_tensor *stream[2];
     for (int i = 0; i < 2; i++) {
-        stream[i] = tn_cast(in.v[i], wide_dtype(in.v[i]->dtype));
+        stream[i] = tn_cast(in.v[i], tn__wide_dtype(in.v[i]->dtype));
     }
     bool ok = !tn__pending() && run_steps(m, c, &in, stream);
     release_chain(c);
@@ -365,20 +364,26 @@ static tn_values reversible_forward(tn_module *self, tn_values in, void *context
 
 /* ---- Making ---------------------------------------------------------------------------------- */
 
+enum { MOST_PAIRS = INT32_MAX / 2 /* a step for each module */ };
+
 static void add_module(tn_reversible *m, int pair, const char *which, void *const *children) {
     char name[TN_MODULE_NAME];
     snprintf(name, sizeof(name), "%d.%s", pair, which);
-    tn_module_add(m, name, children ? children[pair] : NULL);
+    if (children) {
+        tn_module_add(m, name, children[pair]);
+    }
 }
 
 void tn_reversible_init(tn_reversible *m, void *const *f, void *const *g, int n) {
     if (tn__layer_begin(m, sizeof(*m), "reversible", NULL, reversible_forward)) {
         m->pairs = n;
-        if (n < 1) {
-            tn__layer_refuse(m, TN_EVALUE, "%d pairs (at least 1)", n);
+        if (n < 1 || n > MOST_PAIRS || !f || !g) {
+            tn__layer_refuse(m, TN_EVALUE, "%d pairs (1 to %d)%s", n, MOST_PAIRS,
+                             f && g ? "" : "; f or g is NULL");
         }
     }
-    for (int i = 0; i < n; i++) { /* even without an m: what it cannot own is finished */
+    /* Even without an m: what it cannot own is finished. */
+    for (int i = 0; i < n && n <= MOST_PAIRS && (f || g); i++) {
         add_module(m, i, "f", f);
         add_module(m, i, "g", g);
     }

@@ -172,10 +172,12 @@ static void add_weight(tn_rnn *m, const char *name, int i, tn_tensor **field, tn
 
 static bool check_options(tn_rnn *m, const tn__rnn_kind *kind, int64_t in, int64_t hidden,
                           const tn_rnn_options *o) {
-    if (in < 1 || hidden < 1 || hidden > INT64_MAX / 4 || o->layers < 1 || o->layers > 10000) {
+    if (in < 1 || hidden < 1 || hidden > INT64_MAX / 4 || o->layers < 1 ||
+        o->layers > TN__MOST_LAYERS) {
         tn__layer_refuse(m, TN_EVALUE,
-                         "in is %lld, hidden is %lld and layers is %d (each at least 1)",
-                         (long long)in, (long long)hidden, o->layers);
+                         "in is %lld, hidden is %lld and layers is %d (each at least 1; hidden "
+                         "below 2^61, at most %d layers)",
+                         (long long)in, (long long)hidden, o->layers, TN__MOST_LAYERS);
         return false;
     }
     if (!(o->dropout >= 0.0 && o->dropout <= 1.0)) {

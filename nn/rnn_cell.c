@@ -57,7 +57,8 @@ static void init_kind(tn_rnn_cell *m, const tn__rnn_kind *kind, int64_t in, int6
         return;
     }
     if (in < 1 || hidden < 1 || hidden > INT64_MAX / 4) {
-        tn__layer_refuse(m, TN_EVALUE, "in is %lld and hidden is %lld (both must be at least 1)",
+        tn__layer_refuse(m, TN_EVALUE,
+                         "in is %lld and hidden is %lld (both at least 1; hidden below 2^61)",
                          (long long)in, (long long)hidden);
         return;
     }

@@ -72,7 +72,7 @@ void tn_self_attention_init(tn_self_attention *m, int64_t width,
     }
     if (width < 1 || width > INT64_MAX / 3 || options.heads < 1 || width % options.heads != 0) {
         tn__layer_refuse(m, TN_EVALUE,
-                         "width is %lld and heads %d (width must be a multiple of heads)",
+                         "width is %lld and heads %d (at least 1 each; width a multiple of heads)",
                          (long long)width, options.heads);
         return;
     }

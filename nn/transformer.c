@@ -231,8 +231,8 @@ static void stack_init(tn_transformer_stack *m, bool decoder, int64_t width, int
         !tn__layer_options(m, o->from_defaults, "tn_transformer")) {
         return;
     }
-    if (layers < 0) {
-        tn__layer_refuse(m, TN_EVALUE, "there are %d layers", layers);
+    if (layers < 0 || layers > TN__MOST_LAYERS) {
+        tn__layer_refuse(m, TN_EVALUE, "there are %d layers (0 to %d)", layers, TN__MOST_LAYERS);
         return;
     }
     TN_OWN(m, layers, tn_module_list_new());

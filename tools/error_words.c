@@ -4,11 +4,18 @@
 #include <string.h>
 #include <tern/core.h>
 
-/* After "file.c:12: " or "tern+0x1f: ". Errors of the library's threads have no place. */
+/* After "file.c:12: ", "tern+0x1f: " or "tern+0x1f (in module.path): ". Errors of the library's
+ * threads have no place. */
 static const char *skip_place(const char *text) {
-    const char *end = strstr(text, ": "), *line = strstr(text, ".c:"),
-               *offset = strstr(text, "+0x");
-    return end && ((line && line < end) || (offset && offset < end)) ? end + 2 : text;
+    const char *name = text + strcspn(text, " :+"), *end = name;
+    if (strncmp(end, "+0x", 3) == 0) {
+        end += 3 + strspn(end + 3, "0123456789abcdef");
+    } else if (name - text > 2 && strncmp(name - 2, ".c:", 3) == 0) {
+        end += 1 + strspn(end + 1, "0123456789");
+    }
+    const char *inside = strncmp(end, " (in ", 5) == 0 ? strstr(end, "): ") : NULL;
+    end = inside ? inside + 1 : end;
+    return end > name && strncmp(end, ": ", 2) == 0 ? end + 2 : text;
 }
 
 /* After "token_shards: ". */
@@ -21,5 +28,12 @@ static const char *skip_operation(const char *text) {
 }
 
 const char *error_why(void) {
-    return skip_operation(skip_place(tn_error_message()));
+    return error_why_of(tn_error_message());
+}
+
+const char *error_why_of(const char *message) {
+    for (const char *after; (after = skip_place(message)) != message;) {
+        message = after;
+    }
+    return skip_operation(message);
 }

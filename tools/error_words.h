@@ -6,5 +6,7 @@
  * user.
  */
 const char *error_why(void);
+/* The same for an error that was taken, and may have been raised again with a place more. */
+const char *error_why_of(const char *message);
 
 #endif

@@ -244,7 +244,9 @@ typedef struct agent agent;
 agent *agent_new(const run_options *o);
 /* Readable when there are orders or the agent has ended. */
 int agent_event(const agent *a);
-/* The next order, or NULL. The caller frees it with order_free. */
+/* The next order, or NULL. The caller frees it with order_free. A launcher that was stopped may
+ * have lost its place meanwhile: a start waits until it has been heard that it has not.
+ */
 order *agent_order(agent *a);
 void order_free(order *o);
 /* Sends the leader this node's state. FAILED and STOPPED may come with a report, LEFT with a

@@ -9,6 +9,7 @@
  * the store. So the main thread never waits for the network; it sees from agent_silence whether
  * this thread hangs.
  */
+#include "tools/error_words.h"
 #include "tools/run.h"
 
 #include "core/build_info.h"
@@ -29,6 +30,9 @@
 #include <sys/eventfd.h>
 #include <tern/sys/store.h>
 #include <unistd.h>
+
+/* A leader's own store is in its process: no answer in time means that the process was stopped. */
+static const double own_store_seconds = 1e6;
 
 /* A rank that has succeeded, to be told to the other ranks. */
 typedef struct ended_rank {
@@ -52,8 +56,9 @@ struct agent {
     order *first_order, **last_order; /* for the main thread */
     node_state state;                 /* the last it has sent */
     int round, code;
-    char *text;   /* not yet passed on */
-    bool changed; /* since the last sign of life */
+    char *text;     /* not yet passed on */
+    bool changed;   /* since the last sign of life */
+    double contact; /* when the last turn began that went well */
     ended_rank *first_ended, **last_ended;
     char *end; /* set: ends the job, with end_code */
     int end_code;
@@ -71,6 +76,7 @@ struct agent {
     double no_leader_by; /* the standby must lead by then; 0: there is a leader */
     char card[LONGEST_CARD]; /* as in the store */
     int heard;               /* orders read */
+    int told;                /* so many of them, by heard/N in this store */
     char *last;              /* the last of them; NULL: none */
     bool over;               /* further orders do not matter */
     order_view view;         /* what they are checked against */
@@ -109,6 +115,11 @@ void agent_set(tn_store *keys, const char *key, const char *text) {
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 
+static void wake_main(agent *a) {
+    ssize_t put = write(a->event, &(uint64_t){1}, sizeof(uint64_t));
+    (void)put;
+}
+
 static void hand_over(agent *a, order_kind kind, run_round round, int code, const char *text) {
     order *o = memory_new(1, sizeof(*o));
     *o = (order){.kind = kind, .round = round, .code = code, .text = text_new("%s", text)};
@@ -116,8 +127,7 @@ static void hand_over(agent *a, order_kind kind, run_round round, int code, cons
     *a->last_order = o;
     a->last_order = &o->next;
     pthread_mutex_unlock(&a->lock);
-    ssize_t put = write(a->event, &(uint64_t){1}, sizeof(uint64_t));
-    (void)put;
+    wake_main(a);
 }
 
 /* Refuses an invalid order: this launcher ends its ranks and leaves. */
@@ -161,15 +171,6 @@ static void hear_order(agent *a, const char *text) {
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
-/* An error's message without our source line in front, which means nothing to a user. */
-static const char *error_words(const char *message) {
-    size_t name = strcspn(message, ":");
-    size_t line = message[name] ? strspn(message + name + 1, "0123456789") : 0;
-    const char *end = message + name + 1 + line;
-    bool located = name > 2 && strncmp(message + name - 2, ".c", 2) == 0 && line > 0;
-    return located && strncmp(end, ": ", 2) == 0 ? end + 2 : message;
-}
-
 static bool is_loopback(const struct sockaddr *at) {
     const struct sockaddr_in *v4 = (const void *)at;
     const struct sockaddr_in6 *v6 = (const void *)at;
@@ -204,7 +205,7 @@ static bool serve_store(agent *a, char *why, size_t size) {
     }
     a->server = tn_store_serve(is_own_name(o) ? NULL : o->host, o->port, o->token);
     if (!a->server) {
-        snprintf(why, size, "%s", error_words(tn_error_message()));
+        snprintf(why, size, "%s", error_why());
         tn_error_clear();
     }
     return a->server != NULL;
@@ -260,8 +261,8 @@ static void raise_refusal(const agent *a, const char *served) {
     if (strstr(error.message, "token")) {
         hint = a->options->own_token ? own_token_hint : token_hint;
     }
-    tn_raise(error.status, "%s (and this host does not serve it: %s)%s", error_words(error.message),
-             served, hint);
+    tn_raise(error.status, "%s (and this host does not serve it: %s)%s",
+             error_why_of(error.message), served, hint);
 }
 
 /* Joins the job whose store is at a->place, or begins it: then `leads`. */
@@ -272,7 +273,7 @@ static bool join_job(agent *a, bool leads, double timeout) {
     if (!a->keys) {
         return false;
     }
-    a->store->timeout = a->keys->timeout = o->heartbeat;
+    a->store->timeout = a->keys->timeout = leads ? own_store_seconds : o->heartbeat;
 
     int64_t id = 0;
     if (tn_store_add(a->keys, "joined", 1, &id) != TN_OK) {
@@ -294,6 +295,7 @@ static bool join_job(agent *a, bool leads, double timeout) {
     a->founded = leads && standby_wanted(o);
     pthread_mutex_lock(&a->lock);
     a->joined = true;
+    a->contact = tn__now();
     a->leads = leads;
     pthread_mutex_unlock(&a->lock);
     return tn_error() == TN_OK;
@@ -342,7 +344,7 @@ static void follow_job(agent *a) {
     a->store = a->keys = NULL;
     a->server = NULL;
     a->place = place;
-    a->heard = 0;
+    a->heard = a->told = 0;
     join_job(a, false, a->options->heartbeat);
 }
 
@@ -407,8 +409,28 @@ static void tell_ranks(agent *a) {
     }
 }
 
+/* The leader starts no round before all know who the standby is. */
+static void tell_heard(agent *a) {
+    char key[32], text[16];
+    snprintf(key, sizeof(key), "heard/%d", a->id);
+    snprintf(text, sizeof(text), "%d", a->heard);
+    agent_set(a->keys, key, text);
+    a->told = a->heard;
+}
+
+static void note_contact(agent *a, double when) {
+    pthread_mutex_lock(&a->lock);
+    a->contact = when;
+    bool waits = a->first_order != NULL;
+    pthread_mutex_unlock(&a->lock);
+    if (waits) {
+        wake_main(a);
+    }
+}
+
 /* False when nothing more is to be sent, or an error is pending. */
 static bool agent_turn(agent *a) {
+    double begun = tn__now();
     if (a->founded) {
         follow_job(a);
     }
@@ -427,11 +449,17 @@ static bool agent_turn(agent *a) {
         free(a->last);
         a->last = text;
     }
+    if (a->told != a->heard && standby_wanted(a->options)) {
+        tell_heard(a);
+    }
     if (a->no_leader_by > 0 && tn__now() > a->no_leader_by) {
         tn_raise(TN_EPEER, "and no other host leads the job");
     }
     free(t.text);
     free(t.end);
+    if (tn_error() == TN_OK) {
+        note_contact(a, begun);
+    }
     return tn_error() == TN_OK && !(t.state == NODE_LEFT && (!a->leader || leader_over(a->leader)));
 }
 
@@ -446,13 +474,13 @@ static void pause_until_next(agent *a) {
 /* ---- A lost leader --------------------------------------------------------------------------- */
 
 /* Goes to the store at this place, if it has what we know of the job. */
-static bool join_store(agent *a, node_place place) {
+static bool join_store(agent *a, node_place place, double timeout) {
     const run_options *o = a->options;
     tn_store *store = tn_tcp_store(place.host, place.port, o->token, o->heartbeat);
     tn_store *keys = store ? tn_prefix_store(store, AGENT_PREFIX) : NULL;
     char *card = NULL, *last = NULL;
     if (keys) {
-        store->timeout = keys->timeout = o->heartbeat;
+        store->timeout = keys->timeout = timeout;
         card = agent_find(keys, "node/%d", a->id);
         last = a->heard ? agent_find(keys, "order/%d", a->heard) : NULL;
     }
@@ -466,6 +494,7 @@ static bool join_store(agent *a, node_place place) {
         a->keys = keys;
         a->store = store;
         a->place = place;
+        a->told = 0; /* the last may not have arrived */
         tell_place(a);
     }
     return same && tn_error() == TN_OK;
@@ -477,12 +506,13 @@ static bool join_again(agent *a) {
     double deadline = tn__now() + a->options->heartbeat;
     bool there = tn__tcp_probe(a->place.host, a->place.port, a->options->token, deadline, why) ==
                  TN__DIAL_OURS;
-    return there && join_store(a, a->place);
+    return there && join_store(a, a->place, a->options->heartbeat);
 }
 
 static bool join_standby(agent *a) {
     bool own = a->view.standby == a->id;
-    if (!join_store(a, own ? a->own : a->standby)) {
+    if (!(own ? join_store(a, a->own, own_store_seconds)
+              : join_store(a, a->standby, a->options->heartbeat))) {
         return false;
     }
     if (own) {
@@ -507,7 +537,7 @@ static bool agent_recovers(agent *a) {
         return true;
     }
     tn_error_clear();
-    tn_raise(lost.status, "%s", error_words(lost.message));
+    tn_raise(lost.status, "%s", error_why_of(lost.message));
     return false;
 }
 
@@ -522,15 +552,14 @@ static void *agent_main(void *user) {
     tn_error_record error;
     if (tn_error_take(&error)) {
         char *text = text_new("%s%s", met && !a->leader ? "node 0 is lost: " : "",
-                              error_words(error.message));
+                              error_why_of(error.message));
         hand_over(a, ORDER_END, (run_round){0}, 1, text);
         free(text);
     }
     pthread_mutex_lock(&a->lock);
     a->ended = true;
     pthread_mutex_unlock(&a->lock);
-    ssize_t put = write(a->event, &(uint64_t){1}, sizeof(uint64_t));
-    (void)put;
+    wake_main(a);
     return NULL;
 }
 
@@ -556,6 +585,15 @@ int agent_event(const agent *a) {
     return a->event;
 }
 
+static order *take_order(agent *a) {
+    order *o = a->first_order;
+    if (o) {
+        a->first_order = o->next;
+        a->last_order = a->first_order ? a->last_order : &a->first_order;
+    }
+    return o;
+}
+
 order *agent_order(agent *a) {
     uint64_t times;
     if (read(a->event, &times, sizeof(times)) < 0 && errno != EAGAIN) {
@@ -563,10 +601,14 @@ order *agent_order(agent *a) {
     }
     pthread_mutex_lock(&a->lock);
     order *o = a->first_order;
-    if (o) {
-        a->first_order = o->next;
-        a->last_order = a->first_order ? a->last_order : &a->first_order;
+    bool start = o && o->kind == ORDER_START;
+    if (start && o->next && o->next->kind == ORDER_END) {
+        order_free(take_order(a));
+        start = false;
     }
+    /* Until twice this time the others do not give this node up. */
+    bool waits = start && tn__now() - a->contact > a->options->heartbeat / 2;
+    o = waits ? NULL : take_order(a);
     pthread_mutex_unlock(&a->lock);
     return o;
 }
@@ -634,7 +676,7 @@ bool agent_ended(agent *a) {
 
 void agent_free(agent *a) {
     pthread_join(a->thread, NULL);
-    for (order *o; (o = agent_order(a));) {
+    for (order *o; (o = take_order(a));) {
         order_free(o);
     }
     for (ended_rank *e; (e = next_ended(a));) {

@@ -37,6 +37,7 @@ leader *leader_new(const run_options *o, tn_store *keys, int own) {
                   .own = own,
                   .phase = GATHER,
                   .since = tn__now(),
+                  .now = tn__now(),
                   .why = text_new("%s", "")};
     return l;
 }
@@ -55,20 +56,32 @@ void leader_free(leader *l) {
 
 /* ---- Words ----------------------------------------------------------------------------------- */
 
-void leader_order(leader *l, char *head, const char *text) {
+/* Takes ownership of the head. */
+static bool give_order(leader *l, char *head, const char *text, bool if_copied) {
     char key[32];
     char *words = text_new("%s\n%.*s", head, LONGEST_TEXT, text);
-    bool is_set = true;
-    snprintf(key, sizeof(key), "order/%d", ++l->orders);
-    standby_copy(l, key, words);
-    if (tn_store_compare_set(l->keys, key, NULL, words, &is_set) == TN_OK && !is_set) {
+    bool given = false;
+    snprintf(key, sizeof(key), "order/%d", l->orders + 1);
+    if ((standby_copy(l, key, words) || !if_copied) &&
+        tn_store_compare_set(l->keys, key, NULL, words, &given) == TN_OK && !given &&
+        l->phase != CLAIM) {
         tn_raise(TN_EPEER,
                  "%s in the store is not from this launcher: another process has the token "
                  "and gives orders",
                  key);
     }
+    l->orders += given;
     free(words);
     free(head);
+    return given;
+}
+
+void leader_order(leader *l, char *head, const char *text) {
+    give_order(l, head, text, false);
+}
+
+bool leader_try(leader *l, char *head, const char *text) {
+    return give_order(l, head, text, true);
 }
 
 /* The node's report or reason, up to the longest allowed; NULL if it has given none. */
@@ -149,8 +162,8 @@ void leader_give_up(leader *l, node *n, char *reason) {
         return;
     }
     n->gone = reason;
-    if (n->sign.state == NODE_LEFT) {
-        return;
+    if (n->sign.state == NODE_LEFT && (l->round > 0 || l->phase == OVER)) {
+        return; /* before the first round the standby counts all that have not been dropped */
     }
     char *text = n->admitted ? text_new("%s: this node has lost its place in the job", reason)
                              : text_new("no place in job %s at %s:%d: %s", o->run_id, o->host,
@@ -263,6 +276,7 @@ static void note_arrivals(leader *l) {
         free(l->nodes);
         l->nodes = longer;
         l->count = (int)joined;
+        standby_number(l, "joined", l->count);
     }
 }
 
@@ -290,14 +304,23 @@ void leader_find_nodes(leader *l) {
     }
 }
 
+/* How many orders the node has heard, while that matters. */
+static void note_heard(leader *l, node *n) {
+    char why[WORD_WHY];
+    char *text = n->known && n->orders < l->told ? agent_find(l->keys, "heard/%d", n->id) : NULL;
+    if (text && !heard_read(text, l->orders, &n->orders, why)) {
+        leader_give_up(l, n, text_new("what it says of orders makes no sense: %s", why));
+    }
+    free(text);
+}
+
 static void look_at(leader *l, node *n) {
-    double now = tn__now();
     char why[WORD_WHY], *text = n->known ? agent_find(l->keys, "sign/%d", n->id) : NULL;
     node_sign sign;
     bool sound = !text || sign_read(text, l->round, &sign, why);
     if (text && sound && sign.count != n->sign.count) {
         n->sign = sign;
-        n->heard = now;
+        n->heard = l->now;
         n->absent = false;
     }
     free(text);
@@ -309,8 +332,22 @@ static void look_at(leader *l, node *n) {
     } else if (n->sign.state == NODE_LEFT) {
         text = node_text(l, n);
         leader_give_up(l, n, text ? text : text_new("it has left"));
-    } else if (now - n->heard > (n->absent ? 2 : 1) * l->options->heartbeat) {
-        leader_give_up(l, n, text_new("it gave no sign of life for %.1f s", now - n->heard));
+    } else if (l->now - n->heard > (n->absent ? 2 : 1) * l->options->heartbeat) {
+        leader_give_up(l, n, text_new("it gave no sign of life for %.1f s", l->now - n->heard));
+    } else {
+        note_heard(l, n);
+    }
+}
+
+/* While this launcher was stopped it could not hear the others: that is not their silence. */
+static void note_time(leader *l) {
+    double now = tn__now(), missed = now - l->now;
+    l->now = now;
+    if (missed > l->options->heartbeat / 2) {
+        for (int i = 0; i < l->count; i++) {
+            l->nodes[i].heard += missed;
+        }
+        standby_ask(l);
     }
 }
 
@@ -333,14 +370,13 @@ static int compare_nodes(const void *left, const void *right, void *user) {
 static int choose_members(leader *l, node **members) {
     int count = 0, world = 0;
     for (int i = 0; i < l->count; i++) {
-        l->nodes[i].member = false;
-        if (leader_has(&l->nodes[i])) {
+        l->nodes[i].member = leader_has(&l->nodes[i]);
+        if (l->nodes[i].member) {
             members[count++] = &l->nodes[i];
         }
     }
     qsort_r(members, (size_t)count, sizeof(*members), compare_nodes, l);
     for (int i = 0; i < count; i++) {
-        members[i]->member = true;
         members[i]->place = i;
         members[i]->first = world;
         world += members[i]->card.ranks;
@@ -387,11 +423,19 @@ static char *compare_devices(node *const *members, int count) {
     return text;
 }
 
+/* The standby has not taken the start: the round's members are those that it counts. */
+static void take_back(leader *l) {
+    l->round--;
+    for (int i = 0; i < l->count; i++) {
+        l->nodes[i].member = l->round > 0 && l->nodes[i].voter;
+    }
+}
+
 static void start_round(leader *l) {
     node **members = memory_new((size_t)l->count, sizeof(*members));
     int count = choose_members(l, members),
         world = members[count - 1]->first + members[count - 1]->card.ranks;
-    char *text = text_new("start %d %d %d %d", ++l->round, l->starts++, world, count);
+    char *text = text_new("start %d %d %d %d", ++l->round, l->starts, world, count);
     for (int i = 0; i < count; i++) {
         char *longer = text_new("%s\n%d %d %d %d", text, members[i]->id, i, members[i]->first,
                                 members[i]->card.ranks);
@@ -402,10 +446,14 @@ static void start_round(leader *l) {
     if (*warning) {
         set_why(l, text_new("%s%s%s", l->why, *l->why ? "\n" : "", warning));
     }
-    leader_order(l, text, l->why);
+    bool given = leader_try(l, text, l->why);
     free(warning);
     free(members);
-    standby_count(l, false);
+    if (!given) {
+        take_back(l);
+        return;
+    }
+    l->starts++;
     set_why(l, text_new("%s", ""));
     l->enough = 0;
     l->hurry = false;
@@ -467,6 +515,8 @@ static void gather_nodes(leader *l) {
     char *doubt = standby_doubt(l);
     if (doubt) {
         end_job(l, 1, doubt);
+    } else if (!standby_agreed(l)) {
+        return;
     } else if (count >= o->max_nodes || l->hurry || now - l->enough >= o->last_call) {
         start_round(l);
     }
@@ -546,9 +596,7 @@ static void judge_round(leader *l) {
     } else if (report && (l->failures >= o->max_restarts || is_final(code))) {
         end_job(l, code, text_new("%s", report));
     } else if (report) {
-        char *used = text_new("%d", ++l->failures);
-        standby_copy(l, "restarts", used);
-        free(used);
+        standby_number(l, "restarts", ++l->failures);
         set_why(l, text_new("%s\nall ranks start again: restart %d of %d", report, l->failures,
                             o->max_restarts));
         l->hurry = true;
@@ -563,7 +611,7 @@ static void judge_round(leader *l) {
 /* ---- Watching a round ------------------------------------------------------------------------ */
 
 static void watch_round(leader *l) {
-    int done = 0, started = 0, members = count_members(l);
+    int done = 0, members = count_members(l);
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
         if (n->member && n->gone) {
@@ -576,11 +624,7 @@ static void watch_round(leader *l) {
             leader_stop(l, text_new("%s", "")); /* the report follows when all have ended */
             return;
         }
-        started += n->member && n->sign.round == l->round;
         done += in_round(l, n, NODE_DONE);
-    }
-    if (started == members) {
-        standby_count(l, true);
     }
     if (done == members) {
         leader_end(l, 0, "");
@@ -604,6 +648,7 @@ static void settle_round(leader *l) {
 }
 
 void leader_tick(leader *l) {
+    note_time(l);
     leader_find_nodes(l);
     for (int i = 0; i < l->count; i++) {
         if (!l->nodes[i].gone) {
@@ -612,7 +657,7 @@ void leader_tick(leader *l) {
     }
     if (l->phase != OVER && l->phase != CLAIM) {
         admit_nodes(l);
-        standby_keep(l); /* before a start: who has heard that knows the standby */
+        standby_keep(l);
     }
     switch (l->phase) {
     case CLAIM:

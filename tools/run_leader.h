@@ -18,7 +18,9 @@ typedef struct node {
     bool member;      /* of the round */
     int place, first; /* its rank and its first rank in the round it was last a member of */
     bool absent;      /* it had joined the leader that was lost, and has not come here yet */
-    bool voter;       /* without more than half of these no one else can lead */
+    int orders;       /* so many it has heard; kept up to leader.told */
+    bool voter;       /* the standby counts it, by what it has taken */
+    bool maybe_voter; /* and by the last that was sent to it, which it may have taken */
 } node;
 
 typedef enum leader_phase { CLAIM, GATHER, RUN, SETTLE, OVER } leader_phase;
@@ -31,6 +33,7 @@ struct leader {
     int count;
     leader_phase phase;
     double since;  /* when the phase began */
+    double now;    /* when this turn began */
     double enough; /* since when MIN nodes have been there; 0: too few */
     bool hurry;    /* start without a last call: the same nodes continue after a failure */
     int orders, round, starts, failures;
@@ -42,8 +45,8 @@ struct leader {
     node_place standby_place;
     int tried;        /* the last that was lost, or whose store did not answer; 0: none */
     double choose_at; /* when the next may be chosen */
-    bool doubted;     /* a former standby may be alive: then what counts is who is here */
-    bool counted;     /* there are voters */
+    int told;         /* the last order that says who the standby is, or who leads */
+    bool doubted;     /* the former standby may be alive, and lead yet */
     int former;       /* CLAIM: the leader that was lost; and what it has ordered */
     order_view log;
     bool ended;
@@ -54,6 +57,9 @@ struct leader {
 /* Gives the next order. Takes ownership of the head; the text is for users. No one else gives
  * orders. */
 void leader_order(leader *l, char *head, const char *text);
+/* The same, but only if the standby has taken it; false: it has not. In CLAIM, only if the lost
+ * leader has not given that order itself. */
+bool leader_try(leader *l, char *head, const char *text);
 /* The node loses its place. Takes ownership of the reason. */
 void leader_give_up(leader *l, node *n, char *reason);
 /* Stops the round. Takes ownership of the text. */
@@ -70,15 +76,18 @@ char *leader_names(const node *n);
 
 /* Chooses a standby if there is none. */
 void standby_keep(leader *l);
-/* Writes to the standby's store, before it is written to our own. Raises an error if the standby
- * leads by now. */
-void standby_copy(leader *l, const char *key, const char *text);
+/* Writes to the standby's store, before it is written to our own. False: there is a standby, and it
+ * has not taken it. Raises an error if the standby leads by now. */
+bool standby_copy(leader *l, const char *key, const char *text);
+void standby_number(leader *l, const char *key, int number);
 /* The same for what a node says of itself. */
 void standby_know(leader *l, const node *n, const char *card);
-/* A round has begun; `everywhere`: all its members have begun it. */
-void standby_count(leader *l, bool everywhere);
-/* Why a round must not start: others may run the job without us. NULL: it may. */
+/* Raises an error if the standby leads by now. */
+void standby_ask(leader *l);
+/* Why no round can start any more: others may run the job without us. NULL: it can. */
 char *standby_doubt(leader *l);
+/* Whether a round may start: no one else can lead, and all know who does if this leader is lost. */
+bool standby_agreed(const leader *l);
 /* In CLAIM: takes the lost leader's place once more than half of its nodes are here. */
 void standby_claim(leader *l);
 void standby_close(leader *l);

@@ -1,5 +1,6 @@
 /* The options of `tern run`, with torchrun's names where it has them; checked before anything
  * starts. */
+#include "core/plain_text.h"
 #include "distributed/init/environment.h"
 #include "distributed/store/ports.h"
 #include "text/number.h"
@@ -272,14 +273,21 @@ static bool is_program(const char *file) {
     return access(file, X_OK) == 0;
 }
 
+/* Takes ownership of the reason. */
+static void refuse_program(int code, char *why) {
+    tn__plain_lines(why);
+    fprintf(stderr, "tern run: %s\n", why);
+    free(why);
+    exit(code);
+}
+
 /* Where the program is, as a shell would find it. It is looked up before anything starts: restarts
  * cannot help a wrong name. */
 static char *find_program(const char *name) {
     if (strchr(name, '/')) {
         if (!is_program(name)) {
             int why = errno;
-            fprintf(stderr, "tern run: %s: %s\n", name, strerror(why));
-            exit(why == ENOENT ? 127 : 126);
+            refuse_program(why == ENOENT ? 127 : 126, text_new("%s: %s", name, strerror(why)));
         }
         return text_new("%s", name);
     }
@@ -294,9 +302,8 @@ static char *find_program(const char *name) {
     }
     free(folders);
     if (!file) {
-        fprintf(stderr, "tern run: %s: not found in PATH (a program in this folder is ./%s)\n",
-                name, name);
-        exit(127);
+        refuse_program(
+            127, text_new("%s: not found in PATH (a program in this folder is ./%s)", name, name));
     }
     return file;
 }

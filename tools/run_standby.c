@@ -10,10 +10,20 @@
  * list of orders. As a leader it has a standby in turn.
  *
  * No two may lead. The next order has one number and is set once, in the standby's store first: a
- * leader that was only stopped, or cut off, finds the number taken by "lead", and ends. If it
- * cannot reach that store at all, it does not know: then it starts no round unless it sees half of
- * the voters, the last round's nodes, since the others cannot be more than half then. A standby
- * whose port refuses connections has ended, and leaves no doubt.
+ * leader that was only stopped, or cut off, finds the number taken by "lead", and ends. A start
+ * that the standby has not taken is not given.
+ *
+ * A standby that does not answer may be alive all the same. In its store are the orders up to its
+ * loss, so it counts the members of the last round that these start: voters. The leader orders
+ * "standby 0 - 1", which that store lacks. Nodes that have heard this, and say so (heard/N), never
+ * go there. When they are half of the voters, the others can never be more than half, and the doubt
+ * is over; until then no round starts, and no other standby is named. Voters that are silent
+ * instead may be there: if these are more than half, the leader ends. Of the last thing that was
+ * sent to the standby it is not known whether it has taken it, so both must hold: for the voters
+ * without it, and with it. A standby whose port refuses connections has ended, and leaves no doubt.
+ *
+ * A round starts once all its members have heard who the standby is, or that there is none: if they
+ * lose the leader in it, all go to the same store.
  */
 #include "tools/run_leader.h"
 
@@ -78,37 +88,83 @@ void standby_close(leader *l) {
     l->copy = NULL;
 }
 
-/* The standby's store has not taken something. Whether its launcher has ended is certain only if
- * its port is closed. */
-static void lose_copy(leader *l) {
+/* What answers at the standby's place now. */
+static tn__dialed probe_standby(const leader *l) {
     const run_options *o = l->options;
     const node_place *p = &l->standby_place;
     char why[TN_STORE_WHY];
-    tn_error_clear();
-    standby_close(l);
-    l->doubted |= tn__tcp_probe(p->host, p->port, o->token, tn__now() + o->heartbeat / 2, why) !=
-                  TN__DIAL_REFUSED;
+    return tn__tcp_probe(p->host, p->port, o->token, tn__now() + o->heartbeat / 2, why);
 }
 
-void standby_copy(leader *l, const char *key, const char *text) {
-    bool is_order = strncmp(key, "order/", 6) == 0, is_set = true;
+/* Whom the standby counts before it leads: the last round's members, or else all that have joined.
+ * See standby_claim. */
+static bool node_counts(const leader *l, const node *n) {
+    return l->round > 0 ? n->member : n->known && !n->gone;
+}
+
+/* The standby's store has not taken something that was sent to it. Its launcher has ended for
+ * certain only if its port is closed. */
+static void lose_copy(leader *l, tn__dialed answer) {
+    tn_error_clear();
+    standby_close(l);
+    l->doubted = l->standby && answer != TN__DIAL_REFUSED;
+    for (int i = 0; i < l->count; i++) {
+        l->nodes[i].maybe_voter = node_counts(l, &l->nodes[i]);
+    }
+}
+
+static bool send_copy(leader *l, const char *key, const char *text, bool *is_set) {
+    bool is_order = strncmp(key, "order/", 6) == 0;
+    *is_set = true;
+    return (is_order ? tn_store_compare_set(l->copy, key, NULL, text, is_set)
+                     : tn_store_set(l->copy, key, text, strlen(text))) == TN_OK;
+}
+
+static void raise_moved(leader *l) {
+    standby_close(l);
+    tn_raise(TN_EPEER,
+             "this launcher was silent for too long: the job goes on at %s:%d (host %s), and this "
+             "launcher has lost its place in it",
+             l->standby_place.host, l->standby_place.port, l->nodes[l->standby - 1].card.name);
+}
+
+void standby_ask(leader *l) {
     if (!l->copy || tn_error() != TN_OK) {
         return;
     }
-    tn_status status = is_order ? tn_store_compare_set(l->copy, key, NULL, text, &is_set)
-                                : tn_store_set(l->copy, key, text, strlen(text));
-    if (status != TN_OK) {
-        lose_copy(l);
-    } else if (!is_set) {
-        standby_close(l);
-        tn_raise(TN_EPEER,
-                 "this launcher was silent for too long: the job goes on at %s:%d (host %s), and "
-                 "this launcher has lost its place in it",
-                 l->standby_place.host, l->standby_place.port, l->nodes[l->standby - 1].card.name);
+    char *text = agent_find(l->copy, "order/%d", l->orders + 1);
+    tn_error_clear(); /* the next order shows whether it is lost */
+    if (text) {
+        raise_moved(l);
     }
+    free(text);
 }
 
-static void copy_number(leader *l, const char *key, int number) {
+bool standby_copy(leader *l, const char *key, const char *text) {
+    bool is_set;
+    if (!l->copy || tn_error() != TN_OK) {
+        return true;
+    }
+    if (!send_copy(l, key, text, &is_set)) {
+        tn_error_clear();
+        tn__dialed answer = probe_standby(l);
+        /* Once more if it answers: it may be this launcher that was stopped. */
+        if (answer != TN__DIAL_OURS || !send_copy(l, key, text, &is_set)) {
+            lose_copy(l, answer);
+            return false;
+        }
+    }
+    if (!is_set) {
+        raise_moved(l);
+        return false;
+    }
+    for (int i = 0; i < l->count; i++) {
+        l->nodes[i].voter = node_counts(l, &l->nodes[i]);
+    }
+    return true;
+}
+
+void standby_number(leader *l, const char *key, int number) {
     char text[16];
     snprintf(text, sizeof(text), "%d", number);
     standby_copy(l, key, text);
@@ -116,16 +172,62 @@ static void copy_number(leader *l, const char *key, int number) {
 
 void standby_know(leader *l, const node *n, const char *card) {
     char key[32];
-    copy_number(l, "joined", l->count);
     snprintf(key, sizeof(key), "node/%d", n->id);
     standby_copy(l, key, card);
 }
 
-/* All that the standby must know. */
+/* ---- Whether others may lead ----------------------------------------------------------------- */
+
+/* Whether the former standby may have more than half of the nodes that it counts: those that have
+ * not heard that it is not the standby any more; `gone`: and never will. */
+static bool most_may_follow(const leader *l, bool gone) {
+    int voters = 0, others = 0, maybe_voters = 0, maybe_others = 0;
+    for (int i = 0; i < l->count; i++) {
+        const node *n = &l->nodes[i];
+        bool other = n->orders < l->told && (n->gone || !gone);
+        voters += n->voter;
+        others += n->voter && other;
+        maybe_voters += n->maybe_voter;
+        maybe_others += n->maybe_voter && other;
+    }
+    return 2 * others > voters || 2 * maybe_others > maybe_voters;
+}
+
+char *standby_doubt(leader *l) {
+    int voters = 0, here = 0;
+    bool hopeless = l->doubted && most_may_follow(l, true);
+    if (hopeless && probe_standby(l) == TN__DIAL_REFUSED) { /* it has ended since */
+        l->doubted = hopeless = false;
+    }
+    for (int i = 0; i < l->count; i++) {
+        voters += l->nodes[i].voter;
+        here += l->nodes[i].voter && !l->nodes[i].gone;
+    }
+    return hopeless ? text_new("this launcher sees %d of the last round's %d hosts: the others may "
+                               "run the job without it, so it ends (--failover never: node 0 alone "
+                               "leads)",
+                               here, voters)
+                    : NULL;
+}
+
+bool standby_agreed(const leader *l) {
+    for (int i = 0; i < l->count; i++) {
+        if (leader_has(&l->nodes[i]) && l->nodes[i].orders < l->told) {
+            return false;
+        }
+    }
+    return !l->doubted;
+}
+
+/* ---- Choosing it ----------------------------------------------------------------------------- */
+
+/* All that the standby must know. Its store may have an order that it was the last to take and that
+ * was not given: this replaces it. */
 static void copy_all(leader *l) {
     char key[32];
-    copy_number(l, "leader", l->own);
-    copy_number(l, "restarts", l->failures);
+    standby_number(l, "leader", l->own);
+    standby_number(l, "restarts", l->failures);
+    standby_number(l, "joined", l->count);
     for (int i = 0; i < l->count; i++) {
         char *card = agent_find(l->keys, "node/%d", l->nodes[i].id);
         if (card) {
@@ -136,15 +238,16 @@ static void copy_all(leader *l) {
     for (int k = 1; l->copy && k <= l->orders; k++) {
         char *words = agent_find(l->keys, "order/%d", k);
         snprintf(key, sizeof(key), "order/%d", k);
-        standby_copy(l, key, words ? words : "");
+        agent_set(l->copy, key, words ? words : "");
         free(words);
     }
 }
 
-/* Whether this node can be the standby; its store is at *place. */
+/* Whether this node can be the standby; its store is at *place. One that has not heard who was, or
+ * who leads, may still believe that it is. */
 static bool node_fit(leader *l, const node *n, node_place *place) {
     char why[WORD_WHY];
-    bool fit = leader_has(n) && n->id != l->own && !n->absent;
+    bool fit = leader_has(n) && n->id != l->own && !n->absent && n->orders >= l->told;
     char *text = fit ? agent_find(l->keys, "place/%d", n->id) : NULL;
     fit = text && place_read(text, place, why);
     free(text);
@@ -167,16 +270,20 @@ static void choose_standby(leader *l) {
     l->copy = store ? tn_prefix_store(store, AGENT_PREFIX) : NULL;
     tn_store_free(store);
     tn_error_clear();
-    l->standby = chosen->id;
     if (l->copy) {
         l->copy->timeout = o->heartbeat / 2;
         copy_all(l);
     }
-    if (l->copy) {
-        leader_order(l, text_new("standby %d %s %d", chosen->id, p->host, p->port), "");
+    if (tn_error() != TN_OK) {
+        tn_error_clear();
+        standby_close(l);
     }
-    l->standby = l->copy ? l->standby : 0;
-    l->tried = l->copy ? l->tried : chosen->id;
+    l->standby = chosen->id;
+    bool named =
+        l->copy && leader_try(l, text_new("standby %d %s %d", chosen->id, p->host, p->port), "");
+    l->standby = named ? chosen->id : 0;
+    l->tried = named ? l->tried : chosen->id;
+    l->told = named ? l->orders : l->told;
     l->choose_at = tn__now() + o->heartbeat;
 }
 
@@ -189,39 +296,12 @@ void standby_keep(leader *l) {
         l->tried = l->standby;
         l->standby = 0;
         leader_order(l, text_new("standby 0 - 1"), "");
+        l->told = l->orders;
     }
-    if (!l->standby && tn__now() >= l->choose_at) {
+    l->doubted = l->doubted && most_may_follow(l, false);
+    if (!l->standby && !l->doubted && tn__now() >= l->choose_at) {
         choose_standby(l);
     }
-}
-
-/* ---- Whether others may lead ----------------------------------------------------------------- */
-
-void standby_count(leader *l, bool everywhere) {
-    if (l->doubted && !everywhere) {
-        return;
-    }
-    for (int i = 0; i < l->count; i++) {
-        l->nodes[i].voter = l->nodes[i].member;
-    }
-    l->counted = true;
-    l->doubted = false;
-}
-
-char *standby_doubt(leader *l) {
-    int voters = 0, here = 0;
-    for (int i = 0; i < l->count; i++) {
-        const node *n = &l->nodes[i];
-        bool voter = l->counted ? n->voter : n->known;
-        voters += voter;
-        here += voter && !n->gone;
-    }
-    if (!l->doubted || 2 * here >= voters) {
-        return NULL;
-    }
-    return text_new("this launcher sees %d of the last round's %d hosts: the others may run the "
-                    "job without it, so it ends (--failover never: node 0 alone leads)",
-                    here, voters);
 }
 
 /* ---- The standby's side ---------------------------------------------------------------------- */
@@ -323,8 +403,9 @@ static void start_guide(const run_options *o, char *place) {
     }
 }
 
-/* "lead", with a line that says who led, who leads and where. */
-static void order_lead(leader *l) {
+/* "lead", with a line that says who led, who leads and where. False: the lost leader has given one
+ * more order, which comes first. */
+static bool order_lead(leader *l) {
     const run_options *o = l->options;
     node_place place = {0};
     char why[WORD_WHY], *text = agent_find(l->keys, "place/%d", l->own);
@@ -332,20 +413,25 @@ static void order_lead(leader *l) {
         tn_raise(TN_EPEER, "place/%d in the store makes no sense: another process writes there",
                  l->own);
         free(text);
-        return;
+        return false;
     }
     bool known = l->former >= 1 && l->former <= l->count;
     char *lost = known ? leader_names(&l->nodes[l->former - 1]) : text_new("node 0");
     char *line = text_new("%s is lost: host %s leads the job now, at %s:%d", lost, o->node_name,
                           place.host, place.port);
-    leader_order(l, text_new("lead %d", l->own), line);
-    start_guide(o, text);
+    bool leads = leader_try(l, text_new("lead %d", l->own), line);
+    if (leads) {
+        l->told = l->orders;
+        start_guide(o, text);
+    } else {
+        free(text);
+    }
     free(lost);
     free(line);
+    return leads;
 }
 
 static void begin_leading(leader *l) {
-    order_lead(l);
     if (l->former >= 1 && l->former <= l->count && l->former != l->own) {
         leader_give_up(l, &l->nodes[l->former - 1], text_new("its store did not answer"));
     }
@@ -354,8 +440,6 @@ static void begin_leading(leader *l) {
     } else {
         leader_enter(l, l->round > 0 ? SETTLE : GATHER);
     }
-    standby_count(l, true);
-    l->counted = l->round > 0;
 }
 
 void standby_claim(leader *l) {
@@ -363,7 +447,7 @@ void standby_claim(leader *l) {
     note_orders(l);
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
-        bool counts = l->round > 0 ? n->member : n->known && !n->gone;
+        bool counts = node_counts(l, n);
         nodes += counts;
         here += counts && !n->absent && !n->gone;
     }
@@ -373,7 +457,9 @@ void standby_claim(leader *l) {
     if (l->ended) {
         leader_enter(l, OVER);
     } else if (2 * here > nodes || l->options->standby == STANDBY_ALWAYS) {
-        begin_leading(l);
+        if (order_lead(l)) {
+            begin_leading(l);
+        }
     } else if (tn__now() - l->since > longest_claim * l->options->heartbeat) {
         tn_raise(
             TN_EPEER,

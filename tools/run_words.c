@@ -175,6 +175,19 @@ bool place_read(const char *text, node_place *p, char *why) {
     return take_place(&text, p, why) && (!*text || refuse_word(why, "extra text after its port"));
 }
 
+bool heard_read(const char *text, int orders, int *heard, char *why) {
+    const number_field field = {"number", 0, orders};
+    int64_t n;
+    if (!take_numbers(&text, &field, 1, &n, why)) {
+        return false;
+    }
+    if (*text) {
+        return refuse_word(why, "extra text after its number");
+    }
+    *heard = (int)n;
+    return true;
+}
+
 /* ---- Orders ---------------------------------------------------------------------------------- */
 
 /* Whether this node has sent this state for the last round. */

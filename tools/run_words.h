@@ -15,6 +15,7 @@
  *   node/N           "version host min max ranks wanted-rank pid run-id devices", once. The first
  *                    two are the same in every version, so that unequal launchers can be named
  *   sign/N           "count round state code failure", several times a second
+ *   heard/N          how many orders node N has heard
  *   text/N/ROUND     a node's report, STOPPED after a failure, or why it has LEFT
  *   failures/ROUND   counter: the order of failures over all nodes
  *   order/K          K = 1, 2, …: the leader's orders, read by every node:
@@ -27,8 +28,9 @@
  *       "lead N", then text            node N, the standby, leads from now on
  * Between two starts there is always a stop, and every member has ended its ranks.
  *   moved/RUN-ID     "HOST PORT", in the store of a launcher that begins to lead at the endpoint
- * when the job has outlived an earlier one there: where it goes on leader, restarts in the
- * standby's store only: the leader's number, and the restarts used up (run_standby.c)
+ *                    when the job has outlived an earlier one there: where it goes on
+ *   leader, restarts in the standby's store only: the leader's number, and the restarts used up
+ *                    (run_standby.c)
  */
 #ifndef TERN_TOOLS_RUN_WORDS_H
 #define TERN_TOOLS_RUN_WORDS_H
@@ -91,6 +93,8 @@ void sign_write(char text[LONGEST_SIGN], const node_sign *s);
 bool card_read(const char *text, node_card *c, char *why);
 bool sign_read(const char *text, int rounds, node_sign *s, char *why);
 bool place_read(const char *text, node_place *p, char *why);
+/* `orders`: how many have been given. */
+bool heard_read(const char *text, int orders, int *heard, char *why);
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 

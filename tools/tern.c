@@ -1,6 +1,7 @@
 /* The command `tern`: makes tokens from texts, trains and measures language models, generates text,
  * starts programs as ranks, converts checkpoints, plans training on many ranks, and describes this
  * build. */
+#include "core/plain_text.h"
 #include "tools/convert.h"
 #include "tools/eval.h"
 #include "tools/generate.h"
@@ -88,6 +89,7 @@ int main(int argc, char **argv) {
     }
     bool asked = strcmp(verb, "help") == 0 || strcmp(verb, "--help") == 0;
     if (!asked) {
+        tn__plain_lines(argv[1]);
         fprintf(stderr, "tern: unknown verb \"%s\"\n", verb);
     }
     fputs(help, asked ? stdout : stderr);

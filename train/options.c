@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/plain_text.h"
 #include "text/json_write.h"
 #include "text/number.h"
 #include "text/quote.h"
@@ -39,12 +40,13 @@ typedef struct table {
 void tn_options_refuse(const char *format, ...) {
     char *name = line_words[0], *slash = strrchr(name, '/');
     name = slash ? slash + 1 : name;
+    char text[4096]; /* an argument may hold anything */
     va_list arguments;
     va_start(arguments, format);
-    fprintf(stderr, "%s: ", name);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
+    text[tn__plain_text(text, text, strlen(text), false)] = 0;
+    fprintf(stderr, "%s: %s\n", name, text);
     argp_help(&(struct argp){0}, stderr, ARGP_HELP_STD_ERR, name);
     exit(argp_err_exit_status); /* argp_help has exited already */
 }

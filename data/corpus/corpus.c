@@ -123,12 +123,12 @@ static void close_file(tn_corpus *c) {
     tn__records_begin(&c->records, NULL);
     tn__json_free(&c->json);
     c->open = false;
-    c->done += c->sources.sizes[c->source++];
+    c->done += c->sources.list[c->source++].bytes;
 }
 
 static bool open_file(tn_corpus *c) {
     static const char mark[] = "\xef\xbb\xbf"; /* UTF-8's byte order mark */
-    const char *path = c->sources.paths[c->source];
+    const char *path = c->sources.list[c->source].path;
     if (!tn__stream_open(&c->stream, path, "corpus")) {
         return false;
     }

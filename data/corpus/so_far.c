@@ -8,6 +8,7 @@
 #include "core/reader.h"
 #include "data/corpus/encoders.h"
 #include "data/corpus/tokens_json.h"
+#include "data/shards.h"
 #include "data/tokenizer/tokenizer.h"
 #include "text/json.h"
 
@@ -60,10 +61,11 @@ static void put_option(tn__buffer *b, const char *name, const char *text) {
 
 static void put_texts(tn__buffer *b, const tn__sources *texts, bool here) {
     for (int64_t i = 0; i < texts->count; i++) {
-        tn__buffer_format(b, "file %" PRId64, texts->sizes[i]);
+        const tn__source_file *text = &texts->list[i];
+        tn__buffer_format(b, "file %" PRId64, text->bytes);
         if (here) {
-            tn__buffer_format(b, " %" PRId64 " ", texts->times[i]);
-            tn__buffer_text(b, texts->paths[i]);
+            tn__buffer_format(b, " %" PRId64 " ", text->time);
+            tn__buffer_text(b, text->path);
         }
         tn__buffer_text(b, "\n");
     }
@@ -120,7 +122,7 @@ static bool digest_file(const char *path, char *digits) {
 
 /* The caller frees. */
 static char *shard_name(int split, int64_t number) {
-    return tn__asprintf("tokens", "%s_%06" PRId64 ".bin", tn__split_names[split], number);
+    return tn__asprintf("tokens", TN__SHARD_NAME, tn__split_names[split], number);
 }
 
 /* Whether the shard that this was noted of is still there, as it was. */

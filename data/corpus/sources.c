@@ -10,16 +10,12 @@
 
 /* Takes ownership of the path. */
 static bool add_file(tn__sources *s, char *path, const struct stat *about, const char *operation) {
-    int64_t one = s->capacity, two = one; /* of all three */
-    if (!tn__grow(&s->paths, s->count + 1, &one, sizeof(*s->paths), operation) ||
-        !tn__grow(&s->times, s->count + 1, &two, sizeof(*s->times), operation) ||
-        !tn__grow(&s->sizes, s->count + 1, &s->capacity, sizeof(*s->sizes), operation)) {
+    if (!tn__grow(&s->list, s->count + 1, &s->capacity, sizeof(*s->list), operation)) {
         free(path);
         return false;
     }
-    s->paths[s->count] = path;
-    s->times[s->count] = about->st_mtim.tv_sec * INT64_C(1000000000) + about->st_mtim.tv_nsec;
-    s->sizes[s->count++] = about->st_size;
+    int64_t time = about->st_mtim.tv_sec * INT64_C(1000000000) + about->st_mtim.tv_nsec;
+    s->list[s->count++] = (tn__source_file){.path = path, .bytes = about->st_size, .time = time};
     s->bytes += about->st_size;
     return true;
 }
@@ -103,10 +99,8 @@ bool tn__sources_add(tn__sources *s, const char *path, const char *operation) {
 
 void tn__sources_free(tn__sources *s) {
     for (int64_t i = 0; i < s->count; i++) {
-        free(s->paths[i]);
+        free(s->list[i].path);
     }
-    free(s->paths);
-    free(s->sizes);
-    free(s->times);
+    free(s->list);
     *s = (tn__sources){.count = 0};
 }

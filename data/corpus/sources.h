@@ -7,11 +7,15 @@
 
 enum { TN__SOURCES_DEEPEST = 32 /* folders within each other; a link to itself would never end */ };
 
+typedef struct tn__source_file {
+    char *path;
+    int64_t bytes;
+    int64_t time; /* when it was changed last, in ns */
+} tn__source_file;
+
 /* Zeros to begin with. */
 typedef struct tn__sources {
-    char **paths;
-    int64_t *sizes; /* bytes, of each */
-    int64_t *times; /* when it was changed last, in ns */
+    tn__source_file *list;
     int64_t count, capacity;
     int64_t bytes; /* of all */
 } tn__sources;

@@ -277,8 +277,8 @@ static bool is_kept(const making *m, const char *name) {
     for (int i = 0; i < TN__SPLITS; i++) {
         size_t bytes = strlen(tn__split_names[i]);
         if (strncmp(name, tn__split_names[i], bytes) == 0 && name[bytes] == '_') {
-            long long number = strtoll(name + bytes + 1, NULL, 10);
-            snprintf(kept, sizeof(kept), "%s_%06lld.bin", tn__split_names[i], number);
+            int64_t number = strtoll(name + bytes + 1, NULL, 10);
+            snprintf(kept, sizeof(kept), TN__SHARD_NAME, tn__split_names[i], number);
             return number < m->kept[i].shards && strcmp(name, kept) == 0;
         }
     }

@@ -350,8 +350,9 @@ static void give_up(tn_group *g, const char *reason) {
     e->abort(e, text);
 }
 
+/* After an error of its own, one rank alone goes on when that is cleared, as with NULL. */
 void tn_group_abort(tn_group *g, const char *reason) {
-    if (g && is_alive(g, "group_abort")) {
+    if (g && is_alive(g, "group_abort") && !(g->size == 1 && tn__pending())) {
         give_up(g, reason ? reason : "no reason given");
     }
 }

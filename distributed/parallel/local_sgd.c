@@ -16,6 +16,7 @@
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/base.h"
 #include "nn/module.h"
+#include "ops/dims.h"
 #include "tensor/recipe.h"
 #include "tern/sys/device.h"
 #include "tern/sys/tensor.h"
@@ -43,10 +44,6 @@ static bool has_outer(const tn_local_sgd *l) {
     return l->options.lr != 1.0 || l->options.momentum != 0.0;
 }
 
-static tn_dtype wide_dtype(const tn_tensor *t) {
-    return tn_dtype_of(t) == TN_F64 ? TN_F64 : TN_F32;
-}
-
 /* ---- The outer step -------------------------------------------------------------------------- */
 
 /* The change becomes the step that is subtracted. */
@@ -66,7 +63,7 @@ static void step_parameter(const tn_local_sgd *l, int i, tn_tensor *mean) {
         tn_copy_(weight, mean);
         return;
     }
-    tn_dtype wide = wide_dtype(weight);
+    tn_dtype wide = tn__wide_dtype(tn_dtype_of(weight));
     tn_tensor *last = tn_copy(tn_cast(l->last[i], wide));
     tn_tensor *step = with_momentum(l, i, tn_sub(last, tn_cast(mean, wide)));
     tn_copy_(weight, tn_add_scaled_(last, step, -l->options.lr));
@@ -110,7 +107,7 @@ static void synchronise_buffer(tn_local_sgd *l, int first, int end, double *drif
     }
     l->stats.sent += tn_count(flat) * (int64_t)tn_dtype_size(tn_dtype_of(flat));
     tn_tensor *own = flatten_weights(l, first, end);
-    tn_dtype wide = wide_dtype(flat); /* squares of f16 soon overflow or vanish */
+    tn_dtype wide = tn__wide_dtype(tn_dtype_of(flat)); /* squares of f16 soon overflow or vanish */
     tn_tensor *apart = tn_sub(tn_cast(flat, wide), tn_cast(own, wide));
     *drift += tn_item(tn_sum_all(tn_square(apart)));
     int64_t at = 0;
@@ -279,17 +276,11 @@ static void add_buffers(tn_local_sgd *l) {
         tn_module_buffer(l, name, &l->last[i], tn_copy(tn_detach(weight)));
         if (l->options.momentum > 0.0) {
             snprintf(name, sizeof(name), "moment.%d", i);
-            tn_tensor *zeros = tn_zero_(tn_copy(tn_cast(tn_detach(weight), wide_dtype(weight))));
+            tn_tensor *zeros =
+                tn_zero_(tn_copy(tn_cast(tn_detach(weight), tn__wide_dtype(tn_dtype_of(weight)))));
             tn_module_buffer(l, name, &l->moments[i], zeros);
         }
     }
-}
-
-static tn_tensor *no_forward(tn_module *m, tn_tensor *x) {
-    (void)m;
-    (void)x;
-    tn__raise(TN_ESTATE, "local_sgd", "it has state, but no forward");
-    return tn_inert();
 }
 
 static void finish_lists(tn_module *m) {
@@ -312,7 +303,7 @@ tn_local_sgd *tn_local_sgd_new(void *m, tn_group *g, tn_local_sgd_options o) {
     tn_module *model = good_options(&o) ? tn__module_of(m, "local_sgd") : NULL;
     tn_local_sgd *l = NULL;
     if (model && start_equal(m, g, &o, &differ)) {
-        l = tn_module_new(sizeof(*l), "local_sgd", no_forward);
+        l = tn_module_new(sizeof(*l), "local_sgd", tn__no_forward);
     }
     if (l) {
         l->base.finish = finish_lists;

@@ -12,7 +12,7 @@
  * later one is an error that names group, operation, number and the missing rank, on every
  * remaining rank. A rank that calls a collective with an error pending aborts the group, and one
  * that exits with it (tn_error_exit) or calls tn_dist_finish aborts all its groups, so that its
- * peers get an error instead of hanging.
+ * peers get an error instead of hanging. One rank alone has no peers: its group outlives errors.
  *
  * Read next: parallel.h, docs/distributed.md, distributed/group/engine/local.c.
  */
@@ -103,7 +103,8 @@ TN_API tn_group *tn_group_split(tn_group *parent, int colour);
  * TN_ESTATE. */
 TN_API void tn_group_free(tn_group *g);
 
-/* Aborts the group: all ranks' operations on g fail with this reason, now and later. */
+/* Aborts the group: all ranks' operations on g fail with this reason, now and later. With an error
+ * pending in a group of one rank it does nothing: no one waits, and the error is raised anyway. */
 TN_API void tn_group_abort(tn_group *g, const char *reason);
 
 /* A tensor in memory that the group's operations need not copy (an ordinary one if the engine has

@@ -373,8 +373,8 @@ TN_API tn_module_list *tn_module_list_new(void);
  * in by rounding, and so do the gradients. Streams that come as bf16 or f16 are therefore f32 in
  * between, and only what the modules read, and the last y1 and y2, are rounded.
  *
- * The parameters, and the last y1 and y2, must not change before backward. A gradient of the
- * gradient is TN_EUNSUPPORTED. */
+ * The parameters, and the last y1 and y2, must not change before backward, nor may m be switched
+ * between training and evaluation (TN_ESTATE). A gradient of the gradient is TN_EUNSUPPORTED. */
 typedef struct tn_reversible {
     tn_module base;
     int pairs;

@@ -350,7 +350,9 @@ TN_API void tn_module_requires_grad(void *m, bool requires_grad);
 TN_API int tn_freeze(void *m, const char *paths);
 TN_API int tn_unfreeze(void *m, const char *paths);
 TN_API void tn_module_zero_grad(void *m);
-TN_API void tn_module_set_recompute(void *m, bool on); /* only m */
+/* Only m. Backward runs its forward again: parameters must not change before, nor may m be switched
+ * between training and evaluation (TN_ESTATE). */
+TN_API void tn_module_set_recompute(void *m, bool on);
 
 /* ---- Building without elements --------------------------------------------------------------- */
 

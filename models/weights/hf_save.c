@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { NAME_SIZE = 512, FILE_NAME_SIZE = 64, PARTS_MOST = 99999 };
 
@@ -317,15 +318,21 @@ static void saver_free(saver *s) {
     free(s->staging);
 }
 
-/* Errors reach a handler only when no temporary file is left. */
-static void end_save(const saver *s, tn__file *held) {
+/* Errors reach a handler only when no temporary file is left, nor an empty folder that was not
+ * there before. */
+static void end_save(const saver *s, tn__file *held, bool made) {
     tn_error_record why = {.status = TN_OK};
-    if (tn_error_take(&why) && !tn__hf_is_staged(s->folder)) {
+    if (tn_error_take(&why) && held && !tn__hf_is_staged(s->folder)) {
         tn__folder_remove(s->staging, s->operation);
         tn_error_clear();
     }
     tn__quiet(-1);
-    tn__file_abandon(held);
+    if (held) {
+        tn__file_abandon(held);
+    }
+    if (made && why.status != TN_OK) {
+        rmdir(s->folder); /* it stays if there is anything in it */
+    }
     tn_error_give(&why);
 }
 
@@ -333,11 +340,14 @@ static void save_all(saver *s) {
     tn__file held;
     char *path = tn__folder_path(s->folder, "config.json", s->operation);
     s->staging = path ? tn__folder_path(s->folder, TN__HF_STAGING, s->operation) : NULL;
-    if (s->staging && list_all(s) && check_words(s) && tn__folder_make(s->folder, s->operation) &&
-        tn__file_begin(&held, path, s->operation)) {
+    bool made = path && !tn__folder_has(s->folder, ".");
+    if (s->staging && list_all(s) && check_words(s) && tn__folder_make(s->folder, s->operation)) {
         tn__quiet(1);
-        save_rest(s, &held);
-        end_save(s, &held);
+        bool begun = tn__file_begin(&held, path, s->operation);
+        if (begun) {
+            save_rest(s, &held);
+        }
+        end_save(s, begun ? &held : NULL, made);
     }
     free(path);
 }

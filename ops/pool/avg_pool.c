@@ -169,42 +169,35 @@ const tn_op tn__op_avg_pool = {
 
 /* ---- Calling --------------------------------------------------------------------------------- */
 
-/* The last step of each function: on a batch, or on one sample. */
-static tn_tensor *pool_mean(const char *name, int spatial, tn_tensor *x, tn_dims kernel,
-                            const tn_pool_options *options) {
-    if (!tn__usable(x, name)) {
-        return tn_inert();
+static tn_tensor *slide_mean(const char *name, int spatial, tn_tensor *x, tn_dims kernel,
+                             const tn_pool_options *o) {
+    bool dilated = false;
+    for (int i = 0; i < o->dilation.ndim && i < TN_MAX_DIMS; i++) {
+        dilated |= o->dilation.size[i] != 1;
     }
-    bool single = tn_ndim(x) == spatial + 1;
-    tn__pool_args args = {.spatial = spatial};
-    x = single ? tn_unsqueeze(x, 0) : x;
-    bool ok = options ? tn__pool_begin(name, &args, x, kernel, options)
-                      : tn__pool_adaptive(name, &args, x, kernel);
-    if (ok && options && (options->divisor_override < 0 || tn__pool_volume(args.dilation) != 1)) {
+    if (o->divisor_override < 0 || dilated) {
         tn__raise(TN_EVALUE, name,
-                  "divisor is %lld and dilation %lld (they must be at least 0, and 1)",
-                  (long long)options->divisor_override, (long long)tn__pool_volume(args.dilation));
-        ok = false;
+                  "divisor is %lld and dilation %s (they must be at least 0, and 1)",
+                  (long long)o->divisor_override, tn__dims_text(o->dilation));
     }
-    tn_tensor *y = ok ? tn_apply1(&tn__op_avg_pool, &args, x) : tn_inert();
-    return single ? tn_squeeze(y, 0) : y;
+    return tn__pool_call(&tn__op_avg_pool, name, spatial, x, kernel, o);
 }
 
 tn_tensor *tn_avg_pool1d_op(tn_tensor *x, tn_dims kernel, tn_pool_options options) {
-    return pool_mean("avg_pool1d", 1, x, kernel, &options);
+    return slide_mean("avg_pool1d", 1, x, kernel, &options);
 }
 tn_tensor *tn_avg_pool2d_op(tn_tensor *x, tn_dims kernel, tn_pool_options options) {
-    return pool_mean("avg_pool2d", 2, x, kernel, &options);
+    return slide_mean("avg_pool2d", 2, x, kernel, &options);
 }
 tn_tensor *tn_avg_pool3d_op(tn_tensor *x, tn_dims kernel, tn_pool_options options) {
-    return pool_mean("avg_pool3d", 3, x, kernel, &options);
+    return slide_mean("avg_pool3d", 3, x, kernel, &options);
 }
 tn_tensor *tn_adaptive_avg_pool1d_op(tn_tensor *x, tn_dims size) {
-    return pool_mean("adaptive_avg_pool1d", 1, x, size, NULL);
+    return tn__pool_call(&tn__op_avg_pool, "adaptive_avg_pool1d", 1, x, size, NULL);
 }
 tn_tensor *tn_adaptive_avg_pool2d_op(tn_tensor *x, tn_dims size) {
-    return pool_mean("adaptive_avg_pool2d", 2, x, size, NULL);
+    return tn__pool_call(&tn__op_avg_pool, "adaptive_avg_pool2d", 2, x, size, NULL);
 }
 tn_tensor *tn_adaptive_avg_pool3d_op(tn_tensor *x, tn_dims size) {
-    return pool_mean("adaptive_avg_pool3d", 3, x, size, NULL);
+    return tn__pool_call(&tn__op_avg_pool, "adaptive_avg_pool3d", 3, x, size, NULL);
 }

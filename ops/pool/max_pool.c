@@ -322,39 +322,21 @@ const tn_op tn__op_max_pool = {
 
 /* ---- Calling --------------------------------------------------------------------------------- */
 
-/* The last step of each function: on a batch, or on one sample. */
-static tn_tensor *pool_max(const char *name, int spatial, tn_tensor *x, tn_dims kernel,
-                           const tn_pool_options *options) {
-    if (!tn__usable(x, name)) {
-        return tn_inert();
-    }
-    bool single = tn_ndim(x) == spatial + 1;
-    tn__pool_args args = {.spatial = spatial};
-    x = single ? tn_unsqueeze(x, 0) : x;
-    bool ok = options ? tn__pool_begin(name, &args, x, kernel, options)
-                      : tn__pool_adaptive(name, &args, x, kernel);
-    if (!ok) {
-        return tn_inert();
-    }
-    tn_tensor *y = tn_apply1(&tn__op_max_pool, &args, x);
-    return single ? tn_squeeze(y, 0) : y;
-}
-
 tn_tensor *tn_max_pool1d_op(tn_tensor *x, tn_dims kernel, tn_pool_options options) {
-    return pool_max("max_pool1d", 1, x, kernel, &options);
+    return tn__pool_call(&tn__op_max_pool, "max_pool1d", 1, x, kernel, &options);
 }
 tn_tensor *tn_max_pool2d_op(tn_tensor *x, tn_dims kernel, tn_pool_options options) {
-    return pool_max("max_pool2d", 2, x, kernel, &options);
+    return tn__pool_call(&tn__op_max_pool, "max_pool2d", 2, x, kernel, &options);
 }
 tn_tensor *tn_max_pool3d_op(tn_tensor *x, tn_dims kernel, tn_pool_options options) {
-    return pool_max("max_pool3d", 3, x, kernel, &options);
+    return tn__pool_call(&tn__op_max_pool, "max_pool3d", 3, x, kernel, &options);
 }
 tn_tensor *tn_adaptive_max_pool1d_op(tn_tensor *x, tn_dims size) {
-    return pool_max("adaptive_max_pool1d", 1, x, size, NULL);
+    return tn__pool_call(&tn__op_max_pool, "adaptive_max_pool1d", 1, x, size, NULL);
 }
 tn_tensor *tn_adaptive_max_pool2d_op(tn_tensor *x, tn_dims size) {
-    return pool_max("adaptive_max_pool2d", 2, x, size, NULL);
+    return tn__pool_call(&tn__op_max_pool, "adaptive_max_pool2d", 2, x, size, NULL);
 }
 tn_tensor *tn_adaptive_max_pool3d_op(tn_tensor *x, tn_dims size) {
-    return pool_max("adaptive_max_pool3d", 3, x, size, NULL);
+    return tn__pool_call(&tn__op_max_pool, "adaptive_max_pool3d", 3, x, size, NULL);
 }

@@ -31,20 +31,19 @@ typedef struct tn__pool_job {
 } tn__pool_job;
 
 static inline int64_t tn__pool_volume(const int64_t *size) {
-    return size[0] * size[1] * size[2];
+    return tn_dims_count(tn_dims_from(POOL_SPATIAL, size));
 }
 
-/* Steps of tn__pool_begin: args->in from x (N, C, …); then the window's numbers (any padding) and
+/* Steps of a call: args->in from x (N, C, …); then the window's numbers (any padding) and
  * args->out. False after raising. */
 bool tn__pool_sizes(const char *name, tn__pool_args *args, tn_tensor *x);
 bool tn__pool_window(const char *name, tn__pool_args *args, tn_dims kernel,
                      const tn_pool_options *options);
 
-/* Checks and stores the numbers of a sliding window, or of windows for a result of `size`, over x
- * (N, C, …); args->spatial is how many. False after raising, as `name`. */
-bool tn__pool_begin(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims kernel,
-                    const tn_pool_options *options);
-bool tn__pool_adaptive(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims size);
+/* Calls an operation on x, a batch or one sample, with windows over `spatial` dimensions: sliding
+ * ones, or, without options, those for a result of size `kernel`. Errors are raised as `name`. */
+tn_tensor *tn__pool_call(const tn_op *op, const char *name, int spatial, tn_tensor *x,
+                         tn_dims kernel, const tn_pool_options *options);
 
 /* Shape rule: checks that input 0 has sizes `in` and makes the result, with sizes `out`. */
 bool tn__pool_shape(tn_op_call *c, const int64_t *in, const int64_t *out);

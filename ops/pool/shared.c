@@ -86,8 +86,8 @@ bool tn__pool_window(const char *name, tn__pool_args *args, tn_dims kernel,
     return true;
 }
 
-bool tn__pool_begin(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims kernel,
-                    const tn_pool_options *o) {
+static bool begin_sliding(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims kernel,
+                          const tn_pool_options *o) {
     if (!tn__options_made(o->from_defaults, name, "tn_pool")) {
         return false;
     }
@@ -107,7 +107,7 @@ bool tn__pool_begin(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims
     return true;
 }
 
-bool tn__pool_adaptive(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims size) {
+static bool begin_adaptive(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims size) {
     args->adaptive = true;
     for (int i = 0; i < POOL_SPATIAL; i++) {
         args->dilation[i] = 1;
@@ -121,6 +121,23 @@ bool tn__pool_adaptive(const char *name, tn__pool_args *args, tn_tensor *x, tn_d
         return false;
     }
     return true;
+}
+
+tn_tensor *tn__pool_call(const tn_op *op, const char *name, int spatial, tn_tensor *x,
+                         tn_dims kernel, const tn_pool_options *options) {
+    if (!tn__usable(x, name)) {
+        return tn_inert();
+    }
+    bool single = tn_ndim(x) == spatial + 1;
+    tn__pool_args args = {.spatial = spatial};
+    x = single ? tn_unsqueeze(x, 0) : x;
+    bool ok = options ? begin_sliding(name, &args, x, kernel, options)
+                      : begin_adaptive(name, &args, x, kernel);
+    if (!ok) {
+        return tn_inert();
+    }
+    tn_tensor *y = tn_apply1(op, &args, x);
+    return single ? tn_squeeze(y, 0) : y;
 }
 
 tn__planes tn__planes_of(const tn_desc *x, int spatial) {

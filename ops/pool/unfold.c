@@ -15,7 +15,8 @@ tn_dims tn__unfold_picture(tn_dims x, const tn__pool_args *a, int64_t channels) 
 }
 
 tn_dims tn__unfold_patches(tn_dims x, const tn__pool_args *a, int64_t channels) {
-    return TN_DIMS(x.size[0], channels * tn__unfold_kernel(a), tn__unfold_places(a));
+    return TN_DIMS(x.size[0], tn_dims_count(TN_DIMS(channels, tn__unfold_kernel(a))),
+                   tn__unfold_places(a));
 }
 
 static bool unfold_shape(tn_op_call *c) {

@@ -147,7 +147,6 @@ __attribute__((unused)) static const tn_dtype no_dtype = (tn_dtype)77;
 
 #define PART(name)                          \
     static void test_##name(void **state) { \
-        (void)state;                        \
         run_all(name);                      \
     }
 

@@ -141,10 +141,6 @@ static void odd_options(tn_tensor *t) {
     MADE(tn_llama_init(&u.llama, (tn_llama_options){0}));
     MADE(tn_llama_init(&u.llama,
                        TN_WITH(tn_llama, .vocab = 4, .context = 4, .layers = 1, .width = 4)));
-#if !TN__ASAN /* ASan prints a warning when an allocation fails */
-    MADE(tn_gpt_init(&u.gpt, TN_WITH(tn_gpt, .vocab = 8, .context = 8, .layers = INT32_MAX,
-                                     .heads = 2, .width = 4)));
-#endif
     MADE(tn_gpt_init(
         &u.gpt, TN_WITH(tn_gpt, .vocab = 8, .context = 8, .layers = -1, .heads = -1, .width = 4)));
     MADE(tn_linear_init(&u.linear, 2, 2, TN_WITH(tn_linear, .dtype = no_dtype)));
@@ -305,6 +301,63 @@ static void heap_transformers(tn_tensor *t) {
     DOES(tn_transformer_init(NULL, 4, 2, 1, 1, tn_transformer_defaults()));
 }
 
+/* ---- Counts ---------------------------------------------------------------------------------- */
+
+/* Counts are refused before memory is taken for that many. Everything else would be accepted. */
+static void odd_counts(tn_tensor *t) {
+    (void)t;
+    static const int counts[] = {INT32_MIN, -1, INT32_MAX};
+    layer_memory u;
+    tn_gpt_options gpt =
+        TN_WITH(tn_gpt, .vocab = 8, .context = 8, .layers = 1, .heads = 1, .width = 4);
+    tn_llama_options llama = TN_WITH(tn_llama, .vocab = 8, .context = 8, .layers = 1, .heads = 1,
+                                     .kv_heads = 1, .width = 4, .hidden = 4);
+    int *const varied[] = {&gpt.layers, &gpt.heads, &llama.layers, &llama.heads, &llama.kv_heads};
+    enum { VARIED = sizeof(varied) / sizeof(*varied), OF_GPT = 2 };
+    for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
+        int n = counts[i];
+        for (int k = 0; k < VARIED; k++) {
+            int before = *varied[k];
+            *varied[k] = n;
+            if (k < OF_GPT) {
+                MADE(tn_gpt_init(&u.gpt, gpt));
+            } else {
+                MADE(tn_llama_init(&u.llama, llama));
+            }
+            *varied[k] = before;
+        }
+        NEW(tn_rnn_new_with(2, 2, TN_WITH(tn_rnn, .layers = n)));
+        NEW(tn_gru_new_with(2, 2, TN_WITH(tn_rnn, .layers = n)));
+        NEW(tn_lstm_new_with(2, 2, TN_WITH(tn_rnn, .layers = n, .bidirectional = true)));
+        NEW(tn_multi_head_attention_new(4, n));
+        NEW(tn_transformer_encoder_new(4, n, 1));
+        NEW(tn_transformer_encoder_new(4, 1, n));
+        NEW(tn_transformer_decoder_new(4, n, 1));
+        NEW(tn_transformer_decoder_new(4, 1, n));
+        NEW(tn_transformer_new(4, 1, n, 1));
+        NEW(tn_transformer_new(4, 1, 1, n));
+        NEW(tn_reversible_new(NULL, NULL, n));
+        NEW(tn_reversible_new((void *[]){NULL}, (void *[]){NULL}, n));
+    }
+}
+
+/* Windows so large that the product of their sizes would overflow. */
+static void odd_windows(tn_tensor *t) {
+    (void)t;
+    tn_tensor *none = tn_empty(TN_DIMS(1, 1, 0, 1, 1), TN_F32),
+              *one = tn_ones(TN_DIMS(1, 1, 1, 1), TN_F32);
+    tn_dims most = TN_DIMS(INT32_MAX), past = TN_DIMS(INT32_MAX + INT64_C(1));
+    tn_dims sizes[] = {most, past, TN_DIMS(INT64_MAX), TN_DIMS(INT64_MIN)};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+        INERT(tn_adaptive_avg_pool3d_op(none, sizes[i]));
+        INERT(tn_adaptive_max_pool3d_op(none, sizes[i]));
+        INERT(tn_avg_pool3d_op(none, TN_DIMS(1), TN_WITH(tn_pool, .dilation = sizes[i])));
+        INERT(tn_max_pool3d_op(none, TN_DIMS(2), TN_WITH(tn_pool, .dilation = sizes[i])));
+        INERT(tn_unfold(one, TN_DIMS(2), TN_WITH(tn_unfold, .padding = sizes[i])));
+        INERT(tn_fold(one, sizes[i], TN_DIMS(2), TN_WITH(tn_unfold, .padding = sizes[i])));
+    }
+}
+
 /* ---- Initial values -------------------------------------------------------------------------- */
 
 static void initial_values(tn_tensor *t) {
@@ -350,6 +403,8 @@ PART(heap_norms)
 PART(heap_pools)
 PART(heap_others)
 PART(heap_transformers)
+PART(odd_counts)
+PART(odd_windows)
 PART(initial_values)
 
 int main(int argc, char **argv) {
@@ -358,7 +413,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_odd_options),       cmocka_unit_test(test_heap_modules),
         cmocka_unit_test(test_heap_weights),      cmocka_unit_test(test_heap_norms),
         cmocka_unit_test(test_heap_pools),        cmocka_unit_test(test_heap_others),
-        cmocka_unit_test(test_heap_transformers), cmocka_unit_test(test_initial_values),
+        cmocka_unit_test(test_heap_transformers), cmocka_unit_test(test_odd_counts),
+        cmocka_unit_test(test_odd_windows),       cmocka_unit_test(test_initial_values),
     };
     return RUN_PARTS("inert layers", tests, argc, argv);
 }

@@ -102,6 +102,89 @@ static void odd_optimisers(tn_tensor *t) {
     tn_module_finish(&m);
 }
 
+#define REFUSES(kind, member, value) NOTHING(tn_##kind(&m, TN_WITH(tn_##kind, .member = value)))
+#define REFUSES_RATE(kind, rate)           \
+    do {                                   \
+        REFUSES(kind, lr, rate);           \
+        REFUSES(kind, weight_decay, rate); \
+    } while (0)
+
+/* Rates are finite and not negative; the other numbers are at least numbers. */
+static void odd_numbers(tn_tensor *t) {
+    (void)t;
+    bool was = null;
+    null = true; /* always errors */
+    static const double rates[] = {NAN, INFINITY, -INFINITY, -1.0};
+    static const int steps[] = {INT32_MIN, -1, INT32_MAX};
+    tn_linear m = {0};
+    tn_linear_init(&m, 2, 2, tn_linear_defaults());
+    for (int i = 0; i < 4; i++) {
+        REFUSES_RATE(sgd, rates[i]);
+        REFUSES_RATE(adam, rates[i]);
+        REFUSES_RATE(adamw, rates[i]);
+        REFUSES_RATE(rmsprop, rates[i]);
+        REFUSES_RATE(adagrad, rates[i]);
+        REFUSES_RATE(adadelta, rates[i]);
+        REFUSES_RATE(adamax, rates[i]);
+        REFUSES_RATE(nadam, rates[i]);
+        REFUSES_RATE(radam, rates[i]);
+        REFUSES_RATE(asgd, rates[i]);
+        REFUSES_RATE(lion, rates[i]);
+        REFUSES_RATE(lamb, rates[i]);
+        REFUSES_RATE(adafactor, rates[i]);
+        REFUSES_RATE(muon, rates[i]);
+    }
+    REFUSES(sgd, momentum, NAN);
+    REFUSES(sgd, dampening, NAN);
+    REFUSES(adam, beta1, NAN);
+    REFUSES(adam, beta2, NAN);
+    REFUSES(adam, eps, NAN);
+    REFUSES(rmsprop, alpha, NAN);
+    REFUSES(rmsprop, eps, NAN);
+    REFUSES(rmsprop, momentum, NAN);
+    REFUSES(adagrad, lr_decay, NAN);
+    REFUSES(adagrad, initial_accumulator, NAN);
+    REFUSES(adagrad, eps, NAN);
+    REFUSES(adadelta, rho, NAN);
+    REFUSES(adadelta, eps, NAN);
+    REFUSES(adamax, beta1, NAN);
+    REFUSES(adamax, beta2, NAN);
+    REFUSES(adamax, eps, NAN);
+    REFUSES(nadam, beta1, NAN);
+    REFUSES(nadam, beta2, NAN);
+    REFUSES(nadam, eps, NAN);
+    REFUSES(nadam, momentum_decay, NAN);
+    REFUSES(radam, beta1, NAN);
+    REFUSES(radam, beta2, NAN);
+    REFUSES(radam, eps, NAN);
+    REFUSES(asgd, lambd, NAN);
+    REFUSES(asgd, alpha, NAN);
+    REFUSES(asgd, t0, NAN);
+    REFUSES(lion, beta1, NAN);
+    REFUSES(lion, beta2, NAN);
+    REFUSES(lamb, beta1, NAN);
+    REFUSES(lamb, beta2, NAN);
+    REFUSES(lamb, eps, NAN);
+    REFUSES(adafactor, beta2_decay, NAN);
+    REFUSES(adafactor, eps1, NAN);
+    REFUSES(adafactor, eps2, NAN);
+    REFUSES(adafactor, d, NAN);
+    REFUSES(muon, momentum, NAN);
+    REFUSES(muon, ns_a, NAN);
+    REFUSES(muon, ns_b, NAN);
+    REFUSES(muon, ns_c, NAN);
+    REFUSES(muon, eps, NAN);
+    REFUSES(muon, adamw_beta1, NAN);
+    REFUSES(muon, adamw_beta2, NAN);
+    REFUSES(muon, adamw_eps, NAN);
+    for (int i = 0; i < 3; i++) {
+        REFUSES(muon, ns_steps, steps[i]);
+    }
+    NOTHING(tn_ema(&m, NAN));
+    tn_module_finish(&m);
+    null = was;
+}
+
 /* ---- train.h: metrics and searches ----------------------------------------------------------- */
 
 static void odd_metrics(tn_tensor *t) {
@@ -340,6 +423,7 @@ static void odd_runs(tn_tensor *t) {
 PART(null_optimisers)
 PART(odd_schedules)
 PART(odd_optimisers)
+PART(odd_numbers)
 PART(odd_metrics)
 PART(odd_searches)
 PART(null_lr_finder)
@@ -353,11 +437,12 @@ PART(odd_runs)
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_null_optimisers), cmocka_unit_test(test_odd_schedules),
-        cmocka_unit_test(test_odd_optimisers),  cmocka_unit_test(test_odd_metrics),
-        cmocka_unit_test(test_odd_searches),    cmocka_unit_test(test_null_lr_finder),
-        cmocka_unit_test(test_odd_progress),    cmocka_unit_test(test_odd_plots),
-        cmocka_unit_test(test_odd_histories),   cmocka_unit_test(test_odd_evaluations),
-        cmocka_unit_test(test_odd_setups),      cmocka_unit_test(test_odd_runs),
+        cmocka_unit_test(test_odd_optimisers),  cmocka_unit_test(test_odd_numbers),
+        cmocka_unit_test(test_odd_metrics),     cmocka_unit_test(test_odd_searches),
+        cmocka_unit_test(test_null_lr_finder),  cmocka_unit_test(test_odd_progress),
+        cmocka_unit_test(test_odd_plots),       cmocka_unit_test(test_odd_histories),
+        cmocka_unit_test(test_odd_evaluations), cmocka_unit_test(test_odd_setups),
+        cmocka_unit_test(test_odd_runs),
     };
     return RUN_PARTS("inert train", tests, argc, argv);
 }

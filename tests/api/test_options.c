@@ -67,7 +67,6 @@ typedef union layers {
 } layers;
 
 static void layers_of_one_operation(void **state) {
-    (void)state;
     layers m;
     tn_dims k = TN_DIMS(1);
     INIT(tn_linear, tn_linear_init(&m.linear, 2, 2, zeros));
@@ -103,7 +102,6 @@ static void layers_of_one_operation(void **state) {
 }
 
 static void norm_layers(void **state) {
-    (void)state;
     layers m;
     INIT(tn_norm, tn_layer_norm_init(&m.layer_norm, 2, zeros));
     INIT(tn_norm, tn_rms_norm_init(&m.rms_norm, 2, zeros));
@@ -126,7 +124,6 @@ static void norm_layers(void **state) {
 }
 
 static void layers_of_many(void **state) {
-    (void)state;
     layers m;
     INIT(tn_rnn, tn_rnn_init(&m.rnn, 2, 2, zeros));
     INIT(tn_rnn, tn_gru_init(&m.rnn, 2, 2, zeros));
@@ -158,7 +155,6 @@ static void layers_of_many(void **state) {
 }
 
 static void operations_with_options(void **state) {
-    (void)state;
     tn_dims k = TN_DIMS(1);
     tn_tensor *x = tn_ones(TN_DIMS(1, 2, 4, 4), TN_F32), *w = tn_ones(TN_DIMS(2, 2), TN_F32);
     tn_tensor *results[1];
@@ -195,7 +191,6 @@ static void operations_with_options(void **state) {
 #define OPTIMISER(what) REFUSES(tn_##what, tn_##what(&m, zeros))
 
 static void every_optimiser(void **state) {
-    (void)state;
     tn_linear m;
     tn_linear_init(&m, 2, 2, TN_WITH(tn_linear, .bias = false));
     OPTIMISER(sgd);
@@ -224,7 +219,6 @@ static void every_optimiser(void **state) {
 }
 
 static void files_and_data(void **state) {
-    (void)state;
     tn_gpt gpt = {0};
     tn_llama llama = {0};
     tn_linear m;
@@ -253,7 +247,6 @@ static void files_and_data(void **state) {
 }
 
 static void training_and_generation(void **state) {
-    (void)state;
     tn_linear m;
     tn_linear_init(&m, 2, 2, tn_linear_defaults());
     tn_perplexity perplexity;
@@ -293,7 +286,6 @@ static void training_and_generation(void **state) {
 
 /* An intended 0 passes if the rest comes from the defaults. */
 static void zeros_that_are_meant(void **state) {
-    (void)state;
     tn_tensor *x = tn_ones(TN_DIMS(3, 2), TN_F32);
     tn_loader *l = tn_loader_new(tn_tensor_dataset(x, x), tn_random_sampler(1),
                                  TN_WITH(tn_loader, .batch = 2, .epochs = 0, .prefetch = 0));

@@ -35,7 +35,6 @@ static bool on_device(void) {
 /* The same tensors, and in them the sum of what each backward makes alone; on a device without
  * memory for a second gradient. */
 static void gradients_are_summed(void **state) {
-    (void)state;
     for (int low = 0; low < 2; low++) {
         TN_SCOPE;
         net n;
@@ -73,7 +72,6 @@ static void count_calls(tn_tensor *leaf, void *user) {
 /* A hook on a leaf is called with what the run adds, not with the sum; one for afterwards in both
  * backwards. */
 static void hooks_see_one_part(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init(&n, TN_F32);
@@ -92,7 +90,6 @@ static void hooks_see_one_part(void **state) {
 
 /* A weight that is used twice gets both parts, in each backward. */
 static void used_twice(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init(&n, TN_BF16);
@@ -127,7 +124,6 @@ static bool compare_entry(const tn_entry *entry, void *user) {
 
 /* Two backwards of the same loss give twice the gradients of one, for all kernels that add. */
 static void whole_models(void **state) {
-    (void)state;
     enum { VOCAB = 37, T = 8 };
     for (int low = 0; low < 2; low++) {
         TN_SCOPE;
@@ -167,7 +163,6 @@ static void zero_other(tn_tensor *leaf, void *user) {
 /* Between the kernel and the weight only the input's own hooks can run. If they reset the weight's
  * gradient, what the kernel has added to is gone: an error, not a wrong number. */
 static void reset_in_between(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init(&n, TN_F32);
@@ -186,7 +181,6 @@ static void reset_in_between(void **state) {
 /* The gradient is the rule's own input, or the gradient that it is given: what is read is not added
  * to meanwhile. The emulator's products read before they write, so memory shows it. */
 static void gradient_is_operand(void **state) {
-    (void)state;
     for (int k = 0; k < 2; k++) {
         TN_SCOPE;
         tn_seed(6);

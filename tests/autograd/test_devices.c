@@ -22,7 +22,6 @@ static bool is_on(const tn_tensor *t, tn_device device) {
 }
 
 static void moves_tensors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = arange_on(tn_cpu(), TN_DIMS(3, 4)), *y = tn_to(x, first);
     assert_ptr_equal(tn_to(x, tn_cpu()), x);
@@ -39,7 +38,6 @@ static void moves_tensors(void **state) {
 /* x on the CPU, a product on one device, another factor on the next: gradients arrive on each
  * leaf's device. */
 static void gradients_come_back(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(arange_on(tn_cpu(), TN_DIMS(2, 3)), true);
     tn_tensor *w = tn_set_requires_grad(arange_on(first, TN_DIMS(2, 3)), true);
@@ -64,7 +62,6 @@ static void gradients_come_back(void **state) {
 }
 
 static void mixtures_are_refused(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *a = arange_on(first, TN_DIMS(2, 3)), *b = arange_on(tn_cpu(), TN_DIMS(3));
     assert_inert(tn_add(a, b), TN_EDEVICE,
@@ -85,7 +82,6 @@ static tn_tensor *move_gradient(tn_tensor *grad, void *user) {
 }
 
 static void gradients_elsewhere_are_refused(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(arange_on(first, TN_DIMS(3)), true);
     tn_tensor *wrong = arange_on(second, TN_DIMS(3)), *y = tn_mul(x, x);
@@ -103,7 +99,6 @@ static void gradients_elsewhere_are_refused(void **state) {
 
 /* copy_ between devices: dense, converted, strided, broadcast. */
 static void copies_in_place(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *from = arange_on(second, TN_DIMS(2, 3)),
               *x = tn_empty_on(first, TN_DIMS(2, 3), TN_F32);
@@ -123,7 +118,6 @@ static void copies_in_place(void **state) {
 
 /* Operations without tensors as inputs use the default device; the others ignore it. */
 static void default_device(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_device before = tn_default_device();
     assert_int_equal(tn_set_default_device(second), TN_OK);

@@ -62,7 +62,6 @@ static void expect_untouched_around(const net *n) {
 }
 
 static void made_in_its_place(void **state) {
-    (void)state;
     TN_SCOPE;
     net n = make_net(true);
     tn__on_grad_observe(n.w, see_place, NULL);
@@ -83,7 +82,6 @@ static void made_in_its_place(void **state) {
 
 /* A program's hook may keep the gradient, so it is not made in the buffer. */
 static void kept_by_a_hook(void **state) {
-    (void)state;
     TN_SCOPE;
     net n = make_net(true);
     tn_tensor *kept = NULL;
@@ -146,7 +144,6 @@ static void same_bits(tn_grad_hook between) {
 }
 
 static void others_write_first(void **state) {
-    (void)state;
     same_bits(NULL);
     same_bits(runs_backward);
     same_bits(sets_gradient);
@@ -164,7 +161,6 @@ static tn_tensor *raises_error(tn_tensor *grad, void *user) {
 
 /* A backward that fails midway leaves nothing behind: the next one is right. */
 static void after_a_failure(void **state) {
-    (void)state;
     TN_SCOPE;
     float right[N * N], after[N * N];
     net n = make_net(true), m = make_net(true);

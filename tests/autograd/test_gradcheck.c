@@ -96,7 +96,6 @@ static tn_values checks_itself(void *user, tn_values in) {
 }
 
 static void inside_itself(void **state) {
-    (void)state;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
     checks_itself(NULL, (tn_values){1, {x}});
     assert_error(TN_ESTATE, "gradcheck: 1000 forwards are running inside each other");

@@ -93,7 +93,6 @@ static void check_halves(net *n, tn_tensor **whole) {
 }
 
 static void same_bits(void **state) {
-    (void)state;
     TN_SCOPE;
     net n = make_net();
     tn_tensor *x[MICROS], *whole[MICROS + PARAMS];
@@ -155,7 +154,6 @@ static void count_added(tn_tensor *leaf, void *user) {
 
 /* y = x w, twice, and of leaves alone: x's way is computed first, the rest later. */
 static void each_once(void **state) {
-    (void)state;
     TN_SCOPE;
     memset(calls, 0, sizeof(calls));
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F32), true);
@@ -178,7 +176,6 @@ static void each_once(void **state) {
 
 /* An input that nothing leads to, or none: all is left. */
 static void all_later(void **state) {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         TN_SCOPE;
         memset(calls, 0, sizeof(calls));
@@ -196,7 +193,6 @@ static void all_later(void **state) {
 
 /* What only x's gradient needs is freed in between; and what is left undone, with its rest. */
 static void frees_between(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F32), true);
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F32), true);
@@ -215,7 +211,6 @@ static void frees_between(void **state) {
 }
 
 static void wrong_between(void **state) {
-    (void)state;
     TN_SCOPE;
     net n = make_net();
     tn_tensor *x = input_of(0), *loss = net_loss(&n, x);

@@ -303,7 +303,6 @@ static tn_tensor *runs_backward_at_the_end(tn_tensor *grad, void *user) {
 }
 
 static void hooks_that_run_backward(void **state) {
-    (void)state;
     tn_grad_hook hooks[] = {runs_backward, runs_backward_at_the_end};
     for (int i = 0; i < 2; i++) {
         tn_tensor *x = scalar_leaf(2.0);

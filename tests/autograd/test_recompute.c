@@ -218,7 +218,6 @@ static tn_values recompute_again(void *user, tn_values in) {
 }
 
 static void inside_itself(void **state) {
-    (void)state;
     tn_values in = {1, {tn_ones(TN_DIMS(2), TN_F32)}};
     for (int i = 0; i < 2; i++) {
         assert_inert(recompute_again(NULL, in).v[0], TN_ESTATE,

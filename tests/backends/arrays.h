@@ -45,7 +45,6 @@ void *array_memory(size_t bytes);
 void array_memory_free(void *memory, size_t bytes);
 
 static inline int arrays_free(void **state) {
-    (void)state;
     while (arrays_count > 0) {
         arrays_count--;
         array_memory_free(arrays_kept[arrays_count].memory, arrays_kept[arrays_count].bytes);

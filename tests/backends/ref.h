@@ -9,7 +9,6 @@ static tn_context *ctx;
 
 /* A cmocka setup: sets both. */
 static inline int ref_begin(void **state) {
-    (void)state;
     ref = tn_backend_named("ref");
     ctx = tn_context_of((tn_device){TN_CPU, 0});
     return ref && ctx ? 0 : -1;

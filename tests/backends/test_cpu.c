@@ -5,7 +5,6 @@
 
 /* From inside a parallel region the kernels run serially, with the same bits. */
 static void test_nested(void **state) {
-    (void)state;
     const int64_t n = 300;
     array a = varied_array(TN_F32, DENSE, 3, SIZES(1, n, n), 1),
           b = varied_array(TN_F32, DENSE, 3, SIZES(1, n, n), 2);

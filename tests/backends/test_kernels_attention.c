@@ -86,7 +86,6 @@ static void try_attention(tn_dtype dtype, const int64_t *s, array_layout layout,
 }
 
 static void test_attention(void **state) {
-    (void)state;
     static const int64_t sizes[][6] = {{1, 1, 1, 1, 1, 1},
                                        {2, 4, 2, 5, 5, 3},
                                        {1, 2, 2, 65, 65, 8},
@@ -122,7 +121,6 @@ static void test_attention(void **state) {
 /* Blocks that share a row's keys in unequal parts, since there are more rows, or most of which a
  * causal mask hides; and rows enough that none does. */
 static void test_shared_keys(void **state) {
-    (void)state;
     if (!trial_on_cuda()) {
         skip();
     }
@@ -138,7 +136,6 @@ static void test_shared_keys(void **state) {
 /* More rows than a launch has blocks, all of them one broadcast element: refused before anything is
  * touched. 2^32 + 1 blocks would be 1 in a launch's 32 bits. */
 static void test_too_many_rows(void **state) {
-    (void)state;
     if (!trial_on_cuda()) {
         skip();
     }

@@ -110,7 +110,6 @@ static void try_shape(const shape *s, tn_dtype dtype, tn_dtype wide, int k) {
 }
 
 static void test_small(void **state) {
-    (void)state;
     for (int i = 0; i < SHAPES; i++) {
         for (int k = 0; k < 8; k++) {
             for (int t = 0; t < 4; t++) {
@@ -123,7 +122,6 @@ static void test_small(void **state) {
 }
 
 static void test_large(void **state) {
-    (void)state;
     for (int i = 0; i < (trial_on_emulator() ? 0 : LARGE); i++) {
         for (int k = 0; k < 8; k += 3) {
             try_shape(&large[i], TN_F32, TN_F32, k);
@@ -134,7 +132,6 @@ static void test_large(void **state) {
 }
 
 static void test_refused(void **state) {
-    (void)state;
     const tn_backend *table = trial_tables()[0];
     const int64_t *one = SIZES(1, 1, 1, 1, 1);
     array x = varied_array(TN_F32, DENSE, 5, one, 1), whole = make_array(TN_I64, DENSE, 5, one),

@@ -20,7 +20,6 @@ static tn_status call_arange(const tn_backend *t, const tn_desc *const *out, voi
 }
 
 static void test_copy(void **state) {
-    (void)state;
     for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * TN_DTYPES * 4; k++) {
         const int64_t *size = trial_shapes[k / (4 * TN_DTYPES * TN_DTYPES)];
         tn_dtype from = (tn_dtype)(k / 4 % TN_DTYPES),
@@ -54,7 +53,6 @@ static void test_copy(void **state) {
 /* x and y are dense in different dimensions: first and last are exchanged, with a batch between
  * them, and sizes end inside, at and after a square of 32. */
 static void test_transposed(void **state) {
-    (void)state;
     static const int64_t sizes[][3] = {
         {150, 1, 131}, {32, 3, 64}, {17, 2, 33}, {16, 1, 16}, {70, 2, 31}};
     for (int k = 0; k < 5 * 4; k++) {
@@ -78,7 +76,6 @@ static void test_transposed(void **state) {
 
 /* Every bf16 and f16 to f32, and back f32 near every f16: the conversions are our own code. */
 static void test_conversions(void **state) {
-    (void)state;
     for (int k = 0; k < 2; k++) {
         tn_dtype half = k ? TN_F16 : TN_BF16;
         array x = make_array(half, DENSE, 1, SIZES(65536)),
@@ -107,7 +104,6 @@ static void test_conversions(void **state) {
 }
 
 static void test_fill(void **state) {
-    (void)state;
     for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * 2; k++) {
         moving e = {.k0 = k % 3 - 0.75};
         tn_dtype dtype = (tn_dtype)(k / 2 % TN_DTYPES);
@@ -121,7 +117,6 @@ static void test_fill(void **state) {
 /* Steps that a dtype cannot represent exactly, negative ones, and outputs with gaps; bool is
  * refused, as by ref. */
 static void test_arange(void **state) {
-    (void)state;
     static const double steps[] = {1, -0.37, 3, 1e-3};
     for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * 2; k++) {
         tn_dtype dtype = (tn_dtype)(k / 2 % TN_DTYPES);

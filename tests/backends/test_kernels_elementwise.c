@@ -25,7 +25,6 @@ static tn_status call_where(const tn_backend *t, const tn_desc *const *out, void
 }
 
 static void test_unary(void **state) {
-    (void)state;
     for (int f = 0; f < TN_UNARY_COUNT; f++) {
         for (int k = 0; k < TRIAL_SHAPES * 4 * 4; k++) {
             const int64_t *size = trial_shapes[k / 16];
@@ -47,7 +46,6 @@ static void test_unary(void **state) {
 
 /* A few arguments beyond those of the polynomials, in some of a row's pieces. */
 static void test_many_turns(void **state) {
-    (void)state;
     static const tn_unary turning[] = {TN_SIN, TN_COS, TN_TAN};
     static const double far[] = {0x1p20, 1048577.0, -3e9, 1e30, (double)INFINITY, (double)NAN};
     for (int k = 0; k < 3 * 6; k++) {
@@ -62,7 +60,6 @@ static void test_many_turns(void **state) {
 
 /* What an element becomes does not depend on its neighbours, to the bit. */
 static void test_turns_alone(void **state) {
-    (void)state;
     enum { COUNT = 2500, FAR = 1030 };
     static const tn_unary turning[] = {TN_SIN, TN_COS, TN_TAN};
     for (int k = 0; k < 3 * 2; k++) {
@@ -87,7 +84,6 @@ static void test_turns_alone(void **state) {
 }
 
 static void test_binary(void **state) {
-    (void)state;
     for (int f = 0; f < TN_BINARY_COUNT; f++) {
         for (int k = 0; k < TRIAL_SHAPES * 4 * 8; k++) {
             const int64_t *size = trial_shapes[k / 32];
@@ -110,7 +106,6 @@ static void test_binary(void **state) {
 
 /* A bias row, a column, a scalar; each as left and right operand. */
 static void test_broadcast(void **state) {
-    (void)state;
     for (int k = 0; k < 4 * 3 * 2; k++) {
         tn_dtype dtype = array_floats[k % 4];
         int kind = k / 4 % 3;
@@ -138,7 +133,6 @@ static tn_status call_in_place(const tn_backend *t, const tn_desc *const *out, v
     return status == TN_OK ? TRIAL_CALL(t, binary, TN_ADD, out[0], &e->a, out[0]) : status;
 }
 static void test_in_place(void **state) {
-    (void)state;
     for (int k = 0; k < TRIAL_SHAPES * 4 * 2; k++) {
         tn_dtype dtype = array_floats[k / 2 % 4];
         array y = varied_array(dtype, k & 1, 3, trial_shapes[k / 8], 1),
@@ -151,7 +145,6 @@ static void test_in_place(void **state) {
 }
 
 static void test_compare_and_where(void **state) {
-    (void)state;
     for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * 4; k++) {
         const int64_t *size = trial_shapes[k / (TN_DTYPES * 4)];
         tn_dtype dtype = (tn_dtype)(k / 4 % TN_DTYPES);
@@ -178,7 +171,6 @@ static void test_compare_and_where(void **state) {
 /* Every formula on i64, i32, u8 and i8, those without an integer form included (ref refuses them,
  * and so must all others). Divisors are 0 and -1 too, and some results overflow. */
 static void test_integers(void **state) {
-    (void)state;
     static const tn_dtype dtypes[] = {TN_I64, TN_I32, TN_U8, TN_I8};
     static const int64_t few[] = {9, 0, -1, 2147483647, -7, 3, 1, -2147483648, 200, 2};
     for (int k = 0; k < (TN_UNARY_COUNT + TN_BINARY_COUNT) * 4 * 4; k++) {
@@ -207,7 +199,6 @@ static void test_integers(void **state) {
 /* Loops beyond 31 bits are cut into pieces, here beyond 100 or 4096 elements: dense, gaps on each
  * side, a broadcast row and column, remainders after the packs. */
 static void test_cut_loops(void **state) {
-    (void)state;
     static const int64_t sizes[][3] = {
         {1, 1, 5000}, {7, 30, 16}, {33, 40, 31}, {1, 1000, 8}, {5, 1, 999}};
     for (int k = 0; k < 5 * 2 * 8 && trial_on_emulator(); k++) {

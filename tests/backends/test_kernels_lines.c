@@ -72,7 +72,6 @@ static along sort_operands(tn_dtype dtype, const int64_t *size, int k) {
 }
 
 static void test_sorts(void **state) {
-    (void)state;
     if (!KERNEL_OWN(trial_tables()[0], argsort)) {
         skip();
     }
@@ -123,7 +122,6 @@ static array scan_operand(tn_dtype dtype, const int64_t *size, int k) {
 }
 
 static void test_scans(void **state) {
-    (void)state;
     static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_I64};
     if (!KERNEL_OWN(trial_tables()[0], cumsum)) {
         skip();

@@ -42,7 +42,6 @@ static void try_matmul(tn_dtype dtype, int64_t batch, int64_t m, int64_t k, int6
 }
 
 static void test_matmul(void **state) {
-    (void)state;
     static const int64_t sizes[][4] = {{1, 1, 1, 1},     {1, 5, 3, 4},     {3, 7, 17, 33},
                                        {1, 13, 400, 17}, {0, 3, 3, 3},     {2, 0, 3, 3},
                                        {2, 3, 0, 3},     {2, 3, 3, 0},     {1, 1, 70, 50},
@@ -61,7 +60,6 @@ static void test_matmul(void **state) {
 
 /* Contiguous rows with gaps between them, and one operand for the whole batch. */
 static void test_matmul_broadcast(void **state) {
-    (void)state;
     for (int k = 0; k < 4; k++) {
         tn_dtype dtype = array_floats[k];
         array a = varied_array(dtype, DENSE, 3, SIZES(1, 33, 21), 1),
@@ -80,7 +78,6 @@ static void test_matmul_broadcast(void **state) {
 }
 
 static void test_linear(void **state) {
-    (void)state;
     static const int64_t sizes[][3] = {{1, 1, 1}, {5, 3, 4},    {0, 3, 4},     {3, 0, 4},
                                        {3, 4, 0}, {1, 130, 70}, {100, 65, 48}, {70, 400, 37}};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -110,7 +107,6 @@ static void test_linear(void **state) {
  * vector, inside a word and at the end of both; groups and strips of rows of w that are not full.
  */
 static void test_few_rows(void **state) {
-    (void)state;
     static const int64_t ins[] = {1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130, 769},
                          outs[] = {1, 3, 4, 5, 31, 32, 33, 67};
     enum { INS = sizeof ins / sizeof *ins, OUTS = sizeof outs / sizeof *outs };
@@ -138,7 +134,6 @@ static void test_few_rows(void **state) {
 /* The same through matmul: b transposed, the product scaled and added to y; a vector on either
  * side. */
 static void test_few_rows_added(void **state) {
-    (void)state;
     for (int k = 0; k < 4 * 9 * 2 * 2; k++) {
         tn_dtype dtype = array_floats[k % 4];
         int64_t m = 1 + k / 4 % 9, n = 70, in = 97;
@@ -179,7 +174,6 @@ static tn_status call_linear_q8(const tn_backend *t, const tn_desc *const *out, 
 /* As many rows as in test_few_rows, and more; every byte; a scale of any dtype; a weight whose rows
  * are not adjacent, which is widened whatever the number of rows. */
 static void test_linear_q8(void **state) {
-    (void)state;
     if (trial_on_cuda()) {
         skip();
     }
@@ -215,7 +209,6 @@ static void test_linear_q8(void **state) {
 
 /* A larger weight than is widened at a time. */
 static void test_linear_q8_blocks(void **state) {
-    (void)state;
     if (trial_on_cuda()) {
         skip();
     }
@@ -236,7 +229,6 @@ static void test_linear_q8_blocks(void **state) {
 
 /* A weight that does not begin at a whole pack, as a slice, has the bits of its copy that does. */
 static void test_slice_of_weight(void **state) {
-    (void)state;
     enum { M = 3, IN = 1200, OUT = 5 };
     const tn_backend *t = trial_tables()[0];
     if (!KERNEL_OWN(t, linear_cat)) {
@@ -273,7 +265,6 @@ static void test_slice_of_weight(void **state) {
 
 /* NaN and infinities of either side reach the elements that depend on them, and no others. */
 static void test_few_rows_odd(void **state) {
-    (void)state;
     for (int k = 0; k < 4; k++) {
         array x = varied_array(array_floats[k], DENSE, 2, SIZES(2, 37), 1),
               w = varied_array(array_floats[k], DENSE, 2, SIZES(33, 37), 2);
@@ -349,7 +340,6 @@ static void try_integers(tn_dtype in, tn_dtype out, const int64_t *size, int way
  * few_rows takes; panels that are not full; an odd k; k in two and in three cuts. A bf16 result is
  * rounded once, so it is exact too. */
 static void test_integers(void **state) {
-    (void)state;
     if (trial_on_cuda()) {
         skip();
     }
@@ -372,7 +362,6 @@ static void test_integers(void **state) {
 
 /* What is not a number stays in its row and column, at the end of an odd k too. */
 static void test_pairs_odd(void **state) {
-    (void)state;
     if (trial_on_cuda()) {
         skip();
     }
@@ -415,7 +404,6 @@ static array aligned_rows(tn_dtype dtype, int64_t rows, int64_t columns) {
 }
 
 static void test_linear_gelu(void **state) {
-    (void)state;
     static const int64_t sizes[][3] = {{1, 1, 1},  {5, 3, 4},    {0, 3, 4},    {3, 0, 4},
                                        {9, 16, 8}, {70, 65, 48}, {33, 100, 37}};
     if (!trial_on_cuda()) {
@@ -465,7 +453,6 @@ static tn_status call_backward_weight(const tn_backend *t, const tn_desc *const 
 }
 
 static void test_linear_backward_weight(void **state) {
-    (void)state;
     static const int64_t sizes[][3] = {{1, 1, 1}, {5, 3, 4},  {0, 3, 4},    {3, 0, 4},
                                        {3, 4, 0}, {9, 16, 8}, {70, 65, 48}, {133, 10, 37}};
     if (!trial_on_cuda()) {
@@ -503,7 +490,6 @@ static void test_linear_backward_weight(void **state) {
 /* y is column-major; one b for a batch that becomes rows; candidates are timed, since the context
  * need not be deterministic. */
 static void test_matmul_layouts(void **state) {
-    (void)state;
     tn_set_deterministic(false);
     for (int k = 0; k < 4 * 2 * 2; k++) {
         tn_dtype dtype = array_floats[k % 4];

@@ -45,7 +45,6 @@ static tn_status call_step(const tn_backend *t, const tn_desc *const *out, void 
                       : TRIAL_CALL(t, sgd, spans, 5, &s->s);
 }
 static void test_optimisers(void **state) {
-    (void)state;
     const int64_t n = 1 + 16385 + 100 + 3000;
     for (int k = 0; k < 4 * 16; k++) {
         tn_dtype dtype = array_floats[k / 16], wide = dtype == TN_F64 ? TN_F64 : TN_F32;
@@ -76,7 +75,6 @@ static void test_optimisers(void **state) {
 }
 
 static void test_rules(void **state) {
-    (void)state;
     static const int states[] = {3, 3, 1, 2, 2, 2, 1};
     const int64_t n = 1 + 16385 + 100 + 3000;
     for (int k = 0; k < 7 * 8; k++) {
@@ -121,7 +119,6 @@ static tn_status call_clip(const tn_backend *t, const tn_desc *const *out, void 
 /* A norm above what is wanted, below, NaN, infinite; none. The order of the sum counts: 2^60 + 1.
  */
 static void test_clip(void **state) {
-    (void)state;
     const double all[][3] = {{4, 9, 3},        {0.25, 0.5, 0},   {1, NAN, 1},
                              {1, INFINITY, 1}, {0x1p60, 1, 128}, {128, 1, 0x1p60}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
@@ -156,7 +153,6 @@ static tn_status call_squares(const tn_backend *t, const tn_desc *const *out, vo
 }
 
 static void test_sum_squares(void **state) {
-    (void)state;
     const int64_t n = 3 * 8192 + 10, spans = SQUARES;
     squared s;
     for (int i = 0; i < SQUARES; i++) {
@@ -178,7 +174,6 @@ static tn_status call_long_square(const tn_backend *t, const tn_desc *const *out
 }
 
 static void test_long_square(void **state) {
-    (void)state;
     const int64_t n = 260 * 8192 + 10;
     array x = varied_array(TN_BF16, DENSE, 1, &n, 1);
     trial t = {"sum_squares", 1, {make_array(TN_F64, DENSE, 1, SIZES(1))}, call_long_square, &x,

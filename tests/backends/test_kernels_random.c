@@ -16,7 +16,6 @@ static tn_status call_dropout(const tn_backend *t, const tn_desc *const *out, vo
     return TRIAL_CALL(t, dropout, out[0], &d->x, d->a, d->key);
 }
 static void test_random(void **state) {
-    (void)state;
     for (int k = 0; k < TRIAL_SHAPES * 4 * 8; k++) {
         const int64_t *size = trial_shapes[k / 32];
         tn_dtype dtype = array_floats[k / 8 % 4];
@@ -38,7 +37,6 @@ static void test_random(void **state) {
 
 /* Ranges whose upper end rounding would reach. */
 static void test_upper_ends(void **state) {
-    (void)state;
     static const double ranges[][2] = {{0, 1}, {1, 2}, {-2, -1}, {0x1p23, 0x1p23 + 4}, {3, 3}};
     for (int k = 0; k < 4 * 2 * 5; k++) {
         tn_dtype dtype = array_floats[k / 10];
@@ -58,7 +56,6 @@ static void test_upper_ends(void **state) {
 /* Ranges around 0, of one integer, of a whole dtype, beyond 32 bits; floats and bool are refused,
  * as by ref. */
 static void test_integers(void **state) {
-    (void)state;
     static const double ranges[][2] = {
         {-3, 5}, {7, 8}, {0, 256}, {-0x1p31, 0x1p31}, {-0x1p62, 0x1p62}};
     for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * 2 * 5; k++) {

@@ -97,7 +97,6 @@ static void try_cell(tn_dtype dtype, tn_cell cell, const int64_t *s, int k) {
 
 /* Empty, one, odd, more rows than a tile and more units than a panel, several of both. */
 static void test_cells(void **state) {
-    (void)state;
     if (!trial_tables()[0]->recurrent) {
         skip(); /* a table that leaves it to the composition */
     }
@@ -114,7 +113,6 @@ static void test_cells(void **state) {
 }
 
 static void test_refused(void **state) {
-    (void)state;
     const tn_backend *table = trial_tables()[0];
     if (!table->recurrent) {
         skip();

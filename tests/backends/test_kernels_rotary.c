@@ -30,7 +30,6 @@ static void try_rotary(tn_dtype dtype, const int64_t *s, int k) {
 }
 
 static void test_rotary(void **state) {
-    (void)state;
     if (!KERNEL_OWN(trial_tables()[0], rotary)) {
         skip(); /* a table that leaves it to the composition */
     }

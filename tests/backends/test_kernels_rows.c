@@ -30,7 +30,6 @@ static bool passes_over(const int64_t *size, int k) {
 }
 
 static void test_softmax(void **state) {
-    (void)state;
     for (int k = 0; k < ROW_SHAPES * 4 * 8; k++) {
         const int64_t *size = row_shapes[k / 32];
         if (passes_over(size, k)) {
@@ -105,7 +104,6 @@ static tn_status call_add_norm_backward(const tn_backend *t, const tn_desc *cons
 }
 
 static void test_add_layer_norm(void **state) {
-    (void)state;
     if (!KERNEL_OWN(trial_tables()[0], add_layer_norm)) {
         skip(); /* a table that leaves it to the composition */
     }
@@ -145,7 +143,6 @@ static void test_add_layer_norm(void **state) {
 }
 
 static void test_norms(void **state) {
-    (void)state;
     for (int k = 0; k < ROW_SHAPES * 4 * 16; k++) {
         const int64_t *size = row_shapes[k / 64];
         if (passes_over(size, k)) {
@@ -203,7 +200,6 @@ static tn_status call_batch_norm_backward(const tn_backend *t, const tn_desc *co
  * are cut, of whole packs too; channels side by side. Values are far from 0, where a sum of squares
  * would lose the deviation. */
 static void test_batch_norm(void **state) {
-    (void)state;
     static const int64_t shapes[][3] = {{3, 2, 1},    {1, 3, 5},    {700, 3, 4}, {5, 2, 255},
                                         {2, 3, 256},  {2, 2, 4099}, {40, 9, 49}, {2100, 3, 1},
                                         {300, 40, 1}, {2, 2, 8200}};
@@ -267,7 +263,6 @@ static void test_batch_norm(void **state) {
 
 /* The first element is far from all others: their distances from it are large and nearly equal. */
 static void test_batch_norm_outlier(void **state) {
-    (void)state;
     if (!KERNEL_OWN(trial_tables()[0], batch_norm)) {
         skip();
     }
@@ -289,7 +284,6 @@ static void test_batch_norm_outlier(void **state) {
 
 /* An infinite element, in any piece or pack, makes the mean infinite and the variance NaN. */
 static void test_batch_norm_infinite(void **state) {
-    (void)state;
     static const int64_t places[] = {0, 1, 2047, 2048, 4095};
     if (!KERNEL_OWN(trial_tables()[0], batch_norm)) {
         skip();
@@ -314,7 +308,6 @@ static void test_batch_norm_infinite(void **state) {
 
 /* A row of equal elements has no deviation: y is the bias, to the bit. */
 static void test_constant_rows(void **state) {
-    (void)state;
     static const int64_t widths[] = {1, 3, 257, 768, 1025, 5000};
     static const double values[] = {1000.7, 0.1, -3e4};
     for (int k = 0; k < 4 * 6 * 3; k++) {
@@ -358,7 +351,6 @@ static tn_status call_loss_backward(const tn_backend *t, const tn_desc *const *o
 }
 
 static void test_cross_entropy(void **state) {
-    (void)state;
     for (int k = 0; k < ROW_SHAPES * 4 * 16; k++) {
         const int64_t *size = row_shapes[k / 64];
         if (passes_over(size, k)) {
@@ -416,7 +408,6 @@ static tn_status call_rescale(const tn_backend *t, const tn_desc *const *out, vo
 }
 
 static void test_gradient_ahead(void **state) {
-    (void)state;
     for (int k = 0; k < ROW_SHAPES * 4 * 8; k++) {
         const int64_t *size = row_shapes[k / 32];
         if (size[1] == 0 || passes_over(size, k)) {
@@ -451,7 +442,6 @@ static void test_gradient_ahead(void **state) {
 
 /* A label out of range: TN_EINDEX with its place, as ref. */
 static void test_bad_labels(void **state) {
-    (void)state;
     array x = varied_array(TN_F32, DENSE, 2, SIZES(4, 6), 1),
           label = make_array(TN_I64, DENSE, 1, SIZES(4));
     array loss = make_array(TN_F32, DENSE, 1, SIZES(4)),

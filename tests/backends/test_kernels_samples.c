@@ -180,7 +180,6 @@ static void as_ref(void **state) {
 
 /* A row of the list that no operation uses would never run. */
 static void rows_are_used(void **state) {
-    (void)state;
     for (int i = 0; i < tn_op_count(); i++) {
         const tn_op *op = tn_op_at(i);
         assert_true(op->kernel == 0 || op->kernel == 1 + i);

@@ -113,13 +113,11 @@ static void try_sizes(tn_dtype in, tn_dtype out) {
 }
 
 static void test_f32(void **state) {
-    (void)state;
     need_library();
     try_sizes(TN_F32, TN_F32);
 }
 
 static void test_bf16(void **state) {
-    (void)state;
     need_library();
     if (!multiplies_bf16()) {
         fprintf(stderr, "this CPU has no bf16 arithmetic: oneDNN's bf16 products are not tested\n");
@@ -131,7 +129,6 @@ static void test_bf16(void **state) {
 
 /* Our own kernel runs what oneDNN has no fast code for. */
 static void test_refused(void **state) {
-    (void)state;
     need_library();
     int64_t before = tn__onednn_count();
     for (int f16 = multiplies_bf16(); f16 < 2; f16++) {
@@ -150,7 +147,6 @@ static void test_refused(void **state) {
 
 /* More shapes than the cache holds, and then all of them again. */
 static void test_many_shapes(void **state) {
-    (void)state;
     need_library();
     for (int64_t i = 0; i < 601; i++) {
         int64_t m = 1 + i % 300;
@@ -164,7 +160,6 @@ static void test_many_shapes(void **state) {
 
 /* A program's own threads share the primitives; the bits are those of one thread. */
 static void test_at_once(void **state) {
-    (void)state;
     need_library();
     enum { AT_ONCE = 4 };
     const tn_backend *t = tn_backend_named("cpu");
@@ -191,7 +186,6 @@ static void test_at_once(void **state) {
 
 /* In a child process: the variable is read once. */
 static void test_switched_off(void **state) {
-    (void)state;
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {

@@ -30,7 +30,6 @@ enum { SHAPES = sizeof(shapes) / sizeof(*shapes) };
 
 /* tn__places_of against the windows themselves, for each element. */
 static void test_places_have_the_element(void **state) {
-    (void)state;
     for (int i = 0; i < SHAPES; i++) {
         const tn_pool_args *a = &shapes[i].args;
         for (int d = 0; d < 3; d++) {

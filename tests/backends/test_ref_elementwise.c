@@ -95,7 +95,6 @@ static const struct {
 };
 
 static void test_unary(void **state) {
-    (void)state;
     for (size_t t = 0; t < sizeof unaries / sizeof *unaries; t++) {
         for (int k = 0; k < 8; k++) {
             tn_dtype dtype = array_floats[k / 2];
@@ -121,7 +120,6 @@ static void test_unary(void **state) {
 }
 
 static void test_unary_in_place_and_empty(void **state) {
-    (void)state;
     array x = array_of(TN_F32, 3, (double[]){1, -2, 3});
     assert_int_equal(ref->unary(ctx, TN_SQUARE, &x.d, &x.d, 0, 0), TN_OK);
     assert_true(array_get(&x, 1) == 4 && array_get(&x, 2) == 9);
@@ -136,7 +134,6 @@ static void test_unary_in_place_and_empty(void **state) {
 
 /* NaN in, NaN out (sign is 0, as PyTorch's); infinities and zeros. */
 static void test_special_values(void **state) {
-    (void)state;
     for (int k = 0; k < 4; k++) {
         array x = array_of(array_floats[k], 4, (double[]){NAN, INFINITY, -INFINITY, -0.0});
         array y = array_new(array_floats[k], DENSE, 1, (int64_t[]){4});
@@ -166,7 +163,6 @@ static void test_special_values(void **state) {
 }
 
 static void test_binary(void **state) {
-    (void)state;
     for (int k = 0; k < 8; k++) {
         tn_dtype dtype = array_floats[k / 2];
         array a = array_new(dtype, k % 2 ? SPREAD : DENSE, 3, (int64_t[]){3, 4, 5});
@@ -196,7 +192,6 @@ static void test_binary(void **state) {
 
 /* Each gradient formula is the slope of its function. */
 static void test_gradient_formulas(void **state) {
-    (void)state;
     static const struct {
         tn_binary gradient;
         tn_unary f;
@@ -241,7 +236,6 @@ static void test_gradient_formulas(void **state) {
 
 /* relu's gradient at and around 0, and at NaN: dy only where x > 0. */
 static void test_relu_gradient_at_zero(void **state) {
-    (void)state;
     array x = array_of(TN_F32, 4, (double[]){0, -0.0, NAN, 1e-40}),
           dy = array_of(TN_F32, 4, (double[]){NAN, NAN, 5, 5});
     array dx = array_new(TN_F32, DENSE, 1, (int64_t[]){4});
@@ -252,7 +246,6 @@ static void test_relu_gradient_at_zero(void **state) {
 
 /* bf16 and f16 results are the f32 result rounded once. */
 static void test_rounded_once(void **state) {
-    (void)state;
     for (int k = 2; k < 4; k++) {
         tn_dtype dtype = array_floats[k];
         array a = array_new(dtype, DENSE, 1, (int64_t[]){500}), b = a, y = a;
@@ -277,7 +270,6 @@ static int64_t get_i64(const array *a, int64_t i) {
 }
 
 static void test_integers(void **state) {
-    (void)state;
     for (int k = 0; k < 3; k++) {
         tn_dtype dtype = array_integers[k];
         array a = array_of(dtype, 6, (double[]){7, 7, 100, 0, 3, 200 - 100 * (k < 2)});
@@ -322,7 +314,6 @@ static void test_integers(void **state) {
 
 /* Signed division rounds towards zero, and overflow wraps instead of trapping. */
 static void test_signed_integers(void **state) {
-    (void)state;
     array a = array_new(TN_I64, DENSE, 1, (int64_t[]){5}),
           b = array_of(TN_I64, 5, (double[]){-1, 2, -2, 0, -1});
     array y = array_new(TN_I64, DENSE, 1, (int64_t[]){5});
@@ -358,7 +349,6 @@ static void test_signed_integers(void **state) {
 /* ---- fill, arange, copy, compare, where ------------------------------------------------------ */
 
 static void test_fill_and_arange(void **state) {
-    (void)state;
     for (int t = 0; t < TN_DTYPES; t++) {
         array y = array_new((tn_dtype)t, SPREAD, 3, (int64_t[]){2, 3, 4});
         assert_int_equal(ref->fill(ctx, &y.d, 3.0), TN_OK);
@@ -382,7 +372,6 @@ static void test_fill_and_arange(void **state) {
 
 /* Every pair of dtypes, on values that all of them hold. */
 static void test_copy(void **state) {
-    (void)state;
     const double values[] = {0, 1, 2, 100, 127, 7};
     for (int from = 0; from < TN_DTYPES; from++) {
         for (int to = 0; to < TN_DTYPES; to++) {
@@ -402,7 +391,6 @@ static void test_copy(void **state) {
 }
 
 static void test_copy_rounds(void **state) {
-    (void)state;
     array x =
         array_of(TN_F64, 8, (double[]){-2.7, 2.7, NAN, INFINITY, -INFINITY, 1e300, -1.5, 0.3});
     array y = array_new(TN_I64, DENSE, 1, (int64_t[]){8});
@@ -428,7 +416,6 @@ static void test_copy_rounds(void **state) {
 }
 
 static void test_compare_and_where(void **state) {
-    (void)state;
     for (int t = 0; t < TN_DTYPES; t++) {
         tn_dtype dtype = (tn_dtype)t;
         const double left[] = {0, 1, 1, 0}, right[] = {0, 1, 0, 1};

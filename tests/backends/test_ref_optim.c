@@ -55,7 +55,6 @@ static void check_update(const problem *p, const double *expected) {
 }
 
 static void test_adam(void **state) {
-    (void)state;
     for (int k = 0; k < 32; k++) {
         tn_dtype dtype = array_floats[k % 4], grad = k & 8 ? TN_F32 : dtype;
         bool decoupled = k & 16, with_master = (k & 4) && dtype != TN_F64 && dtype != TN_F32;
@@ -89,7 +88,6 @@ static void test_adam(void **state) {
 }
 
 static void test_sgd(void **state) {
-    (void)state;
     for (int k = 0; k < 64; k++) {
         tn_dtype dtype = array_floats[k % 4];
         bool with_master = (k & 4) && dtype != TN_F64 && dtype != TN_F32, nesterov = k & 8,
@@ -127,7 +125,6 @@ static void test_sgd(void **state) {
 /* Spans of different dtypes in one call; an empty one; and a dtype that is refused before anything
  * is written. */
 static void test_spans(void **state) {
-    (void)state;
     problem a = problem_new(TN_F32, TN_F32, false), b = problem_new(TN_F64, TN_F64, false);
     problem c = problem_new(TN_I32, TN_F32, false);
     array_vary(&a.grad, 1);

@@ -18,7 +18,6 @@ static array reduced_array(tn_dtype dtype, array_layout layout, int mask) {
 }
 
 static void test_reduce_floats(void **state) {
-    (void)state;
     for (int k = 0; k < 8; k++) {
         tn_dtype dtype = array_floats[k / 2];
         array x = array_new(dtype, k % 2 ? SPREAD : DENSE, 3, (int64_t[]){3, 4, 5});
@@ -50,7 +49,6 @@ static void test_reduce_floats(void **state) {
 }
 
 static void test_reduce_integers(void **state) {
-    (void)state;
     for (int k = 0; k < 3; k++) {
         array x = array_of(array_integers[k], 4, (double[]){200 - 100 * (k == 2), 3, 150, 90});
         array wide = array_new(TN_I64, SPREAD, 1, (int64_t[]){1}),
@@ -70,7 +68,6 @@ static void test_reduce_integers(void **state) {
 }
 
 static void test_any_and_all(void **state) {
-    (void)state;
     for (int bits = 0; bits < 8; bits++) {
         array x = array_of(TN_BOOL, 3, (double[]){bits & 1, bits >> 1 & 1, bits >> 2 & 1});
         array y = array_new(TN_BOOL, SPREAD, 1, (int64_t[]){1});
@@ -85,7 +82,6 @@ static void test_any_and_all(void **state) {
 }
 
 static void test_reduce_nothing(void **state) {
-    (void)state;
     array x = array_new(TN_F32, DENSE, 2, (int64_t[]){2, 0}),
           y = array_new(TN_F32, SPREAD, 2, (int64_t[]){2, 1});
     assert_int_equal(ref->reduce(ctx, TN_SUM, &y.d, &x.d), TN_OK);
@@ -98,7 +94,6 @@ static void test_reduce_nothing(void **state) {
 }
 
 static void test_nan_wins(void **state) {
-    (void)state;
     for (int at = 0; at < 3; at++) {
         array x = array_of(TN_F32, 3, (double[]){1, INFINITY, -INFINITY});
         array y = array_new(TN_F32, DENSE, 1, (int64_t[]){1}),
@@ -114,7 +109,6 @@ static void test_nan_wins(void **state) {
 }
 
 static void test_first_nan(void **state) {
-    (void)state;
     array x = array_of(TN_F64, 4, (double[]){1, NAN, 7, NAN}),
           place = array_new(TN_I64, DENSE, 1, (int64_t[]){1});
     assert_int_equal(ref->argmax(ctx, &place.d, &x.d, 0), TN_OK);
@@ -123,7 +117,6 @@ static void test_first_nan(void **state) {
 
 /* A million floats of 0.1: a running float sum is off in the third digit. */
 static void test_sum_is_accurate(void **state) {
-    (void)state;
     array x = array_new(TN_F32, DENSE, 1, (int64_t[]){1}),
           y = array_new(TN_F32, DENSE, 1, (int64_t[]){1});
     array_set(&x, 0, 0.1);
@@ -134,7 +127,6 @@ static void test_sum_is_accurate(void **state) {
 }
 
 static void test_argmax(void **state) {
-    (void)state;
     for (int k = 0; k < 4; k++) {
         array x = array_new(array_floats[k], SPREAD, 3, (int64_t[]){2, 5, 3});
         array y = array_new(TN_I64, SPREAD, 3, (int64_t[]){2, 1, 3});
@@ -157,7 +149,6 @@ static void test_argmax(void **state) {
 /* ---- Indices --------------------------------------------------------------------------------- */
 
 static void test_gather_rows(void **state) {
-    (void)state;
     for (int t = 0; t < TN_DTYPES; t++) {
         for (int wide = 0; wide < 2; wide++) {
             array x = array_new((tn_dtype)t, SPREAD, 3, (int64_t[]){4, 2, 3});
@@ -191,7 +182,6 @@ static void test_gather_rows(void **state) {
 }
 
 static void test_gather(void **state) {
-    (void)state;
     for (int t = 0; t < TN_DTYPES; t++) {
         array x = array_new((tn_dtype)t, SPREAD, 3, (int64_t[]){2, 4, 3});
         array index = array_new(t % 2 ? TN_I64 : TN_I32, SPREAD, 3, (int64_t[]){2, 5, 3});
@@ -214,7 +204,6 @@ static void test_gather(void **state) {
 }
 
 static void test_scatter_add(void **state) {
-    (void)state;
     for (int k = 0; k < 8; k++) {
         tn_dtype dtype = array_floats[k / 2];
         array y = array_new(dtype, k % 2 ? SPREAD : DENSE, 3, (int64_t[]){2, 4, 3});
@@ -243,7 +232,6 @@ static void test_scatter_add(void **state) {
 }
 
 static void test_scatter_add_rows(void **state) {
-    (void)state;
     for (int k = 0; k < 8; k++) {
         tn_dtype dtype = array_floats[k / 2];
         array y = array_new(dtype, k % 2 ? SPREAD : DENSE, 2, (int64_t[]){4, 3});
@@ -270,7 +258,6 @@ static void test_scatter_add_rows(void **state) {
 
 /* 4096 times 2^-4 onto 256: added one at a time in bf16, each would be lost. */
 static void test_small_floats_are_summed_in_f32(void **state) {
-    (void)state;
     array y = array_of(TN_BF16, 1, (double[]){256}), src = array_of(TN_BF16, 1, (double[]){0.0625});
     array index = array_of(TN_I64, 1, (double[]){0});
     src.d.size[0] = index.d.size[0] = 4096;
@@ -286,7 +273,6 @@ static void *no_memory(tn_context *context, size_t bytes) {
 }
 
 static void test_out_of_memory(void **state) {
-    (void)state;
     tn_context poor = *ctx;
     poor.workspace = no_memory;
     array y = array_of(TN_F16, 1, (double[]){2}), index = array_of(TN_I64, 1, (double[]){0});
@@ -309,7 +295,6 @@ static void test_out_of_memory(void **state) {
 }
 
 static void test_index_nothing(void **state) {
-    (void)state;
     array x = array_new(TN_BF16, DENSE, 2, (int64_t[]){0, 3}),
           index = array_new(TN_I64, DENSE, 1, (int64_t[]){0});
     array src = array_new(TN_BF16, DENSE, 2, (int64_t[]){0, 3});

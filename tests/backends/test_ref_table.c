@@ -10,7 +10,6 @@ static const tn_device cpu = {TN_CPU, 0};
 #define CHECK(entry, ...) assert_true(table->entry != NULL);
 
 static void test_ref_fills_every_entry(void **state) {
-    (void)state;
     const tn_backend *ref = tn_backend_named("ref");
     assert_non_null(ref);
     assert_int_equal(ref->size, sizeof(tn_backend));
@@ -21,7 +20,6 @@ static void test_ref_fills_every_entry(void **state) {
 }
 
 static void test_every_cpu_table_fills_every_entry(void **state) {
-    (void)state;
     const char *names[] = {"cpu", "cpu-v2", "cpu-v3", "cpu-v4"};
     for (int i = 0; i < 4; i++) {
         const tn_backend *table = tn_backend_named(names[i]);
@@ -35,7 +33,6 @@ static void test_every_cpu_table_fills_every_entry(void **state) {
 }
 
 static void test_names(void **state) {
-    (void)state;
     assert_null(tn_backend_named("abacus"));
     assert_null(tn_backend_named(""));
     assert_null(tn_backend_named(NULL));
@@ -43,7 +40,6 @@ static void test_names(void **state) {
 }
 
 static void test_use(void **state) {
-    (void)state;
     const tn_backend *first = tn_backend_of(cpu), *ref = tn_backend_named("ref");
     assert_non_null(first);
     tn_backend_use(ref);
@@ -60,7 +56,6 @@ static const char *const tables[] = {"ref", "cpu-v2", "cpu-v3", "cpu-v4"};
 /* TERN_CPU caps the level: no table above it can be found by any name. A level that this build or
  * machine lacks is an error that lists the levels; once it is cleared, the best one is used. */
 static void test_level(void **state) {
-    (void)state;
     char have[TN__CPU_LEVELS], text[64];
     const char *before = getenv("TERN_CPU");
     before = before ? strcpy(text, before) : NULL;
@@ -97,7 +92,6 @@ static void test_level(void **state) {
 }
 
 static void test_context(void **state) {
-    (void)state;
     tn_context *ctx = tn_context_of(cpu);
     assert_non_null(ctx);
     assert_ptr_equal(ctx, tn_context_of(cpu));

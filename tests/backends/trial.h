@@ -52,7 +52,6 @@ void trial_run(const trial *t);
 #function "_in_any_order", function, trial_in_any_order, trial_order_ends, NULL \
     }
 static inline int trial_in_any_order(void **state) {
-    (void)state;
     array_any_order = true;
     return 0;
 }

@@ -11,7 +11,6 @@
 #include "tests/support/test.h"
 
 static int reset_memory(void **state) {
-    (void)state;
     tn_error_clear();
     tn_memory_set_limit(0);
     tn__alloc_fail_at(-1);
@@ -25,7 +24,6 @@ static tn_tensor *make_bytes(int64_t n) {
 }
 
 static void test_statistics(void **state) {
-    (void)state;
     tn_memory_stats before = tn_memory();
     assert_int_equal(before.peak, before.allocated);
     {
@@ -49,7 +47,6 @@ static void test_statistics(void **state) {
 }
 
 static void test_reuse(void **state) {
-    (void)state;
     if (TN__ASAN) {
         skip();
     }
@@ -69,7 +66,6 @@ static void test_reuse(void **state) {
 
 /* Every size: aligned, its own memory (a pattern survives), and little waste. */
 static void test_sizes(void **state) {
-    (void)state;
     for (int64_t n = 1; n < 40000000; n += n / 3 + 1) {
         TN_SCOPE;
         tn_memory_trim();
@@ -91,7 +87,6 @@ static void test_sizes(void **state) {
 
 /* Live blocks of random sizes against a model: no two overlap, and all memory comes back. */
 static void test_random_blocks(void **state) {
-    (void)state;
     enum { LIVE = 60 };
     tn_tensor *live[LIVE] = {0};
     uint32_t seed = 1;
@@ -124,7 +119,6 @@ static void test_random_blocks(void **state) {
 /* A free large block is split for smaller ones and joined again: the total does not grow with every
  * new shape. */
 static void test_large_blocks_are_shared(void **state) {
-    (void)state;
     if (TN__ASAN) {
         skip();
     }
@@ -142,7 +136,6 @@ static void test_large_blocks_are_shared(void **state) {
 }
 
 static void test_limit(void **state) {
-    (void)state;
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
@@ -158,7 +151,6 @@ static void test_limit(void **state) {
 }
 
 static void test_more_than_there_is(void **state) {
-    (void)state;
     if (TN__ASAN) {
         skip(); /* ASan ends the process instead */
     }
@@ -174,7 +166,6 @@ static void test_more_than_there_is(void **state) {
 }
 
 static void test_fail_at(void **state) {
-    (void)state;
     TN_SCOPE;
     make_bytes(1);
     int64_t count = tn__alloc_count();
@@ -210,7 +201,6 @@ static void *churn_tensors(void *from) {
 }
 
 static void test_threads(void **state) {
-    (void)state;
     tn_memory_stats before = tn_memory();
     pthread_t threads[4];
     for (uintptr_t i = 0; i < 4; i++) {
@@ -235,7 +225,6 @@ static void *release_all(void *tensors) {
 }
 
 static void test_freed_elsewhere(void **state) {
-    (void)state;
     tn_memory_stats before = tn_memory();
     tn_tensor *made[101] = {0};
     {
@@ -254,7 +243,6 @@ static void test_freed_elsewhere(void **state) {
 
 #ifdef TN_DEBUG_TENSORS
 static void test_new_memory_is_nan(void **state) {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         TN_SCOPE;
         tn_tensor *t = tn_empty(TN_DIMS(100), TN_F32);

@@ -11,7 +11,6 @@
 #include "tests/support/test.h"
 
 static int reset_errors(void **state) {
-    (void)state;
     tn_error_clear();
     tn_on_error(NULL);
     tn_on_error_thread(NULL);
@@ -26,7 +25,6 @@ static void assert_ends(const char *text, const char *end) {
 }
 
 static void test_first_sticks(void **state) {
-    (void)state;
     assert_int_equal(tn_error(), TN_OK);
     assert_string_equal(tn_error_message(), "");
     assert_int_equal(tn_raise(TN_EINDEX, "row %d of %d", 7, 5), TN_EINDEX);
@@ -42,13 +40,11 @@ static void test_first_sticks(void **state) {
 }
 
 static void test_ok_is_no_error(void **state) {
-    (void)state;
     assert_int_equal(tn_raise(TN_OK, "nothing"), TN_OK);
     assert_int_equal(tn_error(), TN_OK);
 }
 
 static void test_operation_is_named(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *t = tn_empty(TN_DIMS(2, 3), TN_F32);
     assert_int_equal(tn_size(t, 2), 0);
@@ -58,7 +54,6 @@ static void test_operation_is_named(void **state) {
 
 /* The text names the caller even without debug information: here as a function or a file. */
 static void test_place_names_the_caller(void **state) {
-    (void)state;
     tn_ndim(NULL);
     bool by_file = strncmp(tn_error_message(), "test_error.c:", 13) == 0;
     bool by_function = strncmp(tn_error_message(), "test_place_names_the_caller+0x", 30) == 0;
@@ -70,7 +65,6 @@ static void test_place_names_the_caller(void **state) {
 /* The place is where the error was raised, even if it is looked up elsewhere and later; in a forked
  * child, too. */
 static void test_place_is_looked_up_when_shown(void **state) {
-    (void)state;
     for (int lines = 1; lines >= 0; lines--) {
         tn_ndim(NULL);
         int line = __LINE__ - 1, status;
@@ -93,7 +87,6 @@ static void test_place_is_looked_up_when_shown(void **state) {
 }
 
 static void test_long_text_is_cut(void **state) {
-    (void)state;
     char text[4000];
     memset(text, 'x', sizeof(text));
     text[sizeof(text) - 1] = 0;
@@ -136,7 +129,6 @@ static void set_failing_handler(tn_status status, const char *message) {
 }
 
 static void test_a_handler_that_fails(void **state) {
-    (void)state;
     tn_error_handler handlers[] = {failing_handler, set_failing_handler};
     for (int i = 0; i < 2; i++) {
         tn_error_clear();
@@ -157,7 +149,6 @@ static void test_a_handler_that_fails(void **state) {
 }
 
 static void test_handlers(void **state) {
-    (void)state;
     calls = thread_calls = 0;
     tn_on_error(handle_error);
     tn_raise(TN_ESHAPE, "one");
@@ -189,7 +180,6 @@ static void *raise_in_thread(void *to) {
 }
 
 static void test_errors_travel(void **state) {
-    (void)state;
     pthread_t thread;
     tn_error_record record;
     void *problem;
@@ -217,7 +207,6 @@ static void test_errors_travel(void **state) {
 }
 
 static void test_take_and_give_nothing(void **state) {
-    (void)state;
     tn_error_record record = {.status = TN_OK};
     assert_false(tn_error_take(&record));
     assert_false(tn_error_take(NULL));
@@ -227,7 +216,6 @@ static void test_take_and_give_nothing(void **state) {
 }
 
 static void test_status_names(void **state) {
-    (void)state;
     assert_string_equal(tn_status_name(TN_OK), "TN_OK");
     assert_string_equal(tn_status_name(TN_EUNSUPPORTED), "TN_EUNSUPPORTED");
     assert_string_equal(tn_status_name(TN_EMISMATCH), "TN_EMISMATCH");
@@ -249,7 +237,6 @@ static void *raise_many(void *unused) {
 }
 
 static void test_threads_raise_at_once(void **state) {
-    (void)state;
     pthread_t threads[4];
     for (int i = 0; i < 4; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, raise_many, NULL), 0);

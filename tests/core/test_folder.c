@@ -14,7 +14,6 @@ static bool count_name(const char *name, void *user) {
 }
 
 static void made_and_removed(void **state) {
-    (void)state;
     const char *folder = temp_path("folder");
     assert_true(tn__folder_make(folder, "test") && tn__folder_make(folder, "test"));
     for (int i = 0; i < 5; i++) {
@@ -33,7 +32,6 @@ static void made_and_removed(void **state) {
 }
 
 static void what_is_no_folder(void **state) {
-    (void)state;
     const char *file = temp_path("file"), *doing;
     temp_write(file, "x", 1);
     assert_false(tn__folder_make(file, "test"));
@@ -50,7 +48,6 @@ static void what_is_no_folder(void **state) {
 
 /* Subfolders, and what a link points to, are not removed. */
 static void folders_within_and_links_stay(void **state) {
-    (void)state;
     const char *outer = temp_path("outer"), *inner = temp_path("outer/inner");
     const char *link = temp_path("link");
     assert_true(tn__folder_make(outer, "test") && tn__folder_make(inner, "test"));

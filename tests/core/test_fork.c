@@ -49,7 +49,6 @@ static void has_team(void *user) {
 
 /* The first test: nothing has started a thread yet. */
 static void test_before_threads(void **state) {
-    (void)state;
     if (CHILD_HAS_THREADS) {
         assert_child(has_team, NULL);
     }
@@ -95,7 +94,6 @@ static void has_children(void *user) {
 }
 
 static void test_computes(void **state) {
-    (void)state;
     tn_set_threads(4);
     compute_gradient(expected);
     assert_child(computes_alone, NULL);
@@ -107,7 +105,6 @@ static void test_computes(void **state) {
 
 /* While a team works: each of its threads forks. */
 static void test_in_a_region(void **state) {
-    (void)state;
     pid_t child[4];
     int status[4];
 #pragma omp parallel num_threads(4)
@@ -169,7 +166,6 @@ static void lives_on(void *user) {
 }
 
 static void test_while_busy(void **state) {
-    (void)state;
     enum { BUSY = 3, FORKS = 200 };
     pthread_t busy[BUSY];
     if (TN__ASAN || !CHILD_HAS_THREADS) { /* sanitizers of gcc 12, clang 14 do not lock at fork */
@@ -232,7 +228,6 @@ static void makes_a_module(void *user) {
 }
 
 static void test_while_modules_are_looked_for(void **state) {
-    (void)state;
     enum { MODULES = 3000, FORKS = 50 };
     static holder all[MODULES];
     pthread_t busy;

@@ -10,7 +10,6 @@
 #include <pthread.h>
 
 static void test_missing(void **state) {
-    (void)state;
     char why[256] = "", again[256] = "";
     assert_null(tn__plugin_symbol("nowhere", "f", why, sizeof(why)));
     assert_contains(why, "libtern_nowhere.so");
@@ -21,7 +20,6 @@ static void test_missing(void **state) {
 }
 
 static void test_names(void **state) {
-    (void)state;
     char why[256] = "";
     assert_null(tn__plugin_symbol("../evil", "f", why, sizeof(why)));
     assert_contains(why, "../evil");
@@ -32,7 +30,6 @@ static void test_names(void **state) {
 
 /* A file that exists but is not a library: its reason wins over "not found" elsewhere. */
 static void test_broken(void **state) {
-    (void)state;
     char why[512] = "";
     const char *path = temp_path("libtern_broken.so");
     temp_write(path, "not ELF", 7);
@@ -57,7 +54,6 @@ static void *find_symbol(void *user) {
 /* Found in the second folder of the path, by several threads at once; a symbol that it does not
  * have. */
 static void test_good(void **state) {
-    (void)state;
     enum { THREADS = 4 };
     char command[1200], folders[512], why[256] = "";
     const char *source = temp_path("good.c");

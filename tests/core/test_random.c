@@ -20,7 +20,6 @@ static void assert_words(tn_random4 r, uint32_t a, uint32_t b, uint32_t c, uint3
 }
 
 static void test_known_answers(void **state) {
-    (void)state;
     assert_words(tn__philox_raw(0, 0, 0), 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8);
     assert_words(tn__philox_raw(~0ull, ~0ull, ~0ull), 0x408f276d, 0x41c83b0e, 0xa20bc7c6,
                  0x6d5451fd);
@@ -32,7 +31,6 @@ static void test_known_answers(void **state) {
 
 /* The layout that core/philox.h promises: stream 0 is the plain generator. */
 static void test_layout(void **state) {
-    (void)state;
     tn_random4 r =
         tn_philox(join_words(0xa4093822, 0x299f31d0), 0, join_words(0x13198a2e, 0x03707344),
                   join_words(0x243f6a88, 0x85a308d3));
@@ -46,7 +44,6 @@ static void test_layout(void **state) {
 }
 
 static void test_generator(void **state) {
-    (void)state;
     tn_seed(42);
     tn_generator *g = tn_default_generator();
     assert_true(g->seed == 42 && g->stream == 0 && g->call == 0);
@@ -69,7 +66,6 @@ static void test_generator(void **state) {
 }
 
 static void test_below(void **state) {
-    (void)state;
     tn_generator g = {.seed = 7};
     int count[10] = {0};
     for (int i = 0; i < 100000; i++) {
@@ -94,7 +90,6 @@ static void test_below(void **state) {
 }
 
 static void test_normal(void **state) {
-    (void)state;
     tn_generator g = {.seed = 7};
     double sum = 0, squares = 0;
     for (int i = 0; i < 100000; i++) {
@@ -108,7 +103,6 @@ static void test_normal(void **state) {
 }
 
 static void test_bad_arguments(void **state) {
-    (void)state;
     tn_generator g = {.seed = 7};
     assert_true(isnan(tn_random_normal(NULL)));
     assert_error(TN_EVALUE, "random_normal: the generator is NULL");
@@ -133,7 +127,6 @@ static void *other_thread(void *unused) {
 }
 
 static void test_threads_have_their_own(void **state) {
-    (void)state;
     tn_seed(9);
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, other_thread, NULL), 0);

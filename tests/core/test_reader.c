@@ -25,7 +25,6 @@ static void expect_refused(const char *path, const char *part) {
 
 /* A FIFO without a writer would hang its reader forever, and /dev/zero would fill the memory. */
 static void test_no_files(void **state) {
-    (void)state;
     const char *fifo = temp_path("fifo"), *link = temp_path("link"), *name = temp_path("socket");
     assert_int_equal(mkfifo(fifo, 0600), 0);
     assert_int_equal(symlink(fifo, link), 0);
@@ -44,7 +43,6 @@ static void test_no_files(void **state) {
 }
 
 static void test_null(void **state) {
-    (void)state;
     tn__reader r;
     assert_false(tn__reader_open(&r, NULL, "test"));
     assert_error(TN_EVALUE, "the path is NULL");
@@ -52,7 +50,6 @@ static void test_null(void **state) {
 }
 
 static void test_whole_and_in_pieces(void **state) {
-    (void)state;
     const char *path = temp_path("file");
     temp_write(path, "some\0text", 9);
     size_t bytes;
@@ -72,7 +69,6 @@ static void test_whole_and_in_pieces(void **state) {
 }
 
 static void test_cut_short(void **state) {
-    (void)state;
     const char *path = temp_path("file");
     char page[8192] = {0};
     temp_write(path, page, sizeof(page));
@@ -105,7 +101,6 @@ static void *append_to(void *user) {
 
 /* Reads only up to the length that it had: a reader that chases the end might never reach it. */
 static void test_growing(void **state) {
-    (void)state;
     busy_file b = {.path = temp_path("file")};
     struct stat about;
     temp_write(b.path, "begin", 5);
@@ -136,7 +131,6 @@ static void *change_length(void *user) {
 
 /* The whole of its initial length, or an error. */
 static void test_shrinking(void **state) {
-    (void)state;
     busy_file b = {.path = temp_path("file")};
     temp_write(b.path, "0123456789", 10);
     pthread_t thread;
@@ -159,7 +153,6 @@ static void test_shrinking(void **state) {
 }
 
 static void test_without_a_size(void **state) {
-    (void)state;
     size_t bytes;
     char *data = tn__read_whole("/proc/self/cmdline", &bytes, "test");
     assert_true(bytes > 0);

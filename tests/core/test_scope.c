@@ -20,7 +20,6 @@ static tn_tensor *make_scalar(double value) {
 }
 
 static void test_scope_releases(void **state) {
-    (void)state;
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
@@ -57,7 +56,6 @@ static int leave_by(int how) {
 }
 
 static void test_every_way_out(void **state) {
-    (void)state;
     int64_t before = tn_live_tensors();
     for (int how = 0; how < 4; how++) {
         leave_by(how);
@@ -81,7 +79,6 @@ static tn_tensor *middle_scope(void) {
 }
 
 static void test_return_through_scopes(void **state) {
-    (void)state;
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
@@ -104,7 +101,6 @@ static void make_three(tn_tensor **out) {
 }
 
 static void test_return_several(void **state) {
-    (void)state;
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
@@ -125,7 +121,6 @@ static tn_tensor *pass_through(tn_tensor *t) {
 }
 
 static void test_return_of_somebody_elses(void **state) {
-    (void)state;
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
@@ -142,7 +137,6 @@ static void test_return_of_somebody_elses(void **state) {
 }
 
 static void test_drop(void **state) {
-    (void)state;
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
@@ -162,7 +156,6 @@ static void test_drop(void **state) {
 }
 
 static void test_keep_and_adopt(void **state) {
-    (void)state;
     int64_t before = tn_live_tensors();
     tn_tensor *kept;
     {
@@ -185,7 +178,6 @@ static void *make_in_thread(void *unused) {
 }
 
 static void test_threads(void **state) {
-    (void)state;
     int64_t before = tn_live_tensors();
     pthread_t thread;
     void *made;
@@ -209,7 +201,6 @@ static void *use_shared(void *t) {
 }
 
 static void test_counting_from_threads(void **state) {
-    (void)state;
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
@@ -241,7 +232,6 @@ static void busy_release(void *data, void *user) {
 }
 
 static void test_release_makes_tensors(void **state) {
-    (void)state;
     static float memory[4];
     int64_t before = tn_live_tensors();
     released = 0;
@@ -262,7 +252,6 @@ static void test_release_makes_tensors(void **state) {
 }
 
 static void test_null_and_inert(void **state) {
-    (void)state;
     assert_null(tn_keep(NULL));
     tn_release(NULL);
     assert_int_equal(tn_error(), TN_OK);
@@ -280,7 +269,6 @@ static void test_null_and_inert(void **state) {
 
 /* 100 000 tensors in one scope, and each allocation on the way may fail. */
 static void test_large_scope(void **state) {
-    (void)state;
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
@@ -315,7 +303,6 @@ static void *fail_to_grow(void *unused) {
 
 /* In a new thread, so that its stack of owned tensors has to grow from nothing. */
 static void test_no_memory_to_grow(void **state) {
-    (void)state;
     int64_t before = tn_live_tensors();
     pthread_t thread;
     void *problem;
@@ -328,7 +315,6 @@ static void test_no_memory_to_grow(void **state) {
 }
 
 static void test_dead_tensor_names_its_scope(void **state) {
-    (void)state;
     tn_tensor *t;
     char expected[100];
     {
@@ -356,7 +342,6 @@ static void test_dead_tensor_names_its_scope(void **state) {
 
 /* Dropping one reference twice is an error, and nothing else is lost. */
 static void test_released_twice(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *stays = make_scalar(1), *t = tn_keep(make_scalar(2));
     int64_t before = tn_live_tensors();
@@ -377,7 +362,6 @@ static void test_released_twice(void **state) {
 }
 
 static void test_dead_tensors_rest(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *first = make_scalar(0);
     tn_drop(first);
@@ -404,7 +388,6 @@ static tn_tensor *remember_square(tn_module *self, tn_tensor *x) {
 }
 
 static void test_dead_tensor_names_its_module(void **state) {
-    (void)state;
     TN_SCOPE;
     forgetful m;
     tn_module_init(&m, "forgetful", remember_square);
@@ -423,7 +406,6 @@ static void *make_one(void *made) {
 
 /* The memory of a thread's dead tensors is freed with it; tensors that others hold live on. */
 static void test_dead_of_a_thread(void **state) {
-    (void)state;
     pthread_t thread;
     tn_tensor *made;
     int64_t before = tn_live_tensors();
@@ -479,7 +461,6 @@ static void allow_number(void *user) {
 }
 
 static void test_allowed_number(void **state) {
-    (void)state;
     assert_child(allow_number, "400");
     assert_child(allow_number, "16000");
     assert_child(allow_number, "0");
@@ -510,13 +491,11 @@ static void forget_aloud(void *level) {
 }
 
 static void test_forgotten_scope_aloud(void **state) {
-    (void)state;
     assert_child(forget_aloud, NULL);
     assert_child(forget_aloud, "error");
 }
 
 static void test_forgotten_scope(void **state) {
-    (void)state;
     warnings = 0;
     tn_log_to(take_warning, TN_LOG_WARN, NULL);
     { /* a scope before anything is made, as at the top of main */

@@ -24,7 +24,6 @@ static void *team_in_thread(void *to) {
 }
 
 static void test_threads(void **state) {
-    (void)state;
     assert_true(tn_threads() >= 1);
     tn_set_threads(3);
     assert_int_equal(tn_threads(), 3);
@@ -52,7 +51,6 @@ static void *size_of_team_told_nonsense(void *to) {
 
 /* Without tn_set_threads, what OpenMP was told holds unless it is absurd. */
 static void test_absurd_environment(void **state) {
-    (void)state;
     int n = 0;
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, size_of_team_told_nonsense, &n), 0);
@@ -82,7 +80,6 @@ static void endless_sink(tn_log_level level, const char *message, void *user) {
 }
 
 static void test_a_sink_that_logs(void **state) {
-    (void)state;
     int user = 0;
     tn_log_to(endless_sink, TN_LOG_WARN, &user);
     tn_log_write(TN_LOG_ERROR, "one");
@@ -93,7 +90,6 @@ static void test_a_sink_that_logs(void **state) {
 }
 
 static void test_log(void **state) {
-    (void)state;
     int user = 0;
     tn_log_write(TN_LOG_ERROR, "to nobody");
     tn_log_to(log_sink, TN_LOG_WARN, &user);
@@ -120,7 +116,6 @@ static void test_log(void **state) {
 }
 
 static void test_build_info(void **state) {
-    (void)state;
     const char *text = tn_build_info();
     assert_non_null(strstr(text, "tern 0.1.0, "));
     assert_non_null(strstr(text, " 3 threads"));

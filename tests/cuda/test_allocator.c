@@ -207,14 +207,12 @@ static void run_storm(uint64_t seed, tn__cuda_pool_kind kind) {
 }
 
 static void test_random_life(void **state) {
-    (void)state;
     for (uint64_t seed = 1; seed <= 8; seed++) {
         run_storm(seed, TN__CUDA_CACHING);
     }
 }
 
 static void test_segments_by_size(void **state) {
-    (void)state;
     static const size_t sizes[][2] = {
         {1, 2 * MIB},           {MIB, 2 * MIB},
         {MIB + 1, 20 * MIB},    {10 * MIB - 512, 20 * MIB},
@@ -233,7 +231,6 @@ static void test_segments_by_size(void **state) {
 }
 
 static void test_split_and_join(void **state) {
-    (void)state;
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 512, "tensors");
@@ -268,7 +265,6 @@ static void test_split_and_join(void **state) {
 }
 
 static void test_smallest_rest(void **state) {
-    (void)state;
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 1024, "tensors");
@@ -284,7 +280,6 @@ static void test_smallest_rest(void **state) {
 }
 
 static void test_large_rests_stay(void **state) {
-    (void)state;
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 19 * MIB, "tensors"); /* 20 MiB: the rest is not split off */
@@ -302,7 +297,6 @@ static void test_large_rests_stay(void **state) {
 }
 
 static void test_cache_serves_again(void **state) {
-    (void)state;
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     for (int i = 0; i < 10; i++) {
@@ -317,7 +311,6 @@ static void test_cache_serves_again(void **state) {
 }
 
 static void test_exhausted_and_back(void **state) {
-    (void)state;
     host h = {.most = 64 * (int64_t)MIB};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 30 * MIB, "tensors");
@@ -364,7 +357,6 @@ static void test_exhausted_and_back(void **state) {
 }
 
 static void test_trim_keeps_what_is_used(void **state) {
-    (void)state;
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 100, "tensors");
@@ -384,7 +376,6 @@ static void test_trim_keeps_what_is_used(void **state) {
 }
 
 static void test_statistics_by_tag(void **state) {
-    (void)state;
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     int64_t now, peak;
@@ -425,7 +416,6 @@ static void test_statistics_by_tag(void **state) {
 }
 
 static void test_more_tags_than_places(void **state) {
-    (void)state;
     static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
@@ -445,7 +435,6 @@ static void test_more_tags_than_places(void **state) {
 }
 
 static void test_nothing_and_too_much(void **state) {
-    (void)state;
     host h = {.most = 100 * (int64_t)MIB};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     static const size_t huge[] = {SIZE_MAX,          SIZE_MAX - 511,        SIZE_MAX / 2,
@@ -462,7 +451,6 @@ static void test_nothing_and_too_much(void **state) {
 }
 
 static void test_wrong_frees(void **state) {
-    (void)state;
     host h = {0};
     char why[256];
     for (int kind = TN__CUDA_CACHING; kind <= TN__CUDA_GUARDED; kind++) {
@@ -486,7 +474,6 @@ static void test_wrong_frees(void **state) {
 }
 
 static void test_guards(void **state) {
-    (void)state;
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_GUARDED);
     char why[256], expected[64];
@@ -520,7 +507,6 @@ static void test_guards(void **state) {
 }
 
 static void test_direct(void **state) {
-    (void)state;
     host h = {.most = 5000};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_DIRECT);
     char *a = tn__cuda_pool_take(pool, 1001, "tensors");
@@ -573,7 +559,6 @@ static void *live_beside(void *argument) {
 }
 
 static void test_threads(void **state) {
-    (void)state;
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     pthread_t threads[4];
@@ -592,7 +577,6 @@ static void test_threads(void **state) {
 }
 
 static void test_free_with_blocks_in_use(void **state) {
-    (void)state;
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     for (int i = 0; i < 20; i++) {

@@ -69,21 +69,17 @@ static void expect_resnet(const char *name) {
 }
 
 static void test_a100(void **state) {
-    (void)state;
     expect_resnet("a100");
 }
 static void test_h200(void **state) {
-    (void)state;
     expect_resnet("h200");
 }
 static void test_b200(void **state) {
-    (void)state;
     expect_resnet("b200");
 }
 
 /* The bias before rounding; TF32; channels in groups; three dimensions. */
 static void test_forms(void **state) {
-    (void)state;
     cudnnBackendDescriptor_t device = described_device(dnn, "h200");
     tn__conv_shape s = picture_shape(TN__CONV_Y, CUDNN_DATA_BFLOAT16, 8, 16, 14, 32, 5, 1, 1);
     s.with_bias = true;
@@ -109,7 +105,6 @@ static void test_forms(void **state) {
 
 /* A refusal has a reason. */
 static void test_refused(void **state) {
-    (void)state;
     cudnnBackendDescriptor_t device = described_device(dnn, "h200");
     tn__dnn_plan plan;
     char why[TN__DNN_WHY];

@@ -104,7 +104,6 @@ static void need_cudnn(void) {
 
 /* Forward and both gradients, with and without a bias, in three dtypes. */
 static void goes_to_cudnn(void **state) {
-    (void)state;
     need_cudnn();
     static const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_F16};
     for (int i = 0; i < 3; i++) {
@@ -118,7 +117,6 @@ static void goes_to_cudnn(void **state) {
 
 /* Groups and dilation; a transposed convolution with a bias; one dimension as two. */
 static void forms_go_to_cudnn(void **state) {
-    (void)state;
     need_cudnn();
     conv_case c = some_case(TN_F32, true);
     c.w = randn_as(TN_DIMS(6, 2, 3, 2), TN_F32);
@@ -143,7 +141,6 @@ static void forms_go_to_cudnn(void **state) {
 
 /* Operands that are not dense are copied first. */
 static void copies_go_to_cudnn(void **state) {
-    (void)state;
     need_cudnn();
     tn_device device = tn_device_named("cuda");
     conv_case c = some_case(TN_F32, false);
@@ -180,7 +177,6 @@ static tn_tensor *conv_of_last(tn_device device, tn_tensor *x, tn_tensor *w) {
 
 /* Channels last in all operands are not copied: no memory is taken but cuDNN's own. */
 static void last_channels_stay(void **state) {
-    (void)state;
     need_cudnn();
     tn_tensor *x = randn_as(TN_DIMS(2, 4, 1, 9, 8), TN_F32),
               *w = randn_as(TN_DIMS(6, 4, 1, 3, 3), TN_F32);
@@ -199,7 +195,6 @@ static void last_channels_stay(void **state) {
 
 /* f64 and empty batches are for our own kernels. */
 static void rest_is_ours(void **state) {
-    (void)state;
     need_cudnn();
     conv_case c = some_case(TN_F64, true);
     assert_int_equal(expect_same(&c), 0);
@@ -255,7 +250,6 @@ static int attend_both(int64_t length, bool causal) {
 
 /* Prompts of many lengths share plans, and their results are those of their own rows. */
 static void lengths_share_plans(void **state) {
-    (void)state;
     need_cudnn();
     setenv("FAKE_CUDNN_ATTENTION", "1", 1);
     assert_int_equal(attend_both(65, true), 2);  /* 128: forward, backward */
@@ -278,7 +272,6 @@ static void lengths_share_plans(void **state) {
 
 /* Which engine may run: rounding to TF32 is the default for convolutions of f32 alone. */
 static void takes_allowed_engine(void **state) {
-    (void)state;
     need_cudnn();
     enum { ROUNDS, BY_ARRIVAL, NEITHER };
     conv_case c = some_case(TN_F32, false);
@@ -313,7 +306,6 @@ static int count_lines(void) {
 
 /* Attention that it refuses; a second device, on which it does not start. */
 static void says_what_is_slow(void **state) {
-    (void)state;
     need_cudnn();
     news[0] = 0;
     tn_log_to(take_news, TN_LOG_WARN, NULL);

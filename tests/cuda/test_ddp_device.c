@@ -248,23 +248,19 @@ static void expect_pass(int n, const char *body, const char *engine) {
 }
 
 static void test_ranks_are_accumulation(void **state) {
-    (void)state;
     expect_pass(2, "-match_accumulation", "staged");
     expect_pass(3, "-match_accumulation", "staged");
 }
 
 static void test_bf16_gradients(void **state) {
-    (void)state;
     expect_pass(2, "-match_rounded", "staged");
 }
 
 static void test_no_sync_and_the_naive_twin(void **state) {
-    (void)state;
     expect_pass(2, "-no_sync", "staged");
 }
 
 static void test_gradients_by_hand(void **state) {
-    (void)state;
     expect_pass(2, "-by_hand", "staged");
     expect_pass(2, "-unused_parameters", "staged");
     expect_pass(2, "-bf16_hook", "staged");
@@ -272,17 +268,14 @@ static void test_gradients_by_hand(void **state) {
 }
 
 static void test_join(void **state) {
-    (void)state;
     expect_pass(2, "-uneven_batches", "staged");
 }
 
 static void test_one_device_for_all_parameters(void **state) {
-    (void)state;
     expect_pass(2, "-two_devices", "staged");
 }
 
 static void test_nccl(void **state) {
-    (void)state;
     need_nccl();
     expect_pass(2, "-by_hand", "nccl"); /* two addends have the same sum in either order */
     expect_pass(2, "-match_accumulation", "nccl");

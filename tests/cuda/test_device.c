@@ -19,7 +19,6 @@
 static const tn_device_table *table; /* of the emulated devices */
 
 static int no_error(void **state) {
-    (void)state;
     tn_error_clear();
     return tn_set_default_device(tn_cpu());
 }
@@ -41,7 +40,6 @@ static tn_tensor *arange_on(tn_device device, tn_dims dims) {
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
 static void test_there_and_described(void **state) {
-    (void)state;
     assert_int_equal(tn_device_count(TN_CUDA), 2);
     assert_string_equal(tn_device_why(TN_CUDA), "");
     tn_device_info info;
@@ -69,7 +67,6 @@ static void test_there_and_described(void **state) {
 
 /* A product of f32 rounds its factors only if that is allowed, also from a plan that is there. */
 static void test_rounds_if_allowed(void **state) {
-    (void)state;
     TN_SCOPE;
     float fine = 1 + 1.0f / 4096;
     tn_tensor *x = tn_to(tn_full(TN_DIMS(16, 16), (double)fine, TN_F32), tn_cuda(0));
@@ -82,7 +79,6 @@ static void test_rounds_if_allowed(void **state) {
 }
 
 static void test_made_read_printed(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(3, 4));
     assert_int_equal(tn_device_of(t).kind, TN_CUDA);
@@ -112,7 +108,6 @@ static void test_made_read_printed(void **state) {
 }
 
 static void test_large_copies(void **state) {
-    (void)state;
     enum { COUNT = 5 * MIB / 4 + 77 }; /* several stages, and the last one in part */
     static const int64_t counts[] = {1, 16 << 10, (16 << 10) + 1, COUNT};
     int32_t *data = malloc(COUNT * sizeof(*data)), *out = malloc(COUNT * sizeof(*out));
@@ -136,7 +131,6 @@ static void test_large_copies(void **state) {
 }
 
 static void test_between_devices(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *a = arange_on(tn_cuda(0), TN_DIMS(1000));
     tn_tensor *b = tn_empty_on(tn_cuda(1), TN_DIMS(1000), TN_F32);
@@ -160,7 +154,6 @@ static void test_between_devices(void **state) {
 /* ---- Names, limits --------------------------------------------------------------------------- */
 
 static void test_names(void **state) {
-    (void)state;
     assert_int_equal(tn_device_named("cpu").kind, TN_CPU);
     assert_int_equal(tn_device_named("cuda").index, 0);
     assert_int_equal(tn_device_named("cuda").kind, TN_CUDA);
@@ -189,7 +182,6 @@ static void test_names(void **state) {
 }
 
 static void test_wrong_index(void **state) {
-    (void)state;
     static const int wrong[] = {-1, 2, 31, 32, 1 << 30, -2147483647 - 1};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
         TN_SCOPE;
@@ -227,7 +219,6 @@ static void *default_elsewhere(void *argument) {
 }
 
 static void test_default_device_is_a_threads_own(void **state) {
-    (void)state;
     assert_int_equal(tn_set_default_device(tn_cuda(0)), TN_OK);
     pthread_t thread;
     void *right;
@@ -243,7 +234,6 @@ static void test_default_device_is_a_threads_own(void **state) {
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 static void test_statistics(void **state) {
-    (void)state;
     tn_device_memory_trim(tn_cuda(1));
     tn_memory_stats before = tn_device_memory(tn_cuda(1));
     int64_t other = tn_device_memory(tn_cuda(0)).allocated;
@@ -278,7 +268,6 @@ static void test_statistics(void **state) {
 
 /* The emulated devices have 64 MiB (main). */
 static void test_memory_ends_and_comes_back(void **state) {
-    (void)state;
     tn_device gpu = tn_cuda(0);
     tn_device_memory_trim(gpu);
     {
@@ -305,7 +294,6 @@ static void test_memory_ends_and_comes_back(void **state) {
 /* ---- Marks ----------------------------------------------------------------------------------- */
 
 static void test_page_locked_memory_is_read_late(void **state) {
-    (void)state;
     enum { BYTES = 300000 };
     char *host = table->host_alloc(BYTES), *out = malloc(BYTES);
     void *memory = table->alloc(0, BYTES, "tensors");
@@ -332,7 +320,6 @@ static void test_page_locked_memory_is_read_late(void **state) {
 }
 
 static void test_polling_a_mark_ends(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(10));
     void *mark = table->mark(0);
@@ -346,7 +333,6 @@ static void test_polling_a_mark_ends(void **state) {
 }
 
 static void test_joins(void **state) {
-    (void)state;
     char *host = table->host_alloc(100);
     void *memory = table->alloc(0, 100, "tensors");
     memset(host, 5, 100);
@@ -391,7 +377,6 @@ static tn_status gather_wrongly(int64_t wrong) {
 }
 
 static void test_a_bad_index_comes_late(void **state) {
-    (void)state;
     assert_int_equal(gather_wrongly(9), TN_OK);
     assert_int_equal(tn_error(), TN_OK);
     assert_int_equal(tn_device_synchronize(tn_cuda(1)), TN_OK); /* that device has no error */
@@ -442,7 +427,6 @@ static void *live_on_devices(void *argument) {
 }
 
 static void test_threads(void **state) {
-    (void)state;
     pthread_t threads[4];
     for (int i = 0; i < 4; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, live_on_devices, (void *)(intptr_t)i),
@@ -456,7 +440,6 @@ static void test_threads(void **state) {
 }
 
 static void test_a_forked_child_is_told(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(3)), *m = arange_on(tn_cuda(0), TN_DIMS(4, 4));
     pid_t child = fork();
@@ -485,7 +468,6 @@ static void test_a_forked_child_is_told(void **state) {
  * was in its memory before, and they for the copies of their own batch. The host reads only the
  * sum. */
 static void test_loader_in_its_stream(void **state) {
-    (void)state;
     enum { EXAMPLES = 40, WIDTH = 64, BATCH = 4 };
     for (int threads = 0; threads < 3; threads++) {
         TN_SCOPE;
@@ -523,7 +505,6 @@ enum { SKIPPED = 77 };
 static bool skipped; /* of a part: its process ends with SKIPPED */
 
 static void part_missing(void **state) { /* TERN_CUDA=nothing_like_it */
-    (void)state;
     assert_int_equal(tn_device_count(TN_CUDA), 0);
     assert_non_null(strstr(tn_device_why(TN_CUDA), "libtern_nothing_like_it.so"));
     assert_int_equal(tn_device_named("cuda").kind, TN_CPU);
@@ -536,7 +517,6 @@ static void part_missing(void **state) { /* TERN_CUDA=nothing_like_it */
 }
 
 static void part_real(void **state) { /* libtern_cuda.so itself */
-    (void)state;
     const tn_device_table *real = tn__device_plugin(TN_CUDA);
     if (!real) {
         print_message("libtern_cuda.so is not here: %s\n", tn_device_why(TN_CUDA));
@@ -562,7 +542,6 @@ static void part_real(void **state) { /* libtern_cuda.so itself */
 }
 
 static void part_sync(void **state) { /* TERN_SYNC=1 */
-    (void)state;
     assert_int_equal(gather_wrongly(7), TN_EINDEX);
     tn_context *ctx = tn_context_of(tn_cuda(0));
     assert_int_equal(ctx->bad_position, 2);
@@ -572,7 +551,6 @@ static void part_sync(void **state) { /* TERN_SYNC=1 */
 }
 
 static void part_guard(void **state) { /* TERN_CUDA_GUARD=1 */
-    (void)state;
     char *memory = table->alloc(0, 1000, "tensors"), byte = 3;
     uint16_t seen = 0;
     assert_int_equal(table->copy(tn_cpu(), &seen, tn_cuda(0), memory + 998, 2), TN_OK);
@@ -592,7 +570,6 @@ static void part_guard(void **state) { /* TERN_CUDA_GUARD=1 */
 }
 
 static void part_direct(void **state) { /* TERN_CUDA_CACHE=0 */
-    (void)state;
     TN_SCOPE;
     tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(3));
     assert_int_equal(tn_device_memory(tn_cuda(0)).reserved, 12);
@@ -601,7 +578,6 @@ static void part_direct(void **state) { /* TERN_CUDA_CACHE=0 */
 }
 
 static void part_died(void **state) { /* a kernel dies */
-    (void)state;
     TN_SCOPE;
     tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(3)), *other = arange_on(tn_cuda(1), TN_DIMS(3));
     tn_desc y = {tn_data_mut(arange_on(tn_cuda(0), TN_DIMS(1))), TN_F32, 3, {1, 1, 1}, {1, 1, 1}};

@@ -73,18 +73,15 @@ static const rank_entry bodies[] = {{"-match_accumulation", match_accumulation},
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
 static void test_ranks_are_accumulation(void **state) {
-    (void)state;
     device_pass(2, "-match_accumulation", "staged", 200);
     device_pass(3, "-match_accumulation", "staged", 200);
 }
 
 static void test_offload(void **state) {
-    (void)state;
     device_pass(2, "-offload_to_cpu", "staged", 200);
 }
 
 static void test_most_bytes(void **state) {
-    (void)state;
     device_pass(2, "-measure_peaks", "3 0 1", 200);
     device_pass(2, "-measure_peaks", "3 1 2", 200);
 }

@@ -448,28 +448,23 @@ static ranks_result run_badly(int n, const char *body, const char *argument, con
 }
 
 static void test_staged_has_the_bits_of_shm(void **state) {
-    (void)state;
     expect_pass(2, "-all_collectives", "shm,checked"); /* staged works on every engine */
     expect_pass(3, "-all_collectives", "staged");
 }
 
 static void test_long_tensors_go_in_chunks(void **state) {
-    (void)state;
     expect_pass(3, "-long_tensors", "staged");
 }
 
 static void test_staged_keeps_the_order(void **state) {
-    (void)state;
     expect_pass(3, "-keep_order", "staged");
 }
 
 static void test_staged_beside_the_host(void **state) {
-    (void)state;
     expect_pass(3, "-beside_host", "staged");
 }
 
 static void test_nccl(void **state) {
-    (void)state;
     need_nccl();
     expect_pass(2, "-all_collectives", "nccl,checked");
     expect_pass(2, "-keep_order", "nccl");
@@ -477,20 +472,17 @@ static void test_nccl(void **state) {
 }
 
 static void test_waiting_for_nccl_does_not_block(void **state) {
-    (void)state;
     need_nccl();
     expect_pass(2, "-wait_returns_early", "nccl");
 }
 
 static void test_nccl_launches_in_the_order_of_issue(void **state) {
-    (void)state;
     need_nccl();
     expect_pass(2, "-launch_in_order", "nccl");
     expect_pass(2, "-launch_in_order", "nccl,checked");
 }
 
 static void test_nccl_launches_the_next_before_the_end(void **state) {
-    (void)state;
     need_nccl();
     expect_pass(2, "-launch_ahead", "nccl");
 }
@@ -504,7 +496,6 @@ static void expect_engine(int n, const char *wish, const char *more, const char 
 }
 
 static void test_the_engine_that_suits(void **state) {
-    (void)state;
     expect_engine(2, "auto", "TERN_NCCL=off", "engine shm+staged\n");
     expect_engine(2, "staged", NULL, "engine shm+staged\n");
     need_nccl();
@@ -514,7 +505,6 @@ static void test_the_engine_that_suits(void **state) {
 }
 
 static void test_a_dead_rank_of_staged(void **state) {
-    (void)state;
     ranks_result r = run_badly(3, "-fail_in_third", "staged,killed", NULL, 20);
     assert_says(&r, 0, "rank 1 (process ");
     assert_says(&r, 0, "has died");
@@ -530,7 +520,6 @@ static void test_a_dead_rank_of_staged(void **state) {
 }
 
 static void test_faults_of_nccl(void **state) {
-    (void)state;
     need_nccl();
     ranks_result r = run_badly(2, "-fail_in_third", "nccl,killed", "TERN_FAKE_NCCL=lossy", 20);
     assert_says(&r, 0, "has died");
@@ -554,7 +543,6 @@ static void test_faults_of_nccl(void **state) {
 
 /* gloo's connections reveal a rank that dies or gives up while NCCL waits for it. */
 static void test_faults_of_nccl_over_gloo(void **state) {
-    (void)state;
     char why[512];
     need_nccl();
     if (!tn__plugin_symbol("gloo", "tn_gloo_api", why, sizeof(why))) {
@@ -569,7 +557,6 @@ static void test_faults_of_nccl_over_gloo(void **state) {
 }
 
 static void test_joining_nccl_fails(void **state) {
-    (void)state;
     need_nccl();
     ranks_result r = run_badly(2, "-join_only", "nccl", "TERN_FAKE_NCCL=absent:1", 20);
     assert_says(&r, 0, "NCCL has not finished joining within");
@@ -589,7 +576,6 @@ static void test_joining_nccl_fails(void **state) {
 }
 
 static void test_tensors_in_two_places(void **state) {
-    (void)state;
     ranks_result r = run_badly(2, "-two_places", "staged", NULL, 20);
     assert_says(&r, 0, "one tensor is on cpu and the other on cuda:0");
     ranks_free(&r);
@@ -611,7 +597,6 @@ static void add_ranks(tn_group *world, void *user) {
 }
 
 static void test_threads(void **state) {
-    (void)state;
     float sums[4] = {0};
     if (tn_local_run(4, add_ranks, sums) != TN_OK) {
         fail_msg("%s", tn_error_message());

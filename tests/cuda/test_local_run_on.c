@@ -49,7 +49,6 @@ static void sum_of_ranks(tn_group *world, void *user) {
 }
 
 static void every_rank_has_its_device(void **state) {
-    (void)state;
     static const char *const names[] = {"cuda:0 cuda:1", "cuda:1", "cuda:1 cuda:1 cuda:0",
                                         "cpu cpu"};
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
@@ -89,7 +88,6 @@ static void assert_accumulates(const char *names, train_run run) {
 }
 
 static void training_is_accumulation(void **state) {
-    (void)state;
     static const train_how hows[] = {TRAIN_DDP, TRAIN_FSDP};
     for (int i = 0; i < 2; i++) {
         train_run run = train_run_of(hows[i], 1);
@@ -109,7 +107,6 @@ static void never_called(tn_group *world, void *user) {
 }
 
 static void bad_arguments(void **state) {
-    (void)state;
     bool called = false;
     static const tn_device there = {TN_CUDA, 1};
     static const struct {
@@ -157,7 +154,6 @@ static void spread_badly(tn_group *world, void *user) {
 }
 
 static void two_devices_of_one_rank(void **state) {
-    (void)state;
     place p = place_of("cuda:0 cuda:0");
     static char *const hows[] = {"ddp", "fsdp"};
     for (int i = 0; i < 2; i++) {
@@ -201,7 +197,6 @@ static double seconds_now(void) {
 }
 
 static void a_failure_ends_all(void **state) {
-    (void)state;
     place p = place_of("cuda:0 cuda:1 cuda:0");
     static const tn_status wanted[] = {
         [RAISES] = TN_ESHAPE, [LEAVES] = TN_EPEER, [FILLS_DEVICE] = TN_ENOMEM};

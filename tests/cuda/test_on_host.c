@@ -34,7 +34,6 @@ static tn_tensor *draw_on_device(tn_dims dims, tn_dtype dtype) {
 }
 
 static void said_once(void **state) {
-    (void)state;
     listen_again();
     for (int i = 0; i < 3; i++) {
         TN_SCOPE;
@@ -53,7 +52,6 @@ static void said_once(void **state) {
 
 /* Sorting and running sums. */
 static void lines_stay(void **state) {
-    (void)state;
     listen_again();
     tn_tensor *x = draw_on_device(TN_DIMS(3, 5), TN_BF16), *index;
     tn_sort(x, 1, false, &index);
@@ -89,7 +87,6 @@ static tn_tensor *run_cell(tn_tensor **leaf, int64_t gates, bool reverse) {
 /* In every dtype, forward and backward, as on the CPU. Both directions use the same weights, so
  * that gradients are added. */
 static void recurrent_nets_stay(void **state) {
-    (void)state;
     static const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_F16};
     static const int64_t gates[] = {1, 3, 4};
     listen_again();

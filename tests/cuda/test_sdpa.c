@@ -75,15 +75,12 @@ static void expect_plans(const char *name, bool fast) {
 }
 
 static void test_a100(void **state) {
-    (void)state;
     expect_plans("a100", false);
 }
 static void test_h200(void **state) {
-    (void)state;
     expect_plans("h200", true);
 }
 static void test_b200(void **state) {
-    (void)state;
     expect_plans("b200", false);
 }
 
@@ -107,7 +104,6 @@ static void expect_from(int number, const char *word, tn__dnn_target target,
 }
 
 static void test_versions(void **state) {
-    (void)state;
     tn__dnn_target h200 = {.described = described_device(dnn, "h200"), .major = 9};
     tn__dnn_target b200 = {.described = described_device(dnn, "b200"), .major = 10};
     tn__sdpa_shape s = shape_of(1, 2, 2, 128, 64);
@@ -133,7 +129,6 @@ static void test_versions(void **state) {
 
 /* Grouped wide heads backward; forward in f16, grouped, without a causal mask, Tq != Tk. */
 static void test_shapes(void **state) {
-    (void)state;
     cudnnBackendDescriptor_t device = described_device(dnn, "h200");
     size_t zeroed;
     tn__sdpa_shape s = shape_of(2, 12, 4, 256, 128);
@@ -150,7 +145,6 @@ static void test_shapes(void **state) {
 
 /* A refusal has a reason, and leaves nothing behind. */
 static void test_refused(void **state) {
-    (void)state;
     cudnnBackendDescriptor_t device = described_device(dnn, "h200");
     tn__sdpa_plan *plan = NULL;
     char why[TN__DNN_WHY];

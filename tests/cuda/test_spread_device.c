@@ -28,12 +28,10 @@ static void expect_engine(const char *engine, int ranks, const char *const *mesh
 }
 
 static void test_two_ranks(void **state) {
-    (void)state;
     expect_engine("staged", 2, meshes_of_two);
 }
 
 static void test_four_ranks(void **state) {
-    (void)state;
     expect_engine("staged", 4, meshes_of_four);
 }
 
@@ -65,7 +63,6 @@ static void train_moved(tn_group *world, void *user) {
 }
 
 static void test_moved_stages(void **state) {
-    (void)state;
     tn_device before = tn_default_device();
     tn_set_default_device(tn_cpu());
     run_ok(1, train_moved, &(bool){false});

@@ -213,7 +213,6 @@ static double assert_alike(course c) {
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
 static void every_optimiser(void **state) {
-    (void)state;
     for (int i = 0; i < MAKERS; i++) {
         assert_alike((course){.make = makers[i], .compute = TN_F32, .clip = CLIP_OPTIM});
         assert_alike((course){.make = makers[i],
@@ -224,7 +223,6 @@ static void every_optimiser(void **state) {
 }
 
 static void all_around_a_step(void **state) {
-    (void)state;
     course plain = {.make = make_adamw, .compute = TN_F32}, c = plain;
     c.clip = CLIP_VALUE;
     assert_alike(c);
@@ -242,7 +240,6 @@ static void all_around_a_step(void **state) {
 }
 
 static void scaled_losses(void **state) {
-    (void)state;
     course c = {.make = make_adamw, .compute = TN_F16, .scale = 1024, .clip = CLIP_OPTIM};
     assert_true(assert_alike(c) == 1024);
     c.clip = CLIP_NONE;
@@ -253,7 +250,6 @@ static void scaled_losses(void **state) {
 
 /* A file says nothing of devices: saved on two and continued on one, and the other way round. */
 static void checkpoints_move(void **state) {
-    (void)state;
     course c = {
         .make = make_adamw, .compute = TN_F16, .average = true, .scale = 64, .clip = CLIP_OPTIM};
     outcome whole = run_on(tn_cuda(0), &c);
@@ -281,7 +277,6 @@ static void checkpoints_move(void **state) {
 }
 
 static void saved_weights_and_the_tree(void **state) {
-    (void)state;
     two_blocks two, one;
     tn_set_default_device(tn_cuda(0));
     two_init(&two, tn_cuda(1));
@@ -314,7 +309,6 @@ static void saved_weights_and_the_tree(void **state) {
 
 /* A parameter with two names cannot be on two devices: it would be two parameters. */
 static void ties_stay_together(void **state) {
-    (void)state;
     tn_sequential *net = TN_SEQUENTIAL(tn_linear_new(4, 4), TN_SEQUENTIAL(tn_linear_new(4, 4)));
     tn_module_tie(net, "1.0.weight", "0.weight");
     for (int i = 0; i < 2; i++) {

@@ -38,7 +38,6 @@ static void check_pictures(tn_dataset *d, const unsigned char *from, int64_t cou
 }
 
 static void pictures_and_labels_in_the_order_of_the_files(void **state) {
-    (void)state;
     write_all();
     tn_dataset *d = tn_cifar10(temp_folder, true);
     check_pictures(d, records, 5 * EACH);
@@ -51,7 +50,6 @@ static void pictures_and_labels_in_the_order_of_the_files(void **state) {
 }
 
 static void the_finer_label_of_a_hundred(void **state) {
-    (void)state;
     static unsigned char two[2 * (RECORD + 1)];
     two[0] = 19, two[1] = 99, two[2] = 255;
     two[RECORD + 1] = 3, two[RECORD + 2] = 0, two[2 * (RECORD + 1) - 1] = 51;
@@ -73,7 +71,6 @@ static void the_finer_label_of_a_hundred(void **state) {
 }
 
 static void files_that_are_something_else(void **state) {
-    (void)state;
     static unsigned char more[EACH * RECORD + 1];
     write_all();
     static const size_t lengths[] = {0, 1, RECORD - 1, RECORD + 1, sizeof(more)};
@@ -94,7 +91,6 @@ static void files_that_are_something_else(void **state) {
 }
 
 static void a_claim_of_too_many_is_refused(void **state) {
-    (void)state;
     write_all();
     assert_int_equal(truncate(temp_path("data_batch_2.bin"), 1000000L * RECORD), 0); /* a hole */
     assert_null(tn_cifar10(temp_folder, true));
@@ -103,7 +99,6 @@ static void a_claim_of_too_many_is_refused(void **state) {
 }
 
 static void other_pictures_are_noticed(void **state) {
-    (void)state;
     char text[2][DATASET_TEXT];
     write_all();
     identify_and_free(tn_cifar10(temp_folder, true), text[0]);
@@ -123,13 +118,11 @@ static void read_batches(void) {
 }
 
 static void memory_that_runs_out(void **state) {
-    (void)state;
     write_all();
     every_allocation(read_batches);
 }
 
 static int make_temp_folder(void **state) {
-    (void)state;
     temp_path("");
     return 0;
 }

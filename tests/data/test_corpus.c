@@ -30,42 +30,34 @@
 #include "tests/support/replay.h"
 
 static void test_texts(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_corpus", fuzz_corpus) >= 30);
 }
 
 static void test_cifar(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_cifar", fuzz_cifar) >= 7);
 }
 
 static void test_idx(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_idx", fuzz_idx) >= 15);
 }
 
 static void test_csv(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_csv", fuzz_csv) >= 15);
 }
 
 static void test_libsvm(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_libsvm", fuzz_libsvm) >= 15);
 }
 
 static void test_pictures(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_picture", fuzz_picture) >= 50);
 }
 
 static void test_shards(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_shards", fuzz_shards) >= 20);
 }
 
 static void test_tokenizers(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_tokenizer", fuzz_tokenizer) >= 50);
 }
 

@@ -9,7 +9,6 @@
 #include "tests/support/test.h"
 
 static void test_tensors(void **state) {
-    (void)state;
     int64_t live = tn_live_tensors();
     {
         TN_SCOPE;
@@ -40,7 +39,6 @@ static void test_tensors(void **state) {
 }
 
 static void test_tokens(void **state) {
-    (void)state;
     static const int32_t tokens[] = {3, 1, 4, 1, 5};
     tn_dataset *d = tn_token_dataset(tokens, 5, 3);
     assert_int_equal(d->size, 2);
@@ -58,7 +56,6 @@ static void test_tokens(void **state) {
 }
 
 static void test_charset(void **state) {
-    (void)state;
     static const char text[] = "häß→𝄞 ha\n";
     tn_charset *c = tn_charset_from_text(text, sizeof(text) - 1);
     assert_int_equal(tn_charset_size(c), 8);
@@ -82,7 +79,6 @@ static void test_charset(void **state) {
 }
 
 static void test_utf8_is_strict(void **state) {
-    (void)state;
     static const char *const bad[] = {
         "\x80",
         "a\xc3",
@@ -113,7 +109,6 @@ static void test_utf8_is_strict(void **state) {
 }
 
 static void test_text_read(void **state) {
-    (void)state;
     const char *path = temp_path("text");
     temp_write(path, "some\0text", 9);
     size_t bytes;
@@ -153,7 +148,6 @@ static words description_of(tn_dataset *d) {
 }
 
 static void test_other_data_are_noticed(void **state) {
-    (void)state;
     TN_SCOPE;
     int32_t tokens[] = {1, 2, 3, 4, 5};
     words one = description_of(tn_token_dataset(tokens, 5, 2));
@@ -183,7 +177,6 @@ static void test_other_data_are_noticed(void **state) {
 
 /* The memory of tensors may be freed, and come back elsewhere. */
 static void test_moved_elements_are_found(void **state) {
-    (void)state;
     TN_SCOPE;
     char text[DATASET_TEXT];
     tn_tensor *x = tn_ones(TN_DIMS(6), TN_F32), *y = tn_ones(TN_DIMS(6), TN_I64);

@@ -94,7 +94,6 @@ static void expect_wrong_text(const char *name, const char *text, const char *pa
 /* ---- Kinds of files -------------------------------------------------------------------------- */
 
 static void test_plain_text(void **state) {
-    (void)state;
     expect_text("a.txt", "It was the best\nof times", "[It was the best\nof times]");
     expect_text("a",
                 "\xef\xbb\xbf"
@@ -107,7 +106,6 @@ static void test_plain_text(void **state) {
 }
 
 static void test_json_lines(void **state) {
-    (void)state;
     expect_text("a.jsonl",
                 "{\"text\": \"one\"}\n{\"id\": -0.5, \"text\": \"t\\u00e9 \\ud83d\\ude00\\n\"}",
                 "[one][t\xc3\xa9 \xf0\x9f\x98\x80\n]");
@@ -125,7 +123,6 @@ static void test_json_lines(void **state) {
 }
 
 static void test_options(void **state) {
-    (void)state;
     write_text("a.jsonl", "{\"text\":\"no\",\"content\":\"yes\"}\n");
     const char *path = temp_path("a.jsonl");
     tn_corpus_options o = tn_corpus_defaults();
@@ -149,7 +146,6 @@ static void test_options(void **state) {
 }
 
 static void test_split(void **state) {
-    (void)state;
     tn_corpus_options o = tn_corpus_defaults();
     o.split = "<|endoftext|>";
     const char *path = temp_path("a.txt");
@@ -169,7 +165,6 @@ static void test_split(void **state) {
 
 /* Compressed, in one part and in several after one another. */
 static void test_packed(void **state) {
-    (void)state;
     static const char one[] = "{\"text\":\"x\"}\n";
     for (int times = 1; times <= 3; times++) {
         const char *expected = times == 1 ? "[x]" : times == 2 ? "[x][x]" : "[x][x][x]";
@@ -189,7 +184,6 @@ static void test_packed(void **state) {
 
 /* Cut at every byte, and every byte changed. */
 static void test_damaged(void **state) {
-    (void)state;
     static const char line[] = "{\"text\":\"to be cut\"}\n";
     for (int kind = 0; kind < 2; kind++) {
         const char *name = kind ? "a.jsonl.zst" : "a.jsonl.gz";
@@ -218,7 +212,6 @@ static void test_damaged(void **state) {
 }
 
 static void test_folders(void **state) {
-    (void)state;
     assert_int_equal(mkdir(temp_path("in"), 0700) | mkdir(temp_path("in/b"), 0700) |
                          mkdir(temp_path("in/.git"), 0700),
                      0);
@@ -245,7 +238,6 @@ static void test_folders(void **state) {
 /* ---- Files that are wrong -------------------------------------------------------------------- */
 
 static void test_wrong_lines(void **state) {
-    (void)state;
     expect_wrong_text("a.jsonl", "{\"text\":\"x\"}\n\n{\"text\":\"x\"",
                       "a.jsonl: line 3: ',' or the closing bracket");
     expect_wrong_text("a.jsonl", "{\"text\":\"\xff\"}", "line 1: not UTF-8, at byte 10");
@@ -263,7 +255,6 @@ static void test_wrong_lines(void **state) {
 }
 
 static void test_other_kinds(void **state) {
-    (void)state;
     static const unsigned char head[1024] = {0x88, 0xd8, 0x34, 0x01, 1}; /* 20240520 */
     expect_wrong("a.bin", head, sizeof(head), "a.bin is a shard of 16-bit tokens; expected text");
     static const struct {
@@ -320,7 +311,6 @@ static bool is_spacing(const char *at) {
 
 /* The pieces together are the text, and each cut is at an allowed place. */
 static void test_pieces(void **state) {
-    (void)state;
     char *text = make_long(LONG);
     temp_write(temp_path("a.txt"), text, LONG);
     packed z = pack_zstd(text, LONG);
@@ -350,7 +340,6 @@ static void test_pieces(void **state) {
 
 /* A separator is found wherever pieces are cut. */
 static void test_split_of_a_long_text(void **state) {
-    (void)state;
     tn_corpus_options o = tn_corpus_defaults();
     o.split = "\n--\n";
     for (size_t offset = 0; offset < 12; offset++) {
@@ -372,7 +361,6 @@ static void test_split_of_a_long_text(void **state) {
 }
 
 static void test_limits(void **state) {
-    (void)state;
     char *text = malloc(LIMIT + 100);
     assert_non_null(text);
     memset(text, 'x', LIMIT + 100);
@@ -386,7 +374,6 @@ static void test_limits(void **state) {
 
 /* Every allocation fails once, those of zlib and zstd too; all is read, or an error says why. */
 static void test_no_memory(void **state) {
-    (void)state;
     static const char line[] = "{\"text\":\"x\"}\n";
     packed g = pack_gzip(line, strlen(line)), z = pack_zstd(line, strlen(line));
     assert_int_equal(mkdir(temp_path("in"), 0700), 0);
@@ -418,7 +405,6 @@ static void test_no_memory(void **state) {
 
 /* The same for tokenizing them: an error and an unfinished set, or everything. */
 static void test_no_memory_for_tokens(void **state) {
-    (void)state;
     tn_tokenizer *t = small_tokenizer();
     write_text("a.txt", "hello hello");
     tn_tokens_options o = tn_tokens_defaults();

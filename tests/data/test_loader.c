@@ -81,7 +81,6 @@ static void check_batch(const tn_batch *b, tn_sampler s, int64_t size, int64_t b
 }
 
 static void test_same_batches_for_any_threads(void **state) {
-    (void)state;
     int64_t live = tn_live_tensors();
     for (int threads = 0; threads <= 4; threads++) {
         for (int prefetch = 1; prefetch <= 5; prefetch += 2) {
@@ -115,7 +114,6 @@ static void assert_place(const tn_loader *l, int64_t epoch, int64_t index) {
 
 /* Successive loops see what one loop over more epochs would. */
 static void test_passes(void **state) {
-    (void)state;
     tn_sampler s = tn_random_sampler(4);
     for (int threads = 0; threads <= 4; threads++) {
         for (int epochs = 1; epochs <= 2; epochs++) {
@@ -150,7 +148,6 @@ static tn_status counted_get(tn_dataset *self, tn_example e, void *x, void *y) {
 }
 
 static void test_passes_begin_when_they_are_asked_for(void **state) {
-    (void)state;
     tn_dataset *d = make_numbers(6, -1, 0);
     d->get = counted_get;
     tn_loader *l = tn_loader_new(d, tn_random_sampler(1), loader_options(2, 1, 2));
@@ -166,7 +163,6 @@ static void test_passes_begin_when_they_are_asked_for(void **state) {
 
 /* False after an error is not the end of the pass: the loop over all batches still has to end. */
 static void test_an_error_ends_no_pass(void **state) {
-    (void)state;
     for (int threads = 0; threads <= 3; threads += 3) {
         tn_loader *l = tn_loader_new(make_numbers(6, 5, 0), tn_sequential_sampler(),
                                      loader_options(2, 1, threads));
@@ -192,7 +188,6 @@ static void test_an_error_ends_no_pass(void **state) {
 }
 
 static void test_drop_last_and_parts(void **state) {
-    (void)state;
     for (int threads = 0; threads <= 2; threads += 2) {
         tn_sampler s = tn_random_sampler(4);
         s.part = 1;
@@ -213,7 +208,6 @@ static void test_drop_last_and_parts(void **state) {
 }
 
 static void test_seek_and_where(void **state) {
-    (void)state;
     for (int threads = 0; threads <= 3; threads++) {
         tn_sampler s = tn_random_sampler(8);
         tn_loader *l = tn_loader_new(make_numbers(40, -1, 30), s, loader_options(4, 0, threads));
@@ -240,7 +234,6 @@ static void test_seek_and_where(void **state) {
 }
 
 static void test_seek_outside(void **state) {
-    (void)state;
     tn_loader *l =
         tn_loader_new(make_numbers(40, -1, 0), tn_sequential_sampler(), loader_options(4, 2, 0));
     static const tn_loader_place outside[] = {
@@ -259,7 +252,6 @@ static void test_seek_outside(void **state) {
 
 /* Each epoch belongs to one pass, wherever the loader was before. */
 static void test_seek_among_passes(void **state) {
-    (void)state;
     static const struct {
         tn_loader_place place;
         int64_t batches; /* to the end of the pass */
@@ -293,7 +285,6 @@ static void count_handled(tn_status status, const char *message) {
 }
 
 static void test_error_comes_with_its_batch(void **state) {
-    (void)state;
     tn_on_error(count_handled);
     for (int threads = 0; threads <= 3; threads++) {
         int64_t live = tn_live_tensors();
@@ -325,7 +316,6 @@ static void test_error_comes_with_its_batch(void **state) {
 
 /* Freed at every stage: while workers wait, read, or have met an error. */
 static void test_free_at_any_moment(void **state) {
-    (void)state;
     int64_t live = tn_live_tensors();
     freed = 0;
     for (int i = 0; i < 150; i++) {
@@ -344,7 +334,6 @@ static void test_free_at_any_moment(void **state) {
 }
 
 static void test_batches_are_lent(void **state) {
-    (void)state;
     tn_loader *l =
         tn_loader_new(make_numbers(8, -1, 0), tn_sequential_sampler(), loader_options(2, 1, 1));
     tn_batch b;
@@ -362,7 +351,6 @@ static void test_batches_are_lent(void **state) {
 }
 
 static void test_bad_arguments(void **state) {
-    (void)state;
     freed = 0;
     tn_sampler s = tn_sequential_sampler(), parts = s;
     parts.parts = 0;
@@ -420,7 +408,6 @@ static void *eat_batches(void *user) {
 
 /* Every batch is given to one thread once, and no thread waits forever. */
 static void test_three_threads_at_once(void **state) {
-    (void)state;
     for (int workers = 0; workers <= 2; workers += 2) {
         static eater eaters[3];
         tn_loader *l = tn_loader_new(make_numbers(SHARED, -1, 0), tn_random_sampler(1),
@@ -442,7 +429,6 @@ static void test_three_threads_at_once(void **state) {
 
 /* One thread after the other is fine. */
 static void test_a_loader_changes_hands(void **state) {
-    (void)state;
     static eater second;
     tn_loader *l =
         tn_loader_new(make_numbers(4, -1, 0), tn_sequential_sampler(), loader_options(1, 1, 1));
@@ -499,7 +485,6 @@ static tn_status turning_get(tn_dataset *self, tn_example e, void *x, void *y) {
 }
 
 static void test_a_loader_within_itself(void **state) {
-    (void)state;
     for (turn = NEXT; turn <= FREE; turn++) {
         for (int workers = 0; workers < 2; workers++) {
             if (workers && turn == NEXT_ELSEWHERE) {
@@ -545,7 +530,6 @@ static void loader_goes_on(void *user) {
 }
 
 static void test_in_a_child(void **state) {
-    (void)state;
     tn_sampler order = tn_random_sampler(3);
     for (int threads = 0; threads <= 3; threads += 3) {
         tn_loader *l = tn_loader_new(make_numbers(40, -1, 0), order, loader_options(4, 2, threads));

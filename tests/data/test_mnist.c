@@ -52,7 +52,6 @@ static void check_examples(void) {
 }
 
 static void test_plain_and_compressed(void **state) {
-    (void)state;
     write_plain();
     check_examples();
     remove_all();
@@ -67,7 +66,6 @@ static void test_plain_and_compressed(void **state) {
 }
 
 static void test_other_digits_are_noticed(void **state) {
-    (void)state;
     char text[3][DATASET_TEXT];
     for (int i = 0; i < 3; i++) {
         images[IMAGES - 1] = i == 1 ? 3 : 0;
@@ -85,7 +83,6 @@ static void test_other_digits_are_noticed(void **state) {
 }
 
 static void test_every_truncation(void **state) {
-    (void)state;
     write_plain();
     const char *path = temp_path("t10k-images-idx3-ubyte");
     for (size_t bytes = 0; bytes < IMAGES; bytes += bytes < 40 || bytes > IMAGES - 10 ? 1 : 97) {
@@ -140,7 +137,6 @@ static void expect_changed(const char *name, unsigned char *data, size_t bytes, 
 }
 
 static void test_wrong_contents(void **state) {
-    (void)state;
     static const char *const image = "t10k-images-idx3-ubyte", *const label =
                                                                    "t10k-labels-idx1-ubyte";
     expect_changed(image, images, IMAGES, 2, 13, "not 00 00 08 03");
@@ -158,7 +154,6 @@ static void test_wrong_contents(void **state) {
 }
 
 static int fill_images(void **state) {
-    (void)state;
     for (int i = 16; i < IMAGES; i++) {
         images[i] = (unsigned char)(i * 37 + i / 11);
     }

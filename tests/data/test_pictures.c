@@ -48,7 +48,6 @@ static const char *const whole[] = {"png_2_8",     "png_3_4_interlaced", "jpeg_g
 enum { WHOLE = sizeof(whole) / sizeof(*whole) };
 
 static void a_picture_that_is_cut_short(void **state) {
-    (void)state;
     needs_pictures();
     for (int i = 0; i < WHOLE; i++) {
         size_t bytes;
@@ -64,7 +63,6 @@ static void a_picture_that_is_cut_short(void **state) {
 }
 
 static void a_picture_that_is_damaged(void **state) {
-    (void)state;
     needs_pictures();
     for (int i = 0; i < WHOLE; i++) {
         size_t bytes, refused = 0;
@@ -91,7 +89,6 @@ static void refuse_seed(const char *name, const char *part) {
 }
 
 static void headers_that_claim_much(void **state) {
-    (void)state;
     needs_pictures();
     refuse_seed("png_large", "x.jpg: it says 65535 x 65535 pixels, more than this reader takes");
     refuse_seed("jpeg_large", "65500 x 65500 pixels, more than this reader takes");
@@ -103,7 +100,6 @@ static void headers_that_claim_much(void **state) {
 }
 
 static void what_is_no_picture(void **state) {
-    (void)state;
     assert_inert(tn_image_read(temp_path("nowhere"), TN_U8), TN_EIO, "nowhere: No such file");
     assert_inert(tn_image_read(temp_folder, TN_U8), TN_EIO, "a folder");
     assert_inert(tn_image_read(NULL, TN_U8), TN_EVALUE, "NULL");
@@ -138,7 +134,6 @@ static tn_image_folder_options options_of_size(int64_t height, int64_t width) {
 }
 
 static void pictures_of_different_sizes(void **state) {
-    (void)state;
     needs_pictures();
     const char *folder = make_folders();
     float x[3 * 20 * 20];
@@ -165,7 +160,6 @@ static void pictures_of_different_sizes(void **state) {
 }
 
 static void folders_that_are_no_dataset(void **state) {
-    (void)state;
     needs_pictures();
     const char *folder = make_folders();
     char path[600];
@@ -203,7 +197,6 @@ static void folders_that_are_no_dataset(void **state) {
 }
 
 static void other_pictures_are_noticed(void **state) {
-    (void)state;
     needs_pictures();
     char text[4][DATASET_TEXT], path[600];
     const char *folder = make_folders();
@@ -228,7 +221,6 @@ static void other_pictures_are_noticed(void **state) {
 }
 
 static void memory_that_runs_out(void **state) {
-    (void)state;
     needs_pictures();
     const char *folder = make_folders();
     bool failed = true;
@@ -267,7 +259,6 @@ static void memory_that_runs_out(void **state) {
 }
 
 static int make_temp_folder(void **state) {
-    (void)state;
     temp_path("");
     return 0;
 }

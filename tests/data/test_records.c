@@ -87,7 +87,6 @@ static void expect_wrong(const char *text, const char *key, const char *expected
 /* ---- Paths ----------------------------------------------------------------------------------- */
 
 static void test_paths(void **state) {
-    (void)state;
     expect_texts("a.json", squad, context, "[The Oder is long.][No question.][A hill.]");
     expect_texts("a.json", squad, question, "[Which?][How?][None?]");
     expect_texts("a.json", squad, answer, "[Oder][long][is long]");
@@ -106,7 +105,6 @@ static void test_paths(void **state) {
 
 /* Values follow one another, on lines of their own or not; .jsonl is lines in any case. */
 static void test_values(void **state) {
-    (void)state;
     expect_texts("a.json", "{\"a\":[\"x\"]}{\"a\":[]}\n\n{\n\"a\":\n[\"}\\\"]\",\"z\"]}", ".a[]",
                  "[x][}\"]][z]");
     expect_texts("a.jsonl", "{\"a\":[\"x\"]}\n{\"a\":[\"y\"]}", ".a[]", "[x][y]");
@@ -119,7 +117,6 @@ static void test_values(void **state) {
 
 /* A paragraph's context comes with each of its questions, and a question with each answer. */
 static void test_pairs(void **state) {
-    (void)state;
     expect_pairs("a.json", squad, context, question,
                  "[The Oder is long.|Which?][The Oder is long.|How?][A hill.|None?]");
     expect_pairs("a.json", squad, question, answer, "[Which?|Oder][How?|long][How?|is long]");
@@ -133,7 +130,6 @@ static void test_pairs(void **state) {
 }
 
 static void test_templates(void **state) {
-    (void)state;
     expect_texts("a.jsonl", "{\"t\":\"1\",\"b\":[\"2\"]}", "<{t}>\\t{.b[0]}", "[<1>\t2]");
     expect_texts("a.json", squad, "{.data[].title}: {.data[].paragraphs[].context}",
                  "[Rivers: The Oder is long.][Rivers: No question.][Hills: A hill.]");
@@ -148,7 +144,6 @@ static void expect_refused(const char *key, const char *why) {
 }
 
 static void test_wrong_paths(void **state) {
-    (void)state;
     temp_write(temp_path("a.json"), squad, strlen(squad));
     expect_refused(".a[", "\".a[\": ], a number or a name in quotes should be here, at byte 4");
     expect_refused(".a[1", "the closing ] is missing, at byte 5");
@@ -173,7 +168,6 @@ static void test_wrong_paths(void **state) {
 /* ---- Wrong files ----------------------------------------------------------------------------- */
 
 static void test_wrong_values(void **state) {
-    (void)state;
     expect_wrong("{\"a\":[{\"b\":\"x\"},\n{\"c\":1,\"d\":2}]}", ".a[].b", "[x]",
                  "a.json: line 1: there is no \"b\" in a[1], but \"c\", \"d\"");
     expect_wrong("{\"a\":[{\"b\":\"x\"},{\"b\":\"y\",\"b\":\"z\"}]}", ".a[].b", "[x]",
@@ -196,7 +190,6 @@ static void test_wrong_values(void **state) {
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 static void test_no_memory(void **state) {
-    (void)state;
     static const char key[] = "{.data[].title}\\n{.data[].paragraphs[].qas[].answers[0].text}";
     temp_write(temp_path("a.json"), squad, strlen(squad));
     int n = 0;

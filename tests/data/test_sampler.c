@@ -20,7 +20,6 @@ static void check_permutation(tn_sampler s, int64_t size, int64_t epoch) {
 }
 
 static void test_permutations(void **state) {
-    (void)state;
     for (int64_t size = 1; size < 140; size++) {
         check_permutation(tn_random_sampler((uint64_t)size), size, size % 5);
         check_permutation(tn_sequential_sampler(), size, 0);
@@ -33,7 +32,6 @@ static void test_permutations(void **state) {
 
 /* Chi-square over the 24 orders of 4 elements: 23 degrees of freedom, 99.9 % below 49.7. */
 static void test_orders_are_equally_likely(void **state) {
-    (void)state;
     enum { EPOCHS = 4800 };
     int count[256] = {0};
     tn_sampler s = tn_random_sampler(2);
@@ -57,7 +55,6 @@ static void test_orders_are_equally_likely(void **state) {
 /* Each place of an epoch of 100 is about as likely to hold each example: 9801 degrees of
  * freedom. */
 static void test_places_are_equally_likely(void **state) {
-    (void)state;
     enum { SIZE = 100, EPOCHS = 2000 };
     static int count[SIZE][SIZE];
     memset(count, 0, sizeof(count));
@@ -76,7 +73,6 @@ static void test_places_are_equally_likely(void **state) {
 }
 
 static void test_seeds_and_epochs_differ(void **state) {
-    (void)state;
     tn_sampler a = tn_random_sampler(1), b = tn_random_sampler(2);
     int same_seed = 0, same_epoch = 0;
     for (int64_t i = 0; i < 1000; i++) {
@@ -89,7 +85,6 @@ static void test_seeds_and_epochs_differ(void **state) {
 }
 
 static void test_replacement(void **state) {
-    (void)state;
     enum { SIZE = 1000 };
     int count[SIZE] = {0}, missing = 0;
     tn_sampler s = tn_replacement_sampler(5);
@@ -105,7 +100,6 @@ static void test_replacement(void **state) {
 }
 
 static void test_parts_divide(void **state) {
-    (void)state;
     enum { SIZE = 23, PARTS = 4 };
     char seen[SIZE] = {0};
     int64_t total = 0;
@@ -127,7 +121,6 @@ static void test_parts_divide(void **state) {
 }
 
 static void test_huge(void **state) {
-    (void)state;
     tn_sampler s = tn_random_sampler(3);
     for (int64_t i = 0; i < 1000; i++) {
         assert_true(tn_sampler_at(&s, INT64_MAX, 0, INT64_MAX - 1 - i) >= 0);
@@ -138,7 +131,6 @@ static void test_huge(void **state) {
 /* ---- By weights ------------------------------------------------------------------------------ */
 
 static void weighted_draws(void **state) {
-    (void)state;
     static const double weights[] = {1, 0, 3, 0.5, 0, 5.5};
     enum { DRAWS = 6000, SIZE = 6 };
     for (int dtype = 0; dtype < 2; dtype++) {
@@ -165,7 +157,6 @@ static void weighted_draws(void **state) {
 
 /* The parts of a weighted order are its places in turn, and its length is that of the draws. */
 static void weighted_parts(void **state) {
-    (void)state;
     tn_sampler s = tn_weighted_sampler(tn_ones(TN_DIMS(4), TN_F32), 7, 1), whole = s;
     s.parts = 3;
     s.part = 2;
@@ -179,7 +170,6 @@ static void weighted_parts(void **state) {
 }
 
 static void weights_refused(void **state) {
-    (void)state;
     static const double wrong[][2] = {{0, 0}, {1, -1}, {NAN, 1}, {INFINITY, 1}, {5e-324, 0}};
     for (int i = 0; i < 5; i++) {
         tn_sampler s = tn_weighted_sampler(TN_FROM(wrong[i], TN_DIMS(2), TN_F64), 2, 1);
@@ -231,7 +221,6 @@ static double padding_of(const tn_sampler *s, int64_t epoch) {
 }
 
 static void bucketed_batches(void **state) {
-    (void)state;
     tn_sampler by_chance = tn_random_sampler(5), one, four;
     one = tn_bucket_sampler(line_lengths(), LINE_BATCH, 1, 5);
     four = tn_bucket_sampler(line_lengths(), LINE_BATCH, 4, 5);
@@ -271,7 +260,6 @@ static double pairs_again(const tn_sampler *s) {
 }
 
 static void neighbours_change(void **state) {
-    (void)state;
     tn_sampler one = tn_bucket_sampler(line_lengths(), LINE_BATCH, 1, 5);
     tn_sampler four = tn_bucket_sampler(line_lengths(), LINE_BATCH, 4, 5);
     assert_true(pairs_again(&one) > 0.9); /* all but some: the last bucket is short */
@@ -280,7 +268,6 @@ static void neighbours_change(void **state) {
 
 /* A batch of short lines is as likely to come first as one of long lines. */
 static void buckets_are_shuffled(void **state) {
-    (void)state;
     tn_sampler s = tn_bucket_sampler(line_lengths(), LINE_BATCH, 4, 6);
     int rising = 0;
     for (int64_t step = 1; step < LINE_STEPS - 1; step++) {
@@ -292,7 +279,6 @@ static void buckets_are_shuffled(void **state) {
 
 /* In each step two parts together have what one part has with batches of twice the size. */
 static void bucketed_parts(void **state) {
-    (void)state;
     tn_sampler one = tn_bucket_sampler(line_lengths(), 2 * LINE_BATCH, 3, 5);
     for (int64_t part = 0; part < 2; part++) {
         tn_sampler s = tn_bucket_sampler(line_lengths(), LINE_BATCH, 3, 5);
@@ -307,7 +293,6 @@ static void bucketed_parts(void **state) {
 }
 
 static void lengths_refused(void **state) {
-    (void)state;
     tn_bucket_sampler(tn_ones(TN_DIMS(2), TN_F32), 2, 1, 1);
     assert_error(TN_EDTYPE, "by lengths of f32");
     tn_bucket_sampler(line_lengths(), 0, 1, 1);
@@ -326,7 +311,6 @@ static void lengths_refused(void **state) {
 
 /* A loader keeps the table, so the scope that made it may end. */
 static void tables_live_as_long_as_loaders(void **state) {
-    (void)state;
     for (int threads = 0; threads <= 2; threads += 2) {
         tn_loader *l;
         {
@@ -347,7 +331,6 @@ static void tables_live_as_long_as_loaders(void **state) {
 }
 
 static void test_errors(void **state) {
-    (void)state;
     tn_sampler s = tn_random_sampler(3);
     assert_int_equal(tn_sampler_at(&s, 10, 0, 10), -1);
     assert_int_equal(tn_error(), TN_EINDEX);

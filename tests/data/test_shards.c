@@ -49,7 +49,6 @@ static void expect_window(tn_dataset *d, int64_t i, int64_t first) {
 
 /* 13 tokens are 3 windows of 4 (the last target is token 12), 12 are 2, 4 are none. */
 static void test_windows(void **state) {
-    (void)state;
     write_llmc("a_0.bin", 13, 0);
     write_shard("a_1.bin", 0, 0, 0, 4, 900);
     write_shard("a_2.bin", 0, 0, 0, 12, 50000);
@@ -89,7 +88,6 @@ static void expect_sliding(const char *pattern, int64_t length, int64_t stride, 
 }
 
 static void test_sliding(void **state) {
-    (void)state;
     for (int count = 2; count < 20; count++) {
         write_llmc("a_0.bin", count, 0);
         write_shard("a_1.bin", 0, 0, 0, count, 1000);
@@ -103,7 +101,6 @@ static void test_sliding(void **state) {
 }
 
 static void test_sliding_refused(void **state) {
-    (void)state;
     write_llmc("a_0.bin", 1, 0);
     assert_null(tn_sliding_shards(temp_path("a_0.bin"), 4, 4, 100));
     assert_error(TN_EFORMAT, "no file has the 2 tokens");
@@ -121,7 +118,6 @@ static void test_sliding_refused(void **state) {
 }
 
 static void test_through_a_loader(void **state) {
-    (void)state;
     write_llmc("a_0.bin", 13, 0);
     tn_loader_options o = tn_loader_defaults();
     o.batch = 3;
@@ -135,7 +131,6 @@ static void test_through_a_loader(void **state) {
 }
 
 static void test_token_outside(void **state) {
-    (void)state;
     write_llmc("a_0.bin", 13, 0);
     tn_dataset *d = tn_token_shards(temp_path("a_0.bin"), 4, 12);
     int64_t x[4], y[4];
@@ -146,7 +141,6 @@ static void test_token_outside(void **state) {
 }
 
 static void test_wrong_files(void **state) {
-    (void)state;
     const char *path = temp_path("a_0.bin");
     assert_null(tn_token_shards(path, 4, 100));
     assert_error(TN_EIO, "no such file");
@@ -171,7 +165,6 @@ static void test_wrong_files(void **state) {
 
 /* Files of other kinds, whose bytes could all be tokens. */
 static void test_other_kinds(void **state) {
-    (void)state;
     const char *path = temp_path("a_0.bin");
     static const char *const texts[] = {"It was the best of times,\n", "C'\xc3\xa9tait le temps\n",
                                         "C'\xe9tait en Latin 1\r\n"};
@@ -233,7 +226,6 @@ static void write_tokens(const char *prefix, int64_t vocab, int count, int32_t f
 }
 
 static void test_written(void **state) {
-    (void)state;
     write_tokens("w", 50257, 23, 40000);
     write_llmc("same.bin", 10, 40010);
     temp_same(temp_path("w_000001.bin"), temp_path("same.bin"));
@@ -245,7 +237,6 @@ static void test_written(void **state) {
 
 /* 32 bits: the same windows, for training and sliding. */
 static void test_wide(void **state) {
-    (void)state;
     write_tokens("w", 128256, 20, 100000);
     size_t bytes;
     unsigned char *file = temp_read(temp_path("w_000000.bin"), &bytes);
@@ -275,7 +266,6 @@ static void test_wide(void **state) {
 }
 
 static void test_writer_refuses(void **state) {
-    (void)state;
     tn_shards_options o = tn_shards_defaults();
     o.vocab = 10;
     tn_shards_writer *w = tn_shards_writer_new(temp_path("w"), o);
@@ -346,7 +336,6 @@ static void expect_pairs(tn_dataset *d) {
 }
 
 static void test_pairs(void **state) {
-    (void)state;
     write_pairs("w");
     expect_pairs(tn_token_shards(temp_path("w_*.bin"), 6, 50257));
     expect_pairs(tn_sliding_shards(temp_path("w_*.bin"), 6, 3, 50257));
@@ -359,7 +348,6 @@ static void test_pairs(void **state) {
 
 /* Wrong shards of pairs: numbers that do not fit, and pairs with wrong places. */
 static void test_wrong_pairs(void **state) {
-    (void)state;
     static const struct {
         off_t at; /* from the end if negative */
         unsigned char is;
@@ -394,7 +382,6 @@ static void write_beside(const char *text) {
 }
 
 static void test_tokens_json(void **state) {
-    (void)state;
     write_tokens("train", 50257, 20, 0);
     write_tokens("other", 50257, 20, 0);
     write_beside("{\"format\":\"tern-tokens-1\",\"finished\":true,\"vocab\":50257}");
@@ -437,7 +424,6 @@ static int drain_loader(tn_loader *loader) {
 }
 
 static void test_cut_short(void **state) {
-    (void)state;
     for (int threads = 0; threads <= 2; threads += 2) {
         write_zeros("a_0.bin", 1 << 20);
         tn_loader_options o = tn_loader_defaults();
@@ -456,7 +442,6 @@ static void test_cut_short(void **state) {
 
 /* More shards than are kept open, and those after the first are opened for each example. */
 static void test_many_shards(void **state) {
-    (void)state;
     enum { SHARDS = 300 };
     char name[16];
     for (int i = 0; i < SHARDS; i++) {
@@ -509,7 +494,6 @@ static words description_of(const char *pattern) {
 }
 
 static void test_other_tokens_are_noticed(void **state) {
-    (void)state;
     write_llmc("one_0.bin", 40, 0);
     write_llmc("one_1.bin", 30, 900);
     words one = description_of("one_*.bin");
@@ -530,7 +514,6 @@ enum { LARGE = 64 << 20, PAGE = 4096 };
 
 /* A large file is recognised by some of its pages, including the first and the last. */
 static void test_a_large_file_is_sampled(void **state) {
-    (void)state;
     const char *path = temp_path("large.bin");
     unsigned char one = 1;
     temp_write(path, &one, 1);

@@ -27,7 +27,6 @@ static void refuse_csv(const char *text, const char *part) {
 }
 
 static void a_wrong_table_names_its_place(void **state) {
-    (void)state;
     refuse_csv("", "has no row");
     refuse_csv("a,b\n", "has no row");
     refuse_csv("a,b\n1,x\n2\n", "table: line 3 has 1 fields, the first has 2");
@@ -53,7 +52,6 @@ static void a_wrong_table_names_its_place(void **state) {
 
 /* A quote that never ends, in a small file that unpacks to very many lines. */
 static void an_endless_record(void **state) {
-    (void)state;
     const char *path = temp_path("endless.gz");
     gzFile out = gzopen(path, "wb1");
     static char lines[1 << 20];
@@ -69,7 +67,6 @@ static void an_endless_record(void **state) {
 }
 
 static void a_zero_far_behind(void **state) {
-    (void)state;
     enum { ROWS = 3000, BYTES = 4 * ROWS };
     static char text[BYTES];
     for (int i = 0; i < ROWS; i++) {
@@ -87,7 +84,6 @@ static void refuse_columns(tn_csv_options o, const char *part) {
 }
 
 static void columns_that_are_not_there(void **state) {
-    (void)state;
     tn_csv_options o = tn_csv_defaults();
     o.target = "c";
     refuse_columns(o, "table has no column \"c\" among its 4");
@@ -110,7 +106,6 @@ static void columns_that_are_not_there(void **state) {
 }
 
 static void classes_that_are_given(void **state) {
-    (void)state;
     tn_csv_options o = tn_csv_defaults();
     o.classes = (const char *const[]){"no", "yes", "perhaps", NULL};
     tn_dataset *d = tn_csv_dataset(write_text("a,b\n1,yes\n2,no\n"), o);
@@ -134,7 +129,6 @@ static void refuse_libsvm(const char *text, const char *part) {
 }
 
 static void a_wrong_row_names_its_line(void **state) {
-    (void)state;
     refuse_libsvm("", "has no row");
     refuse_libsvm("# nothing\n", "has no row");
     refuse_libsvm("1 1:2\nx 1:2\n", "table: line 2: \"x\" is not a label");
@@ -159,7 +153,6 @@ static void a_wrong_row_names_its_line(void **state) {
 }
 
 static void other_tables_are_noticed(void **state) {
-    (void)state;
     static const char *const tables[] = {"a,b\n1,x\n2,y\n", "a,b\n1,y\n2,x\n", "a,b\n1,x\n3,y\n"};
     static const char *const rows[] = {"1 1:2 2:3\n0 1:1\n", "1 1:2 3:3\n0 1:1\n",
                                        "2 1:2 2:3\n0 1:1\n", "1 1:2\n0 1:3 2:1\n"};
@@ -184,7 +177,6 @@ static void write_gz(const char *name, const char *text) {
 }
 
 static void a_compressed_table_that_is_damaged(void **state) {
-    (void)state;
     write_gz("t.csv.gz", "a,b\n1,x\n2,y\n3,x\n");
     size_t bytes;
     unsigned char *gz = temp_read(temp_path("t.csv.gz"), &bytes);
@@ -198,13 +190,11 @@ static void a_compressed_table_that_is_damaged(void **state) {
 }
 
 static void threads_read_rows(void **state) {
-    (void)state;
     check_threads(csv_of("a,b,c\n1,2,x\n3,4,y\n5,6,x\n7,8,z\n9,10,x\n"));
     check_threads(tn_libsvm_dataset(write_text("1 1:2\n0 2:7\n3 3:1\n4 1:1 2:2 3:3\n"), 3));
 }
 
 static void numbers_have_a_point_in_every_locale(void **state) {
-    (void)state;
     if (!setlocale(LC_NUMERIC, "de_DE.UTF-8") && !setlocale(LC_NUMERIC, "fr_FR.UTF-8")) {
         skip();
     }
@@ -224,7 +214,6 @@ static tn_dataset *read_libsvm(void) {
 }
 
 static void memory_that_runs_out(void **state) {
-    (void)state;
     write_gz("t.csv.gz", "a,b\n1,x\n2,\"y\n\"\n3,x\n");
     temp_write(temp_path("t.svm"), "1 1:2\n0 2:7\n", 12);
     tn_dataset *(*const makers[])(void) = {read_csv, read_libsvm};
@@ -246,7 +235,6 @@ static void memory_that_runs_out(void **state) {
 }
 
 static int make_temp_folder(void **state) {
-    (void)state;
     temp_path("");
     return 0;
 }

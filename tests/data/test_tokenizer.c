@@ -10,7 +10,6 @@
 #include "tests/support/test.h"
 
 static void joins_the_best_pair_first(void **state) {
-    (void)state;
     tn_tokenizer *t = small_tokenizer();
     assert_int_equal(tn_tokenizer_size(t), SMALL_SIZE);
     EXPECT_IDS(t, "hello", false, HELLO);
@@ -25,7 +24,6 @@ static void joins_the_best_pair_first(void **state) {
 
 /* Nothing is merged across the boundary of a piece. */
 static void pieces_stay_apart(void **state) {
-    (void)state;
     tn_tokenizer *t = small_tokenizer();
     EXPECT_IDS(t, "h\xce\xb1", false, 'h', 0xce, 0xb1);
     EXPECT_IDS(t, "h1e", false, 'h', '1', 'e');
@@ -34,7 +32,6 @@ static void pieces_stay_apart(void **state) {
 }
 
 static void special_tokens_only_when_asked(void **state) {
-    (void)state;
     tn_tokenizer *t = small_tokenizer();
     assert_int_equal(tn_tokenizer_special(t, "<|endoftext|>"), END_OF_TEXT);
     assert_int_equal(tn_tokenizer_special(t, "<|endoftext|"), -1);
@@ -51,7 +48,6 @@ static void special_tokens_only_when_asked(void **state) {
 
 /* Bytes that are not characters are a piece of their own, whatever is next to them. */
 static void any_bytes(void **state) {
-    (void)state;
     tn_tokenizer *t = small_tokenizer();
     EXPECT_IDS(t, "hello\xff hello", false, HELLO, 0xff, SPACE_HELLO);
     EXPECT_IDS(t, "\xc3", false, 0xc3);
@@ -78,7 +74,6 @@ static void any_bytes(void **state) {
 
 /* Long pieces, merged with a heap, come out as short ones, merged with a simple loop. */
 static void long_pieces(void **state) {
-    (void)state;
     enum { BYTES = 1000000 };
     tn_tokenizer *t = small_tokenizer();
     char *text = malloc(BYTES);
@@ -120,7 +115,6 @@ static void expect_bytes(const char *pattern, const char *run, size_t bytes) {
 }
 
 static void long_runs(void **state) {
-    (void)state;
     static const char *const patterns[] = {"gpt2", "llama3", "o200k"};
     static const char *const runs[] = {
         "a",    "A", " ",      "\n",       "\r\n",         "\t",   "1",
@@ -154,7 +148,6 @@ static void *encode_often(void *tokenizer) {
 }
 
 static void several_threads(void **state) {
-    (void)state;
     pthread_t threads[4];
     tn_tokenizer *t = small_tokenizer();
     for (int i = 0; i < 4; i++) {
@@ -169,7 +162,6 @@ static void several_threads(void **state) {
 }
 
 static void ids_outside(void **state) {
-    (void)state;
     tn_tokenizer *t = small_tokenizer();
     size_t bytes;
     assert_string_equal(tn_tokenizer_bytes(t, SPACE_HELLO, &bytes), " hello");
@@ -205,7 +197,6 @@ static void expect_stream(const char *bytes, const char *expected) {
 #define REPLACED "\xef\xbf\xbd"
 
 static void streams_are_utf8(void **state) {
-    (void)state;
     expect_stream("", "");
     expect_stream("a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80z",
                   "a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80z");
@@ -220,7 +211,6 @@ static void streams_are_utf8(void **state) {
 
 /* Rows of a batch: padded to the longest, cut at a length, with their lengths. */
 static void texts_as_rows(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tokenizer *t = small_tokenizer();
     const char *const texts[] = {"hello hello", "", "hellll oo"};

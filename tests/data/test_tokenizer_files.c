@@ -17,7 +17,6 @@ static void refused_merges(const char *merges, const char *message) {
 }
 
 static void merges_file(void **state) {
-    (void)state;
     tn_tokenizer *t = small_tokenizer();
     tn_tokenizer_free(t);
     refused_merges("h e\nhe x\n", "merges.txt:2: the vocabulary has no token \"hex\"");
@@ -42,7 +41,6 @@ static void refused_vocab(const char *vocab, const char *message) {
 }
 
 static void vocabulary_file(void **state) {
-    (void)state;
     refused_vocab("", "vocab.json: a value should begin here (at byte 0)");
     refused_vocab("[1]", "vocab.json: the whole should be an object of ids by token");
     refused_vocab("{\"a\":\"b\"}", "vocab.json: \"a\" has the id -1");
@@ -69,7 +67,6 @@ static void vocabulary_file(void **state) {
 
 /* Ids need not be dense, and a byte may have no token. */
 static void holes_in_ids(void **state) {
-    (void)state;
     static const char vocab[] = "{\"a\":1,\"b\":7,\"ab\":5,\"<end>\":9}";
     size_t bytes;
     small_write("a b\n");
@@ -113,7 +110,6 @@ static void refused_parts(const char *model, const char *cut, const char *rest,
 }
 
 static void of_gpt2s_kind(void **state) {
-    (void)state;
     tn_tokenizer *t = load_parts(
         small_pairs, byte_level,
         "\"normalizer\":null,\"added_tokens\":[{\"id\":262,\"content\":\"<|endoftext|>\","
@@ -128,7 +124,6 @@ static void of_gpt2s_kind(void **state) {
 
 /* "normalized" tokens are searched for after all others, even if they begin earlier. */
 static void added_in_two_rounds(void **state) {
-    (void)state;
     tn_tokenizer *t =
         load_parts(small_pairs, byte_level,
                    "\"added_tokens\":[{\"id\":300,\"content\":\"o<|\",\"normalized\":true},"
@@ -149,7 +144,6 @@ static void added_in_two_rounds(void **state) {
 }
 
 static void of_llama3s_kind(void **state) {
-    (void)state;
     tn_tokenizer *t = load_parts(
         "\"type\":\"BPE\",\"dropout\":0.0,\"ignore_merges\":true,\"merges\":[\"h e\",\"l l\"]",
         "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
@@ -165,7 +159,6 @@ static void of_llama3s_kind(void **state) {
 
 /* Several pre-tokenizers in sequence; one that splits at a text; a space in front. */
 static void other_cuts(void **state) {
-    (void)state;
     tn_tokenizer *t =
         load_parts(small_pairs,
                    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\",\"individual_"
@@ -196,7 +189,6 @@ static void other_cuts(void **state) {
 }
 
 static void digits_are_cut(void **state) {
-    (void)state;
     for (int each = 0; each < 2; each++) {
         char text[512];
         snprintf(text, sizeof(text),
@@ -222,7 +214,6 @@ static void digits_are_cut(void **state) {
     "\"add_prefix_space\":false,\"use_regex\":false}]}"
 
 static void what_is_not_understood(void **state) {
-    (void)state;
     static const struct {
         const char *model, *cut, *rest, *message;
     } wrong[] = {
@@ -289,7 +280,6 @@ static void never_ends(const char *cut, size_t bytes, size_t run, const char *me
 
 /* Patterns that backtrack without end, at one place or again at each. */
 static void patterns_without_end(void **state) {
-    (void)state;
     static const char nested[] = SPLIT("(?:(?=[^#]+)[^#]*)*##|[^#]");
     never_ends(nested, 270000, SIZE_MAX,
                "the tokenizer's pattern \"(?:(?=[^#]+)[^#]*)*##|[^#]\" cannot cut byte 2 of a text "
@@ -326,7 +316,6 @@ static const char *write_ranks(const char *more) {
 }
 
 static void tiktoken_files(void **state) {
-    (void)state;
     static const char *const special[] = {"<|endoftext|>", "<|end|>"};
     tn_tiktoken_options o = tn_tiktoken_defaults();
     const char *path = write_ranks("");
@@ -372,7 +361,6 @@ static void tiktoken_files(void **state) {
 
 /* Which of a folder's files is read. */
 static void file_of_a_folder(void **state) {
-    (void)state;
     temp_clean(state);
     assert_null(tn_tokenizer_load(temp_path("")));
     assert_error(TN_EIO, "has no tokenizer.json, no vocab.json");

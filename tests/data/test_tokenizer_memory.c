@@ -52,7 +52,6 @@ static tn_tokenizer *train_small(void) {
 }
 
 static void making_without_memory(void **state) {
-    (void)state;
     tn_tokenizer *(*const makers[])(void) = {load_json, load_merges, load_ranks, train_small};
     write_files();
     for (size_t i = 0; i < sizeof(makers) / sizeof(makers[0]); i++) {
@@ -73,7 +72,6 @@ static void making_without_memory(void **state) {
 
 /* A special token, short pieces, a piece for the heap. */
 static void encoding_without_memory(void **state) {
-    (void)state;
     char text[300] = "hello<|endoftext|> \xff hello ";
     memset(text + strlen(text), 'l', 200);
     tn_tokenizer *t = small_tokenizer();
@@ -99,7 +97,6 @@ static void encoding_without_memory(void **state) {
 }
 
 static void saving_without_memory(void **state) {
-    (void)state;
     tn_tokenizer *t = small_tokenizer();
     bool failed = true;
     for (long n = 0; failed; n++) {

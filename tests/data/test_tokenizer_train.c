@@ -32,7 +32,6 @@ static void expect_row(const tn_tokenizer *t, size_t row) {
 
 /* Every row with a trained tokenizer, and with the same one saved and loaded. */
 static void as_tokenizers(void **state) {
-    (void)state;
     for (size_t row = 0; row < sizeof(table) / sizeof(table[0]); row++) {
         tn_tokenizer *t = train_table(table[row].pattern);
         expect_row(t, row);
@@ -49,7 +48,6 @@ static void as_tokenizers(void **state) {
 /* tokenizer.json, vocab.json and merges.txt agree; the latter two are written only if they can
  * express the tokenizer. */
 static void saved_files(void **state) {
-    (void)state;
     tn_tokenizer *t = train_table("gpt2");
     assert_int_equal(tn_tokenizer_save(t, temp_path("gpt2")), TN_OK);
     tn_tokenizer *a = tn_tokenizer_load(temp_path("gpt2/tokenizer.json"));
@@ -73,7 +71,6 @@ static void saved_files(void **state) {
 
 /* A text that runs out of pairs gives a smaller vocabulary; min_count leaves rare pairs apart. */
 static void small_texts(void **state) {
-    (void)state;
     const char *texts[] = {"abab ab", "\xff\xff\xff", ""};
     size_t bytes[] = {7, 3, 0};
     tn_tokenizer_train_options o = tn_tokenizer_train_defaults();
@@ -97,7 +94,6 @@ static void small_texts(void **state) {
 }
 
 static void wrong_options(void **state) {
-    (void)state;
     const char *texts[] = {NULL};
     size_t bytes[] = {1};
     tn_tokenizer_train_options o = tn_tokenizer_train_defaults();

@@ -13,7 +13,6 @@
 static tn_tokenizer *small;
 
 static int begin_test(void **state) {
-    (void)state;
     small = small_tokenizer();
     return 0;
 }
@@ -85,7 +84,6 @@ static void expect_text(const char *out, const char *name, const char *expected)
 /* ---- Contents -------------------------------------------------------------------------------- */
 
 static void test_documents(void **state) {
-    (void)state;
     assert_int_equal(mkdir(temp_path("in"), 0700), 0);
     write_text("in/a.jsonl",
                "{\"text\":\"hello hello\"}\n{\"text\":\"\"}\n{\"text\":\"<|endoftext|>\"}\n");
@@ -182,7 +180,6 @@ static void check_pieces(const tn_tokenizer *t, bool spaces) {
 
 /* A long text comes in pieces, and their tokens are those of the whole, whatever the pattern. */
 static void test_pieces_are_the_whole(void **state) {
-    (void)state;
     static const char *const patterns[] = {"gpt2", "llama3", "o200k"};
     for (int i = 0; i < 3; i++) {
         tn_tokenizer *t = tokenizer_with(patterns[i]);
@@ -224,7 +221,6 @@ static void same_folders(const char *a, const char *b) {
 }
 
 static void test_threads(void **state) {
-    (void)state;
     static const int threads[] = {1, 2, 3, 8};
     write_many("in");
     tn_tokens_options o = tn_tokens_defaults();
@@ -246,7 +242,6 @@ static void test_threads(void **state) {
 
 /* 1000 documents: the share is nearly exact, spread over all, and differs with the seed. */
 static void test_share(void **state) {
-    (void)state;
     enum { DOCUMENTS = 1000 };
     FILE *f = fopen(temp_path("a.jsonl"), "wb");
     assert_non_null(f);
@@ -287,7 +282,6 @@ static void test_share(void **state) {
 
 /* From one long text passages are drawn; what follows a drawn passage begins a new document. */
 static void test_share_of_one_text(void **state) {
-    (void)state;
     enum { WORDS = 20000 };
     FILE *f = fopen(temp_path("a.txt"), "wb");
     assert_non_null(f);
@@ -325,7 +319,6 @@ static void test_share_of_one_text(void **state) {
 /* ---- Pairs ----------------------------------------------------------------------------------- */
 
 static void test_pairs(void **state) {
-    (void)state;
     write_text("a.jsonl", "{\"prompt\":\"hello\",\"completion\":\" hello\"}\n"
                           "{\"prompt\":\"\",\"completion\":\"oo\"}\n"
                           "{\"prompt\":\"he\",\"completion\":\"\"}\n");
@@ -354,7 +347,6 @@ static void test_pairs(void **state) {
 /* ---- What is wrong --------------------------------------------------------------------------- */
 
 static void test_wrong_texts(void **state) {
-    (void)state;
     tn_tokens_options o = tn_tokens_defaults();
     write_many("in");
     FILE *f = fopen(temp_path("in/1.jsonl"), "ab");
@@ -384,7 +376,6 @@ static void test_wrong_texts(void **state) {
 }
 
 static void test_folders(void **state) {
-    (void)state;
     tn_tokens_options o = tn_tokens_defaults();
     write_text("a.txt", "hello");
     o.shard_tokens = 1;
@@ -431,7 +422,6 @@ static void make_another(const tn_tokens_made *so_far, void *user) {
 }
 
 static void test_two_at_once(void **state) {
-    (void)state;
     tn_tokens_options o = tn_tokens_defaults();
     write_text("a.txt", "hello");
     o.progress = make_another;
@@ -441,7 +431,6 @@ static void test_two_at_once(void **state) {
 }
 
 static void test_full_disk(void **state) {
-    (void)state;
     struct rlimit before, limit;
     write_many("in");
     tn_tokens_options o = tn_tokens_defaults();
@@ -512,7 +501,6 @@ static void change_file(const char *name, size_t at) {
 }
 
 static void test_goes_on(void **state) {
-    (void)state;
     write_many("in");
     tn_tokens_options o = small_shards();
     assert_int_equal(go_on("whole", o), 0);
@@ -534,7 +522,6 @@ static void test_goes_on(void **state) {
 
 /* Shards of other texts or options are not kept, nor any without a record that can be read. */
 static void test_starts_over(void **state) {
-    (void)state;
     write_many("in");
     tn_tokens_options o = small_shards();
     assert_int_equal(go_on("whole", o), 0);

@@ -129,7 +129,6 @@ static void make_reference(int documents, int which) {
 }
 
 static void test_killed_anywhere(void **state) {
-    (void)state;
     make_reference(300, 1);
     int kills = 0;
     for (int n = 1;; n++) {
@@ -206,7 +205,6 @@ static void same_files(const noted *list, int count) {
 /* Several batches of documents, of which the splits' shards end in different ones. Every fifth call
  * is enough: a shard and its record take a number of calls that 5 does not divide. */
 static void test_goes_on(void **state) {
-    (void)state;
     make_reference(9000, 2);
     int most = 0, compared = 0;
     for (int n = 1;; n += 5) {

@@ -202,7 +202,6 @@ static tn_tokens_options many_documents(int threads) {
 }
 
 static void test_any_number(void **state) {
-    (void)state;
     char in[512], out[512];
     snprintf(in, sizeof(in), "%s", write_texts());
     for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
@@ -236,7 +235,6 @@ static void change_end(void *data, size_t *bytes) {
 }
 
 static void test_spoilt(void **state) {
-    (void)state;
     static const struct {
         void (*spoil)(void *data, size_t *bytes);
         const char *why;

@@ -125,13 +125,11 @@ static void same_for_two_parts(tn_loader *(*make)(int, int64_t, int64_t), int64_
 }
 
 static void threads_and_resuming(void **state) {
-    (void)state;
     same_for_any_threads(weighted_loader);
     same_for_any_threads(bucketed_loader);
 }
 
 static void same_for_ranks(void **state) {
-    (void)state;
     same_for_two_parts(weighted_loader, 15);
     same_for_two_parts(bucketed_loader, IMAGES / BATCH);
 }
@@ -139,7 +137,6 @@ static void same_for_ranks(void **state) {
 /* One image differs from epoch to epoch, from place to place and from seed to seed, but not when it
  * is read again. */
 static void readings_differ(void **state) {
-    (void)state;
     float first[PIXELS], other[PIXELS];
     int64_t y;
     tn_dataset *d = augmented_images(7), *another = augmented_images(8);
@@ -160,7 +157,6 @@ static void readings_differ(void **state) {
 
 /* The loader passes epochs and places to the dataset, through datasets in between. */
 static void epochs_differ(void **state) {
-    (void)state;
     for (int wrapped = 0; wrapped < 3; wrapped++) {
         tn_dataset *d = augmented_images(7);
         d = wrapped == 1 ? tn_subset(d, (int64_t[]){5, 5}, 2) : d;
@@ -184,7 +180,6 @@ static void epochs_differ(void **state) {
 
 /* Two flips by the same numbers would always cancel. */
 static void transforms_draw_their_own(void **state) {
-    (void)state;
     tn_tensor *x = tn_rand(TN_DIMS(30, 1, 1, 2), TN_F32);
     const tn_transform flip = tn_random_horizontal_flip(0.5);
     tn_dataset *d = TN_TRANSFORMED(tn_tensor_dataset(x, NULL), 1, flip, flip);
@@ -225,7 +220,6 @@ static const tn_transform halves = {
     .kind = "halves", .shape = halves_shape, .apply = halves_apply, .value = {0.5}, .values = 1};
 
 static void of_ones_own(void **state) {
-    (void)state;
     tn_tensor *x = tn_reshape(tn_arange(0, 24, 1, TN_F32), TN_DIMS(3, 8));
     tn_dataset *d = TN_TRANSFORMED(tn_tensor_dataset(x, NULL), 1, halves, halves);
     float out[2];
@@ -244,7 +238,6 @@ static void of_ones_own(void **state) {
 }
 
 static void errors_travel(void **state) {
-    (void)state;
     static float bad = 10;
     for (int threads = 0; threads <= 7; threads++) {
         tn_tensor *x = tn_reshape(tn_arange(0, 20, 1, TN_F32), TN_DIMS(10, 2));
@@ -265,7 +258,6 @@ static void errors_travel(void **state) {
 }
 
 static void transforms_refuse(void **state) {
-    (void)state;
     static const double mean[] = {0, 0, 0}, std[] = {1, 0, 1};
     const struct {
         tn_transform transform;
@@ -323,7 +315,6 @@ static double lambda_of(int64_t index, double alpha, uint64_t seed) {
 
 /* Mean 1/2 and variance 1 / (4 (2 alpha + 1)) of Beta(alpha, alpha), up to five deviations. */
 static void mixup_draws(void **state) {
-    (void)state;
     static const double alphas[] = {0.01, 0.2, 1, 3};
     enum { DRAWS = 500 };
     for (int a = 0; a < 4; a++) {
@@ -342,7 +333,6 @@ static void mixup_draws(void **state) {
 }
 
 static void mixup_refuses(void **state) {
-    (void)state;
     tn_tensor *x = tn_ones(TN_DIMS(2, 3), TN_F32), *y = tn_arange(0, 2, 1, TN_I64);
     assert_inert(tn_mixup((tn_batch){.x = x}, 2, 1, 1).x, TN_EVALUE, "NULL");
     assert_inert(tn_mixup((tn_batch){.x = x, .y = y}, 2, 0, 1).y, TN_EVALUE, "alpha 0");

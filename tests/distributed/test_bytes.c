@@ -63,7 +63,6 @@ static void gather_all(tn_group *g, void *user) {
 }
 
 static void test_bytes(void **state) {
-    (void)state;
     for (int ranks = 1; ranks <= 4; ranks++) {
         run_ok(ranks, broadcast_from_each, NULL);
         run_ok(ranks, gather_all, NULL);
@@ -99,7 +98,6 @@ static void send_absurd_size(tn_group *g, void *user) {
 }
 
 static void test_mistakes(void **state) {
-    (void)state;
     double negative = -1, huge = 4611686018427387904.0;
     assert_contains(run_failing(3, mistake_one_call, NULL, TN_EVALUE), "7 bytes at NULL");
     assert_contains(run_failing(2, send_absurd_size, &negative, TN_EFORMAT),
@@ -109,7 +107,6 @@ static void test_mistakes(void **state) {
 }
 
 static void test_arguments(void **state) {
-    (void)state;
     void *data = NULL;
     size_t bytes = 3;
     assert_int_equal(tn_broadcast_bytes(NULL, &data, &bytes, 0), TN_EVALUE);

@@ -19,7 +19,6 @@ static void test_store(void **state) {
 }
 
 static void test_calls(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_rpc", fuzz_rpc) >= 25);
 }
 

@@ -44,7 +44,6 @@ static void pads_shares(tn_group *g, void *user) {
 }
 
 static void test_shares_of_one_size(void **state) {
-    (void)state;
     int seen[10] = {0};
     failures = 0;
     assert_int_equal(tn_local_run(4, pads_shares, seen), TN_OK);
@@ -55,7 +54,6 @@ static void test_shares_of_one_size(void **state) {
 }
 
 static void test_share_of_a_share(void **state) {
-    (void)state;
     tn_sampler s = tn_random_sampler(1);
     s.parts = 2;
     tn_distributed_sampler(NULL, s, false);
@@ -128,7 +126,6 @@ static void load_two(tn_group *g, void *user) {
 }
 
 static void test_other_numbers_of_ranks_go_on(void **state) {
-    (void)state;
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
     failures = 0;
@@ -194,7 +191,6 @@ static void load_buckets(tn_group *g, void *user) {
 }
 
 static void test_buckets_of_other_numbers_of_ranks(void **state) {
-    (void)state;
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("buckets"));
     bucket_job all = {.path = path};
@@ -224,7 +220,6 @@ static void save_fails(tn_group *g, void *user) {
 }
 
 static void test_an_error_of_rank_0_is_everybodys(void **state) {
-    (void)state;
     failures = 0;
     assert_int_equal(tn_local_run(3, save_fails, (void *)"/nowhere/at/all"), TN_OK);
     assert_int_equal(failures, 0);
@@ -242,7 +237,6 @@ static void load_fails(tn_group *g, void *user) {
 }
 
 static void test_an_error_of_another_rank(void **state) {
-    (void)state;
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
     failures = 0;
@@ -294,7 +288,6 @@ static void go_on(tn_group *g, void *user) {
 
 /* All ranks refuse another run; with other_run set, one of them logs what differs. */
 static void test_another_run(void **state) {
-    (void)state;
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
     lines_logged = 0;
@@ -351,7 +344,6 @@ static void load_exchanged(tn_group *g, void *user) {
 
 /* All ranks load the same file, whatever is renamed over its path meanwhile. */
 static void test_an_exchanged_file(void **state) {
-    (void)state;
     exchange e = {.path = temp_path("exchanged"),
                   .one = temp_path("one"),
                   .other = temp_path("other"),
@@ -384,7 +376,6 @@ static void load_damaged(tn_group *g, void *user) {
 }
 
 static void test_a_damaged_file_is_named(void **state) {
-    (void)state;
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("damaged"));
     failures = 0;
@@ -414,7 +405,6 @@ static void load_refused(tn_group *g, void *user) {
 }
 
 static void test_refused_by_one_is_loaded_by_none(void **state) {
-    (void)state;
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
     failures = 0;
@@ -467,7 +457,6 @@ static void load_beside_another(tn_group *g, void *user) {
 }
 
 static void test_another_checkpoint_is_noticed(void **state) {
-    (void)state;
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
     failures = 0;
@@ -479,7 +468,6 @@ static void test_another_checkpoint_is_noticed(void **state) {
 /* ---- Learning rates -------------------------------------------------------------------------- */
 
 static void test_learning_rates(void **state) {
-    (void)state;
     assert_true(tn_lr_linear(1e-3, 8) == 8e-3);
     assert_true(fabs(tn_lr_sqrt(1e-3, 16) - 4e-3) < 1e-18);
     assert_true(tn_lr_sqrt(1e-3, 0) == 1e-3);

@@ -181,12 +181,10 @@ static void pass_as(const char *const *environment) {
 }
 
 static void test_shm(void **state) {
-    (void)state;
     pass_as(NULL);
 }
 
 static void test_gloo(void **state) {
-    (void)state;
     if (!gloo_is_here()) {
         skip();
     }
@@ -224,7 +222,6 @@ static void outlive_children(tn_store *s) {
 }
 
 static void test_memory_store(void **state) {
-    (void)state;
     tn_store *s = tn_memory_store(), *p = tn_prefix_store(s, "deep");
     outlive_children(s);
     outlive_children(p);
@@ -234,7 +231,6 @@ static void test_memory_store(void **state) {
 
 /* The last one to leave removes the file: a child is not the last, and does not leave. */
 static void test_file_store(void **state) {
-    (void)state;
     const char *path = temp_path("store");
     tn_store *s = tn_file_store(path);
     outlive_children(s);
@@ -251,7 +247,6 @@ static void frees_server(void *user) {
 }
 
 static void test_tcp_store(void **state) {
-    (void)state;
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, "token");
     tn_store *s = tn_tcp_store("127.0.0.1", tn_store_server_port(server), "token", 30);
     outlive_children(s);

@@ -299,7 +299,6 @@ static void long_arrays(tn_engine *e) {
 }
 
 static void test_numbers(void **state) {
-    (void)state;
     NEEDS_GLOO();
     static const int ranks[] = {1, 2, 3, 5};
     for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
@@ -308,7 +307,6 @@ static void test_numbers(void **state) {
 }
 
 static void test_long_arrays(void **state) {
-    (void)state;
     NEEDS_GLOO();
     run_threads(2, long_arrays);
     run_threads(3, long_arrays);
@@ -331,7 +329,6 @@ static void leave_early(tn_engine *e) {
 }
 
 static void test_last_message(void **state) {
-    (void)state;
     NEEDS_GLOO();
     for (int i = 0; i < 20; i++) {
         run_threads(2, leave_early);
@@ -370,7 +367,6 @@ static void leave_first(tn_engine *e) {
 }
 
 static void test_who_has_left(void **state) {
-    (void)state;
     NEEDS_GLOO();
     double begin = tn__now();
     told = 0;
@@ -432,7 +428,6 @@ static void give_up_idle(tn_engine *e) {
 }
 
 static void test_abort(void **state) {
-    (void)state;
     NEEDS_GLOO();
     run_threads(2, give_up);
     failed[0] = failed[1] = false;
@@ -470,7 +465,6 @@ static void disagree_in_size(tn_engine *e) {
 }
 
 static void test_disagreement(void **state) {
-    (void)state;
     NEEDS_GLOO();
     run_threads(2, disagree_in_kind);
     run_threads(2, disagree_in_size);
@@ -479,7 +473,6 @@ static void test_disagreement(void **state) {
 /* ---- Joining --------------------------------------------------------------------------------- */
 
 static void test_missing_ranks_are_named(void **state) {
-    (void)state;
     NEEDS_GLOO();
     char why[TN_ENGINE_WHY] = "";
     tn_store *store = tn_memory_store();
@@ -491,7 +484,6 @@ static void test_missing_ranks_are_named(void **state) {
 }
 
 static void test_interfaces(void **state) {
-    (void)state;
     NEEDS_GLOO();
     char why[TN_ENGINE_WHY] = "";
     tn_store *store = tn_memory_store();
@@ -534,7 +526,6 @@ static void check_ports(tn_engine *e) {
 
 /* With TERN_PORTS the connections are made there; too few of them are an error. */
 static void test_ports(void **state) {
-    (void)state;
     NEEDS_GLOO();
     char text[32], why[TN_ENGINE_WHY] = "", said[64];
     first_port = ranks_free_ports(PORTS);
@@ -559,7 +550,6 @@ static void test_ports(void **state) {
 }
 
 static void test_public_addresses(void **state) {
-    (void)state;
     static const char *const near[] = {"127.0.0.1",
                                        "127.255.255.255",
                                        "10.0.0.1",
@@ -647,7 +637,6 @@ static void signal_rank_1(int signal, int timeout, double seconds[3], char texts
 }
 
 static void test_killed(void **state) {
-    (void)state;
     NEEDS_GLOO();
     double seconds[3];
     char texts[3][256];
@@ -657,7 +646,6 @@ static void test_killed(void **state) {
 }
 
 static void test_stopped(void **state) {
-    (void)state;
     NEEDS_GLOO();
     double seconds[3];
     char texts[3][256];
@@ -670,7 +658,6 @@ static void test_stopped(void **state) {
 /* ---- All ------------------------------------------------------------------------------------- */
 
 static int look_for_plugin(void **state) {
-    (void)state;
     missing = !gloo_is_here();
     return 0;
 }

@@ -35,7 +35,6 @@ static void many_works(tn_group *g, void *user) {
 }
 
 static void test_works_in_any_order(void **state) {
-    (void)state;
     run_ok(4, many_works, NULL);
 }
 
@@ -50,7 +49,6 @@ static void tensor_outlives(tn_group *g, void *user) {
 }
 
 static void test_a_work_keeps_its_tensors(void **state) {
-    (void)state;
     run_ok(3, tensor_outlives, NULL);
 }
 
@@ -74,7 +72,6 @@ static void late_rank(tn_group *g, void *user) {
 }
 
 static void test_time_out_names_the_missing_rank(void **state) {
-    (void)state;
     run_failing(3, late_rank, NULL, TN_EPEER);
     FILE *file = fopen(temp_path("tern-flight-0.txt"), "r");
     assert_non_null(file);
@@ -100,7 +97,6 @@ static void impatient_wait(tn_group *g, void *user) {
 }
 
 static void test_the_waits_own_time_out(void **state) {
-    (void)state;
     run_failing(2, impatient_wait, NULL, TN_EPEER);
 }
 
@@ -127,7 +123,6 @@ static void wrong_parcel(tn_group *g, void *user) {
 }
 
 static void test_ranks_that_disagree(void **state) {
-    (void)state;
     const char *text = run_failing(2, wrong_size, NULL, TN_EMISMATCH);
     assert_contains(text, "all_reduce f32 [3] sum");
     assert_contains(text, "all_reduce f32 [4] sum");
@@ -155,7 +150,6 @@ static void own_error(tn_group *g, void *user) {
 }
 
 static void test_an_error_reaches_the_peers(void **state) {
-    (void)state;
     assert_contains(run_failing(3, own_error, NULL, TN_ESHAPE), "add: ");
 }
 
@@ -170,7 +164,6 @@ static void bad_arguments(tn_group *g, void *user) {
 }
 
 static void test_a_refused_call_ends_the_peers(void **state) {
-    (void)state;
     assert_contains(run_failing(2, bad_arguments, NULL, TN_EDTYPE), "bool");
 }
 
@@ -185,7 +178,6 @@ static void leaves_early(tn_group *g, void *user) {
 }
 
 static void test_a_rank_that_left(void **state) {
-    (void)state;
     run_failing(3, leaves_early, NULL, TN_EPEER);
 }
 
@@ -202,9 +194,24 @@ static void dead_stays_dead(tn_group *g, void *user) {
 }
 
 static void test_a_dead_group_stays_dead(void **state) {
-    (void)state;
     run_ok(2, dead_stays_dead, NULL);
     run_ok(1, dead_stays_dead, NULL);
+}
+
+/* An error of its own leaves a group of one rank as it was: no one waits there. */
+static void errs_alone(tn_group *g, void *user) {
+    TN_SCOPE;
+    tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
+    CHECK(!tn_all_reduce(g, tn_cast(t, TN_BOOL), TN_SUM) && tn_error() == TN_EDTYPE);
+    CHECK(!tn_all_reduce(g, t, TN_SUM)); /* the error is pending */
+    CHECK(!tn_mesh_new(g, 1, (int[]){2}, (const char *[]){"dp"}));
+    tn_error_clear();
+    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_OK);
+}
+
+static void test_one_rank_outlives_errors(void **state) {
+    (void)state;
+    run_ok(1, errs_alone, NULL);
 }
 
 /* ---- Threads --------------------------------------------------------------------------------- */
@@ -227,7 +234,6 @@ static void two_threads(tn_group *g, void *user) {
 }
 
 static void test_a_second_thread_is_refused(void **state) {
-    (void)state;
     run_ok(2, two_threads, NULL);
 }
 
@@ -236,7 +242,6 @@ static void test_a_second_thread_is_refused(void **state) {
 /* A freed group is recognised by its address alone: reading it would fail under the address
  * sanitizer. */
 static void test_a_freed_group(void **state) {
-    (void)state;
     tn_group *g = tn__group_create("mine", NULL, NULL, 0, 1, NULL, NULL);
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
     tn_group_free(g);
@@ -266,7 +271,6 @@ static void test_a_freed_group(void **state) {
 }
 
 static void test_the_world_is_the_librarys(void **state) {
-    (void)state;
     tn_group *world = tn_dist_init(tn_dist_defaults());
     tn_group *part = tn_group_new(world, (int[]){0}, 1);
     tn_group_free(world);
@@ -283,7 +287,6 @@ static void test_the_world_is_the_librarys(void **state) {
 }
 
 static void test_ranks_beyond_reason(void **state) {
-    (void)state;
     assert_int_equal(tn_local_run(1000000000, many_works, NULL), TN_EVALUE);
     assert_error(TN_EVALUE, "1000000000 ranks (1 to 1024)");
 }
@@ -309,7 +312,6 @@ static void odd_and_even(tn_group *g, void *user) {
 }
 
 static void test_subgroups(void **state) {
-    (void)state;
     run_ok(4, odd_and_even, NULL);
 }
 
@@ -335,7 +337,6 @@ static void waits_in_another(tn_group *g, void *user) {
 }
 
 static void test_waiting_in_another(void **state) {
-    (void)state;
     run_ok(4, waits_in_another, NULL);
 }
 
@@ -362,7 +363,6 @@ static void passes_on(tn_group *g, void *user) {
 }
 
 static void test_passing_on(void **state) {
-    (void)state;
     run_ok(4, passes_on, NULL);
 }
 
@@ -382,7 +382,6 @@ static void has_many_members(tn_group *g, void *user) {
 }
 
 static void test_many_members(void **state) {
-    (void)state;
     run_ok(20, has_many_members, NULL);
 }
 
@@ -411,7 +410,6 @@ static void split_by_colour(tn_group *g, void *user) {
 }
 
 static void test_split(void **state) {
-    (void)state;
     run_ok(5, split_by_colour, NULL);
     assert_null(tn_group_split(NULL, 0));
     assert_error(TN_EVALUE, "group_split: the parent is NULL");
@@ -433,7 +431,6 @@ static void split_badly(tn_group *g, void *user) {
 }
 
 static void test_split_fails_on_all(void **state) {
-    (void)state;
     assert_non_null(strstr(run_failing(3, split_badly, NULL, TN_EMISMATCH), "all_gather i32 [1]"));
     run_failing(3, split_badly, "raise", TN_EVALUE);
 }
@@ -453,7 +450,6 @@ static void different_lists(tn_group *g, void *user) {
 }
 
 static void test_subgroups_of_different_ranks(void **state) {
-    (void)state;
     run_ok(3, different_lists, NULL);
 }
 
@@ -477,19 +473,16 @@ static void late_at_barrier(tn_group *g, void *user) {
 }
 
 static void test_late_at_a_monitored_barrier(void **state) {
-    (void)state;
     run_ok(3, late_at_barrier, NULL);
 }
 
 static void test_monitored_barrier_names_who_is_missing(void **state) {
-    (void)state;
     run_failing(3, monitored_barrier, NULL, TN_EPEER);
 }
 
 /* ---- One rank, and means --------------------------------------------------------------------- */
 
 static void test_null_is_one_rank(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *t = tn_full(TN_DIMS(2), 3, TN_F32), *out = tn_zeros(TN_DIMS(1, 2), TN_F32);
     assert_int_equal(tn_group_size(NULL), 1);
@@ -522,13 +515,11 @@ static void global_mean(tn_group *g, void *user) {
 }
 
 static void test_mean_over_the_global_count(void **state) {
-    (void)state;
     run_ok(3, global_mean, NULL);
 }
 
 /* The file appears after a while, since a thread writes it. */
 static void test_sigusr1_writes_the_recorder(void **state) {
-    (void)state;
     run_ok(2, tensor_outlives, NULL);
     tn__flight_signals(7);
     assert_int_equal(raise(SIGUSR1), 0);
@@ -547,7 +538,6 @@ static void test_sigusr1_writes_the_recorder(void **state) {
 }
 
 static void test_trace(void **state) {
-    (void)state;
     const char *path = temp_path("trace.json");
     tn_flight_mark("backward", tn_flight_now() - 0.5);
     tn_flight_mark("a \"b\" \\ \n", tn_flight_now());
@@ -578,6 +568,7 @@ int main(void) {
         TEST(test_a_refused_call_ends_the_peers),
         TEST(test_a_rank_that_left),
         TEST(test_a_dead_group_stays_dead),
+        TEST(test_one_rank_outlives_errors),
         TEST(test_a_second_thread_is_refused),
         TEST(test_a_freed_group),
         TEST(test_the_world_is_the_librarys),

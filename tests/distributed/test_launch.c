@@ -185,7 +185,6 @@ static void launch_in_order(tn_group *world, void *user) {
 }
 
 static void test_the_order_of_issue_is_the_order_of_launch(void **state) {
-    (void)state;
     run_ok(2, launch_in_order, NULL);
 }
 
@@ -215,7 +214,6 @@ static void launch_ahead(tn_group *world, void *user) {
 }
 
 static void test_the_next_is_launched_before_the_last_is_over(void **state) {
-    (void)state;
     run_ok(2, launch_ahead, NULL);
 }
 
@@ -243,7 +241,6 @@ static void count_deadlines(tn_group *world, void *user) {
 }
 
 static void test_a_deadline_begins_when_the_others_are_over(void **state) {
-    (void)state;
     run_ok(2, count_deadlines, NULL);
 }
 
@@ -278,7 +275,6 @@ static void fail_midway(tn_group *world, void *user) {
 }
 
 static void test_a_failure_ends_what_is_under_way(void **state) {
-    (void)state;
     run_ok(2, fail_midway, NULL);
 }
 

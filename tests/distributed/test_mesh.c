@@ -45,7 +45,6 @@ static void sum_along_lines(tn_group *g, void *user) {
 }
 
 static void test_lines(void **state) {
-    (void)state;
     shape shapes[] = {{1, {1}},       {1, {3}},          {2, {2, 3}},    {2, {3, 2}},
                       {3, {2, 1, 2}}, {4, {1, 2, 1, 2}}, {3, {2, 2, 2}}, {5, {1, 2, 1, 2, 2}}};
     failures = 0;
@@ -86,7 +85,6 @@ static void group_products(tn_group *g, void *user) {
 }
 
 static void test_products(void **state) {
-    (void)state;
     run_ok(8, group_products, NULL);
 }
 
@@ -96,7 +94,6 @@ static void expect_refused(int n, const int *sizes, const char *const *given, co
 }
 
 static void test_mistakes(void **state) {
-    (void)state;
     static const char *const twins[] = {"dp", "dp"}, *const none[] = {"", NULL};
     static const char *const spaced[] = {"dp tp"};
     const int ones[] = {1, 1, 1, 1, 1, 1}, two[] = {1, 2};
@@ -112,7 +109,6 @@ static void test_mistakes(void **state) {
 }
 
 static void test_names(void **state) {
-    (void)state;
     const int ones[] = {1, 1};
     tn_mesh *m = tn_mesh_new(NULL, 2, ones, names);
     assert_non_null(m);
@@ -146,7 +142,6 @@ static void divide_unevenly(tn_group *g, void *user) {
 }
 
 static void test_wrong_product(void **state) {
-    (void)state;
     failures = 0;
     assert_int_equal(tn_local_run(3, divide_unevenly, NULL), TN_EVALUE);
     assert_non_null(strstr(tn_error_message(), "multiply to 4, but there are 3 ranks"));
@@ -172,7 +167,6 @@ static void makes_short(tn_group *g, void *user) {
 }
 
 static void test_subgroup_without_memory(void **state) {
-    (void)state;
     for (long at = 0; at < 4; at++) { /* the list twice, the child's store, the list in the store */
         failures = 0;
         assert_int_equal(tn_local_run(3, makes_short, &at), TN_OK);

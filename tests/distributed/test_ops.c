@@ -183,7 +183,6 @@ static void compare_map(tn_group *g, void *user) {
 }
 
 static void test_maps(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(maps) / sizeof(maps[0]); i++) {
         for (int ranks = 1; ranks <= MOST; ranks++) {
             run_ok(ranks, compare_map, (void *)&maps[i]);
@@ -219,7 +218,6 @@ static void compare_copy_and_reduce(tn_group *g, void *user) {
 }
 
 static void test_copy_and_reduce(void **state) {
-    (void)state;
     for (int ranks = 1; ranks <= MOST; ranks++) {
         run_ok(ranks, compare_copy_and_reduce, NULL);
     }
@@ -253,7 +251,6 @@ static void compare_slice_and_join(tn_group *g, void *user) {
 }
 
 static void test_slice_and_join(void **state) {
-    (void)state;
     for (int dim = 0; dim < 3; dim++) {
         for (int ranks = 1; ranks <= MOST; ranks++) {
             run_ok(ranks, compare_slice_and_join, &dim);
@@ -296,7 +293,6 @@ static void compare_networks(tn_group *g, void *user) {
 }
 
 static void test_network(void **state) {
-    (void)state;
     for (int ranks = 1; ranks <= MOST; ranks++) {
         run_ok(ranks, compare_networks, NULL);
     }
@@ -337,7 +333,6 @@ static void compare_batch_norms(tn_group *g, void *user) {
 }
 
 static void test_batch_norm(void **state) {
-    (void)state;
     for (int ranks = 1; ranks <= MOST; ranks++) {
         run_ok(ranks, compare_batch_norms, NULL);
     }
@@ -416,7 +411,6 @@ static void expect_message(void (*f)(tn_group *, void *), int op, const char *te
 }
 
 static void test_mistakes(void **state) {
-    (void)state;
     for (int i = 0; i < OPS; i++) {
         if (all_ops[i] != tn_dist_copy && all_ops[i] != slice_first) { /* these do not wait */
             expect_message(half_inert, i, "rank 1 has no data");
@@ -438,7 +432,6 @@ static void test_mistakes(void **state) {
 
 /* One rank, without a group. */
 static void test_alone(void **state) {
-    (void)state;
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
@@ -488,7 +481,6 @@ static int on_engine(tn_group *none, const char *argument) {
 static const rank_entry bodies[] = {{"-engine", on_engine}};
 
 static void test_engines(void **state) {
-    (void)state;
     bool gloo = gloo_is_here();
     for (int ranks = 2; ranks <= MOST; ranks++) {
         ranks_pass(ranks, "-engine", "shm");

@@ -56,7 +56,6 @@ static void expect_contents(const char *path, const char *wanted) {
 }
 
 static int begin_test(void **state) {
-    (void)state;
     temp_path("");
     unsetenv("XDG_RUNTIME_DIR");
     unsetenv("TMPDIR");
@@ -79,7 +78,6 @@ static bool is_root(void) {
 /* ---- A folder that the user named ------------------------------------------------------------ */
 
 static void test_named(void **state) {
-    (void)state;
     save_record(3);
     expect_record(temp_path("tern-flight-3.txt"));
     temp_write(temp_path("tern-flight-3.txt"), "of yesterday", 12);
@@ -90,7 +88,6 @@ static void test_named(void **state) {
 }
 
 static void test_symlink(void **state) {
-    (void)state;
     char target[512];
     temp_write(temp_path("victim"), "precious", 8);
     assert_int_equal(symlink(temp_path("victim"), temp_path("tern-flight-0.txt")), 0);
@@ -104,7 +101,6 @@ static void test_symlink(void **state) {
 
 /* A hard link is replaced, and the file's other name keeps its contents. */
 static void test_hard_link(void **state) {
-    (void)state;
     temp_write(temp_path("victim"), "precious", 8);
     assert_int_equal(link(temp_path("victim"), temp_path("tern-flight-0.txt")), 0);
     save_record(0);
@@ -114,7 +110,6 @@ static void test_hard_link(void **state) {
 
 /* Without a reader, open would block; with a full pipe, write would. */
 static void test_fifo(void **state) {
-    (void)state;
     struct stat about;
     const char *path = temp_path("tern-flight-0.txt");
     char page[4096] = {0};
@@ -131,7 +126,6 @@ static void test_fifo(void **state) {
 }
 
 static void test_file_of_another_user(void **state) {
-    (void)state;
     const char *path = temp_path("tern-flight-0.txt");
     if (!is_root()) {
         skip();
@@ -170,7 +164,6 @@ static void expect_and_remove(const char *folder, int rank) {
 }
 
 static void test_own(void **state) {
-    (void)state;
     const char *folder = own_folder();
     mode_t before = umask(0);
     save_record(2);
@@ -182,7 +175,6 @@ static void test_own(void **state) {
 }
 
 static void test_runtime_folder(void **state) {
-    (void)state;
     const char *folder = own_folder(), *runtime = temp_path("tern");
     setenv("XDG_RUNTIME_DIR", temp_folder, 1);
     save_record(1);
@@ -198,7 +190,6 @@ static void test_runtime_folder(void **state) {
 }
 
 static void test_folder_that_others_may_use(void **state) {
-    (void)state;
     const char *folder = own_folder();
     static const mode_t modes[] = {0777, 01777, 0770, 0701};
     assert_int_equal(mkdir(folder, 0700), 0);
@@ -210,7 +201,6 @@ static void test_folder_that_others_may_use(void **state) {
 }
 
 static void test_folder_of_another_user(void **state) {
-    (void)state;
     const char *folder = own_folder();
     if (!is_root()) {
         skip();
@@ -222,7 +212,6 @@ static void test_folder_of_another_user(void **state) {
 }
 
 static void test_folder_that_is_none(void **state) {
-    (void)state;
     const char *folder = own_folder(), *victim = temp_path("victim");
     assert_int_equal(mkdir(victim, 0700), 0);
     assert_int_equal(symlink(victim, folder), 0);

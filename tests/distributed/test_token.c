@@ -41,7 +41,6 @@ static void assert_accepted(const char *text, const char *expected) {
 }
 
 static void test_texts(void **state) {
-    (void)state;
     char longest[TN__TOKEN + 1];
     memset(longest, 'x', TN__TOKEN);
     longest[TN__TOKEN] = 0;
@@ -59,7 +58,6 @@ static void test_texts(void **state) {
 }
 
 static void test_strange_files(void **state) {
-    (void)state;
     const char *path = write_token("secret", 6, 0644), *link = temp_path("link");
     assert_refused(path, "mode 0644");
     assert_refused(write_token("secret", 6, 0620), "chmod 600");
@@ -104,7 +102,6 @@ static void own_token(char token[TN__TOKEN]) {
 }
 
 static void test_user(void **state) {
-    (void)state;
     char first[TN__TOKEN], again[TN__TOKEN], other[TN__TOKEN], path[600];
     const char *home = temp_path("home");
     struct stat about;
@@ -138,7 +135,6 @@ static void user_refused(const char *part) {
 }
 
 static void test_no_place(void **state) {
-    (void)state;
     move_home(NULL, NULL);
     user_refused("neither XDG_CONFIG_HOME nor HOME");
     move_home(NULL, "");
@@ -151,7 +147,6 @@ static void test_no_place(void **state) {
 
 /* Processes that ask for the token at the same time receive the same one. */
 static void test_race(void **state) {
-    (void)state;
     char token[TN__TOKEN], mine[TN__TOKEN], why[TN_STORE_WHY];
     int gate[2], answers[2];
     assert_int_equal(pipe2(gate, O_CLOEXEC), 0);
@@ -186,7 +181,6 @@ static void test_race(void **state) {
 }
 
 static void test_derive(void **state) {
-    (void)state;
     char a[TN__TOKEN], b[TN__TOKEN];
     tn__token_derive("secret", "job 1", a);
     tn__token_derive("secret", "job 1", b);

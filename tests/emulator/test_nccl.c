@@ -125,7 +125,6 @@ static void is_misused(void (*body)(setting *), const char *word) {
 }
 
 static void test_mistakes_end_the_process(void **state) {
-    (void)state;
     is_misused(give_host_memory, "memory that is not its device's");
     is_misused(run_over_the_end, "memory that is not its device's");
     is_misused(overlap_in_part, "overlaps");
@@ -149,7 +148,6 @@ static void call_rightly(setting *s) {
 }
 
 static void test_refusals(void **state) {
-    (void)state;
     char words[256];
     assert_int_equal(status_of(call_rightly, words, sizeof(words)), 0);
 }

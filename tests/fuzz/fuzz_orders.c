@@ -1,7 +1,7 @@
 /* The input is what a stranger with the token writes into the launchers' store: words, each ended
  * by a 0. The first two bytes say how the launcher that reads them was started, and what it has
- * reported. Each word is tried as an order, as a sign of life, as a node's card and as a place:
- * refused with a reason, or everything in it is within its bounds. */
+ * reported. Each word is tried as an order, a sign of life, a node's card, a place and a number of
+ * orders: refused with a reason, or everything in it is within its bounds. */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 
@@ -45,6 +45,14 @@ static void check_place(const char *text) {
     }
     check_name(p.host, sizeof(p.host));
     must_hold(p.port >= 1 && p.port <= 65535, "a port");
+}
+
+static void check_heard(const char *text) {
+    int heard = -1;
+    char why[WORD_WHY] = "";
+    bool sound = heard_read(text, 100, &heard, why);
+    must_hold(sound || *why, "a number of orders refused without a reason");
+    must_hold(sound ? heard >= 0 && heard <= 100 : heard == -1, "a number of orders");
 }
 
 static void check_sign(const char *text, int rounds) {
@@ -146,6 +154,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         check_card(text + at);
         check_sign(text + at, view.round);
         check_place(text + at);
+        check_heard(text + at);
         more = more && check_order(text + at, &view);
     }
     free(text);

@@ -64,7 +64,6 @@ static bool same_snapshots(const snapshot *a, const snapshot *b) {
 }
 
 static void test_goes_on_bit_for_bit(void **state) {
-    (void)state;
     int64_t live = tn_live_tensors();
     const char *path = temp_path("run");
     small_run a, b;
@@ -109,7 +108,6 @@ static void check_refused(small_run *r, const char *path, tn_status status, cons
 }
 
 static void test_damage(void **state) {
-    (void)state;
     const char *path = temp_path("run"), *damaged = temp_path("damaged");
     small_run r;
     small_run_open(&r, 1);
@@ -134,7 +132,6 @@ static void test_damage(void **state) {
 }
 
 static void test_what_does_not_fit(void **state) {
-    (void)state;
     const char *path = temp_path("run");
     small_run r;
     small_run_open(&r, 1);
@@ -206,7 +203,6 @@ static void test_what_does_not_fit(void **state) {
 
 /* A program in a locale with a decimal comma writes and reads the same file. */
 static void test_locale(void **state) {
-    (void)state;
     if (!setlocale(LC_ALL, "de_DE.UTF-8") && !setlocale(LC_ALL, "fr_FR.UTF-8")) {
         fprintf(stderr, "no locale with a decimal comma is installed\n");
         skip();
@@ -224,7 +220,6 @@ static void test_locale(void **state) {
 }
 
 static void test_inert_arguments(void **state) {
-    (void)state;
     small_run r;
     small_run_open(&r, 1);
     const char *path = temp_path("never");
@@ -246,7 +241,6 @@ static void test_inert_arguments(void **state) {
 
 /* Nothing is saved that could not be loaded. */
 static void test_what_is_not_saved(void **state) {
-    (void)state;
     small_run r;
     small_run_open(&r, 1);
     const char *path = temp_path("never");
@@ -272,7 +266,6 @@ static void test_what_is_not_saved(void **state) {
 /* ---- A module's weights ---------------------------------------------------------------------- */
 
 static void test_weights(void **state) {
-    (void)state;
     TN_SCOPE;
     const char *path = temp_path("weights");
     tn_linear a, b, wide, bare;
@@ -313,7 +306,6 @@ static void test_weights(void **state) {
 
 /* A load is a change: what was saved for backward before it must not be used after it. */
 static void test_load_counts_as_a_change(void **state) {
-    (void)state;
     TN_SCOPE;
     const char *path = temp_path("weights");
     tn_linear a;
@@ -329,7 +321,6 @@ static void test_load_counts_as_a_change(void **state) {
 
 /* A mistaken path may be any file: what is not a checkpoint is not read whole. */
 static void test_larger_than_memory(void **state) {
-    (void)state;
     const char *path = temp_path("huge");
     temp_write(path, "no header of safetensors", 24);
     if (truncate(path, (off_t)1 << 42) != 0) {

@@ -11,12 +11,10 @@
 #include "tests/support/replay.h"
 
 static void test_safetensors(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_safetensors", fuzz_safetensors) >= 20);
 }
 
 static void test_checkpoints(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_checkpoint", fuzz_checkpoint) >= 20);
 }
 
@@ -53,7 +51,6 @@ static void check_loads(const char *seed) {
 /* The targets would be blind if no seed were accepted. The first is from before checkpoints
  * identified their run. */
 static void test_whole_checkpoints_load(void **state) {
-    (void)state;
     check_loads("whole");
     check_loads("described");
     check_loads("json");

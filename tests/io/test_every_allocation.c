@@ -23,7 +23,6 @@ static void expect_bytes(const char *path, const unsigned char *wanted, size_t b
 }
 
 static void test_saving(void **state) {
-    (void)state;
     for (int i = 0; i < WRITERS; i++) {
         size_t bytes;
         const char *path = old_file();
@@ -88,7 +87,6 @@ static void walk_load(tn_status (*load)(const char *path), const char *path) {
 }
 
 static void test_loading(void **state) {
-    (void)state;
     const char *weights = temp_path("weights"), *checkpoint = temp_path("checkpoint");
     assert_int_equal(write_module(weights), TN_OK);
     assert_int_equal(write_checkpoint(checkpoint), TN_OK);
@@ -135,7 +133,6 @@ static bool refuse_bad_file(tn_status (*load)(const char *path), const char *pat
 }
 
 static void test_bad_files(void **state) {
-    (void)state;
     for (int i = 0; i < BAD; i++) {
         const char *path = bad_file(i);
         for (int row = 1; row <= IN_A_ROW; row++) {
@@ -152,7 +149,6 @@ static void test_bad_files(void **state) {
 
 /* At the first error of a process nothing is prepared yet. */
 static void test_first_error(void **state) {
-    (void)state;
     enum { WITHOUT_PLACE = 2, FAILED, ALL_SERVED };
     static const char here[] = "test_io_every_allocation+0x";
     for (int row = 1; row <= IN_A_ROW; row++) {

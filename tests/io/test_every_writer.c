@@ -38,7 +38,6 @@ ssize_t write(int fd, const void *data, size_t bytes) {
 /* ---- What holds for all ---------------------------------------------------------------------- */
 
 static void test_lying_disk(void **state) {
-    (void)state;
     for (int i = 0; i < WRITERS; i++) {
         const char *path = old_file();
         for (lie l = FLIPPED; l <= TWICE; l++) {
@@ -66,7 +65,6 @@ static rlim_t limit_files(rlim_t most) {
 }
 
 static void test_full_disk(void **state) {
-    (void)state;
     for (int i = 0; i < WRITERS; i++) {
         const char *path = old_file();
         rlim_t before = limit_files(1);
@@ -80,7 +78,6 @@ static void test_full_disk(void **state) {
 
 /* Programs may exit on errors. */
 static void test_full_disk_ends_the_program(void **state) {
-    (void)state;
     for (int i = 0; i < WRITERS; i++) {
         const char *path = old_file();
         pid_t child = fork();
@@ -108,7 +105,6 @@ static mode_t mode_of(const char *path) {
 }
 
 static void test_rights_are_kept(void **state) {
-    (void)state;
     static const mode_t modes[] = {0600, 0640, 0664, 0400};
     mode_t mask = umask(022);
     for (int i = 0; i < WRITERS; i++) {
@@ -128,7 +124,6 @@ static void test_rights_are_kept(void **state) {
 }
 
 static void test_owner_is_kept(void **state) {
-    (void)state;
     if (geteuid() != 0) {
         print_message("# only root gives files away\n");
         skip();
@@ -150,7 +145,6 @@ static void test_owner_is_kept(void **state) {
 
 /* Root could replace a device. */
 static void test_only_files_are_replaced(void **state) {
-    (void)state;
     const char *pipe = temp_path("pipe"), *link = temp_path("link");
     unlink(temp_path("file"));
     assert_int_equal(mkfifo(pipe, 0600), 0);
@@ -169,7 +163,6 @@ static void test_only_files_are_replaced(void **state) {
 /* A link is replaced, not followed; but one of the system's, as /dev/stdout is when output goes to
  * a file, is refused. */
 static void test_links(void **state) {
-    (void)state;
     struct stat about;
     char name[32];
     for (int i = 0; i < WRITERS; i++) {

@@ -22,7 +22,6 @@ static void expect_contents(const char *path, const char *text) {
 }
 
 static void test_writes_and_replaces(void **state) {
-    (void)state;
     const char *path = temp_path("file");
     assert_int_equal(tn_write_file(path, "one", 3), TN_OK);
     expect_contents(path, "one");
@@ -39,7 +38,6 @@ static void test_writes_and_replaces(void **state) {
 
 /* A limit on file sizes acts as a disk that is full after so many bytes. */
 static void test_full_disk(void **state) {
-    (void)state;
     TN_SCOPE;
     const char *path = temp_path("file");
     assert_int_equal(tn_write_file(path, "old", 3), TN_OK);
@@ -67,7 +65,6 @@ static void test_full_disk(void **state) {
 
 /* Root may write anything, so another user tries, in a child. */
 static void test_folder_without_rights(void **state) {
-    (void)state;
     const char *path = temp_path("file");
     assert_int_equal(tn_write_file(path, "old", 3), TN_OK);
     chmod(temp_folder, 0555);
@@ -90,7 +87,6 @@ static void test_folder_without_rights(void **state) {
 }
 
 static void test_bad_paths(void **state) {
-    (void)state;
     assert_int_equal(tn_write_file("/nowhere/at/all", "x", 1), TN_EIO);
     assert_error(TN_EIO, "/nowhere/at/all.tmp: No such file");
     assert_int_equal(tn_write_file(NULL, "x", 1), TN_EVALUE);
@@ -107,7 +103,6 @@ static void test_bad_paths(void **state) {
 
 /* The leftover of a killed process is reused; what a live one is writing is not touched. */
 static void test_leftovers(void **state) {
-    (void)state;
     const char *path = temp_path("file"), *leftover = temp_path("file.tmp");
     temp_write(leftover, "half a f", 8);
     assert_int_equal(tn_write_file(path, "whole", 5), TN_OK);
@@ -134,7 +129,6 @@ static void test_leftovers(void **state) {
 /* A process was killed after it gave its file the permissions of the one to replace, and before it
  * renamed it. Root may write anything, so another user tries. */
 static void test_leftover_that_nobody_may_write(void **state) {
-    (void)state;
     const char *path = temp_path("file"), *leftover = temp_path("file.tmp");
     uid_t me = geteuid();
     temp_write(path, "old", 3);
@@ -156,7 +150,6 @@ static void test_leftover_that_nobody_may_write(void **state) {
 /* Several processes at once: every call succeeds or says that another is writing, and the file is
  * always one of theirs. */
 static void test_many_writers(void **state) {
-    (void)state;
     enum { WRITERS = 4, TIMES = 60 };
     const char *path = temp_path("file");
     pid_t children[WRITERS];

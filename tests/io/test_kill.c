@@ -40,7 +40,6 @@ static void save_forever(const char *path, int64_t step, shared *s) {
 }
 
 static void test_killed_while_saving(void **state) {
-    (void)state;
     const char *path = temp_path("checkpoint");
     shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(s != MAP_FAILED);

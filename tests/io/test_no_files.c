@@ -83,14 +83,12 @@ static void refused_by_all(const char *path, const char *what) {
 }
 
 static void test_fifo(void **state) {
-    (void)state;
     const char *path = temp_path("fifo");
     assert_int_equal(mkfifo(path, 0600), 0);
     refused_by_all(path, "is a FIFO, not a regular file");
 }
 
 static void test_device(void **state) {
-    (void)state;
     const char *path = temp_path("zeros");
     assert_int_equal(symlink("/dev/zero", path), 0);
     refused_by_all(path, "is a character device, not a regular file");

@@ -362,7 +362,6 @@ static void use_search(void) {
 }
 
 static void test_files(void **state) {
-    (void)state;
     fail_both(use_safetensors);
     fail_both(use_numpy_files);
     fail_both(use_pictures);
@@ -373,7 +372,6 @@ static void test_files(void **state) {
 }
 
 static void test_data(void **state) {
-    (void)state;
     unsigned char images[16 + 784] = {0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28};
     unsigned char labels[] = {0, 0, 8, 1, 0, 0, 0, 1, 7};
     write_gz("t10k-images-idx3-ubyte.gz", images, sizeof(images));
@@ -387,7 +385,6 @@ static void test_data(void **state) {
 }
 
 static void test_train(void **state) {
-    (void)state;
     fail_both(use_history);
     fail_each(use_optimisers); /* kernels have threads, and libgomp ends the process without memory
                                 */
@@ -404,7 +401,6 @@ static void test_train(void **state) {
 }
 
 static void test_checkpoint(void **state) {
-    (void)state;
     small_run_open(&kept, 3);
     small_run_step(&kept);
     fail_both(use_weights);

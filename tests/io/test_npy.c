@@ -26,7 +26,6 @@ static const tn_dtype ours[] = {TN_F32, TN_F64, TN_F16, TN_I64, TN_I32, TN_U8, T
 enum { OURS = sizeof(ours) / sizeof(*ours) };
 
 static void arrays_there_and_back(void **state) {
-    (void)state;
     const char *path = temp_path("x.npy");
     for (int i = 0; i < OURS; i++) {
         tn_tensor *x = tn_cast(tn_reshape(tn_arange(-3, 9, 1, TN_F32), TN_DIMS(3, 4)), ours[i]);
@@ -46,7 +45,6 @@ static void arrays_there_and_back(void **state) {
 }
 
 static void archives_there_and_back(void **state) {
-    (void)state;
     const char *path = temp_path("all.npz"), *names[OURS];
     tn_tensor *tensors[OURS];
     for (int i = 0; i < OURS; i++) {
@@ -91,7 +89,6 @@ static tn_tensor *array_of(const char *header, size_t bytes) {
 }
 
 static void headers_that_are_wrong(void **state) {
-    (void)state;
     static const struct {
         const char *header, *wrong;
         size_t bytes;
@@ -134,7 +131,6 @@ static void headers_that_are_wrong(void **state) {
 
 /* Each byte of an archive is changed: an error, the same numbers, or other names. */
 static void damaged_archives(void **state) {
-    (void)state;
     const char *path = temp_path("whole.npz"), *names[] = {"a", "b"};
     tn_tensor *tensors[] = {tn_arange(0, 40, 1, TN_F32), tn_ones(TN_DIMS(2, 3), TN_I64)};
     assert_int_equal(tn_npz_save(path, names, tensors, 2, true), TN_OK);
@@ -165,7 +161,6 @@ static void damaged_archives(void **state) {
 }
 
 static void no_memory(void **state) {
-    (void)state;
     const char *path = temp_path("memory.npz"), *names[] = {"a"};
     tn_tensor *tensors[] = {tn_ones(TN_DIMS(2, 3), TN_F32)};
     for (int i = 0;; i++) {
@@ -185,7 +180,6 @@ static void no_memory(void **state) {
 }
 
 static void replays_corpus(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_npy", fuzz_npy) >= 15);
 }
 
@@ -201,7 +195,6 @@ static tn_dataset *open_rows(void) {
 }
 
 static void rows_as_they_are_asked_for(void **state) {
-    (void)state;
     for (int i = 0; i < OURS; i++) {
         save_rows(ours[i]);
         tn_tensor *whole = tn_npy_load(temp_path("x.npy"));
@@ -225,7 +218,6 @@ static void rows_as_they_are_asked_for(void **state) {
 }
 
 static void rows_of_an_archive(void **state) {
-    (void)state;
     tn_tensor *tensors[] = {tn_ones(TN_DIMS(3, 2), TN_F32), tn_arange(0, 3, 1, TN_I64)};
     const char *names[] = {"pictures", "labels"};
     assert_int_equal(tn_npz_save(temp_path("all.npz"), names, tensors, 2, true), TN_OK);
@@ -241,7 +233,6 @@ static void rows_of_an_archive(void **state) {
 }
 
 static void rows_that_are_not_there(void **state) {
-    (void)state;
     save_rows(TN_F32);
     tn_dataset *d = open_rows();
     assert_non_null(d);
@@ -270,7 +261,6 @@ static void rows_that_are_not_there(void **state) {
 }
 
 static void other_rows_are_noticed(void **state) {
-    (void)state;
     char text[3][DATASET_TEXT];
     save_rows(TN_F32);
     identify_and_free(open_rows(), text[0]);
@@ -282,7 +272,6 @@ static void other_rows_are_noticed(void **state) {
 }
 
 static void rows_without_memory(void **state) {
-    (void)state;
     save_rows(TN_BOOL);
     bool reached = true;
     for (int64_t n = 0; reached; n++) {

@@ -119,7 +119,6 @@ static void check_state(const run *r, const run *was) {
 }
 
 static void test_older_checkpoints_load(void **state) {
-    (void)state;
     const char *now = temp_path("now"), *older = temp_path("older");
     for (int i = 0; i < RUNS; i++) {
         run saved, loaded;
@@ -139,7 +138,6 @@ static void test_older_checkpoints_load(void **state) {
 
 /* Each text is compared. */
 static void test_older_checkpoints_of_another_run(void **state) {
-    (void)state;
     static const struct {
         const char *key, *more, *told;
     } changes[] = {
@@ -174,7 +172,6 @@ static void test_older_checkpoints_of_another_run(void **state) {
 
 /* Differences have the same names and values as in today's files. */
 static void test_older_values_are_named(void **state) {
-    (void)state;
     const char *now = temp_path("now"), *older = temp_path("older");
     run r;
     run_open(&r, 0);
@@ -214,7 +211,6 @@ static void test_older_values_are_named(void **state) {
 
 /* Language models are rebuilt from what the file says about them. */
 static void test_older_models(void **state) {
-    (void)state;
     const char *now = temp_path("now"), *older = temp_path("older");
     for (int i = 0; i < 2; i++) {
         TN_SCOPE;
@@ -248,7 +244,6 @@ static void test_older_models(void **state) {
 
 /* Names that occur again and again, which no version has written. */
 static void test_endless_lists(void **state) {
-    (void)state;
     TN_SCOPE;
     enum { ITEMS = 200000 };
     static const char head[] = ".: linear", item[] = ", a 1";

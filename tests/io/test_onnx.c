@@ -115,7 +115,6 @@ static const char *tell_file(const char *path) {
 /* ---- Files ----------------------------------------------------------------------------------- */
 
 static void a_module(void **state) {
-    (void)state;
     const char *path = temp_path("module.onnx");
     tn_linear m;
     tn_linear_init(&m, 4, 2, tn_linear_defaults());
@@ -139,7 +138,6 @@ static tn_values add_and_scale(void *user, tn_values in) {
 
 /* Given names, an input that is absent, a constant, an input that is an output. */
 static void a_function(void **state) {
-    (void)state;
     const char *path = temp_path("function.onnx");
     static const char *const inputs[] = {"a", "b", "c"}, *const outputs[] = {"y", "z"};
     tn_onnx_options options = tn_onnx_defaults();
@@ -172,7 +170,6 @@ static tn_values apply_own(void *user, tn_values in) {
 }
 
 static void an_operation_of_others(void **state) {
-    (void)state;
     const char *path = temp_path("own.onnx");
     tn_values in = TN_VALUES(tn_ones(TN_DIMS(2), TN_F32));
     tn_status status = tn_onnx_export_function(apply_own, NULL, NULL, in, path, tn_onnx_defaults());
@@ -191,7 +188,6 @@ static tn_values product_of_all(void *user, tn_values in) {
 
 /* It is made of others but has a counterpart, so what it runs is not written. */
 static void a_whole_operation(void **state) {
-    (void)state;
     const char *path = temp_path("whole.onnx");
     tn_values in = TN_VALUES(tn_ones(TN_DIMS(3), TN_F32));
     assert_int_equal(
@@ -210,7 +206,6 @@ static tn_values clamp_far(void *user, tn_values in) {
 
 /* A bound is left out only if it bounds nothing. */
 static void bounds_that_are_infinite(void **state) {
-    (void)state;
     const char *path = temp_path("clamp.onnx");
     tn_values in = TN_VALUES(tn_ones(TN_DIMS(3), TN_F32));
     assert_int_equal(tn_onnx_export_function(clamp_far, NULL, NULL, in, path, tn_onnx_defaults()),
@@ -228,7 +223,6 @@ static void bounds_that_are_infinite(void **state) {
 /* Parameters are written as they are stored, and cast if the module computes in another dtype; also
  * the second time, when it has low-precision copies already. */
 static void a_module_with_a_policy(void **state) {
-    (void)state;
     const char *path = temp_path("policy.onnx");
     tn_linear m;
     tn_linear_init(&m, 4, 2, tn_linear_defaults());
@@ -249,7 +243,6 @@ static void a_module_with_a_policy(void **state) {
 
 /* The offsets in descriptors' argument tables are within the arguments. */
 static void fields_of_operations(void **state) {
-    (void)state;
     int found = 0;
     for (int i = 0; i < tn_op_count(); i++) {
         const tn_op *op = tn_op_at(i);
@@ -361,7 +354,6 @@ static int read_ints(const char *path, const char *name, int64_t *to) {
 /* ONNX's formulas give the size of Tern's result; if the window's attributes cannot express all of
  * the padding, a Pad node comes first. */
 static void sizes_of_windows(void **state) {
-    (void)state;
     const char *path = temp_path("window.onnx");
     int padded = 0;
     for (int i = 0; i < 400; i++) {
@@ -404,7 +396,6 @@ static tn_values in_rows(void *user, tn_values in) {
 
 /* The size that a reshape needs is computed; input 1 keeps its own. */
 static void a_batch_of_any_size(void **state) {
-    (void)state;
     const char *path = temp_path("batch.onnx");
     tn_onnx_options options = tn_onnx_defaults();
     options.batch_inputs = 1;
@@ -456,7 +447,6 @@ static tn_values add_rows(void *user, tn_values in) {
 }
 
 static void what_a_batch_cannot_be(void **state) {
-    (void)state;
     static const struct {
         tn_forward f;
         uint32_t inputs;
@@ -524,7 +514,6 @@ static tn_values return_nothing(void *user, tn_values in) {
 }
 
 static void what_cannot_be_said(void **state) {
-    (void)state;
     static const struct {
         tn_forward f;
         tn_status status;
@@ -565,7 +554,6 @@ static tn_status export_named(const char *input, const char *output) {
 }
 
 static void wrong_names(void **state) {
-    (void)state;
     assert_int_equal(export_named("x", "y"), TN_OK);
     assert_int_equal(export_named("weight", "y"), TN_EVALUE);
     assert_error(TN_EVALUE, "input 0 is called weight, like something else");
@@ -578,7 +566,6 @@ static void wrong_names(void **state) {
 }
 
 static void a_module_that_trains(void **state) {
-    (void)state;
     tn_sequential *m = TN_SEQUENTIAL(tn_linear_new(4, 4), tn_dropout_new(0.5));
     tn_values in = TN_VALUES(tn_ones(TN_DIMS(3, 4), TN_F32));
     const char *path = temp_path("trains.onnx");

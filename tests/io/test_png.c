@@ -51,7 +51,6 @@ static void read_back(const char *path, uint32_t width, uint32_t height, int cha
 
 /* Three images of 2 x 1 pixels, two side by side: gaps of 2 around each. */
 static void grey_images(void **state) {
-    (void)state;
     TN_SCOPE;
     const char *path = temp_path("grey.png");
     double values[] = {0.0, 1.0, 0.5, -3.0, 7.0, NAN};
@@ -68,7 +67,6 @@ static void grey_images(void **state) {
 
 /* Channels are separate planes in a tensor, and adjacent in a pixel. */
 static void coloured_image(void **state) {
-    (void)state;
     TN_SCOPE;
     const char *path = temp_path("coloured.png");
     float values[] = {0.0F, 0.2F, 0.4F, 0.6F, 0.8F, 1.0F};
@@ -80,7 +78,6 @@ static void coloured_image(void **state) {
 }
 
 static void wrong_images(void **state) {
-    (void)state;
     TN_SCOPE;
     const char *path = temp_path("wrong.png");
     tn_tensor *image = tn_ones(TN_DIMS(1, 1, 2, 2), TN_F32);
@@ -106,7 +103,6 @@ static void save_one(void) {
 }
 
 static void no_memory(void **state) {
-    (void)state;
     int64_t live = tn_live_tensors();
     bool reached = true;
     for (int n = 0; reached; n++) {

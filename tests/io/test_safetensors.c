@@ -30,7 +30,6 @@ static const char *make_file(const char *header, size_t data_bytes) {
 /* ---- Round trips ----------------------------------------------------------------------------- */
 
 static void test_every_dtype(void **state) {
-    (void)state;
     int64_t live = tn_live_tensors();
     const char *path = temp_path("all");
     for (int dtype = 0; dtype < TN_DTYPES; dtype++) {
@@ -71,7 +70,6 @@ static void test_every_dtype(void **state) {
 
 /* Byte for byte what the reference implementation writes for these. */
 static void test_layout(void **state) {
-    (void)state;
     TN_SCOPE;
     static const char header[] =
         "{\"__metadata__\":{\"format\":\"pt\"},"
@@ -102,7 +100,6 @@ static void test_layout(void **state) {
 }
 
 static void test_private_and_unaligned(void **state) {
-    (void)state;
     TN_SCOPE;
     const char *path = make_file("{\"u\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
                                  "\"f\":{\"dtype\":\"I32\",\"shape\":[2],\"data_offsets\":[1,9]}}",
@@ -124,7 +121,6 @@ static void test_private_and_unaligned(void **state) {
 }
 
 static void test_order_is_the_data_s(void **state) {
-    (void)state;
     tn_safetensors *f = tn_safetensors_open(
         make_file("{\"z\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]},"
                   "\"y\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[1,1]},"
@@ -140,7 +136,6 @@ static void test_order_is_the_data_s(void **state) {
 
 /* A dtype that Tern lacks makes only that tensor unreadable. */
 static void test_foreign_dtypes(void **state) {
-    (void)state;
     TN_SCOPE;
     const char *path =
         make_file("{\"bias\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
@@ -178,7 +173,6 @@ static void test_foreign_dtypes(void **state) {
 
 /* For a file of another kind the error says what it is. */
 static void test_other_files(void **state) {
-    (void)state;
     static const struct {
         const char *begin;
         size_t bytes;
@@ -221,7 +215,6 @@ static void test_other_files(void **state) {
 }
 
 static void test_hostile_headers(void **state) {
-    (void)state;
     static const struct {
         const char *header;
         size_t data;
@@ -309,7 +302,6 @@ static void test_hostile_headers(void **state) {
 }
 
 static void test_hostile_length(void **state) {
-    (void)state;
     static const uint64_t lengths[] = {
         0, 1, 3, 100, 1u << 24, 1u << 31, (uint64_t)1 << 63, UINT64_MAX, UINT64_MAX - 7};
     const char *path = temp_path("made");
@@ -330,7 +322,6 @@ static void test_hostile_length(void **state) {
 
 /* A header larger than the limit is not even parsed. */
 static void test_header_cap(void **state) {
-    (void)state;
     size_t bytes = ((size_t)16 << 20) + 8;
     char *header = malloc(bytes + 1);
     memset(header, ' ', bytes);
@@ -377,7 +368,6 @@ static void read_everything(const char *path) {
 }
 
 static void test_every_truncation(void **state) {
-    (void)state;
     size_t bytes;
     unsigned char *file = small_file(&bytes);
     const char *path = temp_path("cut");
@@ -390,7 +380,6 @@ static void test_every_truncation(void **state) {
 }
 
 static void test_every_flipped_byte(void **state) {
-    (void)state;
     size_t bytes;
     unsigned char *file = small_file(&bytes);
     const char *path = temp_path("flipped");
@@ -407,7 +396,6 @@ static void test_every_flipped_byte(void **state) {
 }
 
 static void test_bad_bool(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_safetensors *f = tn_safetensors_open(make_file(ONE("\"BOOL\"", "[3]", "[0,3]"), 3));
     assert_inert(tn_safetensors_get(f, "a"), TN_EFORMAT, "element 2 is 2");
@@ -415,7 +403,6 @@ static void test_bad_bool(void **state) {
 }
 
 static void test_not_files(void **state) {
-    (void)state;
     assert_null(tn_safetensors_open("/nowhere/at/all"));
     assert_error(TN_EIO, "No such file");
     assert_null(tn_safetensors_open("/tmp"));
@@ -439,7 +426,6 @@ static const char *large_file(void) {
 }
 
 static void test_cut_short(void **state) {
-    (void)state;
     TN_SCOPE;
     const char *path = large_file();
     tn_safetensors *f = tn_safetensors_open(path);
@@ -469,7 +455,6 @@ static void *change_length(void *user) {
 
 /* Weights are loaded or unchanged while another thread changes the file's length. */
 static void test_cut_short_while_it_is_loaded(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_linear model;
     const char *path = temp_path("model");
@@ -503,7 +488,6 @@ static void test_cut_short_while_it_is_loaded(void **state) {
 /* ---- Bad calls ------------------------------------------------------------------------------- */
 
 static void test_bad_calls(void **state) {
-    (void)state;
     TN_SCOPE;
     int64_t live = tn_live_tensors();
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
@@ -554,7 +538,6 @@ static void test_bad_calls(void **state) {
 
 /* What could not be added is not silently missing, even after the error was cleared. */
 static void test_refused_add(void **state) {
-    (void)state;
     TN_SCOPE;
     const char *path = temp_path("incomplete");
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);

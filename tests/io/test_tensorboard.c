@@ -66,7 +66,6 @@ static bool has_text(const unsigned char *data, size_t bytes, const char *text) 
 }
 
 static void checks_of_bytes(void **state) {
-    (void)state;
     unsigned char zeros[32] = {0}; /* both from RFC 3720, B.4 */
     assert_int_equal(tn__crc32c("123456789", 9), 0xe3069283u);
     assert_int_equal(tn__crc32c(zeros, 32), 0x8a9136aau);
@@ -74,7 +73,6 @@ static void checks_of_bytes(void **state) {
 }
 
 static void records_of_a_file(void **state) {
-    (void)state;
     const char *folder = temp_path("records");
     tn_summary_writer *w = tn_summary_writer_new(folder, 7);
     assert_non_null(w);
@@ -110,7 +108,6 @@ static void records_of_a_file(void **state) {
 }
 
 static void calls_that_make_no_sense(void **state) {
-    (void)state;
     tn_summary_writer *w = tn_summary_writer_new(temp_path("sense"), -1);
     assert_int_equal(tn_summary_add_scalar(NULL, NULL, 1, 1), TN_OK);
     assert_int_equal(tn_summary_add_scalar(w, NULL, 1, 1), TN_EVALUE);
@@ -130,7 +127,6 @@ static void calls_that_make_no_sense(void **state) {
 
 /* A record that does not fit is not written, not even in part, so later ones can be read. */
 static void file_that_is_full(void **state) {
-    (void)state;
     const char *folder = temp_path("full");
     tn_summary_writer *w = tn_summary_writer_new(folder, -1);
     struct rlimit before, small;
@@ -156,7 +152,6 @@ static void file_that_is_full(void **state) {
 }
 
 static void no_memory(void **state) {
-    (void)state;
     tn_tensor *x = tn_rand(TN_DIMS(1, 8, 8), TN_F32);
     for (int i = 0;; i++) {
         char name[32];

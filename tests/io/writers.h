@@ -92,7 +92,6 @@ static inline void expect_old(const char *path, const char *name) {
 
 /* Around the tests of a group. */
 static inline int run_begin(void **state) {
-    (void)state;
     small_run_open(&run, 1);
     small_run_step(&run);
     return 0;

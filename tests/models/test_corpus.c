@@ -14,17 +14,14 @@
 #include "tests/support/replay.h"
 
 static void replays_configs(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_config", fuzz_config) >= 20);
 }
 
 static void replays_parts(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_parts", fuzz_parts) >= 15);
 }
 
 static void checkpoints_of_llmc(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_llmc", fuzz_llmc) >= 10);
 }
 

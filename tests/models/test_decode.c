@@ -41,7 +41,6 @@ static void make_prompts(tn_prompt *of, int32_t ids[PROMPTS][8]) {
 }
 
 static void tokens_are_the_cpus(void **state) {
-    (void)state;
     static const int32_t stops[] = {7, 100, 201};
     const tn_generate_options usual = TN_WITH(tn_generate, .max_new = NEW, .temperature = 0);
     tn_generate_options cases[] = {usual, usual, usual, usual, usual, usual};
@@ -80,7 +79,6 @@ static void tokens_are_the_cpus(void **state) {
 }
 
 static void refuses_what_the_cpu_refuses(void **state) {
-    (void)state;
     static const double odd[] = {NAN, INFINITY};
     tn_prompt prompts[PROMPTS];
     int32_t ids[PROMPTS][8];
@@ -128,7 +126,6 @@ static tn_tensor *decode_steps(tn_llama *m) {
 }
 
 static void a_step_is_its_parts(void **state) {
-    (void)state;
     static const struct {
         tn_dtype dtype;
         bool bytes;

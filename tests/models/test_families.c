@@ -114,7 +114,6 @@ static bool same_entry(const tn_entry *entry, void *user) {
 /* Earlier weights and checkpoints load, and the run continues with the same bits; and today's load
  * into the earlier model. */
 static void gpt_of_earlier_files(void **state) {
-    (void)state;
     TN_SCOPE;
     old_gpt old, second;
     tn_gpt m, third;
@@ -177,7 +176,6 @@ static void expect_names(void *m, tn_walk walk, const char *const *names) {
 }
 
 static void gpt_names(void **state) {
-    (void)state;
     tn_gpt m;
     small_gpt(&m);
     static const char *const names[] = {"wte.weight", "wpe.weight",
@@ -206,7 +204,6 @@ static void gpt_names(void **state) {
         h ".post_attention_layernorm.weight"
 
 static void llama_names(void **state) {
-    (void)state;
     static const char *const names[] = {"embed_tokens.weight", LAYER("layers.0"), LAYER("layers.1"),
                                         "norm.weight",         "lm_head.weight",  NULL};
     static const char *const tied_names[] = {"embed_tokens.weight", LAYER("layers.0"),
@@ -232,7 +229,6 @@ static void llama_names(void **state) {
 
 /* Compared when files are loaded, so it is the same in all versions. */
 static void llama_description(void **state) {
-    (void)state;
     tn_llama llama;
     tn_llama_options o = small_llama();
     o.layers = 1;
@@ -302,7 +298,6 @@ static void expect_one_copy(void *m, lent l) {
 }
 
 static void tied_classifiers(void **state) {
-    (void)state;
     tn_gpt gpt;
     small_gpt(&gpt);
     expect_one_copy(&gpt, (lent){&gpt.stem.wte.weight, &gpt.top.lm_head.weight, 0});
@@ -323,7 +318,6 @@ static bool same_in(const tn_entry *entry, void *user) {
 /* Elements made later are the same as those made at once, and random numbers continue at the same
  * place; a tied classifier stays the embedding's tensor. */
 static void llama_built_later(void **state) {
-    (void)state;
     for (int tied = 0; tied < 2; tied++) {
         TN_SCOPE;
         tn_llama once, later;
@@ -352,7 +346,6 @@ static void llama_built_later(void **state) {
 /* ---- What is refused ------------------------------------------------------------------------- */
 
 static void refused_gpts(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_gpt m;
     tn_gpt_init(&m, TN_WITH(tn_gpt, .context = 4, .layers = 1, .heads = 1, .width = 4,
@@ -380,7 +373,6 @@ static void expect_refused_llama(tn_llama_options o, const char *part) {
 }
 
 static void refused_llamas(void **state) {
-    (void)state;
     tn_llama_options o = small_llama();
     o.layers = 0;
     expect_refused_llama(o, "llama: vocab 11, context 8, layers 0");

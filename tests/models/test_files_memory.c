@@ -46,17 +46,14 @@ static void use_llmc(void) {
 }
 
 static void folders_without_memory(void **state) {
-    (void)state;
     every_allocation(use_folder);
 }
 
 static void weights_without_memory(void **state) {
-    (void)state;
     every_allocation(use_weights);
 }
 
 static void llmc_without_memory(void **state) {
-    (void)state;
     every_allocation(use_llmc);
 }
 

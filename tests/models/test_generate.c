@@ -146,7 +146,6 @@ static void generate_slowly(any_model *m, tn_prompt prompt, double penalty, int3
 /* ---- Tokens ---------------------------------------------------------------------------------- */
 
 static void greedy_is_the_twins(void **state) {
-    (void)state;
     any_model m;
     prompts p;
     const int lengths[] = {1, 3, CONTEXT - 1, CONTEXT, CONTEXT + 1, 3 * CONTEXT};
@@ -174,7 +173,6 @@ static void greedy_is_the_twins(void **state) {
 
 /* Options that cut all but the most likely token. */
 static void cuts_to_the_most_likely(void **state) {
-    (void)state;
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){3}, 1);
@@ -252,7 +250,6 @@ static void expect_alone(any_model *m, const tn_prompt *of, tn_generate_options 
 /* Although each fills the context at another time and some end early: long prompts often restart
  * the context together, short ones continue for some tokens while others end. */
 static void batches_are_sequences_alone(void **state) {
-    (void)state;
     any_model m;
     prompts p;
     const int lengths[2][ROWS] = {{4, 1, 9, 4, CONTEXT, CONTEXT + 2, 7}, {2, 4, 1, 3, 1, 2, 3}};
@@ -275,7 +272,6 @@ static void batches_are_sequences_alone(void **state) {
 }
 
 static void any_number_of_threads(void **state) {
-    (void)state;
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){4, 1, 9}, 3);
@@ -304,7 +300,6 @@ static void any_number_of_threads(void **state) {
 /* A draw depends on its position: continuing from a generated text gives the same tokens as
  * generating it all at once. */
 static void going_on(void **state) {
-    (void)state;
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){2}, 1);
@@ -330,7 +325,6 @@ static void going_on(void **state) {
 
 /* Tokens are as frequent as softmax says; with top_k only k of them appear. */
 static void frequencies_follow_softmax(void **state) {
-    (void)state;
     any_model m;
     enum { DRAWS = 4000, AT_ONCE = 400 };
     int32_t ids[] = {4, 9};
@@ -374,7 +368,6 @@ static void frequencies_follow_softmax(void **state) {
 /* ---- Ends ------------------------------------------------------------------------------------ */
 
 static void stop_tokens(void **state) {
-    (void)state;
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){3}, 1);
@@ -437,7 +430,6 @@ static bool listen_to(const tn_generated_token *token, void *user) {
 }
 
 static void callbacks_hear_every_token(void **state) {
-    (void)state;
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){4, 1, 9}, 3);
@@ -485,7 +477,6 @@ static bool look_at_memory(const tn_generated_token *token, void *user) {
 }
 
 static void memory_stays(void **state) {
-    (void)state;
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){2, 1}, 2);
@@ -512,7 +503,6 @@ static tn_values widen_logits(tn_module *m, tn_values in, tn_values out, void *u
 
 /* With hooks a module may return what generation cannot use. */
 static void odd_logits(void **state) {
-    (void)state;
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){2}, 1);
@@ -537,7 +527,6 @@ static tn_values spoil_logits(tn_module *m, tn_values in, tn_values out, void *u
 }
 
 static void logits_that_are_no_numbers(void **state) {
-    (void)state;
     any_model m;
     int32_t ids[] = {1, 2};
     const struct {
@@ -577,7 +566,6 @@ static void logits_that_are_no_numbers(void **state) {
     } while (0)
 
 static void refused_arguments(void **state) {
-    (void)state;
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){3}, 1);
@@ -623,7 +611,6 @@ static void refused_arguments(void **state) {
 
 /* Nothing to do, a vocabulary of one, the hottest temperature. */
 static void corner_cases(void **state) {
-    (void)state;
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){3, 1}, 2);

@@ -19,7 +19,6 @@ static tn_tokenizer *tokenizer;
 static tn_gpt gpt;
 
 static int begin_tests(void **state) {
-    (void)state;
     temp_write(temp_path("vocab.json"), vocabulary, sizeof(vocabulary) - 1);
     temp_write(temp_path("merges.txt"), merges, sizeof(merges) - 1);
     tokenizer = tn_tokenizer_load(temp_path(""));
@@ -99,7 +98,6 @@ static tn_generate_options stopped_by(const char *const *stops, int count, int64
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
 static void stop_texts(void **state) {
-    (void)state;
     const struct {
         script says;
         const char *stops[3];
@@ -137,7 +135,6 @@ static void stop_texts(void **state) {
 
 /* Text that may begin a stop text is held back; once it cannot, the callback receives it. */
 static void held_back(void **state) {
-    (void)state;
     heard h;
     tn_generated got = hear_script((script){{C, A, B, A, C, E_HEAD, BLANK}, 7},
                                    stopped_by((const char *[]){"abc", "c c"}, 2, 7), &h);
@@ -149,7 +146,6 @@ static void held_back(void **state) {
 }
 
 static void stop_texts_come_late(void **state) {
-    (void)state;
     heard h;
     tn_generate_options o = stopped_by((const char *[]){"b"}, 1, 8);
     o.min_new = 3;
@@ -162,7 +158,6 @@ static void stop_texts_come_late(void **state) {
 /* A stop token is the last token but not part of the text; if it is not a stop token, it is
  * text. */
 static void stop_tokens_and_text(void **state) {
-    (void)state;
     heard h;
     tn_generate_options o = tn_generate_defaults();
     o.max_new = 4;
@@ -182,7 +177,6 @@ static void stop_tokens_and_text(void **state) {
 
 /* A model's vocabulary may be rounded up: tokens that the tokenizer lacks are never generated. */
 static void tokens_of_the_model_alone(void **state) {
-    (void)state;
     heard h;
     tn_generate_options o = tn_generate_defaults();
     o.max_new = 2;
@@ -192,7 +186,6 @@ static void tokens_of_the_model_alone(void **state) {
 }
 
 static void nothing_to_say(void **state) {
-    (void)state;
     heard h;
     tn_generate_options o = tn_generate_defaults();
     o.max_new = 0;

@@ -5,7 +5,6 @@
 /* ---- config.json ----------------------------------------------------------------------------- */
 
 static void config_values(void **state) {
-    (void)state;
     static const struct {
         const char *more, *error;
     } wrong[] = {
@@ -37,7 +36,6 @@ static void config_values(void **state) {
 }
 
 static void configs_that_are_none(void **state) {
-    (void)state;
     tn_gpt m;
     init_small(&m, small_options());
     const char *folder = temp_path("none");
@@ -63,7 +61,6 @@ static void configs_that_are_none(void **state) {
 }
 
 static void options_are_honoured(void **state) {
-    (void)state;
     tn_gpt m, got;
     init_small(&m, small_options());
     const char *folder = temp_path("honoured");
@@ -88,7 +85,6 @@ static void options_are_honoured(void **state) {
 
 /* transformers also accepts other models' names of options; and numbers may begin with -0. */
 static void other_names_of_options(void **state) {
-    (void)state;
     tn_gpt m;
     init_small(&m, small_options());
     const char *folder = temp_path("names");
@@ -126,7 +122,6 @@ static void save_llama(const char *folder) {
 }
 
 static void llamas_with_several_options(void **state) {
-    (void)state;
     tn_llama m;
     tn_llama_options o = tn_llama_defaults();
     o.vocab = 7;
@@ -149,7 +144,6 @@ static void llamas_with_several_options(void **state) {
 }
 
 static void positions_of_a_llama(void **state) {
-    (void)state;
     static const struct {
         const char *more;
         double theta, factor;
@@ -176,7 +170,6 @@ static void positions_of_a_llama(void **state) {
 }
 
 static void positions_that_no_llama_has(void **state) {
-    (void)state;
     static const char *const wrong[][2] = {
         {"\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}", "\"type\" is \"linear\""},
         {"\"rope_parameters\":{\"rope_type\":\"yarn\"}", "\"rope_type\" is \"yarn\""},

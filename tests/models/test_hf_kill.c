@@ -110,7 +110,6 @@ static void kill_everywhere(tn_lm_save_options before, tn_lm_save_options after,
 }
 
 static void killed_at_every_call(void **state) {
-    (void)state;
     const tn_lm_save_options ways[] = {one, parts, plain};
     for (int from = 0; from < 3; from++) {
         for (int to = 0; to < 3; to++) {
@@ -120,7 +119,6 @@ static void killed_at_every_call(void **state) {
 }
 
 static void killed_without_second_names(void **state) {
-    (void)state;
     no_second_names = true;
     kill_everywhere(one, parts, false);
     kill_everywhere(parts, one, false);
@@ -168,7 +166,6 @@ static void expect_words(int number) {
 
 /* Wherever the save is killed, the tokenizer belongs to the model. */
 static void killed_with_words(void **state) {
-    (void)state;
     make_words();
     const tn_lm_save_options ways[] = {one, parts};
     for (int i = 0; i < 2; i++) {
@@ -190,7 +187,6 @@ static void killed_with_words(void **state) {
 
 /* A tokenizer that cannot be copied, or not replaced, changes nothing. */
 static void words_in_the_way(void **state) {
-    (void)state;
     make_words();
     assert_int_equal(save_number(OLD, with_words(one, OLD)), TN_OK);
     tn_lm_save_options missing = one;
@@ -225,7 +221,6 @@ static void expect_old_or_new(tn_status status, tn_lm_save_options after) {
 }
 
 static void every_call_fails(void **state) {
-    (void)state;
     const tn_lm_save_options ways[] = {one, parts, plain};
     for (int i = 0; i < 9; i++) {
         bool failed = true;
@@ -241,7 +236,6 @@ static void every_call_fails(void **state) {
 }
 
 static void every_allocation_fails(void **state) {
-    (void)state;
     const tn_lm_save_options ways[] = {one, parts};
     for (int i = 0; i < 4; i++) {
         bool failed = true;
@@ -258,7 +252,6 @@ static void every_allocation_fails(void **state) {
 
 /* Folders with the names of files that a save writes or deletes. */
 static void folders_in_the_way(void **state) {
-    (void)state;
     static const char *const names[] = {"model.safetensors",  "model.safetensors.index.json",
                                         "tern.safetensors",   "model-00001-of-00007.safetensors",
                                         "weights.tmp/folder", "config.json.tmp"};
@@ -294,7 +287,6 @@ static rlim_t limit_files(rlim_t most) {
 
 /* The config or the weights do not fit. */
 static void full_disk(void **state) {
-    (void)state;
     static const rlim_t sizes[] = {1, 1000};
     const tn_lm_save_options ways[] = {one, parts, plain};
     for (int i = 0; i < 6; i++) {

@@ -9,7 +9,6 @@
 /* ---- Folders of other programs --------------------------------------------------------------- */
 
 static void every_form_of_names(void **state) {
-    (void)state;
     tn_gpt m;
     init_small(&m, small_options());
     const folder_options forms[] = {
@@ -27,7 +26,6 @@ static void every_form_of_names(void **state) {
 }
 
 static void names_that_do_not_fit(void **state) {
-    (void)state;
     tn_gpt m;
     init_small(&m, small_options());
     const char *folder = temp_path("names");
@@ -46,7 +44,6 @@ static void names_that_do_not_fit(void **state) {
 }
 
 static void shapes_that_do_not_fit(void **state) {
-    (void)state;
     tn_gpt m;
     init_small(&m, small_options());
     const char *folder = temp_path("shapes");
@@ -64,7 +61,6 @@ static void shapes_that_do_not_fit(void **state) {
 }
 
 static void dtypes_of_weights(void **state) {
-    (void)state;
     TN_NO_GRAD;
     tn_gpt m, got;
     const tn_dtype in[] = {TN_BF16, TN_F16, TN_F32, TN_F64};
@@ -96,7 +92,6 @@ static void write_index(const char *folder, const char *map) {
 }
 
 static void indexes_that_lie(void **state) {
-    (void)state;
     static const struct {
         const char *map, *error;
         tn_status status;
@@ -134,7 +129,6 @@ static void indexes_that_lie(void **state) {
 /* ---- Into an existing model ------------------------------------------------------------------ */
 
 static void into_a_model(void **state) {
-    (void)state;
     tn_gpt m, other, copy;
     init_small(&m, small_options());
     init_small(&other, small_options());
@@ -197,7 +191,6 @@ static bool list_last(const tn_entry *entry, void *user) {
 /* Absent parameters are neither read nor missed; saving a stage is refused, since it is not a whole
  * model. */
 static void folders_and_absent_ones(void **state) {
-    (void)state;
     tn_gpt m, stage;
     init_small(&m, small_options());
     init_small(&stage, small_options());
@@ -258,7 +251,6 @@ static tn_layout draw_layout(tn_dims whole) {
 }
 
 static void elements_of_a_rank(void **state) {
-    (void)state;
     const char *path = temp_path("ranks.safetensors");
     tn_dims whole = TN_DIMS(24, 12);
     tn_safetensors_writer *w = tn_safetensors_writer_new();
@@ -315,7 +307,6 @@ static int count_views(void *m) {
 }
 
 static void mapped_weights(void **state) {
-    (void)state;
     tn_gpt m, got;
     init_small(&m, small_options());
     const char *folder = temp_path("mapped");
@@ -350,7 +341,6 @@ static void mapped_weights(void **state) {
 }
 
 static void weights_of_bytes(void **state) {
-    (void)state;
     const tn_dtype dtypes[] = {TN_F32, TN_BF16};
     for (int i = 0; i < 2; i++) {
         tn_gpt m, got;

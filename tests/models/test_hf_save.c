@@ -3,7 +3,6 @@
 #include "tests/models/hf_folder.h"
 
 static void saved_and_loaded(void **state) {
-    (void)state;
     tn_gpt m;
     init_small(&m, small_options());
     const char *folder = temp_path("saved");
@@ -31,7 +30,6 @@ static void saved_and_loaded(void **state) {
 }
 
 static void without_biases(void **state) {
-    (void)state;
     tn_gpt m, got;
     tn_gpt_options o = small_options();
     o.bias = false;
@@ -51,7 +49,6 @@ static void without_biases(void **state) {
 
 /* As transformers reads it: (in, out), with the prefix, and which program wrote it. */
 static void what_is_written(void **state) {
-    (void)state;
     tn_gpt m;
     init_small(&m, small_options());
     const char *folder = temp_path("written");

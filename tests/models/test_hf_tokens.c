@@ -65,7 +65,6 @@ static void expect_tokens(const char *folder, const char *begin, const char *end
 }
 
 static void what_the_tokenizer_says(void **state) {
-    (void)state;
     for (int llama = 0; llama < 2; llama++) {
         save_model(llama, VOCAB, temp_path("none"), NULL);
         expect_tokens("none", "null", "null");
@@ -89,7 +88,6 @@ static void what_the_tokenizer_says(void **state) {
 }
 
 static void what_other_files_say(void **state) {
-    (void)state;
     new_tokenizer("own");
     write_in("own", "generation_config.json", "{\"bos_token_id\":7,\"eos_token_id\":[8,5000,9]}");
     save_model(false, VOCAB, temp_path("own"), NULL);

@@ -92,7 +92,6 @@ static bool is_close(tn_tensor *a, tn_tensor *b) {
 /* ---- Shape ----------------------------------------------------------------------------------- */
 
 static void shapes_of_families(void **state) {
-    (void)state;
     for (models all = {0}; next_model(&all);) {
         tn_lm_shape got, want = all.family->shape;
         want.parameters = tn_module_count(&all.m);
@@ -136,7 +135,6 @@ static bool compare_gradient(const tn_entry *entry, void *user) {
 
 /* Calling the parts by hand gives the bits of a call of the model, forward and backward. */
 static void parts_by_hand(void **state) {
-    (void)state;
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         tn_module *parts[PARTS];
@@ -179,7 +177,6 @@ static tn_values count_positions(tn_module *m, tn_values in, void *user) {
 
 /* A stem and a block that are called by hand use the positions they are given. */
 static void parts_with_positions(void **state) {
-    (void)state;
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         TN_NO_GRAD;
@@ -210,7 +207,6 @@ static tn_tensor *call_range(void *m, tn_tensor *x, tn_tensor *positions, int fi
 
 /* A call of some parts and one of the rest give the bits of one call, forward and backward. */
 static void ranges_of_parts(void **state) {
-    (void)state;
     for (models all = {0}; next_model(&all);) {
         for (int cut = 0; cut <= PARTS; cut++) {
             TN_SCOPE;
@@ -257,7 +253,6 @@ static tn_tensor *halved_loss(void *state, tn_tensor *logits, tn_tensor *targets
 }
 
 static void another_loss(void **state) {
-    (void)state;
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         TN_NO_GRAD;
@@ -274,7 +269,6 @@ static void another_loss(void **state) {
 /* ---- Positions ------------------------------------------------------------------------------- */
 
 static void positions_as_inputs(void **state) {
-    (void)state;
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(2, T), TN_I64);
@@ -291,7 +285,6 @@ static void positions_as_inputs(void **state) {
 }
 
 static void refused_inputs(void **state) {
-    (void)state;
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         tn_tensor *tokens = tn_zeros(TN_DIMS(2, T), TN_I64);
@@ -319,7 +312,6 @@ static tn_attention_cache_options cache_for(int64_t batch, int64_t length) {
 }
 
 static void pieces_of_every_length(void **state) {
-    (void)state;
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         TN_NO_GRAD;
@@ -350,7 +342,6 @@ static tn_values third_of(tn_module *m, tn_values in, void *user) {
 
 /* A call that fails in the middle leaves the caches of all layers where they were. */
 static void failure_between_layers(void **state) {
-    (void)state;
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         TN_NO_GRAD;
@@ -410,7 +401,6 @@ static void expect_sequences(void *m, tn_tensor *tokens, tn_tensor *logits, int6
 }
 
 static void padding_on_the_left(void **state) {
-    (void)state;
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         TN_NO_GRAD;
@@ -436,7 +426,6 @@ static void padding_on_the_left(void **state) {
 
 /* Each place predicts the next token; none beyond a row's end. Padding changes no loss. */
 static void targets_of_rows(void **state) {
-    (void)state;
     TN_SCOPE;
     static const int64_t rows[] = {3, 4, 5, 6, 7, 8, 9, 9, 1, 9, 9, 9}, ends[] = {4, 2, 1};
     static const int64_t whole[] = {4, 5, 6, -100, 8, 9, 9, -100, 9, 9, 9, -100};
@@ -475,7 +464,6 @@ static tn_tensor *loss_gradient(tn_gpt *gpt, tn_tensor *x, tn_tensor *y, bool by
  * the bit for the factor that was expected; one more rounding of the logits' gradient for others.
  */
 static void loss_expects_a_gradient(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_gpt gpt;
     tn_gpt_init(&gpt,
@@ -503,7 +491,6 @@ static void loss_expects_a_gradient(void **state) {
 
 /* Where the gradient has replaced the logits nothing is left to differentiate again. */
 static void loss_once_on_device(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_gpt gpt;
     tn_gpt_init(&gpt,
@@ -529,7 +516,6 @@ static tn_values keep_output(tn_module *m, tn_values in, tn_values out, void *us
 
 /* Logits that a hook has kept stay as they are until a backward. */
 static void kept_logits_stay(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_gpt gpt;
     tn_gpt_init(&gpt,

@@ -36,7 +36,6 @@ static bool compare_entry(const tn_entry *entry, void *user) {
 }
 
 static void round_trip(void **state) {
-    (void)state;
     const tn_dtype dtypes[] = {TN_F32, TN_BF16};
     for (int i = 0; i < 2; i++) {
         tn_gpt m, got;
@@ -59,7 +58,6 @@ static void round_trip(void **state) {
 
 /* Parameters are where llm.c's fill_in_parameter_sizes puts them. */
 static void bytes_of_the_file(void **state) {
-    (void)state;
     tn_gpt m;
     init_small(&m, small_options(TN_F32));
     const char *path = temp_path("model.bin");
@@ -94,7 +92,6 @@ static void bytes_of_the_file(void **state) {
 }
 
 static void without_biases(void **state) {
-    (void)state;
     tn_gpt m, got;
     tn_gpt_options o = small_options(TN_F32);
     o.bias = false;
@@ -111,7 +108,6 @@ static void without_biases(void **state) {
 }
 
 static void models_that_llmc_has_not(void **state) {
-    (void)state;
     tn_gpt m;
     const char *path = temp_path("none.bin");
     tn_gpt_options o = small_options(TN_F32);
@@ -133,7 +129,6 @@ static void models_that_llmc_has_not(void **state) {
 }
 
 static void headers_that_lie(void **state) {
-    (void)state;
     static const struct {
         int at;
         int32_t is;

@@ -61,17 +61,14 @@ static void use_tied_llama(void) {
 }
 
 static void gpt_without_memory(void **state) {
-    (void)state;
     every_allocation(use_gpt);
 }
 
 static void llama_without_memory(void **state) {
-    (void)state;
     every_allocation(use_llama);
 }
 
 static void tied_llama(void **state) {
-    (void)state;
     every_allocation(use_tied_llama);
 }
 

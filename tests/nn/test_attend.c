@@ -38,7 +38,6 @@ static void take_heads(tn_self_attention *m, const tn_self_attention *whole, int
 /* Ranks with 1 and 3 of 4 heads add up to what one with all of them computes. The option `heads` is
  * 4 on each, since it describes the whole model. */
 static void heads_that_are_here(void **state) {
-    (void)state;
     for (int cached = 0; cached < 2; cached++) {
         TN_SCOPE;
         TN_NO_GRAD;
@@ -99,7 +98,6 @@ static void check_rule(void *m, int64_t heads, int64_t kv_heads) {
 }
 
 static void another_attention(void **state) {
-    (void)state;
     tn_self_attention one;
     tn_self_attention_init(&one, WIDTH, bare_options());
     check_rule(&one, HEADS, HEADS);

@@ -30,7 +30,6 @@ static void expect_running(const tn_batch_norm1d *m, double mean, double var, do
 }
 
 static void running_statistics(void **state) {
-    (void)state;
     tn_batch_norm1d m;
     tn_batch_norm1d_init(&m, 2, tn_batch_norm_defaults());
     expect_running(&m, 0, 1, 0);
@@ -47,7 +46,6 @@ static void running_statistics(void **state) {
 }
 
 static void cumulative_statistics(void **state) {
-    (void)state;
     tn_batch_norm_options options = tn_batch_norm_defaults();
     options.cumulative = true;
     tn_batch_norm1d m;
@@ -61,7 +59,6 @@ static void cumulative_statistics(void **state) {
 
 /* Statistics of the batch, in training and in eval mode; nothing is kept. */
 static void untracked_statistics(void **state) {
-    (void)state;
     tn_batch_norm_options options = tn_batch_norm_defaults();
     options.track_running_stats = options.affine = false;
     tn_batch_norm1d *m = tn_batch_norm1d_new_with(2, options);
@@ -75,7 +72,6 @@ static void untracked_statistics(void **state) {
 
 /* A recomputed forward runs twice, and counts once. */
 static void recomputed_once(void **state) {
-    (void)state;
     tn_batch_norm1d m;
     tn_batch_norm1d_init(&m, 2, tn_batch_norm_defaults());
     tn_module_set_recompute(&m, true);
@@ -87,7 +83,6 @@ static void recomputed_once(void **state) {
 
 /* Running statistics are f32 even if parameters are bf16, and a policy does not change that. */
 static void mixed_precision(void **state) {
-    (void)state;
     tn_batch_norm1d m;
     tn_batch_norm1d_init(&m, 2, tn_batch_norm_defaults());
     tn_module_set_precision(&m, tn_precision_defaults());
@@ -98,7 +93,6 @@ static void mixed_precision(void **state) {
 }
 
 static void names_are_pytorchs(void **state) {
-    (void)state;
     tn_batch_norm2d *m = tn_batch_norm2d_new(3);
     static const char *const names[] = {"weight", "bias", "running_mean", "running_var",
                                         "num_batches_tracked"};
@@ -120,7 +114,6 @@ static tn_tensor *return_input(tn_tensor *x, void *user) {
 
 /* Two ranks with the same batch: the same result, and the variance of twice as many samples. */
 static void shared_statistics(void **state) {
-    (void)state;
     tn_batch_norm1d alone, shared;
     tn_batch_norm1d_init(&alone, 2, tn_batch_norm_defaults());
     tn_batch_norm1d_init(&shared, 2, tn_batch_norm_defaults());
@@ -140,7 +133,6 @@ static void shared_statistics(void **state) {
 }
 
 static void refused_arguments(void **state) {
-    (void)state;
     tn_batch_norm2d m;
     tn_batch_norm2d_init(&m, 0, tn_batch_norm_defaults());
     assert_error(TN_EVALUE, "batch_norm2d: channels is 0");

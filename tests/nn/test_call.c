@@ -76,7 +76,6 @@ static tn_tensor *wasteful_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void only_results_come_out(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_module m;
     tn_module_init(&m, "wasteful", wasteful_forward);
@@ -89,7 +88,6 @@ static void only_results_come_out(void **state) {
 }
 
 static void values_and_context(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_module m;
     tn_module_init_values(&m, "pair", pair_forward);
@@ -125,7 +123,6 @@ static tn_values silent_forward(tn_module *self, tn_values in, void *context) {
 }
 
 static void wrong_values(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(2), TN_F32);
     tn_module m;
@@ -143,7 +140,6 @@ static void wrong_values(void **state) {
 }
 
 static void paths_in_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -214,7 +210,6 @@ static tn_hook hook_all(void *m, tag *t) {
 }
 
 static void order_and_removal(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -266,7 +261,6 @@ static tn_tensor *return_input(tn_tensor *x) {
 }
 
 static void hooks_replace_values(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_function f;
     tn_function_init(&f, "f", return_input);
@@ -292,7 +286,6 @@ static void hooks_replace_values(void **state) {
 /* ---- Backward hooks -------------------------------------------------------------------------- */
 
 static void backward_order(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -311,7 +304,6 @@ static void backward_order(void **state) {
 
 /* If no input requires a gradient, a module's backward ends when the whole backward ends. */
 static void inputs_without_gradient(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -339,7 +331,6 @@ static void keep_grads(tn_module *m, tn_values in_grads, void *user) {
 }
 
 static void several_inputs_and_outputs(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_module m;
     tn_module_init_values(&m, "pair", pair_forward);
@@ -381,7 +372,6 @@ static tn_tensor *trap_forward(tn_module *self, tn_tensor *x) {
 
 /* Each backward_before has its backward_after, even if the run fails in between. */
 static void failing_backward(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_module m;
     tn_module_init(&m, "trap", trap_forward);
@@ -394,7 +384,6 @@ static void failing_backward(void **state) {
 }
 
 static void finished_before_backward(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -421,7 +410,6 @@ static tn_values finish_before(tn_module *m, tn_values in, void *user) {
 }
 
 static void finished_in_a_hook(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_gpt_options o = tn_gpt_defaults();
     o.vocab = o.context = 5, o.layers = o.heads = 1, o.width = 4;
@@ -468,7 +456,6 @@ static void expect_equal_gradients(void *m, tn_tensor *x, tn_module *const *reco
 }
 
 static void recompute_is_bit_equal(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -500,7 +487,6 @@ static void recompute_is_bit_equal(void **state) {
 /* The module's own hooks run once; those of modules inside it run again, and can tell that they
  * do. */
 static void hooks_in_recompute(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -517,7 +503,6 @@ static void hooks_in_recompute(void **state) {
 
 /* Intermediate results take no memory between forward and backward. */
 static void recompute_keeps_only_inputs(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -564,7 +549,6 @@ static void recurrent_init(recurrent *r, void *next, int times, int left) {
 }
 
 static void recursion_has_an_end(void **state) {
-    (void)state;
     recurrent r, other;
     tn_tensor *x = tn_set_requires_grad(tn_full(TN_DIMS(), 3.0, TN_F32), true);
     recurrent_init(&r, &r, 1, -1);
@@ -595,7 +579,6 @@ static tn_tensor *fails_again(tn_tensor *x) {
 
 /* Backward names what is around the module that it calls again, up to a depth. */
 static void recompute_in_a_deep_tree(void **state) {
-    (void)state;
     void *m = TN_FN(fails_again);
     tn_module_set_recompute(m, true);
     for (int depth = 0; depth < 40; depth++) {
@@ -614,7 +597,6 @@ static tn_values calls_its_module(tn_module *m, tn_values in, void *user) {
 }
 
 static void hooks_that_call_their_module(void **state) {
-    (void)state;
     recurrent r;
     recurrent_init(&r, &r, 1, 0);
     tn_module_hook(&r, (tn_module_hooks){.before = calls_its_module});

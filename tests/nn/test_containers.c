@@ -50,7 +50,6 @@ static void net_init(net *n) {
 }
 
 static void names_come_from_fields(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -70,7 +69,6 @@ static void names_come_from_fields(void **state) {
 }
 
 static void on_the_heap(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_module *all[] = {
         (tn_module *)tn_linear_new(4, 4),
@@ -112,7 +110,6 @@ static void on_the_heap(void **state) {
 
 /* A function's number is one of its fields, which are compared when weights are loaded. */
 static void with_a_number(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_function *cube = TN_FN_WITH(tn_pow_scalar, 3.0);
     assert_float_equal(tn_item(tn_call(cube, tn_scalar(2.0, TN_F32))), 8.0, 0.0);
@@ -123,7 +120,6 @@ static void with_a_number(void **state) {
 }
 
 static void who_cannot_be_owned(void **state) {
-    (void)state;
     TN_SCOPE;
     block *m = block_new(3);
     const tn_linear *fc = m->fc;
@@ -149,7 +145,6 @@ static void who_cannot_be_owned(void **state) {
 }
 
 static void lists_have_no_forward(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_module_list *list = tn_module_list_new();
     for (int i = 0; i < 3; i++) {
@@ -178,7 +173,6 @@ static tn_module *both_new(void) {
 
 /* Several values pass from module to module, and a range runs some of the modules. */
 static void values_and_ranges(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_sequential *m = TN_SEQUENTIAL(both_new(), both_new(), both_new());
     tn_tensor *a = tn_full(TN_DIMS(2), 1, TN_F32), *b = tn_full(TN_DIMS(2), 10, TN_F32);
@@ -219,7 +213,6 @@ static void build_and_call(void) {
 }
 
 static void no_memory(void **state) {
-    (void)state;
     every_allocation(build_and_call);
 }
 

@@ -73,7 +73,6 @@ static void same_place(tn_generator a, tn_generator b) {
 static const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_F16, TN_F64};
 
 static void all_ways_of_initialising(void **state) {
-    (void)state;
     for (int k = 0; k < 4; k++) {
         every whole, later;
         tn_seed(11);
@@ -120,7 +119,6 @@ static void same_part(const every *later, const every *whole, int64_t start, int
 }
 
 static void parts_are_slices(void **state) {
-    (void)state;
     enum { N = 7 * 5 * 3 };
     for (int k = 0; k < 4; k++) {
         every whole, later;
@@ -198,7 +196,6 @@ static bool same_pieces(const tn_entry *entry, void *user) {
 }
 
 static void gpt_as_built_at_once(void **state) {
-    (void)state;
     tn_gpt whole, later;
     tn_seed(3);
     tn_gpt_init(&whole, small_options());
@@ -218,7 +215,6 @@ static void gpt_as_built_at_once(void **state) {
 
 /* GPT-2 1.5B, 6 GB of f32, is built without allocating its elements. */
 static void no_memory_while_building(void **state) {
-    (void)state;
     tn_gpt_options o = tn_gpt_defaults();
     o.layers = 48;
     o.heads = 25;
@@ -236,7 +232,6 @@ static void no_memory_while_building(void **state) {
 
 /* Ties, a policy that converts, and a move to a device, all before there are elements. */
 static void changed_before_it_is_made(void **state) {
-    (void)state;
     tn_linear_options plain = TN_WITH(tn_linear, .bias = false);
     tn_precision bf16 = TN_WITH(tn_precision, .param = TN_BF16);
     tn_sequential all[2];
@@ -269,7 +264,6 @@ static void changed_before_it_is_made(void **state) {
 
 /* A parameter that was converted and is drawn again is drawn in its new dtype. */
 static void drawn_again_after_a_policy(void **state) {
-    (void)state;
     tn_precision f64 = TN_WITH(tn_precision, .param = TN_F64, .compute = TN_F64, .reduce = TN_F64);
     tn_linear m[2];
     for (int i = 0; i < 2; i++) {
@@ -290,7 +284,6 @@ static void drawn_again_after_a_policy(void **state) {
 
 /* A parameter of which only a part is stored is not made whole. */
 static void sharded_stays_empty(void **state) {
-    (void)state;
     tn_linear m;
     {
         TN_DEFER_INIT;
@@ -308,7 +301,6 @@ static void sharded_stays_empty(void **state) {
 /* ---- Too early ------------------------------------------------------------------------------- */
 
 static void reading_too_early(void **state) {
-    (void)state;
     tn_gpt gpt;
     gpt_later(&gpt, small_options());
     assert_inert(tn_call(&gpt, tn_zeros(TN_DIMS(1, 4), TN_I64)), TN_ESTATE,
@@ -327,7 +319,6 @@ static void reading_too_early(void **state) {
 }
 
 static void loading_gives_elements(void **state) {
-    (void)state;
     tn_gpt whole, loaded, resumed;
     tn_gpt_init(&whole, small_options());
     const char *path = temp_path("gpt.safetensors");
@@ -346,7 +337,6 @@ static void loading_gives_elements(void **state) {
 }
 
 static void what_cannot_wait(void **state) {
-    (void)state;
     TN_NO_GRAD;
     tn_tensor *x, *y, *bytes;
     {

@@ -71,7 +71,6 @@ static int make_block(any_block *m, bool llama, tn_dtype dtype, void **parts) {
 }
 
 static void is_the_parts(void **state) {
-    (void)state;
     /* a bf16 intermediate is rounded in different places: half a step, a few times */
     static const struct {
         tn_dtype dtype;
@@ -113,7 +112,6 @@ static tn_tensor *residual_gradient(tn_tensor *data, tn_device device, bool rms)
 
 /* Anomaly mode has the engine add. */
 static void whoever_adds(void **state) {
-    (void)state;
     static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     for (int i = 0; i < 8; i++) {
         TN_SCOPE;
@@ -127,7 +125,6 @@ static void whoever_adds(void **state) {
 }
 
 static void a_norm_adds_its_gradient(void **state) {
-    (void)state;
     static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     static const double relative[] = {2e-6, 1e-12, 2e-2, 3e-3};
     for (int i = 0; i < 8; i++) {
@@ -141,7 +138,6 @@ static void a_norm_adds_its_gradient(void **state) {
 
 /* A weight in another dtype than x, and a finished part, are the call's to refuse. */
 static void refuses_like_the_parts(void **state) {
-    (void)state;
     tn_block m;
     tn_block_init(&m, WIDTH, tn_block_defaults());
     tn_call(&m, tn_zeros(TN_DIMS(1, 2, WIDTH), TN_BF16));
@@ -169,7 +165,6 @@ static int64_t mlp_holds(unsigned wants) {
 
 /* What is not needed is not held: gelu's argument and its result are 64 KiB each. */
 static void mlp_holds_what_it_needs(void **state) {
-    (void)state;
     const int64_t one = 64 * 256 * sizeof(float), some = one / 4;
     assert_true(llabs(mlp_holds(31) - 2 * one) < some);
     assert_true(llabs(mlp_holds(1) - one) < some);

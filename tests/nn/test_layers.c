@@ -19,7 +19,6 @@ static void expect_refused(void *m, tn_status status, const char *part) {
 }
 
 static void refused_options(void **state) {
-    (void)state;
     tn_linear linear;
     tn_linear_init(&linear, 0, 3, tn_linear_defaults());
     expect_refused(&linear, TN_EVALUE, "linear: in is 0 and out is 3");
@@ -67,7 +66,6 @@ static void refused_options(void **state) {
 /* While an error is pending nothing is made; afterwards the layers say that they are not
  * complete. */
 static void pending_errors(void **state) {
-    (void)state;
     tn_raise(TN_EVALUE, "an earlier error");
     tn_linear linear;
     tn_linear_init(&linear, 2, 3, tn_linear_defaults());
@@ -83,7 +81,6 @@ static void pending_errors(void **state) {
 }
 
 static void initial_values(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_init_xavier_uniform(tn_ones(TN_DIMS(3), TN_F32), 1.0);
     assert_error(TN_ESHAPE, "init_xavier_uniform: the weight is [3]");
@@ -124,7 +121,6 @@ static void initial_values(void **state) {
 }
 
 static void training_and_evaluation(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_dropout drop;
     tn_dropout_init(&drop, 0.5);
@@ -167,7 +163,6 @@ static void whole_channels(void **state) {
 }
 
 static void sequential_names(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_linear in, out;
     tn_function relu;
@@ -191,7 +186,6 @@ static void sequential_names(void **state) {
 /* ---- The cache of attention ------------------------------------------------------------------ */
 
 static void cached_attention(void **state) {
-    (void)state;
     TN_SCOPE;
     enum { B = 2, T = 7, C = 12 };
     tn_self_attention m;
@@ -246,7 +240,6 @@ static void cached_attention(void **state) {
 
 /* The same with rotary positions, which continue where the cache ends. */
 static void cached_grouped_attention(void **state) {
-    (void)state;
     TN_SCOPE;
     enum { B = 2, T = 7, C = 12 };
     tn_grouped_attention m;
@@ -276,7 +269,6 @@ static void cached_grouped_attention(void **state) {
 
 /* A module whose init failed has no heads to make a cache for. */
 static void cache_of_a_broken_module(void **state) {
-    (void)state;
     tn_self_attention m;
     tn_self_attention_options options = tn_self_attention_defaults();
     options.heads = 0;
@@ -292,7 +284,6 @@ static void cache_of_a_broken_module(void **state) {
 /* Training with dropout computes the weights explicitly: the same numbers if almost nothing is
  * dropped. */
 static void weights_that_are_dropped(void **state) {
-    (void)state;
     TN_SCOPE;
     enum { B = 2, T = 3, S = 5, C = 8 };
     tn_multi_head_attention_options o = tn_multi_head_attention_defaults();
@@ -320,7 +311,6 @@ static void weights_that_are_dropped(void **state) {
 }
 
 static void attention_inputs(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_multi_head_attention *m = tn_multi_head_attention_new(8, 2);
     tn_tensor *x = tn_ones(TN_DIMS(2, 3, 8), TN_F32), *flat = tn_ones(TN_DIMS(3, 8), TN_F32);
@@ -359,7 +349,6 @@ static tn_tensor *return_input(tn_module *self, tn_tensor *x) {
 
 /* An inert tensor makes inert results, no kernel runs, and the first error stays. */
 static void inert_tensors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_linear linear;
     tn_gpt gpt;
@@ -406,7 +395,6 @@ static void inert_tensors(void **state) {
 
 /* NULL is an error everywhere, or harmless and does nothing. */
 static void null_arguments(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_linear_init(NULL, 1, 1, tn_linear_defaults());
     assert_error(TN_EVALUE, "linear");

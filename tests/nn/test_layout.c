@@ -151,7 +151,6 @@ static void check_pair(const tn_dims *whole, const mesh *from, const mesh *to) {
 }
 
 static void any_mesh_to_any_other(void **state) {
-    (void)state;
     random_state = 1;
     for (int pairs = 0; pairs < PAIRS;) {
         tn_dims whole = {.ndim = 1 + (int)draw_below(3)};
@@ -172,7 +171,6 @@ static void any_mesh_to_any_other(void **state) {
 /* Four ranks have 12565, 12565, 12565 and 12562 of the 50257 rows of GPT-2's embedding; of 5 rows,
  * 2, 2, 1 and none. */
 static void slices_that_do_not_divide(void **state) {
-    (void)state;
     static const struct {
         int64_t size, count[4];
     } cases[] = {{50257, {12565, 12565, 12565, 12562}}, {5, {2, 2, 1, 0}}, {8, {2, 2, 2, 2}}};
@@ -194,7 +192,6 @@ static void slices_that_do_not_divide(void **state) {
 }
 
 static void scalars_and_nothing(void **state) {
-    (void)state;
     tn_layout scalar = tn__layout_whole((tn_dims){.ndim = 0}),
               empty = tn__layout_whole(TN_DIMS(3, 0));
     tn__common c = {0};
@@ -212,7 +209,6 @@ static void assert_refused(tn_layout l) {
 }
 
 static void unsound_ones_are_found(void **state) {
-    (void)state;
     const int64_t large = INT64_MAX;
     tn_layout l = {.whole = TN_DIMS(6, 4),
                    .dim = 0,
@@ -252,7 +248,6 @@ static void unsound_ones_are_found(void **state) {
 }
 
 static void equal_ones_are_written_alike(void **state) {
-    (void)state;
     tn_layout a = tn__layout_whole(TN_DIMS(2, 3)), b = a;
     b.pieces = b.slices = 0;
     b = tn__layout_plain(&b);

@@ -94,7 +94,6 @@ static int64_t saved_by_a_block(void) {
 }
 
 static void saved_tensors(void **state) {
-    (void)state;
     for (int n = 1; n <= MOST; n += 5) {
         model m;
         model_init(&m, n);
@@ -108,7 +107,6 @@ static void saved_tensors(void **state) {
 }
 
 static void peak_of_training(void **state) {
-    (void)state;
     for (int n = 1; n <= MOST; n += 5) {
         model m;
         model_init(&m, n);
@@ -121,7 +119,6 @@ static void peak_of_training(void **state) {
 
 /* Recomputed blocks cost their inputs, and one block at a time all that it saves. */
 static void peak_with_recompute(void **state) {
-    (void)state;
     model m;
     model_init(&m, MOST);
     for (int i = 0; i < MOST; i++) {
@@ -136,7 +133,6 @@ static void peak_with_recompute(void **state) {
 /* Without recording: the peak of one block, for any number of blocks. It is in mlp: the block's
  * input, x + attn, the results of ln_2, c_fc and gelu, and then that of c_proj. */
 static void peak_of_inference(void **state) {
-    (void)state;
     model m;
     model_init(&m, MOST);
     TN_SCOPE;

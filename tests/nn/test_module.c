@@ -62,7 +62,6 @@ static void expect_paths(void *m, tn_walk walk, const char *want) {
 /* ---- Registering ----------------------------------------------------------------------------- */
 
 static void names_of_entries(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     expect_paths(&n, (tn_walk){0}, "scale fc1.weight fc1.bias layers.2.weight ");
@@ -96,7 +95,6 @@ static void names_of_entries(void **state) {
 }
 
 static void refused_names(void **state) {
-    (void)state;
     const char *bad[] = {"", ".x", "x.", NULL,
                          "0123456789012345678901234567890123456789012345678901234567890123"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -113,7 +111,6 @@ static void refused_names(void **state) {
 }
 
 static void used_twice(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -141,7 +138,6 @@ static void used_twice(void **state) {
 }
 
 static void refused_tensors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_module m;
     tn_module_init(&m, "m", net_forward);
@@ -160,7 +156,6 @@ static void refused_tensors(void **state) {
 }
 
 static void buffers_are_set(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     {
@@ -207,7 +202,6 @@ static void tied_init(tied *t) {
 }
 
 static void tied_parameters(void **state) {
-    (void)state;
     tied t;
     tied_init(&t);
     assert_int_equal(tn_module_tie(&t, "head.weight", "wte.weight"), TN_OK);
@@ -232,7 +226,6 @@ static void tied_parameters(void **state) {
 }
 
 static void ties_that_do_not_fit(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     tn_module_tie(&n, "fc1.weight", "layers.2.weight");
@@ -262,7 +255,6 @@ static void are_wanted(net *n, const char *expected) {
 }
 
 static void freezing_by_path(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     assert_int_equal(tn_freeze(&n, "fc1.weight  scale "), 2); /* parameters */
@@ -297,7 +289,6 @@ static void freezing_by_path(void **state) {
 
 /* A tied parameter can be frozen by either name. */
 static void freezing_tied(void **state) {
-    (void)state;
     tied t;
     tied_init(&t);
     assert_int_equal(tn_module_tie(&t, "head.weight", "wte.weight"), TN_OK);
@@ -311,7 +302,6 @@ static void freezing_tied(void **state) {
 /* ---- Flags ----------------------------------------------------------------------------------- */
 
 static void flags_of_modules(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     tn_module_train(&n, false);
@@ -338,7 +328,6 @@ static void flags_of_modules(void **state) {
 }
 
 static void printed_modules(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     char *text = NULL;
@@ -400,7 +389,6 @@ static bool exchange_field(const tn_entry *entry, void *user) {
 }
 
 static void exchanged_fields(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     tn_module_each(&n, (tn_walk){.with_shared = true}, exchange_field, NULL);
@@ -414,7 +402,6 @@ static void exchanged_fields(void **state) {
 /* ---- Finishing ------------------------------------------------------------------------------- */
 
 static void finished_modules(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -435,7 +422,6 @@ static void finished_modules(void **state) {
 }
 
 static void not_modules(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(1, 3), TN_F32);
     _Alignas(16) char junk[512];

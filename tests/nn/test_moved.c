@@ -64,7 +64,6 @@ static tn_tensor *make_input(void) {
 
 /* As after `return n;`, or in a struct that was copied. */
 static void a_copy(void **state) {
-    (void)state;
     net *n = pages_new();
     net_init(n);
     net *moved = move_away(n, sizeof(*n));
@@ -90,7 +89,6 @@ static void a_copy(void **state) {
 }
 
 static void a_copy_of_what_is_finished(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     net copy = n;
@@ -102,7 +100,6 @@ static void a_copy_of_what_is_finished(void **state) {
 }
 
 static void nothing_registered(void **state) {
-    (void)state;
     tn_dropout first, second;
     tn_dropout_init(&first, 0.0);
     second = first;
@@ -145,7 +142,6 @@ static void tower_init(tower *t) {
 
 /* Once the module was used in its new place, every walk that would reach the old one is refused. */
 static void walks_refuse(void **state) {
-    (void)state;
     tower t;
     tower_init(&t);
     tn_linear *moved = move_away(t.pages, 2 * sizeof(*moved));
@@ -186,7 +182,6 @@ static void walks_refuse(void **state) {
 
 /* Finishing the parent leaves moved children to the code that moved them. */
 static void the_end_of_the_parent(void **state) {
-    (void)state;
     tower t;
     tower_init(&t);
     tn_linear *moved = move_away(t.pages, 2 * sizeof(*moved));
@@ -205,7 +200,6 @@ static void the_end_of_the_parent(void **state) {
 
 /* The move was not noticed, and the old memory was overwritten. */
 static void overwritten_modules(void **state) {
-    (void)state;
     tower t;
     tower_init(&t);
     tn_linear *moved = malloc(2 * sizeof(*moved));
@@ -223,7 +217,6 @@ static void overwritten_modules(void **state) {
 /* ---- What refers to a module ----------------------------------------------------------------- */
 
 static void a_parent_that_moved(void **state) {
-    (void)state;
     tn_linear child;
     tn_sequential *parent = pages_new();
     tn_sequential_init(parent);
@@ -243,7 +236,6 @@ static void a_parent_that_moved(void **state) {
 }
 
 static void an_optimiser(void **state) {
-    (void)state;
     net *n = pages_new();
     net_init(n);
     tn_optim *opt = tn_sgd(n, tn_sgd_defaults());
@@ -263,7 +255,6 @@ static void an_optimiser(void **state) {
 
 /* A graph that will call the module again. */
 static void a_graph(void **state) {
-    (void)state;
     net *n = pages_new();
     net_init(n);
     tn_module_set_recompute(n, true);
@@ -282,7 +273,6 @@ static void a_graph(void **state) {
 
 /* Built from the top or from the bottom, a tree is walked to a depth of at most 1000 modules. */
 static void too_deep(void **state) {
-    (void)state;
     enum { MOST = 1000 };
     for (int upwards = 0; upwards < 2; upwards++) {
         tn_sequential *chain = calloc(MOST + 1, sizeof(*chain));

@@ -52,7 +52,6 @@ static void is_refused(net *n, const char *message) {
 }
 
 static void never_added(void **state) {
-    (void)state;
     net n;
     tn_linear layer;
     tn_linear_init(&layer, 3, 3, tn_linear_defaults());
@@ -74,7 +73,6 @@ static void never_added(void **state) {
 }
 
 static void learns_nothing(void **state) {
-    (void)state;
     net n;
     tn_linear layer;
     tn_linear_init(&layer, 3, 3, tn_linear_defaults());
@@ -98,7 +96,6 @@ static void learns_nothing(void **state) {
 
 /* A layer with its own optimiser may be called. */
 static void is_stepped_elsewhere(void **state) {
-    (void)state;
     net n;
     tn_linear layer;
     tn_linear_init(&layer, 3, 3, tn_linear_defaults());
@@ -112,7 +109,6 @@ static void is_stepped_elsewhere(void **state) {
 }
 
 static void is_added_elsewhere(void **state) {
-    (void)state;
     net n, owner, shares;
     tn_linear layer;
     net_init(&owner, NULL);
@@ -133,7 +129,6 @@ static void is_added_elsewhere(void **state) {
 
 /* A layer in a list that was never added is refused, too. */
 static void in_a_list(void **state) {
-    (void)state;
     net n;
     tn_module_list *list = tn_module_list_new();
     tn_module_append(list, tn_linear_new(3, 3));
@@ -148,7 +143,6 @@ static void in_a_list(void **state) {
 
 /* A part of another model is fine, unless this model is trained and the other is not. */
 static void is_part_of_another(void **state) {
-    (void)state;
     net n, owner;
     net_init(&owner, NULL);
     net_init(&n, &owner.fc);
@@ -167,7 +161,6 @@ static void is_part_of_another(void **state) {
 }
 
 static void is_meant(void **state) {
-    (void)state;
     net n, owner;
     net_init(&owner, NULL);
     net_init(&n, &owner);
@@ -192,7 +185,6 @@ static tn_values call_probe(tn_module *m, tn_values in, tn_values out, void *use
 
 /* A hook may call any layer. */
 static void is_called_by_a_hook(void **state) {
-    (void)state;
     net n;
     tn_linear probe;
     tn_linear_init(&probe, 3, 3, tn_linear_defaults());

@@ -156,37 +156,30 @@ static void use_transformer(void) {
 }
 
 static void transformer_without_memory(void **state) {
-    (void)state;
     every_allocation(use_transformer);
 }
 
 static void training_without_memory(void **state) {
-    (void)state;
     every_allocation(train_net);
 }
 
 static void ties_without_memory(void **state) {
-    (void)state;
     every_allocation(tie_and_read);
 }
 
 static void deferred_without_memory(void **state) {
-    (void)state;
     every_allocation(build_and_make);
 }
 
 static void quantized_without_memory(void **state) {
-    (void)state;
     every_allocation(quantize_and_call);
 }
 
 static void reversible_without_memory(void **state) {
-    (void)state;
     every_allocation(undo_pairs);
 }
 
 static void parts_without_memory(void **state) {
-    (void)state;
     every_allocation(cut_and_measure);
 }
 

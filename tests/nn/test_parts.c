@@ -59,7 +59,6 @@ static const tn_entry *entry_of(void *m, const char *path) {
 /* ---- What the record says -------------------------------------------------------------------- */
 
 static void whole_unless_told(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     const tn_entry *e = entry_of(&n, "wte.weight");
@@ -74,7 +73,6 @@ static void whole_unless_told(void **state) {
 }
 
 static void tied_names_share_a_part(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     tn_tensor *part = tn_zeros(TN_DIMS(5), TN_F32);
@@ -102,7 +100,6 @@ static void tied_names_share_a_part(void **state) {
 
 /* c_attn's 12 rows are 3 pieces: this rank has the second half of each. */
 static void a_block_in_the_field(void **state) {
-    (void)state;
     tn_linear m;
     tn_linear_init(&m, 4, 6, tn_linear_defaults());
     tn_layout half = {TN_DIMS(12, 4), 0, 3, 1, 2, 0, 24};
@@ -121,7 +118,6 @@ static void a_block_in_the_field(void **state) {
 /* ---- What works on the part ------------------------------------------------------------------ */
 
 static void freezing_and_zeroing(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     tn_tensor *part = tn_zeros(TN_DIMS(5), TN_F32);
@@ -153,7 +149,6 @@ static void assert_refused(net *n, const char *path, tn_tensor *part, tn_layout 
 }
 
 static void parts_that_do_not_fit(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     const char *w = "wte.weight";
@@ -189,7 +184,6 @@ static tn_values part_in_a_call(tn_module *m, tn_values in, void *user) {
 }
 
 static void only_before_it_is_used(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     tn_tensor *part = tn_zeros(TN_DIMS(5), TN_F32);
@@ -234,7 +228,6 @@ static void stage_init(net *n) {
 
 /* Names, shapes and counts stay; elements are freed, and walks skip it. */
 static void absent_under_all_names(void **state) {
-    (void)state;
     for (int deferred = 0; deferred < 2; deferred++) {
         net n;
         if (deferred) {
@@ -262,7 +255,6 @@ static void absent_under_all_names(void **state) {
 }
 
 static void printed_as_absent(void **state) {
-    (void)state;
     net n;
     stage_init(&n);
     char text[1000] = "";
@@ -277,7 +269,6 @@ static void printed_as_absent(void **state) {
 
 /* Groups have the same members on all ranks, but each rank has elements of only some. */
 static void optimisers_know_its_name(void **state) {
-    (void)state;
     net n, whole;
     stage_init(&n);
     net_init(&whole);
@@ -304,7 +295,6 @@ static void optimisers_know_its_name(void **state) {
 
 /* Freezing by name, conversion, calls, quantizing, saving. */
 static void what_else_asks_for_it(void **state) {
-    (void)state;
     net n;
     stage_init(&n);
     assert_int_equal(tn_freeze(&n, "wte.weight"), 1); /* naming it is not an error */
@@ -329,7 +319,6 @@ static tn_tensor *first_alone(tn_module *self, tn_tensor *x) {
 /* A stage is called with a policy of the whole model: only parameters that are here are lent as
  * copies. */
 static void nothing_of_it_is_lent(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     tn_module_init(&n, "net", first_alone);
@@ -347,7 +336,6 @@ static void nothing_of_it_is_lent(void **state) {
 }
 
 static void absent_too_late(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     assert_int_equal(tn__module_set_absent(&n.base, "wte.nothing"), TN_EVALUE);

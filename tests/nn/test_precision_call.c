@@ -8,7 +8,6 @@
 /* ---- What the forward sees ------------------------------------------------------------------- */
 
 static void default_precision(void **state) {
-    (void)state;
     tn_precision p = tn_precision_defaults();
     assert_int_equal(p.param, TN_F32);
     assert_int_equal(p.compute, TN_BF16);
@@ -17,7 +16,6 @@ static void default_precision(void **state) {
 }
 
 static void dtypes_inside(void **state) {
-    (void)state;
     static const tn_dtype kinds[] = {TN_BF16, TN_F16};
     for (int i = 0; i < 2; i++) {
         net n;
@@ -38,7 +36,6 @@ static void dtypes_inside(void **state) {
 
 /* A child with its own policy, a child called directly, and results in f32. */
 static void inner_policy_wins(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     tn_precision policy = tn_precision_defaults();
@@ -61,7 +58,6 @@ static void inner_policy_wins(void **state) {
 }
 
 static void parameters_are_converted(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     tn_linear tied;
@@ -94,7 +90,6 @@ static int64_t allocations_of_call(net *n, tn_tensor *x) {
 /* One copy for each change of the parameters; calls in between allocate no more than those of a
  * bf16 model. */
 static void copies_are_kept(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     set_compute(&n, TN_BF16);
@@ -133,7 +128,6 @@ static bool step_changes(const tn_entry *entry, void *user) {
 
 /* Recorded calls share the copies: two calls, two graphs, one copy of each parameter. */
 static void tapes_share_the_copies(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     set_compute(&n, TN_BF16);
@@ -180,7 +174,6 @@ static tn_values look_after(tn_module *m, tn_values in, tn_values out, void *use
 
 /* Hooks run outside of the policy: they see the caller's inputs, and the parameters. */
 static void hooks_are_outside(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     set_compute(&n, TN_BF16);
@@ -198,7 +191,6 @@ static void hooks_are_outside(void **state) {
 /* ---- When something goes wrong --------------------------------------------------------------- */
 
 static void errors_restore_the_fields(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     set_compute(&n, TN_BF16);
@@ -224,7 +216,6 @@ static void errors_restore_the_fields(void **state) {
 
 /* Each allocation of a call fails once. */
 static void no_memory(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     set_compute(&n, TN_BF16);
@@ -255,7 +246,6 @@ static tn_tensor *finishing_forward(tn_module *self, tn_tensor *x) {
 
 /* A module that is finished during its call frees its copies. */
 static void finished_in_its_call(void **state) {
-    (void)state;
     tn_function f;
     net n;
     net_init(&n);
@@ -276,7 +266,6 @@ static void finished_in_its_call(void **state) {
 /* A module whose fields hold copies cannot be moved: neither the one that is called nor one inside
  * it. */
 static void not_moved_in_its_call(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     set_compute(&n, TN_BF16);
@@ -293,7 +282,6 @@ static void not_moved_in_its_call(void **state) {
 }
 
 static void bad_policies(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     tn_precision p = tn_precision_defaults();

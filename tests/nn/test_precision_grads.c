@@ -55,7 +55,6 @@ static void expect_same(const gradients *a, const gradients *b) {
 }
 
 static void close_to_f32(void **state) {
-    (void)state;
     TN_SCOPE;
     gradients got[3];
     static const tn_dtype kinds[] = {TN_F32, TN_BF16, TN_F16};
@@ -75,7 +74,6 @@ static void close_to_f32(void **state) {
 
 /* Eight micro-batches: the sum equals the f32 sum of their gradients, to the last bit. */
 static void accumulation_is_f32(void **state) {
-    (void)state;
     enum { MICRO = 8 };
     TN_SCOPE;
     net n;
@@ -124,7 +122,6 @@ static void twice_init(twice *m) {
 }
 
 static void tied_parameters(void **state) {
-    (void)state;
     twice m = {0};
     twice_init(&m);
     TN_SCOPE;
@@ -150,7 +147,6 @@ static void tied_parameters(void **state) {
 
 /* A parameter of two modules with different policies. */
 static void two_policies_one_parameter(void **state) {
-    (void)state;
     twice m = {0};
     twice_init(&m);
     set_compute(&m.b, TN_F32);
@@ -167,7 +163,6 @@ static void two_policies_one_parameter(void **state) {
 }
 
 static void frozen_parameters(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     tn_module_requires_grad(&n.fc1, false);
@@ -180,7 +175,6 @@ static void frozen_parameters(void **state) {
 
 /* The gradient of a gradient goes through the copies too. */
 static void second_derivative(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     set_compute(&n, TN_BF16);
@@ -199,7 +193,6 @@ static void second_derivative(void **state) {
 /* ---- Recompute ------------------------------------------------------------------------------- */
 
 static void recompute_is_bit_equal(void **state) {
-    (void)state;
     TN_SCOPE;
     gradients got[3];
     for (int i = 0; i < 3; i++) { /* without, of the root, of a child */
@@ -222,7 +215,6 @@ static void recompute_is_bit_equal(void **state) {
 
 /* Tied weights inside recompute: one input of the node, not two. */
 static void recompute_of_tied_weights(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_full(TN_DIMS(1, IN), 1.0, TN_F32), *u = tn_full(TN_DIMS(1, IN), 0.5, TN_F32);
     tn_tensor *dy[2] = {tn_ones(TN_DIMS(1, OUT), TN_BF16), tn_ones(TN_DIMS(1, OUT), TN_BF16)};

@@ -98,7 +98,6 @@ static void lstm_init(lstm *m, int64_t in, int64_t width, int64_t out) {
 
 /* Learns to output its input of two steps ago, which only its state can tell. */
 static void lstm_learns(void **state) {
-    (void)state;
     enum { B = 8, T = 10, KINDS = 3 };
     lstm net;
     lstm_init(&net, KINDS, 16, KINDS);
@@ -134,7 +133,6 @@ static void lstm_learns(void **state) {
 
 /* A long sequence in pieces, the state in buffers between the calls, equals one call. */
 static void lstm_keeps_its_state(void **state) {
-    (void)state;
     TN_SCOPE;
     lstm net;
     lstm_init(&net, 3, 5, 2);
@@ -153,7 +151,6 @@ static void lstm_keeps_its_state(void **state) {
 /* ---- Attention with a mask and a cache ------------------------------------------------------- */
 
 static void cached_gpt_is_the_whole_gpt(void **state) {
-    (void)state;
     TN_SCOPE;
     enum { B = 2, T = 9 };
     tn_gpt gpt;
@@ -175,7 +172,6 @@ static void cached_gpt_is_the_whole_gpt(void **state) {
 /* A sequence of 4 padded to 6 under a mask: its first 4 results and all gradients are those of the
  * sequence alone. */
 static void padding_behind_a_mask(void **state) {
-    (void)state;
     TN_SCOPE;
     enum { T = 4, PADDED = 6, C = 8 };
     tn_block block;
@@ -239,7 +235,6 @@ static tn_optim *make_adam(void *m, double lr) {
 }
 
 static void gan_finds_the_mean(void **state) {
-    (void)state;
     enum { B = 64, STEPS = 400 };
     two_layers maker, judge;
     two_layers_init(&maker, 2, 16, 1);
@@ -293,7 +288,6 @@ static void set_element(tn_tensor *x, const int64_t at[2], double value) {
 }
 
 static void gradient_penalty(void **state) {
-    (void)state;
     TN_SCOPE;
     two_layers judge;
     two_layers_init(&judge, 3, 8, 1);
@@ -377,7 +371,6 @@ static tn_tensor *train_halved(bool in_bucket) {
 }
 
 static void gradients_in_one_buffer(void **state) {
-    (void)state;
     TN_SCOPE;
     assert_true(tn_equal(train_halved(true), train_halved(false)));
 }
@@ -385,7 +378,6 @@ static void gradients_in_one_buffer(void **state) {
 /* ---- A bf16 leaf whose gradient is f32 ------------------------------------------------------- */
 
 static void bf16_leaf_with_f32_gradient(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_linear net;
     tn_linear_init(&net, 4, 1, TN_WITH(tn_linear, .bias = false, .dtype = TN_BF16));

@@ -27,7 +27,6 @@ static double element_at(const tn_tensor *t, int64_t i, int64_t j) {
 
 /* Rows of different magnitude, one of zeros; halves round away from zero. */
 static void rows_of_a_linear(void **state) {
-    (void)state;
     tn_linear line;
     tn_linear_init(&line, 3, 4, tn_linear_defaults());
     static const float w[] = {127, -127, 1.5, 0.5, 0.25, -0.125, 0, 0, 0, -1e-3f, 1e-4f, 3e-6f};
@@ -63,7 +62,6 @@ static double worst_step(const tn_tensor *w, tn_tensor *bytes, tn_tensor *scale)
 /* A whole model: every matrix becomes the nearest bytes; the tied one stays one tensor; the logits
  * are those of a model with the dequantized weights. */
 static void gpt_computes_with_bytes(void **state) {
-    (void)state;
     for (int bf16 = 0; bf16 < 2; bf16++) {
         TN_NO_GRAD;
         tn_gpt_options o = small_options();
@@ -91,7 +89,6 @@ static void gpt_computes_with_bytes(void **state) {
 
 /* With a cache, token by token: the same as one call with all tokens. */
 static void cached_as_at_once(void **state) {
-    (void)state;
     TN_NO_GRAD;
     tn_gpt gpt;
     tn_gpt_init(&gpt, small_options());
@@ -108,7 +105,6 @@ static void cached_as_at_once(void **state) {
 }
 
 static void files_of_quantized(void **state) {
-    (void)state;
     TN_NO_GRAD;
     const char *path = temp_path("bytes.safetensors");
     tn_gpt a, b, whole;
@@ -140,7 +136,6 @@ static void files_of_quantized(void **state) {
 /* ---- What it refuses ------------------------------------------------------------------------- */
 
 static void training_is_over(void **state) {
-    (void)state;
     tn_gpt gpt;
     tn_gpt_init(&gpt, small_options());
     tn_optim *opt = tn_adamw(&gpt, tn_adamw_defaults());
@@ -164,7 +159,6 @@ static void training_is_over(void **state) {
 }
 
 static void odd_weights(void **state) {
-    (void)state;
     tn_linear line;
     tn_linear_init(&line, 3, 4, tn_linear_defaults());
     {
@@ -192,7 +186,6 @@ static tn_tensor *deaf_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void shared_with_a_stranger(void **state) {
-    (void)state;
     deaf m = {0};
     tn_module_init(&m, "deaf", deaf_forward);
     tn_linear_init(&m.line, 3, 4, tn_linear_defaults());

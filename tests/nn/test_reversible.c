@@ -113,7 +113,6 @@ static tn_values inputs_of(tn_dtype dtype) {
 }
 
 static void gradients_of_the_formula(void **state) {
-    (void)state;
     for (int wide = 0; wide < 2; wide++) {
         tn_reversible *m = pairs_new(2, WIDTH, 0.3, wide ? TN_F64 : TN_F32);
         tn_values in = inputs_of(wide ? TN_F64 : TN_F32);
@@ -131,7 +130,6 @@ static void gradients_of_the_formula(void **state) {
 /* The streams may have different shapes, and only one may lead to the loss; gradients may be asked
  * for by tn_grad, twice, or in halves. */
 static void parts_of_the_graph(void **state) {
-    (void)state;
     void *f[2], *g[2];
     for (int i = 0; i < 2; i++) {
         f[i] = tn_linear_new(3, 5);
@@ -159,7 +157,6 @@ static void parts_of_the_graph(void **state) {
 }
 
 static void backward_in_halves(void **state) {
-    (void)state;
     tn_reversible *m = pairs_new(2, WIDTH, 0.3, TN_F32);
     tn_values in = inputs_of(TN_F32);
     list params = {.n = 0}, whole = {.n = 0};
@@ -198,7 +195,6 @@ static tn_tensor *count_call(tn_tensor *x) {
 
 /* Backward stops at the first pair that has something to learn; nothing is recorded without. */
 static void frozen_pairs(void **state) {
-    (void)state;
     void *f[3], *g[3];
     for (int i = 0; i < 3; i++) {
         f[i] = TN_FN(count_call);
@@ -223,7 +219,6 @@ static void frozen_pairs(void **state) {
 
 /* Running statistics follow the first forward only. */
 static void batch_norm_once(void **state) {
-    (void)state;
     void *f[1] = {tn_batch_norm1d_new(4)}, *g[1] = {tn_batch_norm1d_new(4)};
     tn_reversible *m = tn_reversible_new(f, g, 1);
     tn_tensor *x = tn_randn(TN_DIMS(8, 4), TN_F32);
@@ -240,7 +235,6 @@ static void batch_norm_once(void **state) {
 /* The gradients of one parameter in the first pair, of 64, in bf16 and in f32. What has been
  * computed back is as good as what a plain bf16 forward keeps: its error is no larger. */
 static void many_pairs_in_bf16(void **state) {
-    (void)state;
     tn_tensor *grads[3];
     for (int i = 0; i < 3; i++) { /* f32, bf16 composed, bf16 reversible */
         tn_seed(3);
@@ -289,7 +283,6 @@ static int64_t peak_of(int pairs, bool composed) {
 }
 
 static void memory_is_flat(void **state) {
-    (void)state;
     int64_t few = peak_of(4, false), many = peak_of(MOST, false);
     int64_t one = (int64_t)MANY * WIDE * (int64_t)sizeof(float);
     print_message("# beyond the gradients: 4 pairs %lld, 64 pairs %lld kB; composed %lld kB\n",
@@ -302,7 +295,6 @@ static void memory_is_flat(void **state) {
 /* ---- What is refused ------------------------------------------------------------------------- */
 
 static void wrong_modules(void **state) {
-    (void)state;
     tn_tensor *x = tn_ones(TN_DIMS(2, 4), TN_F32);
     for (int64_t out = 1; out <= 5; out += 4) { /* 1 would broadcast */
         void *f[2] = {tn_linear_new(4, 4), tn_linear_new(4, out)};
@@ -319,12 +311,11 @@ static void wrong_modules(void **state) {
     assert_inert(tn_call_values(m, TN_VALUES(x, x), NULL).v[0], TN_ESTATE, "not complete");
     tn_module_free(m);
     m = tn_reversible_new(NULL, NULL, 0);
-    assert_error(TN_EVALUE, "0 pairs (at least 1)");
+    assert_error(TN_EVALUE, "0 pairs (1 to 1073741823); f or g is NULL");
     tn_module_free(m);
 }
 
 static void wrong_calls(void **state) {
-    (void)state;
     tn_reversible *m = pairs_new(2, WIDTH, 0, TN_F32);
     tn_tensor *x = tn_randn(TN_DIMS(ROWS, WIDTH), TN_F32), *made;
     assert_inert(tn_call(m, x), TN_EVALUE, "it takes two tensors");
@@ -351,13 +342,33 @@ static void wrong_calls(void **state) {
     assert_error(TN_ESTATE, "finished before backward");
 }
 
+/* Without dropout backward would subtract something other than the forward has added; and what is
+ * run again alone would have another gradient. */
+static void switched_mode(void **state) {
+    (void)state;
+    tn_tensor *x = tn_randn(TN_DIMS(ROWS, WIDTH), TN_F32);
+    for (way how = REVERSIBLE; how <= AROUND; how += AROUND - REVERSIBLE) {
+        tn_reversible *m = pairs_new(2, WIDTH, 0.5, TN_F32);
+        for (int training = 0; training <= 1; training++) {
+            tn_module_train(m, training);
+            tn_tensor *loss = tn_sum_all(call_pairs(m, TN_VALUES(x, x), how).v[1]);
+            tn_module_train(m, !training);
+            tn_backward(loss);
+            assert_error(TN_ESTATE, training ? "was in training mode" : "was in evaluation mode");
+            tn_module_train(m, training);
+        }
+        tn_backward(tn_sum_all(call_pairs(m, TN_VALUES(x, x), how).v[1]));
+        assert_int_equal(tn_error(), TN_OK);
+        tn_module_free(m);
+    }
+}
+
 static tn_tensor *halve_input(tn_tensor *x) {
     return tn_mul_scalar_(x, 0.5);
 }
 
 /* Backward would halve it once more. */
 static void input_changed(void **state) {
-    (void)state;
     tn_reversible *m =
         tn_reversible_new((void *[]){TN_SEQUENTIAL(TN_FN(halve_input), tn_linear_new(4, 4))},
                           (void *[]){tn_linear_new(4, 4)}, 1);
@@ -379,7 +390,6 @@ static tn_tensor *fail_again(tn_tensor *x) {
 }
 
 static void errors_name_the_module(void **state) {
-    (void)state;
     tn_sequential *outer = TN_SEQUENTIAL(
         tn_reversible_new((void *[]){tn_linear_new(4, 4)}, (void *[]){TN_FN(fail_again)}, 1));
     tn_tensor *x = tn_ones(TN_DIMS(2, 4), TN_F32);
@@ -402,6 +412,7 @@ int main(void) {
         TEST(memory_is_flat),
         TEST(wrong_modules),
         TEST(wrong_calls),
+        TEST(switched_mode),
         TEST(input_changed),
         TEST(errors_name_the_module),
     };

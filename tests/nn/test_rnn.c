@@ -21,7 +21,6 @@ static tn_tensor *draw_input(void) {
 
 /* Two parts of a sequence, the second from the first one's last state, equal the whole. */
 static void states_go_on(void **state) {
-    (void)state;
     tn_rnn *(*const make[])(int64_t, int64_t, tn_rnn_options) = {tn_rnn_new_with, tn_gru_new_with,
                                                                  tn_lstm_new_with};
     for (int i = 0; i < 3; i++) {
@@ -43,7 +42,6 @@ static void states_go_on(void **state) {
 
 /* A row with a length gives the same results as alone, cut to its length; zeros after that. */
 static void lengths_cut_rows(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_rnn_options o = two_layers();
     o.bidirectional = true;
@@ -68,7 +66,6 @@ static void lengths_cut_rows(void **state) {
 
 /* Without a state: as with zeros, gradients too; docs/data.md shows such a call. */
 static void state_is_left_out(void **state) {
-    (void)state;
     tn_rnn *(*const make[])(int64_t, int64_t, tn_rnn_options) = {tn_rnn_new_with, tn_gru_new_with,
                                                                  tn_lstm_new_with};
     for (int i = 0; i < 6; i++) {
@@ -95,7 +92,6 @@ static void state_is_left_out(void **state) {
 
 /* Dropout is between layers: there is none with one layer or in eval mode. */
 static void dropout_between_layers(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_rnn_options o = two_layers();
     o.dropout = 0.5;
@@ -113,7 +109,6 @@ static void dropout_between_layers(void **state) {
 
 /* f32, wide enough for several panels, tiles and threads. */
 static void same_bits(void **state) {
-    (void)state;
     int threads = tn_threads();
     tn_rnn *(*const make[])(int64_t, int64_t) = {tn_rnn_new, tn_gru_new, tn_lstm_new};
     for (int i = 0; i < 3; i++) {
@@ -138,7 +133,6 @@ static void same_bits(void **state) {
 
 /* The loss uses only the last state: no gradient reaches y. */
 static void last_state_alone(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_lstm *m = tn_lstm_new_with(IN, HIDDEN, two_layers());
     tn_tensor *x = tn_set_requires_grad(draw_input(), true);
@@ -155,7 +149,6 @@ static void last_state_alone(void **state) {
 
 /* A gradient penalty through the net reaches the weights. */
 static void second_derivative(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_gru *m = tn_gru_new_with(IN, HIDDEN, two_layers());
     tn_tensor *x = tn_set_requires_grad(draw_input(), true), *d;
@@ -169,7 +162,6 @@ static void second_derivative(void **state) {
 }
 
 static void refused_options(void **state) {
-    (void)state;
     tn_rnn_options o = tn_rnn_defaults();
     tn_module_free(tn_lstm_new(0, 3));
     assert_error(TN_EVALUE, "lstm: in is 0, hidden is 3 and layers is 1");
@@ -185,7 +177,6 @@ static void refused_options(void **state) {
 }
 
 static void both_sides(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_lstm *m = tn_lstm_new(IN, HIDDEN);
     tn_tensor *x = tn_zeros(TN_DIMS(TIMES, BATCH, IN), TN_F32),

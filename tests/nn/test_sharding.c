@@ -143,7 +143,6 @@ static void train_net(bool sharded, result *r, int *gathers) {
 }
 
 static void same_bits_and_few_gathers(void **state) {
-    (void)state;
     int64_t before = tn_live_tensors();
     int gathers[TOY_UNITS] = {0};
     result plain = {0}, sharded = {0};
@@ -169,7 +168,6 @@ static void same_bits_and_few_gathers(void **state) {
 
 /* A unit that forgets to gather is an error, not a wrong number. */
 static void empty_storage_is_an_error(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(4), TN_F32);
     assert_int_equal(tn_storage_empty(x), TN_OK);

@@ -62,7 +62,6 @@ static bool list_module(tn_module *m, const char *path, void *user) {
 }
 
 static void paths_without_it(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     char text[512] = "";
@@ -83,7 +82,6 @@ static void paths_without_it(void **state) {
 
 /* All names, also those from transparent parts, are names of the model and must differ. */
 static void names_that_are_taken(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -116,7 +114,6 @@ static void names_that_are_taken(void **state) {
 }
 
 static void ties_and_files(void **state) {
-    (void)state;
     TN_SCOPE;
     net n, other;
     net_init(&n);
@@ -136,7 +133,6 @@ static void ties_and_files(void **state) {
 
 /* The same three linears without transparent parts: either model loads the other's checkpoint. */
 static void files_of_a_flat_model(void **state) {
-    (void)state;
     TN_SCOPE;
     struct {
         tn_module base;
@@ -161,7 +157,6 @@ static void files_of_a_flat_model(void **state) {
 }
 
 static void saved_description(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     const char *path = temp_path("described.safetensors");
@@ -176,7 +171,6 @@ static void saved_description(void **state) {
 
 /* An error names the path that the program knows. */
 static void errors_name_known_paths(void **state) {
-    (void)state;
     TN_SCOPE;
     net n;
     net_init_with(&n, 4);

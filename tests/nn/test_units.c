@@ -107,7 +107,6 @@ static outcome train_once(net *n, tn_tensor *x) {
 
 /* The same bits as without units, with and without recompute. */
 static void same_bits_as_whole(void **state) {
-    (void)state;
     for (int recompute = 0; recompute < 2; recompute++) {
         tn_tensor *x = tn_randn(TN_DIMS(ROWS, IN), TN_F32);
         net whole, cut;
@@ -144,7 +143,6 @@ static void same_bits_as_whole(void **state) {
 
 /* If nothing gathers, an error says where; no crash, no old numbers. */
 static void empty_where_it_is_read(void **state) {
-    (void)state;
     net n;
     unit u;
     net_init(&n);
@@ -167,7 +165,6 @@ static void empty_where_it_is_read(void **state) {
 /* A copy in another dtype than the policy's is not lent; the parameter, which is empty, would
  * be. */
 static void given_in_another_dtype(void **state) {
-    (void)state;
     net n;
     unit u;
     net_init(&n);
@@ -184,7 +181,6 @@ static void assert_too_late(void *m) {
 }
 
 static void precision_is_set_first(void **state) {
-    (void)state;
     net n;
     net_init(&n);
     n.base.lists->unit = true;

@@ -8,7 +8,6 @@
 #include "tests/ops/errors.h"
 
 static void layer_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     refused_with(tn_softmax(I(2), 0), TN_EDTYPE, "softmax: the dtype of x is i64");
     refused_with(tn_softmax(F(2), 1), TN_EINDEX, "softmax: dimension 1 of a tensor with 1");
@@ -56,7 +55,6 @@ static tn_tensor *batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias) {
 }
 
 static void batch_norms(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = F(4, 3), *v = F(3);
     refused_with(batch_norm(I(4, 3), NULL, NULL), TN_EDTYPE, "batch_norm: the dtype of x is i64");
@@ -94,7 +92,6 @@ static tn_tensor *apply_as_first(const char *name, tn_tensor *x) {
 }
 
 static void window_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = F(1, 1, 4, 4), *whole = I(1, 1, 4, 4);
     tn_pool_options o = tn_pool_defaults();
@@ -145,7 +142,6 @@ static void window_errors(void **state) {
 }
 
 static void rotary_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_rotary_options o = tn_rotary_defaults();
     refused_with(tn_rotary(I(1, 1, 3, 2), I(3), o), TN_EDTYPE, "rotary: the dtype of x is i64");
@@ -176,7 +172,6 @@ static void rotary_errors(void **state) {
 }
 
 static void attention_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_attention_options o = tn_attention_defaults();
     tn_tensor *q = F(1, 4, 3, 2), *k = F(1, 2, 5, 2);
@@ -210,7 +205,6 @@ static void attention_errors(void **state) {
 }
 
 static void convolution_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_conv_options o = tn_conv_defaults();
     refused_with(tn_conv2d_op(I(1, 1, 3, 3), I(1, 1, 2, 2), NULL, o), TN_EDTYPE,
@@ -270,7 +264,6 @@ static void convolution_errors(void **state) {
 }
 
 static void recurrent_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = F(2, 1, 2);
     tn_rnn_weights w = {.weight_ih = F(3, 2), .weight_hh = F(3, 3)};

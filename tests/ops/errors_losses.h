@@ -7,7 +7,6 @@
 #include "tests/ops/errors.h"
 
 static void loss_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     refused_with(tn_mse(F(2), D(2), TN_MEAN), TN_EDTYPE, "mse: x is f32 but target is f64");
     refused_with(tn_mse(I(2), I(2), TN_MEAN), TN_EDTYPE, "mse: the dtype of x is i64");
@@ -49,7 +48,6 @@ static tn_tensor *kl_div(tn_tensor *x, tn_tensor *target, tn_reduction how) {
 }
 
 static void distance_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     static const distance all[] = {
         {"l1", tn_l1},     {"smooth_l1", smooth_l1}, {"huber", huber_loss},
@@ -78,7 +76,6 @@ static void distance_errors(void **state) {
 }
 
 static void labelled_loss_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = F(2, 3), *labels = I(2);
     tn_nll_options n = tn_nll_defaults();
@@ -108,7 +105,6 @@ static void labelled_loss_errors(void **state) {
 }
 
 static void margin_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = F(2, 3), *y = F(2);
     refused_with(tn_cosine_similarity(x, D(2, 3), 1, 1e-8), TN_EDTYPE,
@@ -143,7 +139,6 @@ static void margin_errors(void **state) {
 }
 
 static void ctc_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_ctc_options o = tn_ctc_defaults();
     tn_tensor *x = F(3, 2, 4), *targets = I(2, 1), *n = I(2);

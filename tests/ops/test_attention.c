@@ -61,7 +61,6 @@ static void compare_attention(tn_dims q, tn_dims k, bool masked, bool causal) {
 }
 
 static void is_its_definition(void **state) {
-    (void)state;
     compare_attention(TN_DIMS(2, 2, 5, 4), TN_DIMS(2, 2, 5, 4), false, false);
     compare_attention(TN_DIMS(2, 2, 5, 4), TN_DIMS(2, 2, 5, 4), false, true);
     compare_attention(TN_DIMS(1, 2, 3, 4), TN_DIMS(1, 2, 7, 4), false, true);
@@ -73,7 +72,6 @@ static void is_its_definition(void **state) {
 
 /* Queries 0 and 1 of 4 see none of 2 keys: zeros, and no gradient into or out of them. */
 static void a_blind_row_is_zero(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *q = random_leaf(TN_DIMS(1, 1, 4, 3)), *k = random_leaf(TN_DIMS(1, 1, 2, 3)),
               *v = random_leaf(TN_DIMS(1, 1, 2, 3));
@@ -102,7 +100,6 @@ static tn_values grouped_attention(void *user, tn_values in) {
 
 /* The kernel's gradients, and their own gradients through the composition. */
 static void gradients_twice(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *mask = tn_gt(tn_rand(TN_DIMS(2, 1, 4, 5), TN_F32), tn_scalar(0.3, TN_F32));
     tn_values in = {3,
@@ -137,7 +134,6 @@ static tn_tensor *leaf_rows(tn_tensor *x, int64_t first, int64_t count) {
 /* y and dq of a query do not depend on the other queries in the call, so ranks that share the
  * queries of a sequence (context parallelism) get the bits that one rank would. */
 static void a_query_has_its_bits_anywhere(void **state) {
-    (void)state;
     enum { T = 156, WIDTH = 20 };
     tn_tensor *x[4];
     for (int i = 0; i < 4; i++) {
@@ -164,7 +160,6 @@ static void a_query_has_its_bits_anywhere(void **state) {
 }
 
 static void qkv_is_attention_on_its_parts(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_attention_options o = TN_WITH(tn_attention, .causal = true, .scale = 0.3);
     tn_tensor *data = tn_randn(TN_DIMS(2, 5, 24), TN_F64),
@@ -186,7 +181,6 @@ static tn_values fused_attention(void *user, tn_values in) {
 }
 
 static void qkv_gradients_twice(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_values in = {1, {random_leaf(TN_DIMS(2, 3, 12))}};
     tn_gradcheck_options o = tn_gradcheck_defaults();
@@ -212,13 +206,11 @@ static int64_t memory_for(int64_t length) {
  * than three times the memory. Block sizes differ between machines, so only the growth is
  * checked. */
 static void memory_is_linear(void **state) {
-    (void)state;
     int64_t shorter = memory_for(512), longer = memory_for(1024);
     assert_true(longer < shorter / 2 * 5);
 }
 
 static void errors_name_both_sides(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_attention_options o = tn_attention_defaults();
     tn_tensor *q = tn_zeros(TN_DIMS(1, 4, 3, 2), TN_F32),

@@ -53,7 +53,6 @@ static void large_sample(tn_op_samples *s) {
 }
 
 static void wrong_gradients(void **state) {
-    (void)state;
     tn_op op = *tn_op_named("exp");
     op.samples = small_sample;
     assert_int_equal(tn_op_check(&op), TN_OK);
@@ -86,7 +85,6 @@ static tn_status no_kernel(const tn_op_back *b) {
 }
 
 static void wrong_kernels(void **state) {
-    (void)state;
     tn_op op = *tn_op_named("exp");
     op.samples = small_sample;
     op.backward_kernel = right_kernel;
@@ -115,7 +113,6 @@ static void missing_alone(tn_op_grad *g) {
 }
 
 static void wrong_subsets(void **state) {
-    (void)state;
     tn_op op = *tn_op_named("mul");
     op.saves = TN_SAVES_INPUTS;
     op.backward = wrong_alone;
@@ -129,7 +126,6 @@ static void linear_gives_nothing(tn_op_grad *g) {
 }
 
 static void absent_inputs_are_named(void **state) {
-    (void)state;
     tn_op op = *tn_op_named("linear");
     op.backward = linear_gives_nothing;
     check_finds(&op, "linear: sample 0 ([3, 4] [5, 4] [5]; )", "");
@@ -171,7 +167,6 @@ static void box_samples(tn_op_samples *s) {
 }
 
 static void wrong_orders(void **state) {
-    (void)state;
     tn_op op = *tn_op_named("exp");
     op.samples = box_samples;
     op.forward = row_major_forward;
@@ -189,7 +184,6 @@ static tn_status leaking_forward(const tn_op_call *c) {
 }
 
 static void wrong_forwards(void **state) {
-    (void)state;
     tn_op op = *tn_op_named("exp");
     op.samples = small_sample;
     op.forward = imprecise_forward;
@@ -207,7 +201,6 @@ static void wrong_forwards(void **state) {
 }
 
 static void nothing_runs_after_an_error(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_exp(tn_zeros(TN_DIMS(2), TN_I64));
     assert_int_equal(tn_op_check(tn_op_named("exp")), TN_EDTYPE);
@@ -218,7 +211,6 @@ static void nothing_runs_after_an_error(void **state) {
 
 /* The tests' own comparison of numbers; NaN passes cmocka's. */
 static void nan_is_near_nothing(void **state) {
-    (void)state;
     assert_true(is_near(1.0, 1.5, 0.5) && is_near(INFINITY, INFINITY, 0.0));
     assert_false(is_near(1.0, 1.0 + 1e-9, 1e-12));
     assert_false(is_near(NAN, NAN, 1.0) || is_near(0.0, NAN, INFINITY));

@@ -11,7 +11,6 @@ static double element_at(const tn_tensor *t, int64_t i) {
 }
 
 static void one_value_in_every_dtype(void **state) {
-    (void)state;
     TN_SCOPE;
     for (int d = 0; d < TN_DTYPES; d++) {
         tn_tensor *y = tn_full(TN_DIMS(3, 2), 1.0, (tn_dtype)d);
@@ -29,7 +28,6 @@ static void one_value_in_every_dtype(void **state) {
 
 /* zeros_like of a view is contiguous and owns its memory. */
 static void like_a_view(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_arange(0, 6, 1, TN_I64), *v = tn_t(tn_reshape(x, TN_DIMS(2, 3)));
     tn_tensor *y = tn_zeros_like(v);
@@ -40,7 +38,6 @@ static void like_a_view(void **state) {
 }
 
 static void values_that_do_not_fit(void **state) {
-    (void)state;
     TN_SCOPE;
     assert_inert(tn_full(TN_DIMS(2), 256.0, TN_U8), TN_EVALUE, "256 is not a value of u8");
     assert_inert(tn_full(TN_DIMS(2), -1.0, TN_U8), TN_EVALUE, "u8");
@@ -53,7 +50,6 @@ static void values_that_do_not_fit(void **state) {
 }
 
 static void arange_counts(void **state) {
-    (void)state;
     TN_SCOPE;
     const struct {
         double start, end, step;
@@ -85,7 +81,6 @@ static void arange_counts(void **state) {
 /* The same seed gives the same numbers, each call takes one step of the generator, and no call
  * repeats another's numbers. */
 static void draws_follow_the_seed(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_seed(7);
     tn_tensor *a = tn_rand(TN_DIMS(100), TN_F32), *b = tn_rand(TN_DIMS(100), TN_F32);
@@ -104,7 +99,6 @@ static void draws_follow_the_seed(void **state) {
 }
 
 static void distributions_of_draws(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_seed(1);
     const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
@@ -154,7 +148,6 @@ static void draws_like_others(void **state) {
 }
 
 static void draws_refused(void **state) {
-    (void)state;
     TN_SCOPE;
     uint64_t call = tn_default_generator()->call;
     assert_inert(tn_rand(TN_DIMS(2), TN_I64), TN_EDTYPE, "i64");

@@ -8,7 +8,6 @@
 #include <tern/tern.h>
 
 static void keeps_its_share(void **state) {
-    (void)state;
     TN_SCOPE;
     enum { N = 40000 };
     static float y[N];
@@ -22,7 +21,6 @@ static void keeps_its_share(void **state) {
 }
 
 static void backward_has_the_same_mask(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(9, 31), TN_F64), true);
     tn_tensor *y = tn_dropout_op(x, 0.5);
@@ -32,7 +30,6 @@ static void backward_has_the_same_mask(void **state) {
 }
 
 static void each_call_draws_anew_and_a_seed_repeats(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(100), TN_F32);
     tn_tensor *a = tn_dropout_op(x, 0.5);
@@ -49,7 +46,6 @@ static void each_call_draws_anew_and_a_seed_repeats(void **state) {
 
 /* An element's position counts in the shape, not in memory. */
 static void strides_do_not_matter(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_randn(TN_DIMS(8, 6), TN_F32);
     tn_seed(2);
@@ -59,7 +55,6 @@ static void strides_do_not_matter(void **state) {
 }
 
 static void ends_of_the_range(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(50), TN_F32), true);
     assert_ptr_equal(tn_dropout_op(x, 0.0), x);

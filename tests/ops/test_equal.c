@@ -43,7 +43,6 @@ static tn_tensor *gradient_of(tn_tensor *y, tn_tensor *x, bool create_graph) {
 }
 
 static void equal_tensors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_reshape(LIST(1, 2, 3, 4, 5, 6), TN_DIMS(2, 3));
     assert_true(tn_equal(x, x));
@@ -59,7 +58,6 @@ static void equal_tensors(void **state) {
 }
 
 static void all_close(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *a = LIST(1.0, 100.0, -100.0), *b = LIST(1.005, 100.5, -100.5);
     assert_true(tn_all_close(a, b, 0.01, 0.0));
@@ -88,7 +86,6 @@ static void all_close(void **state) {
 /* Both forms of each gradient: the kernel, and the operations that replace it when it is
  * differentiated again. */
 static void gradients_at_kinks(void **state) {
-    (void)state;
     for (int again = 0; again < 2; again++) {
         TN_SCOPE;
         tn_tensor *x = as_leaf(LIST(-1.0, -0.0, 0.0, 2.0, NAN));
@@ -115,7 +112,6 @@ static void gradients_at_kinks(void **state) {
 /* Each of these functions has a fast gradient and one made of operations: they agree up to rounding
  * over the whole range. */
 static void gradient_kernels(void **state) {
-    (void)state;
     tn_tensor *(*const f[])(tn_tensor *) = {tn_tanh, tn_sigmoid, tn_relu,
                                             tn_silu, tn_gelu,    tn_gelu_tanh};
     for (size_t i = 0; i < sizeof f / sizeof *f; i++) {
@@ -126,7 +122,6 @@ static void gradient_kernels(void **state) {
 }
 
 static void powers_at_edges(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *a = as_leaf(LIST(0, 0, 0, 0, 0, -2, -2, 2, 3)),
               *b = as_leaf(LIST(0, 1, 2, -1, 0.5, 2, 0, 0, 1));
@@ -148,7 +143,6 @@ static void powers_at_edges(void **state) {
 /* a ^ 0 is flat, even if 1 / a is infinite or NaN, as in PyTorch; elsewhere its slope still changes
  * with b, by 1 / a. */
 static void zeroth_powers(void **state) {
-    (void)state;
     static const struct {
         tn_dtype dtype;
         double overflows; /* the largest number without a finite inverse */
@@ -171,7 +165,6 @@ static void zeroth_powers(void **state) {
 /* Next to a large element the log of the sum is lost in the result, but not in the gradient.
  * (PyTorch loses it there, too: [1, 1].) */
 static void logsumexp_far_from_0(void **state) {
-    (void)state;
     const tn_dtype dtypes[] = {TN_F64, TN_F32, TN_BF16};
     const double far[] = {1e16, 1e8, 1e8};
     for (int i = 0; i < 3; i++) {
@@ -186,7 +179,6 @@ static void logsumexp_far_from_0(void **state) {
 
 /* Infinities in logsumexp: alone, among others, and only -inf. */
 static void logsumexp_infinities(void **state) {
-    (void)state;
     const tn_dtype dtypes[] = {TN_F64, TN_F32, TN_BF16, TN_F16};
     for (int i = 0; i < 4; i++) {
         TN_SCOPE;
@@ -206,7 +198,6 @@ static void logsumexp_infinities(void **state) {
 
 /* Equal elements have no variance, and their normalisation, its gradients included, is exact. */
 static void constants_do_not_vary(void **state) {
-    (void)state;
     const tn_dtype dtypes[] = {TN_F64, TN_F32, TN_BF16, TN_F16};
     for (int i = 0; i < 4; i++) {
         TN_SCOPE;
@@ -227,7 +218,6 @@ static void constants_do_not_vary(void **state) {
 }
 
 static void reductions_of_nothing(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 0), TN_F64);
     assert_is(tn_sum(x, TN_DIMS(1), false), LIST(0, 0));
@@ -249,7 +239,6 @@ static void reductions_of_nothing(void **state) {
 /* dy's gradient when the gradient of an empty x is differentiated again: 0 as in PyTorch, although
  * 1 / n is infinite. */
 static void second_derivatives_of_nothing(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = as_leaf(tn_zeros(TN_DIMS(0), TN_F64)), *dx = NULL;
     tn_tensor *y[] = {tn_mean_all(x), tn_mse(x, tn_zeros_like(x), TN_MEAN),
@@ -266,7 +255,6 @@ static void second_derivatives_of_nothing(void **state) {
 
 /* A correction of n or more: infinity, or NaN where elements are equal, and PyTorch's slope. */
 static void var_with_large_corrections(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = as_leaf(tn_reshape(LIST(1, 2, 2, 2), TN_DIMS(2, 2)));
     for (int i = 0; i < 3; i++) {
@@ -281,7 +269,6 @@ static void var_with_large_corrections(void **state) {
 
 /* A tensor without dimensions, with either dimension that may be named: as in PyTorch. */
 static void zero_dimensions(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = as_leaf(tn_scalar(3.0, TN_F64)), *three = tn_scalar(3.0, TN_F64),
               *zero = tn_scalar(0.0, TN_F64), *one = tn_scalar(1.0, TN_F64);
@@ -312,7 +299,6 @@ static void zero_dimensions(void **state) {
 }
 
 static void reductions_refuse(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
     assert_inert(tn_sum(x, TN_DIMS(2), false), TN_EINDEX, "sum: x is [2, 3] but dimension 2");
@@ -337,7 +323,6 @@ static void reductions_refuse(void **state) {
 
 /* x - k and x / k equal, to the bit, those with a tensor filled with k; x (1 / k) would not. */
 static void constants_as_tensors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_add_scalar(tn_mul_scalar(tn_rand(TN_DIMS(1000), TN_F32), 18.0), -9.0);
     for (int i = 1; i < 40; i++) {
@@ -354,7 +339,6 @@ static void constants_as_tensors(void **state) {
 }
 
 static void integer_results(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_from_data((int32_t[]){2000000000, 2000000000, -5}, TN_DIMS(3), TN_I32),
               *sum = tn_sum_all(x);
@@ -379,7 +363,6 @@ static void integer_results(void **state) {
 
 /* All signs, as torch.fmod and torch.remainder; NaN for a divisor of 0; infinite divisors. */
 static void remainders_of_all_signs(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *a = LIST(5.5, -5.5, 5.5, -5.5, 4, -4, 1, 1, -1, INFINITY),
               *b = LIST(2, 2, -2, -2, 2, 2, 0, INFINITY, INFINITY, 2);
@@ -405,7 +388,6 @@ static void remainders_of_all_signs(void **state) {
 
 /* b's slope is how often b goes into a, which a / b may round up. */
 static void slopes_of_remainders(void **state) {
-    (void)state;
     for (int again = 0; again < 2; again++) {
         TN_SCOPE;
         tn_tensor *a = as_leaf(LIST(0.3, -0.3, 7, -7, -1)),
@@ -422,7 +404,6 @@ static tn_tensor *truth_of(tn_tensor *t) {
 }
 
 static void truths_of_comparisons(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = LIST(-1, 2, 3, NAN);
     assert_is(truth_of(tn_eq_scalar(x, 2)), LIST(0, 1, 0, 0));
@@ -446,7 +427,6 @@ static void truths_of_comparisons(void **state) {
 
 /* An accuracy in one line; counts that do not fit in 8 bits. */
 static void sums_of_truths(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *scores = tn_reshape(LIST(1, 2, 4, 3, 0, 9), TN_DIMS(3, 2)),
               *labels = tn_from_data((int64_t[]){1, 0, 0}, TN_DIMS(3), TN_I64);
@@ -462,7 +442,6 @@ static void sums_of_truths(void **state) {
 }
 
 static void two_sides(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *a = tn_zeros(TN_DIMS(2, 3), TN_F32), *b = tn_zeros(TN_DIMS(2, 4), TN_F32),
               *m = tn_ones(TN_DIMS(3), TN_BOOL);
@@ -486,7 +465,6 @@ static void two_sides(void **state) {
 }
 
 static void registry_by_name(void **state) {
-    (void)state;
     for (int i = 0; i < tn_op_count(); i++) {
         assert_ptr_equal(tn_op_named(tn_op_at(i)->name), tn_op_at(i));
     }

@@ -18,7 +18,6 @@ typedef struct pair {
 } pair;
 
 static void two_inputs(void **state) {
-    (void)state;
     TN_SCOPE;
     static const pair all[] = {
         {"add", tn_add, 'n'},         {"sub", tn_sub, 'n'},
@@ -61,7 +60,6 @@ static tn_tensor *softplus_1(tn_tensor *x) {
 }
 
 static void one_input(void **state) {
-    (void)state;
     TN_SCOPE;
     static const single floats[] = {
         {"exp", tn_exp},
@@ -109,7 +107,6 @@ static void one_input(void **state) {
 }
 
 static void constant_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     refused_with(tn_add_scalar(B(2), 1.0), TN_EDTYPE, "add_scalar: x is bool");
     refused_with(tn_mul_scalar(B(2), 1.0), TN_EDTYPE, "mul_scalar: x is bool");
@@ -140,7 +137,6 @@ static void constant_errors(void **state) {
 }
 
 static void truth_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     static const struct {
         const char *name;
@@ -166,7 +162,6 @@ static void truth_errors(void **state) {
 }
 
 static void condition_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     refused_with(tn_where(F(2), F(2), F(2)), TN_EDTYPE, "where: condition is f32 (bool is needed)");
     refused_with(tn_where(B(2), F(2), D(2)), TN_EDTYPE, "where: a is f32 but b is f64");
@@ -198,7 +193,6 @@ static tn_tensor *norm_2(tn_tensor *x, tn_dims dims, bool keepdim) {
 }
 
 static void reduction_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     static const struct {
         const char *name;
@@ -252,7 +246,6 @@ static void reduction_errors(void **state) {
 /* ---- shape/: more in test_views.c ------------------------------------------------------------ */
 
 static void shape_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     refused_with(tn_reshape(F(2, 3), TN_DIMS(4)), TN_ESHAPE,
                  "reshape: x is [2, 3] and cannot become [4]");
@@ -278,7 +271,6 @@ static void shape_errors(void **state) {
 }
 
 static void rearrangement_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = F(2, 3);
     refused_with(tn_flip(x, TN_DIMS(2)), TN_EINDEX, "flip: x is [2, 3] but dimension 2 is named");
@@ -322,7 +314,6 @@ static void rearrangement_errors(void **state) {
 /* ---- linalg/, index/ ------------------------------------------------------------------------- */
 
 static void product_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     refused_with(tn_matmul(F(2, 3), D(3, 2)), TN_EDTYPE, "matmul: a is f32 but b is f64");
     refused_with(tn_matmul(I(2, 3), I(3, 2)), TN_EDTYPE, "matmul: the dtype of a is i64");
@@ -390,7 +381,6 @@ static void product_errors(void **state) {
 }
 
 static void sums_of_products(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *both[] = {F(2, 3), F(4, 3)};
     refused_with(tn_einsum(NULL, both, 2), TN_EVALUE, "einsum: the equation is NULL");
@@ -436,7 +426,6 @@ static tn_tensor *apply_op(const char *name, const void *args, tn_tensor *a, tn_
 }
 
 static void index_errors(void **state) {
-    (void)state;
     TN_SCOPE;
     refused_with(tn_index_select(F(2, 3), 2, I(1)), TN_EINDEX,
                  "index_select: dimension 2 of a tensor");
@@ -517,7 +506,6 @@ static void list_failure(char *list, size_t size, const char *format, ...) {
 }
 
 static void every_operation_refuses_something(void **state) {
-    (void)state;
     TN_SCOPE;
     char missing[4096] = "";
     assert_true(tn_op_count() <= (int)(sizeof seen / sizeof *seen));
@@ -555,7 +543,6 @@ static void note_inputs(tn_op_samples *s, const tn_sample *sample) {
 }
 
 static void every_input_has_a_name(void **state) {
-    (void)state;
     TN_SCOPE;
     char wrong[4096] = "";
     for (int i = 0; i < tn_op_count(); i++) {

@@ -21,7 +21,6 @@ static void assert_holds(tn_tensor *t, const double *values, tn_dims dims) {
 }
 
 static void selects_along_any_dimension(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_copy(count_up(TN_DIMS(2, 3))), true);
     tn_tensor *index = index_of((int64_t[]){2, 0, 2, 2}, TN_DIMS(4));
@@ -35,7 +34,6 @@ static void selects_along_any_dimension(void **state) {
 }
 
 static void gathers_elements(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_copy(count_up(TN_DIMS(3, 3))), true);
     tn_tensor *index = index_of((int64_t[]){2, 2, 0, 1}, TN_DIMS(2, 2)); /* fewer rows than x */
@@ -47,7 +45,6 @@ static void gathers_elements(void **state) {
 }
 
 static void embeds_any_shape(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *w = tn_set_requires_grad(tn_copy(count_up(TN_DIMS(3, 2))), true);
     tn_tensor *index = index_of((int64_t[]){2, 0, 2, 1}, TN_DIMS(2, 2));
@@ -67,7 +64,6 @@ static tn_values all_three(void *user, tn_values in) {
 }
 
 static void gradients_twice(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *index = index_of((int64_t[]){2, 0, 2, 1}, TN_DIMS(4));
     tn_values in = {1, {tn_set_requires_grad(tn_randn(TN_DIMS(3, 3), TN_F64), true)}};
@@ -78,7 +74,6 @@ static void gradients_twice(void **state) {
 }
 
 static void indices_outside_are_named(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *w = tn_zeros(TN_DIMS(65, 4), TN_F32),
               *index = tn_from_data((int64_t[20]){[12] = 70}, TN_DIMS(4, 5), TN_I64);
@@ -103,7 +98,6 @@ static void indices_outside_are_named(void **state) {
 /* logits = embedding(w)[rows] w^T: both uses add to one gradient, and the embedding's part needs no
  * second (V, C). */
 static void tied_weight(void **state) {
-    (void)state;
     TN_SCOPE;
     enum { ENTRIES = 4000, WIDTH = 64 };
     const int64_t bytes = (int64_t)ENTRIES * WIDTH * 4;

@@ -30,7 +30,6 @@ static tn_tensor *count_to(int64_t n, tn_dtype dtype) {
 }
 
 static void results_in_place(void **state) {
-    (void)state;
     const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_I8};
     for (int i = 0; i < 8; i++) {
         TN_SCOPE;
@@ -59,7 +58,6 @@ static void results_in_place(void **state) {
 
 /* copy_ converts; the other operands must have x's dtype. */
 static void dtypes_must_match(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 2), TN_F32);
     HOLDS(tn_copy_(x, count_to(2, TN_I64)), 0, 1, 0, 1);
@@ -75,7 +73,6 @@ static void dtypes_must_match(void **state) {
 }
 
 static void shapes_broadcast(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
     HOLDS(tn_add_(x, count_to(3, TN_F32)), 0, 1, 2, 0, 1, 2);
@@ -96,7 +93,6 @@ static void shapes_broadcast(void **state) {
 
 /* Operands in the memory being written are read as they were before. */
 static void overlapping_operands(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = count_to(6, TN_F32);
     tn_copy_(tn_narrow(x, 0, 1, 5), tn_narrow(x, 0, 0, 5));
@@ -129,7 +125,6 @@ static void overlapping_operands(void **state) {
 
 /* Large enough for several threads and vectors: a shift by one must not smear. */
 static void overlap_large(void **state) {
-    (void)state;
     TN_SCOPE;
     int64_t n = 100000;
     tn_tensor *x = count_to(n, TN_F64), *expected = count_to(n - 1, TN_F64);
@@ -138,7 +133,6 @@ static void overlap_large(void **state) {
 }
 
 static void recorded_are_refused(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true), *y = tn_mul(w, w);
     assert_inert(tn_add_(w, tn_ones(TN_DIMS(2), TN_F32)), TN_ESTATE, "add_: x [2] is a leaf");
@@ -158,7 +152,6 @@ static void recorded_are_refused(void **state) {
 
 /* Backward notices every change of elements that it needs; others may change. */
 static void changes_are_noticed(void **state) {
-    (void)state;
     for (int i = 0; i < 14; i++) {
         TN_SCOPE;
         tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true),
@@ -221,7 +214,6 @@ static void changes_are_noticed(void **state) {
 }
 
 static void nothing_while_an_error_is_pending(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = count_to(2, TN_F32), *y = tn_ones(TN_DIMS(2), TN_F32);
     tn_generator g = {1, 0, 0};
@@ -251,7 +243,6 @@ static void nothing_while_an_error_is_pending(void **state) {
 }
 
 static void draws_in_place(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_generator g = {5, 2, 0}, same = {5, 2, 0};
     tn_tensor *x = tn_zeros(TN_DIMS(50, 40), TN_F64), *y = tn_zeros(TN_DIMS(40, 50), TN_F64);
@@ -284,7 +275,6 @@ static void draws_in_place(void **state) {
 
 /* Temporaries of overlapping operands are gone when the call returns. */
 static void leaks_nothing(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *m = tn_zeros(TN_DIMS(3, 3), TN_F64), *t = tn_t(m);
     int64_t live = tn_live_tensors();

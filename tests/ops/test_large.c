@@ -58,7 +58,6 @@ static tn_tensor *random_logits(void) {
 }
 
 static void elements_and_copies(void **state) {
-    (void)state;
     tn_tensor *x = random_logits(), *host = tried_rows(x);
     assert_true(tn_item(tn_max(tn_reshape(tn_abs(host), TN_DIMS(-1)), TN_DIMS(0), false)) > 1);
     expect_rows(tn_tanh(x), tn_tanh(host), "tanh");
@@ -69,7 +68,6 @@ static void elements_and_copies(void **state) {
 }
 
 static void row_reductions(void **state) {
-    (void)state;
     tn_tensor *x = random_logits(), *host = tried_rows(x);
     expect_rows(tn_argmax(x, 1, true), tn_argmax(host, 1, true), "argmax");
     expect_rows(tn_max(x, TN_DIMS(1), true), tn_max(host, TN_DIMS(1), true), "max");
@@ -82,7 +80,6 @@ static void row_reductions(void **state) {
 }
 
 static void row_losses(void **state) {
-    (void)state;
     tn_tensor *x = tn_set_requires_grad(random_logits(), true);
     tn_tensor *host = tn_set_requires_grad(tried_rows(x), true);
     tn_tensor *labels = tn_randint(0, columns, TN_DIMS(rows), TN_I64);
@@ -97,7 +94,6 @@ static void row_losses(void **state) {
 }
 
 static void wide_products(void **state) {
-    (void)state;
     tn_tensor *x = tn_randn(TN_DIMS(rows, 16), TN_BF16),
               *w = tn_randn(TN_DIMS(columns, 16), TN_BF16);
     tn_tensor *host_w = tn_to(w, tn_cpu());

@@ -61,7 +61,6 @@ static void compare_cross_entropy(tn_reduction how, int64_t ignore, double smoot
 }
 
 static void is_its_definition(void **state) {
-    (void)state;
     const tn_reduction how[] = {TN_MEAN, TN_SUM, TN_NONE};
     for (int i = 0; i < 3; i++) {
         compare_cross_entropy(how[i], -100, 0.0);
@@ -73,7 +72,6 @@ static void is_its_definition(void **state) {
 }
 
 static void nothing_counted_is_nan_without_gradient(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(2, 3), TN_F32), true);
     tn_tensor *label = tn_full(TN_DIMS(2), -100.0, TN_I32);
@@ -86,7 +84,6 @@ static void nothing_counted_is_nan_without_gradient(void **state) {
 
 /* Rows in several dimensions, logits whose rows do not merge, strided labels, i32 labels. */
 static void any_layout(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *data = tn_randn(TN_DIMS(3, 2, 4), TN_F64),
               *label = tn_randint(0, 4, TN_DIMS(2, 3), TN_I64);
@@ -105,7 +102,6 @@ static void any_layout(void **state) {
 }
 
 static void small_floats_give_f32(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_cast(tn_randn(TN_DIMS(4, 7), TN_F32), TN_BF16), true);
     tn_tensor *label = tn_randint(0, 7, TN_DIMS(4), TN_I64);
@@ -121,7 +117,6 @@ static void small_floats_give_f32(void **state) {
 /* Logits far from 0, where softmax and the loss depend only on their differences: the same as for
  * that row near 0. PyTorch's losses and gradients are the same, too. */
 static void far_logits_keep_their_differences(void **state) {
-    (void)state;
     static const struct {
         double far[3], near[3], smoothing;
         tn_dtype dtype;
@@ -160,7 +155,6 @@ static void far_logits_keep_their_differences(void **state) {
 
 /* One logit far above the others: smoothing costs the distance, which fits in f32. */
 static void smoothing_costs_the_distance(void **state) {
-    (void)state;
     TN_SCOPE;
     float row[] = {3e38F, 3e38F, 0.0F};
     tn_tensor *x = tn_set_requires_grad(tn_from_data(row, TN_DIMS(1, 3), TN_F32), true);
@@ -176,7 +170,6 @@ static void smoothing_costs_the_distance(void **state) {
 
 /* What an ignored row holds does not matter to either form of the gradient. */
 static void ignored_rows_may_be_anything(void **state) {
-    (void)state;
     const int64_t label[] = {1, -100, 0, -100, -100};
     for (int k = 0; k < 4; k++) {
         TN_SCOPE;
@@ -209,7 +202,6 @@ static tn_values smoothed_cross_entropy(void *user, tn_values in) {
 }
 
 static void gradients_twice(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_values in = {1, {tn_set_requires_grad(tn_randn(TN_DIMS(ROWS, CLASSES), TN_F64), true)}};
     tn_gradcheck_options o = tn_gradcheck_defaults();
@@ -219,7 +211,6 @@ static void gradients_twice(void **state) {
 }
 
 static void bad_labels_are_named(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(3, 5), TN_F32);
     int64_t high[] = {0, 1, 5}, low[] = {0, -1, 2};
@@ -243,7 +234,6 @@ static void bad_labels_are_named(void **state) {
 /* The same gradient in the logits' own memory; a second backward finds them changed; a leaf is
  * left alone. */
 static void logits_can_be_consumed(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(64, 512), TN_F32), true),
               *label = tn_randint(0, 512, TN_DIMS(64), TN_I64);
@@ -267,7 +257,6 @@ static void logits_can_be_consumed(void **state) {
 
 /* A leaf seen through a view, and logits that are repeated: neither can hold its own gradient. */
 static void some_logits_are_kept(void **state) {
-    (void)state;
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
     tn_tensor *label = tn_randint(0, 5, TN_DIMS(6), TN_I64);
     for (int64_t rows = 1; rows <= 6; rows += 5) {
@@ -286,7 +275,6 @@ static void some_logits_are_kept(void **state) {
 }
 
 static void mse_is_its_definition(void **state) {
-    (void)state;
     TN_SCOPE;
     double a[] = {1.0, -2.0, 0.5, 3.0}, b[] = {0.0, 1.0, 0.5, 5.0};
     tn_tensor *x = tn_set_requires_grad(tn_from_data(a, TN_DIMS(2, 2), TN_F64), true);
@@ -309,7 +297,6 @@ static void mse_is_its_definition(void **state) {
 
 /* Gradients are finite at probabilities of 0 and 1, since logarithms are clamped. */
 static void bce_of_certain_probabilities(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = TN_FROM(((float[]){0, 0, 1, 1, 1e-45F}), TN_DIMS(5), TN_F32);
     tn_tensor *target = TN_FROM(((float[]){0, 1, 0, 1, 0}), TN_DIMS(5), TN_F32);
@@ -326,7 +313,6 @@ static void bce_of_certain_probabilities(void **state) {
 /* PyTorch's rule: "all elements of input should be between 0 and 1", and of target (from 2.x on).
  */
 static void bce_of_no_probabilities(void **state) {
-    (void)state;
     TN_SCOPE;
     if (tn_default_device().kind != TN_CPU) {
         skip(); /* finding it would have to wait for the device */
@@ -351,7 +337,6 @@ static void bce_of_no_probabilities(void **state) {
 }
 
 static void triplets_by_the_largest_distance(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *a = TN_FROM(((double[]){1, 2}), TN_DIMS(2), TN_F64);
     tn_tensor *p = TN_FROM(((double[]){1, 5}), TN_DIMS(2), TN_F64);
@@ -368,7 +353,6 @@ static void triplets_by_the_largest_distance(void **state) {
 
 /* The second derivative of d^2 / 2 is 1 at 0, too. */
 static void curved_where_they_vanish(void **state) {
-    (void)state;
     for (int which = 0; which < 2; which++) {
         TN_SCOPE;
         tn_tensor *x = tn_set_requires_grad(tn_full(TN_DIMS(), 3.0, TN_F64), true);

@@ -23,7 +23,6 @@ static tn_tensor *gradient_of_max(tn_tensor *x, tn_pool_options o) {
 }
 
 static void largest_of_equals(void **state) {
-    (void)state;
     tn_tensor *dx =
         gradient_of_max(make_row((const float[]){3, 3, 1, 5, 5, 5}, 6), tn_pool_defaults());
     static const double wanted[] = {1, 0, 0, 1, 1, 0};
@@ -33,7 +32,6 @@ static void largest_of_equals(void **state) {
 }
 
 static void nan_wins(void **state) {
-    (void)state;
     tn_tensor *x = make_row((const float[]){NAN, 2, 2, NAN, -INFINITY, -INFINITY}, 6);
     tn_tensor *y = tn_max_pool1d_op(x, TN_DIMS(2), tn_pool_defaults());
     assert_true(isnan(element_at(y, 0)) && isnan(element_at(y, 1)) &&
@@ -75,7 +73,6 @@ static void try_row(int64_t n, tn_pool_options o, tn_dtype dtype) {
 }
 
 static void long_rows(void **state) {
-    (void)state;
     static const int64_t sizes[] = {7, 66, 131, LONGEST_ROW};
     for (int i = 0; i < 4 * 3 * 2 * 2; i++) {
         tn_pool_options o = tn_pool_defaults();
@@ -89,7 +86,6 @@ static void long_rows(void **state) {
 
 /* A dilated window around one element sees only padding: no element gets its gradient. */
 static void windows_of_padding(void **state) {
-    (void)state;
     tn_pool_options o = tn_pool_defaults();
     o.padding = TN_DIMS(1);
     o.dilation = TN_DIMS(2);
@@ -100,7 +96,6 @@ static void windows_of_padding(void **state) {
 
 /* There is no second window; the indices of its elements would overflow. */
 static void a_step_beyond_all(void **state) {
-    (void)state;
     tn_pool_options o = tn_pool_defaults();
     o.stride = TN_DIMS(INT32_MAX);
     tn_tensor *dx = gradient_of_max(make_row((const float[]){1, 2, 3}, 3), o);
@@ -109,7 +104,6 @@ static void a_step_beyond_all(void **state) {
 
 /* The same numbers, channels last in memory. */
 static void channels_last(void **state) {
-    (void)state;
     tn_tensor *x = tn_randn(TN_DIMS(2, 5, 6, 3), TN_F32),
               *last = tn_permute(x, TN_DIMS(0, 3, 1, 2));
     tn_tensor *dense = tn_contiguous(last);
@@ -123,7 +117,6 @@ static void channels_last(void **state) {
 }
 
 static void single_pictures(void **state) {
-    (void)state;
     tn_tensor *x = tn_randn(TN_DIMS(1, 3, 5, 6), TN_F32), *single = tn_squeeze(x, 0);
     tn_tensor *y = tn_adaptive_avg_pool2d_op(single, TN_DIMS(2));
     assert_true(tn_equal(y, tn_squeeze(tn_adaptive_avg_pool2d_op(x, TN_DIMS(2)), 0)));
@@ -135,7 +128,6 @@ static void single_pictures(void **state) {
 }
 
 static void refused_arguments(void **state) {
-    (void)state;
     tn_tensor *x = tn_ones(TN_DIMS(1, 1, 4, 4), TN_F32);
     tn_pool_options o = tn_pool_defaults();
     assert_inert(tn_max_pool2d_op(x, TN_DIMS(5), o), TN_ESHAPE, "max_pool2d: the window spans 5");

@@ -20,7 +20,6 @@ static void assert_same(tn_tensor *a, tn_tensor *b) {
 
 /* Batches that merge into rows, that stay batches, and whose matrices are multiplied one by one. */
 static void stacks_of_every_kind(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *a = tn_randn(TN_DIMS(3, 4, 5, 6), TN_F64),
               *b = tn_randn(TN_DIMS(3, 4, 6, 2), TN_F64);
@@ -45,7 +44,6 @@ static void stacks_of_every_kind(void **state) {
 
 /* db of a batch times one matrix: the (batch, k, n) products are never made. 4 MB here. */
 static void a_shared_matrix_needs_no_stack_of_gradients(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *a = tn_randn(TN_DIMS(64, 2, 128), TN_F32);
     tn_tensor *b = tn_set_requires_grad(tn_randn(TN_DIMS(128, 128), TN_F32), true);
@@ -60,7 +58,6 @@ static void a_shared_matrix_needs_no_stack_of_gradients(void **state) {
 
 /* x is kept only for the weight's gradient. */
 static void frozen_weights_keep_no_input(void **state) {
-    (void)state;
     TN_SCOPE;
     for (int frozen = 0; frozen < 2; frozen++) {
         tn_tensor *weight = tn_set_requires_grad(tn_randn(TN_DIMS(8, 4096), TN_F32), !frozen);
@@ -76,7 +73,6 @@ static void frozen_weights_keep_no_input(void **state) {
 }
 
 static void linear_is_its_definition(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_randn(TN_DIMS(2, 3, 5), TN_F64), *w = tn_randn(TN_DIMS(4, 5), TN_F64),
               *b = tn_randn(TN_DIMS(4), TN_F64);
@@ -91,7 +87,6 @@ static void linear_is_its_definition(void **state) {
 }
 
 static void errors_name_both_sides(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(64, 19), TN_F32), *w = tn_zeros(TN_DIMS(64, 20), TN_F32);
     tn_tensor *f64 = tn_zeros(TN_DIMS(3, 19), TN_F64), *whole = tn_zeros(TN_DIMS(2, 2), TN_I64);

@@ -54,7 +54,6 @@ static void checked_as(void (*samples)(tn_op_samples *s), const char *name, cons
 }
 
 static void without_samples_fails(void **state) {
-    (void)state;
     checked_as(NULL, "exp", "exp: samples is NULL");
     checked_as(no_samples, "exp", "exp: the operation has no samples");
     checked_as(too_many_inputs, "exp", "exp: sample 0 has 9 inputs (0 to 8)");

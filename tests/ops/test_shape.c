@@ -22,7 +22,6 @@ static tn_tensor *make_grid(int64_t rows, int64_t columns, tn_dtype dtype) {
 }
 
 static void linspace_includes_both_ends(void **state) {
-    (void)state;
     TN_SCOPE;
     HOLDS(tn_linspace(-2, 2, 5, TN_F32), TN_DIMS(5), -2, -1, 0, 1, 2);
     HOLDS(tn_linspace(3, 1, 2, TN_F64), TN_DIMS(2), 3, 1);
@@ -38,7 +37,6 @@ static void linspace_includes_both_ends(void **state) {
 }
 
 static void eye_of_any_sides(void **state) {
-    (void)state;
     TN_SCOPE;
     HOLDS(tn_eye(2, 3, TN_F32), TN_DIMS(2, 3), 1, 0, 0, 0, 1, 0);
     HOLDS(tn_eye(3, 2, TN_U8), TN_DIMS(3, 2), 1, 0, 0, 1, 0, 0);
@@ -48,7 +46,6 @@ static void eye_of_any_sides(void **state) {
 }
 
 static void one_hot_of_any_shape(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *index = tn_from_data((int64_t[]){2, 0}, TN_DIMS(2), TN_I64);
     tn_tensor *y = tn_one_hot(index, 4);
@@ -65,7 +62,6 @@ static void one_hot_of_any_shape(void **state) {
 }
 
 static void chunks_of_tensors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = make_grid(2, 6, TN_F32), *piece[6];
     assert_int_equal(tn_chunk(x, 4, 1, piece, 6), 3); /* 6 into 4: pieces of 2 */
@@ -86,7 +82,6 @@ static void chunks_of_tensors(void **state) {
 
 /* Operations that move elements do so with every dtype. */
 static void any_dtype_is_moved(void **state) {
-    (void)state;
     TN_SCOPE;
     for (int d = 0; d < TN_DTYPES; d++) {
         if (d == TN_BOOL) {
@@ -113,7 +108,6 @@ static void any_dtype_is_moved(void **state) {
 }
 
 static void moves_refused(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = make_grid(2, 3, TN_F32);
     assert_inert(tn_flip(x, TN_DIMS(0, -2)), TN_EVALUE, "named twice");
@@ -129,7 +123,6 @@ static void moves_refused(void **state) {
 
 /* The first of equal smallest; INT64_MIN, which has no negative; NaN before all others. */
 static void argmin_of_numbers(void **state) {
-    (void)state;
     TN_SCOPE;
     HOLDS(tn_argmin(
               tn_from_data((int64_t[]){3, INT64_MIN, INT64_MAX, INT64_MIN + 1}, TN_DIMS(4), TN_I64),
@@ -145,7 +138,6 @@ static void argmin_of_numbers(void **state) {
 }
 
 static void kinds_of_numbers(void **state) {
-    (void)state;
     TN_SCOPE;
     for (int d = 0; d < TN_DTYPES; d++) {
         tn_tensor *x = tn_ones(TN_DIMS(2), (tn_dtype)d);
@@ -166,7 +158,6 @@ static void kinds_of_numbers(void **state) {
 }
 
 static void random_permutations(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_seed(3);
     tn_tensor *a = tn_randperm(1000), *b = tn_randperm(1000);
@@ -196,7 +187,6 @@ static void random_permutations(void **state) {
 }
 
 static void bernoulli_draws(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_seed(5);
     const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};

@@ -93,7 +93,6 @@ static void try_sample(tn_op_samples *s, const tn_sample *sample) {
 }
 
 static void nothing_overflows_on_the_way(void **state) {
-    (void)state;
     static const struct {
         const char *folder, *name;
     } all[] = {
@@ -112,7 +111,6 @@ static void nothing_overflows_on_the_way(void **state) {
 /* Over n elements 2 / n may be too small for f16 although the gradient is not; so may 1 / n for n
  * equal largest elements, and n itself may be too large. */
 static void means_over_many(void **state) {
-    (void)state;
     const int64_t n = 80000;
     tn_tensor *x = tn_set_requires_grad(tn_full(TN_DIMS(n), 1000, TN_F16), true);
     tn_tensor *loss = tn_mse(x, tn_full(TN_DIMS(n), 900, TN_F16), TN_MEAN), *dx;
@@ -130,7 +128,6 @@ static const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
 
 /* The slope outside of the bounds, as in PyTorch 2; 1.13 returns -dy / 2 and 3 dy / 2. */
 static void hardswish_at_its_bounds(void **state) {
-    (void)state;
     static const double places[] = {-3, 3, -3, 3, 0}, slopes[] = {0, 1, 0, 1, 0.5};
     for (int k = 0; k < 8; k++) {
         TN_SCOPE;
@@ -146,7 +143,6 @@ static void hardswish_at_its_bounds(void **state) {
 }
 
 static void hardsigmoid_is_rounded_once(void **state) {
-    (void)state;
     TN_NO_GRAD;
     for (int k = 2; k < 4; k++) {
         tn_tensor *x = tn_cast(tn_arange(-4, 4, 0.0371, TN_F64), floats[k]);
@@ -167,7 +163,6 @@ static tn_tensor *second_gelu_tanh(tn_dtype dtype) {
 
 /* It is at most 0.8; the error of 1 - t² for a rounded t would be multiplied by up to 60. */
 static void second_derivative_of_gelu_tanh(void **state) {
-    (void)state;
     tn_tensor *error = tn_abs(tn_sub(second_gelu_tanh(TN_F32), second_gelu_tanh(TN_F64)));
     assert_float_equal(tn_item(tn_max(error, TN_DIMS(0), false)), 0, 1e-6);
 }

@@ -28,7 +28,6 @@ static tn_tensor *vector_of(const double *values, int64_t n, tn_dtype dtype) {
     vector_of((double[]){__VA_ARGS__}, sizeof((double[]){__VA_ARGS__}) / sizeof(double), dtype)
 
 static void sorts_every_dtype(void **state) {
-    (void)state;
     TN_SCOPE;
     for (int d = 0; d < TN_DTYPES; d++) {
         tn_tensor *index;
@@ -53,7 +52,6 @@ static void sorts_every_dtype(void **state) {
 
 /* Long rows are sorted by digits: equal elements keep their order, for any number of threads. */
 static void long_lines_are_stable(void **state) {
-    (void)state;
     TN_SCOPE;
     enum { N = 5000, LINES = 7 };
     tn_tensor *x = tn_cast(tn_randint(-40, 40, TN_DIMS(LINES, N), TN_I64), TN_F32), *index;
@@ -85,7 +83,6 @@ static tn_values sorted_squares(void *user, tn_values in) {
 }
 
 static void values_have_gradients(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_values in = {1, {tn_set_requires_grad(tn_randn(TN_DIMS(3, 4), TN_F64), true)}};
     tn_gradcheck_options o = tn_gradcheck_defaults();
@@ -95,7 +92,6 @@ static void values_have_gradients(void **state) {
 }
 
 static void sorting_refused(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(2, 3), TN_F32), *index;
     assert_inert(tn_sort(x, 2, false, &index), TN_EINDEX, "");
@@ -105,7 +101,6 @@ static void sorting_refused(void **state) {
 }
 
 static void places_that_are_not_zero(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_reshape(VECTOR(TN_F32, 0, 2, -0.0, NAN, 0, 1), TN_DIMS(2, 3));
     HOLDS(tn_nonzero(x), TN_DIMS(3, 2), 0, 1, 1, 0, 1, 2);
@@ -120,7 +115,6 @@ static void places_that_are_not_zero(void **state) {
 }
 
 static void different_elements(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *inverse, *counts;
     tn_tensor *x = tn_reshape(VECTOR(TN_I64, 5, -2, 5, 9, -2, 5), TN_DIMS(2, 3));
@@ -140,7 +134,6 @@ static void different_elements(void **state) {
 }
 
 static void sums_and_products_along(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = VECTOR(TN_U8, 200, 100, 2);
     assert_int_equal(tn_dtype_of(tn_cumsum(x, 0)), TN_I64);
@@ -160,7 +153,6 @@ static void sums_and_products_along(void **state) {
 }
 
 static void adds_where_indices_say(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(3, 2), TN_F64), true);
     tn_tensor *index = tn_reshape(VECTOR(TN_I64, 2, 0, 2, 1), TN_DIMS(2, 2));
@@ -186,7 +178,6 @@ static tn_values put_both(void *user, tn_values in) {
 }
 
 static void puts_where_indices_say(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *row = VECTOR(TN_I64, 0, 2, 0), *column = VECTOR(TN_I32, 1, 0, 1);
     tn_tensor *both[2] = {row, column}, *values = VECTOR(TN_F64, 5, 6, 7);
@@ -216,7 +207,6 @@ static void puts_where_indices_say(void **state) {
 }
 
 static void pads_of_every_mode(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = VECTOR(TN_I32, 1, 2, 3);
     tn_dims pads = TN_DIMS(2, 1);
@@ -254,7 +244,6 @@ static void count_draws(tn_tensor *drawn, int *times, int n) {
 }
 
 static void draws_by_weight(void **state) {
-    (void)state;
     TN_SCOPE;
     int times[4];
     tn_seed(9);

@@ -26,7 +26,6 @@ static tn_tensor *make_grid(int64_t rows, int64_t columns) {
 }
 
 static void reshape_views_where_it_can(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = make_grid(4, 6);
     const struct {
@@ -64,7 +63,6 @@ static void reshape_views_where_it_can(void **state) {
 }
 
 static void reshape_refuses(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = make_grid(2, 3);
     assert_inert(tn_reshape(x, TN_DIMS(4)), TN_ESHAPE,
@@ -77,7 +75,6 @@ static void reshape_refuses(void **state) {
 }
 
 static void flatten_squeeze_unsqueeze(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 1, 3, 4), TN_F32);
     assert_true(tn_dims_equal(tn_shape(tn_flatten(x, 1, 2)), TN_DIMS(2, 3, 4)));
@@ -98,7 +95,6 @@ static void flatten_squeeze_unsqueeze(void **state) {
 }
 
 static void order_of_dimensions(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = make_grid(2, 3);
     HOLDS(tn_t(x), TN_DIMS(3, 2), 0, 3, 1, 4, 2, 5);
@@ -115,7 +111,6 @@ static void order_of_dimensions(void **state) {
 }
 
 static void narrow_select_slice(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = make_grid(3, 4);
     HOLDS(tn_narrow(x, 1, 1, 2), TN_DIMS(3, 2), 1, 2, 5, 6, 9, 10);
@@ -142,7 +137,6 @@ static void narrow_select_slice(void **state) {
 }
 
 static void expanded_views(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_reshape(tn_arange(0, 2, 1, TN_I64), TN_DIMS(2, 1));
     HOLDS(tn_expand(x, TN_DIMS(2, 2, 3)), TN_DIMS(2, 2, 3), 0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1);
@@ -155,7 +149,6 @@ static void expanded_views(void **state) {
 }
 
 static void split_in_pieces(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = make_grid(2, 5), *piece[4];
     assert_int_equal(tn_split(x, 2, -1, piece, 4), 3);
@@ -176,7 +169,6 @@ static void split_in_pieces(void **state) {
 }
 
 static void joined_tensors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *a = make_grid(2, 2), *b = tn_t(make_grid(2, 2));
     HOLDS(tn_cat((tn_tensor *[]){a, b}, 2, 0), TN_DIMS(4, 2), 0, 1, 2, 3, 0, 2, 1, 3);
@@ -213,7 +205,6 @@ static void joined_tensors(void **state) {
 }
 
 static void copies_and_casts(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = make_grid(2, 3), *v = tn_t(x);
     assert_ptr_equal(tn_contiguous(x), x);
@@ -236,7 +227,6 @@ static void copies_and_casts(void **state) {
 /* Slices of one tensor share the buffer of its gradient. The latest makes it (here: a select), the
  * earlier ones add to it. */
 static void slices_add_into_one_gradient(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(make_grid(2, 6), true), *h = tn_mul_scalar(x, 1.0),
               *piece[3];
@@ -252,7 +242,6 @@ static void slices_add_into_one_gradient(void **state) {
 
 /* Every view of an inert tensor is inert, without a second error. */
 static void inert_views(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(-1), TN_F32);
     tn_error_clear();

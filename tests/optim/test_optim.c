@@ -47,7 +47,6 @@ static tn_optim *make_sgd(void *m, double lr) {
 /* ---- Making ---------------------------------------------------------------------------------- */
 
 static void refused_options(void **state) {
-    (void)state;
     model m;
     model_init(&m, TN_F32);
     tn_sgd_options bad_sgd[] = {
@@ -86,7 +85,6 @@ static void refused_options(void **state) {
 }
 
 static void refused_parameters(void **state) {
-    (void)state;
     TN_SCOPE;
     model m;
     tn_module_init(&m, "model", model_forward);
@@ -128,7 +126,6 @@ static bool stop_at_once(const char *name, tn_tensor *t, void *user) {
 }
 
 static void state_by_name(void **state) {
-    (void)state;
     struct {
         tn_dtype dtype;
         const char *want;
@@ -163,7 +160,6 @@ static void state_by_name(void **state) {
 }
 
 static void plain_tensors(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *list[] = {tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(3), TN_F32)};
     tn_optim *opt = tn_adam(tn_parameters(list, 2), tn_adam_defaults());
@@ -188,7 +184,6 @@ static void plain_tensors(void **state) {
 /* ---- Stepping -------------------------------------------------------------------------------- */
 
 static void pending_errors_stop_everything(void **state) {
-    (void)state;
     model m;
     model_init(&m, TN_F32);
     tn_optim *opt = make_sgd(&m, 0.5);
@@ -210,7 +205,6 @@ static void pending_errors_stop_everything(void **state) {
 
 /* Backward notices a step in the middle of a graph. */
 static void steps_count_as_changes(void **state) {
-    (void)state;
     TN_SCOPE;
     model m;
     model_init(&m, TN_F32);
@@ -225,7 +219,6 @@ static void steps_count_as_changes(void **state) {
 }
 
 static void gradients_elsewhere(void **state) {
-    (void)state;
     TN_SCOPE;
     model m;
     model_init(&m, TN_F32);
@@ -253,7 +246,6 @@ static void gradients_elsewhere(void **state) {
 
 /* The field has another tensor of the same count, as in sharding, or one that does not fit. */
 static void exchanged_fields(void **state) {
-    (void)state;
     TN_SCOPE;
     model m;
     model_init(&m, TN_F32);
@@ -283,7 +275,6 @@ static void exchanged_fields(void **state) {
 
 /* A finished gpt frees its blocks: the optimiser must not look into them. */
 static void module_is_gone(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_gpt_options o = tn_gpt_defaults();
     o.vocab = o.context = 5, o.layers = o.heads = 1, o.width = 4;
@@ -302,7 +293,6 @@ static void module_is_gone(void **state) {
 /* Half precision: many small steps add up in the master copy, and weights that the program sets are
  * used. */
 static void master_copies(void **state) {
-    (void)state;
     model m;
     model_init(&m, TN_BF16);
     tn_optim *opt = make_sgd(&m, 1e-4);
@@ -323,7 +313,6 @@ static void master_copies(void **state) {
 
 /* Weights that were swapped for their average and back are not new: the master copy stays. */
 static void master_copies_of_averaged(void **state) {
-    (void)state;
     model m;
     model_init(&m, TN_BF16);
     tn_optim *opt = make_sgd(&m, 1e-4);
@@ -352,7 +341,6 @@ static bool match_all(const tn_entry *entry, void *user) {
 }
 
 static void groups_of_parameters(void **state) {
-    (void)state;
     model m;
     model_init(&m, TN_F32);
     tn_sgd_options options = TN_WITH(tn_sgd, .lr = 0.1, .weight_decay = 0.5);
@@ -390,7 +378,6 @@ static void groups_of_parameters(void **state) {
 
 /* A new group gets the options of the group that its first parameter was in. */
 static void groups_of_groups(void **state) {
-    (void)state;
     model m;
     model_init(&m, TN_F32);
     tn_optim *opt = make_sgd(&m, 0.1);
@@ -407,7 +394,6 @@ static void groups_of_groups(void **state) {
 
 /* The usual line, after an error: nothing is dereferenced, and the first error stays. */
 static void no_decay(void **state) {
-    (void)state;
     model m;
     model_init(&m, TN_F32);
     tn_adamw_options options = tn_adamw_defaults();
@@ -437,7 +423,6 @@ static void no_decay(void **state) {
 /* A parameter that is frozen while an optimiser has it is not stepped, not even by decay or a
  * gradient that it has, and continues when unfrozen. One frozen before is never stepped. */
 static void frozen_parameters(void **state) {
-    (void)state;
     model m;
     model_init(&m, TN_F32);
     tn_sgd_options options = TN_WITH(tn_sgd, .lr = 1.0, .weight_decay = 0.5);
@@ -462,7 +447,6 @@ static void frozen_parameters(void **state) {
 /* ---- Clipping -------------------------------------------------------------------------------- */
 
 static void clipping_scales_gradients(void **state) {
-    (void)state;
     tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     for (int i = 0; i < 4; i++) {
         model m;
@@ -487,7 +471,6 @@ static void clipping_scales_gradients(void **state) {
 }
 
 static void clipping_what_is_not_finite(void **state) {
-    (void)state;
     model m;
     model_init(&m, TN_F32);
     tn_optim *opt = make_sgd(&m, 1.0);
@@ -513,7 +496,6 @@ static void clipping_what_is_not_finite(void **state) {
 /* Two models with the same gradients, one clipped with a norm that is read later. A second step
  * without clipping, and zero_grad, forget the factor. */
 static void clipping_is_read_later(void **state) {
-    (void)state;
     tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     const double gradients[] = {2.0, 0.01, NAN, INFINITY};
     for (int i = 0; i < 4 * 4; i++) {
@@ -550,7 +532,6 @@ static void clipping_is_read_later(void **state) {
 /* ---- Schedules, and NULL --------------------------------------------------------------------- */
 
 static void schedule_values(void **state) {
-    (void)state;
     assert_true(tn_schedule_at(tn_schedule_constant(0.5, 0), 0) == 0.5);
     assert_true(tn_schedule_at(tn_schedule_constant(0.5, 4), 0) == 0.1);
     assert_true(tn_schedule_at(tn_schedule_constant(0.5, 4), -7) == 0.1);
@@ -568,7 +549,6 @@ static void schedule_values(void **state) {
 }
 
 static void null_arguments(void **state) {
-    (void)state;
     tn_optim_free(NULL);
     assert_int_equal(tn_optim_step(NULL), TN_EVALUE);
     assert_error(TN_EVALUE, "optim_step: the optimiser is NULL");

@@ -153,7 +153,6 @@ static void each_rank_measures(const int64_t *cuts) {
 }
 
 static void norm_of_all_parts(void **state) {
-    (void)state;
     each_rank_measures(even);
     each_rank_measures(gaps); /* three ranks have no element of `a` */
 }
@@ -161,7 +160,6 @@ static void norm_of_all_parts(void **state) {
 /* A chain: `a` is cut over two ranks, and the other two have the same parts but do not count
  * them. */
 static void chains_and_copies(void **state) {
-    (void)state;
     static const int64_t cuts[3] = {0, 4, A};
     double expected = whole_norm();
     group columns[2] = {{.rank = 0}}, rows[2] = {{.rank = 0}};
@@ -211,7 +209,6 @@ static void three_steps(void *m, rank *r, tn_optim *opt, tn_tensor *a, tn_tensor
 /* AdamW steps each part as it would in the whole, and names and counts are the same on a rank that
  * has no element of a parameter. */
 static void parts_step_as_the_whole(void **state) {
-    (void)state;
     model whole;
     model_init(&whole);
     tn_optim *opt = tn_adamw(&whole, tn_adamw_defaults());
@@ -244,7 +241,6 @@ static void parts_step_as_the_whole(void **state) {
 
 /* An infinity in one rank's part: all ranks skip the step and lower the scale. */
 static void overflow_on_one_rank(void **state) {
-    (void)state;
     group g = {.rank = 0};
     for (int i = 0; i < 2 * RANKS; i++) {
         rank r = {0};
@@ -286,7 +282,6 @@ static tn_dims seen_p, seen_part;
 static void look_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
                            tn_tensor *const *state) {
     (void)g;
-    (void)state;
     seen_p = tn_shape(p);
     seen_part = tn_shape(tn_optim_part(c, tn_optim_gather(c, p)));
 }
@@ -301,7 +296,6 @@ static tn_status sum_alone(const tn_parts *p, double *values, int n) {
 /* A reference step sees the stored shape; and a sum for one parameter stops before links to ranks
  * that have other parameters. */
 static void blocks_have_shapes(void **state) {
-    (void)state;
     static const tn_optim_method method = {.name = "look", .reference = look_reference};
     int sums = 0;
     tn_parts stages = {.sum = sum_alone, .group = &sums, .counts = true, .others = true};
@@ -329,7 +323,6 @@ static void blocks_have_shapes(void **state) {
 }
 
 static void an_error_of_the_sum(void **state) {
-    (void)state;
     group g = {.rank = 0};
     rank r = {0};
     rank_init(&r, 0, even, &g);
@@ -429,7 +422,6 @@ static void train_across(tn_group *world, void *user) {
 
 /* On one rank, on two, and on one that continues from what two saved. */
 static void across_parts(void **state) {
-    (void)state;
     static tn_optim *(*const makers[])(void *) = {make_lamb, make_adafactor, make_muon, make_nadam};
     for (int i = 0; i < 4; i++) {
         char folders[2][512];

@@ -153,7 +153,6 @@ static tn_optim *make_sgd(model *m, int variant) {
 }
 
 static void sgd_agrees(void **state) {
-    (void)state;
     compare_all(make_sgd, 6);
 }
 
@@ -166,7 +165,6 @@ static tn_optim *make_adam(model *m, int variant) {
 }
 
 static void adam_agrees(void **state) {
-    (void)state;
     compare_all(make_adam, 8);
 }
 
@@ -199,7 +197,6 @@ static tn_optim *make_by_rule(model *m, int variant) {
 }
 
 static void rules_agree(void **state) {
-    (void)state;
     if (tn_default_device().kind == TN_CPU) { /* runs the references */
         skip();
     }
@@ -238,7 +235,6 @@ static double parabola_at(model *m, bool steps, tn_optim *opt) {
 
 /* On any device, in every dtype; test_torch.py compares the numbers. */
 static void every_other(void **state) {
-    (void)state;
     static tn_optim *(*const makers[])(model *) = {
         plain_rmsprop, plain_adagrad, plain_adadelta, plain_adamax,    plain_nadam, plain_radam,
         plain_asgd,    plain_lion,    plain_lamb,     plain_adafactor, plain_muon};
@@ -290,7 +286,6 @@ static bool count_state(const char *name, tn_tensor *t, void *user) {
 }
 
 static void ones_own(void **state) {
-    (void)state;
     for (int half = 0; half < 2; half++) {
         TN_SCOPE;
         model m;
@@ -324,7 +319,6 @@ static void bad_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
 }
 
 static void refused_methods(void **state) {
-    (void)state;
     model m;
     model_init(&m, TN_F32);
     tn_optim_rates rates = {.lr = 1.0};

@@ -31,7 +31,6 @@ static tn_optim *plain_descent(void *m) {
  * steps, according to its documentation: an overflow halves it and restarts the count, three good
  * steps in a row double it. */
 static void the_rule(void **state) {
-    (void)state;
     static const struct {
         bool overflow;
         double scale;
@@ -63,7 +62,6 @@ static void the_rule(void **state) {
 }
 
 static void default_options(void **state) {
-    (void)state;
     tn_scaler_options o = tn_scaler_defaults();
     assert_true(o.scale == 65536.0 && o.growth == 2.0 && o.backoff == 0.5 && o.enabled);
     assert_int_equal(o.interval, 2000);
@@ -71,7 +69,6 @@ static void default_options(void **state) {
 
 /* The scale does not grow beyond f32. */
 static void growth_has_an_end(void **state) {
-    (void)state;
     tn_linear m;
     tn_linear_init(&m, 3, 2, tn_linear_defaults());
     tn_optim *opt = plain_descent(&m);
@@ -94,7 +91,6 @@ static void growth_has_an_end(void **state) {
 /* Two optimisers: an overflow in one does not affect the other's step, and lowers the scale of
  * both. */
 static void two_optimisers(void **state) {
-    (void)state;
     tn_linear a, b;
     tn_linear_init(&a, 3, 2, tn_linear_defaults());
     tn_linear_init(&b, 3, 2, tn_linear_defaults());
@@ -120,7 +116,6 @@ static void two_optimisers(void **state) {
 
 /* Steps with the scale are the same as without it: powers of two change no bit. */
 static void steps_are_the_same(void **state) {
-    (void)state;
     float weights[3][6];
     for (int i = 0; i < 3; i++) { /* without, enabled, disabled */
         TN_SCOPE;
@@ -155,7 +150,6 @@ static void steps_are_the_same(void **state) {
 }
 
 static void clipping_is_without_the_scale(void **state) {
-    (void)state;
     tn_linear m;
     tn_linear_options o = tn_linear_defaults();
     o.bias = false;
@@ -194,7 +188,6 @@ static double gradient_norm(tn_module *m, tn_scaler *s, tn_tensor *x) {
 /* Gradients of 1e-8 are 0 in f16, but not with a scale; one that is too large skips steps until it
  * fits. */
 static void f16_needs_it(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_linear m;
     tn_linear_init(&m, 8, 64, tn_linear_defaults());
@@ -260,7 +253,6 @@ static void rank_steps(tn_group *g, void *user) {
 }
 
 static void ranks_agree(void **state) {
-    (void)state;
     for (int ranks = 2; ranks <= 4; ranks++) {
         failures = 0;
         assert_int_equal(tn_local_run(ranks, rank_steps, NULL), TN_OK);
@@ -269,7 +261,6 @@ static void ranks_agree(void **state) {
 }
 
 static void state_in_checkpoints(void **state) {
-    (void)state;
     char path[64];
     snprintf(path, sizeof(path), "/tmp/tern_scaler_%d.safetensors", (int)getpid());
     tn_scaler *s = tn_scaler_new(tn_scaler_defaults()), *t = tn_scaler_new(tn_scaler_defaults());
@@ -290,7 +281,6 @@ static void state_in_checkpoints(void **state) {
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
 static void bad_options(void **state) {
-    (void)state;
     tn_scaler_options bad[6];
     for (int i = 0; i < 6; i++) {
         bad[i] = tn_scaler_defaults();
@@ -308,7 +298,6 @@ static void bad_options(void **state) {
 }
 
 static void order_of_calls(void **state) {
-    (void)state;
     tn_linear m;
     tn_linear_init(&m, 3, 2, tn_linear_defaults());
     tn_optim *opt = plain_descent(&m);

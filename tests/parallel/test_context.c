@@ -94,7 +94,6 @@ static void compare_attention(tn_group *g, void *user) {
 /* TN_CP_HEADS matches in every bit; TN_CP_KEYS in y and dq. There, dk and dv are summed rank by
  * rank. */
 static void test_attention_alone(void **state) {
-    (void)state;
     for (int k = 0; k < 2 * 2 * 2 * MASKS; k++) {
         attention a = {.kind = k & 1 ? TN_CP_KEYS : TN_CP_HEADS,
                        .kv_heads = k & 2 ? 2 : HEADS,
@@ -140,7 +139,6 @@ static void counts_keys(tn_group *g, void *user) {
 }
 
 static void test_causal_balance(void **state) {
-    (void)state;
     for (int ranks = 1; ranks <= 6; ranks++) {
         run_ok(ranks, counts_keys, NULL);
     }
@@ -169,7 +167,6 @@ static void generate_between(mesh_model *m, const mesh_program *p, int64_t numbe
 }
 
 static void test_one_ranks_numbers(void **state) {
-    (void)state;
     for (int k = 0; k < 8; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, k & 4 ? 4 : 2);
         p.recompute = k & 4;
@@ -182,7 +179,6 @@ static void test_one_ranks_numbers(void **state) {
 /* Given positions are those of whole sequences, and equal to what the model takes by default. That
  * wrong ones make a difference shows that they are used. */
 static void test_positions(void **state) {
-    (void)state;
     for (int k = 0; k < 4; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.steps = 3;
@@ -199,7 +195,6 @@ static void test_positions(void **state) {
 }
 
 static void test_below_data_parallelism(void **state) {
-    (void)state;
     for (int k = 0; k < 4; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.micros = 2;
@@ -211,7 +206,6 @@ static void test_below_data_parallelism(void **state) {
 /* Sharding over "shard cp" has the bits of data parallelism over it. Sharded over shard and copied
  * over cp, sums are those of ranks that accumulate. */
 static void test_below_sharding(void **state) {
-    (void)state;
     for (int k = 0; k < 4; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.micros = 2;
@@ -240,7 +234,6 @@ static void test_below_sharding(void **state) {
 }
 
 static void test_over_cut_matrices(void **state) {
-    (void)state;
     for (int k = 0; k < 8; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.tp = 2;
@@ -253,7 +246,6 @@ static void test_over_cut_matrices(void **state) {
 }
 
 static void test_recompute(void **state) {
-    (void)state;
     for (int k = 0; k < 8; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.steps = 3;
@@ -271,7 +263,6 @@ static void test_recompute(void **state) {
 
 /* The gradients of bf16 matrices are rounded on each rank; the loss of a position is not. */
 static void test_mixed_precision(void **state) {
-    (void)state;
     for (int k = 0; k < 4; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.bf16 = true;
@@ -317,7 +308,6 @@ static void finds_loss(tn_group *g, void *user) {
 }
 
 static void test_losses(void **state) {
-    (void)state;
     for (int k = 0; k < 4; k++) {
         static const int ignored[] = {0, 3, 8, 15, 16};
         for (int i = 0; i < 5; i++) {
@@ -338,7 +328,6 @@ static void split_positions(mesh_model *m, tn_group *g, const mesh_program *p) {
 
 /* Every rank computes all tokens. */
 static void test_generated_text(void **state) {
-    (void)state;
     for (int k = 0; k < 8; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 1);
         mesh_expect_texts(&p, k & 4 ? 1 : 0, split_positions);
@@ -375,7 +364,6 @@ static void calls_otherwise(tn_group *g, void *user) {
 }
 
 static void test_other_calls(void **state) {
-    (void)state;
     for (int k = 0; k < 4; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 1);
         run_ok(2, calls_otherwise, &p);
@@ -407,7 +395,6 @@ static int trains_in_processes(tn_group *world, const char *path) {
 static const rank_entry bodies[] = {{"trains", trains_in_processes}};
 
 static void test_processes(void **state) {
-    (void)state;
     for (int dp = 1; dp <= 2; dp++) {
         mesh_program p = program_of(true, dp > 1 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.dp = p.micros = dp;
@@ -512,7 +499,6 @@ static void is_refused(tn_group *g, void *user) {
 }
 
 static void test_what_is_refused(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
         const refusal *r = &refusals[i];
         const char *is = run_failing(r->ranks, is_refused, (void *)r, r->status);
@@ -523,7 +509,6 @@ static void test_what_is_refused(void **state) {
 }
 
 static void test_slices_refused(void **state) {
-    (void)state;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
     assert_true(tn_equal(tn_context_slice(NULL, TN_CP_KEYS, x, -1), x)); /* one rank: all of x */
     assert_inert(tn_context_slice(NULL, TN_CP_HEADS, x, 2), TN_EINDEX, "dim");

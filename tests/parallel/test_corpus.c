@@ -9,7 +9,6 @@
 #include "tests/support/temp.h"
 
 static void test_indices(void **state) {
-    (void)state;
     assert_true(replay_corpus("fuzz_index", fuzz_index) >= 30);
 }
 
@@ -39,7 +38,6 @@ static void check_reads(const char *seed, int64_t count, float last) {
 }
 
 static void test_whole_indices_are_read(void **state) {
-    (void)state;
     check_reads("whole", 12, 11);
     check_reads("twice_in_ranges", 24, 11);
     check_reads("cut", 24, 11);
@@ -49,7 +47,6 @@ static void test_whole_indices_are_read(void **state) {
 
 /* Pieces that do not make up a tensor exactly, though the number of elements is right. */
 static void test_overlaps_are_refused(void **state) {
-    (void)state;
     static const char *const seeds[] = {"gap", "overlap", "overlap_with_gap"};
     for (int i = 0; i < 3; i++) {
         float to[64];

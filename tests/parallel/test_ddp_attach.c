@@ -22,7 +22,6 @@ static void takes_rank_0s_state(tn_group *g, void *user) {
 }
 
 static void test_all_take_rank_0s_state(void **state) {
-    (void)state;
     run_ok(3, takes_rank_0s_state, NULL);
 }
 
@@ -65,7 +64,6 @@ static void rank_differs(tn_group *g, void *user) {
 }
 
 static void test_a_difference_is_named(void **state) {
-    (void)state;
     static const struct {
         difference d;
         const char *says[2];
@@ -107,7 +105,6 @@ static void cannot_attach(tn_group *g, void *user) {
 }
 
 static void test_who_cannot_attach_tells_the_others(void **state) {
-    (void)state;
     static const char *const why[] = {"pending", "options", "module", "naive, pending",
                                       "naive, module"};
     for (int i = 0; i < 5; i++) {
@@ -126,7 +123,6 @@ static void assert_refused(void *m, tn_group *g, tn_ddp_options o, tn_status sta
 }
 
 static void test_what_is_refused(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_ddp_options o = tn_ddp_defaults(), zero = o;
     zero.bucket_bytes = 0;
@@ -199,7 +195,6 @@ static void keeps_its_module(tn_group *g, void *user) {
 
 /* The group is freed before the modules. Gradients live as long as they are held. */
 static void test_the_group_may_go_first(void **state) {
-    (void)state;
     TN_SCOPE;
     net m[2];
     run_ok(2, keeps_its_module, m);
@@ -219,7 +214,6 @@ static void finish_module(tn_tensor *leaf, void *user) {
 }
 
 static void test_a_module_may_end_in_its_backward(void **state) {
-    (void)state;
     for (int naive = 0; naive < 2; naive++) {
         TN_SCOPE;
         net m;
@@ -265,13 +259,11 @@ static void no_memory_anywhere(bool naive) {
 }
 
 static void test_out_of_memory_anywhere(void **state) {
-    (void)state;
     no_memory_anywhere(false);
     no_memory_anywhere(true);
 }
 
 static void test_the_group_was_freed(void **state) {
-    (void)state;
     net m;
     net_init(&m, 5);
     tn_group *g = tn__group_create("mine", NULL, NULL, 0, 1, NULL, NULL);

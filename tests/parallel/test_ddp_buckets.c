@@ -83,7 +83,6 @@ static void overlaps_backward(tn_group *g, void *user) {
 }
 
 static void test_buckets_follow_readiness(void **state) {
-    (void)state;
     run_ok(2, rebuilds_buckets, NULL);
     run_ok(2, overlaps_backward, "");
     run_ok(2, overlaps_backward, NULL);
@@ -182,7 +181,6 @@ static void takes_stages(tn_group *g, void *user) {
 }
 
 static void test_stages_of_a_hook(void **state) {
-    (void)state;
     run_ok(2, takes_stages, NULL);
     run_ok(3, takes_stages, NULL);
 }
@@ -204,7 +202,6 @@ static void fails_between(tn_group *g, void *user) {
 }
 
 static void test_a_hook_that_fails(void **state) {
-    (void)state;
     const char *text = run_failing(2, fails_between, NULL, TN_EVALUE);
     assert_non_null(strstr(text, "nothing goes any further"));
 }
@@ -237,7 +234,6 @@ static void compresses_buckets(tn_group *g, void *user) {
 }
 
 static void test_dtypes(void **state) {
-    (void)state;
     run_ok(2, mixes_dtypes, NULL);
     run_ok(2, compresses_buckets, NULL);
     run_ok(4, compresses_buckets, "");

@@ -46,7 +46,6 @@ static void fails_in_backward(tn_group *g, void *user) {
 }
 
 static void test_an_error_in_backward_reaches_all(void **state) {
-    (void)state;
     static const char *const where[] = {"first", "middle", "output", "naive"};
     for (int i = 0; i < 4; i++) {
         char text[16];
@@ -83,12 +82,10 @@ static void goes_on_after_an_error(tn_group *g, void *user) {
 }
 
 static void test_a_cleared_error_does_not_shift_steps(void **state) {
-    (void)state;
     run_failing(2, goes_on_after_an_error, NULL, TN_EPEER);
 }
 
 static void test_a_buffer_that_was_exchanged(void **state) {
-    (void)state;
     TN_SCOPE;
     net m;
     net_init(&m, 1);

@@ -135,7 +135,6 @@ static void train_rank(tn_group *group, void *user) {
 }
 
 static void test_gan(void **state) {
-    (void)state;
     for (int ranks = 1; ranks <= MOST; ranks++) {
         failures = 0;
         contest c = {.ranks = ranks};

@@ -24,7 +24,6 @@ static void ends_early(tn_group *g, void *user) {
 }
 
 static void test_the_short_rank_is_named(void **state) {
-    (void)state;
     assert_int_equal(tn_local_run(3, ends_early, NULL), TN_EPEER);
     assert_non_null(strstr(tn_error_message(), "rank 1 has left"));
     assert_non_null(strstr(tn_error_message(), "tn_ddp_join"));
@@ -131,7 +130,6 @@ static void joins_others(tn_group *g, void *user) {
 }
 
 static void test_join(void **state) {
-    (void)state;
     static const plan plans[] = {
         {.ranks = 2, .batches = {3, 1}, .epochs = 2},
         {.ranks = 2, .batches = {0, 2}, .epochs = 1},
@@ -184,7 +182,6 @@ static void joins_a_richer_loop(tn_group *g, void *user) {
 }
 
 static void test_join_in_a_richer_loop(void **state) {
-    (void)state;
     tn_ddp_options o = tn_ddp_defaults();
     o.join = true;
     run_ok(3, joins_a_richer_loop, &o);
@@ -230,7 +227,6 @@ static void goes_on_with_state(tn_group *g, void *user) {
 }
 
 static void test_join_with_an_optimiser(void **state) {
-    (void)state;
     tn_dtype dtypes[] = {TN_F32, TN_BF16};
     run_ok(3, goes_on_with_state, &dtypes[0]);
     run_ok(3, goes_on_with_state, &dtypes[1]);
@@ -279,7 +275,6 @@ static void does_not_join(tn_group *g, void *user) {
 }
 
 static void test_errors(void **state) {
-    (void)state;
     tn_ddp_options o = tn_ddp_defaults();
     o.join = true;
     failures = 0;

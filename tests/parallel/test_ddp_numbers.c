@@ -42,7 +42,6 @@ static void assert_same(train_bits a, train_bits b) {
 }
 
 static void test_ranks_are_accumulation(void **state) {
-    (void)state;
     static const int ranks[] = {2, 3, 4, 8};
     for (int i = 0; i < 4; i++) {
         ddp_run run = ddp_run_of(ranks[i]);
@@ -56,7 +55,6 @@ static void test_ranks_are_accumulation(void **state) {
 }
 
 static void test_means_of_powers_of_two(void **state) {
-    (void)state;
     for (int ranks = 2; ranks <= 4; ranks *= 2) {
         ddp_run run = ddp_run_of(ranks);
         run.mean = true;
@@ -68,7 +66,6 @@ static void test_means_of_powers_of_two(void **state) {
 }
 
 static void test_clipping_sees_the_whole_gradient(void **state) {
-    (void)state;
     ddp_run run = ddp_run_of(2);
     train_bits loose = train_on(2, run);
     run.clip = 0.1;
@@ -80,7 +77,6 @@ static void test_clipping_sees_the_whole_gradient(void **state) {
 }
 
 static void test_recompute(void **state) {
-    (void)state;
     ddp_run run = ddp_run_of(2);
     train_bits stored = train_on(1, run);
     run.recompute = true;
@@ -91,7 +87,6 @@ static void test_recompute(void **state) {
 /* With a policy, gradients are reduced in f32: ranks still match accumulation, bit for bit;
  * recompute changes nothing and the naive version agrees. */
 static void test_mixed_precision(void **state) {
-    (void)state;
     for (int ranks = 2; ranks <= 4; ranks++) {
         ddp_run run = ddp_run_of(ranks);
         train_bits f32 = train_on(1, run);
@@ -118,7 +113,6 @@ static void test_mixed_precision(void **state) {
 }
 
 static void test_buckets_change_nothing(void **state) {
-    (void)state;
     ddp_run run = ddp_run_of(3);
     run.mean = true;
     run.options.sum = false;
@@ -139,7 +133,6 @@ static void test_buckets_change_nothing(void **state) {
 }
 
 static void test_a_rerun_is_the_same(void **state) {
-    (void)state;
     ddp_run run = ddp_run_of(4);
     train_bits first = train_on(4, run);
     for (int i = 0; i < 3; i++) {

@@ -89,7 +89,6 @@ static void run_train(int ranks, const char *argument) {
 }
 
 static void test_shm(void **state) {
-    (void)state;
     for (int ranks = 2; ranks <= 4; ranks++) {
         run_train(ranks, "shm");
     }
@@ -98,12 +97,10 @@ static void test_shm(void **state) {
 }
 
 static void test_eight_ranks_on_shm(void **state) {
-    (void)state;
     run_train(8, "shm");
 }
 
 static void test_gloo(void **state) {
-    (void)state;
     if (!gloo_is_here()) {
         skip();
     }
@@ -128,7 +125,6 @@ static void must_say(const ranks_result *r, int rank, const char *text) {
 }
 
 static void test_errors_reach_all(void **state) {
-    (void)state;
     ranks_result r = run_badly("shm,hook");
     for (int rank = 0; rank < 3; rank++) {
         must_say(&r, rank, "does not like this gradient");

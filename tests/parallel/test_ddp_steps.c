@@ -30,7 +30,6 @@ static void averages_gradients(tn_group *g, void *user) {
 }
 
 static void test_gradients_are_averaged_or_summed(void **state) {
-    (void)state;
     for (int i = 0; i < 8; i++) {
         tn_ddp_options o = i & 1 ? small_buckets() : tn_ddp_defaults();
         o.sum = i & 2;
@@ -114,7 +113,6 @@ static void drops_inside_recompute(tn_group *g, void *user) {
 }
 
 static void test_a_part_of_a_recomputed_module(void **state) {
-    (void)state;
     run_ok(2, inside_recompute, NULL);
     run_ok(2, drops_inside_recompute, NULL);
     run_ok(2, drops_inside_recompute, "naive");
@@ -149,7 +147,6 @@ static void accumulates_gradients(tn_group *g, void *user) {
 }
 
 static void test_no_sync_accumulates(void **state) {
-    (void)state;
     run_ok(2, accumulates_gradients, NULL);
 }
 
@@ -190,7 +187,6 @@ static void adds_to_sums(tn_group *g, void *user) {
 }
 
 static void test_a_second_backward_without_zeroing(void **state) {
-    (void)state;
     run_ok(2, adds_to_averages, NULL);
     assert_contains(run_failing(2, adds_to_sums, NULL, TN_ESTATE), "summed over the ranks already");
     assert_contains(run_failing(2, adds_to_sums, "", TN_ESTATE), "TN_NO_SYNC");
@@ -260,13 +256,11 @@ static void saves_buffers(tn_group *g, void *user) {
 }
 
 static void test_two_forwards_and_one_backward(void **state) {
-    (void)state;
     run_ok(2, saves_buffers, NULL);
     run_ok(2, saves_buffers, "naive");
 }
 
 static void test_buffers_come_from_rank_0(void **state) {
-    (void)state;
     tn_ddp_options o = tn_ddp_defaults();
     run_ok(3, broadcasts_buffers, &o);
     o.broadcast_buffers = false;
@@ -309,7 +303,6 @@ static void moves_streams(tn_group *g, void *user) {
 }
 
 static void test_random_numbers_are_the_micro_batchs(void **state) {
-    (void)state;
     run_ok(1, moves_streams, NULL);
     run_ok(3, moves_streams, NULL);
 }

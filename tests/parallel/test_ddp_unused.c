@@ -20,7 +20,6 @@ static void leaves_out(tn_group *g, void *user) {
 }
 
 static void test_unused_parameters_are_named(void **state) {
-    (void)state;
     double begin = tn_flight_now();
     const char *text = run_failing(3, leaves_out, NULL, TN_ESTATE);
     assert_contains(text, "backward did not reach 2 of 6 parameters: extra.weight, extra.bias");
@@ -114,7 +113,6 @@ static void skips_all(tn_group *g, void *user) {
 }
 
 static void test_a_rank_that_uses_no_parameter(void **state) {
-    (void)state;
     tn_ddp_options o = tn_ddp_defaults();
     run_failing(2, skips_all, &o, TN_ESTATE);
     o.find_unused = true;
@@ -122,7 +120,6 @@ static void test_a_rank_that_uses_no_parameter(void **state) {
 }
 
 static void test_unused_parameters_are_found(void **state) {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         tn_ddp_options o = i ? small_buckets() : tn_ddp_defaults();
         o.find_unused = true;
@@ -244,13 +241,11 @@ static void thaws_too_late(tn_group *g, void *user) {
 }
 
 static void test_thawed_too_late(void **state) {
-    (void)state;
     run_failing(2, thaws_too_late, NULL, TN_ESTATE);
     run_failing(2, thaws_too_late, "join", TN_ESTATE);
 }
 
 static void test_frozen_parameters(void **state) {
-    (void)state;
     for (int i = 0; i < 4; i++) {
         tn_ddp_options o = i & 1 ? small_buckets() : tn_ddp_defaults();
         o.sum = true;

@@ -80,7 +80,6 @@ static void forgets_gradients(tn_group *g, void *user) {
 }
 
 static void test_gradients_that_are_forgotten(void **state) {
-    (void)state;
     for (int stage = 1; stage <= 3; stage++) {
         run_ok(2, forgets_gradients, &stage);
     }
@@ -88,7 +87,6 @@ static void test_gradients_that_are_forgotten(void **state) {
 
 /* Dropout, a tied weight, a micro-batch without synchronisation, clipping. */
 static void test_bits_of_data_parallelism(void **state) {
-    (void)state;
     for (int i = 0; i < MOST * 2 * 2; i++) {
         int ranks = i / 4 + 1;
         run r = {.how = DDP, .options = tn_fsdp_defaults(), .bf16 = i & 1, .recompute = i & 2};
@@ -149,18 +147,15 @@ static void spreads_a_transparent_child(tn_group *g, void *user) {
 }
 
 static void test_transparent_children(void **state) {
-    (void)state;
     run_ok(2, spreads_a_transparent_child, NULL);
 }
 
 static void test_units_and_their_parameters(void **state) {
-    (void)state;
     shares_out(NULL, NULL);
 }
 
 /* Frozen parameters have parts, but no memory for gradients. */
 static void test_frozen_parameters(void **state) {
-    (void)state;
     TN_SCOPE;
     net m;
     net_init(&m, 1);
@@ -200,7 +195,6 @@ static void registers_parts(tn_group *g, void *user) {
 }
 
 static void test_parts_are_registered(void **state) {
-    (void)state;
     for (int ranks = 1; ranks <= MOST; ranks++) {
         run_ok(ranks, registers_parts, NULL);
     }
@@ -233,7 +227,6 @@ static void makes_parts(tn_group *g, void *user) {
 }
 
 static void test_parts_are_made_alone(void **state) {
-    (void)state;
     for (int i = 0; i < MOST * 4; i++) {
         run r = {.how = i & 1 ? NAIVE : FSDP, .options = tn_fsdp_defaults(), .bf16 = i & 2};
         run_ok(i / 4 + 1, makes_parts, &r);
@@ -274,7 +267,6 @@ static void attaches_deferred(tn_group *g, void *user) {
 }
 
 static void test_no_rank_has_it_whole(void **state) {
-    (void)state;
     run_ok(4, attaches_deferred, NULL);
 }
 
@@ -320,7 +312,6 @@ static void looks_at_whole(tn_group *g, void *user) {
 }
 
 static void test_a_whole_module(void **state) {
-    (void)state;
     for (int i = 0; i < 6; i++) {
         run r = {.options = tn_fsdp_defaults(), .bf16 = i & 1};
         r.options.stage = i / 2 + 1;
@@ -343,7 +334,6 @@ static void assert_refused(net *m, tn_fsdp_options o, tn_status status, const ch
 }
 
 static void test_options_that_are_refused(void **state) {
-    (void)state;
     tn_fsdp_options o = tn_fsdp_defaults();
     net m;
     net_init(&m, 1);
@@ -365,7 +355,6 @@ static void test_options_that_are_refused(void **state) {
 }
 
 static void test_states_that_are_refused(void **state) {
-    (void)state;
     tn_fsdp_options o = tn_fsdp_defaults();
     net m;
     net_init(&m, 1);
@@ -424,7 +413,6 @@ static void rank_differs(tn_group *g, void *user) {
 }
 
 static void test_ranks_that_differ(void **state) {
-    (void)state;
     const char *const words[] = {"policy", "frozen", "units", "stage"};
     const char *const told[] = {"computed in f32, gradients in f32, but rank 1 has unit",
                                 "but rank 1 has parameter h.1.",
@@ -468,7 +456,6 @@ static void ends_module(tn_group *g, void *user) {
 }
 
 static void test_a_module_that_is_finished(void **state) {
-    (void)state;
     for (ending how = AFTER_FORWARD; how < ENDINGS; how++) {
         run_ok(1, ends_module, &how);
         run_ok(2, ends_module, &how);
@@ -477,7 +464,6 @@ static void test_a_module_that_is_finished(void **state) {
 
 /* Each allocation fails once: an error, and the module can still be finished. */
 static void test_memory_that_runs_out(void **state) {
-    (void)state;
     bool failed = true;
     int64_t n = 0;
     for (; failed; n++) {
@@ -542,7 +528,6 @@ static void shares_a_group(tn_group *g, void *user) {
 }
 
 static void test_two_modules_share_a_group(void **state) {
-    (void)state;
     run_ok(1, shares_a_group, NULL);
     run_ok(2, shares_a_group, NULL);
 }
@@ -584,7 +569,6 @@ static void makes_in_place(tn_group *g, void *user) {
 }
 
 static void test_gradients_are_made_in_their_place(void **state) {
-    (void)state;
     run_ok(2, makes_in_place, NULL);
     run_ok(2, makes_in_place, "ddp");
 }

@@ -99,7 +99,6 @@ static train_bits weights_of(program p, int ranks) {
 }
 
 static void bits_and_checkpoints(void **state) {
-    (void)state;
     for (int kind = 0; kind < 4; kind++) { /* bit 0: tied, bit 1: computed in bf16 */
         char folder[512];
         snprintf(folder, sizeof(folder), "%s%d", temp_path("llama"), kind);

@@ -49,7 +49,6 @@ static void rests_between_steps(tn_group *g, void *user) {
 }
 
 static void test_bytes_at_rest(void **state) {
-    (void)state;
     for (int i = 0; i < 4 * 3 * 2 * 2; i++) {
         int ranks = 1 + i % 4;
         train_run run = train_run_of(TRAIN_FSDP, ranks);
@@ -87,7 +86,6 @@ static void counts_operations(tn_group *g, void *user) {
 
 /* The structure of GPT-2 124M: 12 blocks and the rest. */
 static void test_messages_of_a_step(void **state) {
-    (void)state;
     train_run run = train_run_of(TRAIN_FSDP, 2);
     run.model.layers = 12;
     run_ok(2, counts_operations, &run);
@@ -105,7 +103,6 @@ static int peak_is_right(tn_group *world, const char *argument) {
 }
 
 static void test_most_bytes(void **state) {
-    (void)state;
     static const char *const runs[] = {"3 0 1", "3 1 1", "3 0 0", "3 0 2", "2 0 1", "1 1 1"};
     for (int ranks = 1; ranks <= 4; ranks++) {
         for (int i = 0; i < (ranks == 2 ? 6 : 2); i++) {
@@ -160,7 +157,6 @@ static int fits_in_parts(tn_group *world, const char *unused) {
 }
 
 static void test_what_one_rank_cannot_hold(void **state) {
-    (void)state;
     ranks_pass(4, "does_not_fit", "");
     ranks_pass(4, "fits", "");
 }

@@ -200,7 +200,6 @@ static numbers end_of(int ranks, const program *p, strategy how, tn_fsdp_options
 }
 
 static void test_odd_programs(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(programs) / sizeof(*programs); i++) {
         for (int ranks = 1; ranks <= MOST; ranks++) {
             tn_fsdp_options o = tn_fsdp_defaults();
@@ -243,7 +242,6 @@ static void leaves_units(tn_group *g, void *user) {
 }
 
 static void test_nothing_stays(void **state) {
-    (void)state;
     run_ok(2, leaves_units, NULL);
 }
 
@@ -269,7 +267,6 @@ static void thaws_unit(tn_group *g, void *user) {
 }
 
 static void test_what_is_thawed(void **state) {
-    (void)state;
     run ways[] = {{.how = FSDP, .options = tn_fsdp_defaults()}, {.how = NAIVE}};
     run_ok(2, thaws_unit, &ways[0]);
     run_ok(2, thaws_unit, &ways[1]);
@@ -296,7 +293,6 @@ static void steps_too_early(tn_group *g, void *user) {
 }
 
 static void test_a_graph_from_before_a_step(void **state) {
-    (void)state;
     bool bf16[] = {false, true};
     run_ok(1, steps_too_early, &bf16[0]);
     run_ok(1, steps_too_early, &bf16[1]);
@@ -319,7 +315,6 @@ static void has_less_data(tn_group *g, void *user) {
 }
 
 static void test_data_that_ends_earlier(void **state) {
-    (void)state;
     assert_contains(run_failing(3, has_less_data, NULL, TN_EPEER), "rank 1 has left");
 }
 
@@ -367,7 +362,6 @@ static void fails_in_forward(tn_group *g, void *user) {
 }
 
 static void test_an_error_in_a_forward(void **state) {
-    (void)state;
     bool recorded[] = {true, false};
     run_ok(3, fails_in_forward, &recorded[0]);
     run_ok(3, fails_in_forward, &recorded[1]);
@@ -395,7 +389,6 @@ static void fails_before_whole(tn_group *g, void *user) {
 }
 
 static void test_an_error_before_whole(void **state) {
-    (void)state;
     run_ok(3, fails_before_whole, NULL);
 }
 

@@ -115,7 +115,6 @@ static const rank_entry bodies[] = {
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
 static void test_shm(void **state) {
-    (void)state;
     for (int ranks = 1; ranks <= 4; ranks++) {
         ranks_pass(ranks, "-tell", "shm");
     }
@@ -124,7 +123,6 @@ static void test_shm(void **state) {
 }
 
 static void test_gloo(void **state) {
-    (void)state;
     if (!gloo_is_here()) {
         skip();
     }

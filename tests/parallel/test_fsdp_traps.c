@@ -194,7 +194,6 @@ static void counts_messages(tn_group *g, void *user) {
 /* A unit is gathered for its forward and for its backward, however often it is recomputed in
  * between; with keep_last, the last unit of forward stays for backward. */
 static void test_gathers_of_a_step(void **state) {
-    (void)state;
     for (int i = 0; i < 4 * 3 * 2; i++) {
         counted c = {.run = train_run_of(TRAIN_FSDP, 2)};
         c.run.recompute = (train_recompute)(i % 4);
@@ -211,7 +210,6 @@ static void test_gathers_of_a_step(void **state) {
 
 /* The head is a separate unit, but its weight is the embedding's. */
 static void test_a_tied_weight_in_two_units(void **state) {
-    (void)state;
     static const char *const units[] = {"wte in.* head", "in.* head", "head", "wte"};
     for (int i = 0; i < 4; i++) {
         for (int ranks = 1; ranks <= 3; ranks++) {
@@ -223,7 +221,6 @@ static void test_a_tied_weight_in_two_units(void **state) {
 }
 
 static void test_a_unit_that_is_called_twice(void **state) {
-    (void)state;
     for (int prefetch = 0; prefetch <= 2; prefetch++) {
         small_run run = small_run_of(2, "in.*");
         run.twice = true;
@@ -282,7 +279,6 @@ static void steps_nothing(tn_group *g, void *user) {
 }
 
 static void test_parts_of_no_elements(void **state) {
-    (void)state;
     run_ok(8, steps_nothing, NULL);
     must_accumulate(small_run_of(8, "in.*")); /* more ranks than rows */
 }
@@ -290,7 +286,6 @@ static void test_parts_of_no_elements(void **state) {
 /* ---- Frozen parameters ----------------------------------------------------------------------- */
 
 static void test_frozen_beside_trainable(void **state) {
-    (void)state;
     static const int times[][2] = {{0, -1}, {1, -1}, {1, 2}};
     static const char *const units[] = {"in.*", "wte in.*"};
     for (int i = 0; i < 6; i++) {
@@ -388,7 +383,6 @@ static void compare_gan(tn_group *g, void *user) {
 }
 
 static void test_modules_that_learn_in_turns(void **state) {
-    (void)state;
     for (int i = 0; i < 2 * 3 * 2; i++) {
         gan_run run = {.ranks = 1 + i % 2, .stage = 1 + i / 2 % 3, .penalty = i / 6};
         run.want = gan_train(NULL, &run);
@@ -413,7 +407,6 @@ static void leaves_out(tn_group *g, void *user) {
 }
 
 static void test_unused_parameters_are_named(void **state) {
-    (void)state;
     double begin = tn_flight_now();
     run_failing(3, leaves_out, (void *)(uintptr_t) "in.*", TN_ESTATE);
     run_failing(3, leaves_out, (void *)(uintptr_t) "head", TN_ESTATE);
@@ -423,7 +416,6 @@ static void test_unused_parameters_are_named(void **state) {
 /* Parameters that no rank has used have no gradient, and are not stepped; the others match one
  * rank's. */
 static void test_unused_parameters_are_found(void **state) {
-    (void)state;
     static const char *const units[] = {"in.*", "head", "in.*.a in.2"};
     for (int i = 0; i < 2 * 3; i++) {
         small_run run = small_run_of(1 + i / 2, units[i % 3]);
@@ -450,7 +442,6 @@ static void leaves_out_a_unit(tn_group *g, void *user) {
 }
 
 static void test_units_that_ranks_leave_out(void **state) {
-    (void)state;
     run_failing(2, leaves_out_a_unit, NULL, TN_ESTATE);
 }
 
@@ -508,7 +499,6 @@ static void scales_loss(tn_group *g, void *user) {
 }
 
 static void test_an_overflow_in_one_ranks_part(void **state) {
-    (void)state;
     train_bits want = scaled_run(NULL, 4);
     run_ok(4, scales_loss, &want);
     free(want.data);
@@ -546,7 +536,6 @@ static void clips_norm(tn_group *g, void *user) {
 }
 
 static void test_norms_are_of_the_whole(void **state) {
-    (void)state;
     for (int ranks = 1; ranks <= 4; ranks++) {
         double want = norm_of(NULL, ranks, false);
         run_ok(ranks, clips_norm, &want);
@@ -572,7 +561,6 @@ static void steps_under_a_graph(tn_group *g, void *user) {
 }
 
 static void test_a_graph_from_before_the_step(void **state) {
-    (void)state;
     for (int ranks = 1; ranks <= 2; ranks++) {
         assert_contains(run_failing(ranks, steps_under_a_graph, NULL, TN_ESTATE), "changed");
     }
@@ -611,7 +599,6 @@ static void fails_midway(tn_group *g, void *user) {
 }
 
 static void test_an_error_midway(void **state) {
-    (void)state;
     double begin = tn_flight_now();
     tn_module_hooks forward = {.before = stumble_forward},
                     backward = {.backward_before = stumble_backward};
@@ -646,7 +633,6 @@ static void fails_in_one_replica(tn_group *g, void *user) {
 }
 
 static void test_errors_reach_all_replicas(void **state) {
-    (void)state;
     double begin = tn_flight_now();
     tn_module_hooks forward = {.before = stumble_forward},
                     backward = {.backward_before = stumble_backward};

@@ -168,7 +168,6 @@ static void free_recipe(recipe *r) {
 }
 
 static void test_recipes(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(recipes) / sizeof(*recipes); i++) {
         recipe alone = recipes[i];
         alone.mesh = "dp=1";
@@ -194,7 +193,6 @@ static void test_recipes(void **state) {
 
 /* The first loss of the last rank is too large for its gradients. */
 static void test_overflow_on_one_rank(void **state) {
-    (void)state;
     for (int k = 0; k < MESHES; k++) {
         mesh_scaling s = {.mesh = meshes[k].mesh,
                           .compute = k % 2 ? TN_F16 : TN_BF16,
@@ -257,7 +255,6 @@ static void drop_apart(tn_group *world, void *user) {
 }
 
 static void test_dropout_masks(void **state) {
-    (void)state;
     for (int k = 0; k < MESHES; k++) {
         run_ok(meshes[k].ranks, drop_apart, (void *)meshes[k].mesh);
     }
@@ -337,7 +334,6 @@ static void compare_evaluations(const evaluation *is, const evaluation *want) {
 }
 
 static void test_evaluation(void **state) {
-    (void)state;
     for (int llama = 0; llama < 2; llama++) {
         evaluation alone = {.mesh = "dp=1", .llama = llama};
         run_ok(1, evaluate_mesh, &alone);
@@ -397,7 +393,6 @@ static void write_text(tn_group *world, void *user) {
 }
 
 static void test_text(void **state) {
-    (void)state;
     for (int i = 0; i < 4; i++) {
         text t = {.mesh = "dp=1", .llama = i & 1, .bytes = i & 2};
         run_ok(1, write_text, &t);

@@ -94,7 +94,6 @@ static void do_both(tn_group *world, void *user) {
 }
 
 static void test_orders(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(orders) / sizeof(*orders); i++) {
         assert_contains(run_failing(2, do_both, (void *)&orders[i], orders[i].status),
                         orders[i].says);
@@ -126,7 +125,6 @@ static void apply_plan(tn_group *world, void *user) {
 }
 
 static void test_plans(void **state) {
-    (void)state;
     const tn_tp_rule column = {"h.*.mlp.c_fc", TN_TP_COLUMN, 1},
                      row = {"h.*.mlp.c_proj", TN_TP_ROW, 0}, around = {"h.*.mlp", TN_TP_ENTER, 0},
                      at = {"h.*.mlp.c_fc", TN_TP_ENTER, 0};
@@ -245,7 +243,6 @@ static void makes_mistake(tn_group *world, void *user) {
 }
 
 static void test_mistakes(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(mistakes) / sizeof(*mistakes); i++) {
         const mistake *wrong = &mistakes[i];
         const char *said = run_failing(2, makes_mistake, (void *)wrong, wrong->status);

@@ -93,7 +93,6 @@ static void spread_and_save(tn_group *g, void *user) {
 }
 
 static void from_folder_to_ranks_and_back(void **state) {
-    (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
         any_model m, other;
         char from[512], to[512], wrong[512];
@@ -151,7 +150,6 @@ static void assert_model(const char *path, any_model *m) {
 }
 
 static void from_checkpoints(void **state) {
-    (void)state;
     for (int kind = 0; kind < KINDS; kind++) {
         any_model m;
         char folder[512];
@@ -172,7 +170,6 @@ static void from_checkpoints(void **state) {
 }
 
 static void checkpoints_that_are_of_no_language_model(void **state) {
-    (void)state;
     tn_linear m;
     tn_linear_init(&m, 3, 2, tn_linear_defaults());
     assert_int_equal(tn_save(&m, temp_path("linear")), TN_OK);

@@ -138,7 +138,6 @@ static void check_case(int how, int size, int ranks) {
 }
 
 static void row_without_a_flush(void **state) {
-    (void)state;
     lr = 0.02;
     for (int ranks = 1; ranks <= PARTS; ranks++) {
         check_case(MODE_PIPEDREAM, 4, ranks);
@@ -146,7 +145,6 @@ static void row_without_a_flush(void **state) {
 }
 
 static void batches_with_and_without(void **state) {
-    (void)state;
     lr = 0.02;
     for (int ranks = 1; ranks <= PARTS; ranks++) {
         for (int size = ranks > 2 ? 4 : ranks; size <= 16; size *= 2) {

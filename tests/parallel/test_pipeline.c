@@ -240,7 +240,6 @@ static int most_alive(const tn_pipe_schedule *s, int rank) {
 }
 
 static void every_schedule(void **state) {
-    (void)state;
     static const struct {
         tn_pipe_kind kind;
         int ranks, chunks, micros;
@@ -273,7 +272,6 @@ static void every_schedule(void **state) {
 }
 
 static void low_precision_recompute_and_deferred(void **state) {
-    (void)state;
     for (int i = 0; i < 8; i++) {
         pipe_run r = run_of(true, 2, 4);
         r.bf16 = i & 1;
@@ -292,7 +290,6 @@ static void low_precision_recompute_and_deferred(void **state) {
 
 /* A backward calls the stage again, long after its forward. */
 static void recompute_of_the_whole(void **state) {
-    (void)state;
     for (int i = 0; i < 3; i++) {
         pipe_run r = run_of(true, 2, 4);
         r.whole = true;
@@ -309,7 +306,6 @@ static void recompute_of_the_whole(void **state) {
 
 /* A GPT is tied and has dropout. */
 static void tied_weights_and_dropout(void **state) {
-    (void)state;
     for (int i = 0; i < 4; i++) {
         pipe_run r = run_of(false, i & 1 ? 3 : 2, 4);
         r.shape.dropout = 0.2;
@@ -325,7 +321,6 @@ static void tied_weights_and_dropout(void **state) {
 
 /* The first stage has no gradient of it, then no stage has; with gradients that add up, too. */
 static void ties_that_lack_gradients(void **state) {
-    (void)state;
     for (int i = 1; i < 8; i++) {
         pipe_run r = run_of(false, 3, 2);
         r.detached = i & 1;
@@ -336,7 +331,6 @@ static void ties_that_lack_gradients(void **state) {
 }
 
 static void beside_data_parallelism(void **state) {
-    (void)state;
     for (int stage = 0; stage <= 3; stage++) {
         for (int i = 0; i < 3; i++) {
             pipe_run r = run_of(true, 2, 4);
@@ -357,7 +351,6 @@ static void beside_data_parallelism(void **state) {
 }
 
 static void norms_of_one_parameter(void **state) {
-    (void)state;
     for (int tied = 0; tied <= 1; tied++) {
         pipe_run r = run_of(true, 3, 4);
         r.shape.tied = tied;
@@ -380,7 +373,6 @@ static void cuts_by_cost(tn_group *world, void *user) {
 }
 
 static void stages_by_cost(void **state) {
-    (void)state;
     pipe_run r = run_of(true, 2, 1);
     r.shape.vocab = 1000;
     run_ok(2, cuts_by_cost, &r);
@@ -426,7 +418,6 @@ static void accumulates_steps(tn_group *world, void *user) {
 }
 
 static void gradients_of_two_steps(void **state) {
-    (void)state;
     pipe_run r = run_of(false, 3, 2);
     run_ok(2, accumulates_steps, &r);
     run_ok(3, accumulates_steps, &r);
@@ -448,7 +439,6 @@ static void keeps_generator(tn_group *world, void *user) {
 }
 
 static void draws_of_a_step(void **state) {
-    (void)state;
     pipe_run r = run_of(false, 2, 2);
     r.shape.dropout = 0.2;
     run_ok(2, keeps_generator, &r);
@@ -502,7 +492,6 @@ static void trains_list(tn_group *world, void *user) {
 }
 
 static void lists_of_layers(void **state) {
-    (void)state;
     list_run r = {.pipeline = false};
     snprintf(r.file[0], sizeof(r.file[0]), "%s0", temp_path("list"));
     snprintf(r.file[1], sizeof(r.file[1]), "%s1", temp_path("list"));
@@ -548,7 +537,6 @@ static void overflow_once(tn_group *world, void *user) {
 }
 
 static void overflow_of_one_stage(void **state) {
-    (void)state;
     pipe_run r = run_of(true, 2, 2);
     run_ok(2, overflow_once, &r);
 }

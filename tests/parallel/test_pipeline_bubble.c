@@ -31,7 +31,6 @@ static bool step_fits(sleep_run *r) {
  * three threads are woken, of which each may be late: two that pass the message on, and the
  * receiver. Where even the sleeps of a step are late by 5 %, it says nothing. */
 static void steps_take_the_simulated_time(void **state) {
-    (void)state;
     bool fits[SLEEP_RUNS] = {false}, undisturbed[SLEEP_RUNS] = {false};
     int left = SLEEP_RUNS;
     for (int try = 0; try < 2 && left > 0; try++) {

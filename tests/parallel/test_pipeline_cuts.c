@@ -64,7 +64,6 @@ static void cut_by_time(tn_group *world, void *user) {
 }
 
 static void test_slow_parts(void **state) {
-    (void)state;
     int same[3] = {1}; /* 20 | 400 | 6 x 20, or somewhat more where other programs run */
     run_ok(2, cut_by_time, same);
     assert_int_equal(same[1], 1);
@@ -97,7 +96,6 @@ static void cut_language_model(tn_group *world, void *user) {
 }
 
 static void test_language_models(void **state) {
-    (void)state;
     for (int llama = 0; llama < 2; llama++) {
         run_ok(2, cut_language_model, &llama);
     }
@@ -105,7 +103,6 @@ static void test_language_models(void **state) {
 
 /* Gradients are gone, and mistakes are named. */
 static void test_mistakes(void **state) {
-    (void)state;
     mesh_shape shape = mesh_shape_of(false);
     shape.layers = LAYERS;
     mesh_model m;

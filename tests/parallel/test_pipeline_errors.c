@@ -118,7 +118,6 @@ static void refuse_layout(tn_group *world, void *user) {
 }
 
 static void what_cannot_be_laid_out(void **state) {
-    (void)state;
     static refusal cases[] = {
         {with_ddp, TN_ESTATE, "is under data parallelism already"},
         {with_tensor, TN_ESTATE, "is split over ranks already"},
@@ -166,7 +165,6 @@ static void cuts_at_length(tn_group *world, void *user) {
 }
 
 static void long_cuts(void **state) {
-    (void)state;
     run_ok(2, cuts_at_length, NULL);
 }
 
@@ -185,7 +183,6 @@ static void refuses_stages_of_one(tn_group *world, void *user) {
 }
 
 static void stages_of_one_rank(void **state) {
-    (void)state;
     run_ok(1, refuses_stages_of_one, NULL);
 }
 
@@ -212,7 +209,6 @@ static void refuses_others(tn_group *world, void *user) {
 }
 
 static void models_without_parts(void **state) {
-    (void)state;
     run_ok(2, refuses_others, NULL);
 }
 
@@ -272,7 +268,6 @@ static void fails_in_step(tn_group *world, void *user) {
 }
 
 static void an_error_ends_all(void **state) {
-    (void)state;
     for (int rank = 0; rank < RANKS; rank++) {
         for (int micro = 0; micro < 4; micro++) {
             for (int halves = 0; halves < 2; halves++) {
@@ -331,7 +326,6 @@ static void reads_batches(tn_group *world, void *user) {
 }
 
 static void an_error_ends_a_mesh(void **state) {
-    (void)state;
     static char meshes[][32] = {"pp=2,tp=2", "pp=2,cp=2", "pp=2,shard=2", "pp=2,dp=2"};
     for (size_t i = 0; i < sizeof(meshes) / sizeof(*meshes); i++) {
         run_ok(4, fails_on_mesh, meshes[i]);
@@ -361,14 +355,12 @@ static void other_step(tn_group *world, void *measures) {
 }
 
 static void ranks_with_other_steps(void **state) {
-    (void)state;
     static bool measures = true;
     run_ok(RANKS, other_step, NULL);
     run_ok(RANKS, other_step, &measures);
 }
 
 static void an_error_of_a_loader_ends_all(void **state) {
-    (void)state;
     for (int rank = 0; rank < RANKS; rank++) {
         run_ok(RANKS, reads_batches, &rank);
     }
@@ -396,7 +388,6 @@ static void freezes_alone(tn_group *world, void *user) {
 }
 
 static void a_tie_frozen_on_one_rank(void **state) {
-    (void)state;
     run_ok(RANKS, freezes_alone, NULL);
 }
 
@@ -433,7 +424,6 @@ static void misuse_step(tn_group *world, void *user) {
 }
 
 static void what_a_step_refuses(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *x = mesh_tokens(29, 2, 1), *one = mesh_tokens(29, 1, 1);
     misuse cases[] = {
@@ -513,7 +503,6 @@ static void steps_short(tn_group *world, void *user) {
 }
 
 static void memory_runs_out(void **state) {
-    (void)state;
     run_ok(2, attaches_short, NULL);
     for (int halves = 0; halves < 2; halves++) {
         bool failed = true;

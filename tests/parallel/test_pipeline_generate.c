@@ -100,7 +100,6 @@ static void expect_text(text t) {
 }
 
 static void test_text(void **state) {
-    (void)state;
     for (int i = 0; i < 12; i++) {
         expect_text((text){.llama = i & 1, .temperature = i & 2 ? 0.7 : 0, .form = i / 4});
     }
@@ -170,7 +169,6 @@ static void compare_outputs(tn_group *world, void *user) {
 
 /* In training dropout draws what one rank would draw, where no others have other data. */
 static void test_outputs(void **state) {
-    (void)state;
     for (int i = 0; i < 4; i++) {
         outputs o = {.llama = i & 1, .training = i & 2};
         run_ok(1, compare_outputs, &o);
@@ -201,7 +199,6 @@ static void call_list(tn_group *world, void *user) {
 }
 
 static void test_list(void **state) {
-    (void)state;
     float y[6];
     run_ok(1, call_list, y);
     run_ok(3, call_list, y);
@@ -259,7 +256,6 @@ static void evaluate_model(tn_group *world, void *user) {
 }
 
 static void test_evaluation(void **state) {
-    (void)state;
     for (int llama = 0; llama < 2; llama++) {
         evaluation alone = {.llama = llama};
         run_ok(1, evaluate_model, &alone);
@@ -315,7 +311,6 @@ static void train_course(tn_group *world, void *user) {
 
 /* Calls between steps change no step; and a backward in halves trains to the same texts. */
 static void test_between(void **state) {
-    (void)state;
     static const struct {
         const char *mesh, *whole; /* whole: backward is not in halves */
         int ranks;
@@ -447,7 +442,6 @@ static void make_mistake(tn_group *world, void *user) {
 }
 
 static void test_mistakes(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(mistakes) / sizeof(*mistakes); i++) {
         const mistake *wrong = &mistakes[i];
         const char *said = run_failing(2, make_mistake, (void *)wrong, wrong->status);

@@ -82,7 +82,6 @@ static void expect_mesh(const program *alone, const char *mesh, bool recompute) 
 
 /* Each dimension is a power of two, the product 8. */
 static void every_mesh_of_eight(void **state) {
-    (void)state;
     program alone = {.mesh = "dp=1", .shape = deep_shape(false)};
     run_program(&alone, 1);
     assert_true(alone.losses[0] > 3 && alone.losses[STEPS - 1] < 4);
@@ -111,7 +110,6 @@ static void every_mesh_of_eight(void **state) {
 
 /* Rotary positions: a later stage has to know where its share of a sequence is. */
 static void positions_of_later_stages(void **state) {
-    (void)state;
     program alone = {.mesh = "dp=1", .shape = deep_shape(true)};
     run_program(&alone, 1);
     static const char *const meshes[] = {
@@ -144,7 +142,6 @@ static void measure_twice(tn_group *world, void *user) {
 }
 
 static void dropout_in_training_alone(void **state) {
-    (void)state;
     static char meshes[][8] = {"dp=2", "pp=2"};
     run_ok(2, measure_twice, meshes[0]);
     run_ok(2, measure_twice, meshes[1]);
@@ -186,7 +183,6 @@ static void read_to_the_end(tn_group *world, void *user) {
 }
 
 static void data_that_end(void **state) {
-    (void)state;
     static char meshes[][8] = {"dp=2", "shard=2", "tp=2", "pp=2"};
     for (int i = 0; i < 4; i++) {
         run_ok(2, read_to_the_end, meshes[i]);

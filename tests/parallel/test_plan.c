@@ -52,7 +52,6 @@ static const double block_products = 12.0 * WIDTH * WIDTH, attention = 1.0 * LEN
                     top_products = 1.0 * VOCAB * WIDTH;
 
 static void test_operations(void **state) {
-    (void)state;
     double tokens = BATCH * LENGTH, forward = 2 * LAYERS * (block_products + attention);
     tn_plan_options o = free_machine(1, "dp=1");
     o.machine.flops = 1e9;
@@ -79,7 +78,6 @@ static void test_operations(void **state) {
 }
 
 static void test_optimiser(void **state) {
-    (void)state;
     tn_plan_options o = free_machine(2, "shard=2");
     o.machine.memory_speed = 1e6;
     tn_plan plan = plan_small(o);
@@ -91,7 +89,6 @@ static const double block_elements = 12.0 * WIDTH * WIDTH + 13 * WIDTH,
                     rest_elements = (VOCAB + LENGTH + 2.0) * WIDTH;
 
 static void test_messages_of_data(void **state) {
-    (void)state;
     double all = LAYERS * block_elements + rest_elements;
     tn_plan_options o = free_machine(4, "dp=4");
     o.machine.host_link = 1e6;
@@ -115,7 +112,6 @@ static void test_messages_of_data(void **state) {
 
 /* Messages go beside the blocks' computing, but for those of the rest and of one block. */
 static void test_overlap(void **state) {
-    (void)state;
     tn_plan_options o = free_machine(2, "dp=2");
     o.machine.host_link = 1e6;
     o.machine.flops = 1e3; /* slow */
@@ -125,7 +121,6 @@ static void test_overlap(void **state) {
 }
 
 static void test_messages_of_tensors(void **state) {
-    (void)state;
     double x = 2.0 * BATCH * LENGTH * WIDTH; /* bytes, of which half travels in each message */
     tn_plan_options o = free_machine(2, "tp=2");
     o.machine.host_link = 1e6;
@@ -141,7 +136,6 @@ static void test_messages_of_tensors(void **state) {
 /* Ranks that are in one host use its link; those that are not, the network, of which each of
  * several in a host has a part. */
 static void test_hosts(void **state) {
-    (void)state;
     double all = LAYERS * block_elements + rest_elements;
     tn_plan_options o = free_machine(8, "dp=8");
     o.machine.per_host = 4;
@@ -156,7 +150,6 @@ static void test_hosts(void **state) {
 }
 
 static void test_bubble(void **state) {
-    (void)state;
     for (int kind = 0; kind < 2; kind++) {
         tn_plan_options o = free_machine(3, kind ? "pp=3,gpipe" : "pp=3");
         o.machine.flops = 1e9;
@@ -182,7 +175,6 @@ static void test_bubble(void **state) {
 }
 
 static void test_directions(void **state) {
-    (void)state;
     tn_plan_options o = tn_plan_defaults();
     o.ranks = 8;
     o.batch = BATCH;
@@ -234,7 +226,6 @@ static double their_operations(const struct published *p) {
 }
 
 static void test_published_runs(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(published) / sizeof(published[0]); i++) {
         const struct published *p = &published[i];
         tn_gpt m;
@@ -264,7 +255,6 @@ static void test_published_runs(void **state) {
 /* ---- Searching, and what is refused ---------------------------------------------------------- */
 
 static void test_search(void **state) {
-    (void)state;
     tn_gpt m;
     small_model(&m);
     tn_plan_options o = tn_plan_defaults();
@@ -309,7 +299,6 @@ static void test_search(void **state) {
 }
 
 static void test_mistakes(void **state) {
-    (void)state;
     static const struct {
         int ranks;
         const char *mesh;

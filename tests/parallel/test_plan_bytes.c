@@ -62,7 +62,6 @@ static void check_rest(int ranks, plan_run r) {
 }
 
 static void test_bytes_at_rest(void **state) {
-    (void)state;
     static const struct {
         int ranks;
         const char *mesh;
@@ -113,7 +112,6 @@ static void test_bytes_at_rest(void **state) {
 
 /* Gradients that stay for later micro-batches have buffers of their own. */
 static void test_bytes_of_micro_batches(void **state) {
-    (void)state;
     for (int micros = 1; micros <= 2; micros++) {
         plan_run r = run_of("pp=2,shard=2,stage=2", false);
         r.shape.layers = 7;
@@ -149,8 +147,10 @@ static void check_peak(tn_group *world, plan_run r, int variant) {
     mesh_init(&m, &r.shape, 1, true);
     rank_assert(tn_plan_of(&m, o, &plan) == TN_OK);
     tn_module_finish(&m);
-    int64_t most = 0;                      /* more than at rest */
-    for (int step = 0; step < 3; step++) { /* the second makes DDP's buckets anew */
+    int64_t most = 0; /* more than at rest */
+    /* The first makes the optimiser's states; where there is DDP, the second its buckets anew. */
+    int steps = o.mesh.dp > 1 || o.mesh.cp > 1 ? 3 : 2;
+    for (int step = 0; step < steps; step++) {
         int64_t rest = tn_device_memory(tn_default_device()).allocated;
         tn_device_memory_reset_peak(tn_default_device());
         plan_backward(&k, &r);
@@ -178,8 +178,10 @@ static int peaks_as_planned(tn_group *world, const char *argument) {
     return 0;
 }
 
+/* Each kind of mesh on two ranks, and what N changes on four: parts of 1 / N, and kinds together.
+ * Eight ranks of one or two kinds would show the same, at twice the time and with models so small
+ * that what kernels need is not; at rest they are exact. */
 static void test_peaks(void **state) {
-    (void)state;
     static const struct {
         int ranks;
         const char *run;
@@ -201,11 +203,6 @@ static void test_peaks(void **state) {
                  {4, "tp=2,dp=2 1"},
                  {4, "pp=2,dp=2 4"},
                  {4, "pp=2,tp=2 4"},
-                 {8, "dp=8 1"},
-                 {8, "shard=8,stage=2 1"},
-                 {8, "shard=8,stage=3 1"},
-                 {8, "tp=2,dp=4 1"},
-                 {8, "pp=2,dp=4 4"},
                  {8, "pp=2,tp=2,dp=2 4"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         ranks_pass(cases[i].ranks, "peaks", cases[i].run);

@@ -77,7 +77,6 @@ static void sums_in_full(tn_group *g, void *user) {
 }
 
 static void test_full_rank_is_the_mean(void **state) {
-    (void)state;
     run_ok(2, sums_in_full, NULL);
     run_ok(3, sums_in_full, "");
 }
@@ -113,7 +112,6 @@ static void sends_rank_one(tn_group *g, void *user) {
 }
 
 static void test_rank_one_is_exact(void **state) {
-    (void)state;
     run_ok(2, sends_rank_one, NULL);
     run_ok(3, sends_rank_one, NULL);
 }
@@ -142,7 +140,6 @@ static void sends_low_precision(tn_group *g, void *user) {
 }
 
 static void test_bf16_gradients(void **state) {
-    (void)state;
     run_ok(2, sends_low_precision, NULL);
 }
 
@@ -166,7 +163,6 @@ static void starts_later(tn_group *g, void *user) {
 }
 
 static void test_starts_with_whole_gradients(void **state) {
-    (void)state;
     run_ok(2, starts_later, NULL);
 }
 
@@ -209,7 +205,6 @@ static void keeps_errors(tn_group *g, void *user) {
 }
 
 static void test_error_feedback(void **state) {
-    (void)state;
     run_ok(2, keeps_errors, NULL);
 }
 
@@ -251,7 +246,6 @@ static void finds_direction(tn_group *g, void *user) {
 }
 
 static void test_warm_start(void **state) {
-    (void)state;
     run_ok(2, finds_direction, NULL);
 }
 
@@ -281,7 +275,6 @@ static void takes_anything(tn_group *g, void *user) {
 }
 
 static void test_zeros_and_overflows(void **state) {
-    (void)state;
     run_ok(2, takes_anything, NULL);
 }
 
@@ -331,7 +324,6 @@ static void counts_unused(tn_group *g, void *user) {
 }
 
 static void test_without_a_gradient(void **state) {
-    (void)state;
     run_ok(2, waits_frozen, NULL);
     run_ok(2, counts_unused, NULL);
 }
@@ -367,7 +359,6 @@ static void joins_early(tn_group *g, void *user) {
 }
 
 static void test_join(void **state) {
-    (void)state;
     run_ok(3, joins_early, NULL);
 }
 
@@ -391,7 +382,6 @@ static void train_power(bool compressed, power_run *run) {
 }
 
 static void test_learns_with_a_tenth_of_the_bytes(void **state) {
-    (void)state;
     power_run run = {.options = TN_WITH(tn_powersgd, .rank = 4, .start_step = 5)};
     train_power(false, &run);
     double loss = run.loss, sent = (double)run.sent;
@@ -441,7 +431,6 @@ static void resumes_run(tn_group *g, void *user) {
 }
 
 static void test_resumes_bit_for_bit(void **state) {
-    (void)state;
     char base[512];
     snprintf(base, sizeof(base), "%s", temp_path("rank"));
     run_ok(2, resumes_run, base);
@@ -455,7 +444,6 @@ static tn_work *some_hook(tn_group *g, tn_ddp_bucket *b, int stage, void *user) 
 }
 
 static void test_refusals(void **state) {
-    (void)state;
     for (int i = 0; i < 6; i++) {
         tn_powersgd_options p = tn_powersgd_defaults();
         tn_ddp_options o = tn_ddp_defaults();
@@ -485,13 +473,11 @@ static void options_differ(tn_group *g, void *user) {
 }
 
 static void test_options_that_differ(void **state) {
-    (void)state;
     assert_non_null(strstr(run_failing(2, options_differ, NULL, TN_EMISMATCH), "rank 2"));
 }
 
 /* One rank sends nothing, and leaves nothing out. */
 static void test_one_rank(void **state) {
-    (void)state;
     net m;
     net_init(&m, 1);
     tn_ddp_state *ddp = tn_ddp(&m, NULL, tn_ddp_defaults());
@@ -509,7 +495,6 @@ static void test_one_rank(void **state) {
 
 /* Whichever allocation fails, it is an error that says so, and nothing is lost. */
 static void test_no_memory(void **state) {
-    (void)state;
     bool failed = true;
     for (int n = 0; failed; n++) {
         net m;
@@ -575,7 +560,6 @@ static void fills_f16(tn_group *g, void *user) {
 }
 
 static void test_f16(void **state) {
-    (void)state;
     run_ok(2, sends_f16, NULL);
     run_ok(4, sends_f16, "");
     double values[] = {60000.0, 1e6};

@@ -121,14 +121,12 @@ static run composed_end(void) {
 }
 
 static void under_data_parallelism(void **state) {
-    (void)state;
     run want = composed_end();
     check_end((run){.how = DDP}, &want);
     check_end((run){.how = DDP, .around = true}, &want);
 }
 
 static void under_sharding(void **state) {
-    (void)state;
     run want = composed_end();
     static const char *const units[] = {"", "pairs", "pairs.*.f pairs.*.g", "pairs pairs.*.f"};
     for (int i = 0; i < 8; i++) {

@@ -238,7 +238,6 @@ static double largest_difference(const run *a, const run *b) {
 
 /* On a split layer, sharding matches data parallelism bit for bit, and both match one rank. */
 static void blocks_are_sharded(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(optims) / sizeof(*optims); i++) {
         run alone = train_ranks(1, ALONE, 0, 1, optims[i]);
         run ddp = train_ranks(4, DDP, 0, 2, optims[i]);
@@ -318,7 +317,6 @@ static void loads_blocks(tn_group *world, void *user) {
 }
 
 static void blocks_in_checkpoints(void **state) {
-    (void)state;
     snprintf(folder, sizeof(folder), "%s", temp_path("split-steps"));
     run_ok(4, saves_blocks, NULL);
     run_ok(1, loads_blocks, NULL);
@@ -359,7 +357,6 @@ static void measures_norm(tn_group *world, void *user) {
 }
 
 static void stages_with_other_chains(void **state) {
-    (void)state;
     double norm[4];
     run_ok(4, measures_norm, norm);
     double first = 4 * 1 + 4 * 4, bias = 2 * 25;
@@ -470,7 +467,6 @@ static void loads_stages(tn_group *world, void *user) {
 }
 
 static void stages_in_checkpoints(void **state) {
-    (void)state;
     char lm[300];
     snprintf(folder, sizeof(folder), "%s", temp_path("stage-steps"));
     snprintf(lm, sizeof(lm), "%s", temp_path("stage-lm"));
@@ -528,7 +524,6 @@ static void cuts_copies(tn_group *world, void *user) {
 }
 
 static void what_stages_share_is_cut_alike(void **state) {
-    (void)state;
     run_ok(2, cuts_copies, NULL);
 }
 

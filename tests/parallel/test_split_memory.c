@@ -84,7 +84,6 @@ static void trains_and_rests(tn_group *world, void *user) {
 }
 
 static void test_bytes_at_rest(void **state) {
-    (void)state;
     for (int ranks = 1; ranks <= 4; ranks *= 2) {
         run_ok(ranks, trains_and_rests, &(setting){.layers = 3});
     }
@@ -128,7 +127,6 @@ static void rests_on_stages(tn_group *world, void *user) {
 }
 
 static void test_stages_at_rest(void **state) {
-    (void)state;
     for (int ranks = 2; ranks <= 4; ranks++) {
         run_ok(ranks, rests_on_stages, &(setting){.layers = 3});
     }
@@ -169,7 +167,6 @@ static int64_t block_bytes(int ranks, const char *mesh) {
 }
 
 static void test_activations(void **state) {
-    (void)state;
     int64_t one = BATCH * LENGTH * WIDTH * 4;
     assert_int_equal(block_bytes(1, "tp=1"), one);
     assert_int_equal(block_bytes(2, "tp=2"), 2 * one); /* each rank has the whole */
@@ -212,7 +209,6 @@ static int trains_within(tn_group *world, const char *mesh) {
 }
 
 static void test_what_one_rank_cannot_hold(void **state) {
-    (void)state;
     ranks_pass(4, "trains", "dp=4");
     ranks_pass(4, "trains", "tp=2,shard=2");
     ranks_pass(4, "trains", "pp=2,tp=2");
@@ -250,7 +246,6 @@ static int writes_within(tn_group *world, const char *argument) {
 }
 
 static void test_what_one_rank_cannot_read(void **state) {
-    (void)state;
     static const char *const meshes[] = {"dp=2", "pp=2", "tp=2", "pp=2,tp=2", "shard=4"};
     tn_gpt m;
     init_model(&m, 4, LARGE);

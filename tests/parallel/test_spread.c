@@ -22,7 +22,6 @@ static void expect_mesh(const mesh_program *alone, const char *mesh) {
 }
 
 static void test_every_mesh_of_eight(void **state) {
-    (void)state;
     mesh_program alone = mesh_program_alone(program_of("none"));
     for (int tp = 1; tp <= RANKS; tp *= 2) {
         for (int cp = 1; cp * tp <= RANKS; cp *= 2) {
@@ -42,7 +41,6 @@ static void test_every_mesh_of_eight(void **state) {
 /* ---- Texts ----------------------------------------------------------------------------------- */
 
 static void test_texts(void **state) {
-    (void)state;
     tn_spread_options o = tn_spread_defaults();
     assert_int_equal(
         tn_spread_read(&o, "pp=2,chunks=3,tp=2,shard=all,sequence,cp=4,keys,stage=2,dp=3"), TN_OK);
@@ -91,7 +89,6 @@ static void uses_apart(tn_group *world, void *user) {
 }
 
 static void test_meshes_that_do_not_fit(void **state) {
-    (void)state;
     assert_non_null(strstr(run_failing(4, spreads_badly, "tp=3", TN_EVALUE), "tern run -n 6"));
     assert_non_null(strstr(run_failing(4, spreads_badly, "dp=2,tp=4", TN_EVALUE), "-n 8"));
     assert_non_null(strstr(run_failing(3, spreads_badly, "tp=3", TN_ESHAPE), "8 heads"));
@@ -123,7 +120,6 @@ static void prints_mesh(tn_group *world, void *user) {
 }
 
 static void test_print(void **state) {
-    (void)state;
     char text[2048] = "";
     FILE *f = fmemopen(text, sizeof(text), "w");
     run_ok(4, prints_mesh, f);

@@ -33,13 +33,11 @@ static void expect_engine(const char *engine, int ranks, const char *const *mesh
 }
 
 static void test_shm(void **state) {
-    (void)state;
     expect_engine("shm", 2, meshes_of_two);
     expect_engine("shm", 4, meshes_of_four);
 }
 
 static void test_gloo(void **state) {
-    (void)state;
     if (!gloo_is_here()) {
         skip();
     }

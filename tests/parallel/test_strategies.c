@@ -27,7 +27,6 @@ static void attach_strategy(void *m, const tn__strategy *strategy, int *depth) {
 }
 
 static void a_strategy_is_known_by_the_registry(void **state) {
-    (void)state;
     net m;
     int depth = 0;
     net_init(&m, 1);
@@ -49,7 +48,6 @@ static void a_strategy_is_known_by_the_registry(void **state) {
 /* ---- Scopes ---------------------------------------------------------------------------------- */
 
 static void a_scope_speaks_to_what_is_below(void **state) {
-    (void)state;
     net m;
     int in = 0, out = 0;
     net_init(&m, 1);
@@ -78,7 +76,6 @@ static void a_scope_speaks_to_what_is_below(void **state) {
 }
 
 static void what_scopes_refuse(void **state) {
-    (void)state;
     net m;
     int depth = 0;
     net_init(&m, 1);
@@ -101,7 +98,6 @@ static void what_scopes_refuse(void **state) {
 }
 
 static void a_scope_may_outlive_its_module(void **state) {
-    (void)state;
     net *m = malloc(sizeof(*m));
     net_init(m, 1);
     tn_ddp(m, NULL, tn_ddp_defaults());
@@ -112,7 +108,6 @@ static void a_scope_may_outlive_its_module(void **state) {
 
 /* A strategy attached inside a scope sees only its end, which must not count. */
 static void a_scope_may_be_older(void **state) {
-    (void)state;
     net m;
     net_init(&m, 1);
     void *scope = tn_no_sync_begin(&m);
@@ -145,7 +140,6 @@ static void accumulates_gradients(tn_group *g, void *user) {
 }
 
 static void the_naive_twin_accumulates(void **state) {
-    (void)state;
     run_ok(2, accumulates_gradients, NULL);
 }
 
@@ -174,7 +168,6 @@ static void tied_init(tied *m) {
 
 /* Under either name, whichever of the two modules the optimiser was made for. */
 static void an_optimiser_holds_a_tied_parameter(void **state) {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         tied m;
         tied_init(&m);
@@ -194,7 +187,6 @@ static void an_optimiser_holds_a_tied_parameter(void **state) {
 
 /* An optimiser does not hold parameters that were frozen when it was made. */
 static void an_optimiser_of_other_modules(void **state) {
-    (void)state;
     net m;
     net_init(&m, 1);
     tn_module_requires_grad(&m.in, false);
@@ -222,7 +214,6 @@ static void has_a_graph(tn_group *g, void *user) {
 }
 
 static void a_graph_from_before(void **state) {
-    (void)state;
     run_ok(2, has_a_graph, NULL);
     run_ok(2, has_a_graph, "naive");
 }
@@ -232,7 +223,6 @@ static void a_graph_from_before(void **state) {
 /* Every element of every tensor is in exactly one part, in order; tensors and parts begin at cache
  * lines. */
 static void a_flat_buffer_in_parts(void **state) {
-    (void)state;
     static const int64_t counts[] = {1, 16, 33, 0, 500, 7};
     enum { TENSORS = sizeof(counts) / sizeof(counts[0]) };
     int64_t line = tn__flat_line(TN_F32);
@@ -287,7 +277,6 @@ static void see_a_round(tn_group *world, void *user) {
 
 /* A mesh's ranks have the same micro-batches as the world's. */
 static void a_round_over_two_groups(void **state) {
-    (void)state;
     run_ok(6, see_a_round, NULL);
 }
 
@@ -374,7 +363,6 @@ static void over_a_foreign_group(tn_group *world, void *user) {
 }
 
 static void a_strategy_over_two_groups(void **state) {
-    (void)state;
     run_ok(4, over_two_groups, "");
     assert_contains(run_failing(4, over_two_groups, "3 differs", TN_EMISMATCH), "frozen");
     assert_contains(run_failing(4, over_two_groups, "2 fails", TN_EVALUE), "early");

@@ -53,7 +53,6 @@ static numbers end_of(int ranks, steps s) {
 }
 
 static void as_a_last_backward(void **state) {
-    (void)state;
     for (int ranks = 1; ranks <= MOST; ranks++) {
         steps s = {.r = {.how = DDP, .options = tn_fsdp_defaults()}, .sync = true};
         numbers want = end_of(ranks, s);
@@ -73,7 +72,6 @@ static void as_a_last_backward(void **state) {
 }
 
 static void where_some_are_unused(void **state) {
-    (void)state;
     steps s = {.r = {.how = FSDP, .options = tn_fsdp_defaults()}, .sync = true, .uneven = true};
     s.r.options.find_unused = true;
     numbers want = end_of(2, s);
@@ -104,7 +102,6 @@ static void adds_on_one(tn_group *g, void *user) {
 }
 
 static void more_from_one_rank(void **state) {
-    (void)state;
     for (int how = DDP; how <= FSDP; how += FSDP - DDP) {
         numbers ends[2], first;
         steps s = {.r = {.how = how, .options = tn_fsdp_defaults(), .ends = ends}, .sync = true};
@@ -156,7 +153,6 @@ static void travels_once(tn_group *g, void *user) {
 }
 
 static void once_and_not_again(void **state) {
-    (void)state;
     run_ok(3, travels_once, NULL);
 }
 
@@ -176,7 +172,6 @@ static void tells_its_round(tn_group *g, void *user) {
 }
 
 static void the_round_of_a_strategy(void **state) {
-    (void)state;
     run_ok(3, tells_its_round, NULL);
 }
 
@@ -191,7 +186,6 @@ static tn_tensor *sync_inside(tn_tensor *grad, void *m) {
 }
 
 static void inside_and_in_parts(void **state) {
-    (void)state;
     net m;
     net_init(&m, 1);
     assert_int_equal(tn_sync_gradients(&m), TN_OK); /* nothing is attached: a no-op */
@@ -222,7 +216,6 @@ static void lacks_one(tn_group *g, void *user) {
 
 /* A gradient that one rank lacks is an error on all ranks, which names it. */
 static void what_is_missing(void **state) {
-    (void)state;
     run r = {.how = DDP, .options = tn_fsdp_defaults()};
     for (int i = 0; i < 2; i++) {
         const char *text = run_failing(2, lacks_one, &r, TN_ESTATE);

@@ -190,7 +190,6 @@ static void through_meshes(const folder *f, int number) {
 }
 
 static void test_onto_meshes_and_back(void **state) {
-    (void)state;
     for (int i = 0; i < FOLDERS; i++) {
         through_meshes(&folders[i], i);
     }
@@ -198,7 +197,6 @@ static void test_onto_meshes_and_back(void **state) {
 
 /* Models with 3 or 6 heads on 3 ranks, the last of which has fewer rows of the vocabulary. */
 static void test_three_ranks(void **state) {
-    (void)state;
     for (int i = 0; i < FOLDERS; i++) {
         if (folders[i].shape.heads % 3 == 0 && folders[i].shape.kv_heads % 3 == 0) {
             char from[512], to[512];
@@ -227,7 +225,6 @@ static void reads_a_wrong_one(tn_group *world, void *user) {
 }
 
 static void test_wrong_folder(void **state) {
-    (void)state;
     const char *from = temp_path("wrong");
     make_folder(&folders[1], from);
     job j = {.mesh = "tp=2,shard=2", .from = from};
@@ -287,7 +284,6 @@ static void makes_mistake(tn_group *world, void *user) {
 }
 
 static void test_mistakes(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(mistakes) / sizeof(*mistakes); i++) {
         assert_contains(run_failing(2, makes_mistake, (void *)&mistakes[i], mistakes[i].status),
                         mistakes[i].says);
@@ -379,7 +375,6 @@ static void writes_back(tn_group *world, void *user) {
 }
 
 static void test_what_is_refused(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(refusals) / sizeof(*refusals); i++) {
         if (refusals[i].write == read_alone) {
             mesh_model m;

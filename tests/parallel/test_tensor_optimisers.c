@@ -249,14 +249,12 @@ static void on_meshes(const struct method *method, bool llama, bool frozen, int 
 }
 
 static void test_every_optimiser(void **state) {
-    (void)state;
     for (int i = 0; i < METHODS; i++) {
         on_meshes(&methods[i], i % 2, false, 1 + i % 3);
     }
 }
 
 static void test_frozen_parts(void **state) {
-    (void)state;
     static const char *const names[] = {"adamw", "lamb", "adafactor", "muon"};
     for (int k = 0; k < 4; k++) {
         for (int i = 0; i < METHODS; i++) {
@@ -271,7 +269,6 @@ static void test_frozen_parts(void **state) {
 
 /* An overflow in one rank's block, which the others only see in the norm: all skip the step. */
 static void test_overflow_on_one_rank(void **state) {
-    (void)state;
     static const struct {
         const char *mesh, *path;
         int rank;

@@ -27,7 +27,6 @@ static void evaluate_between(mesh_model *m, const mesh_program *p, int64_t numbe
 }
 
 static void test_one_ranks_numbers(void **state) {
-    (void)state;
     for (int k = 0; k < 16; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? 4 : 2);
         p.recompute = k & 4;
@@ -39,7 +38,6 @@ static void test_one_ranks_numbers(void **state) {
 }
 
 static void test_sequence(void **state) {
-    (void)state;
     for (int k = 0; k < 8; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? 4 : 2);
         p.sequence = true;
@@ -52,7 +50,6 @@ static void test_sequence(void **state) {
 /* Dropout draws different masks than on one rank: it trains, and ranks agree (train_whole
  * checks). */
 static void test_sequence_with_dropout(void **state) {
-    (void)state;
     mesh_program p = program_of(false, 2);
     p.sequence = p.recompute = true;
     p.shape.dropout = 0.1;
@@ -94,7 +91,6 @@ static void drops_apart(tn_group *world, void *user) {
 }
 
 static void test_dropout_masks(void **state) {
-    (void)state;
     for (int sequence = 0; sequence < 2; sequence++) {
         run_ok(2, drops_apart, &(bool){sequence});
     }
@@ -123,13 +119,11 @@ static void keeps_what_a_leaf_is(tn_group *world, void *user) {
 }
 
 static void test_blocks_are_like_wholes(void **state) {
-    (void)state;
     run_ok(2, keeps_what_a_leaf_is, NULL);
 }
 
 /* Under data parallelism and sharding: the bits of tensor parallelism that accumulates. */
 static void test_below_data_parallelism(void **state) {
-    (void)state;
     for (int k = 0; k < 8; k++) {
         mesh_program p = program_of(k & 1, 2);
         p.steps = 3;
@@ -154,7 +148,6 @@ static void test_below_data_parallelism(void **state) {
 }
 
 static void test_all_three(void **state) {
-    (void)state;
     mesh_program p = program_of(true, 2);
     p.steps = 3;
     p.micros = 4;
@@ -171,7 +164,6 @@ static void test_all_three(void **state) {
 
 /* A policy set before cutting, and one set after it. */
 static void test_precision_before_and_after(void **state) {
-    (void)state;
     mesh_program p = program_of(false, 2);
     p.steps = 3;
     p.bf16 = true;
@@ -237,7 +229,6 @@ static void compare_loss(tn_group *g, void *user) {
 }
 
 static void test_loss_of_columns(void **state) {
-    (void)state;
     static const int classes[] = {29, 8, 16};
     static const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_F64};
     for (int k = 0; k < 3 * 3 * 3 * 2; k++) {
@@ -273,7 +264,6 @@ static void asks_for(tn_group *g, void *user) {
 }
 
 static void test_losses_refused(void **state) {
-    (void)state;
     run_ok(2, rules_columns_out, NULL);
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
     assert_non_null(strstr(run_failing(2, asks_for, &o, TN_EINDEX), "label 4"));
@@ -290,7 +280,6 @@ static void split_matrices(mesh_model *m, tn_group *g, const mesh_program *p) {
 }
 
 static void test_generated_text(void **state) {
-    (void)state;
     for (int k = 0; k < 4; k++) {
         mesh_program p = program_of(k & 1, 1);
         mesh_expect_texts(&p, k & 2 ? 1 : 0, split_matrices);
@@ -318,7 +307,6 @@ static void writes_bytes(tn_group *world, void *user) {
 }
 
 static void test_quantised(void **state) {
-    (void)state;
     for (int llama = 0; llama < 2; llama++) {
         run_ok(2, writes_bytes, &(bool){llama});
     }
@@ -404,7 +392,6 @@ static void is_refused(tn_group *g, void *user) {
 }
 
 static void test_what_is_refused(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
         const refusal *r = &refusals[i];
         const char *said = run_failing(r->ranks, is_refused, (void *)r, r->status);
@@ -440,7 +427,6 @@ static void runs_out_of_memory(tn_group *g, void *user) {
 }
 
 static void test_memory_that_runs_out(void **state) {
-    (void)state;
     bool failed = true;
     int64_t n = 0;
     for (; failed; n += 5) {

@@ -278,7 +278,6 @@ static void visit_meshes(const trial *t) {
 }
 
 static void test_from_mesh_to_mesh(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof(trials) / sizeof(*trials); i++) {
         visit_meshes(&trials[i]);
     }

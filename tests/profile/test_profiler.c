@@ -109,7 +109,6 @@ static void net_step(small_net *net, tn_optim *opt) {
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
 static void nothing_is_seen_unasked(void **state) {
-    (void)state;
     tn_profiler_step();
     {
         TN_PROFILE_REGION("unseen");
@@ -121,7 +120,6 @@ static void nothing_is_seen_unasked(void **state) {
 }
 
 static void modules_and_their_backward(void **state) {
-    (void)state;
     small_net net;
     tn_optim *opt = profile_net(&net);
     net_step(&net, opt);
@@ -153,7 +151,6 @@ static void modules_and_their_backward(void **state) {
 
 /* fc1 is (4, 6) (6, 5), fc2 (4, 5) (5, 3). */
 static void work_of_products(void **state) {
-    (void)state;
     small_net net;
     tn_optim *opt = profile_net(&net);
     net_step(&net, opt);
@@ -178,7 +175,6 @@ static double flops_of(const char *op, int back) {
 }
 
 static void work_of_convolutions(void **state) {
-    (void)state;
     tn_conv_options o = tn_conv_strided(2, 1);
     o.groups = 2;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(3, 4, 9, 7), TN_F32), true);
@@ -197,7 +193,6 @@ static void work_of_convolutions(void **state) {
 }
 
 static void work_of_recurrent_nets(void **state) {
-    (void)state;
     if (!tn_backend_of(tn_default_device())->recurrent_backward) {
         skip(); /* made of operations, which each count their own work */
     }
@@ -214,7 +209,6 @@ static void work_of_recurrent_nets(void **state) {
 }
 
 static void work_of_others(void **state) {
-    (void)state;
     tn_tensor *a = tn_ones(TN_DIMS(7, 8), TN_F32), *row = tn_ones(TN_DIMS(8), TN_F32);
     tn_tensor *table = tn_ones(TN_DIMS(100, 8), TN_F32);
     tn_tensor *index = tn_zeros(TN_DIMS(3), TN_I64);
@@ -253,7 +247,6 @@ static void when_ready(void *user) {
 /* As with torch.profiler.schedule(skip_first=1, wait=1, warmup=1, active=2, repeat=2), steps 3, 4
  * and 7, 8 are kept. Step i calls exp i times. */
 static void schedule_of_steps(void **state) {
-    (void)state;
     tn_profiler_options options = quick_options();
     options.skip_first = options.wait = options.warmup = 1;
     options.active = options.repeat = 2;
@@ -288,7 +281,6 @@ static void schedule_of_steps(void **state) {
 }
 
 static void steps_without_an_end(void **state) {
-    (void)state;
     tn_profiler_options options = quick_options();
     options.warmup = 2;
     options.active = 1;
@@ -306,7 +298,6 @@ static void steps_without_an_end(void **state) {
 }
 
 static void wrong_calls(void **state) {
-    (void)state;
     tn_profiler_options options = quick_options();
     options.wait = -1;
     assert_int_equal(tn_profiler_start(options), TN_EVALUE);
@@ -339,7 +330,6 @@ static void *work_elsewhere(void *user) {
 }
 
 static void regions_of_two_threads(void **state) {
-    (void)state;
     tn_tensor *x = tn_ones(TN_DIMS(3), TN_F32);
     pthread_t other;
     tn_profiler_start(quick_options());
@@ -368,7 +358,6 @@ static void regions_of_two_threads(void **state) {
 
 /* A region that began before the kept steps is not counted; what runs inside it is. */
 static void region_around_the_start(void **state) {
-    (void)state;
     tn_tensor *x = tn_ones(TN_DIMS(3), TN_F32);
     tn_profiler_options options = quick_options();
     options.warmup = options.active = 1;
@@ -391,7 +380,6 @@ static void region_around_the_start(void **state) {
 
 /* A region inside itself counts once in its total. */
 static void region_inside_itself(void **state) {
-    (void)state;
     tn_profiler_start(quick_options());
     {
         TN_PROFILE_REGION("again");
@@ -416,7 +404,6 @@ static void region_inside_itself(void **state) {
 
 /* Operations that recompute runs again in backward are counted for the same modules. */
 static void recomputed_modules(void **state) {
-    (void)state;
     small_net net;
     tn_optim *opt = profile_net(&net);
     tn_module_set_recompute(&net, true);
@@ -432,7 +419,6 @@ static void recomputed_modules(void **state) {
 
 /* Without memory for sites, less is recorded, and nothing else changes. */
 static void no_memory_for_sites(void **state) {
-    (void)state;
     tn_profiler_start(quick_options());
     tn__alloc_fail_at(0);
     { TN_PROFILE_REGION("no memory for this"); }

@@ -71,7 +71,6 @@ static inline void temp_same(const char *a, const char *b) {
 
 /* A group's setup: the flight recorder writes about failures to the folder. */
 static inline int temp_flights(void **state) {
-    (void)state;
     temp_path("");
     return setenv("TERN_FLIGHT_DIR", temp_folder, 1);
 }
@@ -94,7 +93,6 @@ static inline void temp_remove(const char *path) {
 }
 
 static inline int temp_clean(void **state) {
-    (void)state;
     if (*temp_folder) {
         temp_remove(temp_folder);
         *temp_folder = 0;

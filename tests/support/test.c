@@ -12,13 +12,11 @@ static int64_t live_before;
 static tn_scope scope_of_test;
 
 int test_no_error(void **state) {
-    (void)state;
     tn_error_clear();
     return 0;
 }
 
 int test_begin(void **state) {
-    (void)state;
     static const bool record = true;
     tn_error_clear(); /* a test that failed may have left either */
     tn_grad_mode_end(&record);
@@ -29,7 +27,6 @@ int test_begin(void **state) {
 }
 
 int test_end(void **state) {
-    (void)state;
     tn_scope_end(&scope_of_test);
     assert_string_equal(tn_error_message(), "");
     assert_int_equal(tn_live_tensors(), live_before);

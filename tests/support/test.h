@@ -2,7 +2,6 @@
  * teardown for each test, and expected errors.
  *
  *     static void sum_of_nothing(void **state) {
- *         (void)state;
  *         assert_inert(tn_sum(NULL, 0), TN_EVALUE, "is NULL");
  *     }
  *

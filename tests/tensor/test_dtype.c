@@ -70,7 +70,6 @@ static float bf16_float(uint16_t bits) {
 }
 
 static void test_f16(void **state) {
-    (void)state;
     check_all(10, 15, f16_float, f16_bits);
     check_rounding(10, 15, f16_bits);
     assert_int_equal(f16_bits(65504), 0x7bff);
@@ -82,7 +81,6 @@ static void test_f16(void **state) {
 }
 
 static void test_bf16(void **state) {
-    (void)state;
     check_all(7, 127, bf16_float, bf16_bits);
     check_rounding(7, 127, bf16_bits);
     assert_int_equal(bf16_bits(3.4028235e38f), 0x7f80);
@@ -91,7 +89,6 @@ static void test_bf16(void **state) {
 }
 
 static void test_names_and_sizes(void **state) {
-    (void)state;
     static const char *const names[] = {"f32", "f64", "bf16", "f16", "i64",
                                         "i32", "u8",  "bool", "i8"};
     static const size_t sizes[] = {4, 8, 2, 2, 8, 4, 1, 1, 1};

@@ -74,7 +74,6 @@ static void expect_text(const options *o, bool training, bool prose, const char 
 }
 
 static void members_as_text(void **state) {
-    (void)state;
     options o = options_usual();
     expect_text(&o, false, false,
                 "{\"count\":3,\"wide\":-9223372036854775808,\"sizes\":\"-4x5\",\"real\":0.1,"
@@ -101,7 +100,6 @@ static void members_as_text(void **state) {
 }
 
 static void names_that_are_there(void **state) {
-    (void)state;
     tn__buffer j = {.operation = "test"};
     tn__members all = tn__members_begin(&j, false);
     tn__member_name(&all, "inner");
@@ -128,7 +126,6 @@ static const tn_field *field_of(const char *name) {
 }
 
 static void values_read_back(void **state) {
-    (void)state;
     static const struct {
         const char *name, *text;
         bool read;
@@ -185,7 +182,6 @@ static const tn_field state_fields[] = {
     TN_FIELD(options, real), TN_FIELD(options, wide, .most = 0x1p63), TN_FIELD(options, on), {0}};
 
 static void words_in_order(void **state) {
-    (void)state;
     options o = {.real = -2.5, .wide = INT64_MAX, .on = true}, back = {0};
     tn__buffer j = {.operation = "test"};
     tn__fields_put_words(&j, state_fields, &o);
@@ -217,7 +213,6 @@ static void words_in_order(void **state) {
 }
 
 static void ranges_are_checked(void **state) {
-    (void)state;
     static const tn_field wide[] = {
         TN_FIELD(options, real, .most = DBL_MAX),
         TN_FIELD(options, share, .least = -INFINITY),

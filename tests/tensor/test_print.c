@@ -81,7 +81,6 @@ static void assert_prints(const tn_tensor *t, const char *expected, const char *
 }
 
 static void test_as_numpy(void **state) {
-    (void)state;
     for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
         TN_SCOPE;
         assert_prints(case_tensor(k, false), cases[k].text, cases[k].name);
@@ -91,7 +90,6 @@ static void test_as_numpy(void **state) {
 }
 
 static void test_short_buffer(void **state) {
-    (void)state;
     TN_SCOPE;
     float x[] = {1, 2, 3};
     tn_tensor *t = TN_FROM(x, TN_DIMS(3), TN_F32);
@@ -106,7 +104,6 @@ static void test_short_buffer(void **state) {
 }
 
 static void test_to_a_file(void **state) {
-    (void)state;
     TN_SCOPE;
     char text[64] = {0};
     int32_t x[] = {1, -2};
@@ -123,14 +120,12 @@ static void test_to_a_file(void **state) {
 }
 
 static void test_bf16(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_bf16 x[] = {tn_bf16_from_float(1), tn_bf16_from_float(0.1f), tn_bf16_from_float(-3.14159f)};
     assert_prints(TN_FROM(x, TN_DIMS(3), TN_BF16), "[ 1.    0.1  -3.14]", "bf16");
 }
 
 static void test_cannot_print(void **state) {
-    (void)state;
     TN_SCOPE;
     char text[8] = "z";
     assert_int_equal(tn_format(NULL, text, sizeof(text)), 0);

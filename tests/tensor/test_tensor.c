@@ -21,7 +21,6 @@ static tn_tensor *arange_of(tn_dims dims) {
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
 static void test_dims(void **state) {
-    (void)state;
     assert_int_equal(tn_dims_count(TN_DIMS()), 1);
     assert_int_equal(tn_dims_count(TN_DIMS(2, 3, 4)), 24);
     assert_int_equal(tn_dims_count(TN_DIMS(2, 0, 4)), 0);
@@ -40,7 +39,6 @@ static void test_dims(void **state) {
 }
 
 static void test_broadcast(void **state) {
-    (void)state;
     static const struct {
         tn_dims a, b, out; /* out.ndim -1: they do not broadcast */
     } rows[] = {
@@ -65,7 +63,6 @@ static void test_broadcast(void **state) {
 }
 
 static void test_shape_text(void **state) {
-    (void)state;
     TN_SCOPE;
     assert_string_equal(tn_shape_text(tn_empty(TN_DIMS(64, 20), TN_F32)), "[64, 20]");
     assert_string_equal(tn_shape_text(tn_empty(TN_DIMS(), TN_F32)), "[]");
@@ -80,7 +77,6 @@ static void test_shape_text(void **state) {
 /* ---- Creation and access --------------------------------------------------------------------- */
 
 static void test_metadata(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *t = tn_empty(TN_DIMS(2, 3, 4), TN_F64);
     assert_false(tn_is_inert(t));
@@ -107,7 +103,6 @@ static void test_metadata(void **state) {
 }
 
 static void test_bad_shapes(void **state) {
-    (void)state;
     assert_inert(tn_empty(TN_DIMS(2, -3), TN_F32), TN_ESHAPE, "empty: invalid shape");
     assert_inert(tn_empty((tn_dims){.ndim = 12}, TN_F32), TN_ESHAPE, "empty: invalid shape");
     assert_inert(tn_empty(TN_DIMS(2), (tn_dtype)17), TN_EDTYPE, "empty: 17 is not a dtype");
@@ -118,7 +113,6 @@ static void test_bad_shapes(void **state) {
 }
 
 static void test_from_data(void **state) {
-    (void)state;
     TN_SCOPE;
     int32_t x[] = {1, 2, 3, 4, 5, 6}, back[6];
     tn_tensor *t = TN_FROM(x, TN_DIMS(2, 3), TN_I32);
@@ -145,7 +139,6 @@ static void note_release(void *data, void *user) {
 }
 
 static void test_from_memory(void **state) {
-    (void)state;
     static float x[4] = {1, 2, 3, 4};
     int user;
     releases = 0;
@@ -172,7 +165,6 @@ static void test_from_memory(void **state) {
 }
 
 static void test_item_and_at(void **state) {
-    (void)state;
     TN_SCOPE;
     int64_t big = 1ll << 40;
     uint8_t truth = 7, byte = 200;
@@ -201,7 +193,6 @@ static void test_item_and_at(void **state) {
 /* ---- Views, versions, storages --------------------------------------------------------------- */
 
 static void test_views(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *t = arange_of(TN_DIMS(2, 3, 4));
     /* axes permuted, every second row */
@@ -235,7 +226,6 @@ static void test_views(void **state) {
 }
 
 static void test_versions(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *flat = arange_of(TN_DIMS(10));
     tn_tensor *a = tn_alias(flat, 0, TN_DIMS(2, 2)), *b = tn_alias(flat, 4, TN_DIMS(6));
@@ -266,7 +256,6 @@ static void test_versions(void **state) {
 }
 
 static void test_storage_empty_and_refill(void **state) {
-    (void)state;
     TN_SCOPE;
     tn_tensor *t = tn_empty(TN_DIMS(1000, 10), TN_F32), *v = tn_alias(t, 10, TN_DIMS(5));
     uint32_t version = t->version->value;
@@ -306,7 +295,6 @@ static void test_storage_empty_and_refill(void **state) {
 }
 
 static void test_foreign_memory_is_released_when_emptied(void **state) {
-    (void)state;
     static float x[3] = {1, 2, 3};
     releases = 0;
     {
@@ -327,7 +315,6 @@ static void write_shared(void *user) {
 }
 
 static void test_storage_shared_with_children(void **state) {
-    (void)state;
     TN_SCOPE;
     int64_t allocated = tn_memory().allocated;
     tn_tensor *t = tn_from_data((float[]){1, 2, 3}, TN_DIMS(3), TN_F32);
@@ -351,7 +338,6 @@ static void test_storage_shared_with_children(void **state) {
 /* ---- Calls that cannot work do no harm ------------------------------------------------------- */
 
 static void test_null(void **state) {
-    (void)state;
     char text[4];
 #define RAISES(call, name)                                    \
     do {                                                      \
@@ -385,7 +371,6 @@ static void test_null(void **state) {
 }
 
 static void test_inert(void **state) {
-    (void)state;
     tn_tensor *t = tn_inert();
     char out[8] = "before";
     assert_true(tn_is_inert(t));
@@ -438,7 +423,6 @@ static void make_some(void *memory) {
 /* Each allocation fails once: one error, nothing leaked, and the caller's memory is freed only if
  * the tensor took it. */
 static void test_every_allocation_fails(void **state) {
-    (void)state;
     int64_t live = tn_live_tensors();
     float memory[2] = {1, 2};
     int64_t allocated = tn_memory().allocated;

@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -18,10 +20,17 @@ def need(condition, text):
         sys.exit(text)
 
 
-def expect(status, part, *arguments):
-    done = subprocess.run([TERN, "convert", *arguments], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+def expect(status, part, *arguments, before=None):
+    done = subprocess.run([TERN, "convert", *arguments], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
+                          preexec_fn=before, check=False)  # pylint: disable=subprocess-popen-preexec-fn
     text = done.stdout.decode(errors="replace")
     need(done.returncode == status and part in text, "%s: ended with %d: %s" % (arguments, done.returncode, text))
+
+
+def full_disk():
+    """For a child: no file gets longer than a little."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 
 
 def names(path):
@@ -118,6 +127,8 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as top:
     expect(64, "--weights needs", at("ours"), at("x"), "--weights")
     expect(64, "no --dtype", at("ours"), "--to", at("x"), "--plain")
     expect(1, "No such file", at("nowhere"), at("x"))
+    expect(1, "File too large", at("ours"), at("x"), before=full_disk)
+    need(not os.path.exists(at("x")), "a full disk left a folder")
     expect(1, "has neither config.json, as a model's folder has, nor a committed step of a checkpoint in parts", top, at("x"))
     with open(at("none.bin"), "wb") as f:
         f.write(bytes(2000))

@@ -256,7 +256,7 @@ def leader_silent():
     job = Job("1:2")
     first = job.leader(*FOREVER)
     second = job.start(*FOREVER)
-    until(lambda: said(1), "both have started")
+    until(lambda: said(0) and said(1), "both have started")
     first.send_signal(signal.SIGSTOP)
     finish(second, 1, 30)
     has(errors(second), "node 0 is lost")

@@ -362,4 +362,15 @@ def full_output():
         finish(p, 7)
 
 
+@test
+def plain_words():
+    """usage errors and a failed join have no escape sequences and no places in the command's own code"""
+    for args in (["--nnodes", "\x1b]0;x\x07\x1b[31m9", "true"], ["no\x1b[31mprogram"]):
+        said = run(*args).stderr
+        holds(b"9" in said or b"noprogram" in said, said)
+        holds(b"\x1b" not in said and b"\x07" not in said, said)
+    said = run("--nnodes", "1:2", "--node-rank", 1, "--timeout", 1, "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--token", "x", "true").stderr
+    holds(b"found no store" in said and b"+0x" not in said and b".c:" not in said, said)
+
+
 main()

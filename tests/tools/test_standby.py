@@ -41,11 +41,15 @@ class Job:
                 return order.split(), after
 
 
+def call(port, verb, key, *value):
+    done = subprocess.run([os.path.join(TESTS, "store_client"), str(port), verb, "agent/" + key, *map(str, value)],
+                          env=environment(TERN_TOKEN=TOKEN), stdout=subprocess.PIPE, check=True)
+    return done.stdout.decode()
+
+
 def get(port, key):
     """The value at a launcher's key; waits for it."""
-    done = subprocess.run([os.path.join(TESTS, "store_client"), str(port), "get", "agent/" + key], env=environment(TERN_TOKEN=TOKEN),
-                          stdout=subprocess.PIPE, check=True)
-    return done.stdout.decode()
+    return call(port, "get", key)
 
 
 def numbers(job, launchers):
@@ -71,9 +75,17 @@ def go():
 
 
 def end_well(*launchers):
+    """The job ends well, and no two leaders have started ranks for one round."""
     go()
     for p in launchers:
         finish(p, 0)
+    rounds = {}
+    for line in sum((said(node) for node in range(9)), []):
+        number, _, place = line.partition(": ")
+        rounds.setdefault(number, []).append(place.split(" of "))
+    for places in rounds.values():
+        same(len({world for _, world in places}), 1, rounds)
+        same(len({rank for rank, _ in places}), len(places), rounds)
 
 
 @test
@@ -85,10 +97,10 @@ def in_a_round():
     first.kill()
     first.wait()
     until(lambda: running(2, rounds), "the others have started again", 30)
+    end_well(*others)
     for p in others:
         has(errors(p), "node 0 (host ", "is lost: host ", " leads the job now, at 127.0.0.1:", "all ranks start again on 2 hosts")
         same(errors(p).count("leads the job now"), 1)
-    end_well(*others)
 
 
 PROGRAM = [os.path.join(TESTS, "fault_program"), "--steps", 9, "--out"]  # it saves after every third step
@@ -151,6 +163,27 @@ def while_joining():
     until(lambda: running(2), "the others have started", 30)
     end_well(*others)
     same([errors(p).count("leads the job now") for p in others], [1, 1])
+
+
+@test
+def some_have_left():
+    """node 0 killed before there is a round, after two hosts have left: these do not count, and the others begin"""
+    job = Job("2:6", "--last-call", 8)
+    first, *others = job.launchers(5, *UNTIL_GO)
+    get(job.port, "node/5")
+    of = numbers(job, [first, *others])
+    left = [of[n] for n in (4, 5)]
+    _, number = job.order("standby")
+    for p in left:
+        others.remove(p)
+        p.terminate()
+        finish(p, 143)
+        _, number = job.order("drop", number)
+    time.sleep(0.5)  # until all have heard it
+    first.kill()
+    first.wait()
+    until(lambda: running(2), "the others have started", 30)
+    end_well(*others)
 
 
 @test
@@ -246,6 +279,222 @@ def stopped_leader():
     has(errors(first), f"the job goes on at {HOST}:", "this launcher has lost its place in it")
     same(running(2), rounds)  # it has disturbed nothing
     end_well(*others)
+
+
+STUBBORN = ["sh", "-c", "trap : TERM; " + SAYS + "while [ ! -e go ]; do sleep 0.05; done"]  # its ranks take a second to end
+PHASES = ("gather", "start", "run", "settle")
+
+
+class Struck:
+    """A job of enough hosts that, in one of the phases, loses node 0 or the standby to a signal; the others, more than half, go on."""
+
+    def __init__(self, phase, leader, number):
+        for name in os.listdir("."):
+            if name == "go" or name.startswith("said."):
+                os.remove(name)
+        job = Job("2:6", "--last-call", 5 if phase == "gather" else 0.5)
+        count = 5 if phase == "settle" else 4
+        launchers = job.launchers(count, *(STUBBORN if phase == "settle" else UNTIL_GO))
+        get(job.port, f"node/{count}")
+        of = numbers(job, launchers)
+        standby = of[int(job.order("standby")[0][1])]
+        if phase == "gather":
+            time.sleep(0.5)  # until all have heard it
+        elif phase == "start":
+            job.order("start")
+        else:
+            until(lambda: running(count), "all have started")
+        if phase == "settle":
+            other = next(p for p in launchers[1:] if p != standby)
+            launchers.remove(other)
+            other.kill()
+            other.wait()
+            job.order("stop")
+        self.lost = launchers[0] if leader else standby
+        self.lost.send_signal(number)
+        self.others = [p for p in launchers if p != self.lost]
+        self.rounds = until(lambda: running(3, int(phase != "gather")), f"the others have started again ({phase})", 40)
+        if leader:
+            until(lambda: all(errors(p).count("leads the job now") == 1 for p in self.others), "they say so once")
+
+    def ends(self, *words):
+        finish(self.lost, 1, 30)
+        has(errors(self.lost), *words)
+        # It has begun nothing. Its rank of the former round may have, if it was stopped in the middle of starting it.
+        same(1 + max(int(line.split(":")[0]) for node in range(6) for line in said(node)), self.rounds)
+
+
+@test
+def leader_stopped():
+    """node 0 stopped in each phase: another leads, and node 0 learns where when it continues"""
+    for phase in PHASES:
+        job = Struck(phase, True, signal.SIGSTOP)
+        job.lost.send_signal(signal.SIGCONT)
+        if phase == "gather":  # it has started no ranks: it joins the job there if it hears of it before it misses the others
+            until(lambda: job.lost.poll() == 1 or running(4, job.rounds), "node 0 goes on", 30)  # pylint: disable=cell-var-from-loop
+        if phase != "gather" or job.lost.poll() == 1:
+            job.ends(f"the job goes on at {HOST}:", "this launcher has lost its place in it")
+        else:
+            job.others.append(job.lost)
+        end_well(*job.others)
+
+
+@test
+def leader_stopped_in_a_call():
+    """node 0 stopped again and again while it talks to the stores: it ends with the place where the job goes on, not with a time-out"""
+    for _ in range(3):
+        for name in ("said.0", "said.1", "said.2"):
+            if os.path.exists(name):
+                os.remove(name)
+        job = Job("1:3", "--monitor-interval", 0.01)
+        first, *others = job.launchers(3, *UNTIL_GO)
+        rounds = until(lambda: running(3), "all have started")
+        first.send_signal(signal.SIGSTOP)
+        until(lambda: running(2, rounds), "the others have started again", 30)
+        first.send_signal(signal.SIGCONT)
+        finish(first, 1, 30)
+        has(errors(first), f"the job goes on at {HOST}:", "this launcher has lost its place in it")
+        end_well(*others)
+        os.remove("go")
+
+
+@test
+def standby_stopped():
+    """the standby stopped in each phase: the job goes on without it, and when it continues it learns that it has lost its place"""
+    for phase in PHASES:
+        job = Struck(phase, False, signal.SIGSTOP)
+        job.lost.send_signal(signal.SIGCONT)
+        job.ends("this node has lost its place in the job")
+        end_well(*job.others)
+
+
+@test
+def killed_in_each_phase():
+    """node 0 killed, and the standby killed, in each phase: the others go on"""
+    for phase in PHASES:
+        for leader in (True, False):
+            end_well(*Struck(phase, leader, signal.SIGKILL).others)
+
+
+@test
+def standby_then_leader():
+    """the standby stopped, then node 0 killed: the next standby leads, and the one that wakes up has no majority"""
+    job = Job("2:6")
+    first, *others = job.launchers(5, *UNTIL_GO)
+    rounds = until(lambda: running(5), "all have started")
+    (_, standby, *_), number = job.order("standby")
+    lost = numbers(job, [first, *others])[int(standby)]
+    lost.send_signal(signal.SIGSTOP)
+    others.remove(lost)
+    rounds = until(lambda: running(4, rounds), "the others have started again", 30)
+    while int(standby) == 0 or lost == numbers(job, [first, lost, *others])[int(standby)]:
+        (_, standby, *_), number = job.order("standby", number)
+    first.kill()
+    first.wait()
+    rounds = until(lambda: running(3, rounds), "the next standby leads", 30)
+    lost.send_signal(signal.SIGCONT)
+    finish(lost, 1, 60)
+    has(errors(lost), "lost")  # its place, or node 0: whether its store has taken the order that drops it is not certain
+    same(running(3), rounds)
+    end_well(*others)
+
+
+class Silent:
+    """A node that gives signs of life, but does not say that it has heard an order."""
+
+    def __init__(self, job):
+        self.port, self.count = job.port, 0
+        card = get(self.port, "node/1").split()
+        self.number = int(call(self.port, "add", "joined", 1))
+        self.lives(0)
+        call(self.port, "set", f"node/{self.number}", " ".join([card[0], "silent", *card[2:]]))
+
+    def lives(self, round_, state="i"):
+        self.count += 1
+        call(self.port, "set", f"sign/{self.number}", f"{self.count} {round_} {state} 0 0")
+        return True
+
+    def hears(self, order):
+        call(self.port, "set", f"heard/{self.number}", order)
+
+    def lives_until(self, condition, what, round_=0, state="i", limit=30):
+        until(lambda: self.lives(round_, state) and condition(), what, limit)
+
+
+@test
+def round_waits_for_all():
+    """no round starts before every node has heard who the standby is"""
+    job = Job("1:3", "--heartbeat", 20)
+    first, second = job.launchers(2, *UNTIL_GO)
+    _, standby = job.order("standby")
+    silent = Silent(job)
+    end = time.monotonic() + 2
+    silent.lives_until(lambda: time.monotonic() > end, "two seconds")
+    holds("of 3, rank" not in errors(first), errors(first))
+    silent.hears(standby)
+    silent.lives_until(lambda: "of 3, rank" in errors(first), "the round has started")
+    for p in (first, second):
+        p.kill()
+        p.wait()
+
+
+@test
+def own_silence():
+    """node 0 stopped for longer than a heartbeat, with a host that had just given a sign: that host is not the silent one"""
+    job = Job("1:3", "--heartbeat", 5)
+    first = job.start(*UNTIL_GO)
+    silent = Silent(job)
+    silent.lives_until(lambda: "of 2, rank" in errors(first), "the round has started")
+    first.send_signal(signal.SIGSTOP)
+    time.sleep(6)
+    first.send_signal(signal.SIGCONT)
+    time.sleep(0.5)
+    end = time.monotonic() + 2
+    silent.lives_until(lambda: time.monotonic() > end, "two seconds", 1, "r")
+    holds("no sign of life" not in errors(first), errors(first))
+    first.kill()
+    first.wait()
+
+
+@test
+def lost_in_a_round():
+    """the standby lost in a round, perhaps only to node 0: no round starts before half of the hosts have heard that it is not the standby"""
+    job = Job("1:3", "--heartbeat", 4)
+    first, second = job.launchers(2, *UNTIL_GO)
+    number = job.order("standby")[1]
+    silent = Silent(job)
+    silent.hears(number)
+    silent.lives_until(lambda: "of 3, rank" in errors(second), "the round has started")
+    start, number = job.order("start", number)
+    while start[4] != "3":
+        start, number = job.order("start", number)
+    second.send_signal(signal.SIGSTOP)
+    silent.lives_until(lambda: "is lost: " in errors(first), "the loss is noticed", start[1], "r")
+    before, end = errors(first).count("of 2, rank"), time.monotonic() + 3
+    silent.lives_until(lambda: time.monotonic() > end, "three seconds", start[1], "s")
+    same(errors(first).count("of 2, rank"), before)
+    silent.hears(job.order("standby 0", number)[1])
+    silent.lives_until(lambda: errors(first).count("of 2, rank") > before, "the next round has started", start[1], "s")
+    second.kill()
+    second.wait()
+    first.kill()
+    first.wait()
+
+
+@test
+def in_doubt():
+    """two of three hosts silent, one of them the standby: they may be running the job, so node 0 ends"""
+    job = Job("1:3")
+    first, *others = job.launchers(3, *UNTIL_GO)
+    until(lambda: running(3), "all have started")
+    for p in others:
+        p.send_signal(signal.SIGSTOP)
+    finish(first, 1, 40)
+    has(errors(first), "this launcher sees 1 of the last round's 3 hosts: the others may run the job without it")
+    for p in others:
+        p.kill()
+        p.send_signal(signal.SIGCONT)
+        p.wait()
 
 
 @test

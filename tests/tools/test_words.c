@@ -64,6 +64,11 @@ static void test_a_standby(void **state) {
     assert_true(place_read("fd00::2 29400", &p, why) && p.port == 29400);
     assert_false(place_read("fd00::2 29400 ", &p, why));
     assert_false(place_read("fd00::2", &p, why));
+    int heard = 1;
+    assert_true(heard_read("7", 7, &heard, why) && heard == 7);
+    assert_false(heard_read("8", 7, &heard, why));
+    assert_false(heard_read("3 ", 7, &heard, why));
+    assert_int_equal(heard, 7);
 }
 
 static void test_largest(void **state) {

@@ -113,6 +113,7 @@ def reversible():
     for pairs, way, loss, megabytes in re.findall(r"^ *(\d+) pairs, (\w+) +loss (\S+)  a step needs +(\S+) MB", run("28_reversible"), flags=re.M):
         need[int(pairs), way] = float(megabytes), float(loss)
     assert len(need) == 9, need
+    assert "--steps" in run("28_reversible", ".", "--help")
     for pairs in (4, 16, 64):
         losses = [need[pairs, way][1] for way in ("kept", "recomputed", "reversible")]
         assert max(losses) - min(losses) < 2e-3 * max(losses), need

@@ -294,6 +294,10 @@ static bool search_begin(tn_search *s) {
     }
     bool apart = s->hosts || s->options.ranks > 1 || s->options.gpus > 0;
     s->processes = s->options.processes > 0 ? (int)s->options.processes : apart;
+    if (s->processes > 0 && s->options.ranks == 1 && getenv("TERN_VAULT")) {
+        tn_log_write(TN_LOG_INFO, "search: trials save to files only: the memory that `tern run` "
+                                  "keeps is one rank's, and several trials are its children");
+    }
     for (int64_t i = 0; i < s->trial_count && !tn__pending(); i++) {
         double value;
         while (read_value(s, i, &value) && tn__search_publish(s, i, value)) {

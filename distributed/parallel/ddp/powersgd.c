@@ -16,6 +16,7 @@
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/ddp/ddp.h"
+#include "ops/dims.h"
 #include "tern/sys/tensor.h"
 
 #include <float.h>
@@ -39,11 +40,6 @@ typedef struct powersgd {
     tn_tensor *steps;      /* (1) i64, a buffer on the CPU: synchronised backwards so far */
     thin_matrix *matrices; /* of each parameter of ddp */
 } powersgd;
-
-/* What is computed and sent of gradients of this dtype. */
-static tn_dtype wide_dtype(tn_dtype dtype) {
-    return dtype == TN_F64 ? TN_F64 : TN_F32;
-}
 
 /* ---- Matrices -------------------------------------------------------------------------------- */
 
@@ -82,7 +78,7 @@ static bool rests_now(const tn_ddp_state *d, const tn__ddp_param *p) {
 /* M (n, m), this step's. */
 static tn_tensor *matrix_now(const thin_matrix *t, tn_tensor *gradient) {
     tn_tensor *m = tn_reshape(gradient, TN_DIMS(t->n, t->m));
-    return t->error && !t->rests ? t->error : tn_cast(m, wide_dtype(tn_dtype_of(gradient)));
+    return t->error && !t->rests ? t->error : tn_cast(m, tn__wide_dtype(tn_dtype_of(gradient)));
 }
 
 static void draw_q(const powersgd *s, int param, int64_t step) {
@@ -174,7 +170,7 @@ static tn_work *pass_stage(tn_group *g, powersgd *s, const tn_ddp_bucket *b, int
         } else if (thin) {
             put_together(s, t, came, view);
         } else if (stage == 0) {
-            piece = tn_cast(view, wide_dtype(tn_dtype_of(view)));
+            piece = tn_cast(view, tn__wide_dtype(tn_dtype_of(view)));
         } else if (stage == 1) {
             tn_copy_(view, tn_reshape(came, tn_shape(view)));
         }
@@ -239,7 +235,7 @@ static void add_matrix(powersgd *s, int param) {
     TN_SCOPE;
     tn_device before = tn_default_device();
     tn_set_default_device(tn_device_of(leaf));
-    tn_dtype dtype = wide_dtype(leaf->leaf->grad_dtype);
+    tn_dtype dtype = tn__wide_dtype(leaf->leaf->grad_dtype);
     char name[TN_MODULE_NAME];
     snprintf(name, sizeof(name), "q.%d", param);
     tn_module_buffer(s, name, &t->q, tn_empty(TN_DIMS(t->rank, t->m), dtype));
@@ -249,13 +245,6 @@ static void add_matrix(powersgd *s, int param) {
         tn_module_buffer(s, name, &t->error, tn_zeros(TN_DIMS(t->n, t->m), dtype));
     }
     tn_set_default_device(before);
-}
-
-static tn_tensor *no_forward(tn_module *m, tn_tensor *x) {
-    (void)m;
-    (void)x;
-    tn__raise(TN_ESTATE, "powersgd", "it has state, but no forward");
-    return tn_inert();
 }
 
 static void finish_matrices(tn_module *m) {
@@ -279,7 +268,7 @@ static const tn_field powersgd_fields[] = {
 static powersgd *make_state(tn_ddp_state *d, const tn_powersgd_options *o) {
     TN_SCOPE;
     TN_NO_GRAD;
-    powersgd *s = tn_module_new(sizeof(*s), "powersgd", no_forward);
+    powersgd *s = tn_module_new(sizeof(*s), "powersgd", tn__no_forward);
     if (!s) {
         return NULL;
     }

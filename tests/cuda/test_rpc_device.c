@@ -1,0 +1,120 @@
+/* Calls between ranks whose tensors are on a device: they travel over the CPU, and what backward
+ * and tn_rpc_forward give is where the inputs are. Ranks are threads, each with a device. */
+
+#include "device_ranks.h"
+#include "tests/distributed/rank_check.h"
+
+static bool is_on(tn_tensor *t, tn_device d) {
+    return t && tn_device_of(t).kind == d.kind && tn_device_of(t).index == d.index;
+}
+
+/* ---- Messages, references -------------------------------------------------------------------- */
+
+static void send_back(const tn_message *in, tn_message *out, void *user) {
+    tn_tensor *t = tn_message_tensor(in, 0);
+    tn_message_add_int(out, is_on(t, tn_cpu()));
+    tn_message_add(out, tn_to(t, *(tn_device *)user));
+}
+
+static void sends_tensors(tn_group *world, void *user) {
+    (void)user;
+    TN_SCOPE;
+    tn_device mine = tn_default_device();
+    tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
+    tn_rpc_register(r, "send_back", send_back, &mine);
+    tn_rpc_start(r);
+    tn_tensor *x = tn_transpose(tn_randn(TN_DIMS(3, 5), TN_BF16), 0, 1), *host = tn_to(x, tn_cpu());
+    CHECK(is_on(x, mine));
+    tn_future *f = tn_rpc_call(r, 1 - tn_rpc_rank(r), "send_back",
+                               tn_message_of(TN_VALUES(x, tn_ones(TN_DIMS(0), TN_F32))), 0);
+    tn_message *out = tn_rpc_wait(f);
+    CHECK(tn_message_int(out, 0) == 1);
+    tn_tensor *y = tn_message_tensor(out, 1);
+    CHECK(is_on(y, tn_cpu()) && tn_equal(y, host));
+    tn_message_free(out);
+    tn_remote *m = tn_remote_of(r, x); /* on its owner the tensor itself */
+    CHECK(is_on(tn_remote_get(m, 0), mine));
+    tn_remote_free(m);
+    CHECK(tn_rpc_shutdown(r, 60) == TN_OK && tn_rpc_kept(r) == 0);
+    tn_rpc_free(r);
+}
+
+/* ---- Gradients ------------------------------------------------------------------------------- */
+
+static void run_half(const tn_message *in, tn_message *out, void *user) {
+    const tn_linear *half = user;
+    tn_tensor *x = tn_to(tn_message_tensor(in, 0), tn_device_of(half->weight));
+    tn_message_add(out, tn_tanh(tn_call(user, x)));
+}
+
+/* Each rank calls the other's half, and steps it: as on the CPU. */
+static void trains_half(tn_group *world, void *user) {
+    (void)user;
+    TN_SCOPE;
+    tn_device mine = tn_default_device();
+    tn_linear half, same;
+    tn_seed(3);
+    tn_linear_init(&half, 4, 4, tn_linear_defaults());
+    tn_seed(3);
+    tn_linear_init(&same, 4, 4, tn_linear_defaults());
+    tn_optim *opt = tn_sgd(&half, TN_WITH(tn_sgd, .lr = 0.1));
+    tn_optim *alike = tn_sgd(&same, TN_WITH(tn_sgd, .lr = 0.1));
+    tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
+    tn_rpc_register(r, "half", run_half, &half);
+    tn_rpc_register_optim(r, opt);
+    tn_rpc_start(r);
+    tn_rpc_context *c = tn_rpc_context_new(r);
+    for (int step = 0; step < 2; step++) {
+        tn_tensor *x = tn_ones(TN_DIMS(2, 4), TN_F32), *z = tn_ones(TN_DIMS(2, 4), TN_F32);
+        tn_set_requires_grad(x, true);
+        tn_set_requires_grad(z, true);
+        tn_tensor *y = tn_rpc_forward(c, 1 - tn_rpc_rank(r), "half", TN_VALUES(x), 0).v[0];
+        CHECK(is_on(y, mine));
+        tn_backward(tn_sum_all(tn_square(y)));
+        tn_backward(tn_sum_all(tn_square(tn_tanh(tn_call(&same, z)))));
+        CHECK(is_on(tn_grad_of(x), mine) && tn_equal(tn_grad_of(x), tn_grad_of(z)));
+        CHECK(tn_rpc_step(c) == TN_OK);
+        tn_optim_step(alike);
+        tn_optim_zero_grad(alike);
+    }
+    tn_rpc_context_free(c);
+    CHECK(tn_rpc_shutdown(r, 60) == TN_OK && tn_rpc_kept(r) == 0);
+    tn_rpc_free(r);
+    CHECK(is_on(half.weight, mine) && tn_equal(half.weight, same.weight));
+    tn_optim_free(opt);
+    tn_optim_free(alike);
+    tn_module_finish(&half);
+    tn_module_finish(&same);
+}
+
+/* ---- All ------------------------------------------------------------------------------------- */
+
+static void run_on_devices(void (*f)(tn_group *, void *)) {
+    const tn_device devices[] = {tn_cuda(0), tn_cuda(1)};
+    failures = 0;
+    if (tn_local_run_on(devices, 2, f, NULL) != TN_OK) {
+        fail_msg("%s", tn_error_message());
+    }
+    assert_int_equal(failures, 0);
+}
+
+static void tensors_travel_over_the_cpu(void **state) {
+    (void)state;
+    run_on_devices(sends_tensors);
+}
+
+static void gradients_return_to_the_device(void **state) {
+    (void)state;
+    run_on_devices(trains_half);
+}
+
+int main(int argc, char **argv) {
+    if (!device_main(argc, argv, NULL, 0)) {
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        TEST(tensors_travel_over_the_cpu),
+        TEST(gradients_return_to_the_device),
+    };
+    return cmocka_run_group_tests_name("calls with devices", tests, device_set_up, temp_clean);
+}
