@@ -268,7 +268,7 @@ MUTATIONS = [
     ("distributed/parallel/save/recall.c", "find_held(r, p->head, i, r->teller) ?", "true ?", "a damaged part is read again instead of its copy"),
     ("distributed/parallel/save/recall.c", "why->status == TN_EFORMAT || why->status == TN_EIO;", "true;", "no memory passes over a good save"),
     ("distributed/parallel/save/saver.c", "if (kind != own)", "if (false)", "ranks that disagree about copies wait"),
-    ("distributed/parallel/save/copies.c", "l->anew = !is_connected(l->pair);", "l->anew = !l->pair;", "copies end after an error"),
+    ("distributed/parallel/save/copies.c", "#define COPIES_SHARE 0.5", "#define COPIES_SHARE 1", "a rank that waits for another's copy is taken for dead"),
     ("distributed/parallel/save/recall.c", " && a->save == b->save", "", "parts of two saves in memory are taken for one"),
     ("distributed/parallel/save/recall.c", "h->step >= least && newer", "newer", "memory that is older than the files is loaded"),
     ("distributed/parallel/save/load.c", "tn__vault_forget(&s->vault, step); /*", "/*", "a save of a future that will be another is loaded"),

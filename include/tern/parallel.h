@@ -388,8 +388,9 @@ TN_API tn_status tn_saver_wait(tn_saver *s);
  * `tern run` keeps the last two of each rank; they take twice the bytes of what the rank would
  * write to its file, besides the copy of `behind`, and copies take as much again. Where a rank has
  * no such launcher or not that much memory, a warning says so once, and this does nothing more, on
- * all ranks: no error; where there is no memory for copies, a warning, and only these end. The
- * first saver of a process that saves or loads has its memory. */
+ * all ranks: no error. Where a copy cannot be made, whatever the reason, a warning says so once,
+ * copies end for all, and saves go on. The first saver of a process that saves or loads has its
+ * memory. */
 TN_API tn_status tn_saver_remember(tn_saver *s, const tn_checkpoint *c);
 
 /* Loads the newest step: in memory (tn_saver_remember) if launchers still keep all its parts,

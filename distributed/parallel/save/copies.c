@@ -15,6 +15,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* Of the time that is left for the save: so `done` is sent long before rank 0 misses it, and no
+ * rank is blamed that has only waited for another. */
+#define COPIES_SHARE 0.5
+
 /* ---- Who sends to whom ----------------------------------------------------------------------- */
 
 static int receiver_of(const tn__copy_place *places, int ranks, int rank) {
@@ -98,92 +102,86 @@ static bool is_sender(const tn_saver *s, const tn__copy_link *l) {
 
 /* ---- Agreeing -------------------------------------------------------------------------------- */
 
-/* The key of receiver's answer to a sender. */
-typedef struct answer_key {
-    char what[24];
-} answer_key;
-
-static answer_key answer_to(int sender) {
-    answer_key key;
-    snprintf(key.what, sizeof(key.what), "takes%d", sender);
-    return key;
+static void unmap_block(void *data, void *bytes) {
+    munmap((char *)data - TN__VAULT_BEGIN, (size_t)(uintptr_t)bytes);
 }
 
-/* Maps the link's block, whose pages are all there. */
+/* Maps the link's block, whose pages are all there, until the link and the engine let it go. */
 static void map_block(const tn_saver *s, tn__copy_link *l, int fd, int how) {
-    size_t bytes = (size_t)(TN__VAULT_BEGIN + l->head.image + l->head.tail);
-    void *at = mmap(NULL, bytes, how, MAP_SHARED, fd, 0);
+    TN_SCOPE;
+    int64_t data = l->head.image + l->head.tail;
+    size_t bytes = (size_t)(TN__VAULT_BEGIN + data);
+    char *at = mmap(NULL, bytes, how, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) {
-        tn__raise(TN_ENOMEM, s->operation, "%zu bytes for a copy cannot be mapped: %s", bytes,
+        tn__raise(TN_ENOMEM, s->operation, "%zu bytes cannot be mapped: %s", bytes,
                   strerror(errno));
+        return;
+    }
+    tn_tensor *block = tn_from_memory(at + TN__VAULT_BEGIN, TN_DIMS(data), TN_U8, unmap_block,
+                                      (void *)(uintptr_t)bytes);
+    if (tn_is_inert(block)) {
+        munmap(at, bytes);
     } else {
-        l->mapped = at;
+        l->block = tn_keep(block);
     }
 }
 
 /* Says that this rank has something to send, unless its save has failed. */
 static void offer_copy(tn_saver *s, tn__copy_link *l, bool saved) {
-    tn__buffer offer = {.operation = s->operation};
     int fd = s->vault.own[s->vault.newest];
     if (saved && tn__vault_head_of(fd, &l->head)) {
         map_block(s, l, fd, PROT_READ);
-        tn__buffer_text(&offer, l->anew ? "n" : "c");
-        tn__buffer_add(&offer, &l->head, sizeof(l->head));
     }
-    tn__saver_send(s, s->rank, "copy", offer.at, offer.bytes);
-    tn__buffer_free(&offer);
+    tn__saver_send(s, l->from, "copy", &l->head, l->block ? sizeof(l->head) : 0);
 }
 
 /* Receives the sender's offer, and makes room. */
 static void answer_offer(tn_saver *s, tn__copy_link *l, bool saved, char *why) {
     size_t bytes = 0;
-    char *offer = tn__saver_take(s, l->from, "copy", "offered its copy of", &bytes), *answer = "";
-    if (offer && bytes == 1 + sizeof(l->head) && saved) {
-        memcpy(&l->head, offer + 1, sizeof(l->head));
+    char *offer = tn__saver_receive_by(s, s->copies.deadline, l->from, "copy", l->from,
+                                       "offered its copy of", &bytes);
+    if (offer && bytes == sizeof(l->head) && saved) {
+        memcpy(&l->head, offer, sizeof(l->head));
         if (!tn__vault_head_sound(&l->head) || l->head.save != s->number ||
             l->head.rank != l->from) {
             tn__raise(TN_EFORMAT, s->operation, "rank %d offers a copy of another save", l->from);
         } else if ((l->fd = tn__vault_take(&s->vault, l->place, &l->head, why)) >= 0) {
             map_block(s, l, l->fd, PROT_READ | PROT_WRITE);
-            answer = l->anew ? "n" : "c";
-            l->anew = l->anew || *offer == 'n';
         }
     }
-    l->runs = !tn__pending() && *answer;
-    tn__saver_send(s, s->rank, answer_to(l->from).what, answer, strlen(answer));
+    l->runs = l->block != NULL;
+    tn__saver_send(s, l->from, "takes", "", l->runs);
     free(offer);
 }
 
 static void read_answer(tn_saver *s, tn__copy_link *l) {
-    size_t bytes;
-    char *answer = tn__saver_take(s, l->to, answer_to(s->rank).what, "taken a copy of", &bytes);
-    l->runs = answer && *answer;
-    l->anew = l->anew || (l->runs && *answer == 'n');
-    free(answer);
+    size_t bytes = 0;
+    free(tn__saver_receive_by(s, s->copies.deadline, l->from, "takes", l->to, "taken a copy of",
+                              &bytes));
+    l->runs = bytes > 0;
 }
 
 void tn__copies_refuse(tn_saver *s) {
-    tn__saver_send(s, s->rank, "copy", NULL, 0);
-    for (int r = 0; r < s->ranks; r++) {
-        tn__saver_send(s, s->rank, answer_to(r).what, NULL, 0);
+    for (int i = 0; i < s->copies.count; i++) {
+        const tn__copy_link *l = &s->copies.links[i];
+        tn__saver_send(s, l->from, is_sender(s, l) ? "copy" : "takes", NULL, 0);
     }
 }
 
 /* ---- Sending --------------------------------------------------------------------------------- */
 
 static double seconds_left(const tn_saver *s) {
-    return fmax(s->deadline - tn__now(), 1e-3);
+    return fmax(s->copies.deadline - tn__now(), 1e-3);
 }
 
-/* Makes the group of the link's two ranks. It sends host memory, so the part of the engine for
- * devices is not needed. */
+/* Makes the group of the link's two ranks, once: after an error copies end. It sends host memory,
+ * so the part of the engine for devices is not needed. */
 static void connect_pair(tn_saver *s, tn__copy_link *l) {
     char name[64], engine[32];
     bool up = l->from < l->to;
     const int *world = s->world->world;
     int both[] = {world[up ? l->from : l->to], world[up ? l->to : l->from]};
     tn_dist_options o = s->world->options;
-    tn_group_free(l->pair);
     o.timeout = seconds_left(s);
     snprintf(name, sizeof(name), "%" PRId64 "/copies%d", s->saves, l->from);
     snprintf(engine, sizeof(engine), "%.*s", (int)strcspn(s->world->engine_name, "+"),
@@ -198,10 +196,8 @@ static void start_copy(tn_saver *s, tn__copy_link *l) {
     TN_SCOPE;
     l->pair->owned = false; /* each save has a thread of its own; the last one's has ended */
     tn_group_set_timeout(l->pair, seconds_left(s));
-    tn_tensor *t = tn_from_memory((char *)l->mapped + TN__VAULT_BEGIN,
-                                  TN_DIMS(l->head.image + l->head.tail), TN_U8, NULL, NULL);
     int peer = !tn_group_rank(l->pair);
-    l->work = is_sender(s, l) ? tn_send(l->pair, t, peer) : tn_recv(l->pair, t, peer);
+    l->work = is_sender(s, l) ? tn_send(l->pair, l->block, peer) : tn_recv(l->pair, l->block, peer);
     if (!l->work) {
         tn_group_abort(l->pair, tn_error_message());
     }
@@ -211,63 +207,48 @@ static void finish_copy(tn_saver *s, tn__copy_link *l) {
     bool arrived = tn_work_wait(l->work, 0) == TN_OK;
     l->work = NULL;
     if (arrived && !is_sender(s, l) && !tn__vault_keep(l->fd, &l->head)) {
-        tn__raise(TN_EIO, s->operation, "a copy cannot be written to the launcher's memory: %s",
+        tn__raise(TN_EIO, s->operation, "it cannot be written to the launcher's memory: %s",
                   strerror(errno));
     }
 }
 
 static void drop_copy(tn__copy_link *l) {
-    if (l->mapped) {
-        munmap(l->mapped, (size_t)(TN__VAULT_BEGIN + l->head.image + l->head.tail));
-    }
+    l->runs = false;
+    tn_release(l->block);
     if (l->fd >= 0) {
         close(l->fd);
     }
-    l->mapped = NULL;
+    l->block = NULL;
     l->fd = -1;
 }
 
 /* ---- All of a rank's links ------------------------------------------------------------------- */
 
-/* An error ends its link, and the others go on: their peers count on this rank. */
-static void put_aside(tn_saver *s, tn__copy_link *l, tn_error_record *first) {
-    tn_error_record why;
-    if (!tn_error_take(&why)) {
-        return;
-    }
-    l->runs = false;
-    if (first->status == TN_OK) {
-        tn__raise(why.status, s->operation, "the copy of rank %d's part, to rank %d: %.800s",
-                  l->from, l->to, tn__saver_plain(s, why.message));
-        tn_error_take(first);
+/* An error ends its link, and the others go on: their peers count on this rank. Who got it from
+ * another rank need not say it again. */
+static void put_aside(tn_saver *s, tn__copy_link *l, char *why) {
+    tn_error_record error;
+    if (tn_error_take(&error)) {
+        l->runs = false;
+        if (!s->shared_error && !why[0]) {
+            snprintf(why, TN__VAULT_WHY, "the copy of rank %d's part, to rank %d: %.180s", l->from,
+                     l->to, tn__saver_plain(s, error.message));
+        }
+        s->shared_error = false;
     }
 }
 
 typedef enum stage { OFFER, ANSWER, READ, CONNECT, START, FINISH } stage;
 
-static bool is_connected(tn_group *pair) {
-    if (!pair) {
-        return false;
-    }
-    pthread_mutex_lock(&pair->lock);
-    bool alive = pair->dead == TN_OK;
-    pthread_mutex_unlock(&pair->lock);
-    return alive;
-}
-
 static void take_stage(tn_saver *s, tn__copy_link *l, stage now, bool saved, char *why) {
     bool sender = is_sender(s, l);
-    if (now == OFFER) {
-        l->anew = !is_connected(l->pair);
-        l->runs = false;
-    }
     if (now == OFFER && sender) {
         offer_copy(s, l, saved);
     } else if (now == ANSWER && !sender) {
         answer_offer(s, l, saved, why);
-    } else if (now == READ && sender && l->mapped) {
+    } else if (now == READ && sender && l->block) {
         read_answer(s, l);
-    } else if (now == CONNECT && l->runs && l->anew) {
+    } else if (now == CONNECT && l->runs && !l->pair) {
         connect_pair(s, l); /* by senders, on all ranks: so none waits in a circle */
     } else if (now == START && l->runs) {
         start_copy(s, l);
@@ -277,16 +258,15 @@ static void take_stage(tn_saver *s, tn__copy_link *l, stage now, bool saved, cha
 }
 
 void tn__copies_exchange(tn_saver *s, bool saved, char *why) {
-    tn_error_record first = {.status = TN_OK};
     tn__copies *c = &s->copies;
+    c->deadline = tn__now() + (s->deadline - tn__now()) * COPIES_SHARE;
     for (stage now = OFFER; now <= FINISH; now++) {
         for (int i = 0; i < c->count; i++) {
             take_stage(s, &c->links[i], now, saved, why);
-            put_aside(s, &c->links[i], &first);
+            put_aside(s, &c->links[i], why);
         }
     }
     for (int i = 0; i < c->count; i++) {
         drop_copy(&c->links[i]);
     }
-    tn_error_give(&first);
 }

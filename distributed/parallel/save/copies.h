@@ -8,11 +8,14 @@
  * A link is one sender and one receiver, and a group of these two, which only the saver's thread
  * uses. In each save they first tell each other, through the store, that they can:
  *
- *     K/S/copy        sender S: connected or not, and its block's head; or nothing: it saved
- * nothing K/R/takesS      receiver R: connected or not; or nothing: it has no room
+ *     K/S/copy     sender S: its block's head; nothing: it has saved nothing
+ *     K/S/takes    its receiver: a byte; nothing: it has no room
  *
  * Either may be an error instead, so that nobody waits for a rank that will not come. Then the
  * block travels, without a stop in between: out of one vault and into the other.
+ *
+ * Whatever goes wrong, the save stands: all ranks have their own blocks. One says why, and copies
+ * end for all.
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_COPIES_H
 #define TERN_DISTRIBUTED_PARALLEL_COPIES_H
@@ -34,17 +37,17 @@ typedef struct tn__copy_link {
 
     /* The current save. */
     tn__vault_head head;
-    bool runs;     /* both can */
-    bool anew;     /* they connect first */
-    int fd;        /* of the block; -1 */
-    void *mapped;  /* the same from its beginning; NULL */
-    tn_work *work; /* while it travels */
+    bool runs;        /* both can */
+    int fd;           /* of the block to receive; -1 */
+    tn_tensor *block; /* mapped, after its head; NULL */
+    tn_work *work;    /* while it travels */
 } tn__copy_link;
 
 typedef struct tn__copies {
     char *text;           /* of which the links were made */
     tn__copy_link *links; /* this rank's, by sender */
     int count;
+    double deadline; /* of the current save's copies */
 } tn__copies;
 
 /* Rank 0: decides who sends to whom. */
@@ -56,11 +59,11 @@ void tn__copies_put(const tn__copy_place *places, int ranks, int rank, tn__buffe
 bool tn__copies_set(tn_saver *s, const char *text);
 
 /* In the saver's thread, once this rank has saved (`saved`) or could not: sends its copy and
- * receives others'. Says in why[TN__VAULT_WHY] why there is no room for one ("": there is). After
- * an error one is pending, and no other rank waits for this one. */
+ * receives others'. Says in why[TN__VAULT_WHY] why one was not made ("": all were, or another rank
+ * says it). Raises nothing, and no other rank waits for this one. */
 void tn__copies_exchange(tn_saver *s, bool saved, char *why);
 
-/* With an error pending, after all have agreed to save: tells those who may wait for this rank. */
+/* With an error pending: tells those who may have agreed to save and wait for this rank. */
 void tn__copies_refuse(tn_saver *s);
 
 void tn__copies_free(tn__copies *c);

@@ -72,8 +72,9 @@ static char *receive_until(tn_saver *s, key where, int sender, double deadline, 
         if (tn_error() == TN_EPEER && tn__now() >= deadline) {
             tn_error_clear();
             tn__raise(TN_EPEER, s->operation,
-                      "rank %d has not %s step %" PRId64 " within %g seconds",
-                      sender < 0 ? 0 : sender, late, s->step, s->options.timeout);
+                      "rank %d has not %s step %" PRId64 " within %.4g seconds",
+                      sender < 0 ? 0 : sender, late, s->step,
+                      fmin(s->options.timeout, deadline - s->deadline + s->options.timeout));
         }
         return NULL;
     }
@@ -102,6 +103,11 @@ char *tn__saver_receive(tn_saver *s, int rank, const char *what, const char *lat
                          s->deadline + (decision ? grace_of(s) : 0), late, bytes ? bytes : &unused);
 }
 
+char *tn__saver_receive_by(tn_saver *s, double deadline, int rank, const char *what, int sender,
+                           const char *late, size_t *bytes) {
+    return receive_until(s, key_of(s->saves, rank, what), sender, deadline, late, bytes);
+}
+
 /* False: the store does not answer. */
 static bool remove_key(tn_saver *s, int64_t k, int rank, const char *what) {
     bool removed = tn_store_delete(s->store, key_of(k, rank, what).text, NULL) == TN_OK;
@@ -109,18 +115,9 @@ static bool remove_key(tn_saver *s, int64_t k, int rank, const char *what) {
     return removed;
 }
 
-char *tn__saver_take(tn_saver *s, int rank, const char *what, const char *late, size_t *bytes) {
-    char *data = tn__saver_receive(s, rank, what, late, bytes);
-    tn_error_record error = {.status = TN_OK};
-    tn_error_take(&error);
-    remove_key(s, s->saves, rank, what);
-    tn_error_give(&error);
-    return data;
-}
-
 void tn__saver_forget(tn_saver *s) {
     int64_t k = s->saves - 1;
-    static const char *const of_ranks[] = {"list", "writes", "done", "heard"};
+    static const char *const of_ranks[] = {"list", "writes", "copy", "takes", "done", "heard"};
     bool answers = remove_key(s, k, -1, "end"); /* else each key would be waited for */
     for (int r = 0; answers && r < s->ranks; r++) {
         for (size_t i = 0; answers && i < sizeof(of_ranks) / sizeof(*of_ranks); i++) {

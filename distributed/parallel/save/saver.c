@@ -353,8 +353,7 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
     }
     free(s->writes);
     s->writes = tn__saver_receive(s, s->rank, "writes", "begun to save", NULL);
-    bool decided = s->writes != NULL; /* so others count on this rank */
-    char *number = decided && s->memory ? strchr(s->writes, ' ') : NULL, *links;
+    char *number = s->writes && s->memory ? strchr(s->writes, ' ') : NULL, *links;
     if (number) {
         s->number = strtoull(number, &links, 16);
         tn__copies_set(s, links);
@@ -364,9 +363,6 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
     if (s->writes && !s->memory_off && strlen(s->writes) != (size_t)fresh->count) {
         tn__raise(TN_EMISMATCH, s->operation, "rank 0 lists %zu tensors, but this rank has %d",
                   strlen(s->writes), fresh->count);
-    }
-    if (tn__pending() && decided && kind_of(s) == 'c') {
-        tn__copies_refuse(s);
     }
     return !tn__pending();
 }
@@ -380,6 +376,9 @@ static void begin_save(tn_saver *s, const tn_checkpoint *c) {
         s->sent[0] = 0;
         /* tells those that have agreed and count on this rank */
         tn__saver_send(s, s->rank, "done", NULL, 0);
+        if (kind_of(s) == 'c') {
+            tn__copies_refuse(s);
+        }
         if (s->rank == 0) {
             tn__saver_give_up(s);
             tn__saver_send(s, -1, "end", NULL, 0);

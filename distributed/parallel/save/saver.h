@@ -22,8 +22,8 @@
  * A save to memory sends the same, except: `list` may say why R has no memory, and where R is, for
  * copies; and `writes` that therefore nothing is saved, or else also a number that makes this save
  * known from all others, and who sends copies to whom; `done` says nothing, or why R could not
- * write, or take a copy. There is nothing to commit: what is in the vaults is found when it is
- * loaded.
+ * write, or why a copy was not made. There is nothing to commit: what is in the vaults is found
+ * when it is loaded.
  *
  * Each of them may instead be an error, raised by the ranks that wait for it: so one rank's error
  * is raised on all. Nothing here is a collective, and a slow disk does not hold up training.
@@ -100,8 +100,9 @@ void tn__saver_send(tn_saver *s, int rank, const char *what, const void *data, s
  * TN_EPEER, which says who has not `late` ("begun to save") the step. */
 char *tn__saver_receive(tn_saver *s, int rank, const char *what, const char *late, size_t *bytes);
 
-/* The same for what only this rank receives, which it removes. */
-char *tn__saver_take(tn_saver *s, int rank, const char *what, const char *late, size_t *bytes);
+/* The same until another deadline; says that `sender` is late. */
+char *tn__saver_receive_by(tn_saver *s, double deadline, int rank, const char *what, int sender,
+                           const char *late, size_t *bytes);
 
 /* After an error, which stays pending: rank 0, whose process usually serves the store, waits a
  * while until the others have read it, since it may end next. */

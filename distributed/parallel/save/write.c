@@ -52,7 +52,7 @@ static char *part_path(const tn_saver *s, int rank) {
 }
 
 /* Writes this rank's block, and has it copied. Sends nothing, or 'm' and why it could not, or 'c'
- * and why it cannot take a copy. */
+ * and why a copy was not made. */
 static void write_memory(tn_saver *s) {
     const tn__vault_save save = {.step = s->step,
                                  .save = s->number,
