@@ -102,8 +102,15 @@ int guard_main(int argc, char **argv);
 
 typedef struct output output;
 
-/* Makes memory for so many ranks. Returns the variable that tells them of it. */
-char *vault_new(int ranks, output *out);
+typedef struct vault {
+    char *text; /* a variable that tells the ranks of it; NULL: not made yet */
+    int blocks;
+    bool full; /* no more could be made, which was said */
+} vault;
+
+/* Makes memory for so many ranks, always the same number, and for copies of so many of another
+ * host, where it is not yet there. */
+void vault_grow(vault *v, int ranks, int places, output *out);
 
 /* ---- Workers (run_workers.c) ----------------------------------------------------------------- */
 
@@ -128,7 +135,7 @@ typedef struct workers {
     double ended;    /* when the last rank did */
     bool gone;
     guard guard;
-    char *vault;                /* a variable of the ranks; NULL: not made yet */
+    vault vault;
     sigset_t mask;              /* for the ranks: the signals that were blocked before we started */
     pid_t elder[MOST_CHILDREN]; /* earlier children: those of a shell that then called exec */
     int elders;

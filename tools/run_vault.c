@@ -1,5 +1,5 @@
-/* Memory in which the ranks of this host save what must outlive them: two blocks without a name for
- * each rank, which grow as the ranks write. They end with the launcher.
+/* Memory in which the ranks of this host save what must outlive them: blocks without a name, which
+ * grow as the ranks write. They end with the launcher.
  * distributed/parallel/save/vault.h says what is in them. */
 #include "tools/run.h"
 
@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* -1 with errno. A block never becomes smaller, so that readers can map it. */
@@ -22,18 +23,41 @@ static int make_block(void) {
     return fd;
 }
 
-char *vault_new(int ranks, output *out) {
-    char *text = text_new("TERN_VAULT=%d", (int)getpid());
-    for (int i = 0; i < 2 * ranks; i++) {
-        int fd = make_block();
-        if (fd < 0) {
-            output_say(out, "no memory to save in for ranks: %s", strerror(errno));
-            free(text);
-            return text_new("TERN_VAULT=");
-        }
-        char *longer = text_new("%s %d", text, fd);
-        free(text);
-        text = longer;
+/* Whether the ranks' pipes will still find descriptors above this one. */
+static bool leaves_descriptors(int fd, int ranks) {
+    enum { OTHERS = 32 };
+    struct rlimit most;
+    return getrlimit(RLIMIT_NOFILE, &most) != 0 || most.rlim_cur == RLIM_INFINITY ||
+           (rlim_t)fd + 2 * (rlim_t)ranks + OTHERS < most.rlim_cur;
+}
+
+/* False: there is no more. */
+static bool add_block(vault *v, int ranks, bool copy) {
+    int fd = make_block();
+    if (fd >= 0 && copy && !leaves_descriptors(fd, ranks)) {
+        close(fd);
+        errno = EMFILE;
+        fd = -1;
     }
-    return text;
+    if (fd >= 0) {
+        char *longer = text_new("%s %d", v->text, fd);
+        free(v->text);
+        v->text = longer;
+        v->blocks++;
+    }
+    return fd >= 0;
+}
+
+void vault_grow(vault *v, int ranks, int places, output *out) {
+    v->text = v->text ? v->text : text_new("TERN_VAULT=%d %d", (int)getpid(), ranks);
+    bool more = !v->full;
+    while (more && v->blocks < 2 * (ranks + places)) {
+        more = add_block(v, ranks, v->blocks >= 2 * ranks);
+    }
+    if (!more && !v->full) {
+        output_say(out, "no memory for %s: %s",
+                   v->blocks < 2 * ranks ? "ranks to save in" : "copies of some ranks' saves",
+                   strerror(errno));
+        v->full = true;
+    }
 }

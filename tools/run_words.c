@@ -224,6 +224,7 @@ static bool read_places(const char **at, const order_view *v, run_round *r, char
             r->local = (int)n[3];
         }
         first += n[3];
+        r->most = n[3] > r->most ? (int)n[3] : r->most;
     }
     return first == r->world ||
            refuse_word(why, "its nodes have %" PRId64 " ranks, and its world has %d", first,

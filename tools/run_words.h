@@ -104,6 +104,7 @@ typedef struct run_round {
     int restarts;            /* rounds before it */
     int node, nodes;         /* this node's rank, and how many take part */
     int first, local, world; /* its ranks are first … first + local - 1 of world; local 0: none */
+    int most;                /* ranks of any node */
     node_place store;        /* for the ranks */
 } run_round;
 

@@ -93,7 +93,7 @@ static char **worker_environment(const workers *w, const run_options *o, const r
     list[n++] = text_new("TORCHELASTIC_MAX_RESTARTS=%d", o->max_restarts);
     list[n++] = text_new("TORCHELASTIC_RUN_ID=%s", o->run_id);
     list[n++] = text_new("%s", w->guard.marker);
-    list[n++] = text_new("%s", w->vault);
+    list[n++] = text_new("%s", w->vault.text);
     if (o->command) {
         list[n++] = text_new("TERN_COMMAND=%s", o->command);
     }
@@ -237,7 +237,7 @@ static void start_one(workers *w, const run_options *o, const run_round *r, int 
 
 void workers_start(workers *w, const run_options *o, const run_round *r, output *out) {
     keep_guard(w, out);
-    w->vault = w->vault ? w->vault : vault_new(o->ranks, out);
+    vault_grow(&w->vault, o->ranks, r->nodes > 1 ? r->most : 0, out);
     free(w->list);
     w->list = memory_new((size_t)r->local, sizeof(*w->list));
     w->count = r->local;
@@ -393,7 +393,7 @@ void workers_signal(workers *w, int signal) {
 
 void workers_finish(workers *w) {
     guard_finish(&w->guard);
-    free(w->vault);
+    free(w->vault.text);
     free(w->list);
     w->list = NULL;
     w->count = 0;

@@ -43,6 +43,9 @@ int tn__run_options(tn_run_options *o, tn_option *rows) {
         {"memory-every", 0, "N",
          "steps between saves to the memory of `tern run`, for when a rank crashes",
          .whole = &o->memory_every},
+        {"memory-copies", 0,
+         .help = "copy these saves to the next host, for when a host is lost with its launcher",
+         .flag = &o->memory_copies},
         {"after-save", 0, "COMMAND",
          "for sh, after each checkpoint, whose folder is $1; training goes on meanwhile",
          .text = &o->after_save},
@@ -187,6 +190,8 @@ static bool options_fit(const tn_run_options *o) {
         : o->steps < 1                          ? "steps are below 1"
         : o->val_every < 1 || o->save_every < 1 ? "val_every and save_every"
         : o->memory_every < 0                   ? "memory_every is below 0"
+        : o->memory_copies && o->memory_every == 0
+            ? "copies of saves in memory need steps between these (memory_every)"
         : !(o->hours >= 0 && o->until_cost >= 0 && o->price >= 0) || o->until_units < 0
             ? "a limit is below 0"
         : o->log_every < 0 || o->patience < 0 || o->keep_best < 0
@@ -210,7 +215,9 @@ static bool run_prepare(tn_run *r) {
     r->picture = tn__folder_path(out, "loss.svg", "run_new");
     r->record = tn__folder_path(out, "run.json", "run_new");
     if (r->losses && r->picture && r->record && tn__folder_make(out, "run_new")) {
-        r->saver = tn_saver_new(r->world, out, TN_WITH(tn_saver, .after = r->options.after_save));
+        r->saver = tn_saver_new(
+            r->world, out,
+            TN_WITH(tn_saver, .after = r->options.after_save, .copies = r->options.memory_copies));
     }
     return !tn__pending();
 }

@@ -316,6 +316,14 @@ static bool shares_cover(const shares *s, const tn_layout *mine, const char *ope
     return cover && at == mine->length;
 }
 
+/* Notes, after raising, which file is to blame. */
+static bool blame_file(const tn__index *ix, const tn__piece *piece) {
+    if (ix->damaged) {
+        *ix->damaged = piece->file;
+    }
+    return false;
+}
+
 /* Opens a piece's file, which must contain it. False after raising. */
 static bool open_piece(const tn__index_tensor *t, const tn__piece *piece) {
     tn__index *ix = t->index;
@@ -347,8 +355,11 @@ static bool find_shares(shares *s, const tn__index_tensor *t, const tn_layout *m
     for (int i = 0; i < t->count && found <= mine->length; i++) {
         const tn__piece *piece = &t->pieces[i];
         for (tn__common c = {0}; tn__layouts_next(&piece->layout, mine, &c);) {
-            if (!open_piece(t, piece) || !tn__grow(&s->at, s->count + 1, &s->capacity,
-                                                   sizeof(*s->at), t->index->operation)) {
+            if (!open_piece(t, piece)) {
+                return blame_file(t->index, piece);
+            }
+            if (!tn__grow(&s->at, s->count + 1, &s->capacity, sizeof(*s->at),
+                          t->index->operation)) {
                 return false;
             }
             s->at[s->count++] = (share){piece, c};
@@ -407,7 +418,7 @@ bool tn__index_fetch(const tn__index_tensor *t, const tn_layout *mine, void *to)
     for (int64_t i = 0, n; fetched && i < s.count; i += n) {
         for (n = 1; i + n < s.count && s.at[i + n].piece == s.at[i].piece; n++) {
         }
-        fetched = take_piece(t, &s.at[i], n, to);
+        fetched = take_piece(t, &s.at[i], n, to) || blame_file(ix, s.at[i].piece);
     }
     free(s.at);
     return fetched;

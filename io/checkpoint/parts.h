@@ -54,6 +54,7 @@ typedef struct tn__index {
     const char *digest;
     tn__index_tensor *tensors; /* [count], by name */
     int count;
+    int *damaged; /* NULL; gets the number of a file that a piece could not be read from */
 
     /* Private. */
     tn__json_file json;

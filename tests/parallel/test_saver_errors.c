@@ -238,7 +238,7 @@ static void send_half_list(tn_group *world, const char *folder) {
         int64_t dtype, dealt;
     } r = {.layout = tn__layout_whole(TN_DIMS(2)), .dtype = TN_F32};
     char list[1024] = "";
-    size_t used = (size_t)snprintf(list, 512, "++0 %s", folder) + 1;
+    size_t used = (size_t)snprintf(list, 512, "++f0 %s", folder) + 1;
     memcpy(list + used, &r, sizeof(r));
     used += sizeof(r) + sizeof("") + 20;
     tn_store *store = tn_prefix_store(world->store, "saver/1");

@@ -2,48 +2,13 @@
  * in any layout loads them; what is damaged, incomplete or of another run is not loaded. This
  * program keeps the memory, as `tern run` does. */
 #define _GNU_SOURCE 1 /* memfd_create */
-#include "distributed/parallel/save/vault.h"
-#include "tests/parallel/parts_run.h"
+#include "tests/parallel/vault_job.h"
 #include "tests/support/kill_at.h"
-#include "tests/support/ranks.h"
 #include "tests/support/temp.h"
-#include "tests/support/test.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-enum { BLOCKS = 8 }; /* for 4 ranks */
-
-typedef struct keeper {
-    int fd[BLOCKS];
-    char variable[256];
-} keeper;
-
-static keeper keeper_new(void) {
-    keeper k;
-    int used = snprintf(k.variable, sizeof(k.variable), "TERN_VAULT=%d", (int)getpid());
-    for (int i = 0; i < BLOCKS; i++) {
-        k.fd[i] = memfd_create("tern-vault", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        assert_true(k.fd[i] >= 0 && fcntl(k.fd[i], F_ADD_SEALS, F_SEAL_SHRINK) == 0);
-        used += snprintf(k.variable + used, sizeof(k.variable) - (size_t)used, " %d", k.fd[i]);
-    }
-    return k;
-}
-
-static void keeper_finish(keeper *k) {
-    for (int i = 0; i < BLOCKS; i++) {
-        close(k->fd[i]);
-    }
-}
-
-static tn__vault_head head_at(const keeper *k, int block) {
-    tn__vault_head h = {.step = -1};
-    assert_true(pread(k->fd[block], &h, sizeof(h), 0) >= 0);
-    return h;
-}
 
 /* As kill_at.h does with write: the head and the tail are written with this. */
 ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at) {
@@ -56,82 +21,14 @@ ssize_t pwrite(int fd, const void *data, size_t bytes, off_t at) {
 
 /* ---- Ranks ----------------------------------------------------------------------------------- */
 
-typedef struct job {
-    parts_run run;
-    tn_saver *saver;
-    tn_checkpoint c;
-} job;
-
-static void job_open(job *j, tn_group *world, const char *folder) {
-    const char *way = getenv("WAY");
-    parts_run_open(&j->run, world, (lie)(way ? atoi(way) : 0));
-    j->saver = tn_saver_new(world, folder, patient_options(true));
-    j->c = parts_run_checkpoint(&j->run);
-}
-
-static void job_close(job *j) {
-    tn_saver_free(j->saver);
-    parts_run_close(&j->run);
-}
-
-static void save_step(job *j, int64_t step, bool memory) {
-    parts_run_values(&j->run, (uint64_t)step, false);
-    j->c.step = step;
-    rank_assert((memory ? tn_saver_remember : tn_saver_save)(j->saver, &j->c) == TN_OK);
-}
-
-/* "f10 m20 …": saves these steps, to files and to memory. */
-static void save_steps(job *j, const char *steps) {
-    for (const char *at = steps; at && *at; at += strcspn(at, " "), at += *at == ' ') {
-        save_step(j, atoi(at + 1), *at == 'm');
-    }
-    rank_assert(tn_saver_wait(j->saver) == TN_OK);
-}
-
-/* Loads, which must give step LOADS (-1: none), and then saves the steps of SAVES. */
-static int load_and_save(tn_group *world, const char *folder) {
-    job j;
-    bool found;
-    const char *loads = getenv("LOADS");
-    job_open(&j, world, folder);
-    if (loads) {
-        rank_assert(tn_saver_load(j.saver, &j.c, &found) == TN_OK);
-        printf("loaded %lld\n", found ? (long long)j.c.step : -1);
-        rank_assert((found ? j.c.step : -1) == atoi(loads));
-        if (found) {
-            parts_run_values(&j.run, (uint64_t)j.c.step, true);
-        }
-    }
-    save_steps(&j, getenv("SAVES"));
-    if (getenv("CLEARS")) {
-        rank_assert(tn_saver_clear(j.saver) == TN_OK);
-    }
-    job_close(&j);
-    return 0;
-}
-
-/* Saves one step after another until KILL_AT kills it, or another rank is gone. */
-static int save_forever(tn_group *world, const char *folder) {
+static void count_calls(void) {
     const char *kill_at = getenv("KILL_AT");
-    job j;
-    bool found;
-    job_open(&j, world, folder);
-    rank_assert(tn_saver_load(j.saver, &j.c, &found) == TN_OK);
-    if (found) {
-        parts_run_values(&j.run, (uint64_t)j.c.step, true);
-    }
-    printf("loaded %lld\n", (long long)j.c.step);
-    rank_assert(tn_barrier(world) == TN_OK);
     kill_at_call = kill_at ? atoi(kill_at) : 0;
-    for (tn_status status = TN_OK; status == TN_OK;) {
-        parts_run_values(&j.run, (uint64_t)++j.c.step, false);
-        printf("saves %lld\n", (long long)j.c.step);
-        status = tn_saver_remember(j.saver, &j.c);
-        if (status == TN_OK) {
-            printf("began %lld\n", (long long)j.c.step);
-        }
-    }
-    _exit(3);
+}
+
+/* Until KILL_AT kills it, or another rank is gone. */
+static int save_until_killed(tn_group *world, const char *folder) {
+    return save_forever(world, folder, 0, count_calls);
 }
 
 /* Files may not be larger than 4 KiB. */
@@ -181,7 +78,7 @@ static int save_after_fork(tn_group *world, const char *folder) {
 }
 
 static const rank_entry bodies[] = {{"job", load_and_save},
-                                    {"forever", save_forever},
+                                    {"forever", save_until_killed},
                                     {"room", save_without_room},
                                     {"two", save_from_two_savers},
                                     {"fork", save_after_fork}};
@@ -237,23 +134,6 @@ static void survives_ranks_and_changes_layout(void **state) {
     keeper_finish(&k);
 }
 
-/* Where the image of a block has its last bytes, which belong to a tensor. */
-static void flip_byte(const keeper *k, int block, bool in_tail) {
-    tn__vault_head h = head_at(k, block);
-    off_t at = TN__VAULT_BEGIN + h.image + (in_tail ? h.tail / 2 : -3);
-    unsigned char byte;
-    assert_int_equal(pread(k->fd[block], &byte, 1, at), 1);
-    byte ^= 4;
-    assert_int_equal(pwrite(k->fd[block], &byte, 1, at), 1);
-}
-
-/* The block of this rank that has the step. */
-static int block_of(const keeper *k, int rank, int64_t step) {
-    int block = 2 * rank + (head_at(k, 2 * rank).step != step);
-    assert_int_equal(head_at(k, block).step, step);
-    return block;
-}
-
 static void damage_is_passed_over(void **state) {
     (void)state;
     for (int tail = 0; tail < 2; tail++) {
@@ -270,12 +150,6 @@ static void damage_is_passed_over(void **state) {
         pass_ranks(&k, &(launch){"job", 3, LIES_ODD, "30", NULL}, folder, NULL);
         keeper_finish(&k);
     }
-}
-
-/* A block's save is gone, as if its rank had been killed while it wrote. */
-static void erase_block(const keeper *k, int block) {
-    static const char nothing[sizeof(tn__vault_head)];
-    assert_int_equal(pwrite(k->fd[block], nothing, sizeof(nothing), 0), sizeof(nothing));
 }
 
 static void incomplete_saves_are_not_loaded(void **state) {
@@ -398,31 +272,6 @@ static void cleared_memory_is_gone(void **state) {
 }
 
 /* ---- Kills ----------------------------------------------------------------------------------- */
-
-/* The highest number that any rank has written after `word`. */
-static int64_t last_said(const ranks_result *result, const char *word) {
-    int64_t last = 0;
-    for (int rank = 0; rank < result->n; rank++) {
-        for (const char *at = result->output[rank]; (at = strstr(at, word)); at++) {
-            int64_t step = strtoll(at + strlen(word), NULL, 10);
-            last = step > last ? step : last;
-        }
-    }
-    return last;
-}
-
-static ranks_result run_until_killed(int ranks, const char *folder, int victim,
-                                     const char *const *environment) {
-    ranks_job started = ranks_start(ranks, "forever", folder, environment);
-    siginfo_t about;
-    assert_int_equal(waitid(P_PID, (id_t)started.pid[victim], &about, WEXITED | WNOWAIT), 0);
-    for (int rank = 0; rank < ranks; rank++) {
-        if (rank != victim) {
-            kill(-started.pid[rank], SIGKILL);
-        }
-    }
-    return ranks_wait(&started, 60);
-}
 
 /* Nothing is in files, so only memory can have the steps. Each job loads what the one before has
  * left: its last step, or the one before. */

@@ -28,6 +28,13 @@ static key key_of(int64_t k, int rank, const char *what) {
     return name;
 }
 
+const char *tn__saver_plain(const tn_saver *s, const char *message) {
+    const char *plain = strstr(message, s->operation);
+    size_t length = strlen(s->operation);
+    bool found = plain && strncmp(plain + length, ": ", 2) == 0;
+    return found ? plain + length + 2 : message;
+}
+
 void tn__saver_send(tn_saver *s, int rank, const char *what, const void *data, size_t bytes) {
     key where = key_of(s->saves, rank, what);
     char *text = tn__pending() ? NULL : tn__malloc_for(bytes + 1, s->operation);
@@ -39,13 +46,9 @@ void tn__saver_send(tn_saver *s, int rank, const char *what, const void *data, s
     }
     tn_error_record mine;
     if (tn_error_take(&mine)) {
-        /* without place and operation, which the rank that raises it prepends */
-        const char *plain = strstr(mine.message, s->operation);
-        size_t length = strlen(s->operation);
-        bool found = plain && strncmp(plain + length, ": ", 2) == 0;
         failure sent = {.kind = '!', .error = {.status = mine.status}};
         snprintf(sent.error.message, sizeof(sent.error.message), "%s",
-                 found ? plain + length + 2 : mine.message);
+                 tn__saver_plain(s, mine.message));
         tn_store_set(s->store, where.text, &sent, sizeof(sent));
         tn_error_clear(); /* the first error stays */
         tn_error_give(&mine);
@@ -69,8 +72,9 @@ static char *receive_until(tn_saver *s, key where, int sender, double deadline, 
         if (tn_error() == TN_EPEER && tn__now() >= deadline) {
             tn_error_clear();
             tn__raise(TN_EPEER, s->operation,
-                      "rank %d has not %s step %" PRId64 " within %g seconds",
-                      sender < 0 ? 0 : sender, late, s->step, s->options.timeout);
+                      "rank %d has not %s step %" PRId64 " within %.4g seconds",
+                      sender < 0 ? 0 : sender, late, s->step,
+                      fmin(s->options.timeout, deadline - s->deadline + s->options.timeout));
         }
         return NULL;
     }
@@ -99,6 +103,12 @@ char *tn__saver_receive(tn_saver *s, int rank, const char *what, const char *lat
                          s->deadline + (decision ? grace_of(s) : 0), late, bytes ? bytes : &unused);
 }
 
+char *tn__saver_receive_by(tn_saver *s, double deadline, int rank, const char *what, int sender,
+                           const char *late, size_t *bytes) {
+    return receive_until(s, key_of(s->saves, rank, what), sender, deadline, late, bytes);
+}
+
+/* False: the store does not answer. */
 static bool remove_key(tn_saver *s, int64_t k, int rank, const char *what) {
     bool removed = tn_store_delete(s->store, key_of(k, rank, what).text, NULL) == TN_OK;
     tn_error_clear();
@@ -107,7 +117,7 @@ static bool remove_key(tn_saver *s, int64_t k, int rank, const char *what) {
 
 void tn__saver_forget(tn_saver *s) {
     int64_t k = s->saves - 1;
-    static const char *const of_ranks[] = {"list", "writes", "done", "heard"};
+    static const char *const of_ranks[] = {"list", "writes", "copy", "takes", "done", "heard"};
     bool answers = remove_key(s, k, -1, "end"); /* else each key would be waited for */
     for (int r = 0; answers && r < s->ranks; r++) {
         for (size_t i = 0; answers && i < sizeof(of_ranks) / sizeof(*of_ranks); i++) {

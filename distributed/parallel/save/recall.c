@@ -1,11 +1,12 @@
 /* Loading what tn_saver_remember has saved: from the vaults of all hosts onto the present ranks,
  * whose number and layout may differ.
  *
- * Every rank tells what its blocks hold. The newest save of which some rank holds each part is the
- * one to load, if the files have no newer one. Its lists go to all, who make the same index of them
- * as a step's folder has; then each reads what overlaps its own parts, through the memory of its
- * host, or from a broadcast of the parts that some host lacks. A save that is damaged is passed
- * over, with a warning: the older one, or the files, are next.
+ * One rank of each host tells what the blocks there hold: those of its ranks, also of ranks that
+ * are no longer there, and copies. The newest save of which some host holds each part is the one to
+ * load, if the files have no newer one. Its lists go to all, who make the same index of them as a
+ * step's folder has; then each reads what overlaps its own parts, through the memory of its host,
+ * or from a broadcast of the parts that some host lacks. A part that is damaged is passed over,
+ * with a warning: its copy is next, then the older save, then the files.
  */
 #include "core/error.h"
 #include "core/log.h"
@@ -16,6 +17,7 @@
 #include "nn/layout.h"
 #include "tern/sys/tensor.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,9 +26,9 @@
 
 /* One part of the save that is being loaded. */
 typedef struct part {
-    const tn__vault_head *head; /* of one of the ranks that hold it */
-    int holder;
-    void *mapped; /* of this host's memory; NULL: not here */
+    const tn__vault_head *head; /* of a block that holds it, */
+    int holder;                 /* and the rank that has told of it */
+    void *mapped;               /* of this host's memory; NULL: not here */
     size_t bytes;
     void *received; /* or what another rank has sent */
 } part;
@@ -34,11 +36,15 @@ typedef struct part {
 typedef struct recall {
     tn_saver *s;
     const char *operation;
-    tn__vault_head *heads; /* [2 N], two of each rank; zeros: nothing, or tried already */
-    part *parts;           /* [ranks] of the save */
+    int teller;            /* the rank that tells of this host's blocks */
+    tn__vault_head *heads; /* [count], of all hosts; zeros: tried already */
+    int *holders;          /* [count]: who has told of it */
+    int count;
+    part *parts; /* [ranks] of the save; room for `count` */
     int ranks;
     int64_t step;
     tn__index *index;
+    int damaged;            /* a part that could not be read here; -1 */
     tn_error_record failed; /* the first error of this rank, while it works with the others */
 } recall;
 
@@ -52,25 +58,73 @@ static void put_aside(recall *r) {
 
 /* ---- Which ----------------------------------------------------------------------------------- */
 
-/* False after raising. */
-static bool gather_heads(recall *r) {
+/* Finds the first rank that opens the same blocks. False after raising. */
+static bool find_teller(recall *r) {
     TN_SCOPE;
     TN__ON_CPU;
-    tn__vault_head mine[2];
+    const tn__vault *v = &r->s->vault;
+    char mine[sizeof(v->host)] = "";
     const int64_t bytes = sizeof(mine);
-    int n = r->s->ranks;
-    tn__vault_heads(&r->s->vault, mine);
-    tn_tensor *sent = tn_from_data(mine, TN_DIMS(bytes), TN_U8);
-    tn_tensor *received = tn_empty(TN_DIMS(n, bytes), TN_U8);
-    r->heads = tn__malloc_for((size_t)n * sizeof(mine), r->operation);
-    if (!r->heads) {
-        tn_group_abort(r->s->world, tn_error_message());
+    if (v->own[0] >= 0) {
+        memcpy(mine, v->host, sizeof(mine));
     }
-    if (!r->heads || tn_work_wait(tn_all_gather(r->s->world, received, sent), 0) != TN_OK) {
+    tn_tensor *sent = tn_from_data(mine, TN_DIMS(bytes), TN_U8);
+    tn_tensor *received = tn_empty(TN_DIMS(r->s->ranks, bytes), TN_U8);
+    if (tn_work_wait(tn_all_gather(r->s->world, received, sent), 0) != TN_OK) {
         return false;
     }
-    memcpy(r->heads, tn_data(received), (size_t)n * sizeof(mine));
+    const char *all = tn_data(received);
+    while (memcmp(all + r->teller * bytes, mine, sizeof(mine)) != 0) {
+        r->teller++;
+    }
     return true;
+}
+
+/* Appends what a rank has told. */
+static bool add_heads(recall *r, int rank, const void *heads, size_t bytes) {
+    const int more = (int)(bytes / sizeof(*r->heads));
+    int64_t had = r->count;
+    int64_t held = had;
+    if (more == 0) {
+        return true;
+    }
+    if (!tn__grow(&r->heads, r->count + more, &had, sizeof(*r->heads), r->operation) ||
+        !tn__grow(&r->holders, r->count + more, &held, sizeof(*r->holders), r->operation)) {
+        return false;
+    }
+    memcpy(r->heads + r->count, heads, (size_t)more * sizeof(*r->heads));
+    for (int i = 0; i < more; i++) {
+        r->holders[r->count++] = rank;
+    }
+    return true;
+}
+
+/* False after raising. */
+static bool gather_heads(recall *r) {
+    tn__buffer mine = {.operation = r->operation};
+    size_t n = (size_t)r->s->ranks;
+    void **all = tn__calloc_for(n, sizeof(*all), r->operation);
+    size_t *bytes = tn__calloc_for(n, sizeof(*bytes), r->operation);
+    if (all && bytes && r->teller == r->s->rank) {
+        tn__vault_heads(&r->s->vault, &mine);
+    }
+    if (tn__pending()) {
+        tn_group_abort(r->s->world, tn_error_message());
+    }
+    bool told = all && bytes && !tn__pending() &&
+                tn_all_gather_bytes(r->s->world, mine.at, mine.bytes, all, bytes) == TN_OK;
+    for (int i = 0; told && i < r->s->ranks; i++) {
+        add_heads(r, i, all[i], bytes[i]);
+        tn_bytes_free(all[i]);
+    }
+    r->parts = told ? tn__calloc_for((size_t)r->count + 1, sizeof(*r->parts), r->operation) : NULL;
+    if (told && tn__pending()) {
+        tn_group_abort(r->s->world, tn_error_message());
+    }
+    tn__buffer_free(&mine);
+    free(all);
+    free(bytes);
+    return !tn__pending();
 }
 
 static bool same_save(const tn__vault_head *a, const tn__vault_head *b) {
@@ -79,13 +133,13 @@ static bool same_save(const tn__vault_head *a, const tn__vault_head *b) {
 
 /* Finds the holders of all parts of the save that h belongs to. False: some part is nowhere. */
 static bool find_parts(recall *r, const tn__vault_head *h) {
-    memset(r->parts, 0, 2 * (size_t)r->s->ranks * sizeof(*r->parts));
+    memset(r->parts, 0, (size_t)r->count * sizeof(*r->parts));
     int64_t found = 0;
-    for (int i = 0; i < 2 * r->s->ranks; i++) {
+    for (int i = 0; i < r->count; i++) {
         const tn__vault_head *other = &r->heads[i];
         if (same_save(other, h) && other->rank >= 0 && other->rank < h->ranks &&
             !r->parts[other->rank].head) {
-            r->parts[other->rank] = (part){.head = other, .holder = i / 2};
+            r->parts[other->rank] = (part){.head = other, .holder = r->holders[i]};
             found++;
         }
     }
@@ -94,9 +148,20 @@ static bool find_parts(recall *r, const tn__vault_head *h) {
     return found == h->ranks;
 }
 
+/* The head of a rank's part as one host holds it; NULL: it does not, or the part was dropped. */
+static tn__vault_head *find_held(const recall *r, const tn__vault_head *h, int64_t rank,
+                                 int holder) {
+    for (int i = 0; i < r->count; i++) {
+        if (same_save(&r->heads[i], h) && r->heads[i].rank == rank && r->holders[i] == holder) {
+            return &r->heads[i];
+        }
+    }
+    return NULL;
+}
+
 static void drop_save(recall *r, const tn__vault_head *h) {
     const tn__vault_head dropped = *h;
-    for (int i = 0; i < 2 * r->s->ranks; i++) {
+    for (int i = 0; i < r->count; i++) {
         if (same_save(&r->heads[i], &dropped)) {
             memset(&r->heads[i], 0, sizeof(r->heads[i]));
         }
@@ -108,7 +173,7 @@ static void drop_save(recall *r, const tn__vault_head *h) {
 static const tn__vault_head *choose_save(recall *r, int64_t least) {
     for (;;) {
         const tn__vault_head *newest = NULL;
-        for (int i = 0; i < 2 * r->s->ranks; i++) {
+        for (int i = 0; i < r->count; i++) {
             const tn__vault_head *h = &r->heads[i];
             bool newer = !newest || h->step > newest->step ||
                          (h->step == newest->step && h->save > newest->save);
@@ -117,8 +182,8 @@ static const tn__vault_head *choose_save(recall *r, int64_t least) {
             }
         }
         /* no more parts than blocks: find_parts has no place for others */
-        bool whole = newest && newest->ranks > 0 && newest->ranks <= 2 * r->s->ranks &&
-                     find_parts(r, newest);
+        bool whole =
+            newest && newest->ranks > 0 && newest->ranks <= r->count && find_parts(r, newest);
         if (whole || !newest) {
             return newest;
         }
@@ -173,6 +238,9 @@ static bool share_tails(recall *r, tn__manifest *m, char **metadata, bool *all) 
         if (fd >= 0) {
             close(fd);
         }
+        if (mine && !tail) {
+            r->damaged = i;
+        }
         put_aside(r);
         if (tn_broadcast_bytes(r->s->world, &tail, &bytes, p->holder) != TN_OK) {
             return false;
@@ -201,6 +269,9 @@ static bool make_index(recall *r) {
         snprintf(name, sizeof(name), "step %" PRId64 " in memory", r->step);
         r->index = j.failed ? NULL : tn__index_read(name, j.at, j.bytes, r->operation);
     }
+    if (r->index) {
+        r->index->damaged = &r->damaged;
+    }
     if (shared) {
         put_aside(r);
     }
@@ -212,21 +283,32 @@ static bool make_index(recall *r) {
 
 /* ---- Its parts ------------------------------------------------------------------------------- */
 
+/* Lends the index a part. */
+static void lend_part(recall *r, int i, void *image, size_t bytes) {
+    if (!tn__index_lend(r->index, i, image, bytes)) {
+        r->damaged = i;
+        put_aside(r);
+    }
+}
+
 /* Lends the index what this host's memory has. */
 static void map_parts(recall *r) {
     for (int i = 0; i < r->ranks; i++) {
         part *p = &r->parts[i];
-        int fd = tn__vault_find(p->head);
+        int fd = find_held(r, p->head, i, r->teller) ? tn__vault_find(p->head) : -1;
         size_t bytes = (size_t)TN__VAULT_BEGIN + (size_t)p->head->image;
         void *at = fd >= 0 ? mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
-        if (fd >= 0) {
-            close(fd);
-        }
         if (at != MAP_FAILED) {
             p->mapped = at;
             p->bytes = bytes;
-            tn__index_lend(r->index, i, (char *)at + TN__VAULT_BEGIN, (size_t)p->head->image);
+            lend_part(r, i, (char *)at + TN__VAULT_BEGIN, (size_t)p->head->image);
+        } else if (fd >= 0) {
+            tn__raise(TN_ENOMEM, r->operation, "%zu bytes in memory cannot be mapped: %s", bytes,
+                      strerror(errno));
             put_aside(r);
+        }
+        if (fd >= 0) {
+            close(fd);
         }
     }
 }
@@ -274,8 +356,7 @@ static bool fetch_parts(recall *r, const tn_checkpoint *c) {
         working = tn_broadcast_bytes(r->s->world, &data, &bytes, p->holder) == TN_OK;
         if (working && !sends && mine[i]) {
             p->received = data;
-            tn__index_lend(r->index, i, data, bytes);
-            put_aside(r);
+            lend_part(r, i, data, bytes);
         } else if (working && !sends) {
             tn_bytes_free(data);
         }
@@ -299,6 +380,7 @@ static void drop_parts(recall *r) {
 static tn_status load_save(recall *r, tn_checkpoint *c) {
     r->failed.status = TN_OK;
     r->index = NULL;
+    r->damaged = -1;
     bool working = make_index(r);
     if (working) {
         tn__agree_begin();
@@ -325,14 +407,47 @@ static tn_status load_save(recall *r, tn_checkpoint *c) {
     return tn_error();
 }
 
-/* With the error of a save that could not be loaded: whether to go on without it, on all ranks. */
-static bool pass_over(recall *r, const tn_error_record *why) {
-    bool damaged = why->status == TN_EFORMAT || why->status == TN_EIO || why->status == TN_ENOMEM;
-    if (tn_group_mean(r->s->world, !damaged, 1) > 0 || tn__pending()) {
+/* What each rank says of a save that could not be loaded. */
+typedef struct verdict {
+    int32_t stop;         /* it is not damaged, something else is wrong */
+    int32_t part, holder; /* what is damaged; -1: not known */
+} verdict;
+
+/* With the error of the save that h belongs to: whether to go on without it, or without the parts
+ * that are damaged, on all ranks. */
+static bool pass_over(recall *r, const tn__vault_head *h, const tn_error_record *why) {
+    TN_SCOPE;
+    TN__ON_CPU;
+    bool damaged = why->status == TN_EFORMAT || why->status == TN_EIO;
+    verdict mine = {.stop = !damaged, .part = r->damaged, .holder = -1};
+    if (mine.part >= 0) {
+        mine.holder = r->parts[mine.part].mapped ? r->teller : r->parts[mine.part].holder;
+    }
+    tn_tensor *sent = tn_from_data(&mine, TN_DIMS(3), TN_I32);
+    tn_tensor *received = tn_empty(TN_DIMS(r->s->ranks, 3), TN_I32);
+    if (tn_work_wait(tn_all_gather(r->s->world, received, sent), 0) != TN_OK) {
         return false;
     }
+    const verdict *all = tn_data(received);
+    const tn__vault_head save = *h;
+    bool parts = false;
+    for (int i = 0; i < r->s->ranks; i++) {
+        if (all[i].stop) {
+            return false;
+        }
+        tn__vault_head *held =
+            all[i].part >= 0 ? find_held(r, &save, all[i].part, all[i].holder) : NULL;
+        if (held) {
+            memset(held, 0, sizeof(*held));
+            parts = true;
+        }
+    }
+    if (!parts) {
+        drop_save(r, &save);
+    }
     if (r->s->rank == 0) {
-        tn__log_loud("step %" PRId64 " in memory is passed over: %.300s", r->step, why->message);
+        tn__log_loud("%sstep %" PRId64 " in memory is passed over: %.300s", parts ? "part of " : "",
+                     r->step, why->message);
     }
     return true;
 }
@@ -343,16 +458,12 @@ tn_status tn__saver_recall(tn_saver *s, tn_checkpoint *c, int64_t least, int64_t
     tn_error_record why = {.status = TN_OK};
     *step = -1;
     tn__vault_open(&s->vault, s->folder);
-    r.parts = tn__calloc_for(2 * (size_t)s->ranks, sizeof(*r.parts), operation);
-    if (!r.parts) {
-        tn_group_abort(s->world, tn_error_message());
-    }
-    const tn__vault_head *h = r.parts && gather_heads(&r) ? choose_save(&r, least) : NULL;
+    const tn__vault_head *h = find_teller(&r) && gather_heads(&r) ? choose_save(&r, least) : NULL;
     while (h && *step < 0) {
         tn__quiet(1); /* its error may be passed over */
         bool loaded = load_save(&r, c) == TN_OK;
         tn_error_take(&why);
-        bool next = !loaded && pass_over(&r, &why);
+        bool next = !loaded && pass_over(&r, h, &why);
         put_aside(&r);
         tn__quiet(-1);
         *step = loaded ? r.step : -1;
@@ -361,10 +472,10 @@ tn_status tn__saver_recall(tn_saver *s, tn_checkpoint *c, int64_t least, int64_t
             tn_error_give(&why);
             break;
         }
-        drop_save(&r, h);
-        h = choose_save(&r, least);
+        h = loaded ? NULL : choose_save(&r, least);
     }
     free(r.heads);
+    free(r.holders);
     free(r.parts);
     return tn_error();
 }

@@ -80,6 +80,9 @@ tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_options opt
         s->state.operation = "saver_save";
         s->folder = tn__strdup_for(folder, s->operation);
         s->manifest = s->rank == 0 ? tn__manifest_new(s->ranks, "saver_save") : NULL;
+        s->places = s->rank == 0 && options.copies
+                        ? tn__calloc_for((size_t)s->ranks, sizeof(*s->places), s->operation)
+                        : NULL;
         s->store = s->folder ? open_store(world) : NULL;
     }
     if (tn__pending()) {
@@ -103,8 +106,10 @@ void tn_saver_free(tn_saver *s) {
     tn__manifest_free(s->manifest);
     tn__saver_unlock(s);
     tn__vault_close(&s->vault);
+    tn__copies_free(&s->copies);
     tn__buffer_free(&s->list);
     tn_store_free(s->store);
+    free(s->places);
     free(s->metadata);
     free(s->writes);
     free(s->made);
@@ -150,8 +155,18 @@ static void note_metadata(tn_saver *s, const tn_checkpoint *c) {
     s->metadata = j.at;
 }
 
-/* Sends '+' or '=', 'm' for memory or 'f' for files, the step and the folder, a 0; after '+' also
- * the list, since it is new. Or '-' and the same, and why this rank has no memory. */
+/* Where the current save goes: 'f'iles, 'm'emory, or memory with 'c'opies. */
+static char kind_of(const tn_saver *s) {
+    return !s->memory ? 'f' : s->options.copies ? 'c' : 'm';
+}
+
+static const char *kind_text(char kind) {
+    return kind == 'f' ? "files" : kind == 'm' ? "memory" : "memory with copies";
+}
+
+/* Sends '+' or '=', the kind, the step and the folder, a 0; for copies where this rank is, a 0;
+ * after '+' also the list, since it is new. Or '-' and the same, and why this rank has no memory.
+ */
 static void send_list(tn_saver *s, const tn__state *state) {
     tn__buffer j = {.operation = s->operation}, *list = &s->list;
     char digest[TN__DIGEST_DIGITS + 1] = "";
@@ -165,8 +180,12 @@ static void send_list(tn_saver *s, const tn__state *state) {
                           none  ? '-'
                           : new ? '+'
                                 : '=',
-                          s->memory ? 'm' : 'f', s->step);
+                          kind_of(s), s->step);
         tn__buffer_add(&j, s->folder, strlen(s->folder) + 1);
+        if (kind_of(s) == 'c') {
+            tn__buffer_format(&j, "%d %s", tn_local_rank(), s->vault.host);
+            tn__buffer_add(&j, "", 1);
+        }
         if (none) {
             tn__buffer_text(&j, s->vault.why);
             *digest = 0;
@@ -181,17 +200,30 @@ static void send_list(tn_saver *s, const tn__state *state) {
 
 /* ---- Rank 0: who writes what ----------------------------------------------------------------- */
 
+/* Where a rank is. Returns the bytes that say so. */
+static size_t read_place(tn_saver *s, int rank, const char *said) {
+    tn__copy_place *place = &s->places[rank];
+    if (sscanf(said, "%d %32s", &place->local, place->host) < 1) {
+        place->host[0] = 0;
+    }
+    return strlen(said) + 1;
+}
+
 /* Checks that the ranks are at the same save, and reads the list if it is new. */
 static void read_list(tn_saver *s, int rank, const char *said, size_t bytes) {
-    char *folder;
-    bool memory = said[1] == 'm';
-    int64_t step = strtoll(said + (said[1] ? 2 : 1), &folder, 10);
+    char *folder, kind = said[1], own = kind_of(s);
+    int64_t step = strtoll(said + (kind ? 2 : 1), &folder, 10);
     size_t head = strlen(said) + 1;
     folder += *folder == ' ';
-    if (memory != s->memory) {
+    if (kind != own) {
         tn__raise(TN_EMISMATCH, s->operation, "rank %d saves to %s, but rank 0 to %s", rank,
-                  memory ? "memory" : "files", s->memory ? "memory" : "files");
-    } else if (step != s->step) {
+                  kind_text(kind), kind_text(own));
+        return;
+    }
+    if (kind == 'c' && head < bytes) {
+        head += read_place(s, rank, said + head);
+    }
+    if (step != s->step) {
         tn__raise(TN_EMISMATCH, s->operation,
                   "rank %d saves step %" PRId64 " but rank 0 saves step %" PRId64, rank, step,
                   s->step);
@@ -214,10 +246,13 @@ static void prepare_save(tn_saver *s) {
     } else if (!s->memory_ends && tn__manifest_deal(s->manifest) &&
                getrandom(&s->number, sizeof(s->number), 0) != sizeof(s->number)) {
         tn__raise(TN_EIO, s->operation, "no random number: %s", strerror(errno));
+    } else if (s->places && !s->copies_end) {
+        tn__copies_deal(s->places, s->ranks);
     }
 }
 
-/* Digits for what this rank writes; for memory then a space and the save's number, or only '-'. */
+/* Digits for what this rank writes; for memory then a space, the save's number and the links for
+ * copies, or only '-'. */
 static void send_digits(tn_saver *s, int rank) {
     const tn__manifest_list *l = &s->manifest->lists[rank];
     tn__buffer digits = {.operation = s->operation};
@@ -229,6 +264,9 @@ static void send_digits(tn_saver *s, int rank) {
         tn__buffer_text(&digits, "-");
     } else if (!tn__pending() && s->memory) {
         tn__buffer_format(&digits, " %016" PRIx64, s->number);
+        if (s->places && !s->copies_end) {
+            tn__copies_put(s->places, s->ranks, rank, &digits);
+        }
     }
     tn__saver_send(s, rank, "writes", digits.at, digits.bytes);
     tn__buffer_free(&digits);
@@ -315,9 +353,10 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
     }
     free(s->writes);
     s->writes = tn__saver_receive(s, s->rank, "writes", "begun to save", NULL);
-    char *number = s->writes && s->memory ? strchr(s->writes, ' ') : NULL;
+    char *number = s->writes && s->memory ? strchr(s->writes, ' ') : NULL, *links;
     if (number) {
-        s->number = strtoull(number, NULL, 16);
+        s->number = strtoull(number, &links, 16);
+        tn__copies_set(s, links);
         *number = 0;
     }
     s->memory_off = s->memory_off || (s->writes && strcmp(s->writes, "-") == 0);
@@ -337,6 +376,9 @@ static void begin_save(tn_saver *s, const tn_checkpoint *c) {
         s->sent[0] = 0;
         /* tells those that have agreed and count on this rank */
         tn__saver_send(s, s->rank, "done", NULL, 0);
+        if (kind_of(s) == 'c') {
+            tn__copies_refuse(s);
+        }
         if (s->rank == 0) {
             tn__saver_give_up(s);
             tn__saver_send(s, -1, "end", NULL, 0);

@@ -8,6 +8,7 @@
  *     load.c          loading
  *     vault.c         saves in memory: a rank's part (vault.h)
  *     recall.c        and loading them
+ *     copies.c        and their copies on other hosts
  *     manifest.c      who has what, and who writes it;  io/checkpoint/parts.h  what is where
  *
  * The K-th save of a job, in keys of the store:
@@ -18,10 +19,11 @@
  *     K/-1/end     rank 0's thread: it is committed
  *     K/R/heard    rank R, after an error: it no longer needs the store
  *
- * A save to memory sends the same, except: `list` may say why R has no memory, and `writes` that
- * therefore nothing is saved, or else also a number that makes this save known from all others;
- * `done` says nothing, or why R could not write. There is nothing to commit: what is in the vaults
- * is found when it is loaded.
+ * A save to memory sends the same, except: `list` may say why R has no memory, and where R is, for
+ * copies; and `writes` that therefore nothing is saved, or else also a number that makes this save
+ * known from all others, and who sends copies to whom; `done` says nothing, or why R could not
+ * write, or why a copy was not made. There is nothing to commit: what is in the vaults is found
+ * when it is loaded.
  *
  * Each of them may instead be an error, raised by the ranks that wait for it: so one rank's error
  * is raised on all. Nothing here is a collective, and a slow disk does not hold up training.
@@ -29,6 +31,7 @@
 #ifndef TERN_DISTRIBUTED_PARALLEL_SAVER_H
 #define TERN_DISTRIBUTED_PARALLEL_SAVER_H
 
+#include "distributed/parallel/save/copies.h"
 #include "distributed/parallel/save/manifest.h"
 #include "distributed/parallel/save/vault.h"
 #include "tern/parallel.h"
@@ -61,11 +64,14 @@ struct tn_saver {
     bool memory_off; /* all ranks know that one has none, or not enough: none saves to it */
     uint64_t number; /* the current save to memory */
     tn__buffer list; /* what this rank has, as rank 0 got it */
+    tn__copies copies;
 
     int64_t in_files; /* the newest step in files when it last loaded; -1: none */
 
     /* Rank 0. */
-    bool memory_ends; /* memory_off will be true after the next save */
+    bool memory_ends;       /* memory_off will be true after the next save */
+    bool copies_end;        /* from the next save on there are none */
+    tn__copy_place *places; /* [ranks]; with options.copies */
     tn__manifest *manifest;
     int lock;   /* of the folder, since the first save; -1 */
     char *made; /* the folder of the step that is being written; NULL: there is none */
@@ -83,6 +89,9 @@ struct tn_saver {
 
 /* ---- protocol.c ------------------------------------------------------------------------------ */
 
+/* A message without place and operation, which who raises it again prepends. */
+const char *tn__saver_plain(const tn_saver *s, const char *message);
+
 /* Sends the value of key K/`rank`/`what`, or the pending error, which stays. */
 void tn__saver_send(tn_saver *s, int rank, const char *what, const void *data, size_t bytes);
 
@@ -90,6 +99,10 @@ void tn__saver_send(tn_saver *s, int rank, const char *what, const void *data, s
  * 0 follows the *bytes bytes (may be NULL). NULL after raising: the error that was sent, or
  * TN_EPEER, which says who has not `late` ("begun to save") the step. */
 char *tn__saver_receive(tn_saver *s, int rank, const char *what, const char *late, size_t *bytes);
+
+/* The same until another deadline; says that `sender` is late. */
+char *tn__saver_receive_by(tn_saver *s, double deadline, int rank, const char *what, int sender,
+                           const char *late, size_t *bytes);
 
 /* After an error, which stays pending: rank 0, whose process usually serves the store, waits a
  * while until the others have read it, since it may end next. */
@@ -111,8 +124,10 @@ void tn__saver_give_up(tn_saver *s);
 /* The text of a step's index. metadata: a JSON object. */
 void tn__saver_put_index(const tn__manifest *m, const char *metadata, tn__buffer *j);
 
-/* Rank 0: says, once, that a rank cannot save to memory, which then ends for all. */
+/* Rank 0: says, once, that a rank cannot save to memory, which then ends for all; or that it cannot
+ * take copies. */
 void tn__saver_no_memory(tn_saver *s, int rank, const char *why);
+void tn__saver_no_copies(tn_saver *s, int rank, const char *why);
 
 /* ---- load.c, recall.c ------------------------------------------------------------------------ */
 

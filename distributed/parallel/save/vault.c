@@ -8,6 +8,7 @@
 #include "core/fork.h"
 #include "core/memory.h"
 #include "core/reader.h"
+#include "distributed/init/host.h"
 #include "io/safetensors.h"
 #include "tern/distributed.h"
 #include "tern/sys/tensor.h"
@@ -29,19 +30,25 @@ static const char vault_magic[16] = "tern-vault-1";
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-/* The n-th block of this host; -1: there is none. */
-static int open_block(int n) {
+/* The n-th number of TERN_VAULT; -1: there is none. */
+static long vault_number(int n) {
     const char *at = getenv("TERN_VAULT");
-    char *end;
-    long pid = at ? strtol(at, &end, 10) : 0, number = -1;
-    for (int i = 0; pid > 0 && i <= n; i++) {
-        at = end;
+    long number = -1;
+    for (int i = 0; at && i <= n; i++) {
+        char *end;
         number = strtol(at, &end, 10);
         if (end == at || number < 0) {
             return -1;
         }
+        at = end;
     }
-    if (pid <= 0) {
+    return number;
+}
+
+/* The n-th block of this host; -1: there is none. */
+static int open_block(int n) {
+    long pid = vault_number(0), number = vault_number(2 + n);
+    if (pid <= 0 || number < 0) {
         return -1;
     }
     char path[64], target[64] = "";
@@ -63,12 +70,20 @@ static int open_block(int n) {
     return fd;
 }
 
-static void explain_lack(tn__vault *v, const char *format, ...) TN_PRINTF(2, 3);
-static void explain_lack(tn__vault *v, const char *format, ...) {
+static void explain_lack(char *why, const char *format, ...) TN_PRINTF(2, 3);
+static void explain_lack(char *why, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(v->why, sizeof(v->why), format, arguments);
+    vsnprintf(why, TN__VAULT_WHY, format, arguments);
     va_end(arguments);
+}
+
+/* The same for processes that open the same blocks: those of one launcher, on one host. */
+static void host_digest(const char *blocks, char *digits) {
+    char text[TN__HOST_KEY + TN__DIGEST_DIGITS + 1];
+    tn__host_key(text);
+    tn__digest_of(blocks, strlen(blocks), text + strlen(text));
+    tn__digest_of(text, strlen(text), digits);
 }
 
 void tn__vault_open(tn__vault *v, const char *folder) {
@@ -77,19 +92,21 @@ void tn__vault_open(tn__vault *v, const char *folder) {
     }
     *v = (tn__vault){.opened = true, .process = tn__process(), .own = {-1, -1}};
     tn__digest_of(folder, strlen(folder), v->folder);
-    if (!getenv("TERN_VAULT")) {
-        explain_lack(v, "no launcher keeps memory for it (start the program with `tern run`)");
+    const char *blocks = getenv("TERN_VAULT");
+    if (!blocks) {
+        explain_lack(v->why, "no launcher keeps memory for it (start the program with `tern run`)");
         return;
     }
     for (int i = 0; i < 2; i++) {
         v->own[i] = open_block(2 * tn_local_rank() + i);
     }
+    host_digest(blocks, v->host);
     if (v->own[0] < 0 || v->own[1] < 0) {
         tn__vault_close(v);
-        explain_lack(v, "the memory that its launcher keeps for it cannot be opened");
+        explain_lack(v->why, "the memory that its launcher keeps for it cannot be opened");
     } else if (flock(v->own[0], LOCK_EX | LOCK_NB) != 0) {
         tn__vault_close(v);
-        explain_lack(v, "another saver or program of this rank has its memory");
+        explain_lack(v->why, "another saver or program of this rank has its memory");
     }
 }
 
@@ -111,26 +128,36 @@ static void head_digest(const tn__vault_head *h, char *digits) {
     tn__digest_of(h, offsetof(tn__vault_head, digest), digits);
 }
 
-/* False: the block holds nothing that is whole. */
-static bool read_head(int fd, tn__vault_head *h) {
+bool tn__vault_head_sound(const tn__vault_head *h) {
     char digits[TN__DIGEST_DIGITS + 1];
-    struct stat about;
-    if (fd < 0 || pread(fd, h, sizeof(*h), 0) != sizeof(*h) ||
-        memcmp(h->magic, vault_magic, sizeof(vault_magic)) != 0) {
-        return false;
-    }
     head_digest(h, digits);
-    return memcmp(digits, h->digest, sizeof(digits)) == 0 && fstat(fd, &about) == 0 &&
-           h->image >= 0 && h->tail >= 0 && h->image <= about.st_size - TN__VAULT_BEGIN &&
-           h->tail <= about.st_size - TN__VAULT_BEGIN - h->image;
+    return memcmp(h->magic, vault_magic, sizeof(vault_magic)) == 0 &&
+           memcmp(digits, h->digest, sizeof(digits)) == 0 && h->image >= 0 && h->tail >= 0 &&
+           h->image <= INT64_MAX / 16 && h->tail <= INT64_MAX / 16; /* sums of some fit */
 }
 
-void tn__vault_heads(const tn__vault *v, tn__vault_head heads[2]) {
-    for (int i = 0; i < 2; i++) {
-        if (!v->opened || !read_head(v->own[i], &heads[i]) ||
-            memcmp(heads[i].folder, v->folder, sizeof(v->folder)) != 0) {
-            memset(&heads[i], 0, sizeof(heads[i]));
+bool tn__vault_head_of(int fd, tn__vault_head *h) {
+    struct stat about;
+    return fd >= 0 && pread(fd, h, sizeof(*h), 0) == sizeof(*h) && tn__vault_head_sound(h) &&
+           fstat(fd, &about) == 0 && TN__VAULT_BEGIN + h->image + h->tail <= about.st_size;
+}
+
+/* The same for this saver's folder; zeros if not. */
+static bool read_head(const tn__vault *v, int fd, tn__vault_head *h) {
+    bool ours = tn__vault_head_of(fd, h) && memcmp(h->folder, v->folder, sizeof(v->folder)) == 0;
+    if (!ours) {
+        memset(h, 0, sizeof(*h));
+    }
+    return ours;
+}
+
+void tn__vault_heads(const tn__vault *v, tn__buffer *heads) {
+    for (int n = 0, fd; v->own[0] >= 0 && (fd = open_block(n)) >= 0; n++) {
+        tn__vault_head h;
+        if (read_head(v, fd, &h)) {
+            tn__buffer_add(heads, &h, sizeof(h));
         }
+        close(fd);
     }
 }
 
@@ -139,13 +166,13 @@ static bool erase_head(int fd) {
     return pwrite(fd, nothing, sizeof(nothing), 0) == sizeof(nothing);
 }
 
-void tn__vault_forget(tn__vault *v, int64_t step) {
-    tn__vault_head heads[2];
-    tn__vault_heads(v, heads);
-    for (int i = 0; i < 2; i++) {
-        if (heads[i].magic[0] && heads[i].step > step) {
-            erase_head(v->own[i]);
+void tn__vault_forget(const tn__vault *v, int64_t step) {
+    for (int n = 0, fd; v->own[0] >= 0 && (fd = open_block(n)) >= 0; n++) {
+        tn__vault_head h;
+        if (read_head(v, fd, &h) && h.step > step) {
+            erase_head(fd);
         }
+        close(fd);
     }
 }
 
@@ -156,7 +183,7 @@ int tn__vault_find(const tn__vault_head *head) {
         if (fd < 0) {
             return -1;
         }
-        if (read_head(fd, &h) && memcmp(&h, head, sizeof(h)) == 0) {
+        if (tn__vault_head_of(fd, &h) && memcmp(&h, head, sizeof(h)) == 0) {
             return fd;
         }
         close(fd);
@@ -209,14 +236,21 @@ static int64_t room_in_groups(void) {
     return room;
 }
 
-/* Whether a block may grow by `more` to `whole` bytes on each rank of this host. The kernel would
- * kill a process of the job instead of refusing. */
-static bool has_room(tn__vault *v, int64_t more, int64_t whole) {
+/* What a block lacks of so many bytes. */
+static int64_t bytes_lacked(int fd, int64_t bytes) {
+    struct stat about;
+    int64_t held = fstat(fd, &about) == 0 ? 512 * (int64_t)about.st_blocks : 0;
+    return held < bytes ? bytes - held : 0;
+}
+
+/* Whether blocks may grow by `more`, one of them to `whole` bytes, on each rank of this host. The
+ * kernel would kill a process of the job instead of refusing. */
+static bool has_room(char *why, int64_t more, int64_t whole) {
     struct rlimit most;
     const double mega = 1024.0 * 1024;
     if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY &&
         (rlim_t)whole > most.rlim_cur) {
-        explain_lack(v, "it needs %.0f MiB, but `ulimit -f` allows files of %.0f MiB",
+        explain_lack(why, "it needs %.0f MiB, but `ulimit -f` allows files of %.0f MiB",
                      (double)whole / mega, (double)most.rlim_cur / mega);
         return false;
     }
@@ -225,7 +259,7 @@ static bool has_room(tn__vault *v, int64_t more, int64_t whole) {
     int64_t kilo = kernel_number("/proc/meminfo", "MemAvailable:");
     int64_t room = smaller_of(kilo > INT64_MAX / 1024 ? INT64_MAX : kilo * 1024, room_in_groups());
     if (more > 0 && more > (room - room / 16) / ranks) {
-        explain_lack(v,
+        explain_lack(why,
                      "it needs %.0f MiB more on each rank of this host, which has %.0f MiB for all",
                      (double)more / mega, (double)room / mega);
         return false;
@@ -299,6 +333,28 @@ static bool write_all(int fd, const char *from, size_t bytes, int64_t at) {
     return true;
 }
 
+/* Which of two blocks a save goes to. */
+static int choose_block(const tn__vault *v, const int block[2]) {
+    tn__vault_head heads[2];
+    for (int i = 0; i < 2; i++) {
+        read_head(v, block[i], &heads[i]);
+    }
+    int older = heads[0].magic[0] && (!heads[1].magic[0] || heads[1].step < heads[0].step);
+    if (heads[older].magic[0] && heads[older].save == v->whole) {
+        older = !older; /* steps may also go down, and a save may fail on some ranks */
+    }
+    return older;
+}
+
+/* Gives the memory of a block back. */
+static void free_block(int fd) {
+    struct stat about = {0};
+    erase_head(fd);
+    if (fstat(fd, &about) == 0) {
+        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, about.st_size);
+    }
+}
+
 /* False: an error is pending, or errno says why. */
 static bool write_block(const tn__vault *v, int fd, const tn__vault_save *s) {
     tn__buffer tail = {.operation = s->operation};
@@ -313,36 +369,100 @@ static bool write_block(const tn__vault *v, int fd, const tn__vault_save *s) {
         tn__digest_of(tail.at, tail.bytes, h.tail_digest);
         head_digest(&h, h.digest);
         wrote = !tail.failed && write_all(fd, tail.at, tail.bytes, TN__VAULT_BEGIN + h.image) &&
-                write_all(fd, (const char *)&h, sizeof(h), 0);
+                tn__vault_keep(fd, &h);
     }
     tn__buffer_free(&tail);
     return wrote;
 }
 
 bool tn__vault_write(tn__vault *v, const tn__vault_save *s) {
-    tn__vault_head heads[2];
-    tn__vault_heads(v, heads);
-    int older = heads[0].magic[0] && (!heads[1].magic[0] || heads[1].step < heads[0].step);
-    if (heads[older].magic[0] && heads[older].save == v->whole) {
-        older = !older; /* steps may also go down, and a save may fail on some ranks */
-    }
-    struct stat about = {0};
-    int fd = v->own[older];
+    v->newest = choose_block(v, v->own);
+    int fd = v->own[v->newest];
     int64_t whole = TN__VAULT_BEGIN + state_bytes(s->state) + 2 * (int64_t)s->list->bytes +
                     (int64_t)strlen(s->metadata ? s->metadata : "");
-    bool wrote = fstat(fd, &about) == 0 && has_room(v, whole - 512 * about.st_blocks, whole);
+    bool wrote = has_room(v->why, bytes_lacked(fd, whole), whole);
     if (wrote && !write_block(v, fd, s)) {
         int why = errno;
-        explain_lack(v, "%s", tn__pending() ? tn_error_message() : strerror(why));
+        explain_lack(v->why, "%s", tn__pending() ? tn_error_message() : strerror(why));
         wrote = false;
     }
-    if (!wrote) { /* frees it, and keeps the other save */
-        erase_head(fd);
-        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, about.st_size);
+    if (!wrote) { /* keeps the other save */
+        free_block(fd);
         tn__vault_close(v);
         tn_error_clear();
     }
     return wrote;
+}
+
+/* ---- Copies ---------------------------------------------------------------------------------- */
+
+/* Opens the two blocks for copies of this place; false: there are none. */
+static bool open_copies(int place, int block[2]) {
+    int first = 2 * ((int)vault_number(1) + place);
+    block[0] = open_block(first);
+    block[1] = block[0] < 0 ? -1 : open_block(first + 1);
+    if (block[0] >= 0 && block[1] < 0) {
+        close(block[0]);
+    }
+    return block[1] >= 0;
+}
+
+/* Whether there is room for a copy of `whole` bytes, for the next one, and for this rank's next
+ * save: copies must not leave saves without room. */
+static bool copy_has_room(const tn__vault *v, const int block[2], int64_t whole, char *why) {
+    struct stat newest = {0};
+    fstat(v->own[v->newest], &newest);
+    int64_t more = bytes_lacked(v->own[!v->newest], 512 * (int64_t)newest.st_blocks);
+    return has_room(why, more + bytes_lacked(block[0], whole) + bytes_lacked(block[1], whole),
+                    whole);
+}
+
+/* False with errno. The pages are there afterwards: writing to them cannot fail. */
+static bool allocate_block(int fd, int64_t bytes) {
+    int status;
+    do {
+        status = fallocate(fd, 0, 0, bytes);
+    } while (status != 0 && errno == EINTR);
+    return status == 0;
+}
+
+int tn__vault_take(const tn__vault *v, int place, const tn__vault_head *head, char *why) {
+    int block[2];
+    if (place >= TN__VAULT_PLACES || !open_copies(place, block)) {
+        explain_lack(why, "its launcher keeps no memory for copies of local rank %d", place);
+        return -1;
+    }
+    int taken = choose_block(v, block), fd = block[taken];
+    int64_t whole = TN__VAULT_BEGIN + head->image + head->tail;
+    bool room = copy_has_room(v, block, whole, why);
+    if (room && !(erase_head(fd) && allocate_block(fd, whole))) {
+        explain_lack(why, "%s", strerror(errno));
+        room = false;
+    }
+    if (!room) {
+        free_block(fd);
+    }
+    close(block[!taken]);
+    if (!room) {
+        close(fd);
+    }
+    return room ? fd : -1;
+}
+
+bool tn__vault_keep(int fd, const tn__vault_head *head) {
+    return write_all(fd, (const char *)head, sizeof(*head), 0);
+}
+
+void tn__vault_drop_copies(const tn__vault *v) {
+    for (int place = 0, block[2]; v->own[0] >= 0 && open_copies(place, block); place++) {
+        for (int i = 0; i < 2; i++) {
+            tn__vault_head h;
+            if (read_head(v, block[i], &h) && h.save != v->whole) {
+                free_block(block[i]);
+            }
+            close(block[i]);
+        }
+    }
 }
 
 /* ---- Reading --------------------------------------------------------------------------------- */

@@ -51,7 +51,8 @@ static char *part_path(const tn_saver *s, int rank) {
     return tn__step_path(s->folder, s->step, true, name, s->operation);
 }
 
-/* Writes this rank's block. Sends nothing, or why it could not. */
+/* Writes this rank's block, and has it copied. Sends nothing, or 'm' and why it could not, or 'c'
+ * and why a copy was not made. */
 static void write_memory(tn_saver *s) {
     const tn__vault_save save = {.step = s->step,
                                  .save = s->number,
@@ -61,10 +62,19 @@ static void write_memory(tn_saver *s) {
                                  .list = &s->list,
                                  .metadata = s->metadata,
                                  .operation = s->operation};
-    const char *why = s->failed.status != TN_OK           ? s->failed.message
-                      : tn__vault_write(&s->vault, &save) ? ""
-                                                          : s->vault.why;
-    tn__saver_send(s, s->rank, "done", why, strlen(why));
+    tn__buffer done = {.operation = s->operation};
+    bool failed = s->failed.status != TN_OK, saved = !failed && tn__vault_write(&s->vault, &save);
+    char no_copies[TN__VAULT_WHY] = "";
+    tn__copies_exchange(s, saved, no_copies);
+    if (!saved) {
+        tn__buffer_format(&done, "m%s", failed ? s->failed.message : s->vault.why);
+    } else if (no_copies[0]) {
+        tn__buffer_format(&done, "c%s", no_copies);
+    } else if (s->copies.count == 0) {
+        tn__vault_drop_copies(&s->vault);
+    }
+    tn__saver_send(s, s->rank, "done", done.at, done.bytes);
+    tn__buffer_free(&done);
 }
 
 /* Sends the file's size and the items' digests. */
@@ -91,7 +101,7 @@ static void read_done(tn_saver *s, int rank, const char *done, size_t bytes) {
     tn__manifest_list *l = &s->manifest->lists[rank];
     if (s->memory) {
         if (bytes > 0) {
-            tn__saver_no_memory(s, rank, done);
+            (*done == 'c' ? tn__saver_no_copies : tn__saver_no_memory)(s, rank, done + 1);
         }
         return;
     }
@@ -139,6 +149,15 @@ void tn__saver_no_memory(tn_saver *s, int rank, const char *why) {
                      s->step, rank, why);
     }
     s->memory_ends = true;
+}
+
+void tn__saver_no_copies(tn_saver *s, int rank, const char *why) {
+    if (!s->copies_end) {
+        tn__log_loud("step %" PRId64
+                     " and later ones are not copied to other hosts: rank %d: %.300s",
+                     s->step, rank, why);
+    }
+    s->copies_end = true;
 }
 
 /* ---- Rank 0: the index ----------------------------------------------------------------------- */
