@@ -30,10 +30,13 @@ static int receiver_of(const tn__copy_place *places, int ranks, int rank) {
         n += places[r].first == next;
         index += r < rank && places[r].first == first;
     }
+    if (next == first || n == 0) {
+        return -1;
+    }
     for (r = next, index %= n; index > 0; index -= places[r].first == next) {
         r++;
     }
-    return next == first ? -1 : r;
+    return r;
 }
 
 void tn__copies_deal(tn__copy_place *places, int ranks) {
