@@ -179,6 +179,7 @@ static tn_tensor *slide_mean(const char *name, int spatial, tn_tensor *x, tn_dim
         tn__raise(TN_EVALUE, name,
                   "divisor is %lld and dilation %s (they must be at least 0, and 1)",
                   (long long)o->divisor_override, tn__dims_text(o->dilation));
+        return tn_inert();
     }
     return tn__pool_call(&tn__op_avg_pool, name, spatial, x, kernel, o);
 }
