@@ -360,10 +360,11 @@ static void ranks_that_disagree_are_named(void **state) {
 /* What one rank lacks for a copy ends copies, with one warning: no save fails, and no rank waits
  * for another until the time-out, which is longer than this test may take. */
 static void end_copies(hosts *all, const char *fault, const char *says) {
-    ranks_result result =
-        run_hosts(all, "job", (const char *const[]){"COPIES=1", fault, "SAVES=m10 m20 m30", NULL});
+    ranks_result result = run_hosts(
+        all, "job",
+        (const char *const[]){"COPIES=1", "PATIENCE=600", fault, "SAVES=m10 m20 m30", NULL});
     assert_true(ranks_ok(&result));
-    assert_says(&result, 0, "step 10 and later ones are not copied to other hosts: rank 1: ");
+    assert_says(&result, 0, "step 10 and later ones are not copied to other hosts: rank ");
     assert_says(&result, 0, says);
     assert_null(strstr(strstr(result.output[0], "not copied") + 1, "not copied"));
     ranks_free(&result);
@@ -378,8 +379,18 @@ static void an_error_ends_copies_only(void **state) {
     hosts sender = hosts_new("sender", 3, (int[]){1, 1, 1});
     hosts receiver = hosts_new("receiver", 3, (int[]){1, 1, 1});
     end_copies(&sender, "1:MAP_FAILS=1",
-               "the copy of rank 1's part, to rank 2: "); /* its block to send */
-    end_copies(&receiver, "1:MAP_FAILS=2", "the copy of rank 0's part, to rank 1: ");
+               "rank 1: the copy of rank 1's part, to rank 2: "); /* its block to send */
+    end_copies(&receiver, "1:MAP_FAILS=2", "rank 1: the copy of rank 0's part, to rank 1: ");
+}
+
+/* Only gloo's groups need any. */
+static void no_port_ends_copies_only(void **state) {
+    (void)state;
+    if (gloo_is_here()) {
+        hosts apart = hosts_new("ports", 3, (int[]){1, 1, 1});
+        apart.apart = true;
+        end_copies(&apart, "1:NO_PORTS=1", "TERN_PORTS");
+    }
 }
 
 /* It dies before it has said whether it takes a copy; it is named, and not those who waited for
@@ -477,6 +488,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(no_room_ends_copies_only),
         cmocka_unit_test(ranks_that_disagree_are_named),
         cmocka_unit_test(an_error_ends_copies_only),
+        cmocka_unit_test(no_port_ends_copies_only),
         cmocka_unit_test(a_dead_rank_is_named),
         cmocka_unit_test(no_memory_is_an_error),
         cmocka_unit_test(hosts_lost_again_and_again),

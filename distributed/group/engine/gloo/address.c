@@ -105,6 +105,12 @@ static bool compare_hosts(const tn_engine_options *o, bool *one_host, char *why)
     bool fine = tn__gloo_meet(o, "gloo/host", mine, strlen(mine), values, why);
     *one_host = true;
     for (int r = 0; r < o->ranks && fine; r++) {
+        const char *theirs = values[r].data;
+        if (values[r].bytes > 0 && *theirs == ':') {
+            snprintf(why, TN_ENGINE_WHY, "rank %d could not join%.*s", r,
+                     (int)(values[r].bytes < 400 ? values[r].bytes : 400), theirs);
+            fine = false;
+        }
         *one_host = *one_host && values[r].bytes == strlen(mine) &&
                     memcmp(values[r].data, mine, values[r].bytes) == 0;
     }

@@ -383,8 +383,9 @@ static bool connect_all(tn__gloo *e, const void *user) {
             continue;
         }
         if (theirs->bytes != (size_t)ranks * TN__ENDPOINT) {
-            return gloo_fail(e, TN_EMISMATCH, "rank %d gave %zu bytes of addresses, not %zu", peer,
-                             theirs->bytes, (size_t)ranks * TN__ENDPOINT);
+            return gloo_fail(e, TN_EPEER, "rank %d could not join%.*s", peer,
+                             (int)(theirs->bytes < 400 ? theirs->bytes : 400),
+                             (const char *)theirs->data);
         }
         const char *endpoint = (const char *)theirs->data + (size_t)rank * TN__ENDPOINT;
         if (!e->api->connect(e->wire, peer, endpoint, j->endpoint_bytes, why)) {
@@ -394,6 +395,17 @@ static bool connect_all(tn__gloo *e, const void *user) {
     return tn__gloo_transfer(e, &(tn_transfer){.kind = TN_BARRIER});
 }
 
+/* The others wait for this rank: instead of its address they get why it has none. */
+static void tell_failure(const tn_engine_options *o, const char *why) {
+    static const char *const awaited[] = {"gloo/host", "gloo/at"};
+    for (int i = 0; i < 2; i++) {
+        char key[32], text[TN_ENGINE_WHY + 2], unused[TN_STORE_WHY];
+        snprintf(text, sizeof(text), ": %s", why); /* no host's name begins so */
+        snprintf(key, sizeof(key), "%s/%d", awaited[i], o->rank);
+        o->store->set(o->store, key, text, strlen(text), o->deadline, unused);
+    }
+}
+
 static bool gloo_join(tn__gloo *e, const tn_engine_options *o, char *why) {
     joining j = {.options = o};
     tn_store_value *values = tn__calloc((size_t)o->ranks, sizeof(*values));
@@ -401,6 +413,9 @@ static bool gloo_join(tn__gloo *e, const tn_engine_options *o, char *why) {
     char *mine = e->wire ? own_endpoints(e, &j.endpoint_bytes) : NULL;
     if (!values || (e->wire && !mine)) {
         snprintf(why, TN_ENGINE_WHY, "out of memory for %d ranks", o->ranks);
+    }
+    if (!mine) {
+        tell_failure(o, why);
     }
     bool fine =
         mine && tn__gloo_meet(o, "gloo/at", mine, (size_t)o->ranks * TN__ENDPOINT, values, why);
