@@ -1,7 +1,7 @@
 /* Hogwild: several processes train one model in shared memory, without locks.
  *
- *     09_hogwild              four processes
- *     09_hogwild 1            one
+ *     09_hogwild                  four processes
+ *     09_hogwild --processes 1    one
  *
  *     Recht, Ré, Wright, Niu 2011, arXiv:1106.5730
  *
@@ -24,6 +24,12 @@
 #include <unistd.h>
 
 enum { WIDTH = 64, BATCH = 32, STEPS = 8000, TEST = 500, MOST = 16 };
+
+static int64_t processes = 4;
+static const tn_option table[] = {
+    {"processes", 'p', "N", "that train the model", .whole = &processes, .most = MOST},
+    {0},
+};
 
 /* What the processes share beside the parameters. */
 typedef struct {
@@ -104,11 +110,8 @@ static bool watch_workers(tn_sequential *net, board *b, int workers) {
 
 int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
-    int workers = argc > 1 ? atoi(argv[1]) : 4;
-    if (workers < 1 || workers > MOST) {
-        fprintf(stderr, "usage: %s [processes, 1 to %d]\n", argv[0], MOST);
-        return 2;
-    }
+    tn_options_parse(argc, argv, "Trains an MLP in shared memory without locks.", table);
+    int workers = (int)processes;
     board *b = mmap(NULL, sizeof(*b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (b == MAP_FAILED) {
         perror("mmap");

@@ -1,8 +1,8 @@
 /* Local SGD: ranks train separately and average their weights now and then.
  *
- *     tern run -n 4 10_local_sgd                averages every 16 steps
- *     tern run -n 4 10_local_sgd 64             every 64
- *     tern run -n 4 10_local_sgd 64 --diloco    with an outer optimiser
+ *     tern run -n 4 10_local_sgd                        averages every 16 steps
+ *     tern run -n 4 10_local_sgd --every 64             every 64
+ *     tern run -n 4 10_local_sgd --every 64 --diloco    with an outer optimiser
  *
  *     Stich 2018, arXiv:1805.09767; Douillard et al. 2023, arXiv:2311.08105
  *
@@ -18,10 +18,16 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { BATCH = 16, STEPS = 1024 };
+
+static int64_t every = 16;
+static bool diloco;
+static const tn_option table[] = {
+    {"every", 'k', "N", "steps between two averages", .whole = &every},
+    {"diloco", 'd', .help = "an outer optimiser steps with momentum", .flag = &diloco},
+    {0},
+};
 
 /* ---- The data: y = sin(3 a) b, for points (a, b) in a square --------------------------------- */
 
@@ -104,13 +110,12 @@ static void train_rank(tn_group *world, tn_local_sgd_options options) {
 
 int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
-    bool diloco = argc > 2 && strcmp(argv[2], "--diloco") == 0;
+    tn_options_parse(argc, argv,
+                     "Trains an MLP on ranks that average their weights now and then "
+                     "(tern run -n N).",
+                     table);
     tn_local_sgd_options options = diloco ? tn_diloco_defaults() : tn_local_sgd_defaults();
-    options.every = argc > 1 ? atoi(argv[1]) : 16;
-    if (options.every < 1 || argc > 2 + diloco) {
-        fprintf(stderr, "usage: %s [steps between two averages [--diloco]]\n", argv[0]);
-        return 2;
-    }
+    options.every = every;
     tn_group *world = tn_dist_init(tn_dist_defaults()); /* one rank if nothing is set */
     train_rank(world, TN_WITH(tn_local_sgd, .every = 1));
     train_rank(world, options);

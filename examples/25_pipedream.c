@@ -149,7 +149,8 @@ static int train_net(tn_group *world, double *losses, int n) {
 
 int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
-    tn_options_parse(argc, argv, "Trains an MLP in a pipeline that never runs empty.", table);
+    tn_options_parse(argc, argv,
+                     "Trains an MLP in a pipeline that never runs empty (tern run -n N).", table);
     tn_group *world = tn_dist_init(tn_dist_defaults()); /* R: one rank when nothing is set */
     int rank = tn_group_rank(world), last = tn_group_size(world) - 1;
     if (MICROS % batch != 0 || (mode == MODE_2BW && batch < last)) {

@@ -14,6 +14,8 @@
 
 enum { STEPS = 200, BATCH = 64 };
 
+static const tn_option table[] = {{0}};
+
 /* ---- On the owner of the second half --------------------------------------------------------- */
 
 static void run_half(const tn_message *in, tn_message *out, void *half) {
@@ -54,8 +56,10 @@ static void train_both(tn_rpc *rpc, int other, void *half) {
     tn_optim_free(opt);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
+    tn_options_parse(argc, argv,
+                     "Trains a model whose second half is on another rank (tern run -n 2).", table);
     tn_group *world = tn_dist_init(tn_dist_defaults());
     int rank = tn_group_rank(world), last = tn_group_size(world) - 1;
     tn_seed(26); /* both make both halves, and use one: the same weights for any number of ranks */

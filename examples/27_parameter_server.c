@@ -2,19 +2,20 @@
  * no more than they are told to.
  *
  *     tern run -n 5 27_parameter_server                   four workers in step
- *     tern run -n 5 27_parameter_server --staleness 4     none is more than 4 steps ahead
+ *     tern run -n 5 27_parameter_server --staleness 4     none begins a step more than 4 ahead
  *     tern run -n 5 27_parameter_server --staleness free  none waits: asynchronous SGD
  *     27_parameter_server --alone 4                       one process, in step: the same bits
  *
  * A worker pulls the weights, computes a gradient from its own points, and pushes it. With
  * staleness s, a pull waits until every worker has pushed all but s of the steps that this one has
- * (Ho et al. 2013: stale synchronous parallel). With 0 the server adds up the gradients of a step,
- * in the order of the ranks, and steps once: this is SGD. Otherwise it steps when a gradient comes,
- * by its share, although the weights may no longer be those that it was computed with.
- * docs/asynchronous.md has a picture of what that does.
+ * (Ho et al. 2013: stale synchronous parallel): no worker begins a step more than s steps ahead of
+ * another. With 0 the server adds up the gradients of a step, in the order of the ranks, and steps
+ * once: this is SGD. Otherwise it steps when a gradient comes, by its share, although the weights
+ * may no longer be those that it was computed with. docs/asynchronous.md has a picture of what that
+ * does.
  *
- * If a worker dies, the others cannot go on with a bound, and end with an error that names it;
- * without one they go on.
+ * If a worker dies, the others cannot go on with a bound, and end with an error that names it.
+ * Without one they go on, unless tern run started them: it ends all ranks when one fails.
  */
 #include <tern/tern.h>
 
@@ -29,13 +30,14 @@ enum { BATCH = 16, LINE = 240, TEST = 500, WEIGHTS = 4, MOST = 4096 };
 static int64_t staleness, alone, steps = 2100;
 static double lr = 0.13, delay;
 static const tn_option table[] = {
-    {"staleness", 's', "N", "by how many steps a worker may be ahead, or free", .whole = &staleness,
-     .zero = true, .word = "free"},
+    {"staleness", 's', "N", "by how many steps a worker may be ahead, or free: no bound",
+     .whole = &staleness, .zero = true, .word = "free"},
     {"steps", 'n', "N", "of each worker, on average", .whole = &steps},
     {"lr", 'r', "RATE", "of SGD", .real = &lr},
     {"delay", 'd', "MS", "what a worker's step takes longer, at random", .real = &delay,
      .zero = true},
-    {"alone", 'a', "N", "does what N workers in step do", .whole = &alone, .most = MOST},
+    {"alone", 'a', "N", "no ranks: this process computes what N workers in step would",
+     .whole = &alone, .most = MOST},
     {0},
 };
 
@@ -273,7 +275,8 @@ static void run_alone(void) {
 
 int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
-    tn_options_parse(argc, argv, "Trains an MLP whose weights are on one rank.", table);
+    tn_options_parse(argc, argv, "Trains an MLP whose weights are on one rank (tern run -n N).",
+                     table);
     tn_set_threads(1);
     tn_group *world = tn_dist_init(tn_dist_defaults());
     workers = alone ? (int)alone : tn_group_size(world) - 1;

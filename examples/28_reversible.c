@@ -1,4 +1,4 @@
-/* Reversible layers: a deep network whose training memory does not grow with its depth.
+/* Reversible layers: a deep network whose activations need no more memory the deeper it is.
  *
  *     Gomez, Ren, Urtasun, Grosse 2017, arXiv:1707.04585
  *
@@ -7,9 +7,9 @@
  *     y1 = x1 + f(x2)
  *     y2 = x2 + g(y1)
  *
- * nothing needs to be kept: x2 = y2 - g(y1), and then x1 = y1 - f(x2). Backward computes them back,
- * pair by pair, and runs f and g once more for that. Recompute (tn_module_set_recompute) runs them
- * once more as well, but keeps what each of them reads.
+ * only the last y1 and y2 are kept: x2 = y2 - g(y1), and then x1 = y1 - f(x2), up to rounding.
+ * Backward computes them back, pair by pair, and runs f and g once more for that. Recompute
+ * (tn_module_set_recompute) runs them once more as well, but keeps what each of them reads.
  *
  * The program trains the same network in all three ways, at three depths, and prints the loss, what
  * a step needs at its peak beside the parameters' gradients, and the time: of a few steps, or of as

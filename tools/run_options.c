@@ -532,8 +532,8 @@ static const tn_option taken[] = {
      .real = &asked_of.heartbeat, .zero = true, .most = LONGEST},
     {"failover", 0, "WHEN",
      "with --nnodes MIN:MAX another host leads when node 0 is lost: \"majority\" (if it sees more "
-     "than half of the hosts), \"always\" (also with two hosts: where one cannot be cut off from "
-     "the other), \"never\"",
+     "than half of the hosts; the default), \"always\" (also with two hosts: where one cannot be "
+     "cut off from the other), \"never\"",
      .read = read_failover, .to = &asked_of.standby},
     {"monitor-interval", 0, "S", "seconds between two checks of the other hosts",
      .real = &asked_of.monitor, .zero = true, .most = LONGEST},

@@ -9,7 +9,8 @@
  * more than half of the last round's nodes are in its store, it orders "lead" and continues the
  * list of orders. As a leader it has a standby in turn.
  *
- * No two may lead. The next order has one number and is set once, in the standby's store first: a
+ * No two may lead, except with --failover always, where hosts that are cut off from each other go
+ * on as two jobs. The next order has one number and is set once, in the standby's store first: a
  * leader that was only stopped, or cut off, finds the number taken by "lead", and ends. A start
  * that the standby has not taken is not given.
  *

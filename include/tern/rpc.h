@@ -16,9 +16,10 @@
  *     tn_rpc_free(r);
  *
  * Every wait has a deadline. What a function raises is raised where its call is waited for, with
- * the names of rank and function. A rank that dies is an error at once, which names it (TN_EPEER);
- * one that is stopped, at the deadline. The ranks connect over TCP, and only those that can read
- * the group's store can call (docs/security.md).
+ * the names of rank and function. A rank whose process dies is an error at once, which names it
+ * (TN_EPEER); one that is stopped, at the deadline; one whose host loses power or network, then or
+ * after about a minute. The ranks connect over TCP, and only those that can read the group's store
+ * can call (docs/security.md).
  *
  * All functions here take NULL, and may be called by several threads at once, except that a message
  * is used by one thread at a time. Errors are those of the calling thread.

@@ -36,7 +36,7 @@ def threads():
 def hogwild():
     """Without a lock the loss still falls; every process takes part, and no step is taken twice."""
     for workers in (1, 3):
-        out = lines(programs / "09_hogwild", workers)
+        out = lines(programs / "09_hogwild", "--processes", workers)
         pattern = r"^(\d) processes: test loss (\S+) after (\S+) s; steps taken by each: (.*)$"
         match = re.match(pattern, out[-1])
         assert match and int(match.group(1)) == workers, out
@@ -72,12 +72,12 @@ def local_sgd():
 
 def diloco():
     """With an outer optimiser too, and it is told a mistake."""
-    out = [re.sub(r"^\[0\] ", "", line) for line in lines(tern, "run", "-n", "2", programs / "10_local_sgd", 32, "--diloco")]
+    out = [re.sub(r"^\[0\] ", "", line) for line in lines(tern, "run", "-n", "2", programs / "10_local_sgd", "--every", 32, "--diloco")]
     curve = r"^average every +(\d+)  step +(\d+)  test loss (\S+)  drift before it (\S+)$"
     ends = [numbers(out[i], curve) for i in (3, 5, 8)]
     assert ends[2][0] == 32 and ends[2][2] < ends[1][2] and ends[2][2] < 2 * ends[0][2], out
-    for wrong in (["0"], ["4", "--dilocco"]):
-        assert subprocess.run([programs / "10_local_sgd", *wrong], stderr=subprocess.PIPE, timeout=60).returncode == 2, wrong
+    for wrong in (["--every", "0"], ["4"], ["--every", "4", "--dilocco"]):
+        assert subprocess.run([programs / "10_local_sgd", *wrong], stderr=subprocess.PIPE, timeout=60).returncode == 64, wrong
 
 
 def two_devices():
