@@ -24,7 +24,7 @@ enum { BATCH = 16, STEPS = 1024 };
 static int64_t every = 16;
 static bool diloco;
 static const tn_option table[] = {
-    {"every", 'k', "N", "steps between two averages", .whole = &every},
+    {"every", 'k', "N", "steps between two averages", .whole = &every, .most = STEPS},
     {"diloco", 'd', .help = "an outer optimiser steps with momentum", .flag = &diloco},
     {0},
 };
