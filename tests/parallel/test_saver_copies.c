@@ -321,6 +321,18 @@ static void fewer_ranks_on_a_host(void **state) {
     hosts_finish(&all);
 }
 
+/* The blocks for copies hold nothing, and no memory. */
+static void assert_no_copies(const hosts *all) {
+    for (int i = 0; i < all->n; i++) {
+        for (int block = 2 * KEPT_RANKS; block < KEPT_BLOCKS; block++) {
+            struct stat about;
+            assert_int_equal(head_at(&all->at[i].memory, block).magic[0], 0);
+            assert_int_equal(fstat(all->at[i].memory.fd[block], &about), 0);
+            assert_int_equal(about.st_blocks, 0);
+        }
+    }
+}
+
 /* Copies end, with one warning; saves go on, and what was copied is freed. */
 static void no_room_ends_copies_only(void **state) {
     (void)state;
@@ -338,9 +350,8 @@ static void no_room_ends_copies_only(void **state) {
     for (int i = 0; i < 2; i++) {
         block_of(&all.at[i].memory, 0, 30);
         block_of(&all.at[i].memory, 0, 40);
-        assert_int_equal(head_at(&all.at[i].memory, 2 * KEPT_RANKS).magic[0], 0);
-        assert_int_equal(head_at(&all.at[i].memory, 2 * KEPT_RANKS + 1).magic[0], 0);
     }
+    assert_no_copies(&all);
     pass_job(&all, "40", "", NULL);
     hosts_finish(&all);
 }
@@ -368,6 +379,7 @@ static void end_copies(hosts *all, const char *fault, const char *says) {
     assert_says(&result, 0, says);
     assert_null(strstr(strstr(result.output[0], "not copied") + 1, "not copied"));
     ranks_free(&result);
+    assert_no_copies(all);
     pass_job(all, "30", "m40 m50", NULL);
     lose_memory(all, 2);
     pass_job(all, "50", "", NULL);
