@@ -483,6 +483,25 @@ static void test_missing_ranks_are_named(void **state) {
     tn_store_free(store);
 }
 
+/* What rank 1 gives instead of its addresses: a reason, also one as long as they are, or those of a
+ * group of another size. */
+static void test_no_addresses(void **state) {
+    NEEDS_GLOO();
+    static const char *const says[] = {"rank 1 could not join: no port",
+                                       "rank 1 could not join: no",
+                                       "rank 1 gave 768 bytes of addresses, not 512"};
+    for (int i = 0; i < 3; i++) {
+        char given[3 * TN__ENDPOINT] = ": no port", why[TN_ENGINE_WHY] = "";
+        given[0] = i == 2 ? 2 : ':';
+        tn_store *store = tn_memory_store();
+        size_t bytes = i == 0 ? strlen(given) : (size_t)(1 + i) * TN__ENDPOINT;
+        assert_int_equal(tn_store_set(store, "gloo/at/1", given, bytes), TN_OK);
+        assert_null(join_gloo(store, 0, 2, "127.0.0.1", 20, why));
+        assert_non_null(strstr(why, says[i]));
+        tn_store_free(store);
+    }
+}
+
 static void test_interfaces(void **state) {
     NEEDS_GLOO();
     char why[TN_ENGINE_WHY] = "";
@@ -672,6 +691,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_abort),
         cmocka_unit_test(test_disagreement),
         cmocka_unit_test(test_missing_ranks_are_named),
+        cmocka_unit_test(test_no_addresses),
         cmocka_unit_test(test_interfaces),
         cmocka_unit_test(test_ports),
         cmocka_unit_test(test_public_addresses),

@@ -62,10 +62,15 @@ static int job_with_faults(tn_group *world, const char *folder) {
     return load_and_save(world, folder);
 }
 
+static void begin_faults(void) {
+    count_calls();
+    sleep((unsigned)number_of("LATE")); /* for the next save */
+}
+
 /* A host that is lost takes along the only part that it had of a save, so the next may be lost when
  * there is another save. */
 static int save_until_killed(tn_group *world, const char *folder) {
-    return save_forever(world, folder, 1, count_calls);
+    return save_forever(world, folder, 1, begin_faults);
 }
 
 static const rank_entry bodies[] = {{"job", job_with_faults}, {"forever", save_until_killed}};
@@ -321,6 +326,18 @@ static void fewer_ranks_on_a_host(void **state) {
     hosts_finish(&all);
 }
 
+/* The blocks for copies hold nothing, and no memory. */
+static void assert_no_copies(const hosts *all) {
+    for (int i = 0; i < all->n; i++) {
+        for (int block = 2 * KEPT_RANKS; block < KEPT_BLOCKS; block++) {
+            struct stat about;
+            assert_int_equal(head_at(&all->at[i].memory, block).magic[0], 0);
+            assert_int_equal(fstat(all->at[i].memory.fd[block], &about), 0);
+            assert_int_equal(about.st_blocks, 0);
+        }
+    }
+}
+
 /* Copies end, with one warning; saves go on, and what was copied is freed. */
 static void no_room_ends_copies_only(void **state) {
     (void)state;
@@ -338,9 +355,8 @@ static void no_room_ends_copies_only(void **state) {
     for (int i = 0; i < 2; i++) {
         block_of(&all.at[i].memory, 0, 30);
         block_of(&all.at[i].memory, 0, 40);
-        assert_int_equal(head_at(&all.at[i].memory, 2 * KEPT_RANKS).magic[0], 0);
-        assert_int_equal(head_at(&all.at[i].memory, 2 * KEPT_RANKS + 1).magic[0], 0);
     }
+    assert_no_copies(&all);
     pass_job(&all, "40", "", NULL);
     hosts_finish(&all);
 }
@@ -368,6 +384,7 @@ static void end_copies(hosts *all, const char *fault, const char *says) {
     assert_says(&result, 0, says);
     assert_null(strstr(strstr(result.output[0], "not copied") + 1, "not copied"));
     ranks_free(&result);
+    assert_no_copies(all);
     pass_job(all, "30", "m40 m50", NULL);
     lose_memory(all, 2);
     pass_job(all, "50", "", NULL);
@@ -394,14 +411,14 @@ static void no_port_ends_copies_only(void **state) {
 }
 
 /* It dies before it has said whether it takes a copy; it is named, and not those who waited for
- * it. */
-static void name_dead_rank(int n, int victim) {
+ * it, even if rank 1 begins its save late. */
+static void name_dead_rank(int n, int victim, const char *late) {
     hosts all = hosts_new("dead", n, (int[]){1, 1, 1, 1, 1});
     char kills[32], says[64];
-    snprintf(kills, sizeof(kills), "%d:MAP_KILLS=4", victim);
+    snprintf(kills, sizeof(kills), "%d:MAP_KILLS=2", victim);
     snprintf(says, sizeof(says), "rank %d has not written its part of step", victim);
-    ranks_result result =
-        run_hosts(&all, "forever", (const char *const[]){"COPIES=1", "PATIENCE=10", kills, NULL});
+    ranks_result result = run_hosts(
+        &all, "forever", (const char *const[]){"COPIES=1", "PATIENCE=10", kills, late, NULL});
     assert_true(WIFSIGNALED(result.status[victim]));
     for (int rank = 0; rank < n; rank++) {
         if (rank != victim) {
@@ -415,8 +432,9 @@ static void name_dead_rank(int n, int victim) {
 
 static void a_dead_rank_is_named(void **state) {
     (void)state;
-    name_dead_rank(HOSTS, 1);
-    name_dead_rank(HOSTS_MOST, 2);
+    name_dead_rank(HOSTS, 1, NULL);
+    name_dead_rank(HOSTS_MOST, 2, NULL);
+    name_dead_rank(HOSTS, 2, "1:LATE=6");
 }
 
 /* No memory is no reason to go back to an older save. */

@@ -262,7 +262,8 @@ static void take_stage(tn_saver *s, tn__copy_link *l, stage now, bool saved, cha
 
 void tn__copies_exchange(tn_saver *s, bool saved, char *why) {
     tn__copies *c = &s->copies;
-    c->deadline = tn__now() + (s->deadline - tn__now()) * COPIES_SHARE;
+    double now_is = tn__now(), last = fmin(s->deadline, s->first_deadline);
+    c->deadline = now_is + (last - now_is) * COPIES_SHARE;
     for (stage now = OFFER; now <= FINISH; now++) {
         for (int i = 0; i < c->count; i++) {
             take_stage(s, &c->links[i], now, saved, why);

@@ -251,8 +251,8 @@ static void prepare_save(tn_saver *s) {
     }
 }
 
-/* Digits for what this rank writes; for memory then a space, the save's number and the links for
- * copies, or only '-'. */
+/* Digits for what this rank writes; for memory then a space, the save's number, the milliseconds
+ * that rank 0 has left and the links for copies, or only '-'. */
 static void send_digits(tn_saver *s, int rank) {
     const tn__manifest_list *l = &s->manifest->lists[rank];
     tn__buffer digits = {.operation = s->operation};
@@ -263,7 +263,8 @@ static void send_digits(tn_saver *s, int rank) {
     if (!tn__pending() && off) {
         tn__buffer_text(&digits, "-");
     } else if (!tn__pending() && s->memory) {
-        tn__buffer_format(&digits, " %016" PRIx64, s->number);
+        tn__buffer_format(&digits, " %016" PRIx64 " %.0f", s->number,
+                          1e3 * (s->deadline - tn__now()));
         if (s->places && !s->copies_end) {
             tn__copies_put(s->places, s->ranks, rank, &digits);
         }
@@ -356,6 +357,7 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
     char *number = s->writes && s->memory ? strchr(s->writes, ' ') : NULL, *links;
     if (number) {
         s->number = strtoull(number, &links, 16);
+        s->first_deadline = tn__now() + 1e-3 * (double)strtoll(links, &links, 10);
         tn__copies_set(s, links);
         *number = 0;
     }

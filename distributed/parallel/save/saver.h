@@ -21,9 +21,9 @@
  *
  * A save to memory sends the same, except: `list` may say why R has no memory, and where R is, for
  * copies; and `writes` that therefore nothing is saved, or else also a number that makes this save
- * known from all others, and who sends copies to whom; `done` says nothing, or why R could not
- * write, or why a copy was not made. There is nothing to commit: what is in the vaults is found
- * when it is loaded.
+ * known from all others, how long rank 0 will wait, and who sends copies to whom; `done` says
+ * nothing, or why R could not write, or why a copy was not made. There is nothing to commit: what
+ * is in the vaults is found when it is loaded.
  *
  * Each of them may instead be an error, raised by the ranks that wait for it: so one rank's error
  * is raised on all. Nothing here is a collective, and a slow disk does not hold up training.
@@ -82,6 +82,7 @@ struct tn_saver {
     pthread_t thread;
     int64_t step;
     double deadline;        /* by tn__now: all must have written by then */
+    double first_deadline;  /* in memory: the deadline of rank 0, which may have begun earlier */
     char *metadata;         /* rank 0: its strings as a JSON object */
     tn_error_record failed; /* what went wrong before the thread began; TN_OK */
     bool shared_error;      /* the last thing received was an error, which all ranks get */

@@ -350,8 +350,9 @@ static int choose_block(const tn__vault *v, const int block[2]) {
 static void free_block(int fd) {
     struct stat about = {0};
     erase_head(fd);
-    if (fstat(fd, &about) == 0) {
-        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, about.st_size);
+    if (fstat(fd, &about) == 0) { /* and the page that it ends in */
+        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                  about.st_size + sysconf(_SC_PAGESIZE));
     }
 }
 
@@ -457,7 +458,9 @@ void tn__vault_drop_copies(const tn__vault *v) {
     for (int place = 0, block[2]; v->own[0] >= 0 && open_copies(place, block); place++) {
         for (int i = 0; i < 2; i++) {
             tn__vault_head h;
-            if (read_head(v, block[i], &h) && h.save != v->whole) {
+            bool holds = tn__vault_head_of(block[i], &h);
+            bool ours = holds && memcmp(h.folder, v->folder, sizeof(v->folder)) == 0;
+            if (!holds || (ours && h.save != v->whole)) { /* or a copy that did not arrive */
                 free_block(block[i]);
             }
             close(block[i]);

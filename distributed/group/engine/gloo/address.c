@@ -86,6 +86,16 @@ bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine
     return true;
 }
 
+bool tn__gloo_refused(const tn_store_value *value, int rank, char *why) {
+    const char *reason = value->data;
+    bool refused = value->bytes > 0 && *reason == ':';
+    if (refused) {
+        snprintf(why, TN_ENGINE_WHY, "rank %d could not join%.*s", rank,
+                 (int)(value->bytes < 400 ? value->bytes : 400), reason);
+    }
+    return refused;
+}
+
 void tn__gloo_forget(tn_store_value *values, int n) {
     for (int i = 0; values && i < n; i++) {
         free(values[i].data);
@@ -105,12 +115,7 @@ static bool compare_hosts(const tn_engine_options *o, bool *one_host, char *why)
     bool fine = tn__gloo_meet(o, "gloo/host", mine, strlen(mine), values, why);
     *one_host = true;
     for (int r = 0; r < o->ranks && fine; r++) {
-        const char *theirs = values[r].data;
-        if (values[r].bytes > 0 && *theirs == ':') {
-            snprintf(why, TN_ENGINE_WHY, "rank %d could not join%.*s", r,
-                     (int)(values[r].bytes < 400 ? values[r].bytes : 400), theirs);
-            fine = false;
-        }
+        fine = !tn__gloo_refused(&values[r], r, why);
         *one_host = *one_host && values[r].bytes == strlen(mine) &&
                     memcmp(values[r].data, mine, values[r].bytes) == 0;
     }

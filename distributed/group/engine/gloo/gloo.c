@@ -382,10 +382,12 @@ static bool connect_all(tn__gloo *e, const void *user) {
         if (peer == rank) {
             continue;
         }
+        if (tn__gloo_refused(theirs, peer, why)) {
+            return gloo_fail(e, TN_EPEER, "%s", why);
+        }
         if (theirs->bytes != (size_t)ranks * TN__ENDPOINT) {
-            return gloo_fail(e, TN_EPEER, "rank %d could not join%.*s", peer,
-                             (int)(theirs->bytes < 400 ? theirs->bytes : 400),
-                             (const char *)theirs->data);
+            return gloo_fail(e, TN_EMISMATCH, "rank %d gave %zu bytes of addresses, not %zu", peer,
+                             theirs->bytes, (size_t)ranks * TN__ENDPOINT);
         }
         const char *endpoint = (const char *)theirs->data + (size_t)rank * TN__ENDPOINT;
         if (!e->api->connect(e->wire, peer, endpoint, j->endpoint_bytes, why)) {
@@ -400,7 +402,7 @@ static void tell_failure(const tn_engine_options *o, const char *why) {
     static const char *const awaited[] = {"gloo/host", "gloo/at"};
     for (int i = 0; i < 2; i++) {
         char key[32], text[TN_ENGINE_WHY + 2], unused[TN_STORE_WHY];
-        snprintf(text, sizeof(text), ": %s", why); /* no host's name begins so */
+        snprintf(text, sizeof(text), ": %s", why);
         snprintf(key, sizeof(key), "%s/%d", awaited[i], o->rank);
         o->store->set(o->store, key, text, strlen(text), o->deadline, unused);
     }

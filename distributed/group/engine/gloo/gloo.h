@@ -133,6 +133,9 @@ bool tn__gloo_await(const tn_engine_options *o, const char *key, tn_store_value 
  * with tn__gloo_forget). False with a reason that names the ranks that did not arrive. */
 bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine, size_t bytes,
                    tn_store_value *values, char *why);
+/* Whether a rank's value is not what was asked for but why it cannot join, which begins with ':',
+ * as neither a host's name nor an endpoint does; then says so. */
+bool tn__gloo_refused(const tn_store_value *value, int rank, char *why);
 void tn__gloo_forget(tn_store_value *values, int n);
 
 /* Writes this rank's numeric address to address[TN__ADDRESS]: that of o->interface (a name or an
