@@ -469,19 +469,17 @@ bool tn__remote_pass(tn_rpc *r, tn_remote *m, int to, double deadline) {
     if (to == m->owner) {
         return true; /* it counts when it arrives */
     }
-    if (m->owner == r->rank) {
-        if (tn__kept_hold(r, m->number, to)) {
-            return true;
-        }
-        tn__raise(TN_EPEER, "rpc_call", "rank %d is gone: it gets no reference", to);
-        return false;
+    bool owns = m->owner == r->rank, gone = owns && !tn__kept_hold(r, m->number, to);
+    if (!owns) {
+        pthread_mutex_lock(&r->lock);
+        gone = r->peers[to].gone;
+        pthread_mutex_unlock(&r->lock);
     }
-    pthread_mutex_lock(&r->lock);
-    bool gone = r->peers[to].gone;
-    pthread_mutex_unlock(&r->lock);
     if (gone) {
         tn__raise(TN_EPEER, "rpc_call", "rank %d is gone: it gets no reference", to);
-        return false;
+    }
+    if (gone || owns) {
+        return !gone;
     }
     double left = deadline - tn__now();
     tn_message *out = tn__rpc_finish(

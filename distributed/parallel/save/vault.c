@@ -142,9 +142,13 @@ bool tn__vault_head_of(int fd, tn__vault_head *h) {
            fstat(fd, &about) == 0 && TN__VAULT_BEGIN + h->image + h->tail <= about.st_size;
 }
 
-/* The same for this saver's folder; zeros if not. */
+static bool is_ours(const tn__vault *v, const tn__vault_head *h) {
+    return memcmp(h->folder, v->folder, sizeof(v->folder)) == 0;
+}
+
+/* The block's head, if it is of this saver's folder; else zeros. */
 static bool read_head(const tn__vault *v, int fd, tn__vault_head *h) {
-    bool ours = tn__vault_head_of(fd, h) && memcmp(h->folder, v->folder, sizeof(v->folder)) == 0;
+    bool ours = tn__vault_head_of(fd, h) && is_ours(v, h);
     if (!ours) {
         memset(h, 0, sizeof(*h));
     }
@@ -459,8 +463,8 @@ void tn__vault_drop_copies(const tn__vault *v) {
         for (int i = 0; i < 2; i++) {
             tn__vault_head h;
             bool holds = tn__vault_head_of(block[i], &h);
-            bool ours = holds && memcmp(h.folder, v->folder, sizeof(v->folder)) == 0;
-            if (!holds || (ours && h.save != v->whole)) { /* or a copy that did not arrive */
+            /* nothing: also a copy that did not arrive */
+            if (!holds || (is_ours(v, &h) && h.save != v->whole)) {
                 free_block(block[i]);
             }
             close(block[i]);
