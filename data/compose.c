@@ -63,7 +63,7 @@ static tn_status chain_digest(tn_dataset *self, char text[33]) {
     tn__buffer j = {.operation = "concat_dataset", .failed = !digest};
     for (int k = 0; k < d->count && !j.failed; k++) {
         j.bytes = 0;
-        tn__members m = tn__members_begin(&j, true);
+        tn__members m = tn__members_begin(&j);
         if (tn__dataset_put(&m, d->each[k], "concat_dataset")) {
             tn__digest_add(digest, &d->ends[k], sizeof(d->ends[k]));
             tn__digest_add(digest, j.bytes ? j.at : "", j.bytes);

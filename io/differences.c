@@ -48,21 +48,12 @@ tn_status tn__differences_end(const tn__differences *d) {
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
-/* A value as text. Prose has 0 and 1 where the other side, in JSON, has false and true. */
-static const char *text_of(const tn__json *value, const tn__json *other) {
-    if (!value) {
-        return "not set";
-    }
-    const char *text = value->text ? value->text : "more than one value";
-    if (other && other->kind == TN__JSON_WORD &&
-        (strcmp(text, "0") == 0 || strcmp(text, "1") == 0)) {
-        return *text == '1' ? "true" : "false";
-    }
-    return text;
+static const char *text_of(const tn__json *value) {
+    return !value ? "not set" : value->text ? value->text : "more than one value";
 }
 
 static bool same_values(const tn__json *a, const tn__json *b) {
-    const char *x = text_of(a, b), *y = text_of(b, a);
+    const char *x = text_of(a), *y = text_of(b);
     double first, second;
     bool whole = !x[strspn(x, "-0123456789")] && !y[strspn(y, "-0123456789")];
     return strcmp(x, y) == 0 ||
@@ -78,15 +69,15 @@ static void compare_options(tn__differences *d, const char *where, const tn__jso
     for (uint32_t i = 0; i < is->count && !counted_enough(d); i++, mine = tn__json_next(mine)) {
         const tn__json *other = tn__json_get(was, mine->key);
         if (other ? !same_values(other, mine) : !only_both) {
-            tn__differ(d, "%.80s: %.80s was %.80s but is %.80s", where, mine->key,
-                       text_of(other, mine), text_of(mine, other));
+            tn__differ(d, "%.80s: %.80s was %.80s but is %.80s", where, mine->key, text_of(other),
+                       text_of(mine));
         }
     }
     for (uint32_t i = 0; i < was->count && !only_both && !counted_enough(d);
          i++, theirs = tn__json_next(theirs)) {
         if (!tn__json_get(is, theirs->key)) {
             tn__differ(d, "%.80s: %.80s was %.80s but is not set", where, theirs->key,
-                       text_of(theirs, NULL));
+                       text_of(theirs));
         }
     }
 }
@@ -95,12 +86,11 @@ typedef struct both {
     tn__json_file was, is;
 } both;
 
-static bool read_both(both *b, const tn__differences *d, const char *was, const char *is,
-                      bool models) {
-    if (!tn__description_read(&b->was, was, models, d->path, d->operation)) {
+static bool read_both(both *b, const tn__differences *d, const char *was, const char *is) {
+    if (!tn__description_read(&b->was, was, d->path, d->operation)) {
         return false;
     }
-    if (!tn__description_read(&b->is, is, models, "the program", d->operation)) {
+    if (!tn__description_read(&b->is, is, "the program", d->operation)) {
         tn__json_free(&b->was);
         return false;
     }
@@ -114,7 +104,7 @@ static void free_both(both *b) {
 
 bool tn__differ_options(tn__differences *d, const char *where, const char *was, const char *is) {
     both b;
-    if (!read_both(&b, d, was, is, false)) {
+    if (!read_both(&b, d, was, is)) {
         return false;
     }
     compare_options(d, where, b.was.values, b.is.values, false);
@@ -202,7 +192,7 @@ static void compare_all(tn__differences *d, modules was, modules is, bool weight
 
 bool tn__differ_models(tn__differences *d, const char *was, const char *is, bool weights_alone) {
     both b;
-    if (!read_both(&b, d, was, is, true)) {
+    if (!read_both(&b, d, was, is)) {
         return false;
     }
     modules theirs = list_modules(b.was.values, d->operation);

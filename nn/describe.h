@@ -8,13 +8,13 @@
 /* The caller frees; NULL after raising. */
 char *tn__module_describe(void *m, const char *operation);
 
-/* Reads such a text from a file, or another object of options, in JSON or in the prose of older
- * files. False after raising TN_EFORMAT, TN_ENOMEM; tn__json_free otherwise. */
-bool tn__description_read(tn__json_file *f, const char *text, bool model, const char *path,
+/* Reads such a text from a file, or another object of options. False after raising TN_EFORMAT,
+ * TN_ENOMEM; tn__json_free otherwise. */
+bool tn__description_read(tn__json_file *f, const char *text, const char *path,
                           const char *operation);
 
-/* A tn_module.fields: the description omits the module, so that older files without it still match.
- * The module around it must describe what it computes with. */
+/* A tn_module.fields: the description omits the module. The module around it must describe what it
+ * computes with. */
 extern const tn_field tn__no_fields[];
 /* The fields of language models' layers. */
 extern const tn_field tn__layer_norm_fields[], tn__rms_norm_fields[];

@@ -11,18 +11,14 @@
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-tn__members tn__members_begin(tn__buffer *to, bool prose) {
-    tn__members m = {.to = to, .from = to->bytes, .prose = prose};
-    if (!prose) {
-        tn__buffer_text(to, "{");
-    }
+tn__members tn__members_begin(tn__buffer *to) {
+    tn__members m = {.to = to, .from = to->bytes};
+    tn__buffer_text(to, "{");
     return m;
 }
 
 void tn__members_end(tn__members *m) {
-    if (!m->prose) {
-        tn__buffer_text(m->to, "}");
-    }
+    tn__buffer_text(m->to, "}");
 }
 
 /* A string of the program's, for a UTF-8 file that people read. */
@@ -60,13 +56,6 @@ static void put_name(tn__members *m, const char *name) {
 
 void tn__member_put(tn__members *m, const char *name, const char *value, bool text) {
     tn__buffer *to = m->to;
-    if (m->prose) {
-        tn__buffer_text(to, to->bytes > m->from ? ", " : "");
-        tn__buffer_text(to, name);
-        tn__buffer_text(to, " ");
-        tn__buffer_text(to, value);
-        return;
-    }
     put_name(m, name);
     if (text) {
         put_string(to, value);
@@ -109,11 +98,11 @@ typedef struct shown {
     bool number, zero; /* written without quotes; it is 0, false or "" */
 } shown;
 
-static void show_whole(shown *s, const tn_field *f, int64_t number, bool prose) {
+static void show_whole(shown *s, const tn_field *f, int64_t number, bool json) {
     static const char *const words[] = {"false", "true", NULL};
-    const char *const *names = f->names                             ? f->names
-                               : f->kind == TN_FIELD_BOOL && !prose ? words
-                                                                    : NULL;
+    const char *const *names = f->names                           ? f->names
+                               : f->kind == TN_FIELD_BOOL && json ? words
+                                                                  : NULL;
     int64_t i = 0;
     for (; names && names[i] && i < number; i++) {
     }
@@ -134,7 +123,7 @@ static void show_sizes(shown *s, tn_dims dims) {
 }
 
 /* False: it is not written. */
-static bool show_field(const tn_field *f, const void *from, bool prose, shown *s) {
+static bool show_field(const tn_field *f, const void *from, bool json, shown *s) {
     const char *at = (const char *)from + f->offset;
     int64_t number;
     s->buffer[0] = 0;
@@ -144,7 +133,7 @@ static bool show_field(const tn_field *f, const void *from, bool prose, shown *s
         return false;
     }
     if (tn__field_whole(f, from, &number)) {
-        show_whole(s, f, number, prose);
+        show_whole(s, f, number, json);
     } else if (f->kind == TN_FIELD_DOUBLE) {
         tn__number n = tn__number_of(*(const double *)at);
         memcpy(s->buffer, n.text, sizeof(n.text));
@@ -170,7 +159,7 @@ static bool show_field(const tn_field *f, const void *from, bool prose, shown *s
 void tn__fields_put(tn__members *m, const tn_field *fields, const void *at, bool training) {
     shown s;
     for (const tn_field *f = fields; f && f->name; f++) {
-        if (f->training == training && show_field(f, at, m->prose, &s)) {
+        if (f->training == training && show_field(f, at, true, &s)) {
             tn__member_put(m, f->name, s.text, !s.number);
         }
     }
@@ -179,7 +168,7 @@ void tn__fields_put(tn__members *m, const tn_field *fields, const void *at, bool
 void tn__fields_put_words(tn__buffer *to, const tn_field *fields, const void *at) {
     shown s;
     for (const tn_field *f = fields; f->name; f++) {
-        show_field(f, at, true, &s);
+        show_field(f, at, false, &s);
         tn__buffer_format(to, "%s%s", f > fields ? " " : "", s.text);
     }
 }

@@ -1,7 +1,7 @@
 /* Struct members listed in tables of fields (tern/field.h), written as text and read back.
  *
  *     tn__buffer j = {.operation = operation};
- *     tn__members m = tn__members_begin(&j, false);    {
+ *     tn__members m = tn__members_begin(&j);           {
  *     tn__fields_put(&m, fields, &options, false);     {"heads":4,"causal":true
  *     tn__members_end(&m);                             {"heads":4,"causal":true}
  *
@@ -17,12 +17,9 @@
 typedef struct tn__members {
     tn__buffer *to;
     size_t from; /* where the object begins */
-    /* "heads 4, causal 1" instead of JSON, the older format of files, which digests are computed
-     * from */
-    bool prose;
 } tn__members;
 
-TN_API tn__members tn__members_begin(tn__buffer *to, bool prose);
+TN_API tn__members tn__members_begin(tn__buffer *to);
 TN_API void tn__members_end(tn__members *m);
 
 /* One member. A name that is already there gets a number: "crop 2". The value is a number or a word
@@ -54,7 +51,7 @@ TN_API bool tn__fields_fit(const tn_field *fields, const void *at, char *text, s
 /* What the field may be: "0 to below 1", "one of gelu, relu". */
 TN_API void tn__field_range(const tn_field *f, char *text, size_t size);
 
-/* Reads a value's text, JSON's or prose's, into the member of `at`: a number or a bool. False: it
+/* Reads a value's text into the member of `at`: a number or a bool. False: it
  * is neither, or out of range; *at may have changed. */
 TN_API bool tn__field_read(const tn_field *f, void *at, const char *text);
 

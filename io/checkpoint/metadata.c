@@ -15,10 +15,10 @@
  *     plateau         rate, best, bad ones, cooldown, whether there is a best; plateau.options
  *     average         updates; average.options
  *
- * Options are JSON objects, or prose in older files (nn/describe.c). The others are state: values
- * separated by spaces. Both are made from tables of fields (tern/field.h). Options are compared
- * with the program's: differences are collected into one error, or logged as warnings if the
- * program asks for that. A file without a string is older than it, and nothing is compared.
+ * Options are JSON objects (nn/describe.c). The others are state: values separated by spaces. Both
+ * are made from tables of fields (tern/field.h). Options are compared with the program's:
+ * differences are collected into one error, or logged as warnings if the program asks for that. A
+ * file without a string is older than it, and nothing is compared.
  */
 #include "io/checkpoint/metadata.h"
 
@@ -181,7 +181,7 @@ static char *finish_text(tn__buffer *j) {
 
 static char *options_text(const tn_field *fields, const void *at, const char *operation) {
     tn__buffer j = {.operation = operation};
-    tn__members m = tn__members_begin(&j, false);
+    tn__members m = tn__members_begin(&j);
     tn__fields_put(&m, fields, at, false);
     tn__members_end(&m);
     return finish_text(&j);
@@ -204,7 +204,7 @@ static char *loader_text(const tn_loader *l, const char *operation) {
 static char *schedule_text(const tn_schedule *schedule, const char *operation) {
     schedule_options o = {*schedule, schedule->kind <= TN_COSINE};
     tn__buffer j = {.operation = operation};
-    tn__members m = tn__members_begin(&j, false);
+    tn__members m = tn__members_begin(&j);
     tn__fields_put(&m, schedule_fields, &o, false);
     for (int i = 0; !o.plain && i < o.s.milestone_count && i < TN_MILESTONES; i++) {
         char step[24];
@@ -230,7 +230,7 @@ static void put_example(tn__members *m, const char *name, tn_dims dims, tn_dtype
 static char *data_text(const tn_loader *l, const char *operation) {
     tn_dataset *d = (tn_dataset *)tn_loader_dataset(l);
     tn__buffer j = {.operation = operation};
-    tn__members m = tn__members_begin(&j, false);
+    tn__members m = tn__members_begin(&j);
     put_example(&m, "x", d->x_dims, d->x_dtype);
     if (d->y_dims.ndim >= 0) {
         put_example(&m, "y", d->y_dims, d->y_dtype);
@@ -465,7 +465,7 @@ static bool steps_alone(const plan *p, const tn_schedule *now, const char *their
                         schedule_options *before) {
     tn__differences none = {.path = p->path, .operation = p->operation, .quiet = true};
     tn__json_file f;
-    if (!tn__description_read(&f, theirs, false, p->path, p->operation)) {
+    if (!tn__description_read(&f, theirs, p->path, p->operation)) {
         return false;
     }
     const tn__json *warmup = tn__json_get(f.values, "warm-up");
@@ -530,21 +530,6 @@ static bool compare_data(plan *p) {
                                                 data_text(p->checkpoint->loader, p->operation));
 }
 
-/* Older files begin with "KIND of SIZE", which is not a name and value. */
-static bool compare_loader(plan *p) {
-    char *mine = loader_text(p->checkpoint->loader, p->operation);
-    const char *theirs = tn__labels_get(p->labels, "loader"), *of = strstr(theirs, " of ");
-    char older[640] = "";
-    if (*theirs != '{' && of) {
-        snprintf(older, sizeof(older), "dataset %.*s, examples %s", (int)(of - theirs), theirs,
-                 of + strlen(" of "));
-    }
-    bool done =
-        mine && tn__differ_options(&p->differences, "the loader", *older ? older : theirs, mine);
-    free(mine);
-    return done;
-}
-
 /* Reads how many epochs of the current pass are done. */
 static bool read_passes(plan *p, int64_t *done) {
     static const char key[] = "loader.passes";
@@ -591,7 +576,8 @@ static bool read_loader(plan *p) {
         return !tn__pending();
     }
     pair share; /* batch, parts */
-    bool read = compare_loader(p) && read_words(p, "loader.place", place_fields, &p->place) &&
+    bool read = compare_with(p, "loader", "the loader", loader_text(c->loader, p->operation)) &&
+                read_words(p, "loader.place", place_fields, &p->place) &&
                 read_words(p, "loader.share", pair_fields, &share) &&
                 ((share.first > 0 && share.second > 0) || refuse_text(p, "loader.share")) &&
                 compare_data(p);
