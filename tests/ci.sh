@@ -75,6 +75,8 @@ more() {
     attempt fuzz fuzz 60
     attempt coverage coverage
     attempt package package
+    attempt "bare 12" bare 12
+    attempt "bare 13" bare 13
     attempt image image --test
 }
 # Tests beside transformers, tokenizers, ONNX and TensorBoard, in an environment of their own.

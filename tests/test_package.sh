@@ -16,16 +16,11 @@ if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null; then
     echo "skipped: the packages were not tried, which takes root and debootstrap"
     exit 0
 fi
-bare=$(mktemp -d)
-trap 'umount -l "$bare/proc" 2>/dev/null || true; rm -rf --one-file-system "$bare"' EXIT
-mirror=$(sed -n 's/^URIs: *//p; s/^deb \(\[[^]]*\] \)\?\(http[^ ]*\).*/\2/p' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1 || true)
-debootstrap --variant=minbase bookworm "$bare" "${mirror:-http://deb.debian.org/debian}" >"$work/bare.log" 2>&1 || { tail "$work/bare.log"; exit 1; }
-cp -L /etc/resolv.conf "$bare/etc/" 2>/dev/null || true
-cp -r /etc/apt/apt.conf.d "$bare/etc/apt/"
+source "$root/tests/bare.sh"
+make_bare bookworm
 cp "$work"/{tern,libtern0.1}_"$version"_*.deb "$bare/"
 cp "$root/README.md" "$bare/text.txt"
-mount -t proc proc "$bare/proc"
-chroot "$bare" bash -euo pipefail <<'END'
+cat >"$bare/try.sh" <<'END'
 export DEBIAN_FRONTEND=noninteractive TERN_TIMEOUT=60
 apt-get install -y -q --no-install-recommends ./tern_*.deb ./libtern0.1_*.deb >/install.log 2>&1 || { tail /install.log; exit 1; }
 if command -v gcc cc ld; then echo "this Debian has a compiler"; exit 1; fi
@@ -47,4 +42,5 @@ for verb in tokenizer tokens train run eval generate convert plan; do
     zcat "/usr/share/man/man1/tern-$verb.1.gz" | grep -q -e '-help' || { echo "no page of tern $verb"; exit 1; }
 done
 END
+in_bare bash -euo pipefail /try.sh
 echo "the packages work in a bare Debian 12"
