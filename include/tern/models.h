@@ -303,7 +303,8 @@ extern TN_API const tn_tp_rule tn_llama_tp[];
  * family's prefix ("transformer.") or not. A tied head may be in the files if it equals the
  * embedding, and so may the masks of older files. Missing or extra names are TN_EMISMATCH, with the
  * first of each; shapes TN_ESHAPE. Weights in f32, bf16, f16 and f64 are converted to the model's
- * dtype. Dropout is 0: the config's value is how the model was trained.
+ * dtype; a finite one that would become infinite is TN_EVALUE, by name. Dropout is 0: the config's
+ * value is how the model was trained.
  *
  * No tensor is in memory twice, except those that have to be converted, one at a time.
  *
