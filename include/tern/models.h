@@ -374,9 +374,10 @@ TN_API tn_status tn_llama_save_hf(tn_llama *m, const char *folder);
 /* The tokens that begin and end texts: bos_token_id and eos_token_id of generation_config.json or
  * else config.json in a Hugging Face folder; if neither has them, the bos_token and eos_token of
  * tokenizer_config.json; and if there is still no end, the tokenizer's <|endoftext|> (the tokenizer
- * may be NULL). Tokens outside the vocabulary of m do not count, and files may be missing.
- * TN_EFORMAT, with the file and the key. */
-enum { TN_LM_ENDS = 8 };
+ * may be NULL). Tokens outside the vocabulary of m do not count, nor does one that is repeated, and
+ * files may be missing. TN_EFORMAT, with the file and the key; TN_EUNSUPPORTED: more than
+ * TN_LM_ENDS ends. */
+enum { TN_LM_ENDS = 64 };
 typedef struct tn_lm_specials {
     int32_t begin; /* -1: none */
     int32_t ends[TN_LM_ENDS];
