@@ -46,15 +46,20 @@ static bool take_quoted(tn__csv *c, const char **at) {
         char byte = *(*at)++;
         if (byte == 0) {
             size_t bytes;
+            const char *ended = c->lines.ended;
             *at = tn__lines_next(&c->lines, &bytes);
             if (!*at) {
                 return !tn__pending() && raise_quotes(c, line, "quotes that do not end");
             }
-            if (!hold_line(c, bytes)) {
+            if (!hold_line(c, bytes + strlen(ended))) {
                 return false;
             }
-            byte = '\n';
-        } else if (byte == '"' && **at == '"') {
+            for (; *ended; ended++) {
+                c->text[c->bytes++] = *ended;
+            }
+            continue;
+        }
+        if (byte == '"' && **at == '"') {
             (*at)++;
         } else if (byte == '"') {
             return **at == 0 || **at == c->delimiter ||

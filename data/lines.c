@@ -57,19 +57,22 @@ bool tn__lines_open(tn__text_lines *l, const char *path, const char *operation) 
     return true;
 }
 
-/* The length of the next line without its "\n"; of all that is left if there is none. -1 after
+/* The length of the next line without its end; of all that is left if it has none. -1 after
  * raising. */
 static int64_t find_end(tn__text_lines *l) {
     for (size_t seen = 0;;) {
         const char *from = l->buffer + l->begin;
-        const char *found = memchr(from + seen, '\n', l->end - l->begin - seen);
-        seen = found ? (size_t)(found - from) : l->end - l->begin;
+        size_t left = l->end - l->begin;
+        while (seen < left && from[seen] != '\n' && from[seen] != '\r') {
+            seen++;
+        }
         if (seen > TN__LONGEST_LINE) {
             tn__raise(TN_EFORMAT, l->stream.file.operation, "%s: line %lld has more than %d bytes",
                       l->stream.file.path, (long long)l->number, TN__LONGEST_LINE);
             return -1;
         }
-        if (found || l->all_read) {
+        bool whole = seen < left && (from[seen] == '\n' || seen + 1 < left); /* a "\n" may follow */
+        if (whole || l->all_read) {
             return (int64_t)seen;
         }
         if (!read_on(l)) {
@@ -88,9 +91,12 @@ char *tn__lines_next(tn__text_lines *l, size_t *bytes) {
         return NULL;
     }
     char *line = l->buffer + l->begin;
-    l->begin += (size_t)length;
-    l->begin += l->begin < l->end; /* the "\n" */
-    length -= length > 0 && line[length - 1] == '\r';
+    size_t rest = l->end - l->begin - (size_t)length;
+    l->ended = rest == 0                              ? ""
+               : line[length] == '\n'                 ? "\n"
+               : rest > 1 && line[length + 1] == '\n' ? "\r\n"
+                                                      : "\r";
+    l->begin += (size_t)length + strlen(l->ended);
     line[length] = 0;
     if (memchr(line, 0, (size_t)length)) {
         tn__raise(TN_EFORMAT, l->stream.file.operation,

@@ -14,14 +14,16 @@ typedef struct tn__text_lines {
     size_t begin, end; /* buffer[begin … end): read but not yet returned */
     bool all_read;     /* the file has been read to its end */
     int64_t number;    /* of the last line that was returned, from 1 */
+    const char *ended; /* what ended it: "\n", "\r\n", "\r", or "" at the file's end */
 } tn__text_lines;
 
 /* False after raising; TN_EFORMAT if it is not text. */
 bool tn__lines_open(tn__text_lines *l, const char *path, const char *operation);
 
-/* The next line without its end ("\n" or "\r\n"), followed by a 0; a byte order mark at the file's
- * beginning is skipped. Lent until the next call, and may be written to. NULL at the end, and after
- * raising: TN_EFORMAT for zero bytes and lines of more than 64 MiB. */
+/* The next line without its end ("\n", "\r\n" or "\r", as in Python's text files), followed by a 0;
+ * a byte order mark at the file's beginning is skipped. Lent until the next call, and may be
+ * written to. NULL at the end, and after raising: TN_EFORMAT for zero bytes and lines of more than
+ * 64 MiB. */
 char *tn__lines_next(tn__text_lines *l, size_t *bytes);
 
 void tn__lines_close(tn__text_lines *l); /* also one that is not open */

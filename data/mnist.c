@@ -1,13 +1,13 @@
 /* Handwritten digits from the files of the MNIST distribution.
  *
  * An idx file: the bytes 0 0 8 (unsigned bytes follow) and the number of dimensions, each dimension
- * as a big-endian 32-bit number, then the elements. zlib reads it whether it is compressed or not.
- * The header is not trusted: memory grows only as bytes arrive, and the file has to end where the
- * header says.
+ * as a big-endian 32-bit number, then the elements; the file may be compressed
+ * (data/corpus/stream.h). The header is not trusted: memory grows only as bytes arrive, and the
+ * file has to end where the header says.
  */
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/reader.h"
+#include "data/corpus/stream.h"
 #include "data/identity.h"
 #include "tern/data.h"
 
@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include <zlib.h>
 
 enum { SIDE = 28, PIXELS = SIDE * SIDE, MOST_EXAMPLES = 1000000, CHUNK = 1 << 20 };
 
@@ -30,23 +29,17 @@ typedef struct mnist {
 /* ---- One idx file ---------------------------------------------------------------------------- */
 
 typedef struct idx {
-    gzFile file;
+    tn__stream stream;
     char path[PATH_MAX];
 } idx;
 
-/* Why the last read was short. */
-static void raise_short(const idx *f, const char *what) {
-    int code = Z_OK;
-    const char *text = gzerror(f->file, &code);
-    if (code == Z_ERRNO) {
-        tn__raise(TN_EIO, "mnist", "%s: %s", f->path, strerror(errno));
-    } else if (code == Z_MEM_ERROR) {
-        tn__raise(TN_ENOMEM, "mnist", "%s: no memory", f->path);
-    } else if (code == Z_OK || code == Z_BUF_ERROR) {
+/* Reads exactly so many bytes. False after raising; `what` is what they are. */
+static bool idx_get(idx *f, void *to, size_t bytes, const char *what) {
+    int64_t got = tn__stream_read(&f->stream, to, bytes);
+    if (got >= 0 && (size_t)got < bytes) {
         tn__raise(TN_EFORMAT, "mnist", "%s ends in the middle of its %s", f->path, what);
-    } else {
-        tn__raise(TN_EFORMAT, "mnist", "%s: %s", f->path, text);
     }
+    return got >= 0 && (size_t)got == bytes;
 }
 
 /* `name` in `folder`, or its .gz. */
@@ -66,19 +59,6 @@ static bool idx_find(idx *f, const char *folder, const char *name) {
     return false;
 }
 
-static bool idx_open(idx *f, const char *folder, const char *name) {
-    tn__reader r;
-    if (!idx_find(f, folder, name) || !tn__reader_open(&r, f->path, "mnist")) {
-        return false;
-    }
-    f->file = gzdopen(r.fd, "rb"); /* which closes the descriptor too */
-    if (!f->file) {
-        tn__raise(TN_ENOMEM, "mnist", "%s: no memory", f->path);
-        tn__reader_close(&r);
-    }
-    return f->file != NULL;
-}
-
 static uint32_t big_endian(const uint8_t *b) {
     return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
 }
@@ -87,8 +67,7 @@ static uint32_t big_endian(const uint8_t *b) {
 static int64_t idx_count(idx *f, int ndim, const uint32_t *rest) {
     uint8_t head[16];
     int bytes = 4 + 4 * ndim;
-    if (gzread(f->file, head, (unsigned)bytes) != bytes) {
-        raise_short(f, "header");
+    if (!idx_get(f, head, (size_t)bytes, "header")) {
         return -1;
     }
     if (head[0] != 0 || head[1] != 0 || head[2] != 8 || head[3] != ndim) {
@@ -130,26 +109,20 @@ static uint8_t *idx_elements(idx *f, size_t bytes) {
             return NULL;
         }
         data = larger;
-        int got = gzread(f->file, data + length, (unsigned)(capacity - length));
-        if (got < 0 || (size_t)got != capacity - length) {
-            raise_short(f, "elements");
+        if (!idx_get(f, data + length, capacity - length, "elements")) {
             free(data);
             return NULL;
         }
         length = capacity;
     }
     uint8_t extra;
-    int got = gzread(f->file, &extra, 1);
-    int code = Z_OK;
-    gzerror(f->file, &code);
-    if (got == 0 && code == Z_OK) {
+    int64_t got = tn__stream_read(&f->stream, &extra, 1);
+    if (got == 0) {
         return data;
     }
     if (got > 0) {
         tn__raise(TN_EFORMAT, "mnist", "%s is longer than its header says (%zu elements)", f->path,
                   bytes);
-    } else {
-        raise_short(f, "checksum");
     }
     free(data);
     return NULL;
@@ -159,7 +132,7 @@ static uint8_t *idx_elements(idx *f, size_t bytes) {
 static uint8_t *idx_read(const char *folder, const char *name, int ndim, const uint32_t *rest,
                          int64_t *count) {
     idx f;
-    if (!idx_open(&f, folder, name)) {
+    if (!idx_find(&f, folder, name) || !tn__stream_open(&f.stream, f.path, "mnist")) {
         return NULL;
     }
     uint8_t *data = NULL;
@@ -171,7 +144,7 @@ static uint8_t *idx_read(const char *folder, const char *name, int ndim, const u
         }
         data = idx_elements(&f, bytes);
     }
-    gzclose_r(f.file);
+    tn__stream_close(&f.stream);
     return data;
 }
 

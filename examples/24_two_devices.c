@@ -20,7 +20,7 @@ enum { BATCH = 64, STEPS = 150, MOST = 8 };
 static const char *names = "cpu,cpu";
 static bool copies;
 static const tn_option table[] = {
-    {"devices", 'd', "A,B", "cpu, or cuda:N for each", .text = &names},
+    {"devices", 'd', "A,B", "cpu, or cuda:N for each; with --copies up to 8", .text = &names},
     {"copies", 'c', .help = "a copy of the model on each device", .flag = &copies},
     {0},
 };
@@ -50,15 +50,17 @@ static void two_init(two_blocks *m, tn_device here, tn_device there) {
 
 /* ---- Training -------------------------------------------------------------------------------- */
 
-/* Of this rank's share of the batch: points (a, b), and what to learn, sin(3 a) b. */
+/* This rank's part of the batch's mean: points (a, b), and what to learn, sin(3 a) b. Shares differ
+ * by one example where the ranks do not divide the batch. */
 static tn_tensor *share_loss(two_blocks *net, int step, tn_group *world) {
     tn_generator g = {.seed = 1, .stream = (uint64_t)step};
-    int share = BATCH / tn_group_size(world), from = share * tn_group_rank(world);
+    int rank = tn_group_rank(world), ranks = tn_group_size(world);
+    int from = BATCH * rank / ranks, to = BATCH * (rank + 1) / ranks;
     tn_tensor *all = tn_uniform_(tn_empty(TN_DIMS(BATCH, 2), TN_F32), -1.0, 1.0, &g);
-    tn_tensor *x = tn_slice(all, 0, from, from + share, 1);
+    tn_tensor *x = tn_slice(all, 0, from, to, 1);
     tn_tensor *a = tn_slice(x, 1, 0, 1, 1), *b = tn_slice(x, 1, 1, 2, 1);
     tn_tensor *y = tn_mul(tn_sin(tn_mul_scalar(a, 3.0)), b);
-    return tn_mse(tn_call(net, x), tn_to(y, net->there), TN_MEAN);
+    return tn_div_scalar(tn_mse(tn_call(net, x), tn_to(y, net->there), TN_SUM), BATCH);
 }
 
 /* The last loss. With a world this is one of its ranks. */
@@ -69,7 +71,7 @@ static double train_on(tn_device here, tn_device there, tn_group *world) {
     tn_set_default_device(here); /* of this thread: for the data */
     two_init(&net, here, there);
     if (world) {
-        tn_ddp(&net, world, tn_ddp_defaults());
+        tn_ddp(&net, world, TN_WITH(tn_ddp, .sum = true)); /* of parts of one mean */
     }
     tn_optim *opt = tn_adamw(&net, TN_WITH(tn_adamw, .lr = 1e-2));
     for (int step = 0; step < STEPS; step++) {
@@ -79,7 +81,7 @@ static double train_on(tn_device here, tn_device there, tn_group *world) {
         tn_optim_clip(opt, 1.0);
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
-        last = tn_group_mean(world, tn_item(loss), 1); /* of the whole batch */
+        last = tn_group_mean(world, tn_item(loss), 1.0 / tn_group_size(world)); /* the sum */
     }
     tn_optim_free(opt);
     tn_module_finish(&net);
@@ -102,6 +104,9 @@ int main(int argc, char **argv) {
     snprintf(text, sizeof(text), "%s", names);
     for (char *name; n < MOST && (name = strsep(&rest, ",")); n++) {
         devices[n] = tn_device_named(name);
+    }
+    if (rest || (!copies && n > 2)) {
+        tn_options_refuse("--devices %s: at most %d devices", names, copies ? MOST : 2);
     }
     double one = train_on(devices[0], devices[0], NULL), more;
     if (copies) {

@@ -2,9 +2,9 @@
  *
  * Checked: the header's length against the file and the cap; strict JSON without duplicate names;
  * shapes whose bytes match data_offsets; data without holes, overlaps or bytes that belong to no
- * tensor. A dtype that we do not have only excludes its tensor, not the file: its size is checked
- * if the format defines its width. Nothing is mapped (core/reader.h says why) except on request:
- * tn_safetensors_map.
+ * tensor. A dtype that we do not have, or too many dimensions, only excludes the tensor, not the
+ * file: its size is checked if the format defines its width. Nothing is mapped (core/reader.h says
+ * why) except on request: tn_safetensors_map.
  */
 #include "io/safetensors.h"
 
@@ -28,8 +28,9 @@ typedef struct entry {
     const char *format_name; /* of the dtype; the header's */
     int dtype;               /* a tn_dtype; -1: we do not have it */
     int bits;                /* of one element; 0: not known */
-    tn_dims dims;
-    size_t begin, end; /* in the data */
+    size_t ndim, count;      /* of dimensions, and of elements */
+    tn_dims dims;            /* empty if there are too many: only this tensor cannot be read */
+    size_t begin, end;       /* in the data */
 } entry;
 
 /* A file in memory, until nothing refers to it. */
@@ -126,21 +127,25 @@ static bool read_dtype(const tn_safetensors *f, entry *e, const tn__json *value)
 
 /* The product of the nonzero sizes has to fit too: strides are made from it. */
 static bool read_shape(const tn_safetensors *f, entry *e, const tn__json *value) {
-    size_t ndim = value->count;
-    if (value->kind != TN__JSON_LIST || ndim > TN_MAX_DIMS) {
-        return entry_bad(f, e->name, "shape is not a list of at most %d sizes", TN_MAX_DIMS);
+    if (value->kind != TN__JSON_LIST) {
+        return entry_bad(f, e->name, "shape is not a list of sizes");
     }
-    e->dims.ndim = (int)ndim;
+    e->ndim = value->count;
+    e->count = 1;
+    e->dims.ndim = e->ndim > TN_MAX_DIMS ? 0 : (int)e->ndim;
     int64_t product = (e->bits + 7) / 8;
     product = product ? product : 1;
-    for (size_t i = 0; i < ndim; i++) {
-        const tn__json *size = tn__json_at(value, (uint32_t)i);
-        e->dims.size[i] = size->whole;
+    const tn__json *size = tn__json_first(value);
+    for (size_t i = 0; i < e->ndim; i++, size = tn__json_next(size)) {
         if (size->kind != TN__JSON_WHOLE || size->whole < 0) {
             return entry_bad(f, e->name, "size %zu of its shape is not a whole number >= 0", i);
         }
-        if (e->dims.size[i] && __builtin_mul_overflow(product, e->dims.size[i], &product)) {
+        if (size->whole && __builtin_mul_overflow(product, size->whole, &product)) {
             return entry_bad(f, e->name, "its shape has more bytes than 2^63");
+        }
+        e->count *= (size_t)size->whole;
+        if (e->ndim <= TN_MAX_DIMS) {
+            e->dims.size[i] = size->whole;
         }
     }
     return true;
@@ -148,7 +153,7 @@ static bool read_shape(const tn_safetensors *f, entry *e, const tn__json *value)
 
 /* The bytes that the shape takes, which read_shape found to fit. False: not whole bytes. */
 static bool count_bytes(const entry *e, size_t *bytes) {
-    size_t count = (size_t)tn_dims_count(e->dims), bits = (size_t)e->bits;
+    size_t count = e->count, bits = (size_t)e->bits;
     *bytes = count / 8 * bits + count % 8 * bits / 8;
     return count % 8 * bits % 8 == 0;
 }
@@ -170,8 +175,8 @@ static bool read_offsets(const tn_safetensors *f, entry *e, const tn__json *valu
     e->end = (size_t)to;
     size_t wanted;
     if (!count_bytes(e, &wanted)) {
-        return entry_bad(f, e->name, "%zu elements of %d bits are not whole bytes",
-                         (size_t)tn_dims_count(e->dims), e->bits);
+        return entry_bad(f, e->name, "%zu elements of %d bits are not whole bytes", e->count,
+                         e->bits);
     }
     if (e->bits && e->end - e->begin != wanted) {
         return entry_bad(f, e->name, "data_offsets hold %zu bytes but the shape takes %zu",
@@ -180,18 +185,32 @@ static bool read_offsets(const tn_safetensors *f, entry *e, const tn__json *valu
     return true;
 }
 
+/* Other keys mean nothing to this reader, as to the reference implementation. */
 static bool read_entry(const tn_safetensors *f, entry *e, const tn__json *value) {
-    const tn__json *dtype = tn__json_get(value, "dtype"), *shape = tn__json_get(value, "shape");
-    const tn__json *offsets = tn__json_get(value, "data_offsets");
-    if (!dtype || !shape || !offsets || value->count != 3) {
-        return entry_bad(f, e->name, "must have dtype, shape and data_offsets, and nothing else");
+    static const char *const keys[] = {"dtype", "shape", "data_offsets"};
+    const tn__json *found[3] = {0};
+    const tn__json *member = tn__json_first(value);
+    uint32_t count = value->kind == TN__JSON_OBJECT ? value->count : 0;
+    for (uint32_t i = 0; i < count; i++, member = tn__json_next(member)) {
+        for (int k = 0; k < 3; k++) {
+            if (strcmp(member->key, keys[k]) == 0) {
+                if (found[k]) {
+                    return entry_bad(f, e->name, "its %s is a duplicate", keys[k]);
+                }
+                found[k] = member;
+            }
+        }
     }
-    return read_dtype(f, e, dtype) && read_shape(f, e, shape) && read_offsets(f, e, offsets);
+    if (!found[0] || !found[1] || !found[2]) {
+        return entry_bad(f, e->name, "must have dtype, shape and data_offsets");
+    }
+    return read_dtype(f, e, found[0]) && read_shape(f, e, found[1]) && read_offsets(f, e, found[2]);
 }
 
-/* NULL: there is no metadata. */
+/* NULL, or null in the file: there is no metadata. */
 static bool read_metadata(tn_safetensors *f, const tn__json *value) {
-    if (!value) {
+    bool null = value && value->kind == TN__JSON_WORD && strcmp(value->text, "null") == 0;
+    if (!value || null) {
         return true;
     }
     if (value->kind != TN__JSON_OBJECT) {
@@ -527,9 +546,21 @@ static const entry *entry_wanted(const tn_safetensors *f, const char *name, cons
     return e;
 }
 
+/* Whether a tensor of Tern can have the entry's shape. False after raising. */
+static bool shape_fits(const tn_safetensors *f, const entry *e, const char *operation) {
+    bool fits = e->ndim <= TN_MAX_DIMS;
+    if (!fits) {
+        tn__raise(TN_EUNSUPPORTED, operation,
+                  "%s: \"%s\" has %zu dimensions, but Tern has at most %d", f->path,
+                  tn__show(e->name).text, e->ndim, TN_MAX_DIMS);
+    }
+    return fits;
+}
+
 tn_dims tn_safetensors_shape(const tn_safetensors *f, const char *name) {
-    const entry *e = entry_wanted(f, name, "safetensors_shape");
-    return e ? e->dims : (tn_dims){.ndim = 0};
+    static const char operation[] = "safetensors_shape";
+    const entry *e = entry_wanted(f, name, operation);
+    return e && shape_fits(f, e, operation) ? e->dims : (tn_dims){.ndim = 0};
 }
 
 const char *tn_safetensors_dtype(const tn_safetensors *f, const char *name) {
@@ -583,6 +614,9 @@ tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name) {
         tn__raise(TN_EUNSUPPORTED, "safetensors_get",
                   "%s: \"%s\" is %s, but Tern has F32 F64 BF16 F16 I64 I32 I8 U8 BOOL", f->path,
                   tn__show(name).text, tn__show(e->format_name).text);
+        return tn_inert();
+    }
+    if (!shape_fits(f, e, "safetensors_get")) {
         return tn_inert();
     }
     tn_tensor *t = f->lent ? view_lent(f, e) : read_tensor(f, e);

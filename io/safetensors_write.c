@@ -115,17 +115,6 @@ static void set_add(name_set *set, const char *name) {
 
 /* ---- Collecting ------------------------------------------------------------------------------ */
 
-static bool is_utf8(const char *text) {
-    size_t bytes = strlen(text), at = 0;
-    int32_t code;
-    int used = 1;
-    while (at < bytes && used) {
-        used = tn__utf8_decode(text + at, bytes - at, &code);
-        at += (size_t)used;
-    }
-    return used != 0;
-}
-
 /* A file without it would look complete: remembered until the writer ends. */
 static tn_status note_refused(tn_safetensors_writer *w, const char *name, tn_status status) {
     if (w && status != TN_OK && !w->refused[0]) {
@@ -144,7 +133,7 @@ static tn_status add_item(tn_safetensors_writer *w, const char *name, const item
         return tn__raise(TN_EVALUE, operation, "the name \"%s\" is %s", name,
                          name[0] == '_' ? "reserved, or used twice" : "used twice");
     }
-    if (!is_utf8(name)) {
+    if (!tn__is_utf8(name)) {
         return tn__raise(TN_EVALUE, operation, "the name \"%s\" is not UTF-8", name);
     }
     bool fits = tn__grow(&w->items, w->items_count + 1, &w->items_capacity, sizeof(item), NULL) &&
@@ -190,7 +179,7 @@ static tn_status add_metadata(tn_safetensors_writer *w, const char *key, const c
     if (set_has(&w->keys, key)) {
         return tn__raise(TN_EVALUE, operation, "the key \"%s\" is used twice", key);
     }
-    if (!is_utf8(key) || !is_utf8(value)) {
+    if (!tn__is_utf8(key) || !tn__is_utf8(value)) {
         return tn__raise(TN_EVALUE, operation, "key or value of \"%s\" is not UTF-8", key);
     }
     bool fits = tn__grow(&w->pairs, w->pairs_count + 1, &w->pairs_capacity, sizeof(pair), NULL) &&

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "io/safetensors.h"
+#include "io/shown.h"
 #include "optim/average.h"
 #include "tensor/recipe.h"
 #include "tern/sys/device.h"
@@ -152,6 +153,33 @@ bool tn__state_write(const tn__state *s, tn_safetensors_writer *w) {
 
 /* ---- Loading --------------------------------------------------------------------------------- */
 
+/* A finite number that became infinite. */
+static void raise_infinite(tn_tensor *source, tn_tensor *lost, tn_dtype wanted, const char *path,
+                           const char *name, const char *operation) {
+    tn_tensor *values = tn_cast(source, TN_F64);
+    tn_tensor *most =
+        tn_max(tn_abs(tn_where(lost, values, tn_zeros_like(values))), TN_DIMS(), false);
+    double value = tn_item(most);
+    tn__raise(TN_EVALUE, operation, "%s: \"%s\" has a number of size %.9g, which is infinite in %s",
+              path, tn__show(name).text, value, tn_dtype_name(wanted));
+}
+
+tn_tensor *tn__state_cast(tn_tensor *source, tn_dtype wanted, const char *path, const char *name,
+                          const char *operation) {
+    tn_dtype is = tn_dtype_of(source);
+    tn_tensor *made = tn_cast(source, wanted);
+    bool narrower = is != wanted && (wanted == TN_F16 || (wanted == TN_BF16 && is != TN_F16) ||
+                                     (wanted == TN_F32 && is == TN_F64));
+    if (tn_is_inert(made) || !narrower || !tn_dtype_is_float(is)) {
+        return made;
+    }
+    tn_tensor *lost = tn_logical_and(tn_isinf(made), tn_isfinite(source));
+    if (tn_item(tn_any(lost)) != 0) {
+        raise_infinite(source, lost, wanted, path, name, operation);
+    }
+    return tn__pending() ? tn_inert() : made;
+}
+
 static bool match_one(const tn__state *s, tn__state_item *item, const tn__source *from,
                       bool convert) {
     TN_SCOPE;
@@ -174,7 +202,7 @@ static bool match_one(const tn__state *s, tn__state_item *item, const tn__source
                   item->name, tn_dtype_name(tn_dtype_of(source)), tn_dtype_name(wanted));
         return false;
     }
-    source = tn_cast(source, wanted);
+    source = tn__state_cast(source, wanted, from->path, item->name, s->operation);
     if (tn__deferred(item->tensor)) {
         return !tn_is_inert(source) && tn_storage_refill(item->tensor) == TN_OK &&
                !tn_is_inert(tn_copy_(tn_detach(item->tensor), source));

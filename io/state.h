@@ -66,6 +66,10 @@ bool tn__state_match(tn__state *s, const tn__source *from, bool convert);
 /* Whether the state has every name of the source. False after raising TN_EMISMATCH. */
 bool tn__state_has_all(const tn__state *s, const tn__source *from);
 void tn__state_apply(tn__state *s);
+/* What was read for `name`, in another dtype. Inert after raising: TN_EVALUE for a finite number
+ * that the dtype can only have as an infinity. */
+tn_tensor *tn__state_cast(tn_tensor *source, tn_dtype wanted, const char *path, const char *name,
+                          const char *operation);
 void tn__state_free(tn__state *s);
 
 #endif

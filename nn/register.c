@@ -7,6 +7,7 @@
 #include "core/memory.h"
 #include "nn/module.h"
 #include "tensor/recipe.h"
+#include "text/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -71,6 +72,10 @@ static bool name_fits(const tn_module *m, const tn_module_lists *lists, const ch
         tn__raise(TN_EVALUE, operation,
                   "%s: the name \"%.80s\" must have 1 to %d characters and no dot at its ends",
                   m->kind, name ? name : "(NULL)", TN_MODULE_NAME - 1);
+        return false;
+    }
+    if (!tn__is_utf8(name)) { /* files and traces could not have it */
+        tn__raise(TN_EVALUE, operation, "%s: the name \"%s\" is not UTF-8", m->kind, name);
         return false;
     }
     const tn_module_lists *space = name_space(lists);

@@ -5,6 +5,7 @@
 #include "core/memory.h"
 #include "profile/roofline.h"
 #include "profile/work.h"
+#include "text/utf8.h"
 
 #include <stdio.h>
 
@@ -179,7 +180,12 @@ int64_t tn__profiler_steps(void) {
 /* ---- Regions --------------------------------------------------------------------------------- */
 
 tn_profile_region *tn_profile_region_begin(const char *name) {
-    tn__span *span = tn__profiled() && name ? tn__malloc(sizeof(*span)) : NULL;
+    bool wanted = tn__profiled() && name;
+    if (wanted && !tn__is_utf8(name)) {
+        tn__raise(TN_EVALUE, "profile_region_begin", "the name \"%s\" is not UTF-8", name);
+        return NULL;
+    }
+    tn__span *span = wanted ? tn__malloc(sizeof(*span)) : NULL;
     if (span && !tn__span_begin(span, TN__SPAN_REGION, name)) {
         free(span);
         span = NULL;

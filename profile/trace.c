@@ -3,6 +3,7 @@
 
 #include "core/file.h"
 #include "core/memory.h"
+#include "text/utf8.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -119,14 +120,21 @@ bool tn__trace_next(const tn__trace *trace, tn__event *e) {
 
 /* ---- The file -------------------------------------------------------------------------------- */
 
-/* As a JSON string with its quotes; a control character becomes a space. */
+/* As a JSON string with its quotes; a control character becomes a space, a byte that is not UTF-8
+ * '?'. */
 static void write_string(tn__file *file, const char *text) {
     tn__file_put(file, "\"", 1);
-    for (; *text; text++) {
+    for (size_t left = strlen(text); left > 0;) {
+        int32_t code;
+        int bytes = tn__utf8_decode(text, left, &code);
         if (*text == '"' || *text == '\\') {
             tn__file_put(file, "\\", 1);
         }
-        tn__file_put(file, (unsigned char)*text < 32 ? " " : text, 1);
+        bool plain = bytes > 0 && (unsigned char)*text >= 32;
+        bytes = bytes > 0 ? bytes : 1;
+        tn__file_put(file, plain ? text : (unsigned char)*text < 32 ? " " : "?", (size_t)bytes);
+        text += bytes;
+        left -= (size_t)bytes;
     }
     tn__file_put(file, "\"", 1);
 }

@@ -16,6 +16,7 @@ Rules, for every .md file of the project
   - `./run VERB`, `--option`, `-Doption=` and `TERN_VARIABLE` are known to `run`, to a program, to meson_options.txt
   - <!-- printed by folder/script.py arguments -->   what follows, up to an empty line, is the output of that script;
                                              not compared where it exits with 77, since what it runs is not built
+  - what a row of docs/coverage.md names (functions, options, examples) occurs in the tests that the row names
   - the files in the tables of docs/spine.md have at most 11,000 lines together
   - folder READMEs have at most 30 lines, and every folder of sources has one; docs/tour.md has at most 200, the short one 80, that of ranks
     150, that of a mesh 120
@@ -40,7 +41,7 @@ PLACEHOLDER = re.compile(r"(?<![A-Z])(?!README|CONTRIBUTING)[A-Z]{4,}")
 BEYOND = ("build/", "train.c", "/")  # made by a build, the reader's own program, the root directory
 LONGEST = {"docs/tour.md": 200, "docs/tour_short.md": 80, "docs/tour_ranks.md": 150, "docs/tour_mesh.md": 120,
            "docs/debugging.md": 120, "CONTRIBUTING.md": 120}
-SPINE, SPINE_LINES = "docs/spine.md", 11000
+SPINE, SPINE_LINES, COVERAGE = "docs/spine.md", 11000, "docs/coverage.md"
 
 
 class Tree:
@@ -57,6 +58,7 @@ class Tree:
         code += [f for f in self.files if f in ("run", "meson_options.txt")]
         self.words = set(re.findall(r"\w+", "\n".join(self.read(f) for f in code)))
         self.public = set()
+        self.programs = {os.path.basename(f)[:-2]: f for f in self.files if f.startswith(("tests/", "examples/")) and f.endswith(".c")}
         for f in self.files:
             if f.startswith("include/"):
                 self.public |= set(re.findall(r"\w+", self.read(f)))
@@ -257,11 +259,36 @@ def spine(tree, prose):
         yield 1, f"the spine is {len(paths)} files of {lines} lines; at most {SPINE_LINES} lines"
 
 
+def reached(tree, test):
+    """A test's text, with that of the headers it includes and of the programs that it starts by name."""
+    texts, more = {}, [test]
+    while more:
+        path = more.pop()
+        if path in texts:
+            continue
+        texts[path] = tree.read(path)
+        if path.endswith(".py"):
+            more += [tree.programs[word] for word in set(re.findall(r"\w+", texts[path])) if word in tree.programs]
+        for name in re.findall(r'#include "([^"]+)"', texts[path]):
+            more += [f for f in (name, os.path.join(os.path.dirname(path), name)) if f.startswith("tests/") and f in tree.files]
+    return "\n".join(texts.values())
+
+
+def rows(tree, _, prose):
+    """What a row of docs/coverage.md names here is in the tests that it names."""
+    for match in re.finditer(r"^\| .* \| (.*) \| (.*`tests/.*) \|$", prose, re.MULTILINE):
+        here, tests = match.groups()
+        text = "\n".join(reached(tree, path) for path in re.findall(r"`(tests/[\w/]+\.\w+)`", tests) if path in tree.files)
+        for name in re.findall(r"\b(?:tn|TN)_\w+|--[a-z][\w-]+|(?<=examples/)\w+(?=\.c)", " ".join(re.findall("`([^`]*)`", here))):
+            if not re.search(rf"(?<![\w-]){name}(?![a-z0-9-])", text):
+                yield match.start(1), f"none of the row's tests has {name}"
+
+
 def document_faults(tree, document):
     text = tree.read(document)
     blocks, prose = blocks_and_prose(text)
     prose = without_foreign(prose)
-    for rule in (links, in_backticks, stops):
+    for rule in (links, in_backticks, stops) + ((rows,) if document == COVERAGE else ()):
         for at, fault in rule(tree, document, prose):
             yield prose.count("\n", 0, at) + 1, fault
     for at, fault in printed(tree, text):
@@ -312,6 +339,11 @@ CLEAN = {
                     "```c core/error.c\n    return raise_v(status);\n…\n}\n```\n\n"
                     "<!-- printed by docs/table.py 2 -->\n| 2 | 4 |\n\nEnd.\n",
     "docs/table.py": "import sys\nn = int(sys.argv[1])\nprint(f'| {n} | {n * n} |')\n",
+    "docs/coverage.md": "| there | here | test |\n|---|---|---|\n| x | `tn_raise`, `--steps` | `tests/test_x.py` |\n",
+    "tests/test_x.py": "run('program_x', '--steps')\n",
+    "tests/program_x.c": '#include "x.h"\n',
+    "tests/x.h": "int x(void) { return tn_raise(1); }\n",
+    "tests/README.md": "x\n",
     "docs/spine.md": "| file |\n|---|\n| `core/error.c` | raising |\n",
     "core/README.md": "`error.c`: `raise_v()`\n",
     "core/error.c": "/* See docs/tour.md. */\n#include <tern/core.h>\nstatic int limit = 3;\n"
@@ -346,6 +378,8 @@ PLANTED = {  # what, where, and what is replaced by what
     "a quotation of nothing": ("docs/tour.md", "```c core/error.c", "```c core/scope.c"),
     "a comment that points at nothing": ("core/error.c", "docs/tour.md", "docs/walk.md"),
     "a long README": ("core/README.md", "\n", "\n" * 31),
+    "a row whose tests do not have it": ("tests/x.h", "tn_raise(1)", "0"),
+    "a row whose tests do not give the option": ("tests/test_x.py", "--steps", "steps"),
     "a spine that has grown": ("core/error.c", "limit = 3;\n", "limit = 3;\n" + "\n" * 11000),
     "a spine of nothing": ("docs/spine.md", "`core/error.c`", "core"),
     "a long tour": ("docs/tour.md", "`limit`.\n", "`limit`.\n" + "\n" * 200),

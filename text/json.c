@@ -16,7 +16,7 @@ typedef struct reader {
     uint32_t count;
     int64_t capacity;
     int depth;
-    bool any; /* zeros, -0 and deep nesting too */
+    bool any; /* zeros, -0, NaN, infinities and deep nesting too */
 } reader;
 
 static bool reader_fail(reader *r, const char *wrong) {
@@ -211,8 +211,8 @@ static bool read_number(reader *r, tn__json *value) {
 /* ---- Values ---------------------------------------------------------------------------------- */
 
 static bool read_word(reader *r, tn__json *value) {
-    static const char *const words[] = {"null", "true", "false"};
-    for (int i = 0; i < 3; i++) {
+    static const char *const words[] = {"null", "true", "false", "NaN", "Infinity", "-Infinity"};
+    for (int i = 0; i < (r->any ? 6 : 3); i++) {
         size_t bytes = strlen(words[i]);
         if ((size_t)(r->end - r->at) >= bytes && memcmp(r->at, words[i], bytes) == 0) {
             r->at += bytes;
@@ -287,14 +287,18 @@ static bool read_value(reader *r, const char *key) {
         value->kind = TN__JSON_TEXT;
         return read_text(r, &value->text, &value->bytes);
     }
-    return first == '-' || is_digit(first) ? read_number(r, value) : read_word(r, value);
+    bool digits =
+        is_digit(first) || (first == '-' && !(r->any && r->end - r->at > 1 && r->at[1] == 'I'));
+    return digits ? read_number(r, value) : read_word(r, value);
 }
 
 static bool read_whole(tn__json_file *f, const char *text, size_t bytes, bool any) {
     *f = (tn__json_file){.texts = tn__malloc(bytes + 1)};
     reader r = {
         .f = f, .begin = text, .at = text, .end = text + bytes, .free = f->texts, .any = any};
-    bool sound = f->texts && read_value(&r, NULL);
+    bool marked = bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0;
+    bool sound =
+        f->texts && (!marked || reader_fail(&r, "a byte order mark")) && read_value(&r, NULL);
     if (sound) {
         skip_spaces(&r);
         sound = r.at == r.end || reader_fail(&r, "nothing more should follow");
@@ -324,13 +328,13 @@ const tn__json *tn__json_get(const tn__json *object, const char *key) {
     if (object->kind != TN__JSON_OBJECT) {
         return NULL;
     }
-    const tn__json *member = tn__json_first(object);
+    const tn__json *found = NULL, *member = tn__json_first(object);
     for (uint32_t i = 0; i < object->count; i++, member = tn__json_next(member)) {
         if (strcmp(member->key, key) == 0) {
-            return member;
+            found = member;
         }
     }
-    return NULL;
+    return found;
 }
 
 const tn__json *tn__json_at(const tn__json *list, uint32_t index) {

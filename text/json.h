@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 typedef enum tn__json_kind {
-    TN__JSON_WORD, /* null, true, false */
+    TN__JSON_WORD, /* null, true, false; in the wild also NaN, Infinity, -Infinity */
     TN__JSON_WHOLE,
     TN__JSON_REAL,
     TN__JSON_TEXT,
@@ -41,7 +41,8 @@ typedef struct tn__json_file {
  * Duplicate keys are kept; the caller handles them. */
 bool tn__json_read(tn__json_file *f, const char *text, size_t bytes);
 /* The same for JSON in the wild: with NUL characters (a string's `bytes` counts them), numbers that
- * begin with -0, which count as real, and nesting up to 512 levels. */
+ * begin with -0, which count as real, nesting up to 512 levels, and NaN, Infinity and -Infinity as
+ * Python writes them: words, not numbers, so that a reader who wants a number refuses them. */
 bool tn__json_read_any(tn__json_file *f, const char *text, size_t bytes);
 
 void tn__json_free(tn__json_file *f);
@@ -54,7 +55,8 @@ static inline const tn__json *tn__json_next(const tn__json *value) {
     return value + value->values;
 }
 
-/* The first member with this key, or the element with this index; NULL: there is none. */
+/* The member with this key (of several the last, as in Python), or the element with this index;
+ * NULL: there is none. */
 const tn__json *tn__json_get(const tn__json *object, const char *key);
 const tn__json *tn__json_at(const tn__json *list, uint32_t index);
 

@@ -1,9 +1,11 @@
-/* One character of UTF-8, strictly by RFC 3629. */
+/* UTF-8, strictly by RFC 3629. */
 #ifndef TERN_TEXT_UTF8_H
 #define TERN_TEXT_UTF8_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* The code point at text[0 … bytes) into *code; returns how many bytes it takes, or 0 if there is
  * no character: a stray or missing byte, an overlong form, a surrogate, a number above 0x10FFFF. */
@@ -33,6 +35,16 @@ static inline int tn__utf8_decode(const char *text, size_t bytes, int32_t *code)
     }
     *code = value;
     return length;
+}
+
+/* Whether all of a text is UTF-8. */
+static inline bool tn__is_utf8(const char *text) {
+    int32_t code;
+    int used = 1;
+    for (size_t left = strlen(text); left > 0 && used > 0; left -= (size_t)used, text += used) {
+        used = tn__utf8_decode(text, left, &code);
+    }
+    return used > 0;
 }
 
 /* The bytes of a valid code point into text[4]; returns how many. */

@@ -28,6 +28,14 @@ static bool raise_damage(const tn__stream *s, const char *why) {
     return false;
 }
 
+/* At byte `at` of the file, where a member or frame has ended. */
+static bool raise_rest(const tn__stream *s, size_t at) {
+    tn__raise(TN_EFORMAT, s->file.operation,
+              "%s: its %s data end at byte %zu, but something else follows them", s->file.path,
+              s->unpacker->is_zstd ? "zstd" : "gzip", at);
+    return false;
+}
+
 static bool raise_memory(const tn__stream *s) {
     tn__raise(TN_ENOMEM, s->file.operation, "%s: no memory", s->file.path);
     return false;
@@ -40,6 +48,9 @@ static bool raise_memory(const tn__stream *s) {
 static bool step_gzip(tn__stream *s, unsigned char **to, unsigned char *end) {
     tn__unpacker *u = s->unpacker;
     z_stream *z = &u->gzip;
+    if (!u->inside && u->from < u->to && u->packed[u->from] != 0x1f) {
+        return raise_rest(s, s->at - (u->to - u->from));
+    }
     if (!u->inside && inflateReset(z) != Z_OK) {
         return raise_damage(s, "it cannot be begun");
     }
@@ -67,6 +78,9 @@ static bool step_zstd(tn__stream *s, unsigned char **to, unsigned char *end) {
     u->from += in.pos;
     *to += out.pos;
     if (ZSTD_isError(left)) {
+        if (ZSTD_getErrorCode(left) == ZSTD_error_prefix_unknown) {
+            return raise_rest(s, s->at - (u->to - u->from));
+        }
         bool memory = ZSTD_getErrorCode(left) == ZSTD_error_memory_allocation;
         return memory ? raise_memory(s) : raise_damage(s, ZSTD_getErrorName(left));
     }
@@ -93,6 +107,14 @@ static bool fill_packed(tn__stream *s) {
     return true;
 }
 
+/* Skips zeros between members and behind the last, as Python and gzip do: archives are padded with
+ * them. */
+static void skip_padding(tn__unpacker *u) {
+    while (!u->inside && !u->is_zstd && u->from < u->to && u->packed[u->from] == 0) {
+        u->from++;
+    }
+}
+
 static int64_t read_packed(tn__stream *s, unsigned char *to, size_t size) {
     enum { MOST_AT_ONCE = 1 << 30 /* zlib counts in int */ };
     tn__unpacker *u = s->unpacker;
@@ -103,6 +125,10 @@ static int64_t read_packed(tn__stream *s, unsigned char *to, size_t size) {
         bool more = fill_packed(s);
         if (tn__pending()) {
             return -1;
+        }
+        skip_padding(u);
+        if (more && u->from == u->to) {
+            continue;
         }
         if (!more && !u->inside) {
             break;

@@ -1,7 +1,7 @@
 /* The bytes of a file from its beginning to its end, in bounded memory: as they are, or
- * decompressed from gzip (also of several members) or zstd (also of several frames). The file's
- * first bytes say which; a file named .gz or .zst that is not compressed is an error, and so is
- * truncated compressed data. */
+ * decompressed from gzip (also of several members, and zeros behind each) or zstd (also of several
+ * frames). The file's first bytes say which; a file named .gz or .zst that is not compressed is an
+ * error, and so are truncated compressed data and anything else behind them. */
 #ifndef TERN_DATA_CORPUS_STREAM_H
 #define TERN_DATA_CORPUS_STREAM_H
 

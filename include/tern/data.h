@@ -208,11 +208,12 @@ typedef struct tn_csv_options {
 } tn_csv_options;
 TN_API tn_csv_options tn_csv_defaults(void);
 
-/* The rows of a CSV file (RFC 4180: quotes, and line ends within them, which become "\n"), plain or
- * compressed (.gz, .zst), in memory. x (features) f32, in the order of `features`; y () i64, the
- * number of the class, or f32. Classes are numbered in the byte order of their names, integers
- * first and by value; `classes` of the dataset has them, for the options of the next file. Blanks
- * around unquoted fields are removed, and blank lines skipped. Numbers are decimal, or inf.
+/* The rows of a CSV file (RFC 4180: quotes, and line ends within them), plain or compressed (.gz,
+ * .zst), in memory. Lines end with "\n", "\r\n" or "\r". x (features) f32, in the order of
+ * `features`; y () i64, the number of the class, or f32. Classes are numbered in the byte order of
+ * their names, integers first and by value; `classes` of the dataset has them, for the options of
+ * the next file. Blanks around unquoted fields are removed, and blank lines skipped. Numbers are
+ * decimal, or inf.
  *
  * Bad input is TN_EFORMAT, which names line (from 1) and column (from 0); TN_EVALUE, TN_EIO. */
 TN_API tn_dataset *tn_csv_dataset(const char *path, tn_csv_options options);

@@ -54,13 +54,15 @@ TN_API bool tn_safetensors_has(const tn_safetensors *f, const char *name);
 TN_API const char *tn_safetensors_metadata(const tn_safetensors *f, const char *key);
 
 /* What the header says about a tensor: its shape, and its dtype as the format names it ("F32",
- * "F8_E4M3"). TN_EVALUE if there is no such name. */
+ * "F8_E4M3"). TN_EVALUE if there is no such name; TN_EUNSUPPORTED for a shape of more than 8
+ * dimensions, which is then (). */
 TN_API tn_dims tn_safetensors_shape(const tn_safetensors *f, const char *name);
 TN_API const char *tn_safetensors_dtype(const tn_safetensors *f, const char *name);
 
 /* Reads one tensor into its own memory: later changes of the file do not affect it. (From a mapped
  * file: a view.) A file truncated since it was opened is TN_EIO. TN_EVALUE if there is no such
- * name, TN_EUNSUPPORTED if Tern has no such dtype; the file's other tensors can still be read. */
+ * name, TN_EUNSUPPORTED if Tern has no such dtype or the tensor has more than 8 dimensions; the
+ * file's other tensors can still be read. */
 TN_API tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name);
 
 /* A file to be written. Tensors are kept, and read when tn_safetensors_writer_save is called. A
@@ -81,8 +83,8 @@ TN_API void tn_safetensors_writer_free(tn_safetensors_writer *w);
 /* ---- A module's weights ---------------------------------------------------------------------- */
 
 /* Parameters and buffers by name; tied ones once. Load: names and shapes must be the same on both
- * sides (TN_EMISMATCH, TN_ESHAPE: nothing has changed); dtypes are converted. m: a struct that
- * begins with a tn_module.
+ * sides (TN_EMISMATCH, TN_ESHAPE: nothing has changed); dtypes are converted, but a finite number
+ * that would become infinite is TN_EVALUE. m: a struct that begins with a tn_module.
  *
  * The file also has the modules' options (tn_module.fields), as JSON under the key `model`. Load
  * compares those that trained weights depend on: with another number of heads, or another

@@ -303,7 +303,8 @@ extern TN_API const tn_tp_rule tn_llama_tp[];
  * family's prefix ("transformer.") or not. A tied head may be in the files if it equals the
  * embedding, and so may the masks of older files. Missing or extra names are TN_EMISMATCH, with the
  * first of each; shapes TN_ESHAPE. Weights in f32, bf16, f16 and f64 are converted to the model's
- * dtype. Dropout is 0: the config's value is how the model was trained.
+ * dtype; a finite one that would become infinite is TN_EVALUE, by name. Dropout is 0: the config's
+ * value is how the model was trained.
  *
  * No tensor is in memory twice, except those that have to be converted, one at a time.
  *
@@ -373,9 +374,10 @@ TN_API tn_status tn_llama_save_hf(tn_llama *m, const char *folder);
 /* The tokens that begin and end texts: bos_token_id and eos_token_id of generation_config.json or
  * else config.json in a Hugging Face folder; if neither has them, the bos_token and eos_token of
  * tokenizer_config.json; and if there is still no end, the tokenizer's <|endoftext|> (the tokenizer
- * may be NULL). Tokens outside the vocabulary of m do not count, and files may be missing.
- * TN_EFORMAT, with the file and the key. */
-enum { TN_LM_ENDS = 8 };
+ * may be NULL). Tokens outside the vocabulary of m do not count, nor does one that is repeated, and
+ * files may be missing. TN_EFORMAT, with the file and the key; TN_EUNSUPPORTED: more than
+ * TN_LM_ENDS ends. */
+enum { TN_LM_ENDS = 64 };
 typedef struct tn_lm_specials {
     int32_t begin; /* -1: none */
     int32_t ends[TN_LM_ENDS];

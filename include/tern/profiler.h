@@ -60,7 +60,7 @@ TN_API void tn_profiler_step(void);
 TN_API tn_status tn_profiler_stop(void);
 
 /* A named part of the program, up to the enclosing block's `}`: shown around the operations in
- * it. */
+ * it. TN_EVALUE while profiling: the name is not UTF-8, as a trace must be. */
 #define TN_PROFILE_REGION(name)                                                            \
     __attribute__((cleanup(tn_profile_region_end), unused)) tn_profile_region *TN__UNIQUE( \
         tn__region_) = tn_profile_region_begin(name)

@@ -34,8 +34,8 @@ TN_API tn_summary_writer *tn_summary_writer_new(const char *folder, int64_t purg
 TN_API void tn_summary_writer_free(tn_summary_writer *w); /* NULL is fine */
 
 /* All of these accept a NULL writer and then do nothing: for ranks that write no file. TN_EVALUE: a
- * tag or a text that is NULL or empty, an unsuitable tensor; TN_EIO: it was not written, and the
- * file is as before; TN_ENOMEM. */
+ * tag that is NULL, empty or not UTF-8, a text that is NULL or not UTF-8, an unsuitable tensor;
+ * TN_EIO: it was not written, and the file is as before; TN_ENOMEM. */
 TN_API tn_status tn_summary_add_scalar(tn_summary_writer *w, const char *tag, double value,
                                        int64_t step);
 /* The distribution of the elements, in TensorFlow's buckets, each 10 % wider than the one before.

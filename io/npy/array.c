@@ -19,8 +19,9 @@ static const unsigned char magic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
 typedef struct head {
     const char *at, *end;
     const char *wrong; /* static text; NULL: nothing yet */
-    char descr[16];
+    char descr[64];
     bool fortran;
+    bool records; /* not one number per element */
     bool seen[3]; /* descr, fortran_order, shape */
     tn_dims dims;
     bool many; /* too many dimensions */
@@ -32,7 +33,7 @@ static bool head_fails(head *h, const char *wrong) {
 }
 
 static void skip_blanks(head *h) {
-    while (h->at < h->end && (*h->at == ' ' || *h->at == '\n' || *h->at == '\t')) {
+    while (h->at < h->end && strchr(" \n\t\r\f", *h->at) && *h->at) {
         h->at++;
     }
 }
@@ -98,6 +99,12 @@ static bool take_shape(head *h) {
     return true;
 }
 
+static bool take_descr(head *h) {
+    h->records = take_text(h, "[") || take_text(h, "(");
+    take_text(h, "u"); /* as Python 2 may write a string */
+    return !h->records && take_string(h, h->descr, sizeof(h->descr));
+}
+
 static bool take_order(head *h) {
     h->fortran = take_text(h, "True");
     return h->fortran || take_text(h, "False") ||
@@ -116,9 +123,7 @@ static bool take_member(head *h) {
                 return head_fails(h, "a key occurs twice");
             }
             h->seen[i] = true;
-            return i == 0   ? take_string(h, h->descr, sizeof(h->descr))
-                   : i == 1 ? take_order(h)
-                            : take_shape(h);
+            return i == 0 ? take_descr(h) : i == 1 ? take_order(h) : take_shape(h);
         }
     }
     return head_fails(h, "a key is not descr, fortran_order or shape");
@@ -160,7 +165,30 @@ static const element elements[] = {
     {"u2", TN_I32, 2, false}, {"u4", TN_I64, 4, false},
 };
 
-static const element *find_element(const char *name) {
+/* Other names that numpy.dtype takes, on Linux; those of one character may follow a byte order. */
+static const struct {
+    const char *other, *name;
+} other_names[] = {
+    {"?", "b1"},      {"b", "i1"},       {"B", "u1"},        {"h", "i2"},       {"H", "u2"},
+    {"i", "i4"},      {"I", "u4"},       {"l", "i8"},        {"q", "i8"},       {"p", "i8"},
+    {"n", "i8"},      {"e", "f2"},       {"f", "f4"},        {"d", "f8"},       {"bool", "b1"},
+    {"bool_", "b1"},  {"int8", "i1"},    {"byte", "i1"},     {"uint8", "u1"},   {"ubyte", "u1"},
+    {"int16", "i2"},  {"short", "i2"},   {"uint16", "u2"},   {"ushort", "u2"},  {"int32", "i4"},
+    {"intc", "i4"},   {"uint32", "u4"},  {"uintc", "u4"},    {"int64", "i8"},   {"int", "i8"},
+    {"int_", "i8"},   {"long", "i8"},    {"longlong", "i8"}, {"intp", "i8"},    {"float16", "f2"},
+    {"half", "f2"},   {"float32", "f4"}, {"single", "f4"},   {"float64", "f8"}, {"float", "f8"},
+    {"double", "f8"},
+};
+
+/* The element of `name`, which follows a byte order if there is one. NULL: none. */
+static const element *find_element(const char *name, bool ordered) {
+    for (size_t i = 0; i < sizeof(other_names) / sizeof(*other_names); i++) {
+        const char *other = other_names[i].other;
+        if (strcmp(other, name) == 0 && (!ordered || strlen(other) == 1)) {
+            name = other_names[i].name;
+            break;
+        }
+    }
     for (size_t i = 0; i < sizeof(elements) / sizeof(*elements); i++) {
         if (strcmp(elements[i].name, name) == 0) {
             return &elements[i];
@@ -194,26 +222,42 @@ void tn__npy_convert(const tn__npy_about *a, const unsigned char *from, size_t c
     }
 }
 
-/* Whether the shape has so many elements of this size. */
-static bool shape_fills(tn_dims dims, size_t bytes, size_t each) {
-    size_t count = 1;
-    bool none = false;
+/* The bytes of the shape's elements; SIZE_MAX if they do not fit into a size_t. */
+static size_t shape_bytes(tn_dims dims, size_t each) {
+    size_t bytes = each;
     for (int i = 0; i < dims.ndim; i++) {
-        none |= dims.size[i] == 0;
-    }
-    for (int i = 0; i < dims.ndim && !none; i++) {
-        if ((size_t)dims.size[i] > bytes / each / count) {
-            return false;
+        if (dims.size[i] == 0) {
+            return 0;
         }
-        count *= (size_t)dims.size[i];
     }
-    return (none ? 0 : count * each) == bytes;
+    for (int i = 0; i < dims.ndim; i++) {
+        if (__builtin_mul_overflow(bytes, (size_t)dims.size[i], &bytes)) {
+            return SIZE_MAX;
+        }
+    }
+    return bytes;
+}
+
+/* `there` bytes follow the header, but the elements take `wanted`. */
+static bool raise_length(size_t wanted, size_t there, const char *what, const char *operation) {
+    if (wanted < there) {
+        tn__raise(TN_EFORMAT, operation,
+                  "%s: %zu bytes follow the %zu of its elements, but a file has one array here "
+                  "(numpy.savez writes several)",
+                  what, there - wanted, wanted);
+    } else if (wanted == SIZE_MAX) {
+        tn__raise(TN_EFORMAT, operation, "%s: its shape has more bytes than 2^64", what);
+    } else {
+        tn__raise(TN_EFORMAT, operation, "%s: its elements take %zu bytes, but it has %zu of them",
+                  what, wanted, there);
+    }
+    return false;
 }
 
 static bool look_at_elements(const head *h, size_t bytes, tn__npy_about *a, const char *what,
                              const char *operation) {
     const char *order = strchr("<>|=", h->descr[0]) && h->descr[0] ? h->descr : "";
-    const element *e = find_element(h->descr + (*order != 0));
+    const element *e = find_element(h->descr + (*order != 0), *order != 0);
     if (h->many) {
         tn__raise(TN_EUNSUPPORTED, operation, "%s has more than %d dimensions", what, TN_MAX_DIMS);
         return false;
@@ -223,11 +267,9 @@ static bool look_at_elements(const head *h, size_t bytes, tn__npy_about *a, cons
                   "%s has elements of type \"%s\", which Tern does not have", what, h->descr);
         return false;
     }
-    if (!shape_fills(h->dims, bytes, e->bytes)) {
-        tn__raise(TN_EFORMAT, operation,
-                  "%s: %zu bytes of elements do not match its shape and the type \"%s\"", what,
-                  bytes, h->descr);
-        return false;
+    size_t wanted = shape_bytes(h->dims, e->bytes);
+    if (wanted != bytes) {
+        return raise_length(wanted, bytes, what, operation);
     }
     *a = (tn__npy_about){.dims = h->dims,
                          .dtype = e->dtype,
@@ -248,6 +290,11 @@ static size_t bytes_before_header(const unsigned char *at, size_t all) {
 size_t tn__npy_before(const unsigned char *at, size_t all, const char *what,
                       const char *operation) {
     size_t before = bytes_before_header(at, all), length = 0;
+    if (all >= 4 && memcmp(at, "PK\3\4", 4) == 0) {
+        tn__raise(TN_EFORMAT, operation, "%s is an archive, not an array: tn_npz_open reads it",
+                  what);
+        return 0;
+    }
     if (all < before || memcmp(at, magic, sizeof(magic)) != 0 || at[6] < 1 || at[6] > 3) {
         tn__raise(TN_EFORMAT, operation, "%s is not a NumPy array of version 1 to 3", what);
         return 0;
@@ -268,6 +315,13 @@ bool tn__npy_look(const unsigned char *at, size_t before, size_t all, tn__npy_ab
     const char *begin = (const char *)at + bytes_before_header(at, all);
     head h = {.at = begin, .end = (const char *)at + before};
     if (!read_head(&h)) {
+        if (h.records) {
+            tn__raise(TN_EUNSUPPORTED, operation,
+                      "%s has elements of several numbers (its descr is a list or a tuple), which "
+                      "Tern does not have",
+                      what);
+            return false;
+        }
         tn__raise(TN_EFORMAT, operation, "%s: its header at byte %zu: %s", what,
                   (size_t)(h.at - (const char *)at), h.wrong);
         return false;

@@ -337,8 +337,9 @@ tn_tensor *tn_npz_get(const tn_npz *f, const char *name) {
     if (tn__pending()) {
         return tn_inert();
     }
-    for (int i = 0; f && name && i < f->count && !e; i++) {
-        e = strcmp(f->entries[i].name, name) == 0 ? &f->entries[i] : NULL;
+    for (int i = 0; f && name && i < f->count;
+         i++) { /* of several with a name, the last, as in NumPy */
+        e = strcmp(f->entries[i].name, name) == 0 ? &f->entries[i] : e;
     }
     if (!e) {
         tn__raise(TN_EVALUE, "npz_get", "there is no array \"%.200s\"", name ? name : "(NULL)");

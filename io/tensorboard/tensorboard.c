@@ -14,6 +14,7 @@
 #include "io/tensorboard/record.h"
 #include "tern/ops.h"
 #include "tern/sys/device.h"
+#include "text/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -85,7 +86,8 @@ static tn_status write_value(tn_summary_writer *w, tn__buffer *value, int64_t st
     return write_event(w, &event, operation);
 }
 
-/* Whether there is something to add; if not, the call returns *status. */
+/* Whether there is something to add; if not, the call returns *status. One record that is not UTF-8
+ * would hide all that follow: TensorBoard cannot read it. */
 static bool may_add(tn_summary_writer *w, const char *tag, const char *operation,
                     tn_status *status) {
     *status = tn_error();
@@ -94,6 +96,8 @@ static bool may_add(tn_summary_writer *w, const char *tag, const char *operation
     }
     if (!tag || !*tag) {
         *status = tn__raise(TN_EVALUE, operation, "the tag is NULL or empty");
+    } else if (!tn__is_utf8(tag)) {
+        *status = tn__raise(TN_EVALUE, operation, "the tag \"%s\" is not UTF-8", tag);
     } else if (w->fd < 0) {
         *status = tn__raise(TN_EIO, operation, "%s: half a record was written", w->path);
     }
@@ -196,8 +200,9 @@ tn_status tn_summary_add_text(tn_summary_writer *w, const char *tag, const char 
     if (!may_add(w, tag, "summary_add_text", &status)) {
         return status;
     }
-    if (!text) {
-        return tn__raise(TN_EVALUE, "summary_add_text", "the text of %s is NULL", tag);
+    if (!text || !tn__is_utf8(text)) {
+        return tn__raise(TN_EVALUE, "summary_add_text", "the text of %s is %s", tag,
+                         text ? "not UTF-8" : "NULL");
     }
     tn__buffer value = value_of(tag), plugin = {0}, metadata = {0};
     tn__buffer dim = {0}, shape = {0}, tensor = {0};

@@ -9,7 +9,17 @@
 
 static const char operation[] = "lm_specials_of";
 
-/* Adds the tokens that the key names: a number, a list of numbers, or null. False after raising. */
+static bool is_among(int32_t token, const int32_t *tokens, int count) {
+    for (int i = 0; i < count; i++) {
+        if (tokens[i] == token) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Adds the tokens that the key names, each once: a number, a list of numbers, or null. Of a key
+ * with `most` 1 the first counts. False after raising. */
 static bool add_tokens(const tn__hf_config *c, const char *key, int64_t vocab, int32_t *tokens,
                        int most, int *count) {
     const tn__json *value = tn__hf_config_has(c, key) ? tn__json_get(c->object, key) : NULL;
@@ -19,7 +29,14 @@ static bool add_tokens(const tn__hf_config *c, const char *key, int64_t vocab, i
         if (one->kind != TN__JSON_WHOLE) {
             return tn__hf_config_bad(c, key, "a token or a list of them");
         }
-        if (one->whole >= 0 && one->whole < vocab && *count < most) { /* -1 also means none */
+        bool new = one->whole >= 0 && one->whole < vocab && /* -1 also means none */
+                   !is_among((int32_t)one->whole, tokens, *count);
+        if (new &&*count == most && most > 1) {
+            tn__raise(TN_EUNSUPPORTED, operation, "%s: \"%s\" names more than %d tokens", c->path,
+                      key, most);
+            return false;
+        }
+        if (new &&*count < most) {
             tokens[(*count)++] = (int32_t)one->whole;
         }
     }
@@ -106,10 +123,10 @@ tn_status tn_lm_specials_of(void *m, const tn_tokenizer *tokenizer, const char *
     return TN_OK;
 }
 
-/* Ignores what cannot be read, but not TN_ENOMEM. */
-static void forget_error(void) {
+/* Ignores what cannot be read, but neither TN_ENOMEM nor `kept`. */
+static void forget_error(tn_status kept) {
     tn_error_record why;
-    if (tn_error() != TN_ENOMEM) {
+    if (tn_error() != TN_ENOMEM && tn_error() != kept) {
         tn_error_take(&why);
     }
 }
@@ -122,17 +139,18 @@ bool tn__lm_specials_to_save(void *m, const char *folder, tn_lm_specials *specia
         return false;
     }
     tn__quiet(1);
+    const tn_status too_many = TN_EUNSUPPORTED; /* ends that would be lost */
     tn_tokenizer *tokenizer = tn_tokenizer_load(folder);
-    forget_error();
+    forget_error(TN_ENOMEM);
     read_specials(folder, "generation_config.json", shape.vocab, specials);
-    forget_error();
+    forget_error(too_many);
     read_tokenizer(folder, tokenizer, shape.vocab, specials);
-    forget_error();
+    forget_error(too_many);
     char *at = tn__hf_model_folder(folder, operation);
     if (at) {
         read_specials(at, "config.json", shape.vocab, specials);
     }
-    forget_error();
+    forget_error(too_many);
     free(at);
     tn_tokenizer_free(tokenizer);
     tn__quiet(-1);

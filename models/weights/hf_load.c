@@ -194,7 +194,9 @@ static bool read_item(const tn__hf_plan *p, const tn__state_item *item, tn_tenso
     }
     tn__touch(stage);
     if (!direct) {
-        tn_copy_(tn_detach(to), tn_to(tn_cast(stage, tn_dtype_of(to)), tn_device_of(to)));
+        tn_tensor *cast = tn__state_cast(stage, tn_dtype_of(to), tn__safetensors_path(f), name,
+                                         p->weights.operation);
+        tn_copy_(tn_detach(to), tn_to(cast, tn_device_of(to)));
     }
     return !tn__pending();
 }

@@ -89,7 +89,7 @@ static bool parse_index(index_reader *r, const char *text, size_t bytes) {
                   INDEX_MOST);
         return false;
     }
-    if (!tn__json_read(&r->json, text, bytes)) {
+    if (!tn__json_read_any(&r->json, text, bytes)) {
         tn__raise(r->json.wrong ? TN_EFORMAT : TN_ENOMEM, w->operation, "%s: byte %zu: %s", w->path,
                   r->json.at, r->json.wrong ? r->json.wrong : "no memory");
         return false;

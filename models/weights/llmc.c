@@ -12,6 +12,7 @@
 #include "core/file.h"
 #include "core/reader.h"
 #include "data/corpus/kind.h"
+#include "io/state.h"
 #include "models/language.h"
 #include "tern/sys/device.h"
 #include "tern/sys/tensor.h"
@@ -165,7 +166,9 @@ static bool load_parameter(const char *path, int64_t count, void *user) {
     }
     tn__touch(stage);
     if (!direct) {
-        tn_copy_(tn_detach(t), tn_to(tn_cast(stage, tn_dtype_of(t)), tn_device_of(t)));
+        tn_tensor *cast =
+            tn__state_cast(stage, tn_dtype_of(t), l->file.path, path, "gpt_load_llmc");
+        tn_copy_(tn_detach(t), tn_to(cast, tn_device_of(t)));
     }
     l->at += bytes;
     if (strcmp(path, "wte.weight") == 0) {

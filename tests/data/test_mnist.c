@@ -106,6 +106,15 @@ static void test_every_truncation(void **state) {
         assert_null(tn_mnist(temp_folder, false));
         assert_error(TN_EFORMAT, "");
     }
+    unsigned char *padded = calloc(1, whole + 100);
+    memcpy(padded, gz, whole);
+    temp_write(temp_path("t10k-images-idx3-ubyte.gz"), padded, whole + 100);
+    check_examples();
+    padded[whole + 50] = 'x';
+    temp_write(temp_path("t10k-images-idx3-ubyte.gz"), padded, whole + 100);
+    assert_null(tn_mnist(temp_folder, false));
+    assert_error(TN_EFORMAT, "but something else follows them");
+    free(padded);
     size_t harmless = 0; /* some bits of deflate have no effect */
     for (size_t at = 10; at < whole; at++) {
         gz[at] ^= 0x10;

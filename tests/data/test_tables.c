@@ -189,6 +189,76 @@ static void a_compressed_table_that_is_damaged(void **state) {
     free(gz);
 }
 
+/* Members of a gzip file, and zeros, which archives are padded with; anything else is an error. */
+static void what_follows_a_compressed_table(void **state) {
+    const char *path = temp_path("t.csv.gz");
+    write_gz("t.csv.gz", "a,b\n1,x\n");
+    size_t bytes;
+    unsigned char *gz = temp_read(path, &bytes);
+    enum { PADDED = 200000 };
+    unsigned char *all = calloc(1, 2 * bytes + PADDED + 1);
+    memcpy(all, gz, bytes);
+    for (size_t zeros = 1; zeros <= PADDED; zeros = zeros * 5 + 1) {
+        temp_write(path, all, bytes + zeros);
+        tn_dataset *d = tn_csv_dataset(path, tn_csv_defaults());
+        assert_non_null(d);
+        assert_int_equal(d->size, 1);
+        tn_dataset_free(d);
+    }
+    memcpy(all + bytes + 100, gz, bytes); /* a second table, and its header */
+    temp_write(path, all, 2 * bytes + 100);
+    assert_null(tn_csv_dataset(path, tn_csv_defaults()));
+    assert_error(TN_EFORMAT, "line 3, column 0 (a): \"a\" is not a number");
+    static const char *const others[] = {"x", "garbage", "\n", "\r\n"};
+    for (int i = 0; i < 4; i++) {
+        char part[64];
+        memcpy(all + bytes, others[i], strlen(others[i]));
+        temp_write(path, all, bytes + strlen(others[i]));
+        assert_null(tn_csv_dataset(path, tn_csv_defaults()));
+        snprintf(part, sizeof(part), "its gzip data end at byte %zu, but something else", bytes);
+        assert_error(TN_EFORMAT, part);
+    }
+    free(all);
+    free(gz);
+}
+
+/* "\n", "\r\n" and "\r" end a line, wherever the buffer ends; within quotes they stay. */
+static void ends_of_lines(void **state) {
+    static const char *const ends[] = {"\n", "\r\n", "\r"};
+    enum { ROWS = 20000, MOST = ROWS * 16 };
+    char *text = malloc(MOST);
+    for (int e = 0; e < 4; e++) { /* the last is a mixture */
+        for (size_t shift = 0; shift < 8; shift++) {
+            size_t at = (size_t)sprintf(text, "%.*s,b%s", (int)shift + 1, "aaaaaaaa", ends[e % 3]);
+            for (int i = 0; i < ROWS; i++) {
+                at += (size_t)sprintf(text + at, "%d,x%s", i, ends[e == 3 ? i % 3 : e]);
+            }
+            tn_dataset *d = csv_of(text);
+            float x[1];
+            int64_t y;
+            assert_non_null(d);
+            assert_int_equal(d->size, ROWS);
+            for (int i = 0; i < ROWS; i += 997) {
+                assert_int_equal(tn_dataset_get(d, i, x, &y), TN_OK);
+                assert_true(x[0] == (float)i);
+            }
+            tn_dataset_free(d);
+        }
+    }
+    free(text);
+    tn_dataset *d = csv_of("a,b\r1,\"x\ry\"\r\r2,\"x\r\ny\"\r3,\"x\ny\"");
+    assert_non_null(d);
+    assert_int_equal(d->size, 3);
+    assert_string_equal(d->classes[0], "x\ny");
+    assert_string_equal(d->classes[1], "x\r\ny");
+    assert_string_equal(d->classes[2], "x\ry");
+    tn_dataset_free(d);
+    refuse_csv("a,b\r1,x\r2\r", "line 3 has 1 fields");
+    assert_null(csv_of("a;b\n1;x\n"));
+    assert_error(TN_EVALUE, "its first line has 1 field, with ',' between");
+    check_threads(tn_libsvm_dataset(write_text("1 1:2\r0 2:7\r3 3:1\r"), 3));
+}
+
 static void threads_read_rows(void **state) {
     check_threads(csv_of("a,b,c\n1,2,x\n3,4,y\n5,6,x\n7,8,z\n9,10,x\n"));
     check_threads(tn_libsvm_dataset(write_text("1 1:2\n0 2:7\n3 3:1\n4 1:1 2:2 3:3\n"), 3));
@@ -248,6 +318,8 @@ int main(void) {
         TEST(classes_that_are_given),
         TEST(a_wrong_row_names_its_line),
         TEST(other_tables_are_noticed),
+        TEST(what_follows_a_compressed_table),
+        TEST(ends_of_lines),
         TEST(a_compressed_table_that_is_damaged),
         TEST(threads_read_rows),
         TEST(numbers_have_a_point_in_every_locale),

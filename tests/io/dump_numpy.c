@@ -2,6 +2,7 @@
  * back.
  *
  *     dump_numpy IN OUT [compressed]
+ *     dump_numpy IN.npz OUT.npy NAME
  */
 #include <tern/tern.h>
 
@@ -19,6 +20,11 @@ int main(int argc, char **argv) {
         return tn_npy_save(argv[2], tn_npy_load(argv[1]));
     }
     tn_npz *f = tn_npz_open(argv[1]);
+    if (argc > 3 && strcmp(argv[3], "compressed") != 0) {
+        tn_tensor *one = tn_npz_get(f, argv[3]);
+        tn_npz_close(f);
+        return tn_npy_save(argv[2], one);
+    }
     const char *names[MOST];
     tn_tensor *tensors[MOST];
     int n = tn_npz_count(f);

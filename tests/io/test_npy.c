@@ -105,18 +105,24 @@ static void headers_that_are_wrong(void **state) {
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (4000000000000000000,)}",
          "a size is too large", 8, TN_EFORMAT},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (400000000000000000,)}",
-         "8 bytes of elements do not match", 8, TN_EFORMAT},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", "8 bytes of elements", 8,
-         TN_EFORMAT},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "8 bytes of elements", 8,
-         TN_EFORMAT},
+         "its elements take 1600000000000000000 bytes, but it has 8", 8, TN_EFORMAT},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (400000000000000000, 50)}",
+         "its shape has more bytes than 2^64", 8, TN_EFORMAT},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}",
+         "its elements take 12 bytes, but it has 8 of them", 8, TN_EFORMAT},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}",
+         "4 bytes follow the 4 of its elements, but a file has one array here", 8, TN_EFORMAT},
         {"{'descr': '<f4', 'descr': '<f4', 'shape': ()}", "a key occurs twice", 4, TN_EFORMAT},
         {"{'descr': '|O', 'fortran_order': False, 'shape': ()}", "elements of type \"|O\"", 8,
          TN_EUNSUPPORTED},
         {"{'descr': '<u8', 'fortran_order': False, 'shape': ()}", "elements of type \"<u8\"", 8,
          TN_EUNSUPPORTED},
-        {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': ()}", "a string is missing", 4,
-         TN_EFORMAT},
+        {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': ()}",
+         "has elements of several numbers (its descr is a list or a tuple)", 4, TN_EUNSUPPORTED},
+        {"{'descr': ('<f4', (2,)), 'fortran_order': False, 'shape': ()}",
+         "has elements of several numbers", 8, TN_EUNSUPPORTED},
+        {"{'descr': '<float32', 'fortran_order': False, 'shape': ()}", "type \"<float32\"", 4,
+         TN_EUNSUPPORTED},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,1)}",
          "more than 8 dimensions", 4, TN_EUNSUPPORTED},
     };
@@ -125,6 +131,10 @@ static void headers_that_are_wrong(void **state) {
     }
     assert_int_equal(
         tn_count(array_of("{\"shape\":(2L,3),'fortran_order':True,'descr':'>i2'}\n", 12)), 6);
+    assert_int_equal(
+        tn_count(array_of("{'descr':u'<f4',\r\n'fortran_order':False,'shape':(3,)}", 12)), 3);
+    temp_write(temp_path("zip.npy"), "PK\3\4 and more", 14);
+    assert_inert(tn_npy_load(temp_path("zip.npy")), TN_EFORMAT, "tn_npz_open reads it");
     assert_inert(tn_npy_load(NULL), TN_EVALUE, "NULL");
     assert_inert(tn_npy_load("/nowhere/x.npy"), TN_EIO, "/nowhere/x.npy");
 }
@@ -244,7 +254,7 @@ static void rows_that_are_not_there(void **state) {
     assert_error(TN_EIO, "x.npy was cut short");
     tn_dataset_free(d);
     assert_null(open_rows());
-    assert_error(TN_EFORMAT, "x.npy: 127 bytes of elements do not match its shape");
+    assert_error(TN_EFORMAT, "x.npy: its elements take 144 bytes, but it has 127 of them");
     assert_int_equal(tn_npy_save(temp_path("x.npy"), tn_ones(TN_DIMS(7, 2), TN_F32)), TN_OK);
     assert_null(open_rows());
     assert_error(TN_ESHAPE, "x.npy has 7 rows but ");

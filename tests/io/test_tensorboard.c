@@ -112,6 +112,21 @@ static void calls_that_make_no_sense(void **state) {
     assert_int_equal(tn_summary_add_scalar(NULL, NULL, 1, 1), TN_OK);
     assert_int_equal(tn_summary_add_scalar(w, NULL, 1, 1), TN_EVALUE);
     assert_error(TN_EVALUE, "the tag is NULL or empty");
+    static const char *const bytes[] = {"caf\xe9", "\xff", "a\xc3", "\xed\xa0\x80", "\xc0\x80"};
+    for (int i = 0; i < 5; i++) { /* TensorBoard could not read what follows either */
+        tn_tensor *x = tn_ones(TN_DIMS(1, 1, 1), TN_F32);
+        assert_int_equal(tn_summary_add_scalar(w, bytes[i], 1, 1), TN_EVALUE);
+        assert_error(TN_EVALUE, "is not UTF-8");
+        assert_int_equal(tn_summary_add_text(w, bytes[i], "x", 1), TN_EVALUE);
+        assert_error(TN_EVALUE, "is not UTF-8");
+        assert_int_equal(tn_summary_add_text(w, "a", bytes[i], 1), TN_EVALUE);
+        assert_error(TN_EVALUE, "the text of a is not UTF-8");
+        assert_int_equal(tn_summary_add_histogram(w, bytes[i], x, 1), TN_EVALUE);
+        assert_error(TN_EVALUE, "is not UTF-8");
+        assert_int_equal(tn_summary_add_image(w, bytes[i], x, 1), TN_EVALUE);
+        assert_error(TN_EVALUE, "is not UTF-8");
+    }
+    assert_int_equal(tn_summary_add_text(w, "caf\xc3\xa9", "\xf0\x9f\x98\x80", 1), TN_OK);
     assert_int_equal(tn_summary_add_text(w, "a", NULL, 1), TN_EVALUE);
     assert_error(TN_EVALUE, "the text of a is NULL");
     assert_int_equal(tn_summary_add_image(w, "a", tn_ones(TN_DIMS(5, 2, 2), TN_F32), 1), TN_EVALUE);

@@ -23,6 +23,11 @@ static void config_values(void **state) {
         {",\"is_causal\":false", "\"is_causal\" is false"},
         {",\"per_layer_config\":{\"0\":{}}", "\"per_layer_config\" is an object of 1"},
         {",\"n_head\":2", "\"n_head\" occurs twice"},
+        {",\"layer_norm_epsilon\":NaN", "\"layer_norm_epsilon\" is NaN but must be a number"},
+        {",\"n_inner\":Infinity", "\"n_inner\" is Infinity but must be"},
+        {",\"scale_attn_weights\":-Infinity", "\"scale_attn_weights\" is -Infinity"},
+        {",\"unused\":-NaN", "byte"},
+        {",\"unused\":nan", "a value should begin here"},
         {",\"quantization_config\":{\"bits\":4}", "\"quantization_config\" is an object of 1"},
     };
     tn_gpt m;
@@ -32,6 +37,10 @@ static void config_values(void **state) {
         assert_refused(temp_path("config"), TN_EFORMAT, wrong[i].error);
         assert_refused(temp_path("config"), TN_EFORMAT, "config.json");
     }
+    /* as Python writes them, where nothing reads them */
+    folder_options more = {.more = ",\"unused\":{\"best\":[NaN,Infinity,-Infinity]}"};
+    write_folder(temp_path("config"), &m, more);
+    assert_folder(temp_path("config"), &m);
     tn_module_finish(&m);
 }
 

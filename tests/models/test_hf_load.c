@@ -6,6 +6,8 @@
 #include "tern/sys/tensor.h"
 #include "tests/models/hf_folder.h"
 
+#include <math.h>
+
 /* ---- Folders of other programs --------------------------------------------------------------- */
 
 static void every_form_of_names(void **state) {
@@ -83,11 +85,63 @@ static void dtypes_of_weights(void **state) {
     tn_module_finish(&m);
 }
 
+/* An infinity that the file does not have would make every logit NaN. */
+static void numbers_too_large(void **state) {
+    TN_NO_GRAD;
+    static const struct {
+        tn_dtype in, to;
+        double value;      /* the model has `sign` of it */
+        const char *shown; /* NULL: it fits */
+    } cases[] = {
+        {TN_BF16, TN_F16, 1e5, "99840"},
+        {TN_F32, TN_F16, -1e5, "100000"},
+        {TN_F64, TN_F16, 65520, "65520"},
+        {TN_F32, TN_F16, 65519, NULL},
+        {TN_F32, TN_F16, INFINITY, NULL},
+        {TN_F32, TN_F16, NAN, NULL},
+        {TN_F32, TN_BF16, 3.4e38, "3.39999995e+38"},
+        {TN_F32, TN_BF16, 3.38e38, NULL},
+        {TN_F64, TN_F32, 1e300, "1e+300"},
+        {TN_F16, TN_F32, 65504, NULL},
+    };
+    const char *folder = temp_path("large"), *path = temp_path("large.safetensors");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        tn_gpt m, got;
+        tn_gpt_options o = small_options();
+        o.dtype = cases[i].in;
+        init_small(&m, o);
+        tn_fill_(tn_narrow(tn_reshape(tn_detach(m.h[1].mlp.c_fc.bias), TN_DIMS(-1)), 0, 3, 1),
+                 cases[i].value);
+        write_folder(folder, &m, (folder_options){.dtype = cases[i].in});
+        assert_int_equal(tn_save(&m, path), TN_OK);
+        tn_lm_load_options load = TN_WITH(tn_lm_load, .as_stored = false, .dtype = cases[i].to);
+        tn_status wanted = cases[i].shown ? TN_EVALUE : TN_OK;
+        assert_int_equal(tn_gpt_load_hf(&got, folder, load), wanted);
+        char part[96];
+        if (cases[i].shown) {
+            snprintf(part, sizeof(part), "h.1.mlp.c_fc.bias\" has a number of size %s",
+                     cases[i].shown);
+            assert_error(TN_EVALUE, part);
+        } else {
+            tn_module_finish(&got);
+        }
+        o.dtype = cases[i].to;
+        tn_gpt_init(&got, o);
+        assert_int_equal(tn_load(&got, path), wanted); /* into a module of another dtype */
+        if (cases[i].shown) {
+            assert_error(TN_EVALUE, part);
+        }
+        tn_module_finish(&got);
+        tn_module_finish(&m);
+    }
+}
+
 /* ---- Indexes --------------------------------------------------------------------------------- */
 
 static void write_index(const char *folder, const char *map) {
     char text[512];
-    int n = snprintf(text, sizeof(text), "{\"metadata\":{},\"weight_map\":%s}", map);
+    int n = snprintf(text, sizeof(text),
+                     "{\"metadata\":{\"loss\":[NaN,Infinity,-Infinity]},\"weight_map\":%s}", map);
     temp_write(in_folder(folder, "model.safetensors.index.json"), text, (size_t)n);
 }
 
@@ -370,10 +424,10 @@ static void weights_of_bytes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(every_form_of_names),     TEST(names_that_do_not_fit), TEST(shapes_that_do_not_fit),
-        TEST(dtypes_of_weights),       TEST(indexes_that_lie),      TEST(into_a_model),
-        TEST(folders_and_absent_ones), TEST(elements_of_a_rank),    TEST(mapped_weights),
-        TEST(weights_of_bytes),
+        TEST(every_form_of_names), TEST(names_that_do_not_fit),   TEST(shapes_that_do_not_fit),
+        TEST(dtypes_of_weights),   TEST(numbers_too_large),       TEST(indexes_that_lie),
+        TEST(into_a_model),        TEST(folders_and_absent_ones), TEST(elements_of_a_rank),
+        TEST(mapped_weights),      TEST(weights_of_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

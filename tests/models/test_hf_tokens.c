@@ -87,6 +87,36 @@ static void what_the_tokenizer_says(void **state) {
     }
 }
 
+/* None of a list is lost in silence, and one that is repeated is one. */
+static void many_ends(void **state) {
+    char text[600] = "{\"eos_token_id\":[7,7,7", wanted[600] = "[7";
+    tn_lm_specials s;
+    for (int i = 1; i < TN_LM_ENDS; i++) {
+        sprintf(text + strlen(text), ",%d,%d", 100 + i, 100 + i);
+        sprintf(wanted + strlen(wanted), ", %d", 100 + i);
+    }
+    size_t length = strlen(text);
+    strcpy(text + length, "]}");
+    strcat(wanted, "]");
+    save_model(false, VOCAB, temp_path("own"), NULL);
+    write_in("own", "generation_config.json", text);
+    save_model(false, VOCAB, temp_path("own"), NULL);
+    expect_tokens("own", "null", wanted);
+    tn_module *m = tn_lm_load(temp_path("own"), tn_lm_load_defaults());
+    assert_int_equal(tn_lm_specials_of(m, NULL, temp_path("own"), &s), TN_OK);
+    assert_int_equal(s.end_count, TN_LM_ENDS);
+    assert_int_equal(s.ends[0], 7);
+    assert_int_equal(s.ends[TN_LM_ENDS - 1], 100 + TN_LM_ENDS - 1);
+    strcpy(text + length, ",5000,9]}");
+    write_in("own", "generation_config.json", text);
+    static const char part[] = "generation_config.json: \"eos_token_id\" names more than 64 tokens";
+    assert_int_equal(tn_lm_specials_of(m, NULL, temp_path("own"), &s), TN_EUNSUPPORTED);
+    assert_error(TN_EUNSUPPORTED, part);
+    assert_int_equal(tn_lm_save(m, temp_path("own")), TN_EUNSUPPORTED);
+    assert_error(TN_EUNSUPPORTED, part);
+    tn_lm_free(m);
+}
+
 static void what_other_files_say(void **state) {
     new_tokenizer("own");
     write_in("own", "generation_config.json", "{\"bos_token_id\":7,\"eos_token_id\":[8,5000,9]}");
@@ -122,6 +152,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(what_the_tokenizer_says, temp_clean),
         cmocka_unit_test_teardown(what_other_files_say, temp_clean),
+        cmocka_unit_test_teardown(many_ends, temp_clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

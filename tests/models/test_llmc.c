@@ -52,6 +52,12 @@ static void round_trip(void **state) {
         assert_memory_equal(tn_data(want), tn_data(tn_module_get(&got, "h.1.mlp.c_fc.weight")),
                             4 * WIDTH * WIDTH * 8);
         tn_module_finish(&got);
+        TN_NO_GRAD;
+        tn_fill_(tn_detach(m.top.ln_f.bias), 1e5);
+        assert_int_equal(tn_gpt_save_llmc(&m, path), TN_OK);
+        other.dtype = TN_F16;
+        assert_int_equal(tn_gpt_load_llmc(&got, path, other), TN_EVALUE);
+        assert_error(TN_EVALUE, "\"ln_f.bias\" has a number of size");
         tn_module_finish(&m);
     }
 }

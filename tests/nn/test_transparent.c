@@ -110,6 +110,8 @@ static void names_that_are_taken(void **state) {
     assert_int_equal(tn_module_add(&n, "", &more), TN_OK); /* any number of them */
     assert_int_equal(tn_module_param(&n, "", &field, ones), TN_EVALUE);
     assert_error(TN_EVALUE, "the name \"\" must have 1 to 63 characters");
+    assert_int_equal(tn_module_param(&n, "caf\xe9", &field, ones), TN_EVALUE);
+    assert_error(TN_EVALUE, "net: the name \"caf\xe9\" is not UTF-8");
     tn_module_finish(&n);
 }
 

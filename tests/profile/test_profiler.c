@@ -312,6 +312,8 @@ static void wrong_calls(void **state) {
     assert_int_equal(tn_profiler_start(quick_options()), TN_OK);
     assert_int_equal(tn_profiler_start(quick_options()), TN_ESTATE);
     assert_error(TN_ESTATE, "is already running");
+    assert_null(tn_profile_region_begin("caf\xe9"));
+    assert_error(TN_EVALUE, "profile_region_begin: the name \"caf\xe9\" is not UTF-8");
     tn_profiler_stop();
     assert_int_equal(tn_profiler_table(NULL, TN_PROFILER_OPS, 1), TN_EVALUE);
     assert_error(TN_EVALUE, "the file is NULL");

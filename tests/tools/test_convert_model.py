@@ -119,6 +119,18 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as top:
     os.rename(at("half", "half.bin"), at("half.bin"))
     need(os.path.getsize(at("half.bin")) < os.path.getsize(at("model.bin")), "bf16 takes as much space as f32")
 
+    path = at("half", "model.safetensors")
+    with open(path, "rb") as f:
+        data = bytearray(f.read())
+    begin = 8 + int.from_bytes(data[:8], "little") + told["transformer.ln_f.bias"]["data_offsets"][0]
+    data[begin:begin + 2] = (0x47c3).to_bytes(2, "little")  # 99840 in bf16
+    os.rename(path, at("kept.safetensors"))
+    with open(path, "wb") as f:
+        f.write(data)
+    expect(1, '"transformer.ln_f.bias" has a number of size 99840, which is infinite in f16', at("half"), at("x"), "--dtype", "f16")
+    need(not os.path.exists(at("x")), "a refused conversion left a folder")
+    os.rename(at("kept.safetensors"), path)
+
     expect(0, "SOURCE TARGET", "--help")
     expect(64, "no source")
     expect(64, "no target", at("ours"))

@@ -2,14 +2,16 @@
 """`tern run` on several nodes: rounds, membership, and how each launcher ends when a node is lost. The nodes are launchers on
 this host; test_hosts.py puts them on separate hosts."""
 import os
+import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import TESTS, environment, errors, finish, free_port, free_ports, has, holds, main, output, run, same, start, test, text, until
+from launch import LIMIT, TERN, TESTS, environment, errors, finish, free_port, free_ports, has, holds, main, output, run, same, start, test, text, until
 
 HOST = "127.0.0.1"
 
@@ -395,6 +397,39 @@ def nobody_comes():
     time.sleep(0.3)
     third.terminate()
     finish(third, 143, 20)
+
+
+@test
+def pods():
+    """the script of examples/kubernetes.yaml in three pods: one is added, one is taken away; every claim and image is one that exists"""
+    with open(os.path.join(os.environ["TERN_ROOT"], "examples/kubernetes.yaml"), encoding="utf-8") as file:
+        config = file.read()
+    same(set(re.findall("claimName: ([a-z-]+)", config)), set(re.findall("kind: PersistentVolumeClaim\nmetadata: {name: ([a-z-]+)}", config)))
+    for image in re.findall("image: (.*)", config):
+        holds(re.fullmatch(r"REGISTRY/tern:\d+\.\d+\.\d+", image), image)  # a name without a registry is somebody else's
+    script = re.sub("^ {14}", "", re.search(r"- \|\n((?: {14}.*\n)+)", config).group(1), flags=re.MULTILINE)
+    port = free_port()
+    quick = f"{HOST}:{port} --heartbeat 2 --grace 1 --last-call 0.5"
+    script, endpoints = re.subn(r"tern-0\.tern:29400", quick, script)
+    script, programs = re.subn(r"tern train .*?( &)$", r'sh -c "$PROGRAM"\1', script, flags=re.MULTILINE)
+    same((endpoints, programs), (1, 1), script)
+    path = os.path.dirname(TERN) + os.pathsep + os.environ["PATH"]
+
+    def pod(number):
+        env = environment(TERN_TOKEN="secret", HOSTNAME=f"tern-{number}", PATH=path, PROGRAM=FOREVER[2])
+        return subprocess.Popen(["sh", "-c", script], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    all_ = [pod(0), pod(1)]
+    last = lambda node: "".join(said(node, 1)[-1:])
+    until(lambda: last(0).endswith(": 1 of 4") and last(1).endswith(": 3 of 4"), "two pods have begun")
+    all_.append(pod(2))
+    until(lambda: last(1).endswith(": 3 of 6") and last(2).endswith(": 5 of 6"), "the third has joined")
+    all_[2].terminate()
+    all_[2].wait(LIMIT)
+    until(lambda: last(1).endswith(": 3 of 4"), "the job goes on without it")
+    for p in reversed(all_[:2]):
+        p.terminate()
+    for p in all_[:2]:
+        holds(p.wait(LIMIT) != 0)
 
 
 @test

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A run's record, run.json: what it says of each start, whatever ended it; that `tern train --again` gives the same losses, on one
 rank and on two, and that a later option counts more; records that are damaged, of another program, or not there. And the options
-of a run that `tern train` shows best: --epochs, --log-every, --patience, --keep-best, --config."""
+of a run that `tern train` shows best: --epochs, --hours, --log-every, --patience, --keep-best, --config."""
 import array, json, os, pathlib, random, signal, subprocess, sys, tempfile, time
 
 root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
@@ -170,6 +170,8 @@ def options_of_a_run(folder):
     output = run(folder, *train("--out", "epochs", "--log-every", "20", steps=("--epochs", "0.9")))
     steps = len(losses(folder, "epochs")) - 1
     check(0.8 * passes <= steps <= passes and output.count("step 20: loss ") == 1 and "step 40: loss " in output, f"{steps}: {output}")
+    output = run(folder, *train("--out", "hours", "--hours", "1e-9"))
+    check("ended after step 1 of 4, saved: 1e-09 hours have passed" in output and len(losses(folder, "hours")) == 2, output)
     # A learning rate of nearly nothing: validation does not get better.
     run(folder, *train("--out", "early", "--val", "tokens.bin", "--val-every", "1", "--val-batches", "1", "--lr", "1e-30",
                        "--weight-decay", "0", "--patience", "3", "--keep-best", "2", steps=("--steps", "50")))

@@ -310,7 +310,7 @@ static bool read_object(reader *r, const tn__json *object, const tn__key *keys) 
 bool tn__keys_read(tn__keys *k, const char *text, size_t bytes, const tn__key *keys,
                    void *settings) {
     tn__json_file json;
-    if (!tn__json_read(&json, text, bytes)) {
+    if (!tn__json_read_any(&json, text, bytes)) {
         tn__raise(json.wrong ? TN_EFORMAT : TN_ENOMEM, k->operation, "%s: %s (byte %zu)", k->file,
                   json.wrong ? json.wrong : "no memory to read it", json.at);
         return false;
