@@ -195,7 +195,7 @@ static void test_damaged(void **state) {
         assert_non_null(more);
         memcpy(more, whole.at, whole.bytes);
         expect_wrong(name, memcpy(more + whole.bytes, "and more", 8) ? more : NULL, whole.bytes + 8,
-                     "is damaged");
+                     "but something else follows them");
         memcpy(more + whole.bytes, whole.at, 8);
         expect_wrong(name, more, whole.bytes + 8, "was cut short");
         free(more);
