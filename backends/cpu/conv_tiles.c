@@ -47,13 +47,9 @@ static pixel_run run_from(const patches *p, int64_t q, int64_t end) {
     return r;
 }
 
-/* Where tap t lies from the first of its dimension d. */
-static int64_t tap_shift(const patches *p, int64_t t, int d) {
-    const conv_walk *w = p->walk;
-    int64_t j = d == 2   ? t % w[2].taps
-                : d == 1 ? t / w[2].taps % w[1].taps
-                         : t / w[2].taps / w[1].taps;
-    return w[d].origin + (w[d].falls ? w[d].taps - 1 - j : j) * w[d].shift;
+/* Tap t in dimension d. */
+static int64_t tap_in(const conv_walk *w, int64_t t, int d) {
+    return d == 2 ? t % w[2].taps : d == 1 ? t / w[2].taps % w[1].taps : t / w[2].taps / w[1].taps;
 }
 
 /* Tap t of a run: pixels [first, end) of it lie in x, the first pixel of the run at `from`. */
@@ -62,7 +58,9 @@ static const uint16_t *find_tap(const patches *p, const pixel_run *r, int64_t t,
     const conv_side *x = &p->side;
     int64_t at[SPATIAL], step = p->walk[2].step;
     for (int d = 0; d < SPATIAL; d++) {
-        at[d] = r->at[d] * p->walk[d].step + tap_shift(p, t, d);
+        const conv_walk *w = &p->walk[d];
+        int64_t j = tap_in(p->walk, t, d);
+        at[d] = w->origin + r->at[d] * w->step + (w->falls ? w->taps - 1 - j : j) * w->shift;
     }
     bool inside = at[0] >= 0 && at[0] < x->size[0] && at[1] >= 0 && at[1] < x->size[1];
     *first = min_of(at[2] < 0 ? div_up(-at[2], step) : 0, r->count);
@@ -113,11 +111,9 @@ static gemm_side patch_side(const patches *p, const uint16_t *data, int64_t bloc
 
 static int64_t tap_weight(const conv_job *job, int64_t t) {
     const conv_weights *w = &job->w;
-    int64_t j[SPATIAL] = {t / job->walk[2].taps / job->walk[1].taps,
-                          t / job->walk[2].taps % job->walk[1].taps, t % job->walk[2].taps};
     int64_t at = 0;
     for (int d = 0; d < SPATIAL; d++) {
-        at += (w->first[d] + j[d] * w->each[d]) * w->stride[d];
+        at += (w->first[d] + tap_in(job->walk, t, d) * w->each[d]) * w->stride[d];
     }
     return at;
 }
@@ -159,7 +155,7 @@ static void move_sums(const forward *f, int64_t q0, int64_t n, float *sums, bool
     bool last = y->channel == 1;
     int64_t rows = job->rows;
     const uint16_t *bias = job->bias;
-    for (int64_t i = 0; i < rows * n && !to_y; i++) {
+    for (int64_t i = 0; i < rows * n && bias && !to_y; i++) {
         int64_t m = last ? i % rows : i / n;
         sums[i] = from_bf16(bias[(f->g * rows + m) * job->bias_stride]);
     }
@@ -179,14 +175,14 @@ static void move_sums(const forward *f, int64_t q0, int64_t n, float *sums, bool
 
 static tn_status run_pixels(tn_context *ctx, const forward *f, int64_t q, int64_t n) {
     const conv_job *job = f->job;
-    size_t patch = (size_t)(f->block * f->p->depth) * sizeof(uint16_t),
-           bytes = patch + (size_t)(f->block * job->rows) * sizeof(float);
-    char *memory = scratch_take(ctx, bytes);
+    int64_t half = f->block * f->p->depth / 2; /* floats that the patches take */
+    size_t bytes = (size_t)(half + f->block * job->rows) * sizeof(float);
+    float *memory = scratch_take(ctx, bytes);
     if (!memory) {
         return TN_ENOMEM;
     }
+    float *sums = memory + half;
     uint16_t *data = (uint16_t *)memory;
-    float *sums = (float *)(memory + patch);
     bool last = job->y.channel == 1;
     gather_patches(f->p, q, q + n, data, 0, f->block);
     gemm_job product = {.k = f->p->depth,
@@ -204,9 +200,7 @@ static tn_status run_pixels(tn_context *ctx, const forward *f, int64_t q, int64_
         product.b = (gemm_side){f->weights, TN_BF16, 1, f->p->depth};
     }
     product.ldc = product.ldd = product.n;
-    if (job->bias) {
-        move_sums(f, q, n, sums, false);
-    }
+    move_sums(f, q, n, sums, false);
     tn_status status = TN_CPU(gemm_bf16)(ctx, &product);
     if (status == TN_OK) {
         move_sums(f, q, n, sums, true);
@@ -274,15 +268,14 @@ tn_status TN_CPU(conv_tiles_weight)(tn_context *ctx, const conv_job *job) {
     }
     enum { PART = 64 };
     int64_t k = p.taps * p.channels, block = MOST_PIXELS;
-    size_t patch = (size_t)(block * p.depth) * sizeof(uint16_t),
-           dy = (size_t)(block * div_up(job->rows, UNIT) * UNIT) * sizeof(uint16_t),
-           bytes = patch + dy + (size_t)(job->rows * k) * sizeof(float);
-    char *memory = scratch_take(ctx, bytes);
+    int64_t across = div_up(job->rows, UNIT) * UNIT, half = block * (p.depth + across) / 2;
+    size_t bytes = (size_t)(half + job->rows * k) * sizeof(float);
+    float *memory = scratch_take(ctx, bytes);
     if (!memory) {
         return TN_ENOMEM;
     }
-    uint16_t *x_data = (uint16_t *)memory, *y_data = (uint16_t *)(memory + patch);
-    float *sums = (float *)(memory + patch + dy);
+    float *sums = memory + half;
+    uint16_t *x_data = (uint16_t *)memory, *y_data = x_data + block * p.depth;
     int threads = team_size(INT32_MAX, job->rows * k * p.pixels / 64);
     tn_status status = TN_OK;
     for (int64_t g = 0; g < job->groups && status == TN_OK; g++) {
@@ -292,7 +285,7 @@ tn_status TN_CPU(conv_tiles_weight)(tn_context *ctx, const conv_job *job) {
             y.walk[d] = (conv_walk){.places = job->walk[d].places, .step = 1, .taps = 1};
         }
         y.taps = 1;
-        y.depth = div_up(job->rows, UNIT) * UNIT;
+        y.depth = across;
         memset(sums, 0, (size_t)(job->rows * k) * sizeof(*sums)); /* of no pixels */
         for (int64_t q = 0; q < p.pixels && status == TN_OK; q += block) {
             int64_t n = min_of(block, p.pixels - q);

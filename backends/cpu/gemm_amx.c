@@ -5,7 +5,7 @@
  *     packed A: for each 32 of k: (32, 32), a row is 64 bytes
  *
  * An element's bits depend on its row of A and its column of B alone: a product and its transpose
- * have the same.
+ * have the same. So few rows are computed transposed, which reads weights in place.
  */
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/pairs.h"
@@ -19,7 +19,7 @@ typedef uint16_t rounded;
 #define PLAIN TN_BF16
 #define PAIR 2
 #define STEP TILE_K
-#define GEMM TN_CPU(gemm_amx)
+#define GEMM tile_product
 #define KERNEL_TARGET
 #define ROUND(sum) to_bf16(sum)
 #define BEGIN_THREAD tile_configure();
@@ -34,6 +34,8 @@ enum {
     TILE_COLS = 512,
     NEAR = INT32_MAX /* a tile is loaded once for 32 columns, mostly from the L2 cache */
 };
+
+static tn_status tile_product(tn_context *ctx, const gemm_job *job);
 
 #include "backends/cpu/gemm_kernel.h"
 
@@ -102,4 +104,45 @@ static void tile_full(int64_t k, rows_of_a a, const element *b, float *c, int64_
             c[i * ldc + j] *= alpha;
         }
     }
+}
+
+/* By the transposed product, whose A is B's columns. */
+static tn_status turned_product(tn_context *ctx, const gemm_job *job) {
+    int64_t m = job->m, n = job->n;
+    const float *d = job->d;
+    size_t bytes = (size_t)(m * n) * sizeof(float);
+    float *sums = scratch_take(ctx, bytes); /* (n, m) */
+    if (!sums) {
+        return TN_ENOMEM;
+    }
+    gemm_job turned = *job;
+    turned.m = n;
+    turned.n = turned.ldc = turned.ldd = m;
+    turned.a = (gemm_side){job->b.data, TN_BF16, job->b.col, job->b.row};
+    turned.b = (gemm_side){job->a.data, TN_BF16, job->a.col, job->a.row};
+    turned.c = sums;
+    turned.d = sums;
+    turned.rounds = false;
+    for (int64_t j = 0; j < n && job->beta != 0; j++) {
+        for (int64_t i = 0; i < m; i++) {
+            sums[j * m + i] = d[i * job->ldd + j];
+        }
+    }
+    tn_status status = tile_product(ctx, &turned);
+    for (int64_t i = 0; i < m && status == TN_OK; i++) {
+        for (int64_t j = 0; j < n; j++) {
+            if (job->rounds) {
+                ((rounded *)job->c)[i * job->ldc + j] = ROUND(sums[j * m + i]);
+            } else {
+                ((float *)job->c)[i * job->ldc + j] = sums[j * m + i];
+            }
+        }
+    }
+    scratch_free(ctx, sums, bytes);
+    return status;
+}
+
+tn_status TN_CPU(gemm_amx)(tn_context *ctx, const gemm_job *job) {
+    bool few = job->m <= MR && job->n > MR && job->b.row == 1;
+    return few ? turned_product(ctx, job) : tile_product(ctx, job);
 }

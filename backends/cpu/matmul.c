@@ -1,7 +1,7 @@
 /* matmul and linear: operands with any strides go to the blocked product (gemm.h), which packs
  * them. What it cannot write directly (f16, bf16 where the processor does not multiply it, an
- * output without column or row stride 1) goes through an f32 or f64 temporary. The products for few
- * rows (few_rows.h, and with tiles few_on_tiles) are tried first.
+ * output without column or row stride 1) goes through an f32 or f64 temporary. The product for few
+ * rows (few_rows.h) is tried first.
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/few_rows.h"
@@ -109,78 +109,9 @@ static tn_status through_temporary(tn_context *ctx, const tn_desc *y, int64_t of
     return status;
 }
 
-/* Between y and a temporary (n, m) that holds it transposed, in f32. */
-typedef struct turn {
-    const tn_desc *y;
-    int64_t offset, row, col, m, n;
-    float *turned;
-    const float *bias; /* NULL: y is read */
-} turn;
-
-static void turn_lines(const turn *t, int64_t j0, bool back) {
-    float line[TILE];
-    int64_t n = min_of(TILE, t->n - j0), m = t->m;
-    for (int64_t i = 0; i < m; i++) {
-        char *y = desc_at(t->y, t->offset + i * t->row + j0 * t->col);
-        float *turned = t->turned + j0 * m + i;
-        for (int64_t j = 0; j < n && back; j++) {
-            line[j] = turned[j * m];
-        }
-        if (back) {
-            store_f32(y, t->y->dtype, t->col, line, n);
-            continue;
-        }
-        if (!t->bias) {
-            load_f32(line, y, t->y->dtype, t->col, n);
-        }
-        for (int64_t j = 0; j < n; j++) {
-            turned[j * m] = t->bias ? t->bias[j0 + j] : line[j];
-        }
-    }
-}
-
 /* The most rows for few_rows. With tiles it keeps what memory bounds, one and two in bf16. */
 static int64_t most_few_rows(tn_dtype dtype) {
     return tn__cpu_tiles && dtype == TN_BF16 ? 2 : FEW_ROWS;
-}
-
-/* Few rows on tiles: the transposed product, which reads b's contiguous columns in place.
- * TN_EUNSUPPORTED: not such a product. */
-static tn_status few_on_tiles(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
-                              int64_t col, const gemm_job *job, const void *bias) {
-    enum { MOST = 32 };
-    int64_t m = job->m, n = job->n;
-    if (!tn__cpu_tiles || job->a.dtype != TN_BF16 || m <= most_few_rows(TN_BF16) || m > MOST ||
-        job->b.row != 1) {
-        return TN_EUNSUPPORTED;
-    }
-    size_t bytes = (size_t)(m * n) * sizeof(float);
-    float *turned = scratch_take(ctx, bytes);
-    if (!turned) {
-        return TN_ENOMEM;
-    }
-    turn t = {y, offset, row, col, m, n, turned, bias};
-    gemm_job across = {.m = n,
-                       .n = m,
-                       .k = job->k,
-                       .alpha = job->alpha,
-                       .beta = bias ? 1 : job->beta,
-                       .a = {job->b.data, TN_BF16, job->b.col, job->b.row},
-                       .b = {job->a.data, TN_BF16, job->a.col, job->a.row},
-                       .c = turned,
-                       .ldc = m,
-                       .d = turned,
-                       .ldd = m,
-                       .threads = job->threads};
-    for (int64_t j = 0; j < n && across.beta != 0; j += TILE) {
-        turn_lines(&t, j, false);
-    }
-    tn_status status = TN_CPU(gemm_bf16)(ctx, &across);
-    for (int64_t j = 0; j < n && status == TN_OK; j += TILE) {
-        turn_lines(&t, j, true);
-    }
-    scratch_free(ctx, turned, bytes);
-    return status;
 }
 
 /* By few_rows.h: few rows of a, and contiguous columns of b. TN_EUNSUPPORTED: not for few_rows. */
@@ -220,10 +151,7 @@ static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, 
         job.b = b;
         return one_product(ctx, y, offset, col, row, job, NULL);
     }
-    tn_status status = few_on_tiles(ctx, y, offset, row, col, &job, bias);
-    if (status == TN_EUNSUPPORTED) {
-        status = by_few_rows(ctx, y, offset, row, col, &job, bias);
-    }
+    tn_status status = by_few_rows(ctx, y, offset, row, col, &job, bias);
     if (status == TN_EUNSUPPORTED && columns) {
         status = rounded_product(ctx, y, offset, row, job, bias);
     }
