@@ -30,7 +30,7 @@ RUN if [ -n "$CUDA" ]; then export DEB_TERN_CUDA=enabled CUDA_HOME=/opt/nvidia/c
 
 FROM ${BASE}
 COPY --from=build /tern_*.deb /libtern0.1_*.deb /packages/
-RUN apt-get update -q && apt-get install -y -q --no-install-recommends libgloo0 libdnnl2 libdw1 \
+RUN apt-get update -q && apt-get install -y -q --no-install-recommends libgloo0 libdw1 \
     /packages/tern_*.deb /packages/libtern0.1_*.deb && rm -rf /packages /var/lib/apt/lists/*
 COPY --from=toolkit /runtime/ /
 # cuDNN and NCCL are loaded by name. The last two are for NVIDIA's container toolkit (docker run --gpus all).

@@ -14,6 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #define ENTRY(entry, ...) +1
 _Static_assert(offsetof(tn_backend, fill) + (0 TN_ENTRIES(ENTRY)) * sizeof(void (*)(void)) ==
                    sizeof(tn_backend),
@@ -22,9 +28,25 @@ _Static_assert(offsetof(tn_backend, fill) + (0 TN_ENTRIES(ENTRY)) * sizeof(void 
 static _Atomic(const tn_backend *) chosen; /* NULL until the first use */
 static atomic_int most;                    /* the level that TERN_CPU permits; 0 until it is read */
 
-/* Levels: 2, 3 and 4 are x86-64's; 1 is scalar C, ref's table. */
-enum { PLAIN = 1, LEVELS = 4 };
-static const char *const level_names[] = {[PLAIN] = "plain", "v2", "v3", "v4"};
+/* Levels: 2, 3 and 4 are x86-64's; 1 is scalar C, ref's table. AMX is v4 with tiles; its twin in
+ * plain C, with the same bits in products, is for tests alone and must be asked for by its name. */
+enum { PLAIN = 1, AMX = 5, LEVELS = AMX, TWIN };
+static const char *const level_names[] = {[PLAIN] = "plain", "v2", "v3", "v4", "amx", "amx-twin"};
+
+bool tn__cpu_tiles;
+
+/* Whether the processor has tiles of bf16 and the system lets this process use them: it wants to be
+ * asked, since a signal's stack then needs 8 KB more. */
+static bool tiles_allowed(void) {
+#if defined(__x86_64__)
+    enum { LEAF = 7, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, REQUEST = 0x1023, TILE_DATA = 18 };
+    unsigned a, b, c, d;
+    return __get_cpuid_count(LEAF, 0, &a, &b, &c, &d) && (d & AMX_BF16) && (d & AMX_TILE) &&
+           syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
 
 /* Whether this machine (and its operating system, for the wide registers) runs code for x86-64-v2,
  * -v3, -v4. Every machine with AVX2 and FMA also has the rest of v3 (F16C, LZCNT, MOVBE), which not
@@ -39,7 +61,7 @@ static bool machine_runs(int level) {
     bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
               __builtin_cpu_supports("avx512vl");
-    return level == 2 ? v2 : level == 3 ? v3 : v4;
+    return level == 2 ? v2 : level == 3 ? v3 : v4 && (level != AMX || tiles_allowed());
 #else
     return level == 2; /* other architectures: compiled for the compiler's default target */
 #endif
@@ -47,21 +69,33 @@ static bool machine_runs(int level) {
 
 /* NULL if the build or the machine does not have it. */
 static const tn_backend *level_table(int level) {
-    if (level > PLAIN && !machine_runs(level)) {
+    if (level > PLAIN && level <= LEVELS && !machine_runs(level)) {
         return NULL;
     }
     switch (level) {
 #ifdef TN_HAVE_CPU_V4
+    case AMX:
     case 4:
-        return tn__cpu_table_v4();
+        return tn__cpu_table_v4(level == AMX);
+#endif
+    case TWIN:
+#ifdef TN_HAVE_CPU_V3
+        if (machine_runs(3)) {
+            return tn__cpu_table_v3(true);
+        }
+#endif
+#ifdef TN_HAVE_CPU_V2
+        return machine_runs(2) ? tn__cpu_table_v2(true) : NULL;
+#else
+        return NULL;
 #endif
 #ifdef TN_HAVE_CPU_V3
     case 3:
-        return tn__cpu_table_v3();
+        return tn__cpu_table_v3(false);
 #endif
 #ifdef TN_HAVE_CPU_V2
     case 2:
-        return tn__cpu_table_v2();
+        return tn__cpu_table_v2(false);
 #endif
     case PLAIN:
         return tn__ref_table();
@@ -85,17 +119,18 @@ const char *tn__cpu_levels(char *text, size_t size) {
  * level raises an error in the thread that asks first: at load time the one that will run main. */
 static int read_most(void) {
     const char *wish = getenv("TERN_CPU");
+    bool any = !wish || !wish[0];
+    for (int level = PLAIN; level <= TWIN && !any; level++) {
+        if (strcmp(wish, level_names[level]) == 0 && level_table(level)) {
+            return level;
+        }
+    }
     int best = LEVELS;
     while (!level_table(best)) {
         best--;
     }
-    if (!wish || !wish[0]) {
+    if (any) {
         return best;
-    }
-    for (int level = PLAIN; level <= LEVELS; level++) {
-        if (strcmp(wish, level_names[level]) == 0 && level_table(level)) {
-            return level;
-        }
     }
     char levels[TN__CPU_LEVELS];
     tn__raise(TN_EVALUE, "kernels", "TERN_CPU=%s is not one of this machine's levels: %s", wish,
@@ -103,7 +138,7 @@ static int read_most(void) {
     return best;
 }
 
-int tn__cpu_most(void) {
+static int most_level(void) {
     int level = atomic_load_explicit(&most, memory_order_relaxed);
     if (level == 0) {
         level = read_most();
@@ -123,11 +158,11 @@ const tn_backend *tn_backend_named(const char *name) {
         return tn_backend_of((tn_device){TN_CUDA, 0});
     }
     if (strcmp(name, "cpu") == 0) {
-        return level_table(tn__cpu_most());
+        return level_table(most_level());
     }
-    for (int level = PLAIN + 1; level <= tn__cpu_most(); level++) {
+    for (int level = PLAIN + 1; level <= TWIN; level++) {
         if (strncmp(name, "cpu-", 4) == 0 && strcmp(name + 4, level_names[level]) == 0) {
-            return level_table(level);
+            return level <= most_level() || level == TWIN ? level_table(level) : NULL;
         }
     }
     return NULL;
@@ -153,6 +188,7 @@ void tn_backend_use(const tn_backend *table) {
         table = tn_backend_named("cpu");
     }
     tn__build_info_backend = table->name;
+    tn__cpu_tiles = strncmp(table->name, "cpu-amx", 7) == 0;
     atomic_store_explicit(&chosen, table, memory_order_release);
 }
 

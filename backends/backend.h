@@ -8,16 +8,17 @@
 const tn_backend *tn__ref_table(void);
 
 /* ref's table with cpu's overrides, compiled for x86-64-v2, -v3 and -v4. Only called if the machine
- * can run them. The build defines TN_HAVE_CPU_V2, _V3, _V4 for those that it compiled. */
-const tn_backend *tn__cpu_table_v2(void);
-const tn_backend *tn__cpu_table_v3(void);
-const tn_backend *tn__cpu_table_v4(void);
+ * can run them. The build defines TN_HAVE_CPU_V2, _V3, _V4 for those that it compiled. `tiles`: the
+ * one whose bf16 products run on tiles: of v4 "cpu-amx", of the others its twin, "cpu-amx-twin". */
+const tn_backend *tn__cpu_table_v2(bool tiles);
+const tn_backend *tn__cpu_table_v3(bool tiles);
+const tn_backend *tn__cpu_table_v4(bool tiles);
 
-/* The highest level (2, 3, 4; 1: ref's table) that this process uses:
- * the machine's best, or what TERN_CPU permits. */
-int tn__cpu_most(void);
+/* Whether the table in use is one with tiles. */
+extern bool tn__cpu_tiles;
 
-/* The levels of this build and machine, by TERN_CPU's names: "plain v2 v3". Returns `text`. */
+/* The levels of this build and machine, by TERN_CPU's names: "plain v2 v3". Without amx-twin, which
+ * every machine has (backends/cpu/tiles.h) and no program wants. Returns `text`. */
 enum { TN__CPU_LEVELS = 32 };
 TN_API const char *tn__cpu_levels(char *text, size_t size);
 

@@ -1,11 +1,9 @@
 """Convolutions against PyTorch's: layers, forward and both gradients, and training steps of a CNN and of ResNet-18.
 
-Layers also against oneDNN 2 (libdnnl-dev) with operands already in its own blocked layout; the conversion is not timed.
 Options: rounds (9); the cases whose name contains a word (all).
 """
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 
@@ -32,20 +30,6 @@ NETWORKS = {"CNN, batch 64": ("cnn", 64), "ResNet-18, batch 32": ("resnet18", 32
 def flops(n, inside, out, size, kernel, stride, padding):
     places = (size + 2 * padding - kernel) // stride + 1
     return 2 * n * out * places ** 2 * inside * kernel ** 2
-
-
-class OneDNN:
-    """The library's blocked kernels, as a peer of layers."""
-
-    name = "oneDNN, blocked"
-
-    def __init__(self, folder):
-        self.program = os.path.join(folder, "onednn_conv")
-        source = os.path.join(duel.HERE, "onednn_conv.c")
-        self.there = subprocess.run(["gcc", "-O2", source, "-o", self.program, "-ldnnl"], capture_output=True).returncode == 0
-
-    def command(self, _script, _threads, _kind, *shape):
-        return [self.program, "blocked", *map(str, shape)]
 
 
 def run_layer(name, shape, peers, rounds):
@@ -86,13 +70,10 @@ def main():
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 9
     word = sys.argv[2] if len(sys.argv) > 2 else ""
     peers = duel.find_peers()
-    with tempfile.TemporaryDirectory() as folder:
-        onednn = OneDNN(folder)
-        beside = peers + ([onednn] if onednn.there else [])
-        rows = [row for name, shape in LAYERS.items() if word in name for row in run_layer(name, shape, beside, rounds)]
+    rows = [row for name, shape in LAYERS.items() if word in name for row in run_layer(name, shape, peers, rounds)]
     if rows:
         head = ["GFLOP/s, %d threads" % duel.THREADS, "Tern"]
-        for p in beside:
+        for p in peers:
             head += [p.name, "ratio (of the rounds)"]
         duel.table(head, rows)
     for name, (kind, batch) in NETWORKS.items():

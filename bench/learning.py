@@ -29,7 +29,7 @@ def main():
         text, tokenizer = os.path.join(data, "tinyshakespeare.txt"), os.path.join(data, "gpt2")
         subprocess.run([program, text, tokenizer, folder, steps], check=True, env=env)
         for peer in duel.find_peers()[:1]:
-            subprocess.run([peer.python, os.path.join(duel.HERE, "torch_learning.py"), folder, str(duel.THREADS)], check=True,
+            subprocess.run(peer.command("torch_learning.py", folder, duel.THREADS), check=True,
                            env=env, stdout=subprocess.DEVNULL)
             ours, theirs = losses(folder, "tern"), losses(folder, "torch")
             far = [abs(a - b) for a, b in zip(ours, theirs)]

@@ -10,11 +10,9 @@
 #include "core/dwarf.h"
 
 #include "core/descriptor.h"
-#include "core/fork.h"
 #include "core/place.h"
 #include "core/plugin.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 static bool switched_off; /* atomic */
@@ -44,13 +42,6 @@ static struct functions {
 #undef MEMBER
 } dw;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* A child never sees the loader in the middle of a call. */
-__attribute__((constructor)) static void care_for_fork(void) {
-    tn__fork_takes(&lock);
-}
-
 struct tn__dwarf {
     Dwfl *files;
 };
@@ -73,7 +64,7 @@ static int find_no_debuginfo(Dwfl_Module *module, void **user, const char *name,
 
 static void load_functions(void) {
     char why[256];
-    void *handle = tn__library_load("libdw.so.1", why, sizeof(why));
+    void *handle = tn__library_open("libdw.so.1", why, sizeof(why));
     dw.all = handle;
 #define LOAD(function) dw.all = dw.all && (*(void **)&dw.function = dlsym(handle, #function));
     EACH_FUNCTION(LOAD)
@@ -83,13 +74,11 @@ static void load_functions(void) {
 
 static bool has_functions(void) {
     if (!__atomic_load_n(&dw.tried, __ATOMIC_ACQUIRE)) {
-        tn__streams_hold(); /* first: a holder of a lock that fork takes must wait for no other */
-        pthread_mutex_lock(&lock);
+        tn__libraries_hold();
         if (!dw.tried) {
             load_functions();
         }
-        pthread_mutex_unlock(&lock);
-        tn__streams_let_go();
+        tn__libraries_let_go();
     }
     return dw.all;
 }

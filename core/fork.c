@@ -3,7 +3,8 @@
  * The thread that forked continues alone: OpenMP's team, which it would wait for, stayed in the
  * parent (threads.c). Threads that the child makes have their own teams.
  *
- * Locks of the process are taken before fork and released after it, on both sides.
+ * Locks of the process are taken before fork and released after it, on both sides; first that of
+ * opening libraries, whose holder may take any other.
  *
  * Groups, stores and loaders have threads, connections and shared memory. They remember the process
  * that made them, and refuse to work in another. Freeing them there at most drops the child's
@@ -16,6 +17,7 @@
 #include "core/fork.h"
 
 #include "core/error.h"
+#include "core/plugin.h"
 
 #include <assert.h>
 
@@ -36,13 +38,14 @@ bool tn__refuse_inherited(uint32_t process, const char *operation, const char *w
 
 /* ---- Handlers -------------------------------------------------------------------------------- */
 
-/* The order does not matter, since all are innermost. */
+/* Their order does not matter, since all are innermost. */
 enum { LOCKS = 16 };
 static pthread_mutex_t *locks[LOCKS];
 static int lock_count;
 
 static void take_locks(void) {
     tn__threads_fork();
+    tn__libraries_hold();
     for (int i = 0; i < lock_count; i++) {
         pthread_mutex_lock(locks[i]);
     }
@@ -52,6 +55,7 @@ static void give_locks(void) {
     for (int i = lock_count - 1; i >= 0; i--) {
         pthread_mutex_unlock(locks[i]);
     }
+    tn__libraries_let_go();
 }
 
 static void begin_child(void) {

@@ -29,17 +29,20 @@ typedef struct plugin {
     char name[];
 } plugin;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static plugin *plugins; /* under the lock; never removed */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* fork takes it first (fork.c) */
+static _Thread_local int holds;                          /* by this thread */
+static plugin *plugins;                                  /* under the lock; never removed */
 
-/* In a child of fork. Not taken by fork, which may be called inside dlopen; the list is consistent
- * at any time. */
-static void renew_lock(void) {
-    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+void tn__libraries_hold(void) {
+    if (holds++ == 0) {
+        pthread_mutex_lock(&lock);
+    }
 }
 
-__attribute__((constructor)) static void care_for_fork(void) {
-    pthread_atfork(NULL, NULL, renew_lock);
+void tn__libraries_let_go(void) {
+    if (--holds == 0) {
+        pthread_mutex_unlock(&lock);
+    }
 }
 
 /* The folder of the file that this function is in, or "". */
@@ -64,22 +67,19 @@ static bool has_loader(void) {
     return left > 0;
 }
 
-void *tn__library_load(const char *file, char *why, size_t size) {
+void *tn__library_open(const char *file, char *why, size_t size) {
     if (!dlopen || !has_loader()) {
         snprintf(why, size, "the program is linked statically");
         return NULL;
     }
+    tn__libraries_hold();
+    tn__streams_hold();
     void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
         snprintf(why, size, "%s", dlerror());
     }
-    return handle;
-}
-
-void *tn__library_open(const char *file, char *why, size_t size) {
-    tn__streams_hold();
-    void *handle = tn__library_load(file, why, size);
     tn__streams_let_go();
+    tn__libraries_let_go();
     return handle;
 }
 
@@ -141,7 +141,7 @@ void *tn__plugin_symbol(const char *name, const char *symbol, char *why, size_t 
         snprintf(why, size, "\"%s\" cannot be the name of a plugin", name ? name : "(NULL)");
         return NULL;
     }
-    pthread_mutex_lock(&lock);
+    tn__libraries_hold();
     plugin *p = plugin_of(name);
     void *address = p && p->handle ? dlsym(p->handle, symbol) : NULL;
     if (!p) {
@@ -149,6 +149,6 @@ void *tn__plugin_symbol(const char *name, const char *symbol, char *why, size_t 
     } else if (!address) {
         snprintf(why, size, "%s", p->handle ? dlerror() : p->why);
     }
-    pthread_mutex_unlock(&lock);
+    tn__libraries_let_go();
     return address;
 }

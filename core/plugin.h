@@ -16,7 +16,11 @@ TN_API void *tn__plugin_symbol(const char *name, const char *symbol, char *why, 
  * is linked statically has none. */
 void *tn__library_open(const char *file, char *why, size_t size);
 
-/* The same, where the caller holds the standard streams (core/descriptor.h). */
-void *tn__library_load(const char *file, char *why, size_t size);
+/* Until they are let go, other threads open no library and do not fork: a child would have one that
+ * is half open, which crashes its next dlopen. Both functions above do this; so must whoever opens
+ * libraries otherwise or calls what does, with no lock of the library in its hands. One thread may
+ * hold them several times, and may fork meanwhile. */
+TN_API void tn__libraries_hold(void);
+TN_API void tn__libraries_let_go(void);
 
 #endif

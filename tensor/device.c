@@ -35,9 +35,11 @@ static void load_cuda(void) {
         return;
     }
     memcpy(&function, &symbol, sizeof(function));
+    tn__libraries_hold(); /* it opens NVIDIA's */
     tn__streams_hold();
     const tn_device_table *table = function(TN_DEVICE_VERSION, cuda_why);
     tn__streams_let_go();
+    tn__libraries_let_go();
     if (table && (table->version != TN_DEVICE_VERSION || table->size != sizeof(*table))) {
         snprintf(cuda_why, sizeof(cuda_why), "libtern_%s.so was built for another libtern", name);
         table = NULL;

@@ -42,13 +42,13 @@ await_long_tests() {
     return $status
 }
 
-# The operations at each lower level of this CPU, a log each; the kernels' own tests compare every level, and `plain` is what they
+# The operations at each lower level of this CPU, and with the twin of its tiles, a log each; the kernels' own tests compare every level, and `plain` is what they
 # compare it with.
 lower_levels() {
     local levels level
     read -ra levels <<<"$(build/ci-release/tools/tern info | sed -n 's/^kernels .* levels plain//p')"
     [ ${#levels[@]} -gt 0 ] || { echo "tern info names no levels"; return 1; }
-    for level in "${levels[@]:0:${#levels[@]}-1}"; do
+    for level in "${levels[@]:0:${#levels[@]}-1}" amx-twin; do
         TERN_CPU=$level TERN_OP_CHECK=brief run_tests ci-release "level-$level" -t 3 --suite ops
     done
 }

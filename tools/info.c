@@ -3,7 +3,6 @@
 #include "tools/info.h"
 
 #include "backends/backend.h"
-#include "backends/cpu/onednn.h"
 #include "core/build_info.h"
 #include "core/clock.h"
 
@@ -95,8 +94,6 @@ int info_main(void) {
     printf("build     %s\n", tn_build_info());
     printf("cores     %ld, usable %d\n", sysconf(_SC_NPROCESSORS_ONLN), usable);
     tell_kernels();
-    const char *why = tn__onednn_reason();
-    printf("oneDNN    %s%s%s\n", *why ? "no (" : "bf16 products", why, *why ? ")" : "");
     printf("devices\n");
     tell_devices();
     printf("engines\n");

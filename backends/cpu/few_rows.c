@@ -8,7 +8,7 @@
  *
  *     packed x: for each vector of w, for each phase, for each row of x: a vector of f32
  *
- * Where the processor multiplies pairs of bf16 (gemm_bf16.c), nothing is widened: a vector of w has
+ * Where multiplying pairs of bf16 pays (gemm_bf16.c), nothing is widened: a vector of w has
  * one phase, and x is packed as bf16.
  *
  * An element of y is one chain of vector multiply-adds and a fold. It depends neither on the other
@@ -310,8 +310,7 @@ PAIR_KERNEL(8)
 static strip_kernel *find_pairs(const few_rows_job *job, int rows) {
     static strip_kernel *const kernels[] = {strip_pairs_1, strip_pairs_2, strip_pairs_4,
                                             strip_pairs_8};
-    bool pairs =
-        job->x.dtype == TN_BF16 && job->w.dtype == TN_BF16 && __builtin_cpu_supports("avx512bf16");
+    bool pairs = job->x.dtype == TN_BF16 && job->w.dtype == TN_BF16 && pairs_pay();
     return pairs ? kernels[place_of(rows)] : NULL;
 }
 

@@ -2,6 +2,7 @@
 #ifndef TERN_BACKENDS_CPU_GEMM_H
 #define TERN_BACKENDS_CPU_GEMM_H
 
+#include "backends/backend.h"
 #include "backends/cpu/cpu.h"
 
 /* One operand: element (i, j) at data + i row + j col, in elements of dtype. */
@@ -17,7 +18,7 @@ typedef struct gemm_side {
  *
  * gemm_bf16 computes as the processor multiplies bf16: in f32, but a subnormal counts as 0. A and B
  * are bf16, C is f32, or bf16 with `rounds`; D is f32. TN_EUNSUPPORTED, with nothing written: this
- * processor does not multiply bf16. */
+ * processor does not multiply bf16, or not faster than f32. gemm_amx is the same on tiles. */
 typedef struct gemm_job {
     int64_t m, n, k;
     double alpha, beta;
@@ -26,12 +27,22 @@ typedef struct gemm_job {
     int64_t ldc;
     const void *d;
     int64_t ldd;
-    bool rounds; /* only gemm_bf16 */
+    bool rounds; /* only gemm_bf16 and gemm_amx */
     int threads;
 } gemm_job;
 
 tn_status TN_CPU(gemm_f32)(tn_context *ctx, const gemm_job *job);
 tn_status TN_CPU(gemm_f64)(tn_context *ctx, const gemm_job *job);
 tn_status TN_CPU(gemm_bf16)(tn_context *ctx, const gemm_job *job);
+tn_status TN_CPU(gemm_amx)(tn_context *ctx, const gemm_job *job);
+
+/* Whether this processor has vdpbf16ps and gains by it (gemm_bf16.c). */
+INLINE bool pairs_pay(void) {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512bf16") && !__builtin_cpu_is("intel");
+#else
+    return false;
+#endif
+}
 
 #endif

@@ -1,8 +1,10 @@
-/* The blocked matrix product in plain C; gemm_f32.c, gemm_f64.c and gemm_bf16.c include it with T
- * set to the type of their sums.
+/* The blocked matrix product in plain C; gemm_f32.c, gemm_f64.c, gemm_bf16.c and gemm_amx.c include
+ * it with T set to the type of their sums.
  *
  * An `element` is what one multiply-add of a lane reads of an operand: a T, or PAIR elements of k
- * that the processor multiplies and adds at once (gemm_bf16.c). The last pair of an odd k has a 0.
+ * that the processor multiplies and adds at once (gemm_bf16.c). A panel is filled up with 0 to a
+ * multiple of STEP elements of k. With TILES the including file has the packing, the sizes of
+ * blocks and tile_full (gemm_amx.c).
  *
  * A and B may have any strides; bf16 and f16 operands are converted while they are packed. Both are
  * packed into panels that the micro kernel reads in order: A into MR rows, B into NR columns (two
@@ -22,15 +24,19 @@
 
 #ifndef PAIR
 #define PAIR 1
+#define STEP 1
 #define KERNEL_TARGET
 #define MULTIPLY_ADD(sum, a, b) ((sum) + (a) * (b))
 #define ROUND(sum) (sum)
 typedef T element, rounded;
 #endif
 
+enum { VL = VBYTES / sizeof(T), NR = 2 * VL };
+
+#ifndef TILES
+#define BEGIN_THREAD
+#define END_THREAD
 enum {
-    VL = VBYTES / sizeof(T),
-    NR = 2 * VL,
     DEPTH = PAIR * 1536 / sizeof(T), /* of k: a B panel of DEPTH x NR fills the L1 cache */
     ROWS = MR * 176,                 /* the most of A and B that is packed at a time */
     COLS = NR * 192,
@@ -38,6 +44,7 @@ enum {
     TILE_COLS = NR * 16,
     NEAR = PAIR * 2048 / sizeof(T) /* A's rows are read in place when they are this close */
 };
+#endif
 
 typedef T vec __attribute__((vector_size(VBYTES)));
 typedef T vec_any __attribute__((vector_size(VBYTES), aligned(sizeof(T)), may_alias));
@@ -52,6 +59,13 @@ typedef struct work {
     int64_t *next; /* [2], shared: the next tile to take, of even and odd passes */
 } work;
 
+/* MR rows of A for one tile: packed (lda 0), or in place, lda elements apart. */
+typedef struct rows_of_a {
+    const element_any *data;
+    int64_t lda;
+} rows_of_a;
+
+#ifndef TILES
 /* One operand seen by the packer: element (i, p) at data + i across + p along. */
 #if PAIR == 1
 static inline __attribute__((always_inline)) void pack_panel(T *restrict dst, const int width,
@@ -114,12 +128,6 @@ KERNEL_TARGET static inline __attribute__((always_inline)) void micro_kernel(
     }
 }
 
-/* MR rows of A for one tile: packed (lda 0), or in place, lda elements apart. */
-typedef struct rows_of_a {
-    const element_any *data;
-    int64_t lda;
-} rows_of_a;
-
 /* One full tile of C. */
 KERNEL_TARGET static void tile_full(int64_t k, rows_of_a a, const element *b, T *c, int64_t ldc,
                                     T alpha, T beta, const T *d, int64_t ldd) {
@@ -148,6 +156,12 @@ KERNEL_TARGET static void tile_full(int64_t k, rows_of_a a, const element *b, T 
         }
     }
 }
+#else
+static void pack_a(element *dst, const gemm_side *s, int64_t i0, int64_t n, int64_t p0, int64_t k);
+static void pack_b(element *dst, const gemm_side *s, int64_t j0, int64_t n, int64_t p0, int64_t k);
+static void tile_full(int64_t k, rows_of_a a, const element *b, T *c, int64_t ldc, T alpha, T beta,
+                      const T *d, int64_t ldd);
+#endif
 
 /* A tile at the edge, or one that is rounded: rows and cols of it are stored. */
 static void tile_edge(int64_t k, rows_of_a a, const element *b, void *c, int64_t ldc, T alpha,
@@ -177,13 +191,13 @@ typedef struct block {
  * farther apart compete for the same cache sets. */
 static int64_t panels_in_place(const gemm_side *a, const block *at) {
     bool near = a->dtype == PLAIN && a->col == 1 && a->row > 0 && a->row <= NEAR,
-         whole = a->row % PAIR == 0 && at->k % PAIR == 0;
+         whole = a->row % PAIR == 0 && at->k % STEP == 0;
     return near && whole ? at->m / MR : 0;
 }
 
 /* Elements of k in a packed panel. */
 static inline int64_t steps_of(const block *at) {
-    return div_up(at->k, PAIR);
+    return div_up(at->k, STEP) * (STEP / PAIR);
 }
 
 /* Rows i to i + MR of the block; the first `in_place` panels are not packed. */
@@ -264,6 +278,7 @@ static void run_block(const work *w, const block *at, int64_t pass, int me) {
 static void run_all(const work *w, int me) {
     const gemm_job *job = w->job;
     int64_t pass = 0;
+    BEGIN_THREAD
     for (int64_t j0 = 0; j0 < job->n; j0 += COLS) {
         for (int64_t p0 = 0; p0 < job->k; p0 += w->depth) {
             for (int64_t i0 = 0; i0 < job->m; i0 += ROWS) {
@@ -273,6 +288,7 @@ static void run_all(const work *w, int me) {
             }
         }
     }
+    END_THREAD
 }
 
 /* k is 0: C = beta D. */
@@ -318,7 +334,7 @@ tn_status GEMM(tn_context *ctx, const gemm_job *job) {
     int64_t next[2] = {0, 0};
     work w = {.job = job, .threads = job->threads, .next = next};
     int64_t cuts = div_up(job->k, DEPTH);
-    int64_t steps = div_up(div_up(job->k, cuts), PAIR), cols = min_of(job->n, COLS);
+    int64_t steps = div_up(div_up(job->k, cuts), STEP) * (STEP / PAIR), cols = min_of(job->n, COLS);
     w.depth = steps * PAIR;
     size_t a = (size_t)(div_up(min_of(job->m, ROWS), MR) * MR * steps),
            b = (size_t)(div_up(cols, NR) * NR * steps),

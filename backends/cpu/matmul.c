@@ -1,13 +1,11 @@
 /* matmul and linear: operands with any strides go to the blocked product (gemm.h), which packs
  * them. What it cannot write directly (f16, bf16 where the processor does not multiply it, an
  * output without column or row stride 1) goes through an f32 or f64 temporary. The product for few
- * rows (few_rows.h) is tried first, then oneDNN where it is faster (onednn.h).
+ * rows (few_rows.h) is tried first.
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/few_rows.h"
 #include "backends/cpu/gemm.h"
-#include "backends/cpu/onednn.h"
-#include "backends/cpu/onednn_library.h"
 
 static bool matmul_handles(tn_dtype dtype) {
     return is_float(dtype);
@@ -111,32 +109,16 @@ static tn_status through_temporary(tn_context *ctx, const tn_desc *y, int64_t of
     return status;
 }
 
-/* By oneDNN into y, which has column stride 1. TN_EUNSUPPORTED: not for oneDNN. */
-static tn_status by_onednn(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
-                           const gemm_job *job, const void *bias) {
-    if (job->alpha != 1) {
-        return TN_EUNSUPPORTED;
-    }
-    tn__onednn_job product = {.m = job->m,
-                              .n = job->n,
-                              .k = job->k,
-                              .in = job->a.dtype,
-                              .out = y->dtype,
-                              .a = {job->a.data, job->a.row, job->a.col},
-                              .b = {job->b.data, job->b.row, job->b.col},
-                              .bias = bias,
-                              .c = desc_at(y, offset),
-                              .ldc = row,
-                              .beta = bias ? 0 : job->beta,
-                              .threads = job->threads};
-    return tn__onednn_product(ctx, &product, TN_CPU_LEVEL);
+/* The most rows for few_rows. With tiles it keeps what memory bounds, one and two in bf16. */
+static int64_t most_few_rows(tn_dtype dtype) {
+    return tn__cpu_tiles && dtype == TN_BF16 ? 2 : FEW_ROWS;
 }
 
 /* By few_rows.h: few rows of a, and contiguous columns of b. TN_EUNSUPPORTED: not for few_rows. */
 static tn_status by_few_rows(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
                              int64_t col, const gemm_job *job, const void *bias) {
-    if (y->dtype == TN_F64 || job->m < 1 || job->m > FEW_ROWS || job->n < 1 || job->k < 1 ||
-        (job->b.row != 1 && job->k > 1) || tn__onednn_always()) {
+    if (y->dtype == TN_F64 || job->m < 1 || job->m > most_few_rows(job->a.dtype) || job->n < 1 ||
+        job->k < 1 || (job->b.row != 1 && job->k > 1)) {
         return TN_EUNSUPPORTED;
     }
     few_rows_job few = {.m = job->m,
@@ -170,9 +152,6 @@ static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, 
         return one_product(ctx, y, offset, col, row, job, NULL);
     }
     tn_status status = by_few_rows(ctx, y, offset, row, col, &job, bias);
-    if (status == TN_EUNSUPPORTED && columns) {
-        status = by_onednn(ctx, y, offset, row, &job, bias);
-    }
     if (status == TN_EUNSUPPORTED && columns) {
         status = rounded_product(ctx, y, offset, row, job, bias);
     }

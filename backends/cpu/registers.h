@@ -4,7 +4,9 @@
 #ifndef TERN_BACKENDS_CPU_REGISTERS_H
 #define TERN_BACKENDS_CPU_REGISTERS_H
 
-#if TN_CPU_LEVEL >= 4
+#ifdef TILES /* gemm_amx.c: two tiles of rows, two of columns */
+enum { VBYTES = 64, MR = 32 };
+#elif TN_CPU_LEVEL >= 4
 enum { VBYTES = 64, MR = 12 };
 #elif TN_CPU_LEVEL == 3
 enum { VBYTES = 32, MR = 6 };

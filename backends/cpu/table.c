@@ -1,4 +1,5 @@
-/* This level's table: ref's, with this folder's entries swapped in. */
+/* This level's table: ref's, with this folder's entries swapped in; and the same under another
+ * name, with which bf16 products run on tiles (gemm_bf16.c). */
 #include "backends/backend.h"
 #include "backends/cpu/cpu.h"
 
@@ -10,7 +11,7 @@
 #define NAME_OF(level) NAME_OF2(level)
 
 const tn_backend *TN_CPU(ref);
-static tn_backend table;
+static tn_backend table, with_tiles;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static const tn_op_kernel *const fused[TN_FUSED_COUNT] = {
@@ -29,9 +30,11 @@ static void fill_table(void) {
 #define FILL_REF(entry)
 #define FILL(entry, cpu) FILL_##cpu(entry)
     TN_ENTRIES(FILL)
+    with_tiles = table;
+    with_tiles.name = TN_CPU_LEVEL >= 4 ? "cpu-amx" : "cpu-amx-twin";
 }
 
-const tn_backend *TABLE_OF(TN_CPU_LEVEL)(void) {
+const tn_backend *TABLE_OF(TN_CPU_LEVEL)(bool tiles) {
     pthread_once(&once, fill_table);
-    return &table;
+    return tiles ? &with_tiles : &table;
 }

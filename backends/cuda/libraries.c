@@ -12,6 +12,24 @@
 
 enum { WHY = 512 };
 
+/* libtern's (core/plugin.h). Weak: a program that has loaded libtern for itself alone hides it. */
+#pragma weak tn__libraries_hold
+#pragma weak tn__libraries_let_go
+void tn__libraries_hold(void);
+void tn__libraries_let_go(void);
+
+/* dlopen while no other thread forks. */
+static void *open_library(const char *file, int mode) {
+    if (tn__libraries_hold) {
+        tn__libraries_hold();
+    }
+    void *handle = dlopen(file, mode);
+    if (tn__libraries_hold) {
+        tn__libraries_let_go();
+    }
+    return handle;
+}
+
 #if TN_HAVE_CUDNN || TN_HAVE_NCCL
 
 typedef struct symbol {
@@ -51,7 +69,7 @@ static bool library_load(const library *l, void *table, char why[WHY]) {
     if (!file) {
         return false;
     }
-    void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    void *handle = open_library(file, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
         snprintf(why, WHY, "%s could not be loaded: %s", l->name, dlerror());
         return false;
@@ -89,7 +107,7 @@ static pthread_once_t cudnn_once = PTHREAD_ONCE_INIT;
 static void hold_nvrtc(void) {
     char soname[32];
     snprintf(soname, sizeof(soname), "libnvrtc.so.%d", CUDART_VERSION / 1000);
-    dlopen(soname, RTLD_LAZY | RTLD_LOCAL);
+    open_library(soname, RTLD_LAZY | RTLD_LOCAL);
 }
 
 static void load_cudnn(void) {

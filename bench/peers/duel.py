@@ -48,25 +48,35 @@ class Peer:
 
     def __init__(self, python):
         self.python = python
-        self.version, self.blas, self.crippled = "", "", ""
+        self.version, self.blas, self.crippled, self.core = "", "", "", ""
+        core = self.describe()
+        if core:  # what its OpenBLAS has not found out by itself
+            self.core = core
+            self.describe()
+
+    def describe(self):
+        """Returns the OPENBLAS_CORETYPE that it lacks."""
         try:
-            done = subprocess.run([python, os.path.join(HERE, "describe.py")], capture_output=True, text=True, env=fair_environment())
+            done = subprocess.run(self.command("describe.py"), capture_output=True, text=True, env=fair_environment())
         except OSError:
-            return
-        if done.returncode == 0:
-            self.version, self.blas, self.crippled = (done.stdout.splitlines() + ["", "", ""])[:3]
+            return ""
+        if done.returncode != 0:
+            return ""
+        self.version, self.blas, self.crippled, core = (done.stdout.splitlines() + [""] * 4)[:4]
+        return core
 
     @property
     def name(self):
         return "PyTorch " + self.version
 
     def command(self, script, *arguments):
-        return [self.python, os.path.join(HERE, script), *map(str, arguments)]
+        told = ["env", "OPENBLAS_CORETYPE=" + self.core] if self.core else []
+        return [*told, self.python, os.path.join(HERE, script), *map(str, arguments)]
 
 
 def find_peers(since=(1, 0)):
     """Those that are installed: that of this Python (./run chooses Debian's), and that of TERN_BENCH_PYTHON; of a version from
-    `since` on."""
+    `since` on. One whose OpenBLAS has no kernels for this processor is left out: it takes minutes and says nothing."""
     pythons = [PYTHON]
     other = os.environ.get("TERN_BENCH_PYTHON")
     if other and os.path.abspath(other) != os.path.abspath(PYTHON):
@@ -74,11 +84,12 @@ def find_peers(since=(1, 0)):
     peers = [Peer(python) for python in pythons]
     for p in peers:
         if p.version:
-            print(f"{p.name}: {p.blas}" + (f"; no ratio: {p.crippled}" if p.crippled else ""))
+            told = f" (told by OPENBLAS_CORETYPE={p.core})" if p.core else ""
+            print(f"{p.name}: {p.blas}{told}" + (f"; no ratio: {p.crippled}" if p.crippled else ""))
         else:
             print(f"{p.python} has no PyTorch: no peer" + (" (./run setup bench)" if p.python == PYTHON else ""))
     sys.stdout.flush()
-    return [p for p in peers if p.version and tuple(int(x) for x in p.version.split(".")[:2]) >= since]
+    return [p for p in peers if p.version and "does not know" not in p.crippled and tuple(int(x) for x in p.version.split(".")[:2]) >= since]
 
 
 class Worker:

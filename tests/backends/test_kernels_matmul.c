@@ -385,6 +385,136 @@ static void test_pairs_odd(void **state) {
     }
 }
 
+/* ---- Tiles ------------------------------------------------------------------------------------
+ */
+
+static float flush_tiny(float x) {
+    return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
+}
+
+/* What tiles make of row i of a and column j of b (tiles.h): k in cuts of at most 512, each in
+ * steps of 32. */
+static float tiled_sum(const product *p, int64_t i, int64_t j, float before) {
+    const tn_desc *a = &p->a, *b = &p->b;
+    const tn_bf16 *x = (const tn_bf16 *)a->data + i * a->stride[1],
+                  *y = (const tn_bf16 *)b->data + j * b->stride[2];
+    int64_t k = a->size[2], cuts = (k + 511) / 512, depth = ((k + cuts - 1) / cuts + 31) / 32 * 32;
+    float sum = (float)p->beta * before;
+    for (int64_t p0 = 0; p0 < k; p0 += depth) {
+        float part = 0;
+        for (int64_t at = p0; at < p0 + depth; at += 32) {
+            float chain[2] = {0};
+            for (int64_t q = at; q < at + 32 && q < k; q++) {
+                chain[q % 2] = flush_tiny(fmaf(flush_tiny(tn_bf16_to_float(x[q * a->stride[2]])),
+                                               flush_tiny(tn_bf16_to_float(y[q * b->stride[1]])),
+                                               chain[q % 2]));
+            }
+            part = flush_tiny(part + flush_tiny(chain[0] + chain[1]));
+        }
+        sum = p->beta != 0 || p0 > 0 ? (float)p->alpha * part + sum : (float)p->alpha * part;
+    }
+    return sum;
+}
+
+/* Numbers about 1, of very different sizes, whose products are about the smallest that is not
+ * subnormal, of any bits that are finite, and with a few that are not. */
+static tn_desc drawn_operand(int kind, bool turned, int64_t rows, int64_t columns) {
+    array a =
+        make_array(TN_BF16, ROW_MAJOR, 2, turned ? SIZES(columns, rows) : SIZES(rows, columns));
+    static const int lowest[] = {126, 110, 60}, exponents[] = {2, 30, 8};
+    tn_bf16 *x = a.d.data;
+    for (int64_t i = 0; i < a.count; i++) {
+        uint16_t bits = (uint16_t)rand();
+        if (kind < 3) {
+            int exponent = lowest[kind] + rand() % exponents[kind];
+            bits = (uint16_t)((bits & 0x807f) | exponent << 7);
+        } else if ((bits & 0x7f80) > 0x5f80 && (kind == 3 || rand() % 20)) {
+            bits &= 0xbfff; /* products of the others are finite */
+        }
+        memcpy(&x[i], &bits, sizeof(bits));
+    }
+    return stacked_desc(turned ? tn_desc_swap(&a.d, 0, 1) : a.d);
+}
+
+static bool same_float(float x, float y) {
+    return memcmp(&x, &y, sizeof(x)) == 0 || (isnan(x) && isnan(y));
+}
+
+/* `way`: a, b transposed; the result transposed, rounded; added to. */
+static void try_tiles(const tn_backend *t, int64_t m, int64_t k, int64_t n, int way) {
+    bool turned = way >> 2 & 1, rounded = way >> 3 & 1, added = way >> 4 & 1 && !rounded;
+    product p = {.a = drawn_operand((int)(m + k + n) % 5, way & 1, m, k),
+                 .b = drawn_operand((int)(m + k + n) % 5, way >> 1 & 1, k, n),
+                 .alpha = 1,
+                 .beta = added};
+    array y =
+        small_integers(rounded ? TN_BF16 : TN_F32, ROW_MAJOR, turned ? n : m, turned ? m : n, 3);
+    tn_desc out = stacked_desc(turned ? tn_desc_swap(&y.d, 0, 1) : y.d);
+    float *wanted = malloc((size_t)(m * n) * sizeof(float));
+    for (int64_t i = 0; i < m * n; i++) {
+        int64_t at = turned ? i % n * m + i / n : i;
+        wanted[i] = tiled_sum(&p, i / n, i % n, added ? (float)array_get(&y, at) : 0);
+        wanted[i] = rounded ? tn_bf16_to_float(tn_bf16_from_float(wanted[i])) : wanted[i];
+    }
+    for (int threads = 1; threads <= 3; threads++) {
+        array start = small_integers(y.d.dtype, ROW_MAJOR, y.d.size[0], y.d.size[1], 3);
+        memcpy(y.d.data, start.d.data, (size_t)(m * n) * tn_dtype_size(y.d.dtype));
+        tn_set_threads(threads);
+        assert_int_equal(TRIAL_CALL(t, matmul, &out, &p.a, &p.b, p.alpha, p.beta), TN_OK);
+        for (int64_t i = 0; i < m * n; i++) {
+            float given = (float)array_get(&y, turned ? i % n * m + i / n : i);
+            if (!same_float(given, wanted[i])) {
+                fail_msg("%s, %d threads: (%d, %d, %d), way %d: element (%d, %d) is %a, not %a",
+                         t->name, threads, (int)m, (int)k, (int)n, way, (int)(i / n), (int)(i % n),
+                         given, wanted[i]);
+            }
+        }
+    }
+    tn_set_threads(2);
+    free(wanted);
+    trial_forget();
+}
+
+/* Every m, n and k from 1 to 70, and more than a cut of k, a task, a packed block of rows. One and
+ * two rows of few_rows have other bits. */
+static void try_all_tiles(const char *name) {
+    const tn_backend *t = tn_backend_named(name);
+    if (!t) {
+        fprintf(stderr, "NOT TESTED: this machine has no table %s\n", name);
+        skip();
+    }
+    for (int i = 0; i < 70 * 3; i++) {
+        int64_t a = 1 + i % 70, b = 1 + i * 29 % 70, c = 1 + i * 47 % 70;
+        int64_t m = i < 70 ? a : b, n = i < 140 && i >= 70 ? a : c,
+                k = i >= 140 ? a
+                    : i < 70 ? b
+                             : c;
+        try_tiles(t, m + 2 * (m < 3), k, n + 2 * (n < 3 && (i & 4)), i % 32);
+        try_tiles(t, m, k + (k == 1), n + (n == 1), i % 32 & ~6); /* b by its rows */
+    }
+    for (int way = 0; way < 32; way++) {
+        try_tiles(t, 33, way % 2 ? 1030 : 600 + way, 40, way);
+    }
+    try_tiles(t, 150, 40, 530, 0);
+    try_tiles(t, 2100, 3, 33, 1);
+    try_tiles(t, 33, 3, 4200, 8);
+}
+
+static void test_twin(void **state) {
+    if (trial_on_cuda()) {
+        skip();
+    }
+    try_all_tiles("cpu-amx-twin");
+}
+
+/* The same numbers from the processor's own tiles: this holds the twin to them. */
+static void test_tiles(void **state) {
+    if (trial_on_cuda()) {
+        skip();
+    }
+    try_all_tiles("cpu-amx");
+}
+
 /* ---- Kernels that only a device has ------------------------------------------------- */
 
 static tn_status call_linear_gelu(const tn_backend *t, const tn_desc *const *out, void *user) {
@@ -533,6 +663,8 @@ int main(void) {
         TRIAL_TEST(test_linear_q8_blocks),
         ARRAY_TEST(test_integers),
         ARRAY_TEST(test_pairs_odd),
+        ARRAY_TEST(test_twin),
+        ARRAY_TEST(test_tiles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,8 +50,9 @@ static void test_use(void **state) {
     assert_non_null(strstr(tn_build_info(), first->name));
 }
 
-static const char *const levels[] = {"plain", "v2", "v3", "v4"};
-static const char *const tables[] = {"ref", "cpu-v2", "cpu-v3", "cpu-v4"};
+static const char *const levels[] = {"plain", "v2", "v3", "v4", "amx"};
+static const char *const tables[] = {"ref", "cpu-v2", "cpu-v3", "cpu-v4", "cpu-amx"};
+enum { LEVELS = sizeof(levels) / sizeof(*levels) };
 
 /* TERN_CPU caps the level: no table above it can be found by any name. A level that this build or
  * machine lacks is an error that lists the levels; once it is cleared, the best one is used. */
@@ -64,7 +65,7 @@ static void test_level(void **state) {
     const tn_backend *best = tn_backend_of(cpu);
     tn__cpu_levels(have, sizeof(have));
     assert_int_equal(strncmp(have, "plain", 5), 0);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < LEVELS; i++) {
         bool there = strstr(have, levels[i]) != NULL;
         setenv("TERN_CPU", levels[i], 1);
         tn_backend_use(NULL);
@@ -72,7 +73,7 @@ static void test_level(void **state) {
         tn_error_clear();
         assert_ptr_equal(tn_backend_of(cpu), tn_backend_named("cpu"));
         assert_string_equal(tn_backend_of(cpu)->name, there ? tables[i] : best->name);
-        for (int k = i + 1; k < 4 && there; k++) {
+        for (int k = i + 1; k < LEVELS && there; k++) {
             assert_null(tn_backend_named(tables[k]));
         }
     }

@@ -32,10 +32,10 @@ static const tn_device_table *device_table(void) {
 }
 
 static void find_tables(const tn_backend **found) {
-    static const char *const levels[] = {"cpu-v2", "cpu-v3", "cpu-v4"};
+    static const char *const levels[] = {"cpu-v2", "cpu-v3", "cpu-v4", "cpu-amx", "cpu-amx-twin"};
     const char *wish = getenv("TERN_CPU");
     int n = 0;
-    for (int i = 0; !(wish && *wish) && i < 3; i++) {
+    for (int i = 0; !(wish && *wish) && i < TRIAL_TABLES; i++) {
         found[n] = tn_backend_named(levels[i]);
         n += found[n] != NULL;
     }
@@ -59,7 +59,11 @@ static bool is_cuda(const tn_backend *t) {
 }
 
 tn_context *trial_context(const tn_backend *t) {
-    return tn_context_of(is_cuda(t) ? tn_cuda(0) : tn_cpu());
+    if (is_cuda(t)) {
+        return tn_context_of(tn_cuda(0));
+    }
+    tn_backend_use(t); /* bf16 products ask it for tiles */
+    return tn_context_of(tn_cpu());
 }
 
 tn_status trial_wait(const tn_backend *t, tn_status status) {

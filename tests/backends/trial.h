@@ -14,11 +14,11 @@
  *     trial_forget();                      between cases: frees the arrays
  *     … {TRIAL_TEST(test_exp)} …           makes two tests of them
  *
- * Which tables: the CPU's levels (with TERN_CPU only the one that it names), each with 1, 2 and 3
- * threads. With TERN_TEST_CUDA=emulator or =device it is cuda's table instead: over the emulator
- * (with TERN_CUDA=cuda_emulator) blocks run forwards, backwards and shuffled; on a real device the
- * call is repeated. Each program test_kernels_*.c is therefore run twice: as backends/kernels_x and
- * as cuda/kernels_x.
+ * Which tables: the CPU's levels and the twin of tiles (with TERN_CPU only the one that it names),
+ * each with 1, 2 and 3 threads. With TERN_TEST_CUDA=emulator or =device it is cuda's table instead:
+ * over the emulator (with TERN_CUDA=cuda_emulator) blocks run forwards, backwards and shuffled; on
+ * a real device the call is repeated. Each program test_kernels_*.c is therefore run twice: as
+ * backends/kernels_x and as cuda/kernels_x.
  *
  * Operands are in memory that the host and the kernels both reach: malloc (so that the address
  * sanitizer watches the kernels of the CPU and of the emulator), or page-locked memory for a real
@@ -29,7 +29,7 @@
 
 #include "arrays.h"
 
-enum { TRIAL_OUTPUTS = 6, TRIAL_TABLES = 4 };
+enum { TRIAL_OUTPUTS = 6, TRIAL_TABLES = 5 };
 
 typedef struct trial {
     const char *name;
@@ -71,8 +71,9 @@ enum { TRIAL_WAYS = 3 };
 void trial_set_way(const tn_backend *t, int way);
 const char *trial_way_name(const tn_backend *t, int way);
 
-/* The context for calls on this table, and the status after its device has done the work. A bad
- * index may be reported by the entry or here; the context then has its position and value. */
+/* The context for calls on this table, which becomes the one in use, and the status after its
+ * device has done the work. A bad index may be reported by the entry or here; the context then has
+ * its position and value. */
 tn_context *trial_context(const tn_backend *t);
 tn_status trial_wait(const tn_backend *t, tn_status status);
 

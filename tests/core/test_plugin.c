@@ -8,6 +8,8 @@
 #include "tests/support/test.h"
 
 #include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static void test_missing(void **state) {
     char why[256] = "", again[256] = "";
@@ -81,12 +83,76 @@ static void test_good(void **state) {
     unsetenv("TERN_PLUGIN_PATH");
 }
 
+/* A fork while another thread opens a library waits until it is open: in the child it is whole, and
+ * libraries can be opened. The library's constructor forks as well, and gives the fork a while to
+ * come. */
+static const char slow_source[] = "#include <poll.h>\n"
+                                  "#include <stdlib.h>\n"
+                                  "#include <unistd.h>\n"
+                                  "static int ready;\n"
+                                  "__attribute__((constructor)) static void begin_slowly(void) {\n"
+                                  "    if (write(atoi(getenv(\"SLOW_FD\")), \"!\", 1) == 1) {\n"
+                                  "        poll(NULL, 0, 300);\n"
+                                  "        ready = 42;\n"
+                                  "    }\n"
+                                  "}\n"
+                                  "int answer(void) { return ready; }\n";
+
+static void *find_slow(void *user) {
+    caller *c = user;
+    c->address = tn__plugin_symbol("slow", "answer", c->why, sizeof(c->why));
+    return NULL;
+}
+
+static bool slow_answers(void) {
+    caller c = {0};
+    find_slow(&c);
+    char why[256];
+    return c.address && ((int (*)(void))c.address)() == 42 &&
+           !tn__plugin_symbol("nowhere_else", "f", why, sizeof(why));
+}
+
+static void test_fork_while_one_is_opened(void **state) {
+    char command[1200], text[16], byte;
+    const char *source = temp_path("slow.c");
+    temp_write(source, slow_source, sizeof(slow_source) - 1);
+    snprintf(command, sizeof(command), "cc -shared -fPIC -o %s %s 2>/dev/null",
+             temp_path("libtern_slow.so"), source);
+    if (system(command) != 0) {
+        skip(); /* a machine without a compiler */
+    }
+    int ends[2], status = -1;
+    assert_int_equal(pipe(ends), 0);
+    snprintf(text, sizeof(text), "%d", ends[1]);
+    setenv("SLOW_FD", text, 1);
+    setenv("TERN_PLUGIN_PATH", temp_folder, 1);
+    pthread_t thread;
+    caller c = {0};
+    assert_int_equal(pthread_create(&thread, NULL, find_slow, &c), 0);
+    assert_int_equal(read(ends[0], &byte, 1), 1); /* now it is being opened */
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        _exit(slow_answers() ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    pthread_join(thread, NULL);
+    assert_int_equal(status, 0);
+    assert_true(slow_answers());
+    close(ends[0]);
+    close(ends[1]);
+    unsetenv("SLOW_FD");
+    unsetenv("TERN_PLUGIN_PATH");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_missing),
         cmocka_unit_test(test_names),
         cmocka_unit_test_teardown(test_broken, temp_clean),
         cmocka_unit_test_teardown(test_good, temp_clean),
+        cmocka_unit_test_teardown(test_fork_while_one_is_opened, temp_clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

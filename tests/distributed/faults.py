@@ -136,9 +136,9 @@ def told(fault):
 # ---- Ranks started by hand ------------------------------------------------------------------------------------------
 
 class Ranks:
-    """The ranks of one job, started one by one."""
+    """The ranks of one job, started one by one. `logs`: the folder for what they say, if not `out`."""
 
-    def __init__(self, out, fault=None, **more):
+    def __init__(self, out, fault=None, logs=None, **more):
         port = free_port()
         self.out, self.files, self.ranks = out, [], []
         for rank in range(RANKS):
@@ -146,7 +146,7 @@ class Ranks:
                               TERN_FLIGHT_DIR=out, **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **more})
             if fault:
                 env["TERN_FAULT"] = told(fault)
-            log = open(os.path.join(out, "rank%d.log" % rank), "wb")
+            log = open(os.path.join(logs or out, "rank%d.log" % rank), "wb")
             self.files.append(log)
             self.ranks.append(subprocess.Popen(training(out, fault), env=env, stdout=log, stderr=log))
 
@@ -559,12 +559,12 @@ def forged_order(folder, reference, phase):
 
 def disk(folder, reference, phase):
     """The disk is full in the middle of a save; with space again the job continues from the checkpoint before."""
-    out = folder("full")
+    out, logs = folder("full"), folder("logs")  # a rank can say why on another disk
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", out], stderr=subprocess.DEVNULL).returncode != 0:
         raise Skip("no file system may be mounted here")
     try:
         ballast = os.path.join(out, "ballast")
-        ranks = Ranks(out, "wait@%s:%d:%d" % ("gather" if phase == "part" else "forward", VICTIM, STEP))
+        ranks = Ranks(out, "wait@%s:%d:%d" % ("gather" if phase == "part" else "forward", VICTIM, STEP), logs)
         try:
             ranks.wait_text(VICTIM, "fault:")
             try:

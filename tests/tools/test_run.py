@@ -339,7 +339,7 @@ def commands():
     has(tern("walk").stderr, '"walk"')
     has(tern("info", "--help").stdout, "no options")
     same((tern("info", "--help").returncode, tern("info", "more").returncode), (0, 64))
-    has(tern("info").stdout, "version", "build", "cores", "oneDNN", "local  yes")
+    has(tern("info").stdout, "version", "build", "cores", "kernels", "local  yes")
     has(tern("run", "--help").stdout, "--max-restarts", "RANK, WORLD_SIZE", "The exit status is 0 when")
 
 
