@@ -1,8 +1,9 @@
 /* Devices through the emulator: tensors on them, copies, marks, errors that come late, running out
  * of memory. What depends on how a process begins (no plugin, the real plugin, TERN_SYNC, …) runs
  * in child processes: this program again with the name of the part. */
-#include "backends/cuda/cuda.h"
 #include "core/plugin.h"
+#include "tern/sys/backend.h"
+#include "tern/sys/device.h"
 #include "tern/tern.h"
 
 #include <math.h>
@@ -62,7 +63,6 @@ static void test_there_and_described(void **state) {
     tn_set_deterministic(true);
     assert_true(tn_context_of(tn_cuda(1))->deterministic);
     assert_ptr_not_equal(ctx, tn_context_of(tn_cuda(0)));
-    assert_int_equal(tn__cuda_device_of(ctx)->processors, info.processors);
 }
 
 /* A product of f32 rounds its factors only if that is allowed, also from a plan that is there. */
@@ -246,7 +246,7 @@ static void test_statistics(void **state) {
         assert_true(stats.reserved >= stats.allocated);
         assert_int_equal(tn_device_memory(tn_cuda(0)).allocated, other);
         tn_context *ctx = tn_context_of(tn_cuda(1));
-        void *scratch = tn__cuda_scratch(ctx, 0);
+        void *scratch = ctx->workspace(ctx, 1);
         assert_non_null(scratch);
         char text[1000];
         int length = table->memory_text(1, text, sizeof(text));
@@ -255,8 +255,7 @@ static void test_statistics(void **state) {
         assert_non_null(strstr(text, "the device has "));
         assert_int_equal(table->memory_text(1, text, 10), length);
         assert_int_equal(strlen(text), 9);
-        tn__cuda_scratch_free(ctx, scratch, 0);
-        tn__cuda_scratch_free(ctx, NULL, 5);
+        ctx->workspace_free(ctx, scratch, 1);
     }
     assert_int_equal(tn_device_memory(tn_cuda(1)).allocated, before.allocated);
     assert_true(tn_device_memory(tn_cuda(1)).peak >= before.allocated + 4000);
