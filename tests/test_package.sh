@@ -3,6 +3,7 @@
 # (as root, with a network). They are left in build/package. usage: tests/test_package.sh
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
+. "$root/tests/support/bare.sh"
 work=$root/build/package
 version=$(sed -n '1s/.*(\(.*\)).*/\1/p' "$root/debian/changelog")
 rm -rf "$work"
@@ -18,10 +19,7 @@ if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null; then
 fi
 bare=$(mktemp -d)
 trap 'umount -l "$bare/proc" 2>/dev/null || true; rm -rf --one-file-system "$bare"' EXIT
-mirror=$(sed -n 's/^URIs: *//p; s/^deb \(\[[^]]*\] \)\?\(http[^ ]*\).*/\2/p' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1 || true)
-debootstrap --variant=minbase bookworm "$bare" "${mirror:-http://deb.debian.org/debian}" >"$work/bare.log" 2>&1 || { tail "$work/bare.log"; exit 1; }
-cp -L /etc/resolv.conf "$bare/etc/" 2>/dev/null || true
-cp -r /etc/apt/apt.conf.d "$bare/etc/apt/"
+make_bare bookworm "$bare"
 cp "$work"/{tern,libtern0.1}_"$version"_*.deb "$bare/"
 cp "$root/README.md" "$bare/text.txt"
 mount -t proc proc "$bare/proc"
