@@ -12,6 +12,7 @@ Rules
   - an example includes <tern/NAME.h> and system headers; <tern/sys/...> only if its name contains custom_op
   - every .c file is listed in its folder's meson.build, or in ops/list.h, so that none is forgotten
     (the list is not code: tables of kernels are also made from it)
+  - a test that every build compiles (tern_tests and its like) reaches no header of NVIDIA's, which few machines have
   - every file descriptor that a layer opens passes through tn__above_streams, or it may become a stderr that the program has closed
 """
 import os
@@ -29,6 +30,7 @@ HEADERS = {"field": "tensor", "profiler": "profile", "module": "nn", "init": "nn
 # Engines of groups that are in a plugin, with what they need; they link nothing from libtern.
 ENGINES = {"backends/cuda/nccl.c"}
 OPENING = re.compile(r"(?<![\w.>])(?:open|openat|socket|accept4|eventfd|epoll_create1|memfd_create|mkostemp|fopen)\(")
+NVIDIA = re.compile(r"(cuda|cublas|cudnn|nccl)\w*\.h$")
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 
@@ -129,6 +131,32 @@ def unguarded(source, text):
             yield f"{source}:{text.count(chr(10), 0, match.start()) + 1}: {match.group()}…): through tn__above_streams"
 
 
+def nvidia_header(root, source, seen):
+    """The first header of NVIDIA's that a source reaches through ours; None without one."""
+    seen.add(source)
+    with open(os.path.join(root, source), encoding="utf-8") as f:
+        names = [match.group(2) for match in INCLUDE.finditer(f.read())]
+    for name in names:
+        if NVIDIA.match(name):
+            return name
+        for path in (name, "include/" + name, os.path.normpath(os.path.join(os.path.dirname(source), name))):
+            if path not in seen and os.path.isfile(os.path.join(root, path)):
+                found = nvidia_header(root, path, seen)
+                if found:
+                    return found
+    return None
+
+
+def compiled_everywhere(root, source):
+    """Whether its folder's meson.build has this test in a list that no option or toolkit guards."""
+    build = os.path.join(root, os.path.dirname(source), "meson.build")
+    if not source.startswith("tests/") or not os.path.exists(build):
+        return False
+    with open(build, encoding="utf-8") as f:
+        lists = re.findall(r"^tern_\w+ \+= files\(([^)]*)\)", f.read(), re.M)
+    return any(f"'{os.path.basename(source)}'" in names for names in lists)
+
+
 def faults(root):
     for source in sources(root):
         with open(os.path.join(root, source), encoding="utf-8") as f:
@@ -140,6 +168,10 @@ def faults(root):
             if why:
                 line = text.count("\n", 0, match.start()) + 1
                 yield f"{source}:{line}: includes {match.group(2)}: {why}"
+        if compiled_everywhere(root, source):
+            header = nvidia_header(root, source, set())
+            if header:
+                yield f"{source}: reaches {header}, but every build compiles it"
         if source.endswith(".c") and not listed(root, source):
             yield f"{source}: in no meson.build"
 
@@ -159,7 +191,9 @@ def self_test():
         "examples/01_first.c": "#include <tern/tern.h>\n",
         "examples/meson.build": "files('01_first.c')\n",
         "tests/ops/test_op.c": '#include "ops/op.h"\n',
-        "tests/ops/meson.build": "files('test_op.c')\n",
+        "tests/ops/meson.build": "tern_tests += files('test_op.c')\nif found\n  executable('x', 'test_x.c')\nendif\n",
+        "tests/ops/test_x.c": '#include "backends/cuda/cuda.h"\n',
+        "backends/cuda/cuda.h": "#include <cuda_runtime_api.h>\n",
     }
     faulty = {
         "core includes ops": ("core/error.c", '#include "ops/op.h"\n'),
@@ -174,6 +208,7 @@ def self_test():
         "example to implementer": ("examples/01_first.c", "#  include <tern/sys/op.h>\n"),
         "forgotten source": ("core/scope.c", "\n"),
         "forgotten operation": ("ops/loss/softmax.c", "\n"),
+        "a test that needs a toolkit": ("tests/ops/test_op.c", '#include "../../backends/cuda/cuda.h"\n'),
         "a file that may become stderr": ("core/error.c", "int fd = open(path, 0);\n"),
     }
     trees = {what: {**clean, path: clean.get(path, "") + text} for what, (path, text) in faulty.items()}

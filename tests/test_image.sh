@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
+. tests/support/bare.sh
 engine=$(./run image --engine 2>build/engine.txt) || { echo "skipped: no image was built. $(cat build/engine.txt)"; exit 0; }
 
 if [ "$engine" = buildah ] && [ -z "${BASE:-}" ] && ! buildah pull -q debian:12 >/dev/null 2>&1; then
@@ -14,9 +15,7 @@ if [ "$engine" = buildah ] && [ -z "${BASE:-}" ] && ! buildah pull -q debian:12 
     echo "debian:12 cannot be pulled: a base is made by debootstrap"
     bare=$(mktemp -d)
     trap 'rm -rf --one-file-system "$bare"' EXIT
-    mirror=$(sed -n 's/^URIs: *//p; s/^deb \(\[[^]]*\] \)\?\(http[^ ]*\).*/\2/p' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1 || true)
-    debootstrap --variant=minbase bookworm "$bare" "${mirror:-http://deb.debian.org/debian}" >build/base.log 2>&1 || { tail build/base.log; exit 1; }
-    cp -r /etc/apt/apt.conf.d "$bare/etc/apt/"
+    make_bare bookworm "$bare"
     container=$(buildah from scratch)
     buildah add -q "$container" "$bare" / >/dev/null
     buildah commit -q --rm "$container" tern-base >/dev/null

@@ -3,6 +3,7 @@
 # (as root, with a network). They are left in build/package. usage: tests/test_package.sh
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
+. "$root/tests/support/bare.sh"
 work=$root/build/package
 version=$(sed -n '1s/.*(\(.*\)).*/\1/p' "$root/debian/changelog")
 rm -rf "$work"
@@ -16,11 +17,13 @@ if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null; then
     echo "skipped: the packages were not tried, which takes root and debootstrap"
     exit 0
 fi
-source "$root/tests/bare.sh"
-make_bare bookworm
+bare=$(mktemp -d)
+trap 'umount -l "$bare/proc" 2>/dev/null || true; rm -rf --one-file-system "$bare"' EXIT
+make_bare bookworm "$bare"
 cp "$work"/{tern,libtern0.1}_"$version"_*.deb "$bare/"
 cp "$root/README.md" "$bare/text.txt"
-cat >"$bare/try.sh" <<'END'
+mount -t proc proc "$bare/proc"
+chroot "$bare" bash -euo pipefail <<'END'
 export DEBIAN_FRONTEND=noninteractive TERN_TIMEOUT=60
 apt-get install -y -q --no-install-recommends ./tern_*.deb ./libtern0.1_*.deb >/install.log 2>&1 || { tail /install.log; exit 1; }
 if command -v gcc cc ld; then echo "this Debian has a compiler"; exit 1; fi
@@ -42,5 +45,4 @@ for verb in tokenizer tokens train run eval generate convert plan; do
     zcat "/usr/share/man/man1/tern-$verb.1.gz" | grep -q -e '-help' || { echo "no page of tern $verb"; exit 1; }
 done
 END
-in_bare bash -euo pipefail /try.sh
 echo "the packages work in a bare Debian 12"
