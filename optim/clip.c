@@ -181,8 +181,8 @@ static bool list_levels(levels *l, const gradient *grads, int n, const char *ope
 
 /* The sum of all sums[n]. Level by level: a node waits until all that lead to it have been added,
  * so that each group sums once, however different the chains of its ranks are before it (stages of
- * a pipeline). Parameters without a gradient are included: every rank takes part in the same sums.
- * False after raising. */
+ * a pipeline). Parameters without a gradient are included, and absent ones: every rank takes part
+ * in the same sums, even if all that it has is frozen. False after raising. */
 static bool total_sum(const gradient *grads, const double *sums, int n, double *total,
                       const char *operation) {
     levels l;
@@ -314,7 +314,7 @@ tn_tensor *tn_optim_clip_later(tn_optim *opt, double max_norm) {
     return tn_return(tn_select(clip, 0, 0));
 }
 
-/* The gradients of a module, one for each parameter. */
+/* The gradients of a module, one for each parameter, including absent ones. */
 typedef struct collection {
     gradient *grads;
     int count;
@@ -335,7 +335,7 @@ double tn_clip_grad_norm(void *m, double max_norm) {
         return NAN;
     }
     collection c = {0};
-    tn_module_each(m, (tn_walk){0}, collect_gradient, &c);
+    tn_module_each(m, (tn_walk){.absent = true}, collect_gradient, &c);
     double norm = tn__pending() ? NAN : grad_norm(c.grads, c.count, "clip_grad_norm");
     double scale = tn__clip_scale(norm, max_norm);
     TN_NO_GRAD;
