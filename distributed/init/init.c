@@ -66,7 +66,8 @@ static bool options_sound(const tn_dist_options *o) {
  * others, and overwrite their files. */
 static bool may_be_alone(const tn__environment *e) {
     if (*e->several && e->alone) {
-        tn_log_write(TN_LOG_WARN, "one rank: %s, but this process was started without srun",
+        tn__log_loud("dist_init: one rank: %s, but this process was started without srun, and "
+                     "trains by itself (srun ./train; one rank on purpose: RANK=0 WORLD_SIZE=1)",
                      e->several);
     } else if (*e->several) {
         tn__raise(TN_EVALUE, OPERATION,

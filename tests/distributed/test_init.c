@@ -196,6 +196,25 @@ static void test_several(void **state) {
     unsetenv("SM_HOSTS");
 }
 
+/* A batch script that starts the program without srun: it trains as one rank, and says so even
+ * where no log is asked for. */
+static void test_batch_script(void **state) {
+    static const char *const jobs[] = {"SLURM_NTASKS=4", "SLURM_JOB_NUM_NODES=2"};
+    for (size_t i = 0; i < 2; i++) {
+        for (int silent = 0; silent < 2; silent++) {
+            ranks_result r = ranks_run(1, "meet", "",
+                                       ENV("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                                           silent ? "TERN_LOG=error" : "TERN_LOG", jobs[i]),
+                                       60);
+            assert_true(ranks_ok(&r));
+            assert_says(&r, 0, "rank 0 of 1");
+            bool says = strstr(r.output[0], "but this process was started without srun") != NULL;
+            assert_int_equal(says, !silent);
+            ranks_free(&r);
+        }
+    }
+}
+
 static void test_environment(void **state) {
     pass_with(1, "meet", "", NULL);
     ranks_result r = ranks_run(3, "meet", "2", ENV("TERN_RESTART_COUNT=4", "TERN_TIMEOUT=30"), 60);
@@ -576,6 +595,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_very_many),    cmocka_unit_test(test_guessable),
         cmocka_unit_test(test_token_file),   cmocka_unit_test(test_several),
         cmocka_unit_test(test_levels),       cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_batch_script),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
