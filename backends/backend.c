@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
 
 #define ENTRY(entry, ...) +1
 _Static_assert(offsetof(tn_backend, fill) + (0 TN_ENTRIES(ENTRY)) * sizeof(void (*)(void)) ==
@@ -111,44 +110,6 @@ int tn__cpu_most(void) {
         atomic_store_explicit(&most, level, memory_order_relaxed);
     }
     return level;
-}
-
-/* The level's name, with what else its bits depend on. */
-static const char *level_word(int level) {
-#if defined(__x86_64__)
-    if (level == 4 && __builtin_cpu_supports("avx512bf16")) {
-        return "v4-bf16"; /* cpu/gemm_bf16.c: pairs of bf16 in one instruction */
-    }
-#endif
-    return level_names[level];
-}
-
-const char *tn__cpu_kinds(char *text, size_t size) {
-    struct utsname system = {.machine = "?"};
-    uname(&system);
-    const char *rest = "";
-#if defined(__x86_64__)
-    /* glibc's functions of doubles have other bits there, at every level */
-    bool fused = __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2");
-    rest = fused ? "" : "-no-fma";
-#endif
-    size_t used = (size_t)snprintf(text, size, "%.40s%s", system.machine, rest);
-    for (int level = PLAIN; level <= tn__cpu_most() && used < size; level++) {
-        if (level_table(level)) {
-            used += (size_t)snprintf(text + used, size - used, "%c%s", level == PLAIN ? ':' : ',',
-                                     level_word(level));
-        }
-    }
-    return text;
-}
-
-void tn__cpu_lower(const char *word) {
-    for (int level = PLAIN; level < tn__cpu_most(); level++) {
-        if (strcmp(word, level_word(level)) == 0 && level_table(level)) {
-            atomic_store_explicit(&most, level, memory_order_relaxed);
-            tn_backend_use(level_table(level));
-        }
-    }
 }
 
 const tn_backend *tn_backend_named(const char *name) {

@@ -21,12 +21,4 @@ int tn__cpu_most(void);
 enum { TN__CPU_LEVELS = 32 };
 TN_API const char *tn__cpu_levels(char *text, size_t size);
 
-/* What this process's results depend on beside the sources, in words: the processor's kind, and the
- * levels up to the one in use, "x86_64:plain,v2,v3". Levels of the same word, and no others, give
- * the same bits: a sum has as many chains as a register has lanes. Returns `text`. */
-enum { TN__CPU_KINDS = 96 };
-TN_API const char *tn__cpu_kinds(char *text, size_t size);
-/* From now on computes at the level of this word, one of tn__cpu_kinds. */
-void tn__cpu_lower(const char *word);
-
 #endif

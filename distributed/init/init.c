@@ -142,7 +142,7 @@ static void set_threads(const tn_dist_options *o, const tn__member *mine, int on
 /* Ranks that compute at different levels of the CPU's kernels would drift apart, one rounding after
  * another: all take the highest that every one has. False after raising. */
 static bool share_level(const tn__member *members, const tn__environment *e) {
-    char word[TN__CPU_KINDS], why[TN__MEET_WHY] = "";
+    char word[TN__KINDS], why[TN__MEET_WHY] = "";
     tn_status status = tn__meet_level(members, e->ranks, word, why);
     if (status != TN_OK) {
         tn__raise(status, OPERATION, "rank %d of %d: %s", e->rank, e->ranks, why);
@@ -151,7 +151,7 @@ static bool share_level(const tn__member *members, const tn__environment *e) {
     if (*why && e->rank == 0) {
         tn__log_loud("dist_init: %s", why);
     }
-    tn__cpu_lower(word);
+    tn__host_compute_at(members[e->rank].kinds, word);
     return true;
 }
 
@@ -194,7 +194,7 @@ static tn_group *join_world(const tn_dist_options *o, const tn__environment *e,
     }
     tn__host_key(mine.host);
     tn__host_cpus(mine.cpus);
-    tn__cpu_kinds(mine.kinds, sizeof(mine.kinds));
+    tn__host_kinds(mine.kinds);
     tn__host_who(mine.who, sizeof(mine.who));
     tn__gpus_here(o, &mine);
     tn__meeting meeting = {.store = world.store,

@@ -28,7 +28,7 @@
 #define LOOK_SECONDS 1.0
 #define LAST_LOOK_SECONDS 0.25
 
-enum { LINE = TN__HOST_KEY + TN__CPUS + TN__CPU_KINDS + TN__WHO + 128, KEY = 32 };
+enum { LINE = TN__HOST_KEY + TN__CPUS + TN__KINDS + TN__WHO + 128, KEY = 32 };
 
 static tn_status say_why(char *why, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
 static tn_status say_why(char *why, tn_status status, const char *format, ...) {
@@ -327,8 +327,7 @@ static bool all_have(const tn__member *members, int ranks, const char *word, siz
     return r == ranks;
 }
 
-tn_status tn__meet_level(const tn__member *members, int ranks, char word[TN__CPU_KINDS],
-                         char *why) {
+tn_status tn__meet_level(const tn__member *members, int ranks, char word[TN__KINDS], char *why) {
     const char *kinds = members[0].kinds, *highest = NULL;
     int other = 1, length = 0;
     for (const char *at = kinds + strcspn(kinds, ":"); *at;) {
@@ -349,7 +348,7 @@ tn_status tn__meet_level(const tn__member *members, int ranks, char word[TN__CPU
                        "CPU's kernels do they get the same bits",
                        other, m->who, m->kinds, members[0].who, kinds);
     }
-    snprintf(word, TN__CPU_KINDS, "%.*s", length, highest);
+    snprintf(word, TN__KINDS, "%.*s", length, highest);
     if (other == ranks) {
         return TN_OK;
     }

@@ -2,7 +2,6 @@
 #ifndef TERN_DISTRIBUTED_INIT_MEMBERS_H
 #define TERN_DISTRIBUTED_INIT_MEMBERS_H
 
-#include "backends/backend.h"
 #include "distributed/init/host.h"
 #include "tern/distributed.h"
 #include "tern/sys/store.h"
@@ -12,7 +11,7 @@ enum { TN__WHO = 80, TN__MEET_WHY = 768 };
 typedef struct tn__member {
     char host[TN__HOST_KEY];
     char cpus[TN__CPUS];
-    char kinds[TN__CPU_KINDS];
+    char kinds[TN__KINDS];
     int gpus;          /* devices that this process sees, if it uses any */
     int gpu;           /* its default device; -1: not a GPU, or tn_dist_init will choose */
     int nccl;          /* 1: it can load NCCL */
@@ -41,7 +40,7 @@ tn_status tn__meet(const tn__meeting *m, const tn__member *mine, tn__member *mem
 /* The level of the CPU's kernels at which all ranks get the same bits, the highest that every one
  * has, into word. TN_EMISMATCH: there is none. why[TN__MEET_WHY] names two ranks that differ, or
  * stays as it is. */
-TN_API tn_status tn__meet_level(const tn__member *members, int ranks, char word[TN__CPU_KINDS],
+TN_API tn_status tn__meet_level(const tn__member *members, int ranks, char word[TN__KINDS],
                                 char *why);
 
 #endif
