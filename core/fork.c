@@ -37,7 +37,7 @@ bool tn__refuse_inherited(uint32_t process, const char *operation, const char *w
 /* ---- Handlers -------------------------------------------------------------------------------- */
 
 /* The order does not matter, since all are innermost. */
-enum { LOCKS = 16 };
+enum { LOCKS = 64 };
 static pthread_mutex_t *locks[LOCKS];
 static int lock_count;
 

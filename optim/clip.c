@@ -250,6 +250,9 @@ double tn_optim_clip(tn_optim *opt, double max_norm) {
         tn__raise(TN_EVALUE, "optim_clip", "the optimiser is NULL");
         return NAN;
     }
+    if (!tn__optim_here(opt, "optim_clip")) {
+        return NAN;
+    }
     double norm = may_clip(max_norm, "optim_clip") ? tn__optim_norm(opt, "optim_clip") : NAN;
     tn__optim_scale(opt, tn__clip_scale(norm, max_norm));
     return norm;
@@ -301,7 +304,8 @@ tn_tensor *tn_optim_clip_later(tn_optim *opt, double max_norm) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_device device;
-    if (!opt || !may_clip(max_norm, "optim_clip_later") || !stays_there(opt, &device)) {
+    if (!opt || !may_clip(max_norm, "optim_clip_later") ||
+        !tn__optim_here(opt, "optim_clip_later") || !stays_there(opt, &device)) {
         double norm = tn_optim_clip(opt, max_norm);
         return tn_return(tn__pending() ? tn_inert() : tn_scalar(norm, TN_F64));
     }
