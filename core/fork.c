@@ -39,7 +39,7 @@ bool tn__refuse_inherited(uint32_t process, const char *operation, const char *w
 /* ---- Handlers -------------------------------------------------------------------------------- */
 
 /* Their order does not matter, since all are innermost. */
-enum { LOCKS = 16 };
+enum { LOCKS = 64 };
 static pthread_mutex_t *locks[LOCKS];
 static int lock_count;
 

@@ -1,5 +1,6 @@
 /* The characters of a text as tokens. UTF-8 is read strictly: no overlong forms,
  * surrogates or stray bytes. */
+#include "core/alive.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "tern/data.h"
@@ -15,6 +16,7 @@ typedef struct character {
 } character;
 
 struct tn_charset {
+    tn__alive alive;
     int size;
     character of[]; /* by code point, ascending */
 };
@@ -44,11 +46,14 @@ static bool mark_codes(const char *text, size_t bytes, uint8_t *seen, int *count
     return true;
 }
 
+TN__ALIVE_LIST(charsets, "character set");
+
 static tn_charset *charset_of(const uint8_t *seen, int count) {
     tn_charset *c = tn__malloc_for(sizeof(*c) + (size_t)count * sizeof(character), "charset");
     if (!c) {
         return NULL;
     }
+    tn__alive_begin(&charsets, c);
     c->size = 0;
     for (uint32_t code = 0; code < CODE_POINTS; code++) {
         if (seen[code]) {
@@ -76,7 +81,9 @@ tn_charset *tn_charset_from_text(const char *text, size_t bytes) {
 }
 
 void tn_charset_free(tn_charset *c) {
-    free(c);
+    if (c && tn__alive_end(&charsets, c, "charset_free")) {
+        free(c);
+    }
 }
 
 int tn_charset_size(const tn_charset *c) {

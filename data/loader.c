@@ -12,6 +12,7 @@
  * How examples become a batch is in collate.c. For a device, copies of the batch are queued as soon
  * as it is made: a worker's batch is being copied long before it is due.
  */
+#include "core/alive.h"
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/memory.h"
@@ -32,6 +33,7 @@ typedef struct slot {
 } slot;
 
 struct tn_loader {
+    tn__alive alive;
     /* what is read: this loader's own dataset and sampler, for the default device of the thread
      * that made the loader */
     tn__collator reads;
@@ -58,6 +60,8 @@ struct tn_loader {
     slot *slots; /* [prefetch] */
 };
 
+TN__ALIVE_LIST(loaders, "loader");
+
 tn_loader_options tn_loader_defaults(void) {
     return (tn_loader_options){.batch = 1, .epochs = 1, .prefetch = 2, .from_defaults = true};
 }
@@ -70,7 +74,8 @@ static _Thread_local const tn_loader *worker_of;
 /* Refuses a second thread, which would wait forever for the batch that the first one takes, and a
  * worker, which would wait for a batch that it has to make itself. False after raising. */
 static bool enter_loader(tn_loader *l, const char *operation) {
-    if (tn__refuse_inherited(l->process, operation, "a loader with threads")) {
+    if (!tn__alive_is(&loaders, l, operation) ||
+        tn__refuse_inherited(l->process, operation, "a loader with threads")) {
         return false;
     }
     if (worker_of == l || __atomic_exchange_n(&l->entered, true, __ATOMIC_ACQUIRE)) {
@@ -270,6 +275,7 @@ tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_opti
         free(l);
         return NULL;
     }
+    tn__alive_begin(&loaders, l);
     l->reads.sampler.table = sampler.table ? tn_keep(sampler.table) : NULL;
     if (!prepare_threads(l)) {
         tn_loader_free(l);
@@ -279,7 +285,8 @@ tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_opti
 }
 
 void tn_loader_free(tn_loader *l) {
-    if (!l || tn__inherited(l->process) || !enter_loader(l, "loader_free")) {
+    if (!l || !tn__alive_is(&loaders, l, "loader_free") || tn__inherited(l->process) ||
+        !enter_loader(l, "loader_free") || !tn__alive_end(&loaders, l, "loader_free")) {
         return;
     }
     stop_workers(l);
@@ -383,7 +390,7 @@ bool tn_loader_next(tn_loader *l, tn_batch *batch) {
 }
 
 tn_loader_place tn_loader_where(const tn_loader *l) {
-    if (!l) {
+    if (!l || !tn__alive_is(&loaders, l, "loader_where")) {
         return (tn_loader_place){0};
     }
     bool at_end = l->next == l->end && !l->ended;
@@ -392,7 +399,8 @@ tn_loader_place tn_loader_where(const tn_loader *l) {
 }
 
 bool tn_loader_has(const tn_loader *l, tn_loader_place place) {
-    if (!l || place.epoch < 0 || place.epoch > last_epoch(l) || place.index < 0) {
+    if (!l || !tn__alive_is(&loaders, l, "loader_has") || place.epoch < 0 ||
+        place.epoch > last_epoch(l) || place.index < 0) {
         return false;
     }
     bool ends_pass = l->pass && (place.epoch + 1) % l->options.epochs == 0;
@@ -428,17 +436,18 @@ tn_status tn_loader_seek(tn_loader *l, tn_loader_place place) {
 }
 
 int64_t tn_loader_batches(const tn_loader *l) {
-    return l ? l->batches : 0;
+    return l && tn__alive_is(&loaders, l, "loader_batches") ? l->batches : 0;
 }
 
 tn_loader_options tn_loader_options_of(const tn_loader *l) {
-    return l ? l->options : tn_loader_defaults();
+    return l && tn__alive_is(&loaders, l, "loader_options_of") ? l->options : tn_loader_defaults();
 }
 
 tn_sampler tn_loader_sampler(const tn_loader *l) {
-    return l ? l->reads.sampler : tn_sequential_sampler();
+    return l && tn__alive_is(&loaders, l, "loader_sampler") ? l->reads.sampler
+                                                            : tn_sequential_sampler();
 }
 
 const tn_dataset *tn_loader_dataset(const tn_loader *l) {
-    return l ? l->reads.dataset : NULL;
+    return l && tn__alive_is(&loaders, l, "loader_dataset") ? l->reads.dataset : NULL;
 }

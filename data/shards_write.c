@@ -1,4 +1,5 @@
 /* Writing shards (shards.h): one file after another, each written completely or not at all. */
+#include "core/alive.h"
 #include "core/buffer.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -14,6 +15,7 @@ enum { AT_ONCE = 4096 /* tokens that are turned into bytes together */ };
 enum { COUNTS_AT = 8, COUNTS = 8 /* bytes of the header that are known only at the end */ };
 
 struct tn_shards_writer {
+    tn__alive alive;
     tn_shards_options options;
     char *prefix;
     tn__file file;
@@ -124,6 +126,8 @@ static bool check_writer(const char *prefix, const tn_shards_options *o) {
     return true;
 }
 
+TN__ALIVE_LIST(writers, "writer");
+
 tn_shards_writer *tn_shards_writer_new(const char *prefix, tn_shards_options options) {
     if (tn__pending() || !tn__options_made(options.from_defaults, "shards_writer", "tn_shards") ||
         !check_writer(prefix, &options)) {
@@ -135,6 +139,7 @@ tn_shards_writer *tn_shards_writer_new(const char *prefix, tn_shards_options opt
         free(w);
         return NULL;
     }
+    tn__alive_begin(&writers, w);
     w->options = options;
     w->prefix = copy;
     return w;
@@ -147,6 +152,9 @@ static bool check_tokens(const tn_shards_writer *w, const int32_t *tokens, int64
     if (!w || count < 0 || (!tokens && count > 0)) {
         tn__raise(TN_EVALUE, "shards_writer", "the %s NULL, or %" PRId64 " tokens",
                   w ? "tokens are" : "writer is", count);
+        return false;
+    }
+    if (!tn__alive_is(&writers, w, "shards_writer")) {
         return false;
     }
     uint32_t most = 0;
@@ -219,6 +227,9 @@ tn_status tn_shards_writer_finish(tn_shards_writer *w) {
     if (tn__pending()) {
         return tn_error();
     }
+    if (w && !tn__alive_is(&writers, w, "shards_writer")) {
+        return tn_error();
+    }
     return w ? end_shard(w) : tn__raise(TN_EVALUE, "shards_writer", "the writer is NULL");
 }
 
@@ -239,7 +250,7 @@ int64_t tn_shards_writer_tokens(const tn_shards_writer *w) {
 }
 
 void tn_shards_writer_free(tn_shards_writer *w) {
-    if (!w) {
+    if (!w || !tn__alive_end(&writers, w, "shards_writer_free")) {
         return;
     }
     if (w->open) {

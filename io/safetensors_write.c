@@ -3,6 +3,7 @@
  * Laid out as the reference implementation does it: wider dtypes first, then by name, and the
  * header padded with spaces to a multiple of 8, so that every tensor is aligned in the file.
  */
+#include "core/alive.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/memory.h"
@@ -38,6 +39,7 @@ typedef struct name_set {
 } name_set;
 
 struct tn_safetensors_writer {
+    tn__alive alive;
     item *items;
     pair *pairs; /* metadata */
     int items_count, pairs_count;
@@ -46,12 +48,19 @@ struct tn_safetensors_writer {
     char refused[64]; /* the first name that could not be added; "": there is none */
 };
 
+/* Saving frees one, too. */
+TN__ALIVE_LIST(writers, "writer");
+
 tn_safetensors_writer *tn_safetensors_writer_new(void) {
-    return tn__calloc_for(1, sizeof(tn_safetensors_writer), "safetensors");
+    tn_safetensors_writer *w = tn__calloc_for(1, sizeof(*w), "safetensors");
+    if (w) {
+        tn__alive_begin(&writers, w);
+    }
+    return w;
 }
 
 void tn_safetensors_writer_free(tn_safetensors_writer *w) {
-    if (!w) {
+    if (!w || !tn__alive_end(&writers, w, "safetensors_writer_free")) {
         return;
     }
     for (int i = 0; i < w->items_count; i++) {
@@ -117,7 +126,8 @@ static void set_add(name_set *set, const char *name) {
 
 /* A file without it would look complete: remembered until the writer ends. */
 static tn_status note_refused(tn_safetensors_writer *w, const char *name, tn_status status) {
-    if (w && status != TN_OK && !w->refused[0]) {
+    if (w && status != TN_OK && tn__alive_is(&writers, w, "safetensors_writer_add") &&
+        !w->refused[0]) {
         snprintf(w->refused, sizeof(w->refused), "%s", name && *name ? name : "(no name)");
     }
     return status;
@@ -128,6 +138,9 @@ static tn_status add_item(tn_safetensors_writer *w, const char *name, const item
     static const char *operation = "safetensors_writer_add";
     if (!w || !name) {
         return tn__raise(TN_EVALUE, operation, "the %s is NULL", w ? "name" : "writer");
+    }
+    if (!tn__alive_is(&writers, w, operation)) {
+        return tn_error();
     }
     if (strcmp(name, "__metadata__") == 0 || set_has(&w->names, name)) {
         return tn__raise(TN_EVALUE, operation, "the name \"%s\" is %s", name,
@@ -175,6 +188,9 @@ static tn_status add_metadata(tn_safetensors_writer *w, const char *key, const c
                          !w     ? "writer"
                          : !key ? "key"
                                 : "value");
+    }
+    if (!tn__alive_is(&writers, w, operation)) {
+        return tn_error();
     }
     if (set_has(&w->keys, key)) {
         return tn__raise(TN_EVALUE, operation, "the key \"%s\" is used twice", key);
@@ -374,6 +390,9 @@ static bool writer_ready(tn_safetensors_writer *w, const char *path, const char 
     }
     if (!w) {
         tn__raise(TN_EVALUE, operation, "the writer is NULL");
+        return false;
+    }
+    if (!tn__alive_is(&writers, w, operation)) {
         return false;
     }
     if (w->refused[0]) {

@@ -5,6 +5,7 @@
  */
 #include "nn/module.h"
 
+#include "core/alive.h"
 #include "core/memory.h"
 
 #include <stdarg.h>
@@ -167,8 +168,32 @@ bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward 
     return true;
 }
 
+/* A module on the heap comes after its place in the list of those, so that one that was freed is
+ * not read. */
+typedef union heap_place {
+    tn__alive alive;
+    max_align_t aligned;
+} heap_place;
+
+TN__ALIVE_LIST(heap_modules, "module");
+
 void *tn__layer_alloc(size_t bytes) {
-    return tn__calloc_for(1, bytes, "module_new");
+    heap_place *place = tn__calloc_for(1, sizeof(*place) + bytes, "module_new");
+    if (!place) {
+        return NULL;
+    }
+    tn__alive_begin(&heap_modules, place);
+    return place + 1;
+}
+
+bool tn__layer_here(const void *m) {
+    return tn__alive_has(&heap_modules, (const heap_place *)m - 1);
+}
+
+void tn__layer_free(void *m) {
+    heap_place *place = (heap_place *)m - 1;
+    tn__alive_drop(&heap_modules, place);
+    free(place);
 }
 
 void *tn__layer_on_heap(void *m) {
@@ -303,23 +328,16 @@ void tn__module_end(tn_module *m) {
     bool heap = m->heap;
     tn_module_finish(m);
     if (heap) {
-        free(m);
+        tn__layer_free(m);
     }
 }
 
 void tn_module_free(void *module) {
-    tn_module *m = module;
-    bool aligned = (uintptr_t)m % _Alignof(tn_module) == 0;
-    bool finished = m && aligned && m->state == TN__MODULE_FINISHED;
-    if (!m || (!finished && !tn__module_of(m, "module_free"))) {
-        return;
-    }
-    if (!m->heap) {
+    if (module && !tn__layer_here(module)) {
         tn__raise(TN_EVALUE, "module_free",
-                  "%s was not made by a tn_module_new or tn_..._new (tn_module_finish is for "
-                  "modules in a struct)",
-                  m->kind);
-        return;
+                  "the module was not made by a tn_module_new or tn_..._new (tn_module_finish is "
+                  "for modules in a struct), or was freed before");
+    } else if (module) {
+        tn__module_end(module);
     }
-    tn__module_end(m);
 }

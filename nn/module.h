@@ -185,6 +185,9 @@ bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward 
 /* For a layer's tn_…_new, around its init: zeros on the heap, NULL after TN_ENOMEM; and from then
  * on their owner frees them (NULL stays NULL). */
 void *tn__layer_alloc(size_t bytes);
+/* Whether it made this memory, which was not freed; and frees it. m may be any address. */
+bool tn__layer_here(const void *m);
+void tn__layer_free(void *m);
 void *tn__layer_on_heap(void *m);
 
 /* Defines a function that makes a layer on the heap: `function` is its head, and `init` fills m.

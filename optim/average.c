@@ -6,6 +6,7 @@
  */
 #include "optim/average.h"
 
+#include "core/alive.h"
 #include "core/memory.h"
 #include "optim/optim.h"
 
@@ -20,6 +21,7 @@ typedef struct average_item {
 } average_item;
 
 struct tn_average {
+    tn__alive alive;
     average_item *items;
     int64_t capacity;
     int count, lent; /* lent: how many scopes have the average in the model */
@@ -63,11 +65,14 @@ static bool add_parameter(const tn_entry *entry, void *user) {
     return true;
 }
 
+TN__ALIVE_LIST(averages, "average");
+
 static tn_average *average_new(void *m, double decay, const char *operation) {
     tn_average *a = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*a), operation);
     if (!a) {
         return NULL;
     }
+    tn__alive_begin(&averages, a);
     a->decay = decay;
     tn_module_each(m, (tn_walk){0}, add_parameter, a);
     if (tn__pending()) {
@@ -90,17 +95,18 @@ tn_average *tn_swa(void *m) {
 }
 
 void tn_average_free(tn_average *a) {
-    for (int i = 0; a && i < a->count; i++) {
+    if (!a || !tn__alive_end(&averages, a, "average_free")) {
+        return;
+    }
+    for (int i = 0; i < a->count; i++) {
         average_item *item = &a->items[i];
         free((char *)item->entry.path);
         tn__module_lists_release(item->lists);
         tn_release(item->mean);
         tn_release(item->own);
     }
-    if (a) {
-        free(a->items);
-        free(a);
-    }
+    free(a->items);
+    free(a);
 }
 
 /* ---- Updating -------------------------------------------------------------------------------- */
@@ -109,6 +115,9 @@ void tn_average_free(tn_average *a) {
 tn_status tn_average_update(tn_average *a) {
     if (!a || tn__pending()) {
         return tn__raise(TN_EVALUE, "average_update", "the average is NULL");
+    }
+    if (!tn__alive_is(&averages, a, "average_update")) {
+        return tn_error();
     }
     if (a->lent) {
         return tn__raise(TN_ESTATE, "average_update", "the model has the average now");
@@ -132,7 +141,7 @@ tn_status tn_average_update(tn_average *a) {
 }
 
 int64_t tn_average_updates(const tn_average *a) {
-    return a ? a->updates : 0;
+    return a && tn__alive_is(&averages, a, "average_updates") ? a->updates : 0;
 }
 
 void tn__average_set_updates(tn_average *a, int64_t updates) {
@@ -157,6 +166,9 @@ tn_average *tn_average_begin(tn_average *a) {
         tn__raise(TN_EVALUE, "average_begin", "the average is NULL");
         return NULL;
     }
+    if (!tn__alive_is(&averages, a, "average_begin")) {
+        return NULL;
+    }
     TN_SCOPE;
     TN_NO_GRAD;
     for (int i = 0; a->lent == 0 && i < a->count; i++) {
@@ -174,7 +186,7 @@ tn_average *tn_average_begin(tn_average *a) {
 
 void tn_average_end(tn_average **scope) {
     tn_average *a = scope ? *scope : NULL;
-    if (!a || a->lent == 0 || --a->lent > 0) {
+    if (!a || !tn__alive_is(&averages, a, "average_end") || a->lent == 0 || --a->lent > 0) {
         return;
     }
     tn_error_record record;

@@ -181,8 +181,8 @@ static bool list_levels(levels *l, const gradient *grads, int n, const char *ope
 
 /* The sum of all sums[n]. Level by level: a node waits until all that lead to it have been added,
  * so that each group sums once, however different the chains of its ranks are before it (stages of
- * a pipeline). Parameters without a gradient are included: every rank takes part in the same sums.
- * False after raising. */
+ * a pipeline). Parameters without a gradient are included, and absent ones: every rank takes part
+ * in the same sums, even if all that it has is frozen. False after raising. */
 static bool total_sum(const gradient *grads, const double *sums, int n, double *total,
                       const char *operation) {
     levels l;
@@ -250,6 +250,9 @@ double tn_optim_clip(tn_optim *opt, double max_norm) {
         tn__raise(TN_EVALUE, "optim_clip", "the optimiser is NULL");
         return NAN;
     }
+    if (!tn__optim_here(opt, "optim_clip")) {
+        return NAN;
+    }
     double norm = may_clip(max_norm, "optim_clip") ? tn__optim_norm(opt, "optim_clip") : NAN;
     tn__optim_scale(opt, tn__clip_scale(norm, max_norm));
     return norm;
@@ -301,7 +304,8 @@ tn_tensor *tn_optim_clip_later(tn_optim *opt, double max_norm) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_device device;
-    if (!opt || !may_clip(max_norm, "optim_clip_later") || !stays_there(opt, &device)) {
+    if (!opt || !may_clip(max_norm, "optim_clip_later") ||
+        !tn__optim_here(opt, "optim_clip_later") || !stays_there(opt, &device)) {
         double norm = tn_optim_clip(opt, max_norm);
         return tn_return(tn__pending() ? tn_inert() : tn_scalar(norm, TN_F64));
     }
@@ -314,7 +318,7 @@ tn_tensor *tn_optim_clip_later(tn_optim *opt, double max_norm) {
     return tn_return(tn_select(clip, 0, 0));
 }
 
-/* The gradients of a module, one for each parameter. */
+/* The gradients of a module, one for each parameter, including absent ones. */
 typedef struct collection {
     gradient *grads;
     int count;
@@ -335,7 +339,7 @@ double tn_clip_grad_norm(void *m, double max_norm) {
         return NAN;
     }
     collection c = {0};
-    tn_module_each(m, (tn_walk){0}, collect_gradient, &c);
+    tn_module_each(m, (tn_walk){.absent = true}, collect_gradient, &c);
     double norm = tn__pending() ? NAN : grad_norm(c.grads, c.count, "clip_grad_norm");
     double scale = tn__clip_scale(norm, max_norm);
     TN_NO_GRAD;

@@ -17,6 +17,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+TN__ALIVE_LIST(optimisers, "optimiser");
+
+bool tn__optim_here(const tn_optim *opt, const char *operation) {
+    return tn__alive_is(&optimisers, opt, operation);
+}
+
 /* ---- One parameter --------------------------------------------------------------------------- */
 
 static void item_finish(tn__item *item) {
@@ -213,13 +219,14 @@ tn_optim *tn_optim_new(void *m, const tn_optim_method *method, const void *optio
         opt = tn__malloc_for(sizeof(*opt), method->name);
     }
     if (!opt) {
-        tn_parameters_free(m);
+        tn_parameters_free(tn__is_parameters(m) ? m : NULL);
         return NULL;
     }
     *opt = (tn_optim){.method = method,
                       .lr = rates.lr,
                       .grad_scale = 1.0,
                       .own_module = tn__is_parameters(m) ? m : NULL};
+    tn__alive_begin(&optimisers, opt);
     if (!optim_fill(opt, m, options, rates)) {
         tn_optim_free(opt);
         return NULL;
@@ -228,7 +235,7 @@ tn_optim *tn_optim_new(void *m, const tn_optim_method *method, const void *optio
 }
 
 void tn_optim_free(tn_optim *opt) {
-    if (!opt) {
+    if (!opt || !tn__alive_end(&optimisers, opt, "optim_free")) {
         return;
     }
     for (int i = 0; i < opt->item_count; i++) {
@@ -267,6 +274,9 @@ int tn_optim_split(tn_optim *opt, tn_match match, void *user) {
         tn__raise(TN_EVALUE, "optim_split", "the %s is NULL", opt ? "match" : "optimiser");
         return -1;
     }
+    if (!tn__optim_here(opt, "optim_split")) {
+        return -1;
+    }
     int there = group_of_matches(opt, match, user);
     if (there >= 0) {
         return there;
@@ -293,12 +303,13 @@ bool tn_match_vectors(const tn_entry *entry, void *user) {
 tn_optim_group_options *tn_optim_group(tn_optim *opt, int index) {
     /* returned after an error: writes to it are ignored */
     static _Thread_local tn_optim_group_options nowhere;
-    if (opt && index >= 0 && index < opt->group_count) {
+    bool here = opt && tn__optim_here(opt, "optim_group");
+    if (here && index >= 0 && index < opt->group_count) {
         return opt->groups[index];
     }
-    if (opt) {
+    if (here) {
         tn__raise(TN_EINDEX, "optim_group", "group %d of %d", index, opt->group_count);
-    } else {
+    } else if (!opt) {
         tn__raise(TN_EVALUE, "optim_group", "the optimiser is NULL");
     }
     nowhere = (tn_optim_group_options){.lr_scale = 1.0};
@@ -306,13 +317,13 @@ tn_optim_group_options *tn_optim_group(tn_optim *opt, int index) {
 }
 
 int tn_optim_groups(const tn_optim *opt) {
-    return opt ? opt->group_count : 0;
+    return opt && tn__optim_here(opt, "optim_groups") ? opt->group_count : 0;
 }
 
 /* ---- Inspecting ------------------------------------------------------------------------------ */
 
 void tn_optim_set_lr(tn_optim *opt, double lr) {
-    if (!opt) {
+    if (!opt || !tn__optim_here(opt, "optim_set_lr")) {
         return;
     }
     if (!tn__not_negative(lr)) {
@@ -323,21 +334,21 @@ void tn_optim_set_lr(tn_optim *opt, double lr) {
 }
 
 double tn_optim_lr(const tn_optim *opt) {
-    return opt ? opt->lr : NAN;
+    return opt && tn__optim_here(opt, "optim_lr") ? opt->lr : NAN;
 }
 
 int64_t tn_optim_steps(const tn_optim *opt) {
-    return opt ? opt->steps : 0;
+    return opt && tn__optim_here(opt, "optim_steps") ? opt->steps : 0;
 }
 
 void tn_optim_set_steps(tn_optim *opt, int64_t steps) {
-    if (opt && steps >= 0) {
+    if (opt && steps >= 0 && tn__optim_here(opt, "optim_set_steps")) {
         opt->steps = steps;
     }
 }
 
 const char *tn_optim_kind(const tn_optim *opt) {
-    return opt ? opt->method->name : "";
+    return opt && tn__optim_here(opt, "optim_kind") ? opt->method->name : "";
 }
 
 int tn__optim_group_count(const tn_optim *opt, int group) {
@@ -375,7 +386,8 @@ static bool item_visit(const tn_optim *opt, const tn__item *item, tn__optim_visi
 }
 
 void tn__optim_each(tn_optim *opt, tn__optim_visitor *f, void *user) {
-    for (int i = 0; opt && f && i < opt->item_count; i++) {
+    bool here = opt && f && tn__optim_here(opt, "optim_each");
+    for (int i = 0; here && i < opt->item_count; i++) {
         if (!item_visit(opt, &opt->items[i], f, user)) {
             return;
         }

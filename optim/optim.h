@@ -7,6 +7,7 @@
 #ifndef TERN_OPTIM_OPTIM_H
 #define TERN_OPTIM_OPTIM_H
 
+#include "core/alive.h"
 #include "core/error.h"
 #include "nn/module.h"
 #include "tern/optim.h"
@@ -39,6 +40,7 @@ typedef struct tn__item {
 } tn__item;
 
 struct tn_optim {
+    tn__alive alive;
     const tn_optim_method *method;
     void *options; /* the method's, which all groups share */
     double lr;
@@ -68,6 +70,9 @@ static inline tn_tensor *tn__item_param(const tn__item *item) {
     bool here = tn__module_is_valid(item->lists) && !item->entry.absent;
     return here ? tn__entry_stored(&item->entry) : NULL;
 }
+
+/* Whether the optimiser, which is not NULL, was not freed; false after raising. */
+bool tn__optim_here(const tn_optim *opt, const char *operation);
 
 extern const tn_field tn__scaler_fields[]; /* of a tn_scaler */
 

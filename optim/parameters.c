@@ -22,7 +22,7 @@ void *tn_parameters(tn_tensor *const *list, int n) {
         tn__raise(TN_EVALUE, "parameters", "%d tensors%s", n, list ? "" : ", and the list is NULL");
         return NULL;
     }
-    parameters *p = tn__calloc_for(1, sizeof(*p) + (size_t)n * sizeof(*p->list), "parameters");
+    parameters *p = tn__layer_alloc(sizeof(*p) + (size_t)n * sizeof(*p->list));
     if (!p) {
         return NULL;
     }
@@ -45,8 +45,11 @@ bool tn__is_parameters(const void *m) {
 }
 
 void tn_parameters_free(void *m) {
-    if (tn__is_parameters(m)) {
+    if (m && !tn__layer_here(m)) {
+        tn__raise(TN_ESTATE, "parameters_free",
+                  "the list was freed before (an optimiser frees its own)");
+    } else if (tn__is_parameters(m)) {
         tn_module_finish(m);
-        free(m);
+        tn__layer_free(m);
     }
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 struct tn_scaler {
+    tn__alive alive;
     tn_scaler_options options;
     tn_scaler_state state;
     const tn_optim *clipped; /* whose norm is known: tn_scaler_clip was called before the step */
@@ -20,6 +21,8 @@ struct tn_scaler {
     bool overflow;           /* one of them was skipped */
     bool skipped;            /* the same, until the next step after an update */
 };
+
+TN__ALIVE_LIST(scalers, "scaler");
 
 tn_scaler_options tn_scaler_defaults(void) {
     return (tn_scaler_options){.scale = 65536.0,
@@ -57,6 +60,7 @@ tn_scaler *tn_scaler_new(tn_scaler_options options) {
         return NULL;
     }
     *s = (tn_scaler){.options = options, .state = {.scale = options.enabled ? options.scale : 1.0}};
+    tn__alive_begin(&scalers, s);
     return s;
 }
 
@@ -69,7 +73,9 @@ const tn_field tn__scaler_fields[] = {
 };
 
 void tn_scaler_free(tn_scaler *s) {
-    free(s);
+    if (s && tn__alive_end(&scalers, s, "scaler_free")) {
+        free(s);
+    }
 }
 
 /* False after raising, and while an error is pending. */
@@ -81,7 +87,7 @@ static bool scaler_usable(const tn_scaler *s, const tn_optim *opt, const char *o
         tn__raise(TN_EVALUE, operation, "the %s is NULL", s ? "optimiser" : "scaler");
         return false;
     }
-    return true;
+    return tn__alive_is(&scalers, s, operation) && tn__optim_here(opt, operation);
 }
 
 tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss) {
@@ -89,7 +95,7 @@ tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss) {
         tn__raise(TN_EVALUE, "scaler_scale", "the scaler is NULL");
         return tn_inert();
     }
-    if (!tn__usable(loss, "scaler_scale")) {
+    if (!tn__usable(loss, "scaler_scale") || !tn__alive_is(&scalers, s, "scaler_scale")) {
         return tn_inert();
     }
     return s->options.enabled ? tn_mul_scalar(loss, s->state.scale) : loss;
@@ -139,6 +145,9 @@ tn_status tn_scaler_update(tn_scaler *s) {
     if (tn__pending() || !s) {
         return tn__raise(TN_EVALUE, "scaler_update", "the scaler is NULL");
     }
+    if (!tn__alive_is(&scalers, s, "scaler_update")) {
+        return tn_error();
+    }
     if (s->steps == 0) {
         return tn__raise(TN_ESTATE, "scaler_update", "no step since the last update");
     }
@@ -161,16 +170,20 @@ tn_status tn_scaler_update(tn_scaler *s) {
 }
 
 bool tn_scaler_skipped(const tn_scaler *s) {
-    return s && s->skipped;
+    return s && tn__alive_is(&scalers, s, "scaler_skipped") && s->skipped;
 }
 
 tn_scaler_state tn_scaler_where(const tn_scaler *s) {
-    return s ? s->state : (tn_scaler_state){.scale = 1.0};
+    bool here = s && tn__alive_is(&scalers, s, "scaler_where");
+    return here ? s->state : (tn_scaler_state){.scale = 1.0};
 }
 
 tn_status tn_scaler_seek(tn_scaler *s, tn_scaler_state state) {
     if (!s || tn__pending()) {
         return tn__raise(TN_EVALUE, "scaler_seek", "the scaler is NULL");
+    }
+    if (!tn__alive_is(&scalers, s, "scaler_seek")) {
+        return tn_error();
     }
     if (!scale_fits(state.scale) || state.streak < 0) {
         return tn__raise(TN_EVALUE, "scaler_seek", "scale %g, streak %lld", state.scale,

@@ -269,6 +269,9 @@ tn_status tn_optim_step(tn_optim *opt) {
         return tn__raise(tn__pending() ? tn_error() : TN_EVALUE, "optim_step",
                          "the optimiser is NULL");
     }
+    if (!tn__optim_here(opt, "optim_step")) {
+        return tn_error();
+    }
     TN_SCOPE;
     TN_NO_GRAD;
     for (int i = 0; i < opt->item_count; i++) {
@@ -292,14 +295,15 @@ tn_status tn_optim_step(tn_optim *opt) {
 }
 
 void tn_optim_zero_grad(tn_optim *opt) {
-    for (int i = 0; opt && i < opt->item_count; i++) {
+    if (!opt || !tn__optim_here(opt, "optim_zero_grad")) {
+        return;
+    }
+    for (int i = 0; i < opt->item_count; i++) {
         tn_tensor *p = tn__item_param(&opt->items[i]);
         if (p) { /* of a part, and of the whole, where gradients stay until they are scattered */
             tn_zero_grad(p);
             tn_zero_grad(tn__entry_tensor(&opt->items[i].entry));
         }
     }
-    if (opt) {
-        tn__optim_scale(opt, 1.0);
-    }
+    tn__optim_scale(opt, 1.0);
 }

@@ -184,7 +184,7 @@ int output_event(const output *o);
 /* Call after the last rank: the thread ends when all is written. Then output_ended is true. */
 void output_end(output *o);
 bool output_ended(output *o);
-/* After the end: whether something could not be written, although the reader was still there. */
+/* After the end: whether something could not be written, on screen or to a log file. */
 bool output_lost(output *o);
 void output_free(output *o); /* only when it has ended */
 
@@ -203,7 +203,7 @@ typedef struct screen {
     int open_end, open_rank;
     char *open;
     size_t open_length, open_capacity;
-    bool lost; /* an end was closed by an error (a full disk), not by its reader */
+    bool lost; /* something could not be written: the disk is full, the reader has gone */
 } screen;
 
 /* The rank of the launcher's own lines. */

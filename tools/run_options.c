@@ -388,12 +388,22 @@ static void choose_place(parsing *p) {
     }
 }
 
-/* Refuses to start a separate job on each of several hosts by mistake. */
+/* Refuses to start a separate job on each of several hosts by mistake; says that the other hosts of
+ * a batch job stay idle. */
 static void check_hosts(const parsing *p) {
     extern char **environ;
     char text[TN__SEVERAL];
-    if (!p->has_nodes && !p->standalone &&
-        tn__environment_hosts((const char *const *)environ, text)) {
+    const char *const *variables = (const char *const *)environ;
+    if (p->has_nodes || p->standalone) {
+        return;
+    }
+    if (tn__environment_unstarted(variables, text)) {
+        fprintf(stderr,
+                "tern run: %s, but this launcher was started without srun, and uses this host "
+                "alone (--standalone: on purpose)\n",
+                text);
+    }
+    if (tn__environment_hosts(variables, text)) {
         tn_options_refuse(
             "%s: give --nnodes and --rdzv-endpoint HOST:PORT, the same on each of them (or "
             "--standalone: only this host)",

@@ -81,6 +81,7 @@ static void write_log(output *o, source *s, const char *text, size_t length) {
             free(complaint);
             close(s->log);
             s->log = -1;
+            o->screen.lost = true;
         }
     }
 }
@@ -284,7 +285,7 @@ static void *output_main(void *user) {
     screen_flush(&o->screen);
     pthread_mutex_lock(&o->lock);
     o->ended = true;
-    o->lost = o->screen.lost;
+    o->lost = o->lost || o->screen.lost;
     pthread_mutex_unlock(&o->lock);
     notify_event(o->event);
     return NULL;
@@ -348,6 +349,9 @@ static int open_log(output *o, const char *folder, int end) {
                    errno == ENXIO   ? "not a regular file"
                    : errno == ELOOP ? "a symbolic link is not followed"
                                     : strerror(errno));
+        pthread_mutex_lock(&o->lock);
+        o->lost = true;
+        pthread_mutex_unlock(&o->lock);
     }
     free(path);
     return fd;

@@ -68,7 +68,7 @@ static void flush_end(screen *s, int end) {
     }
     int why = errno;
     e->closed = true;
-    s->lost = s->lost || !(why == EPIPE || (why == EIO && e->terminal));
+    s->lost = true;
     char *text = text_new("tern: %s: %s: ranks' output there is no longer shown\n", ends[end],
                           strerror(why));
     screen_end *other = &s->end[!end];

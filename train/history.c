@@ -2,6 +2,7 @@
  * names, and a row per step. A row is written at once, so that a killed process loses none; rows
  * beyond the checkpoint are cut off when the run continues. A file that was deleted or changed
  * meanwhile, or gets another column, is rewritten from memory. */
+#include "core/alive.h"
 #include "core/descriptor.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 struct tn_history {
+    tn__alive alive;
     int fd;
     char *path;
     char *place;             /* the path from the root: the program may change its directory */
@@ -118,6 +120,8 @@ static int open_path(const char *path, int64_t start) {
     return -1;
 }
 
+TN__ALIVE_LIST(histories, "history");
+
 tn_history *tn_history_open(const char *path, int64_t start) {
     if (!path || start < 0 || tn__pending()) {
         tn__raise(TN_EVALUE, "history", "path %s, start %lld", path ? path : "NULL",
@@ -131,6 +135,7 @@ tn_history *tn_history_open(const char *path, int64_t start) {
         free(h);
         return NULL;
     }
+    tn__alive_begin(&histories, h);
     h->fd = open_path(path, start);
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     bool open_now = h->fd >= 0 && (start ? keep_rows(h, start) : write_head(h));
@@ -146,7 +151,7 @@ tn_history *tn_history_open(const char *path, int64_t start) {
 }
 
 void tn_history_free(tn_history *h) {
-    if (h) {
+    if (h && tn__alive_end(&histories, h, "history_free")) {
         if (h->fd >= 0) {
             close(h->fd);
         }

@@ -2,6 +2,7 @@
  * where it is large enough and where too large (Smith 2015, arXiv:1506.01186). Afterwards weights
  * and optimiser are restored.
  */
+#include "core/alive.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "tern/train.h"
@@ -15,6 +16,7 @@ typedef struct kept_tensor {
 } kept_tensor;
 
 struct tn_lr_finder {
+    tn__alive alive;
     tn_lr_finder_options options;
     tn_optim *optim;
     kept_tensor *kept;
@@ -93,6 +95,8 @@ static bool finder_options_fit(const tn_lr_finder_options *o) {
     return fit;
 }
 
+TN__ALIVE_LIST(finders, "finder");
+
 tn_lr_finder *tn_lr_finder_new(void *m, tn_optim *optim, tn_lr_finder_options options) {
     if (tn__pending() || !tn__options_made(options.from_defaults, "lr_finder", "tn_lr_finder") ||
         !finder_options_fit(&options)) {
@@ -116,6 +120,7 @@ tn_lr_finder *tn_lr_finder_new(void *m, tn_optim *optim, tn_lr_finder_options op
                         .x = numbers,
                         .y = numbers + options.steps,
                         .mean = numbers + 2 * options.steps};
+    tn__alive_begin(&finders, f);
     tn_module_each(m, (tn_walk){.buffers = true}, keep_entry, f);
     tn_optim_each(optim, keep_state, f);
     if (tn__pending()) {
@@ -131,7 +136,7 @@ static bool has_diverged(const tn_lr_finder *f) {
 }
 
 bool tn_lr_finder_next(tn_lr_finder *f) {
-    if (!f || f->ended || tn__pending()) {
+    if (!f || !tn__alive_is(&finders, f, "lr_finder_next") || f->ended || tn__pending()) {
         return false;
     }
     const tn_lr_finder_options *o = &f->options;
@@ -204,7 +209,7 @@ tn_status tn_lr_finder_svg(const tn_lr_finder *f, const char *path) {
 }
 
 void tn_lr_finder_free(tn_lr_finder *f) {
-    if (f) {
+    if (f && tn__alive_end(&finders, f, "lr_finder_free")) {
         tn_error_record record;
         bool failed = tn_error_take(&record); /* the old values are restored even then */
         put_back(f);

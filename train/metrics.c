@@ -2,6 +2,7 @@
  * metrics computed from them at the end. So N ranks compute what one would, not a mean of means.
  * tn_evaluate adds up a whole pass over a loader.
  */
+#include "core/alive.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "models/language.h"
@@ -15,6 +16,7 @@
 enum { MOST_CLASSES = 10000 };
 
 struct tn_metrics {
+    tn__alive alive;
     int64_t classes, k;
     int64_t *counts; /* (classes, classes): actual, predicted; then how often the label was among
                         the first k */
@@ -24,6 +26,8 @@ struct tn_metrics {
 static int64_t count_numbers(const tn_metrics *m) {
     return m->classes * m->classes + 1;
 }
+
+TN__ALIVE_LIST(all_metrics, "object for metrics");
 
 tn_metrics *tn_metrics_new(int64_t classes, int64_t k) {
     if (tn__pending() || classes < 0 || classes > MOST_CLASSES || k < 1) {
@@ -40,18 +44,19 @@ tn_metrics *tn_metrics_new(int64_t classes, int64_t k) {
         return NULL;
     }
     *m = (tn_metrics){.classes = classes, .k = k, .counts = counts};
+    tn__alive_begin(&all_metrics, m);
     return m;
 }
 
 void tn_metrics_free(tn_metrics *m) {
-    if (m) {
+    if (m && tn__alive_end(&all_metrics, m, "metrics_free")) {
         free(m->counts);
         free(m);
     }
 }
 
 void tn_metrics_reset(tn_metrics *m) {
-    if (m) {
+    if (m && tn__alive_is(&all_metrics, m, "metrics_reset")) {
         memset(m->counts, 0, (size_t)count_numbers(m) * sizeof(*m->counts));
         m->sums[0] = m->sums[1] = 0;
     }

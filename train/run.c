@@ -222,7 +222,16 @@ static bool run_prepare(tn_run *r) {
     return !tn__pending();
 }
 
+TN__ALIVE_LIST(runs, "run");
+
+bool tn__run_here(const tn_run *r, const char *operation) {
+    return tn__alive_is(&runs, r, operation);
+}
+
 static void run_free(tn_run *r) {
+    if (!tn__alive_end(&runs, r, "run_end")) {
+        return;
+    }
     tn__profiler_own_end(r);
     tn_progress_free(r->progress);
     tn_history_free(r->history);
@@ -260,6 +269,7 @@ tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts)
                   .remembered_before = -1,
                   .opened = tn__now(),
                   .loss = NAN};
+    tn__alive_begin(&runs, r);
     snprintf(r->unit, sizeof(r->unit), "%.20s", options.unit ? options.unit : "unit");
     r->parts.step = 0;
     if (run_prepare(r)) {
@@ -278,6 +288,9 @@ tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts)
 /* ---- A step ---------------------------------------------------------------------------------- */
 
 void tn_run_log(tn_run *r, const char *name, double value) {
+    if (r && !tn__run_here(r, "run_log")) {
+        return;
+    }
     if (r && r->in_step && name) {
         tn__run_note_value(r, name, value);
         tn__run_note_loss(r, name, value);
@@ -291,13 +304,14 @@ void tn_run_log(tn_run *r, const char *name, double value) {
 }
 
 void tn_run_count(tn_run *r, int64_t units) {
-    if (r) {
+    if (r && tn__run_here(r, "run_count")) {
         r->units += units;
     }
 }
 
 void tn_run_utilisation(tn_run *r, double flops, double peak) {
-    tn_progress_utilisation(r ? r->progress : NULL, flops, peak);
+    tn_progress_utilisation(r && tn__run_here(r, "run_utilisation") ? r->progress : NULL, flops,
+                            peak);
 }
 
 /* This process's peak; 0 if unknown. getrusage's would include the process that started it. */
@@ -341,7 +355,8 @@ static bool step_due(const tn_run *r, int64_t step, int64_t every) {
 }
 
 bool tn_run_validates(tn_run *r) {
-    bool due = r && r->in_step && step_due(r, r->parts.step + 1, r->options.val_every);
+    bool due = r && tn__run_here(r, "run_validates") && r->in_step &&
+               step_due(r, r->parts.step + 1, r->options.val_every);
     if (due) {
         stop_clock(r);
         r->validating = true;
@@ -410,7 +425,7 @@ static bool ask_ranks(tn_run *r) {
 }
 
 bool tn_run_next(tn_run *r) {
-    if (!r || r->ended || tn__pending()) {
+    if (!r || !tn__run_here(r, "run_next") || r->ended || tn__pending()) {
         return false;
     }
     bool stepped = r->in_step;
@@ -438,11 +453,12 @@ bool tn_run_next(tn_run *r) {
 }
 
 int64_t tn_run_step(const tn_run *r) {
-    return r ? r->parts.step : 0;
+    return r && tn__run_here(r, "run_step") ? r->parts.step : 0;
 }
 
 bool tn_run_done(const tn_run *r) {
-    return r && !r->refused && (r->parts.step >= r->options.steps || r->finished);
+    return r && tn__run_here(r, "run_done") && !r->refused &&
+           (r->parts.step >= r->options.steps || r->finished);
 }
 
 /* ---- The end --------------------------------------------------------------------------------- */
@@ -450,6 +466,9 @@ bool tn_run_done(const tn_run *r) {
 tn_status tn_run_export(tn_run *r, const char *words) {
     if (!r) {
         return tn__raise(TN_EVALUE, "run_export", "the run is NULL");
+    }
+    if (!tn__run_here(r, "run_export")) {
+        return tn_error();
     }
     tn_lm_save_options options = tn_lm_save_defaults();
     options.tokenizer = words;
@@ -459,7 +478,7 @@ tn_status tn_run_export(tn_run *r, const char *words) {
 }
 
 int tn_run_end(tn_run *r) {
-    if (!r) {
+    if (!r || !tn__run_here(r, "run_end")) {
         return 1;
     }
     bool refused = r->refused, done = tn_run_done(r), stopped = r->stopped;

@@ -2,6 +2,7 @@
 #ifndef TERN_TRAIN_RUN_H
 #define TERN_TRAIN_RUN_H
 
+#include "core/alive.h"
 #include "tern/tensorboard.h"
 #include "tern/train.h"
 #include "train/history_table.h"
@@ -21,6 +22,7 @@ typedef struct tn__run_watcher {
 } tn__run_watcher;
 
 struct tn_run {
+    tn__alive alive;
     tn_run_options options;
     tn_checkpoint parts; /* with the steps done */
     tn_group *world;
@@ -67,6 +69,9 @@ struct tn_run {
     bool goes_on;              /* it could continue: the limit is of each start */
     char note[128], line[256]; /* logged values: for the progress line, and after validation */
 };
+
+/* Whether the run, which is not NULL, was not ended; false after raising. */
+bool tn__run_here(const tn_run *r, const char *operation);
 
 bool tn__run_any_rank(const tn_run *r, bool mine); /* whether any rank says so; every rank calls */
 void tn__run_note_value(tn_run *r, const char *name, double value);

@@ -40,5 +40,5 @@ void tn__run_board_weights(tn_run *r) {
 }
 
 tn_summary_writer *tn_run_board(const tn_run *r) {
-    return r ? r->board : NULL;
+    return r && tn__run_here(r, "run_board") ? r->board : NULL;
 }

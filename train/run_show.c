@@ -147,7 +147,7 @@ void tn__run_picture(tn_run *r) {
 }
 
 void tn_run_draw(tn_run *r, FILE *file) {
-    if (r && r->history && file) {
+    if (r && tn__run_here(r, "run_draw") && r->history && file) {
         tn_curve curves[CURVES];
         char mean[64];
         tn_plot plot = plot_of(r, curves, mean, sizeof(mean));

@@ -34,7 +34,8 @@ void tn__run_note_value(tn_run *r, const char *name, double value) {
 }
 
 double tn_run_value(const tn_run *r, const char *name) {
-    for (int i = 0; r && name && i < r->value_count; i++) {
+    bool here = r && name && tn__run_here(r, "run_value");
+    for (int i = 0; here && i < r->value_count; i++) {
         if (strcmp(r->values[i].name, name) == 0) {
             return r->values[i].value;
         }
@@ -58,6 +59,9 @@ tn_status tn_run_on(tn_run *r, tn_run_event event, tn_run_callback f, void *user
     if (!r || !f || tn__pending()) {
         return tn__raise(TN_EVALUE, "run_on", "the %s is NULL", r ? "function" : "run");
     }
+    if (!tn__run_here(r, "run_on")) {
+        return tn_error();
+    }
     if (!tn__grow(&r->watchers, r->watcher_count + 1, &r->watcher_capacity, sizeof(*r->watchers),
                   "run_on")) {
         return TN_ENOMEM;
@@ -76,7 +80,7 @@ void tn__run_tell(tn_run *r, tn_run_event event) {
 }
 
 void tn_run_stop(tn_run *r) {
-    if (r) {
+    if (r && tn__run_here(r, "run_stop")) {
         r->wants_end = true;
     }
 }
@@ -116,6 +120,9 @@ tn_status tn_run_stop_early(tn_run *r, const char *name, tn_early_options option
                          !r      ? ", and the run is NULL"
                          : !name ? ", and the name is NULL"
                                  : "");
+    }
+    if (!tn__run_here(r, "run_stop_early")) {
+        return tn_error();
     }
     r->early = options;
     free(r->early_name);
@@ -184,6 +191,9 @@ tn_status tn_run_keep_best(tn_run *r, const char *name, int64_t k, bool larger_i
                          !r      ? ", and the run is NULL"
                          : !name ? ", and the name is NULL"
                                  : "");
+    }
+    if (!tn__run_here(r, "run_keep_best")) {
+        return tn_error();
     }
     r->best_count = k;
     r->best_larger = larger_is_better;
@@ -274,6 +284,9 @@ static void keep_best(tn_run *r) {
 
 /* Rank 0 finds it in the history and tells the others. */
 char *tn_run_best(tn_run *r) {
+    if (r && !tn__run_here(r, "run_best")) {
+        return NULL;
+    }
     if (!r || !r->best_name || tn__pending()) {
         tn__raise(TN_EVALUE, "run_best", "the run keeps no best weights");
         return NULL;

@@ -8,6 +8,7 @@
  * tokenizer and of later ones always cut too: the tokens of the pieces are those of the whole.
  */
 #define _GNU_SOURCE /* memmem */
+#include "core/alive.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "data/corpus/cut.h"
@@ -27,6 +28,7 @@ enum { READ_AT_ONCE = 1 << 18, PIECE_LEAST = 1 << 10, PIECE_MOST = 1 << 18 };
 enum { PIECES = 64 /* at least, of a plain text that is long enough */ };
 
 struct tn_corpus {
+    tn__alive alive;
     tn_corpus_options options;
     char *split; /* a copy */
     tn__sources sources;
@@ -395,9 +397,14 @@ static bool next_piece(tn_corpus *c, tn_document *d) {
 
 /* ---- Public ---------------------------------------------------------------------------------- */
 
+TN__ALIVE_LIST(corpora, "corpus");
+
 bool tn_corpus_next(tn_corpus *c, tn_document *d) {
     if (!c || !d) {
         tn__raise(TN_EVALUE, "corpus", "the %s is NULL", c ? "document" : "corpus");
+        return false;
+    }
+    if (!tn__alive_is(&corpora, c, "corpus")) {
         return false;
     }
     *d = (tn_document){.text = NULL};
@@ -430,7 +437,7 @@ const tn__sources *tn__corpus_sources(const tn_corpus *c) {
 }
 
 void tn_corpus_free(tn_corpus *c) {
-    if (!c) {
+    if (!c || !tn__alive_end(&corpora, c, "corpus_free")) {
         return;
     }
     tn__stream_close(&c->stream);
@@ -463,6 +470,7 @@ tn_corpus *tn_corpus_open(const char *const *paths, int count, tn_corpus_options
     }
     tn_corpus *c = tn__calloc(1, sizeof(*c));
     if (c) {
+        tn__alive_begin(&corpora, c);
         c->stream.file.fd = -1;
         c->options = options;
         c->split = options.split ? tn__strdup(options.split) : NULL;

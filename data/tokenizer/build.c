@@ -30,6 +30,9 @@ static bool raise_memory(const tn__build *b) {
 bool tn__build_begin(tn__build *b, const char *operation, const char *path, tn__spelling spelling) {
     *b = (tn__build){.operation = operation, .path = path, .spelling = spelling};
     b->t = tn__calloc_for(1, sizeof(*b->t), operation);
+    if (b->t) {
+        tn__tokenizer_begin(b->t);
+    }
     return b->t != NULL;
 }
 

@@ -228,6 +228,9 @@ tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder) {
     if (!t || !folder) {
         return tn__raise(TN_EVALUE, OPERATION, "the %s is NULL", t ? "folder" : "tokenizer");
     }
+    if (!tn__tokenizer_here(t, OPERATION)) {
+        return tn_error();
+    }
     saver s = {.t = t,
                .alphabet = tn__byte_alphabet_make(),
                .text.operation = OPERATION,

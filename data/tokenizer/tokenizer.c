@@ -25,8 +25,18 @@ typedef struct encoder {
     tn_ids *out;
 } encoder;
 
+TN__ALIVE_LIST(tokenizers, "tokenizer");
+
+void tn__tokenizer_begin(tn_tokenizer *t) {
+    tn__alive_begin(&tokenizers, t);
+}
+
+bool tn__tokenizer_here(const tn_tokenizer *t, const char *operation) {
+    return tn__alive_is(&tokenizers, t, operation);
+}
+
 void tn_tokenizer_free(tn_tokenizer *t) {
-    if (!t) {
+    if (!t || !tn__alive_end(&tokenizers, t, "tokenizer_free")) {
         return;
     }
     for (int i = 0; i < t->patterns.count; i++) {
@@ -41,7 +51,7 @@ void tn_tokenizer_free(tn_tokenizer *t) {
 }
 
 int64_t tn_tokenizer_size(const tn_tokenizer *t) {
-    return t ? t->size : 0;
+    return t && tn__tokenizer_here(t, "tokenizer_size") ? t->size : 0;
 }
 
 /* ---- Added tokens ---------------------------------------------------------------------------- */
@@ -84,7 +94,7 @@ int32_t tn__added_at(const tn_tokenizer *t, const char *text, size_t bytes, bool
 }
 
 int32_t tn_tokenizer_special(const tn_tokenizer *t, const char *text) {
-    if (!t || !text) {
+    if (!t || !text || !tn__tokenizer_here(t, "tokenizer_special")) {
         return -1;
     }
     size_t bytes = strlen(text);
@@ -193,6 +203,9 @@ tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t by
                          : !out ? "list of ids"
                                 : "text");
     }
+    if (!tn__tokenizer_here(t, "tokenizer_encode")) {
+        return tn_error();
+    }
     encoder e = {.t = t, .special = special, .out = out, .text = text};
     e.cutter = (tn__cutter){.patterns = &t->patterns, .piece = put_piece, .user = &e};
     int64_t before = out->count;
@@ -213,6 +226,9 @@ tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t by
 /* ---- Decoding -------------------------------------------------------------------------------- */
 
 const char *tn_tokenizer_bytes(const tn_tokenizer *t, int64_t id, size_t *bytes) {
+    if (t && !tn__tokenizer_here(t, "tokenizer_bytes")) {
+        return NULL;
+    }
     if (!t || id < 0 || id >= t->size) {
         tn__raise(TN_EINDEX, "tokenizer_bytes", "id %lld, but there are %lld", (long long)id,
                   (long long)tn_tokenizer_size(t));

@@ -2,6 +2,7 @@
 #ifndef TERN_DATA_TOKENIZER_TOKENIZER_H
 #define TERN_DATA_TOKENIZER_TOKENIZER_H
 
+#include "core/alive.h"
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/text_table.h"
 #include "data/tokenizer/cut.h"
@@ -21,6 +22,7 @@ typedef struct tn__token {
 } tn__token;
 
 struct tn_tokenizer {
+    tn__alive alive;
     char *texts;       /* of all tokens, a 0 after each */
     tn__token *tokens; /* [size] */
     int32_t size;
@@ -35,6 +37,11 @@ struct tn_tokenizer {
     uint8_t begins[256]; /* whether one of these begins with this byte */
     tn__patterns patterns;
 };
+
+/* After its allocation. */
+void tn__tokenizer_begin(tn_tokenizer *t);
+/* Whether the tokenizer, which is not NULL, was not freed; false after raising. */
+bool tn__tokenizer_here(const tn_tokenizer *t, const char *operation);
 
 /* The token at text[0 … bytes) that is found before the text is cut, the longest; -1: none. */
 int32_t tn__added_at(const tn_tokenizer *t, const char *text, size_t bytes, bool special,

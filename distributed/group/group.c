@@ -7,7 +7,6 @@
 #include "distributed/group/group.h"
 
 #include "core/error.h"
-#include "core/fork.h"
 #include "core/memory.h"
 #include "tensor/tensor.h"
 
@@ -15,55 +14,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Which groups there are ------------------------------------------------------------------ */
-
-static pthread_mutex_t alive_lock = PTHREAD_MUTEX_INITIALIZER;
-static tn_group *alive; /* the groups that were made and not freed */
-
-__attribute__((constructor)) static void care_for_fork(void) {
-    tn__fork_takes(&alive_lock);
-}
-
-static void list_group(tn_group *g) {
-    pthread_mutex_lock(&alive_lock);
-    g->next_alive = alive;
-    alive = g;
-    pthread_mutex_unlock(&alive_lock);
-}
-
-/* The link of the list that points to g, which may be any address; under the lock. */
-static tn_group **find_group(const tn_group *g) {
-    tn_group **at = &alive;
-    while (*at && *at != g) {
-        at = &(*at)->next_alive;
-    }
-    return at;
-}
+TN__ALIVE_LIST(groups, "group");
 
 /* False after raising: g was freed. What it points to is not read. */
 static bool is_alive(const tn_group *g, const char *operation) {
-    pthread_mutex_lock(&alive_lock);
-    bool found = *find_group(g) != NULL;
-    pthread_mutex_unlock(&alive_lock);
-    if (!found) {
-        tn__raise(TN_ESTATE, operation, "the group was freed before");
-    }
-    return found;
-}
-
-/* Takes g off the list; false after raising. If two threads free it, only one succeeds. */
-static bool unlist_group(tn_group *g) {
-    pthread_mutex_lock(&alive_lock);
-    tn_group **at = find_group(g);
-    bool found = *at != NULL;
-    if (found) {
-        *at = g->next_alive;
-    }
-    pthread_mutex_unlock(&alive_lock);
-    if (!found) {
-        tn__raise(TN_ESTATE, "group_free", "the group was freed before");
-    }
-    return found;
+    return tn__alive_is(&groups, g, operation);
 }
 
 /* ---- Making ---------------------------------------------------------------------------------- */
@@ -99,7 +54,7 @@ static tn_group *group_alloc(const char *name, int rank, int ranks, const int *w
     g->options.init = g->options.engine = NULL; /* the caller's strings */
     pthread_mutex_init(&g->lock, NULL);
     tn__condition_init(&g->changed);
-    list_group(g);
+    tn__alive_begin(&groups, g);
     return g;
 }
 
@@ -168,7 +123,7 @@ void tn_group_free(tn_group *g) {
     if (tn__pending()) { /* peers may wait for operations that this rank will not do any more */
         tn_group_abort(g, tn_error_message());
     }
-    if (!unlist_group(g) || tn__group_inherited(g)) {
+    if (!tn__alive_end(&groups, g, "group_free") || tn__group_inherited(g)) {
         return;
     }
     tn__group_stop(g);
@@ -358,13 +313,13 @@ void tn_group_abort(tn_group *g, const char *reason) {
 }
 
 void tn__groups_abort(const tn_group *root, const char *reason) {
-    pthread_mutex_lock(&alive_lock);
-    for (tn_group *g = alive; g; g = g->next_alive) {
+    pthread_mutex_lock(&groups.lock);
+    for (tn_group *g = tn__alive_first(&groups); g; g = tn__alive_after(g)) {
         if (g->reports == root->reports) {
             give_up(g, reason);
         }
     }
-    pthread_mutex_unlock(&alive_lock);
+    pthread_mutex_unlock(&groups.lock);
 }
 
 bool tn__group_inherited(const tn_group *g) {

@@ -14,6 +14,7 @@
 #ifndef TERN_DISTRIBUTED_GROUP_GROUP_H
 #define TERN_DISTRIBUTED_GROUP_GROUP_H
 
+#include "core/alive.h"
 #include "core/clock.h"
 #include "tern/sys/device.h"
 #include "tern/sys/group.h"
@@ -60,7 +61,7 @@ typedef struct tn__works {
 } tn__works;
 
 struct tn_group {
-    tn_group *next_alive;
+    tn__alive alive;
     char name[64];
     uint32_t process; /* that made it (core/fork.h) */
     int rank, size;   /* rank -1: not a member */

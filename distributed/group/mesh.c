@@ -17,6 +17,7 @@ typedef struct dimension {
 } dimension;
 
 struct tn_mesh {
+    tn__alive alive;
     tn_group *whole;
     int n;
     dimension dims[TN_MESH_DIMS];
@@ -76,6 +77,8 @@ static tn_group *group_of(tn_mesh *m, unsigned set) {
     return m->groups[set];
 }
 
+TN__ALIVE_LIST(meshes, "mesh");
+
 tn_mesh *tn_mesh_new(tn_group *g, int n, const int *sizes, const char *const *names) {
     int ranks = tn_group_size(g), step = ranks;
     if (tn__pending() || !check_sizes(ranks, n, sizes, names)) {
@@ -87,6 +90,7 @@ tn_mesh *tn_mesh_new(tn_group *g, int n, const int *sizes, const char *const *na
         tn_group_abort(g, tn_error_message());
         return NULL;
     }
+    tn__alive_begin(&meshes, m);
     m->whole = g;
     bool fine = true;
     for (int i = 0; i < n && fine; i++) {
@@ -125,6 +129,9 @@ static unsigned find_set(const tn_mesh *m, const char *names, const char *operat
         tn__raise(TN_EVALUE, operation, "%s is NULL", m ? "the name" : "the mesh");
         return 0;
     }
+    if (!tn__alive_is(&meshes, m, operation)) {
+        return 0;
+    }
     unsigned set = 0;
     do {
         size_t length = strcspn(names, " ");
@@ -156,7 +163,10 @@ int tn_mesh_rank(tn_mesh *m, const char *names) {
 }
 
 void tn_mesh_free(tn_mesh *m) {
-    for (int set = 0; m && set < SETS; set++) {
+    if (!m || !tn__alive_end(&meshes, m, "mesh_free")) {
+        return;
+    }
+    for (int set = 0; set < SETS; set++) {
         tn_group_free(m->groups[set]);
     }
     free(m);

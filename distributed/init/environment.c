@@ -212,7 +212,8 @@ static int64_t count_listed(const char *text) {
 }
 
 bool tn__environment_hosts(const char *const *variables, char text[TN__SEVERAL]) {
-    static const char *const lists[] = {"SM_HOSTS", "TF_CONFIG"}; /* SageMaker; Vertex AI */
+    /* SageMaker's; Vertex AI's, by either name */
+    static const char *const lists[] = {"SM_HOSTS", "TF_CONFIG", "CLUSTER_SPEC"};
     const reader r = {.variables = variables};
     const char *name = NULL;
     int64_t count = 0;
@@ -228,11 +229,25 @@ bool tn__environment_hosts(const char *const *variables, char text[TN__SEVERAL])
         name = "resourceconfig.json";
         count = s.hosts;
     }
+    if (!name && is_slurm_step(&r) && names_several(&r, "SLURM_STEP_NUM_NODES", &count)) {
+        name = "SLURM_STEP_NUM_NODES";
+    }
     *text = 0;
     if (name) {
         snprintf(text, TN__SEVERAL, "%s names %" PRId64 " hosts", name, count);
     }
     return name != NULL;
+}
+
+bool tn__environment_unstarted(const char *const *variables, char text[TN__SEVERAL]) {
+    const reader r = {.variables = variables};
+    int64_t count;
+    bool several = !is_slurm_step(&r) && names_several(&r, "SLURM_JOB_NUM_NODES", &count);
+    *text = 0;
+    if (several) {
+        snprintf(text, TN__SEVERAL, "SLURM_JOB_NUM_NODES is %" PRId64, count);
+    }
+    return several;
 }
 
 /* Called if no variable gives a rank. */
@@ -249,8 +264,8 @@ static void look_for_others(const reader *r) {
             return;
         }
     }
-    /* A batch script, or a shell of salloc: srun has not started it. */
-    if (names_several(r, "SLURM_NTASKS", &count)) {
+    e->alone = tn__environment_unstarted(r->variables, e->several);
+    if (names_several(r, "SLURM_NTASKS", &count)) { /* tells more */
         snprintf(e->several, TN__SEVERAL, "SLURM_NTASKS is %" PRId64, count);
         e->alone = true;
     }
@@ -364,7 +379,10 @@ static bool find_host(const reader *r, const names *n) {
         e->no_host = "Slurm gives no node list: set MASTER_ADDR to the address of rank 0's host";
         return slurm_host(r);
     }
-    if (n == &openmpi) {
+    tn__sagemaker service; /* its mpirun starts rank 0 on the first host */
+    if ((n == &openmpi || n == &mpich) && tn__environment_sagemaker(r->variables, &service)) {
+        strcpy(e->host, service.first);
+    } else if (n == &openmpi) {
         e->no_host = "mpirun starts ranks on several hosts: set MASTER_ADDR to the address of rank "
                      "0's host (mpirun -x MASTER_ADDR=…)";
     } else if (n == &mpich) {

@@ -52,6 +52,10 @@ TN_API tn_status tn__environment_read(const char *const *variables, int64_t pare
  * says so: "SM_HOSTS names 2 hosts". */
 TN_API bool tn__environment_hosts(const char *const *variables, char text[TN__SEVERAL]);
 
+/* Whether this is a batch script of Slurm, or a shell of salloc, on one of several hosts: srun has
+ * not started it. `text`: "SLURM_JOB_NUM_NODES is 2". */
+TN_API bool tn__environment_unstarted(const char *const *variables, char text[TN__SEVERAL]);
+
 /* SageMaker's hosts; false: it has not started this program, or does not say which host this is. */
 typedef struct tn__sagemaker {
     int64_t hosts, index; /* of this one; 0 has the first of their names: */

@@ -1,7 +1,9 @@
 #define _GNU_SOURCE
 #include "distributed/init/host.h"
 
+#include "backends/backend.h"
 #include "core/descriptor.h"
+#include "tern/sys/device.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -9,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 enum { ANCESTORS = 32 };
@@ -102,6 +105,48 @@ bool tn__cpus_overlap(const char *a, const char *b) {
         }
     }
     return false;
+}
+
+/* ---- Levels ---------------------------------------------------------------------------------- */
+
+/* The level of this word, "v4-bf16" for example; NULL: this process may not use it. */
+static const tn_backend *level_of(const char *word) {
+    char name[32];
+    int length = (int)strcspn(word, "-");
+    snprintf(name, sizeof(name), "cpu-%.*s", length < 20 ? length : 20, word);
+    return tn_backend_named(strcmp(word, "plain") == 0 ? "ref" : name);
+}
+
+void tn__host_kinds(char kinds[TN__KINDS]) {
+    struct utsname system = {.machine = "?"};
+    uname(&system);
+    const char *rest = "", *pairs = "";
+#if defined(__x86_64__)
+    /* without FMA glibc's functions of doubles have other bits, at every level; cpu/gemm_bf16.c
+     * multiplies pairs of bf16 where the processor does */
+    rest = __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2") ? "" : "-no-fma";
+    pairs = __builtin_cpu_supports("avx512bf16") ? "-bf16" : "";
+#endif
+    char levels[TN__CPU_LEVELS], *left = levels, *level;
+    tn__cpu_levels(levels, sizeof(levels));
+    size_t used = (size_t)snprintf(kinds, TN__KINDS, "%.40s%s:", system.machine, rest);
+    for (bool first = true; (level = strtok_r(left, " ", &left)); first = false) {
+        if (level_of(level) && used < TN__KINDS) {
+            used += (size_t)snprintf(kinds + used, TN__KINDS - used, "%s%s%s", first ? "" : ",",
+                                     level, strcmp(level, "v4") == 0 ? pairs : "");
+        }
+    }
+}
+
+void tn__host_compute_at(const char *kinds, const char *word) {
+    static bool lowered;
+    size_t all = strlen(kinds), own = strlen(word);
+    bool highest = own < all && strcmp(kinds + all - own, word) == 0 &&
+                   (kinds[all - own - 1] == ',' || kinds[all - own - 1] == ':');
+    if (!highest || lowered) {
+        tn_backend_use(highest ? NULL : level_of(word));
+    }
+    lowered = !highest;
 }
 
 /* ---- Processes ------------------------------------------------------------------------------- */

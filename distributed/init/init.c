@@ -9,6 +9,7 @@
  * Then the group is made, with the engine that suits the hosts.
  */
 #include "core/error.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "distributed/group/group.h"
 #include "distributed/init/gpus.h"
@@ -65,7 +66,8 @@ static bool options_sound(const tn_dist_options *o) {
  * others, and overwrite their files. */
 static bool may_be_alone(const tn__environment *e) {
     if (*e->several && e->alone) {
-        tn_log_write(TN_LOG_WARN, "one rank: %s, but this process was started without srun",
+        tn__log_loud("dist_init: one rank: %s, but this process was started without srun, and "
+                     "trains by itself (srun ./train; one rank on purpose: RANK=0 WORLD_SIZE=1)",
                      e->several);
     } else if (*e->several) {
         tn__raise(TN_EVALUE, OPERATION,
@@ -137,6 +139,22 @@ static void set_threads(const tn_dist_options *o, const tn__member *mine, int on
     }
 }
 
+/* Ranks that compute at different levels of the CPU's kernels would drift apart, one rounding after
+ * another: all take the highest that every one has. False after raising. */
+static bool share_level(const tn__member *members, const tn__environment *e) {
+    char word[TN__KINDS], why[TN__MEET_WHY] = "";
+    tn_status status = tn__meet_level(members, e->ranks, word, why);
+    if (status != TN_OK) {
+        tn__raise(status, OPERATION, "rank %d of %d: %s", e->rank, e->ranks, why);
+        return false;
+    }
+    if (*why && e->rank == 0) {
+        tn__log_loud("dist_init: %s", why);
+    }
+    tn__host_compute_at(members[e->rank].kinds, word);
+    return true;
+}
+
 /* ---- Making the world ------------------------------------------------------------------------ */
 
 static tn_store *world_store(tn_store *base, int restarts) {
@@ -176,6 +194,7 @@ static tn_group *join_world(const tn_dist_options *o, const tn__environment *e,
     }
     tn__host_key(mine.host);
     tn__host_cpus(mine.cpus);
+    tn__host_kinds(mine.kinds);
     tn__host_who(mine.who, sizeof(mine.who));
     tn__gpus_here(o, &mine);
     tn__meeting meeting = {.store = world.store,
@@ -187,6 +206,9 @@ static tn_group *join_world(const tn_dist_options *o, const tn__environment *e,
     tn_status status = tn__meet(&meeting, &mine, members, why);
     if (status != TN_OK) {
         tn__raise(status, OPERATION, "rank %d of %d: %s", e->rank, e->ranks, why);
+        return NULL;
+    }
+    if (!share_level(members, e)) {
         return NULL;
     }
     neighbours n = check_engine(members, e->rank, e->ranks);

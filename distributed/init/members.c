@@ -3,7 +3,7 @@
  * either, a rank checks itself which are missing. If the launcher says that a rank has ended, no
  * one waits for it.
  *
- *     rank.R    "RANKS VERSION HOST CPUS GPUS GPU NCCL WHO"
+ *     rank.R    "RANKS VERSION HOST CPUS KINDS GPUS GPU NCCL WHO"
  *     result    "+" and a line for each rank;
  *               or "p" (TN_EPEER) or "m" (TN_EMISMATCH) and the reason
  */
@@ -28,7 +28,7 @@
 #define LOOK_SECONDS 1.0
 #define LAST_LOOK_SECONDS 0.25
 
-enum { LINE = TN__HOST_KEY + TN__CPUS + TN__WHO + 128, KEY = 32 };
+enum { LINE = TN__HOST_KEY + TN__CPUS + TN__KINDS + TN__WHO + 128, KEY = 32 };
 
 static tn_status say_why(char *why, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
 static tn_status say_why(char *why, tn_status status, const char *format, ...) {
@@ -65,8 +65,9 @@ static bool read_line(const char *line, int rank, int ranks, tn__member *m, char
     const char *at = line, *mine = tn__version_text();
     if (!next_word(&at, count, sizeof(count)) || !next_word(&at, version, sizeof(version)) ||
         !next_word(&at, m->host, sizeof(m->host)) || !next_word(&at, m->cpus, sizeof(m->cpus)) ||
-        !next_word(&at, gpus, sizeof(gpus)) || !next_word(&at, gpu, sizeof(gpu)) ||
-        !next_word(&at, nccl, sizeof(nccl)) || !next_word(&at, m->who, sizeof(m->who))) {
+        !next_word(&at, m->kinds, sizeof(m->kinds)) || !next_word(&at, gpus, sizeof(gpus)) ||
+        !next_word(&at, gpu, sizeof(gpu)) || !next_word(&at, nccl, sizeof(nccl)) ||
+        !next_word(&at, m->who, sizeof(m->who))) {
         say_why(why, TN_EMISMATCH,
                 "rank %d says \"%.80s\" about itself: it is not a rank of this world", rank, line);
         return false;
@@ -140,8 +141,8 @@ static tn_status list_missing(tn_store *s, int ranks, double seconds, char *why)
 static tn_status claim_rank(tn_store *s, const tn__member *mine, int rank, int ranks,
                             double deadline, char *why) {
     char line[LINE], key[KEY];
-    snprintf(line, LINE, "%d %s %s %s %d %d %d %s", ranks, tn__version_text(), mine->host,
-             mine->cpus, mine->gpus, mine->gpu, mine->nccl, mine->who);
+    snprintf(line, LINE, "%d %s %s %s %s %d %d %d %s", ranks, tn__version_text(), mine->host,
+             mine->cpus, mine->kinds, mine->gpus, mine->gpu, mine->nccl, mine->who);
     tn_store_value nothing = {0}, said = {.data = line, .bytes = strlen(line)}, now = {0};
     tn_status status =
         s->compare_set(s, key_of("rank", rank, key), &nothing, &said, &now, deadline, why);
@@ -295,4 +296,65 @@ tn_status tn__meet(const tn__meeting *m, const tn__member *mine, tn__member *mem
     }
     free(result);
     return status;
+}
+
+/* ---- Levels ---------------------------------------------------------------------------------- */
+
+/* The last of the levels in `kinds`; "" if there are none. */
+static const char *last_level(const char *kinds) {
+    const char *colon = strchr(kinds, ':'), *comma = strrchr(kinds, ',');
+    return comma ? comma + 1 : colon ? colon + 1 : "";
+}
+
+/* Whether this processor is like the one of `kinds`, and has its level word[length]. */
+static bool has_level(const tn__member *m, const char *kinds, const char *word, size_t length) {
+    size_t machine = strcspn(kinds, ":");
+    if (strncmp(m->kinds, kinds, machine) != 0 || m->kinds[machine] != ':') {
+        return false;
+    }
+    const char *at = m->kinds + machine;
+    while (*at && !(strcspn(at + 1, ",") == length && strncmp(at + 1, word, length) == 0)) {
+        at += 1 + strcspn(at + 1, ",");
+    }
+    return *at != 0;
+}
+
+static bool all_have(const tn__member *members, int ranks, const char *word, size_t length) {
+    int r = 0;
+    while (r < ranks && has_level(&members[r], members[0].kinds, word, length)) {
+        r++;
+    }
+    return r == ranks;
+}
+
+tn_status tn__meet_level(const tn__member *members, int ranks, char word[TN__KINDS], char *why) {
+    const char *kinds = members[0].kinds, *highest = NULL;
+    int other = 1, length = 0;
+    for (const char *at = kinds + strcspn(kinds, ":"); *at;) {
+        size_t bytes = strcspn(++at, ",");
+        if (all_have(members, ranks, at, bytes)) {
+            highest = at;
+            length = (int)bytes;
+        }
+        at += bytes;
+    }
+    while (other < ranks && strcmp(members[other].kinds, kinds) == 0) {
+        other++;
+    }
+    if (!highest) {
+        const tn__member *m = &members[other < ranks ? other : 0];
+        return say_why(why, TN_EMISMATCH,
+                       "rank %d (%s) computes with %s and rank 0 (%s) with %s: at no level of the "
+                       "CPU's kernels do they get the same bits",
+                       other, m->who, m->kinds, members[0].who, kinds);
+    }
+    snprintf(word, TN__KINDS, "%.*s", length, highest);
+    if (other == ranks) {
+        return TN_OK;
+    }
+    return say_why(why, TN_OK,
+                   "rank %d (%s) has the CPU's level %s and rank 0 (%s) %s: all ranks compute at "
+                   "%s, so that they get the same bits",
+                   other, members[other].who, last_level(members[other].kinds), members[0].who,
+                   last_level(kinds), word);
 }

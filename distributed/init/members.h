@@ -11,6 +11,7 @@ enum { TN__WHO = 80, TN__MEET_WHY = 768 };
 typedef struct tn__member {
     char host[TN__HOST_KEY];
     char cpus[TN__CPUS];
+    char kinds[TN__KINDS];
     int gpus;          /* devices that this process sees, if it uses any */
     int gpu;           /* its default device; -1: not a GPU, or tn_dist_init will choose */
     int nccl;          /* 1: it can load NCCL */
@@ -35,5 +36,11 @@ typedef struct tn__meeting {
  * Otherwise, with a reason in why[TN__MEET_WHY]: TN_EPEER names ranks that ended or were not there
  * by the deadline, TN_EMISMATCH two that disagree; or it is the store's error. */
 tn_status tn__meet(const tn__meeting *m, const tn__member *mine, tn__member *members, char *why);
+
+/* The level of the CPU's kernels at which all ranks get the same bits, the highest that every one
+ * has, into word. TN_EMISMATCH: there is none. why[TN__MEET_WHY] names two ranks that differ, or
+ * stays as it is. */
+TN_API tn_status tn__meet_level(const tn__member *members, int ranks, char word[TN__KINDS],
+                                char *why);
 
 #endif

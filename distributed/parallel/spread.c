@@ -185,6 +185,8 @@ static bool compare_ranks(tn_module *m, tn_group *world, const tn_spread_options
 
 static const tn__parallel_rules spread_rules = {.operation = "spread", .deferred = true};
 
+TN__ALIVE_LIST(spreads, "spread");
+
 tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options) {
     tn_module *module = m;
     bool shards = options.shard != 1 || options.sharding.offload, known = false;
@@ -201,6 +203,7 @@ tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options) {
         return NULL;
     }
     *s = (tn_spread){.options = options, .module = module, .world = world};
+    tn__alive_begin(&spreads, s);
     s->mesh = tn_mesh_new(
         world, DIMS, (int[]){options.pp, options.dp, options.shard, options.cp, options.tp}, names);
     if (!s->mesh || !attach_all(s, shards)) {
@@ -215,6 +218,9 @@ tn_group *tn_spread_group(tn_spread *s, const char *dims) {
         tn__raise(TN_EVALUE, "spread_group", "the spread is NULL");
         return NULL;
     }
+    if (!tn__alive_is(&spreads, s, "spread_group")) {
+        return NULL;
+    }
     return tn_mesh_group(s->mesh, dims);
 }
 
@@ -223,7 +229,7 @@ tn_group *tn_spread_data(tn_spread *s) {
 }
 
 void tn_spread_free(tn_spread *s) {
-    if (s) {
+    if (s && tn__alive_end(&spreads, s, "spread_free")) {
         tn_mesh_free(s->mesh);
         free(s);
     }

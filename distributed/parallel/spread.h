@@ -2,10 +2,12 @@
 #ifndef TERN_DISTRIBUTED_PARALLEL_SPREAD_H
 #define TERN_DISTRIBUTED_PARALLEL_SPREAD_H
 
+#include "core/alive.h"
 #include "distributed/parallel/base.h"
 #include "tern/split.h"
 
 struct tn_spread {
+    tn__alive alive;
     tn_spread_options options; /* sizes are known */
     tn_module *module;
     tn_group *world;

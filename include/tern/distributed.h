@@ -59,8 +59,10 @@ typedef struct tn_dist_options {
 TN_API tn_dist_options tn_dist_defaults(void);
 
 /* Joins the other ranks. The library owns the group until tn_dist_finish. A second call returns the
- * same group. NULL after an error: TN_EPEER (names the missing ranks), TN_EVALUE (a bad variable),
- * … */
+ * same group. All compute at the highest level of the CPU's kernels that each rank has, since other
+ * levels give other bits; rank 0 says on stderr if that is lower than its own or another's. NULL
+ * after an error: TN_EPEER (names the missing ranks), TN_EVALUE (a bad variable), TN_EMISMATCH
+ * (versions differ, or processors that have no level with the same bits), … */
 TN_API tn_group *tn_dist_init(tn_dist_options options);
 TN_API tn_group *tn_world(void); /* tn_dist_init's group; NULL before it and after tn_dist_finish */
 TN_API void tn_dist_finish(void);

@@ -5,6 +5,7 @@
  */
 #include "tern/tensorboard.h"
 
+#include "core/alive.h"
 #include "core/descriptor.h"
 #include "core/error.h"
 #include "core/folder.h"
@@ -35,6 +36,7 @@ enum { TENSOR_DTYPE = 1, TENSOR_SHAPE = 2, TENSOR_STRING = 8, SHAPE_DIM = 2, DIM
 enum { DTYPE_STRING = 7 };
 
 struct tn_summary_writer {
+    tn__alive alive;
     int fd;
     char *path;
     off_t bytes; /* of whole records */
@@ -86,12 +88,18 @@ static tn_status write_value(tn_summary_writer *w, tn__buffer *value, int64_t st
     return write_event(w, &event, operation);
 }
 
+TN__ALIVE_LIST(writers, "writer");
+
 /* Whether there is something to add; if not, the call returns *status. One record that is not UTF-8
  * would hide all that follow: TensorBoard cannot read it. */
 static bool may_add(tn_summary_writer *w, const char *tag, const char *operation,
                     tn_status *status) {
     *status = tn_error();
     if (!w || *status != TN_OK) {
+        return false;
+    }
+    if (!tn__alive_is(&writers, w, operation)) {
+        *status = tn_error();
         return false;
     }
     if (!tag || !*tag) {
@@ -156,6 +164,7 @@ tn_summary_writer *tn_summary_writer_new(const char *folder, int64_t purge_step)
     if (!w) {
         return NULL;
     }
+    tn__alive_begin(&writers, w);
     w->fd = -1;
     if (!tn__folder_make(folder, "summary_writer") || !open_file(w, folder) ||
         !write_head(w, purge_step)) {
@@ -166,7 +175,7 @@ tn_summary_writer *tn_summary_writer_new(const char *folder, int64_t purge_step)
 }
 
 void tn_summary_writer_free(tn_summary_writer *w) {
-    if (w) {
+    if (w && tn__alive_end(&writers, w, "summary_writer_free")) {
         if (w->fd >= 0) {
             close(w->fd);
         }
@@ -176,7 +185,8 @@ void tn_summary_writer_free(tn_summary_writer *w) {
 }
 
 tn_status tn_summary_flush(tn_summary_writer *w) {
-    if (w && w->fd >= 0 && fsync(w->fd) != 0 && errno != EINVAL && errno != EROFS) {
+    if (w && tn__alive_is(&writers, w, "summary_flush") && w->fd >= 0 && fsync(w->fd) != 0 &&
+        errno != EINVAL && errno != EROFS) {
         return tn__raise(TN_EIO, "summary_flush", "%s: %s", w->path, strerror(errno));
     }
     return tn_error();

@@ -127,6 +127,22 @@ static void test_openmpi(void **state) {
     two = read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_LOCAL_RANK=0",
                        "OMPI_COMM_WORLD_LOCAL_SIZE=1", "MASTER_ADDR=node7", "MASTER_PORT=1234"));
     assert_place(&two, "node7", 1234);
+
+    /* SageMaker's mpirun: rank 0 is on the first host */
+#define SM "SM_HOSTS=[\"algo-2\",\"algo-1\"]", "SM_CURRENT_HOST=algo-2"
+    two = read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_LOCAL_RANK=0",
+                       "OMPI_COMM_WORLD_LOCAL_SIZE=1", SM));
+    assert_place(&two, "algo-1", two.port);
+    assert_false(two.one_host);
+    two = read_env(ENV("PMI_RANK=1", "PMI_SIZE=2", "MPI_LOCALRANKID=0", "MPI_LOCALNRANKS=1", SM));
+    assert_place(&two, "algo-1", two.port);
+    two = read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_LOCAL_RANK=1",
+                       "OMPI_COMM_WORLD_LOCAL_SIZE=2", SM));
+    assert_place(&two, "127.0.0.1", two.port); /* all on one of them */
+    two = read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", SM, "MASTER_ADDR=node7"));
+    assert_place(&two, "node7", two.port);
+    two = read_env(ENV("RANK=1", "WORLD_SIZE=2", SM)); /* whose rank 0 may be anywhere */
+    assert_string_equal(two.host, "");
 }
 
 /* MPICH 4.0, mpirun -n 2: it has no job identifier, so the process of mpirun identifies the job. */
@@ -224,6 +240,11 @@ static void test_several(void **state) {
         ENV("TF_CONFIG={\"cluster\": {\"chief\": [\"a:1\"], \"worker\": [\"b:1\", \"c:1\"]}, "
             "\"task\": {\"type\": \"worker\", \"index\": 1}}"),
         "TF_CONFIG names 3 hosts", false);
+    assert_several(ENV("CLUSTER_SPEC={\"cluster\": {\"workerpool0\": [\"a:2222\"], "
+                       "\"workerpool1\": [\"b:2222\"]}, \"environment\": \"cloud\", "
+                       "\"task\": {\"type\": \"workerpool1\", \"index\": 0}}"),
+                   "CLUSTER_SPEC names 2 hosts", false);
+    assert_several(ENV("CLUSTER_SPEC={\"cluster\": {\"workerpool0\": [\"a:2222\"]}}"), "", false);
     assert_several(ENV("TF_CONFIG={\"cluster\": {\"chief\": [\"a:1\"]}}"), "", false);
     assert_several(ENV("PET_NNODES=2", "PET_NODE_RANK=1", "PET_MASTER_ADDR=a"),
                    "PET_NNODES names 2 hosts", false);
@@ -244,6 +265,9 @@ static void test_several(void **state) {
         "SLURM_NTASKS is 4", true);
     assert_several(ENV(SLURM), "SLURM_NTASKS is 4", true);
     assert_several(ENV("SLURM_NTASKS=1"), "", false);
+    assert_several(ENV("SLURM_JOB_NUM_NODES=2", "SLURM_JOB_ID=7"), "SLURM_JOB_NUM_NODES is 2",
+                   true);
+    assert_several(ENV("SLURM_JOB_NUM_NODES=1", "SLURM_JOB_ID=7"), "", false);
 
     tn__environment e = read_env(ENV("SM_HOSTS=[\"algo-1\",\"algo-2\"]", "RANK=1", "WORLD_SIZE=2"));
     assert_string_equal(e.several, "");

@@ -1,5 +1,7 @@
 /* Ranks find each other in every way there is, and name those that are missing. */
 #define _GNU_SOURCE
+#include "backends/backend.h"
+#include "distributed/init/members.h"
 #include "distributed/store/net.h"
 #include "distributed/store/tcp.h"
 #include "tests/support/ranks.h"
@@ -95,6 +97,25 @@ static int try_relay(tn_group *world, const char *argument) {
     return 0;
 }
 
+/* Sums of many products, of as many rows as each kind of kernel wants, have the same bits on all
+ * ranks. `argument`: the level of all of them; it is in use. */
+static int same_bits(tn_group *world, const char *argument) {
+    TN_SCOPE;
+    tn_seed(1);
+    for (int64_t rows = 1; rows <= 64; rows *= 4) {
+        tn_tensor *x = tn_randn(TN_DIMS(rows, 999), TN_F32),
+                  *w = tn_randn(TN_DIMS(33, 999), TN_F32);
+        tn_tensor *y = tn_sum_all(tn_exp(tn_mul_scalar(tn_linear_op(x, w, NULL), 0.01)));
+        tn_tensor *all = tn_empty(TN_DIMS(tn_group_size(world)), TN_F32);
+        rank_assert(tn_work_wait(tn_all_gather(world, all, y), 0) == TN_OK);
+        for (int r = 0; r < tn_group_size(world); r++) {
+            rank_assert(memcmp((const float *)tn_data(all) + r, tn_data(y), sizeof(float)) == 0);
+        }
+    }
+    rank_assert(strcmp(tn_backend_of(tn_cpu())->name, argument) == 0);
+    return 0;
+}
+
 /* Exits without tn_dist_finish. */
 static int vanish_unfinished(tn_group *world, const char *argument) {
     fflush(stdout);
@@ -173,6 +194,25 @@ static void test_several(void **state) {
     assert_non_null(tn_dist_init(tn_dist_defaults()));
     tn_dist_finish();
     unsetenv("SM_HOSTS");
+}
+
+/* A batch script that starts the program without srun: it trains as one rank, and says so even
+ * where no log is asked for. */
+static void test_batch_script(void **state) {
+    static const char *const jobs[] = {"SLURM_NTASKS=4", "SLURM_JOB_NUM_NODES=2"};
+    for (size_t i = 0; i < 2; i++) {
+        for (int silent = 0; silent < 2; silent++) {
+            ranks_result r = ranks_run(1, "meet", "",
+                                       ENV("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                                           silent ? "TERN_LOG=error" : "TERN_LOG", jobs[i]),
+                                       60);
+            assert_true(ranks_ok(&r));
+            assert_says(&r, 0, "rank 0 of 1");
+            bool says = strstr(r.output[0], "but this process was started without srun") != NULL;
+            assert_int_equal(says, !silent);
+            ranks_free(&r);
+        }
+    }
 }
 
 static void test_environment(void **state) {
@@ -422,6 +462,71 @@ static void test_disagreement(void **state) {
     ranks_free(&r);
 }
 
+/* One of three ranks has a lower level: all take it, rank 0 says so, and they compute the same. */
+static void test_levels(void **state) {
+    char levels[TN__CPU_LEVELS], *rest = levels, *level;
+    tn__cpu_levels(levels, sizeof(levels));
+    const char *last = strrchr(levels, ' ');
+    char highest[sizeof(levels)];
+    snprintf(highest, sizeof(highest), "%s", last ? last + 1 : levels);
+    while ((level = strtok_r(rest, " ", &rest))) {
+        bool lowest = strcmp(level, "plain") == 0, lower = strcmp(level, highest) != 0;
+        for (int rank = 0; rank < 2; rank++) {
+            char variable[64], name[32];
+            snprintf(variable, sizeof(variable), "%d:TERN_CPU=%s", rank, level);
+            snprintf(name, sizeof(name), "%s%s", lowest ? "ref" : "cpu-", lowest ? "" : level);
+            ranks_result r = ranks_run(3, "levels", name, ENV("TERN_CPU", variable), 60);
+            assert_true(ranks_ok(&r));
+            for (int i = 0; i < 3; i++) {
+                bool says = strstr(r.output[i], "all ranks compute at ") != NULL;
+                assert_int_equal(says, lower && i == 0);
+            }
+            if (lower) {
+                char said[64];
+                snprintf(said, sizeof(said), "has the CPU's level %s", rank ? level : highest);
+                assert_says(&r, 0, said);
+                snprintf(said, sizeof(said), "all ranks compute at %s", level);
+                assert_says(&r, 0, said);
+            }
+            ranks_free(&r);
+        }
+    }
+}
+
+/* Two ranks that say these things about their processors. `level`: what they agree on, or NULL. */
+static void assert_agree(const char *a, const char *b, const char *level) {
+    tn__member members[4] = {{.who = "a:1"}, {.who = "a:2"}, {.who = "b:3"}, {.who = "a:4"}};
+    for (int i = 0; i < 4; i++) {
+        snprintf(members[i].kinds, sizeof(members[i].kinds), "%s", i == 2 ? b : a);
+    }
+    char word[TN__KINDS], why[TN__MEET_WHY] = "";
+    tn_status status = tn__meet_level(members, 4, word, why);
+    assert_int_equal(status, level ? TN_OK : TN_EMISMATCH);
+    if (!level || strcmp(a, b) != 0) {
+        assert_contains(why, "rank 0 (a:1)");
+        assert_contains(why, "rank 2 (b:3)");
+        assert_non_null(level ? strstr(why, level) : strstr(why, b));
+    } else {
+        assert_string_equal(why, "");
+    }
+    if (level) {
+        assert_string_equal(word, level);
+    }
+}
+
+static void test_kinds(void **state) {
+    assert_agree("x86_64:plain,v2,v3,v4", "x86_64:plain,v2,v3,v4", "v4");
+    assert_agree("x86_64:plain,v2,v3,v4", "x86_64:plain,v2,v3", "v3");
+    assert_agree("x86_64:plain,v2", "x86_64:plain,v2,v3,v4-bf16", "v2");
+    assert_agree("x86_64:plain,v2,v3,v4", "x86_64:plain,v2,v3,v4-bf16,amx", "v3");
+    assert_agree("x86_64:plain,v2,v3,v4-bf16", "x86_64:plain,v2,v3,v4-bf16,amx", "v4-bf16");
+    assert_agree("x86_64:plain", "x86_64:plain,v2", "plain");
+    assert_agree("x86_64:plain,v2,v3", "x86_64-no-fma:plain,v2", NULL);
+    assert_agree("x86_64:plain,v2,v3", "aarch64:plain,neon", NULL);
+    assert_agree("x86_64:plain,v2,v3", "?", NULL);
+    assert_agree("x86_64:plain,v2,v3", "x86_64", NULL);
+}
+
 /* A rank that dies delays rank 0's exit only briefly. */
 static void test_death(void **state) {
     ranks_result r = ranks_run(3, "vanish", "1", ENV("TERN_TIMEOUT=20"), 60);
@@ -473,14 +578,12 @@ static void test_arguments(void **state) {
     assert_null(tn_world());
 }
 
-static const rank_entry bodies[] = {{"meet", meet_others},
-                                    {"-options", meet_with_options},
-                                    {"guess", try_guess},
-                                    {"relay", try_relay},
-                                    {"vanish", vanish_unfinished}};
+static const rank_entry bodies[] = {{"meet", meet_others}, {"-options", meet_with_options},
+                                    {"guess", try_guess},  {"relay", try_relay},
+                                    {"levels", same_bits}, {"vanish", vanish_unfinished}};
 
 int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 5);
+    ranks_main(argc, argv, bodies, 6);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),        cmocka_unit_test(test_environment),
         cmocka_unit_test(test_derived),      cmocka_unit_test(test_pseudo_hosts),
@@ -491,6 +594,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_squatters),    cmocka_unit_test(test_user_token),
         cmocka_unit_test(test_very_many),    cmocka_unit_test(test_guessable),
         cmocka_unit_test(test_token_file),   cmocka_unit_test(test_several),
+        cmocka_unit_test(test_levels),       cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_batch_script),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

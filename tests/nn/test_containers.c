@@ -140,7 +140,7 @@ static void who_cannot_be_owned(void **state) {
     tn_linear here;
     tn_linear_init(&here, 2, 2, tn_linear_defaults());
     tn_module_free(&here);
-    assert_error(TN_EVALUE, "linear was not made by");
+    assert_error(TN_EVALUE, "the module was not made by");
     tn_module_finish(&here);
 }
 

@@ -20,6 +20,8 @@ typedef struct pipe_run {
     bool lamb;              /* which steps by norms of single parameters */
     bool detached, freezes; /* the stem's output; the tied weights, after a step */
     bool adds;              /* no gradient is zeroed */
+    const char *frozen;     /* parameters, before the first step; or NULL */
+    bool module;            /* clips by tn_clip_grad_norm */
     double losses[STEPS], norms[STEPS];
     int alive[8];
     char file[300]; /* the weights */
@@ -53,6 +55,9 @@ static void begin_model(mesh_model *m, const pipe_run *r, int rank) {
         tn__lm_recompute_blocks(m);
     }
     tn_module_set_recompute(m, r->whole);
+    if (r->frozen) {
+        CHECK(tn_freeze(m, r->frozen) > 0);
+    }
     if (r->detached) {
         tn_module_hook(&m->gpt.stem, (tn_module_hooks){.after = detach_output});
     }
@@ -76,7 +81,7 @@ static void end_run(tn_group *world, pipe_run *r, mesh_model *m, tn_optim *opt) 
 }
 
 static void end_step(pipe_run *r, mesh_model *m, int rank, int step, double loss, tn_optim *opt) {
-    double norm = tn_optim_clip(opt, 0.5);
+    double norm = r->module ? tn_clip_grad_norm(m, 0.5) : tn_optim_clip(opt, 0.5);
     if (rank == 0) {
         r->losses[step] = loss;
         r->norms[step] = norm;
@@ -350,6 +355,35 @@ static void beside_data_parallelism(void **state) {
     }
 }
 
+/* A stage with nothing to train takes part in the norm of all: the first one, as in fine-tuning of
+ * the upper layers, one in the middle, the last one; also under a strategy of its own. */
+static void stages_that_are_frozen(void **state) {
+    static const struct {
+        bool llama;
+        const char *frozen;
+        int ranks;
+    } cases[] = {
+        {true, "embed_tokens layers.0 layers.1", 2},
+        {true, "layers.1 layers.2", 4},
+        {true, "layers.2 layers.3 norm lm_head", 2},
+        {false, "wte wpe h.0 h.1", 2},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        pipe_run r = run_of(cases[i].llama, cases[i].ranks, 4);
+        r.frozen = cases[i].frozen;
+        check_run(r);
+        r.module = true;
+        check_run(r);
+    }
+    for (int stage = 0; stage <= 3; stage++) {
+        pipe_run r = run_of(true, 2, 4);
+        r.frozen = cases[2 * (stage & 1)].frozen;
+        r.data = 2;
+        r.stage = stage;
+        check_run(r);
+    }
+}
+
 static void norms_of_one_parameter(void **state) {
     for (int tied = 0; tied <= 1; tied++) {
         pipe_run r = run_of(true, 3, 4);
@@ -449,6 +483,7 @@ static void draws_of_a_step(void **state) {
 typedef struct list_run {
     char file[2][300]; /* one rank's and the pipeline's */
     bool pipeline;
+    int cuts[2];
 } list_run;
 
 static tn_tensor *mean_error(tn_tensor *out, tn_tensor *y, void *user) {
@@ -461,19 +496,18 @@ static tn_tensor *draw_numbers(tn_dims dims, int64_t number) {
     return tn_normal_(tn_empty(dims, TN_F32), 0, 1, &g);
 }
 
-/* Layers without parameters, and with buffers that training changes, in the second stage;
- * boundaries of different shapes. */
+/* Layers without parameters, and with buffers that training changes; boundaries of different
+ * shapes. */
 static void trains_list(tn_group *world, void *user) {
-    static const int cuts[] = {1, 4};
     list_run *r = user;
     tn_seed(4);
     tn_sequential *m = TN_SEQUENTIAL(tn_conv2d_new_with(1, 4, TN_DIMS(3), tn_conv_strided(1, 1)),
                                      tn_batch_norm2d_new(4), TN_FN(tn_relu), tn_max_pool2d_new(2),
                                      tn_flatten_new(1, -1), tn_linear_new(36, 5));
     tn_pipeline *p =
-        tn_pipeline_new(m, world, TN_WITH(tn_pipeline, .loss = mean_error, .cuts = cuts));
-    CHECK(p && tn_pipeline_stage(p, 1) == r->pipeline &&
-          tn_pipeline_stage(p, 5) == 2 * r->pipeline);
+        tn_pipeline_new(m, world, TN_WITH(tn_pipeline, .loss = mean_error, .cuts = r->cuts));
+    CHECK(p && tn_pipeline_stage(p, r->cuts[0]) == r->pipeline &&
+          tn_pipeline_stage(p, r->cuts[1]) == 2 * r->pipeline);
     tn_optim *opt = tn_sgd(m, TN_WITH(tn_sgd, .lr = 0.1, .momentum = 0.9));
     for (int step = 0; step < STEPS; step++) {
         TN_SCOPE;
@@ -483,6 +517,7 @@ static void trains_list(tn_group *world, void *user) {
             b[i].y = draw_numbers(TN_DIMS(2, 5), 6 * step + 2 * i + 1);
         }
         tn_pipeline_step(p, b, 3, NULL);
+        CHECK(tn_optim_clip(opt, 100) > 0); /* its factor is 1 */
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
     }
@@ -492,13 +527,17 @@ static void trains_list(tn_group *world, void *user) {
 }
 
 static void lists_of_layers(void **state) {
-    list_run r = {.pipeline = false};
+    static const int cuts[][2] = {{1, 4}, {2, 3}, {2, 5}}; /* the second: a stage is a relu alone */
+    list_run r = {.cuts = {1, 2}};
     snprintf(r.file[0], sizeof(r.file[0]), "%s0", temp_path("list"));
     snprintf(r.file[1], sizeof(r.file[1]), "%s1", temp_path("list"));
     run_ok(1, trains_list, &r);
     r.pipeline = true;
-    run_ok(3, trains_list, &r);
-    assert_true(same_files(r.file[0], r.file[1]));
+    for (int i = 0; i < 3; i++) {
+        memcpy(r.cuts, cuts[i], sizeof(r.cuts));
+        run_ok(3, trains_list, &r);
+        assert_true(same_files(r.file[0], r.file[1]));
+    }
 }
 
 /* ---- A scaler -------------------------------------------------------------------------------- */
@@ -539,6 +578,8 @@ static void overflow_once(tn_group *world, void *user) {
 static void overflow_of_one_stage(void **state) {
     pipe_run r = run_of(true, 2, 2);
     run_ok(2, overflow_once, &r);
+    r.frozen = "embed_tokens layers.0 layers.1"; /* nothing is left to train on the other one */
+    run_ok(2, overflow_once, &r);
 }
 
 int main(void) {
@@ -547,8 +588,9 @@ int main(void) {
         TEST(recompute_of_the_whole),   TEST(tied_weights_and_dropout),
         TEST(ties_that_lack_gradients), TEST(beside_data_parallelism),
         TEST(norms_of_one_parameter),   TEST(stages_by_cost),
-        TEST(gradients_of_two_steps),   TEST(draws_of_a_step),
-        TEST(lists_of_layers),          TEST(overflow_of_one_stage),
+        TEST(stages_that_are_frozen),   TEST(gradients_of_two_steps),
+        TEST(draws_of_a_step),          TEST(lists_of_layers),
+        TEST(overflow_of_one_stage),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

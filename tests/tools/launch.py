@@ -38,7 +38,7 @@ def need(*names):
 def environment(**more):
     """The tests' environment without what an outer launcher may have set."""
     names = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_|GROUP_|MASTER_|TERN_(?!TEST|ROOT|EXAMPLE)|TORCHELASTIC_|NO_COLOR|OMPI_|PMI|SLURM_|"
-                       r"SM_HOSTS|TF_CONFIG|PET_|AWS_BATCH_|SKYPILOT_)")
+                       r"SM_HOSTS|TF_CONFIG|CLUSTER_SPEC|PET_|AWS_BATCH_|SKYPILOT_)")
     clean = {key: value for key, value in os.environ.items() if not names.match(key)}
     clean["XDG_CONFIG_HOME"] = os.path.join(os.getcwd(), "config")  # the user's own token: never the real one
     clean.update({key: str(value) for key, value in more.items()})

@@ -92,7 +92,7 @@ def stuck_reader():
 
 @test
 def closed_reader():
-    """a reader that goes away is reported once; the ranks continue, and the log files are complete"""
+    """a reader that goes away is reported once; the ranks continue, the log files are complete, and what is not shown is no success"""
     p = start("--log-dir", "logs", "--rdzv-id", "closed", *python(
         "print('first', flush=True)\nopen('begun', 'w').write('x')\n"
         "while not os.path.exists('go'): time.sleep(0.02)\n"
@@ -102,7 +102,7 @@ def closed_reader():
     p.stdout.close()
     with open("go", "w", encoding="utf-8"):
         pass
-    finish(p, 0)
+    finish(p, 1)
     same(text("logs/closed/attempt_0/0/stdout.log"), "first\n" + "".join(f"{i}\n" for i in range(1000)))
     same(text(p.name + ".err").count("stdout: Broken pipe"), 1)
 
@@ -117,10 +117,10 @@ def closed_by_rank():
 
 @test
 def full_disk():
-    """a log file that cannot grow is reported once, and the ranks continue"""
+    """a log file that cannot grow is reported once, and the ranks continue; what is missing there is no success"""
     done = run("--log-dir", "logs", "--rdzv-id", "disk", *python("for i in range(100): print(i, flush=True)"),
                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
-    same((done.returncode, done.stdout), (0, b"".join(b"[0] %d\n" % i for i in range(100))), done.stderr)
+    same((done.returncode, done.stdout), (1, b"".join(b"[0] %d\n" % i for i in range(100))), done.stderr)
     same(done.stderr.count(b"File too large"), 1, done.stderr)
     holds(0 < len(text("logs/disk/attempt_0/0/stdout.log")) <= 100)
 
@@ -229,14 +229,14 @@ def last_words():
 
 @test
 def names_of_logs_are_taken():
-    """something else in the place of a log is neither followed nor waited for: the rank runs without that log"""
+    """something else in the place of a log is neither followed nor waited for: the rank runs without that log, which is no success"""
     folder = "logs/job/attempt_0/0"
     for place, words in ((os.mkfifo, "not a regular file"), (os.mkdir, "Is a directory"),
                          (lambda path: os.symlink(os.path.abspath("mine"), path), "a symbolic link is not followed")):
         os.makedirs(folder)
         place(folder + "/stdout.log")
         done = run("--log-dir", "logs", "--rdzv-id", "job", "sh", "-c", "echo hello; echo loud >&2")
-        same((done.returncode, done.stdout), (0, b"[0] hello\n"), done.stderr)
+        same((done.returncode, done.stdout), (1, b"[0] hello\n"), done.stderr)
         has(done.stderr, "no log: ", folder + "/stdout.log: " + words)
         same(text(folder + "/stderr.log"), "loud\n")
         holds(not os.path.exists("mine"), "a link was followed")

@@ -360,6 +360,18 @@ def full_output():
         finish(p, 1)
         p = start(*shell("echo 1; exit 7"), stdout=full)
         finish(p, 7)
+    # A reader that has gone, `| true`: likewise, whether or not a shell has silenced SIGPIPE.
+    for silent in (False, True):
+        for args, code in ((["--version"], 1), (["info"], 1), (["plan", "--model", "gpt2", "--ranks", "2", "--tokens", "8192"], 1),
+                           (["run", "--help"], 1), (["run", *shell("echo 1; echo x > end")], 1), (["run", *shell("echo 1; exit 7")], 7)):
+            reading, writing = os.pipe()
+            os.close(reading)
+            done = subprocess.run([TERN, *args], stdout=writing, stderr=subprocess.PIPE, check=False, timeout=30, restore_signals=False,
+                                  preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN if silent else signal.SIG_DFL))
+            os.close(writing)
+            killed = args[0] != "run" or args[1] == "--help"
+            same(done.returncode, code if silent or not killed else -signal.SIGPIPE, (args, silent))
+    same(text("end"), "x\n")
 
 
 @test

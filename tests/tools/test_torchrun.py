@@ -113,6 +113,10 @@ def several_hosts_of_a_service():
     """if a service starts the program on several hosts, `tern run` without --nnodes is an error, not a job on each of them"""
     for variables, words in (({"SM_HOSTS": '["algo-1","algo-2"]', "SM_CURRENT_HOST": "other"}, "SM_HOSTS names 2 hosts"),
                              ({"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}}'}, "TF_CONFIG names 2 hosts"),
+                             ({"CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a:1"], "workerpool1": ["b:1"]}}'},
+                              "CLUSTER_SPEC names 2 hosts"),
+                             ({"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_NODES": "2"},
+                              "SLURM_STEP_NUM_NODES names 2 hosts"),
                              ({"AWS_BATCH_JOB_NUM_NODES": "2"}, "AWS_BATCH_JOB_NUM_NODES names 2 hosts")):
         done = run("-n", 2, "true", env=environment(**variables))
         same(done.returncode, 64, done.stderr)
@@ -121,6 +125,11 @@ def several_hosts_of_a_service():
             same(run(*args, "true", env=environment(**variables)).returncode, 0, args)
     for variables in ({"SM_HOSTS": '["algo-1"]'}, {"PET_NNODES": "1"}, {"SLURM_NTASKS": "4"}):
         same(run("true", env=environment(**variables)).returncode, 0, variables)
+    # A batch script without srun: the job runs, on one host, and says so unless told that this is meant.
+    for variables, args, says in (({"SLURM_JOB_NUM_NODES": "2"}, [], True), ({"SLURM_JOB_NUM_NODES": "2"}, ["--standalone"], False),
+                                  ({"SLURM_JOB_NUM_NODES": "2"}, ["--nnodes", 1], False), ({"SLURM_JOB_NUM_NODES": "1"}, [], False)):
+        done = run(*args, "true", env=environment(**variables))
+        same((done.returncode, b"SLURM_JOB_NUM_NODES is 2" in done.stderr), (0, says), (variables, args))
 
 
 def on_both(options, first, second, program="echo $RANK of $WORLD_SIZE on $GROUP_RANK"):

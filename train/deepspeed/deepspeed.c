@@ -10,6 +10,7 @@
  */
 #include "tern/deepspeed.h"
 
+#include "core/alive.h"
 #include "core/memory.h"
 #include "train/deepspeed/file.h"
 
@@ -19,6 +20,7 @@
 static const char operation[] = "deepspeed";
 
 struct tn_deepspeed {
+    tn__alive alive;
     void *model;
     tn_group *world;
     tn__ds_file file;
@@ -126,12 +128,15 @@ static void make_scaler(tn_deepspeed *d) {
     d->patience = f->fp16.hysteresis;
 }
 
+TN__ALIVE_LIST(engines, "engine of a DeepSpeed file");
+
 static tn_deepspeed *make_one(void *m, tn_group *world) {
     tn_deepspeed *d = tn__calloc_for(1, sizeof(*d), operation);
     if (!d) {
         return NULL;
     }
     *d = (tn_deepspeed){.model = m, .world = world, .norm = NAN};
+    tn__alive_begin(&engines, d);
     return d;
 }
 
@@ -159,7 +164,7 @@ tn_deepspeed *tn_deepspeed_new(void *m, tn_group *world, const char *path) {
 }
 
 void tn_deepspeed_free(tn_deepspeed *d) {
-    if (d) {
+    if (d && tn__alive_end(&engines, d, "deepspeed_free")) {
         tn_optim_free(d->optim);
         tn_scaler_free(d->scaler);
         free(d);
@@ -173,7 +178,7 @@ static bool may_use(const tn_deepspeed *d, const char *what) {
     if (!d) {
         tn__raise(TN_EVALUE, what, "it is NULL");
     }
-    return !tn__pending();
+    return !tn__pending() && tn__alive_is(&engines, d, what);
 }
 
 bool tn_deepspeed_due(const tn_deepspeed *d) {

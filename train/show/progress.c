@@ -2,6 +2,7 @@
  *
  *     [███████████▌            ]  1150/2000   loss 1.6721   61.2k tok/s   0:11 left
  */
+#include "core/alive.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/memory.h"
@@ -16,6 +17,7 @@
 static const double redraw_seconds = 0.1, line_seconds = 5.0;
 
 struct tn_progress {
+    tn__alive alive;
     FILE *file;
     bool terminal, utf8;
     int64_t start, total, done; /* done: steps finished, `start` of them earlier */
@@ -31,6 +33,8 @@ struct tn_progress {
     int64_t count, capacity;
 };
 
+TN__ALIVE_LIST(lines, "progress line");
+
 tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, const char *unit) {
     tn_progress *p = file ? tn__calloc(1, sizeof(*p)) : NULL;
     if (!p) {
@@ -38,6 +42,7 @@ tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, const cha
                   file ? "no memory" : "the file is NULL");
         return NULL;
     }
+    tn__alive_begin(&lines, p);
     p->file = file;
     p->terminal = tn__is_terminal(file);
     p->utf8 = tn__shows_utf8();
@@ -212,7 +217,7 @@ double tn_progress_median_ms(const tn_progress *p) {
 }
 
 void tn_progress_free(tn_progress *p) {
-    if (!p) {
+    if (!p || !tn__alive_end(&lines, p, "progress_free")) {
         return;
     }
     if (p->done > p->start && (p->terminal || p->shown < p->done)) {

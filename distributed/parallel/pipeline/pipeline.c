@@ -219,17 +219,22 @@ static void add_tie(tn_pipeline *p, const parameter *of, const holders *h) {
         (tn__pipe_tie){.path = tn__asprintf("pipeline", "%s", of->path), .group = g};
 }
 
-/* Makes the parameter absent, or sets its chain. */
+/* Sets the parameter's chain, and makes it absent where another stage uses it. The chain of an
+ * absent one leads to the other stages too: a stage with nothing to train takes part in their sums.
+ */
 static bool place_parameter(tn_pipeline *p, const parameter *of, const holders *h) {
     int rank = tn_group_rank(p->group);
+    bool here = h->has[rank];
     if (h->count > 1) {
         add_tie(p, of, h);
     }
-    if (!h->has[rank]) {
-        return tn__module_set_absent(p->module, of->path) == TN_OK;
+    if (!here && tn__module_set_absent(p->module, of->path) != TN_OK) {
+        return false;
     }
-    chaining c = {of->tensor, h->count == 1 ? &p->chain : rank == h->first ? &p->tied : &p->again};
-    tn_module_each(p->module, (tn_walk){.with_shared = true}, set_chain, &c);
+    chaining c = {of->tensor, !here || h->count == 1 ? &p->chain
+                              : rank == h->first     ? &p->tied
+                                                     : &p->again};
+    tn_module_each(p->module, (tn_walk){.with_shared = true, .absent = true}, set_chain, &c);
     return !tn__pending();
 }
 

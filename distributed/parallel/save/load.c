@@ -210,7 +210,8 @@ tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
         return tn__raise(TN_EVALUE, operation, "%s is NULL",
                          s ? "the pointer for the result" : "the saver");
     }
-    if (!tn__agree_may_begin(s->world, operation) || tn_saver_wait(s) != TN_OK) {
+    if (!tn__saver_here(s, operation) || !tn__agree_may_begin(s->world, operation) ||
+        tn_saver_wait(s) != TN_OK) {
         return tn_error();
     }
     tn__buffer newest = {.operation = operation};
@@ -307,7 +308,8 @@ tn_status tn_saver_clear(tn_saver *s) {
     if (!s) {
         return tn__raise(TN_EVALUE, "saver_clear", "the saver is NULL");
     }
-    if (!tn__agree_may_begin(s->world, "saver_clear") || tn_saver_wait(s) != TN_OK) {
+    if (!tn__saver_here(s, "saver_clear") || !tn__agree_may_begin(s->world, "saver_clear") ||
+        tn_saver_wait(s) != TN_OK) {
         return tn_error();
     }
     s->operation = "saver_clear";

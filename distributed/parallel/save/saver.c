@@ -65,11 +65,18 @@ static tn_store *open_store(const tn_group *world) {
     return own;
 }
 
+TN__ALIVE_LIST(savers, "saver");
+
+bool tn__saver_here(const tn_saver *s, const char *operation) {
+    return tn__alive_is(&savers, s, operation);
+}
+
 tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_options options) {
     tn_saver *s = arguments_sound(world, folder, &options)
                       ? tn__calloc_for(1, sizeof(*s), "saver_new")
                       : NULL;
     if (s) {
+        tn__alive_begin(&savers, s);
         s->world = world;
         s->rank = tn_group_rank(world);
         s->ranks = tn_group_size(world);
@@ -93,7 +100,7 @@ tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_options opt
 }
 
 void tn_saver_free(tn_saver *s) {
-    if (!s) {
+    if (!s || !tn__saver_here(s, "saver_free")) {
         return;
     }
     if (!tn__inherited(s->process) && s->under_way) {
@@ -101,6 +108,9 @@ void tn_saver_free(tn_saver *s) {
     }
     if (!tn__inherited(s->process)) {
         tn__after_finish(s);
+    }
+    if (!tn__alive_end(&savers, s, "saver_free")) {
+        return;
     }
     tn__state_free(&s->state);
     tn__manifest_free(s->manifest);
@@ -122,7 +132,8 @@ static bool saver_sound(const tn_saver *s, const char *operation) {
     if (!s) {
         tn__raise(TN_EVALUE, operation, "the saver is NULL");
     }
-    return s && !tn__refuse_inherited(s->process, operation, "the saver");
+    return s && tn__saver_here(s, operation) &&
+           !tn__refuse_inherited(s->process, operation, "the saver");
 }
 
 /* ---- What this rank has ---------------------------------------------------------------------- */

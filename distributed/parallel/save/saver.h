@@ -31,6 +31,7 @@
 #ifndef TERN_DISTRIBUTED_PARALLEL_SAVER_H
 #define TERN_DISTRIBUTED_PARALLEL_SAVER_H
 
+#include "core/alive.h"
 #include "distributed/parallel/save/copies.h"
 #include "distributed/parallel/save/manifest.h"
 #include "distributed/parallel/save/vault.h"
@@ -46,6 +47,7 @@ typedef struct tn__saver_after {
 } tn__saver_after;
 
 struct tn_saver {
+    tn__alive alive;
     tn_group *world;
     int rank, ranks;
     uint32_t process; /* that made it (core/fork.h) */
@@ -87,6 +89,9 @@ struct tn_saver {
     tn_error_record failed; /* what went wrong before the thread began; TN_OK */
     bool shared_error;      /* the last thing received was an error, which all ranks get */
 };
+
+/* Whether the saver, which is not NULL, was not freed; false after raising. */
+bool tn__saver_here(const tn_saver *s, const char *operation);
 
 /* ---- protocol.c ------------------------------------------------------------------------------ */
 
