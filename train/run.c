@@ -214,7 +214,8 @@ static bool run_prepare(tn_run *r) {
     r->losses = tn__folder_path(out, "loss.csv", "run_new");
     r->picture = tn__folder_path(out, "loss.svg", "run_new");
     r->record = tn__folder_path(out, "run.json", "run_new");
-    if (r->losses && r->picture && r->record && tn__folder_make(out, "run_new")) {
+    if (r->losses && r->picture && r->record && tn__record_ranks_fit(r->ranks) &&
+        tn__folder_make(out, "run_new")) {
         r->saver = tn_saver_new(
             r->world, out,
             TN_WITH(tn_saver, .after = r->options.after_save, .copies = r->options.memory_copies));
