@@ -125,9 +125,9 @@ static void print_warning(tn_log_level level, const char *message, void *user) {
 
 static void run_resume(tn_run *r) {
     tn_checkpoint c = r->parts;
-    int64_t steps_before = 0, batch_before = 0;
+    int64_t steps_before = 0;
     c.longer_than = &steps_before;
-    c.batch_before = &batch_before;
+    c.batch_before = &r->batch_before;
     c.other_run = r->options.resume_anyway;
     bool loud = c.other_run && !tn__log_heard(TN_LOG_WARN); /* what differs must be seen */
     if (loud) {
@@ -143,7 +143,7 @@ static void run_resume(tn_run *r) {
     r->parts.step = c.step;
     r->saved = r->saver->in_files; /* the step loaded may be one in memory */
     r->remembered = found && c.step > r->saved ? c.step : -1;
-    tn__run_say_begin(r, found, steps_before, batch_before);
+    tn__run_say_begin(r, found, steps_before);
 }
 
 static void run_begin(tn_run *r) {
@@ -367,6 +367,7 @@ static void step_end(tn_run *r) {
     r->parts.step++;
     if (r->first_rank) {
         tn_history_step(r->history);
+        tn__run_say_batch(r);
         tn__run_say_line(r);
     }
     tn__run_tell(r, TN_RUN_STEPPED);

@@ -468,8 +468,11 @@ def resumed_in_parts(folder):
     check(files(folder / "parts") == last, "resuming in parts has other bits")
     alone = run(folder, gpt2(*many, "--resume", out="alone"))
     says("continuing after step 3 of alone", alone)
-    says("a batch over all ranks has 2 examples instead of 4", alone)
+    check("instead of" not in alone, f"the same --tokens on another number of ranks: {alone}")
     check(close(losses(folder, "alone"), end), "resuming alone")
+    shutil.copytree(folder / "file", folder / "other")
+    says("a step has 64 tok instead of 128", run(folder, gpt2("--tokens", "64", "--save-every", "3", "--resume", out="other")))
+    says("needs tern run --max-restarts N", run(folder, gpt2("--memory-every", "2", ranks=2, out="remembered")))
     says("continuing after step 3 of file", run(folder, gpt2(*many, "--shard", "all", "--resume", ranks=2, out="file")))
     check(losses(folder, "file") == end, "resuming from one file")
 
