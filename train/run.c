@@ -315,10 +315,9 @@ static double process_megabytes(void) {
 /* Logs peak memory so far, in megabytes: tensors on the device, and the process. */
 static void put_memory(tn_run *r) {
     double tensors = (double)tn_device_memory(tn_default_device()).peak / 1e6;
-    double process = process_megabytes();
-    r->megabytes = fmax(tensors, tn_default_device().kind == TN_CPU ? process : 0);
+    r->megabytes = tensors;
     tn__run_put(r, "memory_mb", round(tensors));
-    tn__run_put(r, "process_mb", round(process));
+    tn__run_put(r, "process_mb", round(process_megabytes()));
 }
 
 /* The work of the step is done, even if validation follows. */

@@ -477,6 +477,18 @@ def resumed_in_parts(folder):
     check(losses(folder, "file") == end, "resuming from one file")
 
 
+def memory(folder):
+    """What loss.csv and the progress line call memory is the same, and has the gradients in the ranks' shared memory: a rank of two
+    has as much as one alone."""
+    most = []
+    for ranks in (1, 2):
+        run(folder, gpt2("--overwrite", ranks=ranks, steps=2, out="memory", model=("--model", "mini", "--vocab", "300")))
+        head, *_, last = (folder / "memory/loss.csv").read_text().splitlines()
+        most.append(float(dict(zip(head.split(","), last.split(",")))["memory_mb"]))
+    gradients = 4 * 3.3  # MB
+    check(most[0] > 4 * gradients - 1 and abs(most[0] - most[1]) < gradients / 2, f"memory on one rank and on two: {most}")
+
+
 with tempfile.TemporaryDirectory() as top:
     folder = pathlib.Path(top)
     (folder / "text").write_text("It was the best of times, it was the worst of times.\n" * 100)
@@ -501,4 +513,5 @@ with tempfile.TemporaryDirectory() as top:
     damaged(folder)
     in_parts(folder)
     resumed_in_parts(folder)
+    memory(folder)
     on_meshes(folder)
