@@ -221,6 +221,13 @@ static void small_free(void *data, size_t bytes) {
 
 /* ---- Both sizes ------------------------------------------------------------------------------ */
 
+static void raise_peak(int64_t now) {
+    int64_t before = __atomic_load_n(&peak, __ATOMIC_RELAXED);
+    while (now > before && !__atomic_compare_exchange_n(&peak, &before, now, true, __ATOMIC_RELAXED,
+                                                        __ATOMIC_RELAXED)) {
+    }
+}
+
 static bool count_in(size_t bytes) {
     int64_t now = __atomic_add_fetch(&allocated, (int64_t)bytes, __ATOMIC_RELAXED);
     int64_t most = __atomic_load_n(&limit, __ATOMIC_RELAXED);
@@ -228,11 +235,13 @@ static bool count_in(size_t bytes) {
         __atomic_fetch_sub(&allocated, (int64_t)bytes, __ATOMIC_RELAXED);
         return false;
     }
-    int64_t before = __atomic_load_n(&peak, __ATOMIC_RELAXED);
-    while (now > before && !__atomic_compare_exchange_n(&peak, &before, now, true, __ATOMIC_RELAXED,
-                                                        __ATOMIC_RELAXED)) {
-    }
+    raise_peak(now);
     return true;
+}
+
+void tn__count_elsewhere(int64_t bytes) {
+    __atomic_fetch_add(&reserved, bytes, __ATOMIC_RELAXED);
+    raise_peak(__atomic_add_fetch(&allocated, bytes, __ATOMIC_RELAXED));
 }
 
 static void count_call(bool cached) {

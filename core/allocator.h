@@ -16,6 +16,9 @@ void *tn__alloc(size_t bytes);
 
 /* `bytes` is what tn__alloc was given. NULL is fine. Debug builds fill the block with 0xA5. */
 void tn__free(void *data, size_t bytes);
+/* Tensors' bytes that others have made, such as a group's shared memory, or freed (below 0): they
+ * are in tn_memory, too. */
+void tn__count_elsewhere(int64_t bytes);
 
 /* For tests: after `n` more allocations (tn__alloc and core/memory.h, all threads) one fails; 0:
  * the next. -1: none. */

@@ -3,6 +3,7 @@
 
 plan.py rest             the bytes between two steps of GPT-2s, sharded and not, as a table
 plan.py published        plans of published runs beside what was measured, as a table
+plan.py torchtitan       the same of Llama 8B on H100s
 plan.py show ARGUMENTS   a command and what it prints
 plan.py best N ARGUMENTS the same of --search, the N fastest
 plan.py compare MESH MESH ... with ARGUMENTS   plans of some meshes, as a table; MESH+recompute
@@ -25,6 +26,10 @@ PUBLISHED = ((1.7, 24, 2304, 24, 1, 1, 32, 512, 137), (3.6, 32, 3072, 30, 2, 1, 
              (18.4, 48, 6144, 40, 8, 1, 256, 1024, 135), (39.1, 64, 8192, 48, 8, 2, 512, 1536, 138), (76.1, 80, 10240, 60, 8, 4, 1024, 1792, 140),
              (145.6, 96, 12288, 80, 8, 8, 1536, 2304, 148), (310.1, 128, 16384, 96, 8, 16, 1920, 2160, 155),
              (529.6, 128, 20480, 105, 8, 35, 2520, 2520, 163), (1008.0, 160, 25600, 128, 8, 64, 3072, 3072, 163))
+
+
+# torchtitan, December 2024: GPUs, tokens per second and GPU, without and with torch.compile.
+TORCHTITAN = ((8, 5762, 6667), (128, 5605, 6514))
 
 
 def command():
@@ -76,6 +81,17 @@ def published():
                f"{p['peak'] / 1e9:.0f} |")
 
 
+def torchtitan():
+    yield "| GPUs | published | compiled | modelled | with recompute |"
+    yield "|---|---|---|---|---|"
+    for ranks, eager, compiled in TORCHTITAN:
+        p = [plan("--gpu", "h100", "--memory", "96G", "--memory-speed", 1880, "--model", "llama-8b", "--ranks", ranks, "--mesh",
+                  f"shard={ranks}", "--batch", 2, *more) for more in ([], ["--recompute"])]
+        fast, slow = (x["tokens"] / x["seconds"] / ranks for x in p)
+        assert slow < eager < compiled < fast * 1.02
+        yield f"| {ranks} | {eager} | {compiled} | {fast:.0f} | {slow:.0f} |"
+
+
 def compare(arguments):
     at = arguments.index("with")
     yield "| mesh | GB of a rank | computing | waiting for others | the optimiser | a step |"
@@ -95,8 +111,8 @@ def show(most, arguments):
 
 if __name__ == "__main__":
     verb, arguments = (sys.argv[1:] + [""])[0], sys.argv[2:]
-    tables = {"rest": rest, "published": published, "show": lambda: show(None, arguments),
-              "compare": lambda: compare(arguments),
+    tables = {"rest": rest, "published": published, "torchtitan": torchtitan,
+              "show": lambda: show(None, arguments), "compare": lambda: compare(arguments),
               "best": lambda: show(int(arguments[0]) + 2, arguments[1:])}
     if verb not in tables:
         sys.exit(__doc__)

@@ -70,7 +70,7 @@ static const tn_option table[] = {
     {"lr", 0, "X", "highest learning rate", .real = &o.lr},
     {"warmup", 0, "N", "steps until the highest is reached", .whole = &o.warmup, .zero = true},
     {"weight-decay", 0, "X", "of matrices", .real = &o.weight_decay, .zero = true},
-    {"val-batches", 0, "N", "micro-batches of a validation", .whole = &o.val_batches},
+    {"val-batches", 0, "N", "micro-batches of a validation on each rank", .whole = &o.val_batches},
     {.run = &run},
     {.setup = &setup},
     {0},

@@ -1,5 +1,6 @@
-/* An average of a model's weights, kept in the same layout: parts where ranks have parts, so that
- * each rank keeps its share and nothing is communicated.
+/* An average of a model's weights, and of its buffers of floats (a batch norm's running
+ * statistics), kept in the same layout: parts where ranks have parts, so that each rank keeps its
+ * share and nothing is communicated.
  *
  * In at least f32: a bf16 weight moves by less than its rounding. While the model has the average
  * (TN_AVERAGED) its own weights are set aside.
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A parameter, its average, and while the model has that, the parameter's own elements. */
+/* A parameter or buffer, its average, and while the model has that, its own elements. */
 typedef struct average_item {
     tn_entry entry;         /* path is a copy */
     tn_module_lists *lists; /* of entry.owner, one reference */
@@ -44,7 +45,7 @@ static tn_tensor *stored_now(const average_item *item) {
 
 /* ---- Making ---------------------------------------------------------------------------------- */
 
-static bool add_parameter(const tn_entry *entry, void *user) {
+static bool add_entry(const tn_entry *entry, void *user) {
     tn_average *a = user;
     if (!tn_dtype_is_float(tn_dtype_of(entry->stored)) ||
         !tn__grow(&a->items, a->count + 1, &a->capacity, sizeof(*a->items), "average")) {
@@ -74,7 +75,7 @@ static tn_average *average_new(void *m, double decay, const char *operation) {
     }
     tn__alive_begin(&averages, a);
     a->decay = decay;
-    tn_module_each(m, (tn_walk){0}, add_parameter, a);
+    tn_module_each(m, (tn_walk){.buffers = true}, add_entry, a);
     if (tn__pending()) {
         tn_average_free(a);
         return NULL;
@@ -111,6 +112,12 @@ void tn_average_free(tn_average *a) {
 
 /* ---- Updating -------------------------------------------------------------------------------- */
 
+/* Moves the mean by this share of its way. A buffer may have infinities (a mask), which stay. */
+static void move_mean(tn_tensor *mean, tn_tensor *now, double share, bool buffer) {
+    tn_tensor *moved = tn_add(mean, tn_mul_scalar(tn_sub(now, mean), share));
+    tn_copy_(mean, buffer ? tn_where(tn_eq(now, mean), mean, moved) : moved);
+}
+
 /* The first update copies, as in PyTorch. */
 tn_status tn_average_update(tn_average *a) {
     if (!a || tn__pending()) {
@@ -134,7 +141,7 @@ tn_status tn_average_update(tn_average *a) {
             return tn_error();
         }
         p = tn_reshape(tn_cast(tn_detach(p), tn_dtype_of(mean)), tn_shape(mean));
-        tn_copy_(mean, tn_add(mean, tn_mul_scalar(tn_sub(p, mean), 1.0 - kept)));
+        move_mean(mean, p, 1.0 - kept, a->items[i].entry.buffer);
     }
     a->updates += tn__pending() ? 0 : 1;
     return tn_error();

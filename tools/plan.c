@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHOWN = 10 };
+enum { SHOWN = 10, SEARCHED = 512 << 10 /* tokens of a step */ };
 
 /* ---- The model ------------------------------------------------------------------------------- */
 
@@ -20,20 +20,33 @@ static tn_module *make_model(const plan_command *c) {
     if (c->folder) {
         return tn_lm_new(c->model, 0);
     }
-    tn_gpt *m = calloc(1, sizeof(*m));
-    if (m) {
-        tn_gpt_init(m, c->gpt);
+    union {
+        tn_module base;
+        tn_gpt gpt;
+        tn_llama llama;
+    } *m = calloc(1, sizeof(*m));
+    if (m && c->llama.layers) {
+        tn_llama_init(&m->llama, c->llama);
+    } else if (m) {
+        tn_gpt_init(&m->gpt, c->gpt);
     }
     return m && tn_error() == TN_OK ? &m->base : NULL;
 }
 
 /* Numbers of a file that count sequences become tokens; without a number of its own a sequence is
- * as long as the model allows. */
+ * as long as the model allows, and a search is for steps as people make them, not for the smallest
+ * that there are. */
 static tn_status settle_tokens(plan_command *c, tn_module *m, bool sequences) {
     tn_lm_shape shape;
+    tn_plan_options *o = &c->plan;
     if (tn_lm_shape_of(m, &shape) == TN_OK) {
-        c->plan.positions = c->plan.positions ? c->plan.positions : shape.context;
-        c->plan.tokens *= sequences ? c->plan.positions : 1;
+        o->positions = o->positions ? o->positions : shape.context;
+        o->tokens *= sequences ? o->positions : 1;
+        int64_t each;
+        if (c->search && o->tokens == 0 &&
+            !__builtin_mul_overflow(o->batch * o->ranks, o->positions, &each)) {
+            o->tokens = (SEARCHED + each - 1) / each * each;
+        }
     }
     return tn_error();
 }
@@ -63,15 +76,28 @@ static const char *mesh_text(const tn_plan *p, char *text, size_t size) {
     return text;
 }
 
-static void say_bytes(const char *name, int64_t bytes, const char *how) {
+/* A number in the largest unit of which `most` is at least a tenth; they fall by thousands. */
+static void say_number(const char *name, double value, double most, const char *const *unit) {
+    for (; most < 0.1 && unit[1]; unit++) {
+        most *= 1000;
+        value *= 1000;
+    }
+    printf("  %-34s %9.3f %s", name, value, *unit);
+}
+
+static void say_bytes(const char *name, int64_t bytes, const tn_plan *p, const char *how) {
+    static const char *const units[] = {"GB", "MB", "kB", NULL};
     if (bytes != 0) {
-        printf("  %-34s %9.3f GB%s\n", name, (double)bytes / 1e9, how);
+        say_number(name, (double)bytes / 1e9, (double)p->peak / 1e9, units);
+        printf("%s\n", how);
     }
 }
 
 static void say_seconds(const char *name, double seconds, const tn_plan *p) {
+    static const char *const units[] = {"s", "ms", "us", NULL};
     if (seconds > 0) {
-        printf("  %-34s %9.3f s  %3.0f %%\n", name, seconds, 100 * seconds / p->seconds);
+        say_number(name, seconds, p->seconds, units);
+        printf("  %3.0f %%\n", 100 * seconds / p->seconds);
     }
 }
 
@@ -94,16 +120,16 @@ static void say_memory(const plan_command *c, const tn_plan *p) {
     } else {
         printf("bytes of a rank\n");
     }
-    say_bytes("weights", p->weights, "");
-    say_bytes("copies to compute with", p->copies, "");
-    say_bytes("gradients", p->gradients, "");
-    say_bytes("states of the optimiser", p->states, "");
-    say_bytes("at rest", p->rest, "");
-    say_bytes("of these on the CPU", p->host, "");
-    say_bytes("units that are whole at once", p->gathered, modelled);
-    say_bytes("activations", p->activations, modelled);
-    say_bytes("gradients, logits on their way", p->working, modelled);
-    say_bytes("at most", p->peak, modelled);
+    say_bytes("weights", p->weights, p, "");
+    say_bytes("copies to compute with", p->copies, p, "");
+    say_bytes("gradients", p->gradients, p, "");
+    say_bytes("states of the optimiser", p->states, p, "");
+    say_bytes("at rest", p->rest, p, "");
+    say_bytes("of these on the CPU", p->host, p, "");
+    say_bytes("units that are whole at once", p->gathered, p, modelled);
+    say_bytes("activations", p->activations, p, modelled);
+    say_bytes("gradients, logits on their way", p->working, p, modelled);
+    say_bytes("at most", p->peak, p, modelled);
     printf("  %-34s %9.3f GB\n", p->fits ? "it fits in" : "IT DOES NOT FIT IN",
            c->plan.machine.memory / 1e9);
 }
@@ -139,10 +165,10 @@ static void say_plan(const plan_command *c, const tn_plan *p) {
 
 /* ---- As JSON --------------------------------------------------------------------------------- */
 
-static void put_bytes(tn__buffer *j, const tn_plan *p) {
+static void put_plan(tn__buffer *j, const tn_plan *p) {
     const struct {
         const char *name;
-        int64_t value;
+        double value;
     } numbers[] = {{"pp", p->pp},
                    {"dp", p->dp},
                    {"shard", p->shard},
@@ -152,36 +178,30 @@ static void put_bytes(tn__buffer *j, const tn_plan *p) {
                    {"recompute", p->recompute},
                    {"micros", p->micros},
                    {"alive", p->alive},
-                   {"parameters", p->parameters},
+                   {"parameters", (double)p->parameters},
                    {"rank", p->rank},
-                   {"weights", p->weights},
-                   {"copies", p->copies},
-                   {"gradients", p->gradients},
-                   {"states", p->states},
-                   {"rest", p->rest},
-                   {"host", p->host},
-                   {"gathered", p->gathered},
-                   {"activations", p->activations},
-                   {"working", p->working},
-                   {"peak", p->peak},
-                   {"fits", p->fits}};
+                   {"weights", (double)p->weights},
+                   {"copies", (double)p->copies},
+                   {"gradients", (double)p->gradients},
+                   {"states", (double)p->states},
+                   {"rest", (double)p->rest},
+                   {"host", (double)p->host},
+                   {"gathered", (double)p->gathered},
+                   {"activations", (double)p->activations},
+                   {"working", (double)p->working},
+                   {"peak", (double)p->peak},
+                   {"fits", p->fits},
+                   {"seconds", p->seconds},
+                   {"compute", p->compute},
+                   {"tensor", p->tensor},
+                   {"context", p->context},
+                   {"data", p->data},
+                   {"bubble", p->bubble},
+                   {"optimiser", p->optimiser},
+                   {"tokens", p->tokens},
+                   {"utilisation", p->utilisation}};
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        tn__buffer_format(j, "%s\"%s\":%lld", i ? "," : "{", numbers[i].name,
-                          (long long)numbers[i].value);
-    }
-}
-
-static void put_plan(tn__buffer *j, const tn_plan *p) {
-    const struct {
-        const char *name;
-        double value;
-    } numbers[] = {
-        {"seconds", p->seconds},     {"compute", p->compute}, {"tensor", p->tensor},
-        {"context", p->context},     {"data", p->data},       {"bubble", p->bubble},
-        {"optimiser", p->optimiser}, {"tokens", p->tokens},   {"utilisation", p->utilisation}};
-    put_bytes(j, p);
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        tn__buffer_format(j, ",\"%s\":%.9g", numbers[i].name, numbers[i].value);
+        tn__buffer_format(j, "%s\"%s\":%.15g", i ? "," : "{", numbers[i].name, numbers[i].value);
     }
     tn__buffer_text(j, ",\"limit\":");
     tn__json_put_string(j, p->limit);

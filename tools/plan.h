@@ -9,8 +9,9 @@ int plan_main(int argc, char **argv);
 /* ---- tools/plan_options.c -------------------------------------------------------------------- */
 
 typedef struct plan_command {
-    const char *model;  /* a GPT-2 by name, or a folder */
-    tn_gpt_options gpt; /* where it is no folder */
+    const char *model;      /* by name, or a folder */
+    tn_gpt_options gpt;     /* where it is no folder, */
+    tn_llama_options llama; /* or this one, if it has layers */
     const char *device;
     double price;                             /* per rank and hour; 0: not given */
     double all_tokens;                        /* of the whole training; 0: not given */

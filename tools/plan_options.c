@@ -11,14 +11,29 @@
 static const char *const precisions[] = {"f32", "bf16", "f16", NULL};
 static const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_F16};
 
+/* GPT-2s, and with `hidden` Llama 3s. */
 static const struct {
     const char *name;
     int layers, heads;
-    int64_t width;
-} sizes[] = {{"gpt2", 12, 12, 768},
-             {"gpt2-medium", 24, 16, 1024},
-             {"gpt2-large", 36, 20, 1280},
-             {"gpt2-xl", 48, 25, 1600}};
+    int64_t width, hidden;
+} sizes[] = {{"gpt2", 12, 12, 768, 0},
+             {"gpt2-medium", 24, 16, 1024, 0},
+             {"gpt2-large", 36, 20, 1280, 0},
+             {"gpt2-xl", 48, 25, 1600, 0},
+             {"llama-1b", 16, 32, 2048, 8192},
+             {"llama-3b", 28, 24, 3072, 8192},
+             {"llama-8b", 32, 32, 4096, 14336},
+             {"llama-70b", 80, 64, 8192, 28672},
+             {"llama-405b", 126, 128, 16384, 53248}};
+
+/* docs/planning.md says where the numbers are from. */
+static const char *const gpu_names[] = {"a100", "h100", "h200", "b200", NULL};
+static const struct {
+    double memory, tflops, tflops_f32, reached, speed, host, network;
+} gpus[] = {{80e9, 312, 19.5, 0.6, 1600, 235, 20},
+            {80e9, 989, 67, 0.4, 2600, 350, 40},
+            {141e9, 989, 67, 0.4, 3750, 350, 40},
+            {180e9, 2250, 75, 0.4, 6200, 700, 40}};
 
 static void refuse_argument(const char *text, void *unused) {
     (void)unused;
@@ -65,7 +80,7 @@ static void read_mesh(const char *text, void *to) {
 
 /* ---- Models ---------------------------------------------------------------------------------- */
 
-/* GPT-2's shape by name, into which sizes that are given go. */
+/* The shape by name, into which sizes that are given for a GPT go. */
 static void find_model(plan_command *c, int64_t layers, int64_t heads) {
     size_t i = 0, count = sizeof(sizes) / sizeof(sizes[0]);
     while (i < count && strcmp(c->model, sizes[i].name) != 0) {
@@ -74,14 +89,22 @@ static void find_model(plan_command *c, int64_t layers, int64_t heads) {
     bool given = layers || heads || c->gpt.width || c->gpt.vocab;
     c->folder = i == count && tn__folder_has(c->model, "config.json");
     if (i == count && !c->folder) {
-        tn_options_refuse("--model %s: neither gpt2, gpt2-medium, gpt2-large or gpt2-xl, nor a "
-                          "folder with config.json",
+        tn_options_refuse("--model %s: neither gpt2, gpt2-medium, gpt2-large, gpt2-xl, llama-1b, "
+                          "llama-3b, llama-8b, llama-70b or llama-405b, nor a folder with "
+                          "config.json",
                           c->model);
     }
+    if ((c->folder || sizes[i].hidden) && given) {
+        tn_options_refuse("--layers, --heads, --width and --vocab are for a GPT by name");
+    }
     if (c->folder) {
-        if (given) {
-            tn_options_refuse("--layers, --heads, --width and --vocab are for a GPT by name");
-        }
+        return;
+    }
+    if (sizes[i].hidden) {
+        c->llama = TN_WITH(tn_llama, .layers = sizes[i].layers, .heads = sizes[i].heads,
+                           .width = sizes[i].width, .hidden = sizes[i].hidden, .head_width = 0,
+                           .tied = sizes[i].width < 4096,
+                           .context = c->plan.positions ? c->plan.positions : 8192);
         return;
     }
     tn_gpt_options o = tn_gpt_defaults();
@@ -126,8 +149,7 @@ static const char about[] =
     "Says what training a language model on many ranks takes before there are any: bytes of a "
     "rank, seconds of a step, what limits it, and what it costs.\n\n"
     "Bytes at rest are exact. The peak and all times are modelled, from a device's numbers and "
-    "links (the defaults are an A100 of 80 GB among eight in a host), or from what --measure "
-    "finds here.\v"
+    "links (those of --gpu, among eight in a host), or from what --measure finds here.\v"
     "Without --mesh every rank has a copy. The exit status is 1 when a plan cannot be made or "
     "nothing fits, 64 when the "
     "command line is wrong. docs/planning.md works through a case.";
@@ -137,15 +159,16 @@ tn_status plan_parse(plan_command *c, bool *sequences, int argc, char **argv) {
     tn_plan_options *o = &c->plan;
     tn_plan_machine *m = &o->machine;
     int64_t ranks = 1, per_host = m->per_host, layers = 0, heads = 0;
-    int precision = 1;
-    double flops = 0, speed = m->memory_speed / 1e9, host = m->host_link / 1e9,
-           network = m->network_link / 1e9;
+    int precision = 1, gpu = 0;
+    double flops = 0, reached = 0, speed = 0, host = 0, network = 0;
     const char *deepspeed = NULL;
     bool offload = false;
     const tn_option table[] = {
         {.value = "--model NAME|FOLDER --ranks N", .read = refuse_argument},
         {"model", 'm', "NAME",
-         "gpt2, gpt2-medium, gpt2-large, gpt2-xl, or a folder with config.json", .text = &c->model},
+         "gpt2 (-medium, -large, -xl), llama-8b (-1b, -3b, -70b, -405b), or a folder with "
+         "config.json",
+         .text = &c->model},
         {"layers", 0, "N", "Of a GPT of another size; heads, width, vocab too", .whole = &layers,
          .most = 1e5},
         {"heads", 0, "N", "Of attention", .whole = &heads, .most = 1e5},
@@ -161,7 +184,8 @@ tn_status plan_parse(plan_command *c, bool *sequences, int argc, char **argv) {
          .flag = &c->search},
         {"batch", 'b', "N", "Sequences of a micro-batch (1)", .whole = &o->batch,
          .most = INT32_MAX},
-        {"tokens", 0, "N", "Of a step of all ranks, such as 512K (a micro-batch each)",
+        {"tokens", 0, "N",
+         "Of a step of all ranks, such as 512K (a micro-batch each; of --search 512K at least)",
          .read = read_tokens, .to = &o->tokens},
         {"precision", 0, "DTYPE", "Of computing; weights are f32", .choice = &precision,
          .choices = precisions},
@@ -171,14 +195,15 @@ tn_status plan_parse(plan_command *c, bool *sequences, int argc, char **argv) {
         {"deepspeed", 0, "FILE", "Batch, accumulation, precision, stage and offload from this file",
          .text = &deepspeed},
         {.help = ""},
-        {"memory", 0, "BYTES", "Of a rank (80G)", .read = read_amount, .to = &m->memory},
+        {"gpu", 0, "NAME", "Whose numbers these are if they are not given", .choice = &gpu,
+         .choices = gpu_names},
+        {"memory", 0, "BYTES", "Of a rank, such as 80G", .read = read_amount, .to = &m->memory},
         {"per-host", 0, "N", "Ranks of a host (8)", .whole = &per_host, .most = 1 << 20},
-        {"flops", 0, "X", "TFLOP/s of a rank at most (312, in f32 19.5)", .real = &flops},
-        {"reached", 0, "X", "The share of them that products reach (0.6)", .real = &m->reached,
-         .most = 1},
-        {"memory-speed", 0, "X", "GB/s (1600)", .real = &speed},
-        {"host-link", 0, "X", "GB/s between ranks of a host (235)", .real = &host},
-        {"network-link", 0, "X", "GB/s of a rank to other hosts (20)", .real = &network},
+        {"flops", 0, "X", "TFLOP/s of a rank at most", .real = &flops},
+        {"reached", 0, "X", "The share of them that products reach", .real = &reached, .most = 1},
+        {"memory-speed", 0, "X", "GB/s", .real = &speed},
+        {"host-link", 0, "X", "GB/s between ranks of a host", .real = &host},
+        {"network-link", 0, "X", "GB/s of a rank to other hosts", .real = &network},
         {"measure", 0, NULL,
          "All of that from this machine: alone what a block reaches, under tern run the links too",
          .flag = &c->measure},
@@ -192,6 +217,7 @@ tn_status plan_parse(plan_command *c, bool *sequences, int argc, char **argv) {
         {"json", 0, NULL, "The plan as one line of JSON", .flag = &c->json},
         {0},
     };
+    m->memory = 0; /* not given */
     if (tn_options_parse(argc, argv, about, table) != TN_OK) {
         return tn_error();
     }
@@ -199,10 +225,13 @@ tn_status plan_parse(plan_command *c, bool *sequences, int argc, char **argv) {
     o->compute = dtypes[precision];
     o->mesh.sharding.offload |= offload;
     m->per_host = (int)per_host;
-    m->flops = flops ? flops * 1e12 : o->compute == TN_F32 ? 19.5e12 : m->flops;
-    m->memory_speed = speed * 1e9;
-    m->host_link = host * 1e9;
-    m->network_link = network * 1e9;
+    bool exact = o->compute == TN_F32;
+    m->memory = m->memory ? m->memory : gpus[gpu].memory;
+    m->flops = 1e12 * (flops ? flops : exact ? gpus[gpu].tflops_f32 : gpus[gpu].tflops);
+    m->reached = reached ? reached : gpus[gpu].reached;
+    m->memory_speed = 1e9 * (speed ? speed : gpus[gpu].speed);
+    m->host_link = 1e9 * (host ? host : gpus[gpu].host);
+    m->network_link = 1e9 * (network ? network : gpus[gpu].network);
     find_model(c, layers, heads);
     if (c->draw && (o->mesh.pp < 2 || c->search)) {
         tn_options_refuse("--draw draws a pipeline: --mesh pp=2");

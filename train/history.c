@@ -332,18 +332,20 @@ static double line_at(const double *y, int64_t first, int64_t last, double at) {
     return sum / steps + (steps > 1 ? tilt / spread * (at - middle) : 0);
 }
 
+/* At the end no window shrinks: what is drawn there would be mostly noise, such as a rise. */
 tn_curve tn_history_smooth(tn_history *h, const char *name, int64_t window) {
     tn_curve c = tn_history_curve(h, name);
     if (!h || window < 1 ||
         !tn__grow(&h->smooth, c.count, &h->smooth_capacity, sizeof(*h->smooth), "history")) {
         return (tn_curve){.name = name};
     }
+    window = window < c.count ? window : c.count;
+    int64_t before = window / 2;
+    c.count -= c.count > 0 ? window - 1 - before : 0; /* the others' windows would end later */
     for (int64_t i = 0; i < c.count; i++) {
-        int64_t first = i - window / 2, last = first + window - 1;
+        int64_t first = i - before, last = first + window - 1;
         double at = (double)(first + last) / 2; /* i, or half a step before it */
-        first = first > 0 ? first : 0;
-        last = last < c.count - 1 ? last : c.count - 1;
-        h->smooth[i] = line_at(c.y, first, last, at);
+        h->smooth[i] = line_at(c.y, first > 0 ? first : 0, last, at);
     }
     c.y = h->smooth;
     return c;

@@ -34,7 +34,7 @@ typedef struct table {
     int count;
     const tn_option *arguments;  /* NULL: there may be none */
     struct argp_option *options; /* one per row, and one with underscores */
-    bool *given;                 /* [count] */
+    const char **given;          /* [count] the last text, "" of a flag; NULL: not given */
 } table;
 
 void tn_options_refuse(const char *format, ...) {
@@ -273,8 +273,10 @@ static void refuse_missing(const table *t) {
     }
 }
 
-static void put_value(tn__buffer *j, const tn_option *o) {
-    if (o->flag) {
+static void put_value(tn__buffer *j, const tn_option *o, const char *given) {
+    if (o->read && given) {
+        tn__json_put_string(j, given);
+    } else if (o->flag) {
         tn__buffer_text(j, *o->flag ? "true" : "false");
     } else if (o->text && *o->text) {
         tn__json_put_string(j, *o->text);
@@ -291,17 +293,17 @@ static void put_value(tn__buffer *j, const tn_option *o) {
     }
 }
 
-/* {"steps": 100, ...}: all options but those that a function reads. NULL: no memory. */
+/* {"steps": 100, ...}: all options; what a function reads as it was given. NULL: no memory. */
 static char *values_text(const table *t) {
     tn__buffer j = {0};
     const char *between = "{";
     for (int i = 0; i < t->count; i++) {
         const tn_option *o = &t->rows[i];
-        if (o->name && !o->read) {
+        if (o->name && o->read != tn__record_refuse) {
             tn__buffer_text(&j, between);
             tn__json_put_string(&j, o->name);
             tn__buffer_text(&j, ": ");
-            put_value(&j, o);
+            put_value(&j, o, t->given[i]);
             between = ", ";
         }
     }
@@ -330,7 +332,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     for (int i = 0; i < t->count && key > 0; i++) {
         const tn_option *o = &t->rows[i];
         if (o->name && key == (o->letter ? o->letter : FIRST_KEY + i)) {
-            t->given[i] = true;
+            t->given[i] = text ? text : "";
             parse_value(o, text);
             return 0;
         }

@@ -24,5 +24,8 @@ void tn__options_put(tn__buffer *j);
 bool tn__record_expand(int *argc, char ***argv);
 /* For an abbreviation of --again, which comes too late. */
 void tn__record_refuse(const char *text, void *to);
+/* Whether the command of --again, if it was given, is done on as many ranks as in its record. False
+ * after raising TN_EMISMATCH. */
+bool tn__record_ranks_fit(int ranks);
 
 #endif

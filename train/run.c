@@ -125,9 +125,9 @@ static void print_warning(tn_log_level level, const char *message, void *user) {
 
 static void run_resume(tn_run *r) {
     tn_checkpoint c = r->parts;
-    int64_t steps_before = 0, batch_before = 0;
+    int64_t steps_before = 0;
     c.longer_than = &steps_before;
-    c.batch_before = &batch_before;
+    c.batch_before = &r->batch_before;
     c.other_run = r->options.resume_anyway;
     bool loud = c.other_run && !tn__log_heard(TN_LOG_WARN); /* what differs must be seen */
     if (loud) {
@@ -143,7 +143,7 @@ static void run_resume(tn_run *r) {
     r->parts.step = c.step;
     r->saved = r->saver->in_files; /* the step loaded may be one in memory */
     r->remembered = found && c.step > r->saved ? c.step : -1;
-    tn__run_say_begin(r, found, steps_before, batch_before);
+    tn__run_say_begin(r, found, steps_before);
 }
 
 static void run_begin(tn_run *r) {
@@ -214,7 +214,8 @@ static bool run_prepare(tn_run *r) {
     r->losses = tn__folder_path(out, "loss.csv", "run_new");
     r->picture = tn__folder_path(out, "loss.svg", "run_new");
     r->record = tn__folder_path(out, "run.json", "run_new");
-    if (r->losses && r->picture && r->record && tn__folder_make(out, "run_new")) {
+    if (r->losses && r->picture && r->record && tn__record_ranks_fit(r->ranks) &&
+        tn__folder_make(out, "run_new")) {
         r->saver = tn_saver_new(
             r->world, out,
             TN_WITH(tn_saver, .after = r->options.after_save, .copies = r->options.memory_copies));
@@ -328,10 +329,9 @@ static double process_megabytes(void) {
 /* Logs peak memory so far, in megabytes: tensors on the device, and the process. */
 static void put_memory(tn_run *r) {
     double tensors = (double)tn_device_memory(tn_default_device()).peak / 1e6;
-    double process = process_megabytes();
-    r->megabytes = fmax(tensors, tn_default_device().kind == TN_CPU ? process : 0);
+    r->megabytes = tensors;
     tn__run_put(r, "memory_mb", round(tensors));
-    tn__run_put(r, "process_mb", round(process));
+    tn__run_put(r, "process_mb", round(process_megabytes()));
 }
 
 /* The work of the step is done, even if validation follows. */
@@ -381,6 +381,7 @@ static void step_end(tn_run *r) {
     r->parts.step++;
     if (r->first_rank) {
         tn_history_step(r->history);
+        tn__run_say_batch(r);
         tn__run_say_line(r);
     }
     tn__run_tell(r, TN_RUN_STEPPED);

@@ -37,6 +37,7 @@ struct tn_run {
     int64_t saved_before;     /* and at the checkpoint before */
     int64_t remembered;       /* at the last save to memory; -1: none */
     int64_t remembered_before;
+    int64_t batch_before; /* all ranks' examples of a batch in the checkpoint; 0: unknown */
     bool refused, stopped, ended, exported;
     bool drawn; /* the picture shows all saved steps */
     /* For run.json: earlier starts, this one without its end, and when it began. */
@@ -82,6 +83,7 @@ bool tn__run_look(tn_run *r);
 /* On the first rank: counts the units of the steps in the history, and of a step that ends; whether
  * one of the options' limits is reached. */
 void tn__run_count_before(tn_run *r);
+const char *tn__run_count_name(const tn_run *r, char *name); /* [TN__COLUMN_NAME]: "tok_count" */
 void tn__run_count_step(tn_run *r);
 bool tn__run_at_limit(tn_run *r);
 /* Removes best weights that are no longer needed. */
@@ -95,9 +97,10 @@ bool tn__run_loss_finite(tn_run *r, bool any_bad);
 bool tn__run_weights_finite(tn_run *r);
 
 void tn__run_say_what(const tn_run *r);
-/* steps_before and batch_before: the schedule's steps and all ranks' examples per batch, when
- * saved. */
-void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before, int64_t batch_before);
+/* steps_before: the schedule's when saved. */
+void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before);
+/* On the first rank, after two steps: whether a step has other than before this start. */
+void tn__run_say_batch(const tn_run *r);
 void tn__run_say_refused(const tn_run *r);
 void tn__run_show(tn_run *r, const char *name, double value);
 void tn__run_show_step(tn_run *r);

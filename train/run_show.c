@@ -14,6 +14,16 @@ static const char *plural_end(int64_t count) {
 
 /* ---- The beginning --------------------------------------------------------------------------- */
 
+/* Saves in the memory of a launcher that starts nothing again are for nothing. */
+static void say_memory_lost(const tn_run *r) {
+    const char *restarts = getenv("TORCHELASTIC_MAX_RESTARTS");
+    if (r->options.memory_every > 0 && getenv("TERN_VAULT") && restarts && atoi(restarts) == 0) {
+        fprintf(stderr,
+                "--memory-every: these saves are read when the job is started again after a "
+                "crash, which needs tern run --max-restarts N\n");
+    }
+}
+
 void tn__run_say_what(const tn_run *r) {
     tn_device device = tn_default_device();
     tn_device_info info;
@@ -25,22 +35,11 @@ void tn__run_say_what(const tn_run *r) {
     printf("%lld parameters; %d rank%s of %d thread%s on %s%s%s\n",
            (long long)tn_module_count(r->parts.model), r->ranks, plural_end(r->ranks), threads,
            plural_end(threads), tn_device_text(device), gpu ? ", " : "", gpu ? info.name : "");
+    say_memory_lost(r);
     fflush(stdout);
 }
 
-/* With another number of ranks, each still has batches of its old size. */
-static void say_batch(const tn_loader *l, int64_t before) {
-    int64_t now = l ? tn_loader_options_of(l).batch * tn_loader_sampler(l).parts : 0;
-    if (now > 0 && before > 0 && now != before) {
-        bool fewer = now < before;
-        printf("a batch over all ranks has %lld examples instead of %lld: a step learns from %s, "
-               "unless it adds up %s batches\n",
-               (long long)now, (long long)before, fewer ? "fewer" : "more",
-               fewer ? "more" : "fewer");
-    }
-}
-
-void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before, int64_t batch_before) {
+void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before) {
     const tn_checkpoint *c = &r->parts;
     if (!r->first_rank) {
         return;
@@ -56,9 +55,6 @@ void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before, int64_
                (long long)c->schedule->steps, (long long)steps_before, tn_optim_lr(c->optim),
                tn_schedule_at(*c->schedule, c->step));
     }
-    if (found) {
-        say_batch(c->loader, batch_before);
-    }
     fflush(stdout);
 }
 
@@ -67,6 +63,40 @@ void tn__run_say_refused(const tn_run *r) {
         fprintf(stderr, "%s has a run: --resume continues it, --overwrite starts over\n",
                 r->options.out);
     }
+}
+
+/* What a step learns from, where the program counts it: its last two steps before this start had
+ * the same, and so have the first two of it. One alone may be the end of an epoch. */
+static void say_units(const tn_run *r, const tn_curve *counts) {
+    const double *y = counts->y + counts->count - 1;
+    bool steady = counts->count > 2 && y[0] == y[-1] && (counts->count == 3 || y[-2] == y[-3]);
+    if (steady && y[-1] != y[-2]) {
+        printf("a step has %.15g %s instead of %.15g\n", y[0], r->unit, y[-2]);
+    }
+}
+
+/* Where it does not: with another number of ranks, each still has batches of its old size. */
+static void say_examples(const tn_run *r) {
+    const tn_loader *l = r->parts.loader;
+    int64_t now = l ? tn_loader_options_of(l).batch * tn_loader_sampler(l).parts : 0;
+    int64_t before = r->batch_before;
+    if (now > 0 && before > 0 && now != before) {
+        bool fewer = now < before;
+        printf("a batch over all ranks has %lld examples instead of %lld: a step learns from %s, "
+               "unless it adds up %s batches\n",
+               (long long)now, (long long)before, fewer ? "fewer" : "more",
+               fewer ? "more" : "fewer");
+    }
+}
+
+void tn__run_say_batch(const tn_run *r) {
+    if (r->start == 0 || r->parts.step != r->start + 2) {
+        return;
+    }
+    char name[TN__COLUMN_NAME];
+    tn_curve counts = tn_history_column(r->history, tn__run_count_name(r, name), "");
+    tn_progress_clear(r->progress);
+    counts.count > 0 ? say_units(r, &counts) : say_examples(r);
 }
 
 /* ---- Steps ----------------------------------------------------------------------------------- */

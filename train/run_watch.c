@@ -138,15 +138,14 @@ tn_status tn_run_stop_early(tn_run *r, const char *name, tn_early_options option
 
 /* ---- Limits ---------------------------------------------------------------------------------- */
 
-/* "tok_count" */
-static const char *count_name(const tn_run *r, char *name, size_t size) {
-    snprintf(name, size, "%s_count", r->unit);
+const char *tn__run_count_name(const tn_run *r, char *name) {
+    snprintf(name, TN__COLUMN_NAME, "%s_count", r->unit);
     return name;
 }
 
 void tn__run_count_before(tn_run *r) {
     char name[TN__COLUMN_NAME];
-    tn_curve c = tn_history_column(r->history, count_name(r, name, sizeof(name)), "");
+    tn_curve c = tn_history_column(r->history, tn__run_count_name(r, name), "");
     for (int64_t i = 0; i < c.count; i++) {
         r->counted += c.y[i];
     }
@@ -155,7 +154,7 @@ void tn__run_count_before(tn_run *r) {
 void tn__run_count_step(tn_run *r) {
     char name[TN__COLUMN_NAME];
     if (r->first_rank && r->units > 0) {
-        tn__run_put(r, count_name(r, name, sizeof(name)), (double)r->units);
+        tn__run_put(r, tn__run_count_name(r, name), (double)r->units);
         r->counted += (double)r->units;
     }
 }

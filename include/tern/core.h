@@ -187,8 +187,8 @@ void tn__with_array(void)
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-/* Bytes of tensor data on the CPU. Freed blocks are cached for the next tensor: the first touch of
- * fresh memory is slow. */
+/* Bytes of tensors on the CPU, a group's too. Freed blocks are cached for the next: the first touch
+ * of fresh memory is slow. */
 typedef struct tn_memory_stats {
     int64_t allocated;   /* in tensors now */
     int64_t peak;        /* the maximum of `allocated` since tn_memory_reset_peak */

@@ -361,8 +361,8 @@ TN_API double tn_plateau_step(tn_plateau *p, double value);
  *     }
  *     tn_average_free(ema);
  *
- * Buffers are not averaged: under TN_AVERAGED a batch norm's running statistics belong to other
- * weights. tn_update_bn (train.h), in the scope, recomputes them.
+ * Buffers of floats are averaged too, such as a batch norm's running statistics. tn_update_bn
+ * (train.h), in the scope, recomputes these, for as long as the scope lasts.
  *
  * Under FSDP each rank keeps the average of its parts: lay the model on ranks first. A checkpoint
  * saves it (tn_checkpoint.average). */

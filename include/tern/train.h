@@ -538,7 +538,7 @@ TN_API void tn_history_free(tn_history *h); /* NULL is fine */
 
 /* Curves, valid until the next call with h: a column, at the steps where it has values; the loss;
  * and the loss as a mean of `window` steps around each. Where the window reaches beyond the first
- * or last step, a straight line fitted to its steps replaces the mean. */
+ * step, a straight line fitted to its steps replaces the mean; the last window is a whole one. */
 TN_API tn_curve tn_history_column(const tn_history *h, const char *column, const char *name);
 TN_API tn_curve tn_history_curve(const tn_history *h, const char *name);
 TN_API tn_curve tn_history_smooth(tn_history *h, const char *name, int64_t window);

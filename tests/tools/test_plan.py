@@ -71,6 +71,51 @@ def parameters_of_models():
 
 
 @test
+def llamas_by_name():
+    """The sizes that their makers say."""
+    for name, count in (("1b", 1235814400), ("3b", 3212749824), ("8b", 8030261248), ("70b", 70553706496), ("405b", 405853388800)):
+        p = numbers("--model", "llama-" + name, "--ranks", 8, "--mesh", "tp=8")
+        same((p["parameters"], p["tokens"]), (count, 8192))
+    same(numbers("--model", "llama-8b", "--context", 16384, "--ranks", 8, "--mesh", "shard=8")["tokens"], 8 * 16384)
+    refused(64, "for a GPT by name", "--model", "llama-8b", "--layers", 2)
+    refused(64, "--model llama: neither", "--model", "llama")
+
+
+@test
+def devices_by_name():
+    """Their memory, and how fast they are beside each other; what is given counts more."""
+    fits = ["--model", "llama-8b", "--ranks", 8, "--mesh", "shard=8", "--batch", 2]
+    same([numbers(*fits, "--gpu", gpu)["fits"] for gpu in ("a100", "h100", "h200", "b200")], [False, False, True, True])
+    seconds = [numbers(*fits, "--gpu", gpu)["seconds"] for gpu in ("a100", "h100", "h200", "b200")]
+    same(seconds, sorted(seconds, reverse=True))
+    same(len(set(seconds)), 4)
+    same(numbers(*fits, "--gpu", "a100"), numbers(*fits))
+    given = ("--memory", "80G", "--flops", 312, "--reached", 0.6, "--memory-speed", 1600, "--host-link", 235, "--network-link", 20)
+    same(numbers(*fits, "--gpu", "b200", *given), numbers(*fits))
+    same(numbers("--precision", "f32", "--gpu", "h100", "--reached", 1)["seconds"] < numbers("--precision", "f32")["seconds"], True)
+    refused(64, "a100, h100, h200 or b200", "--gpu", "v100")
+
+
+@test
+def a_search_without_tokens():
+    """Is for a step as people make it: of a step with one sequence of each group of 8 ranks the fastest mesh would be tp=8."""
+    found = numbers("--model", "llama-8b", "--ranks", 64, "--search")
+    same({p["tokens"] for p in found}, {512 * 1024})
+    same((found[0]["shard"], found[0]["tp"]), (64, 1))
+    same(numbers("--model", "llama-8b", "--ranks", 96, "--search")[0]["tokens"], 96 * 8192)
+    same(numbers("--model", "llama-8b", "--ranks", 64, "--search", "--tokens", "64K")[0]["tokens"], 64 * 1024)
+
+
+@test
+def small_models():
+    """Bytes and seconds are in units in which they are more than 0.000."""
+    out = planned("--layers", 2, "--heads", 2, "--width", 64, "--vocab", 300, "--context", 16)
+    has(out, "0.481 MB", "ms" if " ms " in out else " us ")
+    for line in out.splitlines():
+        same(" 0.000 " in line, False, line)
+
+
+@test
 def bytes_of_sharding():
     whole, parts = numbers("--model", "gpt2", "--precision", "f32"), numbers("--ranks", 4, "--mesh", "shard=4", "--precision", "f32")
     same(whole["weights"], 4 * 124439808)

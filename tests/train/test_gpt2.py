@@ -468,10 +468,25 @@ def resumed_in_parts(folder):
     check(files(folder / "parts") == last, "resuming in parts has other bits")
     alone = run(folder, gpt2(*many, "--resume", out="alone"))
     says("continuing after step 3 of alone", alone)
-    says("a batch over all ranks has 2 examples instead of 4", alone)
+    check("instead of" not in alone, f"the same --tokens on another number of ranks: {alone}")
     check(close(losses(folder, "alone"), end), "resuming alone")
+    shutil.copytree(folder / "file", folder / "other")
+    says("a step has 64 tok instead of 128", run(folder, gpt2("--tokens", "64", "--save-every", "3", "--resume", out="other")))
+    says("needs tern run --max-restarts N", run(folder, gpt2("--memory-every", "2", ranks=2, out="remembered")))
     says("continuing after step 3 of file", run(folder, gpt2(*many, "--shard", "all", "--resume", ranks=2, out="file")))
     check(losses(folder, "file") == end, "resuming from one file")
+
+
+def memory(folder):
+    """What loss.csv and the progress line call memory is the same, and has the gradients in the ranks' shared memory: a rank of two
+    has as much as one alone."""
+    most = []
+    for ranks in (1, 2):
+        run(folder, gpt2("--overwrite", ranks=ranks, steps=2, out="memory", model=("--model", "mini", "--vocab", "300")))
+        head, *_, last = (folder / "memory/loss.csv").read_text().splitlines()
+        most.append(float(dict(zip(head.split(","), last.split(",")))["memory_mb"]))
+    gradients = 4 * 3.3  # MB
+    check(most[0] > 4 * gradients - 1 and abs(most[0] - most[1]) < gradients / 2, f"memory on one rank and on two: {most}")
 
 
 with tempfile.TemporaryDirectory() as top:
@@ -498,4 +513,5 @@ with tempfile.TemporaryDirectory() as top:
     damaged(folder)
     in_parts(folder)
     resumed_in_parts(folder)
+    memory(folder)
     on_meshes(folder)

@@ -61,18 +61,28 @@ static void test_smooth_ends(void **state) {
     }
     const double *mean = tn_history_smooth(steep, "mean", WINDOW).y;
     assert_true(fabs(mean[0] - 4.7) < 0.1);
-    for (int i = 1; i + 1 < STEPS; i++) { /* the curve's own bend is 0.0011 at most */
+    const int end = STEPS - WINDOW / 2 + 1; /* of whole windows */
+    assert_int_equal(tn_history_smooth(steep, "mean", WINDOW).count, end);
+    for (int i = 1; i + 1 < end; i++) { /* the curve's own bend is 0.0011 at most */
         assert_true(fabs(mean[i + 1] - 2 * mean[i] + mean[i - 1]) < 0.004);
     }
     for (int window = WINDOW; window <= WINDOW + 1; window++) {
         mean = tn_history_smooth(straight, "mean", window).y;
         double late = window % 2 ? 0 : 0.005;
-        for (int i = 0; i < STEPS; i++) {
+        for (int i = 0; i < STEPS - window / 2; i++) {
             assert_true(fabs(mean[i] - (4 - 0.01 * i + late)) < 1e-9);
         }
     }
-    mean = tn_history_smooth(straight, "mean", 10 * STEPS).y; /* wider than the run */
-    assert_true(fabs(mean[0] - mean[STEPS - 1] - 2.99) < 1e-9);
+    tn_curve wide = tn_history_smooth(straight, "mean", 10 * STEPS); /* than the run */
+    assert_int_equal(wide.count, STEPS / 2 + 1);
+    assert_true(fabs(wide.y[0] - 4.005) < 1e-9 && fabs(wide.y[STEPS / 2] - 2.505) < 1e-9);
+    /* a loss that no longer falls, with noise that happens to end high: the mean does not rise */
+    for (int i = 0; i < STEPS; i++) {
+        double noise = i < STEPS - 10 ? 0.1 * (i * 7 % 11 - 5) : 0.5;
+        assert_int_equal(tn_history_add(straight, 1.01 + noise), TN_OK);
+    }
+    tn_curve flat = tn_history_smooth(straight, "mean", WINDOW);
+    assert_true(fabs(flat.y[flat.count - 1] - 1.01) < 0.12);
     tn_history_free(steep);
     tn_history_free(straight);
 }

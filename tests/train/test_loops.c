@@ -199,12 +199,47 @@ static void statistics_begin_anew(void **state) {
     tn_module_finish(&norm);
 }
 
+/* Running statistics are averaged as weights are, as by PyTorch's AveragedModel(use_buffers=True):
+ * under the average the model normalises as the models behind it did. Integers, and infinities of a
+ * mask, stay; and what the model had comes back. */
+static void statistics_are_averaged(void **state) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_batch_norm1d norm;
+    tn_batch_norm1d_init(&norm, 1, tn_batch_norm_defaults());
+    tn_tensor *mask;
+    tn_module_buffer(&norm, "mask", &mask,
+                     tn_from_data((float[]){-INFINITY, 0}, TN_DIMS(2), TN_F32));
+    tn_average *swa = tn_swa(&norm);
+    for (int i = 1; i <= 4; i++) {
+        tn_fill_(norm.running_mean, 3.0 * i);
+        tn_fill_(norm.running_var, 1.0 * i);
+        tn_fill_(norm.num_batches_tracked, 5.0 * i);
+        assert_int_equal(tn_average_update(swa), TN_OK);
+    }
+    for (int again = 0; again < 2; again++) {
+        {
+            TN_AVERAGED(swa);
+            assert_true(fabs(tn_item(norm.running_mean) - 7.5) < 1e-6);
+            assert_true(fabs(tn_item(norm.running_var) - 2.5) < 1e-6);
+            assert_true(tn_item(norm.num_batches_tracked) == 20);
+            assert_true(tn_at(mask, (int64_t[]){0}) == -INFINITY &&
+                        tn_at(mask, (int64_t[]){1}) == 0);
+            tn_fill_(norm.running_mean, 77.0); /* as tn_update_bn: for as long as the average */
+        }
+        assert_true(tn_item(norm.running_mean) == 12 && tn_item(norm.running_var) == 4);
+    }
+    tn_average_free(swa);
+    tn_module_finish(&norm);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_for_any_number),
         cmocka_unit_test(wrong_shape_ends_the_loop),
         TEST(finds_a_learning_rate),
         TEST(statistics_begin_anew),
+        TEST(statistics_are_averaged),
     };
     return cmocka_run_group_tests_name("loops", tests, NULL, NULL);
 }

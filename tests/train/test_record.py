@@ -91,6 +91,32 @@ def again(folder):
     check(record(folder, "two")[0]["ranks"] == 2 and "run -n 2" in record(folder, "two")[0]["launcher"], record(folder, "two"))
     run(folder, tern, "run", "-n", "2", tern, "train", "--again", "two/run.json", "--out", "two_again")
     check(losses(folder, "two") == losses(folder, "two_again"), "on two ranks --again gives other losses")
+    output = run(folder, tern, "train", "--again", "two/run.json", "--out", "never", status=1)
+    check("the run had 2 ranks, here are 1" in output and not (folder / "never").exists(), output)
+
+
+def again_of_a_continued_run(folder):
+    """Starts that asked for the same are one run; others are refused by name, since no command repeats them."""
+    def refused(out, what):
+        output = run(folder, tern, "train", "--again", f"{out}/run.json", "--out", "never", status=64)
+        check(f"--again {out}/run.json: {what}" in output and not (folder / "never").exists(), output)
+
+    run(folder, *train("--out", "whole", steps=("--steps", "6")))
+    run(folder, *train("--out", "parts", "--until-tokens", "64", steps=("--steps", "6")))
+    run(folder, *train("--out", "parts", "--resume", "--threads", "1", steps=("--steps", "6")))
+    check([start["first_step"] for start in record(folder, "parts")] == [0, 2], record(folder, "parts"))
+    run(folder, tern, "train", "--again", "parts/run.json", "--out", "parts_again")
+    check(losses(folder, "parts_again") == losses(folder, "whole"), "--again of a stopped run gives other losses")
+
+    run(folder, *train("--out", "longer"))
+    run(folder, *train("--out", "longer", "--resume", steps=("--steps", "6")))
+    refused("longer", "its start 2 went on after step 4 with --steps 6 instead of 4")
+    run(folder, *train("--out", "fewer"))
+    run(folder, tern, "run", "-n", "2", *train("--out", "fewer", "--resume"))
+    refused("fewer", "its start 2 went on after step 4 on 2 ranks instead of 1")
+    first = json.loads((folder / "parts/run.json").read_text())[1:]
+    (folder / "parts/run.json").write_text(json.dumps(first))
+    refused("parts", "its first start continued after step 2")
 
 
 def no_record(folder):
@@ -189,5 +215,5 @@ with tempfile.TemporaryDirectory() as name:
     header = array.array("i", [20240520, 1, 1600] + [0] * 253)
     (there / "tokens.bin").write_bytes(header.tobytes() + array.array("H", (draw.randrange(300) for _ in range(1600))).tobytes())
     os.environ["OMP_NUM_THREADS"] = "1"
-    for part in what_it_says, in_a_repository, again, no_record, odd_names, ended, after_save, options_of_a_run:
+    for part in what_it_says, in_a_repository, again, again_of_a_continued_run, no_record, odd_names, ended, after_save, options_of_a_run:
         part(there)

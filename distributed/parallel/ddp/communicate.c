@@ -2,6 +2,7 @@
  * that all ranks issue the same operations.
  */
 #include "autograd/leaf.h"
+#include "core/log.h"
 #include "distributed/group/group.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/ddp/ddp.h"
@@ -69,6 +70,26 @@ static void call_hook(tn_ddp_state *d, tn__ddp_bucket *b, int stage) {
     b->result = other ? tn_keep(b->work->out) : NULL;
 }
 
+#ifdef TN_DEBUG_TENSORS
+enum { DEBUG = true };
+#else
+enum { DEBUG = false };
+#endif
+
+/* Whether all ranks' gradients of the first step were this rank's: then they saw the same batch. */
+static void look_at_batches(tn_ddp_state *d) {
+    if (d->own) {
+        double most = tn_item(tn_sum_all(tn_abs(d->own)));
+        double apart = tn_item(tn_sum_all(tn_abs(tn_sub(d->buckets[d->own_of].flat, d->own))));
+        if (most > 0 && apart <= 1e-6 * most && tn_group_rank(d->base.group) == 0) {
+            tn__log_loud("ddp: in the first step all ranks have the same gradients, as if all saw "
+                         "the same batch (tn_distributed_sampler gives each its share)");
+        }
+        tn_release(d->own);
+        d->own = NULL;
+    }
+}
+
 static void bucket_launch(tn_ddp_state *d, int index) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -84,6 +105,11 @@ static void bucket_launch(tn_ddp_state *d, int index) {
         }
         call_hook(d, b, 0);
     } else {
+        if (DEBUG && d->stats.steps == 0 && !d->own && !o->sum &&
+            tn_group_size(d->base.group) > 1) {
+            d->own = tn_keep(tn_copy(b->flat));
+            d->own_of = index;
+        }
         b->work = tn_all_reduce(d->base.group, b->flat, how);
         note_sent(d, b->work);
     }
@@ -191,6 +217,7 @@ static bool finish_travel(tn_ddp_state *d) {
     d->stats.waiting += tn_flight_now() - begin;
     if (!tn__pending()) {
         tn_flight_mark("wait for gradients", begin);
+        look_at_batches(d);
         settle_grads(d, users ? tn_data(users) : NULL);
     }
     return !tn__pending();
@@ -208,6 +235,8 @@ bool tn__ddp_complete(tn_ddp_state *d) {
 }
 
 void tn__ddp_abandon(tn_ddp_state *d) {
+    tn_release(d->own);
+    d->own = NULL;
     tn__parallel_wait(d->join.backward);
     d->join.backward = NULL;
     for (int i = 0; i < d->bucket_count; i++) {

@@ -57,6 +57,8 @@ struct tn_ddp_state {
     int bucket_count;
     int launched; /* buckets 0 … launched-1 have been sent */
     tn__ddp_join join;
+    tn_tensor *own; /* debug builds: a copy of a bucket that is sent in the first step, or NULL; */
+    int own_of;     /* its number */
     void *powersgd; /* the module of tn_ddp_powersgd, or NULL */
 };
 

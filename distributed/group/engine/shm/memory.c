@@ -12,6 +12,7 @@
  * writes is private (such as gradients in the parent's buckets).
  */
 #define _GNU_SOURCE 1 /* memfd_create, fallocate */
+#include "core/allocator.h"
 #include "core/descriptor.h"
 #include "core/fork.h"
 #include "core/memory.h"
@@ -314,6 +315,7 @@ void *tn__shm_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
     g->next = e->regions;
     e->regions = g;
     pthread_mutex_unlock(&e->lock);
+    tn__count_elsewhere((int64_t)g->stride);
     return part_of(g, base->rank);
 }
 
@@ -323,6 +325,7 @@ void tn__shm_free(tn_engine *base, void *memory) {
     for (tn__shm_region *g = e->regions; g && memory; g = g->next) {
         if (!g->freed && part_of(g, base->rank) == memory) {
             g->freed = true;
+            tn__count_elsewhere(-(int64_t)g->stride);
             atomic_fetch_add(freed_by(g), 1);
             break;
         }
@@ -335,6 +338,7 @@ void tn__shm_free_all(tn__shm *e) {
     while (e->regions) {
         tn__shm_region *g = e->regions;
         e->regions = g->next;
+        tn__count_elsewhere(g->freed ? 0 : -(int64_t)g->stride);
         end_region(g);
     }
 }
