@@ -23,8 +23,8 @@ static _Atomic(const tn_backend *) chosen; /* NULL until the first use */
 static atomic_int most;                    /* the level that TERN_CPU permits; 0 until it is read */
 
 /* Levels: 2, 3 and 4 are x86-64's; 1 is scalar C, ref's table. */
-enum { PLAIN = 1, LEVELS = 4 };
-static const char *const level_names[] = {[PLAIN] = "plain", "v2", "v3", "v4"};
+enum { PLAIN = 1, NEON = 5, LEVELS = NEON };
+static const char *const level_names[] = {[PLAIN] = "plain", "v2", "v3", "v4", [NEON] = "neon"};
 
 /* Whether this machine (and its operating system, for the wide registers) runs code for x86-64-v2,
  * -v3, -v4. Every machine with AVX2 and FMA also has the rest of v3 (F16C, LZCNT, MOVBE), which not
@@ -40,6 +40,8 @@ static bool machine_runs(int level) {
               __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
               __builtin_cpu_supports("avx512vl");
     return level == 2 ? v2 : level == 3 ? v3 : v4;
+#elif defined(__aarch64__)
+    return level == NEON; /* part of the architecture */
 #else
     return level == 2; /* other architectures: compiled for the compiler's default target */
 #endif
@@ -51,6 +53,10 @@ static const tn_backend *level_table(int level) {
         return NULL;
     }
     switch (level) {
+#ifdef TN_HAVE_CPU_NEON
+    case NEON:
+        return tn__cpu_table_neon();
+#endif
 #ifdef TN_HAVE_CPU_V4
     case 4:
         return tn__cpu_table_v4();

@@ -15,7 +15,7 @@
 /* A round waits for its products, so several vectors of blocks go through it together. */
 enum {
     VL = VBYTES / 8, /* blocks in a vector */
-    PARTS = TN_CPU_LEVEL >= 4 ? 4 : 2,
+    PARTS = REGISTERS / 8,
     LINES = 32,
     WORDS = 4 * LINES
 };

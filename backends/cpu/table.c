@@ -4,10 +4,7 @@
 
 #include <pthread.h>
 
-#define TABLE_OF2(level) tn__cpu_table_v##level
-#define TABLE_OF(level) TABLE_OF2(level)
-#define NAME_OF2(level) "cpu-v" #level
-#define NAME_OF(level) NAME_OF2(level)
+#define NAME_OF(level) "cpu-" TN_CPU_NAME(level)
 
 const tn_backend *TN_CPU(ref);
 static tn_backend table;
@@ -31,7 +28,7 @@ static void fill_table(void) {
     TN_ENTRIES(FILL)
 }
 
-const tn_backend *TABLE_OF(TN_CPU_LEVEL)(void) {
+const tn_backend *TN_CPU(table)(void) {
     pthread_once(&once, fill_table);
     return &table;
 }

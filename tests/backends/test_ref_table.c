@@ -20,8 +20,8 @@ static void test_ref_fills_every_entry(void **state) {
 }
 
 static void test_every_cpu_table_fills_every_entry(void **state) {
-    const char *names[] = {"cpu", "cpu-v2", "cpu-v3", "cpu-v4"};
-    for (int i = 0; i < 4; i++) {
+    const char *names[] = {"cpu", "cpu-v2", "cpu-v3", "cpu-v4", "cpu-neon"};
+    for (int i = 0; i < 5; i++) {
         const tn_backend *table = tn_backend_named(names[i]);
         if (!table) {
             continue; /* not in this build or on this machine */
@@ -50,8 +50,9 @@ static void test_use(void **state) {
     assert_non_null(strstr(tn_build_info(), first->name));
 }
 
-static const char *const levels[] = {"plain", "v2", "v3", "v4"};
-static const char *const tables[] = {"ref", "cpu-v2", "cpu-v3", "cpu-v4"};
+enum { LEVELS = 5 };
+static const char *const levels[LEVELS] = {"plain", "v2", "v3", "v4", "neon"};
+static const char *const tables[LEVELS] = {"ref", "cpu-v2", "cpu-v3", "cpu-v4", "cpu-neon"};
 
 /* TERN_CPU caps the level: no table above it can be found by any name. A level that this build or
  * machine lacks is an error that lists the levels; once it is cleared, the best one is used. */
@@ -64,7 +65,7 @@ static void test_level(void **state) {
     const tn_backend *best = tn_backend_of(cpu);
     tn__cpu_levels(have, sizeof(have));
     assert_int_equal(strncmp(have, "plain", 5), 0);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < LEVELS; i++) {
         bool there = strstr(have, levels[i]) != NULL;
         setenv("TERN_CPU", levels[i], 1);
         tn_backend_use(NULL);
@@ -72,7 +73,7 @@ static void test_level(void **state) {
         tn_error_clear();
         assert_ptr_equal(tn_backend_of(cpu), tn_backend_named("cpu"));
         assert_string_equal(tn_backend_of(cpu)->name, there ? tables[i] : best->name);
-        for (int k = i + 1; k < 4 && there; k++) {
+        for (int k = i + 1; k < LEVELS && there; k++) {
             assert_null(tn_backend_named(tables[k]));
         }
     }

@@ -32,10 +32,10 @@ static const tn_device_table *device_table(void) {
 }
 
 static void find_tables(const tn_backend **found) {
-    static const char *const levels[] = {"cpu-v2", "cpu-v3", "cpu-v4"};
+    static const char *const levels[] = {"cpu-v2", "cpu-v3", "cpu-v4", "cpu-neon"};
     const char *wish = getenv("TERN_CPU");
     int n = 0;
-    for (int i = 0; !(wish && *wish) && i < 3; i++) {
+    for (int i = 0; !(wish && *wish) && i < 4; i++) {
         found[n] = tn_backend_named(levels[i]);
         n += found[n] != NULL;
     }
