@@ -70,18 +70,30 @@ cd "$work"
 tern=("${machine[@]}" "$work/build/tools/tern")
 "${tern[@]}" info | grep -q '^kernels *cpu-neon, .* levels plain neon$' || { "${tern[@]}" info; echo "the level is not neon"; exit 1; }
 failed=()
-for name in "${tests[@]}"; do
-    TERN_OP_CHECK=brief CMOCKA_MESSAGE_OUTPUT=TAP "${machine[@]}" "build/tests/test_$name" >"$name.log" 2>&1 || failed+=("$name")
-    echo "$name: $(grep -c '^ok' "$name.log") passed, $(grep -c '^not ok' "$name.log") failed"
+# one NAME: a test program, whose line is the last.
+one() {
+    local status=0
+    TERN_OP_CHECK=brief CMOCKA_MESSAGE_OUTPUT=TAP "${machine[@]}" "build/tests/test_$1" >"$1.log" 2>&1 || status=$?
+    echo "$1: $(grep -c '^ok' "$1.log") passed, $(grep -c '^not ok' "$1.log") failed"
+    return $status
+}
+running=()
+for name in "${tests[@]}"; do # as many at once as there are cores
+    [ ${#running[@]} -lt "$(nproc)" ] || { wait "${running[0]%% *}" || failed+=("${running[0]#* }"); running=("${running[@]:1}"); }
+    one "$name" &
+    running+=("$! $name")
+done
+for name in "${running[@]}"; do
+    wait "${name%% *}" || failed+=("${name#* }")
 done
 
-# trains RANKS FOLDER LEVEL: a few steps of a small model, on so many ranks. What it leaves is read by other levels.
+# trains RANKS FOLDER LEVEL: a few steps of a small model, on so many ranks.
 trains() {
     local rank pids=()
     for ((rank = 0; rank < $1; rank++)); do
-        RANK=$rank WORLD_SIZE=$1 LOCAL_RANK=$rank LOCAL_WORLD_SIZE=$1 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port TERN_CPU=$3 TERN_TIMEOUT=300 \
-            "${tern[@]}" train --data 'text/train_*.bin' --val 'text/val_*.bin' --model tiny --context 32 --tokens 512 --steps 8 --val-every 8 --val-batches 2 \
-            --seed 1 --out "$2" >"$2.$rank.log" 2>&1 &
+        RANK=$rank WORLD_SIZE=$1 LOCAL_RANK=$rank LOCAL_WORLD_SIZE=$1 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port TERN_CPU=$3 TERN_TIMEOUT=600 \
+            "${tern[@]}" train --data 'text/train_*.bin' --model tiny --context 32 --tokens 256 --steps 3 --seed 1 --out "$2" \
+            >"$2.$rank.log" 2>&1 &
         pids+=($!)
     done
     for rank in "${pids[@]}"; do
@@ -98,13 +110,14 @@ port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0));
 trains 1 one neon
 trains 1 plain plain
 trains 2 two neon
-for folder in one plain two; do # the numbers of each as neon's kernels and as ref's read them
-    echo "$folder: $(perplexity "$folder" neon), by ref's kernels $(perplexity "$folder" plain)"
+for folder in one plain two; do
+    echo "$folder: $(perplexity "$folder" neon)"
 done
+echo "one, by ref's kernels: $(perplexity one plain)"
 python3 - eval.log <<'END' || failed+=(perplexity)
 import re, sys
 found = [float(x) for x in re.findall(r"perplexity ([0-9.]+)", open(sys.argv[1]).read())]
-assert len(found) == 6 and all(abs(x / found[0] - 1) < 1e-3 for x in found) and found[0] < 290, found
+assert len(found) == 4 and all(abs(x / found[0] - 1) < 1e-4 for x in found) and found[0] < 350, found
 END
 "${tern[@]}" generate --model one --tokenizer gpt --prompt Tern --tokens 8 --temperature 0 >neon.txt
 TERN_CPU=plain "${tern[@]}" generate --model one --tokenizer gpt --prompt Tern --tokens 8 --temperature 0 >plain.txt
