@@ -74,7 +74,7 @@ failed=()
 one() {
     local status=0
     TERN_OP_CHECK=brief CMOCKA_MESSAGE_OUTPUT=TAP "${machine[@]}" "build/tests/test_$1" >"$1.log" 2>&1 || status=$?
-    echo "$1: $(grep -c '^ok' "$1.log") passed, $(grep -c '^not ok' "$1.log") failed"
+    echo "$1: $(grep -c '^ok' "$1.log") passed, $(grep -c '^not ok [0-9]* - ' "$1.log") failed"
     return $status
 }
 running=()
