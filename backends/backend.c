@@ -30,8 +30,9 @@ static atomic_int most;                    /* the level that TERN_CPU permits; 0
 
 /* Levels: 2, 3 and 4 are x86-64's; 1 is scalar C, ref's table. AMX is v4 with tiles; its twin in
  * plain C, with the same bits in products, is for tests alone and must be asked for by its name. */
-enum { PLAIN = 1, AMX = 5, LEVELS = AMX, TWIN };
-static const char *const level_names[] = {[PLAIN] = "plain", "v2", "v3", "v4", "amx", "amx-twin"};
+enum { PLAIN = 1, AMX = 5, NEON, LEVELS = NEON, TWIN };
+static const char *const level_names[] = {[PLAIN] = "plain", "v2", "v3", "v4", "amx", "neon",
+                                          "amx-twin"};
 
 bool tn__cpu_tiles;
 
@@ -61,7 +62,11 @@ static bool machine_runs(int level) {
     bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
               __builtin_cpu_supports("avx512vl");
-    return level == 2 ? v2 : level == 3 ? v3 : v4 && (level != AMX || tiles_allowed());
+    return level == 2   ? v2
+           : level == 3 ? v3
+                        : v4 && (level == 4 || (level == AMX && tiles_allowed()));
+#elif defined(__aarch64__)
+    return level == NEON; /* part of the architecture */
 #else
     return level == 2; /* other architectures: compiled for the compiler's default target */
 #endif
@@ -73,12 +78,19 @@ static const tn_backend *level_table(int level) {
         return NULL;
     }
     switch (level) {
+#ifdef TN_HAVE_CPU_NEON
+    case NEON:
+        return tn__cpu_table_neon(false);
+#endif
 #ifdef TN_HAVE_CPU_V4
     case AMX:
     case 4:
         return tn__cpu_table_v4(level == AMX);
 #endif
     case TWIN:
+#ifdef TN_HAVE_CPU_NEON
+        return tn__cpu_table_neon(true);
+#endif
 #ifdef TN_HAVE_CPU_V3
         if (machine_runs(3)) {
             return tn__cpu_table_v3(true);

@@ -7,12 +7,14 @@
 /* The specification: every entry filled. */
 const tn_backend *tn__ref_table(void);
 
-/* ref's table with cpu's overrides, compiled for x86-64-v2, -v3 and -v4. Only called if the machine
- * can run them. The build defines TN_HAVE_CPU_V2, _V3, _V4 for those that it compiled. `tiles`: the
- * one whose bf16 products run on tiles: of v4 "cpu-amx", of the others its twin, "cpu-amx-twin". */
+/* ref's table with cpu's overrides, compiled for x86-64-v2, -v3 and -v4, or for aarch64. Only
+ * called if the machine can run them. The build defines TN_HAVE_CPU_V2, _V3, _V4, _NEON for those
+ * that it compiled. `tiles`: the one whose bf16 products run on tiles: of v4 "cpu-amx", of the
+ * others its twin, "cpu-amx-twin". */
 const tn_backend *tn__cpu_table_v2(bool tiles);
 const tn_backend *tn__cpu_table_v3(bool tiles);
 const tn_backend *tn__cpu_table_v4(bool tiles);
+const tn_backend *tn__cpu_table_neon(bool tiles);
 
 /* Whether the table in use is one with tiles. */
 extern bool tn__cpu_tiles;

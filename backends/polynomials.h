@@ -17,6 +17,7 @@
 #define TERN_BACKENDS_POLYNOMIALS_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -45,14 +46,16 @@ static inline float tn__exp_remainder(float x, float shifted) {
     return r - n * TN__LN2_LOW;
 }
 
-/* exp(r) - 1 for |r| <= ln(2) / 2. */
-static inline float tn__expm1_small(float r) {
+/* exp(r) = 1 + r + r^2 P for |r| <= ln(2) / 2: this is P. */
+static inline float tn__expm1_tail(float r) {
     float p = 1.381432055e-3f;
     p = p * r + 8.368850686e-3f;
     p = p * r + 4.166840017e-2f;
     p = p * r + 1.666651964e-1f;
-    p = p * r + 4.999999404e-1f;
-    return r + r * r * p;
+    return p * r + 4.999999404e-1f;
+}
+static inline float tn__expm1_small(float r) {
+    return r + r * r * tn__expm1_tail(r);
 }
 
 /* 2^n, -126 <= n <= 127. */
@@ -87,24 +90,27 @@ static inline float tn__tanhf(float x) {
     return copysignf(-e / (2.0f + e), x);
 }
 
-/* erf|x| = 1 - exp(-|x| Q(|x|)), where Q(a) = -log(erfc a) / a is smooth. Error <= 2 ulp. */
+/* erf|x| = 1 - exp(-|x| Q(|x|)), where Q(a) = -log(erfc a) / a is smooth. Error <= 1.5 ulp: what
+ * the exponent lost is added to the small terms of exp(-t) - 1. */
 static inline float tn__erff(float x) {
     float a = fabsf(x);
     a = a > 3.93f ? 3.93f : a; /* erf is 1 in single precision from here on */
-    float q = -9.256296835e-6f;
-    q = q * a + 1.176415608e-4f;
-    q = q * a - 6.328379386e-4f;
-    q = q * a + 1.667029574e-3f;
-    q = q * a - 1.603982819e-4f;
-    q = q * a - 1.915306225e-2f;
-    q = q * a + 1.027778313e-1f;
-    q = q * a + 6.366193891e-1f;
-    q = q * a + 0.128379167f; /* Q(a) - 1: the product below is rounded once where a is small */
-    return copysignf(-tn__expm1_negative(-(a * q + a)), x);
+    float b = a * a;           /* Q(a) - 1, in pairs of terms, which wait less for each other */
+    float q = (-9.385982594e-6f * a + 1.188481765e-4f) * b;
+    q = (q + (-6.373307551e-4f * a + 1.675638836e-3f)) * b;
+    q = (q + (-1.694845269e-4f * a - 1.914782636e-2f)) * b;
+    q = (q + (1.027763039e-1f * a + 6.366195679e-1f)) * a + 0.1283791661f;
+    float more = a * q, t = a + more, lost = more - (t - a);
+    float shifted = -t * TN__LOG2E + TN__ROUND_MAGIC;
+    float scale = tn__of_bits((tn__bits_of(shifted) << 23) + 0x3F800000u);
+    float r = tn__exp_remainder(-t, shifted);
+    float p = r + (r * r * tn__expm1_tail(r) - lost);
+    return copysignf(-(scale * p + (scale - 1.0f)), x);
 }
 
-/* ln x. Error <= 1 ulp. x = 2^e m with sqrt(1/2) <= m < sqrt(2); denormals are scaled up first. */
-static inline float tn__logf(float x) {
+/* ln x + more, where more is within the rounding of x: added before the last rounding. x = 2^e m
+ * with sqrt(1/2) <= m < sqrt(2); denormals are scaled up first. */
+static inline float tn__log_more(float x, float more) {
     int tiny = x < 1.17549435e-38f;
     float scaled = tiny ? x * 8388608.0f : x;
     uint32_t shifted = tn__bits_of(scaled) - 0x3F3504F3u; /* sqrt(1/2) */
@@ -118,14 +124,19 @@ static inline float tn__logf(float x) {
     p = p * f + 2.000122666e-1f;
     p = p * f - 2.500081956e-1f;
     p = p * f + 3.333333135e-1f;
-    float tail = f * f * (f * p - 0.5f) + e * TN__LN2_LOW;
+    float tail = f * f * (f * p - 0.5f) + e * TN__LN2_LOW + more;
     float y = e * TN__LN2_HIGH + (f + tail);
     y = x > 3.402823466e38f ? x : y;
     y = x == 0.0f ? -INFINITY : y;
     return x >= 0.0f ? y : NAN;
 }
 
-/* e^x - 1, accurate near 0. Error <= 2 ulp. From x = 20 on, the 1 is lost in e^x's rounding. */
+/* Error <= 1 ulp. */
+static inline float tn__logf(float x) {
+    return tn__log_more(x, -0.0f); /* which compilers leave out */
+}
+
+/* e^x - 1, accurate near 0. Error <= 1.5 ulp. From x = 20 on, the 1 is lost in e^x's rounding. */
 static inline float tn__expm1f(float x) {
     float z = x > 20.0f ? 20.0f : x;
     z = z < -60.0f ? -60.0f : z;
@@ -133,72 +144,68 @@ static inline float tn__expm1f(float x) {
     return x > 20.0f ? tn__expf(x) : y;
 }
 
-/* ln(1 + x), accurate near 0: what 1 + x lost is added back. Error <= 2 ulp. */
+/* ln(1 + x), accurate near 0: what 1 + x lost is added back. Error <= 1 ulp. */
 static inline float tn__log1pf(float x) {
-    float u = 1.0f + x, y = tn__logf(u);
-    float lost = (x - (u - 1.0f)) / u;
-    return ((u > 0.0f) & (u < 3.402823466e38f)) ? y + lost : y;
+    float u = 1.0f + x, lost = (x - (u - 1.0f)) / u;
+    return tn__log_more(u, ((u > 0.0f) & (u < 3.402823466e38f)) ? lost : 0.0f);
 }
 
-/* ---- Sine, cosine, tangent ------------------------------------------------------------------- */
+/* ---- Sine, cosine, tangent: in double, so that only the result is rounded -------------------- */
 
-/* sin and cos of r for |r| <= pi / 4. */
-static inline float tn__sin_small(float r) {
-    float z = r * r;
-    float p = -1.951521805e-4f;
-    p = p * z + 8.332160291e-3f;
-    p = p * z - 1.666665460e-1f;
-    return copysignf(r + r * z * p, r); /* for -0 */
-}
-static inline float tn__cos_small(float r) {
-    float z = r * r;
-    float p = 2.443308269e-5f;
-    p = p * z - 1.388731562e-3f;
-    p = p * z + 4.166664567e-2f;
-    return 1.0f - 0.5f * z + z * z * p;
-}
-
-/* sin(r + q pi / 2). */
-static inline float tn__sin_turned(float r, uint32_t q) {
-    float y = (q & 1) != 0 ? tn__cos_small(r) : tn__sin_small(r);
-    return tn__of_bits(tn__bits_of(y) ^ (q & 2) << 30);
-}
-
-/* The largest |x| whose quarter turns the functions below count exactly. Beyond it they are wrong:
- * the caller takes libm's. */
+/* The largest |x| whose turns the functions below count exactly. Beyond it they are wrong: the
+ * caller takes libm's. */
 #define TN__TURNS_LIMIT 1048576.0f
 
-/* x = q pi / 2 + r with |r| <= pi / 4; `shifted` is q + 1.5 * 2^52. In double, since x may be 2^30
- * times its distance from a multiple of pi / 2. */
-static inline double tn__quarter_turns(float x) {
-    return (double)x * 0.63661977236758134 + 6755399441055744.0;
-}
-static inline float tn__turns_remainder(float x, double shifted) {
-    double q = shifted - 6755399441055744.0; /* its product with 33 bits of pi / 2 is exact */
-    return (float)((double)x - q * 0x1.921fb544p0 - q * 0x1.0b4611a626331p-34);
-}
-static inline uint32_t tn__low_bits(double shifted) {
+#define TN__TURNS_MAGIC 6755399441055744.0 /* 1.5 * 2^52: as TN__ROUND_MAGIC */
+
+static inline uint64_t tn__bits_of_double(double x) {
     uint64_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    return (uint32_t)bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
 }
 
-/* Error <= 2 ulp for |x| <= TN__TURNS_LIMIT. */
+/* x - q turn, where turn is pi or pi / 2. x may be 2^30 times that; the product of q with the 33
+ * bits in the first constant is exact. */
+static inline double tn__turns_remainder(float x, double q, double turn_in_pi) {
+    return (double)x - q * (turn_in_pi * 0x1.921fb544p1) - q * (turn_in_pi * 0x1.0b4611a626331p-33);
+}
+
+/* sin r for |r| <= pi / 2, its sign changed if `turns` is odd (its last bit). */
+static inline float tn__sin_turned(double r, double turns) {
+    double z = r * r;
+    double p = 2.6058385e-6;
+    p = p * z - 1.980962697e-4;
+    p = p * z + 8.333066478e-3;
+    p = p * z - 0.16666659547875728;
+    double y = r * (1.0 + z * p);
+    uint64_t bits = tn__bits_of_double(y) ^ tn__bits_of_double(turns) << 63;
+    memcpy(&y, &bits, sizeof y);
+    return (float)y;
+}
+
+/* Error <= 0.7 ulp for |x| <= TN__TURNS_LIMIT. */
 static inline float tn__sinf(float x) {
-    double shifted = tn__quarter_turns(x);
-    return tn__sin_turned(tn__turns_remainder(x, shifted), tn__low_bits(shifted));
-}
-static inline float tn__cosf(float x) {
-    double shifted = tn__quarter_turns(x);
-    return tn__sin_turned(tn__turns_remainder(x, shifted), tn__low_bits(shifted) + 1);
+    double shifted = (double)x * 0.31830988618379067 + TN__TURNS_MAGIC;
+    double q = shifted - TN__TURNS_MAGIC;
+    return tn__sin_turned(tn__turns_remainder(x, q, 1.0), shifted);
 }
 
-/* Error <= 4 ulp for |x| <= TN__TURNS_LIMIT. */
+/* The sine of x + pi / 2, which is q + 1/2 turns and r. */
+static inline float tn__cosf(float x) {
+    double shifted = ((double)x * 0.31830988618379067 + 0.5) + TN__TURNS_MAGIC;
+    double q = (shifted - TN__TURNS_MAGIC) - 0.5;
+    return tn__sin_turned(tn__turns_remainder(x, q, 1.0), shifted);
+}
+
+/* With |r| <= pi / 4: tan r = r N / D, and -D / (r N) where a quarter turn is left. Error <= 0.9
+ * ulp for |x| <= TN__TURNS_LIMIT. */
 static inline float tn__tanf(float x) {
-    double shifted = tn__quarter_turns(x);
-    float r = tn__turns_remainder(x, shifted);
-    float s = tn__sin_small(r), c = tn__cos_small(r);
-    return (tn__low_bits(shifted) & 1) != 0 ? -c / s : s / c;
+    double shifted = (double)x * 0.63661977236758134 + TN__TURNS_MAGIC;
+    double r = tn__turns_remainder(x, shifted - TN__TURNS_MAGIC, 0.5), z = r * r;
+    double n = r * (1.0 - 0.095780229002845649 * z);
+    double d = 1.0 + z * (0.0097091112530340029 * z - 0.429114057616306);
+    bool odd = (tn__bits_of_double(shifted) & 1) != 0;
+    return (float)((odd ? -d : n) / (odd ? n : d));
 }
 
 /* ---- libm's ---------------------------------------------------------------------------------- */

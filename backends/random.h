@@ -16,9 +16,12 @@
  *     Bernoulli, dropout      u < p: drawn as an integer, word >> 8 below ceil(p 2^24),
  *                             which is equivalent
  *
- * An element is a function of its index only, so any thread may compute any of them. Uniforms in
- * [0, 1), integers, Bernoulli draws and dropout masks are the same bits on every backend; normals,
- * and uniforms that were scaled, agree up to rounding. A dropout mask is the same for every dtype.
+ * What dropout keeps is multiplied by 1 / (1 - p), a float; for f64 a double.
+ *
+ * An element is a function of its index only, so any thread may compute any of them, in any layout.
+ * Uniforms in [0, 1), integers, Bernoulli draws and dropout are the same bits on every backend;
+ * normals, and uniforms that were scaled, agree up to rounding. A dropout mask is the same for
+ * every dtype.
  */
 #ifndef TERN_BACKENDS_RANDOM_H
 #define TERN_BACKENDS_RANDOM_H

@@ -42,8 +42,8 @@ await_long_tests() {
     return $status
 }
 
-# The operations at each lower level of this CPU, and with the twin of its tiles, a log each; the kernels' own tests compare every level, and `plain` is what they
-# compare it with.
+# The operations at each lower level of this CPU, and with the twin of its tiles, a log each; the kernels' own tests compare every
+# level, and `plain` is what they compare it with.
 lower_levels() {
     local levels level
     read -ra levels <<<"$(build/ci-release/tools/tern info | sed -n 's/^kernels .* levels plain//p')"
@@ -77,6 +77,7 @@ more() {
     attempt package package
     attempt "bare 12" bare 12
     attempt "bare 13" bare 13
+    attempt aarch64 aarch64
     attempt image image --test
 }
 # Tests beside transformers, tokenizers, ONNX and TensorBoard, in an environment of their own.

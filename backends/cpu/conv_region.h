@@ -8,7 +8,7 @@
 
 enum {
     VL = VBYTES / sizeof(T),
-    ROWS = TN_CPU_LEVEL >= 4 ? 8 : 4, /* ROWS x 3 vectors of sums stay in registers */
+    ROWS = REGISTERS / 4, /* ROWS x 3 vectors of sums stay in registers */
     WIDE = 3 * VL,
     COLS = 16 * WIDE,
     DEPTH = 768 / sizeof(T), /* a panel of DEPTH rows stays in the L1 cache */

@@ -1,8 +1,9 @@
 /* What every file of this folder includes: names, thread teams, scratch memory, descriptors.
  *
- * The folder is compiled once per instruction level (TN_CPU_LEVEL 2, 3, 4: x86-64-v2, -v3, -v4);
- * every symbol that crosses files goes through TN_CPU, which appends the level. The code is plain C
- * that gcc and clang vectorise; where a vector must stay in registers (the matrix product) it is
+ * The folder is compiled once per instruction level (TN_CPU_LEVEL 2, 3, 4: x86-64-v2, -v3, -v4; on
+ * aarch64 once, as `neon`, with 3, since it too has fused multiply-adds); every symbol that crosses
+ * files goes through TN_CPU, which appends the level's name. The code is plain C that gcc and clang
+ * vectorise; where a vector must stay in registers (the matrix product) it is
  * written with vector types, which both support.
  *
  * Work is cut into chunks whose size depends on the shape alone, and partial sums are combined in
@@ -21,7 +22,13 @@
 #error "compile backends/cpu with -DTN_CPU_LEVEL=2, 3 or 4"
 #endif
 
+#if defined(__aarch64__)
+#define TN_CPU_NAME(level) "neon"
+#define TN_CPU_GLUE2(name, level) tn__cpu_##name##_neon
+#else
+#define TN_CPU_NAME(level) "v" #level
 #define TN_CPU_GLUE2(name, level) tn__cpu_##name##_v##level
+#endif
 #define TN_CPU_GLUE(name, level) TN_CPU_GLUE2(name, level)
 #define TN_CPU(name) TN_CPU_GLUE(name, TN_CPU_LEVEL)
 

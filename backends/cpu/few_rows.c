@@ -32,11 +32,8 @@ enum {
 
 /* How many rows of w are read at once, with one register of sums for each pair of rows of x and w.
  * With one row of x only memory matters, and two streams are faster than four. */
-#if TN_CPU_LEVEL >= 4
-#define GROUP_FOR(rows) ((rows) == 2 || (rows) == 4 ? 4 : 2)
-#else
-#define GROUP_FOR(rows) ((rows) <= 2 ? 4 : (rows) <= 4 ? 2 : 1)
-#endif
+#define GROUP_FOR(rows) \
+    (REGISTERS == 32 ? (rows) == 2 || (rows) == 4 ? 4 : 2 : (rows) <= 2 ? 4 : (rows) <= 4 ? 2 : 1)
 
 typedef float vec __attribute__((vector_size(VBYTES)));
 typedef float quad __attribute__((vector_size(16)));

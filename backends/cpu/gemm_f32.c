@@ -12,8 +12,9 @@ static void convert_panel(float *dst, int width, const gemm_side *s, int64_t sta
 
 #include "backends/cpu/gemm_kernel.h"
 
-/* Elements of a row that are converted before they are transposed: they stay in the L1 cache. */
-enum { STRIP = 64 };
+/* Elements of a row that are converted before they are transposed: they stay in the L1 cache. A
+ * panel has MR or NR rows. */
+enum { STRIP = 64, PANEL = (int)MR > (int)NR ? (int)MR : (int)NR };
 
 /* A full panel whose rows are apart and whose columns are contiguous. */
 INLINE void convert_columns(float *restrict dst, const int width, const uint16_t *restrict src,
@@ -29,7 +30,7 @@ INLINE void convert_columns(float *restrict dst, const int width, const uint16_t
 /* A panel whose columns are apart; rows from n on are 0. */
 INLINE void convert_rows(float *restrict dst, const int width, const uint16_t *restrict src,
                          tn_dtype dtype, int64_t across, int64_t along, int64_t n, int64_t k) {
-    float strip[NR * STRIP];
+    float strip[PANEL * STRIP];
     memset(strip + n * STRIP, 0, (size_t)((width - n) * STRIP) * sizeof(float));
     for (int64_t p = 0; p < k; p += STRIP) {
         int64_t w = min_of(STRIP, k - p);

@@ -1,6 +1,6 @@
-/* Random numbers and dropout for contiguous f32, bf16 and f16, and i64 integers (backends/random.h
- * says which words an element draws). Philox runs on LINES blocks of four words at once. Everything
- * else is left to ref.
+/* Random numbers in f32, bf16 and f16, i64 integers, and dropout of contiguous f32, bf16 and f16
+ * (backends/random.h says which words an element draws). Philox runs on LINES blocks of four words
+ * at once. Everything else is left to ref.
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/registers.h"
@@ -15,7 +15,7 @@
 /* A round waits for its products, so several vectors of blocks go through it together. */
 enum {
     VL = VBYTES / 8, /* blocks in a vector */
-    PARTS = TN_CPU_LEVEL >= 4 ? 4 : 2,
+    PARTS = REGISTERS / 8,
     LINES = 32,
     WORDS = 4 * LINES
 };
@@ -103,7 +103,30 @@ static inline void draw_words(uint32_t *restrict word, const draw *d, int64_t fi
     memcpy(word, both, sizeof both); /* the low word lies first */
 }
 
-/* tn__box_muller_f with polynomials: the angle is 4 v quarter turns. */
+/* sin and cos of r for |r| <= pi / 4. */
+INLINE float sin_small(float r) {
+    float z = r * r;
+    float p = -1.951521805e-4f;
+    p = p * z + 8.332160291e-3f;
+    p = p * z - 1.666665460e-1f;
+    return copysignf(r + r * z * p, r); /* for -0 */
+}
+INLINE float cos_small(float r) {
+    float z = r * r;
+    float p = 2.443308269e-5f;
+    p = p * z - 1.388731562e-3f;
+    p = p * z + 4.166664567e-2f;
+    return 1.0f - 0.5f * z + z * z * p;
+}
+
+/* sin(r + q pi / 2). */
+INLINE float sin_turned(float r, uint32_t q) {
+    float y = (q & 1) != 0 ? cos_small(r) : sin_small(r);
+    return tn__of_bits(tn__bits_of(y) ^ (q & 2) << 30);
+}
+
+/* tn__box_muller_f with polynomials: the angle is 4 v quarter turns, of which both the sine and the
+ * cosine are needed, in single precision. */
 static inline void draw_normals(float *restrict value, const draw *d, int64_t first) {
     uint64_t pair[2][LINES];
     float normal[4][LINES];
@@ -116,8 +139,8 @@ static inline void draw_normals(float *restrict value, const draw *d, int64_t fi
             int q = (int)(quarters + 0.5f);
             float angle = (quarters - (float)q) * 1.57079632679489662f;
             float r = tn__sqrtf(-2.0f * tn__logf(1.0f - u));
-            double even = r * tn__sin_turned(angle, (uint32_t)q + 1);
-            double odd = r * tn__sin_turned(angle, (uint32_t)q);
+            double even = r * sin_turned(angle, (uint32_t)q + 1);
+            double odd = r * sin_turned(angle, (uint32_t)q);
             normal[2 * p][i] = (float)(d->a + d->b * even);
             normal[2 * p + 1][i] = (float)(d->a + d->b * odd);
         }
@@ -224,11 +247,34 @@ static void draw_all(const draw *d, void (*values)(const draw *, int64_t, int64_
     }
 }
 
+/* Drawn where the elements are contiguous, then copied: a layout changes no bit. */
+static tn_status draw_apart(tn_context *ctx, const tn_desc *y, tn_random_kind kind,
+                            tn_random_key key, double a, double b) {
+    tn_desc apart = *y;
+    int64_t stride = 1;
+    for (int i = y->ndim - 1; i >= 0; i--) {
+        apart.stride[i] = stride;
+        stride *= y->size[i];
+    }
+    size_t bytes = (size_t)stride * size_of(y->dtype);
+    apart.data = scratch_take(ctx, bytes);
+    if (!apart.data) {
+        return TN_ENOMEM;
+    }
+    tn_status status = TN_CPU(random)(ctx, &apart, kind, key, a, b);
+    status = status == TN_OK ? TN_CPU(copy)(ctx, y, &apart) : status;
+    scratch_free(ctx, apart.data, bytes);
+    return status;
+}
+
 tn_status TN_CPU(random)(tn_context *ctx, const tn_desc *y, tn_random_kind kind, tn_random_key key,
                          double a, double b) {
     bool has_dtype = kind == TN_INTEGER ? y->dtype == TN_I64 : is_f32_like(y->dtype);
-    if (!has_dtype || !is_contiguous(y)) {
+    if (!has_dtype) {
         return TN_CPU(ref)->random(ctx, y, kind, key, a, b);
+    }
+    if (!is_contiguous(y)) {
+        return draw_apart(ctx, y, kind, key, a, b);
     }
     draw d = {.y = y,
               .kind = kind,

@@ -5,10 +5,7 @@
 
 #include <pthread.h>
 
-#define TABLE_OF2(level) tn__cpu_table_v##level
-#define TABLE_OF(level) TABLE_OF2(level)
-#define NAME_OF2(level) "cpu-v" #level
-#define NAME_OF(level) NAME_OF2(level)
+#define NAME_OF(level) "cpu-" TN_CPU_NAME(level)
 
 const tn_backend *TN_CPU(ref);
 static tn_backend table, with_tiles;
@@ -34,7 +31,7 @@ static void fill_table(void) {
     with_tiles.name = TN_CPU_LEVEL >= 4 ? "cpu-amx" : "cpu-amx-twin";
 }
 
-const tn_backend *TABLE_OF(TN_CPU_LEVEL)(bool tiles) {
+const tn_backend *TN_CPU(table)(bool tiles) {
     pthread_once(&once, fill_table);
     return tiles ? &with_tiles : &table;
 }

@@ -59,10 +59,13 @@ tn_status tn__ref_dropout(tn_context *ctx, const tn_desc *y, const tn_desc *x, d
         return TN_EUNSUPPORTED;
     }
     double scale = 1 / (1 - p);
+    bool wide = y->dtype == TN_F64;
     uint32_t dropped_below = tn__threshold24(p);
     for (walk w = walk_over(2, y, x); w.left > 0; walk_next(&w)) {
         bool keep = word_of(key, w.position) >> 8 >= dropped_below;
-        store_float(y, w.at[0], keep ? load_float(x, w.at[1]) * scale : 0);
+        double element = load_float(x, w.at[1]),
+               kept = wide ? element * scale : (double)((float)element * (float)scale);
+        store_float(y, w.at[0], keep ? kept : 0);
     }
     return TN_OK;
 }

@@ -20,8 +20,8 @@ static void test_ref_fills_every_entry(void **state) {
 }
 
 static void test_every_cpu_table_fills_every_entry(void **state) {
-    const char *names[] = {"cpu", "cpu-v2", "cpu-v3", "cpu-v4"};
-    for (int i = 0; i < 4; i++) {
+    const char *names[] = {"cpu", "cpu-v2", "cpu-v3", "cpu-v4", "cpu-neon"};
+    for (int i = 0; i < 5; i++) {
         const tn_backend *table = tn_backend_named(names[i]);
         if (!table) {
             continue; /* not in this build or on this machine */
@@ -50,8 +50,8 @@ static void test_use(void **state) {
     assert_non_null(strstr(tn_build_info(), first->name));
 }
 
-static const char *const levels[] = {"plain", "v2", "v3", "v4", "amx"};
-static const char *const tables[] = {"ref", "cpu-v2", "cpu-v3", "cpu-v4", "cpu-amx"};
+static const char *const levels[] = {"plain", "v2", "v3", "v4", "amx", "neon"};
+static const char *const tables[] = {"ref", "cpu-v2", "cpu-v3", "cpu-v4", "cpu-amx", "cpu-neon"};
 enum { LEVELS = sizeof(levels) / sizeof(*levels) };
 
 /* TERN_CPU caps the level: no table above it can be found by any name. A level that this build or

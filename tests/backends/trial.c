@@ -32,7 +32,8 @@ static const tn_device_table *device_table(void) {
 }
 
 static void find_tables(const tn_backend **found) {
-    static const char *const levels[] = {"cpu-v2", "cpu-v3", "cpu-v4", "cpu-amx", "cpu-amx-twin"};
+    static const char *const levels[] = {"cpu-v2",  "cpu-v3",   "cpu-v4",
+                                         "cpu-amx", "cpu-neon", "cpu-amx-twin"};
     const char *wish = getenv("TERN_CPU");
     int n = 0;
     for (int i = 0; !(wish && *wish) && i < TRIAL_TABLES; i++) {

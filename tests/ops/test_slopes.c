@@ -127,6 +127,30 @@ static void means_over_many(void **state) {
 static const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
 
 /* The slope outside of the bounds, as in PyTorch 2; 1.13 returns -dy / 2 and 3 dy / 2. */
+/* As in PyTorch: where a² + b² is 0 in f32, both gradients are 0, and the second ones numbers. */
+static void atan2_at_zero(void **state) {
+    TN_SCOPE;
+    static const float a[] = {0.0f, -0.0f, 1e-30f, 0.0f, 1.0f},
+                       b[] = {0.0f, 0.0f, 1e-30f, -0.0f, 0.0f};
+    tn_tensor *in[2] = {tn_from_data(a, TN_DIMS(5), TN_F32), tn_from_data(b, TN_DIMS(5), TN_F32)};
+    tn_set_requires_grad(in[0], true);
+    tn_set_requires_grad(in[1], true);
+    tn_tensor *y = tn_sum_all(tn_atan2(in[0], in[1])), *first[2], *second[2];
+    tn_grad_options options = TN_WITH(tn_grad, .create_graph = true);
+    assert_int_equal(tn_grad(&y, NULL, 1, in, 2, first, options), TN_OK);
+    tn_tensor *sum = tn_sum_all(tn_add(tn_square(first[0]), first[1]));
+    assert_int_equal(tn_grad(&sum, NULL, 1, in, 2, second, tn_grad_defaults()), TN_OK);
+    for (int k = 0; k < 2; k++) {
+        float slope[5], bend[5];
+        tn_copy_out(tn_detach(first[k]), slope);
+        tn_copy_out(second[k], bend);
+        for (int i = 0; i < 5; i++) {
+            assert_float_equal(slope[i], i == 4 && k == 1 ? -1 : 0, 0);
+            assert_true(isfinite(bend[i]));
+        }
+    }
+}
+
 static void hardswish_at_its_bounds(void **state) {
     static const double places[] = {-3, 3, -3, 3, 0}, slopes[] = {0, 1, 0, 1, 0.5};
     for (int k = 0; k < 8; k++) {
@@ -169,8 +193,11 @@ static void second_derivative_of_gelu_tanh(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(nothing_overflows_on_the_way),   TEST(means_over_many),
-        TEST(hardswish_at_its_bounds),        TEST(hardsigmoid_is_rounded_once),
+        TEST(nothing_overflows_on_the_way),
+        TEST(means_over_many),
+        TEST(atan2_at_zero),
+        TEST(hardswish_at_its_bounds),
+        TEST(hardsigmoid_is_rounded_once),
         TEST(second_derivative_of_gelu_tanh),
     };
     return cmocka_run_group_tests_name("slopes", tests, NULL, NULL);

@@ -353,13 +353,13 @@ struct tn_backend {
 };
 
 /* The table for a device; NULL if there is none. The CPU's is the best that this machine can run,
- * up to the level in TERN_CPU: plain (ref), v2, v3, v4, amx. TN_EVALUE, in the thread that asks
- * first, if TERN_CPU is not one of this machine's levels. */
+ * up to the level in TERN_CPU: plain (ref); v2, v3, v4, amx on x86-64, neon on aarch64. TN_EVALUE,
+ * in the thread that asks first, if TERN_CPU is not one of this machine's levels. */
 TN_API const tn_backend *tn_backend_of(tn_device device);
 
 /* Tables by name, for tests and benchmarks: "ref", "cpu" (the best that this machine can run and
- * TERN_CPU permits), "cpu-v2", "cpu-v3", "cpu-v4", "cpu-amx" (NULL if it cannot or may not),
- * "cpu-amx-twin" (amx's products in plain C), "cuda". */
+ * TERN_CPU permits), "cpu-v2", "cpu-v3", "cpu-v4", "cpu-amx", "cpu-neon" (NULL if it cannot or may
+ * not), "cpu-amx-twin" (amx's products in plain C), "cuda". */
 TN_API const tn_backend *tn_backend_named(const char *name);
 
 /* Sets this process's CPU kernels (NULL: the best again, after rereading TERN_CPU). For tests. */
