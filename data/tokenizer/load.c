@@ -151,53 +151,14 @@ static bool find_ranks(const char *name, void *user) {
     return true;
 }
 
-/* The id of the token that the key names, by its text or in an object; -1: none. */
-static int32_t named_in(const tn__json *config, const char *key, const tn_tokenizer *t) {
-    const tn__json *name = tn__json_get(config, key);
-    if (name && name->kind == TN__JSON_OBJECT) {
-        name = tn__json_get(name, "content");
-    }
-    return name && name->kind == TN__JSON_TEXT ? tn_tokenizer_special(t, name->text) : -1;
-}
-
-/* What tokenizer_config.json says about the tokens around a text takes the place of what
- * tokenizer.json says, as in transformers. Frees t and returns NULL after raising. */
-static tn_tokenizer *apply_config(tn_tokenizer *t, const char *folder) {
-    char path[PATH_MAX];
-    size_t bytes, begin;
-    tn__json_file json = {0};
-    if (!t || !file_in(path, folder, "tokenizer_config.json")) {
-        return t;
-    }
-    char *text = tn__read_file(path, &bytes, &begin);
-    if (!text || !tn__read_json(&json, path, text + begin, bytes - begin)) {
-        tn_tokenizer_free(t);
-        t = NULL;
-    }
-    const tn__json *first = t ? tn__json_get(json.values, "add_bos_token") : NULL,
-                   *last = t ? tn__json_get(json.values, "add_eos_token") : NULL;
-    if (first || last) {
-        bool begins = first && first->kind == TN__JSON_WORD && strcmp(first->text, "true") == 0;
-        bool ends = last && last->kind == TN__JSON_WORD && strcmp(last->text, "true") == 0;
-        tn__around *a = &t->around;
-        a->before[0] = begins ? named_in(json.values, "bos_token", t) : -1;
-        a->after[0] = ends ? named_in(json.values, "eos_token", t) : -1;
-        a->before_count = a->before[0] >= 0;
-        a->after_count = a->after[0] >= 0;
-    }
-    tn__json_free(&json);
-    free(text);
-    return t;
-}
-
 static tn_tokenizer *load_folder(const char *path) {
     char other[PATH_MAX];
     ranks r = {.folder = path};
     if (file_in(r.path, path, "tokenizer.json")) {
-        return apply_config(load_json(r.path, NULL), path);
+        return load_json(r.path, NULL);
     }
     if (file_in(r.path, path, "vocab.json") && file_in(other, path, "merges.txt")) {
-        return apply_config(load_json(r.path, other), path);
+        return load_json(r.path, other);
     }
     if (!tn__folder_each(path, find_ranks, &r, OPERATION)) {
         return NULL;

@@ -77,10 +77,10 @@ TN_API void tn_ids_free(tn_ids *ids); /* leaves zeros */
 TN_API tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t bytes,
                                      bool special, tn_ids *out);
 
-/* The same, and around it the tokens that the file puts before and after a text: the post processor
- * of tokenizer.json, or what add_bos_token and add_eos_token of the tokenizer_config.json beside it
- * say; Llama 3's <|begin_of_text|> before it if its tiktoken file is recognised. As
- * `tokenizer(text)` of transformers. */
+/* The same, and around it the tokens that the file puts before and after a text, as
+ * `tokenizer(text)` of transformers: those of the post processor of tokenizer.json, or Llama 3's
+ * <|begin_of_text|> before it if its tiktoken file is recognised. They are no part of the text:
+ * `special` does not matter to them. */
 TN_API tn_status tn_tokenizer_encode_framed(const tn_tokenizer *t, const char *text, size_t bytes,
                                             bool special, tn_ids *out);
 
