@@ -44,7 +44,7 @@ static bool print_token(const tn_generated_token *token, void *user) {
 
 static void answer_prompt(writer *w, const char *prompt) {
     tn_ids ids = {0};
-    tn_tokenizer_encode(w->tokenizer, prompt, strlen(prompt), true, &ids);
+    tn_tokenizer_encode_framed(w->tokenizer, prompt, strlen(prompt), true, &ids);
 
     tn_generated text;
     tn_generate(w->model, &(tn_prompt){ids.ids, ids.count}, 1,

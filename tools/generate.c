@@ -140,24 +140,24 @@ static bool take_token(const tn_generated_token *token, void *user) {
 
 /* ---- Generating ------------------------------------------------------------------------------ */
 
-/* The text's tokens, after the model's token that begins texts, if any: GPT-2's also ends texts,
- * and is not put first. */
+/* The text's tokens, between those that the tokenizer puts around a text, if any. An empty text
+ * becomes the model's token that begins texts, or else the one that ends them. */
 static tn_status encode_prompt(const generation *g, const char *text, size_t bytes, tn_ids *ids) {
     const tn_lm_specials *s = &g->specials;
-    bool begins = s->begin >= 0 && !(s->end_count > 0 && s->ends[0] == s->begin);
     int32_t first = s->begin >= 0 ? s->begin : s->end_count > 0 ? s->ends[0] : -1;
+    if (tn_tokenizer_encode_framed(g->words, text, bytes, true, ids) != TN_OK || ids->count > 0) {
+        return tn_error();
+    }
+    if (first < 0) {
+        return tn_raise(TN_EVALUE, "the prompt is empty, and the model has no token to begin with");
+    }
     ids->ids = malloc(sizeof(*ids->ids));
     if (!ids->ids) {
         return tn_raise(TN_ENOMEM, "no memory for a prompt");
     }
-    ids->capacity = 1;
-    if (first >= 0 && (begins || bytes == 0)) {
-        ids->ids[ids->count++] = first;
-    }
-    if (tn_tokenizer_encode(g->words, text, bytes, true, ids) == TN_OK && ids->count == 0) {
-        return tn_raise(TN_EVALUE, "the prompt is empty, and the model has no token to begin with");
-    }
-    return tn_error();
+    ids->capacity = ids->count = 1;
+    ids->ids[0] = first;
+    return TN_OK;
 }
 
 static void say_how_much_is_read(const generation *g, int64_t count) {

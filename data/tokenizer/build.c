@@ -304,9 +304,25 @@ static bool find_pieces(tn__build *b) {
     return done;
 }
 
+/* The tokens around a text are there. */
+static bool check_around(const tn__build *b) {
+    const tn__around *a = &b->t->around;
+    for (int i = 0; i < a->before_count + a->after_count; i++) {
+        int32_t id = i < a->before_count ? a->before[i] : a->after[i - a->before_count];
+        if (id >= b->t->size || b->t->tokens[id].kind == TN__TOKEN_NONE) {
+            tn__raise(TN_EFORMAT, b->operation,
+                      "%s: post_processor puts the token %d around a text, but there is none",
+                      b->path, id);
+            return false;
+        }
+    }
+    return true;
+}
+
 tn_tokenizer *tn__build_end(tn__build *b, bool done) {
     tn_tokenizer *t = b->t;
-    done = done && reserve_all(b) && place_tokens(b) && sort_added(b) && find_pieces(b);
+    done = done && reserve_all(b) && place_tokens(b) && check_around(b) && sort_added(b) &&
+           find_pieces(b);
     tn__text_table_free(&b->by_text);
     free(b->tokens);
     b->tokens = NULL;

@@ -4,9 +4,10 @@
  *     pre_tokenizer  ByteLevel, or a Sequence of Split, Digits and, last, ByteLevel
  *     added_tokens   found verbatim, normalized ones in what the others leave; special ones
  *                    only if the caller asks
+ *     post_processor TemplateProcessing, Bert's and RoBERTa's: the tokens before and after a text
  *
- * Anything unknown that would give other ids is an error that names its key. The post processor,
- * truncation and padding apply to ids that are already made, and are not read.
+ * Anything unknown that would give other ids is an error that names its key. Truncation and
+ * padding apply to ids that are already made, and are not read.
  */
 #include "data/tokenizer/load.h"
 
@@ -31,7 +32,7 @@ static key key_in(const char *parent, const char *name) {
 /* "list[index]" */
 static key key_at(const char *list, uint32_t index) {
     key k;
-    snprintf(k.text, sizeof(k.text), "%s[%" PRIu32 "]", list, index);
+    snprintf(k.text, sizeof(k.text), "%.80s[%" PRIu32 "]", list, index);
     return k;
 }
 
@@ -261,6 +262,105 @@ static bool read_all_added(tn__build *b, const tn__json *tokens) {
     return true;
 }
 
+/* ---- Around a text ----------------------------------------------------------------------------
+ */
+
+static bool put_around(const tn__build *b, const char *name, const tn__json *id, bool after) {
+    tn__around *f = &b->t->around;
+    int *count = after ? &f->after_count : &f->before_count;
+    if (!id || id->kind != TN__JSON_WHOLE || id->whole < 0 || id->whole >= INT32_MAX) {
+        return refuse_key(b, name, id, "the id of a token");
+    }
+    if (*count == TN__MOST_AROUND) {
+        return refuse_key(b, name, id, "one of at most 8 tokens before or after a text");
+    }
+    (after ? f->after : f->before)[(*count)++] = (int32_t)id->whole;
+    return true;
+}
+
+/* NULL for a member of nothing, too. */
+static const tn__json *member_of(const tn__json *object, const char *name) {
+    return object ? tn__json_get(object, name) : NULL;
+}
+
+/* "single": special tokens, by name, around the sequence A. */
+static bool read_template(const tn__build *b, const tn__json *whole, const char *name) {
+    const tn__json *single = tn__json_get(whole, "single"),
+                   *specials = tn__json_get(whole, "special_tokens"), *one;
+    key k = key_in(name, "single");
+    bool after = false;
+    if (!single || single->kind != TN__JSON_LIST || single->count == 0) {
+        return refuse_key(b, k.text, single, "a list");
+    }
+    one = tn__json_first(single);
+    for (uint32_t i = 0; i < single->count; i++, one = tn__json_next(one)) {
+        const tn__json *sequence = tn__json_get(one, "Sequence"),
+                       *special = tn__json_get(one, "SpecialToken"),
+                       *id = member_of(sequence ? sequence : special, "id");
+        if (sequence && is_text(id, "A") && !after) {
+            after = true;
+            continue;
+        }
+        bool named_by_text = special && id && id->kind == TN__JSON_TEXT;
+        const tn__json *named =
+            named_by_text ? member_of(member_of(specials, id->text), "ids") : NULL;
+        if (!named || named->kind != TN__JSON_LIST) {
+            return refuse_key(b, key_at(k.text, i).text, one,
+                              "the sequence A, once, or one of special_tokens");
+        }
+        const tn__json *number = named->count ? tn__json_first(named) : NULL;
+        for (uint32_t j = 0; j < named->count; j++, number = tn__json_next(number)) {
+            if (!put_around(b, key_at(k.text, i).text, number, after)) {
+                return false;
+            }
+        }
+    }
+    return after || refuse_key(b, k.text, single, "a list with the sequence A");
+}
+
+/* "cls" before and "sep" after a text: ["</s>", 2]. */
+static bool read_ends(const tn__build *b, const tn__json *whole, const char *name) {
+    const tn__json *first = tn__json_get(whole, "cls"), *last = tn__json_get(whole, "sep");
+    return put_around(b, key_in(name, "cls").text, first ? tn__json_at(first, 1) : NULL, false) &&
+           put_around(b, key_in(name, "sep").text, last ? tn__json_at(last, 1) : NULL, true);
+}
+
+static bool read_around(const tn__build *b, const tn__json *one, const char *name) {
+    const tn__json *type = tn__json_get(one, "type");
+    return is_text(type, "ByteLevel") /* says where tokens are in the text, and adds none */
+           || (is_text(type, "TemplateProcessing") ? read_template(b, one, name)
+               : is_text(type, "BertProcessing") || is_text(type, "RobertaProcessing")
+                   ? read_ends(b, one, name)
+                   : refuse_key(b, key_in(name, "type").text, type,
+                                "TemplateProcessing, ByteLevel, or a Sequence of them"));
+}
+
+static bool read_processors(const tn__build *b, const tn__json *one) {
+    static const char name[] = "post_processor";
+    if (is_nothing(one)) {
+        return true;
+    }
+    const tn__json *all = tn__json_get(one, "processors");
+    if (!is_text(tn__json_get(one, "type"), "Sequence")) {
+        return read_around(b, one, name);
+    }
+    if (!all || all->kind != TN__JSON_LIST) {
+        return refuse_key(b, "post_processor.processors", all, "a list");
+    }
+    one = all->count ? tn__json_first(all) : NULL;
+    for (uint32_t i = 0; i < all->count; i++, one = tn__json_next(one)) {
+        if (b->t->around.before_count + b->t->around.after_count > 0 &&
+            !is_text(tn__json_get(one, "type"), "ByteLevel")) {
+            return refuse_key(b, key_at("post_processor.processors", i).text, one,
+                              "ByteLevel behind one that adds tokens");
+        }
+        if (!read_around(b, one, key_at("post_processor.processors", i).text)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* ---- The file -------------------------------------------------------------------------------- */
 
 bool tn__is_tokenizer_json(const tn__json *whole) {
@@ -279,6 +379,7 @@ tn_tokenizer *tn__load_tokenizer_json(const tn__json *whole, const char *path) {
     }
     done = done && read_cuts(&b, tn__json_get(whole, "pre_tokenizer")) &&
            read_model(&b, tn__json_get(whole, "model")) &&
-           read_all_added(&b, tn__json_get(whole, "added_tokens"));
+           read_all_added(&b, tn__json_get(whole, "added_tokens")) &&
+           read_processors(&b, tn__json_get(whole, "post_processor"));
     return tn__build_end(&b, done);
 }

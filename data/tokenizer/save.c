@@ -141,6 +141,48 @@ static void put_cuts(saver *s) {
     tn__buffer_text(&s->text, "]}");
 }
 
+static void put_around(saver *s, const int32_t *ids, int count, const char *comma) {
+    for (int i = 0; i < count; i++) {
+        tn__buffer_format(&s->text, "%s{\"SpecialToken\":{\"id\":", i ? "," : comma);
+        tn__json_put_string(&s->text, name_token(s, ids[i]));
+        tn__buffer_text(&s->text, ",\"type_id\":0}}");
+    }
+}
+
+static void put_special(saver *s, int32_t id, const char *comma) {
+    tn__buffer_text(&s->text, comma);
+    tn__json_put_string(&s->text, name_token(s, id));
+    tn__buffer_text(&s->text, ":{\"id\":");
+    tn__json_put_string(&s->text, name_token(s, id));
+    tn__buffer_format(&s->text, ",\"ids\":[%d],\"tokens\":[", id);
+    tn__json_put_string(&s->text, name_token(s, id));
+    tn__buffer_text(&s->text, "]}");
+}
+
+/* What is put around a text; around a pair of texts nothing. */
+static void put_processor(saver *s) {
+    const tn__around *f = &s->t->around;
+    if (f->before_count + f->after_count == 0) {
+        tn__buffer_text(&s->text, "null");
+        return;
+    }
+    tn__buffer_text(&s->text, "{\"type\":\"TemplateProcessing\",\"single\":[");
+    put_around(s, f->before, f->before_count, "");
+    tn__buffer_format(&s->text, "%s{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}",
+                      f->before_count ? "," : "");
+    put_around(s, f->after, f->after_count, ",");
+    tn__buffer_text(&s->text, "],\"pair\":[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},"
+                              "{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}],"
+                              "\"special_tokens\":{");
+    for (int i = 0; i < f->before_count; i++) {
+        put_special(s, f->before[i], i ? "," : "");
+    }
+    for (int i = 0; i < f->after_count; i++) {
+        put_special(s, f->after[i], i || f->before_count ? "," : "");
+    }
+    tn__buffer_text(&s->text, "}}");
+}
+
 /* ---- Files ----------------------------------------------------------------------------------- */
 
 static void tokenizer_json(saver *s) {
@@ -149,7 +191,9 @@ static void tokenizer_json(saver *s) {
     put_added(s);
     tn__buffer_text(&s->text, "],\"normalizer\":null,\"pre_tokenizer\":");
     put_cuts(s);
-    tn__buffer_text(&s->text, ",\"post_processor\":null,\"decoder\":");
+    tn__buffer_text(&s->text, ",\"post_processor\":");
+    put_processor(s);
+    tn__buffer_text(&s->text, ",\"decoder\":");
     put_byte_level(s, true);
     tn__buffer_format(&s->text,
                       ",\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
@@ -188,7 +232,8 @@ static void merges_txt(saver *s) {
  * the tokens that no pair makes are the special ones. */
 static bool merges_say_all(const saver *s) {
     const tn_tokenizer *t = s->t;
-    if (!cuts_as_gpt2(t) || t->whole || t->prefix_space || t->has_late) {
+    if (!cuts_as_gpt2(t) || t->whole || t->prefix_space || t->has_late ||
+        t->around.before_count + t->around.after_count > 0) {
         return false;
     }
     for (int32_t id = 0; id < t->size; id++) {

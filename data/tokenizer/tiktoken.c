@@ -39,11 +39,13 @@ typedef struct encoding {
     uint32_t ranks;
     const char *pattern;
     const special *specials;
+    bool begins; /* a text begins with the first of them */
 } encoding;
 
 static const encoding known[] = {
-    {50256, "gpt2", of_gpt2},      {50280, "gpt2", of_gpt2},    {100256, "cl100k", of_cl100k},
-    {128000, "llama3", of_llama3}, {199998, "o200k", of_o200k},
+    {50256, "gpt2", of_gpt2, false},      {50280, "gpt2", of_gpt2, false},
+    {100256, "cl100k", of_cl100k, false}, {128000, "llama3", of_llama3, true},
+    {199998, "o200k", of_o200k, false},
 };
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
@@ -167,6 +169,9 @@ static bool add_specials(tn__build *b, const encoding *e, tn_tiktoken_options o)
         if (!tn__build_token(b, s->text, strlen(s->text), s->id, TN__TOKEN_SPECIAL)) {
             return false;
         }
+    }
+    if (!o.special && e && e->begins) {
+        b->t->around = (tn__around){.before = {e->specials[0].id}, .before_count = 1};
     }
     return true;
 }

@@ -223,6 +223,30 @@ tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t by
     return TN_OK;
 }
 
+static bool put_ids(tn_ids *out, const int32_t *ids, int count) {
+    if (!tn__ids_reserve(out, count)) {
+        return false;
+    }
+    memcpy(out->ids + out->count, ids, (size_t)count * sizeof(*ids));
+    out->count += count;
+    return true;
+}
+
+tn_status tn_tokenizer_encode_framed(const tn_tokenizer *t, const char *text, size_t bytes,
+                                     bool special, tn_ids *out) {
+    int64_t before = out ? out->count : 0;
+    if (tn__pending() || !t || !out) {
+        return tn_tokenizer_encode(t, text, bytes, special, out);
+    }
+    const tn__around *f = &t->around;
+    if ((f->before_count && !put_ids(out, f->before, f->before_count)) ||
+        tn_tokenizer_encode(t, text, bytes, special, out) != TN_OK ||
+        (f->after_count && !put_ids(out, f->after, f->after_count))) {
+        out->count = before;
+    }
+    return tn_error();
+}
+
 /* ---- Decoding -------------------------------------------------------------------------------- */
 
 const char *tn_tokenizer_bytes(const tn_tokenizer *t, int64_t id, size_t *bytes) {

@@ -21,6 +21,13 @@ typedef struct tn__token {
     bool late; /* of an added token: found only in what the others leave */
 } tn__token;
 
+/* Ids that the file puts around a text. */
+enum { TN__MOST_AROUND = 8 };
+typedef struct tn__around {
+    int32_t before[TN__MOST_AROUND], after[TN__MOST_AROUND];
+    int before_count, after_count;
+} tn__around;
+
 struct tn_tokenizer {
     tn__alive alive;
     char *texts;       /* of all tokens, a 0 after each */
@@ -36,6 +43,7 @@ struct tn_tokenizer {
     bool has_late;
     uint8_t begins[256]; /* whether one of these begins with this byte */
     tn__patterns patterns;
+    tn__around around;
 };
 
 /* After its allocation. */

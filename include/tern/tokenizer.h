@@ -41,9 +41,9 @@ TN_API tn_tokenizer *tn_tokenizer_load(const char *path);
 
 /* What a tiktoken file does not contain. */
 typedef struct tn_tiktoken_options {
-    /* The pattern that cuts text: "gpt2", "cl100k", "llama3", "o200k", or an expression with the
-     * same meaning in PCRE2 and Oniguruma. NULL: the known one, if the file has as many ranks as
-     * gpt2, p50k, cl100k, Llama 3 or o200k; else TN_EVALUE. */
+    /* The pattern that cuts text: "gpt2", "cl100k", "llama3", "o200k", or an expression of
+     * Oniguruma's, as in tokenizer.json (docs/tokenizer.md). NULL: the known one, if the file has
+     * as many ranks as gpt2, p50k, cl100k, Llama 3 or o200k; else TN_EVALUE. */
     const char *pattern;
     /* Special tokens, whose ids follow the last rank. NULL: the known ones, or none. */
     const char *const *special;
@@ -77,6 +77,13 @@ TN_API void tn_ids_free(tn_ids *ids); /* leaves zeros */
 TN_API tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t bytes,
                                      bool special, tn_ids *out);
 
+/* The same, and around it the tokens that the file puts before and after a text, as
+ * `tokenizer(text)` of transformers: those of the post processor of tokenizer.json, or Llama 3's
+ * <|begin_of_text|> before it if its tiktoken file is recognised. They are no part of the text:
+ * `special` does not matter to them. */
+TN_API tn_status tn_tokenizer_encode_framed(const tn_tokenizer *t, const char *text, size_t bytes,
+                                            bool special, tn_ids *out);
+
 typedef struct tn_rows_options {
     int64_t max_length; /* 0: any. Of a longer text the first ids are taken */
     int64_t pad;        /* -1: <|endoftext|>, <|end_of_text|> or </s>, the first that exists */
@@ -87,8 +94,9 @@ TN_API tn_rows_options tn_rows_defaults(void);
 
 /* A batch of texts: (n, L) i64 on the CPU, where L is the longest row. Row i begins with
  * lengths[i] ids of text i; `pad` follows. lengths: (n) i64, or NULL: not wanted. tn_lm_targets
- * makes targets of both. As `tokenizer(texts, padding=True, truncation=True)` of transformers, with
- * lengths in the place of a mask. TN_EVALUE, TN_ENOMEM. */
+ * makes targets of both. As `tokenizer(texts, padding=True, truncation=True,
+ * add_special_tokens=False)` of transformers, with lengths in the place of a mask. TN_EVALUE,
+ * TN_ENOMEM. */
 TN_API tn_tensor *tn_tokenizer_encode_rows(const tn_tokenizer *t, const char *const *texts,
                                            int64_t n, tn_rows_options o, tn_tensor **lengths);
 

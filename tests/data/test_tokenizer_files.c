@@ -239,7 +239,29 @@ static void what_is_not_understood(void **state) {
         {small_pairs, SPLIT("\\\\w+"), "", "an escape that does not mean the same everywhere"},
         {small_pairs, SPLIT("[a[bc]]"), "", "a class within a class (at byte 2 of it)"},
         {small_pairs, SPLIT("[[:alpha:]]+"), "", "a name for a class"},
-        {small_pairs, SPLIT("a{1,3}+"), "", "'+' after '}'"},
+        {small_pairs, SPLIT("a{1,3}+"), "", "'+' or '?' after '}'"},
+        {small_pairs, SPLIT("a{2}?"), "", "'+' or '?' after '}'"},
+        {small_pairs, SPLIT("a(?i)b|c"), "", "an option that does not begin a group"},
+        {small_pairs, SPLIT("(?x)a b"), "", "a group that does not mean the same everywhere"},
+        {small_pairs, SPLIT("(?#a)b"), "", "a group that does not mean the same everywhere"},
+        {small_pairs, SPLIT("(*UTF)b"), "", "a group that does not mean the same everywhere"},
+        {small_pairs, SPLIT("(?i)ss"), "", "two letters that are also one"},
+        {small_pairs, SPLIT("(?i:f)f(?i:f{2})"), "", "two letters that are also one"},
+        {small_pairs, SPLIT("(?i)Ã"), "", "a character that is not ASCII where case"},
+        {small_pairs, SPLIT("(?i)\\\\p{Lu}"), "", "a property where case does not matter"},
+        {small_pairs, SPLIT("(?i)[\\\\S]"), "", "in a class where case does not matter"},
+        {small_pairs, SPLIT("\\\\Qa.\\\\E"), "", "an escape that does not mean the same"},
+        {small_pairs, SPLIT("(a)\\\\1"), "", "an escape that does not mean the same"},
+        {small_pairs, SPLIT("\\\\xe4"), "", "a byte of a character"},
+        {small_pairs, SPLIT("\\\\pL"), "", "a property that is not a plain name in braces"},
+        {small_pairs, SPLIT("\\\\p{Xan}"), "", "a property that is not Unicode's"},
+        {small_pairs, SPLIT("[a-\\\\d]"), "", "a range that does not end with a character"},
+        {small_pairs, SPLIT("[\\\\d-a]"), "", "'-' in a class that is not between"},
+        {small_pairs, SPLIT("[]a]"), "", "']' at the beginning of a class"},
+        {small_pairs, SPLIT("[a&&b]"), "", "an intersection of classes"},
+        {small_pairs, SPLIT("a{,}"), "", "'{' that is not a number of repeats"},
+        {small_pairs, SPLIT("a**"), "", "a repeat of a repeat"},
+        {small_pairs, SPLIT("^*"), "", "a repeat of nothing"},
         {small_pairs, byte_level, "\"normalizer\":{\"type\":\"NFKC\"}", "normalizer.type is NFKC"},
         {small_pairs, byte_level, "\"added_tokens\":{}", "added_tokens is an object"},
         {small_pairs, byte_level, "\"added_tokens\":[{\"id\":1}]", "added_tokens[0] is an object"},
@@ -281,19 +303,131 @@ static void never_ends(const char *cut, size_t bytes, size_t run, const char *me
 /* Patterns that backtrack without end, at one place or again at each. */
 static void patterns_without_end(void **state) {
     static const char nested[] = SPLIT("(?:(?=[^#]+)[^#]*)*##|[^#]");
-    never_ends(nested, 270000, SIZE_MAX,
+    never_ends(nested, 100000, SIZE_MAX,
                "the tokenizer's pattern \"(?:(?=[^#]+)[^#]*)*##|[^#]\" cannot cut byte 2 of a text "
-               "of 270000: it takes too many steps");
-    never_ends(nested, 270000, 20, "cannot cut byte");
-    never_ends(nested, 270000, 12, "cannot cut byte");
-    never_ends(SPLIT("(a+a+)+b|."), 270000, SIZE_MAX, "cannot cut byte 2 of a text");
-    /* one step to the end from each byte: noticed within the first few */
-    never_ends(SPLIT("[^#]*+##|[^#]"), 100000, SIZE_MAX, "\"[^#]*+##|[^#]\" cannot cut byte 11 of");
+               "of 100000: it takes too many steps");
+    never_ends(nested, 100000, 20, "cannot cut byte");
+    never_ends(nested, 100000, 12, "cannot cut byte");
+    never_ends(SPLIT("(a+a+)+b|."), 100000, SIZE_MAX, "cannot cut byte 2 of a text");
+    /* one step to the end from each byte: noticed within the first few hundred */
+    never_ends(SPLIT("[^#]*+##|[^#]"), 100000, SIZE_MAX,
+               "\"[^#]*+##|[^#]\" cannot cut byte 264 of");
     never_ends(SPLIT("a(?=a*b)|."), 100000, SIZE_MAX, "\"a(?=a*b)|.\" cannot cut byte");
     tn_tokenizer *t = load_parts(small_pairs, SPLIT("x*"), ""); /* matches nothing, everywhere */
     assert_non_null(t);
     EXPECT_IDS(t, "hello\xc3\xa4", false, 'h', 'e', 'l', 'l', 'o', 0xc3, 0xa4);
     tn_tokenizer_free(t);
+}
+
+/* Lines of many spaces are ordinary: an expression that tries each of them is no error. */
+static void lines_of_spaces(void **state) {
+    enum { LINE = 201, LINES = 4000 };
+    tn_tokenizer *t = load_parts(small_pairs, SPLIT("\\\\s+$|."), "");
+    assert_non_null(t);
+    char *text = malloc(LINE * LINES);
+    assert_non_null(text);
+    memset(text, ' ', LINE * LINES);
+    for (int i = 0; i < LINES; i++) {
+        text[i * LINE + LINE - 1] = i < 4 ? '\n' : 'x';
+    }
+    for (int lines = 4; lines <= LINES; lines += LINES - 4) {
+        tn_ids out = {0};
+        assert_int_equal(tn_tokenizer_encode(t, text, (size_t)(LINE * lines), false, &out), TN_OK);
+        assert_int_equal(out.count, LINE * lines);
+        tn_ids_free(&out);
+    }
+    free(text);
+    tn_tokenizer_free(t);
+}
+
+/* What Oniguruma means by an expression, for which PCRE2 has another meaning: it says whether "he"
+ * is cut, as it is in `tokenizers`. */
+static void meanings_of_patterns(void **state) {
+    static const struct {
+        const char *cut, *text;
+        bool whole;
+    } rows[] = {
+        {SPLIT("he(?=\\\\p{Han})|."), "he\xe3\x80\x82", false}, /* a script's own characters */
+        {SPLIT("he(?=\\\\p{Han})|."), "he\xe4\xb8\xad", true},
+        {SPLIT("he(?=\\\\P{Han})|."), "he\xe3\x80\x82", true},
+        {SPLIT("he(?=\\\\p{^Han})|."), "he\xe3\x80\x82", true},
+        {SPLIT("he(?=\\\\P{^Han})|."), "he\xe3\x80\x82", false},
+        {SPLIT("he(?=[\\\\p{katakana}])|."), "he\xe3\x80\x81", false},
+        {SPLIT("he(?=[\\\\p{katakana}])|."), "he\xe3\x82\xab", true},
+        {SPLIT("he(?m:.)|."), "he\n", true}, /* any character */
+        {SPLIT("(?m)he.|."), "he\n", true},
+        {SPLIT("he.|."), "he\n", false},
+        {SPLIT("h{,2}e|[^e]"), "he", true},    /* 0 to 2 */
+        {SPLIT("he[^\\\\v]|."), "he\n", true}, /* one character, not all that are vertical */
+        {SPLIT("he[^\\\\v]|."), "he\v", false},
+        {SPLIT("(?i)HE|."), "he", true},
+        {SPLIT("(?i:H)E|."), "he", false},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        tn_tokenizer *t = load_parts(small_pairs, rows[i].cut, "");
+        assert_non_null(t);
+        tn_ids out = {0};
+        assert_int_equal(tn_tokenizer_encode(t, rows[i].text, strlen(rows[i].text), false, &out),
+                         TN_OK);
+        assert_int_equal(out.ids[0], rows[i].whole ? HE : 'h');
+        tn_ids_free(&out);
+        tn_tokenizer_free(t);
+    }
+}
+
+/* ---- Around a text --------------------------------------------------------------------------- */
+
+#define ADDED                                                                                      \
+    "\"added_tokens\":[{\"id\":300,\"content\":\"<s>\",\"special\":true},{\"id\":301,\"content\":" \
+    "\"</s>\",\"special\":true}],\"post_processor\":"
+#define TEMPLATE                                                                                  \
+    "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":" \
+    "0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{\"<s>\":{"  \
+    "\"id\":\"<s>\",\"ids\":[300],\"tokens\":[\"<s>\"]}}}"
+
+/* Frees t. The ids of "he" with what is put around it. */
+static void expect_around(tn_tokenizer *t, int count, int first, int last) {
+    tn_ids out = {0};
+    assert_non_null(t);
+    assert_int_equal(tn_tokenizer_encode_framed(t, "he", 2, false, &out), TN_OK);
+    assert_int_equal(out.count, count);
+    assert_int_equal(out.ids[0], first);
+    assert_int_equal(out.ids[count - 1], last);
+    tn_ids_free(&out);
+    EXPECT_IDS(t, "he", true, HE);
+    tn_tokenizer_free(t);
+}
+
+static void tokens_around_a_text(void **state) {
+    expect_around(load_parts(small_pairs, byte_level, ADDED "null"), 1, HE, HE);
+    expect_around(load_parts(small_pairs, byte_level, ADDED "{\"type\":\"ByteLevel\"}"), 1, HE, HE);
+    expect_around(load_parts(small_pairs, byte_level, ADDED TEMPLATE), 2, 300, HE);
+    expect_around(load_parts(small_pairs, byte_level,
+                             ADDED "{\"type\":\"RobertaProcessing\",\"sep\":[\"</s>\",301],"
+                                   "\"cls\":[\"<s>\",300]}"),
+                  3, 300, 301);
+    tn_tokenizer *t = load_parts(small_pairs, byte_level,
+                                 ADDED "{\"type\":\"Sequence\",\"processors\":[{\"type\":"
+                                       "\"ByteLevel\"}," TEMPLATE "]}");
+    assert_non_null(t);
+    assert_int_equal(tn_tokenizer_save(t, temp_path("again")), TN_OK);
+    expect_around(t, 2, 300, HE);
+    expect_around(tn_tokenizer_load(temp_path("again")), 2, 300, HE);
+    refused_parts(small_pairs, byte_level, ADDED "{\"type\":\"Magic\"}", "post_processor.type");
+    refused_parts(small_pairs, byte_level, ADDED "{\"type\":\"BertProcessing\"}",
+                  "post_processor.cls is missing");
+    refused_parts(small_pairs, byte_level,
+                  ADDED "{\"type\":\"BertProcessing\",\"cls\":[\"x\",999],\"sep\":[\"y\",1]}",
+                  "post_processor puts the token 999 around a text, but there is none");
+    refused_parts(small_pairs, byte_level,
+                  ADDED "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":"
+                        "\"<s>\"}}]}",
+                  "post_processor.single[0] is an object");
+    refused_parts(small_pairs, byte_level,
+                  ADDED "{\"type\":\"TemplateProcessing\",\"single\":[{}]}",
+                  "post_processor.single[0] is an object");
+    refused_parts(small_pairs, byte_level, ADDED "{\"type\":\"Sequence\",\"processors\":[7]}",
+                  "post_processor.processors[0].type is missing");
 }
 
 /* ---- tiktoken -------------------------------------------------------------------------------- */
@@ -387,7 +521,8 @@ int main(void) {
         TEST(merges_file),          TEST(vocabulary_file),     TEST(holes_in_ids),
         TEST(of_gpt2s_kind),        TEST(added_in_two_rounds), TEST(of_llama3s_kind),
         TEST(other_cuts),           TEST(digits_are_cut),      TEST(what_is_not_understood),
-        TEST(patterns_without_end), TEST(tiktoken_files),      TEST(file_of_a_folder),
+        TEST(patterns_without_end), TEST(lines_of_spaces),     TEST(meanings_of_patterns),
+        TEST(tokens_around_a_text), TEST(tiktoken_files),      TEST(file_of_a_folder),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

@@ -20,7 +20,7 @@ import pypi
 pypi.need("tokenizers", "tiktoken", "transformers")
 
 import tiktoken
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
 import tokenizer_peer as peer
@@ -151,6 +151,70 @@ def other_cuts():
         expect_same("a space in front", texts, theirs, peer.encode(folder, [text.encode() for text in texts], special=True))
 
 
+def meanings_of_patterns():
+    """Random patterns: here they are refused, or they cut as there. Every pair of bytes is a token, so that cuts show."""
+    atoms = [*"abstfAS'01 .-_&+$^}中、éß", *(r"\n \r \t \v \s \S \d \D \p{L} \p{Lu} \P{L} \p{N} \p{Han} \p{^Han} \p{Katakana} "
+             r"\x41 \x{4e2d} \. \- \R \A \z \Z \é \' \< \_ \{ \/ \a \w \b \h \Q \1 \xe4 (?i)").split()]
+    members = [*"abstfAS'01 .-_&+中éßſ{(|*", *r"\n \s \S \d \v \p{L} \P{N} \p{Han} a-f A-Z \- \] \x41-\x{5a} 一-龥 &&".split()]
+    repeats = "* + ? *? +? ?? *+ ++ ?+ {2} {1,2} {,2} {2,} {1,2}? {2}? {2}+ {0} {".split()
+    groups = "(?: ( (?= (?! (?> (?<= (?<! (?i: (?m: (?-i: (?i-m: (?x: (?<n>".split()
+    letters = peer.alphabet()
+    characters = "abstfAS' \n\r\t01中、éſß\u2028.-_{}&\v\u0345Kk+α"
+    pairs = [(letters[a], letters[b]) for a in sorted(set(characters.encode())) for b in sorted(set(characters.encode()))]
+    vocab = {text: id for id, text in enumerate(letters + [a + b for a, b in pairs])}
+    there = Tokenizer(models.BPE(vocab, pairs))
+    pick, same = RANDOM.choice, 0
+
+    def some(depth):
+        return "|".join("".join(item(depth) for _ in range(RANDOM.randrange(1, 4))) for _ in range(pick([1, 1, 2, 3])))
+
+    def item(depth):
+        kind = RANDOM.random()
+        one = (pick(atoms) if kind < 0.6 or depth == 0 else pick(groups) + some(depth - 1) + ")" if kind > 0.8 else
+               f"[{pick(['', '', '^'])}{''.join(RANDOM.choices(members, k=RANDOM.randrange(1, 4)))}]")
+        return one + (pick(repeats) if RANDOM.random() < 0.35 else "")
+
+    with tempfile.TemporaryDirectory() as folder:
+        while same < 100:
+            pattern = some(2)
+            try:
+                split = pre_tokenizers.Split(Regex(pattern), "isolated")
+            except Exception:
+                continue
+            there.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+            there.save(f"{folder}/tokenizer.json")
+            texts = ["".join(RANDOM.choices(characters, k=RANDOM.randrange(30))) for _ in range(30)]
+            try:
+                ours = peer.encode(folder, [text.encode() for text in texts])
+            except RuntimeError as error:
+                assert "the pattern is not understood" in str(error), (pattern, error)
+                continue
+            expect_same(repr(pattern), texts, [one.ids for one in there.encode_batch(texts, add_special_tokens=False)], ours)
+            same += 1
+
+
+def tokens_around_a_text():
+    """As transformers puts them: for Llama 3 and RoBERTa, and GPT-2, which has none."""
+    there = peer.trained(SOURCES[::16], 1000, "gpt2")
+    there.add_special_tokens(["<s>", "</s>"])
+    begin, end = there.token_to_id("<s>"), there.token_to_id("</s>")
+    level = processors.ByteLevel(trim_offsets=True)
+    template = [processors.TemplateProcessing(single=single, pair="$A $B", special_tokens=[("<s>", begin), ("</s>", end)])
+                for single in ["<s> $A", "<s> $A </s>", "$A </s>", "<s> <s> $A"]]
+    for one in [level, *template, processors.Sequence([level, template[0]]), processors.RobertaProcessing(("</s>", end), ("<s>", begin)),
+                processors.BertProcessing(("</s>", end), ("<s>", begin))]:
+        there.post_processor = one
+        with tempfile.TemporaryDirectory() as folder:
+            there.save(f"{folder}/tokenizer.json")
+            with open(f"{folder}/tokenizer_config.json", "w", encoding="utf-8") as f:
+                json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}, f)
+            peer.run("save", folder, f"{folder}/again")
+            texts = ["", "one two", "a<s>b"]
+            theirs = AutoTokenizer.from_pretrained(folder)(texts)["input_ids"]
+            for path in (folder, f"{folder}/again"):
+                expect_same(str(one), texts, theirs, peer.encode(path, [text.encode() for text in texts], how="framed"))
+
+
 def random_bytes():
     """Characters as the peer has them alone; what is between them is a piece of its own."""
     there = peer.trained(SOURCES[::8], 4000, "gpt2")
@@ -234,7 +298,8 @@ def committed_table():
 
 
 NEEDS_DATA = [ids_of_gpt2, tiktoken_files]
-TESTS = [(characters_differ_only_by_version,), (ids_of_gpt2,), (tiktoken_files,), (random_bytes,), (other_cuts,), (committed_table,)]
+TESTS = [(characters_differ_only_by_version,), (ids_of_gpt2,), (tiktoken_files,), (random_bytes,), (other_cuts,), (committed_table,),
+         (meanings_of_patterns,), (tokens_around_a_text,)]
 TESTS += [(ids_of_trained, pattern, pattern != "gpt2") for pattern in peer.PATTERNS]
 TESTS += [(training, pattern) for pattern in peer.PATTERNS]
 

@@ -69,11 +69,11 @@ def run(*arguments):
         raise RuntimeError(f"tokenizer_program {' '.join(map(str, arguments))}: {done.stderr.strip()}")
 
 
-def encode(path, texts, special=False):
+def encode(path, texts, special=False, how="special"):
     """Our ids of byte strings, by the tokenizer at `path`."""
     with tempfile.TemporaryDirectory() as folder:
         put_lists(f"{folder}/in", texts)
-        run("encode", path, f"{folder}/in", f"{folder}/out", *(["special"] if special else []))
+        run("encode", path, f"{folder}/in", f"{folder}/out", *([how] if special or how == "framed" else []))
         with open(f"{folder}/out", "rb") as f:
             return [array.array("i", one).tolist() for one in lists_of(f.read(), 4)]
 

@@ -1,7 +1,7 @@
 /* Runs a tokenizer for scripts. TEXTS is a list: for each text the number of bytes (u32) and the
  * bytes; IDS likewise, the number of ids and the ids.
  *
- *     tokenizer_program encode TOKENIZER TEXTS IDS [special]
+ *     tokenizer_program encode TOKENIZER TEXTS IDS [special|framed]
  *     tokenizer_program decode TOKENIZER IDS TEXTS
  *     tokenizer_program train TEXTS FOLDER VOCAB PATTERN
  *     tokenizer_program save TOKENIZER FOLDER
@@ -44,14 +44,17 @@ static bool next_list(const char **at, const char *end, size_t size, const char 
     return true;
 }
 
-static void encode_lists(const tn_tokenizer *t, const char *at, const char *end, bool special,
+static void encode_lists(const tn_tokenizer *t, const char *at, const char *end, const char *how,
                          FILE *to) {
+    bool framed = strcmp(how, "framed") == 0, special = framed || strcmp(how, "special") == 0;
     const char *text;
     size_t bytes;
     tn_ids ids = {0};
     while (next_list(&at, end, 1, &text, &bytes)) {
         ids.count = 0;
-        if (tn_tokenizer_encode(t, text, bytes, special, &ids) == TN_OK) {
+        tn_status done = framed ? tn_tokenizer_encode_framed(t, text, bytes, special, &ids)
+                                : tn_tokenizer_encode(t, text, bytes, special, &ids);
+        if (done == TN_OK) {
             put_list(to, ids.ids, sizeof(int32_t), (size_t)ids.count);
         }
     }
@@ -84,13 +87,13 @@ static void close_output(FILE *to) {
 }
 
 static void run_tokenizer(const char *what, const char *path, const char *input, const char *output,
-                          bool special) {
+                          const char *how) {
     size_t bytes;
     tn_tokenizer *t = tn_tokenizer_load(path);
     char *in = tn_text_read(input, &bytes);
     FILE *to = open_output(output);
     if (strcmp(what, "encode") == 0) {
-        encode_lists(t, in, in + bytes, special, to);
+        encode_lists(t, in, in + bytes, how, to);
     } else {
         decode_lists(t, in, in + bytes, to);
     }
@@ -156,7 +159,7 @@ int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
     const char *what = argc > 2 ? argv[1] : "";
     if ((strcmp(what, "encode") == 0 || strcmp(what, "decode") == 0) && argc >= 5) {
-        run_tokenizer(what, argv[2], argv[3], argv[4], argc > 5);
+        run_tokenizer(what, argv[2], argv[3], argv[4], argc > 5 ? argv[5] : "");
     } else if (strcmp(what, "train") == 0 && argc == 6) {
         train_tokenizer(argv[2], argv[3], argv[4], argv[5]);
     } else if (strcmp(what, "save") == 0 && argc == 4) {
