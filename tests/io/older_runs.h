@@ -59,7 +59,7 @@ static tn_module *conv_net(void) {
     hold_child(m, tn_avg_pool1d_new_with(
                       TN_DIMS(4), TN_WITH(tn_pool, .stride = TN_DIMS(2), .padding = TN_DIMS(1))));
     hold_child(m, tn_max_pool3d_new_with(TN_DIMS(2), TN_WITH(tn_pool, .dilation = TN_DIMS(2))));
-    hold_child(m, tn_adaptive_max_pool2d_new(3));
+    hold_child(m, tn_adaptive_max_pool2d_new(TN_DIMS(3)));
     hold_child(m, tn_upsample_new(1.5));
     hold_child(m,
                tn_upsample_new_with(TN_WITH(tn_interpolate, .size = TN_DIMS(4, 5),
