@@ -426,13 +426,13 @@ static void profiler_calls(tn_tensor *t) {
     FAILS(tn_profiler_table(stderr, TN_PROFILER_OPS, 0));
     FAILS(tn_profiler_save(NULL));
     INERT(tn_npy_load(NULL));
-    FAILS(tn_npy_save(NULL, t));
+    FAILS(tn_npy_save(t, NULL));
     NOTHING(tn_npz_open(NULL));
     TAKES(tn_npz_close(NULL));
     QUIET(tn_npz_count(NULL), 0);
     QUIET(tn_npz_name(NULL, 0), NULL);
     INERT(tn_npz_get(NULL, NULL));
-    FAILS(tn_npz_save(NULL, NULL, NULL, -1, false));
+    FAILS(tn_npz_save(NULL, NULL, -1, NULL, false));
     TAKES(tn_onnx_defaults());
     FAILS(tn_onnx_export(NULL, (tn_values){1, {t}}, "/nowhere/a.onnx", tn_onnx_defaults()));
     tn_values none = {1, {t}}, few = {-1, {t}}, many = {99, {t}};
