@@ -81,7 +81,7 @@ const char *tn__dims_text(tn_dims dims) {
     };
     char *text = texts->shape[texts->next_shape++ % BUFFERS];
     if (dims.ndim < 0 || dims.ndim > TN_MAX_DIMS) {
-        snprintf(text, TEXT_SIZE, "[invalid]");
+        snprintf(text, TEXT_SIZE, "[more than %d]", TN_MAX_DIMS);
         return text;
     }
     size_t used = (size_t)snprintf(text, TEXT_SIZE, "[");

@@ -216,7 +216,7 @@ static void tied_parameters(void **state) {
         int64_t data[] = {1, 2};
         tn_backward(tn_sum_all(tn_call(&t, TN_FROM(data, TN_DIMS(1, 2), TN_I64))));
         assert_int_equal(tn_count(tn_grad_of(t.wte.weight)), 24);
-        assert_true(tn_at(tn_grad_of(t.wte.weight), (int64_t[]){5, 0}) != 0.0);
+        assert_true(tn_at(tn_grad_of(t.wte.weight), TN_DIMS(5, 0)) != 0.0);
     }
     tn_module_tie(&t, "wte.weight", "wte.weight");
     assert_error(TN_EVALUE, "itself");

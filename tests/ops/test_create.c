@@ -7,7 +7,7 @@
 #include <tern/tern.h>
 
 static double element_at(const tn_tensor *t, int64_t i) {
-    return tn_at(t, &i);
+    return tn_at(t, TN_DIMS(i));
 }
 
 static void one_value_in_every_dtype(void **state) {
@@ -142,7 +142,7 @@ static void draws_like_others(void **state) {
     tn_generator one = {.seed = 3}, all = one;
     for (int i = 0; i < 100; i++) {
         tn_tensor *z = tn_normal_(tn_empty(TN_DIMS(4), TN_F64), 0.0, 1.0, &all);
-        assert_float_equal(tn_random_normal(&one), tn_at(z, (int64_t[]){0}), 1e-12);
+        assert_float_equal(tn_random_normal(&one), tn_at(z, TN_DIMS(0)), 1e-12);
         assert_int_equal(one.call, all.call);
     }
 }
