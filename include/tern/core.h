@@ -233,6 +233,12 @@ TN_API double tn_random_uniform(tn_generator *g);
 TN_API double tn_random_normal(tn_generator *g);
 TN_API int64_t tn_random_below(tn_generator *g, int64_t n);
 
+/* ---- Time ------------------------------------------------------------------------------------ */
+
+/* Seconds of a clock that no one sets: what two calls differ by has passed between them. Work on a
+ * GPU is queued: call tn_device_synchronize first. */
+TN_API double tn_now(void);
+
 /* ---- Threads and log ------------------------------------------------------------------------- */
 
 /* How many threads kernels use, 1 to 4096 (else TN_EVALUE, and nothing changes); results have the

@@ -55,6 +55,7 @@ static void core_calls(tn_tensor *t) {
     TAKES(tn_set_threads(-5));
     TAKES(tn_set_threads(0));
     TAKES(tn_set_threads(threads));
+    TAKES(tn_now());
     TAKES(tn_log_write((tn_log_level)99, "%s", ""));
     TAKES(tn_log_to(NULL, (tn_log_level)-9, NULL));
 }
