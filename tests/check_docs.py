@@ -16,6 +16,7 @@ Rules, for every .md file of the project
   - `./run VERB`, `--option`, `-Doption=` and `TERN_VARIABLE` are known to `run`, to a program, to meson_options.txt
   - <!-- printed by folder/script.py arguments -->   what follows, up to an empty line, is the output of that script;
                                              not compared where it exits with 77, since what it runs is not built
+  - the table of docs/errors.md that is headed Warning quotes each warning of tn__log_loud once, and no other
   - the files in the tables of docs/spine.md have at most 11,000 lines together
   - folder READMEs have at most 30 lines, and every folder of sources has one; docs/tour.md has at most 200, the short one 80, that of ranks
     150, that of a mesh 120
@@ -41,6 +42,7 @@ BEYOND = ("build/", "train.c", "/")  # made by a build, the reader's own program
 LONGEST = {"docs/tour.md": 200, "docs/tour_short.md": 80, "docs/tour_ranks.md": 150, "docs/tour_mesh.md": 120,
            "docs/debugging.md": 120, "CONTRIBUTING.md": 120}
 SPINE, SPINE_LINES = "docs/spine.md", 11000
+ERRORS = "docs/errors.md"
 
 
 class Tree:
@@ -257,6 +259,23 @@ def spine(tree, prose):
         yield 1, f"the spine is {len(paths)} files of {lines} lines; at most {SPINE_LINES} lines"
 
 
+def loud_warnings(tree, prose):
+    """The quotes in the table of warnings, beside the messages of the code; … stands for anything."""
+    table = re.search(r"^\| Warning \|.*\n((?:\|.*\n)*)", prose, re.MULTILINE)
+    quotes = re.findall(r'^\| "([^"]+)" \|', table.group(1) if table else "", re.MULTILINE)
+    messages = []
+    for source in tree.files:
+        for call in re.findall(r'\btn__log_loud\(((?:\s|PRI\w+|"(?:[^"\\]|\\.)*")+)', tree.read(source) if source.endswith(".c") else ""):
+            messages.append("".join(re.findall(r'"((?:[^"\\]|\\.)*)"', call)))
+    found = {quote: [m for m in messages if re.search(".*".join(map(re.escape, quote.split("…"))), m)] for quote in quotes}
+    for quote, those in found.items():
+        if len(those) != 1:
+            yield 1, f'"{quote}" is in {len(those)} warnings of the code'
+    for message in messages:
+        if not any(message in those for those in found.values()):
+            yield 1, f'the table of warnings has nothing of "{message}"'
+
+
 def document_faults(tree, document):
     text = tree.read(document)
     blocks, prose = blocks_and_prose(text)
@@ -269,6 +288,8 @@ def document_faults(tree, document):
     yield from code_blocks(tree, document, blocks)
     if document == SPINE:
         yield from spine(tree, prose)
+    if document == ERRORS:
+        yield from loud_warnings(tree, prose)
     folder = os.path.dirname(document)
     most = LONGEST.get(document, 30 if os.path.basename(document) == "README.md" and folder else None)
     if most and text.count("\n") > most:
@@ -313,10 +334,12 @@ CLEAN = {
                     "<!-- printed by docs/table.py 2 -->\n| 2 | 4 |\n\nEnd.\n",
     "docs/table.py": "import sys\nn = int(sys.argv[1])\nprint(f'| {n} | {n * n} |')\n",
     "docs/spine.md": "| file |\n|---|\n| `core/error.c` | raising |\n",
+    "docs/errors.md": '| Warning | said |\n|---|---|\n| "no … scope" | once |\n',
     "core/README.md": "`error.c`: `raise_v()`\n",
     "core/error.c": "/* See docs/tour.md. */\n#include <tern/core.h>\nstatic int limit = 3;\n"
                     "static int raise_v(int status) {\n    return status + limit;\n}\n"
                     "int tn_raise(int status) {\n    return raise_v(status);\n}\n"
+                    'void warn(int n) {\n    tn__log_loud("step %" PRId64\n    " has no good "\n    "scope", n);\n}\n'
                     'const char *const names[] = {"steps", "TERN_LOG"};\n',
     "include/tern/core.h": "int tn_raise(int status);\n",
     "run": "./run test\n",
@@ -345,6 +368,8 @@ PLANTED = {  # what, where, and what is replaced by what
     "a script that fails": ("docs/table.py", "import sys", "import nothing"),
     "a quotation of nothing": ("docs/tour.md", "```c core/error.c", "```c core/scope.c"),
     "a comment that points at nothing": ("core/error.c", "docs/tour.md", "docs/walk.md"),
+    "a warning that the table has not": ("docs/errors.md", '| "no … scope" | once |\n', ""),
+    "a warning that is gone": ("core/error.c", "tn__log_loud", "tn_log_write"),
     "a long README": ("core/README.md", "\n", "\n" * 31),
     "a spine that has grown": ("core/error.c", "limit = 3;\n", "limit = 3;\n" + "\n" * 11000),
     "a spine of nothing": ("docs/spine.md", "`core/error.c`", "core"),
