@@ -5,8 +5,6 @@
 #ifndef TERN_BENCH_H
 #define TERN_BENCH_H
 
-#include "core/clock.h"
-
 #include <tern/tern.h>
 
 #include <stdio.h>
@@ -17,7 +15,7 @@
 
 /* Seconds of the clock of Python's time.monotonic. */
 static inline double bench_now(void) {
-    return tn__now();
+    return tn_now();
 }
 
 /* The clock for steps: bench_now, or with TERN_BENCH_TIME=cpu this process's CPU time, which other

@@ -105,7 +105,7 @@ static tn_sequential *make_resnet18(void) {
         conv_of(3, 64, 3, 1), tn_batch_norm2d_new(64), TN_FN(tn_relu), block_new(64, 64, 1),
         block_new(64, 64, 1), block_new(64, 128, 2), block_new(128, 128, 1), block_new(128, 256, 2),
         block_new(256, 256, 1), block_new(256, 512, 2), block_new(512, 512, 1),
-        tn_adaptive_avg_pool2d_new(1), tn_flatten_new(1, -1), tn_linear_new(512, 10));
+        tn_adaptive_avg_pool2d_new(TN_DIMS(1)), tn_flatten_new(1, -1), tn_linear_new(512, 10));
 }
 
 static tn_sequential *make_cnn(void) {

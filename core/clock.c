@@ -1,7 +1,11 @@
-/* Deadlines in the forms that the system's waits take. */
+/* The clock for programs, and deadlines in the forms that the system's waits take. */
 #include "core/clock.h"
 
 #include <math.h>
+
+double tn_now(void) {
+    return tn__now();
+}
 
 void tn__condition_init(pthread_cond_t *c) {
     pthread_condattr_t monotonic;

@@ -72,7 +72,7 @@ static const char *shown_message(void) {
     char *message = tn__thread_texts()->message;
     if (stack->pending) {
         char place[160], text[MESSAGE_SIZE];
-        tn__place(place, sizeof(place));
+        tn__place_of(stack, place, sizeof(place));
         size_t skipped = place[0] ? 0 : message[0] == ' ' ? 1 : 2;
         append_text(text, MESSAGE_SIZE, 0, "%s%s", place, message + skipped);
         tn__plain_lines(text); /* it may quote a file or a peer */

@@ -122,7 +122,12 @@ static void describe_address(tn__dwarf *d, const tn__object *o, uintptr_t addres
 }
 
 void tn__place(char *text, size_t size) {
-    const tn__stack *s = tn__thread_stack();
+    tn__stack now;
+    tn__stack_keep(&now);
+    tn__place_of(&now, text, size);
+}
+
+void tn__place_of(const tn__stack *s, char *text, size_t size) {
     tn__object own, o;
     text[0] = 0;
     if (!object_of((uintptr_t)&tn__place, &own)) {

@@ -19,6 +19,9 @@ void tn__stack_keep(tn__stack *stack);
 /* This thread's, for its pending error; like tn__thread_texts, never NULL. */
 tn__stack *tn__thread_stack(void);
 
+/* As tn__place (error.h), for the calls that were kept. */
+void tn__place_of(const tn__stack *stack, char *text, size_t size);
+
 /* While false, places are functions and offsets: libdw, which may crash when malloc fails, is not
  * used. For tests that make malloc fail. */
 TN_API void tn__place_lines(bool on);

@@ -138,7 +138,7 @@ int main(int argc, char **argv) {
     draw_batch(photos, x, y);
     tn_tensor *guess = tn_argmax(tn_call(&net, x), 1, false);
     for (int64_t i = 0; i < SHOWN; i++) {
-        printf("\nclass %g, classified as %g\n", tn_at(y, &i), tn_at(guess, &i));
+        printf("\nclass %g, classified as %g\n", tn_at(y, TN_DIMS(i)), tn_at(guess, TN_DIMS(i)));
         print_image((const float *)tn_data(x) + i * VALUES);
     }
     double right = tn_item(tn_mean_all(tn_eq(guess, y)));

@@ -111,7 +111,7 @@ static int64_t draw_character(tn_tensor *scores) {
     double left = tn_random_uniform(tn_default_generator());
     int64_t last = tn_size(p, 2) - 1, next = -1;
     do {
-        left -= tn_at(p, (int64_t[]){0, 0, ++next});
+        left -= tn_at(p, TN_DIMS(0, 0, ++next));
     } while (left > 0.0 && next < last);
     return next;
 }
@@ -138,7 +138,7 @@ int main(int argc, char **argv) {
     printf("%lld characters, %d of them different; %lld parameters\n", (long long)tn_count(streams),
            tn_charset_size(charset), (long long)tn_module_count(&w));
     train_writer(&w, streams);
-    write_sample(&w, charset, (int64_t)tn_at(streams, (int64_t[]){0, 0}));
+    write_sample(&w, charset, (int64_t)tn_at(streams, TN_DIMS(0, 0)));
     tn_module_finish(&w);
     tn_charset_free(charset);
     return fflush(stdout) || ferror(stdout); /* failing to print is a failure */

@@ -2,7 +2,7 @@
 #include "core/file.h"
 #include "tern/io.h"
 
-tn_status tn_write_file(const char *path, const void *data, size_t bytes) {
+tn_status tn_write_file(const void *data, size_t bytes, const char *path) {
     tn__file f;
     if (!data && bytes) {
         return tn__raise(TN_EVALUE, "write_file", "the data are NULL");

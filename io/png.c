@@ -161,7 +161,7 @@ tn_status tn_save_image(tn_tensor *images, const char *path, int columns) {
         file = tn__png_encode(s.pixels, s.across, s.down, (int)s.channels, &bytes, "save_image");
     }
     free(s.pixels);
-    tn_status status = file ? tn_write_file(path, file, bytes) : tn_error();
+    tn_status status = file ? tn_write_file(file, bytes, path) : tn_error();
     free(file);
     return status;
 }

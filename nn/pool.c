@@ -81,7 +81,7 @@ POOL(avg_pool3d)
     void tn_##name##_init(tn_##name *m, tn_dims size) { \
         adaptive_init(m, #name, tn_##name##_op, size);  \
     }                                                   \
-    TN__LAYER_HEAP(tn_##name, tn_##name##_new(int64_t size), tn_##name##_init(m, TN_DIMS(size)))
+    TN__LAYER_HEAP(tn_##name, tn_##name##_new(tn_dims size), tn_##name##_init(m, size))
 ADAPTIVE_POOL(adaptive_max_pool1d)
 ADAPTIVE_POOL(adaptive_max_pool2d)
 ADAPTIVE_POOL(adaptive_max_pool3d)

@@ -158,7 +158,7 @@ bool tn__probabilities(tn_tensor *p, const char *name, const char *advice, const
         at /= size;
     }
     tn__raise(TN_EVALUE, operation, "%s%s is %g (it must be between 0 and 1%s)", name,
-              index.ndim > 0 ? tn__dims_text(index) : "", tn_at(p, index.size), advice);
+              index.ndim > 0 ? tn__dims_text(index) : "", tn_at(p, index), advice);
     return false;
 }
 

@@ -172,22 +172,25 @@ double tn_item(const tn_tensor *t) {
     return tn__element(t, t->offset);
 }
 
-double tn_at(const tn_tensor *t, const int64_t *index) {
+double tn_at(const tn_tensor *t, tn_dims index) {
     if (!tn__usable(t, "at")) {
         return NAN;
     }
-    if (!index && t->dims.ndim > 0) {
-        tn__raise(TN_EVALUE, "at", "the index is NULL but the tensor is %s", tn_shape_text(t));
+    if (index.ndim != t->dims.ndim) {
+        tn__raise(TN_ESHAPE, "at",
+                  "the index is %s but the tensor is %s (an index has one position for each "
+                  "dimension)",
+                  tn__dims_text(index), tn_shape_text(t));
         return NAN;
     }
     int64_t position = t->offset;
     for (int i = 0; i < t->dims.ndim; i++) {
-        if (index[i] < 0 || index[i] >= t->dims.size[i]) {
-            tn__raise(TN_EINDEX, "at", "index %lld at dimension %d of %s", (long long)index[i], i,
-                      tn_shape_text(t));
+        if (index.size[i] < 0 || index.size[i] >= t->dims.size[i]) {
+            tn__raise(TN_EINDEX, "at", "index %lld at dimension %d of %s", (long long)index.size[i],
+                      i, tn_shape_text(t));
             return NAN;
         }
-        position += index[i] * t->stride[i];
+        position += index.size[i] * t->stride[i];
     }
     return tn__element(t, position);
 }

@@ -17,6 +17,7 @@ Rules, for every .md file of the project
   - <!-- printed by folder/script.py arguments -->   what follows, up to an empty line, is the output of that script;
                                              not compared where it exits with 77, since what it runs is not built
   - what a row of docs/coverage.md names (functions, options, examples) occurs in the tests that the row names
+  - the table of docs/errors.md that is headed Warning quotes each warning of tn__log_loud once, and no other
   - the files in the tables of docs/spine.md have at most 11,000 lines together
   - folder READMEs have at most 30 lines, and every folder of sources has one; docs/tour.md has at most 200, the short one 80, that of ranks
     150, that of a mesh 120
@@ -42,6 +43,7 @@ BEYOND = ("build/", "train.c", "/")  # made by a build, the reader's own program
 LONGEST = {"docs/tour.md": 200, "docs/tour_short.md": 80, "docs/tour_ranks.md": 150, "docs/tour_mesh.md": 120,
            "docs/debugging.md": 120, "CONTRIBUTING.md": 120}
 SPINE, SPINE_LINES, COVERAGE = "docs/spine.md", 11000, "docs/coverage.md"
+ERRORS = "docs/errors.md"
 
 
 class Tree:
@@ -284,6 +286,23 @@ def rows(tree, _, prose):
                 yield match.start(1), f"none of the row's tests has {name}"
 
 
+def loud_warnings(tree, prose):
+    """The quotes in the table of warnings, beside the messages of the code; … stands for anything."""
+    table = re.search(r"^\| Warning \|.*\n((?:\|.*\n)*)", prose, re.MULTILINE)
+    quotes = re.findall(r'^\| "([^"]+)" \|', table.group(1) if table else "", re.MULTILINE)
+    messages = []
+    for source in tree.files:
+        for call in re.findall(r'\btn__log_loud\(((?:\s|PRI\w+|"(?:[^"\\]|\\.)*")+)', tree.read(source) if source.endswith(".c") else ""):
+            messages.append("".join(re.findall(r'"((?:[^"\\]|\\.)*)"', call)))
+    found = {quote: [m for m in messages if re.search(".*".join(map(re.escape, quote.split("…"))), m)] for quote in quotes}
+    for quote, those in found.items():
+        if len(those) != 1:
+            yield 1, f'"{quote}" is in {len(those)} warnings of the code'
+    for message in messages:
+        if not any(message in those for those in found.values()):
+            yield 1, f'the table of warnings has nothing of "{message}"'
+
+
 def document_faults(tree, document):
     text = tree.read(document)
     blocks, prose = blocks_and_prose(text)
@@ -296,6 +315,8 @@ def document_faults(tree, document):
     yield from code_blocks(tree, document, blocks)
     if document == SPINE:
         yield from spine(tree, prose)
+    if document == ERRORS:
+        yield from loud_warnings(tree, prose)
     folder = os.path.dirname(document)
     most = LONGEST.get(document, 30 if os.path.basename(document) == "README.md" and folder else None)
     if most and text.count("\n") > most:
@@ -345,10 +366,12 @@ CLEAN = {
     "tests/x.h": "int x(void) { return tn_raise(1); }\n",
     "tests/README.md": "x\n",
     "docs/spine.md": "| file |\n|---|\n| `core/error.c` | raising |\n",
+    "docs/errors.md": '| Warning | said |\n|---|---|\n| "no … scope" | once |\n',
     "core/README.md": "`error.c`: `raise_v()`\n",
     "core/error.c": "/* See docs/tour.md. */\n#include <tern/core.h>\nstatic int limit = 3;\n"
                     "static int raise_v(int status) {\n    return status + limit;\n}\n"
                     "int tn_raise(int status) {\n    return raise_v(status);\n}\n"
+                    'void warn(int n) {\n    tn__log_loud("step %" PRId64\n    " has no good "\n    "scope", n);\n}\n'
                     'const char *const names[] = {"steps", "TERN_LOG"};\n',
     "include/tern/core.h": "int tn_raise(int status);\n",
     "run": "./run test\n",
@@ -377,6 +400,8 @@ PLANTED = {  # what, where, and what is replaced by what
     "a script that fails": ("docs/table.py", "import sys", "import nothing"),
     "a quotation of nothing": ("docs/tour.md", "```c core/error.c", "```c core/scope.c"),
     "a comment that points at nothing": ("core/error.c", "docs/tour.md", "docs/walk.md"),
+    "a warning that the table has not": ("docs/errors.md", '| "no … scope" | once |\n', ""),
+    "a warning that is gone": ("core/error.c", "tn__log_loud", "tn_log_write"),
     "a long README": ("core/README.md", "\n", "\n" * 31),
     "a row whose tests do not have it": ("tests/x.h", "tn_raise(1)", "0"),
     "a row whose tests do not give the option": ("tests/test_x.py", "--steps", "steps"),

@@ -8,7 +8,7 @@ Used: its name is in a .c, .h, .cu or .md file outside tests/, other than the fi
 even in a header: a header says what exists, a document or an example what it is for.
 
 Names: an operation ends in _op if its plain name is a type's, and only then. What a program calls takes `void *m`; only what the
-library calls takes a `tn_module *`.
+library calls takes a `tn_module *`. What saves or writes takes what is written first, then the path, then how.
 """
 import os
 import re
@@ -67,14 +67,17 @@ def misnamed(root):
                 yield path, name, f"no type is named {name[:-3]}: drop _op"
         for name in re.findall(r"\bTN_API\b[^;(]*?\b(tn_\w+)\([^;()]*\btn_module \*\w", text):
             yield path, name, "takes a tn_module *; what programs call takes void *m"
+        for name in re.findall(r"\bTN_API\b[^;(]*?\b(tn_(?:\w*save|write)\w*)\(\s*const char \*(?:path|folder),", text):
+            yield path, name, "takes the path first: first what is written, then where"
 
 
 HEADER = ("typedef struct tn_line {\n    int a;\n} tn_line;\ntypedef struct tn_module tn_module;\n"
           "TN_API int tn_used(void);\nTN_API int *tn_told(int a);\nTN_API void tn_line_op(void);\n"
-          "TN_API void tn_train(void *m, void (*f)(tn_module *m, int a));\n")
+          "TN_API void tn_train(void *m, void (*f)(tn_module *m, int a));\n"
+          "TN_API int tn_line_save(int a, const char *path);\n")
 CODE_FILE = ("int tn_used(void) {\n    return 0;\n}\nint *tn_told(int a) {\n    return 0;\n}\nvoid tn_line_op(void) {\n}\n"
-             "void tn_train(void *m, void (*f)(tn_module *m, int a)) {\n}\n")
-CLEAN = {"include/tern/a.h": HEADER, "core/a.c": CODE_FILE, "README.md": "`tn_told`, `tn_line_op`\n",
+             "void tn_train(void *m, void (*f)(tn_module *m, int a)) {\n}\nint tn_line_save(int a, const char *path) {\n    return 0;\n}\n")
+CLEAN = {"include/tern/a.h": HEADER, "core/a.c": CODE_FILE, "README.md": "`tn_told`, `tn_line_op`, `tn_line_save`\n",
          "nn/a.c": "static int f(void) {\n    tn_train();\n    return tn_used();\n}\n", "tests/test_a.c": "tn_told();\n"}
 PLANTED = {  # what, where, and what is replaced by what
     "a function that nothing names": ("README.md", "`tn_told`, ", ""),
@@ -82,6 +85,7 @@ PLANTED = {  # what, where, and what is replaced by what
     "an operation named as a type": ("include/tern/a.h", "tn_line_op", "tn_line"),
     "an operation with a needless _op": ("include/tern/a.h", "int tn_used(void);", "int tn_used_op(void);"),
     "a module that asks for a cast": ("include/tern/a.h", "tn_train(void *m", "tn_train(tn_module *m"),
+    "a path before what is written": ("include/tern/a.h", "tn_line_save(int a, const char *path)", "tn_line_save(const char *path, int a)"),
 }
 
 

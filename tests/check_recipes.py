@@ -67,7 +67,7 @@ def program():
     loads = "".join(f'    tn_tensor *{name}_ = tn_npy_load("{name}.npy");\n' for name in NAMES)
     again = "".join(f"tn_tensor *{name} __attribute__((unused)) = {name}_; " for name in NAMES)
     again += "tn_tensor *a __attribute__((unused)) = x, *b __attribute__((unused)) = y;"
-    tests = "".join(f'    {{ {again} {{ {setting}; if (tn_npy_save("{i}.npy", {ours})) {{ fprintf(stderr, "%s\\n", tn_error_message()); return 1; }} }} }}\n'
+    tests = "".join(f'    {{ {again} {{ {setting}; if (tn_npy_save({ours}, "{i}.npy")) {{ fprintf(stderr, "%s\\n", tn_error_message()); return 1; }} }} }}\n'
                     for i, (ours, setting) in enumerate((r[0], r[2] if len(r) > 2 else "") for r in RECIPES))
     return f"#include <tern/tern.h>\n#include <math.h>\nint main(void) {{\n{loads}{tests}}}\n"
 

@@ -149,7 +149,7 @@ static bool share_level(const tn__member *members, const tn__environment *e) {
         return false;
     }
     if (*why && e->rank == 0) {
-        tn__log_loud("dist_init: %s", why);
+        tn__log_loud("dist_init: levels differ: %s", why);
     }
     tn__host_compute_at(members[e->rank].kinds, word);
     return true;

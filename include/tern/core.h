@@ -8,8 +8,8 @@
  *     tn_backward(loss);
  *     if (tn_error()) { fprintf(stderr, "%s\n", tn_error_message()); tn_error_clear(); }
  *
- * The library never exits, aborts or prints by itself, except for two warnings (see the log below).
- * A program that should end at the first error says so once: tn_on_error(tn_error_exit).
+ * The library never exits, aborts or prints by itself, except for a few warnings (see the log
+ * below). A program that should end at the first error says so once: tn_on_error(tn_error_exit).
  *
  * Read next: core/error.c, core/scope.c, docs/errors.md, docs/ownership.md.
  */
@@ -233,6 +233,12 @@ TN_API double tn_random_uniform(tn_generator *g);
 TN_API double tn_random_normal(tn_generator *g);
 TN_API int64_t tn_random_below(tn_generator *g, int64_t n);
 
+/* ---- Time ------------------------------------------------------------------------------------ */
+
+/* Seconds of a clock that no one sets: what two calls differ by has passed between them. Work on a
+ * GPU is queued: call tn_device_synchronize first. */
+TN_API double tn_now(void);
+
 /* ---- Threads and log ------------------------------------------------------------------------- */
 
 /* How many threads kernels use, 1 to 4096 (else TN_EVALUE, and nothing changes); results have the
@@ -250,9 +256,8 @@ TN_API void tn_set_threads(int n);
  * vfork, _Fork and clone are for children that become another program at once. */
 
 /* The log goes nowhere unless a sink is set or TERN_LOG=error|warn|info|debug is in the environment
- * (then stderr). Even then two warnings go to stderr, once each: about a loop without a scope, and
- * about a job whose token others can guess (docs/errors.md). What a sink logs itself reaches it
- * once, without further recursion. */
+ * (then stderr). Without either the warnings that docs/errors.md lists go to stderr: about dangers
+ * that show in nothing else. What a sink logs itself reaches it once, without further recursion. */
 typedef enum tn_log_level { TN_LOG_ERROR, TN_LOG_WARN, TN_LOG_INFO, TN_LOG_DEBUG } tn_log_level;
 typedef void (*tn_log_sink)(tn_log_level level, const char *message, void *user);
 TN_API void tn_log_to(tn_log_sink sink, tn_log_level most, void *user);

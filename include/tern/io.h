@@ -142,8 +142,8 @@ TN_API tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path);
 
 /* ---- Other files ----------------------------------------------------------------------------- */
 
-/* Writes `bytes` to `path` as described at the top. */
-TN_API tn_status tn_write_file(const char *path, const void *data, size_t bytes);
+/* Writes `bytes` bytes to `path` as described at the top. */
+TN_API tn_status tn_write_file(const void *data, size_t bytes, const char *path);
 
 /* images (N, C, H, W), of any dtype, from 0 (black) to 1, C 1 (grey) or 3 (red, green, blue), as
  * one PNG file: `columns` of them side by side, 2 pixels apart. Values outside [0, 1] are clamped.

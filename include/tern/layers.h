@@ -241,7 +241,8 @@ TN_API tn_conv_transpose3d *tn_conv_transpose3d_new_with(int64_t in, int64_t out
 
 /* ---- Pooling --------------------------------------------------------------------------------- */
 
-/* Pooling (tn_max_pool2d_op and the like): by windows, or adaptive, to a given size. */
+/* Pooling (tn_max_pool2d_op and the like): by windows, or adaptive, to a given size: one for all
+ * dimensions, TN_DIMS(1), or one for each. */
 typedef struct tn_pool {
     tn_module base;
     tn_tensor *(*f)(tn_tensor *x, tn_dims kernel, tn_pool_options options);
@@ -289,12 +290,12 @@ TN_API void tn_adaptive_max_pool3d_init(tn_adaptive_max_pool3d *m, tn_dims size)
 TN_API void tn_adaptive_avg_pool1d_init(tn_adaptive_avg_pool1d *m, tn_dims size);
 TN_API void tn_adaptive_avg_pool2d_init(tn_adaptive_avg_pool2d *m, tn_dims size);
 TN_API void tn_adaptive_avg_pool3d_init(tn_adaptive_avg_pool3d *m, tn_dims size);
-TN_API tn_adaptive_max_pool1d *tn_adaptive_max_pool1d_new(int64_t size);
-TN_API tn_adaptive_max_pool2d *tn_adaptive_max_pool2d_new(int64_t size);
-TN_API tn_adaptive_max_pool3d *tn_adaptive_max_pool3d_new(int64_t size);
-TN_API tn_adaptive_avg_pool1d *tn_adaptive_avg_pool1d_new(int64_t size);
-TN_API tn_adaptive_avg_pool2d *tn_adaptive_avg_pool2d_new(int64_t size);
-TN_API tn_adaptive_avg_pool3d *tn_adaptive_avg_pool3d_new(int64_t size);
+TN_API tn_adaptive_max_pool1d *tn_adaptive_max_pool1d_new(tn_dims size);
+TN_API tn_adaptive_max_pool2d *tn_adaptive_max_pool2d_new(tn_dims size);
+TN_API tn_adaptive_max_pool3d *tn_adaptive_max_pool3d_new(tn_dims size);
+TN_API tn_adaptive_avg_pool1d *tn_adaptive_avg_pool1d_new(tn_dims size);
+TN_API tn_adaptive_avg_pool2d *tn_adaptive_avg_pool2d_new(tn_dims size);
+TN_API tn_adaptive_avg_pool3d *tn_adaptive_avg_pool3d_new(tn_dims size);
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 

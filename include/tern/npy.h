@@ -6,7 +6,7 @@
  *     tn_tensor *y = tn_npz_get(f, "y");
  *     tn_npz_close(f);
  *
- *     tn_npy_save("y.npy", y);                  // numpy.load("y.npy")
+ *     tn_npy_save(y, "y.npy");                  // numpy.load("y.npy")
  *
  * dtypes: f4 f8 f2 i8 i4 i1 u1 and bool are ours, under any name that numpy.dtype takes; i2 and u2
  * become i32, u4 becomes i64. Reading
@@ -32,7 +32,7 @@ extern "C" {
  * TN_ENOMEM. */
 TN_API tn_tensor *tn_npy_load(const char *path);
 /* TN_EDTYPE: NumPy has no bf16 (cast to f32 first). Written as io.h describes. */
-TN_API tn_status tn_npy_save(const char *path, const tn_tensor *t);
+TN_API tn_status tn_npy_save(const tn_tensor *t, const char *path);
 
 /* Reads the archive's table of contents; each array, stored or compressed, is read when asked for.
  * NULL after an error. */
@@ -45,8 +45,8 @@ TN_API tn_tensor *tn_npz_get(const tn_npz *f, const char *name); /* TN_EVALUE: t
 
 /* n arrays under these names, like numpy.savez or savez_compressed. TN_EVALUE: a repeated name, or
  * one that is empty or too long; TN_EUNSUPPORTED: 4 GiB or more. */
-TN_API tn_status tn_npz_save(const char *path, const char *const *names, tn_tensor *const *tensors,
-                             int n, bool compressed);
+TN_API tn_status tn_npz_save(const char *const *names, tn_tensor *const *tensors, int n,
+                             const char *path, bool compressed);
 
 /* ---- Datasets -------------------------------------------------------------------------------- */
 

@@ -217,9 +217,10 @@ TN_API void *tn_data_mut(tn_tensor *t);
 /* The only element, as a double; NaN and TN_ESHAPE unless there is exactly one. */
 TN_API double tn_item(const tn_tensor *t);
 
-/* The element at an index of ndim positions, as a double; NaN and TN_EINDEX out of range. Slow: for
- * tests and printing. */
-TN_API double tn_at(const tn_tensor *t, const int64_t *index);
+/* The element at an index, one position for each dimension, as a double: tn_at(t, TN_DIMS(1, 0)).
+ * NaN after TN_EINDEX (out of range) or TN_ESHAPE (another number of positions). Slow: for tests
+ * and printing. */
+TN_API double tn_at(const tn_tensor *t, tn_dims index);
 
 /* All elements in row-major order into out[tn_count(t)]; the dtypes must be the same. */
 TN_API tn_status tn_copy_out(const tn_tensor *t, void *out);

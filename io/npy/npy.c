@@ -42,7 +42,7 @@ static size_t array_bytes(const tn_tensor *t) {
     return (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t));
 }
 
-tn_status tn_npy_save(const char *path, const tn_tensor *t) {
+tn_status tn_npy_save(const tn_tensor *t, const char *path) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *here = host_array(t);
@@ -518,7 +518,7 @@ static size_t check_names(const char *const *names, tn_tensor *const *tensors, i
     return list_bytes;
 }
 
-tn_status tn_npz_save(const char *path, const char *const *names, tn_tensor *const *tensors, int n,
+tn_status tn_npz_save(const char *const *names, tn_tensor *const *tensors, int n, const char *path,
                       bool compressed) {
     size_t list_bytes = tn__pending() ? 0 : check_names(names, tensors, n);
     npz_writer w = {.compressed = compressed};

@@ -37,12 +37,12 @@ static void odd_paths(tn_tensor *t) {
         FAILS(tn_load(&m, paths[i]));
         FAILS(tn_checkpoint_save(&c, paths[i]));
         FAILS(tn_checkpoint_load(&c, paths[i]));
-        FAILS(tn_write_file(paths[i], "x", 1));
+        FAILS(tn_write_file("x", 1, paths[i]));
         NOTHING(tn_history_open(paths[i], 0));
         FAILS(tn_plot_svg(&(tn_plot){0}, paths[i]));
         tn_module_finish(&m);
     }
-    FAILS(tn_write_file(temp_path("file"), NULL, 1));
+    FAILS(tn_write_file(NULL, 1, temp_path("file")));
     FAILS(tn_checkpoint_save(NULL, temp_path("none")));
     FAILS(tn_checkpoint_load(NULL, temp_path("none")));
 }

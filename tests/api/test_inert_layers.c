@@ -240,32 +240,32 @@ static void heap_pools(tn_tensor *t) {
     NEW(tn_max_pool1d_new(0));
     NEW(tn_max_pool1d_new_with(TN_DIMS(), (tn_pool_options){0}));
     DOES(tn_max_pool1d_init(NULL, TN_DIMS(2), tn_pool_defaults()));
-    NEW(tn_adaptive_max_pool1d_new(-1));
+    NEW(tn_adaptive_max_pool1d_new(TN_DIMS(-1)));
     DOES(tn_adaptive_max_pool1d_init(NULL, TN_DIMS(2)));
     NEW(tn_max_pool2d_new(0));
     NEW(tn_max_pool2d_new_with(TN_DIMS(), (tn_pool_options){0}));
     DOES(tn_max_pool2d_init(NULL, TN_DIMS(2), tn_pool_defaults()));
-    NEW(tn_adaptive_max_pool2d_new(-1));
+    NEW(tn_adaptive_max_pool2d_new(TN_DIMS(-1)));
     DOES(tn_adaptive_max_pool2d_init(NULL, TN_DIMS(2)));
     NEW(tn_max_pool3d_new(0));
     NEW(tn_max_pool3d_new_with(TN_DIMS(), (tn_pool_options){0}));
     DOES(tn_max_pool3d_init(NULL, TN_DIMS(2), tn_pool_defaults()));
-    NEW(tn_adaptive_max_pool3d_new(-1));
+    NEW(tn_adaptive_max_pool3d_new(TN_DIMS(-1)));
     DOES(tn_adaptive_max_pool3d_init(NULL, TN_DIMS(2)));
     NEW(tn_avg_pool1d_new(0));
     NEW(tn_avg_pool1d_new_with(TN_DIMS(), (tn_pool_options){0}));
     DOES(tn_avg_pool1d_init(NULL, TN_DIMS(2), tn_pool_defaults()));
-    NEW(tn_adaptive_avg_pool1d_new(-1));
+    NEW(tn_adaptive_avg_pool1d_new(TN_DIMS(-1)));
     DOES(tn_adaptive_avg_pool1d_init(NULL, TN_DIMS(2)));
     NEW(tn_avg_pool2d_new(0));
     NEW(tn_avg_pool2d_new_with(TN_DIMS(), (tn_pool_options){0}));
     DOES(tn_avg_pool2d_init(NULL, TN_DIMS(2), tn_pool_defaults()));
-    NEW(tn_adaptive_avg_pool2d_new(-1));
+    NEW(tn_adaptive_avg_pool2d_new(TN_DIMS(-1)));
     DOES(tn_adaptive_avg_pool2d_init(NULL, TN_DIMS(2)));
     NEW(tn_avg_pool3d_new(0));
     NEW(tn_avg_pool3d_new_with(TN_DIMS(), (tn_pool_options){0}));
     DOES(tn_avg_pool3d_init(NULL, TN_DIMS(2), tn_pool_defaults()));
-    NEW(tn_adaptive_avg_pool3d_new(-1));
+    NEW(tn_adaptive_avg_pool3d_new(TN_DIMS(-1)));
     DOES(tn_adaptive_avg_pool3d_init(NULL, TN_DIMS(2)));
 }
 

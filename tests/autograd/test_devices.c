@@ -58,7 +58,7 @@ static void gradients_come_back(void **state) {
                      TN_OK);
     tn_backward(tn_sum_all(g));
     assert_true(is_on(tn_grad_of(v), first));
-    assert_float_equal(tn_at(tn_grad_of(v), (int64_t[]){2}), 12.0, 1e-5);
+    assert_float_equal(tn_at(tn_grad_of(v), TN_DIMS(2)), 12.0, 1e-5);
 }
 
 static void mixtures_are_refused(void **state) {
@@ -107,8 +107,8 @@ static void copies_in_place(void **state) {
     tn_tensor *wide = tn_to(tn_zeros(TN_DIMS(3, 4), TN_F64), first);
     tn_copy_(tn_slice(tn_t(wide), 0, 0, 4, 2), tn_select(from, 0, 1)); /* (2, 3) from (3) */
     for (int i = 0; i < 3; i++) {
-        assert_float_equal(tn_at(wide, (int64_t[]){i, 2}), 3.0 + i, 0.0);
-        assert_float_equal(tn_at(wide, (int64_t[]){i, 1}), 0.0, 0.0);
+        assert_float_equal(tn_at(wide, TN_DIMS(i, 2)), 3.0 + i, 0.0);
+        assert_float_equal(tn_at(wide, TN_DIMS(i, 1)), 0.0, 0.0);
     }
     tn_tensor *host = tn_empty_on(tn_cpu(), TN_DIMS(2, 3), TN_F32);
     tn_copy_(host, tn_mul_scalar(from, 2.0));

@@ -57,8 +57,8 @@ static tn_tensor *keep_it(tn_tensor *grad, void *user) {
 }
 
 static void expect_untouched_around(const net *n) {
-    assert_float_equal(tn_at(n->bucket, (int64_t[]){15}), 100.0, 0.0);
-    assert_float_equal(tn_at(n->bucket, (int64_t[]){16 + N * N}), 100.0, 0.0);
+    assert_float_equal(tn_at(n->bucket, TN_DIMS(15)), 100.0, 0.0);
+    assert_float_equal(tn_at(n->bucket, TN_DIMS(16 + N * N)), 100.0, 0.0);
 }
 
 static void made_in_its_place(void **state) {
@@ -74,10 +74,10 @@ static void made_in_its_place(void **state) {
         tn_zero_grad(n.w);
     }
     run_net(&n, NULL);
-    float first = (float)tn_at(n.view, (int64_t[]){1, 1});
+    float first = (float)tn_at(n.view, TN_DIMS(1, 1));
     run_net(&n, NULL); /* the first one is not stale: this one is added */
     assert_ptr_not_equal(seen, tn_data(n.view));
-    assert_float_equal(tn_at(n.view, (int64_t[]){1, 1}), 2 * first, 0.0);
+    assert_float_equal(tn_at(n.view, TN_DIMS(1, 1)), 2 * first, 0.0);
 }
 
 /* A program's hook may keep the gradient, so it is not made in the buffer. */
@@ -88,13 +88,13 @@ static void kept_by_a_hook(void **state) {
     tn_hook hook = tn_on_grad(n.w, keep_it, &kept);
     run_net(&n, NULL);
     assert_ptr_not_equal(seen, tn_data(n.view));
-    float before = (float)tn_at(kept, (int64_t[]){2, 3});
+    float before = (float)tn_at(kept, TN_DIMS(2, 3));
     tn_remove_hook(n.w, hook);
     tn_zero_grad(n.w);
     tn_zero_(n.x);
     run_net(&n, NULL);
-    assert_float_equal(tn_at(kept, (int64_t[]){2, 3}), before, 0.0);
-    assert_true((float)tn_at(n.view, (int64_t[]){2, 3}) != before);
+    assert_float_equal(tn_at(kept, TN_DIMS(2, 3)), before, 0.0);
+    assert_true((float)tn_at(n.view, TN_DIMS(2, 3)) != before);
     tn_release(kept);
 }
 

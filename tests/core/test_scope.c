@@ -514,6 +514,7 @@ static void test_forgotten_scope(void **state) {
     tn_log_to(NULL, TN_LOG_ERROR, NULL);
     assert_contains(warning, "more than 10000 tensors were made outside any scope");
     assert_contains(warning, "TN_SCOPE");
+    assert_true(strncmp(warning, "test_scope.c:", 13) == 0); /* where it happens */
 }
 
 int main(void) {

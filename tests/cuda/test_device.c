@@ -83,8 +83,7 @@ static void test_made_read_printed(void **state) {
     tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(3, 4));
     assert_int_equal(tn_device_of(t).kind, TN_CUDA);
     assert_int_equal((uintptr_t)tn_data(t) % 512, 0);
-    const int64_t index[] = {2, 1};
-    assert_true(tn_at(t, index) == 9);
+    assert_true(tn_at(t, TN_DIMS(2, 1)) == 9);
     assert_true(tn_item(tn_select(tn_select(t, 0, 1), 0, 3)) == 7);
     char text[200];
     tn_format(tn_narrow(t, 0, 1, 2), text, sizeof(text));
@@ -281,8 +280,7 @@ static void test_memory_ends_and_comes_back(void **state) {
         assert_inert(tn_empty_on(gpu, TN_DIMS(1 << 20, 1 << 20, 1 << 18), TN_F32), TN_ENOMEM,
                      "no memory for 1152921504606846976 bytes");
         tn_tensor *b = arange_on(gpu, TN_DIMS(4, 5)); /* later calls work */
-        const int64_t index[] = {3, 4};
-        assert_true(tn_at(b, index) == 19);
+        assert_true(tn_at(b, TN_DIMS(3, 4)) == 19);
         assert_true(tn_item(arange_on(tn_cuda(1), TN_DIMS())) == 0); /* the other one has its own */
     }
     TN_SCOPE; /* 40 MiB are cached and in the way: they are freed */

@@ -6,8 +6,6 @@
 #include "tests/parallel/train.h"
 #include "tests/support/test.h"
 
-#include <time.h>
-
 enum { MOST = 4 };
 
 typedef struct place {
@@ -190,21 +188,15 @@ static void fail_in_training(tn_group *world, void *user) {
     tn_module_free(net);
 }
 
-static double seconds_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void a_failure_ends_all(void **state) {
     place p = place_of("cuda:0 cuda:1 cuda:0");
     static const tn_status wanted[] = {
         [RAISES] = TN_ESHAPE, [LEAVES] = TN_EPEER, [FILLS_DEVICE] = TN_ENOMEM};
     for (end how = RAISES; how <= FILLS_DEVICE; how++) {
-        double begun = seconds_now();
+        double begun = tn_now();
         failures = 0;
         assert_int_equal(tn_local_run_on(p.devices, p.n, fail_in_training, &how), wanted[how]);
-        assert_true(seconds_now() - begun < 60); /* not the group's time-out */
+        assert_true(tn_now() - begun < 60); /* not the group's time-out */
         assert_int_equal(failures, 0);
         assert_error(wanted[how], how == LEAVES ? "rank 1" : how == RAISES ? "add: " : "empty");
     }

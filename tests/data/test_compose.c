@@ -279,17 +279,17 @@ static tn_dataset *make_sequences(void) {
 /* A row of a batch has the elements of example i, then padding. */
 static void check_row(const tn_batch *b, int64_t row, int64_t i) {
     int64_t T = tn_size(b->x, 1), S = tn_size(b->y, 1);
-    assert_int_equal((int64_t)tn_at(b->lengths, &row), x_lengths[i]);
-    assert_int_equal((int64_t)tn_at(b->y_lengths, &row), y_lengths[i]);
+    assert_int_equal((int64_t)tn_at(b->lengths, TN_DIMS(row)), x_lengths[i]);
+    assert_int_equal((int64_t)tn_at(b->y_lengths, TN_DIMS(row)), y_lengths[i]);
     for (int64_t t = 0; t < T; t++) {
         for (int64_t w = 0; w < WIDTH; w++) {
             double wanted = t < x_lengths[i] ? (double)(100 * i + t * WIDTH + w) : -0.5;
-            assert_true(tn_at(b->x, (int64_t[]){row, t, w}) == wanted);
+            assert_true(tn_at(b->x, TN_DIMS(row, t, w)) == wanted);
         }
     }
     for (int64_t t = 0; t < S; t++) {
         double wanted = t < y_lengths[i] ? (double)(100 * i + t) : -100;
-        assert_true(tn_at(b->y, (int64_t[]){row, t}) == wanted);
+        assert_true(tn_at(b->y, TN_DIMS(row, t)) == wanted);
     }
 }
 

@@ -307,7 +307,7 @@ static void test_error_comes_with_its_batch(void **state) {
         assert_int_equal(tn_loader_where(l).index, 5);
         tn_error_clear();
         assert_true(tn_loader_next(l, &b));
-        assert_int_equal((int64_t)tn_at(b.x, (int64_t[]){0, 0}), 10);
+        assert_int_equal((int64_t)tn_at(b.x, TN_DIMS(0, 0)), 10);
         tn_loader_free(l);
         assert_int_equal(tn_live_tensors(), live);
     }
@@ -346,7 +346,7 @@ static void test_batches_are_lent(void **state) {
     tn_loader_free(l);
     tn_item(lent);
     assert_error(TN_ESTATE, "item: the tensor was released by the loader's next call");
-    assert_int_equal((int64_t)tn_at(kept, (int64_t[]){1, 0}), 1);
+    assert_int_equal((int64_t)tn_at(kept, TN_DIMS(1, 0)), 1);
     tn_release(kept);
 }
 

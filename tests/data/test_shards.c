@@ -125,7 +125,7 @@ static void test_through_a_loader(void **state) {
         tn_loader_new(tn_token_shards(temp_path("a_0.bin"), 4, 13), tn_sequential_sampler(), o);
     tn_batch b;
     assert_true(tn_loader_next(loader, &b));
-    assert_int_equal((int)tn_at(b.y, (int64_t[]){2, 3}), 12);
+    assert_int_equal((int)tn_at(b.y, TN_DIMS(2, 3)), 12);
     assert_false(tn_loader_next(loader, &b));
     tn_loader_free(loader);
 }

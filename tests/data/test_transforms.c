@@ -187,7 +187,7 @@ static void transforms_draw_their_own(void **state) {
     for (int64_t i = 0; i < 30; i++) {
         float out[2];
         tn_dataset_get(d, i, out, NULL);
-        flipped += out[0] != (float)tn_at(x, (int64_t[]){i, 0, 0, 0});
+        flipped += out[0] != (float)tn_at(x, TN_DIMS(i, 0, 0, 0));
     }
     assert_in_range(flipped, 5, 25);
     tn_dataset_free(d);
@@ -305,11 +305,11 @@ static double lambda_of(int64_t index, double alpha, uint64_t seed) {
                   .epoch = 3,
                   .index = index};
     b = tn_mixup(b, 3, alpha, seed);
-    double lambda = tn_at(b.x, (int64_t[]){0, 0});
-    assert_true(fabs(tn_at(b.x, (int64_t[]){1, 0}) - (1 - lambda)) < 1e-12);
-    assert_true(fabs(tn_at(b.y, (int64_t[]){0, 0}) - lambda) < 1e-12);
-    assert_true(fabs(tn_at(b.y, (int64_t[]){0, 1}) - (1 - lambda)) < 1e-12);
-    assert_true(tn_at(b.y, (int64_t[]){1, 2}) == 0);
+    double lambda = tn_at(b.x, TN_DIMS(0, 0));
+    assert_true(fabs(tn_at(b.x, TN_DIMS(1, 0)) - (1 - lambda)) < 1e-12);
+    assert_true(fabs(tn_at(b.y, TN_DIMS(0, 0)) - lambda) < 1e-12);
+    assert_true(fabs(tn_at(b.y, TN_DIMS(0, 1)) - (1 - lambda)) < 1e-12);
+    assert_true(tn_at(b.y, TN_DIMS(1, 2)) == 0);
     return lambda;
 }
 

@@ -29,10 +29,10 @@ static void pads_shares(tn_group *g, void *user) {
     int64_t count = 0, real = 0;
     while (tn_loader_next(l, &b)) {
         for (int64_t i = 0; i < tn_count(b.x); i++) {
-            bool valid = !b.valid || tn_at(b.valid, &i) != 0;
+            bool valid = !b.valid || tn_at(b.valid, TN_DIMS(i)) != 0;
             CHECK(b.valid || b.index == 0 || tn_group_rank(g) < 2);
             if (valid) {
-                __atomic_fetch_add(&seen[(int)tn_at(b.x, &i)], 1, __ATOMIC_RELAXED);
+                __atomic_fetch_add(&seen[(int)tn_at(b.x, TN_DIMS(i))], 1, __ATOMIC_RELAXED);
                 real++;
             }
             count++;
@@ -179,10 +179,10 @@ static void load_buckets(tn_group *g, void *user) {
     while (tn_loader_next(l, &b)) {
         int64_t shortest = 12, longest = 0;
         for (int64_t i = 0; i < tn_size(b.x, 0); i++) {
-            int64_t length = (int64_t)tn_at(b.lengths, &i);
+            int64_t length = (int64_t)tn_at(b.lengths, TN_DIMS(i));
             shortest = length < shortest ? length : shortest;
             longest = length > longest ? length : longest;
-            __atomic_fetch_add(&all->seen[(int)tn_at(b.x, (int64_t[]){i, 0})], 1, __ATOMIC_RELAXED);
+            __atomic_fetch_add(&all->seen[(int)tn_at(b.x, TN_DIMS(i, 0))], 1, __ATOMIC_RELAXED);
         }
         CHECK(longest - shortest <= 3); /* a bucket has 16 of 48, and 4 of the 12 lengths */
     }

@@ -30,7 +30,7 @@ static void many_works(tn_group *g, void *user) {
     int n = tn_group_size(g);
     for (int i = N - 1; i >= 0; i--) {
         CHECK(tn_work_wait(w[i], 0) == TN_OK);
-        CHECK(i == 0 || tn_at(t[i], (int64_t[]){i - 1}) == n * (n - 1) / 2 + n * i);
+        CHECK(i == 0 || tn_at(t[i], TN_DIMS(i - 1)) == n * (n - 1) / 2 + n * i);
     }
 }
 
@@ -489,7 +489,7 @@ static void test_null_is_one_rank(void **state) {
     assert_int_equal(tn_group_rank(NULL), 0);
     assert_int_equal(tn_work_wait(tn_all_reduce(NULL, t, TN_MEAN), 0), TN_OK);
     assert_int_equal(tn_work_wait(tn_all_gather(NULL, out, t), 0), TN_OK);
-    assert_true(tn_at(out, (int64_t[]){0, 1}) == 3);
+    assert_true(tn_at(out, TN_DIMS(0, 1)) == 3);
     assert_int_equal(tn_barrier(NULL), TN_OK);
     assert_int_equal(tn_monitored_barrier(NULL, 1), TN_OK);
     assert_true(tn_group_mean(NULL, 6, 4) == 1.5);

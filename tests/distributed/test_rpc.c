@@ -293,7 +293,7 @@ static void many_futures(tn_group *world, void *user) {
     }
     for (int i = N - 1; i >= 0; i--) {
         tn_message *out = tn_rpc_wait(f[i]);
-        CHECK(tn_at(tn_message_tensor(out, 0), (int64_t[]){2}) == i);
+        CHECK(tn_at(tn_message_tensor(out, 0), TN_DIMS(2)) == i);
         tn_message_free(out);
     }
     end_rank(world, r);

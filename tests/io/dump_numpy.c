@@ -17,7 +17,7 @@ int main(int argc, char **argv) {
     }
     size_t length = strlen(argv[1]);
     if (strcmp(argv[1] + length - 4, ".npy") == 0) {
-        return tn_npy_save(argv[2], tn_npy_load(argv[1]));
+        return tn_npy_save(tn_npy_load(argv[1]), argv[2]);
     }
     tn_npz *f = tn_npz_open(argv[1]);
     if (argc > 3 && strcmp(argv[3], "compressed") != 0) {
@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
         names[i] = tn_npz_name(f, i);
         tensors[i] = tn_npz_get(f, names[i]);
     }
-    tn_status status = tn_npz_save(argv[2], names, tensors, n, argc > 3);
+    tn_status status = tn_npz_save(names, tensors, n, argv[2], argc > 3);
     tn_npz_close(f);
     return status;
 }

@@ -30,7 +30,7 @@ static inline tn_status save_arrays(const char *path, tn_values in, tn_values ou
         names[n] = text[n];
         n++;
     }
-    return tn_npz_save(path, names, tensors, n, false);
+    return tn_npz_save(names, tensors, n, path, false);
 }
 
 /* m may be NULL. in: inputs to run the file with; example: those to export it with. */

@@ -313,7 +313,7 @@ static tn_sequential *sized_net(int64_t width) {
     size.size = TN_DIMS(4, width);
     return TN_SEQUENTIAL(tn_conv2d_new(1, 1, 1),
                          tn_max_pool2d_new_with(TN_DIMS(2, width), tn_pool_defaults()),
-                         tn_adaptive_avg_pool2d_new(width), tn_upsample_new_with(size));
+                         tn_adaptive_avg_pool2d_new(TN_DIMS(width)), tn_upsample_new_with(size));
 }
 
 static void test_other_sizes(void **state) {

@@ -365,11 +365,11 @@ static void test_plateau_and_average(void **state) {
         TN_AVERAGED(ema);
         tn_tensor *mean = tn_copy(tn_detach(net.weight));
         TN_AVERAGED(fresh);
-        assert_true(tn_equal(mean, net.weight) && tn_at(mean, (int64_t[]){0, 0}) < 12.0);
+        assert_true(tn_equal(mean, net.weight) && tn_at(mean, TN_DIMS(0, 0)) < 12.0);
         assert_int_equal(tn_average_update(fresh), TN_ESTATE);
         assert_error(TN_ESTATE, "the model has the average now");
     }
-    assert_true(tn_at(net.weight, (int64_t[]){0, 0}) == 13.0);
+    assert_true(tn_at(net.weight, TN_DIMS(0, 0)) == 13.0);
     tn_average_free(fresh);
     other.patience = 3;
     back.average = ema;

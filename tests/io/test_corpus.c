@@ -40,7 +40,7 @@ static void check_loads(const char *seed) {
     assert_int_equal(tn_optim_steps(t->optim), 9);
     assert_int_equal(tn_loader_where(t->loader).epoch, 2);
     assert_true(t->generator.seed == UINT64_MAX && t->generator.call == 7);
-    assert_true(tn_at(t->model.weight, (int64_t[]){0, 1}) == 1);
+    assert_true(tn_at(t->model.weight, TN_DIMS(0, 1)) == 1);
     bytes_file_close(&file);
     free(data);
     tn_optim_free(t->optim);

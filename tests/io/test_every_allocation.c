@@ -63,7 +63,7 @@ static tn_status load_checkpoint(const char *path) {
 }
 
 static double first_weight(void) {
-    return tn_at(run.model.weight, (int64_t[]){0, 0});
+    return tn_at(run.model.weight, TN_DIMS(0, 0));
 }
 
 static void walk_load(tn_status (*load)(const char *path), const char *path) {

@@ -23,15 +23,15 @@ static void expect_contents(const char *path, const char *text) {
 
 static void test_writes_and_replaces(void **state) {
     const char *path = temp_path("file");
-    assert_int_equal(tn_write_file(path, "one", 3), TN_OK);
+    assert_int_equal(tn_write_file("one", 3, path), TN_OK);
     expect_contents(path, "one");
-    assert_int_equal(tn_write_file(path, "three", 5), TN_OK);
+    assert_int_equal(tn_write_file("three", 5, path), TN_OK);
     expect_contents(path, "three");
-    assert_int_equal(tn_write_file(path, "", 0), TN_OK);
+    assert_int_equal(tn_write_file("", 0, path), TN_OK);
     expect_contents(path, "");
     assert_int_equal(temp_count(), 1);
     assert_int_equal(chdir(temp_folder), 0);
-    assert_int_equal(tn_write_file("here", "x", 1), TN_OK); /* a name without a folder */
+    assert_int_equal(tn_write_file("x", 1, "here"), TN_OK); /* a name without a folder */
     assert_int_equal(unlink("here"), 0);
     assert_int_equal(chdir("/"), 0);
 }
@@ -40,7 +40,7 @@ static void test_writes_and_replaces(void **state) {
 static void test_full_disk(void **state) {
     TN_SCOPE;
     const char *path = temp_path("file");
-    assert_int_equal(tn_write_file(path, "old", 3), TN_OK);
+    assert_int_equal(tn_write_file("old", 3, path), TN_OK);
     tn_tensor *large = tn_ones(TN_DIMS(1 << 16), TN_F32);
     struct rlimit before, small;
     getrlimit(RLIMIT_FSIZE, &before);
@@ -59,21 +59,21 @@ static void test_full_disk(void **state) {
         expect_contents(path, "old");
         assert_int_equal(temp_count(), 1); /* no leftovers */
     }
-    assert_int_equal(tn_write_file(path, "new", 3), TN_OK);
+    assert_int_equal(tn_write_file("new", 3, path), TN_OK);
     expect_contents(path, "new");
 }
 
 /* Root may write anything, so another user tries, in a child. */
 static void test_folder_without_rights(void **state) {
     const char *path = temp_path("file");
-    assert_int_equal(tn_write_file(path, "old", 3), TN_OK);
+    assert_int_equal(tn_write_file("old", 3, path), TN_OK);
     chmod(temp_folder, 0555);
     pid_t child = fork();
     if (child == 0) {
         if (geteuid() == 0 && setuid(65534) != 0) {
             _exit(9);
         }
-        bool refused = tn_write_file(path, "new", 3) == TN_EIO &&
+        bool refused = tn_write_file("new", 3, path) == TN_EIO &&
                        strstr(tn_error_message(), "Permission denied");
         _exit(refused ? 0 : 1);
     }
@@ -87,15 +87,15 @@ static void test_folder_without_rights(void **state) {
 }
 
 static void test_bad_paths(void **state) {
-    assert_int_equal(tn_write_file("/nowhere/at/all", "x", 1), TN_EIO);
+    assert_int_equal(tn_write_file("x", 1, "/nowhere/at/all"), TN_EIO);
     assert_error(TN_EIO, "/nowhere/at/all.tmp: No such file");
-    assert_int_equal(tn_write_file(NULL, "x", 1), TN_EVALUE);
+    assert_int_equal(tn_write_file("x", 1, NULL), TN_EVALUE);
     tn_error_clear();
-    assert_int_equal(tn_write_file("", "x", 1), TN_EVALUE);
+    assert_int_equal(tn_write_file("x", 1, ""), TN_EVALUE);
     tn_error_clear();
     const char *folder = temp_path("folder");
     assert_int_equal(mkdir(folder, 0755), 0);
-    assert_int_equal(tn_write_file(folder, "x", 1), TN_EIO);
+    assert_int_equal(tn_write_file("x", 1, folder), TN_EIO);
     assert_error(TN_EIO, "folder is not a regular file");
     assert_int_equal(rmdir(folder), 0);
     assert_int_equal(temp_count(), 1);
@@ -105,23 +105,23 @@ static void test_bad_paths(void **state) {
 static void test_leftovers(void **state) {
     const char *path = temp_path("file"), *leftover = temp_path("file.tmp");
     temp_write(leftover, "half a f", 8);
-    assert_int_equal(tn_write_file(path, "whole", 5), TN_OK);
+    assert_int_equal(tn_write_file("whole", 5, path), TN_OK);
     expect_contents(path, "whole");
     assert_int_equal(temp_count(), 1);
 
     temp_write(leftover, "theirs", 6);
     int fd = open(leftover, O_WRONLY);
     assert_int_equal(flock(fd, LOCK_EX), 0);
-    assert_int_equal(tn_write_file(path, "mine", 4), TN_EIO);
+    assert_int_equal(tn_write_file("mine", 4, path), TN_EIO);
     assert_error(TN_EIO, "another process is writing it");
     expect_contents(path, "whole");
     expect_contents(leftover, "theirs");
     close(fd);
-    assert_int_equal(tn_write_file(path, "mine", 4), TN_OK);
+    assert_int_equal(tn_write_file("mine", 4, path), TN_OK);
     expect_contents(path, "mine");
 
     assert_int_equal(symlink("/etc/passwd", leftover), 0); /* never written through */
-    assert_int_equal(tn_write_file(path, "x", 1), TN_EIO);
+    assert_int_equal(tn_write_file("x", 1, path), TN_EIO);
     tn_error_clear();
     assert_int_equal(unlink(leftover), 0);
 }
@@ -138,7 +138,7 @@ static void test_leftover_that_nobody_may_write(void **state) {
     }
     temp_write(leftover, "half", 4);
     assert_int_equal(chmod(leftover, 0444), 0);
-    tn_status status = tn_write_file(path, "new", 3);
+    tn_status status = tn_write_file("new", 3, path);
     assert_int_equal(seteuid(me), 0);
     assert_int_equal(status, TN_OK);
     expect_contents(path, "new");
@@ -159,7 +159,7 @@ static void test_many_writers(void **state) {
             char text[5000];
             memset(text, 'a' + i, sizeof(text));
             for (int k = 0; k < TIMES; k++) {
-                tn_status status = tn_write_file(path, text, sizeof(text));
+                tn_status status = tn_write_file(text, sizeof(text), path);
                 if (status != TN_OK && !strstr(tn_error_message(), "another process is writing")) {
                     _exit(2);
                 }

@@ -106,7 +106,7 @@ static void use_numpy_files(void) {
     tn_tensor *tensors[] = {tn_t(tn_ones(TN_DIMS(2, 3), TN_F32)), tn_ones(TN_DIMS(9), TN_I64)};
     for (int compressed = 0; compressed < 2; compressed++) {
         const char *path = temp_path("a.npz");
-        if (tn_npz_save(path, names, tensors, 2, compressed) == TN_OK) {
+        if (tn_npz_save(names, tensors, 2, path, compressed) == TN_OK) {
             tn_npz *f = tn_npz_open(path);
             tn_npz_get(f, "a");
             tn_npz_get(f, "größe");
@@ -115,7 +115,7 @@ static void use_numpy_files(void) {
         }
     }
     const char *path = temp_path("a.npy");
-    if (tn_npy_save(path, tensors[0]) == TN_OK) {
+    if (tn_npy_save(tensors[0], path) == TN_OK) {
         tn_npy_load(path);
         tn_dataset_free(tn_npy_dataset(path, NULL));
     }
@@ -181,7 +181,7 @@ static void use_text(void) {
     static const char words[] = "some text with a few characters";
     const char *path = temp_path("text");
     size_t bytes;
-    if (tn_write_file(path, words, sizeof(words) - 1) != TN_OK) {
+    if (tn_write_file(words, sizeof(words) - 1, path) != TN_OK) {
         return;
     }
     char *read = tn_text_read(path, &bytes);

@@ -108,8 +108,8 @@ static void test_private_and_unaligned(void **state) {
     unsigned char *before = temp_read(path, &bytes);
     tn_safetensors *f = tn_safetensors_open(path);
     tn_tensor *t = tn_safetensors_get(f, "f"), *u = tn_safetensors_get(f, "u");
-    assert_true(tn_at(t, (int64_t[]){0}) == 0x04030201);
-    assert_true(tn_at(t, (int64_t[]){1}) == 0x08070605);
+    assert_true(tn_at(t, TN_DIMS(0)) == 0x04030201);
+    assert_true(tn_at(t, TN_DIMS(1)) == 0x08070605);
     tn_fill_(t, 7);
     tn_fill_(u, 9);
     tn_safetensors_close(f);
@@ -151,7 +151,7 @@ static void test_foreign_dtypes(void **state) {
     assert_string_equal(tn_safetensors_dtype(f, "-0 \"-0"), "NEW");
     assert_true(tn_dims_equal(tn_safetensors_shape(f, "weight"), TN_DIMS(1, 2)));
     assert_true(tn_dims_equal(tn_safetensors_shape(f, "packed"), TN_DIMS(2, 3)));
-    assert_true(tn_at(tn_safetensors_get(f, "bias"), (int64_t[]){0}) > 0);
+    assert_true(tn_at(tn_safetensors_get(f, "bias"), TN_DIMS(0)) > 0);
     assert_int_equal(tn_error(), TN_OK);
     assert_inert(tn_safetensors_get(f, "weight"), TN_EUNSUPPORTED, "\"weight\" is F8_E4M3");
     assert_inert(tn_safetensors_get(f, "-0 \"-0"), TN_EUNSUPPORTED, "is NEW");
@@ -159,10 +159,10 @@ static void test_foreign_dtypes(void **state) {
 
     tn_linear line; /* loading such a tensor into a module names it */
     tn_linear_init(&line, 2, 1, tn_linear_defaults());
-    double before = tn_at(line.bias, (int64_t[]){0});
+    double before = tn_at(line.bias, TN_DIMS(0));
     assert_int_not_equal(tn_load(&line, path), TN_OK);
     assert_error(TN_EUNSUPPORTED, "\"weight\" is F8_E4M3");
-    assert_true(tn_at(line.bias, (int64_t[]){0}) == before);
+    assert_true(tn_at(line.bias, TN_DIMS(0)) == before);
     tn_module_finish(&line);
 }
 
@@ -178,7 +178,7 @@ static void test_more_than_we_have(void **state) {
     assert_int_equal(tn_error(), TN_OK);
     assert_int_equal(tn_safetensors_count(f), 2);
     assert_null(tn_safetensors_metadata(f, "note"));
-    assert_true(tn_at(tn_safetensors_get(f, "bias"), (int64_t[]){1}) == 3);
+    assert_true(tn_at(tn_safetensors_get(f, "bias"), TN_DIMS(1)) == 3);
     assert_inert(tn_safetensors_get(f, "deep"), TN_EUNSUPPORTED,
                  "\"deep\" has 9 dimensions, but Tern has at most 8");
     assert_int_equal(tn_safetensors_shape(f, "deep").ndim, 0);

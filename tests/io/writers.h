@@ -11,7 +11,7 @@
 static small_run run;
 
 static tn_status write_bytes(const char *path) {
-    return tn_write_file(path, "some bytes", 10);
+    return tn_write_file("some bytes", 10, path);
 }
 
 static tn_status write_tensors(const char *path) {

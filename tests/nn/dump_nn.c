@@ -110,12 +110,13 @@ static void dump_pools(void) {
     dump_norm("avg_pool1d", tn_avg_pool1d_new_with(TN_DIMS(3), pool), draw_normal(three));
     dump_norm("avg_pool2d", tn_avg_pool2d_new(2), draw_normal(four));
     dump_norm("avg_pool3d", tn_avg_pool3d_new(2), draw_normal(five));
-    dump_norm("adaptive_max_pool1d", tn_adaptive_max_pool1d_new(4), draw_normal(three));
-    dump_norm("adaptive_max_pool2d", tn_adaptive_max_pool2d_new(3), draw_normal(four));
-    dump_norm("adaptive_max_pool3d", tn_adaptive_max_pool3d_new(2), draw_normal(five));
-    dump_norm("adaptive_avg_pool1d", tn_adaptive_avg_pool1d_new(4), draw_normal(TN_DIMS(3, 9)));
-    dump_norm("adaptive_avg_pool2d", tn_adaptive_avg_pool2d_new(3), draw_normal(four));
-    dump_norm("adaptive_avg_pool3d", tn_adaptive_avg_pool3d_new(2), draw_normal(five));
+    dump_norm("adaptive_max_pool1d", tn_adaptive_max_pool1d_new(TN_DIMS(4)), draw_normal(three));
+    dump_norm("adaptive_max_pool2d", tn_adaptive_max_pool2d_new(TN_DIMS(3)), draw_normal(four));
+    dump_norm("adaptive_max_pool3d", tn_adaptive_max_pool3d_new(TN_DIMS(2)), draw_normal(five));
+    dump_norm("adaptive_avg_pool1d", tn_adaptive_avg_pool1d_new(TN_DIMS(4)),
+              draw_normal(TN_DIMS(3, 9)));
+    dump_norm("adaptive_avg_pool2d", tn_adaptive_avg_pool2d_new(TN_DIMS(3, 2)), draw_normal(four));
+    dump_norm("adaptive_avg_pool3d", tn_adaptive_avg_pool3d_new(TN_DIMS(2)), draw_normal(five));
     dump_norm("upsample", tn_upsample_new(2.5), draw_normal(three));
     tn_interpolate_options size = tn_interpolate_defaults();
     size.size = TN_DIMS(7, 5);

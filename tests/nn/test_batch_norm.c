@@ -8,7 +8,7 @@
 #include <tern/tern.h>
 
 static double element_at(tn_tensor *t, int64_t i) {
-    return tn_at(t, &i);
+    return tn_at(t, TN_DIMS(i));
 }
 
 static void expect_near(double got, double want, double within) {
@@ -127,7 +127,7 @@ static void shared_statistics(void **state) {
     tn_batch_norm_share(&shared, return_input, NULL);
     tn_call(&shared, tn_ones(TN_DIMS(1, 2), TN_F32));
     assert_error(TN_EVALUE, "more than one element of each channel");
-    assert_true(isfinite(tn_at(shared.running_var, (int64_t[]){0})));
+    assert_true(isfinite(tn_at(shared.running_var, TN_DIMS(0))));
     tn_module_finish(&alone);
     tn_module_finish(&shared);
 }

@@ -114,7 +114,7 @@ static void same_part(const every *later, const every *whole, int64_t start, int
         assert_int_equal(tn__draw_part(later->p[i], start, length, out), TN_OK);
         same_elements(out, tn_narrow(flat, 0, start, length));
         tn_tensor *cpu = tn_to(around, tn_cpu()); /* nothing was written next to it */
-        assert_true(tn_at(cpu, (int64_t[]){0}) == 0 && tn_at(cpu, (int64_t[]){length + 1}) == 0);
+        assert_true(tn_at(cpu, TN_DIMS(0)) == 0 && tn_at(cpu, TN_DIMS(length + 1)) == 0);
     }
 }
 
@@ -349,7 +349,7 @@ static void what_cannot_wait(void **state) {
         assert_inert(tn_copy_(tn_empty(TN_DIMS(4, 3), TN_F16), b), TN_EUNSUPPORTED,
                      "through at most one other dtype");
         bytes = tn_from_data((float[]){1, 2}, TN_DIMS(2), TN_F32);
-        assert_true(tn_at(tn_arange(0, 3, 1, TN_F32), (int64_t[]){2}) == 2);
+        assert_true(tn_at(tn_arange(0, 3, 1, TN_F32), TN_DIMS(2)) == 2);
         assert_true(tn_item(tn_sum_all(tn_add(y, y))) == 24); /* reading makes the elements */
         assert_true(tn_storage_is_empty(x) && !tn_storage_is_empty(y));
         assert_false(tn_storage_is_empty(bytes));

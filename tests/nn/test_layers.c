@@ -88,7 +88,7 @@ static void initial_values(void **state) {
     assert_error(TN_ESHAPE, "init_kaiming_normal");
     tn_tensor *p = tn_set_requires_grad(tn_ones(TN_DIMS(2, 2), TN_F32), true);
     tn_init_constant(p, 3.0); /* a leaf that requires a gradient: not recorded */
-    assert_true(tn_is_leaf(p) && tn_at(p, (int64_t[]){1, 1}) == 3.0);
+    assert_true(tn_is_leaf(p) && tn_at(p, TN_DIMS(1, 1)) == 3.0);
     tn_init_eye(tn_ones(TN_DIMS(2, 2, 2), TN_F32));
     assert_error(TN_ESHAPE, "init_eye: the tensor is [2, 2, 2] but needs 2 to 2 dimensions");
     tn_init_dirac(tn_ones(TN_DIMS(4, 2, 3), TN_F32), 3);
@@ -335,9 +335,8 @@ static void attention_inputs(void **state) {
     assert_error(TN_EVALUE, "transformer_encoder_layer: there is no activation 9");
     tn_module_free(t);
     tn_tensor *table = tn_sinusoids(50, 6, TN_F64);
-    assert_float_equal(tn_at(table, (int64_t[]){7, 2}), sin(7.0 / pow(10000.0, 2.0 / 6.0)), 1e-12);
-    assert_float_equal(tn_at(table, (int64_t[]){49, 5}), cos(49.0 / pow(10000.0, 4.0 / 6.0)),
-                       1e-12);
+    assert_float_equal(tn_at(table, TN_DIMS(7, 2)), sin(7.0 / pow(10000.0, 2.0 / 6.0)), 1e-12);
+    assert_float_equal(tn_at(table, TN_DIMS(49, 5)), cos(49.0 / pow(10000.0, 4.0 / 6.0)), 1e-12);
 }
 
 /* ---- Inert arguments ------------------------------------------------------------------------- */

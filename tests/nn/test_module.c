@@ -216,7 +216,7 @@ static void tied_parameters(void **state) {
         int64_t data[] = {1, 2};
         tn_backward(tn_sum_all(tn_call(&t, TN_FROM(data, TN_DIMS(1, 2), TN_I64))));
         assert_int_equal(tn_count(tn_grad_of(t.wte.weight)), 24);
-        assert_true(tn_at(tn_grad_of(t.wte.weight), (int64_t[]){5, 0}) != 0.0);
+        assert_true(tn_at(tn_grad_of(t.wte.weight), TN_DIMS(5, 0)) != 0.0);
     }
     tn_module_tie(&t, "wte.weight", "wte.weight");
     assert_error(TN_EVALUE, "itself");
@@ -348,8 +348,8 @@ static void printed_modules(void **state) {
     tn_module_finish(&n);
 }
 
-/* The drawn graph names parameters by their paths, other leaves "leaf", and results by their
- * operations. */
+/* The drawn graph names parameters by their paths, other leaves by the input that they are, and
+ * results by their operations. */
 static void named_graph(void **state) {
     TN_SCOPE;
     net n;
@@ -364,7 +364,7 @@ static void named_graph(void **state) {
                                          "\"fc1.weight\\nf32 [4, 3]\"",
                                          "\"fc1.bias\\nf32 [4]\"",
                                          "\"layers.2.weight\\nf32 [3, 4]\"",
-                                         "\"leaf\\nf32 [2, 3]\"",
+                                         "\"x\\nf32 [2, 3]\"",
                                          "\"relu\\n[2, 4]\"",
                                          "\"sum\\n[]\""};
     for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) {

@@ -298,13 +298,13 @@ static void gradient_penalty(void **state) {
     assert_null(tn_grad_of(judge.out.bias)); /* the slope does not depend on it */
     int64_t at[][2] = {{0, 0}, {3, 2}, {7, 1}};
     for (int i = 0; i < 3; i++) {
-        double was = tn_at(judge.in.weight, at[i]);
+        double was = tn_at(judge.in.weight, tn_dims_from(2, at[i]));
         set_element(judge.in.weight, at[i], was + 1e-2);
         double up = tn_item(slope_penalty(&judge, x));
         set_element(judge.in.weight, at[i], was - 1e-2);
         double down = tn_item(slope_penalty(&judge, x));
         set_element(judge.in.weight, at[i], was);
-        assert_true(fabs((up - down) / 2e-2 - tn_at(grad, at[i])) < 2e-3);
+        assert_true(fabs((up - down) / 2e-2 - tn_at(grad, tn_dims_from(2, at[i]))) < 2e-3);
     }
     tn_optim *opt = make_adam(&judge, 0.02);
     tn_optim_zero_grad(opt);
@@ -391,7 +391,7 @@ static void bf16_leaf_with_f32_gradient(void **state) {
         tn_backward(tn_sum_all(tn_call(&net, x)));
     }
     assert_int_equal(tn_dtype_of(tn_grad_of(net.weight)), TN_F32);
-    assert_true(tn_at(tn_grad_of(net.weight), (int64_t[]){0, 0}) == BATCHES);
+    assert_true(tn_at(tn_grad_of(net.weight), TN_DIMS(0, 0)) == BATCHES);
     tn_tensor *before = tn_copy(tn_detach(net.weight));
     assert_int_equal(tn_optim_step(opt), TN_OK);
     assert_int_equal(tn_dtype_of(net.weight), TN_BF16);

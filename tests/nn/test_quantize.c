@@ -22,7 +22,7 @@ static tn_tensor *some_tokens(void) {
 }
 
 static double element_at(const tn_tensor *t, int64_t i, int64_t j) {
-    return tn_at(t, (int64_t[]){i, j});
+    return tn_at(t, TN_DIMS(i, j));
 }
 
 /* Rows of different magnitude, one of zeros; halves round away from zero. */
@@ -38,7 +38,7 @@ static void rows_of_a_linear(void **state) {
     static const int want[4][3] = {{127, -127, 2}, {127, 64, -32}, {0, 0, 0}, {-127, 13, 0}};
     static const double most[] = {127, 0.5, 0, 1e-3};
     for (int j = 0; j < 4; j++) {
-        double scale = tn_at(line.weight_scale, (int64_t[]){j});
+        double scale = tn_at(line.weight_scale, TN_DIMS(j));
         assert_true(fabs(scale - most[j] / 127) <= 1e-7 * most[j] + 1e-37);
         for (int i = 0; i < 3; i++) {
             assert_true(element_at(line.weight, j, i) == want[j][i]);

@@ -55,7 +55,7 @@ LAYERS = {
     "avg_pool1d": N.AvgPool1d(3, 2, 1), "avg_pool2d": N.AvgPool2d(2), "avg_pool3d": N.AvgPool3d(2),
     "adaptive_max_pool1d": N.AdaptiveMaxPool1d(4), "adaptive_max_pool2d": N.AdaptiveMaxPool2d(3),
     "adaptive_max_pool3d": N.AdaptiveMaxPool3d(2), "adaptive_avg_pool1d": N.AdaptiveAvgPool1d(4),
-    "adaptive_avg_pool2d": N.AdaptiveAvgPool2d(3), "adaptive_avg_pool3d": N.AdaptiveAvgPool3d(2),
+    "adaptive_avg_pool2d": N.AdaptiveAvgPool2d((3, 2)), "adaptive_avg_pool3d": N.AdaptiveAvgPool3d(2),
     "upsample": N.Upsample(scale_factor=2.5), "upsample_bilinear": N.UpsamplingBilinear2d((7, 5)),
     "flatten": N.Flatten(), "unflatten": N.Unflatten(-2, (3, 3)),
 }

@@ -12,7 +12,7 @@ static tn_tensor *random_leaf(tn_dims dims) {
 }
 
 static double element_at(const tn_tensor *t, int64_t a, int64_t b, int64_t c, int64_t d) {
-    return tn_at(t, (int64_t[]){a, b, c, d});
+    return tn_at(t, TN_DIMS(a, b, c, d));
 }
 
 /* One element of softmax(q k^T scale) v over the visible keys; 0 when there are none. mask: NULL or
@@ -24,7 +24,7 @@ static double expected_element(tn_tensor *const *t, const tn_tensor *mask, bool 
     int64_t group = h / (tn_size(t[0], 1) / tn_size(t[1], 1));
     double sum = 0.0, weighted = 0.0;
     for (int64_t j = 0; j < keys; j++) {
-        if ((causal && j > i + keys - queries) || (mask && tn_at(mask, (int64_t[]){i, j}) == 0.0)) {
+        if ((causal && j > i + keys - queries) || (mask && tn_at(mask, TN_DIMS(i, j)) == 0.0)) {
             continue;
         }
         double score = 0.0;
@@ -56,7 +56,7 @@ static void compare_attention(tn_dims q, tn_dims k, bool masked, bool causal) {
             rest /= q.size[dim];
         }
         double want = expected_element(t, mask, causal, 1.0 / sqrt((double)q.size[3]), at);
-        assert_float_equal(tn_at(y, at), want, 1e-10);
+        assert_float_equal(tn_at(y, tn_dims_from(4, at)), want, 1e-10);
     }
 }
 

@@ -89,7 +89,7 @@ static void products_of_zeros(void **state) {
                 for (int m = i > j ? i : j; m < N && i != j; m++) {
                     expected += w[m] * product_without(line, m, i, j);
                 }
-                assert_float_equal(tn_at(dd, (int64_t[]){j}), expected, 1e-9);
+                assert_float_equal(tn_at(dd, TN_DIMS(j)), expected, 1e-9);
             }
         }
     }
@@ -113,7 +113,7 @@ static void products_beyond_the_dtype(void **state) {
         tn_grad_options options = TN_WITH(tn_grad, .create_graph = c % 2);
         assert_int_equal(tn_grad(&last, &one, 1, &x, 1, &dx, options), TN_OK);
         for (int64_t i = 0; i < 4; i++) {
-            assert_float_equal(tn_at(dx, &i) / lines[c / 2].dx[i], 1, 1e-6);
+            assert_float_equal(tn_at(dx, TN_DIMS(i)) / lines[c / 2].dx[i], 1, 1e-6);
         }
     }
 }
@@ -125,7 +125,7 @@ static void a_stride_beyond_all(void **state) {
     tn_conv_options o = tn_conv_strided(INT32_MAX, 1);
     assert_int_equal(tn_backward(tn_sum_all(tn_conv2d_op(x, w, NULL, o))), TN_OK);
     tn_tensor *dx = tn_grad_of(x);
-    assert_float_equal(tn_at(dx, (int64_t[]){0, 0, 0, 0}), 1, 0);
+    assert_float_equal(tn_at(dx, TN_DIMS(0, 0, 0, 0)), 1, 0);
     assert_float_equal(tn_item(tn_sum_all(dx)), 1, 0);
 }
 

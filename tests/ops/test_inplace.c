@@ -15,7 +15,7 @@ static void assert_holds(tn_tensor *x, int n, const double *values) {
     TN_NO_GRAD;
     tn_tensor *flat = tn_reshape(tn_cast(x, TN_F64), TN_DIMS(-1));
     for (int64_t i = 0; i < n; i++) {
-        double value = tn_at(flat, &i);
+        double value = tn_at(flat, TN_DIMS(i));
         if (!(value == values[i] || (isnan(value) && isnan(values[i])))) {
             fail_msg("element %d is %g, not %g", (int)i, value, values[i]);
         }

@@ -7,7 +7,7 @@
 #include <tern/tern.h>
 
 static double element_at(const tn_tensor *t, int64_t i, int64_t j) {
-    return tn_at(t, (int64_t[]){i, j});
+    return tn_at(t, TN_DIMS(i, j));
 }
 
 enum { ROWS = 5, CLASSES = 4 };
@@ -47,7 +47,7 @@ static void compare_cross_entropy(tn_reduction how, int64_t ignore, double smoot
         }
         total += row;
         if (how == TN_NONE) {
-            assert_float_equal(tn_at(loss, (int64_t[]){i}), row, 1e-12);
+            assert_float_equal(tn_at(loss, TN_DIMS(i)), row, 1e-12);
         }
     }
     double share = how == TN_MEAN ? 1.0 / counted : 1.0;
@@ -306,7 +306,7 @@ static void bce_of_certain_probabilities(void **state) {
     tn_backward(loss);
     static const double slopes[] = {1, 0, 0, -1, 1};
     for (int64_t i = 0; i < 5; i++) {
-        assert_true(fabs(tn_at(tn_grad_of(x), &i) - slopes[i]) < 1e-6); /* not NaN */
+        assert_true(fabs(tn_at(tn_grad_of(x), TN_DIMS(i)) - slopes[i]) < 1e-6); /* not NaN */
     }
 }
 
@@ -347,8 +347,8 @@ static void triplets_by_the_largest_distance(void **state) {
     tn_tensor *loss = tn_triplet_margin(a, p, n, o);
     assert_float_equal(tn_item(loss), 2.0, 1e-5);
     tn_backward(loss);
-    assert_float_equal(tn_at(tn_grad_of(a), (int64_t[]){0}), 1.0, 0.0);
-    assert_float_equal(tn_at(tn_grad_of(a), (int64_t[]){1}), -1.0, 0.0);
+    assert_float_equal(tn_at(tn_grad_of(a), TN_DIMS(0)), 1.0, 0.0);
+    assert_float_equal(tn_at(tn_grad_of(a), TN_DIMS(1)), -1.0, 0.0);
 }
 
 /* The second derivative of d^2 / 2 is 1 at 0, too. */
@@ -400,10 +400,10 @@ static void ctc_of_nan(void **state) {
             tn_ctc(x, said, tn_full(TN_DIMS(N), T, TN_I64), tn_full(TN_DIMS(N), 2, TN_I64), o);
         tn_tensor *one = tn_ones(TN_DIMS(N), TN_F64), *dx;
         assert_int_equal(tn_grad(&loss, &one, 1, &x, 1, &dx, tn_grad_defaults()), TN_OK);
-        assert_true(isnan(tn_at(loss, (int64_t[]){0})) && isfinite(tn_at(loss, (int64_t[]){1})));
+        assert_true(isnan(tn_at(loss, TN_DIMS(0))) && isfinite(tn_at(loss, TN_DIMS(1))));
         for (int64_t i = 0; i < T * C; i++) {
-            assert_true(isnan(tn_at(dx, (int64_t[]){i / C, 0, i % C})));
-            assert_true(isfinite(tn_at(dx, (int64_t[]){i / C, 1, i % C})));
+            assert_true(isnan(tn_at(dx, TN_DIMS(i / C, 0, i % C))));
+            assert_true(isfinite(tn_at(dx, TN_DIMS(i / C, 1, i % C))));
         }
     }
 }

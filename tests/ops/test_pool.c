@@ -12,8 +12,7 @@ static tn_tensor *make_row(const float *values, int64_t n) {
 }
 
 static double element_at(tn_tensor *t, int64_t i) {
-    int64_t index[] = {0, 0, i};
-    return tn_at(t, index);
+    return tn_at(t, TN_DIMS(0, 0, i));
 }
 
 static tn_tensor *gradient_of_max(tn_tensor *x, tn_pool_options o) {

@@ -68,7 +68,7 @@ static void frozen_weights_keep_no_input(void **state) {
         int64_t held = tn_device_memory(tn_default_device()).allocated - before;
         assert_true(frozen ? held < 64 * 4096 : held >= 64 * 4096 * 4);
         assert_int_equal(tn_backward(tn_sum_all(y)), TN_OK);
-        assert_float_equal(tn_at(tn_grad_of(bias), (int64_t[]){3}), 64.0, 0.0);
+        assert_float_equal(tn_at(tn_grad_of(bias), TN_DIMS(3)), 64.0, 0.0);
     }
 }
 

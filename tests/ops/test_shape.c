@@ -29,8 +29,8 @@ static void linspace_includes_both_ends(void **state) {
     HOLDS(tn_linspace(0, 10, 4, TN_I64), TN_DIMS(4), 0, 3, 6, 10);
     assert_int_equal(tn_count(tn_linspace(3, 9, 0, TN_F64)), 0);
     tn_tensor *y = tn_linspace(0.1, 0.7, 1001, TN_F64);
-    assert_true(tn_at(y, (int64_t[]){1000}) == 0.7);
-    assert_float_equal(tn_at(y, (int64_t[]){500}), 0.4, 1e-15);
+    assert_true(tn_at(y, TN_DIMS(1000)) == 0.7);
+    assert_float_equal(tn_at(y, TN_DIMS(500)), 0.4, 1e-15);
     assert_inert(tn_linspace(0, INFINITY, 3, TN_F32), TN_EVALUE, "finite");
     assert_inert(tn_linspace(0, 256, 3, TN_U8), TN_EVALUE, "u8");
     assert_inert(tn_linspace(0, 1, -1, TN_F32), TN_ESHAPE, "");

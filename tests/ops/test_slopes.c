@@ -116,10 +116,10 @@ static void means_over_many(void **state) {
     tn_tensor *loss = tn_mse(x, tn_full(TN_DIMS(n), 900, TN_F16), TN_MEAN), *dx;
     tn_tensor *dy = tn_full(TN_DIMS(), 0x1p-7, TN_F16);
     assert_int_equal(tn_grad(&loss, &dy, 1, &x, 1, &dx, tn_grad_defaults()), TN_OK);
-    assert_float_equal(tn_at(dx, (int64_t[]){7}) / (0x1p-7 * 100 * 2 / 80000), 1, 0x1p-7);
+    assert_float_equal(tn_at(dx, TN_DIMS(7)) / (0x1p-7 * 100 * 2 / 80000), 1, 0x1p-7);
     tn_tensor *top = tn_max(x, TN_DIMS(0), false), *one = tn_ones_like(top);
     assert_int_equal(tn_grad(&top, &one, 1, &x, 1, &dx, tn_grad_defaults()), TN_OK);
-    assert_float_equal(tn_at(dx, (int64_t[]){7}) * 80000, 1, 0x1p-7);
+    assert_float_equal(tn_at(dx, TN_DIMS(7)) * 80000, 1, 0x1p-7);
 }
 
 /* ---- Kinks, roundings, second derivatives ---------------------------------------------------- */
@@ -161,7 +161,7 @@ static void hardswish_at_its_bounds(void **state) {
         tn_grad_options options = TN_WITH(tn_grad, .create_graph = k % 2);
         assert_int_equal(tn_grad(&y, &one, 1, &x, 1, &dx, options), TN_OK);
         for (int64_t i = 0; i < 5; i++) {
-            assert_float_equal(tn_at(dx, &i), slopes[i], 0);
+            assert_float_equal(tn_at(dx, TN_DIMS(i)), slopes[i], 0);
         }
     }
 }

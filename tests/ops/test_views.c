@@ -13,7 +13,7 @@ static void assert_holds(tn_tensor *t, tn_dims dims, const int *values) {
     assert_true(tn_dims_equal(tn_shape(t), dims));
     int64_t index[TN_MAX_DIMS] = {0}, count = tn_count(t);
     for (int64_t i = 0; i < count; i++) {
-        assert_float_equal(tn_at(t, index), (double)values[i], 0.0);
+        assert_float_equal(tn_at(t, tn_dims_from(dims.ndim, index)), (double)values[i], 0.0);
         for (int d = dims.ndim - 1; d >= 0 && ++index[d] == dims.size[d]; d--) {
             index[d] = 0;
         }
@@ -184,8 +184,8 @@ static void joined_tensors(void **state) {
         many[i] = tn_set_requires_grad(tn_full(TN_DIMS(2), i, TN_F64), true);
     }
     tn_tensor *row = tn_cat(many, 40, 0), *rows = tn_stack(many, 40, 0);
-    assert_float_equal(tn_at(row, (int64_t[]){79}), 39.0, 0.0);
-    assert_float_equal(tn_at(rows, (int64_t[]){38, 1}), 38.0, 0.0);
+    assert_float_equal(tn_at(row, TN_DIMS(79)), 39.0, 0.0);
+    assert_float_equal(tn_at(rows, TN_DIMS(38, 1)), 38.0, 0.0);
     tn_backward(
         tn_add(tn_sum_all(tn_mul(row, tn_arange(0, 80, 1, TN_F64))), tn_sum_all(tn_square(rows))));
     HOLDS(tn_grad_of(many[20]), TN_DIMS(2), 40 + 40, 41 + 40);

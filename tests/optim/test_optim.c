@@ -35,7 +35,7 @@ static void set_gradients(model *m, double value) {
 
 static double first_element(const tn_tensor *t) {
     int64_t zero[TN_MAX_DIMS] = {0};
-    return tn_at(t, zero);
+    return tn_at(t, tn_dims_from(tn_ndim(t), zero));
 }
 
 static tn_optim *make_sgd(void *m, double lr) {
@@ -227,7 +227,7 @@ static void gradients_elsewhere(void **state) {
     tn_set_grad_buffer(m.b, tn_alias(bucket, 0, TN_DIMS(2)));
     tn_set_grad_buffer(m.a, tn_alias(bucket, 2, TN_DIMS(2, 2)));
     tn_backward(tn_call(&m, tn_full(TN_DIMS(2, 2), 3.0, TN_F32)));
-    assert_true(tn_at(bucket, (int64_t[]){0}) == 1.0 && tn_at(bucket, (int64_t[]){5}) == 3.0);
+    assert_true(tn_at(bucket, TN_DIMS(0)) == 1.0 && tn_at(bucket, TN_DIMS(5)) == 3.0);
     tn_optim_step(opt);
     assert_true(first_element(m.a) == -2.0 && first_element(m.b) == 0.0);
     tn_optim_zero_grad(opt);
@@ -239,7 +239,7 @@ static void gradients_elsewhere(void **state) {
     /* not contiguous */
     tn_set_grad(m.a, tn_t(tn_reshape(tn_arange(0, 4, 1, TN_F32), TN_DIMS(2, 2))));
     tn_optim_step(opt);
-    assert_true(tn_at(m.a, (int64_t[]){0, 1}) == -4.0 && tn_at(m.a, (int64_t[]){1, 0}) == -3.0);
+    assert_true(tn_at(m.a, TN_DIMS(0, 1)) == -4.0 && tn_at(m.a, TN_DIMS(1, 0)) == -3.0);
     tn_optim_free(opt);
     tn_module_finish(&m);
 }
@@ -518,8 +518,8 @@ static void clipping_is_read_later(void **state) {
         }
         assert_true(norm[0] == norm[1] || (isnan(norm[0]) && isnan(norm[1])));
         for (int at = 0; at < 4; at++) {
-            double a = tn_at(m[0].a, (int64_t[]){at / 2, at % 2}),
-                   b = tn_at(m[1].a, (int64_t[]){at / 2, at % 2});
+            double a = tn_at(m[0].a, TN_DIMS(at / 2, at % 2)),
+                   b = tn_at(m[1].a, TN_DIMS(at / 2, at % 2));
             assert_true(a == b || (isnan(a) && isnan(b)));
         }
         for (int k = 0; k < 2; k++) {

@@ -144,7 +144,7 @@ static void each_rank_measures(const int64_t *cuts) {
             assert_norm(norm, expected);
             assert_true(norm == again);
             /* half of it, up to f32's rounding */
-            assert_float_equal(tn_at(tn_grad_of(r.m.c), (int64_t[]){0}), sin(0.9) / 2, 1e-6);
+            assert_float_equal(tn_at(tn_grad_of(r.m.c), TN_DIMS(0)), sin(0.9) / 2, 1e-6);
         }
         tn_optim_free(opt);
         tn_module_finish(&r.m);
@@ -261,7 +261,7 @@ static void overflow_on_one_rank(void **state) {
             assert_true(tn_scaler_skipped(s));
             assert_int_equal(tn_scaler_update(s), TN_OK);
             assert_true(tn_scaler_where(s).scale == 32768.0);
-            assert_true(tn_at(r.m.c, (int64_t[]){0}) == 1.0); /* unchanged */
+            assert_true(tn_at(r.m.c, TN_DIMS(0)) == 1.0); /* unchanged */
         }
         tn_scaler_free(s);
         tn_optim_free(opt);

@@ -337,11 +337,11 @@ static void refused_methods(void **state) {
     tn_optim_method bad = lion;
     bad.reference = bad_reference;
     tn_optim *opt = tn_optim_new(&m, &bad, &o, rates);
-    double before = tn_at(m.b, (int64_t[]){0});
+    double before = tn_at(m.b, TN_DIMS(0));
     tn_set_grad(m.b, tn_ones(TN_DIMS(13), TN_F32));
     assert_int_equal(tn_optim_step(opt), TN_ESHAPE);
     assert_error(TN_ESHAPE, "a is [13] but b is [2]");
-    assert_true(tn_at(m.b, (int64_t[]){0}) == before); /* nothing changed */
+    assert_true(tn_at(m.b, TN_DIMS(0)) == before); /* nothing changed */
     assert_true(tn_item(opt->items[1].steps) == 0.0);
     assert_true(tn_item(tn_sum_all(opt->items[1].state[0])) == 0.0);
     tn_optim_free(opt);

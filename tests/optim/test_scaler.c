@@ -15,7 +15,7 @@ static void set_gradient(tn_linear *m, double value) {
 }
 
 static double weight_of(const tn_linear *m) {
-    return tn_at(m->weight, (int64_t[]){0, 0});
+    return tn_at(m->weight, TN_DIMS(0, 0));
 }
 
 /* Plain SGD with lr 1: a weight changes by its gradient. */

@@ -201,7 +201,7 @@ static void test_the_group_may_go_first(void **state) {
     tn_tensor *held = tn_keep(tn_grad_of(m[0].in.weight)), *leaf = tn_keep(m[1].in.weight);
     tn_module_finish(&m[0]);
     tn_module_finish(&m[1]);
-    assert_true(tn_at(held, (int64_t[]){0, 0}) == tn_at(held, (int64_t[]){0, 0}));
+    assert_true(tn_at(held, TN_DIMS(0, 0)) == tn_at(held, TN_DIMS(0, 0)));
     tn_backward(tn_sum_all(leaf)); /* the leaf's hooks went with the module */
     assert_int_equal(tn_error(), TN_OK);
     tn_release(held);

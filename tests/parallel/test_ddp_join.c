@@ -119,7 +119,7 @@ static void joins_others(tn_group *g, void *user) {
         }
         tn_set_grad(m.in.bias, tn_ones(tn_shape(m.in.bias), TN_F32)); /* left by the loop */
         CHECK(tn_ddp_join(ddp, NULL) == TN_OK);
-        CHECK(tn_at(tn_grad_of(m.in.bias), (int64_t[]){3}) == 1);
+        CHECK(tn_at(tn_grad_of(m.in.bias), TN_DIMS(3)) == 1);
         tn_module_zero_grad(&m);
     }
     numbers is = params_of(&m);
@@ -161,7 +161,7 @@ static void joins_a_richer_loop(tn_group *g, void *user) {
         tn_module_requires_grad(&m.extra, step == 0); /* joined ranks cannot know this */
         tn_fill_(m.mean, 100 * rank + step);
         net_loss(&m, 0);
-        CHECK(tn_at(m.mean, (int64_t[]){0}) == (step == 0 ? 100 : 201));
+        CHECK(tn_at(m.mean, TN_DIMS(0)) == (step == 0 ? 100 : 201));
         {
             TN_NO_SYNC(&m);
             net_backward(&m, 1);
@@ -171,7 +171,7 @@ static void joins_a_richer_loop(tn_group *g, void *user) {
     }
     CHECK(tn_ddp_join(ddp, NULL) == TN_OK);
     CHECK(tn_ddp_statistics(ddp).steps == 2);
-    CHECK(tn_at(m.mean, (int64_t[]){0}) == 201);
+    CHECK(tn_at(m.mean, TN_DIMS(0)) == 201);
     CHECK(tn_default_generator()->stream == (uint64_t)(4 * 3 + rank + 1));
     numbers mine = params_of(&m);
     TN_SCOPE;

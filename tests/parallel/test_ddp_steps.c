@@ -90,7 +90,7 @@ static void inside_recompute(tn_group *g, void *user) {
         tn_module_zero_grad(&m);
         tn_backward(tn_sum_all(tn_call(&outer, tn_full(TN_DIMS(3, NET_IN), rank + 1, TN_F32))));
     }
-    CHECK(tn_at(m.mean, (int64_t[]){0}) == 0); /* broadcast, though no graph was recorded */
+    CHECK(tn_at(m.mean, TN_DIMS(0)) == 0); /* broadcast, though no graph was recorded */
     CHECK(tn_ddp_statistics(ddp).steps == 2);
     CHECK(tn_default_generator()->stream == (uint64_t)(2 * 2 + rank + 1));
     numbers own[2];
@@ -140,7 +140,7 @@ static void drops_inside_recompute(tn_group *g, void *user) {
     tn_tensor *y = tn_call(&outer, tn_ones(TN_DIMS(1, 4), TN_F32)),
               *kept = tn_zeros(TN_DIMS(WIDTH), TN_F32);
     for (int64_t i = 0; i < WIDTH; i++) {
-        ((float *)tn_data_mut(kept))[i] = tn_at(y, (int64_t[]){0, i}) != 0 ? 2 : 0;
+        ((float *)tn_data_mut(kept))[i] = tn_at(y, TN_DIMS(0, i)) != 0 ? 2 : 0;
     }
     tn_work_wait(tn_all_reduce(g, kept, TN_MEAN), 0);
     tn_backward(tn_sum_all(y));
@@ -242,18 +242,18 @@ static void broadcasts_buffers(tn_group *g, void *user) {
         TN_NO_GRAD;
         net_loss(&m, 0);
     }
-    CHECK(tn_at(m.mean, (int64_t[]){0}) == rank + 10); /* no graph: buffers stay */
+    CHECK(tn_at(m.mean, TN_DIMS(0)) == rank + 10); /* no graph: buffers stay */
     if (rank == 1) {
         TN_NO_SYNC(&m);
         net_backward(&m, 0);
     }
-    CHECK(tn_at(m.mean, (int64_t[]){0}) == rank + 10);
+    CHECK(tn_at(m.mean, TN_DIMS(0)) == rank + 10);
     net_backward(&m, 0);
-    CHECK(tn_at(m.mean, (int64_t[]){0}) == (o->broadcast_buffers ? 10 : rank + 10));
+    CHECK(tn_at(m.mean, TN_DIMS(0)) == (o->broadcast_buffers ? 10 : rank + 10));
     tn_fill_(m.mean, rank + 20);
     tn_module_train(&m, false);
     net_backward(&m, 0);
-    CHECK(tn_at(m.mean, (int64_t[]){0}) == rank + 20);
+    CHECK(tn_at(m.mean, TN_DIMS(0)) == rank + 20);
     tn_module_finish(&m);
 }
 
@@ -286,7 +286,7 @@ static void saves_buffers(tn_group *g, void *user) {
         tn_fill_(m.scale, 10 * step + 2 + tn_group_rank(g));
         tn_tensor *x = tn_ones(TN_DIMS(2, 4), TN_F32), *real = tn_call(&m, x);
         CHECK(tn_backward(tn_sum_all(tn_add(real, tn_call(&m, x)))) == TN_OK);
-        CHECK(tn_at(tn_grad_of(m.linear.bias), (int64_t[]){0}) == 4 * (10 * step + 2));
+        CHECK(tn_at(tn_grad_of(m.linear.bias), TN_DIMS(0)) == 4 * (10 * step + 2));
     }
     tn_module_finish(&m);
 }

@@ -103,7 +103,7 @@ static void skips_all(tn_group *g, void *user) {
     tn_backward(y);
     if (o->find_unused) {
         CHECK(tn_error() == TN_OK && tn_ddp_statistics(ddp).steps == 1);
-        CHECK(tn_at(tn_grad_of(m.linear.bias), (int64_t[]){1}) == 1); /* the mean of 2 and none */
+        CHECK(tn_at(tn_grad_of(m.linear.bias), TN_DIMS(1)) == 1); /* the mean of 2 and none */
     } else {
         CHECK(tn_error() == (m.skip ? TN_ESTATE : TN_EPEER));
         CHECK(strstr(tn_error_message(), "did not reach 2 of 2 parameters"));

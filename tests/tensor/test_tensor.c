@@ -103,8 +103,10 @@ static void test_metadata(void **state) {
 }
 
 static void test_bad_shapes(void **state) {
-    assert_inert(tn_empty(TN_DIMS(2, -3), TN_F32), TN_ESHAPE, "empty: invalid shape");
-    assert_inert(tn_empty((tn_dims){.ndim = 12}, TN_F32), TN_ESHAPE, "empty: invalid shape");
+    assert_inert(tn_empty(TN_DIMS(2, -3), TN_F32), TN_ESHAPE,
+                 "empty: the shape is [2, -3] (no size may be negative)");
+    assert_inert(tn_empty((tn_dims){.ndim = 12}, TN_F32), TN_ESHAPE,
+                 "empty: the shape has more than 8 dimensions");
     assert_inert(tn_empty(TN_DIMS(2), (tn_dtype)17), TN_EDTYPE, "empty: 17 is not a dtype");
     assert_inert(tn_empty(TN_DIMS(1ll << 31, 1ll << 31, 2), TN_F32), TN_ENOMEM,
                  "empty: [2147483648, 2147483648, 2] elements of f32");
@@ -117,7 +119,7 @@ static void test_from_data(void **state) {
     int32_t x[] = {1, 2, 3, 4, 5, 6}, back[6];
     tn_tensor *t = TN_FROM(x, TN_DIMS(2, 3), TN_I32);
     x[4] = 50; /* t has a copy */
-    assert_true(tn_at(t, (int64_t[]){1, 1}) == 5);
+    assert_true(tn_at(t, TN_DIMS(1, 1)) == 5);
     assert_int_equal(tn_copy_out(t, back), TN_OK);
     assert_int_equal(back[5], 6);
     assert_inert(TN_FROM(x, TN_DIMS(2, 2), TN_I32), TN_ESHAPE,
@@ -147,7 +149,7 @@ static void test_from_memory(void **state) {
         tn_tensor *t = tn_from_memory(x, TN_DIMS(2, 2), TN_F32, note_release, &user);
         assert_ptr_equal(tn_data(t), x);
         x[3] = 40;
-        assert_true(tn_at(t, (int64_t[]){1, 1}) == 40);
+        assert_true(tn_at(t, TN_DIMS(1, 1)) == 40);
         tn_tensor *view = tn_keep(tn_alias(t, 2, TN_DIMS(2)));
         tn_drop(t);
         assert_int_equal(releases, 0);
@@ -180,12 +182,20 @@ static void test_item_and_at(void **state) {
     tn_tensor *t = arange_of(TN_DIMS(2, 3));
     assert_true(isnan(tn_item(t)));
     assert_error(TN_ESHAPE, "item: the tensor is [2, 3], which is 6 elements, not one");
-    assert_true(isnan(tn_at(t, (int64_t[]){1, 3})));
+    assert_true(isnan(tn_at(t, TN_DIMS(1, 3))));
     assert_error(TN_EINDEX, "at: index 3 at dimension 1 of [2, 3]");
-    assert_true(isnan(tn_at(t, (int64_t[]){-1, 0})));
+    assert_true(isnan(tn_at(t, TN_DIMS(-1, 0))));
     assert_error(TN_EINDEX, "at: index -1 at dimension 0");
-    assert_true(isnan(tn_at(t, NULL)));
-    assert_error(TN_EVALUE, "at: the index is NULL");
+    assert_true(isnan(tn_at(t, TN_DIMS(1))));
+    assert_error(TN_ESHAPE,
+                 "at: the index is [1] but the tensor is [2, 3] (an index has one position for");
+    assert_true(isnan(tn_at(t, TN_DIMS(1, 1, 0))));
+    assert_error(TN_ESHAPE, "at: the index is [1, 1, 0] but the tensor is [2, 3]");
+    assert_true(isnan(tn_at(tn_ones(TN_DIMS(), TN_F32), TN_DIMS(0))));
+    assert_error(TN_ESHAPE, "at: the index is [0] but the tensor is []");
+    assert_true(tn_at(tn_ones(TN_DIMS(), TN_F32), TN_DIMS()) == 1);
+    assert_true(isnan(tn_at(t, TN_DIMS(0, 0, 0, 0, 0, 0, 0, 0, 0))));
+    assert_error(TN_ESHAPE, "at: the index is [more than 8] but the tensor is [2, 3]");
     assert_int_equal(tn_copy_out(t, NULL), TN_EVALUE);
     assert_error(TN_EVALUE, "copy_out: the destination is NULL");
 }
@@ -204,7 +214,7 @@ static void test_views(void **state) {
         for (int j = 0; j < 2; j++) {
             for (int k = 0; k < 2; k++) {
                 assert_true(out[(i * 2 + j) * 2 + k] == (float)(i + 12 * j + 8 * k));
-                assert_true(tn_at(v, (int64_t[]){i, j, k}) == i + 12 * j + 8 * k);
+                assert_true(tn_at(v, TN_DIMS(i, j, k)) == i + 12 * j + 8 * k);
             }
         }
     }
@@ -243,7 +253,7 @@ static void test_versions(void **state) {
     assert_int_equal(flat->version->value, before_flat + 1);
     assert_int_equal(a->version->value, before_a + 1);
     assert_true(tn_shares_storage(a, b) && tn_shares_storage(a, flat));
-    assert_true(tn_at(b, (int64_t[]){1}) == 5);
+    assert_true(tn_at(b, TN_DIMS(1)) == 5);
     tn_tensor *kept = tn_keep(half_of_b);
     tn_drop(b);
     tn_drop(half_of_b);
@@ -266,7 +276,7 @@ static void test_storage_empty_and_refill(void **state) {
     assert_true(tn_storage_is_empty(v));
     assert_int_equal(tn_storage_empty(v), TN_OK); /* again: nothing to do */
     assert_int_equal(tn_size(t, 0), 1000);
-    assert_true(isnan(tn_at(v, (int64_t[]){0})));
+    assert_true(isnan(tn_at(v, TN_DIMS(0))));
     assert_error(TN_ESTATE, "at: the storage of [5] is empty");
     assert_non_null(tn_data(t));
     assert_error(TN_ESTATE, "data: the storage of [1000, 10] is empty");
@@ -279,7 +289,7 @@ static void test_storage_empty_and_refill(void **state) {
     assert_int_equal(tn_storage_refill(v), TN_OK);
     assert_false(tn_storage_is_empty(t));
     memset(tn_data_mut(t), 0, 40000);
-    assert_true(tn_at(w, (int64_t[]){2}) == 0);
+    assert_true(tn_at(w, TN_DIMS(2)) == 0);
     assert_int_equal(t->version->value, version);
     assert_int_equal(tn_memory().allocated, allocated);
 
@@ -310,7 +320,7 @@ static void test_foreign_memory_is_released_when_emptied(void **state) {
 
 static void write_shared(void *user) {
     tn_tensor *t = user;
-    child_assert(tn_at(t, (int64_t[]){2}) == 3);
+    child_assert(tn_at(t, TN_DIMS(2)) == 3);
     tn_fill_(t, 7);
 }
 
@@ -320,14 +330,14 @@ static void test_storage_shared_with_children(void **state) {
     tn_tensor *t = tn_from_data((float[]){1, 2, 3}, TN_DIMS(3), TN_F32);
     tn_tensor *v = tn_alias(t, 1, TN_DIMS(2));
     assert_child(write_shared, t);
-    assert_true(tn_at(t, (int64_t[]){2}) == 3); /* it was the child's own */
+    assert_true(tn_at(t, TN_DIMS(2)) == 3); /* it was the child's own */
     assert_int_equal(tn_storage_share(v), TN_OK);
     assert_int_equal(tn_memory().allocated, allocated);
     const void *data = tn_data(t);
     assert_int_equal(tn_storage_share(t), TN_OK); /* again: nothing to do */
     assert_ptr_equal(tn_data(t), data);
     assert_child(write_shared, t);
-    assert_true(tn_at(t, (int64_t[]){0}) == 7 && tn_at(v, (int64_t[]){1}) == 7);
+    assert_true(tn_at(t, TN_DIMS(0)) == 7 && tn_at(v, TN_DIMS(1)) == 7);
 
     assert_int_equal(tn_storage_share(tn_empty(TN_DIMS(0), TN_F32)), TN_OK);
     assert_int_equal(tn_storage_empty(t), TN_OK);
@@ -358,7 +368,7 @@ static void test_null(void **state) {
     RAISES(tn_data(NULL), "data");
     RAISES(tn_data_mut(NULL), "data_mut");
     RAISES(tn_item(NULL), "item");
-    RAISES(tn_at(NULL, NULL), "at");
+    RAISES(tn_at(NULL, TN_DIMS(0)), "at");
     RAISES(tn_copy_out(NULL, text), "copy_out");
     RAISES(tn_print(NULL), "fprint");
     RAISES(tn_format(NULL, text, 4), "format");
@@ -384,7 +394,7 @@ static void test_inert(void **state) {
     assert_true(tn_is_contiguous(t));
     assert_false(tn_shares_storage(t, t));
     assert_true(isnan(tn_item(t)));
-    assert_true(isnan(tn_at(t, NULL)));
+    assert_true(isnan(tn_at(t, TN_DIMS(0))));
     const char *zeros = tn_data(t);
     for (int i = 0; i < 65536; i++) {
         assert_int_equal(zeros[i], 0);

@@ -175,7 +175,7 @@ static int search_gpus(const char *folder, int processes) {
         char path[512], name[64];
         snprintf(path, sizeof(path), "%s/gpu.txt", tn_search_folder(search));
         const char *gpu = need_setting("CUDA_VISIBLE_DEVICES");
-        tn_write_file(path, gpu, strlen(gpu));
+        tn_write_file(gpu, strlen(gpu), path);
         for (int i = 0; i < processes; i++) {
             snprintf(name, sizeof(name), "trial-%04d/gpu.txt", i);
             wait_for(folder, name);

@@ -53,7 +53,7 @@ static double nats_by_hand(void *m, int64_t from, int64_t count, int64_t target)
         x[t] = token_at(from + t);
     }
     tn_tensor *p = tn_log_softmax(tn_call(m, tn_from_data(x, TN_DIMS(1, count), TN_I64)), 2);
-    return -tn_at(p, (int64_t[]){0, count - 1, target});
+    return -tn_at(p, TN_DIMS(0, count - 1, target));
 }
 
 static tn_perplexity perplexity_of(void *m, const char *pattern, int64_t length, int64_t stride,

@@ -105,7 +105,7 @@ static double nats_by_hand(void *m, const char *prompt, const char *ending) {
             x[T++] = (unsigned char)text[t];
         }
         tn_tensor *p = tn_log_softmax(tn_call(m, tn_from_data(x, TN_DIMS(1, T), TN_I64)), 2);
-        sum -= tn_at(p, (int64_t[]){0, T - 1, (unsigned char)text[i]});
+        sum -= tn_at(p, TN_DIMS(0, T - 1, (unsigned char)text[i]));
     }
     return sum;
 }

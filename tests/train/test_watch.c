@@ -52,7 +52,7 @@ static void count_ended(tn_run *r, void *user) {
 static void load_best(program *p, tn_run *r, tn_linear *net, bool first) {
     char *path = tn_run_best(r);
     if (path && first && tn_load(net, path) == TN_OK) {
-        p->best = tn_at(net->weight, (int64_t[]){0, 0});
+        p->best = tn_at(net->weight, TN_DIMS(0, 0));
     }
     free(path);
 }

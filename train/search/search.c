@@ -135,7 +135,7 @@ static bool write_once(const char *path, const char *text) {
     bool there = access(path, F_OK) == 0;
     for (int i = 0; !there && !tn__pending(); i++) {
         tn__quiet(1);
-        tn_write_file(path, text, strlen(text));
+        tn_write_file(text, strlen(text), path);
         tn__quiet(-1);
         bool failed = tn_error_take(&error);
         there = !failed || access(path, F_OK) == 0;
