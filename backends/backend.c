@@ -3,6 +3,7 @@
  */
 #include "backends/backend.h"
 #include "backends/entries.h"
+#include "backends/machine.h"
 
 #include "core/allocator.h"
 #include "core/build_info.h"
@@ -14,12 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
 #define ENTRY(entry, ...) +1
 _Static_assert(offsetof(tn_backend, fill) + (0 TN_ENTRIES(ENTRY)) * sizeof(void (*)(void)) ==
                    sizeof(tn_backend),
@@ -28,53 +23,14 @@ _Static_assert(offsetof(tn_backend, fill) + (0 TN_ENTRIES(ENTRY)) * sizeof(void 
 static _Atomic(const tn_backend *) chosen; /* NULL until the first use */
 static atomic_int most;                    /* the level that TERN_CPU permits; 0 until it is read */
 
-/* Levels: 2, 3 and 4 are x86-64's; 1 is scalar C, ref's table. AMX is v4 with tiles; its twin in
- * plain C, with the same bits in products, is for tests alone and must be asked for by its name. */
-enum { PLAIN = 1, AMX = 5, NEON, LEVELS = NEON, TWIN };
 static const char *const level_names[] = {[PLAIN] = "plain", "v2", "v3", "v4", "amx", "neon",
                                           "amx-twin"};
 
 bool tn__cpu_tiles;
 
-/* Whether the processor has tiles of bf16 and the system lets this process use them: it wants to be
- * asked, since a signal's stack then needs 8 KB more. */
-static bool tiles_allowed(void) {
-#if defined(__x86_64__)
-    enum { LEAF = 7, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, REQUEST = 0x1023, TILE_DATA = 18 };
-    unsigned a, b, c, d;
-    return __get_cpuid_count(LEAF, 0, &a, &b, &c, &d) && (d & AMX_BF16) && (d & AMX_TILE) &&
-           syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
-#else
-    return false;
-#endif
-}
-
-/* Whether this machine (and its operating system, for the wide registers) runs code for x86-64-v2,
- * -v3, -v4. Every machine with AVX2 and FMA also has the rest of v3 (F16C, LZCNT, MOVBE), which not
- * every compiler can test for. */
-static bool machine_runs(int level) {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    bool v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("ssse3") &&
-              __builtin_cpu_supports("popcnt");
-    bool v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-              __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-    bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-              __builtin_cpu_supports("avx512vl");
-    return level == 2   ? v2
-           : level == 3 ? v3
-                        : v4 && (level == 4 || (level == AMX && tiles_allowed()));
-#elif defined(__aarch64__)
-    return level == NEON; /* part of the architecture */
-#else
-    return level == 2; /* other architectures: compiled for the compiler's default target */
-#endif
-}
-
 /* NULL if the build or the machine does not have it. */
 static const tn_backend *level_table(int level) {
-    if (level > PLAIN && level <= LEVELS && !machine_runs(level)) {
+    if (level > PLAIN && level <= LEVELS && !tn__machine_runs(level)) {
         return NULL;
     }
     switch (level) {
@@ -92,12 +48,12 @@ static const tn_backend *level_table(int level) {
         return tn__cpu_table_neon(true);
 #endif
 #ifdef TN_HAVE_CPU_V3
-        if (machine_runs(3)) {
+        if (tn__machine_runs(3)) {
             return tn__cpu_table_v3(true);
         }
 #endif
 #ifdef TN_HAVE_CPU_V2
-        return machine_runs(2) ? tn__cpu_table_v2(true) : NULL;
+        return tn__machine_runs(2) ? tn__cpu_table_v2(true) : NULL;
 #else
         return NULL;
 #endif
