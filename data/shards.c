@@ -503,10 +503,10 @@ static bool find_paths(const char *pattern, glob_t *found) {
 }
 
 static tn_dataset *open_pattern(const char *pattern, const shards *plan) {
-    if (!pattern || plan->length < 1 || plan->vocab < 1) {
-        tn__raise(TN_EVALUE, "token_shards",
-                  "the pattern is %s, the window %lld, the vocabulary %lld (at least 1)",
-                  pattern ? pattern : "NULL", (long long)plan->length, (long long)plan->vocab);
+    const char *wrong =
+        TN__BEYOND({"the window", plan->length, 1, 0}, {"vocab", plan->vocab, 1, 0});
+    if (!pattern || wrong) {
+        tn__raise(TN_EVALUE, "token_shards", "%s", pattern ? wrong : "the pattern is NULL");
         return NULL;
     }
     glob_t found;

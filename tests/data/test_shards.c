@@ -160,7 +160,7 @@ static void test_wrong_files(void **state) {
     assert_null(tn_token_shards(path, 1, 100));
     assert_error(TN_EFORMAT, "empty");
     assert_null(tn_token_shards(path, 0, 100));
-    assert_error(TN_EVALUE, "window 0");
+    assert_error(TN_EVALUE, "the window is 0 (it must be at least 1)");
 }
 
 /* Files of other kinds, whose bytes could all be tokens. */
