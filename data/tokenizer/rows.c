@@ -7,7 +7,7 @@
 #include <string.h>
 
 tn_rows_options tn_rows_defaults(void) {
-    return (tn_rows_options){.pad = -1, .from_defaults = true};
+    return (tn_rows_options){.multiple = 1, .pad = -1, .from_defaults = true};
 }
 
 /* The id after a row's end; below 0 after raising. */
@@ -48,17 +48,22 @@ tn_tensor *tn_tokenizer_encode_rows(const tn_tokenizer *t, const char *const *te
     if (tn__pending() || !tn__options_made(o.from_defaults, "tokenizer_encode_rows", "tn_rows")) {
         return tn_inert();
     }
-    if (!t || !texts || n < 1 || o.max_length < 0) {
+    if (!t || !texts || n < 1) {
         tn__raise(TN_EVALUE, "tokenizer_encode_rows", "%s",
                   !t       ? "the tokenizer is NULL"
                   : !texts ? "the texts are NULL"
-                  : n < 1  ? "there is no text"
-                           : "max_length is below 0");
+                           : "there is no text");
+        return tn_inert();
+    }
+    const char *wrong =
+        TN__BEYOND({"max_length", o.max_length, 0, 0}, {"multiple", o.multiple, 1, 0});
+    if (wrong) {
+        tn__raise(TN_EVALUE, "tokenizer_encode_rows", "%s", wrong);
         return tn_inert();
     }
     TN_SCOPE;
     tn_ids ids = {0};
-    int64_t pad = find_pad(t, &o), longest = 0;
+    int64_t pad = find_pad(t, &o), longest = 0, width = 0;
     tn_tensor *counts = tn_empty_on(tn_cpu(), TN_DIMS(n), TN_I64), *rows = tn_inert();
     int64_t *count = tn_data_mut(counts); /* first the ends, then lengths */
     if (count && pad >= 0 && encode_all(t, texts, n, o.special, &ids, count)) {
@@ -67,14 +72,16 @@ tn_tensor *tn_tokenizer_encode_rows(const tn_tokenizer *t, const char *const *te
             longest = count[i] > longest ? count[i] : longest;
         }
         longest = o.max_length > 0 && longest > o.max_length ? o.max_length : longest;
-        rows = tn_empty_on(tn_cpu(), TN_DIMS(n, longest), TN_I64);
+        int64_t beyond = longest % o.multiple;
+        width = beyond ? longest - beyond + o.multiple : longest;
+        rows = tn_empty_on(tn_cpu(), TN_DIMS(n, width), TN_I64);
     }
     int64_t *row = tn__pending() ? NULL : tn_data_mut(rows);
     for (int64_t i = 0, at = 0; row && count && i < n; i++) {
         int64_t all = count[i];
         count[i] = all < longest ? all : longest;
-        for (int64_t j = 0; j < longest; j++) {
-            row[i * longest + j] = j < count[i] ? ids.ids[at + j] : pad;
+        for (int64_t j = 0; j < width; j++) {
+            row[i * width + j] = j < count[i] ? ids.ids[at + j] : pad;
         }
         at += all;
     }

@@ -79,16 +79,18 @@ TN_API tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, si
 
 typedef struct tn_rows_options {
     int64_t max_length; /* 0: any. Of a longer text the first ids are taken */
+    int64_t multiple;   /* 1. Of this L is a multiple: ranks that share a row split it evenly */
     int64_t pad;        /* -1: <|endoftext|>, <|end_of_text|> or </s>, the first that exists */
     bool special;       /* false: as in tn_tokenizer_encode */
     bool from_defaults;
 } tn_rows_options;
 TN_API tn_rows_options tn_rows_defaults(void);
 
-/* A batch of texts: (n, L) i64 on the CPU, where L is the longest row. Row i begins with
- * lengths[i] ids of text i; `pad` follows. lengths: (n) i64, or NULL: not wanted. tn_lm_targets
- * makes targets of both. As `tokenizer(texts, padding=True, truncation=True)` of transformers, with
- * lengths in the place of a mask. TN_EVALUE, TN_ENOMEM. */
+/* A batch of texts: (n, L) i64 on the CPU, where L is the longest row, rounded up to a multiple of
+ * `multiple`, also beyond max_length. Row i begins with lengths[i] ids of text i; `pad` follows.
+ * lengths: (n) i64, or NULL: not wanted. tn_lm_targets makes targets of both. As `tokenizer(texts,
+ * padding=True, truncation=True, pad_to_multiple_of=multiple)` of transformers, with lengths in the
+ * place of a mask. TN_EVALUE, TN_ENOMEM. */
 TN_API tn_tensor *tn_tokenizer_encode_rows(const tn_tokenizer *t, const char *const *texts,
                                            int64_t n, tn_rows_options o, tn_tensor **lengths);
 

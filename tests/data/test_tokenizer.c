@@ -227,6 +227,26 @@ static void texts_as_rows(void **state) {
     rows = tn_tokenizer_encode_rows(t, texts, 3, TN_WITH(tn_rows, .max_length = 1, .pad = 0), NULL);
     assert_int_equal(tn_size(rows, 1), 1);
     assert_memory_equal(tn_data(rows), cut, sizeof(cut));
+    /* 4 ids at most, or 1: 6 and 3 places, as a row that 3 ranks share needs; lengths stay */
+    rows = tn_tokenizer_encode_rows(t, texts, 3, TN_WITH(tn_rows, .multiple = 3), &lengths);
+    assert_int_equal(tn_size(rows, 1), 6);
+    for (int64_t i = 0; i < 18; i++) {
+        int64_t want = i % 6 < 4 ? all[i / 6 * 4 + i % 6] : END_OF_TEXT;
+        assert_true(tn_at(rows, TN_DIMS(i / 6, i % 6)) == (double)want);
+    }
+    assert_memory_equal(tn_data(lengths), counts, sizeof(counts));
+    rows = tn_tokenizer_encode_rows(t, texts, 3, TN_WITH(tn_rows, .max_length = 1, .multiple = 3),
+                                    &lengths);
+    assert_int_equal(tn_size(rows, 1), 3);
+    static const int64_t cut_counts[] = {1, 0, 1};
+    assert_memory_equal(tn_data(lengths), cut_counts, sizeof(cut_counts));
+    rows = tn_tokenizer_encode_rows(t, texts, 3, TN_WITH(tn_rows, .multiple = 2), NULL);
+    assert_int_equal(tn_size(rows, 1), 4);
+    assert_inert(tn_tokenizer_encode_rows(t, texts, 3, TN_WITH(tn_rows, .multiple = 0), NULL),
+                 TN_EVALUE, "multiple is 0 (it must be at least 1)");
+    assert_inert(
+        tn_tokenizer_encode_rows(t, texts, 3, TN_WITH(tn_rows, .multiple = INT64_MAX), NULL),
+        TN_ENOMEM, "");
     const char *const special[] = {"oo<|endoftext|>"};
     rows = tn_tokenizer_encode_rows(t, special, 1, TN_WITH(tn_rows, .special = true), NULL);
     assert_int_equal(tn_size(rows, 1), 2);
