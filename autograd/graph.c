@@ -29,10 +29,25 @@ static void draw_text(tn__file *file, const char *text) {
     }
 }
 
-static void draw_leaf(tn__file *file, int index, const tn_tensor *leaf, tn_leaf_name name,
+/* What the first operation that takes the leaf calls it: "weight". NULL: no name. */
+static const char *input_name(const tn__run *run, const tn_tensor *leaf) {
+    for (int at = 0; at < run->count; at++) {
+        const tn_node *node = run->slots[at].node;
+        for (int i = 0; node && i < node->inputs && i < TN_OP_INPUTS; i++) {
+            if (!node->edges[i].node && node->edges[i].leaf == leaf) {
+                return node->op->inputs[i];
+            }
+        }
+    }
+    return NULL;
+}
+
+static void draw_leaf(tn__file *file, const tn__run *run, int index, tn_leaf_name name,
                       void *user) {
     char dims[256];
+    const tn_tensor *leaf = run->slots[index].leaf;
     const char *called = name ? name(leaf, user) : NULL;
+    called = called ? called : input_name(run, leaf);
     tn__file_print(file, "  n%d [shape=box, style=filled, fillcolor=\"#d8ecd0\", label=\"", index);
     draw_text(file, called ? called : "leaf");
     tn__file_print(file, "\\n%s %s\"];\n", tn_dtype_name(leaf->dtype),
@@ -128,7 +143,7 @@ tn_status tn_graph_dot(const tn_tensor *t, const char *path, tn_leaf_name name, 
             if (run.slots[i].node) {
                 draw_node(&file, &run, i, shapes);
             } else {
-                draw_leaf(&file, i, run.slots[i].leaf, name, user);
+                draw_leaf(&file, &run, i, name, user);
             }
         }
         tn__file_print(&file, "}\n");

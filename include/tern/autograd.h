@@ -147,7 +147,8 @@ TN_API tn_status tn_gradcheck(tn_forward f, void *user, tn_values inputs,
                               tn_gradcheck_options options);
 
 /* Writes the graph of t as Graphviz DOT: operations with the shape of their result, and leaves.
- * `name` (may be NULL) returns a leaf's name or NULL; its string is used before the next call.
+ * `name` (may be NULL) returns a leaf's name or NULL; its string is used before the next call. A
+ * leaf without one is named as in errors, by the operation that takes it: "weight".
  * tn_module_graph_dot (module.h) names parameters by their paths. docs/debugging.md. */
 typedef const char *(*tn_leaf_name)(const tn_tensor *leaf, void *user);
 TN_API tn_status tn_graph_dot(const tn_tensor *t, const char *path, tn_leaf_name name, void *user);

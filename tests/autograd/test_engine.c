@@ -351,7 +351,14 @@ static void picture_of_one_result(void **state) {
     char *text = drawn_graph(state, y);
     assert_non_null(strstr(text, "digraph"));
     assert_non_null(strstr(text, "\"exp\\n[2, 3]\""));
-    assert_non_null(strstr(text, "leaf\\nf32 [2, 3]"));
+    assert_non_null(strstr(text, "\"x\\nf32 [2, 3]\""));
+    free(text);
+    tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(4, 3), TN_F32), true);
+    tn_tensor *parts[2] = {tn_linear_op(tn_exp(x), w, NULL),
+                           tn_set_requires_grad(tn_ones(TN_DIMS(2, 4), TN_F32), true)};
+    text = drawn_graph(state, tn_cat(parts, 2, 0));
+    assert_non_null(strstr(text, "\"weight\\nf32 [4, 3]\""));
+    assert_non_null(strstr(text, "\"leaf\\nf32 [2, 4]\"")); /* cat has no names for its inputs */
     free(text);
     assert_int_equal(tn_graph_dot(y, "/nonexistent/graph.dot", NULL, NULL), TN_EIO);
     tn_error_clear();

@@ -348,8 +348,8 @@ static void printed_modules(void **state) {
     tn_module_finish(&n);
 }
 
-/* The drawn graph names parameters by their paths, other leaves "leaf", and results by their
- * operations. */
+/* The drawn graph names parameters by their paths, other leaves by the input that they are, and
+ * results by their operations. */
 static void named_graph(void **state) {
     TN_SCOPE;
     net n;
@@ -364,7 +364,7 @@ static void named_graph(void **state) {
                                          "\"fc1.weight\\nf32 [4, 3]\"",
                                          "\"fc1.bias\\nf32 [4]\"",
                                          "\"layers.2.weight\\nf32 [3, 4]\"",
-                                         "\"leaf\\nf32 [2, 3]\"",
+                                         "\"x\\nf32 [2, 3]\"",
                                          "\"relu\\n[2, 4]\"",
                                          "\"sum\\n[]\""};
     for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) {
