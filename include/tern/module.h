@@ -318,8 +318,8 @@ TN_API void tn_module_each(void *m, tn_walk walk, tn_entry_visitor f, void *user
 typedef bool (*tn_module_visitor)(tn_module *m, const char *path, void *user);
 TN_API void tn_module_each_module(void *m, tn_module_visitor f, void *user);
 
-TN_API int64_t tn_module_count(void *m); /* elements of all parameters, absent ones too; tied once
-                                          */
+TN_API int64_t tn_module_count(void *m); /* the number of parameters: elements of all, absent ones
+                                          * too; tied ones once */
 /* a parameter or buffer; inert and TN_EVALUE if there is none */
 TN_API tn_tensor *tn_module_get(void *m, const char *path);
 /* NULL and TN_EVALUE if there is none */
@@ -331,7 +331,7 @@ TN_API void tn_module_print(void *m, FILE *file); /* a tree: shapes, counts, wha
 /* tn_graph_dot of t with the names of m's parameters. */
 TN_API tn_status tn_module_graph_dot(void *m, const tn_tensor *t, const char *path);
 
-TN_API void tn_module_train(void *m, bool training); /* m and below */
+TN_API void tn_module_train(void *m, bool training); /* m and below; false: evaluation mode */
 /* Moves parameters and buffers of m and below to a device; call it before making an optimiser over
  * them. TN_ESTATE: one is tied to a parameter that is not below m. */
 TN_API tn_status tn_module_to(void *m, tn_device device);
