@@ -85,7 +85,7 @@ tn_tensor *tn__defer_copy(tn_tensor *x, const tn_tensor *from, const char *opera
 }
 
 tn_tensor *tn__deferred_like(const tn_tensor *t, tn_dtype dtype, tn_device device) {
-    tn_tensor *x = tn__new_deferred(t->dims, dtype, device);
+    tn_tensor *x = tn__new_deferred(t->dims, dtype, device, "deferred");
     if (tn_is_inert(x)) {
         return x;
     }
@@ -99,7 +99,7 @@ tn_tensor *tn__deferred_even(const tn_tensor *t, tn_dims dims) {
     for (int i = 0; even && i < recipe->steps; i++) {
         even = recipe->step[i].what != STEP_DRAW;
     }
-    tn_tensor *x = even ? tn__new_deferred(dims, t->dtype, tn_device_of(t)) : NULL;
+    tn_tensor *x = even ? tn__new_deferred(dims, t->dtype, tn_device_of(t), "deferred") : NULL;
     if (x && !tn_is_inert(x)) {
         *x->storage->recipe = *recipe;
     }

@@ -95,9 +95,13 @@ const char *tn__dims_text(tn_dims dims) {
 
 bool tn__bytes_of(tn_dims dims, tn_dtype dtype, size_t *bytes, const char *operation) {
     int64_t count = tn_dims_count(dims), size = (int64_t)tn_dtype_size(dtype);
+    if (dims.ndim < 0 || dims.ndim > TN_MAX_DIMS) {
+        tn__raise(TN_ESHAPE, operation, "the shape has more than %d dimensions", TN_MAX_DIMS);
+        return false;
+    }
     if (count < 0) {
-        tn__raise(TN_ESHAPE, operation,
-                  "invalid shape: more than %d dimensions, or a negative size", TN_MAX_DIMS);
+        tn__raise(TN_ESHAPE, operation, "the shape is %s (no size may be negative)",
+                  tn__dims_text(dims));
         return false;
     }
     if (size == 0) {

@@ -8,13 +8,13 @@
 
 _Thread_local tn_status (*tn__deferring)(const tn_tensor *t);
 
-tn_tensor *tn__new_deferred(tn_dims dims, tn_dtype dtype, tn_device device) {
+tn_tensor *tn__new_deferred(tn_dims dims, tn_dtype dtype, tn_device device, const char *operation) {
     size_t bytes;
-    if (!tn__device_exists(device, "empty") || !tn__bytes_of(dims, dtype, &bytes, "empty")) {
+    if (!tn__device_exists(device, operation) || !tn__bytes_of(dims, dtype, &bytes, operation)) {
         return tn_inert();
     }
-    struct tn__recipe *recipe = tn__calloc_for(1, sizeof(*recipe), "empty");
-    tn_storage *storage = recipe ? tn__storage_new(0, device, "empty") : NULL;
+    struct tn__recipe *recipe = tn__calloc_for(1, sizeof(*recipe), operation);
+    tn_storage *storage = recipe ? tn__storage_new(0, device, operation) : NULL;
     if (!storage) {
         free(recipe);
         return tn_inert();

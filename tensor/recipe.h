@@ -37,7 +37,10 @@ static inline bool tn__deferred(const tn_tensor *t) {
 }
 
 /* Like tn__new, with an empty storage and a recipe without steps. */
-tn_tensor *tn__new_deferred(tn_dims dims, tn_dtype dtype, tn_device device);
+tn_tensor *tn__new_deferred(tn_dims dims, tn_dtype dtype, tn_device device, const char *operation);
+
+/* tn_empty_on, whose errors name `operation`. */
+tn_tensor *tn__empty(tn_device device, tn_dims dims, tn_dtype dtype, const char *operation);
 
 /* Names the tensor in messages. */
 void tn__recipe_name(tn_tensor *t, const char *name);

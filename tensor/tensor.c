@@ -134,13 +134,18 @@ tn_tensor *tn__tensor_over(tn_storage *storage, tn_dims dims, tn_dtype dtype) {
     return own_tensor(t);
 }
 
-tn_tensor *tn__new(tn_dims dims, tn_dtype dtype, tn_device device) {
+static tn_tensor *make_tensor(tn_dims dims, tn_dtype dtype, tn_device device,
+                              const char *operation) {
     size_t bytes;
-    if (!tn__device_exists(device, "empty") || !tn__bytes_of(dims, dtype, &bytes, "empty")) {
+    if (!tn__device_exists(device, operation) || !tn__bytes_of(dims, dtype, &bytes, operation)) {
         return &inert;
     }
-    tn_storage *storage = tn__storage_new(bytes, device, "empty");
+    tn_storage *storage = tn__storage_new(bytes, device, operation);
     return storage ? tn__tensor_over(storage, dims, dtype) : &inert;
+}
+
+tn_tensor *tn__new(tn_dims dims, tn_dtype dtype, tn_device device) {
+    return make_tensor(dims, dtype, device, "empty");
 }
 
 /* A view's elements must be inside the storage. */
@@ -217,7 +222,12 @@ tn_tensor *tn_empty(tn_dims dims, tn_dtype dtype) {
 }
 
 tn_tensor *tn_empty_on(tn_device device, tn_dims dims, tn_dtype dtype) {
-    return tn__deferring ? tn__new_deferred(dims, dtype, device) : tn__new(dims, dtype, device);
+    return tn__empty(device, dims, dtype, "empty");
+}
+
+tn_tensor *tn__empty(tn_device device, tn_dims dims, tn_dtype dtype, const char *operation) {
+    return tn__deferring ? tn__new_deferred(dims, dtype, device, operation)
+                         : make_tensor(dims, dtype, device, operation);
 }
 
 tn_tensor *tn_empty_like(const tn_tensor *t) {

@@ -25,15 +25,15 @@ static tn_tensor *fill_new(tn_tensor *y, double value, const char *operation) {
 }
 
 tn_tensor *tn_zeros(tn_dims dims, tn_dtype dtype) {
-    return fill_new(tn_empty(dims, dtype), 0.0, "zeros");
+    return fill_new(tn__empty(tn_default_device(), dims, dtype, "zeros"), 0.0, "zeros");
 }
 
 tn_tensor *tn_ones(tn_dims dims, tn_dtype dtype) {
-    return fill_new(tn_empty(dims, dtype), 1.0, "ones");
+    return fill_new(tn__empty(tn_default_device(), dims, dtype, "ones"), 1.0, "ones");
 }
 
 tn_tensor *tn_full(tn_dims dims, double value, tn_dtype dtype) {
-    return fill_new(tn_empty(dims, dtype), value, "full");
+    return fill_new(tn__empty(tn_default_device(), dims, dtype, "full"), value, "full");
 }
 
 tn_tensor *tn_zeros_like(const tn_tensor *t) {

@@ -33,8 +33,10 @@ static bool is_drawn(tn_dtype dtype, const char *operation) {
 
 static tn_tensor *draw_floats(tn_dims dims, tn_dtype dtype, tn_random_kind kind,
                               const char *operation) {
-    return is_drawn(dtype, operation) ? draw_new(tn_empty(dims, dtype), kind, 0.0, 1.0, operation)
-                                      : tn_inert();
+    return is_drawn(dtype, operation)
+               ? draw_new(tn__empty(tn_default_device(), dims, dtype, operation), kind, 0.0, 1.0,
+                          operation)
+               : tn_inert();
 }
 
 static tn_tensor *draw_like(const tn_tensor *t, tn_random_kind kind, const char *operation) {
@@ -74,5 +76,6 @@ tn_tensor *tn_randint(int64_t low, int64_t high, tn_dims dims, tn_dtype dtype) {
                   (long long)low, (long long)high, tn_dtype_name(dtype));
         return tn_inert();
     }
-    return draw_new(tn_empty(dims, dtype), TN_INTEGER, (double)low, (double)high, "randint");
+    return draw_new(tn__empty(tn_default_device(), dims, dtype, "randint"), TN_INTEGER, (double)low,
+                    (double)high, "randint");
 }

@@ -162,12 +162,37 @@ static void draws_refused(void **state) {
     assert_true(call == tn_default_generator()->call);
 }
 
+/* A shape that cannot be is refused in the name of the call, with what is wrong with it. */
+static void impossible_shapes(void **state) {
+    TN_SCOPE;
+    tn_dims bad = TN_DIMS(-1, 3);
+    static const char why[] = ": the shape is [-1, 3] (no size may be negative)";
+    struct {
+        const char *name;
+        tn_tensor *(*make)(tn_dims dims, tn_dtype dtype);
+    } makers[] = {{"zeros", tn_zeros}, {"ones", tn_ones}, {"rand", tn_rand}, {"randn", tn_randn}};
+    for (size_t i = 0; i < sizeof makers / sizeof *makers; i++) {
+        char text[128];
+        snprintf(text, sizeof text, "%s%s", makers[i].name, why);
+        assert_inert(makers[i].make(bad, TN_F32), TN_ESHAPE, text);
+        snprintf(text, sizeof text, "%s: the shape has more than 8 dimensions", makers[i].name);
+        assert_inert(makers[i].make(TN_DIMS(1, 1, 1, 1, 1, 1, 1, 1, 1), TN_F32), TN_ESHAPE, text);
+    }
+    assert_inert(tn_full(bad, 1.0, TN_F32), TN_ESHAPE, "full: the shape is [-1, 3]");
+    assert_inert(tn_randint(0, 2, bad, TN_I64), TN_ESHAPE, "randint: the shape is [-1, 3]");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(one_value_in_every_dtype), TEST(like_a_view),
-        TEST(values_that_do_not_fit),   TEST(arange_counts),
-        TEST(draws_follow_the_seed),    TEST(distributions_of_draws),
-        TEST(draws_like_others),        TEST(draws_refused),
+        TEST(impossible_shapes),
+        TEST(one_value_in_every_dtype),
+        TEST(like_a_view),
+        TEST(values_that_do_not_fit),
+        TEST(arange_counts),
+        TEST(draws_follow_the_seed),
+        TEST(distributions_of_draws),
+        TEST(draws_like_others),
+        TEST(draws_refused),
     };
     return cmocka_run_group_tests_name("create", tests, NULL, NULL);
 }

@@ -103,8 +103,10 @@ static void test_metadata(void **state) {
 }
 
 static void test_bad_shapes(void **state) {
-    assert_inert(tn_empty(TN_DIMS(2, -3), TN_F32), TN_ESHAPE, "empty: invalid shape");
-    assert_inert(tn_empty((tn_dims){.ndim = 12}, TN_F32), TN_ESHAPE, "empty: invalid shape");
+    assert_inert(tn_empty(TN_DIMS(2, -3), TN_F32), TN_ESHAPE,
+                 "empty: the shape is [2, -3] (no size may be negative)");
+    assert_inert(tn_empty((tn_dims){.ndim = 12}, TN_F32), TN_ESHAPE,
+                 "empty: the shape has more than 8 dimensions");
     assert_inert(tn_empty(TN_DIMS(2), (tn_dtype)17), TN_EDTYPE, "empty: 17 is not a dtype");
     assert_inert(tn_empty(TN_DIMS(1ll << 31, 1ll << 31, 2), TN_F32), TN_ENOMEM,
                  "empty: [2147483648, 2147483648, 2] elements of f32");
