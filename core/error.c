@@ -225,7 +225,9 @@ void tn_on_error_thread(tn_error_handler handler) {
 }
 
 void tn_error_exit(tn_status status, const char *text) {
-    fprintf(stderr, "%s [%s]\n", text ? text : "", tn_status_name(status));
+    bool named = status != TN_OK;
+    fprintf(stderr, "%s%s%s%s\n", text ? text : "", named ? " [" : "",
+            named ? tn_status_name(status) : "", named ? "]" : "");
     exit(exit_status);
 }
 
