@@ -358,6 +358,11 @@ def full_output():
         same(text("end"), "x\n")
         p = start(*shell("echo $RANK >&2"), stderr=full)
         finish(p, 1)
+    for word, meant in (("trian", "train"), ("rum", "run"), ("tokenzier", "tokenizer"), ("token", "tokens"), ("inof", "info"), ("generat", "generate")):
+        done = tern(word)
+        same((done.returncode, done.stderr), (64, f'tern: there is no command "{word}": did you mean "tern {meant}"?\n'), word)
+    for word in ("walk", "x", "", "go", "trainingstrain" * 9):
+        holds("did you mean" not in tern(word).stderr, word)
         p = start(*shell("echo 1; exit 7"), stdout=full)
         finish(p, 7)
 
