@@ -202,7 +202,7 @@ static void test_older_values_are_named(void **state) {
         assert_int_equal(before, 100);
         r.schedule.end = 0.5;
         assert_int_equal(tn_checkpoint_load(&r.c, i ? now : older), TN_EMISMATCH);
-        assert_error(TN_EMISMATCH, "the schedule: end was 0.3333333333333333 but is 0.5; the "
+        assert_error(TN_EMISMATCH, "the schedule: end was 0.333333 but is 0.5; the "
                                    "schedule: steps was 100 but is 101");
         r.schedule.end = 1.0 / 3;
     }
