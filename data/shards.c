@@ -474,9 +474,15 @@ static tn_dataset *open_paths(char **paths, int count, const char *pattern, cons
                            .free = shards_free};
     bool whole = open_all(d, paths, count);
     if (whole && d->base.size == 0) {
+        int64_t most = 0;
+        for (int i = 0; i < d->count; i++) {
+            most = d->list[i].count > most ? d->list[i].count : most;
+        }
         tn__raise(TN_EFORMAT, "token_shards",
-                  "%s: no file has the %lld tokens that a window of %lld takes", pattern,
-                  d->sliding ? 2LL : (long long)d->length + 1, (long long)d->length);
+                  "%s: no file has the %lld tokens that a window of %lld takes (the longest has "
+                  "%lld)",
+                  pattern, d->sliding ? 2LL : (long long)d->length + 1, (long long)d->length,
+                  (long long)most);
     }
     if (!whole || d->base.size == 0) {
         shards_free(&d->base);
