@@ -222,7 +222,8 @@ static bool check_root(tn_tensor *root, tn_tensor *grad, const char *operation) 
     }
     if (!tn_requires_grad(root)) {
         tn__raise(TN_ESTATE, operation,
-                  "the root %s does not depend on anything that requires a gradient",
+                  "the root %s does not depend on anything that requires a gradient (was it made "
+                  "under TN_NO_GRAD, or from tn_detach?)",
                   tn_shape_text(root));
         return false;
     }

@@ -145,6 +145,28 @@ bool tn__options_made(bool made, const char *operation, const char *what) {
     return made;
 }
 
+const char *tn__outside(const tn__limit *limits, int n) {
+    for (int i = 0; i < n; i++) {
+        const tn__limit *l = &limits[i];
+        if (l->value < l->least || (l->most > 0 && l->value > l->most)) {
+            tn__texts *texts = tn__thread_texts();
+            enum {
+                BUFFERS = sizeof(texts->shape) / sizeof(texts->shape[0]),
+                SIZE = sizeof(texts->shape[0])
+            };
+            char *text = texts->shape[texts->next_shape++ % BUFFERS];
+            char most[32] = "";
+            if (l->most > 0) {
+                snprintf(most, sizeof(most), " to %lld", (long long)l->most);
+            }
+            snprintf(text, SIZE, "%s is %lld (it must be %s%lld%s)", l->name, (long long)l->value,
+                     *most ? "" : "at least ", (long long)l->least, most);
+            return text;
+        }
+    }
+    return NULL;
+}
+
 tn_status tn_raise(tn_status status, const char *format, ...) {
     if (tn__self.error != TN_OK) {
         return status;
@@ -203,7 +225,9 @@ void tn_on_error_thread(tn_error_handler handler) {
 }
 
 void tn_error_exit(tn_status status, const char *text) {
-    fprintf(stderr, "%s [%s]\n", text ? text : "", tn_status_name(status));
+    bool named = status != TN_OK;
+    fprintf(stderr, "%s%s%s%s\n", text ? text : "", named ? " [" : "",
+            named ? tn_status_name(status) : "", named ? "]" : "");
     exit(exit_status);
 }
 

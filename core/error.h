@@ -77,8 +77,21 @@ static inline void tn__leave(void) {
     tn__self.too_deep = tn__self.too_deep && tn__self.depth > 0;
 }
 
-/* Writes "train.c:17", "function+0x12" or "program+0x1234" of the first stack frame outside the
- * library, or "" when there is none. Never fails. */
+/* A whole number and its limits. */
+typedef struct tn__limit {
+    const char *name;           /* "width" */
+    int64_t value, least, most; /* most: 0: none */
+} tn__limit;
+
+/* The first number outside its limits, "width is 0 (it must be at least 1)", in one of this
+ * thread's few buffers; NULL: none is. The others, which are right, are not named. */
+const char *tn__outside(const tn__limit *limits, int n);
+#define TN__BEYOND(...)                           \
+    tn__outside((const tn__limit[]){__VA_ARGS__}, \
+                (int)(sizeof((const tn__limit[]){__VA_ARGS__}) / sizeof(tn__limit)))
+
+/* Writes where this is called from: "train.c:17", "function+0x12" or "program+0x1234" of the first
+ * stack frame outside the library, or "" when there is none. Never fails. */
 void tn__place(char *text, size_t size);
 
 #endif

@@ -142,8 +142,15 @@ static int64_t find_column(const reading *r, const char *wanted) {
         found = number < 0 ? number + r->columns : number;
     }
     if (found < 0) {
-        tn__raise(TN_EVALUE, "csv_dataset", "%s has no column \"%s\" among its %lld",
-                  r->file.lines.stream.file.path, wanted, (long long)r->columns);
+        char names[256] = "";
+        size_t used = 0;
+        for (int64_t i = 0; r->header && i < r->columns && used < sizeof(names) - 1; i++) {
+            used += (size_t)snprintf(names + used, sizeof(names) - used, "%s\"%.40s\"",
+                                     i ? ", " : ": ", r->header[i]);
+        }
+        tn__raise(TN_EVALUE, "csv_dataset", "%s has no column \"%s\" among its %lld%s%s",
+                  r->file.lines.stream.file.path, wanted, (long long)r->columns, names,
+                  used >= sizeof(names) ? " …" : "");
     }
     return found;
 }

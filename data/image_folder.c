@@ -252,11 +252,12 @@ static bool find_images(image_folder *d, const char *folder) {
 static bool check_options(const char *folder, tn_image_folder_options o) {
     bool none = o.height == 0 && o.width == 0;
     bool both = o.height > 0 && o.height <= MOST_SIDE && o.width > 0 && o.width <= MOST_SIDE;
-    if (!folder || (!none && !both)) {
+    if (!folder) {
+        tn__raise(TN_EVALUE, "image_folder", "the folder is NULL");
+    } else if (!none && !both) {
         tn__raise(TN_EVALUE, "image_folder",
-                  "%s, height %lld and width %lld: both are 0, or 1 to %d",
-                  folder ? folder : "the folder is NULL", (long long)o.height, (long long)o.width,
-                  MOST_SIDE);
+                  "height is %lld but width is %lld (both must be 0, or 1 to %d)",
+                  (long long)o.height, (long long)o.width, MOST_SIDE);
     }
     return folder && (none || both);
 }

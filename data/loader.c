@@ -199,15 +199,13 @@ static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
     if (!tn__options_made(o->from_defaults, "loader", "tn_loader")) {
         return false;
     }
-    if (o->batch < 1 || o->epochs < 0 || o->threads < 0 || o->threads > 1024 ||
-        (o->threads && (o->prefetch < 1 || o->prefetch > 1024))) {
-        tn__raise(TN_EVALUE, "loader",
-                  "batch %lld (1 at least), epochs %lld (0 at least), threads %d (0 to 1024), "
-                  "prefetch %d (1 to 1024)",
-                  (long long)o->batch, (long long)o->epochs, o->threads, o->prefetch);
-        return false;
+    const char *wrong = TN__BEYOND({"batch", o->batch, 1, 0}, {"epochs", o->epochs, 0, 0},
+                                   {"threads", o->threads, 0, 1024},
+                                   {"prefetch", o->threads ? o->prefetch : 1, 1, 1024});
+    if (wrong) {
+        tn__raise(TN_EVALUE, "loader", "%s", wrong);
     }
-    return true;
+    return !wrong;
 }
 
 /* The last epoch that a place may have: far enough from INT64_MAX that numbers never overflow. */

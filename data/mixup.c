@@ -51,9 +51,13 @@ tn_batch tn_mixup(tn_batch b, int64_t classes, double alpha, uint64_t seed) {
     if (!tn__usable(x, "mixup") || !tn__usable(y, "mixup")) {
         return b;
     }
-    if (!(alpha > 0) || !isfinite(alpha) || classes < 1) {
-        tn__raise(TN_EVALUE, "mixup", "alpha %g (more than 0), %lld classes (1 at least)", alpha,
-                  (long long)classes);
+    const char *wrong = TN__BEYOND({"classes", classes, 1, 0});
+    if (wrong) {
+        tn__raise(TN_EVALUE, "mixup", "%s", wrong);
+        return b;
+    }
+    if (!(alpha > 0) || !isfinite(alpha)) {
+        tn__raise(TN_EVALUE, "mixup", "alpha is %g (it must be above 0, and finite)", alpha);
         return b;
     }
     if (!tn_dtype_is_float(tn_dtype_of(x))) {

@@ -119,10 +119,14 @@ tn_sampler tn_weighted_sampler(tn_tensor *weights, int64_t draws, uint64_t seed)
         return s;
     }
     TN_SCOPE;
-    if (!tn_dtype_is_float(tn_dtype_of(weights)) || draws < 1) {
-        tn__raise(draws < 1 ? TN_EVALUE : TN_EDTYPE, "weighted_sampler",
-                  "%lld draws (1 at least) by weights of %s", (long long)draws,
+    const char *wrong = TN__BEYOND({"draws", draws, 1, 0});
+    if (wrong) {
+        tn__raise(TN_EVALUE, "weighted_sampler", "%s", wrong);
+    } else if (!tn_dtype_is_float(tn_dtype_of(weights))) {
+        tn__raise(TN_EDTYPE, "weighted_sampler", "the weights are %s (they must be floats)",
                   tn_dtype_name(tn_dtype_of(weights)));
+    }
+    if (tn__pending()) {
         s.table = tn_inert();
         return s;
     }
@@ -188,10 +192,14 @@ tn_sampler tn_bucket_sampler(tn_tensor *lengths, int64_t batch, int64_t bucket, 
         return s;
     }
     TN_SCOPE;
-    if (tn_dtype_of(lengths) != TN_I64 || batch < 1 || bucket < 1) {
-        tn__raise(tn_dtype_of(lengths) == TN_I64 ? TN_EVALUE : TN_EDTYPE, "bucket_sampler",
-                  "buckets of %lld batches of %lld (1 at least), by lengths of %s (i64)",
-                  (long long)bucket, (long long)batch, tn_dtype_name(tn_dtype_of(lengths)));
+    const char *wrong = TN__BEYOND({"batch", batch, 1, 0}, {"bucket", bucket, 1, 0});
+    if (wrong) {
+        tn__raise(TN_EVALUE, "bucket_sampler", "%s", wrong);
+    } else if (tn_dtype_of(lengths) != TN_I64) {
+        tn__raise(TN_EDTYPE, "bucket_sampler", "the lengths are %s (they must be i64)",
+                  tn_dtype_name(tn_dtype_of(lengths)));
+    }
+    if (tn__pending()) {
         s.table = tn_inert();
         return s;
     }

@@ -148,8 +148,7 @@ static bool fill_sequences(sequences *d, tn_tensor *const *x, tn_tensor *const *
 tn_dataset *tn_sequence_dataset(tn_tensor *const *x, tn_tensor *const *y, int64_t n) {
     TN_NO_GRAD;
     if (tn__pending() || !x || n < 1) {
-        tn__raise(TN_EVALUE, operation, "%s, %lld sequences (1 at least)",
-                  x ? "a list" : "NULL instead of a list", (long long)n);
+        tn__raise(TN_EVALUE, operation, "%s", x ? TN__BEYOND({"n", n, 1, 0}) : "x is NULL");
         return NULL;
     }
     sequences *d = tn__calloc_for(1, sizeof(*d), operation);

@@ -474,9 +474,15 @@ static tn_dataset *open_paths(char **paths, int count, const char *pattern, cons
                            .free = shards_free};
     bool whole = open_all(d, paths, count);
     if (whole && d->base.size == 0) {
+        int64_t most = 0;
+        for (int i = 0; i < d->count; i++) {
+            most = d->list[i].count > most ? d->list[i].count : most;
+        }
         tn__raise(TN_EFORMAT, "token_shards",
-                  "%s: no file has the %lld tokens that a window of %lld takes", pattern,
-                  d->sliding ? 2LL : (long long)d->length + 1, (long long)d->length);
+                  "%s: no file has the %lld tokens that a window of %lld takes (the longest has "
+                  "%lld)",
+                  pattern, d->sliding ? 2LL : (long long)d->length + 1, (long long)d->length,
+                  (long long)most);
     }
     if (!whole || d->base.size == 0) {
         shards_free(&d->base);
@@ -503,10 +509,10 @@ static bool find_paths(const char *pattern, glob_t *found) {
 }
 
 static tn_dataset *open_pattern(const char *pattern, const shards *plan) {
-    if (!pattern || plan->length < 1 || plan->vocab < 1) {
-        tn__raise(TN_EVALUE, "token_shards",
-                  "the pattern is %s, the window %lld, the vocabulary %lld (at least 1)",
-                  pattern ? pattern : "NULL", (long long)plan->length, (long long)plan->vocab);
+    const char *wrong =
+        TN__BEYOND({"the window", plan->length, 1, 0}, {"vocab", plan->vocab, 1, 0});
+    if (!pattern || wrong) {
+        tn__raise(TN_EVALUE, "token_shards", "%s", pattern ? wrong : "the pattern is NULL");
         return NULL;
     }
     glob_t found;

@@ -135,6 +135,10 @@ int main(int argc, char **argv) {
     tn_lm_shape shape;
     tn_lm_shape_of(net, &shape);
     o.vocab = shape.vocab;
+    if (o.context > shape.context) {
+        tn_options_refuse("--context %lld: the model sees %lld tokens at once",
+                          (long long)o.context, (long long)shape.context);
+    }
     o.context = o.context ? o.context : shape.context;
     tn_setup_model(&setup, world, net);
     tn_group *data = tn_setup_data(&setup); /* ranks with different batches */

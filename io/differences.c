@@ -37,6 +37,8 @@ void tn__differ(tn__differences *d, const char *format, ...) {
     }
 }
 
+_Thread_local const char *tn__continue_hint = " (tn_checkpoint.other_run: continue nevertheless)";
+
 tn_status tn__differences_end(const tn__differences *d) {
     if (d->count == 0 || d->warn) {
         return TN_OK;
@@ -50,6 +52,23 @@ tn_status tn__differences_end(const tn__differences *d) {
 
 static const char *text_of(const tn__json *value) {
     return !value ? "not set" : value->text ? value->text : "more than one value";
+}
+
+/* Values that differ, for people: "6e-05" where the file has "5.9999999999999995e-05", unless the
+ * other then looks the same. */
+static const char *shown_value(const tn__json *value, const tn__json *other, char text[32]) {
+    const char *full = text_of(value);
+    double number, second;
+    char beside[32] = "";
+    bool real = full[strspn(full, "-0123456789")] && tn__real_from(full, &number);
+    if (!real) {
+        return full;
+    }
+    snprintf(text, 32, "%.6g", number);
+    if (tn__real_from(text_of(other), &second)) {
+        snprintf(beside, sizeof(beside), "%.6g", second);
+    }
+    return strcmp(text, beside) == 0 ? full : text;
 }
 
 static bool same_values(const tn__json *a, const tn__json *b) {
@@ -69,8 +88,9 @@ static void compare_options(tn__differences *d, const char *where, const tn__jso
     for (uint32_t i = 0; i < is->count && !counted_enough(d); i++, mine = tn__json_next(mine)) {
         const tn__json *other = tn__json_get(was, mine->key);
         if (other ? !same_values(other, mine) : !only_both) {
-            tn__differ(d, "%.80s: %.80s was %.80s but is %.80s", where, mine->key, text_of(other),
-                       text_of(mine));
+            char before[32], now[32];
+            tn__differ(d, "%.80s: %.80s was %.80s but is %.80s", where, mine->key,
+                       shown_value(other, mine, before), shown_value(mine, other, now));
         }
     }
     for (uint32_t i = 0; i < was->count && !only_both && !counted_enough(d);

@@ -20,6 +20,10 @@ typedef struct tn__differences {
     char text[480]; /* the first of them */
 } tn__differences;
 
+/* How this thread's user continues another run nevertheless. Unless set: by tn_checkpoint. A tn_run
+ * has an option. */
+extern _Thread_local const char *tn__continue_hint;
+
 void tn__differ(tn__differences *d, const char *format, ...) TN_PRINTF(2, 3);
 
 /* Two sets of options, each as JSON or as prose (nn/describe.c): the file's and the program's.

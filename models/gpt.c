@@ -101,13 +101,16 @@ static void gpt_finish(tn_module *self) {
 
 /* False after raising. */
 static bool options_fit(tn_gpt *m, const tn_gpt_options *o) {
-    if (o->vocab < 1 || o->context < 1 || o->layers < 1 || o->layers > TN__MOST_LAYERS ||
-        o->heads < 1 || o->width < 1 || o->width % o->heads != 0) {
-        tn__layer_refuse(m, TN_EVALUE,
-                         "vocab %lld, context %lld, layers %d, heads %d, width %lld (at least 1 "
-                         "each; at most %d layers, width a multiple of heads)",
-                         (long long)o->vocab, (long long)o->context, o->layers, o->heads,
-                         (long long)o->width, TN__MOST_LAYERS);
+    const char *wrong = TN__BEYOND({"vocab", o->vocab, 1, 0}, {"context", o->context, 1, 0},
+                                   {"layers", o->layers, 1, TN__MOST_LAYERS},
+                                   {"heads", o->heads, 1, 0}, {"width", o->width, 1, 0});
+    if (wrong) {
+        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+        return false;
+    }
+    if (o->width % o->heads != 0) {
+        tn__layer_refuse(m, TN_EVALUE, "width is %lld but heads is %d (width must be a multiple)",
+                         (long long)o->width, o->heads);
         return false;
     }
     return true;

@@ -132,13 +132,11 @@ void tn_llama_init(tn_llama *m, tn_llama_options options) {
         !tn__layer_options(m, options.from_defaults, "tn_llama")) {
         return;
     }
-    if (options.vocab < 1 || options.context < 1 || options.layers < 1 ||
-        options.layers > TN__MOST_LAYERS || options.width < 1) {
-        tn__layer_refuse(m, TN_EVALUE,
-                         "vocab %lld, context %lld, layers %d, width %lld (at least 1 each; at "
-                         "most %d layers)",
-                         (long long)options.vocab, (long long)options.context, options.layers,
-                         (long long)options.width, TN__MOST_LAYERS);
+    const char *wrong =
+        TN__BEYOND({"vocab", options.vocab, 1, 0}, {"context", options.context, 1, 0},
+                   {"layers", options.layers, 1, TN__MOST_LAYERS}, {"width", options.width, 1, 0});
+    if (wrong) {
+        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
         return;
     }
     m->options = options;

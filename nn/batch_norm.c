@@ -105,9 +105,13 @@ static void batch_norm_init(tn_batch_norm_layer *m, const char *kind, int least,
         !tn__layer_options(m, options.from_defaults, "tn_batch_norm")) {
         return;
     }
-    if (channels < 1 || !(options.eps >= 0.0)) {
-        tn__layer_refuse(m, TN_EVALUE, "channels is %lld and eps is %g (at least 1; not negative)",
-                         (long long)channels, options.eps);
+    const char *wrong = TN__BEYOND({"channels", channels, 1, 0});
+    if (wrong) {
+        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+        return;
+    }
+    if (!(options.eps >= 0.0)) {
+        tn__layer_refuse(m, TN_EVALUE, "eps is %g (it must be at least 0)", options.eps);
         return;
     }
     TN_SCOPE;

@@ -170,9 +170,10 @@ tn_status tn_cache_begin(void *m, tn_attention_cache_options options) {
     if (!tn__module_of(m, "cache_begin") || tn__pending()) {
         return tn_error();
     }
-    if (options.length < 1 || options.batch < 1) {
-        return tn__raise(TN_EVALUE, "cache_begin", "batch is %lld and length %lld (at least 1)",
-                         (long long)options.batch, (long long)options.length);
+    const char *wrong =
+        TN__BEYOND({"batch", options.batch, 1, 0}, {"length", options.length, 1, 0});
+    if (wrong) {
+        return tn__raise(TN_EVALUE, "cache_begin", "%s", wrong);
     }
     int caches = 0;
     tn_module_each_module(m, find_broken, &caches);

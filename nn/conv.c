@@ -34,11 +34,15 @@ static const tn_field conv_fields[] = {
 /* The weight's sizes. False after raising. */
 static bool weight_dims(tn_conv *m, int64_t in, int64_t out, tn_dims kernel, tn_dims *dims) {
     int64_t groups = m->options.groups;
-    if (in < 1 || out < 1 || groups < 1 || in % groups != 0 || out % groups != 0) {
-        tn__layer_refuse(m, TN_EVALUE,
-                         "in is %lld, out is %lld and groups is %lld (both must be multiples of "
-                         "groups, at least 1)",
-                         (long long)in, (long long)out, (long long)groups);
+    const char *wrong = TN__BEYOND({"in", in, 1, 0}, {"out", out, 1, 0}, {"groups", groups, 1, 0});
+    if (wrong) {
+        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+        return false;
+    }
+    if (in % groups != 0 || out % groups != 0) {
+        tn__layer_refuse(m, TN_EVALUE, "%s is %lld but groups is %lld (%s must be a multiple)",
+                         in % groups ? "in" : "out", (long long)(in % groups ? in : out),
+                         (long long)groups, in % groups ? "in" : "out");
         return false;
     }
     if (kernel.ndim != 1 && kernel.ndim != m->spatial) {

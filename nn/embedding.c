@@ -35,9 +35,9 @@ void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width,
         !tn__layer_options(m, options.from_defaults, "tn_embedding")) {
         return;
     }
-    if (count < 1 || width < 1) {
-        tn__layer_refuse(m, TN_EVALUE, "count is %lld and width is %lld (both must be at least 1)",
-                         (long long)count, (long long)width);
+    const char *wrong = TN__BEYOND({"count", count, 1, 0}, {"width", width, 1, 0});
+    if (wrong) {
+        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
         return;
     }
     if (options.padding_idx < -1 || options.padding_idx >= count) {

@@ -34,9 +34,9 @@ void tn_gated_mlp_init(tn_gated_mlp *m, int64_t width, int64_t hidden,
         !tn__layer_options(m, options.from_defaults, "tn_gated_mlp")) {
         return;
     }
-    if (width < 1 || hidden < 1) {
-        tn__layer_refuse(m, TN_EVALUE, "width is %lld and hidden %lld (both must be at least 1)",
-                         (long long)width, (long long)hidden);
+    const char *wrong = TN__BEYOND({"width", width, 1, 0}, {"hidden", hidden, 1, 0});
+    if (wrong) {
+        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
         return;
     }
     tn_linear_options linear = TN_WITH(tn_linear, .bias = options.bias, .dtype = options.dtype);

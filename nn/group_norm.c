@@ -5,14 +5,19 @@
 
 /* False after raising. */
 static bool channels_fit(void *m, int64_t groups, int64_t channels, double eps) {
-    if (channels < 1 || groups < 1 || channels % groups != 0 || !(eps >= 0.0)) {
+    const char *wrong = TN__BEYOND({"channels", channels, 1, 0}, {"groups", groups, 1, 0});
+    if (wrong) {
+        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+    } else if (channels % groups != 0) {
         tn__layer_refuse(m, TN_EVALUE,
-                         "channels is %lld, in %lld groups of one size, and eps is %g (at least 1; "
-                         "not negative)",
-                         (long long)channels, (long long)groups, eps);
-        return false;
+                         "channels is %lld but groups is %lld (channels must be a multiple)",
+                         (long long)channels, (long long)groups);
+    } else if (!(eps >= 0.0)) {
+        tn__layer_refuse(m, TN_EVALUE, "eps is %g (it must be at least 0)", eps);
+    } else {
+        return true;
     }
-    return true;
+    return false;
 }
 
 static void register_affine(tn_module *m, tn_tensor **weight, tn_tensor **bias, int64_t channels,

@@ -27,9 +27,9 @@ void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_options opt
         !tn__layer_options(m, options.from_defaults, "tn_linear")) {
         return;
     }
-    if (in < 1 || out < 1) {
-        tn__layer_refuse(m, TN_EVALUE, "in is %lld and out is %lld (both must be at least 1)",
-                         (long long)in, (long long)out);
+    const char *wrong = TN__BEYOND({"in", in, 1, 0}, {"out", out, 1, 0});
+    if (wrong) {
+        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
         return;
     }
     TN_SCOPE;

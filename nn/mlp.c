@@ -54,10 +54,10 @@ void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options) {
     if (hidden == 0 && __builtin_mul_overflow(4, width, &hidden)) {
         hidden = -1;
     }
-    if (width < 1 || hidden < 1 || (unsigned)options.activation > TN_ACT_SILU) {
-        tn__layer_refuse(m, TN_EVALUE,
-                         "width is %lld, hidden %lld and activation %d (at least 1, 1 and 0)",
-                         (long long)width, (long long)hidden, (int)options.activation);
+    const char *wrong = TN__BEYOND({"width", width, 1, 0}, {"hidden", hidden, 1, 0},
+                                   {"activation", (int)options.activation, 0, TN_ACT_SILU});
+    if (wrong) {
+        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
         return;
     }
     m->base.fields = mlp_fields;

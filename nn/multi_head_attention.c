@@ -199,12 +199,15 @@ void tn_multi_head_attention_init(tn_multi_head_attention *m, int64_t width, int
         return;
     }
     int64_t kdim = options.kdim ? options.kdim : width, vdim = options.vdim ? options.vdim : width;
-    if (width < 1 || width > INT64_MAX / 3 || heads < 1 || width % heads != 0 || kdim < 1 ||
-        vdim < 1) {
-        tn__layer_refuse(m, TN_EVALUE,
-                         "width is %lld, heads %d, kdim %lld and vdim %lld (at least 1 each; width "
-                         "a multiple of heads)",
-                         (long long)width, heads, (long long)kdim, (long long)vdim);
+    const char *wrong = TN__BEYOND({"width", width, 1, INT64_MAX / 3}, {"heads", heads, 1, 0},
+                                   {"kdim", kdim, 1, 0}, {"vdim", vdim, 1, 0});
+    if (wrong) {
+        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+        return;
+    }
+    if (width % heads != 0) {
+        tn__layer_refuse(m, TN_EVALUE, "width is %lld but heads is %d (width must be a multiple)",
+                         (long long)width, heads);
         return;
     }
     if (!(options.dropout >= 0.0 && options.dropout <= 1.0)) {

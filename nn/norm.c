@@ -12,12 +12,15 @@ tn_norm_options tn_norm_defaults(void) {
 
 /* False after raising. */
 static bool width_fits(void *m, int64_t width, double eps) {
-    if (width < 1 || !(eps >= 0.0)) {
-        tn__layer_refuse(m, TN_EVALUE, "width is %lld and eps is %g (at least 1; not negative)",
-                         (long long)width, eps);
-        return false;
+    const char *wrong = TN__BEYOND({"width", width, 1, 0});
+    if (wrong) {
+        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+    } else if (!(eps >= 0.0)) {
+        tn__layer_refuse(m, TN_EVALUE, "eps is %g (it must be at least 0)", eps);
+    } else {
+        return true;
     }
-    return true;
+    return false;
 }
 
 const tn_field tn__layer_norm_fields[] = {TN_FIELD(tn_layer_norm, eps), {0}};

@@ -2,6 +2,7 @@
  * (tn_adaptive_pool). They differ in the function they call.
  */
 #include "nn/module.h"
+#include "tensor/tensor.h"
 
 /* ---- Windows that slide ---------------------------------------------------------------------- */
 
@@ -31,8 +32,9 @@ static void pool_init(tn_pool *m, const char *kind,
     m->options = options;
     m->options.stride = options.stride.ndim ? options.stride : kernel;
     if (kernel.ndim < 1 || kernel.size[0] < 1) {
-        tn__layer_refuse(m, TN_EVALUE, "the kernel has %d sizes, the first %lld (at least 1)",
-                         kernel.ndim, (long long)(kernel.ndim ? kernel.size[0] : 0));
+        tn__layer_refuse(m, TN_EVALUE,
+                         "kernel is %s (one size or one for each dimension, at least 1)",
+                         tn__dims_text(kernel));
     }
 }
 
@@ -54,8 +56,9 @@ static void adaptive_init(tn_adaptive_pool *m, const char *kind,
     m->f = f;
     m->size = size;
     if (size.ndim < 1 || size.size[0] < 0) {
-        tn__layer_refuse(m, TN_EVALUE, "size has %d numbers (at least one, not negative)",
-                         size.ndim);
+        tn__layer_refuse(m, TN_EVALUE,
+                         "size is %s (one size or one for each dimension, at least 0)",
+                         tn__dims_text(size));
     }
 }
 

@@ -21,9 +21,13 @@ tn_tensor *tn_causal_mask(int64_t length) {
 }
 
 tn_tensor *tn_sinusoids(int64_t length, int64_t width, tn_dtype dtype) {
-    if (length < 0 || width < 2 || width % 2 != 0) {
-        tn__raise(TN_EVALUE, "sinusoids", "length is %lld and width %lld (even, at least 2)",
-                  (long long)length, (long long)width);
+    const char *wrong = TN__BEYOND({"length", length, 0, 0}, {"width", width, 2, 0});
+    if (wrong) {
+        tn__raise(TN_EVALUE, "sinusoids", "%s", wrong);
+        return tn_inert();
+    }
+    if (width % 2 != 0) {
+        tn__raise(TN_EVALUE, "sinusoids", "width is %lld (it must be even)", (long long)width);
         return tn_inert();
     }
     TN_SCOPE;

@@ -172,12 +172,10 @@ static void add_weight(tn_rnn *m, const char *name, int i, tn_tensor **field, tn
 
 static bool check_options(tn_rnn *m, const tn__rnn_kind *kind, int64_t in, int64_t hidden,
                           const tn_rnn_options *o) {
-    if (in < 1 || hidden < 1 || hidden > INT64_MAX / 4 || o->layers < 1 ||
-        o->layers > TN__MOST_LAYERS) {
-        tn__layer_refuse(m, TN_EVALUE,
-                         "in is %lld, hidden is %lld and layers is %d (each at least 1; hidden "
-                         "below 2^61, at most %d layers)",
-                         (long long)in, (long long)hidden, o->layers, TN__MOST_LAYERS);
+    const char *wrong = TN__BEYOND({"in", in, 1, 0}, {"hidden", hidden, 1, INT64_MAX / 4},
+                                   {"layers", o->layers, 1, TN__MOST_LAYERS});
+    if (wrong) {
+        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
         return false;
     }
     if (!(o->dropout >= 0.0 && o->dropout <= 1.0)) {

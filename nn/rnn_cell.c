@@ -56,10 +56,9 @@ static void init_kind(tn_rnn_cell *m, const tn__rnn_kind *kind, int64_t in, int6
         !tn__layer_options(m, o.from_defaults, "tn_rnn_cell")) {
         return;
     }
-    if (in < 1 || hidden < 1 || hidden > INT64_MAX / 4) {
-        tn__layer_refuse(m, TN_EVALUE,
-                         "in is %lld and hidden is %lld (both at least 1; hidden below 2^61)",
-                         (long long)in, (long long)hidden);
+    const char *wrong = TN__BEYOND({"in", in, 1, 0}, {"hidden", hidden, 1, INT64_MAX / 4});
+    if (wrong) {
+        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
         return;
     }
     if (o.relu && kind->gates != 1) {

@@ -70,9 +70,14 @@ void tn_self_attention_init(tn_self_attention *m, int64_t width,
         !tn__layer_options(m, options.from_defaults, "tn_self_attention")) {
         return;
     }
-    if (width < 1 || width > INT64_MAX / 3 || options.heads < 1 || width % options.heads != 0) {
-        tn__layer_refuse(m, TN_EVALUE,
-                         "width is %lld and heads %d (at least 1 each; width a multiple of heads)",
+    const char *wrong =
+        TN__BEYOND({"width", width, 1, INT64_MAX / 3}, {"heads", options.heads, 1, 0});
+    if (wrong) {
+        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+        return;
+    }
+    if (width % options.heads != 0) {
+        tn__layer_refuse(m, TN_EVALUE, "width is %lld but heads is %d (width must be a multiple)",
                          (long long)width, options.heads);
         return;
     }

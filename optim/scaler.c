@@ -39,14 +39,19 @@ static bool scale_fits(double scale) {
 }
 
 static bool options_fit(const tn_scaler_options *o) {
-    if (scale_fits(o->scale) && o->growth > 1.0 && isfinite(o->growth) && o->backoff > 0.0 &&
-        o->backoff < 1.0 && o->interval >= 1) {
+    const char *wrong = TN__BEYOND({"interval", o->interval, 1, 0});
+    if (!scale_fits(o->scale)) {
+        tn__raise(TN_EVALUE, "scaler", "scale is %g (it must be positive, and finite in f32)",
+                  o->scale);
+    } else if (!(o->growth > 1.0 && isfinite(o->growth))) {
+        tn__raise(TN_EVALUE, "scaler", "growth is %g (it must be above 1, and finite)", o->growth);
+    } else if (!(o->backoff > 0.0 && o->backoff < 1.0)) {
+        tn__raise(TN_EVALUE, "scaler", "backoff is %g (it must be between 0 and 1)", o->backoff);
+    } else if (wrong) {
+        tn__raise(TN_EVALUE, "scaler", "%s", wrong);
+    } else {
         return true;
     }
-    tn__raise(TN_EVALUE, "scaler",
-              "scale %g, growth %g, backoff %g, interval %lld (scale positive and finite in f32, "
-              "growth above 1, backoff between 0 and 1, interval at least 1)",
-              o->scale, o->growth, o->backoff, (long long)o->interval);
     return false;
 }
 

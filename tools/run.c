@@ -172,7 +172,7 @@ static bool ranks_settled(launcher *l) {
 
 static void report_round(launcher *l) {
     const worker *first = workers_first_failure(&l->workers);
-    char *text = report_failure(&l->workers, &l->options, l->out);
+    char *text = report_failure(&l->workers, &l->options, l->round.nodes == 1, l->out);
     agent_tell(l->agent, NODE_STOPPED, l->round.number, first ? report_code(first) : 0, text);
     free(text);
     output_forget(l->out);

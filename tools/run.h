@@ -177,8 +177,9 @@ void output_forget(output *o);
 void output_resize(output *o);
 /* Whether all output of ended ranks has been read (not necessarily written). */
 bool output_read(output *o);
-/* Copies the last bytes of a rank's stderr, with a 0 after them; the caller frees. */
-char *output_tail(output *o, int rank, size_t *length);
+/* Copies the last bytes of a rank's stderr, with a 0 after them; the caller frees. `later`: how
+ * many lines were shown after them. */
+char *output_tail(output *o, int rank, size_t *length, uint64_t *later);
 /* Readable when the last pipe has been closed, and when output_end is done. */
 int output_event(const output *o);
 /* Call after the last rank: the thread ends when all is written. Then output_ended is true. */
@@ -222,9 +223,11 @@ void screen_finish(screen *s);
 
 /* ---- Reports (run_report.c) ------------------------------------------------------------------ */
 
-/* "rank 1 (host a, pid 42) was killed by SIGSEGV …", its last lines, and who failed afterwards. The
- * caller frees. NULL if none failed. */
-char *report_failure(const workers *w, const run_options *o, output *out);
+/* "rank 1 (host a, pid 42) was killed by SIGSEGV …", its last lines, and who failed besides: the
+ * first that failed, or if that ended without a word, one that has said why. With `here` the report
+ * is shown where the ranks' lines are, and does not repeat those that are still in view. The caller
+ * frees. NULL if none failed. */
+char *report_failure(const workers *w, const run_options *o, bool here, output *out);
 /* The exit status for this worker's end: its own, or 128 + signal. */
 int report_code(const worker *w);
 

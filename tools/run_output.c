@@ -41,6 +41,7 @@ typedef struct source {
     size_t used, capacity;
     bool forgotten; /* the tail will not be asked for */
     uint64_t written;
+    uint64_t shown;        /* output.shown at its last line */
     char tail[TAIL_BYTES]; /* a ring: byte k of the stream is at k % TAIL_BYTES; for stderr only */
 } source;
 
@@ -56,7 +57,8 @@ struct output {
     screen screen;   /* the thread's */
     source *sources;
     said *first_said, **last_said;
-    int open; /* sources whose fd is open */
+    int open;       /* sources whose fd is open */
+    uint64_t shown; /* whole lines so far */
     bool resized, ending, ended, lost;
 };
 
@@ -116,6 +118,9 @@ static void append_text(source *s, const char *text, size_t length) {
 static void show_line(output *o, source *s) {
     screen_line(&o->screen, s->end, s->rank, s->line, s->used);
     s->used = 0;
+    pthread_mutex_lock(&o->lock);
+    s->shown = ++o->shown;
+    pthread_mutex_unlock(&o->lock);
 }
 
 /* Shows a line that is being redrawn: only the part after its last \r is still visible. */
@@ -436,13 +441,15 @@ bool output_read(output *o) {
     return done;
 }
 
-char *output_tail(output *o, int rank, size_t *length) {
+char *output_tail(output *o, int rank, size_t *length, uint64_t *later) {
     char *text = memory_new(TAIL_BYTES + 1, 1);
     *length = 0;
+    *later = 0;
     pthread_mutex_lock(&o->lock);
     for (source *s = o->sources; s; s = s->next) {
         if (s->rank == rank && s->end == 1 && !s->forgotten) {
             *length = s->written < TAIL_BYTES ? (size_t)s->written : TAIL_BYTES;
+            *later = o->shown - s->shown;
             for (size_t i = 0; i < *length; i++) {
                 text[i] = s->tail[(s->written - *length + i) % TAIL_BYTES];
             }

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-enum { LONGEST_SHOWN = 400 };
+enum { LONGEST_SHOWN = 400, IN_VIEW = 10 };
 
 static const char rule[] = "    | ";
 
@@ -56,14 +56,7 @@ static void put_shown(FILE *to, const char *line, size_t length) {
     free(plain);
 }
 
-static void put_tail(FILE *to, const char *text, size_t length) {
-    while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == '\r')) {
-        length--;
-    }
-    if (length == 0) {
-        fprintf(to, "\n  it wrote nothing to stderr");
-        return;
-    }
+static void put_lines(FILE *to, const char *text, size_t length) {
     size_t from = length;
     for (int lines = 0; from > 0; from--) {
         lines += text[from - 1] == '\n';
@@ -81,29 +74,79 @@ static void put_tail(FILE *to, const char *text, size_t length) {
     }
 }
 
-char *report_failure(const workers *w, const run_options *o, output *out) {
+/* Without the line ends at the end. */
+static size_t trim_ends(const char *text, size_t length) {
+    while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == '\r')) {
+        length--;
+    }
+    return length;
+}
+
+static void put_tail(FILE *to, const worker *w, bool here, output *out) {
+    size_t length;
+    uint64_t later;
+    char *text = output_tail(out, w->rank, &length, &later);
+    length = trim_ends(text, length);
+    if (length == 0) {
+        fprintf(to, "\n  it wrote nothing to stderr");
+    } else if (here && later <= IN_VIEW) {
+        fprintf(to, "; its last lines are above");
+    } else {
+        put_lines(to, text, length);
+    }
+    free(text);
+}
+
+static bool said_something(output *out, const worker *w) {
+    size_t length;
+    uint64_t later;
+    char *text = output_tail(out, w->rank, &length, &later);
+    bool some = trim_ends(text, length) > 0;
+    free(text);
+    return some;
+}
+
+/* The failure to report. A rank that ended without a word, with an exit code, may have heard from
+ * another what is wrong and have been faster: then the one that said it and ended with the same. */
+static const worker *explained_failure(const workers *w, output *out) {
     const worker *first = workers_first_failure(w);
+    if (!first || !WIFEXITED(first->status) || said_something(out, first)) {
+        return first;
+    }
+    for (int i = 0; i < w->count; i++) {
+        const worker *one = &w->list[i];
+        if (one->ended && one->status == first->status && said_something(out, one)) {
+            return one;
+        }
+    }
+    return first;
+}
+
+char *report_failure(const workers *w, const run_options *o, bool here, output *out) {
+    const worker *first = explained_failure(w, out);
     if (!first) {
         return NULL;
     }
     char *text = NULL;
-    size_t size = 0, length;
+    size_t size = 0;
     FILE *to = open_memstream(&text, &size);
     if (!to) {
         return text_new("rank %d failed", first->rank);
     }
     tell_end(to, first, o);
     fprintf(to, ", %.1f s after its start", first->end - first->began);
-    char *tail = output_tail(out, first->rank, &length);
-    put_tail(to, tail, length);
-    free(tail);
-    for (int nth = 2; nth <= w->failures; nth++) {
+    put_tail(to, first, here, out);
+    for (int nth = 1; nth <= w->failures; nth++) {
         for (int i = 0; i < w->count; i++) {
-            if (w->list[i].order == nth) {
-                fprintf(to, "\n  then ");
-                tell_end(to, &w->list[i], o);
-                double later = w->list[i].end - first->end; /* a signal comes first, seen at once */
-                fprintf(to, ", %.2f s later", later > 0 ? later : 0);
+            const worker *one = &w->list[i];
+            if (one->order == nth && one != first) {
+                bool after = workers_first_failure(w) == first;
+                fprintf(to, "\n  %s ", after ? "then" : "also");
+                tell_end(to, one, o);
+                double later = one->end - first->end; /* a signal comes first, seen at once */
+                if (after) {
+                    fprintf(to, ", %.2f s later", later > 0 ? later : 0);
+                }
             }
         }
     }

@@ -84,15 +84,21 @@ static void put_back(tn_lr_finder *f) {
 /* ---- Trying ---------------------------------------------------------------------------------- */
 
 static bool finder_options_fit(const tn_lr_finder_options *o) {
-    bool fit = o->low > 0 && o->high > o->low && isfinite(o->high) && o->steps >= 2 &&
-               o->steps <= 1000000 && o->smooth > 0 && o->smooth <= 1 && o->diverges > 1;
-    if (!fit) {
-        tn__raise(TN_EVALUE, "lr_finder",
-                  "from %g to %g in %lld steps, smooth %g, diverges %g (must rise from above 0, in "
-                  "at least 2 steps; smooth in (0, 1]; diverges above 1)",
-                  o->low, o->high, (long long)o->steps, o->smooth, o->diverges);
+    const char *wrong = TN__BEYOND({"steps", o->steps, 2, 1000000});
+    if (!(o->low > 0 && o->high > o->low && isfinite(o->high))) {
+        tn__raise(TN_EVALUE, "lr_finder", "low is %g but high is %g (it must rise, from above 0)",
+                  o->low, o->high);
+    } else if (wrong) {
+        tn__raise(TN_EVALUE, "lr_finder", "%s", wrong);
+    } else if (!(o->smooth > 0 && o->smooth <= 1)) {
+        tn__raise(TN_EVALUE, "lr_finder", "smooth is %g (it must be above 0, at most 1)",
+                  o->smooth);
+    } else if (!(o->diverges > 1)) {
+        tn__raise(TN_EVALUE, "lr_finder", "diverges is %g (it must be above 1)", o->diverges);
+    } else {
+        return true;
     }
-    return fit;
+    return false;
 }
 
 TN__ALIVE_LIST(finders, "finder");

@@ -30,10 +30,9 @@ static int64_t count_numbers(const tn_metrics *m) {
 TN__ALIVE_LIST(all_metrics, "object for metrics");
 
 tn_metrics *tn_metrics_new(int64_t classes, int64_t k) {
-    if (tn__pending() || classes < 0 || classes > MOST_CLASSES || k < 1) {
-        tn__raise(TN_EVALUE, "metrics_new",
-                  "%lld classes (must be 0 to %d), the first %lld (must be at least 1)",
-                  (long long)classes, MOST_CLASSES, (long long)k);
+    const char *wrong = TN__BEYOND({"classes", classes, 0, MOST_CLASSES}, {"k", k, 1, 0});
+    if (tn__pending() || wrong) {
+        tn__raise(TN_EVALUE, "metrics_new", "%s", wrong);
         return NULL;
     }
     tn_metrics *m = tn__calloc(1, sizeof(*m));

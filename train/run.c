@@ -14,6 +14,7 @@
 #include "core/memory.h"
 #include "core/reader.h"
 #include "distributed/parallel/save/saver.h"
+#include "io/differences.h"
 #include "profile/profiler.h"
 #include "train/options.h"
 
@@ -105,7 +106,11 @@ bool tn__run_any_rank(const tn_run *r, bool mine) {
 /* The newest checkpoint of the folder; whether there is one. */
 static bool load_checkpoint(tn_run *r, tn_checkpoint *c) {
     bool found = false;
-    return tn_saver_load(r->saver, c, &found) == TN_OK && found;
+    const char *before = tn__continue_hint;
+    tn__continue_hint = " (--resume-anyway: continue nevertheless)";
+    tn_status status = tn_saver_load(r->saver, c, &found);
+    tn__continue_hint = before;
+    return status == TN_OK && found;
 }
 
 /* Whether the folder has a checkpoint, or steps from before the first one. */

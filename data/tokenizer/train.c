@@ -435,15 +435,12 @@ static bool check_training(const char *const *texts, const size_t *bytes, int64_
         tn__raise(TN_EVALUE, OPERATION, "%s is NULL", null);
         return false;
     }
-    if (n < 0 || o->special_count < 0 || o->vocab > 1 << 24 ||
-        o->vocab < 256 + (int64_t)o->special_count) {
-        tn__raise(TN_EVALUE, OPERATION,
-                  "%lld texts, a vocabulary of %lld with %d special tokens (at least those and 256 "
-                  "bytes, at most 2^24)",
-                  (long long)n, (long long)o->vocab, o->special_count);
-        return false;
+    const char *wrong = TN__BEYOND({"n", n, 0, 0}, {"special_count", o->special_count, 0, 0},
+                                   {"vocab", o->vocab, 256 + (int64_t)o->special_count, 1 << 24});
+    if (wrong) {
+        tn__raise(TN_EVALUE, OPERATION, "%s", wrong);
     }
-    return true;
+    return !wrong;
 }
 
 tn_tokenizer *tn_tokenizer_train(const char *const *texts, const size_t *bytes, int64_t n,

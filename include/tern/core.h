@@ -82,8 +82,8 @@ TN_API void tn_on_error(tn_error_handler handler); /* for the process */
 /* for this thread: overrides the process's handler while not NULL */
 TN_API void tn_on_error_thread(tn_error_handler handler);
 
-/* A handler: prints the message to stderr and exits with status 1, or 65 after a tn_run's NaN.
- * What scripts and examples use. */
+/* A handler: prints message and status to stderr (TN_OK: the message alone) and exits with status
+ * 1, or 65 after a tn_run's NaN. What scripts and examples use. */
 TN_API void tn_error_exit(tn_status status, const char *message);
 
 /* Raises an error as the library does, from a dataset or a custom operation. Returns `status`. */

@@ -657,12 +657,11 @@ bool tn__metadata_read(tn__metadata_plan *p, tn_checkpoint *c, const tn__labels 
                 .labels = labels,
                 .path = path,
                 .operation = operation,
-                .differences = {
-                    .path = path,
-                    .operation = operation,
-                    .hint = " (--resume-anyway, tn_checkpoint.other_run: to continue nevertheless)",
-                    .warn = c->other_run,
-                    .quiet = !first}};
+                .differences = {.path = path,
+                                .operation = operation,
+                                .hint = tn__continue_hint,
+                                .warn = c->other_run,
+                                .quiet = !first}};
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     bool read = read_all(p);
     tn__plain_numbers_end(numbers);

@@ -337,10 +337,10 @@ static tn_status run_batch(batch *b) {
 /* ---- Arguments ------------------------------------------------------------------------------- */
 
 static bool in_domain(const tn_generate_options *o) {
-    if (o->max_new < 0 || o->min_new < 0 || o->top_k < 0) {
-        tn__raise(TN_EVALUE, operation,
-                  "max_new is %lld, min_new %lld and top_k %lld (each must be at least 0)",
-                  (long long)o->max_new, (long long)o->min_new, (long long)o->top_k);
+    const char *wrong = TN__BEYOND({"max_new", o->max_new, 0, 0}, {"min_new", o->min_new, 0, 0},
+                                   {"top_k", o->top_k, 0, 0});
+    if (wrong) {
+        tn__raise(TN_EVALUE, operation, "%s", wrong);
     } else if (!(o->temperature >= 0.0 && o->temperature < INFINITY)) {
         tn__raise(TN_EVALUE, operation, "temperature is %g (at least 0, and finite)",
                   o->temperature);

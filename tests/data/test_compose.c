@@ -354,11 +354,11 @@ static void sequences_refuse(void **state) {
     assert_null(tn_sequence_dataset(wide, NULL, 2));
     assert_error(TN_ESHAPE, "x[1] is [3, 4] but x[0] is [3, 2]");
     assert_null(tn_sequence_dataset(&f, wide, 0));
-    assert_error(TN_EVALUE, "0 sequences");
+    assert_error(TN_EVALUE, "n is 0 (it must be at least 1)");
     assert_null(tn_sequence_dataset(other, NULL, 2));
     assert_error(TN_EDTYPE, "x[1] is f64 but x[0] is f32");
     assert_null(tn_sequence_dataset(NULL, NULL, 2));
-    assert_error(TN_EVALUE, "NULL instead of a list");
+    assert_error(TN_EVALUE, "x is NULL");
     assert_inert(tn_dataset_lengths(NULL), TN_EVALUE, "NULL");
 }
 

@@ -178,11 +178,11 @@ static void weights_refused(void **state) {
         tn_error_clear();
     }
     tn_weighted_sampler(tn_ones(TN_DIMS(2), TN_I64), 2, 1);
-    assert_error(TN_EDTYPE, "by weights of i64");
+    assert_error(TN_EDTYPE, "the weights are i64 (they must be floats)");
     tn_weighted_sampler(tn_ones(TN_DIMS(2, 2), TN_F32), 2, 1);
     assert_error(TN_ESHAPE, "[2, 2] is not one number for each example");
     tn_weighted_sampler(tn_ones(TN_DIMS(2), TN_F32), 0, 1);
-    assert_error(TN_EVALUE, "0 draws");
+    assert_error(TN_EVALUE, "draws is 0 (it must be at least 1)");
     tn_sampler s = tn_weighted_sampler(tn_ones(TN_DIMS(2), TN_F32), 2, 1);
     assert_int_equal(tn_sampler_count(&s, 3), 0);
     assert_error(TN_EVALUE, "by weights of 2 examples, but the dataset has 3");
@@ -294,9 +294,9 @@ static void bucketed_parts(void **state) {
 
 static void lengths_refused(void **state) {
     tn_bucket_sampler(tn_ones(TN_DIMS(2), TN_F32), 2, 1, 1);
-    assert_error(TN_EDTYPE, "by lengths of f32");
+    assert_error(TN_EDTYPE, "the lengths are f32 (they must be i64)");
     tn_bucket_sampler(line_lengths(), 0, 1, 1);
-    assert_error(TN_EVALUE, "buckets of 1 batches of 0");
+    assert_error(TN_EVALUE, "batch is 0 (it must be at least 1)");
     tn_bucket_sampler(tn_ones(TN_DIMS(2, 1), TN_I64), 2, 1, 1);
     assert_error(TN_ESHAPE, "not one number for each example");
     tn_sampler s = tn_bucket_sampler(line_lengths(), INT64_MAX, INT64_MAX, 1);

@@ -103,7 +103,8 @@ static void test_sliding(void **state) {
 static void test_sliding_refused(void **state) {
     write_llmc("a_0.bin", 1, 0);
     assert_null(tn_sliding_shards(temp_path("a_0.bin"), 4, 4, 100));
-    assert_error(TN_EFORMAT, "no file has the 2 tokens");
+    assert_error(TN_EFORMAT,
+                 "no file has the 2 tokens that a window of 4 takes (the longest has 1)");
     write_llmc("a_0.bin", 10, 95);
     assert_null(tn_sliding_shards(temp_path("a_0.bin"), 4, 5, 100));
     assert_error(TN_EVALUE, "the stride is 5, not in [1, 4]");
@@ -152,7 +153,8 @@ static void test_wrong_files(void **state) {
     assert_error(TN_EFORMAT, "says 14 tokens but 13 follow");
     write_llmc("a_0.bin", 4, 0);
     assert_null(tn_token_shards(path, 4, 100));
-    assert_error(TN_EFORMAT, "no file has the 5 tokens");
+    assert_error(TN_EFORMAT,
+                 "no file has the 5 tokens that a window of 4 takes (the longest has 4)");
     temp_write(path, "abc", 3);
     assert_null(tn_token_shards(path, 1, 100));
     assert_error(TN_EFORMAT, "not a whole number");
@@ -160,7 +162,7 @@ static void test_wrong_files(void **state) {
     assert_null(tn_token_shards(path, 1, 100));
     assert_error(TN_EFORMAT, "empty");
     assert_null(tn_token_shards(path, 0, 100));
-    assert_error(TN_EVALUE, "window 0");
+    assert_error(TN_EVALUE, "the window is 0 (it must be at least 1)");
 }
 
 /* Files of other kinds, whose bytes could all be tokens. */

@@ -86,7 +86,7 @@ static void refuse_columns(tn_csv_options o, const char *part) {
 static void columns_that_are_not_there(void **state) {
     tn_csv_options o = tn_csv_defaults();
     o.target = "c";
-    refuse_columns(o, "table has no column \"c\" among its 4");
+    refuse_columns(o, "table has no column \"c\" among its 4: \"a\", \"b\", \"b\", \"3\"");
     o.target = "4";
     refuse_columns(o, "no column \"4\"");
     o.target = "-5";

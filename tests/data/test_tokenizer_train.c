@@ -102,7 +102,7 @@ static void wrong_options(void **state) {
     bytes[0] = 0;
     o.vocab = 256;
     assert_null(tn_tokenizer_train(texts, bytes, 1, o));
-    assert_error(TN_EVALUE, "a vocabulary of 256 with 1 special tokens");
+    assert_error(TN_EVALUE, "vocab is 256 (it must be 257 to 16777216)");
     o.vocab = 300;
     o.pattern = "[";
     assert_null(tn_tokenizer_train(texts, bytes, 1, o));

@@ -335,7 +335,8 @@ static void mixup_draws(void **state) {
 static void mixup_refuses(void **state) {
     tn_tensor *x = tn_ones(TN_DIMS(2, 3), TN_F32), *y = tn_arange(0, 2, 1, TN_I64);
     assert_inert(tn_mixup((tn_batch){.x = x}, 2, 1, 1).x, TN_EVALUE, "NULL");
-    assert_inert(tn_mixup((tn_batch){.x = x, .y = y}, 2, 0, 1).y, TN_EVALUE, "alpha 0");
+    assert_inert(tn_mixup((tn_batch){.x = x, .y = y}, 2, 0, 1).y, TN_EVALUE,
+                 "alpha is 0 (it must be above 0, and finite)");
     assert_inert(tn_mixup((tn_batch){.x = y, .y = y}, 2, 1, 1).x, TN_EDTYPE, "x is i64");
     assert_inert(tn_mixup((tn_batch){.x = x, .y = x}, 2, 1, 1).x, TN_ESHAPE, "one class per row");
     tn_batch wrong = tn_mixup((tn_batch){.x = x, .y = y}, 1, 1, 1);

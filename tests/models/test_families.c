@@ -350,7 +350,7 @@ static void refused_gpts(void **state) {
     tn_gpt m;
     tn_gpt_init(&m, TN_WITH(tn_gpt, .context = 4, .layers = 1, .heads = 1, .width = 4,
                             .bias = false, .activation = TN_ACT_GELU, .vocab = 0));
-    assert_error(TN_EVALUE, "gpt: vocab 0");
+    assert_error(TN_EVALUE, "gpt: vocab is 0 (it must be at least 1)");
     assert_inert(tn_call(&m, tn_ones(TN_DIMS(1, 2), TN_I64)), TN_ESTATE, "not complete");
     tn_module_finish(&m);
     small_gpt(&m);
@@ -375,22 +375,22 @@ static void expect_refused_llama(tn_llama_options o, const char *part) {
 static void refused_llamas(void **state) {
     tn_llama_options o = small_llama();
     o.layers = 0;
-    expect_refused_llama(o, "llama: vocab 11, context 8, layers 0");
+    expect_refused_llama(o, "llama: layers is 0 (it must be 1 to 10000)");
     o = small_llama();
     o.kv_heads = 3;
-    expect_refused_llama(o, "grouped_attention: width is 8, heads 2, kv_heads 3");
+    expect_refused_llama(o, "grouped_attention: heads is 2 but kv_heads is 3");
     o = small_llama();
     o.head_width = 3;
-    expect_refused_llama(o, "head_width 3");
+    expect_refused_llama(o, "head_width is 3 (it must be even");
     o = small_llama();
     o.width = 9;
-    expect_refused_llama(o, "width is 9, heads 2");
+    expect_refused_llama(o, "width is 9 but heads is 2");
     o = small_llama();
     o.hidden = 0;
-    expect_refused_llama(o, "gated_mlp: width is 8 and hidden 0");
+    expect_refused_llama(o, "gated_mlp: hidden is 0 (it must be at least 1)");
     o = small_llama();
     o.eps = -1.0;
-    expect_refused_llama(o, "rms_norm: width is 8 and eps is -1");
+    expect_refused_llama(o, "rms_norm: eps is -1 (it must be at least 0)");
     TN_SCOPE;
     tn_llama m;
     o = small_llama();

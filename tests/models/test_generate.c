@@ -574,8 +574,8 @@ static void refused_arguments(void **state) {
     EACH_FAMILY(m) {
         tn_generated got;
         REFUSES(TN_EVALUE, "max_new is -1", o.max_new = -1);
-        REFUSES(TN_EVALUE, "min_new -1", o.min_new = -1);
-        REFUSES(TN_EVALUE, "top_k -3", o.top_k = -3);
+        REFUSES(TN_EVALUE, "min_new is -1", o.min_new = -1);
+        REFUSES(TN_EVALUE, "top_k is -3", o.top_k = -3);
         REFUSES(TN_EVALUE, "temperature is -1", o.temperature = -1.0);
         REFUSES(TN_EVALUE, "temperature is", o.temperature = NAN);
         REFUSES(TN_EVALUE, "temperature is inf", o.temperature = INFINITY);

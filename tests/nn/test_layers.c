@@ -21,7 +21,7 @@ static void expect_refused(void *m, tn_status status, const char *part) {
 static void refused_options(void **state) {
     tn_linear linear;
     tn_linear_init(&linear, 0, 3, tn_linear_defaults());
-    expect_refused(&linear, TN_EVALUE, "linear: in is 0 and out is 3");
+    expect_refused(&linear, TN_EVALUE, "linear: in is 0 (it must be at least 1)");
     tn_linear_init(&linear, 2, 3, TN_WITH(tn_linear, .dtype = TN_I64, .bias = false));
     expect_refused(&linear, TN_EDTYPE, "i64");
     tn_linear_init(&linear, INT64_MAX / 2, 8, tn_linear_defaults());
@@ -30,7 +30,7 @@ static void refused_options(void **state) {
     tn_module_finish(&linear);
     tn_embedding embedding;
     tn_embedding_init(&embedding, 3, -1, tn_embedding_defaults());
-    expect_refused(&embedding, TN_EVALUE, "embedding: count is 3 and width is -1");
+    expect_refused(&embedding, TN_EVALUE, "embedding: width is -1 (it must be at least 1)");
     tn_norm_options norm = tn_norm_defaults();
     tn_layer_norm layer_norm;
     tn_layer_norm_init(&layer_norm, 0, norm);
@@ -38,7 +38,7 @@ static void refused_options(void **state) {
     norm.eps = -1.0;
     tn_rms_norm rms_norm;
     tn_rms_norm_init(&rms_norm, 4, norm);
-    expect_refused(&rms_norm, TN_EVALUE, "rms_norm: width is 4 and eps is -1");
+    expect_refused(&rms_norm, TN_EVALUE, "rms_norm: eps is -1 (it must be at least 0)");
     tn_dropout dropout;
     tn_dropout_init(&dropout, 1.5);
     expect_refused(&dropout, TN_EVALUE, "dropout: p is 1.5");
@@ -49,17 +49,17 @@ static void refused_options(void **state) {
     tn_self_attention_options three = tn_self_attention_defaults();
     three.heads = 3;
     tn_self_attention_init(&attention, 8, three);
-    expect_refused(&attention, TN_EVALUE, "width is 8 and heads 3");
+    expect_refused(&attention, TN_EVALUE, "width is 8 but heads is 3 (width must be a multiple)");
     tn_mlp mlp;
     tn_mlp_options options = tn_mlp_defaults();
     options.activation = (tn_activation)9;
     tn_mlp_init(&mlp, 8, options);
-    expect_refused(&mlp, TN_EVALUE, "activation 9");
+    expect_refused(&mlp, TN_EVALUE, "mlp: activation is 9 (it must be 0 to 3)");
     tn_block block;
     tn_block_options no_heads = tn_block_defaults();
     no_heads.heads = 0;
     tn_block_init(&block, 8, no_heads);
-    assert_error(TN_EVALUE, "heads 0");
+    assert_error(TN_EVALUE, "heads is 0 (it must be at least 1)");
     tn_module_finish(&block);
 }
 
@@ -230,7 +230,7 @@ static void cached_attention(void **state) {
     tn_cache_begin(&m, (tn_attention_cache_options){0, 4});
     assert_error(TN_EVALUE, "batch is 0");
     tn_cache_begin(&m, (tn_attention_cache_options){4, 0});
-    assert_error(TN_EVALUE, "length 0");
+    assert_error(TN_EVALUE, "cache_begin: length is 0 (it must be at least 1)");
     tn_cache_begin(&m.c_attn, (tn_attention_cache_options){1, 1});
     assert_error(TN_EVALUE, "linear has no attention");
     tn_call(&m, tn_ones(TN_DIMS(3, C), TN_F64));
@@ -273,7 +273,7 @@ static void cache_of_a_broken_module(void **state) {
     tn_self_attention_options options = tn_self_attention_defaults();
     options.heads = 0;
     tn_self_attention_init(&m, 8, options);
-    assert_error(TN_EVALUE, "heads 0");
+    assert_error(TN_EVALUE, "heads is 0 (it must be at least 1)");
     tn_cache_begin(&m, (tn_attention_cache_options){1, 4});
     assert_error(TN_ESTATE, "not complete");
     tn_module_finish(&m);
@@ -327,7 +327,7 @@ static void attention_inputs(void **state) {
     assert_inert(tn_call(t, x), TN_EVALUE, "(1 given)");
     tn_module_free(t);
     m = tn_multi_head_attention_new(8, 3);
-    assert_error(TN_EVALUE, "multi_head_attention: width is 8, heads 3");
+    assert_error(TN_EVALUE, "multi_head_attention: width is 8 but heads is 3");
     tn_module_free(m);
     tn_transformer_options o = tn_transformer_defaults();
     o.activation = (tn_activation)9;

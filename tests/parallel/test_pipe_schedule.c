@@ -138,17 +138,18 @@ static void wrong_texts_are_refused(void **state) {
     assert_null(tn_pipe_schedule_read(NULL));
     assert_error(TN_EVALUE, "the text is NULL");
     assert_null(tn_pipe_schedule_new(TN_PIPE_1F1B, 2, 2, 4));
-    assert_error(TN_EVALUE, "2 stages each");
+    assert_error(TN_EVALUE,
+                 "chunks is 2 (more than one stage a rank only with TN_PIPE_INTERLEAVED)");
     assert_null(tn_pipe_schedule_new(TN_PIPE_INTERLEAVED, 2, 2, 3));
     assert_error(TN_EVALUE, "3 micro-batches are not a multiple of 2 ranks");
     assert_null(tn_pipe_schedule_new(TN_PIPE_GPIPE, 0, 1, 3));
-    assert_error(TN_EVALUE, "on 0 ranks");
+    assert_error(TN_EVALUE, "ranks is 0 (it must be at least 1)");
     assert_null(tn_pipe_schedule_new(TN_PIPE_INTERLEAVED, 1 << 16, 1 << 16, 1 << 16));
     assert_error(TN_EVALUE, "65536 stages each and 65536 micro-batches are too many");
     assert_null(tn_pipe_schedule_new(TN_PIPE_INTERLEAVED, 1, 1 << 16, 1 << 16));
     assert_error(TN_EVALUE, "too many");
     assert_null(tn_pipe_schedule_new((tn_pipe_kind)9, 1, 1, 1));
-    assert_error(TN_EVALUE, "kind 9");
+    assert_error(TN_EVALUE, "kind is 9 (it must be 0 to 3)");
 }
 
 /* A row's actions, changed by hand. */

@@ -119,6 +119,9 @@ def no_programs():
     has(done.stderr, "./folder: Is a directory")
 
 
+AND_MORE = "exec 2>&-; for i in 1 2 3 4 5; do sleep 0.2; seq 20; done; "  # lines after which a report repeats a rank's last words
+
+
 @test
 def root_cause():
     """the report names the first failure, how it ended, its last lines, and which ranks failed because of it"""
@@ -129,9 +132,28 @@ def root_cause():
     same(done.returncode, 128 + signal.SIGSEGV)
     report = [line for line in done.stderr.decode().splitlines() if line.startswith("tern: ")]
     has(report[0], "rank 1 (host ", "pid ", "was killed by SIGSEGV")
+    has(report[0], " s after its start; its last lines are above")
+    holds(b"    | " not in done.stderr, "the report repeats what is in view")
+    has(done.stderr, "[1] step 1\n", "[1] step 30\n")
+    done = run("-n", 2, *shell('if [ $RANK = 1 ]; then seq -f "step %g" 1 30 >&2; touch said; while [ ! -e seen ]; do sleep 0.05; done; exit 7; fi; '
+                               'while [ ! -e said ]; do sleep 0.05; done; sleep 0.2; seq -f "much %g" 1 40; sleep 0.2; touch seen; exec sleep 60'))
+    same(done.returncode, 7)
+    report = [line for line in done.stderr.decode().splitlines() if line.startswith("tern: ")]
     same(report[1], "tern:   the last lines of its stderr:")
     same(report[2:22], [f"tern:     | step {i}" for i in range(11, 31)])
-    has(done.stderr, "[1] step 1\n", "[1] step 30\n")
+
+
+@test
+def explained():
+    """a rank that ends first, without a word, is not blamed for what another one says and ends with"""
+    wait = "[ $RANK = 0 ] || { while [ ! -e ready ]; do sleep 0.02; done; rm ready; exit %d; }; "
+    done = run("-n", 2, *shell(wait % 1 + 'trap "" TERM; touch ready; while [ -e ready ]; do sleep 0.02; done; sleep 0.2; '
+                               'echo the file is missing >&2; exit 1'))
+    same(done.returncode, 1)
+    has(done.stderr, "tern: rank 0 (host ", "ended with exit code 1", "its last lines are above", "also rank 1 (host ")
+    done = run("-n", 2, *shell(wait % 9 + 'trap "echo asked to stop >&2; exit 5" TERM; touch ready; while :; do sleep 0.02; done'))
+    same(done.returncode, 9)
+    has(done.stderr, "tern: rank 1 (host ", "ended with exit code 9", "it wrote nothing to stderr")
 
 
 @test
@@ -155,7 +177,7 @@ def followers():
 @test
 def binary_tail():
     """the report safely shows last lines that are not text, progress lines, and a line without newline"""
-    done = run(*shell(r'printf "10%%\r20%%\rdone\n\033[31mred\033[0m\001\002\n%2000s\nlast" x >&2; exit 3'))
+    done = run(*shell(r'printf "10%%\r20%%\rdone\n\033[31mred\033[0m\001\002\n%2000s\nlast" x >&2; ' + AND_MORE + "exit 3"))
     same(done.returncode, 3)
     lines = done.stderr.decode().splitlines()
     holds("tern:     | done" in lines and "tern:     | last" in lines and "tern:     | red??" in lines, done.stderr)
@@ -336,6 +358,11 @@ def commands():
     same(tern("--version").stdout.split()[0], "tern")
     same(tern("help").returncode, 0)
     same(tern("walk").returncode, 64)
+    for word, meant in (("trian", "train"), ("rum", "run"), ("tokenzier", "tokenizer"), ("token", "tokens"), ("inof", "info"), ("generat", "generate")):
+        done = tern(word)
+        same((done.returncode, done.stderr), (64, f'tern: there is no command "{word}": did you mean "tern {meant}"?\n'), word)
+    for word in ("walk", "x", "", "go", "trainingstrain" * 9):
+        holds("did you mean" not in tern(word).stderr, word)
     has(tern("walk").stderr, '"walk"')
     has(tern("info", "--help").stdout, "no options")
     same((tern("info", "--help").returncode, tern("info", "more").returncode), (0, 64))

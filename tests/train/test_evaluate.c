@@ -204,7 +204,7 @@ static void test_refused(void **state) {
     assert_error(TN_EVALUE, "the context is 12");
     o.batch = 0;
     assert_int_equal(tn_evaluate_perplexity(&gpt, d, NULL, o, &p), TN_EVALUE);
-    assert_error(TN_EVALUE, "batch 0");
+    assert_error(TN_EVALUE, "batch is 0 (it must be at least 1)");
     tn_dataset_free(d);
     assert_true(gpt.base.training);
     tn_module_finish(&gpt);

@@ -374,6 +374,8 @@ def no_checkpoint(folder, program, out):
 def text(folder):
     output = run(folder, gpt2(data="text"), 1)
     check("text is text, not tokens" in output and output.count("[TN_EFORMAT]") == 1, output)
+    told = run(folder, [tern, "train", "--data", "text"], 1)  # the command's user knows nothing of statuses
+    check(told.startswith("tern train: text is text, not tokens") and "TN_E" not in told, told)
     check(not (folder / "out").exists(), "a refused run has made its folder")
 
 

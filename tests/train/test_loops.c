@@ -159,7 +159,7 @@ static void finds_a_learning_rate(void **state) {
     assert_true(tn_optim_lr(opt) == lr);
     options.low = -1;
     assert_null(tn_lr_finder_new(&net, opt, options));
-    assert_error(TN_EVALUE, "lr_finder: from -1 to 100");
+    assert_error(TN_EVALUE, "lr_finder: low is -1 but high is 100");
     tn_optim_free(opt);
     tn_module_finish(&net);
 }

@@ -101,6 +101,7 @@ def other_options(folder):
                        (["--precision", "bf16"], "gpt: compute was not set but is bf16")):
         result = run(folder, "--resume", *more)
         check(result.returncode == 1 and "saver_load" in result.stderr and told in result.stderr, f"{more}: {result.stderr}")
+        check("(--resume-anyway: continue nevertheless)" in result.stderr and "other_run" not in result.stderr, result.stderr)
     same_text = (folder / "text").read_text()
     (folder / "text").write_text(same_text[::-1])
     result = run(folder, "--resume")

@@ -309,7 +309,11 @@ static void known_metrics(void **state) {
     assert_true(isnan(tn_metrics_loss(m)) && tn_metrics_count(m, 2, 0) == 0);
     tn_metrics_free(m);
     assert_null(tn_metrics_new(-1, 1));
-    assert_error(TN_EVALUE, "-1 classes");
+    assert_error(TN_EVALUE, "classes is -1 (it must be 0 to 10000)");
+    assert_null(tn_metrics_new(0, 0)); /* 0 classes are fine, and so are not named */
+    assert_error(TN_EVALUE, "metrics_new: k is 0 (it must be at least 1)");
+    assert_null(tn_metrics_new(10001, 0)); /* the first that is wrong */
+    assert_error(TN_EVALUE, "classes is 10001 (it must be 0 to 10000)");
 }
 
 /* ---- A pass over a loader -------------------------------------------------------------------- */

@@ -85,12 +85,11 @@ tn_status tn_evaluate_choices(void *m, const char *path, const tn_tokenizer *tok
         return tn_error();
     }
     if (!out || !path || !tokenizer || context < 1) {
-        return tn__raise(TN_EVALUE, operation, "%s, the context is %lld (at least 1)",
+        return tn__raise(TN_EVALUE, operation, "%s",
                          !out         ? "the result is NULL"
                          : !path      ? "the path is NULL"
                          : !tokenizer ? "the tokenizer is NULL"
-                                      : path,
-                         (long long)context);
+                                      : TN__BEYOND({"context", context, 1, 0}));
     }
     choices c = {.rows = {.operation = operation,
                           .length = choice_length,

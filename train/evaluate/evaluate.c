@@ -239,11 +239,13 @@ tn_status tn__evaluate_rows(void *m, tn__token_rows *rows, tn_evaluate_options o
     if (tn__pending()) {
         return tn_error();
     }
-    if (!m || rows->count < 1 || options.batch < 1 || tn_group_rank(options.group) < 0) {
-        return tn__raise(TN_EVALUE, rows->operation,
-                         "%s, %lld rows, batch %lld, rank %d (rows and batch must be at least 1)",
-                         m ? "a model" : "the model is NULL", (long long)rows->count,
-                         (long long)options.batch, tn_group_rank(options.group));
+    const char *wrong =
+        TN__BEYOND({"the number of rows", rows->count, 1, 0}, {"batch", options.batch, 1, 0});
+    wrong = !m                                 ? "the model is NULL"
+            : tn_group_rank(options.group) < 0 ? "this rank is not a member of the group"
+                                               : wrong;
+    if (wrong) {
+        return tn__raise(TN_EVALUE, rows->operation, "%s", wrong);
     }
     evaluation e = {.model = m, .rows = rows, .group = options.group, .batch = options.batch};
     const tn_module_lists *lists = ((const tn_module *)m)->lists;

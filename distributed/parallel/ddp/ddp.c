@@ -162,9 +162,10 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options o) {
         .finish = finish_steps,
     };
     tn__options_made(o.from_defaults, "ddp", "tn_ddp");
-    if (!tn__pending() && (o.bucket_bytes < 1 || o.first_bucket < 1)) {
-        tn__raise(TN_EVALUE, "ddp", "buckets have %lld bytes, the first %lld (must be at least 1)",
-                  (long long)o.bucket_bytes, (long long)o.first_bucket);
+    const char *wrong =
+        TN__BEYOND({"bucket_bytes", o.bucket_bytes, 1, 0}, {"first_bucket", o.first_bucket, 1, 0});
+    if (!tn__pending() && wrong) {
+        tn__raise(TN_EVALUE, "ddp", "%s", wrong);
     }
     char text[256];
     snprintf(text, sizeof(text),

@@ -290,6 +290,7 @@ static powersgd *make_state(tn_ddp_state *d, const tn_powersgd_options *o) {
 /* False after raising. */
 static bool may_compress(const tn_ddp_state *d, const tn_powersgd_options *o) {
     static const char name[] = "ddp_powersgd";
+    const char *wrong = NULL;
     tn__options_made(o->from_defaults, name, "tn_powersgd");
     if (tn__pending()) {
         return false;
@@ -300,10 +301,11 @@ static bool may_compress(const tn_ddp_state *d, const tn_powersgd_options *o) {
         tn__raise(TN_ESTATE, name, "there is a hook already");
     } else if (d->base.running || d->stats.steps > 0) {
         tn__raise(TN_ESTATE, name, "a backward has begun: call it right after tn_ddp");
-    } else if (o->rank < 1 || o->start_step < 0 || !(o->min_compression_rate >= 0.0)) {
-        tn__raise(TN_EVALUE, name,
-                  "rank %lld, start_step %lld, min_compression_rate %g (must be at least 1, 0, 0)",
-                  (long long)o->rank, (long long)o->start_step, o->min_compression_rate);
+    } else if ((wrong = TN__BEYOND({"rank", o->rank, 1, 0}, {"start_step", o->start_step, 0, 0}))) {
+        tn__raise(TN_EVALUE, name, "%s", wrong);
+    } else if (!(o->min_compression_rate >= 0.0)) {
+        tn__raise(TN_EVALUE, name, "min_compression_rate is %g (it must be at least 0)",
+                  o->min_compression_rate);
     }
     return !tn__pending();
 }

@@ -127,12 +127,18 @@ tn_pipe_schedule *tn_pipe_schedule_new(tn_pipe_kind kind, int ranks, int chunks,
         [TN_PIPE_INTERLEAVED] = row_1f1b,
         [TN_PIPE_ZERO_BUBBLE] = row_zero_bubble,
     };
-    bool interleaved = kind == TN_PIPE_INTERLEAVED, known = kind <= TN_PIPE_ZERO_BUBBLE;
-    if (!known || ranks < 1 || chunks < 1 || micros < 1 || (chunks > 1 && !interleaved)) {
+    bool interleaved = kind == TN_PIPE_INTERLEAVED;
+    const char *wrong =
+        TN__BEYOND({"kind", (int)kind, 0, TN_PIPE_ZERO_BUBBLE}, {"ranks", ranks, 1, 0},
+                   {"chunks", chunks, 1, 0}, {"micros", micros, 1, 0});
+    if (wrong) {
+        tn__raise(TN_EVALUE, "pipe_schedule", "%s", wrong);
+        return NULL;
+    }
+    if (chunks > 1 && !interleaved) {
         tn__raise(TN_EVALUE, "pipe_schedule",
-                  "kind %d on %d ranks with %d stages each and %d micro-batches (each at least 1; "
-                  "more than one stage a rank only with TN_PIPE_INTERLEAVED)",
-                  (int)kind, ranks, chunks, micros);
+                  "chunks is %d (more than one stage a rank only with TN_PIPE_INTERLEAVED)",
+                  chunks);
         return NULL;
     }
     if (chunks > 1 && micros % ranks != 0) {
