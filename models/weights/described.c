@@ -94,8 +94,7 @@ static tn_module *model_of(const tn__described *d, tn_dtype dtype) {
 
 tn_module *tn__described_model(const tn__described *d, tn_dtype dtype) {
     tn__described read = *d;
-    if (!tn__description_read(&read.description, d->text ? d->text : "", d->path,
-                              d->operation)) {
+    if (!tn__description_read(&read.description, d->text ? d->text : "", d->path, d->operation)) {
         return NULL;
     }
     tn_module *m = model_of(&read, dtype);

@@ -223,8 +223,7 @@ static void statistics_are_averaged(void **state) {
             assert_true(fabs(tn_item(norm.running_mean) - 7.5) < 1e-6);
             assert_true(fabs(tn_item(norm.running_var) - 2.5) < 1e-6);
             assert_true(tn_item(norm.num_batches_tracked) == 20);
-            assert_true(tn_at(mask, TN_DIMS(0)) == -INFINITY &&
-                        tn_at(mask, TN_DIMS(1)) == 0);
+            assert_true(tn_at(mask, TN_DIMS(0)) == -INFINITY && tn_at(mask, TN_DIMS(1)) == 0);
             tn_fill_(norm.running_mean, 77.0); /* as tn_update_bn: for as long as the average */
         }
         assert_true(tn_item(norm.running_mean) == 12 && tn_item(norm.running_var) == 4);
