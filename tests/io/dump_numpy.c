@@ -23,7 +23,7 @@ int main(int argc, char **argv) {
     if (argc > 3 && strcmp(argv[3], "compressed") != 0) {
         tn_tensor *one = tn_npz_get(f, argv[3]);
         tn_npz_close(f);
-        return tn_npy_save(argv[2], one);
+        return tn_npy_save(one, argv[2]);
     }
     const char *names[MOST];
     tn_tensor *tensors[MOST];
