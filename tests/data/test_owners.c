@@ -178,7 +178,7 @@ static void freed_when_it_fails(void **state) {
     tn_loader_options o = tn_loader_defaults();
     o.batch = 0;
     assert_null(tn_loader_new(counted_init(&one, NULL), tn_sequential_sampler(), o));
-    assert_error(TN_EVALUE, "batch 0");
+    assert_error(TN_EVALUE, "batch is 0");
     assert_int_equal(one.freed, 1);
     assert_null(tn_subset(counted_init(&one, NULL), (int64_t[]){9}, 1));
     assert_error(TN_EINDEX, "index 0 is 9");

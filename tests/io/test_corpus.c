@@ -48,11 +48,8 @@ static void check_loads(const char *seed) {
     tn_module_finish(&t->model);
 }
 
-/* The targets would be blind if no seed were accepted. The first is from before checkpoints
- * identified their run. */
+/* The targets would be blind if no seed were accepted. */
 static void test_whole_checkpoints_load(void **state) {
-    check_loads("whole");
-    check_loads("described");
     check_loads("json");
 }
 
