@@ -168,7 +168,7 @@ static void folders_that_are_no_dataset(void **state) {
     assert_null(tn_image_folder(folder, options_of_size(4, 0)));
     assert_error(TN_EVALUE, "height is 4 but width is 0");
     assert_null(tn_image_folder(folder, options_of_size(1 << 20, 1)));
-    assert_error(TN_EVALUE, "height 1048576");
+    assert_error(TN_EVALUE, "height is 1048576");
     assert_null(tn_image_folder(temp_path("nowhere"), options_of_size(4, 4)));
     assert_error(TN_EIO, "nowhere");
     snprintf(path, sizeof(path), "%s/a", folder);
