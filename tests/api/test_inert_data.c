@@ -159,6 +159,7 @@ static void odd_tokenizers(tn_tensor *t) {
     QUIET(tn_tokenizer_size(NULL), 0);
     QUIET(tn_tokenizer_special(NULL, "a"), -1);
     FAILS(tn_tokenizer_encode(NULL, "a", 1, false, &out));
+    FAILS(tn_tokenizer_encode_framed(NULL, "a", 1, false, &out));
     NOTHING(tn_tokenizer_decode(NULL, ids, 1, NULL));
     NOTHING(tn_tokenizer_decode(NULL, NULL, 1, NULL));
     NOTHING(tn_tokenizer_decode(NULL, ids, -1, NULL));
