@@ -179,25 +179,29 @@ static void checkpoints_that_are_of_no_language_model(void **state) {
     static const struct {
         const char *text, *error;
     } wrong[] = {
-        {".: gpt, vocab 5", "wrong: its description does not say what context of the model is"},
-        {".: gpt, vocab 0, context 4", "vocab of the model is \"0\" in its description (1 to "},
-        {".: gpt, vocab 5000000000", "vocab of the model is \"5000000000\" in its description"},
+        {"{\".\":{\"kind\":\"gpt\",\"options\":{\"vocab\":5}}}",
+         "wrong: its description does not say what context of the model is"},
+        {"{\".\":{\"kind\":\"gpt\",\"options\":{\"vocab\":0,\"context\":4}}}",
+         "vocab of the model is \"0\" in its description (1 to "},
+        {"{\".\":{\"kind\":\"gpt\",\"options\":{\"vocab\":5000000000}}}",
+         "vocab of the model is \"5000000000\" in its description"},
         {"{\".\":{\"kind\":\"gpt\",\"options\":{\"vocab\":[5]}}}",
          "vocab of the model is \"{}\" in its description (1 to "},
         {"{\".\":{\"kind\":\"gpt\",\"options\":[5]}}", "does not say what vocab of the model is"},
         {"{\".\":{\"kind\":\"gpt\"", "wrong: byte 18 of its description: "},
-        {".: gpt, vocab x, context 4",
+        {"{\".\":{\"kind\":\"gpt\",\"options\":{\"vocab\":\"x\",\"context\":4}}}",
          "vocab of the model is \"x\" in its description (1 to 2147483647)"},
-        {".: gpt, vocab 5, context 4, layers 100, heads 1, width 2, bias 0, activation relu; "
-         "dropout 0",
+        {"{\".\":{\"kind\":\"gpt\",\"options\":{\"vocab\":5,\"context\":4,\"layers\":100,\"heads\":"
+         "1,\"width\":2,\"bias\":0,\"activation\":\"relu\"},\"training\":{\"dropout\":0}}}",
          "its description has 100 layers, which is more than its 1 tensors"},
-        {".: gpt, vocab 5, context 4, layers 1, heads 1, width 2, bias 0, activation tanh; dropout "
-         "0",
+        {"{\".\":{\"kind\":\"gpt\",\"options\":{\"vocab\":5,\"context\":4,\"layers\":1,\"heads\":1,"
+         "\"width\":2,\"bias\":0,\"activation\":\"tanh\"},\"training\":{\"dropout\":0}}}",
          "activation of the model is \"tanh\" in its description (one of gelu, "},
-        {".: gpt, vocab 5, context 4, layers 1, heads 1, width 2, bias 0, activation relu; dropout "
-         "0",
+        {"{\".\":{\"kind\":\"gpt\",\"options\":{\"vocab\":5,\"context\":4,\"layers\":1,\"heads\":1,"
+         "\"width\":2,\"bias\":0,\"activation\":\"relu\"},\"training\":{\"dropout\":0}}}",
          "does not say what eps of ln_f is"},
-        {".: llama, vocab 5, context 4, layers 1, width 2, tied 1; context 4",
+        {"{\".\":{\"kind\":\"llama\",\"options\":{\"vocab\":5,\"context\":4,\"layers\":1,\"width\":"
+         "2,\"tied\":1},\"training\":{\"context\":4}}}",
          "does not say what head_width of layers.0.self_attn is"},
     };
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
