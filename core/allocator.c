@@ -8,7 +8,7 @@
  * first word links to the next.
  *
  * `allocated` counts bytes as asked for, `reserved` what they occupy.
- * The limit is on `allocated`. */
+ * The limit is on `allocated` without `elsewhere`. */
 #include "core/allocator.h"
 
 #include "core/fork.h"
@@ -52,7 +52,9 @@ static tn__cache *caches;
 static int64_t ended_allocations, ended_from_cache;
 
 static int64_t allocated, peak, reserved, limit; /* atomic */
-static int64_t fail_in = -1;                     /* atomic */
+static int64_t elsewhere; /* atomic; of `allocated`, what others have made: no limit holds it back
+                           */
+static int64_t fail_in = -1; /* atomic */
 
 __attribute__((constructor)) static void care_for_fork(void) {
     tn__fork_takes(&lock);
@@ -231,7 +233,7 @@ static void raise_peak(int64_t now) {
 static bool count_in(size_t bytes) {
     int64_t now = __atomic_add_fetch(&allocated, (int64_t)bytes, __ATOMIC_RELAXED);
     int64_t most = __atomic_load_n(&limit, __ATOMIC_RELAXED);
-    if (most > 0 && now > most) {
+    if (most > 0 && now - __atomic_load_n(&elsewhere, __ATOMIC_RELAXED) > most) {
         __atomic_fetch_sub(&allocated, (int64_t)bytes, __ATOMIC_RELAXED);
         return false;
     }
@@ -240,6 +242,7 @@ static bool count_in(size_t bytes) {
 }
 
 void tn__count_elsewhere(int64_t bytes) {
+    __atomic_fetch_add(&elsewhere, bytes, __ATOMIC_RELAXED);
     __atomic_fetch_add(&reserved, bytes, __ATOMIC_RELAXED);
     raise_peak(__atomic_add_fetch(&allocated, bytes, __ATOMIC_RELAXED));
 }

@@ -202,8 +202,8 @@ TN_API tn_memory_stats tn_memory(void);
 TN_API void tn_memory_reset_peak(void);
 TN_API void tn_memory_trim(void); /* returns cached blocks to the system */
 
-/* The maximum number of bytes that tensors may take; more is TN_ENOMEM. 0: no limit (the
- * default). */
+/* The maximum number of bytes that tensors may take; more is TN_ENOMEM. A group's shared memory
+ * does not count. 0: no limit (the default). */
 TN_API void tn_memory_set_limit(int64_t bytes);
 
 /* ---- Random numbers --------------------------------------------------------------------------- *
