@@ -102,13 +102,15 @@ ci() {
     export ASAN_OPTIONS=intercept_tls_get_addr=0:detect_leaks=1:halt_on_error=1:abort_on_error=0 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
     changes=$([ -n "$full" ] && git ls-files || changed_files)
     ! grep -qE "$kernel_paths" <<<"$changes" || kernels=yes
+    local archs=${kernels:+80}
+    [ -z "$full" ] || archs=80,90,100
     say "$(wc -l <<<"$changes") files changed; kernels' tests: ${kernels:-no}"
     for part in layers names format headers docs; do
         attempt "$part" "check_$part"
     done
     attempt analysis changed_analysis
     # As users build. nvcc compiles for the oldest of the architectures: between them no source differs.
-    attempt release configure ci-release -Dbuildtype=release -Dwerror=true -Dnv_archs="${full:+80,90,100}${kernels:+80}" \
+    attempt release configure ci-release -Dbuildtype=release -Dwerror=true -Dnv_archs="$archs" \
         $([ -n "$kernels" ] || echo "-Dcpu_levels=$(cpu_level)")
     start_long_tests
     # -O1 compiles in half of -O2's time. The kernels at lower levels are the same sources.
