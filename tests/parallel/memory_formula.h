@@ -145,7 +145,6 @@ static inline int64_t activations_of(const train_run *run) {
 /* Peak bytes on the default device. */
 typedef struct most {
     double bytes, formula;
-    int64_t group; /* bytes of parts and buffers, which may not be included in `bytes` */
     bool whole_is_right;
     char text[320];
 } most;
@@ -175,8 +174,7 @@ static inline most measure_most(tn_group *world, const char *argument) {
     int64_t whole = f.compute * (rest_of(&f) + (1 + run.options.prefetch) * largest_unit(&f));
     int64_t all = f.compute * parts_of(&f) * ranks;
     whole = run.options.stage == 3 && whole < all ? whole : all;
-    most m = {.group = stats.parts + stats.buffers,
-              .whole_is_right = stats.most_whole <= whole,
+    most m = {.whole_is_right = stats.most_whole <= whole,
               .formula = (double)(at_rest(&f) / ranks + 4 * f.largest + activations)};
     m.formula += run.options.stage == 3 ? (double)whole : 0;
     m.bytes = (double)(tn_device_memory(tn_default_device()).peak - before);
