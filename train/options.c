@@ -122,7 +122,7 @@ static void parse_choice(const tn_option *o, const char *text) {
     tn_options_refuse("--%s: \"%s\" should be %s", o->name, text, choices);
 }
 
-static void parse_value(const tn_option *o, char *text) {
+static void parse_value(const tn_option *o, const char *text) {
     if (o->read) {
         o->read(text, o->to);
     } else if (o->flag) {
@@ -333,7 +333,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         const tn_option *o = &t->rows[i];
         if (o->name && key == (o->letter ? o->letter : FIRST_KEY + i)) {
             t->given[i] = text ? text : "";
-            parse_value(o, text);
+            parse_value(o, t->given[i]);
             return 0;
         }
     }

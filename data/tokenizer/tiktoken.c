@@ -165,12 +165,15 @@ static bool add_specials(tn__build *b, const encoding *e, tn_tiktoken_options o)
             return false;
         }
     }
-    for (const special *s = o.special || !e ? NULL : e->specials; s && s->text; s++) {
+    if (o.special || !e) {
+        return true;
+    }
+    for (const special *s = e->specials; s->text; s++) {
         if (!tn__build_token(b, s->text, strlen(s->text), s->id, TN__TOKEN_SPECIAL)) {
             return false;
         }
     }
-    if (!o.special && e && e->begins) {
+    if (e->begins) {
         b->t->around = (tn__around){.before = {e->specials[0].id}, .before_count = 1};
     }
     return true;

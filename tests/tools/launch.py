@@ -174,6 +174,11 @@ def pids_of(program, launcher):
     return found
 
 
+def blocks(process, number):
+    """Whether the process keeps this signal back, to read it itself: a launcher does as soon as it can end in order."""
+    return int(re.search(r"SigBlk:\s*(\w+)", text(f"/proc/{process.pid}/status")).group(1), 16) >> (number - 1) & 1
+
+
 def _last_words():
     """What the launchers of the test have written to stderr: the one that failed may not be the one that was checked."""
     names = sorted(name for name in os.listdir(".") if re.fullmatch("launcher-.*[.]err", name))

@@ -11,7 +11,7 @@ import time
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import LIMIT, TERN, TESTS, environment, errors, finish, free_port, free_ports, has, holds, main, output, run, same, start, test, text, until
+from launch import LIMIT, TERN, TESTS, blocks, environment, errors, finish, free_port, free_ports, has, holds, main, output, run, same, start, test, text, until
 
 HOST = "127.0.0.1"
 
@@ -394,7 +394,7 @@ def nobody_comes():
     finish(second, 1, 30)
     has(errors(second), str(job.port))
     third = Job(2).start("true", options=["--node-rank", 1])
-    time.sleep(0.3)
+    until(lambda: blocks(third, signal.SIGTERM), "it reads its signals itself")
     third.terminate()
     finish(third, 143, 20)
 
