@@ -1,10 +1,8 @@
-/* Convolutions of bf16 on tiles: products with a block of patches, which are gathered for it.
+/* Convolutions of bf16 on tiles, where channels are last in memory: products with a block of
+ * patches, which are gathered for it, whole rows of channels at a time.
  *
  *     patches (pixels, taps channels): what x has around each pixel of y, of all images
  *     y = weights (rows, taps channels) patches^T + bias;    dw = dy^T patches, block after block
- *
- * If channels are last in memory a patch is made of whole rows of channels; otherwise the matrix
- * is gathered transposed, in rows of pixels. The bits are the same (gemm_amx.c).
  */
 #include "backends/cpu/conv.h"
 #include "backends/cpu/convert.h"
@@ -12,13 +10,11 @@
 
 enum { UNIT = 32, MOST_PIXELS = 512, PATCH_ELEMENTS = 1 << 18 };
 
-/* The patches of one group: element (pixel q, k) at data + q pixel + k unit; k = tap channels + c,
- * filled with 0 up to `depth`. */
+/* The patches of one group: rows of k = tap channels + c, filled with 0 up to `depth`. */
 typedef struct patches {
     conv_side side;
     conv_walk walk[SPATIAL];
     int64_t channels, taps, depth, places, pixels;
-    bool last; /* channels are contiguous */
 } patches;
 
 /* Consecutive pixels that differ in the last dimension only. */
@@ -27,9 +23,9 @@ typedef struct pixel_run {
 } pixel_run;
 
 static patches patches_of(const conv_job *job, const conv_side *side, int64_t channels, int64_t g) {
-    patches p = {.side = *side, .channels = channels, .last = side->channel == 1};
+    patches p = {.side = *side, .channels = channels};
     memcpy(p.walk, job->walk, sizeof(p.walk));
-    p.side.data = (uint16_t *)side->data + g * channels * side->channel;
+    p.side.data = (uint16_t *)side->data + g * channels;
     p.taps = p.walk[0].taps * p.walk[1].taps * p.walk[2].taps;
     p.depth = div_up(p.taps * channels, UNIT) * UNIT;
     p.places = p.walk[0].places * p.walk[1].places * p.walk[2].places;
@@ -69,44 +65,33 @@ static const uint16_t *find_tap(const patches *p, const pixel_run *r, int64_t t,
            at[1] * x->stride[1] + at[2] * x->stride[2];
 }
 
-/* Pixels [q, end) of a block of `block` to its column or row `to`. */
-static void gather_patches(const patches *p, int64_t q, int64_t end, uint16_t *dst, int64_t to,
-                           int64_t block) {
+/* Pixels [q, end) to rows of a block. */
+static void gather_patches(const patches *p, int64_t q, int64_t end, uint16_t *to) {
     int64_t step = p->walk[2].step * p->side.stride[2], used = p->taps * p->channels;
     while (q < end) {
         pixel_run r = run_from(p, q, end);
         for (int64_t t = 0; t < p->taps; t++) {
             int64_t first, last;
             const uint16_t *x = find_tap(p, &r, t, &first, &last);
-            for (int64_t i = 0; i < r.count && p->last; i++) {
-                uint16_t *row = dst + (to + i) * p->depth + t * p->channels;
+            for (int64_t i = 0; i < r.count; i++) {
+                uint16_t *row = to + i * p->depth + t * p->channels;
                 if (i >= first && i < last) {
                     memcpy(row, x + i * step, (size_t)p->channels * sizeof(*x));
                 } else {
                     memset(row, 0, (size_t)p->channels * sizeof(*x));
                 }
             }
-            for (int64_t c = 0; c < p->channels && !p->last; c++, x += p->side.channel) {
-                uint16_t *row = dst + (t * p->channels + c) * block + to;
-                for (int64_t i = 0; i < r.count; i++) {
-                    row[i] = i >= first && i < last ? x[i * step] : 0;
-                }
-            }
         }
-        for (int64_t k = used; k < p->depth; k++) {
-            for (int64_t i = 0; i < r.count; i++) {
-                dst[p->last ? (to + i) * p->depth + k : k * block + to + i] = 0;
-            }
+        for (int64_t i = 0; i < r.count; i++, to += p->depth) {
+            memset(to + used, 0, (size_t)(p->depth - used) * sizeof(*to));
         }
         q += r.count;
-        to += r.count;
     }
 }
 
 /* Gathered patches as A (pixels, k); `turned`: as (k, pixels). */
-static gemm_side patch_side(const patches *p, const uint16_t *data, int64_t block, bool turned) {
-    int64_t pixel = p->last ? p->depth : 1, unit = p->last ? 1 : block;
-    return (gemm_side){data, TN_BF16, turned ? unit : pixel, turned ? pixel : unit};
+static gemm_side patch_side(const patches *p, const uint16_t *data, bool turned) {
+    return (gemm_side){data, TN_BF16, turned ? 1 : p->depth, turned ? p->depth : 1};
 }
 
 static int64_t tap_weight(const conv_job *job, int64_t t) {
@@ -136,7 +121,8 @@ static void gather_weights(const conv_job *job, const patches *p, int64_t g, int
 static bool tiles_fit(const conv_job *job) {
     int64_t taps = job->walk[0].taps * job->walk[1].taps * job->walk[2].taps;
     return tn__cpu_tiles && job->x.dtype == TN_BF16 && job->y.dtype == TN_BF16 &&
-           job->w.dtype != TN_F16 && job->rows >= 16 && taps * job->channels >= UNIT;
+           job->w.dtype != TN_F16 && job->x.channel == 1 && job->y.channel == 1 &&
+           job->rows >= 16 && taps * job->channels >= UNIT;
 }
 
 /* ---- Forward, and the gradient of the input -------------------------------------------------- */
@@ -148,26 +134,21 @@ typedef struct forward {
     int64_t g, block;
 } forward;
 
-/* Between sums, (pixels, rows) or (rows, pixels), and y: bias to sums, or sums to y. */
+/* Between sums (pixels, rows) and y: bias to sums, or sums to y. */
 static void move_sums(const forward *f, int64_t q0, int64_t n, float *sums, bool to_y) {
     const conv_job *job = f->job;
     const conv_side *y = &job->y;
-    bool last = y->channel == 1;
     int64_t rows = job->rows;
     const uint16_t *bias = job->bias;
     for (int64_t i = 0; i < rows * n && bias && !to_y; i++) {
-        int64_t m = last ? i % rows : i / n;
-        sums[i] = from_bf16(bias[(f->g * rows + m) * job->bias_stride]);
+        sums[i] = from_bf16(bias[(f->g * rows + i % rows) * job->bias_stride]);
     }
     for (int64_t q = 0; q < n && to_y;) {
         pixel_run r = run_from(f->p, q0 + q, q0 + n);
-        uint16_t *to = (uint16_t *)y->data + r.image * y->image + f->g * rows * y->channel +
+        uint16_t *to = (uint16_t *)y->data + r.image * y->image + f->g * rows +
                        r.at[0] * y->stride[0] + r.at[1] * y->stride[1] + r.at[2] * y->stride[2];
-        for (int64_t i = 0; i < r.count && last; i++) {
+        for (int64_t i = 0; i < r.count; i++) {
             store_f32(to + i * y->stride[2], TN_BF16, 1, sums + (q + i) * rows, rows);
-        }
-        for (int64_t m = 0; m < rows && !last; m++) {
-            store_f32(to + m * y->channel, TN_BF16, y->stride[2], sums + m * n + q, r.count);
         }
         q += r.count;
     }
@@ -183,23 +164,19 @@ static tn_status run_pixels(tn_context *ctx, const forward *f, int64_t q, int64_
     }
     float *sums = memory + half;
     uint16_t *data = (uint16_t *)memory;
-    bool last = job->y.channel == 1;
-    gather_patches(f->p, q, q + n, data, 0, f->block);
-    gemm_job product = {.k = f->p->depth,
+    gather_patches(f->p, q, q + n, data);
+    gemm_job product = {.m = n,
+                        .n = job->rows,
+                        .k = f->p->depth,
                         .alpha = 1,
                         .beta = job->bias ? 1 : 0,
-                        .m = last ? n : job->rows,
-                        .n = last ? job->rows : n,
-                        .a = {f->weights, TN_BF16, f->p->depth, 1},
-                        .b = patch_side(f->p, data, f->block, true),
+                        .a = patch_side(f->p, data, false),
+                        .b = {f->weights, TN_BF16, 1, f->p->depth},
                         .c = sums,
+                        .ldc = job->rows,
                         .d = sums,
+                        .ldd = job->rows,
                         .threads = 1};
-    if (last) {
-        product.a = patch_side(f->p, data, f->block, false);
-        product.b = (gemm_side){f->weights, TN_BF16, 1, f->p->depth};
-    }
-    product.ldc = product.ldd = product.n;
     move_sums(f, q, n, sums, false);
     tn_status status = TN_CPU(gemm_bf16)(ctx, &product);
     if (status == TN_OK) {
@@ -292,16 +269,16 @@ tn_status TN_CPU(conv_tiles_weight)(tn_context *ctx, const conv_job *job) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
             for (int64_t i = 0; i < n; i += PART) {
                 int64_t end = q + min_of(i + PART, n);
-                gather_patches(&p, q + i, end, x_data, i, block);
-                gather_patches(&y, q + i, end, y_data, i, block);
+                gather_patches(&p, q + i, end, x_data + i * p.depth);
+                gather_patches(&y, q + i, end, y_data + i * y.depth);
             }
             gemm_job product = {.m = job->rows,
                                 .n = k,
                                 .k = n,
                                 .alpha = 1,
                                 .beta = q > 0,
-                                .a = patch_side(&y, y_data, block, true),
-                                .b = patch_side(&p, x_data, block, false),
+                                .a = patch_side(&y, y_data, true),
+                                .b = patch_side(&p, x_data, false),
                                 .c = sums,
                                 .ldc = k,
                                 .d = sums,
