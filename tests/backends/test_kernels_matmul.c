@@ -393,7 +393,7 @@ static float flush_tiny(float x) {
 }
 
 /* What tiles make of row i of a and column j of b (tiles.h): k in cuts of at most 512, each in
- * steps of 32. */
+ * steps of 32, the last filled up with 0. */
 static float tiled_sum(const product *p, int64_t i, int64_t j, float before) {
     const tn_desc *a = &p->a, *b = &p->b;
     const tn_bf16 *x = (const tn_bf16 *)a->data + i * a->stride[1],
@@ -404,10 +404,10 @@ static float tiled_sum(const product *p, int64_t i, int64_t j, float before) {
         float part = 0;
         for (int64_t at = p0; at < p0 + depth; at += 32) {
             float chain[2] = {0};
-            for (int64_t q = at; q < at + 32 && q < k; q++) {
-                chain[q % 2] = flush_tiny(fmaf(flush_tiny(tn_bf16_to_float(x[q * a->stride[2]])),
-                                               flush_tiny(tn_bf16_to_float(y[q * b->stride[1]])),
-                                               chain[q % 2]));
+            for (int64_t q = at; q < at + 32; q++) {
+                float u = q < k ? flush_tiny(tn_bf16_to_float(x[q * a->stride[2]])) : 0,
+                      v = q < k ? flush_tiny(tn_bf16_to_float(y[q * b->stride[1]])) : 0;
+                chain[q % 2] = flush_tiny(fmaf(u, v, chain[q % 2]));
             }
             part = flush_tiny(part + flush_tiny(chain[0] + chain[1]));
         }
