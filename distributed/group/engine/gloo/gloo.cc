@@ -20,7 +20,8 @@
  *     keep such messages apart.
  *   - A wrong host name is not noticed: addresses must be numeric.
  *   - Every pair listens at a port of its own, until its connection is made. It binds to its
- *     device's address, which it reads anew.
+ *     device's address, which it reads anew. From 2023 on a device listens at one port for all
+ *     its pairs, from its beginning to its end.
  */
 #include "distributed/group/engine/gloo/gloo.h"
 
@@ -82,28 +83,36 @@ std::chrono::milliseconds milliseconds(double seconds) {
                                                      : 1);
 }
 
+#if __has_include(<gloo/transport/tcp/listener.h>)
+const bool device_listens = true;
+#else
+const bool device_listens = false;
+#endif
 const uint64_t heartbeat = 0; /* the tag of the message that is never sent */
 
-/* A device whose pairs listen at ports of our choice. */
+/* IPv4 and IPv6 have the port at the same place. */
+void set_port(struct sockaddr_storage *address, int port) {
+    void *at = address;
+    static_cast<struct sockaddr_in *>(at)->sin_port = htons(static_cast<uint16_t>(port));
+}
+
 class Device : public gloo::transport::tcp::Device {
   public:
     using gloo::transport::tcp::Device::Device;
 
-    /* IPv4 and IPv6 have the port at the same place. gloo never writes to its address, but it may
-     * change between two pairs. */
+    /* Where the next pair listens: gloo never writes to its address, but it may change between two
+     * pairs. */
     void set_port(int port) {
-        void *at = const_cast<struct sockaddr_storage *>(&attr_.ai_addr);
-        static_cast<struct sockaddr_in *>(at)->sin_port = htons(static_cast<uint16_t>(port));
+        ::set_port(const_cast<struct sockaddr_storage *>(&attr_.ai_addr), port);
     }
 };
 
-/* Listens for `peer` at the first free port from *port to last, and moves *port behind it; 0: at
+/* Calls listen(port) at the first free port from *port to last, and moves *port behind it; 0: at
  * any. */
-void listen_for(Device &device, gloo::transport::Context &context, int peer, int *port, int last) {
+template <typename Listen> void listen_at_free(int *port, int last, Listen listen) {
     for (; *port <= last; ++*port) {
-        device.set_port(*port);
         try {
-            context.createPair(peer);
+            listen(*port);
             *port += *port > 0;
             return;
         } catch (const std::exception &e) {
@@ -112,23 +121,30 @@ void listen_for(Device &device, gloo::transport::Context &context, int peer, int
             }
         }
     }
-    throw std::runtime_error("none of TERN_PORTS up to " + std::to_string(last) +
-                             " is free for the connection to rank " + std::to_string(peer));
+    throw std::runtime_error("none of TERN_PORTS up to " + std::to_string(last) + " is free");
 }
 
 tn__wire *open_wire(const char *address, int first, int last, int rank, int ranks, double timeout,
                     char *why) {
     return guarded<tn__wire *>(nullptr, why, [&] {
         gloo::transport::tcp::attr attributes(address);
-        auto device = std::make_shared<Device>(gloo::transport::tcp::CreateDeviceAttr(attributes));
-        int port = first;
+        attributes = gloo::transport::tcp::CreateDeviceAttr(attributes);
+        std::shared_ptr<Device> device;
+        int port = first, any = 0;
+        listen_at_free(device_listens ? &port : &any, last, [&](int at) {
+            set_port(&attributes.ai_addr, at);
+            device = std::make_shared<Device>(attributes);
+        });
         std::unique_ptr<tn__wire> w(
             new tn__wire{rank, ranks, device->createContext(rank, ranks), {}});
         w->context->setTimeout(milliseconds(timeout / 5));
         w->buffers.resize(static_cast<size_t>(ranks));
         for (int peer = 0; peer < ranks; peer++) {
             if (peer != rank) {
-                listen_for(*device, *w->context, peer, &port, last);
+                listen_at_free(device_listens ? &any : &port, last, [&](int at) {
+                    device->set_port(at);
+                    w->context->createPair(peer);
+                });
                 w->buffers[static_cast<size_t>(peer)] =
                     w->context->createUnboundBuffer(nullptr, SIZE_MAX);
             }
