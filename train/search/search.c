@@ -439,9 +439,11 @@ void tn_search_report(tn_search *s, double value) {
 }
 
 bool tn_search_best(tn_search *s) {
+    if (!s || !s->trials || s->child || s->stopped || s->rank != 0) {
+        return false;
+    }
     int64_t best = -1, count;
-    bool ended = s && s->trials && !s->child && !s->stopped && s->rank == 0;
-    for (int rung = ended ? s->rung_count - 1 : -1; rung >= 0 && best < 0; rung--) {
+    for (int rung = s->rung_count - 1; rung >= 0 && best < 0; rung--) {
         tn__ranked *trials = tn__search_sort(s, rung, &count);
         best = trials && count > 0 ? trials[0].trial : -1;
         free(trials);
