@@ -193,6 +193,7 @@ static void *read_screen(void *user) {
 /* What `show` writes to a terminal of so many columns (0: one that does not say); the caller frees.
  */
 static char *capture_terminal(int columns, void (*show)(FILE *file)) {
+    setenv("TERM", "xterm", 1);
     screen s = {.end = posix_openpt(O_RDWR | O_NOCTTY)};
     if (s.end < 0 || grantpt(s.end) != 0 || unlockpt(s.end) != 0) {
         skip();
