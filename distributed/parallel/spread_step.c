@@ -18,26 +18,26 @@ static bool all_read(int64_t read, int64_t n) {
 
 /* ---- Without a pipeline ---------------------------------------------------------------------- */
 
-/* The share of the mean, on the device: reading it here would make the host wait. */
+/* The loss, on the device: reading it here would make the host wait. */
 static tn_tensor *micro_step(tn_module *m, const tn_batch *b, int64_t n, tn_scaler *scaler) {
     TN_SCOPE;
     double share = 1.0 / (double)n, ahead = scaler ? share * tn_scaler_where(scaler).scale : share;
-    tn_tensor *loss = tn_mul_scalar(tn__lm_loss_ahead(m, b->x, b->y, ahead), share);
-    tn_backward(scaler ? tn_scaler_scale(scaler, loss) : loss);
-    return tn_return(tn_detach(loss));
+    tn_tensor *loss = tn__lm_loss_ahead(m, b->x, b->y, ahead), *part = tn_mul_scalar(loss, share);
+    tn_backward(scaler ? tn_scaler_scale(scaler, part) : part);
+    return tn_return(tn_cast(tn_detach(loss), TN_F64)); /* so that a sum is that of ranks */
 }
 
 static double accumulate_step(tn_spread *s, tn_loader *data, int64_t n, tn_scaler *scaler) {
     TN_SCOPE;
     /* with sharded gradients there is no memory to accumulate whole ones */
     bool keeps = s->options.shard == 1 || s->options.sharding.stage < 2;
-    tn_tensor *sum = tn_scalar(0, TN_F32);
+    tn_tensor *sum = tn_scalar(0, TN_F64);
     int64_t i = 0;
     for (tn_batch b; i < n && tn_loader_next(data, &b); i++) {
         TN_NO_SYNC(i + 1 < n && keeps ? s->module : NULL);
         tn_add_(sum, micro_step(s->module, &b, n, scaler));
     }
-    return all_read(i, n) ? tn_item(sum) : NAN;
+    return all_read(i, n) ? tn_item(sum) / (double)n : NAN;
 }
 
 static double evaluate_batches(tn_spread *s, tn_loader *data, int64_t n) {

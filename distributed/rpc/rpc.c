@@ -62,14 +62,13 @@ void tn__rpc_release(tn_rpc *r) {
 
 static bool options_sound(const tn_rpc_options *o) {
     static const char *const operation = "rpc_new";
+    const char *wrong = TN__BEYOND({"threads", o->threads, 1, THREADS_MOST},
+                                   {"threads_most", o->threads_most, o->threads, THREADS_MOST});
     if (!(o->timeout > 0 && o->timeout <= TN__TIMEOUT_MOST)) {
         tn__raise(TN_EVALUE, operation, "the time-out is %g seconds (above 0, at most %g)",
                   o->timeout, TN__TIMEOUT_MOST);
-    } else if (o->threads < 1 || o->threads_most < o->threads || o->threads_most > THREADS_MOST) {
-        tn__raise(TN_EVALUE, operation,
-                  "%d threads, at most %d with those that wait (1 to %d, the second no less than "
-                  "the first)",
-                  o->threads, o->threads_most, THREADS_MOST);
+    } else if (wrong) {
+        tn__raise(TN_EVALUE, operation, "%s", wrong);
     } else if (o->message_limit < LIMIT_LEAST) {
         tn__raise(TN_EVALUE, operation, "message_limit is %lld bytes (at least %d)",
                   (long long)o->message_limit, LIMIT_LEAST);

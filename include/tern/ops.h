@@ -552,10 +552,10 @@ TN_API tn_tensor *tn_huber(tn_tensor *x, tn_tensor *target, tn_reduction how, do
  * "batchmean" is TN_SUM divided by the number of rows. */
 TN_API tn_tensor *tn_kl_div(tn_tensor *x, tn_tensor *target, tn_reduction how, bool log_target);
 
-/* x: probabilities; target: in [0, 1]; weight: NULL, or broadcasts to x. Logarithms are clamped at
- * -100, with gradient 0 there (PyTorch: as if x (1 - x) were 1e-12). TN_EVALUE names an element of
- * x or target that is NaN or outside [0, 1]; on a device, to avoid waiting for it, the loss of such
- * an x is NaN. */
+/* x: probabilities; target: in [0, 1]; weight: NULL, or broadcasts to x. Logarithms are at least
+ * -100, and their slopes at most 1e12, as in PyTorch. TN_EVALUE names an element of x or target
+ * that is NaN or outside [0, 1]; on a device, to avoid waiting for it, the loss of such an x is
+ * NaN. */
 TN_API tn_tensor *tn_bce(tn_tensor *x, tn_tensor *target, tn_tensor *weight, tn_reduction how);
 
 /* The same for sigmoid(x), without its overflow and rounding. The weights are options. */

@@ -12,16 +12,15 @@
 
 #include "ops/dims.h"
 
-#include <math.h>
-
-/* log x, or log(1 - x), at least -100: constant there, where 1 / x would make the gradient NaN.
- */
+/* log x, or log(1 - x), at least -100. The slope is at most 1e12, as in PyTorch: 1 / x would be
+ * infinite for the smallest x, and that times a target of 0 is NaN. */
 static tn_tensor *bounded_log(tn_tensor *x, bool of_rest) {
-    tn_tensor *end =
-        of_rest ? tn_eq(x, tn__constant(x, 1.0)) : tn_le(tn_abs(x), tn__constant(x, exp(-100.0)));
-    tn_tensor *inside = tn_masked_fill(x, end, 0.5);
+    tn_tensor *p = of_rest ? tn_rsub_scalar(x, 1.0) : x, *flat = tn_detach(p);
+    tn_tensor *steep = tn_lt(tn_abs(flat), tn__constant(x, 1e-12));
+    tn_tensor *inside = tn_masked_fill(x, steep, 0.5);
     tn_tensor *log = of_rest ? tn_log1p(tn_neg(inside)) : tn_log(inside);
-    return tn_masked_fill(log, end, -100.0);
+    tn_tensor *low = tn_clamp(tn_log(flat), -100.0, 0.0);
+    return tn_where(steep, tn_add(low, tn_mul_scalar(tn_sub(p, flat), 1e12)), log);
 }
 
 static tn_tensor *bce_compose(tn_op_call *c) {

@@ -157,7 +157,7 @@ static void test_errors(void **state) {
     assert_error(TN_ESTATE, "tn_rpc_start was not called");
     tn_rpc_free(r);
     assert_null(tn_rpc_new(NULL, TN_WITH(tn_rpc, .threads = 8, .threads_most = 4)));
-    assert_error(TN_EVALUE, "8 threads, at most 4");
+    assert_error(TN_EVALUE, "rpc_new: threads_most is 4 (it must be 8 to ");
     assert_null(tn_rpc_new(NULL, TN_WITH(tn_rpc, .timeout = 0)));
     assert_error(TN_EVALUE, "time-out is 0");
     assert_null(tn_rpc_new(NULL, TN_WITH(tn_rpc, .message_limit = 1)));

@@ -295,18 +295,22 @@ static void mse_is_its_definition(void **state) {
     assert_inert(tn_mse(x, tn_zeros(TN_DIMS(2, 2), TN_F32), TN_MEAN), TN_EDTYPE, "f32");
 }
 
-/* Gradients are finite at probabilities of 0 and 1, since logarithms are clamped. */
+/* Logarithms are clamped, and their slopes, 1 / x, at 1e12: as PyTorch's. Where target and x are
+ * both 0, or 1, the slope is that of the side that is left, where PyTorch has 0. */
 static void bce_of_certain_probabilities(void **state) {
     TN_SCOPE;
-    tn_tensor *x = TN_FROM(((float[]){0, 0, 1, 1, 1e-45F}), TN_DIMS(5), TN_F32);
-    tn_tensor *target = TN_FROM(((float[]){0, 1, 0, 1, 0}), TN_DIMS(5), TN_F32);
+    tn_tensor *x =
+        TN_FROM(((float[]){0, 0, 1, 1, 0, 1e-45F, 1e-30F, 1e-30F, 1e-45F}), TN_DIMS(9), TN_F32);
+    tn_tensor *target = TN_FROM(((float[]){0, 1, 0, 1, 0.25, 0, 1, 0, 1}), TN_DIMS(9), TN_F32);
     tn_set_requires_grad(x, true);
-    tn_tensor *loss = tn_bce(x, target, NULL, TN_SUM);
-    assert_float_equal(tn_item(loss), 200.0, 1e-3);
-    tn_backward(loss);
-    static const double slopes[] = {1, 0, 0, -1, 1};
-    for (int64_t i = 0; i < 5; i++) {
-        assert_true(fabs(tn_at(tn_grad_of(x), TN_DIMS(i)) - slopes[i]) < 1e-6); /* not NaN */
+    tn_tensor *each = tn_bce(x, target, NULL, TN_NONE);
+    tn_backward(tn_sum_all(each));
+    static const double values[] = {0, 100, 100, 0, 25, 0, 69.0775528, 0, 100},
+                        slopes[] = {1, -1e12, 1e12, -1, -2.5e11, 1, -1e12, 1, -1e12};
+    for (int64_t i = 0; i < 9; i++) {
+        double slope = tn_at(tn_grad_of(x), TN_DIMS(i));
+        assert_float_equal(tn_at(each, TN_DIMS(i)), values[i], 1e-4);
+        assert_true(fabs(slope / slopes[i] - 1) < 1e-6); /* not NaN */
     }
 }
 

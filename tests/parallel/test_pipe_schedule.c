@@ -117,8 +117,8 @@ static void wrong_texts_are_refused(void **state) {
     static const struct {
         const char *text, *error;
     } cases[] = {
-        {"", "0 stages on 0 ranks"},
-        {"\n \n", "0 stages on 0 ranks"},
+        {"", "the text has no actions"},
+        {"\n \n", "the text has no actions"},
         {"F0.0 X0.0", "line 1: \"X0.0\" is no action"},
         {"F0.0 B0", "line 1: \"B0\" is no action"},
         {"F0.-1 B0.0", "\"F0.-1\" is no action"},
@@ -129,7 +129,7 @@ static void wrong_texts_are_refused(void **state) {
         {"F0.0 F0.0 B0.0", "stage 0, micro-batch 0: 2 times F, 1 B"},
         {"F0.0 B0.0 I0.0", "1 B, 1 I, 0 W"},
         {"F0.0 F0.1 B0.0 B0.1\nF1.0 B1.0", "stage 1, micro-batch 1: 0 times F"},
-        {"F0.0 B0.0 F2.0 B2.0\nF1.0 B1.0", "3 stages on 2 ranks"},
+        {"F0.0 B0.0 F2.0 B2.0\nF1.0 B1.0", "3 stages on 2 ranks (lines): the stages must"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         assert_null(tn_pipe_schedule_read(cases[i].text));

@@ -88,6 +88,9 @@ static void save_failing(tn_group *world, void *user) {
     tn_error_clear();
     tn_saver_free(saver);
     must(tn_barrier(world) == TN_OK); /* the group still works */
+    char rest[512]; /* of the step that failed nothing is left, not even an empty folder */
+    snprintf(rest, sizeof(rest), "%s/step-000002.tmp", f->folder);
+    must(access(rest, F_OK) != 0);
     atomic_store(&full_disk, NULL);
     atomic_store(&vanishing, NULL);
     must(tn_barrier(world) == TN_OK);

@@ -422,6 +422,16 @@ def in_parts(folder):
     says("shard=3,cp=1,tp=1 is a mesh of 3 ranks or a multiple, and there are 2", run(folder, gpt2("--shard", "3", ranks=2, out="x"), 1))
 
 
+def accumulated(folder):
+    """Ranks with a sequence each, and one rank that has the same sequences one after another: the same bits, also of the losses."""
+    for ranks in (2, 4):
+        for out, n in (("ranks", ranks), ("rank", 1)):
+            run(folder, gpt2("--batch", "1", "--tokens", str(16 * ranks), "--overwrite", ranks=n, out=out, steps=12))
+        check(losses(folder, "ranks") == losses(folder, "rank"), f"{losses(folder, 'ranks')} are not {losses(folder, 'rank')}")
+        weights = [(folder / out / "model.safetensors").read_bytes() for out in ("ranks", "rank")]
+        check(weights[0] == weights[1], f"the weights of {ranks} ranks are not those of one")
+
+
 def models_told(folder, out):
     """What the commands say of a run's model: the one that it exported, and those made of its checkpoint. Their perplexity, a text."""
     shutil.rmtree(folder / "converted", ignore_errors=True)
@@ -513,6 +523,7 @@ with tempfile.TemporaryDirectory() as top:
     llama(folder)
     begun(folder)
     damaged(folder)
+    accumulated(folder)
     in_parts(folder)
     resumed_in_parts(folder)
     memory(folder)

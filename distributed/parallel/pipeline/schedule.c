@@ -274,8 +274,13 @@ static tn_pipe_schedule *schedule_for(const char *text) {
         ranks += words > 0;
         most = words > most ? words : most;
     }
-    if (ranks == 0 || stages % ranks != 0) {
-        tn__raise(TN_EVALUE, "pipe_schedule", "%d stages on %d ranks (lines)", stages, ranks);
+    if (ranks == 0) {
+        tn__raise(TN_EVALUE, "pipe_schedule", "the text has no actions");
+        return NULL;
+    }
+    if (stages % ranks != 0) {
+        tn__raise(TN_EVALUE, "pipe_schedule",
+                  "%d stages on %d ranks (lines): the stages must be a multiple", stages, ranks);
         return NULL;
     }
     return schedule_alloc(ranks, stages, micros, (size_t)most);
