@@ -71,7 +71,7 @@ more() {
     attempt faults env TERN_TEST_BIN="$PWD/build/ci-release/tests" $python tests/distributed/faults.py
     attempt peers peers
     attempt clang clang_install
-    attempt mutants mutate
+    attempt mutants mutate --count 30 --seed "$(date +%Y%j)"
     attempt fuzz fuzz 60
     attempt coverage coverage
     attempt package package

@@ -82,6 +82,22 @@ static void test_time_out_names_the_missing_rank(void **state) {
     assert_contains(text, "TN_EPEER");
 }
 
+static void late_sender(tn_group *g, void *user) {
+    TN_SCOPE;
+    CHECK(tn_barrier(g) == TN_OK);
+    tn_group_set_timeout(g, 0.3);
+    if (tn_group_rank(g) == 0) {
+        tn_work_wait(tn_recv(g, tn_ones(TN_DIMS(4), TN_F32), 1), 0);
+        CHECK(tn_error() == TN_EPEER);
+        CHECK(strstr(tn_error_message(), "timed out waiting for rank 1 (") != NULL);
+    }
+    stay_until_told(g);
+}
+
+static void test_time_out_names_the_sender(void **state) {
+    run_failing(2, late_sender, NULL, TN_EPEER);
+}
+
 static void impatient_wait(tn_group *g, void *user) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
@@ -562,6 +578,7 @@ int main(void) {
         TEST(test_works_in_any_order),
         TEST(test_a_work_keeps_its_tensors),
         TEST(test_time_out_names_the_missing_rank),
+        TEST(test_time_out_names_the_sender),
         TEST(test_the_waits_own_time_out),
         TEST(test_ranks_that_disagree),
         TEST(test_an_error_reaches_the_peers),

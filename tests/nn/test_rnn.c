@@ -210,6 +210,8 @@ static void both_sides(void **state) {
     tn_lstm_cell *cell = tn_lstm_cell_new(IN, HIDDEN);
     tn_call_values(cell, (tn_values){1, {x}}, NULL);
     assert_error(TN_ESHAPE, "lstm_cell: x is [7, 3, 4] but must be (batch, in) with in 4");
+    tn_call_values(cell, (tn_values){4, {x, NULL, NULL, x}}, NULL);
+    assert_error(TN_EVALUE, "4 inputs given");
     tn_module_free(cell);
 }
 
