@@ -145,16 +145,15 @@ enum {
 };
 __attribute__((unused)) static const tn_dtype no_dtype = (tn_dtype)77;
 
-#define PART(name)                          \
-    static void test_##name(void **state) { \
-        run_all(name);                      \
+#define PART(name)            \
+    PLAIN_TEST(test_##name) { \
+        run_all(name);        \
     }
 
 /* argv[1] may name one part, such as "test_views". Nothing may hang, hence the alarm; the limit
  * refuses sizes that a large machine could still hold. */
-#define RUN_PARTS(group, tests, argc, argv)                                \
+#define RUN_PARTS(argc, argv)                                              \
     ((argc) > 1 ? cmocka_set_test_filter((argv)[1]) : (void)0, alarm(240), \
-     tn_memory_set_limit(256LL << 20),                                     \
-     cmocka_run_group_tests_name(group, tests, NULL, temp_clean))
+     tn_memory_set_limit(256LL << 20), tests_run(NULL, temp_clean))
 
 #endif

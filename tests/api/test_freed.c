@@ -406,7 +406,7 @@ static void free_twice(const struct kind *k) {
     FREED_(k->free(object));
 }
 
-static void every_kind(void **state) {
+TEST(every_kind) {
     assert_non_null(tn_dist_init(TN_WITH(tn_dist, .rank = 0, .ranks = 1)));
     layer = tn_linear_new(2, 2);
     full_loader = new_loader(0);
@@ -424,7 +424,7 @@ static void every_kind(void **state) {
 }
 
 /* A module in a struct cannot be told from one that was freed. */
-static void freed_modules(void **state) {
+TEST(freed_modules) {
     void *(*const all[])(void) = {make_layer, make_large_layer, make_tree};
     for (int i = 0; i < 6; i++) {
         void *m = all[i % 3]();
@@ -442,6 +442,5 @@ static void freed_modules(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(every_kind), TEST(freed_modules)};
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -639,13 +639,5 @@ PART(missing_devices)
 PART(careless_operations)
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_core_calls),          cmocka_unit_test(test_making_tensors),
-        cmocka_unit_test(test_looking_at_tensors),  cmocka_unit_test(test_odd_numbers),
-        cmocka_unit_test(test_derived_operations),  cmocka_unit_test(test_special_operations),
-        cmocka_unit_test(test_gradient_calls),      cmocka_unit_test(test_profiler_calls),
-        cmocka_unit_test(test_system_calls),        cmocka_unit_test(test_missing_devices),
-        cmocka_unit_test(test_careless_operations),
-    };
-    return RUN_PARTS("inert", tests, argc, argv);
+    return RUN_PARTS(argc, argv);
 }

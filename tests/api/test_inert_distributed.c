@@ -456,26 +456,5 @@ PART(system_calls)
 
 int main(int argc, char **argv) {
     setenv("TERN_FLIGHT_DIR", "/nowhere", 1); /* no flight recorder files */
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_starting_ranks),
-        cmocka_unit_test(test_group_calls),
-        cmocka_unit_test(test_group_operations),
-        cmocka_unit_test(test_byte_operations),
-        cmocka_unit_test(test_differentiable_operations),
-        cmocka_unit_test(test_mesh_calls),
-        cmocka_unit_test(test_data_parallel),
-        cmocka_unit_test(test_model_splitting),
-        cmocka_unit_test(test_layer_pipelines),
-        cmocka_unit_test(test_plan_calls),
-        cmocka_unit_test(test_data_and_files),
-        cmocka_unit_test(test_saver_calls),
-        cmocka_unit_test(test_store_calls),
-        cmocka_unit_test(test_by_deepspeeds_file),
-        cmocka_unit_test(test_flight_recorder),
-        cmocka_unit_test(test_message_calls),
-        cmocka_unit_test(test_rpc_calls),
-        cmocka_unit_test(test_rpc_arguments),
-        cmocka_unit_test(test_system_calls),
-    };
-    return RUN_PARTS("inert distributed", tests, argc, argv);
+    return RUN_PARTS(argc, argv);
 }

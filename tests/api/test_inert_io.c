@@ -107,10 +107,5 @@ PART(files_of_models)
 PART(missing_entries)
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_null_safetensors), cmocka_unit_test(test_odd_paths),
-        cmocka_unit_test(test_odd_images),       cmocka_unit_test(test_files_of_models),
-        cmocka_unit_test(test_missing_entries),
-    };
-    return RUN_PARTS("inert io", tests, argc, argv);
+    return RUN_PARTS(argc, argv);
 }

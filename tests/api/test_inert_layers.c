@@ -408,13 +408,5 @@ PART(odd_windows)
 PART(initial_values)
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_null_layers),       cmocka_unit_test(test_odd_sizes),
-        cmocka_unit_test(test_odd_options),       cmocka_unit_test(test_heap_modules),
-        cmocka_unit_test(test_heap_weights),      cmocka_unit_test(test_heap_norms),
-        cmocka_unit_test(test_heap_pools),        cmocka_unit_test(test_heap_others),
-        cmocka_unit_test(test_heap_transformers), cmocka_unit_test(test_odd_counts),
-        cmocka_unit_test(test_odd_windows),       cmocka_unit_test(test_initial_values),
-    };
-    return RUN_PARTS("inert layers", tests, argc, argv);
+    return RUN_PARTS(argc, argv);
 }

@@ -260,10 +260,5 @@ PART(module_arguments)
 PART(odd_generation)
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_zeroed_modules),
-        cmocka_unit_test(test_module_arguments),
-        cmocka_unit_test(test_odd_generation),
-    };
-    return RUN_PARTS("inert modules", tests, argc, argv);
+    return RUN_PARTS(argc, argv);
 }

@@ -435,14 +435,5 @@ PART(odd_setups)
 PART(odd_runs)
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_null_optimisers), cmocka_unit_test(test_odd_schedules),
-        cmocka_unit_test(test_odd_optimisers),  cmocka_unit_test(test_odd_numbers),
-        cmocka_unit_test(test_odd_metrics),     cmocka_unit_test(test_odd_searches),
-        cmocka_unit_test(test_null_lr_finder),  cmocka_unit_test(test_odd_progress),
-        cmocka_unit_test(test_odd_plots),       cmocka_unit_test(test_odd_histories),
-        cmocka_unit_test(test_odd_evaluations), cmocka_unit_test(test_odd_setups),
-        cmocka_unit_test(test_odd_runs),
-    };
-    return RUN_PARTS("inert train", tests, argc, argv);
+    return RUN_PARTS(argc, argv);
 }

@@ -66,7 +66,7 @@ typedef union layers {
     tn_llama llama;
 } layers;
 
-static void layers_of_one_operation(void **state) {
+TEST(layers_of_one_operation) {
     layers m;
     tn_dims k = TN_DIMS(1);
     INIT(tn_linear, tn_linear_init(&m.linear, 2, 2, zeros));
@@ -101,7 +101,7 @@ static void layers_of_one_operation(void **state) {
     NEW(tn_interpolate, tn_upsample_new_with(zeros));
 }
 
-static void norm_layers(void **state) {
+TEST(norm_layers) {
     layers m;
     INIT(tn_norm, tn_layer_norm_init(&m.layer_norm, 2, zeros));
     INIT(tn_norm, tn_rms_norm_init(&m.rms_norm, 2, zeros));
@@ -123,7 +123,7 @@ static void norm_layers(void **state) {
     NEW(tn_batch_norm, tn_batch_norm3d_new_with(2, zeros));
 }
 
-static void layers_of_many(void **state) {
+TEST(layers_of_many) {
     layers m;
     INIT(tn_rnn, tn_rnn_init(&m.rnn, 2, 2, zeros));
     INIT(tn_rnn, tn_gru_init(&m.rnn, 2, 2, zeros));
@@ -154,7 +154,7 @@ static void layers_of_many(void **state) {
     INIT(tn_llama, tn_llama_init(&m.llama, zeros));
 }
 
-static void operations_with_options(void **state) {
+TEST(operations_with_options) {
     tn_dims k = TN_DIMS(1);
     tn_tensor *x = tn_ones(TN_DIMS(1, 2, 4, 4), TN_F32), *w = tn_ones(TN_DIMS(2, 2), TN_F32);
     tn_tensor *results[1];
@@ -190,7 +190,7 @@ static void operations_with_options(void **state) {
 
 #define OPTIMISER(what) REFUSES(tn_##what, tn_##what(&m, zeros))
 
-static void every_optimiser(void **state) {
+TEST(every_optimiser) {
     tn_linear m;
     tn_linear_init(&m, 2, 2, TN_WITH(tn_linear, .bias = false));
     OPTIMISER(sgd);
@@ -218,7 +218,7 @@ static void every_optimiser(void **state) {
     tn_module_finish(&m);
 }
 
-static void files_and_data(void **state) {
+TEST(files_and_data) {
     tn_gpt gpt = {0};
     tn_llama llama = {0};
     tn_linear m;
@@ -246,7 +246,7 @@ static void files_and_data(void **state) {
     tn_module_finish(&m);
 }
 
-static void training_and_generation(void **state) {
+TEST(training_and_generation) {
     tn_linear m;
     tn_linear_init(&m, 2, 2, tn_linear_defaults());
     tn_perplexity perplexity;
@@ -285,7 +285,7 @@ static void training_and_generation(void **state) {
 }
 
 /* An intended 0 passes if the rest comes from the defaults. */
-static void zeros_that_are_meant(void **state) {
+TEST(zeros_that_are_meant) {
     tn_tensor *x = tn_ones(TN_DIMS(3, 2), TN_F32);
     tn_loader *l = tn_loader_new(tn_tensor_dataset(x, x), tn_random_sampler(1),
                                  TN_WITH(tn_loader, .batch = 2, .epochs = 0, .prefetch = 0));
@@ -312,13 +312,4 @@ static void zeros_that_are_meant(void **state) {
     tn_gpt_init(&gpt, again);
     assert_int_equal(tn_error(), TN_OK);
     tn_module_finish(&gpt);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(layers_of_one_operation), TEST(norm_layers),          TEST(layers_of_many),
-        TEST(operations_with_options), TEST(every_optimiser),      TEST(files_and_data),
-        TEST(training_and_generation), TEST(zeros_that_are_meant),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

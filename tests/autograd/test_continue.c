@@ -34,7 +34,7 @@ static bool on_device(void) {
 
 /* The same tensors, and in them the sum of what each backward makes alone; on a device without
  * memory for a second gradient. */
-static void gradients_are_summed(void **state) {
+TEST(gradients_are_summed) {
     for (int low = 0; low < 2; low++) {
         TN_SCOPE;
         net n;
@@ -71,7 +71,7 @@ static void count_calls(tn_tensor *leaf, void *user) {
 
 /* A hook on a leaf is called with what the run adds, not with the sum; one for afterwards in both
  * backwards. */
-static void hooks_see_one_part(void **state) {
+TEST(hooks_see_one_part) {
     TN_SCOPE;
     net n;
     net_init(&n, TN_F32);
@@ -89,7 +89,7 @@ static void hooks_see_one_part(void **state) {
 }
 
 /* A weight that is used twice gets both parts, in each backward. */
-static void used_twice(void **state) {
+TEST(used_twice) {
     TN_SCOPE;
     net n;
     net_init(&n, TN_BF16);
@@ -123,7 +123,7 @@ static bool compare_entry(const tn_entry *entry, void *user) {
 }
 
 /* Two backwards of the same loss give twice the gradients of one, for all kernels that add. */
-static void whole_models(void **state) {
+TEST(whole_models) {
     enum { VOCAB = 37, T = 8 };
     for (int low = 0; low < 2; low++) {
         TN_SCOPE;
@@ -162,7 +162,7 @@ static void zero_other(tn_tensor *leaf, void *user) {
 
 /* Between the kernel and the weight only the input's own hooks can run. If they reset the weight's
  * gradient, what the kernel has added to is gone: an error, not a wrong number. */
-static void reset_in_between(void **state) {
+TEST(reset_in_between) {
     TN_SCOPE;
     net n;
     net_init(&n, TN_F32);
@@ -180,7 +180,7 @@ static void reset_in_between(void **state) {
 
 /* The gradient is the rule's own input, or the gradient that it is given: what is read is not added
  * to meanwhile. The emulator's products read before they write, so memory shows it. */
-static void gradient_is_operand(void **state) {
+TEST(gradient_is_operand) {
     for (int k = 0; k < 2; k++) {
         TN_SCOPE;
         tn_seed(6);
@@ -202,12 +202,4 @@ static void gradient_is_operand(void **state) {
         assert_int_equal(tn_error(), TN_OK);
         assert_true(tn_all_close(tn_grad_of(w), sum, 1e-6, 1e-4));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(gradients_are_summed), TEST(hooks_see_one_part), TEST(used_twice),
-        TEST(whole_models),         TEST(reset_in_between),   TEST(gradient_is_operand),
-    };
-    return cmocka_run_group_tests_name("gradients that go on", tests, NULL, NULL);
 }

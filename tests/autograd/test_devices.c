@@ -21,7 +21,7 @@ static bool is_on(const tn_tensor *t, tn_device device) {
     return tn_device_of(t).kind == device.kind && tn_device_of(t).index == device.index;
 }
 
-static void moves_tensors(void **state) {
+PLAIN_TEST(moves_tensors) {
     TN_SCOPE;
     tn_tensor *x = arange_on(tn_cpu(), TN_DIMS(3, 4)), *y = tn_to(x, first);
     assert_ptr_equal(tn_to(x, tn_cpu()), x);
@@ -37,7 +37,7 @@ static void moves_tensors(void **state) {
 
 /* x on the CPU, a product on one device, another factor on the next: gradients arrive on each
  * leaf's device. */
-static void gradients_come_back(void **state) {
+PLAIN_TEST(gradients_come_back) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(arange_on(tn_cpu(), TN_DIMS(2, 3)), true);
     tn_tensor *w = tn_set_requires_grad(arange_on(first, TN_DIMS(2, 3)), true);
@@ -61,7 +61,7 @@ static void gradients_come_back(void **state) {
     assert_float_equal(tn_at(tn_grad_of(v), TN_DIMS(2)), 12.0, 1e-5);
 }
 
-static void mixtures_are_refused(void **state) {
+PLAIN_TEST(mixtures_are_refused) {
     TN_SCOPE;
     tn_tensor *a = arange_on(first, TN_DIMS(2, 3)), *b = arange_on(tn_cpu(), TN_DIMS(3));
     assert_inert(tn_add(a, b), TN_EDEVICE,
@@ -81,7 +81,7 @@ static tn_tensor *move_gradient(tn_tensor *grad, void *user) {
     return tn_to(grad, *(tn_device *)user);
 }
 
-static void gradients_elsewhere_are_refused(void **state) {
+PLAIN_TEST(gradients_elsewhere_are_refused) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(arange_on(first, TN_DIMS(3)), true);
     tn_tensor *wrong = arange_on(second, TN_DIMS(3)), *y = tn_mul(x, x);
@@ -98,7 +98,7 @@ static void gradients_elsewhere_are_refused(void **state) {
 }
 
 /* copy_ between devices: dense, converted, strided, broadcast. */
-static void copies_in_place(void **state) {
+PLAIN_TEST(copies_in_place) {
     TN_SCOPE;
     tn_tensor *from = arange_on(second, TN_DIMS(2, 3)),
               *x = tn_empty_on(first, TN_DIMS(2, 3), TN_F32);
@@ -117,7 +117,7 @@ static void copies_in_place(void **state) {
 }
 
 /* Operations without tensors as inputs use the default device; the others ignore it. */
-static void default_device(void **state) {
+PLAIN_TEST(default_device) {
     TN_SCOPE;
     tn_device before = tn_default_device();
     assert_int_equal(tn_set_default_device(second), TN_OK);
@@ -138,10 +138,5 @@ int main(void) {
     }
     first = tn_cuda(0);
     second = tn_cuda(1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(moves_tensors),        cmocka_unit_test(gradients_come_back),
-        cmocka_unit_test(mixtures_are_refused), cmocka_unit_test(gradients_elsewhere_are_refused),
-        cmocka_unit_test(copies_in_place),      cmocka_unit_test(default_device),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

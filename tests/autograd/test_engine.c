@@ -20,7 +20,7 @@ static double grad_item(const tn_tensor *t) {
 }
 
 /* x reaches the loss along three paths; its gradient is their sum, added once. */
-static void sums_paths(void **state) {
+TEST(sums_paths) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(3.0);
     tn_tensor *square = tn_mul(x, x);                              /* 2 x */
@@ -29,7 +29,7 @@ static void sums_paths(void **state) {
     assert_float_equal(grad_item(x), 32.0, 1e-12);
 }
 
-static void accumulates_gradients(void **state) {
+TEST(accumulates_gradients) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0);
     tn_backward(tn_mul(x, x));
@@ -41,7 +41,7 @@ static void accumulates_gradients(void **state) {
     assert_float_equal(grad_item(x), 4.0, 1e-12);
 }
 
-static void broadcast_is_summed(void **state) {
+TEST(broadcast_is_summed) {
     TN_SCOPE;
     tn_tensor *row = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F64), true);
     tn_tensor *column = tn_set_requires_grad(tn_full(TN_DIMS(2, 1), 4.0, TN_F64), true);
@@ -53,7 +53,7 @@ static void broadcast_is_summed(void **state) {
     assert_float_equal(tn_at(tn_grad_of(column), TN_DIMS(1, 0)), 3.0, 1e-12);
 }
 
-static void second_backward_is_an_error(void **state) {
+TEST(second_backward_is_an_error) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0), *y = tn_mul(x, x);
     assert_int_equal(tn_backward_from(&y, NULL, 1, true), TN_OK);
@@ -66,7 +66,7 @@ static void second_backward_is_an_error(void **state) {
 }
 
 /* An earlier backward may have freed what the chosen inputs do not need. */
-static void spent_beside_the_way(void **state) {
+TEST(spent_beside_the_way) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0), *w = scalar_leaf(3.0), *y = tn_mul(x, x), *grads[1];
     assert_int_equal(tn_backward(y), TN_OK);
@@ -81,7 +81,7 @@ static void spent_beside_the_way(void **state) {
     tn_error_clear();
 }
 
-static void roots_and_given_gradients(void **state) {
+TEST(roots_and_given_gradients) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
     tn_tensor *a = tn_mul_scalar(x, 3.0), *b = tn_mul(x, x);
@@ -94,7 +94,7 @@ static void roots_and_given_gradients(void **state) {
     assert_float_equal(grad_item(leaf_root), 1.0, 0.0);
 }
 
-static void bad_roots(void **state) {
+TEST(bad_roots) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
     assert_int_equal(tn_backward(tn_mul(x, x)), TN_ESHAPE);
@@ -111,7 +111,7 @@ static void bad_roots(void **state) {
 }
 
 /* tn_grad for an intermediate result, a leaf, and an unused tensor; nothing is added to leaves. */
-static void chosen_inputs(void **state) {
+TEST(chosen_inputs) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0), *other = scalar_leaf(7.0);
     tn_tensor *middle = tn_mul(x, x), *y = tn_mul(middle, middle);
@@ -131,7 +131,7 @@ static void chosen_inputs(void **state) {
 }
 
 /* d3/dx3 of x^4 = 24 x. */
-static void third_derivative(void **state) {
+TEST(third_derivative) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(1.5), *y = tn_pow_scalar(x, 4.0);
     tn_grad_options o = tn_grad_defaults();
@@ -145,7 +145,7 @@ static void third_derivative(void **state) {
     }
 }
 
-static void changed_saved_tensor(void **state) {
+TEST(changed_saved_tensor) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0), *factor = tn_scalar(3.0, TN_F64), *y = tn_mul(x, factor);
     tn_fill_(factor, 4.0);
@@ -160,7 +160,7 @@ static void changed_saved_tensor(void **state) {
     assert_int_equal(tn_backward(z), TN_OK);
 }
 
-static void gradient_modes(void **state) {
+TEST(gradient_modes) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0);
     {
@@ -187,7 +187,7 @@ static void gradient_modes(void **state) {
 
 /* ---- Gradient buffers and dtypes ------------------------------------------------------------- */
 
-static void preset_buffer(void **state) {
+TEST(preset_buffer) {
     TN_SCOPE;
     tn_tensor *bucket = tn_full(TN_DIMS(5), 100.0, TN_F64);
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
@@ -210,7 +210,7 @@ static void preset_buffer(void **state) {
 }
 
 /* bf16 cannot hold 1 + 2^-9, so a bf16 gradient would lose the second contribution. */
-static void grad_dtype(void **state) {
+TEST(grad_dtype) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_BF16), true);
     assert_int_equal(tn_set_grad_dtype(x, TN_F32), TN_OK);
@@ -220,7 +220,7 @@ static void grad_dtype(void **state) {
     assert_float_equal(tn_at(tn_grad_of(x), TN_DIMS(0)), 1.0 + 1.0 / 512, 0.0);
 }
 
-static void gradient_belongs_to_the_leaf(void **state) {
+TEST(gradient_belongs_to_the_leaf) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(1.0), *y = scalar_leaf(1.0);
     tn_backward(tn_add(x, y)); /* add passes one tensor to both */
@@ -275,7 +275,7 @@ static void join_and_run(tn_tensor *wide, tn_tensor **small) {
 }
 
 /* A small leaf's gradient arrives as a view of a large tensor: the leaf keeps only its part. */
-static void gradient_keeps_no_large_storage(void **state) {
+TEST(gradient_keeps_no_large_storage) {
     TN_SCOPE;
     tn_tensor *wide = tn_ones(TN_DIMS(1 << 16), TN_F64), *small;
     int64_t before = tn_memory().allocated;
@@ -288,7 +288,7 @@ static void gradient_keeps_no_large_storage(void **state) {
     assert_true(tn_memory().allocated - before < 4096);
 }
 
-static void million_nodes_on_a_small_stack(void **state) {
+TEST(million_nodes_on_a_small_stack) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     assert_int_equal(pthread_attr_setstacksize(&attributes, 256 * 1024), 0);
@@ -302,7 +302,7 @@ static void million_nodes_on_a_small_stack(void **state) {
 }
 
 /* Many nodes that are ready at once: the queue and the table grow. */
-static void wide_graph(void **state) {
+TEST(wide_graph) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0);
     tn_tensor *parts[3000];
@@ -316,7 +316,7 @@ static void wide_graph(void **state) {
 
 /* ---- Anomalies and drawn graphs -------------------------------------------------------------- */
 
-static void anomaly_names_the_operation(void **state) {
+TEST(anomaly_names_the_operation) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(0.0);
     tn_set_anomaly(true);
@@ -344,7 +344,7 @@ static char *drawn_graph(void **state, const tn_tensor *y) {
     return text;
 }
 
-static void picture_of_one_result(void **state) {
+TEST(picture_of_one_result) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 3), TN_F32), true);
     tn_tensor *y = tn_sum_all(tn_exp(x));
@@ -370,7 +370,7 @@ static tn_values exp_and_rows(void *user, tn_values in) {
 }
 
 /* A node whose results differ in shape shows none; its outgoing arrows do. */
-static void picture_of_several_results(void **state) {
+TEST(picture_of_several_results) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 3), TN_F32), true);
     tn_values both = tn_recompute(exp_and_rows, NULL, NULL, TN_VALUES(x), NULL, 0);
@@ -381,7 +381,7 @@ static void picture_of_several_results(void **state) {
     free(text);
 }
 
-static void takes_inert_and_null(void **state) {
+TEST(takes_inert_and_null) {
     TN_SCOPE;
     tn_tensor *bad = tn_add(tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(3), TN_F32));
     assert_true(tn_is_inert(bad));
@@ -411,31 +411,4 @@ static void takes_inert_and_null(void **state) {
     assert_int_not_equal(tn_graph_dot(bad, "/tmp/never", NULL, NULL), TN_OK);
     assert_int_equal(tn_error(), TN_ESHAPE); /* still the first one */
     tn_error_clear();
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(sums_paths),
-        TEST(accumulates_gradients),
-        TEST(broadcast_is_summed),
-        TEST(second_backward_is_an_error),
-        TEST(spent_beside_the_way),
-        TEST(roots_and_given_gradients),
-        TEST(bad_roots),
-        TEST(chosen_inputs),
-        TEST(third_derivative),
-        TEST(changed_saved_tensor),
-        TEST(gradient_modes),
-        TEST(preset_buffer),
-        TEST(grad_dtype),
-        TEST(gradient_belongs_to_the_leaf),
-        TEST(gradient_keeps_no_large_storage),
-        TEST(million_nodes_on_a_small_stack),
-        TEST(wide_graph),
-        TEST(anomaly_names_the_operation),
-        TEST(picture_of_one_result),
-        TEST(picture_of_several_results),
-        TEST(takes_inert_and_null),
-    };
-    return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
 }

@@ -61,7 +61,7 @@ static void expect_untouched_around(const net *n) {
     assert_float_equal(tn_at(n->bucket, TN_DIMS(16 + N * N)), 100.0, 0.0);
 }
 
-static void made_in_its_place(void **state) {
+TEST(made_in_its_place) {
     TN_SCOPE;
     net n = make_net(true);
     tn__on_grad_observe(n.w, see_place, NULL);
@@ -81,7 +81,7 @@ static void made_in_its_place(void **state) {
 }
 
 /* A program's hook may keep the gradient, so it is not made in the buffer. */
-static void kept_by_a_hook(void **state) {
+TEST(kept_by_a_hook) {
     TN_SCOPE;
     net n = make_net(true);
     tn_tensor *kept = NULL;
@@ -143,7 +143,7 @@ static void same_bits(tn_grad_hook between) {
     assert_memory_equal(grads[0], grads[1], sizeof(grads[0]));
 }
 
-static void others_write_first(void **state) {
+TEST(others_write_first) {
     same_bits(NULL);
     same_bits(runs_backward);
     same_bits(sets_gradient);
@@ -160,7 +160,7 @@ static tn_tensor *raises_error(tn_tensor *grad, void *user) {
 }
 
 /* A backward that fails midway leaves nothing behind: the next one is right. */
-static void after_a_failure(void **state) {
+TEST(after_a_failure) {
     TN_SCOPE;
     float right[N * N], after[N * N];
     net n = make_net(true), m = make_net(true);
@@ -181,14 +181,4 @@ static void after_a_failure(void **state) {
     assert_ptr_equal(seen, tn_data(m.view));
     tn_copy_out(m.view, after);
     assert_memory_equal(right, after, sizeof(right));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(made_in_its_place),
-        TEST(kept_by_a_hook),
-        TEST(others_write_first),
-        TEST(after_a_failure),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

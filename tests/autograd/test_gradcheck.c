@@ -54,12 +54,12 @@ static tn_status check_squares(double factor, double second_factor, bool second)
     return tn_gradcheck(square_inputs, &args, (tn_values){2, {x, y}}, o);
 }
 
-static void accepts_right_rules(void **state) {
+TEST(accepts_right_rules) {
     assert_int_equal(check_squares(2.0, 1.0, false), TN_OK);
     assert_int_equal(check_squares(2.0, 1.0, true), TN_OK);
 }
 
-static void finds_wrong_rules(void **state) {
+TEST(finds_wrong_rules) {
     assert_int_equal(check_squares(2.01, 1.0, false), TN_EVALUE);
     assert_non_null(strstr(tn_error_message(), "input 0, element 0"));
     tn_error_clear();
@@ -73,7 +73,7 @@ static tn_values detach_input(void *user, tn_values in) {
     return (tn_values){1, {tn_detach(in.v[0])}};
 }
 
-static void refuses_what_it_cannot_check(void **state) {
+TEST(refuses_what_it_cannot_check) {
     TN_SCOPE;
     scaled_args args = {2.0, 1.0};
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true);
@@ -95,18 +95,8 @@ static tn_values checks_itself(void *user, tn_values in) {
     return in;
 }
 
-static void inside_itself(void **state) {
+TEST(inside_itself) {
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
     checks_itself(NULL, (tn_values){1, {x}});
     assert_error(TN_ESTATE, "gradcheck: 1000 forwards are running inside each other");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(accepts_right_rules),
-        TEST(finds_wrong_rules),
-        TEST(refuses_what_it_cannot_check),
-        TEST(inside_itself),
-    };
-    return cmocka_run_group_tests_name("gradcheck", tests, NULL, NULL);
 }

@@ -92,7 +92,7 @@ static void check_halves(net *n, tn_tensor **whole) {
     }
 }
 
-static void same_bits(void **state) {
+TEST(same_bits) {
     TN_SCOPE;
     net n = make_net();
     tn_tensor *x[MICROS], *whole[MICROS + PARAMS];
@@ -153,7 +153,7 @@ static void count_added(tn_tensor *leaf, void *user) {
 }
 
 /* y = x w, twice, and of leaves alone: x's way is computed first, the rest later. */
-static void each_once(void **state) {
+TEST(each_once) {
     TN_SCOPE;
     memset(calls, 0, sizeof(calls));
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F32), true);
@@ -175,7 +175,7 @@ static void each_once(void **state) {
 }
 
 /* An input that nothing leads to, or none: all is left. */
-static void all_later(void **state) {
+TEST(all_later) {
     for (int i = 0; i < 2; i++) {
         TN_SCOPE;
         memset(calls, 0, sizeof(calls));
@@ -192,7 +192,7 @@ static void all_later(void **state) {
 /* ---- Memory and errors ----------------------------------------------------------------------- */
 
 /* What only x's gradient needs is freed in between; and what is left undone, with its rest. */
-static void frees_between(void **state) {
+TEST(frees_between) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F32), true);
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F32), true);
@@ -210,7 +210,7 @@ static void frees_between(void **state) {
     tn__rest_free(NULL);
 }
 
-static void wrong_between(void **state) {
+TEST(wrong_between) {
     TN_SCOPE;
     net n = make_net();
     tn_tensor *x = input_of(0), *loss = net_loss(&n, x);
@@ -230,10 +230,4 @@ static void wrong_between(void **state) {
     tn__backward_rest(rest);
     assert_error(TN_ESTATE, "was changed in place");
     assert_null(tn_grad_of(n.p[6]));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {TEST(same_bits), TEST(each_once), TEST(all_later),
-                                       TEST(frees_between), TEST(wrong_between)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,7 +37,7 @@ static void at_end(void *user) {
     note_event(user);
 }
 
-static void replace_gradients(void **state) {
+TEST(replace_gradients) {
     TN_SCOPE;
     order[0] = 0;
     tn_tensor *x = scalar_leaf(3.0), *y = tn_mul_scalar(x, 5.0);
@@ -53,7 +53,7 @@ static void replace_gradients(void **state) {
 
 /* A leaf that is used several times is finished once, after its last contribution: a later layer's
  * weight before an earlier one's. */
-static void after_accumulation(void **state) {
+TEST(after_accumulation) {
     TN_SCOPE;
     order[0] = 0;
     tn_tensor *w1 = scalar_leaf(2.0), *w2 = scalar_leaf(3.0), *x = tn_scalar(1.0, TN_F64);
@@ -92,7 +92,7 @@ static tn_tensor *nests_backward(tn_tensor *grad, void *user) {
     return NULL;
 }
 
-static void runs_nest(void **state) {
+TEST(runs_nest) {
     TN_SCOPE;
     order[0] = 0;
     tn_tensor *x = scalar_leaf(3.0), *y = tn_mul(x, x);
@@ -119,7 +119,7 @@ static tn_tensor *wrong_shape(tn_tensor *grad, void *user) {
     return tn_zeros(TN_DIMS(7), TN_F64);
 }
 
-static void errors_in_hooks(void **state) {
+TEST(errors_in_hooks) {
     TN_SCOPE;
     int64_t before = tn_live_tensors();
     {
@@ -152,7 +152,7 @@ static void removes_itself(tn_tensor *t, void *user) {
     note_event("r");
 }
 
-static void hook_removes_itself(void **state) {
+TEST(hook_removes_itself) {
     TN_SCOPE;
     order[0] = 0;
     tn_tensor *x = scalar_leaf(3.0);
@@ -179,7 +179,7 @@ static void removes_victim_after(tn_tensor *t, void *user) {
 }
 
 /* A hook removes the next one: of a leaf, of a result, after accumulation. */
-static void hook_removes_the_next(void **state) {
+TEST(hook_removes_the_next) {
     TN_SCOPE;
     order[0] = 0;
     tn_tensor *x = hooked = scalar_leaf(3.0);
@@ -205,7 +205,7 @@ static tn_tensor *gives_replacement(tn_tensor *grad, void *user) {
 }
 
 /* The tensor that a hook returns may belong to the program: nothing is added to it in place. */
-static void replacement_stays_as_it_is(void **state) {
+TEST(replacement_stays_as_it_is) {
     tn_tensor *mine;
     {
         TN_SCOPE;
@@ -231,7 +231,7 @@ static tn_tensor *lets_go(tn_tensor *grad, void *user) {
 }
 
 /* A hook drops the last reference to the loss: the backward still has its graph. */
-static void hook_releases_the_root(void **state) {
+TEST(hook_releases_the_root) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(3.0), *loss;
     {
@@ -247,7 +247,7 @@ static void hook_releases_the_root(void **state) {
 
 /* Of the nodes that are ready, the one created last runs first, in whatever order they became
  * ready. */
-static void the_youngest_runs_first(void **state) {
+TEST(the_youngest_runs_first) {
     static const int uses[][5] = {{0, 1, 2, 3, 4}, {4, 3, 2, 1, 0}, {2, 0, 4, 1, 3}};
     static char *const names[] = {"a", "b", "c", "d", "e"};
     for (int k = 0; k < 3; k++) {
@@ -266,7 +266,7 @@ static void the_youngest_runs_first(void **state) {
     }
 }
 
-static void hooks_are_not_null(void **state) {
+TEST(hooks_are_not_null) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(3.0), *y = tn_mul(x, x);
     assert_int_equal(tn_on_grad(x, NULL, NULL), 0);
@@ -302,7 +302,7 @@ static tn_tensor *runs_backward_at_the_end(tn_tensor *grad, void *user) {
     return NULL;
 }
 
-static void hooks_that_run_backward(void **state) {
+TEST(hooks_that_run_backward) {
     tn_grad_hook hooks[] = {runs_backward, runs_backward_at_the_end};
     for (int i = 0; i < 2; i++) {
         tn_tensor *x = scalar_leaf(2.0);
@@ -315,21 +315,4 @@ static void hooks_that_run_backward(void **state) {
         square_backward(x); /* it left nothing behind */
         assert_true(tn_item(tn_grad_of(x)) == 4.0);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(replace_gradients),
-        TEST(after_accumulation),
-        TEST(runs_nest),
-        TEST(errors_in_hooks),
-        TEST(hook_removes_itself),
-        TEST(hook_removes_the_next),
-        TEST(replacement_stays_as_it_is),
-        TEST(hook_releases_the_root),
-        TEST(the_youngest_runs_first),
-        TEST(hooks_are_not_null),
-        TEST(hooks_that_run_backward),
-    };
-    return cmocka_run_group_tests_name("hooks", tests, NULL, NULL);
 }

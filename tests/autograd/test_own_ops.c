@@ -49,7 +49,7 @@ static tn_tensor *tensor_of_twos(tn_dtype dtype, bool requires_grad) {
 
 /* Only a backward kernel: it cannot be differentiated again, nor start from any result but the
  * first. */
-static void kernel_alone(void **state) {
+TEST(kernel_alone) {
     static const tn_op one = {.name = "one",
                               .saves = TN_SAVES_INPUT(0),
                               .shape = like_input,
@@ -74,7 +74,7 @@ static void kernel_alone(void **state) {
 }
 
 /* A composition of which one result does not depend on the input that requires a gradient. */
-static void unrelated_result(void **state) {
+TEST(unrelated_result) {
     static const tn_op op = {.name = "squares",
                              .results = 2,
                              .saves = TN_SAVES_INPUTS,
@@ -95,7 +95,7 @@ static tn_status absent_backward_kernel(const tn_op_back *b) {
 }
 
 /* TN_OP_ALL_DX does not make a gradient for an absent input. */
-static void always_but_absent(void **state) {
+TEST(always_but_absent) {
     static const tn_op op = {.name = "always",
                              .optional = 1u << 1,
                              .flags = TN_OP_ALL_DX,
@@ -118,7 +118,7 @@ static void far_backward(tn_op_grad *g) {
 }
 
 /* Input 17 is not saved, and the bit of output 1 is not taken for it. */
-static void far_input(void **state) {
+TEST(far_input) {
     static const tn_op op = {.name = "far",
                              .saves = TN_SAVES_OUTPUT(1),
                              .shape = like_input_twice,
@@ -150,7 +150,7 @@ static tn_tensor *lend_parameter(tn_tensor *parameter, tn_dtype dtype) {
 
 /* Low-precision copies of parameters of two dtypes, shared by several products: each contribution
  * is counted once, whether or not kernels can add it in place. */
-static void lent_by_two(void **state) {
+TEST(lent_by_two) {
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(4, 1), TN_F32), true), *sum = NULL;
     tn_tensor *b = tn_set_requires_grad(tn_ones(TN_DIMS(4), TN_F64), true);
     tn_tensor *narrow_w = lend_parameter(w, TN_BF16), *narrow_b = lend_parameter(b, TN_BF16);
@@ -189,7 +189,7 @@ static void expect_refused(const tn_op *op, const void *args, tn_tensor *const *
     assert_inert(tn_apply(op, args, in, n), TN_EVALUE, part);
 }
 
-static void what_is_missing_is_named(void **state) {
+TEST(what_is_missing_is_named) {
     const tn_op whole = {.name = "own", .shape = like_input, .forward = square_forward};
     tn_tensor *in[TN_OP_INPUTS + 1];
     for (int i = 0; i <= TN_OP_INPUTS; i++) {
@@ -225,7 +225,7 @@ static void what_is_missing_is_named(void **state) {
     assert_error(TN_EVALUE, "own: 1 inputs, and the results are NULL");
 }
 
-static void inputs_that_are_named(void **state) {
+TEST(inputs_that_are_named) {
     tn_op op = {.name = "own",
                 .inputs = {"a", "b", "bias"},
                 .optional = 1u << 2,
@@ -243,7 +243,7 @@ static void inputs_that_are_named(void **state) {
     expect_refused(&op, NULL, in, TN_OP_INPUTS + 1, "own: 9 inputs given, but bias is its last");
 }
 
-static void what_is_saved_and_not_there(void **state) {
+TEST(what_is_saved_and_not_there) {
     tn_op op = {.name = "own",
                 .saves = TN_SAVES_OUTPUT(2),
                 .shape = like_input,
@@ -259,7 +259,7 @@ static void what_is_saved_and_not_there(void **state) {
 
 /* ---- Compositions ---------------------------------------------------------------------------- */
 
-static void composition_alone(void **state) {
+TEST(composition_alone) {
     static const tn_op op = {.name = "composed",
                              .saves = TN_SAVES_INPUTS,
                              .shape = like_input,
@@ -270,7 +270,7 @@ static void composition_alone(void **state) {
     assert_true(tn_equal(tn_grad_of(x), tn_full(TN_DIMS(3), 4, TN_F32)));
 }
 
-static void forgotten_results(void **state) {
+TEST(forgotten_results) {
     static const tn_op op = {
         .name = "forgetful", .results = 2, .shape = like_input_twice, .compose = square_compose};
     tn_tensor *x = tensor_of_twos(TN_F32, false), *r[2];
@@ -282,7 +282,7 @@ static void forgotten_results(void **state) {
     assert_inert(r[1], TN_EVALUE, "short: the shape rule makes 1 of 2 results");
 }
 
-static void many_widened_inputs(void **state) {
+TEST(many_widened_inputs) {
     static const tn_op op = {
         .name = "many", .shape = like_input, .compose = square_compose, .flags = TN_OP_WIDE};
     tn_tensor *in[TN_OP_INPUTS + 40];
@@ -297,7 +297,7 @@ static tn_tensor *itself_compose(tn_op_call *c) {
     return tn_apply1(c->op, NULL, c->in[0]);
 }
 
-static void composed_of_itself(void **state) {
+TEST(composed_of_itself) {
     tn_op op = {.name = "itself", .shape = like_input, .compose = itself_compose};
     assert_inert(tn_apply1(&op, NULL, tn_ones(TN_DIMS(3), TN_F32)), TN_ESTATE,
                  "itself: 1000 forwards are running inside each other");
@@ -381,7 +381,7 @@ static tn_tensor *strided_tensor(tn_dtype dtype) {
 }
 
 /* Every float dtype, any strides, on either device; results and gradients are rounded once. */
-static void host_loops(void **state) {
+TEST(host_loops) {
     static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
         tn_tensor *leaf = tn_set_requires_grad(strided_tensor(dtypes[i]), true);
@@ -403,7 +403,7 @@ static void host_loops(void **state) {
 
 /* A forward that the table cannot run, or that declines, leaves the work to the host loops; so does
  * a backward kernel. A composition comes after them on the CPU, and before them elsewhere. */
-static void host_in_its_turn(void **state) {
+TEST(host_in_its_turn) {
     static tn_op op;
     op = cube_op;
     op.forward = never_forward;
@@ -422,7 +422,7 @@ static void host_in_its_turn(void **state) {
     assert_true(tn_equal(y, host ? cubes : tn_zeros(TN_DIMS(3), TN_F32)));
 }
 
-static void host_errors(void **state) {
+TEST(host_errors) {
     static const double values[] = {1, 2, -3};
     tn_tensor *x = tn_cast(tn_from_data(values, TN_DIMS(3), TN_F64), TN_BF16);
     assert_inert(tn_apply1(&cube_op, NULL, x), TN_EINDEX,
@@ -453,7 +453,7 @@ static tn_status second_backward(const tn_op_back *b) {
 }
 
 /* Of two results only the second leads to the loss. */
-static void host_second_result(void **state) {
+TEST(host_second_result) {
     static tn_op op;
     op = cube_op;
     op.results = 2;
@@ -467,7 +467,7 @@ static void host_second_result(void **state) {
 }
 
 /* Lines along each dimension of a strided operand, in row-major order of the other dimensions. */
-static void host_lines(void **state) {
+TEST(host_lines) {
     tn_tensor *x = tn_to(tn_transpose(strided_tensor(TN_F32), 0, 1), tn_cpu());
     tn_desc d = tn_desc_of(x);
     tn__lines down = tn__lines_along(&d, 0), across = tn__lines_along(&d, 1);
@@ -484,27 +484,4 @@ static void host_lines(void **state) {
     d.ndim = 0;
     assert_int_equal(tn__lines_along(&d, 0).count, 1);
     assert_int_equal(tn__lines_along(&d, 0).length, 1);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(kernel_alone),
-        TEST(unrelated_result),
-        TEST(always_but_absent),
-        TEST(composition_alone),
-        TEST(forgotten_results),
-        TEST(many_widened_inputs),
-        TEST(lent_by_two),
-        TEST(far_input),
-        TEST(composed_of_itself),
-        TEST(host_loops),
-        TEST(host_in_its_turn),
-        TEST(host_errors),
-        TEST(host_second_result),
-        TEST(host_lines),
-        TEST(what_is_missing_is_named),
-        TEST(inputs_that_are_named),
-        TEST(what_is_saved_and_not_there),
-    };
-    return cmocka_run_group_tests_name("own_ops", tests, NULL, NULL);
 }

@@ -58,7 +58,7 @@ static net make_net(tn_tensor **x) {
     return n;
 }
 
-static void bit_equal(void **state) {
+TEST(bit_equal) {
     TN_SCOPE;
     tn_tensor *x, *plain[3], *again[3], *nested[3];
     net n = make_net(&x);
@@ -82,7 +82,7 @@ static void count_call(tn_tensor *t, void *user) {
 
 /* Hooks on parameters run once, in the outer backward, after the sum over both calls of the block
  * and a tied use outside of it. */
-static void leaf_hooks_fire_once(void **state) {
+TEST(leaf_hooks_fire_once) {
     TN_SCOPE;
     tn_tensor *x;
     net n = make_net(&x);
@@ -98,7 +98,7 @@ static void leaf_hooks_fire_once(void **state) {
 }
 
 /* Between forward and backward only inputs and outputs are alive. */
-static void keeps_only_inputs(void **state) {
+TEST(keeps_only_inputs) {
     TN_SCOPE;
     tn_tensor *x;
     net n = make_net(&x);
@@ -135,7 +135,7 @@ static tn_values recomputed_cube(void *user, tn_values in) {
     return tn_recompute(cube_input, user, NULL, in, NULL, 0);
 }
 
-static void second_derivative(void **state) {
+TEST(second_derivative) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(5), TN_F64), true);
     tn_gradcheck_options o = tn_gradcheck_defaults();
@@ -154,7 +154,7 @@ static tn_values fails_again(void *user, tn_values in) {
                                           : tn_mul(in.v[0], in.v[0])}};
 }
 
-static void owns_its_context(void **state) {
+TEST(owns_its_context) {
     TN_SCOPE;
     int count_freed = 0;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
@@ -196,7 +196,7 @@ static tn_values gives_less(void *user, tn_values in) {
 }
 
 /* Functions that break the contract cause errors, not bad memory accesses. */
-static void bad_forwards(void **state) {
+TEST(bad_forwards) {
     TN_SCOPE;
     int many = TN_MAX_VALUES + 1, calls = 0;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
@@ -217,20 +217,11 @@ static tn_values recompute_again(void *user, tn_values in) {
     return tn_recompute(recompute_again, user, NULL, in, NULL, 0);
 }
 
-static void inside_itself(void **state) {
+TEST(inside_itself) {
     tn_values in = {1, {tn_ones(TN_DIMS(2), TN_F32)}};
     for (int i = 0; i < 2; i++) {
         assert_inert(recompute_again(NULL, in).v[0], TN_ESTATE,
                      "recompute: 1000 forwards are running inside each other");
         tn_set_requires_grad(in.v[0], true);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(bit_equal),         TEST(leaf_hooks_fire_once), TEST(keeps_only_inputs),
-        TEST(second_derivative), TEST(owns_its_context),     TEST(bad_forwards),
-        TEST(inside_itself),
-    };
-    return cmocka_run_group_tests_name("recompute", tests, NULL, NULL);
 }

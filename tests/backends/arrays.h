@@ -238,6 +238,6 @@ static inline double array_slope(array *x, int64_t i, double (*loss)(void *user)
 static const tn_dtype array_floats[4] = {TN_F32, TN_F64, TN_BF16, TN_F16};
 static const tn_dtype array_integers[4] = {TN_I64, TN_I32, TN_U8, TN_I8};
 
-#define ARRAY_TEST(function) cmocka_unit_test_setup_teardown(function, NULL, arrays_free)
+#define ARRAY_TEST(name) TEST_WITH(name, NULL, arrays_free)
 
 #endif

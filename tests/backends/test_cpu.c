@@ -4,7 +4,7 @@
 #include <omp.h>
 
 /* From inside a parallel region the kernels run serially, with the same bits. */
-static void test_nested(void **state) {
+ARRAY_TEST(test_nested) {
     const int64_t n = 300;
     array a = varied_array(TN_F32, DENSE, 3, SIZES(1, n, n), 1),
           b = varied_array(TN_F32, DENSE, 3, SIZES(1, n, n), 2);
@@ -26,9 +26,4 @@ static void test_nested(void **state) {
         assert_memory_equal(inside[i].memory, alone.memory, alone.bytes);
         assert_memory_equal(sums[i].memory, sum.memory, sum.bytes);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {ARRAY_TEST(test_nested)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,7 +85,7 @@ static void try_attention(tn_dtype dtype, const int64_t *s, array_layout layout,
     trial_forget();
 }
 
-static void test_attention(void **state) {
+TRIAL_TEST(test_attention) {
     static const int64_t sizes[][6] = {{1, 1, 1, 1, 1, 1},
                                        {2, 4, 2, 5, 5, 3},
                                        {1, 2, 2, 65, 65, 8},
@@ -120,7 +120,7 @@ static void test_attention(void **state) {
 
 /* Blocks that share a row's keys in unequal parts, since there are more rows, or most of which a
  * causal mask hides; and rows enough that none does. */
-static void test_shared_keys(void **state) {
+TEST_WITH(test_shared_keys, NULL, arrays_free) {
     if (!trial_on_cuda()) {
         skip();
     }
@@ -135,7 +135,7 @@ static void test_shared_keys(void **state) {
 
 /* More rows than a launch has blocks, all of them one broadcast element: refused before anything is
  * touched. 2^32 + 1 blocks would be 1 in a launch's 32 bits. */
-static void test_too_many_rows(void **state) {
+TRIAL_TEST(test_too_many_rows) {
     if (!trial_on_cuda()) {
         skip();
     }
@@ -149,13 +149,4 @@ static void test_too_many_rows(void **state) {
     assert_int_equal(run_attention_backward(t, &many, &many, &many, &many, &many, &lse, &many,
                                             &many, &many, NULL, &args),
                      TN_EUNSUPPORTED);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_attention),
-        cmocka_unit_test_setup_teardown(test_shared_keys, NULL, arrays_free),
-        TRIAL_TEST(test_too_many_rows),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,7 +113,7 @@ static void try_shape(const shape *s, tn_dtype dtype, tn_dtype wide, int k) {
     trial_forget();
 }
 
-static void test_small(void **state) {
+TRIAL_TEST(test_small) {
     for (int i = 0; i < SHAPES; i++) {
         for (int k = 0; k < 8; k++) {
             for (int t = 0; t < 4; t++) {
@@ -125,7 +125,7 @@ static void test_small(void **state) {
     }
 }
 
-static void test_large(void **state) {
+TRIAL_TEST(test_large) {
     for (int i = 0; i < (trial_on_emulator() ? 0 : LARGE); i++) {
         for (int k = 0; k < 8; k += 3) {
             try_shape(&large[i], TN_F32, TN_F32, k);
@@ -135,7 +135,7 @@ static void test_large(void **state) {
     }
 }
 
-static void test_refused(void **state) {
+TRIAL_TEST(test_refused) {
     const tn_backend *table = trial_tables()[0];
     const int64_t *one = SIZES(1, 1, 1, 1, 1);
     array x = varied_array(TN_F32, DENSE, 5, one, 1), whole = make_array(TN_I64, DENSE, 5, one),
@@ -152,13 +152,4 @@ static void test_refused(void **state) {
                      TN_EUNSUPPORTED);
     assert_int_equal(TRIAL_CALL(table, conv_backward_weight, &x.d, NULL, &x.d, &half.d, &args),
                      TN_EUNSUPPORTED);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_small),
-        TRIAL_TEST(test_large),
-        TRIAL_TEST(test_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

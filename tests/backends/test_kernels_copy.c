@@ -19,7 +19,7 @@ static tn_status call_arange(const tn_backend *t, const tn_desc *const *out, voi
     return TRIAL_CALL(t, arange, out[0], e->k0, e->k1);
 }
 
-static void test_copy(void **state) {
+TRIAL_TEST(test_copy) {
     for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * TN_DTYPES * 4; k++) {
         const int64_t *size = trial_shapes[k / (4 * TN_DTYPES * TN_DTYPES)];
         tn_dtype from = (tn_dtype)(k / 4 % TN_DTYPES),
@@ -52,7 +52,7 @@ static void test_copy(void **state) {
 
 /* x and y are dense in different dimensions: first and last are exchanged, with a batch between
  * them, and sizes end inside, at and after a square of 32. */
-static void test_transposed(void **state) {
+TRIAL_TEST(test_transposed) {
     static const int64_t sizes[][3] = {
         {150, 1, 131}, {32, 3, 64}, {17, 2, 33}, {16, 1, 16}, {70, 2, 31}};
     for (int k = 0; k < 5 * 4; k++) {
@@ -75,7 +75,7 @@ static void test_transposed(void **state) {
 }
 
 /* Every bf16 and f16 to f32, and back f32 near every f16: the conversions are our own code. */
-static void test_conversions(void **state) {
+TRIAL_TEST(test_conversions) {
     for (int k = 0; k < 2; k++) {
         tn_dtype half = k ? TN_F16 : TN_BF16;
         array x = make_array(half, DENSE, 1, SIZES(65536)),
@@ -103,7 +103,7 @@ static void test_conversions(void **state) {
     }
 }
 
-static void test_fill(void **state) {
+TRIAL_TEST(test_fill) {
     for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * 2; k++) {
         moving e = {.k0 = k % 3 - 0.75};
         tn_dtype dtype = (tn_dtype)(k / 2 % TN_DTYPES);
@@ -116,7 +116,7 @@ static void test_fill(void **state) {
 
 /* Steps that a dtype cannot represent exactly, negative ones, and outputs with gaps; bool is
  * refused, as by ref. */
-static void test_arange(void **state) {
+TRIAL_TEST(test_arange) {
     static const double steps[] = {1, -0.37, 3, 1e-3};
     for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * 2; k++) {
         tn_dtype dtype = (tn_dtype)(k / 2 % TN_DTYPES);
@@ -133,12 +133,4 @@ static void test_arange(void **state) {
         trial_run(&t);
         trial_forget();
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_copy), TRIAL_TEST(test_transposed), TRIAL_TEST(test_conversions),
-        TRIAL_TEST(test_fill), TRIAL_TEST(test_arange),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

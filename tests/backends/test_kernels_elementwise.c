@@ -24,7 +24,7 @@ static tn_status call_where(const tn_backend *t, const tn_desc *const *out, void
     return TRIAL_CALL(t, where, out[0], &e->x, &e->a, &e->b);
 }
 
-static void test_unary(void **state) {
+TRIAL_TEST(test_unary) {
     for (int f = 0; f < TN_UNARY_COUNT; f++) {
         for (int k = 0; k < TRIAL_SHAPES * 4 * 4; k++) {
             const int64_t *size = trial_shapes[k / 16];
@@ -45,7 +45,7 @@ static void test_unary(void **state) {
 }
 
 /* A few arguments beyond those of the polynomials, in some of a row's pieces. */
-static void test_many_turns(void **state) {
+TRIAL_TEST(test_many_turns) {
     static const tn_unary turning[] = {TN_SIN, TN_COS, TN_TAN};
     static const double far[] = {0x1p20, 1048577.0, -3e9, 1e30, (double)INFINITY, (double)NAN};
     for (int k = 0; k < 3 * 6; k++) {
@@ -59,7 +59,7 @@ static void test_many_turns(void **state) {
 }
 
 /* What an element becomes does not depend on its neighbours, to the bit. */
-static void test_turns_alone(void **state) {
+TRIAL_TEST(test_turns_alone) {
     enum { COUNT = 2500, FAR = 1030 };
     static const tn_unary turning[] = {TN_SIN, TN_COS, TN_TAN};
     for (int k = 0; k < 3 * 2; k++) {
@@ -83,7 +83,7 @@ static void test_turns_alone(void **state) {
     }
 }
 
-static void test_binary(void **state) {
+TRIAL_TEST(test_binary) {
     for (int f = 0; f < TN_BINARY_COUNT; f++) {
         for (int k = 0; k < TRIAL_SHAPES * 4 * 8; k++) {
             const int64_t *size = trial_shapes[k / 32];
@@ -105,7 +105,7 @@ static void test_binary(void **state) {
 }
 
 /* A bias row, a column, a scalar; each as left and right operand. */
-static void test_broadcast(void **state) {
+TRIAL_TEST(test_broadcast) {
     for (int k = 0; k < 4 * 3 * 2; k++) {
         tn_dtype dtype = array_floats[k % 4];
         int kind = k / 4 % 3;
@@ -132,7 +132,7 @@ static tn_status call_in_place(const tn_backend *t, const tn_desc *const *out, v
     tn_status status = TRIAL_CALL(t, unary, TN_GELU_TANH, out[0], out[0], 0, 0);
     return status == TN_OK ? TRIAL_CALL(t, binary, TN_ADD, out[0], &e->a, out[0]) : status;
 }
-static void test_in_place(void **state) {
+TRIAL_TEST(test_in_place) {
     for (int k = 0; k < TRIAL_SHAPES * 4 * 2; k++) {
         tn_dtype dtype = array_floats[k / 2 % 4];
         array y = varied_array(dtype, k & 1, 3, trial_shapes[k / 8], 1),
@@ -144,7 +144,7 @@ static void test_in_place(void **state) {
     }
 }
 
-static void test_compare_and_where(void **state) {
+TRIAL_TEST(test_compare_and_where) {
     for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * 4; k++) {
         const int64_t *size = trial_shapes[k / (TN_DTYPES * 4)];
         tn_dtype dtype = (tn_dtype)(k / 4 % TN_DTYPES);
@@ -170,7 +170,7 @@ static void test_compare_and_where(void **state) {
 
 /* Every formula on i64, i32, u8 and i8, those without an integer form included (ref refuses them,
  * and so must all others). Divisors are 0 and -1 too, and some results overflow. */
-static void test_integers(void **state) {
+TRIAL_TEST(test_integers) {
     static const tn_dtype dtypes[] = {TN_I64, TN_I32, TN_U8, TN_I8};
     static const int64_t few[] = {9, 0, -1, 2147483647, -7, 3, 1, -2147483648, 200, 2};
     for (int k = 0; k < (TN_UNARY_COUNT + TN_BINARY_COUNT) * 4 * 4; k++) {
@@ -198,7 +198,7 @@ static void test_integers(void **state) {
 
 /* Loops beyond 31 bits are cut into pieces, here beyond 100 or 4096 elements: dense, gaps on each
  * side, a broadcast row and column, remainders after the packs. */
-static void test_cut_loops(void **state) {
+TRIAL_TEST(test_cut_loops) {
     static const int64_t sizes[][3] = {
         {1, 1, 5000}, {7, 30, 16}, {33, 40, 31}, {1, 1000, 8}, {5, 1, 999}};
     for (int k = 0; k < 5 * 2 * 8 && trial_on_emulator(); k++) {
@@ -227,19 +227,4 @@ static void test_cut_loops(void **state) {
         unsetenv("TERN_EMULATOR_PLACES");
         trial_forget();
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_unary),
-        TRIAL_TEST(test_many_turns),
-        TRIAL_TEST(test_turns_alone),
-        TRIAL_TEST(test_binary),
-        TRIAL_TEST(test_broadcast),
-        TRIAL_TEST(test_in_place),
-        TRIAL_TEST(test_compare_and_where),
-        TRIAL_TEST(test_integers),
-        TRIAL_TEST(test_cut_loops),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

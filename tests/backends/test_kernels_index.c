@@ -25,7 +25,7 @@ static tn_status call_scatter(const tn_backend *t, const tn_desc *const *out, vo
 }
 
 /* Indices, rows of x, elements of a row. Many indices of few rows, and more than a block sorts. */
-static void test_rows(void **state) {
+TRIAL_TEST(test_rows) {
     static const int64_t sizes[][3] = {{0, 4, 3},      {1, 1, 1},      {50, 7, 3},
                                        {300, 20, 130}, {9, 3, 0},      {5, 40, 1},
                                        {600, 2, 257},  {5000, 300, 2}, {4096, 1, 3}};
@@ -52,7 +52,7 @@ static void test_rows(void **state) {
 }
 
 /* Rows that are not contiguous, and rows of one element each. */
-static void test_rows_of_more_dimensions(void **state) {
+TRIAL_TEST(test_rows_of_more_dimensions) {
     for (int k = 0; k < 4 * 2; k++) {
         tn_dtype dtype = array_floats[k % 4];
         array x = varied_array(dtype, k / 4, 3, SIZES(6, 3, 5), 1),
@@ -75,7 +75,7 @@ static void test_rows_of_more_dimensions(void **state) {
     }
 }
 
-static void test_rows_of_integers(void **state) {
+TRIAL_TEST(test_rows_of_integers) {
     for (int k = 0; k < TN_DTYPES; k++) {
         array x = make_array((tn_dtype)k, SPREAD, 2, SIZES(6, 5)),
               index = make_array(TN_I32, DENSE, 1, SIZES(9));
@@ -98,7 +98,7 @@ static void test_rows_of_integers(void **state) {
 }
 
 /* At every dimension, with an index that is shorter than x elsewhere. */
-static void test_along(void **state) {
+TRIAL_TEST(test_along) {
     static const int64_t sizes[][3] = {{4, 5, 6}, {1, 1, 1}, {7, 2, 300}, {3, 90, 4}};
     for (int k = 0; k < 4 * 3 * 4 * 4; k++) {
         const int64_t *size = sizes[k / 48];
@@ -127,7 +127,7 @@ static void test_along(void **state) {
 }
 
 /* An index out of range: TN_EINDEX with its place, as ref, and nothing outside is touched. */
-static void test_bad_indices(void **state) {
+TRIAL_TEST(test_bad_indices) {
     for (int k = 0; k < 4; k++) {
         int64_t bad = k & 1 ? -1 : 6;
         array x = varied_array(TN_F32, DENSE, 2, SIZES(6, 5), 1),
@@ -152,7 +152,7 @@ static void test_bad_indices(void **state) {
 
 /* Of several bad indices one is reported, with its value; the rest are not, and the next call is
  * not affected. */
-static void test_several_bad_indices(void **state) {
+TRIAL_TEST(test_several_bad_indices) {
     array x = varied_array(TN_F32, DENSE, 2, SIZES(6, 5), 1),
           y = varied_array(TN_F32, DENSE, 2, SIZES(300, 5), 2),
           rows = make_array(TN_I64, DENSE, 1, SIZES(300)),
@@ -176,16 +176,4 @@ static void test_several_bad_indices(void **state) {
         }
     }
     trial_forget();
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_rows),
-        TRIAL_TEST(test_rows_of_more_dimensions),
-        TRIAL_TEST(test_rows_of_integers),
-        TRIAL_TEST(test_along),
-        TRIAL_TEST(test_bad_indices),
-        TRIAL_TEST(test_several_bad_indices),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

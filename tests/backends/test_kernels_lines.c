@@ -71,7 +71,7 @@ static along sort_operands(tn_dtype dtype, const int64_t *size, int k) {
     return (along){.x = x.d, .wide = wide.d, .dim = k % 3, .flag = k & 2};
 }
 
-static void test_sorts(void **state) {
+TRIAL_TEST(test_sorts) {
     if (!KERNEL_OWN(trial_tables()[0], argsort)) {
         skip();
     }
@@ -121,7 +121,7 @@ static array scan_operand(tn_dtype dtype, const int64_t *size, int k) {
     return x;
 }
 
-static void test_scans(void **state) {
+TRIAL_TEST(test_scans) {
     static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_I64};
     if (!KERNEL_OWN(trial_tables()[0], cumsum)) {
         skip();
@@ -143,12 +143,4 @@ static void test_scans(void **state) {
             trial_forget();
         }
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_sorts),
-        TRIAL_TEST(test_scans),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,7 +41,7 @@ static void try_matmul(tn_dtype dtype, int64_t batch, int64_t m, int64_t k, int6
     trial_forget();
 }
 
-static void test_matmul(void **state) {
+TRIAL_TEST(test_matmul) {
     static const int64_t sizes[][4] = {{1, 1, 1, 1},     {1, 5, 3, 4},     {3, 7, 17, 33},
                                        {1, 13, 400, 17}, {0, 3, 3, 3},     {2, 0, 3, 3},
                                        {2, 3, 0, 3},     {2, 3, 3, 0},     {1, 1, 70, 50},
@@ -59,7 +59,7 @@ static void test_matmul(void **state) {
 }
 
 /* Contiguous rows with gaps between them, and one operand for the whole batch. */
-static void test_matmul_broadcast(void **state) {
+TRIAL_TEST(test_matmul_broadcast) {
     for (int k = 0; k < 4; k++) {
         tn_dtype dtype = array_floats[k];
         array a = varied_array(dtype, DENSE, 3, SIZES(1, 33, 21), 1),
@@ -77,7 +77,7 @@ static void test_matmul_broadcast(void **state) {
     }
 }
 
-static void test_linear(void **state) {
+TRIAL_TEST(test_linear) {
     static const int64_t sizes[][3] = {{1, 1, 1}, {5, 3, 4},    {0, 3, 4},     {3, 0, 4},
                                        {3, 4, 0}, {1, 130, 70}, {100, 65, 48}, {70, 400, 37}};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -106,7 +106,7 @@ static void test_linear(void **state) {
 /* One row and a few more, up to where another kernel takes over; rows of w that end inside a
  * vector, inside a word and at the end of both; groups and strips of rows of w that are not full.
  */
-static void test_few_rows(void **state) {
+TRIAL_TEST(test_few_rows) {
     static const int64_t ins[] = {1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130, 769},
                          outs[] = {1, 3, 4, 5, 31, 32, 33, 67};
     enum { INS = sizeof ins / sizeof *ins, OUTS = sizeof outs / sizeof *outs };
@@ -133,7 +133,7 @@ static void test_few_rows(void **state) {
 
 /* The same through matmul: b transposed, the product scaled and added to y; a vector on either
  * side. */
-static void test_few_rows_added(void **state) {
+TRIAL_TEST(test_few_rows_added) {
     for (int k = 0; k < 4 * 9 * 2 * 2; k++) {
         tn_dtype dtype = array_floats[k % 4];
         int64_t m = 1 + k / 4 % 9, n = 70, in = 97;
@@ -173,7 +173,7 @@ static tn_status call_linear_q8(const tn_backend *t, const tn_desc *const *out, 
 
 /* As many rows as in test_few_rows, and more; every byte; a scale of any dtype; a weight whose rows
  * are not adjacent, which is widened whatever the number of rows. */
-static void test_linear_q8(void **state) {
+TRIAL_TEST(test_linear_q8) {
     if (trial_on_cuda()) {
         skip();
     }
@@ -208,7 +208,7 @@ static void test_linear_q8(void **state) {
 }
 
 /* A larger weight than is widened at a time. */
-static void test_linear_q8_blocks(void **state) {
+TRIAL_TEST(test_linear_q8_blocks) {
     if (trial_on_cuda()) {
         skip();
     }
@@ -228,7 +228,7 @@ static void test_linear_q8_blocks(void **state) {
 }
 
 /* A weight that does not begin at a whole pack, as a slice, has the bits of its copy that does. */
-static void test_slice_of_weight(void **state) {
+TRIAL_TEST(test_slice_of_weight) {
     enum { M = 3, IN = 1200, OUT = 5 };
     const tn_backend *t = trial_tables()[0];
     if (!KERNEL_OWN(t, linear_cat)) {
@@ -264,7 +264,7 @@ static void test_slice_of_weight(void **state) {
 }
 
 /* NaN and infinities of either side reach the elements that depend on them, and no others. */
-static void test_few_rows_odd(void **state) {
+TRIAL_TEST(test_few_rows_odd) {
     for (int k = 0; k < 4; k++) {
         array x = varied_array(array_floats[k], DENSE, 2, SIZES(2, 37), 1),
               w = varied_array(array_floats[k], DENSE, 2, SIZES(33, 37), 2);
@@ -339,7 +339,7 @@ static void try_integers(tn_dtype in, tn_dtype out, const int64_t *size, int way
 /* bf16 with sums in f32, which a processor may multiply in pairs, and f32. Few rows and more than
  * few_rows takes; panels that are not full; an odd k; k in two and in three cuts. A bf16 result is
  * rounded once, so it is exact too. */
-static void test_integers(void **state) {
+ARRAY_TEST(test_integers) {
     if (trial_on_cuda()) {
         skip();
     }
@@ -361,7 +361,7 @@ static void test_integers(void **state) {
 }
 
 /* What is not a number stays in its row and column, at the end of an odd k too. */
-static void test_pairs_odd(void **state) {
+ARRAY_TEST(test_pairs_odd) {
     if (trial_on_cuda()) {
         skip();
     }
@@ -500,7 +500,7 @@ static void try_all_tiles(const char *name) {
     try_tiles(t, 33, 3, 4200, 8);
 }
 
-static void test_twin(void **state) {
+ARRAY_TEST(test_twin) {
     if (trial_on_cuda()) {
         skip();
     }
@@ -508,7 +508,7 @@ static void test_twin(void **state) {
 }
 
 /* The same numbers from the processor's own tiles: this holds the twin to them. */
-static void test_tiles(void **state) {
+ARRAY_TEST(test_tiles) {
     if (trial_on_cuda()) {
         skip();
     }
@@ -533,7 +533,7 @@ static array aligned_rows(tn_dtype dtype, int64_t rows, int64_t columns) {
     return a;
 }
 
-static void test_linear_gelu(void **state) {
+TRIAL_TEST(test_linear_gelu) {
     static const int64_t sizes[][3] = {{1, 1, 1},  {5, 3, 4},    {0, 3, 4},    {3, 0, 4},
                                        {9, 16, 8}, {70, 65, 48}, {33, 100, 37}};
     if (!trial_on_cuda()) {
@@ -582,7 +582,7 @@ static tn_status call_backward_weight(const tn_backend *t, const tn_desc *const 
     return tn__linear_back(&b, &g->dy);
 }
 
-static void test_linear_backward_weight(void **state) {
+TRIAL_TEST(test_linear_backward_weight) {
     static const int64_t sizes[][3] = {{1, 1, 1}, {5, 3, 4},  {0, 3, 4},    {3, 0, 4},
                                        {3, 4, 0}, {9, 16, 8}, {70, 65, 48}, {133, 10, 37}};
     if (!trial_on_cuda()) {
@@ -619,7 +619,7 @@ static void test_linear_backward_weight(void **state) {
 
 /* y is column-major; one b for a batch that becomes rows; candidates are timed, since the context
  * need not be deterministic. */
-static void test_matmul_layouts(void **state) {
+TRIAL_TEST(test_matmul_layouts) {
     tn_set_deterministic(false);
     for (int k = 0; k < 4 * 2 * 2; k++) {
         tn_dtype dtype = array_floats[k % 4];
@@ -645,26 +645,4 @@ static void test_matmul_layouts(void **state) {
         trial_forget();
     }
     tn_set_deterministic(true);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_matmul),
-        TRIAL_TEST(test_matmul_broadcast),
-        TRIAL_TEST(test_linear),
-        TRIAL_TEST(test_few_rows),
-        TRIAL_TEST(test_few_rows_added),
-        TRIAL_TEST(test_slice_of_weight),
-        TRIAL_TEST(test_few_rows_odd),
-        TRIAL_TEST(test_linear_gelu),
-        TRIAL_TEST(test_linear_backward_weight),
-        TRIAL_TEST(test_matmul_layouts),
-        TRIAL_TEST(test_linear_q8),
-        TRIAL_TEST(test_linear_q8_blocks),
-        ARRAY_TEST(test_integers),
-        ARRAY_TEST(test_pairs_odd),
-        ARRAY_TEST(test_twin),
-        ARRAY_TEST(test_tiles),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,7 +44,7 @@ static tn_status call_step(const tn_backend *t, const tn_desc *const *out, void 
            : s->adam  ? TRIAL_CALL(t, adam, spans, 5, &s->a)
                       : TRIAL_CALL(t, sgd, spans, 5, &s->s);
 }
-static void test_optimisers(void **state) {
+TRIAL_TEST(test_optimisers) {
     const int64_t n = 1 + 16385 + 100 + 3000;
     for (int k = 0; k < 4 * 16; k++) {
         tn_dtype dtype = array_floats[k / 16], wide = dtype == TN_F64 ? TN_F64 : TN_F32;
@@ -74,7 +74,7 @@ static void test_optimisers(void **state) {
     }
 }
 
-static void test_rules(void **state) {
+TRIAL_TEST(test_rules) {
     static const int states[] = {3, 3, 1, 2, 2, 2, 1};
     const int64_t n = 1 + 16385 + 100 + 3000;
     for (int k = 0; k < 7 * 8; k++) {
@@ -118,7 +118,7 @@ static tn_status call_clip(const tn_backend *t, const tn_desc *const *out, void 
 
 /* A norm above what is wanted, below, NaN, infinite; none. The order of the sum counts: 2^60 + 1.
  */
-static void test_clip(void **state) {
+TRIAL_TEST(test_clip) {
     const double all[][3] = {{4, 9, 3},        {0.25, 0.5, 0},   {1, NAN, 1},
                              {1, INFINITY, 1}, {0x1p60, 1, 128}, {128, 1, 0x1p60}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
@@ -152,7 +152,7 @@ static tn_status call_squares(const tn_backend *t, const tn_desc *const *out, vo
     return TRIAL_CALL(t, sum_squares, spans, SQUARES, out[0]->data);
 }
 
-static void test_sum_squares(void **state) {
+TRIAL_TEST(test_sum_squares) {
     const int64_t n = 3 * 8192 + 10, spans = SQUARES;
     squared s;
     for (int i = 0; i < SQUARES; i++) {
@@ -173,19 +173,11 @@ static tn_status call_long_square(const tn_backend *t, const tn_desc *const *out
     return TRIAL_CALL(t, sum_squares, &span, 1, out[0]->data);
 }
 
-static void test_long_square(void **state) {
+TRIAL_TEST(test_long_square) {
     const int64_t n = 260 * 8192 + 10;
     array x = varied_array(TN_BF16, DENSE, 1, &n, 1);
     trial t = {"sum_squares", 1, {make_array(TN_F64, DENSE, 1, SIZES(1))}, call_long_square, &x,
                1e-6,          0};
     trial_run(&t);
     trial_forget();
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_optimisers),  TRIAL_TEST(test_rules),       TRIAL_TEST(test_clip),
-        TRIAL_TEST(test_sum_squares), TRIAL_TEST(test_long_square),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

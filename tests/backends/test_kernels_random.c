@@ -15,7 +15,7 @@ static tn_status call_dropout(const tn_backend *t, const tn_desc *const *out, vo
     drawing *d = user;
     return TRIAL_CALL(t, dropout, out[0], &d->x, d->a, d->key);
 }
-static void test_random(void **state) {
+TRIAL_TEST(test_random) {
     for (int k = 0; k < TRIAL_SHAPES * 4 * 8; k++) {
         const int64_t *size = trial_shapes[k / 32];
         tn_dtype dtype = array_floats[k / 8 % 4];
@@ -36,7 +36,7 @@ static void test_random(void **state) {
 }
 
 /* An element's place in memory changes no bit of it. */
-static void test_layouts(void **state) {
+TRIAL_TEST(test_layouts) {
     for (int k = 0; k < TRIAL_SHAPES * 4 * 4; k++) {
         const int64_t *size = trial_shapes[k / 16];
         drawing d = {(tn_random_kind[]){TN_UNIFORM, TN_NORMAL, TN_BERNOULLI, TN_UNIFORM}[k % 4],
@@ -60,7 +60,7 @@ static void test_layouts(void **state) {
 }
 
 /* Ranges whose upper end rounding would reach. */
-static void test_upper_ends(void **state) {
+TRIAL_TEST(test_upper_ends) {
     static const double ranges[][2] = {{0, 1}, {1, 2}, {-2, -1}, {0x1p23, 0x1p23 + 4}, {3, 3}};
     for (int k = 0; k < 4 * 2 * 5; k++) {
         tn_dtype dtype = array_floats[k / 10];
@@ -79,7 +79,7 @@ static void test_upper_ends(void **state) {
 
 /* Ranges around 0, of one integer, of a whole dtype, beyond 32 bits; floats and bool are refused,
  * as by ref. */
-static void test_integers(void **state) {
+TRIAL_TEST(test_integers) {
     static const double ranges[][2] = {
         {-3, 5}, {7, 8}, {0, 256}, {-0x1p31, 0x1p31}, {-0x1p62, 0x1p62}};
     for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * 2 * 5; k++) {
@@ -91,14 +91,4 @@ static void test_integers(void **state) {
         trial_run(&t);
         trial_forget();
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_random),
-        TRIAL_TEST(test_layouts),
-        TRIAL_TEST(test_upper_ends),
-        TRIAL_TEST(test_integers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -96,7 +96,7 @@ static void try_cell(tn_dtype dtype, tn_cell cell, const int64_t *s, int k) {
 }
 
 /* Empty, one, odd, more rows than a tile and more units than a panel, several of both. */
-static void test_cells(void **state) {
+TRIAL_TEST(test_cells) {
     if (!trial_tables()[0]->recurrent) {
         skip(); /* a table that leaves it to the composition */
     }
@@ -112,7 +112,7 @@ static void test_cells(void **state) {
     }
 }
 
-static void test_refused(void **state) {
+TRIAL_TEST(test_refused) {
     const tn_backend *table = trial_tables()[0];
     if (!table->recurrent) {
         skip();
@@ -125,12 +125,4 @@ static void test_refused(void **state) {
     assert_int_equal(
         TRIAL_CALL(table, recurrent_backward, &r, &s.d, NULL, NULL, NULL, NULL, NULL, NULL),
         TN_EUNSUPPORTED);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_cells),
-        TRIAL_TEST(test_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

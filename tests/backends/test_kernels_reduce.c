@@ -35,7 +35,7 @@ static void try_reduce(tn_reduction f, tn_dtype dtype, array_layout layout, cons
     trial_run(&t);
 }
 
-static void test_reduce(void **state) {
+TRIAL_TEST(test_reduce) {
     static const int64_t large[][3] = {{3, 700, 40},
                                        {1, 1, 50001},
                                        {20000, 1, 3},
@@ -74,7 +74,7 @@ static void test_reduce(void **state) {
 }
 
 /* Windows side by side, as pooling sees them: (n, h, kernel, w, kernel) loses both kernels. */
-static void test_reduce_windows(void **state) {
+TRIAL_TEST(test_reduce_windows) {
     static const int64_t sizes[][5] = {{3, 40, 2, 12, 2}, {2, 30, 3, 5, 3},  {5, 7, 4, 3, 1},
                                        {1, 9, 6, 2, 20},  {2, 2, 2, 700, 2}, {40, 1, 33, 2, 2}};
     static const tn_reduction folds[] = {TN_SUM, TN_MEAN, TN_MAX, TN_MIN};
@@ -93,7 +93,7 @@ static void test_reduce_windows(void **state) {
 }
 
 /* Integers exactly, in 64 bits; bools, where any of nothing is false and all of nothing is true. */
-static void test_reduce_whole(void **state) {
+TRIAL_TEST(test_reduce_whole) {
     static const tn_reduction integer[] = {TN_SUM, TN_MAX, TN_MIN}, truth[] = {TN_ANY, TN_ALL};
     for (int k = 0; k < TRIAL_SHAPES * 2 * 8 * 14; k++) {
         const int64_t *size = trial_shapes[k / 224];
@@ -123,7 +123,7 @@ static void test_reduce_whole(void **state) {
 
 /* A million times 0.1: the table promises about log(n) roundings, 20 of 2^-24 of the sum or 0.12.
  * Adding one by one in f32 is off by 1034. */
-static void test_sum_is_accurate(void **state) {
+TRIAL_TEST(test_sum_is_accurate) {
     const int64_t n = 1 << 20;
     for (int columns = 0; columns < 2; columns++) {
         array x = make_array(TN_F32, DENSE, 2, columns ? SIZES(n, 1) : SIZES(1, n)),
@@ -141,7 +141,7 @@ static void test_sum_is_accurate(void **state) {
 
 /* Three million times 0.1 in f64, along rows and columns: one by one the sum is off by 6.5e-12 of
  * itself. */
-static void test_f64_sums_are_accurate(void **state) {
+TRIAL_TEST(test_f64_sums_are_accurate) {
     static const tn_reduction f[] = {TN_SUM, TN_MEAN, TN_SUM_SQUARES};
     const int64_t n = trial_on_emulator() ? 300000 : 3000000;
     for (int columns = 0; columns < 2; columns++) {
@@ -163,7 +163,7 @@ static void test_f64_sums_are_accurate(void **state) {
 
 /* Reductions that only losses and collectives have: refused, nothing written.
  */
-static void test_not_for_kernels(void **state) {
+TRIAL_TEST(test_not_for_kernels) {
     static const tn_reduction f[] = {TN_PRODUCT, TN_NONE, (tn_reduction)99};
     static const tn_dtype dtype[] = {TN_F32, TN_F64, TN_BF16, TN_I64, TN_BOOL};
     for (int k = 0; k < 3 * 5; k++) {
@@ -190,7 +190,7 @@ static tn_status call_argmax(const tn_backend *t, const tn_desc *const *out, voi
 }
 
 /* Values repeat, so the first of equal ones is expected; a NaN counts as the largest. */
-static void test_argmax(void **state) {
+TRIAL_TEST(test_argmax) {
     static const int64_t sizes[][3] = {{0, 3, 2},    {1, 1, 1},   {3, 5, 7},
                                        {2, 3, 1030}, {700, 2, 3}, {1, 2, 9001}};
     for (int k = 0; k < 6 * 7 * 3 * 2; k++) {
@@ -219,17 +219,4 @@ static void test_argmax(void **state) {
         trial_run(&t);
         trial_forget();
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_reduce),
-        TRIAL_TEST(test_reduce_windows),
-        TRIAL_TEST(test_reduce_whole),
-        TRIAL_TEST(test_sum_is_accurate),
-        TRIAL_TEST(test_f64_sums_are_accurate),
-        TRIAL_TEST(test_not_for_kernels),
-        TRIAL_TEST(test_argmax),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,7 +29,7 @@ static void try_rotary(tn_dtype dtype, const int64_t *s, int k) {
     trial_forget();
 }
 
-static void test_rotary(void **state) {
+TRIAL_TEST(test_rotary) {
     if (!KERNEL_OWN(trial_tables()[0], rotary)) {
         skip(); /* a table that leaves it to the composition */
     }
@@ -40,11 +40,4 @@ static void test_rotary(void **state) {
             try_rotary(array_floats[k / 8], shapes[i], k % 8);
         }
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_rotary),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

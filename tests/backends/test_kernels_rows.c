@@ -29,7 +29,7 @@ static bool passes_over(const int64_t *size, int k) {
     return (size[1] > 4000 || (trial_on_emulator() && size[0] * size[1] > 2000)) && k % 5 != 0;
 }
 
-static void test_softmax(void **state) {
+TRIAL_TEST(test_softmax) {
     for (int k = 0; k < ROW_SHAPES * 4 * 8; k++) {
         const int64_t *size = row_shapes[k / 32];
         if (passes_over(size, k)) {
@@ -103,7 +103,7 @@ static tn_status call_add_norm_backward(const tn_backend *t, const tn_desc *cons
                                        &r->dy, &r->x, &r->mean, &r->rstd, r->has_w ? &r->w : NULL);
 }
 
-static void test_add_layer_norm(void **state) {
+TRIAL_TEST(test_add_layer_norm) {
     if (!KERNEL_OWN(trial_tables()[0], add_layer_norm)) {
         skip(); /* a table that leaves it to the composition */
     }
@@ -142,7 +142,7 @@ static void test_add_layer_norm(void **state) {
     }
 }
 
-static void test_norms(void **state) {
+TRIAL_TEST(test_norms) {
     for (int k = 0; k < ROW_SHAPES * 4 * 16; k++) {
         const int64_t *size = row_shapes[k / 64];
         if (passes_over(size, k)) {
@@ -199,7 +199,7 @@ static tn_status call_batch_norm_backward(const tn_backend *t, const tn_desc *co
 /* One place, many samples; short rows that are gathered, around and beyond a piece; long rows that
  * are cut, of whole packs too; channels side by side. Values are far from 0, where a sum of squares
  * would lose the deviation. */
-static void test_batch_norm(void **state) {
+TRIAL_TEST(test_batch_norm) {
     static const int64_t shapes[][3] = {{3, 2, 1},    {1, 3, 5},    {700, 3, 4}, {5, 2, 255},
                                         {2, 3, 256},  {2, 2, 4099}, {40, 9, 49}, {2100, 3, 1},
                                         {300, 40, 1}, {2, 2, 8200}};
@@ -262,7 +262,7 @@ static void test_batch_norm(void **state) {
 }
 
 /* The first element is far from all others: their distances from it are large and nearly equal. */
-static void test_batch_norm_outlier(void **state) {
+TRIAL_TEST(test_batch_norm_outlier) {
     if (!KERNEL_OWN(trial_tables()[0], batch_norm)) {
         skip();
     }
@@ -283,7 +283,7 @@ static void test_batch_norm_outlier(void **state) {
 }
 
 /* An infinite element, in any piece or pack, makes the mean infinite and the variance NaN. */
-static void test_batch_norm_infinite(void **state) {
+TRIAL_TEST(test_batch_norm_infinite) {
     static const int64_t places[] = {0, 1, 2047, 2048, 4095};
     if (!KERNEL_OWN(trial_tables()[0], batch_norm)) {
         skip();
@@ -307,7 +307,7 @@ static void test_batch_norm_infinite(void **state) {
 }
 
 /* A row of equal elements has no deviation: y is the bias, to the bit. */
-static void test_constant_rows(void **state) {
+TRIAL_TEST(test_constant_rows) {
     static const int64_t widths[] = {1, 3, 257, 768, 1025, 5000};
     static const double values[] = {1000.7, 0.1, -3e4};
     for (int k = 0; k < 4 * 6 * 3; k++) {
@@ -350,7 +350,7 @@ static tn_status call_loss_backward(const tn_backend *t, const tn_desc *const *o
                                       &r->args);
 }
 
-static void test_cross_entropy(void **state) {
+TRIAL_TEST(test_cross_entropy) {
     for (int k = 0; k < ROW_SHAPES * 4 * 16; k++) {
         const int64_t *size = row_shapes[k / 64];
         if (passes_over(size, k)) {
@@ -407,7 +407,7 @@ static tn_status call_rescale(const tn_backend *t, const tn_desc *const *out, vo
     return KERNEL_BACK(t, cross_entropy, .args = &r->args, .dx = {out[0]}, .dy = {&r->dy});
 }
 
-static void test_gradient_ahead(void **state) {
+TRIAL_TEST(test_gradient_ahead) {
     for (int k = 0; k < ROW_SHAPES * 4 * 8; k++) {
         const int64_t *size = row_shapes[k / 32];
         if (size[1] == 0 || passes_over(size, k)) {
@@ -441,7 +441,7 @@ static void test_gradient_ahead(void **state) {
 }
 
 /* A label out of range: TN_EINDEX with its place, as ref. */
-static void test_bad_labels(void **state) {
+TRIAL_TEST(test_bad_labels) {
     array x = varied_array(TN_F32, DENSE, 2, SIZES(4, 6), 1),
           label = make_array(TN_I64, DENSE, 1, SIZES(4));
     array loss = make_array(TN_F32, DENSE, 1, SIZES(4)),
@@ -456,20 +456,4 @@ static void test_bad_labels(void **state) {
                          2, 6);
         array_check_gaps(&loss);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TRIAL_TEST(test_softmax),
-        TRIAL_TEST(test_norms),
-        TRIAL_TEST(test_add_layer_norm),
-        TRIAL_TEST(test_batch_norm),
-        TRIAL_TEST(test_constant_rows),
-        TRIAL_TEST(test_cross_entropy),
-        TRIAL_TEST(test_batch_norm_outlier),
-        TRIAL_TEST(test_batch_norm_infinite),
-        TRIAL_TEST(test_bad_labels),
-        TRIAL_TEST(test_gradient_ahead),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,7 +29,7 @@ static const shape shapes[] = {
 enum { SHAPES = sizeof(shapes) / sizeof(*shapes) };
 
 /* tn__places_of against the windows themselves, for each element. */
-static void test_places_have_the_element(void **state) {
+PLAIN_TEST(test_places_have_the_element) {
     for (int i = 0; i < SHAPES; i++) {
         const tn_pool_args *a = &shapes[i].args;
         for (int d = 0; d < 3; d++) {
@@ -47,11 +47,4 @@ static void test_places_have_the_element(void **state) {
             }
         }
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places_have_the_element),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -94,7 +94,7 @@ static const struct {
     {TN_CLAMP_K, d_clamp_k, false},
 };
 
-static void test_unary(void **state) {
+ARRAY_TEST(test_unary) {
     for (size_t t = 0; t < sizeof unaries / sizeof *unaries; t++) {
         for (int k = 0; k < 8; k++) {
             tn_dtype dtype = array_floats[k / 2];
@@ -119,7 +119,7 @@ static void test_unary(void **state) {
     }
 }
 
-static void test_unary_in_place_and_empty(void **state) {
+ARRAY_TEST(test_unary_in_place_and_empty) {
     array x = array_of(TN_F32, 3, (double[]){1, -2, 3});
     assert_int_equal(ref->unary(ctx, TN_SQUARE, &x.d, &x.d, 0, 0), TN_OK);
     assert_true(array_get(&x, 1) == 4 && array_get(&x, 2) == 9);
@@ -133,7 +133,7 @@ static void test_unary_in_place_and_empty(void **state) {
 }
 
 /* NaN in, NaN out (sign is 0, as PyTorch's); infinities and zeros. */
-static void test_special_values(void **state) {
+ARRAY_TEST(test_special_values) {
     for (int k = 0; k < 4; k++) {
         array x = array_of(array_floats[k], 4, (double[]){NAN, INFINITY, -INFINITY, -0.0});
         array y = array_new(array_floats[k], DENSE, 1, (int64_t[]){4});
@@ -162,7 +162,7 @@ static void test_special_values(void **state) {
     }
 }
 
-static void test_binary(void **state) {
+ARRAY_TEST(test_binary) {
     for (int k = 0; k < 8; k++) {
         tn_dtype dtype = array_floats[k / 2];
         array a = array_new(dtype, k % 2 ? SPREAD : DENSE, 3, (int64_t[]){3, 4, 5});
@@ -191,7 +191,7 @@ static void test_binary(void **state) {
 }
 
 /* Each gradient formula is the slope of its function. */
-static void test_gradient_formulas(void **state) {
+ARRAY_TEST(test_gradient_formulas) {
     static const struct {
         tn_binary gradient;
         tn_unary f;
@@ -235,7 +235,7 @@ static void test_gradient_formulas(void **state) {
 }
 
 /* relu's gradient at and around 0, and at NaN: dy only where x > 0. */
-static void test_relu_gradient_at_zero(void **state) {
+ARRAY_TEST(test_relu_gradient_at_zero) {
     array x = array_of(TN_F32, 4, (double[]){0, -0.0, NAN, 1e-40}),
           dy = array_of(TN_F32, 4, (double[]){NAN, NAN, 5, 5});
     array dx = array_new(TN_F32, DENSE, 1, (int64_t[]){4});
@@ -245,7 +245,7 @@ static void test_relu_gradient_at_zero(void **state) {
 }
 
 /* bf16 and f16 results are the f32 result rounded once. */
-static void test_rounded_once(void **state) {
+ARRAY_TEST(test_rounded_once) {
     for (int k = 2; k < 4; k++) {
         tn_dtype dtype = array_floats[k];
         array a = array_new(dtype, DENSE, 1, (int64_t[]){500}), b = a, y = a;
@@ -269,7 +269,7 @@ static int64_t get_i64(const array *a, int64_t i) {
     return *(const int64_t *)(const void *)array_at(a, i);
 }
 
-static void test_integers(void **state) {
+ARRAY_TEST(test_integers) {
     for (int k = 0; k < 3; k++) {
         tn_dtype dtype = array_integers[k];
         array a = array_of(dtype, 6, (double[]){7, 7, 100, 0, 3, 200 - 100 * (k < 2)});
@@ -313,7 +313,7 @@ static void test_integers(void **state) {
 }
 
 /* Signed division rounds towards zero, and overflow wraps instead of trapping. */
-static void test_signed_integers(void **state) {
+ARRAY_TEST(test_signed_integers) {
     array a = array_new(TN_I64, DENSE, 1, (int64_t[]){5}),
           b = array_of(TN_I64, 5, (double[]){-1, 2, -2, 0, -1});
     array y = array_new(TN_I64, DENSE, 1, (int64_t[]){5});
@@ -348,7 +348,7 @@ static void test_signed_integers(void **state) {
 
 /* ---- fill, arange, copy, compare, where ------------------------------------------------------ */
 
-static void test_fill_and_arange(void **state) {
+ARRAY_TEST(test_fill_and_arange) {
     for (int t = 0; t < TN_DTYPES; t++) {
         array y = array_new((tn_dtype)t, SPREAD, 3, (int64_t[]){2, 3, 4});
         assert_int_equal(ref->fill(ctx, &y.d, 3.0), TN_OK);
@@ -371,7 +371,7 @@ static void test_fill_and_arange(void **state) {
 }
 
 /* Every pair of dtypes, on values that all of them hold. */
-static void test_copy(void **state) {
+ARRAY_TEST(test_copy) {
     const double values[] = {0, 1, 2, 100, 127, 7};
     for (int from = 0; from < TN_DTYPES; from++) {
         for (int to = 0; to < TN_DTYPES; to++) {
@@ -390,7 +390,7 @@ static void test_copy(void **state) {
     }
 }
 
-static void test_copy_rounds(void **state) {
+ARRAY_TEST(test_copy_rounds) {
     array x =
         array_of(TN_F64, 8, (double[]){-2.7, 2.7, NAN, INFINITY, -INFINITY, 1e300, -1.5, 0.3});
     array y = array_new(TN_I64, DENSE, 1, (int64_t[]){8});
@@ -415,7 +415,7 @@ static void test_copy_rounds(void **state) {
     assert_true(array_get(&f, 0) == 0x1p54 + 0x1p31);
 }
 
-static void test_compare_and_where(void **state) {
+ARRAY_TEST(test_compare_and_where) {
     for (int t = 0; t < TN_DTYPES; t++) {
         tn_dtype dtype = (tn_dtype)t;
         const double left[] = {0, 1, 1, 0}, right[] = {0, 1, 0, 1};
@@ -457,20 +457,5 @@ static void test_compare_and_where(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_unary),
-        ARRAY_TEST(test_unary_in_place_and_empty),
-        ARRAY_TEST(test_special_values),
-        ARRAY_TEST(test_binary),
-        ARRAY_TEST(test_gradient_formulas),
-        ARRAY_TEST(test_relu_gradient_at_zero),
-        ARRAY_TEST(test_rounded_once),
-        ARRAY_TEST(test_integers),
-        ARRAY_TEST(test_signed_integers),
-        ARRAY_TEST(test_fill_and_arange),
-        ARRAY_TEST(test_copy),
-        ARRAY_TEST(test_copy_rounds),
-        ARRAY_TEST(test_compare_and_where),
-    };
-    return cmocka_run_group_tests(tests, ref_begin, NULL);
+    return tests_run(ref_begin, NULL);
 }

@@ -55,7 +55,7 @@ static array varied_array(tn_dtype dtype, array_layout layout, int ndim, const i
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-static void test_matmul(void **state) {
+ARRAY_TEST(test_matmul) {
     for (int k = 0; k < 16; k++) {
         tn_dtype dtype = array_floats[k / 4];
         array a = varied_array(dtype, k & 1 ? SPREAD : DENSE, 3, (int64_t[]){2, 3, 5}, 1);
@@ -93,7 +93,7 @@ static void test_matmul(void **state) {
     assert_int_equal(ref->matmul(ctx, &y.d, &y.d, &y.d, 1, 0), TN_EUNSUPPORTED);
 }
 
-static void test_linear(void **state) {
+ARRAY_TEST(test_linear) {
     for (int k = 0; k < 8; k++) {
         tn_dtype dtype = array_floats[k / 2];
         array x = varied_array(dtype, SPREAD, 2, (int64_t[]){3, 5}, 1),
@@ -125,7 +125,7 @@ static double softmax_loss(void *user) {
     return weighted_sum(&c->y, &c->dy);
 }
 
-static void test_softmax(void **state) {
+ARRAY_TEST(test_softmax) {
     for (int log_form = 0; log_form < 2; log_form++) {
         softmax_case c = {VARIED(1, 2, 3, 5), VARIED(1, 2, 3, 5), VARIED(2, 2, 3, 5), log_form};
         array_poison(&c.y);
@@ -154,7 +154,7 @@ static void test_softmax(void **state) {
     }
 }
 
-static void test_softmax_special_rows(void **state) {
+ARRAY_TEST(test_softmax_special_rows) {
     array x = array_new(TN_F32, DENSE, 2, (int64_t[]){5, 3}),
           y = array_new(TN_F32, SPREAD, 2, (int64_t[]){5, 3});
     const double rows[15] = {1000,      1000,      1000,      -INFINITY, 0,
@@ -283,7 +283,7 @@ static void check_norm_precisions(const norm_case *c, const array *dx, const arr
     }
 }
 
-static void test_norms(void **state) {
+ARRAY_TEST(test_norms) {
     for (int k = 0; k < 4; k++) {
         norm_case c = {VARIED(1, 4, 6), VARIED(2, 6), VARIED(3, 6),
                        VARIED(1, 4, 6), VARIED(1, 4), VARIED(1, 4),
@@ -374,7 +374,7 @@ static void check_attention_precisions(const attention_case *c, const array *con
     }
 }
 
-static void test_attention(void **state) {
+ARRAY_TEST(test_attention) {
     for (int kind = 0; kind < 4; kind++) { /* bit 0: causal, bit 1: masked */
         attention_case c = {VARIED(1, B, H, TQ, D),
                             VARIED(2, B, G, TK, D),
@@ -409,7 +409,7 @@ static void test_attention(void **state) {
 
 /* What is masked has no influence, not even as NaN; scores far beyond exp's range are fine; sizes
  * may be 0. */
-static void test_attention_edges(void **state) {
+ARRAY_TEST(test_attention_edges) {
     array q = array_of(TN_F32, 1, (double[]){1000}), k = array_of(TN_F32, 2, (double[]){1, NAN});
     array v = array_of(TN_F32, 2, (double[]){3, NAN}),
           y = array_new(TN_F32, DENSE, 1, (int64_t[]){1});
@@ -430,7 +430,7 @@ static void test_attention_edges(void **state) {
 }
 
 /* A row of equal elements has no deviation: y is the bias, to the bit. */
-static void test_norm_of_a_constant(void **state) {
+ARRAY_TEST(test_norm_of_a_constant) {
     for (int k = 0; k < 4; k++) {
         array x = array_new(array_floats[k], DENSE, 2, (int64_t[]){1, 257}), y = LIKE(x),
               b = array_new(array_floats[k], DENSE, 1, (int64_t[]){257});
@@ -461,7 +461,7 @@ static double rotary_loss(void *user) {
 /* Each pair is a complex number times exp(i angle). Four pairs that turn 100^(-i/4) radians per
  * position make 8, 2.5, 0.8 and 0.25 turns in a context of 50, so the first is fast, the second
  * half-way, the others slow. */
-static void test_rotary(void **state) {
+ARRAY_TEST(test_rotary) {
     enum { BATCH = 2, HEADS = 3, TIME = 3, WIDTH = 8 };
     static const double positions[] = {0, 1, 7, 2, 2, 30};
     for (int kind = 0; kind < 4; kind++) { /* bit 0: inverse, bit 1: a factor */
@@ -519,7 +519,7 @@ static double cross_entropy_loss(void *user) {
     return weighted_sum(&c->loss, &c->dloss);
 }
 
-static void test_cross_entropy(void **state) {
+ARRAY_TEST(test_cross_entropy) {
     for (int k = 0; k < 4; k++) {
         double s = k & 1 ? 0.2 : 0;
         cross_entropy_case c = {VARIED(1, 5, 4),
@@ -581,7 +581,7 @@ static tn_desc columns_of(const array *x, int64_t from, int64_t n) {
 
 /* Logits split by columns: a row whose target is in another part has loss 0, and given the maximum
  * and log_sum of the whole row a part's gradients are the whole's. */
-static void test_cross_entropy_of_a_part(void **state) {
+ARRAY_TEST(test_cross_entropy_of_a_part) {
     enum { ROWS = 5, WIDTH = 7, CUT = 3 };
     const tn_cross_entropy_args whole = {.ignore_index = -100};
     array x = VARIED(1, ROWS, WIDTH), dx = LIKE(x), part = LIKE(x), loss = VARIED(1, ROWS),
@@ -619,7 +619,7 @@ static void test_cross_entropy_of_a_part(void **state) {
                      TN_EINDEX);
 }
 
-static void test_bad_labels(void **state) {
+ARRAY_TEST(test_bad_labels) {
     tn_cross_entropy_args args = {.ignore_index = -1};
     array x = VARIED(1, 3, 4), loss = VARIED(1, 3), dx = LIKE(x);
     for (int bad = -2; bad <= 4; bad += 6) {
@@ -646,13 +646,5 @@ static void test_bad_labels(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_matmul),     ARRAY_TEST(test_linear),
-        ARRAY_TEST(test_softmax),    ARRAY_TEST(test_softmax_special_rows),
-        ARRAY_TEST(test_norms),      ARRAY_TEST(test_norm_of_a_constant),
-        ARRAY_TEST(test_attention),  ARRAY_TEST(test_attention_edges),
-        ARRAY_TEST(test_rotary),     ARRAY_TEST(test_cross_entropy),
-        ARRAY_TEST(test_bad_labels), ARRAY_TEST(test_cross_entropy_of_a_part),
-    };
-    return cmocka_run_group_tests(tests, ref_begin, NULL);
+    return tests_run(ref_begin, NULL);
 }

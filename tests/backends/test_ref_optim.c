@@ -54,7 +54,7 @@ static void check_update(const problem *p, const double *expected) {
     array_check_gaps(&p->master);
 }
 
-static void test_adam(void **state) {
+ARRAY_TEST(test_adam) {
     for (int k = 0; k < 32; k++) {
         tn_dtype dtype = array_floats[k % 4], grad = k & 8 ? TN_F32 : dtype;
         bool decoupled = k & 16, with_master = (k & 4) && dtype != TN_F64 && dtype != TN_F32;
@@ -87,7 +87,7 @@ static void test_adam(void **state) {
     }
 }
 
-static void test_sgd(void **state) {
+ARRAY_TEST(test_sgd) {
     for (int k = 0; k < 64; k++) {
         tn_dtype dtype = array_floats[k % 4];
         bool with_master = (k & 4) && dtype != TN_F64 && dtype != TN_F32, nesterov = k & 8,
@@ -124,7 +124,7 @@ static void test_sgd(void **state) {
 
 /* Spans of different dtypes in one call; an empty one; and a dtype that is refused before anything
  * is written. */
-static void test_spans(void **state) {
+ARRAY_TEST(test_spans) {
     problem a = problem_new(TN_F32, TN_F32, false), b = problem_new(TN_F64, TN_F64, false);
     problem c = problem_new(TN_I32, TN_F32, false);
     array_vary(&a.grad, 1);
@@ -145,7 +145,5 @@ static void test_spans(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {ARRAY_TEST(test_adam), ARRAY_TEST(test_sgd),
-                                       ARRAY_TEST(test_spans)};
-    return cmocka_run_group_tests(tests, ref_begin, NULL);
+    return tests_run(ref_begin, NULL);
 }

@@ -42,7 +42,7 @@ static double exact_sigmoid(double x) {
     return x < -88 ? 0 : 1 / (1 + exp(-x)); /* below, exp(-x) overflows single precision */
 }
 
-static void test_exp(void **state) {
+PLAIN_TEST(test_exp) {
     sweep_floats(tn__expf, exp, 1.0);
     assert_true(tn__expf(0.0f) == 1.0f);
     assert_true(tn__expf(-INFINITY) == 0.0f);
@@ -52,20 +52,20 @@ static void test_exp(void **state) {
     assert_true(tn__expf(-103.0f) > 0.0f); /* a denormal */
 }
 
-static void test_tanh(void **state) {
+PLAIN_TEST(test_tanh) {
     sweep_floats(tn__tanhf, tanh, 2.5);
     assert_true(tn__tanhf(1e30f) == 1.0f && tn__tanhf(-INFINITY) == -1.0f);
     assert_true(signbit(tn__tanhf(-0.0f)) && !signbit(tn__tanhf(0.0f)));
     assert_true(isnan(tn__tanhf(NAN)));
 }
 
-static void test_erf(void **state) {
+PLAIN_TEST(test_erf) {
     sweep_floats(tn__erff, erf, 1.5);
     assert_true(tn__erff(4.0f) == 1.0f && tn__erff(-INFINITY) == -1.0f);
     assert_true(signbit(tn__erff(-0.0f)) && isnan(tn__erff(NAN)));
 }
 
-static void test_log(void **state) {
+PLAIN_TEST(test_log) {
     sweep_floats(tn__logf, log, 1.0);
     assert_true(tn__logf(1.0f) == 0.0f);
     assert_true(tn__logf(0.0f) == -INFINITY && tn__logf(-0.0f) == -INFINITY);
@@ -73,14 +73,14 @@ static void test_log(void **state) {
     assert_true(isnan(tn__logf(-1.0f)) && isnan(tn__logf(-INFINITY)) && isnan(tn__logf(NAN)));
 }
 
-static void test_expm1_log1p(void **state) {
+PLAIN_TEST(test_expm1_log1p) {
     sweep_floats(tn__expm1f, expm1, 1.5);
     sweep_floats(tn__log1pf, log1p, 1.0);
     assert_true(tn__log1pf(0.0f) == 0.0f && tn__log1pf(-1.0f) == -INFINITY);
     assert_true(tn__log1pf(INFINITY) == INFINITY && isnan(tn__log1pf(-1.5f)));
 }
 
-static void test_sin_cos_tan(void **state) {
+PLAIN_TEST(test_sin_cos_tan) {
     sweep_within(TN__TURNS_LIMIT, tn__sinf, sin, 0.7);
     sweep_within(TN__TURNS_LIMIT, tn__cosf, cos, 0.7);
     sweep_within(TN__TURNS_LIMIT, tn__tanf, tan, 0.9);
@@ -94,7 +94,7 @@ static void test_sin_cos_tan(void **state) {
     }
 }
 
-static void test_sigmoid(void **state) {
+PLAIN_TEST(test_sigmoid) {
     for (uint64_t bits = 0; bits < 1ull << 32; bits += 4093) {
         float x = tn__of_bits((uint32_t)bits);
         double exact = exact_sigmoid(x);
@@ -145,7 +145,7 @@ static void expect_close(const char *kind, int f, float x, float value, double e
     }
 }
 
-static void test_all_formulas(void **state) {
+PLAIN_TEST(test_all_formulas) {
     for (int i = -4000; i <= 4000; i++) {
         float x = (float)i / 400 + 1e-4f;
         for (int f = 0; f < TN_UNARY_COUNT; f++) {
@@ -158,7 +158,7 @@ static void test_all_formulas(void **state) {
 }
 
 /* Far outside, gradients are 0 or dy and not inf * 0. */
-static void test_far_away(void **state) {
+PLAIN_TEST(test_far_away) {
     const float far[] = {100.0f, 1e10f, 1e25f, 3e38f};
     for (int i = 0; i < 4; i++) {
         assert_true(fast_binary(TN_GELU_TANH_GRAD, far[i], 2.0f) == 2.0f);
@@ -171,15 +171,4 @@ static void test_far_away(void **state) {
         assert_true(fast_unary(TN_GELU_TANH, -far[i], 0, 0) == 0.0f);
         assert_true(fast_unary(TN_SILU, -far[i], 0, 0) == 0.0f || far[i] < 104.0f);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),         cmocka_unit_test(test_tanh),
-        cmocka_unit_test(test_erf),         cmocka_unit_test(test_log),
-        cmocka_unit_test(test_sigmoid),     cmocka_unit_test(test_all_formulas),
-        cmocka_unit_test(test_far_away),    cmocka_unit_test(test_sin_cos_tan),
-        cmocka_unit_test(test_expm1_log1p),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

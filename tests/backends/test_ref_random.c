@@ -21,7 +21,7 @@ static double uniform_53(int64_t i) {
     return (double)(word_64(i) >> 11) / 9007199254740992.0;
 }
 
-static void test_uniform(void **state) {
+ARRAY_TEST(test_uniform) {
     for (int k = 0; k < 4; k++) {
         for (int layout = 0; layout < 2;
              layout++) { /* the element's index counts, not its address */
@@ -60,7 +60,7 @@ static void stays_below(tn_dtype dtype, double a, double b, double next) {
 
 /* Where numbers of the dtype are far apart, rounding would reach the upper end, and many draws
  * reach the number below it. */
-static void test_uniform_stays_below_its_end(void **state) {
+ARRAY_TEST(test_uniform_stays_below_its_end) {
     stays_below(TN_BF16, 0, 1, 1 - 0x1p-8);
     stays_below(TN_BF16, 1, 2, 2 - 0x1p-7);
     stays_below(TN_BF16, -2, -1, -1 - 0x1p-7);
@@ -79,7 +79,7 @@ static void test_uniform_stays_below_its_end(void **state) {
     }
 }
 
-static void test_normal(void **state) {
+ARRAY_TEST(test_normal) {
     for (int k = 0; k < 4; k++) {
         /* an odd count: half a pair at the end */
         array y = array_new(array_floats[k], SPREAD, 2, (int64_t[]){7, 9});
@@ -105,7 +105,7 @@ static void test_normal(void **state) {
                 fabs(fourth / 1e5 - 3) < 0.15);
 }
 
-static void test_integer(void **state) {
+ARRAY_TEST(test_integer) {
     for (int k = 0; k < 3; k++) {
         array y = array_new(array_integers[k], SPREAD, 1, (int64_t[]){3000});
         double low = k == 2 ? 3 : -3;
@@ -127,7 +127,7 @@ static void test_integer(void **state) {
     assert_int_equal(ref->random(ctx, &f.d, TN_INTEGER, key, 0, 5), TN_EUNSUPPORTED);
 }
 
-static void test_bernoulli(void **state) {
+ARRAY_TEST(test_bernoulli) {
     for (int k = 0; k < 4; k++) {
         array y = array_new(array_floats[k], SPREAD, 1, (int64_t[]){1001});
         assert_int_equal(ref->random(ctx, &y.d, TN_BERNOULLI, key, 0.3, 0), TN_OK);
@@ -142,7 +142,7 @@ static void test_bernoulli(void **state) {
     }
 }
 
-static void test_dropout(void **state) {
+ARRAY_TEST(test_dropout) {
     for (int k = 0; k < 8; k++) {
         tn_dtype dtype = array_floats[k / 2];
         array x = array_new(dtype, k % 2 ? SPREAD : DENSE, 2, (int64_t[]){13, 17}), y = x;
@@ -164,7 +164,7 @@ static void test_dropout(void **state) {
     }
 }
 
-static void test_dropout_ends(void **state) {
+ARRAY_TEST(test_dropout_ends) {
     array x = array_of(TN_F32, 3, (double[]){1, NAN, INFINITY}),
           y = array_new(TN_F32, DENSE, 1, (int64_t[]){3});
     ref->dropout(ctx, &y.d, &x.d, 1, key); /* nothing is kept, not even NaN */
@@ -177,7 +177,7 @@ static void test_dropout_ends(void **state) {
 
 /* A number equal to p is kept (and is not a success for Bernoulli); one a little below p is
  * dropped. */
-static void test_thresholds(void **state) {
+ARRAY_TEST(test_thresholds) {
     for (int64_t i = 0; i < 40; i++) {
         array x = array_new(TN_F32, DENSE, 1, (int64_t[]){40}),
               y = array_new(TN_F32, DENSE, 1, (int64_t[]){40});
@@ -193,7 +193,7 @@ static void test_thresholds(void **state) {
     }
 }
 
-static void test_keys_differ(void **state) {
+ARRAY_TEST(test_keys_differ) {
     tn_random_key keys[4] = {key, key, key, key};
     keys[1].seed++, keys[2].stream++, keys[3].call++;
     array y[4];
@@ -207,7 +207,7 @@ static void test_keys_differ(void **state) {
 }
 
 /* A part of a draw has the elements that the whole draw has there. */
-static void test_parts_of_a_draw(void **state) {
+ARRAY_TEST(test_parts_of_a_draw) {
     enum { N = 50 };
     static const struct {
         tn_dtype dtype;
@@ -230,12 +230,5 @@ static void test_parts_of_a_draw(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_uniform),      ARRAY_TEST(test_uniform_stays_below_its_end),
-        ARRAY_TEST(test_normal),       ARRAY_TEST(test_integer),
-        ARRAY_TEST(test_bernoulli),    ARRAY_TEST(test_dropout),
-        ARRAY_TEST(test_dropout_ends), ARRAY_TEST(test_keys_differ),
-        ARRAY_TEST(test_thresholds),   ARRAY_TEST(test_parts_of_a_draw),
-    };
-    return cmocka_run_group_tests(tests, ref_begin, NULL);
+    return tests_run(ref_begin, NULL);
 }

@@ -17,7 +17,7 @@ static array reduced_array(tn_dtype dtype, array_layout layout, int mask) {
     return array_new(dtype, layout, 3, size);
 }
 
-static void test_reduce_floats(void **state) {
+ARRAY_TEST(test_reduce_floats) {
     for (int k = 0; k < 8; k++) {
         tn_dtype dtype = array_floats[k / 2];
         array x = array_new(dtype, k % 2 ? SPREAD : DENSE, 3, (int64_t[]){3, 4, 5});
@@ -48,7 +48,7 @@ static void test_reduce_floats(void **state) {
     }
 }
 
-static void test_reduce_integers(void **state) {
+ARRAY_TEST(test_reduce_integers) {
     for (int k = 0; k < 3; k++) {
         array x = array_of(array_integers[k], 4, (double[]){200 - 100 * (k == 2), 3, 150, 90});
         array wide = array_new(TN_I64, SPREAD, 1, (int64_t[]){1}),
@@ -67,7 +67,7 @@ static void test_reduce_integers(void **state) {
     assert_int_equal(ref->reduce(ctx, TN_SUM, &narrow.d, &narrow.d), TN_EUNSUPPORTED);
 }
 
-static void test_any_and_all(void **state) {
+ARRAY_TEST(test_any_and_all) {
     for (int bits = 0; bits < 8; bits++) {
         array x = array_of(TN_BOOL, 3, (double[]){bits & 1, bits >> 1 & 1, bits >> 2 & 1});
         array y = array_new(TN_BOOL, SPREAD, 1, (int64_t[]){1});
@@ -81,7 +81,7 @@ static void test_any_and_all(void **state) {
     assert_int_equal(ref->argmax(ctx, &f.d, &f.d, 0), TN_EUNSUPPORTED);
 }
 
-static void test_reduce_nothing(void **state) {
+ARRAY_TEST(test_reduce_nothing) {
     array x = array_new(TN_F32, DENSE, 2, (int64_t[]){2, 0}),
           y = array_new(TN_F32, SPREAD, 2, (int64_t[]){2, 1});
     assert_int_equal(ref->reduce(ctx, TN_SUM, &y.d, &x.d), TN_OK);
@@ -93,7 +93,7 @@ static void test_reduce_nothing(void **state) {
     assert_int_equal(ref->reduce(ctx, TN_SUM, &none.d, &x.d), TN_OK);
 }
 
-static void test_nan_wins(void **state) {
+ARRAY_TEST(test_nan_wins) {
     for (int at = 0; at < 3; at++) {
         array x = array_of(TN_F32, 3, (double[]){1, INFINITY, -INFINITY});
         array y = array_new(TN_F32, DENSE, 1, (int64_t[]){1}),
@@ -108,7 +108,7 @@ static void test_nan_wins(void **state) {
     }
 }
 
-static void test_first_nan(void **state) {
+ARRAY_TEST(test_first_nan) {
     array x = array_of(TN_F64, 4, (double[]){1, NAN, 7, NAN}),
           place = array_new(TN_I64, DENSE, 1, (int64_t[]){1});
     assert_int_equal(ref->argmax(ctx, &place.d, &x.d, 0), TN_OK);
@@ -116,7 +116,7 @@ static void test_first_nan(void **state) {
 }
 
 /* A million floats of 0.1: a running float sum is off in the third digit. */
-static void test_sum_is_accurate(void **state) {
+ARRAY_TEST(test_sum_is_accurate) {
     array x = array_new(TN_F32, DENSE, 1, (int64_t[]){1}),
           y = array_new(TN_F32, DENSE, 1, (int64_t[]){1});
     array_set(&x, 0, 0.1);
@@ -126,7 +126,7 @@ static void test_sum_is_accurate(void **state) {
     array_expect(&y, 0, (double)0.1f * 1e6, 0.5);
 }
 
-static void test_argmax(void **state) {
+ARRAY_TEST(test_argmax) {
     for (int k = 0; k < 4; k++) {
         array x = array_new(array_floats[k], SPREAD, 3, (int64_t[]){2, 5, 3});
         array y = array_new(TN_I64, SPREAD, 3, (int64_t[]){2, 1, 3});
@@ -148,7 +148,7 @@ static void test_argmax(void **state) {
 
 /* ---- Indices --------------------------------------------------------------------------------- */
 
-static void test_gather_rows(void **state) {
+ARRAY_TEST(test_gather_rows) {
     for (int t = 0; t < TN_DTYPES; t++) {
         for (int wide = 0; wide < 2; wide++) {
             array x = array_new((tn_dtype)t, SPREAD, 3, (int64_t[]){4, 2, 3});
@@ -181,7 +181,7 @@ static void test_gather_rows(void **state) {
     assert_int_equal(ref->gather(ctx, &f.d, &f.d, &f.d, 0), TN_EUNSUPPORTED);
 }
 
-static void test_gather(void **state) {
+ARRAY_TEST(test_gather) {
     for (int t = 0; t < TN_DTYPES; t++) {
         array x = array_new((tn_dtype)t, SPREAD, 3, (int64_t[]){2, 4, 3});
         array index = array_new(t % 2 ? TN_I64 : TN_I32, SPREAD, 3, (int64_t[]){2, 5, 3});
@@ -203,7 +203,7 @@ static void test_gather(void **state) {
     }
 }
 
-static void test_scatter_add(void **state) {
+ARRAY_TEST(test_scatter_add) {
     for (int k = 0; k < 8; k++) {
         tn_dtype dtype = array_floats[k / 2];
         array y = array_new(dtype, k % 2 ? SPREAD : DENSE, 3, (int64_t[]){2, 4, 3});
@@ -231,7 +231,7 @@ static void test_scatter_add(void **state) {
     assert_int_equal(ref->scatter_add(ctx, &n.d, &n.d, &n.d, 0), TN_EUNSUPPORTED);
 }
 
-static void test_scatter_add_rows(void **state) {
+ARRAY_TEST(test_scatter_add_rows) {
     for (int k = 0; k < 8; k++) {
         tn_dtype dtype = array_floats[k / 2];
         array y = array_new(dtype, k % 2 ? SPREAD : DENSE, 2, (int64_t[]){4, 3});
@@ -257,7 +257,7 @@ static void test_scatter_add_rows(void **state) {
 }
 
 /* 4096 times 2^-4 onto 256: added one at a time in bf16, each would be lost. */
-static void test_small_floats_are_summed_in_f32(void **state) {
+ARRAY_TEST(test_small_floats_are_summed_in_f32) {
     array y = array_of(TN_BF16, 1, (double[]){256}), src = array_of(TN_BF16, 1, (double[]){0.0625});
     array index = array_of(TN_I64, 1, (double[]){0});
     src.d.size[0] = index.d.size[0] = 4096;
@@ -272,7 +272,7 @@ static void *no_memory(tn_context *context, size_t bytes) {
     return NULL;
 }
 
-static void test_out_of_memory(void **state) {
+ARRAY_TEST(test_out_of_memory) {
     tn_context poor = *ctx;
     poor.workspace = no_memory;
     array y = array_of(TN_F16, 1, (double[]){2}), index = array_of(TN_I64, 1, (double[]){0});
@@ -294,7 +294,7 @@ static void test_out_of_memory(void **state) {
     assert_int_equal(tn_op_run_back(attention, &back), TN_ENOMEM);
 }
 
-static void test_index_nothing(void **state) {
+ARRAY_TEST(test_index_nothing) {
     array x = array_new(TN_BF16, DENSE, 2, (int64_t[]){0, 3}),
           index = array_new(TN_I64, DENSE, 1, (int64_t[]){0});
     array src = array_new(TN_BF16, DENSE, 2, (int64_t[]){0, 3});
@@ -303,22 +303,5 @@ static void test_index_nothing(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_reduce_floats),
-        ARRAY_TEST(test_reduce_integers),
-        ARRAY_TEST(test_any_and_all),
-        ARRAY_TEST(test_reduce_nothing),
-        ARRAY_TEST(test_nan_wins),
-        ARRAY_TEST(test_first_nan),
-        ARRAY_TEST(test_sum_is_accurate),
-        ARRAY_TEST(test_argmax),
-        ARRAY_TEST(test_gather_rows),
-        ARRAY_TEST(test_gather),
-        ARRAY_TEST(test_scatter_add),
-        ARRAY_TEST(test_scatter_add_rows),
-        ARRAY_TEST(test_small_floats_are_summed_in_f32),
-        ARRAY_TEST(test_out_of_memory),
-        ARRAY_TEST(test_index_nothing),
-    };
-    return cmocka_run_group_tests(tests, ref_begin, NULL);
+    return tests_run(ref_begin, NULL);
 }

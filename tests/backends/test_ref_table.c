@@ -9,7 +9,7 @@ static const tn_device cpu = {TN_CPU, 0};
 
 #define CHECK(entry, ...) assert_true(table->entry != NULL);
 
-static void test_ref_fills_every_entry(void **state) {
+PLAIN_TEST(test_ref_fills_every_entry) {
     const tn_backend *ref = tn_backend_named("ref");
     assert_non_null(ref);
     assert_int_equal(ref->size, sizeof(tn_backend));
@@ -19,7 +19,7 @@ static void test_ref_fills_every_entry(void **state) {
     TN_ENTRIES(CHECK)
 }
 
-static void test_every_cpu_table_fills_every_entry(void **state) {
+PLAIN_TEST(test_every_cpu_table_fills_every_entry) {
     const char *names[] = {"cpu", "cpu-v2", "cpu-v3", "cpu-v4", "cpu-neon"};
     for (int i = 0; i < 5; i++) {
         const tn_backend *table = tn_backend_named(names[i]);
@@ -32,14 +32,14 @@ static void test_every_cpu_table_fills_every_entry(void **state) {
     }
 }
 
-static void test_names(void **state) {
+PLAIN_TEST(test_names) {
     assert_null(tn_backend_named("abacus"));
     assert_null(tn_backend_named(""));
     assert_null(tn_backend_named(NULL));
     assert_null(tn_backend_named("cpu-v9"));
 }
 
-static void test_use(void **state) {
+PLAIN_TEST(test_use) {
     const tn_backend *first = tn_backend_of(cpu), *ref = tn_backend_named("ref");
     assert_non_null(first);
     tn_backend_use(ref);
@@ -56,7 +56,7 @@ enum { LEVELS = sizeof(levels) / sizeof(*levels) };
 
 /* TERN_CPU caps the level: no table above it can be found by any name. A level that this build or
  * machine lacks is an error that lists the levels; once it is cleared, the best one is used. */
-static void test_level(void **state) {
+PLAIN_TEST(test_level) {
     char have[TN__CPU_LEVELS], text[64];
     const char *before = getenv("TERN_CPU");
     before = before ? strcpy(text, before) : NULL;
@@ -92,7 +92,7 @@ static void test_level(void **state) {
     tn_backend_use(NULL);
 }
 
-static void test_context(void **state) {
+PLAIN_TEST(test_context) {
     tn_context *ctx = tn_context_of(cpu);
     assert_non_null(ctx);
     assert_ptr_equal(ctx, tn_context_of(cpu));
@@ -105,13 +105,5 @@ static void test_context(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ref_fills_every_entry),
-        cmocka_unit_test(test_every_cpu_table_fills_every_entry),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_use),
-        cmocka_unit_test(test_level),
-        cmocka_unit_test(test_context),
-    };
-    return cmocka_run_group_tests(tests, NULL, arrays_free);
+    return tests_run(NULL, arrays_free);
 }

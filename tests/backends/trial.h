@@ -47,10 +47,14 @@ void trial_run(const trial *t);
 
 /* Two tests of a function: in the second, the dimensions of dense arrays have any order in memory,
  * which a kernel must not take for row-major. */
-#define TRIAL_TEST(function)                                                            \
-    cmocka_unit_test_setup_teardown(function, NULL, arrays_free), {                     \
-#function "_in_any_order", function, trial_in_any_order, trial_order_ends, NULL \
-    }
+#define TRIAL_TEST(name)                                                                  \
+    static void name(void **state);                                                       \
+    __attribute__((constructor)) static void register_##name(void) {                      \
+        test_add(#name, name, NULL, arrays_free, NULL, __COUNTER__);                      \
+        test_add(#name "_in_any_order", name, trial_in_any_order, trial_order_ends, NULL, \
+                 __COUNTER__);                                                            \
+    }                                                                                     \
+    static void name(void **state)
 static inline int trial_in_any_order(void **state) {
     array_any_order = true;
     return 0;

@@ -23,7 +23,7 @@ static tn_tensor *make_bytes(int64_t n) {
     return tn_empty(TN_DIMS(n), TN_U8);
 }
 
-static void test_statistics(void **state) {
+TEST_WITH(test_statistics, reset_memory, NULL) {
     tn_memory_stats before = tn_memory();
     assert_int_equal(before.peak, before.allocated);
     {
@@ -46,7 +46,7 @@ static void test_statistics(void **state) {
     assert_int_equal(tn_memory().reserved, before.reserved);
 }
 
-static void test_reuse(void **state) {
+TEST_WITH(test_reuse, reset_memory, NULL) {
     if (TN__ASAN) {
         skip();
     }
@@ -65,7 +65,7 @@ static void test_reuse(void **state) {
 }
 
 /* Every size: aligned, its own memory (a pattern survives), and little waste. */
-static void test_sizes(void **state) {
+TEST_WITH(test_sizes, reset_memory, NULL) {
     for (int64_t n = 1; n < 40000000; n += n / 3 + 1) {
         TN_SCOPE;
         tn_memory_trim();
@@ -86,7 +86,7 @@ static void test_sizes(void **state) {
 }
 
 /* Live blocks of random sizes against a model: no two overlap, and all memory comes back. */
-static void test_random_blocks(void **state) {
+TEST_WITH(test_random_blocks, reset_memory, NULL) {
     enum { LIVE = 60 };
     tn_tensor *live[LIVE] = {0};
     uint32_t seed = 1;
@@ -118,7 +118,7 @@ static void test_random_blocks(void **state) {
 
 /* A free large block is split for smaller ones and joined again: the total does not grow with every
  * new shape. */
-static void test_large_blocks_are_shared(void **state) {
+TEST_WITH(test_large_blocks_are_shared, reset_memory, NULL) {
     if (TN__ASAN) {
         skip();
     }
@@ -135,7 +135,7 @@ static void test_large_blocks_are_shared(void **state) {
     assert_int_equal(tn_memory().reserved, base);
 }
 
-static void test_limit(void **state) {
+TEST_WITH(test_limit, reset_memory, NULL) {
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
@@ -150,7 +150,7 @@ static void test_limit(void **state) {
     assert_int_equal(tn_live_tensors(), before);
 }
 
-static void test_more_than_there_is(void **state) {
+TEST_WITH(test_more_than_there_is, reset_memory, NULL) {
     if (TN__ASAN) {
         skip(); /* ASan ends the process instead */
     }
@@ -165,7 +165,7 @@ static void test_more_than_there_is(void **state) {
     assert_int_equal(tn_memory().allocations, before.allocations);
 }
 
-static void test_fail_at(void **state) {
+TEST_WITH(test_fail_at, reset_memory, NULL) {
     TN_SCOPE;
     make_bytes(1);
     int64_t count = tn__alloc_count();
@@ -200,7 +200,7 @@ static void *churn_tensors(void *from) {
     return NULL;
 }
 
-static void test_threads(void **state) {
+TEST_WITH(test_threads, reset_memory, NULL) {
     tn_memory_stats before = tn_memory();
     pthread_t threads[4];
     for (uintptr_t i = 0; i < 4; i++) {
@@ -224,7 +224,7 @@ static void *release_all(void *tensors) {
     return NULL;
 }
 
-static void test_freed_elsewhere(void **state) {
+TEST_WITH(test_freed_elsewhere, reset_memory, NULL) {
     tn_memory_stats before = tn_memory();
     tn_tensor *made[101] = {0};
     {
@@ -242,7 +242,7 @@ static void test_freed_elsewhere(void **state) {
 }
 
 #ifdef TN_DEBUG_TENSORS
-static void test_new_memory_is_nan(void **state) {
+TEST_WITH(test_new_memory_is_nan, reset_memory, NULL) {
     for (int i = 0; i < 2; i++) {
         TN_SCOPE;
         tn_tensor *t = tn_empty(TN_DIMS(100), TN_F32);
@@ -254,22 +254,3 @@ static void test_new_memory_is_nan(void **state) {
     }
 }
 #endif
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_statistics, reset_memory),
-        cmocka_unit_test_setup(test_reuse, reset_memory),
-        cmocka_unit_test_setup(test_sizes, reset_memory),
-        cmocka_unit_test_setup(test_random_blocks, reset_memory),
-        cmocka_unit_test_setup(test_large_blocks_are_shared, reset_memory),
-        cmocka_unit_test_setup(test_limit, reset_memory),
-        cmocka_unit_test_setup(test_more_than_there_is, reset_memory),
-        cmocka_unit_test_setup(test_fail_at, reset_memory),
-        cmocka_unit_test_setup(test_threads, reset_memory),
-        cmocka_unit_test_setup(test_freed_elsewhere, reset_memory),
-#ifdef TN_DEBUG_TENSORS
-        cmocka_unit_test_setup(test_new_memory_is_nan, reset_memory),
-#endif
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}

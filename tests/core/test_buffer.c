@@ -8,7 +8,7 @@
 
 #include "tests/support/test.h"
 
-static void test_array_grows(void **state) {
+TEST(test_array_grows) {
     int *list = NULL;
     int64_t capacity = 0;
     int moves = 0;
@@ -32,7 +32,7 @@ static void test_array_grows(void **state) {
 }
 
 /* Without memory, and if the number of bytes overflows, the array stays as it was. */
-static void test_array_refused(void **state) {
+TEST(test_array_refused) {
     int *list = NULL;
     int64_t capacity = 0;
     assert_true(tn__grow(&list, 1, &capacity, sizeof(*list), "grow"));
@@ -52,7 +52,7 @@ static void test_array_refused(void **state) {
     free(list);
 }
 
-static void test_memory_for(void **state) {
+TEST(test_memory_for) {
     int *zeros = tn__calloc_for(100, sizeof(*zeros), "memory");
     for (int i = 0; i < 100; i++) {
         assert_int_equal(zeros[i], 0);
@@ -76,7 +76,7 @@ static void test_memory_for(void **state) {
     assert_error(TN_ENOMEM, "memory: no memory for 3 times 8 bytes");
 }
 
-static void test_buffer_appends(void **state) {
+TEST(test_buffer_appends) {
     tn__buffer b = {.operation = "buffer"};
     char expected[6000] = "", one[40];
     for (int i = 0; i < 500; i++) {
@@ -95,7 +95,7 @@ static void test_buffer_appends(void **state) {
 }
 
 /* Texts of every length around the capacity. */
-static void test_buffer_formats(void **state) {
+TEST(test_buffer_formats) {
     for (int n = 0; n < 300; n++) {
         tn__buffer b = {.operation = "buffer"};
         tn__buffer_format(&b, "%*s", n, "");
@@ -112,7 +112,7 @@ static void test_buffer_formats(void **state) {
 }
 
 /* Any bytes, and an empty one. */
-static void test_buffer_bytes(void **state) {
+TEST(test_buffer_bytes) {
     tn__buffer b = {0};
     assert_true(tn__buffer_add(&b, "a\0b", 3));
     assert_true(tn__buffer_add(&b, NULL, 0));
@@ -124,7 +124,7 @@ static void test_buffer_bytes(void **state) {
 }
 
 /* The first failure stays: nothing is appended after what is missing. */
-static void test_buffer_fails(void **state) {
+TEST(test_buffer_fails) {
     for (int quiet = 0; quiet < 2; quiet++) {
         tn__buffer b = {.operation = quiet ? NULL : "buffer"};
         assert_true(tn__buffer_text(&b, "first "));
@@ -147,13 +147,4 @@ static void test_buffer_fails(void **state) {
     assert_null(tn__asprintf("text", "%d", 3));
     tn__alloc_fail_at(-1);
     assert_error(TN_ENOMEM, "text: no memory for");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_array_grows),    TEST(test_array_refused),  TEST(test_memory_for),
-        TEST(test_buffer_appends), TEST(test_buffer_formats), TEST(test_buffer_bytes),
-        TEST(test_buffer_fails),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,7 +24,7 @@ static void assert_ends(const char *text, const char *end) {
     }
 }
 
-static void test_first_sticks(void **state) {
+TEST_WITH(test_first_sticks, reset_errors, NULL) {
     assert_int_equal(tn_error(), TN_OK);
     assert_string_equal(tn_error_message(), "");
     assert_int_equal(tn_raise(TN_EINDEX, "row %d of %d", 7, 5), TN_EINDEX);
@@ -39,12 +39,12 @@ static void test_first_sticks(void **state) {
     assert_int_equal(tn_error(), TN_EVALUE);
 }
 
-static void test_ok_is_no_error(void **state) {
+TEST_WITH(test_ok_is_no_error, reset_errors, NULL) {
     assert_int_equal(tn_raise(TN_OK, "nothing"), TN_OK);
     assert_int_equal(tn_error(), TN_OK);
 }
 
-static void test_operation_is_named(void **state) {
+TEST_WITH(test_operation_is_named, reset_errors, NULL) {
     TN_SCOPE;
     tn_tensor *t = tn_empty(TN_DIMS(2, 3), TN_F32);
     assert_int_equal(tn_size(t, 2), 0);
@@ -53,7 +53,7 @@ static void test_operation_is_named(void **state) {
 }
 
 /* The text names the caller even without debug information: here as a function or a file. */
-static void test_place_names_the_caller(void **state) {
+TEST_WITH(test_place_names_the_caller, reset_errors, NULL) {
     tn_ndim(NULL);
     bool by_file = strncmp(tn_error_message(), "test_error.c:", 13) == 0;
     bool by_function = strncmp(tn_error_message(), "test_place_names_the_caller+0x", 30) == 0;
@@ -64,7 +64,7 @@ static void test_place_names_the_caller(void **state) {
 
 /* The place is where the error was raised, even if it is looked up elsewhere and later; in a forked
  * child, too. */
-static void test_place_is_looked_up_when_shown(void **state) {
+TEST_WITH(test_place_is_looked_up_when_shown, reset_errors, NULL) {
     for (int lines = 1; lines >= 0; lines--) {
         tn_ndim(NULL);
         int line = __LINE__ - 1, status;
@@ -86,7 +86,7 @@ static void test_place_is_looked_up_when_shown(void **state) {
     }
 }
 
-static void test_long_text_is_cut(void **state) {
+TEST_WITH(test_long_text_is_cut, reset_errors, NULL) {
     char text[4000];
     memset(text, 'x', sizeof(text));
     text[sizeof(text) - 1] = 0;
@@ -128,7 +128,7 @@ static void set_failing_handler(tn_status status, const char *message) {
     failing_handler(status, message);
 }
 
-static void test_a_handler_that_fails(void **state) {
+TEST_WITH(test_a_handler_that_fails, reset_errors, NULL) {
     tn_error_handler handlers[] = {failing_handler, set_failing_handler};
     for (int i = 0; i < 2; i++) {
         tn_error_clear();
@@ -148,7 +148,7 @@ static void test_a_handler_that_fails(void **state) {
     tn_on_error_thread(NULL);
 }
 
-static void test_handlers(void **state) {
+TEST_WITH(test_handlers, reset_errors, NULL) {
     calls = thread_calls = 0;
     tn_on_error(handle_error);
     tn_raise(TN_ESHAPE, "one");
@@ -179,7 +179,7 @@ static void *raise_in_thread(void *to) {
     return tn_error_take(to) && tn_error() == TN_OK ? NULL : "not taken";
 }
 
-static void test_errors_travel(void **state) {
+TEST_WITH(test_errors_travel, reset_errors, NULL) {
     pthread_t thread;
     tn_error_record record;
     void *problem;
@@ -206,7 +206,7 @@ static void test_errors_travel(void **state) {
     }
 }
 
-static void test_take_and_give_nothing(void **state) {
+TEST_WITH(test_take_and_give_nothing, reset_errors, NULL) {
     tn_error_record record = {.status = TN_OK};
     assert_false(tn_error_take(&record));
     assert_false(tn_error_take(NULL));
@@ -215,7 +215,7 @@ static void test_take_and_give_nothing(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-static void test_status_names(void **state) {
+TEST_WITH(test_status_names, reset_errors, NULL) {
     assert_string_equal(tn_status_name(TN_OK), "TN_OK");
     assert_string_equal(tn_status_name(TN_EUNSUPPORTED), "TN_EUNSUPPORTED");
     assert_string_equal(tn_status_name(TN_EMISMATCH), "TN_EMISMATCH");
@@ -236,7 +236,7 @@ static void *raise_many(void *unused) {
     return NULL;
 }
 
-static void test_threads_raise_at_once(void **state) {
+TEST_WITH(test_threads_raise_at_once, reset_errors, NULL) {
     pthread_t threads[4];
     for (int i = 0; i < 4; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, raise_many, NULL), 0);
@@ -246,22 +246,4 @@ static void test_threads_raise_at_once(void **state) {
         pthread_join(threads[i], &problem);
         assert_null(problem);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_first_sticks, reset_errors),
-        cmocka_unit_test_setup(test_ok_is_no_error, reset_errors),
-        cmocka_unit_test_setup(test_operation_is_named, reset_errors),
-        cmocka_unit_test_setup(test_place_names_the_caller, reset_errors),
-        cmocka_unit_test_setup(test_place_is_looked_up_when_shown, reset_errors),
-        cmocka_unit_test_setup(test_long_text_is_cut, reset_errors),
-        cmocka_unit_test_setup(test_handlers, reset_errors),
-        cmocka_unit_test_setup(test_a_handler_that_fails, reset_errors),
-        cmocka_unit_test_setup(test_errors_travel, reset_errors),
-        cmocka_unit_test_setup(test_take_and_give_nothing, reset_errors),
-        cmocka_unit_test_setup(test_status_names, reset_errors),
-        cmocka_unit_test_setup(test_threads_raise_at_once, reset_errors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

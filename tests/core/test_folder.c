@@ -13,7 +13,7 @@ static bool count_name(const char *name, void *user) {
     return ++*(int *)user < 3;
 }
 
-static void made_and_removed(void **state) {
+TEST(made_and_removed) {
     const char *folder = temp_path("folder");
     assert_true(tn__folder_make(folder, "test") && tn__folder_make(folder, "test"));
     for (int i = 0; i < 5; i++) {
@@ -31,7 +31,7 @@ static void made_and_removed(void **state) {
     assert_true(tn__folder_remove(folder, "test")); /* one that does not exist */
 }
 
-static void what_is_no_folder(void **state) {
+TEST(what_is_no_folder) {
     const char *file = temp_path("file"), *doing;
     temp_write(file, "x", 1);
     assert_false(tn__folder_make(file, "test"));
@@ -47,7 +47,7 @@ static void what_is_no_folder(void **state) {
 }
 
 /* Subfolders, and what a link points to, are not removed. */
-static void folders_within_and_links_stay(void **state) {
+TEST(folders_within_and_links_stay) {
     const char *outer = temp_path("outer"), *inner = temp_path("outer/inner");
     const char *link = temp_path("link");
     assert_true(tn__folder_make(outer, "test") && tn__folder_make(inner, "test"));
@@ -61,7 +61,5 @@ static void folders_within_and_links_stay(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(made_and_removed), TEST(what_is_no_folder),
-                                       TEST(folders_within_and_links_stay)};
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

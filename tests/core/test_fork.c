@@ -48,7 +48,7 @@ static void has_team(void *user) {
 }
 
 /* The first test: nothing has started a thread yet. */
-static void test_before_threads(void **state) {
+TEST(test_before_threads) {
     if (CHILD_HAS_THREADS) {
         assert_child(has_team, NULL);
     }
@@ -93,7 +93,7 @@ static void has_children(void *user) {
     assert_child(computes_alone, user);
 }
 
-static void test_computes(void **state) {
+TEST(test_computes) {
     tn_set_threads(4);
     compute_gradient(expected);
     assert_child(computes_alone, NULL);
@@ -104,7 +104,7 @@ static void test_computes(void **state) {
 }
 
 /* While a team works: each of its threads forks. */
-static void test_in_a_region(void **state) {
+TEST(test_in_a_region) {
     pid_t child[4];
     int status[4];
 #pragma omp parallel num_threads(4)
@@ -165,7 +165,7 @@ static void lives_on(void *user) {
     child_assert(computes_right());
 }
 
-static void test_while_busy(void **state) {
+TEST(test_while_busy) {
     enum { BUSY = 3, FORKS = 200 };
     pthread_t busy[BUSY];
     if (TN__ASAN || !CHILD_HAS_THREADS) { /* sanitizers of gcc 12, clang 14 do not lock at fork */
@@ -227,7 +227,7 @@ static void makes_a_module(void *user) {
     child_assert(tn_error() == TN_OK);
 }
 
-static void test_while_modules_are_looked_for(void **state) {
+TEST(test_while_modules_are_looked_for) {
     enum { MODULES = 3000, FORKS = 50 };
     static holder all[MODULES];
     pthread_t busy;
@@ -244,15 +244,4 @@ static void test_while_modules_are_looked_for(void **state) {
     for (int i = 0; i < MODULES; i++) {
         tn_module_finish(&all[i]);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_before_threads),
-        TEST(test_computes),
-        TEST(test_in_a_region),
-        TEST(test_while_busy),
-        TEST(test_while_modules_are_looked_for),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ static const plain_case cases[] = {
     {"\xed\xa0\x80\xf4\x90\x80\x80\xc2", "\xed\xa0?\xf4???\xc2", "\xed\xa0\xf4\xc2"},
 };
 
-static void test_cases(void **state) {
+TEST(test_cases) {
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         const char *wanted[] = {cases[i].plain, cases[i].coloured};
         for (int colours = 0; colours < 2; colours++) {
@@ -72,7 +72,7 @@ static void test_cases(void **state) {
 }
 
 /* Neither hangs nor lets anything through, whatever the bytes. */
-static void test_any_bytes(void **state) {
+TEST(test_any_bytes) {
     enum { BYTES = 1 << 21 };
     static const char parts[] = "\033\033\033[]P\\;0m9 K\a\b\x80\x9b\xc2\xe0\xf0xy";
     char *text = malloc(BYTES);
@@ -96,7 +96,7 @@ static void test_any_bytes(void **state) {
 }
 
 /* The log on stderr quotes peers and files. */
-static void test_log(void **state) {
+TEST(test_log) {
     int ends[2], stderr_was = dup(STDERR_FILENO);
     char text[256] = "";
     assert_int_equal(pipe(ends), 0);
@@ -111,7 +111,7 @@ static void test_log(void **state) {
 }
 
 /* So do errors, which may have several lines. */
-static void test_errors(void **state) {
+TEST(test_errors) {
     tn_raise(TN_EVALUE, "the file says %s", ESC "[2Jhello\b\n" ESC "]0;x\a\tworld\n");
     assert_error(TN_EVALUE, "the file says hello?\n\tworld\n");
     tn_error_give(&(tn_error_record){TN_EPEER, "rank 1: " ESC "[31mno" ESC});
@@ -120,11 +120,5 @@ static void test_errors(void **state) {
 
 int main(void) {
     setenv("TERN_LOG", "warn", 1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_cases),
-        TEST(test_any_bytes),
-        TEST(test_log),
-        TEST(test_errors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void test_missing(void **state) {
+PLAIN_TEST(test_missing) {
     char why[256] = "", again[256] = "";
     assert_null(tn__plugin_symbol("nowhere", "f", why, sizeof(why)));
     assert_contains(why, "libtern_nowhere.so");
@@ -21,7 +21,7 @@ static void test_missing(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-static void test_names(void **state) {
+PLAIN_TEST(test_names) {
     char why[256] = "";
     assert_null(tn__plugin_symbol("../evil", "f", why, sizeof(why)));
     assert_contains(why, "../evil");
@@ -31,7 +31,7 @@ static void test_names(void **state) {
 }
 
 /* A file that exists but is not a library: its reason wins over "not found" elsewhere. */
-static void test_broken(void **state) {
+TEST_WITH(test_broken, NULL, temp_clean) {
     char why[512] = "";
     const char *path = temp_path("libtern_broken.so");
     temp_write(path, "not ELF", 7);
@@ -55,7 +55,7 @@ static void *find_symbol(void *user) {
 
 /* Found in the second folder of the path, by several threads at once; a symbol that it does not
  * have. */
-static void test_good(void **state) {
+TEST_WITH(test_good, NULL, temp_clean) {
     enum { THREADS = 4 };
     char command[1200], folders[512], why[256] = "";
     const char *source = temp_path("good.c");
@@ -112,7 +112,7 @@ static bool slow_answers(void) {
            !tn__plugin_symbol("nowhere_else", "f", why, sizeof(why));
 }
 
-static void test_fork_while_one_is_opened(void **state) {
+TEST_WITH(test_fork_while_one_is_opened, NULL, temp_clean) {
     char command[1200], text[16], byte;
     const char *source = temp_path("slow.c");
     temp_write(source, slow_source, sizeof(slow_source) - 1);
@@ -144,15 +144,4 @@ static void test_fork_while_one_is_opened(void **state) {
     close(ends[1]);
     unsetenv("SLOW_FD");
     unsetenv("TERN_PLUGIN_PATH");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_missing),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test_teardown(test_broken, temp_clean),
-        cmocka_unit_test_teardown(test_good, temp_clean),
-        cmocka_unit_test_teardown(test_fork_while_one_is_opened, temp_clean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

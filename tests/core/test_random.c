@@ -19,7 +19,7 @@ static void assert_words(tn_random4 r, uint32_t a, uint32_t b, uint32_t c, uint3
     assert_int_equal(r.word[3], d);
 }
 
-static void test_known_answers(void **state) {
+PLAIN_TEST(test_known_answers) {
     assert_words(tn__philox_raw(0, 0, 0), 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8);
     assert_words(tn__philox_raw(~0ull, ~0ull, ~0ull), 0x408f276d, 0x41c83b0e, 0xa20bc7c6,
                  0x6d5451fd);
@@ -30,7 +30,7 @@ static void test_known_answers(void **state) {
 }
 
 /* The layout that core/philox.h promises: stream 0 is the plain generator. */
-static void test_layout(void **state) {
+PLAIN_TEST(test_layout) {
     tn_random4 r =
         tn_philox(join_words(0xa4093822, 0x299f31d0), 0, join_words(0x13198a2e, 0x03707344),
                   join_words(0x243f6a88, 0x85a308d3));
@@ -43,7 +43,7 @@ static void test_layout(void **state) {
     assert_memory_equal(&a, &b, sizeof(a));
 }
 
-static void test_generator(void **state) {
+PLAIN_TEST(test_generator) {
     tn_seed(42);
     tn_generator *g = tn_default_generator();
     assert_true(g->seed == 42 && g->stream == 0 && g->call == 0);
@@ -65,7 +65,7 @@ static void test_generator(void **state) {
     assert_true(fabs(squares / 100000 - 1.0 / 3) < 0.005);
 }
 
-static void test_below(void **state) {
+PLAIN_TEST(test_below) {
     tn_generator g = {.seed = 7};
     int count[10] = {0};
     for (int i = 0; i < 100000; i++) {
@@ -89,7 +89,7 @@ static void test_below(void **state) {
     assert_in_range(low, 9600, 10400);
 }
 
-static void test_normal(void **state) {
+PLAIN_TEST(test_normal) {
     tn_generator g = {.seed = 7};
     double sum = 0, squares = 0;
     for (int i = 0; i < 100000; i++) {
@@ -102,7 +102,7 @@ static void test_normal(void **state) {
     assert_true(fabs(squares / 100000 - 1) < 0.023);
 }
 
-static void test_bad_arguments(void **state) {
+PLAIN_TEST(test_bad_arguments) {
     tn_generator g = {.seed = 7};
     assert_true(isnan(tn_random_normal(NULL)));
     assert_error(TN_EVALUE, "random_normal: the generator is NULL");
@@ -126,23 +126,10 @@ static void *other_thread(void *unused) {
     return NULL;
 }
 
-static void test_threads_have_their_own(void **state) {
+PLAIN_TEST(test_threads_have_their_own) {
     tn_seed(9);
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, other_thread, NULL), 0);
     pthread_join(thread, NULL);
     assert_true(tn_default_generator()->seed == 9 && tn_default_generator()->call == 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_answers),
-        cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_generator),
-        cmocka_unit_test(test_below),
-        cmocka_unit_test(test_normal),
-        cmocka_unit_test(test_bad_arguments),
-        cmocka_unit_test(test_threads_have_their_own),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,7 +24,7 @@ static void expect_refused(const char *path, const char *part) {
 }
 
 /* A FIFO without a writer would hang its reader forever, and /dev/zero would fill the memory. */
-static void test_no_files(void **state) {
+TEST_WITH(test_no_files, NULL, temp_clean) {
     const char *fifo = temp_path("fifo"), *link = temp_path("link"), *name = temp_path("socket");
     assert_int_equal(mkfifo(fifo, 0600), 0);
     assert_int_equal(symlink(fifo, link), 0);
@@ -42,14 +42,14 @@ static void test_no_files(void **state) {
     close(fd);
 }
 
-static void test_null(void **state) {
+TEST_WITH(test_null, NULL, temp_clean) {
     tn__reader r;
     assert_false(tn__reader_open(&r, NULL, "test"));
     assert_error(TN_EVALUE, "the path is NULL");
     tn__reader_close(&r);
 }
 
-static void test_whole_and_in_pieces(void **state) {
+TEST_WITH(test_whole_and_in_pieces, NULL, temp_clean) {
     const char *path = temp_path("file");
     temp_write(path, "some\0text", 9);
     size_t bytes;
@@ -68,7 +68,7 @@ static void test_whole_and_in_pieces(void **state) {
     tn__reader_close(&r);
 }
 
-static void test_cut_short(void **state) {
+TEST_WITH(test_cut_short, NULL, temp_clean) {
     const char *path = temp_path("file");
     char page[8192] = {0};
     temp_write(path, page, sizeof(page));
@@ -100,7 +100,7 @@ static void *append_to(void *user) {
 }
 
 /* Reads only up to the length that it had: a reader that chases the end might never reach it. */
-static void test_growing(void **state) {
+TEST_WITH(test_growing, NULL, temp_clean) {
     busy_file b = {.path = temp_path("file")};
     struct stat about;
     temp_write(b.path, "begin", 5);
@@ -130,7 +130,7 @@ static void *change_length(void *user) {
 }
 
 /* The whole of its initial length, or an error. */
-static void test_shrinking(void **state) {
+TEST_WITH(test_shrinking, NULL, temp_clean) {
     busy_file b = {.path = temp_path("file")};
     temp_write(b.path, "0123456789", 10);
     pthread_t thread;
@@ -152,7 +152,7 @@ static void test_shrinking(void **state) {
     assert_null(failed);
 }
 
-static void test_without_a_size(void **state) {
+TEST_WITH(test_without_a_size, NULL, temp_clean) {
     size_t bytes;
     char *data = tn__read_whole("/proc/self/cmdline", &bytes, "test");
     assert_true(bytes > 0);
@@ -161,14 +161,5 @@ static void test_without_a_size(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_no_files, temp_clean),
-        cmocka_unit_test_teardown(test_null, temp_clean),
-        cmocka_unit_test_teardown(test_whole_and_in_pieces, temp_clean),
-        cmocka_unit_test_teardown(test_cut_short, temp_clean),
-        cmocka_unit_test_teardown(test_growing, temp_clean),
-        cmocka_unit_test_teardown(test_shrinking, temp_clean),
-        cmocka_unit_test_teardown(test_without_a_size, temp_clean),
-    };
-    return cmocka_run_group_tests_name("reading files", tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

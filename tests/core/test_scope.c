@@ -19,405 +19,6 @@ static tn_tensor *make_scalar(double value) {
     return tn_from_data(&x, TN_DIMS(), TN_F32);
 }
 
-static void test_scope_releases(void **state) {
-    int64_t before = tn_live_tensors();
-    {
-        TN_SCOPE;
-        make_scalar(1);
-        make_scalar(2);
-        assert_int_equal(tn_live_tensors(), before + 2);
-        {
-            TN_SCOPE;
-            make_scalar(3);
-            assert_int_equal(tn_live_tensors(), before + 3);
-        }
-        assert_int_equal(tn_live_tensors(), before + 2);
-    }
-    assert_int_equal(tn_live_tensors(), before);
-}
-
-static int leave_by(int how) {
-    for (int i = 0; i < 3; i++) {
-        TN_SCOPE;
-        make_scalar(i);
-        if (how == 0) {
-            continue;
-        }
-        TN_SCOPE;
-        make_scalar(i);
-        if (how == 1) {
-            break;
-        }
-        if (how == 2) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-static void test_every_way_out(void **state) {
-    int64_t before = tn_live_tensors();
-    for (int how = 0; how < 4; how++) {
-        leave_by(how);
-        assert_int_equal(tn_live_tensors(), before);
-    }
-}
-
-static tn_tensor *inner_scope(void) {
-    TN_SCOPE;
-    make_scalar(1);
-    tn_tensor *result = make_scalar(2);
-    make_scalar(3);
-    return tn_return(result);
-}
-
-static tn_tensor *middle_scope(void) {
-    TN_SCOPE;
-    tn_tensor *result = inner_scope();
-    make_scalar(4);
-    return tn_return(result);
-}
-
-static void test_return_through_scopes(void **state) {
-    int64_t before = tn_live_tensors();
-    {
-        TN_SCOPE;
-        tn_tensor *t = middle_scope();
-        assert_int_equal(tn_live_tensors(), before + 1);
-        assert_true(tn_item(t) == 2);
-    }
-    assert_int_equal(tn_live_tensors(), before);
-}
-
-/* Several results keep their order: a later drop of one leaves the others. */
-static void make_three(tn_tensor **out) {
-    TN_SCOPE;
-    for (int i = 0; i < 3; i++) {
-        make_scalar(-1);
-        out[i] = tn_return(make_scalar(i));
-        make_scalar(-2);
-    }
-    tn_return(out[1]); /* twice counts once */
-}
-
-static void test_return_several(void **state) {
-    int64_t before = tn_live_tensors();
-    {
-        TN_SCOPE;
-        tn_tensor *t[3];
-        make_three(t);
-        assert_int_equal(tn_live_tensors(), before + 3);
-        tn_drop(t[1]);
-        assert_int_equal(tn_live_tensors(), before + 2);
-        assert_true(tn_item(t[0]) == 0);
-        assert_true(tn_item(t[2]) == 2);
-    }
-    assert_int_equal(tn_live_tensors(), before);
-}
-
-static tn_tensor *pass_through(tn_tensor *t) {
-    TN_SCOPE;
-    return tn_return(t);
-}
-
-static void test_return_of_somebody_elses(void **state) {
-    int64_t before = tn_live_tensors();
-    {
-        TN_SCOPE;
-        tn_tensor *t = make_scalar(5);
-        assert_ptr_equal(pass_through(t), t);
-        assert_true(tn_item(t) == 5);
-        tn_tensor *kept = tn_keep(make_scalar(6));
-        tn_drop(kept);
-        assert_ptr_equal(pass_through(kept), kept); /* owned by no scope at all */
-        assert_true(tn_item(kept) == 6);
-        tn_release(kept);
-    }
-    assert_int_equal(tn_live_tensors(), before);
-}
-
-static void test_drop(void **state) {
-    int64_t before = tn_live_tensors();
-    {
-        TN_SCOPE;
-        tn_tensor *a = make_scalar(1), *b = make_scalar(2);
-        tn_drop(a);
-        assert_int_equal(tn_live_tensors(), before + 1);
-        {
-            TN_SCOPE;
-            tn_drop(b); /* not this scope's */
-            assert_true(tn_item(b) == 2);
-        }
-        assert_int_equal(tn_live_tensors(), before + 1);
-        tn_drop(NULL);
-        tn_drop(tn_inert());
-    }
-    assert_int_equal(tn_live_tensors(), before);
-}
-
-static void test_keep_and_adopt(void **state) {
-    int64_t before = tn_live_tensors();
-    tn_tensor *kept;
-    {
-        TN_SCOPE;
-        kept = tn_keep(make_scalar(7));
-    }
-    assert_int_equal(tn_live_tensors(), before + 1);
-    {
-        TN_SCOPE;
-        assert_ptr_equal(tn_adopt(kept), kept);
-        assert_true(tn_item(kept) == 7);
-    }
-    assert_int_equal(tn_live_tensors(), before);
-}
-
-static void *make_in_thread(void *unused) {
-    (void)unused;
-    make_scalar(1); /* in the root scope: released with the thread */
-    return tn_keep(make_scalar(8));
-}
-
-static void test_threads(void **state) {
-    int64_t before = tn_live_tensors();
-    pthread_t thread;
-    void *made;
-    assert_int_equal(pthread_create(&thread, NULL, make_in_thread, NULL), 0);
-    pthread_join(thread, &made);
-    assert_int_equal(tn_live_tensors(), before + 1);
-    {
-        TN_SCOPE;
-        tn_adopt(made);
-        assert_true(tn_item(made) == 8);
-    }
-    assert_int_equal(tn_live_tensors(), before);
-}
-
-static void *use_shared(void *t) {
-    for (int i = 0; i < 20000; i++) {
-        TN_SCOPE;
-        tn_adopt(tn_keep(t));
-    }
-    return NULL;
-}
-
-static void test_counting_from_threads(void **state) {
-    int64_t before = tn_live_tensors();
-    {
-        TN_SCOPE;
-        tn_tensor *t = make_scalar(9);
-        pthread_t threads[4];
-        for (int i = 0; i < 4; i++) {
-            assert_int_equal(pthread_create(&threads[i], NULL, use_shared, t), 0);
-        }
-        for (int i = 0; i < 4; i++) {
-            pthread_join(threads[i], NULL);
-        }
-        assert_int_equal(tn_live_tensors(), before + 1);
-        assert_true(tn_item(t) == 9);
-    }
-    assert_int_equal(tn_live_tensors(), before);
-}
-
-/* A release may do anything: here it makes tensors, inside and outside a scope. */
-static int64_t released;
-static void busy_release(void *data, void *user) {
-    (void)data;
-    (void)user;
-    released++;
-    make_scalar(1);
-    TN_SCOPE;
-    for (int i = 0; i < 100; i++) {
-        make_scalar(i);
-    }
-}
-
-static void test_release_makes_tensors(void **state) {
-    static float memory[4];
-    int64_t before = tn_live_tensors();
-    released = 0;
-    tn_tensor *result;
-    {
-        TN_SCOPE;
-        {
-            TN_SCOPE;
-            for (int i = 0; i < 50; i++) {
-                tn_from_memory(memory, TN_DIMS(4), TN_F32, busy_release, NULL);
-            }
-            result = tn_return(make_scalar(3));
-        }
-        assert_int_equal(released, 50);
-        assert_true(tn_item(result) == 3);
-    }
-    assert_int_equal(tn_live_tensors(), before);
-}
-
-static void test_null_and_inert(void **state) {
-    assert_null(tn_keep(NULL));
-    tn_release(NULL);
-    assert_int_equal(tn_error(), TN_OK);
-    assert_ptr_equal(tn_keep(tn_inert()), tn_inert());
-    tn_release(tn_inert());
-    tn_release(tn_inert());
-    assert_ptr_equal(tn_adopt(tn_inert()), tn_inert());
-    assert_ptr_equal(tn_return(tn_inert()), tn_inert());
-    assert_int_equal(tn_error(), TN_OK);
-    assert_ptr_equal(tn_return(NULL), tn_inert());
-    assert_error(TN_EVALUE, "return: the tensor is NULL");
-    assert_ptr_equal(tn_adopt(NULL), tn_inert());
-    assert_int_equal(tn_error(), TN_EVALUE);
-}
-
-/* 100 000 tensors in one scope, and each allocation on the way may fail. */
-static void test_large_scope(void **state) {
-    int64_t before = tn_live_tensors();
-    {
-        TN_SCOPE;
-        for (int i = 0; i < 100000; i++) {
-            make_scalar(i);
-        }
-        assert_int_equal(tn_live_tensors(), before + 100000);
-    }
-    assert_int_equal(tn_live_tensors(), before);
-}
-
-static void *fail_to_grow(void *unused) {
-    (void)unused;
-    const char *problem = NULL;
-    for (int n = 0; n < 1000 && !problem; n++) {
-        TN_SCOPE;
-        tn__alloc_fail_at(n);
-        for (int i = 0; i < 300; i++) {
-            tn_tensor *t = make_scalar(i);
-            if (tn_error() == TN_OK ? tn_is_inert(t) : tn_error() != TN_ENOMEM) {
-                problem = "an inert tensor without an error, or the wrong one";
-            }
-        }
-        if (tn__alloc_fail_armed() ? tn_error() != TN_OK : tn_error() != TN_ENOMEM) {
-            problem = "a failed allocation went unnoticed";
-        }
-        tn__alloc_fail_at(-1);
-        tn_error_clear();
-    }
-    return (void *)problem;
-}
-
-/* In a new thread, so that its stack of owned tensors has to grow from nothing. */
-static void test_no_memory_to_grow(void **state) {
-    int64_t before = tn_live_tensors();
-    pthread_t thread;
-    void *problem;
-    assert_int_equal(pthread_create(&thread, NULL, fail_to_grow, NULL), 0);
-    pthread_join(thread, &problem);
-    if (problem) {
-        fail_msg("%s", (const char *)problem);
-    }
-    assert_int_equal(tn_live_tensors(), before);
-}
-
-static void test_dead_tensor_names_its_scope(void **state) {
-    tn_tensor *t;
-    char expected[100];
-    {
-        snprintf(expected, sizeof(expected),
-                 "item: the tensor was released at the end of the scope opened at test_scope.c:%d",
-                 __LINE__ + 1);
-        TN_SCOPE;
-        t = make_scalar(1);
-    }
-    tn_item(t);
-    assert_int_equal(tn_error(), TN_ESTATE);
-    if (!strstr(tn_error_message(), expected)) {
-        fail_msg("%s", tn_error_message());
-    }
-    tn_error_clear();
-    TN_SCOPE;
-    t = make_scalar(2);
-    tn_drop(t);
-    assert_int_equal(tn_ndim(t), 0);
-    assert_int_equal(tn_error(), TN_ESTATE);
-    assert_non_null(strstr(
-        tn_error_message(),
-        "ndim: the tensor was released before (by tn_release or tn_drop, or with what held it)"));
-}
-
-/* Dropping one reference twice is an error, and nothing else is lost. */
-static void test_released_twice(void **state) {
-    TN_SCOPE;
-    tn_tensor *stays = make_scalar(1), *t = tn_keep(make_scalar(2));
-    int64_t before = tn_live_tensors();
-    tn_drop(t);
-    tn_release(t);
-    tn_release(t);
-    assert_error(TN_ESTATE, "release: the tensor was released before");
-    {
-        TN_SCOPE;
-        tn_adopt(t);
-    }
-    assert_error(TN_ESTATE, "release: the tensor was released before");
-    assert_int_equal(tn_live_tensors(), before - 1);
-    for (int i = 0; i < 5000; i++) { /* its memory is not reused twice */
-        tn_drop(make_scalar(i));
-    }
-    assert_float_equal(tn_item(stays), 1, 0);
-}
-
-static void test_dead_tensors_rest(void **state) {
-    TN_SCOPE;
-    tn_tensor *first = make_scalar(0);
-    tn_drop(first);
-    for (int i = 0; i < 4095; i++) {
-        tn_drop(make_scalar(i));
-    }
-    assert_int_equal(tn_ndim(first), 0); /* still known */
-    assert_error(TN_ESTATE, "ndim: the tensor was released before");
-    tn_drop(make_scalar(0));
-    if (!TN__ASAN) { /* ASan: memory is never reused */
-        assert_ptr_equal(make_scalar(0), first);
-    }
-}
-
-/* What a module's forward keeps to itself dies with the call. */
-typedef struct forgetful {
-    tn_module base;
-    tn_tensor *seen;
-} forgetful;
-
-static tn_tensor *remember_square(tn_module *self, tn_tensor *x) {
-    ((forgetful *)self)->seen = tn_square(x);
-    return tn_neg(x);
-}
-
-static void test_dead_tensor_names_its_module(void **state) {
-    TN_SCOPE;
-    forgetful m;
-    tn_module_init(&m, "forgetful", remember_square);
-    tn_call(&m, make_scalar(2));
-    tn_item(m.seen);
-    assert_error(TN_ESTATE, "item: the tensor was released when the forward of forgetful returned");
-    tn_module_finish(&m);
-}
-
-static void *make_one(void *made) {
-    *(tn_tensor **)made = tn_keep(make_scalar(1));
-    tn_tensor *mine = make_scalar(2);
-    tn_drop(mine);
-    return mine;
-}
-
-/* The memory of a thread's dead tensors is freed with it; tensors that others hold live on. */
-static void test_dead_of_a_thread(void **state) {
-    pthread_t thread;
-    tn_tensor *made;
-    int64_t before = tn_live_tensors();
-    assert_int_equal(pthread_create(&thread, NULL, make_one, &made), 0);
-    pthread_join(thread, NULL);
-    assert_float_equal(tn_item(made), 1, 0);
-    tn_release(made);
-    assert_int_equal(tn_live_tensors(), before);
-    tn_item(made);
-    assert_error(TN_ESTATE, "item: the tensor was released before");
-}
-
 /* A loop without a scope is warned about once, however many threads lack one. */
 static int warnings;
 static char warning[1024];
@@ -460,7 +61,8 @@ static void allow_number(void *user) {
     child_assert(warnings == 0 || strstr(warning, number));
 }
 
-static void test_allowed_number(void **state) {
+/* First of all tests: the environment is read once per process. */
+TEST_WITH(test_allowed_number, test_no_error, NULL) {
     assert_child(allow_number, "400");
     assert_child(allow_number, "16000");
     assert_child(allow_number, "0");
@@ -490,12 +92,12 @@ static void forget_aloud(void *level) {
                  (strncmp(text, "tern warn: ", 11) == 0 && !strstr(line + 1, "tern warn")));
 }
 
-static void test_forgotten_scope_aloud(void **state) {
+TEST_WITH(test_forgotten_scope_aloud, test_no_error, NULL) {
     assert_child(forget_aloud, NULL);
     assert_child(forget_aloud, "error");
 }
 
-static void test_forgotten_scope(void **state) {
+TEST_WITH(test_forgotten_scope, test_no_error, NULL) {
     warnings = 0;
     tn_log_to(take_warning, TN_LOG_WARN, NULL);
     { /* a scope before anything is made, as at the top of main */
@@ -517,30 +119,401 @@ static void test_forgotten_scope(void **state) {
     assert_true(strncmp(warning, "test_scope.c:", 13) == 0); /* where it happens */
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        /* first: the environment is read once per process */
-        cmocka_unit_test_setup(test_allowed_number, test_no_error),
-        cmocka_unit_test_setup(test_forgotten_scope_aloud, test_no_error),
-        cmocka_unit_test_setup(test_scope_releases, test_no_error),
-        cmocka_unit_test_setup(test_every_way_out, test_no_error),
-        cmocka_unit_test_setup(test_return_through_scopes, test_no_error),
-        cmocka_unit_test_setup(test_return_several, test_no_error),
-        cmocka_unit_test_setup(test_return_of_somebody_elses, test_no_error),
-        cmocka_unit_test_setup(test_drop, test_no_error),
-        cmocka_unit_test_setup(test_keep_and_adopt, test_no_error),
-        cmocka_unit_test_setup(test_threads, test_no_error),
-        cmocka_unit_test_setup(test_counting_from_threads, test_no_error),
-        cmocka_unit_test_setup(test_release_makes_tensors, test_no_error),
-        cmocka_unit_test_setup(test_null_and_inert, test_no_error),
-        cmocka_unit_test_setup(test_large_scope, test_no_error),
-        cmocka_unit_test_setup(test_forgotten_scope, test_no_error),
-        cmocka_unit_test_setup(test_no_memory_to_grow, test_no_error),
-        cmocka_unit_test_setup(test_dead_tensor_names_its_scope, test_no_error),
-        cmocka_unit_test_setup(test_dead_tensor_names_its_module, test_no_error),
-        cmocka_unit_test_setup(test_released_twice, test_no_error),
-        cmocka_unit_test_setup(test_dead_tensors_rest, test_no_error),
-        cmocka_unit_test_setup(test_dead_of_a_thread, test_no_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+TEST_WITH(test_scope_releases, test_no_error, NULL) {
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        make_scalar(1);
+        make_scalar(2);
+        assert_int_equal(tn_live_tensors(), before + 2);
+        {
+            TN_SCOPE;
+            make_scalar(3);
+            assert_int_equal(tn_live_tensors(), before + 3);
+        }
+        assert_int_equal(tn_live_tensors(), before + 2);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+static int leave_by(int how) {
+    for (int i = 0; i < 3; i++) {
+        TN_SCOPE;
+        make_scalar(i);
+        if (how == 0) {
+            continue;
+        }
+        TN_SCOPE;
+        make_scalar(i);
+        if (how == 1) {
+            break;
+        }
+        if (how == 2) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+TEST_WITH(test_every_way_out, test_no_error, NULL) {
+    int64_t before = tn_live_tensors();
+    for (int how = 0; how < 4; how++) {
+        leave_by(how);
+        assert_int_equal(tn_live_tensors(), before);
+    }
+}
+
+static tn_tensor *inner_scope(void) {
+    TN_SCOPE;
+    make_scalar(1);
+    tn_tensor *result = make_scalar(2);
+    make_scalar(3);
+    return tn_return(result);
+}
+
+static tn_tensor *middle_scope(void) {
+    TN_SCOPE;
+    tn_tensor *result = inner_scope();
+    make_scalar(4);
+    return tn_return(result);
+}
+
+TEST_WITH(test_return_through_scopes, test_no_error, NULL) {
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        tn_tensor *t = middle_scope();
+        assert_int_equal(tn_live_tensors(), before + 1);
+        assert_true(tn_item(t) == 2);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+/* Several results keep their order: a later drop of one leaves the others. */
+static void make_three(tn_tensor **out) {
+    TN_SCOPE;
+    for (int i = 0; i < 3; i++) {
+        make_scalar(-1);
+        out[i] = tn_return(make_scalar(i));
+        make_scalar(-2);
+    }
+    tn_return(out[1]); /* twice counts once */
+}
+
+TEST_WITH(test_return_several, test_no_error, NULL) {
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        tn_tensor *t[3];
+        make_three(t);
+        assert_int_equal(tn_live_tensors(), before + 3);
+        tn_drop(t[1]);
+        assert_int_equal(tn_live_tensors(), before + 2);
+        assert_true(tn_item(t[0]) == 0);
+        assert_true(tn_item(t[2]) == 2);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+static tn_tensor *pass_through(tn_tensor *t) {
+    TN_SCOPE;
+    return tn_return(t);
+}
+
+TEST_WITH(test_return_of_somebody_elses, test_no_error, NULL) {
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        tn_tensor *t = make_scalar(5);
+        assert_ptr_equal(pass_through(t), t);
+        assert_true(tn_item(t) == 5);
+        tn_tensor *kept = tn_keep(make_scalar(6));
+        tn_drop(kept);
+        assert_ptr_equal(pass_through(kept), kept); /* owned by no scope at all */
+        assert_true(tn_item(kept) == 6);
+        tn_release(kept);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+TEST_WITH(test_drop, test_no_error, NULL) {
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        tn_tensor *a = make_scalar(1), *b = make_scalar(2);
+        tn_drop(a);
+        assert_int_equal(tn_live_tensors(), before + 1);
+        {
+            TN_SCOPE;
+            tn_drop(b); /* not this scope's */
+            assert_true(tn_item(b) == 2);
+        }
+        assert_int_equal(tn_live_tensors(), before + 1);
+        tn_drop(NULL);
+        tn_drop(tn_inert());
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+TEST_WITH(test_keep_and_adopt, test_no_error, NULL) {
+    int64_t before = tn_live_tensors();
+    tn_tensor *kept;
+    {
+        TN_SCOPE;
+        kept = tn_keep(make_scalar(7));
+    }
+    assert_int_equal(tn_live_tensors(), before + 1);
+    {
+        TN_SCOPE;
+        assert_ptr_equal(tn_adopt(kept), kept);
+        assert_true(tn_item(kept) == 7);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+static void *make_in_thread(void *unused) {
+    (void)unused;
+    make_scalar(1); /* in the root scope: released with the thread */
+    return tn_keep(make_scalar(8));
+}
+
+TEST_WITH(test_threads, test_no_error, NULL) {
+    int64_t before = tn_live_tensors();
+    pthread_t thread;
+    void *made;
+    assert_int_equal(pthread_create(&thread, NULL, make_in_thread, NULL), 0);
+    pthread_join(thread, &made);
+    assert_int_equal(tn_live_tensors(), before + 1);
+    {
+        TN_SCOPE;
+        tn_adopt(made);
+        assert_true(tn_item(made) == 8);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+static void *use_shared(void *t) {
+    for (int i = 0; i < 20000; i++) {
+        TN_SCOPE;
+        tn_adopt(tn_keep(t));
+    }
+    return NULL;
+}
+
+TEST_WITH(test_counting_from_threads, test_no_error, NULL) {
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        tn_tensor *t = make_scalar(9);
+        pthread_t threads[4];
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(pthread_create(&threads[i], NULL, use_shared, t), 0);
+        }
+        for (int i = 0; i < 4; i++) {
+            pthread_join(threads[i], NULL);
+        }
+        assert_int_equal(tn_live_tensors(), before + 1);
+        assert_true(tn_item(t) == 9);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+/* A release may do anything: here it makes tensors, inside and outside a scope. */
+static int64_t released;
+static void busy_release(void *data, void *user) {
+    (void)data;
+    (void)user;
+    released++;
+    make_scalar(1);
+    TN_SCOPE;
+    for (int i = 0; i < 100; i++) {
+        make_scalar(i);
+    }
+}
+
+TEST_WITH(test_release_makes_tensors, test_no_error, NULL) {
+    static float memory[4];
+    int64_t before = tn_live_tensors();
+    released = 0;
+    tn_tensor *result;
+    {
+        TN_SCOPE;
+        {
+            TN_SCOPE;
+            for (int i = 0; i < 50; i++) {
+                tn_from_memory(memory, TN_DIMS(4), TN_F32, busy_release, NULL);
+            }
+            result = tn_return(make_scalar(3));
+        }
+        assert_int_equal(released, 50);
+        assert_true(tn_item(result) == 3);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+TEST_WITH(test_null_and_inert, test_no_error, NULL) {
+    assert_null(tn_keep(NULL));
+    tn_release(NULL);
+    assert_int_equal(tn_error(), TN_OK);
+    assert_ptr_equal(tn_keep(tn_inert()), tn_inert());
+    tn_release(tn_inert());
+    tn_release(tn_inert());
+    assert_ptr_equal(tn_adopt(tn_inert()), tn_inert());
+    assert_ptr_equal(tn_return(tn_inert()), tn_inert());
+    assert_int_equal(tn_error(), TN_OK);
+    assert_ptr_equal(tn_return(NULL), tn_inert());
+    assert_error(TN_EVALUE, "return: the tensor is NULL");
+    assert_ptr_equal(tn_adopt(NULL), tn_inert());
+    assert_int_equal(tn_error(), TN_EVALUE);
+}
+
+/* 100 000 tensors in one scope, and each allocation on the way may fail. */
+TEST_WITH(test_large_scope, test_no_error, NULL) {
+    int64_t before = tn_live_tensors();
+    {
+        TN_SCOPE;
+        for (int i = 0; i < 100000; i++) {
+            make_scalar(i);
+        }
+        assert_int_equal(tn_live_tensors(), before + 100000);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+static void *fail_to_grow(void *unused) {
+    (void)unused;
+    const char *problem = NULL;
+    for (int n = 0; n < 1000 && !problem; n++) {
+        TN_SCOPE;
+        tn__alloc_fail_at(n);
+        for (int i = 0; i < 300; i++) {
+            tn_tensor *t = make_scalar(i);
+            if (tn_error() == TN_OK ? tn_is_inert(t) : tn_error() != TN_ENOMEM) {
+                problem = "an inert tensor without an error, or the wrong one";
+            }
+        }
+        if (tn__alloc_fail_armed() ? tn_error() != TN_OK : tn_error() != TN_ENOMEM) {
+            problem = "a failed allocation went unnoticed";
+        }
+        tn__alloc_fail_at(-1);
+        tn_error_clear();
+    }
+    return (void *)problem;
+}
+
+/* In a new thread, so that its stack of owned tensors has to grow from nothing. */
+TEST_WITH(test_no_memory_to_grow, test_no_error, NULL) {
+    int64_t before = tn_live_tensors();
+    pthread_t thread;
+    void *problem;
+    assert_int_equal(pthread_create(&thread, NULL, fail_to_grow, NULL), 0);
+    pthread_join(thread, &problem);
+    if (problem) {
+        fail_msg("%s", (const char *)problem);
+    }
+    assert_int_equal(tn_live_tensors(), before);
+}
+
+TEST_WITH(test_dead_tensor_names_its_scope, test_no_error, NULL) {
+    tn_tensor *t;
+    char expected[100];
+    {
+        snprintf(expected, sizeof(expected),
+                 "item: the tensor was released at the end of the scope opened at test_scope.c:%d",
+                 __LINE__ + 1);
+        TN_SCOPE;
+        t = make_scalar(1);
+    }
+    tn_item(t);
+    assert_int_equal(tn_error(), TN_ESTATE);
+    if (!strstr(tn_error_message(), expected)) {
+        fail_msg("%s", tn_error_message());
+    }
+    tn_error_clear();
+    TN_SCOPE;
+    t = make_scalar(2);
+    tn_drop(t);
+    assert_int_equal(tn_ndim(t), 0);
+    assert_int_equal(tn_error(), TN_ESTATE);
+    assert_non_null(strstr(
+        tn_error_message(),
+        "ndim: the tensor was released before (by tn_release or tn_drop, or with what held it)"));
+}
+
+/* Dropping one reference twice is an error, and nothing else is lost. */
+TEST_WITH(test_released_twice, test_no_error, NULL) {
+    TN_SCOPE;
+    tn_tensor *stays = make_scalar(1), *t = tn_keep(make_scalar(2));
+    int64_t before = tn_live_tensors();
+    tn_drop(t);
+    tn_release(t);
+    tn_release(t);
+    assert_error(TN_ESTATE, "release: the tensor was released before");
+    {
+        TN_SCOPE;
+        tn_adopt(t);
+    }
+    assert_error(TN_ESTATE, "release: the tensor was released before");
+    assert_int_equal(tn_live_tensors(), before - 1);
+    for (int i = 0; i < 5000; i++) { /* its memory is not reused twice */
+        tn_drop(make_scalar(i));
+    }
+    assert_float_equal(tn_item(stays), 1, 0);
+}
+
+TEST_WITH(test_dead_tensors_rest, test_no_error, NULL) {
+    TN_SCOPE;
+    tn_tensor *first = make_scalar(0);
+    tn_drop(first);
+    for (int i = 0; i < 4095; i++) {
+        tn_drop(make_scalar(i));
+    }
+    assert_int_equal(tn_ndim(first), 0); /* still known */
+    assert_error(TN_ESTATE, "ndim: the tensor was released before");
+    tn_drop(make_scalar(0));
+    if (!TN__ASAN) { /* ASan: memory is never reused */
+        assert_ptr_equal(make_scalar(0), first);
+    }
+}
+
+/* What a module's forward keeps to itself dies with the call. */
+typedef struct forgetful {
+    tn_module base;
+    tn_tensor *seen;
+} forgetful;
+
+static tn_tensor *remember_square(tn_module *self, tn_tensor *x) {
+    ((forgetful *)self)->seen = tn_square(x);
+    return tn_neg(x);
+}
+
+TEST_WITH(test_dead_tensor_names_its_module, test_no_error, NULL) {
+    TN_SCOPE;
+    forgetful m;
+    tn_module_init(&m, "forgetful", remember_square);
+    tn_call(&m, make_scalar(2));
+    tn_item(m.seen);
+    assert_error(TN_ESTATE, "item: the tensor was released when the forward of forgetful returned");
+    tn_module_finish(&m);
+}
+
+static void *make_one(void *made) {
+    *(tn_tensor **)made = tn_keep(make_scalar(1));
+    tn_tensor *mine = make_scalar(2);
+    tn_drop(mine);
+    return mine;
+}
+
+/* The memory of a thread's dead tensors is freed with it; tensors that others hold live on. */
+TEST_WITH(test_dead_of_a_thread, test_no_error, NULL) {
+    pthread_t thread;
+    tn_tensor *made;
+    int64_t before = tn_live_tensors();
+    assert_int_equal(pthread_create(&thread, NULL, make_one, &made), 0);
+    pthread_join(thread, NULL);
+    assert_float_equal(tn_item(made), 1, 0);
+    tn_release(made);
+    assert_int_equal(tn_live_tensors(), before);
+    tn_item(made);
+    assert_error(TN_ESTATE, "item: the tensor was released before");
 }

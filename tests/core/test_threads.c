@@ -23,7 +23,22 @@ static void *team_in_thread(void *to) {
     return NULL;
 }
 
-static void test_threads(void **state) {
+static void *size_of_team_told_nonsense(void *to) {
+    omp_set_num_threads(1000000000); /* as OMP_NUM_THREADS does in every thread */
+    *(int *)to = size_of_team();
+    return NULL;
+}
+
+/* Before tn_set_threads is called, what OpenMP was told holds unless it is absurd. */
+PLAIN_TEST(test_absurd_environment) {
+    int n = 0;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, size_of_team_told_nonsense, &n), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(n, omp_get_num_procs());
+}
+
+PLAIN_TEST(test_threads) {
     assert_true(tn_threads() >= 1);
     tn_set_threads(3);
     assert_int_equal(tn_threads(), 3);
@@ -41,21 +56,6 @@ static void test_threads(void **state) {
     assert_error(TN_EVALUE, "1000000000 threads (1 to 4096)");
     assert_int_equal(tn_threads(), 3);
     assert_int_equal(size_of_team(), 3);
-}
-
-static void *size_of_team_told_nonsense(void *to) {
-    omp_set_num_threads(1000000000); /* as OMP_NUM_THREADS does in every thread */
-    *(int *)to = size_of_team();
-    return NULL;
-}
-
-/* Without tn_set_threads, what OpenMP was told holds unless it is absurd. */
-static void test_absurd_environment(void **state) {
-    int n = 0;
-    pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, size_of_team_told_nonsense, &n), 0);
-    pthread_join(thread, NULL);
-    assert_int_equal(n, omp_get_num_procs());
 }
 
 static char seen[2000];
@@ -79,7 +79,7 @@ static void endless_sink(tn_log_level level, const char *message, void *user) {
     tn_log_write(TN_LOG_ERROR, "from the sink, again");
 }
 
-static void test_a_sink_that_logs(void **state) {
+PLAIN_TEST(test_a_sink_that_logs) {
     int user = 0;
     tn_log_to(endless_sink, TN_LOG_WARN, &user);
     tn_log_write(TN_LOG_ERROR, "one");
@@ -89,7 +89,7 @@ static void test_a_sink_that_logs(void **state) {
     tn_log_to(NULL, TN_LOG_DEBUG, NULL);
 }
 
-static void test_log(void **state) {
+PLAIN_TEST(test_log) {
     int user = 0;
     tn_log_write(TN_LOG_ERROR, "to nobody");
     tn_log_to(log_sink, TN_LOG_WARN, &user);
@@ -115,20 +115,9 @@ static void test_log(void **state) {
     assert_int_equal(user, 4);
 }
 
-static void test_build_info(void **state) {
+PLAIN_TEST(test_build_info) {
     const char *text = tn_build_info();
     assert_non_null(strstr(text, "tern 0.1.0, "));
     assert_non_null(strstr(text, " 3 threads"));
     assert_null(strchr(text, '\n'));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_absurd_environment),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_log),
-        cmocka_unit_test(test_a_sink_that_logs),
-        cmocka_unit_test(test_build_info),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

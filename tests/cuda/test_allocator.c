@@ -206,13 +206,13 @@ static void run_storm(uint64_t seed, tn__cuda_pool_kind kind) {
     expect_returned(pool, &h);
 }
 
-static void test_random_life(void **state) {
+PLAIN_TEST(test_random_life) {
     for (uint64_t seed = 1; seed <= 8; seed++) {
         run_storm(seed, TN__CUDA_CACHING);
     }
 }
 
-static void test_segments_by_size(void **state) {
+PLAIN_TEST(test_segments_by_size) {
     static const size_t sizes[][2] = {
         {1, 2 * MIB},           {MIB, 2 * MIB},
         {MIB + 1, 20 * MIB},    {10 * MIB - 512, 20 * MIB},
@@ -230,7 +230,7 @@ static void test_segments_by_size(void **state) {
     }
 }
 
-static void test_split_and_join(void **state) {
+PLAIN_TEST(test_split_and_join) {
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 512, "tensors");
@@ -264,7 +264,7 @@ static void test_split_and_join(void **state) {
     expect_returned(pool, &h);
 }
 
-static void test_smallest_rest(void **state) {
+PLAIN_TEST(test_smallest_rest) {
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 1024, "tensors");
@@ -279,7 +279,7 @@ static void test_smallest_rest(void **state) {
     expect_returned(pool, &h);
 }
 
-static void test_large_rests_stay(void **state) {
+PLAIN_TEST(test_large_rests_stay) {
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 19 * MIB, "tensors"); /* 20 MiB: the rest is not split off */
@@ -296,7 +296,7 @@ static void test_large_rests_stay(void **state) {
     expect_returned(pool, &h);
 }
 
-static void test_cache_serves_again(void **state) {
+PLAIN_TEST(test_cache_serves_again) {
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     for (int i = 0; i < 10; i++) {
@@ -310,7 +310,7 @@ static void test_cache_serves_again(void **state) {
     expect_returned(pool, &h);
 }
 
-static void test_exhausted_and_back(void **state) {
+PLAIN_TEST(test_exhausted_and_back) {
     host h = {.most = 64 * (int64_t)MIB};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 30 * MIB, "tensors");
@@ -356,7 +356,7 @@ static void test_exhausted_and_back(void **state) {
     expect_returned(pool, &h);
 }
 
-static void test_trim_keeps_what_is_used(void **state) {
+PLAIN_TEST(test_trim_keeps_what_is_used) {
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 100, "tensors");
@@ -375,7 +375,7 @@ static void test_trim_keeps_what_is_used(void **state) {
     expect_returned(pool, &h);
 }
 
-static void test_statistics_by_tag(void **state) {
+PLAIN_TEST(test_statistics_by_tag) {
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     int64_t now, peak;
@@ -415,7 +415,7 @@ static void test_statistics_by_tag(void **state) {
     expect_returned(pool, &h);
 }
 
-static void test_more_tags_than_places(void **state) {
+PLAIN_TEST(test_more_tags_than_places) {
     static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
@@ -434,7 +434,7 @@ static void test_more_tags_than_places(void **state) {
     expect_returned(pool, &h);
 }
 
-static void test_nothing_and_too_much(void **state) {
+PLAIN_TEST(test_nothing_and_too_much) {
     host h = {.most = 100 * (int64_t)MIB};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     static const size_t huge[] = {SIZE_MAX,          SIZE_MAX - 511,        SIZE_MAX / 2,
@@ -450,7 +450,7 @@ static void test_nothing_and_too_much(void **state) {
     tn__cuda_pool_free(NULL);
 }
 
-static void test_wrong_frees(void **state) {
+PLAIN_TEST(test_wrong_frees) {
     host h = {0};
     char why[256];
     for (int kind = TN__CUDA_CACHING; kind <= TN__CUDA_GUARDED; kind++) {
@@ -473,7 +473,7 @@ static void test_wrong_frees(void **state) {
     }
 }
 
-static void test_guards(void **state) {
+PLAIN_TEST(test_guards) {
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_GUARDED);
     char why[256], expected[64];
@@ -506,7 +506,7 @@ static void test_guards(void **state) {
     run_storm(1, TN__CUDA_GUARDED);
 }
 
-static void test_direct(void **state) {
+PLAIN_TEST(test_direct) {
     host h = {.most = 5000};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_DIRECT);
     char *a = tn__cuda_pool_take(pool, 1001, "tensors");
@@ -558,7 +558,7 @@ static void *live_beside(void *argument) {
     return (void *)wrong;
 }
 
-static void test_threads(void **state) {
+PLAIN_TEST(test_threads) {
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     pthread_t threads[4];
@@ -576,7 +576,7 @@ static void test_threads(void **state) {
     expect_returned(pool, &h);
 }
 
-static void test_free_with_blocks_in_use(void **state) {
+PLAIN_TEST(test_free_with_blocks_in_use) {
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     for (int i = 0; i < 20; i++) {
@@ -584,26 +584,4 @@ static void test_free_with_blocks_in_use(void **state) {
     }
     tn__cuda_pool_free(pool);
     assert_int_equal(h.bytes, 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_life),
-        cmocka_unit_test(test_segments_by_size),
-        cmocka_unit_test(test_split_and_join),
-        cmocka_unit_test(test_smallest_rest),
-        cmocka_unit_test(test_large_rests_stay),
-        cmocka_unit_test(test_cache_serves_again),
-        cmocka_unit_test(test_exhausted_and_back),
-        cmocka_unit_test(test_trim_keeps_what_is_used),
-        cmocka_unit_test(test_statistics_by_tag),
-        cmocka_unit_test(test_more_tags_than_places),
-        cmocka_unit_test(test_nothing_and_too_much),
-        cmocka_unit_test(test_wrong_frees),
-        cmocka_unit_test(test_guards),
-        cmocka_unit_test(test_direct),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_free_with_blocks_in_use),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

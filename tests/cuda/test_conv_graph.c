@@ -68,18 +68,18 @@ static void expect_resnet(const char *name) {
     dnn->BackendDestroyDescriptor(device);
 }
 
-static void test_a100(void **state) {
+PLAIN_TEST(test_a100) {
     expect_resnet("a100");
 }
-static void test_h200(void **state) {
+PLAIN_TEST(test_h200) {
     expect_resnet("h200");
 }
-static void test_b200(void **state) {
+PLAIN_TEST(test_b200) {
     expect_resnet("b200");
 }
 
 /* The bias before rounding; TF32; channels in groups; three dimensions. */
-static void test_forms(void **state) {
+PLAIN_TEST(test_forms) {
     cudnnBackendDescriptor_t device = described_device(dnn, "h200");
     tn__conv_shape s = picture_shape(TN__CONV_Y, CUDNN_DATA_BFLOAT16, 8, 16, 14, 32, 5, 1, 1);
     s.with_bias = true;
@@ -104,7 +104,7 @@ static void test_forms(void **state) {
 }
 
 /* A refusal has a reason. */
-static void test_refused(void **state) {
+PLAIN_TEST(test_refused) {
     cudnnBackendDescriptor_t device = described_device(dnn, "h200");
     tn__dnn_plan plan;
     char why[TN__DNN_WHY];
@@ -120,13 +120,9 @@ static void test_refused(void **state) {
 
 int main(void) {
 #if TN_HAVE_CUDNN && TN__DNN_DESCRIBED
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a100),  cmocka_unit_test(test_h200),    cmocka_unit_test(test_b200),
-        cmocka_unit_test(test_forms), cmocka_unit_test(test_refused),
-    };
     dnn = tn__cudnn();
     if (dnn) {
-        return cmocka_run_group_tests(tests, NULL, NULL);
+        return tests_run(NULL, NULL);
     }
 #endif
     const char *why = tn__cudnn_why();

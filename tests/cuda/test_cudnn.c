@@ -103,7 +103,7 @@ static void need_cudnn(void) {
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
 /* Forward and both gradients, with and without a bias, in three dtypes. */
-static void goes_to_cudnn(void **state) {
+TEST(goes_to_cudnn) {
     need_cudnn();
     static const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_F16};
     for (int i = 0; i < 3; i++) {
@@ -116,7 +116,7 @@ static void goes_to_cudnn(void **state) {
 }
 
 /* Groups and dilation; a transposed convolution with a bias; one dimension as two. */
-static void forms_go_to_cudnn(void **state) {
+TEST(forms_go_to_cudnn) {
     need_cudnn();
     conv_case c = some_case(TN_F32, true);
     c.w = randn_as(TN_DIMS(6, 2, 3, 2), TN_F32);
@@ -140,7 +140,7 @@ static void forms_go_to_cudnn(void **state) {
 }
 
 /* Operands that are not dense are copied first. */
-static void copies_go_to_cudnn(void **state) {
+TEST(copies_go_to_cudnn) {
     need_cudnn();
     tn_device device = tn_device_named("cuda");
     conv_case c = some_case(TN_F32, false);
@@ -176,7 +176,7 @@ static tn_tensor *conv_of_last(tn_device device, tn_tensor *x, tn_tensor *w) {
 }
 
 /* Channels last in all operands are not copied: no memory is taken but cuDNN's own. */
-static void last_channels_stay(void **state) {
+TEST(last_channels_stay) {
     need_cudnn();
     tn_tensor *x = randn_as(TN_DIMS(2, 4, 1, 9, 8), TN_F32),
               *w = randn_as(TN_DIMS(6, 4, 1, 3, 3), TN_F32);
@@ -194,7 +194,7 @@ static void last_channels_stay(void **state) {
 }
 
 /* f64 and empty batches are for our own kernels. */
-static void rest_is_ours(void **state) {
+TEST(rest_is_ours) {
     need_cudnn();
     conv_case c = some_case(TN_F64, true);
     assert_int_equal(expect_same(&c), 0);
@@ -249,7 +249,7 @@ static int attend_both(int64_t length, bool causal) {
 }
 
 /* Prompts of many lengths share plans, and their results are those of their own rows. */
-static void lengths_share_plans(void **state) {
+TEST(lengths_share_plans) {
     need_cudnn();
     setenv("FAKE_CUDNN_ATTENTION", "1", 1);
     assert_int_equal(attend_both(65, true), 2);  /* 128: forward, backward */
@@ -271,7 +271,7 @@ static void lengths_share_plans(void **state) {
 /* ---- Settings -------------------------------------------------------------------------------- */
 
 /* Which engine may run: rounding to TF32 is the default for convolutions of f32 alone. */
-static void takes_allowed_engine(void **state) {
+TEST(takes_allowed_engine) {
     need_cudnn();
     enum { ROUNDS, BY_ARRIVAL, NEITHER };
     conv_case c = some_case(TN_F32, false);
@@ -305,7 +305,7 @@ static int count_lines(void) {
 }
 
 /* Attention that it refuses; a second device, on which it does not start. */
-static void says_what_is_slow(void **state) {
+TEST(says_what_is_slow) {
     need_cudnn();
     news[0] = 0;
     tn_log_to(take_news, TN_LOG_WARN, NULL);
@@ -335,10 +335,6 @@ static void says_what_is_slow(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(goes_to_cudnn),       TEST(forms_go_to_cudnn),
-                                       TEST(copies_go_to_cudnn),  TEST(last_channels_stay),
-                                       TEST(rest_is_ours),        TEST(takes_allowed_engine),
-                                       TEST(lengths_share_plans), TEST(says_what_is_slow)};
     char fake[512];
     snprintf(fake, sizeof(fake), "%s/emulator/libfake_cudnn.so", getenv("TERN_TEST_BIN"));
     setenv("TERN_CUDA", "cuda_emulator", 1);
@@ -346,5 +342,5 @@ int main(void) {
     setenv("TERN_AUTOTUNE", "0", 1); /* the first engine that may run */
     unsetenv("TERN_TF32");
     has_cudnn = access(fake, R_OK) == 0;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -247,35 +247,35 @@ static void expect_pass(int n, const char *body, const char *engine) {
     device_pass(n, body, engine, 200);
 }
 
-static void test_ranks_are_accumulation(void **state) {
+PLAIN_TEST(test_ranks_are_accumulation) {
     expect_pass(2, "-match_accumulation", "staged");
     expect_pass(3, "-match_accumulation", "staged");
 }
 
-static void test_bf16_gradients(void **state) {
+PLAIN_TEST(test_bf16_gradients) {
     expect_pass(2, "-match_rounded", "staged");
 }
 
-static void test_no_sync_and_the_naive_twin(void **state) {
+PLAIN_TEST(test_no_sync_and_the_naive_twin) {
     expect_pass(2, "-no_sync", "staged");
 }
 
-static void test_gradients_by_hand(void **state) {
+PLAIN_TEST(test_gradients_by_hand) {
     expect_pass(2, "-by_hand", "staged");
     expect_pass(2, "-unused_parameters", "staged");
     expect_pass(2, "-bf16_hook", "staged");
     expect_pass(2, "-thin_matrices", "staged");
 }
 
-static void test_join(void **state) {
+PLAIN_TEST(test_join) {
     expect_pass(2, "-uneven_batches", "staged");
 }
 
-static void test_one_device_for_all_parameters(void **state) {
+PLAIN_TEST(test_one_device_for_all_parameters) {
     expect_pass(2, "-two_devices", "staged");
 }
 
-static void test_nccl(void **state) {
+PLAIN_TEST(test_nccl) {
     need_nccl();
     expect_pass(2, "-by_hand", "nccl"); /* two addends have the same sum in either order */
     expect_pass(2, "-match_accumulation", "nccl");
@@ -286,15 +286,5 @@ int main(int argc, char **argv) {
     if (!device_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]))) {
         return 0;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_are_accumulation),
-        cmocka_unit_test(test_bf16_gradients),
-        cmocka_unit_test(test_no_sync_and_the_naive_twin),
-        cmocka_unit_test(test_gradients_by_hand),
-        cmocka_unit_test(test_join),
-        cmocka_unit_test(test_one_device_for_all_parameters),
-        cmocka_unit_test(test_nccl),
-    };
-    return cmocka_run_group_tests_name("data parallelism on devices", tests, device_set_up,
-                                       temp_clean);
+    return tests_run(device_set_up, temp_clean);
 }

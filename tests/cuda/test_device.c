@@ -40,7 +40,7 @@ static tn_tensor *arange_on(tn_device device, tn_dims dims) {
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
-static void test_there_and_described(void **state) {
+TEST_WITH(test_there_and_described, no_error, NULL) {
     assert_int_equal(tn_device_count(TN_CUDA), 2);
     assert_string_equal(tn_device_why(TN_CUDA), "");
     tn_device_info info;
@@ -66,7 +66,7 @@ static void test_there_and_described(void **state) {
 }
 
 /* A product of f32 rounds its factors only if that is allowed, also from a plan that is there. */
-static void test_rounds_if_allowed(void **state) {
+TEST_WITH(test_rounds_if_allowed, no_error, NULL) {
     TN_SCOPE;
     float fine = 1 + 1.0f / 4096;
     tn_tensor *x = tn_to(tn_full(TN_DIMS(16, 16), (double)fine, TN_F32), tn_cuda(0));
@@ -78,7 +78,7 @@ static void test_rounds_if_allowed(void **state) {
     tn_set_matmul_tf32(false);
 }
 
-static void test_made_read_printed(void **state) {
+TEST_WITH(test_made_read_printed, no_error, NULL) {
     TN_SCOPE;
     tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(3, 4));
     assert_int_equal(tn_device_of(t).kind, TN_CUDA);
@@ -106,7 +106,7 @@ static void test_made_read_printed(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-static void test_large_copies(void **state) {
+TEST_WITH(test_large_copies, no_error, NULL) {
     enum { COUNT = 5 * MIB / 4 + 77 }; /* several stages, and the last one in part */
     static const int64_t counts[] = {1, 16 << 10, (16 << 10) + 1, COUNT};
     int32_t *data = malloc(COUNT * sizeof(*data)), *out = malloc(COUNT * sizeof(*out));
@@ -129,7 +129,7 @@ static void test_large_copies(void **state) {
     free(out);
 }
 
-static void test_between_devices(void **state) {
+TEST_WITH(test_between_devices, no_error, NULL) {
     TN_SCOPE;
     tn_tensor *a = arange_on(tn_cuda(0), TN_DIMS(1000));
     tn_tensor *b = tn_empty_on(tn_cuda(1), TN_DIMS(1000), TN_F32);
@@ -152,7 +152,7 @@ static void test_between_devices(void **state) {
 
 /* ---- Names, limits --------------------------------------------------------------------------- */
 
-static void test_names(void **state) {
+TEST_WITH(test_names, no_error, NULL) {
     assert_int_equal(tn_device_named("cpu").kind, TN_CPU);
     assert_int_equal(tn_device_named("cuda").index, 0);
     assert_int_equal(tn_device_named("cuda").kind, TN_CUDA);
@@ -180,7 +180,7 @@ static void test_names(void **state) {
     assert_error(TN_EDEVICE, "there is no device cuda:2: 2 devices are here, counted from 0");
 }
 
-static void test_wrong_index(void **state) {
+TEST_WITH(test_wrong_index, no_error, NULL) {
     static const int wrong[] = {-1, 2, 31, 32, 1 << 30, -2147483647 - 1};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
         TN_SCOPE;
@@ -217,7 +217,7 @@ static void *default_elsewhere(void *argument) {
     return (void *)(intptr_t)(first.kind == TN_CPU && tn_device_of(t).index == 1);
 }
 
-static void test_default_device_is_a_threads_own(void **state) {
+TEST_WITH(test_default_device_is_a_threads_own, no_error, NULL) {
     assert_int_equal(tn_set_default_device(tn_cuda(0)), TN_OK);
     pthread_t thread;
     void *right;
@@ -232,7 +232,7 @@ static void test_default_device_is_a_threads_own(void **state) {
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-static void test_statistics(void **state) {
+TEST_WITH(test_statistics, no_error, NULL) {
     tn_device_memory_trim(tn_cuda(1));
     tn_memory_stats before = tn_device_memory(tn_cuda(1));
     int64_t other = tn_device_memory(tn_cuda(0)).allocated;
@@ -265,7 +265,7 @@ static void test_statistics(void **state) {
 }
 
 /* The emulated devices have 64 MiB (main). */
-static void test_memory_ends_and_comes_back(void **state) {
+TEST_WITH(test_memory_ends_and_comes_back, no_error, NULL) {
     tn_device gpu = tn_cuda(0);
     tn_device_memory_trim(gpu);
     {
@@ -290,7 +290,7 @@ static void test_memory_ends_and_comes_back(void **state) {
 
 /* ---- Marks ----------------------------------------------------------------------------------- */
 
-static void test_page_locked_memory_is_read_late(void **state) {
+TEST_WITH(test_page_locked_memory_is_read_late, no_error, NULL) {
     enum { BYTES = 300000 };
     char *host = table->host_alloc(BYTES), *out = malloc(BYTES);
     void *memory = table->alloc(0, BYTES, "tensors");
@@ -316,7 +316,7 @@ static void test_page_locked_memory_is_read_late(void **state) {
     free(out);
 }
 
-static void test_polling_a_mark_ends(void **state) {
+TEST_WITH(test_polling_a_mark_ends, no_error, NULL) {
     TN_SCOPE;
     tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(10));
     void *mark = table->mark(0);
@@ -329,7 +329,7 @@ static void test_polling_a_mark_ends(void **state) {
     table->mark_free(mark);
 }
 
-static void test_joins(void **state) {
+TEST_WITH(test_joins, no_error, NULL) {
     char *host = table->host_alloc(100);
     void *memory = table->alloc(0, 100, "tensors");
     memset(host, 5, 100);
@@ -373,7 +373,7 @@ static tn_status gather_wrongly(int64_t wrong) {
     return table->kernels->gather_rows(tn_context_of(gpu), &to, &from, &at);
 }
 
-static void test_a_bad_index_comes_late(void **state) {
+TEST_WITH(test_a_bad_index_comes_late, no_error, NULL) {
     assert_int_equal(gather_wrongly(9), TN_OK);
     assert_int_equal(tn_error(), TN_OK);
     assert_int_equal(tn_device_synchronize(tn_cuda(1)), TN_OK); /* that device has no error */
@@ -423,7 +423,7 @@ static void *live_on_devices(void *argument) {
     return (void *)(wrong + tn_error());
 }
 
-static void test_threads(void **state) {
+TEST_WITH(test_threads, no_error, NULL) {
     pthread_t threads[4];
     for (int i = 0; i < 4; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, live_on_devices, (void *)(intptr_t)i),
@@ -436,7 +436,7 @@ static void test_threads(void **state) {
     }
 }
 
-static void test_a_forked_child_is_told(void **state) {
+TEST_WITH(test_a_forked_child_is_told, no_error, NULL) {
     TN_SCOPE;
     tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(3)), *m = arange_on(tn_cuda(0), TN_DIMS(4, 4));
     pid_t child = fork();
@@ -464,7 +464,7 @@ static void test_a_forked_child_is_told(void **state) {
 /* Batches whose kernels run late: a copy, in a stream of its own, waits for those that read what
  * was in its memory before, and they for the copies of their own batch. The host reads only the
  * sum. */
-static void test_loader_in_its_stream(void **state) {
+TEST_WITH(test_loader_in_its_stream, no_error, NULL) {
     enum { EXAMPLES = 40, WIDTH = 64, BATCH = 4 };
     for (int threads = 0; threads < 3; threads++) {
         TN_SCOPE;
@@ -662,30 +662,8 @@ int main(int argc, char **argv) {
         printf("1..0 # SKIP %s\n", tn_device_why(TN_CUDA));
         return 0;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_there_and_described, no_error),
-        cmocka_unit_test_setup(test_rounds_if_allowed, no_error),
-        cmocka_unit_test_setup(test_made_read_printed, no_error),
-        cmocka_unit_test_setup(test_large_copies, no_error),
-        cmocka_unit_test_setup(test_between_devices, no_error),
-        cmocka_unit_test_setup(test_names, no_error),
-        cmocka_unit_test_setup(test_wrong_index, no_error),
-        cmocka_unit_test_setup(test_default_device_is_a_threads_own, no_error),
-        cmocka_unit_test_setup(test_statistics, no_error),
-        cmocka_unit_test_setup(test_memory_ends_and_comes_back, no_error),
-        cmocka_unit_test_setup(test_page_locked_memory_is_read_late, no_error),
-        cmocka_unit_test_setup(test_polling_a_mark_ends, no_error),
-        cmocka_unit_test_setup(test_joins, no_error),
-        cmocka_unit_test_setup(test_loader_in_its_stream, no_error),
-        cmocka_unit_test_setup(test_a_bad_index_comes_late, no_error),
-        cmocka_unit_test_setup(test_threads, no_error),
-        cmocka_unit_test_setup(test_a_forked_child_is_told, no_error),
-        cmocka_unit_test_prestate(run_part, (void *)&parts[0]),
-        cmocka_unit_test_prestate(run_part, (void *)&parts[1]),
-        cmocka_unit_test_prestate(run_part, (void *)&parts[2]),
-        cmocka_unit_test_prestate(run_part, (void *)&parts[3]),
-        cmocka_unit_test_prestate(run_part, (void *)&parts[4]),
-        cmocka_unit_test_prestate(run_part, (void *)&parts[5]),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    for (int i = 0; i < PARTS; i++) {
+        test_add("run_part", run_part, NULL, NULL, (void *)&parts[i], __COUNTER__);
+    }
+    return tests_run(NULL, NULL);
 }

@@ -72,16 +72,16 @@ static const rank_entry bodies[] = {{"-match_accumulation", match_accumulation},
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
-static void test_ranks_are_accumulation(void **state) {
+PLAIN_TEST(test_ranks_are_accumulation) {
     device_pass(2, "-match_accumulation", "staged", 200);
     device_pass(3, "-match_accumulation", "staged", 200);
 }
 
-static void test_offload(void **state) {
+PLAIN_TEST(test_offload) {
     device_pass(2, "-offload_to_cpu", "staged", 200);
 }
 
-static void test_most_bytes(void **state) {
+PLAIN_TEST(test_most_bytes) {
     device_pass(2, "-measure_peaks", "3 0 1", 200);
     device_pass(2, "-measure_peaks", "3 1 2", 200);
 }
@@ -90,10 +90,5 @@ int main(int argc, char **argv) {
     if (!device_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]))) {
         return 0;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_are_accumulation),
-        cmocka_unit_test(test_offload),
-        cmocka_unit_test(test_most_bytes),
-    };
-    return cmocka_run_group_tests_name("sharding on devices", tests, device_set_up, temp_clean);
+    return tests_run(device_set_up, temp_clean);
 }

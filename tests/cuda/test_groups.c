@@ -447,42 +447,42 @@ static ranks_result run_badly(int n, const char *body, const char *argument, con
     return r;
 }
 
-static void test_staged_has_the_bits_of_shm(void **state) {
+PLAIN_TEST(test_staged_has_the_bits_of_shm) {
     expect_pass(2, "-all_collectives", "shm,checked"); /* staged works on every engine */
     expect_pass(3, "-all_collectives", "staged");
 }
 
-static void test_long_tensors_go_in_chunks(void **state) {
+PLAIN_TEST(test_long_tensors_go_in_chunks) {
     expect_pass(3, "-long_tensors", "staged");
 }
 
-static void test_staged_keeps_the_order(void **state) {
+PLAIN_TEST(test_staged_keeps_the_order) {
     expect_pass(3, "-keep_order", "staged");
 }
 
-static void test_staged_beside_the_host(void **state) {
+PLAIN_TEST(test_staged_beside_the_host) {
     expect_pass(3, "-beside_host", "staged");
 }
 
-static void test_nccl(void **state) {
+PLAIN_TEST(test_nccl) {
     need_nccl();
     expect_pass(2, "-all_collectives", "nccl,checked");
     expect_pass(2, "-keep_order", "nccl");
     expect_pass(2, "-beside_host", "nccl");
 }
 
-static void test_waiting_for_nccl_does_not_block(void **state) {
+PLAIN_TEST(test_waiting_for_nccl_does_not_block) {
     need_nccl();
     expect_pass(2, "-wait_returns_early", "nccl");
 }
 
-static void test_nccl_launches_in_the_order_of_issue(void **state) {
+PLAIN_TEST(test_nccl_launches_in_the_order_of_issue) {
     need_nccl();
     expect_pass(2, "-launch_in_order", "nccl");
     expect_pass(2, "-launch_in_order", "nccl,checked");
 }
 
-static void test_nccl_launches_the_next_before_the_end(void **state) {
+PLAIN_TEST(test_nccl_launches_the_next_before_the_end) {
     need_nccl();
     expect_pass(2, "-launch_ahead", "nccl");
 }
@@ -495,7 +495,7 @@ static void expect_engine(int n, const char *wish, const char *more, const char 
     ranks_free(&r);
 }
 
-static void test_the_engine_that_suits(void **state) {
+PLAIN_TEST(test_the_engine_that_suits) {
     expect_engine(2, "auto", "TERN_NCCL=off", "engine shm+staged\n");
     expect_engine(2, "staged", NULL, "engine shm+staged\n");
     need_nccl();
@@ -504,7 +504,7 @@ static void test_the_engine_that_suits(void **state) {
     expect_engine(3, "nccl", NULL, "the engine is nccl, but rank 0"); /* … and it was asked for */
 }
 
-static void test_a_dead_rank_of_staged(void **state) {
+PLAIN_TEST(test_a_dead_rank_of_staged) {
     ranks_result r = run_badly(3, "-fail_in_third", "staged,killed", NULL, 20);
     assert_says(&r, 0, "rank 1 (process ");
     assert_says(&r, 0, "has died");
@@ -519,7 +519,7 @@ static void test_a_dead_rank_of_staged(void **state) {
     ranks_free(&r);
 }
 
-static void test_faults_of_nccl(void **state) {
+PLAIN_TEST(test_faults_of_nccl) {
     need_nccl();
     ranks_result r = run_badly(2, "-fail_in_third", "nccl,killed", "TERN_FAKE_NCCL=lossy", 20);
     assert_says(&r, 0, "has died");
@@ -542,7 +542,7 @@ static void test_faults_of_nccl(void **state) {
 }
 
 /* gloo's connections reveal a rank that dies or gives up while NCCL waits for it. */
-static void test_faults_of_nccl_over_gloo(void **state) {
+PLAIN_TEST(test_faults_of_nccl_over_gloo) {
     char why[512];
     need_nccl();
     if (!tn__plugin_symbol("gloo", "tn_gloo_api", why, sizeof(why))) {
@@ -556,7 +556,7 @@ static void test_faults_of_nccl_over_gloo(void **state) {
     ranks_free(&r);
 }
 
-static void test_joining_nccl_fails(void **state) {
+PLAIN_TEST(test_joining_nccl_fails) {
     need_nccl();
     ranks_result r = run_badly(2, "-join_only", "nccl", "TERN_FAKE_NCCL=absent:1", 20);
     assert_says(&r, 0, "NCCL has not finished joining within");
@@ -575,7 +575,7 @@ static void test_joining_nccl_fails(void **state) {
     ranks_free(&r);
 }
 
-static void test_tensors_in_two_places(void **state) {
+PLAIN_TEST(test_tensors_in_two_places) {
     ranks_result r = run_badly(2, "-two_places", "staged", NULL, 20);
     assert_says(&r, 0, "one tensor is on cpu and the other on cuda:0");
     ranks_free(&r);
@@ -596,7 +596,7 @@ static void add_ranks(tn_group *world, void *user) {
     sums[r] = out[49];
 }
 
-static void test_threads(void **state) {
+PLAIN_TEST(test_threads) {
     float sums[4] = {0};
     if (tn_local_run(4, add_ranks, sums) != TN_OK) {
         fail_msg("%s", tn_error_message());
@@ -610,22 +610,5 @@ int main(int argc, char **argv) {
     if (!device_main(argc, argv, bodies, COUNT_OF(bodies))) {
         return 0;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_staged_has_the_bits_of_shm),
-        cmocka_unit_test(test_long_tensors_go_in_chunks),
-        cmocka_unit_test(test_staged_keeps_the_order),
-        cmocka_unit_test(test_staged_beside_the_host),
-        cmocka_unit_test(test_nccl),
-        cmocka_unit_test(test_waiting_for_nccl_does_not_block),
-        cmocka_unit_test(test_nccl_launches_in_the_order_of_issue),
-        cmocka_unit_test(test_nccl_launches_the_next_before_the_end),
-        cmocka_unit_test(test_the_engine_that_suits),
-        cmocka_unit_test(test_a_dead_rank_of_staged),
-        cmocka_unit_test(test_faults_of_nccl),
-        cmocka_unit_test(test_faults_of_nccl_over_gloo),
-        cmocka_unit_test(test_joining_nccl_fails),
-        cmocka_unit_test(test_tensors_in_two_places),
-        cmocka_unit_test(test_threads),
-    };
-    return cmocka_run_group_tests_name("groups on devices", tests, device_set_up, temp_clean);
+    return tests_run(device_set_up, temp_clean);
 }

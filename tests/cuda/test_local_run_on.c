@@ -46,7 +46,7 @@ static void sum_of_ranks(tn_group *world, void *user) {
     CHECK(tn_equal(t, tn_full(TN_DIMS(1 << 21), p->n * (p->n + 1) / 2, TN_F32)));
 }
 
-static void every_rank_has_its_device(void **state) {
+TEST(every_rank_has_its_device) {
     static const char *const names[] = {"cuda:0 cuda:1", "cuda:1", "cuda:1 cuda:1 cuda:0",
                                         "cpu cpu"};
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
@@ -85,7 +85,7 @@ static void assert_accumulates(const char *names, train_run run) {
     free(alone.data);
 }
 
-static void training_is_accumulation(void **state) {
+TEST(training_is_accumulation) {
     static const train_how hows[] = {TRAIN_DDP, TRAIN_FSDP};
     for (int i = 0; i < 2; i++) {
         train_run run = train_run_of(hows[i], 1);
@@ -104,7 +104,7 @@ static void never_called(tn_group *world, void *user) {
     *(bool *)user = true;
 }
 
-static void bad_arguments(void **state) {
+TEST(bad_arguments) {
     bool called = false;
     static const tn_device there = {TN_CUDA, 1};
     static const struct {
@@ -151,7 +151,7 @@ static void spread_badly(tn_group *world, void *user) {
     tn_module_free(net);
 }
 
-static void two_devices_of_one_rank(void **state) {
+TEST(two_devices_of_one_rank) {
     place p = place_of("cuda:0 cuda:0");
     static char *const hows[] = {"ddp", "fsdp"};
     for (int i = 0; i < 2; i++) {
@@ -188,7 +188,7 @@ static void fail_in_training(tn_group *world, void *user) {
     tn_module_free(net);
 }
 
-static void a_failure_ends_all(void **state) {
+TEST(a_failure_ends_all) {
     place p = place_of("cuda:0 cuda:1 cuda:0");
     static const tn_status wanted[] = {
         [RAISES] = TN_ESHAPE, [LEAVES] = TN_EPEER, [FILLS_DEVICE] = TN_ENOMEM};
@@ -207,9 +207,5 @@ int main(int argc, char **argv) {
     if (!device_main(argc, argv, NULL, 0)) {
         return 0;
     }
-    const struct CMUnitTest tests[] = {
-        TEST(every_rank_has_its_device), TEST(training_is_accumulation), TEST(bad_arguments),
-        TEST(two_devices_of_one_rank),   TEST(a_failure_ends_all),
-    };
-    return cmocka_run_group_tests_name("threads with devices", tests, device_set_up, temp_clean);
+    return tests_run(device_set_up, temp_clean);
 }

@@ -33,7 +33,7 @@ static tn_tensor *draw_on_device(tn_dims dims, tn_dtype dtype) {
     return tn_set_requires_grad(tn_cast(tn_to(tn_randn(dims, TN_F32), tn_cuda(0)), dtype), true);
 }
 
-static void said_once(void **state) {
+TEST(said_once) {
     listen_again();
     for (int i = 0; i < 3; i++) {
         TN_SCOPE;
@@ -51,7 +51,7 @@ static void said_once(void **state) {
 }
 
 /* Sorting and running sums. */
-static void lines_stay(void **state) {
+TEST(lines_stay) {
     listen_again();
     tn_tensor *x = draw_on_device(TN_DIMS(3, 5), TN_BF16), *index;
     tn_sort(x, 1, false, &index);
@@ -86,7 +86,7 @@ static tn_tensor *run_cell(tn_tensor **leaf, int64_t gates, bool reverse) {
 
 /* In every dtype, forward and backward, as on the CPU. Both directions use the same weights, so
  * that gradients are added. */
-static void recurrent_nets_stay(void **state) {
+TEST(recurrent_nets_stay) {
     static const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_F16};
     static const int64_t gates[] = {1, 3, 4};
     listen_again();
@@ -119,10 +119,5 @@ int main(void) {
         printf("1..0 # SKIP %s\n", tn_device_why(TN_CUDA));
         return 0;
     }
-    const struct CMUnitTest tests[] = {
-        TEST(said_once),
-        TEST(lines_stay),
-        TEST(recurrent_nets_stay),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

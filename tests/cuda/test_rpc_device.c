@@ -96,11 +96,11 @@ static void run_on_devices(void (*f)(tn_group *, void *)) {
     assert_int_equal(failures, 0);
 }
 
-static void tensors_travel_over_the_cpu(void **state) {
+TEST(tensors_travel_over_the_cpu) {
     run_on_devices(sends_tensors);
 }
 
-static void gradients_return_to_the_device(void **state) {
+TEST(gradients_return_to_the_device) {
     run_on_devices(trains_half);
 }
 
@@ -108,9 +108,5 @@ int main(int argc, char **argv) {
     if (!device_main(argc, argv, NULL, 0)) {
         return 0;
     }
-    const struct CMUnitTest tests[] = {
-        TEST(tensors_travel_over_the_cpu),
-        TEST(gradients_return_to_the_device),
-    };
-    return cmocka_run_group_tests_name("calls with devices", tests, device_set_up, temp_clean);
+    return tests_run(device_set_up, temp_clean);
 }

@@ -74,13 +74,13 @@ static void expect_plans(const char *name, bool fast) {
     dnn->BackendDestroyDescriptor(device);
 }
 
-static void test_a100(void **state) {
+PLAIN_TEST(test_a100) {
     expect_plans("a100", false);
 }
-static void test_h200(void **state) {
+PLAIN_TEST(test_h200) {
     expect_plans("h200", true);
 }
-static void test_b200(void **state) {
+PLAIN_TEST(test_b200) {
     expect_plans("b200", false);
 }
 
@@ -103,7 +103,7 @@ static void expect_from(int number, const char *word, tn__dnn_target target,
     }
 }
 
-static void test_versions(void **state) {
+PLAIN_TEST(test_versions) {
     tn__dnn_target h200 = {.described = described_device(dnn, "h200"), .major = 9};
     tn__dnn_target b200 = {.described = described_device(dnn, "b200"), .major = 10};
     tn__sdpa_shape s = shape_of(1, 2, 2, 128, 64);
@@ -128,7 +128,7 @@ static void test_versions(void **state) {
 }
 
 /* Grouped wide heads backward; forward in f16, grouped, without a causal mask, Tq != Tk. */
-static void test_shapes(void **state) {
+PLAIN_TEST(test_shapes) {
     cudnnBackendDescriptor_t device = described_device(dnn, "h200");
     size_t zeroed;
     tn__sdpa_shape s = shape_of(2, 12, 4, 256, 128);
@@ -144,7 +144,7 @@ static void test_shapes(void **state) {
 }
 
 /* A refusal has a reason, and leaves nothing behind. */
-static void test_refused(void **state) {
+PLAIN_TEST(test_refused) {
     cudnnBackendDescriptor_t device = described_device(dnn, "h200");
     tn__sdpa_plan *plan = NULL;
     char why[TN__DNN_WHY];
@@ -163,14 +163,9 @@ static void test_refused(void **state) {
 
 int main(void) {
 #if TN_HAVE_CUDNN && TN__DNN_DESCRIBED
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a100),    cmocka_unit_test(test_h200),
-        cmocka_unit_test(test_b200),    cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_versions),
-    };
     dnn = tn__cudnn();
     if (dnn) {
-        return cmocka_run_group_tests(tests, NULL, NULL);
+        return tests_run(NULL, NULL);
     }
 #endif
     const char *why = tn__cudnn_why();

@@ -27,11 +27,11 @@ static void expect_engine(const char *engine, int ranks, const char *const *mesh
     device_pass(ranks, "-train_meshes", argument, 200);
 }
 
-static void test_two_ranks(void **state) {
+PLAIN_TEST(test_two_ranks) {
     expect_engine("staged", 2, meshes_of_two);
 }
 
-static void test_four_ranks(void **state) {
+PLAIN_TEST(test_four_ranks) {
     expect_engine("staged", 4, meshes_of_four);
 }
 
@@ -62,7 +62,7 @@ static void train_moved(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_moved_stages(void **state) {
+PLAIN_TEST(test_moved_stages) {
     tn_device before = tn_default_device();
     tn_set_default_device(tn_cpu());
     run_ok(1, train_moved, &(bool){false});
@@ -74,10 +74,5 @@ int main(int argc, char **argv) {
     if (!device_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]))) {
         return 0;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_two_ranks),
-        cmocka_unit_test(test_four_ranks),
-        cmocka_unit_test(test_moved_stages),
-    };
-    return cmocka_run_group_tests_name("meshes of devices", tests, device_set_up, temp_clean);
+    return tests_run(device_set_up, temp_clean);
 }

@@ -212,7 +212,7 @@ static double assert_alike(course c) {
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
-static void every_optimiser(void **state) {
+TEST(every_optimiser) {
     for (int i = 0; i < MAKERS; i++) {
         assert_alike((course){.make = makers[i], .compute = TN_F32, .clip = CLIP_OPTIM});
         assert_alike((course){.make = makers[i],
@@ -222,7 +222,7 @@ static void every_optimiser(void **state) {
     }
 }
 
-static void all_around_a_step(void **state) {
+TEST(all_around_a_step) {
     course plain = {.make = make_adamw, .compute = TN_F32}, c = plain;
     c.clip = CLIP_VALUE;
     assert_alike(c);
@@ -239,7 +239,7 @@ static void all_around_a_step(void **state) {
     assert_alike(c);
 }
 
-static void scaled_losses(void **state) {
+TEST(scaled_losses) {
     course c = {.make = make_adamw, .compute = TN_F16, .scale = 1024, .clip = CLIP_OPTIM};
     assert_true(assert_alike(c) == 1024);
     c.clip = CLIP_NONE;
@@ -249,7 +249,7 @@ static void scaled_losses(void **state) {
 }
 
 /* A file says nothing of devices: saved on two and continued on one, and the other way round. */
-static void checkpoints_move(void **state) {
+TEST(checkpoints_move) {
     course c = {
         .make = make_adamw, .compute = TN_F16, .average = true, .scale = 64, .clip = CLIP_OPTIM};
     outcome whole = run_on(tn_cuda(0), &c);
@@ -276,7 +276,7 @@ static void checkpoints_move(void **state) {
     outcome_free(&whole);
 }
 
-static void saved_weights_and_the_tree(void **state) {
+TEST(saved_weights_and_the_tree) {
     two_blocks two, one;
     tn_set_default_device(tn_cuda(0));
     two_init(&two, tn_cuda(1));
@@ -308,7 +308,7 @@ static void saved_weights_and_the_tree(void **state) {
 }
 
 /* A parameter with two names cannot be on two devices: it would be two parameters. */
-static void ties_stay_together(void **state) {
+TEST(ties_stay_together) {
     tn_sequential *net = TN_SEQUENTIAL(tn_linear_new(4, 4), TN_SEQUENTIAL(tn_linear_new(4, 4)));
     tn_module_tie(net, "1.0.weight", "0.weight");
     for (int i = 0; i < 2; i++) {
@@ -327,9 +327,5 @@ int main(int argc, char **argv) {
     if (!device_main(argc, argv, NULL, 0)) {
         return 0;
     }
-    const struct CMUnitTest tests[] = {
-        TEST(every_optimiser),  TEST(all_around_a_step),          TEST(scaled_losses),
-        TEST(checkpoints_move), TEST(saved_weights_and_the_tree), TEST(ties_stay_together),
-    };
-    return cmocka_run_group_tests_name("a model on two devices", tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -37,7 +37,7 @@ static void check_pictures(tn_dataset *d, const unsigned char *from, int64_t cou
     }
 }
 
-static void pictures_and_labels_in_the_order_of_the_files(void **state) {
+TEST(pictures_and_labels_in_the_order_of_the_files) {
     write_all();
     tn_dataset *d = tn_cifar10(temp_folder, true);
     check_pictures(d, records, 5 * EACH);
@@ -49,7 +49,7 @@ static void pictures_and_labels_in_the_order_of_the_files(void **state) {
     tn_dataset_free(d);
 }
 
-static void the_finer_label_of_a_hundred(void **state) {
+TEST(the_finer_label_of_a_hundred) {
     static unsigned char two[2 * (RECORD + 1)];
     two[0] = 19, two[1] = 99, two[2] = 255;
     two[RECORD + 1] = 3, two[RECORD + 2] = 0, two[2 * (RECORD + 1) - 1] = 51;
@@ -70,7 +70,7 @@ static void the_finer_label_of_a_hundred(void **state) {
     assert_error(TN_EFORMAT, "test.bin: label 1 is 100; there are 100 classes");
 }
 
-static void files_that_are_something_else(void **state) {
+TEST(files_that_are_something_else) {
     static unsigned char more[EACH * RECORD + 1];
     write_all();
     static const size_t lengths[] = {0, 1, RECORD - 1, RECORD + 1, sizeof(more)};
@@ -90,7 +90,7 @@ static void files_that_are_something_else(void **state) {
     assert_error(TN_EVALUE, "NULL");
 }
 
-static void a_claim_of_too_many_is_refused(void **state) {
+TEST(a_claim_of_too_many_is_refused) {
     write_all();
     assert_int_equal(truncate(temp_path("data_batch_2.bin"), 1000000L * RECORD), 0); /* a hole */
     assert_null(tn_cifar10(temp_folder, true));
@@ -98,7 +98,7 @@ static void a_claim_of_too_many_is_refused(void **state) {
                              "this reader takes at most 1000000 in all");
 }
 
-static void other_pictures_are_noticed(void **state) {
+TEST(other_pictures_are_noticed) {
     char text[2][DATASET_TEXT];
     write_all();
     identify_and_free(tn_cifar10(temp_folder, true), text[0]);
@@ -117,7 +117,7 @@ static void read_batches(void) {
     tn_loader_free(l);
 }
 
-static void memory_that_runs_out(void **state) {
+TEST(memory_that_runs_out) {
     write_all();
     every_allocation(read_batches);
 }
@@ -128,13 +128,5 @@ static int make_temp_folder(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(pictures_and_labels_in_the_order_of_the_files),
-        TEST(the_finer_label_of_a_hundred),
-        TEST(files_that_are_something_else),
-        TEST(a_claim_of_too_many_is_refused),
-        TEST(other_pictures_are_noticed),
-        TEST(memory_that_runs_out),
-    };
-    return cmocka_run_group_tests(tests, make_temp_folder, temp_clean);
+    return tests_run(make_temp_folder, temp_clean);
 }

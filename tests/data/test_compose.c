@@ -36,7 +36,7 @@ static int64_t epoch_of(tn_dataset *d, int64_t *labels, int threads) {
 
 /* ---- One after the other, and some of one --------------------------------------------------- */
 
-static void concatenation_joins(void **state) {
+TEST(concatenation_joins) {
     tn_dataset *all = tn_concat_dataset(
         (tn_dataset *[]){rows_from(0, 3), rows_from(100, 0), rows_from(3, 1), rows_from(4, 5)}, 4);
     assert_int_equal(all->size, 9);
@@ -52,7 +52,7 @@ static void concatenation_joins(void **state) {
     }
 }
 
-static void classes_stay(void **state) {
+TEST(classes_stay) {
     static const char *const names[] = {"cat", "dog", NULL};
     tn_dataset *d = rows_from(0, 4), *pieces[1];
     d->classes = names;
@@ -63,7 +63,7 @@ static void classes_stay(void **state) {
 }
 
 /* All datasets have the same names of classes in the same order, or the result has none. */
-static void classes_of_a_concatenation(void **state) {
+TEST(classes_of_a_concatenation) {
     static const char *const names[][4] = {
         {"cat", "dog"}, {"cat", "dog"}, {"dog", "cat"}, {"cat"}, {"cat", "dog", "owl"}};
     for (int i = 1; i <= 5; i++) {
@@ -76,7 +76,7 @@ static void classes_of_a_concatenation(void **state) {
     }
 }
 
-static void concatenation_refuses(void **state) {
+TEST(concatenation_refuses) {
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32), *y = tn_arange(0, 2, 1, TN_I64);
     tn_tensor *sequence = tn_zeros(TN_DIMS(5), TN_F32), *label = tn_scalar(1, TN_I64);
     tn_dataset *pairs[][2] = {{tn_sequence_dataset(&sequence, &label, 1), tn_tensor_dataset(x, y)},
@@ -94,7 +94,7 @@ static void concatenation_refuses(void **state) {
     assert_error(TN_EVALUE, "dataset 1 of 2 is NULL");
 }
 
-static void subsets_of_indices(void **state) {
+TEST(subsets_of_indices) {
     tn_dataset *all = rows_from(0, 6);
     tn_dataset *one = tn_subset(tn_dataset_keep(all), (int64_t[]){5, 0, 5}, 3);
     tn_dataset *two = tn_subset(all, (int64_t[]){2}, 1), *none;
@@ -135,7 +135,7 @@ static void check_pieces(tn_dataset **pieces, int count, int64_t n) {
     free(seen);
 }
 
-static void random_split(void **state) {
+TEST(random_split) {
     tn_dataset *p[3];
     assert_int_equal(tn_random_split(rows_from(0, 10), (double[]){0.3, 0.3, 0.4}, 3, 1, p), TN_OK);
     assert_true(p[0]->size == 3 && p[1]->size == 3 && p[2]->size == 4);
@@ -156,7 +156,7 @@ static void random_split(void **state) {
     check_pieces(p, 3, 1000);
 }
 
-static void random_split_is_a_rule(void **state) {
+TEST(random_split_is_a_rule) {
     tn_dataset *a[2], *b[2], *c[2];
     const double halves[] = {0.5, 0.5};
     tn_dataset *all = rows_from(0, 40);
@@ -174,7 +174,7 @@ static void random_split_is_a_rule(void **state) {
     check_pieces(c, 2, 40);
 }
 
-static void random_split_refuses(void **state) {
+TEST(random_split_refuses) {
     static const double wrong[][2] = {{5, 4},     {5, 6},        {0.5, 0.4}, {-1, 11},
                                       {2.5, 7.5}, {INFINITY, 0}, {NAN, 1}};
     tn_dataset *p[2];
@@ -211,7 +211,7 @@ static void expect_different(tn_dataset *a, tn_dataset *b) {
     tn_dataset_free(b);
 }
 
-static void descriptions_differ(void **state) {
+TEST(descriptions_differ) {
     tn_dataset *p[2];
     expect_different(tn_subset(rows_from(0, 6), (int64_t[]){1, 2}, 2),
                      tn_subset(rows_from(0, 6), (int64_t[]){2, 1}, 2));
@@ -239,7 +239,7 @@ static void *ask_dataset(void *user) {
 }
 
 /* As when ranks are threads whose loaders share a dataset; for the thread sanitizer. */
-static void threads_ask_at_once(void **state) {
+TEST(threads_ask_at_once) {
     static const int32_t tokens[64] = {1, 2, 3};
     tn_tensor *x = tn_ones(TN_DIMS(4), TN_F32);
     tn_dataset *all[] = {rows_from(0, 50), tn_token_dataset(tokens, 64, 8),
@@ -305,7 +305,7 @@ static void check_padded(const tn_batch *b, tn_sampler s, int64_t batch) {
     assert_int_equal(tn_size(b->y, 1), y_longest);
 }
 
-static void padded_batches(void **state) {
+TEST(padded_batches) {
     for (int threads = 0; threads <= 3; threads += 3) {
         tn_sampler s = tn_random_sampler(2);
         tn_loader_options o = tn_loader_defaults();
@@ -326,7 +326,7 @@ static void padded_batches(void **state) {
 }
 
 /* Examples of equal shape have no lengths; neither do scalar targets. */
-static void what_is_alike_has_no_lengths(void **state) {
+TEST(what_is_alike_has_no_lengths) {
     tn_tensor *x[2] = {tn_zeros(TN_DIMS(3), TN_F32), tn_ones(TN_DIMS(3), TN_F32)};
     tn_tensor *more = tn_ones(TN_DIMS(4), TN_F32);
     tn_tensor *y[2] = {tn_scalar(0, TN_I64), tn_scalar(1, TN_I64)};
@@ -347,7 +347,7 @@ static void what_is_alike_has_no_lengths(void **state) {
     tn_loader_free(l);
 }
 
-static void sequences_refuse(void **state) {
+TEST(sequences_refuse) {
     tn_tensor *f = tn_zeros(TN_DIMS(3, 2), TN_F32);
     tn_tensor *wide[] = {f, tn_zeros(TN_DIMS(3, 4), TN_F32)};
     tn_tensor *other[] = {f, tn_zeros(TN_DIMS(3, 2), TN_F64)};
@@ -376,7 +376,7 @@ static tn_status broken_get(tn_dataset *self, tn_example e, void *x, void *y) {
     return TN_OK;
 }
 
-static void wrong_lengths(void **state) {
+TEST(wrong_lengths) {
     static tn_dataset broken = {.kind = "broken",
                                 .size = 8,
                                 .x_dims = {.ndim = 1, .size = {-1}},
@@ -399,17 +399,4 @@ static void wrong_lengths(void **state) {
         assert_int_equal(b.index, 3);
         tn_loader_free(l);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(concatenation_joins),    TEST(concatenation_refuses),
-        TEST(classes_stay),           TEST(classes_of_a_concatenation),
-        TEST(subsets_of_indices),     TEST(random_split),
-        TEST(random_split_is_a_rule), TEST(random_split_refuses),
-        TEST(descriptions_differ),    TEST(threads_ask_at_once),
-        TEST(padded_batches),         TEST(what_is_alike_has_no_lengths),
-        TEST(sequences_refuse),       TEST(wrong_lengths),
-    };
-    return cmocka_run_group_tests_name("datasets made of others", tests, NULL, NULL);
 }

@@ -29,44 +29,34 @@
 
 #include "tests/support/replay.h"
 
-static void test_texts(void **state) {
+PLAIN_TEST(test_texts) {
     assert_true(replay_corpus("fuzz_corpus", fuzz_corpus) >= 30);
 }
 
-static void test_cifar(void **state) {
+PLAIN_TEST(test_cifar) {
     assert_true(replay_corpus("fuzz_cifar", fuzz_cifar) >= 7);
 }
 
-static void test_idx(void **state) {
+PLAIN_TEST(test_idx) {
     assert_true(replay_corpus("fuzz_idx", fuzz_idx) >= 15);
 }
 
-static void test_csv(void **state) {
+PLAIN_TEST(test_csv) {
     assert_true(replay_corpus("fuzz_csv", fuzz_csv) >= 15);
 }
 
-static void test_libsvm(void **state) {
+PLAIN_TEST(test_libsvm) {
     assert_true(replay_corpus("fuzz_libsvm", fuzz_libsvm) >= 15);
 }
 
-static void test_pictures(void **state) {
+PLAIN_TEST(test_pictures) {
     assert_true(replay_corpus("fuzz_picture", fuzz_picture) >= 50);
 }
 
-static void test_shards(void **state) {
+PLAIN_TEST(test_shards) {
     assert_true(replay_corpus("fuzz_shards", fuzz_shards) >= 20);
 }
 
-static void test_tokenizers(void **state) {
+PLAIN_TEST(test_tokenizers) {
     assert_true(replay_corpus("fuzz_tokenizer", fuzz_tokenizer) >= 50);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),  cmocka_unit_test(test_cifar),
-        cmocka_unit_test(test_idx),    cmocka_unit_test(test_csv),
-        cmocka_unit_test(test_libsvm), cmocka_unit_test(test_pictures),
-        cmocka_unit_test(test_shards), cmocka_unit_test(test_tokenizers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

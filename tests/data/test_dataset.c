@@ -8,7 +8,7 @@
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
-static void test_tensors(void **state) {
+PLAIN_TEST(test_tensors) {
     int64_t live = tn_live_tensors();
     {
         TN_SCOPE;
@@ -38,7 +38,7 @@ static void test_tensors(void **state) {
     assert_int_equal(tn_live_tensors(), live);
 }
 
-static void test_tokens(void **state) {
+PLAIN_TEST(test_tokens) {
     static const int32_t tokens[] = {3, 1, 4, 1, 5};
     tn_dataset *d = tn_token_dataset(tokens, 5, 3);
     assert_int_equal(d->size, 2);
@@ -55,7 +55,7 @@ static void test_tokens(void **state) {
     assert_error(TN_EVALUE, "NULL");
 }
 
-static void test_charset(void **state) {
+PLAIN_TEST(test_charset) {
     static const char text[] = "häß→𝄞 ha\n";
     tn_charset *c = tn_charset_from_text(text, sizeof(text) - 1);
     assert_int_equal(tn_charset_size(c), 8);
@@ -78,7 +78,7 @@ static void test_charset(void **state) {
     tn_error_clear();
 }
 
-static void test_utf8_is_strict(void **state) {
+PLAIN_TEST(test_utf8_is_strict) {
     static const char *const bad[] = {
         "\x80",
         "a\xc3",
@@ -108,7 +108,7 @@ static void test_utf8_is_strict(void **state) {
     tn_charset_free(c);
 }
 
-static void test_text_read(void **state) {
+PLAIN_TEST(test_text_read) {
     const char *path = temp_path("text");
     temp_write(path, "some\0text", 9);
     size_t bytes;
@@ -147,7 +147,7 @@ static words description_of(tn_dataset *d) {
     return w;
 }
 
-static void test_other_data_are_noticed(void **state) {
+PLAIN_TEST(test_other_data_are_noticed) {
     TN_SCOPE;
     int32_t tokens[] = {1, 2, 3, 4, 5};
     words one = description_of(tn_token_dataset(tokens, 5, 2));
@@ -176,7 +176,7 @@ static void test_other_data_are_noticed(void **state) {
 }
 
 /* The memory of tensors may be freed, and come back elsewhere. */
-static void test_moved_elements_are_found(void **state) {
+PLAIN_TEST(test_moved_elements_are_found) {
     TN_SCOPE;
     char text[DATASET_TEXT];
     tn_tensor *x = tn_ones(TN_DIMS(6), TN_F32), *y = tn_ones(TN_DIMS(6), TN_I64);
@@ -194,14 +194,5 @@ static void test_moved_elements_are_found(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_charset),
-        cmocka_unit_test(test_utf8_is_strict),
-        cmocka_unit_test(test_text_read),
-        cmocka_unit_test(test_other_data_are_noticed),
-        cmocka_unit_test(test_moved_elements_are_found),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

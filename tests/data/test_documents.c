@@ -93,7 +93,7 @@ static void expect_wrong_text(const char *name, const char *text, const char *pa
 
 /* ---- Kinds of files -------------------------------------------------------------------------- */
 
-static void test_plain_text(void **state) {
+TEST_WITH(test_plain_text, NULL, temp_clean) {
     expect_text("a.txt", "It was the best\nof times", "[It was the best\nof times]");
     expect_text("a",
                 "\xef\xbb\xbf"
@@ -105,7 +105,7 @@ static void test_plain_text(void **state) {
     expect_text("a.txt", "{\"text\": 1}\n", "[{\"text\": 1}\n]");
 }
 
-static void test_json_lines(void **state) {
+TEST_WITH(test_json_lines, NULL, temp_clean) {
     expect_text("a.jsonl",
                 "{\"text\": \"one\"}\n{\"id\": -0.5, \"text\": \"t\\u00e9 \\ud83d\\ude00\\n\"}",
                 "[one][t\xc3\xa9 \xf0\x9f\x98\x80\n]");
@@ -122,7 +122,7 @@ static void test_json_lines(void **state) {
     free(s.text);
 }
 
-static void test_options(void **state) {
+TEST_WITH(test_options, NULL, temp_clean) {
     write_text("a.jsonl", "{\"text\":\"no\",\"content\":\"yes\"}\n");
     const char *path = temp_path("a.jsonl");
     tn_corpus_options o = tn_corpus_defaults();
@@ -145,7 +145,7 @@ static void test_options(void **state) {
     assert_error(TN_EVALUE, "no file");
 }
 
-static void test_split(void **state) {
+TEST_WITH(test_split, NULL, temp_clean) {
     tn_corpus_options o = tn_corpus_defaults();
     o.split = "<|endoftext|>";
     const char *path = temp_path("a.txt");
@@ -164,7 +164,7 @@ static void test_split(void **state) {
 }
 
 /* Compressed, in one part and in several after one another. */
-static void test_packed(void **state) {
+TEST_WITH(test_packed, NULL, temp_clean) {
     static const char one[] = "{\"text\":\"x\"}\n";
     for (int times = 1; times <= 3; times++) {
         const char *expected = times == 1 ? "[x]" : times == 2 ? "[x][x]" : "[x][x][x]";
@@ -183,7 +183,7 @@ static void test_packed(void **state) {
 }
 
 /* Cut at every byte, and every byte changed. */
-static void test_damaged(void **state) {
+TEST_WITH(test_damaged, NULL, temp_clean) {
     static const char line[] = "{\"text\":\"to be cut\"}\n";
     for (int kind = 0; kind < 2; kind++) {
         const char *name = kind ? "a.jsonl.zst" : "a.jsonl.gz";
@@ -211,7 +211,7 @@ static void test_damaged(void **state) {
     expect_wrong_text("a.gz", "text", "a.gz is not a gzip file, despite its name: it is text");
 }
 
-static void test_folders(void **state) {
+TEST_WITH(test_folders, NULL, temp_clean) {
     assert_int_equal(mkdir(temp_path("in"), 0700) | mkdir(temp_path("in/b"), 0700) |
                          mkdir(temp_path("in/.git"), 0700),
                      0);
@@ -237,7 +237,7 @@ static void test_folders(void **state) {
 
 /* ---- Files that are wrong -------------------------------------------------------------------- */
 
-static void test_wrong_lines(void **state) {
+TEST_WITH(test_wrong_lines, NULL, temp_clean) {
     expect_wrong_text("a.jsonl", "{\"text\":\"x\"}\n\n{\"text\":\"x\"",
                       "a.jsonl: line 3: ',' or the closing bracket");
     expect_wrong_text("a.jsonl", "{\"text\":\"\xff\"}", "line 1: not UTF-8, at byte 10");
@@ -254,7 +254,7 @@ static void test_wrong_lines(void **state) {
     expect_wrong_text("a.jsonl", "not JSON at all", "line 1: a value should begin here");
 }
 
-static void test_other_kinds(void **state) {
+TEST_WITH(test_other_kinds, NULL, temp_clean) {
     static const unsigned char head[1024] = {0x88, 0xd8, 0x34, 0x01, 1}; /* 20240520 */
     expect_wrong("a.bin", head, sizeof(head), "a.bin is a shard of 16-bit tokens; expected text");
     static const struct {
@@ -310,7 +310,7 @@ static bool is_spacing(const char *at) {
 }
 
 /* The pieces together are the text, and each cut is at an allowed place. */
-static void test_pieces(void **state) {
+TEST_WITH(test_pieces, NULL, temp_clean) {
     char *text = make_long(LONG);
     temp_write(temp_path("a.txt"), text, LONG);
     packed z = pack_zstd(text, LONG);
@@ -339,7 +339,7 @@ static void test_pieces(void **state) {
 }
 
 /* A separator is found wherever pieces are cut. */
-static void test_split_of_a_long_text(void **state) {
+TEST_WITH(test_split_of_a_long_text, NULL, temp_clean) {
     tn_corpus_options o = tn_corpus_defaults();
     o.split = "\n--\n";
     for (size_t offset = 0; offset < 12; offset++) {
@@ -360,7 +360,7 @@ static void test_split_of_a_long_text(void **state) {
     }
 }
 
-static void test_limits(void **state) {
+TEST_WITH(test_limits, NULL, temp_clean) {
     char *text = malloc(LIMIT + 100);
     assert_non_null(text);
     memset(text, 'x', LIMIT + 100);
@@ -373,7 +373,7 @@ static void test_limits(void **state) {
 }
 
 /* Every allocation fails once, those of zlib and zstd too; all is read, or an error says why. */
-static void test_no_memory(void **state) {
+TEST_WITH(test_no_memory, NULL, temp_clean) {
     static const char line[] = "{\"text\":\"x\"}\n";
     packed g = pack_gzip(line, strlen(line)), z = pack_zstd(line, strlen(line));
     assert_int_equal(mkdir(temp_path("in"), 0700), 0);
@@ -404,7 +404,7 @@ static void test_no_memory(void **state) {
 }
 
 /* The same for tokenizing them: an error and an unfinished set, or everything. */
-static void test_no_memory_for_tokens(void **state) {
+TEST_WITH(test_no_memory_for_tokens, NULL, temp_clean) {
     tn_tokenizer *t = small_tokenizer();
     write_text("a.txt", "hello hello");
     tn_tokens_options o = tn_tokens_defaults();
@@ -425,24 +425,4 @@ static void test_no_memory_for_tokens(void **state) {
     }
     assert_true(n > 20);
     tn_tokenizer_free(t);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_plain_text, temp_clean),
-        cmocka_unit_test_teardown(test_json_lines, temp_clean),
-        cmocka_unit_test_teardown(test_options, temp_clean),
-        cmocka_unit_test_teardown(test_split, temp_clean),
-        cmocka_unit_test_teardown(test_packed, temp_clean),
-        cmocka_unit_test_teardown(test_damaged, temp_clean),
-        cmocka_unit_test_teardown(test_folders, temp_clean),
-        cmocka_unit_test_teardown(test_wrong_lines, temp_clean),
-        cmocka_unit_test_teardown(test_other_kinds, temp_clean),
-        cmocka_unit_test_teardown(test_pieces, temp_clean),
-        cmocka_unit_test_teardown(test_split_of_a_long_text, temp_clean),
-        cmocka_unit_test_teardown(test_limits, temp_clean),
-        cmocka_unit_test_teardown(test_no_memory, temp_clean),
-        cmocka_unit_test_teardown(test_no_memory_for_tokens, temp_clean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,7 +80,7 @@ static void check_batch(const tn_batch *b, tn_sampler s, int64_t size, int64_t b
     }
 }
 
-static void test_same_batches_for_any_threads(void **state) {
+PLAIN_TEST(test_same_batches_for_any_threads) {
     int64_t live = tn_live_tensors();
     for (int threads = 0; threads <= 4; threads++) {
         for (int prefetch = 1; prefetch <= 5; prefetch += 2) {
@@ -113,7 +113,7 @@ static void assert_place(const tn_loader *l, int64_t epoch, int64_t index) {
 }
 
 /* Successive loops see what one loop over more epochs would. */
-static void test_passes(void **state) {
+TEST(test_passes) {
     tn_sampler s = tn_random_sampler(4);
     for (int threads = 0; threads <= 4; threads++) {
         for (int epochs = 1; epochs <= 2; epochs++) {
@@ -147,7 +147,7 @@ static tn_status counted_get(tn_dataset *self, tn_example e, void *x, void *y) {
     return numbers_get(self, e, x, y);
 }
 
-static void test_passes_begin_when_they_are_asked_for(void **state) {
+TEST(test_passes_begin_when_they_are_asked_for) {
     tn_dataset *d = make_numbers(6, -1, 0);
     d->get = counted_get;
     tn_loader *l = tn_loader_new(d, tn_random_sampler(1), loader_options(2, 1, 2));
@@ -162,7 +162,7 @@ static void test_passes_begin_when_they_are_asked_for(void **state) {
 }
 
 /* False after an error is not the end of the pass: the loop over all batches still has to end. */
-static void test_an_error_ends_no_pass(void **state) {
+TEST(test_an_error_ends_no_pass) {
     for (int threads = 0; threads <= 3; threads += 3) {
         tn_loader *l = tn_loader_new(make_numbers(6, 5, 0), tn_sequential_sampler(),
                                      loader_options(2, 1, threads));
@@ -187,7 +187,7 @@ static void test_an_error_ends_no_pass(void **state) {
     }
 }
 
-static void test_drop_last_and_parts(void **state) {
+PLAIN_TEST(test_drop_last_and_parts) {
     for (int threads = 0; threads <= 2; threads += 2) {
         tn_sampler s = tn_random_sampler(4);
         s.part = 1;
@@ -207,7 +207,7 @@ static void test_drop_last_and_parts(void **state) {
     }
 }
 
-static void test_seek_and_where(void **state) {
+PLAIN_TEST(test_seek_and_where) {
     for (int threads = 0; threads <= 3; threads++) {
         tn_sampler s = tn_random_sampler(8);
         tn_loader *l = tn_loader_new(make_numbers(40, -1, 30), s, loader_options(4, 0, threads));
@@ -233,7 +233,7 @@ static void test_seek_and_where(void **state) {
     }
 }
 
-static void test_seek_outside(void **state) {
+PLAIN_TEST(test_seek_outside) {
     tn_loader *l =
         tn_loader_new(make_numbers(40, -1, 0), tn_sequential_sampler(), loader_options(4, 2, 0));
     static const tn_loader_place outside[] = {
@@ -251,7 +251,7 @@ static void test_seek_outside(void **state) {
 }
 
 /* Each epoch belongs to one pass, wherever the loader was before. */
-static void test_seek_among_passes(void **state) {
+TEST(test_seek_among_passes) {
     static const struct {
         tn_loader_place place;
         int64_t batches; /* to the end of the pass */
@@ -284,7 +284,7 @@ static void count_handled(tn_status status, const char *message) {
     handled++;
 }
 
-static void test_error_comes_with_its_batch(void **state) {
+PLAIN_TEST(test_error_comes_with_its_batch) {
     tn_on_error(count_handled);
     for (int threads = 0; threads <= 3; threads++) {
         int64_t live = tn_live_tensors();
@@ -315,7 +315,7 @@ static void test_error_comes_with_its_batch(void **state) {
 }
 
 /* Freed at every stage: while workers wait, read, or have met an error. */
-static void test_free_at_any_moment(void **state) {
+PLAIN_TEST(test_free_at_any_moment) {
     int64_t live = tn_live_tensors();
     freed = 0;
     for (int i = 0; i < 150; i++) {
@@ -333,7 +333,7 @@ static void test_free_at_any_moment(void **state) {
     assert_int_equal(tn_live_tensors(), live);
 }
 
-static void test_batches_are_lent(void **state) {
+PLAIN_TEST(test_batches_are_lent) {
     tn_loader *l =
         tn_loader_new(make_numbers(8, -1, 0), tn_sequential_sampler(), loader_options(2, 1, 1));
     tn_batch b;
@@ -350,7 +350,7 @@ static void test_batches_are_lent(void **state) {
     tn_release(kept);
 }
 
-static void test_bad_arguments(void **state) {
+PLAIN_TEST(test_bad_arguments) {
     freed = 0;
     tn_sampler s = tn_sequential_sampler(), parts = s;
     parts.parts = 0;
@@ -407,7 +407,7 @@ static void *eat_batches(void *user) {
 }
 
 /* Every batch is given to one thread once, and no thread waits forever. */
-static void test_three_threads_at_once(void **state) {
+PLAIN_TEST(test_three_threads_at_once) {
     for (int workers = 0; workers <= 2; workers += 2) {
         static eater eaters[3];
         tn_loader *l = tn_loader_new(make_numbers(SHARED, -1, 0), tn_random_sampler(1),
@@ -428,7 +428,7 @@ static void test_three_threads_at_once(void **state) {
 }
 
 /* One thread after the other is fine. */
-static void test_a_loader_changes_hands(void **state) {
+PLAIN_TEST(test_a_loader_changes_hands) {
     static eater second;
     tn_loader *l =
         tn_loader_new(make_numbers(4, -1, 0), tn_sequential_sampler(), loader_options(1, 1, 1));
@@ -484,7 +484,7 @@ static tn_status turning_get(tn_dataset *self, tn_example e, void *x, void *y) {
     return tn_error();
 }
 
-static void test_a_loader_within_itself(void **state) {
+PLAIN_TEST(test_a_loader_within_itself) {
     for (turn = NEXT; turn <= FREE; turn++) {
         for (int workers = 0; workers < 2; workers++) {
             if (workers && turn == NEXT_ELSEWHERE) {
@@ -529,7 +529,7 @@ static void loader_goes_on(void *user) {
     tn_loader_free(l);
 }
 
-static void test_in_a_child(void **state) {
+TEST(test_in_a_child) {
     tn_sampler order = tn_random_sampler(3);
     for (int threads = 0; threads <= 3; threads += 3) {
         tn_loader *l = tn_loader_new(make_numbers(40, -1, 0), order, loader_options(4, 2, threads));
@@ -542,26 +542,4 @@ static void test_in_a_child(void **state) {
         assert_int_equal(seen, 19);
         tn_loader_free(l);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_batches_for_any_threads),
-        TEST(test_passes),
-        TEST(test_passes_begin_when_they_are_asked_for),
-        TEST(test_an_error_ends_no_pass),
-        cmocka_unit_test(test_drop_last_and_parts),
-        cmocka_unit_test(test_seek_and_where),
-        cmocka_unit_test(test_seek_outside),
-        TEST(test_seek_among_passes),
-        cmocka_unit_test(test_error_comes_with_its_batch),
-        cmocka_unit_test(test_free_at_any_moment),
-        cmocka_unit_test(test_batches_are_lent),
-        cmocka_unit_test(test_bad_arguments),
-        cmocka_unit_test(test_three_threads_at_once),
-        cmocka_unit_test(test_a_loader_changes_hands),
-        cmocka_unit_test(test_a_loader_within_itself),
-        TEST(test_in_a_child),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,7 +51,7 @@ static void check_examples(void) {
     tn_dataset_free(d);
 }
 
-static void test_plain_and_compressed(void **state) {
+PLAIN_TEST(test_plain_and_compressed) {
     write_plain();
     check_examples();
     remove_all();
@@ -65,7 +65,7 @@ static void test_plain_and_compressed(void **state) {
     tn_error_clear();
 }
 
-static void test_other_digits_are_noticed(void **state) {
+PLAIN_TEST(test_other_digits_are_noticed) {
     char text[3][DATASET_TEXT];
     for (int i = 0; i < 3; i++) {
         images[IMAGES - 1] = i == 1 ? 3 : 0;
@@ -82,7 +82,7 @@ static void test_other_digits_are_noticed(void **state) {
     assert_string_not_equal(text[0], text[2]);
 }
 
-static void test_every_truncation(void **state) {
+PLAIN_TEST(test_every_truncation) {
     write_plain();
     const char *path = temp_path("t10k-images-idx3-ubyte");
     for (size_t bytes = 0; bytes < IMAGES; bytes += bytes < 40 || bytes > IMAGES - 10 ? 1 : 97) {
@@ -145,7 +145,7 @@ static void expect_changed(const char *name, unsigned char *data, size_t bytes, 
     data[at] = before;
 }
 
-static void test_wrong_contents(void **state) {
+PLAIN_TEST(test_wrong_contents) {
     static const char *const image = "t10k-images-idx3-ubyte", *const label =
                                                                    "t10k-labels-idx1-ubyte";
     expect_changed(image, images, IMAGES, 2, 13, "not 00 00 08 03");
@@ -171,11 +171,5 @@ static int fill_images(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain_and_compressed),
-        cmocka_unit_test(test_other_digits_are_noticed),
-        cmocka_unit_test(test_every_truncation),
-        cmocka_unit_test(test_wrong_contents),
-    };
-    return cmocka_run_group_tests(tests, fill_images, temp_clean);
+    return tests_run(fill_images, temp_clean);
 }

@@ -52,7 +52,7 @@ static void assert_gives(tn_loader *l, int64_t batches) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-static void two_loaders(void **state) {
+TEST(two_loaders) {
     for (int threads = 0; threads <= 2; threads += 2) {
         counted one;
         tn_dataset *d = counted_init(&one, NULL);
@@ -96,7 +96,7 @@ static tn_dataset *piece_of(tn_dataset *d) {
 }
 
 /* Whatever takes a dataset owns it, and is refused one that has an owner. */
-static void all_takers(void **state) {
+TEST(all_takers) {
     static tn_dataset *(*const takers[])(tn_dataset * d) = {subset_of, transformed_of,
                                                             concatenation_of, piece_of};
     for (int first = 0; first < 4; first++) {
@@ -127,7 +127,7 @@ static void all_takers(void **state) {
 }
 
 /* The program frees what it no longer owns, or never owned. */
-static void freed_beside_its_loader(void **state) {
+TEST(freed_beside_its_loader) {
     counted one, outer;
     tn_dataset *d = counted_init(&one, NULL);
     tn_loader *l = open_loader(d, 0);
@@ -156,7 +156,7 @@ static void freed_beside_its_loader(void **state) {
     assert_int_equal(one.freed, 1);
 }
 
-static void used_after_its_loader(void **state) {
+TEST(used_after_its_loader) {
     counted one;
     tn_dataset *d = counted_init(&one, NULL);
     tn_loader_free(open_loader(d, 0));
@@ -173,7 +173,7 @@ static void used_after_its_loader(void **state) {
 }
 
 /* A dataset that a call refuses for another reason is freed once. */
-static void freed_when_it_fails(void **state) {
+TEST(freed_when_it_fails) {
     counted one;
     tn_loader_options o = tn_loader_defaults();
     o.batch = 0;
@@ -193,7 +193,7 @@ static void freed_when_it_fails(void **state) {
 }
 
 /* A dataset without a free function may have any number of owners. */
-static void without_free(void **state) {
+TEST(without_free) {
     counted one;
     tn_dataset *d = counted_init(&one, NULL);
     d->free = NULL;
@@ -206,12 +206,4 @@ static void without_free(void **state) {
     tn_loader *third = open_loader(d, 0);
     assert_gives(third, 4);
     tn_loader_free(third);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(two_loaders),           TEST(all_takers),          TEST(freed_beside_its_loader),
-        TEST(used_after_its_loader), TEST(freed_when_it_fails), TEST(without_free),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

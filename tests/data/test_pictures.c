@@ -47,7 +47,7 @@ static const char *const whole[] = {"png_2_8",     "png_3_4_interlaced", "jpeg_g
                                     "jpeg_colour", "jpeg_progressive",   "jpeg_cmyk"};
 enum { WHOLE = sizeof(whole) / sizeof(*whole) };
 
-static void a_picture_that_is_cut_short(void **state) {
+TEST(a_picture_that_is_cut_short) {
     needs_pictures();
     for (int i = 0; i < WHOLE; i++) {
         size_t bytes;
@@ -62,7 +62,7 @@ static void a_picture_that_is_cut_short(void **state) {
     }
 }
 
-static void a_picture_that_is_damaged(void **state) {
+TEST(a_picture_that_is_damaged) {
     needs_pictures();
     for (int i = 0; i < WHOLE; i++) {
         size_t bytes, refused = 0;
@@ -88,7 +88,7 @@ static void refuse_seed(const char *name, const char *part) {
     assert_inert(tn_image_read(copy_seed(name, "x.jpg"), TN_F32), TN_EFORMAT, part);
 }
 
-static void headers_that_claim_much(void **state) {
+TEST(headers_that_claim_much) {
     needs_pictures();
     refuse_seed("png_large", "x.jpg: it says 65535 x 65535 pixels, more than this reader takes");
     refuse_seed("jpeg_large", "65500 x 65500 pixels, more than this reader takes");
@@ -99,7 +99,7 @@ static void headers_that_claim_much(void **state) {
     refuse_seed("neither", "it is neither a PNG nor a JPEG file");
 }
 
-static void what_is_no_picture(void **state) {
+TEST(what_is_no_picture) {
     assert_inert(tn_image_read(temp_path("nowhere"), TN_U8), TN_EIO, "nowhere: No such file");
     assert_inert(tn_image_read(temp_folder, TN_U8), TN_EIO, "a folder");
     assert_inert(tn_image_read(NULL, TN_U8), TN_EVALUE, "NULL");
@@ -133,7 +133,7 @@ static tn_image_folder_options options_of_size(int64_t height, int64_t width) {
     return o;
 }
 
-static void pictures_of_different_sizes(void **state) {
+TEST(pictures_of_different_sizes) {
     needs_pictures();
     const char *folder = make_folders();
     float x[3 * 20 * 20];
@@ -159,7 +159,7 @@ static void pictures_of_different_sizes(void **state) {
     check_threads(d);
 }
 
-static void folders_that_are_no_dataset(void **state) {
+TEST(folders_that_are_no_dataset) {
     needs_pictures();
     const char *folder = make_folders();
     char path[600];
@@ -196,7 +196,7 @@ static void folders_that_are_no_dataset(void **state) {
     tn_dataset_free(d);
 }
 
-static void other_pictures_are_noticed(void **state) {
+TEST(other_pictures_are_noticed) {
     needs_pictures();
     char text[4][DATASET_TEXT], path[600];
     const char *folder = make_folders();
@@ -220,7 +220,7 @@ static void other_pictures_are_noticed(void **state) {
     }
 }
 
-static void memory_that_runs_out(void **state) {
+TEST(memory_that_runs_out) {
     needs_pictures();
     const char *folder = make_folders();
     bool failed = true;
@@ -264,11 +264,5 @@ static int make_temp_folder(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(a_picture_that_is_cut_short), TEST(a_picture_that_is_damaged),
-        TEST(headers_that_claim_much),     TEST(what_is_no_picture),
-        TEST(pictures_of_different_sizes), TEST(folders_that_are_no_dataset),
-        TEST(other_pictures_are_noticed),  TEST(memory_that_runs_out),
-    };
-    return cmocka_run_group_tests(tests, make_temp_folder, temp_clean);
+    return tests_run(make_temp_folder, temp_clean);
 }

@@ -86,7 +86,7 @@ static void expect_wrong(const char *text, const char *key, const char *expected
 
 /* ---- Paths ----------------------------------------------------------------------------------- */
 
-static void test_paths(void **state) {
+TEST_WITH(test_paths, NULL, temp_clean) {
     expect_texts("a.json", squad, context, "[The Oder is long.][No question.][A hill.]");
     expect_texts("a.json", squad, question, "[Which?][How?][None?]");
     expect_texts("a.json", squad, answer, "[Oder][long][is long]");
@@ -104,7 +104,7 @@ static void test_paths(void **state) {
 }
 
 /* Values follow one another, on lines of their own or not; .jsonl is lines in any case. */
-static void test_values(void **state) {
+TEST_WITH(test_values, NULL, temp_clean) {
     expect_texts("a.json", "{\"a\":[\"x\"]}{\"a\":[]}\n\n{\n\"a\":\n[\"}\\\"]\",\"z\"]}", ".a[]",
                  "[x][}\"]][z]");
     expect_texts("a.jsonl", "{\"a\":[\"x\"]}\n{\"a\":[\"y\"]}", ".a[]", "[x][y]");
@@ -116,7 +116,7 @@ static void test_values(void **state) {
 }
 
 /* A paragraph's context comes with each of its questions, and a question with each answer. */
-static void test_pairs(void **state) {
+TEST_WITH(test_pairs, NULL, temp_clean) {
     expect_pairs("a.json", squad, context, question,
                  "[The Oder is long.|Which?][The Oder is long.|How?][A hill.|None?]");
     expect_pairs("a.json", squad, question, answer, "[Which?|Oder][How?|long][How?|is long]");
@@ -129,7 +129,7 @@ static void test_pairs(void **state) {
     expect_pairs("a.jsonl", "{\"q\":\"1\",\"a\":\"2\"}", "q", "{{\\\\}} {a}{q}", "[1|{\\} 21]");
 }
 
-static void test_templates(void **state) {
+TEST_WITH(test_templates, NULL, temp_clean) {
     expect_texts("a.jsonl", "{\"t\":\"1\",\"b\":[\"2\"]}", "<{t}>\\t{.b[0]}", "[<1>\t2]");
     expect_texts("a.json", squad, "{.data[].title}: {.data[].paragraphs[].context}",
                  "[Rivers: The Oder is long.][Rivers: No question.][Hills: A hill.]");
@@ -143,7 +143,7 @@ static void expect_refused(const char *key, const char *why) {
     assert_error(TN_EVALUE, why);
 }
 
-static void test_wrong_paths(void **state) {
+TEST_WITH(test_wrong_paths, NULL, temp_clean) {
     temp_write(temp_path("a.json"), squad, strlen(squad));
     expect_refused(".a[", "\".a[\": ], a number or a name in quotes should be here, at byte 4");
     expect_refused(".a[1", "the closing ] is missing, at byte 5");
@@ -167,7 +167,7 @@ static void test_wrong_paths(void **state) {
 
 /* ---- Wrong files ----------------------------------------------------------------------------- */
 
-static void test_wrong_values(void **state) {
+TEST_WITH(test_wrong_values, NULL, temp_clean) {
     expect_wrong("{\"a\":[{\"b\":\"x\"},\n{\"c\":1,\"d\":2}]}", ".a[].b", "[x]",
                  "a.json: line 1: there is no \"b\" in a[1], but \"c\", \"d\"");
     expect_wrong("{\"a\":[{\"b\":\"x\"},{\"b\":\"y\",\"b\":\"z\"}]}", ".a[].b", "[x]",
@@ -189,7 +189,7 @@ static void test_wrong_values(void **state) {
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-static void test_no_memory(void **state) {
+TEST_WITH(test_no_memory, NULL, temp_clean) {
     static const char key[] = "{.data[].title}\\n{.data[].paragraphs[].qas[].answers[0].text}";
     temp_write(temp_path("a.json"), squad, strlen(squad));
     int n = 0;
@@ -210,17 +210,4 @@ static void test_no_memory(void **state) {
         }
     }
     assert_true(n > 10);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_paths, temp_clean),
-        cmocka_unit_test_teardown(test_values, temp_clean),
-        cmocka_unit_test_teardown(test_pairs, temp_clean),
-        cmocka_unit_test_teardown(test_templates, temp_clean),
-        cmocka_unit_test_teardown(test_wrong_paths, temp_clean),
-        cmocka_unit_test_teardown(test_wrong_values, temp_clean),
-        cmocka_unit_test_teardown(test_no_memory, temp_clean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

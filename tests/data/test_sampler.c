@@ -19,7 +19,7 @@ static void check_permutation(tn_sampler s, int64_t size, int64_t epoch) {
     free(seen);
 }
 
-static void test_permutations(void **state) {
+PLAIN_TEST(test_permutations) {
     for (int64_t size = 1; size < 140; size++) {
         check_permutation(tn_random_sampler((uint64_t)size), size, size % 5);
         check_permutation(tn_sequential_sampler(), size, 0);
@@ -31,7 +31,7 @@ static void test_permutations(void **state) {
 }
 
 /* Chi-square over the 24 orders of 4 elements: 23 degrees of freedom, 99.9 % below 49.7. */
-static void test_orders_are_equally_likely(void **state) {
+PLAIN_TEST(test_orders_are_equally_likely) {
     enum { EPOCHS = 4800 };
     int count[256] = {0};
     tn_sampler s = tn_random_sampler(2);
@@ -54,7 +54,7 @@ static void test_orders_are_equally_likely(void **state) {
 
 /* Each place of an epoch of 100 is about as likely to hold each example: 9801 degrees of
  * freedom. */
-static void test_places_are_equally_likely(void **state) {
+PLAIN_TEST(test_places_are_equally_likely) {
     enum { SIZE = 100, EPOCHS = 2000 };
     static int count[SIZE][SIZE];
     memset(count, 0, sizeof(count));
@@ -72,7 +72,7 @@ static void test_places_are_equally_likely(void **state) {
     assert_true(chi > 9801 - 5 * 140 && chi < 9801 + 5 * 140);
 }
 
-static void test_seeds_and_epochs_differ(void **state) {
+PLAIN_TEST(test_seeds_and_epochs_differ) {
     tn_sampler a = tn_random_sampler(1), b = tn_random_sampler(2);
     int same_seed = 0, same_epoch = 0;
     for (int64_t i = 0; i < 1000; i++) {
@@ -84,7 +84,7 @@ static void test_seeds_and_epochs_differ(void **state) {
     assert_true(same_seed < 10 && same_epoch < 10);
 }
 
-static void test_replacement(void **state) {
+PLAIN_TEST(test_replacement) {
     enum { SIZE = 1000 };
     int count[SIZE] = {0}, missing = 0;
     tn_sampler s = tn_replacement_sampler(5);
@@ -99,7 +99,7 @@ static void test_replacement(void **state) {
     assert_in_range(missing, 320, 420); /* 1000 / e, give or take five deviations */
 }
 
-static void test_parts_divide(void **state) {
+PLAIN_TEST(test_parts_divide) {
     enum { SIZE = 23, PARTS = 4 };
     char seen[SIZE] = {0};
     int64_t total = 0;
@@ -120,7 +120,7 @@ static void test_parts_divide(void **state) {
     }
 }
 
-static void test_huge(void **state) {
+PLAIN_TEST(test_huge) {
     tn_sampler s = tn_random_sampler(3);
     for (int64_t i = 0; i < 1000; i++) {
         assert_true(tn_sampler_at(&s, INT64_MAX, 0, INT64_MAX - 1 - i) >= 0);
@@ -130,7 +130,7 @@ static void test_huge(void **state) {
 
 /* ---- By weights ------------------------------------------------------------------------------ */
 
-static void weighted_draws(void **state) {
+TEST(weighted_draws) {
     static const double weights[] = {1, 0, 3, 0.5, 0, 5.5};
     enum { DRAWS = 6000, SIZE = 6 };
     for (int dtype = 0; dtype < 2; dtype++) {
@@ -156,7 +156,7 @@ static void weighted_draws(void **state) {
 }
 
 /* The parts of a weighted order are its places in turn, and its length is that of the draws. */
-static void weighted_parts(void **state) {
+TEST(weighted_parts) {
     tn_sampler s = tn_weighted_sampler(tn_ones(TN_DIMS(4), TN_F32), 7, 1), whole = s;
     s.parts = 3;
     s.part = 2;
@@ -169,7 +169,7 @@ static void weighted_parts(void **state) {
     }
 }
 
-static void weights_refused(void **state) {
+TEST(weights_refused) {
     static const double wrong[][2] = {{0, 0}, {1, -1}, {NAN, 1}, {INFINITY, 1}, {5e-324, 0}};
     for (int i = 0; i < 5; i++) {
         tn_sampler s = tn_weighted_sampler(TN_FROM(wrong[i], TN_DIMS(2), TN_F64), 2, 1);
@@ -220,7 +220,7 @@ static double padding_of(const tn_sampler *s, int64_t epoch) {
     return (double)padded / (double)all;
 }
 
-static void bucketed_batches(void **state) {
+TEST(bucketed_batches) {
     tn_sampler by_chance = tn_random_sampler(5), one, four;
     one = tn_bucket_sampler(line_lengths(), LINE_BATCH, 1, 5);
     four = tn_bucket_sampler(line_lengths(), LINE_BATCH, 4, 5);
@@ -259,7 +259,7 @@ static double pairs_again(const tn_sampler *s) {
     return (double)again / (double)pairs;
 }
 
-static void neighbours_change(void **state) {
+TEST(neighbours_change) {
     tn_sampler one = tn_bucket_sampler(line_lengths(), LINE_BATCH, 1, 5);
     tn_sampler four = tn_bucket_sampler(line_lengths(), LINE_BATCH, 4, 5);
     assert_true(pairs_again(&one) > 0.9); /* all but some: the last bucket is short */
@@ -267,7 +267,7 @@ static void neighbours_change(void **state) {
 }
 
 /* A batch of short lines is as likely to come first as one of long lines. */
-static void buckets_are_shuffled(void **state) {
+TEST(buckets_are_shuffled) {
     tn_sampler s = tn_bucket_sampler(line_lengths(), LINE_BATCH, 4, 6);
     int rising = 0;
     for (int64_t step = 1; step < LINE_STEPS - 1; step++) {
@@ -278,7 +278,7 @@ static void buckets_are_shuffled(void **state) {
 }
 
 /* In each step two parts together have what one part has with batches of twice the size. */
-static void bucketed_parts(void **state) {
+TEST(bucketed_parts) {
     tn_sampler one = tn_bucket_sampler(line_lengths(), 2 * LINE_BATCH, 3, 5);
     for (int64_t part = 0; part < 2; part++) {
         tn_sampler s = tn_bucket_sampler(line_lengths(), LINE_BATCH, 3, 5);
@@ -292,7 +292,7 @@ static void bucketed_parts(void **state) {
     }
 }
 
-static void lengths_refused(void **state) {
+TEST(lengths_refused) {
     tn_bucket_sampler(tn_ones(TN_DIMS(2), TN_F32), 2, 1, 1);
     assert_error(TN_EDTYPE, "the lengths are f32 (they must be i64)");
     tn_bucket_sampler(line_lengths(), 0, 1, 1);
@@ -310,7 +310,7 @@ static void lengths_refused(void **state) {
 }
 
 /* A loader keeps the table, so the scope that made it may end. */
-static void tables_live_as_long_as_loaders(void **state) {
+TEST(tables_live_as_long_as_loaders) {
     for (int threads = 0; threads <= 2; threads += 2) {
         tn_loader *l;
         {
@@ -330,7 +330,7 @@ static void tables_live_as_long_as_loaders(void **state) {
     }
 }
 
-static void test_errors(void **state) {
+PLAIN_TEST(test_errors) {
     tn_sampler s = tn_random_sampler(3);
     assert_int_equal(tn_sampler_at(&s, 10, 0, 10), -1);
     assert_int_equal(tn_error(), TN_EINDEX);
@@ -344,27 +344,4 @@ static void test_errors(void **state) {
     assert_int_equal(tn_sampler_count(&s, 10), 0);
     assert_int_equal(tn_error(), TN_EVALUE);
     tn_error_clear();
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_permutations),
-        cmocka_unit_test(test_orders_are_equally_likely),
-        cmocka_unit_test(test_places_are_equally_likely),
-        cmocka_unit_test(test_seeds_and_epochs_differ),
-        cmocka_unit_test(test_replacement),
-        cmocka_unit_test(test_parts_divide),
-        cmocka_unit_test(test_huge),
-        cmocka_unit_test(test_errors),
-        TEST(weighted_draws),
-        TEST(weighted_parts),
-        TEST(weights_refused),
-        TEST(bucketed_batches),
-        TEST(neighbours_change),
-        TEST(buckets_are_shuffled),
-        TEST(bucketed_parts),
-        TEST(lengths_refused),
-        TEST(tables_live_as_long_as_loaders),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,7 +48,7 @@ static void expect_window(tn_dataset *d, int64_t i, int64_t first) {
 }
 
 /* 13 tokens are 3 windows of 4 (the last target is token 12), 12 are 2, 4 are none. */
-static void test_windows(void **state) {
+TEST_WITH(test_windows, NULL, temp_clean) {
     write_llmc("a_0.bin", 13, 0);
     write_shard("a_1.bin", 0, 0, 0, 4, 900);
     write_shard("a_2.bin", 0, 0, 0, 12, 50000);
@@ -87,7 +87,7 @@ static void expect_sliding(const char *pattern, int64_t length, int64_t stride, 
     tn_dataset_free(d);
 }
 
-static void test_sliding(void **state) {
+TEST_WITH(test_sliding, NULL, temp_clean) {
     for (int count = 2; count < 20; count++) {
         write_llmc("a_0.bin", count, 0);
         write_shard("a_1.bin", 0, 0, 0, count, 1000);
@@ -100,7 +100,7 @@ static void test_sliding(void **state) {
     expect_sliding(temp_path("a_0.bin"), MOST, MOST, 1, 19);
 }
 
-static void test_sliding_refused(void **state) {
+TEST_WITH(test_sliding_refused, NULL, temp_clean) {
     write_llmc("a_0.bin", 1, 0);
     assert_null(tn_sliding_shards(temp_path("a_0.bin"), 4, 4, 100));
     assert_error(TN_EFORMAT,
@@ -118,7 +118,7 @@ static void test_sliding_refused(void **state) {
     tn_dataset_free(d);
 }
 
-static void test_through_a_loader(void **state) {
+TEST_WITH(test_through_a_loader, NULL, temp_clean) {
     write_llmc("a_0.bin", 13, 0);
     tn_loader_options o = tn_loader_defaults();
     o.batch = 3;
@@ -131,7 +131,7 @@ static void test_through_a_loader(void **state) {
     tn_loader_free(loader);
 }
 
-static void test_token_outside(void **state) {
+TEST_WITH(test_token_outside, NULL, temp_clean) {
     write_llmc("a_0.bin", 13, 0);
     tn_dataset *d = tn_token_shards(temp_path("a_0.bin"), 4, 12);
     int64_t x[4], y[4];
@@ -141,7 +141,7 @@ static void test_token_outside(void **state) {
     tn_dataset_free(d);
 }
 
-static void test_wrong_files(void **state) {
+TEST_WITH(test_wrong_files, NULL, temp_clean) {
     const char *path = temp_path("a_0.bin");
     assert_null(tn_token_shards(path, 4, 100));
     assert_error(TN_EIO, "no such file");
@@ -166,7 +166,7 @@ static void test_wrong_files(void **state) {
 }
 
 /* Files of other kinds, whose bytes could all be tokens. */
-static void test_other_kinds(void **state) {
+TEST_WITH(test_other_kinds, NULL, temp_clean) {
     const char *path = temp_path("a_0.bin");
     static const char *const texts[] = {"It was the best of times,\n", "C'\xc3\xa9tait le temps\n",
                                         "C'\xe9tait en Latin 1\r\n"};
@@ -227,7 +227,7 @@ static void write_tokens(const char *prefix, int64_t vocab, int count, int32_t f
     tn_shards_writer_free(w);
 }
 
-static void test_written(void **state) {
+TEST_WITH(test_written, NULL, temp_clean) {
     write_tokens("w", 50257, 23, 40000);
     write_llmc("same.bin", 10, 40010);
     temp_same(temp_path("w_000001.bin"), temp_path("same.bin"));
@@ -238,7 +238,7 @@ static void test_written(void **state) {
 }
 
 /* 32 bits: the same windows, for training and sliding. */
-static void test_wide(void **state) {
+TEST_WITH(test_wide, NULL, temp_clean) {
     write_tokens("w", 128256, 20, 100000);
     size_t bytes;
     unsigned char *file = temp_read(temp_path("w_000000.bin"), &bytes);
@@ -267,7 +267,7 @@ static void test_wide(void **state) {
     assert_error(TN_EFORMAT, "38 bytes of tokens, which is not a whole number of 32-bit tokens");
 }
 
-static void test_writer_refuses(void **state) {
+TEST_WITH(test_writer_refuses, NULL, temp_clean) {
     tn_shards_options o = tn_shards_defaults();
     o.vocab = 10;
     tn_shards_writer *w = tn_shards_writer_new(temp_path("w"), o);
@@ -337,7 +337,7 @@ static void expect_pairs(tn_dataset *d) {
     tn_dataset_free(d);
 }
 
-static void test_pairs(void **state) {
+TEST_WITH(test_pairs, NULL, temp_clean) {
     write_pairs("w");
     expect_pairs(tn_token_shards(temp_path("w_*.bin"), 6, 50257));
     expect_pairs(tn_sliding_shards(temp_path("w_*.bin"), 6, 3, 50257));
@@ -349,7 +349,7 @@ static void test_pairs(void **state) {
 }
 
 /* Wrong shards of pairs: numbers that do not fit, and pairs with wrong places. */
-static void test_wrong_pairs(void **state) {
+TEST_WITH(test_wrong_pairs, NULL, temp_clean) {
     static const struct {
         off_t at; /* from the end if negative */
         unsigned char is;
@@ -383,7 +383,7 @@ static void write_beside(const char *text) {
     temp_write(temp_path("tokens.json"), text, strlen(text));
 }
 
-static void test_tokens_json(void **state) {
+TEST_WITH(test_tokens_json, NULL, temp_clean) {
     write_tokens("train", 50257, 20, 0);
     write_tokens("other", 50257, 20, 0);
     write_beside("{\"format\":\"tern-tokens-1\",\"finished\":true,\"vocab\":50257}");
@@ -425,7 +425,7 @@ static int drain_loader(tn_loader *loader) {
     return batches;
 }
 
-static void test_cut_short(void **state) {
+TEST_WITH(test_cut_short, NULL, temp_clean) {
     for (int threads = 0; threads <= 2; threads += 2) {
         write_zeros("a_0.bin", 1 << 20);
         tn_loader_options o = tn_loader_defaults();
@@ -443,7 +443,7 @@ static void test_cut_short(void **state) {
 }
 
 /* More shards than are kept open, and those after the first are opened for each example. */
-static void test_many_shards(void **state) {
+TEST_WITH(test_many_shards, NULL, temp_clean) {
     enum { SHARDS = 300 };
     char name[16];
     for (int i = 0; i < SHARDS; i++) {
@@ -495,7 +495,7 @@ static words description_of(const char *pattern) {
     return first;
 }
 
-static void test_other_tokens_are_noticed(void **state) {
+TEST_WITH(test_other_tokens_are_noticed, NULL, temp_clean) {
     write_llmc("one_0.bin", 40, 0);
     write_llmc("one_1.bin", 30, 900);
     words one = description_of("one_*.bin");
@@ -515,7 +515,7 @@ static void test_other_tokens_are_noticed(void **state) {
 enum { LARGE = 64 << 20, PAGE = 4096 };
 
 /* A large file is recognised by some of its pages, including the first and the last. */
-static void test_a_large_file_is_sampled(void **state) {
+TEST_WITH(test_a_large_file_is_sampled, NULL, temp_clean) {
     const char *path = temp_path("large.bin");
     unsigned char one = 1;
     temp_write(path, &one, 1);
@@ -535,27 +535,4 @@ static void test_a_large_file_is_sampled(void **state) {
     close(file);
     assert_int_equal(truncate(path, LARGE - 2), 0);
     assert_string_not_equal(description_of("large.bin").text, before.text);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_windows, temp_clean),
-        cmocka_unit_test_teardown(test_sliding, temp_clean),
-        cmocka_unit_test_teardown(test_sliding_refused, temp_clean),
-        cmocka_unit_test_teardown(test_through_a_loader, temp_clean),
-        cmocka_unit_test_teardown(test_token_outside, temp_clean),
-        cmocka_unit_test_teardown(test_wrong_files, temp_clean),
-        cmocka_unit_test_teardown(test_other_kinds, temp_clean),
-        cmocka_unit_test_teardown(test_written, temp_clean),
-        cmocka_unit_test_teardown(test_wide, temp_clean),
-        cmocka_unit_test_teardown(test_writer_refuses, temp_clean),
-        cmocka_unit_test_teardown(test_pairs, temp_clean),
-        cmocka_unit_test_teardown(test_wrong_pairs, temp_clean),
-        cmocka_unit_test_teardown(test_tokens_json, temp_clean),
-        cmocka_unit_test_teardown(test_cut_short, temp_clean),
-        cmocka_unit_test_teardown(test_many_shards, temp_clean),
-        cmocka_unit_test_teardown(test_other_tokens_are_noticed, temp_clean),
-        cmocka_unit_test_teardown(test_a_large_file_is_sampled, temp_clean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,7 @@ static void refuse_csv(const char *text, const char *part) {
     assert_error(TN_EFORMAT, part);
 }
 
-static void a_wrong_table_names_its_place(void **state) {
+TEST(a_wrong_table_names_its_place) {
     refuse_csv("", "has no row");
     refuse_csv("a,b\n", "has no row");
     refuse_csv("a,b\n1,x\n2\n", "table: line 3 has 1 fields, the first has 2");
@@ -51,7 +51,7 @@ static void a_wrong_table_names_its_place(void **state) {
 }
 
 /* A quote that never ends, in a small file that unpacks to very many lines. */
-static void an_endless_record(void **state) {
+TEST(an_endless_record) {
     const char *path = temp_path("endless.gz");
     gzFile out = gzopen(path, "wb1");
     static char lines[1 << 20];
@@ -66,7 +66,7 @@ static void an_endless_record(void **state) {
     assert_error(TN_EFORMAT, "the record that begins in line 2 has more than 67108864 bytes");
 }
 
-static void a_zero_far_behind(void **state) {
+TEST(a_zero_far_behind) {
     enum { ROWS = 3000, BYTES = 4 * ROWS };
     static char text[BYTES];
     for (int i = 0; i < ROWS; i++) {
@@ -83,7 +83,7 @@ static void refuse_columns(tn_csv_options o, const char *part) {
     assert_error(TN_EVALUE, part);
 }
 
-static void columns_that_are_not_there(void **state) {
+TEST(columns_that_are_not_there) {
     tn_csv_options o = tn_csv_defaults();
     o.target = "c";
     refuse_columns(o, "table has no column \"c\" among its 4: \"a\", \"b\", \"b\", \"3\"");
@@ -105,7 +105,7 @@ static void columns_that_are_not_there(void **state) {
     refuse_columns(o, "the delimiter");
 }
 
-static void classes_that_are_given(void **state) {
+TEST(classes_that_are_given) {
     tn_csv_options o = tn_csv_defaults();
     o.classes = (const char *const[]){"no", "yes", "perhaps", NULL};
     tn_dataset *d = tn_csv_dataset(write_text("a,b\n1,yes\n2,no\n"), o);
@@ -128,7 +128,7 @@ static void refuse_libsvm(const char *text, const char *part) {
     assert_error(TN_EFORMAT, part);
 }
 
-static void a_wrong_row_names_its_line(void **state) {
+TEST(a_wrong_row_names_its_line) {
     refuse_libsvm("", "has no row");
     refuse_libsvm("# nothing\n", "has no row");
     refuse_libsvm("1 1:2\nx 1:2\n", "table: line 2: \"x\" is not a label");
@@ -152,7 +152,7 @@ static void a_wrong_row_names_its_line(void **state) {
     tn_dataset_free(d);
 }
 
-static void other_tables_are_noticed(void **state) {
+TEST(other_tables_are_noticed) {
     static const char *const tables[] = {"a,b\n1,x\n2,y\n", "a,b\n1,y\n2,x\n", "a,b\n1,x\n3,y\n"};
     static const char *const rows[] = {"1 1:2 2:3\n0 1:1\n", "1 1:2 3:3\n0 1:1\n",
                                        "2 1:2 2:3\n0 1:1\n", "1 1:2\n0 1:3 2:1\n"};
@@ -176,7 +176,7 @@ static void write_gz(const char *name, const char *text) {
     assert_int_equal(gzclose(file), Z_OK);
 }
 
-static void a_compressed_table_that_is_damaged(void **state) {
+TEST(a_compressed_table_that_is_damaged) {
     write_gz("t.csv.gz", "a,b\n1,x\n2,y\n3,x\n");
     size_t bytes;
     unsigned char *gz = temp_read(temp_path("t.csv.gz"), &bytes);
@@ -190,7 +190,7 @@ static void a_compressed_table_that_is_damaged(void **state) {
 }
 
 /* Members of a gzip file, and zeros, which archives are padded with; anything else is an error. */
-static void what_follows_a_compressed_table(void **state) {
+TEST(what_follows_a_compressed_table) {
     const char *path = temp_path("t.csv.gz");
     write_gz("t.csv.gz", "a,b\n1,x\n");
     size_t bytes;
@@ -223,7 +223,7 @@ static void what_follows_a_compressed_table(void **state) {
 }
 
 /* "\n", "\r\n" and "\r" end a line, wherever the buffer ends; within quotes they stay. */
-static void ends_of_lines(void **state) {
+TEST(ends_of_lines) {
     static const char *const ends[] = {"\n", "\r\n", "\r"};
     enum { ROWS = 20000, MOST = ROWS * 16 };
     char *text = malloc(MOST);
@@ -259,12 +259,12 @@ static void ends_of_lines(void **state) {
     check_threads(tn_libsvm_dataset(write_text("1 1:2\r0 2:7\r3 3:1\r"), 3));
 }
 
-static void threads_read_rows(void **state) {
+TEST(threads_read_rows) {
     check_threads(csv_of("a,b,c\n1,2,x\n3,4,y\n5,6,x\n7,8,z\n9,10,x\n"));
     check_threads(tn_libsvm_dataset(write_text("1 1:2\n0 2:7\n3 3:1\n4 1:1 2:2 3:3\n"), 3));
 }
 
-static void numbers_have_a_point_in_every_locale(void **state) {
+TEST(numbers_have_a_point_in_every_locale) {
     if (!setlocale(LC_NUMERIC, "de_DE.UTF-8") && !setlocale(LC_NUMERIC, "fr_FR.UTF-8")) {
         skip();
     }
@@ -283,7 +283,7 @@ static tn_dataset *read_libsvm(void) {
     return tn_libsvm_dataset(temp_path("t.svm"), 3);
 }
 
-static void memory_that_runs_out(void **state) {
+TEST(memory_that_runs_out) {
     write_gz("t.csv.gz", "a,b\n1,x\n2,\"y\n\"\n3,x\n");
     temp_write(temp_path("t.svm"), "1 1:2\n0 2:7\n", 12);
     tn_dataset *(*const makers[])(void) = {read_csv, read_libsvm};
@@ -310,20 +310,5 @@ static int make_temp_folder(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(a_wrong_table_names_its_place),
-        TEST(an_endless_record),
-        TEST(a_zero_far_behind),
-        TEST(columns_that_are_not_there),
-        TEST(classes_that_are_given),
-        TEST(a_wrong_row_names_its_line),
-        TEST(other_tables_are_noticed),
-        TEST(what_follows_a_compressed_table),
-        TEST(ends_of_lines),
-        TEST(a_compressed_table_that_is_damaged),
-        TEST(threads_read_rows),
-        TEST(numbers_have_a_point_in_every_locale),
-        TEST(memory_that_runs_out),
-    };
-    return cmocka_run_group_tests(tests, make_temp_folder, temp_clean);
+    return tests_run(make_temp_folder, temp_clean);
 }

@@ -9,7 +9,7 @@
 #include "tests/data/small_tokenizer.h"
 #include "tests/support/test.h"
 
-static void joins_the_best_pair_first(void **state) {
+TEST(joins_the_best_pair_first) {
     tn_tokenizer *t = small_tokenizer();
     assert_int_equal(tn_tokenizer_size(t), SMALL_SIZE);
     EXPECT_IDS(t, "hello", false, HELLO);
@@ -23,7 +23,7 @@ static void joins_the_best_pair_first(void **state) {
 }
 
 /* Nothing is merged across the boundary of a piece. */
-static void pieces_stay_apart(void **state) {
+TEST(pieces_stay_apart) {
     tn_tokenizer *t = small_tokenizer();
     EXPECT_IDS(t, "h\xce\xb1", false, 'h', 0xce, 0xb1);
     EXPECT_IDS(t, "h1e", false, 'h', '1', 'e');
@@ -31,7 +31,7 @@ static void pieces_stay_apart(void **state) {
     tn_tokenizer_free(t);
 }
 
-static void special_tokens_only_when_asked(void **state) {
+TEST(special_tokens_only_when_asked) {
     tn_tokenizer *t = small_tokenizer();
     assert_int_equal(tn_tokenizer_special(t, "<|endoftext|>"), END_OF_TEXT);
     assert_int_equal(tn_tokenizer_special(t, "<|endoftext|"), -1);
@@ -47,7 +47,7 @@ static void special_tokens_only_when_asked(void **state) {
 }
 
 /* Bytes that are not characters are a piece of their own, whatever is next to them. */
-static void any_bytes(void **state) {
+TEST(any_bytes) {
     tn_tokenizer *t = small_tokenizer();
     EXPECT_IDS(t, "hello\xff hello", false, HELLO, 0xff, SPACE_HELLO);
     EXPECT_IDS(t, "\xc3", false, 0xc3);
@@ -73,7 +73,7 @@ static void any_bytes(void **state) {
 }
 
 /* Long pieces, merged with a heap, come out as short ones, merged with a simple loop. */
-static void long_pieces(void **state) {
+TEST(long_pieces) {
     enum { BYTES = 1000000 };
     tn_tokenizer *t = small_tokenizer();
     char *text = malloc(BYTES);
@@ -114,7 +114,7 @@ static void expect_bytes(const char *pattern, const char *run, size_t bytes) {
     tn_tokenizer_free(t);
 }
 
-static void long_runs(void **state) {
+TEST(long_runs) {
     static const char *const patterns[] = {"gpt2", "llama3", "o200k"};
     static const char *const runs[] = {
         "a",    "A", " ",      "\n",       "\r\n",         "\t",   "1",
@@ -147,7 +147,7 @@ static void *encode_often(void *tokenizer) {
     return same ? tokenizer : NULL;
 }
 
-static void several_threads(void **state) {
+TEST(several_threads) {
     pthread_t threads[4];
     tn_tokenizer *t = small_tokenizer();
     for (int i = 0; i < 4; i++) {
@@ -161,7 +161,7 @@ static void several_threads(void **state) {
     tn_tokenizer_free(t);
 }
 
-static void ids_outside(void **state) {
+TEST(ids_outside) {
     tn_tokenizer *t = small_tokenizer();
     size_t bytes;
     assert_string_equal(tn_tokenizer_bytes(t, SPACE_HELLO, &bytes), " hello");
@@ -196,7 +196,7 @@ static void expect_stream(const char *bytes, const char *expected) {
 
 #define REPLACED "\xef\xbf\xbd"
 
-static void streams_are_utf8(void **state) {
+TEST(streams_are_utf8) {
     expect_stream("", "");
     expect_stream("a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80z",
                   "a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80z");
@@ -210,7 +210,7 @@ static void streams_are_utf8(void **state) {
 }
 
 /* Rows of a batch: padded to the longest, cut at a length, with their lengths. */
-static void texts_as_rows(void **state) {
+TEST(texts_as_rows) {
     TN_SCOPE;
     tn_tokenizer *t = small_tokenizer();
     const char *const texts[] = {"hello hello", "", "hellll oo"};
@@ -258,17 +258,5 @@ static void texts_as_rows(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(joins_the_best_pair_first),
-        TEST(pieces_stay_apart),
-        TEST(special_tokens_only_when_asked),
-        TEST(any_bytes),
-        TEST(long_pieces),
-        TEST(long_runs),
-        TEST(several_threads),
-        TEST(ids_outside),
-        TEST(streams_are_utf8),
-        TEST(texts_as_rows),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

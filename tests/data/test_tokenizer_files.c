@@ -16,7 +16,7 @@ static void refused_merges(const char *merges, const char *message) {
     assert_error(TN_EFORMAT, message);
 }
 
-static void merges_file(void **state) {
+TEST(merges_file) {
     tn_tokenizer *t = small_tokenizer();
     tn_tokenizer_free(t);
     refused_merges("h e\nhe x\n", "merges.txt:2: the vocabulary has no token \"hex\"");
@@ -40,7 +40,7 @@ static void refused_vocab(const char *vocab, const char *message) {
     assert_error(TN_EFORMAT, message);
 }
 
-static void vocabulary_file(void **state) {
+TEST(vocabulary_file) {
     refused_vocab("", "vocab.json: a value should begin here (at byte 0)");
     refused_vocab("[1]", "vocab.json: the whole should be an object of ids by token");
     refused_vocab("{\"a\":\"b\"}", "vocab.json: \"a\" has the id -1");
@@ -66,7 +66,7 @@ static void vocabulary_file(void **state) {
 }
 
 /* Ids need not be dense, and a byte may have no token. */
-static void holes_in_ids(void **state) {
+TEST(holes_in_ids) {
     static const char vocab[] = "{\"a\":1,\"b\":7,\"ab\":5,\"<end>\":9}";
     size_t bytes;
     small_write("a b\n");
@@ -109,7 +109,7 @@ static void refused_parts(const char *model, const char *cut, const char *rest,
     assert_error(TN_EFORMAT, message);
 }
 
-static void of_gpt2s_kind(void **state) {
+TEST(of_gpt2s_kind) {
     tn_tokenizer *t = load_parts(
         small_pairs, byte_level,
         "\"normalizer\":null,\"added_tokens\":[{\"id\":262,\"content\":\"<|endoftext|>\","
@@ -123,7 +123,7 @@ static void of_gpt2s_kind(void **state) {
 }
 
 /* "normalized" tokens are searched for after all others, even if they begin earlier. */
-static void added_in_two_rounds(void **state) {
+TEST(added_in_two_rounds) {
     tn_tokenizer *t =
         load_parts(small_pairs, byte_level,
                    "\"added_tokens\":[{\"id\":300,\"content\":\"o<|\",\"normalized\":true},"
@@ -143,7 +143,7 @@ static void added_in_two_rounds(void **state) {
     tn_tokenizer_free(t);
 }
 
-static void of_llama3s_kind(void **state) {
+TEST(of_llama3s_kind) {
     tn_tokenizer *t = load_parts(
         "\"type\":\"BPE\",\"dropout\":0.0,\"ignore_merges\":true,\"merges\":[\"h e\",\"l l\"]",
         "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
@@ -158,7 +158,7 @@ static void of_llama3s_kind(void **state) {
 }
 
 /* Several pre-tokenizers in sequence; one that splits at a text; a space in front. */
-static void other_cuts(void **state) {
+TEST(other_cuts) {
     tn_tokenizer *t =
         load_parts(small_pairs,
                    "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\",\"individual_"
@@ -188,7 +188,7 @@ static void other_cuts(void **state) {
     tn_tokenizer_free(t);
 }
 
-static void digits_are_cut(void **state) {
+TEST(digits_are_cut) {
     for (int each = 0; each < 2; each++) {
         char text[512];
         snprintf(text, sizeof(text),
@@ -213,7 +213,7 @@ static void digits_are_cut(void **state) {
     "\"" pattern "\"},\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\","                  \
     "\"add_prefix_space\":false,\"use_regex\":false}]}"
 
-static void what_is_not_understood(void **state) {
+TEST(what_is_not_understood) {
     static const struct {
         const char *model, *cut, *rest, *message;
     } wrong[] = {
@@ -301,7 +301,7 @@ static void never_ends(const char *cut, size_t bytes, size_t run, const char *me
 }
 
 /* Patterns that backtrack without end, at one place or again at each. */
-static void patterns_without_end(void **state) {
+TEST(patterns_without_end) {
     static const char nested[] = SPLIT("(?:(?=[^#]+)[^#]*)*##|[^#]");
     never_ends(nested, 100000, SIZE_MAX,
                "the tokenizer's pattern \"(?:(?=[^#]+)[^#]*)*##|[^#]\" cannot cut byte 2 of a text "
@@ -320,7 +320,7 @@ static void patterns_without_end(void **state) {
 }
 
 /* Lines of many spaces are ordinary: an expression that tries each of them is no error. */
-static void lines_of_spaces(void **state) {
+TEST(lines_of_spaces) {
     enum { LINE = 201, LINES = 4000 };
     tn_tokenizer *t = load_parts(small_pairs, SPLIT("\\\\s+$|."), "");
     assert_non_null(t);
@@ -342,7 +342,7 @@ static void lines_of_spaces(void **state) {
 
 /* What Oniguruma means by an expression, for which PCRE2 has another meaning: it says whether "he"
  * is cut, as it is in `tokenizers`. */
-static void meanings_of_patterns(void **state) {
+TEST(meanings_of_patterns) {
     static const struct {
         const char *cut, *text;
         bool whole;
@@ -398,7 +398,7 @@ static void expect_around(tn_tokenizer *t, int count, int first, int last) {
     tn_tokenizer_free(t);
 }
 
-static void tokens_around_a_text(void **state) {
+TEST(tokens_around_a_text) {
     expect_around(load_parts(small_pairs, byte_level, ADDED "null"), 1, HE, HE);
     expect_around(load_parts(small_pairs, byte_level, ADDED "{\"type\":\"ByteLevel\"}"), 1, HE, HE);
     expect_around(load_parts(small_pairs, byte_level, ADDED TEMPLATE), 2, 300, HE);
@@ -449,7 +449,7 @@ static const char *write_ranks(const char *more) {
     return path;
 }
 
-static void tiktoken_files(void **state) {
+TEST(tiktoken_files) {
     static const char *const special[] = {"<|endoftext|>", "<|end|>"};
     tn_tiktoken_options o = tn_tiktoken_defaults();
     const char *path = write_ranks("");
@@ -494,7 +494,7 @@ static void tiktoken_files(void **state) {
 }
 
 /* Which of a folder's files is read. */
-static void file_of_a_folder(void **state) {
+TEST(file_of_a_folder) {
     temp_clean(state);
     assert_null(tn_tokenizer_load(temp_path("")));
     assert_error(TN_EIO, "has no tokenizer.json, no vocab.json");
@@ -517,12 +517,5 @@ static void file_of_a_folder(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(merges_file),          TEST(vocabulary_file),     TEST(holes_in_ids),
-        TEST(of_gpt2s_kind),        TEST(added_in_two_rounds), TEST(of_llama3s_kind),
-        TEST(other_cuts),           TEST(digits_are_cut),      TEST(what_is_not_understood),
-        TEST(patterns_without_end), TEST(lines_of_spaces),     TEST(meanings_of_patterns),
-        TEST(tokens_around_a_text), TEST(tiktoken_files),      TEST(file_of_a_folder),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -51,7 +51,7 @@ static tn_tokenizer *train_small(void) {
     return tn_tokenizer_train(texts, bytes, 2, o);
 }
 
-static void making_without_memory(void **state) {
+TEST(making_without_memory) {
     tn_tokenizer *(*const makers[])(void) = {load_json, load_merges, load_ranks, train_small};
     write_files();
     for (size_t i = 0; i < sizeof(makers) / sizeof(makers[0]); i++) {
@@ -71,7 +71,7 @@ static void making_without_memory(void **state) {
 }
 
 /* A special token, short pieces, a piece for the heap. */
-static void encoding_without_memory(void **state) {
+TEST(encoding_without_memory) {
     char text[300] = "hello<|endoftext|> \xff hello ";
     memset(text + strlen(text), 'l', 200);
     tn_tokenizer *t = small_tokenizer();
@@ -96,7 +96,7 @@ static void encoding_without_memory(void **state) {
     tn_tokenizer_free(t);
 }
 
-static void saving_without_memory(void **state) {
+TEST(saving_without_memory) {
     tn_tokenizer *t = small_tokenizer();
     bool failed = true;
     for (long n = 0; failed; n++) {
@@ -119,7 +119,5 @@ static void saving_without_memory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(making_without_memory), TEST(encoding_without_memory),
-                                       TEST(saving_without_memory)};
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

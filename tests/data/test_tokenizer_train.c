@@ -31,7 +31,7 @@ static void expect_row(const tn_tokenizer *t, size_t row) {
 }
 
 /* Every row with a trained tokenizer, and with the same one saved and loaded. */
-static void as_tokenizers(void **state) {
+TEST(as_tokenizers) {
     for (size_t row = 0; row < sizeof(table) / sizeof(table[0]); row++) {
         tn_tokenizer *t = train_table(table[row].pattern);
         expect_row(t, row);
@@ -47,7 +47,7 @@ static void as_tokenizers(void **state) {
 
 /* tokenizer.json, vocab.json and merges.txt agree; the latter two are written only if they can
  * express the tokenizer. */
-static void saved_files(void **state) {
+TEST(saved_files) {
     tn_tokenizer *t = train_table("gpt2");
     assert_int_equal(tn_tokenizer_save(t, temp_path("gpt2")), TN_OK);
     tn_tokenizer *a = tn_tokenizer_load(temp_path("gpt2/tokenizer.json"));
@@ -70,7 +70,7 @@ static void saved_files(void **state) {
 }
 
 /* A text that runs out of pairs gives a smaller vocabulary; min_count leaves rare pairs apart. */
-static void small_texts(void **state) {
+TEST(small_texts) {
     const char *texts[] = {"abab ab", "\xff\xff\xff", ""};
     size_t bytes[] = {7, 3, 0};
     tn_tokenizer_train_options o = tn_tokenizer_train_defaults();
@@ -93,7 +93,7 @@ static void small_texts(void **state) {
     tn_tokenizer_free(t);
 }
 
-static void wrong_options(void **state) {
+TEST(wrong_options) {
     const char *texts[] = {NULL};
     size_t bytes[] = {1};
     tn_tokenizer_train_options o = tn_tokenizer_train_defaults();
@@ -123,11 +123,5 @@ static void wrong_options(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(as_tokenizers),
-        TEST(saved_files),
-        TEST(small_texts),
-        TEST(wrong_options),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

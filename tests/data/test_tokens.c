@@ -23,7 +23,7 @@ static int end_test(void **state) {
     return temp_clean(state);
 }
 
-#define MAKES(f) cmocka_unit_test_setup_teardown(f, begin_test, end_test)
+#define MAKES(name) TEST_WITH(name, begin_test, end_test)
 
 /* ---- Making and reading ---------------------------------------------------------------------- */
 
@@ -83,7 +83,7 @@ static void expect_text(const char *out, const char *name, const char *expected)
 
 /* ---- Contents -------------------------------------------------------------------------------- */
 
-static void test_documents(void **state) {
+MAKES(test_documents) {
     assert_int_equal(mkdir(temp_path("in"), 0700), 0);
     write_text("in/a.jsonl",
                "{\"text\":\"hello hello\"}\n{\"text\":\"\"}\n{\"text\":\"<|endoftext|>\"}\n");
@@ -179,7 +179,7 @@ static void check_pieces(const tn_tokenizer *t, bool spaces) {
 }
 
 /* A long text comes in pieces, and their tokens are those of the whole, whatever the pattern. */
-static void test_pieces_are_the_whole(void **state) {
+MAKES(test_pieces_are_the_whole) {
     static const char *const patterns[] = {"gpt2", "llama3", "o200k"};
     for (int i = 0; i < 3; i++) {
         tn_tokenizer *t = tokenizer_with(patterns[i]);
@@ -220,7 +220,7 @@ static void same_folders(const char *a, const char *b) {
     }
 }
 
-static void test_threads(void **state) {
+MAKES(test_threads) {
     static const int threads[] = {1, 2, 3, 8};
     write_many("in");
     tn_tokens_options o = tn_tokens_defaults();
@@ -241,7 +241,7 @@ static void test_threads(void **state) {
 /* ---- The validation split -------------------------------------------------------------------- */
 
 /* 1000 documents: the share is nearly exact, spread over all, and differs with the seed. */
-static void test_share(void **state) {
+MAKES(test_share) {
     enum { DOCUMENTS = 1000 };
     FILE *f = fopen(temp_path("a.jsonl"), "wb");
     assert_non_null(f);
@@ -281,7 +281,7 @@ static void test_share(void **state) {
 }
 
 /* From one long text passages are drawn; what follows a drawn passage begins a new document. */
-static void test_share_of_one_text(void **state) {
+MAKES(test_share_of_one_text) {
     enum { WORDS = 20000 };
     FILE *f = fopen(temp_path("a.txt"), "wb");
     assert_non_null(f);
@@ -318,7 +318,7 @@ static void test_share_of_one_text(void **state) {
 
 /* ---- Pairs ----------------------------------------------------------------------------------- */
 
-static void test_pairs(void **state) {
+MAKES(test_pairs) {
     write_text("a.jsonl", "{\"prompt\":\"hello\",\"completion\":\" hello\"}\n"
                           "{\"prompt\":\"\",\"completion\":\"oo\"}\n"
                           "{\"prompt\":\"he\",\"completion\":\"\"}\n");
@@ -346,7 +346,7 @@ static void test_pairs(void **state) {
 
 /* ---- What is wrong --------------------------------------------------------------------------- */
 
-static void test_wrong_texts(void **state) {
+MAKES(test_wrong_texts) {
     tn_tokens_options o = tn_tokens_defaults();
     write_many("in");
     FILE *f = fopen(temp_path("in/1.jsonl"), "ab");
@@ -375,7 +375,7 @@ static void test_wrong_texts(void **state) {
     assert_error(TN_EVALUE, "a validation share of 1");
 }
 
-static void test_folders(void **state) {
+MAKES(test_folders) {
     tn_tokens_options o = tn_tokens_defaults();
     write_text("a.txt", "hello");
     o.shard_tokens = 1;
@@ -421,7 +421,7 @@ static void make_another(const tn_tokens_made *so_far, void *user) {
     assert_error(TN_EIO, "another process is writing it");
 }
 
-static void test_two_at_once(void **state) {
+MAKES(test_two_at_once) {
     tn_tokens_options o = tn_tokens_defaults();
     write_text("a.txt", "hello");
     o.progress = make_another;
@@ -430,7 +430,7 @@ static void test_two_at_once(void **state) {
     expect_text("out", "train", "|hello");
 }
 
-static void test_full_disk(void **state) {
+MAKES(test_full_disk) {
     struct rlimit before, limit;
     write_many("in");
     tn_tokens_options o = tn_tokens_defaults();
@@ -500,7 +500,7 @@ static void change_file(const char *name, size_t at) {
     free(file);
 }
 
-static void test_goes_on(void **state) {
+MAKES(test_goes_on) {
     write_many("in");
     tn_tokens_options o = small_shards();
     assert_int_equal(go_on("whole", o), 0);
@@ -521,7 +521,7 @@ static void test_goes_on(void **state) {
 }
 
 /* Shards of other texts or options are not kept, nor any without a record that can be read. */
-static void test_starts_over(void **state) {
+MAKES(test_starts_over) {
     write_many("in");
     tn_tokens_options o = small_shards();
     assert_int_equal(go_on("whole", o), 0);
@@ -540,16 +540,4 @@ static void test_starts_over(void **state) {
     change_file("in/0.jsonl", 0); /* the same text, but nobody has looked */
     assert_int_equal(go_on("touched", o), 0);
     same_folders("whole", "touched");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        MAKES(test_documents),         MAKES(test_pieces_are_the_whole),
-        MAKES(test_threads),           MAKES(test_share),
-        MAKES(test_share_of_one_text), MAKES(test_pairs),
-        MAKES(test_wrong_texts),       MAKES(test_folders),
-        MAKES(test_two_at_once),       MAKES(test_full_disk),
-        MAKES(test_goes_on),           MAKES(test_starts_over),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

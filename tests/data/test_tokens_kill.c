@@ -128,7 +128,7 @@ static void make_reference(int documents, int which) {
     assert_int_equal(rename(temp_path("out"), temp_path("reference")), 0);
 }
 
-static void test_killed_anywhere(void **state) {
+TEST_WITH(test_killed_anywhere, NULL, temp_clean) {
     make_reference(300, 1);
     int kills = 0;
     for (int n = 1;; n++) {
@@ -204,7 +204,7 @@ static void same_files(const noted *list, int count) {
 
 /* Several batches of documents, of which the splits' shards end in different ones. Every fifth call
  * is enough: a shard and its record take a number of calls that 5 does not divide. */
-static void test_goes_on(void **state) {
+TEST_WITH(test_goes_on, NULL, temp_clean) {
     make_reference(9000, 2);
     int most = 0, compared = 0;
     for (int n = 1;; n += 5) {
@@ -240,9 +240,5 @@ int main(int argc, char **argv) {
         tn_status status = make_tokens(argv[1], atoi(argv[3]));
         return status == TN_OK ? DONE : status == TN_ESTATE ? THERE_ALREADY : 9;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_killed_anywhere, temp_clean),
-        cmocka_unit_test_teardown(test_goes_on, temp_clean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

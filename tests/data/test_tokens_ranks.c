@@ -201,7 +201,7 @@ static tn_tokens_options many_documents(int threads) {
     return o;
 }
 
-static void test_any_number(void **state) {
+TEST_WITH(test_any_number, NULL, temp_clean) {
     char in[512], out[512];
     snprintf(in, sizeof(in), "%s", write_texts());
     for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
@@ -234,7 +234,7 @@ static void change_end(void *data, size_t *bytes) {
     memset((char *)data + 64, 0xff, *bytes > 80 ? 8 : 0); /* of the first part */
 }
 
-static void test_spoilt(void **state) {
+TEST_WITH(test_spoilt, NULL, temp_clean) {
     static const struct {
         void (*spoil)(void *data, size_t *bytes);
         const char *why;
@@ -254,12 +254,4 @@ static void test_spoilt(void **state) {
         assert_int_equal(j.list[1].status, TN_EPEER);
         assert_int_equal(j.list[2].status, TN_EPEER);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_any_number, temp_clean),
-        cmocka_unit_test_teardown(test_spoilt, temp_clean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

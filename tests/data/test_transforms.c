@@ -124,19 +124,19 @@ static void same_for_two_parts(tn_loader *(*make)(int, int64_t, int64_t), int64_
     }
 }
 
-static void threads_and_resuming(void **state) {
+TEST(threads_and_resuming) {
     same_for_any_threads(weighted_loader);
     same_for_any_threads(bucketed_loader);
 }
 
-static void same_for_ranks(void **state) {
+TEST(same_for_ranks) {
     same_for_two_parts(weighted_loader, 15);
     same_for_two_parts(bucketed_loader, IMAGES / BATCH);
 }
 
 /* One image differs from epoch to epoch, from place to place and from seed to seed, but not when it
  * is read again. */
-static void readings_differ(void **state) {
+TEST(readings_differ) {
     float first[PIXELS], other[PIXELS];
     int64_t y;
     tn_dataset *d = augmented_images(7), *another = augmented_images(8);
@@ -156,7 +156,7 @@ static void readings_differ(void **state) {
 }
 
 /* The loader passes epochs and places to the dataset, through datasets in between. */
-static void epochs_differ(void **state) {
+TEST(epochs_differ) {
     for (int wrapped = 0; wrapped < 3; wrapped++) {
         tn_dataset *d = augmented_images(7);
         d = wrapped == 1 ? tn_subset(d, (int64_t[]){5, 5}, 2) : d;
@@ -179,7 +179,7 @@ static void epochs_differ(void **state) {
 }
 
 /* Two flips by the same numbers would always cancel. */
-static void transforms_draw_their_own(void **state) {
+TEST(transforms_draw_their_own) {
     tn_tensor *x = tn_rand(TN_DIMS(30, 1, 1, 2), TN_F32);
     const tn_transform flip = tn_random_horizontal_flip(0.5);
     tn_dataset *d = TN_TRANSFORMED(tn_tensor_dataset(x, NULL), 1, flip, flip);
@@ -219,7 +219,7 @@ static tn_status halves_apply(const tn_transform *t, tn_dims dims, const float *
 static const tn_transform halves = {
     .kind = "halves", .shape = halves_shape, .apply = halves_apply, .value = {0.5}, .values = 1};
 
-static void of_ones_own(void **state) {
+TEST(of_ones_own) {
     tn_tensor *x = tn_reshape(tn_arange(0, 24, 1, TN_F32), TN_DIMS(3, 8));
     tn_dataset *d = TN_TRANSFORMED(tn_tensor_dataset(x, NULL), 1, halves, halves);
     float out[2];
@@ -237,7 +237,7 @@ static void of_ones_own(void **state) {
     tn_dataset_free(d);
 }
 
-static void errors_travel(void **state) {
+TEST(errors_travel) {
     static float bad = 10;
     for (int threads = 0; threads <= 7; threads++) {
         tn_tensor *x = tn_reshape(tn_arange(0, 20, 1, TN_F32), TN_DIMS(10, 2));
@@ -257,7 +257,7 @@ static void errors_travel(void **state) {
     }
 }
 
-static void transforms_refuse(void **state) {
+TEST(transforms_refuse) {
     static const double mean[] = {0, 0, 0}, std[] = {1, 0, 1};
     const struct {
         tn_transform transform;
@@ -314,7 +314,7 @@ static double lambda_of(int64_t index, double alpha, uint64_t seed) {
 }
 
 /* Mean 1/2 and variance 1 / (4 (2 alpha + 1)) of Beta(alpha, alpha), up to five deviations. */
-static void mixup_draws(void **state) {
+TEST(mixup_draws) {
     static const double alphas[] = {0.01, 0.2, 1, 3};
     enum { DRAWS = 500 };
     for (int a = 0; a < 4; a++) {
@@ -332,7 +332,7 @@ static void mixup_draws(void **state) {
     assert_true(lambda_of(2, 1, 4) != lambda_of(2, 1, 5));
 }
 
-static void mixup_refuses(void **state) {
+TEST(mixup_refuses) {
     tn_tensor *x = tn_ones(TN_DIMS(2, 3), TN_F32), *y = tn_arange(0, 2, 1, TN_I64);
     assert_inert(tn_mixup((tn_batch){.x = x}, 2, 1, 1).x, TN_EVALUE, "NULL");
     assert_inert(tn_mixup((tn_batch){.x = x, .y = y}, 2, 0, 1).y, TN_EVALUE,
@@ -342,20 +342,4 @@ static void mixup_refuses(void **state) {
     tn_batch wrong = tn_mixup((tn_batch){.x = x, .y = y}, 1, 1, 1);
     assert_true(tn_is_inert(wrong.x));
     assert_inert(wrong.y, TN_EINDEX, "one_hot");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(threads_and_resuming),
-        TEST(same_for_ranks),
-        TEST(readings_differ),
-        TEST(epochs_differ),
-        TEST(transforms_draw_their_own),
-        TEST(of_ones_own),
-        TEST(errors_travel),
-        TEST(transforms_refuse),
-        TEST(mixup_draws),
-        TEST(mixup_refuses),
-    };
-    return cmocka_run_group_tests_name("transforms", tests, NULL, NULL);
 }

@@ -62,7 +62,7 @@ static void gather_all(tn_group *g, void *user) {
     }
 }
 
-static void test_bytes(void **state) {
+PLAIN_TEST(test_bytes) {
     for (int ranks = 1; ranks <= 4; ranks++) {
         run_ok(ranks, broadcast_from_each, NULL);
         run_ok(ranks, gather_all, NULL);
@@ -97,7 +97,7 @@ static void send_absurd_size(tn_group *g, void *user) {
     }
 }
 
-static void test_mistakes(void **state) {
+PLAIN_TEST(test_mistakes) {
     double negative = -1, huge = 4611686018427387904.0;
     assert_contains(run_failing(3, mistake_one_call, NULL, TN_EVALUE), "7 bytes at NULL");
     assert_contains(run_failing(2, send_absurd_size, &negative, TN_EFORMAT),
@@ -106,7 +106,7 @@ static void test_mistakes(void **state) {
                     "rank 0 sends 4611686018427387904 bytes");
 }
 
-static void test_arguments(void **state) {
+PLAIN_TEST(test_arguments) {
     void *data = NULL;
     size_t bytes = 3;
     assert_int_equal(tn_broadcast_bytes(NULL, &data, &bytes, 0), TN_EVALUE);
@@ -124,13 +124,4 @@ static void test_arguments(void **state) {
     assert_int_equal(tn_broadcast_bytes(NULL, &data, &bytes, 1), TN_EIO);
     assert_int_equal(tn_all_gather_bytes(NULL, "x", 1, &data, &bytes), TN_EIO);
     tn_error_clear();
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_arguments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

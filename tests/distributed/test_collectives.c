@@ -393,11 +393,11 @@ static void threads_pass(bool checked, int most) {
     assert_int_equal(failures, 0);
 }
 
-static void test_local(void **state) {
+PLAIN_TEST(test_local) {
     threads_pass(false, 8);
 }
 
-static void test_checked_local(void **state) {
+PLAIN_TEST(test_checked_local) {
     threads_pass(true, 3);
 }
 
@@ -443,19 +443,19 @@ static void disagree_pass(const char *engine, bool checked) {
     }
 }
 
-static void test_shm(void **state) {
+PLAIN_TEST(test_shm) {
     for (int ranks = 1; ranks <= 8; ranks++) {
         pass_on_ranks(ranks, "shm", false);
     }
     disagree_pass("shm", false);
 }
 
-static void test_checked_shm(void **state) {
+PLAIN_TEST(test_checked_shm) {
     pass_on_ranks(3, "shm", true);
     disagree_pass("shm", true);
 }
 
-static void test_gloo(void **state) {
+PLAIN_TEST(test_gloo) {
     if (!gloo_is_here()) {
         skip();
     }
@@ -464,7 +464,7 @@ static void test_gloo(void **state) {
     }
 }
 
-static void test_checked_gloo(void **state) {
+PLAIN_TEST(test_checked_gloo) {
     if (!gloo_is_here()) {
         skip();
     }
@@ -474,10 +474,5 @@ static void test_checked_gloo(void **state) {
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, BODIES, COUNT_OF(BODIES));
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_local), cmocka_unit_test(test_checked_local),
-        cmocka_unit_test(test_shm),   cmocka_unit_test(test_checked_shm),
-        cmocka_unit_test(test_gloo),  cmocka_unit_test(test_checked_gloo),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

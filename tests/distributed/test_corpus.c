@@ -14,23 +14,14 @@
 
 #include "tests/support/replay.h"
 
-static void test_store(void **state) {
+PLAIN_TEST(test_store) {
     assert_true(replay_corpus("fuzz_store", fuzz_store) >= 25);
 }
 
-static void test_calls(void **state) {
+PLAIN_TEST(test_calls) {
     assert_true(replay_corpus("fuzz_rpc", fuzz_rpc) >= 25);
 }
 
-static void test_environments(void **state) {
+PLAIN_TEST(test_environments) {
     assert_true(replay_corpus("fuzz_environment", fuzz_environment) >= 12);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_store),
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_environments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

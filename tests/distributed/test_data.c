@@ -43,7 +43,7 @@ static void pads_shares(tn_group *g, void *user) {
     tn_loader_free(l);
 }
 
-static void test_shares_of_one_size(void **state) {
+PLAIN_TEST(test_shares_of_one_size) {
     int seen[10] = {0};
     failures = 0;
     assert_int_equal(tn_local_run(4, pads_shares, seen), TN_OK);
@@ -53,7 +53,7 @@ static void test_shares_of_one_size(void **state) {
     }
 }
 
-static void test_share_of_a_share(void **state) {
+PLAIN_TEST(test_share_of_a_share) {
     tn_sampler s = tn_random_sampler(1);
     s.parts = 2;
     tn_distributed_sampler(NULL, s, false);
@@ -125,7 +125,7 @@ static void load_two(tn_group *g, void *user) {
     load_with(g, user, 5, 2); /* 10 a step: 24 is inside the third, which is repeated */
 }
 
-static void test_other_numbers_of_ranks_go_on(void **state) {
+PLAIN_TEST(test_other_numbers_of_ranks_go_on) {
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
     failures = 0;
@@ -190,7 +190,7 @@ static void load_buckets(tn_group *g, void *user) {
     tn_loader_free(l);
 }
 
-static void test_buckets_of_other_numbers_of_ranks(void **state) {
+PLAIN_TEST(test_buckets_of_other_numbers_of_ranks) {
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("buckets"));
     bucket_job all = {.path = path};
@@ -219,7 +219,7 @@ static void save_fails(tn_group *g, void *user) {
     job_close(&j);
 }
 
-static void test_an_error_of_rank_0_is_everybodys(void **state) {
+PLAIN_TEST(test_an_error_of_rank_0_is_everybodys) {
     failures = 0;
     assert_int_equal(tn_local_run(3, save_fails, (void *)"/nowhere/at/all"), TN_OK);
     assert_int_equal(failures, 0);
@@ -236,7 +236,7 @@ static void load_fails(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_an_error_of_another_rank(void **state) {
+PLAIN_TEST(test_an_error_of_another_rank) {
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
     failures = 0;
@@ -287,7 +287,7 @@ static void go_on(tn_group *g, void *user) {
 }
 
 /* All ranks refuse another run; with other_run set, one of them logs what differs. */
-static void test_another_run(void **state) {
+PLAIN_TEST(test_another_run) {
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
     lines_logged = 0;
@@ -343,7 +343,7 @@ static void load_exchanged(tn_group *g, void *user) {
 }
 
 /* All ranks load the same file, whatever is renamed over its path meanwhile. */
-static void test_an_exchanged_file(void **state) {
+PLAIN_TEST(test_an_exchanged_file) {
     exchange e = {.path = temp_path("exchanged"),
                   .one = temp_path("one"),
                   .other = temp_path("other"),
@@ -375,7 +375,7 @@ static void load_damaged(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_a_damaged_file_is_named(void **state) {
+PLAIN_TEST(test_a_damaged_file_is_named) {
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("damaged"));
     failures = 0;
@@ -404,7 +404,7 @@ static void load_refused(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_refused_by_one_is_loaded_by_none(void **state) {
+PLAIN_TEST(test_refused_by_one_is_loaded_by_none) {
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
     failures = 0;
@@ -456,7 +456,7 @@ static void load_beside_another(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_another_checkpoint_is_noticed(void **state) {
+PLAIN_TEST(test_another_checkpoint_is_noticed) {
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
     failures = 0;
@@ -467,7 +467,7 @@ static void test_another_checkpoint_is_noticed(void **state) {
 
 /* ---- Learning rates -------------------------------------------------------------------------- */
 
-static void test_learning_rates(void **state) {
+PLAIN_TEST(test_learning_rates) {
     assert_true(tn_lr_linear(1e-3, 8) == 8e-3);
     assert_true(fabs(tn_lr_sqrt(1e-3, 16) - 4e-3) < 1e-18);
     assert_true(tn_lr_sqrt(1e-3, 0) == 1e-3);
@@ -476,19 +476,5 @@ static void test_learning_rates(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shares_of_one_size),
-        cmocka_unit_test(test_share_of_a_share),
-        cmocka_unit_test(test_other_numbers_of_ranks_go_on),
-        cmocka_unit_test(test_buckets_of_other_numbers_of_ranks),
-        cmocka_unit_test(test_an_error_of_rank_0_is_everybodys),
-        cmocka_unit_test(test_an_error_of_another_rank),
-        cmocka_unit_test(test_another_run),
-        cmocka_unit_test(test_an_exchanged_file),
-        cmocka_unit_test(test_a_damaged_file_is_named),
-        cmocka_unit_test(test_refused_by_one_is_loaded_by_none),
-        cmocka_unit_test(test_another_checkpoint_is_noticed),
-        cmocka_unit_test(test_learning_rates),
-    };
-    return cmocka_run_group_tests_name("data of a rank", tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -43,7 +43,7 @@ static void assert_place(const tn__environment *e, const char *host, int port) {
 
 /* ---- Launchers ------------------------------------------------------------------------------- */
 
-static void test_nothing(void **state) {
+PLAIN_TEST(test_nothing) {
     tn__environment e = read_env(ENV("PATH=/bin", "RANKS=3", "RANK=", "XRANK=1"));
     assert_null(e.launcher);
     assert_true(e.rank == 0 && e.ranks == 1 && e.restarts == 0);
@@ -51,7 +51,7 @@ static void test_nothing(void **state) {
     assert_null(e.launcher);
 }
 
-static void test_tern_run(void **state) {
+PLAIN_TEST(test_tern_run) {
     tn__environment e = read_env(
         ENV("RANK=5", "LOCAL_RANK=1", "WORLD_SIZE=8", "LOCAL_WORLD_SIZE=4", "GROUP_RANK=1",
             "MASTER_ADDR=10.0.0.1", "MASTER_PORT=29400", "TERN_TOKEN=secret", "TERN_STORE=agent",
@@ -64,7 +64,7 @@ static void test_tern_run(void **state) {
 }
 
 /* PyTorch 1.13, torchrun --nproc_per_node 2, and with --standalone. */
-static void test_torchrun(void **state) {
+PLAIN_TEST(test_torchrun) {
     tn__environment e = read_env(
         ENV("GROUP_RANK=0", "GROUP_WORLD_SIZE=1", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2",
             "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29500", "NCCL_ASYNC_ERROR_HANDLING=1",
@@ -91,7 +91,7 @@ static void test_torchrun(void **state) {
         "PMIX_NAMESPACE=345702401", "OMPI_COMM_WORLD_NODE_RANK=1"
 
 /* OpenMPI 4.1, mpirun -n 2. */
-static void test_openmpi(void **state) {
+PLAIN_TEST(test_openmpi) {
     tn__environment e =
         read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", "PMIX_RANK=1",
                      "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2"));
@@ -146,7 +146,7 @@ static void test_openmpi(void **state) {
 }
 
 /* MPICH 4.0, mpirun -n 2: it has no job identifier, so the process of mpirun identifies the job. */
-static void test_mpich(void **state) {
+PLAIN_TEST(test_mpich) {
     const char *const recorded[] = {"HYDI_CONTROL_FD=7", "MPIR_CVAR_CH3_INTERFACE_HOSTNAME=vm",
                                     "MPI_LOCALNRANKS=2", "MPI_LOCALRANKID=1",
                                     "PMI_FD=8",          "PMI_RANK=1",
@@ -178,7 +178,7 @@ static void test_mpich(void **state) {
         "SLURM_STEP_NUM_NODES=2", "SLURM_STEP_NUM_TASKS=4", "SLURM_STEP_TASKS_PER_NODE=3,1"
 
 /* Slurm 22.05, srun -N2 -n4. */
-static void test_slurm(void **state) {
+PLAIN_TEST(test_slurm) {
     tn__environment e = read_env(ENV(SLURM, SLURM_STEP, "SLURM_PROCID=3", "SLURM_LOCALID=0"));
     assert_ranks(&e, "Slurm", 3, 4, 0, -1);
     assert_place(&e, "n1", e.port);
@@ -205,7 +205,7 @@ static void test_slurm(void **state) {
 }
 
 /* The batch script, and a shell of salloc, see the job's numbers but are one process. */
-static void test_slurm_without_srun(void **state) {
+PLAIN_TEST(test_slurm_without_srun) {
     tn__environment e = read_env(ENV(SLURM, "SLURM_PROCID=0", "SLURM_LOCALID=0", "SLURM_NODEID=0"));
     assert_null(e.launcher);
     assert_int_equal(e.ranks, 1);
@@ -221,7 +221,7 @@ static void assert_several(const char *const *variables, const char *text, bool 
 }
 
 /* Environments that start a program several times without making the copies ranks. */
-static void test_several(void **state) {
+PLAIN_TEST(test_several) {
     assert_several(ENV("SM_HOSTS=[\"algo-1\",\"algo-2\"]", "SM_CURRENT_HOST=algo-1"),
                    "SM_HOSTS names 2 hosts", false);
     assert_several(ENV("SM_HOSTS=[\"algo-1\"]", "SM_CURRENT_HOST=algo-1"), "", false);
@@ -276,7 +276,7 @@ static void test_several(void **state) {
 
 /* mpirun starts its daemons with srun; a program may be started with `tern run` inside any of
  * them. */
-static void test_nested(void **state) {
+PLAIN_TEST(test_nested) {
     tn__environment e = read_env(ENV(SLURM, SLURM_STEP, "SLURM_PROCID=1", OPENMPI,
                                      "OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_LOCAL_SIZE=2"));
     assert_string_equal(e.launcher, "OpenMPI");
@@ -290,7 +290,7 @@ static void test_nested(void **state) {
 }
 
 /* Whether all ranks are on this host, and where the token comes from. */
-static void test_one_host(void **state) {
+PLAIN_TEST(test_one_host) {
     assert_true(read_env(ENV("RANK=0", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2")).one_host);
     assert_false(read_env(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=a")).one_host);
     assert_true(read_env(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1")).one_host);
@@ -312,7 +312,7 @@ static void test_one_host(void **state) {
 
 /* ---- Invalid environments -------------------------------------------------------------------- */
 
-static void test_refused(void **state) {
+PLAIN_TEST(test_refused) {
     assert_refused(ENV("RANK=0"), "RANK is set, but WORLD_SIZE is not");
     assert_refused(ENV("WORLD_SIZE=2"), "WORLD_SIZE is set, but RANK is not");
     static const char *const numbers[] = {"RANK=x",  "RANK=-1", "RANK=1.0",
@@ -366,7 +366,7 @@ static void assert_list(const char *list, const char *const *names) {
     assert_false(tn__nodelist_name(list, -1, name, sizeof(name)));
 }
 
-static void test_nodelist(void **state) {
+PLAIN_TEST(test_nodelist) {
     assert_list("n1", ENV("n1"));
     assert_list("a-b.example_1,c", ENV("a-b.example_1", "c"));
     assert_list("n[1-3,07-09],gpu5", ENV("n1", "n2", "n3", "n07", "n08", "n09", "gpu5"));
@@ -383,7 +383,7 @@ static void test_nodelist(void **state) {
     assert_string_equal(name, "n99x");
 }
 
-static void test_bad_nodelist(void **state) {
+PLAIN_TEST(test_bad_nodelist) {
     static const char *const bad[] = {
         "",
         ",",
@@ -427,7 +427,7 @@ static void test_bad_nodelist(void **state) {
 #define TWO "RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=a"
 
 /* Rank 0 looks for a port among those that a firewall lets through. */
-static void test_ports(void **state) {
+PLAIN_TEST(test_ports) {
     tn__environment e = read_env(ENV(TWO, PORTS));
     assert_true(e.port >= 30000 && e.port <= 30084 && e.last_port == 30100);
     e = read_env(ENV(TWO, "TERN_PORTS=30000-30003"));
@@ -449,24 +449,4 @@ static void test_ports(void **state) {
     }
     e = read_env(ENV(TWO, PORTS, "MASTER_PORT=30007", "TORCHELASTIC_USE_AGENT_STORE=True"));
     assert_true(e.port == 30007 && e.port_taken);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing),
-        cmocka_unit_test(test_tern_run),
-        cmocka_unit_test(test_torchrun),
-        cmocka_unit_test(test_openmpi),
-        cmocka_unit_test(test_mpich),
-        cmocka_unit_test(test_slurm),
-        cmocka_unit_test(test_slurm_without_srun),
-        cmocka_unit_test(test_several),
-        cmocka_unit_test(test_nested),
-        cmocka_unit_test(test_one_host),
-        cmocka_unit_test(test_ports),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_nodelist),
-        cmocka_unit_test(test_bad_nodelist),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -180,11 +180,11 @@ static void pass_as(const char *const *environment) {
     assert_true(fine);
 }
 
-static void test_shm(void **state) {
+TEST(test_shm) {
     pass_as(NULL);
 }
 
-static void test_gloo(void **state) {
+TEST(test_gloo) {
     if (!gloo_is_here()) {
         skip();
     }
@@ -221,7 +221,7 @@ static void outlive_children(tn_store *s) {
     }
 }
 
-static void test_memory_store(void **state) {
+TEST(test_memory_store) {
     tn_store *s = tn_memory_store(), *p = tn_prefix_store(s, "deep");
     outlive_children(s);
     outlive_children(p);
@@ -230,7 +230,7 @@ static void test_memory_store(void **state) {
 }
 
 /* The last one to leave removes the file: a child is not the last, and does not leave. */
-static void test_file_store(void **state) {
+TEST(test_file_store) {
     const char *path = temp_path("store");
     tn_store *s = tn_file_store(path);
     outlive_children(s);
@@ -246,7 +246,7 @@ static void frees_server(void *user) {
     tn_store_server_free(user);
 }
 
-static void test_tcp_store(void **state) {
+TEST(test_tcp_store) {
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, "token");
     tn_store *s = tn_tcp_store("127.0.0.1", tn_store_server_port(server), "token", 30);
     outlive_children(s);
@@ -261,9 +261,5 @@ static void test_tcp_store(void **state) {
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, 1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_shm),        TEST(test_gloo),      TEST(test_memory_store),
-        TEST(test_file_store), TEST(test_tcp_store),
-    };
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -298,7 +298,7 @@ static void long_arrays(tn_engine *e) {
     check_messages(e, TN_F64, 300001);
 }
 
-static void test_numbers(void **state) {
+PLAIN_TEST(test_numbers) {
     NEEDS_GLOO();
     static const int ranks[] = {1, 2, 3, 5};
     for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
@@ -306,7 +306,7 @@ static void test_numbers(void **state) {
     }
 }
 
-static void test_long_arrays(void **state) {
+PLAIN_TEST(test_long_arrays) {
     NEEDS_GLOO();
     run_threads(2, long_arrays);
     run_threads(3, long_arrays);
@@ -328,7 +328,7 @@ static void leave_early(tn_engine *e) {
     task_end(&x);
 }
 
-static void test_last_message(void **state) {
+PLAIN_TEST(test_last_message) {
     NEEDS_GLOO();
     for (int i = 0; i < 20; i++) {
         run_threads(2, leave_early);
@@ -366,7 +366,7 @@ static void leave_first(tn_engine *e) {
     CHECK(strcmp(why, again) == 0);
 }
 
-static void test_who_has_left(void **state) {
+PLAIN_TEST(test_who_has_left) {
     NEEDS_GLOO();
     double begin = tn__now();
     told = 0;
@@ -427,7 +427,7 @@ static void give_up_idle(tn_engine *e) {
     CHECK(strstr(why, e->rank == 1 ? "rank 1 has enough" : "rank 1"));
 }
 
-static void test_abort(void **state) {
+PLAIN_TEST(test_abort) {
     NEEDS_GLOO();
     run_threads(2, give_up);
     failed[0] = failed[1] = false;
@@ -464,7 +464,7 @@ static void disagree_in_size(tn_engine *e) {
     CHECK(e->run(e, &t, why) == TN_EPEER);
 }
 
-static void test_disagreement(void **state) {
+PLAIN_TEST(test_disagreement) {
     NEEDS_GLOO();
     run_threads(2, disagree_in_kind);
     run_threads(2, disagree_in_size);
@@ -472,7 +472,7 @@ static void test_disagreement(void **state) {
 
 /* ---- Joining --------------------------------------------------------------------------------- */
 
-static void test_missing_ranks_are_named(void **state) {
+PLAIN_TEST(test_missing_ranks_are_named) {
     NEEDS_GLOO();
     char why[TN_ENGINE_WHY] = "";
     tn_store *store = tn_memory_store();
@@ -485,7 +485,7 @@ static void test_missing_ranks_are_named(void **state) {
 
 /* What rank 1 gives instead of its addresses: a reason, also one as long as they are, or those of a
  * group of another size. */
-static void test_no_addresses(void **state) {
+PLAIN_TEST(test_no_addresses) {
     NEEDS_GLOO();
     static const char *const says[] = {"rank 1 could not join: no port",
                                        "rank 1 could not join: no",
@@ -502,7 +502,7 @@ static void test_no_addresses(void **state) {
     }
 }
 
-static void test_interfaces(void **state) {
+PLAIN_TEST(test_interfaces) {
     NEEDS_GLOO();
     char why[TN_ENGINE_WHY] = "";
     tn_store *store = tn_memory_store();
@@ -544,7 +544,7 @@ static void check_ports(tn_engine *e) {
 }
 
 /* With TERN_PORTS the connections are made there; too few of them are an error. */
-static void test_ports(void **state) {
+PLAIN_TEST(test_ports) {
     NEEDS_GLOO();
     char text[32], why[TN_ENGINE_WHY] = "", said[64];
     first_port = ranks_free_ports(PORTS);
@@ -568,7 +568,7 @@ static void test_ports(void **state) {
     close(listener);
 }
 
-static void test_public_addresses(void **state) {
+PLAIN_TEST(test_public_addresses) {
     static const char *const near[] = {"127.0.0.1",
                                        "127.255.255.255",
                                        "10.0.0.1",
@@ -655,7 +655,7 @@ static void signal_rank_1(int signal, int timeout, double seconds[3], char texts
     ranks_free(&result);
 }
 
-static void test_killed(void **state) {
+TEST_WITH(test_killed, NULL, temp_clean) {
     NEEDS_GLOO();
     double seconds[3];
     char texts[3][256];
@@ -664,7 +664,7 @@ static void test_killed(void **state) {
     assert_true(strstr(texts[0], "lost") && strstr(texts[2], "lost"));
 }
 
-static void test_stopped(void **state) {
+TEST_WITH(test_stopped, NULL, temp_clean) {
     NEEDS_GLOO();
     double seconds[3];
     char texts[3][256];
@@ -683,20 +683,5 @@ static int look_for_plugin(void **state) {
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_long_arrays),
-        cmocka_unit_test(test_last_message),
-        cmocka_unit_test(test_who_has_left),
-        cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_disagreement),
-        cmocka_unit_test(test_missing_ranks_are_named),
-        cmocka_unit_test(test_no_addresses),
-        cmocka_unit_test(test_interfaces),
-        cmocka_unit_test(test_ports),
-        cmocka_unit_test(test_public_addresses),
-        cmocka_unit_test_teardown(test_killed, temp_clean),
-        cmocka_unit_test_teardown(test_stopped, temp_clean),
-    };
-    return cmocka_run_group_tests(tests, look_for_plugin, NULL);
+    return tests_run(look_for_plugin, NULL);
 }

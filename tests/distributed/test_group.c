@@ -34,7 +34,7 @@ static void many_works(tn_group *g, void *user) {
     }
 }
 
-static void test_works_in_any_order(void **state) {
+TEST(test_works_in_any_order) {
     run_ok(4, many_works, NULL);
 }
 
@@ -48,7 +48,7 @@ static void tensor_outlives(tn_group *g, void *user) {
     CHECK(tn_work_done(NULL));
 }
 
-static void test_a_work_keeps_its_tensors(void **state) {
+TEST(test_a_work_keeps_its_tensors) {
     run_ok(3, tensor_outlives, NULL);
 }
 
@@ -71,7 +71,7 @@ static void late_rank(tn_group *g, void *user) {
     }
 }
 
-static void test_time_out_names_the_missing_rank(void **state) {
+TEST(test_time_out_names_the_missing_rank) {
     run_failing(3, late_rank, NULL, TN_EPEER);
     FILE *file = fopen(temp_path("tern-flight-0.txt"), "r");
     assert_non_null(file);
@@ -94,7 +94,7 @@ static void late_sender(tn_group *g, void *user) {
     stay_until_told(g);
 }
 
-static void test_time_out_names_the_sender(void **state) {
+TEST(test_time_out_names_the_sender) {
     run_failing(2, late_sender, NULL, TN_EPEER);
 }
 
@@ -112,7 +112,7 @@ static void impatient_wait(tn_group *g, void *user) {
     }
 }
 
-static void test_the_waits_own_time_out(void **state) {
+TEST(test_the_waits_own_time_out) {
     run_failing(2, impatient_wait, NULL, TN_EPEER);
 }
 
@@ -138,7 +138,7 @@ static void wrong_parcel(tn_group *g, void *user) {
     }
 }
 
-static void test_ranks_that_disagree(void **state) {
+TEST(test_ranks_that_disagree) {
     const char *text = run_failing(2, wrong_size, NULL, TN_EMISMATCH);
     assert_contains(text, "all_reduce f32 [3] sum");
     assert_contains(text, "all_reduce f32 [4] sum");
@@ -165,7 +165,7 @@ static void own_error(tn_group *g, void *user) {
     }
 }
 
-static void test_an_error_reaches_the_peers(void **state) {
+TEST(test_an_error_reaches_the_peers) {
     assert_contains(run_failing(3, own_error, NULL, TN_ESHAPE), "add: ");
 }
 
@@ -179,7 +179,7 @@ static void bad_arguments(tn_group *g, void *user) {
     }
 }
 
-static void test_a_refused_call_ends_the_peers(void **state) {
+TEST(test_a_refused_call_ends_the_peers) {
     assert_contains(run_failing(2, bad_arguments, NULL, TN_EDTYPE), "bool");
 }
 
@@ -193,7 +193,7 @@ static void leaves_early(tn_group *g, void *user) {
     }
 }
 
-static void test_a_rank_that_left(void **state) {
+TEST(test_a_rank_that_left) {
     run_failing(3, leaves_early, NULL, TN_EPEER);
 }
 
@@ -209,7 +209,7 @@ static void dead_stays_dead(tn_group *g, void *user) {
     }
 }
 
-static void test_a_dead_group_stays_dead(void **state) {
+TEST(test_a_dead_group_stays_dead) {
     run_ok(2, dead_stays_dead, NULL);
     run_ok(1, dead_stays_dead, NULL);
 }
@@ -225,7 +225,7 @@ static void errs_alone(tn_group *g, void *user) {
     CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_OK);
 }
 
-static void test_one_rank_outlives_errors(void **state) {
+TEST(test_one_rank_outlives_errors) {
     (void)state;
     run_ok(1, errs_alone, NULL);
 }
@@ -249,7 +249,7 @@ static void two_threads(tn_group *g, void *user) {
     CHECK(tn_barrier(g) == TN_OK);
 }
 
-static void test_a_second_thread_is_refused(void **state) {
+TEST(test_a_second_thread_is_refused) {
     run_ok(2, two_threads, NULL);
 }
 
@@ -257,7 +257,7 @@ static void test_a_second_thread_is_refused(void **state) {
 
 /* A freed group is recognised by its address alone: reading it would fail under the address
  * sanitizer. */
-static void test_a_freed_group(void **state) {
+TEST(test_a_freed_group) {
     tn_group *g = tn__group_create("mine", NULL, NULL, 0, 1, NULL, NULL);
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
     tn_group_free(g);
@@ -286,7 +286,7 @@ static void test_a_freed_group(void **state) {
     assert_error(TN_ESTATE, "the group was freed before");
 }
 
-static void test_the_world_is_the_librarys(void **state) {
+TEST(test_the_world_is_the_librarys) {
     tn_group *world = tn_dist_init(tn_dist_defaults());
     tn_group *part = tn_group_new(world, (int[]){0}, 1);
     tn_group_free(world);
@@ -302,7 +302,7 @@ static void test_the_world_is_the_librarys(void **state) {
     tn_dist_finish();
 }
 
-static void test_ranks_beyond_reason(void **state) {
+TEST(test_ranks_beyond_reason) {
     assert_int_equal(tn_local_run(1000000000, many_works, NULL), TN_EVALUE);
     assert_error(TN_EVALUE, "1000000000 ranks (1 to 1024)");
 }
@@ -327,7 +327,7 @@ static void odd_and_even(tn_group *g, void *user) {
     CHECK(tn_barrier(g) == TN_OK);
 }
 
-static void test_subgroups(void **state) {
+TEST(test_subgroups) {
     run_ok(4, odd_and_even, NULL);
 }
 
@@ -352,7 +352,7 @@ static void waits_in_another(tn_group *g, void *user) {
     tn_mesh_free(mesh);
 }
 
-static void test_waiting_in_another(void **state) {
+TEST(test_waiting_in_another) {
     run_ok(4, waits_in_another, NULL);
 }
 
@@ -378,7 +378,7 @@ static void passes_on(tn_group *g, void *user) {
     tn_group_free(next);
 }
 
-static void test_passing_on(void **state) {
+TEST(test_passing_on) {
     run_ok(4, passes_on, NULL);
 }
 
@@ -397,7 +397,7 @@ static void has_many_members(tn_group *g, void *user) {
     tn_group_free(mine);
 }
 
-static void test_many_members(void **state) {
+TEST(test_many_members) {
     run_ok(20, has_many_members, NULL);
 }
 
@@ -425,7 +425,7 @@ static void split_by_colour(tn_group *g, void *user) {
     CHECK(tn_barrier(g) == TN_OK);
 }
 
-static void test_split(void **state) {
+TEST(test_split) {
     run_ok(5, split_by_colour, NULL);
     assert_null(tn_group_split(NULL, 0));
     assert_error(TN_EVALUE, "group_split: the parent is NULL");
@@ -446,7 +446,7 @@ static void split_badly(tn_group *g, void *user) {
     stay_until_told(g);
 }
 
-static void test_split_fails_on_all(void **state) {
+TEST(test_split_fails_on_all) {
     assert_non_null(strstr(run_failing(3, split_badly, NULL, TN_EMISMATCH), "all_gather i32 [1]"));
     run_failing(3, split_badly, "raise", TN_EVALUE);
 }
@@ -465,7 +465,7 @@ static void different_lists(tn_group *g, void *user) {
     CHECK(tn_barrier(g) == TN_OK);
 }
 
-static void test_subgroups_of_different_ranks(void **state) {
+TEST(test_subgroups_of_different_ranks) {
     run_ok(3, different_lists, NULL);
 }
 
@@ -488,17 +488,17 @@ static void late_at_barrier(tn_group *g, void *user) {
     tn_error_clear();
 }
 
-static void test_late_at_a_monitored_barrier(void **state) {
+TEST(test_late_at_a_monitored_barrier) {
     run_ok(3, late_at_barrier, NULL);
 }
 
-static void test_monitored_barrier_names_who_is_missing(void **state) {
+TEST(test_monitored_barrier_names_who_is_missing) {
     run_failing(3, monitored_barrier, NULL, TN_EPEER);
 }
 
 /* ---- One rank, and means --------------------------------------------------------------------- */
 
-static void test_null_is_one_rank(void **state) {
+TEST(test_null_is_one_rank) {
     TN_SCOPE;
     tn_tensor *t = tn_full(TN_DIMS(2), 3, TN_F32), *out = tn_zeros(TN_DIMS(1, 2), TN_F32);
     assert_int_equal(tn_group_size(NULL), 1);
@@ -530,12 +530,12 @@ static void global_mean(tn_group *g, void *user) {
     CHECK(tn_group_mean(g, 10.0 * rank, 1 + rank) == 30.0 / 6);
 }
 
-static void test_mean_over_the_global_count(void **state) {
+TEST(test_mean_over_the_global_count) {
     run_ok(3, global_mean, NULL);
 }
 
 /* The file appears after a while, since a thread writes it. */
-static void test_sigusr1_writes_the_recorder(void **state) {
+TEST(test_sigusr1_writes_the_recorder) {
     run_ok(2, tensor_outlives, NULL);
     tn__flight_signals(7);
     assert_int_equal(raise(SIGUSR1), 0);
@@ -553,7 +553,7 @@ static void test_sigusr1_writes_the_recorder(void **state) {
     assert_contains(text, "all_reduce f32 [1000] sum");
 }
 
-static void test_trace(void **state) {
+TEST(test_trace) {
     const char *path = temp_path("trace.json");
     tn_flight_mark("backward", tn_flight_now() - 0.5);
     tn_flight_mark("a \"b\" \\ \n", tn_flight_now());
@@ -574,35 +574,5 @@ static void test_trace(void **state) {
 int main(void) {
     temp_path("");
     setenv("TERN_FLIGHT_DIR", temp_folder, 1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_works_in_any_order),
-        TEST(test_a_work_keeps_its_tensors),
-        TEST(test_time_out_names_the_missing_rank),
-        TEST(test_time_out_names_the_sender),
-        TEST(test_the_waits_own_time_out),
-        TEST(test_ranks_that_disagree),
-        TEST(test_an_error_reaches_the_peers),
-        TEST(test_a_refused_call_ends_the_peers),
-        TEST(test_a_rank_that_left),
-        TEST(test_a_dead_group_stays_dead),
-        TEST(test_one_rank_outlives_errors),
-        TEST(test_a_second_thread_is_refused),
-        TEST(test_a_freed_group),
-        TEST(test_the_world_is_the_librarys),
-        TEST(test_ranks_beyond_reason),
-        TEST(test_subgroups),
-        TEST(test_waiting_in_another),
-        TEST(test_passing_on),
-        TEST(test_many_members),
-        TEST(test_split),
-        TEST(test_split_fails_on_all),
-        TEST(test_subgroups_of_different_ranks),
-        TEST(test_monitored_barrier_names_who_is_missing),
-        TEST(test_late_at_a_monitored_barrier),
-        TEST(test_null_is_one_rank),
-        TEST(test_mean_over_the_global_count),
-        TEST(test_sigusr1_writes_the_recorder),
-        TEST(test_trace),
-    };
-    return cmocka_run_group_tests_name("groups of threads", tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -137,7 +137,7 @@ static void pass_with(int n, const char *body, const char *argument, const char 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
 /* One process and no variables set: no server, no thread, no port. */
-static void test_alone(void **state) {
+PLAIN_TEST(test_alone) {
     tn_dist_options o = tn_dist_defaults();
     static const char *const names[] = {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
@@ -171,7 +171,7 @@ static void set_several(const char *value) {
 }
 
 /* Started on two hosts without a launcher, a process refuses to train alone unless told to. */
-static void test_several(void **state) {
+PLAIN_TEST(test_several) {
     set_several("[\"algo-1\",\"algo-2\"]");
     assert_null(tn_dist_init(tn_dist_defaults()));
     assert_int_equal(tn_error(), TN_EVALUE);
@@ -198,7 +198,7 @@ static void test_several(void **state) {
 
 /* A batch script that starts the program without srun: it trains as one rank, and says so even
  * where no log is asked for. */
-static void test_batch_script(void **state) {
+PLAIN_TEST(test_batch_script) {
     static const char *const jobs[] = {"SLURM_NTASKS=4", "SLURM_JOB_NUM_NODES=2"};
     for (size_t i = 0; i < 2; i++) {
         for (int silent = 0; silent < 2; silent++) {
@@ -215,7 +215,7 @@ static void test_batch_script(void **state) {
     }
 }
 
-static void test_environment(void **state) {
+PLAIN_TEST(test_environment) {
     pass_with(1, "meet", "", NULL);
     ranks_result r = ranks_run(3, "meet", "2", ENV("TERN_RESTART_COUNT=4", "TERN_TIMEOUT=30"), 60);
     assert_true(ranks_ok(&r));
@@ -225,7 +225,7 @@ static void test_environment(void **state) {
 }
 
 /* Without the variables for them: local ranks come from the hosts, threads from the cores. */
-static void test_derived(void **state) {
+PLAIN_TEST(test_derived) {
     ranks_result r =
         ranks_run(2, "meet", "", ENV("LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"), 60);
     assert_true(ranks_ok(&r));
@@ -238,7 +238,7 @@ static void test_derived(void **state) {
     ranks_free(&r);
 }
 
-static void test_pseudo_hosts(void **state) {
+PLAIN_TEST(test_pseudo_hosts) {
     ranks_result r = ranks_run(3, "-options", "shm",
                                ENV("0:TERN_HOST=a", "1:TERN_HOST=b b", "2:TERN_HOST=b b",
                                    "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -250,7 +250,7 @@ static void test_pseudo_hosts(void **state) {
     ranks_free(&r);
 }
 
-static void test_tcp_and_file(void **state) {
+PLAIN_TEST(test_tcp_and_file) {
     char init[600];
     static const char *const none[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
     const char *const env[] = {none[0],         none[1],
@@ -266,7 +266,7 @@ static void test_tcp_and_file(void **state) {
 }
 
 /* Rank 0 cannot have MASTER_PORT: something that is not part of this job listens there. */
-static void test_port_taken(void **state) {
+PLAIN_TEST(test_port_taken) {
     char why[TN_STORE_WHY], port_text[32], taken[] = "TORCHELASTIC_USE_AGENT_STORE=True";
     int port = 0, fd = tn__net_listen("127.0.0.1", &port, why);
     assert_true(fd >= 0);
@@ -285,7 +285,7 @@ static void test_port_taken(void **state) {
 
 /* A stranger has MASTER_PORT and relays everything to the real store, at one of the next ports. No
  * rank sends it more than a hello, and the job runs without it. */
-static void test_relay(void **state) {
+PLAIN_TEST(test_relay) {
     int port = ranks_free_port();
     char port_text[32];
     snprintf(port_text, sizeof(port_text), "MASTER_PORT=%d", port);
@@ -298,7 +298,7 @@ static void test_relay(void **state) {
 
 /* Silent strangers have MASTER_PORT and most of the ports after it: they accept connections and
  * read nothing; the first does not even accept any (its queue is full). */
-static void test_squatters(void **state) {
+PLAIN_TEST(test_squatters) {
     enum { SQUATTERS = 12, QUEUE = 3 };
     char why[TN_STORE_WHY], port_text[32];
     int first = 0, fd[SQUATTERS], queue[QUEUE];
@@ -325,7 +325,7 @@ static void test_squatters(void **state) {
 }
 
 /* As under `tern run`. */
-static void test_agent(void **state) {
+PLAIN_TEST(test_agent) {
     char port[32];
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, "token");
     snprintf(port, sizeof(port), "MASTER_PORT=%d", tn_store_server_port(server));
@@ -356,7 +356,7 @@ static void meet_without_token(const char *guess, const char *const *extra, cons
 }
 
 /* All on one host: the user's own token keeps strangers out, without any setup. */
-static void test_user_token(void **state) {
+PLAIN_TEST(test_user_token) {
     char config[600], path[700];
     snprintf(config, sizeof(config), "XDG_CONFIG_HOME=%s", temp_path("config"));
     for (int run = 0; run < 2; run++) { /* the first run makes it */
@@ -372,7 +372,7 @@ static void test_user_token(void **state) {
 }
 
 /* No secret is available: the job runs, and says so in one line. */
-static void test_guessable(void **state) {
+PLAIN_TEST(test_guessable) {
     meet_without_token("open", ENV("TERN_TOKEN", "HOME", "XDG_CONFIG_HOME"),
                        "neither XDG_CONFIG_HOME");
     meet_without_token("open", ENV("TERN_TOKEN", "HOME", "XDG_CONFIG_HOME", "TERN_LOG=warn"),
@@ -384,7 +384,7 @@ static void test_guessable(void **state) {
     ranks_free(&r);
 }
 
-static void test_token_file(void **state) {
+PLAIN_TEST(test_token_file) {
     char file[600];
     const char *path = temp_path("secret");
     temp_write(path, "the job's secret\n", 17);
@@ -405,7 +405,7 @@ static void test_token_file(void **state) {
 /* ---- Failing to meet ------------------------------------------------------------------------- */
 
 /* Ranks 1 and 3 of 4 use another port, and never arrive. */
-static void test_missing(void **state) {
+PLAIN_TEST(test_missing) {
     char other[32];
     snprintf(other, sizeof(other), "1:MASTER_PORT=%d", ranks_free_port());
     char third[32];
@@ -432,7 +432,7 @@ static void test_missing(void **state) {
 }
 
 /* The timeout holds for any number of ranks: a check of each would take most of a minute. */
-static void test_very_many(void **state) {
+PLAIN_TEST(test_very_many) {
     ranks_result r = ranks_run(
         1, "meet", "", ENV("WORLD_SIZE=1048576", "LOCAL_WORLD_SIZE", "TERN_TIMEOUT=0.5"), 300);
     assert_says(&r, 0, "ranks 1-");
@@ -441,7 +441,7 @@ static void test_very_many(void **state) {
     ranks_free(&r);
 }
 
-static void test_disagreement(void **state) {
+PLAIN_TEST(test_disagreement) {
     ranks_result r = ranks_run(3, "meet", "", ENV("TERN_TIMEOUT=3", "2:RANK=1"), 60);
     assert_false(r.timed_out || r.status[1] == r.status[0] + r.status[2]);
     bool first = strstr(r.output[1], "two processes have rank 1") != NULL;
@@ -463,7 +463,7 @@ static void test_disagreement(void **state) {
 }
 
 /* One of three ranks has a lower level: all take it, rank 0 says so, and they compute the same. */
-static void test_levels(void **state) {
+PLAIN_TEST(test_levels) {
     char levels[TN__CPU_LEVELS], *rest = levels, *level;
     tn__cpu_levels(levels, sizeof(levels));
     const char *last = strrchr(levels, ' ');
@@ -514,7 +514,7 @@ static void assert_agree(const char *a, const char *b, const char *level) {
     }
 }
 
-static void test_kinds(void **state) {
+PLAIN_TEST(test_kinds) {
     assert_agree("x86_64:plain,v2,v3,v4", "x86_64:plain,v2,v3,v4", "v4");
     assert_agree("x86_64:plain,v2,v3,v4", "x86_64:plain,v2,v3", "v3");
     assert_agree("x86_64:plain,v2", "x86_64:plain,v2,v3,v4-bf16", "v2");
@@ -528,14 +528,14 @@ static void test_kinds(void **state) {
 }
 
 /* A rank that dies delays rank 0's exit only briefly. */
-static void test_death(void **state) {
+PLAIN_TEST(test_death) {
     ranks_result r = ranks_run(3, "vanish", "1", ENV("TERN_TIMEOUT=20"), 60);
     assert_false(r.timed_out);
     assert_true(WIFSIGNALED(r.status[1]) && r.status[2] == 0 && r.seconds < 30);
     ranks_free(&r);
 }
 
-static void test_arguments(void **state) {
+PLAIN_TEST(test_arguments) {
     static const char *const bad[] = {"", "env:/", "tcp:/1", "mpi://"};
     tn_dist_options o = tn_dist_defaults();
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
@@ -584,18 +584,5 @@ static const rank_entry bodies[] = {{"meet", meet_others}, {"-options", meet_wit
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, 6);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_alone),        cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_derived),      cmocka_unit_test(test_pseudo_hosts),
-        cmocka_unit_test(test_tcp_and_file), cmocka_unit_test(test_port_taken),
-        cmocka_unit_test(test_agent),        cmocka_unit_test(test_missing),
-        cmocka_unit_test(test_disagreement), cmocka_unit_test(test_death),
-        cmocka_unit_test(test_arguments),    cmocka_unit_test(test_relay),
-        cmocka_unit_test(test_squatters),    cmocka_unit_test(test_user_token),
-        cmocka_unit_test(test_very_many),    cmocka_unit_test(test_guessable),
-        cmocka_unit_test(test_token_file),   cmocka_unit_test(test_several),
-        cmocka_unit_test(test_levels),       cmocka_unit_test(test_kinds),
-        cmocka_unit_test(test_batch_script),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

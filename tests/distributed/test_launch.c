@@ -184,7 +184,7 @@ static void launch_in_order(tn_group *world, void *user) {
     clear_stage(&s);
 }
 
-static void test_the_order_of_issue_is_the_order_of_launch(void **state) {
+TEST(test_the_order_of_issue_is_the_order_of_launch) {
     run_ok(2, launch_in_order, NULL);
 }
 
@@ -213,7 +213,7 @@ static void launch_ahead(tn_group *world, void *user) {
     clear_stage(&s);
 }
 
-static void test_the_next_is_launched_before_the_last_is_over(void **state) {
+TEST(test_the_next_is_launched_before_the_last_is_over) {
     run_ok(2, launch_ahead, NULL);
 }
 
@@ -240,7 +240,7 @@ static void count_deadlines(tn_group *world, void *user) {
     clear_stage(&s);
 }
 
-static void test_a_deadline_begins_when_the_others_are_over(void **state) {
+TEST(test_a_deadline_begins_when_the_others_are_over) {
     run_ok(2, count_deadlines, NULL);
 }
 
@@ -274,16 +274,10 @@ static void fail_midway(tn_group *world, void *user) {
     clear_stage(&s);
 }
 
-static void test_a_failure_ends_what_is_under_way(void **state) {
+TEST(test_a_failure_ends_what_is_under_way) {
     run_ok(2, fail_midway, NULL);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_the_order_of_issue_is_the_order_of_launch),
-        TEST(test_the_next_is_launched_before_the_last_is_over),
-        TEST(test_a_deadline_begins_when_the_others_are_over),
-        TEST(test_a_failure_ends_what_is_under_way),
-    };
-    return cmocka_run_group_tests_name("launching", tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -44,7 +44,7 @@ static void sum_along_lines(tn_group *g, void *user) {
     tn_mesh_free(m);
 }
 
-static void test_lines(void **state) {
+PLAIN_TEST(test_lines) {
     shape shapes[] = {{1, {1}},       {1, {3}},          {2, {2, 3}},    {2, {3, 2}},
                       {3, {2, 1, 2}}, {4, {1, 2, 1, 2}}, {3, {2, 2, 2}}, {5, {1, 2, 1, 2, 2}}};
     failures = 0;
@@ -84,7 +84,7 @@ static void group_products(tn_group *g, void *user) {
     tn_mesh_free(m);
 }
 
-static void test_products(void **state) {
+PLAIN_TEST(test_products) {
     run_ok(8, group_products, NULL);
 }
 
@@ -93,7 +93,7 @@ static void expect_refused(int n, const int *sizes, const char *const *given, co
     assert_error(TN_EVALUE, text);
 }
 
-static void test_mistakes(void **state) {
+PLAIN_TEST(test_mistakes) {
     static const char *const twins[] = {"dp", "dp"}, *const none[] = {"", NULL};
     static const char *const spaced[] = {"dp tp"};
     const int ones[] = {1, 1, 1, 1, 1, 1}, two[] = {1, 2};
@@ -108,7 +108,7 @@ static void test_mistakes(void **state) {
     expect_refused(2, two, names, "dp has size 2, but there are 1 ranks");
 }
 
-static void test_names(void **state) {
+PLAIN_TEST(test_names) {
     const int ones[] = {1, 1};
     tn_mesh *m = tn_mesh_new(NULL, 2, ones, names);
     assert_non_null(m);
@@ -141,7 +141,7 @@ static void divide_unevenly(tn_group *g, void *user) {
     CHECK(tn_mesh_new(g, 2, sizes, names) == NULL);
 }
 
-static void test_wrong_product(void **state) {
+PLAIN_TEST(test_wrong_product) {
     failures = 0;
     assert_int_equal(tn_local_run(3, divide_unevenly, NULL), TN_EVALUE);
     assert_non_null(strstr(tn_error_message(), "multiply to 4, but there are 3 ranks"));
@@ -166,19 +166,10 @@ static void makes_short(tn_group *g, void *user) {
     tn_group_free(child);
 }
 
-static void test_subgroup_without_memory(void **state) {
+PLAIN_TEST(test_subgroup_without_memory) {
     for (long at = 0; at < 4; at++) { /* the list twice, the child's store, the list in the store */
         failures = 0;
         assert_int_equal(tn_local_run(3, makes_short, &at), TN_OK);
         assert_int_equal(failures, 0);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),         cmocka_unit_test(test_products),
-        cmocka_unit_test(test_mistakes),      cmocka_unit_test(test_names),
-        cmocka_unit_test(test_wrong_product), cmocka_unit_test(test_subgroup_without_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

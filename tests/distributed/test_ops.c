@@ -182,7 +182,7 @@ static void compare_map(tn_group *g, void *user) {
     check_near(m->name, tn_grad_of(x), tn_grad_of(all[me]));
 }
 
-static void test_maps(void **state) {
+PLAIN_TEST(test_maps) {
     for (size_t i = 0; i < sizeof(maps) / sizeof(maps[0]); i++) {
         for (int ranks = 1; ranks <= MOST; ranks++) {
             run_ok(ranks, compare_map, (void *)&maps[i]);
@@ -217,7 +217,7 @@ static void compare_copy_and_reduce(tn_group *g, void *user) {
     check_near("copy and reduce", tn_grad_of(x), tn_grad_of(one));
 }
 
-static void test_copy_and_reduce(void **state) {
+PLAIN_TEST(test_copy_and_reduce) {
     for (int ranks = 1; ranks <= MOST; ranks++) {
         run_ok(ranks, compare_copy_and_reduce, NULL);
     }
@@ -250,7 +250,7 @@ static void compare_slice_and_join(tn_group *g, void *user) {
     check_near("second", tn_grad_of(x), tn_grad_of(one));
 }
 
-static void test_slice_and_join(void **state) {
+PLAIN_TEST(test_slice_and_join) {
     for (int dim = 0; dim < 3; dim++) {
         for (int ranks = 1; ranks <= MOST; ranks++) {
             run_ok(ranks, compare_slice_and_join, &dim);
@@ -292,7 +292,7 @@ static void compare_networks(tn_group *g, void *user) {
     check_near("w2", tn_grad_of(own2), shard_of(tn_grad_of(w2), 0, me, ranks));
 }
 
-static void test_network(void **state) {
+PLAIN_TEST(test_network) {
     for (int ranks = 1; ranks <= MOST; ranks++) {
         run_ok(ranks, compare_networks, NULL);
     }
@@ -332,7 +332,7 @@ static void compare_batch_norms(tn_group *g, void *user) {
     tn_module_finish(&sync);
 }
 
-static void test_batch_norm(void **state) {
+PLAIN_TEST(test_batch_norm) {
     for (int ranks = 1; ranks <= MOST; ranks++) {
         run_ok(ranks, compare_batch_norms, NULL);
     }
@@ -410,7 +410,7 @@ static void expect_message(void (*f)(tn_group *, void *), int op, const char *te
     assert_int_equal(failures, 0);
 }
 
-static void test_mistakes(void **state) {
+PLAIN_TEST(test_mistakes) {
     for (int i = 0; i < OPS; i++) {
         if (all_ops[i] != tn_dist_copy && all_ops[i] != slice_first) { /* these do not wait */
             expect_message(half_inert, i, "rank 1 has no data");
@@ -431,7 +431,7 @@ static void test_mistakes(void **state) {
 }
 
 /* One rank, without a group. */
-static void test_alone(void **state) {
+PLAIN_TEST(test_alone) {
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
@@ -480,7 +480,7 @@ static int on_engine(tn_group *none, const char *argument) {
 
 static const rank_entry bodies[] = {{"-engine", on_engine}};
 
-static void test_engines(void **state) {
+PLAIN_TEST(test_engines) {
     bool gloo = gloo_is_here();
     for (int ranks = 2; ranks <= MOST; ranks++) {
         ranks_pass(ranks, "-engine", "shm");
@@ -492,11 +492,5 @@ static void test_engines(void **state) {
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_maps),           cmocka_unit_test(test_copy_and_reduce),
-        cmocka_unit_test(test_network),        cmocka_unit_test(test_batch_norm),
-        cmocka_unit_test(test_slice_and_join), cmocka_unit_test(test_engines),
-        cmocka_unit_test(test_mistakes),       cmocka_unit_test(test_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -77,7 +77,7 @@ static bool is_root(void) {
 
 /* ---- A folder that the user named ------------------------------------------------------------ */
 
-static void test_named(void **state) {
+TEST_WITH(test_named, begin_test, end_test) {
     save_record(3);
     expect_record(temp_path("tern-flight-3.txt"));
     temp_write(temp_path("tern-flight-3.txt"), "of yesterday", 12);
@@ -87,7 +87,7 @@ static void test_named(void **state) {
     assert_refused(3, "/nowhere/at/all", "No such file");
 }
 
-static void test_symlink(void **state) {
+TEST_WITH(test_symlink, begin_test, end_test) {
     char target[512];
     temp_write(temp_path("victim"), "precious", 8);
     assert_int_equal(symlink(temp_path("victim"), temp_path("tern-flight-0.txt")), 0);
@@ -100,7 +100,7 @@ static void test_symlink(void **state) {
 }
 
 /* A hard link is replaced, and the file's other name keeps its contents. */
-static void test_hard_link(void **state) {
+TEST_WITH(test_hard_link, begin_test, end_test) {
     temp_write(temp_path("victim"), "precious", 8);
     assert_int_equal(link(temp_path("victim"), temp_path("tern-flight-0.txt")), 0);
     save_record(0);
@@ -109,7 +109,7 @@ static void test_hard_link(void **state) {
 }
 
 /* Without a reader, open would block; with a full pipe, write would. */
-static void test_fifo(void **state) {
+TEST_WITH(test_fifo, begin_test, end_test) {
     struct stat about;
     const char *path = temp_path("tern-flight-0.txt");
     char page[4096] = {0};
@@ -125,7 +125,7 @@ static void test_fifo(void **state) {
     assert_true(S_ISFIFO(about.st_mode));
 }
 
-static void test_file_of_another_user(void **state) {
+TEST_WITH(test_file_of_another_user, begin_test, end_test) {
     const char *path = temp_path("tern-flight-0.txt");
     if (!is_root()) {
         skip();
@@ -163,7 +163,7 @@ static void expect_and_remove(const char *folder, int rank) {
     assert_int_equal(rmdir(folder), 0);
 }
 
-static void test_own(void **state) {
+TEST_WITH(test_own, begin_test, end_test) {
     const char *folder = own_folder();
     mode_t before = umask(0);
     save_record(2);
@@ -174,7 +174,7 @@ static void test_own(void **state) {
     expect_and_remove(folder, 2);
 }
 
-static void test_runtime_folder(void **state) {
+TEST_WITH(test_runtime_folder, begin_test, end_test) {
     const char *folder = own_folder(), *runtime = temp_path("tern");
     setenv("XDG_RUNTIME_DIR", temp_folder, 1);
     save_record(1);
@@ -189,7 +189,7 @@ static void test_runtime_folder(void **state) {
     expect_and_remove(folder, 1);
 }
 
-static void test_folder_that_others_may_use(void **state) {
+TEST_WITH(test_folder_that_others_may_use, begin_test, end_test) {
     const char *folder = own_folder();
     static const mode_t modes[] = {0777, 01777, 0770, 0701};
     assert_int_equal(mkdir(folder, 0700), 0);
@@ -200,7 +200,7 @@ static void test_folder_that_others_may_use(void **state) {
     assert_int_equal(rmdir(folder), 0);
 }
 
-static void test_folder_of_another_user(void **state) {
+TEST_WITH(test_folder_of_another_user, begin_test, end_test) {
     const char *folder = own_folder();
     if (!is_root()) {
         skip();
@@ -211,7 +211,7 @@ static void test_folder_of_another_user(void **state) {
     assert_int_equal(rmdir(folder), 0);
 }
 
-static void test_folder_that_is_none(void **state) {
+TEST_WITH(test_folder_that_is_none, begin_test, end_test) {
     const char *folder = own_folder(), *victim = temp_path("victim");
     assert_int_equal(mkdir(victim, 0700), 0);
     assert_int_equal(symlink(victim, folder), 0);
@@ -220,20 +220,4 @@ static void test_folder_that_is_none(void **state) {
     assert_int_equal(rmdir(victim), 0); /* nothing was written there */
     assert_int_equal(mkfifo(folder, 0600), 0);
     assert_refused(0, folder, "not a folder, or a link to one");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_named, begin_test, end_test),
-        cmocka_unit_test_setup_teardown(test_symlink, begin_test, end_test),
-        cmocka_unit_test_setup_teardown(test_hard_link, begin_test, end_test),
-        cmocka_unit_test_setup_teardown(test_fifo, begin_test, end_test),
-        cmocka_unit_test_setup_teardown(test_file_of_another_user, begin_test, end_test),
-        cmocka_unit_test_setup_teardown(test_own, begin_test, end_test),
-        cmocka_unit_test_setup_teardown(test_runtime_folder, begin_test, end_test),
-        cmocka_unit_test_setup_teardown(test_folder_that_others_may_use, begin_test, end_test),
-        cmocka_unit_test_setup_teardown(test_folder_of_another_user, begin_test, end_test),
-        cmocka_unit_test_setup_teardown(test_folder_that_is_none, begin_test, end_test),
-    };
-    return cmocka_run_group_tests_name("files of flight records", tests, NULL, NULL);
 }

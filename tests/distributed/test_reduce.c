@@ -86,7 +86,7 @@ static void check_all(tn_dtype dtype, tn_reduction how, int ranks, int64_t n) {
     free(y);
 }
 
-static void test_all(void **state) {
+PLAIN_TEST(test_all) {
     for (size_t d = 0; d < COUNT_OF(DTYPES); d++) {
         for (size_t h = 0; h < COUNT_OF(REDUCES); h++) {
             for (int ranks = 1; ranks <= RANKS; ranks++) {
@@ -98,7 +98,7 @@ static void test_all(void **state) {
     }
 }
 
-static void test_nan_wins(void **state) {
+PLAIN_TEST(test_nan_wins) {
     const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     for (size_t d = 0; d < COUNT_OF(floats); d++) {
         for (int smallest = 0; smallest <= 1; smallest++) {
@@ -116,7 +116,7 @@ static void test_nan_wins(void **state) {
 }
 
 /* 256 + 1 + 1 in bf16: rounding after each step would lose both ones. */
-static void test_rounds_once(void **state) {
+PLAIN_TEST(test_rounds_once) {
     tn_bf16 x[3] = {tn_bf16_from_float(256.0f), tn_bf16_from_float(1.0f), tn_bf16_from_float(1.0f)},
             y;
     const void *all[] = {&x[0], &x[1], &x[2]};
@@ -132,7 +132,7 @@ static void test_rounds_once(void **state) {
     assert_true(tn_f16_to_float(g) == 60000.0f);
 }
 
-static void test_order_of_ranks(void **state) {
+PLAIN_TEST(test_order_of_ranks) {
     float x[3] = {1e8f, -1e8f, 1.0f}, y;
     tn__reduce_all(TN_SUM, TN_F32, &y, (const void *[]){&x[0], &x[1], &x[2]}, 3, 1);
     assert_true(y == 1.0f);
@@ -140,7 +140,7 @@ static void test_order_of_ranks(void **state) {
     assert_true(y == 0.0f);
 }
 
-static void test_integers(void **state) {
+PLAIN_TEST(test_integers) {
     int32_t a = INT32_MAX, b = 2, y;
     tn__reduce_all(TN_SUM, TN_I32, &y, (const void *[]){&a, &b}, 2, 1);
     assert_int_equal(y, INT32_MIN + 1);
@@ -166,7 +166,7 @@ static void test_integers(void **state) {
 }
 
 /* A mean is the sum divided by the number of ranks, to the last bit. */
-static void test_mean_bits(void **state) {
+PLAIN_TEST(test_mean_bits) {
     for (int ranks = 2; ranks <= 4; ranks++) {
         float x[4] = {0.1f, 1e-40f, 7.3f, -0.7f}, sum = x[0] + x[1], y;
         const void *all[] = {&x[0], &x[1], &x[2], &x[3]};
@@ -179,7 +179,7 @@ static void test_mean_bits(void **state) {
 }
 
 /* An invalid reduction or dtype writes nothing. */
-static void test_inert(void **state) {
+PLAIN_TEST(test_inert) {
     float x = 1.0f, y = 2.0f;
     tn__reduce_all(TN_NONE, TN_F32, &y, (const void *[]){&x, &x}, 2, 1);
     tn__reduce_all((tn_reduction)99, TN_F32, &y, (const void *[]){&x, &x}, 2, 1);
@@ -190,14 +190,4 @@ static void test_inert(void **state) {
     tn__reduce_all(TN_SUM, TN_F32, &y, (const void *[]){&x}, 0, 1);
     tn__reduce_all(TN_SUM, TN_F32, &y, (const void *[]){&x, &x}, 2, -1);
     assert_true(y == 2.0f);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all),         cmocka_unit_test(test_nan_wins),
-        cmocka_unit_test(test_rounds_once), cmocka_unit_test(test_order_of_ranks),
-        cmocka_unit_test(test_integers),    cmocka_unit_test(test_mean_bits),
-        cmocka_unit_test(test_inert),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

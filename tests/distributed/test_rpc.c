@@ -65,12 +65,12 @@ static void all_values(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_values(void **state) {
+TEST(test_values) {
     run_ok(3, all_values, NULL);
     run_ok(1, all_values, NULL);
 }
 
-static void test_alone(void **state) {
+TEST(test_alone) {
     tn_rpc *r = start_rank(NULL);
     tn_message *out = ask_rank(r, 0, "count_down", tn_message_new(), 0);
     assert_null(out);
@@ -92,7 +92,7 @@ static size_t resize_stacks(size_t bytes) {
 }
 
 /* Without a thread a rank does not start; with one it answers, even if it gets no others. */
-static void test_no_threads(void **state) {
+TEST(test_no_threads) {
     const size_t too_large = (size_t)1 << 50;
     size_t before = resize_stacks(too_large);
     tn_rpc *none = tn_rpc_new(NULL, tn_rpc_defaults());
@@ -148,7 +148,7 @@ static void all_errors(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_errors(void **state) {
+TEST(test_errors) {
     run_ok(2, all_errors, NULL);
     tn_rpc *r = tn_rpc_new(NULL, tn_rpc_defaults());
     assert_null(tn_rpc_call(r, 0, "echo", NULL, 0));
@@ -167,7 +167,7 @@ static void test_errors(void **state) {
 }
 
 /* In a child of fork an rpc is its parent's, whose calls still work. */
-static void test_fork(void **state) {
+TEST(test_fork) {
     tn_rpc *r = start_rank(NULL);
     tn_future *f = tn_rpc_call(r, 0, "echo", NULL, 0);
     pid_t child = fork();
@@ -224,7 +224,7 @@ static void too_large(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_limits(void **state) {
+TEST(test_limits) {
     run_ok(4, too_large, NULL);
 }
 
@@ -273,7 +273,7 @@ static void many_calls(tn_group *world, void *user) {
 }
 
 /* 10000 where TERN_RPC_CALLS says so. */
-static void test_many_calls(void **state) {
+TEST(test_many_calls) {
     const char *wanted = getenv("TERN_RPC_CALLS");
     int calls = wanted ? atoi(wanted) : 500;
     run_ok(2, many_calls, &calls);
@@ -299,7 +299,7 @@ static void many_futures(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_many_futures(void **state) {
+TEST(test_many_futures) {
     run_ok(2, many_futures, NULL);
 }
 
@@ -315,7 +315,7 @@ static void back_and_forth(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_back_and_forth(void **state) {
+TEST(test_back_and_forth) {
     run_ok(2, back_and_forth, NULL);
 }
 
@@ -335,7 +335,7 @@ static void too_deep(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_too_deep(void **state) {
+TEST(test_too_deep) {
     run_ok(2, too_deep, NULL);
 }
 
@@ -403,18 +403,8 @@ static void with_strangers(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_strangers(void **state) {
+TEST(test_strangers) {
     run_ok(2, with_strangers, NULL);
 }
 
 /* ---- All ------------------------------------------------------------------------------------- */
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_values),     TEST(test_alone),        TEST(test_no_threads),
-        TEST(test_errors),     TEST(test_fork),         TEST(test_limits),
-        TEST(test_many_calls), TEST(test_many_futures), TEST(test_back_and_forth),
-        TEST(test_too_deep),   TEST(test_strangers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}

@@ -24,7 +24,7 @@ static void slow_function(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_slow(void **state) {
+TEST(test_slow) {
     run_ok(2, slow_function, NULL);
 }
 
@@ -45,7 +45,7 @@ static void abrupt_end(tn_group *world, void *user) {
     tn_rpc_free(r);
 }
 
-static void test_abrupt_end(void **state) {
+TEST(test_abrupt_end) {
     run_ok(2, abrupt_end, NULL);
 }
 
@@ -60,12 +60,12 @@ static void late_rank(tn_group *world, void *user) {
     tn_rpc_free(r);
 }
 
-static void test_late_end(void **state) {
+TEST(test_late_end) {
     run_ok(2, late_rank, NULL);
 }
 
 /* Whoever asks instead of waiting learns of the deadline as well. */
-static void test_done_when_late(void **state) {
+TEST(test_done_when_late) {
     tn_rpc *r = start_rank(NULL);
     tn_message *in = tn_message_new();
     tn_message_add_int(in, 1000000);
@@ -114,7 +114,7 @@ static void slow_server(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_slow_server(void **state) {
+TEST(test_slow_server) {
     run_ok(2, slow_server, NULL);
 }
 
@@ -145,7 +145,7 @@ static void room_inside(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_room_inside(void **state) {
+TEST(test_room_inside) {
     run_ok(2, room_inside, NULL);
 }
 
@@ -197,7 +197,7 @@ static void room_at_end(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_room_at_end(void **state) {
+TEST(test_room_at_end) {
     ended_with = NULL;
     run_ok(3, room_at_end, NULL);
 }
@@ -230,7 +230,7 @@ static void many_threads(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_many_threads(void **state) {
+TEST(test_many_threads) {
     run_ok(2, many_threads, NULL);
 }
 
@@ -269,7 +269,7 @@ static int fill_rank_1(tn_group *world, const char *argument) {
     return 0;
 }
 
-static void test_full(void **state) {
+TEST(test_full) {
     ranks_job job = ranks_start(3, "fill_rank_1", "", NULL);
     bool began = ranks_await_output(&job, 0, "calling", 60);
     usleep(200000);
@@ -302,7 +302,7 @@ static void end_again(tn_group *world, void *user) {
     tn_rpc_free(r);
 }
 
-static void test_end_again(void **state) {
+TEST(test_end_again) {
     run_ok(2, end_again, NULL);
 }
 
@@ -315,7 +315,7 @@ static void missing_start(tn_group *world, void *user) {
     tn_rpc_free(r);
 }
 
-static void test_missing_start(void **state) {
+TEST(test_missing_start) {
     run_ok(3, missing_start, NULL);
 }
 
@@ -355,7 +355,7 @@ static void kill_early(const char *argument) {
     ranks_free(&result);
 }
 
-static void test_killed_early(void **state) {
+TEST(test_killed_early) {
     kill_early("");
     kill_early("at");
 }
@@ -408,7 +408,7 @@ static void signal_rank_1(int signal, const char *seconds, double *took, char te
     ranks_free(&result);
 }
 
-static void test_killed(void **state) {
+TEST(test_killed) {
     double took;
     char text[256];
     signal_rank_1(SIGKILL, "50", &took, text);
@@ -416,7 +416,7 @@ static void test_killed(void **state) {
     assert_true(took < 10);
 }
 
-static void test_stopped(void **state) {
+TEST(test_stopped) {
     double took;
     char text[256];
     signal_rank_1(SIGSTOP, "1", &took, text);
@@ -430,12 +430,5 @@ static const rank_entry bodies[] = {{"wait_for_rank_1", wait_for_rank_1},
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
-    const struct CMUnitTest tests[] = {
-        TEST(test_slow),           TEST(test_abrupt_end),    TEST(test_late_end),
-        TEST(test_done_when_late), TEST(test_slow_server),   TEST(test_room_inside),
-        TEST(test_many_threads),   TEST(test_room_at_end),   TEST(test_full),
-        TEST(test_end_again),      TEST(test_missing_start), TEST(test_killed_early),
-        TEST(test_killed),         TEST(test_stopped),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

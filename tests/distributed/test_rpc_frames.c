@@ -1,7 +1,7 @@
 /* What ranks send each other, byte by byte. */
 #include "rpc_check.h"
 
-static void test_malformed_heads(void **state) {
+TEST(test_malformed_heads) {
     static const tn__rpc_head right[] = {
         {.kind = TN__RPC_RANK, .number = 3},
         {.kind = TN__RPC_CALL, .number = 1, .name_bytes = 4, .bytes = 4},
@@ -45,11 +45,4 @@ static void test_malformed_heads(void **state) {
         tn__rpc_head_write(bytes, &wrong[i]);
         assert_false(tn__rpc_head_read(bytes, &h));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_malformed_heads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,7 +115,7 @@ static void split_model(tn_group *world, void *user) {
     tn_module_free(second);
 }
 
-static void test_split_model(void **state) {
+TEST(test_split_model) {
     for (int twice = 0; twice < 2; twice++) {
         record want = {.twice = twice};
         train_one(&want);
@@ -163,7 +163,7 @@ static void graphs_end(tn_group *world, void *user) {
     tn_module_free(net);
 }
 
-static void test_graphs_end(void **state) {
+TEST(test_graphs_end) {
     run_ok(2, graphs_end, NULL);
 }
 
@@ -210,7 +210,7 @@ static void chain_of_three(tn_group *world, void *user) {
     tn_module_free(net);
 }
 
-static void test_chain_of_three(void **state) {
+TEST(test_chain_of_three) {
     run_ok(3, chain_of_three, NULL);
 }
 
@@ -256,7 +256,7 @@ static void late_context(tn_group *world, void *user) {
     tn_module_free(net);
 }
 
-static void test_late_context(void **state) {
+TEST(test_late_context) {
     has_given_up = false;
     run_ok(3, late_context, NULL);
 }
@@ -293,7 +293,7 @@ static void two_contexts(tn_group *world, void *user) {
     tn_optim_free(opt);
 }
 
-static void test_two_contexts(void **state) {
+TEST(test_two_contexts) {
     run_ok(2, two_contexts, NULL);
 }
 
@@ -327,7 +327,7 @@ static void stale_weights(tn_group *world, void *user) {
     tn_optim_free(opt);
 }
 
-static void test_stale_weights(void **state) {
+TEST(test_stale_weights) {
     run_ok(2, stale_weights, NULL);
 }
 
@@ -371,15 +371,6 @@ static void there_and_back(tn_group *world, void *user) {
     tn_optim_free(opt);
 }
 
-static void test_there_and_back(void **state) {
+TEST(test_there_and_back) {
     run_ok(3, there_and_back, NULL);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_split_model),    TEST(test_graphs_end),   TEST(test_chain_of_three),
-        TEST(test_two_contexts),   TEST(test_late_context), TEST(test_stale_weights),
-        TEST(test_there_and_back),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@ static void run_half(const tn_message *in, tn_message *out, void *user) {
 
 /* ---- NULL ------------------------------------------------------------------------------------ */
 
-static void test_null(void **state) {
+TEST(test_null) {
     tn_rpc_free(NULL);
     tn_message_free(NULL);
     tn_remote_free(NULL);
@@ -187,7 +187,7 @@ static void long_names(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_limits(void **state) {
+TEST(test_limits) {
     for (int ranks = 1; ranks <= 2; ranks++) {
         run_ok(ranks, most_values, NULL);
         run_ok(ranks, exact_limit, NULL);
@@ -249,7 +249,7 @@ static void careless_functions(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_careless_functions(void **state) {
+TEST(test_careless_functions) {
     run_ok(1, careless_functions, NULL);
     run_ok(2, careless_functions, NULL);
 }
@@ -292,7 +292,7 @@ static void use_after_free(tn_group *world, void *user) {
     tn_module_finish(&half);
 }
 
-static void test_after_the_end(void **state) {
+TEST(test_after_the_end) {
     run_ok(1, use_after_free, NULL);
     run_ok(2, use_after_free, NULL);
 }
@@ -352,7 +352,7 @@ static int half_a_frame(tn_group *world, const char *argument) {
     return 0;
 }
 
-static void test_stopped_in_a_frame(void **state) {
+TEST(test_stopped_in_a_frame) {
     ranks_job job = ranks_start(3, "half_a_frame", "", NULL);
     await_pause(&job, 0);
     await_pause(&job, 2);
@@ -468,7 +468,7 @@ static int rank_1_dies(tn_group *world, const char *argument) {
     return 0;
 }
 
-static void test_killed_in_each_phase(void **state) {
+TEST(test_killed_in_each_phase) {
     for (int i = 0; i < PHASES; i++) {
         char argument[8];
         snprintf(argument, sizeof(argument), "%d", i);
@@ -493,13 +493,5 @@ static const rank_entry bodies[] = {{"half_a_frame", half_a_frame}, {"rank_1_die
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
-    const struct CMUnitTest tests[] = {
-        TEST(test_null),
-        TEST(test_limits),
-        TEST(test_careless_functions),
-        TEST(test_after_the_end),
-        TEST(test_stopped_in_a_frame),
-        TEST(test_killed_in_each_phase),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

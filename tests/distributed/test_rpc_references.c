@@ -100,7 +100,7 @@ static void use_references(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_references(void **state) {
+TEST(test_references) {
     let_go_of = 0;
     run_ok(3, use_references, NULL);
     assert_int_equal(let_go_of, 1);
@@ -123,7 +123,7 @@ static void late_reference(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_late_reference(void **state) {
+TEST(test_late_reference) {
     let_go_of = 0;
     run_ok(2, late_reference, NULL);
     assert_int_equal(let_go_of, 1);
@@ -131,7 +131,7 @@ static void test_late_reference(void **state) {
 
 /* References in calls that no function gets are given back: there is none of this name, or it is
  * too late to begin. */
-static void test_dropped_references(void **state) {
+TEST(test_dropped_references) {
     tn_rpc *r = tn_rpc_new(NULL, TN_WITH(tn_rpc, .threads = 1));
     tn_rpc_register(r, "slow_counter", slow_counter, r);
     tn_rpc_start(r);
@@ -195,14 +195,14 @@ static void refused_references(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void test_refused_references(void **state) {
+TEST(test_refused_references) {
     let_go_of = 0;
     run_ok(3, refused_references, NULL);
     assert_int_equal(let_go_of, 6);
 }
 
 /* Numbers mean something else in another rpc. */
-static void test_foreign_reference(void **state) {
+TEST(test_foreign_reference) {
     tn_rpc *r = start_owner(NULL), *other = start_owner(NULL);
     tn_remote *m = tn_remote_of(r, tn_ones(TN_DIMS(4), TN_F32));
     tn_remote *same_number = tn_remote_of(other, tn_ones(TN_DIMS(5), TN_F32));
@@ -235,7 +235,7 @@ static void let_go_used(void *object) {
     used_after += __atomic_load_n(&is_used, __ATOMIC_ACQUIRE);
 }
 
-static void test_free_while_used(void **state) {
+TEST(test_free_while_used) {
     failures = used_after = 0;
     tn_rpc *r = tn_rpc_new(NULL, tn_rpc_defaults());
     tn_rpc_register(r, "use", use_slowly, r);
@@ -256,7 +256,7 @@ static void test_free_while_used(void **state) {
 }
 
 /* Without memory for a reference, what it is for stays the caller's. */
-static void test_no_memory(void **state) {
+TEST(test_no_memory) {
     tn_rpc *r = tn_rpc_new(NULL, tn_rpc_defaults());
     tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
     let_go_of = 0;
@@ -291,7 +291,7 @@ static void give_back(const tn_message *in, tn_message *out, void *rpc) {
     }
 }
 
-static void test_no_memory_on_the_way(void **state) {
+TEST(test_no_memory_on_the_way) {
     tn_rpc *r = tn_rpc_new(NULL, TN_WITH(tn_rpc, .timeout = 0.5));
     tn_rpc_register(r, "give_back", give_back, r);
     tn_rpc_start(r);
@@ -355,7 +355,7 @@ static void half_passed(tn_group *world, void *user) {
     }
 }
 
-static void test_half_passed(void **state) {
+TEST(test_half_passed) {
     let_go_of = 0;
     run_ok(4, half_passed, NULL);
     assert_int_equal(let_go_of, 2);
@@ -394,7 +394,7 @@ static int pass_too_late(tn_group *world, const char *argument) {
     return 0;
 }
 
-static void test_passed_too_late(void **state) {
+TEST(test_passed_too_late) {
     ranks_job job = ranks_start(3, "pass_too_late", "", NULL);
     bool began = ranks_await_output(&job, 2, "keeps 1", 60);
     kill(job.pid[2], SIGSTOP);
@@ -440,7 +440,7 @@ static int pass_and_die(tn_group *world, const char *argument) {
     return 0;
 }
 
-static void test_killed_halfway(void **state) {
+TEST(test_killed_halfway) {
     ranks_job job = ranks_start(3, "pass_and_die", "", NULL);
     bool began = ranks_await_output(&job, 0, "has it", 60);
     kill(job.pid[1], SIGSTOP);
@@ -494,7 +494,7 @@ static int ask_and_die(tn_group *world, const char *argument) {
     return 0;
 }
 
-static void test_killed_asking(void **state) {
+TEST(test_killed_asking) {
     ranks_job job = ranks_start(3, "ask_and_die", "", NULL);
     bool began =
         ranks_await_output(&job, 0, "has it", 60) && ranks_await_output(&job, 2, "keeps 1", 60);
@@ -557,7 +557,7 @@ static int hold_until_killed(tn_group *world, const char *argument) {
     return 0;
 }
 
-static void test_killed_holders(void **state) {
+TEST(test_killed_holders) {
     ranks_job job = ranks_start(3, "hold_until_killed", "", NULL);
     bool began = ranks_await_output(&job, 0, "kept 1\n", 60);
     kill(job.pid[1], SIGKILL);
@@ -579,14 +579,5 @@ static const rank_entry bodies[] = {{"hold_until_killed", hold_until_killed},
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
-    const struct CMUnitTest tests[] = {
-        TEST(test_references),         TEST(test_late_reference),
-        TEST(test_dropped_references), TEST(test_refused_references),
-        TEST(test_foreign_reference),  TEST(test_free_while_used),
-        TEST(test_no_memory),          TEST(test_no_memory_on_the_way),
-        TEST(test_half_passed),        TEST(test_passed_too_late),
-        TEST(test_killed_halfway),     TEST(test_killed_asking),
-        TEST(test_killed_holders),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

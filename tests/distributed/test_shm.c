@@ -196,32 +196,26 @@ static const rank_entry BODIES[] = {
     {"-messages", body_messages}, {"-crowd", body_crowd},
 };
 
-static void test_regions(void **state) {
+PLAIN_TEST(test_regions) {
     ranks_pass(2, "-regions", new_place());
     ranks_pass(3, "-regions", new_place());
 }
 
-static void test_no_memory(void **state) {
+PLAIN_TEST(test_no_memory) {
     ranks_pass(3, "-too_much", new_place());
     ranks_pass(3, "-no_memory", new_place());
 }
 
-static void test_messages(void **state) {
+PLAIN_TEST(test_messages) {
     ranks_pass(2, "-messages", new_place());
     ranks_pass(3, "-messages", new_place());
 }
 
-static void test_more_ranks_than_cores(void **state) {
+PLAIN_TEST(test_more_ranks_than_cores) {
     ranks_pass(8, "-crowd", new_place());
 }
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, BODIES, sizeof(BODIES) / sizeof(*BODIES));
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_regions),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_more_ranks_than_cores),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

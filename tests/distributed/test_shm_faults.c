@@ -274,12 +274,12 @@ static void kill_rank_1(const char *body) {
     assert_true(tn__now() - begin < PATIENCE / 2.0);
 }
 
-static void test_killed(void **state) {
+PLAIN_TEST(test_killed) {
     kill_rank_1("-killed_before");
     kill_rank_1("-killed_within");
 }
 
-static void test_stopped(void **state) {
+PLAIN_TEST(test_stopped) {
     ranks_job job = ranks_start(2, "-stopped", new_place(), NULL);
     assert_true(ranks_await_output(&job, 1, "ready", PATIENCE));
     kill(job.pid[1], SIGSTOP);
@@ -288,7 +288,7 @@ static void test_stopped(void **state) {
     finish_job(&job, -1);
 }
 
-static void test_stopped_past_the_deadline(void **state) {
+PLAIN_TEST(test_stopped_past_the_deadline) {
     ranks_job job = ranks_start(3, "-stopped_long", new_place(), NULL);
     assert_true(ranks_await_output(&job, 1, "ready", PATIENCE));
     kill(job.pid[1], SIGSTOP);
@@ -298,20 +298,20 @@ static void test_stopped_past_the_deadline(void **state) {
     finish_job(&job, -1);
 }
 
-static void test_late(void **state) {
+PLAIN_TEST(test_late) {
     ranks_pass(3, "-late", new_place());
 }
 
-static void test_leaves(void **state) {
+PLAIN_TEST(test_leaves) {
     ranks_pass(3, "-leaves", new_place());
     ranks_pass(2, "-leaves_message", new_place());
 }
 
-static void test_abort(void **state) {
+PLAIN_TEST(test_abort) {
     ranks_pass(3, "-abort", new_place());
 }
 
-static void test_mismatch(void **state) {
+PLAIN_TEST(test_mismatch) {
     const char *const cases[] = {"count", "dtype", "reduce", "kind", "barrier", "root", "recv"};
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         char argument[256];
@@ -323,7 +323,7 @@ static void test_mismatch(void **state) {
 }
 
 /* A name in /dev/shm would outlive a killed job. */
-static void test_nothing_stays(void **state) {
+PLAIN_TEST(test_nothing_stays) {
     ranks_job job = ranks_start(2, "-stopped", new_place(), NULL);
     assert_true(ranks_await_output(&job, 0, "ready", PATIENCE));
     DIR *folder = opendir("/dev/shm");
@@ -341,15 +341,5 @@ static void test_nothing_stays(void **state) {
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, BODIES, sizeof(BODIES) / sizeof(*BODIES));
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_stopped),
-        cmocka_unit_test(test_stopped_past_the_deadline),
-        cmocka_unit_test(test_late),
-        cmocka_unit_test(test_leaves),
-        cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_nothing_stays),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -135,11 +135,11 @@ static const rank_entry BODIES[] = {
     {"-forged", body_forged},
 };
 
-static void test_joining(void **state) {
+PLAIN_TEST(test_joining) {
     ranks_pass(3, "-alone", new_place());
 }
 
-static void test_forged_blocks(void **state) {
+PLAIN_TEST(test_forged_blocks) {
     size_t count = sizeof(forgeries) / sizeof(*forgeries);
     for (size_t i = 0; i < (geteuid() == 0 ? count : count - 2); i++) {
         char argument[256];
@@ -148,7 +148,7 @@ static void test_forged_blocks(void **state) {
     }
 }
 
-static void test_arguments(void **state) {
+PLAIN_TEST(test_arguments) {
     tn_store *store = tn_memory_store();
     tn_engine_options o = {.store = store, .rank = 2, .ranks = 2};
     assert_null(tn_engine_new("shm", &o, why));
@@ -164,10 +164,5 @@ static void test_arguments(void **state) {
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, BODIES, sizeof(BODIES) / sizeof(*BODIES));
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_joining),
-        cmocka_unit_test(test_forged_blocks),
-        cmocka_unit_test(test_arguments),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -149,7 +149,7 @@ static void check_calls(place *p) {
     tn_store_free(b);
 }
 
-static void test_calls(void **state) {
+PLAIN_TEST(test_calls) {
     for_each(check_calls);
 }
 
@@ -177,7 +177,7 @@ static void check_compare_set(place *p) {
     tn_store_free(s);
 }
 
-static void test_compare_set(void **state) {
+PLAIN_TEST(test_compare_set) {
     for_each(check_compare_set);
 }
 
@@ -207,7 +207,7 @@ static void check_numbers(place *p) {
     tn_store_free(s);
 }
 
-static void test_numbers(void **state) {
+PLAIN_TEST(test_numbers) {
     for_each(check_numbers);
 }
 
@@ -231,7 +231,7 @@ static void check_large_value(place *p) {
     tn_store_free(b);
 }
 
-static void test_large(void **state) {
+PLAIN_TEST(test_large) {
     for_each(check_large_value);
 }
 
@@ -265,11 +265,11 @@ static void check_keys(place *p) {
     tn_store_free(s);
 }
 
-static void test_keys(void **state) {
+PLAIN_TEST(test_keys) {
     for_each(check_keys);
 }
 
-static void test_prefixes(void **state) {
+PLAIN_TEST(test_prefixes) {
     tn_store *s = tn_memory_store(), *a = tn_prefix_store(s, "a"), *ab = tn_prefix_store(a, "b");
     assert_int_equal(tn_store_set(ab, "c", "1", 1), TN_OK);
     assert_text(a, "b/c", "1");
@@ -316,7 +316,7 @@ static void check_deadlines(place *p) {
     tn_store_free(s);
 }
 
-static void test_deadlines(void **state) {
+PLAIN_TEST(test_deadlines) {
     for_each(check_deadlines);
 }
 
@@ -371,7 +371,7 @@ static void check_threads(place *p) {
     tn_store_free(shared);
 }
 
-static void test_threads(void **state) {
+PLAIN_TEST(test_threads) {
     for_each(check_threads);
 }
 
@@ -405,7 +405,7 @@ static void check_waiting(place *p) {
     tn_store_free(s);
 }
 
-static void test_waiting(void **state) {
+PLAIN_TEST(test_waiting) {
     for_each(check_waiting);
 }
 
@@ -442,7 +442,7 @@ static int rank_of_store(tn_group *none, const char *argument) {
     return 0;
 }
 
-static void test_processes(void **state) {
+PLAIN_TEST(test_processes) {
     char argument[600];
     snprintf(argument, sizeof(argument), "file %s", temp_path("shared"));
     ranks_pass(3, "-store", argument);
@@ -464,7 +464,7 @@ static int die_in_file(tn_group *none, const char *argument) {
 }
 
 /* A stranger made the file first and others can write it. Only root can set this up. */
-static void test_strangers_file(void **state) {
+PLAIN_TEST(test_strangers_file) {
     const char *path = temp_path("strangers");
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
     assert_true(fd >= 0 && fchmod(fd, 0666) == 0);
@@ -481,7 +481,7 @@ static void test_strangers_file(void **state) {
     tn_store_free(s);
 }
 
-static void test_used_file(void **state) {
+PLAIN_TEST(test_used_file) {
     const char *path = temp_path("used");
     ranks_result r = ranks_run(1, "-die", path, NULL, 20);
     assert_true(WIFSIGNALED(r.status[0]) && !r.timed_out);
@@ -501,7 +501,7 @@ static void test_used_file(void **state) {
 }
 
 /* While another rank has the file open, a rank that dies does no damage. */
-static void test_dead_rank(void **state) {
+PLAIN_TEST(test_dead_rank) {
     const char *path = temp_path("shared_with_the_dead");
     tn_store *s = tn_file_store(path);
     ranks_result r = ranks_run(1, "-die", path, NULL, 20);
@@ -519,7 +519,7 @@ static void append_bytes(const char *path, const void *data, size_t bytes) {
     assert_int_equal(fclose(file), 0);
 }
 
-static void test_broken_file(void **state) {
+PLAIN_TEST(test_broken_file) {
     const char *path = temp_path("broken");
     temp_write(path, "not a log at all", 16);
     assert_null(tn_file_store(path));
@@ -552,7 +552,7 @@ static void test_broken_file(void **state) {
 }
 
 /* A full disk: the write changes nothing, and once there is space again the store continues. */
-static void test_full_disk(void **state) {
+PLAIN_TEST(test_full_disk) {
     const char *path = temp_path("full");
     tn_store *s = tn_file_store(path), *other = tn_file_store(path);
     char large[5000] = "";
@@ -575,7 +575,7 @@ static void test_full_disk(void **state) {
 }
 
 /* Another process holds the log's lock and does not release it. */
-static void test_locked_file(void **state) {
+PLAIN_TEST(test_locked_file) {
     const char *path = temp_path("locked");
     tn_store *s = tn_file_store(path);
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -597,7 +597,7 @@ static void test_locked_file(void **state) {
 
 /* ---- Arguments and memory -------------------------------------------------------------------- */
 
-static void test_nothing(void **state) {
+PLAIN_TEST(test_nothing) {
     void *data;
     bool truth;
     tn_store_free(NULL);
@@ -650,7 +650,7 @@ static void test_nothing(void **state) {
 }
 
 /* Each allocation fails once: the call either succeeds or fails, and the store agrees with it. */
-static void test_no_memory(void **state) {
+PLAIN_TEST(test_no_memory) {
     for (int k = MEMORY; k <= FILE_LOG; k++) {
         for (int64_t n = 0;; n++) {
             place p = place_new((kind)k, true);
@@ -691,16 +691,5 @@ static const rank_entry bodies[] = {{"-store", rank_of_store}, {"-die", die_in_f
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, 2);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),       cmocka_unit_test(test_compare_set),
-        cmocka_unit_test(test_numbers),     cmocka_unit_test(test_large),
-        cmocka_unit_test(test_keys),        cmocka_unit_test(test_prefixes),
-        cmocka_unit_test(test_deadlines),   cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_waiting),     cmocka_unit_test(test_processes),
-        cmocka_unit_test(test_used_file),   cmocka_unit_test(test_dead_rank),
-        cmocka_unit_test(test_broken_file), cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_locked_file), cmocka_unit_test(test_nothing),
-        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_strangers_file),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -165,11 +165,11 @@ static void closed_streams(const char *engine) {
     }
 }
 
-static void test_shm(void **state) {
+TEST(test_shm) {
     closed_streams("shm");
 }
 
-static void test_gloo(void **state) {
+TEST(test_gloo) {
     if (!gloo_is_here()) {
         skip();
     }
@@ -180,6 +180,5 @@ static const rank_entry bodies[] = {{"-work", work_without_streams}};
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, 1);
-    const struct CMUnitTest tests[] = {TEST(test_shm), TEST(test_gloo)};
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

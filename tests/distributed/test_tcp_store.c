@@ -27,7 +27,7 @@
 
 /* The proof is a known function of token, role, both nonces and the server's address: RFC 2104's
  * HMAC with SHA-256. */
-static void test_proofs(void **state) {
+PLAIN_TEST(test_proofs) {
     const tn__bond bond = {{1}, {2}, {[15] = 1, [16] = 115, [17] = 60}};
     const uint8_t known[] = {0x23, 0x2c, 0x69, 0x56, 0xb8, 0xa4, 0xa3, 0x76};
     uint8_t proof[TN__DIGEST], other[TN__DIGEST];
@@ -91,7 +91,7 @@ static void begin_member(tn__session *s, tn__store_hub *hub) {
     s->state = TN__SESSION_REQUEST;
 }
 
-static void test_session(void **state) {
+PLAIN_TEST(test_session) {
     tn__store_hub hub = test_hub(0, 1 << 20);
     tn__session a, b;
     uint8_t bytes[512];
@@ -129,7 +129,7 @@ static void test_session(void **state) {
 }
 
 /* A malformed request ends the session. */
-static void test_malformed(void **state) {
+PLAIN_TEST(test_malformed) {
     tn__store_hub hub = test_hub(0, 1 << 20);
     uint8_t good[512], bytes[1024];
     size_t n = put_request(good, (tn__request){.kind = TN__STORE_CHECK}, "key", "", "");
@@ -181,7 +181,7 @@ static void test_malformed(void **state) {
 }
 
 /* A request beyond the limits is refused with a reply, and the session continues. */
-static void test_limits(void **state) {
+PLAIN_TEST(test_limits) {
     tn__store_hub hub = test_hub(4096, 4096);
     tn__session s;
     uint8_t bytes[512], zeros[1000] = {0};
@@ -260,7 +260,7 @@ static void assert_serves(int port) {
     tn_store_free(s);
 }
 
-static void test_strangers(void **state) {
+PLAIN_TEST(test_strangers) {
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
     int port = tn_store_server_port(server);
     uint8_t bytes[4096], hello[TN__HELLO], nonce[TN__NONCE] = {1};
@@ -298,7 +298,7 @@ static void test_strangers(void **state) {
 }
 
 /* More connections than the server allows strangers: silent ones, and ones with half a hello. */
-static void test_crowd(void **state) {
+PLAIN_TEST(test_crowd) {
     enum { CROWD = 400 };
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
     int port = tn_store_server_port(server), fd[CROWD];
@@ -327,7 +327,7 @@ static void test_crowd(void **state) {
 }
 
 /* Silence for longer than a stranger is allowed: the one test here that has to wait seconds. */
-static void test_silence(void **state) {
+PLAIN_TEST(test_silence) {
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
     int port = tn_store_server_port(server), fd = connect_raw(port);
     tn_store *member = tn_tcp_store("127.0.0.1", port, TOKEN, 20);
@@ -342,7 +342,7 @@ static void test_silence(void **state) {
     tn_store_server_free(server);
 }
 
-static void test_wrong_token(void **state) {
+PLAIN_TEST(test_wrong_token) {
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
     int port = tn_store_server_port(server);
     double begin = tn__now();
@@ -396,7 +396,7 @@ static tn_store *join_impostor(const void *says, size_t bytes, double timeout) {
     return s;
 }
 
-static void test_impostors(void **state) {
+PLAIN_TEST(test_impostors) {
     uint8_t bytes[TN__GREETING] = {0}, nonce[TN__NONCE] = {0};
     memset(bytes, 'x', sizeof(bytes));
     assert_null(join_impostor(bytes, sizeof(bytes), 10));
@@ -420,7 +420,7 @@ static void test_impostors(void **state) {
 
 /* It relays every byte, but has no session: the server's proof is for another port than the one
  * that was dialled. The client sends no more than its hello. */
-static void test_relay(void **state) {
+PLAIN_TEST(test_relay) {
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
     int port = tn_store_server_port(server);
     relay *r = relay_start(0, port, 1);
@@ -445,7 +445,7 @@ static void test_relay(void **state) {
 }
 
 /* A proof is valid for one connection only, from a server as from a client. */
-static void test_replay(void **state) {
+PLAIN_TEST(test_replay) {
     tn__store_hub hub = test_hub(0, 1 << 20);
     tn__session a, b;
     uint8_t place[TN__PLACE] = {[15] = 1}, hello[TN__HELLO], nonce[TN__NONCE] = {7};
@@ -484,7 +484,7 @@ static bool has_two_addresses(const char *host) {
 }
 
 /* A stranger has one of the host's addresses: the store at the other one is found. */
-static void test_two_addresses(void **state) {
+PLAIN_TEST(test_two_addresses) {
     char why[TN_STORE_WHY];
     int port = 0, stranger = tn__net_listen("::1", &port, why);
     if (stranger < 0 || !has_two_addresses("localhost")) {
@@ -499,7 +499,7 @@ static void test_two_addresses(void **state) {
 }
 
 /* Of two servers at the same name and port only one starts; the other process can join it. */
-static void test_one_server_a_name(void **state) {
+PLAIN_TEST(test_one_server_a_name) {
     if (!has_two_addresses("localhost")) {
         skip();
     }
@@ -519,7 +519,7 @@ static void allow_ports(int first, int last) {
 }
 
 /* With TERN_PORTS a store is served at one of these ports, or the error says why not. */
-static void test_ports(void **state) {
+PLAIN_TEST(test_ports) {
     enum { PORTS = 3 };
     tn_store_server *servers[PORTS];
     char said[64];
@@ -570,7 +570,7 @@ static void keep_log(tn_log_level level, const char *message, void *user) {
 }
 
 /* Many strangers from one address are logged once. */
-static void test_log(void **state) {
+PLAIN_TEST(test_log) {
     tn_log_to(keep_log, TN_LOG_WARN, NULL);
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
     int port = tn_store_server_port(server);
@@ -608,7 +608,7 @@ static void *serve_later(void *user) {
     return NULL;
 }
 
-static void test_late_server(void **state) {
+PLAIN_TEST(test_late_server) {
     late l = {.port = ranks_free_port()};
     assert_int_equal(pthread_create(&l.thread, NULL, serve_later, &l), 0);
     tn_store *s = tn_tcp_store("127.0.0.1", l.port, TOKEN, 20);
@@ -655,7 +655,7 @@ static void all_fail(tn_store *s, double most) {
     }
 }
 
-static void test_server_gone(void **state) {
+PLAIN_TEST(test_server_gone) {
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
     tn_store *s = tn_tcp_store("127.0.0.1", tn_store_server_port(server), TOKEN, 20);
     pthread_t waiting;
@@ -679,7 +679,7 @@ static int server_process(tn_group *none, const char *argument) {
 }
 
 /* The process exists, its sockets are open, and nothing answers. */
-static void test_server_stopped(void **state) {
+PLAIN_TEST(test_server_stopped) {
     char port[16];
     snprintf(port, sizeof(port), "%d", ranks_free_port());
     ranks_job job = ranks_start(1, "-serve", port, NULL);
@@ -707,25 +707,5 @@ static const rank_entry bodies[] = {{"-serve", server_process}};
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_proofs),
-        cmocka_unit_test(test_session),
-        cmocka_unit_test(test_malformed),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_crowd),
-        cmocka_unit_test(test_silence),
-        cmocka_unit_test(test_wrong_token),
-        cmocka_unit_test(test_impostors),
-        cmocka_unit_test(test_late_server),
-        cmocka_unit_test(test_server_gone),
-        cmocka_unit_test(test_server_stopped),
-        cmocka_unit_test(test_relay),
-        cmocka_unit_test(test_replay),
-        cmocka_unit_test(test_log),
-        cmocka_unit_test(test_two_addresses),
-        cmocka_unit_test(test_one_server_a_name),
-        cmocka_unit_test(test_ports),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -40,7 +40,7 @@ static void assert_accepted(const char *text, const char *expected) {
     assert_string_equal(token, expected);
 }
 
-static void test_texts(void **state) {
+TEST(test_texts) {
     char longest[TN__TOKEN + 1];
     memset(longest, 'x', TN__TOKEN);
     longest[TN__TOKEN] = 0;
@@ -57,7 +57,7 @@ static void test_texts(void **state) {
     text_refused("a\0b", 3, "zero byte");
 }
 
-static void test_strange_files(void **state) {
+TEST(test_strange_files) {
     const char *path = write_token("secret", 6, 0644), *link = temp_path("link");
     assert_refused(path, "mode 0644");
     assert_refused(write_token("secret", 6, 0620), "chmod 600");
@@ -101,7 +101,7 @@ static void own_token(char token[TN__TOKEN]) {
     }
 }
 
-static void test_user(void **state) {
+TEST(test_user) {
     char first[TN__TOKEN], again[TN__TOKEN], other[TN__TOKEN], path[600];
     const char *home = temp_path("home");
     struct stat about;
@@ -134,7 +134,7 @@ static void user_refused(const char *part) {
     assert_contains(why, part);
 }
 
-static void test_no_place(void **state) {
+TEST(test_no_place) {
     move_home(NULL, NULL);
     user_refused("neither XDG_CONFIG_HOME nor HOME");
     move_home(NULL, "");
@@ -146,7 +146,7 @@ static void test_no_place(void **state) {
 }
 
 /* Processes that ask for the token at the same time receive the same one. */
-static void test_race(void **state) {
+TEST(test_race) {
     char token[TN__TOKEN], mine[TN__TOKEN], why[TN_STORE_WHY];
     int gate[2], answers[2];
     assert_int_equal(pipe2(gate, O_CLOEXEC), 0);
@@ -180,7 +180,7 @@ static void test_race(void **state) {
     remove_token(temp_path("config"));
 }
 
-static void test_derive(void **state) {
+TEST(test_derive) {
     char a[TN__TOKEN], b[TN__TOKEN];
     tn__token_derive("secret", "job 1", a);
     tn__token_derive("secret", "job 1", b);
@@ -193,8 +193,5 @@ static void test_derive(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_texts), TEST(test_strange_files),
-                                       TEST(test_user),  TEST(test_no_place),
-                                       TEST(test_race),  TEST(test_derive)};
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

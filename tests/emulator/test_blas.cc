@@ -322,7 +322,7 @@ static void check_product(const product &p) {
 
 static const cudaDataType_t types[] = {CUDA_R_32F, CUDA_R_64F, CUDA_R_16BF, CUDA_R_16F};
 
-static void test_products(void **) {
+TEST_WITH(test_products, reset_emulator, nullptr) {
     for (cudaDataType_t type : types) {
         for (int i = 0; i < 4; i++) {
             product p;
@@ -338,7 +338,7 @@ static void test_products(void **) {
     }
 }
 
-static void test_epilogues(void **) {
+TEST_WITH(test_epilogues, reset_emulator, nullptr) {
     for (int e :
          {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS,
           CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
@@ -356,7 +356,7 @@ static void test_epilogues(void **) {
 }
 
 /* Several algorithms: right, and each with its own bits. */
-static void test_algorithms(void **) {
+TEST_WITH(test_algorithms, reset_emulator, nullptr) {
     product p;
     p.candidates = 4;
     p.k = 1000;
@@ -375,7 +375,7 @@ static void test_algorithms(void **) {
     assert_int_equal(run_product(p).count, 1);
 }
 
-static void test_refusals(void **) {
+TEST_WITH(test_refusals, reset_emulator, nullptr) {
     product p;
     p.type = CUDA_R_16BF;
     p.alignment = 8;
@@ -421,14 +421,4 @@ static void test_refusals(void **) {
     assert_int_equal(
         cublasLtMatmulDescSetAttribute(nullptr, CUBLASLT_MATMUL_DESC_FAST_ACCUM, nullptr, 0),
         CUBLAS_STATUS_INVALID_VALUE);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_products, reset_emulator),
-        cmocka_unit_test_setup(test_epilogues, reset_emulator),
-        cmocka_unit_test_setup(test_algorithms, reset_emulator),
-        cmocka_unit_test_setup(test_refusals, reset_emulator),
-    };
-    return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

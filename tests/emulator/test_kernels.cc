@@ -11,7 +11,7 @@ static __global__ void where_am_i(int *out) {
     out[block * blockDim.x * blockDim.y * blockDim.z + thread] += (int)(block * 1000 + thread);
 }
 
-static void test_every_thread_once(void **) {
+TEST_WITH(test_every_thread_once, reset_emulator, nullptr) {
     static int out[2 * 3 * 2 * 4 * 5 * 2];
     const char *orders[] = {"forward", "reverse", "shuffle:7"};
     for (const char *order : orders) {
@@ -47,7 +47,7 @@ static __global__ void block_sum(float *out, const float *x) {
     }
 }
 
-static void test_block_sum(void **) {
+TEST_WITH(test_block_sum, reset_emulator, nullptr) {
     static float x[3 * 1024], out[3];
     for (int i = 0; i < 3 * 1024; i++) {
         x[i] = (float)(i % 17);
@@ -76,7 +76,7 @@ static __global__ void shuffle_lanes(double *out) {
     out[160 + lane] = __shfl_xor_sync(TN_FULL, x, 9, 8); /* the segment after is out of reach */
 }
 
-static void test_shuffles(void **) {
+TEST_WITH(test_shuffles, reset_emulator, nullptr) {
     static double out[192];
     assert_int_equal(RUN(shuffle_lanes, 1, 32, 0, out), cudaSuccess);
     for (int i = 0; i < 32; i++) {
@@ -98,7 +98,7 @@ static __global__ void vote_in_warp(unsigned *out) {
 }
 
 /* The half of a warp that the mask names, in a block that ends in the middle of a warp. */
-static void test_votes(void **) {
+TEST_WITH(test_votes, reset_emulator, nullptr) {
     static unsigned out[16];
     assert_int_equal(RUN(vote_in_warp, 1, 16, 0, out), cudaSuccess);
     for (int i = 0; i < 16; i++) {
@@ -112,7 +112,7 @@ static __global__ void vote_in_block(int *out) {
              10000 * __syncthreads_and(i >= 0) + 100000 * __syncthreads_and(i > 0);
 }
 
-static void test_predicates(void **) {
+TEST_WITH(test_predicates, reset_emulator, nullptr) {
     static int out[100];
     assert_int_equal(RUN(vote_in_block, 1, 100, 0, out), cudaSuccess);
     for (int i = 0; i < 100; i++) {
@@ -131,7 +131,7 @@ static __global__ void update_atomically(int *sum, unsigned *most, float *f,
     }
 }
 
-static void test_atomics(void **) {
+TEST_WITH(test_atomics, reset_emulator, nullptr) {
     int sum = 0, turn = 0;
     unsigned most = 0;
     float f = 0;
@@ -160,7 +160,7 @@ static __global__ void find_instances(size_t *out) {
     out[4] = (const char *)again == all;
 }
 
-static void test_shared_memory_of_instances(void **) {
+TEST_WITH(test_shared_memory_of_instances, reset_emulator, nullptr) {
     size_t out[5];
     assert_int_equal(RUN(find_instances, 1, 4, 64, out), cudaSuccess);
     assert_true(out[0] != out[1] && out[0] == out[2]);
@@ -175,7 +175,7 @@ static __global__ void read_unset(float *out) {
     memory[threadIdx.x] = dynamic[threadIdx.x] = 1;
 }
 
-static void test_shared_memory_is_unset(void **) {
+TEST_WITH(test_shared_memory_is_unset, reset_emulator, nullptr) {
     float out[2] = {0, 0};
     assert_int_equal(RUN(read_unset, 2, 1, 16, out), cudaSuccess);
     assert_true(isnan(out[0]) && isnan(out[1]));
@@ -191,7 +191,7 @@ static __global__ void take_arguments(double *out, pair p, int64_t wide) {
 }
 
 /* Arguments have their values at the launch, converted as in a call. */
-static void test_arguments_are_copied(void **) {
+TEST_WITH(test_arguments_are_copied, reset_emulator, nullptr) {
     double out[10];
     pair p = {0.25, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}};
     TN_LAUNCH(&context, take_arguments, 1, 10, 0, out, p, 3);
@@ -217,7 +217,7 @@ static __global__ void many_waits(int *out) {
     out[blockIdx.x] = *turn;
 }
 
-static void test_many_waits(void **) {
+TEST_WITH(test_many_waits, reset_emulator, nullptr) {
     int out[20];
     tern_emulator_set_order("shuffle:3");
     assert_int_equal(RUN(many_waits, 20, 96, 0, out), cudaSuccess);
@@ -235,7 +235,7 @@ static __global__ void race_neighbours(float *out) {
     out[threadIdx.x] = memory[(threadIdx.x + 63) % 64];
 }
 
-static void test_orders_show_a_race(void **) {
+TEST_WITH(test_orders_show_a_race, reset_emulator, nullptr) {
     float forward[64], reverse[64];
     assert_int_equal(RUN(race_neighbours, 1, 64, 0, forward), cudaSuccess);
     tern_emulator_set_order("reverse");
@@ -247,7 +247,7 @@ static __global__ void adds_floats(float *sum) {
     atomicAdd(sum, 1.0f / (float)(1 + blockIdx.x * blockDim.x + threadIdx.x));
 }
 
-static void test_orders_show_sums_of_floats(void **) {
+TEST_WITH(test_orders_show_sums_of_floats, reset_emulator, nullptr) {
     float forward = 0, shuffled = 0;
     assert_int_equal(RUN(adds_floats, 50, 64, 0, &forward), cudaSuccess);
     tern_emulator_set_order("shuffle");
@@ -332,7 +332,7 @@ static __global__ void no_dynamic() {
     *rows = 0;
 }
 
-static void test_divergence(void **) {
+TEST_WITH(test_divergence, reset_emulator, nullptr) {
     static int out[64];
     assert_failed(RUN(leaves_early, 2, 64, 0, 40), "kernel leaves_early, block (0, 0, 0)",
                   "thread (40, 0, 0) has ended");
@@ -347,7 +347,7 @@ static void test_divergence(void **) {
                   "thread (3, 0, 0) waits in __syncthreads");
 }
 
-static void test_shared_memory_limits(void **) {
+TEST_WITH(test_shared_memory_limits, reset_emulator, nullptr) {
     assert_failed(RUN(too_much, 1, 1, 0), "large", "49160 bytes");
     assert_failed(RUN(no_dynamic, 1, 1, 0), "rows", "no dynamic shared memory");
 #ifndef __SANITIZE_ADDRESS__ /* which ends the program at once */
@@ -360,7 +360,7 @@ static void test_shared_memory_limits(void **) {
 #endif
 }
 
-static void test_launch_limits(void **) {
+TEST_WITH(test_launch_limits, reset_emulator, nullptr) {
     int out[4];
     assert_int_equal(TN_LAUNCH(&context, where_am_i, 1, 1025, 0, out), TN_EDEVICE);
     assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
@@ -377,25 +377,4 @@ static void test_launch_limits(void **) {
     /* nothing was queued */
     assert_int_equal(RUN(block_sum, 0, 32, 0, nullptr, nullptr), cudaSuccess);
     assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_every_thread_once, reset_emulator),
-        cmocka_unit_test_setup(test_block_sum, reset_emulator),
-        cmocka_unit_test_setup(test_shuffles, reset_emulator),
-        cmocka_unit_test_setup(test_votes, reset_emulator),
-        cmocka_unit_test_setup(test_predicates, reset_emulator),
-        cmocka_unit_test_setup(test_atomics, reset_emulator),
-        cmocka_unit_test_setup(test_shared_memory_of_instances, reset_emulator),
-        cmocka_unit_test_setup(test_shared_memory_is_unset, reset_emulator),
-        cmocka_unit_test_setup(test_arguments_are_copied, reset_emulator),
-        cmocka_unit_test_setup(test_many_waits, reset_emulator),
-        cmocka_unit_test_setup(test_orders_show_a_race, reset_emulator),
-        cmocka_unit_test_setup(test_orders_show_sums_of_floats, reset_emulator),
-        cmocka_unit_test_setup(test_divergence, reset_emulator),
-        cmocka_unit_test_setup(test_shared_memory_limits, reset_emulator),
-        cmocka_unit_test_setup(test_launch_limits, reset_emulator),
-    };
-    return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -7,13 +7,9 @@
 
 #include "backends/cuda/kernel.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <string.h>
+#include "tests/support/run.h"
 
-extern "C" {
-#include <cmocka.h>
-}
+#include <string.h>
 
 inline tn_context context; /* the default stream */
 

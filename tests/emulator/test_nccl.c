@@ -1,12 +1,7 @@
 /* Misuse that the stand-in for NCCL catches: a child process for each mistake, which must end with
  * its message. One rank, on device 0, through the functions that programs load.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "tests/support/run.h"
 
 #include <dlfcn.h>
 #include <nccl.h>
@@ -124,7 +119,7 @@ static void is_misused(void (*body)(setting *), const char *word) {
     }
 }
 
-static void test_mistakes_end_the_process(void **state) {
+PLAIN_TEST(test_mistakes_end_the_process) {
     is_misused(give_host_memory, "memory that is not its device's");
     is_misused(run_over_the_end, "memory that is not its device's");
     is_misused(overlap_in_part, "overlaps");
@@ -147,7 +142,7 @@ static void call_rightly(setting *s) {
     _exit(right ? 0 : 4);
 }
 
-static void test_refusals(void **state) {
+PLAIN_TEST(test_refusals) {
     char words[256];
     assert_int_equal(status_of(call_rightly, words, sizeof(words)), 0);
 }
@@ -158,9 +153,5 @@ int main(int argc, char **argv) {
         fprintf(stderr, "test_nccl EMULATOR STAND-IN: %s\n", argc == 3 ? dlerror() : "two names");
         return 1;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mistakes_end_the_process),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

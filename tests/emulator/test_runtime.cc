@@ -46,7 +46,7 @@ static int *new_pinned(int count) {
 
 /* ---- Streams --------------------------------------------------------------------------------- */
 
-static void test_work_runs_late(void **) {
+TEST_WITH(test_work_runs_late, reset_emulator, nullptr) {
     cudaStream_t stream = new_stream();
     int *x = new_ints(4), *host = new_pinned(4);
     launch_add_one(stream, x, 4);
@@ -61,7 +61,7 @@ static void test_work_runs_late(void **) {
 }
 
 /* Pageable memory is read at once and has been written on return; page-locked memory is neither. */
-static void test_host_memory_of_copies(void **) {
+TEST_WITH(test_host_memory_of_copies, reset_emulator, nullptr) {
     cudaStream_t stream = new_stream();
     int *x = new_ints(1), *pinned = new_pinned(1), pageable = 5, back = 0;
     assert_int_equal(cudaMemcpyAsync(x, &pageable, 4, cudaMemcpyHostToDevice, stream), cudaSuccess);
@@ -78,7 +78,7 @@ static void test_host_memory_of_copies(void **) {
     cudaStreamDestroy(stream);
 }
 
-static void test_wrong_copies(void **) {
+TEST_WITH(test_wrong_copies, reset_emulator, nullptr) {
     int *x = new_ints(4), host[4] = {0};
     assert_int_equal(cudaMemcpy(x, host, 20, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
     assert_int_equal(cudaMemcpy(x + 1, x, 16, cudaMemcpyDeviceToDevice), cudaErrorInvalidValue);
@@ -91,7 +91,7 @@ static void test_wrong_copies(void **) {
     assert_int_equal(cudaFree(x), cudaErrorInvalidValue);
 }
 
-static void test_streams_are_not_ordered(void **) {
+TEST_WITH(test_streams_are_not_ordered, reset_emulator, nullptr) {
     cudaStream_t first = new_stream(), second = new_stream();
     int *x = new_ints(1), *host = new_pinned(1);
     launch_add_one(first, x, 1);
@@ -117,7 +117,7 @@ static void test_streams_are_not_ordered(void **) {
 }
 
 /* The default stream and a blocking one wait for each other. */
-static void test_default_stream(void **) {
+TEST_WITH(test_default_stream, reset_emulator, nullptr) {
     cudaStream_t blocking;
     assert_int_equal(cudaStreamCreate(&blocking), cudaSuccess);
     int *x = new_ints(1), *host = new_pinned(1);
@@ -132,7 +132,7 @@ static void test_default_stream(void **) {
 }
 
 /* Not ready at first; polling ends. */
-static void test_queries(void **) {
+TEST_WITH(test_queries, reset_emulator, nullptr) {
     cudaStream_t stream = new_stream();
     int *x = new_ints(1);
     cudaEvent_t event;
@@ -157,7 +157,7 @@ static void test_queries(void **) {
     cudaStreamDestroy(stream);
 }
 
-static void test_elapsed_time(void **) {
+TEST_WITH(test_elapsed_time, reset_emulator, nullptr) {
     cudaStream_t stream = new_stream();
     int *x = new_ints(1);
     cudaEvent_t first, second, plain;
@@ -182,7 +182,7 @@ static void test_elapsed_time(void **) {
 }
 
 /* A queue that nothing waits for does not grow without limit. */
-static void test_long_queue(void **) {
+TEST_WITH(test_long_queue, reset_emulator, nullptr) {
     cudaStream_t stream = new_stream(), other = new_stream();
     int *x = new_ints(1), host = 0;
     cudaEvent_t event;
@@ -204,7 +204,7 @@ static void test_long_queue(void **) {
 
 /* ---- Devices --------------------------------------------------------------------------------- */
 
-static void test_two_devices(void **) {
+TEST_WITH(test_two_devices, reset_emulator, nullptr) {
     int count = 0, value = 9;
     assert_int_equal(cudaGetDeviceCount(&count), cudaSuccess);
     assert_int_equal(count, 2);
@@ -231,7 +231,7 @@ static void test_two_devices(void **) {
     cudaStreamDestroy(stream);
 }
 
-static void test_out_of_memory(void **) {
+TEST_WITH(test_out_of_memory, reset_emulator, nullptr) {
     size_t unused, total;
     tern_emulator_set_memory(1 << 20);
     assert_int_equal(cudaMemGetInfo(&unused, &total), cudaSuccess);
@@ -251,7 +251,7 @@ static void test_out_of_memory(void **) {
     assert_int_equal(unused, before);
 }
 
-static void test_fresh_memory_is_nan(void **) {
+TEST_WITH(test_fresh_memory_is_nan, reset_emulator, nullptr) {
     float *x, host[2] = {0, 0};
     assert_int_equal(cudaMalloc((void **)&x, 8), cudaSuccess);
     cudaMemcpy(host, x, 8, cudaMemcpyDefault);
@@ -295,7 +295,7 @@ static void assert_dies(void (*act)(int *), int *x) {
 #endif
 }
 
-static void test_host_is_kept_out(void **) {
+TEST_WITH(test_host_is_kept_out, reset_emulator, nullptr) {
     int *x = new_ints(128);
     launch_add_one(nullptr, x, 128);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
@@ -318,7 +318,7 @@ static void assert_illegal(void (*act)(int *), int *x, const char *first, const 
     reset_emulator(nullptr);
 }
 
-static void test_kernel_is_kept_in(void **) {
+TEST_WITH(test_kernel_is_kept_in, reset_emulator, nullptr) {
     int *x = new_ints(128); /* 512 bytes: the end of a page */
     assert_illegal(kernel_beyond, x, "block (4, 0, 0): thread (0, 0, 0)",
                    "0 bytes after an allocation of 512");
@@ -348,7 +348,7 @@ static void *add_in_thread(void *argument) {
     return good ? x : nullptr;
 }
 
-static void test_threads(void **) {
+TEST_WITH(test_threads, reset_emulator, nullptr) {
     pthread_t threads[4];
     int *x[4], host[64];
     for (int i = 0; i < 4; i++) {
@@ -364,24 +364,4 @@ static void test_threads(void **) {
         assert_int_equal(host[63], 200);
         cudaFree(x[i]);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_work_runs_late, reset_emulator),
-        cmocka_unit_test_setup(test_host_memory_of_copies, reset_emulator),
-        cmocka_unit_test_setup(test_wrong_copies, reset_emulator),
-        cmocka_unit_test_setup(test_streams_are_not_ordered, reset_emulator),
-        cmocka_unit_test_setup(test_default_stream, reset_emulator),
-        cmocka_unit_test_setup(test_queries, reset_emulator),
-        cmocka_unit_test_setup(test_elapsed_time, reset_emulator),
-        cmocka_unit_test_setup(test_long_queue, reset_emulator),
-        cmocka_unit_test_setup(test_two_devices, reset_emulator),
-        cmocka_unit_test_setup(test_out_of_memory, reset_emulator),
-        cmocka_unit_test_setup(test_fresh_memory_is_nan, reset_emulator),
-        cmocka_unit_test_setup(test_host_is_kept_out, reset_emulator),
-        cmocka_unit_test_setup(test_kernel_is_kept_in, reset_emulator),
-        cmocka_unit_test_setup(test_threads, reset_emulator),
-    };
-    return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -108,7 +108,7 @@ enum { CHANGES = sizeof(changes) / sizeof(changes[0]) };
 
 /* A run whose names and shapes match, but which is not the saved one, is refused, and the error
  * says what differs. */
-static void test_another_run(void **state) {
+PLAIN_TEST(test_another_run) {
     const char *path = temp_path("run");
     recipe usual = recipe_usual();
     gpt_run saved;
@@ -162,7 +162,7 @@ static int count_occurrences(const char *text, const char *part) {
 }
 
 /* With other_run a program continues anyway; each difference is one warning. */
-static void test_goes_on_all_the_same(void **state) {
+PLAIN_TEST(test_goes_on_all_the_same) {
     TN_SCOPE;
     const char *path = temp_path("run");
     recipe usual = recipe_usual(), other = usual;
@@ -219,7 +219,7 @@ static void test_goes_on_all_the_same(void **state) {
 }
 
 /* The text is for people to read, and for later versions of Tern. */
-static void test_the_description(void **state) {
+PLAIN_TEST(test_the_description) {
     const char *path = temp_path("run");
     recipe r = recipe_usual();
     r.gpt.layers = 1;
@@ -282,7 +282,7 @@ static tn_status norm_run_pass(const norm_run *r, bool save, const char *path) {
     return status;
 }
 
-static void test_other_optimisers_and_norms(void **state) {
+PLAIN_TEST(test_other_optimisers_and_norms) {
     const char *path = temp_path("norm");
     norm_run usual = {.eps = 1e-5, .sgd = tn_sgd_defaults(), .scaler = tn_scaler_defaults()};
     usual.sgd.momentum = 0.9;
@@ -316,7 +316,7 @@ static tn_sequential *sized_net(int64_t width) {
                          tn_adaptive_avg_pool2d_new(TN_DIMS(width)), tn_upsample_new_with(size));
 }
 
-static void test_other_sizes(void **state) {
+PLAIN_TEST(test_other_sizes) {
     const char *path = temp_path("sizes");
     tn_sequential *saved = sized_net(6), *same = sized_net(6), *other = sized_net(8);
     assert_int_equal(tn_save(saved, path), TN_OK);
@@ -411,7 +411,7 @@ static void check_pooled(const char *kind, const tn_field *fields, pool_options 
     pooled_close(&p);
 }
 
-static void test_modules_of_ones_own(void **state) {
+PLAIN_TEST(test_modules_of_ones_own) {
     const char *path = temp_path("pooled");
     const tn_field *f = pool_fields;
     pooled_save("pool", (pool_options){3, "max", 0.5, false}, path);
@@ -484,7 +484,7 @@ static tn_loader *open_numbers(numbers *n, const tn_field *fields) {
     return tn_loader_new(&n->base, tn_sequential_sampler(), tn_loader_defaults());
 }
 
-static void test_data_of_ones_own(void **state) {
+PLAIN_TEST(test_data_of_ones_own) {
     const char *path = temp_path("data");
     numbers n;
     tn_checkpoint c = {.loader = open_numbers(&n, numbers_fields)};
@@ -530,7 +530,7 @@ static tn_loader *open_padded(tn_sampler s, double pad, int64_t batch) {
 }
 
 /* Other weights, lengths or padding make another run. */
-static void test_samplers_with_tables(void **state) {
+PLAIN_TEST(test_samplers_with_tables) {
     TN_SCOPE;
     const char *path = temp_path("order");
     tn_tensor *weights = TN_FROM(((double[]){1, 2, 3}), TN_DIMS(3), TN_F64);
@@ -568,7 +568,7 @@ static void test_samplers_with_tables(void **state) {
 }
 
 /* Weights of a network with other heads are useless; options of training alone may differ. */
-static void test_weights_of_another_network(void **state) {
+PLAIN_TEST(test_weights_of_another_network) {
     TN_SCOPE;
     const char *path = temp_path("weights"), *run = temp_path("run");
     recipe usual = recipe_usual();
@@ -619,7 +619,7 @@ static void test_weights_of_another_network(void **state) {
 }
 
 /* A run that continues for fewer epochs than it has had. */
-static void test_fewer_epochs(void **state) {
+PLAIN_TEST(test_fewer_epochs) {
     const char *path = temp_path("epochs");
     static const int32_t tokens[] = {1, 2, 3, 4, 5, 6};
     for (int64_t epochs = 3; epochs >= 1; epochs--) {
@@ -659,7 +659,7 @@ static int64_t next_number(tn_loader *l) {
 }
 
 /* After any number of calls: the batches after the load are those of the run that continued. */
-static void test_passes_go_on(void **state) {
+TEST(test_passes_go_on) {
     const char *path = temp_path("passes");
     for (int64_t epochs = 1; epochs <= 2; epochs++) {
         for (int calls = 0; calls < 16; calls++) {
@@ -684,7 +684,7 @@ static void test_passes_go_on(void **state) {
 }
 
 /* After the end of a pass: batches of another size (a warning), and more epochs. */
-static void test_the_end_of_a_pass(void **state) {
+TEST(test_the_end_of_a_pass) {
     const char *path = temp_path("end");
     for (int told = 0; told < 2; told++) {
         tn_loader *saved = open_passes(1, 2, 0);
@@ -708,7 +708,7 @@ static void test_the_end_of_a_pass(void **state) {
 }
 
 /* A file from before passes were counted: a loader at the end of a pass still reports that end. */
-static void test_places_without_passes(void **state) {
+TEST(test_places_without_passes) {
     const char *path = temp_path("older");
     static const char key[] = "loader.passes", other[] = "loader.parsed";
     tn_loader *l = open_passes(2, 2, 0);
@@ -730,20 +730,5 @@ static void test_places_without_passes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_passes_go_on),
-        TEST(test_the_end_of_a_pass),
-        TEST(test_places_without_passes),
-        cmocka_unit_test(test_another_run),
-        cmocka_unit_test(test_goes_on_all_the_same),
-        cmocka_unit_test(test_the_description),
-        cmocka_unit_test(test_other_optimisers_and_norms),
-        cmocka_unit_test(test_other_sizes),
-        cmocka_unit_test(test_modules_of_ones_own),
-        cmocka_unit_test(test_data_of_ones_own),
-        cmocka_unit_test(test_samplers_with_tables),
-        cmocka_unit_test(test_weights_of_another_network),
-        cmocka_unit_test(test_fewer_epochs),
-    };
-    return cmocka_run_group_tests_name("another run", tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

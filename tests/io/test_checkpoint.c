@@ -63,7 +63,7 @@ static bool same_snapshots(const snapshot *a, const snapshot *b) {
     return a->count == b->count && memcmp(a->bytes, b->bytes, a->count) == 0;
 }
 
-static void test_goes_on_bit_for_bit(void **state) {
+PLAIN_TEST(test_goes_on_bit_for_bit) {
     int64_t live = tn_live_tensors();
     const char *path = temp_path("run");
     small_run a, b;
@@ -107,7 +107,7 @@ static void check_refused(small_run *r, const char *path, tn_status status, cons
     assert_true(same_snapshots(&before, &after));
 }
 
-static void test_damage(void **state) {
+PLAIN_TEST(test_damage) {
     const char *path = temp_path("run"), *damaged = temp_path("damaged");
     small_run r;
     small_run_open(&r, 1);
@@ -131,7 +131,7 @@ static void test_damage(void **state) {
     small_run_close(&r);
 }
 
-static void test_what_does_not_fit(void **state) {
+PLAIN_TEST(test_what_does_not_fit) {
     const char *path = temp_path("run");
     small_run r;
     small_run_open(&r, 1);
@@ -202,7 +202,7 @@ static void test_what_does_not_fit(void **state) {
 }
 
 /* A program in a locale with a decimal comma writes and reads the same file. */
-static void test_locale(void **state) {
+PLAIN_TEST(test_locale) {
     if (!setlocale(LC_ALL, "de_DE.UTF-8") && !setlocale(LC_ALL, "fr_FR.UTF-8")) {
         fprintf(stderr, "no locale with a decimal comma is installed\n");
         skip();
@@ -219,7 +219,7 @@ static void test_locale(void **state) {
     small_run_close(&r);
 }
 
-static void test_inert_arguments(void **state) {
+PLAIN_TEST(test_inert_arguments) {
     small_run r;
     small_run_open(&r, 1);
     const char *path = temp_path("never");
@@ -240,7 +240,7 @@ static void test_inert_arguments(void **state) {
 }
 
 /* Nothing is saved that could not be loaded. */
-static void test_what_is_not_saved(void **state) {
+PLAIN_TEST(test_what_is_not_saved) {
     small_run r;
     small_run_open(&r, 1);
     const char *path = temp_path("never");
@@ -265,7 +265,7 @@ static void test_what_is_not_saved(void **state) {
 
 /* ---- A module's weights ---------------------------------------------------------------------- */
 
-static void test_weights(void **state) {
+PLAIN_TEST(test_weights) {
     TN_SCOPE;
     const char *path = temp_path("weights");
     tn_linear a, b, wide, bare;
@@ -305,7 +305,7 @@ static void test_weights(void **state) {
 }
 
 /* A load is a change: what was saved for backward before it must not be used after it. */
-static void test_load_counts_as_a_change(void **state) {
+PLAIN_TEST(test_load_counts_as_a_change) {
     TN_SCOPE;
     const char *path = temp_path("weights");
     tn_linear a;
@@ -320,7 +320,7 @@ static void test_load_counts_as_a_change(void **state) {
 }
 
 /* A mistaken path may be any file: what is not a checkpoint is not read whole. */
-static void test_larger_than_memory(void **state) {
+PLAIN_TEST(test_larger_than_memory) {
     const char *path = temp_path("huge");
     temp_write(path, "no header of safetensors", 24);
     if (truncate(path, (off_t)1 << 42) != 0) {
@@ -335,7 +335,7 @@ static void test_larger_than_memory(void **state) {
 
 /* A rate on a plateau, an average of weights and a schedule with milestones: they continue, and
  * others are refused with what differs. */
-static void test_plateau_and_average(void **state) {
+TEST(test_plateau_and_average) {
     static const int64_t at[] = {100000000000, 200000000000, 300000000000};
     const char *path = temp_path("plateau");
     tn_linear net;
@@ -399,17 +399,5 @@ static void test_plateau_and_average(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goes_on_bit_for_bit),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_what_does_not_fit),
-        cmocka_unit_test(test_locale),
-        cmocka_unit_test(test_inert_arguments),
-        cmocka_unit_test(test_what_is_not_saved),
-        cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_load_counts_as_a_change),
-        cmocka_unit_test(test_larger_than_memory),
-        TEST(test_plateau_and_average),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -10,11 +10,11 @@
 
 #include "tests/support/replay.h"
 
-static void test_safetensors(void **state) {
+PLAIN_TEST(test_safetensors) {
     assert_true(replay_corpus("fuzz_safetensors", fuzz_safetensors) >= 20);
 }
 
-static void test_checkpoints(void **state) {
+PLAIN_TEST(test_checkpoints) {
     assert_true(replay_corpus("fuzz_checkpoint", fuzz_checkpoint) >= 20);
 }
 
@@ -49,15 +49,6 @@ static void check_loads(const char *seed) {
 }
 
 /* The targets would be blind if no seed were accepted. */
-static void test_whole_checkpoints_load(void **state) {
+PLAIN_TEST(test_whole_checkpoints_load) {
     check_loads("json");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_checkpoints_load),
-        cmocka_unit_test(test_safetensors),
-        cmocka_unit_test(test_checkpoints),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,7 @@ static void expect_bytes(const char *path, const unsigned char *wanted, size_t b
     free(data);
 }
 
-static void test_saving(void **state) {
+PLAIN_TEST(test_saving) {
     for (int i = 0; i < WRITERS; i++) {
         size_t bytes;
         const char *path = old_file();
@@ -86,7 +86,7 @@ static void walk_load(tn_status (*load)(const char *path), const char *path) {
     }
 }
 
-static void test_loading(void **state) {
+PLAIN_TEST(test_loading) {
     const char *weights = temp_path("weights"), *checkpoint = temp_path("checkpoint");
     assert_int_equal(write_module(weights), TN_OK);
     assert_int_equal(write_checkpoint(checkpoint), TN_OK);
@@ -132,7 +132,7 @@ static bool refuse_bad_file(tn_status (*load)(const char *path), const char *pat
     return failed;
 }
 
-static void test_bad_files(void **state) {
+PLAIN_TEST(test_bad_files) {
     for (int i = 0; i < BAD; i++) {
         const char *path = bad_file(i);
         for (int row = 1; row <= IN_A_ROW; row++) {
@@ -148,7 +148,7 @@ static void test_bad_files(void **state) {
 }
 
 /* At the first error of a process nothing is prepared yet. */
-static void test_first_error(void **state) {
+PLAIN_TEST(test_first_error) {
     enum { WITHOUT_PLACE = 2, FAILED, ALL_SERVED };
     static const char here[] = "test_io_every_allocation+0x";
     for (int row = 1; row <= IN_A_ROW; row++) {
@@ -173,11 +173,5 @@ static void test_first_error(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_error),
-        cmocka_unit_test(test_saving),
-        cmocka_unit_test(test_loading),
-        cmocka_unit_test(test_bad_files),
-    };
-    return cmocka_run_group_tests(tests, run_begin, run_end);
+    return tests_run(run_begin, run_end);
 }

@@ -37,7 +37,7 @@ ssize_t write(int fd, const void *data, size_t bytes) {
 
 /* ---- What holds for all ---------------------------------------------------------------------- */
 
-static void test_lying_disk(void **state) {
+PLAIN_TEST(test_lying_disk) {
     for (int i = 0; i < WRITERS; i++) {
         const char *path = old_file();
         for (lie l = FLIPPED; l <= TWICE; l++) {
@@ -64,7 +64,7 @@ static rlim_t limit_files(rlim_t most) {
     return before;
 }
 
-static void test_full_disk(void **state) {
+PLAIN_TEST(test_full_disk) {
     for (int i = 0; i < WRITERS; i++) {
         const char *path = old_file();
         rlim_t before = limit_files(1);
@@ -77,7 +77,7 @@ static void test_full_disk(void **state) {
 }
 
 /* Programs may exit on errors. */
-static void test_full_disk_ends_the_program(void **state) {
+PLAIN_TEST(test_full_disk_ends_the_program) {
     for (int i = 0; i < WRITERS; i++) {
         const char *path = old_file();
         pid_t child = fork();
@@ -104,7 +104,7 @@ static mode_t mode_of(const char *path) {
     return about.st_mode & 07777;
 }
 
-static void test_rights_are_kept(void **state) {
+PLAIN_TEST(test_rights_are_kept) {
     static const mode_t modes[] = {0600, 0640, 0664, 0400};
     mode_t mask = umask(022);
     for (int i = 0; i < WRITERS; i++) {
@@ -123,7 +123,7 @@ static void test_rights_are_kept(void **state) {
     umask(mask);
 }
 
-static void test_owner_is_kept(void **state) {
+PLAIN_TEST(test_owner_is_kept) {
     if (geteuid() != 0) {
         print_message("# only root gives files away\n");
         skip();
@@ -144,7 +144,7 @@ static void test_owner_is_kept(void **state) {
 }
 
 /* Root could replace a device. */
-static void test_only_files_are_replaced(void **state) {
+PLAIN_TEST(test_only_files_are_replaced) {
     const char *pipe = temp_path("pipe"), *link = temp_path("link");
     unlink(temp_path("file"));
     assert_int_equal(mkfifo(pipe, 0600), 0);
@@ -162,7 +162,7 @@ static void test_only_files_are_replaced(void **state) {
 
 /* A link is replaced, not followed; but one of the system's, as /dev/stdout is when output goes to
  * a file, is refused. */
-static void test_links(void **state) {
+PLAIN_TEST(test_links) {
     struct stat about;
     char name[32];
     for (int i = 0; i < WRITERS; i++) {
@@ -186,14 +186,5 @@ static void test_links(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lying_disk),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_full_disk_ends_the_program),
-        cmocka_unit_test(test_rights_are_kept),
-        cmocka_unit_test(test_owner_is_kept),
-        cmocka_unit_test(test_only_files_are_replaced),
-        cmocka_unit_test(test_links),
-    };
-    return cmocka_run_group_tests(tests, run_begin, run_end);
+    return tests_run(run_begin, run_end);
 }

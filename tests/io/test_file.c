@@ -21,7 +21,7 @@ static void expect_contents(const char *path, const char *text) {
     free(data);
 }
 
-static void test_writes_and_replaces(void **state) {
+PLAIN_TEST(test_writes_and_replaces) {
     const char *path = temp_path("file");
     assert_int_equal(tn_write_file("one", 3, path), TN_OK);
     expect_contents(path, "one");
@@ -37,7 +37,7 @@ static void test_writes_and_replaces(void **state) {
 }
 
 /* A limit on file sizes acts as a disk that is full after so many bytes. */
-static void test_full_disk(void **state) {
+PLAIN_TEST(test_full_disk) {
     TN_SCOPE;
     const char *path = temp_path("file");
     assert_int_equal(tn_write_file("old", 3, path), TN_OK);
@@ -64,7 +64,7 @@ static void test_full_disk(void **state) {
 }
 
 /* Root may write anything, so another user tries, in a child. */
-static void test_folder_without_rights(void **state) {
+PLAIN_TEST(test_folder_without_rights) {
     const char *path = temp_path("file");
     assert_int_equal(tn_write_file("old", 3, path), TN_OK);
     chmod(temp_folder, 0555);
@@ -86,7 +86,7 @@ static void test_folder_without_rights(void **state) {
     assert_int_equal(temp_count(), 1);
 }
 
-static void test_bad_paths(void **state) {
+PLAIN_TEST(test_bad_paths) {
     assert_int_equal(tn_write_file("x", 1, "/nowhere/at/all"), TN_EIO);
     assert_error(TN_EIO, "/nowhere/at/all.tmp: No such file");
     assert_int_equal(tn_write_file("x", 1, NULL), TN_EVALUE);
@@ -102,7 +102,7 @@ static void test_bad_paths(void **state) {
 }
 
 /* The leftover of a killed process is reused; what a live one is writing is not touched. */
-static void test_leftovers(void **state) {
+PLAIN_TEST(test_leftovers) {
     const char *path = temp_path("file"), *leftover = temp_path("file.tmp");
     temp_write(leftover, "half a f", 8);
     assert_int_equal(tn_write_file("whole", 5, path), TN_OK);
@@ -128,7 +128,7 @@ static void test_leftovers(void **state) {
 
 /* A process was killed after it gave its file the permissions of the one to replace, and before it
  * renamed it. Root may write anything, so another user tries. */
-static void test_leftover_that_nobody_may_write(void **state) {
+PLAIN_TEST(test_leftover_that_nobody_may_write) {
     const char *path = temp_path("file"), *leftover = temp_path("file.tmp");
     uid_t me = geteuid();
     temp_write(path, "old", 3);
@@ -149,7 +149,7 @@ static void test_leftover_that_nobody_may_write(void **state) {
 
 /* Several processes at once: every call succeeds or says that another is writing, and the file is
  * always one of theirs. */
-static void test_many_writers(void **state) {
+PLAIN_TEST(test_many_writers) {
     enum { WRITERS = 4, TIMES = 60 };
     const char *path = temp_path("file");
     pid_t children[WRITERS];
@@ -184,14 +184,5 @@ static void test_many_writers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_writes_and_replaces),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_folder_without_rights),
-        cmocka_unit_test(test_bad_paths),
-        cmocka_unit_test(test_leftovers),
-        cmocka_unit_test(test_leftover_that_nobody_may_write),
-        cmocka_unit_test(test_many_writers),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -39,7 +39,7 @@ static void save_forever(const char *path, int64_t step, shared *s) {
     }
 }
 
-static void test_killed_while_saving(void **state) {
+PLAIN_TEST(test_killed_while_saving) {
     const char *path = temp_path("checkpoint");
     shared *s = mmap(NULL, sizeof(*s), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(s != MAP_FAILED);
@@ -76,6 +76,5 @@ static void test_killed_while_saving(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed_while_saving)};
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -82,22 +82,18 @@ static void refused_by_all(const char *path, const char *what) {
     }
 }
 
-static void test_fifo(void **state) {
+TEST_WITH(test_fifo, NULL, temp_clean) {
     const char *path = temp_path("fifo");
     assert_int_equal(mkfifo(path, 0600), 0);
     refused_by_all(path, "is a FIFO, not a regular file");
 }
 
-static void test_device(void **state) {
+TEST_WITH(test_device, NULL, temp_clean) {
     const char *path = temp_path("zeros");
     assert_int_equal(symlink("/dev/zero", path), 0);
     refused_by_all(path, "is a character device, not a regular file");
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_fifo, temp_clean),
-        cmocka_unit_test_teardown(test_device, temp_clean),
-    };
-    return cmocka_run_group_tests_name("what is no file", tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

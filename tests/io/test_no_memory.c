@@ -361,7 +361,7 @@ static void use_search(void) {
     tn_search_end(s);
 }
 
-static void test_files(void **state) {
+PLAIN_TEST(test_files) {
     fail_both(use_safetensors);
     fail_both(use_numpy_files);
     fail_both(use_pictures);
@@ -371,7 +371,7 @@ static void test_files(void **state) {
     fail_each(use_onnx);    /* kernels have threads, and libgomp ends the process without memory */
 }
 
-static void test_data(void **state) {
+PLAIN_TEST(test_data) {
     unsigned char images[16 + 784] = {0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28};
     unsigned char labels[] = {0, 0, 8, 1, 0, 0, 0, 1, 7};
     write_gz("t10k-images-idx3-ubyte.gz", images, sizeof(images));
@@ -384,7 +384,7 @@ static void test_data(void **state) {
     fail_both(loader_threads);
 }
 
-static void test_train(void **state) {
+PLAIN_TEST(test_train) {
     fail_both(use_history);
     fail_each(use_optimisers); /* kernels have threads, and libgomp ends the process without memory
                                 */
@@ -400,7 +400,7 @@ static void test_train(void **state) {
     close(nowhere);
 }
 
-static void test_checkpoint(void **state) {
+PLAIN_TEST(test_checkpoint) {
     small_run_open(&kept, 3);
     small_run_step(&kept);
     fail_both(use_weights);
@@ -410,11 +410,5 @@ static void test_checkpoint(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_data),
-        cmocka_unit_test(test_train),
-        cmocka_unit_test(test_checkpoint),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -25,7 +25,7 @@ static void same_tensors(const tn_tensor *a, const tn_tensor *b) {
 static const tn_dtype ours[] = {TN_F32, TN_F64, TN_F16, TN_I64, TN_I32, TN_U8, TN_BOOL, TN_I8};
 enum { OURS = sizeof(ours) / sizeof(*ours) };
 
-static void arrays_there_and_back(void **state) {
+TEST(arrays_there_and_back) {
     const char *path = temp_path("x.npy");
     for (int i = 0; i < OURS; i++) {
         tn_tensor *x = tn_cast(tn_reshape(tn_arange(-3, 9, 1, TN_F32), TN_DIMS(3, 4)), ours[i]);
@@ -44,7 +44,7 @@ static void arrays_there_and_back(void **state) {
     assert_error(TN_EVALUE, "NULL");
 }
 
-static void archives_there_and_back(void **state) {
+TEST(archives_there_and_back) {
     const char *path = temp_path("all.npz"), *names[OURS];
     tn_tensor *tensors[OURS];
     for (int i = 0; i < OURS; i++) {
@@ -88,7 +88,7 @@ static tn_tensor *array_of(const char *header, size_t bytes) {
     return tn_npy_load(path);
 }
 
-static void headers_that_are_wrong(void **state) {
+TEST(headers_that_are_wrong) {
     static const struct {
         const char *header, *wrong;
         size_t bytes;
@@ -140,7 +140,7 @@ static void headers_that_are_wrong(void **state) {
 }
 
 /* Each byte of an archive is changed: an error, the same numbers, or other names. */
-static void damaged_archives(void **state) {
+TEST(damaged_archives) {
     const char *path = temp_path("whole.npz"), *names[] = {"a", "b"};
     tn_tensor *tensors[] = {tn_arange(0, 40, 1, TN_F32), tn_ones(TN_DIMS(2, 3), TN_I64)};
     assert_int_equal(tn_npz_save(names, tensors, 2, path, true), TN_OK);
@@ -170,7 +170,7 @@ static void damaged_archives(void **state) {
     free(whole);
 }
 
-static void no_memory(void **state) {
+TEST(no_memory) {
     const char *path = temp_path("memory.npz"), *names[] = {"a"};
     tn_tensor *tensors[] = {tn_ones(TN_DIMS(2, 3), TN_F32)};
     for (int i = 0;; i++) {
@@ -189,7 +189,7 @@ static void no_memory(void **state) {
     }
 }
 
-static void replays_corpus(void **state) {
+TEST(replays_corpus) {
     assert_true(replay_corpus("fuzz_npy", fuzz_npy) >= 15);
 }
 
@@ -204,7 +204,7 @@ static tn_dataset *open_rows(void) {
     return tn_npy_dataset(temp_path("x.npy"), temp_path("y.npy"));
 }
 
-static void rows_as_they_are_asked_for(void **state) {
+TEST(rows_as_they_are_asked_for) {
     for (int i = 0; i < OURS; i++) {
         save_rows(ours[i]);
         tn_tensor *whole = tn_npy_load(temp_path("x.npy"));
@@ -227,7 +227,7 @@ static void rows_as_they_are_asked_for(void **state) {
     tn_dataset_free(d);
 }
 
-static void rows_of_an_archive(void **state) {
+TEST(rows_of_an_archive) {
     tn_tensor *tensors[] = {tn_ones(TN_DIMS(3, 2), TN_F32), tn_arange(0, 3, 1, TN_I64)};
     const char *names[] = {"pictures", "labels"};
     assert_int_equal(tn_npz_save(names, tensors, 2, temp_path("all.npz"), true), TN_OK);
@@ -242,7 +242,7 @@ static void rows_of_an_archive(void **state) {
     assert_error(TN_EIO, "nowhere");
 }
 
-static void rows_that_are_not_there(void **state) {
+TEST(rows_that_are_not_there) {
     save_rows(TN_F32);
     tn_dataset *d = open_rows();
     assert_non_null(d);
@@ -270,7 +270,7 @@ static void rows_that_are_not_there(void **state) {
     assert_error(TN_EUNSUPPORTED, "x.npy is stored column by column");
 }
 
-static void other_rows_are_noticed(void **state) {
+TEST(other_rows_are_noticed) {
     char text[3][DATASET_TEXT];
     save_rows(TN_F32);
     identify_and_free(open_rows(), text[0]);
@@ -281,7 +281,7 @@ static void other_rows_are_noticed(void **state) {
     assert_string_not_equal(text[0], text[2]);
 }
 
-static void rows_without_memory(void **state) {
+TEST(rows_without_memory) {
     save_rows(TN_BOOL);
     bool reached = true;
     for (int64_t n = 0; reached; n++) {
@@ -302,18 +302,5 @@ static void rows_without_memory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(arrays_there_and_back),
-        TEST(archives_there_and_back),
-        TEST(headers_that_are_wrong),
-        TEST(damaged_archives),
-        TEST(no_memory),
-        TEST(replays_corpus),
-        TEST(rows_as_they_are_asked_for),
-        TEST(rows_of_an_archive),
-        TEST(rows_that_are_not_there),
-        TEST(other_rows_are_noticed),
-        TEST(rows_without_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -114,7 +114,7 @@ static const char *tell_file(const char *path) {
 
 /* ---- Files ----------------------------------------------------------------------------------- */
 
-static void a_module(void **state) {
+TEST(a_module) {
     const char *path = temp_path("module.onnx");
     tn_linear m;
     tn_linear_init(&m, 4, 2, tn_linear_defaults());
@@ -137,7 +137,7 @@ static tn_values add_and_scale(void *user, tn_values in) {
 }
 
 /* Given names, an input that is absent, a constant, an input that is an output. */
-static void a_function(void **state) {
+TEST(a_function) {
     const char *path = temp_path("function.onnx");
     static const char *const inputs[] = {"a", "b", "c"}, *const outputs[] = {"y", "z"};
     tn_onnx_options options = tn_onnx_defaults();
@@ -169,7 +169,7 @@ static tn_values apply_own(void *user, tn_values in) {
     return TN_VALUES(tn_apply1(&own, NULL, in.v[0]));
 }
 
-static void an_operation_of_others(void **state) {
+TEST(an_operation_of_others) {
     const char *path = temp_path("own.onnx");
     tn_values in = TN_VALUES(tn_ones(TN_DIMS(2), TN_F32));
     tn_status status = tn_onnx_export_function(apply_own, NULL, NULL, in, path, tn_onnx_defaults());
@@ -187,7 +187,7 @@ static tn_values product_of_all(void *user, tn_values in) {
 }
 
 /* It is made of others but has a counterpart, so what it runs is not written. */
-static void a_whole_operation(void **state) {
+TEST(a_whole_operation) {
     const char *path = temp_path("whole.onnx");
     tn_values in = TN_VALUES(tn_ones(TN_DIMS(3), TN_F32));
     assert_int_equal(
@@ -205,7 +205,7 @@ static tn_values clamp_far(void *user, tn_values in) {
 }
 
 /* A bound is left out only if it bounds nothing. */
-static void bounds_that_are_infinite(void **state) {
+TEST(bounds_that_are_infinite) {
     const char *path = temp_path("clamp.onnx");
     tn_values in = TN_VALUES(tn_ones(TN_DIMS(3), TN_F32));
     assert_int_equal(tn_onnx_export_function(clamp_far, NULL, NULL, in, path, tn_onnx_defaults()),
@@ -222,7 +222,7 @@ static void bounds_that_are_infinite(void **state) {
 
 /* Parameters are written as they are stored, and cast if the module computes in another dtype; also
  * the second time, when it has low-precision copies already. */
-static void a_module_with_a_policy(void **state) {
+TEST(a_module_with_a_policy) {
     const char *path = temp_path("policy.onnx");
     tn_linear m;
     tn_linear_init(&m, 4, 2, tn_linear_defaults());
@@ -242,7 +242,7 @@ static void a_module_with_a_policy(void **state) {
 }
 
 /* The offsets in descriptors' argument tables are within the arguments. */
-static void fields_of_operations(void **state) {
+TEST(fields_of_operations) {
     int found = 0;
     for (int i = 0; i < tn_op_count(); i++) {
         const tn_op *op = tn_op_at(i);
@@ -353,7 +353,7 @@ static int read_ints(const char *path, const char *name, int64_t *to) {
 
 /* ONNX's formulas give the size of Tern's result; if the window's attributes cannot express all of
  * the padding, a Pad node comes first. */
-static void sizes_of_windows(void **state) {
+TEST(sizes_of_windows) {
     const char *path = temp_path("window.onnx");
     int padded = 0;
     for (int i = 0; i < 400; i++) {
@@ -395,7 +395,7 @@ static tn_values in_rows(void *user, tn_values in) {
 }
 
 /* The size that a reshape needs is computed; input 1 keeps its own. */
-static void a_batch_of_any_size(void **state) {
+TEST(a_batch_of_any_size) {
     const char *path = temp_path("batch.onnx");
     tn_onnx_options options = tn_onnx_defaults();
     options.batch_inputs = 1;
@@ -446,7 +446,7 @@ static tn_values add_rows(void *user, tn_values in) {
     return TN_VALUES(tn_add(in.v[0], tn_arange(0, (double)tn_size(in.v[0], 0), 1, TN_F32)));
 }
 
-static void what_a_batch_cannot_be(void **state) {
+TEST(what_a_batch_cannot_be) {
     static const struct {
         tn_forward f;
         uint32_t inputs;
@@ -513,7 +513,7 @@ static tn_values return_nothing(void *user, tn_values in) {
     return (tn_values){0};
 }
 
-static void what_cannot_be_said(void **state) {
+TEST(what_cannot_be_said) {
     static const struct {
         tn_forward f;
         tn_status status;
@@ -553,7 +553,7 @@ static tn_status export_named(const char *input, const char *output) {
     return status;
 }
 
-static void wrong_names(void **state) {
+TEST(wrong_names) {
     assert_int_equal(export_named("x", "y"), TN_OK);
     assert_int_equal(export_named("weight", "y"), TN_EVALUE);
     assert_error(TN_EVALUE, "input 0 is called weight, like something else");
@@ -565,7 +565,7 @@ static void wrong_names(void **state) {
     assert_error(TN_EVALUE, "output 0 is empty");
 }
 
-static void a_module_that_trains(void **state) {
+TEST(a_module_that_trains) {
     tn_sequential *m = TN_SEQUENTIAL(tn_linear_new(4, 4), tn_dropout_new(0.5));
     tn_values in = TN_VALUES(tn_ones(TN_DIMS(3, 4), TN_F32));
     const char *path = temp_path("trains.onnx");
@@ -579,20 +579,5 @@ static void a_module_that_trains(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(a_module),
-        TEST(a_function),
-        TEST(an_operation_of_others),
-        TEST(a_whole_operation),
-        TEST(bounds_that_are_infinite),
-        TEST(a_module_with_a_policy),
-        TEST(fields_of_operations),
-        TEST(sizes_of_windows),
-        TEST(a_batch_of_any_size),
-        TEST(what_a_batch_cannot_be),
-        TEST(wrong_names),
-        TEST(a_module_that_trains),
-        TEST(what_cannot_be_said),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -50,7 +50,7 @@ static void read_back(const char *path, uint32_t width, uint32_t height, int cha
 }
 
 /* Three images of 2 x 1 pixels, two side by side: gaps of 2 around each. */
-static void grey_images(void **state) {
+TEST(grey_images) {
     TN_SCOPE;
     const char *path = temp_path("grey.png");
     double values[] = {0.0, 1.0, 0.5, -3.0, 7.0, NAN};
@@ -66,7 +66,7 @@ static void grey_images(void **state) {
 }
 
 /* Channels are separate planes in a tensor, and adjacent in a pixel. */
-static void coloured_image(void **state) {
+TEST(coloured_image) {
     TN_SCOPE;
     const char *path = temp_path("coloured.png");
     float values[] = {0.0F, 0.2F, 0.4F, 0.6F, 0.8F, 1.0F};
@@ -77,7 +77,7 @@ static void coloured_image(void **state) {
     assert_memory_equal(&got[2][6], want, sizeof(want));
 }
 
-static void wrong_images(void **state) {
+TEST(wrong_images) {
     TN_SCOPE;
     const char *path = temp_path("wrong.png");
     tn_tensor *image = tn_ones(TN_DIMS(1, 1, 2, 2), TN_F32);
@@ -102,7 +102,7 @@ static void save_one(void) {
     assert_int_equal(status, tn_error());
 }
 
-static void no_memory(void **state) {
+TEST(no_memory) {
     int64_t live = tn_live_tensors();
     bool reached = true;
     for (int n = 0; reached; n++) {
@@ -117,7 +117,5 @@ static void no_memory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(grey_images), TEST(coloured_image), TEST(wrong_images),
-                                       TEST(no_memory)};
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -29,7 +29,7 @@ static const char *make_file(const char *header, size_t data_bytes) {
 
 /* ---- Round trips ----------------------------------------------------------------------------- */
 
-static void test_every_dtype(void **state) {
+PLAIN_TEST(test_every_dtype) {
     int64_t live = tn_live_tensors();
     const char *path = temp_path("all");
     for (int dtype = 0; dtype < TN_DTYPES; dtype++) {
@@ -69,7 +69,7 @@ static void test_every_dtype(void **state) {
 }
 
 /* Byte for byte what the reference implementation writes for these. */
-static void test_layout(void **state) {
+PLAIN_TEST(test_layout) {
     TN_SCOPE;
     static const char header[] =
         "{\"__metadata__\":{\"format\":\"pt\"},"
@@ -99,7 +99,7 @@ static void test_layout(void **state) {
     free(file);
 }
 
-static void test_private_and_unaligned(void **state) {
+PLAIN_TEST(test_private_and_unaligned) {
     TN_SCOPE;
     const char *path = make_file("{\"u\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
                                  "\"f\":{\"dtype\":\"I32\",\"shape\":[2],\"data_offsets\":[1,9]}}",
@@ -120,7 +120,7 @@ static void test_private_and_unaligned(void **state) {
     free(after);
 }
 
-static void test_order_is_the_data_s(void **state) {
+PLAIN_TEST(test_order_is_the_data_s) {
     tn_safetensors *f = tn_safetensors_open(
         make_file("{\"z\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]},"
                   "\"y\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[1,1]},"
@@ -135,7 +135,7 @@ static void test_order_is_the_data_s(void **state) {
 }
 
 /* A dtype that Tern lacks makes only that tensor unreadable. */
-static void test_foreign_dtypes(void **state) {
+PLAIN_TEST(test_foreign_dtypes) {
     TN_SCOPE;
     const char *path =
         make_file("{\"bias\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
@@ -167,7 +167,7 @@ static void test_foreign_dtypes(void **state) {
 }
 
 /* What Tern does not have excludes only its tensor; what it does not know changes nothing. */
-static void test_more_than_we_have(void **state) {
+PLAIN_TEST(test_more_than_we_have) {
     TN_SCOPE;
     const char *path = make_file(
         "{\"__metadata__\":null,\"deep\":{\"dtype\":\"U8\",\"shape\":[1,1,1,2,1,1,1,1,1],"
@@ -202,7 +202,7 @@ static void test_more_than_we_have(void **state) {
     "{\"a\":{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
 
 /* For a file of another kind the error says what it is. */
-static void test_other_files(void **state) {
+PLAIN_TEST(test_other_files) {
     static const struct {
         const char *begin;
         size_t bytes;
@@ -244,7 +244,7 @@ static void test_other_files(void **state) {
     tn_module_finish(&line);
 }
 
-static void test_hostile_headers(void **state) {
+PLAIN_TEST(test_hostile_headers) {
     static const struct {
         const char *header;
         size_t data;
@@ -333,7 +333,7 @@ static void test_hostile_headers(void **state) {
     tn_safetensors_close(f);
 }
 
-static void test_hostile_length(void **state) {
+PLAIN_TEST(test_hostile_length) {
     static const uint64_t lengths[] = {
         0, 1, 3, 100, 1u << 24, 1u << 31, (uint64_t)1 << 63, UINT64_MAX, UINT64_MAX - 7};
     const char *path = temp_path("made");
@@ -353,7 +353,7 @@ static void test_hostile_length(void **state) {
 }
 
 /* A header larger than the limit is not even parsed. */
-static void test_header_cap(void **state) {
+PLAIN_TEST(test_header_cap) {
     size_t bytes = ((size_t)16 << 20) + 8;
     char *header = malloc(bytes + 1);
     memset(header, ' ', bytes);
@@ -399,7 +399,7 @@ static void read_everything(const char *path) {
     tn_error_clear();
 }
 
-static void test_every_truncation(void **state) {
+PLAIN_TEST(test_every_truncation) {
     size_t bytes;
     unsigned char *file = small_file(&bytes);
     const char *path = temp_path("cut");
@@ -411,7 +411,7 @@ static void test_every_truncation(void **state) {
     free(file);
 }
 
-static void test_every_flipped_byte(void **state) {
+PLAIN_TEST(test_every_flipped_byte) {
     size_t bytes;
     unsigned char *file = small_file(&bytes);
     const char *path = temp_path("flipped");
@@ -427,14 +427,14 @@ static void test_every_flipped_byte(void **state) {
     free(file);
 }
 
-static void test_bad_bool(void **state) {
+PLAIN_TEST(test_bad_bool) {
     TN_SCOPE;
     tn_safetensors *f = tn_safetensors_open(make_file(ONE("\"BOOL\"", "[3]", "[0,3]"), 3));
     assert_inert(tn_safetensors_get(f, "a"), TN_EFORMAT, "element 2 is 2");
     tn_safetensors_close(f);
 }
 
-static void test_not_files(void **state) {
+PLAIN_TEST(test_not_files) {
     assert_null(tn_safetensors_open("/nowhere/at/all"));
     assert_error(TN_EIO, "No such file");
     assert_null(tn_safetensors_open("/tmp"));
@@ -457,7 +457,7 @@ static const char *large_file(void) {
     return path;
 }
 
-static void test_cut_short(void **state) {
+PLAIN_TEST(test_cut_short) {
     TN_SCOPE;
     const char *path = large_file();
     tn_safetensors *f = tn_safetensors_open(path);
@@ -486,7 +486,7 @@ static void *change_length(void *user) {
 }
 
 /* Weights are loaded or unchanged while another thread changes the file's length. */
-static void test_cut_short_while_it_is_loaded(void **state) {
+PLAIN_TEST(test_cut_short_while_it_is_loaded) {
     TN_SCOPE;
     tn_linear model;
     const char *path = temp_path("model");
@@ -519,7 +519,7 @@ static void test_cut_short_while_it_is_loaded(void **state) {
 
 /* ---- Bad calls ------------------------------------------------------------------------------- */
 
-static void test_bad_calls(void **state) {
+PLAIN_TEST(test_bad_calls) {
     TN_SCOPE;
     int64_t live = tn_live_tensors();
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
@@ -569,7 +569,7 @@ static void test_bad_calls(void **state) {
 }
 
 /* What could not be added is not silently missing, even after the error was cleared. */
-static void test_refused_add(void **state) {
+PLAIN_TEST(test_refused_add) {
     TN_SCOPE;
     const char *path = temp_path("incomplete");
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
@@ -593,25 +593,5 @@ static void test_refused_add(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_dtype),
-        cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_private_and_unaligned),
-        cmocka_unit_test(test_order_is_the_data_s),
-        cmocka_unit_test(test_foreign_dtypes),
-        cmocka_unit_test(test_more_than_we_have),
-        cmocka_unit_test(test_other_files),
-        cmocka_unit_test(test_hostile_headers),
-        cmocka_unit_test(test_hostile_length),
-        cmocka_unit_test(test_header_cap),
-        cmocka_unit_test(test_every_truncation),
-        cmocka_unit_test(test_every_flipped_byte),
-        cmocka_unit_test(test_bad_bool),
-        cmocka_unit_test(test_not_files),
-        cmocka_unit_test(test_cut_short),
-        cmocka_unit_test(test_cut_short_while_it_is_loaded),
-        cmocka_unit_test(test_bad_calls),
-        cmocka_unit_test(test_refused_add),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -65,14 +65,14 @@ static bool has_text(const unsigned char *data, size_t bytes, const char *text) 
     return memmem(data, bytes, text, strlen(text)) != NULL;
 }
 
-static void checks_of_bytes(void **state) {
+TEST(checks_of_bytes) {
     unsigned char zeros[32] = {0}; /* both from RFC 3720, B.4 */
     assert_int_equal(tn__crc32c("123456789", 9), 0xe3069283u);
     assert_int_equal(tn__crc32c(zeros, 32), 0x8a9136aau);
     assert_int_equal(tn__crc32c("", 0), 0);
 }
 
-static void records_of_a_file(void **state) {
+TEST(records_of_a_file) {
     const char *folder = temp_path("records");
     tn_summary_writer *w = tn_summary_writer_new(folder, 7);
     assert_non_null(w);
@@ -107,7 +107,7 @@ static void records_of_a_file(void **state) {
     tn_summary_writer_free(w);
 }
 
-static void calls_that_make_no_sense(void **state) {
+TEST(calls_that_make_no_sense) {
     tn_summary_writer *w = tn_summary_writer_new(temp_path("sense"), -1);
     assert_int_equal(tn_summary_add_scalar(NULL, NULL, 1, 1), TN_OK);
     assert_int_equal(tn_summary_add_scalar(w, NULL, 1, 1), TN_EVALUE);
@@ -141,7 +141,7 @@ static void calls_that_make_no_sense(void **state) {
 }
 
 /* A record that does not fit is not written, not even in part, so later ones can be read. */
-static void file_that_is_full(void **state) {
+TEST(file_that_is_full) {
     const char *folder = temp_path("full");
     tn_summary_writer *w = tn_summary_writer_new(folder, -1);
     struct rlimit before, small;
@@ -166,7 +166,7 @@ static void file_that_is_full(void **state) {
     tn_summary_writer_free(w);
 }
 
-static void no_memory(void **state) {
+TEST(no_memory) {
     tn_tensor *x = tn_rand(TN_DIMS(1, 8, 8), TN_F32);
     for (int i = 0;; i++) {
         char name[32];
@@ -188,9 +188,5 @@ static void no_memory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(checks_of_bytes),   TEST(records_of_a_file), TEST(calls_that_make_no_sense),
-        TEST(file_that_is_full), TEST(no_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

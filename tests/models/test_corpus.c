@@ -13,20 +13,14 @@
 
 #include "tests/support/replay.h"
 
-static void replays_configs(void **state) {
+TEST(replays_configs) {
     assert_true(replay_corpus("fuzz_config", fuzz_config) >= 20);
 }
 
-static void replays_parts(void **state) {
+TEST(replays_parts) {
     assert_true(replay_corpus("fuzz_parts", fuzz_parts) >= 15);
 }
 
-static void checkpoints_of_llmc(void **state) {
+TEST(checkpoints_of_llmc) {
     assert_true(replay_corpus("fuzz_llmc", fuzz_llmc) >= 10);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {TEST(replays_configs), TEST(replays_parts),
-                                       TEST(checkpoints_of_llmc)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

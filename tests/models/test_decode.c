@@ -40,7 +40,7 @@ static void make_prompts(tn_prompt *of, int32_t ids[PROMPTS][8]) {
     }
 }
 
-static void tokens_are_the_cpus(void **state) {
+TEST(tokens_are_the_cpus) {
     static const int32_t stops[] = {7, 100, 201};
     const tn_generate_options usual = TN_WITH(tn_generate, .max_new = NEW, .temperature = 0);
     tn_generate_options cases[] = {usual, usual, usual, usual, usual, usual};
@@ -78,7 +78,7 @@ static void tokens_are_the_cpus(void **state) {
     }
 }
 
-static void refuses_what_the_cpu_refuses(void **state) {
+TEST(refuses_what_the_cpu_refuses) {
     static const double odd[] = {NAN, INFINITY};
     tn_prompt prompts[PROMPTS];
     int32_t ids[PROMPTS][8];
@@ -125,7 +125,7 @@ static tn_tensor *decode_steps(tn_llama *m) {
     return tn_cat(out, 4, 1);
 }
 
-static void a_step_is_its_parts(void **state) {
+TEST(a_step_is_its_parts) {
     static const struct {
         tn_dtype dtype;
         bool bytes;
@@ -160,13 +160,4 @@ static void a_step_is_its_parts(void **state) {
         assert_true(tn_all_close(together, apart, 0, device ? cases[i].relative * most : 0));
         tn_module_finish(&m);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(tokens_are_the_cpus),
-        TEST(refuses_what_the_cpu_refuses),
-        TEST(a_step_is_its_parts),
-    };
-    return cmocka_run_group_tests_name("decoding", tests, NULL, NULL);
 }

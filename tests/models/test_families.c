@@ -113,7 +113,7 @@ static bool same_entry(const tn_entry *entry, void *user) {
 
 /* Earlier weights and checkpoints load, and the run continues with the same bits; and today's load
  * into the earlier model. */
-static void gpt_of_earlier_files(void **state) {
+TEST(gpt_of_earlier_files) {
     TN_SCOPE;
     old_gpt old, second;
     tn_gpt m, third;
@@ -175,7 +175,7 @@ static void expect_names(void *m, tn_walk walk, const char *const *names) {
     assert_null(*next);
 }
 
-static void gpt_names(void **state) {
+TEST(gpt_names) {
     tn_gpt m;
     small_gpt(&m);
     static const char *const names[] = {"wte.weight", "wpe.weight",
@@ -203,7 +203,7 @@ static void gpt_names(void **state) {
         h ".mlp.down_proj.weight", h ".input_layernorm.weight",                               \
         h ".post_attention_layernorm.weight"
 
-static void llama_names(void **state) {
+TEST(llama_names) {
     static const char *const names[] = {"embed_tokens.weight", LAYER("layers.0"), LAYER("layers.1"),
                                         "norm.weight",         "lm_head.weight",  NULL};
     static const char *const tied_names[] = {"embed_tokens.weight", LAYER("layers.0"),
@@ -228,7 +228,7 @@ static void llama_names(void **state) {
 /* ---- Files ----------------------------------------------------------------------------------- */
 
 /* Compared when files are loaded, so it is the same in all versions. */
-static void llama_description(void **state) {
+TEST(llama_description) {
     tn_llama llama;
     tn_llama_options o = small_llama();
     o.layers = 1;
@@ -297,7 +297,7 @@ static void expect_one_copy(void *m, lent l) {
     assert_false(tn_item(tn_sum_all(tn_abs(tn_narrow(grad, 0, 5, 1)))) == 0.0);
 }
 
-static void tied_classifiers(void **state) {
+TEST(tied_classifiers) {
     tn_gpt gpt;
     small_gpt(&gpt);
     expect_one_copy(&gpt, (lent){&gpt.stem.wte.weight, &gpt.top.lm_head.weight, 0});
@@ -317,7 +317,7 @@ static bool same_in(const tn_entry *entry, void *user) {
 
 /* Elements made later are the same as those made at once, and random numbers continue at the same
  * place; a tied classifier stays the embedding's tensor. */
-static void llama_built_later(void **state) {
+TEST(llama_built_later) {
     for (int tied = 0; tied < 2; tied++) {
         TN_SCOPE;
         tn_llama once, later;
@@ -345,7 +345,7 @@ static void llama_built_later(void **state) {
 
 /* ---- What is refused ------------------------------------------------------------------------- */
 
-static void refused_gpts(void **state) {
+TEST(refused_gpts) {
     TN_SCOPE;
     tn_gpt m;
     tn_gpt_init(&m, TN_WITH(tn_gpt, .context = 4, .layers = 1, .heads = 1, .width = 4,
@@ -372,7 +372,7 @@ static void expect_refused_llama(tn_llama_options o, const char *part) {
     tn_module_finish(&m);
 }
 
-static void refused_llamas(void **state) {
+TEST(refused_llamas) {
     tn_llama_options o = small_llama();
     o.layers = 0;
     expect_refused_llama(o, "llama: layers is 0 (it must be 1 to 10000)");
@@ -402,10 +402,5 @@ static void refused_llamas(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(gpt_names),        TEST(llama_names),          TEST(llama_description),
-        TEST(tied_classifiers), TEST(llama_built_later),    TEST(refused_gpts),
-        TEST(refused_llamas),   TEST(gpt_of_earlier_files),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

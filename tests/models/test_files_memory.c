@@ -45,23 +45,18 @@ static void use_llmc(void) {
     tn_module_finish(&m);
 }
 
-static void folders_without_memory(void **state) {
+PLAIN_TEST(folders_without_memory) {
     every_allocation(use_folder);
 }
 
-static void weights_without_memory(void **state) {
+PLAIN_TEST(weights_without_memory) {
     every_allocation(use_weights);
 }
 
-static void llmc_without_memory(void **state) {
+PLAIN_TEST(llmc_without_memory) {
     every_allocation(use_llmc);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(folders_without_memory),
-        cmocka_unit_test(weights_without_memory),
-        cmocka_unit_test(llmc_without_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -145,7 +145,7 @@ static void generate_slowly(any_model *m, tn_prompt prompt, double penalty, int3
 
 /* ---- Tokens ---------------------------------------------------------------------------------- */
 
-static void greedy_is_the_twins(void **state) {
+TEST(greedy_is_the_twins) {
     any_model m;
     prompts p;
     const int lengths[] = {1, 3, CONTEXT - 1, CONTEXT, CONTEXT + 1, 3 * CONTEXT};
@@ -172,7 +172,7 @@ static void greedy_is_the_twins(void **state) {
 }
 
 /* Options that cut all but the most likely token. */
-static void cuts_to_the_most_likely(void **state) {
+TEST(cuts_to_the_most_likely) {
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){3}, 1);
@@ -249,7 +249,7 @@ static void expect_alone(any_model *m, const tn_prompt *of, tn_generate_options 
 
 /* Although each fills the context at another time and some end early: long prompts often restart
  * the context together, short ones continue for some tokens while others end. */
-static void batches_are_sequences_alone(void **state) {
+TEST(batches_are_sequences_alone) {
     any_model m;
     prompts p;
     const int lengths[2][ROWS] = {{4, 1, 9, 4, CONTEXT, CONTEXT + 2, 7}, {2, 4, 1, 3, 1, 2, 3}};
@@ -271,7 +271,7 @@ static void batches_are_sequences_alone(void **state) {
     }
 }
 
-static void any_number_of_threads(void **state) {
+TEST(any_number_of_threads) {
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){4, 1, 9}, 3);
@@ -299,7 +299,7 @@ static void any_number_of_threads(void **state) {
 
 /* A draw depends on its position: continuing from a generated text gives the same tokens as
  * generating it all at once. */
-static void going_on(void **state) {
+TEST(going_on) {
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){2}, 1);
@@ -324,7 +324,7 @@ static void going_on(void **state) {
 }
 
 /* Tokens are as frequent as softmax says; with top_k only k of them appear. */
-static void frequencies_follow_softmax(void **state) {
+TEST(frequencies_follow_softmax) {
     any_model m;
     enum { DRAWS = 4000, AT_ONCE = 400 };
     int32_t ids[] = {4, 9};
@@ -367,7 +367,7 @@ static void frequencies_follow_softmax(void **state) {
 
 /* ---- Ends ------------------------------------------------------------------------------------ */
 
-static void stop_tokens(void **state) {
+TEST(stop_tokens) {
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){3}, 1);
@@ -429,7 +429,7 @@ static bool listen_to(const tn_generated_token *token, void *user) {
     return token->sequence != 1 || *count != l->stop_after;
 }
 
-static void callbacks_hear_every_token(void **state) {
+TEST(callbacks_hear_every_token) {
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){4, 1, 9}, 3);
@@ -476,7 +476,7 @@ static bool look_at_memory(const tn_generated_token *token, void *user) {
     return true;
 }
 
-static void memory_stays(void **state) {
+TEST(memory_stays) {
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){2, 1}, 2);
@@ -502,7 +502,7 @@ static tn_values widen_logits(tn_module *m, tn_values in, tn_values out, void *u
 }
 
 /* With hooks a module may return what generation cannot use. */
-static void odd_logits(void **state) {
+TEST(odd_logits) {
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){2}, 1);
@@ -526,7 +526,7 @@ static tn_values spoil_logits(tn_module *m, tn_values in, tn_values out, void *u
     return tn_values_of(TN_FROM(logits, TN_DIMS(1, 1, VOCAB), TN_F64), NULL);
 }
 
-static void logits_that_are_no_numbers(void **state) {
+TEST(logits_that_are_no_numbers) {
     any_model m;
     int32_t ids[] = {1, 2};
     const struct {
@@ -565,7 +565,7 @@ static void logits_that_are_no_numbers(void **state) {
         assert_null(got.tokens.ids);                               \
     } while (0)
 
-static void refused_arguments(void **state) {
+TEST(refused_arguments) {
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){3}, 1);
@@ -610,7 +610,7 @@ static void refused_arguments(void **state) {
 }
 
 /* Nothing to do, a vocabulary of one, the hottest temperature. */
-static void corner_cases(void **state) {
+TEST(corner_cases) {
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){3, 1}, 2);
@@ -639,23 +639,4 @@ static void corner_cases(void **state) {
         tn_module_finish(&small);
     }
     tn_generated_free(NULL, 3);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(greedy_is_the_twins),
-        TEST(cuts_to_the_most_likely),
-        TEST(batches_are_sequences_alone),
-        TEST(any_number_of_threads),
-        TEST(going_on),
-        TEST(frequencies_follow_softmax),
-        TEST(stop_tokens),
-        TEST(callbacks_hear_every_token),
-        TEST(memory_stays),
-        TEST(odd_logits),
-        TEST(logits_that_are_no_numbers),
-        TEST(refused_arguments),
-        TEST(corner_cases),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

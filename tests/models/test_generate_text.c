@@ -97,7 +97,7 @@ static tn_generate_options stopped_by(const char *const *stops, int count, int64
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
-static void stop_texts(void **state) {
+TEST(stop_texts) {
     const struct {
         script says;
         const char *stops[3];
@@ -134,7 +134,7 @@ static void stop_texts(void **state) {
 }
 
 /* Text that may begin a stop text is held back; once it cannot, the callback receives it. */
-static void held_back(void **state) {
+TEST(held_back) {
     heard h;
     tn_generated got = hear_script((script){{C, A, B, A, C, E_HEAD, BLANK}, 7},
                                    stopped_by((const char *[]){"abc", "c c"}, 2, 7), &h);
@@ -145,7 +145,7 @@ static void held_back(void **state) {
     tn_generated_free(&got, 1);
 }
 
-static void stop_texts_come_late(void **state) {
+TEST(stop_texts_come_late) {
     heard h;
     tn_generate_options o = stopped_by((const char *[]){"b"}, 1, 8);
     o.min_new = 3;
@@ -157,7 +157,7 @@ static void stop_texts_come_late(void **state) {
 
 /* A stop token is the last token but not part of the text; if it is not a stop token, it is
  * text. */
-static void stop_tokens_and_text(void **state) {
+TEST(stop_tokens_and_text) {
     heard h;
     tn_generate_options o = tn_generate_defaults();
     o.max_new = 4;
@@ -176,7 +176,7 @@ static void stop_tokens_and_text(void **state) {
 }
 
 /* A model's vocabulary may be rounded up: tokens that the tokenizer lacks are never generated. */
-static void tokens_of_the_model_alone(void **state) {
+TEST(tokens_of_the_model_alone) {
     heard h;
     tn_generate_options o = tn_generate_defaults();
     o.max_new = 2;
@@ -185,7 +185,7 @@ static void tokens_of_the_model_alone(void **state) {
     tn_generated_free(&got, 1);
 }
 
-static void nothing_to_say(void **state) {
+TEST(nothing_to_say) {
     heard h;
     tn_generate_options o = tn_generate_defaults();
     o.max_new = 0;
@@ -200,9 +200,5 @@ static void nothing_to_say(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(stop_texts),           TEST(held_back),      TEST(stop_texts_come_late),
-        TEST(stop_tokens_and_text), TEST(nothing_to_say), TEST(tokens_of_the_model_alone),
-    };
-    return cmocka_run_group_tests(tests, begin_tests, end_tests);
+    return tests_run(begin_tests, end_tests);
 }

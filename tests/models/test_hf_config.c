@@ -4,7 +4,7 @@
 
 /* ---- config.json ----------------------------------------------------------------------------- */
 
-static void config_values(void **state) {
+TEST(config_values) {
     static const struct {
         const char *more, *error;
     } wrong[] = {
@@ -44,7 +44,7 @@ static void config_values(void **state) {
     tn_module_finish(&m);
 }
 
-static void configs_that_are_none(void **state) {
+TEST(configs_that_are_none) {
     tn_gpt m;
     init_small(&m, small_options());
     const char *folder = temp_path("none");
@@ -69,7 +69,7 @@ static void configs_that_are_none(void **state) {
     tn_module_finish(&m);
 }
 
-static void options_are_honoured(void **state) {
+TEST(options_are_honoured) {
     tn_gpt m, got;
     init_small(&m, small_options());
     const char *folder = temp_path("honoured");
@@ -93,7 +93,7 @@ static void options_are_honoured(void **state) {
 }
 
 /* transformers also accepts other models' names of options; and numbers may begin with -0. */
-static void other_names_of_options(void **state) {
+TEST(other_names_of_options) {
     tn_gpt m;
     init_small(&m, small_options());
     const char *folder = temp_path("names");
@@ -130,7 +130,7 @@ static void save_llama(const char *folder) {
     tn_module_finish(&m);
 }
 
-static void llamas_with_several_options(void **state) {
+TEST(llamas_with_several_options) {
     tn_llama m;
     tn_llama_options o = tn_llama_defaults();
     o.vocab = 7;
@@ -152,7 +152,7 @@ static void llamas_with_several_options(void **state) {
     tn_module_finish(&m);
 }
 
-static void positions_of_a_llama(void **state) {
+TEST(positions_of_a_llama) {
     static const struct {
         const char *more;
         double theta, factor;
@@ -178,7 +178,7 @@ static void positions_of_a_llama(void **state) {
     }
 }
 
-static void positions_that_no_llama_has(void **state) {
+TEST(positions_that_no_llama_has) {
     static const char *const wrong[][2] = {
         {"\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}", "\"type\" is \"linear\""},
         {"\"rope_parameters\":{\"rope_type\":\"yarn\"}", "\"rope_type\" is \"yarn\""},
@@ -204,14 +204,5 @@ static void positions_that_no_llama_has(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(config_values),
-        TEST(configs_that_are_none),
-        TEST(other_names_of_options),
-        TEST(options_are_honoured),
-        TEST(llamas_with_several_options),
-        TEST(positions_of_a_llama),
-        TEST(positions_that_no_llama_has),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -109,7 +109,7 @@ static void kill_everywhere(tn_lm_save_options before, tn_lm_save_options after,
     assert_true(seen[OLD] > 0 && seen[NEW] > 0);
 }
 
-static void killed_at_every_call(void **state) {
+TEST_WITH(killed_at_every_call, NULL, temp_clean) {
     const tn_lm_save_options ways[] = {one, parts, plain};
     for (int from = 0; from < 3; from++) {
         for (int to = 0; to < 3; to++) {
@@ -118,7 +118,7 @@ static void killed_at_every_call(void **state) {
     }
 }
 
-static void killed_without_second_names(void **state) {
+TEST_WITH(killed_without_second_names, NULL, temp_clean) {
     no_second_names = true;
     kill_everywhere(one, parts, false);
     kill_everywhere(parts, one, false);
@@ -165,7 +165,7 @@ static void expect_words(int number) {
 }
 
 /* Wherever the save is killed, the tokenizer belongs to the model. */
-static void killed_with_words(void **state) {
+TEST_WITH(killed_with_words, NULL, temp_clean) {
     make_words();
     const tn_lm_save_options ways[] = {one, parts};
     for (int i = 0; i < 2; i++) {
@@ -186,7 +186,7 @@ static void killed_with_words(void **state) {
 }
 
 /* A tokenizer that cannot be copied, or not replaced, changes nothing. */
-static void words_in_the_way(void **state) {
+TEST_WITH(words_in_the_way, NULL, temp_clean) {
     make_words();
     assert_int_equal(save_number(OLD, with_words(one, OLD)), TN_OK);
     tn_lm_save_options missing = one;
@@ -220,7 +220,7 @@ static void expect_old_or_new(tn_status status, tn_lm_save_options after) {
                 !folder_has("config.json.tmp"));
 }
 
-static void every_call_fails(void **state) {
+TEST_WITH(every_call_fails, NULL, temp_clean) {
     const tn_lm_save_options ways[] = {one, parts, plain};
     for (int i = 0; i < 9; i++) {
         bool failed = true;
@@ -235,7 +235,7 @@ static void every_call_fails(void **state) {
     }
 }
 
-static void every_allocation_fails(void **state) {
+TEST_WITH(every_allocation_fails, NULL, temp_clean) {
     const tn_lm_save_options ways[] = {one, parts};
     for (int i = 0; i < 4; i++) {
         bool failed = true;
@@ -251,7 +251,7 @@ static void every_allocation_fails(void **state) {
 }
 
 /* Folders with the names of files that a save writes or deletes. */
-static void folders_in_the_way(void **state) {
+TEST_WITH(folders_in_the_way, NULL, temp_clean) {
     static const char *const names[] = {"model.safetensors",  "model.safetensors.index.json",
                                         "tern.safetensors",   "model-00001-of-00007.safetensors",
                                         "weights.tmp/folder", "config.json.tmp"};
@@ -286,7 +286,7 @@ static rlim_t limit_files(rlim_t most) {
 }
 
 /* The config or the weights do not fit. */
-static void full_disk(void **state) {
+TEST_WITH(full_disk, NULL, temp_clean) {
     static const rlim_t sizes[] = {1, 1000};
     const tn_lm_save_options ways[] = {one, parts, plain};
     for (int i = 0; i < 6; i++) {
@@ -300,18 +300,4 @@ static void full_disk(void **state) {
         assert_int_not_equal(access(temp_path("folder/weights.tmp"), F_OK), 0);
         assert_int_not_equal(access(temp_path("folder/config.json.tmp"), F_OK), 0);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(killed_at_every_call, temp_clean),
-        cmocka_unit_test_teardown(killed_without_second_names, temp_clean),
-        cmocka_unit_test_teardown(killed_with_words, temp_clean),
-        cmocka_unit_test_teardown(words_in_the_way, temp_clean),
-        cmocka_unit_test_teardown(every_call_fails, temp_clean),
-        cmocka_unit_test_teardown(every_allocation_fails, temp_clean),
-        cmocka_unit_test_teardown(folders_in_the_way, temp_clean),
-        cmocka_unit_test_teardown(full_disk, temp_clean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

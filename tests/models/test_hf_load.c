@@ -10,7 +10,7 @@
 
 /* ---- Folders of other programs --------------------------------------------------------------- */
 
-static void every_form_of_names(void **state) {
+TEST(every_form_of_names) {
     tn_gpt m;
     init_small(&m, small_options());
     const folder_options forms[] = {
@@ -27,7 +27,7 @@ static void every_form_of_names(void **state) {
     tn_module_finish(&m);
 }
 
-static void names_that_do_not_fit(void **state) {
+TEST(names_that_do_not_fit) {
     tn_gpt m;
     init_small(&m, small_options());
     const char *folder = temp_path("names");
@@ -45,7 +45,7 @@ static void names_that_do_not_fit(void **state) {
     tn_module_finish(&m);
 }
 
-static void shapes_that_do_not_fit(void **state) {
+TEST(shapes_that_do_not_fit) {
     tn_gpt m;
     init_small(&m, small_options());
     const char *folder = temp_path("shapes");
@@ -62,7 +62,7 @@ static void shapes_that_do_not_fit(void **state) {
     tn_module_finish(&m);
 }
 
-static void dtypes_of_weights(void **state) {
+TEST(dtypes_of_weights) {
     TN_NO_GRAD;
     tn_gpt m, got;
     const tn_dtype in[] = {TN_BF16, TN_F16, TN_F32, TN_F64};
@@ -86,7 +86,7 @@ static void dtypes_of_weights(void **state) {
 }
 
 /* An infinity that the file does not have would make every logit NaN. */
-static void numbers_too_large(void **state) {
+TEST(numbers_too_large) {
     TN_NO_GRAD;
     static const struct {
         tn_dtype in, to;
@@ -145,7 +145,7 @@ static void write_index(const char *folder, const char *map) {
     temp_write(in_folder(folder, "model.safetensors.index.json"), text, (size_t)n);
 }
 
-static void indexes_that_lie(void **state) {
+TEST(indexes_that_lie) {
     static const struct {
         const char *map, *error;
         tn_status status;
@@ -182,7 +182,7 @@ static void indexes_that_lie(void **state) {
 
 /* ---- Into an existing model ------------------------------------------------------------------ */
 
-static void into_a_model(void **state) {
+TEST(into_a_model) {
     tn_gpt m, other, copy;
     init_small(&m, small_options());
     init_small(&other, small_options());
@@ -244,7 +244,7 @@ static bool list_last(const tn_entry *entry, void *user) {
 
 /* Absent parameters are neither read nor missed; saving a stage is refused, since it is not a whole
  * model. */
-static void folders_and_absent_ones(void **state) {
+TEST(folders_and_absent_ones) {
     tn_gpt m, stage;
     init_small(&m, small_options());
     init_small(&stage, small_options());
@@ -304,7 +304,7 @@ static tn_layout draw_layout(tn_dims whole) {
     return l;
 }
 
-static void elements_of_a_rank(void **state) {
+TEST(elements_of_a_rank) {
     const char *path = temp_path("ranks.safetensors");
     tn_dims whole = TN_DIMS(24, 12);
     tn_safetensors_writer *w = tn_safetensors_writer_new();
@@ -360,7 +360,7 @@ static int count_views(void *m) {
     return views;
 }
 
-static void mapped_weights(void **state) {
+TEST(mapped_weights) {
     tn_gpt m, got;
     init_small(&m, small_options());
     const char *folder = temp_path("mapped");
@@ -394,7 +394,7 @@ static void mapped_weights(void **state) {
     tn_module_finish(&m);
 }
 
-static void weights_of_bytes(void **state) {
+TEST(weights_of_bytes) {
     const tn_dtype dtypes[] = {TN_F32, TN_BF16};
     for (int i = 0; i < 2; i++) {
         tn_gpt m, got;
@@ -423,11 +423,5 @@ static void weights_of_bytes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(every_form_of_names), TEST(names_that_do_not_fit),   TEST(shapes_that_do_not_fit),
-        TEST(dtypes_of_weights),   TEST(numbers_too_large),       TEST(indexes_that_lie),
-        TEST(into_a_model),        TEST(folders_and_absent_ones), TEST(elements_of_a_rank),
-        TEST(mapped_weights),      TEST(weights_of_bytes),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

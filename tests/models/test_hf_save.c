@@ -2,7 +2,7 @@
  * stays in them. */
 #include "tests/models/hf_folder.h"
 
-static void saved_and_loaded(void **state) {
+TEST(saved_and_loaded) {
     tn_gpt m;
     init_small(&m, small_options());
     const char *folder = temp_path("saved");
@@ -29,7 +29,7 @@ static void saved_and_loaded(void **state) {
     tn_module_finish(&m);
 }
 
-static void without_biases(void **state) {
+TEST(without_biases) {
     tn_gpt m, got;
     tn_gpt_options o = small_options();
     o.bias = false;
@@ -48,7 +48,7 @@ static void without_biases(void **state) {
 }
 
 /* As transformers reads it: (in, out), with the prefix, and which program wrote it. */
-static void what_is_written(void **state) {
+TEST(what_is_written) {
     tn_gpt m;
     init_small(&m, small_options());
     const char *folder = temp_path("written");
@@ -68,10 +68,5 @@ static void what_is_written(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(saved_and_loaded),
-        TEST(without_biases),
-        TEST(what_is_written),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -64,7 +64,7 @@ static void expect_tokens(const char *folder, const char *begin, const char *end
     tn_lm_free(m);
 }
 
-static void what_the_tokenizer_says(void **state) {
+TEST_WITH(what_the_tokenizer_says, NULL, temp_clean) {
     for (int llama = 0; llama < 2; llama++) {
         save_model(llama, VOCAB, temp_path("none"), NULL);
         expect_tokens("none", "null", "null");
@@ -88,7 +88,7 @@ static void what_the_tokenizer_says(void **state) {
 }
 
 /* None of a list is lost in silence, and one that is repeated is one. */
-static void many_ends(void **state) {
+TEST_WITH(many_ends, NULL, temp_clean) {
     char text[600] = "{\"eos_token_id\":[7,7,7", wanted[600] = "[7";
     tn_lm_specials s;
     for (int i = 1; i < TN_LM_ENDS; i++) {
@@ -117,7 +117,7 @@ static void many_ends(void **state) {
     tn_lm_free(m);
 }
 
-static void what_other_files_say(void **state) {
+TEST_WITH(what_other_files_say, NULL, temp_clean) {
     new_tokenizer("own");
     write_in("own", "generation_config.json", "{\"bos_token_id\":7,\"eos_token_id\":[8,5000,9]}");
     save_model(false, VOCAB, temp_path("own"), NULL);
@@ -146,13 +146,4 @@ static void what_other_files_say(void **state) {
     write_in("old", "tokenizer.json", "{"); /* of an unsupported kind */
     save_model(false, VOCAB, temp_path("old"), NULL);
     expect_tokens("old", "3", "4");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(what_the_tokenizer_says, temp_clean),
-        cmocka_unit_test_teardown(what_other_files_say, temp_clean),
-        cmocka_unit_test_teardown(many_ends, temp_clean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,7 +91,7 @@ static bool is_close(tn_tensor *a, tn_tensor *b) {
 
 /* ---- Shape ----------------------------------------------------------------------------------- */
 
-static void shapes_of_families(void **state) {
+TEST(shapes_of_families) {
     for (models all = {0}; next_model(&all);) {
         tn_lm_shape got, want = all.family->shape;
         want.parameters = tn_module_count(&all.m);
@@ -134,7 +134,7 @@ static bool compare_gradient(const tn_entry *entry, void *user) {
 }
 
 /* Calling the parts by hand gives the bits of a call of the model, forward and backward. */
-static void parts_by_hand(void **state) {
+TEST(parts_by_hand) {
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         tn_module *parts[PARTS];
@@ -176,7 +176,7 @@ static tn_values count_positions(tn_module *m, tn_values in, void *user) {
 }
 
 /* A stem and a block that are called by hand use the positions they are given. */
-static void parts_with_positions(void **state) {
+TEST(parts_with_positions) {
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         TN_NO_GRAD;
@@ -206,7 +206,7 @@ static tn_tensor *call_range(void *m, tn_tensor *x, tn_tensor *positions, int fi
 }
 
 /* A call of some parts and one of the rest give the bits of one call, forward and backward. */
-static void ranges_of_parts(void **state) {
+TEST(ranges_of_parts) {
     for (models all = {0}; next_model(&all);) {
         for (int cut = 0; cut <= PARTS; cut++) {
             TN_SCOPE;
@@ -252,7 +252,7 @@ static tn_tensor *halved_loss(void *state, tn_tensor *logits, tn_tensor *targets
     return tn_mul_scalar(tn_cross_entropy_with(logits, targets, options), 0.5);
 }
 
-static void another_loss(void **state) {
+TEST(another_loss) {
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         TN_NO_GRAD;
@@ -268,7 +268,7 @@ static void another_loss(void **state) {
 
 /* ---- Positions ------------------------------------------------------------------------------- */
 
-static void positions_as_inputs(void **state) {
+TEST(positions_as_inputs) {
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(2, T), TN_I64);
@@ -284,7 +284,7 @@ static void positions_as_inputs(void **state) {
     }
 }
 
-static void refused_inputs(void **state) {
+TEST(refused_inputs) {
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         tn_tensor *tokens = tn_zeros(TN_DIMS(2, T), TN_I64);
@@ -311,7 +311,7 @@ static tn_attention_cache_options cache_for(int64_t batch, int64_t length) {
     return (tn_attention_cache_options){.batch = batch, .length = length};
 }
 
-static void pieces_of_every_length(void **state) {
+TEST(pieces_of_every_length) {
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         TN_NO_GRAD;
@@ -341,7 +341,7 @@ static tn_values third_of(tn_module *m, tn_values in, void *user) {
 }
 
 /* A call that fails in the middle leaves the caches of all layers where they were. */
-static void failure_between_layers(void **state) {
+TEST(failure_between_layers) {
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         TN_NO_GRAD;
@@ -400,7 +400,7 @@ static void expect_sequences(void *m, tn_tensor *tokens, tn_tensor *logits, int6
     }
 }
 
-static void padding_on_the_left(void **state) {
+TEST(padding_on_the_left) {
     for (models all = {0}; next_model(&all);) {
         TN_SCOPE;
         TN_NO_GRAD;
@@ -425,7 +425,7 @@ static void padding_on_the_left(void **state) {
 }
 
 /* Each place predicts the next token; none beyond a row's end. Padding changes no loss. */
-static void targets_of_rows(void **state) {
+TEST(targets_of_rows) {
     TN_SCOPE;
     static const int64_t rows[] = {3, 4, 5, 6, 7, 8, 9, 9, 1, 9, 9, 9}, ends[] = {4, 2, 1};
     static const int64_t whole[] = {4, 5, 6, -100, 8, 9, 9, -100, 9, 9, 9, -100};
@@ -463,7 +463,7 @@ static tn_tensor *loss_gradient(tn_gpt *gpt, tn_tensor *x, tn_tensor *y, bool by
 /* The loss writes its gradient over the logits in the forward where it may: the same as by hand. To
  * the bit for the factor that was expected; one more rounding of the logits' gradient for others.
  */
-static void loss_expects_a_gradient(void **state) {
+TEST(loss_expects_a_gradient) {
     TN_SCOPE;
     tn_gpt gpt;
     tn_gpt_init(&gpt,
@@ -490,7 +490,7 @@ static void loss_expects_a_gradient(void **state) {
 }
 
 /* Where the gradient has replaced the logits nothing is left to differentiate again. */
-static void loss_once_on_device(void **state) {
+TEST(loss_once_on_device) {
     TN_SCOPE;
     tn_gpt gpt;
     tn_gpt_init(&gpt,
@@ -515,7 +515,7 @@ static tn_values keep_output(tn_module *m, tn_values in, tn_values out, void *us
 }
 
 /* Logits that a hook has kept stay as they are until a backward. */
-static void kept_logits_stay(void **state) {
+TEST(kept_logits_stay) {
     TN_SCOPE;
     tn_gpt gpt;
     tn_gpt_init(&gpt,
@@ -527,15 +527,4 @@ static void kept_logits_stay(void **state) {
     assert_true(tn_equal(tn_detach(kept), tn_detach(logits)));
     tn_release(kept);
     tn_module_finish(&gpt);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(shapes_of_families),  TEST(parts_by_hand),          TEST(parts_with_positions),
-        TEST(ranges_of_parts),     TEST(another_loss),           TEST(positions_as_inputs),
-        TEST(refused_inputs),      TEST(pieces_of_every_length), TEST(failure_between_layers),
-        TEST(padding_on_the_left), TEST(targets_of_rows),        TEST(loss_expects_a_gradient),
-        TEST(kept_logits_stay),    TEST(loss_once_on_device),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,7 +35,7 @@ static bool compare_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
-static void round_trip(void **state) {
+TEST(round_trip) {
     const tn_dtype dtypes[] = {TN_F32, TN_BF16};
     for (int i = 0; i < 2; i++) {
         tn_gpt m, got;
@@ -63,7 +63,7 @@ static void round_trip(void **state) {
 }
 
 /* Parameters are where llm.c's fill_in_parameter_sizes puts them. */
-static void bytes_of_the_file(void **state) {
+TEST(bytes_of_the_file) {
     tn_gpt m;
     init_small(&m, small_options(TN_F32));
     const char *path = temp_path("model.bin");
@@ -97,7 +97,7 @@ static void bytes_of_the_file(void **state) {
     tn_module_finish(&m);
 }
 
-static void without_biases(void **state) {
+TEST(without_biases) {
     tn_gpt m, got;
     tn_gpt_options o = small_options(TN_F32);
     o.bias = false;
@@ -113,7 +113,7 @@ static void without_biases(void **state) {
     tn_module_finish(&m);
 }
 
-static void models_that_llmc_has_not(void **state) {
+TEST(models_that_llmc_has_not) {
     tn_gpt m;
     const char *path = temp_path("none.bin");
     tn_gpt_options o = small_options(TN_F32);
@@ -134,7 +134,7 @@ static void models_that_llmc_has_not(void **state) {
     assert_int_equal(temp_count(), 1); /* model.bin */
 }
 
-static void headers_that_lie(void **state) {
+TEST(headers_that_lie) {
     static const struct {
         int at;
         int32_t is;
@@ -186,9 +186,5 @@ static void headers_that_lie(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(round_trip),       TEST(bytes_of_the_file),        TEST(without_biases),
-        TEST(headers_that_lie), TEST(models_that_llmc_has_not),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

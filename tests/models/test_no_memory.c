@@ -60,23 +60,14 @@ static void use_tied_llama(void) {
     tn_module_finish(&m);
 }
 
-static void gpt_without_memory(void **state) {
+PLAIN_TEST(gpt_without_memory) {
     every_allocation(use_gpt);
 }
 
-static void llama_without_memory(void **state) {
+PLAIN_TEST(llama_without_memory) {
     every_allocation(use_llama);
 }
 
-static void tied_llama(void **state) {
+PLAIN_TEST(tied_llama) {
     every_allocation(use_tied_llama);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpt_without_memory),
-        cmocka_unit_test(llama_without_memory),
-        cmocka_unit_test(tied_llama),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

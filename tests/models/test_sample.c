@@ -111,7 +111,7 @@ static void fill_logits(int n, int kind, tn_generator *g) {
     }
 }
 
-static void candidates_are_the_twins(void **state) {
+TEST(candidates_are_the_twins) {
     const int sizes[] = {1, 2, 15, 16, 17, 100, 1000, MOST};
     const int64_t ks[] = {0, 1, 2, 3, 40, 313, 320, 999, MOST - 1, MOST, INT64_MAX};
     const double ps[] = {1.0, 0.9999, 0.95, 0.5, 0.1, 1e-9, 0.0};
@@ -131,7 +131,7 @@ static void candidates_are_the_twins(void **state) {
 }
 
 /* The largest logits alone give the same tokens and weights, to the bit. */
-static void the_largest_suffice(void **state) {
+TEST(the_largest_suffice) {
     enum { N = 1000, PICKED = 400 };
     const double ps[] = {1.0, 0.9, 0.3, 0.0}, ts[] = {1.0, 0.01, 1e6, 1e-200};
     tn_generator g = {.seed = 5};
@@ -164,7 +164,7 @@ static void the_largest_suffice(void **state) {
     tn__candidates_finish(&want);
 }
 
-static void temperatures_at_the_ends(void **state) {
+TEST(temperatures_at_the_ends) {
     tn_generator g = {.seed = 4};
     fill_logits(100, 0, &g);
     int64_t best = tn__sample_best(logits, 100);
@@ -185,7 +185,7 @@ static void temperatures_at_the_ends(void **state) {
     }
 }
 
-static void the_most_likely(void **state) {
+TEST(the_most_likely) {
     for (int n = 1; n < 70; n++) {
         for (int at = 0; at < n; at++) {
             for (int i = 0; i < n; i++) {
@@ -207,7 +207,7 @@ static void the_most_likely(void **state) {
     }
 }
 
-static void penalties_scale_logits(void **state) {
+TEST(penalties_scale_logits) {
     float x[] = {3.0f, -3.0f, 0.0f, -INFINITY, 5.0f};
     tn__sample_penalize(x, (int32_t[]){0, 1, 2, 3}, 4, 1.5);
     const float want[] = {2.0f, -4.5f, 0.0f, -INFINITY, 5.0f};
@@ -220,7 +220,7 @@ static void penalties_scale_logits(void **state) {
 
 /* Over evenly spaced u each token is drawn as often as its weight says, within one draw; nothing is
  * random. */
-static void draws_follow_the_weights(void **state) {
+TEST(draws_follow_the_weights) {
     enum { DRAWS = 20011 };
     static int seen[MOST];
     const tn__sampling hows[] = {{1.0, 0, 1.0}, {0.8, 50, 1.0}, {1.2, 0, 0.9}, {2.0, 300, 0.7}};
@@ -250,7 +250,7 @@ static void draws_follow_the_weights(void **state) {
 }
 
 /* u just below 1 draws the last possible token, not one of weight 0 after it. */
-static void the_last_draw(void **state) {
+TEST(the_last_draw) {
     for (int n = 2; n < 50; n++) {
         for (int i = 0; i < n; i++) {
             logits[i] = i < n / 2 ? (float)i / 7.0f : -INFINITY;
@@ -263,14 +263,5 @@ static void the_last_draw(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(candidates_are_the_twins),
-        TEST(the_largest_suffice),
-        TEST(temperatures_at_the_ends),
-        TEST(the_most_likely),
-        TEST(penalties_scale_logits),
-        TEST(draws_follow_the_weights),
-        TEST(the_last_draw),
-    };
-    return cmocka_run_group_tests(tests, begin_tests, end_tests);
+    return tests_run(begin_tests, end_tests);
 }

@@ -37,7 +37,7 @@ static void take_heads(tn_self_attention *m, const tn_self_attention *whole, int
 
 /* Ranks with 1 and 3 of 4 heads add up to what one with all of them computes. The option `heads` is
  * 4 on each, since it describes the whole model. */
-static void heads_that_are_here(void **state) {
+TEST(heads_that_are_here) {
     for (int cached = 0; cached < 2; cached++) {
         TN_SCOPE;
         TN_NO_GRAD;
@@ -97,7 +97,7 @@ static void check_rule(void *m, int64_t heads, int64_t kv_heads) {
     assert_int_equal(sizes[0], 1);
 }
 
-static void another_attention(void **state) {
+TEST(another_attention) {
     tn_self_attention one;
     tn_self_attention_init(&one, WIDTH, bare_options());
     check_rule(&one, HEADS, HEADS);
@@ -107,9 +107,4 @@ static void another_attention(void **state) {
         &two, WIDTH, TN_WITH(tn_grouped_attention, .heads = 2, .kv_heads = 1, .dtype = TN_F64));
     check_rule(&two, 2, 1);
     tn_module_finish(&two);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {TEST(heads_that_are_here), TEST(another_attention)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

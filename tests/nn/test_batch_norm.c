@@ -29,7 +29,7 @@ static void expect_running(const tn_batch_norm1d *m, double mean, double var, do
     expect_near(tn_item(m->num_batches_tracked), batches, 0);
 }
 
-static void running_statistics(void **state) {
+TEST(running_statistics) {
     tn_batch_norm1d m;
     tn_batch_norm1d_init(&m, 2, tn_batch_norm_defaults());
     expect_running(&m, 0, 1, 0);
@@ -45,7 +45,7 @@ static void running_statistics(void **state) {
     tn_module_finish(&m);
 }
 
-static void cumulative_statistics(void **state) {
+TEST(cumulative_statistics) {
     tn_batch_norm_options options = tn_batch_norm_defaults();
     options.cumulative = true;
     tn_batch_norm1d m;
@@ -58,7 +58,7 @@ static void cumulative_statistics(void **state) {
 }
 
 /* Statistics of the batch, in training and in eval mode; nothing is kept. */
-static void untracked_statistics(void **state) {
+TEST(untracked_statistics) {
     tn_batch_norm_options options = tn_batch_norm_defaults();
     options.track_running_stats = options.affine = false;
     tn_batch_norm1d *m = tn_batch_norm1d_new_with(2, options);
@@ -71,7 +71,7 @@ static void untracked_statistics(void **state) {
 }
 
 /* A recomputed forward runs twice, and counts once. */
-static void recomputed_once(void **state) {
+TEST(recomputed_once) {
     tn_batch_norm1d m;
     tn_batch_norm1d_init(&m, 2, tn_batch_norm_defaults());
     tn_module_set_recompute(&m, true);
@@ -82,7 +82,7 @@ static void recomputed_once(void **state) {
 }
 
 /* Running statistics are f32 even if parameters are bf16, and a policy does not change that. */
-static void mixed_precision(void **state) {
+TEST(mixed_precision) {
     tn_batch_norm1d m;
     tn_batch_norm1d_init(&m, 2, tn_batch_norm_defaults());
     tn_module_set_precision(&m, tn_precision_defaults());
@@ -92,7 +92,7 @@ static void mixed_precision(void **state) {
     tn_module_finish(&m);
 }
 
-static void names_are_pytorchs(void **state) {
+TEST(names_are_pytorchs) {
     tn_batch_norm2d *m = tn_batch_norm2d_new(3);
     static const char *const names[] = {"weight", "bias", "running_mean", "running_var",
                                         "num_batches_tracked"};
@@ -113,7 +113,7 @@ static tn_tensor *return_input(tn_tensor *x, void *user) {
 }
 
 /* Two ranks with the same batch: the same result, and the variance of twice as many samples. */
-static void shared_statistics(void **state) {
+TEST(shared_statistics) {
     tn_batch_norm1d alone, shared;
     tn_batch_norm1d_init(&alone, 2, tn_batch_norm_defaults());
     tn_batch_norm1d_init(&shared, 2, tn_batch_norm_defaults());
@@ -132,7 +132,7 @@ static void shared_statistics(void **state) {
     tn_module_finish(&shared);
 }
 
-static void refused_arguments(void **state) {
+TEST(refused_arguments) {
     tn_batch_norm2d m;
     tn_batch_norm2d_init(&m, 0, tn_batch_norm_defaults());
     assert_error(TN_EVALUE, "batch_norm2d: channels is 0");
@@ -152,13 +152,4 @@ static void refused_arguments(void **state) {
     assert_inert(tn_group_norm_op(small_batch(0), 3, NULL, NULL, 1e-5), TN_EVALUE, "groups is 3");
     assert_inert(tn_instance_norm(small_batch(0), NULL, NULL, 1e-5), TN_ESHAPE, "(N, C, …)");
     tn_module_finish(&m);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(running_statistics), TEST(cumulative_statistics), TEST(untracked_statistics),
-        TEST(recomputed_once),    TEST(mixed_precision),       TEST(names_are_pytorchs),
-        TEST(shared_statistics),  TEST(refused_arguments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

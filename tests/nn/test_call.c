@@ -16,6 +16,7 @@ static int begin_trace(void **state) {
     trace[0] = 0;
     return test_begin(state);
 }
+#define TRACED(name) TEST_WITH(name, begin_trace, test_end)
 
 static void note_text(const char *text) {
     size_t used = strlen(trace);
@@ -75,7 +76,7 @@ static tn_tensor *wasteful_forward(tn_module *self, tn_tensor *x) {
     return tn_add_scalar(x, 1.0);
 }
 
-static void only_results_come_out(void **state) {
+TRACED(only_results_come_out) {
     TN_SCOPE;
     tn_module m;
     tn_module_init(&m, "wasteful", wasteful_forward);
@@ -87,7 +88,7 @@ static void only_results_come_out(void **state) {
     tn_module_finish(&m);
 }
 
-static void values_and_context(void **state) {
+TRACED(values_and_context) {
     TN_SCOPE;
     tn_module m;
     tn_module_init_values(&m, "pair", pair_forward);
@@ -122,7 +123,7 @@ static tn_values silent_forward(tn_module *self, tn_values in, void *context) {
     return (tn_values){0};
 }
 
-static void wrong_values(void **state) {
+TRACED(wrong_values) {
     TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(2), TN_F32);
     tn_module m;
@@ -139,7 +140,7 @@ static void wrong_values(void **state) {
     tn_module_finish(&m);
 }
 
-static void paths_in_errors(void **state) {
+TRACED(paths_in_errors) {
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -209,7 +210,7 @@ static tn_hook hook_all(void *m, tag *t) {
                                                backward_after, t, free_tag});
 }
 
-static void order_and_removal(void **state) {
+TRACED(order_and_removal) {
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -260,7 +261,7 @@ static tn_tensor *return_input(tn_tensor *x) {
     return x;
 }
 
-static void hooks_replace_values(void **state) {
+TRACED(hooks_replace_values) {
     TN_SCOPE;
     tn_function f;
     tn_function_init(&f, "f", return_input);
@@ -285,7 +286,7 @@ static void hooks_replace_values(void **state) {
 
 /* ---- Backward hooks -------------------------------------------------------------------------- */
 
-static void backward_order(void **state) {
+TRACED(backward_order) {
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -303,7 +304,7 @@ static void backward_order(void **state) {
 }
 
 /* If no input requires a gradient, a module's backward ends when the whole backward ends. */
-static void inputs_without_gradient(void **state) {
+TRACED(inputs_without_gradient) {
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -330,7 +331,7 @@ static void keep_grads(tn_module *m, tn_values in_grads, void *user) {
     note_text("done");
 }
 
-static void several_inputs_and_outputs(void **state) {
+TRACED(several_inputs_and_outputs) {
     TN_SCOPE;
     tn_module m;
     tn_module_init_values(&m, "pair", pair_forward);
@@ -371,7 +372,7 @@ static tn_tensor *trap_forward(tn_module *self, tn_tensor *x) {
 }
 
 /* Each backward_before has its backward_after, even if the run fails in between. */
-static void failing_backward(void **state) {
+TRACED(failing_backward) {
     TN_SCOPE;
     tn_module m;
     tn_module_init(&m, "trap", trap_forward);
@@ -383,7 +384,7 @@ static void failing_backward(void **state) {
     tn_module_finish(&m);
 }
 
-static void finished_before_backward(void **state) {
+TRACED(finished_before_backward) {
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -409,7 +410,7 @@ static tn_values finish_before(tn_module *m, tn_values in, void *user) {
     return in;
 }
 
-static void finished_in_a_hook(void **state) {
+TRACED(finished_in_a_hook) {
     TN_SCOPE;
     tn_gpt_options o = tn_gpt_defaults();
     o.vocab = o.context = 5, o.layers = o.heads = 1, o.width = 4;
@@ -455,7 +456,7 @@ static void expect_equal_gradients(void *m, tn_tensor *x, tn_module *const *reco
     }
 }
 
-static void recompute_is_bit_equal(void **state) {
+TRACED(recompute_is_bit_equal) {
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -486,7 +487,7 @@ static void recompute_is_bit_equal(void **state) {
 
 /* The module's own hooks run once; those of modules inside it run again, and can tell that they
  * do. */
-static void hooks_in_recompute(void **state) {
+TRACED(hooks_in_recompute) {
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -502,7 +503,7 @@ static void hooks_in_recompute(void **state) {
 }
 
 /* Intermediate results take no memory between forward and backward. */
-static void recompute_keeps_only_inputs(void **state) {
+TRACED(recompute_keeps_only_inputs) {
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -548,7 +549,7 @@ static void recurrent_init(recurrent *r, void *next, int times, int left) {
     tn_module_init(r, "loop", recurrent_forward);
 }
 
-static void recursion_has_an_end(void **state) {
+TRACED(recursion_has_an_end) {
     recurrent r, other;
     tn_tensor *x = tn_set_requires_grad(tn_full(TN_DIMS(), 3.0, TN_F32), true);
     recurrent_init(&r, &r, 1, -1);
@@ -578,7 +579,7 @@ static tn_tensor *fails_again(tn_tensor *x) {
 }
 
 /* Backward names what is around the module that it calls again, up to a depth. */
-static void recompute_in_a_deep_tree(void **state) {
+TRACED(recompute_in_a_deep_tree) {
     void *m = TN_FN(fails_again);
     tn_module_set_recompute(m, true);
     for (int depth = 0; depth < 40; depth++) {
@@ -596,36 +597,10 @@ static tn_values calls_its_module(tn_module *m, tn_values in, void *user) {
     return in;
 }
 
-static void hooks_that_call_their_module(void **state) {
+TRACED(hooks_that_call_their_module) {
     recurrent r;
     recurrent_init(&r, &r, 1, 0);
     tn_module_hook(&r, (tn_module_hooks){.before = calls_its_module});
     assert_inert(tn_call(&r, tn_ones(TN_DIMS(2), TN_F32)), TN_ESTATE, "inside each other");
     tn_module_finish(&r);
-}
-
-#define TRACED(f) cmocka_unit_test_setup_teardown(f, begin_trace, test_end)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TRACED(only_results_come_out),
-        TRACED(values_and_context),
-        TRACED(wrong_values),
-        TRACED(paths_in_errors),
-        TRACED(order_and_removal),
-        TRACED(hooks_replace_values),
-        TRACED(backward_order),
-        TRACED(inputs_without_gradient),
-        TRACED(several_inputs_and_outputs),
-        TRACED(failing_backward),
-        TRACED(finished_before_backward),
-        TRACED(finished_in_a_hook),
-        TRACED(recompute_is_bit_equal),
-        TRACED(hooks_in_recompute),
-        TRACED(recompute_keeps_only_inputs),
-        TRACED(recursion_has_an_end),
-        TRACED(recompute_in_a_deep_tree),
-        TRACED(hooks_that_call_their_module),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,7 +49,7 @@ static void net_init(net *n) {
     tn_module_own(n->heads, "b", tn_linear_new(4, 2));
 }
 
-static void names_come_from_fields(void **state) {
+TEST(names_come_from_fields) {
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -68,7 +68,7 @@ static void names_come_from_fields(void **state) {
     assert_null(n.in.weight); /* h and heads are freed, too: the sanitizers would report leaks */
 }
 
-static void on_the_heap(void **state) {
+TEST(on_the_heap) {
     TN_SCOPE;
     tn_module *all[] = {
         (tn_module *)tn_linear_new(4, 4),
@@ -109,7 +109,7 @@ static void on_the_heap(void **state) {
 }
 
 /* A function's number is one of its fields, which are compared when weights are loaded. */
-static void with_a_number(void **state) {
+TEST(with_a_number) {
     TN_SCOPE;
     tn_function *cube = TN_FN_WITH(tn_pow_scalar, 3.0);
     assert_float_equal(tn_item(tn_call(cube, tn_scalar(2.0, TN_F32))), 8.0, 0.0);
@@ -119,7 +119,7 @@ static void with_a_number(void **state) {
     tn_module_free(cube);
 }
 
-static void who_cannot_be_owned(void **state) {
+TEST(who_cannot_be_owned) {
     TN_SCOPE;
     block *m = block_new(3);
     const tn_linear *fc = m->fc;
@@ -144,7 +144,7 @@ static void who_cannot_be_owned(void **state) {
     tn_module_finish(&here);
 }
 
-static void lists_have_no_forward(void **state) {
+TEST(lists_have_no_forward) {
     TN_SCOPE;
     tn_module_list *list = tn_module_list_new();
     for (int i = 0; i < 3; i++) {
@@ -172,7 +172,7 @@ static tn_module *both_new(void) {
 }
 
 /* Several values pass from module to module, and a range runs some of the modules. */
-static void values_and_ranges(void **state) {
+TEST(values_and_ranges) {
     TN_SCOPE;
     tn_sequential *m = TN_SEQUENTIAL(both_new(), both_new(), both_new());
     tn_tensor *a = tn_full(TN_DIMS(2), 1, TN_F32), *b = tn_full(TN_DIMS(2), 10, TN_F32);
@@ -212,15 +212,6 @@ static void build_and_call(void) {
     tn_module_finish(&n);
 }
 
-static void no_memory(void **state) {
+TEST(no_memory) {
     every_allocation(build_and_call);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(names_come_from_fields), TEST(on_the_heap),           TEST(with_a_number),
-        TEST(who_cannot_be_owned),    TEST(lists_have_no_forward), TEST(no_memory),
-        TEST(values_and_ranges),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

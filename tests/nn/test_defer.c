@@ -72,7 +72,7 @@ static void same_place(tn_generator a, tn_generator b) {
 
 static const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_F16, TN_F64};
 
-static void all_ways_of_initialising(void **state) {
+TEST(all_ways_of_initialising) {
     for (int k = 0; k < 4; k++) {
         every whole, later;
         tn_seed(11);
@@ -118,7 +118,7 @@ static void same_part(const every *later, const every *whole, int64_t start, int
     }
 }
 
-static void parts_are_slices(void **state) {
+TEST(parts_are_slices) {
     enum { N = 7 * 5 * 3 };
     for (int k = 0; k < 4; k++) {
         every whole, later;
@@ -195,7 +195,7 @@ static bool same_pieces(const tn_entry *entry, void *user) {
     return true;
 }
 
-static void gpt_as_built_at_once(void **state) {
+TEST(gpt_as_built_at_once) {
     tn_gpt whole, later;
     tn_seed(3);
     tn_gpt_init(&whole, small_options());
@@ -214,7 +214,7 @@ static void gpt_as_built_at_once(void **state) {
 }
 
 /* GPT-2 1.5B, 6 GB of f32, is built without allocating its elements. */
-static void no_memory_while_building(void **state) {
+TEST(no_memory_while_building) {
     tn_gpt_options o = tn_gpt_defaults();
     o.layers = 48;
     o.heads = 25;
@@ -231,7 +231,7 @@ static void no_memory_while_building(void **state) {
 }
 
 /* Ties, a policy that converts, and a move to a device, all before there are elements. */
-static void changed_before_it_is_made(void **state) {
+TEST(changed_before_it_is_made) {
     tn_linear_options plain = TN_WITH(tn_linear, .bias = false);
     tn_precision bf16 = TN_WITH(tn_precision, .param = TN_BF16);
     tn_sequential all[2];
@@ -263,7 +263,7 @@ static void changed_before_it_is_made(void **state) {
 }
 
 /* A parameter that was converted and is drawn again is drawn in its new dtype. */
-static void drawn_again_after_a_policy(void **state) {
+TEST(drawn_again_after_a_policy) {
     tn_precision f64 = TN_WITH(tn_precision, .param = TN_F64, .compute = TN_F64, .reduce = TN_F64);
     tn_linear m[2];
     for (int i = 0; i < 2; i++) {
@@ -283,7 +283,7 @@ static void drawn_again_after_a_policy(void **state) {
 }
 
 /* A parameter of which only a part is stored is not made whole. */
-static void sharded_stays_empty(void **state) {
+TEST(sharded_stays_empty) {
     tn_linear m;
     {
         TN_DEFER_INIT;
@@ -300,7 +300,7 @@ static void sharded_stays_empty(void **state) {
 
 /* ---- Too early ------------------------------------------------------------------------------- */
 
-static void reading_too_early(void **state) {
+TEST(reading_too_early) {
     tn_gpt gpt;
     gpt_later(&gpt, small_options());
     assert_inert(tn_call(&gpt, tn_zeros(TN_DIMS(1, 4), TN_I64)), TN_ESTATE,
@@ -318,7 +318,7 @@ static void reading_too_early(void **state) {
     tn_module_finish(&gpt);
 }
 
-static void loading_gives_elements(void **state) {
+TEST(loading_gives_elements) {
     tn_gpt whole, loaded, resumed;
     tn_gpt_init(&whole, small_options());
     const char *path = temp_path("gpt.safetensors");
@@ -336,7 +336,7 @@ static void loading_gives_elements(void **state) {
     tn_module_finish(&resumed);
 }
 
-static void what_cannot_wait(void **state) {
+TEST(what_cannot_wait) {
     TN_NO_GRAD;
     tn_tensor *x, *y, *bytes;
     {
@@ -370,15 +370,4 @@ static void what_cannot_wait(void **state) {
     assert_error(TN_ESTATE, "has no elements yet");
     tn_copy_(x, y); /* gives it elements */
     assert_true(tn_equal(x, y));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(all_ways_of_initialising),  TEST(parts_are_slices),
-        TEST(gpt_as_built_at_once),      TEST(no_memory_while_building),
-        TEST(changed_before_it_is_made), TEST(drawn_again_after_a_policy),
-        TEST(sharded_stays_empty),       TEST(reading_too_early),
-        TEST(loading_gives_elements),    TEST(what_cannot_wait),
-    };
-    return cmocka_run_group_tests_name("defer", tests, NULL, NULL);
 }

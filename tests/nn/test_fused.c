@@ -70,7 +70,7 @@ static int make_block(any_block *m, bool llama, tn_dtype dtype, void **parts) {
     return 3;
 }
 
-static void is_the_parts(void **state) {
+TEST(is_the_parts) {
     /* a bf16 intermediate is rounded in different places: half a step, a few times */
     static const struct {
         tn_dtype dtype;
@@ -111,7 +111,7 @@ static tn_tensor *residual_gradient(tn_tensor *data, tn_device device, bool rms)
 }
 
 /* Anomaly mode has the engine add. */
-static void whoever_adds(void **state) {
+TEST(whoever_adds) {
     static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     for (int i = 0; i < 8; i++) {
         TN_SCOPE;
@@ -124,7 +124,7 @@ static void whoever_adds(void **state) {
     }
 }
 
-static void a_norm_adds_its_gradient(void **state) {
+TEST(a_norm_adds_its_gradient) {
     static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     static const double relative[] = {2e-6, 1e-12, 2e-2, 3e-3};
     for (int i = 0; i < 8; i++) {
@@ -137,7 +137,7 @@ static void a_norm_adds_its_gradient(void **state) {
 }
 
 /* A weight in another dtype than x, and a finished part, are the call's to refuse. */
-static void refuses_like_the_parts(void **state) {
+TEST(refuses_like_the_parts) {
     tn_block m;
     tn_block_init(&m, WIDTH, tn_block_defaults());
     tn_call(&m, tn_zeros(TN_DIMS(1, 2, WIDTH), TN_BF16));
@@ -164,19 +164,11 @@ static int64_t mlp_holds(unsigned wants) {
 }
 
 /* What is not needed is not held: gelu's argument and its result are 64 KiB each. */
-static void mlp_holds_what_it_needs(void **state) {
+TEST(mlp_holds_what_it_needs) {
     const int64_t one = 64 * 256 * sizeof(float), some = one / 4;
     assert_true(llabs(mlp_holds(31) - 2 * one) < some);
     assert_true(llabs(mlp_holds(1) - one) < some);
     assert_true(llabs(mlp_holds(2) - one) < some);
     assert_true(llabs(mlp_holds(8) - one) < some);
     assert_true(llabs(mlp_holds(16)) < some);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(is_the_parts), TEST(mlp_holds_what_it_needs), TEST(a_norm_adds_its_gradient),
-        TEST(whoever_adds), TEST(refuses_like_the_parts),
-    };
-    return cmocka_run_group_tests_name("calls that are one operation", tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@ static void expect_refused(void *m, tn_status status, const char *part) {
     tn_module_finish(m);
 }
 
-static void refused_options(void **state) {
+TEST(refused_options) {
     tn_linear linear;
     tn_linear_init(&linear, 0, 3, tn_linear_defaults());
     expect_refused(&linear, TN_EVALUE, "linear: in is 0 (it must be at least 1)");
@@ -65,7 +65,7 @@ static void refused_options(void **state) {
 
 /* While an error is pending nothing is made; afterwards the layers say that they are not
  * complete. */
-static void pending_errors(void **state) {
+TEST(pending_errors) {
     tn_raise(TN_EVALUE, "an earlier error");
     tn_linear linear;
     tn_linear_init(&linear, 2, 3, tn_linear_defaults());
@@ -80,7 +80,7 @@ static void pending_errors(void **state) {
     tn_module_finish(&gpt);
 }
 
-static void initial_values(void **state) {
+TEST(initial_values) {
     TN_SCOPE;
     tn_init_xavier_uniform(tn_ones(TN_DIMS(3), TN_F32), 1.0);
     assert_error(TN_ESHAPE, "init_xavier_uniform: the weight is [3]");
@@ -120,7 +120,7 @@ static void initial_values(void **state) {
     tn_module_finish(&b);
 }
 
-static void training_and_evaluation(void **state) {
+TEST(training_and_evaluation) {
     TN_SCOPE;
     tn_dropout drop;
     tn_dropout_init(&drop, 0.5);
@@ -132,7 +132,7 @@ static void training_and_evaluation(void **state) {
 }
 
 /* Each channel is dropped as a whole, or kept and scaled. */
-static void whole_channels(void **state) {
+TEST(whole_channels) {
     TN_SCOPE;
     enum { CHANNELS = 400, EACH = 8 };
     const struct {
@@ -162,7 +162,7 @@ static void whole_channels(void **state) {
     }
 }
 
-static void sequential_names(void **state) {
+TEST(sequential_names) {
     TN_SCOPE;
     tn_linear in, out;
     tn_function relu;
@@ -185,7 +185,7 @@ static void sequential_names(void **state) {
 
 /* ---- The cache of attention ------------------------------------------------------------------ */
 
-static void cached_attention(void **state) {
+TEST(cached_attention) {
     TN_SCOPE;
     enum { B = 2, T = 7, C = 12 };
     tn_self_attention m;
@@ -239,7 +239,7 @@ static void cached_attention(void **state) {
 }
 
 /* The same with rotary positions, which continue where the cache ends. */
-static void cached_grouped_attention(void **state) {
+TEST(cached_grouped_attention) {
     TN_SCOPE;
     enum { B = 2, T = 7, C = 12 };
     tn_grouped_attention m;
@@ -268,7 +268,7 @@ static void cached_grouped_attention(void **state) {
 }
 
 /* A module whose init failed has no heads to make a cache for. */
-static void cache_of_a_broken_module(void **state) {
+TEST(cache_of_a_broken_module) {
     tn_self_attention m;
     tn_self_attention_options options = tn_self_attention_defaults();
     options.heads = 0;
@@ -283,7 +283,7 @@ static void cache_of_a_broken_module(void **state) {
 
 /* Training with dropout computes the weights explicitly: the same numbers if almost nothing is
  * dropped. */
-static void weights_that_are_dropped(void **state) {
+TEST(weights_that_are_dropped) {
     TN_SCOPE;
     enum { B = 2, T = 3, S = 5, C = 8 };
     tn_multi_head_attention_options o = tn_multi_head_attention_defaults();
@@ -310,7 +310,7 @@ static void weights_that_are_dropped(void **state) {
     tn_module_free(m);
 }
 
-static void attention_inputs(void **state) {
+TEST(attention_inputs) {
     TN_SCOPE;
     tn_multi_head_attention *m = tn_multi_head_attention_new(8, 2);
     tn_tensor *x = tn_ones(TN_DIMS(2, 3, 8), TN_F32), *flat = tn_ones(TN_DIMS(3, 8), TN_F32);
@@ -347,7 +347,7 @@ static tn_tensor *return_input(tn_module *self, tn_tensor *x) {
 }
 
 /* An inert tensor makes inert results, no kernel runs, and the first error stays. */
-static void inert_tensors(void **state) {
+TEST(inert_tensors) {
     TN_SCOPE;
     tn_linear linear;
     tn_gpt gpt;
@@ -393,7 +393,7 @@ static void inert_tensors(void **state) {
 }
 
 /* NULL is an error everywhere, or harmless and does nothing. */
-static void null_arguments(void **state) {
+TEST(null_arguments) {
     TN_SCOPE;
     tn_linear_init(NULL, 1, 1, tn_linear_defaults());
     assert_error(TN_EVALUE, "linear");
@@ -466,17 +466,4 @@ static void null_arguments(void **state) {
     assert_error(TN_EVALUE, "NULL");
     tn_init_xavier_normal(NULL, 1);
     assert_error(TN_EVALUE, "NULL");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(refused_options),          TEST(pending_errors),
-        TEST(initial_values),           TEST(training_and_evaluation),
-        TEST(whole_channels),           TEST(sequential_names),
-        TEST(cached_attention),         TEST(cached_grouped_attention),
-        TEST(cache_of_a_broken_module), TEST(inert_tensors),
-        TEST(weights_that_are_dropped), TEST(attention_inputs),
-        TEST(null_arguments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

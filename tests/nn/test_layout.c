@@ -150,7 +150,7 @@ static void check_pair(const tn_dims *whole, const mesh *from, const mesh *to) {
     free(got);
 }
 
-static void any_mesh_to_any_other(void **state) {
+TEST(any_mesh_to_any_other) {
     random_state = 1;
     for (int pairs = 0; pairs < PAIRS;) {
         tn_dims whole = {.ndim = 1 + (int)draw_below(3)};
@@ -170,7 +170,7 @@ static void any_mesh_to_any_other(void **state) {
 
 /* Four ranks have 12565, 12565, 12565 and 12562 of the 50257 rows of GPT-2's embedding; of 5 rows,
  * 2, 2, 1 and none. */
-static void slices_that_do_not_divide(void **state) {
+TEST(slices_that_do_not_divide) {
     static const struct {
         int64_t size, count[4];
     } cases[] = {{50257, {12565, 12565, 12565, 12562}}, {5, {2, 2, 1, 0}}, {8, {2, 2, 2, 2}}};
@@ -191,7 +191,7 @@ static void slices_that_do_not_divide(void **state) {
     assert_false(tn__layout_sound(&pieces));
 }
 
-static void scalars_and_nothing(void **state) {
+TEST(scalars_and_nothing) {
     tn_layout scalar = tn__layout_whole((tn_dims){.ndim = 0}),
               empty = tn__layout_whole(TN_DIMS(3, 0));
     tn__common c = {0};
@@ -208,7 +208,7 @@ static void assert_refused(tn_layout l) {
     assert_false(tn__layout_sound(&l));
 }
 
-static void unsound_ones_are_found(void **state) {
+TEST(unsound_ones_are_found) {
     const int64_t large = INT64_MAX;
     tn_layout l = {.whole = TN_DIMS(6, 4),
                    .dim = 0,
@@ -247,7 +247,7 @@ static void unsound_ones_are_found(void **state) {
 #undef WITH
 }
 
-static void equal_ones_are_written_alike(void **state) {
+TEST(equal_ones_are_written_alike) {
     tn_layout a = tn__layout_whole(TN_DIMS(2, 3)), b = a;
     b.pieces = b.slices = 0;
     b = tn__layout_plain(&b);
@@ -255,11 +255,4 @@ static void equal_ones_are_written_alike(void **state) {
     b.start = 1;
     b.length--;
     assert_false(tn__layout_equal(&a, &b));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {TEST(any_mesh_to_any_other), TEST(slices_that_do_not_divide),
-                                       TEST(scalars_and_nothing), TEST(unsound_ones_are_found),
-                                       TEST(equal_ones_are_written_alike)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

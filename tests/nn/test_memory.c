@@ -93,7 +93,7 @@ static int64_t saved_by_a_block(void) {
     return 16 * U + H * ROWS + 4 * ROWS;
 }
 
-static void saved_tensors(void **state) {
+PLAIN_TEST(saved_tensors) {
     for (int n = 1; n <= MOST; n += 5) {
         model m;
         model_init(&m, n);
@@ -106,7 +106,7 @@ static void saved_tensors(void **state) {
     }
 }
 
-static void peak_of_training(void **state) {
+PLAIN_TEST(peak_of_training) {
     for (int n = 1; n <= MOST; n += 5) {
         model m;
         model_init(&m, n);
@@ -118,7 +118,7 @@ static void peak_of_training(void **state) {
 }
 
 /* Recomputed blocks cost their inputs, and one block at a time all that it saves. */
-static void peak_with_recompute(void **state) {
+PLAIN_TEST(peak_with_recompute) {
     model m;
     model_init(&m, MOST);
     for (int i = 0; i < MOST; i++) {
@@ -132,7 +132,7 @@ static void peak_with_recompute(void **state) {
 
 /* Without recording: the peak of one block, for any number of blocks. It is in mlp: the block's
  * input, x + attn, the results of ln_2, c_fc and gelu, and then that of c_proj. */
-static void peak_of_inference(void **state) {
+PLAIN_TEST(peak_of_inference) {
     model m;
     model_init(&m, MOST);
     TN_SCOPE;
@@ -145,14 +145,4 @@ static void peak_of_inference(void **state) {
                    U + U + U + 4 * U + 4 * U + U + SCRATCH);
     expect_at_most(tn_device_memory(tn_default_device()).allocated - before, U);
     tn_module_finish(&m.all);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(saved_tensors),
-        cmocka_unit_test(peak_of_training),
-        cmocka_unit_test(peak_with_recompute),
-        cmocka_unit_test(peak_of_inference),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

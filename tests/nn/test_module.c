@@ -61,7 +61,7 @@ static void expect_paths(void *m, tn_walk walk, const char *want) {
 
 /* ---- Registering ----------------------------------------------------------------------------- */
 
-static void names_of_entries(void **state) {
+TEST(names_of_entries) {
     net n;
     net_init(&n);
     expect_paths(&n, (tn_walk){0}, "scale fc1.weight fc1.bias layers.2.weight ");
@@ -94,7 +94,7 @@ static void names_of_entries(void **state) {
     tn_module_finish(&n);
 }
 
-static void refused_names(void **state) {
+TEST(refused_names) {
     const char *bad[] = {"", ".x", "x.", NULL,
                          "0123456789012345678901234567890123456789012345678901234567890123"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -110,7 +110,7 @@ static void refused_names(void **state) {
     }
 }
 
-static void used_twice(void **state) {
+TEST(used_twice) {
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -137,7 +137,7 @@ static void used_twice(void **state) {
     tn_module_finish(&n);
 }
 
-static void refused_tensors(void **state) {
+TEST(refused_tensors) {
     TN_SCOPE;
     tn_module m;
     tn_module_init(&m, "m", net_forward);
@@ -155,7 +155,7 @@ static void refused_tensors(void **state) {
     tn_module_finish(&m);
 }
 
-static void buffers_are_set(void **state) {
+TEST(buffers_are_set) {
     net n;
     net_init(&n);
     {
@@ -201,7 +201,7 @@ static void tied_init(tied *t) {
     tn_module_add(t, "wte", &t->wte);
 }
 
-static void tied_parameters(void **state) {
+TEST(tied_parameters) {
     tied t;
     tied_init(&t);
     assert_int_equal(tn_module_tie(&t, "head.weight", "wte.weight"), TN_OK);
@@ -225,7 +225,7 @@ static void tied_parameters(void **state) {
     tn_module_finish(&t);
 }
 
-static void ties_that_do_not_fit(void **state) {
+TEST(ties_that_do_not_fit) {
     net n;
     net_init(&n);
     tn_module_tie(&n, "fc1.weight", "layers.2.weight");
@@ -254,7 +254,7 @@ static void are_wanted(net *n, const char *expected) {
     assert_string_equal(p.text, expected);
 }
 
-static void freezing_by_path(void **state) {
+TEST(freezing_by_path) {
     net n;
     net_init(&n);
     assert_int_equal(tn_freeze(&n, "fc1.weight  scale "), 2); /* parameters */
@@ -288,7 +288,7 @@ static void freezing_by_path(void **state) {
 }
 
 /* A tied parameter can be frozen by either name. */
-static void freezing_tied(void **state) {
+TEST(freezing_tied) {
     tied t;
     tied_init(&t);
     assert_int_equal(tn_module_tie(&t, "head.weight", "wte.weight"), TN_OK);
@@ -301,7 +301,7 @@ static void freezing_tied(void **state) {
 
 /* ---- Flags ----------------------------------------------------------------------------------- */
 
-static void flags_of_modules(void **state) {
+TEST(flags_of_modules) {
     net n;
     net_init(&n);
     tn_module_train(&n, false);
@@ -327,7 +327,7 @@ static void flags_of_modules(void **state) {
     tn_module_finish(&n);
 }
 
-static void printed_modules(void **state) {
+TEST(printed_modules) {
     net n;
     net_init(&n);
     char *text = NULL;
@@ -350,7 +350,7 @@ static void printed_modules(void **state) {
 
 /* The drawn graph names parameters by their paths, other leaves by the input that they are, and
  * results by their operations. */
-static void named_graph(void **state) {
+TEST(named_graph) {
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -388,7 +388,7 @@ static bool exchange_field(const tn_entry *entry, void *user) {
     return true;
 }
 
-static void exchanged_fields(void **state) {
+TEST(exchanged_fields) {
     net n;
     net_init(&n);
     tn_module_each(&n, (tn_walk){.with_shared = true}, exchange_field, NULL);
@@ -401,7 +401,7 @@ static void exchanged_fields(void **state) {
 
 /* ---- Finishing ------------------------------------------------------------------------------- */
 
-static void finished_modules(void **state) {
+TEST(finished_modules) {
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -421,7 +421,7 @@ static void finished_modules(void **state) {
     tn_module_finish(&n);
 }
 
-static void not_modules(void **state) {
+TEST(not_modules) {
     TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(1, 3), TN_F32);
     _Alignas(16) char junk[512];
@@ -451,15 +451,4 @@ static void not_modules(void **state) {
     tn_call(&m, x);
     assert_error(TN_ESTATE, "not complete");
     tn_module_finish(&m);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(names_of_entries),     TEST(refused_names),    TEST(used_twice),
-        TEST(refused_tensors),      TEST(buffers_are_set),  TEST(tied_parameters),
-        TEST(ties_that_do_not_fit), TEST(freezing_by_path), TEST(freezing_tied),
-        TEST(flags_of_modules),     TEST(printed_modules),  TEST(named_graph),
-        TEST(exchanged_fields),     TEST(finished_modules), TEST(not_modules),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

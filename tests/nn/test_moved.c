@@ -63,7 +63,7 @@ static tn_tensor *make_input(void) {
 /* ---- The module itself ----------------------------------------------------------------------- */
 
 /* As after `return n;`, or in a struct that was copied. */
-static void a_copy(void **state) {
+TEST(a_copy) {
     net *n = pages_new();
     net_init(n);
     net *moved = move_away(n, sizeof(*n));
@@ -88,7 +88,7 @@ static void a_copy(void **state) {
     munmap(n, PAGES_SIZE);
 }
 
-static void a_copy_of_what_is_finished(void **state) {
+TEST(a_copy_of_what_is_finished) {
     net n;
     net_init(&n);
     net copy = n;
@@ -99,7 +99,7 @@ static void a_copy_of_what_is_finished(void **state) {
     assert_error(TN_ESTATE, "has moved");
 }
 
-static void nothing_registered(void **state) {
+TEST(nothing_registered) {
     tn_dropout first, second;
     tn_dropout_init(&first, 0.0);
     second = first;
@@ -141,7 +141,7 @@ static void tower_init(tower *t) {
 }
 
 /* Once the module was used in its new place, every walk that would reach the old one is refused. */
-static void walks_refuse(void **state) {
+TEST(walks_refuse) {
     tower t;
     tower_init(&t);
     tn_linear *moved = move_away(t.pages, 2 * sizeof(*moved));
@@ -181,7 +181,7 @@ static void walks_refuse(void **state) {
 }
 
 /* Finishing the parent leaves moved children to the code that moved them. */
-static void the_end_of_the_parent(void **state) {
+TEST(the_end_of_the_parent) {
     tower t;
     tower_init(&t);
     tn_linear *moved = move_away(t.pages, 2 * sizeof(*moved));
@@ -199,7 +199,7 @@ static void the_end_of_the_parent(void **state) {
 }
 
 /* The move was not noticed, and the old memory was overwritten. */
-static void overwritten_modules(void **state) {
+TEST(overwritten_modules) {
     tower t;
     tower_init(&t);
     tn_linear *moved = malloc(2 * sizeof(*moved));
@@ -216,7 +216,7 @@ static void overwritten_modules(void **state) {
 
 /* ---- What refers to a module ----------------------------------------------------------------- */
 
-static void a_parent_that_moved(void **state) {
+TEST(a_parent_that_moved) {
     tn_linear child;
     tn_sequential *parent = pages_new();
     tn_sequential_init(parent);
@@ -235,7 +235,7 @@ static void a_parent_that_moved(void **state) {
     munmap(parent, PAGES_SIZE);
 }
 
-static void an_optimiser(void **state) {
+TEST(an_optimiser) {
     net *n = pages_new();
     net_init(n);
     tn_optim *opt = tn_sgd(n, tn_sgd_defaults());
@@ -254,7 +254,7 @@ static void an_optimiser(void **state) {
 }
 
 /* A graph that will call the module again. */
-static void a_graph(void **state) {
+TEST(a_graph) {
     net *n = pages_new();
     net_init(n);
     tn_module_set_recompute(n, true);
@@ -272,7 +272,7 @@ static void a_graph(void **state) {
 /* ---- Trees ----------------------------------------------------------------------------------- */
 
 /* Built from the top or from the bottom, a tree is walked to a depth of at most 1000 modules. */
-static void too_deep(void **state) {
+TEST(too_deep) {
     enum { MOST = 1000 };
     for (int upwards = 0; upwards < 2; upwards++) {
         tn_sequential *chain = calloc(MOST + 1, sizeof(*chain));
@@ -292,20 +292,4 @@ static void too_deep(void **state) {
         tn_module_finish(&chain[MOST]);
         free(chain);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(a_copy),
-        TEST(a_copy_of_what_is_finished),
-        TEST(nothing_registered),
-        TEST(walks_refuse),
-        TEST(the_end_of_the_parent),
-        TEST(overwritten_modules),
-        TEST(a_parent_that_moved),
-        TEST(an_optimiser),
-        TEST(a_graph),
-        TEST(too_deep),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

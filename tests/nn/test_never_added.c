@@ -51,7 +51,7 @@ static void is_refused(net *n, const char *message) {
     }
 }
 
-static void never_added(void **state) {
+TEST(never_added) {
     net n;
     tn_linear layer;
     tn_linear_init(&layer, 3, 3, tn_linear_defaults());
@@ -72,7 +72,7 @@ static void never_added(void **state) {
     tn_module_finish(&outer);
 }
 
-static void learns_nothing(void **state) {
+TEST(learns_nothing) {
     net n;
     tn_linear layer;
     tn_linear_init(&layer, 3, 3, tn_linear_defaults());
@@ -95,7 +95,7 @@ static void learns_nothing(void **state) {
 }
 
 /* A layer with its own optimiser may be called. */
-static void is_stepped_elsewhere(void **state) {
+TEST(is_stepped_elsewhere) {
     net n;
     tn_linear layer;
     tn_linear_init(&layer, 3, 3, tn_linear_defaults());
@@ -108,7 +108,7 @@ static void is_stepped_elsewhere(void **state) {
     tn_module_finish(&n);
 }
 
-static void is_added_elsewhere(void **state) {
+TEST(is_added_elsewhere) {
     net n, owner, shares;
     tn_linear layer;
     net_init(&owner, NULL);
@@ -128,7 +128,7 @@ static void is_added_elsewhere(void **state) {
 }
 
 /* A layer in a list that was never added is refused, too. */
-static void in_a_list(void **state) {
+TEST(in_a_list) {
     net n;
     tn_module_list *list = tn_module_list_new();
     tn_module_append(list, tn_linear_new(3, 3));
@@ -142,7 +142,7 @@ static void in_a_list(void **state) {
 }
 
 /* A part of another model is fine, unless this model is trained and the other is not. */
-static void is_part_of_another(void **state) {
+TEST(is_part_of_another) {
     net n, owner;
     net_init(&owner, NULL);
     net_init(&n, &owner.fc);
@@ -160,7 +160,7 @@ static void is_part_of_another(void **state) {
     tn_module_finish(&n);
 }
 
-static void is_meant(void **state) {
+TEST(is_meant) {
     net n, owner;
     net_init(&owner, NULL);
     net_init(&n, &owner);
@@ -184,7 +184,7 @@ static tn_values call_probe(tn_module *m, tn_values in, tn_values out, void *use
 }
 
 /* A hook may call any layer. */
-static void is_called_by_a_hook(void **state) {
+TEST(is_called_by_a_hook) {
     net n;
     tn_linear probe;
     tn_linear_init(&probe, 3, 3, tn_linear_defaults());
@@ -195,14 +195,4 @@ static void is_called_by_a_hook(void **state) {
     is_refused(&n, "linear"); /* and after the hook the forward still runs */
     tn_module_finish(&probe);
     tn_module_finish(&n);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(never_added),          TEST(learns_nothing),
-        TEST(is_stepped_elsewhere), TEST(is_added_elsewhere),
-        TEST(is_called_by_a_hook),  TEST(in_a_list),
-        TEST(is_part_of_another),   TEST(is_meant),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

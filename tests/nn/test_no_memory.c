@@ -155,40 +155,30 @@ static void use_transformer(void) {
     tn_init_sparse(t, 0.5, 1.0);
 }
 
-static void transformer_without_memory(void **state) {
+PLAIN_TEST(transformer_without_memory) {
     every_allocation(use_transformer);
 }
 
-static void training_without_memory(void **state) {
+PLAIN_TEST(training_without_memory) {
     every_allocation(train_net);
 }
 
-static void ties_without_memory(void **state) {
+PLAIN_TEST(ties_without_memory) {
     every_allocation(tie_and_read);
 }
 
-static void deferred_without_memory(void **state) {
+PLAIN_TEST(deferred_without_memory) {
     every_allocation(build_and_make);
 }
 
-static void quantized_without_memory(void **state) {
+PLAIN_TEST(quantized_without_memory) {
     every_allocation(quantize_and_call);
 }
 
-static void reversible_without_memory(void **state) {
+PLAIN_TEST(reversible_without_memory) {
     every_allocation(undo_pairs);
 }
 
-static void parts_without_memory(void **state) {
+PLAIN_TEST(parts_without_memory) {
     every_allocation(cut_and_measure);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training_without_memory),    cmocka_unit_test(ties_without_memory),
-        cmocka_unit_test(deferred_without_memory),    cmocka_unit_test(quantized_without_memory),
-        cmocka_unit_test(parts_without_memory),       cmocka_unit_test(reversible_without_memory),
-        cmocka_unit_test(transformer_without_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

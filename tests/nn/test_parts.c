@@ -58,7 +58,7 @@ static const tn_entry *entry_of(void *m, const char *path) {
 
 /* ---- What the record says -------------------------------------------------------------------- */
 
-static void whole_unless_told(void **state) {
+TEST(whole_unless_told) {
     net n;
     net_init(&n);
     const tn_entry *e = entry_of(&n, "wte.weight");
@@ -72,7 +72,7 @@ static void whole_unless_told(void **state) {
     tn_module_finish(&n);
 }
 
-static void tied_names_share_a_part(void **state) {
+TEST(tied_names_share_a_part) {
     net n;
     net_init(&n);
     tn_tensor *part = tn_zeros(TN_DIMS(5), TN_F32);
@@ -99,7 +99,7 @@ static void tied_names_share_a_part(void **state) {
 }
 
 /* c_attn's 12 rows are 3 pieces: this rank has the second half of each. */
-static void a_block_in_the_field(void **state) {
+TEST(a_block_in_the_field) {
     tn_linear m;
     tn_linear_init(&m, 4, 6, tn_linear_defaults());
     tn_layout half = {TN_DIMS(12, 4), 0, 3, 1, 2, 0, 24};
@@ -117,7 +117,7 @@ static void a_block_in_the_field(void **state) {
 
 /* ---- What works on the part ------------------------------------------------------------------ */
 
-static void freezing_and_zeroing(void **state) {
+TEST(freezing_and_zeroing) {
     net n;
     net_init(&n);
     tn_tensor *part = tn_zeros(TN_DIMS(5), TN_F32);
@@ -148,7 +148,7 @@ static void assert_refused(net *n, const char *path, tn_tensor *part, tn_layout 
     assert_ptr_equal(entry_of(n, "wte.weight")->stored, n->wte.weight);
 }
 
-static void parts_that_do_not_fit(void **state) {
+TEST(parts_that_do_not_fit) {
     net n;
     net_init(&n);
     const char *w = "wte.weight";
@@ -183,7 +183,7 @@ static tn_values part_in_a_call(tn_module *m, tn_values in, void *user) {
     return in;
 }
 
-static void only_before_it_is_used(void **state) {
+TEST(only_before_it_is_used) {
     net n;
     net_init(&n);
     tn_tensor *part = tn_zeros(TN_DIMS(5), TN_F32);
@@ -227,7 +227,7 @@ static void stage_init(net *n) {
 }
 
 /* Names, shapes and counts stay; elements are freed, and walks skip it. */
-static void absent_under_all_names(void **state) {
+TEST(absent_under_all_names) {
     for (int deferred = 0; deferred < 2; deferred++) {
         net n;
         if (deferred) {
@@ -254,7 +254,7 @@ static void absent_under_all_names(void **state) {
     }
 }
 
-static void printed_as_absent(void **state) {
+TEST(printed_as_absent) {
     net n;
     stage_init(&n);
     char text[1000] = "";
@@ -268,7 +268,7 @@ static void printed_as_absent(void **state) {
 }
 
 /* Groups have the same members on all ranks, but each rank has elements of only some. */
-static void optimisers_know_its_name(void **state) {
+TEST(optimisers_know_its_name) {
     net n, whole;
     stage_init(&n);
     net_init(&whole);
@@ -294,7 +294,7 @@ static void optimisers_know_its_name(void **state) {
 }
 
 /* Freezing by name, conversion, calls, quantizing, saving. */
-static void what_else_asks_for_it(void **state) {
+TEST(what_else_asks_for_it) {
     net n;
     stage_init(&n);
     assert_int_equal(tn_freeze(&n, "wte.weight"), 1); /* naming it is not an error */
@@ -318,7 +318,7 @@ static tn_tensor *first_alone(tn_module *self, tn_tensor *x) {
 
 /* A stage is called with a policy of the whole model: only parameters that are here are lent as
  * copies. */
-static void nothing_of_it_is_lent(void **state) {
+TEST(nothing_of_it_is_lent) {
     TN_SCOPE;
     net n;
     tn_module_init(&n, "net", first_alone);
@@ -335,7 +335,7 @@ static void nothing_of_it_is_lent(void **state) {
     tn_module_finish(&n);
 }
 
-static void absent_too_late(void **state) {
+TEST(absent_too_late) {
     net n;
     net_init(&n);
     assert_int_equal(tn__module_set_absent(&n.base, "wte.nothing"), TN_EVALUE);
@@ -348,14 +348,4 @@ static void absent_too_late(void **state) {
     assert_int_equal(tn__module_set_absent(&n.base, "wte.weight"), TN_ESTATE);
     assert_error(TN_ESTATE, "a part of wte.weight is here");
     tn_module_finish(&n);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(whole_unless_told),      TEST(tied_names_share_a_part), TEST(a_block_in_the_field),
-        TEST(freezing_and_zeroing),   TEST(parts_that_do_not_fit),   TEST(only_before_it_is_used),
-        TEST(absent_under_all_names), TEST(printed_as_absent),       TEST(optimisers_know_its_name),
-        TEST(nothing_of_it_is_lent),  TEST(what_else_asks_for_it),   TEST(absent_too_late),
-    };
-    return cmocka_run_group_tests_name("parts", tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 
 /* ---- What the forward sees ------------------------------------------------------------------- */
 
-static void default_precision(void **state) {
+TEST(default_precision) {
     tn_precision p = tn_precision_defaults();
     assert_int_equal(p.param, TN_F32);
     assert_int_equal(p.compute, TN_BF16);
@@ -15,7 +15,7 @@ static void default_precision(void **state) {
     assert_false(p.cast_output);
 }
 
-static void dtypes_inside(void **state) {
+TEST(dtypes_inside) {
     static const tn_dtype kinds[] = {TN_BF16, TN_F16};
     for (int i = 0; i < 2; i++) {
         net n;
@@ -35,7 +35,7 @@ static void dtypes_inside(void **state) {
 }
 
 /* A child with its own policy, a child called directly, and results in f32. */
-static void inner_policy_wins(void **state) {
+TEST(inner_policy_wins) {
     net n;
     net_init(&n);
     tn_precision policy = tn_precision_defaults();
@@ -57,7 +57,7 @@ static void inner_policy_wins(void **state) {
     tn_module_finish(&n);
 }
 
-static void parameters_are_converted(void **state) {
+TEST(parameters_are_converted) {
     net n;
     net_init(&n);
     tn_linear tied;
@@ -89,7 +89,7 @@ static int64_t allocations_of_call(net *n, tn_tensor *x) {
 
 /* One copy for each change of the parameters; calls in between allocate no more than those of a
  * bf16 model. */
-static void copies_are_kept(void **state) {
+TEST(copies_are_kept) {
     net n;
     net_init(&n);
     set_compute(&n, TN_BF16);
@@ -127,7 +127,7 @@ static bool step_changes(const tn_entry *entry, void *user) {
 }
 
 /* Recorded calls share the copies: two calls, two graphs, one copy of each parameter. */
-static void tapes_share_the_copies(void **state) {
+TEST(tapes_share_the_copies) {
     net n;
     net_init(&n);
     set_compute(&n, TN_BF16);
@@ -173,7 +173,7 @@ static tn_values look_after(tn_module *m, tn_values in, tn_values out, void *use
 }
 
 /* Hooks run outside of the policy: they see the caller's inputs, and the parameters. */
-static void hooks_are_outside(void **state) {
+TEST(hooks_are_outside) {
     net n;
     net_init(&n);
     set_compute(&n, TN_BF16);
@@ -190,7 +190,7 @@ static void hooks_are_outside(void **state) {
 
 /* ---- When something goes wrong --------------------------------------------------------------- */
 
-static void errors_restore_the_fields(void **state) {
+TEST(errors_restore_the_fields) {
     net n;
     net_init(&n);
     set_compute(&n, TN_BF16);
@@ -215,7 +215,7 @@ static void errors_restore_the_fields(void **state) {
 }
 
 /* Each allocation of a call fails once. */
-static void no_memory(void **state) {
+TEST(no_memory) {
     net n;
     net_init(&n);
     set_compute(&n, TN_BF16);
@@ -245,7 +245,7 @@ static tn_tensor *finishing_forward(tn_module *self, tn_tensor *x) {
 }
 
 /* A module that is finished during its call frees its copies. */
-static void finished_in_its_call(void **state) {
+TEST(finished_in_its_call) {
     tn_function f;
     net n;
     net_init(&n);
@@ -265,7 +265,7 @@ static void finished_in_its_call(void **state) {
 
 /* A module whose fields hold copies cannot be moved: neither the one that is called nor one inside
  * it. */
-static void not_moved_in_its_call(void **state) {
+TEST(not_moved_in_its_call) {
     net n;
     net_init(&n);
     set_compute(&n, TN_BF16);
@@ -281,7 +281,7 @@ static void not_moved_in_its_call(void **state) {
     tn_module_finish(&n);
 }
 
-static void bad_policies(void **state) {
+TEST(bad_policies) {
     net n;
     net_init(&n);
     tn_precision p = tn_precision_defaults();
@@ -296,22 +296,4 @@ static void bad_policies(void **state) {
     tn_module_set_precision(NULL, tn_precision_defaults());
     assert_error(TN_EVALUE, "NULL");
     tn_module_finish(&n);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(default_precision),
-        TEST(dtypes_inside),
-        TEST(inner_policy_wins),
-        TEST(parameters_are_converted),
-        TEST(copies_are_kept),
-        TEST(tapes_share_the_copies),
-        TEST(hooks_are_outside),
-        TEST(errors_restore_the_fields),
-        TEST(no_memory),
-        TEST(finished_in_its_call),
-        TEST(not_moved_in_its_call),
-        TEST(bad_policies),
-    };
-    return cmocka_run_group_tests_name("precision around a call", tests, NULL, NULL);
 }

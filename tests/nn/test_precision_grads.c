@@ -54,7 +54,7 @@ static void expect_same(const gradients *a, const gradients *b) {
     }
 }
 
-static void close_to_f32(void **state) {
+TEST(close_to_f32) {
     TN_SCOPE;
     gradients got[3];
     static const tn_dtype kinds[] = {TN_F32, TN_BF16, TN_F16};
@@ -73,7 +73,7 @@ static void close_to_f32(void **state) {
 }
 
 /* Eight micro-batches: the sum equals the f32 sum of their gradients, to the last bit. */
-static void accumulation_is_f32(void **state) {
+TEST(accumulation_is_f32) {
     enum { MICRO = 8 };
     TN_SCOPE;
     net n;
@@ -121,7 +121,7 @@ static void twice_init(twice *m) {
     set_compute(m, TN_BF16);
 }
 
-static void tied_parameters(void **state) {
+TEST(tied_parameters) {
     twice m = {0};
     twice_init(&m);
     TN_SCOPE;
@@ -145,7 +145,7 @@ static void tied_parameters(void **state) {
 }
 
 /* A parameter of two modules with different policies. */
-static void two_policies_one_parameter(void **state) {
+TEST(two_policies_one_parameter) {
     twice m = {0};
     twice_init(&m);
     set_compute(&m.b, TN_F32);
@@ -160,7 +160,7 @@ static void two_policies_one_parameter(void **state) {
     tn_module_finish(&m);
 }
 
-static void frozen_parameters(void **state) {
+TEST(frozen_parameters) {
     net n;
     net_init(&n);
     tn_module_requires_grad(&n.fc1, false);
@@ -172,7 +172,7 @@ static void frozen_parameters(void **state) {
 }
 
 /* The gradient of a gradient goes through the copies too. */
-static void second_derivative(void **state) {
+TEST(second_derivative) {
     net n;
     net_init(&n);
     set_compute(&n, TN_BF16);
@@ -190,7 +190,7 @@ static void second_derivative(void **state) {
 
 /* ---- Recompute ------------------------------------------------------------------------------- */
 
-static void recompute_is_bit_equal(void **state) {
+TEST(recompute_is_bit_equal) {
     TN_SCOPE;
     gradients got[3];
     for (int i = 0; i < 3; i++) { /* without, of the root, of a child */
@@ -212,7 +212,7 @@ static void recompute_is_bit_equal(void **state) {
 }
 
 /* Tied weights inside recompute: one input of the node, not two. */
-static void recompute_of_tied_weights(void **state) {
+TEST(recompute_of_tied_weights) {
     TN_SCOPE;
     tn_tensor *x = tn_full(TN_DIMS(1, IN), 1.0, TN_F32), *u = tn_full(TN_DIMS(1, IN), 0.5, TN_F32);
     tn_tensor *dy[2] = {tn_ones(TN_DIMS(1, OUT), TN_BF16), tn_ones(TN_DIMS(1, OUT), TN_BF16)};
@@ -223,14 +223,4 @@ static void recompute_of_tied_weights(void **state) {
     assert_int_equal(tn_backward_from(out.v, dy, 2, false), TN_OK);
     assert_true(tn_at(tn_grad_of(m.a.weight), TN_DIMS(0, 0)) == 1.5);
     tn_module_finish(&m);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(close_to_f32),           TEST(accumulation_is_f32),
-        TEST(tied_parameters),        TEST(two_policies_one_parameter),
-        TEST(frozen_parameters),      TEST(second_derivative),
-        TEST(recompute_is_bit_equal), TEST(recompute_of_tied_weights),
-    };
-    return cmocka_run_group_tests_name("gradients in mixed precision", tests, NULL, NULL);
 }

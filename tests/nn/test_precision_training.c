@@ -78,7 +78,7 @@ static void not_on_the_emulator(void) {
 }
 
 /* bf16 reaches f32's loss within 2 %. */
-static void training_reaches_f32(void **state) {
+TEST(training_reaches_f32) {
     not_on_the_emulator();
     double f32 = train_gpt(TN_F32), bf16 = train_gpt(TN_BF16);
     assert_true(f32 < 1.0); /* it has learned: chance is log 16 = 2.77 */
@@ -94,7 +94,7 @@ static bool same_parameter(const tn_entry *entry, void *user) {
 
 /* Recompute changes no bit of a training run, including the embedding, which is read in two
  * places. */
-static void training_with_recompute(void **state) {
+TEST(training_with_recompute) {
     tn_gpt gpt[2];
     for (int i = 0; i < 2; i++) {
         gpt_init(&gpt[i], TN_BF16, i == 1);
@@ -111,7 +111,7 @@ static void training_with_recompute(void **state) {
 
 /* A checkpoint holds the f32 parameters: a run that continues from it is the run that was never
  * stopped. */
-static void resume_is_bit_exact(void **state) {
+TEST(resume_is_bit_exact) {
     char path[64];
     snprintf(path, sizeof(path), "/tmp/tern_precision_%d.safetensors", (int)getpid());
     tn_gpt whole, part;
@@ -138,7 +138,7 @@ static void resume_is_bit_exact(void **state) {
 }
 
 /* With caches in the compute dtype: the same letters as without caches. */
-static void generation_in_bf16(void **state) {
+TEST(generation_in_bf16) {
     not_on_the_emulator();
     tn_gpt gpt;
     gpt_init(&gpt, TN_BF16, false);
@@ -185,7 +185,7 @@ static bool copy_is_rounded(const shown *m) {
 
 /* The kernels of adamw and sgd write the copy with the parameter; a method without a kernel leaves
  * it to the next call. A graph over the old copy can then no longer be differentiated. */
-static void steps_write_the_copies(void **state) {
+TEST(steps_write_the_copies) {
     for (int method = 0; method < 3; method++) {
         TN_SCOPE;
         shown m = {0};
@@ -216,12 +216,4 @@ static void steps_write_the_copies(void **state) {
         tn_optim_free(opt);
         tn_module_finish(&m);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(training_reaches_f32), TEST(training_with_recompute), TEST(resume_is_bit_exact),
-        TEST(generation_in_bf16),   TEST(steps_write_the_copies),
-    };
-    return cmocka_run_group_tests_name("training in mixed precision", tests, NULL, NULL);
 }

@@ -97,7 +97,7 @@ static void lstm_init(lstm *m, int64_t in, int64_t width, int64_t out) {
 }
 
 /* Learns to output its input of two steps ago, which only its state can tell. */
-static void lstm_learns(void **state) {
+TEST(lstm_learns) {
     enum { B = 8, T = 10, KINDS = 3 };
     lstm net;
     lstm_init(&net, KINDS, 16, KINDS);
@@ -132,7 +132,7 @@ static void lstm_learns(void **state) {
 }
 
 /* A long sequence in pieces, the state in buffers between the calls, equals one call. */
-static void lstm_keeps_its_state(void **state) {
+TEST(lstm_keeps_its_state) {
     TN_SCOPE;
     lstm net;
     lstm_init(&net, 3, 5, 2);
@@ -150,7 +150,7 @@ static void lstm_keeps_its_state(void **state) {
 
 /* ---- Attention with a mask and a cache ------------------------------------------------------- */
 
-static void cached_gpt_is_the_whole_gpt(void **state) {
+TEST(cached_gpt_is_the_whole_gpt) {
     TN_SCOPE;
     enum { B = 2, T = 9 };
     tn_gpt gpt;
@@ -171,7 +171,7 @@ static void cached_gpt_is_the_whole_gpt(void **state) {
 
 /* A sequence of 4 padded to 6 under a mask: its first 4 results and all gradients are those of the
  * sequence alone. */
-static void padding_behind_a_mask(void **state) {
+TEST(padding_behind_a_mask) {
     TN_SCOPE;
     enum { T = 4, PADDED = 6, C = 8 };
     tn_block block;
@@ -234,7 +234,7 @@ static tn_optim *make_adam(void *m, double lr) {
     return tn_adam(m, options);
 }
 
-static void gan_finds_the_mean(void **state) {
+TEST(gan_finds_the_mean) {
     enum { B = 64, STEPS = 400 };
     two_layers maker, judge;
     two_layers_init(&maker, 2, 16, 1);
@@ -287,7 +287,7 @@ static void set_element(tn_tensor *x, const int64_t at[2], double value) {
     tn_fill_(tn_select(tn_select(x, 0, at[0]), 0, at[1]), value);
 }
 
-static void gradient_penalty(void **state) {
+TEST(gradient_penalty) {
     TN_SCOPE;
     two_layers judge;
     two_layers_init(&judge, 3, 8, 1);
@@ -370,14 +370,14 @@ static tn_tensor *train_halved(bool in_bucket) {
     return tn_return(result);
 }
 
-static void gradients_in_one_buffer(void **state) {
+TEST(gradients_in_one_buffer) {
     TN_SCOPE;
     assert_true(tn_equal(train_halved(true), train_halved(false)));
 }
 
 /* ---- A bf16 leaf whose gradient is f32 ------------------------------------------------------- */
 
-static void bf16_leaf_with_f32_gradient(void **state) {
+TEST(bf16_leaf_with_f32_gradient) {
     TN_SCOPE;
     tn_linear net;
     tn_linear_init(&net, 4, 1, TN_WITH(tn_linear, .bias = false, .dtype = TN_BF16));
@@ -398,18 +398,4 @@ static void bf16_leaf_with_f32_gradient(void **state) {
     assert_false(tn_equal(before, tn_detach(net.weight)));
     tn_optim_free(opt);
     tn_module_finish(&net);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(lstm_learns),
-        TEST(lstm_keeps_its_state),
-        TEST(cached_gpt_is_the_whole_gpt),
-        TEST(padding_behind_a_mask),
-        TEST(gan_finds_the_mean),
-        TEST(gradient_penalty),
-        TEST(gradients_in_one_buffer),
-        TEST(bf16_leaf_with_f32_gradient),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

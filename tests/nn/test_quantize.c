@@ -26,7 +26,7 @@ static double element_at(const tn_tensor *t, int64_t i, int64_t j) {
 }
 
 /* Rows of different magnitude, one of zeros; halves round away from zero. */
-static void rows_of_a_linear(void **state) {
+TEST(rows_of_a_linear) {
     tn_linear line;
     tn_linear_init(&line, 3, 4, tn_linear_defaults());
     static const float w[] = {127, -127, 1.5, 0.5, 0.25, -0.125, 0, 0, 0, -1e-3f, 1e-4f, 3e-6f};
@@ -61,7 +61,7 @@ static double worst_step(const tn_tensor *w, tn_tensor *bytes, tn_tensor *scale)
 
 /* A whole model: every matrix becomes the nearest bytes; the tied one stays one tensor; the logits
  * are those of a model with the dequantized weights. */
-static void gpt_computes_with_bytes(void **state) {
+TEST(gpt_computes_with_bytes) {
     for (int bf16 = 0; bf16 < 2; bf16++) {
         TN_NO_GRAD;
         tn_gpt_options o = small_options();
@@ -88,7 +88,7 @@ static void gpt_computes_with_bytes(void **state) {
 }
 
 /* With a cache, token by token: the same as one call with all tokens. */
-static void cached_as_at_once(void **state) {
+TEST(cached_as_at_once) {
     TN_NO_GRAD;
     tn_gpt gpt;
     tn_gpt_init(&gpt, small_options());
@@ -104,7 +104,7 @@ static void cached_as_at_once(void **state) {
     tn_module_finish(&gpt);
 }
 
-static void files_of_quantized(void **state) {
+TEST(files_of_quantized) {
     TN_NO_GRAD;
     const char *path = temp_path("bytes.safetensors");
     tn_gpt a, b, whole;
@@ -135,7 +135,7 @@ static void files_of_quantized(void **state) {
 
 /* ---- What it refuses ------------------------------------------------------------------------- */
 
-static void training_is_over(void **state) {
+TEST(training_is_over) {
     tn_gpt gpt;
     tn_gpt_init(&gpt, small_options());
     tn_optim *opt = tn_adamw(&gpt, tn_adamw_defaults());
@@ -158,7 +158,7 @@ static void training_is_over(void **state) {
     tn_module_finish(&gpt);
 }
 
-static void odd_weights(void **state) {
+TEST(odd_weights) {
     tn_linear line;
     tn_linear_init(&line, 3, 4, tn_linear_defaults());
     {
@@ -185,7 +185,7 @@ static tn_tensor *deaf_forward(tn_module *self, tn_tensor *x) {
     return tn_linear_op(x, ((deaf *)self)->copy, NULL);
 }
 
-static void shared_with_a_stranger(void **state) {
+TEST(shared_with_a_stranger) {
     deaf m = {0};
     tn_module_init(&m, "deaf", deaf_forward);
     tn_linear_init(&m.line, 3, 4, tn_linear_defaults());
@@ -195,13 +195,4 @@ static void shared_with_a_stranger(void **state) {
     assert_int_equal(tn_quantize(&m.line), TN_EUNSUPPORTED);
     assert_error(TN_EUNSUPPORTED, "\"linear\" is shared with a deaf");
     tn_module_finish(&m);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(rows_of_a_linear),       TEST(gpt_computes_with_bytes), TEST(cached_as_at_once),
-        TEST(files_of_quantized),     TEST(training_is_over),        TEST(odd_weights),
-        TEST(shared_with_a_stranger),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -112,7 +112,7 @@ static tn_values inputs_of(tn_dtype dtype) {
     return in;
 }
 
-static void gradients_of_the_formula(void **state) {
+TEST(gradients_of_the_formula) {
     for (int wide = 0; wide < 2; wide++) {
         tn_reversible *m = pairs_new(2, WIDTH, 0.3, wide ? TN_F64 : TN_F32);
         tn_values in = inputs_of(wide ? TN_F64 : TN_F32);
@@ -129,7 +129,7 @@ static void gradients_of_the_formula(void **state) {
 
 /* The streams may have different shapes, and only one may lead to the loss; gradients may be asked
  * for by tn_grad, twice, or in halves. */
-static void parts_of_the_graph(void **state) {
+TEST(parts_of_the_graph) {
     void *f[2], *g[2];
     for (int i = 0; i < 2; i++) {
         f[i] = tn_linear_new(3, 5);
@@ -156,7 +156,7 @@ static void parts_of_the_graph(void **state) {
     tn_module_free(m);
 }
 
-static void backward_in_halves(void **state) {
+TEST(backward_in_halves) {
     tn_reversible *m = pairs_new(2, WIDTH, 0.3, TN_F32);
     tn_values in = inputs_of(TN_F32);
     list params = {.n = 0}, whole = {.n = 0};
@@ -194,7 +194,7 @@ static tn_tensor *count_call(tn_tensor *x) {
 }
 
 /* Backward stops at the first pair that has something to learn; nothing is recorded without. */
-static void frozen_pairs(void **state) {
+TEST(frozen_pairs) {
     void *f[3], *g[3];
     for (int i = 0; i < 3; i++) {
         f[i] = TN_FN(count_call);
@@ -218,7 +218,7 @@ static void frozen_pairs(void **state) {
 }
 
 /* Running statistics follow the first forward only. */
-static void batch_norm_once(void **state) {
+TEST(batch_norm_once) {
     void *f[1] = {tn_batch_norm1d_new(4)}, *g[1] = {tn_batch_norm1d_new(4)};
     tn_reversible *m = tn_reversible_new(f, g, 1);
     tn_tensor *x = tn_randn(TN_DIMS(8, 4), TN_F32);
@@ -234,7 +234,7 @@ static void batch_norm_once(void **state) {
 
 /* The gradients of one parameter in the first pair, of 64, in bf16 and in f32. What has been
  * computed back is as good as what a plain bf16 forward keeps: its error is no larger. */
-static void many_pairs_in_bf16(void **state) {
+TEST(many_pairs_in_bf16) {
     tn_tensor *grads[3];
     for (int i = 0; i < 3; i++) { /* f32, bf16 composed, bf16 reversible */
         tn_seed(3);
@@ -282,7 +282,7 @@ static int64_t peak_of(int pairs, bool composed) {
     return peak - gradients - gradients / 100; /* the allocator rounds sizes up */
 }
 
-static void memory_is_flat(void **state) {
+TEST(memory_is_flat) {
     int64_t few = peak_of(4, false), many = peak_of(MOST, false);
     int64_t one = (int64_t)MANY * WIDE * (int64_t)sizeof(float);
     print_message("# beyond the gradients: 4 pairs %lld, 64 pairs %lld kB; composed %lld kB\n",
@@ -294,7 +294,7 @@ static void memory_is_flat(void **state) {
 
 /* ---- What is refused ------------------------------------------------------------------------- */
 
-static void wrong_modules(void **state) {
+TEST(wrong_modules) {
     tn_tensor *x = tn_ones(TN_DIMS(2, 4), TN_F32);
     for (int64_t out = 1; out <= 5; out += 4) { /* 1 would broadcast */
         void *f[2] = {tn_linear_new(4, 4), tn_linear_new(4, out)};
@@ -315,7 +315,7 @@ static void wrong_modules(void **state) {
     tn_module_free(m);
 }
 
-static void wrong_calls(void **state) {
+TEST(wrong_calls) {
     tn_reversible *m = pairs_new(2, WIDTH, 0, TN_F32);
     tn_tensor *x = tn_randn(TN_DIMS(ROWS, WIDTH), TN_F32), *made;
     assert_inert(tn_call(m, x), TN_EVALUE, "it takes two tensors");
@@ -344,7 +344,7 @@ static void wrong_calls(void **state) {
 
 /* Without dropout backward would subtract something other than the forward has added; and what is
  * run again alone would have another gradient. */
-static void switched_mode(void **state) {
+TEST(switched_mode) {
     (void)state;
     tn_tensor *x = tn_randn(TN_DIMS(ROWS, WIDTH), TN_F32);
     for (way how = REVERSIBLE; how <= AROUND; how += AROUND - REVERSIBLE) {
@@ -368,7 +368,7 @@ static tn_tensor *halve_input(tn_tensor *x) {
 }
 
 /* Backward would halve it once more. */
-static void input_changed(void **state) {
+TEST(input_changed) {
     tn_reversible *m =
         tn_reversible_new((void *[]){TN_SEQUENTIAL(TN_FN(halve_input), tn_linear_new(4, 4))},
                           (void *[]){tn_linear_new(4, 4)}, 1);
@@ -389,7 +389,7 @@ static tn_tensor *fail_again(tn_tensor *x) {
     return failing && tn_in_recompute() ? tn_reshape(x, TN_DIMS(7)) : x;
 }
 
-static void errors_name_the_module(void **state) {
+TEST(errors_name_the_module) {
     tn_sequential *outer = TN_SEQUENTIAL(
         tn_reversible_new((void *[]){tn_linear_new(4, 4)}, (void *[]){TN_FN(fail_again)}, 1));
     tn_tensor *x = tn_ones(TN_DIMS(2, 4), TN_F32);
@@ -399,22 +399,4 @@ static void errors_name_the_module(void **state) {
     failing = false;
     assert_error(TN_ESHAPE, "sequential.0.0.g");
     tn_module_free(outer);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(gradients_of_the_formula),
-        TEST(parts_of_the_graph),
-        TEST(backward_in_halves),
-        TEST(frozen_pairs),
-        TEST(batch_norm_once),
-        TEST(many_pairs_in_bf16),
-        TEST(memory_is_flat),
-        TEST(wrong_modules),
-        TEST(wrong_calls),
-        TEST(switched_mode),
-        TEST(input_changed),
-        TEST(errors_name_the_module),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

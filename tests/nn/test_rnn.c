@@ -20,7 +20,7 @@ static tn_tensor *draw_input(void) {
 }
 
 /* Two parts of a sequence, the second from the first one's last state, equal the whole. */
-static void states_go_on(void **state) {
+TEST(states_go_on) {
     tn_rnn *(*const make[])(int64_t, int64_t, tn_rnn_options) = {tn_rnn_new_with, tn_gru_new_with,
                                                                  tn_lstm_new_with};
     for (int i = 0; i < 3; i++) {
@@ -41,7 +41,7 @@ static void states_go_on(void **state) {
 }
 
 /* A row with a length gives the same results as alone, cut to its length; zeros after that. */
-static void lengths_cut_rows(void **state) {
+TEST(lengths_cut_rows) {
     TN_SCOPE;
     tn_rnn_options o = two_layers();
     o.bidirectional = true;
@@ -65,7 +65,7 @@ static void lengths_cut_rows(void **state) {
 }
 
 /* Without a state: as with zeros, gradients too; docs/data.md shows such a call. */
-static void state_is_left_out(void **state) {
+TEST(state_is_left_out) {
     tn_rnn *(*const make[])(int64_t, int64_t, tn_rnn_options) = {tn_rnn_new_with, tn_gru_new_with,
                                                                  tn_lstm_new_with};
     for (int i = 0; i < 6; i++) {
@@ -91,7 +91,7 @@ static void state_is_left_out(void **state) {
 }
 
 /* Dropout is between layers: there is none with one layer or in eval mode. */
-static void dropout_between_layers(void **state) {
+TEST(dropout_between_layers) {
     TN_SCOPE;
     tn_rnn_options o = two_layers();
     o.dropout = 0.5;
@@ -108,7 +108,7 @@ static void dropout_between_layers(void **state) {
 }
 
 /* f32, wide enough for several panels, tiles and threads. */
-static void same_bits(void **state) {
+TEST(same_bits) {
     int threads = tn_threads();
     tn_rnn *(*const make[])(int64_t, int64_t) = {tn_rnn_new, tn_gru_new, tn_lstm_new};
     for (int i = 0; i < 3; i++) {
@@ -132,7 +132,7 @@ static void same_bits(void **state) {
 }
 
 /* The loss uses only the last state: no gradient reaches y. */
-static void last_state_alone(void **state) {
+TEST(last_state_alone) {
     TN_SCOPE;
     tn_lstm *m = tn_lstm_new_with(IN, HIDDEN, two_layers());
     tn_tensor *x = tn_set_requires_grad(draw_input(), true);
@@ -148,7 +148,7 @@ static void last_state_alone(void **state) {
 }
 
 /* A gradient penalty through the net reaches the weights. */
-static void second_derivative(void **state) {
+TEST(second_derivative) {
     TN_SCOPE;
     tn_gru *m = tn_gru_new_with(IN, HIDDEN, two_layers());
     tn_tensor *x = tn_set_requires_grad(draw_input(), true), *d;
@@ -161,7 +161,7 @@ static void second_derivative(void **state) {
     tn_module_free(m);
 }
 
-static void refused_options(void **state) {
+TEST(refused_options) {
     tn_rnn_options o = tn_rnn_defaults();
     tn_module_free(tn_lstm_new(0, 3));
     assert_error(TN_EVALUE, "lstm: in is 0 (it must be at least 1)");
@@ -176,7 +176,7 @@ static void refused_options(void **state) {
     assert_error(TN_EVALUE, "gru_cell: hidden is 0 (it must be 1 to ");
 }
 
-static void both_sides(void **state) {
+TEST(both_sides) {
     TN_SCOPE;
     tn_lstm *m = tn_lstm_new(IN, HIDDEN);
     tn_tensor *x = tn_zeros(TN_DIMS(TIMES, BATCH, IN), TN_F32),
@@ -213,13 +213,4 @@ static void both_sides(void **state) {
     tn_call_values(cell, (tn_values){4, {x, NULL, NULL, x}}, NULL);
     assert_error(TN_EVALUE, "4 inputs given");
     tn_module_free(cell);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(states_go_on),           TEST(lengths_cut_rows), TEST(state_is_left_out),
-        TEST(dropout_between_layers), TEST(same_bits),        TEST(last_state_alone),
-        TEST(second_derivative),      TEST(refused_options),  TEST(both_sides),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

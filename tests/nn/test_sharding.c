@@ -142,7 +142,7 @@ static void train_net(bool sharded, result *r, int *gathers) {
     toy_free(&toy);
 }
 
-static void same_bits_and_few_gathers(void **state) {
+PLAIN_TEST(same_bits_and_few_gathers) {
     int64_t before = tn_live_tensors();
     int gathers[TOY_UNITS] = {0};
     result plain = {0}, sharded = {0};
@@ -167,7 +167,7 @@ static void same_bits_and_few_gathers(void **state) {
 }
 
 /* A unit that forgets to gather is an error, not a wrong number. */
-static void empty_storage_is_an_error(void **state) {
+PLAIN_TEST(empty_storage_is_an_error) {
     TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(4), TN_F32);
     assert_int_equal(tn_storage_empty(x), TN_OK);
@@ -177,12 +177,4 @@ static void empty_storage_is_an_error(void **state) {
     assert_int_equal(tn_storage_refill(x), TN_OK);
     tn_fill_(x, 2.0);
     assert_float_equal(tn_item(tn_sum_all(x)), 8.0, 0.0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_and_few_gathers),
-        cmocka_unit_test(empty_storage_is_an_error),
-    };
-    return cmocka_run_group_tests_name("sharding", tests, NULL, NULL);
 }

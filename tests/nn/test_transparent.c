@@ -61,7 +61,7 @@ static bool list_module(tn_module *m, const char *path, void *user) {
     return true;
 }
 
-static void paths_without_it(void **state) {
+TEST(paths_without_it) {
     net n;
     net_init(&n);
     char text[512] = "";
@@ -81,7 +81,7 @@ static void paths_without_it(void **state) {
 }
 
 /* All names, also those from transparent parts, are names of the model and must differ. */
-static void names_that_are_taken(void **state) {
+TEST(names_that_are_taken) {
     TN_SCOPE;
     net n;
     net_init(&n);
@@ -115,7 +115,7 @@ static void names_that_are_taken(void **state) {
     tn_module_finish(&n);
 }
 
-static void ties_and_files(void **state) {
+TEST(ties_and_files) {
     TN_SCOPE;
     net n, other;
     net_init(&n);
@@ -134,7 +134,7 @@ static void ties_and_files(void **state) {
 }
 
 /* The same three linears without transparent parts: either model loads the other's checkpoint. */
-static void files_of_a_flat_model(void **state) {
+TEST(files_of_a_flat_model) {
     TN_SCOPE;
     struct {
         tn_module base;
@@ -158,7 +158,7 @@ static void files_of_a_flat_model(void **state) {
     tn_module_finish(&flat);
 }
 
-static void saved_description(void **state) {
+TEST(saved_description) {
     net n;
     net_init(&n);
     const char *path = temp_path("described.safetensors");
@@ -172,7 +172,7 @@ static void saved_description(void **state) {
 }
 
 /* An error names the path that the program knows. */
-static void errors_name_known_paths(void **state) {
+TEST(errors_name_known_paths) {
     TN_SCOPE;
     net n;
     net_init_with(&n, 4);
@@ -186,12 +186,4 @@ static void errors_name_known_paths(void **state) {
     assert_error(TN_ESTATE, "the linear inside.second has moved");
     tn_module_count(&n.inner.linear); /* which did not move */
     tn_module_finish(&outer);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(paths_without_it),      TEST(names_that_are_taken), TEST(ties_and_files),
-        TEST(files_of_a_flat_model), TEST(saved_description),    TEST(errors_name_known_paths),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -106,7 +106,7 @@ static outcome train_once(net *n, tn_tensor *x) {
 }
 
 /* The same bits as without units, with and without recompute. */
-static void same_bits_as_whole(void **state) {
+TEST(same_bits_as_whole) {
     for (int recompute = 0; recompute < 2; recompute++) {
         tn_tensor *x = tn_randn(TN_DIMS(ROWS, IN), TN_F32);
         net whole, cut;
@@ -142,7 +142,7 @@ static void same_bits_as_whole(void **state) {
 }
 
 /* If nothing gathers, an error says where; no crash, no old numbers. */
-static void empty_where_it_is_read(void **state) {
+TEST(empty_where_it_is_read) {
     net n;
     unit u;
     net_init(&n);
@@ -164,7 +164,7 @@ static void empty_where_it_is_read(void **state) {
 
 /* A copy in another dtype than the policy's is not lent; the parameter, which is empty, would
  * be. */
-static void given_in_another_dtype(void **state) {
+TEST(given_in_another_dtype) {
     net n;
     unit u;
     net_init(&n);
@@ -180,7 +180,7 @@ static void assert_too_late(void *m) {
     assert_error(TN_ESTATE, "is sharded, or around or below a sharded module: set precision first");
 }
 
-static void precision_is_set_first(void **state) {
+TEST(precision_is_set_first) {
     net n;
     net_init(&n);
     n.base.lists->unit = true;
@@ -194,14 +194,4 @@ static void precision_is_set_first(void **state) {
     tn_module_set_part(&n, "scale", tn_ones(TN_DIMS(HIDDEN), TN_F32), all, NULL);
     assert_too_late(&n);
     tn_module_finish(&n);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(same_bits_as_whole),
-        TEST(empty_where_it_is_read),
-        TEST(given_in_another_dtype),
-        TEST(precision_is_set_first),
-    };
-    return cmocka_run_group_tests_name("units", tests, NULL, NULL);
 }

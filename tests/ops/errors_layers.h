@@ -7,7 +7,7 @@
 #include "backends/rotary.h"
 #include "tests/ops/errors.h"
 
-static void layer_errors(void **state) {
+PLAIN_TEST(layer_errors) {
     TN_SCOPE;
     refused_with(tn_softmax(I(2), 0), TN_EDTYPE, "softmax: the dtype of x is i64");
     refused_with(tn_softmax(F(2), 1), TN_EINDEX, "softmax: dimension 1 of a tensor with 1");
@@ -54,7 +54,7 @@ static tn_tensor *batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias) {
     return tn_batch_norm(x, NULL, NULL, weight, bias, true, 0.1, 1e-5);
 }
 
-static void batch_norms(void **state) {
+PLAIN_TEST(batch_norms) {
     TN_SCOPE;
     tn_tensor *x = F(4, 3), *v = F(3);
     refused_with(batch_norm(I(4, 3), NULL, NULL), TN_EDTYPE, "batch_norm: the dtype of x is i64");
@@ -91,7 +91,7 @@ static tn_tensor *apply_as_first(const char *name, tn_tensor *x) {
     return tn_apply1(tn_op_named(name), first.args, x);
 }
 
-static void window_errors(void **state) {
+PLAIN_TEST(window_errors) {
     TN_SCOPE;
     tn_tensor *x = F(1, 1, 4, 4), *whole = I(1, 1, 4, 4);
     tn_pool_options o = tn_pool_defaults();
@@ -141,7 +141,7 @@ static void window_errors(void **state) {
                  "resample_grad: x is [2] but dimension ");
 }
 
-static void rotary_errors(void **state) {
+PLAIN_TEST(rotary_errors) {
     TN_SCOPE;
     tn_rotary_options o = tn_rotary_defaults();
     refused_with(tn_rotary(I(1, 1, 3, 2), I(3), o), TN_EDTYPE, "rotary: the dtype of x is i64");
@@ -171,7 +171,7 @@ static void rotary_errors(void **state) {
     refused_with(tn_rotary(F(1, 1, 3, 2), I(3), o), TN_EVALUE, "high_freq_factor 1");
 }
 
-static void attention_errors(void **state) {
+PLAIN_TEST(attention_errors) {
     TN_SCOPE;
     tn_attention_options o = tn_attention_defaults();
     tn_tensor *q = F(1, 4, 3, 2), *k = F(1, 2, 5, 2);
@@ -204,7 +204,7 @@ static void attention_errors(void **state) {
                  "attention_qkv: mask is f32");
 }
 
-static void convolution_errors(void **state) {
+PLAIN_TEST(convolution_errors) {
     TN_SCOPE;
     tn_conv_options o = tn_conv_defaults();
     refused_with(tn_conv2d_op(I(1, 1, 3, 3), I(1, 1, 2, 2), NULL, o), TN_EDTYPE,
@@ -263,7 +263,7 @@ static void convolution_errors(void **state) {
                  "conv_weight_grad: dy is [1, 2, 3] but x is [2, 2, 4]");
 }
 
-static void recurrent_errors(void **state) {
+PLAIN_TEST(recurrent_errors) {
     TN_SCOPE;
     tn_tensor *x = F(2, 1, 2);
     tn_rnn_weights w = {.weight_ih = F(3, 2), .weight_hh = F(3, 3)};

@@ -6,7 +6,7 @@
 
 #include "tests/ops/errors.h"
 
-static void loss_errors(void **state) {
+PLAIN_TEST(loss_errors) {
     TN_SCOPE;
     refused_with(tn_mse(F(2), D(2), TN_MEAN), TN_EDTYPE, "mse: x is f32 but target is f64");
     refused_with(tn_mse(I(2), I(2), TN_MEAN), TN_EDTYPE, "mse: the dtype of x is i64");
@@ -47,7 +47,7 @@ static tn_tensor *kl_div(tn_tensor *x, tn_tensor *target, tn_reduction how) {
     return tn_kl_div(x, target, how, false);
 }
 
-static void distance_errors(void **state) {
+PLAIN_TEST(distance_errors) {
     TN_SCOPE;
     static const distance all[] = {
         {"l1", tn_l1},     {"smooth_l1", smooth_l1}, {"huber", huber_loss},
@@ -75,7 +75,7 @@ static void distance_errors(void **state) {
                  "bce_with_logits: x is [2, 3] but pos_weight is [2]");
 }
 
-static void labelled_loss_errors(void **state) {
+PLAIN_TEST(labelled_loss_errors) {
     TN_SCOPE;
     tn_tensor *x = F(2, 3), *labels = I(2);
     tn_nll_options n = tn_nll_defaults();
@@ -104,7 +104,7 @@ static void labelled_loss_errors(void **state) {
                  "multi_margin: x is [2, 3] but labels are [3]");
 }
 
-static void margin_errors(void **state) {
+PLAIN_TEST(margin_errors) {
     TN_SCOPE;
     tn_tensor *x = F(2, 3), *y = F(2);
     refused_with(tn_cosine_similarity(x, D(2, 3), 1, 1e-8), TN_EDTYPE,
@@ -138,7 +138,7 @@ static void margin_errors(void **state) {
     refused_with(tn_triplet_margin(x, x, x, o), TN_EVALUE, "triplet_margin: p is 0");
 }
 
-static void ctc_errors(void **state) {
+PLAIN_TEST(ctc_errors) {
     TN_SCOPE;
     tn_ctc_options o = tn_ctc_defaults();
     tn_tensor *x = F(3, 2, 4), *targets = I(2, 1), *n = I(2);

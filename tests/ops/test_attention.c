@@ -60,7 +60,7 @@ static void compare_attention(tn_dims q, tn_dims k, bool masked, bool causal) {
     }
 }
 
-static void is_its_definition(void **state) {
+TEST(is_its_definition) {
     compare_attention(TN_DIMS(2, 2, 5, 4), TN_DIMS(2, 2, 5, 4), false, false);
     compare_attention(TN_DIMS(2, 2, 5, 4), TN_DIMS(2, 2, 5, 4), false, true);
     compare_attention(TN_DIMS(1, 2, 3, 4), TN_DIMS(1, 2, 7, 4), false, true);
@@ -71,7 +71,7 @@ static void is_its_definition(void **state) {
 }
 
 /* Queries 0 and 1 of 4 see none of 2 keys: zeros, and no gradient into or out of them. */
-static void a_blind_row_is_zero(void **state) {
+TEST(a_blind_row_is_zero) {
     TN_SCOPE;
     tn_tensor *q = random_leaf(TN_DIMS(1, 1, 4, 3)), *k = random_leaf(TN_DIMS(1, 1, 2, 3)),
               *v = random_leaf(TN_DIMS(1, 1, 2, 3));
@@ -99,7 +99,7 @@ static tn_values grouped_attention(void *user, tn_values in) {
 }
 
 /* The kernel's gradients, and their own gradients through the composition. */
-static void gradients_twice(void **state) {
+TEST(gradients_twice) {
     TN_SCOPE;
     tn_tensor *mask = tn_gt(tn_rand(TN_DIMS(2, 1, 4, 5), TN_F32), tn_scalar(0.3, TN_F32));
     tn_values in = {3,
@@ -133,7 +133,7 @@ static tn_tensor *leaf_rows(tn_tensor *x, int64_t first, int64_t count) {
 
 /* y and dq of a query do not depend on the other queries in the call, so ranks that share the
  * queries of a sequence (context parallelism) get the bits that one rank would. */
-static void a_query_has_its_bits_anywhere(void **state) {
+TEST(a_query_has_its_bits_anywhere) {
     enum { T = 156, WIDTH = 20 };
     tn_tensor *x[4];
     for (int i = 0; i < 4; i++) {
@@ -159,7 +159,7 @@ static void a_query_has_its_bits_anywhere(void **state) {
     }
 }
 
-static void qkv_is_attention_on_its_parts(void **state) {
+TEST(qkv_is_attention_on_its_parts) {
     TN_SCOPE;
     tn_attention_options o = TN_WITH(tn_attention, .causal = true, .scale = 0.3);
     tn_tensor *data = tn_randn(TN_DIMS(2, 5, 24), TN_F64),
@@ -180,7 +180,7 @@ static tn_values fused_attention(void *user, tn_values in) {
     return (tn_values){1, {tn_attention_qkv(in.v[0], 2, user, o)}};
 }
 
-static void qkv_gradients_twice(void **state) {
+TEST(qkv_gradients_twice) {
     TN_SCOPE;
     tn_values in = {1, {random_leaf(TN_DIMS(2, 3, 12))}};
     tn_gradcheck_options o = tn_gradcheck_defaults();
@@ -205,12 +205,12 @@ static int64_t memory_for(int64_t length) {
 /* The matrix of scores at 1024, T x S floats, is 4 MB: with it, twice the length would take more
  * than three times the memory. Block sizes differ between machines, so only the growth is
  * checked. */
-static void memory_is_linear(void **state) {
+TEST(memory_is_linear) {
     int64_t shorter = memory_for(512), longer = memory_for(1024);
     assert_true(longer < shorter / 2 * 5);
 }
 
-static void errors_name_both_sides(void **state) {
+TEST(errors_name_both_sides) {
     TN_SCOPE;
     tn_attention_options o = tn_attention_defaults();
     tn_tensor *q = tn_zeros(TN_DIMS(1, 4, 3, 2), TN_F32),
@@ -236,14 +236,4 @@ static void errors_name_both_sides(void **state) {
     assert_inert(tn_attention_qkv(flat, 1, NULL, o), TN_ESHAPE, "qkv is [3, 2]");
     assert_inert(tn_attention_qkv(tn_zeros(TN_DIMS(3, 3, 12), TN_F32), 4, mask, o), TN_ESHAPE,
                  "mask is [2, 3, 3] but");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(is_its_definition),      TEST(a_blind_row_is_zero),
-        TEST(gradients_twice),        TEST(qkv_is_attention_on_its_parts),
-        TEST(qkv_gradients_twice),    TEST(memory_is_linear),
-        TEST(errors_name_both_sides), TEST(a_query_has_its_bits_anywhere),
-    };
-    return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
 }

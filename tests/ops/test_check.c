@@ -52,7 +52,7 @@ static void large_sample(tn_op_samples *s) {
     one_sample(s, TN_DIMS(500));
 }
 
-static void wrong_gradients(void **state) {
+PLAIN_TEST(wrong_gradients) {
     tn_op op = *tn_op_named("exp");
     op.samples = small_sample;
     assert_int_equal(tn_op_check(&op), TN_OK);
@@ -84,7 +84,7 @@ static tn_status no_kernel(const tn_op_back *b) {
     return TN_EUNSUPPORTED;
 }
 
-static void wrong_kernels(void **state) {
+PLAIN_TEST(wrong_kernels) {
     tn_op op = *tn_op_named("exp");
     op.samples = small_sample;
     op.backward_kernel = right_kernel;
@@ -112,7 +112,7 @@ static void missing_alone(tn_op_grad *g) {
     }
 }
 
-static void wrong_subsets(void **state) {
+PLAIN_TEST(wrong_subsets) {
     tn_op op = *tn_op_named("mul");
     op.saves = TN_SAVES_INPUTS;
     op.backward = wrong_alone;
@@ -125,7 +125,7 @@ static void linear_gives_nothing(tn_op_grad *g) {
     (void)g;
 }
 
-static void absent_inputs_are_named(void **state) {
+PLAIN_TEST(absent_inputs_are_named) {
     tn_op op = *tn_op_named("linear");
     op.backward = linear_gives_nothing;
     check_finds(&op, "linear: sample 0 ([3, 4] [5, 4] [5]; )", "");
@@ -166,7 +166,7 @@ static void box_samples(tn_op_samples *s) {
     }
 }
 
-static void wrong_orders(void **state) {
+PLAIN_TEST(wrong_orders) {
     tn_op op = *tn_op_named("exp");
     op.samples = box_samples;
     op.forward = row_major_forward;
@@ -183,7 +183,7 @@ static tn_status leaking_forward(const tn_op_call *c) {
     return exp_forward(c);
 }
 
-static void wrong_forwards(void **state) {
+PLAIN_TEST(wrong_forwards) {
     tn_op op = *tn_op_named("exp");
     op.samples = small_sample;
     op.forward = imprecise_forward;
@@ -200,7 +200,7 @@ static void wrong_forwards(void **state) {
     }
 }
 
-static void nothing_runs_after_an_error(void **state) {
+PLAIN_TEST(nothing_runs_after_an_error) {
     TN_SCOPE;
     tn_exp(tn_zeros(TN_DIMS(2), TN_I64));
     assert_int_equal(tn_op_check(tn_op_named("exp")), TN_EDTYPE);
@@ -210,7 +210,7 @@ static void nothing_runs_after_an_error(void **state) {
 }
 
 /* The tests' own comparison of numbers; NaN passes cmocka's. */
-static void nan_is_near_nothing(void **state) {
+PLAIN_TEST(nan_is_near_nothing) {
     assert_true(is_near(1.0, 1.5, 0.5) && is_near(INFINITY, INFINITY, 0.0));
     assert_false(is_near(1.0, 1.0 + 1e-9, 1e-12));
     assert_false(is_near(NAN, NAN, 1.0) || is_near(0.0, NAN, INFINITY));
@@ -219,15 +219,5 @@ static void nan_is_near_nothing(void **state) {
 
 int main(void) {
     unsetenv("TERN_OP_CHECK"); /* the whole check is tested, not its brief form */
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_gradients),
-        cmocka_unit_test(wrong_kernels),
-        cmocka_unit_test(wrong_subsets),
-        cmocka_unit_test(wrong_orders),
-        cmocka_unit_test(absent_inputs_are_named),
-        cmocka_unit_test(wrong_forwards),
-        cmocka_unit_test(nothing_runs_after_an_error),
-        cmocka_unit_test(nan_is_near_nothing),
-    };
-    return cmocka_run_group_tests_name("check", tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -11,8 +11,6 @@
 #include <tern/sys/op.h>
 #include <tern/tern.h>
 
-enum { MOST = 64 };
-
 /* The operation without its kernel and loops. */
 static tn_op bare_of(const tn_op *op) {
     tn_op bare = *op;
@@ -78,18 +76,15 @@ static void kernel_agrees(void **state) {
 /* One test for each operation that has a composition and a kernel or loops. Those without a
  * composition have loops, which run on every device. */
 int main(void) {
-    struct CMUnitTest tests[MOST];
-    size_t count = 0;
     for (int i = 0; i < tn_op_count(); i++) {
         const tn_op *op = tn_op_at(i);
         if (op->kernel && !(op->compose || op->forward || op->host.forward)) {
             fprintf(stderr, "%s cannot run without its kernel\n", op->name);
             return 1;
         }
-        if ((op->kernel || op->host.forward) && op->compose && count < MOST) {
-            tests[count++] =
-                (struct CMUnitTest){op->name, kernel_agrees, NULL, NULL, (void *)op->name};
+        if ((op->kernel || op->host.forward) && op->compose) {
+            test_add(op->name, kernel_agrees, NULL, NULL, (void *)op->name, 0);
         }
     }
-    return _cmocka_run_group_tests("composed", tests, count, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -10,7 +10,7 @@ static double element_at(const tn_tensor *t, int64_t i) {
     return tn_at(t, TN_DIMS(i));
 }
 
-static void one_value_in_every_dtype(void **state) {
+TEST(one_value_in_every_dtype) {
     TN_SCOPE;
     for (int d = 0; d < TN_DTYPES; d++) {
         tn_tensor *y = tn_full(TN_DIMS(3, 2), 1.0, (tn_dtype)d);
@@ -27,7 +27,7 @@ static void one_value_in_every_dtype(void **state) {
 }
 
 /* zeros_like of a view is contiguous and owns its memory. */
-static void like_a_view(void **state) {
+TEST(like_a_view) {
     TN_SCOPE;
     tn_tensor *x = tn_arange(0, 6, 1, TN_I64), *v = tn_t(tn_reshape(x, TN_DIMS(2, 3)));
     tn_tensor *y = tn_zeros_like(v);
@@ -37,7 +37,7 @@ static void like_a_view(void **state) {
     assert_float_equal(element_at(x, 5), 5.0, 0.0);
 }
 
-static void values_that_do_not_fit(void **state) {
+TEST(values_that_do_not_fit) {
     TN_SCOPE;
     assert_inert(tn_full(TN_DIMS(2), 256.0, TN_U8), TN_EVALUE, "256 is not a value of u8");
     assert_inert(tn_full(TN_DIMS(2), -1.0, TN_U8), TN_EVALUE, "u8");
@@ -49,7 +49,7 @@ static void values_that_do_not_fit(void **state) {
     assert_inert(tn_zeros(TN_DIMS(2, -1), TN_F32), TN_ESHAPE, "");
 }
 
-static void arange_counts(void **state) {
+TEST(arange_counts) {
     TN_SCOPE;
     const struct {
         double start, end, step;
@@ -80,7 +80,7 @@ static void arange_counts(void **state) {
 
 /* The same seed gives the same numbers, each call takes one step of the generator, and no call
  * repeats another's numbers. */
-static void draws_follow_the_seed(void **state) {
+TEST(draws_follow_the_seed) {
     TN_SCOPE;
     tn_seed(7);
     tn_tensor *a = tn_rand(TN_DIMS(100), TN_F32), *b = tn_rand(TN_DIMS(100), TN_F32);
@@ -98,7 +98,7 @@ static void draws_follow_the_seed(void **state) {
     assert_false(tn_equal(a, tn_rand(TN_DIMS(100), TN_F32)));
 }
 
-static void distributions_of_draws(void **state) {
+TEST(distributions_of_draws) {
     TN_SCOPE;
     tn_seed(1);
     const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
@@ -127,7 +127,7 @@ static void distributions_of_draws(void **state) {
 }
 
 /* The same numbers as a draw of that shape and dtype; tn_random_normal is the first of f64. */
-static void draws_like_others(void **state) {
+TEST(draws_like_others) {
     const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     for (int i = 0; i < 4; i++) {
         tn_tensor *x = tn_t(tn_zeros(TN_DIMS(3, 5), floats[i])), *y[2], *z[2];
@@ -147,7 +147,7 @@ static void draws_like_others(void **state) {
     }
 }
 
-static void draws_refused(void **state) {
+TEST(draws_refused) {
     TN_SCOPE;
     uint64_t call = tn_default_generator()->call;
     assert_inert(tn_rand(TN_DIMS(2), TN_I64), TN_EDTYPE, "i64");
@@ -163,7 +163,7 @@ static void draws_refused(void **state) {
 }
 
 /* A shape that cannot be is refused in the name of the call, with what is wrong with it. */
-static void impossible_shapes(void **state) {
+TEST(impossible_shapes) {
     TN_SCOPE;
     tn_dims bad = TN_DIMS(-1, 3);
     static const char why[] = ": the shape is [-1, 3] (no size may be negative)";
@@ -180,19 +180,4 @@ static void impossible_shapes(void **state) {
     }
     assert_inert(tn_full(bad, 1.0, TN_F32), TN_ESHAPE, "full: the shape is [-1, 3]");
     assert_inert(tn_randint(0, 2, bad, TN_I64), TN_ESHAPE, "randint: the shape is [-1, 3]");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(impossible_shapes),
-        TEST(one_value_in_every_dtype),
-        TEST(like_a_view),
-        TEST(values_that_do_not_fit),
-        TEST(arange_counts),
-        TEST(draws_follow_the_seed),
-        TEST(distributions_of_draws),
-        TEST(draws_like_others),
-        TEST(draws_refused),
-    };
-    return cmocka_run_group_tests_name("create", tests, NULL, NULL);
 }

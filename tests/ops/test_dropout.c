@@ -7,7 +7,7 @@
 
 #include <tern/tern.h>
 
-static void keeps_its_share(void **state) {
+TEST(keeps_its_share) {
     TN_SCOPE;
     enum { N = 40000 };
     static float y[N];
@@ -20,7 +20,7 @@ static void keeps_its_share(void **state) {
     assert_true(abs(kept - 3 * N / 4) < 5 * 87); /* 5 standard deviations */
 }
 
-static void backward_has_the_same_mask(void **state) {
+TEST(backward_has_the_same_mask) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(9, 31), TN_F64), true);
     tn_tensor *y = tn_dropout_op(x, 0.5);
@@ -29,7 +29,7 @@ static void backward_has_the_same_mask(void **state) {
     assert_true(tn_equal(tn_grad_of(x), tn_detach(y)));
 }
 
-static void each_call_draws_anew_and_a_seed_repeats(void **state) {
+TEST(each_call_draws_anew_and_a_seed_repeats) {
     TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(100), TN_F32);
     tn_tensor *a = tn_dropout_op(x, 0.5);
@@ -45,7 +45,7 @@ static void each_call_draws_anew_and_a_seed_repeats(void **state) {
 }
 
 /* An element's position counts in the shape, not in memory, which changes no bit. */
-static void strides_do_not_matter(void **state) {
+TEST(strides_do_not_matter) {
     TN_SCOPE;
     static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     for (int k = 0; k < 4; k++) {
@@ -57,7 +57,7 @@ static void strides_do_not_matter(void **state) {
     }
 }
 
-static void ends_of_the_range(void **state) {
+TEST(ends_of_the_range) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(50), TN_F32), true);
     assert_ptr_equal(tn_dropout_op(x, 0.0), x);
@@ -76,15 +76,4 @@ static void ends_of_the_range(void **state) {
     assert_int_equal(tn_error(), TN_EDTYPE);
     tn_error_clear();
     assert_inert(tn_dropout_op(NULL, 0.0), TN_EVALUE, "the tensor is NULL");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(keeps_its_share),
-        TEST(backward_has_the_same_mask),
-        TEST(each_call_draws_anew_and_a_seed_repeats),
-        TEST(strides_do_not_matter),
-        TEST(ends_of_the_range),
-    };
-    return cmocka_run_group_tests_name("dropout", tests, NULL, NULL);
 }

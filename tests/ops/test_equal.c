@@ -42,7 +42,7 @@ static tn_tensor *gradient_of(tn_tensor *y, tn_tensor *x, bool create_graph) {
     return dx;
 }
 
-static void equal_tensors(void **state) {
+TEST(equal_tensors) {
     TN_SCOPE;
     tn_tensor *x = tn_reshape(LIST(1, 2, 3, 4, 5, 6), TN_DIMS(2, 3));
     assert_true(tn_equal(x, x));
@@ -57,7 +57,7 @@ static void equal_tensors(void **state) {
     assert_true(tn_grad_mode());
 }
 
-static void all_close(void **state) {
+TEST(all_close) {
     TN_SCOPE;
     tn_tensor *a = LIST(1.0, 100.0, -100.0), *b = LIST(1.005, 100.5, -100.5);
     assert_true(tn_all_close(a, b, 0.01, 0.0));
@@ -85,7 +85,7 @@ static void all_close(void **state) {
 
 /* Both forms of each gradient: the kernel, and the operations that replace it when it is
  * differentiated again. */
-static void gradients_at_kinks(void **state) {
+TEST(gradients_at_kinks) {
     for (int again = 0; again < 2; again++) {
         TN_SCOPE;
         tn_tensor *x = as_leaf(LIST(-1.0, -0.0, 0.0, 2.0, NAN));
@@ -111,7 +111,7 @@ static void gradients_at_kinks(void **state) {
 
 /* Each of these functions has a fast gradient and one made of operations: they agree up to rounding
  * over the whole range. */
-static void gradient_kernels(void **state) {
+TEST(gradient_kernels) {
     tn_tensor *(*const f[])(tn_tensor *) = {tn_tanh, tn_sigmoid, tn_relu,
                                             tn_silu, tn_gelu,    tn_gelu_tanh};
     for (size_t i = 0; i < sizeof f / sizeof *f; i++) {
@@ -121,7 +121,7 @@ static void gradient_kernels(void **state) {
     }
 }
 
-static void powers_at_edges(void **state) {
+TEST(powers_at_edges) {
     TN_SCOPE;
     tn_tensor *a = as_leaf(LIST(0, 0, 0, 0, 0, -2, -2, 2, 3)),
               *b = as_leaf(LIST(0, 1, 2, -1, 0.5, 2, 0, 0, 1));
@@ -142,7 +142,7 @@ static void powers_at_edges(void **state) {
 
 /* a ^ 0 is flat, even if 1 / a is infinite or NaN, as in PyTorch; elsewhere its slope still changes
  * with b, by 1 / a. */
-static void zeroth_powers(void **state) {
+TEST(zeroth_powers) {
     static const struct {
         tn_dtype dtype;
         double overflows; /* the largest number without a finite inverse */
@@ -164,7 +164,7 @@ static void zeroth_powers(void **state) {
 
 /* Next to a large element the log of the sum is lost in the result, but not in the gradient.
  * (PyTorch loses it there, too: [1, 1].) */
-static void logsumexp_far_from_0(void **state) {
+TEST(logsumexp_far_from_0) {
     const tn_dtype dtypes[] = {TN_F64, TN_F32, TN_BF16};
     const double far[] = {1e16, 1e8, 1e8};
     for (int i = 0; i < 3; i++) {
@@ -178,7 +178,7 @@ static void logsumexp_far_from_0(void **state) {
 }
 
 /* Infinities in logsumexp: alone, among others, and only -inf. */
-static void logsumexp_infinities(void **state) {
+TEST(logsumexp_infinities) {
     const tn_dtype dtypes[] = {TN_F64, TN_F32, TN_BF16, TN_F16};
     for (int i = 0; i < 4; i++) {
         TN_SCOPE;
@@ -197,7 +197,7 @@ static void logsumexp_infinities(void **state) {
 }
 
 /* Equal elements have no variance, and their normalisation, its gradients included, is exact. */
-static void constants_do_not_vary(void **state) {
+TEST(constants_do_not_vary) {
     const tn_dtype dtypes[] = {TN_F64, TN_F32, TN_BF16, TN_F16};
     for (int i = 0; i < 4; i++) {
         TN_SCOPE;
@@ -217,7 +217,7 @@ static void constants_do_not_vary(void **state) {
     }
 }
 
-static void reductions_of_nothing(void **state) {
+TEST(reductions_of_nothing) {
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 0), TN_F64);
     assert_is(tn_sum(x, TN_DIMS(1), false), LIST(0, 0));
@@ -238,7 +238,7 @@ static void reductions_of_nothing(void **state) {
 
 /* dy's gradient when the gradient of an empty x is differentiated again: 0 as in PyTorch, although
  * 1 / n is infinite. */
-static void second_derivatives_of_nothing(void **state) {
+TEST(second_derivatives_of_nothing) {
     TN_SCOPE;
     tn_tensor *x = as_leaf(tn_zeros(TN_DIMS(0), TN_F64)), *dx = NULL;
     tn_tensor *y[] = {tn_mean_all(x), tn_mse(x, tn_zeros_like(x), TN_MEAN),
@@ -254,7 +254,7 @@ static void second_derivatives_of_nothing(void **state) {
 }
 
 /* A correction of n or more: infinity, or NaN where elements are equal, and PyTorch's slope. */
-static void var_with_large_corrections(void **state) {
+TEST(var_with_large_corrections) {
     TN_SCOPE;
     tn_tensor *x = as_leaf(tn_reshape(LIST(1, 2, 2, 2), TN_DIMS(2, 2)));
     for (int i = 0; i < 3; i++) {
@@ -268,7 +268,7 @@ static void var_with_large_corrections(void **state) {
 }
 
 /* A tensor without dimensions, with either dimension that may be named: as in PyTorch. */
-static void zero_dimensions(void **state) {
+TEST(zero_dimensions) {
     TN_SCOPE;
     tn_tensor *x = as_leaf(tn_scalar(3.0, TN_F64)), *three = tn_scalar(3.0, TN_F64),
               *zero = tn_scalar(0.0, TN_F64), *one = tn_scalar(1.0, TN_F64);
@@ -298,7 +298,7 @@ static void zero_dimensions(void **state) {
     assert_inert(tn_argmax(x, 1, false), TN_EINDEX, "argmax");
 }
 
-static void reductions_refuse(void **state) {
+TEST(reductions_refuse) {
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
     assert_inert(tn_sum(x, TN_DIMS(2), false), TN_EINDEX, "sum: x is [2, 3] but dimension 2");
@@ -322,7 +322,7 @@ static void reductions_refuse(void **state) {
 }
 
 /* x - k and x / k equal, to the bit, those with a tensor filled with k; x (1 / k) would not. */
-static void constants_as_tensors(void **state) {
+TEST(constants_as_tensors) {
     TN_SCOPE;
     tn_tensor *x = tn_add_scalar(tn_mul_scalar(tn_rand(TN_DIMS(1000), TN_F32), 18.0), -9.0);
     for (int i = 1; i < 40; i++) {
@@ -338,7 +338,7 @@ static void constants_as_tensors(void **state) {
     assert_true(wrapped[0] == -1 - (1LL << 62) && wrapped[1] == 1LL << 62); /* wraps around */
 }
 
-static void integer_results(void **state) {
+TEST(integer_results) {
     TN_SCOPE;
     tn_tensor *x = tn_from_data((int32_t[]){2000000000, 2000000000, -5}, TN_DIMS(3), TN_I32),
               *sum = tn_sum_all(x);
@@ -362,7 +362,7 @@ static void integer_results(void **state) {
 }
 
 /* All signs, as torch.fmod and torch.remainder; NaN for a divisor of 0; infinite divisors. */
-static void remainders_of_all_signs(void **state) {
+TEST(remainders_of_all_signs) {
     TN_SCOPE;
     tn_tensor *a = LIST(5.5, -5.5, 5.5, -5.5, 4, -4, 1, 1, -1, INFINITY),
               *b = LIST(2, 2, -2, -2, 2, 2, 0, INFINITY, INFINITY, 2);
@@ -387,7 +387,7 @@ static void remainders_of_all_signs(void **state) {
 }
 
 /* b's slope is how often b goes into a, which a / b may round up. */
-static void slopes_of_remainders(void **state) {
+TEST(slopes_of_remainders) {
     for (int again = 0; again < 2; again++) {
         TN_SCOPE;
         tn_tensor *a = as_leaf(LIST(0.3, -0.3, 7, -7, -1)),
@@ -403,7 +403,7 @@ static tn_tensor *truth_of(tn_tensor *t) {
     return tn_cast(t, TN_F64);
 }
 
-static void truths_of_comparisons(void **state) {
+TEST(truths_of_comparisons) {
     TN_SCOPE;
     tn_tensor *x = LIST(-1, 2, 3, NAN);
     assert_is(truth_of(tn_eq_scalar(x, 2)), LIST(0, 1, 0, 0));
@@ -426,7 +426,7 @@ static void truths_of_comparisons(void **state) {
 }
 
 /* An accuracy in one line; counts that do not fit in 8 bits. */
-static void sums_of_truths(void **state) {
+TEST(sums_of_truths) {
     TN_SCOPE;
     tn_tensor *scores = tn_reshape(LIST(1, 2, 4, 3, 0, 9), TN_DIMS(3, 2)),
               *labels = tn_from_data((int64_t[]){1, 0, 0}, TN_DIMS(3), TN_I64);
@@ -441,7 +441,7 @@ static void sums_of_truths(void **state) {
     assert_inert(tn_mean(many, TN_DIMS(2), false), TN_EINDEX, "mean: x is [2, 1000]");
 }
 
-static void two_sides(void **state) {
+TEST(two_sides) {
     TN_SCOPE;
     tn_tensor *a = tn_zeros(TN_DIMS(2, 3), TN_F32), *b = tn_zeros(TN_DIMS(2, 4), TN_F32),
               *m = tn_ones(TN_DIMS(3), TN_BOOL);
@@ -464,39 +464,11 @@ static void two_sides(void **state) {
     assert_inert(tn_add(a, NULL), TN_EVALUE, "add");
 }
 
-static void registry_by_name(void **state) {
+TEST(registry_by_name) {
     for (int i = 0; i < tn_op_count(); i++) {
         assert_ptr_equal(tn_op_named(tn_op_at(i)->name), tn_op_at(i));
     }
     assert_null(tn_op_at(-1));
     assert_null(tn_op_at(tn_op_count()));
     assert_null(tn_op_named("none"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(equal_tensors),
-        TEST(all_close),
-        TEST(gradients_at_kinks),
-        TEST(gradient_kernels),
-        TEST(powers_at_edges),
-        TEST(zeroth_powers),
-        TEST(logsumexp_far_from_0),
-        TEST(logsumexp_infinities),
-        TEST(constants_do_not_vary),
-        TEST(reductions_of_nothing),
-        TEST(second_derivatives_of_nothing),
-        TEST(var_with_large_corrections),
-        TEST(zero_dimensions),
-        TEST(reductions_refuse),
-        TEST(constants_as_tensors),
-        TEST(integer_results),
-        TEST(remainders_of_all_signs),
-        TEST(slopes_of_remainders),
-        TEST(truths_of_comparisons),
-        TEST(sums_of_truths),
-        TEST(two_sides),
-        TEST(registry_by_name),
-    };
-    return cmocka_run_group_tests_name("equal", tests, NULL, NULL);
 }

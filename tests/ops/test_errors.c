@@ -17,7 +17,7 @@ typedef struct pair {
     char takes; /* n: numbers, f: floating point, a: anything */
 } pair;
 
-static void two_inputs(void **state) {
+PLAIN_TEST(two_inputs) {
     TN_SCOPE;
     static const pair all[] = {
         {"add", tn_add, 'n'},         {"sub", tn_sub, 'n'},
@@ -59,7 +59,7 @@ static tn_tensor *softplus_1(tn_tensor *x) {
     return tn_softplus(x, 1.0, 20.0);
 }
 
-static void one_input(void **state) {
+PLAIN_TEST(one_input) {
     TN_SCOPE;
     static const single floats[] = {
         {"exp", tn_exp},
@@ -106,7 +106,7 @@ static void one_input(void **state) {
     }
 }
 
-static void constant_errors(void **state) {
+PLAIN_TEST(constant_errors) {
     TN_SCOPE;
     refused_with(tn_add_scalar(B(2), 1.0), TN_EDTYPE, "add_scalar: x is bool");
     refused_with(tn_mul_scalar(B(2), 1.0), TN_EDTYPE, "mul_scalar: x is bool");
@@ -136,7 +136,7 @@ static void constant_errors(void **state) {
     refused_with(tn_softplus(F(2), 0.0, 20.0), TN_EVALUE, "softplus: beta is 0");
 }
 
-static void truth_errors(void **state) {
+PLAIN_TEST(truth_errors) {
     TN_SCOPE;
     static const struct {
         const char *name;
@@ -161,7 +161,7 @@ static void truth_errors(void **state) {
     refused_with(tn_logical_xor(B(2), B(3)), TN_ESHAPE, "[3]");
 }
 
-static void condition_errors(void **state) {
+PLAIN_TEST(condition_errors) {
     TN_SCOPE;
     refused_with(tn_where(F(2), F(2), F(2)), TN_EDTYPE, "where: condition is f32 (bool is needed)");
     refused_with(tn_where(B(2), F(2), D(2)), TN_EDTYPE, "where: a is f32 but b is f64");
@@ -192,7 +192,7 @@ static tn_tensor *norm_2(tn_tensor *x, tn_dims dims, bool keepdim) {
     return tn_norm(x, 2.0, dims, keepdim);
 }
 
-static void reduction_errors(void **state) {
+PLAIN_TEST(reduction_errors) {
     TN_SCOPE;
     static const struct {
         const char *name;
@@ -245,7 +245,7 @@ static void reduction_errors(void **state) {
 
 /* ---- shape/: more in test_views.c ------------------------------------------------------------ */
 
-static void shape_errors(void **state) {
+PLAIN_TEST(shape_errors) {
     TN_SCOPE;
     refused_with(tn_reshape(F(2, 3), TN_DIMS(4)), TN_ESHAPE,
                  "reshape: x is [2, 3] and cannot become [4]");
@@ -270,7 +270,7 @@ static void shape_errors(void **state) {
     refused_with(tn_stack((tn_tensor *[]){F(1, 1, 1, 1, 1, 1, 1, 1)}, 1, 0), TN_ESHAPE, "stack: ");
 }
 
-static void rearrangement_errors(void **state) {
+PLAIN_TEST(rearrangement_errors) {
     TN_SCOPE;
     tn_tensor *x = F(2, 3);
     refused_with(tn_flip(x, TN_DIMS(2)), TN_EINDEX, "flip: x is [2, 3] but dimension 2 is named");
@@ -313,7 +313,7 @@ static void rearrangement_errors(void **state) {
 
 /* ---- linalg/, index/ ------------------------------------------------------------------------- */
 
-static void product_errors(void **state) {
+PLAIN_TEST(product_errors) {
     TN_SCOPE;
     refused_with(tn_matmul(F(2, 3), D(3, 2)), TN_EDTYPE, "matmul: a is f32 but b is f64");
     refused_with(tn_matmul(I(2, 3), I(3, 2)), TN_EDTYPE, "matmul: the dtype of a is i64");
@@ -380,7 +380,7 @@ static void product_errors(void **state) {
                  "mlp: weight2 is [2, 4] but bias2 is [4]");
 }
 
-static void sums_of_products(void **state) {
+PLAIN_TEST(sums_of_products) {
     TN_SCOPE;
     tn_tensor *both[] = {F(2, 3), F(4, 3)};
     refused_with(tn_einsum(NULL, both, 2), TN_EVALUE, "einsum: the equation is NULL");
@@ -425,7 +425,7 @@ static tn_tensor *apply_op(const char *name, const void *args, tn_tensor *a, tn_
     return tn_apply(tn_op_named(name), args, (tn_tensor *[]){a, b}, b ? 2 : 1);
 }
 
-static void index_errors(void **state) {
+PLAIN_TEST(index_errors) {
     TN_SCOPE;
     refused_with(tn_index_select(F(2, 3), 2, I(1)), TN_EINDEX,
                  "index_select: dimension 2 of a tensor");
@@ -505,7 +505,7 @@ static void list_failure(char *list, size_t size, const char *format, ...) {
     va_end(values);
 }
 
-static void every_operation_refuses_something(void **state) {
+PLAIN_TEST(every_operation_refuses_something) {
     TN_SCOPE;
     char missing[4096] = "";
     assert_true(tn_op_count() <= (int)(sizeof seen / sizeof *seen));
@@ -542,7 +542,7 @@ static void note_inputs(tn_op_samples *s, const tn_sample *sample) {
     given.most = sample->inputs > given.most ? sample->inputs : given.most;
 }
 
-static void every_input_has_a_name(void **state) {
+PLAIN_TEST(every_input_has_a_name) {
     TN_SCOPE;
     char wrong[4096] = "";
     for (int i = 0; i < tn_op_count(); i++) {
@@ -566,35 +566,4 @@ static void every_input_has_a_name(void **state) {
     assert_string_equal(tn_op_input_name(tn_op_named("cross_entropy"), 2).text, "input 2");
     assert_string_equal(tn_op_input_name(tn_op_named("cat"), 100).text, "input 100");
     assert_string_equal(tn_op_input_name(NULL, -1).text, "input -1");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_inputs),
-        cmocka_unit_test(one_input),
-        cmocka_unit_test(constant_errors),
-        cmocka_unit_test(truth_errors),
-        cmocka_unit_test(condition_errors),
-        cmocka_unit_test(reduction_errors),
-        cmocka_unit_test(shape_errors),
-        cmocka_unit_test(rearrangement_errors),
-        cmocka_unit_test(product_errors),
-        cmocka_unit_test(sums_of_products),
-        cmocka_unit_test(index_errors),
-        cmocka_unit_test(layer_errors),
-        cmocka_unit_test(batch_norms),
-        cmocka_unit_test(window_errors),
-        cmocka_unit_test(attention_errors),
-        cmocka_unit_test(rotary_errors),
-        cmocka_unit_test(ctc_errors),
-        cmocka_unit_test(recurrent_errors),
-        cmocka_unit_test(convolution_errors),
-        cmocka_unit_test(loss_errors),
-        cmocka_unit_test(distance_errors),
-        cmocka_unit_test(labelled_loss_errors),
-        cmocka_unit_test(margin_errors),
-        cmocka_unit_test(every_operation_refuses_something),
-        cmocka_unit_test(every_input_has_a_name),
-    };
-    return cmocka_run_group_tests_name("errors", tests, NULL, NULL);
 }

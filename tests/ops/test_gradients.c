@@ -33,7 +33,7 @@ static void gradients_of(const tn_op *op, tn_tensor *x, double *plain, double *r
 }
 
 /* Squares overflow f16 at 256, exponentials f32 at 89, cubes f32 at 1e13. */
-static void far_from_zero(void **state) {
+TEST(far_from_zero) {
     static const char *const names[] = {"gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "relu"};
     static const double places[] = {88, -88, 95, -95, 300, -300, 3e4, -3e4, 1e14, -1e14, 1e30};
     double x[MOST], plain[MOST], recorded[MOST], second[MOST];
@@ -65,7 +65,7 @@ static double product_without(const double *x, int last, int i, int j) {
 }
 
 /* Products have second derivatives at zeros too: those of the sum of w[m] x[0] … x[m]. */
-static void products_of_zeros(void **state) {
+TEST(products_of_zeros) {
     enum { N = 4 };
     static const double lines[][N] = {
         {2, 3, -1, 4}, {2, 0, 3, 5}, {0, 0, 3, 2}, {3, 0, 0, 0}, {0, 0, 0, 0}};
@@ -97,7 +97,7 @@ static void products_of_zeros(void **state) {
 
 /* The product of the first or the second half overflows the dtype, but dx does not; recorded or
  * not. */
-static void products_beyond_the_dtype(void **state) {
+TEST(products_beyond_the_dtype) {
     static const struct {
         tn_dtype dtype;
         double x[4], dx[4];
@@ -119,7 +119,7 @@ static void products_beyond_the_dtype(void **state) {
 }
 
 /* The result has one element, and backward does not walk through the stride. */
-static void a_stride_beyond_all(void **state) {
+TEST(a_stride_beyond_all) {
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(1, 1, 3, 4), TN_F32), true);
     tn_tensor *w = tn_ones(TN_DIMS(1, 1, 2, 2), TN_F32);
     tn_conv_options o = tn_conv_strided(INT32_MAX, 1);
@@ -131,7 +131,7 @@ static void a_stride_beyond_all(void **state) {
 
 /* An operation with a backward kernel also needs a rule or a composition. One that is
  * differentiated through its composition saves all inputs. */
-static void nothing_depends_on_a_kernel(void **state) {
+TEST(nothing_depends_on_a_kernel) {
     for (int i = 0; i < tn_op_count(); i++) {
         const tn_op *op = tn_op_at(i);
         if ((op->backward_kernel || op->host.backward) && !op->backward && !op->compose) {
@@ -148,7 +148,7 @@ static void nothing_depends_on_a_kernel(void **state) {
 /* ---- A device that has only forwards -------------------------------------------------------- */
 
 /* The gradient is made by the rule, or by differentiating the composition. */
-static void forwards_alone(void **state) {
+TEST(forwards_alone) {
     for (int i = 0; i < tn_op_count(); i++) {
         tn_op op = *tn_op_at(i);
         if (op.backward_kernel || op.host.backward || op.kernel) {
@@ -202,7 +202,7 @@ static tn_tensor *gradient_of_layer(int kind, tn_dtype compute) {
 }
 
 /* Gradients that are sums over many rows never pass through bf16's 8 bits. */
-static void rows_are_summed_in_f32(void **state) {
+TEST(rows_are_summed_in_f32) {
     for (int kind = 0; kind < LAYERS; kind++) {
         tn_tensor *narrow = gradient_of_layer(kind, TN_BF16);
         tn_tensor *wide = gradient_of_layer(kind, TN_F32);
@@ -212,7 +212,7 @@ static void rows_are_summed_in_f32(void **state) {
 }
 
 /* One weight in three products: their gradients are accumulated into the first one. */
-static void shared_weights(void **state) {
+TEST(shared_weights) {
     static const char *const tables[] = {"ref", "cpu"};
     for (int k = 0; k < 2; k++) {
         TN_SCOPE;
@@ -232,7 +232,7 @@ static void shared_weights(void **state) {
 }
 
 /* A weight shared by embedding and classifier: rows are added to the product's gradient. */
-static void tied_weight(void **state) {
+TEST(tied_weight) {
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(4, 3), TN_F32), true);
     int64_t places[] = {2, 0, 2};
     tn_tensor *rows = tn_embedding_op(w, tn_from_data(places, TN_DIMS(3), TN_I64));
@@ -247,7 +247,7 @@ static void tied_weight(void **state) {
 }
 
 /* An embedding that no row was read from, computed in bf16. */
-static void nothing_widened(void **state) {
+TEST(nothing_widened) {
     tn_embedding m;
     tn_embedding_init(&m, 4, 2, tn_embedding_defaults());
     tn_precision policy = tn_precision_defaults();
@@ -260,7 +260,7 @@ static void nothing_widened(void **state) {
 }
 
 /* A bf16 leaf whose gradient is f32 gets sums of f32: bf16 cannot hold 513. */
-static void wide_leaves(void **state) {
+TEST(wide_leaves) {
     tn_tensor *x = tn_ones(TN_DIMS(513, 3), TN_BF16);
     tn_tensor *leaf[3] = {tn_ones(TN_DIMS(2, 3), TN_BF16), tn_ones(TN_DIMS(2), TN_BF16),
                           tn_ones(TN_DIMS(3), TN_BF16)};
@@ -279,7 +279,7 @@ static void wide_leaves(void **state) {
 }
 
 /* A bf16 parameter computed in f32: its gradient is summed in f32 and rounded once. */
-static void narrower_parameters(void **state) {
+TEST(narrower_parameters) {
     tn_embedding m;
     tn_embedding_init(&m, 1, 1, TN_WITH(tn_embedding, .dtype = TN_BF16));
     tn_precision policy = tn_precision_defaults();
@@ -295,7 +295,7 @@ static void narrower_parameters(void **state) {
 }
 
 /* A NaN is found before it is added to the gradient from another use. */
-static void anomalies_in_sums(void **state) {
+TEST(anomalies_in_sums) {
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(2, 2), TN_F32), true);
     tn_tensor *good = tn_ones(TN_DIMS(3, 2), TN_F32),
               *bad = tn_full(TN_DIMS(3, 2), INFINITY, TN_F32);
@@ -305,23 +305,4 @@ static void anomalies_in_sums(void **state) {
     tn_backward_from(y, dy, 2, false);
     tn_set_anomaly(false);
     assert_error(TN_EVALUE, "linear: the gradient of an input");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(far_from_zero),
-        TEST(products_of_zeros),
-        TEST(products_beyond_the_dtype),
-        TEST(a_stride_beyond_all),
-        TEST(nothing_depends_on_a_kernel),
-        TEST(forwards_alone),
-        TEST(rows_are_summed_in_f32),
-        TEST(shared_weights),
-        TEST(tied_weight),
-        TEST(nothing_widened),
-        TEST(narrower_parameters),
-        TEST(anomalies_in_sums),
-        TEST(wide_leaves),
-    };
-    return cmocka_run_group_tests_name("gradients", tests, NULL, NULL);
 }

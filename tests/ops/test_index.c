@@ -20,7 +20,7 @@ static void assert_holds(tn_tensor *t, const double *values, tn_dims dims) {
     assert_true(tn_equal(tn_detach(t), tn_from_data(values, dims, TN_F64)));
 }
 
-static void selects_along_any_dimension(void **state) {
+TEST(selects_along_any_dimension) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_copy(count_up(TN_DIMS(2, 3))), true);
     tn_tensor *index = index_of((int64_t[]){2, 0, 2, 2}, TN_DIMS(4));
@@ -33,7 +33,7 @@ static void selects_along_any_dimension(void **state) {
                  TN_DIMS(4, 2));
 }
 
-static void gathers_elements(void **state) {
+TEST(gathers_elements) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_copy(count_up(TN_DIMS(3, 3))), true);
     tn_tensor *index = index_of((int64_t[]){2, 2, 0, 1}, TN_DIMS(2, 2)); /* fewer rows than x */
@@ -44,7 +44,7 @@ static void gathers_elements(void **state) {
     assert_holds(tn_gather(tn_detach(x), 0, index), (double[]){6, 7, 0, 4}, TN_DIMS(2, 2));
 }
 
-static void embeds_any_shape(void **state) {
+TEST(embeds_any_shape) {
     TN_SCOPE;
     tn_tensor *w = tn_set_requires_grad(tn_copy(count_up(TN_DIMS(3, 2))), true);
     tn_tensor *index = index_of((int64_t[]){2, 0, 2, 1}, TN_DIMS(2, 2));
@@ -63,7 +63,7 @@ static tn_values all_three(void *user, tn_values in) {
     return (tn_values){3, {tn_square(select), tn_square(embed), tn_square(tn_gather(x, 0, grid))}};
 }
 
-static void gradients_twice(void **state) {
+TEST(gradients_twice) {
     TN_SCOPE;
     tn_tensor *index = index_of((int64_t[]){2, 0, 2, 1}, TN_DIMS(4));
     tn_values in = {1, {tn_set_requires_grad(tn_randn(TN_DIMS(3, 3), TN_F64), true)}};
@@ -73,7 +73,7 @@ static void gradients_twice(void **state) {
     assert_string_equal(tn_error_message(), "");
 }
 
-static void indices_outside_are_named(void **state) {
+TEST(indices_outside_are_named) {
     TN_SCOPE;
     tn_tensor *w = tn_zeros(TN_DIMS(65, 4), TN_F32),
               *index = tn_from_data((int64_t[20]){[12] = 70}, TN_DIMS(4, 5), TN_I64);
@@ -97,7 +97,7 @@ static void indices_outside_are_named(void **state) {
 
 /* logits = embedding(w)[rows] w^T: both uses add to one gradient, and the embedding's part needs no
  * second (V, C). */
-static void tied_weight(void **state) {
+TEST(tied_weight) {
     TN_SCOPE;
     enum { ENTRIES = 4000, WIDTH = 64 };
     const int64_t bytes = (int64_t)ENTRIES * WIDTH * 4;
@@ -117,7 +117,7 @@ static void tied_weight(void **state) {
 }
 
 /* A tensor without dimensions counts as a vector of one element, as in PyTorch. */
-static void points_as_lines(void **state) {
+TEST(points_as_lines) {
     TN_SCOPE;
     tn_tensor *five = tn_set_requires_grad(tn_scalar(5, TN_F64), true),
               *zero = tn_zeros(TN_DIMS(), TN_I64);
@@ -131,17 +131,4 @@ static void points_as_lines(void **state) {
     assert_holds(tn_scatter_add(line, 0, zero, five), (double[]){10, 6}, TN_DIMS(2));
     tn_backward(tn_mul(sum, tn_gather(five, 0, zero)));
     assert_float_equal(tn_item(tn_grad_of(five)), 21, 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(selects_along_any_dimension),
-        TEST(gathers_elements),
-        TEST(embeds_any_shape),
-        TEST(gradients_twice),
-        TEST(indices_outside_are_named),
-        TEST(tied_weight),
-        TEST(points_as_lines),
-    };
-    return cmocka_run_group_tests_name("index", tests, NULL, NULL);
 }

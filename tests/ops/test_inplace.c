@@ -29,7 +29,7 @@ static tn_tensor *count_to(int64_t n, tn_dtype dtype) {
     return tn_arange(0, (double)n, 1, dtype);
 }
 
-static void results_in_place(void **state) {
+TEST(results_in_place) {
     const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_I8};
     for (int i = 0; i < 8; i++) {
         TN_SCOPE;
@@ -57,7 +57,7 @@ static void results_in_place(void **state) {
 }
 
 /* copy_ converts; the other operands must have x's dtype. */
-static void dtypes_must_match(void **state) {
+TEST(dtypes_must_match) {
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 2), TN_F32);
     HOLDS(tn_copy_(x, count_to(2, TN_I64)), 0, 1, 0, 1);
@@ -72,7 +72,7 @@ static void dtypes_must_match(void **state) {
     HOLDS(x, 0, 1, 0, 1);
 }
 
-static void shapes_broadcast(void **state) {
+TEST(shapes_broadcast) {
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
     HOLDS(tn_add_(x, count_to(3, TN_F32)), 0, 1, 2, 0, 1, 2);
@@ -92,7 +92,7 @@ static void shapes_broadcast(void **state) {
 }
 
 /* Operands in the memory being written are read as they were before. */
-static void overlapping_operands(void **state) {
+TEST(overlapping_operands) {
     TN_SCOPE;
     tn_tensor *x = count_to(6, TN_F32);
     tn_copy_(tn_narrow(x, 0, 1, 5), tn_narrow(x, 0, 0, 5));
@@ -124,7 +124,7 @@ static void overlapping_operands(void **state) {
 }
 
 /* Large enough for several threads and vectors: a shift by one must not smear. */
-static void overlap_large(void **state) {
+TEST(overlap_large) {
     TN_SCOPE;
     int64_t n = 100000;
     tn_tensor *x = count_to(n, TN_F64), *expected = count_to(n - 1, TN_F64);
@@ -132,7 +132,7 @@ static void overlap_large(void **state) {
     assert_true(tn_equal(tn_narrow(x, 0, 1, n - 1), expected));
 }
 
-static void recorded_are_refused(void **state) {
+TEST(recorded_are_refused) {
     TN_SCOPE;
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true), *y = tn_mul(w, w);
     assert_inert(tn_add_(w, tn_ones(TN_DIMS(2), TN_F32)), TN_ESTATE, "add_: x [2] is a leaf");
@@ -151,7 +151,7 @@ static void recorded_are_refused(void **state) {
 }
 
 /* Backward notices every change of elements that it needs; others may change. */
-static void changes_are_noticed(void **state) {
+TEST(changes_are_noticed) {
     for (int i = 0; i < 14; i++) {
         TN_SCOPE;
         tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true),
@@ -213,7 +213,7 @@ static void changes_are_noticed(void **state) {
     assert_int_equal(tn_backward(loss), TN_OK);
 }
 
-static void nothing_while_an_error_is_pending(void **state) {
+TEST(nothing_while_an_error_is_pending) {
     TN_SCOPE;
     tn_tensor *x = count_to(2, TN_F32), *y = tn_ones(TN_DIMS(2), TN_F32);
     tn_generator g = {1, 0, 0};
@@ -242,7 +242,7 @@ static void nothing_while_an_error_is_pending(void **state) {
     HOLDS(x, 0, 1);
 }
 
-static void draws_in_place(void **state) {
+TEST(draws_in_place) {
     TN_SCOPE;
     tn_generator g = {5, 2, 0}, same = {5, 2, 0};
     tn_tensor *x = tn_zeros(TN_DIMS(50, 40), TN_F64), *y = tn_zeros(TN_DIMS(40, 50), TN_F64);
@@ -274,7 +274,7 @@ static void draws_in_place(void **state) {
 }
 
 /* Temporaries of overlapping operands are gone when the call returns. */
-static void leaks_nothing(void **state) {
+TEST(leaks_nothing) {
     TN_SCOPE;
     tn_tensor *m = tn_zeros(TN_DIMS(3, 3), TN_F64), *t = tn_t(m);
     int64_t live = tn_live_tensors();
@@ -282,15 +282,4 @@ static void leaks_nothing(void **state) {
     tn_copy_(m, t);
     tn_add_scaled_(m, t, 2.0);
     assert_int_equal(tn_live_tensors(), live);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(results_in_place),    TEST(dtypes_must_match),
-        TEST(shapes_broadcast),    TEST(overlapping_operands),
-        TEST(overlap_large),       TEST(recorded_are_refused),
-        TEST(changes_are_noticed), TEST(nothing_while_an_error_is_pending),
-        TEST(draws_in_place),      TEST(leaks_nothing),
-    };
-    return cmocka_run_group_tests_name("inplace", tests, NULL, NULL);
 }

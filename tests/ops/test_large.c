@@ -57,7 +57,7 @@ static tn_tensor *random_logits(void) {
     return tn_normal_(tn_empty(TN_DIMS(rows, columns), TN_BF16), 0, 2, NULL);
 }
 
-static void elements_and_copies(void **state) {
+TEST(elements_and_copies) {
     tn_tensor *x = random_logits(), *host = tried_rows(x);
     assert_true(tn_item(tn_max(tn_reshape(tn_abs(host), TN_DIMS(-1)), TN_DIMS(0), false)) > 1);
     expect_rows(tn_tanh(x), tn_tanh(host), "tanh");
@@ -67,7 +67,7 @@ static void elements_and_copies(void **state) {
     expect_rows(tn_transpose(turned, 0, 1), host, "a transposed copy");
 }
 
-static void row_reductions(void **state) {
+TEST(row_reductions) {
     tn_tensor *x = random_logits(), *host = tried_rows(x);
     expect_rows(tn_argmax(x, 1, true), tn_argmax(host, 1, true), "argmax");
     expect_rows(tn_max(x, TN_DIMS(1), true), tn_max(host, TN_DIMS(1), true), "max");
@@ -79,7 +79,7 @@ static void row_reductions(void **state) {
     assert_true(tn_item(tn_all(tn_eq(sums, tn_full(TN_DIMS(1), (double)rows, TN_BF16)))) == 1);
 }
 
-static void row_losses(void **state) {
+TEST(row_losses) {
     tn_tensor *x = tn_set_requires_grad(random_logits(), true);
     tn_tensor *host = tn_set_requires_grad(tried_rows(x), true);
     tn_tensor *labels = tn_randint(0, columns, TN_DIMS(rows), TN_I64);
@@ -93,7 +93,7 @@ static void row_losses(void **state) {
     expect_rows(tn_grad_of(x), tn_grad_of(host), "the gradient of cross-entropy");
 }
 
-static void wide_products(void **state) {
+TEST(wide_products) {
     tn_tensor *x = tn_randn(TN_DIMS(rows, 16), TN_BF16),
               *w = tn_randn(TN_DIMS(columns, 16), TN_BF16);
     tn_tensor *host_w = tn_to(w, tn_cpu());
@@ -105,7 +105,5 @@ static void wide_products(void **state) {
 
 int main(void) {
     choose_size();
-    const struct CMUnitTest tests[] = {TEST(elements_and_copies), TEST(row_reductions),
-                                       TEST(row_losses), TEST(wide_products)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

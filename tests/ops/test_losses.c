@@ -60,7 +60,7 @@ static void compare_cross_entropy(tn_reduction how, int64_t ignore, double smoot
     }
 }
 
-static void is_its_definition(void **state) {
+TEST(is_its_definition) {
     const tn_reduction how[] = {TN_MEAN, TN_SUM, TN_NONE};
     for (int i = 0; i < 3; i++) {
         compare_cross_entropy(how[i], -100, 0.0);
@@ -71,7 +71,7 @@ static void is_its_definition(void **state) {
     }
 }
 
-static void nothing_counted_is_nan_without_gradient(void **state) {
+TEST(nothing_counted_is_nan_without_gradient) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(2, 3), TN_F32), true);
     tn_tensor *label = tn_full(TN_DIMS(2), -100.0, TN_I32);
@@ -83,7 +83,7 @@ static void nothing_counted_is_nan_without_gradient(void **state) {
 }
 
 /* Rows in several dimensions, logits whose rows do not merge, strided labels, i32 labels. */
-static void any_layout(void **state) {
+TEST(any_layout) {
     TN_SCOPE;
     tn_tensor *data = tn_randn(TN_DIMS(3, 2, 4), TN_F64),
               *label = tn_randint(0, 4, TN_DIMS(2, 3), TN_I64);
@@ -101,7 +101,7 @@ static void any_layout(void **state) {
     assert_true(tn_all_close(tn_grad_of(a), tn_grad_of(b), 1e-13, 1e-13));
 }
 
-static void small_floats_give_f32(void **state) {
+TEST(small_floats_give_f32) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_cast(tn_randn(TN_DIMS(4, 7), TN_F32), TN_BF16), true);
     tn_tensor *label = tn_randint(0, 7, TN_DIMS(4), TN_I64);
@@ -116,7 +116,7 @@ static void small_floats_give_f32(void **state) {
 
 /* Logits far from 0, where softmax and the loss depend only on their differences: the same as for
  * that row near 0. PyTorch's losses and gradients are the same, too. */
-static void far_logits_keep_their_differences(void **state) {
+TEST(far_logits_keep_their_differences) {
     static const struct {
         double far[3], near[3], smoothing;
         tn_dtype dtype;
@@ -154,7 +154,7 @@ static void far_logits_keep_their_differences(void **state) {
 }
 
 /* One logit far above the others: smoothing costs the distance, which fits in f32. */
-static void smoothing_costs_the_distance(void **state) {
+TEST(smoothing_costs_the_distance) {
     TN_SCOPE;
     float row[] = {3e38F, 3e38F, 0.0F};
     tn_tensor *x = tn_set_requires_grad(tn_from_data(row, TN_DIMS(1, 3), TN_F32), true);
@@ -169,7 +169,7 @@ static void smoothing_costs_the_distance(void **state) {
 }
 
 /* What an ignored row holds does not matter to either form of the gradient. */
-static void ignored_rows_may_be_anything(void **state) {
+TEST(ignored_rows_may_be_anything) {
     const int64_t label[] = {1, -100, 0, -100, -100};
     for (int k = 0; k < 4; k++) {
         TN_SCOPE;
@@ -201,7 +201,7 @@ static tn_values smoothed_cross_entropy(void *user, tn_values in) {
     return (tn_values){1, {tn_cross_entropy_with(in.v[0], user, o)}};
 }
 
-static void gradients_twice(void **state) {
+TEST(gradients_twice) {
     TN_SCOPE;
     tn_values in = {1, {tn_set_requires_grad(tn_randn(TN_DIMS(ROWS, CLASSES), TN_F64), true)}};
     tn_gradcheck_options o = tn_gradcheck_defaults();
@@ -210,7 +210,7 @@ static void gradients_twice(void **state) {
     assert_string_equal(tn_error_message(), "");
 }
 
-static void bad_labels_are_named(void **state) {
+TEST(bad_labels_are_named) {
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(3, 5), TN_F32);
     int64_t high[] = {0, 1, 5}, low[] = {0, -1, 2};
@@ -233,7 +233,7 @@ static void bad_labels_are_named(void **state) {
 
 /* The same gradient in the logits' own memory; a second backward finds them changed; a leaf is
  * left alone. */
-static void logits_can_be_consumed(void **state) {
+TEST(logits_can_be_consumed) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(64, 512), TN_F32), true),
               *label = tn_randint(0, 512, TN_DIMS(64), TN_I64);
@@ -256,7 +256,7 @@ static void logits_can_be_consumed(void **state) {
 }
 
 /* A leaf seen through a view, and logits that are repeated: neither can hold its own gradient. */
-static void some_logits_are_kept(void **state) {
+TEST(some_logits_are_kept) {
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
     tn_tensor *label = tn_randint(0, 5, TN_DIMS(6), TN_I64);
     for (int64_t rows = 1; rows <= 6; rows += 5) {
@@ -274,7 +274,7 @@ static void some_logits_are_kept(void **state) {
     }
 }
 
-static void mse_is_its_definition(void **state) {
+TEST(mse_is_its_definition) {
     TN_SCOPE;
     double a[] = {1.0, -2.0, 0.5, 3.0}, b[] = {0.0, 1.0, 0.5, 5.0};
     tn_tensor *x = tn_set_requires_grad(tn_from_data(a, TN_DIMS(2, 2), TN_F64), true);
@@ -297,7 +297,7 @@ static void mse_is_its_definition(void **state) {
 
 /* Logarithms are clamped, and their slopes, 1 / x, at 1e12: as PyTorch's. Where target and x are
  * both 0, or 1, the slope is that of the side that is left, where PyTorch has 0. */
-static void bce_of_certain_probabilities(void **state) {
+TEST(bce_of_certain_probabilities) {
     TN_SCOPE;
     tn_tensor *x =
         TN_FROM(((float[]){0, 0, 1, 1, 0, 1e-45F, 1e-30F, 1e-30F, 1e-45F}), TN_DIMS(9), TN_F32);
@@ -316,7 +316,7 @@ static void bce_of_certain_probabilities(void **state) {
 
 /* PyTorch's rule: "all elements of input should be between 0 and 1", and of target (from 2.x on).
  */
-static void bce_of_no_probabilities(void **state) {
+TEST(bce_of_no_probabilities) {
     TN_SCOPE;
     if (tn_default_device().kind != TN_CPU) {
         skip(); /* finding it would have to wait for the device */
@@ -340,7 +340,7 @@ static void bce_of_no_probabilities(void **state) {
                  "bce: target is 1.5 (it must be between 0 and 1)");
 }
 
-static void triplets_by_the_largest_distance(void **state) {
+TEST(triplets_by_the_largest_distance) {
     TN_SCOPE;
     tn_tensor *a = TN_FROM(((double[]){1, 2}), TN_DIMS(2), TN_F64);
     tn_tensor *p = TN_FROM(((double[]){1, 5}), TN_DIMS(2), TN_F64);
@@ -356,7 +356,7 @@ static void triplets_by_the_largest_distance(void **state) {
 }
 
 /* The second derivative of d^2 / 2 is 1 at 0, too. */
-static void curved_where_they_vanish(void **state) {
+TEST(curved_where_they_vanish) {
     for (int which = 0; which < 2; which++) {
         TN_SCOPE;
         tn_tensor *x = tn_set_requires_grad(tn_full(TN_DIMS(), 3.0, TN_F64), true);
@@ -375,7 +375,7 @@ static void curved_where_they_vanish(void **state) {
 }
 
 /* cos = a b / sqrt((a a + 1e-12) (b b + 1e-12)): at a = 0 the slope is b / (1e-6 |b|). */
-static void cosines_of_nothing(void **state) {
+TEST(cosines_of_nothing) {
     TN_SCOPE;
     tn_tensor *a = tn_set_requires_grad(tn_zeros(TN_DIMS(1, 3), TN_F64), true);
     tn_tensor *b = tn_ones(TN_DIMS(1, 3), TN_F64), *alike = tn_ones(TN_DIMS(1), TN_F64);
@@ -389,7 +389,7 @@ static void cosines_of_nothing(void **state) {
 }
 
 /* NaN in one sequence is in its loss and in all of its gradient, and in no other's. */
-static void ctc_of_nan(void **state) {
+TEST(ctc_of_nan) {
     enum { T = 3, N = 2, C = 4 };
     tn_tensor *x = tn_log_softmax(tn_randn(TN_DIMS(T, N, C), TN_F64), -1),
               *said = TN_FROM(((const int64_t[]){1, 2, 2, 3}), TN_DIMS(N, 2), TN_I64);
@@ -410,28 +410,4 @@ static void ctc_of_nan(void **state) {
             assert_true(isfinite(tn_at(dx, TN_DIMS(i / C, 1, i % C))));
         }
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(is_its_definition),
-        TEST(nothing_counted_is_nan_without_gradient),
-        TEST(any_layout),
-        TEST(small_floats_give_f32),
-        TEST(far_logits_keep_their_differences),
-        TEST(smoothing_costs_the_distance),
-        TEST(ignored_rows_may_be_anything),
-        TEST(gradients_twice),
-        TEST(bad_labels_are_named),
-        TEST(logits_can_be_consumed),
-        TEST(some_logits_are_kept),
-        TEST(mse_is_its_definition),
-        TEST(bce_of_certain_probabilities),
-        TEST(bce_of_no_probabilities),
-        TEST(triplets_by_the_largest_distance),
-        TEST(curved_where_they_vanish),
-        TEST(cosines_of_nothing),
-        TEST(ctc_of_nan),
-    };
-    return cmocka_run_group_tests_name("losses", tests, NULL, NULL);
 }

@@ -73,16 +73,8 @@ static void check_operation(void **state) {
 }
 
 int main(void) {
-    int n = tn_op_count();
-    struct CMUnitTest *tests = calloc((size_t)n, sizeof *tests);
-    if (!tests) {
-        return 1;
+    for (int i = 0; i < tn_op_count(); i++) {
+        test_add(tn_op_at(i)->name, check_operation, NULL, NULL, (void *)tn_op_at(i), 0);
     }
-    for (int i = 0; i < n; i++) {
-        tests[i] = (struct CMUnitTest){tn_op_at(i)->name, check_operation, NULL, NULL,
-                                       (void *)tn_op_at(i)};
-    }
-    int failed = _cmocka_run_group_tests("no_memory", tests, (size_t)n, NULL, NULL);
-    free(tests);
-    return failed;
+    return tests_run(NULL, NULL);
 }

@@ -21,7 +21,7 @@ static tn_tensor *gradient_of_max(tn_tensor *x, tn_pool_options o) {
     return tn_grad_of(x);
 }
 
-static void largest_of_equals(void **state) {
+TEST(largest_of_equals) {
     tn_tensor *dx =
         gradient_of_max(make_row((const float[]){3, 3, 1, 5, 5, 5}, 6), tn_pool_defaults());
     static const double wanted[] = {1, 0, 0, 1, 1, 0};
@@ -30,7 +30,7 @@ static void largest_of_equals(void **state) {
     }
 }
 
-static void nan_wins(void **state) {
+TEST(nan_wins) {
     tn_tensor *x = make_row((const float[]){NAN, 2, 2, NAN, -INFINITY, -INFINITY}, 6);
     tn_tensor *y = tn_max_pool1d_op(x, TN_DIMS(2), tn_pool_defaults());
     assert_true(isnan(element_at(y, 0)) && isnan(element_at(y, 1)) &&
@@ -71,7 +71,7 @@ static void try_row(int64_t n, tn_pool_options o, tn_dtype dtype) {
     }
 }
 
-static void long_rows(void **state) {
+TEST(long_rows) {
     static const int64_t sizes[] = {7, 66, 131, LONGEST_ROW};
     for (int i = 0; i < 4 * 3 * 2 * 2; i++) {
         tn_pool_options o = tn_pool_defaults();
@@ -84,7 +84,7 @@ static void long_rows(void **state) {
 }
 
 /* A dilated window around one element sees only padding: no element gets its gradient. */
-static void windows_of_padding(void **state) {
+TEST(windows_of_padding) {
     tn_pool_options o = tn_pool_defaults();
     o.padding = TN_DIMS(1);
     o.dilation = TN_DIMS(2);
@@ -94,7 +94,7 @@ static void windows_of_padding(void **state) {
 }
 
 /* There is no second window; the indices of its elements would overflow. */
-static void a_step_beyond_all(void **state) {
+TEST(a_step_beyond_all) {
     tn_pool_options o = tn_pool_defaults();
     o.stride = TN_DIMS(INT32_MAX);
     tn_tensor *dx = gradient_of_max(make_row((const float[]){1, 2, 3}, 3), o);
@@ -102,7 +102,7 @@ static void a_step_beyond_all(void **state) {
 }
 
 /* The same numbers, channels last in memory. */
-static void channels_last(void **state) {
+TEST(channels_last) {
     tn_tensor *x = tn_randn(TN_DIMS(2, 5, 6, 3), TN_F32),
               *last = tn_permute(x, TN_DIMS(0, 3, 1, 2));
     tn_tensor *dense = tn_contiguous(last);
@@ -115,7 +115,7 @@ static void channels_last(void **state) {
     assert_true(tn_equal(tn_unfold(last, TN_DIMS(2), u), tn_unfold(dense, TN_DIMS(2), u)));
 }
 
-static void single_pictures(void **state) {
+TEST(single_pictures) {
     tn_tensor *x = tn_randn(TN_DIMS(1, 3, 5, 6), TN_F32), *single = tn_squeeze(x, 0);
     tn_tensor *y = tn_adaptive_avg_pool2d_op(single, TN_DIMS(2));
     assert_true(tn_equal(y, tn_squeeze(tn_adaptive_avg_pool2d_op(x, TN_DIMS(2)), 0)));
@@ -126,7 +126,7 @@ static void single_pictures(void **state) {
     assert_true(tn_equal(y, single));
 }
 
-static void refused_arguments(void **state) {
+TEST(refused_arguments) {
     tn_tensor *x = tn_ones(TN_DIMS(1, 1, 4, 4), TN_F32);
     tn_pool_options o = tn_pool_defaults();
     assert_inert(tn_max_pool2d_op(x, TN_DIMS(5), o), TN_ESHAPE, "max_pool2d: the window spans 5");
@@ -150,7 +150,7 @@ static void refused_arguments(void **state) {
 }
 
 /* With ceil_mode a window may hang over on all sides, as long as it would not be moved back. */
-static void larger_than_the_input(void **state) {
+TEST(larger_than_the_input) {
     tn_tensor *x = tn_reshape(tn_arange(0, 9, 1, TN_F32), TN_DIMS(1, 1, 3, 3));
     tn_pool_options o = tn_pool_defaults();
     assert_inert(tn_max_pool2d_op(x, TN_DIMS(5), o), TN_ESHAPE, "spans 5");
@@ -162,13 +162,4 @@ static void larger_than_the_input(void **state) {
     assert_inert(tn_avg_pool2d_op(x, TN_DIMS(6), o), TN_ESHAPE, "spans 6");
     o.stride = TN_DIMS(1);
     assert_inert(tn_max_pool2d_op(x, TN_DIMS(5), o), TN_ESHAPE, "spans 5");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(largest_of_equals),  TEST(nan_wins),          TEST(long_rows),
-        TEST(windows_of_padding), TEST(a_step_beyond_all), TEST(channels_last),
-        TEST(single_pictures),    TEST(refused_arguments), TEST(larger_than_the_input),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

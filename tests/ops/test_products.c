@@ -19,7 +19,7 @@ static void assert_same(tn_tensor *a, tn_tensor *b) {
 }
 
 /* Batches that merge into rows, that stay batches, and whose matrices are multiplied one by one. */
-static void stacks_of_every_kind(void **state) {
+TEST(stacks_of_every_kind) {
     TN_SCOPE;
     tn_tensor *a = tn_randn(TN_DIMS(3, 4, 5, 6), TN_F64),
               *b = tn_randn(TN_DIMS(3, 4, 6, 2), TN_F64);
@@ -43,7 +43,7 @@ static void stacks_of_every_kind(void **state) {
 }
 
 /* db of a batch times one matrix: the (batch, k, n) products are never made. 4 MB here. */
-static void a_shared_matrix_needs_no_stack_of_gradients(void **state) {
+TEST(a_shared_matrix_needs_no_stack_of_gradients) {
     TN_SCOPE;
     tn_tensor *a = tn_randn(TN_DIMS(64, 2, 128), TN_F32);
     tn_tensor *b = tn_set_requires_grad(tn_randn(TN_DIMS(128, 128), TN_F32), true);
@@ -57,7 +57,7 @@ static void a_shared_matrix_needs_no_stack_of_gradients(void **state) {
 }
 
 /* x is kept only for the weight's gradient. */
-static void frozen_weights_keep_no_input(void **state) {
+TEST(frozen_weights_keep_no_input) {
     TN_SCOPE;
     for (int frozen = 0; frozen < 2; frozen++) {
         tn_tensor *weight = tn_set_requires_grad(tn_randn(TN_DIMS(8, 4096), TN_F32), !frozen);
@@ -72,7 +72,7 @@ static void frozen_weights_keep_no_input(void **state) {
     }
 }
 
-static void linear_is_its_definition(void **state) {
+TEST(linear_is_its_definition) {
     TN_SCOPE;
     tn_tensor *x = tn_randn(TN_DIMS(2, 3, 5), TN_F64), *w = tn_randn(TN_DIMS(4, 5), TN_F64),
               *b = tn_randn(TN_DIMS(4), TN_F64);
@@ -86,7 +86,7 @@ static void linear_is_its_definition(void **state) {
     assert_string_equal(tn_error_message(), "");
 }
 
-static void errors_name_both_sides(void **state) {
+TEST(errors_name_both_sides) {
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(64, 19), TN_F32), *w = tn_zeros(TN_DIMS(64, 20), TN_F32);
     tn_tensor *f64 = tn_zeros(TN_DIMS(3, 19), TN_F64), *whole = tn_zeros(TN_DIMS(2, 2), TN_I64);
@@ -104,13 +104,4 @@ static void errors_name_both_sides(void **state) {
     assert_inert(tn_matmul(tn_scalar(1.0, TN_F32), x), TN_ESHAPE, "a is [] and b is [64, 19]");
     assert_inert(tn_matmul(x, tn_t(f64)), TN_EDTYPE, "f64");
     assert_inert(tn_matmul(whole, whole), TN_EDTYPE, "i64");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(stacks_of_every_kind),         TEST(a_shared_matrix_needs_no_stack_of_gradients),
-        TEST(frozen_weights_keep_no_input), TEST(linear_is_its_definition),
-        TEST(errors_name_both_sides),
-    };
-    return cmocka_run_group_tests_name("products", tests, NULL, NULL);
 }

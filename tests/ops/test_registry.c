@@ -53,7 +53,7 @@ static void checked_as(void (*samples)(tn_op_samples *s), const char *name, cons
     assert_error(TN_EVALUE, part);
 }
 
-static void without_samples_fails(void **state) {
+PLAIN_TEST(without_samples_fails) {
     checked_as(NULL, "exp", "exp: samples is NULL");
     checked_as(no_samples, "exp", "exp: the operation has no samples");
     checked_as(too_many_inputs, "exp", "exp: sample 0 has 9 inputs (0 to 8)");
@@ -66,24 +66,11 @@ static void without_samples_fails(void **state) {
 }
 
 int main(int argc, char **argv) {
-    int n = tn_op_count();
-    struct CMUnitTest *tests = calloc((size_t)n + 1, sizeof *tests);
-    if (!tests) {
-        return 1;
+    if (argc > 1) {
+        cmocka_set_test_filter(argv[1]);
     }
-    int count = 0;
-    for (int i = 0; i < n; i++) {
-        const char *name = tn_op_at(i)->name;
-        if (argc < 2 || strcmp(argv[1], name) == 0) {
-            tests[count++] =
-                (struct CMUnitTest){name, check_operation, NULL, NULL, (void *)tn_op_at(i)};
-        }
+    for (int i = 0; i < tn_op_count(); i++) {
+        test_add(tn_op_at(i)->name, check_operation, NULL, NULL, (void *)tn_op_at(i), -1);
     }
-    if (argc < 2) {
-        tests[count++] =
-            (struct CMUnitTest){"without_samples_fails", without_samples_fails, NULL, NULL, NULL};
-    }
-    int failed = count ? _cmocka_run_group_tests("registry", tests, (size_t)count, NULL, NULL) : 1;
-    free(tests);
-    return failed;
+    return tests_run(NULL, NULL);
 }

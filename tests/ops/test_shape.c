@@ -21,7 +21,7 @@ static tn_tensor *make_grid(int64_t rows, int64_t columns, tn_dtype dtype) {
     return tn_cast(tn_reshape(row, TN_DIMS(rows, columns)), dtype);
 }
 
-static void linspace_includes_both_ends(void **state) {
+TEST(linspace_includes_both_ends) {
     TN_SCOPE;
     HOLDS(tn_linspace(-2, 2, 5, TN_F32), TN_DIMS(5), -2, -1, 0, 1, 2);
     HOLDS(tn_linspace(3, 1, 2, TN_F64), TN_DIMS(2), 3, 1);
@@ -36,7 +36,7 @@ static void linspace_includes_both_ends(void **state) {
     assert_inert(tn_linspace(0, 1, -1, TN_F32), TN_ESHAPE, "");
 }
 
-static void eye_of_any_sides(void **state) {
+TEST(eye_of_any_sides) {
     TN_SCOPE;
     HOLDS(tn_eye(2, 3, TN_F32), TN_DIMS(2, 3), 1, 0, 0, 0, 1, 0);
     HOLDS(tn_eye(3, 2, TN_U8), TN_DIMS(3, 2), 1, 0, 0, 1, 0, 0);
@@ -45,7 +45,7 @@ static void eye_of_any_sides(void **state) {
     assert_inert(tn_eye(-1, 2, TN_F32), TN_ESHAPE, "-1 rows");
 }
 
-static void one_hot_of_any_shape(void **state) {
+TEST(one_hot_of_any_shape) {
     TN_SCOPE;
     tn_tensor *index = tn_from_data((int64_t[]){2, 0}, TN_DIMS(2), TN_I64);
     tn_tensor *y = tn_one_hot(index, 4);
@@ -61,7 +61,7 @@ static void one_hot_of_any_shape(void **state) {
     assert_inert(tn_one_hot(tn_zeros(TN_DIMS(2), TN_F32), 3), TN_EDTYPE, "f32");
 }
 
-static void chunks_of_tensors(void **state) {
+TEST(chunks_of_tensors) {
     TN_SCOPE;
     tn_tensor *x = make_grid(2, 6, TN_F32), *piece[6];
     assert_int_equal(tn_chunk(x, 4, 1, piece, 6), 3); /* 6 into 4: pieces of 2 */
@@ -81,7 +81,7 @@ static void chunks_of_tensors(void **state) {
 }
 
 /* Operations that move elements do so with every dtype. */
-static void any_dtype_is_moved(void **state) {
+TEST(any_dtype_is_moved) {
     TN_SCOPE;
     for (int d = 0; d < TN_DTYPES; d++) {
         if (d == TN_BOOL) {
@@ -107,7 +107,7 @@ static void any_dtype_is_moved(void **state) {
     HOLDS(tn_repeat(make_grid(1, 2, TN_F32), eight), wide, 0, 1, 0, 1, 0, 1, 0, 1);
 }
 
-static void moves_refused(void **state) {
+TEST(moves_refused) {
     TN_SCOPE;
     tn_tensor *x = make_grid(2, 3, TN_F32);
     assert_inert(tn_flip(x, TN_DIMS(0, -2)), TN_EVALUE, "named twice");
@@ -122,7 +122,7 @@ static void moves_refused(void **state) {
 }
 
 /* The first of equal smallest; INT64_MIN, which has no negative; NaN before all others. */
-static void argmin_of_numbers(void **state) {
+TEST(argmin_of_numbers) {
     TN_SCOPE;
     HOLDS(tn_argmin(
               tn_from_data((int64_t[]){3, INT64_MIN, INT64_MAX, INT64_MIN + 1}, TN_DIMS(4), TN_I64),
@@ -137,7 +137,7 @@ static void argmin_of_numbers(void **state) {
     assert_inert(tn_argmin(tn_ones(TN_DIMS(2), TN_BOOL), 0, false), TN_EDTYPE, "bool");
 }
 
-static void kinds_of_numbers(void **state) {
+TEST(kinds_of_numbers) {
     TN_SCOPE;
     for (int d = 0; d < TN_DTYPES; d++) {
         tn_tensor *x = tn_ones(TN_DIMS(2), (tn_dtype)d);
@@ -157,7 +157,7 @@ static void kinds_of_numbers(void **state) {
     assert_false(tn_allclose(a, tn_mul_scalar(a, 1.0 + 5e-5)));
 }
 
-static void random_permutations(void **state) {
+TEST(random_permutations) {
     TN_SCOPE;
     tn_seed(3);
     tn_tensor *a = tn_randperm(1000), *b = tn_randperm(1000);
@@ -186,7 +186,7 @@ static void random_permutations(void **state) {
     assert_inert(tn_randperm(-1), TN_ESHAPE, "");
 }
 
-static void bernoulli_draws(void **state) {
+TEST(bernoulli_draws) {
     TN_SCOPE;
     tn_seed(5);
     const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
@@ -203,15 +203,4 @@ static void bernoulli_draws(void **state) {
                  "bernoulli: p[0] is 1.5 (it must be between 0 and 1)");
     assert_inert(tn_bernoulli(tn_full(TN_DIMS(2), NAN, TN_F32)), TN_EVALUE, "between 0 and 1");
     assert_inert(tn_bernoulli(tn_zeros(TN_DIMS(2), TN_I64)), TN_EDTYPE, "i64");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(linspace_includes_both_ends), TEST(eye_of_any_sides),
-        TEST(one_hot_of_any_shape),        TEST(chunks_of_tensors),
-        TEST(any_dtype_is_moved),          TEST(moves_refused),
-        TEST(argmin_of_numbers),           TEST(kinds_of_numbers),
-        TEST(random_permutations),         TEST(bernoulli_draws),
-    };
-    return cmocka_run_group_tests_name("shape", tests, NULL, NULL);
 }

@@ -92,7 +92,7 @@ static void try_sample(tn_op_samples *s, const tn_sample *sample) {
     }
 }
 
-static void nothing_overflows_on_the_way(void **state) {
+TEST(nothing_overflows_on_the_way) {
     static const struct {
         const char *folder, *name;
     } all[] = {
@@ -110,7 +110,7 @@ static void nothing_overflows_on_the_way(void **state) {
 
 /* Over n elements 2 / n may be too small for f16 although the gradient is not; so may 1 / n for n
  * equal largest elements, and n itself may be too large. */
-static void means_over_many(void **state) {
+TEST(means_over_many) {
     const int64_t n = 80000;
     tn_tensor *x = tn_set_requires_grad(tn_full(TN_DIMS(n), 1000, TN_F16), true);
     tn_tensor *loss = tn_mse(x, tn_full(TN_DIMS(n), 900, TN_F16), TN_MEAN), *dx;
@@ -128,7 +128,7 @@ static const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
 
 /* The slope outside of the bounds, as in PyTorch 2; 1.13 returns -dy / 2 and 3 dy / 2. */
 /* As in PyTorch: where a² + b² is 0 in f32, both gradients are 0, and the second ones numbers. */
-static void atan2_at_zero(void **state) {
+TEST(atan2_at_zero) {
     TN_SCOPE;
     static const float a[] = {0.0f, -0.0f, 1e-30f, 0.0f, 1.0f},
                        b[] = {0.0f, 0.0f, 1e-30f, -0.0f, 0.0f};
@@ -151,7 +151,7 @@ static void atan2_at_zero(void **state) {
     }
 }
 
-static void hardswish_at_its_bounds(void **state) {
+TEST(hardswish_at_its_bounds) {
     static const double places[] = {-3, 3, -3, 3, 0}, slopes[] = {0, 1, 0, 1, 0.5};
     for (int k = 0; k < 8; k++) {
         TN_SCOPE;
@@ -166,7 +166,7 @@ static void hardswish_at_its_bounds(void **state) {
     }
 }
 
-static void hardsigmoid_is_rounded_once(void **state) {
+TEST(hardsigmoid_is_rounded_once) {
     TN_NO_GRAD;
     for (int k = 2; k < 4; k++) {
         tn_tensor *x = tn_cast(tn_arange(-4, 4, 0.0371, TN_F64), floats[k]);
@@ -186,19 +186,7 @@ static tn_tensor *second_gelu_tanh(tn_dtype dtype) {
 }
 
 /* It is at most 0.8; the error of 1 - t² for a rounded t would be multiplied by up to 60. */
-static void second_derivative_of_gelu_tanh(void **state) {
+TEST(second_derivative_of_gelu_tanh) {
     tn_tensor *error = tn_abs(tn_sub(second_gelu_tanh(TN_F32), second_gelu_tanh(TN_F64)));
     assert_float_equal(tn_item(tn_max(error, TN_DIMS(0), false)), 0, 1e-6);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(nothing_overflows_on_the_way),
-        TEST(means_over_many),
-        TEST(atan2_at_zero),
-        TEST(hardswish_at_its_bounds),
-        TEST(hardsigmoid_is_rounded_once),
-        TEST(second_derivative_of_gelu_tanh),
-    };
-    return cmocka_run_group_tests_name("slopes", tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@ static tn_tensor *vector_of(const double *values, int64_t n, tn_dtype dtype) {
 #define VECTOR(dtype, ...) \
     vector_of((double[]){__VA_ARGS__}, sizeof((double[]){__VA_ARGS__}) / sizeof(double), dtype)
 
-static void sorts_every_dtype(void **state) {
+TEST(sorts_every_dtype) {
     TN_SCOPE;
     for (int d = 0; d < TN_DTYPES; d++) {
         tn_tensor *index;
@@ -51,7 +51,7 @@ static void sorts_every_dtype(void **state) {
 }
 
 /* Long rows are sorted by digits: equal elements keep their order, for any number of threads. */
-static void long_lines_are_stable(void **state) {
+TEST(long_lines_are_stable) {
     TN_SCOPE;
     enum { N = 5000, LINES = 7 };
     tn_tensor *x = tn_cast(tn_randint(-40, 40, TN_DIMS(LINES, N), TN_I64), TN_F32), *index;
@@ -82,7 +82,7 @@ static tn_values sorted_squares(void *user, tn_values in) {
     return (tn_values){2, {tn_square(sorted), tn_square(tn_topk(in.v[0], 2, 0, true, NULL))}};
 }
 
-static void values_have_gradients(void **state) {
+TEST(values_have_gradients) {
     TN_SCOPE;
     tn_values in = {1, {tn_set_requires_grad(tn_randn(TN_DIMS(3, 4), TN_F64), true)}};
     tn_gradcheck_options o = tn_gradcheck_defaults();
@@ -91,7 +91,7 @@ static void values_have_gradients(void **state) {
     assert_string_equal(tn_error_message(), "");
 }
 
-static void sorting_refused(void **state) {
+TEST(sorting_refused) {
     TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(2, 3), TN_F32), *index;
     assert_inert(tn_sort(x, 2, false, &index), TN_EINDEX, "");
@@ -100,7 +100,7 @@ static void sorting_refused(void **state) {
     assert_inert(tn_topk(x, -1, 1, true, NULL), TN_EVALUE, "no -1");
 }
 
-static void places_that_are_not_zero(void **state) {
+TEST(places_that_are_not_zero) {
     TN_SCOPE;
     tn_tensor *x = tn_reshape(VECTOR(TN_F32, 0, 2, -0.0, NAN, 0, 1), TN_DIMS(2, 3));
     HOLDS(tn_nonzero(x), TN_DIMS(3, 2), 0, 1, 1, 0, 1, 2);
@@ -114,7 +114,7 @@ static void places_that_are_not_zero(void **state) {
     assert_true(tn_equal(tn_nonzero(tn_scalar(NAN, TN_F32)), tn_nonzero(tn_scalar(2, TN_F32))));
 }
 
-static void different_elements(void **state) {
+TEST(different_elements) {
     TN_SCOPE;
     tn_tensor *inverse, *counts;
     tn_tensor *x = tn_reshape(VECTOR(TN_I64, 5, -2, 5, 9, -2, 5), TN_DIMS(2, 3));
@@ -133,7 +133,7 @@ static void different_elements(void **state) {
     assert_true(tn_dims_equal(tn_shape(counts), TN_DIMS(0)));
 }
 
-static void sums_and_products_along(void **state) {
+TEST(sums_and_products_along) {
     TN_SCOPE;
     tn_tensor *x = VECTOR(TN_U8, 200, 100, 2);
     assert_int_equal(tn_dtype_of(tn_cumsum(x, 0)), TN_I64);
@@ -152,7 +152,7 @@ static void sums_and_products_along(void **state) {
     assert_inert(tn_cumsum(x, 1), TN_EINDEX, "");
 }
 
-static void adds_where_indices_say(void **state) {
+TEST(adds_where_indices_say) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(3, 2), TN_F64), true);
     tn_tensor *index = tn_reshape(VECTOR(TN_I64, 2, 0, 2, 1), TN_DIMS(2, 2));
@@ -177,7 +177,7 @@ static tn_values put_both(void *user, tn_values in) {
                         tn_square(tn_index_put(x, index, 2, values, false))}};
 }
 
-static void puts_where_indices_say(void **state) {
+TEST(puts_where_indices_say) {
     TN_SCOPE;
     tn_tensor *row = VECTOR(TN_I64, 0, 2, 0), *column = VECTOR(TN_I32, 1, 0, 1);
     tn_tensor *both[2] = {row, column}, *values = VECTOR(TN_F64, 5, 6, 7);
@@ -206,7 +206,7 @@ static void puts_where_indices_say(void **state) {
     assert_inert(tn_index_put(x, &values, 1, values, true), TN_EDTYPE, "index 0 is f64");
 }
 
-static void pads_of_every_mode(void **state) {
+TEST(pads_of_every_mode) {
     TN_SCOPE;
     tn_tensor *x = VECTOR(TN_I32, 1, 2, 3);
     tn_dims pads = TN_DIMS(2, 1);
@@ -243,7 +243,7 @@ static void count_draws(tn_tensor *drawn, int *times, int n) {
     }
 }
 
-static void draws_by_weight(void **state) {
+TEST(draws_by_weight) {
     TN_SCOPE;
     int times[4];
     tn_seed(9);
@@ -272,14 +272,4 @@ static void draws_by_weight(void **state) {
     assert_inert(tn_multinomial(tn_zeros(TN_DIMS(3), TN_F32), 1, true), TN_EVALUE, "above 0");
     assert_inert(tn_multinomial(VECTOR(TN_F32, 1, NAN), 1, true), TN_EVALUE, "finite");
     assert_inert(tn_multinomial(tn_scalar(1, TN_F32), 1, true), TN_ESHAPE, "rows of floats");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(sorts_every_dtype),       TEST(long_lines_are_stable),    TEST(values_have_gradients),
-        TEST(sorting_refused),         TEST(places_that_are_not_zero), TEST(different_elements),
-        TEST(sums_and_products_along), TEST(adds_where_indices_say),   TEST(puts_where_indices_say),
-        TEST(pads_of_every_mode),      TEST(draws_by_weight),
-    };
-    return cmocka_run_group_tests_name("sort", tests, NULL, NULL);
 }

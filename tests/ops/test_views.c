@@ -25,7 +25,7 @@ static tn_tensor *make_grid(int64_t rows, int64_t columns) {
     return tn_reshape(tn_arange(0, (double)(rows * columns), 1, TN_F32), TN_DIMS(rows, columns));
 }
 
-static void reshape_views_where_it_can(void **state) {
+TEST(reshape_views_where_it_can) {
     TN_SCOPE;
     tn_tensor *x = make_grid(4, 6);
     const struct {
@@ -62,7 +62,7 @@ static void reshape_views_where_it_can(void **state) {
     }
 }
 
-static void reshape_refuses(void **state) {
+TEST(reshape_refuses) {
     TN_SCOPE;
     tn_tensor *x = make_grid(2, 3);
     assert_inert(tn_reshape(x, TN_DIMS(4)), TN_ESHAPE,
@@ -74,7 +74,7 @@ static void reshape_refuses(void **state) {
     assert_inert(tn_reshape(x, TN_DIMS(1, 1, 1, 1, 1, 1, 1, 2, 3)), TN_ESHAPE, "");
 }
 
-static void flatten_squeeze_unsqueeze(void **state) {
+TEST(flatten_squeeze_unsqueeze) {
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 1, 3, 4), TN_F32);
     assert_true(tn_dims_equal(tn_shape(tn_flatten(x, 1, 2)), TN_DIMS(2, 3, 4)));
@@ -94,7 +94,7 @@ static void flatten_squeeze_unsqueeze(void **state) {
     assert_inert(tn_unsqueeze(tn_zeros(TN_DIMS(1, 1, 1, 1, 1, 1, 1, 1), TN_F32), 0), TN_ESHAPE, "");
 }
 
-static void order_of_dimensions(void **state) {
+TEST(order_of_dimensions) {
     TN_SCOPE;
     tn_tensor *x = make_grid(2, 3);
     HOLDS(tn_t(x), TN_DIMS(3, 2), 0, 3, 1, 4, 2, 5);
@@ -110,7 +110,7 @@ static void order_of_dimensions(void **state) {
     assert_inert(tn_t(tn_arange(0, 3, 1, TN_F32)), TN_ESHAPE, "[3]");
 }
 
-static void narrow_select_slice(void **state) {
+TEST(narrow_select_slice) {
     TN_SCOPE;
     tn_tensor *x = make_grid(3, 4);
     HOLDS(tn_narrow(x, 1, 1, 2), TN_DIMS(3, 2), 1, 2, 5, 6, 9, 10);
@@ -136,7 +136,7 @@ static void narrow_select_slice(void **state) {
     assert_inert(tn_slice(x, 0, 0, 2, 0), TN_EVALUE, "step is 0");
 }
 
-static void expanded_views(void **state) {
+TEST(expanded_views) {
     TN_SCOPE;
     tn_tensor *x = tn_reshape(tn_arange(0, 2, 1, TN_I64), TN_DIMS(2, 1));
     HOLDS(tn_expand(x, TN_DIMS(2, 2, 3)), TN_DIMS(2, 2, 3), 0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1);
@@ -148,7 +148,7 @@ static void expanded_views(void **state) {
     assert_inert(tn_expand(x, TN_DIMS(2, -1)), TN_ESHAPE, "");
 }
 
-static void split_in_pieces(void **state) {
+TEST(split_in_pieces) {
     TN_SCOPE;
     tn_tensor *x = make_grid(2, 5), *piece[4];
     assert_int_equal(tn_split(x, 2, -1, piece, 4), 3);
@@ -168,7 +168,7 @@ static void split_in_pieces(void **state) {
     assert_inert(piece[0], TN_EINDEX, "");
 }
 
-static void joined_tensors(void **state) {
+TEST(joined_tensors) {
     TN_SCOPE;
     tn_tensor *a = make_grid(2, 2), *b = tn_t(make_grid(2, 2));
     HOLDS(tn_cat((tn_tensor *[]){a, b}, 2, 0), TN_DIMS(4, 2), 0, 1, 2, 3, 0, 2, 1, 3);
@@ -204,7 +204,7 @@ static void joined_tensors(void **state) {
     assert_inert(tn_stack((tn_tensor *[]){a}, 1, 3), TN_EINDEX, "");
 }
 
-static void copies_and_casts(void **state) {
+TEST(copies_and_casts) {
     TN_SCOPE;
     tn_tensor *x = make_grid(2, 3), *v = tn_t(x);
     assert_ptr_equal(tn_contiguous(x), x);
@@ -226,7 +226,7 @@ static void copies_and_casts(void **state) {
 
 /* Slices of one tensor share the buffer of its gradient. The latest makes it (here: a select), the
  * earlier ones add to it. */
-static void slices_add_into_one_gradient(void **state) {
+TEST(slices_add_into_one_gradient) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(make_grid(2, 6), true), *h = tn_mul_scalar(x, 1.0),
               *piece[3];
@@ -241,7 +241,7 @@ static void slices_add_into_one_gradient(void **state) {
 }
 
 /* Every view of an inert tensor is inert, without a second error. */
-static void inert_views(void **state) {
+TEST(inert_views) {
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(-1), TN_F32);
     tn_error_clear();
@@ -270,21 +270,4 @@ static void inert_views(void **state) {
         assert_true(tn_is_inert(all[i]));
     }
     assert_int_equal(tn_error(), TN_OK);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(reshape_views_where_it_can),
-        TEST(reshape_refuses),
-        TEST(flatten_squeeze_unsqueeze),
-        TEST(order_of_dimensions),
-        TEST(narrow_select_slice),
-        TEST(expanded_views),
-        TEST(split_in_pieces),
-        TEST(joined_tensors),
-        TEST(copies_and_casts),
-        TEST(slices_add_into_one_gradient),
-        TEST(inert_views),
-    };
-    return cmocka_run_group_tests_name("views", tests, NULL, NULL);
 }

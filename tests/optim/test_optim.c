@@ -46,7 +46,7 @@ static tn_optim *make_sgd(void *m, double lr) {
 
 /* ---- Making ---------------------------------------------------------------------------------- */
 
-static void refused_options(void **state) {
+TEST(refused_options) {
     model m;
     model_init(&m, TN_F32);
     tn_sgd_options bad_sgd[] = {
@@ -84,7 +84,7 @@ static void refused_options(void **state) {
     tn_module_finish(&m);
 }
 
-static void refused_parameters(void **state) {
+TEST(refused_parameters) {
     TN_SCOPE;
     model m;
     tn_module_init(&m, "model", model_forward);
@@ -125,7 +125,7 @@ static bool stop_at_once(const char *name, tn_tensor *t, void *user) {
     return false;
 }
 
-static void state_by_name(void **state) {
+TEST(state_by_name) {
     struct {
         tn_dtype dtype;
         const char *want;
@@ -159,7 +159,7 @@ static void state_by_name(void **state) {
     }
 }
 
-static void plain_tensors(void **state) {
+TEST(plain_tensors) {
     TN_SCOPE;
     tn_tensor *list[] = {tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(3), TN_F32)};
     tn_optim *opt = tn_adam(tn_parameters(list, 2), tn_adam_defaults());
@@ -183,7 +183,7 @@ static void plain_tensors(void **state) {
 
 /* ---- Stepping -------------------------------------------------------------------------------- */
 
-static void pending_errors_stop_everything(void **state) {
+TEST(pending_errors_stop_everything) {
     model m;
     model_init(&m, TN_F32);
     tn_optim *opt = make_sgd(&m, 0.5);
@@ -204,7 +204,7 @@ static void pending_errors_stop_everything(void **state) {
 }
 
 /* Backward notices a step in the middle of a graph. */
-static void steps_count_as_changes(void **state) {
+TEST(steps_count_as_changes) {
     TN_SCOPE;
     model m;
     model_init(&m, TN_F32);
@@ -218,7 +218,7 @@ static void steps_count_as_changes(void **state) {
     tn_module_finish(&m);
 }
 
-static void gradients_elsewhere(void **state) {
+TEST(gradients_elsewhere) {
     TN_SCOPE;
     model m;
     model_init(&m, TN_F32);
@@ -245,7 +245,7 @@ static void gradients_elsewhere(void **state) {
 }
 
 /* The field has another tensor of the same count, as in sharding, or one that does not fit. */
-static void exchanged_fields(void **state) {
+TEST(exchanged_fields) {
     TN_SCOPE;
     model m;
     model_init(&m, TN_F32);
@@ -274,7 +274,7 @@ static void exchanged_fields(void **state) {
 }
 
 /* A finished gpt frees its blocks: the optimiser must not look into them. */
-static void module_is_gone(void **state) {
+TEST(module_is_gone) {
     TN_SCOPE;
     tn_gpt_options o = tn_gpt_defaults();
     o.vocab = o.context = 5, o.layers = o.heads = 1, o.width = 4;
@@ -292,7 +292,7 @@ static void module_is_gone(void **state) {
 
 /* Half precision: many small steps add up in the master copy, and weights that the program sets are
  * used. */
-static void master_copies(void **state) {
+TEST(master_copies) {
     model m;
     model_init(&m, TN_BF16);
     tn_optim *opt = make_sgd(&m, 1e-4);
@@ -312,7 +312,7 @@ static void master_copies(void **state) {
 }
 
 /* Weights that were swapped for their average and back are not new: the master copy stays. */
-static void master_copies_of_averaged(void **state) {
+TEST(master_copies_of_averaged) {
     model m;
     model_init(&m, TN_BF16);
     tn_optim *opt = make_sgd(&m, 1e-4);
@@ -340,7 +340,7 @@ static bool match_all(const tn_entry *entry, void *user) {
     return entry != NULL;
 }
 
-static void groups_of_parameters(void **state) {
+TEST(groups_of_parameters) {
     model m;
     model_init(&m, TN_F32);
     tn_sgd_options options = TN_WITH(tn_sgd, .lr = 0.1, .weight_decay = 0.5);
@@ -377,7 +377,7 @@ static void groups_of_parameters(void **state) {
 }
 
 /* A new group gets the options of the group that its first parameter was in. */
-static void groups_of_groups(void **state) {
+TEST(groups_of_groups) {
     model m;
     model_init(&m, TN_F32);
     tn_optim *opt = make_sgd(&m, 0.1);
@@ -393,7 +393,7 @@ static void groups_of_groups(void **state) {
 }
 
 /* The usual line, after an error: nothing is dereferenced, and the first error stays. */
-static void no_decay(void **state) {
+TEST(no_decay) {
     model m;
     model_init(&m, TN_F32);
     tn_adamw_options options = tn_adamw_defaults();
@@ -422,7 +422,7 @@ static void no_decay(void **state) {
 
 /* A parameter that is frozen while an optimiser has it is not stepped, not even by decay or a
  * gradient that it has, and continues when unfrozen. One frozen before is never stepped. */
-static void frozen_parameters(void **state) {
+TEST(frozen_parameters) {
     model m;
     model_init(&m, TN_F32);
     tn_sgd_options options = TN_WITH(tn_sgd, .lr = 1.0, .weight_decay = 0.5);
@@ -446,7 +446,7 @@ static void frozen_parameters(void **state) {
 
 /* ---- Clipping -------------------------------------------------------------------------------- */
 
-static void clipping_scales_gradients(void **state) {
+TEST(clipping_scales_gradients) {
     tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     for (int i = 0; i < 4; i++) {
         model m;
@@ -470,7 +470,7 @@ static void clipping_scales_gradients(void **state) {
     }
 }
 
-static void clipping_what_is_not_finite(void **state) {
+TEST(clipping_what_is_not_finite) {
     model m;
     model_init(&m, TN_F32);
     tn_optim *opt = make_sgd(&m, 1.0);
@@ -495,7 +495,7 @@ static void clipping_what_is_not_finite(void **state) {
 
 /* Two models with the same gradients, one clipped with a norm that is read later. A second step
  * without clipping, and zero_grad, forget the factor. */
-static void clipping_is_read_later(void **state) {
+TEST(clipping_is_read_later) {
     tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     const double gradients[] = {2.0, 0.01, NAN, INFINITY};
     for (int i = 0; i < 4 * 4; i++) {
@@ -531,7 +531,7 @@ static void clipping_is_read_later(void **state) {
 
 /* ---- Schedules, and NULL --------------------------------------------------------------------- */
 
-static void schedule_values(void **state) {
+TEST(schedule_values) {
     assert_true(tn_schedule_at(tn_schedule_constant(0.5, 0), 0) == 0.5);
     assert_true(tn_schedule_at(tn_schedule_constant(0.5, 4), 0) == 0.1);
     assert_true(tn_schedule_at(tn_schedule_constant(0.5, 4), -7) == 0.1);
@@ -548,7 +548,7 @@ static void schedule_values(void **state) {
     assert_error(TN_EVALUE, "schedule_cosine: a warm-up of 100 steps in a schedule of 5 (");
 }
 
-static void null_arguments(void **state) {
+TEST(null_arguments) {
     tn_optim_free(NULL);
     assert_int_equal(tn_optim_step(NULL), TN_EVALUE);
     assert_error(TN_EVALUE, "optim_step: the optimiser is NULL");
@@ -580,30 +580,4 @@ static void null_arguments(void **state) {
     assert_int_equal(tn_optim_steps(opt), 12);
     tn_optim_free(opt);
     tn_module_finish(&m);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(refused_options),
-        TEST(refused_parameters),
-        TEST(state_by_name),
-        TEST(plain_tensors),
-        TEST(pending_errors_stop_everything),
-        TEST(steps_count_as_changes),
-        TEST(gradients_elsewhere),
-        TEST(exchanged_fields),
-        TEST(module_is_gone),
-        TEST(master_copies),
-        TEST(master_copies_of_averaged),
-        TEST(groups_of_parameters),
-        TEST(groups_of_groups),
-        TEST(no_decay),
-        TEST(frozen_parameters),
-        TEST(clipping_scales_gradients),
-        TEST(clipping_what_is_not_finite),
-        TEST(clipping_is_read_later),
-        TEST(schedule_values),
-        TEST(null_arguments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

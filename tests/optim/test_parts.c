@@ -152,14 +152,14 @@ static void each_rank_measures(const int64_t *cuts) {
     assert_true(gb.given[0] > 0.0 && gb.given[1] == 0.0); /* counted once */
 }
 
-static void norm_of_all_parts(void **state) {
+TEST(norm_of_all_parts) {
     each_rank_measures(even);
     each_rank_measures(gaps); /* three ranks have no element of `a` */
 }
 
 /* A chain: `a` is cut over two ranks, and the other two have the same parts but do not count
  * them. */
-static void chains_and_copies(void **state) {
+TEST(chains_and_copies) {
     static const int64_t cuts[3] = {0, 4, A};
     double expected = whole_norm();
     group columns[2] = {{.rank = 0}}, rows[2] = {{.rank = 0}};
@@ -208,7 +208,7 @@ static void three_steps(void *m, rank *r, tn_optim *opt, tn_tensor *a, tn_tensor
 
 /* AdamW steps each part as it would in the whole, and names and counts are the same on a rank that
  * has no element of a parameter. */
-static void parts_step_as_the_whole(void **state) {
+TEST(parts_step_as_the_whole) {
     model whole;
     model_init(&whole);
     tn_optim *opt = tn_adamw(&whole, tn_adamw_defaults());
@@ -240,7 +240,7 @@ static void parts_step_as_the_whole(void **state) {
 /* ---- The scaler ------------------------------------------------------------------------------ */
 
 /* An infinity in one rank's part: all ranks skip the step and lower the scale. */
-static void overflow_on_one_rank(void **state) {
+TEST(overflow_on_one_rank) {
     group g = {.rank = 0};
     for (int i = 0; i < 2 * RANKS; i++) {
         rank r = {0};
@@ -295,7 +295,7 @@ static tn_status sum_alone(const tn_parts *p, double *values, int n) {
 
 /* A reference step sees the stored shape; and a sum for one parameter stops before links to ranks
  * that have other parameters. */
-static void blocks_have_shapes(void **state) {
+TEST(blocks_have_shapes) {
     static const tn_optim_method method = {.name = "look", .reference = look_reference};
     int sums = 0;
     tn_parts stages = {.sum = sum_alone, .group = &sums, .counts = true, .others = true};
@@ -322,7 +322,7 @@ static void blocks_have_shapes(void **state) {
     }
 }
 
-static void an_error_of_the_sum(void **state) {
+TEST(an_error_of_the_sum) {
     group g = {.rank = 0};
     rank r = {0};
     rank_init(&r, 0, even, &g);
@@ -421,7 +421,7 @@ static void train_across(tn_group *world, void *user) {
 }
 
 /* On one rank, on two, and on one that continues from what two saved. */
-static void across_parts(void **state) {
+TEST(across_parts) {
     static tn_optim *(*const makers[])(void *) = {make_lamb, make_adafactor, make_muon, make_nadam};
     for (int i = 0; i < 4; i++) {
         char folders[2][512];
@@ -448,10 +448,5 @@ static void across_parts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(norm_of_all_parts),    TEST(chains_and_copies),   TEST(parts_step_as_the_whole),
-        TEST(overflow_on_one_rank), TEST(an_error_of_the_sum), TEST(across_parts),
-        TEST(blocks_have_shapes),
-    };
-    return cmocka_run_group_tests_name("parts", tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

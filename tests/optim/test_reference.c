@@ -152,7 +152,7 @@ static tn_optim *make_sgd(model *m, int variant) {
     return tn_sgd(m, all[variant]);
 }
 
-static void sgd_agrees(void **state) {
+TEST(sgd_agrees) {
     compare_all(make_sgd, 6);
 }
 
@@ -164,7 +164,7 @@ static tn_optim *make_adam(model *m, int variant) {
     return variant < 4 ? tn_adam(m, o) : tn_adamw(m, o);
 }
 
-static void adam_agrees(void **state) {
+TEST(adam_agrees) {
     compare_all(make_adam, 8);
 }
 
@@ -196,7 +196,7 @@ static tn_optim *make_by_rule(model *m, int variant) {
     }
 }
 
-static void rules_agree(void **state) {
+TEST(rules_agree) {
     if (tn_default_device().kind == TN_CPU) { /* runs the references */
         skip();
     }
@@ -234,7 +234,7 @@ static double parabola_at(model *m, bool steps, tn_optim *opt) {
 }
 
 /* On any device, in every dtype; test_torch.py compares the numbers. */
-static void every_other(void **state) {
+TEST(every_other) {
     static tn_optim *(*const makers[])(model *) = {
         plain_rmsprop, plain_adagrad, plain_adadelta, plain_adamax,    plain_nadam, plain_radam,
         plain_asgd,    plain_lion,    plain_lamb,     plain_adafactor, plain_muon};
@@ -285,7 +285,7 @@ static bool count_state(const char *name, tn_tensor *t, void *user) {
     return true;
 }
 
-static void ones_own(void **state) {
+TEST(ones_own) {
     for (int half = 0; half < 2; half++) {
         TN_SCOPE;
         model m;
@@ -318,7 +318,7 @@ static void bad_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
     tn_copy_(state[0], g);
 }
 
-static void refused_methods(void **state) {
+TEST(refused_methods) {
     model m;
     model_init(&m, TN_F32);
     tn_optim_rates rates = {.lr = 1.0};
@@ -346,10 +346,4 @@ static void refused_methods(void **state) {
     assert_true(tn_item(tn_sum_all(opt->items[1].state[0])) == 0.0);
     tn_optim_free(opt);
     tn_module_finish(&m);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {TEST(sgd_agrees),  TEST(adam_agrees), TEST(rules_agree),
-                                       TEST(every_other), TEST(ones_own),    TEST(refused_methods)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

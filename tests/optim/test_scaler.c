@@ -30,7 +30,7 @@ static tn_optim *plain_descent(void *m) {
 /* The scale of torch.cuda.amp.GradScaler(init_scale=8, growth_interval=3) after each of these
  * steps, according to its documentation: an overflow halves it and restarts the count, three good
  * steps in a row double it. */
-static void the_rule(void **state) {
+TEST(the_rule) {
     static const struct {
         bool overflow;
         double scale;
@@ -61,14 +61,14 @@ static void the_rule(void **state) {
     tn_module_finish(&m);
 }
 
-static void default_options(void **state) {
+TEST(default_options) {
     tn_scaler_options o = tn_scaler_defaults();
     assert_true(o.scale == 65536.0 && o.growth == 2.0 && o.backoff == 0.5 && o.enabled);
     assert_int_equal(o.interval, 2000);
 }
 
 /* The scale does not grow beyond f32. */
-static void growth_has_an_end(void **state) {
+TEST(growth_has_an_end) {
     tn_linear m;
     tn_linear_init(&m, 3, 2, tn_linear_defaults());
     tn_optim *opt = plain_descent(&m);
@@ -90,7 +90,7 @@ static void growth_has_an_end(void **state) {
 
 /* Two optimisers: an overflow in one does not affect the other's step, and lowers the scale of
  * both. */
-static void two_optimisers(void **state) {
+TEST(two_optimisers) {
     tn_linear a, b;
     tn_linear_init(&a, 3, 2, tn_linear_defaults());
     tn_linear_init(&b, 3, 2, tn_linear_defaults());
@@ -115,7 +115,7 @@ static void two_optimisers(void **state) {
 }
 
 /* Steps with the scale are the same as without it: powers of two change no bit. */
-static void steps_are_the_same(void **state) {
+TEST(steps_are_the_same) {
     float weights[3][6];
     for (int i = 0; i < 3; i++) { /* without, enabled, disabled */
         TN_SCOPE;
@@ -149,7 +149,7 @@ static void steps_are_the_same(void **state) {
     assert_memory_equal(weights[2], weights[0], sizeof(weights[0]));
 }
 
-static void clipping_is_without_the_scale(void **state) {
+TEST(clipping_is_without_the_scale) {
     tn_linear m;
     tn_linear_options o = tn_linear_defaults();
     o.bias = false;
@@ -187,7 +187,7 @@ static double gradient_norm(tn_module *m, tn_scaler *s, tn_tensor *x) {
 
 /* Gradients of 1e-8 are 0 in f16, but not with a scale; one that is too large skips steps until it
  * fits. */
-static void f16_needs_it(void **state) {
+TEST(f16_needs_it) {
     TN_SCOPE;
     tn_linear m;
     tn_linear_init(&m, 8, 64, tn_linear_defaults());
@@ -252,7 +252,7 @@ static void rank_steps(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void ranks_agree(void **state) {
+TEST(ranks_agree) {
     for (int ranks = 2; ranks <= 4; ranks++) {
         failures = 0;
         assert_int_equal(tn_local_run(ranks, rank_steps, NULL), TN_OK);
@@ -260,7 +260,7 @@ static void ranks_agree(void **state) {
     }
 }
 
-static void state_in_checkpoints(void **state) {
+TEST(state_in_checkpoints) {
     char path[64];
     snprintf(path, sizeof(path), "/tmp/tern_scaler_%d.safetensors", (int)getpid());
     tn_scaler *s = tn_scaler_new(tn_scaler_defaults()), *t = tn_scaler_new(tn_scaler_defaults());
@@ -280,7 +280,7 @@ static void state_in_checkpoints(void **state) {
 
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
-static void bad_options(void **state) {
+TEST(bad_options) {
     tn_scaler_options bad[6];
     for (int i = 0; i < 6; i++) {
         bad[i] = tn_scaler_defaults();
@@ -297,7 +297,7 @@ static void bad_options(void **state) {
     }
 }
 
-static void order_of_calls(void **state) {
+TEST(order_of_calls) {
     tn_linear m;
     tn_linear_init(&m, 3, 2, tn_linear_defaults());
     tn_optim *opt = plain_descent(&m);
@@ -316,14 +316,4 @@ static void order_of_calls(void **state) {
     tn_optim_free(opt);
     tn_module_zero_grad(&m);
     tn_module_finish(&m);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(default_options), TEST(the_rule),           TEST(growth_has_an_end),
-        TEST(two_optimisers),  TEST(steps_are_the_same), TEST(clipping_is_without_the_scale),
-        TEST(f16_needs_it),    TEST(ranks_agree),        TEST(state_in_checkpoints),
-        TEST(bad_options),     TEST(order_of_calls),
-    };
-    return cmocka_run_group_tests_name("scaler", tests, NULL, NULL);
 }

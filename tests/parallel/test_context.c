@@ -93,7 +93,7 @@ static void compare_attention(tn_group *g, void *user) {
 
 /* TN_CP_HEADS matches in every bit; TN_CP_KEYS in y and dq. There, dk and dv are summed rank by
  * rank. */
-static void test_attention_alone(void **state) {
+TEST(test_attention_alone) {
     for (int k = 0; k < 2 * 2 * 2 * MASKS; k++) {
         attention a = {.kind = k & 1 ? TN_CP_KEYS : TN_CP_HEADS,
                        .kv_heads = k & 2 ? 2 : HEADS,
@@ -138,7 +138,7 @@ static void counts_keys(tn_group *g, void *user) {
     CHECK(keys_seen(TN_CP_HEADS, g) == first + rank * 4 * b * b);
 }
 
-static void test_causal_balance(void **state) {
+TEST(test_causal_balance) {
     for (int ranks = 1; ranks <= 6; ranks++) {
         run_ok(ranks, counts_keys, NULL);
     }
@@ -166,7 +166,7 @@ static void generate_between(mesh_model *m, const mesh_program *p, int64_t numbe
     mesh_write(m, 0, ids);
 }
 
-static void test_one_ranks_numbers(void **state) {
+TEST(test_one_ranks_numbers) {
     for (int k = 0; k < 8; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, k & 4 ? 4 : 2);
         p.recompute = k & 4;
@@ -178,7 +178,7 @@ static void test_one_ranks_numbers(void **state) {
 
 /* Given positions are those of whole sequences, and equal to what the model takes by default. That
  * wrong ones make a difference shows that they are used. */
-static void test_positions(void **state) {
+TEST(test_positions) {
     for (int k = 0; k < 4; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.steps = 3;
@@ -194,7 +194,7 @@ static void test_positions(void **state) {
     }
 }
 
-static void test_below_data_parallelism(void **state) {
+TEST(test_below_data_parallelism) {
     for (int k = 0; k < 4; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.micros = 2;
@@ -205,7 +205,7 @@ static void test_below_data_parallelism(void **state) {
 
 /* Sharding over "shard cp" has the bits of data parallelism over it. Sharded over shard and copied
  * over cp, sums are those of ranks that accumulate. */
-static void test_below_sharding(void **state) {
+TEST(test_below_sharding) {
     for (int k = 0; k < 4; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.micros = 2;
@@ -233,7 +233,7 @@ static void test_below_sharding(void **state) {
     mesh_expect_near(p, 1e-5);
 }
 
-static void test_over_cut_matrices(void **state) {
+TEST(test_over_cut_matrices) {
     for (int k = 0; k < 8; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.tp = 2;
@@ -245,7 +245,7 @@ static void test_over_cut_matrices(void **state) {
     mesh_expect_near(p, 1e-5);
 }
 
-static void test_recompute(void **state) {
+TEST(test_recompute) {
     for (int k = 0; k < 8; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.steps = 3;
@@ -262,7 +262,7 @@ static void test_recompute(void **state) {
 }
 
 /* The gradients of bf16 matrices are rounded on each rank; the loss of a position is not. */
-static void test_mixed_precision(void **state) {
+TEST(test_mixed_precision) {
     for (int k = 0; k < 4; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.bf16 = true;
@@ -307,7 +307,7 @@ static void finds_loss(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_losses(void **state) {
+TEST(test_losses) {
     for (int k = 0; k < 4; k++) {
         static const int ignored[] = {0, 3, 8, 15, 16};
         for (int i = 0; i < 5; i++) {
@@ -327,7 +327,7 @@ static void split_positions(mesh_model *m, tn_group *g, const mesh_program *p) {
 }
 
 /* Every rank computes all tokens. */
-static void test_generated_text(void **state) {
+TEST(test_generated_text) {
     for (int k = 0; k < 8; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 1);
         mesh_expect_texts(&p, k & 4 ? 1 : 0, split_positions);
@@ -363,7 +363,7 @@ static void calls_otherwise(tn_group *g, void *user) {
     tn_module_finish(&one);
 }
 
-static void test_other_calls(void **state) {
+TEST(test_other_calls) {
     for (int k = 0; k < 4; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 1);
         run_ok(2, calls_otherwise, &p);
@@ -394,7 +394,7 @@ static int trains_in_processes(tn_group *world, const char *path) {
 
 static const rank_entry bodies[] = {{"trains", trains_in_processes}};
 
-static void test_processes(void **state) {
+TEST(test_processes) {
     for (int dp = 1; dp <= 2; dp++) {
         mesh_program p = program_of(true, dp > 1 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.dp = p.micros = dp;
@@ -498,7 +498,7 @@ static void is_refused(tn_group *g, void *user) {
     tn_mesh_free(mesh);
 }
 
-static void test_what_is_refused(void **state) {
+TEST(test_what_is_refused) {
     for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
         const refusal *r = &refusals[i];
         const char *is = run_failing(r->ranks, is_refused, (void *)r, r->status);
@@ -508,7 +508,7 @@ static void test_what_is_refused(void **state) {
     }
 }
 
-static void test_slices_refused(void **state) {
+TEST(test_slices_refused) {
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
     assert_true(tn_equal(tn_context_slice(NULL, TN_CP_KEYS, x, -1), x)); /* one rank: all of x */
     assert_inert(tn_context_slice(NULL, TN_CP_HEADS, x, 2), TN_EINDEX, "dim");
@@ -519,22 +519,5 @@ static void test_slices_refused(void **state) {
 int main(int argc, char **argv) {
     tn_set_threads(1);
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(*bodies));
-    const struct CMUnitTest tests[] = {
-        TEST(test_attention_alone),
-        TEST(test_causal_balance),
-        TEST(test_one_ranks_numbers),
-        TEST(test_positions),
-        TEST(test_below_data_parallelism),
-        TEST(test_below_sharding),
-        TEST(test_over_cut_matrices),
-        TEST(test_recompute),
-        TEST(test_mixed_precision),
-        TEST(test_losses),
-        TEST(test_generated_text),
-        TEST(test_other_calls),
-        TEST(test_processes),
-        TEST(test_what_is_refused),
-        TEST(test_slices_refused),
-    };
-    return cmocka_run_group_tests_name("context parallelism", tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -8,7 +8,7 @@
 #include "tests/support/replay.h"
 #include "tests/support/temp.h"
 
-static void test_indices(void **state) {
+PLAIN_TEST(test_indices) {
     assert_true(replay_corpus("fuzz_index", fuzz_index) >= 30);
 }
 
@@ -37,7 +37,7 @@ static void check_reads(const char *seed, int64_t count, float last) {
     tn__index_free(ix);
 }
 
-static void test_whole_indices_are_read(void **state) {
+PLAIN_TEST(test_whole_indices_are_read) {
     check_reads("whole", 12, 11);
     check_reads("twice_in_ranges", 24, 11);
     check_reads("cut", 24, 11);
@@ -46,7 +46,7 @@ static void test_whole_indices_are_read(void **state) {
 }
 
 /* Pieces that do not make up a tensor exactly, though the number of elements is right. */
-static void test_overlaps_are_refused(void **state) {
+PLAIN_TEST(test_overlaps_are_refused) {
     static const char *const seeds[] = {"gap", "overlap", "overlap_with_gap"};
     for (int i = 0; i < 3; i++) {
         float to[64];
@@ -57,11 +57,4 @@ static void test_overlaps_are_refused(void **state) {
         assert_error(TN_EFORMAT, "the pieces of \"a\" overlap or leave gaps");
         tn__index_free(ix);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_indices),
-                                       cmocka_unit_test(test_overlaps_are_refused),
-                                       cmocka_unit_test(test_whole_indices_are_read)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

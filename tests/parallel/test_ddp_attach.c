@@ -21,7 +21,7 @@ static void takes_rank_0s_state(tn_group *g, void *user) {
     tn_module_finish(&want);
 }
 
-static void test_all_take_rank_0s_state(void **state) {
+TEST(test_all_take_rank_0s_state) {
     run_ok(3, takes_rank_0s_state, NULL);
 }
 
@@ -63,7 +63,7 @@ static void rank_differs(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_a_difference_is_named(void **state) {
+TEST(test_a_difference_is_named) {
     static const struct {
         difference d;
         const char *says[2];
@@ -104,7 +104,7 @@ static void cannot_attach(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_who_cannot_attach_tells_the_others(void **state) {
+TEST(test_who_cannot_attach_tells_the_others) {
     static const char *const why[] = {"pending", "options", "module", "naive, pending",
                                       "naive, module"};
     for (int i = 0; i < 5; i++) {
@@ -122,7 +122,7 @@ static void assert_refused(void *m, tn_group *g, tn_ddp_options o, tn_status sta
     tn_error_clear();
 }
 
-static void test_what_is_refused(void **state) {
+TEST(test_what_is_refused) {
     TN_SCOPE;
     tn_ddp_options o = tn_ddp_defaults(), zero = o;
     zero.bucket_bytes = 0;
@@ -194,7 +194,7 @@ static void keeps_its_module(tn_group *g, void *user) {
 }
 
 /* The group is freed before the modules. Gradients live as long as they are held. */
-static void test_the_group_may_go_first(void **state) {
+TEST(test_the_group_may_go_first) {
     TN_SCOPE;
     net m[2];
     run_ok(2, keeps_its_module, m);
@@ -213,7 +213,7 @@ static void finish_module(tn_tensor *leaf, void *user) {
     tn_module_finish(user);
 }
 
-static void test_a_module_may_end_in_its_backward(void **state) {
+TEST(test_a_module_may_end_in_its_backward) {
     for (int naive = 0; naive < 2; naive++) {
         TN_SCOPE;
         net m;
@@ -258,12 +258,12 @@ static void no_memory_anywhere(bool naive) {
     }
 }
 
-static void test_out_of_memory_anywhere(void **state) {
+TEST(test_out_of_memory_anywhere) {
     no_memory_anywhere(false);
     no_memory_anywhere(true);
 }
 
-static void test_the_group_was_freed(void **state) {
+TEST(test_the_group_was_freed) {
     net m;
     net_init(&m, 5);
     tn_group *g = tn__group_create("mine", NULL, NULL, 0, 1, NULL, NULL);
@@ -276,16 +276,5 @@ static void test_the_group_was_freed(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_all_take_rank_0s_state),
-        TEST(test_a_difference_is_named),
-        TEST(test_who_cannot_attach_tells_the_others),
-        TEST(test_what_is_refused),
-        TEST(test_the_group_may_go_first),
-        TEST(test_the_group_was_freed),
-        TEST(test_a_module_may_end_in_its_backward),
-        TEST(test_out_of_memory_anywhere),
-    };
-    return cmocka_run_group_tests_name("data parallelism: attaching", tests, temp_flights,
-                                       temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -82,7 +82,7 @@ static void overlaps_backward(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_buckets_follow_readiness(void **state) {
+TEST(test_buckets_follow_readiness) {
     run_ok(2, rebuilds_buckets, NULL);
     run_ok(2, overlaps_backward, "");
     run_ok(2, overlaps_backward, NULL);
@@ -180,7 +180,7 @@ static void takes_stages(tn_group *g, void *user) {
     tn_module_finish(&want);
 }
 
-static void test_stages_of_a_hook(void **state) {
+TEST(test_stages_of_a_hook) {
     run_ok(2, takes_stages, NULL);
     run_ok(3, takes_stages, NULL);
 }
@@ -201,7 +201,7 @@ static void fails_between(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_a_hook_that_fails(void **state) {
+TEST(test_a_hook_that_fails) {
     const char *text = run_failing(2, fails_between, NULL, TN_EVALUE);
     assert_non_null(strstr(text, "nothing goes any further"));
 }
@@ -233,7 +233,7 @@ static void compresses_buckets(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_dtypes(void **state) {
+TEST(test_dtypes) {
     run_ok(2, mixes_dtypes, NULL);
     run_ok(2, compresses_buckets, NULL);
     run_ok(4, compresses_buckets, "");
@@ -241,11 +241,5 @@ static void test_dtypes(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_buckets_follow_readiness),
-        TEST(test_dtypes),
-        TEST(test_stages_of_a_hook),
-        TEST(test_a_hook_that_fails),
-    };
-    return cmocka_run_group_tests_name("data parallelism: buckets", tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

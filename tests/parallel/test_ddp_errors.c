@@ -45,7 +45,7 @@ static void fails_in_backward(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_an_error_in_backward_reaches_all(void **state) {
+TEST(test_an_error_in_backward_reaches_all) {
     static const char *const where[] = {"first", "middle", "output", "naive"};
     for (int i = 0; i < 4; i++) {
         char text[16];
@@ -81,11 +81,11 @@ static void goes_on_after_an_error(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_a_cleared_error_does_not_shift_steps(void **state) {
+TEST(test_a_cleared_error_does_not_shift_steps) {
     run_failing(2, goes_on_after_an_error, NULL, TN_EPEER);
 }
 
-static void test_a_buffer_that_was_exchanged(void **state) {
+TEST(test_a_buffer_that_was_exchanged) {
     TN_SCOPE;
     net m;
     net_init(&m, 1);
@@ -100,10 +100,5 @@ static void test_a_buffer_that_was_exchanged(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_an_error_in_backward_reaches_all),
-        TEST(test_a_cleared_error_does_not_shift_steps),
-        TEST(test_a_buffer_that_was_exchanged),
-    };
-    return cmocka_run_group_tests_name("data parallelism: errors", tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

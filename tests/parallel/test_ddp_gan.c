@@ -134,7 +134,7 @@ static void train_rank(tn_group *group, void *user) {
     c->result[tn_group_rank(group)] = train_gan(group, c->ranks);
 }
 
-static void test_gan(void **state) {
+PLAIN_TEST(test_gan) {
     for (int ranks = 1; ranks <= MOST; ranks++) {
         failures = 0;
         contest c = {.ranks = ranks};
@@ -149,8 +149,5 @@ static void test_gan(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gan),
-    };
-    return cmocka_run_group_tests_name("a GAN under data parallelism", tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

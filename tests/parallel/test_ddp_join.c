@@ -23,7 +23,7 @@ static void ends_early(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_the_short_rank_is_named(void **state) {
+PLAIN_TEST(test_the_short_rank_is_named) {
     assert_int_equal(tn_local_run(3, ends_early, NULL), TN_EPEER);
     assert_non_null(strstr(tn_error_message(), "rank 1 has left"));
     assert_non_null(strstr(tn_error_message(), "tn_ddp_join"));
@@ -129,7 +129,7 @@ static void joins_others(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_join(void **state) {
+PLAIN_TEST(test_join) {
     static const plan plans[] = {
         {.ranks = 2, .batches = {3, 1}, .epochs = 2},
         {.ranks = 2, .batches = {0, 2}, .epochs = 1},
@@ -181,7 +181,7 @@ static void joins_a_richer_loop(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_join_in_a_richer_loop(void **state) {
+PLAIN_TEST(test_join_in_a_richer_loop) {
     tn_ddp_options o = tn_ddp_defaults();
     o.join = true;
     run_ok(3, joins_a_richer_loop, &o);
@@ -226,7 +226,7 @@ static void goes_on_with_state(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_join_with_an_optimiser(void **state) {
+PLAIN_TEST(test_join_with_an_optimiser) {
     tn_dtype dtypes[] = {TN_F32, TN_BF16};
     run_ok(3, goes_on_with_state, &dtypes[0]);
     run_ok(3, goes_on_with_state, &dtypes[1]);
@@ -274,7 +274,7 @@ static void does_not_join(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_errors(void **state) {
+PLAIN_TEST(test_errors) {
     tn_ddp_options o = tn_ddp_defaults();
     o.join = true;
     failures = 0;
@@ -290,12 +290,5 @@ static void test_errors(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_short_rank_is_named),
-        cmocka_unit_test(test_join),
-        cmocka_unit_test(test_join_in_a_richer_loop),
-        cmocka_unit_test(test_join_with_an_optimiser),
-        cmocka_unit_test(test_errors),
-    };
-    return cmocka_run_group_tests_name("uneven data", tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -41,7 +41,7 @@ static void assert_same(train_bits a, train_bits b) {
     free(b.data);
 }
 
-static void test_ranks_are_accumulation(void **state) {
+PLAIN_TEST(test_ranks_are_accumulation) {
     static const int ranks[] = {2, 3, 4, 8};
     for (int i = 0; i < 4; i++) {
         ddp_run run = ddp_run_of(ranks[i]);
@@ -54,7 +54,7 @@ static void test_ranks_are_accumulation(void **state) {
     }
 }
 
-static void test_means_of_powers_of_two(void **state) {
+PLAIN_TEST(test_means_of_powers_of_two) {
     for (int ranks = 2; ranks <= 4; ranks *= 2) {
         ddp_run run = ddp_run_of(ranks);
         run.mean = true;
@@ -65,7 +65,7 @@ static void test_means_of_powers_of_two(void **state) {
     }
 }
 
-static void test_clipping_sees_the_whole_gradient(void **state) {
+PLAIN_TEST(test_clipping_sees_the_whole_gradient) {
     ddp_run run = ddp_run_of(2);
     train_bits loose = train_on(2, run);
     run.clip = 0.1;
@@ -76,7 +76,7 @@ static void test_clipping_sees_the_whole_gradient(void **state) {
     free(loose.data);
 }
 
-static void test_recompute(void **state) {
+PLAIN_TEST(test_recompute) {
     ddp_run run = ddp_run_of(2);
     train_bits stored = train_on(1, run);
     run.recompute = true;
@@ -86,7 +86,7 @@ static void test_recompute(void **state) {
 
 /* With a policy, gradients are reduced in f32: ranks still match accumulation, bit for bit;
  * recompute changes nothing and the naive version agrees. */
-static void test_mixed_precision(void **state) {
+PLAIN_TEST(test_mixed_precision) {
     for (int ranks = 2; ranks <= 4; ranks++) {
         ddp_run run = ddp_run_of(ranks);
         train_bits f32 = train_on(1, run);
@@ -112,7 +112,7 @@ static void test_mixed_precision(void **state) {
     }
 }
 
-static void test_buckets_change_nothing(void **state) {
+PLAIN_TEST(test_buckets_change_nothing) {
     ddp_run run = ddp_run_of(3);
     run.mean = true;
     run.options.sum = false;
@@ -132,7 +132,7 @@ static void test_buckets_change_nothing(void **state) {
     free(naive.data);
 }
 
-static void test_a_rerun_is_the_same(void **state) {
+PLAIN_TEST(test_a_rerun_is_the_same) {
     ddp_run run = ddp_run_of(4);
     train_bits first = train_on(4, run);
     for (int i = 0; i < 3; i++) {
@@ -143,14 +143,5 @@ static void test_a_rerun_is_the_same(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_are_accumulation),
-        cmocka_unit_test(test_means_of_powers_of_two),
-        cmocka_unit_test(test_clipping_sees_the_whole_gradient),
-        cmocka_unit_test(test_recompute),
-        cmocka_unit_test(test_mixed_precision),
-        cmocka_unit_test(test_buckets_change_nothing),
-        cmocka_unit_test(test_a_rerun_is_the_same),
-    };
-    return cmocka_run_group_tests_name("numbers of data parallelism", tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

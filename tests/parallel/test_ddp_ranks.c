@@ -88,7 +88,7 @@ static void run_train(int ranks, const char *argument) {
     ranks_pass(ranks, "-train", argument);
 }
 
-static void test_shm(void **state) {
+PLAIN_TEST(test_shm) {
     for (int ranks = 2; ranks <= 4; ranks++) {
         run_train(ranks, "shm");
     }
@@ -96,11 +96,11 @@ static void test_shm(void **state) {
     run_train(3, "shm,bf16");
 }
 
-static void test_eight_ranks_on_shm(void **state) {
+PLAIN_TEST(test_eight_ranks_on_shm) {
     run_train(8, "shm");
 }
 
-static void test_gloo(void **state) {
+PLAIN_TEST(test_gloo) {
     if (!gloo_is_here()) {
         skip();
     }
@@ -124,7 +124,7 @@ static void must_say(const ranks_result *r, int rank, const char *text) {
     }
 }
 
-static void test_errors_reach_all(void **state) {
+PLAIN_TEST(test_errors_reach_all) {
     ranks_result r = run_badly("shm,hook");
     for (int rank = 0; rank < 3; rank++) {
         must_say(&r, rank, "does not like this gradient");
@@ -140,12 +140,5 @@ static void test_errors_reach_all(void **state) {
 int main(int argc, char **argv) {
     tn_set_threads(1);
     ranks_main(argc, argv, bodies, 2);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shm),
-        cmocka_unit_test(test_eight_ranks_on_shm),
-        cmocka_unit_test(test_gloo),
-        cmocka_unit_test(test_errors_reach_all),
-    };
-    return cmocka_run_group_tests_name("data parallelism over processes", tests, temp_flights,
-                                       temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -29,7 +29,7 @@ static void averages_gradients(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_gradients_are_averaged_or_summed(void **state) {
+TEST(test_gradients_are_averaged_or_summed) {
     for (int i = 0; i < 8; i++) {
         tn_ddp_options o = i & 1 ? small_buckets() : tn_ddp_defaults();
         o.sum = i & 2;
@@ -57,7 +57,7 @@ static void steps_of_batches(tn_group *g, void *user) {
 }
 
 /* A forgotten tn_distributed_sampler: debug builds say so, once. */
-static void test_the_same_batch_on_all_ranks_is_noticed(void **state) {
+TEST(test_the_same_batch_on_all_ranks_is_noticed) {
 #ifdef TN_DEBUG_TENSORS
     const int noticed = 1;
 #else
@@ -148,7 +148,7 @@ static void drops_inside_recompute(tn_group *g, void *user) {
     tn_module_finish(&outer);
 }
 
-static void test_a_part_of_a_recomputed_module(void **state) {
+TEST(test_a_part_of_a_recomputed_module) {
     run_ok(2, inside_recompute, NULL);
     run_ok(2, drops_inside_recompute, NULL);
     run_ok(2, drops_inside_recompute, "naive");
@@ -182,7 +182,7 @@ static void accumulates_gradients(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_no_sync_accumulates(void **state) {
+TEST(test_no_sync_accumulates) {
     run_ok(2, accumulates_gradients, NULL);
 }
 
@@ -222,7 +222,7 @@ static void adds_to_sums(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_a_second_backward_without_zeroing(void **state) {
+TEST(test_a_second_backward_without_zeroing) {
     run_ok(2, adds_to_averages, NULL);
     assert_contains(run_failing(2, adds_to_sums, NULL, TN_ESTATE), "summed over the ranks already");
     assert_contains(run_failing(2, adds_to_sums, "", TN_ESTATE), "TN_NO_SYNC");
@@ -291,12 +291,12 @@ static void saves_buffers(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_two_forwards_and_one_backward(void **state) {
+TEST(test_two_forwards_and_one_backward) {
     run_ok(2, saves_buffers, NULL);
     run_ok(2, saves_buffers, "naive");
 }
 
-static void test_buffers_come_from_rank_0(void **state) {
+TEST(test_buffers_come_from_rank_0) {
     tn_ddp_options o = tn_ddp_defaults();
     run_ok(3, broadcasts_buffers, &o);
     o.broadcast_buffers = false;
@@ -338,22 +338,12 @@ static void moves_streams(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_random_numbers_are_the_micro_batchs(void **state) {
+TEST(test_random_numbers_are_the_micro_batchs) {
     run_ok(1, moves_streams, NULL);
     run_ok(3, moves_streams, NULL);
 }
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_gradients_are_averaged_or_summed),
-        TEST(test_the_same_batch_on_all_ranks_is_noticed),
-        TEST(test_a_part_of_a_recomputed_module),
-        TEST(test_no_sync_accumulates),
-        TEST(test_a_second_backward_without_zeroing),
-        TEST(test_buffers_come_from_rank_0),
-        TEST(test_two_forwards_and_one_backward),
-        TEST(test_random_numbers_are_the_micro_batchs),
-    };
-    return cmocka_run_group_tests_name("data parallelism: steps", tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

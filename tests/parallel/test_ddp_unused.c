@@ -19,7 +19,7 @@ static void leaves_out(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_unused_parameters_are_named(void **state) {
+TEST(test_unused_parameters_are_named) {
     double begin = tn_flight_now();
     const char *text = run_failing(3, leaves_out, NULL, TN_ESTATE);
     assert_contains(text, "backward did not reach 2 of 6 parameters: extra.weight, extra.bias");
@@ -112,14 +112,14 @@ static void skips_all(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_a_rank_that_uses_no_parameter(void **state) {
+TEST(test_a_rank_that_uses_no_parameter) {
     tn_ddp_options o = tn_ddp_defaults();
     run_failing(2, skips_all, &o, TN_ESTATE);
     o.find_unused = true;
     run_ok(2, skips_all, &o);
 }
 
-static void test_unused_parameters_are_found(void **state) {
+TEST(test_unused_parameters_are_found) {
     for (int i = 0; i < 2; i++) {
         tn_ddp_options o = i ? small_buckets() : tn_ddp_defaults();
         o.find_unused = true;
@@ -240,12 +240,12 @@ static void thaws_too_late(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_thawed_too_late(void **state) {
+TEST(test_thawed_too_late) {
     run_failing(2, thaws_too_late, NULL, TN_ESTATE);
     run_failing(2, thaws_too_late, "join", TN_ESTATE);
 }
 
-static void test_frozen_parameters(void **state) {
+TEST(test_frozen_parameters) {
     for (int i = 0; i < 4; i++) {
         tn_ddp_options o = i & 1 ? small_buckets() : tn_ddp_defaults();
         o.sum = true;
@@ -259,13 +259,5 @@ static void test_frozen_parameters(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_unused_parameters_are_named),
-        TEST(test_unused_parameters_are_found),
-        TEST(test_a_rank_that_uses_no_parameter),
-        TEST(test_frozen_parameters),
-        TEST(test_thawed_too_late),
-    };
-    return cmocka_run_group_tests_name("data parallelism: unused parameters", tests, temp_flights,
-                                       temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

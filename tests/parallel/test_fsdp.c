@@ -79,14 +79,14 @@ static void forgets_gradients(tn_group *g, void *user) {
     tn_module_finish(&want);
 }
 
-static void test_gradients_that_are_forgotten(void **state) {
+TEST(test_gradients_that_are_forgotten) {
     for (int stage = 1; stage <= 3; stage++) {
         run_ok(2, forgets_gradients, &stage);
     }
 }
 
 /* Dropout, a tied weight, a micro-batch without synchronisation, clipping. */
-static void test_bits_of_data_parallelism(void **state) {
+TEST(test_bits_of_data_parallelism) {
     for (int i = 0; i < MOST * 2 * 2; i++) {
         int ranks = i / 4 + 1;
         run r = {.how = DDP, .options = tn_fsdp_defaults(), .bf16 = i & 1, .recompute = i & 2};
@@ -146,16 +146,16 @@ static void spreads_a_transparent_child(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_transparent_children(void **state) {
+TEST(test_transparent_children) {
     run_ok(2, spreads_a_transparent_child, NULL);
 }
 
-static void test_units_and_their_parameters(void **state) {
+TEST(test_units_and_their_parameters) {
     shares_out(NULL, NULL);
 }
 
 /* Frozen parameters have parts, but no memory for gradients. */
-static void test_frozen_parameters(void **state) {
+TEST(test_frozen_parameters) {
     TN_SCOPE;
     net m;
     net_init(&m, 1);
@@ -194,7 +194,7 @@ static void registers_parts(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_parts_are_registered(void **state) {
+TEST(test_parts_are_registered) {
     for (int ranks = 1; ranks <= MOST; ranks++) {
         run_ok(ranks, registers_parts, NULL);
     }
@@ -226,7 +226,7 @@ static void makes_parts(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_parts_are_made_alone(void **state) {
+TEST(test_parts_are_made_alone) {
     for (int i = 0; i < MOST * 4; i++) {
         run r = {.how = i & 1 ? NAIVE : FSDP, .options = tn_fsdp_defaults(), .bf16 = i & 2};
         run_ok(i / 4 + 1, makes_parts, &r);
@@ -266,7 +266,7 @@ static void attaches_deferred(tn_group *g, void *user) {
     tn_module_finish(&gpt);
 }
 
-static void test_no_rank_has_it_whole(void **state) {
+TEST(test_no_rank_has_it_whole) {
     run_ok(4, attaches_deferred, NULL);
 }
 
@@ -311,7 +311,7 @@ static void looks_at_whole(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_a_whole_module(void **state) {
+TEST(test_a_whole_module) {
     for (int i = 0; i < 6; i++) {
         run r = {.options = tn_fsdp_defaults(), .bf16 = i & 1};
         r.options.stage = i / 2 + 1;
@@ -333,7 +333,7 @@ static void assert_refused(net *m, tn_fsdp_options o, tn_status status, const ch
     tn_module_finish(m);
 }
 
-static void test_options_that_are_refused(void **state) {
+TEST(test_options_that_are_refused) {
     tn_fsdp_options o = tn_fsdp_defaults();
     net m;
     net_init(&m, 1);
@@ -354,7 +354,7 @@ static void test_options_that_are_refused(void **state) {
     assert_refused(&m, o, TN_EVALUE, "prefetch is -1");
 }
 
-static void test_states_that_are_refused(void **state) {
+TEST(test_states_that_are_refused) {
     tn_fsdp_options o = tn_fsdp_defaults();
     net m;
     net_init(&m, 1);
@@ -412,7 +412,7 @@ static void rank_differs(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_ranks_that_differ(void **state) {
+TEST(test_ranks_that_differ) {
     const char *const words[] = {"policy", "frozen", "units", "stage"};
     const char *const told[] = {"computed in f32, gradients in f32, but rank 1 has unit",
                                 "but rank 1 has parameter h.1.",
@@ -455,7 +455,7 @@ static void ends_module(tn_group *g, void *user) {
     tn_error_clear();
 }
 
-static void test_a_module_that_is_finished(void **state) {
+TEST(test_a_module_that_is_finished) {
     for (ending how = AFTER_FORWARD; how < ENDINGS; how++) {
         run_ok(1, ends_module, &how);
         run_ok(2, ends_module, &how);
@@ -463,7 +463,7 @@ static void test_a_module_that_is_finished(void **state) {
 }
 
 /* Each allocation fails once: an error, and the module can still be finished. */
-static void test_memory_that_runs_out(void **state) {
+TEST(test_memory_that_runs_out) {
     bool failed = true;
     int64_t n = 0;
     for (; failed; n++) {
@@ -527,7 +527,7 @@ static void shares_a_group(tn_group *g, void *user) {
     tn_module_finish(&alone[1]);
 }
 
-static void test_two_modules_share_a_group(void **state) {
+TEST(test_two_modules_share_a_group) {
     run_ok(1, shares_a_group, NULL);
     run_ok(2, shares_a_group, NULL);
 }
@@ -568,30 +568,12 @@ static void makes_in_place(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_gradients_are_made_in_their_place(void **state) {
+TEST(test_gradients_are_made_in_their_place) {
     run_ok(2, makes_in_place, NULL);
     run_ok(2, makes_in_place, "ddp");
 }
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_bits_of_data_parallelism),
-        TEST(test_gradients_that_are_forgotten),
-        TEST(test_units_and_their_parameters),
-        TEST(test_transparent_children),
-        TEST(test_frozen_parameters),
-        TEST(test_parts_are_registered),
-        TEST(test_parts_are_made_alone),
-        TEST(test_no_rank_has_it_whole),
-        TEST(test_a_whole_module),
-        TEST(test_options_that_are_refused),
-        TEST(test_states_that_are_refused),
-        TEST(test_ranks_that_differ),
-        TEST(test_a_module_that_is_finished),
-        TEST(test_memory_that_runs_out),
-        TEST(test_two_modules_share_a_group),
-        TEST(test_gradients_are_made_in_their_place),
-    };
-    return cmocka_run_group_tests_name("sharding", tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -72,7 +72,7 @@ static train_bits reference_bits(int ranks, bool bf16) {
 
 /* ---- The matrix ------------------------------------------------------------------------------ */
 
-static void test_the_matrix(void **state) {
+PLAIN_TEST(test_the_matrix) {
     for (int ranks = 1; ranks <= MOST; ranks++) {
         for (int i = 0; i < TRAIN_MATRIX; i++) {
             train_run run = train_matrix_run(ranks, i);
@@ -84,7 +84,7 @@ static void test_the_matrix(void **state) {
 /* ---- More cases ------------------------------------------------------------------------------ */
 
 /* Any choice of units. */
-static void test_units(void **state) {
+PLAIN_TEST(test_units) {
     static const char *const units[] = {"h.0 h.2", "h.*.mlp", "h.* ln_f", "h.1"};
     for (int i = 0; i < 4; i++) {
         train_run run = train_run_of(TRAIN_FSDP, 3);
@@ -95,7 +95,7 @@ static void test_units(void **state) {
 
 /* Averages, which are all that the naive version supports: data parallelism, the naive version and
  * sharding give the same bits. */
-static void test_means_and_the_naive_twin(void **state) {
+PLAIN_TEST(test_means_and_the_naive_twin) {
     for (int ranks = 1; ranks <= MOST; ranks++) {
         for (int bf16 = 0; bf16 < 2; bf16++) {
             train_run run = train_run_of(TRAIN_DDP, ranks);
@@ -114,7 +114,7 @@ static void test_means_and_the_naive_twin(void **state) {
 
 /* Three micro-batches per rank: with no_sync they are summed locally first, as in data parallelism;
  * otherwise each is reduced and added to the parts, as in the naive version. */
-static void test_accumulation(void **state) {
+PLAIN_TEST(test_accumulation) {
     for (int ranks = 1; ranks <= 3; ranks++) {
         for (int bf16 = 0; bf16 < 2; bf16++) {
             train_run run = train_run_of(TRAIN_DDP, 3 * ranks);
@@ -141,7 +141,7 @@ static void test_accumulation(void **state) {
 }
 
 /* The norm is over the parts of all ranks. */
-static void test_clipping(void **state) {
+PLAIN_TEST(test_clipping) {
     for (int ranks = 1; ranks <= 3; ranks++) {
         train_run run = train_run_of(TRAIN_ALONE, ranks);
         run.clip = 0.2;
@@ -159,7 +159,7 @@ static void test_clipping(void **state) {
 
 /* Forwards without a graph change nothing, wherever they are: before the step, between forward and
  * backward, and between backward and the step. */
-static void test_evaluation_at_each_place(void **state) {
+PLAIN_TEST(test_evaluation_at_each_place) {
     for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_AROUND; recompute++) {
         for (int stage = 1; stage <= 3; stage++) {
             for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -176,7 +176,7 @@ static void test_evaluation_at_each_place(void **state) {
 
 /* Two dimensions: sums over the shards of a replica first, then over the replicas, as for whole
  * models whose gradients are reduced by hand. */
-static void test_hybrid(void **state) {
+PLAIN_TEST(test_hybrid) {
     for (int i = 0; i < 3 * 2 * 2 * 2; i++) {
         int ranks = i / 3 % 2 ? 4 : 2;
         train_run run = train_run_of(TRAIN_BY_HAND, ranks);
@@ -195,7 +195,7 @@ static void test_hybrid(void **state) {
 }
 
 /* With the model on the CPU already. */
-static void test_offload(void **state) {
+PLAIN_TEST(test_offload) {
     for (int i = 0; i < 6; i++) {
         train_run run = train_run_of(TRAIN_FSDP, 3);
         run.options.stage = 1 + i % 3;
@@ -206,7 +206,7 @@ static void test_offload(void **state) {
 }
 
 /* Parameters that stay whole on every rank. */
-static void test_ignored_parameters(void **state) {
+PLAIN_TEST(test_ignored_parameters) {
     static const char *const ignored[] = {"wte.weight", "h.*.ln_1.weight h.*.ln_1.bias",
                                           "h.1.mlp.c_fc.weight"};
     for (int i = 0; i < 2 * 3 * 3; i++) {
@@ -315,7 +315,7 @@ static train_bits course_bits(int ranks, course c) {
     return c.bits[0];
 }
 
-static void test_courses_that_dice_choose(void **state) {
+PLAIN_TEST(test_courses_that_dice_choose) {
     for (int seed = 0; seed < 48; seed++) {
         int ranks = 1 + seed % 3;
         course c = {.run = train_run_of(TRAIN_DDP, ranks), .seed = (uint64_t)seed};
@@ -337,7 +337,7 @@ static void test_courses_that_dice_choose(void **state) {
     }
 }
 
-static void test_a_rerun_is_the_same(void **state) {
+PLAIN_TEST(test_a_rerun_is_the_same) {
     for (int i = 0; i < 3; i++) {
         train_run run = train_run_of(TRAIN_FSDP, 4);
         run.steps = 3;
@@ -358,18 +358,5 @@ static int free_references(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_matrix),
-        cmocka_unit_test(test_units),
-        cmocka_unit_test(test_means_and_the_naive_twin),
-        cmocka_unit_test(test_accumulation),
-        cmocka_unit_test(test_clipping),
-        cmocka_unit_test(test_evaluation_at_each_place),
-        cmocka_unit_test(test_hybrid),
-        cmocka_unit_test(test_offload),
-        cmocka_unit_test(test_ignored_parameters),
-        cmocka_unit_test(test_courses_that_dice_choose),
-        cmocka_unit_test(test_a_rerun_is_the_same),
-    };
-    return cmocka_run_group_tests_name("bits of sharding", tests, NULL, free_references);
+    return tests_run(NULL, free_references);
 }

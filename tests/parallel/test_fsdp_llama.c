@@ -98,7 +98,7 @@ static train_bits weights_of(program p, int ranks) {
     return p.bits[0];
 }
 
-static void bits_and_checkpoints(void **state) {
+TEST(bits_and_checkpoints) {
     for (int kind = 0; kind < 4; kind++) { /* bit 0: tied, bit 1: computed in bf16 */
         char folder[512];
         snprintf(folder, sizeof(folder), "%s%d", temp_path("llama"), kind);
@@ -112,9 +112,4 @@ static void bits_and_checkpoints(void **state) {
         free(spread.data);
         free(resumed.data);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {TEST(bits_and_checkpoints)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

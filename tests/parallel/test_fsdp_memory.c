@@ -48,7 +48,7 @@ static void rests_between_steps(tn_group *g, void *user) {
     tn_module_finish(&gpt);
 }
 
-static void test_bytes_at_rest(void **state) {
+TEST(test_bytes_at_rest) {
     for (int i = 0; i < 4 * 3 * 2 * 2; i++) {
         int ranks = 1 + i % 4;
         train_run run = train_run_of(TRAIN_FSDP, ranks);
@@ -85,7 +85,7 @@ static void counts_operations(tn_group *g, void *user) {
 }
 
 /* The structure of GPT-2 124M: 12 blocks and the rest. */
-static void test_messages_of_a_step(void **state) {
+TEST(test_messages_of_a_step) {
     train_run run = train_run_of(TRAIN_FSDP, 2);
     run.model.layers = 12;
     run_ok(2, counts_operations, &run);
@@ -100,7 +100,7 @@ static int peak_is_right(tn_group *world, const char *argument) {
     return 0;
 }
 
-static void test_most_bytes(void **state) {
+PLAIN_TEST(test_most_bytes) {
     static const char *const runs[] = {"3 0 1", "3 1 1", "3 0 0", "3 0 2", "2 0 1", "1 1 1"};
     for (int ranks = 1; ranks <= 4; ranks++) {
         for (int i = 0; i < (ranks == 2 ? 6 : 2); i++) {
@@ -154,7 +154,7 @@ static int fits_in_parts(tn_group *world, const char *unused) {
     return 0;
 }
 
-static void test_what_one_rank_cannot_hold(void **state) {
+PLAIN_TEST(test_what_one_rank_cannot_hold) {
     ranks_pass(4, "does_not_fit", "");
     ranks_pass(4, "fits", "");
 }
@@ -165,11 +165,5 @@ static const rank_entry bodies[] = {
 int main(int argc, char **argv) {
     tn_set_threads(1);
     ranks_main(argc, argv, bodies, 3);
-    const struct CMUnitTest tests[] = {
-        TEST(test_bytes_at_rest),
-        TEST(test_messages_of_a_step),
-        cmocka_unit_test(test_most_bytes),
-        cmocka_unit_test(test_what_one_rank_cannot_hold),
-    };
-    return cmocka_run_group_tests_name("memory of sharding", tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -199,7 +199,7 @@ static numbers end_of(int ranks, const program *p, strategy how, tn_fsdp_options
     return ends[0];
 }
 
-static void test_odd_programs(void **state) {
+TEST(test_odd_programs) {
     for (size_t i = 0; i < sizeof(programs) / sizeof(*programs); i++) {
         for (int ranks = 1; ranks <= MOST; ranks++) {
             tn_fsdp_options o = tn_fsdp_defaults();
@@ -241,7 +241,7 @@ static void leaves_units(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_nothing_stays(void **state) {
+TEST(test_nothing_stays) {
     run_ok(2, leaves_units, NULL);
 }
 
@@ -266,7 +266,7 @@ static void thaws_unit(tn_group *g, void *user) {
     tn_module_finish(&want);
 }
 
-static void test_what_is_thawed(void **state) {
+TEST(test_what_is_thawed) {
     run ways[] = {{.how = FSDP, .options = tn_fsdp_defaults()}, {.how = NAIVE}};
     run_ok(2, thaws_unit, &ways[0]);
     run_ok(2, thaws_unit, &ways[1]);
@@ -292,7 +292,7 @@ static void steps_too_early(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_a_graph_from_before_a_step(void **state) {
+TEST(test_a_graph_from_before_a_step) {
     bool bf16[] = {false, true};
     run_ok(1, steps_too_early, &bf16[0]);
     run_ok(1, steps_too_early, &bf16[1]);
@@ -314,7 +314,7 @@ static void has_less_data(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_data_that_ends_earlier(void **state) {
+TEST(test_data_that_ends_earlier) {
     assert_contains(run_failing(3, has_less_data, NULL, TN_EPEER), "rank 1 has left");
 }
 
@@ -361,7 +361,7 @@ static void fails_in_forward(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_an_error_in_a_forward(void **state) {
+TEST(test_an_error_in_a_forward) {
     bool recorded[] = {true, false};
     run_ok(3, fails_in_forward, &recorded[0]);
     run_ok(3, fails_in_forward, &recorded[1]);
@@ -388,17 +388,11 @@ static void fails_before_whole(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_an_error_before_whole(void **state) {
+TEST(test_an_error_before_whole) {
     run_ok(3, fails_before_whole, NULL);
 }
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_odd_programs),           TEST(test_nothing_stays),
-        TEST(test_what_is_thawed),         TEST(test_a_graph_from_before_a_step),
-        TEST(test_data_that_ends_earlier), TEST(test_an_error_in_a_forward),
-        TEST(test_an_error_before_whole),
-    };
-    return cmocka_run_group_tests_name("programs of sharding", tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

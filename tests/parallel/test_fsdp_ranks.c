@@ -114,7 +114,7 @@ static const rank_entry bodies[] = {
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
-static void test_shm(void **state) {
+PLAIN_TEST(test_shm) {
     for (int ranks = 1; ranks <= 4; ranks++) {
         ranks_pass(ranks, "-tell", "shm");
     }
@@ -122,7 +122,7 @@ static void test_shm(void **state) {
     ranks_pass(2, "-thaw", "shm");
 }
 
-static void test_gloo(void **state) {
+PLAIN_TEST(test_gloo) {
     if (!gloo_is_here()) {
         skip();
     }
@@ -136,9 +136,5 @@ static void test_gloo(void **state) {
 int main(int argc, char **argv) {
     tn_set_threads(1);
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(*bodies));
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shm),
-        cmocka_unit_test(test_gloo),
-    };
-    return cmocka_run_group_tests_name("sharding over processes", tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -193,7 +193,7 @@ static void counts_messages(tn_group *g, void *user) {
 
 /* A unit is gathered for its forward and for its backward, however often it is recomputed in
  * between; with keep_last, the last unit of forward stays for backward. */
-static void test_gathers_of_a_step(void **state) {
+TEST(test_gathers_of_a_step) {
     for (int i = 0; i < 4 * 3 * 2; i++) {
         counted c = {.run = train_run_of(TRAIN_FSDP, 2)};
         c.run.recompute = (train_recompute)(i % 4);
@@ -209,7 +209,7 @@ static void test_gathers_of_a_step(void **state) {
 /* ---- Tied, and called twice ------------------------------------------------------------------ */
 
 /* The head is a separate unit, but its weight is the embedding's. */
-static void test_a_tied_weight_in_two_units(void **state) {
+TEST(test_a_tied_weight_in_two_units) {
     static const char *const units[] = {"wte in.* head", "in.* head", "head", "wte"};
     for (int i = 0; i < 4; i++) {
         for (int ranks = 1; ranks <= 3; ranks++) {
@@ -220,7 +220,7 @@ static void test_a_tied_weight_in_two_units(void **state) {
     }
 }
 
-static void test_a_unit_that_is_called_twice(void **state) {
+TEST(test_a_unit_that_is_called_twice) {
     for (int prefetch = 0; prefetch <= 2; prefetch++) {
         small_run run = small_run_of(2, "in.*");
         run.twice = true;
@@ -278,14 +278,14 @@ static void steps_nothing(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_parts_of_no_elements(void **state) {
+TEST(test_parts_of_no_elements) {
     run_ok(8, steps_nothing, NULL);
     must_accumulate(small_run_of(8, "in.*")); /* more ranks than rows */
 }
 
 /* ---- Frozen parameters ----------------------------------------------------------------------- */
 
-static void test_frozen_beside_trainable(void **state) {
+TEST(test_frozen_beside_trainable) {
     static const int times[][2] = {{0, -1}, {1, -1}, {1, 2}};
     static const char *const units[] = {"in.*", "wte in.*"};
     for (int i = 0; i < 6; i++) {
@@ -382,7 +382,7 @@ static void compare_gan(tn_group *g, void *user) {
     free(is.data);
 }
 
-static void test_modules_that_learn_in_turns(void **state) {
+TEST(test_modules_that_learn_in_turns) {
     for (int i = 0; i < 2 * 3 * 2; i++) {
         gan_run run = {.ranks = 1 + i % 2, .stage = 1 + i / 2 % 3, .penalty = i / 6};
         run.want = gan_train(NULL, &run);
@@ -406,7 +406,7 @@ static void leaves_out(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_unused_parameters_are_named(void **state) {
+TEST(test_unused_parameters_are_named) {
     double begin = tn_flight_now();
     run_failing(3, leaves_out, (void *)(uintptr_t) "in.*", TN_ESTATE);
     run_failing(3, leaves_out, (void *)(uintptr_t) "head", TN_ESTATE);
@@ -415,7 +415,7 @@ static void test_unused_parameters_are_named(void **state) {
 
 /* Parameters that no rank has used have no gradient, and are not stepped; the others match one
  * rank's. */
-static void test_unused_parameters_are_found(void **state) {
+TEST(test_unused_parameters_are_found) {
     static const char *const units[] = {"in.*", "head", "in.*.a in.2"};
     for (int i = 0; i < 2 * 3; i++) {
         small_run run = small_run_of(1 + i / 2, units[i % 3]);
@@ -441,7 +441,7 @@ static void leaves_out_a_unit(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_units_that_ranks_leave_out(void **state) {
+TEST(test_units_that_ranks_leave_out) {
     run_failing(2, leaves_out_a_unit, NULL, TN_ESTATE);
 }
 
@@ -498,7 +498,7 @@ static void scales_loss(tn_group *g, void *user) {
     free(is.data);
 }
 
-static void test_an_overflow_in_one_ranks_part(void **state) {
+TEST(test_an_overflow_in_one_ranks_part) {
     train_bits want = scaled_run(NULL, 4);
     run_ok(4, scales_loss, &want);
     free(want.data);
@@ -535,7 +535,7 @@ static void clips_norm(tn_group *g, void *user) {
     }
 }
 
-static void test_norms_are_of_the_whole(void **state) {
+TEST(test_norms_are_of_the_whole) {
     for (int ranks = 1; ranks <= 4; ranks++) {
         double want = norm_of(NULL, ranks, false);
         run_ok(ranks, clips_norm, &want);
@@ -560,7 +560,7 @@ static void steps_under_a_graph(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_a_graph_from_before_the_step(void **state) {
+TEST(test_a_graph_from_before_the_step) {
     for (int ranks = 1; ranks <= 2; ranks++) {
         assert_contains(run_failing(ranks, steps_under_a_graph, NULL, TN_ESTATE), "changed");
     }
@@ -598,7 +598,7 @@ static void fails_midway(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_an_error_midway(void **state) {
+TEST(test_an_error_midway) {
     double begin = tn_flight_now();
     tn_module_hooks forward = {.before = stumble_forward},
                     backward = {.backward_before = stumble_backward};
@@ -632,7 +632,7 @@ static void fails_in_one_replica(tn_group *g, void *user) {
     tn_mesh_free(mesh);
 }
 
-static void test_errors_reach_all_replicas(void **state) {
+TEST(test_errors_reach_all_replicas) {
     double begin = tn_flight_now();
     tn_module_hooks forward = {.before = stumble_forward},
                     backward = {.backward_before = stumble_backward};
@@ -644,21 +644,5 @@ static void test_errors_reach_all_replicas(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_gathers_of_a_step),
-        TEST(test_a_tied_weight_in_two_units),
-        TEST(test_a_unit_that_is_called_twice),
-        TEST(test_parts_of_no_elements),
-        TEST(test_frozen_beside_trainable),
-        TEST(test_modules_that_learn_in_turns),
-        TEST(test_unused_parameters_are_named),
-        TEST(test_unused_parameters_are_found),
-        TEST(test_units_that_ranks_leave_out),
-        TEST(test_an_overflow_in_one_ranks_part),
-        TEST(test_norms_are_of_the_whole),
-        TEST(test_a_graph_from_before_the_step),
-        TEST(test_an_error_midway),
-        TEST(test_errors_reach_all_replicas),
-    };
-    return cmocka_run_group_tests_name("traps of sharding", tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

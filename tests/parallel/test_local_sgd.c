@@ -65,7 +65,7 @@ static void averages_weights(tn_group *g, void *user) {
     tn_module_finish(&by_hand);
 }
 
-static void test_takes_the_mean(void **state) {
+TEST(test_takes_the_mean) {
     run_ok(2, averages_weights, NULL);
     run_ok(3, averages_weights, NULL);
 }
@@ -89,7 +89,7 @@ static void takes_buffers(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_buffers_and_frozen_parameters(void **state) {
+TEST(test_buffers_and_frozen_parameters) {
     run_ok(2, takes_buffers, NULL);
 }
 
@@ -108,7 +108,7 @@ static void drifts_apart(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_drift(void **state) {
+TEST(test_drift) {
     run_ok(2, drifts_apart, &(double){1e-4});
     run_ok(2, drifts_apart, &(double){600.0});
 }
@@ -150,7 +150,7 @@ static void equals_ddp(tn_group *g, void *user) {
     tn_module_finish(&want);
 }
 
-static void test_every_step_is_data_parallelism(void **state) {
+TEST(test_every_step_is_data_parallelism) {
     equal_run runs[] = {{0.1, 1.0, 0.0, false},
                         {0.1, 0.7, 0.0, false},
                         {0.1, 1.0, 0.9, true},
@@ -162,7 +162,7 @@ static void test_every_step_is_data_parallelism(void **state) {
 }
 
 /* With one rank it still steps: a lookahead. */
-static void test_one_rank(void **state) {
+TEST(test_one_rank) {
     equals_ddp(NULL, &(equal_run){0.1, 0.7, 0.9, true});
     assert_int_equal(failures, 0);
 }
@@ -190,7 +190,7 @@ static void goes_between_hosts(tn_group *g, void *user) {
     tn_mesh_free(mesh);
 }
 
-static void test_above_data_parallelism(void **state) {
+TEST(test_above_data_parallelism) {
     run_ok(4, goes_between_hosts, NULL);
 }
 
@@ -249,7 +249,7 @@ static void resumes_run(tn_group *g, void *user) {
     CHECK(same_numbers(&through, &again));
 }
 
-static void test_resumes_bit_for_bit(void **state) {
+TEST(test_resumes_bit_for_bit) {
     char base[512];
     snprintf(base, sizeof(base), "%s", temp_path("rank"));
     run_ok(2, resumes_run, base);
@@ -257,7 +257,7 @@ static void test_resumes_bit_for_bit(void **state) {
 
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
-static void test_refusals(void **state) {
+TEST(test_refusals) {
     static const struct {
         int64_t every;
         double lr, momentum;
@@ -323,7 +323,7 @@ static void breaks_off(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_ranks_that_fail(void **state) {
+TEST(test_ranks_that_fail) {
     assert_contains(run_failing(2, shards_first, NULL, TN_EUNSUPPORTED), "not whole");
     assert_contains(run_failing(2, options_differ, NULL, TN_EMISMATCH), "every 4");
     assert_contains(run_failing(3, breaks_off, "", TN_EVALUE), "no more data");
@@ -348,7 +348,7 @@ static int train_on(tn_group *g, const char *unused) {
 }
 
 /* A rank that is killed is named at once. */
-static void test_a_killed_rank(void **state) {
+TEST(test_a_killed_rank) {
     ranks_job job = ranks_start(3, "train", "", NULL);
     assert_true(ranks_await_output(&job, 1, "training", 60));
     kill(-job.pid[1], SIGKILL);
@@ -362,7 +362,7 @@ static void test_a_killed_rank(void **state) {
 }
 
 /* Whichever allocation fails, it is an error that says so, and nothing is lost. */
-static void test_no_memory(void **state) {
+TEST(test_no_memory) {
     bool failed = true;
     for (int n = 0; failed; n++) {
         net m;
@@ -387,18 +387,5 @@ int main(int argc, char **argv) {
     static const rank_entry bodies[] = {{"train", train_on}};
     ranks_main(argc, argv, bodies, 1);
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_takes_the_mean),
-        TEST(test_buffers_and_frozen_parameters),
-        TEST(test_drift),
-        TEST(test_every_step_is_data_parallelism),
-        TEST(test_one_rank),
-        TEST(test_above_data_parallelism),
-        TEST(test_resumes_bit_for_bit),
-        TEST(test_refusals),
-        TEST(test_ranks_that_fail),
-        TEST(test_a_killed_rank),
-        TEST(test_no_memory),
-    };
-    return cmocka_run_group_tests_name("local SGD", tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -167,7 +167,7 @@ static void free_recipe(recipe *r) {
     free(r->average.data);
 }
 
-static void test_recipes(void **state) {
+TEST(test_recipes) {
     for (size_t i = 0; i < sizeof(recipes) / sizeof(*recipes); i++) {
         recipe alone = recipes[i];
         alone.mesh = "dp=1";
@@ -192,7 +192,7 @@ static void test_recipes(void **state) {
 /* ---- The loss scale, and dropout ------------------------------------------------------------- */
 
 /* The first loss of the last rank is too large for its gradients. */
-static void test_overflow_on_one_rank(void **state) {
+TEST(test_overflow_on_one_rank) {
     for (int k = 0; k < MESHES; k++) {
         mesh_scaling s = {.mesh = meshes[k].mesh,
                           .compute = k % 2 ? TN_F16 : TN_BF16,
@@ -254,7 +254,7 @@ static void drop_apart(tn_group *world, void *user) {
     tn_spread_free(spread);
 }
 
-static void test_dropout_masks(void **state) {
+TEST(test_dropout_masks) {
     for (int k = 0; k < MESHES; k++) {
         run_ok(meshes[k].ranks, drop_apart, (void *)meshes[k].mesh);
     }
@@ -333,7 +333,7 @@ static void compare_evaluations(const evaluation *is, const evaluation *want) {
     }
 }
 
-static void test_evaluation(void **state) {
+TEST(test_evaluation) {
     for (int llama = 0; llama < 2; llama++) {
         evaluation alone = {.mesh = "dp=1", .llama = llama};
         run_ok(1, evaluate_mesh, &alone);
@@ -392,7 +392,7 @@ static void write_text(tn_group *world, void *user) {
     tn_spread_free(spread);
 }
 
-static void test_text(void **state) {
+TEST(test_text) {
     for (int i = 0; i < 4; i++) {
         text t = {.mesh = "dp=1", .llama = i & 1, .bytes = i & 2};
         run_ok(1, write_text, &t);
@@ -407,8 +407,5 @@ static void test_text(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {TEST(test_recipes), TEST(test_overflow_on_one_rank),
-                                       TEST(test_dropout_masks), TEST(test_evaluation),
-                                       TEST(test_text)};
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -93,7 +93,7 @@ static void do_both(tn_group *world, void *user) {
     }
 }
 
-static void test_orders(void **state) {
+TEST(test_orders) {
     for (size_t i = 0; i < sizeof(orders) / sizeof(*orders); i++) {
         assert_contains(run_failing(2, do_both, (void *)&orders[i], orders[i].status),
                         orders[i].says);
@@ -124,7 +124,7 @@ static void apply_plan(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_plans(void **state) {
+TEST(test_plans) {
     const tn_tp_rule column = {"h.*.mlp.c_fc", TN_TP_COLUMN, 1},
                      row = {"h.*.mlp.c_proj", TN_TP_ROW, 0}, around = {"h.*.mlp", TN_TP_ENTER, 0},
                      at = {"h.*.mlp.c_fc", TN_TP_ENTER, 0};
@@ -242,7 +242,7 @@ static void makes_mistake(tn_group *world, void *user) {
     tn_spread_free(spread);
 }
 
-static void test_mistakes(void **state) {
+TEST(test_mistakes) {
     for (size_t i = 0; i < sizeof(mistakes) / sizeof(*mistakes); i++) {
         const mistake *wrong = &mistakes[i];
         const char *said = run_failing(2, makes_mistake, (void *)wrong, wrong->status);
@@ -254,6 +254,5 @@ static void test_mistakes(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {TEST(test_orders), TEST(test_plans), TEST(test_mistakes)};
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -92,7 +92,7 @@ static void spread_and_save(tn_group *g, void *user) {
     tn_module_finish(&whole);
 }
 
-static void from_folder_to_ranks_and_back(void **state) {
+TEST(from_folder_to_ranks_and_back) {
     for (int kind = 0; kind < KINDS; kind++) {
         any_model m, other;
         char from[512], to[512], wrong[512];
@@ -149,7 +149,7 @@ static void assert_model(const char *path, any_model *m) {
     tn_lm_free(got);
 }
 
-static void from_checkpoints(void **state) {
+TEST(from_checkpoints) {
     for (int kind = 0; kind < KINDS; kind++) {
         any_model m;
         char folder[512];
@@ -169,7 +169,7 @@ static void from_checkpoints(void **state) {
     }
 }
 
-static void checkpoints_that_are_of_no_language_model(void **state) {
+TEST(checkpoints_that_are_of_no_language_model) {
     tn_linear m;
     tn_linear_init(&m, 3, 2, tn_linear_defaults());
     assert_int_equal(tn_save(&m, temp_path("linear")), TN_OK);
@@ -215,10 +215,5 @@ static void checkpoints_that_are_of_no_language_model(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(from_folder_to_ranks_and_back),
-        TEST(from_checkpoints),
-        TEST(checkpoints_that_are_of_no_language_model),
-    };
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

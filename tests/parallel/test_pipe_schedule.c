@@ -20,7 +20,7 @@ static tn_pipe_outcome outcome_of(tn_pipe_kind kind, int ranks, int chunks, int 
 static const tn_pipe_cost even = {1, 1, 1, 0};
 
 /* (P - 1) / (M + P - 1) of the time, divided by the chunks where there are several. */
-static void bubbles_are_the_published(void **state) {
+TEST(bubbles_are_the_published) {
     for (int ranks = 1; ranks <= 8; ranks++) {
         for (int micros = 1; micros <= 17; micros++) {
             double P = ranks, M = micros, bubble = (P - 1) / (M + P - 1);
@@ -43,7 +43,7 @@ static void bubbles_are_the_published(void **state) {
 
 /* ZB-H1 has a third of 1F1B's bubble where its three parts cost the same (its paper, table 1), and
  * no more graphs. */
-static void zero_bubble_has_a_third(void **state) {
+TEST(zero_bubble_has_a_third) {
     for (int ranks = 2; ranks <= 8; ranks++) {
         for (int micros = 2 * ranks; micros <= 4 * ranks; micros += ranks) {
             double P = ranks, M = micros;
@@ -54,7 +54,7 @@ static void zero_bubble_has_a_third(void **state) {
     }
 }
 
-static void links_take_time(void **state) {
+TEST(links_take_time) {
     tn_pipe_outcome o = outcome_of(TN_PIPE_GPIPE, 2, 1, 1, (tn_pipe_cost){1, 2, 3, 0.5});
     assert_float_equal(o.seconds, 1 + 0.5 + 1 + 5 + 0.5 + 5, 1e-12);
     assert_float_equal(o.bubble, 1 - 12 / (2 * 13.0), 1e-12);
@@ -72,7 +72,7 @@ static char *drawing_of(tn_pipe_schedule *s, tn_pipe_cost cost) {
     return text;
 }
 
-static void courses_are_drawn(void **state) {
+TEST(courses_are_drawn) {
     char *text =
         drawing_of(tn_pipe_schedule_new(TN_PIPE_1F1B, 2, 1, 3), (tn_pipe_cost){1, 1, 0, 0});
     assert_string_equal(text, "rank 0  F0  F1   .  B0  F2  B1   .  B2\n"
@@ -85,7 +85,7 @@ static void courses_are_drawn(void **state) {
 }
 
 /* A backward that is next to nothing would make a column a millionth of a forward. */
-static void wide_courses_are_cut(void **state) {
+TEST(wide_courses_are_cut) {
     for (double cost = 1e-6; cost > 0; cost *= 1e-100) {
         char *text =
             drawing_of(tn_pipe_schedule_new(TN_PIPE_1F1B, 2, 1, 3), (tn_pipe_cost){1, cost, 0, 0});
@@ -96,7 +96,7 @@ static void wide_courses_are_cut(void **state) {
 
 /* ---- From text ------------------------------------------------------------------------------- */
 
-static void texts_are_read(void **state) {
+TEST(texts_are_read) {
     tn_pipe_schedule *s = tn_pipe_schedule_read("F0.0 F2.0  F0.1 F2.1 B2.0 B2.1 B0.0 B0.1\r\n"
                                                 "F1.0 F3.0 B3.0 F1.1 F3.1 B3.1 B1.0 I1.1 W1.1\n\n");
     assert_non_null(s);
@@ -113,7 +113,7 @@ static void texts_are_read(void **state) {
     tn_pipe_schedule_free(s);
 }
 
-static void wrong_texts_are_refused(void **state) {
+TEST(wrong_texts_are_refused) {
     static const struct {
         const char *text, *error;
     } cases[] = {
@@ -153,7 +153,7 @@ static void wrong_texts_are_refused(void **state) {
 }
 
 /* A row's actions, changed by hand. */
-static void structs_are_checked(void **state) {
+TEST(structs_are_checked) {
     static const struct {
         tn_pipe_action first; /* of rank 1, instead of F1.0 */
         int stages, count;    /* count: of rank 1, instead of 4 */
@@ -184,7 +184,7 @@ static void structs_are_checked(void **state) {
     }
 }
 
-static void what_cannot_end_is_named(void **state) {
+TEST(what_cannot_end_is_named) {
     tn_pipe_schedule *s = tn_pipe_schedule_read("F0.0 B0.0 F0.1 B0.1\nF1.1 B1.1 F1.0 B1.0");
     assert_int_equal(tn_pipe_simulate(s, even, NULL, NULL), TN_ESTATE);
     assert_error(TN_ESTATE, "rank 0 at B0.0, rank 1 at F1.1 wait for each other");
@@ -201,15 +201,4 @@ static void what_cannot_end_is_named(void **state) {
     assert_int_equal(tn_pipe_simulate(s, even, NULL, NULL), TN_ESTATE);
     assert_error(TN_ESTATE, "rank 0 at W0.0");
     tn_pipe_schedule_free(s);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(bubbles_are_the_published), TEST(zero_bubble_has_a_third),
-        TEST(links_take_time),           TEST(courses_are_drawn),
-        TEST(wide_courses_are_cut),      TEST(texts_are_read),
-        TEST(wrong_texts_are_refused),   TEST(structs_are_checked),
-        TEST(what_cannot_end_is_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

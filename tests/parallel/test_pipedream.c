@@ -137,14 +137,14 @@ static void check_case(int how, int size, int ranks) {
     }
 }
 
-static void row_without_a_flush(void **state) {
+TEST(row_without_a_flush) {
     lr = 0.02;
     for (int ranks = 1; ranks <= PARTS; ranks++) {
         check_case(MODE_PIPEDREAM, 4, ranks);
     }
 }
 
-static void batches_with_and_without(void **state) {
+TEST(batches_with_and_without) {
     lr = 0.02;
     for (int ranks = 1; ranks <= PARTS; ranks++) {
         for (int size = ranks > 2 ? 4 : ranks; size <= 16; size *= 2) {
@@ -152,12 +152,4 @@ static void batches_with_and_without(void **state) {
             check_case(MODE_2BW, size, ranks);
         }
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(row_without_a_flush),
-        TEST(batches_with_and_without),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -244,7 +244,7 @@ static int most_alive(const tn_pipe_schedule *s, int rank) {
     return most;
 }
 
-static void every_schedule(void **state) {
+TEST(every_schedule) {
     static const struct {
         tn_pipe_kind kind;
         int ranks, chunks, micros;
@@ -276,7 +276,7 @@ static void every_schedule(void **state) {
     }
 }
 
-static void low_precision_recompute_and_deferred(void **state) {
+TEST(low_precision_recompute_and_deferred) {
     for (int i = 0; i < 8; i++) {
         pipe_run r = run_of(true, 2, 4);
         r.bf16 = i & 1;
@@ -294,7 +294,7 @@ static void low_precision_recompute_and_deferred(void **state) {
 }
 
 /* A backward calls the stage again, long after its forward. */
-static void recompute_of_the_whole(void **state) {
+TEST(recompute_of_the_whole) {
     for (int i = 0; i < 3; i++) {
         pipe_run r = run_of(true, 2, 4);
         r.whole = true;
@@ -310,7 +310,7 @@ static void recompute_of_the_whole(void **state) {
 }
 
 /* A GPT is tied and has dropout. */
-static void tied_weights_and_dropout(void **state) {
+TEST(tied_weights_and_dropout) {
     for (int i = 0; i < 4; i++) {
         pipe_run r = run_of(false, i & 1 ? 3 : 2, 4);
         r.shape.dropout = 0.2;
@@ -325,7 +325,7 @@ static void tied_weights_and_dropout(void **state) {
 }
 
 /* The first stage has no gradient of it, then no stage has; with gradients that add up, too. */
-static void ties_that_lack_gradients(void **state) {
+TEST(ties_that_lack_gradients) {
     for (int i = 1; i < 8; i++) {
         pipe_run r = run_of(false, 3, 2);
         r.detached = i & 1;
@@ -335,7 +335,7 @@ static void ties_that_lack_gradients(void **state) {
     }
 }
 
-static void beside_data_parallelism(void **state) {
+TEST(beside_data_parallelism) {
     for (int stage = 0; stage <= 3; stage++) {
         for (int i = 0; i < 3; i++) {
             pipe_run r = run_of(true, 2, 4);
@@ -357,7 +357,7 @@ static void beside_data_parallelism(void **state) {
 
 /* A stage with nothing to train takes part in the norm of all: the first one, as in fine-tuning of
  * the upper layers, one in the middle, the last one; also under a strategy of its own. */
-static void stages_that_are_frozen(void **state) {
+TEST(stages_that_are_frozen) {
     static const struct {
         bool llama;
         const char *frozen;
@@ -384,7 +384,7 @@ static void stages_that_are_frozen(void **state) {
     }
 }
 
-static void norms_of_one_parameter(void **state) {
+TEST(norms_of_one_parameter) {
     for (int tied = 0; tied <= 1; tied++) {
         pipe_run r = run_of(true, 3, 4);
         r.shape.tied = tied;
@@ -406,7 +406,7 @@ static void cuts_by_cost(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void stages_by_cost(void **state) {
+TEST(stages_by_cost) {
     pipe_run r = run_of(true, 2, 1);
     r.shape.vocab = 1000;
     run_ok(2, cuts_by_cost, &r);
@@ -451,7 +451,7 @@ static void accumulates_steps(tn_group *world, void *user) {
     tn_module_finish(&plain);
 }
 
-static void gradients_of_two_steps(void **state) {
+TEST(gradients_of_two_steps) {
     pipe_run r = run_of(false, 3, 2);
     run_ok(2, accumulates_steps, &r);
     run_ok(3, accumulates_steps, &r);
@@ -472,7 +472,7 @@ static void keeps_generator(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void draws_of_a_step(void **state) {
+TEST(draws_of_a_step) {
     pipe_run r = run_of(false, 2, 2);
     r.shape.dropout = 0.2;
     run_ok(2, keeps_generator, &r);
@@ -526,7 +526,7 @@ static void trains_list(tn_group *world, void *user) {
     tn_module_free(m);
 }
 
-static void lists_of_layers(void **state) {
+TEST(lists_of_layers) {
     static const int cuts[][2] = {{1, 4}, {2, 3}, {2, 5}}; /* the second: a stage is a relu alone */
     list_run r = {.cuts = {1, 2}};
     snprintf(r.file[0], sizeof(r.file[0]), "%s0", temp_path("list"));
@@ -575,7 +575,7 @@ static void overflow_once(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void overflow_of_one_stage(void **state) {
+TEST(overflow_of_one_stage) {
     pipe_run r = run_of(true, 2, 2);
     run_ok(2, overflow_once, &r);
     r.frozen = "embed_tokens layers.0 layers.1"; /* nothing is left to train on the other one */
@@ -583,14 +583,5 @@ static void overflow_of_one_stage(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(every_schedule),           TEST(low_precision_recompute_and_deferred),
-        TEST(recompute_of_the_whole),   TEST(tied_weights_and_dropout),
-        TEST(ties_that_lack_gradients), TEST(beside_data_parallelism),
-        TEST(norms_of_one_parameter),   TEST(stages_by_cost),
-        TEST(stages_that_are_frozen),   TEST(gradients_of_two_steps),
-        TEST(draws_of_a_step),          TEST(lists_of_layers),
-        TEST(overflow_of_one_stage),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

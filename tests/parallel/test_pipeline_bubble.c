@@ -30,7 +30,7 @@ static bool step_fits(sleep_run *r) {
 /* Other programs disturb a step, so it may be repeated once. Between two actions of different ranks
  * three threads are woken, of which each may be late: two that pass the message on, and the
  * receiver. Where even the sleeps of a step are late by 5 %, it says nothing. */
-static void steps_take_the_simulated_time(void **state) {
+TEST(steps_take_the_simulated_time) {
     bool fits[SLEEP_RUNS] = {false}, undisturbed[SLEEP_RUNS] = {false};
     int left = SLEEP_RUNS;
     for (int try = 0; try < 2 && left > 0; try++) {
@@ -57,6 +57,5 @@ static void steps_take_the_simulated_time(void **state) {
 
 int main(void) {
     sleep_forward = 0.04; /* long beside a late wake-up */
-    const struct CMUnitTest tests[] = {TEST(steps_take_the_simulated_time)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

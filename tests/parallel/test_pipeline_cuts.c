@@ -63,7 +63,7 @@ static void cut_by_time(tn_group *world, void *user) {
     tn_module_free(m);
 }
 
-static void test_slow_parts(void **state) {
+TEST(test_slow_parts) {
     int same[3] = {1}; /* 20 | 400 | 6 x 20, or somewhat more where other programs run */
     run_ok(2, cut_by_time, same);
     assert_int_equal(same[1], 1);
@@ -95,14 +95,14 @@ static void cut_language_model(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_language_models(void **state) {
+TEST(test_language_models) {
     for (int llama = 0; llama < 2; llama++) {
         run_ok(2, cut_language_model, &llama);
     }
 }
 
 /* Gradients are gone, and mistakes are named. */
-static void test_mistakes(void **state) {
+TEST(test_mistakes) {
     mesh_shape shape = mesh_shape_of(false);
     shape.layers = LAYERS;
     mesh_model m;
@@ -127,7 +127,5 @@ static void test_mistakes(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {TEST(test_slow_parts), TEST(test_language_models),
-                                       TEST(test_mistakes)};
-    return cmocka_run_group_tests_name("cuts by time", tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

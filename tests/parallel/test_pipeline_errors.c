@@ -117,7 +117,7 @@ static void refuse_layout(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void what_cannot_be_laid_out(void **state) {
+TEST(what_cannot_be_laid_out) {
     static refusal cases[] = {
         {with_ddp, TN_ESTATE, "is under data parallelism already"},
         {with_tensor, TN_ESTATE, "is split over ranks already"},
@@ -164,7 +164,7 @@ static void cuts_at_length(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void long_cuts(void **state) {
+TEST(long_cuts) {
     run_ok(2, cuts_at_length, NULL);
 }
 
@@ -182,7 +182,7 @@ static void refuses_stages_of_one(tn_group *world, void *user) {
     tn_pipe_schedule_free(s);
 }
 
-static void stages_of_one_rank(void **state) {
+TEST(stages_of_one_rank) {
     run_ok(1, refuses_stages_of_one, NULL);
 }
 
@@ -208,7 +208,7 @@ static void refuses_others(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void models_without_parts(void **state) {
+TEST(models_without_parts) {
     run_ok(2, refuses_others, NULL);
 }
 
@@ -267,7 +267,7 @@ static void fails_in_step(tn_group *world, void *user) {
     tn_mesh_free(mesh);
 }
 
-static void an_error_ends_all(void **state) {
+TEST(an_error_ends_all) {
     for (int rank = 0; rank < RANKS; rank++) {
         for (int micro = 0; micro < 4; micro++) {
             for (int halves = 0; halves < 2; halves++) {
@@ -325,7 +325,7 @@ static void reads_batches(tn_group *world, void *user) {
     tn_spread_free(s);
 }
 
-static void an_error_ends_a_mesh(void **state) {
+TEST(an_error_ends_a_mesh) {
     static char meshes[][32] = {"pp=2,tp=2", "pp=2,cp=2", "pp=2,shard=2", "pp=2,dp=2"};
     for (size_t i = 0; i < sizeof(meshes) / sizeof(*meshes); i++) {
         run_ok(4, fails_on_mesh, meshes[i]);
@@ -354,13 +354,13 @@ static void other_step(tn_group *world, void *measures) {
     tn_module_finish(&m);
 }
 
-static void ranks_with_other_steps(void **state) {
+TEST(ranks_with_other_steps) {
     static bool measures = true;
     run_ok(RANKS, other_step, NULL);
     run_ok(RANKS, other_step, &measures);
 }
 
-static void an_error_of_a_loader_ends_all(void **state) {
+TEST(an_error_of_a_loader_ends_all) {
     for (int rank = 0; rank < RANKS; rank++) {
         run_ok(RANKS, reads_batches, &rank);
     }
@@ -387,7 +387,7 @@ static void freezes_alone(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void a_tie_frozen_on_one_rank(void **state) {
+TEST(a_tie_frozen_on_one_rank) {
     run_ok(RANKS, freezes_alone, NULL);
 }
 
@@ -423,7 +423,7 @@ static void misuse_step(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void what_a_step_refuses(void **state) {
+TEST(what_a_step_refuses) {
     TN_SCOPE;
     tn_tensor *x = mesh_tokens(29, 2, 1), *one = mesh_tokens(29, 1, 1);
     misuse cases[] = {
@@ -502,7 +502,7 @@ static void steps_short(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void memory_runs_out(void **state) {
+TEST(memory_runs_out) {
     run_ok(2, attaches_short, NULL);
     for (int halves = 0; halves < 2; halves++) {
         bool failed = true;
@@ -512,16 +512,4 @@ static void memory_runs_out(void **state) {
             tn__alloc_fail_at(-1);
         }
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(what_cannot_be_laid_out),  TEST(stages_of_one_rank),
-        TEST(models_without_parts),     TEST(an_error_ends_all),
-        TEST(an_error_ends_a_mesh),     TEST(an_error_of_a_loader_ends_all),
-        TEST(memory_runs_out),          TEST(ranks_with_other_steps),
-        TEST(what_a_step_refuses),      TEST(long_cuts),
-        TEST(a_tie_frozen_on_one_rank),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

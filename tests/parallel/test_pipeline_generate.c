@@ -99,7 +99,7 @@ static void expect_text(text t) {
     }
 }
 
-static void test_text(void **state) {
+TEST(test_text) {
     for (int i = 0; i < 12; i++) {
         expect_text((text){.llama = i & 1, .temperature = i & 2 ? 0.7 : 0, .form = i / 4});
     }
@@ -168,7 +168,7 @@ static void compare_outputs(tn_group *world, void *user) {
 }
 
 /* In training dropout draws what one rank would draw, where no others have other data. */
-static void test_outputs(void **state) {
+TEST(test_outputs) {
     for (int i = 0; i < 4; i++) {
         outputs o = {.llama = i & 1, .training = i & 2};
         run_ok(1, compare_outputs, &o);
@@ -198,7 +198,7 @@ static void call_list(tn_group *world, void *user) {
     tn_module_free(m);
 }
 
-static void test_list(void **state) {
+TEST(test_list) {
     float y[6];
     run_ok(1, call_list, y);
     run_ok(3, call_list, y);
@@ -255,7 +255,7 @@ static void evaluate_model(tn_group *world, void *user) {
     tn_spread_free(spread);
 }
 
-static void test_evaluation(void **state) {
+TEST(test_evaluation) {
     for (int llama = 0; llama < 2; llama++) {
         evaluation alone = {.llama = llama};
         run_ok(1, evaluate_model, &alone);
@@ -310,7 +310,7 @@ static void train_course(tn_group *world, void *user) {
 }
 
 /* Calls between steps change no step; and a backward in halves trains to the same texts. */
-static void test_between(void **state) {
+TEST(test_between) {
     static const struct {
         const char *mesh, *whole; /* whole: backward is not in halves */
         int ranks;
@@ -441,7 +441,7 @@ static void make_mistake(tn_group *world, void *user) {
     tn_spread_free(spread);
 }
 
-static void test_mistakes(void **state) {
+TEST(test_mistakes) {
     for (size_t i = 0; i < sizeof(mistakes) / sizeof(*mistakes); i++) {
         const mistake *wrong = &mistakes[i];
         const char *said = run_failing(2, make_mistake, (void *)wrong, wrong->status);
@@ -453,8 +453,5 @@ static void test_mistakes(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {TEST(test_text),    TEST(test_outputs),
-                                       TEST(test_list),    TEST(test_evaluation),
-                                       TEST(test_between), TEST(test_mistakes)};
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -81,7 +81,7 @@ static void expect_mesh(const program *alone, const char *mesh, bool recompute) 
 }
 
 /* Each dimension is a power of two, the product 8. */
-static void every_mesh_of_eight(void **state) {
+TEST(every_mesh_of_eight) {
     program alone = {.mesh = "dp=1", .shape = deep_shape(false)};
     run_program(&alone, 1);
     assert_true(alone.losses[0] > 3 && alone.losses[STEPS - 1] < 4);
@@ -109,7 +109,7 @@ static void every_mesh_of_eight(void **state) {
 }
 
 /* Rotary positions: a later stage has to know where its share of a sequence is. */
-static void positions_of_later_stages(void **state) {
+TEST(positions_of_later_stages) {
     program alone = {.mesh = "dp=1", .shape = deep_shape(true)};
     run_program(&alone, 1);
     static const char *const meshes[] = {
@@ -141,7 +141,7 @@ static void measure_twice(tn_group *world, void *user) {
     tn_spread_free(s);
 }
 
-static void dropout_in_training_alone(void **state) {
+TEST(dropout_in_training_alone) {
     static char meshes[][8] = {"dp=2", "pp=2"};
     run_ok(2, measure_twice, meshes[0]);
     run_ok(2, measure_twice, meshes[1]);
@@ -182,7 +182,7 @@ static void read_to_the_end(tn_group *world, void *user) {
     tn_spread_free(s);
 }
 
-static void data_that_end(void **state) {
+TEST(data_that_end) {
     static char meshes[][8] = {"dp=2", "shard=2", "tp=2", "pp=2"};
     for (int i = 0; i < 4; i++) {
         run_ok(2, read_to_the_end, meshes[i]);
@@ -190,12 +190,6 @@ static void data_that_end(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(every_mesh_of_eight),
-        TEST(positions_of_later_stages),
-        TEST(dropout_in_training_alone),
-        TEST(data_that_end),
-    };
     tn_set_threads(1);
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -51,7 +51,7 @@ static void close_to(double is, double want) {
 static const double block_products = 12.0 * WIDTH * WIDTH, attention = 1.0 * LENGTH * WIDTH,
                     top_products = 1.0 * VOCAB * WIDTH;
 
-static void test_operations(void **state) {
+TEST(test_operations) {
     double tokens = BATCH * LENGTH, forward = 2 * LAYERS * (block_products + attention);
     tn_plan_options o = free_machine(1, "dp=1");
     o.machine.flops = 1e9;
@@ -77,7 +77,7 @@ static void test_operations(void **state) {
     close_to(plan_small(o).compute, 3 * plan.compute);
 }
 
-static void test_optimiser(void **state) {
+TEST(test_optimiser) {
     tn_plan_options o = free_machine(2, "shard=2");
     o.machine.memory_speed = 1e6;
     tn_plan plan = plan_small(o);
@@ -88,7 +88,7 @@ static void test_optimiser(void **state) {
 static const double block_elements = 12.0 * WIDTH * WIDTH + 13 * WIDTH,
                     rest_elements = (VOCAB + LENGTH + 2.0) * WIDTH;
 
-static void test_messages_of_data(void **state) {
+TEST(test_messages_of_data) {
     double all = LAYERS * block_elements + rest_elements;
     tn_plan_options o = free_machine(4, "dp=4");
     o.machine.host_link = 1e6;
@@ -111,7 +111,7 @@ static void test_messages_of_data(void **state) {
 }
 
 /* Messages go beside the blocks' computing, but for those of the rest and of one block. */
-static void test_overlap(void **state) {
+TEST(test_overlap) {
     tn_plan_options o = free_machine(2, "dp=2");
     o.machine.host_link = 1e6;
     o.machine.flops = 1e3; /* slow */
@@ -120,7 +120,7 @@ static void test_overlap(void **state) {
     close_to(plan_small(o).data, 4 * (LAYERS * block_elements + rest_elements) / 1e6);
 }
 
-static void test_messages_of_tensors(void **state) {
+TEST(test_messages_of_tensors) {
     double x = 2.0 * BATCH * LENGTH * WIDTH; /* bytes, of which half travels in each message */
     tn_plan_options o = free_machine(2, "tp=2");
     o.machine.host_link = 1e6;
@@ -135,7 +135,7 @@ static void test_messages_of_tensors(void **state) {
 
 /* Ranks that are in one host use its link; those that are not, the network, of which each of
  * several in a host has a part. */
-static void test_hosts(void **state) {
+TEST(test_hosts) {
     double all = LAYERS * block_elements + rest_elements;
     tn_plan_options o = free_machine(8, "dp=8");
     o.machine.per_host = 4;
@@ -149,7 +149,7 @@ static void test_hosts(void **state) {
     assert_true(plan_small(o).data < 1e-9);
 }
 
-static void test_bubble(void **state) {
+TEST(test_bubble) {
     for (int kind = 0; kind < 2; kind++) {
         tn_plan_options o = free_machine(3, kind ? "pp=3,gpipe" : "pp=3");
         o.machine.flops = 1e9;
@@ -174,7 +174,7 @@ static void test_bubble(void **state) {
     close_to(plan_small(o).bubble, 2);
 }
 
-static void test_directions(void **state) {
+TEST(test_directions) {
     tn_plan_options o = tn_plan_defaults();
     o.ranks = 8;
     o.batch = BATCH;
@@ -225,7 +225,7 @@ static double their_operations(const struct published *p) {
            (1 + T / (6 * C) + 51200 / (16.0 * p->layers * C));
 }
 
-static void test_published_runs(void **state) {
+TEST(test_published_runs) {
     for (size_t i = 0; i < sizeof(published) / sizeof(published[0]); i++) {
         const struct published *p = &published[i];
         tn_gpt m;
@@ -254,7 +254,7 @@ static void test_published_runs(void **state) {
 
 /* ---- Searching, and what is refused ---------------------------------------------------------- */
 
-static void test_search(void **state) {
+TEST(test_search) {
     tn_gpt m;
     small_model(&m);
     tn_plan_options o = tn_plan_defaults();
@@ -298,7 +298,7 @@ static void test_search(void **state) {
     tn_module_finish(&m);
 }
 
-static void test_mistakes(void **state) {
+TEST(test_mistakes) {
     static const struct {
         int ranks;
         const char *mesh;
@@ -332,18 +332,5 @@ static void test_mistakes(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_operations),
-        TEST(test_optimiser),
-        TEST(test_messages_of_data),
-        TEST(test_overlap),
-        TEST(test_messages_of_tensors),
-        TEST(test_hosts),
-        TEST(test_bubble),
-        TEST(test_directions),
-        TEST(test_published_runs),
-        TEST(test_search),
-        TEST(test_mistakes),
-    };
-    return cmocka_run_group_tests_name("plans", tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -61,7 +61,7 @@ static void check_rest(int ranks, plan_run r) {
     }
 }
 
-static void test_bytes_at_rest(void **state) {
+TEST(test_bytes_at_rest) {
     static const struct {
         int ranks;
         const char *mesh;
@@ -111,7 +111,7 @@ static void test_bytes_at_rest(void **state) {
 }
 
 /* Gradients that stay for later micro-batches have buffers of their own. */
-static void test_bytes_of_micro_batches(void **state) {
+TEST(test_bytes_of_micro_batches) {
     for (int micros = 1; micros <= 2; micros++) {
         plan_run r = run_of("pp=2,shard=2,stage=2", false);
         r.shape.layers = 7;
@@ -181,7 +181,7 @@ static int peaks_as_planned(tn_group *world, const char *argument) {
 /* Each kind of mesh on two ranks, and what N changes on four: parts of 1 / N, and kinds together.
  * Eight ranks of one or two kinds would show the same, at twice the time and with models so small
  * that what kernels need is not; at rest they are exact. */
-static void test_peaks(void **state) {
+PLAIN_TEST(test_peaks) {
     static const struct {
         int ranks;
         const char *run;
@@ -214,10 +214,5 @@ static const rank_entry bodies[] = {{"peaks", peaks_as_planned}};
 int main(int argc, char **argv) {
     tn_set_threads(1);
     ranks_main(argc, argv, bodies, 1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_bytes_at_rest),
-        TEST(test_bytes_of_micro_batches),
-        cmocka_unit_test(test_peaks),
-    };
-    return cmocka_run_group_tests_name("bytes of plans", tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -76,7 +76,7 @@ static void sums_in_full(tn_group *g, void *user) {
     }
 }
 
-static void test_full_rank_is_the_mean(void **state) {
+TEST(test_full_rank_is_the_mean) {
     run_ok(2, sums_in_full, NULL);
     run_ok(3, sums_in_full, "");
 }
@@ -111,7 +111,7 @@ static void sends_rank_one(tn_group *g, void *user) {
     }
 }
 
-static void test_rank_one_is_exact(void **state) {
+TEST(test_rank_one_is_exact) {
     run_ok(2, sends_rank_one, NULL);
     run_ok(3, sends_rank_one, NULL);
 }
@@ -139,7 +139,7 @@ static void sends_low_precision(tn_group *g, void *user) {
     tn_module_finish(&m[1]);
 }
 
-static void test_bf16_gradients(void **state) {
+TEST(test_bf16_gradients) {
     run_ok(2, sends_low_precision, NULL);
 }
 
@@ -162,7 +162,7 @@ static void starts_later(tn_group *g, void *user) {
     tn_module_finish(&plain);
 }
 
-static void test_starts_with_whole_gradients(void **state) {
+TEST(test_starts_with_whole_gradients) {
     run_ok(2, starts_later, NULL);
 }
 
@@ -204,7 +204,7 @@ static void keeps_errors(tn_group *g, void *user) {
     CHECK(left[0] > 0.1 && left[1] < 0.7 * left[0]);
 }
 
-static void test_error_feedback(void **state) {
+TEST(test_error_feedback) {
     run_ok(2, keeps_errors, NULL);
 }
 
@@ -245,7 +245,7 @@ static void finds_direction(tn_group *g, void *user) {
     }
 }
 
-static void test_warm_start(void **state) {
+TEST(test_warm_start) {
     run_ok(2, finds_direction, NULL);
 }
 
@@ -274,7 +274,7 @@ static void takes_anything(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_zeros_and_overflows(void **state) {
+TEST(test_zeros_and_overflows) {
     run_ok(2, takes_anything, NULL);
 }
 
@@ -323,7 +323,7 @@ static void counts_unused(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_without_a_gradient(void **state) {
+TEST(test_without_a_gradient) {
     run_ok(2, waits_frozen, NULL);
     run_ok(2, counts_unused, NULL);
 }
@@ -358,7 +358,7 @@ static void joins_early(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_join(void **state) {
+TEST(test_join) {
     run_ok(3, joins_early, NULL);
 }
 
@@ -381,7 +381,7 @@ static void train_power(bool compressed, power_run *run) {
     tn_module_finish(&teacher);
 }
 
-static void test_learns_with_a_tenth_of_the_bytes(void **state) {
+TEST(test_learns_with_a_tenth_of_the_bytes) {
     power_run run = {.options = TN_WITH(tn_powersgd, .rank = 4, .start_step = 5)};
     train_power(false, &run);
     double loss = run.loss, sent = (double)run.sent;
@@ -430,7 +430,7 @@ static void resumes_run(tn_group *g, void *user) {
     CHECK(same_numbers(&ends[0], &ends[1]) && !same_numbers(&ends[0], &ends[2]));
 }
 
-static void test_resumes_bit_for_bit(void **state) {
+TEST(test_resumes_bit_for_bit) {
     char base[512];
     snprintf(base, sizeof(base), "%s", temp_path("rank"));
     run_ok(2, resumes_run, base);
@@ -443,7 +443,7 @@ static tn_work *some_hook(tn_group *g, tn_ddp_bucket *b, int stage, void *user) 
     return stage == 0 ? tn_all_reduce(g, b->flat, b->how) : NULL;
 }
 
-static void test_refusals(void **state) {
+TEST(test_refusals) {
     for (int i = 0; i < 6; i++) {
         tn_powersgd_options p = tn_powersgd_defaults();
         tn_ddp_options o = tn_ddp_defaults();
@@ -472,12 +472,12 @@ static void options_differ(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_options_that_differ(void **state) {
+TEST(test_options_that_differ) {
     assert_non_null(strstr(run_failing(2, options_differ, NULL, TN_EMISMATCH), "rank 2"));
 }
 
 /* One rank sends nothing, and leaves nothing out. */
-static void test_one_rank(void **state) {
+TEST(test_one_rank) {
     net m;
     net_init(&m, 1);
     tn_ddp_state *ddp = tn_ddp(&m, NULL, tn_ddp_defaults());
@@ -494,7 +494,7 @@ static void test_one_rank(void **state) {
 }
 
 /* Whichever allocation fails, it is an error that says so, and nothing is lost. */
-static void test_no_memory(void **state) {
+TEST(test_no_memory) {
     bool failed = true;
     for (int n = 0; failed; n++) {
         net m;
@@ -559,7 +559,7 @@ static void fills_f16(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_f16(void **state) {
+TEST(test_f16) {
     run_ok(2, sends_f16, NULL);
     run_ok(4, sends_f16, "");
     double values[] = {60000.0, 1e6};
@@ -569,24 +569,5 @@ static void test_f16(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_full_rank_is_the_mean),
-        TEST(test_rank_one_is_exact),
-        TEST(test_bf16_gradients),
-        TEST(test_starts_with_whole_gradients),
-        TEST(test_error_feedback),
-        TEST(test_warm_start),
-        TEST(test_zeros_and_overflows),
-        TEST(test_without_a_gradient),
-        TEST(test_join),
-        TEST(test_learns_with_a_tenth_of_the_bytes),
-        TEST(test_resumes_bit_for_bit),
-        TEST(test_refusals),
-        TEST(test_options_that_differ),
-        TEST(test_one_rank),
-        TEST(test_no_memory),
-        TEST(test_f16),
-    };
-    return cmocka_run_group_tests_name("data parallelism: PowerSGD", tests, temp_flights,
-                                       temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -120,22 +120,17 @@ static run composed_end(void) {
     return want;
 }
 
-static void under_data_parallelism(void **state) {
+TEST(under_data_parallelism) {
     run want = composed_end();
     check_end((run){.how = DDP}, &want);
     check_end((run){.how = DDP, .around = true}, &want);
 }
 
-static void under_sharding(void **state) {
+TEST(under_sharding) {
     run want = composed_end();
     static const char *const units[] = {"", "pairs", "pairs.*.f pairs.*.g", "pairs pairs.*.f"};
     for (int i = 0; i < 8; i++) {
         check_end((run){.how = FSDP, .units = units[i / 2], .around = i & 1}, &want);
     }
     check_end((run){.how = NAIVE}, &want);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {TEST(under_data_parallelism), TEST(under_sharding)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,7 @@ static void run_leg(tn_group *world, void *user) {
 }
 
 /* 4 -> 3 -> 2 -> 1 -> 4 ranks, from every layout to every other. */
-static void any_way_onto_any_ranks(void **state) {
+TEST(any_way_onto_any_ranks) {
     (void)state;
     static const int ranks[] = {4, 3, 2, 1, 4};
     for (int i = 0; i < 2 * WAYS; i++) {
@@ -63,7 +63,7 @@ static void any_way_onto_any_ranks(void **state) {
 }
 
 /* Pieces that are read in several chunks, and runs that continue from one chunk to the next. */
-static void large_pieces(void **state) {
+TEST(large_pieces) {
     (void)state;
     const char *folder = temp_path("large");
     parts_width = 600;
@@ -75,7 +75,7 @@ static void large_pieces(void **state) {
 }
 
 /* What all ranks have is distributed over them for writing. */
-static void whole_parameters_are_dealt_out(void **state) {
+TEST(whole_parameters_are_dealt_out) {
     (void)state;
     const char *folder = temp_path("dealt");
     parts_width = 60;
@@ -117,18 +117,12 @@ static void save_changing(tn_group *world, void *user) {
 }
 
 /* A save contains what it was given and no more, whatever the previous save contained. */
-static void what_is_saved_changes(void **state) {
+TEST(what_is_saved_changes) {
     (void)state;
     assert_int_equal(tn_local_run(2, save_changing, (void *)(uintptr_t)temp_path("changing")),
                      TN_OK);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(any_way_onto_any_ranks),
-        TEST(large_pieces),
-        TEST(whole_parameters_are_dealt_out),
-        TEST(what_is_saved_changes),
-    };
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

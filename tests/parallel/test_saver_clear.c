@@ -38,7 +38,7 @@ static void starts_over(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_starts_over(void **state) {
+TEST(test_starts_over) {
     (void)state;
     for (int ranks = 1; ranks <= 3; ranks += 2) {
         char name[16], path[600];
@@ -63,7 +63,7 @@ static void cannot_clear(tn_group *world, void *user) {
     tn_saver_free(s);
 }
 
-static void test_cannot_clear(void **state) {
+TEST(test_cannot_clear) {
     (void)state;
     const char *path = temp_path("a_file");
     temp_write(path, "x", 1);
@@ -71,6 +71,5 @@ static void test_cannot_clear(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_starts_over), TEST(test_cannot_clear)};
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -197,14 +197,14 @@ static void lose_each(hosts *all) {
     hosts_finish(all);
 }
 
-static void a_host_may_be_lost(void **state) {
+PLAIN_TEST(a_host_may_be_lost) {
     (void)state;
     hosts two = hosts_new("two", 2, (int[]){2, 2}), three = hosts_new("three", 3, (int[]){1, 1, 1});
     lose_each(&two);
     lose_each(&three);
 }
 
-static void hosts_with_different_numbers_of_ranks(void **state) {
+PLAIN_TEST(hosts_with_different_numbers_of_ranks) {
     (void)state;
     hosts more = hosts_new("more", 2, (int[]){3, 1}), less = hosts_new("less", 2, (int[]){1, 3});
     hosts mixed = hosts_new("mixed", 3, (int[]){2, 1, 4});
@@ -213,7 +213,7 @@ static void hosts_with_different_numbers_of_ranks(void **state) {
     lose_each(&mixed);
 }
 
-static void hosts_on_other_machines(void **state) {
+PLAIN_TEST(hosts_on_other_machines) {
     (void)state;
     if (gloo_is_here()) {
         hosts apart = hosts_new("apart", 2, (int[]){2, 1});
@@ -223,7 +223,7 @@ static void hosts_on_other_machines(void **state) {
 }
 
 /* Two neighbours of three: the parts of the first were copied to the second. */
-static void two_hosts_lost_are_too_many(void **state) {
+PLAIN_TEST(two_hosts_lost_are_too_many) {
     (void)state;
     hosts all = hosts_new("many", 3, (int[]){1, 1, 1});
     pass_job(&all, "-1", "f10 m20 m30", NULL);
@@ -233,7 +233,7 @@ static void two_hosts_lost_are_too_many(void **state) {
     hosts_finish(&all);
 }
 
-static void one_host_has_no_copies(void **state) {
+PLAIN_TEST(one_host_has_no_copies) {
     (void)state;
     hosts one = hosts_new("one", 1, (int[]){3});
     pass_job(&one, "-1", "m10 m20", NULL);
@@ -245,7 +245,7 @@ static void one_host_has_no_copies(void **state) {
 
 /* A damaged part is loaded from its copy, before an older save is; then the older save, then the
  * files. */
-static void damaged_parts_are_loaded_from_copies(void **state) {
+PLAIN_TEST(damaged_parts_are_loaded_from_copies) {
     (void)state;
     for (int tail = 0; tail < 2; tail++) {
         hosts all = hosts_new(tail ? "tail" : "image", 2, (int[]){2, 2});
@@ -266,7 +266,7 @@ static void damaged_parts_are_loaded_from_copies(void **state) {
 }
 
 /* A copy that is damaged is as bad as none. */
-static void copies_are_checked(void **state) {
+PLAIN_TEST(copies_are_checked) {
     (void)state;
     hosts all = hosts_new("checked", 2, (int[]){1, 1});
     pass_job(&all, "-1", "m10 m20", NULL);
@@ -277,7 +277,7 @@ static void copies_are_checked(void **state) {
 }
 
 /* Not even a copy of the last save that is whole. */
-static void last_whole_copy_stays(void **state) {
+PLAIN_TEST(last_whole_copy_stays) {
     (void)state;
     hosts all = hosts_new("stays", 2, (int[]){1, 1});
     pass_job(&all, "-1", "m40 m30 m20 m10", NULL);
@@ -290,7 +290,7 @@ static void last_whole_copy_stays(void **state) {
 
 /* The host that is left has the only copies, until a save of its own has ended on all ranks: this
  * one does not. */
-static void copies_stay_until_they_are_not_needed(void **state) {
+PLAIN_TEST(copies_stay_until_they_are_not_needed) {
     (void)state;
     hosts all = hosts_new("needed", 2, (int[]){1, 2});
     pass_job(&all, "-1", "m10 m20", NULL);
@@ -306,7 +306,7 @@ static void copies_stay_until_they_are_not_needed(void **state) {
 }
 
 /* Memory is where the ranks were, also of those that are no longer there. */
-static void fewer_ranks_on_a_host(void **state) {
+PLAIN_TEST(fewer_ranks_on_a_host) {
     (void)state;
     hosts all = hosts_new("fewer", 1, (int[]){4});
     pass_job(&all, "-1", "m10 m20", NULL);
@@ -339,7 +339,7 @@ static void assert_no_copies(const hosts *all) {
 }
 
 /* Copies end, with one warning; saves go on, and what was copied is freed. */
-static void no_room_ends_copies_only(void **state) {
+PLAIN_TEST(no_room_ends_copies_only) {
     (void)state;
     hosts all = hosts_new("room", 2, (int[]){1, 1});
     keeper *full = &all.at[1].memory;
@@ -361,7 +361,7 @@ static void no_room_ends_copies_only(void **state) {
     hosts_finish(&all);
 }
 
-static void ranks_that_disagree_are_named(void **state) {
+PLAIN_TEST(ranks_that_disagree_are_named) {
     (void)state;
     hosts all = hosts_new("disagree", 2, (int[]){1, 1});
     ranks_result result =
@@ -391,7 +391,7 @@ static void end_copies(hosts *all, const char *fault, const char *says) {
     hosts_finish(all);
 }
 
-static void an_error_ends_copies_only(void **state) {
+PLAIN_TEST(an_error_ends_copies_only) {
     (void)state;
     hosts sender = hosts_new("sender", 3, (int[]){1, 1, 1});
     hosts receiver = hosts_new("receiver", 3, (int[]){1, 1, 1});
@@ -401,7 +401,7 @@ static void an_error_ends_copies_only(void **state) {
 }
 
 /* Only gloo's groups need any. */
-static void no_port_ends_copies_only(void **state) {
+PLAIN_TEST(no_port_ends_copies_only) {
     (void)state;
     if (gloo_is_here()) {
         hosts apart = hosts_new("ports", 3, (int[]){1, 1, 1});
@@ -430,7 +430,7 @@ static void name_dead_rank(int n, int victim, const char *late) {
     hosts_finish(&all);
 }
 
-static void a_dead_rank_is_named(void **state) {
+PLAIN_TEST(a_dead_rank_is_named) {
     (void)state;
     name_dead_rank(HOSTS, 1, NULL);
     name_dead_rank(HOSTS_MOST, 2, NULL);
@@ -438,7 +438,7 @@ static void a_dead_rank_is_named(void **state) {
 }
 
 /* No memory is no reason to go back to an older save. */
-static void no_memory_is_an_error(void **state) {
+PLAIN_TEST(no_memory_is_an_error) {
     (void)state;
     hosts all = hosts_new("memory", 2, (int[]){1, 1});
     pass_job(&all, "-1", "f5 m10 m20", NULL);
@@ -455,7 +455,7 @@ static void no_memory_is_an_error(void **state) {
 
 /* Nothing is in files, so only memory can have the steps; and with each rank its host is lost. The
  * next job loads the last step, or the one before. */
-static void hosts_lost_again_and_again(void **state) {
+PLAIN_TEST(hosts_lost_again_and_again) {
     (void)state;
     enum { KILLS = 60 };
     static environment e;
@@ -492,24 +492,5 @@ static void hosts_lost_again_and_again(void **state) {
 int main(int argc, char **argv) {
     tn_set_threads(1);
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(*bodies));
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_host_may_be_lost),
-        cmocka_unit_test(hosts_with_different_numbers_of_ranks),
-        cmocka_unit_test(hosts_on_other_machines),
-        cmocka_unit_test(two_hosts_lost_are_too_many),
-        cmocka_unit_test(one_host_has_no_copies),
-        cmocka_unit_test(damaged_parts_are_loaded_from_copies),
-        cmocka_unit_test(copies_are_checked),
-        cmocka_unit_test(last_whole_copy_stays),
-        cmocka_unit_test(copies_stay_until_they_are_not_needed),
-        cmocka_unit_test(fewer_ranks_on_a_host),
-        cmocka_unit_test(no_room_ends_copies_only),
-        cmocka_unit_test(ranks_that_disagree_are_named),
-        cmocka_unit_test(an_error_ends_copies_only),
-        cmocka_unit_test(no_port_ends_copies_only),
-        cmocka_unit_test(a_dead_rank_is_named),
-        cmocka_unit_test(no_memory_is_an_error),
-        cmocka_unit_test(hosts_lost_again_and_again),
-    };
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

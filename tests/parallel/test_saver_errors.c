@@ -175,7 +175,7 @@ static void spoil_sight(parts_run *r, tn_checkpoint *c, const char **folder) {
     must(tn_barrier(r->world) == TN_OK);
 }
 
-static void wrong_on_one_rank(void **state) {
+TEST(wrong_on_one_rank) {
     (void)state;
     static const failing cases[] = {
         {NULL, "rank 2 saves step 3 but rank 0 saves step 2", TN_EMISMATCH, spoil_step, false},
@@ -226,7 +226,7 @@ static void save_without_one(tn_group *world, void *user) {
     parts_run_close(&r);
 }
 
-static void a_rank_that_does_not_come(void **state) {
+TEST(a_rank_that_does_not_come) {
     (void)state;
     assert_int_equal(tn_local_run(3, save_without_one, (void *)(uintptr_t)temp_path("missing")),
                      TN_OK);
@@ -266,7 +266,7 @@ static void save_after_half_list(tn_group *world, void *user) {
     parts_run_close(&r);
 }
 
-static void half_a_list(void **state) {
+TEST(half_a_list) {
     (void)state;
     assert_int_equal(tn_local_run(2, save_after_half_list, (void *)(uintptr_t)temp_path("half")),
                      TN_OK);
@@ -292,14 +292,14 @@ static void save_with_an_error(tn_group *world, void *user) {
     parts_run_close(&r);
 }
 
-static void an_error_from_before(void **state) {
+TEST(an_error_from_before) {
     (void)state;
     assert_int_equal(tn_local_run(3, save_with_an_error, (void *)(uintptr_t)temp_path("error")),
                      TN_OK);
 }
 
 /* The first of two errors stays: here the program's own, not that of the previous save. */
-static void own_error_before_that_of_the_save(void **state) {
+TEST(own_error_before_that_of_the_save) {
     (void)state;
     parts_run r;
     parts_run_open(&r, NULL, LIES_WHOLE);
@@ -317,9 +317,5 @@ static void own_error_before_that_of_the_save(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(wrong_on_one_rank),    TEST(a_rank_that_does_not_come),         TEST(half_a_list),
-        TEST(an_error_from_before), TEST(own_error_before_that_of_the_save),
-    };
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -148,14 +148,14 @@ static void walk_allocations(const char *name, int ranks, bool behind, bool repl
     assert_true(failures > 100);
 }
 
-static void without_memory(void **state) {
+TEST(without_memory) {
     (void)state;
     walk_allocations("alone", 1, false, false);
     walk_allocations("alone_behind", 1, true, false);
     walk_allocations("replaced", 1, false, true);
 }
 
-static void without_memory_on_two_ranks(void **state) {
+TEST(without_memory_on_two_ranks) {
     (void)state;
     walk_allocations("both", 2, false, false);
     walk_allocations("both_behind", 2, true, true);
@@ -165,7 +165,7 @@ static void without_memory_on_two_ranks(void **state) {
 
 /* If something else has a name that a save needs, the saver does not remove it, but raises an
  * error. */
-static void names_are_taken(void **state) {
+TEST(names_are_taken) {
     (void)state;
     static const char *const names[] = {"step-000002.tmp", "step-000002"};
     for (int i = 0; i < 4; i++) {
@@ -193,7 +193,7 @@ static void limit_files(rlim_t most) {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-static void files_that_cannot_grow(void **state) {
+TEST(files_that_cannot_grow) {
     (void)state;
     signal(SIGXFSZ, SIG_IGN);
     attempt a = begin_attempts("full", MOST_RANKS, true);
@@ -213,11 +213,5 @@ static void files_that_cannot_grow(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(without_memory),
-        TEST(without_memory_on_two_ranks),
-        TEST(names_are_taken),
-        TEST(files_that_cannot_grow),
-    };
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -47,7 +47,7 @@ static void save_steps(tn_group *world, void *user) {
     parts_run_close(&r);
 }
 
-static void some_steps_stay(void **state) {
+TEST(some_steps_stay) {
     (void)state;
     const char *folder = temp_path("steps");
     assert_true(tn__folder_make(folder, "test"));
@@ -78,7 +78,7 @@ static void save_low_step(tn_group *world, void *user) {
     parts_run_close(&r);
 }
 
-static void higher_steps_are_another_runs(void **state) {
+TEST(higher_steps_are_another_runs) {
     (void)state;
     const char *folder = temp_path("steps");
     assert_int_equal(tn_local_run(2, save_low_step, (void *)(uintptr_t)folder), TN_OK);
@@ -99,14 +99,14 @@ static void load_replaced(tn_group *world, void *user) {
     parts_run_close(&r);
 }
 
-static void a_step_is_replaced(void **state) {
+TEST(a_step_is_replaced) {
     (void)state;
     assert_int_equal(tn_local_run(2, load_replaced, (void *)(uintptr_t)temp_path("steps")), TN_OK);
 }
 
 /* Something that the user put into a step's folder is not removed with the step, and prevents no
  * save: neither the one that replaces the step, nor those of the next job. */
-static void folders_in_steps_stay(void **state) {
+TEST(folders_in_steps_stay) {
     (void)state;
     parts_run r;
     parts_run_open(&r, NULL, LIES_WHOLE);
@@ -131,7 +131,7 @@ static void folders_in_steps_stay(void **state) {
 
 /* ---- One job at a time ----------------------------------------------------------------------- */
 
-static void one_job_at_a_time(void **state) {
+TEST(one_job_at_a_time) {
     (void)state;
     parts_run r;
     parts_run_open(&r, NULL, LIES_WHOLE);
@@ -169,7 +169,7 @@ static int lock_again(const char *folder) {
 }
 
 /* A freed saver holds no lock, even if a child has inherited its descriptor. */
-static void children_keep_no_lock(void **state) {
+TEST(children_keep_no_lock) {
     (void)state;
     parts_run r;
     parts_run_open(&r, NULL, LIES_WHOLE);
@@ -188,9 +188,5 @@ static void children_keep_no_lock(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(some_steps_stay),       TEST(a_step_is_replaced), TEST(higher_steps_are_another_runs),
-        TEST(folders_in_steps_stay), TEST(one_job_at_a_time),  TEST(children_keep_no_lock),
-    };
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

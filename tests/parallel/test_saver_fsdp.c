@@ -152,12 +152,12 @@ static void wander_over_ranks(const char *name, bool bf16, bool spoil) {
     free_leg(&last);
 }
 
-static void wandering_f32(void **state) {
+TEST(wandering_f32) {
     (void)state;
     wander_over_ranks("f32", false, true);
 }
 
-static void wandering_bf16(void **state) {
+TEST(wandering_bf16) {
     (void)state;
     wander_over_ranks("bf16", true, true);
 }
@@ -205,7 +205,7 @@ static void undoes_a_step(tn_group *g, void *folder) {
     tn_module_finish(&m);
 }
 
-static void ranks_with_nothing(void **state) {
+TEST(ranks_with_nothing) {
     (void)state;
     char folder[512];
     snprintf(folder, sizeof(folder), "%s", temp_path("nothing"));
@@ -216,7 +216,5 @@ static void ranks_with_nothing(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {TEST(wandering_f32), TEST(wandering_bf16),
-                                       TEST(ranks_with_nothing)};
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -135,12 +135,12 @@ static void kill_again_and_again(const kills *k, const char *folder) {
     assert_true(old > 0 && new > 0);
 }
 
-static void killed_while_training_and_saving(void **state) {
+PLAIN_TEST(killed_while_training_and_saving) {
     (void)state;
     kill_again_and_again(&all_kills[0], temp_path("run"));
 }
 
-static void killed_on_a_mesh(void **state) {
+PLAIN_TEST(killed_on_a_mesh) {
     (void)state;
     kill_again_and_again(&all_kills[1], temp_path("mesh"));
 }
@@ -148,7 +148,5 @@ static void killed_on_a_mesh(void **state) {
 int main(int argc, char **argv) {
     tn_set_threads(1);
     ranks_main(argc, argv, bodies, 1);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(killed_while_training_and_saving),
-                                       cmocka_unit_test(killed_on_a_mesh)};
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -35,7 +35,7 @@ static void open_whole(parts_run *r, uint64_t seed) {
     parts_run_values(r, seed, false);
 }
 
-static void converted_and_exported(void **state) {
+TEST(converted_and_exported) {
     (void)state;
     paths p = {temp_path("converted"), temp_path("exported")};
     const char *one = temp_path("one"), *weights = temp_path("weights"),
@@ -78,7 +78,7 @@ static void load_single(tn_group *world, void *user) {
     parts_run_close(&r);
 }
 
-static void checkpoints_of_one_file(void **state) {
+TEST(checkpoints_of_one_file) {
     (void)state;
     const char *folder = temp_path("single"), *file = temp_path("single/old");
     assert_true(tn__folder_make(folder, "test"));
@@ -115,7 +115,7 @@ static void refuse_export(tn_group *world, void *user) {
     parts_run_close(&r);
 }
 
-static void one_file_is_for_whole_models(void **state) {
+TEST(one_file_is_for_whole_models) {
     (void)state;
     const char *path = temp_path("refused");
     assert_int_equal(tn_local_run(2, refuse_export, (void *)(uintptr_t)path), TN_OK);
@@ -169,7 +169,7 @@ static void spoil_bytes(unsigned char *data, size_t *bytes, const damage *d) {
     memcpy(at, d->to, length);
 }
 
-static void damaged_files(void **state) {
+TEST(damaged_files) {
     (void)state;
     static const damage damages[] = {
         {"index.json", NULL, NULL, "index.json: is damaged: its digest is", TN_EFORMAT},
@@ -264,7 +264,7 @@ static void load_surplus(tn_group *world, void *user) {
     tn_module_finish(&n);
 }
 
-static void another_model(void **state) {
+TEST(another_model) {
     (void)state;
     paths p = {temp_path("other"), temp_path("unused")};
     assert_int_equal(tn_local_run(3, save_once, &p), TN_OK);
@@ -292,20 +292,12 @@ static void load_without_elements(tn_group *world, void *user) {
     tn_saver_free(saver);
 }
 
-static void into_a_model_without_elements(void **state) {
+TEST(into_a_model_without_elements) {
     (void)state;
     const char *folder = temp_path("deferred");
     assert_int_equal(tn_local_run(2, load_without_elements, (void *)(uintptr_t)folder), TN_OK);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(converted_and_exported),
-        TEST(checkpoints_of_one_file),
-        TEST(one_file_is_for_whole_models),
-        TEST(damaged_files),
-        TEST(another_model),
-        TEST(into_a_model_without_elements),
-    };
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -115,7 +115,7 @@ static void pass_ranks(const keeper *k, const launch *l, const char *folder, con
     ranks_free(&result);
 }
 
-static void survives_ranks_and_changes_layout(void **state) {
+PLAIN_TEST(survives_ranks_and_changes_layout) {
     (void)state;
     keeper k = keeper_new();
     const char *folder = temp_path("survives");
@@ -134,7 +134,7 @@ static void survives_ranks_and_changes_layout(void **state) {
     keeper_finish(&k);
 }
 
-static void damage_is_passed_over(void **state) {
+PLAIN_TEST(damage_is_passed_over) {
     (void)state;
     for (int tail = 0; tail < 2; tail++) {
         keeper k = keeper_new();
@@ -152,7 +152,7 @@ static void damage_is_passed_over(void **state) {
     }
 }
 
-static void incomplete_saves_are_not_loaded(void **state) {
+PLAIN_TEST(incomplete_saves_are_not_loaded) {
     (void)state;
     keeper k = keeper_new();
     const char *folder = temp_path("incomplete");
@@ -164,7 +164,7 @@ static void incomplete_saves_are_not_loaded(void **state) {
     keeper_finish(&k);
 }
 
-static void parts_of_two_saves_do_not_mix(void **state) {
+PLAIN_TEST(parts_of_two_saves_do_not_mix) {
     (void)state;
     keeper k = keeper_new();
     const char *folder = temp_path("mix");
@@ -176,7 +176,7 @@ static void parts_of_two_saves_do_not_mix(void **state) {
     keeper_finish(&k);
 }
 
-static void parts_of_other_hosts_are_sent(void **state) {
+PLAIN_TEST(parts_of_other_hosts_are_sent) {
     (void)state;
     keeper k = keeper_new(), other = keeper_new();
     const char *folder = temp_path("hosts");
@@ -199,7 +199,7 @@ static void parts_of_other_hosts_are_sent(void **state) {
     keeper_finish(&other);
 }
 
-static void no_memory_is_a_warning(void **state) {
+PLAIN_TEST(no_memory_is_a_warning) {
     (void)state;
     keeper k = keeper_new();
     const char *folder = temp_path("none");
@@ -215,7 +215,7 @@ static void no_memory_is_a_warning(void **state) {
     keeper_finish(&k);
 }
 
-static void newer_memory_needs_no_files(void **state) {
+PLAIN_TEST(newer_memory_needs_no_files) {
     (void)state;
     keeper k = keeper_new();
     char folder[512], index[600];
@@ -237,7 +237,7 @@ static void newer_memory_needs_no_files(void **state) {
     keeper_finish(&k);
 }
 
-static void forked_children_do_not_hold_it(void **state) {
+PLAIN_TEST(forked_children_do_not_hold_it) {
     (void)state;
     keeper k = keeper_new();
     pass_ranks(&k, &(launch){"fork", 2, LIES_FLAT, NULL, NULL}, temp_path("fork"), NULL);
@@ -247,7 +247,7 @@ static void forked_children_do_not_hold_it(void **state) {
 }
 
 /* A save that is whole on all ranks stays until another is, whatever the numbers of the steps. */
-static void last_whole_save_stays(void **state) {
+PLAIN_TEST(last_whole_save_stays) {
     (void)state;
     keeper k = keeper_new();
     pass_ranks(&k, &(launch){"job", 2, LIES_FLAT, NULL, "m40 m30 m20 m10"}, temp_path("down"),
@@ -259,7 +259,7 @@ static void last_whole_save_stays(void **state) {
     keeper_finish(&k);
 }
 
-static void cleared_memory_is_gone(void **state) {
+PLAIN_TEST(cleared_memory_is_gone) {
     (void)state;
     keeper k = keeper_new();
     const char *folder = temp_path("cleared");
@@ -275,7 +275,7 @@ static void cleared_memory_is_gone(void **state) {
 
 /* Nothing is in files, so only memory can have the steps. Each job loads what the one before has
  * left: its last step, or the one before. */
-static void killed_again_and_again(void **state) {
+PLAIN_TEST(killed_again_and_again) {
     (void)state;
     enum { RANKS = 3, KILLS = 60 };
     keeper k = keeper_new();
@@ -311,18 +311,5 @@ static void killed_again_and_again(void **state) {
 int main(int argc, char **argv) {
     tn_set_threads(1);
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(*bodies));
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(survives_ranks_and_changes_layout),
-        cmocka_unit_test(damage_is_passed_over),
-        cmocka_unit_test(incomplete_saves_are_not_loaded),
-        cmocka_unit_test(parts_of_two_saves_do_not_mix),
-        cmocka_unit_test(parts_of_other_hosts_are_sent),
-        cmocka_unit_test(no_memory_is_a_warning),
-        cmocka_unit_test(newer_memory_needs_no_files),
-        cmocka_unit_test(last_whole_save_stays),
-        cmocka_unit_test(forked_children_do_not_hold_it),
-        cmocka_unit_test(cleared_memory_is_gone),
-        cmocka_unit_test(killed_again_and_again),
-    };
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -237,7 +237,7 @@ static double largest_difference(const run *a, const run *b) {
 }
 
 /* On a split layer, sharding matches data parallelism bit for bit, and both match one rank. */
-static void blocks_are_sharded(void **state) {
+TEST(blocks_are_sharded) {
     for (size_t i = 0; i < sizeof(optims) / sizeof(*optims); i++) {
         run alone = train_ranks(1, ALONE, 0, 1, optims[i]);
         run ddp = train_ranks(4, DDP, 0, 2, optims[i]);
@@ -316,7 +316,7 @@ static void loads_blocks(tn_group *world, void *user) {
     tn_module_finish(&want);
 }
 
-static void blocks_in_checkpoints(void **state) {
+TEST(blocks_in_checkpoints) {
     snprintf(folder, sizeof(folder), "%s", temp_path("split-steps"));
     run_ok(4, saves_blocks, NULL);
     run_ok(1, loads_blocks, NULL);
@@ -356,7 +356,7 @@ static void measures_norm(tn_group *world, void *user) {
     tn_mesh_free(mesh);
 }
 
-static void stages_with_other_chains(void **state) {
+TEST(stages_with_other_chains) {
     double norm[4];
     run_ok(4, measures_norm, norm);
     double first = 4 * 1 + 4 * 4, bias = 2 * 25;
@@ -466,7 +466,7 @@ static void loads_stages(tn_group *world, void *user) {
     tn_module_finish(&want);
 }
 
-static void stages_in_checkpoints(void **state) {
+TEST(stages_in_checkpoints) {
     char lm[300];
     snprintf(folder, sizeof(folder), "%s", temp_path("stage-steps"));
     snprintf(lm, sizeof(lm), "%s", temp_path("stage-lm"));
@@ -523,17 +523,10 @@ static void cuts_copies(tn_group *world, void *user) {
     CHECK(layouts[0].length > 0 && tn__layout_equal(&layouts[0], &layouts[1]));
 }
 
-static void what_stages_share_is_cut_alike(void **state) {
+TEST(what_stages_share_is_cut_alike) {
     run_ok(2, cuts_copies, NULL);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(blocks_are_sharded),
-        TEST(blocks_in_checkpoints),
-        TEST(stages_with_other_chains),
-        TEST(stages_in_checkpoints),
-        TEST(what_stages_share_is_cut_alike),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -83,7 +83,7 @@ static void trains_and_rests(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_bytes_at_rest(void **state) {
+TEST(test_bytes_at_rest) {
     for (int ranks = 1; ranks <= 4; ranks *= 2) {
         run_ok(ranks, trains_and_rests, &(setting){.layers = 3});
     }
@@ -126,7 +126,7 @@ static void rests_on_stages(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_stages_at_rest(void **state) {
+TEST(test_stages_at_rest) {
     for (int ranks = 2; ranks <= 4; ranks++) {
         run_ok(ranks, rests_on_stages, &(setting){.layers = 3});
     }
@@ -166,7 +166,7 @@ static int64_t block_bytes(int ranks, const char *mesh) {
     return (many.bytes - few.bytes) / 2;
 }
 
-static void test_activations(void **state) {
+TEST(test_activations) {
     int64_t one = BATCH * LENGTH * WIDTH * 4;
     assert_int_equal(block_bytes(1, "tp=1"), one);
     assert_int_equal(block_bytes(2, "tp=2"), 2 * one); /* each rank has the whole */
@@ -208,7 +208,7 @@ static int trains_within(tn_group *world, const char *mesh) {
     return 0;
 }
 
-static void test_what_one_rank_cannot_hold(void **state) {
+PLAIN_TEST(test_what_one_rank_cannot_hold) {
     ranks_pass(4, "trains", "dp=4");
     ranks_pass(4, "trains", "tp=2,shard=2");
     ranks_pass(4, "trains", "pp=2,tp=2");
@@ -245,7 +245,7 @@ static int writes_within(tn_group *world, const char *argument) {
     return 0;
 }
 
-static void test_what_one_rank_cannot_read(void **state) {
+PLAIN_TEST(test_what_one_rank_cannot_read) {
     static const char *const meshes[] = {"dp=2", "pp=2", "tp=2", "pp=2,tp=2", "shard=4"};
     tn_gpt m;
     init_model(&m, 4, LARGE);
@@ -265,12 +265,5 @@ static const rank_entry bodies[] = {{"trains", trains_within}, {"writes", writes
 int main(int argc, char **argv) {
     tn_set_threads(1);
     ranks_main(argc, argv, bodies, 2);
-    const struct CMUnitTest tests[] = {
-        TEST(test_bytes_at_rest),
-        TEST(test_stages_at_rest),
-        TEST(test_activations),
-        cmocka_unit_test(test_what_one_rank_cannot_hold),
-        cmocka_unit_test(test_what_one_rank_cannot_read),
-    };
-    return cmocka_run_group_tests_name("memory of splitting", tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -21,7 +21,7 @@ static void expect_mesh(const mesh_program *alone, const char *mesh) {
     free(p.bits.data);
 }
 
-static void test_every_mesh_of_eight(void **state) {
+TEST(test_every_mesh_of_eight) {
     mesh_program alone = mesh_program_alone(program_of("none"));
     for (int tp = 1; tp <= RANKS; tp *= 2) {
         for (int cp = 1; cp * tp <= RANKS; cp *= 2) {
@@ -40,7 +40,7 @@ static void test_every_mesh_of_eight(void **state) {
 
 /* ---- Texts ----------------------------------------------------------------------------------- */
 
-static void test_texts(void **state) {
+TEST(test_texts) {
     tn_spread_options o = tn_spread_defaults();
     assert_int_equal(
         tn_spread_read(&o, "pp=2,chunks=3,tp=2,shard=all,sequence,cp=4,keys,stage=2,dp=3"), TN_OK);
@@ -88,7 +88,7 @@ static void uses_apart(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_meshes_that_do_not_fit(void **state) {
+TEST(test_meshes_that_do_not_fit) {
     assert_non_null(strstr(run_failing(4, spreads_badly, "tp=3", TN_EVALUE), "tern run -n 6"));
     assert_non_null(strstr(run_failing(4, spreads_badly, "dp=2,tp=4", TN_EVALUE), "-n 8"));
     assert_non_null(strstr(run_failing(3, spreads_badly, "tp=3", TN_ESHAPE), "8 heads"));
@@ -119,7 +119,7 @@ static void prints_mesh(tn_group *world, void *user) {
     tn_spread_free(s);
 }
 
-static void test_print(void **state) {
+TEST(test_print) {
     char text[2048] = "";
     FILE *f = fmemopen(text, sizeof(text), "w");
     run_ok(4, prints_mesh, f);
@@ -131,12 +131,6 @@ static void test_print(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_every_mesh_of_eight),
-        TEST(test_texts),
-        TEST(test_meshes_that_do_not_fit),
-        TEST(test_print),
-    };
     tn_set_threads(1);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

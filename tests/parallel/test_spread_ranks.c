@@ -32,12 +32,12 @@ static void expect_engine(const char *engine, int ranks, const char *const *mesh
     ranks_pass(ranks, "-train_meshes", argument);
 }
 
-static void test_shm(void **state) {
+PLAIN_TEST(test_shm) {
     expect_engine("shm", 2, meshes_of_two);
     expect_engine("shm", 4, meshes_of_four);
 }
 
-static void test_gloo(void **state) {
+PLAIN_TEST(test_gloo) {
     if (!gloo_is_here()) {
         skip();
     }
@@ -48,9 +48,5 @@ static void test_gloo(void **state) {
 int main(int argc, char **argv) {
     tn_set_threads(1);
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(*bodies));
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shm),
-        cmocka_unit_test(test_gloo),
-    };
-    return cmocka_run_group_tests_name("meshes of processes", tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -26,7 +26,7 @@ static void attach_strategy(void *m, const tn__strategy *strategy, int *depth) {
     tn__module_set_strategy(m, strategy, depth);
 }
 
-static void a_strategy_is_known_by_the_registry(void **state) {
+TEST(a_strategy_is_known_by_the_registry) {
     net m;
     int depth = 0;
     net_init(&m, 1);
@@ -47,7 +47,7 @@ static void a_strategy_is_known_by_the_registry(void **state) {
 
 /* ---- Scopes ---------------------------------------------------------------------------------- */
 
-static void a_scope_speaks_to_what_is_below(void **state) {
+TEST(a_scope_speaks_to_what_is_below) {
     net m;
     int in = 0, out = 0;
     net_init(&m, 1);
@@ -75,7 +75,7 @@ static void a_scope_speaks_to_what_is_below(void **state) {
     tn_module_finish(&m);
 }
 
-static void what_scopes_refuse(void **state) {
+TEST(what_scopes_refuse) {
     net m;
     int depth = 0;
     net_init(&m, 1);
@@ -97,7 +97,7 @@ static void what_scopes_refuse(void **state) {
     tn_module_finish(&m);
 }
 
-static void a_scope_may_outlive_its_module(void **state) {
+TEST(a_scope_may_outlive_its_module) {
     net *m = malloc(sizeof(*m));
     net_init(m, 1);
     tn_ddp(m, NULL, tn_ddp_defaults());
@@ -107,7 +107,7 @@ static void a_scope_may_outlive_its_module(void **state) {
 }
 
 /* A strategy attached inside a scope sees only its end, which must not count. */
-static void a_scope_may_be_older(void **state) {
+TEST(a_scope_may_be_older) {
     net m;
     net_init(&m, 1);
     void *scope = tn_no_sync_begin(&m);
@@ -139,7 +139,7 @@ static void accumulates_gradients(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void the_naive_twin_accumulates(void **state) {
+TEST(the_naive_twin_accumulates) {
     run_ok(2, accumulates_gradients, NULL);
 }
 
@@ -167,7 +167,7 @@ static void tied_init(tied *m) {
 }
 
 /* Under either name, whichever of the two modules the optimiser was made for. */
-static void an_optimiser_holds_a_tied_parameter(void **state) {
+TEST(an_optimiser_holds_a_tied_parameter) {
     for (int i = 0; i < 2; i++) {
         tied m;
         tied_init(&m);
@@ -186,7 +186,7 @@ static void an_optimiser_holds_a_tied_parameter(void **state) {
 }
 
 /* An optimiser does not hold parameters that were frozen when it was made. */
-static void an_optimiser_of_other_modules(void **state) {
+TEST(an_optimiser_of_other_modules) {
     net m;
     net_init(&m, 1);
     tn_module_requires_grad(&m.in, false);
@@ -213,7 +213,7 @@ static void has_a_graph(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void a_graph_from_before(void **state) {
+TEST(a_graph_from_before) {
     run_ok(2, has_a_graph, NULL);
     run_ok(2, has_a_graph, "naive");
 }
@@ -222,7 +222,7 @@ static void a_graph_from_before(void **state) {
 
 /* Every element of every tensor is in exactly one part, in order; tensors and parts begin at cache
  * lines. */
-static void a_flat_buffer_in_parts(void **state) {
+TEST(a_flat_buffer_in_parts) {
     static const int64_t counts[] = {1, 16, 33, 0, 500, 7};
     enum { TENSORS = sizeof(counts) / sizeof(counts[0]) };
     int64_t line = tn__flat_line(TN_F32);
@@ -276,7 +276,7 @@ static void see_a_round(tn_group *world, void *user) {
 }
 
 /* A mesh's ranks have the same micro-batches as the world's. */
-static void a_round_over_two_groups(void **state) {
+TEST(a_round_over_two_groups) {
     run_ok(6, see_a_round, NULL);
 }
 
@@ -362,7 +362,7 @@ static void over_a_foreign_group(tn_group *world, void *user) {
     tn_group_free(first);
 }
 
-static void a_strategy_over_two_groups(void **state) {
+TEST(a_strategy_over_two_groups) {
     run_ok(4, over_two_groups, "");
     assert_contains(run_failing(4, over_two_groups, "3 differs", TN_EMISMATCH), "frozen");
     assert_contains(run_failing(4, over_two_groups, "2 fails", TN_EVALUE), "early");
@@ -372,19 +372,5 @@ static void a_strategy_over_two_groups(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {
-        TEST(a_strategy_is_known_by_the_registry),
-        TEST(a_scope_speaks_to_what_is_below),
-        TEST(what_scopes_refuse),
-        TEST(a_scope_may_outlive_its_module),
-        TEST(a_scope_may_be_older),
-        TEST(the_naive_twin_accumulates),
-        TEST(an_optimiser_holds_a_tied_parameter),
-        TEST(an_optimiser_of_other_modules),
-        TEST(a_graph_from_before),
-        TEST(a_flat_buffer_in_parts),
-        TEST(a_round_over_two_groups),
-        TEST(a_strategy_over_two_groups),
-    };
-    return cmocka_run_group_tests_name("strategies", tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -52,7 +52,7 @@ static numbers end_of(int ranks, steps s) {
     return ends[0];
 }
 
-static void as_a_last_backward(void **state) {
+TEST(as_a_last_backward) {
     for (int ranks = 1; ranks <= MOST; ranks++) {
         steps s = {.r = {.how = DDP, .options = tn_fsdp_defaults()}, .sync = true};
         numbers want = end_of(ranks, s);
@@ -71,7 +71,7 @@ static void as_a_last_backward(void **state) {
     }
 }
 
-static void where_some_are_unused(void **state) {
+TEST(where_some_are_unused) {
     steps s = {.r = {.how = FSDP, .options = tn_fsdp_defaults()}, .sync = true, .uneven = true};
     s.r.options.find_unused = true;
     numbers want = end_of(2, s);
@@ -101,7 +101,7 @@ static void adds_on_one(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void more_from_one_rank(void **state) {
+TEST(more_from_one_rank) {
     for (int how = DDP; how <= FSDP; how += FSDP - DDP) {
         numbers ends[2], first;
         steps s = {.r = {.how = how, .options = tn_fsdp_defaults(), .ends = ends}, .sync = true};
@@ -152,7 +152,7 @@ static void travels_once(tn_group *g, void *user) {
     each_gradient(g, o, 1.0);
 }
 
-static void once_and_not_again(void **state) {
+TEST(once_and_not_again) {
     run_ok(3, travels_once, NULL);
 }
 
@@ -171,7 +171,7 @@ static void tells_its_round(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void the_round_of_a_strategy(void **state) {
+TEST(the_round_of_a_strategy) {
     run_ok(3, tells_its_round, NULL);
 }
 
@@ -185,7 +185,7 @@ static tn_tensor *sync_inside(tn_tensor *grad, void *m) {
     return NULL;
 }
 
-static void inside_and_in_parts(void **state) {
+TEST(inside_and_in_parts) {
     net m;
     net_init(&m, 1);
     assert_int_equal(tn_sync_gradients(&m), TN_OK); /* nothing is attached: a no-op */
@@ -215,7 +215,7 @@ static void lacks_one(tn_group *g, void *user) {
 }
 
 /* A gradient that one rank lacks is an error on all ranks, which names it. */
-static void what_is_missing(void **state) {
+TEST(what_is_missing) {
     run r = {.how = DDP, .options = tn_fsdp_defaults()};
     for (int i = 0; i < 2; i++) {
         const char *text = run_failing(2, lacks_one, &r, TN_ESTATE);
@@ -224,13 +224,4 @@ static void what_is_missing(void **state) {
         }
         r.how = FSDP;
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(as_a_last_backward), TEST(where_some_are_unused),   TEST(more_from_one_rank),
-        TEST(once_and_not_again), TEST(the_round_of_a_strategy), TEST(inside_and_in_parts),
-        TEST(what_is_missing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -189,14 +189,14 @@ static void through_meshes(const folder *f, int number) {
     free(j.logits);
 }
 
-static void test_onto_meshes_and_back(void **state) {
+TEST(test_onto_meshes_and_back) {
     for (int i = 0; i < FOLDERS; i++) {
         through_meshes(&folders[i], i);
     }
 }
 
 /* Models with 3 or 6 heads on 3 ranks, the last of which has fewer rows of the vocabulary. */
-static void test_three_ranks(void **state) {
+TEST(test_three_ranks) {
     for (int i = 0; i < FOLDERS; i++) {
         if (folders[i].shape.heads % 3 == 0 && folders[i].shape.kv_heads % 3 == 0) {
             char from[512], to[512];
@@ -224,7 +224,7 @@ static void reads_a_wrong_one(tn_group *world, void *user) {
     tn_spread_free(spread);
 }
 
-static void test_wrong_folder(void **state) {
+TEST(test_wrong_folder) {
     const char *from = temp_path("wrong");
     make_folder(&folders[1], from);
     job j = {.mesh = "tp=2,shard=2", .from = from};
@@ -283,7 +283,7 @@ static void makes_mistake(tn_group *world, void *user) {
     tn_spread_free(spread);
 }
 
-static void test_mistakes(void **state) {
+TEST(test_mistakes) {
     for (size_t i = 0; i < sizeof(mistakes) / sizeof(*mistakes); i++) {
         assert_contains(run_failing(2, makes_mistake, (void *)&mistakes[i], mistakes[i].status),
                         mistakes[i].says);
@@ -374,7 +374,7 @@ static void writes_back(tn_group *world, void *user) {
     tn_spread_free(spread);
 }
 
-static void test_what_is_refused(void **state) {
+TEST(test_what_is_refused) {
     for (size_t i = 0; i < sizeof(refusals) / sizeof(*refusals); i++) {
         if (refusals[i].write == read_alone) {
             mesh_model m;
@@ -389,8 +389,5 @@ static void test_what_is_refused(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {TEST(test_onto_meshes_and_back), TEST(test_three_ranks),
-                                       TEST(test_wrong_folder), TEST(test_mistakes),
-                                       TEST(test_what_is_refused)};
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

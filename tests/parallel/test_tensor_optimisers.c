@@ -248,13 +248,13 @@ static void on_meshes(const struct method *method, bool llama, bool frozen, int 
     free_run(&alone);
 }
 
-static void test_every_optimiser(void **state) {
+TEST(test_every_optimiser) {
     for (int i = 0; i < METHODS; i++) {
         on_meshes(&methods[i], i % 2, false, 1 + i % 3);
     }
 }
 
-static void test_frozen_parts(void **state) {
+TEST(test_frozen_parts) {
     static const char *const names[] = {"adamw", "lamb", "adafactor", "muon"};
     for (int k = 0; k < 4; k++) {
         for (int i = 0; i < METHODS; i++) {
@@ -268,7 +268,7 @@ static void test_frozen_parts(void **state) {
 /* ---- The loss scale of f16 ------------------------------------------------------------------- */
 
 /* An overflow in one rank's block, which the others only see in the norm: all skip the step. */
-static void test_overflow_on_one_rank(void **state) {
+TEST(test_overflow_on_one_rank) {
     static const struct {
         const char *mesh, *path;
         int rank;
@@ -284,7 +284,5 @@ static void test_overflow_on_one_rank(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {TEST(test_every_optimiser), TEST(test_frozen_parts),
-                                       TEST(test_overflow_on_one_rank)};
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -26,7 +26,7 @@ static void evaluate_between(mesh_model *m, const mesh_program *p, int64_t numbe
     tn_module_train(m, true);
 }
 
-static void test_one_ranks_numbers(void **state) {
+TEST(test_one_ranks_numbers) {
     for (int k = 0; k < 16; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? 4 : 2);
         p.recompute = k & 4;
@@ -37,7 +37,7 @@ static void test_one_ranks_numbers(void **state) {
     }
 }
 
-static void test_sequence(void **state) {
+TEST(test_sequence) {
     for (int k = 0; k < 8; k++) {
         mesh_program p = program_of(k & 1, k & 2 ? 4 : 2);
         p.sequence = true;
@@ -49,7 +49,7 @@ static void test_sequence(void **state) {
 
 /* Dropout draws different masks than on one rank: it trains, and ranks agree (train_whole
  * checks). */
-static void test_sequence_with_dropout(void **state) {
+TEST(test_sequence_with_dropout) {
     mesh_program p = program_of(false, 2);
     p.sequence = p.recompute = true;
     p.shape.dropout = 0.1;
@@ -90,7 +90,7 @@ static void drops_apart(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_dropout_masks(void **state) {
+TEST(test_dropout_masks) {
     for (int sequence = 0; sequence < 2; sequence++) {
         run_ok(2, drops_apart, &(bool){sequence});
     }
@@ -118,12 +118,12 @@ static void keeps_what_a_leaf_is(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_blocks_are_like_wholes(void **state) {
+TEST(test_blocks_are_like_wholes) {
     run_ok(2, keeps_what_a_leaf_is, NULL);
 }
 
 /* Under data parallelism and sharding: the bits of tensor parallelism that accumulates. */
-static void test_below_data_parallelism(void **state) {
+TEST(test_below_data_parallelism) {
     for (int k = 0; k < 8; k++) {
         mesh_program p = program_of(k & 1, 2);
         p.steps = 3;
@@ -147,7 +147,7 @@ static void test_below_data_parallelism(void **state) {
     }
 }
 
-static void test_all_three(void **state) {
+TEST(test_all_three) {
     mesh_program p = program_of(true, 2);
     p.steps = 3;
     p.micros = 4;
@@ -163,7 +163,7 @@ static void test_all_three(void **state) {
 }
 
 /* A policy set before cutting, and one set after it. */
-static void test_precision_before_and_after(void **state) {
+TEST(test_precision_before_and_after) {
     mesh_program p = program_of(false, 2);
     p.steps = 3;
     p.bf16 = true;
@@ -228,7 +228,7 @@ static void compare_loss(tn_group *g, void *user) {
           (c->dtype == TN_BF16 ? 2e-3 : 1e-6));
 }
 
-static void test_loss_of_columns(void **state) {
+TEST(test_loss_of_columns) {
     static const int classes[] = {29, 8, 16};
     static const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_F64};
     for (int k = 0; k < 3 * 3 * 3 * 2; k++) {
@@ -263,7 +263,7 @@ static void asks_for(tn_group *g, void *user) {
                           4, *o);
 }
 
-static void test_losses_refused(void **state) {
+TEST(test_losses_refused) {
     run_ok(2, rules_columns_out, NULL);
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
     assert_non_null(strstr(run_failing(2, asks_for, &o, TN_EINDEX), "label 4"));
@@ -279,7 +279,7 @@ static void split_matrices(mesh_model *m, tn_group *g, const mesh_program *p) {
     CHECK(tn_tensor_parallel(m, g, TN_WITH(tn_tp, .sequence = true)) == TN_OK);
 }
 
-static void test_generated_text(void **state) {
+TEST(test_generated_text) {
     for (int k = 0; k < 4; k++) {
         mesh_program p = program_of(k & 1, 1);
         mesh_expect_texts(&p, k & 2 ? 1 : 0, split_matrices);
@@ -306,7 +306,7 @@ static void writes_bytes(tn_group *world, void *user) {
     tn_module_finish(&whole);
 }
 
-static void test_quantised(void **state) {
+TEST(test_quantised) {
     for (int llama = 0; llama < 2; llama++) {
         run_ok(2, writes_bytes, &(bool){llama});
     }
@@ -391,7 +391,7 @@ static void is_refused(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_what_is_refused(void **state) {
+TEST(test_what_is_refused) {
     for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
         const refusal *r = &refusals[i];
         const char *said = run_failing(r->ranks, is_refused, (void *)r, r->status);
@@ -426,7 +426,7 @@ static void runs_out_of_memory(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_memory_that_runs_out(void **state) {
+TEST(test_memory_that_runs_out) {
     bool failed = true;
     int64_t n = 0;
     for (; failed; n += 5) {
@@ -442,22 +442,6 @@ static void test_memory_that_runs_out(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_one_ranks_numbers),
-        TEST(test_sequence),
-        TEST(test_sequence_with_dropout),
-        TEST(test_dropout_masks),
-        TEST(test_blocks_are_like_wholes),
-        TEST(test_below_data_parallelism),
-        TEST(test_all_three),
-        TEST(test_precision_before_and_after),
-        TEST(test_loss_of_columns),
-        TEST(test_losses_refused),
-        TEST(test_generated_text),
-        TEST(test_quantised),
-        TEST(test_what_is_refused),
-        TEST(test_memory_that_runs_out),
-    };
     tn_set_threads(1);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -277,7 +277,7 @@ static void visit_meshes(const trial *t) {
     free(undisturbed.weights.data);
 }
 
-static void test_from_mesh_to_mesh(void **state) {
+TEST(test_from_mesh_to_mesh) {
     for (size_t i = 0; i < sizeof(trials) / sizeof(*trials); i++) {
         visit_meshes(&trials[i]);
     }
@@ -285,6 +285,5 @@ static void test_from_mesh_to_mesh(void **state) {
 
 int main(void) {
     tn_set_threads(1);
-    const struct CMUnitTest tests[] = {TEST(test_from_mesh_to_mesh)};
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -108,7 +108,7 @@ static void net_step(small_net *net, tn_optim *opt) {
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
-static void nothing_is_seen_unasked(void **state) {
+TEST(nothing_is_seen_unasked) {
     tn_profiler_step();
     {
         TN_PROFILE_REGION("unseen");
@@ -119,7 +119,7 @@ static void nothing_is_seen_unasked(void **state) {
     assert_error(TN_ESTATE, "was not started");
 }
 
-static void modules_and_their_backward(void **state) {
+TEST(modules_and_their_backward) {
     small_net net;
     tn_optim *opt = profile_net(&net);
     net_step(&net, opt);
@@ -150,7 +150,7 @@ static void modules_and_their_backward(void **state) {
 }
 
 /* fc1 is (4, 6) (6, 5), fc2 (4, 5) (5, 3). */
-static void work_of_products(void **state) {
+TEST(work_of_products) {
     small_net net;
     tn_optim *opt = profile_net(&net);
     net_step(&net, opt);
@@ -174,7 +174,7 @@ static double flops_of(const char *op, int back) {
     return sum_of(TN__SPAN_KERNEL, name, NULL, back).flops;
 }
 
-static void work_of_convolutions(void **state) {
+TEST(work_of_convolutions) {
     tn_conv_options o = tn_conv_strided(2, 1);
     o.groups = 2;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(3, 4, 9, 7), TN_F32), true);
@@ -192,7 +192,7 @@ static void work_of_convolutions(void **state) {
     assert_float_equal(flops_of("conv_transpose", -1), product, 0);
 }
 
-static void work_of_recurrent_nets(void **state) {
+TEST(work_of_recurrent_nets) {
     if (!tn_backend_of(tn_default_device())->recurrent_backward) {
         skip(); /* made of operations, which each count their own work */
     }
@@ -208,7 +208,7 @@ static void work_of_recurrent_nets(void **state) {
     assert_float_equal(flops_of("lstm", 1), 2 * product, 0);
 }
 
-static void work_of_others(void **state) {
+TEST(work_of_others) {
     tn_tensor *a = tn_ones(TN_DIMS(7, 8), TN_F32), *row = tn_ones(TN_DIMS(8), TN_F32);
     tn_tensor *table = tn_ones(TN_DIMS(100, 8), TN_F32);
     tn_tensor *index = tn_zeros(TN_DIMS(3), TN_I64);
@@ -246,7 +246,7 @@ static void when_ready(void *user) {
 
 /* As with torch.profiler.schedule(skip_first=1, wait=1, warmup=1, active=2, repeat=2), steps 3, 4
  * and 7, 8 are kept. Step i calls exp i times. */
-static void schedule_of_steps(void **state) {
+TEST(schedule_of_steps) {
     tn_profiler_options options = quick_options();
     options.skip_first = options.wait = options.warmup = 1;
     options.active = options.repeat = 2;
@@ -280,7 +280,7 @@ static void schedule_of_steps(void **state) {
     free(text);
 }
 
-static void steps_without_an_end(void **state) {
+TEST(steps_without_an_end) {
     tn_profiler_options options = quick_options();
     options.warmup = 2;
     options.active = 1;
@@ -297,7 +297,7 @@ static void steps_without_an_end(void **state) {
     free(text);
 }
 
-static void wrong_calls(void **state) {
+TEST(wrong_calls) {
     tn_profiler_options options = quick_options();
     options.wait = -1;
     assert_int_equal(tn_profiler_start(options), TN_EVALUE);
@@ -331,7 +331,7 @@ static void *work_elsewhere(void *user) {
     return NULL;
 }
 
-static void regions_of_two_threads(void **state) {
+TEST(regions_of_two_threads) {
     tn_tensor *x = tn_ones(TN_DIMS(3), TN_F32);
     pthread_t other;
     tn_profiler_start(quick_options());
@@ -359,7 +359,7 @@ static void regions_of_two_threads(void **state) {
 }
 
 /* A region that began before the kept steps is not counted; what runs inside it is. */
-static void region_around_the_start(void **state) {
+TEST(region_around_the_start) {
     tn_tensor *x = tn_ones(TN_DIMS(3), TN_F32);
     tn_profiler_options options = quick_options();
     options.warmup = options.active = 1;
@@ -381,7 +381,7 @@ static void region_around_the_start(void **state) {
 }
 
 /* A region inside itself counts once in its total. */
-static void region_inside_itself(void **state) {
+TEST(region_inside_itself) {
     tn_profiler_start(quick_options());
     {
         TN_PROFILE_REGION("again");
@@ -405,7 +405,7 @@ static void region_inside_itself(void **state) {
 /* ---- Rare cases ------------------------------------------------------------------------------ */
 
 /* Operations that recompute runs again in backward are counted for the same modules. */
-static void recomputed_modules(void **state) {
+TEST(recomputed_modules) {
     small_net net;
     tn_optim *opt = profile_net(&net);
     tn_module_set_recompute(&net, true);
@@ -420,7 +420,7 @@ static void recomputed_modules(void **state) {
 }
 
 /* Without memory for sites, less is recorded, and nothing else changes. */
-static void no_memory_for_sites(void **state) {
+TEST(no_memory_for_sites) {
     tn_profiler_start(quick_options());
     tn__alloc_fail_at(0);
     { TN_PROFILE_REGION("no memory for this"); }
@@ -448,7 +448,7 @@ static void measure_in_child(void *unused) {
 }
 
 /* A child forked during a measurement measures for itself. */
-static void forks_while_limits_are_measured(void **state) {
+TEST(forks_while_limits_are_measured) {
     bool done = false;
     pthread_t thread;
     if (TN__ASAN || !CHILD_HAS_THREADS) {
@@ -463,22 +463,5 @@ static void forks_while_limits_are_measured(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(nothing_is_seen_unasked),
-        TEST(modules_and_their_backward),
-        TEST(work_of_products),
-        TEST(work_of_convolutions),
-        TEST(work_of_recurrent_nets),
-        TEST(work_of_others),
-        TEST(schedule_of_steps),
-        TEST(steps_without_an_end),
-        TEST(wrong_calls),
-        TEST(regions_of_two_threads),
-        TEST(region_around_the_start),
-        TEST(region_inside_itself),
-        TEST(recomputed_modules),
-        TEST(no_memory_for_sites),
-        TEST(forks_while_limits_are_measured),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -40,7 +40,7 @@ static bool is_whole(const pair_event *e) {
 
 static tn__trace ring = TN__TRACE(pair_event, 10, NULL);
 
-static void the_last_ones_stay(void **state) {
+TEST(the_last_ones_stay) {
     pair_event e = {0};
     assert_false(tn__trace_next(&ring, &e.event));
     assert_false(tn__trace_get(&ring, 0, &e.event));
@@ -64,7 +64,7 @@ static void the_last_ones_stay(void **state) {
 
 static tn__trace small = TN__TRACE(pair_event, 4, NULL);
 
-static void an_event_ends_later(void **state) {
+TEST(an_event_ends_later) {
     pair_event first = event_of(1), e;
     first.event.end = 0;
     first.event.number = tn__trace_add(&small, &first.event);
@@ -99,7 +99,7 @@ static void *write_many(void *to) {
     return NULL;
 }
 
-static void readers_find_whole_events(void **state) {
+TEST(readers_find_whole_events) {
     pthread_t threads[WRITERS];
     for (uintptr_t i = 0; i < WRITERS; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, write_many, (void *)i), 0);
@@ -130,7 +130,7 @@ static void read_trace(int number) {
 }
 
 /* It interrupts a writer, whose event is left out. */
-static void a_signal_handler_may_read(void **state) {
+TEST(a_signal_handler_may_read) {
     for (uint64_t i = 1; i <= 3; i++) {
         pair_event e = event_of(i);
         tn__trace_add(&held, &e.event);
@@ -151,7 +151,7 @@ static void a_signal_handler_may_read(void **state) {
 
 /* ---- Texts ----------------------------------------------------------------------------------- */
 
-static void texts_are_cut_between_characters(void **state) {
+TEST(texts_are_cut_between_characters) {
     char text[6];
     const char *const long_and_cut[][2] = {
         {NULL, ""},
@@ -180,7 +180,7 @@ static void name_pair(const tn__event *e, char *text, size_t size) {
 static tn__trace named = TN__TRACE(pair_event, 4, name_pair);
 static tn__trace plain = TN__TRACE(tn__event, 4, NULL);
 
-static void a_file_of_two_traces(void **state) {
+TEST(a_file_of_two_traces) {
     tn__event said = {.process = 3, .begin = 12.0000005, .end = 12.25, .kind = "a \"kind\""};
     tn__event_text(said.thread, sizeof(said.thread), "row \\ 1");
     tn__event_text(said.name, sizeof(said.name), "say \"é\"\n\t\x7f/");
@@ -227,7 +227,7 @@ static void a_file_of_two_traces(void **state) {
 
 static tn__trace large = TN__TRACE(pair_event, 1000, NULL);
 
-static void files_that_cannot_be(void **state) {
+TEST(files_that_cannot_be) {
     const tn__trace *one[] = {&large};
     for (uint64_t i = 1; i <= 1000; i++) {
         pair_event e = event_of(i);
@@ -247,7 +247,7 @@ static void files_that_cannot_be(void **state) {
 
 /* ---- Time ------------------------------------------------------------------------------------ */
 
-static void deadlines_for_the_system(void **state) {
+TEST(deadlines_for_the_system) {
     double now = tn__now();
     assert_true(now > 0 && tn__now() >= now);
     struct timespec at = tn__timespec(2.25);
@@ -262,15 +262,5 @@ static void deadlines_for_the_system(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(the_last_ones_stay),
-        TEST(an_event_ends_later),
-        TEST(readers_find_whole_events),
-        TEST(a_signal_handler_may_read),
-        TEST(texts_are_cut_between_characters),
-        TEST(a_file_of_two_traces),
-        TEST(files_that_cannot_be),
-        TEST(deadlines_for_the_system),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

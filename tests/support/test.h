@@ -1,13 +1,7 @@
-/* What every test program needs: cmocka with the headers that it needs first, a setup and a
- * teardown for each test, and expected errors.
+/* What every test program needs: tests, each with a setup and a teardown, and expected errors.
  *
- *     static void sum_of_nothing(void **state) {
+ *     TEST(sum_of_nothing) {
  *         assert_inert(tn_sum(NULL, 0), TN_EVALUE, "is NULL");
- *     }
- *
- *     int main(void) {
- *         const struct CMUnitTest tests[] = {TEST(sum_of_nothing)};
- *         return cmocka_run_group_tests(tests, NULL, NULL);
  *     }
  *
  * Each check that fails names its line.
@@ -15,10 +9,7 @@
 #ifndef TERN_TESTS_SUPPORT_TEST_H
 #define TERN_TESTS_SUPPORT_TEST_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "tests/support/run.h"
 
 #include "tern/core.h"
 
@@ -26,11 +17,9 @@
 extern "C" {
 #endif
 
-#include <cmocka.h>
-
 /* A test that begins with no error pending, recording, and the seed 1, in its own scope; at its end
  * no error may be pending, and as many tensors must be live as before. */
-#define TEST(f) cmocka_unit_test_setup_teardown(f, test_begin, test_end)
+#define TEST(name) TEST_WITH(name, test_begin, test_end)
 int test_begin(void **state);
 int test_end(void **state);
 

@@ -69,7 +69,7 @@ static float bf16_float(uint16_t bits) {
     return tn_bf16_to_float((tn_bf16){bits});
 }
 
-static void test_f16(void **state) {
+PLAIN_TEST(test_f16) {
     check_all(10, 15, f16_float, f16_bits);
     check_rounding(10, 15, f16_bits);
     assert_int_equal(f16_bits(65504), 0x7bff);
@@ -80,7 +80,7 @@ static void test_f16(void **state) {
     assert_int_equal(f16_bits(1e-45f), 0);
 }
 
-static void test_bf16(void **state) {
+PLAIN_TEST(test_bf16) {
     check_all(7, 127, bf16_float, bf16_bits);
     check_rounding(7, 127, bf16_bits);
     assert_int_equal(bf16_bits(3.4028235e38f), 0x7f80);
@@ -88,7 +88,7 @@ static void test_bf16(void **state) {
     assert_int_equal(bf16_bits(-0.0f), 0x8000);
 }
 
-static void test_names_and_sizes(void **state) {
+PLAIN_TEST(test_names_and_sizes) {
     static const char *const names[] = {"f32", "f64", "bf16", "f16", "i64",
                                         "i32", "u8",  "bool", "i8"};
     static const size_t sizes[] = {4, 8, 2, 2, 8, 4, 1, 1, 1};
@@ -100,13 +100,4 @@ static void test_names_and_sizes(void **state) {
     assert_string_equal(tn_dtype_name((tn_dtype)99), "unknown");
     assert_int_equal(tn_dtype_size((tn_dtype)-1), 0);
     assert_false(tn_dtype_is_float((tn_dtype)99));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f16),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_names_and_sizes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,7 +73,7 @@ static void expect_text(const options *o, bool training, const char *wanted) {
     free(text);
 }
 
-static void members_as_text(void **state) {
+TEST(members_as_text) {
     options o = options_usual();
     expect_text(&o, false,
                 "{\"count\":3,\"wide\":-9223372036854775808,\"sizes\":\"-4x5\",\"real\":0.1,"
@@ -95,7 +95,7 @@ static void members_as_text(void **state) {
                 "\"seed\":18446744073709551615,\"digest\":\"12ab\"}");
 }
 
-static void names_that_are_there(void **state) {
+TEST(names_that_are_there) {
     tn__buffer j = {.operation = "test"};
     tn__members all = tn__members_begin(&j);
     tn__member_name(&all, "inner");
@@ -121,7 +121,7 @@ static const tn_field *field_of(const char *name) {
     return f;
 }
 
-static void values_read_back(void **state) {
+TEST(values_read_back) {
     static const struct {
         const char *name, *text;
         bool read;
@@ -177,7 +177,7 @@ static void values_read_back(void **state) {
 static const tn_field state_fields[] = {
     TN_FIELD(options, real), TN_FIELD(options, wide, .most = 0x1p63), TN_FIELD(options, on), {0}};
 
-static void words_in_order(void **state) {
+TEST(words_in_order) {
     options o = {.real = -2.5, .wide = INT64_MAX, .on = true}, back = {0};
     tn__buffer j = {.operation = "test"};
     tn__fields_put_words(&j, state_fields, &o);
@@ -208,7 +208,7 @@ static void words_in_order(void **state) {
     }
 }
 
-static void ranges_are_checked(void **state) {
+TEST(ranges_are_checked) {
     static const tn_field wide[] = {
         TN_FIELD(options, real, .most = DBL_MAX),
         TN_FIELD(options, share, .least = -INFINITY),
@@ -240,12 +240,4 @@ static void ranges_are_checked(void **state) {
     assert_string_equal(text, "one of red, green, blue");
     tn__field_range(field_of("colour"), text, 12);
     assert_string_equal(text, "one of red,"); /* truncated to the buffer */
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(members_as_text), TEST(names_that_are_there), TEST(values_read_back),
-        TEST(words_in_order),  TEST(ranges_are_checked),
-    };
-    return cmocka_run_group_tests_name("fields", tests, NULL, NULL);
 }

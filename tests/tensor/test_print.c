@@ -80,7 +80,7 @@ static void assert_prints(const tn_tensor *t, const char *expected, const char *
     free(text);
 }
 
-static void test_as_numpy(void **state) {
+PLAIN_TEST(test_as_numpy) {
     for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
         TN_SCOPE;
         assert_prints(case_tensor(k, false), cases[k].text, cases[k].name);
@@ -89,7 +89,7 @@ static void test_as_numpy(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-static void test_short_buffer(void **state) {
+PLAIN_TEST(test_short_buffer) {
     TN_SCOPE;
     float x[] = {1, 2, 3};
     tn_tensor *t = TN_FROM(x, TN_DIMS(3), TN_F32);
@@ -103,7 +103,7 @@ static void test_short_buffer(void **state) {
     }
 }
 
-static void test_to_a_file(void **state) {
+PLAIN_TEST(test_to_a_file) {
     TN_SCOPE;
     char text[64] = {0};
     int32_t x[] = {1, -2};
@@ -119,13 +119,13 @@ static void test_to_a_file(void **state) {
     tn_error_clear();
 }
 
-static void test_bf16(void **state) {
+PLAIN_TEST(test_bf16) {
     TN_SCOPE;
     tn_bf16 x[] = {tn_bf16_from_float(1), tn_bf16_from_float(0.1f), tn_bf16_from_float(-3.14159f)};
     assert_prints(TN_FROM(x, TN_DIMS(3), TN_BF16), "[ 1.    0.1  -3.14]", "bf16");
 }
 
-static void test_cannot_print(void **state) {
+PLAIN_TEST(test_cannot_print) {
     TN_SCOPE;
     char text[8] = "z";
     assert_int_equal(tn_format(NULL, text, sizeof(text)), 0);
@@ -137,13 +137,4 @@ static void test_cannot_print(void **state) {
     assert_int_equal(tn_format(t, text, sizeof(text)), 0);
     assert_int_equal(tn_error(), TN_ESTATE);
     tn_error_clear();
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_as_numpy),     cmocka_unit_test(test_short_buffer),
-        cmocka_unit_test(test_to_a_file),    cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_cannot_print),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

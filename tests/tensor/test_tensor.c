@@ -20,7 +20,7 @@ static tn_tensor *arange_of(tn_dims dims) {
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
-static void test_dims(void **state) {
+TEST(test_dims) {
     assert_int_equal(tn_dims_count(TN_DIMS()), 1);
     assert_int_equal(tn_dims_count(TN_DIMS(2, 3, 4)), 24);
     assert_int_equal(tn_dims_count(TN_DIMS(2, 0, 4)), 0);
@@ -38,7 +38,7 @@ static void test_dims(void **state) {
     assert_false(tn_dims_equal(TN_DIMS(2, 3), TN_DIMS(2, 3, 1)));
 }
 
-static void test_broadcast(void **state) {
+TEST(test_broadcast) {
     static const struct {
         tn_dims a, b, out; /* out.ndim -1: they do not broadcast */
     } rows[] = {
@@ -62,7 +62,7 @@ static void test_broadcast(void **state) {
     assert_false(tn_dims_broadcast((tn_dims){.ndim = -1}, TN_DIMS(2), NULL));
 }
 
-static void test_shape_text(void **state) {
+TEST(test_shape_text) {
     TN_SCOPE;
     assert_string_equal(tn_shape_text(tn_empty(TN_DIMS(64, 20), TN_F32)), "[64, 20]");
     assert_string_equal(tn_shape_text(tn_empty(TN_DIMS(), TN_F32)), "[]");
@@ -76,7 +76,7 @@ static void test_shape_text(void **state) {
 
 /* ---- Creation and access --------------------------------------------------------------------- */
 
-static void test_metadata(void **state) {
+TEST(test_metadata) {
     TN_SCOPE;
     tn_tensor *t = tn_empty(TN_DIMS(2, 3, 4), TN_F64);
     assert_false(tn_is_inert(t));
@@ -102,7 +102,7 @@ static void test_metadata(void **state) {
     assert_error(TN_EINDEX, "stride: dimension -4");
 }
 
-static void test_bad_shapes(void **state) {
+TEST(test_bad_shapes) {
     assert_inert(tn_empty(TN_DIMS(2, -3), TN_F32), TN_ESHAPE,
                  "empty: the shape is [2, -3] (no size may be negative)");
     assert_inert(tn_empty((tn_dims){.ndim = 12}, TN_F32), TN_ESHAPE,
@@ -114,7 +114,7 @@ static void test_bad_shapes(void **state) {
                  "empty: there is no device cpu:3: 1 device is here");
 }
 
-static void test_from_data(void **state) {
+TEST(test_from_data) {
     TN_SCOPE;
     int32_t x[] = {1, 2, 3, 4, 5, 6}, back[6];
     tn_tensor *t = TN_FROM(x, TN_DIMS(2, 3), TN_I32);
@@ -140,7 +140,7 @@ static void note_release(void *data, void *user) {
     released_user = user;
 }
 
-static void test_from_memory(void **state) {
+TEST(test_from_memory) {
     static float x[4] = {1, 2, 3, 4};
     int user;
     releases = 0;
@@ -166,7 +166,7 @@ static void test_from_memory(void **state) {
     assert_int_equal(releases, 1);
 }
 
-static void test_item_and_at(void **state) {
+TEST(test_item_and_at) {
     TN_SCOPE;
     int64_t big = 1ll << 40;
     uint8_t truth = 7, byte = 200;
@@ -202,7 +202,7 @@ static void test_item_and_at(void **state) {
 
 /* ---- Views, versions, storages --------------------------------------------------------------- */
 
-static void test_views(void **state) {
+TEST(test_views) {
     TN_SCOPE;
     tn_tensor *t = arange_of(TN_DIMS(2, 3, 4));
     /* axes permuted, every second row */
@@ -235,7 +235,7 @@ static void test_views(void **state) {
                  "view");
 }
 
-static void test_versions(void **state) {
+TEST(test_versions) {
     TN_SCOPE;
     tn_tensor *flat = arange_of(TN_DIMS(10));
     tn_tensor *a = tn_alias(flat, 0, TN_DIMS(2, 2)), *b = tn_alias(flat, 4, TN_DIMS(6));
@@ -265,7 +265,7 @@ static void test_versions(void **state) {
     assert_inert(tn_alias(flat, 0, TN_DIMS(-1)), TN_ESHAPE, "alias");
 }
 
-static void test_storage_empty_and_refill(void **state) {
+TEST(test_storage_empty_and_refill) {
     TN_SCOPE;
     tn_tensor *t = tn_empty(TN_DIMS(1000, 10), TN_F32), *v = tn_alias(t, 10, TN_DIMS(5));
     uint32_t version = t->version->value;
@@ -304,7 +304,7 @@ static void test_storage_empty_and_refill(void **state) {
     tn_error_clear();
 }
 
-static void test_foreign_memory_is_released_when_emptied(void **state) {
+TEST(test_foreign_memory_is_released_when_emptied) {
     static float x[3] = {1, 2, 3};
     releases = 0;
     {
@@ -324,7 +324,7 @@ static void write_shared(void *user) {
     tn_fill_(t, 7);
 }
 
-static void test_storage_shared_with_children(void **state) {
+TEST(test_storage_shared_with_children) {
     TN_SCOPE;
     int64_t allocated = tn_memory().allocated;
     tn_tensor *t = tn_from_data((float[]){1, 2, 3}, TN_DIMS(3), TN_F32);
@@ -347,7 +347,7 @@ static void test_storage_shared_with_children(void **state) {
 
 /* ---- Calls that cannot work do no harm ------------------------------------------------------- */
 
-static void test_null(void **state) {
+TEST(test_null) {
     char text[4];
 #define RAISES(call, name)                                    \
     do {                                                      \
@@ -380,7 +380,7 @@ static void test_null(void **state) {
     RAISES(tn_empty_like(NULL), "empty_like");
 }
 
-static void test_inert(void **state) {
+TEST(test_inert) {
     tn_tensor *t = tn_inert();
     char out[8] = "before";
     assert_true(tn_is_inert(t));
@@ -432,7 +432,7 @@ static void make_some(void *memory) {
 
 /* Each allocation fails once: one error, nothing leaked, and the caller's memory is freed only if
  * the tensor took it. */
-static void test_every_allocation_fails(void **state) {
+TEST(test_every_allocation_fails) {
     int64_t live = tn_live_tensors();
     float memory[2] = {1, 2};
     int64_t allocated = tn_memory().allocated;
@@ -454,26 +454,4 @@ static void test_every_allocation_fails(void **state) {
             return;
         }
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_dims),
-        TEST(test_broadcast),
-        TEST(test_shape_text),
-        TEST(test_metadata),
-        TEST(test_bad_shapes),
-        TEST(test_from_data),
-        TEST(test_from_memory),
-        TEST(test_item_and_at),
-        TEST(test_views),
-        TEST(test_versions),
-        TEST(test_storage_empty_and_refill),
-        TEST(test_foreign_memory_is_released_when_emptied),
-        TEST(test_storage_shared_with_children),
-        TEST(test_null),
-        TEST(test_inert),
-        TEST(test_every_allocation_fails),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

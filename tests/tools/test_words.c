@@ -7,7 +7,7 @@
 
 #include "tests/support/replay.h"
 
-static void test_corpus(void **state) {
+TEST(test_corpus) {
     assert_true(replay_corpus("fuzz_orders", LLVMFuzzerTestOneInput) >= 32);
 }
 
@@ -21,7 +21,7 @@ static bool order_holds(const char *text, order_view *view, const char *why_not)
     return holds;
 }
 
-static void test_a_job(void **state) {
+TEST(test_a_job) {
     order_view v = {.own = 2, .min_nodes = 2, .max_nodes = 2, .ranks = 2, .state = NODE_IDLE};
     const char *starts[] = {"start 1 0 4 2\n1 0 0 2\n2 1 2 2\n",
                             "start 2 1 4 2\n1 0 0 2\n3 1 2 2\n"};
@@ -41,7 +41,7 @@ static void test_a_job(void **state) {
 }
 
 /* Only the node that was named can take the leader's place, once. */
-static void test_a_standby(void **state) {
+TEST(test_a_standby) {
     order_view v = {.own = 1, .min_nodes = 1, .max_nodes = 3, .ranks = 1, .state = NODE_IDLE};
     said_order o;
     char why[WORD_WHY];
@@ -71,7 +71,7 @@ static void test_a_standby(void **state) {
     assert_int_equal(heard, 7);
 }
 
-static void test_largest(void **state) {
+TEST(test_largest) {
     order_view v = {.own = 1, .min_nodes = 1, .max_nodes = 1, .ranks = 1, .round = INT32_MAX};
     assert_false(order_holds("start 2147483648 2147483647 1 1\n1 0 0 1\n", &v, "its round"));
     assert_false(order_holds("end 9223372036854775808\n", &v, "its exit code is not a number"));
@@ -92,7 +92,7 @@ static void test_largest(void **state) {
 }
 
 /* Launchers of different versions can name each other. */
-static void test_another_version(void **state) {
+TEST(test_another_version) {
     node_card c;
     char why[WORD_WHY];
     assert_true(card_read("0.1.0 host 1 2 8 -1 42 job -", &c, why));
@@ -108,12 +108,4 @@ static void test_another_version(void **state) {
     assert_false(tn__version_agrees("0.1.0", "0.1.01"));
     assert_false(tn__version_agrees("0.1.0+abc", "0.1.1"));
     assert_contains(tn__version_text(), ".");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_corpus),  TEST(test_a_job),           TEST(test_a_standby),
-        TEST(test_largest), TEST(test_another_version),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

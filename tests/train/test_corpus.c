@@ -7,13 +7,13 @@
 
 #include "tests/support/replay.h"
 
-static void test_choices(void **state) {
+PLAIN_TEST(test_choices) {
     (void)state;
     assert_true(replay_corpus("fuzz_choices", fuzz_choices) >= 20);
 }
 
 /* The target would be blind if no seed were accepted. */
-static void test_whole_files_are_read(void **state) {
+PLAIN_TEST(test_whole_files_are_read) {
     (void)state;
     static const char *const seeds[] = {"whole", "labels_as_text", "blank_lines"};
     for (int i = 0; i < 3; i++) {
@@ -27,10 +27,4 @@ static void test_whole_files_are_read(void **state) {
             TN_OK);
         assert_int_equal(c.questions, 2);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_choices),
-                                       cmocka_unit_test(test_whole_files_are_read)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

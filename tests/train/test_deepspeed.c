@@ -200,7 +200,7 @@ static void run_twice(tn_group *world, void *user) {
     free(hand);
 }
 
-static void test_equals_by_hand(void **state) {
+TEST(test_equals_by_hand) {
     (void)state;
     static const char adam[] = "{\"type\": \"Adam\", \"params\": {\"lr\": 0.01, \"betas\": [0.9, "
                                "0.95], \"weight_decay\": 0.1, \"adam_w_mode\": false}}";
@@ -254,7 +254,7 @@ static void uses_some(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_unused_parameters(void **state) {
+TEST(test_unused_parameters) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
         for (int ignored = 0; ignored < 2; ignored++) {
@@ -331,7 +331,7 @@ static tn_status linear_step(tn_deepspeed *d, tn_linear *m, bool overflow) {
     return tn_deepspeed_step(d);
 }
 
-static void test_loss_scale(void **state) {
+TEST(test_loss_scale) {
     (void)state;
     static const struct {
         const char *keys;
@@ -367,7 +367,7 @@ static void test_loss_scale(void **state) {
 }
 
 /* A scale set in the file stays; in bf16 it is 1, and steps that overflow are still skipped. */
-static void test_fixed_scale(void **state) {
+TEST(test_fixed_scale) {
     (void)state;
     for (int bf16 = 0; bf16 < 2; bf16++) {
         tn_linear m;
@@ -389,7 +389,7 @@ static void test_fixed_scale(void **state) {
 }
 
 /* A run that only overflows ends with an error, not without having learnt anything. */
-static void test_least_scale(void **state) {
+TEST(test_least_scale) {
     (void)state;
     tn_linear m;
     tn_deepspeed *d = linear_begin(&m, "fp16", "\"initial_scale_power\": 2, \"hysteresis\": 1");
@@ -452,7 +452,7 @@ static void goes_on(tn_group *world, void *user) {
     free(parts);
 }
 
-static void test_goes_on(void **state) {
+TEST(test_goes_on) {
     (void)state;
     static const int ranks[] = {1, 2, 2}, stages[] = {0, 0, 3};
     for (int i = 0; i < 3; i++) {
@@ -472,7 +472,7 @@ static void test_goes_on(void **state) {
 
 /* ---- What is wrong --------------------------------------------------------------------------- */
 
-static void test_order_of_calls(void **state) {
+TEST(test_order_of_calls) {
     (void)state;
     tn_linear m;
     tn_deepspeed *d = linear_begin(&m, "bf16", "");
@@ -505,7 +505,7 @@ static void wrong_file(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_wrong_file(void **state) {
+TEST(test_wrong_file) {
     (void)state;
     const char *path = temp_path("wrong.json");
     temp_write(path, "{\"optimiser\": {}}", 17);
@@ -525,7 +525,7 @@ static void no_module(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_one_rank_alone_is_wrong(void **state) {
+TEST(test_one_rank_alone_is_wrong) {
     (void)state;
     plan p = {.precision = "",
               .optimizer = "{\"type\": \"SGD\"}",
@@ -554,7 +554,7 @@ static void make_and_free(tn_group *world, void *user) {
 }
 
 /* Once in a job, not once a rank. The module has no blocks: all of it is one unit. */
-static void test_idle_keys_are_logged(void **state) {
+TEST(test_idle_keys_are_logged) {
     (void)state;
     static const char text[] = "{\"train_batch_size\": 4, \"steps_per_print\": \"auto\", "
                                "\"zero_optimization\": {\"overlap_comm\": true, \"stage\": 3}, "
@@ -568,17 +568,5 @@ static void test_idle_keys_are_logged(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_equals_by_hand),
-        TEST(test_unused_parameters),
-        TEST(test_loss_scale),
-        TEST(test_fixed_scale),
-        TEST(test_least_scale),
-        TEST(test_goes_on),
-        TEST(test_order_of_calls),
-        TEST(test_wrong_file),
-        TEST(test_one_rank_alone_is_wrong),
-        TEST(test_idle_keys_are_logged),
-    };
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

@@ -42,7 +42,7 @@ static const char *with_member(const char *member) {
 
 /* ---- What it says ---------------------------------------------------------------------------- */
 
-static void test_defaults(void **state) {
+TEST(test_defaults) {
     (void)state;
     tn__ds_file f = file_of(with_member(""), 2);
     assert_true(f.batch == 8 && f.micro_batch == 4 && f.accumulation == 1);
@@ -55,7 +55,7 @@ static void test_defaults(void **state) {
     assert_string_equal(idle, "");
 }
 
-static void test_everything(void **state) {
+TEST(test_everything) {
     (void)state;
     tn__ds_file f = file_of(
         "{\"train_batch_size\": 24, \"train_micro_batch_size_per_gpu\": 2,\n"
@@ -93,7 +93,7 @@ static void test_everything(void **state) {
 }
 
 /* DeepSpeed's own Adams do not decay by default, torch's AdamW does. */
-static void test_optimizers(void **state) {
+TEST(test_optimizers) {
     (void)state;
     static const struct {
         const char *optimizer;
@@ -121,7 +121,7 @@ static void test_optimizers(void **state) {
 }
 
 /* Two of the three sizes give the third, and one of the first two is enough. */
-static void test_batch_sizes(void **state) {
+TEST(test_batch_sizes) {
     (void)state;
     static const struct {
         int said[3]; /* 0: not */
@@ -175,7 +175,7 @@ static void test_batch_sizes(void **state) {
 
 /* ---- What is refused ------------------------------------------------------------------------- */
 
-static void test_refused(void **state) {
+TEST(test_refused) {
     (void)state;
     static const struct {
         const char *member;
@@ -252,7 +252,7 @@ static void test_refused(void **state) {
     }
 }
 
-static void test_refused_optimizers(void **state) {
+TEST(test_refused_optimizers) {
     (void)state;
     static const struct {
         const char *optimizer;
@@ -292,7 +292,7 @@ static void test_refused_optimizers(void **state) {
     }
 }
 
-static void test_no_json(void **state) {
+TEST(test_no_json) {
     (void)state;
     static const char *const texts[] = {"",      "{",      "{\"train_batch_size\": 8,}",
                                         "{} {}", "{a: 1}", "{\"fp16\": // no\n {}}"};
@@ -307,13 +307,13 @@ static void test_no_json(void **state) {
 }
 
 /* The seeds of the fuzz target, and what it has found so far. */
-static void test_corpus(void **state) {
+TEST(test_corpus) {
     (void)state;
     assert_true(replay_corpus("fuzz_deepspeed", fuzz_deepspeed) >= 8);
 }
 
 /* Each allocation that it makes may be the one that fails. */
-static void test_no_memory(void **state) {
+TEST(test_no_memory) {
     (void)state;
     tn__ds_file f;
     bool done = false;
@@ -338,7 +338,7 @@ static void test_no_memory(void **state) {
  *     cosine    end + (high - end) (1 + cos(pi min(1, (i - warmup + 1) / max(1, total - warmup))))
  *               / 2
  */
-static void test_schedules(void **state) {
+TEST(test_schedules) {
     (void)state;
     enum { POINTS = 14 };
     static const int64_t steps[POINTS] = {0, 1, 2, 5, 10, 11, 12, 26, 40, 41, 60, 1000, 1001, 1500};
@@ -393,14 +393,4 @@ static void test_schedules(void **state) {
             }
         }
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_defaults),    TEST(test_everything), TEST(test_optimizers),
-        TEST(test_batch_sizes), TEST(test_refused),    TEST(test_refused_optimizers),
-        TEST(test_no_json),     TEST(test_corpus),     TEST(test_no_memory),
-        TEST(test_schedules),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,6 +16,12 @@ enum { STEPS = 6, VOCAB = 17, LENGTH = 8 };
 
 static tn_device device;
 
+static int clear_device(void **state) {
+    tn_error_clear();
+    tn_set_default_device(tn_cpu());
+    return 0;
+}
+
 typedef struct run {
     tn_gpt gpt;
     tn_optim *optim;
@@ -111,7 +117,7 @@ static bool is_on(const tn_tensor *t, tn_device where) {
 /* ---- As on the CPU --------------------------------------------------------------------------- */
 
 /* The same initial bits and dropout masks; after that only rounding differs. */
-static void as_on_the_cpu(void **state) {
+TEST_WITH(as_on_the_cpu, NULL, clear_device) {
     (void)state;
     run a, b;
     double loss[STEPS];
@@ -136,7 +142,7 @@ static void as_on_the_cpu(void **state) {
     free(there.at);
 }
 
-static void goes_on_bit_for_bit(void **state) {
+TEST_WITH(goes_on_bit_for_bit, NULL, clear_device) {
     (void)state;
     const char *path = temp_path("run");
     run a, b;
@@ -166,7 +172,7 @@ static void goes_on_bit_for_bit(void **state) {
 }
 
 /* A file from one device continues on another. */
-static void from_one_device_to_another(void **state) {
+TEST_WITH(from_one_device_to_another, NULL, clear_device) {
     (void)state;
     const char *path = temp_path("moved");
     run a, b;
@@ -188,7 +194,7 @@ static void from_one_device_to_another(void **state) {
     free(loaded.at);
 }
 
-static void recompute_gives_the_same_bits(void **state) {
+TEST_WITH(recompute_gives_the_same_bits, NULL, clear_device) {
     (void)state;
     weights w[2];
     for (int again = 0; again < 2; again++) {
@@ -206,7 +212,7 @@ static void recompute_gives_the_same_bits(void **state) {
     free(w[1].at);
 }
 
-static void generates_the_same(void **state) {
+TEST_WITH(generates_the_same, NULL, clear_device) {
     (void)state;
     int32_t ids[3] = {1, 4, 9};
     tn_generate_options o = tn_generate_defaults();
@@ -230,7 +236,7 @@ static void generates_the_same(void **state) {
 
 /* ---- Moving a model -------------------------------------------------------------------------- */
 
-static void moves_models(void **state) {
+TEST_WITH(moves_models, NULL, clear_device) {
     (void)state;
     TN_SCOPE;
     tn_sequential net;
@@ -285,7 +291,7 @@ static tn_values too_much(tn_module *m, tn_values in, tn_values out, void *user)
 
 /* Memory runs out in the middle of a step: an error with the allocator's numbers, nothing steps,
  * nothing is leaked, and the run continues. */
-static void out_of_memory(void **state) {
+TEST_WITH(out_of_memory, NULL, clear_device) {
     (void)state;
     run r;
     open_run(&r, device, 0.0);
@@ -336,7 +342,7 @@ static void expect_unchanged(run *r, weights before) {
 
 /* A label that does not exist is noticed when the host next waits, at the latest when the loss is
  * read; a step after that is refused. */
-static void wrong_label(void **state) {
+TEST_WITH(wrong_label, NULL, clear_device) {
     (void)state;
     run r;
     open_run(&r, device, 0.0);
@@ -376,7 +382,7 @@ static void expect_late_error(const char *operation) {
 
 /* Something waits between backward and the step: it raises the error, the step is refused, and no
  * weight changes. */
-static void late_before_the_step(void **state) {
+TEST_WITH(late_before_the_step, NULL, clear_device) {
     (void)state;
     for (int clips = 0; clips < 2; clips++) {
         run r;
@@ -407,7 +413,7 @@ static tn_tensor *mean_of_all_rows(run *r, example e) {
 
 /* Nothing waits: the step uses a gradient without the bad row. The error comes
  * when the loss is read; after that the run continues. */
-static void late_after_the_step(void **state) {
+TEST_WITH(late_after_the_step, NULL, clear_device) {
     (void)state;
     weights w[2], end[2];
     double next[2];
@@ -446,7 +452,7 @@ static void late_after_the_step(void **state) {
 
 static const char LATE[] = "late"; /* this program's argument */
 
-static void wrong_label_comes_late(void **state) {
+TEST_WITH(wrong_label_comes_late, NULL, clear_device) {
     (void)state;
     pid_t child = fork();
     if (child == 0) {
@@ -461,13 +467,6 @@ static void wrong_label_comes_late(void **state) {
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static int clear_device(void **state) {
-    (void)state;
-    tn_error_clear();
-    tn_set_default_device(tn_cpu());
-    return 0;
-}
-
 /* ---- A file in DeepSpeed's format ------------------------------------------------------------ */
 
 static bool state_is_there(const char *name, tn_tensor *state, void *user) {
@@ -477,8 +476,7 @@ static bool state_is_there(const char *name, tn_tensor *state, void *user) {
 }
 
 /* Its state is where the shards are; the model runs on the device in any case. */
-static void offloads_by_a_file(void **unused) {
-    (void)unused;
+TEST_WITH(offloads_by_a_file, NULL, clear_device) {
     static const char *const offloads[] = {
         "\"stage\": 3", "\"stage\": 1, \"offload_optimizer\": {\"device\": \"cpu\"}",
         "\"stage\": 3, \"offload_param\": {\"device\": \"cpu\"}"};
@@ -519,23 +517,9 @@ int main(int argc, char **argv) {
     device = tn_cuda(0);
     tn_set_default_device(tn_cpu());
     if (argc > 1 && strcmp(argv[1], LATE) == 0) {
-        const struct CMUnitTest tests[] = {
-            cmocka_unit_test_teardown(late_before_the_step, clear_device),
-            cmocka_unit_test_teardown(late_after_the_step, clear_device),
-        };
-        return cmocka_run_group_tests(tests, NULL, NULL);
+        cmocka_set_test_filter("late_*");
+        return tests_run(NULL, NULL);
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(as_on_the_cpu, clear_device),
-        cmocka_unit_test_teardown(goes_on_bit_for_bit, clear_device),
-        cmocka_unit_test_teardown(from_one_device_to_another, clear_device),
-        cmocka_unit_test_teardown(recompute_gives_the_same_bits, clear_device),
-        cmocka_unit_test_teardown(generates_the_same, clear_device),
-        cmocka_unit_test_teardown(moves_models, clear_device),
-        cmocka_unit_test_teardown(offloads_by_a_file, clear_device),
-        cmocka_unit_test_teardown(out_of_memory, clear_device),
-        cmocka_unit_test_teardown(wrong_label, clear_device),
-        cmocka_unit_test_teardown(wrong_label_comes_late, clear_device),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    cmocka_set_skip_filter("late_*");
+    return tests_run(NULL, temp_clean);
 }

@@ -79,7 +79,7 @@ static double loss_by_hand(void *m, int64_t count, int64_t length, int64_t strid
     return sum / (double)(count - 1);
 }
 
-static void test_by_hand(void **state) {
+TEST(test_by_hand) {
     (void)state;
     tn_gpt gpt;
     make_model(&gpt);
@@ -99,7 +99,7 @@ static void test_by_hand(void **state) {
 }
 
 /* Whole windows without overlap: the mean of the training loss. */
-static void test_as_in_training(void **state) {
+TEST(test_as_in_training) {
     (void)state;
     tn_gpt gpt;
     make_model(&gpt);
@@ -119,7 +119,7 @@ static void test_as_in_training(void **state) {
     tn_module_finish(&gpt);
 }
 
-static void test_batches_change_nothing(void **state) {
+TEST(test_batches_change_nothing) {
     (void)state;
     tn_gpt gpt;
     make_model(&gpt);
@@ -136,7 +136,7 @@ static void test_batches_change_nothing(void **state) {
 }
 
 /* Dropout is active in training before and after the evaluation, but not during it. */
-static void test_training_is_left_and_entered(void **state) {
+TEST(test_training_is_left_and_entered) {
     (void)state;
     tn_gpt gpt;
     make_model(&gpt);
@@ -159,7 +159,7 @@ static void test_training_is_left_and_entered(void **state) {
 }
 
 /* Given x and y: the targets that a mask leaves. */
-static void test_masked_targets(void **state) {
+TEST(test_masked_targets) {
     (void)state;
     tn_gpt gpt;
     make_model(&gpt);
@@ -188,7 +188,7 @@ static void test_masked_targets(void **state) {
     tn_module_finish(&gpt);
 }
 
-static void test_refused(void **state) {
+TEST(test_refused) {
     (void)state;
     tn_gpt gpt;
     make_model(&gpt);
@@ -234,7 +234,7 @@ static void evaluate_rank(tn_group *world, void *user) {
 }
 
 /* 1 to 6 ranks, some of them without a share, and windows that are not a multiple of a batch. */
-static void test_ranks(void **state) {
+TEST(test_ranks) {
     (void)state;
     share s = {.path = write_tokens("val_0.bin", 0, 75)};
     for (int parts = 0; parts < 2; parts++) {
@@ -263,7 +263,7 @@ static int body_processes(tn_group *world, const char *argument) {
     return 0;
 }
 
-static void test_processes(void **state) {
+TEST(test_processes) {
     (void)state;
     char argument[600];
     share s = {.path = write_tokens("val_0.bin", 0, 75)};
@@ -274,7 +274,7 @@ static void test_processes(void **state) {
 }
 
 /* An invalid token in the share of one rank is an error on all ranks. */
-static void test_an_error_of_one_rank(void **state) {
+TEST(test_an_error_of_one_rank) {
     (void)state;
     unsigned char file[2 * 75] = {0};
     file[2 * 70] = VOCAB;
@@ -313,7 +313,7 @@ static void evaluate_short(tn_group *world, void *user) {
     tn_module_finish(&gpt);
 }
 
-static void test_no_memory_on_a_rank(void **state) {
+TEST(test_no_memory_on_a_rank) {
     (void)state;
     shortage s = {.path = write_tokens("val_0.bin", 0, 75)};
     for (bool reached = true; reached; s.at++) {
@@ -327,7 +327,7 @@ static void test_no_memory_on_a_rank(void **state) {
 
 /* ---- What it needs --------------------------------------------------------------------------- */
 
-static void test_no_memory(void **state) {
+TEST(test_no_memory) {
     (void)state;
     tn_gpt gpt;
     make_model(&gpt);
@@ -353,7 +353,7 @@ static void test_no_memory(void **state) {
     tn_module_finish(&gpt);
 }
 
-static void test_progress(void **state) {
+TEST(test_progress) {
     (void)state;
     tn_gpt gpt;
     make_model(&gpt);
@@ -372,19 +372,5 @@ static void test_progress(void **state) {
 int main(int argc, char **argv) {
     static const rank_entry bodies[] = {{"processes", body_processes}};
     ranks_main(argc, argv, bodies, 1);
-    const struct CMUnitTest tests[] = {
-        TEST(test_by_hand),
-        TEST(test_as_in_training),
-        TEST(test_masked_targets),
-        TEST(test_batches_change_nothing),
-        TEST(test_ranks),
-        TEST(test_training_is_left_and_entered),
-        TEST(test_processes),
-        TEST(test_an_error_of_one_rank),
-        TEST(test_refused),
-        TEST(test_no_memory),
-        TEST(test_no_memory_on_a_rank),
-        TEST(test_progress),
-    };
-    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+    return tests_run(temp_flights, temp_clean);
 }

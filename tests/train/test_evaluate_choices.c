@@ -135,7 +135,7 @@ static void choose_by_hand(void *m, const question *q, int *chosen) {
     }
 }
 
-static void test_by_hand(void **state) {
+TEST(test_by_hand) {
     (void)state;
     tn_gpt gpt;
     make_model(&gpt);
@@ -164,7 +164,7 @@ static void test_by_hand(void **state) {
 
 /* Of many endings exactly the one that costs least by hand is chosen. The prompts are
  * cut, or not, and endings differ by little. */
-static void test_chosen_by_hand(void **state) {
+TEST(test_chosen_by_hand) {
     (void)state;
     tn_gpt gpt;
     make_model(&gpt);
@@ -211,7 +211,7 @@ static void make_alphabet(tn_embedding *m) {
 }
 
 /* The long ending has more letters, and better ones: more cost in total, less per letter. */
-static void test_each_score(void **state) {
+TEST(test_each_score) {
     (void)state;
     tn_embedding m;
     tn_choice_scores c;
@@ -254,7 +254,7 @@ static void evaluate_rank(tn_group *world, void *user) {
     tn_module_finish(&gpt);
 }
 
-static void test_ranks(void **state) {
+TEST(test_ranks) {
     (void)state;
     share s = {.path = write_lines(questions_as_lines())};
     tn_choice_scores one = {0};
@@ -270,7 +270,7 @@ static void test_ranks(void **state) {
 
 /* ---- Files that are wrong -------------------------------------------------------------------- */
 
-static void test_wrong_lines(void **state) {
+TEST(test_wrong_lines) {
     (void)state;
     static const struct {
         const char *line, *wrong;
@@ -318,7 +318,7 @@ static void test_wrong_lines(void **state) {
     tn_module_finish(&gpt);
 }
 
-static void test_no_memory(void **state) {
+TEST(test_no_memory) {
     (void)state;
     tn_embedding m;
     make_alphabet(&m);
@@ -344,7 +344,7 @@ static void test_no_memory(void **state) {
 /* ---- Bits per byte --------------------------------------------------------------------------- */
 
 /* With a token for each byte: the loss in bits, without what special tokens cost. */
-static void test_bits_per_byte(void **state) {
+TEST(test_bits_per_byte) {
     (void)state;
     tn_gpt gpt;
     make_model(&gpt);
@@ -366,7 +366,7 @@ static void test_bits_per_byte(void **state) {
     tn_module_finish(&gpt);
 }
 
-static void test_no_token_of_the_tokenizer(void **state) {
+TEST(test_no_token_of_the_tokenizer) {
     (void)state;
     tn_embedding m;
     tn_perplexity p;
@@ -382,11 +382,5 @@ static void test_no_token_of_the_tokenizer(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_by_hand),       TEST(test_chosen_by_hand),
-        TEST(test_each_score),    TEST(test_ranks),
-        TEST(test_wrong_lines),   TEST(test_no_memory),
-        TEST(test_bits_per_byte), TEST(test_no_token_of_the_tokenizer),
-    };
-    return cmocka_run_group_tests(tests, group_setup, group_end);
+    return tests_run(group_setup, group_end);
 }

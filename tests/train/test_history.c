@@ -18,7 +18,7 @@ static void expect_file(const char *path, const char *text) {
     free(data);
 }
 
-static void test_new_and_on(void **state) {
+PLAIN_TEST(test_new_and_on) {
     (void)state;
     const char *path = temp_path("loss.csv");
     temp_write(path, "from before", 11);
@@ -50,7 +50,7 @@ static void test_new_and_on(void **state) {
 
 /* A loss that falls steeply, as at the start of training: its mean begins where it does and has no
  * kink; a straight line stays one up to its ends. */
-static void test_smooth_ends(void **state) {
+PLAIN_TEST(test_smooth_ends) {
     (void)state;
     enum { STEPS = 300, WINDOW = 50 };
     tn_history *steep = tn_history_open(temp_path("steep.csv"), 0);
@@ -88,7 +88,7 @@ static void test_smooth_ends(void **state) {
 }
 
 /* Nine digits name every f32. */
-static void test_exact_for_f32(void **state) {
+PLAIN_TEST(test_exact_for_f32) {
     (void)state;
     const char *path = temp_path("exact.csv");
     tn_history *h = tn_history_open(path, 0);
@@ -108,7 +108,7 @@ static void test_exact_for_f32(void **state) {
 }
 
 /* Columns appear when they are first named, and are empty if nothing was measured. */
-static void test_columns(void **state) {
+PLAIN_TEST(test_columns) {
     (void)state;
     const char *path = temp_path("wide.csv");
     tn_history *h = tn_history_open(path, 0);
@@ -141,7 +141,7 @@ static void test_columns(void **state) {
 }
 
 /* An earlier run continues, and new measurements follow its rows. */
-static void test_old_file(void **state) {
+PLAIN_TEST(test_old_file) {
     (void)state;
     const char *path = temp_path("old.csv");
     temp_write(path, "step,loss\n0,4\n1,3\n2,2.", 22);
@@ -153,7 +153,7 @@ static void test_old_file(void **state) {
     tn_history_free(h);
 }
 
-static void test_names(void **state) {
+PLAIN_TEST(test_names) {
     (void)state;
     tn_history *h = tn_history_open(temp_path("names.csv"), 0);
     static const char *const bad[] = {"",     "step", "a,b",  "a b",
@@ -176,7 +176,7 @@ static void test_names(void **state) {
     tn_history_free(h);
 }
 
-static void test_what_is_missing(void **state) {
+PLAIN_TEST(test_what_is_missing) {
     (void)state;
     const char *path = temp_path("loss.csv");
     static const char *const bad[] = {"",
@@ -216,7 +216,7 @@ static void test_what_is_missing(void **state) {
 }
 
 /* After half a row nothing more is written, or the file would hold rubbish. */
-static void test_full_disk(void **state) {
+PLAIN_TEST(test_full_disk) {
     (void)state;
     const char *path = temp_path("loss.csv");
     struct rlimit before, small;
@@ -245,7 +245,7 @@ static void test_full_disk(void **state) {
 }
 
 /* Whatever happens to the file while the run continues, it ends up whole. */
-static void test_file_taken_away(void **state) {
+PLAIN_TEST(test_file_taken_away) {
     (void)state;
     static const char whole[] = "step,loss\n0,0.5\n1,0.100000001\n2,nan\n";
     const char *path = temp_path("loss.csv"), *other = temp_path("other.csv");
@@ -279,7 +279,7 @@ static void test_file_taken_away(void **state) {
     unlink(other);
 }
 
-static void test_folder_taken_away(void **state) {
+PLAIN_TEST(test_folder_taken_away) {
     (void)state;
     char folder[512], path[700], moved[600];
     snprintf(folder, sizeof(folder), "%s", temp_path("folder"));
@@ -300,7 +300,7 @@ static void test_folder_taken_away(void **state) {
 }
 
 /* The program's folder may change while the run continues. */
-static void test_relative_path(void **state) {
+PLAIN_TEST(test_relative_path) {
     (void)state;
     const char *path = temp_path("here.csv");
     assert_int_equal(chdir(temp_folder), 0);
@@ -315,7 +315,7 @@ static void test_relative_path(void **state) {
 }
 
 /* `program | plot`: a pipe has no path that can be replaced. */
-static void test_pipe(void **state) {
+PLAIN_TEST(test_pipe) {
     (void)state;
     char path[32], text[64] = {0};
     int ends[2];
@@ -335,7 +335,7 @@ static void test_pipe(void **state) {
 }
 
 /* The target of a link may be any file, so links are refused. */
-static void test_link(void **state) {
+PLAIN_TEST(test_link) {
     (void)state;
     char file[512], link[512];
     snprintf(file, sizeof(file), "%s", temp_path("file.csv"));
@@ -354,20 +354,5 @@ static void test_link(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_new_and_on),
-        cmocka_unit_test(test_smooth_ends),
-        cmocka_unit_test(test_exact_for_f32),
-        cmocka_unit_test(test_columns),
-        cmocka_unit_test(test_old_file),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_what_is_missing),
-        cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_file_taken_away),
-        cmocka_unit_test(test_folder_taken_away),
-        cmocka_unit_test(test_relative_path),
-        cmocka_unit_test(test_pipe),
-        cmocka_unit_test(test_link),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -52,7 +52,7 @@ static void train_gpt(int threads, result *r) {
     tn_module_finish(&gpt);
 }
 
-static void same_bits_for_any_number(void **state) {
+PLAIN_TEST(same_bits_for_any_number) {
     (void)state;
     int before = tn_threads();
     result one = {0};
@@ -78,7 +78,7 @@ static void same_bits_for_any_number(void **state) {
 
 /* A program with a mistake and no handler: the loop ends by itself, nothing is stepped, and the
  * error says where. */
-static void wrong_shape_ends_the_loop(void **state) {
+PLAIN_TEST(wrong_shape_ends_the_loop) {
     (void)state;
     TN_SCOPE;
     tn_linear net;
@@ -116,7 +116,7 @@ static void wrong_shape_ends_the_loop(void **state) {
 
 /* A quadratic: too small a rate does nothing, one above 2 / 8 diverges; the suggested rate
  * is in between, and afterwards nothing has changed. */
-static void finds_a_learning_rate(void **state) {
+TEST(finds_a_learning_rate) {
     TN_SCOPE;
     tn_tensor *w = tn_ones(TN_DIMS(4), TN_F32);
     tn_linear net;
@@ -165,7 +165,7 @@ static void finds_a_learning_rate(void **state) {
 }
 
 /* Statistics of two batches, whose means are 1 and 4: as PyTorch's update_bn. */
-static void statistics_begin_anew(void **state) {
+TEST(statistics_begin_anew) {
     TN_SCOPE;
     tn_batch_norm1d norm;
     tn_batch_norm1d_init(&norm, 1, tn_batch_norm_defaults());
@@ -202,7 +202,7 @@ static void statistics_begin_anew(void **state) {
 /* Running statistics are averaged as weights are, as by PyTorch's AveragedModel(use_buffers=True):
  * under the average the model normalises as the models behind it did. Integers, and infinities of a
  * mask, stay; and what the model had comes back. */
-static void statistics_are_averaged(void **state) {
+TEST(statistics_are_averaged) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_batch_norm1d norm;
@@ -230,15 +230,4 @@ static void statistics_are_averaged(void **state) {
     }
     tn_average_free(swa);
     tn_module_finish(&norm);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_for_any_number),
-        cmocka_unit_test(wrong_shape_ends_the_loop),
-        TEST(finds_a_learning_rate),
-        TEST(statistics_begin_anew),
-        TEST(statistics_are_averaged),
-    };
-    return cmocka_run_group_tests_name("loops", tests, NULL, NULL);
 }

@@ -35,7 +35,7 @@ static int parse_apart(const tn_option *table, char *word, char *text, size_t si
 }
 
 /* A row that takes a value, but does not say what it is called. */
-static void values_without_names(void **state) {
+TEST(values_without_names) {
     (void)state;
     static const char *const colours[] = {"red", "blue", NULL};
     int colour = 0;
@@ -57,11 +57,4 @@ static void values_without_names(void **state) {
     assert_non_null(strstr(text, "requires an argument"));
     assert_int_equal(parse_apart(table, blue, text, sizeof(text)), 64);
     assert_non_null(strstr(text, "--number VALUE is missing"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(values_without_names),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

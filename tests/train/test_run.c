@@ -6,7 +6,7 @@
 #include "run_program.h"
 
 /* Wherever it leaves the loop or is stopped, it continues as if uninterrupted. */
-static void goes_on(void **state) {
+TEST(goes_on) {
     (void)state;
     const char *whole = undisturbed_run();
     char out[512], text[SAID];
@@ -60,7 +60,7 @@ static int count_events(const char *folder, const char *text) {
 }
 
 /* Field 1 of a value is its tag, with the length before it. */
-static void events_for_tensorboard(void **state) {
+TEST(events_for_tensorboard) {
     (void)state;
     char folder[512];
     snprintf(folder, sizeof(folder), "%s", temp_path("events"));
@@ -84,7 +84,7 @@ static void events_for_tensorboard(void **state) {
     assert_int_equal(count_events(folder, "brain.Event:2"), 2);
 }
 
-static void refuses_to_overwrite(void **state) {
+TEST(refuses_to_overwrite) {
     (void)state;
     const char *whole = undisturbed_run();
     char text[SAID];
@@ -109,7 +109,7 @@ static void refuses_to_overwrite(void **state) {
 }
 
 /* --overwrite removes old checkpoints: one of them would be the newest. */
-static void forgets_the_other_run(void **state) {
+TEST(forgets_the_other_run) {
     (void)state;
     char out[512];
     snprintf(out, sizeof(out), "%s", temp_path("forgotten"));
@@ -127,7 +127,7 @@ static void forgets_the_other_run(void **state) {
 }
 
 /* A folder without a run is no reason to refuse. */
-static void begins_in_a_folder(void **state) {
+TEST(begins_in_a_folder) {
     (void)state;
     char out[512], text[SAID];
     snprintf(out, sizeof(out), "%s", temp_path("folder"));
@@ -143,7 +143,7 @@ static void begins_in_a_folder(void **state) {
     assert_int_equal(p.steps, 1);
 }
 
-static void becomes_longer(void **state) {
+TEST(becomes_longer) {
     (void)state;
     char out[512], text[SAID];
     snprintf(out, sizeof(out), "%s", temp_path("longer"));
@@ -202,7 +202,7 @@ static void becomes_longer(void **state) {
 
 /* A second job is refused at once, whatever its options, and the first continues undisturbed; after
  * a kill the folder is free. */
-static void one_job_in_a_folder(void **state) {
+TEST(one_job_in_a_folder) {
     (void)state;
     char out[512], said[600];
     snprintf(out, sizeof(out), "%s", temp_path("held"));
@@ -245,7 +245,7 @@ static void one_job_in_a_folder(void **state) {
 }
 
 /* If loss.csv is not a regular file there is no run, and it stays as it is. */
-static void no_history(void **state) {
+TEST(no_history) {
     (void)state;
     char out[512], target[512];
     for (int link = 0; link < 2; link++) {
@@ -268,7 +268,7 @@ static void no_history(void **state) {
     }
 }
 
-static void wrong_options(void **state) {
+TEST(wrong_options) {
     (void)state;
     char out[512];
     snprintf(out, sizeof(out), "%s", temp_path("wrong"));
@@ -287,16 +287,5 @@ static void wrong_options(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(goes_on),
-        TEST(refuses_to_overwrite),
-        TEST(events_for_tensorboard),
-        TEST(forgets_the_other_run),
-        TEST(begins_in_a_folder),
-        TEST(becomes_longer),
-        TEST(one_job_in_a_folder),
-        TEST(no_history),
-        TEST(wrong_options),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -8,7 +8,7 @@
 
 /* A bad loss, or a bad weight at the save, ends the run before anything is saved: it continues from
  * the checkpoint before, as if uninterrupted. A loss may be allowed, a weight never is. */
-static void stops_at_a_nan(void **state) {
+TEST(stops_at_a_nan) {
     (void)state;
     const char *whole = undisturbed_run();
     static const char *const wanted[] = {
@@ -82,7 +82,7 @@ static void run_bad_rank(tn_group *world, void *user) {
 }
 
 /* No rank saves, and no rank waits for another. */
-static void stops_at_a_nan_of_one_rank(void **state) {
+TEST(stops_at_a_nan_of_one_rank) {
     (void)state;
     temp_path("");
     int before[2] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
@@ -111,7 +111,7 @@ static void stops_at_a_nan_of_one_rank(void **state) {
 }
 
 /* If the disk is full the run ends with an error; when there is space again it continues. */
-static void full_disk(void **state) {
+TEST(full_disk) {
     (void)state;
     const char *whole = undisturbed_run();
     struct rlimit before, small;
@@ -140,7 +140,7 @@ static void full_disk(void **state) {
 }
 
 /* If an allocation fails the run ends with an error, or manages without; then it continues. */
-static void no_memory(void **state) {
+TEST(no_memory) {
     (void)state;
     const char *whole = undisturbed_run();
     char out[512];
@@ -175,7 +175,7 @@ static void no_memory(void **state) {
 }
 
 /* A loop that checks no errors: the run reports them. */
-static void errors_end_the_loop(void **state) {
+TEST(errors_end_the_loop) {
     (void)state;
     char out[512], text[SAID];
     snprintf(out, sizeof(out), "%s", temp_path("errors"));
@@ -188,9 +188,5 @@ static void errors_end_the_loop(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(stops_at_a_nan), TEST(stops_at_a_nan_of_one_rank), TEST(full_disk),
-        TEST(no_memory),      TEST(errors_end_the_loop),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

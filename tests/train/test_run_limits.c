@@ -2,7 +2,7 @@
 #include "run_program.h"
 
 /* Units are those of the whole run, so a run that continues counts on. */
-static void ends_at_units(void **state) {
+TEST(ends_at_units) {
     (void)state;
     static const struct {
         int64_t until, steps;
@@ -28,7 +28,7 @@ static void ends_at_units(void **state) {
     same_end(out, undisturbed_run(), STEPS);
 }
 
-static void units_without_a_name(void **state) {
+TEST(units_without_a_name) {
     (void)state;
     char out[512], text[SAID];
     snprintf(out, sizeof(out), "%s", temp_path("nameless"));
@@ -41,7 +41,7 @@ static void units_without_a_name(void **state) {
 }
 
 /* Time and money are those of a start: each makes a step at least, and says how to continue. */
-static void ends_at_hours(void **state) {
+TEST(ends_at_hours) {
     (void)state;
     char out[512], text[SAID];
     snprintf(out, sizeof(out), "%s", temp_path("hours"));
@@ -86,7 +86,7 @@ static void run_with_hours(tn_group *world, void *user) {
 }
 
 /* Clocks differ, so rank 0's decides for all. */
-static void hours_of_rank_0(void **state) {
+TEST(hours_of_rank_0) {
     (void)state;
     temp_path("");
     int before[2] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
@@ -107,7 +107,7 @@ static void hours_of_rank_0(void **state) {
     close(before[1]);
 }
 
-static void wrong_limits(void **state) {
+TEST(wrong_limits) {
     (void)state;
     char out[512];
     snprintf(out, sizeof(out), "%s", temp_path("limits"));
@@ -123,9 +123,5 @@ static void wrong_limits(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(ends_at_units),   TEST(units_without_a_name), TEST(ends_at_hours),
-        TEST(hours_of_rank_0), TEST(wrong_limits),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -76,7 +76,7 @@ static void run_search(tn_search_options o, int most, calls *c) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-static void draws_by_number(void **state) {
+TEST(draws_by_number) {
     calls a, b;
     run_search(options_in("draws"), MOST, &a);
     run_search(options_in("again"), MOST, &b);
@@ -101,7 +101,7 @@ static void draws_by_number(void **state) {
 
 /* 9 trials of 10 steps, the best 3 to 30, and the best of those to 90. Nothing waits for the last
  * trial: those among the best third so far continue, so there may be a few more. */
-static void halves_successively(void **state) {
+TEST(halves_successively) {
     calls c;
     tn_search_options o = options_in("halves");
     o.first_steps = 10;
@@ -120,7 +120,7 @@ static void halves_successively(void **state) {
     assert_true(farthest == best && fabs(log10(c.best.lr) + 2) == best);
 }
 
-static void walks_the_grid(void **state) {
+TEST(walks_the_grid) {
     calls c;
     tn_search_options o = options_in("grid");
     o.grid = true;
@@ -136,7 +136,7 @@ static void walks_the_grid(void **state) {
 }
 
 /* Left after 5 of them, it continues with the sixth, and ends with the same table. */
-static void goes_on(void **state) {
+TEST(goes_on) {
     calls whole, part;
     tn_search_options o = options_in("whole"), p = options_in("part");
     o.first_steps = p.first_steps = 10;
@@ -158,7 +158,7 @@ static void goes_on(void **state) {
 }
 
 /* A choice that differs in its last bit makes another search. */
-static void looks_at_every_bit(void **state) {
+TEST(looks_at_every_bit) {
     tn_search_options o = options_in("bits");
     double value, choices[2] = {1e-3, 0.2};
     for (int i = 0; i < 2; i++) {
@@ -174,7 +174,7 @@ static void looks_at_every_bit(void **state) {
     }
 }
 
-static void refuses_mistakes(void **state) {
+TEST(refuses_mistakes) {
     settings s;
     calls c;
     tn_search_options o = options_in("refuses");
@@ -225,7 +225,7 @@ static void refuses_mistakes(void **state) {
 }
 
 /* However rounding goes; whole numbers up to the largest. */
-static void stays_in_range(void **state) {
+TEST(stays_in_range) {
     tn_search_options o = options_in("edges");
     o.trials = 100;
     double low = 1e-3, high = nextafter(nextafter(low, 1), 1), narrow, plain;
@@ -249,8 +249,5 @@ static void stays_in_range(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(draws_by_number), TEST(halves_successively), TEST(walks_the_grid),    TEST(goes_on),
-        TEST(stays_in_range),  TEST(refuses_mistakes),    TEST(looks_at_every_bit)};
-    return cmocka_run_group_tests_name("search", tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

@@ -42,7 +42,7 @@ static void show_ramp(FILE *file) {
     tn_plot_text(&p, file, 40, 12);
 }
 
-static void test_text_ascii(void **state) {
+PLAIN_TEST(test_text_ascii) {
     (void)state;
     set_locale("C");
     char *text = capture_text(show_ramp);
@@ -58,7 +58,7 @@ static void test_text_ascii(void **state) {
     free(text);
 }
 
-static void test_text_braille(void **state) {
+PLAIN_TEST(test_text_braille) {
     (void)state;
     set_locale("en_GB.UTF-8");
     char *text = capture_text(show_ramp);
@@ -84,7 +84,7 @@ static void show_odd(FILE *file) {
     tn_plot_text(NULL, file, 40, 10);
 }
 
-static void test_odd_numbers(void **state) {
+PLAIN_TEST(test_odd_numbers) {
     (void)state;
     set_locale("C");
     char *text = capture_text(show_odd);
@@ -101,7 +101,7 @@ static int count_of(const char *text, const char *part) {
     return count;
 }
 
-static void test_svg(void **state) {
+PLAIN_TEST(test_svg) {
     (void)state;
     enum { POINTS = 100000 };
     double *x = malloc(POINTS * sizeof(double)), *y = malloc(POINTS * sizeof(double));
@@ -154,7 +154,7 @@ static void show_progress(FILE *file) {
     tn_progress_free(p);
 }
 
-static void test_progress(void **state) {
+PLAIN_TEST(test_progress) {
     (void)state;
     char *text = capture_text(show_progress);
     assert_memory_equal(text, "20/20   loss 1.2500   ", 22);
@@ -244,7 +244,7 @@ static void show_two_curves(FILE *file) {
     tn_plot_text(&p, file, 80, 18);
 }
 
-static void test_plot_fits_terminal(void **state) {
+PLAIN_TEST(test_plot_fits_terminal) {
     (void)state;
     static const char *const locales[] = {"en_GB.UTF-8", "C"};
     static const int columns[] = {30, 31, 37, 40, 50, 60, 70, 79, 80, 81, 120};
@@ -278,7 +278,7 @@ static void show_long_progress(FILE *file) {
     tn_progress_free(p);
 }
 
-static void test_progress_fits_terminal(void **state) {
+PLAIN_TEST(test_progress_fits_terminal) {
     (void)state;
     set_locale("C");
     static const struct {
@@ -304,7 +304,7 @@ static void test_progress_fits_terminal(void **state) {
 
 /* ---- Stopping -------------------------------------------------------------------------------- */
 
-static void test_stop(void **state) {
+PLAIN_TEST(test_stop) {
     (void)state;
     tn_stop_on_signals();
     assert_false(tn_stop_asked());
@@ -325,15 +325,5 @@ static void test_stop(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text_ascii),
-        cmocka_unit_test(test_text_braille),
-        cmocka_unit_test(test_odd_numbers),
-        cmocka_unit_test(test_svg),
-        cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_plot_fits_terminal),
-        cmocka_unit_test(test_progress_fits_terminal),
-        cmocka_unit_test(test_stop),
-    };
-    return cmocka_run_group_tests(tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }

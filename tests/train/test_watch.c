@@ -128,7 +128,7 @@ static bool has_best(const char *out, int step) {
     return stat(path, &about) == 0;
 }
 
-static void calls_back(void **state) {
+TEST(calls_back) {
     program p = {.out = temp_path("callbacks")};
     quiet_program(&p, 1);
     assert_int_equal(p.status, 0);
@@ -146,7 +146,7 @@ static void calls_back(void **state) {
     assert_error(TN_EVALUE, "run_on: the run is NULL");
 }
 
-static void stops_early(void **state) {
+TEST(stops_early) {
     for (int ranks = 1; ranks <= 2; ranks++) {
         program p = {.out = temp_path(ranks == 1 ? "early" : "early2"), .patience = 3};
         quiet_program(&p, ranks);
@@ -164,7 +164,7 @@ static void stops_early(void **state) {
     assert_true(p.made == 7 && p.seen[0] == 1);
 }
 
-static void keeps_the_best(void **state) {
+TEST(keeps_the_best) {
     for (int ranks = 1; ranks <= 2; ranks++) {
         program p = {.out = temp_path(ranks == 1 ? "best" : "best2"), .keep = 2, .steps = 6};
         quiet_program(&p, ranks);
@@ -181,7 +181,7 @@ static void keeps_the_best(void **state) {
 }
 
 /* Nothing is kept of a step that ends the run, however good its value is. */
-static void keeps_no_nan(void **state) {
+TEST(keeps_no_nan) {
     for (int i = 0; i < 4; i++) {
         char name[16];
         snprintf(name, sizeof(name), "unsound%d", i);
@@ -250,7 +250,7 @@ static void assert_same_metrics(const tn_metrics *a, const tn_metrics *b) {
     assert_true(fabs(tn_metrics_perplexity(a) / tn_metrics_perplexity(b) - 1) < 1e-12);
 }
 
-static void ranks_say_what_one_says(void **state) {
+TEST(ranks_say_what_one_says) {
     tn_metrics *one = tn_metrics_new(CLASSES, 2);
     add_rows(one, 0, 10, 0); /* in batches */
     add_rows(one, 10, ROWS, 0);
@@ -264,7 +264,7 @@ static void ranks_say_what_one_says(void **state) {
 }
 
 /* Of equal scores the first classes are the best: of four the first two. */
-static void equal_scores(void **state) {
+TEST(equal_scores) {
     TN_SCOPE;
     tn_metrics *m = tn_metrics_new(4, 2);
     tn_metrics_add(m, tn_ones(TN_DIMS(4, 4), TN_F32), tn_arange(0, 4, 1, TN_I64), NULL);
@@ -273,7 +273,7 @@ static void equal_scores(void **state) {
 }
 
 /* By hand: actual 0 0 0 1 1 2, predicted 0 0 1 1 1 0; class 3 does not occur. */
-static void known_metrics(void **state) {
+TEST(known_metrics) {
     static const float scores[6][4] = {{9, 5, 1, 0}, {9, 5, 6, 0}, {5, 9, 6, 0},
                                        {5, 9, 6, 0}, {0, 9, 0, 0}, {9, 5, 7, 0}};
     static const int64_t labels[] = {0, 0, 0, 1, 1, 2};
@@ -391,7 +391,7 @@ static void same_pass(const tn_metrics *got) {
 
 /* One epoch each time, from the beginning, however many the loader has and wherever it is; in
  * evaluation mode, without gradients, and then in the modes that were before. */
-static void evaluates_a_pass(void **state) {
+TEST(evaluates_a_pass) {
     for (int64_t epochs = 0; epochs <= 2; epochs++) {
         mirror net;
         mirror_init(&net);
@@ -433,7 +433,7 @@ static void evaluate_share(tn_group *world, void *user) {
     tn_module_finish(&net);
 }
 
-static void evaluates_on_ranks(void **state) {
+TEST(evaluates_on_ranks) {
     shared s[3];
     assert_int_equal(tn_local_run(3, evaluate_share, s), TN_OK);
     for (int i = 0; i < 3; i++) {
@@ -443,14 +443,5 @@ static void evaluates_on_ranks(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(calls_back),
-                                       TEST(stops_early),
-                                       TEST(keeps_the_best),
-                                       TEST(keeps_no_nan),
-                                       TEST(ranks_say_what_one_says),
-                                       TEST(known_metrics),
-                                       TEST(equal_scores),
-                                       TEST(evaluates_a_pass),
-                                       TEST(evaluates_on_ranks)};
-    return cmocka_run_group_tests_name("watch", tests, NULL, temp_clean);
+    return tests_run(NULL, temp_clean);
 }
