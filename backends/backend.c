@@ -167,12 +167,10 @@ __attribute__((constructor)) static void backend_begin(void) {
 }
 
 static void *host_workspace(tn_context *ctx, size_t bytes) {
-    (void)ctx;
     return tn__alloc(bytes);
 }
 
 static void host_workspace_free(tn_context *ctx, void *memory, size_t bytes) {
-    (void)ctx;
     tn__free(memory, bytes);
 }
 

@@ -212,7 +212,6 @@ typedef struct watch {
 } watch;
 
 static tn_values forward_begins(tn_module *m, tn_values in, void *user) {
-    (void)m;
     ((watch *)user)->began = tn_flight_now();
     return in;
 }
@@ -224,20 +223,15 @@ static void mark_block(const watch *w, const char *what) {
 }
 
 static tn_values forward_ended(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m;
-    (void)in;
     mark_block(user, tn_in_recompute() ? "recompute" : "forward");
     return out;
 }
 
 static void backward_begins(tn_module *m, void *user) {
-    (void)m;
     ((watch *)user)->began = tn_flight_now();
 }
 
 static void backward_ended(tn_module *m, tn_values in_grads, void *user) {
-    (void)m;
-    (void)in_grads;
     mark_block(user, "backward");
 }
 

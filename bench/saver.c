@@ -38,7 +38,6 @@ static void copy_tensor(run *r, tn_tensor *t, bool count) {
 
 static bool copy_state(const char *name, tn_tensor *t, void *user) {
     run *r = user;
-    (void)name;
     copy_tensor(r, t, r->copy == NULL);
     return true;
 }

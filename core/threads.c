@@ -109,7 +109,6 @@ static bool have_key;
 
 /* The root scope comes first: what it releases goes into the caches. */
 static void thread_end(void *unused) {
-    (void)unused;
     tn__self.watched = false;
     tn__scope_thread_end();
     tn__allocator_thread_end();

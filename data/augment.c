@@ -267,7 +267,6 @@ static tn_status normalize_shape(const tn_transform *t, tn_dims *dims) {
 
 static tn_status normalize_apply(const tn_transform *t, tn_dims dims, const float *x, float *out,
                                  tn_generator *random) {
-    (void)random;
     int64_t C = dims.size[0], each = C ? tn_dims_count(dims) / C : 0;
     for (int64_t c = 0; c < C; c++, x += each, out += each) {
         float mean = (float)t->value[c], std = (float)t->value[C + c];

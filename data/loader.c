@@ -102,10 +102,7 @@ static void make_batch(const tn_loader *l, int64_t number, tn__collated *into) {
 
 /* ---- Workers --------------------------------------------------------------------------------- */
 
-static void say_nothing(tn_status status, const char *message) {
-    (void)status;
-    (void)message;
-}
+static void say_nothing(tn_status status, const char *message) {}
 
 static bool may_claim(const tn_loader *l) {
     return l->claimed < l->end && l->claimed - l->next < l->options.prefetch;

@@ -49,9 +49,7 @@ static void take_message(j_common_ptr jpeg, int level) {
     }
 }
 
-static void pass_message(j_common_ptr jpeg) {
-    (void)jpeg;
-}
+static void pass_message(j_common_ptr jpeg) {}
 
 static void look_at_scans(j_common_ptr jpeg) {
     reading *r = jpeg->client_data;

@@ -37,10 +37,7 @@ static void keep_error(png_structp png, png_const_charp text) {
     png_longjmp(png, 1);
 }
 
-static void pass_warning(png_structp png, png_const_charp text) {
-    (void)png;
-    (void)text;
-}
+static void pass_warning(png_structp png, png_const_charp text) {}
 
 static void *give_memory(png_structp png, png_alloc_size_t bytes) {
     reading *r = png_get_mem_ptr(png);
@@ -50,7 +47,6 @@ static void *give_memory(png_structp png, png_alloc_size_t bytes) {
 }
 
 static void take_memory(png_structp png, void *block) {
-    (void)png;
     free(block);
 }
 

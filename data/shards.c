@@ -493,7 +493,6 @@ static tn_dataset *open_paths(char **paths, int count, const char *pattern, cons
 
 /* A folder that cannot be read counts as empty, unless memory ran out. */
 static int end_search(const char *path, int why) {
-    (void)path;
     return why == ENOMEM;
 }
 

@@ -419,7 +419,6 @@ static void mapping_release(mapping *m) {
 }
 
 static void release_view(void *data, void *user) {
-    (void)data;
     mapping_release(user);
 }
 

@@ -28,7 +28,6 @@
 
 /* (tokens (B, T), positions) -> (B, T, C) */
 static tn_values stem_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     tn_gpt_stem *m = (tn_gpt_stem *)self;
     tn_tensor *positions;
     if (!tn__lm_stem_inputs(self, in, &positions)) {

@@ -62,7 +62,6 @@ const tn__lm_family *tn__lm_family_of(void *module, const char *operation) {
 }
 
 static bool set_eps(tn_module *m, const char *path, void *user) {
-    (void)path;
     if (strcmp(m->kind, "layer_norm") == 0) {
         ((tn_layer_norm *)m)->eps = *(const double *)user;
     }
@@ -76,8 +75,6 @@ void tn__norms_set_eps(void *m, double eps) {
 static bool block_recomputes(tn_module *m, const char *path, void *user) {
     static const char end[] = "block";
     size_t length = strlen(m->kind), n = sizeof(end) - 1;
-    (void)path;
-    (void)user;
     if (length >= n && strcmp(m->kind + length - n, end) == 0) {
         tn_module_set_recompute(m, true);
     }

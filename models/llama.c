@@ -24,7 +24,6 @@
 
 /* tokens (B, T) -> (B, T, C); positions, if any, are for the layers */
 static tn_values stem_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     tn_llama_stem *m = (tn_llama_stem *)self;
     tn_tensor *positions;
     if (!tn__lm_stem_inputs(self, in, &positions)) {
@@ -64,7 +63,6 @@ tn_llama_options tn_llama_defaults(void) {
 
 /* Matrices: normal; the weights of norms stay 1. */
 static bool init_entry(const tn_entry *entry, void *user) {
-    (void)user;
     if (entry->layout.whole.ndim >= 2) {
         tn_init_normal(*entry->field, 0.0, 0.02);
     }

@@ -148,7 +148,6 @@ typedef struct sharing {
 } sharing;
 
 static bool share_statistics(tn_module *m, const char *path, void *user) {
-    (void)path;
     const sharing *s = user;
     if (m->forward == batch_norm_forward) {
         ((tn_batch_norm_layer *)m)->total = s->total;

@@ -83,7 +83,6 @@ static tn_kv_cache *cache_of(const tn_module *m) {
 }
 
 static bool rewind_cache(tn_module *m, const char *path, void *user) {
-    (void)path;
     int64_t filled = *(const int64_t *)user;
     tn_kv_cache *cache = cache_of(m);
     if (cache && cache->filled > filled) {
@@ -97,7 +96,6 @@ void tn__cache_restore(void *m, int64_t filled) {
 }
 
 static bool skip_positions(tn_module *m, const char *path, void *user) {
-    (void)path;
     tn_kv_cache *cache = cache_of(m);
     if (cache && !cache->k) {
         tn__cache_accept(cache, *(const int64_t *)user);
@@ -125,7 +123,6 @@ static void drop_row_of(tn_tensor **field, int64_t row, int64_t last, int64_t fi
 }
 
 static bool drop_cache_row(tn_module *m, const char *path, void *user) {
-    (void)path;
     TN_SCOPE;
     tn_kv_cache *cache = cache_of(m);
     if (cache && cache->k) {
@@ -152,7 +149,6 @@ static bool find_broken(tn_module *m, const char *path, void *user) {
 }
 
 static bool begin_cache(tn_module *m, const char *path, void *user) {
-    (void)path;
     const tn_attention_cache_options *options = user;
     tn_kv_cache *cache = cache_of(m);
     if (cache) {

@@ -22,7 +22,6 @@ void tn_defer_init_end(const bool *before) {
 
 /* Sharding makes the parameters that it has taken over. */
 static bool make_entry(const tn_entry *entry, void *user) {
-    (void)user;
     tn_tensor *t = tn__entry_tensor(entry);
     return entry->stored != t || !tn__deferred(t) || tn__deferred_make(t) == TN_OK;
 }

@@ -27,7 +27,6 @@ typedef struct plan {
 /* Optimisers and graphs that will call a module again hold its lists. While it is called its fields
  * may hold copies of its parameters. */
 static bool check_free(tn_module *m, const char *path, void *user) {
-    (void)user;
     const char *space = *path ? " " : "";
     if (m->lists && m->lists->lending) {
         tn__raise(TN_ESTATE, "module_to", "%s%s%s is being called", m->kind, space, path);

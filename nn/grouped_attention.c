@@ -77,7 +77,6 @@ static tn_tensor *attend_grouped(tn_grouped_attention *m, const tn__sequences *s
 }
 
 static tn_values grouped_attention_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     tn_grouped_attention *m = (tn_grouped_attention *)self;
     tn__sequences s;
     if (!tn__sequences_of(self, in, &s)) {

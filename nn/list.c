@@ -2,14 +2,11 @@
 #include "nn/module.h"
 
 tn_tensor *tn__no_forward(tn_module *self, tn_tensor *x) {
-    (void)x;
     tn__raise(TN_EUNSUPPORTED, self->kind, "it holds tensors, and has no forward");
     return tn_inert();
 }
 
 tn_values tn__list_forward(tn_module *self, tn_values in, void *context) {
-    (void)in;
-    (void)context;
     tn__raise(TN_EUNSUPPORTED, self->kind,
               "a list of modules has no forward: call what is in it (tn_module_at, "
               "tn_module_child)");

@@ -169,7 +169,6 @@ tn_module *tn__module_root(tn_module *m, const char *operation);
 bool tn__module_at_home(tn_module *m);
 #else
 static inline bool tn__module_at_home(const tn_module *m) {
-    (void)m;
     return true;
 }
 #endif

@@ -162,7 +162,6 @@ static bool inputs_fit(const tn_module *m, tn_values *in) {
 }
 
 static tn_values multi_head_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     tn_multi_head_attention *m = (tn_multi_head_attention *)self;
     if (!inputs_fit(self, &in)) {
         return tn__no_values();

@@ -91,7 +91,6 @@ static bool apply_below(tn_module *m, const tn_precision *policy) {
 }
 
 static bool find_unit(tn_module *m, const char *path, void *user) {
-    (void)path;
     bool *found = user;
     *found = m->lists && m->lists->unit;
     return !*found;

@@ -340,7 +340,6 @@ static bool run_steps(const tn_reversible *m, chain *c, const tn_values *in, tn_
 
 static tn_values reversible_forward(tn_module *self, tn_values in, void *context) {
     const tn_reversible *m = (tn_reversible *)self;
-    (void)context;
     if (!inputs_fit(m, &in)) {
         return tn__no_values();
     }

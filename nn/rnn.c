@@ -101,7 +101,6 @@ static bool check_inputs(const tn_rnn *m, tn_values in, rnn_inputs *each) {
 }
 
 static tn_values rnn_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     tn_rnn *m = (tn_rnn *)self;
     rnn_inputs each;
     if (!check_inputs(m, in, &each)) {

@@ -19,7 +19,6 @@ static const tn__rnn_kind *kind_of(const tn_module *m) {
 }
 
 static tn_values cell_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     const tn_rnn_cell *m = (const tn_rnn_cell *)self;
     const tn__rnn_kind *kind = kind_of(self);
     tn_tensor *h = in.n > 1 ? in.v[1] : NULL, *c = in.n > 2 ? in.v[2] : NULL;

@@ -37,7 +37,6 @@ static tn_tensor *attend_apart(tn_self_attention *m, tn_tensor *qkv, int H, tn_t
 }
 
 static tn_values self_attention_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     tn_self_attention *m = (tn_self_attention *)self;
     tn__sequences s;
     if (!tn__sequences_of(self, in, &s)) {

@@ -121,7 +121,6 @@ static bool take_decoder_inputs(const tn_module *m, tn_values *in) {
 
 /* (src, mask, key padding mask) -> (B, T, C) */
 static tn_values encoder_layer_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     tn_transformer_layer *m = (tn_transformer_layer *)self;
     if (!take_encoder_inputs(self, &in)) {
         return tn__no_values();
@@ -132,7 +131,6 @@ static tn_values encoder_layer_forward(tn_module *self, tn_values in, void *cont
 
 /* (tgt, memory, tgt mask, memory mask, tgt padding, memory padding) -> (B, T, C) */
 static tn_values decoder_layer_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     tn_transformer_layer *m = (tn_transformer_layer *)self;
     if (!take_decoder_inputs(self, &in)) {
         return tn__no_values();
@@ -213,13 +211,11 @@ static tn_values run_stack(const tn_transformer_stack *m, tn_values in) {
 }
 
 static tn_values encoder_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     return take_encoder_inputs(self, &in) ? run_stack((tn_transformer_stack *)self, in)
                                           : tn__no_values();
 }
 
 static tn_values decoder_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     return take_decoder_inputs(self, &in) ? run_stack((tn_transformer_stack *)self, in)
                                           : tn__no_values();
 }
@@ -266,7 +262,6 @@ TN__LAYER_NEW(transformer_decoder, tn_transformer, (int64_t width, int heads, in
 
 /* (src, tgt, src mask, tgt mask, memory mask, src padding, tgt padding, memory padding) */
 static tn_values transformer_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     tn_transformer *m = (tn_transformer *)self;
     if (!take_inputs(self, &in, 2, 8, "src, tgt, three masks and three key padding masks")) {
         return tn__no_values();
@@ -278,7 +273,6 @@ static tn_values transformer_forward(tn_module *self, tn_values in, void *contex
 }
 
 static bool init_matrix(const tn_entry *entry, void *user) {
-    (void)user;
     if (entry->layout.whole.ndim > 1) {
         tn_init_xavier_uniform(*entry->field, 1.0);
     }

@@ -285,7 +285,6 @@ int64_t tn_module_count(void *m) {
 }
 
 static bool train_module(tn_module *m, const char *name, void *user) {
-    (void)name;
     m->training = *(const bool *)user;
     return true;
 }
@@ -296,7 +295,6 @@ void tn_module_train(void *m, bool training) {
 
 static bool note_mode(tn_module *m, const char *name, void *user) {
     tn__modes *modes = user;
-    (void)name;
     if (!tn__grow(&modes->training, modes->count + 1, &modes->capacity, sizeof(*modes->training),
                   modes->operation)) {
         return false;
@@ -307,7 +305,6 @@ static bool note_mode(tn_module *m, const char *name, void *user) {
 
 static bool restore_mode(tn_module *m, const char *name, void *user) {
     tn__modes *modes = user;
-    (void)name;
     m->training = modes->restored < modes->count ? modes->training[modes->restored++] : m->training;
     return true;
 }
@@ -338,7 +335,6 @@ void tn_module_requires_grad(void *m, bool requires_grad) {
 }
 
 static bool zero_entry(const tn_entry *entry, void *user) {
-    (void)user;
     tn_zero_grad(*entry->field);
     tn_zero_grad(entry->stored);
     return true;

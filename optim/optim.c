@@ -296,7 +296,6 @@ int tn_optim_split(tn_optim *opt, tn_match match, void *user) {
 }
 
 bool tn_match_vectors(const tn_entry *entry, void *user) {
-    (void)user;
     return entry && entry->layout.whole.ndim < 2;
 }
 

@@ -264,10 +264,7 @@ tn_tensor *tn__from_array(const void *array, size_t array_bytes, tn_dims dims, t
     return tn_from_data(array, dims, dtype);
 }
 
-static void leave_alone(void *data, void *user) {
-    (void)data;
-    (void)user;
-}
+static void leave_alone(void *data, void *user) {}
 
 tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype,
                           void (*release)(void *data, void *user), void *user) {

@@ -51,7 +51,6 @@ static void check_options(const evaluation *e) {
 }
 
 static void refuse_argument(const char *text, void *unused) {
-    (void)unused;
     tn_options_refuse("unexpected \"%s\": a pattern must be in quotes", text);
 }
 

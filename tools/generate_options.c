@@ -15,7 +15,6 @@ static void add_stop(const char *text, void *to) {
 }
 
 static void refuse_argument(const char *text, void *unused) {
-    (void)unused;
     tn_options_refuse("unexpected \"%s\": a prompt is --prompt TEXT, in quotes", text);
 }
 

@@ -36,7 +36,6 @@ static const struct {
             {180e9, 2250, 75, 0.4, 6200, 700, 40}};
 
 static void refuse_argument(const char *text, void *unused) {
-    (void)unused;
     tn_options_refuse("unexpected \"%s\": a model is --model NAME or FOLDER", text);
 }
 

@@ -160,7 +160,6 @@ static void read_conf(const char *text, void *to) {
 }
 
 static void check_backend(const char *text, void *unused) {
-    (void)unused;
     if (strcmp(text, "c10d") != 0 && strcmp(text, "static") != 0) {
         tn_options_refuse(
             "--rdzv-backend is \"%s\": the launchers meet in a store that one of them "
@@ -231,7 +230,6 @@ static void read_tee(const char *text, void *to) {
 
 /* The ranks find them in the environment, and so does whatever listens in this process. */
 static void read_ports(const char *text, void *unused) {
-    (void)unused;
     tn__ports ports;
     char why[TN_STORE_WHY];
     if (tn__ports_read("--ports", text, &ports, why) != TN_OK) {

@@ -33,7 +33,6 @@ static const struct refused {
 
 static void refuse_option(const char *unused, void *to) {
     const struct refused *r = to;
-    (void)unused;
     tn_options_refuse("torchrun's --%s is not supported: %s", r->name, r->why);
 }
 

@@ -311,7 +311,6 @@ bool tn__record_ranks_fit(int ranks) {
 }
 
 void tn__record_refuse(const char *text, void *to) {
-    (void)to;
     tn_options_refuse("--again %s: once, and in full", text);
 }
 

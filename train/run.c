@@ -123,8 +123,6 @@ static bool folder_has_run(tn_run *r) {
 }
 
 static void print_warning(tn_log_level level, const char *message, void *user) {
-    (void)level;
-    (void)user;
     fprintf(stderr, "%s\n", message);
 }
 

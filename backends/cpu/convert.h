@@ -131,7 +131,6 @@ static inline void store_f32(void *dst, tn_dtype dtype, int64_t stride, const fl
 /* The same for f64. */
 static inline void load_f64(double *dst, const void *src, tn_dtype dtype, int64_t stride,
                             int64_t n) {
-    (void)dtype;
     const double *x = src;
     for (int64_t i = 0; i < n; i++) {
         dst[i] = x[i * stride];
@@ -139,7 +138,6 @@ static inline void load_f64(double *dst, const void *src, tn_dtype dtype, int64_
 }
 static inline void store_f64(void *dst, tn_dtype dtype, int64_t stride, const double *src,
                              int64_t n) {
-    (void)dtype;
     double *y = dst;
     for (int64_t i = 0; i < n; i++) {
         y[i * stride] = src[i];

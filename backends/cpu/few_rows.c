@@ -314,7 +314,6 @@ static strip_kernel *find_pairs(const few_rows_job *job, int rows) {
 #else
 
 static strip_kernel *find_pairs(const few_rows_job *job, int rows) {
-    (void)job, (void)rows;
     return NULL;
 }
 

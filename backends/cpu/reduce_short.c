@@ -342,7 +342,6 @@ static bool plan_runs(short_runs *r) {
 
 tn_status TN_CPU(reduce_short)(tn_context *ctx, tn_reduction f, const tn_desc *y,
                                const tn_desc *x) {
-    (void)ctx;
     short_runs r = {.f = f, .y = y, .x = x};
     bool known = f == TN_SUM || f == TN_MEAN || f == TN_MAX || f == TN_MIN;
     if (!known || !is_f32_like(x->dtype) || y->dtype != x->dtype || !plan_runs(&r)) {

@@ -287,7 +287,6 @@ tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__cuda_conv_call *c) {
 #else
 
 tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__cuda_conv_call *c) {
-    (void)ctx, (void)c;
     return TN_EUNSUPPORTED;
 }
 

@@ -75,7 +75,6 @@ static void *segment_alloc(void *user, size_t bytes) {
 
 static void segment_free(void *user, void *memory, size_t bytes) {
     const tn__cuda_device *device = user;
-    (void)bytes;
     (void)cudaStreamSynchronize(device->compute);
     (void)cudaFree(memory);
     (void)cudaGetLastError();

@@ -30,8 +30,6 @@ __attribute__((visibility("default"))) tn_nccl_engine_function tern_nccl_engine;
 #if !TN_HAVE_NCCL
 
 tn_engine *tern_nccl_engine(uint32_t version, const tn_engine_options *o, char *why) {
-    (void)version;
-    (void)o;
     snprintf(why, TN_ENGINE_WHY, "%s", tn__nccl_why());
     return NULL;
 }

@@ -332,7 +332,6 @@ tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a) {
 #else
 
 tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a) {
-    (void)ctx, (void)a;
     return TN_EUNSUPPORTED;
 }
 

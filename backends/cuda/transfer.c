@@ -18,15 +18,12 @@ static pthread_once_t host_once = PTHREAD_ONCE_INIT;
 static tn__cuda_pool *host_pool;
 
 static void *lock_pages(void *user, size_t bytes) {
-    (void)user;
     void *memory = NULL;
     cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
     return tn__cuda_check(error, "page-locked memory") == TN_OK ? memory : NULL;
 }
 
 static void unlock_pages(void *user, void *memory, size_t bytes) {
-    (void)user;
-    (void)bytes;
     cudaFreeHost(memory);
     (void)cudaGetLastError();
 }

@@ -49,7 +49,6 @@ static bool is_empty(const tn_desc *x) {
 
 tn_status tn__ref_conv(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                        const tn_desc *b, const tn_conv_args *args) {
-    (void)ctx;
     if (!one_dtype(y, x, w, b)) {
         return TN_EUNSUPPORTED;
     }
@@ -79,7 +78,6 @@ tn_status tn__ref_conv(tn_context *ctx, const tn_desc *y, const tn_desc *x, cons
 tn_status tn__ref_conv_backward_input(tn_context *ctx, const tn_desc *dx, const tn_desc *dy,
                                       const tn_desc *w, const tn_desc *b,
                                       const tn_conv_args *args) {
-    (void)ctx;
     if (!one_dtype(dx, dy, w, b)) {
         return TN_EUNSUPPORTED;
     }
@@ -122,7 +120,6 @@ static void sum_channels(const tn_desc *db, const tn_desc *dy) {
 tn_status tn__ref_conv_backward_weight(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
                                        const tn_desc *dy, const tn_desc *x,
                                        const tn_conv_args *args) {
-    (void)ctx;
     const tn_desc *y = dw ? dw : db;
     if (!y) {
         return TN_OK;

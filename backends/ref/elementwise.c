@@ -13,7 +13,6 @@ static void store_converted(const tn_desc *y, int64_t at, double value) {
 }
 
 tn_status tn__ref_fill(tn_context *ctx, const tn_desc *y, double value) {
-    (void)ctx;
     for (walk w = walk_over(1, y); w.left > 0; walk_next(&w)) {
         store_converted(y, w.at[0], value);
     }
@@ -21,7 +20,6 @@ tn_status tn__ref_fill(tn_context *ctx, const tn_desc *y, double value) {
 }
 
 tn_status tn__ref_arange(tn_context *ctx, const tn_desc *y, double start, double step) {
-    (void)ctx;
     if (y->dtype == TN_BOOL) {
         return TN_EUNSUPPORTED;
     }
@@ -33,7 +31,6 @@ tn_status tn__ref_arange(tn_context *ctx, const tn_desc *y, double start, double
 
 /* Float to a narrow integer goes through int64: truncated, then cut to its width. */
 tn_status tn__ref_copy(tn_context *ctx, const tn_desc *y, const tn_desc *x) {
-    (void)ctx;
     for (walk w = walk_over(2, y, x); w.left > 0; walk_next(&w)) {
         if (is_float(x->dtype)) {
             store_converted(y, w.at[0], load_float(x, w.at[1]));
@@ -126,7 +123,6 @@ static bool compare_integer(tn_compare f, int64_t a, int64_t b) {
 
 tn_status tn__ref_unary(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_desc *x, double k0,
                         double k1) {
-    (void)ctx;
     int64_t i = 0, i0 = to_integer(k0), i1 = to_integer(k1);
     if (y->dtype != x->dtype || x->dtype == TN_BOOL ||
         (is_integer(x->dtype) && !unary_integer(f, &i, 0, i0, i1))) {
@@ -148,7 +144,6 @@ tn_status tn__ref_unary(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_
 
 tn_status tn__ref_binary(tn_context *ctx, tn_binary f, const tn_desc *y, const tn_desc *a,
                          const tn_desc *b) {
-    (void)ctx;
     int64_t i = 0;
     if (y->dtype != a->dtype || y->dtype != b->dtype || y->dtype == TN_BOOL ||
         (is_integer(y->dtype) && !binary_integer(f, &i, 0, 0))) {
@@ -172,7 +167,6 @@ tn_status tn__ref_binary(tn_context *ctx, tn_binary f, const tn_desc *y, const t
 
 tn_status tn__ref_compare(tn_context *ctx, tn_compare f, const tn_desc *y, const tn_desc *a,
                           const tn_desc *b) {
-    (void)ctx;
     if (y->dtype != TN_BOOL || a->dtype != b->dtype) {
         return TN_EUNSUPPORTED;
     }
@@ -187,7 +181,6 @@ tn_status tn__ref_compare(tn_context *ctx, tn_compare f, const tn_desc *y, const
 
 tn_status tn__ref_where(tn_context *ctx, const tn_desc *y, const tn_desc *c, const tn_desc *a,
                         const tn_desc *b) {
-    (void)ctx;
     if (c->dtype != TN_BOOL || y->dtype != a->dtype || y->dtype != b->dtype) {
         return TN_EUNSUPPORTED;
     }

@@ -13,7 +13,6 @@ static double dot_product(const tn_desc *a, int64_t at_a, int64_t step_a, const 
 
 tn_status tn__ref_matmul(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
                          double alpha, double beta) {
-    (void)ctx;
     bool widens = y->dtype == TN_F32 && (a->dtype == TN_BF16 || a->dtype == TN_F16);
     if (!is_float(y->dtype) || !(a->dtype == y->dtype || widens) || b->dtype != a->dtype) {
         return TN_EUNSUPPORTED;
@@ -34,7 +33,6 @@ tn_status tn__ref_matmul(tn_context *ctx, const tn_desc *y, const tn_desc *a, co
 
 tn_status tn__ref_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                          const tn_desc *b) {
-    (void)ctx;
     if (!is_float(y->dtype) || x->dtype != y->dtype || w->dtype != y->dtype ||
         (b && b->dtype != y->dtype)) {
         return TN_EUNSUPPORTED;

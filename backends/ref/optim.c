@@ -17,7 +17,6 @@ static double adam_element(const void *call, const tn_optim_span *span, double p
                            double *s) {
     const adam_call *c = call;
     const tn_adam_step *step = c->step;
-    (void)span;
     if (step->decoupled) {
         p -= step->lr * step->weight_decay * p;
     } else {
@@ -30,7 +29,6 @@ static double adam_element(const void *call, const tn_optim_span *span, double p
 
 tn_status tn__ref_adam(tn_context *ctx, const tn_optim_span *spans, int count,
                        const tn_adam_step *step) {
-    (void)ctx;
     adam_call call = {.step = step,
                       .correct1 = 1 - pow(step->beta1, (double)step->step),
                       .correct2 = 1 - pow(step->beta2, (double)step->step)};
@@ -53,6 +51,5 @@ static double sgd_element(const void *call, const tn_optim_span *span, double p,
 
 tn_status tn__ref_sgd(tn_context *ctx, const tn_optim_span *spans, int count,
                       const tn_sgd_step *step) {
-    (void)ctx;
     return step_spans(spans, count, scale_of(step->grad_scale, step->clip), sgd_element, step);
 }

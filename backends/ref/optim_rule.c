@@ -45,12 +45,10 @@ static double rule_element(const void *step, const tn_optim_span *span, double p
 
 tn_status tn__ref_rule(tn_context *ctx, const tn_optim_span *spans, int count,
                        const tn_rule_step *step) {
-    (void)ctx;
     return step_spans(spans, count, scale_of(step->grad_scale, step->clip), rule_element, step);
 }
 
 tn_status tn__ref_clip(tn_context *ctx, const double *sums, int count, double most, double *clip) {
-    (void)ctx;
     double sum = 0;
     for (int i = 0; i < count; i++) {
         sum += sums[i];

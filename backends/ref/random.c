@@ -26,7 +26,6 @@ static double draw_normal(tn_dtype dtype, tn_random_key key, int64_t i) {
 
 tn_status tn__ref_random(tn_context *ctx, const tn_desc *y, tn_random_kind kind, tn_random_key key,
                          double a, double b) {
-    (void)ctx;
     if (kind == TN_INTEGER ? !is_integer(y->dtype) : !is_float(y->dtype)) {
         return TN_EUNSUPPORTED;
     }
@@ -54,7 +53,6 @@ tn_status tn__ref_random(tn_context *ctx, const tn_desc *y, tn_random_kind kind,
 
 tn_status tn__ref_dropout(tn_context *ctx, const tn_desc *y, const tn_desc *x, double p,
                           tn_random_key key) {
-    (void)ctx;
     if (!is_float(y->dtype) || x->dtype != y->dtype) {
         return TN_EUNSUPPORTED;
     }

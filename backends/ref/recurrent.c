@@ -122,7 +122,6 @@ static void step_forward(const step *s, int64_t i, const tn_desc *y, const tn_de
 tn_status tn__ref_recurrent(tn_context *ctx, const tn_recurrent *r, const tn_desc *y,
                             const tn_desc *hn, const tn_desc *cn, const tn_desc *h0,
                             const tn_desc *c0) {
-    (void)ctx;
     if (!handles_dtype(r)) {
         return TN_EUNSUPPORTED;
     }

@@ -101,7 +101,6 @@ static bool reduce_handles(tn_reduction f, tn_dtype y, tn_dtype x) {
 }
 
 tn_status tn__ref_reduce(tn_context *ctx, tn_reduction f, const tn_desc *y, const tn_desc *x) {
-    (void)ctx;
     if (!reduce_handles(f, y->dtype, x->dtype)) {
         return TN_EUNSUPPORTED;
     }
@@ -117,7 +116,6 @@ tn_status tn__ref_reduce(tn_context *ctx, tn_reduction f, const tn_desc *y, cons
 }
 
 tn_status tn__ref_argmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, int dim) {
-    (void)ctx;
     if (y->dtype != TN_I64 || x->dtype == TN_BOOL) {
         return TN_EUNSUPPORTED;
     }

@@ -21,7 +21,6 @@ static void put_line(uint64_t start, uint64_t end, const char *name) {
 
 static void CUPTIAPI take_buffer(CUcontext context, uint32_t stream, uint8_t *buffer, size_t bytes,
                                  size_t valid) {
-    (void)context, (void)stream, (void)bytes;
     CUpti_Activity *record = NULL;
     while (cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) {
         if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {

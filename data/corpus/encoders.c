@@ -113,10 +113,7 @@ static slot *wait_for_slot(tn__encoders *e) {
     return e->stop ? NULL : s;
 }
 
-static void say_nothing(tn_status status, const char *message) {
-    (void)status;
-    (void)message;
-}
+static void say_nothing(tn_status status, const char *message) {}
 
 static void read_all(tn__encoders *e) {
     tn_on_error_thread(say_nothing); /* an error is raised when its batch is due */

@@ -106,12 +106,10 @@ typedef struct translation {
 } translation;
 
 static void *allocate_bytes(size_t bytes, void *context) {
-    (void)context;
     return tn__malloc(bytes);
 }
 
 static void free_bytes(void *block, void *context) {
-    (void)context;
     free(block);
 }
 

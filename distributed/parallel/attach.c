@@ -140,20 +140,17 @@ void tn__leaf_freeze(tn_tensor *leaf, bool frozen) {
 }
 
 static bool count_param(const tn_entry *entry, void *user) {
-    (void)entry;
     ++*(int *)user;
     return true;
 }
 
 static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
     const tn__parallel_param *param = user;
-    (void)grad;
     tn__parallel_reach(param->of);
     return NULL;
 }
 
 static void gradient_added(tn_tensor *leaf, void *user) {
-    (void)leaf;
     tn__parallel_added(user);
 }
 
@@ -215,7 +212,6 @@ static void parallel_free(void *user) {
 }
 
 static bool find_sequence(tn_module *m, const char *path, void *user) {
-    (void)path;
     tn_group **found = user;
     *found = m->lists && m->lists->loss.sequence ? m->lists->loss.sequence : *found;
     return true;
@@ -281,7 +277,6 @@ static tn__parallel *hang_on(tn_module *m, tn_group *g, tn_group *outer,
 
 /* Buffers are whole on every rank, even in a module that was built without elements. */
 static bool make_buffer(const tn_entry *entry, void *user) {
-    (void)user;
     return !tn__deferred(*entry->field) || tn__deferred_make(*entry->field) == TN_OK;
 }
 

@@ -28,7 +28,6 @@ static void abort_groups(const tn__parallel *p, const char *reason) {
 
 tn_values tn__parallel_forward(tn_module *m, tn_values in, void *user) {
     tn__parallel *p = user;
-    (void)m;
     if (!tn__will_record() || tn__pending()) {
         return in;
     }
@@ -117,7 +116,6 @@ static bool wants_gradients(const tn__parallel *p) {
 
 /* Even if this rank's backward then reaches no parameter, the others must not wait for it. */
 void tn__parallel_backward(tn_module *m, void *user) {
-    (void)m;
     tn__parallel *p = user;
     if (begin_backward(p) && tn__grad_self.accumulating > 0 && wants_gradients(p)) {
         tn__parallel_reach(p);

@@ -205,7 +205,6 @@ static bool good_options(const tn_local_sgd_options *o) {
 }
 
 static bool check_whole(const tn_entry *entry, void *user) {
-    (void)user;
     static const char name[] = "local_sgd";
     if (entry->absent || entry->stored != *entry->field ||
         tn_dims_count(entry->layout.whole) != tn_count(entry->stored)) {
@@ -244,7 +243,6 @@ static bool add_field(const tn_entry *entry, void *user) {
 }
 
 static bool count_field(const tn_entry *entry, void *user) {
-    (void)entry;
     ++((tn_local_sgd *)user)->capacity;
     return true;
 }

@@ -9,7 +9,6 @@ typedef struct pattern_use {
 } pattern_use;
 
 static bool use_pattern(tn_module *m, const char *path, void *user) {
-    (void)m;
     pattern_use *use = user;
     use->used = *path && tn__path_fits(use->begin, use->end, path);
     return !use->used;

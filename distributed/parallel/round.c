@@ -31,7 +31,6 @@ void tn__round_begin(tn__round r) {
 static _Thread_local int ending;
 
 static void next_round(void *unused) {
-    (void)unused;
     tn_default_generator()->stream += (uint64_t)ending;
     tn_default_generator()->call = 0;
     ending = 0;

@@ -66,7 +66,6 @@ void tn_whole_end(void **scope) {
 }
 
 static void flush_one(const tn_module_lists *lists, void *unused) {
-    (void)unused;
     if (lists->strategy->flush) {
         lists->strategy->flush(lists->strategy_state);
     }

@@ -368,7 +368,6 @@ static void step_optims(const tn_rpc *r) {
 }
 
 static void answer_step(tn_rpc *r, const tn_message *in, tn_message *out) {
-    (void)out;
     uint64_t id = (uint64_t)tn_message_int(in, 0);
     if (!tn__pending() && begin_exchange(r, id)) {
         step_optims(r);

@@ -92,7 +92,6 @@ static bool make_secret(joining *j, char *why) {
 /* ---- Those above ----------------------------------------------------------------------------- */
 
 static void drop_guest(joining *j, guest *g) {
-    (void)j;
     if (g->fd >= 0) {
         tn__session_end(&g->session);
         tn__reader_end(&g->reader);
@@ -245,7 +244,6 @@ static tn_status check_others(void *user, bool all, char *why) {
     joining *j = user;
     size_t length = 0;
     double until = fmin(tn__now() + STORE_SECONDS, j->meet.deadline);
-    (void)all;
     for (int i = 0; i < j->rpc->ranks && length < TN_ENGINE_WHY; i++) {
         bool waits = i != j->rpc->rank && j->rpc->peers[i].fd < 0;
         if (waits && tn__watch_ended(j->meet.store, i, &j->others[i], until)) {

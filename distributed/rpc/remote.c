@@ -451,7 +451,6 @@ tn_tensor *tn_remote_get(tn_remote *m, double timeout) {
 }
 
 static void answer_get(tn_rpc *r, const tn_message *in, tn_message *out) {
-    (void)r;
     tn_remote *m = tn_message_remote(in, 0);
     if (m) {
         tn_message_add(out, tensor_of(local_object(m, "remote_get")));

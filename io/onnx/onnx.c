@@ -271,7 +271,6 @@ static tn_values call_module(void *user, tn_values in) {
 }
 
 static bool find_training(tn_module *m, const char *path, void *user) {
-    (void)path;
     const tn_module **found = user;
     *found = m->training ? m : NULL;
     return !m->training;

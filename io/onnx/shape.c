@@ -8,7 +8,6 @@ static void put_same(tn__onnx *g, const tn_op_call *c, const char *type) {
 }
 
 static void put_cast(tn__onnx *g, const tn_op_call *c, const char *type) {
-    (void)type;
     tn__onnx_give(g, c, 0, tn__onnx_cast(g, tn__onnx_in(g, c, 0), tn_dtype_of(c->out[0])));
 }
 
@@ -22,7 +21,6 @@ static void put_lend(tn__onnx *g, const tn_op_call *c, const char *type) {
 }
 
 static void put_reshape(tn__onnx *g, const tn_op_call *c, const char *type) {
-    (void)type;
     tn__onnx_give(g, c, 0, tn__onnx_reshape(g, tn__onnx_in(g, c, 0), tn_shape(c->out[0])));
 }
 
@@ -144,12 +142,10 @@ static void put_places(tn__onnx *g, const tn_op_call *c, int64_t k, bool largest
 }
 
 static void put_topk(tn__onnx *g, const tn_op_call *c, const char *type) {
-    (void)type;
     put_places(g, c, tn__arg_whole(c, "k"), tn__arg_whole(c, "largest") != 0);
 }
 
 static void put_argsort(tn__onnx *g, const tn_op_call *c, const char *type) {
-    (void)type;
     put_places(g, c, tn_size(c->in[0], (int)tn__arg_whole(c, "dim")),
                tn__arg_whole(c, "descending") != 0);
 }

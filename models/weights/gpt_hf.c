@@ -92,7 +92,6 @@ typedef struct norm_eps {
 } norm_eps;
 
 static bool look_at_eps(tn_module *m, const char *path, void *user) {
-    (void)path;
     norm_eps *e = user;
     if (strcmp(m->kind, "layer_norm") == 0) {
         double eps = ((tn_layer_norm *)m)->eps;

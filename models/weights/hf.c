@@ -130,7 +130,6 @@ static bool build_deferred(const source *s, void *m, tn_dtype dtype) {
 }
 
 static bool fill_zeros(const tn_entry *entry, void *user) {
-    (void)user;
     return !tn_is_inert(tn_fill_(*entry->field, 0.0));
 }
 

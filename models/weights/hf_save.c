@@ -163,7 +163,6 @@ static void file_name(const saver *s, int part, char *name) {
 
 /* Called when its turn in the file comes. */
 static tn_tensor *make_saved(const char *name, void *user) {
-    (void)name;
     const kept_tensor *t = user;
     const saver *s = t->saver;
     if (!t->path) {

@@ -184,7 +184,6 @@ static bool check_options(tn_module *m, const char *path, void *user) {
 }
 
 static bool llama_put_config(tn__buffer *j, void *m, bool plain, const char *operation) {
-    (void)plain;
     const tn_llama_options *o = &((const tn_llama *)m)->options;
     tn_module_each_module(m, check_options, &(check){o, operation});
     if (tn__pending()) {

@@ -263,7 +263,6 @@ static bool entry_fits(const tn_entry *entry, void *user) {
 }
 
 static bool eps_fits(tn_module *m, const char *path, void *user) {
-    (void)user;
     if (strcmp(m->kind, "layer_norm") == 0 && ((tn_layer_norm *)m)->eps != 1e-5) {
         tn__raise(TN_EUNSUPPORTED, "gpt_save_llmc", "%s has eps %g, but llm.c only has 1e-5", path,
                   ((tn_layer_norm *)m)->eps);

@@ -241,7 +241,6 @@ static bool can_be_consumed(const tn_tensor *x) {
 }
 
 tn_tensor *tn__cross_entropy_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
-    (void)made;
     const tn_cross_entropy_options *o = g->args;
     tn_tensor *x = tn_op_saved_input(g, i);
     return o->consume_logits && can_be_consumed(x) ? tn_detach(x) : NULL;
@@ -384,8 +383,6 @@ static tn_status ahead_backward(const tn_op_back *b) {
 }
 
 static tn_tensor *ahead_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
-    (void)i;
-    (void)made;
     return tn_op_saved_output(g, 4);
 }
 

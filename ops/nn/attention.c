@@ -306,7 +306,6 @@ static tn_status attention_host_back(const tn_op_back *b) {
 
 /* A gradient with the same memory order of heads and positions as its input. */
 static tn_tensor *attention_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
-    (void)made;
     tn_tensor *x = tn_op_saved_input(g, i);
     if (tn_is_inert(x)) {
         return x;

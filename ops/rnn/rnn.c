@@ -24,12 +24,10 @@ static tn_status rnn_back(const tn_op_back *b) {
 }
 
 static tn__rnn_state tanh_step(tn_tensor *p, tn_tensor *a, tn__rnn_state before) {
-    (void)before;
     return (tn__rnn_state){tn_tanh(tn_add(p, a)), NULL};
 }
 
 static tn__rnn_state relu_step(tn_tensor *p, tn_tensor *a, tn__rnn_state before) {
-    (void)before;
     return (tn__rnn_state){tn_relu(tn_add(p, a)), NULL};
 }
 

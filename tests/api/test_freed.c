@@ -165,7 +165,6 @@ static void *make_layer(void) {
 }
 
 static tn_tensor *same_back(tn_module *m, tn_tensor *x) {
-    (void)m;
     return x;
 }
 
@@ -203,9 +202,6 @@ static void expect_freed(const char *call, int line) {
     } while (0)
 
 static bool see_state(const char *name, tn_tensor *t, void *user) {
-    (void)name;
-    (void)t;
-    (void)user;
     return true;
 }
 

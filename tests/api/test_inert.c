@@ -248,7 +248,6 @@ static void odd_numbers(tn_tensor *t) {
         TAKES(tn_at(x, strange[i]));
     }
     FAILS(tn_copy_out(x, NULL));
-    (void)t;
 }
 
 /* ---- ops.h ----------------------------------------------------------------------------------- */
@@ -341,21 +340,14 @@ static void special_operations(tn_tensor *t) {
 /* ---- autograd.h ------------------------------------------------------------------------------ */
 
 static tn_tensor *no_grad_hook(tn_tensor *grad, void *user) {
-    (void)grad;
     return user;
 }
 
-static void no_accumulated_hook(tn_tensor *leaf, void *user) {
-    (void)leaf;
-    (void)user;
-}
+static void no_accumulated_hook(tn_tensor *leaf, void *user) {}
 
-static void no_end(void *user) {
-    (void)user;
-}
+static void no_end(void *user) {}
 
 static tn_values pass_on(void *user, tn_values in) {
-    (void)user;
     return in;
 }
 
@@ -496,7 +488,6 @@ static void system_calls(tn_tensor *t) {
 
 /* Devices that do not exist. */
 static void missing_devices(tn_tensor *t) {
-    (void)t;
     const tn_device none[] = {
         {(tn_device_kind)5, 0}, {TN_CPU, 1}, {TN_CUDA, -1}, {TN_CUDA, 1 << 20}};
     char why[TN_DEVICE_WHY] = "", x[4] = "";

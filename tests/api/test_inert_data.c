@@ -109,7 +109,6 @@ static void shards_writers(void) {
 }
 
 static void odd_corpora(tn_tensor *t) {
-    (void)t;
     const char *paths[] = {NULL, "/nowhere"};
     tn_document d;
     tn_corpus_options o = tn_corpus_defaults();
@@ -140,7 +139,6 @@ static void tokens_made(void) {
 }
 
 static void odd_tokenizers(tn_tensor *t) {
-    (void)t;
     char text[TN_UTF8_BOUND(1)];
     int32_t ids[] = {0};
     tn_ids out = {0};
@@ -190,15 +188,10 @@ static void odd_tokenizers(tn_tensor *t) {
 /* ---- Loaders, again data.h ------------------------------------------------------------------- */
 
 static tn_status get_nothing(tn_dataset *self, tn_example e, void *x, void *y) {
-    (void)self;
-    (void)e;
-    (void)x;
-    (void)y;
     return TN_OK;
 }
 
 static void odd_samplers(tn_tensor *t) {
-    (void)t;
     for (int i = 0; i < LONGS; i++) {
         for (int j = 0; j < LONGS; j++) {
             for (int k = 0; k < LONGS; k++) {
@@ -222,7 +215,6 @@ static void odd_samplers(tn_tensor *t) {
 }
 
 static void odd_loaders(tn_tensor *t) {
-    (void)t;
     tn_batch batch = {0};
     tn_sampler s = tn_random_sampler(1);
     NOTHING(tn_loader_new(NULL, tn_replacement_sampler(1), tn_loader_defaults()));

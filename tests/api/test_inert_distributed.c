@@ -9,13 +9,9 @@
 #include <tern/sys/group.h>
 #include <tern/sys/store.h>
 
-static void on_rank(tn_group *g, void *user) {
-    (void)g;
-    (void)user;
-}
+static void on_rank(tn_group *g, void *user) {}
 
 static void starting_ranks(tn_tensor *t) {
-    (void)t;
     tn_dist_options o = tn_dist_defaults();
     o.init = "carrier-pigeon://somewhere";
     QUIET(tn_dist_init(o), NULL);
@@ -38,7 +34,6 @@ static void starting_ranks(tn_tensor *t) {
 }
 
 static void group_calls(tn_tensor *t) {
-    (void)t;
     QUIET(tn_group_rank(NULL), 0);
     QUIET(tn_group_size(NULL), 1);
     QUIET(tn_group_name(NULL) != NULL, true);
@@ -89,7 +84,6 @@ static void group_operations(tn_tensor *t) {
 }
 
 static void byte_operations(tn_tensor *t) {
-    (void)t;
     void *data = NULL;
     size_t n = 0;
     QUIET(tn_broadcast_bytes(NULL, NULL, NULL, 0) != TN_OK, true);
@@ -113,7 +107,6 @@ static void differentiable_operations(tn_tensor *t) {
 }
 
 static void mesh_calls(tn_tensor *t) {
-    (void)t;
     const char *const names[] = {"dp", "dp"};
     const int sizes[] = {1, 1};
     for (int i = 0; i < INTS; i++) {
@@ -127,7 +120,6 @@ static void mesh_calls(tn_tensor *t) {
 }
 
 static void data_parallel(tn_tensor *t) {
-    (void)t;
     tn_linear zero = {0};
     QUIET(tn_ddp(NULL, NULL, tn_ddp_defaults()), NULL);
     QUIET(tn_ddp(&zero, NULL, tn_ddp_defaults()), NULL);
@@ -208,7 +200,6 @@ static void layer_pipelines(tn_tensor *t) {
 }
 
 static void plan_calls(tn_tensor *t) {
-    (void)t;
     tn_linear zero = {0};
     tn_plan plan;
     tn_plan_machine machine = tn_plan_machine_defaults();
@@ -223,7 +214,6 @@ static void plan_calls(tn_tensor *t) {
 }
 
 static void data_and_files(tn_tensor *t) {
-    (void)t;
     tn_checkpoint c = {0};
     tn_sampler s = tn_distributed_sampler(NULL, tn_sequential_sampler(), true);
     QUIET(s.parts, 1);
@@ -243,7 +233,6 @@ static void data_and_files(tn_tensor *t) {
 }
 
 static void saver_calls(tn_tensor *t) {
-    (void)t;
     tn_checkpoint c = {0};
     bool found = true;
     tn_saver_options o = tn_saver_defaults();
@@ -269,7 +258,6 @@ static void saver_calls(tn_tensor *t) {
 }
 
 static void store_calls(tn_tensor *t) {
-    (void)t;
     void *data = NULL;
     size_t n = 0;
     int64_t number = 0;
@@ -321,7 +309,6 @@ static void by_deepspeeds_file(tn_tensor *t) {
 }
 
 static void flight_recorder(tn_tensor *t) {
-    (void)t;
     TAKES(tn_flight_dump(NULL));
     FAILS(tn_flight_trace(NULL));
     FAILS(tn_flight_trace("/nowhere/at/all"));
@@ -330,11 +317,7 @@ static void flight_recorder(tn_tensor *t) {
     QUIET(tn__now() > 0, true);
 }
 
-static void no_function(const tn_message *in, tn_message *out, void *user) {
-    (void)in;
-    (void)out;
-    (void)user;
-}
+static void no_function(const tn_message *in, tn_message *out, void *user) {}
 
 static void message_calls(tn_tensor *t) {
     tn_message *m = tn_message_new();
@@ -422,7 +405,6 @@ static void rpc_arguments(tn_tensor *t) {
 }
 
 static void system_calls(tn_tensor *t) {
-    (void)t;
     char why[TN_ENGINE_WHY];
     QUIET(tn_engine_new(NULL, NULL, why), NULL);
     QUIET(tn_engine_new("pigeon", NULL, why), NULL);

@@ -57,7 +57,6 @@ static void odd_images(tn_tensor *t) {
 }
 
 static void files_of_models(tn_tensor *t) {
-    (void)t;
     tn_gpt gpt;
     FAILS(tn_gpt_load_hf(NULL, temp_path("none"), tn_lm_load_defaults()));
     FAILS(tn_gpt_load_hf(&gpt, NULL, tn_lm_load_defaults()));
@@ -78,7 +77,6 @@ static void files_of_models(tn_tensor *t) {
 
 /* A good file, asked for what it does not have. */
 static void missing_entries(tn_tensor *t) {
-    (void)t;
     if (pending) {
         return; /* the file could not be written */
     }

@@ -9,13 +9,10 @@ static tn_tensor *same_tensor(tn_tensor *x) {
 }
 
 static tn_tensor *module_forward(tn_module *self, tn_tensor *x) {
-    (void)self;
     return x;
 }
 
 static tn_values module_forward_values(tn_module *self, tn_values in, void *context) {
-    (void)self;
-    (void)context;
     return in;
 }
 
@@ -28,7 +25,6 @@ static const conv_init convs[] = {
 enum { CONVS = sizeof convs / sizeof *convs };
 
 static void null_layers(tn_tensor *t) {
-    (void)t;
     DOES(tn_module_init(NULL, "m", module_forward));
     DOES(tn_module_init_values(NULL, "m", module_forward_values));
     DOES(tn_linear_init(NULL, 2, 2, tn_linear_defaults()));
@@ -91,7 +87,6 @@ typedef union layer_memory {
     } while (0)
 
 static void odd_sizes(tn_tensor *t) {
-    (void)t;
     layer_memory u;
     for (int i = 0; i < LONGS; i++) {
         if (longs[i] > 0 && longs[i] < INT64_MAX) {
@@ -126,7 +121,6 @@ static void odd_sizes(tn_tensor *t) {
 }
 
 static void odd_options(tn_tensor *t) {
-    (void)t;
     layer_memory u;
     MADE(tn_module_init(&u.m, NULL, NULL));
     MADE(tn_module_init_values(&u.m, NULL, NULL));
@@ -158,7 +152,6 @@ static void odd_options(tn_tensor *t) {
     } while (0)
 
 static void heap_modules(tn_tensor *t) {
-    (void)t;
     NEW(tn_module_new(0, "m", module_forward));
     NEW(tn_module_new(sizeof(tn_module), "m", NULL));
     NEW(tn_module_new_values(0, NULL, module_forward_values));
@@ -177,7 +170,6 @@ static void heap_modules(tn_tensor *t) {
 }
 
 static void heap_weights(tn_tensor *t) {
-    (void)t;
     NEW(tn_linear_new(0, 2));
     NEW(tn_linear_new_with(2, -1, tn_linear_defaults()));
     NEW(tn_conv1d_new(0, 2, 1));
@@ -206,7 +198,6 @@ static void heap_weights(tn_tensor *t) {
 }
 
 static void heap_norms(tn_tensor *t) {
-    (void)t;
     NEW(tn_layer_norm_new(0));
     NEW(tn_layer_norm_new_with(0, tn_norm_defaults()));
     NEW(tn_rms_norm_new(INT64_MIN));
@@ -236,7 +227,6 @@ static void heap_norms(tn_tensor *t) {
 }
 
 static void heap_pools(tn_tensor *t) {
-    (void)t;
     NEW(tn_max_pool1d_new(0));
     NEW(tn_max_pool1d_new_with(TN_DIMS(), (tn_pool_options){0}));
     DOES(tn_max_pool1d_init(NULL, TN_DIMS(2), tn_pool_defaults()));
@@ -270,7 +260,6 @@ static void heap_pools(tn_tensor *t) {
 }
 
 static void heap_others(tn_tensor *t) {
-    (void)t;
     NEW(tn_dropout_new(NAN));
     NEW(tn_dropout1d_new(-1));
     NEW(tn_dropout2d_new(2));
@@ -284,7 +273,6 @@ static void heap_others(tn_tensor *t) {
 }
 
 static void heap_transformers(tn_tensor *t) {
-    (void)t;
     NEW(tn_multi_head_attention_new(4, 3));
     NEW(tn_multi_head_attention_new_with(4, 2, TN_WITH(tn_multi_head_attention, .kdim = -1)));
     NEW(tn_transformer_encoder_new(0, 1, 1));
@@ -305,7 +293,6 @@ static void heap_transformers(tn_tensor *t) {
 
 /* Counts are refused before memory is taken for that many. Everything else would be accepted. */
 static void odd_counts(tn_tensor *t) {
-    (void)t;
     static const int counts[] = {INT32_MIN, -1, INT32_MAX};
     layer_memory u;
     tn_gpt_options gpt =
@@ -343,7 +330,6 @@ static void odd_counts(tn_tensor *t) {
 
 /* Windows so large that the product of their sizes would overflow. */
 static void odd_windows(tn_tensor *t) {
-    (void)t;
     tn_tensor *none = tn_empty(TN_DIMS(1, 1, 0, 1, 1), TN_F32),
               *one = tn_ones(TN_DIMS(1, 1, 1, 1), TN_F32);
     tn_dims most = TN_DIMS(INT32_MAX), past = TN_DIMS(INT32_MAX + INT64_C(1));

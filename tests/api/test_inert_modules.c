@@ -6,17 +6,14 @@
 /* ---- Modules --------------------------------------------------------------------------------- */
 
 static tn_tensor *module_forward(tn_module *self, tn_tensor *x) {
-    (void)self;
     return x;
 }
 
 static bool see_entry(const tn_entry *entry, void *user) {
-    (void)user;
     return entry != NULL;
 }
 
 static bool see_module(tn_module *m, const char *path, void *user) {
-    (void)user;
     return m && path;
 }
 

@@ -2,7 +2,6 @@
 #include "inert.h"
 
 static void module_precision(tn_tensor *t) {
-    (void)t;
     tn_module zeroed = {0};
     bool was = null;
     null = true; /* a bad module is always an error */

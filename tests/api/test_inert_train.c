@@ -6,12 +6,10 @@
 /* ---- optim.h --------------------------------------------------------------------------------- */
 
 static bool match_all(const tn_entry *entry, void *user) {
-    (void)user;
     return entry != NULL;
 }
 
 static bool see_state(const char *name, tn_tensor *state, void *user) {
-    (void)user;
     return name && state;
 }
 
@@ -50,7 +48,6 @@ static void null_optimisers(tn_tensor *t) {
 }
 
 static void odd_schedules(tn_tensor *t) {
-    (void)t;
     TAKES(tn_schedule_multi_step(1.0, NULL, 99, 0.1));
     IS_NAN(tn_plateau_step(NULL, 1.0));
     tn_plateau plateau = tn_plateau_defaults(NAN);
@@ -75,7 +72,6 @@ static void odd_schedules(tn_tensor *t) {
 }
 
 static void odd_optimisers(tn_tensor *t) {
-    (void)t;
     tn_linear m = {0};
     tn_linear_init(&m, 2, 2, tn_linear_defaults());
     tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
@@ -111,7 +107,6 @@ static void odd_optimisers(tn_tensor *t) {
 
 /* Rates are finite and not negative; the other numbers are at least numbers. */
 static void odd_numbers(tn_tensor *t) {
-    (void)t;
     bool was = null;
     null = true; /* always errors */
     static const double rates[] = {NAN, INFINITY, -INFINITY, -1.0};
@@ -246,7 +241,6 @@ static void odd_searches(tn_tensor *t) {
 }
 
 static void null_lr_finder(tn_tensor *t) {
-    (void)t;
     QUIET(tn_lr_finder_next(NULL), false);
     TAKES(tn_lr_finder_log(NULL, 1.0));
     TAKES(tn_lr_finder_suggest(NULL));
@@ -258,7 +252,6 @@ static void null_lr_finder(tn_tensor *t) {
 /* ---- train.h: what is shown ------------------------------------------------------------------ */
 
 static void odd_progress(tn_tensor *t) {
-    (void)t;
     FILE *nowhere = fopen("/dev/null", "w");
     TAKES(tn_progress_step(NULL, 0, 1.0, 1));
     TAKES(tn_progress_median_ms(NULL));
@@ -281,7 +274,6 @@ static void odd_progress(tn_tensor *t) {
 }
 
 static void odd_plots(tn_tensor *t) {
-    (void)t;
     FILE *nowhere = fopen("/dev/null", "w");
     static const double xs[2] = {NAN, INFINITY};
     static const tn_curve odd[] = {
@@ -302,7 +294,6 @@ static void odd_plots(tn_tensor *t) {
 }
 
 static void odd_histories(tn_tensor *t) {
-    (void)t;
     NOTHING(tn_history_open(temp_path("no_rows.csv"), INT64_MAX));
     NOTHING(tn_history_open(temp_path("no_rows.csv"), -1));
     FAILS(tn_history_add(NULL, 1.0));
@@ -332,7 +323,6 @@ static void odd_histories(tn_tensor *t) {
 /* ---- evaluate.h ------------------------------------------------------------------------------ */
 
 static void odd_evaluations(tn_tensor *t) {
-    (void)t;
     bool was = null;
     null = true; /* always errors */
     static const int64_t tokens[1][2] = {{0}};
@@ -361,7 +351,6 @@ static void odd_evaluations(tn_tensor *t) {
 /* ---- train.h: runs --------------------------------------------------------------------------- */
 
 static void odd_setups(tn_tensor *t) {
-    (void)t;
     TAKES(tn_setup_defaults());
     tn_setup setup = {0};
     tn_linear layer;
@@ -391,7 +380,6 @@ static void odd_setups(tn_tensor *t) {
 }
 
 static void odd_runs(tn_tensor *t) {
-    (void)t;
     TAKES(tn_run_defaults());
     tn_run_options o = tn_run_defaults();
     tn_checkpoint parts = {0};

@@ -7,7 +7,6 @@
 #include "tests/support/test.h"
 
 static tn_values same_values(void *user, tn_values in) {
-    (void)user;
     return in;
 }
 

@@ -65,7 +65,6 @@ static tn_tensor *note_sum(tn_tensor *grad, void *user) {
 }
 
 static void count_calls(tn_tensor *leaf, void *user) {
-    (void)leaf;
     ++*(int *)user;
 }
 
@@ -156,7 +155,6 @@ TEST(whole_models) {
 }
 
 static void zero_other(tn_tensor *leaf, void *user) {
-    (void)leaf;
     tn_zero_grad(user);
 }
 

@@ -365,7 +365,6 @@ TEST(picture_of_one_result) {
 }
 
 static tn_values exp_and_rows(void *user, tn_values in) {
-    (void)user;
     return tn_values_of(tn_exp(in.v[0]), tn_sum(in.v[0], TN_DIMS(1), false));
 }
 

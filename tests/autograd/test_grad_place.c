@@ -45,7 +45,6 @@ static void run_net(net *n, tn_grad_hook between) {
 static const void *seen;
 
 static tn_tensor *see_place(tn_tensor *grad, void *user) {
-    (void)user;
     seen = tn_data(grad);
     return NULL;
 }
@@ -102,7 +101,6 @@ TEST(kept_by_a_hook) {
 
 /* An inner backward adds to w's gradient before the outer one is done with it. */
 static tn_tensor *runs_backward(tn_tensor *grad, void *user) {
-    (void)grad;
     const net *n = user;
     bool before = tn_grad_mode_begin(true);
     tn_backward(tn_sum_all(tn_mul_scalar(tn_linear_op(n->x, n->w, n->b), 3.0)));
@@ -111,21 +109,18 @@ static tn_tensor *runs_backward(tn_tensor *grad, void *user) {
 }
 
 static tn_tensor *sets_gradient(tn_tensor *grad, void *user) {
-    (void)grad;
     const net *n = user;
     tn_set_grad(n->w, tn_full(TN_DIMS(N, N), 0.1, TN_F32));
     return NULL;
 }
 
 static tn_tensor *takes_buffer(tn_tensor *grad, void *user) {
-    (void)grad;
     const net *n = user;
     tn_set_grad_buffer(n->w, NULL);
     return NULL;
 }
 
 static tn_tensor *moves_buffer(tn_tensor *grad, void *user) {
-    (void)grad;
     const net *n = user;
     tn_set_grad_buffer(n->w, n->other);
     return NULL;
@@ -154,7 +149,6 @@ TEST(others_write_first) {
 /* ---- Failure --------------------------------------------------------------------------------- */
 
 static tn_tensor *raises_error(tn_tensor *grad, void *user) {
-    (void)user;
     tn_raise(TN_EVALUE, "this hook fails");
     return grad;
 }

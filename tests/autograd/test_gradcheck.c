@@ -69,7 +69,6 @@ TEST(finds_wrong_rules) {
 }
 
 static tn_values detach_input(void *user, tn_values in) {
-    (void)user;
     return (tn_values){1, {tn_detach(in.v[0])}};
 }
 

@@ -142,13 +142,11 @@ static tn_tensor *apply_product(tn_tensor *a, tn_tensor *b) {
 }
 
 static tn_tensor *count_grad(tn_tensor *grad, void *user) {
-    (void)grad;
     ++*(int *)user;
     return NULL;
 }
 
 static void count_added(tn_tensor *leaf, void *user) {
-    (void)leaf;
     ++*(int *)user;
 }
 

@@ -23,7 +23,6 @@ static tn_tensor *doubles_gradient(tn_tensor *grad, void *user) {
 }
 
 static tn_tensor *looks_at_gradient(tn_tensor *grad, void *user) {
-    (void)grad;
     note_event(user);
     return NULL;
 }
@@ -71,14 +70,12 @@ TEST(after_accumulation) {
 }
 
 static tn_tensor *queues_callback(tn_tensor *grad, void *user) {
-    (void)grad;
     assert_int_equal(tn_after_backward(at_end, user), TN_OK);
     return NULL;
 }
 
 /* A hook runs its own backward, over the same leaf, inside the outer one. */
 static tn_tensor *nests_backward(tn_tensor *grad, void *user) {
-    (void)grad;
     assert_true(tn_in_backward());
     tn_tensor *x = user;
     bool before = tn_grad_mode_begin(true);
@@ -108,14 +105,11 @@ TEST(runs_nest) {
 }
 
 static tn_tensor *raises_error(tn_tensor *grad, void *user) {
-    (void)user;
     tn_raise(TN_EVALUE, "this hook fails");
     return grad;
 }
 
 static tn_tensor *wrong_shape(tn_tensor *grad, void *user) {
-    (void)grad;
-    (void)user;
     return tn_zeros(TN_DIMS(7), TN_F64);
 }
 
@@ -147,7 +141,6 @@ TEST(errors_in_hooks) {
 static tn_hook self;
 
 static void removes_itself(tn_tensor *t, void *user) {
-    (void)user;
     tn_remove_hook(t, self);
     note_event("r");
 }
@@ -167,7 +160,6 @@ static tn_tensor *hooked;
 static tn_hook victim;
 
 static tn_tensor *removes_victim(tn_tensor *grad, void *user) {
-    (void)grad;
     note_event(user);
     tn_remove_hook(hooked, victim);
     return NULL;
@@ -200,7 +192,6 @@ TEST(hook_removes_the_next) {
 }
 
 static tn_tensor *gives_replacement(tn_tensor *grad, void *user) {
-    (void)grad;
     return user;
 }
 
@@ -223,7 +214,6 @@ TEST(replacement_stays_as_it_is) {
 }
 
 static tn_tensor *lets_go(tn_tensor *grad, void *user) {
-    (void)grad;
     tn_tensor **last = user;
     tn_release(*last);
     *last = NULL;
@@ -291,13 +281,11 @@ static void square_backward(void *user) {
 }
 
 static tn_tensor *runs_backward(tn_tensor *grad, void *user) {
-    (void)grad;
     square_backward(user);
     return NULL;
 }
 
 static tn_tensor *runs_backward_at_the_end(tn_tensor *grad, void *user) {
-    (void)grad;
     tn_after_backward(square_backward, user);
     return NULL;
 }

@@ -361,7 +361,6 @@ static tn_status cube_host_backward(const tn_op_back *b) {
 }
 
 static tn_status never_forward(const tn_op_call *c) {
-    (void)c;
     return TN_EUNSUPPORTED;
 }
 

@@ -76,7 +76,6 @@ TEST(bit_equal) {
 }
 
 static void count_call(tn_tensor *t, void *user) {
-    (void)t;
     ++*(int *)user;
 }
 
@@ -127,7 +126,6 @@ TEST(keeps_only_inputs) {
 }
 
 static tn_values cube_input(void *user, tn_values in) {
-    (void)user;
     return (tn_values){1, {tn_mul(in.v[0], tn_mul(in.v[0], in.v[0]))}};
 }
 
@@ -148,7 +146,6 @@ static void note_freed(void *user) {
 }
 
 static tn_values fails_again(void *user, tn_values in) {
-    (void)user;
     return (tn_values){1,
                        {tn_in_recompute() ? tn_add(in.v[0], tn_ones(TN_DIMS(3), TN_F64))
                                           : tn_mul(in.v[0], in.v[0])}};

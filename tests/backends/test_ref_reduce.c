@@ -267,8 +267,6 @@ ARRAY_TEST(test_small_floats_are_summed_in_f32) {
 }
 
 static void *no_memory(tn_context *context, size_t bytes) {
-    (void)context;
-    (void)bytes;
     return NULL;
 }
 

@@ -109,8 +109,6 @@ static void handle_error(tn_status status, const char *message) {
 }
 
 static void thread_handler(tn_status status, const char *message) {
-    (void)status;
-    (void)message;
     thread_calls++;
 }
 
@@ -225,7 +223,6 @@ TEST_WITH(test_status_names, reset_errors, NULL) {
 
 /* Many threads raise their first error at once: they share the lookup of places. */
 static void *raise_many(void *unused) {
-    (void)unused;
     for (int i = 0; i < 50; i++) {
         tn_ndim(NULL);
         if (tn_error() != TN_EVALUE || !strstr(tn_error_message(), "ndim: the tensor is NULL")) {

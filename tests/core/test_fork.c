@@ -36,7 +36,6 @@ static bool computes_right(void) {
 /* ---- Before there are threads ---------------------------------------------------------------- */
 
 static void has_team(void *user) {
-    (void)user;
     tn_set_threads(2);
     child_assert(tn_threads() == 2);
     int n = 0;
@@ -57,7 +56,6 @@ TEST(test_before_threads) {
 /* ---- Computing ------------------------------------------------------------------------------- */
 
 static void computes_alone(void *user) {
-    (void)user;
     child_assert(tn_threads() == 1);
     child_assert(computes_right());
 }
@@ -144,7 +142,6 @@ static void touch_locks(void) {
 
 static void *be_busy(void *user) {
     static _Thread_local float out[CELLS];
-    (void)user;
     while (!__atomic_load_n(&done, __ATOMIC_RELAXED)) {
         touch_locks();
         compute_gradient(out);
@@ -152,14 +149,9 @@ static void *be_busy(void *user) {
     return NULL;
 }
 
-static void no_sink(tn_log_level level, const char *message, void *user) {
-    (void)level;
-    (void)message;
-    (void)user;
-}
+static void no_sink(tn_log_level level, const char *message, void *user) {}
 
 static void lives_on(void *user) {
-    (void)user;
     touch_locks();
     touch_locks();
     child_assert(computes_right());
@@ -200,7 +192,6 @@ typedef struct holder {
 } holder;
 
 static tn_tensor *forward_nothing(tn_module *self, tn_tensor *x) {
-    (void)self;
     return x;
 }
 
@@ -221,7 +212,6 @@ static void *use_a_copy(void *user) {
 
 static void makes_a_module(void *user) {
     holder h;
-    (void)user;
     holder_init(&h);
     tn_module_finish(&h);
     child_assert(tn_error() == TN_OK);

@@ -120,7 +120,6 @@ PLAIN_TEST(test_bad_arguments) {
 }
 
 static void *other_thread(void *unused) {
-    (void)unused;
     tn_seed(1);
     tn_random_uniform(tn_default_generator());
     return NULL;

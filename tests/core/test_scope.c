@@ -24,7 +24,6 @@ static int warnings;
 static char warning[1024];
 
 static void take_warning(tn_log_level level, const char *message, void *user) {
-    (void)user;
     warnings += level == TN_LOG_WARN;
     snprintf(warning, sizeof warning, "%s", message);
 }
@@ -272,7 +271,6 @@ TEST_WITH(test_keep_and_adopt, test_no_error, NULL) {
 }
 
 static void *make_in_thread(void *unused) {
-    (void)unused;
     make_scalar(1); /* in the root scope: released with the thread */
     return tn_keep(make_scalar(8));
 }
@@ -321,8 +319,6 @@ TEST_WITH(test_counting_from_threads, test_no_error, NULL) {
 /* A release may do anything: here it makes tensors, inside and outside a scope. */
 static int64_t released;
 static void busy_release(void *data, void *user) {
-    (void)data;
-    (void)user;
     released++;
     make_scalar(1);
     TN_SCOPE;
@@ -381,7 +377,6 @@ TEST_WITH(test_large_scope, test_no_error, NULL) {
 }
 
 static void *fail_to_grow(void *unused) {
-    (void)unused;
     const char *problem = NULL;
     for (int n = 0; n < 1000 && !problem; n++) {
         TN_SCOPE;

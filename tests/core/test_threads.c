@@ -73,8 +73,6 @@ static void log_sink(tn_log_level level, const char *message, void *user) {
 }
 
 static void endless_sink(tn_log_level level, const char *message, void *user) {
-    (void)level;
-    (void)message;
     *(int *)user += 1;
     tn_log_write(TN_LOG_ERROR, "from the sink, again");
 }

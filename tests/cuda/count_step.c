@@ -39,7 +39,6 @@ static void begin_phase(const char *name) {
 
 /* Gives a deferred parameter elements without drawing any, which the host would do. */
 static bool fill_entry(const tn_entry *entry, void *user) {
-    (void)user;
     tn_copy_(*entry->field, tn_zeros(tn_shape(*entry->field), tn_dtype_of(*entry->field)));
     return true;
 }
@@ -117,7 +116,6 @@ static void count_resnet(void) {
 }
 
 static bool mark_token(const tn_generated_token *token, void *user) {
-    (void)user;
     begin_phase(token->count == 2 ? "token" : NULL);
     return true;
 }

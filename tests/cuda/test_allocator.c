@@ -37,13 +37,11 @@ static void host_free(void *user, void *memory, size_t bytes) {
 }
 
 static bool host_read(void *user, void *to, const void *from, size_t bytes) {
-    (void)user;
     memcpy(to, from, bytes);
     return true;
 }
 
 static bool host_fill(void *user, void *to, int byte, size_t bytes) {
-    (void)user;
     memset(to, byte, bytes);
     return true;
 }

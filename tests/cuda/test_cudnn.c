@@ -290,7 +290,6 @@ TEST(takes_allowed_engine) {
 /* The lines of the log, one after another. */
 static char news[2048];
 static void take_news(tn_log_level level, const char *message, void *user) {
-    (void)user;
     assert_int_equal(level, TN_LOG_WARN);
     strncat(news, message, sizeof(news) - strlen(news) - 2);
     strcat(news, "\n");

@@ -24,7 +24,6 @@ static ddp_run small_run(int micro_batches) {
 
 /* N ranks have the bits of one rank that accumulates N micro-batches. */
 static int match_accumulation(tn_group *unused, const char *argument) {
-    (void)unused;
     tn_group *world = join_world(argument);
     ddp_run run = small_run(tn_group_size(world));
     train_bits together = ddp_train(world, &run);
@@ -39,7 +38,6 @@ static int match_accumulation(tn_group *unused, const char *argument) {
 /* The same of bf16 gradients, each rounded before it is added, beside a rank without data
  * parallelism. Of two ranks: more are summed in f32 and rounded once. */
 static int match_rounded(tn_group *unused, const char *argument) {
-    (void)unused;
     tn_group *world = join_world(argument);
     ddp_run run = small_run(tn_group_size(world));
     run.low = true;
@@ -55,7 +53,6 @@ static int match_rounded(tn_group *unused, const char *argument) {
 
 /* With two micro-batches for each rank, one of them under TN_NO_SYNC. */
 static int no_sync(tn_group *unused, const char *argument) {
-    (void)unused;
     tn_group *world = join_world(argument);
     ddp_run run = small_run(2 * tn_group_size(world));
     run.mean = true;
@@ -83,7 +80,6 @@ static numbers mean_of_two(bool use_extra) {
 }
 
 static int by_hand(tn_group *unused, const char *argument) {
-    (void)unused;
     TN_SCOPE;
     tn_group *world = join_world(argument);
     numbers want = mean_of_two(true);
@@ -105,7 +101,6 @@ static int by_hand(tn_group *unused, const char *argument) {
 }
 
 static int unused_parameters(tn_group *unused, const char *argument) {
-    (void)unused;
     TN_SCOPE;
     tn_group *world = join_world(argument);
     numbers want = mean_of_two(false);
@@ -124,7 +119,6 @@ static int unused_parameters(tn_group *unused, const char *argument) {
 
 /* Half the bytes: every gradient is the mean in bf16, to its rounding. */
 static int bf16_hook(tn_group *unused, const char *argument) {
-    (void)unused;
     TN_SCOPE;
     tn_group *world = join_world(argument);
     numbers want = mean_of_two(true);
@@ -152,7 +146,6 @@ static int bf16_hook(tn_group *unused, const char *argument) {
 /* Matrices as products of thin ones, of full rank: nothing is left out. Then the weights, by an
  * outer step: the same on all ranks. */
 static int thin_matrices(tn_group *unused, const char *argument) {
-    (void)unused;
     TN_SCOPE;
     tn_group *world = join_world(argument);
     numbers want = mean_of_two(true);
@@ -182,7 +175,6 @@ static int thin_matrices(tn_group *unused, const char *argument) {
 
 /* Rank 1 has one batch, the others three: all end with the same parameters. */
 static int uneven_batches(tn_group *unused, const char *argument) {
-    (void)unused;
     TN_SCOPE;
     tn_group *world = join_world(argument);
     net m;
@@ -212,7 +204,6 @@ static int uneven_batches(tn_group *unused, const char *argument) {
 
 /* A rank has its parameters on another device. */
 static int two_devices(tn_group *unused, const char *argument) {
-    (void)unused;
     TN_SCOPE;
     tn_group *world = join_world(argument);
     net m;

@@ -209,7 +209,6 @@ TEST_WITH(test_wrong_index, no_error, NULL) {
 }
 
 static void *default_elsewhere(void *argument) {
-    (void)argument;
     tn_device first = tn_default_device();
     tn_set_default_device(tn_cuda(1));
     TN_SCOPE;

@@ -8,7 +8,6 @@
 /* ---- For the ranks --------------------------------------------------------------------------- */
 
 static int match_accumulation(tn_group *unused, const char *argument) {
-    (void)unused;
     tn_group *world = device_join(argument, 100);
     rank_assert(world != NULL);
     rank_assert(train_matrix_agrees(world, 5));
@@ -23,7 +22,6 @@ static bool stored_on_cpu(const tn_entry *entry, void *user) {
 }
 
 static int offload_to_cpu(tn_group *unused, const char *argument) {
-    (void)unused;
     tn_group *world = device_join(argument, 100);
     rank_assert(world != NULL);
     for (int i = 0; i < 6; i++) {
@@ -58,7 +56,6 @@ static int offload_to_cpu(tn_group *unused, const char *argument) {
 
 /* The peak memory on the device. */
 static int measure_peaks(tn_group *unused, const char *argument) {
-    (void)unused;
     tn_group *world = device_join("staged", 100);
     rank_assert(world != NULL);
     most m = measure_most(world, argument);

@@ -122,7 +122,6 @@ static void every_collective(tn_group *g, tn_dtype dtype, tn_reduction how, int6
 /* ---- Numbers --------------------------------------------------------------------------------- */
 
 static int all_collectives(tn_group *unused, const char *argument) {
-    (void)unused;
     tn_group *world = join_world(argument);
     bool nccl = strstr(tn_group_engine(world), "nccl") != NULL;
     for (size_t d = 0; d < COUNT_OF(DTYPES); d++) {
@@ -147,7 +146,6 @@ static bool has_one_run(tn_collective kind) {
 }
 
 static int long_tensors(tn_group *unused, const char *argument) {
-    (void)unused;
     tn_group *world = join_world(argument);
     for (size_t i = 0; i < COUNT_OF(KINDS); i++) {
         int64_t count = has_one_run(KINDS[i]) ? (2 << 20) + 5 : (1 << 19) + 5;
@@ -159,7 +157,6 @@ static int long_tensors(tn_group *unused, const char *argument) {
 
 /* Nothing but the marks keeps these in order: the emulator runs work as late as it may. */
 static int keep_order(tn_group *unused, const char *argument) {
-    (void)unused;
     tn_group *world = join_world(argument);
     enum { N = 5000 };
     float sum = (float)(ranks * (ranks + 1) / 2), out[N];
@@ -185,7 +182,6 @@ static int keep_order(tn_group *unused, const char *argument) {
 
 /* Host memory, bytes and barriers in the same group; the engine's own memory; subgroups. */
 static int beside_host(tn_group *unused, const char *argument) {
-    (void)unused;
     TN_SCOPE;
     tn_group *world = join_world(argument);
     rank_assert(tn_default_device().kind == TN_CUDA && tn_default_device().index == rank % 2);
@@ -224,7 +220,6 @@ static int beside_host(tn_group *unused, const char *argument) {
 
 /* The last rank is late; the others' wait must return before that. */
 static int wait_returns_early(tn_group *unused, const char *argument) {
-    (void)unused;
     TN_SCOPE;
     tn_group *world = join_world(argument);
     tn_tensor *t = tn_full(TN_DIMS(100), 1, TN_F32);
@@ -253,7 +248,6 @@ static void *ask_nccl(const char *function) {
 /* Rank 1 begins after rank 0 has waited for all of its operations: all are launched, one after
  * another, and only the device waits. The barrier after them, in host memory, ends after them. */
 static int launch_ahead(tn_group *unused, const char *argument) {
-    (void)unused;
     enum { N = 6 };
     TN_SCOPE;
     tn_group *world = join_world(argument), *other = tn_group_split(world, 0);
@@ -280,7 +274,6 @@ static int launch_ahead(tn_group *unused, const char *argument) {
 /* Three groups, each with a thread: the operations are launched in the order of issue, even if the
  * first thread is held up by one in host memory for which rank 1 is late. */
 static int launch_in_order(tn_group *unused, const char *argument) {
-    (void)unused;
     enum { GROUPS = 3, N = 60 };
     TN_SCOPE;
     tn_group *world = join_world(argument), *groups[GROUPS];
@@ -313,7 +306,6 @@ static int launch_in_order(tn_group *unused, const char *argument) {
 }
 
 static int tell_engine(tn_group *unused, const char *argument) {
-    (void)unused;
     tn_group *world = start_within(argument, 20);
     printf("engine %s\n", world ? tn_group_engine(world) : tn_error_message());
     tn_error_clear();
@@ -325,7 +317,6 @@ static int tell_engine(tn_group *unused, const char *argument) {
 /* Repeats an all-reduce and a barrier, which reports its failure, until one fails. Rank 1 does what
  * the argument says before its third. */
 static int fail_in_third(tn_group *unused, const char *argument) {
-    (void)unused;
     tn_group *world = join_world(argument);
     for (int i = 0; i < 1000 && tn_error() == TN_OK; i++) {
         TN_SCOPE;
@@ -351,7 +342,6 @@ static int fail_in_third(tn_group *unused, const char *argument) {
 
 /* One all-reduce, then ten at once; the third of all hangs. */
 static int hang_in_third(tn_group *unused, const char *argument) {
-    (void)unused;
     TN_SCOPE;
     tn_group *world = join_world(argument);
     tn_tensor *t = tn_full(TN_DIMS(1000), 1, TN_F32);
@@ -370,7 +360,6 @@ static int hang_in_third(tn_group *unused, const char *argument) {
 }
 
 static int join_only(tn_group *unused, const char *argument) {
-    (void)unused;
     bool same = strstr(argument, ",same") != NULL;
     if (same || strstr(argument, ",cpu")) { /* both on device 0, or on none */
         tn_dist_options o = tn_dist_defaults();
@@ -384,7 +373,6 @@ static int join_only(tn_group *unused, const char *argument) {
 }
 
 static int two_places(tn_group *unused, const char *argument) {
-    (void)unused;
     TN_SCOPE;
     tn_group *world = join_world(argument);
     tn_tensor *here = tn_empty(TN_DIMS(4), TN_F32);
@@ -395,7 +383,6 @@ static int two_places(tn_group *unused, const char *argument) {
 
 /* Rank 0's tensor is on its device, the others' are not. */
 static int two_kinds(tn_group *unused, const char *argument) {
-    (void)unused;
     TN_SCOPE;
     tn_group *world = join_world(argument);
     tn_device where = rank == 0 ? tn_cuda(0) : tn_cpu();

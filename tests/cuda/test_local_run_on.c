@@ -100,7 +100,6 @@ TEST(training_is_accumulation) {
 /* ---- What is refused ------------------------------------------------------------------------- */
 
 static void never_called(tn_group *world, void *user) {
-    (void)world;
     *(bool *)user = true;
 }
 

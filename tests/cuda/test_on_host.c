@@ -15,8 +15,6 @@ static char heard[4096];
 static int times;
 
 static void hear_line(tn_log_level level, const char *message, void *user) {
-    (void)level;
-    (void)user;
     if (strstr(message, "runs on the host")) {
         times++;
         strncat(heard, message, sizeof(heard) - strlen(heard) - 1);

@@ -279,8 +279,6 @@ TEST(test_seek_among_passes) {
 static int handled;
 
 static void count_handled(tn_status status, const char *message) {
-    (void)status;
-    (void)message;
     handled++;
 }
 
@@ -455,8 +453,6 @@ static void *next_elsewhere(void *record) {
 }
 
 static tn_status turning_get(tn_dataset *self, tn_example e, void *x, void *y) {
-    (void)self;
-    (void)e;
     memset(x, 0, 2 * sizeof(int64_t));
     *(float *)y = 0;
     while (!__atomic_load_n(&reader, __ATOMIC_ACQUIRE)) { /* tn_loader_new has not returned yet */

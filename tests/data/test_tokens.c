@@ -413,8 +413,6 @@ MAKES(test_folders) {
 static tn_status second;
 
 static void make_another(const tn_tokens_made *so_far, void *user) {
-    (void)so_far;
-    (void)user;
     tn_tokens_options o = tn_tokens_defaults();
     o.overwrite = true;
     second = make_tokens("a.txt", "out", o, NULL);

@@ -116,10 +116,7 @@ static bool receive_message(void *user, int from, tn__buffer *to) {
     return received;
 }
 
-static void say_nothing(tn_status status, const char *message) {
-    (void)status;
-    (void)message;
-}
+static void say_nothing(tn_status status, const char *message) {}
 
 static void *run_rank(void *user) {
     rank *r = user;
@@ -216,17 +213,14 @@ TEST_WITH(test_any_number, NULL, temp_clean) {
 }
 
 static void cut_short(void *data, size_t *bytes) {
-    (void)data;
     *bytes -= 1;
 }
 
 static void take_all(void *data, size_t *bytes) {
-    (void)data;
     *bytes = 0;
 }
 
 static void change_text(void *data, size_t *bytes) {
-    (void)bytes;
     *(char *)data ^= 1; /* of its digest */
 }
 

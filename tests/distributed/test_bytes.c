@@ -33,7 +33,6 @@ static bool are_from(const char *data, size_t bytes, int rank) {
 }
 
 static void broadcast_from_each(tn_group *g, void *user) {
-    (void)user;
     int me = tn_group_rank(g);
     for (int root = 0; root < tn_group_size(g); root++) {
         char *mine = own_bytes(root);
@@ -50,7 +49,6 @@ static void broadcast_from_each(tn_group *g, void *user) {
 }
 
 static void gather_all(tn_group *g, void *user) {
-    (void)user;
     void *all[8];
     size_t bytes[8];
     char *mine = own_bytes(tn_group_rank(g));
@@ -74,7 +72,6 @@ PLAIN_TEST(test_bytes) {
 
 /* A mistake on one rank fails the call on all of them. */
 static void mistake_one_call(tn_group *g, void *user) {
-    (void)user;
     void *all[8] = {all};
     size_t bytes[8];
     CHECK(tn_all_gather_bytes(g, NULL, tn_group_rank(g) == 1 ? 7 : 0, all, bytes) != TN_OK);

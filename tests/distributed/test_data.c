@@ -265,7 +265,6 @@ static void shares_open(job *j, tn_group *g, double first, double dropout) {
 static int lines_logged; /* atomic */
 
 static void count_line(tn_log_level level, const char *message, void *user) {
-    (void)user;
     __atomic_fetch_add(&lines_logged, level == TN_LOG_WARN && strstr(message, " was "),
                        __ATOMIC_RELAXED);
 }

@@ -606,7 +606,6 @@ PLAIN_TEST(test_public_addresses) {
 /* `argument` is "PATH SECONDS": the store's file, and the time limit of an operation. Reduces until
  * something fails; then prints the reason and how long it took. */
 static int reduce_forever(tn_group *world, const char *argument) {
-    (void)world;
     char why[TN_ENGINE_WHY] = "", path[512];
     double seconds;
     rank_assert(sscanf(argument, "%511s %lf", path, &seconds) == 2);

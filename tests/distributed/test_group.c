@@ -226,7 +226,6 @@ static void errs_alone(tn_group *g, void *user) {
 }
 
 TEST(test_one_rank_outlives_errors) {
-    (void)state;
     run_ok(1, errs_alone, NULL);
 }
 
@@ -404,7 +403,6 @@ TEST(test_many_members) {
 /* Three groups and a rank in none, with one exchange; and once more, which makes new groups. */
 static void split_by_colour(tn_group *g, void *user) {
     static const int colours[] = {7, -1, 7, 0, 7};
-    (void)user;
     for (int round = 0; round < 2; round++) {
         TN_SCOPE;
         int rank = tn_group_rank(g), colour = colours[rank];

@@ -88,7 +88,6 @@ static int try_guess(tn_group *world, const char *argument) {
 
 /* While the ranks are together: what answers at MASTER_PORT only relays what their store says. */
 static int try_relay(tn_group *world, const char *argument) {
-    (void)argument;
     char why[TN_STORE_WHY];
     tn__dialed found = tn__tcp_probe(getenv("MASTER_ADDR"), atoi(getenv("MASTER_PORT")),
                                      getenv("TERN_TOKEN"), tn__now() + 20, why);

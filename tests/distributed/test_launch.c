@@ -40,8 +40,6 @@ typedef struct stand_in {
 static tn_status stand_launch(tn_engine *base, const tn_transfer *t, char *why) {
     stand_in *e = (stand_in *)base;
     diary *d = e->diary;
-    (void)t;
-    (void)why;
     pthread_mutex_lock(&d->lock);
     while (d->closed) {
         pthread_cond_wait(&d->changed, &d->lock);
@@ -74,14 +72,12 @@ static void stand_stop(tn_engine *base, const char *reason) {
 
 static void *stand_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
     stand_in *e = (stand_in *)base;
-    (void)deadline;
     *why = 0;
     e->early += e->polled < e->launched;
     return malloc(bytes);
 }
 
 static void stand_free(tn_engine *base, void *memory) {
-    (void)base;
     free(memory);
 }
 
@@ -166,7 +162,6 @@ static void launch_in_order(tn_group *world, void *user) {
     tn_work *works[MOST];
     int issued[MOST];
     uint32_t random = 1;
-    (void)user;
     set_stage(&s, world);
     close_diary(&s.diary, true);
     for (int i = 0; i < MOST; i++) {
@@ -197,7 +192,6 @@ static void launch_ahead(tn_group *world, void *user) {
     TN_SCOPE;
     stage s;
     tn_work *works[N];
-    (void)user;
     set_stage(&s, world);
     s.engines[0].wanted = N;
     for (int i = 0; i < N; i++) {
@@ -223,7 +217,6 @@ static void count_deadlines(tn_group *world, void *user) {
     TN_SCOPE;
     stage s;
     tn_work *works[3];
-    (void)user;
     set_stage(&s, world);
     s.engines[0].wanted = 3;
     works[0] = issue_reduce(&s, 0);
@@ -252,7 +245,6 @@ static void fail_midway(tn_group *world, void *user) {
     TN_SCOPE;
     stage s;
     tn_work *works[N], *others[N];
-    (void)user;
     set_stage(&s, world);
     s.engines[0].broken = 2;
     close_diary(&s.diary, true);

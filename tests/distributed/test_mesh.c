@@ -63,7 +63,6 @@ PLAIN_TEST(test_lines) {
 /* A product of dimensions, named in any order, is one group: the ranks that differ in these
  * dimensions only, in the parent's order. The product of all dimensions has the parent's ranks. */
 static void group_products(tn_group *g, void *user) {
-    (void)user;
     static const int sizes[] = {2, 2, 2};
     static const char *const called[] = {"replicate", "shard", "tp"};
     tn_mesh *m = tn_mesh_new(g, 3, sizes, called);
@@ -136,7 +135,6 @@ PLAIN_TEST(test_names) {
 }
 
 static void divide_unevenly(tn_group *g, void *user) {
-    (void)user;
     const int sizes[] = {2, 2};
     CHECK(tn_mesh_new(g, 2, sizes, names) == NULL);
 }

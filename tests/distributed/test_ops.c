@@ -70,12 +70,10 @@ static tn_tensor *sum_of(tn_tensor *const *x, int n) {
 }
 
 static tn_tensor *whole_all_reduce(tn_tensor *const *x, int ranks, int r) {
-    (void)r;
     return sum_of(x, ranks);
 }
 
 static tn_tensor *whole_all_gather(tn_tensor *const *x, int ranks, int r) {
-    (void)r;
     return tn_stack(x, ranks, 0);
 }
 
@@ -97,14 +95,12 @@ static tn_tensor *gather_inner(tn_group *g, tn_tensor *x) {
     return tn_dist_gather_dim(g, x, 1);
 }
 static tn_tensor *whole_gather_inner(tn_tensor *const *x, int ranks, int r) {
-    (void)r;
     return tn_cat(x, ranks, 1);
 }
 static tn_tensor *gather_last(tn_group *g, tn_tensor *x) {
     return tn_dist_gather_dim(g, x, -1);
 }
 static tn_tensor *whole_gather_last(tn_tensor *const *x, int ranks, int r) {
-    (void)r;
     return tn_cat(x, ranks, tn_ndim(x[0]) - 1);
 }
 static tn_tensor *scatter_first(tn_group *g, tn_tensor *x) {
@@ -198,7 +194,6 @@ static tn_tensor *work_of(tn_tensor *x, int r) {
 }
 
 static void compare_copy_and_reduce(tn_group *g, void *user) {
-    (void)user;
     TN_SCOPE;
     int me = tn_group_rank(g), ranks = tn_group_size(g);
     tn_dims dims = TN_DIMS(2, 3);
@@ -274,7 +269,6 @@ static tn_tensor *shard_of(tn_tensor *t, int dim, int r, int ranks) {
 }
 
 static void compare_networks(tn_group *g, void *user) {
-    (void)user;
     TN_SCOPE;
     int me = tn_group_rank(g), ranks = tn_group_size(g);
     tn_tensor *target = make_numbers(TN_DIMS(BATCH, OUT), 4);
@@ -303,7 +297,6 @@ PLAIN_TEST(test_network) {
 /* Ranks with 2, 3, … samples against one module on all of them: outputs, running statistics and
  * gradients. */
 static void compare_batch_norms(tn_group *g, void *user) {
-    (void)user;
     TN_SCOPE;
     int me = tn_group_rank(g), ranks = tn_group_size(g);
     int64_t all = ranks * (ranks + 3) / 2, first = me * (me + 3) / 2, count = me + 2;
@@ -463,7 +456,6 @@ PLAIN_TEST(test_alone) {
 
 /* argument: the engine. */
 static int on_engine(tn_group *none, const char *argument) {
-    (void)none;
     tn_dist_options o = tn_dist_defaults();
     o.engine = argument;
     tn_group *g = tn_dist_init(o);

@@ -15,7 +15,6 @@ enum { STRANGER = 65534 };
 static char logged[2048]; /* the last warning */
 
 static void note_warning(tn_log_level level, const char *message, void *user) {
-    (void)user;
     if (level == TN_LOG_WARN) {
         snprintf(logged, sizeof(logged), "%s", message);
     }

@@ -103,7 +103,6 @@ static void forge_announcement(tn_store *store, const char *name) {
 
 /* "path,name": rank 0 announces something other than its block. */
 static int body_forged(tn_group *g, const char *argument) {
-    (void)g;
     char path[256];
     int which = 0;
     const char *name = strchr(argument, ',') + 1;

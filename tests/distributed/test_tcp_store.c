@@ -561,8 +561,6 @@ static char logged[1 << 14];
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void keep_log(tn_log_level level, const char *message, void *user) {
-    (void)level;
-    (void)user;
     pthread_mutex_lock(&log_lock);
     size_t used = strlen(logged);
     snprintf(logged + used, sizeof(logged) - used, "%s\n", message);

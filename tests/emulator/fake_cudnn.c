@@ -568,7 +568,6 @@ EXPORT cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descripto
                                               cudnnBackendAttributeType_t type, int64_t most,
                                               int64_t *count, void *values) {
     bag *b = descriptor;
-    (void)type;
     *count = 1;
     if (!b->finalised) {
         return CUDNN_STATUS_BAD_PARAM;

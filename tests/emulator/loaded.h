@@ -7,7 +7,6 @@
 #include <string.h>
 
 static inline int emulator_is_here(struct dl_phdr_info *info, size_t size, void *user) {
-    (void)size;
     if (info->dlpi_name && strstr(info->dlpi_name, "libtern_cuda_emulator")) {
         *(const char **)user = info->dlpi_name;
     }

@@ -22,8 +22,6 @@ typedef struct target {
 } target;
 
 static bool reset_state(const char *name, tn_tensor *t, void *user) {
-    (void)name;
-    (void)user;
     tn_fill_(t, 2);
     return true;
 }
@@ -54,7 +52,6 @@ static target *open_target(void) {
 }
 
 static bool is_two(const char *name, tn_tensor *t, void *user) {
-    (void)name;
     TN_SCOPE;
     TN_NO_GRAD;
     *(bool *)user = *(bool *)user && tn_equal(t, tn_full(tn_shape(t), 2, tn_dtype_of(t)));

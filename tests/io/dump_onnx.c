@@ -59,7 +59,6 @@ static tn_values call_model(void *user, tn_values in) {
 }
 
 static bool stir_entry(const tn_entry *entry, void *user) {
-    (void)user;
     TN_NO_GRAD;
     tn_tensor *t = *entry->field;
     if (tn_dtype_is_float(tn_dtype_of(t))) { /* variances stay positive */
@@ -140,7 +139,6 @@ typedef struct {
 } text_model;
 
 static tn_values text_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     text_model *m = (text_model *)self;
     tn_tensor *x = tn_call(m->words, in.v[0]);
     tn_values state = tn_call_values(m->net, TN_VALUES(x, NULL), NULL);

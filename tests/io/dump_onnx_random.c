@@ -672,7 +672,6 @@ static tn_tensor *find_steps(network *n, tn_tensor *x) {
 }
 
 static tn_values network_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     network *n = (network *)self;
     tn_tensor *x = in.v[0];
     n->before_count = 0;

@@ -359,7 +359,6 @@ static const tn_field other_fields[] = {
 };
 
 static tn_tensor *pool_forward(tn_module *self, tn_tensor *x) {
-    (void)self;
     return x;
 }
 
@@ -459,8 +458,6 @@ static const tn_field numbers_fields[] = {
     TN_FIELD(numbers, version), TN_FIELD(numbers, digest), {0}};
 
 static tn_status numbers_get(tn_dataset *self, tn_example e, void *x, void *y) {
-    (void)self;
-    (void)y;
     *(float *)x = (float)e.index;
     return TN_OK;
 }

@@ -36,7 +36,6 @@ static bool add_entry(const tn_entry *entry, void *user) {
 }
 
 static bool add_state(const char *name, tn_tensor *state, void *user) {
-    (void)name;
     add_tensor(user, state);
     return true;
 }

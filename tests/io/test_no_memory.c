@@ -163,7 +163,6 @@ static void shards_read(void) {
 }
 
 static tn_values pool_and_softmax(void *user, tn_values in) {
-    (void)user;
     return TN_VALUES(tn_softmax(tn_max_pool2d_op(in.v[0], TN_DIMS(2), tn_pool_defaults()), -1));
 }
 

@@ -131,7 +131,6 @@ TEST(a_module) {
 }
 
 static tn_values add_and_scale(void *user, tn_values in) {
-    (void)user;
     tn_tensor *sum = tn_add(tn_detach(in.v[0]), in.v[2]); /* the same elements: the same value */
     return TN_VALUES(tn_mul_scalar(sum, 3), in.v[2]);
 }
@@ -164,7 +163,6 @@ static tn_tensor *third_compose(tn_op_call *c) {
     return tn_exp(tn_neg(c->in[0]));
 }
 static tn_values apply_own(void *user, tn_values in) {
-    (void)user;
     static const tn_op own = {.name = "own", .shape = third_shape, .compose = third_compose};
     return TN_VALUES(tn_apply1(&own, NULL, in.v[0]));
 }
@@ -182,7 +180,6 @@ TEST(an_operation_of_others) {
 }
 
 static tn_values product_of_all(void *user, tn_values in) {
-    (void)user;
     return TN_VALUES(tn_prod(in.v[0], TN_DIMS(), false));
 }
 
@@ -199,7 +196,6 @@ TEST(a_whole_operation) {
 }
 
 static tn_values clamp_far(void *user, tn_values in) {
-    (void)user;
     tn_tensor *open = tn_clamp(in.v[0], -INFINITY, INFINITY);
     return TN_VALUES(tn_clamp(tn_clamp(open, INFINITY, INFINITY), -INFINITY, -INFINITY));
 }
@@ -389,7 +385,6 @@ TEST(sizes_of_windows) {
 /* ---- Batches of any size --------------------------------------------------------------------- */
 
 static tn_values in_rows(void *user, tn_values in) {
-    (void)user;
     tn_tensor *x = in.v[0];
     return TN_VALUES(tn_reshape(x, TN_DIMS(2 * tn_size(x, 0), 2)));
 }
@@ -426,23 +421,19 @@ TEST(a_batch_of_any_size) {
 }
 
 static tn_values otherwise_when_large(void *user, tn_values in) {
-    (void)user;
     return TN_VALUES(tn_size(in.v[0], 0) > 3 ? tn_exp(in.v[0]) : tn_neg(in.v[0]));
 }
 
 static tn_values share_of_rows(void *user, tn_values in) {
-    (void)user;
     return TN_VALUES(tn_mul_scalar(in.v[0], 1.0 / (double)tn_size(in.v[0], 0)));
 }
 
 static tn_values squares_of_rows(void *user, tn_values in) {
-    (void)user;
     int64_t n = tn_size(in.v[0], 0);
     return TN_VALUES(tn_expand(tn_sum_all(in.v[0]), TN_DIMS(n * n)));
 }
 
 static tn_values add_rows(void *user, tn_values in) {
-    (void)user;
     return TN_VALUES(tn_add(in.v[0], tn_arange(0, (double)tn_size(in.v[0], 0), 1, TN_F32)));
 }
 
@@ -476,40 +467,33 @@ TEST(what_a_batch_cannot_be) {
 /* ---- What cannot be expressed ---------------------------------------------------------------- */
 
 static tn_values drop_half(void *user, tn_values in) {
-    (void)user;
     return TN_VALUES(tn_dropout_op(in.v[0], 0.5));
 }
 
 static tn_values change_input(void *user, tn_values in) {
-    (void)user;
     tn_tensor *y = tn_exp(in.v[0]);
     tn_mul_scalar_(y, 2);
     return TN_VALUES(tn_neg(y));
 }
 
 static tn_values gather_in_place(void *user, tn_values in) {
-    (void)user;
     tn_tensor *all = tn_zeros(TN_DIMS(2, 2), TN_F32);
     tn_copy_(tn_select(all, 0, 0), in.v[0]);
     return TN_VALUES(tn_neg(all));
 }
 
 static tn_values change_constant(void *user, tn_values in) {
-    (void)user;
     tn_tensor *c = tn_zeros(TN_DIMS(2), TN_F32), *y = tn_add(in.v[0], c);
     tn_fill_(c, 77);
     return TN_VALUES(y);
 }
 
 static tn_values select_from_huge(void *user, tn_values in) {
-    (void)user;
     tn_tensor *huge = tn_expand(tn_ones(TN_DIMS(1), TN_F32), TN_DIMS((int64_t)1 << 29));
     return TN_VALUES(tn_index_select(huge, 0, tn_cast(in.v[0], TN_I64)));
 }
 
 static tn_values return_nothing(void *user, tn_values in) {
-    (void)user;
-    (void)in;
     return (tn_values){0};
 }
 

@@ -49,7 +49,6 @@ static tn_status write_trace(const char *path) {
 }
 
 static tn_values add_bias(void *user, tn_values in) {
-    (void)user;
     tn_tensor *sum = tn_add(tn_exp(in.v[0]), run.model.bias);
     return TN_VALUES(tn_reshape(sum, TN_DIMS(2 * tn_size(sum, 0))));
 }

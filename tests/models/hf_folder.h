@@ -35,7 +35,6 @@ static inline tn_gpt_options small_options(void) {
 }
 
 static inline bool draw_entry(const tn_entry *entry, void *user) {
-    (void)user;
     tn_normal_(*entry->field, 0.0, 1.0, tn_default_generator());
     return true;
 }

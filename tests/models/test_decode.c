@@ -103,7 +103,6 @@ TEST(refuses_what_the_cpu_refuses) {
 /* ---- A step ---------------------------------------------------------------------------------- */
 
 static tn_values count_call(tn_module *m, tn_values in, void *user) {
-    (void)m;
     (*(int *)user)++;
     return in;
 }

@@ -48,7 +48,6 @@ typedef struct old_gpt {
 } old_gpt;
 
 static tn_values old_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     old_gpt *m = (old_gpt *)self;
     tn_tensor *positions = tn_arange(0, (double)tn_size(in.v[0], 1), 1, TN_I64);
     tn_tensor *x = tn_add(tn_call(&m->stem.wte, in.v[0]), tn_call(&m->stem.wpe, positions));
@@ -272,7 +271,6 @@ typedef struct lent {
 } lent;
 
 static tn_values look_at_both(tn_module *m, tn_values in, void *user) {
-    (void)m;
     lent *l = user;
     assert_ptr_equal(*l->embedding, *l->classifier);
     assert_int_equal(tn_dtype_of(*l->classifier), TN_BF16);

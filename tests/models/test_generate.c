@@ -47,7 +47,6 @@ enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
 /* Large weights, so that a token depends on all tokens before it. */
 static bool widen_entry(const tn_entry *entry, void *user) {
-    (void)user;
     if (tn_ndim(*entry->field) == 2) {
         tn_mul_scalar_(*entry->field, 20.0);
     }
@@ -67,7 +66,6 @@ static void open_model(any_model *m, int family, int64_t vocab) {
          tn_module_finish(&(m)), family_++)
 
 static bool count_caches(tn_module *m, const char *path, void *user) {
-    (void)path;
     const tn_kv_cache *cache =
         strcmp(m->kind, "self_attention") == 0 ? &((const tn_self_attention *)m)->cache : NULL;
     *(int *)user += cache && (cache->k || cache->v || cache->length);
@@ -209,7 +207,6 @@ typedef struct record {
 } record;
 
 static tn_values record_logits(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m, (void)in;
     record *r = user;
     tn_copy_out(tn_cast(out.v[0], TN_F32), r->logits[r->calls++]);
     return out;
@@ -497,7 +494,6 @@ TEST(memory_stays) {
 /* ---- What is refused ------------------------------------------------------------------------- */
 
 static tn_values widen_logits(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m, (void)in, (void)out, (void)user;
     return tn_values_of(tn_zeros(TN_DIMS(1, 1, 500), TN_F32), NULL);
 }
 
@@ -516,13 +512,11 @@ TEST(odd_logits) {
 }
 
 static tn_values spoil_logits(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m, (void)in;
     const double *values = user;
     double logits[VOCAB];
     for (int i = 0; i < VOCAB; i++) {
         logits[i] = i == 7 ? values[0] : values[1];
     }
-    (void)out;
     return tn_values_of(TN_FROM(logits, TN_DIMS(1, 1, VOCAB), TN_F64), NULL);
 }
 

@@ -235,7 +235,6 @@ static const char *stage_paths[16];
 static int stage_count;
 
 static bool list_last(const tn_entry *entry, void *user) {
-    (void)user;
     if (strncmp(entry->path, "h.1.", 4) == 0) {
         stage_paths[stage_count++] = strdup(entry->path);
     }
@@ -349,7 +348,6 @@ TEST(elements_of_a_rank) {
 static int views;
 
 static bool count_view(const tn_entry *entry, void *user) {
-    (void)user;
     views += (*entry->field)->storage->release != NULL;
     return true;
 }

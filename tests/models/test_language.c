@@ -60,7 +60,6 @@ typedef struct models {
 } models;
 
 static bool widen_entry(const tn_entry *entry, void *user) {
-    (void)user;
     if (tn_ndim(*entry->field) == 2) {
         tn_mul_scalar_(*entry->field, 20.0);
     }
@@ -168,7 +167,6 @@ TEST(parts_by_hand) {
 }
 
 static tn_values count_positions(tn_module *m, tn_values in, void *user) {
-    (void)m;
     if (in.n == 3 && in.v[2]) { /* a block that takes positions */
         ++*(int *)user;
     }
@@ -336,7 +334,6 @@ TEST(pieces_of_every_length) {
 }
 
 static tn_values third_of(tn_module *m, tn_values in, void *user) {
-    (void)m, (void)user;
     return tn_values_of(tn_narrow(in.v[0], 2, 0, 3), NULL);
 }
 
@@ -508,8 +505,6 @@ TEST(loss_once_on_device) {
 }
 
 static tn_values keep_output(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m;
-    (void)in;
     *(tn_tensor **)user = tn_keep(out.v[0]);
     return out;
 }

@@ -16,7 +16,6 @@ static tn_gpt_options small_options(tn_dtype dtype) {
 }
 
 static bool draw_entry(const tn_entry *entry, void *user) {
-    (void)user;
     tn_normal_(*entry->field, 0.0, 1.0, tn_default_generator());
     return true;
 }

@@ -64,7 +64,6 @@ static inline void set_compute(void *m, tn_dtype compute) {
 }
 
 static inline bool field_is_f32(const tn_entry *entry, void *user) {
-    (void)user;
     assert_int_equal(tn_dtype_of(*entry->field), TN_F32);
     assert_true(tn_is_leaf(*entry->field));
     return true;

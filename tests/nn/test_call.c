@@ -54,7 +54,6 @@ static void net_init(net *n) {
 
 /* Several inputs and outputs: (a, b or none) -> (a, 2 a + b), with a context that counts calls. */
 static tn_values pair_forward(tn_module *self, tn_values in, void *context) {
-    (void)self;
     if (context) {
         ++*(int *)context;
     }
@@ -69,7 +68,6 @@ static tn_tensor *random_leaf(tn_dims dims) {
 /* ---- What comes out -------------------------------------------------------------------------- */
 
 static tn_tensor *wasteful_forward(tn_module *self, tn_tensor *x) {
-    (void)self;
     for (int i = 0; i < 10; i++) {
         tn_mul_scalar(x, i);
     }
@@ -114,12 +112,10 @@ TRACED(values_and_context) {
 }
 
 static tn_tensor *null_forward(tn_module *self, tn_tensor *x) {
-    (void)self, (void)x;
     return NULL;
 }
 
 static tn_values silent_forward(tn_module *self, tn_values in, void *context) {
-    (void)self, (void)in, (void)context;
     return (tn_values){0};
 }
 
@@ -182,19 +178,16 @@ static tn_values note_before(tn_module *m, tn_values in, void *user) {
 }
 
 static tn_values note_after(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m, (void)in;
     note_tag(user, "after");
     return out;
 }
 
 static void backward_before(tn_module *m, void *user) {
-    (void)m;
     assert_true(tn_in_backward());
     note_tag(user, "backward");
 }
 
 static void backward_after(tn_module *m, tn_values in_grads, void *user) {
-    (void)m;
     char text[64];
     snprintf(text, sizeof(text), "done%d%s", in_grads.n,
              in_grads.n > 0 && in_grads.v[0] ? "+" : "-");
@@ -241,19 +234,16 @@ TRACED(order_and_removal) {
 }
 
 static tn_values double_input(tn_module *m, tn_values in, void *user) {
-    (void)m, (void)user;
     in.v[0] = tn_mul_scalar(in.v[0], 2.0);
     return in;
 }
 
 static tn_values add_one(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m, (void)in, (void)user;
     out.v[0] = tn_add_scalar(out.v[0], 1.0);
     return out;
 }
 
 static tn_values no_input(tn_module *m, tn_values in, void *user) {
-    (void)m, (void)in, (void)user;
     return (tn_values){0};
 }
 
@@ -323,7 +313,6 @@ TRACED(inputs_without_gradient) {
 static tn_tensor *seen_grads[2];
 
 static void keep_grads(tn_module *m, tn_values in_grads, void *user) {
-    (void)m, (void)user;
     assert_int_equal(in_grads.n, 2);
     for (int i = 0; i < 2; i++) {
         seen_grads[i] = tn_keep(in_grads.v[i]);
@@ -359,13 +348,11 @@ TRACED(several_inputs_and_outputs) {
 }
 
 static tn_tensor *fail_backward(tn_tensor *grad, void *user) {
-    (void)grad, (void)user;
     tn_raise(TN_EVALUE, "a failing hook");
     return NULL;
 }
 
 static tn_tensor *trap_forward(tn_module *self, tn_tensor *x) {
-    (void)self;
     tn_tensor *h = tn_tanh(x);
     tn_on_grad(h, fail_backward, NULL);
     return tn_mul_scalar(h, 2.0);
@@ -405,7 +392,6 @@ TRACED(finished_before_backward) {
 }
 
 static tn_values finish_before(tn_module *m, tn_values in, void *user) {
-    (void)user;
     tn_module_finish(m);
     return in;
 }
@@ -592,7 +578,6 @@ TRACED(recompute_in_a_deep_tree) {
 }
 
 static tn_values calls_its_module(tn_module *m, tn_values in, void *user) {
-    (void)user;
     in.v[0] = tn_call(m, in.v[0]);
     return in;
 }

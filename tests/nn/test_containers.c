@@ -161,7 +161,6 @@ TEST(lists_have_no_forward) {
 /* ---- Parts of a sequential ------------------------------------------------------------------- */
 
 static tn_values both_forward(tn_module *self, tn_values in, void *context) {
-    (void)self;
     assert_null(context);
     assert_int_equal(in.n, 2);
     return tn_values_of(tn_add(in.v[0], in.v[1]), in.v[1]);

@@ -342,7 +342,6 @@ TEST(attention_inputs) {
 /* ---- Inert arguments ------------------------------------------------------------------------- */
 
 static tn_tensor *return_input(tn_module *self, tn_tensor *x) {
-    (void)self;
     return x;
 }
 

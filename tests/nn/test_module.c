@@ -380,7 +380,6 @@ TEST(named_graph) {
 /* ---- What sharding sees ---------------------------------------------------------------------- */
 
 static bool exchange_field(const tn_entry *entry, void *user) {
-    (void)user;
     TN_SCOPE;
     tn_tensor *old = *entry->field;
     *entry->field = tn_keep(tn_set_requires_grad(tn_zeros(tn_shape(old), TN_F32), true));

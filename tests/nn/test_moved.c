@@ -111,15 +111,10 @@ TEST(nothing_registered) {
 /* ---- In a vector that grew ------------------------------------------------------------------- */
 
 static bool any_entry(const tn_entry *entry, void *user) {
-    (void)entry;
-    (void)user;
     return true;
 }
 
 static bool any_module(tn_module *m, const char *path, void *user) {
-    (void)m;
-    (void)path;
-    (void)user;
     return true;
 }
 

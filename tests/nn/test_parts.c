@@ -29,9 +29,6 @@ static void net_init(net *n) {
 }
 
 static tn_status sum_nothing(const tn_parts *p, double *values, int n) {
-    (void)p;
-    (void)values;
-    (void)n;
     return TN_OK;
 }
 
@@ -210,14 +207,12 @@ static bool count_entries(const tn_entry *entry, void *user) {
 }
 
 static bool count_states(const char *name, tn_tensor *t, void *user) {
-    (void)t;
     assert_non_null(strstr(name, "wte.bias."));
     ++*(int *)user;
     return true;
 }
 
 static bool match_weights(const tn_entry *entry, void *user) {
-    (void)user;
     return strstr(entry->path, "weight") != NULL;
 }
 

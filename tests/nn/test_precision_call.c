@@ -120,7 +120,6 @@ TEST(copies_are_kept) {
 }
 
 static bool step_changes(const tn_entry *entry, void *user) {
-    (void)user;
     TN_SCOPE;
     tn_mul_scalar_(*entry->field, 0.5);
     return true;
@@ -165,7 +164,6 @@ static tn_values look_before(tn_module *m, tn_values in, void *user) {
 }
 
 static tn_values look_after(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)in;
     seen *s = user;
     s->after = tn_dtype_of(((net *)m)->fc1.weight);
     s->out = tn_dtype_of(out.v[0]);
@@ -239,7 +237,6 @@ TEST(no_memory) {
 static void *to_finish;
 
 static tn_tensor *finishing_forward(tn_module *self, tn_tensor *x) {
-    (void)self;
     tn_module_finish(to_finish);
     return tn_relu(x);
 }

@@ -9,7 +9,6 @@
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
 static bool grad_is_f32(const tn_entry *entry, void *user) {
-    (void)user;
     assert_non_null(tn_grad_of(*entry->field));
     assert_int_equal(tn_dtype_of(tn_grad_of(*entry->field)), TN_F32);
     return true;
@@ -104,7 +103,6 @@ typedef struct twice {
 } twice;
 
 static tn_values twice_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     twice *m = (twice *)self;
     return tn_values_of(tn_call(&m->a, in.v[0]), tn_call(&m->b, in.v[1]));
 }

@@ -25,7 +25,6 @@ typedef struct cell {
 } cell;
 
 static tn_values cell_forward(tn_module *self, tn_values in, void *context) {
-    (void)context;
     cell *m = (cell *)self;
     tn_tensor *both[2] = {in.v[0], in.v[1]}, *gates[4];
     tn_split(tn_call(&m->gates, tn_cat(both, 2, 1)), m->width, 1, gates, 4);

@@ -345,7 +345,6 @@ TEST(wrong_calls) {
 /* Without dropout backward would subtract something other than the forward has added; and what is
  * run again alone would have another gradient. */
 TEST(switched_mode) {
-    (void)state;
     tn_tensor *x = tn_randn(TN_DIMS(ROWS, WIDTH), TN_F32);
     for (way how = REVERSIBLE; how <= AROUND; how += AROUND - REVERSIBLE) {
         tn_reversible *m = pairs_new(2, WIDTH, 0.5, TN_F32);

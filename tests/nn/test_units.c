@@ -34,20 +34,15 @@ static tn_values gather_before(tn_module *m, tn_values in, void *user) {
 }
 
 static tn_values empty_after(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m;
-    (void)in;
     tn_storage_empty(((unit *)user)->flat);
     return out;
 }
 
 static void gather_backward(tn_module *m, void *user) {
-    (void)m;
     unit_gather(user);
 }
 
 static void empty_backward(tn_module *m, tn_values grads, void *user) {
-    (void)m;
-    (void)grads;
     tn_storage_empty(((unit *)user)->flat);
 }
 

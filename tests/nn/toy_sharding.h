@@ -66,15 +66,12 @@ static void toy_release(toy_unit *u) {
 }
 
 static tn_values toy_before(tn_module *m, tn_values in, void *user) {
-    (void)m;
     toy_gather(user);
     return in;
 }
 
 /* Inside a recompute the unit's backward follows at once, so what was gathered stays. */
 static tn_values toy_after(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m;
-    (void)in;
     if (!tn_in_recompute()) {
         toy_release(user);
     }
@@ -82,13 +79,10 @@ static tn_values toy_after(tn_module *m, tn_values in, tn_values out, void *user
 }
 
 static void toy_backward_before(tn_module *m, void *user) {
-    (void)m;
     toy_gather(user);
 }
 
 static void toy_backward_after(tn_module *m, tn_values grads, void *user) {
-    (void)m;
-    (void)grads;
     toy_release(user);
 }
 

@@ -80,7 +80,6 @@ static tn_status wrong_kernel(const tn_op_back *b) {
 }
 
 static tn_status no_kernel(const tn_op_back *b) {
-    (void)b;
     return TN_EUNSUPPORTED;
 }
 
@@ -121,9 +120,7 @@ PLAIN_TEST(wrong_subsets) {
     check_finds(&op, "mul: sample 0", "0x2 of 0x3 wanted, gradient of input 1 is not there");
 }
 
-static void linear_gives_nothing(tn_op_grad *g) {
-    (void)g;
-}
+static void linear_gives_nothing(tn_op_grad *g) {}
 
 PLAIN_TEST(absent_inputs_are_named) {
     tn_op op = *tn_op_named("linear");

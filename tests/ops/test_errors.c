@@ -537,7 +537,6 @@ PLAIN_TEST(every_operation_refuses_something) {
 static struct { int fewest, most; } given;
 
 static void note_inputs(tn_op_samples *s, const tn_sample *sample) {
-    (void)s;
     given.fewest = sample->inputs < given.fewest ? sample->inputs : given.fewest;
     given.most = sample->inputs > given.most ? sample->inputs : given.most;
 }

@@ -30,9 +30,7 @@ static void check_operation(void **state) {
     tn_backend_use(NULL);
 }
 
-static void no_samples(tn_op_samples *s) {
-    (void)s;
-}
+static void no_samples(tn_op_samples *s) {}
 
 static void too_many_inputs(tn_op_samples *s) {
     tn_sample_add(s, &(tn_sample){.inputs = TN_OP_INPUTS + 1});

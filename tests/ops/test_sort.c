@@ -77,7 +77,6 @@ TEST(long_lines_are_stable) {
 }
 
 static tn_values sorted_squares(void *user, tn_values in) {
-    (void)user;
     tn_tensor *sorted = tn_sort(in.v[0], 1, false, NULL);
     return (tn_values){2, {tn_square(sorted), tn_square(tn_topk(in.v[0], 2, 0, true, NULL))}};
 }

@@ -40,7 +40,6 @@ static void add_tensor(const char *group, const char *what, const char *name, tn
 }
 
 static tn_tensor *no_forward(tn_module *self, tn_tensor *x) {
-    (void)self;
     return x;
 }
 

@@ -120,7 +120,6 @@ static bool add_name(const char *name, tn_tensor *t, void *user) {
 }
 
 static bool stop_at_once(const char *name, tn_tensor *t, void *user) {
-    (void)name, (void)t;
     ++*(int *)user;
     return false;
 }
@@ -336,7 +335,6 @@ static bool match_named(const tn_entry *entry, void *user) {
 }
 
 static bool match_all(const tn_entry *entry, void *user) {
-    (void)user;
     return entry != NULL;
 }
 

@@ -47,7 +47,6 @@ typedef struct model {
 enum { A = 10, B = 7, C = 5 };
 
 static tn_tensor *model_forward(tn_module *self, tn_tensor *x) {
-    (void)self;
     return x;
 }
 
@@ -193,7 +192,6 @@ static bool find_state(const char *name, tn_tensor *t, void *user) {
 }
 
 static void three_steps(void *m, rank *r, tn_optim *opt, tn_tensor *a, tn_tensor *b, tn_tensor *c) {
-    (void)m;
     for (int step = 0; step < 3; step++) {
         TN_SCOPE;
         tn_tensor *ga = gradient_of(r ? r->start : 0, tn_count(a), step);
@@ -270,7 +268,6 @@ TEST(overflow_on_one_rank) {
 }
 
 static tn_status sum_fails(const tn_parts *p, double *values, int n) {
-    (void)p;
     values[n - 1] = 0.0;
     return tn_raise(TN_EPEER, "a rank is gone");
 }
@@ -281,15 +278,12 @@ static tn_dims seen_p, seen_part;
 
 static void look_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
                            tn_tensor *const *state) {
-    (void)g;
     seen_p = tn_shape(p);
     seen_part = tn_shape(tn_optim_part(c, tn_optim_gather(c, p)));
 }
 
 static tn_status sum_alone(const tn_parts *p, double *values, int n) {
     ++*(int *)p->group;
-    (void)values;
-    (void)n;
     return TN_OK;
 }
 

@@ -18,7 +18,6 @@ typedef struct model {
 } model;
 
 static tn_tensor *no_forward(tn_module *self, tn_tensor *x) {
-    (void)self;
     return x;
 }
 
@@ -280,7 +279,6 @@ static const tn_optim_method lion = {.name = "lion",
                                      .reference = lion_reference};
 
 static bool count_state(const char *name, tn_tensor *t, void *user) {
-    (void)t;
     *(int *)user += strstr(name, ".momentum") || strstr(name, ".step") || strstr(name, ".master");
     return true;
 }
@@ -313,7 +311,6 @@ TEST(ones_own) {
 
 static void bad_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
                           tn_tensor *const *state) {
-    (void)c;
     tn_copy_(p, tn_add(g, tn_ones(TN_DIMS(2), tn_dtype_of(g))));
     tn_copy_(state[0], g);
 }

@@ -226,7 +226,6 @@ static int failures;
 
 /* Rank 1 overflows in the second of three steps: all ranks skip it. */
 static void rank_steps(tn_group *g, void *user) {
-    (void)user;
     TN_SCOPE;
     tn_linear m;
     tn_seed(4);

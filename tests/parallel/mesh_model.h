@@ -134,7 +134,6 @@ static inline double mesh_file_difference(const mesh_shape *s, const char *a, co
 
 /* Targets are unevenly spread over positions. */
 static inline tn_status mesh_get(tn_dataset *self, tn_example e, void *x, void *y) {
-    (void)self;
     tn_generator g = {.seed = 11, .stream = (uint64_t)e.index};
     for (int i = 0; i < MESH_LENGTH; i++) {
         ((int64_t *)x)[i] = tn_random_below(&g, 29);

@@ -39,8 +39,6 @@ static inline void sleep_for(double seconds) {
 }
 
 static inline tn_tensor *sleep_backward(tn_tensor *grad, void *user) {
-    (void)grad;
-    (void)user;
     sleep_for(sleep_forward);
     return NULL;
 }
@@ -54,7 +52,6 @@ static inline tn_tensor *sleep_part(tn_tensor *x) {
 
 /* The other half comes with the parameter's gradient. */
 static inline bool sleep_at_weight(const tn_entry *entry, void *user) {
-    (void)user;
     if (strstr(entry->path, "weight")) {
         tn_on_grad(*entry->field, sleep_backward, NULL);
     }
@@ -62,7 +59,6 @@ static inline bool sleep_at_weight(const tn_entry *entry, void *user) {
 }
 
 static inline tn_tensor *sleep_loss(tn_tensor *out, tn_tensor *y, void *user) {
-    (void)user;
     return tn_mse(out, y, TN_MEAN);
 }
 

@@ -129,7 +129,6 @@ static double keys_seen(tn_cp_kind kind, tn_group *g) {
 
 static void counts_keys(tn_group *g, void *user) {
     TN_SCOPE;
-    (void)user;
     int ranks = tn_group_size(g), rank = tn_group_rank(g);
     double b = 960.0 / (2 * ranks);
     CHECK(keys_seen(TN_CP_KEYS, g) == (2 * ranks - 1) * b * b + b * (b + 1));

@@ -209,7 +209,6 @@ TEST(test_the_group_may_go_first) {
 }
 
 static void finish_module(tn_tensor *leaf, void *user) {
-    (void)leaf;
     tn_module_finish(user);
 }
 

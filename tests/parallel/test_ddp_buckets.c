@@ -23,7 +23,6 @@ static tn_work *note_bucket(tn_group *g, tn_ddp_bucket *bucket, int stage, void 
 }
 
 static tn_tensor *note_progress(tn_tensor *grad, void *user) {
-    (void)grad;
     sent *s = user;
     s->seen = s->n;
     return NULL;
@@ -158,7 +157,6 @@ static tn_work *two_halves(tn_group *g, tn_ddp_bucket *b, int stage, void *user)
 
 /* The same bits as with one stage: ranks add each element in the same order. */
 static void takes_stages(tn_group *g, void *user) {
-    (void)user;
     stages s = {.n = 0};
     tn_ddp_options o = small_buckets();
     net m, want;
@@ -187,7 +185,6 @@ TEST(test_stages_of_a_hook) {
 
 /* An error on one rank between two stages is an error on all. */
 static void fails_between(tn_group *g, void *user) {
-    (void)user;
     stages s = {.failing = true};
     tn_ddp_options o = small_buckets();
     o.hook = two_halves;

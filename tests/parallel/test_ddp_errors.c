@@ -5,8 +5,6 @@
 #include "tests/support/test.h"
 
 static tn_tensor *fail_here(tn_tensor *grad, void *user) {
-    (void)grad;
-    (void)user;
     tn_raise(TN_EVALUE, "a hook does not like this gradient");
     return NULL;
 }
@@ -57,8 +55,6 @@ TEST(test_an_error_in_backward_reaches_all) {
 /* Rank 1's error comes at the module's output, before any parameter, and is cleared: its next step
  * must not be paired with the others' last one. */
 static tn_values output_fails(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m;
-    (void)in;
     tn_on_grad(out.v[0], fail_here, user);
     return out;
 }

@@ -47,7 +47,6 @@ static const double learning_rate = 0.5;
 static bool descend_entry(const tn_entry *entry, void *user) {
     TN_NO_GRAD;
     TN_SCOPE;
-    (void)user;
     if (tn_grad_of(*entry->field)) {
         tn_add_scaled_(*entry->field, tn_grad_of(*entry->field), -learning_rate);
     }

@@ -31,7 +31,6 @@ static int finish_world(void) {
 }
 
 static int train_each_way(tn_group *unused, const char *argument) {
-    (void)unused;
     tn_group *world = start_world(argument);
     ddp_run run = ddp_run_of(tn_group_size(world));
     run.steps = 2;
@@ -54,15 +53,12 @@ static int train_each_way(tn_group *unused, const char *argument) {
 }
 
 static tn_tensor *fail_here(tn_tensor *grad, void *user) {
-    (void)grad;
-    (void)user;
     tn_raise(TN_EVALUE, "a hook does not like this gradient");
     return NULL;
 }
 
 /* Rank 1 has an error in its second backward (",hook"), or fewer batches than the others. */
 static int end_badly(tn_group *unused, const char *argument) {
-    (void)unused;
     tn_group *world = start_world(argument);
     bool hook = strstr(argument, ",hook") != NULL, mine = tn_group_rank(world) == 1;
     tn_linear m;

@@ -40,8 +40,6 @@ TEST(test_gradients_are_averaged_or_summed) {
 
 static int same_batches;
 static void count_same_batches(tn_log_level level, const char *message, void *user) {
-    (void)level;
-    (void)user;
     same_batches += strstr(message, "as if all saw the same batch") != NULL; /* of rank 0 */
 }
 

@@ -121,7 +121,6 @@ static int64_t elements_of(tn_group *g, const char *units, int64_t *unit_count) 
 /* One weight of 66 elements, four of 36 and four biases, each padded to a multiple of 16
  * elements. */
 static void shares_out(tn_group *g, void *user) {
-    (void)user;
     int64_t units;
     CHECK(elements_of(g, NULL, &units) == 5 * 16 + 2 * (2 * 48 + 2 * 16) && units == 3);
     CHECK(elements_of(g, "h.*.inner h.*", &units) == 5 * 16 + 4 * (48 + 16) && units == 5);
@@ -131,7 +130,6 @@ static void shares_out(tn_group *g, void *user) {
 
 /* A transparent child has its parent's path, but only the parent is a unit. */
 static void spreads_a_transparent_child(tn_group *g, void *user) {
-    (void)user;
     net m;
     layer part;
     net_init(&m, 4);
@@ -186,7 +184,6 @@ static bool check_part(const tn_entry *entry, void *user) {
 }
 
 static void registers_parts(tn_group *g, void *user) {
-    (void)user;
     net m;
     net_init(&m, 1);
     CHECK(tn_fsdp(&m, g, NULL, tn_fsdp_defaults()) != NULL);
@@ -236,7 +233,6 @@ TEST(test_parts_are_made_alone) {
 /* Four ranks, which are threads, together peak below 2.75 times the model: parts and their
  * gradients are twice the model; the rest is buffers for a few of many units, and one unit. */
 static void attaches_deferred(tn_group *g, void *user) {
-    (void)user;
     static int64_t before; /* rank 0 measures while the others wait */
     tn_gpt_options o = tn_gpt_defaults();
     o.vocab = o.context = o.width = 16;
@@ -322,7 +318,6 @@ TEST(test_a_whole_module) {
 /* ---- What is refused ------------------------------------------------------------------------- */
 
 static tn_tensor *no_hook(tn_tensor *grad, void *user) {
-    (void)user;
     return grad;
 }
 
@@ -430,7 +425,6 @@ TEST(test_ranks_that_differ) {
 typedef enum ending { AFTER_FORWARD, IN_BACKWARD, A_CHILD_FIRST, ENDINGS } ending;
 
 static void finish_net(tn_module *m, void *user) {
-    (void)m;
     tn_module_finish(user);
 }
 
@@ -495,7 +489,6 @@ TEST(test_memory_that_runs_out) {
 
 /* Two modules, one group, one backward through both. */
 static void shares_a_group(tn_group *g, void *user) {
-    (void)user;
     TN_SCOPE;
     net a, b, alone[2];
     net_init(&a, 1);
@@ -544,7 +537,6 @@ static tn_tensor *look_where(tn_tensor *grad, void *user) {
 }
 
 static bool watch_leaf(const tn_entry *entry, void *user) {
-    (void)user;
     return tn__on_grad_observe(*entry->field, look_where, *entry->field) != 0;
 }
 

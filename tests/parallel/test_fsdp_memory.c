@@ -120,7 +120,6 @@ static int64_t small_limit(void) {
 }
 
 static int does_not_fit(tn_group *world, const char *unused) {
-    (void)unused;
     train_run run = large_run(TRAIN_DDP, tn_group_size(world));
     tn_memory_set_limit(small_limit());
     free(train_as_rank(world, &run).data);
@@ -131,7 +130,6 @@ static int does_not_fit(tn_group *world, const char *unused) {
 }
 
 static int fits_in_parts(tn_group *world, const char *unused) {
-    (void)unused;
     train_run run = large_run(TRAIN_ALONE, tn_group_size(world));
     train_bits want = train_as_rank(NULL, &run);
     run.how = TRAIN_FSDP;

@@ -124,7 +124,6 @@ static void trains_plainly(net *m, tn_optim *opt, int rank) {
 
 /* Evaluates the whole module in the middle of a unit's forward. */
 static tn_values evaluate_all(tn_module *self, tn_values in, void *user) {
-    (void)self;
     net *m = user;
     if (tn_grad_mode()) {
         TN_NO_GRAD;
@@ -224,7 +223,6 @@ TEST(test_odd_programs) {
 
 /* The module was called, but backward only goes through one unit. */
 static void leaves_units(tn_group *g, void *user) {
-    (void)user;
     TN_SCOPE;
     net m;
     net_init(&m, 1);
@@ -302,7 +300,6 @@ TEST(test_a_graph_from_before_a_step) {
 
 /* Rank 1 has one step less data than the others. */
 static void has_less_data(tn_group *g, void *user) {
-    (void)user;
     net m;
     net_init(&m, 1);
     tn_fsdp(&m, g, NULL, tn_fsdp_defaults());
@@ -319,8 +316,6 @@ TEST(test_data_that_ends_earlier) {
 }
 
 static tn_values fail_here(tn_module *m, tn_values in, void *user) {
-    (void)m;
-    (void)user;
     tn_raise(TN_EVALUE, "the fuse has blown");
     return in;
 }
@@ -369,7 +364,6 @@ TEST(test_an_error_in_a_forward) {
 
 /* Rank 1 has an error before TN_WHOLE: the others do not wait for its parts. */
 static void fails_before_whole(tn_group *g, void *user) {
-    (void)user;
     net m;
     net_init(&m, 1);
     const tn_fsdp_state *s = tn_fsdp(&m, g, NULL, tn_fsdp_defaults());

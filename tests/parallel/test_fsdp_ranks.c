@@ -24,14 +24,12 @@ static int finish_world(void) {
 }
 
 static int compare_matrix(tn_group *unused, const char *engine) {
-    (void)unused;
     rank_assert(train_matrix_agrees(start_world(engine), 1));
     return finish_world();
 }
 
 /* Two replicas of two shards, with norms, ignored and unused parameters. */
 static int train_replicas(tn_group *unused, const char *engine) {
-    (void)unused;
     tn_group *world = start_world(engine);
     for (int i = 0; i < 4; i++) {
         train_run run = train_run_of(TRAIN_BY_HAND, 4);
@@ -72,7 +70,6 @@ static double sum_of_part(tn_linear *m) {
 /* Units that were frozen are thawed, and each rank uses a different one first: the memory in which
  * their gradients are sent is the same on all ranks. */
 static int thaw_units(tn_group *unused, const char *engine) {
-    (void)unused;
     tn_group *world = start_world(engine);
     int rank = tn_group_rank(world);
     fork_net m = {.right = false};

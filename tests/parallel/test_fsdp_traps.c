@@ -567,15 +567,11 @@ TEST(test_a_graph_from_before_the_step) {
 }
 
 static tn_values stumble_forward(tn_module *m, tn_values in, void *user) {
-    (void)m;
-    (void)user;
     tn_raise(TN_EVALUE, "a forward stumbles");
     return in;
 }
 
 static void stumble_backward(tn_module *m, void *user) {
-    (void)m;
-    (void)user;
     tn_raise(TN_EVALUE, "a backward stumbles");
 }
 

@@ -34,7 +34,6 @@ static bool average_weight(const tn_entry *entry, void *user) {
 }
 
 static void averages_weights(tn_group *g, void *user) {
-    (void)user;
     net m, by_hand;
     net_init(&m, 1 + (uint64_t)tn_group_rank(g)); /* all take rank 0's */
     net_init(&by_hand, 1);
@@ -72,7 +71,6 @@ TEST(test_takes_the_mean) {
 
 /* Buffers are rank 0's, and a frozen parameter stays as it is. */
 static void takes_buffers(tn_group *g, void *user) {
-    (void)user;
     TN_SCOPE;
     net m;
     net_init(&m, 1);
@@ -169,7 +167,6 @@ TEST(test_one_rank) {
 
 /* Between two hosts of two ranks each: data parallelism within, DiLoCo between. */
 static void goes_between_hosts(tn_group *g, void *user) {
-    (void)user;
     tn_mesh *mesh = tn_mesh_new(g, 2, (const int[]){2, 2}, (const char *[]){"hosts", "local"});
     net m;
     net_init(&m, 1);
@@ -282,7 +279,6 @@ TEST(test_refusals) {
 }
 
 static void shards_first(tn_group *g, void *user) {
-    (void)user;
     net m;
     net_init(&m, 1);
     tn_fsdp(&m, g, NULL, TN_WITH(tn_fsdp, .units = ""));
@@ -291,7 +287,6 @@ static void shards_first(tn_group *g, void *user) {
 }
 
 static void options_differ(tn_group *g, void *user) {
-    (void)user;
     net m;
     net_init(&m, 1);
     CHECK(!tn_local_sgd_new(&m, g, TN_WITH(tn_local_sgd, .every = 3 + tn_group_rank(g))));
@@ -332,7 +327,6 @@ TEST(test_ranks_that_fail) {
 
 /* Trains for ever, with synchronisations that take nearly all of the time. */
 static int train_on(tn_group *g, const char *unused) {
-    (void)unused;
     net m;
     net_init(&m, 1);
     tn_local_sgd *l = tn_local_sgd_new(&m, g, TN_WITH(tn_diloco, .every = 2));

@@ -204,8 +204,6 @@ TEST(test_overflow_on_one_rank) {
 
 /* What dropout left of ones, as a number: equal for equal masks. */
 static tn_values note_mask(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m;
-    (void)in;
     TN_NO_GRAD;
     tn_tensor *kept = tn_cast(tn_ne_scalar(tn_detach(out.v[0]), 0), TN_F64);
     tn_tensor *place =

@@ -35,7 +35,6 @@ static void shard_naively(tn_group *world, void *m) {
 }
 
 static void quantise_model(tn_group *world, void *m) {
-    (void)world;
     tn_quantize(m);
 }
 

@@ -39,9 +39,6 @@ static pipe_run run_of(bool llama, int ranks, int micros) {
 }
 
 static tn_values detach_output(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m;
-    (void)in;
-    (void)user;
     out.v[0] = tn_detach(out.v[0]);
     return out;
 }
@@ -487,7 +484,6 @@ typedef struct list_run {
 } list_run;
 
 static tn_tensor *mean_error(tn_tensor *out, tn_tensor *y, void *user) {
-    (void)user;
     return tn_mse(out, y, TN_MEAN);
 }
 

@@ -41,7 +41,6 @@ static tn_sequential *sleeping_model(void) {
 }
 
 static tn_tensor *square_loss(tn_tensor *out, tn_tensor *y, void *user) {
-    (void)user;
     return tn_mse(out, y, TN_MEAN);
 }
 

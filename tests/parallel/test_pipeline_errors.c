@@ -23,38 +23,27 @@ typedef struct refusal {
 } refusal;
 
 static void with_ddp(void *m, tn_group *world, tn_pipeline_options *o) {
-    (void)o;
     tn_ddp(m, world, tn_ddp_defaults());
 }
 static void with_tensor(void *m, tn_group *world, tn_pipeline_options *o) {
-    (void)o;
     tn_tensor_parallel(m, world, tn_tp_defaults());
 }
 static void with_pipeline(void *m, tn_group *world, tn_pipeline_options *o) {
-    (void)o;
     tn_pipeline_new(m, world, tn_pipeline_defaults());
 }
 static void two_halves_each(void *m, tn_group *world, tn_pipeline_options *o) {
-    (void)m;
-    (void)world;
     o->kind = TN_PIPE_ZERO_BUBBLE;
     o->chunks = 2;
 }
 static void weights_first(void *m, tn_group *world, tn_pipeline_options *o) {
-    (void)m;
-    (void)world;
     o->schedule = own_schedule;
 }
 static void without_parts(void *m, tn_group *world, tn_pipeline_options *o) {
-    (void)m;
-    (void)world;
     o->kind = TN_PIPE_INTERLEAVED;
     o->chunks = 4;
 }
 static void cuts_backwards(void *m, tn_group *world, tn_pipeline_options *o) {
     static const int cuts[] = {3};
-    (void)m;
-    (void)world;
     o->cuts = cuts;
     o->kind = TN_PIPE_INTERLEAVED;
     o->chunks = 1;
@@ -79,7 +68,6 @@ static void schedules_differ(void *m, tn_group *world, tn_pipeline_options *o) {
                                         {(tn_pipe_action *)action, (tn_pipe_action *)action + 8}};
     static const tn_pipe_schedule schedules[] = {{2, 2, 2, counts, rows[0]},
                                                  {2, 2, 2, counts, rows[1]}};
-    (void)m;
     o->schedule = &schedules[tn_group_rank(world)];
 }
 static void schedule_incomplete(void *m, tn_group *world, tn_pipeline_options *o) {
@@ -87,18 +75,12 @@ static void schedule_incomplete(void *m, tn_group *world, tn_pipeline_options *o
     static int counts[] = {2, 2};
     static tn_pipe_action *rows[] = {action, action + 2};
     static const tn_pipe_schedule schedule = {2, 2, 1, counts, rows};
-    (void)m;
-    (void)world;
     o->schedule = &schedule;
 }
 static void zero_options(void *m, tn_group *world, tn_pipeline_options *o) {
-    (void)m;
-    (void)world;
     o->from_defaults = false;
 }
 static void two_stages_each(void *m, tn_group *world, tn_pipeline_options *o) {
-    (void)m;
-    (void)world;
     o->chunks = 2;
 }
 
@@ -144,7 +126,6 @@ enum { LONG_STAGES = 300 };
 
 /* Only the last stage begins elsewhere on rank 1. */
 static void cuts_at_length(tn_group *world, void *user) {
-    (void)user;
     tn_sequential m;
     tn_sequential_init(&m);
     int cuts[LONG_STAGES - 1];
@@ -170,7 +151,6 @@ TEST(long_cuts) {
 
 /* A schedule of one's own for one rank, which has nobody to send to. */
 static void refuses_stages_of_one(tn_group *world, void *user) {
-    (void)user;
     mesh_model m;
     mesh_shape shape = small_shape();
     mesh_init(&m, &shape, 3, false);
@@ -197,7 +177,6 @@ static tn_tensor *odd_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void refuses_others(tn_group *world, void *user) {
-    (void)user;
     odd m;
     tn_module_init(&m, "odd", odd_forward);
     tn_linear_init(&m.in, 2, 2, tn_linear_defaults());
@@ -368,7 +347,6 @@ TEST(an_error_of_a_loader_ends_all) {
 
 /* All are told, instead of waiting for rank 2's gradient. */
 static void freezes_alone(tn_group *world, void *user) {
-    (void)user;
     mesh_model m;
     mesh_shape shape = small_shape();
     shape.tied = true;
@@ -443,7 +421,6 @@ TEST(what_a_step_refuses) {
 /* Rank 1's last allocation of attaching fails. What is left of its model can only be finished. */
 static void attaches_short(tn_group *world, void *user) {
     enum { MANY = 1 << 20 };
-    (void)user;
     long left = 0; /* of MANY; the first time fills caches */
     for (int time = 0; time < 3; time++) {
         mesh_model m;

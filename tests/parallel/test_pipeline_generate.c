@@ -375,12 +375,10 @@ static void measure_with_all(tn_group *world, mesh_model *m) {
 }
 
 static void record_call(tn_group *world, mesh_model *m) {
-    (void)world;
     tn_lm_loss(m, mesh_tokens(29, ROWS, 1), mesh_tokens(29, ROWS, 1));
 }
 
 static void count_beyond(tn_group *world, mesh_model *m) {
-    (void)world;
     TN_NO_GRAD;
     tn_tensor *x = mesh_tokens(29, ROWS, 1);
     CHECK(tn_is_inert(tn_call(m, TN_CAT(1, x, x))));
@@ -388,15 +386,12 @@ static void count_beyond(tn_group *world, mesh_model *m) {
 
 /* The same wrong tokens on both: only the first stage looks at them. */
 static void look_up_nothing(tn_group *world, mesh_model *m) {
-    (void)world;
     TN_NO_GRAD;
     CHECK(tn_is_inert(tn_call(m, tn_full(TN_DIMS(1, 2), 29, TN_I64))));
     stay_until_told(world);
 }
 
 static tn_values refuse_call(tn_module *m, tn_values in, void *user) {
-    (void)m;
-    (void)user;
     tn_raise(TN_EVALUE, "a part fails");
     return in;
 }

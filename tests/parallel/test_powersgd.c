@@ -84,7 +84,6 @@ TEST(test_full_rank_is_the_mean) {
 /* All ranks have the same input, so the mean of their gradients has rank 1: one vector, and a
  * second which is rounding errors. */
 static void sends_rank_one(tn_group *g, void *user) {
-    (void)user;
     for (int64_t rank = 1; rank <= 2; rank++) {
         TN_SCOPE;
         tn_linear m, alone;
@@ -118,7 +117,6 @@ TEST(test_rank_one_is_exact) {
 
 /* Gradients in bf16 are computed, sent and kept in f32, and rounded once at the end. */
 static void sends_low_precision(tn_group *g, void *user) {
-    (void)user;
     TN_SCOPE;
     tn_linear m[2];
     for (int i = 0; i < 2; i++) {
@@ -145,7 +143,6 @@ TEST(test_bf16_gradients) {
 
 /* Until start_step the same bits as without a hook. */
 static void starts_later(tn_group *g, void *user) {
-    (void)user;
     net m, plain;
     compressed_net(&m, g, tn_ddp_defaults(),
                    TN_WITH(tn_powersgd, .start_step = 2, .min_compression_rate = 0.0));
@@ -178,7 +175,6 @@ static bool sum_errors(const tn_entry *entry, void *user) {
 /* What has arrived after n steps, and the mean of what is still kept, are n gradients: so the
  * distance from n means is what the ranks keep, and stays bounded. Without feedback it grows. */
 static void keeps_errors(tn_group *g, void *user) {
-    (void)user;
     enum { STEPS = 24 };
     double left[2];
     for (int feedback = 0; feedback < 2; feedback++) {
@@ -229,7 +225,6 @@ static double overlap_of(const numbers *sent, const numbers *want) {
 /* Of the same gradients, steps that begin with the last Q find the best approximation in the end;
  * those that begin at random do not. */
 static void finds_direction(tn_group *g, void *user) {
-    (void)user;
     for (int warm = 0; warm < 2; warm++) {
         net m;
         compressed_net(&m, g, tn_ddp_defaults(),
@@ -259,7 +254,6 @@ static void scaled_backward(net *m, tn_group *g, int step, double scale) {
 }
 
 static void takes_anything(tn_group *g, void *user) {
-    (void)user;
     static const double scales[] = {0.0, 1.0, 1e-30, 1.0, INFINITY, 1.0};
     net m;
     compressed_net(&m, g, small_buckets(), full_rank());
@@ -287,7 +281,6 @@ static numbers error_of(tn_module *kept, const char *name) {
 /* What was left out of a gradient waits while the parameter is frozen, whether or not the gradient
  * is still there. */
 static void waits_frozen(tn_group *g, void *user) {
-    (void)user;
     for (int zeroed = 0; zeroed < 2; zeroed++) {
         net m;
         tn_module *kept =
@@ -310,7 +303,6 @@ static void waits_frozen(tn_group *g, void *user) {
 /* A rank that does not use a parameter sends its error: with full rank those of all ranks cancel.
  */
 static void counts_unused(tn_group *g, void *user) {
-    (void)user;
     net m;
     compressed_net(&m, g, TN_WITH(tn_ddp, .find_unused = true), full_rank());
     step_net(&m, g, 0);
@@ -331,7 +323,6 @@ TEST(test_without_a_gradient) {
 /* A rank whose data has ended keeps sending what it has left out: with full rank, all that ranks
  * have left out of their own gradients always cancels. */
 static void joins_early(tn_group *g, void *user) {
-    (void)user;
     tn_ddp_options o = small_buckets();
     o.join = true;
     net m;
@@ -439,7 +430,6 @@ TEST(test_resumes_bit_for_bit) {
 /* ---- Refused --------------------------------------------------------------------------------- */
 
 static tn_work *some_hook(tn_group *g, tn_ddp_bucket *b, int stage, void *user) {
-    (void)user;
     return stage == 0 ? tn_all_reduce(g, b->flat, b->how) : NULL;
 }
 
@@ -465,7 +455,6 @@ TEST(test_refusals) {
 }
 
 static void options_differ(tn_group *g, void *user) {
-    (void)user;
     net m;
     CHECK(!compressed_net(&m, g, tn_ddp_defaults(),
                           TN_WITH(tn_powersgd, .rank = 1 + tn_group_rank(g))));

@@ -43,7 +43,6 @@ static void run_leg(tn_group *world, void *user) {
 
 /* 4 -> 3 -> 2 -> 1 -> 4 ranks, from every layout to every other. */
 TEST(any_way_onto_any_ranks) {
-    (void)state;
     static const int ranks[] = {4, 3, 2, 1, 4};
     for (int i = 0; i < 2 * WAYS; i++) {
         char name[32];
@@ -64,7 +63,6 @@ TEST(any_way_onto_any_ranks) {
 
 /* Pieces that are read in several chunks, and runs that continue from one chunk to the next. */
 TEST(large_pieces) {
-    (void)state;
     const char *folder = temp_path("large");
     parts_width = 600;
     leg l = {.folder = folder, .how = LIES_CUT, .load = -1, .save = 1};
@@ -76,7 +74,6 @@ TEST(large_pieces) {
 
 /* What all ranks have is distributed over them for writing. */
 TEST(whole_parameters_are_dealt_out) {
-    (void)state;
     const char *folder = temp_path("dealt");
     parts_width = 60;
     leg l = {.folder = folder, .how = LIES_WHOLE, .load = -1, .save = 1};
@@ -118,7 +115,6 @@ static void save_changing(tn_group *world, void *user) {
 
 /* A save contains what it was given and no more, whatever the previous save contained. */
 TEST(what_is_saved_changes) {
-    (void)state;
     assert_int_equal(tn_local_run(2, save_changing, (void *)(uintptr_t)temp_path("changing")),
                      TN_OK);
 }

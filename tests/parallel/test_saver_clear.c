@@ -39,7 +39,6 @@ static void starts_over(tn_group *world, void *user) {
 }
 
 TEST(test_starts_over) {
-    (void)state;
     for (int ranks = 1; ranks <= 3; ranks += 2) {
         char name[16], path[600];
         snprintf(name, sizeof(name), "run%d", ranks);
@@ -64,7 +63,6 @@ static void cannot_clear(tn_group *world, void *user) {
 }
 
 TEST(test_cannot_clear) {
-    (void)state;
     const char *path = temp_path("a_file");
     temp_write(path, "x", 1);
     run_ok(2, cannot_clear, (void *)path);

@@ -198,14 +198,12 @@ static void lose_each(hosts *all) {
 }
 
 PLAIN_TEST(a_host_may_be_lost) {
-    (void)state;
     hosts two = hosts_new("two", 2, (int[]){2, 2}), three = hosts_new("three", 3, (int[]){1, 1, 1});
     lose_each(&two);
     lose_each(&three);
 }
 
 PLAIN_TEST(hosts_with_different_numbers_of_ranks) {
-    (void)state;
     hosts more = hosts_new("more", 2, (int[]){3, 1}), less = hosts_new("less", 2, (int[]){1, 3});
     hosts mixed = hosts_new("mixed", 3, (int[]){2, 1, 4});
     lose_each(&more);
@@ -214,7 +212,6 @@ PLAIN_TEST(hosts_with_different_numbers_of_ranks) {
 }
 
 PLAIN_TEST(hosts_on_other_machines) {
-    (void)state;
     if (gloo_is_here()) {
         hosts apart = hosts_new("apart", 2, (int[]){2, 1});
         apart.apart = true;
@@ -224,7 +221,6 @@ PLAIN_TEST(hosts_on_other_machines) {
 
 /* Two neighbours of three: the parts of the first were copied to the second. */
 PLAIN_TEST(two_hosts_lost_are_too_many) {
-    (void)state;
     hosts all = hosts_new("many", 3, (int[]){1, 1, 1});
     pass_job(&all, "-1", "f10 m20 m30", NULL);
     lose_memory(&all, 0);
@@ -234,7 +230,6 @@ PLAIN_TEST(two_hosts_lost_are_too_many) {
 }
 
 PLAIN_TEST(one_host_has_no_copies) {
-    (void)state;
     hosts one = hosts_new("one", 1, (int[]){3});
     pass_job(&one, "-1", "m10 m20", NULL);
     for (int block = 2 * KEPT_RANKS; block < KEPT_BLOCKS; block++) {
@@ -246,7 +241,6 @@ PLAIN_TEST(one_host_has_no_copies) {
 /* A damaged part is loaded from its copy, before an older save is; then the older save, then the
  * files. */
 PLAIN_TEST(damaged_parts_are_loaded_from_copies) {
-    (void)state;
     for (int tail = 0; tail < 2; tail++) {
         hosts all = hosts_new(tail ? "tail" : "image", 2, (int[]){2, 2});
         const keeper *first = &all.at[0].memory, *second = &all.at[1].memory;
@@ -267,7 +261,6 @@ PLAIN_TEST(damaged_parts_are_loaded_from_copies) {
 
 /* A copy that is damaged is as bad as none. */
 PLAIN_TEST(copies_are_checked) {
-    (void)state;
     hosts all = hosts_new("checked", 2, (int[]){1, 1});
     pass_job(&all, "-1", "m10 m20", NULL);
     flip_byte(&all.at[1].memory, block_with(&all.at[1].memory, 0, true, 20), false);
@@ -278,7 +271,6 @@ PLAIN_TEST(copies_are_checked) {
 
 /* Not even a copy of the last save that is whole. */
 PLAIN_TEST(last_whole_copy_stays) {
-    (void)state;
     hosts all = hosts_new("stays", 2, (int[]){1, 1});
     pass_job(&all, "-1", "m40 m30 m20 m10", NULL);
     for (int i = 0; i < 2; i++) {
@@ -291,7 +283,6 @@ PLAIN_TEST(last_whole_copy_stays) {
 /* The host that is left has the only copies, until a save of its own has ended on all ranks: this
  * one does not. */
 PLAIN_TEST(copies_stay_until_they_are_not_needed) {
-    (void)state;
     hosts all = hosts_new("needed", 2, (int[]){1, 2});
     pass_job(&all, "-1", "m10 m20", NULL);
     lose_host(&all, 0);
@@ -307,7 +298,6 @@ PLAIN_TEST(copies_stay_until_they_are_not_needed) {
 
 /* Memory is where the ranks were, also of those that are no longer there. */
 PLAIN_TEST(fewer_ranks_on_a_host) {
-    (void)state;
     hosts all = hosts_new("fewer", 1, (int[]){4});
     pass_job(&all, "-1", "m10 m20", NULL);
     all.at[0].ranks = 1;
@@ -340,7 +330,6 @@ static void assert_no_copies(const hosts *all) {
 
 /* Copies end, with one warning; saves go on, and what was copied is freed. */
 PLAIN_TEST(no_room_ends_copies_only) {
-    (void)state;
     hosts all = hosts_new("room", 2, (int[]){1, 1});
     keeper *full = &all.at[1].memory;
     for (int i = 2 * KEPT_RANKS; i < KEPT_BLOCKS; i++) {
@@ -362,7 +351,6 @@ PLAIN_TEST(no_room_ends_copies_only) {
 }
 
 PLAIN_TEST(ranks_that_disagree_are_named) {
-    (void)state;
     hosts all = hosts_new("disagree", 2, (int[]){1, 1});
     ranks_result result =
         run_hosts(&all, "job", (const char *const[]){"1:COPIES=1", "SAVES=m10", NULL});
@@ -392,7 +380,6 @@ static void end_copies(hosts *all, const char *fault, const char *says) {
 }
 
 PLAIN_TEST(an_error_ends_copies_only) {
-    (void)state;
     hosts sender = hosts_new("sender", 3, (int[]){1, 1, 1});
     hosts receiver = hosts_new("receiver", 3, (int[]){1, 1, 1});
     end_copies(&sender, "1:MAP_FAILS=1",
@@ -402,7 +389,6 @@ PLAIN_TEST(an_error_ends_copies_only) {
 
 /* Only gloo's groups need any. */
 PLAIN_TEST(no_port_ends_copies_only) {
-    (void)state;
     if (gloo_is_here()) {
         hosts apart = hosts_new("ports", 3, (int[]){1, 1, 1});
         apart.apart = true;
@@ -431,7 +417,6 @@ static void name_dead_rank(int n, int victim, const char *late) {
 }
 
 PLAIN_TEST(a_dead_rank_is_named) {
-    (void)state;
     name_dead_rank(HOSTS, 1, NULL);
     name_dead_rank(HOSTS_MOST, 2, NULL);
     name_dead_rank(HOSTS, 2, "1:LATE=6");
@@ -439,7 +424,6 @@ PLAIN_TEST(a_dead_rank_is_named) {
 
 /* No memory is no reason to go back to an older save. */
 PLAIN_TEST(no_memory_is_an_error) {
-    (void)state;
     hosts all = hosts_new("memory", 2, (int[]){1, 1});
     pass_job(&all, "-1", "f5 m10 m20", NULL);
     ranks_result result =
@@ -456,7 +440,6 @@ PLAIN_TEST(no_memory_is_an_error) {
 /* Nothing is in files, so only memory can have the steps; and with each rank its host is lost. The
  * next job loads the last step, or the one before. */
 PLAIN_TEST(hosts_lost_again_and_again) {
-    (void)state;
     enum { KILLS = 60 };
     static environment e;
     hosts all = hosts_new("again", HOSTS, (int[]){1, 1, 1});

@@ -108,30 +108,23 @@ static void save_failing(tn_group *world, void *user) {
 }
 
 static void spoil_step(parts_run *r, tn_checkpoint *c, const char **folder) {
-    (void)folder;
     c->step += tn_group_rank(r->world) == 2;
 }
 
 static void spoil_folder(parts_run *r, tn_checkpoint *c, const char **folder) {
-    (void)c;
     *folder = tn_group_rank(r->world) == 1 ? "/nowhere/at/all" : *folder;
 }
 
 static void spoil_error(parts_run *r, tn_checkpoint *c, const char **folder) {
-    (void)folder;
     c->step = tn_group_rank(r->world) == 1 ? -3 : c->step;
 }
 
 /* Half a character, as snprintf leaves it when it truncates. */
 static void spoil_note(parts_run *r, tn_checkpoint *c, const char **folder) {
-    (void)r;
-    (void)folder;
     strcpy(c->note, "42 \xc2");
 }
 
 static void spoil_dtype(parts_run *r, tn_checkpoint *c, const char **folder) {
-    (void)c;
-    (void)folder;
     if (tn_group_rank(r->world) == 1) {
         TN_SCOPE;
         must(tn_module_set_buffer(&r->net, "seen", tn_zeros(TN_DIMS(5), TN_F64)) == TN_OK);
@@ -139,7 +132,6 @@ static void spoil_dtype(parts_run *r, tn_checkpoint *c, const char **folder) {
 }
 
 static void spoil_gap(parts_run *r, tn_checkpoint *c, const char **folder) {
-    (void)folder;
     if (tn_group_rank(r->world) == 1) {
         c->model = NULL;
     }
@@ -147,8 +139,6 @@ static void spoil_gap(parts_run *r, tn_checkpoint *c, const char **folder) {
 
 /* From now on the file of rank 2 cannot grow. */
 static void spoil_disk(parts_run *r, tn_checkpoint *c, const char **folder) {
-    (void)c;
-    (void)folder;
     if (tn_group_rank(r->world) == 0) {
         atomic_store(&full_disk, "rank-00002");
     }
@@ -156,8 +146,6 @@ static void spoil_disk(parts_run *r, tn_checkpoint *c, const char **folder) {
 }
 
 static void spoil_index(parts_run *r, tn_checkpoint *c, const char **folder) {
-    (void)c;
-    (void)folder;
     if (tn_group_rank(r->world) == 0) {
         atomic_store(&full_disk, "index.json");
     }
@@ -166,8 +154,6 @@ static void spoil_index(parts_run *r, tn_checkpoint *c, const char **folder) {
 
 /* Rank 1 sees its file in the folder, and rank 0 does not. */
 static void spoil_sight(parts_run *r, tn_checkpoint *c, const char **folder) {
-    (void)c;
-    (void)folder;
     if (tn_group_rank(r->world) == 0) {
         atomic_store(&looks, 1);
         atomic_store(&vanishing, "step-000002.tmp/rank-00001.safetensors");
@@ -176,7 +162,6 @@ static void spoil_sight(parts_run *r, tn_checkpoint *c, const char **folder) {
 }
 
 TEST(wrong_on_one_rank) {
-    (void)state;
     static const failing cases[] = {
         {NULL, "rank 2 saves step 3 but rank 0 saves step 2", TN_EMISMATCH, spoil_step, false},
         {NULL, "rank 1 saves to /nowhere/at/all, but rank 0 to", TN_EMISMATCH, spoil_folder, false},
@@ -227,7 +212,6 @@ static void save_without_one(tn_group *world, void *user) {
 }
 
 TEST(a_rank_that_does_not_come) {
-    (void)state;
     assert_int_equal(tn_local_run(3, save_without_one, (void *)(uintptr_t)temp_path("missing")),
                      TN_OK);
 }
@@ -267,7 +251,6 @@ static void save_after_half_list(tn_group *world, void *user) {
 }
 
 TEST(half_a_list) {
-    (void)state;
     assert_int_equal(tn_local_run(2, save_after_half_list, (void *)(uintptr_t)temp_path("half")),
                      TN_OK);
 }
@@ -293,14 +276,12 @@ static void save_with_an_error(tn_group *world, void *user) {
 }
 
 TEST(an_error_from_before) {
-    (void)state;
     assert_int_equal(tn_local_run(3, save_with_an_error, (void *)(uintptr_t)temp_path("error")),
                      TN_OK);
 }
 
 /* The first of two errors stays: here the program's own, not that of the previous save. */
 TEST(own_error_before_that_of_the_save) {
-    (void)state;
     parts_run r;
     parts_run_open(&r, NULL, LIES_WHOLE);
     tn_checkpoint c = parts_run_checkpoint(&r);

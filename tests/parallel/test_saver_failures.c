@@ -149,14 +149,12 @@ static void walk_allocations(const char *name, int ranks, bool behind, bool repl
 }
 
 TEST(without_memory) {
-    (void)state;
     walk_allocations("alone", 1, false, false);
     walk_allocations("alone_behind", 1, true, false);
     walk_allocations("replaced", 1, false, true);
 }
 
 TEST(without_memory_on_two_ranks) {
-    (void)state;
     walk_allocations("both", 2, false, false);
     walk_allocations("both_behind", 2, true, true);
 }
@@ -166,7 +164,6 @@ TEST(without_memory_on_two_ranks) {
 /* If something else has a name that a save needs, the saver does not remove it, but raises an
  * error. */
 TEST(names_are_taken) {
-    (void)state;
     static const char *const names[] = {"step-000002.tmp", "step-000002"};
     for (int i = 0; i < 4; i++) {
         char name[32], path[600];
@@ -194,7 +191,6 @@ static void limit_files(rlim_t most) {
 }
 
 TEST(files_that_cannot_grow) {
-    (void)state;
     signal(SIGXFSZ, SIG_IGN);
     attempt a = begin_attempts("full", MOST_RANKS, true);
     bool saved = false;

@@ -11,7 +11,6 @@
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
 static bool count_names(const char *name, void *user) {
-    (void)name;
     ++*(int *)user;
     return true;
 }
@@ -48,7 +47,6 @@ static void save_steps(tn_group *world, void *user) {
 }
 
 TEST(some_steps_stay) {
-    (void)state;
     const char *folder = temp_path("steps");
     assert_true(tn__folder_make(folder, "test"));
     const char *dead = temp_path("steps/step-000005.tmp"), *other = temp_path("steps/notes.tmp");
@@ -79,7 +77,6 @@ static void save_low_step(tn_group *world, void *user) {
 }
 
 TEST(higher_steps_are_another_runs) {
-    (void)state;
     const char *folder = temp_path("steps");
     assert_int_equal(tn_local_run(2, save_low_step, (void *)(uintptr_t)folder), TN_OK);
     assert_true(is_there(folder, "step-000003") && is_there(folder, "step-000070"));
@@ -100,14 +97,12 @@ static void load_replaced(tn_group *world, void *user) {
 }
 
 TEST(a_step_is_replaced) {
-    (void)state;
     assert_int_equal(tn_local_run(2, load_replaced, (void *)(uintptr_t)temp_path("steps")), TN_OK);
 }
 
 /* Something that the user put into a step's folder is not removed with the step, and prevents no
  * save: neither the one that replaces the step, nor those of the next job. */
 TEST(folders_in_steps_stay) {
-    (void)state;
     parts_run r;
     parts_run_open(&r, NULL, LIES_WHOLE);
     tn_checkpoint c = parts_run_checkpoint(&r);
@@ -132,7 +127,6 @@ TEST(folders_in_steps_stay) {
 /* ---- One job at a time ----------------------------------------------------------------------- */
 
 TEST(one_job_at_a_time) {
-    (void)state;
     parts_run r;
     parts_run_open(&r, NULL, LIES_WHOLE);
     tn_checkpoint c = parts_run_checkpoint(&r);
@@ -170,7 +164,6 @@ static int lock_again(const char *folder) {
 
 /* A freed saver holds no lock, even if a child has inherited its descriptor. */
 TEST(children_keep_no_lock) {
-    (void)state;
     parts_run r;
     parts_run_open(&r, NULL, LIES_WHOLE);
     tn_checkpoint c = parts_run_checkpoint(&r);

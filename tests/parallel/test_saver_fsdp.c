@@ -153,12 +153,10 @@ static void wander_over_ranks(const char *name, bool bf16, bool spoil) {
 }
 
 TEST(wandering_f32) {
-    (void)state;
     wander_over_ranks("f32", false, true);
 }
 
 TEST(wandering_bf16) {
-    (void)state;
     wander_over_ranks("bf16", true, true);
 }
 
@@ -206,7 +204,6 @@ static void undoes_a_step(tn_group *g, void *folder) {
 }
 
 TEST(ranks_with_nothing) {
-    (void)state;
     char folder[512];
     snprintf(folder, sizeof(folder), "%s", temp_path("nothing"));
     if (tn_local_run(4, undoes_a_step, folder) != TN_OK) {

@@ -136,12 +136,10 @@ static void kill_again_and_again(const kills *k, const char *folder) {
 }
 
 PLAIN_TEST(killed_while_training_and_saving) {
-    (void)state;
     kill_again_and_again(&all_kills[0], temp_path("run"));
 }
 
 PLAIN_TEST(killed_on_a_mesh) {
-    (void)state;
     kill_again_and_again(&all_kills[1], temp_path("mesh"));
 }
 

@@ -36,7 +36,6 @@ static void open_whole(parts_run *r, uint64_t seed) {
 }
 
 TEST(converted_and_exported) {
-    (void)state;
     paths p = {temp_path("converted"), temp_path("exported")};
     const char *one = temp_path("one"), *weights = temp_path("weights"),
                *saved = temp_path("saved");
@@ -79,7 +78,6 @@ static void load_single(tn_group *world, void *user) {
 }
 
 TEST(checkpoints_of_one_file) {
-    (void)state;
     const char *folder = temp_path("single"), *file = temp_path("single/old");
     assert_true(tn__folder_make(folder, "test"));
     temp_write(temp_path("single/notes.txt"), "no checkpoint", 13);
@@ -116,7 +114,6 @@ static void refuse_export(tn_group *world, void *user) {
 }
 
 TEST(one_file_is_for_whole_models) {
-    (void)state;
     const char *path = temp_path("refused");
     assert_int_equal(tn_local_run(2, refuse_export, (void *)(uintptr_t)path), TN_OK);
     assert_int_equal(access(path, F_OK), -1);
@@ -170,7 +167,6 @@ static void spoil_bytes(unsigned char *data, size_t *bytes, const damage *d) {
 }
 
 TEST(damaged_files) {
-    (void)state;
     static const damage damages[] = {
         {"index.json", NULL, NULL, "index.json: is damaged: its digest is", TN_EFORMAT},
         {"index.json", "\"length\":", "\"lenght\":", "is damaged: its digest", TN_EFORMAT},
@@ -265,7 +261,6 @@ static void load_surplus(tn_group *world, void *user) {
 }
 
 TEST(another_model) {
-    (void)state;
     paths p = {temp_path("other"), temp_path("unused")};
     assert_int_equal(tn_local_run(3, save_once, &p), TN_OK);
     assert_int_equal(tn_local_run(2, load_other, (void *)(uintptr_t)p.folder), TN_OK);
@@ -293,7 +288,6 @@ static void load_without_elements(tn_group *world, void *user) {
 }
 
 TEST(into_a_model_without_elements) {
-    (void)state;
     const char *folder = temp_path("deferred");
     assert_int_equal(tn_local_run(2, load_without_elements, (void *)(uintptr_t)folder), TN_OK);
 }

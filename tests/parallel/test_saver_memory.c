@@ -116,7 +116,6 @@ static void pass_ranks(const keeper *k, const launch *l, const char *folder, con
 }
 
 PLAIN_TEST(survives_ranks_and_changes_layout) {
-    (void)state;
     keeper k = keeper_new();
     const char *folder = temp_path("survives");
     pass_ranks(&k, &(launch){"job", 2, LIES_FLAT, "-1", "f10 m20 m30 m40"}, folder, NULL);
@@ -135,7 +134,6 @@ PLAIN_TEST(survives_ranks_and_changes_layout) {
 }
 
 PLAIN_TEST(damage_is_passed_over) {
-    (void)state;
     for (int tail = 0; tail < 2; tail++) {
         keeper k = keeper_new();
         const char *folder = temp_path(tail ? "tail" : "image");
@@ -153,7 +151,6 @@ PLAIN_TEST(damage_is_passed_over) {
 }
 
 PLAIN_TEST(incomplete_saves_are_not_loaded) {
-    (void)state;
     keeper k = keeper_new();
     const char *folder = temp_path("incomplete");
     pass_ranks(&k, &(launch){"job", 3, LIES_FLAT, NULL, "f10 m20 m30"}, folder, NULL);
@@ -165,7 +162,6 @@ PLAIN_TEST(incomplete_saves_are_not_loaded) {
 }
 
 PLAIN_TEST(parts_of_two_saves_do_not_mix) {
-    (void)state;
     keeper k = keeper_new();
     const char *folder = temp_path("mix");
     pass_ranks(&k, &(launch){"job", 2, LIES_FLAT, NULL, "f10 m30 m30"}, folder, NULL);
@@ -177,7 +173,6 @@ PLAIN_TEST(parts_of_two_saves_do_not_mix) {
 }
 
 PLAIN_TEST(parts_of_other_hosts_are_sent) {
-    (void)state;
     keeper k = keeper_new(), other = keeper_new();
     const char *folder = temp_path("hosts");
     char first[300], last[300], way[16], local[32];
@@ -200,7 +195,6 @@ PLAIN_TEST(parts_of_other_hosts_are_sent) {
 }
 
 PLAIN_TEST(no_memory_is_a_warning) {
-    (void)state;
     keeper k = keeper_new();
     const char *folder = temp_path("none");
     pass_ranks(NULL, &(launch){"job", 2, LIES_FLAT, "-1", "m10 m20 f30 m40"}, folder,
@@ -216,7 +210,6 @@ PLAIN_TEST(no_memory_is_a_warning) {
 }
 
 PLAIN_TEST(newer_memory_needs_no_files) {
-    (void)state;
     keeper k = keeper_new();
     char folder[512], index[600];
     snprintf(folder, sizeof(folder), "%s", temp_path("files"));
@@ -238,7 +231,6 @@ PLAIN_TEST(newer_memory_needs_no_files) {
 }
 
 PLAIN_TEST(forked_children_do_not_hold_it) {
-    (void)state;
     keeper k = keeper_new();
     pass_ranks(&k, &(launch){"fork", 2, LIES_FLAT, NULL, NULL}, temp_path("fork"), NULL);
     block_of(&k, 0, 20);
@@ -248,7 +240,6 @@ PLAIN_TEST(forked_children_do_not_hold_it) {
 
 /* A save that is whole on all ranks stays until another is, whatever the numbers of the steps. */
 PLAIN_TEST(last_whole_save_stays) {
-    (void)state;
     keeper k = keeper_new();
     pass_ranks(&k, &(launch){"job", 2, LIES_FLAT, NULL, "m40 m30 m20 m10"}, temp_path("down"),
                NULL);
@@ -260,7 +251,6 @@ PLAIN_TEST(last_whole_save_stays) {
 }
 
 PLAIN_TEST(cleared_memory_is_gone) {
-    (void)state;
     keeper k = keeper_new();
     const char *folder = temp_path("cleared");
     const char *const environment[] = {k.variable, "SAVES=m10 m20", "CLEARS=1", NULL};
@@ -276,7 +266,6 @@ PLAIN_TEST(cleared_memory_is_gone) {
 /* Nothing is in files, so only memory can have the steps. Each job loads what the one before has
  * left: its last step, or the one before. */
 PLAIN_TEST(killed_again_and_again) {
-    (void)state;
     enum { RANKS = 3, KILLS = 60 };
     keeper k = keeper_new();
     const char *folder = temp_path("kills");

@@ -260,7 +260,6 @@ static char folder[300];
 
 /* Saved on four ranks: two blocks, each in two parts. */
 static void saves_blocks(tn_group *world, void *user) {
-    (void)user;
     tn_mesh *mesh = tn_mesh_new(world, 2, (int[]){2, 2}, (const char *const[]){"data", "tp"});
     tn_parts parts = {.sum = sum_group, .group = tn_mesh_group(mesh, "tp"), .counts = true};
     net m;
@@ -281,7 +280,6 @@ static void saves_blocks(tn_group *world, void *user) {
 
 /* Loaded on three ranks with blocks of uneven size, or on one that has everything. */
 static void loads_blocks(tn_group *world, void *user) {
-    (void)user;
     tn_parts parts = {.sum = sum_group, .group = world, .counts = true};
     net m, want;
     net_init(&m);
@@ -400,7 +398,6 @@ static void leave_out(tn_gpt *m, int stage) {
 
 static bool step_by_name(const tn_entry *entry, void *user) {
     TN_SCOPE;
-    (void)user;
     double sum = 0;
     for (const char *c = entry->path; *c; c++) {
         sum = sum * 1.3 + *c;
@@ -484,7 +481,6 @@ typedef struct stage {
 } stage;
 
 static tn_tensor *stage_forward(tn_module *self, tn_tensor *x) {
-    (void)self;
     return x;
 }
 
@@ -499,7 +495,6 @@ static bool note_layout(const tn_entry *entry, void *user) {
 
 /* Cut in the same way, whatever other parameters there are. */
 static void cuts_copies(tn_group *world, void *user) {
-    (void)user;
     tn_parts stages = {.sum = sum_group, .group = world, .counts = true, .others = true};
     tn_parts tied = {.next = &stages, .counts = true, .others = true, .copied = true};
     tn_layout layouts[2];

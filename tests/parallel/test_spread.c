@@ -79,7 +79,6 @@ static void spreads_badly(tn_group *world, void *user) {
 
 /* Rank 1 would only use the model. */
 static void uses_apart(tn_group *world, void *user) {
-    (void)user;
     mesh_model m;
     mesh_program p = program_of(NULL);
     mesh_program_init(&m, &p, 0);

@@ -9,7 +9,6 @@
 
 /* The argument is "ENGINE MESH DIGEST …". */
 static int train_meshes(tn_group *unused, const char *argument) {
-    (void)unused;
     char engine[32];
     int length = 0;
     rank_assert(sscanf(argument, "%31s %n", engine, &length) == 1);

@@ -16,10 +16,7 @@ static void count_scope(void *state, int change) {
 static const tn__strategy counting = {.name = "counting", .no_sync = count_scope};
 static const tn__strategy silent = {.name = "silence"};
 
-static void do_nothing(tn_module *m, void *user) {
-    (void)m;
-    (void)user;
-}
+static void do_nothing(tn_module *m, void *user) {}
 
 static void attach_strategy(void *m, const tn__strategy *strategy, int *depth) {
     assert_int_not_equal(tn_module_hook(m, (tn_module_hooks){.backward_before = do_nothing}), 0);
@@ -254,7 +251,6 @@ TEST(a_flat_buffer_in_parts) {
 /* ---- Rounds ---------------------------------------------------------------------------------- */
 
 static void see_a_round(tn_group *world, void *user) {
-    (void)user;
     int rank = tn_group_rank(world);
     tn_group *rows[2], *columns[3];
     for (int i = 0; i < 2; i++) {
@@ -350,7 +346,6 @@ static void over_two_groups(tn_group *world, void *user) {
 }
 
 static void over_a_foreign_group(tn_group *world, void *user) {
-    (void)user;
     tn_group *first = tn_group_new(world, (int[]){0}, 1);
     net m;
     net_init(&m, 5);

@@ -145,7 +145,6 @@ static void each_gradient(tn_group *g, tn_ddp_options o, double factor) {
 }
 
 static void travels_once(tn_group *g, void *user) {
-    (void)user;
     tn_ddp_options o = tn_ddp_defaults();
     each_gradient(g, o, 1.0 / tn_group_size(g));
     o.sum = true;
@@ -159,7 +158,6 @@ TEST(once_and_not_again) {
 /* ---- Rounds ---------------------------------------------------------------------------------- */
 
 static void tells_its_round(tn_group *g, void *user) {
-    (void)user;
     net m;
     net_init(&m, 1);
     tn__round none = tn__strategy_round(&m.base);
@@ -180,7 +178,6 @@ TEST(the_round_of_a_strategy) {
 static tn_status during;
 
 static tn_tensor *sync_inside(tn_tensor *grad, void *m) {
-    (void)grad;
     during = tn_sync_gradients(m);
     return NULL;
 }

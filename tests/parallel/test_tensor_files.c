@@ -295,17 +295,14 @@ TEST(test_mistakes) {
 typedef tn_status (*writer)(tn_group *world, mesh_model *m, const char *path);
 
 static tn_status write_llmc(tn_group *world, mesh_model *m, const char *path) {
-    (void)world;
     return tn_gpt_save_llmc(&m->gpt, path);
 }
 
 static tn_status write_alone(tn_group *world, mesh_model *m, const char *path) {
-    (void)world;
     return tn_save(m, path);
 }
 
 static tn_status write_folder_alone(tn_group *world, mesh_model *m, const char *path) {
-    (void)world;
     return tn_lm_save(m, path);
 }
 
@@ -314,12 +311,10 @@ static tn_status write_checkpoint(tn_group *world, mesh_model *m, const char *pa
 }
 
 static tn_status read_alone(tn_group *world, mesh_model *m, const char *path) {
-    (void)world;
     return tn_load(m, path);
 }
 
 static tn_status write_onnx(tn_group *world, mesh_model *m, const char *path) {
-    (void)world;
     TN_SCOPE;
     tn_module_train(m, false);
     return tn_onnx_export(m, TN_VALUES(mesh_tokens(29, ROWS, 1)), path, tn_onnx_defaults());

@@ -19,7 +19,6 @@ static mesh_program program_of(bool llama, int tp) {
 static void evaluate_between(mesh_model *m, const mesh_program *p, int64_t number) {
     TN_SCOPE;
     TN_NO_GRAD;
-    (void)number;
     tn_module_train(m, false);
     tn_tensor *logits = tn_call(m, mesh_program_batch(p, 2));
     CHECK(tn_size(logits, 2) == VOCAB && isfinite(tn_item(tn_sum_all(logits))));
@@ -61,8 +60,6 @@ TEST(test_sequence_with_dropout) {
 
 /* Adds up the positions of a dropout's zeros: ranks that share the mask get the same sum. */
 static tn_values look_at_zeros(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m;
-    (void)in;
     TN_NO_GRAD;
     tn_tensor *zeros = tn_cast(tn_eq(out.v[0], tn_zeros(TN_DIMS(), TN_F32)), TN_F32);
     tn_tensor *place = tn_arange(0, tn_size(out.v[0], 2), 1, TN_F32);
@@ -99,7 +96,6 @@ TEST(test_dropout_masks) {
 /* Frozen parameters, and gradients in another dtype: a block keeps what the whole parameter had. */
 static void keeps_what_a_leaf_is(tn_group *world, void *user) {
     TN_SCOPE;
-    (void)user;
     mesh_program p = program_of(false, 2);
     mesh_model m;
     mesh_program_init(&m, &p, 0);
@@ -243,7 +239,6 @@ TEST(test_loss_of_columns) {
 /* A rank whose logits are all -inf. */
 static void rules_columns_out(tn_group *g, void *user) {
     TN_SCOPE;
-    (void)user;
     bool out = tn_group_rank(g) == 1;
     tn_tensor *x = tn_full(TN_DIMS(1, 2), out ? -INFINITY : 1.0, TN_F32);
     tn_tensor *label = tn_full(TN_DIMS(1), 0, TN_I64);
@@ -275,7 +270,6 @@ TEST(test_losses_refused) {
 
 /* `sequence` is for training only. */
 static void split_matrices(mesh_model *m, tn_group *g, const mesh_program *p) {
-    (void)p;
     CHECK(tn_tensor_parallel(m, g, TN_WITH(tn_tp, .sequence = true)) == TN_OK);
 }
 

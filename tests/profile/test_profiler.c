@@ -443,7 +443,6 @@ static void *measure_again(void *done) {
 }
 
 static void measure_in_child(void *unused) {
-    (void)unused;
     child_assert(tn__roofline_of(tn_cpu()).bytes > 0);
 }
 

@@ -122,7 +122,6 @@ static tn__trace held = TN__TRACE(pair_event, 4, NULL);
 static int seen;
 
 static void read_trace(int number) {
-    (void)number;
     pair_event e = {0};
     while (tn__trace_next(&held, &e.event)) {
         seen += is_whole(&e);

@@ -36,7 +36,6 @@ static inline void add_module(const char *name, void *m) {
 }
 
 static inline bool stir_entry(const tn_entry *entry, void *user) {
-    (void)user;
     TN_NO_GRAD;
     tn_tensor *noise = tn_mul_scalar(tn_randn(tn_shape(*entry->field), TN_F64), 0.3);
     tn_add_(*entry->field, tn_cast(noise, tn_dtype_of(*entry->field)));

@@ -15,7 +15,6 @@
 #include <tern/tern.h>
 
 static bool clear_entry(const tn_entry *entry, void *user) {
-    (void)user;
     if (tn_ndim(*entry->field) == 2) {
         tn_init_constant(*entry->field, 0.0);
     }

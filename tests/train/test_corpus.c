@@ -8,13 +8,11 @@
 #include "tests/support/replay.h"
 
 PLAIN_TEST(test_choices) {
-    (void)state;
     assert_true(replay_corpus("fuzz_choices", fuzz_choices) >= 20);
 }
 
 /* The target would be blind if no seed were accepted. */
 PLAIN_TEST(test_whole_files_are_read) {
-    (void)state;
     static const char *const seeds[] = {"whole", "labels_as_text", "blank_lines"};
     for (int i = 0; i < 3; i++) {
         char path[4000];

@@ -201,7 +201,6 @@ static void run_twice(tn_group *world, void *user) {
 }
 
 TEST(test_equals_by_hand) {
-    (void)state;
     static const char adam[] = "{\"type\": \"Adam\", \"params\": {\"lr\": 0.01, \"betas\": [0.9, "
                                "0.95], \"weight_decay\": 0.1, \"adam_w_mode\": false}}";
     static const char adamw[] = "{\"type\": \"AdamW\", \"params\": {\"lr\": 0.01, \"betas\": [0.9, "
@@ -255,7 +254,6 @@ static void uses_some(tn_group *world, void *user) {
 }
 
 TEST(test_unused_parameters) {
-    (void)state;
     for (int stage = 0; stage <= 3; stage++) {
         for (int ignored = 0; ignored < 2; ignored++) {
             const char *path = temp_path(ignored ? "ignored.json" : "error.json");
@@ -332,7 +330,6 @@ static tn_status linear_step(tn_deepspeed *d, tn_linear *m, bool overflow) {
 }
 
 TEST(test_loss_scale) {
-    (void)state;
     static const struct {
         const char *keys;
         rule r;
@@ -368,7 +365,6 @@ TEST(test_loss_scale) {
 
 /* A scale set in the file stays; in bf16 it is 1, and steps that overflow are still skipped. */
 TEST(test_fixed_scale) {
-    (void)state;
     for (int bf16 = 0; bf16 < 2; bf16++) {
         tn_linear m;
         tn_deepspeed *d =
@@ -390,7 +386,6 @@ TEST(test_fixed_scale) {
 
 /* A run that only overflows ends with an error, not without having learnt anything. */
 TEST(test_least_scale) {
-    (void)state;
     tn_linear m;
     tn_deepspeed *d = linear_begin(&m, "fp16", "\"initial_scale_power\": 2, \"hysteresis\": 1");
     assert_int_equal(linear_step(d, &m, true), TN_OK);
@@ -453,7 +448,6 @@ static void goes_on(tn_group *world, void *user) {
 }
 
 TEST(test_goes_on) {
-    (void)state;
     static const int ranks[] = {1, 2, 2}, stages[] = {0, 0, 3};
     for (int i = 0; i < 3; i++) {
         char name[16];
@@ -473,7 +467,6 @@ TEST(test_goes_on) {
 /* ---- What is wrong --------------------------------------------------------------------------- */
 
 TEST(test_order_of_calls) {
-    (void)state;
     tn_linear m;
     tn_deepspeed *d = linear_begin(&m, "bf16", "");
     assert_int_equal(tn_deepspeed_step(d), TN_ESTATE);
@@ -506,7 +499,6 @@ static void wrong_file(tn_group *world, void *user) {
 }
 
 TEST(test_wrong_file) {
-    (void)state;
     const char *path = temp_path("wrong.json");
     temp_write(path, "{\"optimiser\": {}}", 17);
     run_ok(2, wrong_file, (void *)path);
@@ -526,7 +518,6 @@ static void no_module(tn_group *world, void *user) {
 }
 
 TEST(test_one_rank_alone_is_wrong) {
-    (void)state;
     plan p = {.precision = "",
               .optimizer = "{\"type\": \"SGD\"}",
               .accumulation = 1,
@@ -538,8 +529,6 @@ TEST(test_one_rank_alone_is_wrong) {
 static int logged;
 
 static void count_logged(tn_log_level level, const char *message, void *user) {
-    (void)level;
-    (void)user;
     logged += strstr(message, "no effect here: steps_per_print, "
                               "zero_optimization.overlap_comm") != NULL;
 }
@@ -555,7 +544,6 @@ static void make_and_free(tn_group *world, void *user) {
 
 /* Once in a job, not once a rank. The module has no blocks: all of it is one unit. */
 TEST(test_idle_keys_are_logged) {
-    (void)state;
     static const char text[] = "{\"train_batch_size\": 4, \"steps_per_print\": \"auto\", "
                                "\"zero_optimization\": {\"overlap_comm\": true, \"stage\": 3}, "
                                "\"optimizer\": {\"type\": \"SGD\"}}";

@@ -43,7 +43,6 @@ static const char *with_member(const char *member) {
 /* ---- What it says ---------------------------------------------------------------------------- */
 
 TEST(test_defaults) {
-    (void)state;
     tn__ds_file f = file_of(with_member(""), 2);
     assert_true(f.batch == 8 && f.micro_batch == 4 && f.accumulation == 1);
     assert_true(f.clipping == 1 && f.sum == 0 && f.stage == 0 && !f.find_unused);
@@ -56,7 +55,6 @@ TEST(test_defaults) {
 }
 
 TEST(test_everything) {
-    (void)state;
     tn__ds_file f = file_of(
         "{\"train_batch_size\": 24, \"train_micro_batch_size_per_gpu\": 2,\n"
         " \"gradient_accumulation_steps\": 3, \"gradient_clipping\": 0.5,\n"
@@ -94,7 +92,6 @@ TEST(test_everything) {
 
 /* DeepSpeed's own Adams do not decay by default, torch's AdamW does. */
 TEST(test_optimizers) {
-    (void)state;
     static const struct {
         const char *optimizer;
         int kind;
@@ -122,7 +119,6 @@ TEST(test_optimizers) {
 
 /* Two of the three sizes give the third, and one of the first two is enough. */
 TEST(test_batch_sizes) {
-    (void)state;
     static const struct {
         int said[3]; /* 0: not */
         int ranks, is[3];
@@ -176,7 +172,6 @@ TEST(test_batch_sizes) {
 /* ---- What is refused ------------------------------------------------------------------------- */
 
 TEST(test_refused) {
-    (void)state;
     static const struct {
         const char *member;
         tn_status status;
@@ -253,7 +248,6 @@ TEST(test_refused) {
 }
 
 TEST(test_refused_optimizers) {
-    (void)state;
     static const struct {
         const char *optimizer;
         tn_status status;
@@ -293,7 +287,6 @@ TEST(test_refused_optimizers) {
 }
 
 TEST(test_no_json) {
-    (void)state;
     static const char *const texts[] = {"",      "{",      "{\"train_batch_size\": 8,}",
                                         "{} {}", "{a: 1}", "{\"fp16\": // no\n {}}"};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
@@ -308,13 +301,11 @@ TEST(test_no_json) {
 
 /* The seeds of the fuzz target, and what it has found so far. */
 TEST(test_corpus) {
-    (void)state;
     assert_true(replay_corpus("fuzz_deepspeed", fuzz_deepspeed) >= 8);
 }
 
 /* Each allocation that it makes may be the one that fails. */
 TEST(test_no_memory) {
-    (void)state;
     tn__ds_file f;
     bool done = false;
     for (int64_t n = 0; !done; n++) {
@@ -339,7 +330,6 @@ TEST(test_no_memory) {
  *               / 2
  */
 TEST(test_schedules) {
-    (void)state;
     enum { POINTS = 14 };
     static const int64_t steps[POINTS] = {0, 1, 2, 5, 10, 11, 12, 26, 40, 41, 60, 1000, 1001, 1500};
     static const struct {

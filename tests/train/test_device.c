@@ -118,7 +118,6 @@ static bool is_on(const tn_tensor *t, tn_device where) {
 
 /* The same initial bits and dropout masks; after that only rounding differs. */
 TEST_WITH(as_on_the_cpu, NULL, clear_device) {
-    (void)state;
     run a, b;
     double loss[STEPS];
     open_run(&a, tn_cpu(), 0.1);
@@ -143,7 +142,6 @@ TEST_WITH(as_on_the_cpu, NULL, clear_device) {
 }
 
 TEST_WITH(goes_on_bit_for_bit, NULL, clear_device) {
-    (void)state;
     const char *path = temp_path("run");
     run a, b;
     open_run(&a, device, 0.1);
@@ -173,7 +171,6 @@ TEST_WITH(goes_on_bit_for_bit, NULL, clear_device) {
 
 /* A file from one device continues on another. */
 TEST_WITH(from_one_device_to_another, NULL, clear_device) {
-    (void)state;
     const char *path = temp_path("moved");
     run a, b;
     open_run(&a, device, 0.0);
@@ -195,7 +192,6 @@ TEST_WITH(from_one_device_to_another, NULL, clear_device) {
 }
 
 TEST_WITH(recompute_gives_the_same_bits, NULL, clear_device) {
-    (void)state;
     weights w[2];
     for (int again = 0; again < 2; again++) {
         run r;
@@ -213,7 +209,6 @@ TEST_WITH(recompute_gives_the_same_bits, NULL, clear_device) {
 }
 
 TEST_WITH(generates_the_same, NULL, clear_device) {
-    (void)state;
     int32_t ids[3] = {1, 4, 9};
     tn_generate_options o = tn_generate_defaults();
     o.max_new = 12;
@@ -237,7 +232,6 @@ TEST_WITH(generates_the_same, NULL, clear_device) {
 /* ---- Moving a model -------------------------------------------------------------------------- */
 
 TEST_WITH(moves_models, NULL, clear_device) {
-    (void)state;
     TN_SCOPE;
     tn_sequential net;
     tn_linear in, out;
@@ -281,8 +275,6 @@ TEST_WITH(moves_models, NULL, clear_device) {
 /* ---- What goes wrong ------------------------------------------------------------------------- */
 
 static tn_values too_much(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m;
-    (void)in;
     if (*(bool *)user) {
         tn_empty(TN_DIMS(INT64_C(1) << 42), TN_F32);
     }
@@ -292,7 +284,6 @@ static tn_values too_much(tn_module *m, tn_values in, tn_values out, void *user)
 /* Memory runs out in the middle of a step: an error with the allocator's numbers, nothing steps,
  * nothing is leaked, and the run continues. */
 TEST_WITH(out_of_memory, NULL, clear_device) {
-    (void)state;
     run r;
     open_run(&r, device, 0.0);
     train_step(&r);
@@ -343,7 +334,6 @@ static void expect_unchanged(run *r, weights before) {
 /* A label that does not exist is noticed when the host next waits, at the latest when the loss is
  * read; a step after that is refused. */
 TEST_WITH(wrong_label, NULL, clear_device) {
-    (void)state;
     run r;
     open_run(&r, device, 0.0);
     train_step(&r);
@@ -383,7 +373,6 @@ static void expect_late_error(const char *operation) {
 /* Something waits between backward and the step: it raises the error, the step is refused, and no
  * weight changes. */
 TEST_WITH(late_before_the_step, NULL, clear_device) {
-    (void)state;
     for (int clips = 0; clips < 2; clips++) {
         run r;
         open_run(&r, device, 0.0);
@@ -414,7 +403,6 @@ static tn_tensor *mean_of_all_rows(run *r, example e) {
 /* Nothing waits: the step uses a gradient without the bad row. The error comes
  * when the loss is read; after that the run continues. */
 TEST_WITH(late_after_the_step, NULL, clear_device) {
-    (void)state;
     weights w[2], end[2];
     double next[2];
     for (int wrong = 0; wrong < 2; wrong++) {
@@ -453,7 +441,6 @@ TEST_WITH(late_after_the_step, NULL, clear_device) {
 static const char LATE[] = "late"; /* this program's argument */
 
 TEST_WITH(wrong_label_comes_late, NULL, clear_device) {
-    (void)state;
     pid_t child = fork();
     if (child == 0) {
         unsetenv("TERN_SYNC");

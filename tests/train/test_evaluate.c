@@ -80,7 +80,6 @@ static double loss_by_hand(void *m, int64_t count, int64_t length, int64_t strid
 }
 
 TEST(test_by_hand) {
-    (void)state;
     tn_gpt gpt;
     make_model(&gpt);
     enum { TOKENS = 50 };
@@ -100,7 +99,6 @@ TEST(test_by_hand) {
 
 /* Whole windows without overlap: the mean of the training loss. */
 TEST(test_as_in_training) {
-    (void)state;
     tn_gpt gpt;
     make_model(&gpt);
     write_tokens("val_0.bin", 3, 4 * CONTEXT + 1);
@@ -120,7 +118,6 @@ TEST(test_as_in_training) {
 }
 
 TEST(test_batches_change_nothing) {
-    (void)state;
     tn_gpt gpt;
     make_model(&gpt);
     write_tokens("val_0.bin", 0, 100);
@@ -137,7 +134,6 @@ TEST(test_batches_change_nothing) {
 
 /* Dropout is active in training before and after the evaluation, but not during it. */
 TEST(test_training_is_left_and_entered) {
-    (void)state;
     tn_gpt gpt;
     make_model(&gpt);
     write_tokens("val_0.bin", 0, 60);
@@ -160,7 +156,6 @@ TEST(test_training_is_left_and_entered) {
 
 /* Given x and y: the targets that a mask leaves. */
 TEST(test_masked_targets) {
-    (void)state;
     tn_gpt gpt;
     make_model(&gpt);
     int64_t x[2][CONTEXT], y[2][CONTEXT];
@@ -189,7 +184,6 @@ TEST(test_masked_targets) {
 }
 
 TEST(test_refused) {
-    (void)state;
     tn_gpt gpt;
     make_model(&gpt);
     tn_perplexity p;
@@ -235,7 +229,6 @@ static void evaluate_rank(tn_group *world, void *user) {
 
 /* 1 to 6 ranks, some of them without a share, and windows that are not a multiple of a batch. */
 TEST(test_ranks) {
-    (void)state;
     share s = {.path = write_tokens("val_0.bin", 0, 75)};
     for (int parts = 0; parts < 2; parts++) {
         s.in_parts = parts;
@@ -264,7 +257,6 @@ static int body_processes(tn_group *world, const char *argument) {
 }
 
 TEST(test_processes) {
-    (void)state;
     char argument[600];
     share s = {.path = write_tokens("val_0.bin", 0, 75)};
     evaluate_rank(NULL, &s);
@@ -275,7 +267,6 @@ TEST(test_processes) {
 
 /* An invalid token in the share of one rank is an error on all ranks. */
 TEST(test_an_error_of_one_rank) {
-    (void)state;
     unsigned char file[2 * 75] = {0};
     file[2 * 70] = VOCAB;
     share s = {.path = temp_path("val_0.bin")};
@@ -314,7 +305,6 @@ static void evaluate_short(tn_group *world, void *user) {
 }
 
 TEST(test_no_memory_on_a_rank) {
-    (void)state;
     shortage s = {.path = write_tokens("val_0.bin", 0, 75)};
     for (bool reached = true; reached; s.at++) {
         s.ended = 0;
@@ -328,7 +318,6 @@ TEST(test_no_memory_on_a_rank) {
 /* ---- What it needs --------------------------------------------------------------------------- */
 
 TEST(test_no_memory) {
-    (void)state;
     tn_gpt gpt;
     make_model(&gpt);
     const char *path = write_tokens("val_0.bin", 0, 60);
@@ -354,7 +343,6 @@ TEST(test_no_memory) {
 }
 
 TEST(test_progress) {
-    (void)state;
     tn_gpt gpt;
     make_model(&gpt);
     const char *path = write_tokens("val_0.bin", 0, 60), *shown = temp_path("progress");

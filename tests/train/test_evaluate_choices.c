@@ -136,7 +136,6 @@ static void choose_by_hand(void *m, const question *q, int *chosen) {
 }
 
 TEST(test_by_hand) {
-    (void)state;
     tn_gpt gpt;
     make_model(&gpt);
     double right[3] = {0};
@@ -165,7 +164,6 @@ TEST(test_by_hand) {
 /* Of many endings exactly the one that costs least by hand is chosen. The prompts are
  * cut, or not, and endings differ by little. */
 TEST(test_chosen_by_hand) {
-    (void)state;
     tn_gpt gpt;
     make_model(&gpt);
     for (int i = 0; i < 25; i++) {
@@ -212,7 +210,6 @@ static void make_alphabet(tn_embedding *m) {
 
 /* The long ending has more letters, and better ones: more cost in total, less per letter. */
 TEST(test_each_score) {
-    (void)state;
     tn_embedding m;
     tn_choice_scores c;
     make_alphabet(&m);
@@ -255,7 +252,6 @@ static void evaluate_rank(tn_group *world, void *user) {
 }
 
 TEST(test_ranks) {
-    (void)state;
     share s = {.path = write_lines(questions_as_lines())};
     tn_choice_scores one = {0};
     for (int ranks = 1; ranks <= 8; ranks++) {
@@ -271,7 +267,6 @@ TEST(test_ranks) {
 /* ---- Files that are wrong -------------------------------------------------------------------- */
 
 TEST(test_wrong_lines) {
-    (void)state;
     static const struct {
         const char *line, *wrong;
     } lines[] = {
@@ -319,7 +314,6 @@ TEST(test_wrong_lines) {
 }
 
 TEST(test_no_memory) {
-    (void)state;
     tn_embedding m;
     make_alphabet(&m);
     const char *path = write_lines(questions_as_lines());
@@ -345,7 +339,6 @@ TEST(test_no_memory) {
 
 /* With a token for each byte: the loss in bits, without what special tokens cost. */
 TEST(test_bits_per_byte) {
-    (void)state;
     tn_gpt gpt;
     make_model(&gpt);
     int64_t x[2][6] = {{256, 'a', 'b', 0, 'd', 'e'}, {1, 2, 3, 4, 5, 6}};
@@ -367,7 +360,6 @@ TEST(test_bits_per_byte) {
 }
 
 TEST(test_no_token_of_the_tokenizer) {
-    (void)state;
     tn_embedding m;
     tn_perplexity p;
     tn_embedding_init(&m, BYTE_VOCAB + 9, BYTE_VOCAB + 9, tn_embedding_defaults());

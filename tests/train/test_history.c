@@ -19,7 +19,6 @@ static void expect_file(const char *path, const char *text) {
 }
 
 PLAIN_TEST(test_new_and_on) {
-    (void)state;
     const char *path = temp_path("loss.csv");
     temp_write(path, "from before", 11);
     tn_history *h = tn_history_open(path, 0);
@@ -51,7 +50,6 @@ PLAIN_TEST(test_new_and_on) {
 /* A loss that falls steeply, as at the start of training: its mean begins where it does and has no
  * kink; a straight line stays one up to its ends. */
 PLAIN_TEST(test_smooth_ends) {
-    (void)state;
     enum { STEPS = 300, WINDOW = 50 };
     tn_history *steep = tn_history_open(temp_path("steep.csv"), 0);
     tn_history *straight = tn_history_open(temp_path("straight.csv"), 0);
@@ -89,7 +87,6 @@ PLAIN_TEST(test_smooth_ends) {
 
 /* Nine digits name every f32. */
 PLAIN_TEST(test_exact_for_f32) {
-    (void)state;
     const char *path = temp_path("exact.csv");
     tn_history *h = tn_history_open(path, 0);
     float values[500];
@@ -109,7 +106,6 @@ PLAIN_TEST(test_exact_for_f32) {
 
 /* Columns appear when they are first named, and are empty if nothing was measured. */
 PLAIN_TEST(test_columns) {
-    (void)state;
     const char *path = temp_path("wide.csv");
     tn_history *h = tn_history_open(path, 0);
     assert_int_equal(tn_history_put(h, "lr", 0.5), TN_OK);
@@ -142,7 +138,6 @@ PLAIN_TEST(test_columns) {
 
 /* An earlier run continues, and new measurements follow its rows. */
 PLAIN_TEST(test_old_file) {
-    (void)state;
     const char *path = temp_path("old.csv");
     temp_write(path, "step,loss\n0,4\n1,3\n2,2.", 22);
     tn_history *h = tn_history_open(path, 2);
@@ -154,7 +149,6 @@ PLAIN_TEST(test_old_file) {
 }
 
 PLAIN_TEST(test_names) {
-    (void)state;
     tn_history *h = tn_history_open(temp_path("names.csv"), 0);
     static const char *const bad[] = {"",     "step", "a,b",  "a b",
                                       "a\"b", "a\nb", "\x7f", "0123456789012345678901234567890123"};
@@ -177,7 +171,6 @@ PLAIN_TEST(test_names) {
 }
 
 PLAIN_TEST(test_what_is_missing) {
-    (void)state;
     const char *path = temp_path("loss.csv");
     static const char *const bad[] = {"",
                                       "step",
@@ -217,7 +210,6 @@ PLAIN_TEST(test_what_is_missing) {
 
 /* After half a row nothing more is written, or the file would hold rubbish. */
 PLAIN_TEST(test_full_disk) {
-    (void)state;
     const char *path = temp_path("loss.csv");
     struct rlimit before, small;
     getrlimit(RLIMIT_FSIZE, &before);
@@ -246,7 +238,6 @@ PLAIN_TEST(test_full_disk) {
 
 /* Whatever happens to the file while the run continues, it ends up whole. */
 PLAIN_TEST(test_file_taken_away) {
-    (void)state;
     static const char whole[] = "step,loss\n0,0.5\n1,0.100000001\n2,nan\n";
     const char *path = temp_path("loss.csv"), *other = temp_path("other.csv");
     for (int how = 0; how < 5; how++) {
@@ -280,7 +271,6 @@ PLAIN_TEST(test_file_taken_away) {
 }
 
 PLAIN_TEST(test_folder_taken_away) {
-    (void)state;
     char folder[512], path[700], moved[600];
     snprintf(folder, sizeof(folder), "%s", temp_path("folder"));
     snprintf(path, sizeof(path), "%s/loss.csv", folder);
@@ -301,7 +291,6 @@ PLAIN_TEST(test_folder_taken_away) {
 
 /* The program's folder may change while the run continues. */
 PLAIN_TEST(test_relative_path) {
-    (void)state;
     const char *path = temp_path("here.csv");
     assert_int_equal(chdir(temp_folder), 0);
     tn_history *h = tn_history_open("here.csv", 0);
@@ -316,7 +305,6 @@ PLAIN_TEST(test_relative_path) {
 
 /* `program | plot`: a pipe has no path that can be replaced. */
 PLAIN_TEST(test_pipe) {
-    (void)state;
     char path[32], text[64] = {0};
     int ends[2];
     assert_int_equal(pipe(ends), 0);
@@ -336,7 +324,6 @@ PLAIN_TEST(test_pipe) {
 
 /* The target of a link may be any file, so links are refused. */
 PLAIN_TEST(test_link) {
-    (void)state;
     char file[512], link[512];
     snprintf(file, sizeof(file), "%s", temp_path("file.csv"));
     snprintf(link, sizeof(link), "%s", temp_path("link.csv"));

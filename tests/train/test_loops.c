@@ -53,7 +53,6 @@ static void train_gpt(int threads, result *r) {
 }
 
 PLAIN_TEST(same_bits_for_any_number) {
-    (void)state;
     int before = tn_threads();
     result one = {0};
     train_gpt(1, &one);
@@ -79,7 +78,6 @@ PLAIN_TEST(same_bits_for_any_number) {
 /* A program with a mistake and no handler: the loop ends by itself, nothing is stepped, and the
  * error says where. */
 PLAIN_TEST(wrong_shape_ends_the_loop) {
-    (void)state;
     TN_SCOPE;
     tn_linear net;
     tn_linear_init(&net, 20, 3, tn_linear_defaults());

@@ -36,7 +36,6 @@ static int parse_apart(const tn_option *table, char *word, char *text, size_t si
 
 /* A row that takes a value, but does not say what it is called. */
 TEST(values_without_names) {
-    (void)state;
     static const char *const colours[] = {"red", "blue", NULL};
     int colour = 0;
     int64_t number = 0;

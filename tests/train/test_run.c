@@ -7,7 +7,6 @@
 
 /* Wherever it leaves the loop or is stopped, it continues as if uninterrupted. */
 TEST(goes_on) {
-    (void)state;
     const char *whole = undisturbed_run();
     char out[512], text[SAID];
     for (int64_t at = 0; at <= STEPS - 1; at++) {
@@ -61,7 +60,6 @@ static int count_events(const char *folder, const char *text) {
 
 /* Field 1 of a value is its tag, with the length before it. */
 TEST(events_for_tensorboard) {
-    (void)state;
     char folder[512];
     snprintf(folder, sizeof(folder), "%s", temp_path("events"));
     program p = make_program(folder, 6);
@@ -85,7 +83,6 @@ TEST(events_for_tensorboard) {
 }
 
 TEST(refuses_to_overwrite) {
-    (void)state;
     const char *whole = undisturbed_run();
     char text[SAID];
     for (int rows = 0; rows < 2; rows++) { /* steps without a checkpoint are a run, too */
@@ -110,7 +107,6 @@ TEST(refuses_to_overwrite) {
 
 /* --overwrite removes old checkpoints: one of them would be the newest. */
 TEST(forgets_the_other_run) {
-    (void)state;
     char out[512];
     snprintf(out, sizeof(out), "%s", temp_path("forgotten"));
     program p = make_program(out, STEPS);
@@ -128,7 +124,6 @@ TEST(forgets_the_other_run) {
 
 /* A folder without a run is no reason to refuse. */
 TEST(begins_in_a_folder) {
-    (void)state;
     char out[512], text[SAID];
     snprintf(out, sizeof(out), "%s", temp_path("folder"));
     assert_int_equal(mkdir(out, 0777), 0);
@@ -144,7 +139,6 @@ TEST(begins_in_a_folder) {
 }
 
 TEST(becomes_longer) {
-    (void)state;
     char out[512], text[SAID];
     snprintf(out, sizeof(out), "%s", temp_path("longer"));
     program p = make_program(out, 4);
@@ -203,7 +197,6 @@ TEST(becomes_longer) {
 /* A second job is refused at once, whatever its options, and the first continues undisturbed; after
  * a kill the folder is free. */
 TEST(one_job_in_a_folder) {
-    (void)state;
     char out[512], said[600];
     snprintf(out, sizeof(out), "%s", temp_path("held"));
     snprintf(said, sizeof(said), "another job runs in %.250s: it holds %.250s/lock", out, out);
@@ -246,7 +239,6 @@ TEST(one_job_in_a_folder) {
 
 /* If loss.csv is not a regular file there is no run, and it stays as it is. */
 TEST(no_history) {
-    (void)state;
     char out[512], target[512];
     for (int link = 0; link < 2; link++) {
         snprintf(out, sizeof(out), "%s", temp_path(link ? "link" : "directory"));
@@ -269,7 +261,6 @@ TEST(no_history) {
 }
 
 TEST(wrong_options) {
-    (void)state;
     char out[512];
     snprintf(out, sizeof(out), "%s", temp_path("wrong"));
     static const char *const wanted[] = {"no folder", "below 1", "one of them"};

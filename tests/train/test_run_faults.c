@@ -9,7 +9,6 @@
 /* A bad loss, or a bad weight at the save, ends the run before anything is saved: it continues from
  * the checkpoint before, as if uninterrupted. A loss may be allowed, a weight never is. */
 TEST(stops_at_a_nan) {
-    (void)state;
     const char *whole = undisturbed_run();
     static const char *const wanted[] = {
         "after step 4 of 5 the loss is NaN or infinite; the last checkpoint is step-000002 in /",
@@ -83,7 +82,6 @@ static void run_bad_rank(tn_group *world, void *user) {
 
 /* No rank saves, and no rank waits for another. */
 TEST(stops_at_a_nan_of_one_rank) {
-    (void)state;
     temp_path("");
     int before[2] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
     for (int i = 0; i < 4; i++) {
@@ -112,7 +110,6 @@ TEST(stops_at_a_nan_of_one_rank) {
 
 /* If the disk is full the run ends with an error; when there is space again it continues. */
 TEST(full_disk) {
-    (void)state;
     const char *whole = undisturbed_run();
     struct rlimit before, small;
     getrlimit(RLIMIT_FSIZE, &before);
@@ -141,7 +138,6 @@ TEST(full_disk) {
 
 /* If an allocation fails the run ends with an error, or manages without; then it continues. */
 TEST(no_memory) {
-    (void)state;
     const char *whole = undisturbed_run();
     char out[512];
     snprintf(out, sizeof(out), "%s", temp_path("memory"));
@@ -176,7 +172,6 @@ TEST(no_memory) {
 
 /* A loop that checks no errors: the run reports them. */
 TEST(errors_end_the_loop) {
-    (void)state;
     char out[512], text[SAID];
     snprintf(out, sizeof(out), "%s", temp_path("errors"));
     program p = make_program(out, STEPS);

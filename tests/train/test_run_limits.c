@@ -3,7 +3,6 @@
 
 /* Units are those of the whole run, so a run that continues counts on. */
 TEST(ends_at_units) {
-    (void)state;
     static const struct {
         int64_t until, steps;
         const char *said;
@@ -29,7 +28,6 @@ TEST(ends_at_units) {
 }
 
 TEST(units_without_a_name) {
-    (void)state;
     char out[512], text[SAID];
     snprintf(out, sizeof(out), "%s", temp_path("nameless"));
     program p = make_program(out, STEPS);
@@ -42,7 +40,6 @@ TEST(units_without_a_name) {
 
 /* Time and money are those of a start: each makes a step at least, and says how to continue. */
 TEST(ends_at_hours) {
-    (void)state;
     char out[512], text[SAID];
     snprintf(out, sizeof(out), "%s", temp_path("hours"));
     for (int64_t i = 1; i < STEPS; i++) {
@@ -87,7 +84,6 @@ static void run_with_hours(tn_group *world, void *user) {
 
 /* Clocks differ, so rank 0's decides for all. */
 TEST(hours_of_rank_0) {
-    (void)state;
     temp_path("");
     int before[2] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
     for (int late = 0; late < 2; late++) {
@@ -108,7 +104,6 @@ TEST(hours_of_rank_0) {
 }
 
 TEST(wrong_limits) {
-    (void)state;
     char out[512];
     snprintf(out, sizeof(out), "%s", temp_path("limits"));
     for (int i = 0; i < 3; i++) {

@@ -43,7 +43,6 @@ static void show_ramp(FILE *file) {
 }
 
 PLAIN_TEST(test_text_ascii) {
-    (void)state;
     set_locale("C");
     char *text = capture_text(show_ramp);
     static const char wanted[] = "         A ramp   y\n"
@@ -59,7 +58,6 @@ PLAIN_TEST(test_text_ascii) {
 }
 
 PLAIN_TEST(test_text_braille) {
-    (void)state;
     set_locale("en_GB.UTF-8");
     char *text = capture_text(show_ramp);
     assert_non_null(strstr(text, "\xe2\xa0")); /* U+28xx */
@@ -85,7 +83,6 @@ static void show_odd(FILE *file) {
 }
 
 PLAIN_TEST(test_odd_numbers) {
-    (void)state;
     set_locale("C");
     char *text = capture_text(show_odd);
     assert_non_null(strstr(text, "no points"));
@@ -102,7 +99,6 @@ static int count_of(const char *text, const char *part) {
 }
 
 PLAIN_TEST(test_svg) {
-    (void)state;
     enum { POINTS = 100000 };
     double *x = malloc(POINTS * sizeof(double)), *y = malloc(POINTS * sizeof(double));
     for (int i = 0; i < POINTS; i++) {
@@ -155,7 +151,6 @@ static void show_progress(FILE *file) {
 }
 
 PLAIN_TEST(test_progress) {
-    (void)state;
     char *text = capture_text(show_progress);
     assert_memory_equal(text, "20/20   loss 1.2500   ", 22);
     assert_non_null(strstr(text, "tok/s   0:00 left\n"));
@@ -245,7 +240,6 @@ static void show_two_curves(FILE *file) {
 }
 
 PLAIN_TEST(test_plot_fits_terminal) {
-    (void)state;
     static const char *const locales[] = {"en_GB.UTF-8", "C"};
     static const int columns[] = {30, 31, 37, 40, 50, 60, 70, 79, 80, 81, 120};
     for (int i = 0; i < 22; i++) {
@@ -279,7 +273,6 @@ static void show_long_progress(FILE *file) {
 }
 
 PLAIN_TEST(test_progress_fits_terminal) {
-    (void)state;
     set_locale("C");
     static const struct {
         int columns;
@@ -305,7 +298,6 @@ PLAIN_TEST(test_progress_fits_terminal) {
 /* ---- Stopping -------------------------------------------------------------------------------- */
 
 PLAIN_TEST(test_stop) {
-    (void)state;
     tn_stop_on_signals();
     assert_false(tn_stop_asked());
     raise(SIGINT);

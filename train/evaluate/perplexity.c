@@ -20,7 +20,6 @@ typedef struct windows {
 } windows;
 
 static int64_t window_length(const tn__token_rows *self, int64_t row) {
-    (void)row;
     return ((const windows *)self)->dataset->x_dims.size[0];
 }
 
@@ -30,7 +29,6 @@ static tn_status window_get(const tn__token_rows *self, int64_t row, int64_t *x,
 }
 
 static void window_take(tn__token_rows *self, int64_t row, const tn__row_cost *cost) {
-    (void)row;
     tn__row_cost *sum = &((windows *)self)->sum;
     sum->nats += cost->nats;
     sum->targets += cost->targets;

@@ -37,7 +37,6 @@ static bool backward_begins(tn__parallel *p) {
 /* Refuses to add to a sum over the ranks, which the next sum would count N times. Adding to an
  * average is fine: averaging equal values changes nothing. */
 static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
-    (void)grad;
     tn__ddp_param *p = user;
     const tn_ddp_state *d = (tn_ddp_state *)p->base.of;
     if (!tn__parallel_reach(p->base.of)) {
@@ -184,7 +183,6 @@ tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp) {
 
 /* Hooks for tn_ddp_options. The result is cast into the bucket. */
 tn_work *tn_ddp_bf16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user) {
-    (void)user;
     if (!bucket) {
         tn__raise(TN_EVALUE, "ddp_bf16", "the bucket is NULL");
     } else if (stage == 0) {
@@ -196,7 +194,6 @@ tn_work *tn_ddp_bf16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user) 
 }
 
 tn_work *tn_ddp_f16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user) {
-    (void)user;
     if (!bucket) {
         tn__raise(TN_EVALUE, "ddp_f16", "the bucket is NULL");
     } else if (stage == 0) {

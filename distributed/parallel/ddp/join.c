@@ -117,7 +117,6 @@ static bool take_part(tn_ddp_state *d, int root) {
 }
 
 static bool take_state(const char *name, tn_tensor *state, void *user) {
-    (void)name;
     const tn_ddp_state *d = user;
     return tn__parallel_wait(tn_broadcast(d->base.group, state, d->join.last_active)) == TN_OK;
 }

@@ -117,7 +117,6 @@ static void forward_begins(tn_fsdp_state *s) {
 }
 
 static tn_values unit_before(tn_module *m, tn_values in, void *user) {
-    (void)m;
     tn__fsdp_unit *u = user;
     u->running++;
     if (u == tn__fsdp_rest(u->fsdp)) {
@@ -141,8 +140,6 @@ static void forward_ends(tn_fsdp_state *s) {
 }
 
 static tn_values unit_after(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m;
-    (void)in;
     tn__fsdp_unit *u = user;
     tn_fsdp_state *s = u->fsdp;
     u->running--;
@@ -192,8 +189,6 @@ static void unit_backward_before(tn_module *m, void *user) {
 }
 
 static void unit_backward_after(tn_module *m, tn_values grads, void *user) {
-    (void)m;
-    (void)grads;
     tn__fsdp_unit *u = user;
     u->running--;
     tn__fsdp_split(u);
@@ -214,7 +209,6 @@ static bool expect_grads(tn__parallel *p) {
 }
 
 static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
-    (void)grad;
     tn__fsdp_param *p = user;
     if (!tn__parallel_reach(p->base.of)) {
         return NULL;
@@ -236,7 +230,6 @@ static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
 }
 
 static void gradient_added(tn_tensor *leaf, void *user) {
-    (void)leaf;
     tn__fsdp_param *p = user;
     if (tn__pending() || !p->base.of->running) {
         return;

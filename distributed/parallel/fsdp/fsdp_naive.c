@@ -38,15 +38,12 @@ static void empty_unit(const tn__fsdp_unit *u) {
 /* ---- A step ---------------------------------------------------------------------------------- */
 
 static tn_values unit_before(tn_module *m, tn_values in, void *user) {
-    (void)m;
     gather_unit(user);
     return in;
 }
 
 /* A unit that is recomputed in backward stays whole: its own backward follows. */
 static tn_values unit_after(tn_module *m, tn_values in, tn_values out, void *user) {
-    (void)m;
-    (void)in;
     const tn__fsdp_unit *u = user;
     if (!tn_in_backward() && (u != tn__fsdp_rest(u->fsdp) || !tn__will_record())) {
         empty_unit(u);
@@ -55,13 +52,10 @@ static tn_values unit_after(tn_module *m, tn_values in, tn_values out, void *use
 }
 
 static void unit_backward_before(tn_module *m, void *user) {
-    (void)m;
     gather_unit(user);
 }
 
 static void unit_backward_after(tn_module *m, tn_values grads, void *user) {
-    (void)m;
-    (void)grads;
     empty_unit(user);
 }
 

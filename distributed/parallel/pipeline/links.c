@@ -60,7 +60,6 @@ static void inbox_free(tn__pipe_inbox *b) {
 
 /* Those that compute a stage together wait for each other too (tn_tensor_parallel, tn_fsdp). */
 static bool abort_parts(const tn_entry *entry, void *unused) {
-    (void)unused;
     for (const tn_parts *parts = entry->parts; parts; parts = parts->next) {
         if (parts->sum == tn__parallel_sum_parts) {
             tn_group_abort(parts->group, tn_error_message());

@@ -276,7 +276,6 @@ static bool has_room(char *why, int64_t more, int64_t whole) {
 /* Called when the tensor's turn in the image comes. */
 static tn_tensor *give_item(const char *name, void *user) {
     tn__state_item *item = user;
-    (void)name;
     tn_tensor *t = tn_to(tn_reshape(item->tensor, TN_DIMS(tn_count(item->tensor))), tn_cpu());
     if (!tn_is_inert(t)) {
         tn__digest_of(tn_data(t), (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t)),

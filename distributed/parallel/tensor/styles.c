@@ -34,7 +34,6 @@ static bool is_split(const tn__tp *tp) {
 static tn_values enter_region(tn_module *m, tn_values in, void *user) {
     const tn__tp_place *place = user;
     const tn__tp *tp = place->of;
-    (void)m;
     in.v[0] =
         is_split(tp) ? tn_dist_gather_dim(tp->group, in.v[0], 1) : tn_dist_copy(tp->group, in.v[0]);
     return in;
@@ -168,7 +167,6 @@ static tn_tensor *join_columns(const tn__tp *tp, tn_tensor *x) {
 
 static tn_values end_call(tn_module *m, tn_values in, tn_values out, void *user) {
     const tn__tp *tp = user;
-    (void)in;
     tn__grad_self.note = tp->around;
     bool logits = tp->classes > 0 && out.n > 0 && !tn_is_inert(out.v[0]) && tn_ndim(out.v[0]) > 0;
     if (logits && !m->lists->loss.calling) {

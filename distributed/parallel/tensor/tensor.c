@@ -246,7 +246,6 @@ static bool styles_fit(tn__tp *tp) {
 }
 
 static bool is_whole(const tn_entry *entry, void *user) {
-    (void)user;
     if (tn__entry_record(entry)->cut) {
         tn__raise(TN_ESTATE, operation, "%s is cut already", entry->path);
     }
