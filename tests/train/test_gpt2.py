@@ -213,6 +213,7 @@ def begun(folder):
     check(files(folder / "cut") == end, "resuming after --init")
     size = [a for a in command if a not in ("--context", "16")] # the folder's model has one
     run(folder, [*size, "--steps", "1", "--out", "size"])
+    says("--context 17: the model sees 16 tokens at once", run(folder, [*size, "--context", "17", "--out", "none"], 64))
     (folder / "note.txt").write_text("text")
     says("note.txt: Not a directory", run(folder, [*command, "--steps", "1", "--out", "note.txt"], 1))
     (folder / "hf/config.json").write_text('{"model_type": "opt"}')
