@@ -130,7 +130,7 @@ tn__wire *open_wire(const char *address, int first, int last, int rank, int rank
         gloo::transport::tcp::attr attributes(address);
         attributes = gloo::transport::tcp::CreateDeviceAttr(attributes);
         std::shared_ptr<Device> device;
-        int port = first, any = 0;
+        int port = first, any = 0; /* only what listens takes one of the ports */
         listen_at_free(device_listens ? &port : &any, last, [&](int at) {
             set_port(&attributes.ai_addr, at);
             device = std::make_shared<Device>(attributes);
