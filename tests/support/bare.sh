@@ -16,4 +16,6 @@ make_bare() {
     # How this machine reaches the network; its settings of apt, but nothing else of its.
     cp -L /etc/resolv.conf "$2/etc/" 2>/dev/null || true
     cp -r /etc/apt/apt.conf.d "$2/etc/apt/"
+    # What the installer writes and debootstrap does not.
+    [ -f "$2/etc/hosts" ] || printf '127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n' >"$2/etc/hosts"
 }
