@@ -131,6 +131,7 @@ static void synchronise_all(tn_local_sgd *l) {
     if (!tn__pending()) {
         tn__parallel_share(l->model, l->group, 0, false);
         tn_fill_(l->steps, 0.0);
+        l->model->ranks_differ = false;
         tn_flight_mark("local SGD", began);
     }
     l->stats.rounds++;
@@ -154,6 +155,7 @@ tn_status tn_local_sgd_step(tn_local_sgd *l) {
     double steps = tn_item(l->steps) + 1.0;
     if (!tn__pending()) {
         tn_fill_(l->steps, steps);
+        l->model->ranks_differ = true;
     }
     if (!tn__pending() && steps >= (double)l->options.every) {
         synchronise_all(l);

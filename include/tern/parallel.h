@@ -184,8 +184,8 @@ TN_API tn_local_sgd_options tn_diloco_defaults(void);
  * differ, and their optimisers always do. So each rank saves a checkpoint of its own, and with it
  * this: with tn_save, or as a child beside m in a module that is tn_checkpoint.model. A run resumed
  * with the same ranks then has the bits of one that was not interrupted. A saver, a tn_run and
- * tn_dist_save take one rank's copy of each parameter and state as if all were equal, and raise no
- * error.
+ * tn_dist_save take one rank's copy of each parameter and state as if all were equal, and warn
+ * if they are not.
  *
  * NULL after an error: TN_EVALUE: a bad option, or this rank is not in g; TN_EMISMATCH: ranks
  * differ; TN_EUNSUPPORTED: m is sharded, or some of it is on other ranks. */

@@ -252,6 +252,42 @@ TEST(test_resumes_bit_for_bit) {
     run_ok(2, resumes_run, base);
 }
 
+static void count_differences(tn_log_level level, const char *text, void *user) {
+    *(int *)user += strstr(text, "the ranks' models differ") != NULL;
+}
+
+/* A saver takes one rank's copy: rank 0 warns, unless all have just synchronised. */
+static void warns_of_savers(tn_group *g, void *user) {
+    int warned = 0;
+    bool first = tn_group_rank(g) == 0;
+    if (first) {
+        tn_log_to(count_differences, TN_LOG_WARN, &warned);
+    }
+    whole w;
+    whole_init(&w, g);
+    tn_checkpoint c = {.model = &w, .optim = w.opt};
+    tn_saver *s = tn_saver_new(g, user, tn_saver_defaults());
+    CHECK(tn_saver_save(s, &c) == TN_OK && warned == 0);
+    whole_train(&w, g, 0, 1);
+    CHECK(tn_saver_save(s, &c) == TN_OK && warned == first);
+    char path[600];
+    snprintf(path, sizeof(path), "%s/one", (const char *)user);
+    CHECK(tn_dist_save(g, &c, path) == TN_OK && warned == 2 * first);
+    whole_train(&w, g, 1, 4);
+    CHECK(tn_saver_save(s, &c) == TN_OK && tn_saver_wait(s) == TN_OK && warned == 2 * first);
+    tn_saver_free(s);
+    whole_end(&w);
+    if (first) {
+        tn_log_to(NULL, TN_LOG_ERROR, NULL);
+    }
+}
+
+TEST(test_savers_warn) {
+    char folder[512];
+    snprintf(folder, sizeof(folder), "%s", temp_path("saver"));
+    run_ok(2, warns_of_savers, folder);
+}
+
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
 TEST(test_refusals) {

@@ -263,6 +263,7 @@ tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) {
         return tn_error();
     }
     tn__agree_begin();
+    tn__warn_ranks_differ(g, c, operation);
     if (tn_group_rank(g) == 0) {
         tn_checkpoint_save(c, path);
     }

@@ -7,6 +7,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/fork.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "distributed/group/group.h"
 #include "distributed/parallel/save/agree.h"
@@ -380,8 +381,27 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
     return !tn__pending();
 }
 
+static bool ranks_differ(tn_module *m, const char *path, void *user) {
+    *(bool *)user = *(bool *)user || m->ranks_differ;
+    return true;
+}
+
+void tn__warn_ranks_differ(const tn_group *g, const tn_checkpoint *c, const char *operation) {
+    bool differ = false;
+    if (c && c->model && tn_group_size(g) > 1 && tn_group_rank(g) == 0 && !tn__pending()) {
+        tn_module_each_module(c->model, ranks_differ, &differ);
+    }
+    if (differ) {
+        tn__log_loud("%s: the ranks' models differ (local SGD, before its next synchronisation), "
+                     "and one rank's copy of each parameter is saved for all (tn_local_sgd_new "
+                     "says how to save)",
+                     operation);
+    }
+}
+
 static void begin_save(tn_saver *s, const tn_checkpoint *c) {
     tn__state fresh = {.operation = s->operation, .parts = true};
+    tn__warn_ranks_differ(s->world, c, s->operation);
     s->saves++;
     s->deadline = tn__now() + s->options.timeout;
     if (!agree_to_save(s, c, &fresh)) {

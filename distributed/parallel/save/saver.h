@@ -114,6 +114,9 @@ char *tn__saver_receive_by(tn_saver *s, double deadline, int rank, const char *w
  * while until the others have read it, since it may end next. */
 void tn__saver_leave(tn_saver *s);
 
+/* Rank 0 warns if the ranks' copies of the model differ. */
+void tn__warn_ranks_differ(const tn_group *g, const tn_checkpoint *c, const char *operation);
+
 /* Removes the previous save's keys, which no rank still needs. Raises nothing. */
 void tn__saver_forget(tn_saver *s);
 
