@@ -74,8 +74,9 @@ static bool check_inputs(const tn_rnn *m, tn_values in, rnn_inputs *each) {
                          in.n > 3 ? in.v[3] : NULL};
     if (in.n < 1 || in.n > 4 || !in.v[0] || (each->c0 && !kind->has_c)) {
         tn__raise(TN_EVALUE, kind->name,
-                  "%d inputs given; they are x and optionally h0, c0 (only for lstm), lengths",
-                  in.n);
+                  "%d inputs given; they are x, h0, %s, lengths; all but x may be NULL or, at the "
+                  "end, left out",
+                  in.n, kind->has_c ? "c0" : "NULL (c0 of an lstm)");
         return false;
     }
     const char *order = m->batch_first ? "batch, times, in" : "times, batch, in";

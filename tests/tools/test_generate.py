@@ -232,8 +232,9 @@ def ends_of_texts():
     says("ïve\n", "--prompt", "na")
     write("generation_config.json", {"eos_token_id": ord("v")})
     says("ï\n", "--prompt", "na")
-    write("generation_config.json", {"bos_token_id": 7})  # an empty prompt alone begins with it
+    write("generation_config.json", {"bos_token_id": ord("n")})  # an empty prompt alone begins with it
     says("ïve\n", "--prompt", "na", "--tokens", "4")
+    says("aïve\n", "--prompt", "", "--tokens", "5")
     write("generation_config.json", {"eos_token_id": "x"})
     fails(1, 'model/generation_config.json: "eos_token_id" is "x" but must be', "--model", "model", "--prompt", "na")
     with open("model/generation_config.json", "w", encoding="utf-8") as f:
