@@ -59,6 +59,35 @@ threads() {
     TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1 OMP_NUM_THREADS=2 run_tests ci-threads testlog -t 3 "${tests[@]}"
 }
 
+fuzz() {
+    [[ "${1:-60}" =~ ^[0-9]+$ ]] || refuse fuzz "$1"
+    [ $# -lt 2 ] || refuse fuzz "$2"
+    CC=clang configure fuzz -Dbuildtype=debugoptimized -Dfuzz=true -Dtests=false -Dcuda=disabled -Db_sanitize=address,undefined -Db_lundef=false
+    local source name
+    for source in tests/fuzz/*.c; do
+        [ -f "$source" ] || { echo "no fuzz targets"; return 1; }
+        name=$(basename "$source" .c)
+        say "$name"
+        mkdir -p "build/fuzz/found/$name" "tests/fuzz/corpus/$name"
+        "build/fuzz/tests/$name" -max_total_time="${1:-60}" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+            -artifact_prefix="build/fuzz/found/$name/crash-" "build/fuzz/found/$name" "tests/fuzz/corpus/$name"
+    done
+}
+
+coverage() {
+    configure coverage -Dbuildtype=debug -Db_coverage=true -Dnv_archs=
+    find build/coverage -name '*.gcda' -delete # what earlier runs reached
+    run_tests coverage testlog
+    local folder status=0 lines
+    gcovr --root . --exclude tests --exclude bench --exclude examples build/coverage
+    say "lines that tests reach; at least 95 % are wanted"
+    for folder in ops backends/ref; do
+        lines=$(gcovr --root . --filter "$folder/" --fail-under-line 95 --print-summary build/coverage 2>/dev/null) || status=1
+        printf '%-14s %s\n' "$folder/" "$(sed -n 's/^lines: //p' <<<"$lines")"
+    done
+    return $status
+}
+
 # What the long form has besides: each ordinary test as users build, every cell of the faults, the peers from PyPI, bare machines.
 more() {
     attempt "ordinary, -O3" run_tests ci-release ordinary -t 3 --no-suite long --no-suite kernels --no-suite device

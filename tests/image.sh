@@ -1,11 +1,43 @@
 #!/usr/bin/env bash
-# The image that Dockerfile describes: built, and its programs run. Where debian:12 cannot be pulled, a base is made by debootstrap
-# (as root, with buildah). Without an engine it is skipped. It compiles everything, so only `./run image --test` runs it.
+# The image that Dockerfile describes. usage: tests/image.sh [--cuda | --test]
+# --test: built, and its programs run. Where debian:12 cannot be pulled, a base is made by debootstrap (as root, with buildah).
+# Without an engine it is skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
+
+# The program that builds images here; if there is none, why.
+image_engine() {
+    local engine reasons=()
+    for engine in docker podman buildah; do
+        if ! command -v "$engine" >/dev/null; then
+            reasons+=("$engine is not installed;")
+        elif timeout 30 "$engine" info >build/engine.log 2>&1; then
+            echo "$engine"
+            return
+        else
+            reasons+=("$engine does not answer ($(tail -n 1 build/engine.log));")
+        fi
+    done
+    echo "./run image needs docker, podman or buildah: ${reasons[*]}" >&2
+    return 1
+}
+
+# build_image ARGUMENTS: of the engine.
+build_image() {
+    local verb=build
+    [ "$engine" != buildah ] || verb=bud
+    echo "building the image tern with $engine (log: build/image.log)"
+    "$engine" "$verb" -t tern ${BASE:+--build-arg "BASE=$BASE"} "$@" . >build/image.log 2>&1 || { tail -n 30 build/image.log; return 1; }
+}
+
+if [ "${1:-}" != --test ]; then
+    engine=$(image_engine)
+    build_image ${1:+--build-arg CUDA=13.0}
+    exit
+fi
 . tests/support/bare.sh
-engine=$(./run image --engine 2>build/engine.txt) || { echo "skipped: no image was built. $(cat build/engine.txt)"; exit 0; }
+engine=$(image_engine 2>build/engine.txt) || { echo "skipped: no image was built. $(cat build/engine.txt)"; exit 0; }
 
 if [ "$engine" = buildah ] && [ -z "${BASE:-}" ] && ! buildah pull -q debian:12 >/dev/null 2>&1; then
     if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null; then
@@ -21,7 +53,7 @@ if [ "$engine" = buildah ] && [ -z "${BASE:-}" ] && ! buildah pull -q debian:12 
     buildah commit -q --rm "$container" tern-base >/dev/null
     export BASE=localhost/tern-base
 fi
-./run image
+build_image
 
 # inside SCRIPT: as a user would, in a container that is removed again.
 inside() {
