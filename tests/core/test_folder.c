@@ -59,7 +59,3 @@ TEST(folders_within_and_links_stay) {
     assert_int_equal(access(inner, F_OK), 0);
     assert_true(tn__folder_remove(inner, "test") && tn__folder_remove(outer, "test"));
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

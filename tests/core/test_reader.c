@@ -159,7 +159,3 @@ TEST_WITH(test_without_a_size, NULL, temp_clean) {
     assert_true(strlen(data) < bytes);
     free(data);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -63,12 +63,12 @@ static inline void device_pass(int n, const char *body, const char *argument, do
     ranks_free(&r);
 }
 
-/* A group's set-up, before temp_clean. */
+/* A group's set-up. */
 static inline int device_set_up(void **state) {
     char path[512];
     snprintf(path, sizeof(path), "%s/emulator/libfake_nccl.so", getenv("TERN_TEST_BIN"));
     has_nccl = access(path, R_OK) == 0;
-    return temp_flights(state);
+    return 0;
 }
 
 /* First in main: does not return in a rank. Without the emulator, says so in TAP and returns false.

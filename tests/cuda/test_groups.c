@@ -597,5 +597,5 @@ int main(int argc, char **argv) {
     if (!device_main(argc, argv, bodies, COUNT_OF(bodies))) {
         return 0;
     }
-    return tests_run(device_set_up, temp_clean);
+    return tests_run(device_set_up, NULL);
 }

@@ -206,5 +206,5 @@ int main(int argc, char **argv) {
     if (!device_main(argc, argv, NULL, 0)) {
         return 0;
     }
-    return tests_run(device_set_up, temp_clean);
+    return tests_run(device_set_up, NULL);
 }

@@ -73,5 +73,5 @@ int main(int argc, char **argv) {
     if (!device_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]))) {
         return 0;
     }
-    return tests_run(device_set_up, temp_clean);
+    return tests_run(device_set_up, NULL);
 }

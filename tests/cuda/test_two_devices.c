@@ -327,5 +327,5 @@ int main(int argc, char **argv) {
     if (!device_main(argc, argv, NULL, 0)) {
         return 0;
     }
-    return tests_run(NULL, temp_clean);
+    return tests_run(NULL, NULL);
 }

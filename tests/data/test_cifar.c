@@ -121,12 +121,3 @@ TEST(memory_that_runs_out) {
     write_all();
     every_allocation(read_batches);
 }
-
-static int make_temp_folder(void **state) {
-    temp_path("");
-    return 0;
-}
-
-int main(void) {
-    return tests_run(make_temp_folder, temp_clean);
-}

@@ -192,7 +192,3 @@ PLAIN_TEST(test_moved_elements_are_found) {
     assert_string_equal(text, one.text);
     tn_dataset_free(d);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -171,5 +171,5 @@ static int fill_images(void **state) {
 }
 
 int main(void) {
-    return tests_run(fill_images, temp_clean);
+    return tests_run(fill_images, NULL);
 }

@@ -257,12 +257,3 @@ TEST(memory_that_runs_out) {
         }
     }
 }
-
-static int make_temp_folder(void **state) {
-    temp_path("");
-    return 0;
-}
-
-int main(void) {
-    return tests_run(make_temp_folder, temp_clean);
-}

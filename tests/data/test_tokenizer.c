@@ -256,7 +256,3 @@ TEST(texts_as_rows) {
     assert_true(tn_is_inert(lengths));
     tn_tokenizer_free(t);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

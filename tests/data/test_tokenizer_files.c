@@ -515,7 +515,3 @@ TEST(file_of_a_folder) {
     assert_null(tn_tokenizer_load(temp_path("nowhere.json")));
     assert_error(TN_EIO, "nowhere.json");
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -117,7 +117,3 @@ TEST(saving_without_memory) {
     }
     tn_tokenizer_free(t);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

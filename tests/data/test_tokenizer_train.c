@@ -121,7 +121,3 @@ TEST(wrong_options) {
     assert_null(tn_tokenizer_train(texts, bytes, 1, o));
     assert_error(TN_EFORMAT, "is not UTF-8");
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -473,7 +473,3 @@ PLAIN_TEST(test_learning_rates) {
     assert_int_equal(tn_error(), TN_EVALUE);
     tn_error_clear();
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

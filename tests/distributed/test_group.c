@@ -568,9 +568,3 @@ TEST(test_trace) {
     assert_int_equal(tn_flight_trace("/nowhere/at/all"), TN_EIO);
     tn_error_clear();
 }
-
-int main(void) {
-    temp_path("");
-    setenv("TERN_FLIGHT_DIR", temp_folder, 1);
-    return tests_run(NULL, temp_clean);
-}

@@ -583,5 +583,5 @@ static const rank_entry bodies[] = {{"meet", meet_others}, {"-options", meet_wit
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, 6);
-    return tests_run(NULL, temp_clean);
+    return tests_run(NULL, NULL);
 }

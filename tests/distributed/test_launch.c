@@ -269,7 +269,3 @@ static void fail_midway(tn_group *world, void *user) {
 TEST(test_a_failure_ends_what_is_under_way) {
     run_ok(2, fail_midway, NULL);
 }
-
-int main(void) {
-    return tests_run(temp_flights, temp_clean);
-}

@@ -691,5 +691,5 @@ static const rank_entry bodies[] = {{"-store", rank_of_store}, {"-die", die_in_f
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, 2);
-    return tests_run(NULL, temp_clean);
+    return tests_run(NULL, NULL);
 }

@@ -191,7 +191,3 @@ TEST(test_derive) {
     tn__token_derive("secreu", "job 1", b);
     assert_string_not_equal(a, b);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -725,7 +725,3 @@ TEST(test_places_without_passes) {
     assert_int_equal(next_number(l), 4);
     tn_loader_free(l);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

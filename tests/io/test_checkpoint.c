@@ -396,7 +396,3 @@ TEST(test_plateau_and_average) {
     assert_error(TN_ESTATE, "weight is gone");
     tn_average_free(ema);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

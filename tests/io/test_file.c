@@ -182,7 +182,3 @@ PLAIN_TEST(test_many_writers) {
     free(data);
     assert_int_equal(temp_count(), 1);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -74,7 +74,3 @@ PLAIN_TEST(test_killed_while_saving) {
             (long long)step);
     assert_true(old > 0 && new > 0);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -93,7 +93,3 @@ TEST_WITH(test_device, NULL, temp_clean) {
     assert_int_equal(symlink("/dev/zero", path), 0);
     refused_by_all(path, "is a character device, not a regular file");
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -407,7 +407,3 @@ PLAIN_TEST(test_checkpoint) {
     assert_int_equal(kept.step, 1);
     small_run_close(&kept);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -300,7 +300,3 @@ TEST(rows_without_memory) {
         assert_true(n < 100);
     }
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -561,7 +561,3 @@ TEST(a_module_that_trains) {
     tn_error_clear();
     tn_module_free(m);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

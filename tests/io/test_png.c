@@ -115,7 +115,3 @@ TEST(no_memory) {
         tn_error_clear();
     }
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

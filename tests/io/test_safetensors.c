@@ -591,7 +591,3 @@ PLAIN_TEST(test_refused_add) {
         assert_int_equal(access(path, F_OK), -1);
     }
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -186,7 +186,3 @@ TEST(no_memory) {
         assert_error(TN_ENOMEM, "");
     }
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -398,7 +398,3 @@ TEST(refused_llamas) {
                  "(in llama.layers.0.self_attn)");
     tn_module_finish(&m);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -56,7 +56,3 @@ PLAIN_TEST(weights_without_memory) {
 PLAIN_TEST(llmc_without_memory) {
     every_allocation(use_llmc);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -202,7 +202,3 @@ TEST(positions_that_no_llama_has) {
         assert_error(TN_EFORMAT, wrong[i][1]);
     }
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -419,7 +419,3 @@ TEST(weights_of_bytes) {
         tn_module_finish(&m);
     }
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -66,7 +66,3 @@ TEST(what_is_written) {
     tn_safetensors_close(f);
     tn_module_finish(&m);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -183,7 +183,3 @@ TEST(headers_that_lie) {
     free(data);
     tn_module_finish(&m);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

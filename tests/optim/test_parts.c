@@ -440,7 +440,3 @@ TEST(across_parts) {
         }
     }
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -275,5 +275,5 @@ TEST(test_the_group_was_freed) {
 
 int main(void) {
     tn_set_threads(1);
-    return tests_run(temp_flights, temp_clean);
+    return tests_run(NULL, NULL);
 }

@@ -289,5 +289,5 @@ PLAIN_TEST(test_errors) {
 
 int main(void) {
     tn_set_threads(1);
-    return tests_run(temp_flights, temp_clean);
+    return tests_run(NULL, NULL);
 }

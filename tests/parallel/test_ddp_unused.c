@@ -259,5 +259,5 @@ TEST(test_frozen_parameters) {
 
 int main(void) {
     tn_set_threads(1);
-    return tests_run(temp_flights, temp_clean);
+    return tests_run(NULL, NULL);
 }

@@ -388,5 +388,5 @@ TEST(test_an_error_before_whole) {
 
 int main(void) {
     tn_set_threads(1);
-    return tests_run(temp_flights, temp_clean);
+    return tests_run(NULL, NULL);
 }

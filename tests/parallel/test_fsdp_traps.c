@@ -640,5 +640,5 @@ TEST(test_errors_reach_all_replicas) {
 
 int main(void) {
     tn_set_threads(1);
-    return tests_run(temp_flights, temp_clean);
+    return tests_run(NULL, NULL);
 }

@@ -417,5 +417,5 @@ int main(int argc, char **argv) {
     static const rank_entry bodies[] = {{"train", train_on}};
     ranks_main(argc, argv, bodies, 1);
     tn_set_threads(1);
-    return tests_run(temp_flights, temp_clean);
+    return tests_run(NULL, NULL);
 }

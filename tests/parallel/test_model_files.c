@@ -213,7 +213,3 @@ TEST(checkpoints_that_are_of_no_language_model) {
         assert_error(TN_EFORMAT, wrong[i].error);
     }
 }
-
-int main(void) {
-    return tests_run(temp_flights, temp_clean);
-}

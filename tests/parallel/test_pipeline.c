@@ -577,7 +577,3 @@ TEST(overflow_of_one_stage) {
     r.frozen = "embed_tokens layers.0 layers.1"; /* nothing is left to train on the other one */
     run_ok(2, overflow_once, &r);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -191,5 +191,5 @@ TEST(data_that_end) {
 
 int main(void) {
     tn_set_threads(1);
-    return tests_run(NULL, temp_clean);
+    return tests_run(NULL, NULL);
 }

@@ -118,7 +118,3 @@ TEST(what_is_saved_changes) {
     assert_int_equal(tn_local_run(2, save_changing, (void *)(uintptr_t)temp_path("changing")),
                      TN_OK);
 }
-
-int main(void) {
-    return tests_run(temp_flights, temp_clean);
-}

@@ -67,7 +67,3 @@ TEST(test_cannot_clear) {
     temp_write(path, "x", 1);
     run_ok(2, cannot_clear, (void *)path);
 }
-
-int main(void) {
-    return tests_run(temp_flights, temp_clean);
-}

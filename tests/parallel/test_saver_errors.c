@@ -296,7 +296,3 @@ TEST(own_error_before_that_of_the_save) {
     tn_saver_free(saver);
     parts_run_close(&r);
 }
-
-int main(void) {
-    return tests_run(temp_flights, temp_clean);
-}

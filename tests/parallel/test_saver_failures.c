@@ -207,7 +207,3 @@ TEST(files_that_cannot_grow) {
     }
     signal(SIGXFSZ, SIG_DFL);
 }
-
-int main(void) {
-    return tests_run(temp_flights, temp_clean);
-}

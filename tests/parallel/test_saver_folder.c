@@ -179,7 +179,3 @@ TEST(children_keep_no_lock) {
     close(again);
     parts_run_close(&r);
 }
-
-int main(void) {
-    return tests_run(temp_flights, temp_clean);
-}

@@ -291,7 +291,3 @@ TEST(into_a_model_without_elements) {
     const char *folder = temp_path("deferred");
     assert_int_equal(tn_local_run(2, load_without_elements, (void *)(uintptr_t)folder), TN_OK);
 }
-
-int main(void) {
-    return tests_run(temp_flights, temp_clean);
-}

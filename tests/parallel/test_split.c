@@ -521,7 +521,3 @@ static void cuts_copies(tn_group *world, void *user) {
 TEST(what_stages_share_is_cut_alike) {
     run_ok(2, cuts_copies, NULL);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

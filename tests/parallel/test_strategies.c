@@ -367,5 +367,5 @@ TEST(a_strategy_over_two_groups) {
 
 int main(void) {
     tn_set_threads(1);
-    return tests_run(temp_flights, temp_clean);
+    return tests_run(NULL, NULL);
 }

@@ -284,5 +284,5 @@ TEST(test_overflow_on_one_rank) {
 
 int main(void) {
     tn_set_threads(1);
-    return tests_run(temp_flights, temp_clean);
+    return tests_run(NULL, NULL);
 }

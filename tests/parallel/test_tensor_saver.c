@@ -285,5 +285,5 @@ TEST(test_from_mesh_to_mesh) {
 
 int main(void) {
     tn_set_threads(1);
-    return tests_run(temp_flights, temp_clean);
+    return tests_run(NULL, NULL);
 }

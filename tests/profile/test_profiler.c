@@ -460,7 +460,3 @@ TEST(forks_while_limits_are_measured) {
     __atomic_store_n(&done, true, __ATOMIC_RELAXED);
     pthread_join(thread, NULL);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -259,7 +259,3 @@ TEST(deadlines_for_the_system) {
     int left = tn__milliseconds_left(tn__now() + 3600);
     assert_in_range(left, 1, 3600000);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -1,8 +1,6 @@
 #include "tests/support/run.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "tests/support/temp.h"
 
 static struct CMUnitTest *tests;
 static int *places;
@@ -29,12 +27,54 @@ void test_add(const char *name, CMUnitTestFunction f, CMFixtureFunction setup,
     tests[at] = (struct CMUnitTest){name, f, setup, teardown, initial_state};
 }
 
+char temp_folder[64];
+
+const char *temp_path(const char *name) {
+    static char paths[8][512];
+    static unsigned next;
+    if (!*temp_folder) {
+        strcpy(temp_folder, "/tmp/tern_test_XXXXXX");
+        if (!mkdtemp(temp_folder)) {
+            perror(temp_folder);
+            exit(1);
+        }
+        setenv("TERN_FLIGHT_DIR", temp_folder, 1);
+    }
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof(paths[0]), "%s/%s", temp_folder, name);
+    return path;
+}
+
+void temp_remove(const char *path) {
+    DIR *folder = unlink(path) == 0 ? NULL : opendir(path);
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        char below[1024];
+        int length = snprintf(below, sizeof(below), "%s/%s", path, entry->d_name);
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
+            length < (int)sizeof(below)) {
+            temp_remove(below);
+        }
+    }
+    if (folder) {
+        closedir(folder);
+        rmdir(path);
+    }
+}
+
+int temp_clean(void **state) {
+    temp_remove(temp_folder);
+    *temp_folder = 0;
+    return 0;
+}
+
 int tests_run(CMFixtureFunction setup, CMFixtureFunction teardown) {
     if (count == 0) {
         fprintf(stderr, "no tests\n");
         return 1;
     }
+    temp_path("");
     int failed = _cmocka_run_group_tests("tests", tests, count, setup, teardown);
+    temp_clean(NULL);
     free(tests);
     free(places);
     return failed;

@@ -38,7 +38,7 @@ void test_add(const char *name, CMUnitTestFunction f, CMFixtureFunction setup,
               CMFixtureFunction teardown, void *initial_state, int place);
 
 /* Runs all tests, between a setup and a teardown of the whole program (or NULL), and returns main's
- * result. */
+ * result. They have a folder (temp.h). */
 int tests_run(CMFixtureFunction setup, CMFixtureFunction teardown);
 
 #ifdef __cplusplus

@@ -10,21 +10,12 @@
 
 #include "tests/support/test.h"
 
-static char temp_folder[64];
+/* The program's own folder under /tmp, which tests_run makes and removes. The flight recorder
+ * writes to it (TERN_FLIGHT_DIR). */
+extern char temp_folder[64];
 
-/* A path in a new folder under /tmp, which temp_clean removes.
- * Up to 8 paths are valid at a time. */
-static inline const char *temp_path(const char *name) {
-    static char paths[8][512];
-    static unsigned next;
-    if (!*temp_folder) {
-        strcpy(temp_folder, "/tmp/tern_test_XXXXXX");
-        assert_non_null(mkdtemp(temp_folder));
-    }
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof(paths[0]), "%s/%s", temp_folder, name);
-    return path;
-}
+/* A path in it; makes it where no tests run. Up to 8 paths are valid at a time. */
+const char *temp_path(const char *name);
 
 /* How many files are in the folder. */
 static inline int temp_count(void) {
@@ -69,35 +60,10 @@ static inline void temp_same(const char *a, const char *b) {
     free(two);
 }
 
-/* A group's setup: the flight recorder writes about failures to the folder. */
-static inline int temp_flights(void **state) {
-    temp_path("");
-    return setenv("TERN_FLIGHT_DIR", temp_folder, 1);
-}
-
 /* Removes a file, or a folder with all that is in it. */
-static inline void temp_remove(const char *path) {
-    DIR *folder = unlink(path) == 0 ? NULL : opendir(path);
-    for (struct dirent *entry; folder && (entry = readdir(folder));) {
-        char below[1024];
-        int length = snprintf(below, sizeof(below), "%s/%s", path, entry->d_name);
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
-            length < (int)sizeof(below)) {
-            temp_remove(below);
-        }
-    }
-    if (folder) {
-        closedir(folder);
-        rmdir(path);
-    }
-}
+void temp_remove(const char *path);
 
-static inline int temp_clean(void **state) {
-    if (*temp_folder) {
-        temp_remove(temp_folder);
-        *temp_folder = 0;
-    }
-    return 0;
-}
+/* Removes the folder; the next path makes another. A test's teardown. */
+int temp_clean(void **state);
 
 #endif

@@ -554,7 +554,3 @@ TEST(test_idle_keys_are_logged) {
     tn_log_to(NULL, TN_LOG_INFO, NULL);
     assert_int_equal(logged, 1);
 }
-
-int main(void) {
-    return tests_run(temp_flights, temp_clean);
-}

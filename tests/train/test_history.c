@@ -339,7 +339,3 @@ PLAIN_TEST(test_link) {
     assert_error(TN_EIO, "link.csv is a symbolic link to a file");
     assert_int_equal(access(file, F_OK), -1);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

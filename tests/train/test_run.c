@@ -276,7 +276,3 @@ TEST(wrong_options) {
     quiet_run(&p);
     assert_error(TN_EIO, "/dev/null/out: Not a directory");
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -181,7 +181,3 @@ TEST(errors_end_the_loop) {
     assert_error(TN_EVALUE, "bad column \"a unit, with a comma_per_s\"");
     assert_null(strstr(text, "losses:"));
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -116,7 +116,3 @@ TEST(wrong_limits) {
         assert_error(TN_EVALUE, i < 2 ? "a limit is below 0" : "needs the price");
     }
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

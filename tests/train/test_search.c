@@ -247,7 +247,3 @@ TEST(stays_in_range) {
     assert_true(seen[0] > 20 && seen[1] > 20);
     tn_search_end(search);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -315,7 +315,3 @@ PLAIN_TEST(test_stop) {
     signal(SIGTERM, SIG_DFL);
     signal(SIGINT, SIG_DFL);
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}

@@ -441,7 +441,3 @@ TEST(evaluates_on_ranks) {
         tn_metrics_free(s[i].result);
     }
 }
-
-int main(void) {
-    return tests_run(NULL, temp_clean);
-}
