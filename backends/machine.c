@@ -4,20 +4,16 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#endif
 
 /* Whether the processor has tiles of bf16 and the system lets this process use them: it wants to be
  * asked, since a signal's stack then needs 8 KB more. */
 static bool tiles_allowed(void) {
-#if defined(__x86_64__)
     enum { LEAF = 7, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24, REQUEST = 0x1023, TILE_DATA = 18 };
     unsigned a, b, c, d;
     return __get_cpuid_count(LEAF, 0, &a, &b, &c, &d) && (d & AMX_BF16) && (d & AMX_TILE) &&
            syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
-#else
-    return false;
-#endif
 }
+#endif
 
 /* Whether this machine (and its operating system, for the wide registers) runs code for x86-64-v2,
  * -v3, -v4. Every machine with AVX2 and FMA also has the rest of v3 (F16C, LZCNT, MOVBE), which not

@@ -30,6 +30,10 @@ import tempfile
 import threading
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+# pylint: disable=wrong-import-position
+from launch import free_port
+
 BIN = os.environ.get("TERN_TEST_BIN", "build/test/tests")
 TERN = os.environ.get("TERN_TOOL", os.path.join(os.path.dirname(BIN.rstrip("/")), "tools", "tern"))
 PROGRAM = os.path.join(BIN, "fault_program")
@@ -84,12 +88,6 @@ def environment(**more):
     env[name] = value
     env.update({k: str(v) for k, v in more.items()})
     return env
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def marked():
@@ -404,6 +402,7 @@ class Strangers(threading.Thread):
                 for i, kind in enumerate(what):
                     s = socket.socket()
                     self.listeners[s] = kind
+                    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     s.bind(("127.0.0.1", first + i))
                     s.listen(0 if kind == "full" else 16)
             except (OSError, OverflowError):  # someone else has one of them

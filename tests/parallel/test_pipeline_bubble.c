@@ -1,61 +1,126 @@
-/* The time that ranks of a pipeline wait is the simulated one. */
+/* A pipeline's ranks wait only for what the schedule has before them: each action begins when all
+ * that the simulation ends before it is done, on every rank, and no sooner. A rank that waited for
+ * more (for its message to be taken, say) would wait here for ever, whatever the clock. */
 #include "tests/distributed/rank_check.h"
-#include "tests/parallel/sleeping.h"
 
-#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
-/* All at once, each on ranks of its own: a sleeping rank needs no core. */
-static void measure_ranks(tn_group *world, void *user) {
-    tn_mesh *mesh =
-        tn_mesh_new(world, 2, (int[]){SLEEP_RUNS, SLEEP_RANKS}, (const char *const[]){"run", "pp"});
-    sleep_run *runs = user, *r = &runs[tn_group_rank(tn_mesh_group(mesh, "run"))], mine = *r;
-    tn_group *pp = tn_mesh_group(mesh, "pp");
-    sleep_measure(&mine, pp, 1);
-    if (tn_group_rank(pp) == 0) {
-        *r = mine;
+enum { RANKS = 4, MICROS = 8, ACTIONS = 3 * 2 * MICROS, LIMIT = 60 };
+
+typedef struct course {
+    tn_pipe_kind kind;
+    int chunks;
+    tn_pipe_schedule *schedule;
+    int begins[RANKS][ACTIONS], ends[RANKS][ACTIONS]; /* in columns of the drawing */
+    int done[RANKS];                                  /* actions */
+    bool late;
+    pthread_mutex_t lock;
+    pthread_cond_t moved;
+} course;
+
+typedef struct rank_course {
+    course *of;
+    int rank;
+} rank_course;
+
+/* A column is four characters: an action's name, "===" where it goes on, a dot. */
+static void read_course(course *c) {
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    assert_int_equal(tn_pipe_simulate(c->schedule, (tn_pipe_cost){1, 1, 1, 0}, NULL, f), TN_OK);
+    fclose(f);
+    char *line = text;
+    for (int rank = 0; rank < RANKS; rank++) {
+        int n = 0;
+        line += strlen("rank 0");
+        for (int column = 0; *line != '\n'; column++, line += 4) {
+            if (line[3] == '=') {
+                c->ends[rank][n - 1]++;
+            } else if (line[3] != '.') {
+                c->begins[rank][n] = column;
+                c->ends[rank][n++] = column + 1;
+            }
+        }
+        assert_int_equal(n, c->schedule->counts[rank]);
+        line++;
     }
-    tn_mesh_free(mesh);
+    free(text);
 }
 
-/* Whether the step took the simulated time, within 10 %. */
-static bool step_fits(sleep_run *r) {
-    assert_int_equal(sleep_simulate(r, NULL), TN_OK);
-    print_message("# %-16s  %.3f s, simulated %.3f s; bubble %.1f %%, simulated %.1f %%\n", r->name,
-                  r->measured.seconds, r->simulated.seconds, 100 * r->measured.bubble,
-                  100 * r->simulated.bubble);
-    assert_int_equal(r->measured.alive, r->simulated.alive);
-    return fabs(r->measured.seconds - r->simulated.seconds) <= 0.1 * r->simulated.seconds;
-}
-
-/* Other programs disturb a step, so it may be repeated once. Between two actions of different ranks
- * three threads are woken, of which each may be late: two that pass the message on, and the
- * receiver. Where even the sleeps of a step are late by 5 %, it says nothing. */
-TEST(steps_take_the_simulated_time) {
-    bool fits[SLEEP_RUNS] = {false}, undisturbed[SLEEP_RUNS] = {false};
-    int left = SLEEP_RUNS;
-    for (int try = 0; try < 2 && left > 0; try++) {
-        sleep_run runs[SLEEP_RUNS];
-        memcpy(runs, sleep_runs, sizeof(runs));
-        run_ok(SLEEP_RUNS * SLEEP_RANKS, measure_ranks, runs);
-        left = 0;
-        for (int i = 0; i < SLEEP_RUNS; i++) {
-            fits[i] |= step_fits(&runs[i]);
-            undisturbed[i] |= runs[i].took <= 1.05 * sleep_forward;
-            left += !fits[i];
+/* Whether all that ends by the column is done. */
+static bool may_begin(const course *c, int column) {
+    for (int rank = 0; rank < RANKS; rank++) {
+        int next = c->done[rank];
+        if (next < c->schedule->counts[rank] && c->ends[rank][next] <= column) {
+            return false;
         }
     }
-    for (int i = 0; i < SLEEP_RUNS; i++) {
-        if (!fits[i] && undisturbed[i]) {
-            fail_msg("%s: no step took the simulated time", sleep_runs[i].name);
-        }
-    }
-    if (left > 0) {
-        print_message("# SKIPPED: other programs leave no time; even sleeps take longer\n");
-        skip();
-    }
+    return true;
 }
 
-int main(void) {
-    sleep_forward = 0.04; /* long beside a late wake-up */
-    return tests_run(NULL, NULL);
+static void follow(tn_pipe_action a, bool done, void *user) {
+    rank_course *r = user;
+    course *c = r->of;
+    pthread_mutex_lock(&c->lock);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += LIMIT;
+    if (done) {
+        c->done[r->rank]++;
+        pthread_cond_broadcast(&c->moved);
+    }
+    while (!done && !c->late && !may_begin(c, c->begins[r->rank][c->done[r->rank]])) {
+        if (pthread_cond_timedwait(&c->moved, &c->lock, &until) != 0) {
+            print_message("# rank %d waits with %c%d.%d\n", r->rank, a.what, a.stage, a.micro);
+            c->late = true;
+            pthread_cond_broadcast(&c->moved);
+        }
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+static tn_tensor *distance(tn_tensor *out, tn_tensor *y, void *user) {
+    return tn_mse(out, y, TN_MEAN);
+}
+
+static void take_step(tn_group *world, void *user) {
+    course *c = user;
+    rank_course mine = {c, tn_group_rank(world)};
+    tn_sequential *m = tn_sequential_new();
+    for (int i = 0; i < RANKS * c->chunks; i++) {
+        tn_sequential_add(m, tn_linear_new(4, 4));
+    }
+    tn_pipeline *p = tn_pipeline_new(m, world,
+                                     TN_WITH(tn_pipeline, .kind = c->kind, .chunks = c->chunks,
+                                             .loss = distance, .on_action = follow, .user = &mine));
+    tn_batch batches[MICROS];
+    for (int i = 0; i < MICROS; i++) {
+        batches[i] =
+            (tn_batch){.x = tn_ones(TN_DIMS(2, 4), TN_F32), .y = tn_zeros(TN_DIMS(2, 4), TN_F32)};
+    }
+    tn_pipeline_step(p, batches, MICROS, NULL);
+    CHECK(!c->late && c->done[mine.rank] == c->schedule->counts[mine.rank]);
+    tn_module_free(m);
+}
+
+static void follows(tn_pipe_kind kind, int chunks) {
+    course c = {.kind = kind,
+                .chunks = chunks,
+                .schedule = tn_pipe_schedule_new(kind, RANKS, chunks, MICROS),
+                .lock = PTHREAD_MUTEX_INITIALIZER,
+                .moved = PTHREAD_COND_INITIALIZER};
+    read_course(&c);
+    run_ok(RANKS, take_step, &c);
+    tn_pipe_schedule_free(c.schedule);
+}
+
+TEST(ranks_wait_only_where_the_schedule_does) {
+    follows(TN_PIPE_1F1B, 1);
+    follows(TN_PIPE_GPIPE, 1);
+    follows(TN_PIPE_INTERLEAVED, 2);
+    follows(TN_PIPE_ZERO_BUBBLE, 1);
 }

@@ -118,11 +118,17 @@ def has(whole, *parts):
         holds(part in whole, f"{part!r} is not in:\n{whole}")
 
 
+held = []  # sockets
+
+
 def free_port():
+    """A port that the system gives to nobody else while this process lives: a socket holds it, which does not listen, and leaves it to
+    a listener that asks for SO_REUSEADDR, as servers do."""
     import socket
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    held.append(socket.socket())
+    held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held[-1].bind(("127.0.0.1", 0))
+    return held[-1].getsockname()[1]
 
 
 def free_ports(count):
