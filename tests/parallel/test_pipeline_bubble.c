@@ -69,6 +69,8 @@ static void follow(tn_pipe_action a, bool done, void *user) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += LIMIT;
+    const tn_pipe_action *next = &c->schedule->rows[r->rank][c->done[r->rank]];
+    CHECK(a.what == next->what && a.stage == next->stage && a.micro == next->micro);
     if (done) {
         c->done[r->rank]++;
         pthread_cond_broadcast(&c->moved);
