@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/support/test.h"
+#include "tests/support/golden.h"
 
 #include <tern/sys/op.h>
 #include <tern/tern.h>
@@ -18,32 +18,16 @@
 
 static bool seen[256]; /* by index in the registry */
 
-static void note_operation(const char *name, size_t length) {
+/* Whose message it is. */
+static void note_operation(const char *message) {
     for (int i = 0; i < tn_op_count(); i++) {
-        const char *known = tn_op_at(i)->name;
-        if (strlen(known) == length && memcmp(known, name, length) == 0) {
-            seen[i] = true;
-        }
+        size_t length = strlen(tn_op_at(i)->name);
+        seen[i] |= strncmp(message, tn_op_at(i)->name, length) == 0 && message[length] == ':';
     }
 }
 
-/* y is inert, and the error is this one. `message` begins with the operation's name and a colon. */
-static void refused_with(tn_tensor *y, tn_status status, const char *message) {
-    if (!tn_is_inert(y) || tn_error() != status || !strstr(tn_error_message(), message)) {
-        char said[512];
-        snprintf(said, sizeof said, "%s: %s", tn_status_name(tn_error()), tn_error_message());
-        tn_error_clear(); /* so that later tests report their own errors */
-        fail_msg("%s, not %s", message, said);
-    }
-    note_operation(message, strcspn(message, ":"));
-    tn_error_clear();
-}
-
-/* The same, for a message without the operation's name. */
-static void refused_by(tn_tensor *y, const char *name, tn_status status, const char *text) {
-    char message[256];
-    snprintf(message, sizeof message, "%s: %s", name, text);
-    refused_with(y, status, message);
-}
+/* The call is refused in the words of refusals.txt. */
+#define refused(call) \
+    note_operation(golden_refused("tests/ops/refusals.txt", #call, (call), __FILE__, __LINE__))
 
 #endif
