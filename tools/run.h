@@ -13,7 +13,6 @@
  *     run_words.c      what launchers write to each other, and when an order is valid
  *     run_agent.c      a thread that talks to the store: this node's orders, and its state
  *     run_leader.c     on node 0, in the same thread: who takes part, rounds, restarts, the verdict
- *     run_standby.c    the same thread, on the node that leads when node 0 is lost
  *
  * The main thread never waits for the network or for a terminal; the threads that do may hang
  * there, and the program still ends in bounded time.
@@ -35,9 +34,6 @@
 
 /* ---- Options (run_options.c) ----------------------------------------------------------------- */
 
-/* When another node may take the place of a lost leader. */
-typedef enum standby_use { STANDBY_MAJORITY, STANDBY_ALWAYS, STANDBY_NEVER } standby_use;
-
 typedef struct run_options {
     int min_nodes, max_nodes;
     int ranks; /* of this node */
@@ -49,14 +45,13 @@ typedef struct run_options {
     bool own_token; /* the token is made from the user's own */
     char run_id[65];
     char token[TN__TOKEN];
-    char node_name[65]; /* of this host, for messages */
-    char devices[257];  /* as in a node's card */
-    double monitor;     /* seconds between two signs of life */
-    double heartbeat;   /* a node silent for this long is lost */
-    double timeout;     /* to wait for enough nodes */
-    double last_call;   /* to wait for more than enough nodes */
-    double grace;       /* between SIGTERM and SIGKILL */
-    standby_use standby;
+    char node_name[65];  /* of this host, for messages */
+    char devices[257];   /* as in a node's card */
+    double monitor;      /* seconds between two signs of life */
+    double heartbeat;    /* a node silent for this long is lost */
+    double timeout;      /* to wait for enough nodes */
+    double last_call;    /* to wait for more than enough nodes */
+    double grace;        /* between SIGTERM and SIGKILL */
     const char *log_dir; /* NULL: no files */
     char **program;      /* with its arguments, NULL at the end */
     char *path;          /* of the program's file */
@@ -271,8 +266,6 @@ typedef struct leader leader;
 
 /* `own` is the number of this node. */
 leader *leader_new(const run_options *o, tn_store *keys, int own);
-/* The same on the standby, when the leader is lost: `keys` are those of its own store. */
-leader *leader_claim(const run_options *o, tn_store *keys, int own);
 /* Looks at all nodes and decides. An error of the store stays pending. */
 void leader_tick(leader *l);
 /* Ends the job, if it has not ended yet. */
@@ -280,17 +273,6 @@ void leader_end(leader *l, int code, const char *text);
 /* Whether the job has ended and every other node has read that, or had time to. */
 bool leader_over(const leader *l);
 void leader_free(leader *l);
-
-/* ---- Standby (run_standby.c) ----------------------------------------------------------------- */
-
-/* Whether the job's nodes keep a standby. */
-bool standby_wanted(const run_options *o);
-/* How long the others wait in its store for the standby to lead. */
-double standby_seconds(const run_options *o);
-/* Serves a store for the case that this node becomes the standby, at the address from which this
- * host reaches this one. NULL without an error: it cannot; this node will not be the standby.
- */
-tn_store_server *standby_serve(const run_options *o, const node_place *store, node_place *at);
 
 /* ---- Keys (run_agent.c) ---------------------------------------------------------------------- */
 

@@ -2,8 +2,8 @@
  * leader's orders. The keys are described in run_words.h.
  *
  * The launcher at the endpoint's address serves the store: all try to, one succeeds, the others
- * join. It is the leader, and its thread also runs run_leader.c. A node that loses its leader goes
- * to the standby's store (run_standby.c); if there is none, it has lost the job.
+ * join. It is the leader, and its thread also runs run_leader.c. A node that loses its leader has
+ * lost the job.
  *
  * The main thread and this one share a few fields under a lock, which is not held during calls to
  * the store. So the main thread never waits for the network; it sees from agent_silence whether
@@ -69,19 +69,12 @@ struct agent {
     tn_store *store, *keys;
     leader *leader;
     int id;
-    bool founded;        /* it began to lead at the endpoint, not as a standby */
-    node_place place;    /* of the store */
-    node_place own;      /* of this node's own, for when it is the standby; port 0: it has none */
-    node_place standby;  /* of the standby's */
-    double no_leader_by; /* the standby must lead by then; 0: there is a leader */
-    char card[LONGEST_CARD]; /* as in the store */
-    int heard;               /* orders read */
-    int told;                /* so many of them, by heard/N in this store */
-    char *last;              /* the last of them; NULL: none */
-    bool over;               /* further orders do not matter */
-    order_view view;         /* what they are checked against */
-    int64_t count;           /* signs of life sent */
-    int64_t failure;         /* the number of the failure in failure_round; 0: none */
+    node_place place; /* of the store */
+    int heard;        /* orders read */
+    bool over;        /* further orders do not matter */
+    order_view view;  /* what they are checked against */
+    int64_t count;    /* signs of life sent */
+    int64_t failure;  /* the number of the failure in failure_round; 0: none */
     int failure_round;
 };
 
@@ -140,15 +133,6 @@ static void refuse_order(agent *a, const char *text, const char *why) {
     a->over = true;
 }
 
-static void note_leader(agent *a, const said_order *o) {
-    if (o->kind == ORDER_LEAD) {
-        a->no_leader_by = 0;
-        pthread_mutex_lock(&a->lock);
-        a->leads = o->node == a->id;
-        pthread_mutex_unlock(&a->lock);
-    }
-}
-
 static void hear_order(agent *a, const char *text) {
     said_order o;
     char why[WORD_WHY];
@@ -160,10 +144,7 @@ static void hear_order(agent *a, const char *text) {
     if (o.kind == ORDER_DROP && o.node == a->id) { /* for this node the job is over */
         hand_over(a, ORDER_END, o.round, 1, o.text);
         a->over = true;
-    } else if (o.kind == ORDER_STANDBY) {
-        a->standby = o.place;
     } else if (o.kind != ORDER_DROP) {
-        note_leader(a, &o);
         hand_over(a, o.kind, o.round, o.code, o.text);
         a->over = o.kind == ORDER_END;
     }
@@ -211,21 +192,10 @@ static bool serve_store(agent *a, char *why, size_t size) {
     return a->server != NULL;
 }
 
-/* Says where this node's own store is, if it has one. */
-static void tell_place(agent *a) {
-    char key[32];
-    if (a->own.port) {
-        char *text = text_new("%s %d", a->own.host, a->own.port);
-        snprintf(key, sizeof(key), "place/%d", a->id);
-        agent_set(a->keys, key, text);
-        free(text);
-    }
-}
-
 /* Sends this node's description, after a first sign of life. */
 static void introduce_node(agent *a) {
     const run_options *o = a->options;
-    char key[32], sign[LONGEST_SIGN];
+    char key[32], sign[LONGEST_SIGN], card[LONGEST_CARD];
     node_card c = {.min = o->min_nodes,
                    .max = o->max_nodes,
                    .ranks = o->ranks,
@@ -236,12 +206,11 @@ static void introduce_node(agent *a) {
     strcpy(c.devices, o->devices);
     snprintf(c.version, sizeof(c.version), "%s", tn__version_text());
     sign_write(sign, &(node_sign){.state = NODE_IDLE});
-    card_write(a->card, &c);
-    tell_place(a);
+    card_write(card, &c);
     snprintf(key, sizeof(key), "sign/%d", a->id);
     agent_set(a->keys, key, sign);
     snprintf(key, sizeof(key), "node/%d", a->id);
-    agent_set(a->keys, key, a->card);
+    agent_set(a->keys, key, card);
 }
 
 static const char token_hint[] =
@@ -287,12 +256,8 @@ static bool join_job(agent *a, bool leads, double timeout) {
     }
     a->view = (order_view){
         .own = a->id, .min_nodes = o->min_nodes, .max_nodes = o->max_nodes, .ranks = o->ranks};
-    if (!leads && standby_wanted(o)) {
-        a->server = standby_serve(o, &a->place, &a->own);
-    }
     introduce_node(a);
     a->leader = leads ? leader_new(o, a->keys, a->id) : NULL;
-    a->founded = leads && standby_wanted(o);
     pthread_mutex_lock(&a->lock);
     a->joined = true;
     a->contact = tn__now();
@@ -319,33 +284,6 @@ static bool meet_nodes(agent *a) {
         raise_refusal(a, why);
     }
     return joined;
-}
-
-/* This launcher began to lead at the endpoint, but the job has outlived an earlier one there and
- * goes on elsewhere: joins it, or ends if ranks have been started. */
-static void follow_job(agent *a) {
-    node_place place;
-    char why[WORD_WHY], *text = agent_find(a->keys, "moved/%s", a->options->run_id);
-    bool moved = text && place_read(text, &place, why);
-    free(text);
-    if (!moved || tn_error() != TN_OK) {
-        return;
-    }
-    if (a->view.round > 0) {
-        tn_raise(TN_EPEER, "the job goes on at %s:%d: this launcher has lost its place in it",
-                 place.host, place.port);
-        return;
-    }
-    leader_free(a->leader);
-    tn_store_free(a->keys);
-    tn_store_free(a->store);
-    tn_store_server_free(a->server);
-    a->leader = NULL;
-    a->store = a->keys = NULL;
-    a->server = NULL;
-    a->place = place;
-    a->heard = a->told = 0;
-    join_job(a, false, a->options->heartbeat);
 }
 
 /* ---- Turns ----------------------------------------------------------------------------------- */
@@ -409,15 +347,6 @@ static void tell_ranks(agent *a) {
     }
 }
 
-/* The leader starts no round before all know who the standby is. */
-static void tell_heard(agent *a) {
-    char key[32], text[16];
-    snprintf(key, sizeof(key), "heard/%d", a->id);
-    snprintf(text, sizeof(text), "%d", a->heard);
-    agent_set(a->keys, key, text);
-    a->told = a->heard;
-}
-
 static void note_contact(agent *a, double when) {
     pthread_mutex_lock(&a->lock);
     a->contact = when;
@@ -431,9 +360,6 @@ static void note_contact(agent *a, double when) {
 /* False when nothing more is to be sent, or an error is pending. */
 static bool agent_turn(agent *a) {
     double begun = tn__now();
-    if (a->founded) {
-        follow_job(a);
-    }
     telling t = listen_to_main(a);
     tell_ranks(a);
     give_sign(a, &t);
@@ -446,14 +372,7 @@ static bool agent_turn(agent *a) {
     for (char *text; !a->over && (text = agent_find(a->keys, "order/%d", a->heard + 1));) {
         a->heard++;
         hear_order(a, text);
-        free(a->last);
-        a->last = text;
-    }
-    if (a->told != a->heard && standby_wanted(a->options)) {
-        tell_heard(a);
-    }
-    if (a->no_leader_by > 0 && tn__now() > a->no_leader_by) {
-        tn_raise(TN_EPEER, "and no other host leads the job");
+        free(text);
     }
     free(t.text);
     free(t.end);
@@ -471,81 +390,11 @@ static void pause_until_next(agent *a) {
     pthread_mutex_unlock(&a->lock);
 }
 
-/* ---- A lost leader --------------------------------------------------------------------------- */
-
-/* Goes to the store at this place, if it has what we know of the job. */
-static bool join_store(agent *a, node_place place, double timeout) {
-    const run_options *o = a->options;
-    tn_store *store = tn_tcp_store(place.host, place.port, o->token, o->heartbeat);
-    tn_store *keys = store ? tn_prefix_store(store, AGENT_PREFIX) : NULL;
-    char *card = NULL, *last = NULL;
-    if (keys) {
-        store->timeout = keys->timeout = timeout;
-        card = agent_find(keys, "node/%d", a->id);
-        last = a->heard ? agent_find(keys, "order/%d", a->heard) : NULL;
-    }
-    bool same =
-        card && strcmp(card, a->card) == 0 && (!a->heard || (last && strcmp(last, a->last) == 0));
-    free(card);
-    free(last);
-    tn_store_free(same ? a->keys : keys);
-    tn_store_free(same ? a->store : store);
-    if (same) {
-        a->keys = keys;
-        a->store = store;
-        a->place = place;
-        a->told = 0; /* the last may not have arrived */
-        tell_place(a);
-    }
-    return same && tn_error() == TN_OK;
-}
-
-/* The leader may still be there, and only one connection lost. */
-static bool join_again(agent *a) {
-    char why[TN_STORE_WHY];
-    double deadline = tn__now() + a->options->heartbeat;
-    bool there = tn__tcp_probe(a->place.host, a->place.port, a->options->token, deadline, why) ==
-                 TN__DIAL_OURS;
-    return there && join_store(a, a->place, a->options->heartbeat);
-}
-
-static bool join_standby(agent *a) {
-    bool own = a->view.standby == a->id;
-    if (!(own ? join_store(a, a->own, own_store_seconds)
-              : join_store(a, a->standby, a->options->heartbeat))) {
-        return false;
-    }
-    if (own) {
-        a->leader = leader_claim(a->options, a->keys, a->id);
-    } else {
-        a->no_leader_by = tn__now() + standby_seconds(a->options);
-    }
-    return tn_error() == TN_OK;
-}
-
-/* After a turn that failed: true if it goes on nevertheless. */
-static bool agent_recovers(agent *a) {
-    tn_error_record lost;
-    pthread_mutex_lock(&a->lock);
-    bool leaves = a->state == NODE_LEFT;
-    pthread_mutex_unlock(&a->lock);
-    if (a->leader || leaves || a->over || !standby_wanted(a->options) || !tn_error_take(&lost)) {
-        return false;
-    }
-    bool waited = a->no_leader_by > 0 && tn__now() > a->no_leader_by;
-    if (!waited && (join_again(a) || (a->view.standby && join_standby(a)))) {
-        return true;
-    }
-    tn_error_clear();
-    tn_raise(lost.status, "%s", error_why_of(lost.message));
-    return false;
-}
-
 static void *agent_main(void *user) {
     agent *a = user;
     bool met = meet_nodes(a);
     if (met) {
-        while (agent_turn(a) || agent_recovers(a)) {
+        while (agent_turn(a)) {
             pause_until_next(a);
         }
     }
@@ -683,7 +532,6 @@ void agent_free(agent *a) {
         free(e);
     }
     leader_free(a->leader);
-    free(a->last);
     tn_store_free(a->keys);
     tn_store_free(a->store);
     tn_store_server_free(a->server);

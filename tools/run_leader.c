@@ -10,13 +10,11 @@
  *               of all nodes; then arrivals
  *     OVER      the nodes are told, and get time to read it
  *
- * A leader that was the standby begins with CLAIM (run_standby.c).
- *
  * It sees everything in the nodes' signs of life. Only this host's clock counts: a node is lost
  * when its sign has not changed for too long. Errors of the store are sticky, so a turn runs to its
  * end and its caller checks.
  */
-#include "tools/run_leader.h"
+#include "tools/run.h"
 
 #include "core/build_info.h"
 
@@ -26,6 +24,38 @@
 #include <string.h>
 #include <sysexits.h>
 #include <unistd.h>
+
+typedef struct node {
+    int id;
+    bool known;    /* node/N has been read */
+    bool admitted; /* it may take part: there was a free place */
+    bool foreign;  /* it has another version of the library */
+    bool compared; /* with the others' devices */
+    double came;   /* since when there has been none; 0: not checked yet */
+    char *gone;    /* why it has lost its place; NULL: it has not */
+    double heard;  /* when its sign last changed */
+    node_card card;
+    node_sign sign;
+    bool member;      /* of the round */
+    int place, first; /* its rank and its first rank in the round it was last a member of */
+} node;
+
+typedef enum leader_phase { GATHER, RUN, SETTLE, OVER } leader_phase;
+
+struct leader {
+    const run_options *options;
+    tn_store *keys;
+    int own;
+    node *nodes; /* [count], node N at N - 1 */
+    int count;
+    leader_phase phase;
+    double since;  /* when the phase began */
+    double now;    /* when this turn began */
+    double enough; /* since when MIN nodes have been there; 0: too few */
+    bool hurry;    /* start without a last call: the same nodes continue after a failure */
+    int orders, round, starts, failures;
+    char *why; /* the text of the next start */
+};
 
 /* Extra seconds after the grace, for a node to end its ranks and say so. */
 static const double patience = 15;
@@ -47,7 +77,6 @@ void leader_free(leader *l) {
         for (int i = 0; i < l->count; i++) {
             free(l->nodes[i].gone);
         }
-        standby_close(l);
         free(l->nodes);
         free(l->why);
         free(l);
@@ -57,14 +86,12 @@ void leader_free(leader *l) {
 /* ---- Words ----------------------------------------------------------------------------------- */
 
 /* Takes ownership of the head. */
-static bool give_order(leader *l, char *head, const char *text, bool if_copied) {
+static void give_order(leader *l, char *head, const char *text) {
     char key[32];
     char *words = text_new("%s\n%.*s", head, LONGEST_TEXT, text);
     bool given = false;
     snprintf(key, sizeof(key), "order/%d", l->orders + 1);
-    if ((standby_copy(l, key, words) || !if_copied) &&
-        tn_store_compare_set(l->keys, key, NULL, words, &given) == TN_OK && !given &&
-        l->phase != CLAIM) {
+    if (tn_store_compare_set(l->keys, key, NULL, words, &given) == TN_OK && !given) {
         tn_raise(TN_EPEER,
                  "%s in the store is not from this launcher: another process has the token "
                  "and gives orders",
@@ -73,15 +100,6 @@ static bool give_order(leader *l, char *head, const char *text, bool if_copied) 
     l->orders += given;
     free(words);
     free(head);
-    return given;
-}
-
-void leader_order(leader *l, char *head, const char *text) {
-    give_order(l, head, text, false);
-}
-
-bool leader_try(leader *l, char *head, const char *text) {
-    return give_order(l, head, text, true);
 }
 
 /* The node's report or reason, up to the longest allowed; NULL if it has given none. */
@@ -92,7 +110,7 @@ static char *node_text(leader *l, const node *n) {
     return text;
 }
 
-void leader_enter(leader *l, leader_phase next) {
+static void enter_phase(leader *l, leader_phase next) {
     l->phase = next;
     l->since = tn__now();
 }
@@ -105,8 +123,8 @@ static void set_why(leader *l, char *text) {
 
 void leader_end(leader *l, int code, const char *text) {
     if (l->phase != OVER) {
-        leader_order(l, text_new("end %d", code), text);
-        leader_enter(l, OVER);
+        give_order(l, text_new("end %d", code), text);
+        enter_phase(l, OVER);
     }
 }
 
@@ -116,20 +134,22 @@ static void end_job(leader *l, int code, char *text) {
     free(text);
 }
 
-void leader_stop(leader *l, char *why) {
-    leader_order(l, text_new("stop %d", l->round), why);
+/* Stops the round. Takes ownership of the text. */
+static void stop_round(leader *l, char *why) {
+    give_order(l, text_new("stop %d", l->round), why);
     free(why);
-    leader_enter(l, SETTLE);
+    enter_phase(l, SETTLE);
 }
 
-bool leader_has(const node *n) {
+/* Whether the node has a place. */
+static bool has_place(const node *n) {
     return n->admitted && !n->gone;
 }
 
 static int count_usable(const leader *l) {
     int count = 0;
     for (int i = 0; i < l->count; i++) {
-        count += leader_has(&l->nodes[i]);
+        count += has_place(&l->nodes[i]);
     }
     return count;
 }
@@ -142,7 +162,8 @@ static int count_members(const leader *l) {
     return count;
 }
 
-char *leader_names(const node *n) {
+/* "node 1 (host b, ranks 2-3)"; the caller frees. */
+static char *name_node(const node *n) {
     if (!n->known) {
         return text_new("a launcher that joined and sent nothing more");
     }
@@ -155,20 +176,21 @@ char *leader_names(const node *n) {
                : text_new("node %d (host %s, rank %d)", n->place, n->card.name, n->first);
 }
 
-void leader_give_up(leader *l, node *n, char *reason) {
+/* The node loses its place. Takes ownership of the reason. */
+static void give_up(leader *l, node *n, char *reason) {
     const run_options *o = l->options;
     if (n->gone) {
         free(reason);
         return;
     }
     n->gone = reason;
-    if (n->sign.state == NODE_LEFT && (l->round > 0 || l->phase == OVER)) {
-        return; /* before the first round the standby counts all that have not been dropped */
+    if (n->sign.state == NODE_LEFT) {
+        return; /* it hears no more orders */
     }
     char *text = n->admitted ? text_new("%s: this node has lost its place in the job", reason)
                              : text_new("no place in job %s at %s:%d: %s", o->run_id, o->host,
                                         o->port, reason);
-    leader_order(l, text_new("drop %d", n->id), text);
+    give_order(l, text_new("drop %d", n->id), text);
     free(text);
 }
 
@@ -178,7 +200,7 @@ void leader_give_up(leader *l, node *n, char *reason) {
 static const node *find_holder(const leader *l, const node *n) {
     for (int i = 0; n->card.wanted >= 0 && i < l->count; i++) {
         const node *other = &l->nodes[i];
-        if (other != n && leader_has(other) && other->card.wanted == n->card.wanted) {
+        if (other != n && has_place(other) && other->card.wanted == n->card.wanted) {
             return other;
         }
     }
@@ -189,7 +211,7 @@ static const node *find_holder(const leader *l, const node *n) {
 static bool all_heard_since(const leader *l, double time) {
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
-        if (leader_has(n) && n->heard <= time) {
+        if (has_place(n) && n->heard <= time) {
             return false;
         }
     }
@@ -203,15 +225,14 @@ static void await_place(leader *l, node *n, const node *holder) {
     if (n->came == 0) {
         n->came = tn__now();
     } else if (holder && holder->heard > n->came) {
-        leader_give_up(l, n,
-                       text_new("--node-rank %d is taken by host %s (pid %d)", n->card.wanted,
-                                holder->card.name, holder->card.pid));
+        give_up(l, n,
+                text_new("--node-rank %d is taken by host %s (pid %d)", n->card.wanted,
+                         holder->card.name, holder->card.pid));
     } else if (!holder && all_heard_since(l, n->came)) {
-        leader_give_up(
-            l, n,
-            text_new("it has its %d hosts, led by host %s (pid %d); a separate job needs "
-                     "another --rdzv-id and another port",
-                     o->max_nodes, o->node_name, (int)getpid()));
+        give_up(l, n,
+                text_new("it has its %d hosts, led by host %s (pid %d); a separate job needs "
+                         "another --rdzv-id and another port",
+                         o->max_nodes, o->node_name, (int)getpid()));
     }
 }
 
@@ -220,9 +241,9 @@ static void await_place(leader *l, node *n, const node *holder) {
 static void refuse_version(leader *l, node *n) {
     const run_options *o = l->options;
     if (l->phase != GATHER || count_usable(l) >= o->min_nodes) {
-        leader_give_up(l, n,
-                       text_new("this launcher's libtern is %s, and that of node 0 (host %s) is %s",
-                                n->card.version, o->node_name, tn__version_text()));
+        give_up(l, n,
+                text_new("this launcher's libtern is %s, and that of node 0 (host %s) is %s",
+                         n->card.version, o->node_name, tn__version_text()));
     }
 }
 
@@ -233,13 +254,13 @@ static void admit_node(leader *l, node *n) {
     if (n->foreign) {
         refuse_version(l, n);
     } else if (strcmp(n->card.run_id, o->run_id) != 0) {
-        leader_give_up(l, n,
-                       text_new("this launcher's --rdzv-id is %s, and node 0's is %s",
-                                n->card.run_id, o->run_id));
+        give_up(l, n,
+                text_new("this launcher's --rdzv-id is %s, and node 0's is %s", n->card.run_id,
+                         o->run_id));
     } else if (n->card.min != o->min_nodes || n->card.max != o->max_nodes) {
-        leader_give_up(l, n,
-                       text_new("this launcher's --nnodes is %d:%d, and node 0's is %d:%d",
-                                n->card.min, n->card.max, o->min_nodes, o->max_nodes));
+        give_up(l, n,
+                text_new("this launcher's --nnodes is %d:%d, and node 0's is %d:%d", n->card.min,
+                         n->card.max, o->min_nodes, o->max_nodes));
     } else if (holder || count_usable(l) >= o->max_nodes) {
         await_place(l, n, holder);
     } else {
@@ -252,7 +273,7 @@ static void admit_nodes(leader *l) {
     for (int i = 0; i <= l->count; i++) {
         int id = i == 0 ? l->own : i;
         node *n = id <= l->count ? &l->nodes[id - 1] : NULL;
-        if (n && n->known && !n->admitted && !n->gone && !n->absent) {
+        if (n && n->known && !n->admitted && !n->gone) {
             admit_node(l, n);
         }
     }
@@ -276,7 +297,6 @@ static void note_arrivals(leader *l) {
         free(l->nodes);
         l->nodes = longer;
         l->count = (int)joined;
-        standby_number(l, "joined", l->count);
     }
 }
 
@@ -287,31 +307,20 @@ static void read_card(leader *l, node *n) {
         n->known = card_read(text, &n->card, why);
         n->foreign = *n->card.name && !tn__version_agrees(n->card.version, tn__version_text());
         n->known |= n->foreign;
-        standby_know(l, n, text);
     }
     if (text && !n->known) {
-        leader_give_up(l, n, text_new("its description makes no sense: %s", why));
+        give_up(l, n, text_new("its description makes no sense: %s", why));
     }
     free(text);
 }
 
-void leader_find_nodes(leader *l) {
+static void find_nodes(leader *l) {
     note_arrivals(l);
     for (int i = 0; i < l->count; i++) {
         if (!l->nodes[i].known && !l->nodes[i].gone) {
             read_card(l, &l->nodes[i]);
         }
     }
-}
-
-/* How many orders the node has heard, while that matters. */
-static void note_heard(leader *l, node *n) {
-    char why[WORD_WHY];
-    char *text = n->known && n->orders < l->told ? agent_find(l->keys, "heard/%d", n->id) : NULL;
-    if (text && !heard_read(text, l->orders, &n->orders, why)) {
-        leader_give_up(l, n, text_new("what it says of orders makes no sense: %s", why));
-    }
-    free(text);
 }
 
 static void look_at(leader *l, node *n) {
@@ -321,21 +330,15 @@ static void look_at(leader *l, node *n) {
     if (text && sound && sign.count != n->sign.count) {
         n->sign = sign;
         n->heard = l->now;
-        n->absent = false;
     }
     free(text);
-    if (l->phase == CLAIM) {
-        return; /* nothing is ordered yet */
-    }
     if (!sound) {
-        leader_give_up(l, n, text_new("its sign of life makes no sense: %s", why));
+        give_up(l, n, text_new("its sign of life makes no sense: %s", why));
     } else if (n->sign.state == NODE_LEFT) {
         text = node_text(l, n);
-        leader_give_up(l, n, text ? text : text_new("it has left"));
-    } else if (l->now - n->heard > (n->absent ? 2 : 1) * l->options->heartbeat) {
-        leader_give_up(l, n, text_new("it gave no sign of life for %.1f s", l->now - n->heard));
-    } else {
-        note_heard(l, n);
+        give_up(l, n, text ? text : text_new("it has left"));
+    } else if (l->now - n->heard > l->options->heartbeat) {
+        give_up(l, n, text_new("it gave no sign of life for %.1f s", l->now - n->heard));
     }
 }
 
@@ -347,7 +350,6 @@ static void note_time(leader *l) {
         for (int i = 0; i < l->count; i++) {
             l->nodes[i].heard += missed;
         }
-        standby_ask(l);
     }
 }
 
@@ -370,7 +372,7 @@ static int compare_nodes(const void *left, const void *right, void *user) {
 static int choose_members(leader *l, node **members) {
     int count = 0, world = 0;
     for (int i = 0; i < l->count; i++) {
-        l->nodes[i].member = leader_has(&l->nodes[i]);
+        l->nodes[i].member = has_place(&l->nodes[i]);
         if (l->nodes[i].member) {
             members[count++] = &l->nodes[i];
         }
@@ -423,14 +425,6 @@ static char *compare_devices(node *const *members, int count) {
     return text;
 }
 
-/* The standby has not taken the start: the round's members are those that it counts. */
-static void take_back(leader *l) {
-    l->round--;
-    for (int i = 0; i < l->count; i++) {
-        l->nodes[i].member = l->round > 0 && l->nodes[i].voter;
-    }
-}
-
 static void start_round(leader *l) {
     node **members = memory_new((size_t)l->count, sizeof(*members));
     int count = choose_members(l, members),
@@ -446,25 +440,21 @@ static void start_round(leader *l) {
     if (*warning) {
         set_why(l, text_new("%s%s%s", l->why, *l->why ? "\n" : "", warning));
     }
-    bool given = leader_try(l, text, l->why);
+    give_order(l, text, l->why);
     free(warning);
     free(members);
-    if (!given) {
-        take_back(l);
-        return;
-    }
     l->starts++;
     set_why(l, text_new("%s", ""));
     l->enough = 0;
     l->hurry = false;
-    leader_enter(l, RUN);
+    enter_phase(l, RUN);
 }
 
 /* "host a, host b" */
 static char *present_nodes(const leader *l) {
     char *text = text_new("%s", "");
     for (int i = 0; i < l->count; i++) {
-        if (leader_has(&l->nodes[i])) {
+        if (has_place(&l->nodes[i])) {
             char *longer = text_new("%s%shost %s", text, *text ? ", " : "", l->nodes[i].card.name);
             free(text);
             text = longer;
@@ -512,12 +502,7 @@ static void gather_nodes(leader *l) {
         return;
     }
     l->enough = l->enough > 0 ? l->enough : now;
-    char *doubt = standby_doubt(l);
-    if (doubt) {
-        end_job(l, 1, doubt);
-    } else if (!standby_agreed(l)) {
-        return;
-    } else if (count >= o->max_nodes || l->hurry || now - l->enough >= o->last_call) {
+    if (count >= o->max_nodes || l->hurry || now - l->enough >= o->last_call) {
         start_round(l);
     }
 }
@@ -566,7 +551,7 @@ static char *lost_nodes(leader *l) {
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
         if (n->member && n->gone) {
-            char *who = leader_names(n);
+            char *who = name_node(n);
             char *longer =
                 text_new("%s%s%s is lost: %s", text ? text : "", text ? "\n" : "", who, n->gone);
             free(who);
@@ -592,17 +577,17 @@ static void judge_round(leader *l) {
     } else if (lost) {
         set_why(l, text_new("%s\nall ranks start again on %d host%s", lost,
                             left < o->max_nodes ? left : o->max_nodes, left == 1 ? "" : "s"));
-        leader_enter(l, GATHER);
+        enter_phase(l, GATHER);
     } else if (report && (l->failures >= o->max_restarts || is_final(code))) {
         end_job(l, code, text_new("%s", report));
     } else if (report) {
-        standby_number(l, "restarts", ++l->failures);
+        l->failures++;
         set_why(l, text_new("%s\nall ranks start again: restart %d of %d", report, l->failures,
                             o->max_restarts));
         l->hurry = true;
-        leader_enter(l, GATHER);
+        enter_phase(l, GATHER);
     } else {
-        leader_enter(l, GATHER);
+        enter_phase(l, GATHER);
     }
     free(lost);
     free(report);
@@ -615,13 +600,13 @@ static void watch_round(leader *l) {
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
         if (n->member && n->gone) {
-            char *who = leader_names(n);
-            leader_stop(l, text_new("%s is lost: %s", who, n->gone));
+            char *who = name_node(n);
+            stop_round(l, text_new("%s is lost: %s", who, n->gone));
             free(who);
             return;
         }
         if (in_round(l, n, NODE_FAILED) || in_round(l, n, NODE_STOPPED)) {
-            leader_stop(l, text_new("%s", "")); /* the report follows when all have ended */
+            stop_round(l, text_new("%s", "")); /* the report follows when all have ended */
             return;
         }
         done += in_round(l, n, NODE_DONE);
@@ -629,7 +614,7 @@ static void watch_round(leader *l) {
     if (done == members) {
         leader_end(l, 0, "");
     } else if (done == 0 && count_usable(l) > members && members < l->options->max_nodes) {
-        leader_stop(l, text_new("%s", "another host has joined: all ranks start again with it"));
+        stop_round(l, text_new("%s", "another host has joined: all ranks start again with it"));
     }
 }
 
@@ -642,27 +627,23 @@ static void settle_round(leader *l) {
         if (tn__now() - l->since < l->options->grace + patience) {
             return;
         }
-        leader_give_up(l, n, text_new("its ranks did not end in time"));
+        give_up(l, n, text_new("its ranks did not end in time"));
     }
     judge_round(l);
 }
 
 void leader_tick(leader *l) {
     note_time(l);
-    leader_find_nodes(l);
+    find_nodes(l);
     for (int i = 0; i < l->count; i++) {
         if (!l->nodes[i].gone) {
             look_at(l, &l->nodes[i]);
         }
     }
-    if (l->phase != OVER && l->phase != CLAIM) {
+    if (l->phase != OVER) {
         admit_nodes(l);
-        standby_keep(l);
     }
     switch (l->phase) {
-    case CLAIM:
-        standby_claim(l);
-        break;
     case GATHER:
         gather_nodes(l);
         break;

@@ -208,19 +208,6 @@ static void read_address(const char *text, void *to) {
     }
 }
 
-static void read_failover(const char *text, void *to) {
-    static const char *const names[] = {"majority", "always", "never"};
-    standby_use *use = to;
-    int i = 0;
-    while (i < 3 && strcmp(text, names[i]) != 0) {
-        i++;
-    }
-    if (i == 3) {
-        tn_options_refuse("--failover is \"%s\" (must be majority, always or never)", text);
-    }
-    *use = (standby_use)i;
-}
-
 static void read_tee(const char *text, void *to) {
     *(bool *)to = true;
     if (strcmp(text, "3") != 0) {
@@ -538,11 +525,6 @@ static const tn_option taken[] = {
      .zero = true, .most = LONGEST},
     {"heartbeat", 0, "S", "a host that is silent for this long is lost",
      .real = &asked_of.heartbeat, .zero = true, .most = LONGEST},
-    {"failover", 0, "WHEN",
-     "with --nnodes MIN:MAX another host leads when node 0 is lost: \"majority\" (if it sees more "
-     "than half of the hosts; the default), \"always\" (also with two hosts: where one cannot be "
-     "cut off from the other), \"never\"",
-     .read = read_failover, .to = &asked_of.standby},
     {"monitor-interval", 0, "S", "seconds between two checks of the other hosts",
      .real = &asked_of.monitor, .zero = true, .most = LONGEST},
 };

@@ -156,38 +156,6 @@ bool sign_read(const char *text, int rounds, node_sign *s, char *why) {
     return true;
 }
 
-/* Reads "HOST PORT", and what comes after them is the caller's to read. */
-static bool take_place(const char **at, node_place *p, char *why) {
-    static const number_field field = {"port", 1, 65535};
-    int64_t port;
-    if (!take_name(at, p->host, sizeof(p->host)) || !take_character(at, ' ')) {
-        return refuse_word(why, "its host is not a valid name");
-    }
-    if (!take_numbers(at, &field, 1, &port, why)) {
-        return false;
-    }
-    p->port = (int)port;
-    return true;
-}
-
-bool place_read(const char *text, node_place *p, char *why) {
-    *p = (node_place){0};
-    return take_place(&text, p, why) && (!*text || refuse_word(why, "extra text after its port"));
-}
-
-bool heard_read(const char *text, int orders, int *heard, char *why) {
-    const number_field field = {"number", 0, orders};
-    int64_t n;
-    if (!take_numbers(&text, &field, 1, &n, why)) {
-        return false;
-    }
-    if (*text) {
-        return refuse_word(why, "extra text after its number");
-    }
-    *heard = (int)n;
-    return true;
-}
-
 /* ---- Orders ---------------------------------------------------------------------------------- */
 
 /* Whether this node has sent this state for the last round. */
@@ -286,45 +254,20 @@ static bool read_end(const char **at, const order_view *v, said_order *o, char *
     return true;
 }
 
-/* "N HOST PORT" */
-static bool read_standby(const char **at, said_order *o, char *why) {
-    static const number_field field = {"node", 0, MOST_LAUNCHERS};
-    int64_t node;
-    if (!take_numbers(at, &field, 1, &node, why)) {
-        return false;
-    }
-    o->node = (int)node;
-    if (!take_character(at, ' ')) {
-        return refuse_word(why, "it does not say where the standby's store is");
-    }
-    return take_place(at, &o->place, why) &&
-           (take_character(at, '\n') || refuse_word(why, "extra text after its port"));
-}
-
-/* Only the standby can take the leader's place. */
-static bool read_lead(const char **at, const order_view *v, said_order *o, char *why) {
-    if (v->standby == 0) {
-        return refuse_word(why, "there is no standby");
-    }
-    return take_last_number(at, (number_field){"node", v->standby, v->standby}, &o->node, why);
-}
-
 bool order_read(const char *text, order_view *v, said_order *o, char *why) {
-    static const char *const names[] = {"start ", "stop ", "drop ", "end ", "standby ", "lead "};
+    static const char *const names[] = {"start ", "stop ", "drop ", "end "};
     int kind = 0, kinds = (int)(sizeof(names) / sizeof(*names));
     while (kind < kinds && strncmp(text, names[kind], strlen(names[kind])) != 0) {
         kind++;
     }
     if (kind == kinds) {
-        return refuse_word(why, "it is not a start, stop, drop, end, standby or lead");
+        return refuse_word(why, "it is not a start, stop, drop or end");
     }
     *o = (said_order){.kind = (order_kind)kind};
     const char *at = text + strlen(names[kind]);
     bool holds =
-        o->kind == ORDER_START     ? read_start(&at, v, o, why)
-        : o->kind == ORDER_STOP    ? read_stop(&at, v, o, why)
-        : o->kind == ORDER_STANDBY ? read_standby(&at, o, why)
-        : o->kind == ORDER_LEAD    ? read_lead(&at, v, o, why)
+        o->kind == ORDER_START  ? read_start(&at, v, o, why)
+        : o->kind == ORDER_STOP ? read_stop(&at, v, o, why)
         : o->kind == ORDER_END
             ? read_end(&at, v, o, why)
             : take_last_number(&at, (number_field){"node", 1, MOST_LAUNCHERS}, &o->node, why);
@@ -340,6 +283,5 @@ bool order_read(const char *text, order_view *v, said_order *o, char *why) {
         v->member = o->round.local > 0;
     }
     v->started = o->kind == ORDER_START || (o->kind != ORDER_STOP && v->started);
-    v->standby = o->kind == ORDER_STANDBY ? o->node : o->kind == ORDER_LEAD ? 0 : v->standby;
     return true;
 }

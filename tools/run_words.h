@@ -10,12 +10,9 @@
  *
  * Keys of the store, all under "agent/":
  *   joined           counter: the one that makes it n is node n
- *   place/N          "HOST PORT": node N serves a store of its own there, and can be the standby;
- *                    written before node/N
  *   node/N           "version host min max ranks wanted-rank pid run-id devices", once. The first
  *                    two are the same in every version, so that unequal launchers can be named
  *   sign/N           "count round state code failure", several times a second
- *   heard/N          how many orders node N has heard
  *   text/N/ROUND     a node's report, STOPPED after a failure, or why it has LEFT
  *   failures/ROUND   counter: the order of failures over all nodes
  *   order/K          K = 1, 2, …: the leader's orders, read by every node:
@@ -23,14 +20,7 @@
  *       "stop ROUND", then text        every member ends its ranks
  *       "drop N", then text            node N has lost its place
  *       "end CODE", then text          the job is over
- *       "standby N HOST PORT"          node N, whose place this is, leads if the leader is lost;
- *                                      "standby 0 - 1": no node does
- *       "lead N", then text            node N, the standby, leads from now on
  * Between two starts there is always a stop, and every member has ended its ranks.
- *   moved/RUN-ID     "HOST PORT", in the store of a launcher that begins to lead at the endpoint
- *                    when the job has outlived an earlier one there: where it goes on
- *   leader, restarts in the standby's store only: the leader's number, and the restarts used up
- *                    (run_standby.c)
  */
 #ifndef TERN_TOOLS_RUN_WORDS_H
 #define TERN_TOOLS_RUN_WORDS_H
@@ -62,7 +52,7 @@ typedef struct node_card {
     char devices[257]; /* CUDA, its driver, NCCL, …, with _ for spaces; "-": no plugin for them */
 } node_card;
 
-/* Where a node serves a store of its own. */
+/* Where the store is. */
 typedef struct node_place {
     char host[256];
     int port;
@@ -92,9 +82,6 @@ void sign_write(char text[LONGEST_SIGN], const node_sign *s);
  * its version and name nevertheless; what it does not have is "". */
 bool card_read(const char *text, node_card *c, char *why);
 bool sign_read(const char *text, int rounds, node_sign *s, char *why);
-bool place_read(const char *text, node_place *p, char *why);
-/* `orders`: how many have been given. */
-bool heard_read(const char *text, int orders, int *heard, char *why);
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 
@@ -109,21 +96,12 @@ typedef struct run_round {
 } run_round;
 
 /* BROKEN is never sent by a leader: one of its orders cannot be followed. */
-typedef enum order_kind {
-    ORDER_START,
-    ORDER_STOP,
-    ORDER_DROP,
-    ORDER_END,
-    ORDER_STANDBY,
-    ORDER_LEAD,
-    ORDER_BROKEN
-} order_kind;
+typedef enum order_kind { ORDER_START, ORDER_STOP, ORDER_DROP, ORDER_END, ORDER_BROKEN } order_kind;
 
 typedef struct said_order {
     order_kind kind;
     run_round round;  /* START, without the store. STOP: only the number */
-    int node;         /* DROP, STANDBY, LEAD: the node's number */
-    node_place place; /* STANDBY */
+    int node;         /* DROP: the node's number */
     int code;         /* END: the exit status */
     const char *text; /* why, for the user, in the order's own text; "": nothing to say */
 } said_order;
@@ -137,7 +115,6 @@ typedef struct order_view {
     int round;    /* the last that was started; 0: none. order_read keeps these four */
     bool started; /* it has not been stopped */
     bool member;  /* it has ranks on this node */
-    int standby;  /* the node that is the standby; 0: none */
 } order_view;
 
 /* Reads an order, and remembers it in the view if it is valid; else false with why[WORD_WHY]. */

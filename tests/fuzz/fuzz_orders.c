@@ -36,25 +36,6 @@ static void check_card(const char *text) {
     must_hold(strcmp(text, again) == 0, "a card that is written in another way");
 }
 
-static void check_place(const char *text) {
-    node_place p;
-    char why[WORD_WHY] = "";
-    if (!place_read(text, &p, why)) {
-        must_hold(*why, "a place refused without a reason");
-        return;
-    }
-    check_name(p.host, sizeof(p.host));
-    must_hold(p.port >= 1 && p.port <= 65535, "a port");
-}
-
-static void check_heard(const char *text) {
-    int heard = -1;
-    char why[WORD_WHY] = "";
-    bool sound = heard_read(text, 100, &heard, why);
-    must_hold(sound || *why, "a number of orders refused without a reason");
-    must_hold(sound ? heard >= 0 && heard <= 100 : heard == -1, "a number of orders");
-}
-
 static void check_sign(const char *text, int rounds) {
     node_sign s;
     char why[WORD_WHY] = "", again[LONGEST_SIGN];
@@ -95,7 +76,7 @@ static bool check_order(const char *text, order_view *view) {
     if (!order_read(text, view, &o, why)) {
         must_hold(*why, "an order refused without a reason");
         must_hold(before.round == view->round && before.started == view->started &&
-                      before.member == view->member && before.standby == view->standby,
+                      before.member == view->member,
                   "a refused order that is remembered");
         return false;
     }
@@ -118,15 +99,6 @@ static bool check_order(const char *text, order_view *view) {
                       (before.state == NODE_DONE && before.told == before.round),
                   "success that this node's ranks had no part in");
         return false;
-    case ORDER_STANDBY:
-        must_hold(o.node >= 0 && o.node <= MOST_LAUNCHERS && o.place.port >= 1 &&
-                      o.place.port <= 65535 && view->standby == o.node,
-                  "a standby");
-        check_name(o.place.host, sizeof(o.place.host));
-        return true;
-    case ORDER_LEAD:
-        must_hold(o.node > 0 && o.node == before.standby && view->standby == 0, "a leader");
-        return true;
     case ORDER_BROKEN:
         break;
     }
@@ -153,8 +125,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         view.told = data[1] / 8 % 2 && view.round > 0 ? view.round - 1 : view.round;
         check_card(text + at);
         check_sign(text + at, view.round);
-        check_place(text + at);
-        check_heard(text + at);
         more = more && check_order(text + at, &view);
     }
     free(text);

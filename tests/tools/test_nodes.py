@@ -240,16 +240,20 @@ def too_few():
 
 @test
 def leader_killed():
-    """node 0 killed: the others end their ranks and report the lost node"""
+    """node 0 killed: the others end their ranks and report the lost node; both launchers started again run the job"""
     job = Job("1:2")
-    first = job.leader(*FOREVER)
-    second = job.start(*FOREVER)
+    first = job.leader(*UNTIL_GO)
+    second = job.start(*UNTIL_GO)
     until(lambda: said(1), "both have started")
     first.kill()
     first.wait()
     finish(second, 1, 30)
     has(errors(second), "node 0 is lost")
     holds(".c:" not in errors(second), "lines of the launcher's sources mean nothing to a user: " + errors(second))
+    go()
+    first, second = job.leader(*UNTIL_GO), job.start(*UNTIL_GO)
+    finish(first, 0)
+    finish(second, 0)
 
 
 @test

@@ -67,7 +67,6 @@ def wrong_options():
             (["--ports", "5-4", "true"], '--ports is "5-4": should be FIRST-LAST'),
             (["--ports", "30000-30001", "--rdzv-endpoint", "127.0.0.1:29400", "true"], "port is 29400, which is not one of the ports 30000-30001"),
             (["--grace", "soon", "true"], '--grace: "soon" should be a number from 0'),
-            (["--failover", "sometimes", "true"], "must be majority, always or never"),
             (["--monitor-interval", "0", "true"], "at least 0.01"),
             (["--heartbeat", "0.2", "true"], "three times"),
             ([], "no program to start")):

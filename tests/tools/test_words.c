@@ -40,37 +40,6 @@ TEST(test_a_job) {
     assert_true(order_holds("end 0\n", &v, NULL)); /* other nodes have done it */
 }
 
-/* Only the node that was named can take the leader's place, once. */
-TEST(test_a_standby) {
-    order_view v = {.own = 1, .min_nodes = 1, .max_nodes = 3, .ranks = 1, .state = NODE_IDLE};
-    said_order o;
-    char why[WORD_WHY];
-    assert_false(order_holds("lead 2\nwhy", &v, "there is no standby"));
-    assert_true(order_read("standby 2 10.0.0.2 4242\n", &v, &o, why));
-    assert_true(o.node == 2 && o.place.port == 4242 && v.standby == 2);
-    assert_string_equal(o.place.host, "10.0.0.2");
-    assert_false(order_holds("lead 3\nwhy", &v, "its node is 3, not 2"));
-    assert_true(order_holds("lead 2\nnode 0 is lost", &v, NULL));
-    assert_false(order_holds("lead 2\nagain", &v, "there is no standby"));
-    assert_true(order_holds("standby 3 ::1 1\n", &v, NULL));
-    assert_true(order_holds("standby 0 - 1\n", &v, NULL));
-    assert_int_equal(v.standby, 0);
-    assert_false(order_holds("standby 2 10.0.0.2 65536\n", &v, "its port is 65536"));
-    assert_false(order_holds("standby 2 10.0.0.2 80 80\n", &v, "extra text after its port"));
-    assert_false(order_holds("standby 2 a\033b 80\n", &v, "its host is not a valid name"));
-    assert_false(order_holds("standby 2\n", &v, "where the standby's store is"));
-    assert_false(order_holds("standby -1 - 1\n", &v, "its node is -1"));
-    node_place p;
-    assert_true(place_read("fd00::2 29400", &p, why) && p.port == 29400);
-    assert_false(place_read("fd00::2 29400 ", &p, why));
-    assert_false(place_read("fd00::2", &p, why));
-    int heard = 1;
-    assert_true(heard_read("7", 7, &heard, why) && heard == 7);
-    assert_false(heard_read("8", 7, &heard, why));
-    assert_false(heard_read("3 ", 7, &heard, why));
-    assert_int_equal(heard, 7);
-}
-
 TEST(test_largest) {
     order_view v = {.own = 1, .min_nodes = 1, .max_nodes = 1, .ranks = 1, .round = INT32_MAX};
     assert_false(order_holds("start 2147483648 2147483647 1 1\n1 0 0 1\n", &v, "its round"));

@@ -86,14 +86,4 @@ def another_host_takes_its_place():
     finish(third, 0)
 
 
-@test
-def the_leader_is_lost():
-    """node 0 is lost with the store: the standby leads, and has the copies"""
-    job = Job("1:2", 0, 200, "--failover", "always")
-    first = job.host("a", 1, "--node-rank", 0)
-    second = job.host("b", 1, "--node-rank", 1)
-    finish(first, -9)
-    on_from_memory(second, 2, fewer=True)
-
-
 main()
