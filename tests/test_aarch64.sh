@@ -59,7 +59,7 @@ for file in "$root"/tests/backends/test_kernels_*.c; do
     file=$(basename "$file" .c)
     tests+=("${file#test_}")
 done
-[ -f "$work/build/build.ninja" ] || meson setup "$work/build" "$root" --cross-file "$work/cross.ini" -Dbuildtype=plain -Db_ndebug=false \
+[ -f "$work/build/build.ninja" ] || meson setup "$work/build" "$root" --cross-file "$work/cross.ini" -Dbuildtype=plain -Doptimization=2 -Db_ndebug=false \
     -Dexamples=false -Dbench=false -Dcuda=disabled >"$work/setup.log" 2>&1 || { tail "$work/setup.log"; exit 1; }
 echo "compiling for aarch64 (log: build/aarch64/build.log)"
 ninja -k 0 -C "$work/build" libtern.so.0.1.0 libtern_gloo.so tools/tern "${tests[@]/#/tests/test_}" >"$work/build.log" 2>&1 ||
