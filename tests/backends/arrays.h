@@ -224,17 +224,6 @@ static inline void array_check_gaps(const array *a) {
     free(element);
 }
 
-/* The derivative of `loss` by element i of x (f64), by central differences. */
-static inline double array_slope(array *x, int64_t i, double (*loss)(void *user), void *user) {
-    double value = array_get(x, i), h = 1e-5;
-    array_set(x, i, value + h);
-    double above = loss(user);
-    array_set(x, i, value - h);
-    double below = loss(user);
-    array_set(x, i, value);
-    return (above - below) / (2 * h);
-}
-
 static const tn_dtype array_floats[4] = {TN_F32, TN_F64, TN_BF16, TN_F16};
 static const tn_dtype array_integers[4] = {TN_I64, TN_I32, TN_U8, TN_I8};
 

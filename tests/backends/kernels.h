@@ -9,7 +9,6 @@
 #include "backends/batch_norm.h"
 #include "backends/cross_entropy.h"
 #include "backends/norm.h"
-#include "backends/pool.h"
 #include "backends/rotary.h"
 #include "backends/softmax.h"
 #include <string.h>
@@ -87,20 +86,6 @@ static inline tn_status run_add_layer_norm(const tn_backend *t, const tn_desc *s
     return status == TN_OK ? run_layer_norm(t, y, mean, rstd, s, w, bias, eps) : status;
 }
 
-/* ref's dx is rounded before dsum is added. */
-static inline tn_status run_add_layer_norm_backward(const tn_backend *t, const tn_desc *ds,
-                                                    const tn_desc *dw, const tn_desc *db,
-                                                    const tn_desc *dsum, const tn_desc *dy,
-                                                    const tn_desc *s, const tn_desc *mean,
-                                                    const tn_desc *rstd, const tn_desc *w) {
-    if (KERNEL_OWN(t, add_layer_norm)) {
-        return KERNEL_BACK(t, add_layer_norm, .dx = {ds, NULL, dw, db}, .dy = {dy, dsum},
-                           .x = {[2] = w}, .y = {[1] = s, mean, rstd});
-    }
-    tn_status status = run_layer_norm_backward(t, ds, dw, db, dy, s, mean, rstd, w);
-    return status == TN_OK && dsum ? t->binary(kernel_context(t), TN_ADD, ds, ds, dsum) : status;
-}
-
 static inline tn_status run_batch_norm(const tn_backend *t, const tn_desc *y, const tn_desc *mean,
                                        const tn_desc *var, const tn_desc *x, const tn_desc *w,
                                        const tn_desc *b, double eps, bool given) {
@@ -108,39 +93,6 @@ static inline tn_status run_batch_norm(const tn_backend *t, const tn_desc *y, co
     return given ? KERNEL_CALL(t, batch_norm_given, .args = &args, .x = {x, w, b, mean, var},
                                .y = {y})
                  : KERNEL_CALL(t, batch_norm, .args = &args, .x = {x, w, b}, .y = {y, mean, var});
-}
-
-static inline tn_status run_batch_norm_backward(const tn_backend *t, const tn_desc *dx,
-                                                const tn_desc *dw, const tn_desc *db,
-                                                const tn_desc *dy, const tn_desc *x,
-                                                const tn_desc *mean, const tn_desc *var,
-                                                const tn_desc *w, double eps, bool given) {
-    tn_batch_norm_args args = {eps};
-    return given ? KERNEL_BACK(t, batch_norm_given, .args = &args, .dx = {dx, dw, db}, .dy = {dy},
-                               .x = {x, w, NULL, mean, var})
-                 : KERNEL_BACK(t, batch_norm, .args = &args, .dx = {dx, dw, db}, .dy = {dy},
-                               .x = {x, w}, .y = {NULL, mean, var});
-}
-
-static inline tn_status run_max_pool(const tn_backend *t, const tn_desc *y, const tn_desc *index,
-                                     const tn_desc *x, const tn_pool_args *args) {
-    return KERNEL_CALL(t, max_pool, .args = args, .x = {x}, .y = {y, index});
-}
-
-static inline tn_status run_max_pool_backward(const tn_backend *t, const tn_desc *dx,
-                                              const tn_desc *dy, const tn_desc *index,
-                                              const tn_pool_args *args) {
-    return KERNEL_BACK(t, max_pool, .args = args, .dx = {dx}, .dy = {dy}, .y = {NULL, index});
-}
-
-static inline tn_status run_avg_pool(const tn_backend *t, const tn_desc *y, const tn_desc *x,
-                                     const tn_pool_args *args) {
-    return KERNEL_CALL(t, avg_pool, .args = args, .x = {x}, .y = {y});
-}
-
-static inline tn_status run_avg_unpool(const tn_backend *t, const tn_desc *y, const tn_desc *x,
-                                       const tn_pool_args *args) {
-    return KERNEL_CALL(t, avg_unpool, .args = args, .x = {x}, .y = {y});
 }
 
 static inline tn_status run_attention(const tn_backend *t, const tn_desc *y, const tn_desc *lse,
@@ -173,11 +125,6 @@ static inline tn_status run_cross_entropy_backward(const tn_backend *t, const tn
                                                    const tn_cross_entropy_args *args) {
     return KERNEL_BACK(t, cross_entropy, .args = args, .dx = {dx}, .dy = {dloss}, .x = {x, label},
                        .y = {NULL, top, log_sum});
-}
-
-static inline tn_status run_rotary(const tn_backend *t, const tn_desc *y, const tn_desc *x,
-                                   const tn_desc *positions, const tn_rotary_args *args) {
-    return KERNEL_CALL(t, rotary, .args = args, .x = {x, positions}, .y = {y});
 }
 
 static inline tn_status run_linear_q8(const tn_backend *t, const tn_desc *y, const tn_desc *x,

@@ -68,7 +68,7 @@ TRIAL_TEST(test_turns_alone) {
               y = make_array(dtype, DENSE, 1, SIZES(COUNT)),
               beside = make_array(dtype, DENSE, 1, SIZES(COUNT));
         elementwise e = {.f = (int)turning[k % 3], .x = x.d};
-        for (const tn_backend *const *t = trial_tables(); *t; t++) {
+        for (const tn_backend *const *t = trial_and_ref(); *t; t++) {
             array_set(&x, FAR, 1);
             tn_status alone = call_unary(*t, (const tn_desc *[]){&y.d}, &e);
             assert_int_equal(trial_wait(*t, alone), TN_OK);

@@ -138,7 +138,7 @@ TRIAL_TEST(test_bad_indices) {
             array_set(&rows, i % 7, (double)(i % 7 == 3 ? bad : 1));
             array_set(&along, i, (double)(i == 17 ? bad : 1));
         }
-        for (const tn_backend *const *t = trial_tables(); *t; t++) {
+        for (const tn_backend *const *t = trial_and_ref(); *t; t++) {
             trial_expect_bad(*t, TRIAL_CALL(*t, gather_rows, &y.d, &x.d, &rows.d), 3, bad);
             trial_expect_bad(*t, TRIAL_CALL(*t, scatter_add_rows, &x.d, &rows.d, &y.d), 3, bad);
             trial_expect_bad(*t, TRIAL_CALL(*t, gather, &y.d, &x.d, &along.d, 0), 17, bad);
@@ -161,7 +161,7 @@ TRIAL_TEST(test_several_bad_indices) {
         array_set(&rows, i, (double)(i % 50 == 49 ? 1000 + i : i % 6));
         array_set(&good, i, (double)(i % 6));
     }
-    for (const tn_backend *const *t = trial_tables(); *t; t++) {
+    for (const tn_backend *const *t = trial_and_ref(); *t; t++) {
         for (int k = 0; k < 2; k++) {
             tn_status status = k ? TRIAL_CALL(*t, scatter_add_rows, &x.d, &rows.d, &y.d)
                                  : TRIAL_CALL(*t, gather_rows, &y.d, &x.d, &rows.d);

@@ -131,7 +131,7 @@ TRIAL_TEST(test_sum_is_accurate) {
         for (int64_t i = 0; i < n; i++) {
             ((float *)x.d.data)[i] = 0.1f;
         }
-        for (const tn_backend *const *t = trial_tables(); *t; t++) {
+        for (const tn_backend *const *t = trial_and_ref(); *t; t++) {
             tn_status status = TRIAL_CALL(*t, reduce, TN_SUM, &y.d, &x.d);
             assert_int_equal(trial_wait(*t, status), TN_OK);
             assert_true(fabs(array_get(&y, 0) - (double)n * (double)0.1f) < 0.05);
@@ -151,7 +151,7 @@ TRIAL_TEST(test_f64_sums_are_accurate) {
             ((double *)x.d.data)[i] = 0.1;
         }
         const double expected[] = {(double)n * 0.1, 0.1, (double)n * (0.1 * 0.1)};
-        for (const tn_backend *const *t = trial_tables(); *t; t++) {
+        for (const tn_backend *const *t = trial_and_ref(); *t; t++) {
             for (int i = 0; i < 3; i++) {
                 tn_status status = TRIAL_CALL(*t, reduce, f[i], &y.d, &x.d);
                 assert_int_equal(trial_wait(*t, status), TN_OK);
@@ -171,7 +171,7 @@ TRIAL_TEST(test_not_for_kernels) {
               y = make_array(dtype[k % 5], DENSE, 2, SIZES(2, 1));
         array_set(&y, 0, 1);
         array_set(&y, 1, 1);
-        for (const tn_backend *const *t = trial_tables(); *t; t++) {
+        for (const tn_backend *const *t = trial_and_ref(); *t; t++) {
             tn_status status = TRIAL_CALL(*t, reduce, f[k / 5], &y.d, &x.d);
             assert_int_equal(trial_wait(*t, status), TN_EUNSUPPORTED);
             assert_true(array_get(&y, 0) == 1 && array_get(&y, 1) == 1);

@@ -55,6 +55,16 @@ const tn_backend *const *trial_tables(void) {
     return found;
 }
 
+const tn_backend *const *trial_and_ref(void) {
+    static const tn_backend *all[TRIAL_TABLES + 2];
+    const tn_backend *const *fast = trial_tables();
+    all[0] = tn_backend_named("ref");
+    for (int i = 0; fast[i]; i++) {
+        all[i + 1] = fast[i];
+    }
+    return all;
+}
+
 static bool is_cuda(const tn_backend *t) {
     return trial_on_cuda() && t == trial_tables()[0];
 }
@@ -221,6 +231,9 @@ void trial_run(const trial *t) {
     }
     array expected[TRIAL_OUTPUTS];
     tn_status status = call_backend(t, tn_backend_named("ref"), expected);
+    for (int i = 0; i < t->outputs; i++) {
+        array_check_gaps(&expected[i]);
+    }
     for (const tn_backend *const *table = trial_tables(); *table; table++) {
         try_table(t, *table, status, expected);
     }

@@ -66,6 +66,8 @@ static inline int trial_order_ends(void **state) {
 
 /* The tables to try, ended by NULL. */
 const tn_backend *const *trial_tables(void);
+/* ref and those, for tests that know the results themselves. */
+const tn_backend *const *trial_and_ref(void);
 bool trial_on_cuda(void);
 /* On the emulator a thread is a fibre, and large cases take long. */
 bool trial_on_emulator(void);

@@ -27,15 +27,35 @@ typedef struct gpt_run {
     tn_loader *loader;
 } gpt_run;
 
-static recipe recipe_usual(void) {
-    recipe r = {
-        .gpt = tn_gpt_defaults(), .adamw = tn_adamw_defaults(), .text = "to be or not to be"};
+/* What may be another than in the saved run, and what the error then says. */
+enum { NOTHING, HEADS, DROPOUT, ACTIVATION, PRECISION, BETA, GROUPS, TEXT, CHANGES };
+static const char *const sentences[CHANGES] = {
+    [HEADS] = "gpt: heads was 2 but is 4; h.0.attn: heads was 2 but is 4",
+    [DROPOUT] = "gpt: dropout was 0 but is 0.1; drop: p was 0 but is 0.1",
+    [ACTIVATION] = "gpt: activation was gelu_tanh but is relu",
+    [PRECISION] = "gpt: param was not set but is f32; gpt: compute was not set but is bf16",
+    [BETA] = "adamw: beta2 was 0.999 but is 0.95",
+    [GROUPS] = "group 0 of the optimiser: parameters was 10 but is 18",
+    [TEXT] = "the data: digest was ",
+};
+
+static bool match_matrices(const tn_entry *entry, void *user) {
+    return !tn_match_vectors(entry, user);
+}
+
+static recipe recipe_with(int change) {
+    recipe r = {.gpt = tn_gpt_defaults(), .adamw = tn_adamw_defaults()};
     r.gpt.vocab = 128;
     r.gpt.context = 4;
     r.gpt.layers = 2;
-    r.gpt.heads = 2;
     r.gpt.width = 8;
-    r.adamw.no_decay = tn_match_vectors;
+    r.gpt.heads = change == HEADS ? 4 : 2;
+    r.gpt.dropout = change == DROPOUT ? 0.1 : 0;
+    r.gpt.activation = change == ACTIVATION ? TN_ACT_RELU : r.gpt.activation;
+    r.bf16 = change == PRECISION;
+    r.adamw.beta2 = change == BETA ? 0.95 : r.adamw.beta2;
+    r.adamw.no_decay = change == GROUPS ? match_matrices : tn_match_vectors;
+    r.text = change == TEXT ? "o be or not to bee" : "to be or not to be";
     return r;
 }
 
@@ -67,67 +87,27 @@ static tn_checkpoint gpt_run_checkpoint(gpt_run *r) {
     return (tn_checkpoint){.model = &r->model, .optim = r->optim, .loader = r->loader, .step = 5};
 }
 
-static void other_heads(recipe *r) {
-    r->gpt.heads = 4;
-}
-static void other_dropout(recipe *r) {
-    r->gpt.dropout = 0.1;
-}
-static void other_activation(recipe *r) {
-    r->gpt.activation = TN_ACT_RELU;
-}
-static void other_precision(recipe *r) {
-    r->bf16 = true;
-}
-static void other_beta(recipe *r) {
-    r->adamw.beta2 = 0.95;
-}
-static bool match_matrices(const tn_entry *entry, void *user) {
-    return !tn_match_vectors(entry, user);
-}
-static void other_groups(recipe *r) {
-    r->adamw.no_decay = match_matrices;
-}
-static void other_text(recipe *r) {
-    r->text = &"to be or not to bee"[1];
-}
-
-static const struct {
-    void (*change)(recipe *r);
-    const char *told;
-} changes[] = {
-    {other_heads, "gpt: heads was 2 but is 4; h.0.attn: heads was 2 but is 4"},
-    {other_dropout, "gpt: dropout was 0 but is 0.1; drop: p was 0 but is 0.1"},
-    {other_activation, "gpt: activation was gelu_tanh but is relu"},
-    {other_precision, "gpt: param was not set but is f32; gpt: compute was not set but is bf16"},
-    {other_beta, "adamw: beta2 was 0.999 but is 0.95"},
-    {other_groups, "group 0 of the optimiser: parameters was 10 but is 18"},
-    {other_text, "the data: digest was "},
-};
-enum { CHANGES = sizeof(changes) / sizeof(changes[0]) };
-
 /* A run whose names and shapes match, but which is not the saved one, is refused, and the error
  * says what differs. */
 PLAIN_TEST(test_another_run) {
     const char *path = temp_path("run");
-    recipe usual = recipe_usual();
+    recipe usual = recipe_with(NOTHING);
     gpt_run saved;
     gpt_run_open(&saved, &usual, 1);
     tn_checkpoint c = gpt_run_checkpoint(&saved);
     assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
-    for (int i = 0; i < CHANGES; i++) {
+    for (int i = NOTHING + 1; i < CHANGES; i++) {
         TN_SCOPE;
-        recipe r = usual;
-        changes[i].change(&r);
+        recipe r = recipe_with(i);
         gpt_run run;
         gpt_run_open(&run, &r, 2);
         tn_tensor *before = tn_copy(tn_detach(run.model.stem.wte.weight));
         c = gpt_run_checkpoint(&run);
         c.step = 77;
         if (tn_checkpoint_load(&c, path) != TN_EMISMATCH) {
-            fail_msg("went on: %s (%s)", changes[i].told, tn_error_message());
+            fail_msg("went on: %s (%s)", sentences[i], tn_error_message());
         }
-        assert_error(TN_EMISMATCH, changes[i].told);
+        assert_error(TN_EMISMATCH, sentences[i]);
         assert_int_equal(c.step, 77);
         assert_true(tn_equal(before, tn_detach(run.model.stem.wte.weight)));
         gpt_run_close(&run);
@@ -165,14 +145,13 @@ static int count_occurrences(const char *text, const char *part) {
 PLAIN_TEST(test_goes_on_all_the_same) {
     TN_SCOPE;
     const char *path = temp_path("run");
-    recipe usual = recipe_usual(), other = usual;
+    recipe usual = recipe_with(NOTHING), other = recipe_with(HEADS);
     gpt_run saved, run;
     gpt_run_open(&saved, &usual, 1);
     tn_loader_seek(saved.loader, (tn_loader_place){.epoch = 3, .index = 13});
     tn_checkpoint c = gpt_run_checkpoint(&saved);
     assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
-    other_heads(&other);
-    other_beta(&other);
+    other.adamw.beta2 = 0.95;
     other.text = "to be or not";
     gpt_run_open(&run, &other, 2);
     warnings w = {0};
@@ -182,15 +161,15 @@ PLAIN_TEST(test_goes_on_all_the_same) {
     assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
     tn_log_to(NULL, TN_LOG_WARN, NULL);
     assert_int_equal(w.count, 6);
-    static const char *const told[] = {"run: gpt: heads was 2 but is 4\n",
-                                       "run: h.0.attn: heads was 2 but is 4\n",
-                                       "run: h.1.attn: heads was 2 but is 4\n",
-                                       "run: adamw: beta2 was 0.999 but is 0.95\n",
-                                       "run: the loader: examples was 14 but is 8\n",
-                                       "run: the data: digest was "};
+    static const char *const lines[] = {"run: gpt: heads was 2 but is 4\n",
+                                        "run: h.0.attn: heads was 2 but is 4\n",
+                                        "run: h.1.attn: heads was 2 but is 4\n",
+                                        "run: adamw: beta2 was 0.999 but is 0.95\n",
+                                        "run: the loader: examples was 14 but is 8\n",
+                                        "run: the data: digest was "};
     for (int i = 0; i < 6; i++) {
-        if (count_occurrences(w.text, told[i]) != 1) {
-            fail_msg("\"%s\" is not once in\n%s", told[i], w.text);
+        if (count_occurrences(w.text, lines[i]) != 1) {
+            fail_msg("\"%s\" is not once in\n%s", lines[i], w.text);
         }
     }
     assert_int_equal(c.step, 5);
@@ -221,9 +200,8 @@ PLAIN_TEST(test_goes_on_all_the_same) {
 /* The text is for people to read, and for later versions of Tern. */
 PLAIN_TEST(test_the_description) {
     const char *path = temp_path("run");
-    recipe r = recipe_usual();
+    recipe r = recipe_with(PRECISION);
     r.gpt.layers = 1;
-    r.bf16 = true;
     gpt_run run;
     gpt_run_open(&run, &r, 1);
     tn_checkpoint c = gpt_run_checkpoint(&run);
@@ -568,16 +546,15 @@ PLAIN_TEST(test_samplers_with_tables) {
 PLAIN_TEST(test_weights_of_another_network) {
     TN_SCOPE;
     const char *path = temp_path("weights"), *run = temp_path("run");
-    recipe usual = recipe_usual();
+    recipe usual = recipe_with(NOTHING);
     gpt_run saved;
     gpt_run_open(&saved, &usual, 1);
     assert_int_equal(tn_save(&saved.model, path), TN_OK);
     tn_checkpoint c = gpt_run_checkpoint(&saved);
     assert_int_equal(tn_checkpoint_save(&c, run), TN_OK);
-    for (int i = 0; i < CHANGES; i++) {
-        recipe r = usual;
-        changes[i].change(&r);
-        bool differs = r.gpt.heads != usual.gpt.heads || r.gpt.activation != usual.gpt.activation;
+    for (int i = NOTHING; i < CHANGES; i++) {
+        recipe r = recipe_with(i);
+        bool differs = i == HEADS || i == ACTIVATION;
         gpt_run other;
         gpt_run_open(&other, &r, 2);
         for (int part = 0; part < 2; part++) { /* a file of weights, a run's weights */
@@ -586,7 +563,7 @@ PLAIN_TEST(test_weights_of_another_network) {
             tn_status status = part ? tn_checkpoint_load(&c, run) : tn_load(&other.model, path);
             assert_int_equal(status, differs ? TN_EMISMATCH : TN_OK);
             if (differs) {
-                assert_error(TN_EMISMATCH, changes[i].told);
+                assert_error(TN_EMISMATCH, sentences[i]);
                 assert_true(tn_equal(before, tn_detach(other.model.stem.wte.weight)));
             }
         }
@@ -613,28 +590,6 @@ PLAIN_TEST(test_weights_of_another_network) {
     pooled_open(&p, "pool", other_fields, (pool_options){4, "max", 0, false});
     assert_int_equal(tn_load(&p.base, path), TN_OK);
     pooled_close(&p);
-}
-
-/* A run that continues for fewer epochs than it has had. */
-PLAIN_TEST(test_fewer_epochs) {
-    const char *path = temp_path("epochs");
-    static const int32_t tokens[] = {1, 2, 3, 4, 5, 6};
-    for (int64_t epochs = 3; epochs >= 1; epochs--) {
-        tn_loader_options o = tn_loader_defaults();
-        o.epochs = epochs;
-        tn_loader *l = tn_loader_new(tn_token_dataset(tokens, 6, 2), tn_random_sampler(1), o);
-        tn_checkpoint c = {.loader = l};
-        if (epochs == 3) {
-            assert_int_equal(tn_loader_seek(l, (tn_loader_place){.epoch = 1, .index = 2}), TN_OK);
-            assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
-        }
-        tn_status status = tn_checkpoint_load(&c, path);
-        assert_int_equal(status, epochs == 1 ? TN_EMISMATCH : TN_OK);
-        if (epochs == 1) {
-            assert_error(TN_EMISMATCH, "the loader had begun epoch 2 but ends after 1");
-        }
-        tn_loader_free(l);
-    }
 }
 
 /* ---- Places at the end of a pass ------------------------------------------------------------- */
@@ -702,6 +657,21 @@ TEST(test_the_end_of_a_pass) {
         assert_int_equal(next_number(c.loader), 2);
         tn_loader_free(c.loader);
     }
+}
+
+/* A run that continues for fewer epochs than it has had. */
+PLAIN_TEST(test_fewer_epochs) {
+    const char *path = temp_path("epochs");
+    tn_checkpoint c = {.loader = open_passes(3, 1, 0)};
+    assert_int_equal(tn_loader_seek(c.loader, (tn_loader_place){.epoch = 1, .index = 2}), TN_OK);
+    assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+    for (int64_t epochs = 3; epochs >= 1; epochs--) {
+        tn_loader_free(c.loader);
+        c.loader = open_passes(epochs, 1, 0);
+        assert_int_equal(tn_checkpoint_load(&c, path), epochs > 1 ? TN_OK : TN_EMISMATCH);
+    }
+    assert_error(TN_EMISMATCH, "the loader had begun epoch 2 but ends after 1");
+    tn_loader_free(c.loader);
 }
 
 /* A file from before passes were counted: a loader at the end of a pass still reports that end. */

@@ -1,14 +1,19 @@
 /* Writes what every operation computes on its samples, for test_torch.py to compare with PyTorch.
  *
- *   dump_samples FOLDER
+ *   dump_samples FOLDER        in f32 and f64
+ *   dump_samples FOLDER ref    by the reference kernels, in each float dtype, and in f32 with odd
+ *                              values; layouts and the width of indices take turns
  *
  * FOLDER/index.jsonl has one line per sample and dtype: operation, keywords, and the arrays:
  * inputs, results, the weights of the results in the scalar that was differentiated, gradients. An
  * array is {dtype, dims, offset} into FOLDER/data.bin, or null.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include <tern/sys/backend.h>
 #include <tern/tern.h>
 
 #include "ops/check.h"
@@ -16,7 +21,8 @@
 typedef struct dump {
     tn_op_samples sampler;
     const tn_op *op;
-    int sample;
+    bool ref, odd;
+    int sample, cases;
     FILE *index, *data;
     long offset;
 } dump;
@@ -52,13 +58,31 @@ static void write_arrays(dump *d, const char *name, tn_tensor **t, int n) {
     fputs("]", d->index);
 }
 
+/* Two inputs meet in several pairs of odd values. Large inputs stay as they are. */
+static tn_spec odd_spec(const tn_spec *spec, int input) {
+    enum { MOST = 1024, INPUTS = 16 };
+    static const double odd[] = {1, NAN, INFINITY, -INFINITY, 0.0, -0.0, 1e-40, 100, -100, -2.5};
+    static double values[MOST + INPUTS];
+    for (int i = 0; i < MOST + INPUTS; i++) {
+        values[i] = odd[i % 10];
+    }
+    bool fits = tn__spec_real(spec) && tn_dims_count(spec->dims) <= MOST;
+    return fits ? tn_spec_values(spec->dims, values + 3 * input % INPUTS) : *spec;
+}
+
+static tn_tensor *make_input(const dump *d, const tn_spec *spec, int i, tn_dtype dtype) {
+    tn_spec odd = d->odd ? odd_spec(spec, i) : *spec;
+    int turn = d->ref ? i + d->cases : i % 2;
+    return tn__spec_tensor(&odd, dtype, (tn__layout)(turn % TN__REPEATED), d->ref && turn % 2,
+                           (uint64_t)(20 * d->sample + i));
+}
+
 static void write_sample(dump *d, const tn_sample *sample, tn_dtype dtype) {
     TN_SCOPE;
     tn_values in = {.n = sample->inputs}, out = {.n = d->op->results ? d->op->results : 1};
     for (int i = 0; i < in.n; i++) {
-        in.v[i] = tn__spec_tensor(&sample->in[i], dtype, i % 2 ? TN__TRANSPOSED : TN__PLAIN, false,
-                                  (uint64_t)(20 * d->sample + i));
-        if (in.v[i] && tn_op_differentiable(d->op) && tn__spec_real(&sample->in[i])) {
+        in.v[i] = make_input(d, &sample->in[i], i, dtype);
+        if (in.v[i] && !d->odd && tn_op_differentiable(d->op) && tn__spec_real(&sample->in[i])) {
             tn_set_requires_grad(in.v[i], true);
         }
     }
@@ -80,19 +104,28 @@ static void write_sample(dump *d, const tn_sample *sample, tn_dtype dtype) {
         fprintf(stderr, "%s, sample %d: %s\n", d->op->name, d->sample, tn_error_message());
         exit(1);
     }
-    fprintf(d->index, "{\"op\": \"%s\", \"sample\": %d, \"keywords\": \"%s\"", d->op->name,
-            d->sample, sample->text ? sample->text : "");
+    fprintf(d->index, "{\"op\": \"%s\", \"sample\": %d, \"keywords\": \"%s\", \"dtype\": \"%s\"",
+            d->op->name, d->sample, sample->text ? sample->text : "", tn_dtype_name(dtype));
+    fprintf(d->index, ", \"odd\": %s", d->odd ? "true" : "false");
     write_arrays(d, "inputs", in.v, in.n);
     write_arrays(d, "results", out.v, out.n);
     write_arrays(d, "weights", weights, out.n);
     write_arrays(d, "grads", grads, in.n);
     fputs("}\n", d->index);
+    d->cases++;
 }
 
 static void add_sample(tn_op_samples *s, const tn_sample *sample) {
     dump *d = (dump *)s;
     write_sample(d, sample, TN_F32);
     write_sample(d, sample, TN_F64);
+    if (d->ref) {
+        write_sample(d, sample, TN_BF16);
+        write_sample(d, sample, TN_F16);
+        d->odd = true;
+        write_sample(d, sample, TN_F32);
+        d->odd = false;
+    }
     d->sample++;
 }
 
@@ -108,13 +141,16 @@ static FILE *open_in(const char *folder, const char *name) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2) {
-        fprintf(stderr, "usage: dump_samples FOLDER\n");
+    bool ref = argc == 3 && strcmp(argv[2], "ref") == 0;
+    if (argc != 2 && !ref) {
+        fprintf(stderr, "usage: dump_samples FOLDER [ref]\n");
         return 2;
     }
+    tn_backend_use(ref ? tn_backend_named("ref") : NULL);
     dump d = {.sampler = {.add = add_sample},
               .index = open_in(argv[1], "index.jsonl"),
-              .data = open_in(argv[1], "data.bin")};
+              .data = open_in(argv[1], "data.bin"),
+              .ref = ref};
     for (int i = 0; i < tn_op_count(); i++) {
         d.op = tn_op_at(i);
         d.sample = 0;

@@ -16,3 +16,6 @@ TWINS = {
     "elu": lambda x, alpha=1.0, selu=False: F.selu(x) if selu else F.elu(x, alpha),
     "masked_fill": lambda x, mask, value: torch.where(mask, torch.full((), value, dtype=x.dtype), x),
 }
+
+# tanh's gradient, from the result: 1 - y y.
+TERMS = {"tanh": lambda x: 1.0}
