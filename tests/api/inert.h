@@ -29,6 +29,7 @@
 
 enum expected {
     MUST,    /* be an error, and the result says so */
+    EVALUE,  /* the same, and the error is TN_EVALUE */
     MAY,     /* be an error, and the result says the same */
     INERT,   /* be inert, with or without an error */
     ANY,     /* not crash */
@@ -54,7 +55,7 @@ static inline void check_pending(int line, const char *call, enum expected e, en
         tn_error_clear();
         tn_raise(TN_EPEER, "the first");
     }
-    if ((e == MUST || e == INERT || e == ZEROS) && r == DONE) {
+    if ((e == MUST || e == EVALUE || e == INERT || e == ZEROS) && r == DONE) {
         add_complaint(line, call, "a result in spite of an error");
     }
 }
@@ -65,7 +66,7 @@ static inline void check_call(int line, const char *call, enum expected e, enum 
         return;
     }
     bool raised = tn_error() != TN_OK;
-    if ((e == MUST || e == ZEROS) && !raised) {
+    if ((e == MUST || e == EVALUE || e == ZEROS) && !raised) {
         add_complaint(line, call, "no error");
     } else if (e == ALLOWED && raised) {
         add_complaint(line, call, tn_error_message());
@@ -77,6 +78,8 @@ static inline void check_call(int line, const char *call, enum expected e, enum 
         add_complaint(line, call, "failed without an error");
     } else if (raised && strlen(tn_error_message()) < 12) {
         add_complaint(line, call, "an error without a message");
+    } else if (e == EVALUE && tn_error() != TN_EVALUE) {
+        add_complaint(line, call, tn_error_message());
     } else if (e == ZEROS && (tn_error() != TN_EVALUE || !strstr(tn_error_message(), form))) {
         add_complaint(line, call, tn_error_message());
     }

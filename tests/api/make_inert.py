@@ -6,7 +6,7 @@
 Each function is called with one argument wrong after another, while the others are valid as far as a valid one can be named
 by its type (`valid` in test_inert.c has those that must be made):
 
-  - a pointer is NULL. That is an error, except for the parameters in OPTIONAL
+  - a pointer is NULL. That is an error, for the first one TN_EVALUE, except for the parameters in OPTIONAL
   - a tensor is NULL or inert. If it is the first of a function that makes one, the result is inert
   - a module is NULL, all zeros or finished, which is always an error
   - options are all zeros, which is an error that says how they are made; then each of their members is as below
@@ -81,6 +81,11 @@ QUIET = set("""
     sample_add sample_binary sample_unary scaler_skipped scaler_where search_best search_folder search_report
     search_steps search_trial sequential_of setup_finish setup_flops shards_writer_shards shards_writer_tokens
     store_server_port tokenizer_size tokenizer_special work_done zero_grad
+""".split())
+# NULL for the thing itself is TN_EVALUE, but for these, which complain of something else.
+NO_EVALUE = set("""
+    _from_array charset_text desc_swap device_named evaluate_choices evaluate_perplexity history_add history_put history_step
+    history_sync lm_targets load loader_seek tokenizer_bytes tokenizer_decode
 """.split())
 # Parameters of which NULL means none.
 OPTIONAL = set("""
@@ -282,7 +287,7 @@ class Function:
         """Whether NULL must be an error."""
         kind, name = self.parameters[i]
         optional = kind == "tn_generator *" or name in ("user", "context")
-        return "MAY" if optional or self.name[3:] + "." + name in OPTIONAL or (not i and self.name[3:] in QUIET) else "MUST"
+        return "MAY" if optional or self.name[3:] + "." + name in OPTIONAL or (not i and self.name[3:] in QUIET) else "MUST" if i or self.name[3:] in NO_EVALUE else "EVALUE"
 
     def wrong(self, i):
         """(expectation, array, argument): an argument for each place of the array (or just once)."""
@@ -292,9 +297,10 @@ class Function:
         if kind in GROUPS:
             return
         if not i and self.made():
-            yield "MUST", None, "NULL"
+            yield "EVALUE", None, "NULL"
         elif plain == "void *" and name in ("m", "child"):
-            yield self.must(i), "v->modules", "v->modules[turn]"
+            yield self.must(i), None, "NULL"
+            yield "MUST" if self.must(i) != "MAY" else "MAY", "v->modules", "v->modules[turn]"
         elif kind in ("tn_tensor *", "const tn_tensor *"):
             yield self.must(i), None, "NULL"
             yield "INERT" if not i and self.result == "tn_tensor *" else "ANY", None, "tn_inert()"
@@ -309,7 +315,7 @@ class Function:
         elif kind.endswith("*") or "(*)" in kind or kind in self.headers.callbacks:
             yield self.must(i), None, "NULL"
             if kind.endswith("*") and self.headers.maker(plain[:-1].strip()) and plain != "tn_plan_machine *":
-                yield "ZEROS" if self.must(i) == "MUST" else "MAY", None, "(%s){0}" % plain.replace(" *", "[1]")
+                yield "ZEROS" if self.must(i) != "MAY" else "MAY", None, "(%s){0}" % plain.replace(" *", "[1]")
         elif kind == "tn_values":
             for wrong in "{0}", "{-1, {v->x}}", "{99, {v->x}}", "{1, {NULL}}", "{2, {v->x, tn_inert()}}":
                 yield "MAY" if wrong == "{0}" else "ANY", None, "(tn_values)" + wrong
@@ -433,7 +439,7 @@ def self_test():
     assert found.functions["tn_two"][1] == [("tn_kind", "kind"), ("tn_two_options", "o"), ("int (*)(int, int)", "f")]
     assert derived(found) == ["tn_one", "tn_two_defaults", "tn_two"]
     one, two = (" ".join(Function(found, name).statements()) for name in ("tn_one", "tn_two"))
-    assert "TENSOR(MUST, tn_one(NULL, 1)); TENSOR(INERT, tn_one(tn_inert(), 1)); EACH(ints)" in one
+    assert "TENSOR(EVALUE, tn_one(NULL, 1)); TENSOR(INERT, tn_one(tn_inert(), 1)); EACH(ints)" in one
     assert "EACH(enums) STATUS(FIRST(2), tn_two((tn_kind)enums[turn], tn_two_defaults(), stub_tn_two_f));" in two
     assert "STATUS(ZEROS, tn_two((tn_kind)0, (tn_two_options){0}, stub_tn_two_f));" in two
     assert "STATUS(FIRST(1), tn_two((tn_kind)0, TN_WITH(tn_two, .other = (double)reals[turn]), stub_tn_two_f));" in two

@@ -13,7 +13,7 @@
 /* Valid arguments. */
 typedef struct valid {
     tn_tensor *x, *o;      /* (2, 3), F32, and the same in any dtype */
-    void *m, *modules[3];  /* a linear layer, 3 to 2; no module, zeros, a finished one */
+    void *m, *modules[2];  /* a linear layer, 3 to 2; zeros, a finished one */
     void *trained, *lm;    /* as m, with an optimiser; a language model */
     tn_tensor *fields[32]; /* of m; next: the first that is free */
     int next;
@@ -139,8 +139,8 @@ PART(derived_calls) {
     tn_gpt_init(&lm,
                 TN_WITH(tn_gpt, .vocab = 8, .context = 8, .layers = 1, .heads = 2, .width = 4));
     v.lm = &lm;
-    v.modules[1] = &zeros;
-    v.modules[2] = &finished;
+    v.modules[0] = &zeros;
+    v.modules[1] = &finished;
     open_files(&v);
     for (size_t i = 0; i < sizeof derived / sizeof *derived; i++) {
         for (size_t k = 0; k < (derived[i].others ? 3 : 1); k++) {
