@@ -141,6 +141,9 @@ tn_status tn_dataset_get(tn_dataset *d, int64_t i, void *x, void *y) {
                          "example %lld of %lld of the dataset \"%s\"", (long long)i,
                          (long long)(d ? d->size : 0), d ? d->kind : "NULL");
     }
+    if (!x || (!y && d->y_dims.ndim >= 0)) {
+        return tn__raise(TN_EVALUE, "dataset_get", "%s is NULL", x ? "y" : "x");
+    }
     return d->get(d, (tn_example){.index = i, .place = i}, x, y);
 }
 

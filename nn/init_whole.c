@@ -211,10 +211,10 @@ void tn_init_sparse(tn_tensor *t, double sparsity, double std) {
     int64_t zeros = (int64_t)ceil(sparsity * (double)rows);
     draw_normal(x, rows * columns, std);
     for (int64_t c = 0; c < columns; c++) {
-        /* the next zero is in any row that has none yet (a drawn number is never 0) */
+        /* the next zero is in any row that has none yet (a drawn number is 0 only if std is) */
         for (int64_t z = 0; z < zeros; z++) {
             int64_t left = tn_random_below(tn_default_generator(), rows - z), r = 0;
-            for (; x[r * columns + c] == 0.0 || left-- > 0; r++) {
+            for (; r < rows - 1 && (x[r * columns + c] == 0.0 || left-- > 0); r++) {
             }
             x[r * columns + c] = 0.0;
         }

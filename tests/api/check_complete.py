@@ -1,11 +1,10 @@
 #!/usr/bin/python3
-"""Every public function is in one of test_inert*.c, is derived from the headers by make_inert.py, or is listed below with
-the reason why not.
+"""Every public function is called by make_inert.py, which derives calls from the headers, or in test_inert_by_hand.c, or is
+listed below with the reason why not.
 
 Reads the names that carry TN_API in the public headers. Fails for a name that no test calls, and for an exception that is not
 needed."""
 
-import glob
 import os
 import re
 import sys
@@ -14,22 +13,11 @@ import make_inert
 
 ROOT = os.environ.get("TERN_ROOT") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 
-# Functions that no bad argument can reach.
-PLAIN = "takes no argument"
 EXCEPTIONS = {
     "tn_error_exit": "ends the process; tests/core runs it in a child",
     "tn_options_refuse": "ends the process; tests/tools runs it in a child",
     "tn_print": "tn_fprint to stdout, and nothing may be printed here",
     "tn_stop_on_signals": "changes what signals do to the process; tests/train runs it in a child",
-    "tn_stop_asked": PLAIN,
-    "tn_stop_status": PLAIN,
-    "tn_in_backward": PLAIN,
-    "tn_in_recompute": PLAIN,
-    "tn_default_generator": PLAIN,
-    "tn_memory_reset_peak": PLAIN,
-    "tn_memory_trim": PLAIN,
-    "tn_build_info": PLAIN,
-    "tn_grad_mode": PLAIN,
 }
 
 
@@ -51,10 +39,20 @@ def mentioned(text):
 
 
 def problems(names, used, exceptions):
-    out = [f"{name}: not in test_inert*.c" for name in names if name not in used and name not in exceptions]
+    out = [f"{name}: neither derived nor in test_inert_by_hand.c" for name in names if name not in used and name not in exceptions]
     out += [f"{name}: listed as an exception, but not a public function" for name in exceptions if name not in names]
-    out += [f"{name}: listed as an exception, but in test_inert*.c" for name in exceptions if name in used]
+    out += [f"{name}: listed as an exception, but called" for name in exceptions if name in used]
     return out
+
+
+def without_zeros(found, test):
+    """Options without from_defaults, and calls by hand that do not try options of zeros."""
+    for kind in sorted(kind for name, (kind, _) in found.functions.items() if name.endswith("_defaults") and found.maker(kind)):
+        if not found.struct(kind).rstrip().endswith("bool from_defaults;"):
+            yield f"{kind}: its last member is not from_defaults"
+    for name in sorted(make_inert.BY_HAND):
+        if any(found.maker(kind) for kind, _ in found.functions[name][1]) and f"(ZEROS, {name}(" not in test:
+            yield f"{name}: test_inert_by_hand.c does not call it with options of zeros"
 
 
 def self_test():
@@ -67,7 +65,7 @@ def self_test():
     """
     assert declared(header) == ["tn_one", "tn_two"], declared(header)
     used = mentioned('tn_one("/*"); /* tn_two(1) "*/ text("tn_two(1) */");')
-    assert problems(["tn_one", "tn_two"], used, {}) == ["tn_two: not in test_inert*.c"]
+    assert problems(["tn_one", "tn_two"], used, {}) == ["tn_two: neither derived nor in test_inert_by_hand.c"]
     assert problems(["tn_two"], used, {"tn_two": "why"}) == []
     assert len(problems(["tn_one"], used, {"tn_one": "why", "tn_gone": "why"})) == 2
 
@@ -81,10 +79,11 @@ def main():
                 with open(os.path.join(ROOT, folder, file), encoding="utf-8") as header:
                     names += declared(header.read())
     used = make_inert.covered()
-    for file in glob.glob(os.path.join(ROOT, "tests/api/*inert*.[ch]")):
-        with open(file, encoding="utf-8") as test:
-            used |= mentioned(test.read())
+    with open(os.path.join(ROOT, "tests/api/test_inert_by_hand.c"), encoding="utf-8") as test:
+        by_hand = test.read()
+    used |= mentioned(by_hand)
     found = problems(names, used, EXCEPTIONS)
+    found += without_zeros(make_inert.Headers(make_inert.texts()), by_hand)
     if len(names) < 300:
         found.append(f"only {len(names)} public functions were found: is the pattern still right?")
     print("\n".join(found) if found else f"{len(names)} public functions, {len(EXCEPTIONS)} exceptions")

@@ -1,8 +1,8 @@
-/* How the parts of tests/api/test_inert*.c call functions as no one should.
+/* How tests/api/test_inert*.c call functions as no one should.
  *
- * Each part runs four times: with NULL and with the inert tensor, and each of them with an error
- * pending or not. The macros say what a call must return; failures are collected and shown at the
- * end of the part, since nothing may be printed while it runs.
+ * Each part runs twice: with an error pending, which must stay the first one, and without. The
+ * macros take what is expected of a call and say whether its result agrees. Complaints are
+ * collected and shown at the end of the part, since nothing may be printed while it runs.
  */
 #ifndef TERN_TESTS_API_INERT_H
 #define TERN_TESTS_API_INERT_H
@@ -12,6 +12,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <tern/sys/backend.h>
+#include <tern/sys/device.h>
+#include <tern/sys/group.h>
+#include <tern/sys/op.h>
+#include <tern/sys/optim.h>
+#include <tern/sys/store.h>
 #include <tern/sys/tensor.h>
 #include <tern/tern.h>
 
@@ -21,67 +27,122 @@
 
 /* ---- Around each call ------------------------------------------------------------------------ */
 
-static char complaints[4096];
-static bool pending; /* an error was raised before the part */
-/* the part runs with NULL: each call must raise; with inert tensors it may stay silent */
-static bool null;
+enum expected {
+    MUST,    /* be an error, and the result says so */
+    EVALUE,  /* the same, and the error is TN_EVALUE */
+    MAY,     /* be an error, and the result says the same */
+    INERT,   /* be inert, with or without an error */
+    ANY,     /* not crash */
+    ALLOWED, /* be no error */
+    ZEROS    /* be the error about options without defaults */
+};
+enum result { FAILED, DONE, UNKNOWN };
+
+static char complaints[1 << 20];
+static bool pending;                  /* an error was raised before the part */
+static int turn;                      /* of EACH */
+static const char *form = "TN_WITH("; /* how the message says that options are made */
 
 static inline void add_complaint(int line, const char *call, const char *what) {
     size_t used = strlen(complaints);
-    snprintf(complaints + used, sizeof complaints - used, "\n  line %d: %s: %s", line, call, what);
+    snprintf(complaints + used, sizeof complaints - used, "\n  line %d, %d: %s: %s", line, turn,
+             call, what);
 }
 
-static inline void check_call(int line, const char *call, bool as_expected, bool raises) {
-    if (!as_expected) {
-        add_complaint(line, call, "an unexpected result");
+static inline void check_pending(int line, const char *call, enum expected e, enum result r) {
+    if (tn_error() != TN_EPEER || !strstr(tn_error_message(), "the first")) {
+        add_complaint(line, call, "the first error was overwritten");
+        tn_error_clear();
+        tn_raise(TN_EPEER, "the first");
     }
+    if ((e == MUST || e == EVALUE || e == INERT || e == ZEROS) && r == DONE) {
+        add_complaint(line, call, "a result in spite of an error");
+    }
+}
+
+static inline void check_call(int line, const char *call, enum expected e, enum result r) {
     if (pending) {
-        if (tn_error() != TN_EPEER || !strstr(tn_error_message(), "the first")) {
-            add_complaint(line, call, "the first error was overwritten");
-            tn_error_clear();
-            tn_raise(TN_EPEER, "the first");
-        }
+        check_pending(line, call, e, r);
         return;
     }
-    if (raises && tn_error() == TN_OK) {
+    bool raised = tn_error() != TN_OK;
+    if ((e == MUST || e == EVALUE || e == ZEROS) && !raised) {
         add_complaint(line, call, "no error");
-    } else if (tn_error() != TN_OK && strlen(tn_error_message()) < 12) {
+    } else if (e == ALLOWED && raised) {
+        add_complaint(line, call, tn_error_message());
+    } else if (e == INERT && r == DONE) {
+        add_complaint(line, call, "not inert");
+    } else if (e != ANY && e != INERT && raised && r == DONE) {
+        add_complaint(line, call, "a result in spite of an error");
+    } else if (e != ANY && e != INERT && !raised && r == FAILED) {
+        add_complaint(line, call, "failed without an error");
+    } else if (raised && strlen(tn_error_message()) < 12) {
         add_complaint(line, call, "an error without a message");
+    } else if (e == EVALUE && tn_error() != TN_EVALUE) {
+        add_complaint(line, call, tn_error_message());
+    } else if (e == ZEROS && (tn_error() != TN_EVALUE || !strstr(tn_error_message(), form))) {
+        add_complaint(line, call, tn_error_message());
     }
     tn_error_clear();
 }
 
-#define INERT(call) check_call(__LINE__, #call, tn_is_inert(call), null)
-#define GIVES(call, expected) check_call(__LINE__, #call, (call) == (expected), null)
-#define QUIET(call, expected) \
-    check_call(__LINE__, #call, (call) == (expected), false) /* bad arguments are allowed here */
-#define NOTHING(call) check_call(__LINE__, #call, !(call), null) /* NULL, false, 0 */
-#define IS_NAN(call) check_call(__LINE__, #call, isnan(call), null)
-#define FAILS(call)                                                                \
-    do {                                                                           \
-        tn_status status_ = (call);                                                \
-        check_call(__LINE__, #call, status_ != TN_OK || !(null || pending), null); \
+static inline void check_module(int line, const char *call, enum expected e, void *m) {
+    bool raised = tn_error() != TN_OK;
+    check_call(line, call, e, UNKNOWN);
+    if (raised && !pending && !tn_is_inert(tn_call(m, tn_ones(TN_DIMS(1, 2), TN_F32)))) {
+        add_complaint(line, call, "a module that works in spite of an error");
+    }
+    if (!pending) {
+        tn_error_clear();
+    }
+}
+
+#define TENSOR(expected, call) \
+    check_call(__LINE__, #call, expected, tn_is_inert(call) ? FAILED : DONE)
+#define STATUS(expected, call) \
+    check_call(__LINE__, #call, expected, (call) != TN_OK ? FAILED : DONE)
+#define OTHER(expected, call) check_call(__LINE__, #call, expected, ((void)(call), UNKNOWN))
+#define OPTIONS(expected, call) \
+    check_call(__LINE__, #call, expected, (call).from_defaults ? DONE : FAILED)
+/* A pointer to something that exists, or NULL if there is no such thing. */
+#define FOUND(expected, call) check_call(__LINE__, #call, expected, (call) ? DONE : UNKNOWN)
+#define VALUES(expected, call)                           \
+    do {                                                 \
+        tn_values values_ = (call);                      \
+        check_call(__LINE__, #call, expected,            \
+                   values_.n == 0              ? UNKNOWN \
+                   : tn_is_inert(values_.v[0]) ? FAILED  \
+                                               : DONE);  \
     } while (0)
-#define DOES(call)                               \
-    do {                                         \
-        call;                                    \
-        check_call(__LINE__, #call, true, null); \
+/* A pointer to something new. */
+#define NEW(expected, call, free)                                    \
+    do {                                                             \
+        void *new_ = (call);                                         \
+        check_call(__LINE__, #call, expected, new_ ? DONE : FAILED); \
+        free(new_);                                                  \
     } while (0)
-#define TAKES(call) /* does nothing, or something harmless */ \
-    do {                                                      \
-        call;                                                 \
-        check_call(__LINE__, #call, true, false);             \
+/* A new module, which is there even after an error: then its result is inert. */
+#define MODULE(expected, call)                         \
+    do {                                               \
+        void *new_ = (call);                           \
+        check_module(__LINE__, #call, expected, new_); \
+        tn_module_free(new_);                          \
     } while (0)
-#define EMPTY(call) /* tn_values after an error */                                      \
-    do {                                                                                \
-        tn_values values_ = (call);                                                     \
-        check_call(__LINE__, #call, values_.n == 0 || tn_is_inert(values_.v[0]), null); \
+/* The same for a call that initialises `made`, of the type. */
+#define MADE(expected, call, type)                      \
+    do {                                                \
+        static const type zeros_;                       \
+        type made = zeros_;                             \
+        call;                                           \
+        check_module(__LINE__, #call, expected, &made); \
+        tn_module_finish(&made);                        \
     } while (0)
+#define FIRST(n) (turn < (n) ? MUST : MAY)
+#define EACH(array) for (turn = 0; turn < (int)(sizeof(array) / sizeof(*array)); turn++)
 
 /* Runs a part with stdout and stderr caught in a file, which must stay empty. */
-static inline void run_part(void (*part)(tn_tensor *t), tn_tensor *t, bool with_pending) {
+static inline void run_part(void (*part)(void), bool with_pending) {
     complaints[0] = 0;
-    null = !t;
     pending = with_pending;
     fflush(NULL);
     FILE *caught = tmpfile();
@@ -96,7 +157,7 @@ static inline void run_part(void (*part)(tn_tensor *t), tn_tensor *t, bool with_
     }
     {
         TN_SCOPE;
-        part(t);
+        part();
     }
     tn_error_clear();
     fflush(NULL);
@@ -109,46 +170,46 @@ static inline void run_part(void (*part)(tn_tensor *t), tn_tensor *t, bool with_
         char text[600] = "";
         rewind(caught);
         text[fread(text, 1, sizeof text - 1, caught)] = 0;
-        snprintf(complaints + strlen(complaints), sizeof complaints - strlen(complaints), "%s%s",
-                 text[0] ? "\n  printed: " : "", text);
         fclose(caught);
-        fail_msg("with %s, %s:%s", t ? "inert" : "NULL",
-                 with_pending ? "an error pending" : "no error pending", complaints);
+        fprintf(stderr, "%s\n%s%s\n", complaints, text[0] ? "printed: " : "", text);
+        fail_msg("%s", with_pending ? "with an error pending" : "with no error pending");
     }
     fclose(caught);
     assert_int_equal(tn_live_tensors(), alive);
 }
 
-static inline void run_all(void (*part)(tn_tensor *t)) {
-    run_part(part, NULL, false);
-    run_part(part, NULL, true);
-    run_part(part, tn_inert(), false);
-    run_part(part, tn_inert(), true);
-}
+#define PART(name)             \
+    static void name(void);    \
+    PLAIN_TEST(test_##name) {  \
+        run_part(name, false); \
+        run_part(name, true);  \
+    }                          \
+    static void name(void)
 
-__attribute__((unused)) static const tn_dims strange[] = {{-1, {0}},
-                                                          {99, {0}},
-                                                          {1, {-1}},
-                                                          {1, {INT64_MAX}},
-                                                          {2, {INT64_MAX, INT64_MAX}},
-                                                          {2, {INT64_MIN, 0}},
-                                                          {3, {0, INT64_MAX, 2}},
-                                                          {8, {1, 1, 1, 1, 1, 1, 1, 1 << 30}}};
-enum { STRANGE = sizeof strange / sizeof *strange };
-__attribute__((unused)) static const int ints[] = {INT32_MIN, -9, -1, 0, 2, 9, INT32_MAX};
-__attribute__((unused)) static const int64_t longs[] = {INT64_MIN, -7, -1, 0, 3, 4096, INT64_MAX};
-__attribute__((unused)) static const double reals[] = {-INFINITY, -1.0, 0.0, 1e300, INFINITY, NAN};
-enum {
-    INTS = sizeof ints / sizeof *ints,
-    LONGS = sizeof longs / sizeof *longs,
-    REALS = sizeof reals / sizeof *reals
-};
-__attribute__((unused)) static const tn_dtype no_dtype = (tn_dtype)77;
+/* ---- Wrong values ---------------------------------------------------------------------------- */
 
-#define PART(name)            \
-    PLAIN_TEST(test_##name) { \
-        run_all(name);        \
-    }
+#define WRONG __attribute__((unused)) static const
+WRONG int ints[] = {INT32_MIN, -9, -1, 0, 2, 9, INT32_MAX};
+WRONG int few_ints[] = {INT32_MIN, -1, 0};
+WRONG int enums[] = {-1, 99};
+WRONG int64_t longs[] = {INT64_MIN, -7, -1, 0, 3, 300, INT64_MAX};
+WRONG int64_t few_longs[] = {INT64_MIN, -1, 0};
+WRONG double reals[] = {NAN, -INFINITY, -1.0, 0.0, 1e300, INFINITY};
+WRONG double short_times[] = {-INFINITY, -1.0, 0.0, NAN};
+WRONG bool bools[] = {false, true};
+WRONG tn_dtype dtypes[] = {(tn_dtype)77, (tn_dtype)-1, TN_F64, TN_BF16, TN_I64, TN_BOOL};
+static char endless[300];
+static const char *const texts[] = {"", ".", "a.", ",", "->", "......", "i\xffj", ":-1", endless};
+WRONG tn_device devices[] = {
+    {(tn_device_kind)5, -3}, {TN_CPU, 1}, {TN_CUDA, -1}, {TN_CUDA, 1 << 20}};
+WRONG tn_dims strange[] = {{-1, {0}},
+                           {99, {0}},
+                           {1, {-1}},
+                           {1, {INT64_MAX}},
+                           {2, {INT64_MAX, INT64_MAX}},
+                           {2, {INT64_MIN, 0}},
+                           {3, {0, INT64_MAX, 2}},
+                           {8, {1, 1, 1, 1, 1, 1, 1, 1 << 30}}};
 
 /* argv[1] may name one part, such as "test_views". Nothing may hang, hence the alarm; the limit
  * refuses sizes that a large machine could still hold. */

@@ -69,9 +69,11 @@ int tn_plan_search(void *m, tn_plan_options options, tn_plan *best, int most) {
     if (tn__pending() || !tn__options_made(options.from_defaults, operation, "tn_plan")) {
         return 0;
     }
-    if (!best || most < 1 || options.ranks < 1 || options.mesh.cp < 1) {
+    /* every number of ranks is tried, so there is a limit */
+    if (!best || most < 1 || options.ranks < 1 || options.ranks > 1 << 20 || options.mesh.cp < 1) {
         tn__raise(TN_EVALUE, operation, "%s",
-                  !best || most < 1 ? "there is no space for plans" : "ranks or cp is below 1");
+                  !best || most < 1 ? "there is no space for plans"
+                                    : "ranks or cp is below 1, or ranks above 1048576");
         return 0;
     }
     if (!tn__plan_read_model(m, &model)) {
