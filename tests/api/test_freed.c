@@ -438,5 +438,5 @@ TEST(freed_modules) {
 }
 
 int main(void) {
-    return tests_run(NULL, temp_clean);
+    return tests_run(NULL, NULL);
 }

@@ -3,7 +3,7 @@
 
 #include "device_ranks.h"
 #include "tests/parallel/ddp_net.h"
-#include "tests/parallel/ddp_train.h"
+#include "tests/parallel/train.h"
 #include "tests/support/test.h"
 
 /* ---- For the ranks --------------------------------------------------------------------------- */
@@ -15,61 +15,49 @@ static tn_group *join_world(const char *argument) {
 }
 
 /* A short run of a small GPT; clipping reads the norm of what has arrived. */
-static ddp_run small_run(int micro_batches) {
-    ddp_run run = ddp_run_of(micro_batches);
-    run.steps = 2;
+static train_run small_run(int ranks) {
+    train_run run = train_run_of(TRAIN_DDP, ranks);
     run.clip = 0.5;
     return run;
 }
 
-/* N ranks have the bits of one rank that accumulates N micro-batches. */
+static void expect_alone(tn_group *world, train_run run) {
+    train_run alone = train_oracle(run, NULL);
+    train_end want = train_as_rank(NULL, &alone), is = train_as_rank(world, &run);
+    rank_assert(tn_error() == TN_OK && train_agrees(&want, &is, &run, 0));
+    free(want.bits.data);
+    free(is.bits.data);
+}
+
+/* N ranks have the bits of one rank that accumulates their micro-batches. */
 static int match_accumulation(tn_group *unused, const char *argument) {
     tn_group *world = join_world(argument);
-    ddp_run run = small_run(tn_group_size(world));
-    train_bits together = ddp_train(world, &run);
-    rank_assert(tn_error() == TN_OK);
-    train_bits alone = ddp_train(NULL, &run);
-    rank_assert(train_same(together, alone));
-    free(together.data);
-    free(alone.data);
+    expect_alone(world, small_run(tn_group_size(world)));
     return device_leave();
 }
 
-/* The same of bf16 gradients, each rounded before it is added, beside a rank without data
- * parallelism. Of two ranks: more are summed in f32 and rounded once. */
+/* The same of bf16 gradients, each rounded before it is added. Of two ranks: more are summed in f32
+ * and rounded once. */
 static int match_rounded(tn_group *unused, const char *argument) {
     tn_group *world = join_world(argument);
-    ddp_run run = small_run(tn_group_size(world));
+    train_run run = small_run(tn_group_size(world));
     run.low = true;
     run.steps = 1;
-    train_bits together = ddp_train(world, &run);
-    run.plain = true;
-    train_bits alone = ddp_train(NULL, &run);
-    rank_assert(tn_error() == TN_OK && train_same(together, alone));
-    free(together.data);
-    free(alone.data);
+    expect_alone(world, run);
     return device_leave();
 }
 
-/* With two micro-batches for each rank, one of them under TN_NO_SYNC. */
+/* With two micro-batches for each rank, one of them under TN_NO_SYNC; in buckets and without. */
 static int no_sync(tn_group *unused, const char *argument) {
     tn_group *world = join_world(argument);
-    ddp_run run = small_run(2 * tn_group_size(world));
-    run.mean = true;
-    run.options.sum = false;
-    run.steps = 1;
-    train_bits buckets = ddp_train(world, &run);
-    run.naive = true;
-    run.micro_batches /= 2;
-    run.steps = 2;
-    train_bits naive = ddp_train(world, &run);
-    run.naive = false;
-    train_bits again = ddp_train(world, &run);
-    rank_assert(tn_error() == TN_OK && buckets.bytes == naive.bytes);
-    rank_assert(train_same(naive, again));
-    free(buckets.data);
-    free(naive.data);
-    free(again.data);
+    train_run run = small_run(tn_group_size(world));
+    run.micros *= 2;
+    run.no_sync = true;
+    run.sum = false;
+    for (int naive = 0; naive < 2; naive++) {
+        run.how = naive ? TRAIN_DDP_NAIVE : TRAIN_DDP;
+        expect_alone(world, run);
+    }
     return device_leave();
 }
 

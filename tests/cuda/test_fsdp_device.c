@@ -10,7 +10,8 @@
 static int match_accumulation(tn_group *unused, const char *argument) {
     tn_group *world = device_join(argument, 100);
     rank_assert(world != NULL);
-    rank_assert(train_matrix_agrees(world, 5));
+    /* of several micro-batches products continue gradients there, in other bits than sums */
+    rank_assert(train_matrix_agrees(world, 2, true));
     return device_leave();
 }
 
@@ -25,32 +26,31 @@ static int offload_to_cpu(tn_group *unused, const char *argument) {
     tn_group *world = device_join(argument, 100);
     rank_assert(world != NULL);
     for (int i = 0; i < 6; i++) {
-        train_run run = train_run_of(TRAIN_ALONE, tn_group_size(world));
-        run.options.offload = true;
-        run.options.stage = 1 + i % 3;
+        train_run run = train_run_of(TRAIN_FSDP, tn_group_size(world));
+        run.sharding.offload = true;
+        run.sharding.stage = 1 + i % 3;
         run.bf16 = i / 3;
         run.clip = 0.2;
-        train_bits alone = train_as_rank(NULL, &run);
-        run.how = TRAIN_FSDP;
-        train_bits together = train_as_rank(world, &run);
-        rank_assert(train_same(together, alone));
-        free(alone.data);
-        free(together.data);
+        train_run by_hand = train_oracle(run, NULL);
+        train_end alone = train_as_rank(NULL, &by_hand), together = train_as_rank(world, &run);
+        rank_assert(train_agrees(&alone, &together, &run, 0));
+        free(alone.bits.data);
+        free(together.bits.data);
     }
     train_run run = train_run_of(TRAIN_FSDP, tn_group_size(world));
-    run.options.offload = true;
+    run.sharding.offload = true;
     int64_t before = tn_device_memory(tn_default_device()).allocated;
-    tn_gpt gpt;
-    train_model(&gpt, &run, 1);
-    train_groups groups = train_groups_of(world, &run);
-    tn_fsdp_state *s = train_spread(&gpt, &run, &groups);
-    train_some(&gpt, &run, &groups);
+    mesh_model m;
+    train_model(&m, &run, 1);
+    train_groups groups = train_attach(&m, &run, world);
+    tn_fsdp_state *s = groups.fsdp;
+    train_some(&m, &run, &groups);
     bool good = true;
-    tn_module_each(&gpt, (tn_walk){0}, stored_on_cpu, &good);
+    tn_module_each(&m, (tn_walk){0}, stored_on_cpu, &good);
     rank_assert(good && tn_error() == TN_OK);
     rank_assert(tn_device_memory(tn_default_device()).allocated - before ==
                 tn_fsdp_statistics(s).buffers); /* nothing else stays there */
-    tn_module_finish(&gpt);
+    tn_module_finish(&m);
     return device_leave();
 }
 

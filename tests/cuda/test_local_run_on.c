@@ -60,40 +60,38 @@ TEST(every_rank_has_its_device) {
 
 typedef struct trained {
     const train_run *run;
-    train_bits bits[MOST];
+    train_end ends[MOST];
 } trained;
 
 static void train_rank(tn_group *world, void *user) {
     trained *t = user;
-    t->bits[tn_group_rank(world)] = train_as_rank(world, t->run);
+    t->ends[tn_group_rank(world)] = train_as_rank(world, t->run);
 }
 
 /* On these devices as on the first of them, which accumulates. */
-static void assert_accumulates(const char *names, train_run run) {
+static void assert_accumulates(const char *names, train_how how, bool bf16) {
     place p = place_of(names);
+    train_run run = train_run_of(how, p.n);
+    run.clip = 0.2;
+    run.bf16 = bf16;
     trained t = {.run = &run};
-    run.micros = p.n;
     run_at(names, train_rank, &t);
-    run.how = TRAIN_ALONE;
     tn_set_default_device(p.devices[0]);
-    train_bits alone = train_as_rank(NULL, &run);
+    train_end alone = train_on_threads(train_oracle(run, NULL));
     tn_set_default_device(tn_cpu());
     for (int r = 0; r < p.n; r++) {
-        assert_true(train_same(alone, t.bits[r]));
-        free(t.bits[r].data);
+        assert_true(train_agrees(&alone, &t.ends[r], &run, 0));
+        free(t.ends[r].bits.data);
     }
-    free(alone.data);
+    free(alone.bits.data);
 }
 
 TEST(training_is_accumulation) {
     static const train_how hows[] = {TRAIN_DDP, TRAIN_FSDP};
     for (int i = 0; i < 2; i++) {
-        train_run run = train_run_of(hows[i], 1);
-        run.clip = 0.2;
-        assert_accumulates("cuda:0 cuda:1", run);
-        assert_accumulates("cpu cpu", run);
-        run.bf16 = true;
-        assert_accumulates("cuda:1 cuda:0 cuda:1 cuda:0", run);
+        assert_accumulates("cuda:0 cuda:1", hows[i], false);
+        assert_accumulates("cpu cpu", hows[i], false);
+        assert_accumulates("cuda:1 cuda:0 cuda:1 cuda:0", hows[i], true);
     }
 }
 

@@ -2,7 +2,7 @@
  * scale, precision, averages and checkpoints give the bits that they give on one. */
 
 #include "device_ranks.h"
-#include "tests/parallel/bits.h"
+#include "tests/parallel/train.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 

@@ -27,6 +27,7 @@ typedef struct net {
     tn_linear head;
     tn_tensor *mean; /* a buffer, in one test */
     bool backwards;  /* h.1 before h.0 */
+    bool twice;      /* all layers once more */
 } net;
 
 static inline tn_tensor *inner_forward(tn_module *self, tn_tensor *x) {
@@ -42,8 +43,8 @@ static inline tn_tensor *layer_forward(tn_module *self, tn_tensor *x) {
 static inline tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
     net *m = (net *)self;
     x = tn_call(&m->wte, x);
-    for (int i = 0; i < 2; i++) {
-        x = tn_call(&m->h[m->backwards ? 1 - i : i], x);
+    for (int i = 0; i < (m->twice ? 4 : 2); i++) {
+        x = tn_call(&m->h[m->backwards ? 1 - i % 2 : i % 2], x);
     }
     return tn_call(&m->head, x);
 }

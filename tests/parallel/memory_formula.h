@@ -45,13 +45,13 @@ static inline bool sum_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
-static inline formula formula_of(tn_gpt *gpt, const train_run *run, int ranks) {
+static inline formula formula_of(mesh_model *m, const train_run *run, int ranks) {
     formula f = {.ranks = ranks,
-                 .stage = run->options.stage,
-                 .units = gpt->options.layers + 1,
+                 .stage = run->sharding.stage,
+                 .units = m->gpt.options.layers + 1,
                  .compute = run->bf16 ? 2 : 4,
                  .low = run->bf16};
-    tn_module_each(gpt, (tn_walk){0}, sum_entry, &f);
+    tn_module_each(m, (tn_walk){0}, sum_entry, &f);
     return f;
 }
 
@@ -104,14 +104,13 @@ static inline train_run large_run(train_how how, int ranks) {
     return run;
 }
 
-static inline void train_some(tn_gpt *gpt, const train_run *run, train_groups *groups) {
-    tn_optim *opt = tn_adamw(gpt, tn_adamw_defaults());
+static inline void train_some(mesh_model *m, const train_run *run, train_groups *groups) {
+    tn_optim *opt = tn_adamw(m, tn_adamw_defaults());
     for (int step = 0; step < 3 && tn_error() == TN_OK; step++) {
-        double losses[TRAIN_MOST_MICROS];
         if (step == 2) {
             tn_device_memory_reset_peak(tn_default_device());
         }
-        train_step(gpt, run, groups, step, losses);
+        train_step(m, run, groups, step, NULL);
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
     }
@@ -122,23 +121,21 @@ static inline void train_some(tn_gpt *gpt, const train_run *run, train_groups *g
 static inline int64_t activations_of(const train_run *run) {
     train_run alone = *run;
     alone.how = TRAIN_DDP;
-    alone.micros = 1;
-    tn_gpt gpt;
-    train_model(&gpt, &alone, 1);
-    train_groups groups = train_groups_of(NULL, &alone);
-    train_spread(&gpt, &alone, &groups);
-    tn_optim *opt = tn_adamw(&gpt, tn_adamw_defaults());
+    alone.micros = alone.shards = 1;
+    mesh_model m;
+    train_model(&m, &alone, 1);
+    train_groups groups = train_attach(&m, &alone, NULL);
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
     int64_t rest = 0;
     for (int step = 0; step < 2; step++) {
-        double losses[TRAIN_MOST_MICROS];
         rest = tn_device_memory(tn_default_device()).allocated;
         tn_device_memory_reset_peak(tn_default_device());
-        train_step(&gpt, &alone, &groups, step, losses);
-        tn_module_zero_grad(&gpt);
+        train_step(&m, &alone, &groups, step, NULL);
+        tn_module_zero_grad(&m);
     }
     int64_t most = tn_device_memory(tn_default_device()).peak - rest;
     tn_optim_free(opt);
-    tn_module_finish(&gpt);
+    tn_module_finish(&m);
     return most;
 }
 
@@ -160,26 +157,26 @@ static inline bool most_is_right(const most *m) {
 static inline most measure_most(tn_group *world, const char *argument) {
     int ranks = tn_group_size(world), bf16 = 0;
     train_run run = large_run(TRAIN_FSDP, ranks);
-    sscanf(argument, "%d %d %d", &run.options.stage, &bf16, &run.options.prefetch);
+    sscanf(argument, "%d %d %d", &run.sharding.stage, &bf16, &run.sharding.prefetch);
     run.bf16 = bf16;
     int64_t activations = activations_of(&run);
     int64_t before = tn_device_memory(tn_default_device()).allocated;
-    tn_gpt gpt;
-    train_model(&gpt, &run, 1);
-    formula f = formula_of(&gpt, &run, ranks);
-    train_groups groups = train_groups_of(world, &run);
-    tn_fsdp_state *s = train_spread(&gpt, &run, &groups);
-    train_some(&gpt, &run, &groups);
+    mesh_model model;
+    train_model(&model, &run, 1);
+    formula f = formula_of(&model, &run, ranks);
+    train_groups groups = train_attach(&model, &run, world);
+    tn_fsdp_state *s = groups.fsdp;
+    train_some(&model, &run, &groups);
     tn_fsdp_stats stats = tn_fsdp_statistics(s);
-    int64_t whole = f.compute * (rest_of(&f) + (1 + run.options.prefetch) * largest_unit(&f));
+    int64_t whole = f.compute * (rest_of(&f) + (1 + run.sharding.prefetch) * largest_unit(&f));
     int64_t all = f.compute * parts_of(&f) * ranks;
-    whole = run.options.stage == 3 && whole < all ? whole : all;
+    whole = run.sharding.stage == 3 && whole < all ? whole : all;
     most m = {.whole_is_right = stats.most_whole <= whole,
               .formula = (double)(at_rest(&f) / ranks + 4 * f.largest + activations)};
-    m.formula += run.options.stage == 3 ? (double)whole : 0;
+    m.formula += run.sharding.stage == 3 ? (double)whole : 0;
     m.bytes = (double)(tn_device_memory(tn_default_device()).peak - before);
     snprintf(m.text, sizeof(m.text), "%d ranks, %s", ranks, train_text(&run));
-    tn_module_finish(&gpt);
+    tn_module_finish(&model);
     return m;
 }
 

@@ -161,4 +161,26 @@ static inline tn_loader *mesh_loader(tn_group *data, int64_t rows) {
                          TN_WITH(tn_loader, .batch = rows, .epochs = 0));
 }
 
+/* ---- Writing --------------------------------------------------------------------------------- */
+
+enum { MESH_WRITTEN = 24 };
+
+/* Continues two prompts beyond the context, where the caches begin again. */
+static inline void mesh_write(mesh_model *m, double temperature, int32_t ids[2][MESH_WRITTEN]) {
+    const int32_t first[] = {3, 1, 4}, second[] = {2};
+    tn_prompt prompts[] = {{first, 3}, {second, 1}};
+    tn_generated out[2];
+    tn_generate_options o =
+        TN_WITH(tn_generate, .max_new = MESH_WRITTEN, .temperature = temperature, .seed = 6);
+    tn_module_train(m, false);
+    CHECK(tn_generate(m, prompts, 2, o, out) == TN_OK);
+    tn_module_train(m, true);
+    for (int i = 0; i < 2 && !tn_error(); i++) {
+        int64_t count = out[i].tokens.count;
+        CHECK(count >= MESH_WRITTEN);
+        memcpy(ids[i], out[i].tokens.ids + count - MESH_WRITTEN, sizeof(ids[i]));
+    }
+    tn_generated_free(out, 2);
+}
+
 #endif

@@ -3,7 +3,6 @@
 #ifndef TERN_TESTS_PARALLEL_MESH_TRAIN_H
 #define TERN_TESTS_PARALLEL_MESH_TRAIN_H
 
-#include "tests/parallel/mesh_model.h"
 #include "tests/parallel/train.h"
 #include "tests/support/ranks.h"
 
@@ -15,55 +14,25 @@ typedef struct mesh_digest {
     char digits[33];
 } mesh_digest;
 
-enum { MESH_STEPS = 2, MESH_MICROS = 2, MESH_ROWS = 2 };
-
-/* One step of two micro-batches of this rank's data; appends loss and norm. */
-static inline void mesh_step(tn_spread *spread, tn_loader *loader, tn_optim *opt,
-                             train_bits *bits) {
-    double told[2] = {tn_spread_step(spread, loader, MESH_MICROS, NULL)};
-    told[0] = tn_group_mean(tn_spread_data(spread), told[0], 1);
-    told[1] = tn_optim_clip(opt, 0.5);
-    tn_optim_step(opt);
-    tn_optim_zero_grad(opt);
-    memcpy(train_grow(bits, sizeof(told)), told, sizeof(told));
-}
-
-/* Losses, norms and all parameters, malloc'ed. */
-static inline train_bits mesh_bits(tn_group *world, const mesh_shape *s, bool bf16,
-                                   const char *mesh) {
-    TN_SCOPE;
-    train_bits bits = {0};
-    mesh_model m;
-    mesh_init(&m, s, 3 + (uint64_t)tn_group_rank(world), false); /* rank 0's weights are used */
-    if (bf16) {
-        tn_module_set_precision(&m, tn_precision_defaults());
-    }
-    tn_spread *spread = mesh_spread(&m, world, mesh);
-    tn_optim *opt = spread ? tn_adamw(&m, TN_WITH(tn_adamw, .lr = 1e-2)) : NULL;
-    tn_loader *loader = spread ? mesh_loader(tn_spread_data(spread), MESH_ROWS) : NULL;
-    for (int step = 0; step < MESH_STEPS && !tn_error(); step++) {
-        mesh_step(spread, loader, opt, &bits);
-    }
-    train_join(&bits, train_whole(&m, world));
-    tn_loader_free(loader);
-    tn_optim_free(opt);
-    tn_module_finish(&m);
-    tn_spread_free(spread);
-    return bits;
-}
-
 /* The digest for a GPT with dropout in f32 and a Llama that computes in bf16; the same on all
  * ranks. After an error, the digest of no bytes. */
 static inline mesh_digest mesh_train(tn_group *world, const char *mesh) {
     mesh_digest d;
-    mesh_shape gpt = mesh_shape_of(false), llama = mesh_shape_of(true);
-    gpt.dropout = 0.1;
-    train_bits bits = mesh_bits(world, &gpt, false, mesh);
-    train_join(&bits, mesh_bits(world, &llama, true, mesh));
-    XXH128_hash_t hash = XXH3_128bits(bits.data, tn_error() == TN_OK ? bits.bytes : 0);
+    train_bits all = {0};
+    for (int llama = 0; llama < 2; llama++) {
+        train_run run = train_on_mesh(mesh, llama, 2);
+        run.model.dropout = llama ? 0 : 0.1;
+        run.bf16 = llama;
+        run.loader = true;
+        train_end end = train_as_rank(world, &run);
+        memcpy(train_grow(&all, sizeof(end.losses)), end.losses, sizeof(end.losses));
+        memcpy(train_grow(&all, sizeof(end.norms)), end.norms, sizeof(end.norms));
+        train_join(&all, end.bits);
+    }
+    XXH128_hash_t hash = XXH3_128bits(all.data, tn_error() == TN_OK ? all.bytes : 0);
     snprintf(d.digits, sizeof(d.digits), "%016llx%016llx", (unsigned long long)hash.high64,
              (unsigned long long)hash.low64);
-    free(bits.data);
+    free(all.data);
     return d;
 }
 

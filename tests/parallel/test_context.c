@@ -1,10 +1,8 @@
-/* Context parallelism: with its positions split over any number of ranks, alone, with tensor
- * parallelism, and under data parallelism and sharding, a model trains and generates as on one
- * rank. Ranks are threads, once processes. */
-#include "mesh_program.h"
-
-#include "tests/support/ranks.h"
-#include "tests/support/temp.h"
+/* Context parallelism: attention over positions on several ranks, training beside one's own
+ * positions and sharding, the loss, and what is refused. That a model trains as on one rank is in
+ * test_meshes.c. Ranks are threads. */
+#include "models/language.h"
+#include "tests/parallel/train.h"
 
 #include <pthread.h>
 
@@ -147,115 +145,95 @@ TEST(test_causal_balance) {
 
 enum { LENGTH = 16, VOCAB = 29 };
 
+static const char *mesh_of(tn_cp_kind kind) {
+    return kind == TN_CP_KEYS ? "cp=2,keys" : "cp=2";
+}
+
 /* Some targets do not count: of the first 7 of each sequence only one of the whole batch does. */
-static mesh_program program_of(bool llama, tn_cp_kind kind, int cp) {
-    mesh_program p = mesh_program_of(llama);
-    p.shape.length = LENGTH;
-    p.ignored = 7;
-    p.kind = kind;
-    p.cp = cp;
-    return p;
+static train_run run_of(const char *mesh, bool llama) {
+    train_run run = train_on_mesh(mesh, llama, 1);
+    run.model.length = LENGTH;
+    run.ignored = 7;
+    return run;
 }
 
-/* A forward that is not recorded, and texts. */
-static void generate_between(mesh_model *m, const mesh_program *p, int64_t number) {
-    TN_NO_GRAD;
-    mesh_program_loss(m, p, number + 1);
-    int32_t ids[2][PROGRAM_WRITTEN];
-    mesh_write(m, 0, ids);
-}
-
-TEST(test_one_ranks_numbers) {
-    for (int k = 0; k < 8; k++) {
-        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, k & 4 ? 4 : 2);
-        p.recompute = k & 4;
-        mesh_expect_near(p, 1e-5);
+/* Gives positions: those of whole sequences, or wrong ones, which count from 0 on each rank. */
+static tn_tensor *loss_at(mesh_model *m, tn_tensor *x, tn_tensor *y, int parts) {
+    tn_tensor *places[2];
+    for (int i = 0; i < parts; i++) {
+        places[i] = tn_arange(0, (double)LENGTH / parts, 1, TN_I64);
     }
-    mesh_program odd = program_of(true, TN_CP_KEYS, 8); /* more ranks than heads */
-    mesh_expect_near(odd, 1e-5);
+    tn_values in = tn_values_of(x, tn_cat(places, parts, 0));
+    return tn__lm_loss_of(m, tn_call_values(m, in, NULL).v[0], y);
 }
 
-/* Given positions are those of whole sequences, and equal to what the model takes by default. That
- * wrong ones make a difference shows that they are used. */
+static tn_tensor *with_places(mesh_model *m, const train_groups *g, tn_tensor *x, tn_tensor *y) {
+    return loss_at(m, x, y, 1);
+}
+
+static tn_tensor *with_wrong_places(mesh_model *m, const train_groups *g, tn_tensor *x,
+                                    tn_tensor *y) {
+    return loss_at(m, x, y, 2);
+}
+
+/* Given positions are those that the model takes by default. That wrong ones make a difference
+ * shows that they are used. */
 TEST(test_positions) {
     for (int k = 0; k < 4; k++) {
-        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
-        p.steps = 3;
-        mesh_program given = p, wrong = p, one = mesh_program_alone(p), own = mesh_program_run(p);
-        given.places = PLACES_GIVEN;
-        mesh_expect_bits(&own, given);
-        wrong.places = PLACES_WRONG;
-        wrong = mesh_program_run(wrong);
-        assert_true(mesh_difference(&one, &own) < 1e-5 && mesh_difference(&one, &wrong) > 1e-4);
-        free(one.bits.data);
+        train_run run = run_of(mesh_of((tn_cp_kind)(k / 2)), k & 1);
+        train_end own = train_on_threads(run);
+        run.loss = with_places;
+        train_expect(&own, run, 0);
+        run.loss = with_wrong_places;
+        train_end wrong = train_on_threads(run);
+        assert_true(train_difference(own.bits, wrong.bits) > 1e-4);
         free(own.bits.data);
         free(wrong.bits.data);
     }
 }
 
-TEST(test_below_data_parallelism) {
-    for (int k = 0; k < 4; k++) {
-        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
-        p.micros = 2;
-        p.dp = 2;
-        mesh_expect_near(p, 1e-5);
-    }
-}
-
-/* Sharding over "shard cp" has the bits of data parallelism over it. Sharded over shard and copied
- * over cp, sums are those of ranks that accumulate. */
+/* Sharding over "shard cp" has the bits of data parallelism over it. */
 TEST(test_below_sharding) {
-    for (int k = 0; k < 4; k++) {
-        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
-        p.micros = 2;
-        p.steps = 3;
-        p.bf16 = p.recompute = k == 1 || k == 2;
-        mesh_program sums = p, mean = p;
-        sums.keep = true;
-        mean.shard = p.shard = 2;
-        sums = mesh_program_run(sums);
-        mean = mesh_program_run(mean);
-        for (p.stage = 1; p.stage <= 3; p.stage++) {
-            p.way = BY_FSDP;
-            p.deferred = p.stage == 3;
-            mesh_expect_bits(&mean, p);
-            p.way = BY_HYBRID;
-            mesh_expect_bits(&sums, p);
-        }
-        free(sums.bits.data);
-        free(mean.bits.data);
+    static const char *const meshes[] = {"cp=2,shard=2,stage=1", "cp=2,shard=2,stage=2",
+                                         "cp=2,shard=2,stage=3"};
+    for (int k = 0; k < 2 * 2 * 3; k++) {
+        bool keys = k & 2;
+        char sharded[32], copied[32];
+        snprintf(sharded, sizeof(sharded), "%s%s", meshes[k / 4], keys ? ",keys" : "");
+        snprintf(copied, sizeof(copied), "cp=2,dp=2%s", keys ? ",keys" : "");
+        train_run run = run_of(sharded, k & 1);
+        run.bf16 = k & 1 ? !keys : keys;
+        run.recompute = run.bf16 ? RECOMPUTE_OVER : RECOMPUTE_NONE;
+        train_end want = train_on_threads(train_oracle(run, copied));
+        run.deferred = k / 4 == 2;
+        train_expect(&want, run, 0);
+        free(want.bits.data);
     }
-    mesh_program p = program_of(true, TN_CP_HEADS, 2);
-    p.micros = p.shard = 2;
-    p.way = BY_FSDP;
-    p.stage = 3;
-    mesh_expect_near(p, 1e-5);
 }
 
-TEST(test_over_cut_matrices) {
-    for (int k = 0; k < 8; k++) {
-        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
-        p.tp = 2;
-        p.sequence = p.recompute = k & 4;
-        mesh_expect_near(p, 1e-5);
-    }
-    mesh_program p = program_of(false, TN_CP_HEADS, 2);
-    p.tp = p.dp = p.micros = 2;
-    mesh_expect_near(p, 1e-5);
+/* A forward that is not recorded, and texts, before the backward. */
+static tn_tensor *generate_between(mesh_model *m, const train_groups *g, tn_tensor *x,
+                                   tn_tensor *y) {
+    tn_tensor *loss = tn_lm_loss(m, x, y);
+    TN_NO_GRAD;
+    tn_lm_loss(m, y, x);
+    int32_t ids[2][MESH_WRITTEN];
+    mesh_write(m, 0, ids);
+    return loss;
 }
 
 TEST(test_recompute) {
     for (int k = 0; k < 8; k++) {
-        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
-        p.steps = 3;
-        p.bf16 = k & 4;
-        p.shape.dropout = 0.1;
-        mesh_program keeps = mesh_program_run(p);
-        p.recompute = true;
-        mesh_expect_bits(&keeps, p);
-        p.between = generate_between;
-        p.late_policy = p.bf16;
-        mesh_expect_bits(&keeps, p);
+        train_run run = run_of(mesh_of(k & 2 ? TN_CP_KEYS : TN_CP_HEADS), k & 1);
+        run.ignored = 0;
+        run.bf16 = k & 4;
+        run.model.dropout = 0.1;
+        train_end keeps = train_on_threads(run);
+        run.recompute = RECOMPUTE_OVER;
+        train_expect(&keeps, run, 0);
+        run.loss = generate_between;
+        run.late = run.bf16;
+        train_expect(&keeps, run, 0);
         free(keeps.bits.data);
     }
 }
@@ -263,11 +241,12 @@ TEST(test_recompute) {
 /* The gradients of bf16 matrices are rounded on each rank; the loss of a position is not. */
 TEST(test_mixed_precision) {
     for (int k = 0; k < 4; k++) {
-        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
-        p.bf16 = true;
-        mesh_program one = mesh_program_alone(p), split = mesh_program_run(p);
+        train_run run = run_of(mesh_of((tn_cp_kind)(k / 2)), k & 1);
+        run.bf16 = true;
+        run.steps = TRAIN_MOST_STEPS;
+        train_end one = train_on_threads(train_oracle(run, NULL)), split = train_on_threads(run);
         assert_float_equal(one.losses[0], split.losses[0], 1e-6);
-        assert_float_equal(one.losses[PROGRAM_STEPS - 1], split.losses[PROGRAM_STEPS - 1], 2e-2);
+        assert_float_equal(one.losses[run.steps - 1], split.losses[run.steps - 1], 2e-2);
         free(one.bits.data);
         free(split.bits.data);
     }
@@ -276,30 +255,31 @@ TEST(test_mixed_precision) {
 /* ---- The loss -------------------------------------------------------------------------------- */
 
 typedef struct targets {
-    int ignored;          /* how many of each sequence's first positions */
-    double loss;          /* one rank's loss … */
-    mesh_program program; /* … and the model */
+    int ignored;   /* how many of each sequence's first positions */
+    double loss;   /* one rank's loss … */
+    train_run run; /* … and the model */
+    tn_cp_kind kind;
 } targets;
 
-static double loss_at(mesh_model *m, const targets *t) {
+static double loss_without(mesh_model *m, const targets *t) {
     TN_SCOPE;
     TN_NO_GRAD;
-    tn_tensor *y = mesh_program_batch(&t->program, 4);
+    tn_tensor *y = train_tokens(&t->run, 4);
     tn_copy_(tn_narrow(y, 1, 0, t->ignored), tn_full(TN_DIMS(), -100, TN_I64));
-    return tn_item(tn_lm_loss(m, mesh_program_batch(&t->program, 0), y));
+    return tn_item(tn_lm_loss(m, train_tokens(&t->run, 0), y));
 }
 
 static void finds_loss(tn_group *g, void *user) {
     targets *t = user;
     mesh_model m;
-    mesh_program_init(&m, &t->program, tn_group_rank(g));
+    train_model(&m, &t->run, 3 + (uint64_t)tn_group_rank(g));
     if (!g) {
-        t->loss = loss_at(&m, t);
+        t->loss = loss_without(&m, t);
     } else {
-        CHECK(tn_context_parallel(&m, g, t->program.kind) == TN_OK);
-        double is = loss_at(&m, t);
-        tn_cache_begin(&m, (tn_attention_cache_options){.batch = PROGRAM_ROWS, .length = LENGTH});
-        double whole = loss_at(&m, t); /* with a cache, every rank computes all */
+        CHECK(tn_context_parallel(&m, g, t->kind) == TN_OK);
+        double is = loss_without(&m, t);
+        tn_cache_begin(&m, (tn_attention_cache_options){.batch = TRAIN_ROWS, .length = LENGTH});
+        double whole = loss_without(&m, t); /* with a cache, every rank computes all */
         CHECK(isnan(t->loss) ? isnan(is) : fabs(is - t->loss) < 1e-6);
         CHECK(isnan(t->loss) ? isnan(whole) : fabs(whole - t->loss) < 1e-6);
     }
@@ -310,8 +290,9 @@ TEST(test_losses) {
     for (int k = 0; k < 4; k++) {
         static const int ignored[] = {0, 3, 8, 15, 16};
         for (int i = 0; i < 5; i++) {
-            targets t = {.ignored = ignored[i], .program = program_of(k & 1, k & 2, 1)};
-            t.program.kind = k & 2 ? TN_CP_KEYS : TN_CP_HEADS;
+            targets t = {.ignored = ignored[i],
+                         .run = run_of("cp=2", k & 1),
+                         .kind = k & 2 ? TN_CP_KEYS : TN_CP_HEADS};
             finds_loss(NULL, &t);
             run_ok(2, finds_loss, &t);
             run_ok(4, finds_loss, &t);
@@ -320,18 +301,6 @@ TEST(test_losses) {
 }
 
 /* ---- Other calls ----------------------------------------------------------------------------- */
-
-static void split_positions(mesh_model *m, tn_group *g, const mesh_program *p) {
-    CHECK(tn_context_parallel(m, g, p->kind) == TN_OK);
-}
-
-/* Every rank computes all tokens. */
-TEST(test_generated_text) {
-    for (int k = 0; k < 8; k++) {
-        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 1);
-        mesh_expect_texts(&p, k & 4 ? 1 : 0, split_positions);
-    }
-}
 
 static tn_tensor *call_parts(mesh_model *m, tn_tensor *x, tn_tensor *positions, int first,
                              int end) {
@@ -343,17 +312,18 @@ static tn_tensor *call_parts(mesh_model *m, tn_tensor *x, tn_tensor *positions, 
  * output, with all position numbers or none. */
 static void calls_otherwise(tn_group *g, void *user) {
     TN_SCOPE;
-    const mesh_program *p = user;
+    const train_run *p = user;
+    tn_cp_kind kind = strstr(p->mesh, "keys") ? TN_CP_KEYS : TN_CP_HEADS;
     mesh_model m, one;
-    mesh_program_init(&m, p, 0);
-    mesh_program_init(&one, p, 0);
-    CHECK(tn_context_parallel(&m, g, p->kind) == TN_OK);
+    train_model(&m, p, 3);
+    train_model(&one, p, 3);
+    CHECK(tn_context_parallel(&m, g, kind) == TN_OK);
     tn_generator random = {.seed = 2};
     tn_tensor *u = tn_uniform_(tn_empty(TN_DIMS(LENGTH, LENGTH), TN_F32), 0, 1, &random);
-    tn_tensor *x = mesh_program_batch(p, 0), *at = tn_arange(0, LENGTH, 1, TN_I64);
+    tn_tensor *x = train_tokens(p, 0), *at = tn_arange(0, LENGTH, 1, TN_I64);
     tn_values in = {3, {x, NULL, tn_lt_scalar(u, 0.7)}};
     tn_tensor *want = tn_call_values(&one, in, NULL).v[0], *is = tn_call_values(&m, in, NULL).v[0];
-    CHECK(most_of(tn_sub(is, tn_context_slice(g, p->kind, want, 1))) < 2e-6);
+    CHECK(most_of(tn_sub(is, tn_context_slice(g, kind, want, 1))) < 2e-6);
     tn_tensor *all = tn_call(&m, x), *half = call_parts(&m, x, at, 0, 2);
     CHECK(tn_size(half, 1) == LENGTH / tn_group_size(g));
     CHECK(tn_equal(all, call_parts(&m, half, at, 2, 4)));
@@ -364,46 +334,9 @@ static void calls_otherwise(tn_group *g, void *user) {
 
 TEST(test_other_calls) {
     for (int k = 0; k < 4; k++) {
-        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 1);
+        train_run p = run_of(mesh_of(k & 2 ? TN_CP_KEYS : TN_CP_HEADS), k & 1);
         run_ok(2, calls_otherwise, &p);
         run_ok(4, calls_otherwise, &p);
-    }
-}
-
-/* ---- Processes ------------------------------------------------------------------------------- */
-
-/* `path`: the file with the bits of ranks as threads. */
-static int trains_in_processes(tn_group *world, const char *path) {
-    mesh_program p = program_of(true, TN_CP_HEADS, 2);
-    p.dp = p.micros = tn_group_size(world) / 2;
-    p.kind = p.dp > 1 ? TN_CP_KEYS : TN_CP_HEADS;
-    mesh_program_train(world, &p);
-    rank_assert(tn_error() == TN_OK && failures == 0);
-    if (tn_group_rank(world) == 0) {
-        FILE *f = fopen(path, "rb");
-        char *bits = malloc(p.bits.bytes + 1);
-        rank_assert(f && bits && fread(bits, 1, p.bits.bytes + 1, f) == p.bits.bytes);
-        rank_assert(memcmp(bits, p.bits.data, p.bits.bytes) == 0);
-        fclose(f);
-        free(bits);
-    }
-    free(p.bits.data);
-    return 0;
-}
-
-static const rank_entry bodies[] = {{"trains", trains_in_processes}};
-
-TEST(test_processes) {
-    for (int dp = 1; dp <= 2; dp++) {
-        mesh_program p = program_of(true, dp > 1 ? TN_CP_KEYS : TN_CP_HEADS, 2);
-        p.dp = p.micros = dp;
-        p = mesh_program_run(p);
-        const char *path = temp_path("bits");
-        FILE *f = fopen(path, "wb");
-        assert_true(f && fwrite(p.bits.data, 1, p.bits.bytes, f) == p.bits.bytes);
-        fclose(f);
-        ranks_pass(2 * dp, "trains", path);
-        free(p.bits.data);
     }
 }
 
@@ -448,9 +381,9 @@ static tn_tensor *row_of(int64_t length, int64_t last) {
 static void is_refused(tn_group *g, void *user) {
     TN_SCOPE;
     const char *name = ((const refusal *)user)->name;
-    mesh_program p = program_of(strcmp(name, "kv_heads") == 0, TN_CP_HEADS, 2);
+    train_run p = run_of("cp=2", strcmp(name, "kv_heads") == 0);
     mesh_model m;
-    mesh_program_init(&m, &p, 0);
+    train_model(&m, &p, 3);
     tn_optim *opt = NULL;
     tn_linear alone;
     tn_linear_init(&alone, 3, 4, tn_linear_defaults());
@@ -515,8 +448,7 @@ TEST(test_slices_refused) {
     assert_inert(tn_context_slice(NULL, (tn_cp_kind)-1, x, 1), TN_EVALUE, "the kind is -1");
 }
 
-int main(int argc, char **argv) {
+int main(void) {
     tn_set_threads(1);
-    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(*bodies));
     return tests_run(NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Sharding: attaching, refusals, what is gathered when, and the end. Ranks are threads. (For the
- * bits of a training run see test_fsdp_bits.c.) */
+ * bits of a training run see test_training.c.) */
 
 #include "autograd/hooks.h"
 #include "autograd/leaf.h"

@@ -17,15 +17,14 @@ static void rests_between_steps(tn_group *g, void *user) {
         before = tn_memory().allocated;
     }
     tn_barrier(g);
-    tn_gpt gpt;
-    train_model(&gpt, run, 1);
-    formula f = formula_of(&gpt, run, tn_group_size(g));
-    train_groups groups = train_groups_of(g, run);
-    tn_fsdp_state *s = train_spread(&gpt, run, &groups);
-    tn_optim *opt = tn_adamw(&gpt, tn_adamw_defaults());
+    mesh_model m;
+    train_model(&m, run, 1);
+    formula f = formula_of(&m, run, tn_group_size(g));
+    train_groups groups = train_attach(&m, run, g);
+    tn_fsdp_state *s = groups.fsdp;
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
     for (int step = 0; step < 2; step++) {
-        double losses[TRAIN_MOST_MICROS];
-        train_step(&gpt, run, &groups, step, losses);
+        train_step(&m, run, &groups, step, NULL);
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
     }
@@ -42,19 +41,19 @@ static void rests_between_steps(tn_group *g, void *user) {
     int64_t stored = parts_of(&f) + part_of(&f, f.units);
     CHECK(stats.parts == (4 + (f.low ? f.compute : 0)) * stored);
     CHECK(stats.buffers == buffers_of(&f));
-    CHECK(stats.whole == (run->options.stage < 3 ? f.compute * stored * f.ranks : 0));
+    CHECK(stats.whole == (run->sharding.stage < 3 ? f.compute * stored * f.ranks : 0));
     tn_barrier(g);
     tn_optim_free(opt);
-    tn_module_finish(&gpt);
+    tn_module_finish(&m);
 }
 
 TEST(test_bytes_at_rest) {
     for (int i = 0; i < 4 * 3 * 2 * 2; i++) {
         int ranks = 1 + i % 4;
         train_run run = train_run_of(TRAIN_FSDP, ranks);
-        run.options.stage = 1 + i / 4 % 3;
+        run.sharding.stage = 1 + i / 4 % 3;
         run.bf16 = i / 12 % 2;
-        run.frozen = i / 24;
+        run.frozen = i / 24 ? "wte" : NULL;
         run_ok(ranks, rests_between_steps, &run);
     }
 }
@@ -63,16 +62,18 @@ TEST(test_bytes_at_rest) {
 
 static void counts_operations(tn_group *g, void *user) {
     const train_run *run = user;
-    tn_gpt gpt;
-    train_model(&gpt, run, 1);
-    train_groups groups = train_groups_of(g, run);
-    tn_fsdp_state *s = train_spread(&gpt, run, &groups);
-    tn_optim *opt = tn_adamw(&gpt, tn_adamw_defaults());
+    mesh_model m;
+    train_model(&m, run, 1);
+    train_groups groups = train_attach(&m, run, g);
+    tn_fsdp_state *s = groups.fsdp;
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
     for (int step = 0; step < 3; step++) {
-        double losses[TRAIN_MOST_MICROS];
         uint64_t operations = g->sequence;
         tn_fsdp_stats before = tn_fsdp_statistics(s);
-        train_step(&gpt, run, &groups, step, losses);
+        {
+            TN_SCOPE;
+            tn_backward(tn_lm_loss(&m, train_tokens(run, 0), train_tokens(run, 1)));
+        }
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
         tn_fsdp_stats after = tn_fsdp_statistics(s);
@@ -81,7 +82,7 @@ static void counts_operations(tn_group *g, void *user) {
         CHECK(g->sequence - operations == 37); /* and no other operations */
     }
     tn_optim_free(opt);
-    tn_module_finish(&gpt);
+    tn_module_finish(&m);
 }
 
 /* The structure of GPT-2 124M: 12 blocks and the rest. */
@@ -111,18 +112,18 @@ PLAIN_TEST(test_most_bytes) {
 
 /* Less than one rank needs for whole parameters, gradients and states. */
 static int64_t small_limit(void) {
-    train_run run = large_run(TRAIN_ALONE, 1);
-    tn_gpt gpt;
-    train_model(&gpt, &run, 1);
-    int64_t psi = tn_module_count(&gpt);
-    tn_module_finish(&gpt);
+    train_run run = large_run(TRAIN_DDP, 1);
+    mesh_model m;
+    train_model(&m, &run, 1);
+    int64_t psi = tn_module_count(&m);
+    tn_module_finish(&m);
     return tn_memory().allocated + 12 * psi;
 }
 
 static int does_not_fit(tn_group *world, const char *unused) {
     train_run run = large_run(TRAIN_DDP, tn_group_size(world));
     tn_memory_set_limit(small_limit());
-    free(train_as_rank(world, &run).data);
+    free(train_as_rank(world, &run).bits.data);
     rank_assert(tn_error() == TN_ENOMEM || tn_error() == TN_EPEER);
     rank_assert(tn_group_rank(world) != 0 || tn_error() == TN_ENOMEM);
     tn_error_clear();
@@ -130,25 +131,23 @@ static int does_not_fit(tn_group *world, const char *unused) {
 }
 
 static int fits_in_parts(tn_group *world, const char *unused) {
-    train_run run = large_run(TRAIN_ALONE, tn_group_size(world));
-    train_bits want = train_as_rank(NULL, &run);
-    run.how = TRAIN_FSDP;
+    train_run run = large_run(TRAIN_FSDP, tn_group_size(world)), alone = train_oracle(run, NULL);
+    train_end want = train_as_rank(NULL, &alone);
     int64_t limit = small_limit(), outside = 0;
     {
         TN_SCOPE; /* measures the group's memory, which the limit does not cover */
-        tn_gpt gpt;
-        train_model(&gpt, &run, 1);
-        train_groups groups = train_groups_of(world, &run);
-        tn_fsdp_stats stats = tn_fsdp_statistics(train_spread(&gpt, &run, &groups));
+        mesh_model m;
+        train_model(&m, &run, 1);
+        tn_fsdp_stats stats = tn_fsdp_statistics(train_attach(&m, &run, world).fsdp);
         outside = stats.parts + stats.buffers;
-        tn_module_finish(&gpt);
+        tn_module_finish(&m);
     }
     tn_memory_set_limit(limit - outside);
-    train_bits is = train_as_rank(world, &run);
+    train_end is = train_as_rank(world, &run);
     rank_assert(tn_error() == TN_OK);
-    rank_assert(train_same(is, want));
-    free(is.data);
-    free(want.data);
+    rank_assert(train_agrees(&want, &is, &run, 0));
+    free(is.bits.data);
+    free(want.bits.data);
     return 0;
 }
 

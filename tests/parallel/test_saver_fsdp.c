@@ -12,58 +12,59 @@ typedef struct leg {
     const char *folder;
     const char *export; /* the file for the whole weights; NULL: none */
     int stage;          /* 0: data parallelism */
-    bool bf16, spoil;
+    bool bf16, spoil, llama;
     int load, save;     /* the steps to load and to save; 0: none */
     int from, steps;    /* the first step to train, and how many */
     train_bits losses;  /* rank 0's copy */
     train_bits weights; /* all weights, whole, at the end */
 } leg;
 
-static train_run run_of(const leg *l) {
-    train_run run = train_run_of(l->stage ? TRAIN_FSDP : TRAIN_DDP, MICROS);
-    run.options.stage = l->stage ? l->stage : 3;
+/* For the ranks of `world`. */
+static train_run run_of(const leg *l, tn_group *world) {
+    train_run run = train_run_of(l->stage ? TRAIN_FSDP : TRAIN_DDP, tn_group_size(world));
+    run.micros = MICROS;
+    run.sharding.stage = l->stage ? l->stage : 3;
     run.bf16 = l->bf16;
     run.no_sync = !l->stage;
+    run.model.llama = l->llama;
+    run.model.width = l->llama ? 12 : 10;
     return run;
 }
 
-static void one_step(tn_gpt *gpt, const train_run *run, train_groups *groups, tn_optim *opt,
-                     int64_t step, train_bits *losses) {
-    double all[TRAIN_MOST_MICROS];
-    for (int i = 0; i < MICROS; i++) {
-        all[i] = NAN;
-    }
-    train_step(gpt, run, groups, step, all);
-    train_optimise(gpt, NULL, opt, 1.0);
-    train_share_losses(groups->all, all, MICROS);
-    if (losses && tn_group_rank(groups->all) == 0) {
-        memcpy(train_grow(losses, sizeof(double) * MICROS), all, sizeof(double) * MICROS);
-    }
+static double one_step(mesh_model *m, const train_run *run, train_groups *groups, tn_optim *opt,
+                       int64_t step) {
+    double loss = train_step(m, run, groups, step, NULL);
+    tn_optim_clip(opt, 1.0);
+    tn_optim_step(opt);
+    tn_optim_zero_grad(opt);
+    return loss;
 }
 
 static void run_leg(tn_group *world, void *user) {
     TN_SCOPE;
     leg *l = user;
-    train_run run = run_of(l);
-    train_groups groups = train_groups_of(world, &run);
-    tn_gpt gpt;
-    train_model(&gpt, &run, l->load ? 77 : 100);
-    train_spread(&gpt, &run, &groups);
-    tn_optim *opt = train_optimiser(&gpt);
+    train_run run = run_of(l, world);
+    mesh_model m;
+    train_model(&m, &run, l->load ? 77 : 100);
+    train_groups groups = train_attach(&m, &run, world);
+    tn_optim *opt = train_optimiser(&m, &run);
     tn_saver *saver = tn_saver_new(world, l->folder, tn_saver_defaults());
-    tn_checkpoint c = {.model = &gpt, .optim = opt, .generator = tn_default_generator()};
+    tn_checkpoint c = {.model = &m, .optim = opt, .generator = tn_default_generator()};
     if (l->spoil) { /* leaves whole weights behind, which loading must replace */
-        one_step(&gpt, &run, &groups, opt, 90, NULL);
-        run.evaluate = true;
-        train_evaluate(&gpt, &run);
-        run.evaluate = false;
+        one_step(&m, &run, &groups, opt, 90);
+        run.looks = LOOKS;
+        train_look(&m, &run);
+        run.looks = LOOKS_NEVER;
     }
     bool found = false;
     if (l->load && (tn_saver_load(saver, &c, &found) != TN_OK || !found || c.step != l->load)) {
         tn_raise(TN_EVALUE, "step %d was not loaded", l->load);
     }
     for (int step = l->from; step < l->from + l->steps && tn_error() == TN_OK; step++) {
-        one_step(&gpt, &run, &groups, opt, step, &l->losses);
+        double loss = one_step(&m, &run, &groups, opt, step);
+        if (tn_group_rank(world) == 0) {
+            memcpy(train_grow(&l->losses, sizeof(loss)), &loss, sizeof(loss));
+        }
     }
     if (l->save) {
         c.step = l->save;
@@ -71,18 +72,18 @@ static void run_leg(tn_group *world, void *user) {
         (void)status; /* tn_local_run raises it */
     }
     if (l->export && tn_error() == TN_OK) {
-        tn_status status = tn_dist_export(world, &gpt, l->export);
+        tn_status status = tn_dist_export(world, &m, l->export);
         (void)status; /* tn_local_run raises it */
     }
     tn_saver_free(saver);
-    train_bits whole = train_whole(&gpt, world);
+    train_bits whole = train_whole(&m, world);
     if (tn_group_rank(world) == 0) {
         l->weights = whole;
     } else {
         free(whole.data);
     }
     tn_optim_free(opt);
-    tn_module_finish(&gpt);
+    tn_module_finish(&m);
 }
 
 static void run_on(int ranks, leg *l) {
@@ -99,21 +100,21 @@ static void free_leg(leg *l) {
 
 /* A file exported from parts is the file that one process saves. */
 static void check_exported(const train_run *run) {
-    tn_gpt gpt;
-    train_model(&gpt, run, 5);
-    assert_int_equal(tn_load(&gpt, temp_path("exported")), TN_OK);
-    assert_int_equal(tn_save(&gpt, temp_path("again")), TN_OK);
+    mesh_model m;
+    train_model(&m, run, 5);
+    assert_int_equal(tn_load(&m, temp_path("exported")), TN_OK);
+    assert_int_equal(tn_save(&m, temp_path("again")), TN_OK);
     temp_same(temp_path("exported"), temp_path("again"));
-    tn_module_finish(&gpt);
+    tn_module_finish(&m);
 }
 
 /* 4 ranks train, save after two steps, and continue. The saved step goes through six jobs of 1 to 4
  * ranks, sharded differently, back to 4 ranks, which train as the undisturbed ones did. */
-static void wander_over_ranks(const char *name, bool bf16, bool spoil) {
+static void wander_over_ranks(const char *name, bool bf16, bool llama) {
     char folder[512]; /* outlives the next calls of temp_path */
     snprintf(folder, sizeof(folder), "%s", temp_path(name));
-    leg undisturbed = {.folder = folder, .stage = 3, .bf16 = bf16, .steps = 4};
-    leg first = {.folder = folder, .stage = 3, .bf16 = bf16, .steps = 2, .save = 2};
+    leg undisturbed = {.folder = folder, .stage = 3, .bf16 = bf16, .llama = llama, .steps = 4};
+    leg first = {.folder = folder, .stage = 3, .bf16 = bf16, .llama = llama, .steps = 2, .save = 2};
     run_on(4, &undisturbed);
     run_on(4, &first);
     static const struct {
@@ -124,7 +125,8 @@ static void wander_over_ranks(const char *name, bool bf16, bool spoil) {
         leg l = {.folder = folder,
                  .stage = ways[i].stage,
                  .bf16 = bf16,
-                 .spoil = spoil,
+                 .spoil = true,
+                 .llama = llama,
                  .load = step,
                  .save = step + 1};
         l.export = temp_path(i == 0 ? "exported" : "again");
@@ -136,7 +138,8 @@ static void wander_over_ranks(const char *name, bool bf16, bool spoil) {
     leg last = {.folder = folder,
                 .stage = 3,
                 .bf16 = bf16,
-                .spoil = spoil,
+                .spoil = true,
+                .llama = llama,
                 .load = step,
                 .from = 2,
                 .steps = 2};
@@ -145,19 +148,17 @@ static void wander_over_ranks(const char *name, bool bf16, bool spoil) {
     size_t half = undisturbed.losses.bytes / 2;
     assert_int_equal(last.losses.bytes, half);
     assert_memory_equal(last.losses.data, undisturbed.losses.data + half, half);
-    train_run run = run_of(&first);
+    train_run run = run_of(&first, NULL);
     check_exported(&run);
     free_leg(&undisturbed);
     free_leg(&first);
     free_leg(&last);
 }
 
-TEST(wandering_f32) {
-    wander_over_ranks("f32", false, true);
-}
-
-TEST(wandering_bf16) {
-    wander_over_ranks("bf16", true, true);
+TEST(wandering) {
+    wander_over_ranks("f32", false, false);
+    wander_over_ranks("bf16", true, false);
+    wander_over_ranks("llama", true, true);
 }
 
 /* ---- Units of which some ranks have nothing -------------------------------------------------- */

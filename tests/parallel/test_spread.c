@@ -1,41 +1,14 @@
-/* Meshes: on every mesh, a model trains as on one rank. Ranks are threads. */
-#include "mesh_program.h"
+/* Meshes as texts, what they refuse, and their steps beside the data. That models train on them as
+ * on one rank is in test_meshes.c. Ranks are threads. */
+#include "tests/parallel/mesh_model.h"
 
-enum { RANKS = 8 };
-
-static mesh_program program_of(const char *mesh) {
-    mesh_program p = mesh_program_of(false);
-    p.shape.heads = 8;
-    p.shape.width = 32;
-    p.shape.length = 16;
-    p.deferred = p.keep = true;
-    p.micros = RANKS;
-    p.steps = 3;
-    p.mesh = mesh;
-    return p;
-}
-
-static void expect_mesh(const mesh_program *alone, const char *mesh) {
-    mesh_program p = mesh_program_end(program_of(mesh), RANKS);
-    mesh_expect_close(alone, &p, 1e-5);
-    free(p.bits.data);
-}
-
-TEST(test_every_mesh_of_eight) {
-    mesh_program alone = mesh_program_alone(program_of("none"));
-    for (int tp = 1; tp <= RANKS; tp *= 2) {
-        for (int cp = 1; cp * tp <= RANKS; cp *= 2) {
-            for (int shard = 1; shard * cp * tp <= RANKS; shard *= 2) {
-                char mesh[128];
-                snprintf(mesh, sizeof(mesh), "tp=%d,cp=%d,shard=%d%s", tp, cp, shard,
-                         tp > 1 && cp < 4 ? ",sequence" : "");
-                expect_mesh(&alone, mesh);
-            }
-        }
-    }
-    expect_mesh(&alone, "cp=2,keys,shard=all,stage=2");
-    expect_mesh(&alone, "tp=2,dp=2,shard=2,stage=1");
-    free(alone.bits.data);
+static void init_model(mesh_model *m, double dropout) {
+    mesh_shape shape = mesh_shape_of(false);
+    shape.layers = 6;
+    shape.heads = 8;
+    shape.width = 32;
+    shape.dropout = dropout;
+    mesh_init(m, &shape, 3, true);
 }
 
 /* ---- Texts ----------------------------------------------------------------------------------- */
@@ -67,8 +40,7 @@ TEST(test_texts) {
 /* user: the mesh; after a space, that of the last rank */
 static void spreads_badly(tn_group *world, void *user) {
     mesh_model m;
-    mesh_program p = program_of(NULL);
-    mesh_program_init(&m, &p, 0);
+    init_model(&m, 0);
     char text[64];
     snprintf(text, sizeof(text), "%s", (const char *)user);
     char *first = strtok(text, " "), *last = strtok(NULL, " ");
@@ -80,8 +52,7 @@ static void spreads_badly(tn_group *world, void *user) {
 /* Rank 1 would only use the model. */
 static void uses_apart(tn_group *world, void *user) {
     mesh_model m;
-    mesh_program p = program_of(NULL);
-    mesh_program_init(&m, &p, 0);
+    init_model(&m, 0);
     tn_spread_options o = TN_WITH(tn_spread, .inference = tn_group_rank(world) == 1);
     CHECK(!tn_spread_new(&m, world, o));
     tn_module_finish(&m);
@@ -107,8 +78,7 @@ TEST(test_meshes_that_do_not_fit) {
 static void prints_mesh(tn_group *world, void *user) {
     TN_SCOPE;
     mesh_model m;
-    mesh_program p = program_of(NULL);
-    mesh_program_init(&m, &p, 0);
+    init_model(&m, 0);
     tn_spread *s = mesh_spread(&m, world, "tp=2,shard=2");
     CHECK(s && tn_group_size(tn_spread_group(s, "tp")) == 2);
     if (tn_group_rank(world) == 0) {
@@ -127,6 +97,72 @@ TEST(test_print) {
     assert_non_null(strstr(text,
                            "     3     0    0      1    0    1  batch 2 of 2, rows 15 to 28 of "
                            "wte.weight, part 2 of 2\n"));
+}
+
+/* ---- Steps ----------------------------------------------------------------------------------- */
+
+/* A model that trains is measured as one that does not. */
+static void measure_twice(tn_group *world, void *user) {
+    mesh_model m;
+    init_model(&m, 0.2);
+    tn_spread *s = mesh_spread(&m, world, user);
+    tn_loader *loader = mesh_loader(tn_spread_data(s), 1);
+    tn_module_train(&m.gpt.stem.drop, false);
+    double loss = tn_spread_loss(s, loader, 2);
+    CHECK(m.base.training && !m.gpt.stem.drop.base.training && m.gpt.h[3].base.training);
+    tn_module_train(&m, false);
+    tn_loader_seek(loader, (tn_loader_place){0, 0});
+    CHECK(loss == tn_spread_loss(s, loader, 2));
+    tn_loader_free(loader);
+    tn_module_finish(&m);
+    tn_spread_free(s);
+}
+
+TEST(dropout_in_training_alone) {
+    static char meshes[][8] = {"dp=2", "pp=2"};
+    run_ok(2, measure_twice, meshes[0]);
+    run_ok(2, measure_twice, meshes[1]);
+}
+
+enum { ROWS_HERE = 5 };
+
+static tn_loader *finite_loader(tn_group *data) {
+    int rows = ROWS_HERE * tn_group_size(data);
+    return tn_loader_new(tn_tensor_dataset(mesh_tokens(29, rows, 1), mesh_tokens(29, rows, 2)),
+                         tn_distributed_sampler(data, tn_sequential_sampler(), true),
+                         TN_WITH(tn_loader, .batch = 1, .epochs = 1));
+}
+
+/* Data may end between two steps, but not in one. */
+static void read_to_the_end(tn_group *world, void *user) {
+    TN_SCOPE;
+    mesh_model m;
+    init_model(&m, 0);
+    tn_spread *s = mesh_spread(&m, world, user);
+    tn_loader *loader = finite_loader(tn_spread_data(s));
+    CHECK(tn_spread_step(s, loader, ROWS_HERE, NULL) > 0);
+    CHECK(isnan(tn_spread_step(s, loader, ROWS_HERE, NULL)) && tn_error() == TN_OK);
+    CHECK(isnan(tn_spread_loss(s, loader, (int64_t)INT32_MAX + 1)));
+    CHECK(tn_error() == TN_EVALUE && strstr(tn_error_message(), "n is above 2147483647"));
+    tn_error_clear();
+    for (int measures = 0; measures < 2; measures++) {
+        tn_loader_seek(loader, (tn_loader_place){0, 1});
+        CHECK(isnan(measures ? tn_spread_loss(s, loader, ROWS_HERE)
+                             : tn_spread_step(s, loader, ROWS_HERE, NULL)));
+        CHECK(tn_error() == TN_EVALUE);
+        CHECK(strstr(tn_error_message(), "the data end after 4 of 5 micro-batches"));
+        tn_error_clear();
+    }
+    tn_loader_free(loader);
+    tn_module_finish(&m);
+    tn_spread_free(s);
+}
+
+TEST(data_that_end) {
+    static char meshes[][8] = {"dp=2", "shard=2", "tp=2", "pp=2"};
+    for (int i = 0; i < 4; i++) {
+        run_ok(2, read_to_the_end, meshes[i]);
+    }
 }
 
 int main(void) {

@@ -2,12 +2,12 @@
  * norms and averages match one rank's. And the loss scale of f16. Ranks are threads. */
 #include "mesh_scaling.h"
 
-#include "tests/parallel/bits.h"
+#include "tests/parallel/train.h"
 #include "tests/support/temp.h"
 
 #define CLIP 0.3
 
-enum { ROWS = 2, MICROS = 2, STEPS = 5, MOST_FROZEN = 16 };
+enum { STEPS = 5 };
 
 /* ---- The optimisers -------------------------------------------------------------------------- */
 
@@ -78,121 +78,7 @@ static const struct method {
 };
 enum { METHODS = sizeof(methods) / sizeof(*methods) };
 
-/* ---- A run ----------------------------------------------------------------------------------- */
-
-typedef struct run {
-    const struct method *method;
-    const char *mesh;
-    bool llama, frozen;
-    double norms[STEPS], losses[STEPS];
-    train_bits weights, average; /* rank 0's copy, of all ranks */
-} run;
-
-typedef struct frozen_list {
-    tn_tensor *before[MOST_FROZEN];
-    char path[MOST_FROZEN][128];
-    int count;
-} frozen_list;
-
-static bool note_frozen(const tn_entry *entry, void *user) {
-    frozen_list *f = user;
-    if (!tn_requires_grad(entry->stored)) {
-        snprintf(f->path[f->count], sizeof(f->path[0]), "%s", entry->path);
-        f->before[f->count++] = tn_copy(tn_detach(entry->stored));
-        CHECK(f->count < MOST_FROZEN);
-    }
-    return true;
-}
-
-static bool compare_frozen(const tn_entry *entry, void *user) {
-    const frozen_list *f = user;
-    for (int i = 0; i < f->count; i++) {
-        if (strcmp(f->path[i], entry->path) == 0) {
-            CHECK(tn_equal(f->before[i], entry->stored));
-        }
-    }
-    return true;
-}
-
-/* A matrix that has two names, and part of a block. */
-static void freeze_parts(mesh_model *m) {
-    if (m->base.kind[0] == 'g') {
-        tn_module_requires_grad(&m->gpt.stem.wte, false);
-        tn_module_requires_grad(&m->gpt.h[0].mlp, false);
-    } else {
-        tn_module_requires_grad(&m->llama.layers[0].mlp, false);
-        tn_module_requires_grad(&m->llama.layers[1].self_attn, false);
-    }
-}
-
-static double train_step_of(mesh_model *m, const mesh_shape *shape, int step, tn_group *data) {
-    int ranks = tn_group_size(data), mine = MICROS / ranks;
-    double loss = 0;
-    for (int i = 0; i < mine; i++) {
-        TN_SCOPE;
-        int64_t number = (int64_t)step * MICROS + (int64_t)i * ranks + tn_group_rank(data);
-        tn_tensor *each = tn_lm_loss(m, mesh_tokens(shape->vocab, ROWS, 2 * number),
-                                     mesh_tokens(shape->vocab, ROWS, 2 * number + 1));
-        tn_backward(tn_mul_scalar(each, 1.0 / mine));
-        loss += tn_item(each) / mine;
-    }
-    return loss;
-}
-
-static void take_bits(tn_group *world, void *m, train_bits *to) {
-    train_bits bits = train_whole(m, world);
-    if (tn_group_rank(world) == 0) {
-        *to = bits;
-    } else {
-        free(bits.data);
-    }
-}
-
-static void train_run_of_mesh(tn_group *world, void *user) {
-    TN_SCOPE;
-    run *r = user;
-    mesh_model m;
-    mesh_shape shape = mesh_shape_of(r->llama);
-    shape.bias = false; /* the gradients of the keys' biases are only rounding errors */
-    shape.dropout = r->llama ? 0 : 0.1;
-    mesh_init(&m, &shape, 3, false);
-    if (r->frozen) {
-        freeze_parts(&m);
-    }
-    tn_spread *spread = mesh_spread(&m, world, r->mesh);
-    tn_optim *opt = r->method->make(&m);
-    tn_average *average = tn_ema(&m, 0.5);
-    frozen_list frozen = {.count = 0};
-    tn_module_each(&m, (tn_walk){0}, note_frozen, &frozen);
-    CHECK(!frozen.count == !r->frozen);
-    bool first = tn_group_rank(world) == 0;
-    for (int step = 0; step < STEPS && !tn_error(); step++) {
-        double loss = train_step_of(&m, &shape, step, tn_spread_data(spread));
-        double norm = tn_optim_clip(opt, CLIP);
-        if (first) {
-            r->losses[step] = loss;
-            r->norms[step] = norm;
-        }
-        tn_optim_step(opt);
-        tn_optim_zero_grad(opt);
-        tn_average_update(average);
-    }
-    tn_module_each(&m, (tn_walk){0}, compare_frozen, &frozen);
-    take_bits(world, &m, &r->weights);
-    {
-        TN_AVERAGED(average);
-        take_bits(world, &m, &r->average);
-    }
-    tn_average_free(average);
-    tn_optim_free(opt);
-    tn_module_finish(&m);
-    tn_spread_free(spread);
-}
-
-static void free_run(run *r) {
-    free(r->weights.data);
-    free(r->average.data);
-}
+/* ---- Runs ------------------------------------------------------------------------------------ */
 
 /* How many numbers differ by more than 1e-5, and the largest difference. */
 static int far_apart(train_bits a, train_bits b, double *most) {
@@ -210,42 +96,44 @@ static int far_apart(train_bits a, train_bits b, double *most) {
     return count;
 }
 
-/* Weights agree to 1e-5; where signs may flip, all but one element in a thousand. */
-static void compare_weights(const run *is, train_bits a, train_bits b) {
-    double most, allowed = is->method->flips * STEPS;
-    int count = far_apart(a, b, &most), numbers = (int)(a.bytes / sizeof(float));
+/* Weights and averages agree to 1e-5; where signs may flip, all but one element in a thousand. */
+static void compare_ends(const struct method *method, const train_run *run, const train_end *is,
+                         const train_end *want) {
+    double most, allowed = method->flips * STEPS;
+    int count = far_apart(is->bits, want->bits, &most);
+    int numbers = (int)(is->bits.bytes / sizeof(float));
     if (count > (allowed > 0 ? numbers / 1000 : 0) || most > fmax(allowed, 1e-5)) {
-        fail_msg("%s on %s, llama %d, frozen %d: %d of %d numbers are off, by up to %g",
-                 is->method->name, is->mesh, is->llama, is->frozen, count, numbers, most);
+        fail_msg("%s: %d of %d numbers are off, by up to %g; %s", method->name, count, numbers,
+                 most, train_text(run));
     }
-}
-
-static void compare_runs(const run *is, const run *want) {
-    compare_weights(is, is->weights, want->weights);
-    compare_weights(is, is->average, want->average);
     for (int i = 0; i < STEPS; i++) {
         if (!(fabs(is->norms[i] / want->norms[i] - 1) <= 1e-6)) {
-            fail_msg("%s on %s: step %d has the norm %.9g, one rank's is %.9g", is->method->name,
-                     is->mesh, i, is->norms[i], want->norms[i]);
+            fail_msg("%s: step %d has the norm %.9g, one rank's is %.9g; %s", method->name, i,
+                     is->norms[i], want->norms[i], train_text(run));
         }
     }
-    assert_true(far_apart(is->weights, is->average, &(double){0}) > 0);
+    assert_true(want->norms[0] > CLIP); /* it was clipped */
 }
 
+/* frozen: a matrix that has two names, and part of a block. */
 static void on_meshes(const struct method *method, bool llama, bool frozen, int stage) {
     char sharded[64];
     snprintf(sharded, sizeof(sharded), "tp=2,shard=2,stage=%d", stage);
     const char *const meshes[] = {"tp=2", sharded};
-    run alone = {method, "dp=1", llama, frozen, .losses = {0}};
-    run_ok(1, train_run_of_mesh, &alone);
-    assert_true(alone.norms[0] > CLIP); /* it was clipped */
     for (int i = 0; i < 2; i++) {
-        run cut = {method, meshes[i], llama, frozen, .losses = {0}};
-        run_ok(2 << i, train_run_of_mesh, &cut);
-        compare_runs(&cut, &alone);
-        free_run(&cut);
+        train_run run = train_on_mesh(meshes[i], llama, 2 - i);
+        run.model.bias = false; /* the gradients of the keys' biases are only rounding errors */
+        run.model.dropout = llama ? 0 : 0.1;
+        run.steps = STEPS;
+        run.clip = CLIP;
+        run.averaged = true;
+        run.optimiser = method->make;
+        run.frozen = !frozen ? NULL : llama ? "layers.0.mlp layers.1.self_attn" : "wte h.0.mlp";
+        train_end want = train_on_threads(train_oracle(run, NULL)), is = train_on_threads(run);
+        compare_ends(method, &run, &is, &want);
+        free(want.bits.data);
+        free(is.bits.data);
     }
-    free_run(&alone);
 }
 
 TEST(test_every_optimiser) {

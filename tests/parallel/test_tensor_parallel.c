@@ -1,61 +1,26 @@
-/* Tensor parallelism: cut over any number of ranks, alone and under data parallelism and sharding,
- * a model trains and generates as on one rank. Ranks are threads. */
-#include "mesh_program.h"
+/* Tensor parallelism: what is cut, under data parallelism and sharding, the loss, and what is
+ * refused. That a model trains as on one rank is in test_meshes.c. Ranks are threads. */
+#include "tests/parallel/train.h"
 
 #include "core/allocator.h"
 #include "tests/support/temp.h"
 
-enum { BATCH = PROGRAM_ROWS, LENGTH = MESH_LENGTH, VOCAB = 29 };
+enum { BATCH = TRAIN_ROWS, LENGTH = MESH_LENGTH, VOCAB = 29 };
 
-/* Two targets of a batch do not count. */
-static mesh_program program_of(bool llama, int tp) {
-    mesh_program p = mesh_program_of(llama);
-    p.ignored = 1;
-    p.sum = true;
-    p.tp = tp;
-    return p;
+static train_run run_of(const char *mesh, bool llama) {
+    train_run run = train_on_mesh(mesh, llama, 2);
+    run.ignored = 1; /* two targets of a batch do not count */
+    return run;
 }
 
-static void evaluate_between(mesh_model *m, const mesh_program *p, int64_t number) {
-    TN_SCOPE;
-    TN_NO_GRAD;
-    tn_module_train(m, false);
-    tn_tensor *logits = tn_call(m, mesh_program_batch(p, 2));
-    CHECK(tn_size(logits, 2) == VOCAB && isfinite(tn_item(tn_sum_all(logits))));
-    tn_module_train(m, true);
-}
-
-TEST(test_one_ranks_numbers) {
-    for (int k = 0; k < 16; k++) {
-        mesh_program p = program_of(k & 1, k & 2 ? 4 : 2);
-        p.recompute = k & 4;
-        p.deferred = k & 8;
-        p.between = k & 8 ? evaluate_between : NULL;
-        p.shape.dropout = k & 4 ? 0.1 : 0;
-        mesh_expect_near(p, 1e-5);
-    }
-}
-
-TEST(test_sequence) {
-    for (int k = 0; k < 8; k++) {
-        mesh_program p = program_of(k & 1, k & 2 ? 4 : 2);
-        p.sequence = true;
-        p.recompute = k & 4;
-        p.between = p.recompute ? evaluate_between : NULL;
-        mesh_expect_near(p, 1e-5);
-    }
-}
-
-/* Dropout draws different masks than on one rank: it trains, and ranks agree (train_whole
- * checks). */
+/* Dropout draws different masks than on one rank: it trains, and ranks agree. */
 TEST(test_sequence_with_dropout) {
-    mesh_program p = program_of(false, 2);
-    p.sequence = p.recompute = true;
-    p.shape.dropout = 0.1;
-    mesh_program a = mesh_program_run(p), b = mesh_program_run(p);
-    assert_true(train_same(a.bits, b.bits));
-    free(a.bits.data);
-    free(b.bits.data);
+    train_run run = run_of("tp=2,sequence", false);
+    run.recompute = RECOMPUTE_OVER;
+    run.model.dropout = 0.1;
+    train_end first = train_on_threads(run);
+    train_expect(&first, run, 0);
+    free(first.bits.data);
 }
 
 /* Adds up the positions of a dropout's zeros: ranks that share the mask get the same sum. */
@@ -69,10 +34,10 @@ static tn_values look_at_zeros(tn_module *m, tn_values in, tn_values out, void *
 
 static void drops_apart(tn_group *world, void *user) {
     TN_SCOPE;
-    mesh_program p = program_of(false, 2);
-    p.shape.dropout = 0.5;
+    train_run p = run_of("tp=2", false);
+    p.model.dropout = 0.5;
     mesh_model m;
-    mesh_program_init(&m, &p, 0);
+    train_model(&m, &p, 3);
     tn_tp_options o = tn_tp_defaults();
     o.sequence = *(const bool *)user;
     tn_tensor_parallel(&m, world, o);
@@ -96,9 +61,9 @@ TEST(test_dropout_masks) {
 /* Frozen parameters, and gradients in another dtype: a block keeps what the whole parameter had. */
 static void keeps_what_a_leaf_is(tn_group *world, void *user) {
     TN_SCOPE;
-    mesh_program p = program_of(false, 2);
+    train_run p = run_of("tp=2", false);
     mesh_model m;
-    mesh_program_init(&m, &p, 0);
+    train_model(&m, &p, 3);
     tn_precision policy = tn_precision_defaults();
     policy.param = TN_BF16;
     tn_module_set_precision(&m, policy);
@@ -120,54 +85,29 @@ TEST(test_blocks_are_like_wholes) {
 
 /* Under data parallelism and sharding: the bits of tensor parallelism that accumulates. */
 TEST(test_below_data_parallelism) {
-    for (int k = 0; k < 8; k++) {
-        mesh_program p = program_of(k & 1, 2);
-        p.steps = 3;
-        p.micros = 2;
-        p.bf16 = k & 2;
-        p.recompute = k & 4;
-        p.shape.dropout = 0.1;
-        p.sequence = k == 4;
-        mesh_program q = p;
-        p = mesh_program_run(p);
-        q.dp = 2;
-        mesh_expect_bits(&p, q);
-        q.dp = 1;
-        q.shard = 2;
-        q.way = BY_FSDP;
-        for (q.stage = 1; q.stage <= 3; q.stage++) {
-            q.deferred = q.stage == 3;
-            mesh_expect_bits(&p, q);
-        }
-        free(p.bits.data);
+    static const char *const meshes[] = {"tp=2,dp=2", "tp=2,shard=2,stage=1",
+                                         "tp=2,shard=2,stage=2", "tp=2,shard=2,stage=3",
+                                         "tp=2,shard=2,dp=2"};
+    for (int k = 0; k < 5 * 8; k++) {
+        train_run run = run_of(meshes[k / 8], k & 1);
+        run.bf16 = k & 2;
+        run.recompute = k & 4 ? RECOMPUTE_OVER : RECOMPUTE_NONE;
+        run.model.dropout = 0.1;
+        train_end want = train_on_threads(train_oracle(run, "tp=2"));
+        run.deferred = strstr(run.mesh, "stage=3");
+        train_expect(&want, run, 0);
+        free(want.bits.data);
     }
-}
-
-TEST(test_all_three) {
-    mesh_program p = program_of(true, 2);
-    p.steps = 3;
-    p.micros = 4;
-    mesh_program q = p;
-    q.shard = q.dp = 2;
-    q.way = BY_FSDP;
-    q.stage = 3;
-    p = mesh_program_run(p);
-    q = mesh_program_run(q);
-    assert_true(mesh_difference(&p, &q) < 1e-6); /* four gradients are summed in pairs */
-    free(p.bits.data);
-    free(q.bits.data);
 }
 
 /* A policy set before cutting, and one set after it. */
 TEST(test_precision_before_and_after) {
-    mesh_program p = program_of(false, 2);
-    p.steps = 3;
-    p.bf16 = true;
-    mesh_program q = p;
-    q.late_policy = true;
-    p = mesh_program_run(p);
-    mesh_expect_bits(&p, q);
-    free(p.bits.data);
+    train_run run = run_of("tp=2", false);
+    run.bf16 = true;
+    train_end before = train_on_threads(run);
+    run.late = true;
+    train_expect(&before, run, 0);
+    free(before.bits.data);
 }
 
 /* ---- The loss -------------------------------------------------------------------------------- */
@@ -266,34 +206,21 @@ TEST(test_losses_refused) {
     run_failing(2, asks_for, &o, TN_EUNSUPPORTED);
 }
 
-/* ---- Generating ------------------------------------------------------------------------------ */
-
-/* `sequence` is for training only. */
-static void split_matrices(mesh_model *m, tn_group *g, const mesh_program *p) {
-    CHECK(tn_tensor_parallel(m, g, TN_WITH(tn_tp, .sequence = true)) == TN_OK);
-}
-
-TEST(test_generated_text) {
-    for (int k = 0; k < 4; k++) {
-        mesh_program p = program_of(k & 1, 1);
-        mesh_expect_texts(&p, k & 2 ? 1 : 0, split_matrices);
-    }
-}
+/* ---- As bytes -------------------------------------------------------------------------------- */
 
 /* Quantised weights: blocks are rounded separately, so the logits are only near those of floats. */
 static void writes_bytes(tn_group *world, void *user) {
     TN_SCOPE;
     TN_NO_GRAD;
-    mesh_program p = program_of(*(const bool *)user, tn_group_size(world));
+    train_run p = run_of("tp=2", *(const bool *)user);
     mesh_model m, whole;
-    mesh_program_init(&m, &p, 0);
-    mesh_program_init(&whole, &p, 0);
+    train_model(&m, &p, 3);
+    train_model(&whole, &p, 3);
     CHECK(tn_tensor_parallel(&m, world, tn_tp_defaults()) == TN_OK);
     CHECK(tn_quantize(&m) == TN_OK);
     tn_module_train(&m, false);
     tn_module_train(&whole, false);
-    tn_tensor *is = tn_call(&m, mesh_program_batch(&p, 0)),
-              *want = tn_call(&whole, mesh_program_batch(&p, 0));
+    tn_tensor *is = tn_call(&m, train_tokens(&p, 0)), *want = tn_call(&whole, train_tokens(&p, 0));
     double far = tn_item(tn_sum_all(tn_abs(tn_sub(is, want)))) / tn_item(tn_sum_all(tn_abs(want)));
     CHECK(far > 0 && far < 0.03);
     tn_module_finish(&m);
@@ -341,9 +268,9 @@ static void is_refused(tn_group *g, void *user) {
     TN_SCOPE;
     const refusal *r = user;
     mesh_model m;
-    mesh_program p = program_of(false, 2);
-    p.shape.dropout = strcmp(r->name, "other width") == 0 ? tn_group_rank(g) * 0.5 : 0;
-    mesh_program_init(&m, &p, 0);
+    train_run p = run_of("tp=2", false);
+    p.model.dropout = strcmp(r->name, "other width") == 0 ? tn_group_rank(g) * 0.5 : 0;
+    train_model(&m, &p, 3);
     tn_tp_options o = tn_tp_defaults();
     tn_optim *opt = NULL;
     tn_linear alone;
@@ -398,9 +325,9 @@ TEST(test_what_is_refused) {
 /* An allocation of either rank fails while both cut: an error, and the module can be finished. */
 static void runs_out_of_memory(tn_group *g, void *user) {
     TN_SCOPE;
-    mesh_program p = program_of(false, 2);
+    train_run p = run_of("tp=2", false);
     mesh_model m;
-    mesh_program_init(&m, &p, 0);
+    train_model(&m, &p, 3);
     tn_barrier(g);
     if (tn_group_rank(g) == 0) {
         tn__alloc_fail_at(*(const int64_t *)user);
@@ -408,7 +335,7 @@ static void runs_out_of_memory(tn_group *g, void *user) {
     tn_tensor_parallel(&m, g, TN_WITH(tn_tp, .sequence = true));
     tn_error_record e;
     if (tn_error_take(&e)) { /* as before, or unusable, and nothing in it was freed */
-        tn_call(&m, mesh_program_batch(&p, 0));
+        tn_call(&m, train_tokens(&p, 0));
         CHECK(tn_error() == TN_OK || strstr(tn_error_message(), "not complete"));
         tn_error_clear();
         tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());

@@ -3,7 +3,7 @@
 #include "mesh_model.h"
 
 #include "distributed/parallel/save/convert.h"
-#include "tests/parallel/bits.h"
+#include "tests/parallel/train.h"
 #include "tests/support/temp.h"
 #include "train.h"
 
