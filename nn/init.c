@@ -105,6 +105,10 @@ static bool kaiming_std(const tn_tensor *t, tn_kaiming_options o, double *std,
         !find_fans(t, &in, &out, operation)) {
         return false;
     }
+    if (o.mode != TN_FAN_IN && o.mode != TN_FAN_OUT) {
+        tn__raise(TN_EVALUE, operation, "mode is %d (TN_FAN_IN or TN_FAN_OUT)", (int)o.mode);
+        return false;
+    }
     *std = gain / sqrt(o.mode == TN_FAN_OUT ? out : in);
     return true;
 }

@@ -42,7 +42,8 @@ static tn_tensor *norm_compose(tn_op_call *c) {
         return tn__sqrt_or_zero(tn_sum(tn_square(x), dims, keepdim));
     }
     if (p == 0.0) {
-        return tn_sum(tn_abs(tn_sign(x)), dims, keepdim);
+        tn_tensor *counts = tn_ne(x, tn__constant(x, 0.0)); /* NaN too */
+        return tn_sum(tn_masked_fill(tn_sign(x), counts, 1.0), dims, keepdim);
     }
     tn_tensor *size = tn_abs(x);
     if (isinf(p)) {
