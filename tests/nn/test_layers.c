@@ -86,6 +86,9 @@ TEST(initial_values) {
     assert_error(TN_ESHAPE, "init_xavier_uniform: the weight is [3]");
     tn_init_kaiming_normal(tn_ones(TN_DIMS(), TN_F32), 1.0);
     assert_error(TN_ESHAPE, "init_kaiming_normal");
+    tn_init_kaiming_normal_with(tn_ones(TN_DIMS(2, 2), TN_F32),
+                                TN_WITH(tn_kaiming, .mode = (tn_fan)9));
+    assert_error(TN_EVALUE, "init_kaiming_normal: mode is 9");
     tn_tensor *p = tn_set_requires_grad(tn_ones(TN_DIMS(2, 2), TN_F32), true);
     tn_init_constant(p, 3.0); /* a leaf that requires a gradient: not recorded */
     assert_true(tn_is_leaf(p) && tn_at(p, TN_DIMS(1, 1)) == 3.0);
