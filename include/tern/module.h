@@ -48,10 +48,10 @@ struct tn_module {
     /* alive, broken (building it failed) or finished; first, to detect a wrong pointer */
     uint32_t state;
     bool training;
-    bool recompute;   /* keep only the forward's inputs and run it again in backward */
-    bool heap;        /* a tn_…_new allocated it: freed with its parent, or by tn_module_free */
+    bool recompute;    /* keep only the forward's inputs and run it again in backward */
+    bool heap;         /* a tn_…_new allocated it: freed with its parent, or by tn_module_free */
     bool ranks_differ; /* local SGD: true between two synchronisations */
-    const char *kind; /* "linear", "mlp": a static string */
+    const char *kind;  /* "linear", "mlp": a static string */
     tn_module_forward forward;
     tn_module_forward_values forward_values; /* one of the two */
     void (*finish)(tn_module *self);         /* releases what only this kind owns; may be NULL */

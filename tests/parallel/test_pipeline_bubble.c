@@ -62,7 +62,7 @@ static bool may_begin(const course *c, int column) {
     return true;
 }
 
-static void follow(tn_pipe_action a, bool done, void *user) {
+static void follow_course(tn_pipe_action a, bool done, void *user) {
     rank_course *r = user;
     course *c = r->of;
     pthread_mutex_lock(&c->lock);
@@ -85,7 +85,7 @@ static void follow(tn_pipe_action a, bool done, void *user) {
     pthread_mutex_unlock(&c->lock);
 }
 
-static tn_tensor *distance(tn_tensor *out, tn_tensor *y, void *user) {
+static tn_tensor *mean_square(tn_tensor *out, tn_tensor *y, void *user) {
     return tn_mse(out, y, TN_MEAN);
 }
 
@@ -96,9 +96,10 @@ static void take_step(tn_group *world, void *user) {
     for (int i = 0; i < RANKS * c->chunks; i++) {
         tn_sequential_add(m, tn_linear_new(4, 4));
     }
-    tn_pipeline *p = tn_pipeline_new(m, world,
-                                     TN_WITH(tn_pipeline, .kind = c->kind, .chunks = c->chunks,
-                                             .loss = distance, .on_action = follow, .user = &mine));
+    tn_pipeline *p =
+        tn_pipeline_new(m, world,
+                        TN_WITH(tn_pipeline, .kind = c->kind, .chunks = c->chunks,
+                                .loss = mean_square, .on_action = follow_course, .user = &mine));
     tn_batch batches[MICROS];
     for (int i = 0; i < MICROS; i++) {
         batches[i] =
@@ -109,7 +110,7 @@ static void take_step(tn_group *world, void *user) {
     tn_module_free(m);
 }
 
-static void follows(tn_pipe_kind kind, int chunks) {
+static void follows_course(tn_pipe_kind kind, int chunks) {
     course c = {.kind = kind,
                 .chunks = chunks,
                 .schedule = tn_pipe_schedule_new(kind, RANKS, chunks, MICROS),
@@ -121,8 +122,8 @@ static void follows(tn_pipe_kind kind, int chunks) {
 }
 
 TEST(ranks_wait_only_where_the_schedule_does) {
-    follows(TN_PIPE_1F1B, 1);
-    follows(TN_PIPE_GPIPE, 1);
-    follows(TN_PIPE_INTERLEAVED, 2);
-    follows(TN_PIPE_ZERO_BUBBLE, 1);
+    follows_course(TN_PIPE_1F1B, 1);
+    follows_course(TN_PIPE_GPIPE, 1);
+    follows_course(TN_PIPE_INTERLEAVED, 2);
+    follows_course(TN_PIPE_ZERO_BUBBLE, 1);
 }
