@@ -178,8 +178,11 @@ typedef union heap_place {
 TN__ALIVE_LIST(heap_modules, "module");
 
 void *tn__layer_alloc(size_t bytes) {
-    size_t all = sizeof(heap_place) + bytes; /* no machine has more than a size_t can say */
-    heap_place *place = tn__calloc_for(1, all > bytes ? all : SIZE_MAX, "module_new");
+    if (bytes > PTRDIFF_MAX - sizeof(heap_place)) { /* no object is so large */
+        tn__raise(TN_ENOMEM, "module_new", "no memory for %zu bytes", bytes);
+        return NULL;
+    }
+    heap_place *place = tn__calloc_for(1, sizeof(*place) + bytes, "module_new");
     if (!place) {
         return NULL;
     }

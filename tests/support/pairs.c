@@ -65,6 +65,9 @@ void pairs_make(pairs *p, const int *sizes, int axes) {
     static seen s;
     int row[PAIRS_AXES];
     assert(axes <= PAIRS_AXES);
+    for (int i = 0; i < axes; i++) {
+        assert(sizes[i] <= PAIRS_VALUES);
+    }
     memset(&s, 0, sizeof(s));
     *p = (pairs){.axes = axes};
     memcpy(p->sizes, sizes, (size_t)axes * sizeof(*sizes));

@@ -3,7 +3,7 @@
 #ifndef TERN_TESTS_SUPPORT_PAIRS_H
 #define TERN_TESTS_SUPPORT_PAIRS_H
 
-enum { PAIRS_AXES = 16, PAIRS_VALUES = 32, PAIRS_ROWS = 512 };
+enum { PAIRS_AXES = 16, PAIRS_VALUES = 64, PAIRS_ROWS = 512 };
 
 typedef struct pairs {
     int axes, sizes[PAIRS_AXES]; /* how many values each option has */
