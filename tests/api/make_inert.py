@@ -253,7 +253,9 @@ class Function:
             return "stub_%s" % (kind if kind in self.headers.callbacks else self.name + "_" + name)
         if plain == "tn_tensor *":
             return "v->o" if i else "v->x"
-        if plain == "void *" and name in ("m", "child"):
+        if plain == "void *" and name == "child":
+            return "new_child()"
+        if plain == "void *" and name == "m":
             return "v->lm" if LANGUAGE.match(self.name) else "v->m"
         if plain == "void *":
             return "NULL" if name in ("user", "context", "args", "parameters") else "v->bytes"
