@@ -140,6 +140,10 @@ static inline void check_module(int line, const char *call, enum expected e, voi
 #define FIRST(n) (turn < (n) ? MUST : MAY)
 #define EACH(array) for (turn = 0; turn < (int)(sizeof(array) / sizeof(*array)); turn++)
 
+#if TN__ASAN
+void __sanitizer_set_report_fd(void *fd);
+#endif
+
 /* Runs a part with stdout and stderr caught in a file, which must stay empty. */
 static inline void run_part(void (*part)(void), bool with_pending) {
     complaints[0] = 0;
@@ -151,6 +155,9 @@ static inline void run_part(void (*part)(void), bool with_pending) {
     assert_true(out >= 0 && err >= 0);
     dup2(fileno(caught), 1);
     dup2(fileno(caught), 2);
+#if TN__ASAN
+    __sanitizer_set_report_fd((void *)(intptr_t)err); /* its reports are not caught */
+#endif
     int64_t alive = tn_live_tensors();
     if (pending) {
         tn_raise(TN_EPEER, "the first");
@@ -164,6 +171,9 @@ static inline void run_part(void (*part)(void), bool with_pending) {
     int64_t printed = lseek(fileno(caught), 0, SEEK_END);
     dup2(out, 1);
     dup2(err, 2);
+#if TN__ASAN
+    __sanitizer_set_report_fd((void *)STDERR_FILENO);
+#endif
     close(out);
     close(err);
     if (complaints[0] || printed > 0) {

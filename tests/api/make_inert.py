@@ -48,6 +48,7 @@ FILLED = {
 # The same, by type and name of the parameter.
 NAMED = {
     "double timeout": ("0.01", "short_times"),
+    "tn_ids * out": ("&v->ids", None),
     "tn_tensor ** field": ("&v->fields[v->next++]", None),
     "double seconds": ("0.01", "short_times"),
 }
@@ -223,6 +224,8 @@ class Headers:
         if before and before.endswith("*") and kind in ("int", "int64_t", "size_t") and self.known(before) and \
                 not (before in ("const char *", "char *") and kind != "size_t"):
             return {"int": "few_ints", "int64_t": "few_longs", "size_t": None}[kind]
+        if kind == "int" and name.endswith("_count"):  # of an array beside it
+            return "few_ints"
         if kind in self.enums and kind not in NUMBERS:
             return "enums"
         return (NAMED.get(kind + " " + name) or NUMBERS.get(kind, (None, None)))[1]

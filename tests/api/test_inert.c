@@ -18,6 +18,7 @@ typedef struct valid {
     tn_tensor *fields[32]; /* of m; next: the first that is free */
     int next;
     void *bytes; /* 4096 of them */
+    tn_ids ids;
     tn_optim *optim;
     tn_loader *loader;
     tn_store *store;
@@ -75,6 +76,7 @@ static void make_valid(valid *v, tn_dtype other) {
 }
 
 static void free_valid(valid *v) {
+    tn_ids_free(&v->ids);
     tn_rpc_free(v->rpc);
     tn_safetensors_writer_free(v->safetensors_writer);
     tn_progress_free(v->progress);

@@ -57,7 +57,7 @@ static bool options_fit(const tn_plan_options *o) {
                         : o->mesh.pipeline.chunks < 1                    ? "chunks is below 1"
                         : o->batch < 1 || o->batch > 1 << 30             ? "batch is out of range"
                         : o->positions < 0 || o->tokens < 0              ? "a number is below 0"
-                        : o->states < 0                                  ? "states is below 0"
+                        : o->states < 0 || o->states > 16                ? "states is not 0 to 16"
                         : o->rank < -1 || o->rank >= o->ranks            ? "there is no such rank"
                         : m->sharding.stage < 1 || m->sharding.stage > 3 ? "stage is not 1, 2 or 3"
                         : o->compute != TN_F32 && o->compute != TN_BF16 && o->compute != TN_F16
