@@ -405,7 +405,7 @@ SEARCHES = {  # what is typed, and what may come first
     "distributed data parallel": "tn_ddp", "all reduce": "tn_all_reduce", "gradient checkpointing": "tn_recompute tn_module_set_recompute",
     "read csv": "tn_csv_dataset", "standard deviation": "tn_std", "clone": "tn_copy tn_detach", "top k": "tn_topk", "split dataset": "tn_random_split",
     "onnx export": "tn_onnx_export", "generate text": "tn_generate", "pretrained model": "tn_lm_load", "early stopping": "tn_run_stop_early",
-    "zero gradients": "tn_optim_zero_grad tn_zero_grad tn_module_zero_grad", "learning rate finder": "tn_lr_finder tn_lr_finder_new",
+    "zero gradients": "tn_optim_zero_grad tn_zero_grad tn_module_zero_grad",
     "tn_matmul": "tn_matmul", "MAX POOL 2d": "tn_max_pool2d", "xyzzy": ""}
 PLANTED = {  # what, and what is replaced by what
     "a function without a contract": (" /* 1 */", ""),

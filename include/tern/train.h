@@ -480,41 +480,6 @@ TN_API int tn_search_end(tn_search *s);
  *     } */
 TN_API tn_status tn_update_bn(tn_loader *loader, void *m);
 
-/* ---- Finding a learning rate ----------------------------------------------------------------- */
-
-/* The rate rises at each step, and the loss shows when it is large enough and when too large (Smith
- * 2015, arXiv:1506.01186).
- *
- *     tn_lr_finder *finder = tn_lr_finder_new(&net, opt, tn_lr_finder_defaults());
- *     while (tn_lr_finder_next(finder)) {
- *         ... forward, backward, step ...
- *         tn_lr_finder_log(finder, tn_item(loss));
- *     }
- *     tn_lr_finder_draw(finder, stdout);
- *     tn_optim_set_lr(opt, tn_lr_finder_suggest(finder));
- *     tn_lr_finder_free(finder);
- *
- * Once tn_lr_finder_next is false, weights, buffers and the optimiser are as they were. What else
- * the steps have advanced (a loader, a generator) is not restored. Gradients are cleared. */
-typedef struct tn_lr_finder tn_lr_finder;
-typedef struct tn_lr_finder_options {
-    double low, high; /* 1e-7, 10 */
-    int64_t steps;    /* 100 */
-    double smooth;    /* 0.05: the weight of each loss in the moving average */
-    double diverges;  /* 5: ends early when the average is this many times the best */
-    bool from_defaults;
-} tn_lr_finder_options;
-TN_API tn_lr_finder_options tn_lr_finder_defaults(void);
-/* NULL after an error; model and optimiser must outlive it. */
-TN_API tn_lr_finder *tn_lr_finder_new(void *m, tn_optim *optim, tn_lr_finder_options options);
-TN_API bool tn_lr_finder_next(tn_lr_finder *f); /* sets the rate of the next step */
-TN_API void tn_lr_finder_log(tn_lr_finder *f, double loss);
-/* Where the averaged loss falls most steeply; NaN if it never falls. */
-TN_API double tn_lr_finder_suggest(const tn_lr_finder *f);
-TN_API void tn_lr_finder_draw(const tn_lr_finder *f, FILE *file); /* like tn_plot_text */
-TN_API tn_status tn_lr_finder_svg(const tn_lr_finder *f, const char *path);
-TN_API void tn_lr_finder_free(tn_lr_finder *f);
-
 /* ---- History: measurements of every step, in a CSV file that survives a crash ---------------- */
 
 typedef struct tn_history tn_history;

@@ -71,7 +71,7 @@ QUIET = set("""
     deepspeed_checkpoint deepspeed_due deepspeed_lr deepspeed_norm desc_of drop flight_dump flight_mark
     fsdp_statistics function_new function_new_with generated_free history_column history_curve history_smooth
     is_leaf loader_batches loader_dataset loader_has loader_next loader_options_of loader_sampler loader_where
-    local_sgd_statistics lr_finder_draw lr_finder_log lr_finder_next lr_finder_suggest match_vectors message_count
+    local_sgd_statistics match_vectors message_count
     metrics_accuracy metrics_count metrics_f1 metrics_loss metrics_perplexity metrics_precision metrics_print
     metrics_recall metrics_reset metrics_top no_sync_begin npz_count npz_name op_input_name op_named optim_each
     optim_groups optim_kind optim_lr optim_set_lr optim_set_steps optim_steps optim_zero_grad parameters
@@ -93,7 +93,7 @@ OPTIONAL = set("""
     _device_failed.operation _dim.operation _usable.operation add_rms_norm.weight batch_norm_share.total bce.weight
     deepspeed_optim.d dims_broadcast.result format.text from_memory.release function_init.kind group_abort.reason
     history_column.column history_column.name history_curve.name history_smooth.name image_normalize.mean
-    image_normalize.std linear_gelu.bias linear_op.bias lm_parts.parts lm_specials_of.tokenizer lr_finder_draw.file
+    image_normalize.std linear_gelu.bias linear_op.bias lm_parts.parts lm_specials_of.tokenizer
     metrics_print.file metrics_print.names module_buffer.tensor module_init.kind module_init_values.kind
     module_param.tensor module_print.file module_scratch.tensor optim_each.f plot_text.file progress_new.unit
     progress_note.text recompute.free_user recompute.params remote_of_object.let_go rms_norm_op.weight rpc_wait.f

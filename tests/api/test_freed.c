@@ -118,10 +118,6 @@ static void *make_history(void) {
     return tn_history_open(temp_path("loss.csv"), 0);
 }
 
-static void *make_finder(void) {
-    return tn_lr_finder_new(layer, other_optim, tn_lr_finder_defaults());
-}
-
 static void *make_corpus(void) {
     const char *path = temp_path("text.txt");
     FILE *f = fopen(path, "w");
@@ -223,7 +219,6 @@ static void use_optim(void *o) {
     FREED(tn_scaler_clip(s, o, 1));
     FREED(tn_scaler_step(s, o));
     tn_scaler_free(s);
-    FREED(tn_lr_finder_new(layer, o, tn_lr_finder_defaults()));
     tn_checkpoint c = {.model = layer, .optim = o};
     FREED(tn_checkpoint_save(&c, temp_path("checkpoint")));
 }
@@ -313,10 +308,6 @@ static void use_spread(void *s) {
     FREED(tn_spread_data(s));
 }
 
-static void use_finder(void *f) {
-    FREED(tn_lr_finder_next(f));
-}
-
 static void use_corpus(void *c) {
     tn_document d;
     FREED(tn_corpus_next(c, &d));
@@ -376,7 +367,6 @@ static const struct kind {
     {"the object for metrics", make_metrics, (void (*)(void *))tn_metrics_free, use_metrics},
     {"the progress line", make_progress, (void (*)(void *))tn_progress_free, NULL},
     {"the history", make_history, (void (*)(void *))tn_history_free, NULL},
-    {"the finder", make_finder, (void (*)(void *))tn_lr_finder_free, use_finder},
     {"the corpus", make_corpus, (void (*)(void *))tn_corpus_free, use_corpus},
     {"the character set", make_charset, (void (*)(void *))tn_charset_free, NULL},
     {"the writer", make_shards, (void (*)(void *))tn_shards_writer_free, use_shards},

@@ -319,20 +319,6 @@ static void use_optimisers(void) {
     tn_module_finish(&net);
 }
 
-static void use_lr_finder(void) {
-    TN_SCOPE;
-    tn_linear net;
-    tn_linear_init(&net, 3, 2, tn_linear_defaults());
-    tn_optim *opt = tn_sgd(&net, tn_sgd_defaults());
-    tn_lr_finder *f = tn_lr_finder_new(&net, opt, tn_lr_finder_defaults());
-    for (int i = 0; i < 3 && tn_lr_finder_next(f); i++) {
-        tn_lr_finder_log(f, 3 - i);
-    }
-    tn_lr_finder_free(f);
-    tn_optim_free(opt);
-    tn_module_finish(&net);
-}
-
 static void use_metrics(void) {
     TN_SCOPE;
     tn_metrics *m = tn_metrics_new(3, 1);
@@ -387,7 +373,6 @@ PLAIN_TEST(test_train) {
     fail_both(use_history);
     fail_each(use_optimisers); /* kernels have threads, and libgomp ends the process without memory
                                 */
-    fail_each(use_lr_finder);
     fail_each(use_metrics);
     fflush(stdout);
     int before = dup(STDOUT_FILENO), nowhere = open("/dev/null", O_WRONLY);

@@ -112,56 +112,6 @@ PLAIN_TEST(wrong_shape_ends_the_loop) {
     tn_module_finish(&net);
 }
 
-/* A quadratic: too small a rate does nothing, one above 2 / 8 diverges; the suggested rate
- * is in between, and afterwards nothing has changed. */
-TEST(finds_a_learning_rate) {
-    TN_SCOPE;
-    tn_tensor *w = tn_ones(TN_DIMS(4), TN_F32);
-    tn_linear net;
-    tn_seed(3);
-    tn_linear_init(&net, 4, 1, tn_linear_defaults());
-    tn_tensor *before = tn_copy(tn_detach(net.weight));
-    tn_sgd_options o = TN_WITH(tn_sgd, .lr = 0.125, .momentum = 0.5);
-    tn_optim *opt = tn_sgd(&net, o);
-    tn_lr_finder_options options = tn_lr_finder_defaults();
-    options.low = 1e-5;
-    options.high = 100;
-    options.smooth = 0.3;
-    tn_lr_finder *finder = tn_lr_finder_new(&net, opt, options);
-    int steps = 0;
-    while (tn_lr_finder_next(finder)) {
-        TN_SCOPE;
-        tn_tensor *loss = tn_mul_scalar(tn_sum_all(tn_square(tn_sub(net.weight, w))), 4.0);
-        tn_backward(loss);
-        tn_optim_step(opt);
-        tn_optim_zero_grad(opt);
-        tn_lr_finder_log(finder, tn_item(loss));
-        steps++;
-    }
-    assert_true(steps > 30 && steps < 100); /* it has seen it diverge */
-    double lr = tn_lr_finder_suggest(finder);
-    assert_true(lr > 1e-3 && lr < 0.5);
-    assert_true(tn_equal(net.weight, before) && tn_optim_lr(opt) == 0.125);
-    assert_int_equal(tn_optim_steps(opt), 0);
-    tn_optim_set_lr(opt, lr);
-    char text[8192] = "";
-    FILE *file = fmemopen(text, sizeof(text), "w");
-    tn_lr_finder_draw(finder, file);
-    fclose(file);
-    assert_non_null(strstr(text, "log10 of the learning rate"));
-    tn_lr_finder_free(finder);
-    assert_true(tn_optim_lr(opt) == lr);
-    finder = tn_lr_finder_new(&net, opt, options); /* one that is left in the middle */
-    tn_lr_finder_next(finder);
-    tn_lr_finder_free(finder);
-    assert_true(tn_optim_lr(opt) == lr);
-    options.low = -1;
-    assert_null(tn_lr_finder_new(&net, opt, options));
-    assert_error(TN_EVALUE, "lr_finder: low is -1 but high is 100");
-    tn_optim_free(opt);
-    tn_module_finish(&net);
-}
-
 /* Statistics of two batches, whose means are 1 and 4: as PyTorch's update_bn. */
 TEST(statistics_begin_anew) {
     TN_SCOPE;
