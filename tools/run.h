@@ -278,6 +278,5 @@ void leader_free(leader *l);
 
 /* The text at this key; the caller frees. NULL: there is none, or an error is pending. */
 char *agent_find(tn_store *keys, const char *key_format, ...) TN_PRINTF(2, 3);
-void agent_set(tn_store *keys, const char *key, const char *text);
 
 #endif

@@ -102,7 +102,7 @@ char *agent_find(tn_store *keys, const char *key_format, ...) {
     return data;
 }
 
-void agent_set(tn_store *keys, const char *key, const char *text) {
+static void agent_set(tn_store *keys, const char *key, const char *text) {
     tn_store_set(keys, key, text, strlen(text)); /* an error stays pending until the turn's end */
 }
 

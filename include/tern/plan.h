@@ -52,7 +52,7 @@ typedef struct tn_plan_options {
     tn_dtype compute; /* TN_BF16: of products, activations and gathered weights; or TN_F32, whose
                        * share of `flops` is the caller's to say */
     bool recompute;   /* false; blocks keep only their inputs */
-    int states;       /* 2: numbers that the optimiser keeps for a parameter */
+    int states;       /* 2: numbers that the optimiser keeps for a parameter (0 to 16) */
     int rank;         /* -1: the first rank of the stage that needs most; else this one's bytes */
     tn_plan_machine machine;
     bool from_defaults;
@@ -100,8 +100,8 @@ TN_API tn_status tn_plan_of(void *m, tn_plan_options options, tn_plan *plan);
 
 /* Tries every mesh of dp, shard (stages 1 to 3; with pp 2 and 3), tp within a host, and pp that
  * fits, with and without recompute unless the options ask for it, and writes the `most` fastest
- * ones, fastest first. options.mesh gives the rest: cp, sequence. Returns how many there are; 0
- * after an error, or if nothing fits. */
+ * ones, fastest first. options.mesh gives the rest: cp, sequence. At most 1048576 ranks. Returns
+ * how many there are; 0 after an error, or if nothing fits. */
 TN_API int tn_plan_search(void *m, tn_plan_options options, tn_plan *best, int most);
 
 /* Replaces what `machine` says of this one by what it measures in a few seconds: products and

@@ -59,7 +59,7 @@ static int begin_test(void **state) {
     unsetenv("XDG_RUNTIME_DIR");
     unsetenv("TMPDIR");
     tn_log_to(note_warning, TN_LOG_WARN, NULL);
-    return setenv("TERN_FLIGHT_DIR", temp_folder, 1);
+    return 0;
 }
 
 static int end_test(void **state) {

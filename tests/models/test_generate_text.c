@@ -34,7 +34,7 @@ static int begin_tests(void **state) {
 static int end_tests(void **state) {
     tn_tokenizer_free(tokenizer);
     tn_module_finish(&gpt);
-    return temp_clean(state);
+    return 0;
 }
 
 /* ---- What the model says --------------------------------------------------------------------- */
