@@ -412,7 +412,7 @@ PLAIN_TEST(test_refused_by_one_is_loaded_by_none) {
     assert_int_equal(failures, 0);
 }
 
-/* What a rank tells the others: distributed/parallel/save/agree.c. */
+/* What a rank tells the others: distributed/group/agree.c. */
 typedef struct account {
     tn_error_record error;
     char digest[33];

@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
-#include "distributed/parallel/save/agree.h"
+#include "distributed/group/agree.h"
 #include "distributed/parallel/save/manifest.h"
 #include "io/module.h"
 #include "models/weights/hf.h"

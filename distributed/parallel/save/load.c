@@ -9,7 +9,7 @@
 #include "core/folder.h"
 #include "core/log.h"
 #include "distributed/on_cpu.h"
-#include "distributed/parallel/save/agree.h"
+#include "distributed/group/agree.h"
 #include "distributed/parallel/save/saver.h"
 #include "io/checkpoint/checkpoint.h"
 #include "tern/sys/tensor.h"

@@ -12,7 +12,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
-#include "distributed/parallel/save/agree.h"
+#include "distributed/group/agree.h"
 #include "distributed/parallel/save/saver.h"
 #include "nn/layout.h"
 #include "tern/sys/tensor.h"

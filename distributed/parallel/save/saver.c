@@ -10,7 +10,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "distributed/group/group.h"
-#include "distributed/parallel/save/agree.h"
+#include "distributed/group/agree.h"
 #include "distributed/parallel/save/saver.h"
 #include "distributed/store/store.h"
 #include "io/checkpoint/metadata.h"

@@ -9,8 +9,8 @@
  * After begin, an error on this rank is kept for the others: they receive it before the program's
  * handler runs, which may end the process.
  */
-#ifndef TERN_DISTRIBUTED_PARALLEL_AGREE_H
-#define TERN_DISTRIBUTED_PARALLEL_AGREE_H
+#ifndef TERN_DISTRIBUTED_AGREE_H
+#define TERN_DISTRIBUTED_AGREE_H
 
 #include "tern/distributed.h"
 

@@ -1,5 +1,5 @@
 /* Ranks that agree before they continue (agree.h). */
-#include "distributed/parallel/save/agree.h"
+#include "distributed/group/agree.h"
 
 #include "core/digest.h"
 #include "core/error.h"
