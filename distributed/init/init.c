@@ -53,10 +53,8 @@ static bool options_sound(const tn_dist_options *o) {
         tn__raise(TN_EVALUE, OPERATION,
                   "rank is %d and ranks is %d (ranks count from 0; both, or -1 for both)", o->rank,
                   o->ranks);
-    } else if (!o->init || (strcmp(o->init, "env://") != 0 && strncmp(o->init, "tcp://", 6) != 0 &&
-                            strncmp(o->init, "file://", 7) != 0)) {
-        tn__raise(TN_EVALUE, OPERATION,
-                  "init is \"%.100s\" (\"env://\", \"tcp://HOST:PORT\" or \"file:///PATH\")",
+    } else if (!o->init || (strcmp(o->init, "env://") != 0 && strncmp(o->init, "tcp://", 6) != 0)) {
+        tn__raise(TN_EVALUE, OPERATION, "init is \"%.100s\" (\"env://\" or \"tcp://HOST:PORT\")",
                   o->init ? o->init : "(NULL)");
     }
     return !tn__pending();

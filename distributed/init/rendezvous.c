@@ -287,13 +287,6 @@ static bool meet_by_tcp(tn__rendezvous *r, const char *init, const tn__environme
 bool tn__rendezvous_begin(tn__rendezvous *r, const char *init, const tn__environment *e,
                           double timeout, double deadline) {
     *r = (tn__rendezvous){0};
-    if (strncmp(init, "file://", 7) == 0) {
-        r->store = tn_file_store(init + 7);
-        if (r->store) {
-            r->store->timeout = timeout;
-        }
-        return r->store != NULL;
-    }
     return strncmp(init, "tcp://", 6) == 0 ? meet_by_tcp(r, init, e, timeout, deadline)
                                            : meet_by_environment(r, e, timeout, deadline);
 }

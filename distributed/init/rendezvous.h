@@ -1,4 +1,4 @@
-/* The store in which the ranks meet: served by rank 0 or by the launcher, or a file. */
+/* The store in which the ranks meet: served by rank 0 or by the launcher. */
 #ifndef TERN_DISTRIBUTED_INIT_RENDEZVOUS_H
 #define TERN_DISTRIBUTED_INIT_RENDEZVOUS_H
 

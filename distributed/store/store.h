@@ -1,9 +1,8 @@
 /* What the stores share: a table of keys and values, references, reasons.
  *
  *     store.c    the calls of store.h: arguments, deadlines, errors
- *     table.c    keys and values in memory: used by the in-memory store, the TCP server and the
- *                reader of the file store's log
- *     prefix.c   memory.c   file.c   the stores themselves
+ *     table.c    keys and values: of the in-memory store and of the TCP server
+ *     prefix.c   memory.c   the stores themselves
  *     tcp_*.c    client, server and the messages between them
  */
 #ifndef TERN_DISTRIBUTED_STORE_STORE_H

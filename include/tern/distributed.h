@@ -34,8 +34,7 @@ typedef struct tn_work tn_work;
 typedef struct tn_dist_options {
     /* "env://" (default): RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT as torchrun sets
      * them, else what OpenMPI, MPICH or Slurm set, else one rank. "tcp://HOST:PORT": rank 0 serves
-     * the store there. "file:///PATH": on a shared file system; a file left by an earlier job is an
-     * error. The last two need rank and ranks. */
+     * the store there, and rank and ranks must be given. */
     const char *init;
     int rank, ranks; /* -1: from the environment */
     /* NULL: shm on one host, gloo between hosts; for tensors on devices, if any: nccl if each rank

@@ -18,9 +18,6 @@ extern "C" {
 typedef struct tn_store tn_store;
 
 TN_API tn_store *tn_memory_store(void); /* within this process: for ranks that are threads */
-/* On a file system that all ranks see. Anyone who may write the file can join the job: another
- * user's file that others may write is refused (TN_EIO). */
-TN_API tn_store *tn_file_store(const char *path);
 /* A client of tn_store_serve. Joining needs the job's token, which neither side sends: the server
  * first proves that it knows it, for the address the client dialled, so anything that forwards to a
  * server elsewhere (a relay, NAT) is refused. NULL after an error. */

@@ -12,7 +12,6 @@
 #include "tern/sys/group.h"
 #include "tern/sys/store.h"
 #include "tests/support/ranks.h"
-#include "tests/support/temp.h"
 #include "tests/support/test.h"
 
 enum { PATIENCE = 30 }; /* seconds: far longer than a test takes */
@@ -21,10 +20,10 @@ static int rank, ranks;
 static uint64_t sequence;
 static char why[TN_ENGINE_WHY];
 
-static inline tn_engine *join_within(const char *path, double timeout) {
+static inline tn_engine *join_within(const char *place, double timeout) {
     rank = atoi(getenv("RANK"));
     ranks = atoi(getenv("WORLD_SIZE"));
-    tn_store *store = tn_file_store(path);
+    tn_store *store = ranks_store(place);
     const tn_engine_options o = {.store = store,
                                  .rank = rank,
                                  .ranks = ranks,
@@ -35,8 +34,8 @@ static inline tn_engine *join_within(const char *path, double timeout) {
     return e;
 }
 
-static inline tn_engine *join_engine(const char *path) {
-    tn_engine *e = join_within(path, PATIENCE);
+static inline tn_engine *join_engine(const char *place) {
+    tn_engine *e = join_within(place, PATIENCE);
     if (!e) {
         fprintf(stderr, "rank %d: %s\n", rank, why);
     }
@@ -103,14 +102,6 @@ static inline int count_mappings(void) {
         fclose(file);
     }
     return count;
-}
-
-/* A new file store's path. */
-static inline const char *new_place(void) {
-    static int number;
-    char name[32];
-    snprintf(name, sizeof(name), "store%d", number++);
-    return temp_path(name);
 }
 
 #endif

@@ -229,19 +229,6 @@ TEST(test_memory_store) {
     tn_store_free(s);
 }
 
-/* The last one to leave removes the file: a child is not the last, and does not leave. */
-TEST(test_file_store) {
-    const char *path = temp_path("store");
-    tn_store *s = tn_file_store(path);
-    outlive_children(s);
-    assert_int_equal(access(path, F_OK), 0);
-    tn_store *other = tn_file_store(path);
-    store_works(other);
-    tn_store_free(other);
-    tn_store_free(s);
-    assert_int_equal(access(path, F_OK), -1);
-}
-
 static void frees_server(void *user) {
     tn_store_server_free(user);
 }

@@ -603,13 +603,13 @@ PLAIN_TEST(test_public_addresses) {
 
 /* ---- Ranks as processes ---------------------------------------------------------------------- */
 
-/* `argument` is "PATH SECONDS": the store's file, and the time limit of an operation. Reduces until
+/* `argument` is "PLACE SECONDS": of the store, and the time limit of an operation. Reduces until
  * something fails; then prints the reason and how long it took. */
 static int reduce_forever(tn_group *world, const char *argument) {
     char why[TN_ENGINE_WHY] = "", path[512];
     double seconds;
     rank_assert(sscanf(argument, "%511s %lf", path, &seconds) == 2);
-    tn_store *store = tn_file_store(path);
+    tn_store *store = ranks_store(path);
     tn_engine *e =
         join_gloo(store, atoi(getenv("RANK")), atoi(getenv("WORLD_SIZE")), NULL, 30, why);
     rank_assert(e);
@@ -635,7 +635,7 @@ static const rank_entry bodies[] = {{"-reduce_forever", reduce_forever}};
  * must name rank 1. texts receives each one's reason, seconds how long its last operation took. */
 static void signal_rank_1(int signal, int timeout, double seconds[3], char texts[3][256]) {
     char argument[600];
-    snprintf(argument, sizeof(argument), "%s %d", temp_path("store"), timeout);
+    snprintf(argument, sizeof(argument), "%s %d", ranks_place(), timeout);
     ranks_job job = ranks_start(3, "-reduce_forever", argument, NULL);
     assert_true(ranks_await_output(&job, 1, "reducing", 30));
     kill(job.pid[1], signal);

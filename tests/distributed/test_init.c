@@ -44,7 +44,7 @@ static int meet_others(tn_group *world, const char *argument) {
     return 0;
 }
 
-/* With options: "tcp://…", "file:///…", or "shm" for the engine. */
+/* With options: "tcp://…", or "shm" for the engine. */
 static int meet_with_options(tn_group *none, const char *argument) {
     tn_dist_options o = tn_dist_defaults();
     if (strcmp(argument, "shm") == 0) {
@@ -249,7 +249,7 @@ PLAIN_TEST(test_pseudo_hosts) {
     ranks_free(&r);
 }
 
-PLAIN_TEST(test_tcp_and_file) {
+PLAIN_TEST(test_tcp) {
     char init[600];
     static const char *const none[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
     const char *const env[] = {none[0],         none[1],
@@ -259,9 +259,6 @@ PLAIN_TEST(test_tcp_and_file) {
                                "2:TEST_RANK=2", NULL};
     snprintf(init, sizeof(init), "tcp://127.0.0.1:%d", ranks_free_port());
     pass_with(3, "-options", init, env);
-    snprintf(init, sizeof(init), "file://%s", temp_path("meeting"));
-    pass_with(3, "-options", init, env);
-    assert_int_not_equal(access(temp_path("meeting"), F_OK), 0);
 }
 
 /* Rank 0 cannot have MASTER_PORT: something that is not part of this job listens there. */
@@ -419,15 +416,6 @@ PLAIN_TEST(test_missing) {
                              : "ranks 1, 3 of 4 have not arrived within 1.");
     }
     ranks_free(&r);
-
-    char init[600]; /* a file has no server: each rank checks for itself */
-    snprintf(init, sizeof(init), "file://%s", temp_path("missing"));
-    r = ranks_run(2, "-options", init, ENV("0:TEST_RANK=1", "1:TEST_RANK=2", "TERN_TIMEOUT=0.5"),
-                  60);
-    assert_false(r.timed_out);
-    assert_says(&r, 0, "rank 0 of 3 has not arrived");
-    assert_says(&r, 1, "rank 0 of 3 has not arrived");
-    ranks_free(&r);
 }
 
 /* The timeout holds for any number of ranks: a check of each would take most of a minute. */
@@ -555,7 +543,7 @@ PLAIN_TEST(test_arguments) {
         tn_error_clear();
     }
     o = tn_dist_defaults();
-    o.init = "file:///tmp/x";
+    o.init = "tcp://localhost:1";
     assert_null(tn_dist_init(o));
     assert_non_null(strstr(tn_error_message(), "which rank this is"));
     tn_error_clear();

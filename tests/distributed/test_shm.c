@@ -197,22 +197,22 @@ static const rank_entry BODIES[] = {
 };
 
 PLAIN_TEST(test_regions) {
-    ranks_pass(2, "-regions", new_place());
-    ranks_pass(3, "-regions", new_place());
+    ranks_pass(2, "-regions", ranks_place());
+    ranks_pass(3, "-regions", ranks_place());
 }
 
 PLAIN_TEST(test_no_memory) {
-    ranks_pass(3, "-too_much", new_place());
-    ranks_pass(3, "-no_memory", new_place());
+    ranks_pass(3, "-too_much", ranks_place());
+    ranks_pass(3, "-no_memory", ranks_place());
 }
 
 PLAIN_TEST(test_messages) {
-    ranks_pass(2, "-messages", new_place());
-    ranks_pass(3, "-messages", new_place());
+    ranks_pass(2, "-messages", ranks_place());
+    ranks_pass(3, "-messages", ranks_place());
 }
 
 PLAIN_TEST(test_more_ranks_than_cores) {
-    ranks_pass(8, "-crowd", new_place());
+    ranks_pass(8, "-crowd", ranks_place());
 }
 
 int main(int argc, char **argv) {

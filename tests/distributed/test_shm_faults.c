@@ -1,5 +1,6 @@
 /* The engine "shm" on real processes: a rank that dies, stops, leaves, disagrees or gives up is
  * named. */
+#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -265,7 +266,7 @@ static void finish_job(ranks_job *job, int killed_rank) {
 }
 
 static void kill_rank_1(const char *body) {
-    ranks_job job = ranks_start(3, body, new_place(), NULL);
+    ranks_job job = ranks_start(3, body, ranks_place(), NULL);
     assert_true(ranks_await_output(&job, 1, "ready", PATIENCE));
     double begin = tn__now();
     kill(job.pid[1], SIGKILL);
@@ -280,7 +281,7 @@ PLAIN_TEST(test_killed) {
 }
 
 PLAIN_TEST(test_stopped) {
-    ranks_job job = ranks_start(2, "-stopped", new_place(), NULL);
+    ranks_job job = ranks_start(2, "-stopped", ranks_place(), NULL);
     assert_true(ranks_await_output(&job, 1, "ready", PATIENCE));
     kill(job.pid[1], SIGSTOP);
     usleep(300000);
@@ -289,7 +290,7 @@ PLAIN_TEST(test_stopped) {
 }
 
 PLAIN_TEST(test_stopped_past_the_deadline) {
-    ranks_job job = ranks_start(3, "-stopped_long", new_place(), NULL);
+    ranks_job job = ranks_start(3, "-stopped_long", ranks_place(), NULL);
     assert_true(ranks_await_output(&job, 1, "ready", PATIENCE));
     kill(job.pid[1], SIGSTOP);
     assert_true(ranks_await_output(&job, 0, "failed", PATIENCE));
@@ -299,32 +300,32 @@ PLAIN_TEST(test_stopped_past_the_deadline) {
 }
 
 PLAIN_TEST(test_late) {
-    ranks_pass(3, "-late", new_place());
+    ranks_pass(3, "-late", ranks_place());
 }
 
 PLAIN_TEST(test_leaves) {
-    ranks_pass(3, "-leaves", new_place());
-    ranks_pass(2, "-leaves_message", new_place());
+    ranks_pass(3, "-leaves", ranks_place());
+    ranks_pass(2, "-leaves_message", ranks_place());
 }
 
 PLAIN_TEST(test_abort) {
-    ranks_pass(3, "-abort", new_place());
+    ranks_pass(3, "-abort", ranks_place());
 }
 
 PLAIN_TEST(test_mismatch) {
     const char *const cases[] = {"count", "dtype", "reduce", "kind", "barrier", "root", "recv"};
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         char argument[256];
-        snprintf(argument, sizeof(argument), "%s,%s", new_place(), cases[i]);
+        snprintf(argument, sizeof(argument), "%s,%s", ranks_place(), cases[i]);
         ranks_pass(i % 2 ? 3 : 2, "-mismatch", argument);
     }
-    ranks_pass(2, "-mismatch_message", new_place());
-    ranks_pass(3, "-mismatch_alloc", new_place());
+    ranks_pass(2, "-mismatch_message", ranks_place());
+    ranks_pass(3, "-mismatch_alloc", ranks_place());
 }
 
 /* A name in /dev/shm would outlive a killed job. */
 PLAIN_TEST(test_nothing_stays) {
-    ranks_job job = ranks_start(2, "-stopped", new_place(), NULL);
+    ranks_job job = ranks_start(2, "-stopped", ranks_place(), NULL);
     assert_true(ranks_await_output(&job, 0, "ready", PATIENCE));
     DIR *folder = opendir("/dev/shm");
     for (struct dirent *entry; folder && (entry = readdir(folder));) {

@@ -111,7 +111,7 @@ static int body_forged(tn_group *g, const char *argument) {
         which++;
     }
     if (atoi(getenv("RANK")) == 0) {
-        tn_store *store = tn_file_store(path);
+        tn_store *store = ranks_store(path);
         char *said;
         size_t bytes;
         forge_announcement(store, name);
@@ -135,14 +135,14 @@ static const rank_entry BODIES[] = {
 };
 
 PLAIN_TEST(test_joining) {
-    ranks_pass(3, "-alone", new_place());
+    ranks_pass(3, "-alone", ranks_place());
 }
 
 PLAIN_TEST(test_forged_blocks) {
     size_t count = sizeof(forgeries) / sizeof(*forgeries);
     for (size_t i = 0; i < (geteuid() == 0 ? count : count - 2); i++) {
         char argument[256];
-        snprintf(argument, sizeof(argument), "%s,%s", new_place(), forgeries[i].name);
+        snprintf(argument, sizeof(argument), "%s,%s", ranks_place(), forgeries[i].name);
         ranks_pass(2, "-forged", argument);
     }
 }

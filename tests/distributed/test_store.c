@@ -1,4 +1,4 @@
-/* Every store keeps the same promises: in memory, in a file, over TCP, and each of them with a
+/* Every store keeps the same promises: in memory, over TCP, and each of them with a
  * prefix. */
 #define _GNU_SOURCE
 #include "core/memory.h"
@@ -8,34 +8,24 @@
 
 #include "tests/support/temp.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 
 #define TOKEN "a token of tests"
 
 /* ---- A store of each kind -------------------------------------------------------------------- */
 
-typedef enum kind { MEMORY, FILE_LOG, TCP, TCP6 } kind;
+typedef enum kind { MEMORY, TCP, TCP6 } kind;
 
 typedef struct place {
     kind kind;
     bool prefixed;
     tn_store_server *server;
-    char path[512];
     tn_store *memory; /* of MEMORY: the only store of this place */
 } place;
 
 static place place_new(kind k, bool prefixed) {
-    static int number;
-    char name[32];
     place p = {.kind = k, .prefixed = prefixed};
-    snprintf(name, sizeof(name), "log.%d", number++);
-    snprintf(p.path, sizeof(p.path), "%s", temp_path(name));
     if (k == TCP || k == TCP6) {
         p.server = tn_store_serve(k == TCP ? "127.0.0.1" : "::1", 0, TOKEN);
         assert_non_null(p.server);
@@ -49,9 +39,6 @@ static tn_store *open_store(place *p) {
     case MEMORY:
         p->memory = p->memory ? p->memory : tn_memory_store();
         s = tn__store_keep(p->memory);
-        break;
-    case FILE_LOG:
-        s = tn_file_store(p->path);
         break;
     case TCP:
         s = tn_tcp_store("127.0.0.1", tn_store_server_port(p->server), TOKEN, 10);
@@ -74,7 +61,6 @@ static tn_store *open_store(place *p) {
 static void place_free(place *p) {
     tn_store_free(p->memory);
     tn_store_server_free(p->server);
-    assert_int_not_equal(access(p->path, F_OK), 0); /* the last store to close removed it */
 }
 
 /* Whether this machine has IPv6 loopback. */
@@ -409,12 +395,10 @@ PLAIN_TEST(test_waiting) {
     for_each(check_waiting);
 }
 
-/* A rank. "file PATH" or "tcp PORT": each opens its own store. */
+/* Each rank opens its own store. */
 static int rank_of_store(tn_group *none, const char *argument) {
     int rank = atoi(getenv("RANK")), ranks = atoi(getenv("WORLD_SIZE"));
-    tn_store *s = strncmp(argument, "file ", 5) == 0
-                      ? tn_file_store(argument + 5)
-                      : tn_tcp_store("localhost", atoi(argument + 4), TOKEN, 20);
+    tn_store *s = ranks_store(argument);
     rank_assert(s != NULL);
     worker w = {.store = s, .number = rank};
     add_and_race(&w);
@@ -443,156 +427,7 @@ static int rank_of_store(tn_group *none, const char *argument) {
 }
 
 PLAIN_TEST(test_processes) {
-    char argument[600];
-    snprintf(argument, sizeof(argument), "file %s", temp_path("shared"));
-    ranks_pass(3, "-store", argument);
-    assert_int_not_equal(access(temp_path("shared"), F_OK), 0);
-    tn_store_server *server = tn_store_serve(NULL, 0, TOKEN);
-    snprintf(argument, sizeof(argument), "tcp %d", tn_store_server_port(server));
-    ranks_pass(3, "-store", argument);
-    tn_store_server_free(server);
-}
-
-/* ---- The log of the file store --------------------------------------------------------------- */
-
-/* A rank that dies with its store open: what it wrote remains. `argument`: the path. */
-static int die_in_file(tn_group *none, const char *argument) {
-    tn_store *s = tn_file_store(argument);
-    rank_assert(s != NULL && tn_store_set(s, "k", "of a dead job", 13) == TN_OK);
-    raise(SIGKILL);
-    return 1;
-}
-
-/* A stranger made the file first and others can write it. Only root can set this up. */
-PLAIN_TEST(test_strangers_file) {
-    const char *path = temp_path("strangers");
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
-    assert_true(fd >= 0 && fchmod(fd, 0666) == 0);
-    bool plays = geteuid() == 0 && fchown(fd, 65534, 65534) == 0;
-    close(fd);
-    if (!plays) {
-        skip();
-    }
-    assert_null(tn_file_store(path));
-    assert_error(TN_EIO, "belongs to user 65534, who lets others write it (mode 0666)");
-    assert_int_equal(chmod(path, 0600), 0); /* as on a file system that maps all users to one */
-    tn_store *s = tn_file_store(path);
-    assert_non_null(s);
-    tn_store_free(s);
-}
-
-PLAIN_TEST(test_used_file) {
-    const char *path = temp_path("used");
-    ranks_result r = ranks_run(1, "-die", path, NULL, 20);
-    assert_true(WIFSIGNALED(r.status[0]) && !r.timed_out);
-    ranks_free(&r);
-    double begin = tn__now();
-    assert_null(tn_file_store(path));
-    assert_non_null(strstr(tn_error_message(), path));
-    assert_error(TN_ESTATE, "an earlier job has used this file");
-    assert_true(tn__now() - begin < 20);
-    assert_int_equal(unlink(path), 0);
-    tn_store *s = tn_file_store(path);
-    assert_non_null(s);
-    bool exists;
-    assert_int_equal(tn_store_check(s, "k", &exists), TN_OK);
-    assert_false(exists);
-    tn_store_free(s);
-}
-
-/* While another rank has the file open, a rank that dies does no damage. */
-PLAIN_TEST(test_dead_rank) {
-    const char *path = temp_path("shared_with_the_dead");
-    tn_store *s = tn_file_store(path);
-    ranks_result r = ranks_run(1, "-die", path, NULL, 20);
-    assert_true(WIFSIGNALED(r.status[0]));
-    ranks_free(&r);
-    assert_text(s, "k", "of a dead job");
-    tn_store_free(s);
-    assert_int_not_equal(access(path, F_OK), 0);
-}
-
-static void append_bytes(const char *path, const void *data, size_t bytes) {
-    FILE *file = fopen(path, "ab");
-    assert_non_null(file);
-    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
-    assert_int_equal(fclose(file), 0);
-}
-
-PLAIN_TEST(test_broken_file) {
-    const char *path = temp_path("broken");
-    temp_write(path, "not a log at all", 16);
-    assert_null(tn_file_store(path));
-    assert_error(TN_EFORMAT, "not a store's file");
-    temp_write(path, "TE", 2);
-    assert_null(tn_file_store(path));
-    assert_error(TN_EFORMAT, "not a store's file");
-
-    temp_write(path, "", 0); /* as mktemp leaves it */
-    tn_store *s = tn_file_store(path);
-    assert_int_equal(tn_store_set(s, "a", "1", 1), TN_OK);
-    /* A rank was killed in the middle of a record: the next write replaces it. */
-    append_bytes(path, "\1\1\0\0\377\0\0\0bhalf of a value, longer than the next", 46);
-    assert_text(s, "a", "1");
-    assert_int_equal(tn_store_set(s, "c", "3", 1), TN_OK);
-    tn_store *other = tn_file_store(path);
-    assert_text(other, "c", "3");
-    bool exists;
-    assert_int_equal(tn_store_check(other, "b", &exists), TN_OK);
-    assert_false(exists);
-
-    append_bytes(path, "\1\1\0\0\377\377\377\377bhalf a record", 22);
-    assert_int_equal(tn_store_check(s, "a", &exists), TN_EFORMAT);
-    assert_error(TN_EFORMAT, "not a store record");
-    append_bytes(path, "x", 1);
-    assert_int_equal(tn_store_set(other, "a", "", 0), TN_EFORMAT);
-    tn_error_clear();
-    tn_store_free(other);
-    tn_store_free(s);
-}
-
-/* A full disk: the write changes nothing, and once there is space again the store continues. */
-PLAIN_TEST(test_full_disk) {
-    const char *path = temp_path("full");
-    tn_store *s = tn_file_store(path), *other = tn_file_store(path);
-    char large[5000] = "";
-    struct rlimit before, small;
-    assert_int_equal(tn_store_set(s, "a", "1", 1), TN_OK);
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-    small = before;
-    small.rlim_cur = 4096;
-    signal(SIGXFSZ, SIG_IGN);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    assert_int_equal(tn_store_set(s, "a", large, sizeof(large)), TN_EIO);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    assert_error(TN_EIO, path);
-    assert_text(s, "a", "1");
-    assert_text(other, "a", "1");
-    assert_int_equal(tn_store_set(s, "b", "2", 1), TN_OK);
-    assert_text(other, "b", "2");
-    tn_store_free(s);
-    tn_store_free(other);
-}
-
-/* Another process holds the log's lock and does not release it. */
-PLAIN_TEST(test_locked_file) {
-    const char *path = temp_path("locked");
-    tn_store *s = tn_file_store(path);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    struct flock lock = {
-        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)1 << 62, .l_len = 1};
-    assert_true(fd >= 0 && fcntl(fd, F_OFD_SETLK, &lock) == 0);
-    s->timeout = 0.1;
-    double begin = tn__now();
-    assert_int_equal(tn_store_set(s, "a", "", 0), TN_EPEER);
-    assert_error(TN_EPEER, "has held its lock");
-    void *data;
-    assert_int_equal(tn_store_get(s, "a", &data, NULL, 0.1), TN_EPEER);
-    assert_error(TN_EPEER, "has held its lock");
-    assert_true(tn__now() - begin < 20);
-    close(fd);
-    assert_int_equal(tn_store_set(s, "a", "", 0), TN_OK);
-    tn_store_free(s);
+    ranks_pass(3, "-store", ranks_place());
 }
 
 /* ---- Arguments and memory -------------------------------------------------------------------- */
@@ -616,10 +451,6 @@ PLAIN_TEST(test_nothing) {
     assert_error(TN_EVALUE, "is NULL");
     assert_int_equal(tn_store_wait(s, NULL, 1, 0), TN_EVALUE);
     tn_error_clear();
-    assert_null(tn_file_store(NULL));
-    tn_error_clear();
-    assert_null(tn_file_store("/nowhere/at/all"));
-    assert_error(TN_EIO, "/nowhere/at/all");
     assert_null(tn_tcp_store(NULL, 1, TOKEN, 0));
     assert_error(TN_EVALUE, "host");
     assert_null(tn_tcp_store("localhost", 70000, TOKEN, 0));
@@ -641,7 +472,6 @@ PLAIN_TEST(test_nothing) {
     tn_raise(TN_EVALUE, "first");
     assert_int_equal(tn_store_set(s, "k", "", 0), TN_EVALUE);
     assert_null(tn_memory_store());
-    assert_null(tn_file_store(temp_path("none")));
     assert_null(tn_store_serve(NULL, 0, TOKEN));
     assert_error(TN_EVALUE, "first");
     assert_int_equal(tn_store_check(s, "k", &truth), TN_OK);
@@ -651,45 +481,43 @@ PLAIN_TEST(test_nothing) {
 
 /* Each allocation fails once: the call either succeeds or fails, and the store agrees with it. */
 PLAIN_TEST(test_no_memory) {
-    for (int k = MEMORY; k <= FILE_LOG; k++) {
-        for (int64_t n = 0;; n++) {
-            place p = place_new((kind)k, true);
-            tn_store *s = open_store(&p);
-            bool is_set;
-            tn__alloc_fail_at(n);
-            tn_status status = tn_store_set(s, "a", "1", 1);
-            int64_t sum = 1;
-            if (status == TN_OK) {
-                status = tn_store_add(s, "a", 1, &sum);
-            }
-            if (status == TN_OK) {
-                status = tn_store_compare_set(s, "a", "2", "3", &is_set);
-            }
-            bool armed = tn__alloc_fail_armed();
-            tn__alloc_fail_at(-1);
-            bool failed = status != TN_OK;
-            assert_true(failed ? status == TN_ENOMEM : armed);
-            tn_error_clear();
-            if (!failed) {
-                assert_text(s, "a", "3");
-            } else if (sum == 2) { /* compare_set failed: it is done or not, nothing else */
-                int64_t now;
-                assert_int_equal(tn_store_add(s, "a", 0, &now), TN_OK);
-                assert_true(now == 2 || now == 3);
-            }
-            tn_store_free(s);
-            place_free(&p);
-            if (!failed) {
-                assert_true(n >= 3);
-                break;
-            }
+    for (int64_t n = 0;; n++) {
+        place p = place_new(MEMORY, true);
+        tn_store *s = open_store(&p);
+        bool is_set;
+        tn__alloc_fail_at(n);
+        tn_status status = tn_store_set(s, "a", "1", 1);
+        int64_t sum = 1;
+        if (status == TN_OK) {
+            status = tn_store_add(s, "a", 1, &sum);
+        }
+        if (status == TN_OK) {
+            status = tn_store_compare_set(s, "a", "2", "3", &is_set);
+        }
+        bool armed = tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+        bool failed = status != TN_OK;
+        assert_true(failed ? status == TN_ENOMEM : armed);
+        tn_error_clear();
+        if (!failed) {
+            assert_text(s, "a", "3");
+        } else if (sum == 2) { /* compare_set failed: it is done or not, nothing else */
+            int64_t now;
+            assert_int_equal(tn_store_add(s, "a", 0, &now), TN_OK);
+            assert_true(now == 2 || now == 3);
+        }
+        tn_store_free(s);
+        place_free(&p);
+        if (!failed) {
+            assert_true(n >= 3);
+            break;
         }
     }
 }
 
-static const rank_entry bodies[] = {{"-store", rank_of_store}, {"-die", die_in_file}};
+static const rank_entry bodies[] = {{"-store", rank_of_store}};
 
 int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 2);
+    ranks_main(argc, argv, bodies, 1);
     return tests_run(NULL, NULL);
 }

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "tests/support/ranks.h"
+#include "tern/store.h"
 #include "tests/support/test.h"
 
 #include "core/clock.h"
@@ -151,6 +152,24 @@ static void free_variables(variables *v) {
         free(v->list[i]);
     }
     free(v->list);
+}
+
+/* ---- A store and ports ----------------------------------------------------------------------- */
+
+static const char store_token[] = "of a test's ranks";
+
+const char *ranks_place(void) {
+    static tn_store_server *server;
+    static char port[16];
+    tn_store_server_free(server);
+    server = tn_store_serve("127.0.0.1", 0, store_token);
+    assert_non_null(server);
+    snprintf(port, sizeof(port), "%d", tn_store_server_port(server));
+    return port;
+}
+
+tn_store *ranks_store(const char *place) {
+    return tn_tcp_store("127.0.0.1", atoi(place), store_token, 30);
 }
 
 int ranks_free_port(void) {

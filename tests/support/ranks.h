@@ -82,6 +82,11 @@ bool ranks_ok(const ranks_result *result);
 /* Runs a body on n ranks and fails the test unless all exit with 0 within 60 seconds. */
 void ranks_pass(int n, const char *body, const char *argument);
 
+/* A store that this process serves, for bodies that join without tn_dist_init: the text for
+ * ranks_store. Valid until the next call. */
+const char *ranks_place(void);
+tn_store *ranks_store(const char *place);
+
 /* A TCP port of 127.0.0.1 that was free a moment ago. */
 int ranks_free_port(void);
 /* The first of n free ports in a row. */
