@@ -60,7 +60,7 @@ typedef struct tn_ddp_options {
      * `flat` must hold the reduction. Stages after the first run at the end of backward, each for
      * all buckets in order, so that ranks issue the same operations; every rank's hook must return
      * equally many. It can keep state between stages in `user`, by `index`; `arrived` has the last
-     * work's result. See tn_ddp_bf16. */
+     * work's result. See tn_ddp_bf16, and examples/29_powersgd.c. */
     tn_work *(*hook)(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user);
     void *hook_user;
     bool from_defaults;
@@ -87,39 +87,6 @@ TN_API tn_work *tn_ddp_bf16(tn_group *g, tn_ddp_bucket *bucket, int stage, void 
  * at most 65504; what does becomes infinity or NaN on every rank, and tn_scaler_step skips that
  * step. Parts below 3e-8 vanish. */
 TN_API tn_work *tn_ddp_f16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user);
-
-/* PowerSGD (Vogels et al. 2019, arXiv:1905.13727). Of a gradient that is a matrix M (n, m) two thin
- * ones are sent, P (n, rank) and Q (m, rank), and P Q^T takes the place of the mean of all ranks'
- * M. Each rank adds what that has left out of its own M to its next gradient: after the parameter
- * was frozen, to the first one then; but a step in which no rank uses it (find_unused) loses some
- * of it. A gradient of more dimensions counts as (first, rest); vectors are sent whole. */
-typedef struct tn_powersgd_options {
-    int64_t rank; /* 1; less where M has fewer rows or columns; usually 1 to 4, up to 32 */
-    /* 1000: so many synchronised backwards send whole gradients first, since the first steps suffer
-     * most from what is left out; 0: none. PyTorch advises a tenth of the run. */
-    int64_t start_step;
-    double min_compression_rate; /* 2: a matrix that would shrink by this factor or less stays */
-    bool error_feedback;         /* true; false: what is left out is lost */
-    bool warm_start;             /* true: a step begins with the last step's Q; false: at random */
-    uint64_t seed;               /* 0: of the random Q */
-    bool from_defaults;
-} tn_powersgd_options;
-TN_API tn_powersgd_options tn_powersgd_defaults(void);
-
-/* From now on PowerSGD reduces ddp's gradients. Every rank calls, before the first backward; later
- * unfrozen parameters are sent whole. All ranks get the same bits if they compute alike, since each
- * multiplies P and Q itself. With one rank nothing is left out. Not for tn_fsdp, where no rank has
- * a whole sum of gradients.
- *
- * Returns its state, a module of buffers that ddp owns: Q, the errors, the number of backwards. To
- * resume with the same bits, each rank saves it to a file of its own (tn_save), since errors
- * differ, and loads that (tn_load). Without it a resumed run begins with start_step whole
- * gradients, random Q and no errors: what was left out last is lost. So it is after a step with a
- * gradient that is NaN or infinite, which all ranks get as such.
- *
- * NULL after an error: TN_ESTATE: there is a hook, or a backward has begun; TN_EVALUE: a bad
- * option; TN_EMISMATCH: the ranks have other options. */
-TN_API tn_module *tn_ddp_powersgd(tn_ddp_state *ddp, tn_powersgd_options options);
 
 typedef struct tn_ddp_stats {
     int64_t steps;  /* synchronised backwards */

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The examples of parallel training do what their first lines say: 08_threads_dp, 09_hogwild, 10_local_sgd, 24_two_devices, 26_rpc."""
+"""The examples of parallel training do what their first lines say: 08_threads_dp, 09_hogwild, 10_local_sgd, 24_two_devices, 26_rpc,
+29_powersgd."""
 import os
 import pathlib
 import re
@@ -49,7 +50,7 @@ def full_output():
     """Every program fails if it cannot print; what it saves goes to a temporary folder."""
     with open("/dev/full", "wb") as full, tempfile.TemporaryDirectory() as folder:
         for name in ("01_tour", "02_line", "03_mlp", "05_custom_op", "06_save_load", "07_ddp", "08_threads_dp", "09_hogwild", "10_local_sgd",
-                     "12_fsdp", "24_two_devices", "26_rpc"):
+                     "12_fsdp", "24_two_devices", "26_rpc", "29_powersgd"):
             done = subprocess.run([programs / name], cwd=folder, env=dict(os.environ, TMPDIR=folder), stdout=full,
                                   stderr=subprocess.PIPE, timeout=120)
             assert done.returncode == 1, f"{name}: status {done.returncode} with a full stdout: {done.stderr}"
@@ -80,6 +81,13 @@ def diloco():
         assert subprocess.run([programs / "10_local_sgd", *wrong], stderr=subprocess.PIPE, timeout=60).returncode == 64, wrong
 
 
+def powersgd():
+    """With a tenth of the bytes the loss falls as far, within 2 %."""
+    out = [re.sub(r"^\[0\] ", "", line) for line in lines(tern, "run", "-n", "2", programs / "29_powersgd")]
+    (whole, all_sent), (thin, sent) = (numbers(line, r"^\w+ gradients: loss (\S+), (\d+) kB sent$") for line in out)
+    assert abs(thin - whole) < 0.02 * whole and 10 * sent < all_sent, out
+
+
 def two_devices():
     """With the CPU in the place of both: blocks end with the loss of one device, copies sum gradients in another order."""
     copies = [(["--copies", "--devices", ",".join(["cpu"] * n)], "copies", 1e-4) for n in (1, 2, 3, 4, 5)]  # some do not divide the batch
@@ -98,7 +106,7 @@ def rpc():
     assert len(losses) == 4 and losses[-1] < losses[0] / 2, losses
 
 
-tests = [threads, hogwild, local_sgd, diloco, two_devices, rpc, full_output]
+tests = [threads, hogwild, local_sgd, diloco, powersgd, two_devices, rpc, full_output]
 print(f"1..{len(tests)}", flush=True)
 for number, test in enumerate(tests, 1):
     try:

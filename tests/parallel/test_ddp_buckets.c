@@ -5,6 +5,8 @@
 
 #include "ddp_net.h"
 
+#include <math.h>
+
 enum { SENT = 64 };
 typedef struct sent {
     int64_t counts[SENT];
@@ -203,30 +205,59 @@ TEST(test_a_hook_that_fails) {
     assert_non_null(strstr(text, "nothing goes any further"));
 }
 
-static void compresses_buckets(tn_group *g, void *user) {
+static float through(float x, bool half) {
+    return half ? tn_f16_to_float(tn_f16_from_float(x)) : tn_bf16_to_float(tn_bf16_from_float(x));
+}
+
+/* What arrives was rounded twice: where it was sent, and as a sum; f16 is divided before. */
+static void compress_buckets(tn_group *g, bool half, bool sum) {
     TN_SCOPE;
-    int rank = tn_group_rank(g), ranks = tn_group_size(g);
+    int ranks = tn_group_size(g);
     tn_ddp_options o = small_buckets();
-    o.hook = tn_ddp_bf16;
-    o.sum = user != NULL;
+    o.hook = half ? tn_ddp_f16 : tn_ddp_bf16;
+    o.sum = sum;
     net m;
     net_init(&m, 1);
     tn_ddp(&m, g, o);
-    net_backward(&m, rank);
+    net_backward(&m, tn_group_rank(g));
     numbers want = {.count = 0};
     for (int r = 0; r < ranks; r++) {
         numbers mine = grads_alone(1, true, r);
         want.count = mine.count;
         for (int i = 0; i < mine.count; i++) {
-            want.at[i] += tn_bf16_to_float(tn_bf16_from_float(mine.at[i]));
+            want.at[i] += through(half ? mine.at[i] / (float)ranks : mine.at[i], half);
         }
     }
     for (int i = 0; i < want.count; i++) {
-        float sum = o.sum ? want.at[i] : want.at[i] / (float)ranks;
-        want.at[i] = tn_bf16_to_float(tn_bf16_from_float(sum));
+        float total = half || sum ? want.at[i] : want.at[i] / (float)ranks;
+        want.at[i] = through(total, half) * (float)(half && sum ? ranks : 1);
     }
     numbers is = grads_of(&m);
     CHECK(same_numbers(&is, &want));
+    tn_module_finish(&m);
+}
+
+static void compresses_buckets(tn_group *g, void *user) {
+    compress_buckets(g, false, user != NULL);
+    compress_buckets(g, true, user != NULL);
+}
+
+/* Each rank's gradient is `value`. The sum of four would not fit into f16, their mean does; above
+ * 65504 every rank gets infinity. */
+static void fills_f16(tn_group *g, void *user) {
+    double value = *(double *)user;
+    TN_SCOPE;
+    tn_linear m;
+    tn_seed(1);
+    tn_linear_init(&m, 3, 2, TN_WITH(tn_linear, .bias = false));
+    tn_ddp_state *ddp = tn_ddp(&m, g, TN_WITH(tn_ddp, .hook = tn_ddp_f16, .sum = value < 1e5));
+    tn_tensor *x = tn_full(TN_DIMS(1, 3), value, TN_F32);
+    bool alone = value > 1e5 && tn_group_rank(g) != 1; /* one rank overflows */
+    tn_backward(tn_sum_all(tn_call(&m, alone ? tn_mul_scalar(x, 1e-6) : x)));
+    tn_tensor *grad = tn_grad_of(m.weight);
+    double is = tn_item(tn_max(grad, TN_DIMS(), false));
+    CHECK(value < 1e5 ? is == 4.0 * value : isinf(is));
+    CHECK(tn_ddp_statistics(ddp).sent == tn_ddp_statistics(ddp).bytes / 2);
     tn_module_finish(&m);
 }
 
@@ -234,6 +265,9 @@ TEST(test_dtypes) {
     run_ok(2, mixes_dtypes, NULL);
     run_ok(2, compresses_buckets, NULL);
     run_ok(4, compresses_buckets, "");
+    double values[] = {60000.0, 1e6};
+    run_ok(4, fills_f16, &values[0]);
+    run_ok(4, fills_f16, &values[1]);
 }
 
 int main(void) {

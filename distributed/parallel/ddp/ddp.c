@@ -126,7 +126,6 @@ static void finish_steps(tn__parallel *p) {
     tn_ddp_state *d = (tn_ddp_state *)p;
     tn__ddp_drop_buckets(d);
     tn__ddp_join_finish(d);
-    tn_module_free(d->powersgd);
     free(d->order);
     free(d->ready);
 }

@@ -5,7 +5,6 @@
  *     buckets.c       where gradients are stored, and in which order
  *     communicate.c   how they are sent
  *     join.c          ranks whose data ends earlier
- *     powersgd.c      a hook that sends matrices as products of thin ones
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_DDP_H
 #define TERN_DISTRIBUTED_PARALLEL_DDP_H
@@ -59,7 +58,6 @@ struct tn_ddp_state {
     tn__ddp_join join;
     tn_tensor *own; /* debug builds: a copy of a bucket that is sent in the first step, or NULL; */
     int own_of;     /* its number */
-    void *powersgd; /* the module of tn_ddp_powersgd, or NULL */
 };
 
 /* ---- buckets.c ------------------------------------------------------------------------------- */
