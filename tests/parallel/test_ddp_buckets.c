@@ -205,7 +205,7 @@ TEST(test_a_hook_that_fails) {
     assert_non_null(strstr(text, "nothing goes any further"));
 }
 
-static float through(float x, bool half) {
+static float round_through(float x, bool half) {
     return half ? tn_f16_to_float(tn_f16_from_float(x)) : tn_bf16_to_float(tn_bf16_from_float(x));
 }
 
@@ -225,12 +225,12 @@ static void compress_buckets(tn_group *g, bool half, bool sum) {
         numbers mine = grads_alone(1, true, r);
         want.count = mine.count;
         for (int i = 0; i < mine.count; i++) {
-            want.at[i] += through(half ? mine.at[i] / (float)ranks : mine.at[i], half);
+            want.at[i] += round_through(half ? mine.at[i] / (float)ranks : mine.at[i], half);
         }
     }
     for (int i = 0; i < want.count; i++) {
         float total = half || sum ? want.at[i] : want.at[i] / (float)ranks;
-        want.at[i] = through(total, half) * (float)(half && sum ? ranks : 1);
+        want.at[i] = round_through(total, half) * (float)(half && sum ? ranks : 1);
     }
     numbers is = grads_of(&m);
     CHECK(same_numbers(&is, &want));
