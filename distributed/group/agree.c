@@ -1,17 +1,20 @@
 /* Ranks that agree before they continue (agree.h). */
 #include "distributed/group/agree.h"
 
-#include "core/digest.h"
 #include "core/error.h"
 #include "distributed/group/group.h"
 #include "distributed/on_cpu.h"
+#include "tern/sys/tensor.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* What a rank sends. */
 typedef struct account {
     tn_error_record error;
-    char digest[TN__DIGEST_DIGITS + 1]; /* "": nothing */
+    uint64_t digest; /* of its text */
+    int64_t bytes;   /* of its text, with the 0; 0: none */
 } account;
 
 bool tn__agree_may_begin(tn_group *g, const char *operation) {
@@ -32,33 +35,90 @@ tn_error_record tn__agree_end(void) {
     return error;
 }
 
-tn_status tn__agree(tn_group *g, const char *digest, const char *operation) {
-    TN_SCOPE;
+/* A message without its place and operation, which who raises it again prepends. */
+static const char *plain_text(const char *message, const char *operation) {
+    char mark[64];
+    snprintf(mark, sizeof(mark), "%.60s: ", operation);
+    const char *at = strstr(message, mark);
+    return at ? at + strlen(mark) : message;
+}
+
+/* Every rank's bytes, those of rank r at r * room; zeros follow them. Owned by the caller's scope;
+ * NULL after raising. */
+static const void *gather_bytes(tn_group *g, const void *mine, int64_t bytes, int64_t room) {
     TN__ON_CPU;
-    account mine = {.error = tn__agree_end()};
-    strncpy(mine.digest, digest ? digest : "", TN__DIGEST_DIGITS);
-    const int64_t bytes = sizeof(mine);
-    int n = tn_group_size(g);
-    tn_tensor *sent = tn_from_data(&mine, TN_DIMS(bytes), TN_U8);
-    tn_tensor *received = tn_empty(TN_DIMS(n, bytes), TN_U8);
-    if (tn_work_wait(tn_all_gather(g, received, sent), 0) != TN_OK) {
-        return tn_error();
+    tn_tensor *sent = tn_zeros(TN_DIMS(room), TN_U8);
+    tn_tensor *all = tn_empty(TN_DIMS(tn_group_size(g), room), TN_U8);
+    if (!tn__pending()) {
+        memcpy(tn_data_mut(sent), mine, (size_t)bytes);
     }
-    const account *all = tn_data(received);
-    tn_error_give(&mine.error);
-    for (int r = 0; r < n; r++) {
+    return tn_work_wait(tn_all_gather(g, all, sent), 0) == TN_OK ? tn_data(all) : NULL;
+}
+
+/* The first line of `at`, for a message. */
+static const char *line_of(const char *at, char *line, size_t size) {
+    snprintf(line, size, "%.*s", (int)strcspn(at, "\n"), at);
+    return *at ? line : "nothing more";
+}
+
+/* The texts are at each multiple of `room`. Names the first difference of the first rank that
+ * differs from rank 0. */
+static void raise_difference(const char *texts, int64_t room, const char *operation) {
+    int other = 1;
+    while (strcmp(texts, texts + other * room) == 0) {
+        other++;
+    }
+    const char *a = texts, *b = texts + other * room;
+    for (size_t n = strcspn(a, "\n") + 1; *a && strncmp(a, b, n) == 0; n = strcspn(a, "\n") + 1) {
+        a += n;
+        b += n;
+    }
+    char ours[320], theirs[320];
+    tn__raise(TN_EMISMATCH, operation, "rank 0 has %s, but rank %d has %s",
+              line_of(a, ours, sizeof(ours)), other, line_of(b, theirs, sizeof(theirs)));
+}
+
+/* What all ranks see alike: the first that has an error, or texts that differ. */
+static void judge_accounts(tn_group *g, const account *all, const char *text,
+                           const char *operation) {
+    bool same = true;
+    int64_t room = 1;
+    for (int r = 0; r < tn_group_size(g); r++) {
         if (all[r].error.status != TN_OK) {
-            return tn__raise(all[r].error.status, operation, "rank %d: %.900s", r,
-                             all[r].error.message);
+            tn__raise(all[r].error.status, operation, "rank %d: %.900s", r,
+                      plain_text(all[r].error.message, operation));
+            return;
+        }
+        same = same && all[r].bytes == all[0].bytes && all[r].digest == all[0].digest;
+        room = all[r].bytes > room ? all[r].bytes : room;
+    }
+    if (!same) {
+        text = text ? text : "";
+        const char *texts = gather_bytes(g, text, (int64_t)strlen(text), room);
+        if (texts) {
+            raise_difference(texts, room, operation);
         }
     }
-    for (int r = 1; r < n; r++) {
-        if (memcmp(all[r].digest, all[0].digest, sizeof(all[r].digest)) != 0) {
-            return tn__raise(TN_EMISMATCH, operation,
-                             "rank %d holds a checkpoint with the digest %.32s but rank 0 one with "
-                             "%.32s",
-                             r, all[r].digest, all[0].digest);
+}
+
+tn_status tn__agree(tn_group *g, const char *text, const char *operation) {
+    TN_SCOPE;
+    account mine = {.error = {.status = TN_OK}};
+    tn_error_take(&mine.error);
+    if (text) {
+        mine.bytes = (int64_t)strlen(text) + 1;
+        mine.digest = XXH3_64bits(text, strlen(text));
+    }
+    if (tn_group_rank(g) >= 0) {
+        const account *all = gather_bytes(g, &mine, sizeof(mine), sizeof(mine));
+        if (!all) {
+            tn_group_abort(g, tn_error_message());
+        } else if (mine.error.status == TN_OK) {
+            judge_accounts(g, all, text, operation);
         }
     }
-    return TN_OK;
+    const tn_error_record others = tn__agree_end();
+    tn_error_give(&mine.error);
+    tn_error_give(&others);
+    return tn_error();
 }

@@ -4,7 +4,7 @@
  *     if (!tn__agree_may_begin(g, "load")) { return tn_error(); }
  *     tn__agree_begin();
  *     ... what may fail on this rank ...
- *     if (tn__agree(g, NULL, "load") == TN_OK) { ... what cannot fail ... }
+ *     if (tn__agree(g, NULL, "load") == TN_OK) { ... what cannot fail, or fails on all ... }
  *
  * After begin, an error on this rank is kept for the others: they receive it before the program's
  * handler runs, which may end the process.
@@ -16,13 +16,13 @@
 
 /* Whether this rank may continue; if not, the others will not wait for it. */
 bool tn__agree_may_begin(tn_group *g, const char *operation);
-void tn__agree_begin(void);
+TN_API void tn__agree_begin(void);
 /* Ends it without the others; returns the error that was raised, or TN_OK. */
 tn_error_record tn__agree_end(void);
 
-/* Ends it: every rank sends its error, and the digest of what it is about to load (NULL: nothing).
- * Raises this rank's error, or else that of the first rank that has one; or TN_EMISMATCH where
- * digests differ. */
-tn_status tn__agree(tn_group *g, const char *digest, const char *operation);
+/* Ends it: every rank sends its error, and the digest of a text that must be the same on all (NULL:
+ * none). Raises this rank's error, or else that of the first rank that has one, or TN_EMISMATCH
+ * with the first line of the text that differs. A rank that is not of g only ends it. */
+TN_API tn_status tn__agree(tn_group *g, const char *text, const char *operation);
 
 #endif

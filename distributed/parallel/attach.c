@@ -1,6 +1,7 @@
 /* Attaching a strategy to a module: what is refused, its parameters, its hooks, and the end. */
 #include "autograd/hooks.h"
 #include "core/memory.h"
+#include "distributed/group/agree.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/base.h"
 #include "ops/deferred.h"
@@ -287,25 +288,33 @@ static bool make_buffers(void *m) {
 }
 
 bool tn__parallel_make_same(tn_module *m, tn_group *g, tn_group *outer,
-                            const tn__parallel_rules *rules, const char *text, bool *differ) {
-    bool same = make_buffers(m) && tn__parallel_compare(m, g, text, rules->operation, differ) &&
-                (!outer || tn__parallel_compare(m, outer, text, rules->operation, differ));
-    *differ = *differ && !outer;
-    return same && tn__parallel_share(m, g, 0, true) == TN_OK &&
+                            const tn__parallel_rules *rules, const char *text) {
+    if (!tn__pending()) {
+        make_buffers(m);
+    }
+    if (outer) {
+        tn__agree_begin();
+    }
+    tn__parallel_agree(m, g, text, rules->operation);
+    if (outer) {
+        tn__parallel_agree(m, outer, text, rules->operation);
+    }
+    return !tn__pending() && tn__parallel_share(m, g, 0, true) == TN_OK &&
            tn__parallel_share(m, outer, 0, true) == TN_OK;
 }
 
 tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
                                   const tn__parallel_rules *rules, const char *text,
                                   const void *options) {
-    bool differ = false;
-    tn__parallel *p = NULL;
-    if (tn__parallel_may_attach(m, g, rules) && is_member(outer, rules->operation) &&
-        tn__parallel_make_same(m, g, outer, rules, text, &differ) &&
-        covers_sequence(m, g, outer, rules->operation)) {
-        p = hang_on(m, g, outer, rules, options);
+    if (tn__parallel_may_attach(m, g, rules)) {
+        is_member(outer, rules->operation);
     }
-    if (!p && !differ) { /* a difference is known to all ranks; other errors are not */
+    if (!tn__parallel_make_same(m, g, outer, rules, text)) {
+        return NULL;
+    }
+    bool covers = covers_sequence(m, g, outer, rules->operation);
+    tn__parallel *p = covers ? hang_on(m, g, outer, rules, options) : NULL;
+    if (!p) {
         tn_group_abort(g, tn_error_message());
         tn_group_abort(outer, tn_error_message());
     }

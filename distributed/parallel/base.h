@@ -115,7 +115,8 @@ static inline tn__parallel_param *tn__parallel_param_at(const tn__parallel *p, i
  * around m has a strategy, and its parameters are on one device and neither sharded nor an
  * optimiser's already; compares modules and `text` (the options), broadcasts rank 0's values,
  * calls start(p, options) and adds the hooks. With `outer`, all ranks of both groups take part.
- * NULL after raising; then the groups are aborted, except after a mismatch, which all ranks see. */
+ * Ends tn__agree_begin. NULL after raising, on all ranks; the groups are aborted if they had agreed
+ * before. */
 TN_API tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
                                          const tn__parallel_rules *rules, const char *text,
                                          const void *options);
@@ -127,10 +128,10 @@ bool tn__parallel_may_attach(void *m, const tn_group *g, const tn__parallel_rule
 /* False after raising TN_ESTATE: other ranks have other parts of a parameter, or other parameters.
  */
 bool tn__parallel_unsplit(tn_module *m, const char *operation);
-/* Compares and shares, within the first group, then across the second (NULL: none). False after
- * raising; *differ: because all ranks know about a difference. */
+/* Ends tn__agree_begin: agrees and shares, within the first group, then across the second (NULL:
+ * none). False after raising on all ranks. */
 bool tn__parallel_make_same(tn_module *m, tn_group *g, tn_group *outer,
-                            const tn__parallel_rules *rules, const char *text, bool *differ);
+                            const tn__parallel_rules *rules, const char *text);
 
 /* A backward has reached the module: at its first gradient. False after raising. */
 TN_API bool tn__parallel_begin(tn__parallel *p);
@@ -172,11 +173,9 @@ void tn__leaf_freeze(tn_tensor *leaf, bool frozen);
 
 /* ---- compare.c, share.c ---------------------------------------------------------------------- */
 
-/* Compares names, shapes, blocks, dtypes and `options` (a line of text) on all ranks. TN_EMISMATCH,
- * on every rank, names the first difference and both sides, and *differ is set. False after
- * raising. */
-bool tn__parallel_compare(tn_module *m, tn_group *g, const char *options, const char *operation,
-                          bool *differ);
+/* Ends tn__agree_begin: names, shapes, blocks, dtypes and `options` (lines of text) are the same on
+ * all ranks of g, and none has an error; else all raise it. */
+tn_status tn__parallel_agree(tn_module *m, tn_group *g, const char *options, const char *operation);
 
 /* For the ranks of a group that compute each batch of m together: whether x, if it is tokens, is
  * the same on all of them; nothing else would say so. The first batch is compared, and the first

@@ -1,12 +1,11 @@
 /* Whether the module is the same on every rank, or the batch.
  *
- * Each rank describes its module as text, a line for each parameter and buffer. The ranks compare
- * digests of it; only when these differ are the texts exchanged, and all ranks find the same first
- * line that differs.
+ * Each rank describes its module as text, a line for each parameter and buffer, on which all agree.
  */
 #include "autograd/leaf.h"
 #include "core/buffer.h"
 #include "core/memory.h"
+#include "distributed/group/agree.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/base.h"
 #include "tensor/recipe.h"
@@ -43,81 +42,16 @@ static bool describe_entry(const tn_entry *entry, void *user) {
     return !t->failed;
 }
 
-/* ---- Comparing ------------------------------------------------------------------------------- */
-
-/* Exchanges digests and lengths: *same if all digests are, and the longest text's length. */
-static bool compare_digests(tn_group *g, const tn__buffer *t, bool *same, int64_t *longest) {
-    TN_SCOPE;
-    TN__ON_CPU;
-    int64_t mine[2] = {(int64_t)XXH3_64bits(t->at, t->bytes), (int64_t)t->bytes};
-    tn_tensor *all = tn_empty(TN_DIMS(tn_group_size(g), 2), TN_I64);
-    if (tn_work_wait(tn_all_gather(g, all, TN_FROM(mine, TN_DIMS(2), TN_I64)), 0) != TN_OK) {
-        return false;
-    }
-    const int64_t *heard = tn_data(all);
-    *same = true;
-    *longest = 0;
-    for (int r = 0; r < tn_group_size(g); r++) {
-        *same = *same && heard[2 * r] == heard[0];
-        *longest = heard[2 * r + 1] > *longest ? heard[2 * r + 1] : *longest;
-    }
-    return true;
-}
-
-/* The first line of `at`, for a message. */
-static const char *line_of(const char *at, char *line, size_t size) {
-    snprintf(line, size, "%.*s", (int)strcspn(at, "\n"), at);
-    return *at ? line : "nothing more";
-}
-
-/* texts[r] begins at r * stride. Raises the first difference of the first rank that differs from
- * rank 0. */
-static void raise_difference(const char *texts, int64_t stride, int ranks, const char *operation) {
-    int other = 1;
-    while (other < ranks - 1 && strcmp(texts, texts + other * stride) == 0) {
-        other++;
-    }
-    const char *a = texts, *b = texts + other * stride;
-    for (size_t n = strcspn(a, "\n") + 1; *a && strncmp(a, b, n) == 0; n = strcspn(a, "\n") + 1) {
-        a += n;
-        b += n;
-    }
-    char ours[320], theirs[320];
-    tn__raise(TN_EMISMATCH, operation, "rank 0 has %s, but rank %d has %s",
-              line_of(a, ours, sizeof(ours)), other, line_of(b, theirs, sizeof(theirs)));
-}
-
-/* False when the texts did not arrive. */
-static bool exchange_texts(tn_group *g, const tn__buffer *t, int64_t longest,
-                           const char *operation) {
-    TN_SCOPE;
-    TN__ON_CPU;
-    int ranks = tn_group_size(g);
-    int64_t stride = longest + 1;
-    tn_tensor *mine = tn_zeros(TN_DIMS(stride), TN_U8),
-              *all = tn_empty(TN_DIMS(ranks, stride), TN_U8);
-    if (!tn__pending()) {
-        memcpy(tn_data_mut(mine), t->at, t->bytes);
-    }
-    if (tn_work_wait(tn_all_gather(g, all, mine), 0) != TN_OK) {
-        return false;
-    }
-    raise_difference(tn_data(all), stride, ranks, operation);
-    return true;
-}
-
-bool tn__parallel_compare(tn_module *m, tn_group *g, const char *options, const char *operation,
-                          bool *differ) {
+tn_status tn__parallel_agree(tn_module *m, tn_group *g, const char *options,
+                             const char *operation) {
     tn__buffer t = {.operation = operation};
-    tn__buffer_format(&t, "options %s\n", options);
-    tn_module_each(m, (tn_walk){.buffers = true, .with_shared = true}, describe_entry, &t);
-    bool same = true;
-    int64_t longest;
-    if (!tn__pending() && compare_digests(g, &t, &same, &longest) && !same) {
-        *differ = exchange_texts(g, &t, longest, operation);
+    if (!tn__pending()) {
+        tn__buffer_format(&t, "options %s\n", options);
+        tn_module_each(m, (tn_walk){.buffers = true, .with_shared = true}, describe_entry, &t);
     }
+    tn_status status = tn__agree(g, t.at, operation);
     tn__buffer_free(&t);
-    return !tn__pending();
+    return status;
 }
 
 /* ---- A batch --------------------------------------------------------------------------------- */

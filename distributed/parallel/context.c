@@ -9,6 +9,7 @@
  * Keys stay in the order of positions, so that sums are added as on one rank. Block j of b queries
  * sees j b^2 + b (b + 1) / 2 keys under the causal rule, so each pair sees equally many.
  */
+#include "distributed/group/agree.h"
 #include "core/memory.h"
 #include "distributed/parallel/base.h"
 #include "models/language.h"
@@ -231,43 +232,44 @@ static bool visit_attention(tn_module *m, const char *path, void *user) {
     return !tn__pending();
 }
 
-/* *known: all ranks know of the error. */
-static bool attach_rules(tn_module *m, tn_group *cp, tn_cp_kind kind, bool *known) {
-    const char *operation = context_rules.operation, *text = kind == TN_CP_KEYS ? "keys" : "heads";
-    if ((unsigned)kind > TN_CP_KEYS) {
-        tn__raise(TN_EVALUE, operation, "the kind is %d (TN_CP_HEADS or TN_CP_KEYS)", (int)kind);
-    }
-    splitting fit = {.group = cp, .kind = kind, .family = tn__lm_family_of(m, operation)};
-    if (!fit.family || !tn__parallel_make_same(m, cp, NULL, &context_rules, text, known)) {
-        return false;
-    }
-    tn_module_each_module(m, visit_attention, &fit);
-    *known = tn__pending();
-    if (*known || tn_group_size(cp) == 1) {
-        return !*known;
-    }
-    splitting *s = tn__calloc_for(1, sizeof(*s), operation);
+/* All ranks have agreed. False after raising. */
+static bool split_positions(tn_module *m, const splitting *fit) {
+    splitting *s = tn__calloc_for(1, sizeof(*s), context_rules.operation);
     tn_module_hooks hooks = {.before = begin_call, .after = end_call, .user = s, .free_user = free};
     if (!s || !tn_module_hook(m, hooks)) {
         free(s);
         return false;
     }
-    *s = fit;
+    *s = *fit;
     s->inner = m->lists->loss;
     m->lists->loss = (tn__loss_rule){.f = loss_of_all,
                                      .state = s,
                                      .join = join_positions,
-                                     .multiple = context_blocks(cp, kind),
-                                     .sequence = cp};
+                                     .multiple = context_blocks(s->group, s->kind),
+                                     .sequence = s->group};
     s->fits = true;
     tn_module_each_module(m, visit_attention, s);
     return true;
 }
 
 tn_status tn_context_parallel(void *m, tn_group *cp, tn_cp_kind kind) {
-    bool known = false;
-    if (!tn__parallel_may_attach(m, cp, &context_rules) || !attach_rules(m, cp, kind, &known)) {
-        tn_group_abort(known ? NULL : cp, tn_error_message());
+    const char *operation = context_rules.operation;
+    if (!tn__agree_may_begin(cp, operation)) {
+        return tn_error();
+    }
+    tn__agree_begin();
+    splitting fit = {.group = cp, .kind = kind};
+    if ((unsigned)kind > TN_CP_KEYS) {
+        tn__raise(TN_EVALUE, operation, "the kind is %d (TN_CP_HEADS or TN_CP_KEYS)", (int)kind);
+    } else if (tn__parallel_may_attach(m, cp, &context_rules)) {
+        fit.family = tn__lm_family_of(m, operation);
+    }
+    const char *text = kind == TN_CP_KEYS ? "keys" : "heads";
+    if (tn__parallel_make_same(m, cp, NULL, &context_rules, text)) {
+        tn_module_each_module(m, visit_attention, &fit); /* the same on all ranks */
+    }
+    if (!tn__pending() && tn_group_size(cp) > 1 && !split_positions(m, &fit)) {
+        tn_group_abort(cp, tn_error_message());
     }
     return tn_error();
 }

@@ -12,6 +12,7 @@
  * With lr 1 and momentum 0 this is the mean, which is then taken as it is: to the bit, and without
  * keeping anything.
  */
+#include "distributed/group/agree.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/base.h"
@@ -217,18 +218,19 @@ static bool check_whole(const tn_entry *entry, void *user) {
     return !tn__pending();
 }
 
-/* Sets *differ if all ranks know of a difference. False after raising. */
-static bool start_equal(void *m, tn_group *g, const tn_local_sgd_options *o, bool *differ) {
+/* Ends tn__agree_begin. False after raising on all ranks. */
+static bool start_equal(tn_module *m, tn_group *g, const tn_local_sgd_options *o) {
     if (tn_group_rank(g) < 0) {
         tn__raise(TN_EVALUE, "local_sgd", "this rank is not a member of group %s",
                   tn_group_name(g));
-        return false;
     }
     char text[128];
     snprintf(text, sizeof(text), "every %lld\nlr %.17g\nmomentum %.17g\nnesterov %d",
              (long long)o->every, o->lr, o->momentum, o->nesterov);
-    tn_module_each(m, (tn_walk){.absent = true}, check_whole, NULL);
-    return !tn__pending() && tn__parallel_compare(m, g, text, "local_sgd", differ) &&
+    if (!tn__pending()) {
+        tn_module_each(m, (tn_walk){.absent = true}, check_whole, NULL);
+    }
+    return tn__parallel_agree(m, g, text, "local_sgd") == TN_OK &&
            tn__parallel_share(m, g, 0, true) == TN_OK;
 }
 
@@ -299,12 +301,15 @@ static const tn_field local_sgd_fields[] = {
 };
 
 tn_local_sgd *tn_local_sgd_new(void *m, tn_group *g, tn_local_sgd_options o) {
-    bool differ = false;
-    tn_module *model = good_options(&o) ? tn__module_of(m, "local_sgd") : NULL;
-    tn_local_sgd *l = NULL;
-    if (model && start_equal(m, g, &o, &differ)) {
-        l = tn_module_new(sizeof(*l), "local_sgd", tn__no_forward);
+    if (!tn__agree_may_begin(g, "local_sgd")) {
+        return NULL;
     }
+    tn__agree_begin();
+    tn_module *model = good_options(&o) ? tn__module_of(m, "local_sgd") : NULL;
+    if (!start_equal(model, g, &o)) {
+        return NULL;
+    }
+    tn_local_sgd *l = tn_module_new(sizeof(*l), "local_sgd", tn__no_forward);
     if (l) {
         l->base.finish = finish_lists;
         l->base.fields = local_sgd_fields;
@@ -318,9 +323,7 @@ tn_local_sgd *tn_local_sgd_new(void *m, tn_group *g, tn_local_sgd_options o) {
     if (tn__pending()) {
         tn_module_free(l);
         l = NULL;
-        if (!differ) {
-            tn_group_abort(g, tn_error_message());
-        }
+        tn_group_abort(g, tn_error_message());
     }
     return l;
 }

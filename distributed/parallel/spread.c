@@ -7,6 +7,7 @@
  * are furthest apart. What a forward computes is split first (pipeline, tensor, context), then what
  * is stored of it (sharding); whole copies come last. A step on it is in spread_step.c.
  */
+#include "distributed/group/agree.h"
 #include "distributed/parallel/spread.h"
 
 #include "core/error.h"
@@ -168,9 +169,9 @@ static bool attach_all(tn_spread *s, bool shards) {
     return !tn__pending();
 }
 
-/* Ranks with different meshes would wait for each other in different groups. False after raising;
- * *differ: on all ranks. */
-static bool compare_ranks(tn_module *m, tn_group *world, const tn_spread_options *o, bool *differ) {
+/* Ends tn__agree_begin: ranks with different meshes would wait for each other in different groups.
+ */
+static tn_status agree_on_mesh(tn_module *m, tn_group *world, const tn_spread_options *o) {
     tn_pipe_kind kind = o->pipeline.kind;
     char mesh[192];
     snprintf(mesh, sizeof(mesh), "pp=%d,dp=%d,shard=%d,cp=%d,tp=%d%s%s,stage=%d,chunks=%d%s%s",
@@ -180,7 +181,7 @@ static bool compare_ranks(tn_module *m, tn_group *world, const tn_spread_options
              : kind == TN_PIPE_ZERO_BUBBLE ? ",zb_h1"
                                            : "",
              o->inference ? ",inference" : "");
-    return tn__parallel_compare(m, world, mesh, "spread", differ);
+    return tn__parallel_agree(m, world, mesh, "spread");
 }
 
 static const tn__parallel_rules spread_rules = {.operation = "spread", .deferred = true};
@@ -188,21 +189,22 @@ static const tn__parallel_rules spread_rules = {.operation = "spread", .deferred
 TN__ALIVE_LIST(spreads, "spread");
 
 tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options) {
-    tn_module *module = m;
-    bool shards = options.shard != 1 || options.sharding.offload, known = false;
-    bool same = tn__parallel_may_attach(m, world, &spread_rules) &&
-                tn__options_made(options.from_defaults, "spread", "tn_spread") &&
-                tn__parallel_unsplit(module, "spread") &&
-                compare_ranks(module, world, &options, &known);
-    known |= same && !tn__spread_sizes(&options, tn_group_size(world)); /* raised on all ranks */
-    tn_spread *s = same && !known ? tn__calloc_for(1, sizeof(*s), "spread") : NULL;
-    if (!s && !known) {
-        tn_group_abort(world, tn_error_message());
-    }
-    if (!s) {
+    if (!tn__agree_may_begin(world, "spread")) {
         return NULL;
     }
-    *s = (tn_spread){.options = options, .module = module, .world = world};
+    tn__agree_begin();
+    bool shards = options.shard != 1 || options.sharding.offload;
+    tn_spread *s = tn__calloc_for(1, sizeof(*s), "spread");
+    if (s && tn__parallel_may_attach(m, world, &spread_rules) &&
+        tn__options_made(options.from_defaults, "spread", "tn_spread")) {
+        tn__parallel_unsplit(m, "spread");
+    }
+    if (agree_on_mesh(m, world, &options) != TN_OK ||
+        !tn__spread_sizes(&options, tn_group_size(world))) { /* on all ranks */
+        free(s);
+        return NULL;
+    }
+    *s = (tn_spread){.options = options, .module = m, .world = world};
     tn__alive_begin(&spreads, s);
     s->mesh = tn_mesh_new(
         world, DIMS, (int[]){options.pp, options.dp, options.shard, options.cp, options.tp}, names);

@@ -7,6 +7,7 @@
  *                 while backward continues with the layers below
  *     its end     a missing gradient is an error, or zeros are sent; waits for all buckets
  */
+#include "distributed/group/agree.h"
 #include "distributed/parallel/ddp/ddp.h"
 
 #include "core/memory.h"
@@ -159,6 +160,10 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options o) {
         .abandon = abandon_step,
         .finish = finish_steps,
     };
+    if (!tn__agree_may_begin(g, rules.operation)) {
+        return NULL;
+    }
+    tn__agree_begin();
     tn__options_made(o.from_defaults, "ddp", "tn_ddp");
     const char *wrong =
         TN__BEYOND({"bucket_bytes", o.bucket_bytes, 1, 0}, {"first_bucket", o.first_bucket, 1, 0});

@@ -8,6 +8,7 @@
  * This is slow: backward and sending do not overlap, and each small gradient is sent alone. ddp.c
  * fixes both, with buckets. tn__parallel_rules (base.h) says who calls these functions.
  */
+#include "distributed/group/agree.h"
 #include "distributed/parallel/base.h"
 
 static bool average_grad(const tn_entry *entry, void *user) {
@@ -35,6 +36,9 @@ tn_status tn_ddp_naive(void *m, tn_group *g) {
         .forward = tn__parallel_take_buffers,
         .ended = average_grads,
     };
-    tn__parallel_attach(m, g, NULL, &rules, "of ddp_naive", NULL);
+    if (tn__agree_may_begin(g, rules.operation)) {
+        tn__agree_begin();
+        tn__parallel_attach(m, g, NULL, &rules, "of ddp_naive", NULL);
+    }
     return tn_error();
 }

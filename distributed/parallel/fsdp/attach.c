@@ -9,6 +9,7 @@
  * a rank holds at most one of them twice. A failure from there on leaves a module without weights,
  * which can only be finished.
  */
+#include "distributed/group/agree.h"
 #include "autograd/leaf.h"
 #include "core/buffer.h"
 #include "core/memory.h"
@@ -218,10 +219,11 @@ static void make_sets(tn_fsdp_state *s, bool alone) {
 
 /* ---- The other ranks ------------------------------------------------------------------------- */
 
-/* Describes the sets, a line each; the caller frees it. NULL after raising. */
-static char *describe_sets(const tn_fsdp_state *s) {
+/* The sets too: the comparison of modules knows no policies. */
+static bool agree_on_sets(const tn_fsdp_state *s) {
     tn__buffer text = {.operation = "fsdp"};
-    tn__buffer_format(&text, "that make %d sets", s->set_count);
+    tn__agree_begin();
+    tn__buffer_format(&text, "%d sets", s->set_count);
     for (int i = 0; i < s->set_count; i++) {
         const tn__fsdp_set *set = &s->sets[i];
         tn__buffer_format(
@@ -230,16 +232,8 @@ static char *describe_sets(const tn_fsdp_state *s) {
             tn_dtype_name(set->kind.compute), tn_dtype_name(set->kind.grad),
             set->kind.frozen ? ", frozen" : "", set->kind.tied ? ", tied" : "");
     }
-    return tn__buffer_take(&text);
-}
-
-/* Compares the sets too: the comparison of modules knows no policies. */
-static bool same_sets(const tn_fsdp_state *s) {
-    bool differ;
-    char *text = describe_sets(s);
-    bool same = text && tn__parallel_compare(s->base.module, s->base.group, text,
-                                             s->base.rules->operation, &differ);
-    free(text);
+    bool same = tn__agree(s->base.group, text.at, s->base.rules->operation) == TN_OK;
+    tn__buffer_free(&text);
     return same;
 }
 
@@ -297,7 +291,7 @@ bool tn__fsdp_start(tn__parallel *p, const void *plan) {
     }
     make_sets(s, how->alone);
     s->options.units = s->options.ignore = NULL;
-    return same_sets(s) && cut_and_hook(s, how);
+    return agree_on_sets(s) && cut_and_hook(s, how);
 }
 
 /* Attaching failed: the module drops the state, and cannot be used if weights are gone. */

@@ -30,6 +30,7 @@
  * what they gather: the unit's own backward follows. An error on this rank at any point aborts the
  * group, so that no rank waits in vain.
  */
+#include "distributed/group/agree.h"
 #include "autograd/mode.h"
 #include "core/memory.h"
 #include "distributed/parallel/fsdp/fsdp.h"
@@ -346,6 +347,11 @@ tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate, tn_fsdp_op
         .abandon = abandon_step,
         .finish = tn__fsdp_finish,
     };
+    if (!tn__agree_may_begin(shard, rules.operation)) {
+        tn_group_abort(replicate, tn_error_message());
+        return NULL;
+    }
+    tn__agree_begin();
     if (tn__options_made(options.from_defaults, "fsdp", "tn_fsdp") && !tn__pending()) {
         check_options(&options);
     }

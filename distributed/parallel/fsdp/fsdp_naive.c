@@ -11,6 +11,7 @@
  * sent alone, and everything waits for it. fsdp.c fixes both. tn__parallel_rules (base.h) says when
  * the hooks are called.
  */
+#include "distributed/group/agree.h"
 #include "autograd/leaf.h"
 #include "autograd/mode.h"
 #include "distributed/parallel/fsdp/fsdp.h"
@@ -123,6 +124,9 @@ tn_status tn_fsdp_naive(void *m, tn_group *shard) {
                                     .after = unit_after,
                                     .backward_before = unit_backward_before,
                                     .backward_after = unit_backward_after}};
-    tn__parallel_attach(m, shard, NULL, &rules, "of fsdp_naive", &plan);
+    if (tn__agree_may_begin(shard, rules.operation)) {
+        tn__agree_begin();
+        tn__parallel_attach(m, shard, NULL, &rules, "of fsdp_naive", &plan);
+    }
     return tn_error();
 }

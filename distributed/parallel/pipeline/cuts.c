@@ -1,5 +1,6 @@
 /* Where to cut a model by how long its parts take: each runs forward and backward by itself, on
  * what the part before gives it. So one part's graph is alive at a time. */
+#include "distributed/group/agree.h"
 #include "core/clock.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
@@ -96,6 +97,10 @@ tn_status tn_pipeline_cuts(void *m, tn_group *g, tn_batch batch, tn_pipeline_opt
                            int stages, int *cuts) {
     tn_pipeline p = {.module = m, .group = g, .options = options};
     const tn__parallel_rules rules = {.operation = operation};
+    if (!tn__agree_may_begin(g, operation)) {
+        return tn_error();
+    }
+    tn__agree_begin();
     if (tn__parallel_may_attach(m, g, &rules) &&
         tn__options_made(options.from_defaults, operation, "tn_pipeline") &&
         tn__parallel_unsplit(m, operation)) {
@@ -107,13 +112,8 @@ tn_status tn_pipeline_cuts(void *m, tn_group *g, tn_batch batch, tn_pipeline_opt
     }
     char text[32];
     snprintf(text, sizeof(text), "%d stages", stages);
-    bool differ = false;
-    if (tn__pending() || !cuts || !tn__parallel_compare(m, g, text, operation, &differ)) {
-        if (!differ) {
-            tn_group_abort(g, tn_error_message());
-        }
-        return tn_error();
+    if (tn__parallel_agree(m, g, text, operation) == TN_OK) {
+        find_cuts(&p, &batch, stages, cuts);
     }
-    find_cuts(&p, &batch, stages, cuts);
     return tn_error();
 }

@@ -6,6 +6,7 @@
  * nothing that walks over it steps, saves or sends them. Sums over all parameters, such as a norm,
  * follow the chain of groups that each parameter gets here (tn_parts).
  */
+#include "distributed/group/agree.h"
 #include "distributed/parallel/pipeline/pipeline.h"
 
 #include "core/buffer.h"
@@ -327,69 +328,80 @@ static void describe_options(const tn_pipeline *p, tn__buffer *text) {
     }
 }
 
-/* *known: all ranks know of the error. *hooked: p is the module's, whatever comes of it. */
-static bool attach_stages(tn_pipeline *p, bool *known, bool *hooked) {
+/* What each rank finds by itself. */
+static void lay_out_stages(tn_pipeline *p) {
     static const char operation[] = "pipeline";
     p->parts = tn__pipe_count_parts(p);
     p->stages = tn__pending() ? 0 : stages_wanted(&p->options, tn_group_size(p->group));
-    if (p->stages == 0) {
-        return false;
+    if (p->stages > 0) {
+        p->first = tn__calloc_for((size_t)p->stages + 1, sizeof(*p->first), operation);
+        p->boundaries = tn__calloc_for((size_t)p->stages, sizeof(*p->boundaries), operation);
     }
-    p->first = tn__calloc_for((size_t)p->stages + 1, sizeof(*p->first), operation);
-    p->boundaries = tn__calloc_for((size_t)p->stages, sizeof(*p->boundaries), operation);
-    if (!p->first || !p->boundaries || !find_stages(p)) {
-        return false;
+    if (!tn__pending() && find_stages(p)) {
+        tn__parallel_unsplit(p->module, operation);
     }
-    tn__buffer text = {.operation = operation};
-    describe_options(p, &text);
-    bool same = !tn__pending() && tn__parallel_unsplit(p->module, operation) &&
-                tn__parallel_make_same(p->module, p->group, NULL, &pipeline_rules, text.at, known);
+}
+
+/* Ends tn__agree_begin. False after raising on all ranks. */
+static bool agree_on_stages(tn_pipeline *p) {
+    tn__buffer text = {.operation = pipeline_rules.operation};
+    if (!tn__pending()) {
+        describe_options(p, &text);
+    }
+    bool same = tn__parallel_make_same(p->module, p->group, NULL, &pipeline_rules, text.at);
     tn__buffer_free(&text);
-    if (!same) {
-        return false;
+    return same;
+}
+
+/* The module owns p. */
+static void take_stages(tn_pipeline *p) {
+    if (tn_group_size(p->group) == 1) {
+        return;
     }
-    tn_module_hooks hooks = {.before = tn__pipe_begin_call, .user = p, .free_user = pipeline_free};
-    *hooked = tn_module_hook(p->module, hooks) != 0;
-    if (!*hooked) {
-        return false;
-    }
-    if (tn_group_size(p->group) > 1 && (!place_parameters(p) || !tn__pipe_links_make(p))) {
+    if (place_parameters(p) && tn__pipe_links_make(p)) {
+        tn__pipe_set_forward(p);
+    } else {
         p->module->state = TN__MODULE_BROKEN; /* some of it is absent */
         tn__pipe_abort(p);
-        return false;
     }
-    if (tn_group_size(p->group) > 1) {
-        tn__pipe_set_forward(p);
-    }
-    return true;
 }
 
 tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options options) {
     static const char operation[] = "pipeline";
-    bool known = false, hooked = false;
-    tn_pipeline *p = NULL;
+    if (!tn__agree_may_begin(pp, operation)) {
+        return NULL;
+    }
+    tn__agree_begin();
+    tn_pipeline *p = tn__calloc_for(1, sizeof(*p), operation);
+    if (!p) {
+        tn__agree(pp, NULL, operation);
+        return NULL;
+    }
+    *p = (tn_pipeline){.module = m,
+                       .group = pp,
+                       .options = options,
+                       .schedule = (tn_pipe_schedule *)options.schedule};
+    p->chain =
+        (tn_parts){.sum = tn__parallel_sum_parts, .group = pp, .counts = true, .others = true};
+    p->tied = (tn_parts){.next = &p->chain, .counts = true, .others = true, .copied = true};
+    p->again = (tn_parts){.next = &p->chain, .others = true, .copied = true};
     if (tn__parallel_may_attach(m, pp, &pipeline_rules) &&
         tn__options_made(options.from_defaults, operation, "tn_pipeline")) {
-        p = tn__calloc_for(1, sizeof(*p), operation);
+        lay_out_stages(p);
     }
-    if (p) {
-        *p = (tn_pipeline){.module = m,
-                           .group = pp,
-                           .options = options,
-                           .schedule = (tn_pipe_schedule *)options.schedule};
-        p->chain =
-            (tn_parts){.sum = tn__parallel_sum_parts, .group = pp, .counts = true, .others = true};
-        p->tied = (tn_parts){.next = &p->chain, .counts = true, .others = true, .copied = true};
-        p->again = (tn_parts){.next = &p->chain, .others = true, .copied = true};
+    if (!agree_on_stages(p)) {
+        pipeline_free(p);
+        return NULL;
     }
-    if (p && attach_stages(p, &known, &hooked)) {
-        return p;
-    }
-    if (!known) {
-        tn_group_abort(pp, tn_error_message());
-    }
-    if (p && !hooked) {
+    tn_module_hooks hooks = {.before = tn__pipe_begin_call, .user = p, .free_user = pipeline_free};
+    if (tn_module_hook(m, hooks)) {
+        take_stages(p);
+    } else {
         pipeline_free(p);
     }
-    return NULL;
+    if (tn__pending()) {
+        tn_group_abort(pp, tn_error_message());
+        return NULL;
+    }
+    return p;
 }

@@ -166,7 +166,9 @@ static tn_status finish_load(loading *l, tn_checkpoint *c) {
     if (!tn__pending()) {
         plan_load(l, c);
     }
-    tn_status status = tn__agree(l->world, l->from.digest, l->operation);
+    char text[64];
+    snprintf(text, sizeof(text), "a checkpoint with the digest %.32s", l->from.digest);
+    tn_status status = tn__agree(l->world, text, l->operation);
     if (status == TN_OK && !c->partial) {
         status = refuse_surplus(l);
     }

@@ -4,6 +4,7 @@
  * fields then hold blocks, and the registry knows which (tn_module_set_part): sharding cuts these
  * again, clipping and optimisers sum over tn_parts, checkpoints write blocks like any other part.
  */
+#include "distributed/group/agree.h"
 #include "distributed/parallel/tensor/tensor.h"
 
 #include "autograd/leaf.h"
@@ -315,25 +316,30 @@ static const tn_tp_rule *plan_of(const tn_module *m, const tn_tp_options *option
     return options->plan ? options->plan : family->tp;
 }
 
-/* Whether all ranks may cut by the same plan. False after raising; *known: all know of it. */
-static bool plan_fits(tn__tp *tp, bool *known) {
-    char text[64]; /* what the ranks compare */
-    tn_module_each(tp->root, (tn_walk){0}, is_whole, NULL);
-    if (!tp->plan || tn__pending() || !find_places(tp)) {
-        return false;
+static void read_plan(tn__tp *tp, const tn_tp_options *options) {
+    if (tn__parallel_may_attach(tp->root, tp->group, &tensor_rules) &&
+        tn__options_made(options->from_defaults, operation, "tn_tp")) {
+        tp->plan = plan_of(tp->root, options);
+        tn_module_each(tp->root, (tn_walk){0}, is_whole, NULL);
+        if (!tn__pending()) {
+            find_places(tp);
+        }
     }
+}
+
+/* Ends tn__agree_begin: whether all ranks may cut, by the same plan. False after raising on all. */
+static bool plan_fits(tn__tp *tp) {
+    char text[64]; /* what the ranks agree on */
     snprintf(text, sizeof(text), "%d places, %s", tp->count,
              tp->sequence ? "sequence" : "no sequence");
-    if (!tn__parallel_make_same(tp->root, tp->group, NULL, &tensor_rules, text, known)) {
+    if (!tn__parallel_make_same(tp->root, tp->group, NULL, &tensor_rules, text)) {
         return false;
     }
     if (tp->root->lists && tp->root->lists->loss.f) {
         tn__raise(TN_ESTATE, operation,
                   "the model is split in another way already: tensor parallelism comes first");
     }
-    *known =
-        tn__pending() || !places_fit(tp) || !ties_fit(tp) || !styles_fit(tp); /* on all ranks */
-    return !*known;
+    return !tn__pending() && places_fit(tp) && ties_fit(tp) && styles_fit(tp);
 }
 
 /* After a failure the module can only be finished. */
@@ -346,23 +352,22 @@ static void cut_all(tn__tp *tp) {
 }
 
 tn_status tn_tensor_parallel(void *module, tn_group *group, tn_tp_options options) {
-    bool known = false;
-    bool may = tn__parallel_may_attach(module, group, &tensor_rules) &&
-               tn__options_made(options.from_defaults, operation, "tn_tp");
-    tn__tp *tp = may ? tn__calloc_for(1, sizeof(*tp), operation) : NULL;
-    if (tp) {
-        *tp = (tn__tp){.root = module,
-                       .group = group,
-                       .plan = plan_of(module, &options),
-                       .sequence = options.sequence};
+    if (!tn__agree_may_begin(group, operation)) {
+        return tn_error();
     }
-    bool fits = tp && plan_fits(tp, &known);
+    tn__agree_begin();
+    tn__tp *tp = tn__calloc_for(1, sizeof(*tp), operation);
+    if (tp) {
+        *tp = (tn__tp){.root = module, .group = group, .sequence = options.sequence};
+        read_plan(tp, &options);
+    }
+    bool fits = tp ? plan_fits(tp) : tn__agree(group, NULL, operation) == TN_OK;
     if (fits && tn_group_size(group) > 1 && tn__tp_hook_root(tp, tp_free)) {
         cut_all(tp); /* the module owns tp from now on */
     } else {
         tp_free(tp);
     }
-    if (tn_error() != TN_OK && !known) {
+    if (fits && tn__pending()) {
         tn_group_abort(group, tn_error_message());
     }
     return tn_error();
