@@ -316,6 +316,33 @@ TEST(test_errors_reach_all_replicas) {
     assert_true(tn_flight_now() - begin < 60);
 }
 
+/* Two replicas of one shard. Replica 1 leaves a layer out: it takes replica 0's gradients of it. */
+static void leaves_out_in_a_replica(tn_group *g, void *user) {
+    numbers *ends = user;
+    int sizes[] = {2, 1}, rank = tn_group_rank(g);
+    tn_mesh *mesh = tn_mesh_new(g, 2, sizes, (const char *[]){"replicate", "shard"});
+    tn_fsdp_options o = summing_options("head");
+    o.find_unused = true;
+    net m;
+    net_init(&m, 1);
+    m.h[1].skips = rank == 1;
+    tn_fsdp(&m, tn_mesh_group(mesh, "shard"), tn_mesh_group(mesh, "replicate"), o);
+    tn_optim *opt = tn_sgd(&m, TN_WITH(tn_sgd, .lr = 0.1));
+    net_backward(&m, rank);
+    CHECK(tn_optim_step(opt) == TN_OK);
+    ends[rank] = numbers_of(&m);
+    tn_barrier(g);
+    CHECK(same_numbers(&ends[0], &ends[1]));
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    tn_mesh_free(mesh);
+}
+
+TEST(test_a_replica_that_leaves_out) {
+    numbers ends[2];
+    run_ok(2, leaves_out_in_a_replica, ends);
+}
+
 int main(void) {
     tn_set_threads(1);
     return tests_run(NULL, NULL);
