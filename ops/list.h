@@ -1,8 +1,9 @@
-/* The library's operations, one line each: TN_OP(folder, name) is the source name.c in that folder
- * and its descriptor tn__op_name. CPU or CUDA after the name: this device has its own kernels, as
- * in backends/cpu/rotary.c and backends/cuda/rotary.cu (or in a source that several share), which
- * define its tn_op_kernel. What is compiled, the registry, the devices' tables of kernels, and with
- * them the suites that check every operation, are made from this list.
+/* The library's operations, one line each: TN_OP(folder, name) is the source name.c in that folder,
+ * or one that several share, and the descriptor tn__op_name. CPU or CUDA after the name: this
+ * device has its own kernels, as in backends/cpu/rotary.c and backends/cuda/rotary.cu (or in a
+ * source that several share), which define its tn_op_kernel. What is compiled, the registry, the
+ * devices' tables of kernels, and with them the suites that check every operation, are made from
+ * this list.
  */
 
 /* elementwise/ */

@@ -6,11 +6,7 @@
  * At (0, 0), and where a² + b² is too small for the dtype, both are 0, as in PyTorch. There dy and
  * the divisor are replaced beforehand: a quotient that is masked afterwards would still bring NaN
  * into a second derivative. */
-#include "ops/op.h"
-
-static tn_status atan2_forward(const tn_op_call *c) {
-    return tn__binary(c, TN_ATAN2);
-}
+#include "ops/elementwise/rows.h"
 
 static void atan2_backward(tn_op_grad *g) {
     tn_tensor *a = tn_op_saved_input(g, 0), *b = tn_op_saved_input(g, 1);
@@ -26,24 +22,7 @@ static void atan2_backward(tn_op_grad *g) {
 }
 
 /* All four quadrants, and the axes. */
-static void atan2_samples(tn_op_samples *s) {
-    static const double a[] = {1.0, 1.0, -1.0, -1.0, 0.0, 2.0, -3.0},
-                        b[] = {2.0, -2.0, 2.0, -2.0, 1.0, 0.0, 0.0};
-    tn_sample_binary(s, 0.3, 3.0, -3.0, 3.0);
-    tn__sample_values2(s, a, b, 7, true);
-}
-
-const tn_op tn__op_atan2 = {
-    .name = "atan2",
-    .inputs = {"a", "b"},
-    .saves = TN_SAVES_INPUTS,
-    .shape = tn__shape_float2,
-    .forward = atan2_forward,
-    .backward = atan2_backward,
-    .flags = TN_OP_WIDE,
-    .samples = atan2_samples,
-};
-
-tn_tensor *tn_atan2(tn_tensor *a, tn_tensor *b) {
-    return tn_apply2(&tn__op_atan2, NULL, a, b);
-}
+TN_BINARY(atan2, TN_ATAN2, float2,
+          BETWEEN2(0.3, 3.0, -3.0, 3.0)
+              AT2((1.0, 1.0, -1.0, -1.0, 0.0, 2.0, -3.0), (2.0, -2.0, 2.0, -2.0, 1.0, 0.0, 0.0)),
+          .saves = TN_SAVES_INPUTS, .flags = TN_OP_WIDE)

@@ -5,11 +5,7 @@
  *
  * db divides twice: b² would overflow or underflow earlier.
  */
-#include "ops/op.h"
-
-static tn_status div_forward(const tn_op_call *c) {
-    return tn__binary(c, TN_DIV);
-}
+#include "ops/elementwise/rows.h"
 
 static void div_backward(tn_op_grad *g) {
     tn_tensor *dy = g->dout[0], *b = tn_op_saved_input(g, 1);
@@ -22,22 +18,6 @@ static void div_backward(tn_op_grad *g) {
     }
 }
 
-static void div_samples(tn_op_samples *s) {
-    tn_sample_binary(s, -3.0, 3.0, 0.3, 3.0);
-    tn_sample_binary(s, -3.0, 3.0, -3.0, -0.3);
-}
-
-const tn_op tn__op_div = {
-    .name = "div",
-    .inputs = {"a", "b"},
-    .saves_for = {TN_SAVES_INPUT(1), TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1)},
-    .shape = tn__shape_float2,
-    .forward = div_forward,
-    .backward = div_backward,
-    .flags = TN_OP_WIDE,
-    .samples = div_samples,
-};
-
-tn_tensor *tn_div(tn_tensor *a, tn_tensor *b) {
-    return tn_apply2(&tn__op_div, NULL, a, b);
-}
+TN_BINARY(div, TN_DIV, float2, BETWEEN2(-3.0, 3.0, 0.3, 3.0) BETWEEN2(-3.0, 3.0, -3.0, -0.3),
+          .saves_for = {TN_SAVES_INPUT(1), TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1)},
+          .flags = TN_OP_WIDE)

@@ -4,11 +4,7 @@
  *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy · (P(x) + x p(x)),  p(x) = exp(-x² / 2) / sqrt(2 pi)
  */
-#include "ops/op.h"
-
-static tn_status gelu_forward(const tn_op_call *c) {
-    return tn__unary(c, TN_GELU_ERF);
-}
+#include "ops/elementwise/rows.h"
 
 static tn_status gelu_backward_kernel(const tn_op_back *b) {
     return tn__binary_back(b, TN_GELU_ERF_GRAD, b->x[0]);
@@ -23,24 +19,6 @@ static void gelu_backward(tn_op_grad *g) {
 }
 
 /* The minimum at x = -0.752, both tails, and zero. */
-static void gelu_samples(tn_op_samples *s) {
-    static const double places[] = {-0.752, 0.0, -0.0, -30.0, 30.0, -300.0, 300.0};
-    tn_sample_unary(s, -3.0, 3.0);
-    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
-}
-
-const tn_op tn__op_gelu = {
-    .name = "gelu",
-    .inputs = {"x"},
-    .saves = TN_SAVES_INPUT(0),
-    .shape = tn__shape_float,
-    .forward = gelu_forward,
-    .backward = gelu_backward,
-    .backward_kernel = gelu_backward_kernel,
-    .flags = TN_OP_WIDE,
-    .samples = gelu_samples,
-};
-
-tn_tensor *tn_gelu(tn_tensor *x) {
-    return tn_apply1(&tn__op_gelu, NULL, x);
-}
+TN_UNARY(gelu, TN_GELU_ERF, float,
+         BETWEEN(-3.0, 3.0) AT(-0.752, 0.0, -0.0, -30.0, 30.0, -300.0, 300.0),
+         .saves = TN_SAVES_INPUT(0), .backward_kernel = gelu_backward_kernel, .flags = TN_OP_WIDE)

@@ -5,11 +5,7 @@
  *
  * The tanh form of gelu, as in GPT-2: Hendrycks, Gimpel 2016, arXiv:1606.08415.
  */
-#include "ops/op.h"
-
-static tn_status gelu_tanh_forward(const tn_op_call *c) {
-    return tn__unary(c, TN_GELU_TANH);
-}
+#include "ops/elementwise/rows.h"
 
 static tn_status gelu_tanh_backward_kernel(const tn_op_back *b) {
     return tn__binary_back(b, TN_GELU_TANH_GRAD, b->x[0]);
@@ -31,24 +27,7 @@ static void gelu_tanh_backward(tn_op_grad *g) {
 }
 
 /* The minimum at x = -0.753, both tails, and zero. */
-static void gelu_tanh_samples(tn_op_samples *s) {
-    static const double places[] = {-0.753, 0.0, -0.0, -30.0, 30.0, -300.0, 300.0};
-    tn_sample_unary(s, -3.0, 3.0);
-    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
-}
-
-const tn_op tn__op_gelu_tanh = {
-    .name = "gelu_tanh",
-    .inputs = {"x"},
-    .saves = TN_SAVES_INPUT(0),
-    .shape = tn__shape_float,
-    .forward = gelu_tanh_forward,
-    .backward = gelu_tanh_backward,
-    .backward_kernel = gelu_tanh_backward_kernel,
-    .flags = TN_OP_WIDE,
-    .samples = gelu_tanh_samples,
-};
-
-tn_tensor *tn_gelu_tanh(tn_tensor *x) {
-    return tn_apply1(&tn__op_gelu_tanh, NULL, x);
-}
+TN_UNARY(gelu_tanh, TN_GELU_TANH, float,
+         BETWEEN(-3.0, 3.0) AT(-0.753, 0.0, -0.0, -30.0, 30.0, -300.0, 300.0),
+         .saves = TN_SAVES_INPUT(0), .backward_kernel = gelu_tanh_backward_kernel,
+         .flags = TN_OP_WIDE)

@@ -3,11 +3,7 @@
  *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy where x >= 3, 0 where x <= -3, between them dy (x / 3 + 1/2)
  */
-#include "ops/op.h"
-
-static tn_status hardswish_forward(const tn_op_call *c) {
-    return tn__unary(c, TN_HARDSWISH);
-}
+#include "ops/elementwise/rows.h"
 
 static void hardswish_backward(tn_op_grad *g) {
     tn_tensor *x = tn_op_saved_input(g, 0), *dy = g->dout[0], *zero = tn__constant(dy, 0.0);
@@ -20,26 +16,7 @@ static tn_status hardswish_backward_kernel(const tn_op_back *b) {
     return tn__binary_back(b, TN_HARDSWISH_GRAD, b->x[0]);
 }
 
-static void hardswish_samples(tn_op_samples *s) {
-    static const double places[] = {-100.0, 100.0, 0.0};
-    tn_sample_unary(s, -2.9, 2.9);
-    tn_sample_unary(s, 3.1, 5.0);
-    tn_sample_unary(s, -5.0, -3.1);
-    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
-}
-
-const tn_op tn__op_hardswish = {
-    .name = "hardswish",
-    .inputs = {"x"},
-    .saves = TN_SAVES_INPUT(0),
-    .shape = tn__shape_float,
-    .forward = hardswish_forward,
-    .backward = hardswish_backward,
-    .backward_kernel = hardswish_backward_kernel,
-    .flags = TN_OP_WIDE,
-    .samples = hardswish_samples,
-};
-
-tn_tensor *tn_hardswish(tn_tensor *x) {
-    return tn_apply1(&tn__op_hardswish, NULL, x);
-}
+TN_UNARY(hardswish, TN_HARDSWISH, float,
+         BETWEEN(-2.9, 2.9) BETWEEN(3.1, 5.0) BETWEEN(-5.0, -3.1) AT(-100.0, 100.0, 0.0),
+         .saves = TN_SAVES_INPUT(0), .backward_kernel = hardswish_backward_kernel,
+         .flags = TN_OP_WIDE)

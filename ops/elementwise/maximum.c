@@ -5,11 +5,7 @@
  *
  * With a NaN both get dy, as in PyTorch.
  */
-#include "ops/op.h"
-
-static tn_status maximum_forward(const tn_op_call *c) {
-    return tn__binary(c, TN_MAXIMUM);
-}
+#include "ops/elementwise/rows.h"
 
 static void maximum_backward(tn_op_grad *g) {
     tn_tensor *dy = g->dout[0], *a = tn_op_saved_input(g, 0), *b = tn_op_saved_input(g, 1);
@@ -23,22 +19,6 @@ static void maximum_backward(tn_op_grad *g) {
     }
 }
 
-static void maximum_samples(tn_op_samples *s) {
-    static const double a[] = {1.0, -2.0, 0.0, 5.0}, b[] = {1.0, -2.0, 3.0, -5.0};
-    tn_sample_binary(s, -3.0, 3.0, -3.0, 3.0);
-    tn__sample_values2(s, a, b, 4, false); /* two ties */
-}
-
-const tn_op tn__op_maximum = {
-    .name = "maximum",
-    .inputs = {"a", "b"},
-    .saves = TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1),
-    .shape = tn__shape_number2,
-    .forward = maximum_forward,
-    .backward = maximum_backward,
-    .samples = maximum_samples,
-};
-
-tn_tensor *tn_maximum(tn_tensor *a, tn_tensor *b) {
-    return tn_apply2(&tn__op_maximum, NULL, a, b);
-}
+TN_BINARY(maximum, TN_MAXIMUM, number2,
+          BETWEEN2(-3.0, 3.0, -3.0, 3.0) AT2_ONCE((1.0, -2.0, 0.0, 5.0), (1.0, -2.0, 3.0, -5.0)),
+          .saves = TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1))

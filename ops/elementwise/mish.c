@@ -3,11 +3,7 @@
  *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy (t + x s (1 - t²)), t = tanh(softplus(x)), s = sigmoid(x)
  */
-#include "ops/op.h"
-
-static tn_status mish_forward(const tn_op_call *c) {
-    return tn__unary(c, TN_MISH);
-}
+#include "ops/elementwise/rows.h"
 
 static void mish_backward(tn_op_grad *g) {
     tn_tensor *x = tn_op_saved_input(g, 0), *s = tn_sigmoid(x);
@@ -20,24 +16,5 @@ static tn_status mish_backward_kernel(const tn_op_back *b) {
     return tn__binary_back(b, TN_MISH_GRAD, b->x[0]);
 }
 
-static void mish_samples(tn_op_samples *s) {
-    static const double places[] = {-100.0, 100.0, -15.0, 15.0, 0.0};
-    tn_sample_unary(s, -3.0, 3.0);
-    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
-}
-
-const tn_op tn__op_mish = {
-    .name = "mish",
-    .inputs = {"x"},
-    .saves = TN_SAVES_INPUT(0),
-    .shape = tn__shape_float,
-    .forward = mish_forward,
-    .backward = mish_backward,
-    .backward_kernel = mish_backward_kernel,
-    .flags = TN_OP_WIDE,
-    .samples = mish_samples,
-};
-
-tn_tensor *tn_mish(tn_tensor *x) {
-    return tn_apply1(&tn__op_mish, NULL, x);
-}
+TN_UNARY(mish, TN_MISH, float, BETWEEN(-3.0, 3.0) AT(-100.0, 100.0, -15.0, 15.0, 0.0),
+         .saves = TN_SAVES_INPUT(0), .backward_kernel = mish_backward_kernel, .flags = TN_OP_WIDE)

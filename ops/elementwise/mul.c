@@ -3,11 +3,7 @@
  *     a, b: shapes that broadcast, same dtype, any but bool       y: the common shape
  *     da = dy · b    db = dy · a
  */
-#include "ops/op.h"
-
-static tn_status mul_forward(const tn_op_call *c) {
-    return tn__binary(c, TN_MUL);
-}
+#include "ops/elementwise/rows.h"
 
 static void mul_backward(tn_op_grad *g) {
     if (g->wants[0]) {
@@ -18,22 +14,6 @@ static void mul_backward(tn_op_grad *g) {
     }
 }
 
-static void mul_samples(tn_op_samples *s) {
-    static const double a[] = {0.0, -0.0, 50.0, 1e-3}, b[] = {2.0, 3.0, -40.0, 1e-2};
-    tn_sample_binary(s, -3.0, 3.0, -3.0, 3.0);
-    tn__sample_values2(s, a, b, 4, true);
-}
-
-const tn_op tn__op_mul = {
-    .name = "mul",
-    .inputs = {"a", "b"},
-    .saves_for = {TN_SAVES_INPUT(1), TN_SAVES_INPUT(0)},
-    .shape = tn__shape_number2,
-    .forward = mul_forward,
-    .backward = mul_backward,
-    .samples = mul_samples,
-};
-
-tn_tensor *tn_mul(tn_tensor *a, tn_tensor *b) {
-    return tn_apply2(&tn__op_mul, NULL, a, b);
-}
+TN_BINARY(mul, TN_MUL, number2,
+          BETWEEN2(-3.0, 3.0, -3.0, 3.0) AT2((0.0, -0.0, 50.0, 1e-3), (2.0, 3.0, -40.0, 1e-2)),
+          .saves_for = {TN_SAVES_INPUT(1), TN_SAVES_INPUT(0)})

@@ -8,11 +8,7 @@
  * rule would give 0 · inf), db is 0 where a is 0 and b is not negative (0 · -inf), and NaN where a
  * < 0. There a is replaced by 1 beforehand: a product that is masked afterwards would still bring
  * NaN into a second derivative. */
-#include "ops/op.h"
-
-static tn_status pow_forward(const tn_op_call *c) {
-    return tn__binary(c, TN_POW);
-}
+#include "ops/elementwise/rows.h"
 
 /* 1 / x is a finite number where |x| is above this, a power of two. */
 static double largest_that_overflows(tn_dtype dtype) {
@@ -35,22 +31,6 @@ static void pow_backward(tn_op_grad *g) {
     }
 }
 
-static void pow_samples(tn_op_samples *s) {
-    tn_sample_binary(s, 0.3, 3.0, -2.0, 2.0);
-}
-
-const tn_op tn__op_pow = {
-    .name = "pow",
-    .inputs = {"a", "b"},
-    .saves = TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1),
-    .saves_for = {0, TN_SAVES_OUTPUT(0)},
-    .shape = tn__shape_float2,
-    .forward = pow_forward,
-    .backward = pow_backward,
-    .flags = TN_OP_WIDE,
-    .samples = pow_samples,
-};
-
-tn_tensor *tn_pow(tn_tensor *a, tn_tensor *b) {
-    return tn_apply2(&tn__op_pow, NULL, a, b);
-}
+TN_BINARY(pow, TN_POW, float2, BETWEEN2(0.3, 3.0, -2.0, 2.0),
+          .saves = TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1), .saves_for = {0, TN_SAVES_OUTPUT(0)},
+          .flags = TN_OP_WIDE)

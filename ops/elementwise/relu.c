@@ -5,11 +5,7 @@
  *
  * y > 0 where x > 0, so y is saved: the next operation usually keeps it anyway.
  */
-#include "ops/op.h"
-
-static tn_status relu_forward(const tn_op_call *c) {
-    return tn__unary(c, TN_RELU);
-}
+#include "ops/elementwise/rows.h"
 
 static tn_status relu_backward_kernel(const tn_op_back *b) {
     return tn__binary_back(b, TN_RELU_GRAD, b->y[0]);
@@ -21,24 +17,5 @@ static void relu_backward(tn_op_grad *g) {
 }
 
 /* Both sides of the kink at 0, near it too. */
-static void relu_samples(tn_op_samples *s) {
-    static const double places[] = {-1e-2, 1e-2, -100.0, 100.0};
-    tn_sample_unary(s, 0.1, 3.0);
-    tn_sample_unary(s, -3.0, 3.0);
-    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
-}
-
-const tn_op tn__op_relu = {
-    .name = "relu",
-    .inputs = {"x"},
-    .saves = TN_SAVES_OUTPUT(0),
-    .shape = tn__shape_float,
-    .forward = relu_forward,
-    .backward = relu_backward,
-    .backward_kernel = relu_backward_kernel,
-    .samples = relu_samples,
-};
-
-tn_tensor *tn_relu(tn_tensor *x) {
-    return tn_apply1(&tn__op_relu, NULL, x);
-}
+TN_UNARY(relu, TN_RELU, float, BETWEEN(0.1, 3.0) BETWEEN(-3.0, 3.0) AT(-1e-2, 1e-2, -100.0, 100.0),
+         .saves = TN_SAVES_OUTPUT(0), .backward_kernel = relu_backward_kernel)

@@ -3,34 +3,10 @@
  *     x: any shape, all but bool (a whole k for integers)       y: like x
  *     dx = -dy
  */
-#include "ops/op.h"
-
-static tn_status rsub_scalar_forward(const tn_op_call *c) {
-    return tn__unary_k(c, TN_RSUB_K);
-}
+#include "ops/elementwise/rows.h"
 
 static void rsub_scalar_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_neg(g->dout[0]));
 }
 
-static void rsub_scalar_samples(tn_op_samples *s) {
-    static const tn__scalar_args args[] = {{1.0}, {-0.75}};
-    tn__sample_unary_with(s, -3.0, 3.0, "k=1.0", &args[0]);
-    tn__sample_unary_with(s, -3.0, 3.0, "k=-0.75", &args[1]);
-}
-
-const tn_op tn__op_rsub_scalar = {
-    .name = "rsub_scalar",
-    .inputs = {"x"},
-    .args_size = sizeof(tn__scalar_args),
-    .fields = {TN_FIELD(tn__scalar_args, k)},
-    .shape = tn__shape_scalar,
-    .forward = rsub_scalar_forward,
-    .backward = rsub_scalar_backward,
-    .samples = rsub_scalar_samples,
-};
-
-tn_tensor *tn_rsub_scalar(tn_tensor *x, double k) {
-    tn__scalar_args args = {k};
-    return tn_apply1(&tn__op_rsub_scalar, &args, x);
-}
+TN_UNARY_K(rsub_scalar, TN_RSUB_K, scalar, WITH_K(1.0, -3.0, 3.0) WITH_K(-0.75, -3.0, 3.0))

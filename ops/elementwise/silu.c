@@ -4,11 +4,7 @@
  *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy · s (1 + x (1 - s))
  */
-#include "ops/op.h"
-
-static tn_status silu_forward(const tn_op_call *c) {
-    return tn__unary(c, TN_SILU);
-}
+#include "ops/elementwise/rows.h"
 
 static tn_status silu_backward_kernel(const tn_op_back *b) {
     return tn__binary_back(b, TN_SILU_GRAD, b->x[0]);
@@ -22,24 +18,5 @@ static void silu_backward(tn_op_grad *g) {
 }
 
 /* The minimum at x = -1.278, both tails (exp must not overflow), and zero. */
-static void silu_samples(tn_op_samples *s) {
-    static const double places[] = {-1.278, 0.0, -0.0, -90.0, 90.0, -300.0, 300.0};
-    tn_sample_unary(s, -3.0, 3.0);
-    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
-}
-
-const tn_op tn__op_silu = {
-    .name = "silu",
-    .inputs = {"x"},
-    .saves = TN_SAVES_INPUT(0),
-    .shape = tn__shape_float,
-    .forward = silu_forward,
-    .backward = silu_backward,
-    .backward_kernel = silu_backward_kernel,
-    .flags = TN_OP_WIDE,
-    .samples = silu_samples,
-};
-
-tn_tensor *tn_silu(tn_tensor *x) {
-    return tn_apply1(&tn__op_silu, NULL, x);
-}
+TN_UNARY(silu, TN_SILU, float, BETWEEN(-3.0, 3.0) AT(-1.278, 0.0, -0.0, -90.0, 90.0, -300.0, 300.0),
+         .saves = TN_SAVES_INPUT(0), .backward_kernel = silu_backward_kernel, .flags = TN_OP_WIDE)

@@ -3,11 +3,7 @@
  *     a, b: shapes that broadcast, same dtype, any but bool       y: the common shape
  *     da = dy        db = -dy
  */
-#include "ops/op.h"
-
-static tn_status sub_forward(const tn_op_call *c) {
-    return tn__binary(c, TN_SUB);
-}
+#include "ops/elementwise/rows.h"
 
 static void sub_backward(tn_op_grad *g) {
     if (g->wants[0]) {
@@ -18,19 +14,4 @@ static void sub_backward(tn_op_grad *g) {
     }
 }
 
-static void sub_samples(tn_op_samples *s) {
-    tn_sample_binary(s, -3.0, 3.0, -3.0, 3.0);
-}
-
-const tn_op tn__op_sub = {
-    .name = "sub",
-    .inputs = {"a", "b"},
-    .shape = tn__shape_number2,
-    .forward = sub_forward,
-    .backward = sub_backward,
-    .samples = sub_samples,
-};
-
-tn_tensor *tn_sub(tn_tensor *a, tn_tensor *b) {
-    return tn_apply2(&tn__op_sub, NULL, a, b);
-}
+TN_BINARY(sub, TN_SUB, number2, BETWEEN2(-3.0, 3.0, -3.0, 3.0))
