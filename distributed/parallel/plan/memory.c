@@ -16,10 +16,6 @@
 
 enum { EXACT = 4 /* bytes of a number in f32 */ };
 
-static int64_t larger_of(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
 int64_t tn__plan_elements(const tn__plan_case *c, const tn__plan_param *p, int tp) {
     tn_layout l = tn__layout_whole(p->whole);
     if (c->o.mesh.tp > 1 && p->dim >= 0) {
@@ -31,17 +27,17 @@ int64_t tn__plan_elements(const tn__plan_case *c, const tn__plan_param *p, int t
     return tn_dims_count(tn__layout_block(&l));
 }
 
-/* The stage of a part. */
-static int stage_of(const tn__plan_case *c, int part) {
+/* The rank of pp that has a part. */
+static int rank_of(const tn__plan_case *c, int part) {
     int stage = 0;
     while (stage + 1 < c->stages && part >= c->first[stage + 1]) {
         stage++;
     }
-    return stage;
+    return stage % c->o.mesh.pp;
 }
 
 bool tn__plan_has(const tn__plan_case *c, int pp, int part) {
-    return stage_of(c, part) % c->o.mesh.pp == pp;
+    return rank_of(c, part) == pp;
 }
 
 /* ---- At rest --------------------------------------------------------------------------------- */
@@ -51,139 +47,118 @@ typedef struct tally {
     const tn__plan_case *c;
     int pp, part, tp;
     int tensors;     /* parameters */
-    int64_t whole;   /* elements that are whole at times */
-    int64_t stored;  /* of a rank's parts, with the spaces between parameters … */
-    int64_t stepped; /* … and without */
-    int64_t buffers; /* of gradients */
-    int64_t block;   /* of the largest block, in all its parts; 0: there is none */
-    int64_t rest;    /* of what is in no block */
-    int blocks;
+    int blocks;      /* that have any */
+    int64_t stepped; /* of this rank's parts … */
+    int64_t stored;  /* … with the spaces between parameters */
+    int64_t whole;   /* in all ranks' parts */
+    int64_t block;   /* of these in the largest block; 0: there is none */
+    int64_t rest;    /* of these in no block */
 } tally;
 
-/* The parameters of the model from one to before another that are of the rank, and in blocks or
- * not, and tied over stages or not: they lie in one buffer. */
-typedef struct choice {
+/* Some parameters from one to before another, which lie in one flat buffer: a block's, those that
+ * only this rank has, or one that other stages have too. */
+typedef struct set {
     int from, to;
     bool block, tied;
-} choice;
+} set;
 
-static bool is_chosen(const tally *t, const choice *which, const tn__plan_param *p) {
-    bool first = tn__plan_has(t->c, t->pp, p->first), last = tn__plan_has(t->c, t->pp, p->last);
-    bool tied =
-        stage_of(t->c, p->first) % t->c->o.mesh.pp != stage_of(t->c, p->last) % t->c->o.mesh.pp;
-    return (first || last) && p->block == which->block && tied == which->tied;
+static bool is_member(const tally *t, const set *s, const tn__plan_param *p) {
+    bool tied = rank_of(t->c, p->first) != rank_of(t->c, p->last);
+    return tn__plan_has_param(t->c, t->pp, p) && p->block == s->block && tied == s->tied;
 }
 
-/* DDP: each is whole, and its gradient begins at a cache line. */
-static void add_whole(tally *t, const choice *which) {
-    for (int i = which->from; i < which->to; i++) {
-        const tn__plan_param *p = &t->c->model->params[i];
-        if (is_chosen(t, which, p)) {
-            int64_t count = tn__plan_elements(t->c, p, t->tp);
-            t->tensors++;
-            t->stored += count;
-            t->stepped += count;
-            tn__flat_place(&t->buffers, count, tn__flat_line(TN_F32));
-        }
-    }
-}
-
-/* A set of sharding. */
-static void add_set(tally *t, const choice *which) {
-    const tn__plan_model *model = t->c->model;
+static void add_set(tally *t, const set *s) {
+    const tn__plan_case *c = t->c;
     int64_t line = tn__flat_line(TN_F32), total = 0, offset = 0;
-    for (int i = which->from; i < which->to; i++) {
-        if (is_chosen(t, which, &model->params[i])) {
-            tn__flat_place(&total, tn__plan_elements(t->c, &model->params[i], 0), line);
+    int widest = c->stage ? 0 : t->tp; /* shards of all ranks of tp are laid out alike */
+    for (int i = s->from; i < s->to; i++) {
+        const tn__plan_param *p = &c->model->params[i];
+        if (is_member(t, s, p)) {
+            tn__flat_place(&total, tn__plan_elements(c, p, widest), line);
         }
     }
-    int64_t each = tn__flat_each(total, t->c->parts, line), all = each * t->c->parts;
-    for (int i = which->from; i < which->to; i++) {
-        const tn__plan_param *p = &model->params[i];
-        if (is_chosen(t, which, p)) {
-            int64_t at = tn__flat_place(&offset, tn__plan_elements(t->c, p, 0), line);
-            t->stepped +=
-                tn__flat_cut_of(at, tn__plan_elements(t->c, p, t->tp), each, t->part).length;
+    int64_t each = tn__flat_each(total, c->parts, line), all = each * c->parts;
+    for (int i = s->from; i < s->to; i++) {
+        const tn__plan_param *p = &c->model->params[i];
+        if (is_member(t, s, p)) {
+            int64_t at = tn__flat_place(&offset, tn__plan_elements(c, p, widest), line);
+            t->stepped += tn__flat_cut_of(at, tn__plan_elements(c, p, t->tp), each, t->part).length;
             t->tensors++;
         }
     }
     t->stored += each;
     t->whole += all;
-    t->block = which->block ? larger_of(t->block, all) : t->block;
-    t->rest += which->block ? 0 : all;
-    t->blocks += which->block && all > 0;
-    t->buffers += which->block && t->c->stage > 1 ? 0 : all;
+    t->block = s->block && all > t->block ? all : t->block;
+    t->rest += s->block ? 0 : all;
+    t->blocks += s->block && all > 0;
 }
 
 static tally count_elements(const tn__plan_case *c, int pp, int part, int tp) {
     tally t = {.c = c, .pp = pp, .part = part, .tp = tp};
-    void (*add)(tally *, const choice *) = c->stage ? add_set : add_whole;
+    const tn__plan_param *params = c->model->params;
     int count = c->model->count;
-    for (int i = 0, end; i < count; i = end) { /* block by block, and one tied one by one */
-        const tn__plan_param *p = &c->model->params[i];
+    for (int i = 0, end; i < count; i = end) {
         end = i + 1;
-        while (p->block && end < count && c->model->params[end].block &&
-               c->model->params[end].first == p->first) {
+        while (params[i].block && end < count && params[end].first == params[i].first) {
             end++;
         }
-        add(&t, &(choice){i, end, p->block, !p->block});
+        add_set(&t, &(set){i, end, params[i].block, !params[i].block});
     }
-    add(&t, &(choice){0, count, false, false});
+    add_set(&t, &(set){0, count, false, false});
     return t;
 }
 
-/* The buffers of blocks: two, in turn, or one each where gradients stay for later micro-batches. */
-static int64_t block_buffers(const tn__plan_case *c, const tally *t) {
+/* The buffers of gradients. Blocks have two, in turn, or one each where gradients stay for later
+ * micro-batches. */
+static int64_t gradient_buffers(const tn__plan_case *c, const tally *t) {
+    if (c->stage < 2) {
+        return t->whole;
+    }
     bool stay = c->o.mesh.pp > 1 && c->micros * c->stages / c->o.mesh.pp > 1;
-    return c->stage > 1 && t->blocks > 0 ? t->block * (stay && t->blocks > 2 ? t->blocks : 2) : 0;
+    return t->rest + t->block * (stay && t->blocks > 2 ? t->blocks : 2);
 }
 
 static void count_rest(const tn__plan_case *c, const tally *t, tn_plan *plan) {
-    int64_t size = (int64_t)tn_dtype_size(c->o.compute), low = size < EXACT ? size : 0;
-    int64_t buffers = EXACT * (t->buffers + block_buffers(c, t));
-    plan->weights = EXACT * t->stored;
-    plan->copies = low * t->stored;
-    if (c->stage == 1 || c->stage == 2) {
-        plan->copies += size * t->whole;
-    }
-    plan->gradients = buffers + (c->stage ? EXACT * t->stored : 0);
+    int64_t size = (int64_t)c->size, stored = c->stage ? t->stored : t->stepped;
+    int64_t low = size < EXACT ? size * stored : 0, parts = c->stage ? EXACT * stored : 0;
+    plan->weights = EXACT * stored;
+    plan->copies = low + (c->stage == 1 || c->stage == 2 ? size * t->whole : 0);
+    plan->gradients = parts + EXACT * gradient_buffers(c, t);
     plan->states = EXACT * c->o.states * t->stepped;
     if (c->o.states > 1) { /* and how often each was stepped, as Adam needs to know */
         plan->states += 8 * (int64_t)t->tensors;
     }
     plan->rest = plan->weights + plan->copies + plan->gradients + plan->states;
     if (c->o.mesh.sharding.offload) {
-        plan->host = plan->weights + low * t->stored + EXACT * t->stored + plan->states;
+        plan->host = plan->weights + low + parts + plan->states;
     }
 }
 
-/* ---- In a step ------------------------------------------------------------------------------- */
+/* ---- What forwards keep ---------------------------------------------------------------------- */
 
-static double tokens_of(const tn__plan_case *c) {
-    return (double)(c->o.batch * c->positions);
+double tn__plan_kept(const tn__plan_case *c, const tn__plan_work *w) {
+    double tp = c->o.mesh.tp, whole = c->o.mesh.tensor.sequence ? tp : 1;
+    return w->read + w->kept / whole + w->kept_cut / tp;
 }
 
-/* Bytes for each position that are kept of a part. */
-static double kept_of(const tn__plan_case *c, const tn__plan_work *w) {
-    double tp = c->o.mesh.tp, whole = c->o.mesh.tensor.sequence ? tp : 1;
-    return (double)tn_dtype_size(c->o.compute) * (w->read + w->kept / whole + w->kept_cut / tp) +
-           EXACT * w->sums / whole;
+static double bytes_kept(const tn__plan_case *c, const tn__plan_work *w) {
+    double whole = c->o.mesh.tensor.sequence ? c->o.mesh.tp : 1;
+    return c->tokens * (c->size * tn__plan_kept(c, w) + EXACT * w->sums / whole);
 }
 
 static double block_kept(const tn__plan_case *c) {
     double heads = EXACT * (double)c->model->shape.heads / c->o.mesh.tp;
-    return kept_of(c, &c->model->block) + heads;
+    return bytes_kept(c, &c->model->block) + heads * c->tokens;
 }
 
-/* Of an x between blocks. */
-static double bytes_between(const tn__plan_case *c) {
-    double whole = c->o.mesh.tensor.sequence ? c->o.mesh.tp : 1;
-    return (double)tn_dtype_size(c->o.compute) * (double)c->model->shape.width / whole;
+/* An x between blocks. */
+static double x_bytes(const tn__plan_case *c) {
+    return c->between * c->tokens;
 }
 
 static double logits_bytes(const tn__plan_case *c) {
     int64_t tp = c->o.mesh.tp, columns = (c->model->shape.vocab + tp - 1) / tp;
-    return (double)tn_dtype_size(c->o.compute) * (double)columns;
+    return c->size * (double)columns * c->tokens;
 }
 
 static int blocks_of(const tn__plan_case *c, int stage) {
@@ -192,24 +167,20 @@ static int blocks_of(const tn__plan_case *c, int stage) {
     return end > first ? end - first : 0;
 }
 
-double tn__plan_kept(const tn__plan_case *c, int stage) {
+/* Bytes that one forward of the stage keeps until its backward. */
+static double stage_kept(const tn__plan_case *c, int stage) {
     tn__plan_work top = c->model->top;
     top.kept_cut = 0; /* the logits, whose place their gradient takes */
-    double each = c->o.recompute ? bytes_between(c) : block_kept(c);
-    double bytes = bytes_between(c) + blocks_of(c, stage) * each;
-    if (stage == c->stages - 1) {
-        bytes += kept_of(c, &top) + logits_bytes(c);
-    }
-    return bytes * tokens_of(c);
+    double each = c->o.recompute ? x_bytes(c) : block_kept(c);
+    double bytes = x_bytes(c) + blocks_of(c, stage) * each;
+    return bytes + (stage == c->stages - 1 ? bytes_kept(c, &top) + logits_bytes(c) : 0);
 }
 
 /* Bytes by which the first half of a backward changes what is kept of a block, until the second:
  * its graph, whole if it was to be repeated, has freed what attention and activation keep, but has
  * the gradients of what linears and norms give. That is 4 C more (model.c). */
 static double waiting_of(const tn__plan_case *c) {
-    double each = 4 * bytes_between(c);
-    each += c->o.recompute ? block_kept(c) - bytes_between(c) : 0;
-    return each * tokens_of(c);
+    return 4 * x_bytes(c) + (c->o.recompute ? block_kept(c) - x_bytes(c) : 0);
 }
 
 /* Bytes of forwards whose backward is still to come, at most, in this rank's row. */
@@ -219,7 +190,7 @@ static double most_kept(const tn__plan_case *c, int pp, int *alive) {
     *alive = 0;
     if (!c->schedule) {
         *alive = 1;
-        return tn__plan_kept(c, 0);
+        return stage_kept(c, 0);
     }
     for (int i = 0; i < c->schedule->counts[pp]; i++) {
         tn_pipe_action a = c->schedule->rows[pp][i];
@@ -227,7 +198,7 @@ static double most_kept(const tn__plan_case *c, int pp, int *alive) {
         int waits = a.what == 'I' ? 1 : a.what == 'W' ? -1 : 0;
         int blocks = a.stage > 0 ? blocks_of(c, a.stage) : 0; /* the first stage's I does nothing */
         graphs += change;
-        now += change * tn__plan_kept(c, a.stage) + waits * blocks * waiting_of(c);
+        now += change * stage_kept(c, a.stage) + waits * blocks * waiting_of(c);
         /* the last graph that is repeated is counted where it is made (block_bytes) */
         double made = waits > 0 && blocks > 0 && c->o.recompute ? waiting_of(c) : 0;
         most = fmax(most, now - made);
@@ -236,12 +207,14 @@ static double most_kept(const tn__plan_case *c, int pp, int *alive) {
     return most;
 }
 
+/* ---- What comes and goes --------------------------------------------------------------------- */
+
 /* Of messages between stages: outputs that have come, with their gradients, and gradients. */
 static double messages_bytes(const tn__plan_case *c, int pp) {
+    int last = c->o.mesh.pp - 1;
     int ahead = 1 + TN__PIPE_AHEAD < c->micros ? 1 + TN__PIPE_AHEAD : c->micros;
-    bool first = pp == 0 && c->stages == c->o.mesh.pp,
-         last = pp == c->o.mesh.pp - 1 && c->stages == c->o.mesh.pp;
-    return ((first ? 0 : ahead + 1) + (last ? 0 : ahead)) * bytes_between(c) * tokens_of(c);
+    bool begins = pp == 0 && c->stages == last + 1, ends = pp == last && c->stages == last + 1;
+    return last > 0 ? ((begins ? 0 : ahead + 1) + (ends ? 0 : ahead)) * x_bytes(c) : 0;
 }
 
 /* A backward of the largest block. With recompute its graph is whole once more, and all of its
@@ -249,25 +222,21 @@ static double messages_bytes(const tn__plan_case *c, int pp) {
  * added where parts are. */
 static double block_bytes(const tn__plan_case *c, const tally *t) {
     const tn__plan_work *w = &c->model->block;
-    double tokens = tokens_of(c), tp = c->o.mesh.tp;
-    double bytes = EXACT * (w->widest / tp * tokens + fmax(w->matrix, w->matrix_cut / tp));
+    double tp = c->o.mesh.tp, bytes = EXACT * (w->widest * c->tokens + w->matrix) / tp;
     if (!c->o.recompute) {
         return bytes;
     }
-    double graph = block_kept(c) * tokens;
-    double gradients = EXACT * (w->products + w->products_cut / tp);
+    double graph = block_kept(c), gradients = EXACT * w->products / tp;
     bool arrives = c->stage > 1 && c->o.mesh.pp == 1 && c->micros > 1;
     double part = arrives ? EXACT * (double)t->block / c->parts : 0;
-    return 3 * bytes_between(c) * tokens + fmax(graph + bytes, graph / 2 + gradients) + part;
+    return 3 * x_bytes(c) + fmax(graph + bytes, graph / 2 + gradients) + part;
 }
 
 /* The most bytes of the step that are neither kept nor weights; below 0 where what is kept has been
  * freed by then. What a processor's kernels need for themselves is not among them. */
 static double most_working(const tn__plan_case *c, const tally *t, int pp) {
-    const tn__plan_work *top = &c->model->top;
-    double tokens = tokens_of(c), tp = c->o.mesh.tp, logits = logits_bytes(c) * tokens;
-    double x = bytes_between(c) * tokens, most = 0;
-    double table = EXACT * (top->products + top->products_cut / tp);
+    double x = x_bytes(c), logits = logits_bytes(c), most = 0;
+    double table = EXACT * c->model->top.products / c->o.mesh.tp;
     bool first = tn__plan_has(c, pp, 0), last = tn__plan_has(c, pp, c->model->parts - 1);
     double over = last && !c->halves ? x + logits : 0; /* freed before a block's backward */
     if (last) {
@@ -275,10 +244,10 @@ static double most_working(const tn__plan_case *c, const tally *t, int pp) {
     }
     most = fmax(most, block_bytes(c, t) - over);
     if (first) { /* the stem's */
-        most = fmax(most,
-                    table + EXACT * (double)c->model->shape.width * tokens - tn__plan_kept(c, 0));
+        double width = (double)c->model->shape.width;
+        most = fmax(most, table + EXACT * width * c->tokens - stage_kept(c, 0));
     }
-    return most + (c->o.mesh.pp > 1 ? messages_bytes(c, pp) : 0);
+    return most + messages_bytes(c, pp);
 }
 
 void tn__plan_memory(const tn__plan_case *c, int pp, int part, int tp, tn_plan *plan) {
@@ -287,7 +256,7 @@ void tn__plan_memory(const tn__plan_case *c, int pp, int part, int tp, tn_plan *
     if (c->stage == 3) {
         int64_t units = t.rest + (1 + c->o.mesh.sharding.prefetch) * t.block;
         units = units < t.whole && !c->halves ? units : t.whole;
-        plan->gathered = units * (int64_t)tn_dtype_size(c->o.compute);
+        plan->gathered = units * (int64_t)c->size;
     }
     plan->activations = llround(most_kept(c, pp, &plan->alive));
     plan->working = llround(most_working(c, &t, pp));

@@ -3,9 +3,13 @@
  *     model.c     what a model has, for one micro-batch's position: read it first
  *     memory.c    bytes of a rank
  *     time.c      seconds of a step
- *     plan.c      options, sizes, the whole plan
+ *     plan.c      options, what fits a model, the whole plan
  *     search.c    all meshes
- *     measure.c   what this machine reaches
+ *
+ * Nothing is attached: a rank's parts of a large model take more memory than the machine has that
+ * plans it, and a search tries hundreds of meshes. What strategies lay out is computed with the
+ * functions that they use themselves (flat.h, nn/layout.h, tn__pipe_cut), and tests compare the
+ * bytes at rest with those of real ranks, exactly.
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_PLAN_H
 #define TERN_DISTRIBUTED_PARALLEL_PLAN_H
@@ -15,30 +19,29 @@
 
 /* A parameter. */
 typedef struct tn__plan_param {
+    const tn_tensor *tensor;
     tn_dims whole;
     int dim, pieces; /* how tensor parallelism cuts it; dim -1: not at all */
     int first, last; /* parts of the model that use it */
     bool block;      /* in a block, which is a unit of sharding; else in the rest */
 } tn__plan_param;
 
-/* What a part computes and keeps for each position; cut: what the ranks of tp divide. */
+/* What a part computes and keeps for each position. The ranks of tp divide its matrices. */
 typedef struct tn__plan_work {
-    double products, products_cut; /* elements of matrices: one multiplication each */
-    double kept, kept_cut;         /* numbers in the compute dtype: under `sequence` divided, too */
-    double read;                   /* by linears that are cut by rows: whole on each rank */
-    double sums;                   /* f32 numbers: of norms */
-    double widest;                 /* numbers of the largest result */
-    double matrix, matrix_cut;     /* elements of the largest matrix, one of the two */
+    double products;       /* elements of matrices: one multiplication each */
+    double matrix, widest; /* elements of the largest matrix; numbers of the largest result */
+    double kept_cut, kept; /* numbers in the compute dtype that tp divides; and only `sequence` */
+    double read;           /* by linears that are cut by rows: whole on each rank */
+    double sums;           /* f32 numbers: of norms */
 } tn__plan_work;
 
 typedef struct tn__plan_model {
     tn_lm_shape shape;
     int64_t attended, attended_kv; /* heads times their width: of queries; of keys, or values */
-    tn__plan_param *params;
+    tn__plan_param *params;        /* [count], block by block */
     int count;
     int64_t capacity;
-    int parts;
-    tn_module **part;
+    int parts;     /* layers + 2 */
     double *costs; /* [parts] of a stage, for cutting (tn__pipe_cost) */
     tn__plan_work block, top;
 } tn__plan_model;
@@ -56,12 +59,18 @@ typedef struct tn__plan_case {
     int stages;        /* of the pipeline */
     int *first;        /* [stages + 1] parts */
     int micros;
-    int64_t positions;          /* of a sequence, on a rank of cp */
+    double step;                /* tokens of all ranks and micro-batches */
+    double tokens;              /* of a micro-batch, on a rank */
+    double size;                /* bytes of a number in the compute dtype */
+    double between;             /* bytes for a position of an x between blocks */
     tn_pipe_schedule *schedule; /* NULL: one rank, which accumulates */
     bool halves;                /* backward is in halves */
 } tn__plan_case;
 
-/* As tn_plan_of. */
+/* False after raising. */
+bool tn__plan_options_fit(const tn__plan_model *model, const tn_plan_options *o);
+
+/* As tn_plan_of, of options that fit. */
 tn_status tn__plan_make(const tn__plan_model *model, tn_plan_options options, tn_plan *plan);
 
 /* The bytes of the rank with these places along pp, along `parts`, and along tp. */
@@ -70,17 +79,14 @@ void tn__plan_memory(const tn__plan_case *c, int pp, int part, int tp, tn_plan *
 /* Seconds, and where they go. False after raising. */
 bool tn__plan_time(const tn__plan_case *c, tn_plan *plan);
 
-/* What a block's forward takes for one micro-batch. */
-typedef struct tn__plan_load {
-    double operations, bytes;
-} tn__plan_load;
-tn__plan_load tn__plan_block(const tn__plan_case *c);
-
 /* Elements of a parameter on rank tp of the options' mesh. */
 int64_t tn__plan_elements(const tn__plan_case *c, const tn__plan_param *p, int tp);
-/* Whether a rank of pp has a part. */
+/* Whether a rank of pp has a part, and a parameter. */
 bool tn__plan_has(const tn__plan_case *c, int pp, int part);
-/* Bytes that one forward of the stage keeps until its backward. */
-double tn__plan_kept(const tn__plan_case *c, int stage);
+static inline bool tn__plan_has_param(const tn__plan_case *c, int pp, const tn__plan_param *p) {
+    return tn__plan_has(c, pp, p->first) || tn__plan_has(c, pp, p->last);
+}
+/* Numbers in the compute dtype that a part keeps for a position, between forward and backward. */
+double tn__plan_kept(const tn__plan_case *c, const tn__plan_work *w);
 
 #endif
