@@ -87,15 +87,16 @@ static bool add_param(const tn_entry *entry, void *user) {
         *dot = '\0';
     }
     const tn_tp_rule *rule = rule_of(r, owner);
-    bool whole = !rule || (bias && rule->style == TN_TP_ROW);
-    model->params[model->count++] =
-        (tn__plan_param){.tensor = *entry->field,
-                         .whole = entry->layout.whole,
-                         .dim = whole ? -1 : tn__tp_cut_dim(rule->style),
-                         .pieces = rule ? tn__tp_pieces(rule) : 1,
-                         .first = part,
-                         .last = part,
-                         .block = part > 0 && part < model->parts - 1};
+    tn__plan_param p = {.tensor = *entry->field,
+                        .layout = tn__layout_whole(entry->layout.whole),
+                        .first = part,
+                        .last = part,
+                        .block = part > 0 && part < model->parts - 1};
+    if (rule && !(bias && rule->style == TN_TP_ROW)) {
+        p.layout.dim = tn__tp_cut_dim(rule->style);
+        p.layout.pieces = tn__tp_pieces(rule);
+    }
+    model->params[model->count++] = p;
     return true;
 }
 

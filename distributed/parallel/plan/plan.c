@@ -109,10 +109,10 @@ static bool tensor_fits(const tn__plan_case *c) {
     bool fit = must_divide(tp, "tp", model->shape.heads, "heads") &&
                must_divide(tp, "tp", model->shape.kv_heads, "heads of keys");
     for (int i = 0; i < model->count && fit; i++) {
-        const tn__plan_param *p = &model->params[i];
-        if (p->block && p->dim >= 0) {
-            fit = must_divide(tp, "tp", p->whole.size[p->dim] / p->pieces, "rows or columns");
-        } else if (p->dim >= 0 && tn__plan_elements(c, p, tp - 1) <= 0) {
+        const tn_layout *l = &model->params[i].layout;
+        if (model->params[i].block && l->dim >= 0) {
+            fit = must_divide(tp, "tp", l->whole.size[l->dim] / l->pieces, "rows or columns");
+        } else if (tn__plan_block(&model->params[i], tp - 1, tp) <= 0) {
             tn__raise(TN_ESHAPE, operation, "tp=%d leaves no rows of the vocabulary for the last",
                       tp);
             fit = false;
@@ -145,11 +145,17 @@ static bool find_stages(tn__plan_case *c) {
     }
     c->stages = (int)stages;
     c->first = tn__calloc_for((size_t)c->stages + 1, sizeof(*c->first), operation);
-    if (!c->first) {
+    c->sets = tn__calloc_for((size_t)model->parts, sizeof(*c->sets), operation);
+    c->rank = tn__calloc_for((size_t)model->parts, sizeof(*c->rank), operation);
+    if (!c->first || !c->sets || !c->rank) {
         return false;
     }
     c->first[c->stages] = model->parts;
     tn__pipe_cut(model->costs, model->parts, c->stages, c->first);
+    for (int i = 0, stage = 0; i < model->parts; i++) {
+        stage += i == c->first[stage + 1];
+        c->rank[i] = stage % m->pp;
+    }
     if (m->pp > 1) {
         c->schedule = tn_pipe_schedule_new(m->pipeline.kind, m->pp, m->pipeline.chunks, c->micros);
         c->halves = m->pipeline.kind == TN_PIPE_ZERO_BUBBLE;
@@ -170,7 +176,8 @@ static bool find_case(tn__plan_case *c) {
     c->stage = shards ? m->sharding.stage : 0;
     c->size = (double)tn_dtype_size(o->compute);
     c->tokens = (double)(o->batch * (o->positions / m->cp));
-    c->between = c->size * (double)c->model->shape.width / (m->tensor.sequence ? m->tp : 1);
+    c->slices = m->tensor.sequence ? m->tp : 1;
+    c->x = c->size * (double)c->model->shape.width * c->tokens / c->slices;
     return model_fits(c) && find_micros(c) && find_stages(c);
 }
 
@@ -234,6 +241,8 @@ tn_status tn__plan_make(const tn__plan_model *model, tn_plan_options options, tn
     }
     tn_pipe_schedule_free(c.schedule);
     free(c.first);
+    free(c.rank);
+    free(c.sets);
     return tn_error();
 }
 

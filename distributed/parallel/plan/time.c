@@ -74,38 +74,16 @@ static forward_seconds forward_of(const tn__plan_case *c) {
 
 /* ---- Messages of data ------------------------------------------------------------------------ */
 
-/* What a rank of one place along pp has. */
-typedef struct stage_work {
-    int blocks;
-    bool top;
-    double block, rest; /* elements of a block, and of what is in none */
-} stage_work;
-
-static stage_work work_of(const tn__plan_case *c, int pp) {
-    stage_work w = {.top = tn__plan_has(c, pp, c->model->parts - 1)};
-    for (int i = 1; i < c->model->parts - 1; i++) {
-        w.blocks += tn__plan_has(c, pp, i);
-    }
-    for (int i = 0; i < c->model->count; i++) {
-        const tn__plan_param *p = &c->model->params[i];
-        if (tn__plan_has_param(c, pp, p)) {
-            *(p->block ? &w.block : &w.rest) += (double)tn__plan_elements(c, p, 0);
-        }
-    }
-    w.block /= w.blocks ? w.blocks : 1;
-    return w;
-}
-
 /* Whole weights come to the ranks that share them. */
-static double gather_seconds(const tn__plan_case *c, double elements) {
-    return c->stage ? message_seconds(c, c->parts, c->o.mesh.tp, c->size * elements) : 0;
+static double gather_seconds(const tn__plan_case *c, int64_t elements) {
+    return c->stage ? message_seconds(c, c->parts, c->o.mesh.tp, c->size * (double)elements) : 0;
 }
 
 /* Whole gradients are summed over the ranks that share parts, and the parts of these sums over
  * copies; with DDP over all that have copies. */
-static double sum_seconds(const tn__plan_case *c, double elements) {
+static double sum_seconds(const tn__plan_case *c, int64_t elements) {
     const tn_spread_options *m = &c->o.mesh;
-    double bytes = 4 * elements;
+    double bytes = 4 * (double)elements;
     if (!c->stage) {
         return 2 * message_seconds(c, m->dp * m->cp, m->tp, bytes);
     }
@@ -115,34 +93,37 @@ static double sum_seconds(const tn__plan_case *c, double elements) {
 
 /* Seconds for which a pass waits: all blocks but one compute, `seconds` each, while `beside` is on
  * its way; nothing hides `alone`. */
-static double pass_waits(const stage_work *w, double seconds, double beside, double alone) {
-    double more = w->blocks > 1 ? w->blocks - 1 : 0;
+static double pass_waits(const tn__plan_count *n, double seconds, double beside, double alone) {
+    double more = n->blocks > 1 ? n->blocks - 1 : 0;
     return more * fmax(0, beside - seconds) + alone;
 }
 
 /* In a step of blocks that take so long forward and back. */
-static double data_seconds(const tn__plan_case *c, const stage_work *w, double there, double back) {
+static double data_seconds(const tn__plan_case *c, const tn__plan_count *n, double there,
+                           double back) {
     bool gathers = c->stage == 3, scatters = c->stage > 1 && c->o.mesh.pp == 1;
-    double come = w->blocks ? gather_seconds(c, w->block) : 0,
-           go = w->blocks ? sum_seconds(c, w->block) : 0;
-    double again = gathers ? come : 0;
-    double forward = pass_waits(w, there, come, come + gather_seconds(c, w->rest));
-    double backward = pass_waits(w, back, again, 0);
-    double last =
-        pass_waits(w, back, again + go, go + sum_seconds(c, w->rest)); /* which sends gradients */
+    double come = n->blocks ? gather_seconds(c, n->block) : 0;
+    double go = n->blocks ? sum_seconds(c, n->block) : 0, again = gathers ? come : 0;
+    double forward = pass_waits(n, there, come, come + gather_seconds(c, n->rest));
+    double backward = pass_waits(n, back, again, 0);
+    double last = pass_waits(n, back, again + go, go + sum_seconds(c, n->rest)); /* sends them */
     int forwards = gathers ? c->micros : 1, lasts = scatters ? c->micros : 1;
     return forwards * forward + (c->micros - lasts) * backward + lasts * last;
 }
 
 /* ---- A step ---------------------------------------------------------------------------------- */
 
-/* The rank of pp with the most to compute, if `top` is worth so many blocks. */
-static stage_work slowest_of(const tn__plan_case *c, double top) {
-    stage_work slowest = work_of(c, 0);
-    for (int pp = 1; pp < c->o.mesh.pp; pp++) {
-        stage_work w = work_of(c, pp);
-        bool slower = w.blocks + w.top * top > slowest.blocks + slowest.top * top;
-        slowest = slower ? w : slowest;
+/* The rank of pp with the most to compute, if the top is worth so many blocks. */
+static int slowest_of(const tn__plan_case *c, double top) {
+    int slowest = 0;
+    double most = -1;
+    for (int pp = 0; pp < c->o.mesh.pp; pp++) {
+        double work = c->rank[c->model->parts - 1] == pp ? top : 0;
+        for (int i = 1; i < c->model->parts - 1; i++) {
+            work += c->rank[i] == pp;
+        }
+        slowest = work > most ? pp : slowest;
+        most = fmax(most, work);
     }
     return slowest;
 }
@@ -155,7 +136,7 @@ static double bubble_of(const tn__plan_case *c, double there, double back, doubl
     }
     int chunks = c->stages / c->o.mesh.pp, apart = c->o.ranks / c->o.mesh.pp;
     tn_pipe_cost cost = {there / chunks, (back - W) / chunks, W / chunks,
-                         message_seconds(c, 2, apart, 2 * c->between * c->tokens)};
+                         message_seconds(c, 2, apart, 2 * c->x)};
     tn_pipe_outcome outcome;
     tn_status status = tn_pipe_simulate(c->schedule, cost, &outcome, NULL);
     return status == TN_OK ? outcome.seconds - c->micros * (there + back) : NAN;
@@ -167,16 +148,17 @@ bool tn__plan_time(const tn__plan_case *c, tn_plan *plan) {
     int work = c->o.recompute ? 3 : 2, messages = c->o.recompute ? 2 : 1;
     double there = f.block + f.tensor + f.context, top = f.top + f.top_tensor;
     double back = work * f.block + messages * (f.tensor + f.context);
-    stage_work w = slowest_of(c, 3 * top / (there + back));
-    plan->compute = c->micros * (w.blocks * (1 + work) * f.block + w.top * 3 * f.top);
-    plan->tensor = c->micros * (w.blocks * (1 + messages) * f.tensor + w.top * 3 * f.top_tensor);
-    plan->context = c->micros * w.blocks * (1 + messages) * f.context;
-    plan->data = data_seconds(c, &w, there, back);
-    plan->bubble = bubble_of(c, w.blocks * there + w.top * top, w.blocks * back + w.top * 2 * top,
-                             w.blocks * f.block + w.top * f.top);
+    int pp = slowest_of(c, 3 * top / (there + back));
+    tn__plan_count n = tn__plan_elements(c, pp, 0, 0);
+    double blocks = n.blocks, tops = c->rank[c->model->parts - 1] == pp;
+    plan->compute = c->micros * (blocks * (1 + work) * f.block + tops * 3 * f.top);
+    plan->tensor = c->micros * (blocks * (1 + messages) * f.tensor + tops * 3 * f.top_tensor);
+    plan->context = c->micros * blocks * (1 + messages) * f.context;
+    plan->data = data_seconds(c, &n, there, back);
+    plan->bubble = bubble_of(c, blocks * there + tops * top, blocks * back + tops * 2 * top,
+                             blocks * f.block + tops * f.top);
     /* reads parameters, gradients and states, writes all but gradients */
-    double numbers = (3 + 2.0 * c->o.states) * (w.block * w.blocks + w.rest) / c->parts;
-    plan->optimiser = 4 * numbers / c->o.machine.memory_speed;
+    plan->optimiser = 4 * (3 + 2.0 * c->o.states) * (double)n.stepped / c->o.machine.memory_speed;
     plan->seconds =
         plan->compute + plan->tensor + plan->context + plan->data + plan->bubble + plan->optimiser;
     double needed = 6 * (c->model->shape.layers * block_products(c) + c->model->top.products);
