@@ -161,31 +161,6 @@ TEST(test_bubble) {
     close_to(plan_small(o).bubble, 2 * delay);
 }
 
-TEST(test_directions) {
-    tn_plan_options o = tn_plan_defaults();
-    o.ranks = 8;
-    o.batch = BATCH;
-    o.tokens = 64 * BATCH * LENGTH;
-    tn_spread_read(&o.mesh, "shard=2,tp=2,pp=2,stage=2");
-    tn_plan plan = plan_small(o);
-    double *const rates[] = {&o.machine.flops, &o.machine.memory_speed, &o.machine.host_link};
-    for (int i = 0; i < 3; i++) {
-        *rates[i] *= 2;
-        assert_true(plan_small(o).seconds < plan.seconds);
-        *rates[i] /= 2;
-    }
-    o.recompute = true;
-    assert_true(plan_small(o).seconds > plan.seconds);
-    assert_true(plan_small(o).activations < plan.activations);
-    o.recompute = false;
-    o.ranks = 16; /* half of the micro-batches each */
-    o.mesh.dp = 2;
-    assert_true(plan_small(o).seconds < plan.seconds);
-    o.mesh.dp = 0;
-    o.mesh.shard = 4;
-    assert_true(plan_small(o).rest < plan.rest);
-}
-
 /* ---- Published runs -------------------------------------------------------------------------- */
 
 /* Narayanan et al. 2021, arXiv:2104.04473, table 1: GPTs on A100s of 80 GB, eight in a host, with a
@@ -269,6 +244,7 @@ TEST(test_search) {
         tensor |= p->tp > 1;
         stages |= p->pp > 1;
         shards |= p->shard > 1;
+        assert_true(p->pp == 1 || p->stage != 1); /* 2 needs no more there */
     }
     assert_true(tensor && stages && shards);
     tn_plan few[3];
