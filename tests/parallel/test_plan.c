@@ -273,6 +273,7 @@ TEST(test_mistakes) {
         {6, "tp=3", 0, TN_ESHAPE, "tp=3 does not divide 4 heads"},
         {8, "dp=2,tp=2", 0, TN_EVALUE, "a mesh of 4 ranks, and there are 8"},
         {2, "dp=2", 100, TN_EVALUE, "100 tokens are no multiple of 128"},
+        {2, "dp=2", 128 * ((1 << 20) + 1), TN_EVALUE, "above 1048576 times"},
         {16, "pp=16", 0, TN_EVALUE, "6 parts has not enough for 16 stages"},
         {3, "cp=3", 0, TN_ESHAPE, "cp=3 does not divide 32 positions"},
         {2, "pp=2,chunks=2", 3 * BATCH * LENGTH, TN_EVALUE, "multiple"},
