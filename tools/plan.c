@@ -2,46 +2,21 @@
  * is planned on any machine. */
 #include "tools/plan.h"
 
-#include "text/json_write.h"
+#include "tensor/fields.h"
 #include "tools/error_words.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { SHOWN = 10, SEARCHED = 512 << 10 /* tokens of a step */ };
 
-/* ---- The model ------------------------------------------------------------------------------- */
-
-/* NULL after an error. To be freed with tn_lm_free. */
-static tn_module *make_model(const plan_command *c) {
-    TN_DEFER_INIT;
-    if (c->folder) {
-        return tn_lm_new(c->model, 0);
-    }
-    union {
-        tn_module base;
-        tn_gpt gpt;
-        tn_llama llama;
-    } *m = calloc(1, sizeof(*m));
-    if (m && c->llama.layers) {
-        tn_llama_init(&m->llama, c->llama);
-    } else if (m) {
-        tn_gpt_init(&m->gpt, c->gpt);
-    }
-    return m && tn_error() == TN_OK ? &m->base : NULL;
-}
-
-/* Numbers of a file that count sequences become tokens; without a number of its own a sequence is
- * as long as the model allows, and a search is for steps as people make them, not for the smallest
- * that there are. */
-static tn_status settle_tokens(plan_command *c, tn_module *m, bool sequences) {
+/* A sequence is as long as the model allows unless it is given, and a search is for steps as people
+ * make them, not for the smallest that there are. */
+static tn_status settle_tokens(plan_command *c, tn_module *m) {
     tn_lm_shape shape;
     tn_plan_options *o = &c->plan;
     if (tn_lm_shape_of(m, &shape) == TN_OK) {
         o->positions = o->positions ? o->positions : shape.context;
-        o->tokens *= sequences ? o->positions : 1;
         int64_t each;
         if (c->search && o->tokens == 0 &&
             !__builtin_mul_overflow(o->batch * o->ranks, o->positions, &each)) {
@@ -57,18 +32,15 @@ static tn_status settle_tokens(plan_command *c, tn_module *m, bool sequences) {
 static const char *mesh_text(const tn_plan *p, char *text, size_t size) {
     const struct {
         const char *name;
-        int size;
-    } dims[] = {{"pp", p->pp}, {"dp", p->dp}, {"shard", p->shard}, {"cp", p->cp}, {"tp", p->tp}};
+        int size, least; /* below which there is no word */
+    } words[] = {{"pp", p->pp, 2}, {"dp", p->dp, 2}, {"shard", p->shard, 2},
+                 {"cp", p->cp, 2}, {"tp", p->tp, 2}, {"stage", p->stage, 1}};
     size_t at = 0;
-    text[0] = 0;
-    for (size_t i = 0; i < sizeof(dims) / sizeof(dims[0]); i++) {
-        if (dims[i].size > 1) {
-            at += (size_t)snprintf(text + at, size - at, "%s%s=%d", at ? "," : "", dims[i].name,
-                                   dims[i].size);
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (words[i].size >= words[i].least) {
+            at += (size_t)snprintf(text + at, size - at, "%s%s=%d", at ? "," : "", words[i].name,
+                                   words[i].size);
         }
-    }
-    if (p->stage > 0) {
-        at += (size_t)snprintf(text + at, size - at, "%sstage=%d", at ? "," : "", p->stage);
     }
     if (at == 0) {
         snprintf(text, size, "dp=1");
@@ -163,100 +135,6 @@ static void say_plan(const plan_command *c, const tn_plan *p) {
     say_cost(c, p);
 }
 
-/* ---- As JSON --------------------------------------------------------------------------------- */
-
-static void put_plan(tn__buffer *j, const tn_plan *p) {
-    const struct {
-        const char *name;
-        double value;
-    } numbers[] = {{"pp", p->pp},
-                   {"dp", p->dp},
-                   {"shard", p->shard},
-                   {"cp", p->cp},
-                   {"tp", p->tp},
-                   {"stage", p->stage},
-                   {"recompute", p->recompute},
-                   {"micros", p->micros},
-                   {"alive", p->alive},
-                   {"parameters", (double)p->parameters},
-                   {"rank", p->rank},
-                   {"weights", (double)p->weights},
-                   {"copies", (double)p->copies},
-                   {"gradients", (double)p->gradients},
-                   {"states", (double)p->states},
-                   {"rest", (double)p->rest},
-                   {"host", (double)p->host},
-                   {"gathered", (double)p->gathered},
-                   {"activations", (double)p->activations},
-                   {"working", (double)p->working},
-                   {"peak", (double)p->peak},
-                   {"fits", p->fits},
-                   {"seconds", p->seconds},
-                   {"compute", p->compute},
-                   {"tensor", p->tensor},
-                   {"context", p->context},
-                   {"data", p->data},
-                   {"bubble", p->bubble},
-                   {"optimiser", p->optimiser},
-                   {"tokens", p->tokens},
-                   {"utilisation", p->utilisation}};
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        tn__buffer_format(j, "%s\"%s\":%.15g", i ? "," : "{", numbers[i].name, numbers[i].value);
-    }
-    tn__buffer_text(j, ",\"limit\":");
-    tn__json_put_string(j, p->limit);
-    tn__buffer_text(j, "}");
-}
-
-/* `list`: in brackets. */
-static void print_json(const tn_plan *plans, int count, bool list) {
-    tn__buffer j = {.operation = "plan"};
-    tn__buffer_text(&j, list ? "[" : "");
-    for (int i = 0; i < count; i++) {
-        tn__buffer_text(&j, i ? "," : "");
-        put_plan(&j, &plans[i]);
-    }
-    tn__buffer_text(&j, list ? "]\n" : "\n");
-    if (!j.failed) {
-        fwrite(j.at, 1, j.bytes, stdout);
-    }
-    tn__buffer_free(&j);
-}
-
-/* ---- Verbs ----------------------------------------------------------------------------------- */
-
-/* A step's course, or its beginning and end; a backward takes two forwards, with recompute three.
- */
-static void draw_pipeline(const plan_command *c, const tn_plan *p) {
-    int micros = p->micros < 2 * p->pp ? p->micros : 2 * p->pp;
-    tn_pipe_schedule *s = tn_pipe_schedule_new(c->plan.mesh.pipeline.kind, p->pp,
-                                               c->plan.mesh.pipeline.chunks, micros);
-    if (micros < p->micros) {
-        printf("with %d of the %d micro-batches:\n", micros, p->micros);
-    }
-    double half = p->recompute ? 1.5 : 1;
-    if (s) {
-        tn_pipe_simulate(s, (tn_pipe_cost){1, half, half, 0}, NULL, stdout);
-    }
-    tn_pipe_schedule_free(s);
-}
-
-static tn_status plan_one(const plan_command *c, tn_module *m) {
-    tn_plan plan;
-    if (tn_plan_of(m, c->plan, &plan) != TN_OK) {
-        return tn_error();
-    }
-    if (c->json) {
-        print_json(&plan, 1, false);
-    } else {
-        say_plan(c, &plan);
-    }
-    if (c->draw) {
-        draw_pipeline(c, &plan);
-    }
-    return tn_error();
-}
-
 static void say_best(const plan_command *c, const tn_plan *best, int count) {
     printf("%s, %.4g M parameters, %s, on %d ranks, %.0f tokens a step, micro-batches of %lld; "
            "modelled\n",
@@ -267,66 +145,84 @@ static void say_best(const plan_command *c, const tn_plan *best, int count) {
         const tn_plan *p = &best[i];
         char mesh[96];
         mesh_text(p, mesh, sizeof(mesh));
-        size_t at = strlen(mesh);
-        snprintf(mesh + at, sizeof(mesh) - at, "%s", p->recompute ? " recompute" : "");
+        strncat(mesh, p->recompute ? " recompute" : "", sizeof(mesh) - strlen(mesh) - 1);
         printf("%-36s %9.2f %9.4g %9.4g %4.0f %%  %s\n", mesh, (double)p->peak / 1e9, p->seconds,
                p->tokens / p->seconds, 100 * p->utilisation, p->limit);
     }
 }
 
-static tn_status search_all(const plan_command *c, tn_module *m) {
-    tn_plan best[SHOWN];
-    int count = tn_plan_search(m, c->plan, best, SHOWN);
-    if (tn_error() == TN_OK && count == 0) {
-        return tn_raise(TN_EVALUE, "no mesh of %d ranks fits in %.4g GB", c->plan.ranks,
-                        c->plan.machine.memory / 1e9);
+/* ---- As JSON --------------------------------------------------------------------------------- */
+
+#define MEMBER(name) TN_FIELD(tn_plan, name)
+
+static const tn_field members[] = {MEMBER(pp),          MEMBER(dp),        MEMBER(shard),
+                                   MEMBER(cp),          MEMBER(tp),        MEMBER(stage),
+                                   MEMBER(recompute),   MEMBER(micros),    MEMBER(alive),
+                                   MEMBER(parameters),  MEMBER(rank),      MEMBER(weights),
+                                   MEMBER(copies),      MEMBER(gradients), MEMBER(states),
+                                   MEMBER(rest),        MEMBER(host),      MEMBER(gathered),
+                                   MEMBER(activations), MEMBER(working),   MEMBER(peak),
+                                   MEMBER(fits),        MEMBER(seconds),   MEMBER(compute),
+                                   MEMBER(tensor),      MEMBER(context),   MEMBER(data),
+                                   MEMBER(bubble),      MEMBER(optimiser), MEMBER(tokens),
+                                   MEMBER(utilisation), MEMBER(limit),     {0}};
+
+/* `list`: in brackets. */
+static void print_json(const tn_plan *plans, int count, bool list) {
+    tn__buffer j = {.operation = "plan"};
+    tn__buffer_text(&j, list ? "[" : "");
+    for (int i = 0; i < count; i++) {
+        tn__buffer_text(&j, i ? "," : "");
+        tn__members m = tn__members_begin(&j);
+        tn__fields_put(&m, members, &plans[i], false);
+        tn__members_end(&m);
     }
-    if (count > 0 && c->json) {
-        print_json(best, count, true);
-    } else if (count > 0) {
-        say_best(c, best, count);
+    tn__buffer_text(&j, list ? "]\n" : "\n");
+    if (!j.failed) {
+        fwrite(j.at, 1, j.bytes, stdout);
     }
-    return tn_error();
+    tn__buffer_free(&j);
 }
 
-/* Joins the ranks of `tern run`, of which the first speaks. */
-static bool measure_here(plan_command *c, tn_module *m) {
-    tn_device device = tn_device_named(c->device);
-    tn_dist_options d = tn_dist_defaults();
-    d.device = device.kind;
-    tn_group *world = tn_dist_init(d);
-    tn_plan_machine *machine = &c->plan.machine;
-    bool first = tn_group_rank(world) == 0;
-    if (tn_plan_measure(m, c->plan, world, machine) == TN_OK && first && !c->json) {
-        printf("measured: %.4g TFLOP/s, memory %.4g GB/s", machine->flops / 1e12,
-               machine->memory_speed / 1e9);
-        if (tn_group_size(world) > 1) {
-            printf(", %.4g GB/s between ranks after %.3g ms", machine->host_link / 1e9,
-                   1e3 * machine->host_delay);
-        }
-        putchar('\n');
+/* ---- Verbs ----------------------------------------------------------------------------------- */
+
+static void plan_one(const plan_command *c, tn_module *m) {
+    tn_plan plan;
+    if (tn_plan_of(m, c->plan, &plan) != TN_OK) {
+        return;
     }
-    return first;
+    if (c->json) {
+        print_json(&plan, 1, false);
+    } else {
+        say_plan(c, &plan);
+    }
+}
+
+static void search_all(const plan_command *c, tn_module *m) {
+    tn_plan best[SHOWN];
+    int count = tn_plan_search(m, c->plan, best, SHOWN);
+    if (count == 0) {
+        tn_raise(TN_EVALUE, "no mesh of %d ranks fits in %.4g GB", c->plan.ranks,
+                 c->plan.machine.memory / 1e9);
+    } else if (c->json) {
+        print_json(best, count, true);
+    } else {
+        say_best(c, best, count);
+    }
 }
 
 int plan_main(int argc, char **argv) {
     plan_command c;
-    tn_module *m = NULL;
-    bool sequences = false, speaks = true;
-    bool done = plan_parse(&c, &sequences, argc, argv) == TN_OK && (m = make_model(&c)) != NULL &&
-                settle_tokens(&c, m, sequences) == TN_OK;
-    if (done && c.measure) {
-        speaks = measure_here(&c, m);
+    if (plan_parse(&c, argc, argv) == TN_OK) {
+        tn_module *m = plan_model(&c);
+        if (m && settle_tokens(&c, m) == TN_OK) {
+            (c.search ? search_all : plan_one)(&c, m);
+        }
+        tn_lm_free(m);
     }
-    if (done && speaks && tn_error() == TN_OK) {
-        tn_status status = c.search ? search_all(&c, m) : plan_one(&c, m);
-        (void)status; /* pending */
-    }
-    tn_lm_free(m);
     if (tn_error() != TN_OK) {
         fprintf(stderr, "tern plan: %s\n", error_why());
         return 1;
     }
-    tn_dist_finish();
     return 0;
 }

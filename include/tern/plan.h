@@ -17,28 +17,22 @@
 #ifndef TERN_PLAN_H
 #define TERN_PLAN_H
 
-#include "pipeline.h"
 #include "split.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* One rank's device, and how ranks reach each other: a message of b bytes takes delay + b / link
- * seconds. The defaults are an A100 of 80 GB among eight in a host, each with a link of its own to
- * other hosts. */
+/* One rank's device, and how ranks reach each other. The defaults are an A100 of 80 GB among eight in
+ * a host, each with a link of its own to other hosts. */
 typedef struct tn_plan_machine {
-    int per_host;         /* 8 ranks */
-    double memory;        /* 80e9 bytes of a rank */
-    double flops;         /* 312e12 per second at most */
-    double reached;       /* 0.6: the share of them that products of matrices reach */
-    double memory_speed;  /* 1.6e12 bytes per second */
-    double host_link;     /* 235e9 bytes per second and rank, within a host */
-    double host_delay;    /* 1e-5 seconds */
-    double network_link;  /* 20e9, between hosts */
-    double network_delay; /* 3e-5 */
-    double shared;        /* 1: how many times faster a rank computes while all others wait */
-    bool overlap;         /* true; false: messages wait for computing, since they need its cores */
+    int per_host;        /* 8 ranks */
+    double memory;       /* 80e9 bytes of a rank */
+    double flops;        /* 312e12 per second at most */
+    double reached;      /* 0.6: the share of them that products of matrices reach */
+    double memory_speed; /* 1.6e12 bytes per second */
+    double host_link;    /* 235e9 bytes per second and rank, within a host */
+    double network_link; /* 20e9, between hosts */
     bool from_defaults;
 } tn_plan_machine;
 TN_API tn_plan_machine tn_plan_machine_defaults(void);
@@ -103,14 +97,6 @@ TN_API tn_status tn_plan_of(void *m, tn_plan_options options, tn_plan *plan);
  * ones, fastest first. options.mesh gives the rest: cp, sequence. At most 1048576 ranks. Returns
  * how many there are; 0 after an error, or if nothing fits. */
 TN_API int tn_plan_search(void *m, tn_plan_options options, tn_plan *best, int most);
-
-/* Replaces what `machine` says of this one by what it measures in a few seconds: products and
- * memory speed by a block of m, which is made, on the default device; and the link between the
- * ranks of world by gathers of three sizes: within a host if that has as many ranks, else between
- * hosts. Every rank calls; all get the numbers of the slowest. With one rank, or world NULL, links
- * stay as they are. On a CPU nothing overlaps. */
-TN_API tn_status tn_plan_measure(void *m, tn_plan_options options, tn_group *world,
-                                 tn_plan_machine *machine);
 
 #ifdef __cplusplus
 }

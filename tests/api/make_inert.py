@@ -114,7 +114,7 @@ BY_HAND = set("""
 # ... print, start, connect or measure something, ...
 BY_HAND |= set("""
     tn_print tn_error_exit tn_dist_init tn_local_run tn_local_run_on tn_profiler_start tn_store_serve tn_tcp_store
-    tn_run_new tn_plan_measure
+    tn_run_new
 """.split())
 # ... have a count before its array, free what is not made by a function of this type, give what errors give, ...
 BY_HAND |= set("""
@@ -319,7 +319,7 @@ class Function:
                 yield "MAY", "texts", "texts[turn]"
         elif kind.endswith("*") or "(*)" in kind or kind in self.headers.callbacks:
             yield self.must(i), None, "NULL"
-            if kind.endswith("*") and self.headers.maker(plain[:-1].strip()) and plain != "tn_plan_machine *":
+            if kind.endswith("*") and self.headers.maker(plain[:-1].strip()):
                 yield "ZEROS" if self.must(i) != "MAY" else "MAY", None, "(%s){0}" % plain.replace(" *", "[1]")
         elif kind == "tn_values":
             for wrong in "{0}", "{-1, {v->x}}", "{99, {v->x}}", "{1, {NULL}}", "{2, {v->x, tn_inert()}}":

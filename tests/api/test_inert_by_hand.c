@@ -322,9 +322,6 @@ PART(generation) {
             STATUS(ANY, tn_cache_begin(&m, (tn_attention_cache_options){longs[turn], longs[j]}));
         }
     }
-    STATUS(ZEROS, tn_plan_measure(&m, (tn_plan_options){0}, NULL, &(tn_plan_machine){0}));
-    STATUS(MUST, tn_plan_measure(NULL, tn_plan_defaults(), NULL, &(tn_plan_machine){0}));
-    STATUS(MUST, tn_plan_measure(&m, tn_plan_defaults(), NULL, NULL));
     tn_module_finish(&m);
 }
 

@@ -93,6 +93,8 @@ TEST(test_bytes_at_rest) {
                  {4, "pp=2,shard=2,stage=1"},
                  {4, "pp=2,shard=2,stage=2"},
                  {4, "pp=2,shard=2,stage=3"},
+                 {8, "pp=2,shard=4,stage=2"}, /* the tied parameter's parts have an end of their own
+                                               */
                  {3, "pp=3,gpipe"},
                  {3, "pp=3,zb_h1"},
                  {4, "pp=2,shard=2,stage=2,zb_h1"},

@@ -16,23 +16,25 @@
 #include "nn/attention.h"
 #include "nn/paths.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+static const char operation[] = "plan";
 
 typedef struct reading {
     tn__plan_model *model;
     const tn_module *root;
+    tn_module **parts; /* [model->parts] */
     const tn_tp_rule *rules;
     const tn_module *reader; /* of the last linear that is cut by rows */
-    const tn_tensor **seen;  /* [capacity] the parameters' tensors */
-    int64_t capacity;
 } reading;
 
 /* The part around a module, or -1. */
 static int part_around(const reading *r, const tn_module *m) {
     for (; m && m != r->root; m = m->parent) {
         for (int i = 0; i < r->model->parts; i++) {
-            if (r->model->part[i] == m) {
+            if (r->parts[i] == m) {
                 return i;
             }
         }
@@ -52,11 +54,11 @@ static const tn_tp_rule *rule_of(const reading *r, const char *path) {
 
 /* ---- Parameters ------------------------------------------------------------------------------ */
 
-static bool note_name(reading *r, const tn_entry *entry, int part) {
-    tn__plan_model *model = r->model;
+/* Another name of a parameter: another part may use it, too. */
+static bool add_name(tn__plan_model *model, const tn_tensor *tensor, int part) {
     for (int i = 0; i < model->count; i++) {
         tn__plan_param *p = &model->params[i];
-        if (r->seen[i] == *entry->field) { /* tied */
+        if (p->tensor == tensor) {
             p->first = part < p->first ? part : p->first;
             p->last = part > p->last ? part : p->last;
             p->block &= p->first == p->last;
@@ -67,33 +69,34 @@ static bool note_name(reading *r, const tn_entry *entry, int part) {
 }
 
 static bool add_param(const tn_entry *entry, void *user) {
-    static const char operation[] = "plan";
     reading *r = user;
     tn__plan_model *model = r->model;
     int part = part_around(r, entry->owner);
-    if (entry->shared && note_name(r, entry, part)) {
+    if (entry->shared && add_name(model, *entry->field, part)) {
         return true;
     }
-    int count = model->count + 1;
-    if (!tn__grow(&model->params, count, &model->capacity, sizeof(*model->params), operation) ||
-        !tn__grow(&r->seen, count, &r->capacity, sizeof(tn_tensor *), operation)) {
+    if (!tn__grow(&model->params, model->count + 1, &model->capacity, sizeof(*model->params),
+                  operation)) {
         return false;
     }
-    size_t length = strlen(entry->path);
-    const char *dot = strrchr(entry->path, '.');
     char owner[256];
-    snprintf(owner, sizeof(owner), "%.*s", (int)(dot ? (size_t)(dot - entry->path) : length),
-             entry->path);
-    const tn_tp_rule *rule = rule_of(r, owner);
+    snprintf(owner, sizeof(owner), "%s", entry->path);
+    char *dot = strrchr(owner, '.');
     bool bias = dot && strcmp(dot, ".bias") == 0;
-    r->seen[model->count] = *entry->field;
-    model->params[model->count++] = (tn__plan_param){
-        .whole = entry->layout.whole,
-        .dim = !rule || (bias && rule->style == TN_TP_ROW) ? -1 : tn__tp_cut_dim(rule->style),
-        .pieces = rule ? tn__tp_pieces(rule) : 1,
-        .first = part,
-        .last = part,
-        .block = part > 0 && part < model->parts - 1};
+    if (dot) {
+        *dot = '\0';
+    }
+    const tn_tp_rule *rule = rule_of(r, owner);
+    tn__plan_param p = {.tensor = *entry->field,
+                        .layout = tn__layout_whole(entry->layout.whole),
+                        .first = part,
+                        .last = part,
+                        .block = part > 0 && part < model->parts - 1};
+    if (rule && !(bias && rule->style == TN_TP_ROW)) {
+        p.layout.dim = tn__tp_cut_dim(rule->style);
+        p.layout.pieces = tn__tp_pieces(rule);
+    }
+    model->params[model->count++] = p;
     return true;
 }
 
@@ -101,19 +104,18 @@ static bool add_param(const tn_entry *entry, void *user) {
 
 static void add_linear(reading *r, tn__plan_work *w, const tn_linear *m, const char *path) {
     const tn_tp_rule *rule = rule_of(r, path);
+    bool rows = rule && tn__tp_cut_dim(rule->style) == 0;
     double out = (double)tn_size(m->weight, 0), in = (double)tn_size(m->weight, 1);
-    bool rows = rule && tn__tp_cut_dim(rule->style) == 0, cut = rule != NULL;
-    *(cut ? &w->products_cut : &w->products) += in * out;
-    double *matrix = cut ? &w->matrix_cut : &w->matrix;
-    *matrix = in * out > *matrix ? in * out : *matrix;
+    w->products += in * out;
+    w->matrix = fmax(w->matrix, in * out);
+    w->widest = fmax(w->widest, out);
     *(rows ? &w->kept_cut : &w->kept) += out;
     if (!rows) {
-        *(cut ? &w->kept_cut : &w->kept) += in;
+        w->kept_cut += in;
     } else if (r->reader != m->base.parent) {
         w->read += in;
     }
     r->reader = rows ? m->base.parent : NULL;
-    w->widest = out > w->widest ? out : w->widest;
 }
 
 static bool add_work(tn_module *m, const char *path, void *user) {
@@ -142,31 +144,28 @@ static bool add_work(tn_module *m, const char *path, void *user) {
 /* ---- All of it ------------------------------------------------------------------------------- */
 
 bool tn__plan_read_model(void *m, tn__plan_model *model) {
-    static const char operation[] = "plan";
     *model = (tn__plan_model){0};
-    if (tn_lm_shape_of(m, &model->shape) != TN_OK) {
+    if (tn__pending() || tn_lm_shape_of(m, &model->shape) != TN_OK) {
         return false;
     }
     model->parts = model->shape.layers + 2;
-    model->part = tn__calloc_for((size_t)model->parts, sizeof(tn_module *), operation);
     model->costs = tn__calloc_for((size_t)model->parts, sizeof(*model->costs), operation);
-    if (!model->part || !model->costs) {
-        return false;
-    }
-    tn_lm_parts(m, model->part, model->parts);
-    for (int i = 0; i < model->parts; i++) {
-        model->costs[i] = tn__pipe_cost(model->part[i]);
-    }
     reading r = {.model = model, .root = m, .rules = tn__lm_family_of(m, operation)->tp};
-    tn_module_each(m, (tn_walk){.with_shared = true}, add_param, &r);
-    tn_module_each_module(m, add_work, &r);
-    free(r.seen);
+    r.parts = tn__calloc_for((size_t)model->parts, sizeof(tn_module *), operation);
+    if (model->costs && r.parts) {
+        tn_lm_parts(m, r.parts, model->parts);
+        for (int i = 0; i < model->parts; i++) {
+            model->costs[i] = tn__pipe_cost(r.parts[i]);
+        }
+        tn_module_each(m, (tn_walk){.with_shared = true}, add_param, &r);
+        tn_module_each_module(m, add_work, &r);
+    }
+    free(r.parts);
     return !tn__pending();
 }
 
 void tn__plan_model_free(tn__plan_model *model) {
     free(model->params);
-    free(model->part);
     free(model->costs);
     *model = (tn__plan_model){0};
 }

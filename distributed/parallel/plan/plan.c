@@ -2,11 +2,11 @@
 #include "core/memory.h"
 #include "distributed/parallel/pipeline/pipeline.h"
 #include "distributed/parallel/plan/plan.h"
+#include "tensor/fields.h"
 
+#include <float.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static const char operation[] = "plan";
 
@@ -17,11 +17,7 @@ tn_plan_machine tn_plan_machine_defaults(void) {
                              .reached = 0.6,
                              .memory_speed = 1.6e12,
                              .host_link = 235e9,
-                             .host_delay = 1e-5,
                              .network_link = 20e9,
-                             .network_delay = 3e-5,
-                             .shared = 1,
-                             .overlap = true,
                              .from_defaults = true};
 }
 
@@ -36,64 +32,63 @@ tn_plan_options tn_plan_defaults(void) {
                              .from_defaults = true};
 }
 
-/* ---- Sizes ----------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------- */
 
-static bool is_finite(const tn_plan_machine *m) {
-    const double rates[] = {m->memory,       m->flops,     m->reached,
-                            m->memory_speed, m->host_link, m->network_link};
-    bool sound = m->per_host > 0 && m->shared >= 1 && isfinite(m->shared) && m->host_delay >= 0 &&
-                 m->network_delay >= 0 && isfinite(m->host_delay + m->network_delay);
-    for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
-        sound &= isfinite(rates[i]) && rates[i] > 0;
+#define NUMBER(member, from, to) TN_FIELD(tn_plan_options, member, .least = (from), .most = (to))
+
+static const tn_field numbers[] = {NUMBER(ranks, 1, 1 << 20),
+                                   NUMBER(batch, 1, 1 << 30),
+                                   NUMBER(positions, 0, INT32_MAX),
+                                   NUMBER(tokens, 0, 1e18),
+                                   NUMBER(states, 0, 16),
+                                   NUMBER(mesh.cp, 1, 1 << 20),
+                                   NUMBER(mesh.pipeline.chunks, 1, 1 << 10),
+                                   NUMBER(mesh.sharding.stage, 1, 3),
+                                   NUMBER(mesh.sharding.prefetch, 0, 1 << 10),
+                                   NUMBER(machine.per_host, 1, 1 << 20),
+                                   NUMBER(machine.memory, 1, DBL_MAX),
+                                   NUMBER(machine.flops, 1, DBL_MAX),
+                                   NUMBER(machine.reached, 1e-6, 1),
+                                   NUMBER(machine.memory_speed, 1, DBL_MAX),
+                                   NUMBER(machine.host_link, 1, DBL_MAX),
+                                   NUMBER(machine.network_link, 1, DBL_MAX),
+                                   {0}};
+
+bool tn__plan_options_fit(const tn__plan_model *model, const tn_plan_options *o) {
+    int64_t context = model->shape.context;
+    char wrong[192];
+    if (!tn__options_made(o->mesh.from_defaults, operation, "tn_spread") ||
+        !tn__options_made(o->machine.from_defaults, operation, "tn_plan_machine")) {
+        return false;
     }
-    return sound;
-}
-
-static bool options_fit(const tn_plan_options *o) {
-    const tn_spread_options *m = &o->mesh;
-    const char *wrong = o->ranks < 1                                     ? "ranks is below 1"
-                        : o->mesh.pp < 1 || m->cp < 1 || m->tp < 1       ? "pp, cp or tp is below 1"
-                        : m->dp < 0 || m->shard < 0                      ? "dp or shard is below 0"
-                        : o->mesh.pipeline.chunks < 1                    ? "chunks is below 1"
-                        : o->batch < 1 || o->batch > 1 << 30             ? "batch is out of range"
-                        : o->positions < 0 || o->tokens < 0              ? "a number is below 0"
-                        : o->states < 0 || o->states > 16                ? "states is not 0 to 16"
-                        : o->rank < -1 || o->rank >= o->ranks            ? "there is no such rank"
-                        : m->sharding.stage < 1 || m->sharding.stage > 3 ? "stage is not 1, 2 or 3"
-                        : o->compute != TN_F32 && o->compute != TN_BF16 && o->compute != TN_F16
-                            ? "compute is not f32, bf16 or f16"
-                        : !is_finite(&o->machine) ? "a number of the machine is out of range"
-                                                  : NULL;
-    if (wrong) {
+    if (!tn__fields_fit(numbers, o, wrong, sizeof(wrong))) {
         tn__raise(TN_EVALUE, operation, "%s", wrong);
+    } else if (o->rank < -1 || o->rank >= o->ranks) {
+        tn__raise(TN_EVALUE, operation, "rank is %d of %d", o->rank, o->ranks);
+    } else if (o->positions > context) {
+        tn__raise(TN_EVALUE, operation, "%lld positions: the model sees %lld",
+                  (long long)o->positions, (long long)context);
+    } else if (o->compute != TN_F32 && o->compute != TN_BF16 && o->compute != TN_F16) {
+        tn__raise(TN_EVALUE, operation, "compute is %s, not f32, bf16 or f16",
+                  tn_dtype_name(o->compute));
     }
-    return !wrong;
+    return !tn__pending();
 }
 
 /* How many micro-batches a rank has in a step. False after raising. */
 static bool find_micros(tn__plan_case *c) {
     const tn_plan_options *o = &c->o;
     int shares = o->mesh.dp * o->mesh.shard; /* at most the ranks */
-    double all = (double)o->batch * (double)o->positions * shares * 4 * o->mesh.pp;
-    if (all > 1e18) {
-        tn__raise(TN_EVALUE, operation, "a step of %g tokens", all);
-        return false;
-    }
-    int64_t each = o->batch * o->positions * shares;
-    if (o->tokens == 0) {
-        c->micros = o->mesh.pp > 1 ? 4 * o->mesh.pp : 1;
-        c->o.tokens = each * c->micros;
-        return true;
-    }
-    if (o->tokens % each != 0 || o->tokens / each > 1 << 20) {
+    double each = (double)o->batch * (double)o->positions * shares, tokens = (double)o->tokens;
+    if (fmod(tokens, each) != 0 || tokens / each > 1 << 20) {
         tn__raise(TN_EVALUE, operation,
-                  "%lld tokens are no multiple of %lld: %lld sequences of %lld on %d ranks with "
-                  "data of their own",
-                  (long long)o->tokens, (long long)each, (long long)o->batch,
-                  (long long)o->positions, shares);
+                  "%.0f tokens are no multiple of %.0f, %lld sequences of %lld on %d ranks with "
+                  "data of their own, or above 1048576 times that",
+                  tokens, each, (long long)o->batch, (long long)o->positions, shares);
         return false;
     }
-    c->micros = (int)(o->tokens / each);
+    c->micros = tokens > 0 ? (int)(tokens / each) : o->mesh.pp > 1 ? 4 * o->mesh.pp : 1;
+    c->step = each * c->micros;
     return true;
 }
 
@@ -111,13 +106,13 @@ static bool must_divide(int ranks, const char *dim, int64_t count, const char *w
 static bool tensor_fits(const tn__plan_case *c) {
     const tn__plan_model *model = c->model;
     int tp = c->o.mesh.tp;
-    bool fit = tp == 1 || (must_divide(tp, "tp", model->shape.heads, "heads") &&
-                           must_divide(tp, "tp", model->shape.kv_heads, "heads of keys"));
-    for (int i = 0; i < model->count && fit && tp > 1; i++) {
-        const tn__plan_param *p = &model->params[i];
-        if (p->block && p->dim >= 0) {
-            fit = must_divide(tp, "tp", p->whole.size[p->dim] / p->pieces, "rows or columns");
-        } else if (p->dim >= 0 && tn__plan_elements(c, p, tp - 1) <= 0) {
+    bool fit = must_divide(tp, "tp", model->shape.heads, "heads") &&
+               must_divide(tp, "tp", model->shape.kv_heads, "heads of keys");
+    for (int i = 0; i < model->count && fit; i++) {
+        const tn_layout *l = &model->params[i].layout;
+        if (model->params[i].block && l->dim >= 0) {
+            fit = must_divide(tp, "tp", l->whole.size[l->dim] / l->pieces, "rows or columns");
+        } else if (tn__plan_block(&model->params[i], tp - 1, tp) <= 0) {
             tn__raise(TN_ESHAPE, operation, "tp=%d leaves no rows of the vocabulary for the last",
                       tp);
             fit = false;
@@ -129,11 +124,6 @@ static bool tensor_fits(const tn__plan_case *c) {
 static bool model_fits(const tn__plan_case *c) {
     const tn_spread_options *m = &c->o.mesh;
     const tn_lm_shape *shape = &c->model->shape;
-    if (c->o.positions > shape->context) {
-        tn__raise(TN_EVALUE, operation, "%lld positions: the model sees %lld",
-                  (long long)c->o.positions, (long long)shape->context);
-        return false;
-    }
     bool keys = m->context == TN_CP_KEYS;
     return tensor_fits(c) &&
            must_divide(keys && m->cp > 1 ? 2 * m->cp : m->cp, "cp", c->o.positions, "positions") &&
@@ -141,49 +131,53 @@ static bool model_fits(const tn__plan_case *c) {
            (!m->tensor.sequence || must_divide(m->tp, "tp", c->o.positions / m->cp, "positions"));
 }
 
-/* ---- Stages ---------------------------------------------------------------------------------- */
-
-static void case_free(tn__plan_case *c) {
-    tn_pipe_schedule_free(c->schedule);
-    free(c->first);
-}
+/* ---- A mesh ---------------------------------------------------------------------------------- */
 
 /* False after raising. */
 static bool find_stages(tn__plan_case *c) {
     const tn__plan_model *model = c->model;
-    c->stages = c->o.mesh.pp * (c->o.mesh.pp > 1 ? c->o.mesh.pipeline.chunks : 1);
-    if (model->parts < c->stages) {
-        tn__raise(TN_EVALUE, operation, "a model of %d parts has not enough for %d stages",
-                  model->parts, c->stages);
+    const tn_spread_options *m = &c->o.mesh;
+    int64_t stages = m->pp > 1 ? (int64_t)m->pp * m->pipeline.chunks : 1;
+    if (model->parts < stages) {
+        tn__raise(TN_EVALUE, operation, "a model of %d parts has not enough for %lld stages",
+                  model->parts, (long long)stages);
         return false;
     }
+    c->stages = (int)stages;
     c->first = tn__calloc_for((size_t)c->stages + 1, sizeof(*c->first), operation);
-    if (!c->first) {
+    c->sets = tn__calloc_for((size_t)model->parts, sizeof(*c->sets), operation);
+    c->rank = tn__calloc_for((size_t)model->parts, sizeof(*c->rank), operation);
+    if (!c->first || !c->sets || !c->rank) {
         return false;
     }
     c->first[c->stages] = model->parts;
     tn__pipe_cut(model->costs, model->parts, c->stages, c->first);
-    if (c->o.mesh.pp > 1) {
-        c->schedule = tn_pipe_schedule_new(c->o.mesh.pipeline.kind, c->o.mesh.pp,
-                                           c->o.mesh.pipeline.chunks, c->micros);
-        c->halves = c->o.mesh.pipeline.kind == TN_PIPE_ZERO_BUBBLE;
+    for (int i = 0, stage = 0; i < model->parts; i++) {
+        stage += i == c->first[stage + 1];
+        c->rank[i] = stage % m->pp;
+    }
+    if (m->pp > 1) {
+        c->schedule = tn_pipe_schedule_new(m->pipeline.kind, m->pp, m->pipeline.chunks, c->micros);
+        c->halves = m->pipeline.kind == TN_PIPE_ZERO_BUBBLE;
     }
     return !tn__pending();
 }
 
-/* What is known of a mesh before the model is laid on it. False after raising. */
-static bool case_begin(tn__plan_case *c) {
+/* Lays the mesh on the model. False after raising. */
+static bool find_case(tn__plan_case *c) {
     tn_plan_options *o = &c->o;
-    o->positions = o->positions ? o->positions : c->model->shape.context;
-    if (!tn__options_made(o->mesh.from_defaults, operation, "tn_spread") ||
-        !tn__options_made(o->machine.from_defaults, operation, "tn_plan_machine") ||
-        !options_fit(o) || !tn__spread_sizes(&o->mesh, o->ranks)) {
+    tn_spread_options *m = &o->mesh;
+    if (!tn__spread_sizes(m, o->ranks)) {
         return false;
     }
-    bool shards = o->mesh.shard > 1 || o->mesh.sharding.offload;
-    c->parts = shards ? o->mesh.shard * o->mesh.cp : 1;
-    c->stage = shards ? o->mesh.sharding.stage : 0;
-    c->positions = o->positions / o->mesh.cp;
+    o->positions = o->positions ? o->positions : c->model->shape.context;
+    bool shards = m->shard > 1 || m->sharding.offload;
+    c->parts = shards ? m->shard * m->cp : 1;
+    c->stage = shards ? m->sharding.stage : 0;
+    c->size = (double)tn_dtype_size(o->compute);
+    c->tokens = (double)(o->batch * (o->positions / m->cp));
+    c->slices = m->tensor.sequence ? m->tp : 1;
+    c->x = c->size * (double)c->model->shape.width * c->tokens / c->slices;
     return model_fits(c) && find_micros(c) && find_stages(c);
 }
 
@@ -208,28 +202,27 @@ static const char *limit_of(const tn_plan *plan) {
 
 /* The stage that needs most, or the rank that was asked for. */
 static void find_memory(const tn__plan_case *c, tn_plan *plan) {
-    const tn_spread_options *m = &c->o.mesh;
-    int stride = c->o.ranks / c->o.mesh.pp, rank = c->o.rank, within = c->stage ? c->parts : 1;
+    int tp = c->o.mesh.tp, stride = c->o.ranks / c->o.mesh.pp, rank = c->o.rank;
     if (rank >= 0) {
-        tn__plan_memory(c, rank / stride, rank / m->tp % within, rank % m->tp, plan);
+        tn__plan_memory(c, rank / stride, rank / tp % c->parts, rank % tp, plan);
         plan->rank = rank;
         return;
     }
-    tn_plan most = *plan;
+    tn_plan most = {0};
     for (int pp = 0; pp < c->o.mesh.pp; pp++) {
         tn__plan_memory(c, pp, 0, 0, plan);
         plan->rank = pp * stride;
-        most = pp == 0 || plan->peak > most.peak ? *plan : most;
+        most = plan->peak > most.peak ? *plan : most;
     }
     *plan = most;
 }
 
 tn_status tn__plan_make(const tn__plan_model *model, tn_plan_options options, tn_plan *plan) {
     tn__plan_case c = {.model = model, .o = options};
+    const tn_spread_options *m = &c.o.mesh;
     *plan = (tn_plan){0};
-    if (case_begin(&c)) {
-        const tn_spread_options *m = &c.o.mesh;
-        *plan = (tn_plan){.pp = c.o.mesh.pp,
+    if (find_case(&c)) {
+        *plan = (tn_plan){.pp = m->pp,
                           .dp = m->dp,
                           .shard = m->shard,
                           .cp = m->cp,
@@ -238,16 +231,18 @@ tn_status tn__plan_make(const tn__plan_model *model, tn_plan_options options, tn
                           .recompute = c.o.recompute,
                           .micros = c.micros,
                           .parameters = model->shape.parameters,
-                          .tokens = (double)c.o.tokens};
+                          .tokens = c.step};
         find_memory(&c, plan);
         plan->fits = (double)plan->peak <= c.o.machine.memory;
-        if (tn__plan_time(&c, plan)) {
-            plan->limit = limit_of(plan);
-        } else {
-            *plan = (tn_plan){0};
-        }
+        plan->limit = tn__plan_time(&c, plan) ? limit_of(plan) : NULL;
     }
-    case_free(&c);
+    if (tn__pending()) {
+        *plan = (tn_plan){0};
+    }
+    tn_pipe_schedule_free(c.schedule);
+    free(c.first);
+    free(c.rank);
+    free(c.sets);
     return tn_error();
 }
 
@@ -257,8 +252,8 @@ tn_status tn_plan_of(void *m, tn_plan_options options, tn_plan *plan) {
     }
     *plan = (tn_plan){0};
     tn__plan_model model = {0};
-    if (!tn__pending() && tn__options_made(options.from_defaults, operation, "tn_plan") &&
-        tn__plan_read_model(m, &model)) {
+    if (tn__options_made(options.from_defaults, operation, "tn_plan") &&
+        tn__plan_read_model(m, &model) && tn__plan_options_fit(&model, &options)) {
         tn__plan_make(&model, options, plan);
     }
     tn__plan_model_free(&model);

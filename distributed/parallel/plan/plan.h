@@ -3,42 +3,45 @@
  *     model.c     what a model has, for one micro-batch's position: read it first
  *     memory.c    bytes of a rank
  *     time.c      seconds of a step
- *     plan.c      options, sizes, the whole plan
+ *     plan.c      options, what fits a model, the whole plan
  *     search.c    all meshes
- *     measure.c   what this machine reaches
+ *
+ * Nothing is attached: a rank's parts of a large model take more memory than the machine has that
+ * plans it, and a search tries hundreds of meshes. What strategies lay out is computed with the
+ * functions that they use themselves (flat.h, nn/layout.h, tn__pipe_cut), and tests compare the
+ * bytes at rest with those of real ranks, exactly.
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_PLAN_H
 #define TERN_DISTRIBUTED_PARALLEL_PLAN_H
 
 #include "distributed/parallel/base.h"
+#include "nn/layout.h"
 #include "tern/plan.h"
 
 /* A parameter. */
 typedef struct tn__plan_param {
-    tn_dims whole;
-    int dim, pieces; /* how tensor parallelism cuts it; dim -1: not at all */
-    int first, last; /* parts of the model that use it */
-    bool block;      /* in a block, which is a unit of sharding; else in the rest */
+    const tn_tensor *tensor;
+    tn_layout layout; /* the whole, and along which dimension tp cuts it into how many pieces */
+    int first, last;  /* parts of the model that use it */
+    bool block;       /* in a block, which is a unit of sharding; else in the rest */
 } tn__plan_param;
 
-/* What a part computes and keeps for each position; cut: what the ranks of tp divide. */
+/* What a part computes and keeps for each position. The ranks of tp divide its matrices. */
 typedef struct tn__plan_work {
-    double products, products_cut; /* elements of matrices: one multiplication each */
-    double kept, kept_cut;         /* numbers in the compute dtype: under `sequence` divided, too */
-    double read;                   /* by linears that are cut by rows: whole on each rank */
-    double sums;                   /* f32 numbers: of norms */
-    double widest;                 /* numbers of the largest result */
-    double matrix, matrix_cut;     /* elements of the largest matrix, one of the two */
+    double products;       /* elements of matrices: one multiplication each */
+    double matrix, widest; /* elements of the largest matrix; numbers of the largest result */
+    double kept_cut, kept; /* numbers in the compute dtype that tp divides; and only `sequence` */
+    double read;           /* by linears that are cut by rows: whole on each rank */
+    double sums;           /* f32 numbers: of norms */
 } tn__plan_work;
 
 typedef struct tn__plan_model {
     tn_lm_shape shape;
     int64_t attended, attended_kv; /* heads times their width: of queries; of keys, or values */
-    tn__plan_param *params;
+    tn__plan_param *params;        /* [count] of which at most one is tied */
     int count;
     int64_t capacity;
-    int parts;
-    tn_module **part;
+    int parts;     /* layers + 2 */
     double *costs; /* [parts] of a stage, for cutting (tn__pipe_cost) */
     tn__plan_work block, top;
 } tn__plan_model;
@@ -47,40 +50,65 @@ typedef struct tn__plan_model {
 bool tn__plan_read_model(void *m, tn__plan_model *model);
 void tn__plan_model_free(tn__plan_model *model);
 
+/* Parameters in one flat buffer, in elements. */
+typedef struct tn__plan_set {
+    int64_t total, each; /* of the buffer without the end that makes parts equal, and of a part */
+    int64_t placed;      /* so far */
+} tn__plan_set;
+
 /* A mesh that fits the model, and which parts its stages have. */
 typedef struct tn__plan_case {
     const tn__plan_model *model;
-    tn_plan_options o; /* all sizes are known */
-    int parts;         /* ranks that share what a rank of tp and pp has: shard and cp; 1: DDP */
-    int stage;         /* of sharding; 0: DDP */
-    int stages;        /* of the pipeline */
-    int *first;        /* [stages + 1] parts */
+    tn_plan_options o;  /* all sizes are known */
+    int parts;          /* ranks that share what a rank of tp and pp has: shard and cp; 1: DDP */
+    int stage;          /* of sharding; 0: DDP */
+    int stages;         /* of the pipeline */
+    int *first;         /* [stages + 1] parts */
+    int *rank;          /* [model->parts] of pp, which has the part */
+    tn__plan_set *sets; /* [model->parts]: the rest's, the blocks', the tied parameter's; scratch */
     int micros;
-    int64_t positions;          /* of a sequence, on a rank of cp */
+    double step;                /* tokens of all ranks and micro-batches */
+    double tokens;              /* of a micro-batch, on a rank */
+    double size;                /* bytes of a number in the compute dtype */
+    double slices;              /* of an x between blocks: tp with `sequence`, else 1 */
+    double x;                   /* bytes of it in a micro-batch */
     tn_pipe_schedule *schedule; /* NULL: one rank, which accumulates */
     bool halves;                /* backward is in halves */
 } tn__plan_case;
 
-/* As tn_plan_of. */
+/* Elements of a rank. */
+typedef struct tn__plan_count {
+    int tensors;     /* parameters */
+    int blocks;      /* that have any */
+    int64_t stepped; /* of this rank's parts … */
+    int64_t stored;  /* … with the spaces between parameters */
+    int64_t whole;   /* in all ranks' parts */
+    int64_t block;   /* of these in the largest block; 0: there is none */
+    int64_t rest;    /* of these in no block */
+} tn__plan_count;
+
+/* False after raising. */
+bool tn__plan_options_fit(const tn__plan_model *model, const tn_plan_options *o);
+
+/* As tn_plan_of, of options that fit. */
 tn_status tn__plan_make(const tn__plan_model *model, tn_plan_options options, tn_plan *plan);
 
-/* The bytes of the rank with these places along pp, along `parts`, and along tp. */
+/* The bytes of a rank. */
 void tn__plan_memory(const tn__plan_case *c, int pp, int part, int tp, tn_plan *plan);
 
 /* Seconds, and where they go. False after raising. */
 bool tn__plan_time(const tn__plan_case *c, tn_plan *plan);
 
-/* What a block's forward takes for one micro-batch. */
-typedef struct tn__plan_load {
-    double operations, bytes;
-} tn__plan_load;
-tn__plan_load tn__plan_block(const tn__plan_case *c);
-
-/* Elements of a parameter on rank tp of the options' mesh. */
-int64_t tn__plan_elements(const tn__plan_case *c, const tn__plan_param *p, int tp);
-/* Whether a rank of pp has a part. */
-bool tn__plan_has(const tn__plan_case *c, int pp, int part);
-/* Bytes that one forward of the stage keeps until its backward. */
-double tn__plan_kept(const tn__plan_case *c, int stage);
+/* What the rank with these places along pp, along `parts`, and along tp has. */
+tn__plan_count tn__plan_elements(const tn__plan_case *c, int pp, int part, int tp);
+/* Elements of a parameter on rank tp of n. */
+static inline int64_t tn__plan_block(const tn__plan_param *p, int tp, int n) {
+    tn_layout l = p->layout;
+    l.slice = tp;
+    l.slices = n;
+    return tn_dims_count(tn__layout_block(&l));
+}
+/* Numbers in the compute dtype that a part keeps for a position, between forward and backward. */
+double tn__plan_kept(const tn__plan_case *c, const tn__plan_work *w);
 
 #endif
