@@ -10,8 +10,10 @@
  *     FOLDER/trial-0007/value-000090       its result after 90 steps
  *     FOLDER/trial-0007/output.txt         its process's output
  *
- * Over several ranks each has such a folder, or all have the same, and hosts.c sees to it that all
- * know the same values. rungs.c decides which trials continue to the next rung.
+ * Several ranks have one folder, through which they know the same values (process.c). rungs.c
+ * decides which trials continue to the next rung.
+ *
+ *     FOLDER/rank-1                        that rank has been here
  */
 #include "train/search/search.h"
 
@@ -33,7 +35,6 @@ tn_search_options tn_search_defaults(void) {
                                .steps = 1000,
                                .factor = 3,
                                .ranks = 1,
-                               .lease = 30,
                                .from_defaults = true};
 }
 
@@ -60,7 +61,6 @@ static bool search_options_fit(const tn_search_options *o) {
         : o->processes < 0 || o->processes > 1000         ? "processes: 0 to 1000"
         : o->ranks < 1 || o->ranks > 4096                 ? "ranks: 1 to 4096"
         : o->gpus < 0 || o->gpus > 1000                   ? "gpus: 0 to 1000"
-        : !(o->lease > 0 && o->lease <= 1e6)              ? "lease: seconds, above 0"
                                                           : NULL;
     if (wrong) {
         tn__raise(TN_EVALUE, "search_new", "%s", wrong);
@@ -78,7 +78,7 @@ tn_search *tn_search_new(tn_search_options options) {
         *s = (tn_search){.options = options,
                          .out = tn__strdup(options.out),
                          .current = -1,
-                         .held = -1,
+                         .ranks = 1,
                          .local_ranks = 1};
         s->space = tn__calloc(TN__MOST_SEARCHED, sizeof(*s->space));
         s->workers = tn__calloc((size_t)options.processes + 1, sizeof(*s->workers));
@@ -97,8 +97,6 @@ void tn__search_free(tn_search *s) {
         free(s->space[i].choices);
     }
     if (s) {
-        tn__search_part(s);
-        tn__search_leave(s);
         free(s->out);
         free(s->space);
         free(s->workers);
@@ -114,6 +112,12 @@ void tn__search_free(tn_search *s) {
 char *tn__search_trial_folder(const tn_search *s, int64_t trial) {
     char name[32];
     snprintf(name, sizeof(name), "trial-%04lld", (long long)trial);
+    return tn__folder_path(s->out, name, "search");
+}
+
+char *tn__search_rank_path(const tn_search *s, int rank) {
+    char name[24];
+    snprintf(name, sizeof(name), "rank-%d", rank);
     return tn__folder_path(s->out, name, "search");
 }
 
@@ -156,24 +160,9 @@ static bool write_value(const char *path, double value) {
     return write_once(path, text);
 }
 
-bool tn__search_keep_value(const tn_search *s, int64_t trial, double value, bool *was_there) {
-    char *folder = tn__search_trial_folder(s, trial);
-    char *path = folder ? value_path(s, trial, s->trials[trial].rungs) : NULL;
-    *was_there = path && access(path, F_OK) == 0;
-    bool kept =
-        *was_there || (path && tn__folder_make(folder, "search") && write_value(path, value));
-    free(path);
-    free(folder);
-    return kept;
-}
-
-/* Makes the trial's folder s->folder, and writes its values there, for people. False after raising.
- */
-static bool make_trial_folder(tn_search *s, int64_t trial) {
-    free(s->folder);
-    s->folder = tn__search_trial_folder(s, trial);
-    bool made = s->folder && tn__folder_make(s->folder, "search");
-    char *path = made ? tn__folder_path(s->folder, "values.txt", "search") : NULL;
+/* Writes the trial's values into s->folder, for people. False after raising. */
+static bool write_settings(const tn_search *s, int64_t trial) {
+    char *path = tn__folder_path(s->folder, "values.txt", "search");
     char *text = path ? tn__search_describe(s, trial) : NULL;
     tn__file f;
     bool written = text && tn__file_begin(&f, path, "search");
@@ -208,6 +197,17 @@ static bool read_value(const tn_search *s, int64_t trial, double *value) {
     free(folder);
     free(path);
     return text && !tn__pending();
+}
+
+/* Reads all results of the trial that are not known yet; false: there is none, or after raising. */
+static bool learn_values(tn_search *s, int64_t trial) {
+    tn__trial *t = &s->trials[trial];
+    int before = t->rungs;
+    double value;
+    while (read_value(s, trial, &value)) {
+        t->values[t->rungs++] = value;
+    }
+    return t->rungs > before;
 }
 
 /* Writes the search's text into the folder, or compares it with the one there. False after
@@ -253,20 +253,42 @@ static bool count_trials(tn_search *s) {
     return s->trials && tn__search_begin_rungs(s);
 }
 
-/* Makes `trial` this process's. False after raising, or when a child was asked to stop. Of a
- * trial's ranks the first one writes in its folder, and holds it. */
+/* Makes `trial` this process's. False after raising. Of a trial's ranks the first one writes in its
+ * folder. */
 static bool enter_trial(tn_search *s, int64_t trial) {
-    bool entered = true;
-    if (s->trial_rank == 0) {
-        entered = make_trial_folder(s, trial) && (!s->child || tn__search_hold(s));
-    } else {
-        s->folder = tn__search_trial_folder(s, trial);
-        entered = s->folder != NULL;
+    free(s->folder);
+    s->folder = tn__search_trial_folder(s, trial);
+    bool entered = s->folder != NULL;
+    if (entered && s->trial_rank == 0) {
+        entered = tn__folder_make(s->folder, "search") && write_settings(s, trial);
     }
     tn__search_set(s, trial);
     s->current = entered ? trial : -1;
     s->reported = false;
     return entered;
+}
+
+/* The first call in a trial's process. False after raising. */
+static bool begin_child(tn_search *s, int64_t trial, int64_t rung) {
+    const char *rank = s->options.ranks > 1 ? getenv("RANK") : NULL;
+    s->trial_rank = rank ? atoi(rank) : 0;
+    s->child = true;
+    if (trial >= s->trial_count || rung >= s->rung_count) {
+        tn__raise(TN_EVALUE, "search",
+                  "TERN_TRIAL names trial %lld, rung %lld, which does not exist", (long long)trial,
+                  (long long)rung);
+        return false;
+    }
+    s->trials[trial].rungs = (int)rung;
+    return enter_trial(s, trial);
+}
+
+/* Says in the folder that this rank has the same one. False after raising. */
+static bool leave_mark(const tn_search *s) {
+    char *path = tn__search_rank_path(s, s->rank);
+    bool left = path && write_once(path, "");
+    free(path);
+    return left;
 }
 
 /* The first call. False when there is nothing to do here, or after raising. */
@@ -277,31 +299,19 @@ static bool search_begin(tn_search *s) {
         return false;
     }
     if (tn__search_told(&trial, &rung)) {
-        const char *rank = s->options.ranks > 1 ? getenv("RANK") : NULL;
-        s->trial_rank = rank ? atoi(rank) : 0;
-        s->child = true;
-        if (trial >= s->trial_count || rung >= s->rung_count) {
-            tn__raise(TN_EVALUE, "search",
-                      "TERN_TRIAL names trial %lld, rung %lld, which does not exist",
-                      (long long)trial, (long long)rung);
-            return false;
-        }
-        s->trials[trial].rungs = (int)rung;
-        return enter_trial(s, trial);
+        return begin_child(s, trial, rung);
     }
-    if (!claim_folder(s) || !tn__search_join(s)) {
+    if (!claim_folder(s) || !tn__search_find_rank(s) || (s->ranks > 1 && !leave_mark(s))) {
         return false;
     }
-    bool apart = s->hosts || s->options.ranks > 1 || s->options.gpus > 0;
+    bool apart = s->ranks > 1 || s->options.ranks > 1 || s->options.gpus > 0;
     s->processes = s->options.processes > 0 ? (int)s->options.processes : apart;
     if (s->processes > 0 && s->options.ranks == 1 && getenv("TERN_VAULT")) {
         tn_log_write(TN_LOG_INFO, "search: trials save to files only: the memory that `tern run` "
                                   "keeps is one rank's, and several trials are its children");
     }
     for (int64_t i = 0; i < s->trial_count && !tn__pending(); i++) {
-        double value;
-        while (read_value(s, i, &value) && tn__search_publish(s, i, value)) {
-        }
+        learn_values(s, i);
     }
     tn_stop_on_signals();
     return !tn__pending() && tn__search_gpus_suffice(s);
@@ -328,53 +338,67 @@ static void say_trial(const tn_search *s, int64_t trial, bool well) {
 }
 
 static void end_trial(tn_search *s, int64_t trial, bool well) {
-    double value;
-    bool known = read_value(s, trial, &value); /* it counts, now and later */
-    if (tn__search_settle(s, trial, known ? &value : NULL)) {
+    tn__trial *t = &s->trials[trial];
+    t->running = false;
+    t->failed = !learn_values(s, trial); /* it counts, now and later, however the process ended */
+    if (!tn__pending()) {
         say_trial(s, trial, well);
     }
 }
 
-/* Where hosts share the folder, one that has died may have left the value there. */
-static void begin_trial(tn_search *s, int64_t trial) {
-    double value;
-    if (!tn__search_take(s, trial)) {
-        return;
+/* The trial to run next, locked. -1: others have the rest at the moment, or after raising. */
+static int64_t take_trial(tn_search *s, int *lock) {
+    int64_t trial = tn__search_choose_next(s);
+    while (trial >= 0 && !tn__pending()) {
+        *lock = tn__search_lock(s, trial);
+        s->trials[trial].elsewhere = *lock < 0;
+        if (*lock >= 0 && !learn_values(s, trial)) {
+            return trial;
+        }
+        if (*lock >= 0) {
+            close(*lock);
+        }
+        trial = tn__search_choose_next(s);
     }
-    if (s->hosts && read_value(s, trial, &value)) {
-        end_trial(s, trial, true);
-    } else {
-        tn__search_start(s, trial);
-    }
+    return -1;
 }
 
+/* Whether trials run, here or elsewhere. */
 static bool any_running(const tn_search *s) {
     bool any = false;
     for (int64_t i = 0; i < s->trial_count; i++) {
-        any = any || s->trials[i].running;
+        any = any || s->trials[i].running || s->trials[i].elsewhere;
     }
     return any;
 }
 
+static void await_trial(tn_search *s) {
+    bool well = false;
+    int64_t trial = tn__search_wait(s, &well);
+    if (trial >= 0) {
+        end_trial(s, trial, well);
+    }
+    for (int64_t i = 0; i < s->trial_count; i++) {
+        s->trials[i].elsewhere = false; /* until looked at again */
+    }
+}
+
 /* Runs the remaining trials in processes, until all have ended, here and elsewhere. */
 static void run_processes(tn_search *s) {
-    while (!s->stopped && tn__search_listen(s)) {
-        int64_t trial = s->worker_count < s->processes ? tn__search_choose_next(s) : -1;
+    bool more = true;
+    while (more && !s->stopped && !tn__pending()) {
+        int lock;
+        int64_t trial = s->worker_count < s->processes ? take_trial(s, &lock) : -1;
         if (trial >= 0) {
-            begin_trial(s, trial);
+            s->trials[trial].running = tn__search_start(s, trial, lock);
         } else if (any_running(s)) {
-            bool well = false;
-            trial = tn__search_wait(s, &well);
-            if (trial >= 0) {
-                end_trial(s, trial, well);
-            }
+            await_trial(s);
         } else {
-            break;
+            more = false;
         }
         s->stopped = tn_stop_asked();
     }
     tn__search_stop(s); /* after an error, or when asked to stop */
-    tn__search_part(s);
 }
 
 bool tn_search_next(tn_search *s) {
@@ -392,7 +416,6 @@ bool tn_search_next(tn_search *s) {
     }
     s->stopped = s->stopped || tn_stop_asked();
     s->current = -1;
-    tn__search_leave(s);
     free(s->folder);
     s->folder = NULL;
     if (s->child || s->stopped || s->over) {
@@ -431,7 +454,6 @@ void tn_search_report(tn_search *s, double value) {
     free(path);
     if (s->reported) {
         t->values[t->rungs++] = value;
-        t->here = true;
     }
     if (s->reported && !s->child) {
         say_trial(s, s->current, true);
