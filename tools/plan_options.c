@@ -122,11 +122,10 @@ static void find_model(plan_command *c, int64_t layers, int64_t heads) {
 
 /* Micro-batch, accumulation, precision, stage and offload; the rest has no part in a plan. */
 static void read_deepspeed(plan_command *c, const char *path) {
-    tn__keys keys = {.operation = "plan", .file = path};
     tn__ds_file file;
     size_t bytes = 0;
     char *text = tn__read_whole(path, &bytes, "plan");
-    bool done = text && tn__ds_read(&file, &keys, text, bytes, c->plan.ranks);
+    bool done = text && tn__ds_read(&file, "plan", path, text, bytes, c->plan.ranks);
     free(text);
     if (!done) {
         return;
