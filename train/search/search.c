@@ -1,28 +1,15 @@
 /* A search: which trial is next, and what is known about each.
  *
- * A trial's values depend only on the seed and its number, and its results are in its folder, a
- * file per rung: value-000090. So there is nothing else to keep: a search that was killed reads the
- * folders, and continues.
- *
- *     FOLDER/search.txt                    what is searched; another search is refused
- *     FOLDER/trials.csv                    the table at the end
- *     FOLDER/trial-0007/values.txt         its values, for people
- *     FOLDER/trial-0007/value-000090       its result after 90 steps
- *     FOLDER/trial-0007/output.txt         its process's output
- *
- * Several ranks have one folder, through which they know the same values (process.c). rungs.c
- * decides which trials continue to the next rung.
- *
- *     FOLDER/rank-1                        that rank has been here
+ * A trial's values depend only on the seed and its number, and its results are in the folder
+ * (folder.c). So there is nothing else to keep: a search that was killed reads the folder, and
+ * continues, and several ranks know the same. rungs.c decides which trials continue to the next
+ * rung.
  */
 #include "train/search/search.h"
 
 #include "core/error.h"
-#include "core/file.h"
 #include "core/folder.h"
 #include "core/memory.h"
-#include "core/reader.h"
-#include "text/plain_numbers.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -107,129 +94,6 @@ void tn__search_free(tn_search *s) {
     }
 }
 
-/* ---- The folder ------------------------------------------------------------------------------ */
-
-char *tn__search_trial_folder(const tn_search *s, int64_t trial) {
-    char name[32];
-    snprintf(name, sizeof(name), "trial-%04lld", (long long)trial);
-    return tn__folder_path(s->out, name, "search");
-}
-
-char *tn__search_rank_path(const tn_search *s, int rank) {
-    char name[24];
-    snprintf(name, sizeof(name), "rank-%d", rank);
-    return tn__folder_path(s->out, name, "search");
-}
-
-/* The caller frees; NULL after raising. */
-static char *value_path(const tn_search *s, int64_t trial, int rung) {
-    char name[40];
-    snprintf(name, sizeof(name), "value-%06lld", (long long)s->rungs[rung].steps);
-    char *folder = tn__search_trial_folder(s, trial);
-    char *path = folder ? tn__folder_path(folder, name, "search") : NULL;
-    free(folder);
-    return path;
-}
-
-/* Writes a file, unless it is there: other ranks may share the folder and be writing the same.
- * False after raising. */
-static bool write_once(const char *path, const char *text) {
-    enum { TRIES = 100, PAUSE = 10000 }; /* microseconds */
-    tn_error_record error;
-    bool there = access(path, F_OK) == 0;
-    for (int i = 0; !there && !tn__pending(); i++) {
-        tn__quiet(1);
-        tn_write_file(text, strlen(text), path);
-        tn__quiet(-1);
-        bool failed = tn_error_take(&error);
-        there = !failed || access(path, F_OK) == 0;
-        if (!there && (i == TRIES || error.status != TN_EIO)) {
-            tn_error_give(&error);
-        } else if (!there) {
-            usleep(PAUSE);
-        }
-    }
-    return there;
-}
-
-static bool write_value(const char *path, double value) {
-    char text[40];
-    tn__plain_numbers numbers = tn__plain_numbers_begin();
-    snprintf(text, sizeof(text), "%.17g\n", value);
-    tn__plain_numbers_end(numbers);
-    return write_once(path, text);
-}
-
-/* Writes the trial's values into s->folder, for people. False after raising. */
-static bool write_settings(const tn_search *s, int64_t trial) {
-    char *path = tn__folder_path(s->folder, "values.txt", "search");
-    char *text = path ? tn__search_describe(s, trial) : NULL;
-    tn__file f;
-    bool written = text && tn__file_begin(&f, path, "search");
-    if (written) {
-        tn__file_put(&f, text, strlen(text));
-        tn__file_put(&f, "\n", 1);
-        written = tn__file_commit(&f) == TN_OK;
-    }
-    free(text);
-    free(path);
-    return written;
-}
-
-/* Reads the trial's result after its next rung; false where there is no such file, or after
- * raising. */
-static bool read_value(const tn_search *s, int64_t trial, double *value) {
-    const tn__trial *t = &s->trials[trial];
-    char *path = t->rungs < s->rung_count ? value_path(s, trial, t->rungs) : NULL;
-    char *folder = path ? tn__search_trial_folder(s, trial) : NULL;
-    bool there = folder && tn__folder_has(folder, strrchr(path, '/') + 1);
-    size_t bytes;
-    char *text = there ? tn__read_whole(path, &bytes, "search") : NULL, *end = text;
-    if (text) {
-        tn__plain_numbers numbers = tn__plain_numbers_begin();
-        *value = strtod(text, &end);
-        tn__plain_numbers_end(numbers);
-        if (end == text || *end != '\n') {
-            tn__raise(TN_EFORMAT, "search", "%s: it is not a value", path);
-        }
-    }
-    free(text);
-    free(folder);
-    free(path);
-    return text && !tn__pending();
-}
-
-/* Reads all results of the trial that are not known yet; false: there is none, or after raising. */
-static bool learn_values(tn_search *s, int64_t trial) {
-    tn__trial *t = &s->trials[trial];
-    int before = t->rungs;
-    double value;
-    while (read_value(s, trial, &value)) {
-        t->values[t->rungs++] = value;
-    }
-    return t->rungs > before;
-}
-
-/* Writes the search's text into the folder, or compares it with the one there. False after
- * raising. */
-static bool claim_folder(tn_search *s) {
-    char *mine = tn__folder_make(s->out, "search") ? tn__search_text(s) : NULL;
-    char *path = mine ? tn__folder_path(s->out, "search.txt", "search") : NULL;
-    if (path && write_once(path, mine)) {
-        size_t bytes;
-        char *theirs = tn__read_whole(path, &bytes, "search");
-        if (theirs && strcmp(theirs, mine) != 0) {
-            tn__raise(TN_EMISMATCH, "search",
-                      "%s is another search: it was\n%sbut is\n%s(choose another folder)", s->out,
-                      theirs, mine);
-        }
-        free(theirs);
-    }
-    free(path);
-    free(mine);
-    return !tn__pending();
-}
-
 /* ---- Trials ---------------------------------------------------------------------------------- */
 
 static bool count_trials(tn_search *s) {
@@ -260,7 +124,7 @@ static bool enter_trial(tn_search *s, int64_t trial) {
     s->folder = tn__search_trial_folder(s, trial);
     bool entered = s->folder != NULL;
     if (entered && s->trial_rank == 0) {
-        entered = tn__folder_make(s->folder, "search") && write_settings(s, trial);
+        entered = tn__folder_make(s->folder, "search") && tn__search_write_settings(s, trial);
     }
     tn__search_set(s, trial);
     s->current = entered ? trial : -1;
@@ -283,14 +147,6 @@ static bool begin_child(tn_search *s, int64_t trial, int64_t rung) {
     return enter_trial(s, trial);
 }
 
-/* Says in the folder that this rank has the same one. False after raising. */
-static bool leave_mark(const tn_search *s) {
-    char *path = tn__search_rank_path(s, s->rank);
-    bool left = path && write_once(path, "");
-    free(path);
-    return left;
-}
-
 /* The first call. False when there is nothing to do here, or after raising. */
 static bool search_begin(tn_search *s) {
     int64_t trial, rung;
@@ -301,7 +157,7 @@ static bool search_begin(tn_search *s) {
     if (tn__search_told(&trial, &rung)) {
         return begin_child(s, trial, rung);
     }
-    if (!claim_folder(s) || !tn__search_find_rank(s) || (s->ranks > 1 && !leave_mark(s))) {
+    if (!tn__search_find_rank(s) || !tn__search_claim(s)) {
         return false;
     }
     bool apart = s->ranks > 1 || s->options.ranks > 1 || s->options.gpus > 0;
@@ -311,7 +167,7 @@ static bool search_begin(tn_search *s) {
                                   "keeps is one rank's, and several trials are its children");
     }
     for (int64_t i = 0; i < s->trial_count && !tn__pending(); i++) {
-        learn_values(s, i);
+        tn__search_learn(s, i);
     }
     tn_stop_on_signals();
     return !tn__pending() && tn__search_gpus_suffice(s);
@@ -340,7 +196,8 @@ static void say_trial(const tn_search *s, int64_t trial, bool well) {
 static void end_trial(tn_search *s, int64_t trial, bool well) {
     tn__trial *t = &s->trials[trial];
     t->running = false;
-    t->failed = !learn_values(s, trial); /* it counts, now and later, however the process ended */
+    t->failed =
+        !tn__search_learn(s, trial); /* it counts, now and later, however the process ended */
     if (!tn__pending()) {
         say_trial(s, trial, well);
     }
@@ -352,7 +209,7 @@ static int64_t take_trial(tn_search *s, int *lock) {
     while (trial >= 0 && !tn__pending()) {
         *lock = tn__search_lock(s, trial);
         s->trials[trial].elsewhere = *lock < 0;
-        if (*lock >= 0 && !learn_values(s, trial)) {
+        if (*lock >= 0 && !tn__search_learn(s, trial)) {
             return trial;
         }
         if (*lock >= 0) {
@@ -449,9 +306,7 @@ void tn_search_report(tn_search *s, double value) {
         return; /* a stopped trial has not ended */
     }
     tn__trial *t = &s->trials[s->current];
-    char *path = value_path(s, s->current, t->rungs);
-    s->reported = path && (s->trial_rank > 0 || write_value(path, value));
-    free(path);
+    s->reported = s->trial_rank > 0 || tn__search_write_value(s, s->current, value);
     if (s->reported) {
         t->values[t->rungs++] = value;
     }

@@ -1,6 +1,6 @@
-/* The inside of a search: search.c is its loop and state, rungs.c which trial is next, space.c what
- * is searched, process.c trials as processes and their locks, launch.c what these are started with,
- * table.c the final table. */
+/* The inside of a search: search.c is its loop and state, folder.c its files, rungs.c which trial
+ * is next, space.c what is searched, process.c trials as processes and their locks, launch.c what
+ * these are started with, table.c the final table. */
 #ifndef TERN_TRAIN_SEARCH_SEARCH_H
 #define TERN_TRAIN_SEARCH_SEARCH_H
 
@@ -116,10 +116,20 @@ void tn__search_launch_free(tn__search_launch *l);
 bool tn__search_gpus_suffice(const tn_search *s);
 
 void tn__search_free(tn_search *s);
+
 /* Paths, for the caller to free; NULL after raising. The second: where a rank says that it has the
  * same folder. */
 char *tn__search_trial_folder(const tn_search *s, int64_t trial);
 char *tn__search_rank_path(const tn_search *s, int rank);
+/* Makes the folder, and says there what is searched, and by which ranks. False after raising: it
+ * has another search. */
+bool tn__search_claim(const tn_search *s);
+/* Writes the trial's values into s->folder, for people, or its next result. False after raising. */
+bool tn__search_write_settings(const tn_search *s, int64_t trial);
+bool tn__search_write_value(const tn_search *s, int64_t trial, double value);
+/* Reads all results of the trial that are not known yet; false: there is none, or after raising. */
+bool tn__search_learn(tn_search *s, int64_t trial);
+
 /* Describes the search, a line per item; the caller frees. NULL after raising. */
 char *tn__search_text(const tn_search *s);
 /* A trial's values, to settings[space_count]. */
