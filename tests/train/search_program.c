@@ -128,6 +128,11 @@ static int search_hosts(const char *folder, int processes) {
     tn_search *search = late_search(folder, processes, &value);
     while (tn_search_next(search)) {
         if (getenv("SEARCH_MEET")) {
+            tn_dist_init(tn_dist_defaults());
+            if (tn_group_size(tn_world()) > 1) {
+                return 3; /* each trial is a world of its own */
+            }
+            tn_dist_finish();
             meet_hosts();
             hang_once();
             note_end(search);
