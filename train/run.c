@@ -3,7 +3,7 @@
  * A step's measurements are written when the next one begins, and the history reaches the disk
  * before a checkpoint does: so it has at least the checkpoint's steps, and any rows beyond are cut
  * off when the run continues. All ranks make the same decisions: to save, to stop, to refuse. What
- * the user sees is in run_show.c.
+ * the user sees is in run_show.c. The other files of a run stand on run_state.c.
  */
 #include "train/run.h"
 
@@ -98,10 +98,6 @@ int64_t tn_run_steps(tn_run_options *o, const tn_loader *l, int64_t n) {
 }
 
 /* ---- Beginning, and continuing --------------------------------------------------------------- */
-
-bool tn__run_any_rank(const tn_run *r, bool mine) {
-    return tn_group_mean(r->world, mine, 1) > 0;
-}
 
 /* The newest checkpoint of the folder; whether there is one. */
 static bool load_checkpoint(tn_run *r, tn_checkpoint *c) {
@@ -226,14 +222,8 @@ static bool run_prepare(tn_run *r) {
     return !tn__pending();
 }
 
-TN__ALIVE_LIST(runs, "run");
-
-bool tn__run_here(const tn_run *r, const char *operation) {
-    return tn__alive_is(&runs, r, operation);
-}
-
 static void run_free(tn_run *r) {
-    if (!tn__alive_end(&runs, r, "run_end")) {
+    if (!tn__run_closes(r)) {
         return;
     }
     tn__profiler_own_end(r);
@@ -273,7 +263,7 @@ tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts)
                   .remembered_before = -1,
                   .opened = tn__now(),
                   .loss = NAN};
-    tn__alive_begin(&runs, r);
+    tn__run_opened(r);
     snprintf(r->unit, sizeof(r->unit), "%.20s", options.unit ? options.unit : "unit");
     r->parts.step = 0;
     if (run_prepare(r)) {
@@ -454,15 +444,6 @@ bool tn_run_next(tn_run *r) {
     }
     step_begin(r);
     return true;
-}
-
-int64_t tn_run_step(const tn_run *r) {
-    return r && tn__run_here(r, "run_step") ? r->parts.step : 0;
-}
-
-bool tn_run_done(const tn_run *r) {
-    return r && tn__run_here(r, "run_done") && !r->refused &&
-           (r->parts.step >= r->options.steps || r->finished);
 }
 
 /* ---- The end --------------------------------------------------------------------------------- */

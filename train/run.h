@@ -71,9 +71,11 @@ struct tn_run {
     char note[128], line[256]; /* logged values: for the progress line, and after validation */
 };
 
+/* run_state.c. A run begins, and ends: false after raising, it has ended already. */
+void tn__run_opened(tn_run *r);
+bool tn__run_closes(tn_run *r);
 /* Whether the run, which is not NULL, was not ended; false after raising. */
 bool tn__run_here(const tn_run *r, const char *operation);
-
 bool tn__run_any_rank(const tn_run *r, bool mine); /* whether any rank says so; every rank calls */
 void tn__run_note_value(tn_run *r, const char *name, double value);
 void tn__run_tell(tn_run *r, tn_run_event event);

@@ -28,14 +28,23 @@ typedef struct tn_deepspeed tn_deepspeed;
  * Rank 0 reads the file, every rank calls. Defaults are DeepSpeed's: gradients are clipped at 1,
  * and "Adam" is AdamW without decay. m is used until tn_deepspeed_free, must not have data
  * parallelism or an optimiser yet, and may have been built under TN_DEFER_INIT. Keys without a
- * meaning here are logged once (TN_LOG_INFO).
+ * meaning here are named in one warning.
  *
  * NULL after an error, on every rank: TN_EIO (TN_EPEER on the others), TN_EFORMAT (not JSON);
- * TN_EVALUE for a key that DeepSpeed does not have, an invalid value (including "auto"), batch
- * sizes whose product is not the batch; TN_EUNSUPPORTED for what Tern does not have. The message
- * has path and value. */
+ * TN_EVALUE for an invalid value (including "auto"), batch sizes whose product is not the batch;
+ * TN_EUNSUPPORTED for a key without a meaning here that is true or an object, unless it is known
+ * not to change the training. The message has path and value. */
 TN_API tn_deepspeed *tn_deepspeed_new(void *m, tn_group *world, const char *path);
 TN_API void tn_deepspeed_free(tn_deepspeed *d); /* every function here takes NULL */
+
+/* An optimiser of the program's own, as for deepspeed.initialize(model, optimizer, config): made of
+ * m after tn_deepspeed_new, on every rank, and set before the first backward.
+ *
+ *     tn_deepspeed_set_optim(d, tn_lion(&net, TN_WITH(tn_lion, .lr = 1e-4)));
+ *
+ * d frees it, unless this is an error. It replaces the one of the file, which needs none then; a
+ * scheduler of the file begins with its learning rate where the file gives none. */
+TN_API tn_status tn_deepspeed_set_optim(tn_deepspeed *d, tn_optim *optim);
 
 /* The backward of one micro-batch's mean loss; gradients add up to the mean over all micro-batches
  * of a step. They are sent in the last one's backward, with stages 2 and 3 in each. */
@@ -54,7 +63,7 @@ TN_API tn_deepspeed_sizes tn_deepspeed_batch(const tn_deepspeed *d);
 
 /* Whether the next tn_deepspeed_step steps the optimiser. */
 TN_API bool tn_deepspeed_due(const tn_deepspeed *d);
-/* The learning rate of the next step. */
+/* The learning rate of the next step; NaN while there is no optimiser. */
 TN_API double tn_deepspeed_lr(const tn_deepspeed *d);
 /* The norm of the last step's gradients before clipping; NaN before the first. */
 TN_API double tn_deepspeed_norm(const tn_deepspeed *d);

@@ -399,18 +399,14 @@ TN_API tn_status tn_evaluate(void *m, tn_loader *loader, tn_loss loss, tn_group 
  * ends: the same values give the same table for any number of processes, and after a kill.
  *
  * A search that was killed continues when it is started again, and retries failed trials. A
- * different search in the same folder is TN_EMISMATCH; only one job at a time searches in it.
+ * different search in the same folder is TN_EMISMATCH.
  *
  * Over several hosts it is started as ranks, by `tern run --nnodes 3` or any launcher that
- * tn_dist_init knows: all ranks share one search. A store deals each trial to one of them, which
- * trains `processes` trials at a time, at least 1, each a process that is the only rank of its
- * world. The values are the same as on one host, and rank 0 has the best and the table.
- *
- * When a rank has given no sign of life for `lease` seconds, its trials are dealt again. A trial
- * that moves to another rank continues from its checkpoint if they share the folder; with a folder
- * on each host it trains from the start. Either way each folder has the values of all, and can
- * continue the search. When the store is lost, the search is TN_EPEER on every rank, and the same
- * command continues. `ranks` and `gpus` are for one host too. */
+ * tn_dist_init knows, with a folder on a file system that all of them share, and that has locks
+ * (TN_EIO). Each rank takes trials that no other has, and trains `processes` of them at a time, at
+ * least 1, each a process that is the only rank of its world. Ranks may come late, leave and die:
+ * another takes their trials, and continues from the checkpoints. The values are the same as on one
+ * host, and rank 0 has the best and the table. `ranks` and `gpus` are for one host too. */
 typedef struct tn_search tn_search;
 typedef struct tn_search_options {
     const char *out;     /* "search": the folder for all its output */
@@ -425,7 +421,6 @@ typedef struct tn_search_options {
     /* 0: each trial sees all GPUs. Else it sees so many of its own, of CUDA_VISIBLE_DEVICES if that
      * is set, and is a process. TN_EDEVICE: fewer than the processes of this host need. */
     int64_t gpus;
-    double lease;          /* 30: seconds, see above */
     bool grid;             /* false; true: all combinations of choices */
     bool larger_is_better; /* false */
     uint64_t seed;         /* 0: trial i has the same values in every search with this seed */

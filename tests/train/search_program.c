@@ -10,13 +10,12 @@
  * Nine trials in three rungs. With processes, trial 0 reports late: it waits for one that begins
  * after it.
  *
- *     search_program FOLDER PROCESSES hosts LEASE
+ *     search_program FOLDER PROCESSES hosts
  *
  * The same trials for several ranks. Each trial waits until SEARCH_HOSTS files are in the folder
  * SEARCH_MEET, where it makes one with the name of its host, and adds "TRIAL STEPS" to the file
  * SEARCH_RAN when it has a value. The first trial that can make the file SEARCH_HANG never ends,
- * and adds "saved" to the file when it is asked to stop, once. After an error, each asks for
- * another trial nevertheless.
+ * and adds "saved" to the file when it is asked to stop, once.
  *
  *     search_program FOLDER PROCESSES ranks
  *     search_program FOLDER PROCESSES gpus
@@ -45,14 +44,13 @@ static void wait_for(const char *folder, const char *name) {
 
 static const int64_t worth[] = {0, 5, 6, 7, 8, 1, 2, 3, 4};
 
-static tn_search *late_search(const char *folder, int processes, double lease, int64_t *value) {
+static tn_search *late_search(const char *folder, int processes, int64_t *value) {
     tn_search_options options = tn_search_defaults();
     options.out = folder;
     options.processes = processes;
     options.grid = true;
     options.first_steps = 10;
     options.steps = 90;
-    options.lease = lease;
     options.seed = getenv("SEARCH_SEED") != NULL;
     tn_search *search = tn_search_new(options);
     tn_search_choose_whole(search, "value", value, worth, sizeof(worth) / sizeof(*worth));
@@ -61,7 +59,7 @@ static tn_search *late_search(const char *folder, int processes, double lease, i
 
 static int search_late(const char *folder, int processes) {
     int64_t value;
-    tn_search *search = late_search(folder, processes, 30, &value);
+    tn_search *search = late_search(folder, processes, &value);
     while (tn_search_next(search)) {
         if (processes > 0 && tn_search_trial(search) == 0 && tn_search_steps(search) == 10) {
             wait_for(folder, "trial-0005/value-000010");
@@ -125,23 +123,21 @@ static void note_end(const tn_search *search) {
     close(file);
 }
 
-static int search_hosts(const char *folder, int processes, double lease) {
+static int search_hosts(const char *folder, int processes) {
     int64_t value;
-    tn_search *search = late_search(folder, processes, lease, &value);
+    tn_search *search = late_search(folder, processes, &value);
     while (tn_search_next(search)) {
         if (getenv("SEARCH_MEET")) {
+            tn_dist_init(tn_dist_defaults());
+            if (tn_group_size(tn_world()) > 1) {
+                return 3; /* each trial is a world of its own */
+            }
+            tn_dist_finish();
             meet_hosts();
             hang_once();
             note_end(search);
         }
         tn_search_report(search, (double)value);
-    }
-    if (tn_error() != TN_OK) {
-        fprintf(stderr, "%s\n", tn_error_message());
-        tn_error_clear();
-        printf("again: %d\n", tn_search_next(search));
-        tn_search_end(search);
-        return 1;
     }
     return tn_search_end(search);
 }
@@ -192,9 +188,8 @@ int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[3], "late") == 0) {
         return search_late(argv[1], atoi(argv[2]));
     }
-    if (argc == 5 && strcmp(argv[3], "hosts") == 0) {
-        tn_on_error(NULL);
-        return search_hosts(argv[1], atoi(argv[2]), atof(argv[4]));
+    if (argc == 4 && strcmp(argv[3], "hosts") == 0) {
+        return search_hosts(argv[1], atoi(argv[2]));
     }
     if (argc == 4 && strcmp(argv[3], "ranks") == 0) {
         return search_ranks(argv[1], atoi(argv[2]));

@@ -74,10 +74,12 @@ typedef struct plan {
     int accumulation;
     bool sum;
     bool offload;
+    bool own; /* the program's optimiser: the file has another one at stages 1 and 3, or none */
     const char *path;
 } plan;
 
 static void write_file(const plan *p) {
+    static const char *const others[] = {"null", "{\"type\": \"Adam\", \"params\": {\"lr\": 3}}"};
     char text[1024], precision[128] = "", offload[128] = "";
     if (*p->precision) {
         snprintf(precision, sizeof(precision), "\"%s\": {\"enabled\": true}, ", p->precision);
@@ -92,8 +94,21 @@ static void write_file(const plan *p) {
              "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 3, "
              "\"warmup_type\": \"linear\"}}}",
              BATCH, p->accumulation, p->clipping, p->sum ? "sum" : "mean", p->stage, offload,
-             precision, p->optimizer);
+             precision, p->own ? others[p->stage % 2] : p->optimizer);
     temp_write(p->path, text, strlen(text));
+}
+
+static tn_optim *optim_by_hand(tn_gpt *gpt, const char *kind) {
+    if (strstr(kind, "SGD")) {
+        tn_sgd_options o = tn_sgd_defaults();
+        o.lr = 0.01;
+        o.momentum = 0.9;
+        return tn_sgd(gpt, o);
+    }
+    tn_adam_options o = tn_adam_defaults();
+    o.beta2 = 0.95;
+    o.weight_decay = 0.1;
+    return strstr(kind, "AdamW") ? tn_adamw(gpt, o) : tn_adam(gpt, o);
 }
 
 /* The model is built without elements; each rank makes those that it needs. */
@@ -105,6 +120,9 @@ static void run_by_file(tn_group *world, const plan *p, bits *b) {
     }
     tn_deepspeed *d = tn_deepspeed_new(&gpt, world, p->path);
     CHECK(d);
+    if (p->own) {
+        CHECK(tn_deepspeed_set_optim(d, optim_by_hand(&gpt, p->optimizer)) == TN_OK);
+    }
     int64_t accumulation = tn_deepspeed_batch(d).accumulation;
     CHECK(accumulation == p->accumulation && tn_deepspeed_batch(d).micro == BATCH);
     CHECK(tn_deepspeed_batch(d).all == (int64_t)BATCH * p->accumulation * p->ranks);
@@ -118,18 +136,6 @@ static void run_by_file(tn_group *world, const plan *p, bits *b) {
     bits_of(&gpt, b);
     tn_deepspeed_free(d);
     tn_module_finish(&gpt);
-}
-
-static tn_optim *optim_by_hand(tn_gpt *gpt, const char *kind) {
-    if (strstr(kind, "SGD")) {
-        tn_sgd_options o = tn_sgd_defaults();
-        o.momentum = 0.9;
-        return tn_sgd(gpt, o);
-    }
-    tn_adam_options o = tn_adam_defaults();
-    o.beta2 = 0.95;
-    o.weight_decay = 0.1;
-    return strstr(kind, "AdamW") ? tn_adamw(gpt, o) : tn_adam(gpt, o);
 }
 
 static void attach_by_hand(tn_gpt *gpt, tn_group *world, const plan *p) {
@@ -210,6 +216,7 @@ TEST(test_equals_by_hand) {
         {.name = "AdamW", .precision = "", .optimizer = adamw, .clipping = 0.1, .accumulation = 3},
         {.name = "Adam", .precision = "", .optimizer = adam, .clipping = 0, .accumulation = 1},
         {.name = "SGD, sum", .precision = "", .optimizer = sgd, .accumulation = 2, .sum = true},
+        {.name = "own", .precision = "", .optimizer = sgd, .accumulation = 2, .own = true},
         {.name = "bf16", .precision = "bf16", .optimizer = adamw, .clipping = 1, .accumulation = 2},
         {.name = "fp16", .precision = "fp16", .optimizer = adamw, .clipping = 1, .accumulation = 2},
     };
@@ -480,6 +487,32 @@ TEST(test_order_of_calls) {
     tn_module_finish(&m);
 }
 
+TEST(test_own_optimiser) {
+    const char *path = temp_path("none.json");
+    temp_write(path, "{\"train_batch_size\": 1}", 23);
+    tn_linear m;
+    tn_linear_init(&m, 1, 1, tn_linear_defaults());
+    tn_deepspeed *d = tn_deepspeed_new(&m, NULL, path);
+    tn_tensor *loss = tn_sum_all(tn_call(&m, tn_ones(TN_DIMS(1, 1), TN_F32)));
+    assert_true(d && !tn_deepspeed_optim(d) && isnan(tn_deepspeed_lr(d)));
+    assert_int_equal(tn_deepspeed_backward(d, loss), TN_ESTATE);
+    assert_error(TN_ESTATE, "the file has no optimizer, and tn_deepspeed_set_optim was not called");
+    assert_int_equal(tn_deepspeed_set_optim(d, NULL), TN_EVALUE);
+    assert_error(TN_EVALUE, "the optimiser is NULL");
+    assert_int_equal(tn_deepspeed_set_optim(d, tn_sgd(&m, TN_WITH(tn_sgd, .lr = 0.5))), TN_OK);
+    tn_optim *lion = tn_lion(&m, TN_WITH(tn_lion, .lr = 0.25));
+    assert_int_equal(tn_deepspeed_set_optim(d, lion), TN_OK); /* the other one is freed */
+    assert_true(tn_deepspeed_optim(d) == lion && tn_deepspeed_lr(d) == 0.25);
+    assert_int_equal(tn_deepspeed_backward(d, loss), TN_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(tn_deepspeed_set_optim(d, lion), TN_ESTATE);
+        assert_error(TN_ESTATE, "the training has begun");
+        assert_int_equal(i == 0 ? tn_deepspeed_step(d) : TN_OK, TN_OK);
+    }
+    tn_deepspeed_free(d);
+    tn_module_finish(&m);
+}
+
 /* A file that all ranks find wrong leaves the group usable; one that rank 0 cannot read ends it. */
 static void wrong_file(tn_group *world, void *user) {
     const char *path = user;
@@ -491,7 +524,7 @@ static void wrong_file(tn_group *world, void *user) {
         CHECK(tn_error() == (tn_group_rank(world) == 0 ? TN_EIO : TN_EPEER));
         CHECK(strstr(tn_error_message(), "missing.json"));
     } else {
-        CHECK(tn_error() == TN_EVALUE && strstr(tn_error_message(), "wrong.json: unknown key"));
+        CHECK(tn_error() == TN_EUNSUPPORTED && strstr(tn_error_message(), "wrong.json: optimiser"));
         tn_error_clear();
         CHECK(tn_barrier(world) == TN_OK);
     }
@@ -529,8 +562,8 @@ TEST(test_one_rank_alone_is_wrong) {
 static int logged;
 
 static void count_logged(tn_log_level level, const char *message, void *user) {
-    logged += strstr(message, "no effect here: steps_per_print, "
-                              "zero_optimization.overlap_comm") != NULL;
+    logged += level == TN_LOG_WARN && strstr(message, "no effect here: steps_per_print, "
+                                                      "zero_optimization.overlap_comm") != NULL;
 }
 
 static void make_and_free(tn_group *world, void *user) {
@@ -543,13 +576,13 @@ static void make_and_free(tn_group *world, void *user) {
 }
 
 /* Once in a job, not once a rank. The module has no blocks: all of it is one unit. */
-TEST(test_idle_keys_are_logged) {
+TEST(test_one_warning) {
     static const char text[] = "{\"train_batch_size\": 4, \"steps_per_print\": \"auto\", "
                                "\"zero_optimization\": {\"overlap_comm\": true, \"stage\": 3}, "
                                "\"optimizer\": {\"type\": \"SGD\"}}";
     const char *path = temp_path("idle.json");
     temp_write(path, text, strlen(text));
-    tn_log_to(count_logged, TN_LOG_INFO, NULL);
+    tn_log_to(count_logged, TN_LOG_WARN, NULL);
     run_ok(2, make_and_free, (void *)path);
     tn_log_to(NULL, TN_LOG_INFO, NULL);
     assert_int_equal(logged, 1);

@@ -14,13 +14,8 @@
 #include "tests/support/replay.h"
 #include "tests/support/test.h"
 
-static char idle[1024];
-
 static bool read_text(const char *text, int ranks, tn__ds_file *f) {
-    tn__keys k = {.operation = "deepspeed", .file = "ds.json"};
-    bool done = tn__ds_read(f, &k, text, strlen(text), ranks);
-    snprintf(idle, sizeof(idle), "%s", k.idle);
-    return done;
+    return tn__ds_read(f, "deepspeed", "ds.json", text, strlen(text), ranks);
 }
 
 static tn__ds_file file_of(const char *text, int ranks) {
@@ -50,8 +45,10 @@ TEST(test_defaults) {
     assert_int_equal(f.optimizer.kind, TN__DS_ADAMW); /* adam_w_mode is true */
     assert_true(f.optimizer.lr == 1e-3 && f.optimizer.eps == 1e-8 && f.optimizer.weight_decay == 0);
     assert_true(f.optimizer.betas[0] == 0.9 && f.optimizer.betas[1] == 0.999);
-    assert_int_equal(f.schedule.kind, TN__DS_NO_SCHEDULER);
-    assert_string_equal(idle, "");
+    assert_int_equal(f.schedule.kind, -1);
+    assert_string_equal(f.unread, "");
+    assert_int_equal(file_of("{\"train_batch_size\": 8, \"optimizer\": null}", 1).optimizer.kind,
+                     -1);
 }
 
 TEST(test_everything) {
@@ -79,15 +76,24 @@ TEST(test_everything) {
     assert_true(f.optimizer.betas[0] == 0.8 && f.optimizer.betas[1] == 0.95);
     assert_true(f.optimizer.eps == 1e-7 && f.optimizer.weight_decay == 0.1);
     assert_true(f.schedule.kind == TN__DS_WARMUP_COSINE_LR && f.schedule.linear == 1);
-    assert_true(f.schedule.low == 0.5 * 3e-4 && f.schedule.end == 0.25 * 3e-4);
-    assert_true(f.schedule.high == 3e-4 && f.schedule.warmup == 7 && f.schedule.total == 70);
+    assert_true(f.schedule.low_ratio == 0.5 && f.schedule.end_ratio == 0.25);
+    assert_true(f.schedule.warmup == 7 && f.schedule.total == 70);
     assert_true(f.fp16.enabled && f.fp16.scale == 0 && f.fp16.power == 12);
     assert_true(f.fp16.window == 50 && f.fp16.hysteresis == 3 && f.fp16.refill &&
                 f.fp16.least == 4);
     assert_true(f.stage == 3 && f.offload_optimizer == 1 && f.offload_param == 0 && f.find_unused);
-    assert_string_equal(idle, "steps_per_print, fp16.auto_cast, zero_optimization.overlap_comm, "
-                              "zero_optimization.reduce_bucket_size, "
-                              "zero_optimization.offload_optimizer.pin_memory");
+    assert_string_equal(f.unread,
+                        "steps_per_print, optimizer.params.amsgrad, fp16.auto_cast, amp, "
+                        "zero_optimization.overlap_comm, zero_optimization.reduce_bucket_size, "
+                        "zero_optimization.offload_optimizer.pin_memory, "
+                        "zero_optimization.offload_optimizer.ratio");
+}
+
+/* A path is no key. */
+TEST(test_points_in_keys) {
+    tn__ds_file f = file_of(with_member("\"zero_optimization.stage\": 3"), 1);
+    assert_int_equal(f.stage, 0);
+    assert_string_equal(f.unread, "zero_optimization.stage");
 }
 
 /* DeepSpeed's own Adams do not decay by default, torch's AdamW does. */
@@ -177,28 +183,18 @@ TEST(test_refused) {
         tn_status status;
         const char *message;
     } cases[] = {
-        /* unknown keys, and the nearest one */
-        {"\"zero_optimization\": {\"stge\": 1}", TN_EVALUE,
-         "ds.json: unknown key zero_optimization.stge (did you mean \"stage\"?)"},
-        {"\"gradient_acumulation_step\": 1", TN_EVALUE,
-         "unknown key gradient_acumulation_step (did you mean "
-         "\"gradient_accumulation_steps\"?)"},
-        {"\"zzzz\": 1", TN_EVALUE, "ds.json: unknown key zzzz"},
-        {"\"a\\u001b[31mb\": 1", TN_EVALUE, "ds.json: unknown key ab"},
-        {"\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"total_num_steps\": 3}}", TN_EVALUE,
-         "unknown key scheduler.params.total_num_steps"},
         /* wrong types */
         {"\"gradient_clipping\": \"1.0\"", TN_EVALUE,
-         "ds.json: gradient_clipping is \"1.0\" (should be a number >= 0)"},
+         "ds.json: gradient_clipping is \"1.0\" (should be at least 0)"},
         {"\"gradient_accumulation_steps\": 2.5", TN_EVALUE,
-         "gradient_accumulation_steps is 2.5 (should be a whole number from 1 to 1000000)"},
+         "gradient_accumulation_steps is 2.5 (should be a whole number, 1 to 1000000)"},
         {"\"gradient_accumulation_steps\": true", TN_EVALUE, "is true (should be a whole number"},
         {"\"fp16\": {\"enabled\": 1}", TN_EVALUE, "fp16.enabled is 1 (should be true or false)"},
         {"\"fp16\": true", TN_EVALUE, "fp16 is true (should be an object)"},
         {"\"fp16\": []", TN_EVALUE, "fp16 is a list (should be an object)"},
         {"\"bf16\": {\"enabled\": {}}", TN_EVALUE, "bf16.enabled is an object (should be true"},
         {"\"scheduler\": {\"type\": 3}", TN_EVALUE,
-         "scheduler.type is 3 (should be \"WarmupLR\", \"WarmupDecayLR\" or \"WarmupCosineLR\")"},
+         "scheduler.type is 3 (should be one of WarmupLR, WarmupDecayLR, WarmupCosineLR)"},
         {"\"scheduler\": {\"type\": \"OneCycle\"}", TN_EVALUE, "scheduler.type is \"OneCycle\""},
         {"\"scheduler\": {\"params\": {}}", TN_EVALUE, "scheduler.type is missing"},
         /* out of range */
@@ -207,29 +203,37 @@ TEST(test_refused) {
         {"\"gradient_accumulation_steps\": 0", TN_EVALUE, "gradient_accumulation_steps is 0"},
         {"\"gradient_accumulation_steps\": 99999999999999999999", TN_EVALUE, "99999 (should be"},
         {"\"zero_optimization\": {\"stage\": 4}", TN_EVALUE,
-         "zero_optimization.stage is 4 (should be a whole number from 0 to 3)"},
+         "zero_optimization.stage is 4 (should be a whole number, 0 to 3)"},
         {"\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\"}}", TN_EVALUE,
-         "zero_optimization.offload_param.device is \"nvme\" (should be \"none\" or \"cpu\")"},
+         "zero_optimization.offload_param.device is \"nvme\" (should be one of none, cpu)"},
         /* "auto" is for other programs to fill in */
         {"\"gradient_clipping\": \"auto\"", TN_EVALUE, "gradient_clipping is \"auto\""},
         {"\"bf16\": {\"enabled\": \"auto\"}", TN_EVALUE,
-         "bf16.enabled is \"auto\" (should be an actual value"},
+         "bf16.enabled is \"auto\" (should be true or false)"},
         {"\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_max_lr\": \"auto\"}}",
          TN_EVALUE, "scheduler.params.warmup_max_lr is \"auto\""},
         /* twice */
         {"\"train_batch_size\": 8", TN_EVALUE, "train_batch_size occurs twice"},
-        {"\"bf16\": {\"enabled\": true}, \"bfloat16\": {\"enabled\": false}", TN_EVALUE,
-         "bfloat16 occurs twice"},
         {"\"fp16\": {\"enabled\": false, \"enabled\": false}", TN_EVALUE,
          "fp16.enabled occurs twice"},
-        /* what would make another run of it */
+        /* what might make another run of it */
         {"\"amp\": {\"enabled\": true}", TN_EUNSUPPORTED,
-         "amp is an object, and only false is supported"},
+         "ds.json: amp is an object (Tern has no such key: docs/deepspeed.md)"},
+        {"\"zero_optimisation\": {\"stage\": 3}", TN_EUNSUPPORTED,
+         "zero_optimisation is an object"},
+        {"\"zero_optimization\": {\"zenflow\": {}}", TN_EUNSUPPORTED,
+         "zero_optimization.zenflow is an"},
         {"\"sparse_gradients\": true", TN_EUNSUPPORTED, "sparse_gradients is true"},
-        {"\"zero_optimization\": {\"zero_hpz_partition_size\": 8}", TN_EUNSUPPORTED,
-         "zero_hpz_partition_size is 8, and only 1 is supported"},
-        {"\"data_types\": {\"grad_accum_dtype\": \"bf16\"}", TN_EUNSUPPORTED,
-         "data_types.grad_accum_dtype is \"bf16\", and only fp32 is supported"},
+        {"\"a\\u001b[31mb\": true", TN_EUNSUPPORTED, "ds.json: ab is true"},
+        {"\"aio compile\": true", TN_EUNSUPPORTED, "aio compile is true"},
+        /* of another scheduler */
+        {"\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"total_num_steps\": 3}}", TN_EVALUE,
+         "scheduler.params has a key that WarmupLR does not have"},
+        {"\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"cos_min_ratio\": 0.1}}", TN_EVALUE,
+         "scheduler.params has a key that WarmupLR does not have"},
+        {"\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 3, "
+         "\"warmup_max_lr\": 0.1}}",
+         TN_EVALUE, "scheduler.params has a key that WarmupCosineLR does not have"},
         /* together */
         {"\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}", TN_EVALUE,
          "fp16.enabled and bf16.enabled are both true"},
@@ -253,26 +257,21 @@ TEST(test_refused_optimizers) {
         tn_status status;
         const char *message;
     } cases[] = {
-        {"null", TN_EVALUE, "ds.json: optimizer is missing"},
         {"{}", TN_EVALUE, "optimizer.type is missing"},
         {"{\"type\": \"Lamb\"}", TN_EVALUE,
-         "optimizer.type is \"Lamb\" (should be \"Adam\", \"AdamW\" or \"SGD\")"},
-        {"{\"type\": \"Adam\", \"parms\": {}}", TN_EVALUE,
-         "unknown key optimizer.parms (did you mean \"params\"?)"},
+         "optimizer.type is \"Lamb\" (should be one of Adam, AdamW, SGD)"},
+        {"{\"type\": \"Adam\", \"parms\": {}}", TN_EUNSUPPORTED, "optimizer.parms is an object"},
         {"{\"type\": \"Adam\", \"params\": {\"momentum\": 0.9}}", TN_EVALUE,
-         "unknown key optimizer.params.momentum"},
+         "momentum, dampening and nesterov in optimizer.params are SGD's"},
         {"{\"type\": \"Adam\", \"params\": {\"betas\": [0.9]}}", TN_EVALUE,
-         "optimizer.params.betas is a list (should be a list of two numbers from 0 to below 1)"},
+         "optimizer.params.betas is a list (should be a list of two numbers)"},
         {"{\"type\": \"Adam\", \"params\": {\"betas\": [0.9, 1]}}", TN_EVALUE,
-         "betas is 1 (should"},
-        {"{\"type\": \"Adam\", \"params\": {\"betas\": [\"x\", 0]}}", TN_EVALUE, "betas is \"x\""},
+         "betas.1 is 1 (should be 0 to below 1)"},
+        {"{\"type\": \"Adam\", \"params\": {\"betas\": [\"x\", 0]}}", TN_EVALUE,
+         "betas.0 is \"x\""},
         {"{\"type\": \"Adam\", \"params\": {\"betas\": 0.9}}", TN_EVALUE, "betas is 0.9 (should"},
         {"{\"type\": \"Adam\", \"params\": {\"amsgrad\": true}}", TN_EUNSUPPORTED,
-         "optimizer.params.amsgrad is true, and only false is supported"},
-        {"{\"type\": \"Adam\", \"params\": {\"bias_correction\": false}}", TN_EUNSUPPORTED,
-         "optimizer.params.bias_correction is false, and only true is supported"},
-        {"{\"type\": \"SGD\", \"params\": {\"nesterov\": true}}", TN_EVALUE,
-         "optimizer.params.nesterov is true with momentum 0"},
+         "optimizer.params.amsgrad is true"},
         {"{\"type\": \"SGD\", \"params\": {\"lr\": -1e-3}}", TN_EVALUE,
          "optimizer.params.lr is -1e-3"},
     };
@@ -376,7 +375,7 @@ TEST(test_schedules) {
                  cases[i].scheduler);
         tn__ds_file f = file_of(text, 1);
         for (int k = 0; k < POINTS; k++) {
-            double lr = tn__ds_lr(&f.schedule, steps[k]), want = cases[i].lr[k];
+            double lr = tn__ds_lr(&f.schedule, f.optimizer.lr, steps[k]), want = cases[i].lr[k];
             if (!is_near(lr, want, 1e-14 * want)) { /* 50 roundings of doubles */
                 fail_msg("%s after %d steps: %.17g, not %.17g", cases[i].scheduler, (int)steps[k],
                          lr, want);

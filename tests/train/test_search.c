@@ -194,10 +194,6 @@ TEST(refuses_mistakes) {
     assert_null(tn_search_new(o));
     assert_error(TN_EVALUE, "ranks: 1 to 4096");
     o.ranks = 1;
-    o.lease = 0;
-    assert_null(tn_search_new(o));
-    assert_error(TN_EVALUE, "lease: seconds, above 0");
-    o.lease = 30;
     o.grid = true;
     search = tn_search_new(o);
     assert_int_equal(tn_search_real(search, "x", &s.lr, 2, 1), TN_EVALUE);

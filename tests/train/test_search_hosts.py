@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""A search over three ranks that pose as hosts: each trial once, also when a rank is killed or stopped; what is left when the
-store's rank is killed; launchers; trials of several ranks, and with GPUs. search_program's trials wait for a trial of each host, so
-that all take part."""
+"""A search over three ranks that pose as hosts with a common folder: each trial once, also when a rank is killed or comes late;
+launchers; trials of several ranks, and with GPUs. search_program's trials wait for a trial of each host, so that all take part."""
 import csv
 import os
 import pathlib
@@ -18,7 +17,6 @@ from launch import LIMIT, TERN, TESTS, environment, errors, finish, free_port, h
 PROGRAM = os.path.join(TESTS, "search_program")
 EXAMPLE = os.path.join(os.path.abspath(os.environ.get("TERN_EXAMPLE_BIN", os.path.join(TESTS, "..", "examples"))), "21_search")
 HOSTS = "abc"
-LEASE = 4  # seconds: longer than a machine with other work keeps a process waiting
 STEPS = {"10": 9, "30": 3, "90": 1}  # how many trials reach them
 
 
@@ -28,32 +26,29 @@ def table(folder="search"):
 
 def wanted():
     """The table of the same search in one process."""
-    same(subprocess.run([PROGRAM, "alone", "0", "hosts", "30"], env=environment(), capture_output=True, check=False).returncode, 0)
+    same(subprocess.run([PROGRAM, "alone", "0", "hosts"], env=environment(), capture_output=True, check=False).returncode, 0)
     return table("alone")
 
 
 def settings(host, **more):
     os.makedirs("meet", exist_ok=True)
     more = {"SEARCH_HOSTS": len(HOSTS), **more}
-    return environment(TERN_TOKEN="secret", TERN_HOST=host, SEARCH_MEET=os.path.abspath("meet"), SEARCH_RAN=os.path.abspath("ran"), **more)
+    return environment(TERN_HOST=host, SEARCH_MEET=os.path.abspath("meet"), SEARCH_RAN=os.path.abspath("ran"), **more)
 
 
 class Ranks:
-    """One search_program for each host. The last one's first trial hangs, if wanted, or it begins when another one has ended.
-    Folders are their own, unless shared."""
+    """One search_program for each host. The last one's first trial hangs, if wanted, or it begins when another one has ended."""
 
-    def __init__(self, hangs=False, shared=True, late=False):
-        port = free_port()
+    def __init__(self, hangs=False, late=False):
+        number = len(list(pathlib.Path(".").glob("rank.*.0.out")))
         self.list = []
         for rank, host in enumerate(HOSTS):
             if late and host == HOSTS[-1]:
                 finish(self.list[1], 0)
-                time.sleep(0.5)
             more = {"SEARCH_HANG": os.path.abspath("hangs")} if hangs and host == HOSTS[-1] else {}
-            env = settings(host, RANK=rank, WORLD_SIZE=len(HOSTS), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **more)
-            name = f"rank.{port}.{rank}"
+            name = f"rank.{number}.{rank}"
             with open(name + ".out", "wb") as out, open(name + ".err", "wb") as err:
-                p = subprocess.Popen([PROGRAM, "search" if shared else f"search-{host}", "1", "hosts", str(LEASE)], env=env,
+                p = subprocess.Popen([PROGRAM, "search", "1", "hosts"], env=settings(host, RANK=rank, WORLD_SIZE=len(HOSTS), **more),
                                      stdin=subprocess.DEVNULL, stdout=out, stderr=err)
             p.name = name
             self.list.append(p)
@@ -61,9 +56,9 @@ class Ranks:
     def said(self):
         return "".join(output(p) + errors(p) for p in self.list)
 
-    def until_hung(self, values, folder="search"):
+    def until_hung(self, values):
         """The last rank's trial hangs, and the others have found as many values as these."""
-        until(lambda: (text("hangs") and len(found(folder)) >= values) or any(p.poll() for p in self.list), "a trial hangs")
+        until(lambda: (text("hangs") and len(found("search")) >= values) or any(p.poll() for p in self.list), "a trial hangs")
         same([p.poll() for p in self.list], [None] * len(self.list), self.said())
 
 
@@ -86,7 +81,7 @@ def all_end(ranks, rows):
 
 @test
 def shared_folder():
-    """three hosts share a search and its folder: each trial once, and the table of one process"""
+    """three hosts share a search: each trial once, and the table of one process"""
     rows, ranks = wanted(), Ranks()
     all_end(ranks.list, rows)
     each_once()
@@ -94,26 +89,12 @@ def shared_folder():
     for p in ranks.list:
         has(output(p), "trial ")  # it has run some
         holds(p is ranks.list[0] or "place" not in output(p), "a second table")
-
-
-@test
-def own_folders():
-    """with a folder of its own each host has all values at the end, and any of them alone can continue"""
-    rows, ranks = wanted(), Ranks(shared=False)
-    for p in ranks.list:
-        finish(p, 0)
-    same(table("search-a"), rows)
-    each_once()
-    for host in HOSTS:
-        same(sorted(p.partition("/")[2] for p in found(f"search-{host}")), sorted(p.partition("/")[2] for p in found("alone")))
-    before = found("search-c")
-    same(subprocess.run([PROGRAM, "search-c", "0", "hosts", "30"], env=environment(), capture_output=True, check=False).returncode, 0)
-    same((table("search-c"), found("search-c")), (rows, before))
+    holds("has not been in" not in ranks.said(), ranks.said())
 
 
 @test
 def late_host():
-    """one that starts when all is known and the others are at their end has the store nevertheless"""
+    """one that starts when all is known has nothing to do"""
     rows = wanted()
     os.rename("alone", "search")
     all_end(Ranks(late=True).list, rows)
@@ -127,38 +108,21 @@ def killed_host():
     ranks.list[2].kill()
     finish(ranks.list[2], -signal.SIGKILL)
     all_end(ranks.list[:2], rows)
-    has(ranks.said(), "has given no sign of life for")
     each_once()
 
 
 @test
-def stopped_host():
-    """one that was only stopped ends its trial, which others have now, and joins anew"""
-    rows, ranks = wanted(), Ranks(hangs=True)
-    ranks.until_hung(2)
-    ranks.list[2].send_signal(signal.SIGSTOP)
-    until(lambda: "has given no sign of life for" in ranks.said(), "the others notice")
-    ranks.list[2].send_signal(signal.SIGCONT)
-    all_end(ranks.list, rows)
-    has(output(ranks.list[2]), "joins anew")
-    each_once()
-
-
-@test
-def lost_store():
-    """without the host of the store the others end with an error, and the same command continues"""
-    rows, ranks = wanted(), Ranks(hangs=True)
-    ranks.until_hung(2)
+def killed_first_host():
+    """without rank 0 the others find everything; only the table needs the same command again"""
+    rows, ranks = wanted(), Ranks()
+    until(lambda: len(found("search")) >= 2, "two values")
     ranks.list[0].kill()
     for p in ranks.list[1:]:
-        finish(p, 1)
-        has(errors(p), "the store from which rank", "What was found is in search; the same command continues")
-        has(output(p), "again: 0")  # at once: no other rank's trial is waited for
-    holds(not os.path.exists("search/trials.csv"), "a table of a search that has not ended")
+        finish(p, 0)
+    holds(not os.path.exists("search/trials.csv"), "a table of a rank other than 0")
     before = found("search")
     all_end(Ranks().list, rows)
-    after = found("search")
-    same({name: after[name] for name in before}, before)
+    same(found("search"), before)
 
 
 @test
@@ -176,13 +140,15 @@ def interrupted():
 
 
 @test
-def other_search():
-    """a rank that searches something else is refused"""
-    port = free_port()
-    ranks = [subprocess.Popen([PROGRAM, f"search-{rank}", "1", "hosts", "30"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-                              env=environment(TERN_TOKEN="secret", RANK=rank, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                                              **({"SEARCH_SEED": 1} if rank else {}))) for rank in range(2)]
-    has("".join(p.communicate(timeout=LIMIT)[1] for p in ranks), "has another search than the first rank:\nseed", "not\nseed")
+def other_folders():
+    """a rank that searches something else is refused, and one that has another folder is named"""
+    def run(rank, folder, **more):
+        return subprocess.run([PROGRAM, folder, "1", "hosts"], env=environment(RANK=rank, WORLD_SIZE=2, **more), capture_output=True,
+                              check=False, timeout=LIMIT)
+    has(run(0, "search").stdout, "rank 1 of 2 has not been in search: all ranks should have the same folder")
+    done = run(1, "search", SEARCH_SEED=1)
+    same(done.returncode, 1)
+    has(done.stderr, "search is another search: it was\nseed 0", "but is\nseed 1")
 
 
 @test
@@ -194,15 +160,15 @@ def launchers():
     for host in HOSTS:
         more = {"SEARCH_HANG": os.path.abspath("hangs")} if host == HOSTS[-1] else {}
         where = ["--node-rank", HOSTS.index(host)]
-        jobs.append(start(*options, *where, PROGRAM, f"search-{host}", "1", "hosts", "30", env=settings(host, **more)))
-    until(lambda: text("hangs") and len(found("search-a")) >= 2, "a trial hangs")
-    before = found("search-a")
+        jobs.append(start(*options, *where, PROGRAM, "search", "1", "hosts", env=settings(host, TERN_TOKEN="secret", **more)))
+    until(lambda: text("hangs") and len(found("search")) >= 2, "a trial hangs")
+    before = found("search")
     jobs[2].kill()
     finish(jobs[2], -signal.SIGKILL)
     for p in jobs[:2]:
         finish(p, 0)
-    same(table("search-a"), rows)
-    after = found("search-a")
+    same(table(), rows)
+    after = found("search")
     same({name: after[name] for name in before}, before)
 
 
@@ -210,26 +176,11 @@ def launchers():
 def stopped_launcher():
     """when the launcher signals its ranks' process groups, a trial is asked to stop once, by the search, and saves"""
     env = settings("a", SEARCH_HANG=os.path.abspath("hangs"), SEARCH_HOSTS=1)
-    job = start("-n", 2, PROGRAM, "search", "1", "hosts", "30", env=env)
+    job = start("-n", 2, PROGRAM, "search", "1", "hosts", env=env)
     until(lambda: text("hangs") or job.poll() is not None, "a trial hangs")
     job.terminate()
     finish(job, 128 + signal.SIGTERM)
     same(text("hangs"), "hangs\nsaved\n", output(job) + errors(job))
-
-
-@test
-def hostile_log():
-    """an event in the store that makes no sense ends the search with an error, and ends nothing else"""
-    for event in ("take 1 99 0", "value 1 0 0 much", "fail 0 0 0", "gone 7", "nonsense"):
-        port = free_port()
-        env = settings("a", SEARCH_HANG=os.path.abspath(f"hangs{port}"), SEARCH_HOSTS=1)
-        job = start("--rdzv-endpoint", f"127.0.0.1:{port}", "-n", 2, PROGRAM, f"search{port}", "1", "hosts", "30", env=env)
-        until(lambda: len(found(f"search{port}")) == 8 or job.poll() is not None, "all but one trial have ended")
-        for number in range(17, 22):  # two joins, nine takes and eight values have been read
-            subprocess.run([os.path.join(TESTS, "store_client"), str(port), "set", f"search/event/{number}", event], env=env, check=False,
-                           capture_output=True)
-        finish(job, 1)
-        has(errors(job), f'makes no sense: "{event}"')
 
 
 @test

@@ -11,6 +11,7 @@
 #include "tern/deepspeed.h"
 
 #include "core/alive.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "train/deepspeed/file.h"
 
@@ -24,7 +25,8 @@ struct tn_deepspeed {
     void *model;
     tn_group *world;
     tn__ds_file file;
-    tn_optim *optim;
+    tn_optim *optim; /* NULL: neither the file's nor the program's so far */
+    double rate;     /* its learning rate before the schedule's */
     tn_scaler *scaler;
     int64_t patience;  /* overflows until the loss scale falls */
     int64_t backwards; /* since the optimiser's last step */
@@ -34,83 +36,53 @@ struct tn_deepspeed {
 
 /* ---- Making one ------------------------------------------------------------------------------ */
 
-/* Rank 0's file on every rank, malloc'ed. NULL after raising, on all. */
-static void *share_text(tn_group *world, const char *path, size_t *bytes) {
-    void *text = NULL;
-    if (tn_group_rank(world) == 0) {
-        text = tn_text_read(path, bytes);
-    }
-    tn_broadcast_bytes(world, &text, bytes, 0); /* rank 0's error ends the others' wait */
-    if (tn__pending()) {
-        free(text);
-        text = NULL;
-    }
-    return text;
-}
-
-/* False after raising. */
+/* Reads rank 0's file on every rank. False after raising. */
 static bool read_file(tn_deepspeed *d, const char *path) {
-    tn__keys keys = {.operation = operation, .file = path};
+    bool first = tn_group_rank(d->world) == 0;
     size_t bytes = 0;
-    void *text = share_text(d->world, path, &bytes);
-    bool done = text && tn__ds_read(&d->file, &keys, text, bytes, tn_group_size(d->world));
+    void *text = first ? tn_text_read(path, &bytes) : NULL;
+    tn_broadcast_bytes(d->world, &text, &bytes, 0); /* rank 0's error ends the others' wait */
+    bool done = !tn__pending() &&
+                tn__ds_read(&d->file, operation, path, text, bytes, tn_group_size(d->world));
     free(text);
-    if (done && *keys.idle && tn_group_rank(d->world) == 0) {
-        tn_log_write(TN_LOG_INFO, "%s: no effect here: %s", path, keys.idle);
+    if (done && first && *d->file.unread) {
+        tn__log_loud("%s: no effect here: %s", path, d->file.unread);
     }
     return done;
 }
 
-static void set_precision(tn_deepspeed *d) {
-    bool f16 = d->file.fp16.enabled;
-    if (f16 || d->file.bf16.enabled) {
-        tn_precision policy = tn_precision_defaults();
-        policy.compute = f16 ? TN_F16 : TN_BF16;
-        tn_module_set_precision(d->model, policy);
-    }
-}
-
-static void attach_ranks(tn_deepspeed *d) {
+static void attach_ranks(const tn_deepspeed *d) {
     const tn__ds_file *f = &d->file;
     if (f->stage == 0) {
-        tn_ddp_options o = tn_ddp_defaults();
-        o.sum = f->sum;
-        o.find_unused = f->find_unused;
         tn_module_materialize(d->model);
-        tn_ddp(d->model, d->world, o);
+        tn_ddp(d->model, d->world, TN_WITH(tn_ddp, .sum = f->sum, .find_unused = f->find_unused));
     } else {
-        tn_fsdp_options o = tn_fsdp_defaults();
-        o.stage = (int)f->stage;
-        o.sum = f->sum;
-        o.find_unused = f->find_unused;
-        o.offload = f->offload_optimizer || f->offload_param;
-        tn_fsdp(d->model, d->world, NULL, o);
+        tn_fsdp(d->model, d->world, NULL,
+                TN_WITH(tn_fsdp, .stage = (int)f->stage, .sum = f->sum,
+                        .find_unused = f->find_unused,
+                        .offload = f->offload_optimizer || f->offload_param));
     }
 }
 
-static void make_optim(tn_deepspeed *d) {
-    tn_sgd_options sgd = tn_sgd_defaults();
-    sgd.lr = d->file.optimizer.lr;
-    sgd.momentum = d->file.optimizer.momentum;
-    sgd.dampening = d->file.optimizer.dampening;
-    sgd.weight_decay = d->file.optimizer.weight_decay;
-    sgd.nesterov = d->file.optimizer.nesterov;
-    tn_adam_options adam = tn_adam_defaults();
-    adam.lr = d->file.optimizer.lr;
-    adam.beta1 = d->file.optimizer.betas[0];
-    adam.beta2 = d->file.optimizer.betas[1];
-    adam.eps = d->file.optimizer.eps;
-    adam.weight_decay = d->file.optimizer.weight_decay;
-    switch ((tn__ds_optimizer)d->file.optimizer.kind) {
+/* NULL: the file names none, or after raising. */
+static tn_optim *make_optim(const tn_deepspeed *d) {
+    const tn__ds_file *f = &d->file;
+    tn_adam_options adam = TN_WITH(tn_adam, .lr = f->optimizer.lr, .beta1 = f->optimizer.betas[0],
+                                   .beta2 = f->optimizer.betas[1], .eps = f->optimizer.eps,
+                                   .weight_decay = f->optimizer.weight_decay);
+    switch (f->optimizer.kind) {
     case TN__DS_SGD:
-        d->optim = tn_sgd(d->model, sgd);
-        break;
+        return tn_sgd(d->model,
+                      TN_WITH(tn_sgd, .lr = f->optimizer.lr, .momentum = f->optimizer.momentum,
+                              .dampening = f->optimizer.dampening,
+                              .weight_decay = f->optimizer.weight_decay,
+                              .nesterov = f->optimizer.nesterov));
     case TN__DS_ADAM:
-        d->optim = tn_adam(d->model, adam);
-        break;
+        return tn_adam(d->model, adam);
     case TN__DS_ADAMW:
-        d->optim = tn_adamw(d->model, adam);
-        break;
+        return tn_adamw(d->model, adam);
+    default:
+        return NULL;
     }
 }
 
@@ -128,32 +100,38 @@ static void make_scaler(tn_deepspeed *d) {
     d->patience = f->fp16.hysteresis;
 }
 
-TN__ALIVE_LIST(engines, "engine of a DeepSpeed file");
-
-static tn_deepspeed *make_one(void *m, tn_group *world) {
-    tn_deepspeed *d = tn__calloc_for(1, sizeof(*d), operation);
-    if (!d) {
-        return NULL;
+/* The schedule begins at the rate that the optimiser has now. */
+static void use_optim(tn_deepspeed *d, tn_optim *optim) {
+    if (d->optim != optim) {
+        tn_optim_free(d->optim);
     }
-    *d = (tn_deepspeed){.model = m, .world = world, .norm = NAN};
-    tn__alive_begin(&engines, d);
-    return d;
+    d->optim = optim;
+    d->rate = tn_optim_lr(optim);
+    tn_optim_set_lr(optim, tn_deepspeed_lr(d));
 }
+
+TN__ALIVE_LIST(engines, "engine of a DeepSpeed file");
 
 tn_deepspeed *tn_deepspeed_new(void *m, tn_group *world, const char *path) {
     if (!m || !path) {
         tn__raise(TN_EVALUE, operation, "the %s is NULL", m ? "path" : "module");
     }
-    tn_deepspeed *d = tn__pending() ? NULL : make_one(m, world);
+    tn_deepspeed *d = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*d), operation);
+    if (d) {
+        *d = (tn_deepspeed){.model = m, .world = world, .norm = NAN};
+        tn__alive_begin(&engines, d);
+    }
     bool done = d && read_file(d, path), alike = d && !done && tn_error() != TN_ENOMEM;
+    bool f16 = d && d->file.fp16.enabled, bf16 = d && d->file.bf16.enabled;
+    if (done && (f16 || bf16)) {
+        tn_module_set_precision(m, TN_WITH(tn_precision, .compute = f16 ? TN_F16 : TN_BF16));
+    }
     if (done) {
-        set_precision(d);
         attach_ranks(d);
-        make_optim(d);
         make_scaler(d);
+        use_optim(d, make_optim(d));
     }
     if (!tn__pending()) {
-        tn_optim_set_lr(d->optim, tn_deepspeed_lr(d));
         return d;
     }
     if (!alike) { /* all ranks find what is wrong with the file, but not this */
@@ -181,6 +159,18 @@ static bool may_use(const tn_deepspeed *d, const char *what) {
     return !tn__pending() && tn__alive_is(&engines, d, what);
 }
 
+tn_status tn_deepspeed_set_optim(tn_deepspeed *d, tn_optim *optim) {
+    if (!may_use(d, "deepspeed_set_optim")) {
+        return tn_error();
+    }
+    if (!optim || d->backwards > 0 || tn_optim_steps(d->optim) > 0) {
+        return tn__raise(optim ? TN_ESTATE : TN_EVALUE, "deepspeed_set_optim", "%s",
+                         optim ? "the training has begun" : "the optimiser is NULL");
+    }
+    use_optim(d, optim);
+    return tn_error();
+}
+
 bool tn_deepspeed_due(const tn_deepspeed *d) {
     return d && d->backwards + !d->step_owed == d->file.accumulation;
 }
@@ -189,9 +179,11 @@ tn_status tn_deepspeed_backward(tn_deepspeed *d, tn_tensor *loss) {
     if (!may_use(d, "deepspeed_backward")) {
         return tn_error();
     }
-    if (d->step_owed) {
-        return tn__raise(TN_ESTATE, "deepspeed_backward",
-                         "tn_deepspeed_step was not called after the last backward");
+    if (d->step_owed || !d->optim) {
+        return tn__raise(TN_ESTATE, "deepspeed_backward", "%s",
+                         d->optim ? "tn_deepspeed_step was not called after the last backward"
+                                  : "the file has no optimizer, and tn_deepspeed_set_optim was "
+                                    "not called");
     }
     TN_SCOPE;
     tn_tensor *share = tn_mul_scalar(loss, 1.0 / (double)d->file.accumulation);
@@ -275,8 +267,8 @@ tn_deepspeed_sizes tn_deepspeed_batch(const tn_deepspeed *d) {
 }
 
 double tn_deepspeed_lr(const tn_deepspeed *d) {
-    bool scheduled = d && d->file.schedule.kind != TN__DS_NO_SCHEDULER;
-    return scheduled ? tn__ds_lr(&d->file.schedule, tn_optim_steps(d->optim))
+    bool scheduled = d && d->optim && d->file.schedule.kind >= 0;
+    return scheduled ? tn__ds_lr(&d->file.schedule, d->rate, tn_optim_steps(d->optim))
            : d       ? tn_optim_lr(d->optim)
                      : 0;
 }

@@ -5,7 +5,6 @@
  * must not take itself for one of these, so it is told that it is a world of its own.
  */
 #define _GNU_SOURCE
-#include "core/buffer.h"
 #include "core/error.h"
 #include "core/folder.h"
 #include "core/memory.h"
@@ -20,125 +19,70 @@
 extern char **environ;
 
 void tn__search_launch_free(tn__search_launch *l) {
-    free(l->line);
+    tn__buffer_free(&l->words);
+    tn__buffer_free(&l->settings);
     free(l->arguments);
     free(l->environment);
     free(l->output);
-    free(l->profile);
-    free(l->gpus);
+}
+
+static void put_string(tn__buffer *to, const char *text) {
+    tn__buffer_add(to, text, strlen(text) + 1);
+}
+
+/* The string after `at`, each ending with 0; NULL: the first one. NULL: there is none. */
+static char *next_string(const tn__buffer *from, char *at) {
+    char *next = at ? at + strlen(at) + 1 : from->at;
+    return next < from->at + from->bytes ? next : NULL;
+}
+
+/* A list with room for all strings of the buffer, `more`, and the NULL at its end. NULL after
+ * raising. */
+static char **new_list(const tn__buffer *from, size_t more) {
+    return from->failed ? NULL : tn__calloc_for(from->bytes + more + 1, sizeof(char *), "search");
 }
 
 /* ---- Words ----------------------------------------------------------------------------------- */
 
 /* The launcher that has started this process, as it says in its marker "PID-…": else the one that
- * PATH has, found by env. */
-static size_t put_launcher(tn__search_launch *l, const tn_search *s) {
-    static char env[] = "env", tern[] = "tern", run[] = "run", alone[] = "--standalone", n[] = "-n";
-    char path[64];
+ * PATH has, found by env. And this program, by its path: the launcher would look for a name in
+ * PATH. */
+static void put_launcher(tn__buffer *words, int64_t ranks) {
     const char *marker = getenv("TERN_LAUNCHER");
-    size_t words = 0;
-    snprintf(path, sizeof(path), "/proc/%d/exe", marker ? atoi(marker) : 0);
-    ssize_t found = readlink(path, l->tern, sizeof(l->tern) - 1);
-    if (found > 0) {
-        l->path = l->tern;
+    char name[64], path[4096] = "";
+    snprintf(name, sizeof(name), "/proc/%d/exe", marker ? atoi(marker) : 0);
+    if (readlink(name, path, sizeof(path) - 1) > 0) {
+        put_string(words, path);
     } else {
-        l->path = "/usr/bin/env";
-        l->arguments[words++] = env;
+        put_string(words, "/usr/bin/env");
+        put_string(words, "tern");
     }
-    snprintf(l->ranks, sizeof(l->ranks), "%lld", (long long)s->options.ranks);
-    char *const rest[] = {tern, run, alone, n, l->ranks};
-    memcpy(l->arguments + words, rest, sizeof(rest));
-    return words + sizeof(rest) / sizeof(*rest);
+    tn__buffer_format(words, "run%c--standalone%c-n%c%lld%c", 0, 0, 0, (long long)ranks, 0);
+    memset(path, 0, sizeof(path));
+    if (readlink("/proc/self/exe", path, sizeof(path) - 1) > 0) {
+        put_string(words, path);
+    }
 }
 
 /* The words that this process was started with, after those of a launcher. */
-static bool find_arguments(tn__search_launch *l, const tn_search *s) {
-    enum { LAUNCHER = 8 };
-    size_t bytes, words = 0, first = 0;
-    l->line = tn__read_whole("/proc/self/cmdline", &bytes, "search");
-    if (!l->line) {
-        return false;
+static bool make_arguments(tn__search_launch *l, int64_t ranks) {
+    size_t bytes, first = 0;
+    char *line = tn__read_whole("/proc/self/cmdline", &bytes, "search");
+    if (line && ranks > 1) {
+        put_launcher(&l->words, ranks);
+        first = strlen(line) + 1; /* its name, instead of which there is the path */
     }
-    for (size_t i = 0; i < bytes; i++) {
-        words += l->line[i] == 0;
+    if (line && first < bytes) {
+        tn__buffer_add(&l->words, line + first, bytes - first);
     }
-    l->arguments = tn__calloc(words + 2 + LAUNCHER, sizeof(*l->arguments));
-    if (!l->arguments) {
-        return false;
-    }
-    l->path = "/proc/self/exe";
-    if (s->options.ranks > 1) {
-        first = put_launcher(l, s);
-    }
-    for (size_t i = first, at = 0; at < bytes; i++) {
-        l->arguments[i] = l->line + at;
-        at += strlen(l->line + at) + 1;
-    }
-    if (s->options.ranks > 1) { /* the launcher would look for a name in PATH */
-        ssize_t got = readlink("/proc/self/exe", l->self, sizeof(l->self) - 1);
-        l->arguments[first] = got > 0 ? l->self : l->arguments[first];
-    }
-    return true;
-}
-
-/* ---- Variables ------------------------------------------------------------------------------- */
-
-static bool is_variable(const char *entry, const char *name) {
-    size_t length = strcspn(name, "=");
-    return strncmp(entry, name, length) == 0 && entry[length] == '=';
-}
-
-/* Removes the variable of this name, which may be "NAME=VALUE". */
-static void drop_variable(tn__search_launch *l, const char *name) {
-    size_t kept = 0;
-    for (size_t i = 0; l->environment[i]; i++) {
-        if (!is_variable(l->environment[i], name)) {
-            l->environment[kept++] = l->environment[i];
-        }
-    }
-    l->environment[kept] = NULL;
-}
-
-/* "NAME=VALUE" replaces what there is of that name. */
-static void set_variable(tn__search_launch *l, char *entry) {
+    free(line);
+    l->arguments = line ? new_list(&l->words, 0) : NULL;
     size_t count = 0;
-    drop_variable(l, entry);
-    while (l->environment[count]) {
-        count++;
+    for (char *word = NULL; l->arguments && (word = next_string(&l->words, word));) {
+        l->arguments[count++] = word;
     }
-    l->environment[count] = entry;
-    l->environment[count + 1] = NULL;
-}
-
-/* If TERN_PROFILE names a file, all processes would write it, so each gets one in its own folder.
- * NULL: no file, or after raising. */
-static char *make_profile(const char *folder) {
-    const char *wish = getenv("TERN_PROFILE");
-    if (!wish || !strstr(wish, ".json")) {
-        return NULL;
-    }
-    const char *slash = strrchr(wish, '/');
-    return tn__asprintf("search", "TERN_PROFILE=%s/%s", folder, slash ? slash + 1 : wish);
-}
-
-/* The trial is the only rank of its world, whatever launcher has started this process. */
-static void leave_launcher(tn__search_launch *l) {
-    static const char *const names[] = {"GROUP_RANK",
-                                        "GROUP_WORLD_SIZE",
-                                        "MASTER_ADDR",
-                                        "MASTER_PORT",
-                                        "TERN_STORE",
-                                        "TERN_TOKEN",
-                                        "TERN_RESTART_COUNT",
-                                        "TORCHELASTIC_RESTART_COUNT",
-                                        "TORCHELASTIC_USE_AGENT_STORE"};
-    static char alone[][24] = {"RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
-        drop_variable(l, names[i]);
-    }
-    for (size_t i = 0; i < sizeof(alone) / sizeof(*alone); i++) {
-        set_variable(l, alone[i]);
-    }
+    l->path = ranks > 1 && l->arguments ? l->arguments[0] : "/proc/self/exe";
+    return l->arguments != NULL;
 }
 
 /* ---- GPUs ------------------------------------------------------------------------------------ */
@@ -166,80 +110,94 @@ bool tn__search_gpus_suffice(const tn_search *s) {
     return !tn__pending();
 }
 
-/* "CUDA_VISIBLE_DEVICES=2,3": those of the slot. NULL after raising. */
-static char *make_gpus(const tn_search *s, int slot) {
+/* "CUDA_VISIBLE_DEVICES=2,3": those of the slot. */
+static void put_gpus(tn__buffer *to, const tn_search *s, int slot) {
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     int64_t each = s->options.gpus, first = (s->local_rank * (int64_t)s->processes + slot) * each;
-    tn__buffer t = {.operation = "search"};
-    tn__buffer_text(&t, "CUDA_VISIBLE_DEVICES=");
-    for (int64_t i = 0; list && i < first; i++) {
-        list += strcspn(list, ",");
-        list += *list == ',';
-    }
-    for (int64_t gpu = first; gpu < first + each; gpu++) {
-        tn__buffer_text(&t, gpu > first ? "," : "");
-        if (list) {
-            size_t length = strcspn(list, ",");
-            tn__buffer_add(&t, list, length);
-            list += length + (list[length] == ',');
-        } else {
-            tn__buffer_format(&t, "%lld", (long long)gpu);
+    tn__buffer_text(to, "CUDA_VISIBLE_DEVICES=");
+    for (int64_t gpu = 0; gpu < first + each; gpu++) {
+        int length = list ? (int)strcspn(list, ",") : 0;
+        const char *comma = gpu > first ? "," : "";
+        if (gpu >= first && list) {
+            tn__buffer_format(to, "%s%.*s", comma, length, list);
+        } else if (gpu >= first) {
+            tn__buffer_format(to, "%s%lld", comma, (long long)gpu);
         }
+        list = list ? list + length + (list[length] == ',') : NULL;
     }
-    return tn__buffer_take(&t);
+    put_string(to, "");
 }
 
-/* ---- All together ---------------------------------------------------------------------------- */
+/* ---- Variables ------------------------------------------------------------------------------- */
 
-/* The cores are shared among all processes of all ranks of this host. */
-static void share_cores(tn__search_launch *l, const tn_search *s) {
+/* The trial is the only rank of its world, whatever launcher has started this process. */
+static const char alone[] = "RANK=0\0WORLD_SIZE=1\0LOCAL_RANK=0\0LOCAL_WORLD_SIZE=1\0"
+                            "GROUP_RANK\0GROUP_WORLD_SIZE\0MASTER_ADDR\0MASTER_PORT\0"
+                            "TERN_STORE\0TERN_TOKEN\0TERN_RESTART_COUNT\0"
+                            "TORCHELASTIC_RESTART_COUNT\0TORCHELASTIC_USE_AGENT_STORE";
+
+/* "NAME=VALUE" replaces what this process has of that name, and "NAME" drops it. */
+static void put_settings(tn__buffer *to, const tn_search *s, int64_t trial, int slot, int lock,
+                         const char *folder) {
+    const char *profile = getenv("TERN_PROFILE");
     int64_t sharers = (int64_t)s->processes * s->local_ranks * s->options.ranks;
     int64_t cores = sysconf(_SC_NPROCESSORS_ONLN), each = cores > sharers ? cores / sharers : 1;
-    snprintf(l->threads, sizeof(l->threads), "OMP_NUM_THREADS=%lld", (long long)each);
-    set_variable(l, l->threads);
+    tn__buffer_format(to, "TERN_TRIAL=%lld %d %d%c", (long long)trial, s->trials[trial].rungs, lock,
+                      0);
+    put_string(to, "TERN_VAULT"); /* one rank's, which several trials cannot have */
+    if (s->ranks > 1) {
+        tn__buffer_add(to, alone, sizeof(alone));
+    }
+    if (profile && strstr(profile, ".json")) { /* all would write it, so each gets its own */
+        const char *slash = strrchr(profile, '/');
+        tn__buffer_format(to, "TERN_PROFILE=%s/%s%c", folder, slash ? slash + 1 : profile, 0);
+    }
+    if (s->options.gpus > 0) {
+        put_gpus(to, s, slot);
+    }
+    if (!getenv("OMP_NUM_THREADS")) { /* the cores are shared among all processes of the host */
+        tn__buffer_format(to, "OMP_NUM_THREADS=%lld%c", (long long)each, 0);
+    }
 }
 
-static bool make_environment(tn__search_launch *l, const tn_search *s, int64_t trial, int slot,
-                             const char *folder) {
-    enum { OURS = 16 };
-    size_t count = 0;
+/* Whether one of the settings is for the variable "NAME=VALUE". */
+static bool is_set(const tn__buffer *settings, const char *variable) {
+    bool found = false;
+    for (char *setting = NULL; !found && (setting = next_string(settings, setting));) {
+        size_t length = strcspn(setting, "=");
+        found = strncmp(setting, variable, length) == 0 && variable[length] == '=';
+    }
+    return found;
+}
+
+static bool make_environment(tn__search_launch *l) {
+    size_t count = 0, kept = 0;
     while (environ[count]) {
         count++;
     }
-    l->profile = make_profile(folder);
-    l->gpus = s->options.gpus > 0 ? make_gpus(s, slot) : NULL;
-    l->environment = tn__calloc(count + OURS, sizeof(*l->environment));
-    if (!l->environment || tn__pending()) {
-        return false;
+    l->environment = new_list(&l->settings, count);
+    for (size_t i = 0; l->environment && i < count; i++) {
+        if (!is_set(&l->settings, environ[i])) {
+            l->environment[kept++] = environ[i];
+        }
     }
-    memcpy(l->environment, environ, count * sizeof(*environ));
-    snprintf(l->mark, sizeof(l->mark), "TERN_TRIAL=%lld %d", (long long)trial,
-             s->trials[trial].rungs);
-    set_variable(l, l->mark);
-    drop_variable(l, "TERN_VAULT"); /* one rank's, which several trials cannot have */
-    if (s->hosts) {
-        leave_launcher(l);
+    for (char *setting = NULL; l->environment && (setting = next_string(&l->settings, setting));) {
+        if (strchr(setting, '=')) {
+            l->environment[kept++] = setting;
+        }
     }
-    if (l->profile) {
-        set_variable(l, l->profile);
-    }
-    if (l->gpus) {
-        set_variable(l, l->gpus);
-    }
-    if (!getenv("OMP_NUM_THREADS")) {
-        share_cores(l, s);
-    }
-    return true;
+    return l->environment != NULL;
 }
 
-bool tn__search_launch_make(tn__search_launch *l, const tn_search *s, int64_t trial, int slot) {
+bool tn__search_launch_make(tn__search_launch *l, const tn_search *s, int64_t trial, int slot,
+                            int lock) {
+    *l = (tn__search_launch){.words.operation = "search", .settings.operation = "search"};
     char *folder = tn__search_trial_folder(s, trial);
-    bool made = folder && tn__folder_make(folder, "search") && find_arguments(l, s) &&
-                make_environment(l, s, trial, slot, folder);
-    l->output = made ? tn__folder_path(folder, "output.txt", "search") : NULL;
-    free(folder);
-    if (!l->output) {
-        tn__raise(TN_ENOMEM, "search", "no memory for a process"); /* unless something was raised */
+    if (folder && tn__folder_make(folder, "search")) {
+        put_settings(&l->settings, s, trial, slot, lock, folder);
+        bool made = make_arguments(l, s->options.ranks) && make_environment(l);
+        l->output = made ? tn__folder_path(folder, "output.txt", "search") : NULL;
     }
+    free(folder);
     return l->output != NULL;
 }

@@ -2,15 +2,19 @@
  * environment. So a trial may use threads and devices, crash, and be killed, and the search
  * continues.
  *
- * When a search is killed, its trials are asked to stop, and may still be saving when it is
- * restarted. So each locks its folder with a POSIX lock, which its children do not hold and which
- * ends with the process.
+ * The search locks the trial's folder (flock) and hands the open file to the process, so the lock
+ * ends with that. The ranks of a search, also on several hosts, need nothing else but the folder: a
+ * rank takes a trial that it can lock, unless its value is there by now. The same holds for a
+ * search that was killed and is started again, while its trials are still saving.
  */
 #define _GNU_SOURCE
 #include "core/descriptor.h"
 #include "core/error.h"
 #include "core/folder.h"
-#include "core/memory.h"
+#include "distributed/init/environment.h"
+#include "distributed/init/host.h"
+#include "tern/distributed.h"
+#include "tern/sys/store.h"
 #include "train/search/search.h"
 
 #include <errno.h>
@@ -20,54 +24,76 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+extern char **environ;
+
 bool tn__search_told(int64_t *trial, int64_t *rung) {
     const char *text = getenv("TERN_TRIAL");
     long long t, r;
-    char rest;
-    if (!text || sscanf(text, "%lld %lld%c", &t, &r, &rest) != 2 || t < 0 || r < 0) {
+    int lock, end = 0;
+    if (!text || sscanf(text, "%lld %lld %d%n", &t, &r, &lock, &end) != 3 || text[end] || t < 0 ||
+        r < 0) {
         return false;
     }
     *trial = t;
     *rung = r;
     unsetenv("TERN_TRIAL");
+    fcntl(lock, F_SETFD, FD_CLOEXEC); /* what the trial starts may live on */
     return true;
 }
 
-bool tn__search_hold(tn_search *s) {
-    char *path = tn__folder_path(s->folder, "process.lock", "search");
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    s->held = -1;
-    if (path) {
-        s->held = tn__above_streams(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+bool tn__search_find_rank(tn_search *s) {
+    tn__environment e;
+    char why[TN_STORE_WHY] = "";
+    if (tn__environment_read((const char *const *)environ, tn__host_launcher(), &e, why) != TN_OK) {
+        tn__raise(TN_EVALUE, "search", "%s", why);
+        return false;
     }
-    if (path && s->held < 0) {
-        tn__raise(TN_EIO, "search", "%s: %s", path, strerror(errno));
+    bool in_world = tn_group_size(tn_world()) > 1;
+    int number = e.one_host ? e.rank : 0;
+    s->rank = in_world ? tn_group_rank(tn_world()) : e.rank;
+    s->ranks = in_world ? tn_group_size(tn_world()) : e.ranks;
+    s->local_rank = in_world ? tn_local_rank() : e.local_rank >= 0 ? e.local_rank : number;
+    s->local_ranks = e.local_ranks > 0 ? e.local_ranks : e.one_host ? e.ranks : 1;
+    if (s->local_ranks <= s->local_rank) {
+        s->local_ranks = s->local_rank + 1; /* where no launcher says it */
     }
-    free(path);
-    while (s->held >= 0 && fcntl(s->held, F_SETLKW, &whole) != 0 && errno == EINTR) {
-        if (tn_stop_asked()) {
-            return false;
-        }
-    }
-    return s->held >= 0; /* on file systems without locks others go unnoticed */
+    return true;
 }
 
-void tn__search_leave(tn_search *s) {
-    if (s->held >= 0) {
-        close(s->held);
-        s->held = -1;
+int tn__search_lock(const tn_search *s, int64_t trial) {
+    char *folder = tn__search_trial_folder(s, trial);
+    bool made = folder && tn__folder_make(folder, "search");
+    char *path = made ? tn__folder_path(folder, "process.lock", "search") : NULL;
+    free(folder);
+    if (!path) {
+        return -1;
     }
+    int lock = tn__above_streams(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    bool locked = lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0, taken = errno == EWOULDBLOCK;
+    if (lock < 0) {
+        tn__raise(TN_EIO, "search", "%s: %s", path, strerror(errno));
+    } else if (!locked && !taken && s->ranks > 1) { /* one rank can do without */
+        tn__raise(TN_EIO, "search", "%s: no lock for several ranks: %s", path, strerror(errno));
+    }
+    free(path);
+    if (lock >= 0 && !locked && (taken || tn__pending())) {
+        close(lock);
+        lock = -1;
+    }
+    return lock;
 }
 
 /* In the child, between fork and exec: must not allocate or lock. `apart`: in a process group of
  * its own. A launcher signals the whole group of a rank, and of the programs that are asked to stop
  * by it and by the search too, not all would still save. */
-static void become_trial(const tn__search_launch *l, pid_t parent, bool apart) {
+static void become_trial(const tn__search_launch *l, pid_t parent, int lock, bool apart) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
+    fcntl(lock, F_SETFD, 0);
     if (apart) {
         setpgid(0, 0);
     }
@@ -93,88 +119,49 @@ static int free_slot(const tn_search *s) {
     return slot;
 }
 
-bool tn__search_start(tn_search *s, int64_t trial) {
+bool tn__search_start(tn_search *s, int64_t trial, int lock) {
     tn__search_launch l = {0}; /* all that allocates is done before the fork */
-    int ends[2] = {-1, -1}, slot = free_slot(s);
+    int slot = free_slot(s);
     pid_t pid = -1, self = getpid();
-    bool made = tn__search_launch_make(&l, s, trial, slot);
-    if (made && pipe2(ends, O_CLOEXEC) == 0) {
-        ends[0] = tn__above_streams(ends[0]);
-        ends[1] = tn__above_streams(ends[1]);
+    if (tn__search_launch_make(&l, s, trial, slot, lock)) {
         fflush(stdout);
         pid = fork();
         if (pid == 0) {
-            fcntl(ends[1], F_SETFD, 0); /* stays open until the trial has ended */
-            become_trial(&l, self, s->hosts != NULL);
+            become_trial(&l, self, lock, s->ranks > 1);
+        } else if (pid < 0) {
+            tn__raise(TN_EIO, "search", "starting a process: %s", strerror(errno));
+        } else {
+            s->workers[s->worker_count++] = (tn__search_worker){pid, trial, slot};
         }
     }
-    if (made && pid < 0) {
-        tn__raise(TN_EIO, "search", "starting a process: %s", strerror(errno));
-    }
-    if (ends[1] >= 0) {
-        close(ends[1]);
-    }
-    if (pid > 0) {
-        s->workers[s->worker_count++] = (tn__search_worker){pid, ends[0], trial, slot};
-    } else if (ends[0] >= 0) {
-        close(ends[0]);
-    }
     tn__search_launch_free(&l);
+    close(lock);
     return pid > 0;
 }
 
-/* Removes worker i; returns its trial. */
-static int64_t bury_worker(tn_search *s, int i, bool *well) {
-    tn__search_worker w = s->workers[i];
-    int status = 0;
-    while (waitpid(w.pid, &status, 0) < 0 && errno == EINTR) {
-    }
-    close(w.gone);
-    s->workers[i] = s->workers[--s->worker_count];
-    *well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    return w.trial;
-}
-
 void tn__search_stop(tn_search *s) {
-    bool well;
     for (int i = 0; i < s->worker_count; i++) {
         kill(s->workers[i].pid, SIGTERM);
     }
-    while (s->worker_count > 0) {
-        bury_worker(s, 0, &well);
+    for (; s->worker_count > 0; s->worker_count--) {
+        while (waitpid(s->workers[s->worker_count - 1].pid, NULL, 0) < 0 && errno == EINTR) {
+        }
     }
-}
-
-/* Processes that a trial has started may live on and keep `gone` open. */
-static bool has_ended(const tn__search_worker *w) {
-    siginfo_t about = {0};
-    int asked = waitid(P_PID, (id_t)w->pid, &about, WEXITED | WNOHANG | WNOWAIT);
-    return asked == 0 && about.si_pid == w->pid;
-}
-
-static bool any_ended(const tn_search *s) {
-    bool any = false;
-    for (int i = 0; i < s->worker_count; i++) {
-        any = any || has_ended(&s->workers[i]);
-    }
-    return any;
 }
 
 int64_t tn__search_wait(tn_search *s, bool *well) {
-    enum { LISTENS = 200, LOOKS = 1000 }; /* milliseconds: to the other ranks; at our processes */
-    struct pollfd *polls = tn__calloc_for((size_t)s->worker_count + 1, sizeof(*polls), "search");
-    int64_t trial = -1;
-    for (int i = 0; polls && i < s->worker_count; i++) {
-        polls[i] = (struct pollfd){.fd = s->workers[i].gone, .events = POLLIN};
+    enum { LOOKS = 50, PAUSE = 20 }; /* milliseconds */
+    for (int look = 0; look < LOOKS && !tn_stop_asked(); look++) {
+        for (int i = 0; i < s->worker_count; i++) {
+            int status = 0; /* stays where the program ignores SIGCHLD */
+            int64_t trial = s->workers[i].trial;
+            if (waitpid(s->workers[i].pid, &status, WNOHANG) != 0) {
+                s->workers[i] = s->workers[--s->worker_count];
+                *well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+                return trial;
+            }
+        }
+        poll(NULL, 0, PAUSE); /* a signal ends it */
     }
-    while (polls && !tn_stop_asked() &&
-           poll(polls, (nfds_t)s->worker_count, s->hosts ? LISTENS : LOOKS) <= 0 && !s->hosts &&
-           !any_ended(s)) {
-    }
-    for (int i = 0; polls && trial < 0 && !tn_stop_asked() && i < s->worker_count; i++) {
-        bool ended = polls[i].revents || has_ended(&s->workers[i]);
-        trial = ended ? bury_worker(s, i, well) : -1;
-    }
-    free(polls);
-    return trial;
+    return -1;
 }

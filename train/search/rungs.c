@@ -107,20 +107,16 @@ static void decide_rung(tn_search *s, int r) {
     }
 }
 
-/* The first of the rung's order that can be run now, if possible one that can continue from a
- * checkpoint here; -1: none. */
+/* The first of the rung's order that can be run now; -1: none. */
 static int64_t find_waiting(const tn_search *s, int r) {
-    int64_t elsewhere = -1;
     for (int64_t i = 0; i < s->rungs[r].count; i++) {
         int64_t trial = s->rungs[r].order[i];
         const tn__trial *t = &s->trials[trial];
-        bool waits = t->rungs == r && !t->running && !t->failed;
-        if (waits && (r == 0 || t->here)) {
+        if (t->rungs == r && !t->running && !t->elsewhere && !t->failed) {
             return trial;
         }
-        elsewhere = waits && elsewhere < 0 ? trial : elsewhere;
     }
-    return elsewhere;
+    return -1;
 }
 
 int64_t tn__search_choose_next(tn_search *s) {

@@ -1,26 +1,15 @@
 /* A search: which trial is next, and what is known about each.
  *
- * A trial's values depend only on the seed and its number, and its results are in its folder, a
- * file per rung: value-000090. So there is nothing else to keep: a search that was killed reads the
- * folders, and continues.
- *
- *     FOLDER/search.txt                    what is searched; another search is refused
- *     FOLDER/trials.csv                    the table at the end
- *     FOLDER/trial-0007/values.txt         its values, for people
- *     FOLDER/trial-0007/value-000090       its result after 90 steps
- *     FOLDER/trial-0007/output.txt         its process's output
- *
- * Over several ranks each has such a folder, or all have the same, and hosts.c sees to it that all
- * know the same values. rungs.c decides which trials continue to the next rung.
+ * A trial's values depend only on the seed and its number, and its results are in the folder
+ * (folder.c). So there is nothing else to keep: a search that was killed reads the folder, and
+ * continues, and several ranks know the same. rungs.c decides which trials continue to the next
+ * rung.
  */
 #include "train/search/search.h"
 
 #include "core/error.h"
-#include "core/file.h"
 #include "core/folder.h"
 #include "core/memory.h"
-#include "core/reader.h"
-#include "text/plain_numbers.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -33,7 +22,6 @@ tn_search_options tn_search_defaults(void) {
                                .steps = 1000,
                                .factor = 3,
                                .ranks = 1,
-                               .lease = 30,
                                .from_defaults = true};
 }
 
@@ -60,7 +48,6 @@ static bool search_options_fit(const tn_search_options *o) {
         : o->processes < 0 || o->processes > 1000         ? "processes: 0 to 1000"
         : o->ranks < 1 || o->ranks > 4096                 ? "ranks: 1 to 4096"
         : o->gpus < 0 || o->gpus > 1000                   ? "gpus: 0 to 1000"
-        : !(o->lease > 0 && o->lease <= 1e6)              ? "lease: seconds, above 0"
                                                           : NULL;
     if (wrong) {
         tn__raise(TN_EVALUE, "search_new", "%s", wrong);
@@ -78,7 +65,7 @@ tn_search *tn_search_new(tn_search_options options) {
         *s = (tn_search){.options = options,
                          .out = tn__strdup(options.out),
                          .current = -1,
-                         .held = -1,
+                         .ranks = 1,
                          .local_ranks = 1};
         s->space = tn__calloc(TN__MOST_SEARCHED, sizeof(*s->space));
         s->workers = tn__calloc((size_t)options.processes + 1, sizeof(*s->workers));
@@ -97,8 +84,6 @@ void tn__search_free(tn_search *s) {
         free(s->space[i].choices);
     }
     if (s) {
-        tn__search_part(s);
-        tn__search_leave(s);
         free(s->out);
         free(s->space);
         free(s->workers);
@@ -107,127 +92,6 @@ void tn__search_free(tn_search *s) {
         free(s->folder);
         free(s);
     }
-}
-
-/* ---- The folder ------------------------------------------------------------------------------ */
-
-char *tn__search_trial_folder(const tn_search *s, int64_t trial) {
-    char name[32];
-    snprintf(name, sizeof(name), "trial-%04lld", (long long)trial);
-    return tn__folder_path(s->out, name, "search");
-}
-
-/* The caller frees; NULL after raising. */
-static char *value_path(const tn_search *s, int64_t trial, int rung) {
-    char name[40];
-    snprintf(name, sizeof(name), "value-%06lld", (long long)s->rungs[rung].steps);
-    char *folder = tn__search_trial_folder(s, trial);
-    char *path = folder ? tn__folder_path(folder, name, "search") : NULL;
-    free(folder);
-    return path;
-}
-
-/* Writes a file, unless it is there: other ranks may share the folder and be writing the same.
- * False after raising. */
-static bool write_once(const char *path, const char *text) {
-    enum { TRIES = 100, PAUSE = 10000 }; /* microseconds */
-    tn_error_record error;
-    bool there = access(path, F_OK) == 0;
-    for (int i = 0; !there && !tn__pending(); i++) {
-        tn__quiet(1);
-        tn_write_file(text, strlen(text), path);
-        tn__quiet(-1);
-        bool failed = tn_error_take(&error);
-        there = !failed || access(path, F_OK) == 0;
-        if (!there && (i == TRIES || error.status != TN_EIO)) {
-            tn_error_give(&error);
-        } else if (!there) {
-            usleep(PAUSE);
-        }
-    }
-    return there;
-}
-
-static bool write_value(const char *path, double value) {
-    char text[40];
-    tn__plain_numbers numbers = tn__plain_numbers_begin();
-    snprintf(text, sizeof(text), "%.17g\n", value);
-    tn__plain_numbers_end(numbers);
-    return write_once(path, text);
-}
-
-bool tn__search_keep_value(const tn_search *s, int64_t trial, double value, bool *was_there) {
-    char *folder = tn__search_trial_folder(s, trial);
-    char *path = folder ? value_path(s, trial, s->trials[trial].rungs) : NULL;
-    *was_there = path && access(path, F_OK) == 0;
-    bool kept =
-        *was_there || (path && tn__folder_make(folder, "search") && write_value(path, value));
-    free(path);
-    free(folder);
-    return kept;
-}
-
-/* Makes the trial's folder s->folder, and writes its values there, for people. False after raising.
- */
-static bool make_trial_folder(tn_search *s, int64_t trial) {
-    free(s->folder);
-    s->folder = tn__search_trial_folder(s, trial);
-    bool made = s->folder && tn__folder_make(s->folder, "search");
-    char *path = made ? tn__folder_path(s->folder, "values.txt", "search") : NULL;
-    char *text = path ? tn__search_describe(s, trial) : NULL;
-    tn__file f;
-    bool written = text && tn__file_begin(&f, path, "search");
-    if (written) {
-        tn__file_put(&f, text, strlen(text));
-        tn__file_put(&f, "\n", 1);
-        written = tn__file_commit(&f) == TN_OK;
-    }
-    free(text);
-    free(path);
-    return written;
-}
-
-/* Reads the trial's result after its next rung; false where there is no such file, or after
- * raising. */
-static bool read_value(const tn_search *s, int64_t trial, double *value) {
-    const tn__trial *t = &s->trials[trial];
-    char *path = t->rungs < s->rung_count ? value_path(s, trial, t->rungs) : NULL;
-    char *folder = path ? tn__search_trial_folder(s, trial) : NULL;
-    bool there = folder && tn__folder_has(folder, strrchr(path, '/') + 1);
-    size_t bytes;
-    char *text = there ? tn__read_whole(path, &bytes, "search") : NULL, *end = text;
-    if (text) {
-        tn__plain_numbers numbers = tn__plain_numbers_begin();
-        *value = strtod(text, &end);
-        tn__plain_numbers_end(numbers);
-        if (end == text || *end != '\n') {
-            tn__raise(TN_EFORMAT, "search", "%s: it is not a value", path);
-        }
-    }
-    free(text);
-    free(folder);
-    free(path);
-    return text && !tn__pending();
-}
-
-/* Writes the search's text into the folder, or compares it with the one there. False after
- * raising. */
-static bool claim_folder(tn_search *s) {
-    char *mine = tn__folder_make(s->out, "search") ? tn__search_text(s) : NULL;
-    char *path = mine ? tn__folder_path(s->out, "search.txt", "search") : NULL;
-    if (path && write_once(path, mine)) {
-        size_t bytes;
-        char *theirs = tn__read_whole(path, &bytes, "search");
-        if (theirs && strcmp(theirs, mine) != 0) {
-            tn__raise(TN_EMISMATCH, "search",
-                      "%s is another search: it was\n%sbut is\n%s(choose another folder)", s->out,
-                      theirs, mine);
-        }
-        free(theirs);
-    }
-    free(path);
-    free(mine);
-    return !tn__pending();
 }
 
 /* ---- Trials ---------------------------------------------------------------------------------- */
@@ -253,20 +117,34 @@ static bool count_trials(tn_search *s) {
     return s->trials && tn__search_begin_rungs(s);
 }
 
-/* Makes `trial` this process's. False after raising, or when a child was asked to stop. Of a
- * trial's ranks the first one writes in its folder, and holds it. */
+/* Makes `trial` this process's. False after raising. Of a trial's ranks the first one writes in its
+ * folder. */
 static bool enter_trial(tn_search *s, int64_t trial) {
-    bool entered = true;
-    if (s->trial_rank == 0) {
-        entered = make_trial_folder(s, trial) && (!s->child || tn__search_hold(s));
-    } else {
-        s->folder = tn__search_trial_folder(s, trial);
-        entered = s->folder != NULL;
+    free(s->folder);
+    s->folder = tn__search_trial_folder(s, trial);
+    bool entered = s->folder != NULL;
+    if (entered && s->trial_rank == 0) {
+        entered = tn__folder_make(s->folder, "search") && tn__search_write_settings(s, trial);
     }
     tn__search_set(s, trial);
     s->current = entered ? trial : -1;
     s->reported = false;
     return entered;
+}
+
+/* The first call in a trial's process. False after raising. */
+static bool begin_child(tn_search *s, int64_t trial, int64_t rung) {
+    const char *rank = s->options.ranks > 1 ? getenv("RANK") : NULL;
+    s->trial_rank = rank ? atoi(rank) : 0;
+    s->child = true;
+    if (trial >= s->trial_count || rung >= s->rung_count) {
+        tn__raise(TN_EVALUE, "search",
+                  "TERN_TRIAL names trial %lld, rung %lld, which does not exist", (long long)trial,
+                  (long long)rung);
+        return false;
+    }
+    s->trials[trial].rungs = (int)rung;
+    return enter_trial(s, trial);
 }
 
 /* The first call. False when there is nothing to do here, or after raising. */
@@ -277,31 +155,19 @@ static bool search_begin(tn_search *s) {
         return false;
     }
     if (tn__search_told(&trial, &rung)) {
-        const char *rank = s->options.ranks > 1 ? getenv("RANK") : NULL;
-        s->trial_rank = rank ? atoi(rank) : 0;
-        s->child = true;
-        if (trial >= s->trial_count || rung >= s->rung_count) {
-            tn__raise(TN_EVALUE, "search",
-                      "TERN_TRIAL names trial %lld, rung %lld, which does not exist",
-                      (long long)trial, (long long)rung);
-            return false;
-        }
-        s->trials[trial].rungs = (int)rung;
-        return enter_trial(s, trial);
+        return begin_child(s, trial, rung);
     }
-    if (!claim_folder(s) || !tn__search_join(s)) {
+    if (!tn__search_find_rank(s) || !tn__search_claim(s)) {
         return false;
     }
-    bool apart = s->hosts || s->options.ranks > 1 || s->options.gpus > 0;
+    bool apart = s->ranks > 1 || s->options.ranks > 1 || s->options.gpus > 0;
     s->processes = s->options.processes > 0 ? (int)s->options.processes : apart;
     if (s->processes > 0 && s->options.ranks == 1 && getenv("TERN_VAULT")) {
         tn_log_write(TN_LOG_INFO, "search: trials save to files only: the memory that `tern run` "
                                   "keeps is one rank's, and several trials are its children");
     }
     for (int64_t i = 0; i < s->trial_count && !tn__pending(); i++) {
-        double value;
-        while (read_value(s, i, &value) && tn__search_publish(s, i, value)) {
-        }
+        tn__search_learn(s, i);
     }
     tn_stop_on_signals();
     return !tn__pending() && tn__search_gpus_suffice(s);
@@ -328,53 +194,68 @@ static void say_trial(const tn_search *s, int64_t trial, bool well) {
 }
 
 static void end_trial(tn_search *s, int64_t trial, bool well) {
-    double value;
-    bool known = read_value(s, trial, &value); /* it counts, now and later */
-    if (tn__search_settle(s, trial, known ? &value : NULL)) {
+    tn__trial *t = &s->trials[trial];
+    t->running = false;
+    t->failed =
+        !tn__search_learn(s, trial); /* it counts, now and later, however the process ended */
+    if (!tn__pending()) {
         say_trial(s, trial, well);
     }
 }
 
-/* Where hosts share the folder, one that has died may have left the value there. */
-static void begin_trial(tn_search *s, int64_t trial) {
-    double value;
-    if (!tn__search_take(s, trial)) {
-        return;
+/* The trial to run next, locked. -1: others have the rest at the moment, or after raising. */
+static int64_t take_trial(tn_search *s, int *lock) {
+    int64_t trial = tn__search_choose_next(s);
+    while (trial >= 0 && !tn__pending()) {
+        *lock = tn__search_lock(s, trial);
+        s->trials[trial].elsewhere = *lock < 0;
+        if (*lock >= 0 && !tn__search_learn(s, trial)) {
+            return trial;
+        }
+        if (*lock >= 0) {
+            close(*lock);
+        }
+        trial = tn__search_choose_next(s);
     }
-    if (s->hosts && read_value(s, trial, &value)) {
-        end_trial(s, trial, true);
-    } else {
-        tn__search_start(s, trial);
-    }
+    return -1;
 }
 
+/* Whether trials run, here or elsewhere. */
 static bool any_running(const tn_search *s) {
     bool any = false;
     for (int64_t i = 0; i < s->trial_count; i++) {
-        any = any || s->trials[i].running;
+        any = any || s->trials[i].running || s->trials[i].elsewhere;
     }
     return any;
 }
 
+static void await_trial(tn_search *s) {
+    bool well = false;
+    int64_t trial = tn__search_wait(s, &well);
+    if (trial >= 0) {
+        end_trial(s, trial, well);
+    }
+    for (int64_t i = 0; i < s->trial_count; i++) {
+        s->trials[i].elsewhere = false; /* until looked at again */
+    }
+}
+
 /* Runs the remaining trials in processes, until all have ended, here and elsewhere. */
 static void run_processes(tn_search *s) {
-    while (!s->stopped && tn__search_listen(s)) {
-        int64_t trial = s->worker_count < s->processes ? tn__search_choose_next(s) : -1;
+    bool more = true;
+    while (more && !s->stopped && !tn__pending()) {
+        int lock;
+        int64_t trial = s->worker_count < s->processes ? take_trial(s, &lock) : -1;
         if (trial >= 0) {
-            begin_trial(s, trial);
+            s->trials[trial].running = tn__search_start(s, trial, lock);
         } else if (any_running(s)) {
-            bool well = false;
-            trial = tn__search_wait(s, &well);
-            if (trial >= 0) {
-                end_trial(s, trial, well);
-            }
+            await_trial(s);
         } else {
-            break;
+            more = false;
         }
         s->stopped = tn_stop_asked();
     }
     tn__search_stop(s); /* after an error, or when asked to stop */
-    tn__search_part(s);
 }
 
 bool tn_search_next(tn_search *s) {
@@ -392,7 +273,6 @@ bool tn_search_next(tn_search *s) {
     }
     s->stopped = s->stopped || tn_stop_asked();
     s->current = -1;
-    tn__search_leave(s);
     free(s->folder);
     s->folder = NULL;
     if (s->child || s->stopped || s->over) {
@@ -426,12 +306,9 @@ void tn_search_report(tn_search *s, double value) {
         return; /* a stopped trial has not ended */
     }
     tn__trial *t = &s->trials[s->current];
-    char *path = value_path(s, s->current, t->rungs);
-    s->reported = path && (s->trial_rank > 0 || write_value(path, value));
-    free(path);
+    s->reported = s->trial_rank > 0 || tn__search_write_value(s, s->current, value);
     if (s->reported) {
         t->values[t->rungs++] = value;
-        t->here = true;
     }
     if (s->reported && !s->child) {
         say_trial(s, s->current, true);

@@ -1,9 +1,10 @@
-/* The inside of a search: search.c is its loop and state, rungs.c which trial is next, space.c what
- * is searched, process.c trials as processes, launch.c what these are started with, hosts.c what
- * several ranks tell each other, table.c the final table. */
+/* The inside of a search: search.c is its loop and state, folder.c its files, rungs.c which trial
+ * is next, space.c what is searched, process.c trials as processes and their locks, launch.c what
+ * these are started with, table.c the final table. */
 #ifndef TERN_TRAIN_SEARCH_SEARCH_H
 #define TERN_TRAIN_SEARCH_SEARCH_H
 
+#include "core/buffer.h"
 #include "tern/train.h"
 
 #include <sys/types.h>
@@ -26,8 +27,7 @@ typedef struct tn__searched {
 typedef struct tn__trial {
     int rungs; /* completed */
     bool failed, running;
-    int holder; /* the member of hosts.c that runs it; 0: none */
-    bool here;  /* its last value was found here, and perhaps its checkpoint is here too */
+    bool elsewhere;           /* another process has it, as far as is known */
     double values[TN__RUNGS]; /* [rungs] */
 } tn__trial;
 
@@ -58,12 +58,9 @@ typedef struct tn__rung {
 /* A process that runs a trial. */
 typedef struct tn__search_worker {
     pid_t pid;
-    int gone; /* becomes readable when it has ended */
     int64_t trial;
     int slot; /* its number among those that run: the lowest that is free */
 } tn__search_worker;
-
-typedef struct tn__search_hosts tn__search_hosts;
 
 struct tn_search {
     tn_search_options options;
@@ -77,70 +74,62 @@ struct tn_search {
     tn__search_worker *workers; /* [worker_count] */
     int worker_count;
     int processes;               /* at the same time; 0: trials run in this one */
-    tn__search_hosts *hosts;     /* NULL: this is the only rank */
-    int rank;                    /* of those that share the search */
+    int rank, ranks;             /* of those that share the search */
     int local_rank, local_ranks; /* of this host */
     int trial_rank;              /* of the trial's ranks, which of them this process is */
     int64_t current;             /* the trial that this process runs; -1: none */
     char *folder;                /* of that trial */
-    int held;                    /* the file of tn__search_hold; -1: none */
     bool child;                  /* this process was started only for `current` */
     bool began, reported, stopped;
     bool over; /* no trial of this process follows: all have ended, or the search has failed */
 };
 
-/* Starts the trial's next rung in a process. False after raising. */
-bool tn__search_start(tn_search *s, int64_t trial);
+/* Locks the trial: the open file, until whose end no other process can. -1: another has locked it,
+ * also one on another host; or after raising. */
+int tn__search_lock(const tn_search *s, int64_t trial);
+/* Starts the trial's next rung in a process, which gets the lock. False after raising. */
+bool tn__search_start(tn_search *s, int64_t trial, int lock);
 /* Waits until a process has ended; returns its trial, and whether its exit status was 0. -1: none
- * has; this process was asked to stop, or it is time to listen to other ranks, or after raising. */
+ * has for a second, or this process was asked to stop. */
 int64_t tn__search_wait(tn_search *s, bool *well);
 /* Ends all that run, and waits for them. */
 void tn__search_stop(tn_search *s);
 /* Reads from the environment which trial this process was started for; false: none. Removes it for
  * processes started from here. */
 bool tn__search_told(int64_t *trial, int64_t *rung);
-/* Waits until no other process holds the trial in s->folder, then holds it until the process ends
- * or tn__search_leave. False after raising, or when the process was asked to stop. */
-bool tn__search_hold(tn_search *s);
-void tn__search_leave(tn_search *s);
-
+/* Reads from the environment which of the ranks that share the search this is, of all and of this
+ * host. False after raising. */
+bool tn__search_find_rank(tn_search *s);
 /* What a trial's process is started with. */
 typedef struct tn__search_launch {
     const char *path;
-    char **arguments;            /* ended by NULL */
-    char **environment;          /* the same */
-    char *output;                /* the file for what it prints */
-    char *line, *gpus, *profile; /* what these point to */
-    char mark[64], threads[64], ranks[24];
-    char self[4096], tern[4096];
+    char **arguments;           /* ended by NULL */
+    char **environment;         /* the same */
+    tn__buffer words, settings; /* what these point to */
+    char *output;               /* the file for what it prints */
 } tn__search_launch;
 /* For the trial's next rung. False after raising; call tn__search_launch_free in any case. */
-bool tn__search_launch_make(tn__search_launch *l, const tn_search *s, int64_t trial, int slot);
+bool tn__search_launch_make(tn__search_launch *l, const tn_search *s, int64_t trial, int slot,
+                            int lock);
 void tn__search_launch_free(tn__search_launch *l);
 /* Whether there are as many GPUs as the processes of this host need. False after raising. */
 bool tn__search_gpus_suffice(const tn_search *s);
 
-/* Joins the other ranks, if there are any: then s->hosts is set, and the trials are as they know
- * them. False after raising. */
-bool tn__search_join(tn_search *s);
-/* Reads what the others have done, and gives a sign of life. False after an error, also of the
- * store, which tn__search_part raises. */
-bool tn__search_listen(tn_search *s);
-/* Whether the trial's next rung is now this rank's to run. If not, choose again. */
-bool tn__search_take(tn_search *s, int64_t trial);
-/* A trial that this rank runs has ended, with its value, or NULL. Whether that counts: not if the
- * others have given this rank up in the meantime. */
-bool tn__search_settle(tn_search *s, int64_t trial, const double *value);
-/* The trial's next value is in this rank's folder. False: it does not count, since the trial runs.
- */
-bool tn__search_publish(tn_search *s, int64_t trial, double value);
-/* Leaves the others: then they may take this rank's trials. Raises if the store was lost. */
-void tn__search_part(tn_search *s);
-
 void tn__search_free(tn_search *s);
-/* Writes the trial's next value into its folder, unless it *was_there. False after raising. */
-bool tn__search_keep_value(const tn_search *s, int64_t trial, double value, bool *was_there);
+
+/* Paths, for the caller to free; NULL after raising. The second: where a rank says that it has the
+ * same folder. */
 char *tn__search_trial_folder(const tn_search *s, int64_t trial);
+char *tn__search_rank_path(const tn_search *s, int rank);
+/* Makes the folder, and says there what is searched, and by which ranks. False after raising: it
+ * has another search. */
+bool tn__search_claim(const tn_search *s);
+/* Writes the trial's values into s->folder, for people, or its next result. False after raising. */
+bool tn__search_write_settings(const tn_search *s, int64_t trial);
+bool tn__search_write_value(const tn_search *s, int64_t trial, double value);
+/* Reads all results of the trial that are not known yet; false: there is none, or after raising. */
+bool tn__search_learn(tn_search *s, int64_t trial);
+
 /* Describes the search, a line per item; the caller frees. NULL after raising. */
 char *tn__search_text(const tn_search *s);
 /* A trial's values, to settings[space_count]. */

@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SHOWN = 30 };
 
@@ -88,6 +89,18 @@ static void put_table(const tn_search *s, tn__file *csv) {
     tn__buffer_free(&t.row);
 }
 
+/* Ranks that have another folder have searched alone. */
+static void name_missing(const tn_search *s) {
+    for (int rank = 1; rank < s->ranks; rank++) {
+        char *path = tn__search_rank_path(s, rank);
+        if (path && access(path, F_OK) != 0) {
+            printf("rank %d of %d has not been in %s: all ranks should have the same folder\n",
+                   rank, s->ranks, s->out);
+        }
+        free(path);
+    }
+}
+
 static void end_search(tn_search *s) {
     char *path = tn__folder_path(s->out, "trials.csv", "search");
     tn__file f;
@@ -97,6 +110,7 @@ static void end_search(tn_search *s) {
         tn__pending() ? tn__file_abandon(&f) : (void)tn__file_commit(&f);
         put_table(s, NULL);
         printf("all trials: %s\n", path);
+        name_missing(s);
     }
     tn__plain_numbers_end(numbers);
     free(path);
