@@ -6,6 +6,7 @@
 #include "distributed/rpc/values.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 _Thread_local const tn__serving *tn__served;
@@ -113,10 +114,13 @@ bool tn_rpc_done(const tn_future *f) {
 }
 
 /* The values of the reply; false after raising what went wrong. */
-static bool open_reply(const tn_rpc *r, const tn_future *f, tn_values *out, const char *operation) {
+static bool open_reply(tn_rpc *r, const tn_future *f, tn_values *out, const char *operation) {
     const tn__rpc_frame *reply = f->reply;
     if (!reply) {
-        tn__raise(TN_EPEER, operation, "\"%s\" of rank %d: %s", f->name, f->to, f->why);
+        const char *lost = tn__futures_lost(&r->futures, f->to);
+        char late[64];
+        snprintf(late, sizeof(late), "no answer within %.3g seconds", f->deadline - f->begun);
+        tn__raise(TN_EPEER, operation, "\"%s\" of rank %d: %s", f->name, f->to, lost ? lost : late);
     } else if (reply->refused) {
         tn__raise(TN_EVALUE, operation,
                   "\"%s\" of rank %d: the result has %llu bytes (message_limit: %lld), or there is "

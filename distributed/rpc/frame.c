@@ -1,22 +1,7 @@
 #include "distributed/rpc/frame.h"
 
 #include "core/memory.h"
-
-#include <string.h>
-
-void tn__put_number(uint8_t *to, int bytes, uint64_t value) {
-    for (int i = 0; i < bytes; i++) {
-        to[i] = (uint8_t)(value >> 8 * i);
-    }
-}
-
-uint64_t tn__get_number(const uint8_t *from, int bytes) {
-    uint64_t value = 0;
-    for (int i = 0; i < bytes; i++) {
-        value |= (uint64_t)from[i] << 8 * i;
-    }
-    return value;
-}
+#include "distributed/store/wire.h"
 
 /* ---- Heads ----------------------------------------------------------------------------------- */
 

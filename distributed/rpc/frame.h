@@ -58,10 +58,6 @@ TN_API bool tn__rpc_head_read(const uint8_t from[TN__RPC_HEAD], tn__rpc_head *h)
 TN_API tn__rpc_frame *tn__rpc_frame_new(const tn__rpc_head *h);
 void tn__rpc_frames_free(tn__rpc_frame *list);
 
-/* Numbers as both sides write them. */
-void tn__put_number(uint8_t *to, int bytes, uint64_t value);
-uint64_t tn__get_number(const uint8_t *from, int bytes);
-
 /* Puts frames together from what arrives. When zeroed, except for the limit, it expects one. */
 typedef struct tn__rpc_reader {
     uint64_t limit; /* of a body: more is skipped, and the frame is `refused` */

@@ -4,7 +4,6 @@
 #include "core/error.h"
 #include "core/memory.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -64,11 +63,9 @@ static void put_future(tn__futures *fs, tn_future *f) {
     fs->waiting++;
 }
 
-/* It is done; without a reply, for this reason. */
-static void set_done(tn__futures *fs, tn_future *f, tn__rpc_frame *reply, const char *why) {
+static void set_done(tn__futures *fs, tn_future *f, tn__rpc_frame *reply) {
     f->reply = reply;
     f->done = true;
-    snprintf(f->why, sizeof(f->why), "%s", why);
     pthread_cond_signal(&f->changed);
     pthread_cond_broadcast(&fs->answered);
 }
@@ -80,12 +77,8 @@ static void release_bytes(tn__futures *fs, int rank, uint64_t bytes) {
     pthread_cond_broadcast(&fs->answered);
 }
 
-/* Waits on `answered`; false at the deadline. */
+/* False at the deadline. */
 static bool await_answer(tn__futures *fs, double deadline) {
-    if (isinf(deadline)) {
-        pthread_cond_wait(&fs->answered, &fs->lock);
-        return true;
-    }
     struct timespec until = tn__timespec(deadline);
     return pthread_cond_timedwait(&fs->answered, &fs->lock, &until) == 0;
 }
@@ -102,26 +95,25 @@ bool tn__futures_begin(tn__futures *fs, tn_future *f, uint64_t bytes, bool waits
     }
     uint64_t unanswered = c->unanswered;
     if (c->gone) {
-        set_done(fs, f, NULL, c->why);
+        f->done = true;
     } else if (!late) {
         c->unanswered += bytes;
         put_future(fs, f);
     }
     pthread_mutex_unlock(&fs->lock);
-    if (late) {
+    if (late && !f->done) {
         tn__raise(TN_EPEER, operation,
                   "\"%s\" of rank %d: %llu bytes of calls wait for its answers (backlog_limit: "
                   "%llu), for more than %.3g seconds",
                   f->name, f->to, (unsigned long long)unanswered, (unsigned long long)fs->limit,
                   f->deadline - f->begun);
     }
-    return !late;
+    return !late || f->done;
 }
 
 void tn__futures_cancel(tn__futures *fs, tn_future *f, uint64_t unsent) {
     pthread_mutex_lock(&fs->lock);
-    if (!f->done) {
-        take_future(fs, f->number, f->to);
+    if (take_future(fs, f->number, f->to)) {
         release_bytes(fs, f->to, unsent);
     }
     pthread_mutex_unlock(&fs->lock);
@@ -133,10 +125,8 @@ void tn__futures_await(tn__futures *fs, tn_future *f) {
     while (!f->done && pthread_cond_timedwait(&f->changed, &fs->lock, &until) == 0) {
     }
     if (!f->done) {
-        char why[TN__RPC_WHY];
-        snprintf(why, sizeof(why), "no answer within %.3g seconds", f->deadline - f->begun);
         take_future(fs, f->number, f->to);
-        set_done(fs, f, NULL, why);
+        set_done(fs, f, NULL);
     }
     pthread_mutex_unlock(&fs->lock);
 }
@@ -153,7 +143,7 @@ bool tn__futures_reply(tn__futures *fs, int from, tn__rpc_frame *reply) {
     release_bytes(fs, from, reply->head.subject);
     tn_future *f = take_future(fs, reply->head.number, from);
     if (f) {
-        set_done(fs, f, reply, "");
+        set_done(fs, f, reply);
     }
     pthread_mutex_unlock(&fs->lock);
     return f != NULL;
@@ -162,49 +152,37 @@ bool tn__futures_reply(tn__futures *fs, int from, tn__rpc_frame *reply) {
 /* ---- Ends ------------------------------------------------------------------------------------ */
 
 void tn__futures_lose(tn__futures *fs, int rank, const char *why) {
-    pthread_mutex_lock(&fs->lock);
     tn__callee *c = &fs->callees[rank];
+    pthread_mutex_lock(&fs->lock);
     if (!c->gone) {
         c->gone = true;
-        fs->first_lost = fs->first_lost ? fs->first_lost : c;
         snprintf(c->why, sizeof(c->why), "rank %d is gone: %s", rank, why);
+        fs->first_lost = fs->first_lost ? fs->first_lost : c;
     }
     for (int i = 0; i < TN__RPC_BUCKETS; i++) {
-        for (tn_future **at = &fs->buckets[i]; *at;) {
-            tn_future *f = *at;
-            if (f->to != rank) {
-                at = &f->next;
-                continue;
+        for (tn_future *f = fs->buckets[i], *next; f; f = next) {
+            next = f->next;
+            if (f->to == rank) {
+                take_future(fs, f->number, rank);
+                set_done(fs, f, NULL);
             }
-            *at = f->next;
-            fs->waiting--;
-            set_done(fs, f, NULL, c->why);
         }
     }
     pthread_cond_broadcast(&fs->answered);
     pthread_mutex_unlock(&fs->lock);
 }
 
-bool tn__futures_lost(tn__futures *fs, int rank) {
+const char *tn__futures_lost(tn__futures *fs, int rank) {
     pthread_mutex_lock(&fs->lock);
-    bool gone = fs->callees[rank].gone;
+    const tn__callee *c = rank < 0 ? fs->first_lost : &fs->callees[rank];
+    const char *why = c && c->gone ? c->why : NULL;
     pthread_mutex_unlock(&fs->lock);
-    return gone;
-}
-
-bool tn__futures_first_lost(tn__futures *fs, char why[TN__RPC_WHY]) {
-    pthread_mutex_lock(&fs->lock);
-    const tn__callee *lost = fs->first_lost;
-    pthread_mutex_unlock(&fs->lock);
-    snprintf(why, TN__RPC_WHY, "%s", lost ? lost->why : ""); /* which does not change any more */
-    return lost != NULL;
+    return why;
 }
 
 bool tn__futures_settle(tn__futures *fs, double deadline) {
-    bool late = false;
     pthread_mutex_lock(&fs->lock);
-    while (fs->waiting > 0 && !late) {
-        late = !await_answer(fs, deadline);
+    while (fs->waiting > 0 && await_answer(fs, deadline)) {
     }
     bool settled = fs->waiting == 0;
     pthread_mutex_unlock(&fs->lock);

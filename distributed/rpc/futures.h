@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-enum { TN__RPC_BUCKETS = 256, TN__RPC_WHY = 512 };
+enum { TN__RPC_BUCKETS = 256 };
 
 struct tn_future {
     tn_future *next; /* in its bucket */
@@ -17,16 +17,15 @@ struct tn_future {
     double begun, deadline;
     pthread_cond_t changed;
     bool done;
-    tn__rpc_frame *reply; /* or NULL, and then `why` */
-    char why[TN__RPC_WHY];
-    char name[]; /* of the function */
+    tn__rpc_frame *reply; /* NULL: none has come in time, or will */
+    char name[];          /* of the function */
 };
 
 /* A rank that this one calls. */
 typedef struct tn__callee {
     uint64_t unanswered; /* bytes of calls */
     bool gone;
-    char why[TN__RPC_WHY];
+    char why[512]; /* it is gone: does not change then */
 } tn__callee;
 
 typedef struct tn__futures {
@@ -43,7 +42,7 @@ typedef struct tn__futures {
 bool tn__futures_init(tn__futures *fs, int ranks, int64_t limit); /* false after raising */
 void tn__futures_finish(tn__futures *fs);
 
-/* NULL after raising. It is freed by the caller, with the rpc's reference and the reply. */
+/* NULL after raising. Freed by the caller, as are its reply and the rpc's reference. */
 tn_future *tn__future_new(tn_rpc *r, int to, const char *name, double deadline);
 void tn__future_free(tn_future *f);
 
@@ -53,17 +52,15 @@ bool tn__futures_begin(tn__futures *fs, tn_future *f, uint64_t bytes, bool waits
                        const char *operation);
 /* Nobody waits for f; if its call was not sent, `unsent` are its bytes. */
 void tn__futures_cancel(tn__futures *fs, tn_future *f, uint64_t unsent);
-/* Until f is done or late, which fails it. */
-void tn__futures_await(tn__futures *fs, tn_future *f);
+void tn__futures_await(tn__futures *fs, tn_future *f);      /* until it is done or late */
 bool tn__futures_done(tn__futures *fs, const tn_future *f); /* or late */
 
 /* A reply of rank `from`: the future that waits for it takes it. False: there is none. */
 bool tn__futures_reply(tn__futures *fs, int from, tn__rpc_frame *reply);
 /* All calls of that rank fail, for good. */
 void tn__futures_lose(tn__futures *fs, int rank, const char *why);
-bool tn__futures_lost(tn__futures *fs, int rank);
-/* Whether any rank is gone, and why the first is. */
-bool tn__futures_first_lost(tn__futures *fs, char why[TN__RPC_WHY]);
+/* Why that rank is gone, or the first that is (-1); NULL: it is not. */
+const char *tn__futures_lost(tn__futures *fs, int rank);
 /* Waits until no call waits for an answer; false at the deadline. */
 bool tn__futures_settle(tn__futures *fs, double deadline);
 

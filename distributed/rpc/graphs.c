@@ -66,44 +66,26 @@ bool tn__graphs_keep(tn__graphs *gs, int caller, uint64_t number, const tn_value
     return true;
 }
 
-/* Under the lock; the end of the list if there is none. */
-static tn__graph **find_graph(tn__graphs *gs, int caller, uint64_t number) {
-    tn__graph **at = &gs->first;
-    while (*at && ((*at)->caller != caller || (*at)->number != number)) {
-        at = &(*at)->next;
+/* Under the lock: takes the first graph of this call (0: of any, -1: of any caller) out. */
+static tn__graph *take_graph(tn__graphs *gs, int caller, uint64_t number) {
+    for (tn__graph **at = &gs->first; *at; at = &(*at)->next) {
+        tn__graph *g = *at;
+        if ((caller < 0 || g->caller == caller) && (number == 0 || g->number == number)) {
+            *at = g->next;
+            return g;
+        }
     }
-    return at;
+    return NULL;
 }
 
 void tn__graphs_forget(tn__graphs *gs, int caller, uint64_t number) {
-    pthread_mutex_lock(&gs->lock);
-    tn__graph **at = find_graph(gs, caller, number), *g = *at;
-    if (g) {
-        *at = g->next;
-    }
-    pthread_mutex_unlock(&gs->lock);
-    if (g) {
-        release_graph(gs, g);
-    }
-}
-
-void tn__graphs_lose(tn__graphs *gs, int caller) {
-    tn__graph *lost = NULL;
-    pthread_mutex_lock(&gs->lock);
-    for (tn__graph **at = &gs->first; *at;) {
-        tn__graph *g = *at;
-        if (caller >= 0 && g->caller != caller) {
-            at = &g->next;
-            continue;
+    for (tn__graph *g = NULL;; release_graph(gs, g)) {
+        pthread_mutex_lock(&gs->lock);
+        g = take_graph(gs, caller, number);
+        pthread_mutex_unlock(&gs->lock);
+        if (!g) {
+            return;
         }
-        *at = g->next;
-        g->next = lost;
-        lost = g;
-    }
-    pthread_mutex_unlock(&gs->lock);
-    for (tn__graph *next; lost; lost = next) {
-        next = lost->next;
-        release_graph(gs, lost);
     }
 }
 
@@ -182,7 +164,10 @@ static tn_values run_backward(const tn__graph *g, const tn_values *grads, uint8_
 /* For one backward; NULL after raising. */
 static tn__graph *borrow_graph(tn__graphs *gs, int caller, uint64_t number) {
     pthread_mutex_lock(&gs->lock);
-    tn__graph *g = *find_graph(gs, caller, number);
+    tn__graph *g = gs->first;
+    while (g && (g->caller != caller || g->number != number)) {
+        g = g->next;
+    }
     bool busy = g && g->running;
     if (g && !busy) {
         g->refs++;

@@ -30,10 +30,9 @@ void tn__graphs_finish(tn__graphs *gs);
 /* Keeps the graph of a call if a result requires a gradient; *mask: which. False after raising. */
 bool tn__graphs_keep(tn__graphs *gs, int caller, uint64_t number, const tn_values *in,
                      const tn_values *out, uint8_t *mask);
-/* The caller does not need it any more. */
+/* The caller does not need the graph of this call any more; 0: of all its calls; -1: no one does.
+ */
 void tn__graphs_forget(tn__graphs *gs, int caller, uint64_t number);
-/* That rank is gone; -1: all are. */
-void tn__graphs_lose(tn__graphs *gs, int caller);
 
 /* Runs backward with the gradients of the results in *mask; gives those of the inputs, and which in
  * *mask. Nothing after raising. */

@@ -7,7 +7,6 @@
 #include "distributed/group/group.h"
 #include "distributed/store/store.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -74,7 +73,7 @@ static bool receive_frame(void *rpc, int from, tn__rpc_frame *f) {
 static void lose_rank(void *rpc, int rank, const char *why) {
     tn_rpc *r = rpc;
     tn__futures_lose(&r->futures, rank, why);
-    tn__graphs_lose(&r->graphs, rank);
+    tn__graphs_forget(&r->graphs, rank, 0);
     pthread_mutex_lock(&r->lock);
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
@@ -220,9 +219,8 @@ static bool settle_here(tn_rpc *r, double deadline, double timeout) {
 
 /* The first rank that has left: others may have left because of it. */
 static tn_status raise_lost(tn_rpc *r) {
-    char why[TN__RPC_WHY];
-    return tn__futures_first_lost(&r->futures, why) ? tn__raise(TN_EPEER, "rpc_shutdown", "%s", why)
-                                                    : TN_OK;
+    const char *why = tn__futures_lost(&r->futures, -1);
+    return why ? tn__raise(TN_EPEER, "rpc_shutdown", "%s", why) : TN_OK;
 }
 
 /* To all ranks, this one too. False after raising. */
@@ -250,14 +248,13 @@ static int missing_rank(const tn_rpc *r) {
 
 /* False after raising. */
 static bool await_ends(tn_rpc *r, double deadline, double timeout) {
-    struct timespec until = tn__timespec(isinf(deadline) ? 0 : deadline);
+    struct timespec until = tn__timespec(deadline);
     bool gone = false, late = false;
     int missing;
     pthread_mutex_lock(&r->lock);
     while ((missing = missing_rank(r)) >= 0 && !late &&
            !(gone = tn__futures_lost(&r->futures, missing))) {
-        late = isinf(deadline) ? pthread_cond_wait(&r->changed, &r->lock) != 0
-                               : pthread_cond_timedwait(&r->changed, &r->lock, &until) != 0;
+        late = pthread_cond_timedwait(&r->changed, &r->lock, &until) != 0;
     }
     pthread_mutex_unlock(&r->lock);
     if (gone) {
@@ -282,7 +279,7 @@ tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
                          r->started ? "called inside a function that a rank called"
                                     : "tn_rpc_start was not called");
     }
-    double deadline = timeout > 0 ? tn__now() + timeout : (double)INFINITY;
+    double deadline = tn__now() + (timeout > 0 ? timeout : TN__TIMEOUT_MOST);
     /* who has left before this rank's END did not wait for it */
     if ((r->ended[r->rank] || raise_lost(r) == TN_OK) && settle_here(r, deadline, timeout) &&
         say_end(r) && await_ends(r, deadline, timeout)) {
@@ -304,6 +301,6 @@ void tn_rpc_free(tn_rpc *r) {
         lose_rank(r, i, "tn_rpc_free was called on this side");
     }
     tn__workers_stop(&r->workers);
-    tn__graphs_lose(&r->graphs, -1);
+    tn__graphs_forget(&r->graphs, -1, 0);
     tn__rpc_release(r);
 }

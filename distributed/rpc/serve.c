@@ -109,7 +109,7 @@ void tn__rpc_answer(void *rpc, tn__rpc_frame *call) {
         tn__connections_send(&r->connections, call->from, reply);
     }
     if (tn__futures_lost(&r->futures, call->from)) { /* meanwhile, perhaps */
-        tn__graphs_lose(&r->graphs, call->from);
+        tn__graphs_forget(&r->graphs, call->from, 0);
     }
     tn_error_clear();
     free(call);

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "distributed/store/wire.h"
 #include "tensor/tensor.h"
 
 #include <string.h>

@@ -4,7 +4,6 @@
 #include "core/error.h"
 #include "core/memory.h"
 
-#include <math.h>
 #include <signal.h>
 #include <string.h>
 
@@ -125,12 +124,11 @@ void tn__workers_block(tn__workers *w, bool blocked) {
 }
 
 bool tn__workers_settle(tn__workers *w, double deadline) {
-    struct timespec until = tn__timespec(isinf(deadline) ? 0 : deadline);
+    struct timespec until = tn__timespec(deadline);
     bool late = false;
     pthread_mutex_lock(&w->lock);
     while ((w->first || w->running > 0) && !late) {
-        late = isinf(deadline) ? pthread_cond_wait(&w->quiet, &w->lock) != 0
-                               : pthread_cond_timedwait(&w->quiet, &w->lock, &until) != 0;
+        late = pthread_cond_timedwait(&w->quiet, &w->lock, &until) != 0;
     }
     bool quiet = !w->first && w->running == 0;
     pthread_mutex_unlock(&w->lock);
