@@ -80,9 +80,8 @@ static bool send_call(tn_rpc *r, const tn_future *f, tn__rpc_head h, const char 
 tn_future *tn__rpc_issue(tn_rpc *r, tn__rpc_head h, int to, const char *name, const tn_values *in,
                          double timeout, const char *operation) {
     const char *shown = name ? name : "backward";
-    if (h.kind == TN__RPC_BACKWARD
-            ? tn__pending()
-            : !tn__rpc_usable(r, operation) || !call_sound(r, to, name, timeout, operation)) {
+    if (!tn__rpc_usable(r, operation) ||
+        (h.kind != TN__RPC_BACKWARD && !call_sound(r, to, name, timeout, operation))) {
         return NULL;
     }
     tn_future *f = tn__values_measure(&h, to, name, in, r->options.message_limit, operation)
@@ -169,19 +168,13 @@ tn_values tn_rpc_wait(tn_future *f) {
     return tn__rpc_finish(f, &out, &head, "rpc_wait") ? out : tn__inert_values();
 }
 
-/* ---- Graphs that are not wanted -------------------------------------------------------------- */
-
-void tn__rpc_forget(tn_rpc *r, int owner, uint64_t number) {
-    tn__rpc_head h = {.kind = TN__RPC_FORGET, .number = number};
-    tn__rpc_frame *f = tn__rpc_frame_new(&h);
-    if (f) {
-        tn__connections_send(&r->connections, owner, f);
-    }
-}
-
 void tn__rpc_drop_reply(tn_rpc *r, int from, tn__rpc_frame *reply) {
-    if (reply->head.mask) { /* a forward's, perhaps; for another there is no graph */
-        tn__rpc_forget(r, from, reply->head.number);
+    if (!reply->head.mask) {
+        free(reply);
+        return;
     }
-    free(reply);
+    reply->head = (tn__rpc_head){.kind = TN__RPC_FORGET, .number = reply->head.number};
+    reply->bytes = TN__RPC_HEAD;
+    tn__rpc_head_write(reply->data, &reply->head);
+    tn__connections_send(&r->connections, from, reply);
 }

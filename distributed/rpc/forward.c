@@ -6,6 +6,7 @@
  */
 #include "autograd/node.h"
 #include "core/fork.h"
+#include "core/memory.h"
 #include "distributed/rpc/rpc.h"
 #include "distributed/rpc/values.h"
 #include "tern/ops.h"
@@ -15,14 +16,16 @@
 typedef struct forward_args {
     tn_rpc *rpc; /* one reference */
     int owner;
-    uint64_t number; /* of the call */
     double timeout;
+    tn__rpc_frame *forget; /* to be sent in the end: has the call's number */
 } forward_args;
 
 static void forward_finish(void *memory) {
     const forward_args *args = memory;
-    if (!tn__inherited(args->rpc->process)) {
-        tn__rpc_forget(args->rpc, args->owner, args->number);
+    if (tn__inherited(args->rpc->process)) {
+        free(args->forget);
+    } else {
+        tn__connections_send(&args->rpc->connections, args->owner, args->forget);
         tn__rpc_release(args->rpc);
     }
 }
@@ -34,7 +37,8 @@ static void forward_finish(void *memory) {
 static bool ask_backward(const forward_args *args, const tn_values *grads, uint8_t *mask,
                          tn_values *out) {
     tn_rpc *r = args->rpc;
-    tn__rpc_head head = {.kind = TN__RPC_BACKWARD, .mask = *mask, .subject = args->number};
+    tn__rpc_head head = {
+        .kind = TN__RPC_BACKWARD, .mask = *mask, .subject = args->forget->head.number};
     bool yields = tn__graphs_yield(&r->graphs);
     bool fine = tn__rpc_finish(
         tn__rpc_issue(r, head, args->owner, NULL, grads, args->timeout, "rpc_backward"), out, &head,
@@ -100,6 +104,15 @@ static void record_node(const forward_args *args, const tn_values *in, const tn_
     }
 }
 
+/* Now, so that it can be sent when there is no memory. NULL after raising. */
+static tn__rpc_frame *make_forget(uint64_t number) {
+    tn__rpc_frame *f = tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_FORGET, .number = number});
+    if (!f) {
+        tn__raise(TN_ENOMEM, "rpc_forward", "no memory for a call");
+    }
+    return f;
+}
+
 /* Which of them require a gradient. */
 static uint8_t learning_mask(const tn_values *in) {
     uint8_t mask = 0;
@@ -113,9 +126,11 @@ tn_values tn_rpc_forward(tn_rpc *r, int to, const char *name, tn_values in, doub
     bool records = tn_grad_mode();
     tn__rpc_head h = {.kind = records ? TN__RPC_FORWARD : TN__RPC_CALL,
                       .mask = records ? learning_mask(&in) : 0};
+    tn_future *f = tn__rpc_issue(r, h, to, name, &in, timeout, "rpc_forward");
+    tn__rpc_frame *forget = f ? make_forget(f->number) : NULL;
     tn_values out;
-    if (!tn__rpc_finish(tn__rpc_issue(r, h, to, name, &in, timeout, "rpc_forward"), &out, &h,
-                        "rpc_forward")) {
+    if (!tn__rpc_finish(f, &out, &h, "rpc_forward")) {
+        free(forget);
         return tn__inert_values();
     }
     tn_device device = in.n > 0 ? tn_device_of(in.v[0]) : tn_cpu();
@@ -123,8 +138,9 @@ tn_values tn_rpc_forward(tn_rpc *r, int to, const char *name, tn_values in, doub
         out.v[i] = tn_to(out.v[i], device);
     }
     if (h.mask) {
-        forward_args args = {tn__rpc_keep(r), to, h.number, timeout};
-        record_node(&args, &in, &out, h.mask);
+        record_node(&(forward_args){tn__rpc_keep(r), to, timeout, forget}, &in, &out, h.mask);
+    } else {
+        free(forget);
     }
     return tn__pending() ? tn__inert_values() : out;
 }

@@ -223,6 +223,14 @@ static tn_status raise_lost(tn_rpc *r) {
     return why ? tn__raise(TN_EPEER, "rpc_shutdown", "%s", why) : TN_OK;
 }
 
+/* If a rank has left before this one's END, for which it did not wait. */
+static tn_status raise_early(tn_rpc *r) {
+    pthread_mutex_lock(&r->lock);
+    bool said = r->ended[r->rank];
+    pthread_mutex_unlock(&r->lock);
+    return said ? TN_OK : raise_lost(r);
+}
+
 /* To all ranks, this one too. False after raising. */
 static bool say_end(tn_rpc *r) {
     for (int to = 0; to < r->ranks; to++) {
@@ -280,9 +288,8 @@ tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
                                     : "tn_rpc_start was not called");
     }
     double deadline = tn__now() + (timeout > 0 ? timeout : TN__TIMEOUT_MOST);
-    /* who has left before this rank's END did not wait for it */
-    if ((r->ended[r->rank] || raise_lost(r) == TN_OK) && settle_here(r, deadline, timeout) &&
-        say_end(r) && await_ends(r, deadline, timeout)) {
+    if (raise_early(r) == TN_OK && settle_here(r, deadline, timeout) && say_end(r) &&
+        await_ends(r, deadline, timeout)) {
         settle_here(r, deadline, timeout);
     }
     return tn_error();

@@ -71,9 +71,7 @@ tn_future *tn__rpc_issue(tn_rpc *r, tn__rpc_head h, int to, const char *name, co
                          double timeout, const char *operation);
 /* tn_rpc_wait; *head: of the reply, whose graph the caller then owns. False after an error. */
 bool tn__rpc_finish(tn_future *f, tn_values *out, tn__rpc_head *head, const char *operation);
-/* Rank `owner` may free the graph of this call of ours. */
-void tn__rpc_forget(tn_rpc *r, int owner, uint64_t number);
-/* A reply that no future waits for. */
+/* A reply that no one takes: if it is a forward's, perhaps, its rank may forget the graph. */
 void tn__rpc_drop_reply(tn_rpc *r, int from, tn__rpc_frame *reply);
 
 /* ---- serve.c --------------------------------------------------------------------------------- */

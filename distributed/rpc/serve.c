@@ -27,13 +27,14 @@ static bool find_callee(tn_rpc *r, const tn__rpc_frame *call, const tn__function
     return !tn__pending();
 }
 
-/* The inputs in the mask become leaves, as they are for the caller. */
-static void require_grads(const tn_values *in, uint8_t mask) {
+/* The inputs in the mask become leaves. False after raising: one can have no gradient. */
+static bool require_grads(const tn_values *in, uint8_t mask) {
     for (int i = 0; i < in->n; i++) {
         if (mask >> i & 1) {
             tn_set_requires_grad(in->v[i], true);
         }
     }
+    return !tn__pending();
 }
 
 static bool results_sound(const tn_values *out) {
@@ -57,7 +58,9 @@ static bool run_call(tn_rpc *r, const tn__rpc_frame *call, tn_values *out, uint8
         *out = tn__graphs_backward(&r->graphs, call->from, h->subject, &in, mask, call->deadline);
         return !tn__pending();
     }
-    require_grads(&in, h->mask);
+    if (!require_grads(&in, h->mask)) {
+        return false;
+    }
     *out = f->f(in, f->user);
     return results_sound(out) &&
            (h->kind != TN__RPC_FORWARD ||

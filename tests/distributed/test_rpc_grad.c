@@ -1,7 +1,9 @@
 /* Gradients through calls. */
-#include "rpc_check.h"
+#include "core/allocator.h"
 
 #include <math.h>
+
+#include "rpc_check.h"
 
 enum { STEPS = 5, WIDTH = 8 };
 
@@ -220,6 +222,30 @@ static void kept_graphs(tn_group *world, void *user) {
 TEST(test_kept_graphs) {
     has_given_up = false;
     run_ok(2, kept_graphs, NULL);
+}
+
+/* Whatever there is no memory for: no graph is left, and the next call works. */
+TEST(test_no_memory) {
+    tn_rpc *r = tn_rpc_new(NULL, TN_WITH(tn_rpc, .timeout = 0.5));
+    void *net = make_second();
+    tn_rpc_register(r, "net", run_module, net);
+    tn_rpc_start(r);
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, WIDTH), TN_F32), true);
+    for (int i = 0, failed = 1; failed; i++) {
+        TN_SCOPE;
+        tn__alloc_fail_at(i);
+        tn_tensor *loss = tn_sum_all(tn_rpc_forward(r, 0, "net", TN_VALUES(x), 0).v[0]);
+        tn_backward(loss);
+        failed = !tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+        assert_true(failed || tn_grad_of(x));
+        tn_error_clear();
+        tn_zero_grad(x);
+    }
+    assert_true(comes_to_keep(r, 0));
+    assert_int_equal(tn_rpc_shutdown(r, 20), TN_OK);
+    tn_rpc_free(r);
+    tn_module_free(net);
 }
 
 /* Some of several inputs and results have gradients. */
