@@ -47,7 +47,7 @@ static tn_future *make_future(tn_rpc *r, int to, const char *name, double timeou
                   "\"%s\" of rank %d: the call that runs this one has no time left", name, to);
         return NULL;
     }
-    tn_future *f = tn__future_new(r, to, name, deadline);
+    tn_future *f = tn__future_new(r, to, name, now, deadline);
     if (f) {
         tn__rpc_keep(r);
     }

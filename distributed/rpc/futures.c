@@ -21,14 +21,14 @@ void tn__futures_finish(tn__futures *fs) {
     free(fs->callees);
 }
 
-tn_future *tn__future_new(tn_rpc *r, int to, const char *name, double deadline) {
+tn_future *tn__future_new(tn_rpc *r, int to, const char *name, double now, double deadline) {
     size_t length = strlen(name);
     tn_future *f = tn__calloc_for(1, sizeof(*f) + length + 1, "rpc_call");
     if (f) {
         memcpy(f->name, name, length + 1);
         f->rpc = r;
         f->to = to;
-        f->begun = tn__now();
+        f->begun = now;
         f->deadline = deadline;
         tn__condition_init(&f->changed);
     }

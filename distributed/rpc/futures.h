@@ -43,7 +43,7 @@ bool tn__futures_init(tn__futures *fs, int ranks, int64_t limit); /* false after
 void tn__futures_finish(tn__futures *fs);
 
 /* NULL after raising. Freed by the caller, as are its reply and the rpc's reference. */
-tn_future *tn__future_new(tn_rpc *r, int to, const char *name, double deadline);
+tn_future *tn__future_new(tn_rpc *r, int to, const char *name, double now, double deadline);
 void tn__future_free(tn_future *f);
 
 /* Counts a call of so many bytes and gives f its number; if it `waits`, only when its rank has

@@ -190,7 +190,6 @@ tn_values tn__graphs_backward(tn__graphs *gs, int caller, uint64_t number, const
         return out;
     }
     if (tn__graphs_resume(gs, deadline)) {
-        clear_grads(g); /* of a backward that has failed */
         out = run_backward(g, grads, mask);
         clear_grads(g);
         tn__graphs_yield(gs);

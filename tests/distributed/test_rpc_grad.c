@@ -224,6 +224,44 @@ TEST(test_kept_graphs) {
     run_ok(2, kept_graphs, NULL);
 }
 
+static bool is_running(tn_rpc *r) {
+    pthread_mutex_lock(&r->workers.lock);
+    bool running = r->workers.running > 0;
+    pthread_mutex_unlock(&r->workers.lock);
+    return running;
+}
+
+/* Rank 1 leaves while rank 0 runs what it called: its graph is not kept. */
+static void early_leaver(tn_group *world, void *user) {
+    TN_SCOPE;
+    tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
+    void *net = make_second();
+    tn_rpc_register(r, "late", run_late, net);
+    tn_rpc_start(r);
+    if (tn_group_rank(world) == 1) {
+        tn_tensor *x = tn_ones(TN_DIMS(2, WIDTH), TN_F32);
+        CHECK(is_lost(tn_rpc_forward(r, 0, "late", TN_VALUES(x), 1)));
+        tn_error_clear();
+    } else {
+        for (tn_status status = TN_OK; status != TN_EPEER; tn_error_clear()) {
+            ask_rank(r, 1, "nothing", nothing, 20);
+            status = tn_error();
+        }
+        __atomic_store_n(&has_given_up, true, __ATOMIC_RELEASE);
+        while (is_running(r)) {
+            usleep(1000);
+        }
+        CHECK(comes_to_keep(r, 0));
+    }
+    tn_rpc_free(r);
+    tn_module_free(net);
+}
+
+TEST(test_early_leaver) {
+    has_given_up = false;
+    run_ok(2, early_leaver, NULL);
+}
+
 /* Whatever there is no memory for: no graph is left, and the next call works. */
 TEST(test_no_memory) {
     tn_rpc *r = tn_rpc_new(NULL, TN_WITH(tn_rpc, .timeout = 0.5));
@@ -324,17 +362,45 @@ TEST(test_chain_of_three) {
     run_ok(3, chain_of_three, NULL);
 }
 
-/* Several ranks run backward through one rank's parameter at once: the gradients add up. */
+typedef struct factor {
+    tn_rpc *rpc;
+    tn_tensor *weight;
+} factor;
+
+/* Several ranks run backward through one rank's parameter: one at a time, and the gradients add
+ * up. */
+static int adding;
+
+static tn_tensor *add_slowly(tn_tensor *grad, void *user) {
+    CHECK(__atomic_add_fetch(&adding, 1, __ATOMIC_ACQ_REL) == 1);
+    usleep(2000);
+    __atomic_sub_fetch(&adding, 1, __ATOMIC_ACQ_REL);
+    return grad;
+}
+
 static tn_values scale_by(tn_values in, void *weight) {
     return TN_VALUES(tn_mul(weight, in.v[0]));
 }
 
+/* What is behind it is on rank 1, so that a backward lets others have their turn meanwhile. */
+static tn_values scale_far(tn_values in, void *user) {
+    const factor *f = user;
+    return tn_rpc_forward(f->rpc, 1, "double", TN_VALUES(tn_mul(f->weight, in.v[0])), 0);
+}
+
+static tn_values give_double(tn_values in, void *user) {
+    return TN_VALUES(tn_mul_scalar(in.v[0], 2));
+}
+
 static void many_callers(tn_group *world, void *user) {
-    enum { TIMES = 50 };
+    enum { TIMES = 20 };
     TN_SCOPE;
     tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
     tn_tensor *w = tn_set_requires_grad(tn_zeros(TN_DIMS(1), TN_F32), true);
-    tn_rpc_register(r, "scale", scale_by, w);
+    tn_on_grad(w, add_slowly, NULL);
+    factor f = {r, w};
+    tn_rpc_register(r, "scale", scale_far, &f);
+    tn_rpc_register(r, "double", give_double, NULL);
     tn_rpc_start(r);
     for (int i = 0; i < TIMES; i++) {
         TN_SCOPE;
@@ -342,7 +408,7 @@ static void many_callers(tn_group *world, void *user) {
         CHECK(tn_backward(tn_rpc_forward(r, 0, "scale", TN_VALUES(x), 0).v[0]) == TN_OK);
     }
     end_rank(world, r);
-    CHECK(tn_group_rank(world) != 0 || tn_item(tn_grad_of(w)) == TIMES * (1 + 2 + 3));
+    CHECK(tn_group_rank(world) != 0 || tn_item(tn_grad_of(w)) == TIMES * 2 * (1 + 2 + 3));
 }
 
 TEST(test_many_callers) {
@@ -380,11 +446,6 @@ TEST(test_stale_weights) {
 
 /* Rank 1's function calls itself through rank 2: the inner backward there runs within the outer
  * one. y = w (w2 (w x)). */
-typedef struct factor {
-    tn_rpc *rpc;
-    tn_tensor *weight;
-} factor;
-
 static tn_values scale_round(tn_values in, void *user) {
     const factor *f = user;
     return tn_rpc_forward(f->rpc, 2, "over", TN_VALUES(tn_mul(f->weight, in.v[0])), 0);
