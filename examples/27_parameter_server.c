@@ -108,12 +108,12 @@ static void step_weights(int first, int end) {
     }
 }
 
-static void push_gradients(const tn_message *in, tn_message *out, void *user) {
-    (void)out, (void)user;
+static tn_values push_gradients(tn_values in, void *user) {
+    (void)user;
     pthread_mutex_lock(&lock);
     int w = tn_rpc_caller() - 1;
     for (int i = 0; i < WEIGHTS; i++) {
-        list[w].grads[i] = tn_keep(tn_message_tensor(in, i));
+        list[w].grads[i] = tn_keep(in.v[i]);
     }
     pushes++;
     list[w].pushed++;
@@ -124,6 +124,7 @@ static void push_gradients(const tn_message *in, tn_message *out, void *user) {
     }
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&lock);
+    return (tn_values){0};
 }
 
 /* Whether a worker that is `own` steps far must wait for others. */
@@ -133,8 +134,9 @@ static bool must_wait(int64_t own) {
 }
 
 /* Returns the weights, or nothing when there is no more to do. */
-static void pull_weights(const tn_message *in, tn_message *out, void *user) {
+static tn_values pull_weights(tn_values in, void *user) {
     (void)in, (void)user;
+    tn_values out = {0};
     pthread_mutex_lock(&lock);
     while (must_wait(list[tn_rpc_caller() - 1].pushed)) {
         pthread_cond_wait(&changed, &lock);
@@ -142,12 +144,14 @@ static void pull_weights(const tn_message *in, tn_message *out, void *user) {
     if (lost) {
         tn_raise(TN_EPEER, "worker %d is gone: the others cannot go on without it", lost);
     }
-    for (int i = 0; i < WEIGHTS && pushes < steps * workers; i++) {
-        tn_message_add(out, tn_copy(weight[i])); /* others may step while it is sent */
+    for (; out.n < WEIGHTS && pushes < steps * workers; out.n++) {
+        out.v[out.n] = tn_copy(weight[out.n]); /* others may step while it is sent */
     }
     pthread_mutex_unlock(&lock);
+    return out;
 }
 
+/* The error that is pending says how. */
 static void lose_worker(int rank) {
     pthread_mutex_lock(&lock);
     if (!lost) {
@@ -164,16 +168,15 @@ static void lose_worker(int rank) {
 static void serve_workers(void) {
     int left = workers;
     for (int w = 0; w < workers; w++) {
-        list[w].end = tn_rpc_call(rpc, w + 1, "end", NULL, 1e6);
+        list[w].end = tn_rpc_call(rpc, w + 1, "end", (tn_values){0}, 1e6);
     }
     for (; left > 0; usleep(1000)) {
         for (int w = 0; w < workers; w++) {
             if (list[w].end && tn_rpc_done(list[w].end)) {
-                tn_message *message = tn_rpc_wait(list[w].end);
-                if (!message) {
+                tn_rpc_wait(list[w].end);
+                if (tn_error()) {
                     lose_worker(w + 1);
                 }
-                tn_message_free(message);
                 list[w].end = NULL;
                 left--;
             }
@@ -188,42 +191,40 @@ static void serve_workers(void) {
 
 static bool ended;
 
-static void wait_for_end(const tn_message *in, tn_message *out, void *user) {
-    (void)in, (void)out, (void)user;
+static tn_values wait_for_end(tn_values in, void *user) {
+    (void)user;
     pthread_mutex_lock(&lock);
     while (!ended) {
         pthread_cond_wait(&changed, &lock);
     }
     pthread_mutex_unlock(&lock);
+    return in;
 }
 
 /* False: there is no more to do, or it has failed. */
 static bool train_step(int64_t number) {
     TN_SCOPE;
-    tn_message *weights = tn_rpc_wait(tn_rpc_call(rpc, 0, "pull", NULL, 0));
-    bool more = !tn_error() && tn_message_count(weights) == WEIGHTS;
-    for (int i = 0; i < WEIGHTS && more; i++) {
-        TN_NO_GRAD;
-        tn_copy_(weight[i], tn_message_tensor(weights, i));
-    }
-    tn_message_free(weights);
-    if (!more) {
+    tn_values weights = tn_rpc_wait(tn_rpc_call(rpc, 0, "pull", (tn_values){0}, 0));
+    if (weights.n != WEIGHTS) {
         return false;
+    }
+    for (int i = 0; i < WEIGHTS; i++) {
+        TN_NO_GRAD;
+        tn_copy_(weight[i], weights.v[i]);
     }
     tn_generator chance = {.seed = 2, .stream = (uint64_t)number};
     usleep((useconds_t)(-log(1.0 - tn_random_uniform(&chance)) * delay * 1e3));
     tn_backward(loss_of(number, BATCH));
-    tn_message *gradients = tn_message_new();
+    tn_values gradients = {WEIGHTS, {NULL}};
     for (int i = 0; i < WEIGHTS; i++) {
-        tn_message_add(gradients, tn_grad_of(weight[i]));
+        gradients.v[i] = tn_grad_of(weight[i]);
     }
-    tn_message_free(tn_rpc_wait(tn_rpc_call(rpc, 0, "push", gradients, 0)));
+    tn_rpc_wait(tn_rpc_call(rpc, 0, "push", gradients, 0));
     tn_module_zero_grad(net);
     return !tn_error();
 }
 
-static void train_worker(void) {
-    int64_t number = tn_rpc_rank(rpc) - 1;
+static void train_worker(int64_t number) {
     while (train_step(number)) {
         number += workers;
     }
@@ -246,7 +247,7 @@ static void run_rank(tn_group *world) {
     if (tn_group_rank(world) == 0) {
         serve_workers();
     } else {
-        train_worker();
+        train_worker(tn_group_rank(world) - 1);
     }
     if (!tn_error() && tn_rpc_shutdown(rpc, 0) == TN_EPEER && staleness < 0) {
         tn_error_clear();

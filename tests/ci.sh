@@ -50,7 +50,7 @@ lower_levels() {
 # The thread sanitizer over everything that has threads of its own, and over data parallelism, which uses them. clang compiles here
 # what it is to warn of: the library, these tests, and the tests that changed.
 threads() {
-    local tests=(core/fork profile/trace distributed/{fork,store,tcp_store,init,group,launch,data,rpc{,_faults,_frames,_grad,_references}} parallel/{ddp_{attach,buckets,errors,steps,unused},fsdp,fsdp_{programs,traps},saver,saver_{errors,folder,fsdp,load}} data/{compose,loader,tokens,tokens_ranks,transforms})
+    local tests=(core/fork profile/trace distributed/{fork,store,tcp_store,init,group,launch,data,rpc{,_faults,_frames,_grad}} parallel/{ddp_{attach,buckets,errors,steps,unused},fsdp,fsdp_{programs,traps},saver,saver_{errors,folder,fsdp,load}} data/{compose,loader,tokens,tokens_ranks,transforms})
     local targets
     targets=$(printf '%s\n' "${tests[@]}" | sed 's|\(.*\)/|tests/test_\1_|')
     targets+=" $(sed -n 's|^tests/\([a-z]*\)/test_\(.*\)\.c$|tests/test_\1_\2|p' <<<"$changes" | grep -v -e ^tests/test_cuda -e ^tests/test_emulator -e _kernels_)"

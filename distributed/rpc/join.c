@@ -3,17 +3,20 @@
  * A rank listens, tells the store where, dials all ranks below its own and waits for those above.
  * Both ends of a connection show that they know the secret, as clients and servers of the TCP store
  * do (store/wire.h), before anything else is said. The secret is made from the job's token where
- * the store has one; else rank 0 makes one and puts it into the store: who can read that may call.
- * When all have connected nobody listens any more: the port is open only while the ranks start. A
- * rank that ends before it has connected is noticed where watch.c can.
+ * the store has one; else it is in the store: who can read that may call. When all have connected
+ * nobody listens any more: the port is open only while the ranks start.
+ *
+ * Whoever connects is heard one after the other. A stranger that says nothing holds the others up
+ * for a moment; a rank that was taken for one dials again.
  */
 #define _GNU_SOURCE
+#include "core/clock.h"
 #include "core/descriptor.h"
+#include "core/error.h"
 #include "core/memory.h"
 #include "distributed/group/engine/gloo/gloo.h"
 #include "distributed/init/token.h"
-#include "distributed/rpc/rpc.h"
-#include "distributed/rpc/watch.h"
+#include "distributed/rpc/connections.h"
 #include "distributed/store/net.h"
 #include "distributed/store/session.h"
 #include "distributed/store/tcp.h"
@@ -25,254 +28,162 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { GUESTS_MOST = 64, SECRET = 16, TURN = 200 /* milliseconds between looks at the others */ };
-#define GUEST_SECONDS 5.0
-#define STORE_SECONDS 1.0 /* for its answers in one look at the others; it may be stopped */
+enum { SECRET = 16 };
+#define GUEST_SECONDS 2.0
 #define FIRST_PAUSE 0.01
 #define LONGEST_PAUSE 0.25
 
-/* Who has connected, and is a stranger until it has shown the secret and said its rank. */
-typedef struct guest {
-    tn__session session;
-    tn__rpc_reader reader; /* after the proof */
-    bool trusted;
-    int fd; /* -1: the place is free */
-    double since;
-} guest;
-
 typedef struct joining {
-    tn_rpc *rpc;
-    tn_engine_options meet; /* with a store of its own */
-    tn__store_hub hub;      /* only its token is used */
+    tn__connections *connections;
+    tn_engine_options meet;
+    tn__store_hub hub; /* only its token, the secret, is used */
     char secret[TN__TOKEN];
-    int listener, port;
-    int missing; /* ranks above this one that have not connected */
-    guest guests[GUESTS_MOST];
-    tn__watched *others; /* [ranks] */
+    int listener;
 } joining;
 
 /* ---- The secret ------------------------------------------------------------------------------ */
 
-static bool make_secret(joining *j, char *why) {
-    const char *token = j->meet.store->token;
-    if (token) {
-        tn__token_derive(token, "rpc", j->secret);
-        return true;
-    }
+/* Without a token: what one of the ranks has put into the store. */
+static bool share_secret(joining *j, char *why) {
     uint8_t random[SECRET];
-    double deadline = j->meet.deadline;
-    tn_store_value value = {0};
-    if (j->meet.rank == 0) {
-        if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
-            tn__why(why, TN_EIO, "the system gives no random numbers");
-            return false;
-        }
-        for (int i = 0; i < SECRET; i++) {
-            snprintf(j->secret + 2 * (size_t)i, 3, "%02x", random[i]);
-        }
-        return j->meet.store->set(j->meet.store, "secret", j->secret, 2 * SECRET, deadline, why) ==
-               TN_OK;
-    }
-    if (!tn__gloo_await(&j->meet, "secret", &value, why)) {
-        if (!*why) {
-            tn__why(why, TN_EPEER, "rank 0 has put no secret into the store");
-        }
+    char reason[TN_STORE_WHY];
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
+        snprintf(why, TN_ENGINE_WHY, "the system gives no random numbers");
         return false;
     }
-    bool fine = value.bytes == 2 * SECRET;
-    if (fine) {
-        memcpy(j->secret, value.data, value.bytes);
-    } else {
-        tn__why(why, TN_EFORMAT, "the secret in the store is malformed");
+    for (int i = 0; i < SECRET; i++) {
+        snprintf(j->secret + 2 * (size_t)i, 3, "%02x", random[i]);
     }
-    free(value.data);
+    tn_store *store = j->meet.store;
+    tn_store_value none = {0}, mine = {j->secret, 2 * SECRET}, found = {0};
+    if (store->compare_set(store, "secret", &none, &mine, &found, j->meet.deadline, reason) !=
+        TN_OK) {
+        snprintf(why, TN_ENGINE_WHY, "the store: %s", reason);
+        return false;
+    }
+    bool fine = found.bytes == 2 * SECRET;
+    if (fine) {
+        memcpy(j->secret, found.data, found.bytes);
+    } else {
+        snprintf(why, TN_ENGINE_WHY, "the secret in the store is malformed");
+    }
+    free(found.data);
     return fine;
 }
 
-/* ---- Those above ----------------------------------------------------------------------------- */
-
-static void drop_guest(joining *j, guest *g) {
-    if (g->fd >= 0) {
-        tn__session_end(&g->session);
-        tn__reader_end(&g->reader);
-        close(g->fd);
-        g->fd = -1;
+static bool make_secret(joining *j, char *why) {
+    if (!j->meet.store->token) {
+        return share_secret(j, why);
     }
-}
-
-/* Accepts one; where all places are taken, instead of the oldest that has not shown the secret. */
-static void accept_guest(joining *j) {
-    int fd = tn__above_streams(accept4(j->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    guest *place = NULL;
-    for (int i = 0; fd >= 0 && i < GUESTS_MOST; i++) {
-        guest *g = &j->guests[i];
-        if (g->fd < 0) {
-            place = g;
-            break;
-        }
-        place = !g->trusted && (!place || g->since < place->since) ? g : place;
-    }
-    uint8_t own[TN__PLACE];
-    if (!place || !tn__net_place(fd, false, own)) {
-        if (fd >= 0) {
-            close(fd);
-        }
-        return;
-    }
-    drop_guest(j, place);
-    *place = (guest){.fd = -1, .since = tn__now()};
-    if (!tn__session_begin(&place->session, &j->hub, own)) {
-        close(fd);
-        return;
-    }
-    tn__net_options(fd);
-    place->fd = fd;
-}
-
-/* The greeting is short: a socket that does not take it at once is not a rank's. */
-static bool answer_guest(guest *g) {
-    struct iovec parts[2];
-    for (int n; (n = tn__session_output(&g->session, parts)) > 0;) {
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)n};
-        ssize_t sent = sendmsg(g->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent <= 0) {
-            return false;
-        }
-        tn__session_sent(&g->session, (size_t)sent);
-    }
-    return g->session.state != TN__SESSION_CLOSE;
-}
-
-/* It says which rank it is, and is told that it may stay: until then it must dial again if it was
- * dropped for strangers. */
-static bool admit_guest(joining *j, guest *g, const tn__rpc_frame *f) {
-    tn_rpc *r = j->rpc;
-    uint64_t rank = f->head.number;
-    if (f->head.kind != TN__RPC_RANK || rank <= (uint64_t)r->rank || rank >= (uint64_t)r->ranks ||
-        r->peers[rank].fd >= 0) {
-        return false;
-    }
-    uint8_t head[TN__RPC_HEAD];
-    tn__rpc_head_write(head, &(tn__rpc_head){.kind = TN__RPC_RANK, .number = (uint64_t)r->rank});
-    if (send(g->fd, head, sizeof(head), MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof(head)) {
-        return false;
-    }
-    r->peers[rank].fd = g->fd;
-    g->fd = -1;
-    tn__session_end(&g->session);
-    j->missing--;
+    tn__token_derive(j->meet.store->token, "rpc", j->secret);
     return true;
 }
 
-/* Takes what has arrived of the hello and the proof, and no more than that: what follows is
- * frames. */
-static bool hear_stranger(guest *g) {
-    uint8_t data[TN__HELLO + TN__DIGEST];
-    size_t want = (g->session.state == TN__SESSION_HELLO ? (size_t)TN__HELLO : TN__DIGEST) -
-                  g->session.head_bytes;
-    ssize_t got = recv(g->fd, data, want, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
-        return true;
-    }
-    if (got <= 0 || !tn__session_take(&g->session, data, (size_t)got, tn__now())) {
-        return false;
-    }
-    g->trusted = tn__session_trusted(&g->session);
-    return answer_guest(g);
-}
+/* ---- Ranks above ----------------------------------------------------------------------------- */
 
-static bool hear_guest(joining *j, guest *g) {
-    size_t most;
-    tn__rpc_frame *f;
-    if (!g->trusted) {
-        return hear_stranger(g);
-    }
-    void *room = tn__reader_room(&g->reader, &most);
-    ssize_t got = recv(g->fd, room, most, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
-        return true;
-    }
-    if (got <= 0 || !tn__reader_took(&g->reader, (size_t)got, &f)) {
+/* Hello and proof, and no more than that: what follows is frames. */
+static bool check_proof(joining *j, int fd, double until) {
+    static const size_t wanted[] = {TN__HELLO, TN__DIGEST};
+    uint8_t own[TN__PLACE], data[TN__HELLO + TN__DIGEST];
+    tn__session s;
+    if (!tn__net_place(fd, false, own) || !tn__session_begin(&s, &j->hub, own)) {
         return false;
     }
-    bool fine = !f || admit_guest(j, g, f);
-    free(f);
+    bool fine = true;
+    for (int i = 0; fine && i < 2; i++) {
+        fine = tn__net_receive(fd, data, wanted[i], until) == 0 &&
+               tn__session_take(&s, data, wanted[i], tn__now());
+        struct iovec parts[2];
+        int n = fine ? tn__session_output(&s, parts) : 0;
+        size_t bytes = n ? parts[0].iov_len : 0; /* a greeting is one part */
+        fine = fine && (n == 0 || tn__net_send(fd, parts, n, until) == 0);
+        tn__session_sent(&s, bytes);
+    }
+    fine = fine && tn__session_trusted(&s);
+    tn__session_end(&s);
     return fine;
 }
 
-/* One turn; false at the deadline. */
-static bool receive_guests(joining *j) {
-    struct pollfd polled[GUESTS_MOST + 1] = {{.fd = j->listener, .events = POLLIN}};
-    double now = tn__now();
-    for (int i = 0; i < GUESTS_MOST; i++) {
-        guest *g = &j->guests[i];
-        if (g->fd >= 0 && !g->trusted && now > g->since + GUEST_SECONDS) {
-            drop_guest(j, g);
-        }
-        polled[i + 1] = (struct pollfd){.fd = g->fd, .events = POLLIN};
+/* Exchanges ranks, which ends the greeting. False with an errno in *error, or 0: out of place. */
+static bool exchange_ranks(const joining *j, int fd, bool first, uint64_t *rank, double until,
+                           int *error) {
+    uint8_t mine[TN__RPC_HEAD], theirs[TN__RPC_HEAD];
+    tn__rpc_head h = {.kind = TN__RPC_RANK, .number = (uint64_t)j->connections->rank};
+    struct iovec part = {mine, sizeof(mine)};
+    tn__rpc_head_write(mine, &h);
+    *error = first ? tn__net_send(fd, &part, 1, until) : 0;
+    *error = *error ? *error : tn__net_receive(fd, theirs, sizeof(theirs), until);
+    if (*error || !tn__rpc_head_read(theirs, &h) || h.kind != TN__RPC_RANK) {
+        return false;
     }
-    int left = tn__milliseconds_left(j->meet.deadline);
-    poll(polled, GUESTS_MOST + 1, left < TURN ? left : TURN);
-    for (int i = 0; i < GUESTS_MOST; i++) {
-        guest *g = &j->guests[i];
-        if (g->fd >= 0 && polled[i + 1].revents && !hear_guest(j, g)) {
-            drop_guest(j, g);
-        }
-    }
-    if (polled[0].revents) {
-        accept_guest(j);
-    }
-    return left > 0;
+    *rank = h.number;
+    *error = first ? 0 : tn__net_send(fd, &part, 1, until);
+    return *error == 0;
 }
 
-/* "rank 2, 5" of those that have not connected. */
-static void name_missing(const joining *j, char *why) {
+/* Whether it is a rank that is missing. */
+static bool admit_rank(joining *j, int fd) {
+    tn__connections *c = j->connections;
+    double until = fmin(j->meet.deadline, tn__now() + GUEST_SECONDS);
+    uint64_t rank;
+    int error;
+    if (!check_proof(j, fd, until) || !exchange_ranks(j, fd, false, &rank, until, &error) ||
+        rank <= (uint64_t)c->rank || rank >= (uint64_t)c->ranks || c->list[rank].fd >= 0) {
+        return false;
+    }
+    tn__net_options(fd);
+    c->list[rank].fd = fd;
+    return true;
+}
+
+/* "no connection from rank 2, 5"; false if none is missing. */
+static bool name_missing(const joining *j, char *why) {
+    const tn__connections *c = j->connections;
     size_t length = 0;
-    for (int r = j->rpc->rank + 1; r < j->rpc->ranks && length < TN_ENGINE_WHY; r++) {
-        if (j->rpc->peers[r].fd < 0) {
+    for (int r = c->rank + 1; r < c->ranks && length < TN_ENGINE_WHY; r++) {
+        if (c->list[r].fd < 0) {
             length += (size_t)snprintf(why + length, TN_ENGINE_WHY - length, "%s%d",
                                        length ? ", " : "no connection from rank ", r);
         }
     }
+    return length > 0;
 }
 
-/* ---- Those who end --------------------------------------------------------------------------- */
-
-/* Of those that have not connected: who has may have done all that it wants to do. All are named,
- * since whoever notices one ends as well. */
-static tn_status check_others(void *user, bool all, char *why) {
-    joining *j = user;
-    size_t length = 0;
-    double until = fmin(tn__now() + STORE_SECONDS, j->meet.deadline);
-    for (int i = 0; i < j->rpc->ranks && length < TN_ENGINE_WHY; i++) {
-        bool waits = i != j->rpc->rank && j->rpc->peers[i].fd < 0;
-        if (waits && tn__watch_ended(j->meet.store, i, &j->others[i], until)) {
-            length += (size_t)snprintf(why + length, TN_ENGINE_WHY - length, "%s%d",
-                                       length ? ", " : "ended before it connected: rank ", i);
+static bool accept_ranks(joining *j, char *why) {
+    char missing[TN_ENGINE_WHY];
+    while (name_missing(j, missing)) {
+        struct pollfd polled = {.fd = j->listener, .events = POLLIN};
+        int left = tn__milliseconds_left(j->meet.deadline);
+        if (left <= 0) {
+            snprintf(why, TN_ENGINE_WHY, "%s", missing);
+            return false;
+        }
+        poll(&polled, 1, left);
+        int fd = tn__above_streams(accept4(j->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        if (fd >= 0 && !admit_rank(j, fd)) {
+            close(fd);
+        } else if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
+            snprintf(why, TN_ENGINE_WHY, "%.400s, which could not be taken: %s", missing,
+                     strerror(errno));
+            return false;
         }
     }
-    return length ? TN_EPEER : TN_OK;
+    return true;
 }
 
-/* ---- Those below ----------------------------------------------------------------------------- */
+/* ---- Ranks below ----------------------------------------------------------------------------- */
 
 /* Says which rank this is, and waits until the other one, which knows the secret, has taken it. */
-static bool enter_rank(joining *j, int to, int fd, char *reason) {
-    uint8_t head[TN__RPC_HEAD];
-    tn__rpc_head h = {.kind = TN__RPC_RANK, .number = (uint64_t)j->rpc->rank};
-    tn__rpc_head_write(head, &h);
-    struct iovec part = {head, sizeof(head)};
-    int error = tn__net_send(fd, &part, 1, j->meet.deadline);
-    error = error ? error : tn__net_receive(fd, head, sizeof(head), j->meet.deadline);
-    if (error) {
-        snprintf(reason, TN_STORE_WHY, "%s", strerror(error));
-        return false;
+static bool enter_rank(const joining *j, int to, int fd, char *reason) {
+    uint64_t rank;
+    int error;
+    bool fine =
+        exchange_ranks(j, fd, true, &rank, j->meet.deadline, &error) && rank == (uint64_t)to;
+    if (!fine) {
+        snprintf(reason, TN_STORE_WHY, "%s",
+                 error ? strerror(error) : "what it sends is out of place");
     }
-    if (!tn__rpc_head_read(head, &h) || h.kind != TN__RPC_RANK || h.number != (uint64_t)to) {
-        snprintf(reason, TN_STORE_WHY, "what it sends is out of place");
-        return false;
-    }
-    return true;
+    return fine;
 }
 
 static bool dial_rank(joining *j, int to, const tn_store_value *at, char *why) {
@@ -286,7 +197,8 @@ static bool dial_rank(joining *j, int to, const tn_store_value *at, char *why) {
     for (;;) {
         tn__dialed dialed = tn__tcp_dial(host, port, j->secret, j->meet.deadline, &fd, reason);
         if (dialed == TN__DIAL_OURS && enter_rank(j, to, fd, reason)) {
-            break;
+            j->connections->list[to].fd = fd;
+            return true;
         }
         if (dialed == TN__DIAL_OURS) {
             close(fd);
@@ -298,26 +210,25 @@ static bool dial_rank(joining *j, int to, const tn_store_value *at, char *why) {
             return false;
         }
     }
-    j->rpc->peers[to].fd = fd;
-    return true;
 }
 
 /* ---- All ------------------------------------------------------------------------------------- */
 
 static bool listen_here(joining *j, char *mine, char *why) {
     char address[TN__ADDRESS - 8];
+    int port = 0;
     if (!tn__gloo_address(&j->meet, mine, why)) {
         return false;
     }
     snprintf(address, sizeof(address), "%s", mine);
-    j->listener = tn__net_listen(address, &j->port, why);
-    snprintf(mine, TN__ADDRESS, "%s %d", address, j->port);
+    j->listener = tn__net_listen(address, &port, why);
+    snprintf(mine, TN__ADDRESS, "%s %d", address, port);
     return j->listener >= 0;
 }
 
 static bool connect_ranks(joining *j, char *why) {
     char mine[TN__ADDRESS] = "";
-    int ranks = j->rpc->ranks;
+    int rank = j->connections->rank, ranks = j->connections->ranks;
     tn_store_value *values = tn__calloc((size_t)ranks, sizeof(*values));
     if (!values) {
         snprintf(why, TN_ENGINE_WHY, "no memory for %d ranks", ranks);
@@ -325,86 +236,33 @@ static bool connect_ranks(joining *j, char *why) {
     }
     bool fine = make_secret(j, why) && listen_here(j, mine, why) &&
                 tn__gloo_meet(&j->meet, "at", mine, strlen(mine) + 1, values, why);
-    for (int to = 0; fine && to < j->rpc->rank; to++) {
+    for (int to = 0; fine && to < rank; to++) {
         fine = dial_rank(j, to, &values[to], why);
     }
-    while (fine && j->missing > 0) {
-        bool late = !receive_guests(j);
-        if (late) {
-            name_missing(j, why);
-        }
-        fine = !late && check_others(j, true, why) == TN_OK;
+    fine = fine && accept_ranks(j, why);
+    if (j->listener >= 0) {
+        close(j->listener);
     }
     tn__gloo_forget(values, ranks);
     free(values);
     return fine;
 }
 
-/* The part of the store that belongs to this rpc; NULL after raising. */
-static tn_store *own_store(const tn_rpc *r) {
-    char prefix[32];
-    snprintf(prefix, sizeof(prefix), "rpc/%d", r->number);
-    return tn_prefix_store(r->store, prefix);
-}
-
-bool tn__peers_announce(tn_rpc *r, double deadline) {
-    char why[TN_STORE_WHY] = "";
-    if (r->ranks == 1) {
-        return true;
-    }
-    tn_store *store = own_store(r);
-    tn_status status = store ? tn__watch_announce(store, r->rank, deadline, why) : TN_OK;
-    tn_store_free(store);
-    if (status != TN_OK) {
-        tn__raise(status, "rpc_new", "rank %d of %d: the store: %s", r->rank, r->ranks, why);
-    }
-    return !tn__pending();
-}
-
-bool tn__peers_join(tn_rpc *r, double deadline) {
+bool tn__connections_join(tn__connections *c, tn_store *store, const char *interface,
+                          double timeout) {
     char why[TN_ENGINE_WHY] = "";
-    if (r->ranks == 1) {
-        return true;
-    }
-    joining *j = tn__calloc_for(1, sizeof(*j), "rpc_start");
-    tn__watched *others = j ? tn__calloc_for((size_t)r->ranks, sizeof(*others), "rpc_start") : NULL;
-    tn_store *store = others ? own_store(r) : NULL;
-    if (!store) {
-        free(others);
-        free(j);
+    joining j = {.connections = c,
+                 .meet = {.store = store,
+                          .rank = c->rank,
+                          .ranks = c->ranks,
+                          .deadline = tn__now() + timeout,
+                          .timeout = timeout,
+                          .interface = interface},
+                 .listener = -1};
+    j.hub.token = j.secret;
+    if (!connect_ranks(&j, why)) {
+        tn__raise(TN_EPEER, "rpc_start", "rank %d of %d: %s", c->rank, c->ranks, why);
         return false;
     }
-    j->rpc = r;
-    j->others = others;
-    j->listener = -1;
-    j->missing = r->ranks - 1 - r->rank;
-    j->meet = (tn_engine_options){.store = store,
-                                  .rank = r->rank,
-                                  .ranks = r->ranks,
-                                  .deadline = deadline,
-                                  .timeout = r->options.timeout,
-                                  .interface = r->interface,
-                                  .check = check_others,
-                                  .check_user = j};
-    j->hub = (tn__store_hub){.token = j->secret};
-    for (int i = 0; i < GUESTS_MOST; i++) {
-        j->guests[i].fd = -1;
-    }
-    bool fine = connect_ranks(j, why);
-    for (int i = 0; i < GUESTS_MOST; i++) {
-        drop_guest(j, &j->guests[i]);
-    }
-    if (j->listener >= 0) {
-        close(j->listener);
-    }
-    for (int i = 0; i < r->ranks; i++) {
-        tn__watch_end(&others[i]);
-    }
-    tn_store_free(store);
-    free(others);
-    free(j);
-    if (!fine) {
-        tn__raise(TN_EPEER, "rpc_start", "rank %d of %d: %s", r->rank, r->ranks, why);
-    }
-    return fine;
+    return true;
 }

@@ -1,12 +1,12 @@
-/* Life: making an rpc, starting it, shutting it down, freeing it. */
 #include "distributed/rpc/rpc.h"
 
+#include "core/clock.h"
+#include "core/error.h"
 #include "core/fork.h"
 #include "core/memory.h"
 #include "distributed/group/group.h"
 #include "distributed/store/store.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,6 +28,57 @@ bool tn__rpc_usable(tn_rpc *r, const char *operation) {
     return r && !tn__pending() && !tn__refuse_inherited(r->process, operation, "the rpc");
 }
 
+/* ---- Frames that arrive ---------------------------------------------------------------------- */
+
+static void set_ended(tn_rpc *r, int rank) {
+    pthread_mutex_lock(&r->lock);
+    r->ended[rank] = true;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void queue_call(tn_rpc *r, int from, tn__rpc_frame *f) {
+    f->from = from;
+    f->deadline = tn__now() + 1e-6 * (double)f->head.microseconds;
+    tn__workers_push(&r->workers, f);
+}
+
+static bool receive_frame(void *rpc, int from, tn__rpc_frame *f) {
+    tn_rpc *r = rpc;
+    switch (f->head.kind) {
+    case TN__RPC_CALL:
+    case TN__RPC_FORWARD:
+    case TN__RPC_BACKWARD:
+        queue_call(r, from, f);
+        return true;
+    case TN__RPC_REPLY:
+        if (!tn__futures_reply(&r->futures, from, f)) {
+            tn__rpc_drop_reply(r, from, f);
+        }
+        return true;
+    case TN__RPC_FORGET:
+        tn__graphs_forget(&r->graphs, from, f->head.number);
+        free(f);
+        return true;
+    case TN__RPC_END:
+        set_ended(r, from);
+        free(f);
+        return true;
+    default:
+        free(f);
+        return false;
+    }
+}
+
+static void lose_rank(void *rpc, int rank, const char *why) {
+    tn_rpc *r = rpc;
+    tn__futures_lose(&r->futures, rank, why);
+    tn__graphs_forget(&r->graphs, rank, 0);
+    pthread_mutex_lock(&r->lock);
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
 /* ---- Counting those who use it --------------------------------------------------------------- */
 
 tn_rpc *tn__rpc_keep(tn_rpc *r) {
@@ -39,22 +90,15 @@ void tn__rpc_release(tn_rpc *r) {
     if (__atomic_fetch_sub(&r->refs, 1, __ATOMIC_ACQ_REL) > 1) {
         return;
     }
-    for (int i = 0; i < r->ranks; i++) {
-        pthread_mutex_destroy(&r->peers[i].lock);
-    }
-    for (tn__function *f = r->functions, *next; f; f = next) {
-        next = f->next;
-        free(f);
-    }
-    tn__stepped_free(r);
-    tn__references_end(r);
-    pthread_cond_destroy(&r->queued);
-    pthread_cond_destroy(&r->quiet);
-    pthread_cond_destroy(&r->grads_free);
+    tn__connections_finish(&r->connections);
+    tn__functions_finish(&r->functions);
+    tn__futures_finish(&r->futures);
+    tn__workers_finish(&r->workers);
+    tn__graphs_finish(&r->graphs);
+    pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
     tn_store_free(r->store);
-    free(r->threads);
-    free(r->peers);
+    free(r->ended);
     free(r);
 }
 
@@ -63,49 +107,54 @@ void tn__rpc_release(tn_rpc *r) {
 static bool options_sound(const tn_rpc_options *o) {
     static const char *const operation = "rpc_new";
     const char *wrong = TN__BEYOND({"threads", o->threads, 1, THREADS_MOST},
-                                   {"threads_most", o->threads_most, o->threads, THREADS_MOST});
+                                   {"threads_most", o->threads_most, o->threads, THREADS_MOST},
+                                   {"message_limit", o->message_limit, LIMIT_LEAST, 0},
+                                   {"backlog_limit", o->backlog_limit, LIMIT_LEAST, 0});
     if (!(o->timeout > 0 && o->timeout <= TN__TIMEOUT_MOST)) {
         tn__raise(TN_EVALUE, operation, "the time-out is %g seconds (above 0, at most %g)",
                   o->timeout, TN__TIMEOUT_MOST);
     } else if (wrong) {
         tn__raise(TN_EVALUE, operation, "%s", wrong);
-    } else if (o->message_limit < LIMIT_LEAST) {
-        tn__raise(TN_EVALUE, operation, "message_limit is %lld bytes (at least %d)",
-                  (long long)o->message_limit, LIMIT_LEAST);
-    } else if (o->backlog_limit < LIMIT_LEAST) {
-        tn__raise(TN_EVALUE, operation, "backlog_limit is %lld bytes (at least %d)",
-                  (long long)o->backlog_limit, LIMIT_LEAST);
     }
     return !tn__pending();
 }
 
-static tn_rpc *rpc_alloc(int rank, int ranks, const tn_rpc_options *o) {
-    tn_rpc *r = tn__calloc(1, sizeof(*r));
-    tn__peer *peers = tn__calloc((size_t)ranks, sizeof(*peers));
-    pthread_t *threads = tn__calloc((size_t)o->threads_most, sizeof(*threads));
-    if (!r || !peers || !threads) {
-        free(r);
-        free(peers);
-        free(threads);
-        tn__raise(TN_ENOMEM, "rpc_new", "no memory for %d ranks", ranks);
+/* For g's ranks, with a part of its store. False after raising. */
+static bool take_group(tn_rpc *r, tn_group *g) {
+    char prefix[32];
+    if (!g || !g->store) {
+        return true;
+    }
+    snprintf(r->interface, sizeof(r->interface), "%s", g->interface);
+    snprintf(prefix, sizeof(prefix), "rpc/%d", g->rpcs++);
+    r->store = tn_prefix_store(g->store, prefix);
+    return r->store != NULL;
+}
+
+static tn_rpc *make_rpc(tn_group *g, const tn_rpc_options *o) {
+    tn_rpc *r = tn__calloc_for(1, sizeof(*r), "rpc_new");
+    if (!r) {
         return NULL;
     }
-    *r = (tn_rpc){.refs = 1,
-                  .process = tn__process(),
-                  .options = *o,
-                  .rank = rank,
-                  .ranks = ranks,
-                  .peers = peers,
-                  .threads = threads,
-                  .epoll = -1,
-                  .wake = -1};
+    int rank = tn_group_rank(g), ranks = tn_group_size(g);
+    *r = (tn_rpc){.refs = 1, .process = tn__process(), .options = *o, .rank = rank, .ranks = ranks};
+    r->connections = (tn__connections){
+        .rank = rank, .ranks = ranks, .receive = receive_frame, .lost = lose_rank, .user = r};
+    r->workers = (tn__workers){.concurrent = o->threads,
+                               .threads_most = o->threads_most,
+                               .answer = tn__rpc_answer,
+                               .user = r};
     pthread_mutex_init(&r->lock, NULL);
-    tn__condition_init(&r->queued);
-    tn__condition_init(&r->quiet);
-    tn__condition_init(&r->grads_free);
-    for (int i = 0; i < ranks; i++) {
-        peers[i].fd = -1;
-        pthread_mutex_init(&peers[i].lock, NULL);
+    tn__condition_init(&r->changed);
+    tn__functions_init(&r->functions);
+    tn__graphs_init(&r->graphs);
+    bool fine = tn__connections_init(&r->connections, o->message_limit);
+    fine = tn__futures_init(&r->futures, ranks, o->backlog_limit) && fine;
+    fine = tn__workers_init(&r->workers) && fine;
+    r->ended = tn__calloc_for((size_t)ranks, sizeof(*r->ended), "rpc_new");
+    if (!fine || !r->ended || !take_group(r, g)) {
+        tn__rpc_release(r);
+        return NULL;
     }
     return r;
 }
@@ -119,18 +168,19 @@ tn_rpc *tn_rpc_new(tn_group *g, tn_rpc_options options) {
         tn__raise(TN_ESTATE, "rpc_new", "this rank is not a member of group %s", tn_group_name(g));
         return NULL;
     }
-    tn_rpc *r = rpc_alloc(tn_group_rank(g), tn_group_size(g), &options);
-    if (r && g) {
-        r->store = g->store ? tn__store_keep(g->store) : NULL;
-        r->number = g->rpcs++;
-        snprintf(r->interface, sizeof(r->interface), "%s", g->interface);
+    return make_rpc(g, &options);
+}
+
+tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *user) {
+    if (!tn__rpc_usable(r, "rpc_register")) {
+        return tn_error();
     }
-    if (r && (!tn__remote_builtins(r) || !tn__grad_builtins(r) ||
-              !tn__peers_announce(r, tn__now() + options.timeout))) {
-        tn__rpc_release(r);
-        return NULL;
+    if (!f || !name || !*name || strlen(name) > TN__RPC_NAME) {
+        return tn__raise(TN_EVALUE, "rpc_register",
+                         "%s \"%.40s\" (a function, and a name of 1 to %d bytes)",
+                         f ? "the name" : "no function for", name ? name : "(NULL)", TN__RPC_NAME);
     }
-    return r;
+    return tn__functions_add(&r->functions, name, f, user);
 }
 
 tn_status tn_rpc_start(tn_rpc *r) {
@@ -141,157 +191,87 @@ tn_status tn_rpc_start(tn_rpc *r) {
         return tn__raise(TN_ESTATE, "rpc_start", "it was called before");
     }
     r->started = true; /* functions that others call may call before this returns */
-    if (!tn__rpc_start_threads(r) || !tn__peers_join(r, tn__now() + r->options.timeout) ||
-        !tn__peers_start(r)) {
-        tn__peers_stop(r);
+    if (!tn__workers_start(&r->workers) ||
+        (r->ranks > 1 &&
+         !tn__connections_join(&r->connections, r->store, r->interface, r->options.timeout)) ||
+        !tn__connections_start(&r->connections)) {
+        tn__connections_stop(&r->connections);
         for (int i = 0; i < r->ranks; i++) {
-            tn__rpc_lose(r, i, "tn_rpc_start has failed");
+            lose_rank(r, i, "tn_rpc_start has failed");
         }
     }
     return tn_error();
 }
 
-int tn_rpc_rank(const tn_rpc *r) {
-    return r ? r->rank : 0;
-}
-
-int tn_rpc_size(const tn_rpc *r) {
-    return r ? r->ranks : 1;
-}
-
-int tn_rpc_caller(void) {
-    return tn__served ? tn__served->caller : -1;
-}
-
 /* ---- Shutting down ---------------------------------------------------------------------------- *
  *
- * In rounds: each rank waits until nothing runs on it and it waits for nothing, and tells all how
- * many calls it has sent and answered so far. When as many had been answered in one round as have
- * been sent in the next, no call is on its way anywhere (Mattern 1987, "Algorithms for distributed
- * termination detection"). A rank can be one round ahead of another, so each keeps two. */
+ * A rank that waits for no answer says END to all. A function runs because some rank waits for it,
+ * or for a function that waits for it; so when all have said END, none that is waited for runs or
+ * is on its way. A rank leaves when it has all others' END. */
 
-void tn__rpc_note_end(tn_rpc *r, int from, const tn__rpc_head *h) {
-    pthread_mutex_lock(&r->lock);
-    r->peers[from].ended[h->number % 2] =
-        (tn__rpc_ending){.round = h->number, .sent = h->context, .done = h->microseconds};
-    pthread_cond_broadcast(&r->quiet);
-    pthread_mutex_unlock(&r->lock);
-}
-
-static bool is_quiet(const tn_rpc *r) {
-    return !r->first && r->running == 0 && r->waiting == 0;
-}
-
-/* Waits on `quiet`; false at the deadline. */
-static bool await_change(tn_rpc *r, double deadline) {
-    if (isinf(deadline)) {
-        pthread_cond_wait(&r->quiet, &r->lock);
-        return true;
+/* Waits until nothing runs here and no call waits. False after raising. */
+static bool settle_here(tn_rpc *r, double deadline, double timeout) {
+    if (!tn__workers_settle(&r->workers, deadline) || !tn__futures_settle(&r->futures, deadline)) {
+        tn__raise(TN_EPEER, "rpc_shutdown", "calls were still running after %.3g seconds", timeout);
     }
-    struct timespec until = tn__timespec(deadline);
-    return pthread_cond_timedwait(&r->quiet, &r->lock, &until) == 0;
+    return !tn__pending();
 }
 
-/* Under the lock: the first rank that has not said where it is in this round; -1: none. */
-static int missing_rank(const tn_rpc *r, uint64_t round) {
+/* The first rank that has left: others may have left because of it. */
+static tn_status raise_lost(tn_rpc *r) {
+    const char *why = tn__futures_lost(&r->futures, -1);
+    return why ? tn__raise(TN_EPEER, "rpc_shutdown", "%s", why) : TN_OK;
+}
+
+/* If a rank has left before this one's END, for which it did not wait. */
+static tn_status raise_early(tn_rpc *r) {
+    pthread_mutex_lock(&r->lock);
+    bool said = r->ended[r->rank];
+    pthread_mutex_unlock(&r->lock);
+    return said ? TN_OK : raise_lost(r);
+}
+
+/* To all ranks, this one too. False after raising. */
+static bool say_end(tn_rpc *r) {
+    for (int to = 0; to < r->ranks; to++) {
+        tn__rpc_frame *f = tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_END});
+        if (!f) {
+            tn__raise(TN_ENOMEM, "rpc_shutdown", "no memory for a word to rank %d", to);
+            return false;
+        }
+        tn__connections_send(&r->connections, to, f);
+    }
+    return true;
+}
+
+/* Under the lock: the first rank that has not ended; -1: none. */
+static int missing_rank(const tn_rpc *r) {
     for (int i = 0; i < r->ranks; i++) {
-        if (i != r->rank && r->peers[i].ended[round % 2].round != round) {
+        if (!r->ended[i]) {
             return i;
         }
     }
     return -1;
 }
 
-/* Under the lock: waits for all ranks' word in this round. False after raising. */
-static bool await_round(tn_rpc *r, uint64_t round, double deadline, double timeout) {
-    for (int missing; (missing = missing_rank(r, round)) >= 0;) {
-        const tn__peer *p = &r->peers[missing];
-        if (p->gone) {
-            tn__raise(TN_EPEER, "rpc_shutdown", "%s", p->why);
-            return false;
-        }
-        if (!await_change(r, deadline)) {
-            tn__raise(TN_EPEER, "rpc_shutdown", "rank %d has not ended within %.3g seconds",
-                      missing, timeout);
-            return false;
-        }
-    }
-    return true;
-}
-
-/* One frame for each other rank, before any is sent; false after raising. */
-static bool tell_all(tn_rpc *r, const tn__rpc_ending *mine) {
-    tn__rpc_head h = {.kind = TN__RPC_ENDING,
-                      .number = mine->round,
-                      .context = mine->sent,
-                      .microseconds = mine->done};
-    tn__rpc_frame *list = NULL, *next;
-    bool fine = true;
-    for (int i = 1; i < r->ranks && fine; i++) {
-        tn__rpc_frame *f = tn__rpc_frame_new(&h);
-        fine = f != NULL;
-        if (f) {
-            f->next = list;
-            list = f;
-        }
-    }
-    if (!fine) {
-        tn__raise(TN_ENOMEM, "rpc_shutdown", "no memory for a word to %d ranks", r->ranks - 1);
-    }
-    for (int to = 0; list; list = next, to++) {
-        next = list->next;
-        to += to == r->rank;
-        if (fine) {
-            tn__peer_send(r, to, list);
-        } else {
-            free(list);
-        }
-    }
-    return fine;
-}
-
-/* Waits until nothing runs here, and says what has been done. False after raising. */
-static bool settle_here(tn_rpc *r, tn__rpc_ending *mine, double deadline, double timeout) {
+/* False after raising. */
+static bool await_ends(tn_rpc *r, double deadline, double timeout) {
+    struct timespec until = tn__timespec(deadline);
+    bool gone = false, late = false;
+    int missing;
     pthread_mutex_lock(&r->lock);
-    while (!is_quiet(r)) {
-        if (!await_change(r, deadline)) {
-            tn__raise(TN_EPEER, "rpc_shutdown", "calls were still running after %.3g seconds",
-                      timeout);
-            break;
-        }
-    }
-    mine->sent = r->calls_sent;
-    mine->done = r->calls_done;
-    pthread_mutex_unlock(&r->lock);
-    return !tn__pending();
-}
-
-/* One round, or the rest of the one that an error has interrupted; *over: it was the last. False
- * after raising. */
-static bool end_round(tn_rpc *r, double deadline, double timeout, bool *over) {
-    if (r->said.round == 0) {
-        tn__rpc_ending mine = {.round = r->rounds + 1};
-        if (!settle_here(r, &mine, deadline, timeout) || !tell_all(r, &mine)) {
-            return false;
-        }
-        r->said = mine;
-    }
-    pthread_mutex_lock(&r->lock);
-    bool fine = await_round(r, r->said.round, deadline, timeout);
-    tn__rpc_ending before = r->sums, sums = r->said;
-    for (int i = 0; fine && i < r->ranks; i++) {
-        sums.sent += i == r->rank ? 0 : r->peers[i].ended[sums.round % 2].sent;
-        sums.done += i == r->rank ? 0 : r->peers[i].ended[sums.round % 2].done;
+    while ((missing = missing_rank(r)) >= 0 && !late &&
+           !(gone = tn__futures_lost(&r->futures, missing))) {
+        late = pthread_cond_timedwait(&r->changed, &r->lock, &until) != 0;
     }
     pthread_mutex_unlock(&r->lock);
-    if (fine) {
-        *over = before.round > 0 && before.done == sums.sent;
-        r->rounds = sums.round;
-        const tn__rpc_ending none = {0};
-        r->sums = *over ? none : sums;
-        r->said = none;
+    if (gone) {
+        raise_lost(r);
+    } else if (missing >= 0) {
+        tn__raise(TN_EPEER, "rpc_shutdown", "rank %d has not ended within %.3g seconds", missing,
+                  timeout);
     }
-    return fine;
+    return missing < 0;
 }
 
 tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
@@ -307,20 +287,11 @@ tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
                          r->started ? "called inside a function that a rank called"
                                     : "tn_rpc_start was not called");
     }
-    pthread_mutex_lock(&r->lock);
-    bool other = r->ending;
-    r->ending = true;
-    pthread_mutex_unlock(&r->lock);
-    if (other) {
-        return tn__raise(TN_ESTATE, "rpc_shutdown", "another thread is in it");
+    double deadline = tn__now() + (timeout > 0 ? timeout : TN__TIMEOUT_MOST);
+    if (raise_early(r) == TN_OK && settle_here(r, deadline, timeout) && say_end(r) &&
+        await_ends(r, deadline, timeout)) {
+        settle_here(r, deadline, timeout);
     }
-    double deadline = timeout > 0 ? tn__now() + timeout : (double)INFINITY;
-    bool over = false;
-    while (!over && end_round(r, deadline, timeout, &over)) {
-    }
-    pthread_mutex_lock(&r->lock);
-    r->ending = false;
-    pthread_mutex_unlock(&r->lock);
     return tn_error();
 }
 
@@ -332,16 +303,11 @@ void tn_rpc_free(tn_rpc *r) {
         tn__raise(TN_ESTATE, "rpc_free", "called inside a function that a rank called");
         return;
     }
-    tn__peers_stop(r);
+    tn__connections_stop(&r->connections);
     for (int i = 0; i < r->ranks; i++) {
-        tn__rpc_lose(r, i, "tn_rpc_free was called on this side");
+        lose_rank(r, i, "tn_rpc_free was called on this side");
     }
-    tn__rpc_stop_threads(r);
-    pthread_mutex_lock(&r->lock);
-    tn__kept *kept = tn__kept_of_gone(r, -1);
-    struct tn__owed *owed = tn__owed_of_gone(r, -1);
-    pthread_mutex_unlock(&r->lock);
-    tn__kept_free(kept);
-    tn__owed_free(owed);
+    tn__workers_stop(&r->workers);
+    tn__graphs_forget(&r->graphs, -1, 0);
     tn__rpc_release(r);
 }

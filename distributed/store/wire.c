@@ -6,13 +6,13 @@
 
 static const char magic[4] = {'T', 'E', 'R', 'N'};
 
-static void put_number(uint8_t *to, int bytes, uint64_t value) {
+void tn__put_number(uint8_t *to, int bytes, uint64_t value) {
     for (int i = 0; i < bytes; i++) {
         to[i] = (uint8_t)(value >> 8 * i);
     }
 }
 
-static uint64_t get_number(const uint8_t *from, int bytes) {
+uint64_t tn__get_number(const uint8_t *from, int bytes) {
     uint64_t value = 0;
     for (int i = 0; i < bytes; i++) {
         value |= (uint64_t)from[i] << 8 * i;
@@ -22,14 +22,14 @@ static uint64_t get_number(const uint8_t *from, int bytes) {
 
 void tn__hello_write(uint8_t to[TN__HELLO], const uint8_t nonce[TN__NONCE]) {
     memcpy(to, magic, sizeof(magic));
-    put_number(to + 4, 2, TN__WIRE_VERSION);
-    put_number(to + 6, 2, 0);
+    tn__put_number(to + 4, 2, TN__WIRE_VERSION);
+    tn__put_number(to + 6, 2, 0);
     memcpy(to + 8, nonce, TN__NONCE);
 }
 
 bool tn__hello_read(const uint8_t from[TN__HELLO], uint8_t nonce[TN__NONCE], int *version) {
     memcpy(nonce, from + 8, TN__NONCE);
-    *version = (int)get_number(from + 4, 2);
+    *version = (int)tn__get_number(from + 4, 2);
     return memcmp(from, magic, sizeof(magic)) == 0;
 }
 
@@ -49,42 +49,43 @@ bool tn__proof_equal(const uint8_t a[TN__DIGEST], const uint8_t b[TN__DIGEST]) {
 }
 
 void tn__request_write(uint8_t to[TN__REQUEST_HEAD], const tn__request *r) {
-    put_number(to, 1, r->kind);
-    put_number(to + 1, 1, r->key_bytes);
-    put_number(to + 2, 2, 0);
-    put_number(to + 4, 4, r->first_bytes);
-    put_number(to + 8, 4, r->second_bytes);
-    put_number(to + 12, 8, (uint64_t)r->amount);
-    put_number(to + 20, 8, r->microseconds);
+    tn__put_number(to, 1, r->kind);
+    tn__put_number(to + 1, 1, r->key_bytes);
+    tn__put_number(to + 2, 2, 0);
+    tn__put_number(to + 4, 4, r->first_bytes);
+    tn__put_number(to + 8, 4, r->second_bytes);
+    tn__put_number(to + 12, 8, (uint64_t)r->amount);
+    tn__put_number(to + 20, 8, r->microseconds);
 }
 
 bool tn__request_read(const uint8_t from[TN__REQUEST_HEAD], tn__request *r) {
-    *r = (tn__request){.kind = (tn__request_kind)get_number(from, 1),
-                       .key_bytes = (uint32_t)get_number(from + 1, 1),
-                       .first_bytes = (uint32_t)get_number(from + 4, 4),
-                       .second_bytes = (uint32_t)get_number(from + 8, 4),
-                       .amount = (int64_t)get_number(from + 12, 8),
-                       .microseconds = get_number(from + 20, 8)};
+    *r = (tn__request){.kind = (tn__request_kind)tn__get_number(from, 1),
+                       .key_bytes = (uint32_t)tn__get_number(from + 1, 1),
+                       .first_bytes = (uint32_t)tn__get_number(from + 4, 4),
+                       .second_bytes = (uint32_t)tn__get_number(from + 8, 4),
+                       .amount = (int64_t)tn__get_number(from + 12, 8),
+                       .microseconds = tn__get_number(from + 20, 8)};
     bool has_first = r->kind == TN__STORE_SET || r->kind == TN__STORE_COMPARE_SET;
-    return r->kind >= TN__STORE_SET && r->kind < TN__STORE_KINDS && get_number(from + 2, 2) == 0 &&
-           r->key_bytes > 0 && r->first_bytes <= (has_first ? TN_STORE_VALUE : 0) &&
+    return r->kind >= TN__STORE_SET && r->kind < TN__STORE_KINDS &&
+           tn__get_number(from + 2, 2) == 0 && r->key_bytes > 0 &&
+           r->first_bytes <= (has_first ? TN_STORE_VALUE : 0) &&
            r->second_bytes <= (r->kind == TN__STORE_COMPARE_SET ? TN_STORE_VALUE : 0);
 }
 
 void tn__reply_write(uint8_t to[TN__REPLY_HEAD], const tn__reply *r) {
-    put_number(to, 1, r->status);
-    put_number(to + 1, 1, r->flag);
-    put_number(to + 2, 2, 0);
-    put_number(to + 4, 4, r->bytes);
-    put_number(to + 8, 8, (uint64_t)r->number);
+    tn__put_number(to, 1, r->status);
+    tn__put_number(to + 1, 1, r->flag);
+    tn__put_number(to + 2, 2, 0);
+    tn__put_number(to + 4, 4, r->bytes);
+    tn__put_number(to + 8, 8, (uint64_t)r->number);
 }
 
 bool tn__reply_read(const uint8_t from[TN__REPLY_HEAD], tn__reply *r) {
-    *r = (tn__reply){.status = (tn_status)get_number(from, 1),
+    *r = (tn__reply){.status = (tn_status)tn__get_number(from, 1),
                      .flag = from[1] == 1,
-                     .bytes = (uint32_t)get_number(from + 4, 4),
-                     .number = (int64_t)get_number(from + 8, 8)};
+                     .bytes = (uint32_t)tn__get_number(from + 4, 4),
+                     .number = (int64_t)tn__get_number(from + 8, 8)};
     uint32_t most = r->status == TN_OK ? TN_STORE_VALUE : TN_STORE_WHY - 1;
-    return r->status <= TN_EMISMATCH && from[1] <= 1 && get_number(from + 2, 2) == 0 &&
+    return r->status <= TN_EMISMATCH && from[1] <= 1 && tn__get_number(from + 2, 2) == 0 &&
            r->bytes <= most;
 }

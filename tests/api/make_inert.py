@@ -63,7 +63,7 @@ SMALL = {
     "tn_llama": ".vocab = 8, .context = 8, .layers = 1, .heads = 1, .kv_heads = 1, .width = 4, .hidden = 4",
 }
 # Made by `valid` of test_inert.c, under this name without tn_.
-MADE = {"tn_optim", "tn_dataset", "tn_loader", "tn_store", "tn_metrics", "tn_message", "tn_scaler", "tn_average", "tn_charset",
+MADE = {"tn_optim", "tn_dataset", "tn_loader", "tn_store", "tn_metrics", "tn_scaler", "tn_average", "tn_charset",
         "tn_progress", "tn_search", "tn_safetensors_writer", "tn_tokenizer", "tn_history", "tn_rpc", "tn_npz", "tn_safetensors"}
 # Without tn_: functions that take NULL for the thing itself, since there is nothing to do or to say.
 QUIET = set("""
@@ -71,13 +71,13 @@ QUIET = set("""
     deepspeed_checkpoint deepspeed_due deepspeed_lr deepspeed_norm desc_of drop flight_dump flight_mark
     fsdp_statistics function_new function_new_with generated_free history_column history_curve history_smooth
     is_leaf loader_batches loader_dataset loader_has loader_next loader_options_of loader_sampler loader_where
-    local_sgd_statistics match_vectors message_count
+    local_sgd_statistics match_vectors
     metrics_accuracy metrics_count metrics_f1 metrics_loss metrics_perplexity metrics_precision metrics_print
     metrics_recall metrics_reset metrics_top no_sync_begin npz_count npz_name op_input_name op_named optim_each
     optim_groups optim_kind optim_lr optim_set_lr optim_set_steps optim_steps optim_zero_grad parameters
     pipeline_alive pipeline_parts pipeline_stage plot_text profile_region_begin progress_clear progress_median_ms
-    progress_note progress_resume progress_step progress_utilisation release remote_owner remove_hook requires_grad
-    rpc_done rpc_kept rpc_rank rpc_size run_board run_count run_done run_draw run_log run_next run_step run_stop
+    progress_note progress_resume progress_step progress_utilisation release remove_hook requires_grad
+    rpc_done run_board run_count run_done run_draw run_log run_next run_step run_stop
     run_utilisation run_validates run_value safetensors_count safetensors_has safetensors_metadata safetensors_name
     sample_add sample_binary sample_unary scaler_skipped scaler_where search_best search_folder search_report
     search_steps search_trial sequential_of setup_finish setup_flops shards_writer_shards shards_writer_tokens
@@ -96,7 +96,7 @@ OPTIONAL = set("""
     image_normalize.std linear_gelu.bias linear_op.bias lm_parts.parts lm_specials_of.tokenizer
     metrics_print.file metrics_print.names module_buffer.tensor module_init.kind module_init_values.kind
     module_param.tensor module_print.file module_scratch.tensor optim_each.f plot_text.file progress_new.unit
-    progress_note.text recompute.free_user recompute.params remote_of_object.let_go rms_norm_op.weight rpc_wait.f
+    progress_note.text recompute.free_user recompute.params rms_norm_op.weight
     run_draw.file run_log.name run_steps.l run_value.name safetensors_has.name safetensors_metadata.key
     sample_add.sample sequence_dataset.y setup_scaler.s sort.index store_add.result store_compare_set.expected
     store_compare_set.is_set store_delete.existed summary_add_histogram.tag summary_add_histogram.values
@@ -131,8 +131,7 @@ BY_HAND |= set("""
 FREES = {"tn_local_sgd *": "tn_module_free", "tn_search *": "tn_search_end", "tn_npz *": "tn_npz_close", "char *": "tn_text_free",
          "tn_safetensors *": "tn_safetensors_close"}
 # What these return is there already.
-FOUND = {"tn_world", "tn_dist_store", "tn_rpc_context_current", "tn_dataset_keep", "tn_deepspeed_optim", "tn_rpc_wait",
-         "tn_run_best"}
+FOUND = {"tn_world", "tn_dist_store", "tn_dataset_keep", "tn_deepspeed_optim", "tn_run_best"}
 # These return something harmless after an error.
 DUMMY = {"tn_data", "tn_data_mut", "tn_optim_group"}
 # Members and parameters that any number suits, or of which it is refused only when it is used.
@@ -272,7 +271,7 @@ class Function:
             return "v->file"
         if kind == "tn_tensor *const *":
             return "(tn_tensor *[]){v->x, v->x}"
-        if base in MADE and name != "in":  # messages in are freed
+        if base in MADE:
             return "v->" + base[3:]
         if base and self.headers.maker(base):
             return "(%s[]){%s_defaults()}" % (base, self.headers.maker(base))

@@ -23,7 +23,6 @@ typedef struct valid {
     tn_loader *loader;
     tn_store *store;
     tn_metrics *metrics;
-    tn_message *message;
     tn_scaler *scaler;
     tn_average *average;
     tn_progress *progress;
@@ -67,7 +66,6 @@ static void make_valid(valid *v, tn_dtype other) {
     v->loader = tn_loader_new(v->dataset, tn_sequential_sampler(), TN_WITH(tn_loader, .batch = 1));
     v->store = tn_memory_store();
     v->metrics = tn_metrics_new(3, 1);
-    v->message = tn_message_new();
     v->scaler = tn_scaler_new(tn_scaler_defaults());
     v->average = tn_ema(v->trained, 0.5);
     v->progress = tn_progress_new(v->file, 0, 3, "tok");
@@ -82,7 +80,6 @@ static void free_valid(valid *v) {
     tn_progress_free(v->progress);
     tn_average_free(v->average);
     tn_scaler_free(v->scaler);
-    tn_message_free(v->message);
     tn_metrics_free(v->metrics);
     tn_store_free(v->store);
     tn_loader_free(v->loader);

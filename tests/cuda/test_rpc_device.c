@@ -2,18 +2,17 @@
  * and tn_rpc_forward give is where the inputs are. Ranks are threads, each with a device. */
 
 #include "device_ranks.h"
-#include "tests/distributed/rank_check.h"
+#include "tests/distributed/rpc_check.h"
 
 static bool is_on(tn_tensor *t, tn_device d) {
     return t && tn_device_of(t).kind == d.kind && tn_device_of(t).index == d.index;
 }
 
-/* ---- Messages, references -------------------------------------------------------------------- */
+/* ---- Values ---------------------------------------------------------------------------------- */
 
-static void send_back(const tn_message *in, tn_message *out, void *user) {
-    tn_tensor *t = tn_message_tensor(in, 0);
-    tn_message_add_int(out, is_on(t, tn_cpu()));
-    tn_message_add(out, tn_to(t, *(tn_device *)user));
+static tn_values send_back(tn_values in, void *user) {
+    return TN_VALUES(tn_to(in.v[0], *(tn_device *)user),
+                     tn_scalar(is_on(in.v[0], tn_cpu()), TN_I64));
 }
 
 static void sends_tensors(tn_group *world, void *user) {
@@ -24,32 +23,31 @@ static void sends_tensors(tn_group *world, void *user) {
     tn_rpc_start(r);
     tn_tensor *x = tn_transpose(tn_randn(TN_DIMS(3, 5), TN_BF16), 0, 1), *host = tn_to(x, tn_cpu());
     CHECK(is_on(x, mine));
-    tn_future *f = tn_rpc_call(r, 1 - tn_rpc_rank(r), "send_back",
-                               tn_message_of(TN_VALUES(x, tn_ones(TN_DIMS(0), TN_F32))), 0);
-    tn_message *out = tn_rpc_wait(f);
-    CHECK(tn_message_int(out, 0) == 1);
-    tn_tensor *y = tn_message_tensor(out, 1);
-    CHECK(is_on(y, tn_cpu()) && tn_equal(y, host));
-    tn_message_free(out);
-    tn_remote *m = tn_remote_of(r, x); /* on its owner the tensor itself */
-    CHECK(is_on(tn_remote_get(m, 0), mine));
-    tn_remote_free(m);
-    CHECK(tn_rpc_shutdown(r, 60) == TN_OK && tn_rpc_kept(r) == 0);
-    tn_rpc_free(r);
+    tn_values out = ask_rank(r, 1 - tn_group_rank(world), "send_back",
+                             TN_VALUES(x, tn_ones(TN_DIMS(0), TN_F32)), 0);
+    CHECK(out.n == 2 && tn_item(out.v[1]) == 1);
+    CHECK(is_on(out.v[0], tn_cpu()) && tn_equal(out.v[0], host));
+    end_rank(world, r);
 }
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
-static void run_half(const tn_message *in, tn_message *out, void *user) {
+static tn_values run_half(tn_values in, void *user) {
     const tn_linear *half = user;
-    tn_tensor *x = tn_to(tn_message_tensor(in, 0), tn_device_of(half->weight));
-    tn_message_add(out, tn_tanh(tn_call(user, x)));
+    return TN_VALUES(tn_tanh(tn_call(user, tn_to(in.v[0], tn_device_of(half->weight)))));
+}
+
+static tn_values step_half(tn_values in, void *opt) {
+    tn_optim_step(opt);
+    tn_optim_zero_grad(opt);
+    return nothing;
 }
 
 /* Each rank calls the other's half, and steps it: as on the CPU. */
 static void trains_half(tn_group *world, void *user) {
     TN_SCOPE;
     tn_device mine = tn_default_device();
+    int other = 1 - tn_group_rank(world);
     tn_linear half, same;
     tn_seed(3);
     tn_linear_init(&half, 4, 4, tn_linear_defaults());
@@ -59,25 +57,23 @@ static void trains_half(tn_group *world, void *user) {
     tn_optim *alike = tn_sgd(&same, TN_WITH(tn_sgd, .lr = 0.1));
     tn_rpc *r = tn_rpc_new(world, tn_rpc_defaults());
     tn_rpc_register(r, "half", run_half, &half);
-    tn_rpc_register_optim(r, opt);
+    tn_rpc_register(r, "step", step_half, opt);
     tn_rpc_start(r);
-    tn_rpc_context *c = tn_rpc_context_new(r);
     for (int step = 0; step < 2; step++) {
+        TN_SCOPE;
         tn_tensor *x = tn_ones(TN_DIMS(2, 4), TN_F32), *z = tn_ones(TN_DIMS(2, 4), TN_F32);
         tn_set_requires_grad(x, true);
         tn_set_requires_grad(z, true);
-        tn_tensor *y = tn_rpc_forward(c, 1 - tn_rpc_rank(r), "half", TN_VALUES(x), 0).v[0];
+        tn_tensor *y = tn_rpc_forward(r, other, "half", TN_VALUES(x), 0).v[0];
         CHECK(is_on(y, mine));
         tn_backward(tn_sum_all(tn_square(y)));
         tn_backward(tn_sum_all(tn_square(tn_tanh(tn_call(&same, z)))));
         CHECK(is_on(tn_grad_of(x), mine) && tn_equal(tn_grad_of(x), tn_grad_of(z)));
-        CHECK(tn_rpc_step(c) == TN_OK);
+        CHECK(!is_lost(ask_rank(r, other, "step", nothing, 0)));
         tn_optim_step(alike);
         tn_optim_zero_grad(alike);
     }
-    tn_rpc_context_free(c);
-    CHECK(tn_rpc_shutdown(r, 60) == TN_OK && tn_rpc_kept(r) == 0);
-    tn_rpc_free(r);
+    end_rank(world, r);
     CHECK(is_on(half.weight, mine) && tn_equal(half.weight, same.weight));
     tn_optim_free(opt);
     tn_optim_free(alike);

@@ -7,9 +7,24 @@
 
 #include "rank_check.h"
 
-static inline tn_message *ask_rank(tn_rpc *r, int to, const char *name, tn_message *in,
-                                   double timeout) {
+static inline tn_values ask_rank(tn_rpc *r, int to, const char *name, tn_values in,
+                                 double timeout) {
     return tn_rpc_wait(tn_rpc_call(r, to, name, in, timeout));
+}
+
+static const tn_values nothing = {0};
+
+static inline tn_values number_of(int64_t n) {
+    return (tn_values){1, {tn_scalar((double)n, TN_I64)}};
+}
+
+static inline int64_t first_of(tn_values v) {
+    return v.n == 1 ? (int64_t)tn_item(v.v[0]) : -1;
+}
+
+/* Nothing was given, since it failed. */
+static inline bool is_lost(tn_values v) {
+    return v.n == 1 && tn_is_inert(v.v[0]);
 }
 
 /* The pending error is this one; clears it. */
@@ -23,72 +38,52 @@ static inline bool failed_with(tn_status status, const char *part) {
     return fine;
 }
 
-/* Waits until rank r keeps this many things. */
-static inline bool comes_to_keep(tn_rpc *r, int64_t count) {
-    for (double end = tn__now() + 20; tn_rpc_kept(r) != count && tn__now() < end;) {
-        usleep(1000);
+/* Waits until rank r keeps this many graphs. */
+static inline bool comes_to_keep(tn_rpc *r, int wanted) {
+    for (double end = tn__now() + 20;; usleep(1000)) {
+        int count = 0;
+        pthread_mutex_lock(&r->graphs.lock);
+        for (const tn__graph *g = r->graphs.first; g; g = g->next) {
+            count++;
+        }
+        pthread_mutex_unlock(&r->graphs.lock);
+        if (count == wanted || tn__now() > end) {
+            return count == wanted;
+        }
     }
-    return tn_rpc_kept(r) == count;
 }
 
 /* ---- Functions ------------------------------------------------------------------------------- */
 
-static inline void echo_values(const tn_message *in, tn_message *out, void *user) {
-    for (int i = 0; i < tn_message_count(in); i++) {
-        const tn__value *v = &in->values[i];
-        size_t bytes = 0;
-        switch (v->kind) {
-        case TN__VALUE_TENSOR:
-            tn_message_add(out, tn_message_tensor(in, i));
-            break;
-        case TN__VALUE_BYTES: {
-            const void *data = tn_message_bytes(in, i, &bytes);
-            tn_message_add_bytes(out, data, bytes);
-            break;
-        }
-        case TN__VALUE_TEXT:
-            tn_message_add_text(out, tn_message_text(in, i));
-            break;
-        case TN__VALUE_INT:
-            tn_message_add_int(out, tn_message_int(in, i));
-            break;
-        default: {
-            tn_remote *m = tn_message_remote(in, i);
-            tn_message_add_remote(out, m);
-            tn_remote_free(m);
-        }
-        }
-    }
+static inline tn_values echo_values(tn_values in, void *user) {
+    return in;
 }
 
-static inline void count_values(const tn_message *in, tn_message *out, void *user) {
-    tn_message_add_int(out, tn_message_count(in));
+static inline tn_values count_values(tn_values in, void *user) {
+    return number_of(in.n);
 }
 
-static inline void add_numbers(const tn_message *in, tn_message *out, void *user) {
-    tn_message_add_int(out, tn_message_int(in, 0) + tn_message_int(in, 1) + tn_rpc_caller());
+static inline tn_values add_numbers(tn_values in, void *user) {
+    return number_of((int64_t)(tn_item(in.v[0]) + tn_item(in.v[1])) + tn_rpc_caller());
 }
 
-static inline void fail_here(const tn_message *in, tn_message *out, void *user) {
-    tn_raise(TN_EINDEX, "no row %d here", (int)tn_message_int(in, 0));
+static inline tn_values fail_here(tn_values in, void *user) {
+    tn_raise(TN_EINDEX, "no row %d here", (int)first_of(in));
+    return nothing;
 }
 
-static inline void sleep_here(const tn_message *in, tn_message *out, void *user) {
-    usleep((useconds_t)tn_message_int(in, 0));
-    tn_message_add(out, tn_ones(TN_DIMS(3), TN_F32));
+static inline tn_values sleep_here(tn_values in, void *user) {
+    usleep((useconds_t)first_of(in));
+    return (tn_values){1, {tn_ones(TN_DIMS(3), TN_F32)}};
 }
 
 /* Calls the other rank back until the number is 0. */
-static inline void count_down(const tn_message *in, tn_message *out, void *user) {
-    int64_t n = tn_message_int(in, 0), deeper = 0;
+static inline tn_values count_down(tn_values in, void *user) {
+    int64_t n = first_of(in), deeper = 0;
     if (n > 0) {
-        tn_message *next = tn_message_new();
-        tn_message_add_int(next, n - 1);
-        tn_message *reply = ask_rank(user, tn_rpc_caller(), "count_down", next, 0);
-        deeper = tn_message_int(reply, 0);
-        tn_message_free(reply);
+        deeper = first_of(ask_rank(user, tn_rpc_caller(), "count_down", number_of(n - 1), 0));
     }
-    tn_message_add_int(out, deeper + 1);
+    return number_of(deeper + 1);
 }
 
 static inline tn_rpc *start_with(tn_group *world, tn_rpc_options options) {

@@ -51,7 +51,9 @@ static void name_missing(const tn_engine_options *o, const char *key, int first,
 /* Between two calls of o->check, in seconds. */
 static const double CHECK_EVERY = 0.2;
 
-bool tn__gloo_await(const tn_engine_options *o, const char *key, tn_store_value *value, char *why) {
+/* Waits for a key until the deadline, or until o->check fails, which then says why. */
+static bool await_value(const tn_engine_options *o, const char *key, tn_store_value *value,
+                        char *why) {
     char reason[TN_STORE_WHY];
     double until;
     do {
@@ -76,7 +78,7 @@ bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine
     }
     for (int r = 0; r < o->ranks; r++) {
         snprintf(place, sizeof(place), "%s/%d", key, r);
-        if (!tn__gloo_await(o, place, &values[r], why)) {
+        if (!await_value(o, place, &values[r], why)) {
             if (!*why) {
                 name_missing(o, key, r, why);
             }

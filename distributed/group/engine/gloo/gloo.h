@@ -127,8 +127,6 @@ bool tn__gloo_transfer(tn__gloo *e, const tn_transfer *t);
 
 /* ---- Addresses ------------------------------------------------------------------------------- */
 
-/* Waits for a key until the deadline, or until o->check fails, which then says why. */
-bool tn__gloo_await(const tn_engine_options *o, const char *key, tn_store_value *value, char *why);
 /* Every rank calls with the same key: gives `mine` and gets everyone's (values[ranks], to be freed
  * with tn__gloo_forget). False with a reason that names the ranks that did not arrive. */
 bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine, size_t bytes,

@@ -1,0 +1,160 @@
+/* A tensor in a body: u8 dtype, u8 dimensions, u8[6] 0; i64 of each size; the elements. Tensors
+ * travel without their history, and arrive on the CPU. */
+#include "distributed/rpc/values.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "distributed/store/wire.h"
+#include "tensor/tensor.h"
+
+#include <string.h>
+
+enum { TENSOR_HEAD = 8, SIZE_BYTES = 8 };
+
+tn_values tn__inert_values(void) {
+    return (tn_values){1, {tn_inert()}};
+}
+
+/* ---- Encoding -------------------------------------------------------------------------------- */
+
+static uint64_t element_bytes(tn_tensor *t) {
+    return (uint64_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t));
+}
+
+bool tn__values_measure(tn__rpc_head *h, int to, const char *name, const tn_values *v,
+                        int64_t limit, const char *operation) {
+    if (v->n < 0 || v->n > TN_MAX_VALUES) {
+        tn__raise(TN_EVALUE, operation, "%d tensors for rank %d (0 to %d)", v->n, to,
+                  TN_MAX_VALUES);
+        return false;
+    }
+    h->tensors = (uint8_t)v->n;
+    h->name_bytes = name ? (uint16_t)strlen(name) : 0;
+    h->bytes = h->name_bytes;
+    bool fits = true;
+    for (int i = 0; i < v->n && fits; i++) {
+        if (!tn__usable(v->v[i], operation)) {
+            return false;
+        }
+        h->bytes += TENSOR_HEAD + SIZE_BYTES * (uint64_t)tn_ndim(v->v[i]) + element_bytes(v->v[i]);
+        fits = h->bytes <= (uint64_t)limit;
+    }
+    if (!fits) {
+        tn__raise(TN_EVALUE, operation,
+                  "%s%s%s rank %d: the message has %llu bytes or more (message_limit: %lld)",
+                  name ? "\"" : "the result for", name ? name : "", name ? "\" of" : "", to,
+                  (unsigned long long)h->bytes, (long long)limit);
+    }
+    return fits;
+}
+
+/* Writes t to `at`; returns where the next one goes. */
+static uint8_t *encode_tensor(uint8_t *at, tn_tensor *t) {
+    memset(at, 0, TENSOR_HEAD);
+    at[0] = (uint8_t)tn_dtype_of(t);
+    at[1] = (uint8_t)tn_ndim(t);
+    at += TENSOR_HEAD;
+    for (int i = 0; i < tn_ndim(t); i++, at += SIZE_BYTES) {
+        tn__put_number(at, SIZE_BYTES, (uint64_t)tn_size(t, i));
+    }
+    tn_copy_out(t, at);
+    return at + element_bytes(t);
+}
+
+tn__rpc_frame *tn__values_encode(const tn__rpc_head *h, const char *name, const tn_values *v,
+                                 const char *operation) {
+    tn__rpc_frame *f = tn__rpc_frame_new(h);
+    if (!f) {
+        tn__raise(TN_ENOMEM, operation, "no memory for a message of %llu bytes",
+                  (unsigned long long)h->bytes);
+        return NULL;
+    }
+    uint8_t *at = f->data + TN__RPC_HEAD;
+    if (name) {
+        memcpy(at, name, h->name_bytes);
+        at += h->name_bytes;
+    }
+    for (int i = 0; i < v->n; i++) {
+        at = encode_tensor(at, v->v[i]);
+    }
+    if (tn__pending()) { /* a device has failed */
+        free(f);
+        return NULL;
+    }
+    return f;
+}
+
+/* ---- Decoding -------------------------------------------------------------------------------- */
+
+typedef struct cursor {
+    const uint8_t *at;
+    size_t left;
+} cursor;
+
+static const uint8_t *take_bytes(cursor *c, size_t bytes) {
+    const uint8_t *at = c->at;
+    c->at += bytes;
+    c->left -= bytes;
+    return at;
+}
+
+/* A tensor's dtype and sizes; false if they are malformed, say more bytes than are left, or next to
+ * a 0 something that no address can reach. */
+static bool take_shape(cursor *c, tn_dtype *dtype, tn_dims *dims) {
+    if (c->left < TENSOR_HEAD) {
+        return false;
+    }
+    const uint8_t *head = take_bytes(c, TENSOR_HEAD);
+    int ndim = head[1];
+    if (head[0] >= TN_DTYPES || ndim > TN_MAX_DIMS || tn__get_number(head + 2, 6) ||
+        c->left < (size_t)SIZE_BYTES * (size_t)ndim) {
+        return false;
+    }
+    *dtype = (tn_dtype)head[0];
+    int64_t sizes[TN_MAX_DIMS], extent = (int64_t)tn_dtype_size(*dtype);
+    for (int i = 0; i < ndim; i++) {
+        sizes[i] = (int64_t)tn__get_number(take_bytes(c, SIZE_BYTES), SIZE_BYTES);
+        if (sizes[i] < 0 || __builtin_mul_overflow(extent, sizes[i] > 1 ? sizes[i] : 1, &extent)) {
+            return false;
+        }
+    }
+    *dims = tn_dims_from(ndim, sizes);
+    return (uint64_t)tn_dims_count(*dims) <= c->left / tn_dtype_size(*dtype);
+}
+
+/* Bytes that are neither 0 nor 1 would be no bool. */
+static void copy_elements(tn_tensor *t, const uint8_t *from) {
+    uint8_t *to = tn_data_mut(t);
+    size_t bytes = element_bytes(t);
+    for (size_t i = 0; t->dtype == TN_BOOL && i < bytes; i++) {
+        to[i] = from[i] != 0;
+    }
+    if (t->dtype != TN_BOOL && bytes) {
+        memcpy(to, from, bytes);
+    }
+}
+
+bool tn__values_decode(const tn__rpc_frame *f, tn_values *v) {
+    size_t before = TN__RPC_HEAD + f->head.name_bytes;
+    cursor c = {f->data + before, f->bytes - before};
+    *v = (tn_values){0};
+    for (int i = 0; i < f->head.tensors && !tn__pending(); i++) {
+        tn_dtype dtype;
+        tn_dims dims;
+        if (!take_shape(&c, &dtype, &dims)) {
+            tn__raise(TN_EFORMAT, "rpc_message", "tensor %d of %d is malformed", i,
+                      f->head.tensors);
+            break;
+        }
+        tn_tensor *t = tn__new(dims, dtype, tn_cpu());
+        if (!tn_is_inert(t)) {
+            copy_elements(t, take_bytes(&c, element_bytes(t)));
+        }
+        v->v[v->n++] = t;
+    }
+    if (!tn__pending() && c.left) {
+        tn__raise(TN_EFORMAT, "rpc_message", "%zu bytes are left after %d tensors", c.left,
+                  f->head.tensors);
+    }
+    return !tn__pending();
+}
