@@ -144,9 +144,6 @@ static void take_signals(launcher *l) {
         switch (info.ssi_signo) {
         case SIGCHLD:
             break; /* each turn looks for ended ranks anyway */
-        case SIGWINCH:
-            output_resize(l->out);
-            break;
         case SIGUSR1:
         case SIGUSR2:
             workers_signal(&l->workers, (int)info.ssi_signo);
@@ -234,21 +231,13 @@ static bool may_end(launcher *l) {
     return said && shown;
 }
 
-static void drain_event(int event) {
-    uint64_t times;
-    while (read(event, &times, sizeof(times)) > 0) {
-    }
-}
-
 static void main_loop(launcher *l) {
     struct pollfd fds[] = {
         {.fd = l->signals, .events = POLLIN},
         {.fd = agent_event(l->agent), .events = POLLIN},
-        {.fd = output_event(l->out), .events = POLLIN},
     };
     do {
-        poll(fds, 3, l->phase == RUNNING || l->phase == WAITING ? 200 : 20);
-        drain_event(fds[2].fd);
+        poll(fds, 2, l->phase == RUNNING || l->phase == WAITING ? 200 : 20);
         take_signals(l);
         look_after_ranks(l); /* before the orders, so that a failure here counts as one */
         take_orders(l);
@@ -266,7 +255,7 @@ static void add_unless_ignored(sigset_t *set, int signal) {
 }
 
 static int open_signals(workers *w) {
-    static const int taken[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
+    static const int taken[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
     sigset_t set;
     sigemptyset(&set);
     for (size_t i = 0; i < sizeof(taken) / sizeof(*taken); i++) {

@@ -7,8 +7,7 @@
  *     run_workers.c    the ranks of this host as processes: start, end, reap
  *     run_vault.c      memory in which ranks save what must outlive them
  *     run_guard.c      a process that ends the ranks when the launcher itself is killed
- *     run_output.c     a thread between the ranks' pipes and the terminal and log files
- *     run_screen.c     whole lines with prefixes; one redrawn line at the bottom
+ *     run_output.c     a thread between the ranks' pipes and our own stdout, stderr and log files
  *     run_report.c     which rank failed first, and its last lines
  *     run_words.c      what launchers write to each other, and when an order is valid
  *     run_agent.c      a thread that talks to the store: this node's orders, and its state
@@ -22,6 +21,7 @@
 #ifndef TERN_TOOLS_RUN_H
 #define TERN_TOOLS_RUN_H
 
+#include "core/buffer.h"
 #include "core/clock.h"
 #include "distributed/init/token.h"
 #include "tools/run_words.h"
@@ -64,14 +64,19 @@ void run_options_parse(run_options *o, int argc, char **argv);
 /* `tern run`; the exit status. */
 int run_main(int argc, char **argv);
 
-/* ---- Small things (run_options.c) ------------------------------------------------------------ */
+/* ---- Small things (run_small.c) -------------------------------------------------------------- */
 
-/* printf into new memory. Ends the program when out of memory; the guard then ends the ranks. */
+/* Ends the program, and the guard then the ranks, where there was no memory. */
+void memory_needed(bool there);
+/* printf into new memory, calloc, and a buffer's string: all there is memory for. */
 char *text_new(const char *format, ...) TN_PRINTF(1, 2);
-/* calloc that ends the program when out of memory. */
 void *memory_new(size_t count, size_t bytes);
+char *text_take(tn__buffer *b);
 /* `bytes` random bytes as text of twice the length. */
 void random_text(char *text, int bytes);
+/* An eventfd becomes readable, and stops being so. */
+void set_event(int event);
+void drain_event(int event);
 
 /* ---- Guard (run_guard.c) --------------------------------------------------------------------- */
 
@@ -161,60 +166,28 @@ void workers_finish(workers *w);
 enum { TAIL_LINES = 20, TAIL_BYTES = 1 << 14 };
 
 output *output_new(void);
+/* The columns that a rank's progress line may have; 0: none is shown. */
+int output_columns(const output *o);
 /* The writing ends for a rank's stdout and stderr, close-on-exec: the caller closes them after the
  * start. `folder` (or NULL) gets stdout.log and stderr.log. False with errno. */
-bool output_open(output *o, int rank, bool show_redraws, const char *folder, int ends[2]);
+bool output_open(output *o, int rank, const char *folder, int ends[2]);
 /* A line of our own on stderr, with "tern: " in front. Never blocks. */
 void output_say(output *o, const char *format, ...) TN_PRINTF(2, 3);
 /* Forgets the tails of earlier rounds. */
 void output_forget(output *o);
-/* Call when the terminal's size has changed. */
-void output_resize(output *o);
 /* Whether all output of ended ranks has been read (not necessarily written). */
 bool output_read(output *o);
 /* Copies the last bytes of a rank's stderr, with a 0 after them; the caller frees. `later`: how
  * many lines were shown after them. */
 char *output_tail(output *o, int rank, size_t *length, uint64_t *later);
-/* Readable when the last pipe has been closed, and when output_end is done. */
-int output_event(const output *o);
 /* Call after the last rank: the thread ends when all is written. Then output_ended is true. */
 void output_end(output *o);
 bool output_ended(output *o);
 /* After the end: whether something could not be written, on screen or to a log file. */
 bool output_lost(output *o);
 void output_free(output *o); /* only when it has ended */
-
-/* ---- Screen (run_screen.c) ------------------------------------------------------------------- */
-
-typedef struct screen_end {
-    int fd;
-    bool terminal, colour, closed;
-    char *buffer; /* written when full and by screen_flush */
-    size_t used, capacity;
-} screen_end;
-
-typedef struct screen {
-    screen_end end[2]; /* stdout, stderr */
-    /* The line at the bottom that its rank redraws; length 0: there is none. */
-    int open_end, open_rank;
-    char *open;
-    size_t open_length, open_capacity;
-    bool lost; /* something could not be written: the disk is full, the reader has gone */
-} screen;
-
-/* The rank of the launcher's own lines. */
-enum { RANK_TERN = -1 };
-
-void screen_init(screen *s);
-/* One whole line, without its newline. */
-void screen_line(screen *s, int end, int rank, const char *text, size_t length);
-/* A line that is not complete, to be shown as it is: replaces what this rank showed before. */
-void screen_redraw(screen *s, int end, int rank, const char *text, size_t length);
-/* Blocks while the terminal blocks. */
-void screen_flush(screen *s);
-/* Columns that a prefix takes. */
-int screen_prefix_columns(int rank);
-void screen_finish(screen *s);
+/* Of a line, what a terminal would show: what comes after its last \r, if more does. */
+void shown_part(const char **text, size_t *length);
 
 /* ---- Reports (run_report.c) ------------------------------------------------------------------ */
 

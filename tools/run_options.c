@@ -13,12 +13,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <tern/sys/device.h>
@@ -36,13 +34,6 @@ typedef struct parsing {
     int64_t max_restarts, node_rank;
     bool standalone, has_id, has_nodes, tee;
 } parsing;
-
-static _Noreturn void no_memory(void) {
-    static const char text[] = "tern: no memory\n";
-    ssize_t put = write(STDERR_FILENO, text, sizeof(text) - 1);
-    (void)put;
-    _exit(1);
-}
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
@@ -535,9 +526,7 @@ void run_options_parse(run_options *o, int argc, char **argv) {
     refused_options(table + sizeof(taken) / sizeof(*taken));
     int given = argc;
     char **words = service_words(&argc, argv, table, sizeof(table) / sizeof(*table));
-    if (tn_options_parse(argc, words, about, table) != TN_OK) {
-        no_memory();
-    }
+    memory_needed(tn_options_parse(argc, words, about, table) == TN_OK);
     char *name = asked_of.node_name;
     if (gethostname(name, sizeof(asked_of.node_name) - 1) != 0 || !*name) {
         strcpy(name, "host");
@@ -554,36 +543,4 @@ void run_options_parse(run_options *o, int argc, char **argv) {
     asked_of.command =
         asked.token ? NULL : command_line(argv + 1, asked_of.program - words - 1 - (argc - given));
     *o = asked_of;
-}
-
-/* ---- Small things ---------------------------------------------------------------------------- */
-
-char *text_new(const char *format, ...) {
-    char *text = NULL;
-    va_list arguments;
-    va_start(arguments, format);
-    if (vasprintf(&text, format, arguments) < 0) {
-        no_memory();
-    }
-    va_end(arguments);
-    return text;
-}
-
-void *memory_new(size_t count, size_t bytes) {
-    void *memory = calloc(count ? count : 1, bytes);
-    if (!memory) {
-        no_memory();
-    }
-    return memory;
-}
-
-void random_text(char *text, int bytes) {
-    unsigned char random[32] = {0};
-    for (int got = 0; got < bytes;) {
-        ssize_t n = getrandom(random + got, (size_t)(bytes - got), 0);
-        got += n > 0 ? (int)n : 0;
-    }
-    for (int i = 0; i < bytes; i++) {
-        sprintf(text + 2 * i, "%02x", random[i]);
-    }
 }

@@ -38,17 +38,9 @@ static void tell_end(FILE *to, const worker *w, const run_options *o) {
     }
 }
 
-/* Writes what a terminal would show of a line: the part after its last \r, without control
- * sequences. */
+/* Writes what a terminal would show of a line, without control sequences. */
 static void put_shown(FILE *to, const char *line, size_t length) {
-    while (length > 0 && line[length - 1] == '\r') {
-        length--;
-    }
-    const char *last = length > 0 ? memrchr(line, '\r', length) : NULL;
-    if (last) {
-        length -= (size_t)(last + 1 - line);
-        line = last + 1;
-    }
+    shown_part(&line, &length);
     char *plain = memory_new(length, 1);
     length = tn__plain_text(plain, line, length, false);
     fprintf(to, "%.*s%s", (int)(length < LONGEST_SHOWN ? length : LONGEST_SHOWN), plain,

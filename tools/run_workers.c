@@ -46,6 +46,7 @@ static const char *const names[] = {
     "TORCHELASTIC_RUN_ID",
     "TERN_LAUNCHER",
     "TERN_COMMAND",
+    "TERN_PROGRESS",
     "TERN_FLIGHT_DIR",
 };
 enum { VARIABLES = sizeof(names) / sizeof(*names) };
@@ -63,7 +64,7 @@ static bool is_ours(const char *entry) {
 /* The launcher's environment with the rank's own variables. An outer TERN_FLIGHT_DIR stays when
  * there is no log folder. */
 static char **worker_environment(const workers *w, const run_options *o, const run_round *r,
-                                 int local, const char *folder) {
+                                 int local, const char *folder, int columns) {
     extern char **environ;
     int count = 0, n = 0;
     while (environ[count]) {
@@ -96,6 +97,9 @@ static char **worker_environment(const workers *w, const run_options *o, const r
     list[n++] = text_new("%s", w->vault.text);
     if (o->command) {
         list[n++] = text_new("TERN_COMMAND=%s", o->command);
+    }
+    if (r->first + local == 0 && columns > 0) {
+        list[n++] = text_new("TERN_PROGRESS=%d", columns);
     }
     if (folder) {
         list[n++] = text_new("TERN_FLIGHT_DIR=%s", folder);
@@ -208,10 +212,10 @@ static void start_one(workers *w, const run_options *o, const run_round *r, int 
     worker *one = &w->list[nth];
     *one = (worker){.rank = r->first + nth, .began = tn__now()};
     char *folder = log_folder(o, r, one->rank, out);
-    char **env = worker_environment(w, o, r, nth, folder);
+    char **env = worker_environment(w, o, r, nth, folder, output_columns(out));
     int ends[2];
     pid_t launcher = getpid();
-    bool opened = output_open(out, one->rank, one->rank == 0, folder, ends);
+    bool opened = output_open(out, one->rank, folder, ends);
     one->pid = opened ? fork() : -1;
     int why = errno;
     if (one->pid == 0) {
