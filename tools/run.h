@@ -3,7 +3,7 @@
  *
  *     run.c            the main thread: one poll loop over signals, orders and deadlines
  *     run_options.c    what the user asked for
- *     run_refused.c    torchrun's options that this launcher lacks, and why
+ *     run_environment.c  options that a service gives in variables
  *     run_workers.c    the ranks of this host as processes: start, end, reap
  *     run_vault.c      memory in which ranks save what must outlive them
  *     run_guard.c      a process that ends the ranks when the launcher itself is killed
@@ -27,6 +27,7 @@
 #include "tools/run_words.h"
 
 #include <tern/store.h>
+#include <tern/train.h>
 
 #include <signal.h>
 #include <stdbool.h>
@@ -63,6 +64,15 @@ void run_options_parse(run_options *o, int argc, char **argv);
 
 /* `tern run`; the exit status. */
 int run_main(int argc, char **argv);
+
+/* The command and the options that its environment gives, for the rows of a table
+ * (run_environment.c). */
+char **environment_words(char *command, const tn_option *rows, int *count);
+
+/* How many GPUs this host has (run_devices.c). */
+int count_gpus(void);
+/* What the plugin for GPUs was built with and finds here, as one word; "-": there is none. */
+void describe_devices(char *word, size_t size);
 
 /* ---- Small things (run_small.c) -------------------------------------------------------------- */
 
@@ -141,6 +151,9 @@ typedef struct workers {
     int elders;
 } workers;
 
+/* Where a program is, as a shell would find it; else the launcher ends before anything starts:
+ * restarts cannot help a wrong name. */
+char *find_program(const char *name);
 /* `mask` is the caller's to set. False with errno. */
 bool workers_init(workers *w);
 /* Starts the round's ranks; those that cannot be started appear as failures. */

@@ -11,6 +11,8 @@
  */
 #include "tools/run.h"
 
+#include "core/plain_text.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -24,6 +26,51 @@
 
 /* A process that still exists this long after SIGKILL hangs in the kernel. */
 static const double unkillable_seconds = 10;
+
+/* ---- The program ----------------------------------------------------------------------------- */
+
+/* Whether a program may be started; false with errno. */
+static bool is_program(const char *file) {
+    struct stat about;
+    if (stat(file, &about) == 0 && S_ISDIR(about.st_mode)) {
+        errno = EISDIR;
+        return false;
+    }
+    return access(file, X_OK) == 0;
+}
+
+/* Takes ownership of the reason. */
+static void refuse_program(int code, char *why) {
+    tn__plain_lines(why);
+    fprintf(stderr, "tern run: %s\n", why);
+    free(why);
+    exit(code);
+}
+
+char *find_program(const char *name) {
+    if (strchr(name, '/')) {
+        if (!is_program(name)) {
+            int why = errno;
+            refuse_program(why == ENOENT ? 127 : 126, text_new("%s: %s", name, strerror(why)));
+        }
+        return text_new("%s", name);
+    }
+    const char *path = getenv("PATH");
+    char *folders = text_new("%s", path ? path : "/bin:/usr/bin"), *rest = folders, *file = NULL;
+    for (char *folder; !file && (folder = strsep(&rest, ":"));) {
+        file = text_new("%s/%s", *folder ? folder : ".", name);
+        if (!is_program(file)) {
+            free(file);
+            file = NULL;
+        }
+    }
+    free(folders);
+    if (!file) {
+        refuse_program(
+            127, text_new("%s: not found in PATH (a program in this folder is ./%s)", name, name));
+    }
+    return file;
+}
 
 /* ---- The environment of a rank --------------------------------------------------------------- */
 
