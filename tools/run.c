@@ -48,7 +48,7 @@ typedef struct launcher {
 static void leave_job(launcher *l, const char *reason) {
     if (!l->left) {
         l->left = true;
-        agent_tell(l->agent, NODE_LEFT, l->round.number, 0, reason);
+        agent_report(l->agent, NODE_LEFT, l->round.number, 0, reason);
     }
 }
 
@@ -70,7 +70,8 @@ static void give_job_up(launcher *l, int code, int signal, const char *reason) {
     begin_ending(l, code, signal);
 }
 
-static void begin_round(launcher *l, const run_round *r) {
+static void begin_round(launcher *l, run_round round) {
+    const run_round *r = &round;
     const run_options *o = &l->options;
     if (r->local == 0) {
         output_say(l->out, "job %s runs on %d host%s: this one waits for a free place", o->run_id,
@@ -85,7 +86,7 @@ static void begin_round(launcher *l, const run_round *r) {
     }
     l->round = *r;
     l->phase = RUNNING;
-    agent_tell(l->agent, NODE_RUNNING, r->number, 0, NULL);
+    agent_report(l->agent, NODE_RUNNING, r->number, 0, NULL);
     workers_start(&l->workers, o, r, l->out);
 }
 
@@ -107,14 +108,12 @@ static void obey_order(launcher *l, const order *o) {
         output_say(l->out, "%s", o->text);
     }
     if (o->kind == ORDER_START && l->phase == WAITING) {
-        begin_round(l, &o->round);
-    } else if (o->kind == ORDER_STOP && l->phase == RUNNING && o->round.number == l->round.number) {
+        begin_round(l, agent_round(l->agent, o));
+    } else if (o->kind == ORDER_STOP && l->phase == RUNNING && o->number == l->round.number) {
         l->phase = STOPPING;
         workers_stop(&l->workers, SIGTERM);
     } else if (o->kind == ORDER_END) {
-        begin_ending(l, end_status(l, o->code), SIGTERM);
-    } else if (o->kind == ORDER_BROKEN) {
-        give_job_up(l, o->code, SIGTERM, o->text);
+        begin_ending(l, end_status(l, o->number), SIGTERM);
     }
 }
 
@@ -170,7 +169,7 @@ static bool ranks_settled(launcher *l) {
 static void report_round(launcher *l) {
     const worker *first = workers_first_failure(&l->workers);
     char *text = report_failure(&l->workers, &l->options, l->round.nodes == 1, l->out);
-    agent_tell(l->agent, NODE_STOPPED, l->round.number, first ? report_code(first) : 0, text);
+    agent_report(l->agent, NODE_STOPPED, l->round.number, first ? report_code(first) : 0, text);
     free(text);
     output_forget(l->out);
 }
@@ -196,11 +195,11 @@ static void look_after_ranks(launcher *l) {
     workers_tick(w, l->options.grace, l->out);
     const worker *first = workers_first_failure(w);
     if (l->phase == RUNNING && first) {
-        agent_tell(l->agent, NODE_FAILED, l->round.number, report_code(first), NULL);
+        agent_report(l->agent, NODE_FAILED, l->round.number, report_code(first), NULL);
         workers_stop(w, SIGTERM);
         l->phase = STOPPING;
     } else if (l->phase == RUNNING && workers_gone(w)) {
-        agent_tell(l->agent, NODE_DONE, l->round.number, 0, NULL);
+        agent_report(l->agent, NODE_DONE, l->round.number, 0, NULL);
         output_forget(l->out);
         l->phase = WAITING;
     }

@@ -9,9 +9,10 @@
  *     run_guard.c      a process that ends the ranks when the launcher itself is killed
  *     run_output.c     a thread between the ranks' pipes and our own stdout, stderr and log files
  *     run_report.c     which rank failed first, and its last lines
+ *     run_leader.c     on node 0: who takes part, rounds, restarts, the verdict
  *     run_words.c      what launchers write to each other, and when an order is valid
- *     run_agent.c      a thread that talks to the store: this node's orders, and its state
- *     run_leader.c     on node 0, in the same thread: who takes part, rounds, restarts, the verdict
+ *     run_members.c    this node's part in the job: orders from the leader, reports to it
+ *     run_agent.c      on several hosts, the thread for that, which waits for the network
  *
  * The main thread never waits for the network or for a terminal; the threads that do may hang
  * there, and the program still ends in bounded time.
@@ -82,6 +83,8 @@ void memory_needed(bool there);
 char *text_new(const char *format, ...) TN_PRINTF(1, 2);
 void *memory_new(size_t count, size_t bytes);
 char *text_take(tn__buffer *b);
+/* The pending error's reason, which is no longer pending then; "": there is none. */
+char *error_take(void);
 /* `bytes` random bytes as text of twice the length. */
 void random_text(char *text, int bytes);
 /* An eventfd becomes readable, and stops being so. */
@@ -214,29 +217,21 @@ int report_code(const worker *w);
 
 /* ---- Agent (run_agent.c) --------------------------------------------------------------------- */
 
-typedef struct order {
-    struct order *next;
-    order_kind kind;
-    run_round round; /* START: of this node. STOP: only the number */
-    int code;        /* END, BROKEN: the exit status */
-    char *text;      /* why, for the user; "": nothing to say */
-} order;
-
 typedef struct agent agent;
 
-/* Starts the thread: serves the store or joins it, then gives orders. */
+/* Serves the store or joins it, then gives orders. On several hosts a thread does that. */
 agent *agent_new(const run_options *o);
 /* Readable when there are orders or the agent has ended. */
 int agent_event(const agent *a);
 /* The next order, or NULL. The caller frees it with order_free. A launcher that was stopped may
- * have lost its place meanwhile: a start waits until it has been heard that it has not.
- */
+ * have lost its place meanwhile: a start waits until it is known that it has not. */
 order *agent_order(agent *a);
-void order_free(order *o);
+/* The round that it starts, as this node sees it. */
+run_round agent_round(const agent *a, const order *o);
 /* Sends the leader this node's state. FAILED and STOPPED may come with a report, LEFT with a
  * reason; `code` goes with them. */
-void agent_tell(agent *a, node_state state, int round, int code, const char *text);
-/* Tells the ranks that a rank has succeeded: those that wait for it in tn_dist_init can stop. */
+void agent_report(agent *a, node_state state, int round, int code, const char *text);
+/* Says to the ranks that one has succeeded: those that wait for it in tn_dist_init can stop. */
 void agent_rank_ended(agent *a, const run_round *r, const worker *w);
 /* On node 0: ends the job on all nodes. */
 void agent_end_job(agent *a, int code, const char *text);
@@ -245,24 +240,5 @@ bool agent_joined(agent *a);
 /* Whether everything has been sent, or cannot be. */
 bool agent_ended(agent *a);
 void agent_free(agent *a); /* only when it has ended */
-
-/* ---- Leader (run_leader.c) ------------------------------------------------------------------- */
-
-typedef struct leader leader;
-
-/* `own` is the number of this node. */
-leader *leader_new(const run_options *o, tn_store *keys, int own);
-/* Looks at all nodes and decides. An error of the store stays pending. */
-void leader_tick(leader *l);
-/* Ends the job, if it has not ended yet. */
-void leader_end(leader *l, int code, const char *text);
-/* Whether the job has ended and every other node has read that, or had time to. */
-bool leader_over(const leader *l);
-void leader_free(leader *l);
-
-/* ---- Keys (run_agent.c) ---------------------------------------------------------------------- */
-
-/* The text at this key; the caller frees. NULL: there is none, or an error is pending. */
-char *agent_find(tn_store *keys, const char *key_format, ...) TN_PRINTF(2, 3);
 
 #endif

@@ -1,4 +1,5 @@
 /* Small things that every part of the launcher needs. */
+#include "tools/error_words.h"
 #include "tools/run.h"
 
 #include <stdarg.h>
@@ -35,6 +36,11 @@ char *text_take(tn__buffer *b) {
     char *text = tn__buffer_take(b);
     memory_needed(text != NULL);
     return text;
+}
+
+char *error_take(void) {
+    tn_error_record error;
+    return text_new("%s", tn_error_take(&error) ? error_why_of(error.message) : "");
 }
 
 void random_text(char *text, int bytes) {
