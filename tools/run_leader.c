@@ -74,9 +74,7 @@ bool leader_grow(leader *l, int64_t joined) {
 /* ---- Orders ---------------------------------------------------------------------------------- */
 
 static order *give_order(leader *l, order_kind kind, int number, const char *text) {
-    order *o = memory_new(1, sizeof(*o));
-    *o = (order){
-        .kind = kind, .number = number, .text = text_new("%.*s", LONGEST_TEXT, text ? text : "")};
+    order *o = order_new(kind, number, text ? text : "");
     *l->last_order = o;
     l->last_order = &o->next;
     return o;

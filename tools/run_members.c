@@ -330,13 +330,10 @@ static bool write_order(membership *m, const order *o) {
 static order *refuse_order(membership *m, const char *text) {
     char *why = error_take();
     int line = (int)strcspn(text, "\n");
-    order *o = memory_new(1, sizeof(*o));
-    *o = (order){.kind = ORDER_END, .number = 1};
-    o->text = text_new("order %d in the store cannot be followed: %s (\"%.*s\")", m->orders, why,
-                       line < LONGEST_QUOTE ? line : LONGEST_QUOTE, text);
-    m->refusal = text_new("%s", o->text);
+    m->refusal = text_new("order %d in the store cannot be followed: %s (\"%.*s\")", m->orders, why,
+                          line < LONGEST_QUOTE ? line : LONGEST_QUOTE, text);
     free(why);
-    return o;
+    return order_new(ORDER_END, 1, m->refusal);
 }
 
 static order *read_order(membership *m) {

@@ -35,7 +35,7 @@ typedef struct parsing {
     place place;
     const char *token, *token_file; /* NULL: not given */
     int64_t max_restarts;
-    bool has_id, tee;
+    bool has_id;
 } parsing;
 
 /* ---- Values ---------------------------------------------------------------------------------- */
@@ -110,15 +110,6 @@ static void read_conf(const char *text, void *to) {
     free(words);
 }
 
-static void check_backend(const char *text, void *unused) {
-    if (strcmp(text, "c10d") != 0 && strcmp(text, "static") != 0) {
-        tn_options_refuse(
-            "--rdzv-backend is \"%s\": the launchers meet in a store that one of them "
-            "serves (c10d, static); give --rdzv-endpoint the address of its host",
-            text);
-    }
-}
-
 /* It becomes part of folders and keys. */
 static void read_id(const char *text, void *to) {
     parsing *p = to;
@@ -142,28 +133,6 @@ static void take_token(run_options *o, const char *text) {
                           sizeof(o->token) - 1);
     }
     snprintf(o->token, sizeof(o->token), "%s", text);
-}
-
-/* A bad token is refused even if it is not needed. */
-static void read_token(const char *text, void *to) {
-    parsing *p = to;
-    take_token(p->o, text);
-    p->token = text;
-}
-
-static void read_address(const char *text, void *to) {
-    parsing *p = to;
-    p->place.address = text;
-    if (!*text || strlen(text) >= sizeof(p->o->host)) {
-        tn_options_refuse("--master-addr is \"%s\" (must be a host)", text);
-    }
-}
-
-static void read_tee(const char *text, void *to) {
-    *(bool *)to = true;
-    if (strcmp(text, "3") != 0) {
-        tn_options_refuse("--tee is \"%s\": only 3, both streams, is accepted", text);
-    }
 }
 
 /* The ranks find them in the environment, and so does whatever listens in this process. */
@@ -273,6 +242,9 @@ static void choose_place(const parsing *p) {
         o->alone = any_port;
     } else {
         o->alone = !at->address;
+        if (at->address && (!*at->address || strlen(at->address) >= sizeof(o->host))) {
+            tn_options_refuse("--master-addr is \"%s\" (must be a host)", at->address);
+        }
         snprintf(o->host, sizeof(o->host), "%s", at->address ? at->address : "127.0.0.1");
         o->port = at->port || o->alone ? (int)at->port : -1;
     }
@@ -327,8 +299,8 @@ static void complete_options(const parsing *p) {
             "--monitor-interval is %g, --heartbeat %g: at least 0.01, and three times that",
             o->monitor, o->heartbeat);
     }
-    if (p->tee && !o->log_dir) {
-        tn_options_refuse("--tee 3 needs --log-dir DIR, where the files go");
+    if (p->token) {
+        take_token(o, p->token); /* a bad one is refused even if it is not needed */
     }
     o->path = find_program(o->program[0]);
     if (!p->has_id && o->alone) {
@@ -377,7 +349,9 @@ static run_options asked_of = {
 };
 static const place no_place = {.node_rank = -1, .min_nodes = 1, .max_nodes = 1};
 static parsing asked = {.o = &asked_of};
-static bool no_python; /* ignored */
+static bool no_python; /* without effect, as these choices are */
+static int ignored = -1;
+static const char *const both_streams[] = {"3", NULL}, *const backends[] = {"c10d", "static", NULL};
 
 static const tn_option taken[] = {
     {.value = "PROGRAM [ARGUMENTS...]", .rest = &asked_of.program},
@@ -390,9 +364,8 @@ static const tn_option taken[] = {
     {"log-dir", 0, "DIR",
      "also write DIR/ID/attempt_K/RANK/stdout.log and stderr.log; flight records go there",
      .text = &asked_of.log_dir},
-    {"tee", 't', "3",
-     "no effect, but needs --log-dir: both streams are always shown and written to its files",
-     .read = read_tee, .to = &asked.tee},
+    {"tee", 't', "3", "no effect: both streams are always shown, and --log-dir has files for them",
+     .choice = &ignored, .choices = both_streams},
     {"no-python", 0, NULL, "no effect: PROGRAM is always started as it is", .flag = &no_python},
     {"grace", 0, "S", "seconds between SIGTERM and SIGKILL for the ranks", .real = &asked_of.grace,
      .zero = true, .most = LONGEST},
@@ -404,18 +377,17 @@ static const tn_option taken[] = {
     {"rdzv-endpoint", 0, "HOST:PORT",
      "where the launchers meet: the one at this address serves the store (port 29400)",
      .text = &asked.place.endpoint},
-    {"rdzv-backend", 0, "NAME",
-     "\"c10d\" or \"static\", without effect: the launchers always meet in a store that one of "
-     "them serves",
-     .read = check_backend},
+    {"rdzv-backend", 0, "c10d|static",
+     "no effect: the launchers always meet in a store that one of them serves", .choice = &ignored,
+     .choices = backends},
     {"rdzv-conf", 0, "NAME=S,...", "join_timeout: --timeout; last_call_timeout: --last-call",
      .read = read_conf, .to = &asked_of},
     {"rdzv-id", 0, "ID", "name of the job", .read = read_id, .to = &asked},
     {"standalone", 0, NULL, "one host, any free port", .flag = &asked.place.standalone},
     {"node-rank", 0, "R", "this host's number; 0 serves the store (by arrival)",
      .whole = &asked.place.node_rank, .zero = true, .most = MOST_NODES - 1},
-    {"master-addr", 0, "HOST", "the same as --rdzv-endpoint, in two parts", .read = read_address,
-     .to = &asked},
+    {"master-addr", 0, "HOST", "the same as --rdzv-endpoint, in two parts",
+     .text = &asked.place.address},
     {"master-port", 0, "PORT", .whole = &asked.place.port, .most = 65535},
     {"ports", 0, "FIRST-LAST",
      "all that listens, here and in the ranks, takes one of these ports (TERN_PORTS): what a "
@@ -423,7 +395,7 @@ static const tn_option taken[] = {
      .read = read_ports},
     {"token", 0, "TEXT",
      "anyone who has it may join; better in TERN_TOKEN, since others on the host can see arguments",
-     .read = read_token, .to = &asked},
+     .text = &asked.token},
     {"token-file", 0, "FILE",
      "the token is derived from this file, which only you may read (else TERN_TOKEN, "
      "TERN_TOKEN_FILE, the user's own)",

@@ -1,8 +1,6 @@
 /* Writes and reads the messages of run_words.h by their tables of fields. */
-#include "tools/run_words.h"
+#include "tools/run.h"
 
-#include "core/buffer.h"
-#include "core/memory.h"
 #include "tensor/fields.h"
 
 #include <limits.h>
@@ -51,6 +49,12 @@ static const tn_field member_fields[] = {
 /* false, after raising */
 #define refuse(...) (tn_raise(TN_EPEER, __VA_ARGS__) == TN_OK)
 
+static char *write_line(const tn_field *fields, const void *at) {
+    tn__buffer b = {0};
+    tn__fields_put_words(&b, fields, at);
+    return text_take(&b);
+}
+
 /* Printable, without spaces. */
 static bool read_name(char *name, size_t size, const char *text, size_t length) {
     bool fits = length > 0 && length < size;
@@ -84,16 +88,12 @@ static bool read_line(const tn_field *fields, void *at, const char **text) {
         if (!read_word(f, at, *text, length)) {
             return false;
         }
-        *text += length;
-        if (f[1].name && **text == ' ') {
-            ++*text;
-        }
+        *text += length + (f[1].name && (*text)[length] == ' ');
     }
-    tn__buffer again = {.operation = "run"};
-    tn__fields_put_words(&again, fields, at);
+    char *again = write_line(fields, at);
     size_t length = (size_t)(*text - line);
-    bool same = !again.failed && again.bytes == length && memcmp(again.at, line, length) == 0;
-    tn__buffer_free(&again);
+    bool same = strlen(again) == length && memcmp(again, line, length) == 0;
+    free(again);
     return same || refuse("\"%.*s\" is not a line of words and numbers",
                           length < 80 ? (int)length : 80, line);
 }
@@ -103,16 +103,10 @@ static bool read_message(const tn_field *fields, void *at, const char *text) {
     return read_line(fields, at, &text) && (!*text || refuse("it has extra text after its words"));
 }
 
-static char *write_message(const tn_field *fields, const void *at) {
-    tn__buffer b = {.operation = "run"};
-    tn__fields_put_words(&b, fields, at);
-    return tn__buffer_take(&b);
-}
-
 /* ---- A node's description and state ---------------------------------------------------------- */
 
 char *info_write(const node_info *info) {
-    return write_message(info_fields, info);
+    return write_line(info_fields, info);
 }
 
 bool info_read(const char *text, node_info *info) {
@@ -123,7 +117,7 @@ bool info_read(const char *text, node_info *info) {
 }
 
 char *heartbeat_write(const heartbeat *h) {
-    return write_message(heartbeat_fields, h);
+    return write_line(heartbeat_fields, h);
 }
 
 bool heartbeat_read(const char *text, int rounds, heartbeat *h) {
@@ -140,6 +134,12 @@ bool heartbeat_read(const char *text, int rounds, heartbeat *h) {
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 
+order *order_new(order_kind kind, int number, const char *text) {
+    order *o = memory_new(1, sizeof(*o));
+    *o = (order){.kind = kind, .number = number, .text = text_new("%.*s", LONGEST_TEXT, text)};
+    return o;
+}
+
 void order_free(order *o) {
     if (o) {
         free(o->members);
@@ -149,16 +149,14 @@ void order_free(order *o) {
 }
 
 char *order_write(const order *o) {
-    tn__buffer b = {.operation = "run"};
+    tn__buffer b = {0};
     tn__fields_put_words(&b, order_fields, o);
-    tn__buffer_text(&b, "\n");
     for (int i = 0; i < o->count; i++) {
-        tn__fields_put_words(&b, member_fields, &o->members[i]);
         tn__buffer_text(&b, "\n");
+        tn__fields_put_words(&b, member_fields, &o->members[i]);
     }
-    tn__buffer_text(&b, "\n");
-    tn__buffer_text(&b, o->text);
-    return tn__buffer_take(&b);
+    tn__buffer_format(&b, "\n\n%s", o->text);
+    return text_take(&b);
 }
 
 static bool end_line(const char **at) {
@@ -167,31 +165,37 @@ static bool end_line(const char **at) {
     return ends || refuse("it has extra text after its numbers, or no end of a line");
 }
 
-static bool read_members(order *o, const char **at) {
-    int64_t capacity = 0;
-    while (**at && **at != '\n') {
-        if (!tn__grow(&o->members, o->count + 1, &capacity, sizeof(*o->members), "run") ||
-            !read_line(member_fields, &o->members[o->count], at) || !end_line(at)) {
-            return false;
-        }
-        o->count++;
+/* At most one for each line of the text. */
+static round_member *members_new(const char *text) {
+    size_t lines = 1;
+    while ((text = strchr(text, '\n'))) {
+        text++;
+        lines++;
     }
-    return true;
+    return memory_new(lines, sizeof(round_member));
 }
 
 static bool read_order(order *o, const char *text) {
-    bool read = read_line(order_fields, o, &text) && end_line(&text) && read_members(o, &text) &&
-                end_line(&text);
-    if (read && strlen(text) > LONGEST_TEXT) {
+    if (!read_line(order_fields, o, &text) || !end_line(&text)) {
+        return false;
+    }
+    o->members = members_new(text);
+    while (*text && *text != '\n') {
+        if (!read_line(member_fields, &o->members[o->count++], &text) || !end_line(&text)) {
+            return false;
+        }
+    }
+    if (!end_line(&text) || strlen(text) > LONGEST_TEXT) {
         return refuse("its text has more than %d bytes", LONGEST_TEXT);
     }
-    o->text = read ? tn__asprintf("run", "%s", text) : NULL;
-    return o->text != NULL;
+    free(o->text);
+    o->text = text_new("%s", text);
+    return true;
 }
 
 order *order_read(const char *text) {
-    order *o = tn__calloc_for(1, sizeof(*o), "run");
-    if (o && !read_order(o, text)) {
+    order *o = order_new(ORDER_END, 1, "");
+    if (!read_order(o, text)) {
         order_free(o);
         o = NULL;
     }
@@ -213,28 +217,17 @@ run_round order_round(const order *o, int own) {
     return r;
 }
 
-/* Whether this node has sent this state for the last round. */
-static bool has_reported(const order_view *v, node_state state) {
-    return v->reported == v->round && v->state == state;
-}
-
-static bool members_fit(const order_view *v, const order *o) {
-    int own = 0;
-    for (int i = 0; i < o->count; i++) {
-        const round_member *m = &o->members[i];
-        own += m->node == v->own;
-        if (m->node == v->own && m->ranks != v->ranks) {
-            return refuse("it starts %d ranks here, where -n is %d", m->ranks, v->ranks);
-        }
-    }
-    return own <= 1 || refuse("it names this node twice");
+/* Whether this node's ranks have ended, and in one of these states. */
+static bool has_ended(const order_view *v, bool well) {
+    return !v->member || (v->reported == v->round &&
+                          (v->state == NODE_DONE || (!well && v->state == NODE_STOPPED)));
 }
 
 static bool may_start(const order_view *v, const order *o) {
     if (v->started) {
         return refuse("round %d has not been stopped", v->round);
     }
-    if (v->member && !has_reported(v, NODE_STOPPED) && !has_reported(v, NODE_DONE)) {
+    if (!has_ended(v, false)) {
         return refuse("this node has ranks of round %d", v->round);
     }
     if (o->number - 1 != v->round) {
@@ -244,7 +237,16 @@ static bool may_start(const order_view *v, const order *o) {
         return refuse("it starts %d nodes, where --nnodes is %d:%d", o->count, v->min_nodes,
                       v->max_nodes);
     }
-    return members_fit(v, o);
+    for (int i = 0, named = 0; i < o->count; i++) {
+        const round_member *m = &o->members[i];
+        if (m->node == v->own && m->ranks != v->ranks) {
+            return refuse("it starts %d ranks here, where -n is %d", m->ranks, v->ranks);
+        }
+        if (m->node == v->own && named++) {
+            return refuse("it names this node twice");
+        }
+    }
+    return true;
 }
 
 static bool may_stop(const order_view *v, const order *o) {
@@ -261,22 +263,23 @@ static bool may_end(const order_view *v, const order *o) {
     if (o->number == 0 && !v->started) {
         return refuse("it reports success, but no round has been started");
     }
-    return o->number > 0 || !v->member || has_reported(v, NODE_DONE) ||
+    return o->number > 0 || has_ended(v, true) ||
            refuse("it reports success, but this node's ranks have not ended");
 }
 
 bool order_accept(order_view *v, const order *o) {
-    if (o->count > 0 && o->kind != ORDER_START) {
+    bool start = o->kind == ORDER_START;
+    if (o->count > 0 && !start) {
         return refuse("only a start has members");
     }
-    if ((o->kind == ORDER_START && !may_start(v, o)) ||
-        (o->kind == ORDER_STOP && !may_stop(v, o)) || (o->kind == ORDER_END && !may_end(v, o))) {
+    if ((start && !may_start(v, o)) || (o->kind == ORDER_STOP && !may_stop(v, o)) ||
+        (o->kind == ORDER_END && !may_end(v, o))) {
         return false;
     }
-    if (o->kind == ORDER_START) {
+    if (start) {
         v->round = o->number;
         v->member = order_round(o, v->own).local > 0;
     }
-    v->started = o->kind == ORDER_START || (o->kind != ORDER_STOP && v->started);
+    v->started = start || (o->kind != ORDER_STOP && v->started);
     return true;
 }

@@ -67,7 +67,7 @@ typedef struct heartbeat {
     int64_t failure; /* its number among all nodes' failures of the round; 0: none */
 } heartbeat;
 
-/* These return a text that the caller frees; NULL: no memory. */
+/* A text for the caller to free. */
 char *info_write(const node_info *info);
 char *heartbeat_write(const heartbeat *h);
 /* False after raising what is wrong. `rounds`: how many have been started. Of an info that is
@@ -92,7 +92,7 @@ typedef struct order {
     char *text; /* why, for the user; "": nothing to say */
 } order;
 
-/* NULL: no memory. */
+order *order_new(order_kind kind, int number, const char *text);
 char *order_write(const order *o);
 /* NULL after raising. */
 order *order_read(const char *text);

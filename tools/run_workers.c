@@ -39,19 +39,17 @@ static bool is_program(const char *file) {
     return access(file, X_OK) == 0;
 }
 
-/* Takes ownership of the reason. */
-static void refuse_program(int code, char *why) {
-    tn__plain_lines(why);
-    fprintf(stderr, "tern run: %s\n", why);
-    free(why);
+static _Noreturn void refuse_program(const char *name, int code, const char *why) {
+    char *text = text_new("%s: %s", name, why);
+    tn__plain_lines(text);
+    fprintf(stderr, "tern run: %s\n", text);
     exit(code);
 }
 
 char *find_program(const char *name) {
     if (strchr(name, '/')) {
         if (!is_program(name)) {
-            int why = errno;
-            refuse_program(why == ENOENT ? 127 : 126, text_new("%s: %s", name, strerror(why)));
+            refuse_program(name, errno == ENOENT ? 127 : 126, strerror(errno));
         }
         return text_new("%s", name);
     }
@@ -66,36 +64,33 @@ char *find_program(const char *name) {
     }
     free(folders);
     if (!file) {
-        refuse_program(
-            127, text_new("%s: not found in PATH (a program in this folder is ./%s)", name, name));
+        refuse_program(name, 127, "not found in PATH (a program in this folder begins with ./)");
     }
     return file;
 }
 
 /* ---- The environment of a rank --------------------------------------------------------------- */
 
-static const char *const names[] = {
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TERN_TOKEN",
-    "TERN_STORE",
-    "TERN_VAULT",
-    "TERN_RUN_ID",
-    "TERN_RESTART_COUNT",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_MAX_RESTARTS",
-    "TORCHELASTIC_RUN_ID",
-    "TERN_LAUNCHER",
-    "TERN_COMMAND",
-    "TERN_PROGRESS",
-    "TERN_FLIGHT_DIR",
-};
+static const char *const names[] = {"RANK",
+                                    "LOCAL_RANK",
+                                    "WORLD_SIZE",
+                                    "LOCAL_WORLD_SIZE",
+                                    "GROUP_RANK",
+                                    "GROUP_WORLD_SIZE",
+                                    "MASTER_ADDR",
+                                    "MASTER_PORT",
+                                    "TERN_TOKEN",
+                                    "TERN_STORE",
+                                    "TERN_VAULT",
+                                    "TERN_RUN_ID",
+                                    "TERN_RESTART_COUNT",
+                                    "TORCHELASTIC_RESTART_COUNT",
+                                    "TORCHELASTIC_MAX_RESTARTS",
+                                    "TORCHELASTIC_RUN_ID",
+                                    "TERN_LAUNCHER",
+                                    "TERN_COMMAND",
+                                    "TERN_PROGRESS",
+                                    "TERN_FLIGHT_DIR"};
 enum { VARIABLES = sizeof(names) / sizeof(*names) };
 
 static bool is_ours(const char *entry) {

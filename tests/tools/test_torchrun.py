@@ -48,14 +48,13 @@ def documented_commands():
 @test
 def refused_values():
     """values that make no sense here are refused, and the message says what to do"""
-    for args, words in ((["--rdzv-backend", "etcd"], "one of them serves (c10d, static)"),
+    for args, words in ((["--rdzv-backend", "etcd"], '"etcd" should be c10d or static'),
                         (["--rdzv-conf", "is_host=1"], '"is_host=1": only join_timeout=S'),
                         (["--rdzv-conf", "join_timeout"], '"join_timeout": only join_timeout=S'),
                         (["--rdzv-conf", "join_timeout=soon"], "a number of seconds"),
                         (["--rdzv-endpoint", "elsewhere:0"], "works only with one host, on localhost"),
                         (["--nnodes", 2, "--rdzv-endpoint", "localhost:0"], "port 0 (any free port) works only with one host"),
-                        (["--tee", "3"], "needs --log-dir"),
-                        (["--tee", "0:3,1:1", "--log-dir", "logs"], "3, both streams")):
+                        (["--tee", "0:3,1:1", "--log-dir", "logs"], '"0:3,1:1" should be 3')):
         done = run(*args, "true")
         same(done.returncode, 64, args)
         has(done.stderr, words)
