@@ -3,7 +3,7 @@
  *
  *     run.c            the main thread: one poll loop over signals, orders and deadlines
  *     run_options.c    what the user asked for
- *     run_environment.c  options that a service gives in variables
+ *     run_environment.c   options that a service gives in variables
  *     run_workers.c    the ranks of this host as processes: start, end, reap
  *     run_vault.c      memory in which ranks save what must outlive them
  *     run_guard.c      a process that ends the ranks when the launcher itself is killed
@@ -133,7 +133,7 @@ typedef struct worker {
     bool ended;
     int status;        /* of waitpid, when ended */
     int order;         /* its place among those that failed by themselves, from 1; 0: it did not */
-    bool told;         /* the agent knows that it has succeeded */
+    bool reported;     /* the agent knows that it has succeeded */
     double began, end; /* tn__now */
 } worker;
 
@@ -149,9 +149,9 @@ typedef struct workers {
     bool gone;
     guard guard;
     vault vault;
-    sigset_t mask;              /* for the ranks: the signals that were blocked before we started */
-    pid_t elder[MOST_CHILDREN]; /* earlier children: those of a shell that then called exec */
-    int elders;
+    sigset_t mask; /* for the ranks: the signals that were blocked before we started */
+    pid_t earlier[MOST_CHILDREN]; /* children: those of a shell that then called exec */
+    int earlier_count;
 } workers;
 
 /* Where a program is, as a shell would find it; else the launcher ends before anything starts:
@@ -181,6 +181,12 @@ void workers_finish(workers *w);
 /* How much of each rank's stderr is kept for a report. */
 enum { TAIL_LINES = 20, TAIL_BYTES = 1 << 14 };
 
+typedef struct tail {
+    size_t length;
+    uint64_t later; /* lines that were shown after it */
+    char text[TAIL_BYTES];
+} tail;
+
 output *output_new(void);
 /* The columns that a rank's progress line may have; 0: none is shown. */
 int output_columns(const output *o);
@@ -193,9 +199,8 @@ void output_say(output *o, const char *format, ...) TN_PRINTF(2, 3);
 void output_forget(output *o);
 /* Whether all output of ended ranks has been read (not necessarily written). */
 bool output_read(output *o);
-/* Copies the last bytes of a rank's stderr, with a 0 after them; the caller frees. `later`: how
- * many lines were shown after them. */
-char *output_tail(output *o, int rank, size_t *length, uint64_t *later);
+/* Copies the last bytes of a rank's stderr, without line ends at the end. */
+void output_tail(output *o, int rank, tail *t);
 /* Call after the last rank: the thread ends when all is written. Then output_ended is true. */
 void output_end(output *o);
 bool output_ended(output *o);

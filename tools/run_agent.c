@@ -6,6 +6,7 @@
  */
 #include "tools/run_members.h"
 
+#include "distributed/init/environment.h"
 #include "distributed/init/members.h"
 
 #include <poll.h>
@@ -130,7 +131,8 @@ agent *agent_new(const run_options *o) {
     pthread_mutex_init(&a->lock, NULL);
     a->options = o;
     a->last_order = &a->first_order;
-    a->threaded = o->max_nodes > 1;
+    /* Looking up the name of another host may take long, too. */
+    a->threaded = o->max_nodes > 1 || !tn__host_is_near(o->host);
     a->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     a->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (a->event < 0 || a->wake < 0 ||

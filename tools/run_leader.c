@@ -74,7 +74,7 @@ bool leader_grow(leader *l, int64_t joined) {
 /* ---- Orders ---------------------------------------------------------------------------------- */
 
 static order *give_order(leader *l, order_kind kind, int number, const char *text) {
-    order *o = order_new(kind, number, text ? text : "");
+    order *o = order_new(kind, number, text);
     *l->last_order = o;
     l->last_order = &o->next;
     return o;
@@ -127,13 +127,6 @@ static int count_usable(const leader *l) {
     return count;
 }
 
-/* "node 1 (host b, ranks 2-3)" */
-static void put_member(tn__buffer *to, const node *n) {
-    int last = n->first + n->info.ranks - 1;
-    tn__buffer_format(to, "node %d (host %s, rank", n->place, n->info.name);
-    tn__buffer_format(to, last > n->first ? "s %d-%d)" : " %d)", n->first, last);
-}
-
 void leader_drop(leader *l, node *n, const char *reason, ...) {
     const run_options *o = l->options;
     if (n->gone) {
@@ -155,8 +148,11 @@ void leader_drop(leader *l, node *n, const char *reason, ...) {
 
 static void check_node(leader *l, node *n) {
     double silent = l->now - n->heard;
-    if (n->beat.state == NODE_LEFT) {
-        leader_drop(l, n, "%s", n->report ? n->report : "it has left");
+    const char *left = n->report ? n->report : "it has left";
+    if (n->beat.state == NODE_LEFT && n->id == 0) {
+        leader_end(l, 1, left);
+    } else if (n->beat.state == NODE_LEFT) {
+        leader_drop(l, n, "%s", left);
     } else if (silent > l->options->heartbeat) {
         leader_drop(l, n, "it gave no sign of life for %.1f s", silent);
     }
@@ -398,14 +394,17 @@ static int put_failures(const leader *l, tn__buffer *to) {
     return first ? first->beat.code : 0;
 }
 
-/* "node 1 (…) is lost: …" for every lost member; false: there is none. */
+/* "node 1 (host b, ranks 2-3) is lost: …" for every lost member; false: there is none. */
 static bool put_losses(const leader *l, tn__buffer *to) {
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
         if (n->member && n->gone) {
-            tn__buffer_text(to, to->bytes ? "\n" : "");
-            put_member(to, n);
-            tn__buffer_format(to, " is lost: %s", n->gone);
+            int last = n->first + n->info.ranks - 1;
+            tn__buffer_format(to, "%snode %d (host %s, rank", to->bytes ? "\n" : "", n->place,
+                              n->info.name);
+            tn__buffer_format(
+                to, last > n->first ? "s %d-%d) is lost: " : " %d) is lost: ", n->first, last);
+            tn__buffer_text(to, n->gone);
         }
     }
     return to->bytes > 0;
@@ -449,23 +448,16 @@ static void watch_round(leader *l) {
     int done = 0, members = 0;
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
-        if (n->member && n->gone) {
-            tn__buffer why = {0};
-            put_losses(l, &why);
-            char *text = text_take(&why);
-            stop_round(l, text);
-            free(text);
-            return;
-        }
-        if (in_round(l, n, NODE_FAILED) || in_round(l, n, NODE_STOPPED)) {
-            stop_round(l, NULL); /* the report follows when all have ended */
+        bool lost = n->member && n->gone;
+        if (lost || in_round(l, n, NODE_FAILED) || in_round(l, n, NODE_STOPPED)) {
+            stop_round(l, ""); /* the verdict follows when all have ended */
             return;
         }
         done += in_round(l, n, NODE_DONE);
         members += n->member;
     }
     if (done == members) {
-        leader_end(l, 0, NULL);
+        leader_end(l, 0, "");
     } else if (done == 0 && count_usable(l) > members && members < l->options->max_nodes) {
         stop_round(l, "another host has joined: all ranks start again with it");
     }
@@ -494,12 +486,14 @@ void leader_tick(leader *l, double now) {
             admit_node(l, n);
         }
     }
+    if (l->phase == RUN) {
+        watch_round(l);
+    }
+    if (l->phase == SETTLE) {
+        settle_round(l);
+    }
     if (l->phase == GATHER) {
         gather_nodes(l);
-    } else if (l->phase == RUN) {
-        watch_round(l);
-    } else if (l->phase == SETTLE) {
-        settle_round(l);
     }
 }
 

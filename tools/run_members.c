@@ -26,35 +26,35 @@ enum { LONGEST_QUOTE = 80 };
 
 /* ---- Keys ------------------------------------------------------------------------------------ */
 
-/* The text at this key; the caller frees. NULL: there is none, or an error is pending. */
-static char *find_key(tn_store *keys, const char *format, ...) TN_PRINTF(2, 3);
+typedef struct agent_key {
+    char text[64];
+} agent_key;
 
-static char *find_key(tn_store *keys, const char *format, ...) {
-    char key[TN_STORE_KEY + 1];
+static agent_key key_of(const char *format, ...) TN_PRINTF(1, 2);
+
+static agent_key key_of(const char *format, ...) {
+    agent_key key;
+    int prefix = snprintf(key.text, sizeof(key.text), "agent/");
+    va_list numbers;
+    va_start(numbers, format);
+    vsnprintf(key.text + prefix, sizeof(key.text) - (size_t)prefix, format, numbers);
+    va_end(numbers);
+    return key;
+}
+
+/* The text at this key; the caller frees. NULL: there is none, or an error is pending. */
+static char *find_text(tn_store *store, agent_key key) {
     bool exists = false;
     void *data = NULL;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(key, sizeof(key), format, arguments);
-    va_end(arguments);
-    if (tn_store_check(keys, key, &exists) == TN_OK && exists) {
-        tn_store_get(keys, key, &data, NULL, keys->timeout);
+    if (tn_store_check(store, key.text, &exists) == TN_OK && exists) {
+        tn_store_get(store, key.text, &data, NULL, store->timeout);
     }
     return data;
 }
 
-/* Frees the text; NULL: no memory, which is pending. */
-static void set_key(tn_store *keys, char *text, const char *format, ...) TN_PRINTF(3, 4);
-
-static void set_key(tn_store *keys, char *text, const char *format, ...) {
-    char key[TN_STORE_KEY + 1];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(key, sizeof(key), format, arguments);
-    va_end(arguments);
-    if (text) {
-        tn_store_set(keys, key, text, strlen(text));
-    }
+/* Frees the text. An error stays pending. */
+static void set_text(tn_store *store, agent_key key, char *text) {
+    tn_store_set(store, key.text, text, strlen(text));
     free(text);
 }
 
@@ -125,11 +125,10 @@ static bool serve_store(membership *m) {
 
 static bool open_store(membership *m, double timeout, double answer) {
     m->store = tn_tcp_store(m->place.host, m->place.port, m->options->token, timeout);
-    m->keys = m->store ? tn_prefix_store(m->store, AGENT_PREFIX) : NULL;
-    if (m->keys) {
-        m->store->timeout = m->keys->timeout = answer;
+    if (m->store) {
+        m->store->timeout = answer;
     }
-    return m->keys != NULL;
+    return m->store != NULL;
 }
 
 static const char token_hint[] =
@@ -152,7 +151,7 @@ static bool join_job(membership *m) {
     const run_options *o = m->options;
     void *first = NULL;
     int64_t id = 0;
-    if (tn_store_get(m->keys, "node/0", &first, NULL, o->heartbeat) != TN_OK) {
+    if (tn_store_get(m->store, key_of("node/0").text, &first, NULL, o->heartbeat) != TN_OK) {
         char *why = error_take();
         tn_raise(TN_EPEER,
                  "no launcher leads several hosts at %s:%d (%s); a separate job needs another port",
@@ -161,7 +160,8 @@ static bool join_job(membership *m) {
         return false;
     }
     free(first);
-    if (tn_store_add(m->keys, "joined", 1, &id) == TN_OK && (id < 1 || id > MOST_LAUNCHERS)) {
+    if (tn_store_add(m->store, key_of("joined").text, 1, &id) == TN_OK &&
+        (id < 1 || id > MOST_LAUNCHERS)) {
         tn_raise(TN_EPEER, "the store says that %lld launchers have joined: at most %d can",
                  (long long)id, MOST_LAUNCHERS);
     }
@@ -169,8 +169,8 @@ static bool join_job(membership *m) {
     m->view = (order_view){
         .own = m->id, .min_nodes = o->min_nodes, .max_nodes = o->max_nodes, .ranks = o->ranks};
     node_info info = describe_node(o);
-    set_key(m->keys, heartbeat_write(&m->beat), "beat/%d", m->id);
-    set_key(m->keys, info_write(&info), "node/%d", m->id);
+    set_text(m->store, key_of("beat/%d", m->id), heartbeat_write(&m->beat));
+    set_text(m->store, key_of("node/%d", m->id), info_write(&info));
     return tn_error() == TN_OK;
 }
 
@@ -179,7 +179,7 @@ bool membership_begin(membership *m, const run_options *o) {
     strcpy(m->place.host, o->host);
     if (serve_store(m)) {
         if (o->max_nodes > 1 && open_store(m, o->heartbeat, own_store_seconds)) {
-            set_key(m->keys, info_write(&m->leader->nodes[0].info), "node/0");
+            set_text(m->store, key_of("node/0"), info_write(&m->leader->nodes[0].info));
         }
         return tn_error() == TN_OK;
     }
@@ -199,7 +199,6 @@ bool membership_begin(membership *m, const run_options *o) {
 
 void membership_end(membership *m) {
     leader_free(m->leader);
-    tn_store_free(m->keys);
     tn_store_free(m->store);
     tn_store_server_free(m->server);
     free(m->refusal);
@@ -215,10 +214,8 @@ static int64_t number_failure(membership *m, const node_report *r) {
         return number;
     }
     number = 1;
-    if (m->keys) {
-        char *key = text_new("failures/%d", r->round);
-        tn_store_add(m->keys, key, 1, &number);
-        free(key);
+    if (m->store) {
+        tn_store_add(m->store, key_of("failures/%d", r->round).text, 1, &number);
     }
     if (number < 0) {
         tn_raise(TN_EPEER, "the store has counted %lld failures", (long long)number);
@@ -241,9 +238,9 @@ void membership_report(membership *m, const node_report *r) {
     }
     const char *text = r->text ? r->text : r->state == NODE_LEFT ? m->refusal : NULL;
     if (text) {
-        set_key(m->keys, text_new("%s", text), "text/%d/%d", m->id, r->round);
+        set_text(m->store, key_of("text/%d/%d", m->id, r->round), text_new("%s", text));
     }
-    set_key(m->keys, heartbeat_write(&m->beat), "beat/%d", m->id);
+    set_text(m->store, key_of("beat/%d", m->id), heartbeat_write(&m->beat));
 }
 
 /* ---- What other nodes have sent -------------------------------------------------------------- */
@@ -256,7 +253,7 @@ static void drop_strange(membership *m, node *n, const char *what) {
 }
 
 static void read_info(membership *m, node *n) {
-    char *text = find_key(m->keys, "node/%d", n->id);
+    char *text = find_text(m->store, key_of("node/%d", n->id));
     if (!text) {
         return;
     }
@@ -273,7 +270,7 @@ static void read_info(membership *m, node *n) {
 
 static void read_heartbeat(membership *m, node *n) {
     heartbeat h;
-    char *text = find_key(m->keys, "beat/%d", n->id);
+    char *text = find_text(m->store, key_of("beat/%d", n->id));
     if (!text) {
         return;
     }
@@ -286,7 +283,7 @@ static void read_heartbeat(membership *m, node *n) {
         n->beat = h;
         if (reports) {
             free(n->report);
-            n->report = find_key(m->keys, "text/%d/%d", n->id, h.round);
+            n->report = find_text(m->store, key_of("text/%d/%d", n->id, h.round));
         }
     }
     free(text);
@@ -295,8 +292,8 @@ static void read_heartbeat(membership *m, node *n) {
 void membership_lead(membership *m) {
     leader *l = m->leader;
     int64_t joined = 0;
-    bool more =
-        m->keys && tn_store_add(m->keys, "joined", 0, &joined) == TN_OK && leader_grow(l, joined);
+    bool more = m->store && tn_store_add(m->store, key_of("joined").text, 0, &joined) == TN_OK &&
+                leader_grow(l, joined);
     for (int i = 1; more && i < l->count; i++) {
         node *n = &l->nodes[i];
         if (!n->gone && !n->known) {
@@ -314,14 +311,14 @@ void membership_lead(membership *m) {
 /* For the other nodes. */
 static bool write_order(membership *m, const order *o) {
     bool written = false;
-    char *text = order_write(o), *key = text_new("order/%d", ++m->orders);
-    if (text && tn_store_compare_set(m->keys, key, NULL, text, &written) == TN_OK && !written) {
+    char *text = order_write(o);
+    agent_key key = key_of("order/%d", ++m->orders);
+    if (tn_store_compare_set(m->store, key.text, NULL, text, &written) == TN_OK && !written) {
         tn_raise(TN_EPEER,
                  "%s in the store is not from this launcher: another process has the token "
                  "and gives orders",
-                 key);
+                 key.text);
     }
-    free(key);
     free(text);
     return written;
 }
@@ -337,7 +334,7 @@ static order *refuse_order(membership *m, const char *text) {
 }
 
 static order *read_order(membership *m) {
-    char *text = find_key(m->keys, "order/%d", m->orders + 1);
+    char *text = find_text(m->store, key_of("order/%d", m->orders + 1));
     if (!text) {
         return NULL;
     }
@@ -354,7 +351,7 @@ static order *read_order(membership *m) {
 order *membership_order(membership *m) {
     order *o;
     while (!m->over && (o = m->leader ? leader_order(m->leader) : read_order(m))) {
-        bool known = !m->leader || !m->keys || write_order(m, o);
+        bool known = !m->leader || !m->store || write_order(m, o);
         if (o->kind == ORDER_DROP && o->number == m->id) { /* for this node the job is over */
             o->kind = ORDER_END;
             o->number = 1;

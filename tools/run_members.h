@@ -16,7 +16,7 @@ typedef struct node_report {
 typedef struct membership {
     const run_options *options;
     tn_store_server *server; /* NULL: another host serves the store */
-    tn_store *store, *keys;  /* NULL: there is no other host */
+    tn_store *store;         /* NULL: there is no other host */
     node_place place;        /* of the store */
     leader *leader;          /* NULL: node 0 has it */
     int id;

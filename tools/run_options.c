@@ -302,6 +302,10 @@ static void complete_options(const parsing *p) {
     if (p->token) {
         take_token(o, p->token); /* a bad one is refused even if it is not needed */
     }
+    char here[4096];
+    if (o->log_dir && o->log_dir[0] != '/' && getcwd(here, sizeof(here))) {
+        o->log_dir = text_new("%s/%s", here, o->log_dir); /* a rank may change its directory */
+    }
     o->path = find_program(o->program[0]);
     if (!p->has_id && o->alone) {
         random_text(o->run_id, 4);

@@ -454,20 +454,20 @@ bool output_read(output *o) {
     return done;
 }
 
-char *output_tail(output *o, int rank, size_t *length, uint64_t *later) {
-    char *text = memory_new(TAIL_BYTES + 1, 1);
-    *length = 0;
-    *later = 0;
+void output_tail(output *o, int rank, tail *t) {
+    t->length = t->later = 0;
     pthread_mutex_lock(&o->lock);
     for (source *s = o->sources; s; s = s->next) {
         if (s->rank == rank && s->stream == 1 && !s->forgotten) {
-            *length = s->tail_bytes;
-            *later = o->shown - s->shown;
-            memcpy(text, s->tail, s->tail_bytes);
+            t->length = s->tail_bytes;
+            t->later = o->shown - s->shown;
+            memcpy(t->text, s->tail, s->tail_bytes);
         }
     }
     pthread_mutex_unlock(&o->lock);
-    return text;
+    for (char end; t->length > 0 && ((end = t->text[t->length - 1]) == '\n' || end == '\r');) {
+        t->length--;
+    }
 }
 
 void output_end(output *o) {

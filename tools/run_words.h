@@ -28,8 +28,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define AGENT_PREFIX "agent"
-
 enum {
     MOST_NODES = 65536,
     MOST_RANKS = 4096,        /* of one node */

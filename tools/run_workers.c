@@ -193,7 +193,7 @@ static int list_children(pid_t *list) {
 }
 
 bool workers_init(workers *w) {
-    w->elders = list_children(w->elder);
+    w->earlier_count = list_children(w->earlier);
     return guard_start(&w->guard);
 }
 
@@ -306,7 +306,7 @@ static worker *find_worker(workers *w, pid_t pid) {
     return NULL;
 }
 
-static void note_end(workers *w, worker *one, int status) {
+static void record_end(workers *w, worker *one, int status) {
     one->ended = true;
     one->status = status;
     one->end = tn__now();
@@ -341,7 +341,7 @@ bool workers_reap(workers *w) {
         int status = 0;
         waitpid(info.si_pid, &status, 0);
         if (one) {
-            note_end(w, one, status);
+            record_end(w, one, status);
             any = true;
         } else if (info.si_pid == w->guard.pid) {
             close(w->guard.pipe);
@@ -389,7 +389,7 @@ void workers_tick(workers *w, double grace, output *out) {
             output_say(out,
                        "rank %d (pid %d) hangs in the kernel: SIGKILL did not end it within %.0f s",
                        w->list[i].rank, (int)w->list[i].pid, unkillable_seconds);
-            note_end(w, &w->list[i], SIGKILL);
+            record_end(w, &w->list[i], SIGKILL);
         }
     }
 }
@@ -400,11 +400,11 @@ static int kill_strays(const workers *w) {
     pid_t list[MOST_CHILDREN];
     int found = list_children(list), strays = 0;
     for (int i = 0; i < found; i++) {
-        bool elder = list[i] == w->guard.pid;
-        for (int k = 0; k < w->elders; k++) {
-            elder = elder || w->elder[k] == list[i];
+        bool known = list[i] == w->guard.pid;
+        for (int k = 0; k < w->earlier_count; k++) {
+            known = known || w->earlier[k] == list[i];
         }
-        if (!elder) {
+        if (!known) {
             kill(list[i], SIGKILL);
             strays++;
         }
