@@ -41,7 +41,6 @@ typedef struct source {
     int rank, stream;
     int log;         /* -1: none */
     tn__buffer line; /* not complete yet */
-    bool forgotten;  /* the tail will not be asked for */
     uint64_t shown;  /* output.shown at its last line */
     size_t tail_bytes;
     char tail[TAIL_BYTES]; /* the last bytes of stderr */
@@ -277,23 +276,16 @@ static void read_source(output *o, source *s) {
 
 /* ---- The thread ------------------------------------------------------------------------------ */
 
-/* Under the lock: lists what to wait for. Frees sources that are no longer needed. */
+/* Under the lock: lists what to wait for, the event last. */
 static int gather_sources(output *o, struct pollfd **fds, source ***sources) {
     int count = 0;
     *fds = memory_new((size_t)o->open + 1, sizeof(**fds));
     *sources = memory_new((size_t)o->open + 1, sizeof(**sources));
-    for (source **link = &o->sources; *link;) {
-        source *s = *link;
-        if (s->fd < 0 && s->forgotten) {
-            *link = s->next;
-            free(s);
-            continue;
-        }
+    for (source *s = o->sources; s; s = s->next) {
         if (s->fd >= 0) {
             (*fds)[count] = (struct pollfd){.fd = s->fd, .events = POLLIN};
             (*sources)[count++] = s;
         }
-        link = &s->next;
     }
     (*fds)[count] = (struct pollfd){.fd = o->wake, .events = POLLIN};
     return count;
@@ -389,39 +381,32 @@ static int open_log(output *o, const char *folder, int which) {
     return fd;
 }
 
-static source *source_new(output *o, int rank, int which, const char *folder, int *far) {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) {
-        return NULL;
-    }
-    source *s = memory_new(1, sizeof(*s));
-    s->fd = ends[0];
-    s->rank = rank;
-    s->stream = which;
-    s->log = open_log(o, folder, which);
-    *far = ends[1];
-    return s;
-}
-
 bool output_open(output *o, int rank, const char *folder, int ends[2]) {
-    source *out = source_new(o, rank, 0, folder, &ends[0]);
-    source *err = out ? source_new(o, rank, 1, folder, &ends[1]) : NULL;
-    if (!err) {
+    int out[2], err[2];
+    if (pipe2(out, O_CLOEXEC) != 0) {
+        return false;
+    }
+    if (pipe2(err, O_CLOEXEC) != 0) {
         int why = errno;
-        if (out) {
-            close(out->fd);
-            close(ends[0]);
-            free(out);
-        }
+        close(out[0]);
+        close(out[1]);
         errno = why;
         return false;
     }
-    pthread_mutex_lock(&o->lock);
-    out->next = err;
-    err->next = o->sources;
-    o->sources = out;
-    o->open += 2;
-    pthread_mutex_unlock(&o->lock);
+    const int *pipes[] = {out, err};
+    for (int which = 0; which < 2; which++) {
+        source *s = memory_new(1, sizeof(*s));
+        s->fd = pipes[which][0];
+        s->rank = rank;
+        s->stream = which;
+        s->log = open_log(o, folder, which);
+        ends[which] = pipes[which][1];
+        pthread_mutex_lock(&o->lock);
+        s->next = o->sources;
+        o->sources = s;
+        o->open++;
+        pthread_mutex_unlock(&o->lock);
+    }
     set_event(o->wake);
     return true;
 }
@@ -439,10 +424,17 @@ void output_say(output *o, const char *format, ...) {
     set_event(o->wake);
 }
 
+/* One that a process holds open stays in the list, behind those of the next round. */
 void output_forget(output *o) {
     pthread_mutex_lock(&o->lock);
-    for (source *s = o->sources; s; s = s->next) {
-        s->forgotten = true;
+    for (source **link = &o->sources; *link;) {
+        source *s = *link;
+        if (s->fd < 0) {
+            *link = s->next;
+            free(s);
+        } else {
+            link = &s->next;
+        }
     }
     pthread_mutex_unlock(&o->lock);
 }
@@ -457,12 +449,14 @@ bool output_read(output *o) {
 void output_tail(output *o, int rank, tail *t) {
     t->length = t->later = 0;
     pthread_mutex_lock(&o->lock);
-    for (source *s = o->sources; s; s = s->next) {
-        if (s->rank == rank && s->stream == 1 && !s->forgotten) {
-            t->length = s->tail_bytes;
-            t->later = o->shown - s->shown;
-            memcpy(t->text, s->tail, s->tail_bytes);
-        }
+    const source *s = o->sources;
+    while (s && !(s->rank == rank && s->stream == 1)) {
+        s = s->next;
+    }
+    if (s) {
+        t->length = s->tail_bytes;
+        t->later = o->shown - s->shown;
+        memcpy(t->text, s->tail, s->tail_bytes);
     }
     pthread_mutex_unlock(&o->lock);
     for (char end; t->length > 0 && ((end = t->text[t->length - 1]) == '\n' || end == '\r');) {
