@@ -40,7 +40,7 @@ static int add_sagemaker(char **words) {
 
 char **environment_words(char *command, const tn_option *rows, int *count) {
     enum { MOST = 64 };
-    char **words = memory_new(MOST, sizeof(*words));
+    static char *words[MOST]; /* options keep pointing into them */
     words[0] = command;
     *count = 1;
     for (const tn_option *row = rows; row->name || row->help || row->value; row++) {

@@ -327,6 +327,7 @@ static bool write_order(membership *m, const order *o) {
 static order *refuse_order(membership *m, const char *text) {
     char *why = error_take();
     int line = (int)strcspn(text, "\n");
+    free(m->refusal);
     m->refusal = text_new("order %d in the store cannot be followed: %s (\"%.*s\")", m->orders, why,
                           line < LONGEST_QUOTE ? line : LONGEST_QUOTE, text);
     free(why);
@@ -350,13 +351,12 @@ static order *read_order(membership *m) {
 
 order *membership_order(membership *m) {
     order *o;
-    while (!m->over && (o = m->leader ? leader_order(m->leader) : read_order(m))) {
+    while ((o = m->leader ? leader_order(m->leader) : read_order(m))) {
         bool known = !m->leader || !m->store || write_order(m, o);
         if (o->kind == ORDER_DROP && o->number == m->id) { /* for this node the job is over */
             o->kind = ORDER_END;
             o->number = 1;
         }
-        m->over = o->kind == ORDER_END && !m->leader;
         if (known && o->kind != ORDER_DROP) {
             return o;
         }

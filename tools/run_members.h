@@ -21,7 +21,6 @@ typedef struct membership {
     leader *leader;          /* NULL: node 0 has it */
     int id;
     int orders;      /* written, or read */
-    bool over;       /* further orders do not matter */
     char *refusal;   /* why this node leaves; NULL: it does not */
     order_view view; /* what orders are checked against */
     heartbeat beat;  /* the last sent */

@@ -185,7 +185,10 @@ static bool read_order(order *o, const char *text) {
             return false;
         }
     }
-    if (!end_line(&text) || strlen(text) > LONGEST_TEXT) {
+    if (!end_line(&text)) {
+        return false;
+    }
+    if (strlen(text) > LONGEST_TEXT) {
         return refuse("its text has more than %d bytes", LONGEST_TEXT);
     }
     free(o->text);

@@ -52,6 +52,17 @@ TEST(test_a_round) {
     order_free(o);
 }
 
+TEST(test_spelling) {
+    order_view v = {.own = 1, .min_nodes = 1, .max_nodes = 1, .ranks = 1};
+    static const char *const texts[] = {"end +1\n\n", "end 01\n\n", "end -0\n\n", "end \t1\n\n"};
+    for (int i = 0; i < 4; i++) {
+        assert_refused(accept_text(&v, texts[i]), i < 3 ? "not a line of words" : "its number");
+    }
+    assert_refused(accept_text(&v, "end  1\n\n"), "its number is \"\"");
+    assert_refused(accept_text(&v, " end 1\n\n"), "its kind is \"\"");
+    assert_true(accept_text(&v, "end 1\n\n"));
+}
+
 TEST(test_largest) {
     order_view v = {.own = 1, .min_nodes = 1, .max_nodes = 1, .ranks = 1, .round = INT32_MAX};
     assert_refused(accept_text(&v, "start 2147483648\n1 1\n\n"), "its number is \"2147483648\"");
