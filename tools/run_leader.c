@@ -15,13 +15,11 @@
 
 #include "core/build_info.h"
 
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sysexits.h>
-#include <unistd.h>
 
 /* Extra seconds after the grace, for a node to end its ranks and say so. */
 static const double patience = 15;
@@ -30,8 +28,7 @@ leader *leader_new(const run_options *o, const node_info *own, double now) {
     leader *l = memory_new(1, sizeof(*l));
     *l = (leader){.options = o, .since = now, .now = now, .last_order = &l->orders};
     leader_grow(l, 0);
-    l->nodes[0].known = true;
-    l->nodes[0].info = *own;
+    l->nodes[0] = (node){.known = true, .info = *own, .heard = now};
     return l;
 }
 
@@ -49,26 +46,6 @@ void leader_free(leader *l) {
     tn__buffer_free(&l->why);
     free(l->nodes);
     free(l);
-}
-
-bool leader_grow(leader *l, int64_t joined) {
-    if (joined + 1 < l->count || joined > MOST_LAUNCHERS) {
-        char *text = text_new("the store counts %lld launchers: another process writes there",
-                              (long long)joined);
-        leader_end(l, 1, text);
-        free(text);
-        return false;
-    }
-    if (joined + 1 > l->count) {
-        node *longer = memory_new((size_t)joined + 1, sizeof(*longer));
-        for (int i = 0; i <= joined; i++) {
-            longer[i] = i < l->count ? l->nodes[i] : (node){.id = i, .heard = l->now};
-        }
-        free(l->nodes);
-        l->nodes = longer;
-        l->count = (int)joined + 1;
-    }
-    return true;
 }
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
@@ -108,9 +85,24 @@ static void end_with(leader *l, int code, tn__buffer *why) {
     free(text);
 }
 
-static void stop_round(leader *l, const char *why) {
-    give_order(l, ORDER_STOP, l->round, why);
-    enter_phase(l, SETTLE);
+bool leader_grow(leader *l, int64_t joined) {
+    if (joined + 1 < l->count || joined > MOST_LAUNCHERS) {
+        tn__buffer why = {0};
+        tn__buffer_format(&why, "the store counts %lld launchers: another process writes there",
+                          (long long)joined);
+        end_with(l, 1, &why);
+        return false;
+    }
+    if (joined + 1 > l->count) {
+        node *longer = memory_new((size_t)joined + 1, sizeof(*longer));
+        for (int i = 0; i <= joined; i++) {
+            longer[i] = i < l->count ? l->nodes[i] : (node){.id = i, .heard = l->now};
+        }
+        free(l->nodes);
+        l->nodes = longer;
+        l->count = (int)joined + 1;
+    }
+    return true;
 }
 
 /* ---- Nodes ----------------------------------------------------------------------------------- */
@@ -165,11 +157,8 @@ static void take_time(leader *l, double now) {
         double heard = l->nodes[i].heard + missed;
         l->nodes[i].heard = heard < now ? heard : now;
     }
-    l->now = now;
-    l->nodes[0].heard = now;
+    l->now = l->nodes[0].heard = now;
 }
-
-/* ---- Places ---------------------------------------------------------------------------------- */
 
 /* The node that has the rank requested by this node; NULL: none, or it requests none. */
 static const node *find_holder(const leader *l, const node *n) {
@@ -205,7 +194,7 @@ static void await_place(leader *l, node *n, const node *holder) {
         leader_drop(l, n,
                     "it has its %d hosts, led by host %s (pid %d); a separate job needs another "
                     "--rdzv-id and another port",
-                    o->max_nodes, o->node_name, (int)getpid());
+                    o->max_nodes, o->node_name, l->nodes[0].info.pid);
     }
 }
 
@@ -238,8 +227,7 @@ static void admit_node(leader *l, node *n) {
 /* By requested rank, then by arrival. */
 static int compare_nodes(const void *left, const void *right) {
     const node *a = *(node *const *)left, *b = *(node *const *)right;
-    int want_a = a->info.wanted >= 0 ? a->info.wanted : INT_MAX;
-    int want_b = b->info.wanted >= 0 ? b->info.wanted : INT_MAX;
+    unsigned want_a = (unsigned)a->info.wanted, want_b = (unsigned)b->info.wanted; /* -1: last */
     return want_a != want_b ? (want_a < want_b ? -1 : 1) : a->id - b->id;
 }
 
@@ -263,10 +251,11 @@ static int choose_members(leader *l, node **members) {
 
 /* "host a has CUDA 12.4 (driver 12.4), …": one word in the info. */
 static void put_devices(tn__buffer *to, const node *n) {
+    tn__buffer_format(to, "host %s has ", n->info.name);
     size_t from = to->bytes;
-    bool put = tn__buffer_format(to, "host %s has %s", n->info.name, n->info.devices);
-    for (char *c = put ? to->at + from : NULL; c && *c; c++) {
-        *c = (char)(*c == '_' ? ' ' : *c);
+    bool put = tn__buffer_text(to, n->info.devices);
+    for (char *c = put ? to->at + from : NULL; c && (c = strchr(c, '_'));) {
+        *c = ' ';
     }
 }
 
@@ -280,18 +269,19 @@ static void compare_devices(tn__buffer *why, node *const *members, int count) {
         bool has = strcmp(n->info.devices, "-") != 0, compared = n->compared;
         n->compared = true;
         first = first ? first : has ? n : NULL;
-        if (has && !compared && strcmp(n->info.devices, first->info.devices) != 0) {
-            if (!warned) {
-                tn__buffer_format(why,
-                                  "%swarning: the hosts' libraries for GPUs differ, so "
-                                  "results may, and NCCL refuses other versions of itself: ",
-                                  why->bytes ? "\n" : "");
-                put_devices(why, first);
-                warned = true;
-            }
-            tn__buffer_text(why, "; ");
-            put_devices(why, n);
+        if (!has || compared || strcmp(n->info.devices, first->info.devices) == 0) {
+            continue;
         }
+        if (!warned) {
+            tn__buffer_format(why,
+                              "%swarning: the hosts' libraries for GPUs differ, so results may, "
+                              "and NCCL refuses other versions of itself: ",
+                              why->bytes ? "\n" : "");
+            put_devices(why, first);
+            warned = true;
+        }
+        tn__buffer_text(why, "; ");
+        put_devices(why, n);
     }
 }
 
@@ -360,7 +350,8 @@ static void gather_nodes(leader *l) {
     }
 }
 
-/* ---- The verdict ----------------------------------------------------------------------------- */
+/* ---- Watching a round, and the verdict
+ * ----------------------------------------------------------------------------- */
 
 static bool in_round(const leader *l, const node *n, node_state state) {
     return n->member && n->beat.round == l->round && n->beat.state == state;
@@ -442,24 +433,27 @@ static void judge_round(leader *l) {
     enter_phase(l, GATHER);
 }
 
-/* ---- Watching a round ------------------------------------------------------------------------ */
-
 static void watch_round(leader *l) {
+    const char *stop = NULL; /* why the round is stopped */
     int done = 0, members = 0;
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
         bool lost = n->member && n->gone;
         if (lost || in_round(l, n, NODE_FAILED) || in_round(l, n, NODE_STOPPED)) {
-            stop_round(l, ""); /* the verdict follows when all have ended */
-            return;
+            stop = ""; /* the verdict says it when all have ended */
         }
         done += in_round(l, n, NODE_DONE);
         members += n->member;
     }
-    if (done == members) {
+    bool grows = count_usable(l) > members && members < l->options->max_nodes;
+    if (!stop && done == 0 && grows) {
+        stop = "another host has joined: all ranks start again with it";
+    }
+    if (stop) {
+        give_order(l, ORDER_STOP, l->round, stop);
+        enter_phase(l, SETTLE);
+    } else if (done == members) {
         leader_end(l, 0, "");
-    } else if (done == 0 && count_usable(l) > members && members < l->options->max_nodes) {
-        stop_round(l, "another host has joined: all ranks start again with it");
     }
 }
 
@@ -498,11 +492,9 @@ void leader_tick(leader *l, double now) {
 }
 
 bool leader_over(const leader *l) {
-    bool late = l->now - l->since > l->options->grace + patience;
+    bool over = l->phase == OVER, late = l->now - l->since > l->options->grace + patience;
     for (int i = 1; i < l->count && !late; i++) {
-        if (l->nodes[i].known && !l->nodes[i].gone) {
-            return false;
-        }
+        over = over && (!l->nodes[i].known || l->nodes[i].gone);
     }
-    return l->phase == OVER;
+    return over;
 }
