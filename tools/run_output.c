@@ -33,7 +33,7 @@ enum {
 };
 
 static const char *const stream_names[] = {"stdout", "stderr"};
-static const char erase_line[] = "\r\033[K";
+static const char cleared[] = "\033[K"; /* what a rank clears its progress with, after a \r */
 
 typedef struct source {
     struct source *next;
@@ -146,7 +146,7 @@ static void draw_progress(output *o) {
 
 static void erase_progress(output *o) {
     if (o->progress) {
-        tn__buffer_text(&o->streams[o->progress->stream].text, erase_line);
+        tn__buffer_text(&o->streams[o->progress->stream].text, "\r\033[K");
         flush_stream(o, o->progress->stream);
     }
 }
@@ -167,7 +167,13 @@ static void take_progress(output *o, source *s) {
         erase_progress(o);
     }
     o->progress = s;
-    draw_progress(o);
+    if (length == strlen(cleared) && memcmp(s->line.at, cleared, length) == 0) {
+        erase_progress(o);
+        o->progress = NULL;
+        s->line.bytes = 0;
+    } else {
+        draw_progress(o);
+    }
 }
 
 /* Shows a line; `s`: whose it is, NULL for our own. */

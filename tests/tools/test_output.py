@@ -239,6 +239,10 @@ if rank == 0:
         sys.stderr.flush()
         if i < 10: wait(f'next.{i}')
     sys.stderr.write('\nend\n')
+    sys.stderr.write('\rmore')
+    sys.stderr.flush()
+    time.sleep(0.2)
+    sys.stderr.write('\r\033[K')
 else:
     for i in range(10):
         wait(f'shown.{i}')
@@ -253,7 +257,7 @@ def touch(name):
 
 @test
 def one_progress_line():
-    """rank 0 redraws one line at the bottom, other ranks' lines appear above it"""
+    """rank 0 redraws one line at the bottom, other ranks' lines appear above it; what it clears is gone"""
     t = Terminal("-n", 2, *python(BAR))
     for i in range(10):
         until(lambda: b" %d/10 " % i in t.seen, "the progress line is shown")
