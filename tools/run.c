@@ -24,7 +24,7 @@
 
 /* Extra seconds after the grace period, for last messages: a node's to the leader, the leader's to
  * all nodes. */
-static const double last_words = 3, farewell = 20;
+static const double last_messages = 3, shutdown_wait = 20;
 
 typedef enum phase { WAITING, RUNNING, STOPPING, ENDING } phase;
 
@@ -48,7 +48,7 @@ typedef struct launcher {
 static void leave_job(launcher *l, const char *reason) {
     if (!l->left) {
         l->left = true;
-        agent_tell(l->agent, NODE_LEFT, l->round.number, 0, reason);
+        agent_report(l->agent, NODE_LEFT, l->round.number, 0, reason);
     }
 }
 
@@ -70,23 +70,23 @@ static void give_job_up(launcher *l, int code, int signal, const char *reason) {
     begin_ending(l, code, signal);
 }
 
-static void begin_round(launcher *l, const run_round *r) {
-    const run_options *o = &l->options;
-    if (r->local == 0) {
-        output_say(l->out, "job %s runs on %d host%s: this one waits for a free place", o->run_id,
-                   r->nodes, r->nodes == 1 ? "" : "s");
+static void begin_round(launcher *l, const order *o) {
+    const run_round r = agent_round(l->agent, o);
+    if (r.local == 0) {
+        output_say(l->out, "job %s runs on %d host%s: this one waits for a free place",
+                   l->options.run_id, r.nodes, r.nodes == 1 ? "" : "s");
         return;
     }
-    if (r->nodes > 1) {
-        char *last = r->local > 1 ? text_new("-%d", r->first + r->local - 1) : text_new("%s", "");
-        output_say(l->out, "node %d of %d, rank %d%s of %d", r->node, r->nodes, r->first, last,
-                   r->world);
-        free(last);
+    if (r.nodes > 1) {
+        char last[16] = "";
+        snprintf(last, r.local > 1 ? sizeof(last) : 1, "-%d", r.first + r.local - 1);
+        output_say(l->out, "node %d of %d, rank %d%s of %d", r.node, r.nodes, r.first, last,
+                   r.world);
     }
-    l->round = *r;
+    l->round = r;
     l->phase = RUNNING;
-    agent_tell(l->agent, NODE_RUNNING, r->number, 0, NULL);
-    workers_start(&l->workers, o, r, l->out);
+    agent_report(l->agent, NODE_RUNNING, r.number, 0, NULL);
+    workers_start(&l->workers, &l->options, &r, l->out);
 }
 
 /* The exit status for a launcher that may not have taken part in the job. */
@@ -107,20 +107,18 @@ static void obey_order(launcher *l, const order *o) {
         output_say(l->out, "%s", o->text);
     }
     if (o->kind == ORDER_START && l->phase == WAITING) {
-        begin_round(l, &o->round);
-    } else if (o->kind == ORDER_STOP && l->phase == RUNNING && o->round.number == l->round.number) {
+        begin_round(l, o);
+    } else if (o->kind == ORDER_STOP && l->phase == RUNNING && o->number == l->round.number) {
         l->phase = STOPPING;
         workers_stop(&l->workers, SIGTERM);
     } else if (o->kind == ORDER_END) {
-        begin_ending(l, end_status(l, o->code), SIGTERM);
-    } else if (o->kind == ORDER_BROKEN) {
-        give_job_up(l, o->code, SIGTERM, o->text);
+        begin_ending(l, end_status(l, o->number), SIGTERM);
     }
 }
 
 /* SIGTERM comes twice where Slurm sends it to every process of a step, and what started this
  * launcher passes it on: a search does. The ranks may be saving then. */
-static void note_interrupt(launcher *l, int signal) {
+static void take_interrupt(launcher *l, int signal) {
     if (l->interrupts > 0 && signal == SIGTERM) {
         return;
     }
@@ -144,15 +142,12 @@ static void take_signals(launcher *l) {
         switch (info.ssi_signo) {
         case SIGCHLD:
             break; /* each turn looks for ended ranks anyway */
-        case SIGWINCH:
-            output_resize(l->out);
-            break;
         case SIGUSR1:
         case SIGUSR2:
             workers_signal(&l->workers, (int)info.ssi_signo);
             break;
         default:
-            note_interrupt(l, (int)info.ssi_signo);
+            take_interrupt(l, (int)info.ssi_signo);
             break;
         }
     }
@@ -173,19 +168,19 @@ static bool ranks_settled(launcher *l) {
 static void report_round(launcher *l) {
     const worker *first = workers_first_failure(&l->workers);
     char *text = report_failure(&l->workers, &l->options, l->round.nodes == 1, l->out);
-    agent_tell(l->agent, NODE_STOPPED, l->round.number, first ? report_code(first) : 0, text);
+    agent_report(l->agent, NODE_STOPPED, l->round.number, first ? report_code(first) : 0, text);
     free(text);
     output_forget(l->out);
 }
 
 /* Reports successful ranks while others run, which may be waiting for them. */
-static void tell_good_ends(launcher *l) {
+static void report_good_ends(launcher *l) {
     workers *w = &l->workers;
     bool others = w->running > 0 || l->round.nodes > 1;
     for (int i = 0; others && i < w->count; i++) {
         worker *one = &w->list[i];
-        if (one->ended && one->status == 0 && !one->told) {
-            one->told = true;
+        if (one->ended && one->status == 0 && !one->reported) {
+            one->reported = true;
             agent_rank_ended(l->agent, &l->round, one);
         }
     }
@@ -194,16 +189,16 @@ static void tell_good_ends(launcher *l) {
 static void look_after_ranks(launcher *l) {
     workers *w = &l->workers;
     if (workers_reap(w) && l->phase == RUNNING) {
-        tell_good_ends(l);
+        report_good_ends(l);
     }
     workers_tick(w, l->options.grace, l->out);
     const worker *first = workers_first_failure(w);
     if (l->phase == RUNNING && first) {
-        agent_tell(l->agent, NODE_FAILED, l->round.number, report_code(first), NULL);
+        agent_report(l->agent, NODE_FAILED, l->round.number, report_code(first), NULL);
         workers_stop(w, SIGTERM);
         l->phase = STOPPING;
     } else if (l->phase == RUNNING && workers_gone(w)) {
-        agent_tell(l->agent, NODE_DONE, l->round.number, 0, NULL);
+        agent_report(l->agent, NODE_DONE, l->round.number, 0, NULL);
         output_forget(l->out);
         l->phase = WAITING;
     }
@@ -224,8 +219,8 @@ static bool may_end(launcher *l) {
         output_end(l->out);
     }
     double waited = tn__now() - l->left_at;
-    double most = agent_leads(l->agent)    ? l->options.grace + farewell
-                  : agent_joined(l->agent) ? last_words
+    double most = agent_leads(l->agent)    ? l->options.grace + shutdown_wait
+                  : agent_joined(l->agent) ? last_messages
                                            : 0;
     bool hurry = l->interrupts > 1;
     bool said = agent_ended(l->agent) || waited > most || hurry;
@@ -234,21 +229,13 @@ static bool may_end(launcher *l) {
     return said && shown;
 }
 
-static void drain_event(int event) {
-    uint64_t times;
-    while (read(event, &times, sizeof(times)) > 0) {
-    }
-}
-
 static void main_loop(launcher *l) {
     struct pollfd fds[] = {
         {.fd = l->signals, .events = POLLIN},
         {.fd = agent_event(l->agent), .events = POLLIN},
-        {.fd = output_event(l->out), .events = POLLIN},
     };
     do {
-        poll(fds, 3, l->phase == RUNNING || l->phase == WAITING ? 200 : 20);
-        drain_event(fds[2].fd);
+        poll(fds, 2, l->phase == RUNNING || l->phase == WAITING ? 200 : 20);
         take_signals(l);
         look_after_ranks(l); /* before the orders, so that a failure here counts as one */
         take_orders(l);
@@ -266,7 +253,7 @@ static void add_unless_ignored(sigset_t *set, int signal) {
 }
 
 static int open_signals(workers *w) {
-    static const int taken[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH};
+    static const int taken[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
     sigset_t set;
     sigemptyset(&set);
     for (size_t i = 0; i < sizeof(taken) / sizeof(*taken); i++) {
@@ -290,20 +277,13 @@ static bool open_standard_files(void) {
 }
 
 static bool begin_job(launcher *l) {
-    run_options *o = &l->options;
-    char here[4096];
-    if (o->log_dir && o->log_dir[0] != '/' && getcwd(here, sizeof(here))) {
-        o->log_dir = text_new("%s/%s", here, o->log_dir); /* a rank may change its directory */
-    } else if (o->log_dir) {
-        o->log_dir = text_new("%s", o->log_dir);
-    }
     l->signals = open_signals(&l->workers);
     bool ready = l->signals >= 0 && prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
     if (!ready || !workers_init(&l->workers)) {
         return false;
     }
     l->out = output_new();
-    l->agent = l->out ? agent_new(o) : NULL;
+    l->agent = l->out ? agent_new(&l->options) : NULL;
     return l->agent != NULL;
 }
 
@@ -332,8 +312,5 @@ int run_main(int argc, char **argv) {
     agent_free(l.agent);
     output_free(l.out);
     close(l.signals);
-    free((char *)(uintptr_t)l.options.log_dir);
-    free(l.options.path);
-    free(l.options.command);
     return status;
 }

@@ -3,16 +3,16 @@
  *
  *     run.c            the main thread: one poll loop over signals, orders and deadlines
  *     run_options.c    what the user asked for
- *     run_refused.c    torchrun's options that this launcher lacks, and why
+ *     run_environment.c   options that a service gives in variables
  *     run_workers.c    the ranks of this host as processes: start, end, reap
  *     run_vault.c      memory in which ranks save what must outlive them
  *     run_guard.c      a process that ends the ranks when the launcher itself is killed
- *     run_output.c     a thread between the ranks' pipes and the terminal and log files
- *     run_screen.c     whole lines with prefixes; one redrawn line at the bottom
+ *     run_output.c     a thread between the ranks' pipes and our own stdout, stderr and log files
  *     run_report.c     which rank failed first, and its last lines
+ *     run_leader.c     on node 0: who takes part, rounds, restarts, the verdict
  *     run_words.c      what launchers write to each other, and when an order is valid
- *     run_agent.c      a thread that talks to the store: this node's orders, and its state
- *     run_leader.c     on node 0, in the same thread: who takes part, rounds, restarts, the verdict
+ *     run_members.c    this node's part in the job: orders from the leader, reports to it
+ *     run_agent.c      on several hosts, the thread for that, which waits for the network
  *
  * The main thread never waits for the network or for a terminal; the threads that do may hang
  * there, and the program still ends in bounded time.
@@ -22,11 +22,13 @@
 #ifndef TERN_TOOLS_RUN_H
 #define TERN_TOOLS_RUN_H
 
+#include "core/buffer.h"
 #include "core/clock.h"
 #include "distributed/init/token.h"
 #include "tools/run_words.h"
 
 #include <tern/store.h>
+#include <tern/train.h>
 
 #include <signal.h>
 #include <stdbool.h>
@@ -64,14 +66,30 @@ void run_options_parse(run_options *o, int argc, char **argv);
 /* `tern run`; the exit status. */
 int run_main(int argc, char **argv);
 
-/* ---- Small things (run_options.c) ------------------------------------------------------------ */
+/* The command and the options that its environment gives, for the rows of a table
+ * (run_environment.c). */
+char **environment_words(char *command, const tn_option *rows, int *count);
 
-/* printf into new memory. Ends the program when out of memory; the guard then ends the ranks. */
+/* How many GPUs this host has (run_devices.c). */
+int count_gpus(void);
+/* What the plugin for GPUs was built with and finds here, as one word; "-": there is none. */
+void describe_devices(char *word, size_t size);
+
+/* ---- Small things (run_small.c) -------------------------------------------------------------- */
+
+/* Ends the program, and the guard then the ranks, where there was no memory. */
+void memory_needed(bool there);
+/* printf into new memory, calloc, and a buffer's string: all there is memory for. */
 char *text_new(const char *format, ...) TN_PRINTF(1, 2);
-/* calloc that ends the program when out of memory. */
 void *memory_new(size_t count, size_t bytes);
+char *text_take(tn__buffer *b);
+/* The pending error's reason, which is no longer pending then; "": there is none. */
+char *error_take(void);
 /* `bytes` random bytes as text of twice the length. */
 void random_text(char *text, int bytes);
+/* An eventfd becomes readable, and stops being so. */
+void set_event(int event);
+void drain_event(int event);
 
 /* ---- Guard (run_guard.c) --------------------------------------------------------------------- */
 
@@ -115,7 +133,7 @@ typedef struct worker {
     bool ended;
     int status;        /* of waitpid, when ended */
     int order;         /* its place among those that failed by themselves, from 1; 0: it did not */
-    bool told;         /* the agent knows that it has succeeded */
+    bool reported;     /* the agent knows that it has succeeded */
     double began, end; /* tn__now */
 } worker;
 
@@ -131,11 +149,14 @@ typedef struct workers {
     bool gone;
     guard guard;
     vault vault;
-    sigset_t mask;              /* for the ranks: the signals that were blocked before we started */
-    pid_t elder[MOST_CHILDREN]; /* earlier children: those of a shell that then called exec */
-    int elders;
+    sigset_t mask; /* for the ranks: the signals that were blocked before we started */
+    pid_t earlier[MOST_CHILDREN]; /* children: those of a shell that then called exec */
+    int earlier_count;
 } workers;
 
+/* Where a program is, as a shell would find it; else the launcher ends before anything starts:
+ * restarts cannot help a wrong name. */
+char *find_program(const char *name);
 /* `mask` is the caller's to set. False with errno. */
 bool workers_init(workers *w);
 /* Starts the round's ranks; those that cannot be started appear as failures. */
@@ -160,61 +181,34 @@ void workers_finish(workers *w);
 /* How much of each rank's stderr is kept for a report. */
 enum { TAIL_LINES = 20, TAIL_BYTES = 1 << 14 };
 
+typedef struct tail {
+    size_t length;
+    uint64_t later; /* lines that were shown after it */
+    char text[TAIL_BYTES];
+} tail;
+
 output *output_new(void);
+/* The columns that a rank's progress line may have; 0: none is shown. */
+int output_columns(const output *o);
 /* The writing ends for a rank's stdout and stderr, close-on-exec: the caller closes them after the
  * start. `folder` (or NULL) gets stdout.log and stderr.log. False with errno. */
-bool output_open(output *o, int rank, bool show_redraws, const char *folder, int ends[2]);
+bool output_open(output *o, int rank, const char *folder, int ends[2]);
 /* A line of our own on stderr, with "tern: " in front. Never blocks. */
 void output_say(output *o, const char *format, ...) TN_PRINTF(2, 3);
 /* Forgets the tails of earlier rounds. */
 void output_forget(output *o);
-/* Call when the terminal's size has changed. */
-void output_resize(output *o);
 /* Whether all output of ended ranks has been read (not necessarily written). */
 bool output_read(output *o);
-/* Copies the last bytes of a rank's stderr, with a 0 after them; the caller frees. `later`: how
- * many lines were shown after them. */
-char *output_tail(output *o, int rank, size_t *length, uint64_t *later);
-/* Readable when the last pipe has been closed, and when output_end is done. */
-int output_event(const output *o);
+/* Copies the last bytes of a rank's stderr, without line ends at the end. */
+void output_tail(output *o, int rank, tail *t);
 /* Call after the last rank: the thread ends when all is written. Then output_ended is true. */
 void output_end(output *o);
 bool output_ended(output *o);
 /* After the end: whether something could not be written, on screen or to a log file. */
 bool output_lost(output *o);
 void output_free(output *o); /* only when it has ended */
-
-/* ---- Screen (run_screen.c) ------------------------------------------------------------------- */
-
-typedef struct screen_end {
-    int fd;
-    bool terminal, colour, closed;
-    char *buffer; /* written when full and by screen_flush */
-    size_t used, capacity;
-} screen_end;
-
-typedef struct screen {
-    screen_end end[2]; /* stdout, stderr */
-    /* The line at the bottom that its rank redraws; length 0: there is none. */
-    int open_end, open_rank;
-    char *open;
-    size_t open_length, open_capacity;
-    bool lost; /* something could not be written: the disk is full, the reader has gone */
-} screen;
-
-/* The rank of the launcher's own lines. */
-enum { RANK_TERN = -1 };
-
-void screen_init(screen *s);
-/* One whole line, without its newline. */
-void screen_line(screen *s, int end, int rank, const char *text, size_t length);
-/* A line that is not complete, to be shown as it is: replaces what this rank showed before. */
-void screen_redraw(screen *s, int end, int rank, const char *text, size_t length);
-/* Blocks while the terminal blocks. */
-void screen_flush(screen *s);
-/* Columns that a prefix takes. */
-int screen_prefix_columns(int rank);
-void screen_finish(screen *s);
+/* Of a line, what a terminal would show: what comes after its last \r, if more does. */
+void shown_part(const char **text, size_t *length);
 
 /* ---- Reports (run_report.c) ------------------------------------------------------------------ */
 
@@ -228,29 +222,21 @@ int report_code(const worker *w);
 
 /* ---- Agent (run_agent.c) --------------------------------------------------------------------- */
 
-typedef struct order {
-    struct order *next;
-    order_kind kind;
-    run_round round; /* START: of this node. STOP: only the number */
-    int code;        /* END, BROKEN: the exit status */
-    char *text;      /* why, for the user; "": nothing to say */
-} order;
-
 typedef struct agent agent;
 
-/* Starts the thread: serves the store or joins it, then gives orders. */
+/* Serves the store or joins it, then gives orders. On several hosts a thread does that. */
 agent *agent_new(const run_options *o);
 /* Readable when there are orders or the agent has ended. */
 int agent_event(const agent *a);
 /* The next order, or NULL. The caller frees it with order_free. A launcher that was stopped may
- * have lost its place meanwhile: a start waits until it has been heard that it has not.
- */
+ * have lost its place meanwhile: a start waits until it is known that it has not. */
 order *agent_order(agent *a);
-void order_free(order *o);
+/* The round that it starts, as this node sees it. */
+run_round agent_round(const agent *a, const order *o);
 /* Sends the leader this node's state. FAILED and STOPPED may come with a report, LEFT with a
  * reason; `code` goes with them. */
-void agent_tell(agent *a, node_state state, int round, int code, const char *text);
-/* Tells the ranks that a rank has succeeded: those that wait for it in tn_dist_init can stop. */
+void agent_report(agent *a, node_state state, int round, int code, const char *text);
+/* Says to the ranks that one has succeeded: those that wait for it in tn_dist_init can stop. */
 void agent_rank_ended(agent *a, const run_round *r, const worker *w);
 /* On node 0: ends the job on all nodes. */
 void agent_end_job(agent *a, int code, const char *text);
@@ -259,24 +245,5 @@ bool agent_joined(agent *a);
 /* Whether everything has been sent, or cannot be. */
 bool agent_ended(agent *a);
 void agent_free(agent *a); /* only when it has ended */
-
-/* ---- Leader (run_leader.c) ------------------------------------------------------------------- */
-
-typedef struct leader leader;
-
-/* `own` is the number of this node. */
-leader *leader_new(const run_options *o, tn_store *keys, int own);
-/* Looks at all nodes and decides. An error of the store stays pending. */
-void leader_tick(leader *l);
-/* Ends the job, if it has not ended yet. */
-void leader_end(leader *l, int code, const char *text);
-/* Whether the job has ended and every other node has read that, or had time to. */
-bool leader_over(const leader *l);
-void leader_free(leader *l);
-
-/* ---- Keys (run_agent.c) ---------------------------------------------------------------------- */
-
-/* The text at this key; the caller frees. NULL: there is none, or an error is pending. */
-char *agent_find(tn_store *keys, const char *key_format, ...) TN_PRINTF(2, 3);
 
 #endif

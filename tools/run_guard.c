@@ -122,7 +122,7 @@ typedef struct groups {
     int count;
 } groups;
 
-static void note_group(groups *g, const char *line) {
+static void record_group(groups *g, const char *line) {
     pid_t group = (pid_t)atoi(line + 1);
     int at = 0;
     while (at < g->count && g->list[at] != group) {
@@ -164,7 +164,7 @@ int guard_main(int argc, char **argv) {
     size_t capacity = 0;
     FILE *lines = fdopen(pipe, "r");
     while (lines && getline(&line, &capacity, lines) > 0 && line[0] != '.') {
-        note_group(&left, line);
+        record_group(&left, line);
     }
     bool all_well = line && line[0] == '.';
     for (int i = 0; !all_well && i < left.count; i++) {

@@ -1,5 +1,4 @@
-/* The leader: on the node that serves the store, decides who takes part, when a round starts and
- * stops, and how the job ends.
+/* What the leader decides:
  *
  *     GATHER    enough nodes? MAX start at once, MIN after a last call;
  *               too few for too long ends the job
@@ -10,138 +9,104 @@
  *               of all nodes; then arrivals
  *     OVER      the nodes are told, and get time to read it
  *
- * It sees everything in the nodes' signs of life. Only this host's clock counts: a node is lost
- * when its sign has not changed for too long. Errors of the store are sticky, so a turn runs to its
- * end and its caller checks.
+ * Only this host's clock counts: a node is lost when its heartbeat has not changed for too long.
  */
-#include "tools/run.h"
+#include "tools/run_leader.h"
 
 #include "core/build_info.h"
 
-#include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sysexits.h>
-#include <unistd.h>
-
-typedef struct node {
-    int id;
-    bool known;    /* node/N has been read */
-    bool admitted; /* it may take part: there was a free place */
-    bool foreign;  /* it has another version of the library */
-    bool compared; /* with the others' devices */
-    double came;   /* since when there has been none; 0: not checked yet */
-    char *gone;    /* why it has lost its place; NULL: it has not */
-    double heard;  /* when its sign last changed */
-    node_card card;
-    node_sign sign;
-    bool member;      /* of the round */
-    int place, first; /* its rank and its first rank in the round it was last a member of */
-} node;
-
-typedef enum leader_phase { GATHER, RUN, SETTLE, OVER } leader_phase;
-
-struct leader {
-    const run_options *options;
-    tn_store *keys;
-    int own;
-    node *nodes; /* [count], node N at N - 1 */
-    int count;
-    leader_phase phase;
-    double since;  /* when the phase began */
-    double now;    /* when this turn began */
-    double enough; /* since when MIN nodes have been there; 0: too few */
-    bool hurry;    /* start without a last call: the same nodes continue after a failure */
-    int orders, round, starts, failures;
-    char *why; /* the text of the next start */
-};
 
 /* Extra seconds after the grace, for a node to end its ranks and say so. */
 static const double patience = 15;
 
-leader *leader_new(const run_options *o, tn_store *keys, int own) {
+leader *leader_new(const run_options *o, const node_info *own, double now) {
     leader *l = memory_new(1, sizeof(*l));
-    *l = (leader){.options = o,
-                  .keys = keys,
-                  .own = own,
-                  .phase = GATHER,
-                  .since = tn__now(),
-                  .now = tn__now(),
-                  .why = text_new("%s", "")};
+    *l = (leader){.options = o, .since = now, .now = now, .last_order = &l->orders};
+    leader_grow(l, 0);
+    l->nodes[0] = (node){.known = true, .info = *own, .heard = now};
     return l;
 }
 
 void leader_free(leader *l) {
-    if (l) {
-        for (int i = 0; i < l->count; i++) {
-            free(l->nodes[i].gone);
-        }
-        free(l->nodes);
-        free(l->why);
-        free(l);
+    if (!l) {
+        return;
     }
+    for (int i = 0; i < l->count; i++) {
+        free(l->nodes[i].gone);
+        free(l->nodes[i].report);
+    }
+    for (order *o; (o = leader_order(l));) {
+        order_free(o);
+    }
+    tn__buffer_free(&l->why);
+    free(l->nodes);
+    free(l);
 }
 
-/* ---- Words ----------------------------------------------------------------------------------- */
+/* ---- Orders ---------------------------------------------------------------------------------- */
 
-/* Takes ownership of the head. */
-static void give_order(leader *l, char *head, const char *text) {
-    char key[32];
-    char *words = text_new("%s\n%.*s", head, LONGEST_TEXT, text);
-    bool given = false;
-    snprintf(key, sizeof(key), "order/%d", l->orders + 1);
-    if (tn_store_compare_set(l->keys, key, NULL, words, &given) == TN_OK && !given) {
-        tn_raise(TN_EPEER,
-                 "%s in the store is not from this launcher: another process has the token "
-                 "and gives orders",
-                 key);
-    }
-    l->orders += given;
-    free(words);
-    free(head);
+static order *give_order(leader *l, order_kind kind, int number, const char *text) {
+    order *o = order_new(kind, number, text);
+    *l->last_order = o;
+    l->last_order = &o->next;
+    return o;
 }
 
-/* The node's report or reason, up to the longest allowed; NULL if it has given none. */
-static char *node_text(leader *l, const node *n) {
-    char *said = agent_find(l->keys, "text/%d/%d", n->id, n->sign.round);
-    char *text = said ? text_new("%.*s", LONGEST_TEXT, said) : NULL;
-    free(said);
-    return text;
+order *leader_order(leader *l) {
+    order *o = l->orders;
+    if (o) {
+        l->orders = o->next;
+        l->last_order = l->orders ? l->last_order : &l->orders;
+        o->next = NULL;
+    }
+    return o;
 }
 
 static void enter_phase(leader *l, leader_phase next) {
     l->phase = next;
-    l->since = tn__now();
-}
-
-/* Sets the text of the next start, which it owns from then on. */
-static void set_why(leader *l, char *text) {
-    free(l->why);
-    l->why = text;
+    l->since = l->now;
 }
 
 void leader_end(leader *l, int code, const char *text) {
     if (l->phase != OVER) {
-        give_order(l, text_new("end %d", code), text);
+        give_order(l, ORDER_END, code, text);
         enter_phase(l, OVER);
     }
 }
 
-/* Takes ownership of the text. */
-static void end_job(leader *l, int code, char *text) {
+static void end_with(leader *l, int code, tn__buffer *why) {
+    char *text = text_take(why);
     leader_end(l, code, text);
     free(text);
 }
 
-/* Stops the round. Takes ownership of the text. */
-static void stop_round(leader *l, char *why) {
-    give_order(l, text_new("stop %d", l->round), why);
-    free(why);
-    enter_phase(l, SETTLE);
+bool leader_grow(leader *l, int64_t joined) {
+    if (joined + 1 < l->count || joined > MOST_LAUNCHERS) {
+        tn__buffer why = {0};
+        tn__buffer_format(&why, "the store counts %lld launchers: another process writes there",
+                          (long long)joined);
+        end_with(l, 1, &why);
+        return false;
+    }
+    if (joined + 1 > l->count) {
+        node *longer = memory_new((size_t)joined + 1, sizeof(*longer));
+        for (int i = 0; i <= joined; i++) {
+            longer[i] = i < l->count ? l->nodes[i] : (node){.id = i, .heard = l->now};
+        }
+        free(l->nodes);
+        l->nodes = longer;
+        l->count = (int)joined + 1;
+    }
+    return true;
 }
 
-/* Whether the node has a place. */
+/* ---- Nodes ----------------------------------------------------------------------------------- */
+
 static bool has_place(const node *n) {
     return n->admitted && !n->gone;
 }
@@ -154,53 +119,52 @@ static int count_usable(const leader *l) {
     return count;
 }
 
-static int count_members(const leader *l) {
-    int count = 0;
-    for (int i = 0; i < l->count; i++) {
-        count += l->nodes[i].member;
-    }
-    return count;
-}
-
-/* "node 1 (host b, ranks 2-3)"; the caller frees. */
-static char *name_node(const node *n) {
-    if (!n->known) {
-        return text_new("a launcher that joined and sent nothing more");
-    }
-    if (!n->member) {
-        return text_new("the launcher on host %s (pid %d)", n->card.name, n->card.pid);
-    }
-    int last = n->first + n->card.ranks - 1;
-    return last > n->first
-               ? text_new("node %d (host %s, ranks %d-%d)", n->place, n->card.name, n->first, last)
-               : text_new("node %d (host %s, rank %d)", n->place, n->card.name, n->first);
-}
-
-/* The node loses its place. Takes ownership of the reason. */
-static void give_up(leader *l, node *n, char *reason) {
+void leader_drop(leader *l, node *n, const char *reason, ...) {
     const run_options *o = l->options;
     if (n->gone) {
-        free(reason);
         return;
     }
-    n->gone = reason;
-    if (n->sign.state == NODE_LEFT) {
-        return; /* it hears no more orders */
+    va_list arguments;
+    va_start(arguments, reason);
+    memory_needed(vasprintf(&n->gone, reason, arguments) >= 0);
+    va_end(arguments);
+    if (n->beat.state == NODE_LEFT) {
+        return; /* it reads no more orders */
     }
-    char *text = n->admitted ? text_new("%s: this node has lost its place in the job", reason)
+    char *text = n->admitted ? text_new("%s: this node has lost its place in the job", n->gone)
                              : text_new("no place in job %s at %s:%d: %s", o->run_id, o->host,
-                                        o->port, reason);
-    give_order(l, text_new("drop %d", n->id), text);
+                                        o->port, n->gone);
+    give_order(l, ORDER_DROP, n->id, text);
     free(text);
 }
 
-/* ---- Looking --------------------------------------------------------------------------------- */
+static void check_node(leader *l, node *n) {
+    double silent = l->now - n->heard;
+    const char *left = n->report ? n->report : "it has left";
+    if (n->beat.state == NODE_LEFT && n->id == 0) {
+        leader_end(l, 1, left);
+    } else if (n->beat.state == NODE_LEFT) {
+        leader_drop(l, n, "%s", left);
+    } else if (silent > l->options->heartbeat) {
+        leader_drop(l, n, "it gave no sign of life for %.1f s", silent);
+    }
+}
+
+/* While this launcher was stopped it could not hear the others: that is not their silence. */
+static void take_time(leader *l, double now) {
+    double missed = now - l->now;
+    for (int i = 0; missed > l->options->heartbeat / 2 && i < l->count; i++) {
+        double heard = l->nodes[i].heard + missed;
+        l->nodes[i].heard = heard < now ? heard : now;
+    }
+    l->now = l->nodes[0].heard = now;
+}
 
 /* The node that has the rank requested by this node; NULL: none, or it requests none. */
 static const node *find_holder(const leader *l, const node *n) {
-    for (int i = 0; n->card.wanted >= 0 && i < l->count; i++) {
+    for (int i = 0; n->info.wanted >= 0 && i < l->count; i++) {
         const node *other = &l->nodes[i];
-        if (other != n && has_place(other) && other->card.wanted == n->card.wanted) {
+        if (other != n && has_place(other) && other->info.wanted == n->info.wanted) {
             return other;
         }
     }
@@ -210,8 +174,7 @@ static const node *find_holder(const leader *l, const node *n) {
 /* Whether every node with a place has given a sign of life since then. */
 static bool all_heard_since(const leader *l, double time) {
     for (int i = 0; i < l->count; i++) {
-        const node *n = &l->nodes[i];
-        if (has_place(n) && n->heard <= time) {
+        if (has_place(&l->nodes[i]) && l->nodes[i].heard <= time) {
             return false;
         }
     }
@@ -223,44 +186,35 @@ static bool all_heard_since(const leader *l, double time) {
 static void await_place(leader *l, node *n, const node *holder) {
     const run_options *o = l->options;
     if (n->came == 0) {
-        n->came = tn__now();
+        n->came = l->now;
     } else if (holder && holder->heard > n->came) {
-        give_up(l, n,
-                text_new("--node-rank %d is taken by host %s (pid %d)", n->card.wanted,
-                         holder->card.name, holder->card.pid));
+        leader_drop(l, n, "--node-rank %d is taken by host %s (pid %d)", n->info.wanted,
+                    holder->info.name, holder->info.pid);
     } else if (!holder && all_heard_since(l, n->came)) {
-        give_up(l, n,
-                text_new("it has its %d hosts, led by host %s (pid %d); a separate job needs "
-                         "another --rdzv-id and another port",
-                         o->max_nodes, o->node_name, (int)getpid()));
+        leader_drop(l, n,
+                    "it has its %d hosts, led by host %s (pid %d); a separate job needs another "
+                    "--rdzv-id and another port",
+                    o->max_nodes, o->node_name, l->nodes[0].info.pid);
     }
 }
 
-/* Nodes that do not have the same library do not train together. While nodes are missing it may be
- * the whole job that cannot start: gather_nodes sees to that. */
-static void refuse_version(leader *l, node *n) {
-    const run_options *o = l->options;
-    if (l->phase != GATHER || count_usable(l) >= o->min_nodes) {
-        give_up(l, n,
-                text_new("this launcher's libtern is %s, and that of node 0 (host %s) is %s",
-                         n->card.version, o->node_name, tn__version_text()));
-    }
-}
-
-/* Admits the node if it may take part; if not, tells it why. */
+/* Admits the node if it may take part; if not, tells it why. Nodes of other versions do not train
+ * together; while nodes are missing it may be the whole job that cannot start (gather_nodes). */
 static void admit_node(leader *l, node *n) {
     const run_options *o = l->options;
+    const node_info *info = &n->info;
     const node *holder = find_holder(l, n);
     if (n->foreign) {
-        refuse_version(l, n);
-    } else if (strcmp(n->card.run_id, o->run_id) != 0) {
-        give_up(l, n,
-                text_new("this launcher's --rdzv-id is %s, and node 0's is %s", n->card.run_id,
-                         o->run_id));
-    } else if (n->card.min != o->min_nodes || n->card.max != o->max_nodes) {
-        give_up(l, n,
-                text_new("this launcher's --nnodes is %d:%d, and node 0's is %d:%d", n->card.min,
-                         n->card.max, o->min_nodes, o->max_nodes));
+        if (l->phase != GATHER || count_usable(l) >= o->min_nodes) {
+            leader_drop(l, n, "this launcher's libtern is %s, and that of node 0 (host %s) is %s",
+                        info->version, o->node_name, tn__version_text());
+        }
+    } else if (strcmp(info->run_id, o->run_id) != 0) {
+        leader_drop(l, n, "this launcher's --rdzv-id is %s, and node 0's is %s", info->run_id,
+                    o->run_id);
+    } else if (info->min != o->min_nodes || info->max != o->max_nodes) {
+        leader_drop(l, n, "this launcher's --nnodes is %d:%d, and node 0's is %d:%d", info->min,
+                    info->max, o->min_nodes, o->max_nodes);
     } else if (holder || count_usable(l) >= o->max_nodes) {
         await_place(l, n, holder);
     } else {
@@ -268,107 +222,16 @@ static void admit_node(leader *l, node *n) {
     }
 }
 
-/* The leader's own node comes first: it has a place even if others joined earlier. */
-static void admit_nodes(leader *l) {
-    for (int i = 0; i <= l->count; i++) {
-        int id = i == 0 ? l->own : i;
-        node *n = id <= l->count ? &l->nodes[id - 1] : NULL;
-        if (n && n->known && !n->admitted && !n->gone) {
-            admit_node(l, n);
-        }
-    }
-}
-
-/* Grows the list for all that have joined. */
-static void note_arrivals(leader *l) {
-    int64_t joined = l->count;
-    tn_store_add(l->keys, "joined", 0, &joined);
-    if (joined < l->count || joined > MOST_LAUNCHERS) {
-        end_job(l, 1,
-                text_new("the store counts %lld launchers: another process writes there",
-                         (long long)joined));
-        return;
-    }
-    if (joined > l->count) {
-        node *longer = memory_new((size_t)joined, sizeof(*longer));
-        for (int i = 0; i < joined; i++) {
-            longer[i] = i < l->count ? l->nodes[i] : (node){.id = i + 1, .heard = tn__now()};
-        }
-        free(l->nodes);
-        l->nodes = longer;
-        l->count = (int)joined;
-    }
-}
-
-static void read_card(leader *l, node *n) {
-    char why[WORD_WHY];
-    char *text = agent_find(l->keys, "node/%d", n->id);
-    if (text) {
-        n->known = card_read(text, &n->card, why);
-        n->foreign = *n->card.name && !tn__version_agrees(n->card.version, tn__version_text());
-        n->known |= n->foreign;
-    }
-    if (text && !n->known) {
-        give_up(l, n, text_new("its description makes no sense: %s", why));
-    }
-    free(text);
-}
-
-static void find_nodes(leader *l) {
-    note_arrivals(l);
-    for (int i = 0; i < l->count; i++) {
-        if (!l->nodes[i].known && !l->nodes[i].gone) {
-            read_card(l, &l->nodes[i]);
-        }
-    }
-}
-
-static void look_at(leader *l, node *n) {
-    char why[WORD_WHY], *text = n->known ? agent_find(l->keys, "sign/%d", n->id) : NULL;
-    node_sign sign;
-    bool sound = !text || sign_read(text, l->round, &sign, why);
-    if (text && sound && sign.count != n->sign.count) {
-        n->sign = sign;
-        n->heard = l->now;
-    }
-    free(text);
-    if (!sound) {
-        give_up(l, n, text_new("its sign of life makes no sense: %s", why));
-    } else if (n->sign.state == NODE_LEFT) {
-        text = node_text(l, n);
-        give_up(l, n, text ? text : text_new("it has left"));
-    } else if (l->now - n->heard > l->options->heartbeat) {
-        give_up(l, n, text_new("it gave no sign of life for %.1f s", l->now - n->heard));
-    }
-}
-
-/* While this launcher was stopped it could not hear the others: that is not their silence. */
-static void note_time(leader *l) {
-    double now = tn__now(), missed = now - l->now;
-    l->now = now;
-    if (missed > l->options->heartbeat / 2) {
-        for (int i = 0; i < l->count; i++) {
-            l->nodes[i].heard += missed;
-        }
-    }
-}
-
 /* ---- Starting a round ------------------------------------------------------------------------ */
 
-/* By requested rank, then the leader's own node, then by arrival. */
-static int compare_nodes(const void *left, const void *right, void *user) {
-    const leader *l = user;
+/* By requested rank, then by arrival. */
+static int compare_nodes(const void *left, const void *right) {
     const node *a = *(node *const *)left, *b = *(node *const *)right;
-    int want_a = a->card.wanted >= 0 ? a->card.wanted : INT_MAX;
-    int want_b = b->card.wanted >= 0 ? b->card.wanted : INT_MAX;
-    if (want_a != want_b) {
-        return want_a < want_b ? -1 : 1;
-    }
-    int own_a = a->id == l->own, own_b = b->id == l->own;
-    return own_a != own_b ? own_b - own_a : a->id - b->id;
+    unsigned want_a = (unsigned)a->info.wanted, want_b = (unsigned)b->info.wanted; /* -1: last */
+    return want_a != want_b ? (want_a < want_b ? -1 : 1) : a->id - b->id;
 }
 
-/* Chooses the members: all with a place, in order. Returns how many. */
+/* All nodes with a place, in order; returns how many. */
 static int choose_members(leader *l, node **members) {
     int count = 0, world = 0;
     for (int i = 0; i < l->count; i++) {
@@ -377,189 +240,165 @@ static int choose_members(leader *l, node **members) {
             members[count++] = &l->nodes[i];
         }
     }
-    qsort_r(members, (size_t)count, sizeof(*members), compare_nodes, l);
+    qsort(members, (size_t)count, sizeof(*members), compare_nodes);
     for (int i = 0; i < count; i++) {
         members[i]->place = i;
         members[i]->first = world;
-        world += members[i]->card.ranks;
+        world += members[i]->info.ranks;
     }
     return count;
 }
 
-/* "CUDA 12.4 (driver 12.4), …": the card has it as one word. */
-static char *devices_of(const node *n) {
-    char *text = text_new("%s", n->card.devices);
-    for (char *c = text; *c; c++) {
-        *c = (char)(*c == '_' ? ' ' : *c);
+/* "host a has CUDA 12.4 (driver 12.4), …": one word in the info. */
+static void put_devices(tn__buffer *to, const node *n) {
+    tn__buffer_format(to, "host %s has ", n->info.name);
+    size_t from = to->bytes;
+    bool put = tn__buffer_text(to, n->info.devices);
+    for (char *c = put ? to->at + from : NULL; c && (c = strchr(c, '_'));) {
+        *c = ' ';
     }
-    return text;
 }
 
-/* A warning when the members have other drivers or libraries for their GPUs, once for each member;
- * "": they have not. Hosts without the plugin are not compared. */
-static char *compare_devices(node *const *members, int count) {
+/* Warns when the members have other drivers or libraries for their GPUs, once for each member.
+ * Hosts without the plugin are not compared. */
+static void compare_devices(tn__buffer *why, node *const *members, int count) {
     const node *first = NULL;
-    char *text = text_new("%s", "");
+    bool warned = false;
     for (int i = 0; i < count; i++) {
         node *n = members[i];
-        bool has = strcmp(n->card.devices, "-") != 0, compared = n->compared;
+        bool has = strcmp(n->info.devices, "-") != 0, compared = n->compared;
         n->compared = true;
         first = first ? first : has ? n : NULL;
-        if (has && !compared && strcmp(n->card.devices, first->card.devices) != 0) {
-            char *own = devices_of(n);
-            char *longer = text_new("%s; host %s has %s", text, n->card.name, own);
-            free(own);
-            free(text);
-            text = longer;
+        if (!has || compared || strcmp(n->info.devices, first->info.devices) == 0) {
+            continue;
         }
+        if (!warned) {
+            tn__buffer_format(why,
+                              "%swarning: the hosts' libraries for GPUs differ, so results may, "
+                              "and NCCL refuses other versions of itself: ",
+                              why->bytes ? "\n" : "");
+            put_devices(why, first);
+            warned = true;
+        }
+        tn__buffer_text(why, "; ");
+        put_devices(why, n);
     }
-    if (first && *text) {
-        char *own = devices_of(first);
-        char *whole = text_new("warning: the hosts' libraries for GPUs differ, so results may, and "
-                               "NCCL refuses other versions of itself: host %s has %s%s",
-                               first->card.name, own, text);
-        free(own);
-        free(text);
-        text = whole;
-    }
-    return text;
 }
 
 static void start_round(leader *l) {
     node **members = memory_new((size_t)l->count, sizeof(*members));
-    int count = choose_members(l, members),
-        world = members[count - 1]->first + members[count - 1]->card.ranks;
-    char *text = text_new("start %d %d %d %d", ++l->round, l->starts, world, count);
+    int count = choose_members(l, members);
+    compare_devices(&l->why, members, count);
+    char *why = text_take(&l->why);
+    order *o = give_order(l, ORDER_START, ++l->round, why);
+    o->count = count;
+    o->members = memory_new((size_t)count, sizeof(*o->members));
     for (int i = 0; i < count; i++) {
-        char *longer = text_new("%s\n%d %d %d %d", text, members[i]->id, i, members[i]->first,
-                                members[i]->card.ranks);
-        free(text);
-        text = longer;
+        o->members[i] = (round_member){members[i]->id, members[i]->info.ranks};
     }
-    char *warning = compare_devices(members, count);
-    if (*warning) {
-        set_why(l, text_new("%s%s%s", l->why, *l->why ? "\n" : "", warning));
-    }
-    give_order(l, text, l->why);
-    free(warning);
+    free(why);
     free(members);
-    l->starts++;
-    set_why(l, text_new("%s", ""));
     l->enough = 0;
     l->hurry = false;
     enter_phase(l, RUN);
 }
 
-/* "host a, host b" */
-static char *present_nodes(const leader *l) {
-    char *text = text_new("%s", "");
+/* Whether so many nodes are missing because of their versions; who has which is written to `to`. */
+static bool versions_differ(const leader *l, int missing, tn__buffer *to) {
+    tn__buffer_format(to, "the hosts do not have the same libtern: node 0 (host %s) has %s",
+                      l->options->node_name, tn__version_text());
     for (int i = 0; i < l->count; i++) {
-        if (has_place(&l->nodes[i])) {
-            char *longer = text_new("%s%shost %s", text, *text ? ", " : "", l->nodes[i].card.name);
-            free(text);
-            text = longer;
-        }
-    }
-    return text;
-}
-
-/* Who has which version of the library; NULL: all that are needed may still come. */
-static char *other_versions(leader *l, int missing) {
-    char *text = text_new("the hosts do not have the same libtern: node 0 (host %s) has %s",
-                          l->options->node_name, tn__version_text());
-    for (int i = 0; i < l->count; i++) {
-        const node_card *c = &l->nodes[i].card;
-        if (l->nodes[i].foreign && !l->nodes[i].gone) {
-            char *longer = text_new("%s, host %s has %s", text, c->name, c->version);
-            free(text);
-            text = longer;
+        const node *n = &l->nodes[i];
+        if (n->foreign && !n->gone) {
+            tn__buffer_format(to, ", host %s has %s", n->info.name, n->info.version);
             missing--;
         }
     }
-    if (missing > 0) {
-        free(text);
-        text = NULL;
+    return missing <= 0;
+}
+
+static void await_nodes(leader *l, int count) {
+    const run_options *o = l->options;
+    tn__buffer why = {0};
+    l->enough = 0;
+    if (versions_differ(l, o->min_nodes - count, &why)) {
+        end_with(l, 1, &why);
+    } else if (l->now - l->since > o->timeout) {
+        tn__buffer_free(&why);
+        tn__buffer_format(&why, "%d of %d hosts joined within %.0f s", count, o->min_nodes,
+                          o->timeout);
+        for (int i = 0, named = 0; i < l->count; i++) {
+            if (has_place(&l->nodes[i])) {
+                tn__buffer_format(&why, "%shost %s", named++ ? ", " : ": ", l->nodes[i].info.name);
+            }
+        }
+        end_with(l, 1, &why);
     }
-    return text;
+    tn__buffer_free(&why);
 }
 
 static void gather_nodes(leader *l) {
     const run_options *o = l->options;
-    double now = tn__now();
     int count = count_usable(l);
     if (count < o->min_nodes) {
-        l->enough = 0;
-        char *versions = other_versions(l, o->min_nodes - count);
-        if (versions) {
-            end_job(l, 1, versions);
-        } else if (now - l->since > o->timeout) {
-            char *here = present_nodes(l);
-            end_job(l, 1,
-                    text_new("%d of %d hosts joined within %.0f s: %s", count, o->min_nodes,
-                             o->timeout, here));
-            free(here);
-        }
+        await_nodes(l, count);
         return;
     }
-    l->enough = l->enough > 0 ? l->enough : now;
-    if (count >= o->max_nodes || l->hurry || now - l->enough >= o->last_call) {
+    l->enough = l->enough > 0 ? l->enough : l->now;
+    if (count >= o->max_nodes || l->hurry || l->now - l->enough >= o->last_call) {
         start_round(l);
     }
 }
 
-/* ---- The verdict ----------------------------------------------------------------------------- */
+/* ---- Watching a round, and the verdict
+ * ----------------------------------------------------------------------------- */
 
 static bool in_round(const leader *l, const node *n, node_state state) {
-    return n->member && n->sign.round == l->round && n->sign.state == state;
+    return n->member && n->beat.round == l->round && n->beat.state == state;
 }
 
-/* The report of the first failure, with the first lines of other nodes' reports; NULL if no rank
- * has failed. */
-static char *first_report(leader *l, int *code) {
+static bool has_failed(const leader *l, const node *n) {
+    return in_round(l, n, NODE_STOPPED) && n->beat.failure > 0;
+}
+
+/* The report of the first failure, with the first lines of other nodes' reports. Its exit code; 0:
+ * no rank has failed. */
+static int put_failures(const leader *l, tn__buffer *to) {
     const node *first = NULL;
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
-        bool failed = in_round(l, n, NODE_STOPPED) && n->sign.failure > 0;
-        first = failed && (!first || n->sign.failure < first->sign.failure) ? n : first;
+        bool earlier = has_failed(l, n) && (!first || n->beat.failure < first->beat.failure);
+        first = earlier ? n : first;
     }
-    if (!first) {
-        return NULL;
+    if (first && first->report) {
+        tn__buffer_text(to, first->report);
+    } else if (first) {
+        tn__buffer_format(to, "host %s reports a failure with exit code %d, without details",
+                          first->info.name, first->beat.code);
     }
-    *code = first->sign.code;
-    char *report = node_text(l, first);
-    if (!report) {
-        report = text_new("host %s reports a failure with exit code %d, without details",
-                          first->card.name, *code);
-    }
-    for (int i = 0; i < l->count && strlen(report) < LONGEST_TEXT; i++) {
+    for (int i = 0; first && i < l->count && to->bytes < LONGEST_TEXT; i++) {
         const node *n = &l->nodes[i];
-        if (n != first && in_round(l, n, NODE_STOPPED) && n->sign.failure > 0) {
-            char *other = node_text(l, n);
-            int line = other ? (int)strcspn(other, "\n") : 0;
-            char *longer = text_new("%s\n  and %.*s", report, line, other ? other : "");
-            free(other);
-            free(report);
-            report = longer;
+        if (n != first && has_failed(l, n) && n->report) {
+            tn__buffer_format(to, "\n  and %.*s", (int)strcspn(n->report, "\n"), n->report);
         }
     }
-    return report;
+    return first ? first->beat.code : 0;
 }
 
-/* "node 1 (…) is lost: …" for every lost member; NULL if there is none. */
-static char *lost_nodes(leader *l) {
-    char *text = NULL;
+/* "node 1 (host b, ranks 2-3) is lost: …" for every lost member; false: there is none. */
+static bool put_losses(const leader *l, tn__buffer *to) {
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
         if (n->member && n->gone) {
-            char *who = name_node(n);
-            char *longer =
-                text_new("%s%s%s is lost: %s", text ? text : "", text ? "\n" : "", who, n->gone);
-            free(who);
-            free(text);
-            text = longer;
+            int last = n->first + n->info.ranks - 1;
+            tn__buffer_format(to, "%snode %d (host %s, rank", to->bytes ? "\n" : "", n->place,
+                              n->info.name);
+            tn__buffer_format(
+                to, last > n->first ? "s %d-%d) is lost: " : " %d) is lost: ", n->first, last);
+            tn__buffer_text(to, n->gone);
         }
     }
-    return text;
+    return to->bytes > 0;
 }
 
 /* Whether a restart cannot help: the program refuses its arguments, a run's loss or weights are
@@ -570,51 +409,51 @@ static bool is_final(int code) {
 
 static void judge_round(leader *l) {
     const run_options *o = l->options;
-    int code = 0, left = count_usable(l);
-    char *lost = lost_nodes(l), *report = lost ? NULL : first_report(l, &code);
-    if (lost && left < o->min_nodes) {
-        end_job(l, 1, text_new("%s\n%d of at least %d hosts are left", lost, left, o->min_nodes));
-    } else if (lost) {
-        set_why(l, text_new("%s\nall ranks start again on %d host%s", lost,
-                            left < o->max_nodes ? left : o->max_nodes, left == 1 ? "" : "s"));
-        enter_phase(l, GATHER);
-    } else if (report && (l->failures >= o->max_restarts || is_final(code))) {
-        end_job(l, code, text_new("%s", report));
-    } else if (report) {
-        l->failures++;
-        set_why(l, text_new("%s\nall ranks start again: restart %d of %d", report, l->failures,
-                            o->max_restarts));
+    int left = count_usable(l), starts = left < o->max_nodes ? left : o->max_nodes, code;
+    tn__buffer why = {0};
+    if (put_losses(l, &why)) {
+        if (left < o->min_nodes) {
+            tn__buffer_format(&why, "\n%d of at least %d hosts are left", left, o->min_nodes);
+            end_with(l, 1, &why);
+            return;
+        }
+        tn__buffer_format(&why, "\nall ranks start again on %d host%s", starts,
+                          starts == 1 ? "" : "s");
+    } else if ((code = put_failures(l, &why))) {
+        if (l->failures >= o->max_restarts || is_final(code)) {
+            end_with(l, code, &why);
+            return;
+        }
         l->hurry = true;
-        enter_phase(l, GATHER);
-    } else {
-        enter_phase(l, GATHER);
+        tn__buffer_format(&why, "\nall ranks start again: restart %d of %d", ++l->failures,
+                          o->max_restarts);
     }
-    free(lost);
-    free(report);
+    tn__buffer_free(&l->why);
+    l->why = why;
+    enter_phase(l, GATHER);
 }
 
-/* ---- Watching a round ------------------------------------------------------------------------ */
-
 static void watch_round(leader *l) {
-    int done = 0, members = count_members(l);
+    const char *stop = NULL; /* why the round is stopped */
+    int done = 0, members = 0;
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
-        if (n->member && n->gone) {
-            char *who = name_node(n);
-            stop_round(l, text_new("%s is lost: %s", who, n->gone));
-            free(who);
-            return;
-        }
-        if (in_round(l, n, NODE_FAILED) || in_round(l, n, NODE_STOPPED)) {
-            stop_round(l, text_new("%s", "")); /* the report follows when all have ended */
-            return;
+        bool lost = n->member && n->gone;
+        if (lost || in_round(l, n, NODE_FAILED) || in_round(l, n, NODE_STOPPED)) {
+            stop = ""; /* the verdict says it when all have ended */
         }
         done += in_round(l, n, NODE_DONE);
+        members += n->member;
     }
-    if (done == members) {
+    bool grows = count_usable(l) > members && members < l->options->max_nodes;
+    if (!stop && done == 0 && grows) {
+        stop = "another host has joined: all ranks start again with it";
+    }
+    if (stop) {
+        give_order(l, ORDER_STOP, l->round, stop);
+        enter_phase(l, SETTLE);
+    } else if (done == members) {
         leader_end(l, 0, "");
-    } else if (done == 0 && count_usable(l) > members && members < l->options->max_nodes) {
-        stop_round(l, text_new("%s", "another host has joined: all ranks start again with it"));
     }
 }
 
@@ -624,47 +463,38 @@ static void settle_round(leader *l) {
         if (!n->member || n->gone || in_round(l, n, NODE_STOPPED) || in_round(l, n, NODE_DONE)) {
             continue;
         }
-        if (tn__now() - l->since < l->options->grace + patience) {
+        if (l->now - l->since < l->options->grace + patience) {
             return;
         }
-        give_up(l, n, text_new("its ranks did not end in time"));
+        leader_drop(l, n, "its ranks did not end in time");
     }
     judge_round(l);
 }
 
-void leader_tick(leader *l) {
-    note_time(l);
-    find_nodes(l);
+void leader_tick(leader *l, double now) {
+    take_time(l, now);
     for (int i = 0; i < l->count; i++) {
-        if (!l->nodes[i].gone) {
-            look_at(l, &l->nodes[i]);
+        node *n = &l->nodes[i];
+        check_node(l, n);
+        if (l->phase != OVER && n->known && !n->admitted && !n->gone) {
+            admit_node(l, n);
         }
     }
-    if (l->phase != OVER) {
-        admit_nodes(l);
-    }
-    switch (l->phase) {
-    case GATHER:
-        gather_nodes(l);
-        break;
-    case RUN:
+    if (l->phase == RUN) {
         watch_round(l);
-        break;
-    case SETTLE:
+    }
+    if (l->phase == SETTLE) {
         settle_round(l);
-        break;
-    case OVER:
-        break;
+    }
+    if (l->phase == GATHER) {
+        gather_nodes(l);
     }
 }
 
 bool leader_over(const leader *l) {
-    bool late = tn__now() - l->since > l->options->grace + patience;
-    for (int i = 0; i < l->count; i++) {
-        const node *n = &l->nodes[i];
-        if (l->phase != OVER || (n->id != l->own && n->known && !n->gone && !late)) {
-            return false;
-        }
+    bool over = l->phase == OVER, late = l->now - l->since > l->options->grace + patience;
+    for (int i = 1; i < l->count && !late; i++) {
+        over = over && (!l->nodes[i].known || l->nodes[i].gone);
     }
-    return l->phase == OVER;
+    return over;
 }

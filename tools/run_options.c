@@ -6,43 +6,37 @@
 #include "text/number.h"
 #include "text/quote.h"
 #include "tools/run.h"
-#include "tools/run_refused.h"
-#include "tools/run_services.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <tern/sys/device.h>
-#include <tern/tensor.h>
 #include <tern/train.h>
 #include <unistd.h>
 
 enum { DEFAULT_PORT = 29400, LONGEST = 1000000 }; /* torchrun's; seconds */
-enum { DRIVER_SECONDS = 20 };
+
+/* Which hosts there are, and where they meet. */
+typedef struct place {
+    const char *endpoint, *address; /* NULL: not given */
+    int64_t port;                   /* 0: not given */
+    int64_t node_rank;              /* -1: not given */
+    int min_nodes, max_nodes;
+    bool standalone, has_nodes;
+} place;
 
 typedef struct parsing {
     run_options *o;
-    const char *endpoint, *address, *token, *token_file; /* NULL: not given */
-    int64_t port;                                        /* 0: not given */
-    int64_t max_restarts, node_rank;
-    bool standalone, has_id, has_nodes, tee;
+    place place;
+    const char *token, *token_file; /* NULL: not given */
+    int64_t max_restarts;
+    bool has_id;
 } parsing;
-
-static _Noreturn void no_memory(void) {
-    static const char text[] = "tern: no memory\n";
-    ssize_t put = write(STDERR_FILENO, text, sizeof(text) - 1);
-    (void)put;
-    _exit(1);
-}
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
@@ -56,62 +50,19 @@ static int read_whole(const char *name, const char *text, int least, int most) {
 }
 
 static void read_nodes(const char *text, void *to) {
-    parsing *p = to;
-    run_options *o = p->o;
+    place *p = to;
     char first[16] = "";
     p->has_nodes = true;
     const char *colon = strchr(text, ':');
     if (!colon) {
-        o->min_nodes = o->max_nodes = read_whole("nnodes", text, 1, MOST_NODES);
+        p->min_nodes = p->max_nodes = read_whole("nnodes", text, 1, MOST_NODES);
         return;
     }
     snprintf(first, sizeof(first), "%.*s", (int)(colon - text), text);
-    o->min_nodes = read_whole("nnodes", first, 1, MOST_NODES);
-    o->max_nodes = read_whole("nnodes", colon + 1, 1, MOST_NODES);
-    if (o->min_nodes > o->max_nodes) {
+    p->min_nodes = read_whole("nnodes", first, 1, MOST_NODES);
+    p->max_nodes = read_whole("nnodes", colon + 1, 1, MOST_NODES);
+    if (p->min_nodes > p->max_nodes) {
         tn_options_refuse("--nnodes is \"%s\": the first number must be the smaller one", text);
-    }
-}
-
-/* In a child process: a GPU driver may start threads and take memory. */
-static int count_gpus(void) {
-    int status = 0;
-    pid_t child = fork();
-    if (child == 0) {
-        int count = tn_device_count(TN_CUDA);
-        _exit(count < 255 ? count : 255);
-    }
-    bool ended = child > 0 && waitpid(child, &status, 0) == child;
-    return ended && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-}
-
-/* What the plugin for GPUs was built with and finds here, as one word. In a child process, too, and
- * one that a driver which hangs does not stop. */
-static void describe_devices(char *word, size_t size) {
-    int ends[2];
-    size_t got = 0;
-    if (pipe2(ends, O_CLOEXEC) == 0) {
-        pid_t child = fork();
-        if (child == 0) {
-            alarm(DRIVER_SECONDS);
-            const tn_device_table *table = tn__device_plugin(TN_CUDA);
-            int length = table ? table->versions(word, size) : 0;
-            size_t bytes = (size_t)length < size ? (size_t)length : size - 1;
-            _exit(write(ends[1], word, bytes) < 0);
-        }
-        close(ends[1]);
-        for (ssize_t n; (n = read(ends[0], word + got, size - 1 - got)) > 0;) {
-            got += (size_t)n;
-        }
-        close(ends[0]);
-        waitpid(child, NULL, 0);
-    }
-    word[got] = 0;
-    for (char *c = word; *c; c++) {
-        *c = (char)(*c > ' ' && *c < 127 ? *c : '_');
-    }
-    if (got == 0) {
-        strcpy(word, "-");
     }
 }
 
@@ -159,15 +110,6 @@ static void read_conf(const char *text, void *to) {
     free(words);
 }
 
-static void check_backend(const char *text, void *unused) {
-    if (strcmp(text, "c10d") != 0 && strcmp(text, "static") != 0) {
-        tn_options_refuse(
-            "--rdzv-backend is \"%s\": the launchers meet in a store that one of them "
-            "serves (c10d, static); give --rdzv-endpoint the address of its host",
-            text);
-    }
-}
-
 /* It becomes part of folders and keys. */
 static void read_id(const char *text, void *to) {
     parsing *p = to;
@@ -191,28 +133,6 @@ static void take_token(run_options *o, const char *text) {
                           sizeof(o->token) - 1);
     }
     snprintf(o->token, sizeof(o->token), "%s", text);
-}
-
-/* A bad token is refused even if it is not needed. */
-static void read_token(const char *text, void *to) {
-    parsing *p = to;
-    take_token(p->o, text);
-    p->token = text;
-}
-
-static void read_address(const char *text, void *to) {
-    parsing *p = to;
-    p->address = text;
-    if (!*text || strlen(text) >= sizeof(p->o->host)) {
-        tn_options_refuse("--master-addr is \"%s\" (must be a host)", text);
-    }
-}
-
-static void read_tee(const char *text, void *to) {
-    *(bool *)to = true;
-    if (strcmp(text, "3") != 0) {
-        tn_options_refuse("--tee is \"%s\": only 3, both streams, is accepted", text);
-    }
 }
 
 /* The ranks find them in the environment, and so does whatever listens in this process. */
@@ -247,51 +167,6 @@ static void read_endpoint(run_options *o, const char *text) {
 }
 
 /* ---- All together ---------------------------------------------------------------------------- */
-
-/* Whether a program may be started; false with errno. */
-static bool is_program(const char *file) {
-    struct stat about;
-    if (stat(file, &about) == 0 && S_ISDIR(about.st_mode)) {
-        errno = EISDIR;
-        return false;
-    }
-    return access(file, X_OK) == 0;
-}
-
-/* Takes ownership of the reason. */
-static void refuse_program(int code, char *why) {
-    tn__plain_lines(why);
-    fprintf(stderr, "tern run: %s\n", why);
-    free(why);
-    exit(code);
-}
-
-/* Where the program is, as a shell would find it. It is looked up before anything starts: restarts
- * cannot help a wrong name. */
-static char *find_program(const char *name) {
-    if (strchr(name, '/')) {
-        if (!is_program(name)) {
-            int why = errno;
-            refuse_program(why == ENOENT ? 127 : 126, text_new("%s: %s", name, strerror(why)));
-        }
-        return text_new("%s", name);
-    }
-    const char *path = getenv("PATH");
-    char *folders = text_new("%s", path ? path : "/bin:/usr/bin"), *rest = folders, *file = NULL;
-    for (char *folder; !file && (folder = strsep(&rest, ":"));) {
-        file = text_new("%s/%s", *folder ? folder : ".", name);
-        if (!is_program(file)) {
-            free(file);
-            file = NULL;
-        }
-    }
-    free(folders);
-    if (!file) {
-        refuse_program(
-            127, text_new("%s: not found in PATH (a program in this folder is ./%s)", name, name));
-    }
-    return file;
-}
 
 /* As for ranks, an empty variable counts as unset. */
 static const char *variable_of(const char *name) {
@@ -345,26 +220,33 @@ static void choose_port(run_options *o) {
 
 /* Where the hosts meet. In torchrun, port 0 (any free port) of this host means that there is no
  * other host. */
-static void choose_place(parsing *p) {
+static void choose_place(const parsing *p) {
     run_options *o = p->o;
-    if (p->endpoint && (p->address || p->port)) {
+    const place *at = &p->place;
+    o->min_nodes = at->min_nodes;
+    o->max_nodes = at->max_nodes;
+    o->node_rank = (int)at->node_rank;
+    if (at->endpoint && (at->address || at->port)) {
         tn_options_refuse(
             "--rdzv-endpoint and --master-addr, --master-port are alternatives: give one");
     }
-    if (p->endpoint) {
-        read_endpoint(o, p->endpoint);
+    if (at->endpoint) {
+        read_endpoint(o, at->endpoint);
         bool any_port = o->port == 0;
         if (any_port && (o->max_nodes > 1 || !tn__host_is_near(o->host))) {
             tn_options_refuse(
                 "--rdzv-endpoint is \"%s\": port 0 (any free port) works only with one host, "
                 "on localhost",
-                p->endpoint);
+                at->endpoint);
         }
         o->alone = any_port;
     } else {
-        o->alone = !p->address;
-        snprintf(o->host, sizeof(o->host), "%s", p->address ? p->address : "127.0.0.1");
-        o->port = p->port || o->alone ? (int)p->port : -1;
+        o->alone = !at->address;
+        if (at->address && (!*at->address || strlen(at->address) >= sizeof(o->host))) {
+            tn_options_refuse("--master-addr is \"%s\" (must be a host)", at->address);
+        }
+        snprintf(o->host, sizeof(o->host), "%s", at->address ? at->address : "127.0.0.1");
+        o->port = at->port || o->alone ? (int)at->port : -1;
     }
     choose_port(o);
     if (o->alone && o->max_nodes > 1) {
@@ -379,7 +261,7 @@ static void check_hosts(const parsing *p) {
     extern char **environ;
     char text[TN__SEVERAL];
     const char *const *variables = (const char *const *)environ;
-    if (p->has_nodes || p->standalone) {
+    if (p->place.has_nodes || p->place.standalone) {
         return;
     }
     if (tn__environment_unstarted(variables, text)) {
@@ -396,13 +278,14 @@ static void check_hosts(const parsing *p) {
     }
 }
 
-static void complete_options(parsing *p) {
+static void complete_options(const parsing *p) {
     run_options *o = p->o;
     if (!o->program) {
         tn_options_refuse("no program to start");
         return;
     }
-    if (p->standalone && (o->max_nodes > 1 || p->endpoint || p->address)) {
+    const place *at = &p->place;
+    if (at->standalone && (at->max_nodes > 1 || at->endpoint || at->address)) {
         tn_options_refuse("--standalone means one host, without --nnodes or an endpoint");
     }
     check_hosts(p);
@@ -416,8 +299,12 @@ static void complete_options(parsing *p) {
             "--monitor-interval is %g, --heartbeat %g: at least 0.01, and three times that",
             o->monitor, o->heartbeat);
     }
-    if (p->tee && !o->log_dir) {
-        tn_options_refuse("--tee 3 needs --log-dir DIR, where the files go");
+    if (p->token) {
+        take_token(o, p->token); /* a bad one is refused even if it is not needed */
+    }
+    char here[4096];
+    if (o->log_dir && o->log_dir[0] != '/' && getcwd(here, sizeof(here))) {
+        o->log_dir = text_new("%s/%s", here, o->log_dir); /* a rank may change its directory */
     }
     o->path = find_program(o->program[0]);
     if (!p->has_id && o->alone) {
@@ -455,8 +342,6 @@ static const char about[] =
 
 /* What the table fills in. */
 static run_options asked_of = {
-    .min_nodes = 1,
-    .max_nodes = 1,
     .ranks = 1,
     .run_id = "job",
     .monitor = 0.1,
@@ -466,8 +351,11 @@ static run_options asked_of = {
     .grace = 5,
     .devices = "-",
 };
-static parsing asked = {.o = &asked_of, .node_rank = -1};
-static bool no_python; /* ignored */
+static const place no_place = {.node_rank = -1, .min_nodes = 1, .max_nodes = 1};
+static parsing asked = {.o = &asked_of};
+static bool no_python; /* without effect, as these choices are */
+static int ignored = -1;
+static const char *const both_streams[] = {"3", NULL}, *const backends[] = {"c10d", "static", NULL};
 
 static const tn_option taken[] = {
     {.value = "PROGRAM [ARGUMENTS...]", .rest = &asked_of.program},
@@ -480,9 +368,8 @@ static const tn_option taken[] = {
     {"log-dir", 0, "DIR",
      "also write DIR/ID/attempt_K/RANK/stdout.log and stderr.log; flight records go there",
      .text = &asked_of.log_dir},
-    {"tee", 't', "3",
-     "no effect, but needs --log-dir: both streams are always shown and written to its files",
-     .read = read_tee, .to = &asked.tee},
+    {"tee", 't', "3", "no effect: both streams are always shown, and --log-dir has files for them",
+     .choice = &ignored, .choices = both_streams},
     {"no-python", 0, NULL, "no effect: PROGRAM is always started as it is", .flag = &no_python},
     {"grace", 0, "S", "seconds between SIGTERM and SIGKILL for the ranks", .real = &asked_of.grace,
      .zero = true, .most = LONGEST},
@@ -490,30 +377,29 @@ static const tn_option taken[] = {
      .most = LONGEST},
     {.help = ""},
     {"nnodes", 0, "N or MIN:MAX", "hosts, each with its own `tern run` (1)", .read = read_nodes,
-     .to = &asked},
+     .to = &asked.place},
     {"rdzv-endpoint", 0, "HOST:PORT",
      "where the launchers meet: the one at this address serves the store (port 29400)",
-     .text = &asked.endpoint},
-    {"rdzv-backend", 0, "NAME",
-     "\"c10d\" or \"static\", without effect: the launchers always meet in a store that one of "
-     "them serves",
-     .read = check_backend},
+     .text = &asked.place.endpoint},
+    {"rdzv-backend", 0, "c10d|static",
+     "no effect: the launchers always meet in a store that one of them serves", .choice = &ignored,
+     .choices = backends},
     {"rdzv-conf", 0, "NAME=S,...", "join_timeout: --timeout; last_call_timeout: --last-call",
      .read = read_conf, .to = &asked_of},
     {"rdzv-id", 0, "ID", "name of the job", .read = read_id, .to = &asked},
-    {"standalone", 0, NULL, "one host, any free port", .flag = &asked.standalone},
+    {"standalone", 0, NULL, "one host, any free port", .flag = &asked.place.standalone},
     {"node-rank", 0, "R", "this host's number; 0 serves the store (by arrival)",
-     .whole = &asked.node_rank, .zero = true, .most = MOST_NODES - 1},
-    {"master-addr", 0, "HOST", "the same as --rdzv-endpoint, in two parts", .read = read_address,
-     .to = &asked},
-    {"master-port", 0, "PORT", .whole = &asked.port, .most = 65535},
+     .whole = &asked.place.node_rank, .zero = true, .most = MOST_NODES - 1},
+    {"master-addr", 0, "HOST", "the same as --rdzv-endpoint, in two parts",
+     .text = &asked.place.address},
+    {"master-port", 0, "PORT", .whole = &asked.place.port, .most = 65535},
     {"ports", 0, "FIRST-LAST",
      "all that listens, here and in the ranks, takes one of these ports (TERN_PORTS): what a "
      "firewall lets through",
      .read = read_ports},
     {"token", 0, "TEXT",
      "anyone who has it may join; better in TERN_TOKEN, since others on the host can see arguments",
-     .read = read_token, .to = &asked},
+     .text = &asked.token},
     {"token-file", 0, "FILE",
      "the token is derived from this file, which only you may read (else TERN_TOKEN, "
      "TERN_TOKEN_FILE, the user's own)",
@@ -527,17 +413,41 @@ static const tn_option taken[] = {
      .real = &asked_of.heartbeat, .zero = true, .most = LONGEST},
     {"monitor-interval", 0, "S", "seconds between two checks of the other hosts",
      .real = &asked_of.monitor, .zero = true, .most = LONGEST},
+    {0},
 };
 
-void run_options_parse(run_options *o, int argc, char **argv) {
-    tn_option table[sizeof(taken) / sizeof(*taken) + MOST_REFUSED + 1] = {0};
-    memcpy(table, taken, sizeof(taken));
-    refused_options(table + sizeof(taken) / sizeof(*taken));
-    int given = argc;
-    char **words = service_words(&argc, argv, table, sizeof(table) / sizeof(*table));
-    if (tn_options_parse(argc, words, about, table) != TN_OK) {
-        no_memory();
+/* What the environment says of the hosts counts if the command line does not say which there are,
+ * and of the endpoint, if it does not say where they meet. */
+static void add_environment(place *p, const place *e) {
+    if (p->has_nodes || p->standalone) {
+        return;
     }
+    p->has_nodes = e->has_nodes;
+    p->standalone = e->standalone;
+    p->min_nodes = e->min_nodes;
+    p->max_nodes = e->max_nodes;
+    p->node_rank = p->node_rank >= 0 ? p->node_rank : e->node_rank;
+    if (!p->endpoint && !p->address) {
+        p->endpoint = e->endpoint;
+        p->address = e->endpoint ? NULL : e->address;
+    }
+    if (!p->endpoint && p->port == 0) {
+        p->port = e->port;
+    }
+}
+
+static void parse_words(int count, char **words) {
+    asked.place = no_place;
+    memory_needed(tn_options_parse(count, words, about, taken) == TN_OK);
+}
+
+void run_options_parse(run_options *o, int argc, char **argv) {
+    int count;
+    char **words = environment_words(argv[0], taken, &count);
+    parse_words(count, words);
+    const place environment = asked.place;
+    parse_words(argc, argv);
+    add_environment(&asked.place, &environment);
     char *name = asked_of.node_name;
     if (gethostname(name, sizeof(asked_of.node_name) - 1) != 0 || !*name) {
         strcpy(name, "host");
@@ -546,44 +456,10 @@ void run_options_parse(run_options *o, int argc, char **argv) {
         *c = (char)(*c > ' ' && *c < 127 ? *c : '?');
     }
     asked_of.max_restarts = (int)asked.max_restarts;
-    asked_of.node_rank = (int)asked.node_rank;
     complete_options(&asked);
     if (asked_of.max_nodes > 1) {
         describe_devices(asked_of.devices, sizeof(asked_of.devices));
     }
-    asked_of.command =
-        asked.token ? NULL : command_line(argv + 1, asked_of.program - words - 1 - (argc - given));
+    asked_of.command = asked.token ? NULL : command_line(argv + 1, asked_of.program - argv - 1);
     *o = asked_of;
-}
-
-/* ---- Small things ---------------------------------------------------------------------------- */
-
-char *text_new(const char *format, ...) {
-    char *text = NULL;
-    va_list arguments;
-    va_start(arguments, format);
-    if (vasprintf(&text, format, arguments) < 0) {
-        no_memory();
-    }
-    va_end(arguments);
-    return text;
-}
-
-void *memory_new(size_t count, size_t bytes) {
-    void *memory = calloc(count ? count : 1, bytes);
-    if (!memory) {
-        no_memory();
-    }
-    return memory;
-}
-
-void random_text(char *text, int bytes) {
-    unsigned char random[32] = {0};
-    for (int got = 0; got < bytes;) {
-        ssize_t n = getrandom(random + got, (size_t)(bytes - got), 0);
-        got += n > 0 ? (int)n : 0;
-    }
-    for (int i = 0; i < bytes; i++) {
-        sprintf(text + 2 * i, "%02x", random[i]);
-    }
 }

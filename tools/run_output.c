@@ -1,15 +1,16 @@
 /* Between the ranks and the user: a thread that reads every rank's stdout and stderr, writes the
- * bytes as they are to log files, and whole lines to the screen.
+ * bytes as they are to log files, and whole lines, each with "[rank] " in front, to our own stdout
+ * and stderr. On a terminal the lines are plain text, since the screen is shared, and below them is
+ * rank 0's progress: the line that it begins with a \r again and again.
  *
  * The thread may block on a slow terminal; then the pipes fill, the ranks wait, and nothing is
- * lost. The main thread never blocks here: it adds sources, and its own lines, to lists under a
- * lock that is not held during writes. A source's fields belong to the thread, except for its tail
- * and list links, which the lock guards.
- *
- * Ranks write into pipes. Rank 0 gets a pseudo-terminal instead if we write to a terminal, so that
- * it draws its progress bar, the one that we show.
+ * lost. The main thread never blocks here: it adds sources, and its own lines, under a lock that is
+ * not held during writes. A source's fields belong to the thread, except for its tail and list
+ * links, which the lock guards.
  */
 #include "tools/run.h"
+
+#include "core/plain_text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,149 +23,242 @@
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <termios.h>
 #include <unistd.h>
 
 enum {
+    LAUNCHER = -1,   /* in the place of a rank: the launcher's own lines */
     CHUNK = 1 << 16, /* bytes that one read takes */
-    LONGEST_LINE =
-        1 << 20 /* longer lines are shown in pieces, so that none holds up other ranks' */
+    /* longer lines are shown in pieces, so that none holds up other ranks' */
+    LONGEST_LINE = 1 << 20,
 };
+
+static const char *const stream_names[] = {"stdout", "stderr"};
+static const char cleared[] = "\033[K"; /* what a rank clears its progress with, after a \r */
 
 typedef struct source {
     struct source *next;
     int fd; /* -1: closed */
-    int rank, end;
-    int log;    /* -1: none */
-    bool live;  /* redraws are shown as they come */
-    char *line; /* the part of an incomplete line so far */
-    size_t used, capacity;
-    bool forgotten; /* the tail will not be asked for */
-    uint64_t written;
-    uint64_t shown;        /* output.shown at its last line */
-    char tail[TAIL_BYTES]; /* a ring: byte k of the stream is at k % TAIL_BYTES; for stderr only */
+    int rank, stream;
+    int log;         /* -1: none */
+    tn__buffer line; /* not complete yet */
+    uint64_t shown;  /* output.shown at its last line */
+    size_t tail_bytes;
+    char tail[TAIL_BYTES]; /* the last bytes of stderr */
 } source;
 
-typedef struct said {
-    struct said *next;
-    char *text;
-} said;
+/* Our stdout or stderr. */
+typedef struct stream {
+    bool terminal, closed;
+    tn__buffer text; /* not written yet */
+} stream;
 
 struct output {
     pthread_t thread;
     pthread_mutex_t lock;
-    int wake, event; /* eventfds: for the thread, for the main thread */
-    screen screen;   /* the thread's */
+    int wake; /* eventfd */
+    stream streams[2];
+    source *progress; /* whose progress is on the screen; NULL: none is */
     source *sources;
-    said *first_said, **last_said;
-    int open;       /* sources whose fd is open */
-    uint64_t shown; /* whole lines so far */
-    bool resized, ending, ended, lost;
+    tn__buffer said; /* the launcher's own lines, to be shown */
+    int open;        /* sources whose fd is open */
+    uint64_t shown;  /* whole lines so far */
+    bool ending;
+    bool ended, lost; /* atomic */
 };
 
-static void notify_event(int event) {
-    ssize_t put = write(event, &(uint64_t){1}, sizeof(uint64_t));
-    (void)put;
+/* ---- Our own streams ------------------------------------------------------------------------- */
+
+/* False with errno. */
+static bool write_all(int fd, const char *text, size_t length) {
+    while (length > 0) {
+        ssize_t put = write(fd, text, length);
+        if (put > 0) {
+            text += put;
+            length -= (size_t)put;
+        } else if (put < 0 && errno == EAGAIN) { /* another program made it non-blocking */
+            poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
+        } else if (put == 0 || errno != EINTR) {
+            errno = put == 0 ? EIO : errno;
+            return false;
+        }
+    }
+    return true;
+}
+
+static void flush_stream(output *o, int which) {
+    stream *s = &o->streams[which];
+    int fds[] = {STDOUT_FILENO, STDERR_FILENO};
+    memory_needed(!s->text.failed);
+    bool written = s->closed || write_all(fds[which], s->text.at, s->text.bytes);
+    s->text.bytes = 0;
+    if (written) {
+        return;
+    }
+    char *text = text_new("tern: %s: %s: ranks' output there is no longer shown\n",
+                          stream_names[which], strerror(errno));
+    s->closed = true;
+    __atomic_store_n(&o->lost, true, __ATOMIC_RELAXED);
+    stream *other = &o->streams[!which];
+    other->closed = other->closed || !write_all(fds[!which], text, strlen(text));
+    free(text);
+}
+
+static void flush_streams(output *o) {
+    flush_stream(o, 0);
+    flush_stream(o, 1);
+}
+
+void shown_part(const char **text, size_t *length) {
+    while (*length > 0 && (*text)[*length - 1] == '\r') {
+        --*length;
+    }
+    const char *last = *length > 0 ? memrchr(*text, '\r', *length) : NULL;
+    if (last) {
+        *length -= (size_t)(last + 1 - *text);
+        *text = last + 1;
+    }
+}
+
+/* A rank's line goes to a pipe or file byte for byte. Our own lines quote peers and ranks. */
+static void put_text(stream *s, int rank, const char *text, size_t length) {
+    if (rank == LAUNCHER) {
+        tn__buffer_text(&s->text, "tern: ");
+    } else {
+        tn__buffer_format(&s->text, "[%d] ", rank);
+    }
+    if (rank != LAUNCHER && !s->terminal) {
+        tn__buffer_add(&s->text, text, length);
+    } else if (tn__buffer_hold(&s->text, length)) {
+        shown_part(&text, &length);
+        s->text.bytes += tn__plain_text(s->text.at + s->text.bytes, text, length, false);
+    }
+}
+
+/* ---- The progress line ----------------------------------------------------------------------- */
+
+static void draw_progress(output *o) {
+    source *s = o->progress;
+    stream *to = &o->streams[s->stream];
+    tn__buffer_text(&to->text, "\r");
+    put_text(to, s->rank, s->line.at, s->line.bytes);
+    tn__buffer_text(&to->text, "\033[K");
+}
+
+static void erase_progress(output *o) {
+    if (o->progress) {
+        tn__buffer_text(&o->streams[o->progress->stream].text, "\r\033[K");
+        flush_stream(o, o->progress->stream);
+    }
+}
+
+/* Keeps of an incomplete line what comes after its last \r, and shows it. */
+static void take_progress(output *o, source *s) {
+    const char *text = s->line.at;
+    size_t length = s->line.bytes;
+    bool redrawn = length > 0 && memchr(text, '\r', length);
+    if (s->rank != 0 || !o->streams[s->stream].terminal || !(redrawn || o->progress == s)) {
+        return;
+    }
+    shown_part(&text, &length);
+    size_t ends = (size_t)(s->line.at + s->line.bytes - text);
+    memmove(s->line.at, text, ends);
+    s->line.bytes = ends;
+    if (o->progress != s) {
+        erase_progress(o);
+    }
+    o->progress = s;
+    if (length == strlen(cleared) && memcmp(s->line.at, cleared, length) == 0) {
+        erase_progress(o);
+        o->progress = NULL;
+        s->line.bytes = 0;
+    } else {
+        draw_progress(o);
+    }
+}
+
+/* Shows a line; `s`: whose it is, NULL for our own. */
+static void show_line(output *o, int which, source *s, const char *text, size_t length) {
+    bool above = o->progress && o->streams[which].terminal;
+    if (above) {
+        erase_progress(o);
+    }
+    put_text(&o->streams[which], s ? s->rank : LAUNCHER, text, length);
+    tn__buffer_text(&o->streams[which].text, "\n");
+    if (o->progress == s) {
+        o->progress = NULL; /* the progress has become this line */
+    } else if (above) {
+        flush_stream(o, which);
+        draw_progress(o);
+    }
+}
+
+/* Our own lines. */
+static void show_said(output *o, char *text) {
+    char *rest = text;
+    for (char *line; (line = strsep(&rest, "\n")) && rest;) {
+        show_line(o, 1, NULL, line, strlen(line));
+    }
+    free(text);
 }
 
 /* ---- One source ------------------------------------------------------------------------------ */
 
 static void write_log(output *o, source *s, const char *text, size_t length) {
-    while (s->log >= 0 && length > 0) {
-        ssize_t put = write(s->log, text, length);
-        if (put > 0) {
-            text += put;
-            length -= (size_t)put;
-        } else if (put == 0 || errno != EINTR) {
-            char *complaint =
-                text_new("the log file for rank %d's %s: %s: it ends here", s->rank,
-                         s->end ? "stderr" : "stdout", strerror(put == 0 ? EIO : errno));
-            screen_line(&o->screen, 1, RANK_TERN, complaint, strlen(complaint));
-            free(complaint);
-            close(s->log);
-            s->log = -1;
-            o->screen.lost = true;
-        }
+    if (s->log < 0 || write_all(s->log, text, length)) {
+        return;
     }
+    char *complaint = text_new("the log file for rank %d's %s: %s: it ends here", s->rank,
+                               stream_names[s->stream], strerror(errno));
+    show_line(o, 1, NULL, complaint, strlen(complaint));
+    free(complaint);
+    close(s->log);
+    s->log = -1;
+    __atomic_store_n(&o->lost, true, __ATOMIC_RELAXED);
 }
 
 static void keep_tail(output *o, source *s, const char *text, size_t length) {
-    size_t kept = length < TAIL_BYTES ? length : TAIL_BYTES;
+    size_t more = length < TAIL_BYTES ? length : TAIL_BYTES, most = TAIL_BYTES - more;
     pthread_mutex_lock(&o->lock);
-    s->written += length - kept;
-    for (size_t i = length - kept; i < length; i++) {
-        s->tail[s->written++ % TAIL_BYTES] = text[i];
-    }
+    size_t kept = s->tail_bytes < most ? s->tail_bytes : most;
+    memmove(s->tail, s->tail + s->tail_bytes - kept, kept);
+    memcpy(s->tail + kept, text + length - more, more);
+    s->tail_bytes = kept + more;
     pthread_mutex_unlock(&o->lock);
 }
 
-static void append_text(source *s, const char *text, size_t length) {
-    if (s->used + length > s->capacity) {
-        size_t capacity = 2 * (s->used + length);
-        char *line = memory_new(1, capacity);
-        if (s->used) {
-            memcpy(line, s->line, s->used);
-        }
-        free(s->line);
-        s->line = line;
-        s->capacity = capacity;
-    }
-    if (length > 0) { /* s->line may still be NULL: the first line is empty */
-        memcpy(s->line + s->used, text, length);
-    }
-    s->used += length;
-}
-
-static void show_line(output *o, source *s) {
-    screen_line(&o->screen, s->end, s->rank, s->line, s->used);
-    s->used = 0;
+static void end_line(output *o, source *s) {
+    memory_needed(!s->line.failed);
+    show_line(o, s->stream, s, s->line.at, s->line.bytes);
+    s->line.bytes = 0;
     pthread_mutex_lock(&o->lock);
     s->shown = ++o->shown;
     pthread_mutex_unlock(&o->lock);
 }
 
-/* Shows a line that is being redrawn: only the part after its last \r is still visible. */
-static void show_redraw(output *o, source *s) {
-    size_t length = s->used, from;
-    while (length > 0 && s->line[length - 1] == '\r') {
-        length--;
-    }
-    for (from = length; from > 0 && s->line[from - 1] != '\r'; from--) {
-    }
-    memmove(s->line, s->line + from, s->used - from);
-    s->used -= from;
-    if (length > from) {
-        screen_redraw(&o->screen, s->end, s->rank, s->line, length - from);
-    }
-}
-
 static void take_text(output *o, source *s, const char *text, size_t length) {
     write_log(o, s, text, length);
-    if (s->end == 1) {
+    if (s->stream == 1) {
         keep_tail(o, s, text, length);
     }
-    for (const char *newline; length > 0 && (newline = memchr(text, '\n', length));) {
+    for (const char *newline; (newline = memchr(text, '\n', length));) {
         size_t here = (size_t)(newline - text);
-        append_text(s, text, here);
-        show_line(o, s);
+        tn__buffer_add(&s->line, text, here);
+        end_line(o, s);
         text += here + 1;
         length -= here + 1;
     }
-    if (length > 0) {
-        append_text(s, text, length);
-    }
-    if (s->live && s->used > 0) {
-        show_redraw(o, s);
-    }
-    if (s->used >= LONGEST_LINE) {
-        show_line(o, s);
+    tn__buffer_add(&s->line, text, length);
+    take_progress(o, s);
+    if (s->line.bytes >= LONGEST_LINE) {
+        end_line(o, s);
     }
 }
 
 static void close_source(output *o, source *s) {
-    if (s->used > 0) {
-        show_line(o, s); /* the last line had no newline */
+    if (s->line.bytes > 0 || o->progress == s) {
+        end_line(o, s); /* the last line had no newline */
     }
+    tn__buffer_free(&s->line);
     close(s->fd);
     if (s->log >= 0) {
         close(s->log);
@@ -172,11 +266,7 @@ static void close_source(output *o, source *s) {
     pthread_mutex_lock(&o->lock);
     s->fd = s->log = -1;
     o->open--;
-    bool last = o->open == 0;
     pthread_mutex_unlock(&o->lock);
-    if (last) {
-        notify_event(o->event);
-    }
 }
 
 static void read_source(output *o, source *s) {
@@ -184,66 +274,27 @@ static void read_source(output *o, source *s) {
     ssize_t got = read(s->fd, chunk, sizeof(chunk));
     if (got > 0) {
         take_text(o, s, chunk, (size_t)got);
-    } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) { /* a terminal ends with EIO */
+    } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) {
         close_source(o, s);
     }
-}
-
-static void free_source(source *s) {
-    free(s->line);
-    free(s);
+    flush_streams(o);
 }
 
 /* ---- The thread ------------------------------------------------------------------------------ */
 
-static void set_size(const source *s) {
-    struct winsize size;
-    int prefix = screen_prefix_columns(s->rank);
-    if (s->live && ioctl(s->end ? STDERR_FILENO : STDOUT_FILENO, TIOCGWINSZ, &size) == 0 &&
-        size.ws_col > prefix) {
-        size.ws_col = (unsigned short)(size.ws_col - prefix);
-        ioctl(s->fd, TIOCSWINSZ, &size);
-    }
-}
-
-/* Under the lock: lists what to wait for. Frees sources that are no longer needed. */
+/* Under the lock: lists what to wait for, the event last. */
 static int gather_sources(output *o, struct pollfd **fds, source ***sources) {
     int count = 0;
     *fds = memory_new((size_t)o->open + 1, sizeof(**fds));
     *sources = memory_new((size_t)o->open + 1, sizeof(**sources));
-    for (source **link = &o->sources; *link;) {
-        source *s = *link;
-        if (s->fd < 0 && s->forgotten) {
-            *link = s->next;
-            free_source(s);
-            continue;
-        }
+    for (source *s = o->sources; s; s = s->next) {
         if (s->fd >= 0) {
-            if (o->resized) {
-                set_size(s);
-            }
             (*fds)[count] = (struct pollfd){.fd = s->fd, .events = POLLIN};
             (*sources)[count++] = s;
         }
-        link = &s->next;
     }
-    o->resized = false;
     (*fds)[count] = (struct pollfd){.fd = o->wake, .events = POLLIN};
     return count;
-}
-
-static void show_said(output *o, said *list) {
-    while (list) {
-        said *next = list->next;
-        char *rest = list->text;
-        for (char *line; (line = strsep(&rest, "\n"));) {
-            screen_line(&o->screen, 1, RANK_TERN, line, strlen(line));
-        }
-        free(list->text);
-        free(list);
-        list = next;
-    }
-    screen_flush(&o->screen);
 }
 
 /* Waits once and handles what comes; false when nothing more can come. */
@@ -252,13 +303,12 @@ static bool output_turn(output *o) {
     source **sources;
     pthread_mutex_lock(&o->lock);
     int count = gather_sources(o, &fds, &sources);
-    said *list = o->first_said;
-    o->first_said = NULL;
-    o->last_said = &o->first_said;
+    char *said = text_take(&o->said);
     bool ending = o->ending;
     pthread_mutex_unlock(&o->lock);
 
-    show_said(o, list);
+    show_said(o, said);
+    flush_streams(o);
     bool more = !ending || count > 0;
     /* At the end, a pipe silent for a second is held open by a process that could not be killed. */
     int ready = more ? poll(fds, (nfds_t)count + 1, ending ? 1000 : -1) : 0;
@@ -266,13 +316,9 @@ static bool output_turn(output *o) {
     for (int i = 0; i < count && ready > 0; i++) {
         if (fds[i].revents) {
             read_source(o, sources[i]);
-            screen_flush(&o->screen);
         }
     }
-    uint64_t times;
-    if (ready > 0 && fds[count].revents && read(o->wake, &times, sizeof(times)) < 0) {
-        more = more && errno == EAGAIN;
-    }
+    drain_event(o->wake);
     free(fds);
     free(sources);
     return more;
@@ -287,12 +333,8 @@ static void *output_main(void *user) {
             close_source(o, s);
         }
     }
-    screen_flush(&o->screen);
-    pthread_mutex_lock(&o->lock);
-    o->ended = true;
-    o->lost = o->lost || o->screen.lost;
-    pthread_mutex_unlock(&o->lock);
-    notify_event(o->event);
+    flush_streams(o);
+    __atomic_store_n(&o->ended, true, __ATOMIC_RELEASE);
     return NULL;
 }
 
@@ -300,47 +342,32 @@ static void *output_main(void *user) {
 
 output *output_new(void) {
     output *o = memory_new(1, sizeof(*o));
+    const char *kind = getenv("TERM");
+    bool dumb = kind && strcmp(kind, "dumb") == 0;
+    o->streams[0].terminal = isatty(STDOUT_FILENO) && !dumb;
+    o->streams[1].terminal = isatty(STDERR_FILENO) && !dumb;
     pthread_mutex_init(&o->lock, NULL);
-    o->last_said = &o->first_said;
-    screen_init(&o->screen);
     o->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    o->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (o->wake < 0 || o->event < 0 || pthread_create(&o->thread, NULL, output_main, o) != 0) {
+    if (o->wake < 0 || pthread_create(&o->thread, NULL, output_main, o) != 0) {
         free(o);
         return NULL;
     }
     return o;
 }
 
-/* Opens a raw terminal, which passes bytes unchanged. */
-static bool open_terminal(int *reading, int *writing) {
-    char name[64];
-    struct termios mode;
-    *reading = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-    *writing = -1;
-    if (*reading >= 0 && grantpt(*reading) == 0 && unlockpt(*reading) == 0 &&
-        ptsname_r(*reading, name, sizeof(name)) == 0) {
-        *writing = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
-    }
-    if (*writing >= 0 && tcgetattr(*writing, &mode) == 0) {
-        cfmakeraw(&mode);
-        return tcsetattr(*writing, TCSANOW, &mode) == 0;
-    }
-    if (*writing >= 0) {
-        close(*writing);
-    }
-    if (*reading >= 0) {
-        close(*reading);
-    }
-    return false;
+int output_columns(const output *o) {
+    struct winsize size;
+    int prefix = (int)strlen("[0] ");
+    bool sized = o->streams[1].terminal && ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0;
+    return sized && size.ws_col > prefix ? size.ws_col - prefix : 0;
 }
 
 /* Follows no link and waits for no FIFO: we are in the main thread. */
-static int open_log(output *o, const char *folder, int end) {
+static int open_log(output *o, const char *folder, int which) {
     if (!folder) {
         return -1;
     }
-    char *path = text_new("%s/%s.log", folder, end ? "stderr" : "stdout");
+    char *path = text_new("%s/%s.log", folder, stream_names[which]);
     int how = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
     int fd = open(path, how, 0666);
     struct stat about;
@@ -354,84 +381,68 @@ static int open_log(output *o, const char *folder, int end) {
                    errno == ENXIO   ? "not a regular file"
                    : errno == ELOOP ? "a symbolic link is not followed"
                                     : strerror(errno));
-        pthread_mutex_lock(&o->lock);
-        o->lost = true;
-        pthread_mutex_unlock(&o->lock);
+        __atomic_store_n(&o->lost, true, __ATOMIC_RELAXED);
     }
     free(path);
     return fd;
 }
 
-static source *source_new(output *o, int rank, int end, bool live, const char *folder, int *far) {
-    int ends[2];
-    live = live && o->screen.end[end].terminal && open_terminal(&ends[0], &ends[1]);
-    if (!live && pipe2(ends, O_CLOEXEC) != 0) {
-        return NULL;
+bool output_open(output *o, int rank, const char *folder, int ends[2]) {
+    int out[2], err[2];
+    if (pipe2(out, O_CLOEXEC) != 0) {
+        return false;
     }
-    source *s = memory_new(1, sizeof(*s));
-    s->fd = ends[0];
-    s->rank = rank;
-    s->end = end;
-    s->live = live;
-    s->log = open_log(o, folder, end);
-    *far = ends[1];
-    set_size(s);
-    return s;
-}
-
-bool output_open(output *o, int rank, bool show_redraws, const char *folder, int ends[2]) {
-    source *out = source_new(o, rank, 0, show_redraws, folder, &ends[0]);
-    source *err = out ? source_new(o, rank, 1, show_redraws, folder, &ends[1]) : NULL;
-    if (!err) {
+    if (pipe2(err, O_CLOEXEC) != 0) {
         int why = errno;
-        if (out) {
-            close(out->fd);
-            close(ends[0]);
-            free_source(out);
-        }
+        close(out[0]);
+        close(out[1]);
         errno = why;
         return false;
     }
-    pthread_mutex_lock(&o->lock);
-    out->next = err;
-    err->next = o->sources;
-    o->sources = out;
-    o->open += 2;
-    pthread_mutex_unlock(&o->lock);
-    notify_event(o->wake);
+    const int *pipes[] = {out, err};
+    for (int which = 0; which < 2; which++) {
+        source *s = memory_new(1, sizeof(*s));
+        s->fd = pipes[which][0];
+        s->rank = rank;
+        s->stream = which;
+        s->log = open_log(o, folder, which);
+        ends[which] = pipes[which][1];
+        pthread_mutex_lock(&o->lock);
+        s->next = o->sources;
+        o->sources = s;
+        o->open++;
+        pthread_mutex_unlock(&o->lock);
+    }
+    set_event(o->wake);
     return true;
 }
 
 void output_say(output *o, const char *format, ...) {
-    said *one = memory_new(1, sizeof(*one));
+    char *text = NULL;
     va_list arguments;
     va_start(arguments, format);
-    int length = vsnprintf(NULL, 0, format, arguments);
-    va_end(arguments);
-    one->text = memory_new((size_t)length + 1, 1);
-    va_start(arguments, format);
-    vsnprintf(one->text, (size_t)length + 1, format, arguments);
+    memory_needed(vasprintf(&text, format, arguments) >= 0);
     va_end(arguments);
     pthread_mutex_lock(&o->lock);
-    *o->last_said = one;
-    o->last_said = &one->next;
+    tn__buffer_format(&o->said, "%s\n", text);
     pthread_mutex_unlock(&o->lock);
-    notify_event(o->wake);
+    free(text);
+    set_event(o->wake);
 }
 
+/* One that a process holds open stays in the list, behind those of the next round. */
 void output_forget(output *o) {
     pthread_mutex_lock(&o->lock);
-    for (source *s = o->sources; s; s = s->next) {
-        s->forgotten = true;
+    for (source **link = &o->sources; *link;) {
+        source *s = *link;
+        if (s->fd < 0) {
+            *link = s->next;
+            free(s);
+        } else {
+            link = &s->next;
+        }
     }
     pthread_mutex_unlock(&o->lock);
-}
-
-void output_resize(output *o) {
-    pthread_mutex_lock(&o->lock);
-    o->resized = true;
-    pthread_mutex_unlock(&o->lock);
-    notify_event(o->wake);
 }
 
 bool output_read(output *o) {
@@ -441,63 +452,49 @@ bool output_read(output *o) {
     return done;
 }
 
-char *output_tail(output *o, int rank, size_t *length, uint64_t *later) {
-    char *text = memory_new(TAIL_BYTES + 1, 1);
-    *length = 0;
-    *later = 0;
+void output_tail(output *o, int rank, tail *t) {
+    t->length = t->later = 0;
     pthread_mutex_lock(&o->lock);
-    for (source *s = o->sources; s; s = s->next) {
-        if (s->rank == rank && s->end == 1 && !s->forgotten) {
-            *length = s->written < TAIL_BYTES ? (size_t)s->written : TAIL_BYTES;
-            *later = o->shown - s->shown;
-            for (size_t i = 0; i < *length; i++) {
-                text[i] = s->tail[(s->written - *length + i) % TAIL_BYTES];
-            }
-        }
+    const source *s = o->sources;
+    while (s && !(s->rank == rank && s->stream == 1)) {
+        s = s->next;
+    }
+    if (s) {
+        t->length = s->tail_bytes;
+        t->later = o->shown - s->shown;
+        memcpy(t->text, s->tail, s->tail_bytes);
     }
     pthread_mutex_unlock(&o->lock);
-    return text;
-}
-
-int output_event(const output *o) {
-    return o->event;
+    for (char end; t->length > 0 && ((end = t->text[t->length - 1]) == '\n' || end == '\r');) {
+        t->length--;
+    }
 }
 
 void output_end(output *o) {
     pthread_mutex_lock(&o->lock);
     o->ending = true;
     pthread_mutex_unlock(&o->lock);
-    notify_event(o->wake);
+    set_event(o->wake);
 }
 
 bool output_ended(output *o) {
-    pthread_mutex_lock(&o->lock);
-    bool ended = o->ended;
-    pthread_mutex_unlock(&o->lock);
-    return ended;
+    return __atomic_load_n(&o->ended, __ATOMIC_ACQUIRE);
 }
 
 bool output_lost(output *o) {
-    pthread_mutex_lock(&o->lock);
-    bool lost = o->lost;
-    pthread_mutex_unlock(&o->lock);
-    return lost;
+    return __atomic_load_n(&o->lost, __ATOMIC_RELAXED);
 }
 
 void output_free(output *o) {
     pthread_join(o->thread, NULL);
     for (source *s = o->sources, *next; s; s = next) {
         next = s->next;
-        free_source(s);
+        free(s);
     }
-    for (said *one = o->first_said, *next; one; one = next) {
-        next = one->next;
-        free(one->text);
-        free(one);
-    }
+    tn__buffer_free(&o->said);
+    tn__buffer_free(&o->streams[0].text);
+    tn__buffer_free(&o->streams[1].text);
     close(o->wake);
-    close(o->event);
-    screen_finish(&o->screen);
     pthread_mutex_destroy(&o->lock);
     free(o);
 }

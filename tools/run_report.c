@@ -4,118 +4,92 @@
 
 #include "core/plain_text.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
 enum { LONGEST_SHOWN = 400, IN_VIEW = 10 };
-
-static const char rule[] = "    | ";
 
 int report_code(const worker *w) {
     return WIFSIGNALED(w->status) ? 128 + WTERMSIG(w->status) : WEXITSTATUS(w->status);
 }
 
 /* "rank 1 (host a, pid 42) was killed by SIGSEGV (Segmentation fault)" */
-static void tell_end(FILE *to, const worker *w, const run_options *o) {
-    fprintf(to, "rank %d (host %s, pid %d) ", w->rank, o->node_name, (int)w->pid);
+static void put_end(tn__buffer *to, const worker *w, const run_options *o) {
+    tn__buffer_format(to, "rank %d (host %s, pid %d) ", w->rank, o->node_name, (int)w->pid);
     if (w->pid < 0) {
-        fprintf(to, "could not be started");
+        tn__buffer_text(to, "could not be started");
     } else if (WIFSIGNALED(w->status)) {
         int signal = WTERMSIG(w->status);
         const char *name = sigabbrev_np(signal), *what = sigdescr_np(signal);
-        fprintf(to, "was killed by SIG%s (%s%s)", name ? name : "?", what ? what : "unknown signal",
-                signal == SIGKILL ? ": by a user or program, or by the kernel when memory ran out"
-                                  : "");
+        tn__buffer_format(
+            to, "was killed by SIG%s (%s%s)", name ? name : "?", what ? what : "unknown signal",
+            signal == SIGKILL ? ": by a user or program, or by the kernel when memory ran out"
+                              : "");
     } else {
         int code = WEXITSTATUS(w->status);
         const char *name = code > 128 ? sigabbrev_np(code - 128) : NULL;
-        fprintf(to, "ended with exit code %d", code);
+        tn__buffer_format(to, "ended with exit code %d", code);
         if (name) { /* the convention of shells, and of programs that stop cleanly */
-            fprintf(to, ", as after SIG%s", name);
+            tn__buffer_format(to, ", as after SIG%s", name);
         }
     }
 }
 
-/* Writes what a terminal would show of a line: the part after its last \r, without control
- * sequences. */
-static void put_shown(FILE *to, const char *line, size_t length) {
-    while (length > 0 && line[length - 1] == '\r') {
-        length--;
+/* Writes what a terminal would show of a line, without control sequences. */
+static void put_line(tn__buffer *to, const char *line, size_t length) {
+    shown_part(&line, &length);
+    tn__buffer_text(to, "\n    | ");
+    if (tn__buffer_hold(to, length)) {
+        size_t shown = tn__plain_text(to->at + to->bytes, line, length, false);
+        to->bytes += shown < LONGEST_SHOWN ? shown : LONGEST_SHOWN;
+        tn__buffer_text(to, shown > LONGEST_SHOWN ? " …" : "");
     }
-    const char *last = length > 0 ? memrchr(line, '\r', length) : NULL;
-    if (last) {
-        length -= (size_t)(last + 1 - line);
-        line = last + 1;
-    }
-    char *plain = memory_new(length, 1);
-    length = tn__plain_text(plain, line, length, false);
-    fprintf(to, "%.*s%s", (int)(length < LONGEST_SHOWN ? length : LONGEST_SHOWN), plain,
-            length > LONGEST_SHOWN ? " …" : "");
-    free(plain);
 }
 
-static void put_lines(FILE *to, const char *text, size_t length) {
-    size_t from = length;
+static void put_lines(tn__buffer *to, const tail *t) {
+    size_t from = t->length;
     for (int lines = 0; from > 0; from--) {
-        lines += text[from - 1] == '\n';
+        lines += t->text[from - 1] == '\n';
         if (lines == TAIL_LINES) {
             break;
         }
     }
-    fprintf(to, "\n  the last lines of its stderr:");
-    while (from < length) {
-        const char *newline = memchr(text + from, '\n', length - from);
-        size_t here = newline ? (size_t)(newline - text) - from : length - from;
-        fprintf(to, "\n%s", rule);
-        put_shown(to, text + from, here);
-        from += here + 1;
+    tn__buffer_text(to, "\n  the last lines of its stderr:");
+    for (size_t here; from < t->length; from += here + 1) {
+        const char *line = t->text + from, *newline = memchr(line, '\n', t->length - from);
+        here = newline ? (size_t)(newline - line) : t->length - from;
+        put_line(to, line, here);
     }
 }
 
-/* Without the line ends at the end. */
-static size_t trim_ends(const char *text, size_t length) {
-    while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == '\r')) {
-        length--;
-    }
-    return length;
-}
-
-static void put_tail(FILE *to, const worker *w, bool here, output *out) {
-    size_t length;
-    uint64_t later;
-    char *text = output_tail(out, w->rank, &length, &later);
-    length = trim_ends(text, length);
-    if (length == 0) {
-        fprintf(to, "\n  it wrote nothing to stderr");
-    } else if (here && later <= IN_VIEW) {
-        fprintf(to, "; its last lines are above");
+static void put_tail(tn__buffer *to, const worker *w, bool here, output *out) {
+    tail t;
+    output_tail(out, w->rank, &t);
+    if (t.length == 0) {
+        tn__buffer_text(to, "\n  it wrote nothing to stderr");
+    } else if (here && t.later <= IN_VIEW) {
+        tn__buffer_text(to, "; its last lines are above");
     } else {
-        put_lines(to, text, length);
+        put_lines(to, &t);
     }
-    free(text);
 }
 
-static bool said_something(output *out, const worker *w) {
-    size_t length;
-    uint64_t later;
-    char *text = output_tail(out, w->rank, &length, &later);
-    bool some = trim_ends(text, length) > 0;
-    free(text);
-    return some;
+static bool has_words(output *out, const worker *w) {
+    tail t;
+    output_tail(out, w->rank, &t);
+    return t.length > 0;
 }
 
 /* The failure to report. A rank that ended without a word, with an exit code, may have heard from
  * another what is wrong and have been faster: then the one that said it and ended with the same. */
 static const worker *explained_failure(const workers *w, output *out) {
     const worker *first = workers_first_failure(w);
-    if (!first || !WIFEXITED(first->status) || said_something(out, first)) {
+    if (!first || !WIFEXITED(first->status) || has_words(out, first)) {
         return first;
     }
     for (int i = 0; i < w->count; i++) {
         const worker *one = &w->list[i];
-        if (one->ended && one->status == first->status && said_something(out, one)) {
+        if (one->ended && one->status == first->status && has_words(out, one)) {
             return one;
         }
     }
@@ -124,32 +98,24 @@ static const worker *explained_failure(const workers *w, output *out) {
 
 char *report_failure(const workers *w, const run_options *o, bool here, output *out) {
     const worker *first = explained_failure(w, out);
+    bool explained = first != workers_first_failure(w);
+    tn__buffer to = {0};
     if (!first) {
         return NULL;
     }
-    char *text = NULL;
-    size_t size = 0;
-    FILE *to = open_memstream(&text, &size);
-    if (!to) {
-        return text_new("rank %d failed", first->rank);
-    }
-    tell_end(to, first, o);
-    fprintf(to, ", %.1f s after its start", first->end - first->began);
-    put_tail(to, first, here, out);
-    for (int nth = 1; nth <= w->failures; nth++) {
-        for (int i = 0; i < w->count; i++) {
-            const worker *one = &w->list[i];
-            if (one->order == nth && one != first) {
-                bool after = workers_first_failure(w) == first;
-                fprintf(to, "\n  %s ", after ? "then" : "also");
-                tell_end(to, one, o);
-                double later = one->end - first->end; /* a signal comes first, seen at once */
-                if (after) {
-                    fprintf(to, ", %.2f s later", later > 0 ? later : 0);
-                }
+    put_end(&to, first, o);
+    tn__buffer_format(&to, ", %.1f s after its start", first->end - first->began);
+    put_tail(&to, first, here, out);
+    for (int i = 0; i < w->failures * w->count; i++) { /* in the order of their failures */
+        const worker *one = &w->list[i % w->count];
+        if (one->order == 1 + i / w->count && one != first) {
+            double later = one->end - first->end; /* a signal comes first, seen at once */
+            tn__buffer_text(&to, explained ? "\n  also " : "\n  then ");
+            put_end(&to, one, o);
+            if (!explained) {
+                tn__buffer_format(&to, ", %.2f s later", later > 0 ? later : 0);
             }
         }
     }
-    fclose(to);
-    return text;
+    return text_take(&to);
 }

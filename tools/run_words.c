@@ -1,287 +1,288 @@
-/* Reads the messages of run_words.h, each whole or not at all, and writes those that have
- * numbers. */
-#include "tools/run_words.h"
+/* Writes and reads the messages of run_words.h by their tables of fields. */
+#include "tools/run.h"
 
-#include <inttypes.h>
+#include "tensor/fields.h"
+
 #include <limits.h>
-#include <stdarg.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-static bool refuse_word(char *why, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static const char *const states[] = {"idle", "running", "failed", "stopped", "done", "left", NULL};
+static const char *const kinds[] = {"start", "stop", "drop", "end", NULL};
 
-static bool refuse_word(char *why, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(why, WORD_WHY, format, arguments);
-    va_end(arguments);
-    return false;
+static const tn_field info_fields[] = {
+    TN_FIELD(node_info, version),
+    TN_FIELD_AS("host", node_info, name),
+    TN_FIELD_AS("smallest number of nodes", node_info, min, .least = 1, .most = MOST_NODES),
+    TN_FIELD_AS("largest number of nodes", node_info, max, .least = 1, .most = MOST_NODES),
+    TN_FIELD_AS("number of ranks", node_info, ranks, .least = 1, .most = MOST_RANKS),
+    TN_FIELD_AS("requested rank", node_info, wanted, .least = -1, .most = MOST_NODES - 1),
+    TN_FIELD_AS("process", node_info, pid, .least = 1, .most = INT_MAX),
+    TN_FIELD_AS("job", node_info, run_id),
+    TN_FIELD(node_info, devices),
+    {0},
+};
+
+static const tn_field heartbeat_fields[] = {
+    TN_FIELD(heartbeat, count, .least = 0, .most = (double)INT64_MAX),
+    TN_FIELD(heartbeat, round, .least = 0, .most = INT_MAX),
+    TN_FIELD(heartbeat, state, .names = states),
+    TN_FIELD_AS("exit code", heartbeat, code, .least = 0, .most = 255),
+    TN_FIELD(heartbeat, failure, .least = 0, .most = (double)INT64_MAX),
+    {0},
+};
+
+static const tn_field order_fields[] = {
+    TN_FIELD(order, kind, .names = kinds),
+    TN_FIELD(order, number, .least = 0, .most = INT_MAX),
+    {0},
+};
+
+static const tn_field member_fields[] = {
+    TN_FIELD(round_member, node, .least = 0, .most = MOST_LAUNCHERS),
+    TN_FIELD_AS("number of ranks", round_member, ranks, .least = 1, .most = MOST_RANKS),
+    {0},
+};
+
+/* ---- Lines of words -------------------------------------------------------------------------- */
+
+/* false, after raising */
+#define refuse(...) (tn_raise(TN_EPEER, __VA_ARGS__) == TN_OK)
+
+static char *write_line(const tn_field *fields, const void *at) {
+    tn__buffer b = {0};
+    tn__fields_put_words(&b, fields, at);
+    return text_take(&b);
 }
 
-/* ---- Pieces; each moves `at` after what it has read ------------------------------------------ */
-
-static bool take_character(const char **at, char c) {
-    bool there = **at == c;
-    *at += there;
-    return there;
-}
-
-/* Decimal, in one spelling: neither "+1" nor "01" nor "-0". */
-static bool take_integer(const char **at, int64_t *value) {
-    const char *c = *at;
-    bool minus = *c == '-';
-    c += minus;
-    if (*c < '0' || *c > '9' || (*c == '0' && (minus || (c[1] >= '0' && c[1] <= '9')))) {
-        return false;
+/* Printable, without spaces. */
+static bool read_name(char *name, size_t size, const char *text, size_t length) {
+    bool fits = length > 0 && length < size;
+    for (size_t i = 0; fits && i < length; i++) {
+        fits = text[i] > ' ' && text[i] < 0x7f;
     }
-    int64_t sum = 0;
-    for (; *c >= '0' && *c <= '9'; c++) {
-        if (__builtin_mul_overflow(sum, 10, &sum) || __builtin_add_overflow(sum, *c - '0', &sum)) {
+    memcpy(name, text, fits ? length : 0);
+    name[fits ? length : 0] = 0;
+    return fits;
+}
+
+static bool read_word(const tn_field *f, void *at, const char *text, size_t length) {
+    char number[40], range[128];
+    if (f->kind == TN_FIELD_CHARS) {
+        return read_name((char *)at + f->offset, f->bytes, text, length) ||
+               refuse("its %s is not a name", f->name);
+    }
+    if (read_name(number, sizeof(number), text, length) && tn__field_read(f, at, number)) {
+        return true;
+    }
+    tn__field_range(f, range, sizeof(range));
+    return refuse("its %s is \"%s\" (%s)", f->name, number, range);
+}
+
+/* Reads a line's words; *text is then what comes after them. Numbers have one spelling: neither
+ * "+1" nor "01". */
+static bool read_line(const tn_field *fields, void *at, const char **text) {
+    const char *line = *text;
+    for (const tn_field *f = fields; f->name; f++) {
+        size_t length = strcspn(*text, " \n");
+        if (!read_word(f, at, *text, length)) {
             return false;
         }
+        *text += length + (f[1].name && (*text)[length] == ' ');
     }
-    *value = minus ? -sum : sum;
-    *at = c;
-    return true;
+    char *again = write_line(fields, at);
+    size_t length = (size_t)(*text - line);
+    bool same = strlen(again) == length && memcmp(again, line, length) == 0;
+    free(again);
+    return same || refuse("\"%.*s\" is not a line of words and numbers",
+                          length < 80 ? (int)length : 80, line);
 }
 
-typedef struct number_field {
-    const char *name;
-    int64_t least, most;
-} number_field;
-
-/* `count` numbers separated by single spaces. */
-static bool take_numbers(const char **at, const number_field *fields, int count, int64_t *values,
-                         char *why) {
-    for (int i = 0; i < count; i++) {
-        const number_field *f = &fields[i];
-        bool there = (i == 0 || take_character(at, ' ')) && take_integer(at, &values[i]);
-        if (!there) {
-            refuse_word(why, "its %s is not a number", f->name);
-            return false;
-        }
-        if (values[i] < f->least || values[i] > f->most) {
-            refuse_word(why,
-                        f->least == f->most ? "its %s is %" PRId64 ", not %" PRId64
-                                            : "its %s is %" PRId64 ", not from %" PRId64
-                                              " to %" PRId64,
-                        f->name, values[i], f->least, f->most);
-            return false;
-        }
-    }
-    return true;
+/* A text of one line. */
+static bool read_message(const tn_field *fields, void *at, const char *text) {
+    return read_line(fields, at, &text) && (!*text || refuse("it has extra text after its words"));
 }
 
-/* Up to `size` - 1 printable characters without spaces. */
-static bool take_name(const char **at, char *name, size_t size) {
-    size_t length = 0;
-    while ((*at)[length] > ' ' && (*at)[length] < 0x7f) {
-        length++;
-    }
-    if (length == 0 || length >= size) {
+/* ---- A node's description and state ---------------------------------------------------------- */
+
+char *info_write(const node_info *info) {
+    return write_line(info_fields, info);
+}
+
+bool info_read(const char *text, node_info *info) {
+    *info = (node_info){0};
+    return read_message(info_fields, info, text) &&
+           (info->min <= info->max ||
+            refuse("it needs at least %d nodes and at most %d", info->min, info->max));
+}
+
+char *heartbeat_write(const heartbeat *h) {
+    return write_line(heartbeat_fields, h);
+}
+
+bool heartbeat_read(const char *text, int rounds, heartbeat *h) {
+    *h = (heartbeat){0};
+    if (!read_message(heartbeat_fields, h, text)) {
         return false;
     }
-    memcpy(name, *at, length);
-    name[length] = 0;
-    *at += length;
-    return true;
-}
-
-/* ---- A node's description -------------------------------------------------------------------- */
-
-void card_write(char text[LONGEST_CARD], const node_card *c) {
-    snprintf(text, LONGEST_CARD, "%s %s %d %d %d %d %d %s %s", c->version, c->name, c->min, c->max,
-             c->ranks, c->wanted, c->pid, c->run_id, c->devices);
-}
-
-bool card_read(const char *text, node_card *c, char *why) {
-    static const number_field fields[] = {
-        {"smallest number of nodes", 1, MOST_NODES},
-        {"largest number of nodes", 1, MOST_NODES},
-        {"number of ranks", 1, MOST_RANKS},
-        {"requested rank", -1, MOST_NODES - 1},
-        {"process", 1, INT_MAX},
-    };
-    int64_t n[5];
-    *c = (node_card){0};
-    bool named = take_name(&text, c->version, sizeof(c->version)) && take_character(&text, ' ') &&
-                 take_name(&text, c->name, sizeof(c->name)) && take_character(&text, ' ');
-    if (!named) {
-        return refuse_word(why, "its version and host are not valid names");
+    if (h->round > rounds) {
+        return refuse("its round is %d, of %d", h->round, rounds);
     }
-    if (!take_numbers(&text, fields, 5, n, why)) {
-        return false;
-    }
-    c->min = (int)n[0];
-    c->max = (int)n[1];
-    c->ranks = (int)n[2];
-    c->wanted = (int)n[3];
-    c->pid = (int)n[4];
-    if (c->min > c->max) {
-        return refuse_word(why, "it needs at least %d nodes and at most %d", c->min, c->max);
-    }
-    named = take_character(&text, ' ') && take_name(&text, c->run_id, sizeof(c->run_id)) &&
-            take_character(&text, ' ') && take_name(&text, c->devices, sizeof(c->devices));
-    return (named && !*text) || refuse_word(why, "its job and devices are not valid names");
-}
-
-void sign_write(char text[LONGEST_SIGN], const node_sign *s) {
-    snprintf(text, LONGEST_SIGN, "%" PRId64 " %d %c %d %" PRId64, s->count, s->round, s->state,
-             s->code, s->failure);
-}
-
-bool sign_read(const char *text, int rounds, node_sign *s, char *why) {
-    const number_field first[] = {{"count", 0, INT64_MAX}, {"round", 0, rounds}};
-    static const number_field second[] = {{"exit code", 0, 255}, {"failure", 0, INT64_MAX}};
-    int64_t n[4];
-    if (!take_numbers(&text, first, 2, n, why)) {
-        return false;
-    }
-    char state = take_character(&text, ' ') ? *text : 0;
-    if (!state || !strchr("irfsdl", state) || text[1] != ' ') {
-        return refuse_word(why, "its state is unknown");
-    }
-    text += 2;
-    if (!take_numbers(&text, second, 2, n + 2, why)) {
-        return false;
-    }
-    *s = (node_sign){n[0], (int)n[1], (node_state)state, (int)n[2], n[3]};
-    if (*text) {
-        return refuse_word(why, "extra text after its numbers");
-    }
-    bool ended = s->state == NODE_FAILED || s->state == NODE_STOPPED;
-    if (s->code == 0 && (s->state == NODE_FAILED || (ended && s->failure > 0))) {
-        return refuse_word(why, "it reports a failure with exit code 0");
-    }
-    return true;
+    bool failed = h->state == NODE_FAILED || (h->state == NODE_STOPPED && h->failure > 0);
+    return !failed || h->code > 0 || refuse("it reports a failure with exit code 0");
 }
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 
-/* Whether this node has sent this state for the last round. */
-static bool has_told(const order_view *v, node_state state) {
-    return v->told == v->round && v->state == state;
+order *order_new(order_kind kind, int number, const char *text) {
+    order *o = memory_new(1, sizeof(*o));
+    *o = (order){.kind = kind, .number = number, .text = text_new("%.*s", LONGEST_TEXT, text)};
+    return o;
 }
 
-/* Reads the lines of a start, one per node, and finds this node's. */
-static bool read_places(const char **at, const order_view *v, run_round *r, char *why) {
-    int64_t first = 0, n[4];
-    for (int i = 0; i < r->nodes; i++) {
-        const number_field fields[] = {
-            {"node", 1, MOST_LAUNCHERS},
-            {"node's rank", i, i},
-            {"node's first rank", first, first},
-            {"node's number of ranks", 1, MOST_RANKS},
-        };
-        if (!take_numbers(at, fields, 4, n, why)) {
+void order_free(order *o) {
+    if (o) {
+        free(o->members);
+        free(o->text);
+        free(o);
+    }
+}
+
+char *order_write(const order *o) {
+    tn__buffer b = {0};
+    tn__fields_put_words(&b, order_fields, o);
+    for (int i = 0; i < o->count; i++) {
+        tn__buffer_text(&b, "\n");
+        tn__fields_put_words(&b, member_fields, &o->members[i]);
+    }
+    tn__buffer_format(&b, "\n\n%s", o->text);
+    return text_take(&b);
+}
+
+static bool end_line(const char **at) {
+    bool ends = **at == '\n';
+    *at += ends;
+    return ends || refuse("it has extra text after its numbers, or no end of a line");
+}
+
+/* At most one for each line of the text. */
+static round_member *members_new(const char *text) {
+    size_t lines = 1;
+    while ((text = strchr(text, '\n'))) {
+        text++;
+        lines++;
+    }
+    return memory_new(lines, sizeof(round_member));
+}
+
+static bool read_order(order *o, const char *text) {
+    if (!read_line(order_fields, o, &text) || !end_line(&text)) {
+        return false;
+    }
+    o->members = members_new(text);
+    while (*text && *text != '\n') {
+        if (!read_line(member_fields, &o->members[o->count++], &text) || !end_line(&text)) {
             return false;
         }
-        if (!take_character(at, '\n')) {
-            return refuse_word(why, "extra text after the numbers of node rank %d", i);
-        }
-        if (n[0] == v->own && r->local > 0) {
-            return refuse_word(why, "it names this node twice");
-        }
-        if (n[0] == v->own && n[3] != v->ranks) {
-            return refuse_word(why, "it starts %" PRId64 " ranks here, where -n is %d", n[3],
-                               v->ranks);
-        }
-        if (n[0] == v->own) {
-            r->node = i;
-            r->first = (int)first;
-            r->local = (int)n[3];
-        }
-        first += n[3];
-        r->most = n[3] > r->most ? (int)n[3] : r->most;
     }
-    return first == r->world ||
-           refuse_word(why, "its nodes have %" PRId64 " ranks, and its world has %d", first,
-                       r->world);
+    if (!end_line(&text)) {
+        return false;
+    }
+    if (strlen(text) > LONGEST_TEXT) {
+        return refuse("its text has more than %d bytes", LONGEST_TEXT);
+    }
+    free(o->text);
+    o->text = text_new("%s", text);
+    return true;
 }
 
-static bool read_start(const char **at, const order_view *v, said_order *o, char *why) {
-    int64_t next = v->round < INT_MAX ? v->round + 1 : 0, n[4];
-    const number_field fields[] = {
-        {"round", next, next},
-        {"number of restarts", v->round, v->round},
-        {"world", 1, (int64_t)MOST_NODES * MOST_RANKS},
-        {"number of nodes", v->min_nodes, v->max_nodes},
-    };
+order *order_read(const char *text) {
+    order *o = order_new(ORDER_END, 1, "");
+    if (!read_order(o, text)) {
+        order_free(o);
+        o = NULL;
+    }
+    return o;
+}
+
+run_round order_round(const order *o, int own) {
+    run_round r = {.number = o->number, .restarts = o->number - 1, .nodes = o->count};
+    for (int i = 0; i < o->count; i++) {
+        const round_member *m = &o->members[i];
+        if (m->node == own) {
+            r.node = i;
+            r.first = r.world;
+            r.local = m->ranks;
+        }
+        r.world += m->ranks;
+        r.most = m->ranks > r.most ? m->ranks : r.most;
+    }
+    return r;
+}
+
+/* Whether this node's ranks have ended, and in one of these states. */
+static bool has_ended(const order_view *v, bool well) {
+    return !v->member || (v->reported == v->round &&
+                          (v->state == NODE_DONE || (!well && v->state == NODE_STOPPED)));
+}
+
+static bool may_start(const order_view *v, const order *o) {
     if (v->started) {
-        return refuse_word(why, "round %d has not been stopped", v->round);
+        return refuse("round %d has not been stopped", v->round);
     }
-    if (v->member && !has_told(v, NODE_STOPPED) && !has_told(v, NODE_DONE)) {
-        return refuse_word(why, "this node has ranks of round %d", v->round);
+    if (!has_ended(v, false)) {
+        return refuse("this node has ranks of round %d", v->round);
     }
-    if (!take_numbers(at, fields, 4, n, why)) {
-        return false;
+    if (o->number - 1 != v->round) {
+        return refuse("its round is %d after round %d", o->number, v->round);
     }
-    if (!take_character(at, '\n')) {
-        return refuse_word(why, "extra text after its numbers");
+    if (o->count < v->min_nodes || o->count > v->max_nodes) {
+        return refuse("it starts %d nodes, where --nnodes is %d:%d", o->count, v->min_nodes,
+                      v->max_nodes);
     }
-    o->round = (run_round){
-        .number = (int)n[0], .restarts = (int)n[1], .world = (int)n[2], .nodes = (int)n[3]};
-    return read_places(at, v, &o->round, why);
-}
-
-/* Reads the other orders' only number and the end of its line. */
-static bool take_last_number(const char **at, number_field field, int *value, char *why) {
-    int64_t n;
-    if (!take_numbers(at, &field, 1, &n, why)) {
-        return false;
-    }
-    *value = (int)n;
-    return take_character(at, '\n') || refuse_word(why, "extra text after its number");
-}
-
-static bool read_stop(const char **at, const order_view *v, said_order *o, char *why) {
-    if (!v->started) {
-        return refuse_word(why, "no round has been started");
-    }
-    return take_last_number(at, (number_field){"round", v->round, v->round}, &o->round.number, why);
-}
-
-static bool read_end(const char **at, const order_view *v, said_order *o, char *why) {
-    if (!take_last_number(at, (number_field){"exit code", 0, 255}, &o->code, why)) {
-        return false;
-    }
-    if (o->code == 0 && !v->started) {
-        return refuse_word(why, "it reports success, but no round has been started");
-    }
-    if (o->code == 0 && v->member && !has_told(v, NODE_DONE)) {
-        return refuse_word(why, "it reports success, but this node's ranks have not ended");
+    for (int i = 0, named = 0; i < o->count; i++) {
+        const round_member *m = &o->members[i];
+        if (m->node == v->own && m->ranks != v->ranks) {
+            return refuse("it starts %d ranks here, where -n is %d", m->ranks, v->ranks);
+        }
+        if (m->node == v->own && named++) {
+            return refuse("it names this node twice");
+        }
     }
     return true;
 }
 
-bool order_read(const char *text, order_view *v, said_order *o, char *why) {
-    static const char *const names[] = {"start ", "stop ", "drop ", "end "};
-    int kind = 0, kinds = (int)(sizeof(names) / sizeof(*names));
-    while (kind < kinds && strncmp(text, names[kind], strlen(names[kind])) != 0) {
-        kind++;
+static bool may_stop(const order_view *v, const order *o) {
+    if (!v->started) {
+        return refuse("no round has been started");
     }
-    if (kind == kinds) {
-        return refuse_word(why, "it is not a start, stop, drop or end");
+    return o->number == v->round || refuse("its round is %d, not %d", o->number, v->round);
+}
+
+static bool may_end(const order_view *v, const order *o) {
+    if (o->number > 255) {
+        return refuse("its exit code is %d", o->number);
     }
-    *o = (said_order){.kind = (order_kind)kind};
-    const char *at = text + strlen(names[kind]);
-    bool holds =
-        o->kind == ORDER_START  ? read_start(&at, v, o, why)
-        : o->kind == ORDER_STOP ? read_stop(&at, v, o, why)
-        : o->kind == ORDER_END
-            ? read_end(&at, v, o, why)
-            : take_last_number(&at, (number_field){"node", 1, MOST_LAUNCHERS}, &o->node, why);
-    if (holds && strlen(at) > LONGEST_TEXT) {
-        return refuse_word(why, "its text has more than %d bytes", LONGEST_TEXT);
+    if (o->number == 0 && !v->started) {
+        return refuse("it reports success, but no round has been started");
     }
-    if (!holds) {
+    return o->number > 0 || has_ended(v, true) ||
+           refuse("it reports success, but this node's ranks have not ended");
+}
+
+bool order_accept(order_view *v, const order *o) {
+    bool start = o->kind == ORDER_START;
+    if (o->count > 0 && !start) {
+        return refuse("only a start has members");
+    }
+    if ((start && !may_start(v, o)) || (o->kind == ORDER_STOP && !may_stop(v, o)) ||
+        (o->kind == ORDER_END && !may_end(v, o))) {
         return false;
     }
-    o->text = at;
-    if (o->kind == ORDER_START) {
-        v->round = o->round.number;
-        v->member = o->round.local > 0;
+    if (start) {
+        v->round = o->number;
+        v->member = order_round(o, v->own).local > 0;
     }
-    v->started = o->kind == ORDER_START || (o->kind != ORDER_STOP && v->started);
+    v->started = start || (o->kind != ORDER_STOP && v->started);
     return true;
 }

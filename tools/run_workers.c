@@ -11,6 +11,8 @@
  */
 #include "tools/run.h"
 
+#include "core/plain_text.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -25,29 +27,70 @@
 /* A process that still exists this long after SIGKILL hangs in the kernel. */
 static const double unkillable_seconds = 10;
 
+/* ---- The program ----------------------------------------------------------------------------- */
+
+/* Whether a program may be started; false with errno. */
+static bool is_program(const char *file) {
+    struct stat about;
+    if (stat(file, &about) == 0 && S_ISDIR(about.st_mode)) {
+        errno = EISDIR;
+        return false;
+    }
+    return access(file, X_OK) == 0;
+}
+
+static _Noreturn void refuse_program(const char *name, int code, const char *why) {
+    char *text = text_new("%s: %s", name, why);
+    tn__plain_lines(text);
+    fprintf(stderr, "tern run: %s\n", text);
+    exit(code);
+}
+
+char *find_program(const char *name) {
+    if (strchr(name, '/')) {
+        if (!is_program(name)) {
+            refuse_program(name, errno == ENOENT ? 127 : 126, strerror(errno));
+        }
+        return text_new("%s", name);
+    }
+    const char *path = getenv("PATH");
+    char *folders = text_new("%s", path ? path : "/bin:/usr/bin"), *rest = folders, *file = NULL;
+    for (char *folder; !file && (folder = strsep(&rest, ":"));) {
+        file = text_new("%s/%s", *folder ? folder : ".", name);
+        if (!is_program(file)) {
+            free(file);
+            file = NULL;
+        }
+    }
+    free(folders);
+    if (!file) {
+        refuse_program(name, 127, "not found in PATH (a program in this folder begins with ./)");
+    }
+    return file;
+}
+
 /* ---- The environment of a rank --------------------------------------------------------------- */
 
-static const char *const names[] = {
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TERN_TOKEN",
-    "TERN_STORE",
-    "TERN_VAULT",
-    "TERN_RUN_ID",
-    "TERN_RESTART_COUNT",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_MAX_RESTARTS",
-    "TORCHELASTIC_RUN_ID",
-    "TERN_LAUNCHER",
-    "TERN_COMMAND",
-    "TERN_FLIGHT_DIR",
-};
+static const char *const names[] = {"RANK",
+                                    "LOCAL_RANK",
+                                    "WORLD_SIZE",
+                                    "LOCAL_WORLD_SIZE",
+                                    "GROUP_RANK",
+                                    "GROUP_WORLD_SIZE",
+                                    "MASTER_ADDR",
+                                    "MASTER_PORT",
+                                    "TERN_TOKEN",
+                                    "TERN_STORE",
+                                    "TERN_VAULT",
+                                    "TERN_RUN_ID",
+                                    "TERN_RESTART_COUNT",
+                                    "TORCHELASTIC_RESTART_COUNT",
+                                    "TORCHELASTIC_MAX_RESTARTS",
+                                    "TORCHELASTIC_RUN_ID",
+                                    "TERN_LAUNCHER",
+                                    "TERN_COMMAND",
+                                    "TERN_PROGRESS",
+                                    "TERN_FLIGHT_DIR"};
 enum { VARIABLES = sizeof(names) / sizeof(*names) };
 
 static bool is_ours(const char *entry) {
@@ -63,7 +106,7 @@ static bool is_ours(const char *entry) {
 /* The launcher's environment with the rank's own variables. An outer TERN_FLIGHT_DIR stays when
  * there is no log folder. */
 static char **worker_environment(const workers *w, const run_options *o, const run_round *r,
-                                 int local, const char *folder) {
+                                 int local, const char *folder, int columns) {
     extern char **environ;
     int count = 0, n = 0;
     while (environ[count]) {
@@ -96,6 +139,9 @@ static char **worker_environment(const workers *w, const run_options *o, const r
     list[n++] = text_new("%s", w->vault.text);
     if (o->command) {
         list[n++] = text_new("TERN_COMMAND=%s", o->command);
+    }
+    if (r->first + local == 0 && columns > 0) {
+        list[n++] = text_new("TERN_PROGRESS=%d", columns);
     }
     if (folder) {
         list[n++] = text_new("TERN_FLIGHT_DIR=%s", folder);
@@ -147,7 +193,7 @@ static int list_children(pid_t *list) {
 }
 
 bool workers_init(workers *w) {
-    w->elders = list_children(w->elder);
+    w->earlier_count = list_children(w->earlier);
     return guard_start(&w->guard);
 }
 
@@ -208,10 +254,10 @@ static void start_one(workers *w, const run_options *o, const run_round *r, int 
     worker *one = &w->list[nth];
     *one = (worker){.rank = r->first + nth, .began = tn__now()};
     char *folder = log_folder(o, r, one->rank, out);
-    char **env = worker_environment(w, o, r, nth, folder);
+    char **env = worker_environment(w, o, r, nth, folder, output_columns(out));
     int ends[2];
     pid_t launcher = getpid();
-    bool opened = output_open(out, one->rank, one->rank == 0, folder, ends);
+    bool opened = output_open(out, one->rank, folder, ends);
     one->pid = opened ? fork() : -1;
     int why = errno;
     if (one->pid == 0) {
@@ -260,7 +306,7 @@ static worker *find_worker(workers *w, pid_t pid) {
     return NULL;
 }
 
-static void note_end(workers *w, worker *one, int status) {
+static void record_end(workers *w, worker *one, int status) {
     one->ended = true;
     one->status = status;
     one->end = tn__now();
@@ -295,7 +341,7 @@ bool workers_reap(workers *w) {
         int status = 0;
         waitpid(info.si_pid, &status, 0);
         if (one) {
-            note_end(w, one, status);
+            record_end(w, one, status);
             any = true;
         } else if (info.si_pid == w->guard.pid) {
             close(w->guard.pipe);
@@ -343,7 +389,7 @@ void workers_tick(workers *w, double grace, output *out) {
             output_say(out,
                        "rank %d (pid %d) hangs in the kernel: SIGKILL did not end it within %.0f s",
                        w->list[i].rank, (int)w->list[i].pid, unkillable_seconds);
-            note_end(w, &w->list[i], SIGKILL);
+            record_end(w, &w->list[i], SIGKILL);
         }
     }
 }
@@ -354,11 +400,11 @@ static int kill_strays(const workers *w) {
     pid_t list[MOST_CHILDREN];
     int found = list_children(list), strays = 0;
     for (int i = 0; i < found; i++) {
-        bool elder = list[i] == w->guard.pid;
-        for (int k = 0; k < w->elders; k++) {
-            elder = elder || w->elder[k] == list[i];
+        bool known = list[i] == w->guard.pid;
+        for (int k = 0; k < w->earlier_count; k++) {
+            known = known || w->earlier[k] == list[i];
         }
-        if (!elder) {
+        if (!known) {
             kill(list[i], SIGKILL);
             strays++;
         }

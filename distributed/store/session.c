@@ -165,6 +165,15 @@ static void wake_waiters(tn__store_hub *hub, const char *key) {
     }
 }
 
+tn_status tn__store_hub_set(tn__store_hub *hub, const char *key, const void *data, size_t bytes,
+                            char *why) {
+    tn_status status = tn__table_set(&hub->table, key, data, bytes, why);
+    if (status == TN_OK) {
+        wake_waiters(hub, key);
+    }
+    return status;
+}
+
 static void begin_get(tn__session *s, double now) {
     const tn_store_value *value = tn__table_find(&s->hub->table, s->key);
     if (value) {

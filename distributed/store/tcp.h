@@ -1,5 +1,5 @@
 /* What store.h does not offer: connecting to a TCP store's server, or to one that greets as it
- * does (rpc/join.c); and how many clients our own has. */
+ * does (rpc/join.c); and our own server's keys and number of clients. */
 #ifndef TERN_DISTRIBUTED_STORE_TCP_H
 #define TERN_DISTRIBUTED_STORE_TCP_H
 
@@ -24,6 +24,10 @@ TN_API tn__dialed tn__tcp_dial(const char *host, int port, const char *token, do
 /* What answers at host:port. One attempt at each of the host's addresses, until one is ours. */
 TN_API tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double deadline,
                                 char *why);
+
+/* Sets a key of a server in this process: without a connection, and without waiting. Raises
+ * TN_ENOMEM. */
+TN_API tn_status tn__store_server_set(tn_store_server *s, const char *key, const char *text);
 
 /* How many connections of clients that know the token are open: a process that uses the store has
  * at least one, and none after it has ended, for whatever reason. 0 for NULL. */

@@ -42,9 +42,11 @@ typedef struct connection {
 } connection;
 
 struct tn_store_server {
+    pthread_mutex_t lock; /* of the hub and `ending`; the thread lets go of it while it waits */
     tn__store_hub hub;
+    bool ending;
     char *token;
-    int listener, epoll, wake; /* wake: tn_store_server_free writes to it */
+    int listener, epoll, wake; /* wake: other threads write to it */
     int port;
     uint32_t process; /* that made it: where its thread runs */
     pthread_t thread;
@@ -323,32 +325,49 @@ static void look_at_time(tn_store_server *s, double now) {
     send_answers(s, now);
 }
 
+/* Another thread has set a key, or ends the server. */
+static void take_wake(tn_store_server *s, double now) {
+    uint64_t times;
+    while (read(s->wake, &times, sizeof(times)) < 0 && errno == EINTR) {
+    }
+    send_answers(s, now);
+}
+
+static void handle_event(tn_store_server *s, const struct epoll_event *event, double now) {
+    connection *c = event->data.ptr;
+    if (event->data.ptr == s) {
+        take_wake(s, now);
+        return;
+    }
+    if (!c) {
+        accept_some(s, now);
+        return;
+    }
+    if (c->fd >= 0 && (event->events & EPOLLOUT)) {
+        send_some(s, c, now);
+    }
+    if (c->fd >= 0 && (event->events & ~(uint32_t)EPOLLOUT)) {
+        receive_some(s, c, now);
+    }
+}
+
 static void *serve_clients(void *user) {
     tn_store_server *s = user;
     struct epoll_event events[EVENTS_AT_ONCE];
-    for (;;) {
+    for (bool ending = false; !ending;) {
         int timeout = isinf(s->next_look) ? -1 : tn__milliseconds_left(s->next_look);
         int n = epoll_wait(s->epoll, events, EVENTS_AT_ONCE, timeout);
         double now = tn__now();
+        pthread_mutex_lock(&s->lock);
         for (int i = 0; i < n; i++) {
-            connection *c = events[i].data.ptr;
-            if (events[i].data.ptr == s) {
-                return NULL;
-            }
-            if (!c) {
-                accept_some(s, now);
-                continue;
-            }
-            if (c->fd >= 0 && (events[i].events & EPOLLOUT)) {
-                send_some(s, c, now);
-            }
-            if (c->fd >= 0 && (events[i].events & ~(uint32_t)EPOLLOUT)) {
-                receive_some(s, c, now);
-            }
+            handle_event(s, &events[i], now);
         }
         look_at_time(s, now);
         bury_connections(s);
+        ending = s->ending;
+        pthread_mutex_unlock(&s->lock);
     }
+    return NULL;
 }
 
 /* Signals go to the program's own threads. */
@@ -382,6 +401,7 @@ static void destroy_server(tn_store_server *s) {
     close_fd(s->listener);
     close_fd(s->epoll);
     close_fd(s->wake);
+    pthread_mutex_destroy(&s->lock);
     free(s->token);
     free(s);
 }
@@ -427,6 +447,7 @@ tn_store_server *tn_store_serve(const char *host, int port, const char *token) {
         tn__raise(TN_ENOMEM, "store_serve", "no memory");
         return NULL;
     }
+    pthread_mutex_init(&s->lock, NULL);
     s->token = copy;
     s->hub =
         (tn__store_hub){.token = copy, .table.limit = TABLE_BYTES, .buffered_limit = BUFFER_BYTES};
@@ -454,13 +475,29 @@ int tn__store_server_members(const tn_store_server *s) {
     return serves ? __atomic_load_n(&s->members, __ATOMIC_RELAXED) : 0;
 }
 
+static void wake_thread(tn_store_server *s) {
+    uint64_t one = 1;
+    while (write(s->wake, &one, sizeof(one)) < 0 && errno == EINTR) {
+    }
+}
+
+tn_status tn__store_server_set(tn_store_server *s, const char *key, const char *text) {
+    char why[TN_STORE_WHY];
+    pthread_mutex_lock(&s->lock);
+    tn_status status = tn__store_hub_set(&s->hub, key, text, strlen(text), why);
+    pthread_mutex_unlock(&s->lock);
+    wake_thread(s);
+    return status == TN_OK ? TN_OK : tn__raise(status, "store_set", "%s", why);
+}
+
 void tn_store_server_free(tn_store_server *s) {
     if (!s || tn__inherited(s->process)) { /* a child would wake the parent's */
         return;
     }
-    uint64_t one = 1;
-    while (write(s->wake, &one, sizeof(one)) < 0 && errno == EINTR) {
-    }
+    pthread_mutex_lock(&s->lock);
+    s->ending = true;
+    pthread_mutex_unlock(&s->lock);
+    wake_thread(s);
     pthread_join(s->thread, NULL);
     destroy_server(s);
 }

@@ -599,6 +599,28 @@ typedef struct late {
     pthread_t thread;
 } late;
 
+static void *await_key(void *user) {
+    char *value = NULL;
+    tn_store_get(user, "run/0/ended.1", (void **)&value, NULL, 60);
+    return value;
+}
+
+/* The process of the server sets keys without a connection: clients that wait for one get it. */
+PLAIN_TEST(test_own_keys) {
+    tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
+    tn_store *client = tn_tcp_store("127.0.0.1", tn_store_server_port(server), TOKEN, 60);
+    pthread_t thread;
+    void *value;
+    assert_int_equal(pthread_create(&thread, NULL, await_key, client), 0);
+    usleep(50000); /* usually it waits then */
+    assert_int_equal(tn__store_server_set(server, "run/0/ended.1", "2 host:42"), TN_OK);
+    pthread_join(thread, &value);
+    assert_string_equal(value, "2 host:42");
+    free(value);
+    tn_store_free(client);
+    tn_store_server_free(server);
+}
+
 static void *serve_later(void *user) {
     late *l = user;
     usleep(200000);

@@ -61,6 +61,7 @@ def follower(*words, program=BEGIN, code=1):
     store, number = Store(), 0
     p = launcher(store.port, *program, options=("--node-rank", 1, "-n", 2))
     try:
+        store.set("node/0", "a leader")
         store.call("get", "node/1")
         for word in words:
             if callable(word):
@@ -76,7 +77,8 @@ def follower(*words, program=BEGIN, code=1):
     return errors(p)
 
 
-START = "start 1 0 3 2\n7 0 0 1\n1 1 1 2\n"
+START = "start 1\n7 1\n1 2\n\n"
+AGAIN = "start 2\n7 1\n1 2\n\n"
 
 
 def begun(_):
@@ -87,28 +89,29 @@ def begun(_):
 def absurd_starts():
     """a start that is not what this launcher was started with starts nothing, and ends it with an error that names the order"""
     for order, words in (
-            ("start 1 0 301 2\n7 0 0 1\n1 1 1 300\n", "it starts 300 ranks here, where -n is 2"),
-            ("start 1 0 3 2\n7 0 0 1\n1 1 1 0\n", "number of ranks is 0"),
-            ("start 1 0 3 2\n7 0 0 1\n1 1 1 -2\n", "number of ranks is -2"),
-            ("start 1 0 2147483648 2\n7 0 0 1\n1 1 1 2\n", "its world is 2147483648"),
-            ("start 99999999999999999999 0 3 2\n7 0 0 1\n1 1 1 2\n", "its round is not a number"),
-            ("start 2 1 3 2\n7 0 0 1\n1 1 1 2\n", "its round is 2, not 1"),
-            ("start 1 1000000 3 2\n7 0 0 1\n1 1 1 2\n", "its number of restarts is 1000000, not 0"),
-            ("start 1 0 2 1\n1 0 0 2\n", "its number of nodes is 1, not 2"),
-            ("start 1 0 3 1000000000\n7 0 0 1\n1 1 1 2\n", "its number of nodes is 1000000000"),
-            ("start 1 0 4 2\n7 0 0 1\n1 1 1 2\n", "its nodes have 3 ranks, and its world has 4"),
-            ("start 1 0 3 2\n7 0 0 1\n1 1 2147483647 2\n", "first rank is 2147483647, not 1"),
-            ("start 1 0 4 2\n1 0 0 2\n1 1 2 2\n", "it names this node twice"),
-            ("start 1 0 3 2\n", "is not a number"),
-            ("start 1 0 3 2 5\n7 0 0 1\n1 1 1 2\n", "extra text after its numbers"),
-            ("start 1 0 3 2\n7 0 0 1\n1 1 1 2\n" + "x" * 70000, "its text has more than"),
-            (ESCAPES + "\nstart 1 0 3 2\n", "it is not a start, stop"),
-            ("stop 1\n", "no round has been started"),
-            ("end 256\n", "its exit code is 256"),
-            ("end -1\n", "its exit code is -1"),
-            ("end 1", "extra text after"),
-            ("drop 0\n", "its node is 0"),
-            ("", "it is not a start, stop")):
+            ("start 1\n7 1\n1 300\n\n", "it starts 300 ranks here, where -n is 2"),
+            ("start 1\n7 1\n1 0\n\n", 'number of ranks is "0" (1 to 4096)'),
+            ("start 1\n7 1\n1 -2\n\n", 'number of ranks is "-2" (1 to 4096)'),
+            ("start 1\n7 4097\n1 2\n\n", 'number of ranks is "4097" (1 to 4096)'),
+            ("start 99999999999999999999\n7 1\n1 2\n\n", 'its number is "99999999999999999999"'),
+            ("start 01\n7 1\n1 2\n\n", '"start 01" is not a line of words and numbers'),
+            (AGAIN, "its round is 2 after round 0"),
+            ("start 1\n1 2\n\n", "it starts 1 nodes, where --nnodes is 2:2"),
+            ("start 1\n7 1\n8 1\n1 2\n\n", "it starts 3 nodes, where --nnodes is 2:2"),
+            ("start 1\n1 2\n1 2\n\n", "it names this node twice"),
+            ("start 1\n7 1\n2147483647 2\n\n", 'its node is "2147483647"'),
+            ("start 1\n7 1\n1\n\n", 'number of ranks is ""'),
+            ("start 1 5\n7 1\n1 2\n\n", "extra text after its numbers"),
+            ("start 1\n7 1\n1 2\n", "no end of a line"),
+            (START + "x" * 70000, "its text has more than"),
+            (ESCAPES + "\n" + START, 'its kind is ""'),
+            ("stop 1\n\n", "no round has been started"),
+            ("stop 1\n1 2\n\n", "only a start has members"),
+            ("end 256\n\n", "its exit code is 256"),
+            ("end -1\n\n", 'its number is "-1"'),
+            ("end 1", "no end of a line"),
+            ("drop\n\n", 'its number is ""'),
+            ("", 'its kind is ""')):
         has(follower(order), "tern: order 1 in the store cannot be followed: ", words)
     holds(not os.path.exists("began"), "a rank was started")
 
@@ -116,50 +119,35 @@ def absurd_starts():
 @test
 def no_success_without_ranks():
     """exit status 0 is only for a launcher whose ranks have ended well: before they ran, or while they do, no order can cause it"""
-    has(follower("end 0\n"), "order 1 in the store cannot be followed", "no round has been started", '"end 0"')
+    has(follower("end 0\n\n"), "order 1 in the store cannot be followed", "no round has been started", '"end 0"')
     holds(not os.path.exists("began"), "a rank was started")
-    has(follower(START, begun, "end 0\n"), "order 2 in the store cannot be followed", "this node's ranks have not ended")
+    has(follower(START, begun, "end 0\n\n"), "order 2 in the store cannot be followed", "this node's ranks have not ended")
 
 
 @test
 def rounds_in_order():
     """a round begins when the one before it has been stopped and its ranks have ended; a stop is for the round that runs"""
-    has(follower(START, begun, "start 2 1 3 2\n7 0 0 1\n1 1 1 2\n"), "round 1 has not been stopped")
+    has(follower(START, begun, AGAIN), "round 1 has not been stopped")
     os.remove("began")
     # The later order is there first, so that both are read at once: the ranks cannot have ended between them.
-    has(follower(START, begun, lambda store: store.set("order/3", "start 2 1 3 2\n7 0 0 1\n1 1 1 2\n"), "stop 1\n"),
+    has(follower(START, begun, lambda store: store.set("order/3", AGAIN), "stop 1\n\n"),
         "order 3 in the store cannot be followed: this node has ranks of round 1")
     os.remove("began")
-    has(follower(START, begun, "stop 2\n"), "its round is 2, not 1")
+    has(follower(START, begun, "stop 2\n\n"), "its round is 2, not 1")
     os.remove("began")
-    has(follower(START, begun, "stop 1\n", "stop 1\n"), "no round has been started")
+    has(follower(START, begun, "stop 1\n\n", "stop 1\n\n"), "no round has been started")
 
 
 @test
 def good_orders():
     """valid orders are followed, whoever gives them; their texts are printed without control characters"""
-    said = follower(START + "why " + ESCAPES, begun, "drop 5\nnot this one", "end 3\nit is " + ESCAPES + "over\nat last", code=3)
+    said = follower(START + "why " + ESCAPES, begun, "drop 5\n\nnot this one", "end 3\n\nit is " + ESCAPES + "over\nat last", code=3)
     has(said, "tern: why ???31m", "node 1 of 2, rank 1-2 of 3", "tern: it is ???31mover\n", "tern: at last")
     os.remove("began")
-    has(follower(START, begun, "drop 1\nbecause"), "because")
+    has(follower(START, begun, "drop 1\n\nbecause"), "because")
     os.remove("began")
-    done = lambda store: until(lambda: " d 0 0" in store.call("get", "sign/1"), "the node says that it is done")
-    follower(START, done, "end 0\n", program=("true",), code=0)
-
-
-@test
-def orders_beside_the_leader():
-    """a hostile process joins and gives orders: no launcher ends with 0, and nothing is started"""
-    for words, said in (("end 0\n", "no round has been started"), ("start 1 0 600 2\n1 0 0 300\n2 1 300 300\n", "300 ranks here")):
-        port = free_port()
-        first = launcher(port, *BEGIN)
-        store = Store(port)
-        store.call("get", "node/1")
-        store.set("order/1", words)
-        finish(first, 1, 30)
-        has(errors(first), "order 1 in the store cannot be followed", said)
-        plain(errors(first))
-    holds(not os.path.exists("began"), "a rank was started")
+    done = lambda store: until(lambda: " done 0 0" in store.call("get", "beat/1"), "the node says that it is done")
+    follower(START, done, "end 0\n\n", program=("true",), code=0)
 
 
 def leader_and(*steps, nnodes=2, code=1):
@@ -168,7 +156,7 @@ def leader_and(*steps, nnodes=2, code=1):
     p = launcher(port, *BEGIN, nnodes=nnodes, options=("--last-call", 1))
     store = Store(port)
     try:
-        store.call("get", "node/1")
+        store.call("get", "node/0")
         for step in steps:
             step(store)
         finish(p, code, 30)
@@ -182,7 +170,7 @@ def joins(card, sign=None):
     def step(store):
         number = int(store.call("add", "joined", "1"))
         if sign:
-            store.set(f"sign/{number}", sign)
+            store.set(f"beat/{number}", sign)
         store.set(f"node/{number}", card)
     return step
 
@@ -193,15 +181,15 @@ def strange_nodes():
     port = free_port()
     first = launcher(port, *BEGIN, nnodes="1:3", options=("--last-call", 1))
     store = Store(port)
-    store.call("get", "node/1")
+    store.call("get", "node/0")
     start_of = f"{VERSION} host "
     cards = (start_of + "1 3 99999999999 -1 42 job -", start_of + "1 3 -4 -1 42 job -", start_of + "1 3 300000 -1 42 job -",
              start_of + "1 3 2 -1 42 job " + ESCAPES, start_of + "1 3 2 -1 42 job a b", start_of + "1 3 2 -1 42 " + "j" * 300 + " -",
              f"{VERSION} {ESCAPES} 1 3 2 -1 42 job -", VERSION, "", "\0\1\2")
     for card in cards:
-        joins(card, "0 0 i 0 0")(store)
+        joins(card, "0 0 idle 0 0")(store)
     joins(start_of + "1 3 2 -1 42 job -")(store)  # without a sign of life
-    joins(start_of + "1 3 2 -1 42 job -", "0 0 i 0 256 " + ESCAPES)(store)
+    joins(start_of + "1 3 2 -1 42 job -", "0 0 idle 0 256 " + ESCAPES)(store)
     number = drops = 0
     while drops < len(cards):  # on a slow machine the job begins before all of them are read
         number += 1
@@ -210,7 +198,7 @@ def strange_nodes():
             has(said, "no place in job job", "its description makes no sense")
             drops += 1
     until(lambda: text("began"), "the job begins without them")
-    store.set(f"sign/{len(cards) + 2}", "1 0 l 0 0")
+    store.set(f"beat/{len(cards) + 1}", "1 0 left 0 0")
     first.terminate()
     finish(first, 143, 30)
     plain(errors(first))
@@ -220,7 +208,7 @@ def leaves(number, order, wanted):
     """The node reads this order, and acknowledges it."""
     def step(store):
         has(store.call("get", f"order/{order}"), *wanted)
-        store.set(f"sign/{number}", "1 0 l 0 0")
+        store.set(f"beat/{number}", "1 0 left 0 0")
     return step
 
 
@@ -234,14 +222,14 @@ def other_versions():
     wanted = f"the hosts do not have the same libtern: node 0 (host {socket.gethostname()[:64]}) has {VERSION}"
     for card, words in ((f"{VERSION}.9 host-b 2 2 1 -1 42 job -", f"host host-b has {VERSION}.9"),
                         ("99.0.0+abc host-b what they say then", "host host-b has 99.0.0+abc")):
-        has(leader_and(joins(card, "0 0 i 0 0"), leaves(2, 1, [wanted, words])), "tern: " + wanted, words)
-    said = leader_and(joins("99.0.0 host-b 3 3 1 -1 42 job -", "0 0 i 0 0"), joins("98.0.0 host-c 3 3 1 -1 42 job -", "0 0 i 0 0"),
-                      leaves(2, 1, [wanted]), leaves(3, 1, [wanted]), nnodes=3)
+        has(leader_and(joins(card, "0 0 idle 0 0"), leaves(1, 1, [wanted, words])), "tern: " + wanted, words)
+    said = leader_and(joins("99.0.0 host-b 3 3 1 -1 42 job -", "0 0 idle 0 0"), joins("98.0.0 host-c 3 3 1 -1 42 job -", "0 0 idle 0 0"),
+                      leaves(1, 1, [wanted]), leaves(2, 1, [wanted]), nnodes=3)
     has(said, "host host-b has 99.0.0, host host-c has 98.0.0")
     holds(not os.path.exists("began"), "a rank was started")
     begun_alone = lambda store: until(lambda: text("began"), "the job has begun")
-    said = leader_and(begun_alone, joins("99.0.0 host-b 1 2 1 -1 42 job -", "0 0 i 0 0"),
-                      leaves(2, 2, ["no place in job job", "this launcher's libtern is 99.0.0, and that of node 0"]), rank_dies, nnodes="1:2", code=143)
+    said = leader_and(begun_alone, joins("99.0.0 host-b 1 2 1 -1 42 job -", "0 0 idle 0 0"),
+                      leaves(1, 2, ["no place in job job", "this launcher's libtern is 99.0.0, and that of node 0"]), rank_dies, nnodes="1:2", code=143)
     holds("99.0.0" not in said, said)
 
 
@@ -249,10 +237,10 @@ def other_versions():
 def other_devices():
     """hosts whose CUDA, driver or NCCL differ are named in a warning, and the job begins"""
     def cards(*devices):
-        return [joins(f"{VERSION} host-{i} 4 4 1 -1 42 job {text}", "0 0 i 0 0") for i, text in enumerate(devices)]
+        return [joins(f"{VERSION} host-{i} 4 4 1 -1 42 job {text}", "0 0 idle 0 0") for i, text in enumerate(devices)]
     wanted = "warning: the hosts' libraries for GPUs differ"
-    ends = [rank_dies] + [lambda store, n=n: store.set(f"sign/{n}", "1 1 s 0 0") for n in (2, 3, 4)]
-    ends += [lambda store: store.call("get", "order/3")] + [lambda store, n=n: store.set(f"sign/{n}", "2 1 l 0 0") for n in (2, 3, 4)]
+    ends = [rank_dies] + [lambda store, n=n: store.set(f"beat/{n}", "1 1 stopped 0 0") for n in (1, 2, 3)]
+    ends += [lambda store: store.call("get", "order/3")] + [lambda store, n=n: store.set(f"beat/{n}", "2 1 left 0 0") for n in (1, 2, 3)]
     said = leader_and(*cards("CUDA_12.4,_NCCL_2.20", "-", "CUDA_12.8,_NCCL_2.25"), *ends, nnodes=4, code=143)
     has(said, wanted, "host host-0 has CUDA 12.4, NCCL 2.20; host host-2 has CUDA 12.8, NCCL 2.25\n")
     os.remove("began")
@@ -264,7 +252,7 @@ def other_devices():
     with_ = re.search(r"^  with   (.*)$", info, re.MULTILINE)
     port = free_port()
     p = start("--nnodes", 2, "--rdzv-endpoint", f"{HOST}:{port}", *BEGIN, env=env)
-    card = Store(port).call("get", "node/1").split()
+    card = Store(port).call("get", "node/0").split()
     same(card[0], re.search("^version *(.*)$", info, re.MULTILINE).group(1))
     same(card[-1], re.sub("[^!-~]", "_", with_.group(1))[:256] if with_ else "-")
     p.terminate()
@@ -274,30 +262,30 @@ def other_devices():
 @test
 def strange_signs():
     """a sign of life that makes no sense costs its node the place; one that claims success or failure does not end the job with 0"""
-    for sign, words in (("1 1 f 0 1", "exit code 0"), ("1 1 s 0 1", "exit code 0"), ("1 2 r 0 0", "its round is 2"),
-                        ("1 1 s 256 1", "its exit code is 256"), ("1 1 x 0 0", "its state is unknown"), ("1", "its round is not a number"),
-                        ("99999999999999999999 1 r 0 0", "its count is not a number")):
-        said = leader_and(joins(CARD, "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"),
-                          lambda store, sign=sign: store.set("sign/2", sign))
-        has(said, "node 1 (host host, rank 1) is lost: its sign of life makes no sense: ", words)
+    for sign, words in (("1 1 failed 0 1", "exit code 0"), ("1 1 stopped 0 1", "exit code 0"), ("1 2 running 0 0", "its round is 2"),
+                        ("1 1 stopped 256 1", 'its exit code is "256"'), ("1 1 x 0 0", 'its state is "x"'), ("1", 'its round is ""'),
+                        ("99999999999999999999 1 running 0 0", 'its count is "99999999999999999999"'), ("1 1 running 0 0 ", "extra text")):
+        said = leader_and(joins(CARD, "0 0 idle 0 0"), lambda store: until(lambda: text("began"), "the rank runs"),
+                          lambda store, sign=sign: store.set("beat/1", sign))
+        has(said, "node 1 (host host, rank 1) is lost: its heartbeat makes no sense: ", words)
         os.remove("began")
     # A failure without a report, one with escapes in it, and one of a hundred thousand lines.
     for report in (None, ESCAPES + "the disk is full\nof" + ESCAPES, "line\n" * 100000):
         def fails(store, report=report):
             if report:
-                store.set("text/2/1", report)
-            store.set("sign/2", "1 1 s 7 1")
+                store.set("text/1/1", report)
+            store.set("beat/1", "1 1 stopped 7 1")
             store.call("get", "order/3")  # the end order, which it acknowledges
-            store.set("sign/2", "2 1 l 0 0")
-        said = leader_and(joins(CARD, "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"), fails,
+            store.set("beat/1", "2 1 left 0 0")
+        said = leader_and(joins(CARD, "0 0 idle 0 0"), lambda store: until(lambda: text("began"), "the rank runs"), fails,
                           code=7)
         has(said, "the disk is full" if report and ESCAPES in report else "line" if report else "host host reports a failure with exit code 7")
         holds(len(said) < 300000, f"{len(said)} bytes are printed")
         os.remove("began")
-    # The hostile process says that both are done, but the leader's own ranks run.
-    has(leader_and(joins(CARD, "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"),
-                   lambda store: [store.set("sign/2", "1 1 d 0 0"), store.set("order/2", "end 0\n")]),
-        "order 2 in the store cannot be followed", "this node's ranks have not ended")
+    # The hostile process says that it is done, but the leader's own rank runs.
+    has(leader_and(joins(CARD, "0 0 idle 0 0"), lambda store: until(lambda: text("began"), "the rank runs"),
+                   lambda store: [store.set("beat/1", "1 1 done 0 0"), store.set("order/2", "end 0\n\n")], rank_dies),
+        "order/2 in the store is not from this launcher")
 
 
 @test
@@ -309,9 +297,24 @@ def crowd():
 
 @test
 def two_leaders():
-    """an order that another process wrote in the leader's place is noticed"""
-    has(leader_and(lambda store: store.set("order/2", "stop 1\nI say so"), joins(CARD, "0 0 i 0 0")),
-        "order/2 in the store is not from this launcher")
+    """an order that another process wrote in the leader's place is noticed, and nothing is started"""
+    for words in ("stop 1\n\nI say so", "end 0\n\n", "start 1\n0 300\n1 300\n\n"):
+        has(leader_and(lambda store, words=words: store.set("order/1", words), joins(CARD, "0 0 idle 0 0")),
+            "order/1 in the store is not from this launcher")
+    holds(not os.path.exists("began"), "a rank was started")
+
+
+@test
+def one_host():
+    """a job of one host takes no others: a launcher that joins its store says so in bounded time"""
+    port = free_port()
+    p = launcher(port, *BEGIN, nnodes=1)
+    Store(port).call("add", "any", "1")
+    other = launcher(port, *BEGIN, options=("--node-rank", 1, "--heartbeat", 1))
+    finish(other, 1, 30)
+    has(errors(other), f"no launcher leads several hosts at {HOST}:{port}", "another port")
+    p.terminate()
+    finish(p, 143, 30)
 
 
 main()

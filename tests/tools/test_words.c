@@ -8,69 +8,92 @@
 #include "tests/support/replay.h"
 
 TEST(test_corpus) {
-    assert_true(replay_corpus("fuzz_orders", LLVMFuzzerTestOneInput) >= 29);
+    assert_true(replay_corpus("fuzz_orders", LLVMFuzzerTestOneInput) >= 27);
 }
 
-static bool order_holds(const char *text, order_view *view, const char *why_not) {
-    said_order o;
-    char why[WORD_WHY] = "";
-    bool holds = order_read(text, view, &o, why);
-    if (why_not) {
-        assert_contains(why, why_not);
-    }
-    return holds;
+static void assert_refused(bool accepted, const char *why) {
+    assert_false(accepted);
+    assert_error(TN_EPEER, why);
+}
+
+static bool accept_text(order_view *view, const char *text) {
+    order *o = order_read(text);
+    bool accepted = o && order_accept(view, o);
+    order_free(o);
+    return accepted;
 }
 
 TEST(test_a_job) {
     order_view v = {.own = 2, .min_nodes = 2, .max_nodes = 2, .ranks = 2, .state = NODE_IDLE};
-    const char *starts[] = {"start 1 0 4 2\n1 0 0 2\n2 1 2 2\n",
-                            "start 2 1 4 2\n1 0 0 2\n3 1 2 2\n"};
-    assert_true(order_holds(starts[0], &v, NULL));
+    const char *starts[] = {"start 1\n0 2\n2 2\n\n", "start 2\n0 2\n3 2\n\n"};
+    assert_true(accept_text(&v, starts[0]));
     assert_true(v.round == 1 && v.started && v.member);
     v.state = NODE_RUNNING;
-    v.told = 1;
-    assert_false(order_holds("end 0\n", &v, "have not ended"));
-    assert_true(order_holds("stop 1\nwhy", &v, NULL));
-    assert_false(order_holds("end 0\n", &v, "no round has been started"));
-    assert_false(order_holds(starts[1], &v, "this node has ranks of round 1"));
+    v.reported = 1;
+    assert_refused(accept_text(&v, "end 0\n\n"), "have not ended");
+    assert_true(accept_text(&v, "stop 1\n\nwhy"));
+    assert_refused(accept_text(&v, "end 0\n\n"), "no round has been started");
+    assert_refused(accept_text(&v, starts[1]), "this node has ranks of round 1");
     v.state = NODE_STOPPED;
-    assert_false(order_holds(starts[0], &v, "its round is 1, not 2"));
-    assert_true(order_holds(starts[1], &v, NULL));
+    assert_refused(accept_text(&v, starts[0]), "its round is 1 after round 1");
+    assert_true(accept_text(&v, starts[1]));
     assert_true(v.round == 2 && !v.member);
-    assert_true(order_holds("end 0\n", &v, NULL)); /* other nodes have done it */
+    assert_true(accept_text(&v, "end 0\n\n")); /* other nodes have done it */
+}
+
+TEST(test_a_round) {
+    order *o = order_read("start 3\n0 2\n5 4\n2 1\n\nbecause\nof this");
+    assert_non_null(o);
+    assert_string_equal(o->text, "because\nof this");
+    run_round r = order_round(o, 5), none = order_round(o, 4);
+    assert_true(r.number == 3 && r.restarts == 2 && r.node == 1 && r.nodes == 3);
+    assert_true(r.first == 2 && r.local == 4 && r.world == 7 && r.most == 4);
+    assert_true(none.local == 0 && none.world == 7);
+    order_free(o);
+}
+
+TEST(test_spelling) {
+    order_view v = {.own = 1, .min_nodes = 1, .max_nodes = 1, .ranks = 1};
+    static const char *const texts[] = {"end +1\n\n", "end 01\n\n", "end -0\n\n", "end \t1\n\n"};
+    for (int i = 0; i < 4; i++) {
+        assert_refused(accept_text(&v, texts[i]), i < 3 ? "not a line of words" : "its number");
+    }
+    assert_refused(accept_text(&v, "end  1\n\n"), "its number is \"\"");
+    assert_refused(accept_text(&v, " end 1\n\n"), "its kind is \"\"");
+    assert_true(accept_text(&v, "end 1\n\n"));
 }
 
 TEST(test_largest) {
     order_view v = {.own = 1, .min_nodes = 1, .max_nodes = 1, .ranks = 1, .round = INT32_MAX};
-    assert_false(order_holds("start 2147483648 2147483647 1 1\n1 0 0 1\n", &v, "its round"));
-    assert_false(order_holds("end 9223372036854775808\n", &v, "its exit code is not a number"));
-    node_card c = {MOST_NODES, MOST_NODES, MOST_RANKS, MOST_NODES - 1, INT32_MAX, "", "", "", ""};
-    node_card is;
-    char text[LONGEST_CARD], again[LONGEST_CARD], why[WORD_WHY];
-    memset(c.run_id, 'r', sizeof(c.run_id) - 1);
-    memset(c.name, 'n', sizeof(c.name) - 1);
-    memset(c.version, 'v', sizeof(c.version) - 1);
-    memset(c.devices, 'd', sizeof(c.devices) - 1);
-    card_write(text, &c);
-    assert_true(card_read(text, &is, why));
-    card_write(again, &is);
-    assert_string_equal(again, text);
-    node_sign s = {INT64_MAX, INT32_MAX, NODE_STOPPED, 255, INT64_MAX}, sign;
-    sign_write(text, &s);
-    assert_true(sign_read(text, INT32_MAX, &sign, why) && sign.count == INT64_MAX);
+    assert_refused(accept_text(&v, "start 2147483648\n1 1\n\n"), "its number is \"2147483648\"");
+    assert_refused(accept_text(&v, "end 9223372036854775808\n\n"), "its number is");
+    node_info info = {"",        "", MOST_NODES, MOST_NODES, MOST_RANKS, MOST_NODES - 1,
+                      INT32_MAX, "", ""};
+    memset(info.run_id, 'r', sizeof(info.run_id) - 1);
+    memset(info.name, 'n', sizeof(info.name) - 1);
+    memset(info.version, 'v', sizeof(info.version) - 1);
+    memset(info.devices, 'd', sizeof(info.devices) - 1);
+    char *text = info_write(&info);
+    node_info is;
+    assert_true(info_read(text, &is));
+    assert_memory_equal(&is, &info, sizeof(is));
+    free(text);
+    heartbeat h = {INT64_MAX, INT32_MAX, NODE_STOPPED, 255, INT64_MAX}, again;
+    text = heartbeat_write(&h);
+    assert_true(heartbeat_read(text, INT32_MAX, &again) && again.count == INT64_MAX);
+    free(text);
 }
 
 /* Launchers of different versions can name each other. */
 TEST(test_another_version) {
-    node_card c;
-    char why[WORD_WHY];
-    assert_true(card_read("0.1.0 host 1 2 8 -1 42 job -", &c, why));
-    assert_string_equal(c.devices, "-");
-    assert_false(card_read("9.0.0+abc host-b what it says today", &c, why));
-    assert_string_equal(c.version, "9.0.0+abc");
-    assert_string_equal(c.name, "host-b");
-    assert_false(card_read("9.0.0", &c, why));
-    assert_string_equal(c.name, "");
+    node_info info;
+    assert_true(info_read("0.1.0 host 1 2 8 -1 42 job -", &info));
+    assert_string_equal(info.devices, "-");
+    assert_refused(info_read("9.0.0+abc host-b what it says today", &info), "nodes is \"what\"");
+    assert_string_equal(info.version, "9.0.0+abc");
+    assert_string_equal(info.name, "host-b");
+    assert_refused(info_read("9.0.0", &info), "its host is not a name");
+    assert_string_equal(info.name, "");
     assert_true(tn__version_agrees("0.1.0", "0.1.0+abc") && tn__version_agrees("1.2.3", "1.2.3"));
     assert_true(tn__version_agrees("0.1.0+abc", "0.1.0+abc"));
     assert_false(tn__version_agrees("0.1.0+abc", "0.1.0+abd"));

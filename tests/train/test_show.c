@@ -295,6 +295,29 @@ PLAIN_TEST(test_progress_fits_terminal) {
     free(text);
 }
 
+/* `tern run` shows the progress line of a rank whose stderr is its pipe. */
+PLAIN_TEST(test_progress_of_a_rank) {
+    set_locale("C");
+    setenv("TERM", "xterm", 1);
+    setenv("TERN_PROGRESS", "40", 1);
+    int ends[2], own = dup(STDERR_FILENO);
+    assert_int_equal(pipe(ends), 0);
+    dup2(ends[1], STDERR_FILENO);
+    show_long_progress(stderr);
+    dup2(own, STDERR_FILENO);
+    close(own);
+    close(ends[1]);
+    char drawn[512] = "";
+    assert_true(read(ends[0], drawn, sizeof(drawn) - 1) > 0);
+    close(ends[0]);
+    assert_non_null(strstr(drawn, "\r"));
+    assert_in_range(widest_line(drawn), 20, 39);
+    char *text = capture_text(show_long_progress); /* another file */
+    assert_null(strchr(text, '\r'));
+    free(text);
+    unsetenv("TERN_PROGRESS");
+}
+
 /* ---- Stopping -------------------------------------------------------------------------------- */
 
 PLAIN_TEST(test_stop) {

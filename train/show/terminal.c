@@ -6,16 +6,29 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+/* The columns that `tern run` has for the progress line of rank 0, whose stderr is its pipe; 0:
+ * none. */
+static int launcher_columns(FILE *file) {
+    const char *columns = getenv("TERN_PROGRESS");
+    struct stat about;
+    bool pipe = columns && fileno(file) == STDERR_FILENO && fstat(STDERR_FILENO, &about) == 0 &&
+                S_ISFIFO(about.st_mode);
+    return pipe ? atoi(columns) : 0;
+}
 
 bool tn__is_terminal(FILE *file) {
     const char *kind = getenv("TERM");
-    return isatty(fileno(file)) && !(kind && strcmp(kind, "dumb") == 0);
+    bool terminal = isatty(fileno(file)) || launcher_columns(file) > 0;
+    return terminal && !(kind && strcmp(kind, "dumb") == 0);
 }
 
 int tn__terminal_columns(FILE *file) {
     if (!isatty(fileno(file))) {
-        return INT_MAX;
+        int most = launcher_columns(file);
+        return most > 0 ? most : INT_MAX;
     }
     struct winsize size;
     if (ioctl(fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {

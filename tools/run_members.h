@@ -1,0 +1,41 @@
+/* This node's membership in the job: the store through which the launchers meet, and what each
+ * sends and receives there (run_words.h has the keys). On node 0 it has the leader; on a job of one
+ * host nothing goes through the store. */
+#ifndef TERN_TOOLS_RUN_MEMBERS_H
+#define TERN_TOOLS_RUN_MEMBERS_H
+
+#include "tools/run_leader.h"
+
+/* What a node tells the leader. */
+typedef struct node_report {
+    node_state state;
+    int round, code;
+    char *text; /* NULL: nothing new */
+} node_report;
+
+typedef struct membership {
+    const run_options *options;
+    tn_store_server *server; /* NULL: another host serves the store */
+    tn_store *store;         /* NULL: there is no other host */
+    node_place place;        /* of the store */
+    leader *leader;          /* NULL: node 0 has it */
+    int id;
+    int orders;      /* written, or read */
+    char *refusal;   /* why this node leaves; NULL: it does not */
+    order_view view; /* what orders are checked against */
+    heartbeat beat;  /* the last sent */
+} membership;
+
+/* Serves the store, or joins the one at the endpoint. False with an error pending. */
+bool membership_begin(membership *m, const run_options *o);
+void membership_end(membership *m);
+/* Sends a heartbeat with this report. Errors of the store stay pending. */
+void membership_report(membership *m, const node_report *r);
+/* On node 0: reads what the other nodes have sent, and lets the leader decide. */
+void membership_lead(membership *m);
+/* The next order for this node, for the caller to free; NULL: there is none. */
+order *membership_order(membership *m);
+/* Sets a key of the ranks' part of the store. */
+void membership_set(membership *m, const char *key, const char *text);
+
+#endif

@@ -1,0 +1,66 @@
+/* Small things that every part of the launcher needs. */
+#include "tools/error_words.h"
+#include "tools/run.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+void memory_needed(bool there) {
+    static const char text[] = "tern: no memory\n";
+    if (!there) {
+        ssize_t put = write(STDERR_FILENO, text, sizeof(text) - 1);
+        (void)put;
+        _exit(1);
+    }
+}
+
+char *text_new(const char *format, ...) {
+    char *text = NULL;
+    va_list arguments;
+    va_start(arguments, format);
+    memory_needed(vasprintf(&text, format, arguments) >= 0);
+    va_end(arguments);
+    return text;
+}
+
+void *memory_new(size_t count, size_t bytes) {
+    void *memory = calloc(count ? count : 1, bytes);
+    memory_needed(memory != NULL);
+    return memory;
+}
+
+char *text_take(tn__buffer *b) {
+    char *text = tn__buffer_take(b);
+    memory_needed(text != NULL);
+    return text;
+}
+
+char *error_take(void) {
+    tn_error_record error;
+    return text_new("%s", tn_error_take(&error) ? error_why_of(error.message) : "");
+}
+
+void random_text(char *text, int bytes) {
+    unsigned char random[32] = {0};
+    for (int got = 0; got < bytes;) {
+        ssize_t n = getrandom(random + got, (size_t)(bytes - got), 0);
+        got += n > 0 ? (int)n : 0;
+    }
+    for (int i = 0; i < bytes; i++) {
+        sprintf(text + 2 * i, "%02x", random[i]);
+    }
+}
+
+void set_event(int event) {
+    ssize_t put = write(event, &(uint64_t){1}, sizeof(uint64_t));
+    (void)put;
+}
+
+void drain_event(int event) {
+    uint64_t times;
+    ssize_t got = read(event, &times, sizeof(times));
+    (void)got;
+}
