@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "distributed/group/group.h"
+#include "distributed/parallel/save/manifest.h"
 #include "tests/parallel/parts_run.h"
 #include "tests/support/temp.h"
 
@@ -80,7 +80,8 @@ static void save_failing(tn_group *world, void *user) {
         status = tn_saver_wait(saver);
     }
     must(status == f->status);
-    if (!strstr(tn_error_message(), f->part)) {
+    bool own = tn_group_rank(world) == 2 && strcmp(f->part, "rank 2: ") == 0;
+    if (!own && !strstr(tn_error_message(), f->part)) {
         fprintf(stderr, "rank %d: \"%s\" should say \"%s\"\n", tn_group_rank(world),
                 tn_error_message(), f->part);
         abort();
@@ -187,6 +188,13 @@ TEST(wrong_on_one_rank) {
 
 /* ---- A rank that does not come --------------------------------------------------------------- */
 
+/* The error of a save that rank 1 has not come to within the time-out. */
+static void must_name_it(tn_saver *saver, const tn_checkpoint *c) {
+    must(tn_saver_save(saver, c) == TN_EPEER);
+    must(strstr(tn_error_message(), "group saver") && strstr(tn_error_message(), "for rank 1"));
+    tn_error_clear();
+}
+
 static void save_without_one(tn_group *world, void *user) {
     parts_run r;
     parts_run_open(&r, world, LIES_FLAT);
@@ -196,17 +204,14 @@ static void save_without_one(tn_group *world, void *user) {
     tn_checkpoint c = parts_run_checkpoint(&r);
     must(tn_barrier(world) == TN_OK);
     if (tn_group_rank(world) != 1) {
-        must(tn_saver_save(saver, &c) == TN_EPEER);
-        must(strstr(tn_error_message(), "rank 1 has not begun to save step 0 within 3 seconds"));
-        tn_error_clear();
+        must_name_it(saver, &c);
     }
     must(tn_barrier(world) == TN_OK);
-    if (tn_group_rank(world) == 1) { /* too late: it gets the same error */
-        must(tn_saver_save(saver, &c) == TN_EPEER);
-        must(strstr(tn_error_message(), "rank 1 has not begun"));
-        tn_error_clear();
-    }
-    must(tn_saver_save(saver, &c) == TN_OK); /* now all ranks do */
+    must_name_it(saver, &c); /* rank 1 is too late; and this saver saves no more */
+    tn_saver_free(saver);
+    must(tn_barrier(world) == TN_OK); /* the program's group still works */
+    saver = tn_saver_new(world, user, o);
+    must(tn_saver_save(saver, &c) == TN_OK);
     tn_saver_free(saver);
     parts_run_close(&r);
 }
@@ -218,41 +223,22 @@ TEST(a_rank_that_does_not_come) {
 
 /* ---- An incomplete list ---------------------------------------------------------------------- */
 
-/* Rank 1 sends one whole record of a list and the beginning of another, and then leaves. */
-static void send_half_list(tn_group *world, const char *folder) {
+/* One whole record of a list and the beginning of another. */
+TEST(half_a_list) {
     struct record {
         tn_layout layout;
         int64_t dtype, dealt;
     } r = {.layout = tn__layout_whole(TN_DIMS(2)), .dtype = TN_F32};
-    char list[1024] = "";
-    size_t used = (size_t)snprintf(list, 512, "++f0 %s", folder) + 1;
+    char list[1024] = "title";
+    size_t used = sizeof("title");
     memcpy(list + used, &r, sizeof(r));
-    used += sizeof(r) + sizeof("") + 20;
-    tn_store *store = tn_prefix_store(world->store, "saver/1");
-    must(tn_store_set(store, "1/1/list", list, used) == TN_OK);
-    must(tn_store_set(store, "1/1/heard", "+", 1) == TN_OK);
-    tn_store_free(store);
-}
-
-static void save_after_half_list(tn_group *world, void *user) {
-    parts_run r;
-    parts_run_open(&r, world, LIES_FLAT);
-    tn_saver *saver = tn_saver_new(world, user, patient_options(true));
-    tn_checkpoint c = parts_run_checkpoint(&r);
-    if (tn_group_rank(world) == 1) {
-        send_half_list(world, user);
-    } else {
-        must(tn_saver_save(saver, &c) == TN_EFORMAT);
-        must(strstr(tn_error_message(), "rank 1 sent no list of tensors"));
-        tn_error_clear();
-    }
-    tn_saver_free(saver);
-    parts_run_close(&r);
-}
-
-TEST(half_a_list) {
-    assert_int_equal(tn_local_run(2, save_after_half_list, (void *)(uintptr_t)temp_path("half")),
-                     TN_OK);
+    used += sizeof(r) + sizeof("");
+    tn__manifest *m = tn__manifest_new(2, "test");
+    assert_true(tn__manifest_set(m, 1, list, used));
+    assert_int_equal(m->lists[1].count, 1);
+    assert_false(tn__manifest_set(m, 1, list, used + 20));
+    assert_error(TN_EFORMAT, "rank 1 sent no list of tensors");
+    tn__manifest_free(m);
 }
 
 /* ---- Errors of the program ------------------------------------------------------------------- */

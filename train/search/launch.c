@@ -216,7 +216,7 @@ static bool make_environment(tn__search_launch *l, const tn_search *s, int64_t t
     snprintf(l->mark, sizeof(l->mark), "TERN_TRIAL=%lld %d", (long long)trial,
              s->trials[trial].rungs);
     set_variable(l, l->mark);
-    drop_variable(l, "TERN_VAULT"); /* one rank's, which several trials cannot have */
+    drop_variable(l, "TERN_MEMORY_DIR"); /* what killed trials had saved would stay there */
     if (s->hosts) {
         leave_launcher(l);
     }
