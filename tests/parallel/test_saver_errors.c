@@ -16,16 +16,20 @@
 
 /* ---- Full disks, vanishing files ------------------------------------------------------------- */
 
-/* Files with this in their path cannot grow; NULL: all can. */
-static _Atomic(const char *) full_disk;
+/* Files with this in their path cannot grow, or take 5 seconds for it; NULL: all can. */
+static _Atomic(const char *) full_disk, slow_disk;
 
 /* libtern, too, calls this one instead of the C library's. */
 ssize_t write(int fd, const void *data, size_t bytes) {
-    const char *full = atomic_load(&full_disk);
+    const char *full = atomic_load(&full_disk), *slow = atomic_load(&slow_disk);
     char link[64], path[512] = "";
-    if (full) {
+    if (full || slow) {
         snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
         (void)!readlink(link, path, sizeof(path) - 1);
+    }
+    if (slow && strstr(path, slow)) {
+        atomic_store(&slow_disk, NULL);
+        sleep(5);
     }
     if (full && strstr(path, full)) {
         errno = ENOSPC;
@@ -164,8 +168,9 @@ static void spoil_sight(parts_run *r, tn_checkpoint *c, const char **folder) {
 
 TEST(wrong_on_one_rank) {
     static const failing cases[] = {
-        {NULL, "rank 2 saves step 3 but rank 0 saves step 2", TN_EMISMATCH, spoil_step, false},
-        {NULL, "rank 1 saves to /nowhere/at/all, but rank 0 to", TN_EMISMATCH, spoil_folder, false},
+        {NULL, "rank 2 saves step 3 to ", TN_EMISMATCH, spoil_step, false},
+        {NULL, "rank 1 saves step 2 to /nowhere/at/all, but rank 0 step 2 to", TN_EMISMATCH,
+         spoil_folder, false},
         {NULL, "step -3, but steps begin at 0", TN_EVALUE, spoil_error, false},
         {NULL, "(its note, descriptions of data and model): not UTF-8", TN_EVALUE, spoil_note,
          false},
@@ -219,6 +224,53 @@ static void save_without_one(tn_group *world, void *user) {
 TEST(a_rank_that_does_not_come) {
     assert_int_equal(tn_local_run(3, save_without_one, (void *)(uintptr_t)temp_path("missing")),
                      TN_OK);
+}
+
+/* ---- A rank that is late with its file, or rank 0 with the commit ------------------------------
+ */
+
+typedef struct slow_save {
+    const char *folder, *file;
+    int rank; /* which is late */
+} slow_save;
+
+static void save_slowly(tn_group *world, void *user) {
+    const slow_save *l = user;
+    parts_run r;
+    parts_run_open(&r, world, LIES_FLAT);
+    tn_saver_options o = patient_options(true);
+    o.timeout = 3;
+    tn_saver *saver = tn_saver_new(world, l->folder, o);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    c.step = 1;
+    must(tn_saver_save(saver, &c) == TN_OK && tn_saver_wait(saver) == TN_OK);
+    if (tn_group_rank(world) == 0) {
+        atomic_store(&slow_disk, l->file);
+    }
+    must(tn_barrier(world) == TN_OK);
+    c.step = 2;
+    must(tn_saver_save(saver, &c) == TN_OK); /* training goes on meanwhile */
+    must(tn_barrier(world) == TN_OK);
+    must(tn_saver_wait(saver) == TN_EPEER);
+    char late[32];
+    snprintf(late, sizeof(late), "for rank %d", l->rank);
+    must(strstr(tn_error_message(), late) || strstr(tn_error_message(), "was not written within"));
+    tn_error_clear();
+    tn_saver_free(saver);
+    must(tn_barrier(world) == TN_OK);
+    bool found;
+    saver = tn_saver_new(world, l->folder, o);
+    must(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == 1);
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
+TEST(a_rank_that_is_late) {
+    slow_save file = {temp_path("late"), "rank-00002", 2}, index = {temp_path("slow"), "index", 0};
+    assert_int_equal(tn_local_run(3, save_slowly, &file), TN_OK);
+    assert_int_equal(access(temp_path("late/step-000002.tmp"), F_OK), -1);
+    assert_int_equal(tn_local_run(3, save_slowly, &index), TN_OK);
+    assert_int_equal(access(temp_path("slow/step-000002.tmp"), F_OK), -1);
 }
 
 /* ---- An incomplete list ---------------------------------------------------------------------- */

@@ -33,14 +33,13 @@ static tn_status prepare_export(exporter *e, void *module) {
     e->state = (tn__state){.operation = e->operation, .parts = true};
     e->manifest = tn__manifest_new(e->ranks, e->operation);
     if (e->manifest && tn__state_add_module(&e->state, module, "")) {
-        tn__manifest_put(&list, &e->state, "", false);
+        tn__buffer_add(&list, "", 1);
+        tn__manifest_put(&list, &e->state, false);
     }
     tn_status status = tn__agree(e->world, NULL, e->operation);
     if (status == TN_OK) {
         tn__agree_begin();
-        if (tn__manifest_gather(e->manifest, e->world, &list)) {
-            tn__manifest_deal(e->manifest);
-        }
+        tn__manifest_gather(e->manifest, e->world, &list);
         status = tn__agree(e->world, NULL, e->operation);
     }
     tn__buffer_free(&list);

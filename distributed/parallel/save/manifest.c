@@ -3,7 +3,6 @@
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "distributed/on_cpu.h"
 #include "nn/layout.h"
 #include "tensor/tensor.h"
 
@@ -43,21 +42,20 @@ tn__manifest *tn__manifest_new(int ranks, const char *operation) {
 
 /* ---- What ranks send ------------------------------------------------------------------------- */
 
-/* A title and a 0, then each item: one of these, its name and a 0. */
+/* Each item is one of these, then its name and a 0. */
 typedef struct record {
     tn_layout layout;
     int64_t dtype, dealt;
 } record;
 
-void tn__manifest_put(tn__buffer *bytes, const tn__state *s, const char *title, bool deal) {
-    tn__buffer_add(bytes, title, strlen(title) + 1);
+void tn__manifest_put(tn__buffer *list, const tn__state *s, bool deal) {
     for (int i = 0; i < s->count; i++) {
         const tn__state_item *item = &s->items[i];
         const record r = {.layout = tn__layout_plain(&item->layout),
                           .dtype = tn_dtype_of(item->tensor),
                           .dealt = deal && !item->buffer};
-        tn__buffer_add(bytes, &r, sizeof(r));
-        tn__buffer_add(bytes, item->name, strlen(item->name) + 1);
+        tn__buffer_add(list, &r, sizeof(r));
+        tn__buffer_add(list, item->name, strlen(item->name) + 1);
     }
 }
 
@@ -80,7 +78,6 @@ static size_t read_entry(const char *at, size_t bytes, tn__manifest_entry *e) {
 bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes) {
     tn__manifest_list *l = &m->lists[rank];
     list_clear(l);
-    m->dealt = false;
     size_t most = bytes / sizeof(record) + 1; /* a malformed one ends it */
     l->text = tn__malloc_for(bytes + 1, m->operation);
     l->at = tn__calloc_for(most, sizeof(*l->at), m->operation);
@@ -100,60 +97,6 @@ bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes)
         l->count++;
     }
     return true;
-}
-
-/* What a rank sends first: digests of its list, and of all the lists that it has. */
-typedef struct summary {
-    char list[TN__DIGEST_DIGITS], all[TN__DIGEST_DIGITS];
-} summary;
-
-/* Whether any rank lacks a list, with the same answer on all; the digest of all lists. */
-static bool any_lacks(const tn__manifest *m, tn_group *g, const tn__buffer *list, char *digest) {
-    TN_SCOPE;
-    TN__ON_CPU;
-    summary mine;
-    const int64_t bytes = sizeof(mine);
-    tn__digest_of(list->at, list->bytes, digest);
-    memcpy(mine.list, digest, sizeof(mine.list));
-    memcpy(mine.all, m->digest, sizeof(mine.all));
-    tn_tensor *sent = tn_from_data(&mine, TN_DIMS(bytes), TN_U8);
-    tn_tensor *received = tn_empty(TN_DIMS(m->ranks, bytes), TN_U8);
-    if (tn_work_wait(tn_all_gather(g, received, sent), 0) != TN_OK) {
-        return false;
-    }
-    summary *of = tn_data_mut(received), first = of[0];
-    bool same = true;
-    for (int r = 0; r < m->ranks; r++) {
-        same = same && memcmp(of[r].all, first.all, sizeof(first.all)) == 0;
-        memset(of[r].all, 0, sizeof(of[r].all));
-    }
-    tn__digest_of(of, (size_t)m->ranks * sizeof(*of), digest);
-    return !same || memcmp(first.all, digest, sizeof(first.all)) != 0;
-}
-
-static void gather_all(tn__manifest *m, tn_group *g, const tn__buffer *list, const char *digest) {
-    void **all = tn__calloc_for((size_t)m->ranks, sizeof(*all), m->operation);
-    size_t *bytes = tn__calloc_for((size_t)m->ranks, sizeof(*bytes), m->operation);
-    m->digest[0] = 0;
-    /* without memory it tells the others */
-    bool sound = tn_all_gather_bytes(g, list->at, list->bytes, all, bytes) == TN_OK;
-    for (int r = 0; all && r < m->ranks; r++) {
-        sound = sound && tn__manifest_set(m, r, all[r], bytes[r]);
-        tn_bytes_free(all[r]);
-    }
-    if (sound) {
-        memcpy(m->digest, digest, sizeof(m->digest));
-    }
-    free(all);
-    free(bytes);
-}
-
-bool tn__manifest_gather(tn__manifest *m, tn_group *g, const tn__buffer *list) {
-    char digest[TN__DIGEST_DIGITS + 1];
-    if (any_lacks(m, g, list, digest) && !tn__pending()) {
-        gather_all(m, g, list, digest);
-    }
-    return !tn__pending();
 }
 
 /* ---- Who writes ------------------------------------------------------------------------------ */
@@ -259,10 +202,19 @@ static bool deal_tensor(const tn__manifest *m, int first, int n, int64_t *bytes)
     return found == whole;
 }
 
-bool tn__manifest_deal(tn__manifest *m) {
-    if (m->dealt) {
-        return true;
+static bool same_titles(const tn__manifest *m) {
+    const tn__manifest_list *of = m->lists;
+    for (int r = 1; r < m->ranks; r++) {
+        if (strcmp(of[r].text, of[0].text) != 0) {
+            tn__raise(TN_EMISMATCH, m->operation, "rank %d saves %.400s, but rank 0 %.400s", r,
+                      of[r].text, of[0].text);
+            return false;
+        }
     }
+    return true;
+}
+
+static bool deal_all(tn__manifest *m) {
     int64_t *bytes = tn__calloc_for((size_t)m->ranks, sizeof(*bytes), m->operation);
     bool dealt = bytes && sort_all(m);
     for (int i = 0, n; dealt && i < m->count; i += n) {
@@ -270,8 +222,21 @@ bool tn__manifest_deal(tn__manifest *m) {
         dealt = deal_tensor(m, i, n, bytes);
     }
     free(bytes);
-    m->dealt = dealt;
     return dealt;
+}
+
+bool tn__manifest_gather(tn__manifest *m, tn_group *g, const tn__buffer *list) {
+    void **all = tn__calloc_for((size_t)m->ranks, sizeof(*all), m->operation);
+    size_t *bytes = tn__calloc_for((size_t)m->ranks, sizeof(*bytes), m->operation);
+    /* without memory it tells the others */
+    bool sound = tn_all_gather_bytes(g, list->at, list->bytes, all, bytes) == TN_OK;
+    for (int r = 0; all && r < m->ranks; r++) {
+        sound = sound && tn__manifest_set(m, r, all[r], bytes[r]);
+        tn_bytes_free(all[r]);
+    }
+    free(all);
+    free(bytes);
+    return sound && same_titles(m) && deal_all(m);
 }
 
 /* ---- The index ------------------------------------------------------------------------------- */

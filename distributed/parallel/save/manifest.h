@@ -35,28 +35,22 @@ typedef struct tn__manifest {
     tn__manifest_list *lists;    /* [ranks] */
     tn__manifest_entry **sorted; /* [count]: all of them, by name, layout and rank */
     int count;
-    bool dealt;
-    char digest[TN__DIGEST_DIGITS + 1]; /* of the lists, when it has all; "" */
 } tn__manifest;
 
 /* NULL after raising TN_ENOMEM. */
 TN_API tn__manifest *tn__manifest_new(int ranks, const char *operation);
 TN_API void tn__manifest_free(tn__manifest *m); /* NULL is fine */
 
-/* What this rank has, as bytes for the others, in the order of the items, after a title. deal
- * false: the lowest rank that has an entry writes it. */
-void tn__manifest_put(tn__buffer *bytes, const tn__state *s, const char *title, bool deal);
+/* Appends what this rank has, in the order of the items. A rank's list begins with a title, the
+ * same on all, and a 0. deal false: the lowest rank that has an entry writes it. */
+void tn__manifest_put(tn__buffer *list, const tn__state *s, bool deal);
 
 /* Sets a rank's bytes, replacing its previous ones. False after raising. */
 TN_API bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes);
 
-/* Sets those of all ranks, of which each gives its own. They are sent only if one is new, or a rank
- * lacks one. False after raising. */
+/* Sets those of all ranks, of which each gives its own, and decides who writes what. False after
+ * raising; TN_EMISMATCH: ranks disagree about a title or a tensor, or entries do not cover it. */
 bool tn__manifest_gather(tn__manifest *m, tn_group *g, const tn__buffer *list);
-
-/* Decides who writes what. False after raising TN_EMISMATCH: ranks that disagree about a tensor, or
- * entries that do not cover it. */
-bool tn__manifest_deal(tn__manifest *m);
 
 /* The first entry of a name in `sorted`, or m->count; and how many from `first` on have its
  * name. */

@@ -6,7 +6,6 @@
 #include "core/memory.h"
 #include "distributed/group/agree.h"
 #include "distributed/group/group.h"
-#include "distributed/on_cpu.h"
 #include "distributed/parallel/save/saver.h"
 #include "io/checkpoint/metadata.h"
 #include "tensor/tensor.h"
@@ -144,38 +143,6 @@ static void note_metadata(tn_saver *s, const tn_checkpoint *c) {
     s->metadata = j.at;
 }
 
-static bool same_step(const tn_saver *s) {
-    TN_SCOPE;
-    TN__ON_CPU;
-    tn_tensor *all = tn_empty(TN_DIMS(s->ranks, 1), TN_I64);
-    tn_tensor *mine = tn_from_data(&s->step, TN_DIMS(1), TN_I64);
-    if (tn_work_wait(tn_all_gather(s->group, all, mine), 0) != TN_OK) {
-        return false;
-    }
-    const int64_t *step = tn_data(all);
-    for (int r = 1; r < s->ranks; r++) {
-        if (step[r] != step[0]) {
-            tn__raise(TN_EMISMATCH, s->operation,
-                      "rank %d saves step %" PRId64 " but rank 0 saves step %" PRId64, r, step[r],
-                      step[0]);
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool same_folder(const tn_saver *s) {
-    const tn__manifest_list *of = s->manifest->lists;
-    for (int r = 1; r < s->ranks; r++) {
-        if (strcmp(of[r].text, of[0].text) != 0) {
-            tn__raise(TN_EMISMATCH, s->operation, "rank %d saves to %.400s, but rank 0 to %.400s",
-                      r, of[r].text, of[0].text);
-            return false;
-        }
-    }
-    return true;
-}
-
 /* ---- Copying --------------------------------------------------------------------------------- */
 
 /* Whether `old` is a copy that t fits into. */
@@ -228,8 +195,10 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
     tn__buffer list = {.operation = s->operation};
     if (!tn__pending() && tn__checkpoint_sound(c, s->operation)) {
         s->step = c->step;
+        tn__buffer_format(&list, "step %" PRId64 " to %s", s->step, s->folder);
+        tn__buffer_add(&list, "", 1);
         if (tn__state_add(fresh, c)) {
-            tn__manifest_put(&list, fresh, s->folder, true);
+            tn__manifest_put(&list, fresh, true);
         }
         if (s->rank == 0) {
             note_metadata(s, c);
@@ -238,8 +207,7 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
     bool agreed = tn__agree(s->group, NULL, s->operation) == TN_OK;
     if (agreed) {
         tn__agree_begin();
-        bool prepares = same_step(s) && tn__manifest_gather(s->manifest, s->group, &list) &&
-                        same_folder(s) && tn__manifest_deal(s->manifest) && tn__saver_prepare(s);
+        bool prepares = tn__manifest_gather(s->manifest, s->group, &list) && tn__saver_prepare(s);
         agreed = tn__agree(s->group, NULL, s->operation) == TN_OK;
         if (prepares && !agreed) {
             tn__saver_discard(s);
