@@ -161,6 +161,7 @@ tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
 /* ---- The same ranks -------------------------------------------------------------------------- */
 
 tn_group *tn__group_again(tn_group *g, const char *name, double timeout) {
+    TN__ON_CPU;
     if (!tn__group_usable(g, "group")) {
         return NULL;
     }

@@ -71,7 +71,7 @@ void *tn__saver_write(void *saver);
 
 /* load.c: the step that tn_saver_load would load, even if it is damaged; -1: there is none, or
  * after raising. Every rank calls. */
-TN_API int64_t tn__saver_newest(tn_saver *s, const char *operation);
+int64_t tn__saver_newest(tn_saver *s, const char *operation);
 
 /* ---- after.c, on rank 0 ---------------------------------------------------------------------- */
 
