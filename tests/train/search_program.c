@@ -217,7 +217,8 @@ int main(int argc, char **argv) {
         trial = tn_search_trial(search);
         const char *told = getenv("TERN_TRIAL");
         fprintf(stderr, "TERN_TRIAL is %s\n", told ? told : "not there");
-        fprintf(stderr, "TERN_MEMORY_DIR is %s\n", getenv("TERN_MEMORY_DIR") ? "there" : "not there");
+        fprintf(stderr, "TERN_MEMORY_DIR is %s\n",
+                getenv("TERN_MEMORY_DIR") ? "there" : "not there");
         tn_square(tn_ones(TN_DIMS(4), TN_F32)); /* something to profile */
         tn_search_report(search, (double)trial);
     }
