@@ -1,14 +1,12 @@
-"""How long a job of GPT-2 stands still after a loss: seconds from the kill until the next step is done, from saves in memory beside
-from files, when a rank is killed and when a host is; and what these saves cost a step.
+"""How long a job of GPT-2 stands still when a rank is killed: seconds until the next step is done, from saves in memory beside from
+files; and what these saves cost a step.
 
-Options: rounds [MODEL]. Two launchers on this machine pose as hosts, with a rank of one thread each. A killed host is replaced at
-once; how soon a host is missed is --heartbeat, which is 5 s here. MODEL "tiny" is a quick trial.
+Options: rounds [MODEL]. Two ranks of one thread each. MODEL "tiny" is a quick trial.
 """
 import array
 import os
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -31,35 +29,24 @@ def end_all():
 
 
 class Job:
-    """Two hosts that train, with these options; `said` is what the one with rank 0 prints."""
+    """Two ranks that train, with these options."""
 
     def __init__(self, model, steps, *options):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
         vocab = 50257 if model.startswith("gpt2") else 2048
         with open("tokens.bin", "wb") as file:
             file.write(array.array("H", [i * i % vocab for i in range(100000)]).tobytes())
-        self.train = ["train", "--data", "tokens.bin", "--model", model, "--context", CONTEXT, "--vocab", vocab, "--batch", 1, "--shard", "all",
-                      "--threads", 1, "--log-every", 1, "--steps", steps, *options]
+        command = [TERN, "run", "-n", 2, "--max-restarts", 1, TERN, "train", "--data", "tokens.bin", "--model", model, "--context", CONTEXT,
+                   "--vocab", vocab, "--batch", 1, "--shard", "all", "--threads", 1, "--log-every", 1, "--steps", steps, *options]
         self.lines = []
-        self.first = self.host("a", subprocess.PIPE)
-        self.second = self.host("b", subprocess.DEVNULL)
-
-    def host(self, name, out):
-        command = [TERN, "run", "--nnodes", 2, "-n", 1, "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--heartbeat", 5, "--max-restarts", 1,
-                   *(["--node-rank", "ab".index(name)] if name in "ab" else []), TERN, *self.train]
-        env = dict(os.environ, TERN_TOKEN="bench", TERN_HOST=name)
         with open("said.txt", "ab") as said:
-            p = subprocess.Popen([str(word) for word in command], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=said,
-                                 start_new_session=True)
-        running.append(p)
-        return p
+            self.launcher = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said,
+                                             start_new_session=True)
+        running.append(self.launcher)
 
     def until(self, pattern):
         """Reads on to a line; returns what the pattern found and when. An alarm ends a wait that is too long."""
         signal.alarm(LIMIT)
-        for line in self.first.stdout:
+        for line in self.launcher.stdout:
             self.lines.append(line.decode())
             found = re.search(pattern, self.lines[-1])
             if found:
@@ -70,7 +57,7 @@ class Job:
 
 
 def rank_of(launcher):
-    """The rank that a launcher has started."""
+    """A rank that a launcher has started."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
@@ -81,19 +68,15 @@ def rank_of(launcher):
             continue
         if mine and words[1:2] == [b"train"]:
             return int(pid)
-    raise SystemExit("the host has no rank")
+    raise SystemExit("there is no rank")
 
 
-def recovery(model, host, *options):
-    """Seconds from the loss of the second host, or of its rank, until the next step is done."""
+def recovery(model, *options):
+    """Seconds from the loss of a rank until the next step is done."""
     job = Job(model, 1000, *options)
     job.until(f"step {EVERY + 2}: ")
     begun = time.monotonic()
-    if host:
-        os.killpg(job.second.pid, signal.SIGKILL)
-        job.host("c", subprocess.DEVNULL)
-    else:
-        os.kill(rank_of(job.second), signal.SIGKILL)
+    os.kill(rank_of(job.launcher), signal.SIGKILL)
     from_step = int(job.until(r"continuing after step (\d+) of")[0][1])
     _, done = job.until(r"step \d+: ")
     end_all()
@@ -121,16 +104,13 @@ def in_folder(function, *arguments):
 
 def main():
     rounds, model = [*sys.argv[1:], *["3", "gpt2"][len(sys.argv) - 1:]][:2]
-    memory = ["--save-every", 1000, "--memory-every", EVERY, "--memory-copies"]
-    files = ["--save-every", EVERY]
-    for what, host in ("a rank", False), ("a host", True):
-        for source, options in ("memory", memory), ("files", files):
-            found = [in_folder(recovery, model, host, *options) for _ in range(int(rounds))]
-            seconds, steps = zip(*found)
-            print(f"{what} is killed, on from {source}: {min(seconds):.1f} to {max(seconds):.1f} s until the next step is done "
-                  f"(on from step {min(steps)} to {max(steps)})", flush=True)
-    for what, options in (("no saves", ["--save-every", 1000]), ("to memory", memory[:2] + ["--memory-every", 1]),
-                          ("to memory with copies", memory[:2] + ["--memory-every", 1, "--memory-copies"])):
+    memory, files = ["--save-every", 1000, "--memory-every", EVERY], ["--save-every", EVERY]
+    for source, options in ("memory", memory), ("files", files):
+        found = [in_folder(recovery, model, *options) for _ in range(int(rounds))]
+        seconds, steps = zip(*found)
+        print(f"a rank is killed, on from {source}: {min(seconds):.1f} to {max(seconds):.1f} s until the next step is done "
+              f"(on from step {min(steps)} to {max(steps)})", flush=True)
+    for what, options in (("no saves", memory[:2]), ("to memory", memory[:2] + ["--memory-every", 1])):
         found = [in_folder(step_seconds, model, *options) for _ in range(int(rounds))]
         print(f"a step, each saved, {what}: {min(found):.3f} to {max(found):.3f} s", flush=True)
 

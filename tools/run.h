@@ -5,7 +5,7 @@
  *     run_options.c    what the user asked for
  *     run_environment.c   options that a service gives in variables
  *     run_workers.c    the ranks of this host as processes: start, end, reap
- *     run_vault.c      memory in which ranks save what must outlive them
+ *     run_memory.c     a folder in memory in which ranks save what must outlive them
  *     run_guard.c      a process that ends the ranks when the launcher itself is killed
  *     run_output.c     a thread between the ranks' pipes and our own stdout, stderr and log files
  *     run_report.c     which rank failed first, and its last lines
@@ -111,19 +111,14 @@ void guard_finish(guard *g);
 /* The guard's own main program: `tern _guard PIPE MARKER`. */
 int guard_main(int argc, char **argv);
 
-/* ---- Vault (run_vault.c) --------------------------------------------------------------------- */
+/* ---- Memory (run_memory.c) ------------------------------------------------------------------- */
 
 typedef struct output output;
 
-typedef struct vault {
-    char *text; /* a variable that tells the ranks of it; NULL: not made yet */
-    int blocks;
-    bool full; /* no more could be made, which was said */
-} vault;
-
-/* Makes memory for so many ranks, always the same number, and for copies of so many of another
- * host, where it is not yet there. */
-void vault_grow(vault *v, int ranks, int places, output *out);
+/* Makes the folder, unless it exists. Returns the variable that tells the ranks of it; NULL: there
+ * is none, which was said. */
+char *memory_folder(const char *marker, output *out);
+void memory_remove(const char *marker);
 
 /* ---- Workers (run_workers.c) ----------------------------------------------------------------- */
 
@@ -148,7 +143,7 @@ typedef struct workers {
     double ended;    /* when the last rank did */
     bool gone;
     guard guard;
-    vault vault;
+    char *memory;  /* a variable for the ranks of a job on one host; NULL */
     sigset_t mask; /* for the ranks: the signals that were blocked before we started */
     pid_t earlier[MOST_CHILDREN]; /* children: those of a shell that then called exec */
     int earlier_count;

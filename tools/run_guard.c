@@ -5,7 +5,8 @@
  * the only writing end: when it is closed, the launcher has ended, for whatever reason. The guard
  * then kills the groups that are left, and after them every process that carries the launcher's
  * marker in its environment: that finds those that have left their group. A launcher that ends
- * normally has already done this, and writes "." before it closes the pipe.
+ * normally has already done this, and writes "." before it closes the pipe. In either case the
+ * guard then removes the ranks' folder in memory.
  *
  * The guard is in its own session, so that no Ctrl-C reaches it, and holds no file but the pipe:
  * otherwise readers of our output would not see end-of-file. If the guard is killed, the launcher
@@ -175,6 +176,7 @@ int guard_main(int argc, char **argv) {
         quiet = guard_sweep(argv[3]) == 0 ? quiet + 1 : 0;
         usleep(10000);
     }
+    memory_remove(argv[3]);
     free(line);
     if (lines) {
         fclose(lines);

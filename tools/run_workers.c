@@ -81,7 +81,7 @@ static const char *const names[] = {"RANK",
                                     "MASTER_PORT",
                                     "TERN_TOKEN",
                                     "TERN_STORE",
-                                    "TERN_VAULT",
+                                    "TERN_MEMORY_DIR",
                                     "TERN_RUN_ID",
                                     "TERN_RESTART_COUNT",
                                     "TORCHELASTIC_RESTART_COUNT",
@@ -136,7 +136,9 @@ static char **worker_environment(const workers *w, const run_options *o, const r
     list[n++] = text_new("TORCHELASTIC_MAX_RESTARTS=%d", o->max_restarts);
     list[n++] = text_new("TORCHELASTIC_RUN_ID=%s", o->run_id);
     list[n++] = text_new("%s", w->guard.marker);
-    list[n++] = text_new("%s", w->vault.text);
+    if (w->memory) {
+        list[n++] = text_new("%s", w->memory);
+    }
     if (o->command) {
         list[n++] = text_new("TERN_COMMAND=%s", o->command);
     }
@@ -283,7 +285,8 @@ static void start_one(workers *w, const run_options *o, const run_round *r, int 
 
 void workers_start(workers *w, const run_options *o, const run_round *r, output *out) {
     keep_guard(w, out);
-    vault_grow(&w->vault, o->ranks, r->nodes > 1 ? r->most : 0, out);
+    free(w->memory);
+    w->memory = r->nodes == 1 ? memory_folder(w->guard.marker, out) : NULL;
     free(w->list);
     w->list = memory_new((size_t)r->local, sizeof(*w->list));
     w->count = r->local;
@@ -439,7 +442,7 @@ void workers_signal(workers *w, int signal) {
 
 void workers_finish(workers *w) {
     guard_finish(&w->guard);
-    free(w->vault.text);
+    free(w->memory);
     free(w->list);
     w->list = NULL;
     w->count = 0;

@@ -67,9 +67,9 @@ static int64_t start_number(uint32_t start, const char *key) {
  * start of it ends. */
 static bool option_matters(const char *name) {
     static const char *const others[] = {
-        "out",           "save-every", "memory-every", "memory-copies", "after-save", "log-every",
-        "keep-best",     "hours",      "until-tokens", "until-cost",    "price",      "resume",
-        "resume-anyway", "overwrite",  "allow-nan",    "tensorboard",   "threads",
+        "out",       "save-every",   "memory-every", "after-save", "log-every", "keep-best",
+        "hours",     "until-tokens", "until-cost",   "price",      "resume",    "resume-anyway",
+        "overwrite", "allow-nan",    "tensorboard",  "threads",
     };
     bool matters = true;
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {

@@ -42,11 +42,8 @@ int tn__run_options(tn_run_options *o, tn_option *rows) {
         {"val-every", 0, "N", "steps between validations", .whole = &o->val_every},
         {"save-every", 0, "N", "steps between checkpoints", .whole = &o->save_every},
         {"memory-every", 0, "N",
-         "steps between saves to the memory of `tern run`, for when a rank crashes",
+         "steps between saves to memory, for when a rank of `tern run` on one host crashes",
          .whole = &o->memory_every},
-        {"memory-copies", 0,
-         .help = "copy these saves to the next host, for when a host is lost with its launcher",
-         .flag = &o->memory_copies},
         {"after-save", 0, "COMMAND",
          "for sh, after each checkpoint, whose folder is $1; training goes on meanwhile",
          .text = &o->after_save},
@@ -99,23 +96,13 @@ int64_t tn_run_steps(tn_run_options *o, const tn_loader *l, int64_t n) {
 
 /* ---- Beginning, and continuing --------------------------------------------------------------- */
 
-/* The newest checkpoint of the folder; whether there is one. */
-static bool load_checkpoint(tn_run *r, tn_checkpoint *c) {
-    bool found = false;
-    const char *before = tn__continue_hint;
-    tn__continue_hint = " (--resume-anyway: continue nevertheless)";
-    tn_status status = tn_saver_load(r->saver, c, &found);
-    tn__continue_hint = before;
-    return status == TN_OK && found;
-}
-
 /* Whether the folder has a checkpoint, or steps from before the first one. */
 static bool folder_has_run(tn_run *r) {
     struct stat about;
     bool rows = r->first_rank && lstat(r->losses, &about) == 0 && S_ISREG(about.st_mode) &&
                 about.st_size > (off_t)strlen("step,loss\n");
-    tn_checkpoint nothing = {.partial = true};
-    return tn__run_any_rank(r, rows) || load_checkpoint(r, &nothing);
+    return tn__run_any_rank(r, rows) || tn__saver_newest(r->saver, "run_new") >= 0 ||
+           (r->memory && tn__saver_newest(r->memory, "run_new") >= 0);
 }
 
 static void print_warning(tn_log_level level, const char *message, void *user) {
@@ -132,7 +119,7 @@ static void run_resume(tn_run *r) {
     if (loud) {
         tn_log_to(print_warning, TN_LOG_WARN, NULL);
     }
-    bool found = load_checkpoint(r, &c);
+    bool found = tn__run_load(r, &c);
     if (loud) {
         tn_log_to(NULL, TN_LOG_ERROR, NULL);
     }
@@ -140,8 +127,6 @@ static void run_resume(tn_run *r) {
         return;
     }
     r->parts.step = c.step;
-    r->saved = r->saver->in_files; /* the step loaded may be one in memory */
-    r->remembered = found && c.step > r->saved ? c.step : -1;
     tn__run_say_begin(r, found, steps_before);
 }
 
@@ -161,6 +146,9 @@ static void run_begin(tn_run *r) {
     } else if (o->overwrite) {
         /* otherwise the launcher would find the other run's when it restarts this one */
         tn_saver_clear(r->saver);
+        if (r->memory) {
+            tn_saver_clear(r->memory);
+        }
     }
     r->start = r->parts.step;
     if (r->first_rank && !tn__pending()) {
@@ -189,8 +177,6 @@ static bool options_fit(const tn_run_options *o) {
         : o->steps < 1                          ? "steps are below 1"
         : o->val_every < 1 || o->save_every < 1 ? "val_every and save_every"
         : o->memory_every < 0                   ? "memory_every is below 0"
-        : o->memory_copies && o->memory_every == 0
-            ? "copies of saves in memory need steps between these (memory_every)"
         : !(o->hours >= 0 && o->until_cost >= 0 && o->price >= 0) || o->until_units < 0
             ? "a limit is below 0"
         : o->log_every < 0 || o->patience < 0 || o->keep_best < 0
@@ -215,9 +201,8 @@ static bool run_prepare(tn_run *r) {
     r->record = tn__folder_path(out, "run.json", "run_new");
     if (r->losses && r->picture && r->record && tn__record_ranks_fit(r->ranks) &&
         tn__folder_make(out, "run_new")) {
-        r->saver = tn_saver_new(
-            r->world, out,
-            TN_WITH(tn_saver, .after = r->options.after_save, .copies = r->options.memory_copies));
+        r->saver = tn_saver_new(r->world, out, TN_WITH(tn_saver, .after = r->options.after_save));
+        tn__run_memory_open(r);
     }
     return !tn__pending();
 }
@@ -230,6 +215,7 @@ static void run_free(tn_run *r) {
     tn_progress_free(r->progress);
     tn_history_free(r->history);
     tn_summary_writer_free(r->board);
+    tn__run_memory_close(r);
     tn_saver_free(r->saver);
     free(r->losses);
     free(r->picture);
@@ -398,14 +384,6 @@ static void run_save(tn_run *r) {
     }
 }
 
-/* What the history has so far survives this process: that is enough. */
-static void run_remember(tn_run *r) {
-    if (tn__run_weights_finite(r) && tn_saver_remember(r->saver, &r->parts) == TN_OK) {
-        r->remembered_before = r->remembered;
-        r->remembered = r->parts.step;
-    }
-}
-
 /* Asks in one exchange whether any rank was told to stop, wants the run to end, or has a bad loss.
  * False after raising. */
 static bool ask_ranks(tn_run *r) {
@@ -437,7 +415,7 @@ bool tn_run_next(tn_run *r) {
         run_save(r); /* writes while training continues */
     } else if (step > r->start && r->options.memory_every > 0 &&
                step_due(r, step, r->options.memory_every)) {
-        run_remember(r);
+        tn__run_memory_save(r);
     }
     if (r->ended || tn__pending()) {
         return false;
@@ -472,6 +450,7 @@ int tn_run_end(tn_run *r) {
             run_save(r);
         }
         if (tn_saver_wait(r->saver) == TN_OK) {
+            tn__run_memory_clear(r);
             r->saved_before = r->saved; /* no run will continue from there */
             if (!r->drawn) {            /* the process that saved did not */
                 tn__run_picture(r);

@@ -29,13 +29,13 @@ struct tn_run {
     int ranks;
     bool first_rank;                 /* shows, and keeps the history */
     char *losses, *picture, *record; /* paths */
-    tn_saver *saver;
-    tn_history *history;      /* only on the first rank, like */
-    tn_progress *progress;    /* this */
-    tn_summary_writer *board; /* and this one, with options.tensorboard */
-    int64_t start, saved;     /* steps done when it began, and at the last checkpoint; -1: none */
-    int64_t saved_before;     /* and at the checkpoint before */
-    int64_t remembered;       /* at the last save to memory; -1: none */
+    tn_saver *saver, *memory;        /* memory: NULL: none */
+    tn_history *history;             /* only on the first rank, like */
+    tn_progress *progress;           /* this */
+    tn_summary_writer *board;        /* and this one, with options.tensorboard */
+    int64_t start, saved; /* steps done when it began, and at the last checkpoint; -1: none */
+    int64_t saved_before; /* and at the checkpoint before */
+    int64_t remembered;   /* at the last save in memory; -1: none */
     int64_t remembered_before;
     int64_t batch_before; /* all ranks' examples of a batch in the checkpoint; 0: unknown */
     bool refused, stopped, ended, exported;
@@ -97,6 +97,16 @@ void tn__run_clear_best(tn_run *r);
 void tn__run_note_loss(tn_run *r, const char *name, double value);
 bool tn__run_loss_finite(tn_run *r, bool any_bad);
 bool tn__run_weights_finite(tn_run *r);
+
+/* run_memory.c: saves in memory, which end on all ranks with a warning when one fails. Saving does
+ * not wait for tn_history_sync: what the history has so far survives this process. */
+void tn__run_memory_open(tn_run *r);
+void tn__run_memory_save(tn_run *r);
+void tn__run_memory_clear(tn_run *r); /* all is in files */
+void tn__run_memory_close(tn_run *r);
+/* Loads the newest checkpoint, from the folder or from memory; if it is damaged and memory has one,
+ * the other, with a warning. Whether there is one; false also after raising. */
+bool tn__run_load(tn_run *r, tn_checkpoint *c);
 
 void tn__run_say_what(const tn_run *r);
 /* steps_before: the schedule's when saved. */

@@ -17,7 +17,7 @@ static const char *plural_end(int64_t count) {
 /* Saves in the memory of a launcher that starts nothing again are for nothing. */
 static void say_memory_lost(const tn_run *r) {
     const char *restarts = getenv("TORCHELASTIC_MAX_RESTARTS");
-    if (r->options.memory_every > 0 && getenv("TERN_VAULT") && restarts && atoi(restarts) == 0) {
+    if (r->memory && restarts && atoi(restarts) == 0) {
         fprintf(stderr,
                 "--memory-every: these saves are read when the job is started again after a "
                 "crash, which needs tern run --max-restarts N\n");

@@ -43,6 +43,12 @@ static const char *plain_text(const char *message, const char *operation) {
     return at ? at + strlen(mark) : message;
 }
 
+/* Adds why the group has failed, which may be the cause of this rank's own error. */
+static void add_cause(tn_error_record *mine, const tn_error_record *lost) {
+    size_t length = strlen(mine->message);
+    snprintf(mine->message + length, sizeof(mine->message) - length, "; %s", lost->message);
+}
+
 /* Every rank's bytes, those of rank r at r * room; zeros follow them. Owned by the caller's scope;
  * NULL after raising. */
 static const void *gather_bytes(tn_group *g, const void *mine, int64_t bytes, int64_t room) {
@@ -109,8 +115,9 @@ tn_status tn__agree(tn_group *g, const char *text, const char *operation) {
         mine.bytes = (int64_t)strlen(text) + 1;
         mine.digest = XXH3_64bits(text, strlen(text));
     }
+    const account *all = &mine;
     if (tn_group_rank(g) >= 0) {
-        const account *all = gather_bytes(g, &mine, sizeof(mine), sizeof(mine));
+        all = gather_bytes(g, &mine, sizeof(mine), sizeof(mine));
         if (!all) {
             tn_group_abort(g, tn_error_message());
         } else if (mine.error.status == TN_OK) {
@@ -118,6 +125,9 @@ tn_status tn__agree(tn_group *g, const char *text, const char *operation) {
         }
     }
     const tn_error_record others = tn__agree_end();
+    if (!all && mine.error.status != TN_OK) {
+        add_cause(&mine.error, &others);
+    }
     tn_error_give(&mine.error);
     tn_error_give(&others);
     return tn_error();

@@ -97,6 +97,10 @@ struct tn_group {
 TN_API tn_group *tn__group_create(const char *name, const char *engine, tn_store *store, int rank,
                                   int ranks, const int *world, const tn_dist_options *options);
 
+/* A group of g's ranks, in its order, for another thread: over g's engine without the part for
+ * devices. Every rank calls, as with tn_group_new. NULL after raising. */
+tn_group *tn__group_again(tn_group *g, const char *name, double timeout);
+
 /* Whether g has an engine and was made in a parent (fork). If so, nothing in it may be touched: not
  * its lock, which a thread of the parent may hold, nor its engine, whose connections and memory are
  * the parent's. */

@@ -18,8 +18,8 @@
 /* ---- The child ------------------------------------------------------------------------------- */
 
 /* Makes the group of the n ranks of g in `sorted`. */
-static tn_group *make_subgroup(tn_group *g, const char *name, tn_store *store, const int *sorted,
-                               int n) {
+static tn_group *make_subgroup(tn_group *g, const char *engine, const char *name, tn_store *store,
+                               const int *sorted, int n) {
     int rank = -1, *world = tn__malloc_for((size_t)n * sizeof(int), "group");
     if (!world) {
         return NULL;
@@ -28,7 +28,7 @@ static tn_group *make_subgroup(tn_group *g, const char *name, tn_store *store, c
         world[i] = g->world[sorted[i]];
         rank = sorted[i] == g->rank ? i : rank;
     }
-    tn_group *child = tn__group_create(name, g->engine_name, store, rank, n, world, &g->options);
+    tn_group *child = tn__group_create(name, engine, store, rank, n, world, &g->options);
     if (child && child->reports) {
         tn_store_free(child->reports);
         child->reports = g->reports;
@@ -150,11 +150,35 @@ tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
     if (tn__pending() || !sort_ranks(g, ranks, n, sorted, list, list_size)) {
         publish_excuse(g);
     } else if (g->size == 1 || same_lists(g, list)) {
-        child = make_subgroup(g, name, store, sorted, n);
+        child = make_subgroup(g, g->engine_name, name, store, sorted, n);
     }
     tn_store_free(store);
     free(sorted);
     free(list);
+    return child;
+}
+
+/* ---- The same ranks -------------------------------------------------------------------------- */
+
+tn_group *tn__group_again(tn_group *g, const char *name, double timeout) {
+    TN__ON_CPU;
+    if (!tn__group_usable(g, "group")) {
+        return NULL;
+    }
+    char key[32], engine[32];
+    snprintf(key, sizeof(key), "group%d", ++g->children);
+    snprintf(engine, sizeof(engine), "%.*s", (int)strcspn(g->engine_name, "+"), g->engine_name);
+    int *all = tn__calloc_for((size_t)g->size, sizeof(int), "group");
+    tn_store *store = all ? tn_prefix_store(g->store, key) : NULL;
+    for (int r = 0; all && r < g->size; r++) {
+        all[r] = r;
+    }
+    tn_group *child = store ? make_subgroup(g, engine, name, store, all, g->size) : NULL;
+    if (child) {
+        tn_group_set_timeout(child, timeout);
+    }
+    tn_store_free(store);
+    free(all);
     return child;
 }
 
@@ -189,7 +213,8 @@ static tn_group *make_coloured(tn_group *g, int colour, const int *members, int 
     }
     snprintf(key, sizeof(key), "group%d.%d", g->children, colour);
     tn_store *store = n > 1 ? tn_prefix_store(g->store, key) : NULL;
-    tn_group *child = tn__pending() ? NULL : make_subgroup(g, name, store, members, n);
+    tn_group *child =
+        tn__pending() ? NULL : make_subgroup(g, g->engine_name, name, store, members, n);
     tn_store_free(store);
     return child;
 }

@@ -317,8 +317,8 @@ TN_API double tn_lr_sqrt(double lr, int n);
  *
  * All ranks must see the same folder. The first save makes it; its parent must exist. Only one job
  * at a time saves to it (TN_EIO); others may read. A failure on one rank, a full disk for instance,
- * is an error on all, and names the rank. The ranks coordinate through the group's store, which
- * must live as long as the job saves. */
+ * is an error on all, and names the rank. A saver has a group of its own: after a rank was lost, or
+ * later than the time-out, each of its saves is that error. */
 
 typedef struct tn_saver tn_saver;
 typedef struct tn_saver_options {
@@ -331,15 +331,11 @@ typedef struct tn_saver_options {
      * step before tn_saver_free returns, which waits for it. If it fails, that is said, and
      * training goes on. Must live as long as the saver. */
     const char *after;
-    /* false; true: tn_saver_remember also sends each rank's save to a rank of the next host, behind
-     * training, so that it outlives a host. All ranks alike (TN_EMISMATCH). Nothing on one host. */
-    bool copies;
     bool from_defaults;
 } tn_saver_options;
 TN_API tn_saver_options tn_saver_defaults(void);
 
-/* Every rank of the group makes its savers in the same order; the group must outlive them. NULL
- * after an error. */
+/* Every rank of the group calls; the group must outlive the saver. NULL after an error, on all. */
 TN_API tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_options options);
 
 /* Every rank calls, at the same step; a missing rank is named after the time-out. Waits for the
@@ -349,27 +345,11 @@ TN_API tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_opti
 TN_API tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c);
 TN_API tn_status tn_saver_wait(tn_saver *s);
 
-/* The same, but to memory that outlives this process: no disk is slow or full, so it may be done
- * far more often. When a rank has crashed, `tern run` starts the job anew, and tn_saver_load finds
- * it; when the launcher has ended, or its host, it is gone, unless there are `copies`. So save to
- * files too.
- *
- * `tern run` keeps the last two of each rank; they take twice the bytes of what the rank would
- * write to its file, besides the copy of `behind`, and copies take as much again. Where a rank has
- * no such launcher or not that much memory, a warning says so once, and this does nothing more, on
- * all ranks: no error. Where a copy cannot be made, whatever the reason, a warning says so once,
- * copies end for all, and saves go on. The first saver of a process that saves or loads has its
- * memory. */
-TN_API tn_status tn_saver_remember(tn_saver *s, const tn_checkpoint *c);
-
-/* Loads the newest step: in memory (tn_saver_remember) if launchers still keep all its parts,
- * or the newest committed one, whichever has the higher number; else the newest single-file
- * checkpoint in the folder (tn_checkpoint_save); the folder may also be the path of such a file. A
- * step in memory that is damaged is passed over, with a warning; one in the folder is an error,
- * unless memory has it too, or a newer one; and so is no memory to load with (TN_ENOMEM). *found
- * false: there is none, and nothing has changed. Every rank calls, and reads only what overlaps its
- * own parts. As with tn_dist_load, the run's identity is compared, a loader's place is converted,
- * and nothing is loaded on any rank unless it is valid on all. */
+/* Loads the newest committed step; else the newest single-file checkpoint in the folder
+ * (tn_checkpoint_save); the folder may also be the path of such a file. *found false: there is
+ * none, and nothing has changed. Every rank calls, and reads only what overlaps its own parts. As
+ * with tn_dist_load, the run's identity is compared, a loader's place is converted, and nothing is
+ * loaded on any rank unless it is valid on all. */
 TN_API tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found);
 /* Removes all that tn_saver_load would find, for a run that starts over: a higher step of another
  * run would count as the newest. Every rank calls, and gets the error. */

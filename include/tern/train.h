@@ -132,14 +132,15 @@ typedef struct tn_run_options {
     int64_t steps;      /* 1000 */
     int64_t val_every;  /* 250: steps between validations */
     int64_t save_every; /* 1000: steps between checkpoints */
-    /* 0: none. Steps between saves to the memory of `tern run` (tn_saver_remember), from which a
-     * restarted job continues if a rank crashes */
+    /* 0: none. Steps between saves in memory, from which `tern run` on one host continues the job
+     * if a rank crashes; when it ends, they are gone. A step and the one being saved take as much
+     * of /dev/shm as checkpoints of disk. Where that fails, a warning says so, and none are saved.
+     */
     int64_t memory_every;
-    bool memory_copies; /* of each, on the next host, for when a host is lost: .copies of a saver */
-    int64_t log_every;  /* 0: never. Steps between printed lines of what was logged */
-    double epochs;      /* 0: `steps` counts. Else passes over the data, until tn_run_steps */
-    int64_t patience;   /* 0. Of tn_run_stop_early on "val_loss" */
-    int64_t keep_best;  /* 0. The k of tn_run_keep_best on "val_loss" */
+    int64_t log_every; /* 0: never. Steps between printed lines of what was logged */
+    double epochs;     /* 0: `steps` counts. Else passes over the data, until tn_run_steps */
+    int64_t patience;  /* 0. Of tn_run_stop_early on "val_loss" */
+    int64_t keep_best; /* 0. The k of tn_run_keep_best on "val_loss" */
     /* Limits, 0 each: none. The run ends, saved, after the step that reaches one: hours since
      * tn_run_new, and what these cost at `price` for an hour of a rank; units counted
      * (tn_run_count) since the run's first step, before it continued too. */

@@ -257,7 +257,6 @@ static void use_saver(void *s) {
     tn_checkpoint c = {.model = layer};
     bool found;
     FREED(tn_saver_save(s, &c));
-    FREED(tn_saver_remember(s, &c));
     FREED(tn_saver_wait(s));
     FREED(tn_saver_load(s, &c, &found));
     FREED(tn_saver_clear(s));

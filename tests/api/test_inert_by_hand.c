@@ -476,7 +476,6 @@ PART(savers) {
     tn_saver *s = tn_saver_new(NULL, "/dev/null/a", tn_saver_defaults());
     STATUS(MUST, tn_saver_save(s, NULL));
     STATUS(MUST, tn_saver_save(s, &c));
-    STATUS(MUST, tn_saver_remember(s, NULL));
     STATUS(MUST, tn_saver_load(s, &c, NULL));
     GIVES(false, tn_saver_load(s, &c, &found) == TN_OK && found);
     OTHER(ANY, tn_saver_free(s));

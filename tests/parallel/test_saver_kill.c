@@ -15,12 +15,13 @@
 typedef struct kills {
     int ranks, kills;
     lie ways[3];
-    int stride; /* of a rank's calls, from one kill to the next */
+    int stride;     /* of a rank's calls, from one kill to the next */
+    bool end_alone; /* the others are not killed, and must notice */
 } kills;
 
 static const kills all_kills[] = {
-    {3, 60, {LIES_FLAT, LIES_ODD, LIES_WHOLE}, 1},
-    {4, 40, {LIES_TP_2, LIES_FLAT, LIES_TP_4}, 2},
+    {3, 60, {LIES_FLAT, LIES_ODD, LIES_WHOLE}, 1, false},
+    {4, 40, {LIES_TP_2, LIES_FLAT, LIES_TP_4}, 2, true},
 };
 
 /* ---- A rank ---------------------------------------------------------------------------------- */
@@ -93,18 +94,19 @@ static int64_t load_newest(const char *folder) {
     return c.step;
 }
 
-/* Runs the ranks until one is killed, then kills the others at once, as a launcher does. */
-static ranks_result run_until_killed(int ranks, const char *folder, int victim,
+/* Runs the ranks until one is killed, and the others end or are killed at once, as by a launcher.
+ */
+static ranks_result run_until_killed(const kills *k, const char *folder, int victim,
                                      const char *const *environment) {
-    ranks_job job = ranks_start(ranks, "save", folder, environment);
+    ranks_job job = ranks_start(k->ranks, "save", folder, environment);
     siginfo_t about;
     assert_int_equal(waitid(P_PID, (id_t)job.pid[victim], &about, WEXITED | WNOWAIT), 0);
-    for (int rank = 0; rank < ranks; rank++) {
-        if (rank != victim) {
+    for (int rank = 0; rank < k->ranks; rank++) {
+        if (rank != victim && !k->end_alone) {
             kill(-job.pid[rank], SIGKILL);
         }
     }
-    return ranks_wait(&job, 60);
+    return ranks_wait(&job, 30); /* less than the time-out */
 }
 
 static void kill_again_and_again(const kills *k, const char *folder) {
@@ -116,10 +118,14 @@ static void kill_again_and_again(const kills *k, const char *folder) {
         snprintf(kill_at, sizeof(kill_at), "%d:KILL_AT=%d", victim, 1 + i / k->ranks * k->stride);
         snprintf(way, sizeof(way), "WAY=%d", k->ways[i % 3]);
         const char *const environment[] = {kill_at, way, NULL};
-        ranks_result result = run_until_killed(k->ranks, folder, victim, environment);
+        ranks_result result = run_until_killed(k, folder, victim, environment);
         if (!WIFSIGNALED(result.status[victim])) {
             fail_msg("kill %d: rank %d ended with %#x: %s", i, victim,
                      (unsigned)result.status[victim], result.output[victim]);
+        }
+        for (int rank = 0; rank < k->ranks && k->end_alone; rank++) {
+            bool noticed = WIFEXITED(result.status[rank]) && WEXITSTATUS(result.status[rank]) == 3;
+            assert_true(rank == victim || noticed);
         }
         int64_t begun = last_begun(&result), now = load_newest(folder);
         ranks_free(&result);

@@ -112,20 +112,6 @@ def wanted_places():
 
 
 @test
-def few_descriptors():
-    """memory for copies leaves descriptors to start the ranks with: without them there are fewer copies, and a launcher says so"""
-    job = Job(2)
-    few = ["sh", "-c", 'ulimit -n 80; exec "$@"', "-"]
-    both = [start(*job.options, "-n", 8, "true", env=environment(TERN_TOKEN="secret"), prefix=few) for _ in "ab"]
-    for p in both:
-        finish(p, 0)
-        has(errors(p), "no memory for copies of some ranks' saves: Too many open files")
-    alone = start("-n", 8, "true", prefix=few)
-    finish(alone, 0)
-    same(errors(alone), "")
-
-
-@test
 def failure_elsewhere():
     """a failure on one node ends all; every launcher reports it and has its exit code"""
     job = Job(2)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """No process survives `tern run`, whatever ends it. Each test ends with a check for processes left behind (launch.py); the
 ranks here do what they can to survive."""
+import glob
 import os
 import signal
 import subprocess
@@ -105,6 +106,7 @@ def both_killed():
     os.kill(guard, signal.SIGKILL)
     p.kill()
     p.wait()
+    os.rmdir(glob.glob(f"/dev/shm/tern-{p.pid}-*")[0])  # which the guard would have removed
 
 
 @test
@@ -156,8 +158,11 @@ def nested():
     from launch import TERN
     p = start("--", TERN, "run", "-n", 2, "sh", "-c", 'trap "" TERM; echo x > begun.$RANK; while :; do sleep 0.05; done')
     until(lambda: text("begun.0") and text("begun.1"), "both inner ranks run")
+    memory = f"/dev/shm/tern-{p.pid}-*"
+    same(len(glob.glob(memory + "/tern-*")), 1)
     p.kill()
     p.wait()
+    until(lambda: not glob.glob(memory), "their folder in memory is gone")
 
 
 main()

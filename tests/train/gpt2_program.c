@@ -1,17 +1,10 @@
 /* 11_gpt2, killed at the call that TERN_TEST_KILL_AT counts to: the rank TERN_TEST_KILL_RANK, until
- * the launcher has started it again; with TERN_TEST_KILL_HOST also its launcher. */
+ * the launcher has started it again. */
 #include "tests/support/kill_at.h"
 
 #include "examples/11_gpt2.c"
 
 #include <stdlib.h>
-
-int kill(pid_t pid, int signal) {
-    if (pid == getpid() && getenv("TERN_TEST_KILL_HOST")) {
-        syscall(SYS_kill, getppid(), signal);
-    }
-    return (int)syscall(SYS_kill, pid, signal);
-}
 
 __attribute__((constructor)) static void read_place(void) {
     const char *call = getenv("TERN_TEST_KILL_AT"), *victim = getenv("TERN_TEST_KILL_RANK");

@@ -3,7 +3,7 @@
  *     search_program FOLDER PROCESSES
  *
  * Trial i is worth i. Each prints whether the processes that it starts would inherit TERN_TRIAL,
- * and whether it has TERN_VAULT; that of the first text fails after its value.
+ * and whether it has TERN_MEMORY_DIR; that of the first text fails after its value.
  *
  *     search_program FOLDER PROCESSES late
  *
@@ -212,7 +212,8 @@ int main(int argc, char **argv) {
         trial = tn_search_trial(search);
         const char *told = getenv("TERN_TRIAL");
         fprintf(stderr, "TERN_TRIAL is %s\n", told ? told : "not there");
-        fprintf(stderr, "TERN_VAULT is %s\n", getenv("TERN_VAULT") ? "there" : "not there");
+        fprintf(stderr, "TERN_MEMORY_DIR is %s\n",
+                getenv("TERN_MEMORY_DIR") ? "there" : "not there");
         tn_square(tn_ones(TN_DIMS(4), TN_F32)); /* something to profile */
         tn_search_report(search, (double)trial);
     }

@@ -80,7 +80,7 @@ with tempfile.TemporaryDirectory() as top:
     folder = pathlib.Path(top) / "ill"
     trace = pathlib.Path(top) / "trace.json"
     done = subprocess.run([ill, folder, "2"], text=True, capture_output=True, timeout=300, check=False,
-                          env=dict(os.environ, OMP_NUM_THREADS="1", TERN_PROFILE=str(trace), TERN_VAULT="1 2 3", TERN_LOG="info"))
+                          env=dict(os.environ, OMP_NUM_THREADS="1", TERN_PROFILE=str(trace), TERN_MEMORY_DIR="/dev/shm", TERN_LOG="info"))
     check(done.returncode == 0 and "trial 0 has failed after its value" in done.stdout, done.stdout + done.stderr)
     check([row["text"] for row in table(folder)] == TEXTS, (folder / "trials.csv").read_text())
     check(all(text in done.stdout for text in TEXTS), done.stdout)
@@ -88,7 +88,7 @@ with tempfile.TemporaryDirectory() as top:
     for i in range(4):
         output = (folder / f"trial-{i:04}" / "output.txt").read_text()
         check("TERN_TRIAL is not there" in output, "a trial's own processes inherit TERN_TRIAL")
-        check("TERN_VAULT is not there" in output and "files only" not in output, output)
+        check("TERN_MEMORY_DIR is not there" in output and "files only" not in output, output)
         check((folder / f"trial-{i:04}" / "trace.json").stat().st_size > 0, "a trace of its own")
         check(TEXTS[i] in (folder / f"trial-{i:04}" / "values.txt").read_text(), "the whole value")
 

@@ -162,9 +162,9 @@ static bool search_begin(tn_search *s) {
     }
     bool apart = s->ranks > 1 || s->options.ranks > 1 || s->options.gpus > 0;
     s->processes = s->options.processes > 0 ? (int)s->options.processes : apart;
-    if (s->processes > 0 && s->options.ranks == 1 && getenv("TERN_VAULT")) {
-        tn_log_write(TN_LOG_INFO, "search: trials save to files only: the memory that `tern run` "
-                                  "keeps is one rank's, and several trials are its children");
+    if (s->processes > 0 && s->options.ranks == 1 && getenv("TERN_MEMORY_DIR")) {
+        tn_log_write(TN_LOG_INFO, "search: trials save to files only: what those that are killed "
+                                  "had saved in memory would stay there");
     }
     for (int64_t i = 0; i < s->trial_count && !tn__pending(); i++) {
         tn__search_learn(s, i);

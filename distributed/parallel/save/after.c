@@ -40,7 +40,7 @@ int64_t tn__after_step(const tn_saver *s) {
 /* The command is not a rank: a program of ours in it would wait for the others. */
 #define ALONE                                                      \
     "export RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1; " \
-    "unset TERN_STORE TERN_VAULT MASTER_ADDR MASTER_PORT TORCHELASTIC_USE_AGENT_STORE; "
+    "unset TERN_STORE TERN_MEMORY_DIR MASTER_ADDR MASTER_PORT TORCHELASTIC_USE_AGENT_STORE; "
 
 static void start_command(tn_saver *s, int64_t step) {
     static char shell[] = "sh", flag[] = "-c", name[] = "after-save";

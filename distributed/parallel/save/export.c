@@ -26,24 +26,6 @@ typedef struct exporter {
 
 /* ---- Who has what ---------------------------------------------------------------------------- */
 
-static tn_status gather_lists(exporter *e, const tn__buffer *list) {
-    void **all = tn__calloc_for((size_t)e->ranks, sizeof(*all), e->operation);
-    size_t *bytes = tn__calloc_for((size_t)e->ranks, sizeof(*bytes), e->operation);
-    if (all && bytes && tn_all_gather_bytes(e->world, list->at, list->bytes, all, bytes) == TN_OK) {
-        bool read = true;
-        for (int r = 0; r < e->ranks; r++) {
-            read = read && tn__manifest_set(e->manifest, r, all[r], bytes[r]);
-            tn_bytes_free(all[r]);
-        }
-        if (read) {
-            tn__manifest_deal(e->manifest);
-        }
-    }
-    free(all);
-    free(bytes);
-    return tn_error();
-}
-
 /* Returns when all ranks know what each has, and none refuses. */
 static tn_status prepare_export(exporter *e, void *module) {
     tn__buffer list = {.operation = e->operation};
@@ -51,10 +33,15 @@ static tn_status prepare_export(exporter *e, void *module) {
     e->state = (tn__state){.operation = e->operation, .parts = true};
     e->manifest = tn__manifest_new(e->ranks, e->operation);
     if (e->manifest && tn__state_add_module(&e->state, module, "")) {
+        tn__buffer_add(&list, "", 1);
         tn__manifest_put(&list, &e->state, false);
     }
     tn_status status = tn__agree(e->world, NULL, e->operation);
-    status = status == TN_OK ? gather_lists(e, &list) : status;
+    if (status == TN_OK) {
+        tn__agree_begin();
+        tn__manifest_gather(e->manifest, e->world, &list);
+        status = tn__agree(e->world, NULL, e->operation);
+    }
     tn__buffer_free(&list);
     return status;
 }

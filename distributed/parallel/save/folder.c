@@ -147,24 +147,40 @@ bool tn__saver_hold(tn_saver *s, const char *operation) {
     return s->rank != 0 || enter_folder(s);
 }
 
-bool tn__saver_prepare(tn_saver *s) {
-    s->made = enter_folder(s) ? tn__step_path(s->folder, s->step, true, NULL, s->operation) : NULL;
-    if (s->made && tn__folder_remove(s->made, s->operation) &&
-        tn__folder_make(s->made, s->operation)) {
-        return true;
-    }
+char *tn__saver_part(const tn_saver *s, int rank) {
+    char name[64];
+    tn__index_file(rank, name, sizeof(name));
+    return tn__step_path(s->folder, s->step, true, name, s->operation);
+}
+
+static void forget_names(tn_saver *s) {
     free(s->made);
-    s->made = NULL;
-    return false;
+    free(s->part);
+    s->made = s->part = NULL;
+}
+
+bool tn__saver_prepare(tn_saver *s) {
+    forget_names(s);
+    s->made = tn__step_path(s->folder, s->step, true, NULL, s->operation);
+    return s->made &&
+           (s->rank != 0 || (enter_folder(s) && tn__folder_remove(s->made, s->operation) &&
+                             tn__folder_make(s->made, s->operation)));
 }
 
 void tn__saver_discard(tn_saver *s) {
-    if (s->made) {
+    tn_error_record why = {.status = TN_OK};
+    tn__quiet(1);
+    tn_error_take(&why);
+    if (s->part) { /* others may still be writing: the last one removes the folder */
+        unlink(s->part);
+        rmdir(s->made);
+    } else if (s->made && s->lock >= 0) {
         tn__folder_remove(s->made, s->operation);
         warn_of_rest(s);
     }
-    free(s->made);
-    s->made = NULL;
+    forget_names(s);
+    tn_error_give(&why);
+    tn__quiet(-1);
 }
 
 /* ---- When it is written ---------------------------------------------------------------------- */

@@ -7,7 +7,7 @@
  */
 #include "core/error.h"
 #include "core/folder.h"
-#include "core/log.h"
+#include "core/memory.h"
 #include "distributed/on_cpu.h"
 #include "distributed/group/agree.h"
 #include "distributed/parallel/save/saver.h"
@@ -15,7 +15,6 @@
 #include "tern/sys/tensor.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,26 +23,18 @@
 
 /* ---- Finding --------------------------------------------------------------------------------- */
 
-/* What rank 0 sends to all: 's', the step as 20 digits and its path, a 0, its index as text; or
- * 'e', the step, its path and a 0, if its index cannot be read; or 'f', the step, the path of one
- * file, and a 0; or nothing. */
-enum { PATH_AT = 21 };
-
-static void put_path(tn__buffer *found, char kind, int64_t step, const char *path) {
-    tn__buffer_format(found, "%c%020" PRId64, kind, step);
-    tn__buffer_add(found, path, strlen(path) + 1);
-}
-
-/* Finds the newest one-file checkpoint in a folder. */
-typedef struct search {
+/* The newest checkpoint of a folder, as rank 0 finds it. */
+typedef struct newest {
     const char *folder, *operation;
-    char *path; /* NULL: none yet */
-    int64_t step;
-} search;
+    bool parts;   /* a step's folder; false: one file */
+    int64_t step; /* of a file that was named instead of a folder INT64_MAX; -1: there is none */
+    char *path;   /* NULL: there is none */
+} newest;
 
+/* A file that may be a checkpoint. */
 static bool look_at(const char *name, void *user) {
-    search *s = user;
-    char *path = tn__folder_path(s->folder, name, s->operation);
+    newest *n = user;
+    char *path = tn__folder_path(n->folder, name, n->operation);
     if (!path) {
         return false;
     }
@@ -54,55 +45,34 @@ static bool look_at(const char *name, void *user) {
     int64_t step = checkpoint ? strtoll(text, NULL, 10) : -1;
     tn_safetensors_close(f);
     tn_error_clear(); /* the file is not a checkpoint */
-    if (step > s->step) {
-        free(s->path);
-        s->path = path;
-        s->step = step;
+    if (step > n->step) {
+        free(n->path);
+        n->path = path;
+        n->step = step;
     } else {
         free(path);
     }
     return true;
 }
 
-static void find_file(tn__buffer *found, const char *folder, const char *operation) {
-    search s = {.folder = folder, .operation = operation, .step = -1};
-    if (tn__folder_each(folder, look_at, &s, operation) && s.path) {
-        put_path(found, 'f', s.step, s.path);
-    }
-    free(s.path);
-}
-
-/* After an error, which stays pending, `found` may still say which step there is. */
-static void read_step(tn__buffer *found, const char *folder, int64_t step, const char *operation) {
-    size_t bytes;
-    char *path = tn__step_path(folder, step, false, NULL, operation);
-    char *text = path ? tn__index_text(path, &bytes, operation) : NULL;
-    if (path) {
-        put_path(found, text ? 's' : 'e', step, path);
-    }
-    if (text) {
-        tn__buffer_add(found, text, bytes);
-    }
-    free(text);
-    free(path);
-}
-
-static void find_newest(tn__buffer *found, const char *folder, const char *operation) {
+/* Reads no step, so a damaged one is found too. False after raising; the caller frees the path. */
+static bool find_newest(newest *n, const char *folder, const char *operation) {
     struct stat about;
+    *n = (newest){.folder = folder, .operation = operation, .step = -1};
     if (stat(folder, &about) != 0) {
         if (errno != ENOENT) {
             tn__raise(TN_EIO, operation, "%s: %s", folder, strerror(errno));
         }
     } else if (!S_ISDIR(about.st_mode)) {
-        put_path(found, 'f', INT64_MAX, folder);
-    } else {
-        int64_t step = tn__step_newest(folder, operation);
-        if (step >= 0) {
-            read_step(found, folder, step, operation);
-        } else if (!tn__pending()) {
-            find_file(found, folder, operation);
-        }
+        n->step = INT64_MAX;
+        n->path = tn__strdup_for(folder, operation);
+    } else if ((n->step = tn__step_newest(folder, operation)) >= 0) {
+        n->parts = true;
+        n->path = tn__step_path(folder, n->step, false, NULL, operation);
+    } else if (!tn__pending()) {
+        tn__folder_each(folder, look_at, n, operation);
     }
+    return !tn__pending();
 }
 
 /* ---- Reading --------------------------------------------------------------------------------- */
@@ -181,26 +151,40 @@ static tn_status finish_load(loading *l, tn_checkpoint *c) {
     return status;
 }
 
-tn_status tn__saver_load_index(tn_group *g, tn_checkpoint *c, tn__index *ix,
-                               const char *operation) {
-    loading l = {.world = g, .operation = operation, .index = ix};
+/* Loads the step at `path` with this index, or the file there (data NULL), or a file with these
+ * bytes. */
+static tn_status load_shared(tn_group *g, tn_checkpoint *c, bool parts, const char *path,
+                             void *data, size_t bytes, const char *operation) {
+    loading l = {.world = g, .operation = operation};
+    tn__agree_begin();
+    if (parts) {
+        l.index = tn__index_read(path, data, bytes, operation);
+    } else {
+        l.file = data ? tn__safetensors_over(path, data, bytes) : tn_safetensors_open(path);
+    }
     return finish_load(&l, c);
 }
 
-/* Kind 's': from a step's folder, with `data` as its index; 'e': from none, since `data` is rank
- * 0's error; 'f': from the file at `path`; 'b': from a file with these bytes. */
-static tn_status load_shared(tn_group *g, tn_checkpoint *c, char kind, const char *path, void *data,
-                             size_t bytes, const char *operation) {
-    loading l = {.world = g, .operation = operation};
-    tn__agree_begin();
-    if (kind == 's') {
-        l.index = tn__index_read(path, data, bytes, operation);
-    } else if (kind == 'e') {
-        tn_error_give(data);
-    } else {
-        l.file = kind == 'f' ? tn_safetensors_open(path) : tn__safetensors_over(path, data, bytes);
+/* Rank 0: the path of the newest checkpoint and a 0; of a step also its index. Nothing: there is
+ * none, or after raising. */
+static void read_newest(tn__buffer *found, const char *folder, const char *operation) {
+    newest n;
+    size_t bytes;
+    if (find_newest(&n, folder, operation) && n.path) {
+        char *index = n.parts ? tn__index_text(n.path, &bytes, operation) : NULL;
+        if (!tn__pending()) {
+            tn__buffer_add(found, n.path, strlen(n.path) + 1);
+            tn__buffer_add(found, index ? index : "", index ? bytes : 0);
+        }
+        free(index);
     }
-    return finish_load(&l, c);
+    free(n.path);
+}
+
+/* Whether s may load now, on all ranks. */
+static bool begin_load(tn_saver *s, const char *operation) {
+    return tn__saver_here(s, operation) && tn__agree_may_begin(s->world, operation) &&
+           tn_saver_wait(s) == TN_OK;
 }
 
 tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
@@ -212,49 +196,48 @@ tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
         return tn__raise(TN_EVALUE, operation, "%s is NULL",
                          s ? "the pointer for the result" : "the saver");
     }
-    if (!tn__saver_here(s, operation) || !tn__agree_may_begin(s->world, operation) ||
-        tn_saver_wait(s) != TN_OK) {
+    if (!begin_load(s, operation)) {
         return tn_error();
     }
-    tn__buffer newest = {.operation = operation};
-    tn_error_record unread = {.status = TN_OK};
+    tn__buffer mine = {.operation = operation};
     tn__agree_begin();
     if (s->rank == 0) {
-        find_newest(&newest, s->folder, operation);
-        if (newest.bytes > 0 && !newest.failed) { /* memory may have a newer one */
-            tn_error_take(&unread);
-        }
+        read_newest(&mine, s->folder, operation);
     }
-    void *data = newest.at;
-    size_t bytes = newest.bytes;
+    void *data = mine.at;
+    size_t bytes = mine.bytes;
     tn_status status = share_found(s->world, &data, &bytes, operation);
-    int64_t step = -1;
-    s->in_files = -1;
     if (status == TN_OK && bytes > 0) {
-        sscanf((char *)data + 1, "%20" SCNd64, &s->in_files);
-    }
-    if (status == TN_OK) {
-        status = tn__saver_recall(s, c, s->in_files, &step, operation);
-    }
-    if (status == TN_OK && step < 0 && bytes > 0) {
-        char *path = (char *)data + PATH_AT, kind = *(char *)data;
-        size_t head = PATH_AT + strlen(path) + 1;
-        status = load_shared(s->world, c, kind, path,
-                             kind == 'e' ? (void *)&unread : (char *)data + head, bytes - head,
-                             operation);
-        step = s->in_files;
-    } else if (status == TN_OK && unread.status != TN_OK) {
-        tn__log_loud("step %" PRId64 " in memory is loaded: %.300s", step, unread.message);
-    }
-    *found = status == TN_OK && step >= 0;
-    if (status == TN_OK) {
-        tn__vault_forget(&s->vault, step); /* of a future that will be another */
+        size_t head = strlen(data) + 1;
+        bool parts = bytes > head;
+        status = load_shared(s->world, c, parts, data, parts ? (char *)data + head : NULL,
+                             bytes - head, operation);
+        *found = status == TN_OK;
     }
     if (s->rank != 0) {
         tn_bytes_free(data);
     }
-    tn__buffer_free(&newest);
+    tn__buffer_free(&mine);
     return status;
+}
+
+int64_t tn__saver_newest(tn_saver *s, const char *operation) {
+    newest n = {.step = -1};
+    if (!begin_load(s, operation)) {
+        return -1;
+    }
+    tn__agree_begin();
+    if (s->rank == 0) {
+        find_newest(&n, s->folder, operation);
+    }
+    void *data = &n.step;
+    size_t bytes = sizeof(n.step);
+    if (share_found(s->world, &data, &bytes, operation) == TN_OK && s->rank != 0) {
+        memcpy(&n.step, data, sizeof(n.step));
+        tn_bytes_free(data);
+    }
+    free(n.path);
+    return tn__pending() ? -1 : n.step;
 }
 
 /* ---- One file, which only rank 0 need see ---------------------------------------------------- */
@@ -283,7 +266,7 @@ tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) {
     void *data = mine;
     tn_status status = share_found(g, &data, &bytes, operation);
     if (status == TN_OK) {
-        status = load_shared(g, c, 'b', path, data, bytes, operation);
+        status = load_shared(g, c, false, path, data, bytes, operation);
     }
     if (data != mine) {
         tn_bytes_free(data);
@@ -296,14 +279,14 @@ tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) {
 
 /* Removes the one-file checkpoints of a folder without steps, the newest first. */
 static void remove_files(const tn_saver *s) {
-    for (size_t bytes = 1; bytes > 0 && !tn__pending();) {
-        tn__buffer found = {.operation = s->operation};
-        find_newest(&found, s->folder, s->operation);
-        bytes = found.bytes;
-        if (bytes > 0 && !tn__pending() && unlink(found.at + PATH_AT) != 0) {
-            tn__raise(TN_EIO, s->operation, "%s: %s", found.at + PATH_AT, strerror(errno));
+    for (bool more = true; more;) {
+        newest n;
+        more = find_newest(&n, s->folder, s->operation) && n.path;
+        if (more && unlink(n.path) != 0) {
+            tn__raise(TN_EIO, s->operation, "%s: %s", n.path, strerror(errno));
+            more = false;
         }
-        tn__buffer_free(&found);
+        free(n.path);
     }
 }
 
@@ -311,13 +294,10 @@ tn_status tn_saver_clear(tn_saver *s) {
     if (!s) {
         return tn__raise(TN_EVALUE, "saver_clear", "the saver is NULL");
     }
-    if (!tn__saver_here(s, "saver_clear") || !tn__agree_may_begin(s->world, "saver_clear") ||
-        tn_saver_wait(s) != TN_OK) {
+    if (!begin_load(s, "saver_clear")) {
         return tn_error();
     }
     s->operation = "saver_clear";
-    tn__vault_open(&s->vault, s->folder);
-    tn__vault_forget(&s->vault, -1);
     tn__agree_begin();
     if (s->rank == 0 && tn__saver_clear_steps(s)) {
         remove_files(s);

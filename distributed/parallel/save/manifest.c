@@ -48,14 +48,14 @@ typedef struct record {
     int64_t dtype, dealt;
 } record;
 
-void tn__manifest_put(tn__buffer *bytes, const tn__state *s, bool deal) {
+void tn__manifest_put(tn__buffer *list, const tn__state *s, bool deal) {
     for (int i = 0; i < s->count; i++) {
         const tn__state_item *item = &s->items[i];
         const record r = {.layout = tn__layout_plain(&item->layout),
                           .dtype = tn_dtype_of(item->tensor),
                           .dealt = deal && !item->buffer};
-        tn__buffer_add(bytes, &r, sizeof(r));
-        tn__buffer_add(bytes, item->name, strlen(item->name) + 1);
+        tn__buffer_add(list, &r, sizeof(r));
+        tn__buffer_add(list, item->name, strlen(item->name) + 1);
     }
 }
 
@@ -79,13 +79,14 @@ bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes)
     tn__manifest_list *l = &m->lists[rank];
     list_clear(l);
     size_t most = bytes / sizeof(record) + 1; /* a malformed one ends it */
-    l->text = tn__malloc_for(bytes, m->operation);
+    l->text = tn__malloc_for(bytes + 1, m->operation);
     l->at = tn__calloc_for(most, sizeof(*l->at), m->operation);
     if (!l->text || !l->at) {
         return false;
     }
     memcpy(l->text, bytes ? list : "", bytes);
-    for (size_t at = 0, used; at < bytes; at += used) {
+    l->text[bytes] = 0;
+    for (size_t at = strlen(l->text) + 1, used; at < bytes; at += used) {
         tn__manifest_entry *e = &l->at[l->count];
         *e = (tn__manifest_entry){.rank = rank, .item = l->count};
         used = read_entry(l->text + at, bytes - at, e);
@@ -201,7 +202,19 @@ static bool deal_tensor(const tn__manifest *m, int first, int n, int64_t *bytes)
     return found == whole;
 }
 
-bool tn__manifest_deal(tn__manifest *m) {
+static bool same_titles(const tn__manifest *m) {
+    const tn__manifest_list *of = m->lists;
+    for (int r = 1; r < m->ranks; r++) {
+        if (strcmp(of[r].text, of[0].text) != 0) {
+            tn__raise(TN_EMISMATCH, m->operation, "rank %d saves %.400s, but rank 0 %.400s", r,
+                      of[r].text, of[0].text);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool deal_all(tn__manifest *m) {
     int64_t *bytes = tn__calloc_for((size_t)m->ranks, sizeof(*bytes), m->operation);
     bool dealt = bytes && sort_all(m);
     for (int i = 0, n; dealt && i < m->count; i += n) {
@@ -210,6 +223,20 @@ bool tn__manifest_deal(tn__manifest *m) {
     }
     free(bytes);
     return dealt;
+}
+
+bool tn__manifest_gather(tn__manifest *m, tn_group *g, const tn__buffer *list) {
+    void **all = tn__calloc_for((size_t)m->ranks, sizeof(*all), m->operation);
+    size_t *bytes = tn__calloc_for((size_t)m->ranks, sizeof(*bytes), m->operation);
+    /* without memory it tells the others */
+    bool sound = tn_all_gather_bytes(g, list->at, list->bytes, all, bytes) == TN_OK;
+    for (int r = 0; all && r < m->ranks; r++) {
+        sound = sound && tn__manifest_set(m, r, all[r], bytes[r]);
+        tn_bytes_free(all[r]);
+    }
+    free(all);
+    free(bytes);
+    return sound && same_titles(m) && deal_all(m);
 }
 
 /* ---- The index ------------------------------------------------------------------------------- */

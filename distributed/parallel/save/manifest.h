@@ -1,4 +1,5 @@
 /* What each rank has of a model, and which rank writes it, for a save (saver.c) and an export.
+ * Every rank has the lists of all, and deals for itself: the result is the same.
  *
  * An entry is elements of a tensor that one rank has. If several ranks have the same ones, the one
  * with the fewest bytes so far writes them (the lowest, if equal), so that whole parameters are
@@ -9,6 +10,7 @@
 #define TERN_DISTRIBUTED_PARALLEL_MANIFEST_H
 
 #include "io/checkpoint/parts.h"
+#include "tern/distributed.h"
 
 typedef struct tn__manifest_entry {
     const char *name;
@@ -21,7 +23,7 @@ typedef struct tn__manifest_entry {
 } tn__manifest_entry;
 
 typedef struct tn__manifest_list {
-    char *text; /* as received; names point into it */
+    char *text; /* as received: a title, then what names point into */
     tn__manifest_entry *at;
     int count;
     int64_t bytes; /* of the rank's file */
@@ -36,19 +38,19 @@ typedef struct tn__manifest {
 } tn__manifest;
 
 /* NULL after raising TN_ENOMEM. */
-tn__manifest *tn__manifest_new(int ranks, const char *operation);
-void tn__manifest_free(tn__manifest *m); /* NULL is fine */
+TN_API tn__manifest *tn__manifest_new(int ranks, const char *operation);
+TN_API void tn__manifest_free(tn__manifest *m); /* NULL is fine */
 
-/* What this rank has, as bytes for the others, in the order of the items. deal false: the lowest
- * rank that has an entry writes it. */
-void tn__manifest_put(tn__buffer *bytes, const tn__state *s, bool deal);
+/* Appends what this rank has, in the order of the items. A rank's list begins with a title, the
+ * same on all, and a 0. deal false: the lowest rank that has an entry writes it. */
+void tn__manifest_put(tn__buffer *list, const tn__state *s, bool deal);
 
 /* Sets a rank's bytes, replacing its previous ones. False after raising. */
-bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes);
+TN_API bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes);
 
-/* Decides who writes what. False after raising TN_EMISMATCH: ranks that disagree about a tensor, or
- * entries that do not cover it. */
-bool tn__manifest_deal(tn__manifest *m);
+/* Sets those of all ranks, of which each gives its own, and decides who writes what. False after
+ * raising; TN_EMISMATCH: ranks disagree about a title or a tensor, or entries do not cover it. */
+bool tn__manifest_gather(tn__manifest *m, tn_group *g, const tn__buffer *list);
 
 /* The first entry of a name in `sorted`, or m->count; and how many from `first` on have its
  * name. */

@@ -1,16 +1,15 @@
 /* The slow half of a save: each rank writes its file, rank 0 commits. It usually runs in its own
- * thread, which has copies of everything and touches neither model nor group. */
+ * thread, which has copies of everything and touches neither model nor the program's groups. */
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
-#include "core/log.h"
 #include "core/memory.h"
+#include "distributed/group/agree.h"
+#include "distributed/group/group.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/save/saver.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -27,7 +26,7 @@ static tn_tensor *give_item(const char *name, void *user) {
     return t;
 }
 
-static bool write_file(tn_saver *s, const char *path) {
+static bool write_file(tn_saver *s) {
     tn_safetensors_writer *w = tn_safetensors_writer_new();
     for (int i = 0; w && i < s->state.count; i++) {
         tn__state_item *item = &s->state.items[i];
@@ -36,7 +35,7 @@ static bool write_file(tn_saver *s, const char *path) {
                                             tn_dtype_of(item->tensor), give_item, item);
         }
     }
-    return tn__safetensors_write(w, path, false, s->operation) == TN_OK;
+    return tn__safetensors_write(w, s->part, false, s->operation) == TN_OK;
 }
 
 /* -1: it does not exist. */
@@ -45,76 +44,32 @@ static int64_t file_bytes(const char *path) {
     return stat(path, &about) == 0 ? about.st_size : -1;
 }
 
-static char *part_path(const tn_saver *s, int rank) {
-    char name[64];
-    tn__index_file(rank, name, sizeof(name));
-    return tn__step_path(s->folder, s->step, true, name, s->operation);
-}
-
-/* Writes this rank's block, and has it copied. Sends nothing, or 'm' and why it could not, or 'c'
- * and why a copy was not made. */
-static void write_memory(tn_saver *s) {
-    const tn__vault_save save = {.step = s->step,
-                                 .save = s->number,
-                                 .rank = s->rank,
-                                 .ranks = s->ranks,
-                                 .state = &s->state,
-                                 .list = &s->list,
-                                 .metadata = s->metadata,
-                                 .operation = s->operation};
-    tn__buffer done = {.operation = s->operation};
-    bool failed = s->failed.status != TN_OK, saved = !failed && tn__vault_write(&s->vault, &save);
-    char no_copies[TN__VAULT_WHY] = "";
-    tn__copies_exchange(s, saved, no_copies);
-    if (!saved) {
-        tn__buffer_format(&done, "m%s", failed ? s->failed.message : s->vault.why);
-    } else if (no_copies[0]) {
-        tn__buffer_format(&done, "c%s", no_copies);
-    } else if (s->copies.count == 0) {
-        tn__vault_drop_copies(&s->vault);
+/* Writes it, and lists its size and the digests of the items. */
+static void write_part(tn_saver *s, tn__buffer *written) {
+    if (write_file(s)) {
+        int64_t bytes = file_bytes(s->part);
+        tn__buffer_add(written, &bytes, sizeof(bytes));
     }
-    tn__saver_send(s, s->rank, "done", done.at, done.bytes);
-    tn__buffer_free(&done);
-}
-
-/* Sends the file's size and the items' digests. */
-static void write_part(tn_saver *s) {
-    tn__buffer done = {.operation = s->operation};
-    tn_error_give(&s->failed);
-    char *path = tn__pending() ? NULL : part_path(s, s->rank);
-    if (path && write_file(s, path)) {
-        int64_t bytes = file_bytes(path);
-        tn__buffer_add(&done, &bytes, sizeof(bytes));
+    for (int i = 0; !tn__pending() && i < s->state.count; i++) {
+        tn__buffer_add(written, s->state.items[i].digest, TN__DIGEST_DIGITS);
     }
-    for (int i = 0; i < s->state.count; i++) {
-        tn__buffer_add(&done, s->state.items[i].digest, TN__DIGEST_DIGITS);
-    }
-    tn__saver_send(s, s->rank, "done", done.at, done.bytes);
-    tn__buffer_free(&done);
-    free(path);
 }
 
 /* ---- Rank 0: what the others have written ---------------------------------------------------- */
 
 /* Rank 0 must see the file too, since its index lists it. */
-static void read_done(tn_saver *s, int rank, const char *done, size_t bytes) {
+static void read_written(tn_saver *s, int rank, const char *written, size_t bytes) {
     tn__manifest_list *l = &s->manifest->lists[rank];
-    if (s->memory) {
-        if (bytes > 0) {
-            (*done == 'c' ? tn__saver_no_copies : tn__saver_no_memory)(s, rank, done + 1);
-        }
-        return;
-    }
     if (bytes != sizeof(l->bytes) + (size_t)l->count * TN__DIGEST_DIGITS) {
         tn__raise(TN_EFORMAT, s->operation, "rank %d sent no digests of what it wrote", rank);
         return;
     }
-    memcpy(&l->bytes, done, sizeof(l->bytes));
+    memcpy(&l->bytes, written, sizeof(l->bytes));
     for (int i = 0; i < l->count; i++) {
-        memcpy(l->at[i].digest, done + sizeof(l->bytes) + (size_t)i * TN__DIGEST_DIGITS,
+        memcpy(l->at[i].digest, written + sizeof(l->bytes) + (size_t)i * TN__DIGEST_DIGITS,
                TN__DIGEST_DIGITS);
     }
-    char *path = part_path(s, rank);
+    char *path = tn__saver_part(s, rank);
     int64_t here = path ? file_bytes(path) : -1;
     if (path && here != l->bytes) {
         tn__raise(TN_EIO, s->operation,
@@ -124,45 +79,26 @@ static void read_done(tn_saver *s, int rank, const char *done, size_t bytes) {
     free(path);
 }
 
-/* Waits for every rank, so that none is still writing afterwards. */
-static bool receive_all(tn_saver *s) {
-    tn_error_record first = {.status = TN_OK};
-    for (int r = 0; r < s->ranks; r++) {
-        size_t received;
-        char *done = tn__saver_receive(s, r, "done", "written its part of", &received);
-        if (done) {
-            read_done(s, r, done, received);
+/* All ranks send what they have written, once all have. */
+static void gather_written(tn_saver *s, const tn__buffer *mine) {
+    void **all = tn__calloc_for((size_t)s->ranks, sizeof(*all), s->operation);
+    size_t *bytes = tn__calloc_for((size_t)s->ranks, sizeof(*bytes), s->operation);
+    /* without memory it tells the others */
+    tn_all_gather_bytes(s->group, mine->at, mine->bytes, all, bytes);
+    tn__agree_begin();
+    for (int r = 0; all && r < s->ranks; r++) {
+        if (s->rank == 0 && !tn__pending()) {
+            read_written(s, r, all[r], bytes[r]);
         }
-        free(done);
-        if (tn__pending() && first.status == TN_OK) {
-            tn_error_take(&first);
-        }
-        tn_error_clear();
+        tn_bytes_free(all[r]);
     }
-    tn_error_give(&first);
-    return first.status == TN_OK;
-}
-
-void tn__saver_no_memory(tn_saver *s, int rank, const char *why) {
-    if (!s->memory_ends) {
-        tn__log_loud("step %" PRId64 " and later ones are not saved in memory: rank %d: %.300s",
-                     s->step, rank, why);
-    }
-    s->memory_ends = true;
-}
-
-void tn__saver_no_copies(tn_saver *s, int rank, const char *why) {
-    if (!s->copies_end) {
-        tn__log_loud("step %" PRId64
-                     " and later ones are not copied to other hosts: rank %d: %.300s",
-                     s->step, rank, why);
-    }
-    s->copies_end = true;
+    free(all);
+    free(bytes);
 }
 
 /* ---- Rank 0: the index ----------------------------------------------------------------------- */
 
-void tn__saver_put_index(const tn__manifest *m, const char *metadata, tn__buffer *j) {
+static void put_index(const tn__manifest *m, const char *metadata, tn__buffer *j) {
     tn__buffer_format(
         j, TN__INDEX_BEFORE "%032d\",\"format\":\"" TN__INDEX_FORMAT "\",\n\"metadata\":", 0);
     tn__buffer_text(j, metadata);
@@ -187,7 +123,7 @@ static bool write_index(tn_saver *s) {
     tn__buffer j = {.operation = s->operation};
     tn__file file;
     char *path = tn__step_path(s->folder, s->step, true, TN__INDEX_NAME, s->operation);
-    tn__saver_put_index(s->manifest, s->metadata, &j);
+    put_index(s->manifest, s->metadata, &j);
     if (j.bytes > TN__INDEX_MOST) { /* the step could not be loaded */
         tn__raise(TN_EUNSUPPORTED, s->operation,
                   "the index of %d pieces has %zu bytes (at most %d)", s->manifest->count, j.bytes,
@@ -201,52 +137,55 @@ static bool write_index(tn_saver *s) {
     return !tn__pending();
 }
 
-/* The others wait until the deadline: a step that they consider failed must not be committed
- * later. */
-static bool in_time(const tn_saver *s) {
-    if (tn__now() > s->deadline) {
+/* The others wait for the commit since `began`: a step that they consider failed must not be
+ * committed later. */
+static bool in_time(const tn_saver *s, double began) {
+    if (tn__now() - began > s->options.timeout) {
         tn__raise(TN_EPEER, s->operation, "step %" PRId64 " was not written within %g seconds",
                   s->step, s->options.timeout);
     }
     return !tn__pending();
 }
 
-static void commit_all(tn_saver *s) {
-    bool done = receive_all(s) && (s->memory || write_index(s)) && in_time(s) &&
-                (s->memory || tn__saver_commit(s));
-    if (!done) {
-        tn_error_record why;
-        tn_error_take(&why);
-        tn__saver_discard(s);
-        tn_error_give(&why);
-    }
-    tn__saver_send(s, -1, "end", NULL, 0);
-    if (done && !s->memory) {
-        tn__after_commit(s);
-    }
-}
+/* ---- All of it ------------------------------------------------------------------------------- */
 
-void tn__saver_give_up(tn_saver *s) {
-    tn_error_record why;
-    tn_error_take(&why);
-    for (int r = 0; s->made && r < s->ranks; r++) {
-        free(tn__saver_receive(s, r, "done", "", NULL));
-        tn_error_clear();
+/* Ends at the first error, which all ranks get. */
+static void write_step(tn_saver *s, tn__buffer *written) {
+    tn__agree_begin();
+    tn_error_give(&s->result);
+    if (!tn__pending()) {
+        write_part(s, written);
     }
-    tn__saver_discard(s);
-    tn_error_give(&why);
+    if (tn__agree(s->group, NULL, s->operation) != TN_OK) {
+        return;
+    }
+    double began = tn__now();
+    free(s->part);
+    s->part = NULL; /* from here on rank 0 may commit it, whatever happens to this rank */
+    gather_written(s, written);
+    if (s->rank == 0 && !tn__pending() && write_index(s) && in_time(s, began)) {
+        tn__saver_commit(s);
+    }
+    tn__agree(s->group, NULL, s->operation);
 }
 
 void *tn__saver_write(void *saver) {
     TN__ON_CPU;
     tn_saver *s = saver;
+    tn__buffer written = {.operation = s->operation};
     tn__quiet(1);
-    s->memory ? write_memory(s) : write_part(s);
-    tn_error_clear();
-    if (s->rank == 0) {
-        commit_all(s);
-        tn_error_clear();
-    }
+    write_step(s, &written);
+    tn__buffer_free(&written);
     tn__quiet(-1);
+    s->result.status = TN_OK;
+    tn_error_take(&s->result);
+    if (s->result.status != TN_OK) {
+        tn__saver_discard(s);
+    } else if (s->rank == 0) {
+        tn__after_commit(s);
+    }
+    if (s->group) {
+        s->group->owned = false; /* the next save's thread may use it */
+    }
     return NULL;
 }
