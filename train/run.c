@@ -146,9 +146,7 @@ static void run_begin(tn_run *r) {
     } else if (o->overwrite) {
         /* otherwise the launcher would find the other run's when it restarts this one */
         tn_saver_clear(r->saver);
-        if (r->memory) {
-            tn_saver_clear(r->memory);
-        }
+        tn__run_memory_clear(r);
     }
     r->start = r->parts.step;
     if (r->first_rank && !tn__pending()) {

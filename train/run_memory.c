@@ -9,7 +9,6 @@
 #include "io/checkpoint/checkpoint.h"
 #include "train/run.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,13 +30,9 @@ void tn__run_memory_open(tn_run *r) {
         warn_no_memory(r, "no launcher keeps memory for it (`tern run` on one host does)");
         return;
     }
-    char *whole = realpath(out, NULL), *folder = NULL;
-    if (whole) {
-        tn__digest_of(whole, strlen(whole), name); /* a job may have several runs */
-        folder = tn__folder_path(top, name, "run_new");
-    } else {
-        tn__raise(TN_EIO, "run_new", "%s: %s", out, strerror(errno));
-    }
+    char *whole = realpath(out, NULL); /* a job may have several runs */
+    tn__digest_of(whole ? whole : out, strlen(whole ? whole : out), name);
+    char *folder = tn__folder_path(top, name, "run_new");
     r->memory = folder ? tn_saver_new(r->world, folder, TN_WITH(tn_saver, .keep = 1)) : NULL;
     free(folder);
     free(whole);
@@ -53,13 +48,13 @@ void tn__run_memory_clear(tn_run *r) {
 }
 
 void tn__run_memory_close(tn_run *r) {
+    bool failed = tn__pending();
     tn__quiet(1);
-    tn_error_record mine = {.status = TN_OK};
-    tn_error_take(&mine);
     tn_saver_free(r->memory);
-    tn_error_clear(); /* the last save's, which nothing will read */
+    if (!failed) {
+        tn_error_clear(); /* the last save's, which nothing will read */
+    }
     tn__quiet(-1);
-    tn_error_give(&mine);
     r->memory = NULL;
 }
 

@@ -198,7 +198,7 @@ def survivors_tell(out, kind, phase, victim):
             need(victim in named(log), "survivor %d does not name rank %d: %s" % (rank, victim, log))
             need("has died" not in log or "tn_ddp_join" not in log, "survivor %d is told of data: %s" % (rank, log))
             if phase != "rendezvous":
-                need(re.search(r"group (world|saver)", log) and "operation " in log, "survivor %d names no group or operation: %s" % (rank, log))
+                need(re.search("group (world|saver)", log) and "operation " in log, f"survivor {rank} names no group or operation: {log}")
                 need(any(word in log for word in ("all_reduce", "broadcast", "all_gather", "all_to_all", "reduce_scatter",
                                                    "barrier", "recv", "send")),
                      "survivor %d names no operation: %s" % (rank, log))
