@@ -23,8 +23,8 @@
 extern "C" {
 #endif
 
-/* One rank's device, and how ranks reach each other. The defaults are an A100 of 80 GB among eight in
- * a host, each with a link of its own to other hosts. */
+/* One rank's device, and how ranks reach each other. The defaults are an A100 of 80 GB among eight
+ * in a host, each with a link of its own to other hosts. */
 typedef struct tn_plan_machine {
     int per_host;        /* 8 ranks */
     double memory;       /* 80e9 bytes of a rank */
