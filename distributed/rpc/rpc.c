@@ -217,20 +217,6 @@ static bool settle_here(tn_rpc *r, double deadline, double timeout) {
     return !tn__pending();
 }
 
-/* The first rank that has left: others may have left because of it. */
-static tn_status raise_lost(tn_rpc *r) {
-    const char *why = tn__futures_lost(&r->futures, -1);
-    return why ? tn__raise(TN_EPEER, "rpc_shutdown", "%s", why) : TN_OK;
-}
-
-/* If a rank has left before this one's END, for which it did not wait. */
-static tn_status raise_early(tn_rpc *r) {
-    pthread_mutex_lock(&r->lock);
-    bool said = r->ended[r->rank];
-    pthread_mutex_unlock(&r->lock);
-    return said ? TN_OK : raise_lost(r);
-}
-
 /* To all ranks, this one too. False after raising. */
 static bool say_end(tn_rpc *r) {
     for (int to = 0; to < r->ranks; to++) {
@@ -265,8 +251,8 @@ static bool await_ends(tn_rpc *r, double deadline, double timeout) {
         late = pthread_cond_timedwait(&r->changed, &r->lock, &until) != 0;
     }
     pthread_mutex_unlock(&r->lock);
-    if (gone) {
-        raise_lost(r);
+    if (gone) { /* others may have left because of the first that did */
+        tn__raise(TN_EPEER, "rpc_shutdown", "%s", tn__futures_lost(&r->futures, -1));
     } else if (missing >= 0) {
         tn__raise(TN_EPEER, "rpc_shutdown", "rank %d has not ended within %.3g seconds", missing,
                   timeout);
@@ -288,8 +274,7 @@ tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
                                     : "tn_rpc_start was not called");
     }
     double deadline = tn__now() + (timeout > 0 ? timeout : TN__TIMEOUT_MOST);
-    if (raise_early(r) == TN_OK && settle_here(r, deadline, timeout) && say_end(r) &&
-        await_ends(r, deadline, timeout)) {
+    if (settle_here(r, deadline, timeout) && say_end(r) && await_ends(r, deadline, timeout)) {
         settle_here(r, deadline, timeout);
     }
     return tn_error();

@@ -72,9 +72,9 @@ TN_API tn_status tn_rpc_start(tn_rpc *r);
 
 /* Waits until every rank has called it and no function runs here: then no call that anyone waits
  * for is lost by tn_rpc_free. Meanwhile this rank serves: for one that only does so, it is the
- * whole program. So 0 is no time-out here, but a rank that is gone ends the wait: TN_EPEER names
- * it, or one that has not called within `timeout` seconds. After an error it may be called
- * again. */
+ * whole program. So 0 is no time-out here, but a rank that is gone without having called it ends
+ * the wait: TN_EPEER names it, or one that has not called within `timeout` seconds. After an error
+ * it may be called again. */
 TN_API tn_status tn_rpc_shutdown(tn_rpc *r, double timeout);
 
 /* Without tn_rpc_shutdown: others' calls of this rank fail, and so do this rank's own. Waits for

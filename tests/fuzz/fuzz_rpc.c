@@ -28,6 +28,9 @@ static void read_tensors(const tn__rpc_frame *f) {
     for (int i = 0; fine && i < v.n; i++) {
         size_t length = (size_t)tn_count(v.v[i]) * tn_dtype_size(tn_dtype_of(v.v[i]));
         uint8_t copy[LIMIT];
+        for (int k = 0; k < tn_ndim(v.v[i]); k++) {
+            must_hold(tn_size(v.v[i], k) >= 0, "a negative size");
+        }
         must_hold(length <= sizeof(copy) && tn_copy_out(v.v[i], copy) == TN_OK, "a tensor");
         sum += length;
     }
