@@ -106,13 +106,11 @@ static tn_tensor *apply_pooling(network *n, tn_tensor *x) {
         return NULL;
     }
     bool mean = toss_coin(n);
-    tn_pool_options o = tn_pool_defaults();
-    o.stride = draw_dims(n, toss_coin(n) ? spatial : 0, 1, 3);
-    o.padding = draw_dims(n, spatial, 0, 2);
-    o.dilation = draw_dims(n, spatial, 1, mean ? 1 : 3);
-    o.ceil_mode = toss_coin(n);
-    o.count_include_pad = toss_coin(n);
-    o.divisor_override = pick_integer(n, 0, 3) == 0 ? pick_integer(n, 1, 5) : 0;
+    tn_pool_options o = TN_WITH(
+        tn_pool, .stride = draw_dims(n, toss_coin(n) ? spatial : 0, 1, 3),
+        .padding = draw_dims(n, spatial, 0, 2), .dilation = draw_dims(n, spatial, 1, mean ? 1 : 3),
+        .ceil_mode = toss_coin(n), .count_include_pad = toss_coin(n),
+        .divisor_override = pick_integer(n, 0, 3) == 0 ? pick_integer(n, 1, 5) : 0);
     return functions[mean][spatial - 1](x, draw_dims(n, spatial, 1, 4), o);
 }
 
@@ -138,10 +136,9 @@ static tn_tensor *unfold_patches(network *n, tn_tensor *x) {
     if (spatial_of(x) != 2) {
         return NULL;
     }
-    tn_unfold_options o = tn_unfold_defaults();
-    o.stride = draw_dims(n, 2, 1, 3);
-    o.padding = draw_dims(n, 2, 0, 2);
-    o.dilation = draw_dims(n, 2, 1, 2);
+    tn_unfold_options o =
+        TN_WITH(tn_unfold, .stride = draw_dims(n, 2, 1, 3), .padding = draw_dims(n, 2, 0, 2),
+                .dilation = draw_dims(n, 2, 1, 2));
     tn_dims kernel = draw_dims(n, 2, 1, 3);
     tn_tensor *y = tn_unfold(x, kernel, o);
     return toss_coin(n) ? y : tn_fold(y, TN_DIMS(tn_size(x, 2), tn_size(x, 3)), kernel, o);
