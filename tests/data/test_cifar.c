@@ -84,7 +84,6 @@ TEST(files_that_are_something_else) {
                 "data_batch_3.bin: label 1 is 10; there are 10 classes");
     unlink(temp_path("data_batch_3.bin"));
     assert_none(tn_cifar10(temp_folder, true), TN_EIO, "data_batch_3.bin: No such file");
-    assert_none(tn_cifar10(NULL, true), TN_EVALUE, "NULL");
 }
 
 TEST(a_claim_of_too_many_is_refused) {

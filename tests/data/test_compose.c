@@ -107,7 +107,6 @@ TEST(subsets_of_indices) {
     assert_none(tn_subset(rows_from(0, 6), (int64_t[]){1, 6}, 2), TN_EINDEX,
                 "index 1 is 6, but there are 6 examples");
     assert_none(tn_subset(rows_from(0, 6), NULL, 2), TN_EVALUE, "NULL instead of indices");
-    assert_none(tn_subset(NULL, NULL, 0), TN_EVALUE, "the dataset is NULL");
 }
 
 /* ---- Pieces ---------------------------------------------------------------------------------- */
@@ -181,7 +180,6 @@ TEST(random_split_refuses) {
                      "of 10 examples");
         assert_true(p[0] == NULL && p[1] == NULL);
     }
-    assert_fails(tn_random_split(NULL, wrong[0], 2, 1, p), TN_EVALUE, "");
 }
 
 /* ---- How they describe themselves ------------------------------------------------------------ */
@@ -342,8 +340,6 @@ TEST(sequences_refuse) {
     assert_none(tn_sequence_dataset(wide, NULL, 2), TN_ESHAPE, "x[1] is [3, 4] but x[0] is [3, 2]");
     assert_none(tn_sequence_dataset(&f, wide, 0), TN_EVALUE, "n is 0 (it must be at least 1)");
     assert_none(tn_sequence_dataset(other, NULL, 2), TN_EDTYPE, "x[1] is f64 but x[0] is f32");
-    assert_none(tn_sequence_dataset(NULL, NULL, 2), TN_EVALUE, "x is NULL");
-    assert_inert(tn_dataset_lengths(NULL), TN_EVALUE, "NULL");
 }
 
 /* A wrong length is an error of the batch that needs it. */

@@ -366,7 +366,6 @@ PLAIN_TEST(test_bad_arguments) {
     tn_error_clear();
     tn_batch b;
     assert_false(tn_loader_next(NULL, &b));
-    tn_loader_free(NULL);
 }
 
 /* ---- Who uses it ----------------------------------------------------------------------------- */

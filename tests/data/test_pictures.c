@@ -102,7 +102,6 @@ TEST(headers_that_claim_much) {
 TEST(what_is_no_picture) {
     assert_inert(tn_image_read(temp_path("nowhere"), TN_U8), TN_EIO, "nowhere: No such file");
     assert_inert(tn_image_read(temp_folder, TN_U8), TN_EIO, "a folder");
-    assert_inert(tn_image_read(NULL, TN_U8), TN_EVALUE, "NULL");
     assert_inert(tn_image_read(temp_path("nowhere"), TN_F64), TN_EDTYPE, "f64");
 }
 
@@ -161,7 +160,6 @@ TEST(folders_that_are_no_dataset) {
     needs_pictures();
     const char *folder = make_folders();
     char path[600];
-    assert_none(tn_image_folder(NULL, tn_image_folder_defaults()), TN_EVALUE, "NULL");
     assert_none(tn_image_folder(folder, options_of_size(4, 0)), TN_EVALUE,
                 "height is 4 but width is 0");
     assert_none(tn_image_folder(folder, options_of_size(1 << 20, 1)), TN_EVALUE,

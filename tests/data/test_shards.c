@@ -274,7 +274,6 @@ TEST_WITH(test_writer_refuses, NULL, temp_clean) {
     tn_shards_writer_free(w);
     o.vocab = 0;
     assert_none(tn_shards_writer_new(temp_path("w"), o), TN_EVALUE, "vocabulary 0");
-    assert_none(tn_shards_writer_new(NULL, tn_shards_defaults()), TN_EVALUE, "no name");
 }
 
 /* ---- Pairs ----------------------------------------------------------------------------------- */

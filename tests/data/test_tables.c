@@ -45,7 +45,6 @@ TEST(a_wrong_table_names_its_place) {
                 "table is binary");
     assert_none(tn_csv_dataset(temp_path("nowhere"), tn_csv_defaults()), TN_EIO,
                 "nowhere: No such file");
-    assert_none(tn_csv_dataset(NULL, tn_csv_defaults()), TN_EVALUE, "NULL");
 }
 
 /* A quote that never ends, in a small file that unpacks to very many lines. */
