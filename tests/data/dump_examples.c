@@ -47,9 +47,8 @@ static tn_dataset *open_dataset(int argc, char **argv) {
         return tn_npy_dataset(argv[1], argv[2]);
     }
     if (argc == 4 && strcmp(argv[0], "images") == 0) {
-        tn_image_folder_options o = tn_image_folder_defaults();
-        o.height = atoll(argv[2]);
-        o.width = atoll(argv[3]);
+        tn_image_folder_options o =
+            TN_WITH(tn_image_folder, .height = atoll(argv[2]), .width = atoll(argv[3]));
         return tn_image_folder(argv[1], o);
     }
     fprintf(stderr, "dump_examples FILE KIND PATH …\n");
@@ -70,9 +69,7 @@ static void add_examples(tn_safetensors_writer *w, tn_dataset *d) {
     for (const char *const *name = d->classes; name && *name; name++) {
         printf("%s\n", *name);
     }
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = d->size;
-    o.threads = 2;
+    tn_loader_options o = TN_WITH(tn_loader, .batch = d->size, .threads = 2);
     tn_loader *loader = tn_loader_new(d, tn_sequential_sampler(), o);
     tn_batch b;
     if (tn_loader_next(loader, &b)) {

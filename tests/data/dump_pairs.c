@@ -13,8 +13,7 @@ int main(int argc, char **argv) {
     }
     tn_on_error(tn_error_exit);
     TN_SCOPE;
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = BATCH;
+    tn_loader_options o = TN_WITH(tn_loader, .batch = BATCH);
     tn_loader *loader =
         tn_loader_new(tn_token_shards(argv[2], LENGTH, VOCAB), tn_sequential_sampler(), o);
     tn_batch b;

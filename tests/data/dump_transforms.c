@@ -70,9 +70,7 @@ static void dump_padding(void) {
         snprintf(number, sizeof(number), "%d", i);
         add_tensor("pad", number, "", x[i]);
     }
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = N;
-    o.x_pad = -2.5;
+    tn_loader_options o = TN_WITH(tn_loader, .batch = N, .x_pad = -2.5);
     tn_loader *l = tn_loader_new(tn_sequence_dataset(x, NULL, N), tn_sequential_sampler(), o);
     tn_batch b;
     if (tn_loader_next(l, &b)) {

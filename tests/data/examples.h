@@ -27,11 +27,7 @@ static inline const void *example_x(tn_dataset *d, int64_t i, void *y) {
 /* Threads of a loader read the examples as this thread does, in whatever order. Takes d. */
 static inline void check_threads(tn_dataset *d) {
     size_t x_bytes = example_bytes(d->x_dims, d->x_dtype);
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = 3;
-    o.epochs = 4;
-    o.threads = 4;
-    o.prefetch = 4;
+    tn_loader_options o = TN_WITH(tn_loader, .batch = 3, .epochs = 4, .threads = 4, .prefetch = 4);
     tn_sampler order = tn_random_sampler(7);
     tn_loader *l = tn_loader_new(d, order, o);
     assert_non_null(l);

@@ -27,13 +27,12 @@ PLAIN_TEST(test_tensors) {
         assert_int_equal(tn_dataset_get(d, 2, &label, NULL), TN_OK);
         assert_int_equal(label, 2);
         tn_dataset_free(d);
-        assert_null(tn_tensor_dataset(x, tn_arange(0, 4, 1, TN_I64)));
-        assert_error(TN_ESHAPE, "x is [3, 2] but y is [4]");
-        assert_null(tn_tensor_dataset(tn_scalar(1, TN_F32), NULL));
-        assert_error(TN_ESHAPE, "should count the examples");
+        assert_none(tn_tensor_dataset(x, tn_arange(0, 4, 1, TN_I64)), TN_ESHAPE,
+                    "x is [3, 2] but y is [4]");
+        assert_none(tn_tensor_dataset(tn_scalar(1, TN_F32), NULL), TN_ESHAPE,
+                    "should count the examples");
         assert_null(tn_tensor_dataset(NULL, NULL));
         tn_error_clear();
-        tn_dataset_free(NULL);
     }
     assert_int_equal(tn_live_tensors(), live);
 }
@@ -47,12 +46,10 @@ PLAIN_TEST(test_tokens) {
     assert_memory_equal(x, ((int64_t[]){1, 4, 1}), sizeof(x));
     assert_memory_equal(y, ((int64_t[]){4, 1, 5}), sizeof(y));
     tn_dataset_free(d);
-    assert_null(tn_token_dataset(tokens, 3, 3));
-    assert_error(TN_EVALUE, "3 tokens, but a window of length 3 takes 4");
+    assert_none(tn_token_dataset(tokens, 3, 3), TN_EVALUE,
+                "3 tokens, but a window of length 3 takes 4");
     assert_null(tn_token_dataset(tokens, 3, 0));
     tn_error_clear();
-    assert_null(tn_token_dataset(NULL, 8, 2));
-    assert_error(TN_EVALUE, "NULL");
 }
 
 PLAIN_TEST(test_charset) {
@@ -98,8 +95,7 @@ PLAIN_TEST(test_utf8_is_strict) {
         "\xc3\xc3",
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
-        assert_null(tn_charset_from_text(bad[i], strlen(bad[i])));
-        assert_error(TN_EFORMAT, "is not UTF-8");
+        assert_none(tn_charset_from_text(bad[i], strlen(bad[i])), TN_EFORMAT, "is not UTF-8");
     }
     static const char good[] = "\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xef\xbf"
                                "\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbf";
@@ -124,12 +120,8 @@ PLAIN_TEST(test_text_read) {
     text = tn_text_read("/proc/self/cmdline", &bytes); /* its stat says 0 bytes */
     assert_true(bytes > 0);
     tn_text_free(text);
-    assert_null(tn_text_read("/nowhere/at/all", &bytes));
-    assert_error(TN_EIO, "/nowhere/at/all: No such file");
-    assert_null(tn_text_read("/tmp", &bytes));
-    assert_error(TN_EIO, "/tmp is a folder, not a regular file");
-    assert_null(tn_text_read(NULL, &bytes));
-    assert_error(TN_EVALUE, "the path is NULL");
+    assert_none(tn_text_read("/nowhere/at/all", &bytes), TN_EIO, "/nowhere/at/all: No such file");
+    assert_none(tn_text_read("/tmp", &bytes), TN_EIO, "/tmp is a folder, not a regular file");
 }
 
 /* ---- Recognising data ------------------------------------------------------------------------ */

@@ -125,8 +125,7 @@ TEST_WITH(test_json_lines, NULL, temp_clean) {
 TEST_WITH(test_options, NULL, temp_clean) {
     write_text("a.jsonl", "{\"text\":\"no\",\"content\":\"yes\"}\n");
     const char *path = temp_path("a.jsonl");
-    tn_corpus_options o = tn_corpus_defaults();
-    o.key = "content";
+    tn_corpus_options o = TN_WITH(tn_corpus, .key = "content");
     expect_said(read_all(tn_corpus_open(&path, 1, o)), "[yes]");
     write_text("b.txt",
                "{\"prompt\":\"p\",\"completion\":\" c\"}\n{\"completion\":\"\",\"prompt\":\"\"}");
@@ -139,15 +138,12 @@ TEST_WITH(test_options, NULL, temp_clean) {
                  "line 1: there is no \"prompt\" in it, but \"messages\" (chats are not");
     free(s.text);
     o.key = NULL;
-    assert_null(tn_corpus_open(&path, 1, o));
-    assert_error(TN_EVALUE, "key is NULL");
-    assert_null(tn_corpus_open(&path, 0, tn_corpus_defaults()));
-    assert_error(TN_EVALUE, "no file");
+    assert_none(tn_corpus_open(&path, 1, o), TN_EVALUE, "key is NULL");
+    assert_none(tn_corpus_open(&path, 0, tn_corpus_defaults()), TN_EVALUE, "no file");
 }
 
 TEST_WITH(test_split, NULL, temp_clean) {
-    tn_corpus_options o = tn_corpus_defaults();
-    o.split = "<|endoftext|>";
+    tn_corpus_options o = TN_WITH(tn_corpus, .split = "<|endoftext|>");
     const char *path = temp_path("a.txt");
     write_text(
         "a.txt",
@@ -159,8 +155,7 @@ TEST_WITH(test_split, NULL, temp_clean) {
     write_text("a.txt", "one\ntwo\n\n\nthree\n\n");
     expect_said(read_all(tn_corpus_open(&path, 1, o)), "[one\ntwo][three]");
     o.split = "";
-    assert_null(tn_corpus_open(&path, 1, o));
-    assert_error(TN_EVALUE, "1 to 1024 bytes");
+    assert_none(tn_corpus_open(&path, 1, o), TN_EVALUE, "1 to 1024 bytes");
 }
 
 /* Compressed, in one part and in several after one another. */
@@ -225,14 +220,11 @@ TEST_WITH(test_folders, NULL, temp_clean) {
     assert_int_equal(tn_corpus_where(c).files, 4);
     assert_int_equal(tn_corpus_where(c).bytes, 15);
     expect_said(read_all(c), "[1][2][3][3]");
-    assert_null(open_one(temp_path("in/nothing")));
-    assert_error(TN_EIO, "in/nothing: No such file");
+    assert_none(open_one(temp_path("in/nothing")), TN_EIO, "in/nothing: No such file");
     assert_int_equal(mkdir(temp_path("in/e"), 0700), 0);
-    assert_null(open_one(temp_path("in/e")));
-    assert_error(TN_EIO, "there is no file in this folder");
+    assert_none(open_one(temp_path("in/e")), TN_EIO, "there is no file in this folder");
     assert_int_equal(symlink("..", temp_path("in/e/up")), 0);
-    assert_null(open_one(temp_path("in/e")));
-    assert_error(TN_EVALUE, "a link to itself?");
+    assert_none(open_one(temp_path("in/e")), TN_EVALUE, "a link to itself?");
 }
 
 /* ---- Files that are wrong -------------------------------------------------------------------- */
@@ -340,8 +332,7 @@ TEST_WITH(test_pieces, NULL, temp_clean) {
 
 /* A separator is found wherever pieces are cut. */
 TEST_WITH(test_split_of_a_long_text, NULL, temp_clean) {
-    tn_corpus_options o = tn_corpus_defaults();
-    o.split = "\n--\n";
+    tn_corpus_options o = TN_WITH(tn_corpus, .split = "\n--\n");
     for (size_t offset = 0; offset < 12; offset++) {
         enum { SIZE = 4000 };
         char text[SIZE + 1];
@@ -407,8 +398,7 @@ TEST_WITH(test_no_memory, NULL, temp_clean) {
 TEST_WITH(test_no_memory_for_tokens, NULL, temp_clean) {
     tn_tokenizer *t = small_tokenizer();
     write_text("a.txt", "hello hello");
-    tn_tokens_options o = tn_tokens_defaults();
-    o.val = 0.5;
+    tn_tokens_options o = TN_WITH(tn_tokens, .val = 0.5);
     bool failed = true;
     int n = 0;
     for (; failed; n++) {

@@ -59,8 +59,7 @@ PLAIN_TEST(test_plain_and_compressed) {
     write_gz(temp_path("t10k-labels-idx1-ubyte.gz"), labels, LABELS);
     check_examples();
     remove_all();
-    assert_null(tn_mnist(temp_folder, true));
-    assert_error(TN_EIO, "train-images-idx3-ubyte[.gz]: No such file");
+    assert_none(tn_mnist(temp_folder, true), TN_EIO, "train-images-idx3-ubyte[.gz]: No such file");
     assert_null(tn_mnist(NULL, true));
     tn_error_clear();
 }
@@ -87,14 +86,12 @@ PLAIN_TEST(test_every_truncation) {
     const char *path = temp_path("t10k-images-idx3-ubyte");
     for (size_t bytes = 0; bytes < IMAGES; bytes += bytes < 40 || bytes > IMAGES - 10 ? 1 : 97) {
         temp_write(path, images, bytes);
-        assert_null(tn_mnist(temp_folder, false));
-        assert_error(TN_EFORMAT, "ends in the middle");
+        assert_none(tn_mnist(temp_folder, false), TN_EFORMAT, "ends in the middle");
     }
     temp_write(path, images, IMAGES);
     for (size_t bytes = 0; bytes < LABELS; bytes++) {
         temp_write(temp_path("t10k-labels-idx1-ubyte"), labels, bytes);
-        assert_null(tn_mnist(temp_folder, false));
-        assert_error(TN_EFORMAT, "ends in the middle");
+        assert_none(tn_mnist(temp_folder, false), TN_EFORMAT, "ends in the middle");
     }
     remove_all();
     write_gz(temp_path("t10k-images-idx3-ubyte.gz"), images, IMAGES);
@@ -103,8 +100,7 @@ PLAIN_TEST(test_every_truncation) {
     unsigned char *gz = temp_read(temp_path("t10k-images-idx3-ubyte.gz"), &whole);
     for (size_t bytes = 0; bytes < whole; bytes++) {
         temp_write(temp_path("t10k-images-idx3-ubyte.gz"), gz, bytes);
-        assert_null(tn_mnist(temp_folder, false));
-        assert_error(TN_EFORMAT, "");
+        assert_none(tn_mnist(temp_folder, false), TN_EFORMAT, "");
     }
     unsigned char *padded = calloc(1, whole + 100);
     memcpy(padded, gz, whole);
@@ -112,8 +108,7 @@ PLAIN_TEST(test_every_truncation) {
     check_examples();
     padded[whole + 50] = 'x';
     temp_write(temp_path("t10k-images-idx3-ubyte.gz"), padded, whole + 100);
-    assert_null(tn_mnist(temp_folder, false));
-    assert_error(TN_EFORMAT, "but something else follows them");
+    assert_none(tn_mnist(temp_folder, false), TN_EFORMAT, "but something else follows them");
     free(padded);
     size_t harmless = 0; /* some bits of deflate have no effect */
     for (size_t at = 10; at < whole; at++) {
@@ -140,8 +135,7 @@ static void expect_changed(const char *name, unsigned char *data, size_t bytes, 
     data[at] = value;
     write_plain();
     temp_write(temp_path(name), data, bytes);
-    assert_null(tn_mnist(temp_folder, false));
-    assert_error(TN_EFORMAT, part);
+    assert_none(tn_mnist(temp_folder, false), TN_EFORMAT, part);
     data[at] = before;
 }
 

@@ -38,8 +38,7 @@ static tn_dataset *counted_init(counted *d, tn_dataset *inner) {
 }
 
 static tn_loader *open_loader(tn_dataset *d, int threads) {
-    tn_loader_options o = tn_loader_defaults();
-    o.threads = threads;
+    tn_loader_options o = TN_WITH(tn_loader, .threads = threads);
     return tn_loader_new(d, tn_sequential_sampler(), o);
 }
 
@@ -57,10 +56,9 @@ TEST(two_loaders) {
         counted one;
         tn_dataset *d = counted_init(&one, NULL);
         tn_loader *first = open_loader(d, threads);
-        assert_null(open_loader(d, threads));
-        assert_error(TN_ESTATE, "loader: the dataset \"counted\" belongs to a loader");
-        assert_null(open_loader(d, threads));
-        assert_error(TN_ESTATE, "tn_dataset_keep(d)");
+        assert_none(open_loader(d, threads), TN_ESTATE,
+                    "loader: the dataset \"counted\" belongs to a loader");
+        assert_none(open_loader(d, threads), TN_ESTATE, "tn_dataset_keep(d)");
         assert_gives(first, 4);
         tn_loader_free(first);
         assert_int_equal(one.freed, 1);
@@ -68,8 +66,7 @@ TEST(two_loaders) {
         d = counted_init(&one, NULL);
         first = open_loader(tn_dataset_keep(d), threads);
         tn_loader *second = open_loader(d, threads);
-        assert_null(open_loader(d, threads));
-        assert_error(TN_ESTATE, "tn_dataset_keep(d)");
+        assert_none(open_loader(d, threads), TN_ESTATE, "tn_dataset_keep(d)");
         tn_loader_free(first);
         assert_int_equal(one.freed, 0);
         assert_gives(second, 4);
@@ -104,8 +101,8 @@ TEST(all_takers) {
             counted one;
             tn_dataset *d = counted_init(&one, NULL), *owner = takers[first](d);
             assert_non_null(owner);
-            assert_null(takers[second](d));
-            assert_error(TN_ESTATE, "the dataset \"counted\" belongs to a loader or another");
+            assert_none(takers[second](d), TN_ESTATE,
+                        "the dataset \"counted\" belongs to a loader or another");
             float x;
             assert_int_equal(tn_dataset_get(owner, 0, &x, NULL), TN_OK);
             tn_dataset_free(owner);
@@ -121,8 +118,8 @@ TEST(all_takers) {
     }
     counted one;
     tn_dataset *d = counted_init(&one, NULL);
-    assert_null(tn_concat_dataset((tn_dataset *[]){d, d}, 2));
-    assert_error(TN_ESTATE, "concat_dataset: the dataset \"counted\" belongs to");
+    assert_none(tn_concat_dataset((tn_dataset *[]){d, d}, 2), TN_ESTATE,
+                "concat_dataset: the dataset \"counted\" belongs to");
     assert_int_equal(one.freed, 1);
 }
 
@@ -163,10 +160,8 @@ TEST(used_after_its_loader) {
     assert_int_equal(one.freed, 1);
     tn_dataset_free(d);
     assert_error(TN_ESTATE, "dataset_free: the dataset was freed (a loader, ");
-    assert_null(tn_dataset_keep(d));
-    assert_error(TN_ESTATE, "dataset_keep: the dataset was freed");
-    assert_null(open_loader(d, 0));
-    assert_error(TN_ESTATE, "loader: the dataset was freed");
+    assert_none(tn_dataset_keep(d), TN_ESTATE, "dataset_keep: the dataset was freed");
+    assert_none(open_loader(d, 0), TN_ESTATE, "loader: the dataset was freed");
     assert_int_equal(one.freed, 1);
     tn_dataset_free(counted_init(&one, NULL)); /* another dataset in its place */
     assert_int_equal(one.freed, 1);
@@ -175,20 +170,17 @@ TEST(used_after_its_loader) {
 /* A dataset that a call refuses for another reason is freed once. */
 TEST(freed_when_it_fails) {
     counted one;
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = 0;
-    assert_null(tn_loader_new(counted_init(&one, NULL), tn_sequential_sampler(), o));
-    assert_error(TN_EVALUE, "batch is 0");
+    tn_loader_options o = TN_WITH(tn_loader, .batch = 0);
+    assert_none(tn_loader_new(counted_init(&one, NULL), tn_sequential_sampler(), o), TN_EVALUE,
+                "batch is 0");
     assert_int_equal(one.freed, 1);
-    assert_null(tn_subset(counted_init(&one, NULL), (int64_t[]){9}, 1));
-    assert_error(TN_EINDEX, "index 0 is 9");
+    assert_none(tn_subset(counted_init(&one, NULL), (int64_t[]){9}, 1), TN_EINDEX, "index 0 is 9");
     assert_int_equal(one.freed, 1);
     tn_dataset *pieces[2];
     tn_random_split(counted_init(&one, NULL), (double[]){3, 3}, 2, 1, pieces);
     assert_error(TN_EVALUE, "lengths whose sum is 6");
     assert_int_equal(one.freed, 1);
-    assert_null(tn_transformed(counted_init(&one, NULL), NULL, 1, 1));
-    assert_error(TN_EVALUE, "transforms");
+    assert_none(tn_transformed(counted_init(&one, NULL), NULL, 1, 1), TN_EVALUE, "transforms");
     assert_int_equal(one.freed, 1);
 }
 

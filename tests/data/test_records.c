@@ -139,8 +139,7 @@ TEST_WITH(test_templates, NULL, temp_clean) {
 
 static void expect_refused(const char *key, const char *why) {
     const char *path = temp_path("a.json");
-    assert_null(tn_corpus_open(&path, 1, TN_WITH(tn_corpus, .key = key)));
-    assert_error(TN_EVALUE, why);
+    assert_none(tn_corpus_open(&path, 1, TN_WITH(tn_corpus, .key = key)), TN_EVALUE, why);
 }
 
 TEST_WITH(test_wrong_paths, NULL, temp_clean) {

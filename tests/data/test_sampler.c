@@ -302,11 +302,10 @@ TEST(lengths_refused) {
     tn_sampler s = tn_bucket_sampler(line_lengths(), INT64_MAX, INT64_MAX, 1);
     s.parts = INT64_MAX; /* one bucket of all, without an overflow */
     assert_in_range(tn_sampler_at(&s, LINES, 0, 0), 0, LINES - 1);
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = 4;
+    tn_loader_options o = TN_WITH(tn_loader, .batch = 4);
     s = tn_bucket_sampler(line_lengths(), 8, 1, 1);
-    assert_null(tn_loader_new(tn_tensor_dataset(line_lengths(), NULL), s, o));
-    assert_error(TN_EVALUE, "batches of 4, but the sampler makes buckets for 8");
+    assert_none(tn_loader_new(tn_tensor_dataset(line_lengths(), NULL), s, o), TN_EVALUE,
+                "batches of 4, but the sampler makes buckets for 8");
 }
 
 /* A loader keeps the table, so the scope that made it may end. */
@@ -315,9 +314,7 @@ TEST(tables_live_as_long_as_loaders) {
         tn_loader *l;
         {
             TN_SCOPE;
-            tn_loader_options o = tn_loader_defaults();
-            o.batch = LINE_BATCH;
-            o.threads = threads;
+            tn_loader_options o = TN_WITH(tn_loader, .batch = LINE_BATCH, .threads = threads);
             tn_sampler s = tn_bucket_sampler(line_lengths(), LINE_BATCH, 2, 1);
             l = tn_loader_new(tn_tensor_dataset(line_lengths(), NULL), s, o);
         }

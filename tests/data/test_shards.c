@@ -102,26 +102,23 @@ TEST_WITH(test_sliding, NULL, temp_clean) {
 
 TEST_WITH(test_sliding_refused, NULL, temp_clean) {
     write_llmc("a_0.bin", 1, 0);
-    assert_null(tn_sliding_shards(temp_path("a_0.bin"), 4, 4, 100));
-    assert_error(TN_EFORMAT,
-                 "no file has the 2 tokens that a window of 4 takes (the longest has 1)");
+    assert_none(tn_sliding_shards(temp_path("a_0.bin"), 4, 4, 100), TN_EFORMAT,
+                "no file has the 2 tokens that a window of 4 takes (the longest has 1)");
     write_llmc("a_0.bin", 10, 95);
-    assert_null(tn_sliding_shards(temp_path("a_0.bin"), 4, 5, 100));
-    assert_error(TN_EVALUE, "the stride is 5, not in [1, 4]");
-    assert_null(tn_sliding_shards(temp_path("a_0.bin"), 4, 0, 100));
-    assert_error(TN_EVALUE, "the stride is 0");
+    assert_none(tn_sliding_shards(temp_path("a_0.bin"), 4, 5, 100), TN_EVALUE,
+                "the stride is 5, not in [1, 4]");
+    assert_none(tn_sliding_shards(temp_path("a_0.bin"), 4, 0, 100), TN_EVALUE, "the stride is 0");
     tn_dataset *d = tn_sliding_shards(temp_path("a_0.bin"), 4, 2, 100);
     int64_t x[4], y[4];
     assert_int_equal(tn_dataset_get(d, 0, x, y), TN_OK);
-    assert_int_equal(tn_dataset_get(d, 1, x, y), TN_EFORMAT);
-    assert_error(TN_EFORMAT, "token 5 is 100 but the vocabulary has 100");
+    assert_fails(tn_dataset_get(d, 1, x, y), TN_EFORMAT,
+                 "token 5 is 100 but the vocabulary has 100");
     tn_dataset_free(d);
 }
 
 TEST_WITH(test_through_a_loader, NULL, temp_clean) {
     write_llmc("a_0.bin", 13, 0);
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = 3;
+    tn_loader_options o = TN_WITH(tn_loader, .batch = 3);
     tn_loader *loader =
         tn_loader_new(tn_token_shards(temp_path("a_0.bin"), 4, 13), tn_sequential_sampler(), o);
     tn_batch b;
@@ -136,33 +133,27 @@ TEST_WITH(test_token_outside, NULL, temp_clean) {
     tn_dataset *d = tn_token_shards(temp_path("a_0.bin"), 4, 12);
     int64_t x[4], y[4];
     assert_int_equal(tn_dataset_get(d, 1, x, y), TN_OK);
-    assert_int_equal(tn_dataset_get(d, 2, x, y), TN_EFORMAT);
-    assert_error(TN_EFORMAT, "token 12 is 12 but the vocabulary has 12");
+    assert_fails(tn_dataset_get(d, 2, x, y), TN_EFORMAT,
+                 "token 12 is 12 but the vocabulary has 12");
     tn_dataset_free(d);
 }
 
 TEST_WITH(test_wrong_files, NULL, temp_clean) {
     const char *path = temp_path("a_0.bin");
-    assert_null(tn_token_shards(path, 4, 100));
-    assert_error(TN_EIO, "no such file");
+    assert_none(tn_token_shards(path, 4, 100), TN_EIO, "no such file");
     write_shard("a_0.bin", 20240520, 2, 13, 13, 0);
-    assert_null(tn_token_shards(path, 4, 100));
-    assert_error(TN_EFORMAT, "version 2");
+    assert_none(tn_token_shards(path, 4, 100), TN_EFORMAT, "version 2");
     write_shard("a_0.bin", 20240520, 1, 14, 13, 0);
-    assert_null(tn_token_shards(path, 4, 100));
-    assert_error(TN_EFORMAT, "says 14 tokens but 13 follow");
+    assert_none(tn_token_shards(path, 4, 100), TN_EFORMAT, "says 14 tokens but 13 follow");
     write_llmc("a_0.bin", 4, 0);
-    assert_null(tn_token_shards(path, 4, 100));
-    assert_error(TN_EFORMAT,
-                 "no file has the 5 tokens that a window of 4 takes (the longest has 4)");
+    assert_none(tn_token_shards(path, 4, 100), TN_EFORMAT,
+                "no file has the 5 tokens that a window of 4 takes (the longest has 4)");
     temp_write(path, "abc", 3);
-    assert_null(tn_token_shards(path, 1, 100));
-    assert_error(TN_EFORMAT, "not a whole number");
+    assert_none(tn_token_shards(path, 1, 100), TN_EFORMAT, "not a whole number");
     temp_write(path, "", 0);
-    assert_null(tn_token_shards(path, 1, 100));
-    assert_error(TN_EFORMAT, "empty");
-    assert_null(tn_token_shards(path, 0, 100));
-    assert_error(TN_EVALUE, "the window is 0 (it must be at least 1)");
+    assert_none(tn_token_shards(path, 1, 100), TN_EFORMAT, "empty");
+    assert_none(tn_token_shards(path, 0, 100), TN_EVALUE,
+                "the window is 0 (it must be at least 1)");
 }
 
 /* Files of other kinds, whose bytes could all be tokens. */
@@ -176,8 +167,8 @@ TEST_WITH(test_other_kinds, NULL, temp_clean) {
             text[at] = texts[i][at % strlen(texts[i])];
         }
         temp_write(path, text, sizeof(text));
-        assert_null(tn_token_shards(path, 4, 65536));
-        assert_error(TN_EFORMAT, "a_0.bin is text, not tokens: `tern tokens /");
+        assert_none(tn_token_shards(path, 4, 65536), TN_EFORMAT,
+                    "a_0.bin is text, not tokens: `tern tokens /");
     }
     text[3000] = 1; /* one token that cannot be in text */
     temp_write(path, text, sizeof(text));
@@ -186,8 +177,7 @@ TEST_WITH(test_other_kinds, NULL, temp_clean) {
     tn_dataset_free(d);
     memcpy(text, "\x93NUMPY\x01\x00", 8);
     temp_write(path, text, sizeof(text));
-    assert_null(tn_token_shards(path, 4, 65536));
-    assert_error(TN_EFORMAT, "a NumPy array");
+    assert_none(tn_token_shards(path, 4, 65536), TN_EFORMAT, "a NumPy array");
     static const struct {
         const char *bytes, *is;
     } others[] = {
@@ -200,22 +190,19 @@ TEST_WITH(test_other_kinds, NULL, temp_clean) {
         {"PAR1\0\0\0\0\0\0", "is a Parquet file"}};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
         temp_write(path, others[i].bytes, 10);
-        assert_null(tn_token_shards(path, 4, 65536));
-        assert_error(TN_EFORMAT, others[i].is);
+        assert_none(tn_token_shards(path, 4, 65536), TN_EFORMAT, others[i].is);
     }
     temp_write(temp_path("a.jsonl"), "{\"text\": \"x\"}\n",
                14); /* short, but not named as tokens */
-    assert_null(tn_token_shards(temp_path("a.jsonl"), 4, 65536));
-    assert_error(TN_EFORMAT, "a.jsonl is text, not tokens");
+    assert_none(tn_token_shards(temp_path("a.jsonl"), 4, 65536), TN_EFORMAT,
+                "a.jsonl is text, not tokens");
 }
 
 /* ---- What the writer writes ------------------------------------------------------------------ */
 
 /* first, first + 1, … in shards of 10. */
 static void write_tokens(const char *prefix, int64_t vocab, int count, int32_t first) {
-    tn_shards_options o = tn_shards_defaults();
-    o.vocab = vocab;
-    o.shard_tokens = 10;
+    tn_shards_options o = TN_WITH(tn_shards, .vocab = vocab, .shard_tokens = 10);
     tn_shards_writer *w = tn_shards_writer_new(temp_path(prefix), o);
     for (int32_t i = 0; i < count; i++) {
         int32_t token = first + i;
@@ -252,8 +239,8 @@ TEST_WITH(test_wide, NULL, temp_clean) {
     tn_dataset_free(d);
     int64_t x[4], y[4];
     d = tn_token_shards(temp_path("w_*.bin"), 4, 100015);
-    assert_int_equal(tn_dataset_get(d, 3, x, y), TN_EFORMAT);
-    assert_error(TN_EFORMAT, "w_000001.bin: token 5 is 100015 but the vocabulary has 100015");
+    assert_fails(tn_dataset_get(d, 3, x, y), TN_EFORMAT,
+                 "w_000001.bin: token 5 is 100015 but the vocabulary has 100015");
     tn_dataset_free(d);
     d = tn_sliding_shards(temp_path("w_000001.bin"), 4, 4, 128256);
     assert_int_equal(d->size, 3);
@@ -263,36 +250,30 @@ TEST_WITH(test_wide, NULL, temp_clean) {
     assert_int_equal(y[1], -100);
     tn_dataset_free(d);
     assert_int_equal(truncate(temp_path("w_000000.bin"), HEAD + 38), 0);
-    assert_null(tn_token_shards(temp_path("w_*.bin"), 4, 128256));
-    assert_error(TN_EFORMAT, "38 bytes of tokens, which is not a whole number of 32-bit tokens");
+    assert_none(tn_token_shards(temp_path("w_*.bin"), 4, 128256), TN_EFORMAT,
+                "38 bytes of tokens, which is not a whole number of 32-bit tokens");
 }
 
 TEST_WITH(test_writer_refuses, NULL, temp_clean) {
-    tn_shards_options o = tn_shards_defaults();
-    o.vocab = 10;
+    tn_shards_options o = TN_WITH(tn_shards, .vocab = 10);
     tn_shards_writer *w = tn_shards_writer_new(temp_path("w"), o);
     int32_t tokens[] = {9, 10, -1};
-    assert_int_equal(tn_shards_writer_add(w, tokens, 2), TN_EINDEX);
-    assert_error(TN_EINDEX, "a token is 10 but the vocabulary has 10");
-    assert_int_equal(tn_shards_writer_add(w, tokens + 2, 1), TN_EINDEX);
-    assert_error(TN_EINDEX, "a token is -1");
-    assert_int_equal(tn_shards_writer_add_pair(w, tokens, 1, 0), TN_ESTATE);
-    assert_error(TN_ESTATE, "this writer does not take pairs");
+    assert_fails(tn_shards_writer_add(w, tokens, 2), TN_EINDEX,
+                 "a token is 10 but the vocabulary has 10");
+    assert_fails(tn_shards_writer_add(w, tokens + 2, 1), TN_EINDEX, "a token is -1");
+    assert_fails(tn_shards_writer_add_pair(w, tokens, 1, 0), TN_ESTATE,
+                 "this writer does not take pairs");
     assert_int_equal(tn_shards_writer_add(w, tokens, 1), TN_OK);
     tn_shards_writer_free(w); /* and nothing of it is left */
     assert_int_equal(temp_count(), 0);
     o.pairs = true;
     w = tn_shards_writer_new(temp_path("w"), o);
-    assert_int_equal(tn_shards_writer_add(w, tokens, 1), TN_ESTATE);
-    assert_error(TN_ESTATE, "this writer takes only pairs");
-    assert_int_equal(tn_shards_writer_add_pair(w, tokens, 1, 2), TN_EVALUE);
-    assert_error(TN_EVALUE, "1 tokens, 2 of them the prompt");
+    assert_fails(tn_shards_writer_add(w, tokens, 1), TN_ESTATE, "this writer takes only pairs");
+    assert_fails(tn_shards_writer_add_pair(w, tokens, 1, 2), TN_EVALUE,
+                 "1 tokens, 2 of them the prompt");
     tn_shards_writer_free(w);
     o.vocab = 0;
-    assert_null(tn_shards_writer_new(temp_path("w"), o));
-    assert_error(TN_EVALUE, "vocabulary 0");
-    assert_null(tn_shards_writer_new(NULL, tn_shards_defaults()));
-    assert_error(TN_EVALUE, "no name");
+    assert_none(tn_shards_writer_new(temp_path("w"), o), TN_EVALUE, "vocabulary 0");
 }
 
 /* ---- Pairs ----------------------------------------------------------------------------------- */
@@ -302,9 +283,7 @@ static const int64_t pairs[][2] = {{2, 4}, {1, 2}, {0, 3}, {5, 9}, {3, 3}, {1, 8
 enum { PAIRS = 6 };
 
 static void write_pairs(const char *prefix) {
-    tn_shards_options o = tn_shards_defaults();
-    o.shard_tokens = 8;
-    o.pairs = true;
+    tn_shards_options o = TN_WITH(tn_shards, .shard_tokens = 8, .pairs = true);
     tn_shards_writer *w = tn_shards_writer_new(temp_path(prefix), o);
     for (int32_t i = 0; i < PAIRS; i++) {
         int32_t tokens[16];
@@ -343,8 +322,8 @@ TEST_WITH(test_pairs, NULL, temp_clean) {
     expect_pairs(tn_sliding_shards(temp_path("w_*.bin"), 6, 3, 50257));
     tn_dataset *d = tn_token_shards(temp_path("w_*.bin"), 6, 503);
     int64_t x[6], y[6];
-    assert_int_equal(tn_dataset_get(d, 5, x, y), TN_EFORMAT);
-    assert_error(TN_EFORMAT, "w_000004.bin: token 3 is 503 but the vocabulary has 503");
+    assert_fails(tn_dataset_get(d, 5, x, y), TN_EFORMAT,
+                 "w_000004.bin: token 3 is 503 but the vocabulary has 503");
     tn_dataset_free(d);
 }
 
@@ -390,19 +369,17 @@ TEST_WITH(test_tokens_json, NULL, temp_clean) {
     assert_int_equal(tn_token_shards_vocab(temp_path("*.bin")), 50257);
     assert_int_equal(tn_token_shards_vocab(temp_path("other_*.bin")), 0);
     tn_dataset_free(tn_token_shards(temp_path("train_*.bin"), 4, 50304));
-    assert_null(tn_token_shards(temp_path("train_*.bin"), 4, 256));
-    assert_error(TN_EFORMAT,
-                 "train_000000.bin has tokens of a vocabulary of 50257, but 256 are wanted");
+    assert_none(tn_token_shards(temp_path("train_*.bin"), 4, 256), TN_EFORMAT,
+                "train_000000.bin has tokens of a vocabulary of 50257, but 256 are wanted");
     tn_dataset_free(tn_token_shards(temp_path("other_*.bin"), 4, 256)); /* not one of its files */
     write_beside("{\"format\":\"tern-tokens-1\",\"finished\":false}");
-    assert_null(tn_token_shards(temp_path("train_*.bin"), 4, 50304));
-    assert_error(TN_EFORMAT, "train_000000.bin is one of an unfinished set");
+    assert_none(tn_token_shards(temp_path("train_*.bin"), 4, 50304), TN_EFORMAT,
+                "train_000000.bin is one of an unfinished set");
     static const char *const broken[] = {"", "{", "[]", "{\"format\":1}",
                                          "{\"format\":\"tern-tokens-1\",\"finished\":true}"};
     for (int i = 0; i < 5; i++) {
         write_beside(broken[i]);
-        assert_null(tn_token_shards(temp_path("train_*.bin"), 4, 50304));
-        assert_error(TN_EFORMAT, "tokens.json");
+        assert_none(tn_token_shards(temp_path("train_*.bin"), 4, 50304), TN_EFORMAT, "tokens.json");
     }
 }
 
@@ -428,9 +405,7 @@ static int drain_loader(tn_loader *loader) {
 TEST_WITH(test_cut_short, NULL, temp_clean) {
     for (int threads = 0; threads <= 2; threads += 2) {
         write_zeros("a_0.bin", 1 << 20);
-        tn_loader_options o = tn_loader_defaults();
-        o.batch = 3;
-        o.threads = threads;
+        tn_loader_options o = TN_WITH(tn_loader, .batch = 3, .threads = threads);
         tn_loader *loader = tn_loader_new(tn_token_shards(temp_path("a_0.bin"), 1024, 100),
                                           tn_sequential_sampler(), o);
         tn_batch b;
@@ -470,11 +445,10 @@ TEST_WITH(test_many_shards, NULL, temp_clean) {
     int64_t x[4], y[4];
     write_llmc("another", 9, 0);
     assert_int_equal(rename(temp_path("another"), temp_path("a_299.bin")), 0);
-    assert_int_equal(tn_dataset_get(d, 2 * SHARDS - 1, x, y), TN_EIO);
-    assert_error(TN_EIO, "a_299.bin is no longer the same file");
+    assert_fails(tn_dataset_get(d, 2 * SHARDS - 1, x, y), TN_EIO,
+                 "a_299.bin is no longer the same file");
     assert_int_equal(unlink(temp_path("a_298.bin")), 0);
-    assert_int_equal(tn_dataset_get(d, 2 * SHARDS - 3, x, y), TN_EIO);
-    assert_error(TN_EIO, "a_298.bin: No such file");
+    assert_fails(tn_dataset_get(d, 2 * SHARDS - 3, x, y), TN_EIO, "a_298.bin: No such file");
     tn_dataset_free(d);
 }
 

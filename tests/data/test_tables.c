@@ -22,8 +22,7 @@ static tn_dataset *csv_of(const char *text) {
 }
 
 static void refuse_csv(const char *text, const char *part) {
-    assert_null(csv_of(text));
-    assert_error(TN_EFORMAT, part);
+    assert_none(csv_of(text), TN_EFORMAT, part);
 }
 
 TEST(a_wrong_table_names_its_place) {
@@ -42,12 +41,10 @@ TEST(a_wrong_table_names_its_place) {
     refuse_csv("a,b\n\"1\"2,y\n", "line 2, column 0: there is something between");
     refuse_csv("a,b\n\"1\n\"2,y\n", "line 3, column 0: there is something between");
     temp_write(temp_path("table"), "a,b\n1,x\n2,\0\n", 12);
-    assert_null(tn_csv_dataset(temp_path("table"), tn_csv_defaults()));
-    assert_error(TN_EFORMAT, "table is binary");
-    assert_null(tn_csv_dataset(temp_path("nowhere"), tn_csv_defaults()));
-    assert_error(TN_EIO, "nowhere: No such file");
-    assert_null(tn_csv_dataset(NULL, tn_csv_defaults()));
-    assert_error(TN_EVALUE, "NULL");
+    assert_none(tn_csv_dataset(temp_path("table"), tn_csv_defaults()), TN_EFORMAT,
+                "table is binary");
+    assert_none(tn_csv_dataset(temp_path("nowhere"), tn_csv_defaults()), TN_EIO,
+                "nowhere: No such file");
 }
 
 /* A quote that never ends, in a small file that unpacks to very many lines. */
@@ -62,8 +59,8 @@ TEST(an_endless_record) {
         gzwrite(out, lines, sizeof(lines));
     }
     gzclose(out);
-    assert_null(tn_csv_dataset(path, tn_csv_defaults()));
-    assert_error(TN_EFORMAT, "the record that begins in line 2 has more than 67108864 bytes");
+    assert_none(tn_csv_dataset(path, tn_csv_defaults()), TN_EFORMAT,
+                "the record that begins in line 2 has more than 67108864 bytes");
 }
 
 TEST(a_zero_far_behind) {
@@ -74,18 +71,16 @@ TEST(a_zero_far_behind) {
     }
     text[4 * 2500 + 2] = 0;
     temp_write(temp_path("table"), text, BYTES);
-    assert_null(tn_csv_dataset(temp_path("table"), tn_csv_defaults()));
-    assert_error(TN_EFORMAT, "line 2501 has a zero byte");
+    assert_none(tn_csv_dataset(temp_path("table"), tn_csv_defaults()), TN_EFORMAT,
+                "line 2501 has a zero byte");
 }
 
 static void refuse_columns(tn_csv_options o, const char *part) {
-    assert_null(tn_csv_dataset(write_text("a,b,b,3\n1,2,3,x\n"), o));
-    assert_error(TN_EVALUE, part);
+    assert_none(tn_csv_dataset(write_text("a,b,b,3\n1,2,3,x\n"), o), TN_EVALUE, part);
 }
 
 TEST(columns_that_are_not_there) {
-    tn_csv_options o = tn_csv_defaults();
-    o.target = "c";
+    tn_csv_options o = TN_WITH(tn_csv, .target = "c");
     refuse_columns(o, "table has no column \"c\" among its 4: \"a\", \"b\", \"b\", \"3\"");
     o.target = "4";
     refuse_columns(o, "no column \"4\"");
@@ -116,16 +111,14 @@ TEST(classes_that_are_given) {
     assert_string_equal(d->classes[2], "perhaps");
     assert_null(d->classes[3]);
     tn_dataset_free(d);
-    assert_null(tn_csv_dataset(write_text("a,b\n1,yes\n2,No\n"), o));
-    assert_error(TN_EFORMAT, "line 3, column 1 (b): \"No\" is not one of the classes");
+    assert_none(tn_csv_dataset(write_text("a,b\n1,yes\n2,No\n"), o), TN_EFORMAT,
+                "line 3, column 1 (b): \"No\" is not one of the classes");
     o.classes = (const char *const[]){"no", "no", NULL};
-    assert_null(tn_csv_dataset(temp_path("table"), o));
-    assert_error(TN_EVALUE, "class \"no\" occurs twice");
+    assert_none(tn_csv_dataset(temp_path("table"), o), TN_EVALUE, "class \"no\" occurs twice");
 }
 
 static void refuse_libsvm(const char *text, const char *part) {
-    assert_null(tn_libsvm_dataset(write_text(text), 3));
-    assert_error(TN_EFORMAT, part);
+    assert_none(tn_libsvm_dataset(write_text(text), 3), TN_EFORMAT, part);
 }
 
 TEST(a_wrong_row_names_its_line) {
@@ -142,8 +135,7 @@ TEST(a_wrong_row_names_its_line) {
     refuse_libsvm("1 99999999999999999999:2\n", "of 1 to 3 features");
     refuse_libsvm("1 2:2 2:3\n", "\"2:3\" does not have a higher index than the one before");
     refuse_libsvm("1 2:2 1:3\n", "\"1:3\" does not have a higher index than the one before");
-    assert_null(tn_libsvm_dataset(write_text("1 1:1\n"), 0));
-    assert_error(TN_EVALUE, "0 features");
+    assert_none(tn_libsvm_dataset(write_text("1 1:1\n"), 0), TN_EVALUE, "0 features");
     tn_dataset *d = tn_libsvm_dataset(write_text("1\n2\n"), 3);
     assert_non_null(d);
     float y;
@@ -183,8 +175,8 @@ TEST(a_compressed_table_that_is_damaged) {
     check_threads(tn_csv_dataset(temp_path("t.csv.gz"), tn_csv_defaults()));
     for (size_t left = 0; left < bytes; left++) {
         temp_write(temp_path("t.csv.gz"), gz, left);
-        assert_null(tn_csv_dataset(temp_path("t.csv.gz"), tn_csv_defaults()));
-        assert_error(TN_EFORMAT, "t.csv.gz");
+        assert_none(tn_csv_dataset(temp_path("t.csv.gz"), tn_csv_defaults()), TN_EFORMAT,
+                    "t.csv.gz");
     }
     free(gz);
 }
@@ -207,8 +199,8 @@ TEST(what_follows_a_compressed_table) {
     }
     memcpy(all + bytes + 100, gz, bytes); /* a second table, and its header */
     temp_write(path, all, 2 * bytes + 100);
-    assert_null(tn_csv_dataset(path, tn_csv_defaults()));
-    assert_error(TN_EFORMAT, "line 3, column 0 (a): \"a\" is not a number");
+    assert_none(tn_csv_dataset(path, tn_csv_defaults()), TN_EFORMAT,
+                "line 3, column 0 (a): \"a\" is not a number");
     static const char *const others[] = {"x", "garbage", "\n", "\r\n"};
     for (int i = 0; i < 4; i++) {
         char part[64];
@@ -254,8 +246,7 @@ TEST(ends_of_lines) {
     assert_string_equal(d->classes[2], "x\ry");
     tn_dataset_free(d);
     refuse_csv("a,b\r1,x\r2\r", "line 3 has 1 fields");
-    assert_null(csv_of("a;b\n1;x\n"));
-    assert_error(TN_EVALUE, "its first line has 1 field, with ',' between");
+    assert_none(csv_of("a;b\n1;x\n"), TN_EVALUE, "its first line has 1 field, with ',' between");
     check_threads(tn_libsvm_dataset(write_text("1 1:2\r0 2:7\r3 3:1\r"), 3));
 }
 

@@ -46,8 +46,7 @@ static tn_tokenizer *load_ranks(void) {
 static tn_tokenizer *train_small(void) {
     const char *texts[] = {"abab abc", "\xff\xff ab<|endoftext|>"};
     size_t bytes[] = {8, 18};
-    tn_tokenizer_train_options o = tn_tokenizer_train_defaults();
-    o.vocab = 270;
+    tn_tokenizer_train_options o = TN_WITH(tn_tokenizer_train, .vocab = 270);
     return tn_tokenizer_train(texts, bytes, 2, o);
 }
 

@@ -12,9 +12,8 @@
 static tn_tokenizer *train_table(const char *pattern) {
     const char *texts[] = {table_text};
     size_t bytes[] = {sizeof(table_text) - 1};
-    tn_tokenizer_train_options o = tn_tokenizer_train_defaults();
-    o.vocab = TABLE_VOCAB;
-    o.pattern = pattern;
+    tn_tokenizer_train_options o =
+        TN_WITH(tn_tokenizer_train, .vocab = TABLE_VOCAB, .pattern = pattern);
     tn_tokenizer *t = tn_tokenizer_train(texts, bytes, 1, o);
     assert_non_null(t);
     return t;
@@ -97,27 +96,23 @@ TEST(wrong_options) {
     const char *texts[] = {NULL};
     size_t bytes[] = {1};
     tn_tokenizer_train_options o = tn_tokenizer_train_defaults();
-    assert_null(tn_tokenizer_train(texts, bytes, 1, o));
-    assert_error(TN_EVALUE, "one of the texts is NULL");
+    assert_none(tn_tokenizer_train(texts, bytes, 1, o), TN_EVALUE, "one of the texts is NULL");
     bytes[0] = 0;
     o.vocab = 256;
-    assert_null(tn_tokenizer_train(texts, bytes, 1, o));
-    assert_error(TN_EVALUE, "vocab is 256 (it must be 257 to 16777216)");
+    assert_none(tn_tokenizer_train(texts, bytes, 1, o), TN_EVALUE,
+                "vocab is 256 (it must be 257 to 16777216)");
     o.vocab = 300;
     o.pattern = "[";
-    assert_null(tn_tokenizer_train(texts, bytes, 1, o));
-    assert_error(TN_EFORMAT, "the pattern is not understood");
+    assert_none(tn_tokenizer_train(texts, bytes, 1, o), TN_EFORMAT,
+                "the pattern is not understood");
     o.pattern = "gpt2";
     const char *twice[] = {"<a>", "<a>"}, *bad[] = {"\xff"}, *empty[] = {""};
     o.special = twice;
     o.special_count = 2;
-    assert_null(tn_tokenizer_train(texts, bytes, 1, o));
-    assert_error(TN_EFORMAT, "\"<a>\" occurs twice");
+    assert_none(tn_tokenizer_train(texts, bytes, 1, o), TN_EFORMAT, "\"<a>\" occurs twice");
     o.special = bad;
     o.special_count = 1;
-    assert_null(tn_tokenizer_train(texts, bytes, 1, o));
-    assert_error(TN_EFORMAT, "is not UTF-8");
+    assert_none(tn_tokenizer_train(texts, bytes, 1, o), TN_EFORMAT, "is not UTF-8");
     o.special = empty;
-    assert_null(tn_tokenizer_train(texts, bytes, 1, o));
-    assert_error(TN_EFORMAT, "is not UTF-8");
+    assert_none(tn_tokenizer_train(texts, bytes, 1, o), TN_EFORMAT, "is not UTF-8");
 }

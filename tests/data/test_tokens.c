@@ -116,8 +116,8 @@ MAKES(test_documents) {
     tn_dataset *d = tn_token_shards(temp_path("out/train_*.bin"), 4, 263);
     assert_non_null(d);
     tn_dataset_free(d);
-    assert_null(tn_token_shards(temp_path("out/train_*.bin"), 4, 256));
-    assert_error(TN_EFORMAT, "has tokens of a vocabulary of 263, but 256 are wanted");
+    assert_none(tn_token_shards(temp_path("out/train_*.bin"), 4, 256), TN_EFORMAT,
+                "has tokens of a vocabulary of 263, but 256 are wanted");
 }
 
 /* Words, spaces, newlines, and bytes that are not text; no spaces if !spaces. */
@@ -150,10 +150,8 @@ static tn_tokenizer *tokenizer_with(const char *pattern) {
         small_rank(f, made[i], strlen(made[i]), 256 + i);
     }
     assert_int_equal(fclose(f), 0);
-    tn_tiktoken_options o = tn_tiktoken_defaults();
-    o.pattern = pattern;
-    o.special = special;
-    o.special_count = 1;
+    tn_tiktoken_options o =
+        TN_WITH(tn_tiktoken, .pattern = pattern, .special = special, .special_count = 1);
     tn_tokenizer *t = tn_tokenizer_load_tiktoken(temp_path("a.tiktoken"), o);
     assert_non_null(t);
     return t;
@@ -223,9 +221,7 @@ static void same_folders(const char *a, const char *b) {
 MAKES(test_threads) {
     static const int threads[] = {1, 2, 3, 8};
     write_many("in");
-    tn_tokens_options o = tn_tokens_defaults();
-    o.val = 0.1;
-    o.shard_tokens = 400000;
+    tn_tokens_options o = TN_WITH(tn_tokens, .val = 0.1, .shard_tokens = 400000);
     for (int i = 0; i < 4; i++) {
         char out[16];
         tn_tokens_made made;
@@ -273,9 +269,7 @@ MAKES(test_share) {
         free(two);
         free(train);
     }
-    tn_tokens_options o = tn_tokens_defaults();
-    o.val_documents = 3;
-    o.overwrite = true;
+    tn_tokens_options o = TN_WITH(tn_tokens, .val_documents = 3, .overwrite = true);
     assert_int_equal(make_tokens("a.jsonl", "out", o, NULL), TN_OK);
     expect_text("out", "val", "|000|001|002");
 }
@@ -355,24 +349,21 @@ MAKES(test_wrong_texts) {
     assert_int_equal(fclose(f), 0);
     for (o.threads = 1; o.threads <= 3; o.threads++) {
         o.shard_tokens = 10000;
-        assert_int_equal(make_tokens("in", "out", o, NULL), TN_EFORMAT);
-        assert_error(TN_EFORMAT, "in/1.jsonl: line 3001: a value should begin here");
-        assert_null(tn_token_shards(temp_path("out/train_*.bin"), 4, 263));
-        assert_error(TN_EFORMAT, "train_000000.bin is one of an unfinished set");
+        assert_fails(make_tokens("in", "out", o, NULL), TN_EFORMAT,
+                     "in/1.jsonl: line 3001: a value should begin here");
+        assert_none(tn_token_shards(temp_path("out/train_*.bin"), 4, 263), TN_EFORMAT,
+                    "train_000000.bin is one of an unfinished set");
     }
     write_text("empty.txt", "");
-    assert_int_equal(make_tokens("empty.txt", "other", o, NULL), TN_EFORMAT);
-    assert_error(TN_EFORMAT, "there is no document");
-    assert_int_equal(make_tokens("nothing", "never", o, NULL), TN_EIO);
-    assert_error(TN_EIO, "nothing: No such file");
+    assert_fails(make_tokens("empty.txt", "other", o, NULL), TN_EFORMAT, "there is no document");
+    assert_fails(make_tokens("nothing", "never", o, NULL), TN_EIO, "nothing: No such file");
     assert_int_not_equal(access(temp_path("never"), F_OK), 0);
     o.eot = "<|nothing|>";
-    assert_int_equal(make_tokens("in", "never", o, NULL), TN_EVALUE);
-    assert_error(TN_EVALUE, "no special token \"<|nothing|>\"");
+    assert_fails(make_tokens("in", "never", o, NULL), TN_EVALUE,
+                 "no special token \"<|nothing|>\"");
     o.eot = NULL;
     o.val = 1;
-    assert_int_equal(make_tokens("in", "never", o, NULL), TN_EVALUE);
-    assert_error(TN_EVALUE, "a validation share of 1");
+    assert_fails(make_tokens("in", "never", o, NULL), TN_EVALUE, "a validation share of 1");
 }
 
 MAKES(test_folders) {
@@ -380,8 +371,8 @@ MAKES(test_folders) {
     write_text("a.txt", "hello");
     o.shard_tokens = 1;
     assert_int_equal(make_tokens("a.txt", "out", o, NULL), TN_OK);
-    assert_int_equal(make_tokens("a.txt", "out", o, NULL), TN_ESTATE);
-    assert_error(TN_ESTATE, "out has tokens already (--overwrite replaces them)");
+    assert_fails(make_tokens("a.txt", "out", o, NULL), TN_ESTATE,
+                 "out has tokens already (--overwrite replaces them)");
     write_text("out/notes.txt", "mine");
     write_text("out/val_000000.bin.tmp", "left by somebody who was killed");
     o.overwrite = true;
@@ -395,26 +386,23 @@ MAKES(test_folders) {
     assert_int_equal(mkdir(temp_path("theirs"), 0700), 0); /* written by another program */
     write_text("theirs/train_000000.bin", "shard");
     o.overwrite = false;
-    assert_int_equal(make_tokens("a.txt", "theirs", o, NULL), TN_ESTATE);
-    assert_error(TN_ESTATE, "theirs/train_000000.bin is there, and tokens.json, which would say");
+    assert_fails(make_tokens("a.txt", "theirs", o, NULL), TN_ESTATE,
+                 "theirs/train_000000.bin is there, and tokens.json, which would say");
     write_text("theirs/tokens.json", "{\"train\": 1}");
-    assert_int_equal(make_tokens("a.txt", "theirs", o, NULL), TN_EFORMAT);
-    assert_error(TN_EFORMAT, "tokens.json is not what `tern tokens` writes");
+    assert_fails(make_tokens("a.txt", "theirs", o, NULL), TN_EFORMAT,
+                 "tokens.json is not what `tern tokens` writes");
     o.overwrite = true;
     assert_int_equal(make_tokens("a.txt", "theirs", o, NULL), TN_OK);
 
-    assert_int_equal(make_tokens("a.txt", "a.txt", o, NULL), TN_EIO);
-    assert_error(TN_EIO, "Not a directory");
-    assert_int_equal(make_tokens("a.txt", "no/where", o, NULL), TN_EIO);
-    assert_error(TN_EIO, "no/where: No such file");
+    assert_fails(make_tokens("a.txt", "a.txt", o, NULL), TN_EIO, "Not a directory");
+    assert_fails(make_tokens("a.txt", "no/where", o, NULL), TN_EIO, "no/where: No such file");
 }
 
 /* While one process writes into a folder, others are refused. */
 static tn_status second;
 
 static void make_another(const tn_tokens_made *so_far, void *user) {
-    tn_tokens_options o = tn_tokens_defaults();
-    o.overwrite = true;
+    tn_tokens_options o = TN_WITH(tn_tokens, .overwrite = true);
     second = make_tokens("a.txt", "out", o, NULL);
     assert_error(TN_EIO, "another process is writing it");
 }

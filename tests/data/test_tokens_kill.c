@@ -20,11 +20,11 @@ static tn_status make_tokens(const char *folder, int which) {
     snprintf(in, sizeof(in), "%s/in.jsonl", folder);
     snprintf(out, sizeof(out), "%s/out", folder);
     const char *path = in;
-    tn_tokens_options o = tn_tokens_defaults();
-    o.val = 0.2;
-    o.threads = 2;
-    o.shard_tokens = which == 0 ? 300 : which == 1 ? 400 : 5000;
-    o.seed = (uint64_t)which;
+    tn_tokens_options o = TN_WITH(tn_tokens, .val = 0.2, .threads = 2,
+                                  .shard_tokens = which == 0   ? 300
+                                                  : which == 1 ? 400
+                                                               : 5000,
+                                  .seed = (uint64_t)which);
     tn_tokenizer *t = tn_tokenizer_load(folder);
     tn_status status = t ? tn_tokens_make(t, &path, 1, out, o, NULL) : tn_error();
     tn_tokenizer_free(t);

@@ -36,10 +36,8 @@ static tn_loader *weighted_loader(int threads, int64_t part, int64_t parts) {
     tn_sampler s = tn_weighted_sampler(TN_FROM(weights, TN_DIMS(IMAGES), TN_F64), 60, 9);
     s.part = part;
     s.parts = parts;
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = BATCH / parts;
-    o.epochs = 3;
-    o.threads = threads;
+    tn_loader_options o =
+        TN_WITH(tn_loader, .batch = BATCH / parts, .epochs = 3, .threads = threads);
     return tn_loader_new(augmented_images(7), s, o);
 }
 
@@ -53,11 +51,8 @@ static tn_loader *bucketed_loader(int threads, int64_t part, int64_t parts) {
     tn_sampler s = tn_bucket_sampler(tn_dataset_lengths(d), BATCH / parts, 3, 9);
     s.part = part;
     s.parts = parts;
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = BATCH / parts;
-    o.epochs = 3;
-    o.threads = threads;
-    o.x_pad = -1;
+    tn_loader_options o =
+        TN_WITH(tn_loader, .batch = BATCH / parts, .epochs = 3, .threads = threads, .x_pad = -1);
     return tn_loader_new(d, s, o);
 }
 
@@ -161,9 +156,7 @@ TEST(epochs_differ) {
         tn_dataset *d = augmented_images(7);
         d = wrapped == 1 ? tn_subset(d, (int64_t[]){5, 5}, 2) : d;
         d = wrapped == 2 ? tn_concat_dataset(&d, 1) : d;
-        tn_loader_options o = tn_loader_defaults();
-        o.batch = 2;
-        o.epochs = 2;
+        tn_loader_options o = TN_WITH(tn_loader, .batch = 2, .epochs = 2);
         tn_loader *l = tn_loader_new(d, tn_sequential_sampler(), o);
         tn_batch b;
         assert_true(tn_loader_next(l, &b));
@@ -243,9 +236,7 @@ TEST(errors_travel) {
         tn_tensor *x = tn_reshape(tn_arange(0, 20, 1, TN_F32), TN_DIMS(10, 2));
         tn_transform t = halves;
         t.user = &bad;
-        tn_loader_options o = tn_loader_defaults();
-        o.batch = 2;
-        o.threads = threads;
+        tn_loader_options o = TN_WITH(tn_loader, .batch = 2, .threads = threads);
         tn_dataset *d = TN_TRANSFORMED(tn_tensor_dataset(x, NULL), 1, t);
         tn_loader *l = tn_loader_new(d, tn_sequential_sampler(), o);
         tn_batch b;
@@ -282,17 +273,15 @@ TEST(transforms_refuse) {
         {(tn_transform){.kind = "empty"}, TN_EVALUE, "transform 0 has no kind, no apply"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        assert_null(tn_transformed(random_images(), &cases[i].transform, 1, 1));
-        assert_error(cases[i].status, cases[i].says);
+        assert_none(tn_transformed(random_images(), &cases[i].transform, 1, 1), cases[i].status,
+                    cases[i].says);
     }
     tn_dataset *counts = tn_tensor_dataset(tn_arange(0, 3, 1, TN_I64), NULL);
-    assert_null(TN_TRANSFORMED(counts, 1, halves));
-    assert_error(TN_EDTYPE, "x of the dataset \"tensors\" is i64");
-    assert_null(TN_TRANSFORMED(tn_tensor_dataset(tn_ones(TN_DIMS(3), TN_F32), NULL), 1,
-                               tn_random_horizontal_flip(0.5)));
-    assert_error(TN_ESHAPE, "it should be (C, H, W)");
-    assert_null(tn_transformed(NULL, &halves, 1, 1));
-    assert_error(TN_EVALUE, "the dataset is NULL");
+    assert_none(TN_TRANSFORMED(counts, 1, halves), TN_EDTYPE,
+                "x of the dataset \"tensors\" is i64");
+    assert_none(TN_TRANSFORMED(tn_tensor_dataset(tn_ones(TN_DIMS(3), TN_F32), NULL), 1,
+                               tn_random_horizontal_flip(0.5)),
+                TN_ESHAPE, "it should be (C, H, W)");
 }
 
 /* ---- mixup ----------------------------------------------------------------------------------- */

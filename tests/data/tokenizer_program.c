@@ -114,9 +114,8 @@ static void train_tokenizer(const char *input, const char *folder, const char *v
     while (n < MOST && next_list(&at, in + all, 1, &texts[n], &bytes[n])) {
         n++;
     }
-    tn_tokenizer_train_options o = tn_tokenizer_train_defaults();
-    o.vocab = atoll(vocab);
-    o.pattern = pattern;
+    tn_tokenizer_train_options o =
+        TN_WITH(tn_tokenizer_train, .vocab = atoll(vocab), .pattern = pattern);
     tn_tokenizer *t = tn_tokenizer_train(texts, bytes, n, o);
     if (tn_tokenizer_save(t, folder) != TN_OK) {
         fail_with("cannot save");

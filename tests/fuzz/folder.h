@@ -49,15 +49,8 @@ static inline void fuzz_folder_gpt(const char *folder, tn_lm_save_options option
 
 static inline void fuzz_folder_llama(const char *folder) {
     tn_llama m;
-    tn_llama_options o = tn_llama_defaults();
-    o.vocab = 5;
-    o.context = 4;
-    o.layers = 1;
-    o.heads = 2;
-    o.kv_heads = 1;
-    o.width = 4;
-    o.head_width = 2;
-    o.hidden = 3;
+    tn_llama_options o = TN_WITH(tn_llama, .vocab = 5, .context = 4, .layers = 1, .heads = 2,
+                                 .kv_heads = 1, .width = 4, .head_width = 2, .hidden = 3);
     tn_llama_init(&m, o);
     must_hold(tn_lm_save(&m, folder) == TN_OK, "no folder of a llama");
     tn_module_finish(&m);

@@ -43,8 +43,7 @@ static target *open_target(void) {
     tn_linear_init(&t.model, 2, 1, tn_linear_defaults());
     t.optim = tn_adamw(&t.model, tn_adamw_defaults());
     t.schedule = tn_schedule_constant(0.5, 0);
-    tn_loader_options o = tn_loader_defaults();
-    o.epochs = 0;
+    tn_loader_options o = TN_WITH(tn_loader, .epochs = 0);
     t.loader = tn_loader_new(tn_tensor_dataset(tn_zeros(TN_DIMS(3, 2), TN_F32), NULL),
                              tn_random_sampler(1), o);
     must_hold(tn_error() == TN_OK, "the target");

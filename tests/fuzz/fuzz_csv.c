@@ -45,8 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         return 0;
     }
     static const char *const targets[] = {"-1", "0", "a", NULL};
-    tn_csv_options o = tn_csv_defaults();
-    o.header = !(data[0] & 1);
+    tn_csv_options o = TN_WITH(tn_csv, .header = !(data[0] & 1));
     o.delimiter = data[0] & 2 ? ';' : ',';
     o.missing = (tn_csv_missing)((data[0] >> 2 & 3) % 3);
     o.target_kind = data[0] & 16 ? TN_CSV_NUMBERS : TN_CSV_CLASSES;

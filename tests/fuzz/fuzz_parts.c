@@ -16,8 +16,7 @@ static void make_parts_folder(void) {
     TN_SCOPE;
     fuzz_folder_make(parts_folder);
     atexit(remove_parts_folder);
-    tn_lm_save_options options = tn_lm_save_defaults();
-    options.max_part_bytes = 700;
+    tn_lm_save_options options = TN_WITH(tn_lm_save, .max_part_bytes = 700);
     fuzz_folder_gpt(parts_folder, options);
 }
 

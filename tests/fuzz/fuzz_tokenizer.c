@@ -40,8 +40,7 @@ static void write_fuzz_file(char *path, const char *name, const void *data, size
 }
 
 static tn_tokenizer *load_fuzz_input(uint8_t kind, const void *data, size_t bytes, char *path) {
-    tn_tiktoken_options o = tn_tiktoken_defaults();
-    o.pattern = "llama3";
+    tn_tiktoken_options o = TN_WITH(tn_tiktoken, .pattern = "llama3");
     switch (kind % 4) {
     case 0:
         write_fuzz_file(path, "tokenizer.json", data, bytes);

@@ -93,9 +93,8 @@ static tn_tensor *as_pictures(tn_tensor *x) {
 }
 
 static tn_tensor *twice_as_large(tn_tensor *x) {
-    tn_interpolate_options options = tn_interpolate_defaults();
-    options.scale_factor = 2;
-    options.mode = TN_INTERPOLATE_LINEAR;
+    tn_interpolate_options options =
+        TN_WITH(tn_interpolate, .scale_factor = 2, .mode = TN_INTERPOLATE_LINEAR);
     return tn_interpolate(x, options);
 }
 
@@ -152,10 +151,8 @@ static void dump_texts(void) {
     } nets[] = {{"model.rnn_text", tn_rnn_new_with},
                 {"model.gru_text", tn_gru_new_with},
                 {"model.lstm_text", tn_lstm_new_with}};
-    tn_rnn_options options = tn_rnn_defaults();
-    options.layers = 2;
-    options.bidirectional = true;
-    options.batch_first = true;
+    tn_rnn_options options =
+        TN_WITH(tn_rnn, .layers = 2, .bidirectional = true, .batch_first = true);
     for (size_t i = 0; i < sizeof(nets) / sizeof(*nets); i++) {
         TN_SCOPE;
         text_model *m = tn_module_new_values(sizeof(*m), "text", text_forward);
@@ -169,8 +166,7 @@ static void dump_texts(void) {
 
 static void dump_transformers(void) {
     TN_SCOPE;
-    tn_transformer_options options = tn_transformer_defaults();
-    options.hidden = 32;
+    tn_transformer_options options = TN_WITH(tn_transformer, .hidden = 32);
     tn_transformer *both = tn_transformer_new_with(16, 4, 2, 2, options);
     tn_tensor *seen = tn_tril(tn_ones(TN_DIMS(5, 5), TN_BOOL), 0);
     dump_model("model.transformer", both,

@@ -39,8 +39,7 @@ static inline void dump_case_as(const char *name, tn_forward f, void *user, void
     TN_SCOPE;
     TN_NO_GRAD;
     char path[4096];
-    tn_onnx_options options = tn_onnx_defaults();
-    options.batch_inputs = batch_inputs;
+    tn_onnx_options options = TN_WITH(tn_onnx, .batch_inputs = batch_inputs);
     tn_values out = f(user, in);
     snprintf(path, sizeof(path), "%s/%s.onnx", folder, name);
     tn_status status = tn_error();

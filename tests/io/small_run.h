@@ -22,14 +22,10 @@ static inline void small_run_open(small_run *r, uint64_t seed) {
     TN_SCOPE;
     tn_seed(seed);
     tn_linear_init(&r->model, 4, 2, tn_linear_defaults());
-    tn_adamw_options a = tn_adamw_defaults();
-    a.no_decay = tn_match_vectors;
+    tn_adamw_options a = TN_WITH(tn_adamw, .no_decay = tn_match_vectors);
     r->optim = tn_adamw(&r->model, a);
     r->schedule = tn_schedule_cosine(1e-2, 1e-3, 3, 50);
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = 3;
-    o.epochs = 0;
-    o.threads = (int)(seed % 3);
+    tn_loader_options o = TN_WITH(tn_loader, .batch = 3, .epochs = 0, .threads = (int)(seed % 3));
     tn_seed(99);
     r->loader = tn_loader_new(
         tn_tensor_dataset(tn_randn(TN_DIMS(10, 4), TN_F32), tn_randn(TN_DIMS(10, 2), TN_F32)),

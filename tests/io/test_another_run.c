@@ -71,8 +71,7 @@ static void gpt_run_open(gpt_run *r, const recipe *p, uint64_t seed) {
         tn_module_set_precision(&r->model, tn_precision_defaults());
     }
     r->optim = tn_adamw(&r->model, p->adamw);
-    tn_loader_options o = tn_loader_defaults();
-    o.epochs = 0;
+    tn_loader_options o = TN_WITH(tn_loader, .epochs = 0);
     r->loader = tn_loader_new(tn_token_dataset(tokens, count, 4), tn_random_sampler(1), o);
     assert_int_equal(tn_error(), TN_OK);
 }
@@ -190,8 +189,7 @@ PLAIN_TEST(test_goes_on_all_the_same) {
     gpt_run_open(&wide, &other, 3);
     c = gpt_run_checkpoint(&wide);
     c.other_run = true;
-    assert_int_equal(tn_checkpoint_load(&c, path), TN_ESHAPE);
-    tn_error_clear();
+    assert_fails(tn_checkpoint_load(&c, path), TN_ESHAPE, "");
     gpt_run_close(&wide);
     gpt_run_close(&run);
     gpt_run_close(&saved);
@@ -247,8 +245,7 @@ typedef struct norm_run {
 
 static tn_status norm_run_pass(const norm_run *r, bool save, const char *path) {
     tn_rms_norm norm;
-    tn_norm_options o = tn_norm_defaults();
-    o.eps = r->eps;
+    tn_norm_options o = TN_WITH(tn_norm, .eps = r->eps);
     tn_rms_norm_init(&norm, 3, o);
     tn_optim *optim = tn_sgd(&norm, r->sgd);
     tn_scaler *scaler = tn_scaler_new(r->scaler);
@@ -274,21 +271,19 @@ PLAIN_TEST(test_other_optimisers_and_norms) {
     r.sgd.momentum = 0.8;
     r.sgd.nesterov = true;
     r.scaler.interval = 5;
-    assert_int_equal(norm_run_pass(&r, false, path), TN_EMISMATCH);
-    assert_error(TN_EMISMATCH,
+    assert_fails(norm_run_pass(&r, false, path), TN_EMISMATCH,
                  "norm: rms_norm: eps was 1e-05 but is 1.0000000000000003e-05; sgd: "
                  "momentum was 0.9 but is 0.8; sgd: nesterov was false but is true; the "
                  "scaler: interval was 2000 but is 5 (");
     r = usual;
     r.sgd.dampening = 6e-4 * 0.1; /* in full 5.9999999999999995e-05 */
-    assert_int_equal(norm_run_pass(&r, false, path), TN_EMISMATCH);
-    assert_error(TN_EMISMATCH, "sgd: dampening was 0 but is 6e-05 (tn_checkpoint.other_run: ");
+    assert_fails(norm_run_pass(&r, false, path), TN_EMISMATCH,
+                 "sgd: dampening was 0 but is 6e-05 (tn_checkpoint.other_run: ");
 }
 
 /* Layers with sizes that no weight shows. */
 static tn_sequential *sized_net(int64_t width) {
-    tn_interpolate_options size = tn_interpolate_defaults();
-    size.size = TN_DIMS(4, width);
+    tn_interpolate_options size = TN_WITH(tn_interpolate, .size = TN_DIMS(4, width));
     return TN_SEQUENTIAL(tn_conv2d_new(1, 1, 1),
                          tn_max_pool2d_new_with(TN_DIMS(2, width), tn_pool_defaults()),
                          tn_adaptive_avg_pool2d_new(TN_DIMS(width)), tn_upsample_new_with(size));
@@ -299,8 +294,7 @@ PLAIN_TEST(test_other_sizes) {
     tn_sequential *saved = sized_net(6), *same = sized_net(6), *other = sized_net(8);
     assert_int_equal(tn_save(saved, path), TN_OK);
     assert_int_equal(tn_load(same, path), TN_OK);
-    assert_int_equal(tn_load(other, path), TN_EMISMATCH);
-    assert_error(TN_EMISMATCH,
+    assert_fails(tn_load(other, path), TN_EMISMATCH,
                  "1: kernel was 2x6 but is 2x8; 1: stride was 2x6 but is 2x8; 2: size "
                  "was 6 but is 8; 3: size was 4x6 but is 4x8");
     tn_module_free(saved);
@@ -466,12 +460,10 @@ PLAIN_TEST(test_data_of_ones_own) {
     assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
     assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
     n.version = 4;
-    assert_int_equal(tn_checkpoint_load(&c, path), TN_EMISMATCH);
-    assert_error(TN_EMISMATCH, "the data: version was 3 but is 4");
+    assert_fails(tn_checkpoint_load(&c, path), TN_EMISMATCH, "the data: version was 3 but is 4");
     n.base.x_dtype = TN_I32;
     n.version = 3;
-    assert_int_equal(tn_checkpoint_load(&c, path), TN_EMISMATCH);
-    assert_error(TN_EMISMATCH, "the data: x was f32[] but is i32[]");
+    assert_fails(tn_checkpoint_load(&c, path), TN_EMISMATCH, "the data: x was f32[] but is i32[]");
     n.status = TN_EIO; /* the digest was made before */
     n.base.x_dtype = TN_F32;
     assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
@@ -480,15 +472,14 @@ PLAIN_TEST(test_data_of_ones_own) {
         c.loader = open_numbers(&n, numbers_fields);
         n.status = TN_EIO;
         n.says = says;
-        assert_int_equal(tn_checkpoint_load(&c, path), TN_EIO);
-        assert_error(TN_EIO, says ? "a file is gone" : "no digest of the dataset \"numbers\"");
-        assert_int_equal(tn_checkpoint_save(&c, path), TN_EIO);
-        tn_error_clear();
+        assert_fails(tn_checkpoint_load(&c, path), TN_EIO,
+                     says ? "a file is gone" : "no digest of the dataset \"numbers\"");
+        assert_fails(tn_checkpoint_save(&c, path), TN_EIO, "");
     }
     tn_loader_free(c.loader);
     c.loader = open_numbers(&n, NULL); /* a dataset without fields is fine, but no wildcard */
-    assert_int_equal(tn_checkpoint_load(&c, path), TN_EMISMATCH);
-    assert_error(TN_EMISMATCH, "the data: version was 3 but is not set");
+    assert_fails(tn_checkpoint_load(&c, path), TN_EMISMATCH,
+                 "the data: version was 3 but is not set");
     assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
     assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
     tn_loader_free(c.loader);
@@ -498,9 +489,7 @@ PLAIN_TEST(test_data_of_ones_own) {
 static tn_loader *open_padded(tn_sampler s, double pad, int64_t batch) {
     tn_tensor *x[] = {tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(5), TN_F32),
                       tn_ones(TN_DIMS(3), TN_F32)};
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = batch;
-    o.x_pad = pad;
+    tn_loader_options o = TN_WITH(tn_loader, .batch = batch, .x_pad = pad);
     return tn_loader_new(tn_sequence_dataset(x, NULL, 3), s, o);
 }
 
@@ -574,8 +563,8 @@ PLAIN_TEST(test_weights_of_another_network) {
     gpt_run_open(&other, &usual, 2);
     assert_int_equal(tn_load(&other.model, path), TN_OK);
     other.model.h[0].attn.causal = false;
-    assert_int_equal(tn_load(&other.model, path), TN_EMISMATCH);
-    assert_error(TN_EMISMATCH, "weights: h.0.attn: causal was true but is false");
+    assert_fails(tn_load(&other.model, path), TN_EMISMATCH,
+                 "weights: h.0.attn: causal was true but is false");
     gpt_run_close(&other);
     gpt_run_close(&saved);
 
@@ -597,10 +586,7 @@ PLAIN_TEST(test_weights_of_another_network) {
 /* Four examples, two a batch. */
 static tn_loader *open_passes(int64_t epochs, int64_t batch, int threads) {
     static const int32_t tokens[] = {1, 2, 3, 4, 5, 6};
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = batch;
-    o.epochs = epochs;
-    o.threads = threads;
+    tn_loader_options o = TN_WITH(tn_loader, .batch = batch, .epochs = epochs, .threads = threads);
     return tn_loader_new(tn_token_dataset(tokens, 6, 2), tn_random_sampler(1), o);
 }
 

@@ -87,16 +87,13 @@ PLAIN_TEST(test_folder_without_rights) {
 }
 
 PLAIN_TEST(test_bad_paths) {
-    assert_int_equal(tn_write_file("x", 1, "/nowhere/at/all"), TN_EIO);
-    assert_error(TN_EIO, "/nowhere/at/all.tmp: No such file");
-    assert_int_equal(tn_write_file("x", 1, NULL), TN_EVALUE);
-    tn_error_clear();
-    assert_int_equal(tn_write_file("x", 1, ""), TN_EVALUE);
-    tn_error_clear();
+    assert_fails(tn_write_file("x", 1, "/nowhere/at/all"), TN_EIO,
+                 "/nowhere/at/all.tmp: No such file");
+    assert_fails(tn_write_file("x", 1, NULL), TN_EVALUE, "");
+    assert_fails(tn_write_file("x", 1, ""), TN_EVALUE, "");
     const char *folder = temp_path("folder");
     assert_int_equal(mkdir(folder, 0755), 0);
-    assert_int_equal(tn_write_file("x", 1, folder), TN_EIO);
-    assert_error(TN_EIO, "folder is not a regular file");
+    assert_fails(tn_write_file("x", 1, folder), TN_EIO, "folder is not a regular file");
     assert_int_equal(rmdir(folder), 0);
     assert_int_equal(temp_count(), 1);
 }
@@ -112,8 +109,7 @@ PLAIN_TEST(test_leftovers) {
     temp_write(leftover, "theirs", 6);
     int fd = open(leftover, O_WRONLY);
     assert_int_equal(flock(fd, LOCK_EX), 0);
-    assert_int_equal(tn_write_file("mine", 4, path), TN_EIO);
-    assert_error(TN_EIO, "another process is writing it");
+    assert_fails(tn_write_file("mine", 4, path), TN_EIO, "another process is writing it");
     expect_contents(path, "whole");
     expect_contents(leftover, "theirs");
     close(fd);
@@ -121,8 +117,7 @@ PLAIN_TEST(test_leftovers) {
     expect_contents(path, "mine");
 
     assert_int_equal(symlink("/etc/passwd", leftover), 0); /* never written through */
-    assert_int_equal(tn_write_file("x", 1, path), TN_EIO);
-    tn_error_clear();
+    assert_fails(tn_write_file("x", 1, path), TN_EIO, "");
     assert_int_equal(unlink(leftover), 0);
 }
 

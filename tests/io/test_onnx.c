@@ -139,9 +139,7 @@ static tn_values add_and_scale(void *user, tn_values in) {
 TEST(a_function) {
     const char *path = temp_path("function.onnx");
     static const char *const inputs[] = {"a", "b", "c"}, *const outputs[] = {"y", "z"};
-    tn_onnx_options options = tn_onnx_defaults();
-    options.inputs = inputs;
-    options.outputs = outputs;
+    tn_onnx_options options = TN_WITH(tn_onnx, .inputs = inputs, .outputs = outputs);
     tn_values in = TN_VALUES(tn_ones(TN_DIMS(2), TN_F32), NULL, tn_ones(TN_DIMS(2), TN_F32));
     assert_int_equal(tn_onnx_export_function(add_and_scale, NULL, NULL, in, path, options), TN_OK);
     assert_string_equal(tell_file(path), "input a\n"
@@ -392,8 +390,7 @@ static tn_values in_rows(void *user, tn_values in) {
 /* The size that a reshape needs is computed; input 1 keeps its own. */
 TEST(a_batch_of_any_size) {
     const char *path = temp_path("batch.onnx");
-    tn_onnx_options options = tn_onnx_defaults();
-    options.batch_inputs = 1;
+    tn_onnx_options options = TN_WITH(tn_onnx, .batch_inputs = 1);
     tn_values in = TN_VALUES(tn_ones(TN_DIMS(1, 4), TN_F32), tn_ones(TN_DIMS(3), TN_F32));
     assert_int_equal(tn_onnx_export_function(in_rows, NULL, NULL, in, path, options), TN_OK);
     assert_string_equal(tell_file(path), "input input_0\n"
@@ -453,8 +450,7 @@ TEST(what_a_batch_cannot_be) {
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         TN_SCOPE;
-        tn_onnx_options options = tn_onnx_defaults();
-        options.batch_inputs = cases[i].inputs;
+        tn_onnx_options options = TN_WITH(tn_onnx, .batch_inputs = cases[i].inputs);
         const char *path = temp_path("no_batch.onnx");
         tn_values in = TN_VALUES(tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(3), TN_F32));
         tn_status status = tn_onnx_export_function(cases[i].f, NULL, NULL, in, path, options);

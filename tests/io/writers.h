@@ -56,8 +56,7 @@ static tn_values add_bias(void *user, tn_values in) {
 static tn_status write_onnx(const char *path) {
     TN_SCOPE;
     tn_values in = TN_VALUES(tn_ones(TN_DIMS(2, 2), TN_F32));
-    tn_onnx_options options = tn_onnx_defaults();
-    options.batch_inputs = 1;
+    tn_onnx_options options = TN_WITH(tn_onnx, .batch_inputs = 1);
     return tn_onnx_export_function(add_bias, NULL, &run.model, in, path, options);
 }
 

@@ -68,14 +68,8 @@ static void dump_model(const char *name, void *m, bool padded) {
 /* f32 weights keep their initial values, which test_torch.py checks, too. */
 static void dump_gpt(const char *name, tn_dtype dtype, bool bias, bool padded) {
     tn_gpt gpt;
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = VOCAB;
-    o.context = 12;
-    o.layers = 3;
-    o.heads = 2;
-    o.width = 16;
-    o.bias = bias;
-    o.dtype = dtype;
+    tn_gpt_options o = TN_WITH(tn_gpt, .vocab = VOCAB, .context = 12, .layers = 3, .heads = 2,
+                               .width = 16, .bias = bias, .dtype = dtype);
     tn_gpt_init(&gpt, o);
     if (dtype == TN_F64) {
         stir_module(&gpt);

@@ -31,11 +31,8 @@ int main(int argc, char **argv) {
     for (int i = 0; i < n; i++) {
         prompts[i] = read_prompt(argv[6 + i]);
     }
-    tn_generate_options o = tn_generate_defaults();
-    o.temperature = 0.0;
-    o.max_new = atoi(argv[2]);
-    o.min_new = atoi(argv[3]);
-    o.repetition_penalty = atof(argv[4]);
+    tn_generate_options o = TN_WITH(tn_generate, .temperature = 0.0, .max_new = atoi(argv[2]),
+                                    .min_new = atoi(argv[3]), .repetition_penalty = atof(argv[4]));
     int32_t stop = atoi(argv[5]);
     o.stop_tokens = &stop;
     o.stop_token_count = stop >= 0;

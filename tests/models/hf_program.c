@@ -29,8 +29,7 @@ static bool add_entry(const tn_entry *entry, void *user) {
 }
 
 static void add_losses(tn_safetensors_writer *w, void *m, tn_tensor *tokens, tn_tensor *targets) {
-    tn_adamw_options options = tn_adamw_defaults();
-    options.lr = 1e-3;
+    tn_adamw_options options = TN_WITH(tn_adamw, .lr = 1e-3);
     options.eps = 1e-5; /* gradients that are only rounding errors do not make full steps */
     options.weight_decay = 0.1;
     tn_optim *optim = tn_adamw(m, options);

@@ -17,14 +17,8 @@ static void small_gpt(tn_gpt *m) {
 }
 
 static tn_llama_options small_llama(void) {
-    tn_llama_options o = tn_llama_defaults();
-    o.vocab = VOCAB;
-    o.context = CONTEXT;
-    o.layers = 2;
-    o.heads = 2;
-    o.kv_heads = 1;
-    o.width = WIDTH;
-    o.hidden = HIDDEN;
+    tn_llama_options o = TN_WITH(tn_llama, .vocab = VOCAB, .context = CONTEXT, .layers = 2,
+                                 .heads = 2, .kv_heads = 1, .width = WIDTH, .hidden = HIDDEN);
     return o;
 }
 

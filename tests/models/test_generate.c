@@ -18,26 +18,16 @@ typedef union any_model {
 } any_model;
 
 static void init_gpt(any_model *m, int64_t vocab) {
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = vocab;
-    o.context = CONTEXT;
-    o.layers = LAYERS;
-    o.heads = 2;
-    o.width = 16;
+    tn_gpt_options o = TN_WITH(tn_gpt, .vocab = vocab, .context = CONTEXT, .layers = LAYERS,
+                               .heads = 2, .width = 16);
     o.dtype = TN_F64; /* so that no token depends on how a batch of another size rounds */
     tn_gpt_init(&m->gpt, o);
 }
 
 static void init_llama(any_model *m, int64_t vocab) {
-    tn_llama_options o = tn_llama_defaults();
-    o.vocab = vocab;
-    o.context = CONTEXT;
-    o.layers = LAYERS;
-    o.heads = 4;
-    o.kv_heads = 2;
-    o.width = 16;
-    o.hidden = 24;
-    o.dtype = TN_F64;
+    tn_llama_options o =
+        TN_WITH(tn_llama, .vocab = vocab, .context = CONTEXT, .layers = LAYERS, .heads = 4,
+                .kv_heads = 2, .width = 16, .hidden = 24, .dtype = TN_F64);
     tn_llama_init(&m->llama, o);
 }
 
@@ -98,9 +88,7 @@ static const tn_prompt *make_prompts(prompts *p, const int *lengths, int n) {
 }
 
 static tn_generate_options greedy_options(int64_t count) {
-    tn_generate_options o = tn_generate_defaults();
-    o.max_new = count;
-    o.temperature = 0.0;
+    tn_generate_options o = TN_WITH(tn_generate, .max_new = count, .temperature = 0.0);
     return o;
 }
 
@@ -254,14 +242,10 @@ TEST(batches_are_sequences_alone) {
     EACH_FAMILY(m) {
         for (int k = 0; k < 10; k++) {
             make_prompts(&p, lengths[k % 2], ROWS);
-            tn_generate_options o = tn_generate_defaults();
-            o.max_new = NEW;
-            o.seed = (uint64_t)k;
-            o.temperature = k < 2 ? 0.0 : 6.0;
-            o.top_k = k == 4 ? 5 : 0;
-            o.repetition_penalty = k == 4 || k == 5 ? 1.3 : 1.0;
-            o.stop_tokens = stops;
-            o.stop_token_count = k < 6 ? 0 : 3;
+            tn_generate_options o = TN_WITH(
+                tn_generate, .max_new = NEW, .seed = (uint64_t)k, .temperature = k < 2 ? 0.0 : 6.0,
+                .top_k = k == 4 ? 5 : 0, .repetition_penalty = k == 4 || k == 5 ? 1.3 : 1.0,
+                .stop_tokens = stops, .stop_token_count = k < 6 ? 0 : 3);
             expect_alone(&m, p.of, o, k < 6);
         }
         expect_no_caches(&m);
@@ -277,10 +261,8 @@ TEST(any_number_of_threads) {
         tn_generated first[3], got[3];
         for (int threads = 1; threads <= 3; threads++) {
             tn_set_threads(threads);
-            tn_generate_options o = tn_generate_defaults();
-            o.max_new = NEW;
-            o.seed = 21;
-            o.temperature = 4.0;
+            tn_generate_options o =
+                TN_WITH(tn_generate, .max_new = NEW, .seed = 21, .temperature = 4.0);
             tn_generate(&m, p.of, 3, o, threads == 1 ? first : got);
             for (int i = 0; threads > 1 && i < 3; i++) {
                 expect_same(&got[i], &first[i]);
@@ -301,10 +283,7 @@ TEST(going_on) {
     prompts p;
     make_prompts(&p, (int[]){2}, 1);
     EACH_FAMILY(m) {
-        tn_generate_options o = tn_generate_defaults();
-        o.max_new = 8;
-        o.temperature = 6.0;
-        o.seed = 5;
+        tn_generate_options o = TN_WITH(tn_generate, .max_new = 8, .temperature = 6.0, .seed = 5);
         tn_generated whole, half;
         tn_generate(&m, p.of, 1, o, &whole);
         memcpy(p.ids[0] + 2, whole.tokens.ids, 4 * sizeof(int32_t));
@@ -341,8 +320,7 @@ TEST(frequencies_follow_softmax) {
         }
         for (int k = 0; k < 2; k++) {
             int seen[VOCAB] = {0}, kinds = 0;
-            tn_generate_options o = tn_generate_defaults();
-            o.max_new = 1;
+            tn_generate_options o = TN_WITH(tn_generate, .max_new = 1);
             o.temperature = 50.0; /* flattens the distribution */
             o.top_k = k ? 3 : 0;
             for (int i = 0; i < DRAWS; i += AT_ONCE) {
@@ -450,8 +428,7 @@ TEST(callbacks_hear_every_token) {
         tn_generated_free(got, 3);
         tn_generated_free(want, 3);
         l = (listener){.raises = true};
-        assert_int_equal(tn_generate(&m, p.of, 3, o, got), TN_EVALUE);
-        assert_error(TN_EVALUE, "enough");
+        assert_fails(tn_generate(&m, p.of, 3, o, got), TN_EVALUE, "enough");
         assert_null(got[0].tokens.ids);
         expect_no_caches(&m);
     }
@@ -587,12 +564,9 @@ TEST(refused_arguments) {
         REFUSES(TN_EVALUE, "prompt 0 has no tokens", q.ids = NULL);
         REFUSES(TN_EINDEX, "prompt 0: token 1 is 13", q.ids = outside; q.count = 2);
         tn_generate_options o = tn_generate_defaults();
-        assert_int_equal(tn_generate(&m, p.of, -1, o, &got), TN_EVALUE);
-        assert_error(TN_EVALUE, "-1 prompts");
-        assert_int_equal(tn_generate(&m, p.of, 1, o, NULL), TN_EVALUE);
-        assert_error(TN_EVALUE, "results at");
-        assert_int_equal(tn_generate(NULL, p.of, 1, o, &got), TN_EVALUE);
-        assert_error(TN_EVALUE, "NULL");
+        assert_fails(tn_generate(&m, p.of, -1, o, &got), TN_EVALUE, "-1 prompts");
+        assert_fails(tn_generate(&m, p.of, 1, o, NULL), TN_EVALUE, "results at");
+        assert_fails(tn_generate(NULL, p.of, 1, o, &got), TN_EVALUE, "NULL");
         expect_no_caches(&m);
     }
     tn_linear linear;
@@ -614,8 +588,7 @@ TEST(corner_cases) {
         assert_int_equal(got[1].tokens.count, 0);
         assert_int_equal(got[1].end, TN_ENDED_BY_COUNT);
         assert_int_equal(tn_generate(&m, NULL, 0, greedy_options(5), NULL), TN_OK);
-        tn_generate_options o = tn_generate_defaults();
-        o.temperature = 1e300;
+        tn_generate_options o = TN_WITH(tn_generate, .temperature = 1e300);
         assert_int_equal(tn_generate(&m, p.of, 2, o, got), TN_OK);
         tn_generated_free(got, 2);
         any_model small;

@@ -22,9 +22,7 @@ static int begin_tests(void **state) {
     temp_write(temp_path("vocab.json"), vocabulary, sizeof(vocabulary) - 1);
     temp_write(temp_path("merges.txt"), merges, sizeof(merges) - 1);
     tokenizer = tn_tokenizer_load(temp_path(""));
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = VOCAB;
-    o.context = 2 * LONGEST;
+    tn_gpt_options o = TN_WITH(tn_gpt, .vocab = VOCAB, .context = 2 * LONGEST);
     o.layers = o.heads = 1;
     o.width = 4;
     tn_gpt_init(&gpt, o);
@@ -87,10 +85,8 @@ static tn_generated hear_script(script s, tn_generate_options o, heard *h) {
 }
 
 static tn_generate_options stopped_by(const char *const *stops, int count, int64_t most) {
-    tn_generate_options o = tn_generate_defaults();
-    o.max_new = most;
-    o.stop_texts = stops;
-    o.stop_text_count = count;
+    tn_generate_options o =
+        TN_WITH(tn_generate, .max_new = most, .stop_texts = stops, .stop_text_count = count);
     return o;
 }
 
@@ -158,8 +154,7 @@ TEST(stop_texts_come_late) {
  * text. */
 TEST(stop_tokens_and_text) {
     heard h;
-    tn_generate_options o = tn_generate_defaults();
-    o.max_new = 4;
+    tn_generate_options o = TN_WITH(tn_generate, .max_new = 4);
     script says = {{A, END, C, C}, 4};
     tn_generated got = hear_script(says, o, &h);
     assert_string_equal(got.text, "a<|endoftext|>cc");
@@ -177,8 +172,7 @@ TEST(stop_tokens_and_text) {
 /* A model's vocabulary may be rounded up: tokens that the tokenizer lacks are never generated. */
 TEST(tokens_of_the_model_alone) {
     heard h;
-    tn_generate_options o = tn_generate_defaults();
-    o.max_new = 2;
+    tn_generate_options o = TN_WITH(tn_generate, .max_new = 2);
     tn_generated got = hear_script((script){{VOCAB - 1, C}, 2}, o, &h);
     assert_string_equal(got.text, "ac");
     tn_generated_free(&got, 1);
@@ -186,8 +180,7 @@ TEST(tokens_of_the_model_alone) {
 
 TEST(nothing_to_say) {
     heard h;
-    tn_generate_options o = tn_generate_defaults();
-    o.max_new = 0;
+    tn_generate_options o = TN_WITH(tn_generate, .max_new = 0);
     tn_generated got = hear_script((script){{A}, 1}, o, &h);
     assert_string_equal(got.text, "");
     tn_generated_free(&got, 1);

@@ -86,8 +86,8 @@ TEST(options_are_honoured) {
     assert_int_equal(got.options.activation, TN_ACT_RELU);
     assert_true(got.h[0].ln_1.eps == 0.25);
     got.h[0].ln_1.eps = 0.5;
-    assert_int_equal(tn_gpt_save_hf(&got, folder), TN_EUNSUPPORTED);
-    assert_error(TN_EUNSUPPORTED, "\"layer_norm_epsilon\" is one number");
+    assert_fails(tn_gpt_save_hf(&got, folder), TN_EUNSUPPORTED,
+                 "\"layer_norm_epsilon\" is one number");
     tn_module_finish(&got);
     tn_module_finish(&m);
 }
@@ -132,21 +132,18 @@ static void save_llama(const char *folder) {
 
 TEST(llamas_with_several_options) {
     tn_llama m;
-    tn_llama_options o = tn_llama_defaults();
-    o.vocab = 7;
-    o.context = 8;
-    o.layers = 2;
+    tn_llama_options o = TN_WITH(tn_llama, .vocab = 7, .context = 8, .layers = 2);
     o.heads = o.kv_heads = 2;
     o.width = 8;
     o.hidden = 9;
     tn_llama_init(&m, o);
     m.top.norm.eps = 0.5;
-    assert_int_equal(tn_llama_save_hf(&m, temp_path("several")), TN_EUNSUPPORTED);
-    assert_error(TN_EUNSUPPORTED, "\"norm\" differs from the model's options");
+    assert_fails(tn_llama_save_hf(&m, temp_path("several")), TN_EUNSUPPORTED,
+                 "\"norm\" differs from the model's options");
     m.top.norm.eps = o.eps;
     m.layers[1].self_attn.rotary.theta = 3.0;
-    assert_int_equal(tn_llama_save_hf(&m, temp_path("several")), TN_EUNSUPPORTED);
-    assert_error(TN_EUNSUPPORTED, "\"layers.1.self_attn\" differs");
+    assert_fails(tn_llama_save_hf(&m, temp_path("several")), TN_EUNSUPPORTED,
+                 "\"layers.1.self_attn\" differs");
     m.layers[1].self_attn.rotary = o.rotary;
     assert_int_equal(tn_llama_save_hf(&m, temp_path("several")), TN_OK);
     tn_module_finish(&m);
@@ -198,7 +195,6 @@ TEST(positions_that_no_llama_has) {
         char more[256];
         snprintf(more, sizeof(more), ",%s", wrong[i][0]);
         write_llama(folder, more);
-        assert_null(tn_lm_load(folder, tn_lm_load_defaults()));
-        assert_error(TN_EFORMAT, wrong[i][1]);
+        assert_none(tn_lm_load(folder, tn_lm_load_defaults()), TN_EFORMAT, wrong[i][1]);
     }
 }

@@ -195,14 +195,13 @@ TEST(into_a_model) {
     tn_gpt_options o = small_options();
     o.heads = 3;
     init_small(&other, o);
-    assert_int_equal(tn_lm_load_weights(&other, folder), TN_EMISMATCH);
-    assert_error(TN_EMISMATCH, "heads was 2 but is 3");
+    assert_fails(tn_lm_load_weights(&other, folder), TN_EMISMATCH, "heads was 2 but is 3");
     tn_module_finish(&other);
 
     tn_linear linear;
     tn_linear_init(&linear, 2, 2, tn_linear_defaults());
-    assert_int_equal(tn_lm_load_weights(&linear, folder), TN_EVALUE);
-    assert_error(TN_EVALUE, "is not a complete language model");
+    assert_fails(tn_lm_load_weights(&linear, folder), TN_EVALUE,
+                 "is not a complete language model");
     tn_module_finish(&linear);
 
     /* a load that fails changes nothing */
@@ -211,8 +210,7 @@ TEST(into_a_model) {
     tn_seed(5);
     init_small(&copy, small_options());
     write_folder(folder, &m, (folder_options){.drop = "transformer.wpe.weight"});
-    assert_int_equal(tn_lm_load_weights(&other, folder), TN_EMISMATCH);
-    assert_error(TN_EMISMATCH, "\"transformer.wpe.weight\"");
+    assert_fails(tn_lm_load_weights(&other, folder), TN_EMISMATCH, "\"transformer.wpe.weight\"");
     assert_same_model(&copy, &other);
     tn_module_finish(&copy);
     tn_module_finish(&other);
@@ -259,8 +257,8 @@ TEST(folders_and_absent_ones) {
     assert_true(tn_equal(stage.h[0].mlp.c_fc.weight, m.h[0].mlp.c_fc.weight));
     assert_true(tn_equal(stage.stem.wte.weight, m.stem.wte.weight));
     assert_true(tn_storage_is_empty(stage.h[1].mlp.c_fc.weight));
-    assert_int_equal(tn_lm_save(&stage, folder), TN_EUNSUPPORTED);
-    assert_error(TN_EUNSUPPORTED, "\"h.1.ln_1.weight\" is sharded: this rank has 0");
+    assert_fails(tn_lm_save(&stage, folder), TN_EUNSUPPORTED,
+                 "\"h.1.ln_1.weight\" is sharded: this rank has 0");
     tn_module_finish(&stage);
 
     tn_llama llama, first; /* untied: the first stage has only the embedding */
@@ -414,8 +412,7 @@ TEST(weights_of_bytes) {
         assert_int_equal(tn_dtype_of(has), dtypes[i]);
         assert_memory_equal(tn_data(want), tn_data(has), 5 * VOCAB * tn_dtype_size(dtypes[i]));
         tn_module_finish(&got);
-        assert_int_equal(tn_lm_save(&m, folder), TN_EUNSUPPORTED);
-        assert_error(TN_EUNSUPPORTED, "is i8, which Hugging Face's files");
+        assert_fails(tn_lm_save(&m, folder), TN_EUNSUPPORTED, "is i8, which Hugging Face's files");
         tn_module_finish(&m);
     }
 }

@@ -40,8 +40,7 @@ TEST(without_biases) {
     assert_true(got.options.bias);
     assert_same_logits(&m, &got);
     tn_module_finish(&got);
-    tn_lm_save_options plain = tn_lm_save_defaults();
-    plain.plain = true;
+    tn_lm_save_options plain = TN_WITH(tn_lm_save, .plain = true);
     assert_int_equal(tn_lm_save_with(&m, folder, plain), TN_OK);
     assert_folder(folder, &m);
     tn_module_finish(&m);

@@ -11,8 +11,7 @@
 enum { VOCAB = 300, END = 256 }; /* the tokenizer: 256 bytes, then <|endoftext|> */
 
 static void save_model(bool llama, int64_t vocab, const char *folder, const char *tokenizer) {
-    tn_lm_save_options o = tn_lm_save_defaults();
-    o.tokenizer = tokenizer;
+    tn_lm_save_options o = TN_WITH(tn_lm_save, .tokenizer = tokenizer);
     if (llama) {
         tn_llama m;
         tn_llama_init(&m, TN_WITH(tn_llama, .vocab = vocab, .context = 4, .layers = 1, .heads = 1,
@@ -36,8 +35,7 @@ static void write_in(const char *folder, const char *name, const char *text) {
 }
 
 static void new_tokenizer(const char *folder) {
-    tn_tokenizer_train_options o = tn_tokenizer_train_defaults();
-    o.vocab = END + 1;
+    tn_tokenizer_train_options o = TN_WITH(tn_tokenizer_train, .vocab = END + 1);
     tn_tokenizer *t = tn_tokenizer_train(NULL, NULL, 0, o);
     assert_non_null(t);
     assert_int_equal(tn_tokenizer_special(t, "<|endoftext|>"), END);
@@ -110,10 +108,8 @@ TEST_WITH(many_ends, NULL, temp_clean) {
     strcpy(text + length, ",5000,9]}");
     write_in("own", "generation_config.json", text);
     static const char part[] = "generation_config.json: \"eos_token_id\" names more than 64 tokens";
-    assert_int_equal(tn_lm_specials_of(m, NULL, temp_path("own"), &s), TN_EUNSUPPORTED);
-    assert_error(TN_EUNSUPPORTED, part);
-    assert_int_equal(tn_lm_save(m, temp_path("own")), TN_EUNSUPPORTED);
-    assert_error(TN_EUNSUPPORTED, part);
+    assert_fails(tn_lm_specials_of(m, NULL, temp_path("own"), &s), TN_EUNSUPPORTED, part);
+    assert_fails(tn_lm_save(m, temp_path("own")), TN_EUNSUPPORTED, part);
     tn_lm_free(m);
 }
 

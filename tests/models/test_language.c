@@ -27,18 +27,10 @@ static void init_gpt(any_model *m) {
 }
 
 static void init_llama(any_model *m) {
-    tn_llama_options o = tn_llama_defaults();
-    o.vocab = VOCAB;
-    o.context = CONTEXT;
-    o.layers = LAYERS;
-    o.heads = 4;
-    o.kv_heads = 2;
-    o.width = 16;
-    o.hidden = 24;
-    o.rotary.theta = 100.0;
-    o.rotary.factor = 2.0;
-    o.rotary.original_context = 16;
-    o.dtype = TN_F64;
+    tn_llama_options o =
+        TN_WITH(tn_llama, .vocab = VOCAB, .context = CONTEXT, .layers = LAYERS, .heads = 4,
+                .kv_heads = 2, .width = 16, .hidden = 24, .rotary.theta = 100.0,
+                .rotary.factor = 2.0, .rotary.original_context = 16, .dtype = TN_F64);
     tn_llama_init(&m->llama, o);
 }
 

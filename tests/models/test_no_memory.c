@@ -13,10 +13,8 @@ static void use_model(void *m) {
     tn_cache_end(m);
     int32_t prompt[] = {1, 2, 3};
     tn_prompt prompts[] = {{prompt, 3}, {prompt, 1}}; /* with a mask, and through a full context */
-    tn_generate_options o = tn_generate_defaults();
-    o.max_new = 4;
-    o.top_k = 2;
-    o.repetition_penalty = 1.2;
+    tn_generate_options o =
+        TN_WITH(tn_generate, .max_new = 4, .top_k = 2, .repetition_penalty = 1.2);
     tn_generated out[2];
     tn_generate(m, prompts, 2, o, out);
     tn_generated_free(out, 2);
@@ -32,15 +30,8 @@ static void use_gpt(void) {
 }
 
 static void init_llama(tn_llama *m, bool tied) {
-    tn_llama_options o = tn_llama_defaults();
-    o.vocab = 5;
-    o.context = 4;
-    o.layers = 2;
-    o.heads = 2;
-    o.kv_heads = 1;
-    o.width = 4;
-    o.hidden = 6;
-    o.tied = tied;
+    tn_llama_options o = TN_WITH(tn_llama, .vocab = 5, .context = 4, .layers = 2, .heads = 2,
+                                 .kv_heads = 1, .width = 4, .hidden = 6, .tied = tied);
     tn_llama_init(m, o);
 }
 

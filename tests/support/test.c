@@ -48,6 +48,25 @@ void assert_near_at(double a, double b, double within, const char *file, int lin
 
 /* ---- Expected errors ------------------------------------------------------------------------- */
 
+void assert_fails_at(tn_status returned, tn_status status, const char *part, const char *file,
+                     int line) {
+    if (returned != status) {
+        print_error("ERROR: it returned %s, not %s\n", tn_status_name(returned),
+                    tn_status_name(status));
+        _fail(file, line);
+    }
+    assert_error_at(status, part, file, line);
+}
+
+void assert_none_at(const void *returned, tn_status status, const char *part, const char *file,
+                    int line) {
+    if (returned) {
+        print_error("ERROR: it is not NULL\n");
+        _fail(file, line);
+    }
+    assert_error_at(status, part, file, line);
+}
+
 void assert_contains_at(const char *text, const char *part, const char *file, int line) {
     if (!strstr(text, part)) {
         print_error("ERROR: \"%s\" does not contain \"%s\"\n", text, part);

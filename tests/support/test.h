@@ -30,6 +30,11 @@ int test_no_error(void **state);
 #define assert_error(status, part) assert_error_at(status, part, __FILE__, __LINE__)
 /* The same, and `t` is inert. */
 #define assert_inert(t, status, part) assert_inert_at(t, status, part, __FILE__, __LINE__)
+/* The same, and a call returned this status, or NULL. */
+#define assert_fails(returned, status, part) \
+    assert_fails_at(returned, status, part, __FILE__, __LINE__)
+#define assert_none(returned, status, part) \
+    assert_none_at(returned, status, part, __FILE__, __LINE__)
 /* `text` has `part` in it. */
 #define assert_contains(text, part) assert_contains_at(text, part, __FILE__, __LINE__)
 
@@ -38,10 +43,14 @@ int test_no_error(void **state);
 #undef assert_float_equal
 #define assert_float_equal(a, b, within) assert_near_at((a), (b), (within), __FILE__, __LINE__)
 
-/* The four above call these. */
+/* Those above call these. */
 void assert_error_at(tn_status status, const char *part, const char *file, int line);
 void assert_inert_at(const tn_tensor *t, tn_status status, const char *part, const char *file,
                      int line);
+void assert_fails_at(tn_status returned, tn_status status, const char *part, const char *file,
+                     int line);
+void assert_none_at(const void *returned, tn_status status, const char *part, const char *file,
+                    int line);
 void assert_contains_at(const char *text, const char *part, const char *file, int line);
 void assert_near_at(double a, double b, double within, const char *file, int line);
 bool is_near(double a, double b, double within);
