@@ -9,7 +9,6 @@
 #include "tests/support/replay.h"
 #include "tests/support/temp.h"
 
-#include "core/allocator.h"
 #include "tern/sys/tensor.h"
 
 #include <math.h>
@@ -170,25 +169,6 @@ TEST(damaged_archives) {
     free(whole);
 }
 
-TEST(no_memory) {
-    const char *path = temp_path("memory.npz"), *names[] = {"a"};
-    tn_tensor *tensors[] = {tn_ones(TN_DIMS(2, 3), TN_F32)};
-    for (int i = 0;; i++) {
-        TN_SCOPE;
-        tn__alloc_fail_at(i);
-        tn_status status = tn_npz_save(names, tensors, 1, path, true);
-        tn_npz *f = status == TN_OK ? tn_npz_open(path) : NULL;
-        tn_tensor *t = f ? tn_npz_get(f, "a") : tn_inert();
-        tn__alloc_fail_at(-1);
-        tn_npz_close(f);
-        if (!tn_is_inert(t)) {
-            assert_true(i > 5);
-            break;
-        }
-        assert_error(TN_ENOMEM, "");
-    }
-}
-
 TEST(replays_corpus) {
     assert_true(replay_corpus("fuzz_npy", fuzz_npy) >= 15);
 }
@@ -279,24 +259,4 @@ TEST(other_rows_are_noticed) {
     identify_and_free(open_rows(), text[2]);
     assert_string_not_equal(text[0], text[1]);
     assert_string_not_equal(text[0], text[2]);
-}
-
-TEST(rows_without_memory) {
-    save_rows(TN_BOOL);
-    bool reached = true;
-    for (int64_t n = 0; reached; n++) {
-        char x[6], text[DATASET_TEXT];
-        int64_t y;
-        tn__alloc_fail_at(n);
-        tn_dataset *d = open_rows();
-        if (d && tn_dataset_get(d, 0, x, &y) == TN_OK) {
-            dataset_text(d, text);
-        }
-        reached = !tn__alloc_fail_armed();
-        tn__alloc_fail_at(-1);
-        tn_dataset_free(d);
-        assert_int_equal(tn_error(), reached ? TN_ENOMEM : TN_OK);
-        tn_error_clear();
-        assert_true(n < 100);
-    }
 }

@@ -3,8 +3,10 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "tests/support/no_memory.h"
+#include <tern/tern.h>
+
 #include "tests/support/temp.h"
+#include "tests/support/test.h"
 
 static uint32_t number_at(const unsigned char *at) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
@@ -93,25 +95,4 @@ TEST(wrong_images) {
     assert_int_equal(tn_save_image(image, "/nowhere/at/all.png", 1), TN_EIO);
     tn_error_clear();
     assert_int_not_equal(access(path, F_OK), 0);
-}
-
-static void save_one(void) {
-    TN_SCOPE;
-    tn_status status =
-        tn_save_image(tn_ones(TN_DIMS(2, 3, 4, 5), TN_BF16), temp_path("one.png"), 2);
-    assert_int_equal(status, tn_error());
-}
-
-TEST(no_memory) {
-    int64_t live = tn_live_tensors();
-    bool reached = true;
-    for (int n = 0; reached; n++) {
-        tn__alloc_fail_at(n);
-        save_one();
-        reached = !tn__alloc_fail_armed();
-        tn__alloc_fail_at(-1);
-        assert_int_equal(tn_live_tensors(), live);
-        assert_int_equal(tn_error(), reached ? TN_ENOMEM : TN_OK);
-        tn_error_clear();
-    }
 }

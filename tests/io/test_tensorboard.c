@@ -7,7 +7,6 @@
 
 #include "tests/support/temp.h"
 
-#include "core/allocator.h"
 #include "io/tensorboard/record.h"
 
 #include <signal.h>
@@ -164,25 +163,4 @@ TEST(file_that_is_full) {
     assert_ptr_equal(at, file + bytes);
     free(file);
     tn_summary_writer_free(w);
-}
-
-TEST(no_memory) {
-    tn_tensor *x = tn_rand(TN_DIMS(1, 8, 8), TN_F32);
-    for (int i = 0;; i++) {
-        char name[32];
-        snprintf(name, sizeof(name), "memory%d", i);
-        TN_SCOPE;
-        tn__alloc_fail_at(i);
-        tn_summary_writer *w = tn_summary_writer_new(temp_path(name), -1);
-        tn_status status = w ? tn_summary_add_text(w, "t", "words", 1) : TN_ENOMEM;
-        status = status == TN_OK ? tn_summary_add_histogram(w, "h", x, 1) : status;
-        status = status == TN_OK ? tn_summary_add_image(w, "i", x, 1) : status;
-        tn__alloc_fail_at(-1);
-        tn_summary_writer_free(w);
-        if (status == TN_OK) {
-            assert_true(i > 10);
-            break;
-        }
-        assert_error(TN_ENOMEM, "");
-    }
 }
