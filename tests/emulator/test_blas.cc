@@ -130,7 +130,7 @@ static cublasLtMatrixLayout_t new_layout(const product &p, int64_t rows, int64_t
 }
 
 template <typename T>
-static void describe(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute, T value) {
+static void set_detail(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute, T value) {
     cublasLtMatmulDescSetAttribute(d, attribute, &value, sizeof(value));
 }
 
@@ -139,37 +139,37 @@ static cublasLtMatmulDesc_t new_description(const product &p, void *bias, void *
     cublasLtMatmulDesc_t d;
     cublasLtMatmulDescCreate(&d, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                              wide ? CUDA_R_64F : CUDA_R_32F);
-    describe<int32_t>(d, CUBLASLT_MATMUL_DESC_TRANSA, p.transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-    describe<int32_t>(d, CUBLASLT_MATMUL_DESC_TRANSB, p.transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-    describe<uint32_t>(d, CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue);
+    set_detail<int32_t>(d, CUBLASLT_MATMUL_DESC_TRANSA, p.transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set_detail<int32_t>(d, CUBLASLT_MATMUL_DESC_TRANSB, p.transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set_detail<uint32_t>(d, CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue);
     if (p.has_bias()) {
-        describe(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+        set_detail(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }
     if (p.has_aux()) {
-        describe(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
-        describe(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.aux_ld);
+        set_detail(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+        set_detail(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.aux_ld);
     }
     return d;
 }
 
 template <typename T>
-static void prefer(cublasLtMatmulPreference_t w, cublasLtMatmulPreferenceAttributes_t attribute,
-                   T value) {
+static void set_wish(cublasLtMatmulPreference_t w, cublasLtMatmulPreferenceAttributes_t attribute,
+                     T value) {
     cublasLtMatmulPreferenceSetAttribute(w, attribute, &value, sizeof(value));
 }
 
 static cublasLtMatmulPreference_t new_preference(const product &p) {
     cublasLtMatmulPreference_t w;
     cublasLtMatmulPreferenceCreate(&w);
-    prefer<uint64_t>(w, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, p.workspace);
+    set_wish<uint64_t>(w, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, p.workspace);
     if (p.scheme_none) {
-        prefer<uint32_t>(w, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                         CUBLASLT_REDUCTION_SCHEME_NONE);
+        set_wish<uint32_t>(w, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                           CUBLASLT_REDUCTION_SCHEME_NONE);
     }
-    prefer(w, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.alignment);
-    prefer(w, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.alignment);
-    prefer(w, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.alignment);
-    prefer(w, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.alignment);
+    set_wish(w, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.alignment);
+    set_wish(w, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.alignment);
+    set_wish(w, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.alignment);
+    set_wish(w, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.alignment);
     return w;
 }
 
@@ -204,14 +204,14 @@ static outcome run_product(const product &p) {
         float alpha = (float)p.alpha, beta = (float)p.beta;
         bool wide = p.type == CUDA_R_64F;
         if (p.has_bias()) {
-            describe(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, used);
+            set_detail(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, used);
         }
         o.run =
             cublasLtMatmul(handle, description, wide ? (const void *)&p.alpha : &alpha, a, la, b,
                            lb, wide ? (const void *)&p.beta : &beta, d, ld, d, ld, &chosen.algo,
                            workspace, chosen.workspaceSize - p.missing_workspace, nullptr);
         /* what was set before the call counts */
-        describe(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (void *)nullptr);
+        set_detail(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (void *)nullptr);
         o.d = download_matrix(p.type, d, o.c.size());
         o.bias = download_matrix(p.type, used, o.bias.size());
         o.aux = download_matrix(p.type, aux, o.aux.size());
