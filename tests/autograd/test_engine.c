@@ -379,35 +379,3 @@ TEST(picture_of_several_results) {
     assert_non_null(strstr(text, "label=\"[2]\""));
     free(text);
 }
-
-TEST(takes_inert_and_null) {
-    TN_SCOPE;
-    tn_tensor *bad = tn_add(tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(3), TN_F32));
-    assert_true(tn_is_inert(bad));
-    tn_tensor *null = NULL, *results[1];
-    tn_backward(bad);
-    tn_backward_from(&null, NULL, 1, false);
-    tn_backward_from(NULL, NULL, 0, false);
-    tn_grad(&bad, NULL, 1, &bad, 1, results, tn_grad_defaults());
-    tn_grad(NULL, NULL, 0, NULL, 0, NULL, tn_grad_defaults());
-    tn_set_requires_grad(bad, true);
-    tn_set_requires_grad(NULL, true);
-    assert_false(tn_requires_grad(bad) || tn_requires_grad(NULL));
-    tn_detach(bad);
-    tn_detach(NULL);
-    assert_null(tn_grad_of(bad));
-    assert_null(tn_grad_of(NULL));
-    tn_zero_grad(bad);
-    tn_zero_grad(NULL);
-    tn_set_grad_dtype(bad, TN_F32);
-    tn_set_grad_buffer(NULL, bad);
-    tn_set_grad(bad, bad);
-    tn_set_grad(NULL, NULL);
-    tn_on_grad(bad, NULL, NULL);
-    tn_on_accumulated(NULL, NULL, NULL);
-    tn_remove_hook(bad, 1);
-    tn_remove_hook(NULL, 1);
-    assert_int_not_equal(tn_graph_dot(bad, "/tmp/never", NULL, NULL), TN_OK);
-    assert_int_equal(tn_error(), TN_ESHAPE); /* still the first one */
-    tn_error_clear();
-}

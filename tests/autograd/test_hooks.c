@@ -256,22 +256,6 @@ TEST(the_youngest_runs_first) {
     }
 }
 
-TEST(hooks_are_not_null) {
-    TN_SCOPE;
-    tn_tensor *x = scalar_leaf(3.0), *y = tn_mul(x, x);
-    assert_int_equal(tn_on_grad(x, NULL, NULL), 0);
-    assert_int_equal(tn_error(), TN_EVALUE);
-    tn_error_clear();
-    assert_int_equal(tn_on_grad(y, NULL, NULL), 0);
-    assert_int_equal(tn_error(), TN_EVALUE);
-    tn_error_clear();
-    assert_int_equal(tn_on_accumulated(x, NULL, NULL), 0);
-    assert_int_equal(tn_error(), TN_EVALUE);
-    tn_error_clear();
-    assert_int_equal(tn_after_backward(NULL, NULL), TN_EVALUE);
-    assert_error(TN_EVALUE, "the function is NULL");
-}
-
 /* ---- Endless recursion ----------------------------------------------------------------------- */
 
 static void square_backward(void *user) {

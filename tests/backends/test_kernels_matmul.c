@@ -20,6 +20,19 @@ static tn_status call_linear(const tn_backend *t, const tn_desc *const *out, voi
     return TRIAL_CALL(t, linear, out[0], &p->a, &p->b, p->bias ? &p->c : NULL);
 }
 
+/* Sums of so many products, in f32 or f64, of which a bf16 or f16 is made. */
+static void try_sums(const char *name,
+                     tn_status (*call)(const tn_backend *t, const tn_desc *const *out, void *user),
+                     void *user, int outputs, const array *out, tn_dtype dtype, double terms) {
+    double scale = sqrt(terms + 1);
+    trial t = {.name = name, .outputs = outputs, .call = call, .user = user};
+    memcpy(t.start, out, (size_t)outputs * sizeof(*out));
+    t.relative = dtype == TN_F64 ? 1e-13 : 1e-6 * scale;
+    t.absolute = dtype == TN_F64 ? 1e-13 : scale * 4e-6 + 8 * step_of(out[0].d.dtype);
+    trial_run(&t);
+    trial_forget();
+}
+
 static void try_matmul(tn_dtype dtype, int64_t batch, int64_t m, int64_t k, int64_t n, int layouts,
                        bool accumulate) {
     array a = varied_array(dtype, layouts & 1, 3, SIZES(batch, m, k), 1),
@@ -29,16 +42,7 @@ static void try_matmul(tn_dtype dtype, int64_t batch, int64_t m, int64_t k, int6
         array_vary(&y, 3);
     }
     product p = {.a = a.d, .b = b.d, .alpha = accumulate ? -0.5 : 1, .beta = accumulate ? 0.75 : 0};
-    double scale = sqrt((double)k + 1);
-    trial t = {"matmul",
-               1,
-               {y},
-               call_matmul,
-               &p,
-               dtype == TN_F64 ? 1e-13 : 1e-6 * scale,
-               dtype == TN_F64 ? 1e-13 : scale * 4e-6 + 8 * step_of(dtype)};
-    trial_run(&t);
-    trial_forget();
+    try_sums("matmul", call_matmul, &p, 1, &y, dtype, (double)k);
 }
 
 TRIAL_TEST(test_matmul) {
@@ -89,16 +93,7 @@ TRIAL_TEST(test_linear) {
             array b = varied_array(dtype, k / 4 & 1, 1, SIZES(out), 3),
                   y = make_array(dtype, k / 16 & 1, 2, SIZES(m, out));
             product p = {.a = x.d, .b = w.d, .c = b.d, .bias = k >= 32};
-            double scale = sqrt((double)in + 1);
-            trial t = {"linear",
-                       1,
-                       {y},
-                       call_linear,
-                       &p,
-                       dtype == TN_F64 ? 1e-13 : 1e-6 * scale,
-                       dtype == TN_F64 ? 1e-13 : scale * 4e-6 + 8 * step_of(dtype)};
-            trial_run(&t);
-            trial_forget();
+            try_sums("linear", call_linear, &p, 1, &y, dtype, (double)in);
         }
     }
 }
@@ -118,16 +113,7 @@ TRIAL_TEST(test_few_rows) {
         array b = varied_array(dtype, k / 4 & 1, 1, SIZES(out), 3),
               y = make_array(dtype, k / 8 & 1, 2, SIZES(m, out));
         product p = {.a = x.d, .b = w.d, .c = b.d, .bias = k / 16 & 1};
-        double scale = sqrt((double)in + 1);
-        trial t = {"linear, few rows",
-                   1,
-                   {y},
-                   call_linear,
-                   &p,
-                   dtype == TN_F64 ? 1e-13 : 1e-6 * scale,
-                   dtype == TN_F64 ? 1e-13 : scale * 4e-6 + 8 * step_of(dtype)};
-        trial_run(&t);
-        trial_forget();
+        try_sums("linear, few rows", call_linear, &p, 1, &y, dtype, (double)in);
     }
 }
 
@@ -148,15 +134,7 @@ TRIAL_TEST(test_few_rows_added) {
                      .b = tn_desc_swap(&b.d, 1, 2),
                      .alpha = added ? -0.5 : 1,
                      .beta = added ? 0.75 : 0};
-        trial t = {"matmul, few rows",
-                   1,
-                   {y},
-                   call_matmul,
-                   &p,
-                   dtype == TN_F64 ? 1e-13 : 1e-5,
-                   dtype == TN_F64 ? 1e-13 : 4e-5 + 8 * step_of(dtype)};
-        trial_run(&t);
-        trial_forget();
+        try_sums("matmul, few rows", call_matmul, &p, 1, &y, dtype, (double)in);
     }
 }
 
@@ -553,17 +531,8 @@ TRIAL_TEST(test_linear_gelu) {
                 pre = aligned_rows(dtype, m, out);
             }
             product p = {.a = x.d, .b = w.d, .c = b.d, .bias = k / 16 & 1};
-            double scale = sqrt((double)in + 1);
-            bool with_pre = k / 32;
-            trial t = {"linear_gelu",
-                       1 + with_pre,
-                       {y, pre},
-                       call_linear_gelu,
-                       &p,
-                       dtype == TN_F64 ? 1e-13 : 1e-6 * scale,
-                       dtype == TN_F64 ? 1e-13 : scale * 4e-6 + 8 * step_of(dtype)};
-            trial_run(&t);
-            trial_forget();
+            try_sums("linear_gelu", call_linear_gelu, &p, 1 + k / 32, (array[]){y, pre}, dtype,
+                     (double)in);
         }
     }
 }
@@ -603,16 +572,8 @@ TRIAL_TEST(test_linear_backward_weight) {
                   dw = varied_array(sums, k / 8 & 1, 2, SIZES(out, in), 3),
                   db = varied_array(sums, k / 4 & 1, 1, SIZES(out), 4);
             gradients g = {dy.d, x.d, .with_bias = k / 16 & 1, .accumulate = k / 32 & 1};
-            double scale = sqrt((double)n + 1);
-            trial t = {"linear_backward_weight",
-                       1 + g.with_bias,
-                       {dw, db},
-                       call_backward_weight,
-                       &g,
-                       dtype == TN_F64 ? 1e-13 : 1e-6 * scale,
-                       dtype == TN_F64 ? 1e-13 : scale * 4e-6 + 8 * step_of(sums)};
-            trial_run(&t);
-            trial_forget();
+            try_sums("linear_backward_weight", call_backward_weight, &g, 1 + g.with_bias,
+                     (array[]){dw, db}, dtype, (double)n);
         }
     }
 }

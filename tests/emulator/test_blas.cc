@@ -42,19 +42,6 @@ static size_t size_of(cudaDataType_t type) {
     return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
 }
 
-static double round_to(cudaDataType_t type, double x) {
-    switch (type) {
-    case CUDA_R_64F:
-        return x;
-    case CUDA_R_32F:
-        return (float)x;
-    case CUDA_R_16BF:
-        return __bfloat162float(__float2bfloat16_rn((float)x));
-    default:
-        return __half2float(__float2half_rn((float)x));
-    }
-}
-
 static double load_element(cudaDataType_t type, const void *data, size_t i) {
     switch (type) {
     case CUDA_R_64F:
@@ -82,6 +69,12 @@ static void store_element(cudaDataType_t type, void *data, size_t i, double x) {
     default:
         ((__half *)data)[i] = __float2half_rn((float)x);
     }
+}
+
+static double round_to(cudaDataType_t type, double x) {
+    double element;
+    store_element(type, &element, 0, x);
+    return load_element(type, &element, 0);
 }
 
 /* Device memory with these numbers, `shift` bytes in. */
@@ -136,46 +129,47 @@ static cublasLtMatrixLayout_t new_layout(const product &p, int64_t rows, int64_t
     return x;
 }
 
+template <typename T>
+static void set_detail(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute, T value) {
+    cublasLtMatmulDescSetAttribute(d, attribute, &value, sizeof(value));
+}
+
 static cublasLtMatmulDesc_t new_description(const product &p, void *bias, void *aux) {
     bool wide = p.type == CUDA_R_64F;
     cublasLtMatmulDesc_t d;
     cublasLtMatmulDescCreate(&d, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                              wide ? CUDA_R_64F : CUDA_R_32F);
-    int32_t a = p.transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N,
-            b = p.transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-    uint32_t epilogue = p.epilogue;
-    cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof(a));
-    cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof(b));
-    cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
+    set_detail<int32_t>(d, CUBLASLT_MATMUL_DESC_TRANSA, p.transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set_detail<int32_t>(d, CUBLASLT_MATMUL_DESC_TRANSB, p.transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set_detail<uint32_t>(d, CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue);
     if (p.has_bias()) {
-        cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+        set_detail(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }
     if (p.has_aux()) {
-        cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux,
-                                       sizeof(aux));
-        cublasLtMatmulDescSetAttribute(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p.aux_ld,
-                                       sizeof(p.aux_ld));
+        set_detail(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+        set_detail(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.aux_ld);
     }
     return d;
 }
 
+template <typename T>
+static void set_wish(cublasLtMatmulPreference_t w, cublasLtMatmulPreferenceAttributes_t attribute,
+                     T value) {
+    cublasLtMatmulPreferenceSetAttribute(w, attribute, &value, sizeof(value));
+}
+
 static cublasLtMatmulPreference_t new_preference(const product &p) {
-    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     cublasLtMatmulPreference_t w;
     cublasLtMatmulPreferenceCreate(&w);
-    uint64_t workspace = p.workspace;
-    uint32_t none = CUBLASLT_REDUCTION_SCHEME_NONE;
-    cublasLtMatmulPreferenceSetAttribute(w, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                         sizeof(workspace));
+    set_wish<uint64_t>(w, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, p.workspace);
     if (p.scheme_none) {
-        cublasLtMatmulPreferenceSetAttribute(w, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &none,
-                                             sizeof(none));
+        set_wish<uint32_t>(w, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                           CUBLASLT_REDUCTION_SCHEME_NONE);
     }
-    for (auto attribute : alignments) {
-        cublasLtMatmulPreferenceSetAttribute(w, attribute, &p.alignment, sizeof(p.alignment));
-    }
+    set_wish(w, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.alignment);
+    set_wish(w, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p.alignment);
+    set_wish(w, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.alignment);
+    set_wish(w, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.alignment);
     return w;
 }
 
@@ -210,16 +204,14 @@ static outcome run_product(const product &p) {
         float alpha = (float)p.alpha, beta = (float)p.beta;
         bool wide = p.type == CUDA_R_64F;
         if (p.has_bias()) {
-            cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &used,
-                                           sizeof(used));
+            set_detail(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, used);
         }
         o.run =
             cublasLtMatmul(handle, description, wide ? (const void *)&p.alpha : &alpha, a, la, b,
                            lb, wide ? (const void *)&p.beta : &beta, d, ld, d, ld, &chosen.algo,
                            workspace, chosen.workspaceSize - p.missing_workspace, nullptr);
-        void *other = nullptr; /* what was set before the call counts */
-        cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &other,
-                                       sizeof(other));
+        /* what was set before the call counts */
+        set_detail(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (void *)nullptr);
         o.d = download_matrix(p.type, d, o.c.size());
         o.bias = download_matrix(p.type, used, o.bias.size());
         o.aux = download_matrix(p.type, aux, o.aux.size());

@@ -32,54 +32,12 @@ static void assert_nothing_unfinished(void) {
 }
 
 static void fail_each(scenario run) {
-    run(); /* fills caches, so that the number of allocations settles */
-    assert_int_equal(tn_error(), TN_OK);
-    int64_t live = tn_live_tensors();
-    for (int n = 0;; n++) {
-        assert_true(n < 5000);
-        tn__alloc_fail_at(n);
-        run();
-        bool armed = tn__alloc_fail_armed();
-        tn__alloc_fail_at(-1);
-        if (tn_error() != TN_OK && tn_error() != TN_ENOMEM) {
-            fail_msg("allocation %d: %s", n, tn_error_message());
-        }
-        assert_true(armed || tn_error() == TN_ENOMEM);
-        tn_error_clear();
-        assert_int_equal(tn_live_tensors(), live);
-        assert_nothing_unfinished();
-        if (armed) {
-            assert_true(n > 0);
-            break;
-        }
-    }
-}
-
-/* As fail_each, for every malloc, in Tern and in libraries. Optional ones may fail unnoticed. */
-static void fail_each_malloc(scenario run) {
-    int64_t live = tn_live_tensors();
-    for (int in_a_row = 1; in_a_row <= 3; in_a_row++) {
-        for (int n = 0;; n++) {
-            assert_true(n < 5000);
-            fail_malloc_at(n, in_a_row);
-            run();
-            bool failed = fail_malloc_end();
-            if (tn_error() != TN_OK && (tn_error() != TN_ENOMEM || !failed)) {
-                fail_msg("allocation %d, %d in a row: %s", n, in_a_row, tn_error_message());
-            }
-            tn_error_clear();
-            assert_int_equal(tn_live_tensors(), live);
-            assert_nothing_unfinished();
-            if (!failed) {
-                break;
-            }
-        }
-    }
+    every_allocation_then(run, assert_nothing_unfinished);
 }
 
 static void fail_both(scenario run) {
     fail_each(run);
-    fail_each_malloc(run);
+    every_malloc(run, 3, assert_nothing_unfinished);
 }
 
 /* ---- Scenarios: each cleans up after itself, whatever has failed ----------------------------- */
@@ -113,12 +71,16 @@ static void use_numpy_files(void) {
             tn_dataset_free(tn_npz_dataset(path, "größe", NULL));
         }
     }
-    const char *path = temp_path("a.npy");
-    if (tn_npy_save(tensors[0], path) == TN_OK) {
-        char x[64], text[DATASET_TEXT];
+    const char *path = temp_path("a.npy"), *rows = temp_path("x.npy"), *labels = temp_path("y.npy");
+    if (tn_npy_save(tensors[0], path) == TN_OK &&
+        tn_npy_save(tn_ones(TN_DIMS(6, 2, 3), TN_BOOL), rows) == TN_OK &&
+        tn_npy_save(tn_ones(TN_DIMS(6), TN_I64), labels) == TN_OK) {
+        char x[6];
+        int64_t y;
+        char text[DATASET_TEXT];
         tn_npy_load(path);
-        tn_dataset *d = tn_npy_dataset(path, NULL);
-        if (d && tn_dataset_get(d, 0, x, NULL) == TN_OK) {
+        tn_dataset *d = tn_npy_dataset(rows, labels);
+        if (d && tn_dataset_get(d, 0, x, &y) == TN_OK) {
             dataset_text(d, text);
         }
         tn_dataset_free(d);
@@ -128,7 +90,9 @@ static void use_numpy_files(void) {
 static void use_pictures(void) {
     TN_SCOPE;
     const char *path = temp_path("a.png");
-    if (tn_save_image(tn_ones(TN_DIMS(3, 3, 4, 5), TN_F32), path, 2) == TN_OK) {
+    tn_status status = tn_save_image(tn_ones(TN_DIMS(3, 3, 4, 5), TN_BF16), path, 2);
+    assert_int_equal(status, tn_error());
+    if (status == TN_OK) {
         tn_image_read(path, TN_U8);
     }
 }

@@ -1,5 +1,5 @@
-/* Layers: options, names, the attention cache; and every function of nn.h and models.h with inert
- * or NULL arguments. */
+/* Layers: options, names, the attention cache. (tests/api calls every function with inert and NULL
+ * arguments.) */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -340,56 +340,4 @@ TEST(attention_inputs) {
     tn_tensor *table = tn_sinusoids(50, 6, TN_F64);
     assert_float_equal(tn_at(table, TN_DIMS(7, 2)), sin(7.0 / pow(10000.0, 2.0 / 6.0)), 1e-12);
     assert_float_equal(tn_at(table, TN_DIMS(49, 5)), cos(49.0 / pow(10000.0, 4.0 / 6.0)), 1e-12);
-}
-
-/* ---- Inert arguments ------------------------------------------------------------------------- */
-
-static tn_tensor *return_input(tn_module *self, tn_tensor *x) {
-    return x;
-}
-
-/* An inert tensor makes inert results, no kernel runs, and the first error stays. */
-TEST(inert_tensors) {
-    TN_SCOPE;
-    tn_linear linear;
-    tn_gpt gpt;
-    tn_linear_init(&linear, 3, 3, tn_linear_defaults());
-    tn_gpt_init(&gpt, TN_WITH(tn_gpt, .vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4,
-                              .bias = false, .activation = TN_ACT_GELU));
-    tn_module m;
-    tn_module_init(&m, "m", return_input);
-    tn_tensor *x = tn_add(tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(3), TN_F32)), *field = NULL;
-    assert_true(tn_is_inert(x));
-    assert_true(tn_is_inert(tn_call(&linear, x)));
-    assert_true(tn_is_inert(tn_call_values(&gpt, tn_values_of(x, x), NULL).v[0]));
-    assert_int_equal(tn_module_param(&m, "p", &field, x), TN_ESHAPE);
-    assert_int_equal(tn_module_buffer(&m, "b", &field, x), TN_ESHAPE);
-    assert_int_equal(tn_module_scratch(&m, "s", &field, x), TN_ESHAPE);
-    assert_int_equal(tn_module_set_buffer(&m, "b", x), TN_ESHAPE);
-    tn_init_uniform(x, 0, 1);
-    tn_init_normal(x, 0, 1);
-    tn_init_constant(x, 0);
-    tn_init_xavier_uniform(x, 1);
-    tn_init_xavier_normal(x, 1);
-    tn_init_kaiming_uniform(x, 1);
-    tn_init_kaiming_normal(x, 1);
-    assert_true(tn_is_inert(tn_lm_loss(&gpt, x, x)));
-    tn_generated out;
-    assert_int_equal(
-        tn_generate(&gpt, &(tn_prompt){(int32_t[]){1}, 1}, 1, tn_generate_defaults(), &out),
-        TN_ESHAPE);
-    assert_null(out.tokens.ids);
-    assert_int_equal(tn_module_hook(&linear, (tn_module_hooks){.free_user = free}), 0);
-    assert_int_equal(tn_module_add(&m, "l", &linear), TN_ESHAPE);
-    assert_int_equal(tn_module_tie(&gpt, "wte.weight", "wpe.weight"), TN_ESHAPE);
-    assert_int_equal(tn_module_set_part(&gpt, "wte.weight", NULL, (tn_layout){0}, NULL), TN_ESHAPE);
-    assert_int_equal(tn_cache_begin(&gpt, (tn_attention_cache_options){1, 1}), TN_ESHAPE);
-    assert_int_equal(tn_cache_rewind(&gpt, 0), TN_ESHAPE);
-    tn_cache_end(&gpt);
-    tn_lm_shape shape;
-    assert_int_equal(tn_lm_shape_of(&gpt, &shape), TN_ESHAPE);
-    assert_error(TN_ESHAPE, "add");
-    tn_module_finish(&m);
-    tn_module_finish(&gpt);
-    tn_module_finish(&linear);
 }

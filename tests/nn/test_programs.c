@@ -1,11 +1,9 @@
 /* Unusual programs, on public headers only: what users write beyond "a batch in, a loss out".
  *
  *   a two-layer LSTM             state passed from step to step, and kept in buffers between calls
- *   attention, mask and cache    positions one at a time, padding that is masked
+ *   attention under a mask       padding that is masked
  *   a GAN                        two optimisers, one network frozen
  *   a gradient penalty           a loss made of a gradient
- *   gradients in one buffer      what a bucket of data parallelism is
- *   a bf16 leaf                  its gradient in f32
  */
 #include <math.h>
 #include <stdlib.h>
@@ -147,26 +145,7 @@ TEST(lstm_keeps_its_state) {
     tn_module_finish(&net);
 }
 
-/* ---- Attention with a mask and a cache ------------------------------------------------------- */
-
-TEST(cached_gpt_is_the_whole_gpt) {
-    TN_SCOPE;
-    enum { B = 2, T = 9 };
-    tn_gpt gpt;
-    tn_gpt_options o = TN_WITH(tn_gpt, .vocab = 13, .context = 10, .layers = 3, .heads = 2,
-                               .width = 16, .bias = true, .activation = TN_ACT_GELU);
-    tn_gpt_init(&gpt, o);
-    tn_tensor *tokens = tn_randint(0, 13, TN_DIMS(B, T), TN_I64);
-    TN_NO_GRAD;
-    tn_tensor *whole = tn_call(&gpt, tokens), *pieces[4];
-    tn_cache_begin(&gpt, (tn_attention_cache_options){B, 10});
-    int64_t starts[] = {0, 4, 5, 6, 9}; /* a prompt of 4, then one, one, and three */
-    for (int i = 0; i < 4; i++) {
-        pieces[i] = tn_call(&gpt, tn_narrow(tokens, 1, starts[i], starts[i + 1] - starts[i]));
-    }
-    assert_true(tn_all_close(tn_cat(pieces, 4, 1), whole, 1e-4, 1e-5));
-    tn_module_finish(&gpt);
-}
+/* ---- Attention with a mask ------------------------------------------------------------------- */
 
 /* A sequence of 4 padded to 6 under a mask: its first 4 results and all gradients are those of the
  * sequence alone. */
@@ -316,85 +295,4 @@ TEST(gradient_penalty) {
     assert_true(tn_item(slope_penalty(&judge, x)) < 0.1 * tn_item(before));
     tn_optim_free(opt);
     tn_module_finish(&judge);
-}
-
-/* ---- Gradients in one buffer ----------------------------------------------------------------- */
-
-typedef struct bucket {
-    tn_tensor *buffer;
-    int64_t used;
-} bucket;
-
-static bool into_bucket(const tn_entry *entry, void *user) {
-    bucket *b = user;
-    tn_set_grad_buffer(*entry->field, tn_alias(b->buffer, b->used, tn_shape(*entry->field)));
-    b->used += tn_count(*entry->field);
-    return true;
-}
-
-/* Trains a few steps, halving all gradients before each: all at once in the bucket, or one by
- * one. */
-static tn_tensor *train_halved(bool in_bucket) {
-    TN_SCOPE;
-    tn_seed(6);
-    two_layers net;
-    two_layers_init(&net, 3, 4, 2);
-    tn_tensor *x = tn_randn(TN_DIMS(8, 3), TN_F32), *y = tn_randn(TN_DIMS(8, 2), TN_F32);
-    bucket b = {tn_full(TN_DIMS(tn_module_count(&net)), NAN, TN_F32), 0};
-    if (in_bucket) {
-        tn_module_each(&net, (tn_walk){0}, into_bucket, &b);
-    }
-    tn_optim *opt = make_adam(&net, 0.05);
-    for (int step = 0; step < 5; step++) {
-        TN_SCOPE;
-        for (int part = 0; part < 2; part++) { /* two micro-batches: written, then added */
-            tn_tensor *half = tn_call(&net, tn_narrow(x, 0, 4 * part, 4));
-            tn_backward(tn_mse(half, tn_narrow(y, 0, 4 * part, 4), TN_MEAN));
-        }
-        if (in_bucket) {
-            tn_mul_scalar_(b.buffer, 0.5);
-            assert_true(tn_shares_storage(tn_grad_of(net.out.weight), b.buffer));
-        } else {
-            tn_mul_scalar_(tn_grad_of(net.in.weight), 0.5);
-            tn_mul_scalar_(tn_grad_of(net.in.bias), 0.5);
-            tn_mul_scalar_(tn_grad_of(net.out.weight), 0.5);
-            tn_mul_scalar_(tn_grad_of(net.out.bias), 0.5);
-        }
-        tn_optim_step(opt);
-        tn_optim_zero_grad(opt);
-    }
-    tn_tensor *result = tn_copy(tn_detach(net.in.weight));
-    tn_optim_free(opt);
-    tn_module_finish(&net);
-    return tn_return(result);
-}
-
-TEST(gradients_in_one_buffer) {
-    TN_SCOPE;
-    assert_true(tn_equal(train_halved(true), train_halved(false)));
-}
-
-/* ---- A bf16 leaf whose gradient is f32 ------------------------------------------------------- */
-
-TEST(bf16_leaf_with_f32_gradient) {
-    TN_SCOPE;
-    tn_linear net;
-    tn_linear_init(&net, 4, 1, TN_WITH(tn_linear, .bias = false, .dtype = TN_BF16));
-    assert_int_equal(tn_set_grad_dtype(net.weight, TN_F32), TN_OK);
-    tn_adamw_options options = tn_adamw_defaults();
-    tn_optim *opt = tn_adamw(&net, options);
-    tn_tensor *x = tn_ones(TN_DIMS(1, 4), TN_BF16);
-    enum { BATCHES = 1000 };
-    for (int i = 0; i < BATCHES; i++) { /* in bf16 the sum would stop at 256 */
-        TN_SCOPE;
-        tn_backward(tn_sum_all(tn_call(&net, x)));
-    }
-    assert_int_equal(tn_dtype_of(tn_grad_of(net.weight)), TN_F32);
-    assert_true(tn_at(tn_grad_of(net.weight), TN_DIMS(0, 0)) == BATCHES);
-    tn_tensor *before = tn_copy(tn_detach(net.weight));
-    assert_int_equal(tn_optim_step(opt), TN_OK);
-    assert_int_equal(tn_dtype_of(net.weight), TN_BF16);
-    assert_false(tn_equal(before, tn_detach(net.weight)));
-    tn_optim_free(opt);
-    tn_module_finish(&net);
 }

@@ -45,7 +45,7 @@ TWINS = {
 
 
 N = torch.nn
-# Modules that keep something, or have no parameters: PyTorch's own.
+# PyTorch's own modules.
 LAYERS = {
     "batch_norm1d": N.BatchNorm1d(5), "batch_norm1d_places": N.BatchNorm1d(3), "batch_norm2d": N.BatchNorm2d(4),
     "batch_norm3d": N.BatchNorm3d(2, momentum=None), "group_norm": N.GroupNorm(3, 6),
@@ -59,21 +59,6 @@ LAYERS = {
     "upsample": N.Upsample(scale_factor=2.5), "upsample_bilinear": N.UpsamplingBilinear2d((7, 5)),
     "flatten": N.Flatten(), "unflatten": N.Unflatten(-2, (3, 3)),
 }
-
-
-# ---- Tests ------------------------------------------------------------------------------------------------------------------
-
-def check_module(name):
-    case = below(DATA, name + "/")
-    p, x = parameters(case), case["x"]
-    if x.is_floating_point():
-        x.requires_grad_(True)
-    y = TWINS[name](x, p, case["mask"]) if "mask" in case else TWINS[name](x, p)
-    close(case["y"], y.detach(), "result", 1e-12)
-    y.backward(case["gy"])
-    if x.is_floating_point():
-        close(case["gx"], x.grad, "gradient of x", 1e-11)
-    check_gradients(case, p, 1e-11)
 
 
 def layer(kind, **more):
@@ -101,8 +86,7 @@ def call_transformer(m, i):
 
 FIRST = {"norm_first": True, "activation": "gelu", "layer_norm_eps": 1e-3}
 NORM = lambda: torch.nn.LayerNorm(12, 1e-3, dtype=torch.float64)
-N = torch.nn
-MODULES = {  # PyTorch's own, by its own names, and how it is called with inputs by number
+MODULES = {  # The same, made late, and how they are called with inputs by number
     "mha_self": (attention_twin, attend_twin), "mha_self_masked": (attention_twin, attend_twin),
     "mha_memory": (attention_twin, attend_twin), "mha_apart": (attention_twin, attend_twin),
     "mha_dims": (lambda: attention_twin(bias=False, kdim=5, vdim=7), attend_twin),
@@ -116,39 +100,39 @@ MODULES = {  # PyTorch's own, by its own names, and how it is called with inputs
 }
 
 
-def check_twin_module(name):
-    make, call = MODULES[name]
-    case, m = below(DATA, name + "/"), make()
-    m.load_state_dict(below(case, "p."))  # exactly these names
-    inputs = {int(i): t for i, t in below(case, "in.").items()}
-    for t in inputs.values():
-        t.requires_grad_(t.is_floating_point())
-    y = call(m, inputs)
+# ---- Tests ------------------------------------------------------------------------------------------------------------------
+
+def twin(name, case):
+    """(parameters by name, buffers by name, a function of the inputs, the same in eval mode)"""
+    if name in TWINS:
+        p = parameters(case)
+        return p, {}, *2 * (lambda i: TWINS[name](i[0], p, i[1]) if len(i) > 1 else TWINS[name](i[0], p),)
+    make, call = MODULES.get(name) or (LAYERS[name].double, lambda m, i: m(i[0]))
+    m = make()
+    missing, unexpected = m.load_state_dict(below(case, "p."), strict=False)
+    if unexpected or set(missing) - {key for key, _ in m.named_buffers()}:
+        raise AssertionError("names %s, missing %s" % (unexpected, missing))
+    return dict(m.named_parameters()), dict(m.named_buffers()), lambda i: call(m, i), lambda i: call(m.eval(), i)
+
+
+def check_module(name):
+    """Result, gradients, buffers, and the result in eval mode."""
+    case = below(DATA, name + "/")
+    p, buffers, call, call_in_eval = twin(name, case)
+    inputs = {int(i): t.requires_grad_(t.is_floating_point()) for i, t in below(case, "in.").items()}
+    y = call(inputs)
     close(case["y"], y.detach(), "result", 1e-12)
     y.backward(case["gy"])
     for i, t in inputs.items():
         if t.is_floating_point():
-            close(case["gin.%d" % i], t.grad, "gradient of input %d" % i, 1e-11)
-    check_gradients(case, dict(m.named_parameters()), 1e-11)
-
-
-def check_layer(name):
-    """Result, gradients, buffers, and the result in eval mode."""
-    case, m = below(DATA, name + "/"), LAYERS[name].double()
-    m.load_state_dict(below(case, "p."), strict=False)
-    p, x = dict(m.named_parameters()), case["x"].requires_grad_(True)
-    y = m(x)
-    close(case["y"], y.detach(), "result", 1e-12)
-    y.backward(case["gy"])
-    close(case["gx"], x.grad, "gradient of x", 1e-10)
+            close(case["gin.%d" % i], t.grad, "gradient of input %d" % i, 1e-10 if name in LAYERS else 1e-11)
     check_gradients(case, p, 1e-11)
-    buffers = dict(m.named_buffers())
     if set(buffers) != set(below(case, "b.")):
         raise AssertionError("buffers %s" % sorted(below(case, "b.")))
     for key, t in below(case, "b.").items():
         if not torch.allclose(t, buffers[key], rtol=1e-12):
             raise AssertionError("%s is %s, PyTorch's %s" % (key, t, buffers[key]))
-    close(case["eval"], m.eval()(x).detach(), "result after training", 1e-12)
+    close(case["eval"], call_in_eval(inputs).detach(), "result after training", 1e-12)
 
 
 def rounded(t):
@@ -170,7 +154,7 @@ def check_mixed():
     """A policy against PyTorch's autocast: four products and an activation round to bf16 (2**-9) in the same places, but some
     numbers round the other way."""
     case = below(DATA, "mixed/")
-    p, x = parameters(case), case["x"].requires_grad_(True)
+    p, x = parameters(case), case["in.0"].requires_grad_(True)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         close(case["y"], mlp(GELU_TANH)(x, p).float(), "result", 2 ** -7)
     with Autocast():
@@ -179,7 +163,7 @@ def check_mixed():
     if not torch.equal(case["y"], case["y"].bfloat16().float()):
         raise AssertionError("the result is not of bf16")
     y.backward(case["gy"])
-    close(case["gx"], x.grad, "gradient of x", 2 ** -6)
+    close(case["gin.0"], x.grad, "gradient of x", 2 ** -6)
     check_gradients(case, p, 2 ** -6)
 
 
@@ -259,9 +243,7 @@ def check_sparse():
     same_distribution(got[got != 0], want[want != 0])
 
 
-run([(name, lambda name=name: check_module(name)) for name in TWINS] +
-    [(name, lambda name=name: check_twin_module(name)) for name in MODULES] +
-    [(name, lambda name=name: check_layer(name)) for name in LAYERS] +
+run([(name, lambda name=name: check_module(name)) for name in (*TWINS, *MODULES, *LAYERS)] +
     [("mixed precision", check_mixed)] +
     [("init " + name, lambda name=name: check_init(name, *INITS[name])) for name in INITS] +
     [("init eye", lambda: check_same("eye", I.eye_)), ("init dirac", lambda: check_same("dirac", lambda t: I.dirac_(t, 2))),

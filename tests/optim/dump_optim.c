@@ -9,10 +9,8 @@
  * schedule/NAME         (120) learning rates
  */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
-#include <tern/tern.h>
+#include "tests/support/dump.h"
 
 enum { STEPS = 200, PARAMS = 4 };
 
@@ -23,7 +21,6 @@ typedef struct model {
 
 static const char *names[PARAMS] = {"weight", "bias", "scale", "kernel"};
 static tn_tensor *grads[PARAMS]; /* (STEPS, …) */
-static tn_safetensors_writer *writer;
 
 static tn_dims dims_of(int i) {
     return i == 0 ? TN_DIMS(7, 5) : i == 1 ? TN_DIMS(5) : i == 2 ? TN_DIMS() : TN_DIMS(3, 4, 2);
@@ -31,12 +28,6 @@ static tn_dims dims_of(int i) {
 
 static bool is_absent(int step, int i) {
     return (i == 1 && step < 3) || (i == 2 && step % 4 == 1);
-}
-
-static void add_tensor(const char *group, const char *what, const char *name, tn_tensor *t) {
-    char text[256];
-    snprintf(text, sizeof(text), "%s/%s%s", group, what, name);
-    tn_safetensors_writer_add(writer, text, tn_copy(tn_detach(t)));
 }
 
 static tn_tensor *no_forward(tn_module *self, tn_tensor *x) {
@@ -106,33 +97,40 @@ static void train_model(const char *name, model *m, tn_optim *opt, how also) {
     tn_module_finish(m);
 }
 
-static void dump_sgd(const char *name, tn_sgd_options options, tn_dtype dtype, how also) {
-    model m;
-    model_init(&m, dtype, name);
-    options.lr = 0.05;
-    train_model(name, &m, tn_sgd(&m, options), also);
-}
-
-static void dump_adam(const char *name, bool decoupled, double weight_decay, tn_dtype dtype,
-                      how also) {
-    model m;
-    model_init(&m, dtype, name);
-    tn_adam_options options = decoupled ? tn_adamw_defaults() : tn_adam_defaults();
-    options.lr = 0.02;
-    options.beta2 = 0.98;
-    options.weight_decay = weight_decay;
-    train_model(name, &m, decoupled ? tn_adamw(&m, options) : tn_adam(&m, options), also);
-}
-
 /* One optimiser, with these changes to its default options. */
-#define CASE(name, kind, dtype, ...)                 \
-    do {                                             \
-        model m;                                     \
-        model_init(&m, dtype, name);                 \
-        kind##_options o = kind##_defaults();        \
-        __VA_ARGS__;                                 \
-        train_model(name, &m, kind(&m, o), NOTHING); \
+#define CASE_ALSO(also, name, kind, dtype, ...)   \
+    do {                                          \
+        model m;                                  \
+        model_init(&m, dtype, name);              \
+        kind##_options o = kind##_defaults();     \
+        __VA_ARGS__;                              \
+        train_model(name, &m, kind(&m, o), also); \
     } while (0)
+#define CASE(name, kind, dtype, ...) CASE_ALSO(NOTHING, name, kind, dtype, __VA_ARGS__)
+#define SGD(also, name, dtype, ...) CASE_ALSO(also, name, tn_sgd, dtype, o.lr = 0.05, __VA_ARGS__)
+#define ADAM(also, name, kind, dtype, decay) \
+    CASE_ALSO(also, name, kind, dtype, o.lr = 0.02, o.beta2 = 0.98, o.weight_decay = decay)
+
+static void dump_usual(void) {
+    SGD(NOTHING, "sgd", TN_F64, o.momentum = 0);
+    SGD(NOTHING, "sgd_decay", TN_F64, o.weight_decay = 0.1);
+    SGD(NOTHING, "momentum", TN_F64, o.momentum = 0.9, o.weight_decay = 0.01);
+    SGD(NOTHING, "dampening", TN_F64, o.momentum = 0.8, o.dampening = 0.3);
+    SGD(NOTHING, "nesterov", TN_F64, o.momentum = 0.9, o.nesterov = true);
+    SGD(NOTHING, "momentum_f32", TN_F32, o.momentum = 0.9, o.weight_decay = 0.01);
+    SGD(NOTHING, "momentum_bf16", TN_BF16, o.momentum = 0.9);
+    SGD(CLIP_BEFORE_STEP, "clip_sgd", TN_F64, o.momentum = 0.9);
+    ADAM(NOTHING, "adam", tn_adam, TN_F64, 0);
+    ADAM(NOTHING, "adam_decay", tn_adam, TN_F64, 0.1);
+    ADAM(NOTHING, "adamw", tn_adamw, TN_F64, 0.1);
+    ADAM(NOTHING, "adamw_f32", tn_adamw, TN_F32, 0.1);
+    ADAM(NOTHING, "adamw_bf16", tn_adamw, TN_BF16, 0.1);
+    ADAM(NOTHING, "adamw_f16", tn_adamw, TN_F16, 0.1);
+    ADAM(CLIP_BEFORE_STEP, "clip", tn_adamw, TN_F64, 0.1);
+    ADAM(CLIP_AT_ONCE, "clip_at_once", tn_adamw, TN_F64, 0.1);
+    ADAM(CLIP_BEFORE_STEP, "clip_f32", tn_adamw, TN_F32, 0.1);
+    ADAM(SCHEDULE, "scheduled", tn_adamw, TN_F64, 0.1);
+}
 
 static void dump_more(void) {
     CASE("rmsprop", tn_rmsprop, TN_F64, o.weight_decay = 0.1);
@@ -157,11 +155,8 @@ static void dump_more(void) {
 static void dump_groups(void) {
     model m;
     model_init(&m, TN_F64, "groups");
-    tn_adamw_options options = tn_adamw_defaults();
-    options.lr = 0.02;
-    options.weight_decay = 0.1;
-    options.no_decay = tn_match_vectors;
-    tn_optim *opt = tn_adamw(&m, options);
+    tn_optim *opt = tn_adamw(
+        &m, TN_WITH(tn_adamw, .lr = 0.02, .weight_decay = 0.1, .no_decay = tn_match_vectors));
     tn_optim_group(opt, 1)->lr_scale = 0.5;
     train_model("groups", &m, opt, NOTHING);
 }
@@ -214,33 +209,11 @@ static void dump_average(const char *name, double decay) {
 }
 
 int main(int argc, char **argv) {
-    tn_on_error(tn_error_exit);
-    if (argc != 2) {
-        fprintf(stderr, "dump_optim FILE\n");
+    if (!dump_begin(argc, argv)) {
         return 1;
     }
-    tn_seed(5);
-    writer = tn_safetensors_writer_new();
     make_grads();
-    dump_sgd("sgd", tn_sgd_defaults(), TN_F64, NOTHING);
-    dump_sgd("sgd_decay", TN_WITH(tn_sgd, .weight_decay = 0.1), TN_F64, NOTHING);
-    dump_sgd("momentum", TN_WITH(tn_sgd, .momentum = 0.9, .weight_decay = 0.01), TN_F64, NOTHING);
-    dump_sgd("dampening", TN_WITH(tn_sgd, .momentum = 0.8, .dampening = 0.3), TN_F64, NOTHING);
-    dump_sgd("nesterov", TN_WITH(tn_sgd, .momentum = 0.9, .nesterov = true), TN_F64, NOTHING);
-    dump_sgd("momentum_f32", TN_WITH(tn_sgd, .momentum = 0.9, .weight_decay = 0.01), TN_F32,
-             NOTHING);
-    dump_sgd("momentum_bf16", TN_WITH(tn_sgd, .momentum = 0.9), TN_BF16, NOTHING);
-    dump_adam("adam", false, 0.0, TN_F64, NOTHING);
-    dump_adam("adam_decay", false, 0.1, TN_F64, NOTHING);
-    dump_adam("adamw", true, 0.1, TN_F64, NOTHING);
-    dump_adam("adamw_f32", true, 0.1, TN_F32, NOTHING);
-    dump_adam("adamw_bf16", true, 0.1, TN_BF16, NOTHING);
-    dump_adam("adamw_f16", true, 0.1, TN_F16, NOTHING);
-    dump_adam("clip", true, 0.1, TN_F64, CLIP_BEFORE_STEP);
-    dump_adam("clip_at_once", true, 0.1, TN_F64, CLIP_AT_ONCE);
-    dump_adam("clip_f32", true, 0.1, TN_F32, CLIP_BEFORE_STEP);
-    dump_sgd("clip_sgd", TN_WITH(tn_sgd, .momentum = 0.9), TN_F64, CLIP_BEFORE_STEP);
-    dump_adam("scheduled", true, 0.1, TN_F64, SCHEDULE);
+    dump_usual();
     dump_groups();
     dump_more();
     dump_schedule("constant", tn_schedule_constant(0.3, 10));

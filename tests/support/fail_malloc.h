@@ -14,6 +14,7 @@
 
 #include "core/place.h"
 #include "core/sanitize.h"
+#include "tests/support/no_memory.h"
 
 #if TN__ASAN
 #define THE_REAL(name) __interceptor_##name
@@ -46,6 +47,21 @@ static inline bool fail_malloc_end(void) {
     fail_malloc.before = -1;
     tn__place_lines(true);
     return fail_malloc.failed;
+}
+
+static int malloc_row;
+
+static inline void fail_row_at(long n) {
+    fail_malloc_at(n, malloc_row);
+}
+
+/* Walks the allocations of a program and its libraries (no_memory.h): each fails alone, then with
+ * the next one, … up to `in_a_row`. Libraries may do without some. */
+static inline void every_malloc(void (*program)(void), int in_a_row, void (*check)(void)) {
+    const memory_fault libraries = {fail_row_at, fail_malloc_end, .is_noticed = false};
+    for (malloc_row = 1; malloc_row <= in_a_row; malloc_row++) {
+        walk_allocations(&libraries, program, check);
+    }
 }
 
 static bool malloc_refused(void) {
