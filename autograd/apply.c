@@ -38,9 +38,7 @@ tn_input_name tn_op_input_name(const tn_op *op, int i) {
 }
 
 static bool add_output(tn_op_call *c, tn_tensor *t) {
-    if (t->inert) {
-        return false;
-    }
+    if (t->inert) { return false; }
     if (c->outputs >= TN_OP_OUTPUTS) {
         return tn_op_fail(c, TN_EVALUE, "the shape rule makes more than %d outputs", TN_OP_OUTPUTS);
     }
@@ -91,21 +89,15 @@ static int dims_clash(tn_dims a, tn_dims b, int64_t *left, int64_t *right) {
     for (int i = 1; i <= n; i++) {
         *left = i <= a.ndim ? a.size[a.ndim - i] : 1;
         *right = i <= b.ndim ? b.size[b.ndim - i] : 1;
-        if (*left != *right && *left != 1 && *right != 1) {
-            return n - i;
-        }
+        if (*left != *right && *left != 1 && *right != 1) { return n - i; }
     }
     return -1;
 }
 
 bool tn_op_out_broadcast(tn_op_call *c, int i, int j, tn_dtype dtype) {
-    if (!has_input(c, i) || !has_input(c, j)) {
-        return false;
-    }
+    if (!has_input(c, i) || !has_input(c, j)) { return false; }
     const tn_tensor *a = c->in[i], *b = c->in[j];
-    if (tn_dims_equal(a->dims, b->dims)) {
-        return tn_op_out(c, a->dims, dtype);
-    }
+    if (tn_dims_equal(a->dims, b->dims)) { return tn_op_out(c, a->dims, dtype); }
     tn_dims dims;
     if (!tn_dims_broadcast(a->dims, b->dims, &dims)) {
         int64_t left = 1, right = 1;
@@ -138,9 +130,7 @@ bool tn_op_same_dtype(const tn_op_call *c) {
 }
 
 bool tn_op_float(const tn_op_call *c, int i) {
-    if (!has_input(c, i)) {
-        return false;
-    }
+    if (!has_input(c, i)) { return false; }
     if (!tn_dtype_is_float(c->in[i]->dtype)) {
         return tn_op_fail(c, TN_EDTYPE, "the dtype of %s is %s but must be f32, f64, bf16 or f16",
                           tn_op_input_name(c->op, i).text, tn_dtype_name(c->in[i]->dtype));
@@ -149,9 +139,7 @@ bool tn_op_float(const tn_op_call *c, int i) {
 }
 
 bool tn_op_index(const tn_op_call *c, int i) {
-    if (!has_input(c, i)) {
-        return false;
-    }
+    if (!has_input(c, i)) { return false; }
     tn_dtype dtype = c->in[i]->dtype;
     if (dtype != TN_I64 && dtype != TN_I32) {
         return tn_op_fail(c, TN_EDTYPE, "the dtype of %s is %s but indices must be i64 or i32",
@@ -220,13 +208,9 @@ static bool check_inputs(const tn_op_call *c) {
 }
 
 static bool wants_grad(const tn_op_call *c) {
-    if (tn__grad_self.off || !tn_op_differentiable(c->op)) {
-        return false;
-    }
+    if (tn__grad_self.off || !tn_op_differentiable(c->op)) { return false; }
     for (int i = 0; i < c->inputs; i++) {
-        if (tn_requires_grad(c->in[i])) {
-            return true;
-        }
+        if (tn_requires_grad(c->in[i])) { return true; }
     }
     return false;
 }
@@ -262,12 +246,8 @@ static bool run_composition(tn_op_call *c, int results) {
     c->outputs = results;
     for (int i = 0; i < results; i++) {
         tn_tensor *y = c->out[i];
-        if (!y) {
-            return tn_op_fail(c, TN_EVALUE, "the composition did not make result %d", i);
-        }
-        if (y->inert) {
-            return false;
-        }
+        if (!y) { return tn_op_fail(c, TN_EVALUE, "the composition did not make result %d", i); }
+        if (y->inert) { return false; }
         c->out[i] = y->dtype == dtype[i] ? y : tn__ops.cast(y, dtype[i]);
         tn_return(c->out[i]);
     }
@@ -289,22 +269,16 @@ static bool run_shaped(tn_op_call *c, bool *taken) {
     if (status == TN_EUNSUPPORTED && c->op->compose && !tn__pending()) {
         return run_composition(c, results);
     }
-    if (status != TN_OK) {
-        return false;
-    }
+    if (status != TN_OK) { return false; }
     *taken = c->record;
-    if (c->record && !tn__node_record(c, c->op->saves)) {
-        return false;
-    }
+    if (c->record && !tn__node_record(c, c->op->saves)) { return false; }
     for (int i = results; i < c->outputs; i++) {
         tn_drop(c->out[i]);
     }
     if (tn__anomaly && !tn__grad_self.in_rule) {
         note_where(c);
         for (int i = 0; i < results; i++) {
-            if (!tn__anomaly_check(c->out[i], c->op->name, "the result", NULL)) {
-                return false;
-            }
+            if (!tn__anomaly_check(c->out[i], c->op->name, "the result", NULL)) { return false; }
         }
     }
     return true;
@@ -325,17 +299,13 @@ static bool run_traced(tn_op_call *c, bool *taken) {
 }
 
 static bool call_run(tn_op_call *c, bool *taken) {
-    if (!check_inputs(c)) {
-        return false;
-    }
+    if (!check_inputs(c)) { return false; }
     tn_device device = device_of(c);
     c->kernels = tn_backend_of(device);
     c->ctx = tn_context_of(device);
     c->record = wants_grad(c);
     int results = tn_op_results(c->op);
-    if (!c->op->shape(c)) {
-        return false;
-    }
+    if (!c->op->shape(c)) { return false; }
     if (c->outputs < results) {
         return tn_op_fail(c, TN_EVALUE, "the shape rule makes %d of %d results", c->outputs,
                           results);
@@ -373,9 +343,7 @@ __attribute__((cold)) static void refuse_call(const tn_op *op, const void *args,
     for (int i = 0; results && i < TN_OP_OUTPUTS && (i == 0 || i < count); i++) {
         results[i] = tn_inert();
     }
-    if (op && op->args_finish && args) {
-        op->args_finish((void *)args);
-    }
+    if (op && op->args_finish && args) { op->args_finish((void *)args); }
 }
 
 void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int n,
@@ -395,12 +363,8 @@ void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int 
     tn__span span;
     bool seen = tn__profiled() && tn__profile_begin(&span, TN__SPAN_OP, op->name);
     bool ok = call_run(&c, &taken);
-    if (seen) {
-        tn__span_end(&span);
-    }
-    if (!taken && op->args_finish) {
-        op->args_finish((void *)args);
-    }
+    if (seen) { tn__span_end(&span); }
+    if (!taken && op->args_finish) { op->args_finish((void *)args); }
     int count = tn_op_results(op);
     for (int i = 0; i < count; i++) {
         results[i] = ok ? c.out[i] : tn_inert();

@@ -48,24 +48,18 @@ static int root_slot(tn__run *run, tn_tensor *root) {
 static bool discover_graph(tn__run *run, tn_tensor *const *roots, int n) {
     for (int i = 0; i < n; i++) {
         int slot = root_slot(run, roots[i]);
-        if (slot < 0) {
-            return false;
-        }
+        if (slot < 0) { return false; }
         tn__run_hold(&run->slots[slot]);
     }
     for (int at = 0; at < run->count; at++) {
         tn_node *node = run->slots[at].node;
-        if (!node) {
-            continue;
-        }
+        if (!node) { continue; }
         for (int i = 0; i < node->inputs; i++) {
             const tn__edge *edge = &node->edges[i];
             if (tn__far_end(edge)) {
                 bool fresh;
                 int target = tn__run_slot(run, edge->node, edge->node ? NULL : edge->leaf, &fresh);
-                if (target < 0) {
-                    return false;
-                }
+                if (target < 0) { return false; }
                 run->slots[target].waiting++;
             }
         }
@@ -77,17 +71,13 @@ static bool discover_graph(tn__run *run, tn_tensor *const *roots, int n) {
 
 static bool finish_leaf(tn__run *run, tn__slot *slot) {
     tn_tensor *leaf = slot->leaf;
-    if (!run->accumulate || !slot->grad[0] || !tn__wants_grad(leaf)) {
-        return true;
-    }
+    if (!run->accumulate || !slot->grad[0] || !tn__wants_grad(leaf)) { return true; }
     TN_SCOPE;
     tn_status status =
         slot->continued ? tn__run_continued(slot) : tn__leaf_accumulate(leaf, &slot->grad[0]);
     tn_release(slot->grad[0]);
     slot->grad[0] = NULL;
-    if (status != TN_OK) {
-        return false;
-    }
+    if (status != TN_OK) { return false; }
     tn_hook id;
     for (tn__hook *h = tn__hook_after(leaf->leaf->hooks, 0); h;
          h = tn__hook_after(leaf->leaf->hooks, id)) {
@@ -103,15 +93,9 @@ static bool finish_leaf(tn__run *run, tn__slot *slot) {
 /* Passes a gradient to an edge's target, which waits for one fewer. */
 static bool deliver_gradient(tn__run *run, const tn__edge *edge, tn_tensor *grad) {
     tn__slot *slot = tn__far_slot(run, edge);
-    if (!tn__slot_due(run, slot)) {
-        return true;
-    }
-    if (grad) {
-        tn__run_add(run, slot, edge->output, grad);
-    }
-    if (--slot->waiting > 0) {
-        return !tn__pending();
-    }
+    if (!tn__slot_due(run, slot)) { return true; }
+    if (grad) { tn__run_add(run, slot, edge->output, grad); }
+    if (--slot->waiting > 0) { return !tn__pending(); }
     if (slot->node) {
         tn__run_push(run, (int)(slot - run->slots));
         return !tn__pending();
@@ -140,9 +124,7 @@ static bool run_node(tn__run *run, int index) {
         tn__raise(TN_ENOMEM, node->op->name, "out of memory in backward");
         return false;
     }
-    if (run->profile) {
-        tn__profile_node(run->profile, node);
-    }
+    if (run->profile) { tn__profile_node(run->profile, node); }
     bool again = run->second && slot->early, left = tn__leaves_some(run, slot);
     bool ok = (again || run_hooks(node, slot)) && tn__node_backward(run, slot, din);
     if (!slot->captured && !left) {
@@ -169,9 +151,7 @@ static bool run_node(tn__run *run, int index) {
         }
         tn_release(din[i]);
     }
-    if (din != few) {
-        free(din);
-    }
+    if (din != few) { free(din); }
     return ok;
 }
 
@@ -193,9 +173,7 @@ static bool is_ready(const tn__run *run, const tn__slot *slot) {
 }
 
 static bool run_ready_nodes(tn__run *run) {
-    if (!nothing_spent(run)) {
-        return false;
-    }
+    if (!nothing_spent(run)) { return false; }
     for (int i = 0; i < run->count; i++) {
         tn__slot *slot = &run->slots[i];
         if (is_ready(run, slot)) {
@@ -207,9 +185,7 @@ static bool run_ready_nodes(tn__run *run) {
         }
     }
     for (int i = tn__run_pop(run); i >= 0; i = tn__run_pop(run)) {
-        if (!run_node(run, i)) {
-            return false;
-        }
+        if (!run_node(run, i)) { return false; }
     }
     return true;
 }
@@ -217,9 +193,7 @@ static bool run_ready_nodes(tn__run *run) {
 /* ---- Checks and public calls ----------------------------------------------------------------- */
 
 static bool check_root(tn_tensor *root, tn_tensor *grad, const char *operation) {
-    if (!tn__usable(root, operation) || (grad && !tn__usable(grad, operation))) {
-        return false;
-    }
+    if (!tn__usable(root, operation) || (grad && !tn__usable(grad, operation))) { return false; }
     if (!tn_requires_grad(root)) {
         tn__raise(TN_ESTATE, operation,
                   "the root %s does not depend on anything that requires a gradient (was it made "
@@ -250,17 +224,13 @@ static bool check_root(tn_tensor *root, tn_tensor *grad, const char *operation) 
 
 bool tn__check_roots(tn_tensor *const *roots, tn_tensor *const *grads, int n,
                      const char *operation) {
-    if (tn__pending()) {
-        return false;
-    }
+    if (tn__pending()) { return false; }
     if (!roots || n < 1) {
         tn__raise(TN_EVALUE, operation, "there are no roots");
         return false;
     }
     for (int i = 0; i < n; i++) {
-        if (!check_root(roots[i], grads ? grads[i] : NULL, operation)) {
-            return false;
-        }
+        if (!check_root(roots[i], grads ? grads[i] : NULL, operation)) { return false; }
     }
     return true;
 }
@@ -299,9 +269,7 @@ static int by_age(const void *a, const void *b) {
 
 static bool mark_wanted(tn__run *run) {
     tn__slot **order = tn__malloc_for((size_t)(run->count + 1) * sizeof(tn__slot *), "grad");
-    if (!order) {
-        return false;
-    }
+    if (!order) { return false; }
     for (int i = 0; i < run->count; i++) {
         order[i] = &run->slots[i];
     }
@@ -326,9 +294,7 @@ static int input_slot(const tn__run *run, const tn_tensor *input) {
 /* first: for the first half. */
 static bool choose_inputs(tn__run *run, tn_tensor *const *inputs, int n, bool first) {
     for (int i = 0; i < n; i++) {
-        if (!tn__readable(inputs[i], "grad")) {
-            return false;
-        }
+        if (!tn__readable(inputs[i], "grad")) { return false; }
         int slot = input_slot(run, inputs[i]);
         if (slot >= 0) {
             run->slots[slot].captured = !run->accumulate;
@@ -351,9 +317,7 @@ void tn__run_accumulate(tn__run *run, tn_tensor *const *roots, tn_tensor *const 
             run_ready_nodes(run);
         }
         tn__profile_run_end(run->profile);
-        if (!run->halved || run->second || tn__pending()) {
-            tn__run_finish(run);
-        }
+        if (!run->halved || run->second || tn__pending()) { tn__run_finish(run); }
     }
     tn__grad_self.accumulating--;
     leave_run();
@@ -408,9 +372,7 @@ void tn__run_capture(tn__run *run, tn_tensor *const *roots, tn_tensor *const *gr
              collect_gradients(run, inputs, inputs_n, results, allow_unused);
         tn_grad_mode_end(&before);
         tn__profile_run_end(run->profile);
-        if (!run->halved || run->second || !ok) {
-            tn__run_finish(run);
-        }
+        if (!run->halved || run->second || !ok) { tn__run_finish(run); }
         for (int i = 0; i < inputs_n && !ok; i++) {
             results[i] = tn_inert();
         }

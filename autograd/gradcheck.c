@@ -113,12 +113,8 @@ static bool compare_gradients(tn_forward f, void *user, tn_values inputs, int wh
 }
 
 static bool check_input(const tn_tensor *t, int i) {
-    if (!tn__usable(t, "gradcheck")) {
-        return false;
-    }
-    if (!tn_requires_grad(t)) {
-        return true;
-    }
+    if (!tn__usable(t, "gradcheck")) { return false; }
+    if (!tn_requires_grad(t)) { return true; }
     if (t->dtype != TN_F64 || t->node) {
         tn__raise(TN_EDTYPE, "gradcheck",
                   "input %d must be a leaf in f64, where differences are exact enough", i);
@@ -141,9 +137,7 @@ static bool first_order(tn_forward f, void *user, tn_values inputs, tn_gradcheck
         *weights[TN_MAX_VALUES];
     int index[TN_MAX_VALUES], count = 0, n = 0;
     for (int i = 0; i < inputs.n; i++) {
-        if (inputs.v[i] && !check_input(inputs.v[i], i)) {
-            return false;
-        }
+        if (inputs.v[i] && !check_input(inputs.v[i], i)) { return false; }
         if (tn_requires_grad(inputs.v[i])) {
             index[count] = i;
             chosen[count++] = inputs.v[i];
@@ -188,9 +182,7 @@ static tn_values gradient_forward(void *user, tn_values in) {
     bool before = tn_grad_mode_begin(true);
     tn_values out = of->f(of->user, in);
     for (int i = 0; i < in.n; i++) {
-        if (tn_requires_grad(in.v[i])) {
-            chosen[count++] = in.v[i];
-        }
+        if (tn_requires_grad(in.v[i])) { chosen[count++] = in.v[i]; }
     }
     for (int k = 0; k < out.n; k++) {
         if (tn_requires_grad(out.v[k])) {
@@ -201,9 +193,7 @@ static tn_values gradient_forward(void *user, tn_values in) {
     tn_grad_options options = TN_WITH(tn_grad, .create_graph = true, .allow_unused = true);
     if (tn_grad(roots, weights, n, chosen, count, grads, options) == TN_OK) {
         for (int i = 0; i < count; i++) {
-            if (grads[i]) {
-                result.v[result.n++] = grads[i];
-            }
+            if (grads[i]) { result.v[result.n++] = grads[i]; }
         }
     }
     tn_grad_mode_end(&before);
@@ -230,9 +220,7 @@ tn_status tn_gradcheck(tn_forward f, void *user, tn_values inputs, tn_gradcheck_
         return tn__raise(TN_EVALUE, "gradcheck", "a function and 1 to %d inputs are needed",
                          TN_MAX_VALUES);
     }
-    if (!tn__enter("gradcheck")) {
-        return tn_error();
-    }
+    if (!tn__enter("gradcheck")) { return tn_error(); }
     if (first_order(f, user, inputs, options) && options.second) {
         gradient_of of = {f, user};
         if (gradient_depends(&of, inputs) && !tn__pending()) {

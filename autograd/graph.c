@@ -13,18 +13,14 @@ static const char *dims_text(tn_dims dims, char *text, size_t size) {
         at += (size_t)snprintf(text + at, size - at, "%s%lld", i ? ", " : "",
                                (long long)dims.size[i]);
     }
-    if (at < size) {
-        snprintf(text + at, size - at, "]");
-    }
+    if (at < size) { snprintf(text + at, size - at, "]"); }
     return text;
 }
 
 /* Text inside a label's quotes. */
 static void draw_text(tn__file *file, const char *text) {
     for (; *text; text++) {
-        if (*text == '"' || *text == '\\') {
-            tn__file_put(file, "\\", 1);
-        }
+        if (*text == '"' || *text == '\\') { tn__file_put(file, "\\", 1); }
         tn__file_put(file, text, 1);
     }
 }
@@ -34,9 +30,7 @@ static const char *input_name(const tn__run *run, const tn_tensor *leaf) {
     for (int at = 0; at < run->count; at++) {
         const tn_node *node = run->slots[at].node;
         for (int i = 0; node && i < node->inputs && i < TN_OP_INPUTS; i++) {
-            if (!node->edges[i].node && node->edges[i].leaf == leaf) {
-                return node->op->inputs[i];
-            }
+            if (!node->edges[i].node && node->edges[i].leaf == leaf) { return node->op->inputs[i]; }
         }
     }
     return NULL;
@@ -79,14 +73,10 @@ static node_shape *find_shapes(const tn__run *run, const tn_tensor *t) {
         const tn_node *node = run->slots[at].node;
         for (int i = 0; node && i < node->inputs; i++) {
             int far = far_end(run, &node->edges[i]);
-            if (far >= 0) {
-                note_shape(&shapes[far], node->edges[i].dims);
-            }
+            if (far >= 0) { note_shape(&shapes[far], node->edges[i].dims); }
         }
     }
-    if (shapes) {
-        note_shape(&shapes[0], t->dims);
-    }
+    if (shapes) { note_shape(&shapes[0], t->dims); }
     return shapes;
 }
 
@@ -108,9 +98,7 @@ static void draw_node(tn__file *file, const tn__run *run, int index, const node_
 
 static bool walk_graph(tn__run *run, const tn_tensor *t) {
     bool fresh;
-    if (tn__run_slot(run, t->node, t->node ? NULL : (tn_tensor *)t, &fresh) < 0) {
-        return false;
-    }
+    if (tn__run_slot(run, t->node, t->node ? NULL : (tn_tensor *)t, &fresh) < 0) { return false; }
     for (int at = 0; at < run->count; at++) {
         tn_node *node = run->slots[at].node;
         for (int i = 0; node && i < node->inputs; i++) {
@@ -125,9 +113,7 @@ static bool walk_graph(tn__run *run, const tn_tensor *t) {
 }
 
 tn_status tn_graph_dot(const tn_tensor *t, const char *path, tn_leaf_name name, void *user) {
-    if (!tn__readable(t, "graph_dot")) {
-        return tn_error();
-    }
+    if (!tn__readable(t, "graph_dot")) { return tn_error(); }
     tn__run run = {0};
     if (!walk_graph(&run, t)) {
         tn__run_finish(&run);

@@ -9,9 +9,7 @@
 static tn__run *halved_run(tn_tensor *const *roots, tn_tensor *const *grads, int n,
                            bool accumulate) {
     const char *operation = accumulate ? "backward" : "grad";
-    if (!tn__check_roots(roots, grads, n, operation)) {
-        return NULL;
-    }
+    if (!tn__check_roots(roots, grads, n, operation)) { return NULL; }
     tn__run *run = tn__calloc_for(1, sizeof(*run), operation);
     if (!run || !tn__run_enter(operation)) {
         free(run);
@@ -30,9 +28,7 @@ void tn__rest_free(tn__run *rest) {
 
 /* The run, for its second half; NULL if the first has failed. */
 static tn__run *rest_of(tn__run *run) {
-    if (!tn__pending()) {
-        return run;
-    }
+    if (!tn__pending()) { return run; }
     tn__rest_free(run);
     return NULL;
 }
@@ -44,16 +40,12 @@ static bool enter_rest(tn__run *rest, const char *operation) {
 
 tn__run *tn__backward_input(tn_tensor *root, tn_tensor *grad, tn_tensor *input) {
     tn__run *run = halved_run(&root, &grad, 1, true);
-    if (run) {
-        tn__run_accumulate(run, &root, &grad, 1, input);
-    }
+    if (run) { tn__run_accumulate(run, &root, &grad, 1, input); }
     return rest_of(run);
 }
 
 tn_status tn__backward_rest(tn__run *rest) {
-    if (enter_rest(rest, "backward")) {
-        tn__run_accumulate(rest, NULL, NULL, 0, NULL);
-    }
+    if (enter_rest(rest, "backward")) { tn__run_accumulate(rest, NULL, NULL, 0, NULL); }
     tn__rest_free(rest);
     return tn_error();
 }

@@ -17,9 +17,7 @@ static tn_hook add_hook(tn__hook **list, tn__hook hook, const char *operation) {
         return 0;
     }
     tn__hook *made = tn__malloc_for(sizeof *made, operation);
-    if (!made) {
-        return 0;
-    }
+    if (!made) { return 0; }
     *made = hook;
     made->id = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
     while (*list) {
@@ -30,9 +28,7 @@ static tn_hook add_hook(tn__hook **list, tn__hook hook, const char *operation) {
 }
 
 tn_hook tn_on_grad(tn_tensor *t, tn_grad_hook hook, void *user) {
-    if (!tn__readable(t, "on_grad")) {
-        return 0;
-    }
+    if (!tn__readable(t, "on_grad")) { return 0; }
     if (t->node) {
         return add_hook(&t->node->hooks,
                         (tn__hook){.output = t->output, .before = hook, .user = user}, "on_grad");
@@ -66,12 +62,8 @@ static void take_out(tn__hook **list, tn_hook id) {
 }
 
 void tn_remove_hook(tn_tensor *t, tn_hook id) {
-    if (t && t->node) {
-        take_out(&t->node->hooks, id);
-    }
-    if (t && t->leaf) {
-        take_out(&t->leaf->hooks, id);
-    }
+    if (t && t->node) { take_out(&t->node->hooks, id); }
+    if (t && t->leaf) { take_out(&t->leaf->hooks, id); }
 }
 
 void tn__hooks_free(tn__hook *list) {
@@ -87,12 +79,8 @@ void tn__hooks_free(tn__hook *list) {
 bool tn__hook_call(const tn__hook *hook, tn_tensor **grad, bool same_dtype) {
     TN_SCOPE;
     tn_tensor *given = *grad, *other = hook->before(given, hook->user);
-    if (!other || other == given) {
-        return !tn__pending();
-    }
-    if (!tn__usable(other, "gradient hook")) {
-        return false;
-    }
+    if (!other || other == given) { return !tn__pending(); }
+    if (!tn__usable(other, "gradient hook")) { return false; }
     if (!tn_dims_equal(other->dims, given->dims) || (same_dtype && other->dtype != given->dtype)) {
         tn__raise(TN_ESHAPE, "gradient hook", "the gradient is %s %s but the hook returned %s %s",
                   tn_dtype_name(given->dtype), tn_shape_text(given), tn_dtype_name(other->dtype),
@@ -113,16 +101,12 @@ bool tn__hook_call(const tn__hook *hook, tn_tensor **grad, bool same_dtype) {
 /* ---- The end of a backward ------------------------------------------------------------------- */
 
 tn_status tn_after_backward(void (*f)(void *user), void *user) {
-    if (!f) {
-        return tn__raise(TN_EVALUE, "after_backward", "the function is NULL");
-    }
+    if (!f) { return tn__raise(TN_EVALUE, "after_backward", "the function is NULL"); }
     if (tn__grad_self.backward_depth == 0) {
         return tn__raise(TN_ESTATE, "after_backward", "no backward is running on this thread");
     }
     tn__after *after = tn__malloc_for(sizeof *after, "after_backward");
-    if (!after) {
-        return TN_ENOMEM;
-    }
+    if (!after) { return TN_ENOMEM; }
     *after = (tn__after){NULL, f, user};
     tn__after **end = &tn__grad_self.after;
     while (*end) {

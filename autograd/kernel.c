@@ -63,9 +63,7 @@ static bool desc_to_rows(tn_desc *d, int kept) {
     int64_t count = 1, stride = 0;
     bool merges = lead >= 0;
     for (int i = lead - 1; i >= 0; i--) {
-        if (d->size[i] == 1) {
-            continue;
-        }
+        if (d->size[i] == 1) { continue; }
         if (count == 1) {
             stride = d->stride[i];
         } else if (d->stride[i] != stride * count) {
@@ -73,9 +71,7 @@ static bool desc_to_rows(tn_desc *d, int kept) {
         }
         count *= d->size[i];
     }
-    if (lead < 0 || (!merges && count != 0)) {
-        return false;
-    }
+    if (lead < 0 || (!merges && count != 0)) { return false; }
     if (count == 1) { /* one row: any stride will do, but an output's is never 0 */
         stride = kept > 0 && d->size[lead] > 0 ? d->size[lead] : 1;
     }
@@ -117,9 +113,7 @@ static tn_status scratch_copy(scratch *s, tn_desc *d, tn_dtype dtype) {
     }
     size_t bytes = (size_t)(count > 0 ? count : 1) * tn_dtype_size(dtype); /* never 0 */
     copy.data = s->ctx->workspace(s->ctx, bytes);
-    if (!copy.data) {
-        return TN_ENOMEM;
-    }
+    if (!copy.data) { return TN_ENOMEM; }
     s->copy[s->count].memory = copy.data;
     s->copy[s->count++].bytes = bytes;
     tn_status status = s->kernels->copy(s->ctx, &copy, d);
@@ -136,13 +130,9 @@ static void scratch_free(scratch *s) {
 
 /* Converts d, which a kernel reads, to the form it needs: rows is TN_ROWS(kept) or 0. */
 static tn_status operand_convert(scratch *s, tn_desc *d, int rows, tn_dtype dtype) {
-    if (dtype == d->dtype && (!rows || desc_to_rows(d, rows - 1))) {
-        return TN_OK;
-    }
+    if (dtype == d->dtype && (!rows || desc_to_rows(d, rows - 1))) { return TN_OK; }
     tn_status status = scratch_copy(s, d, dtype);
-    if (status == TN_OK && rows) {
-        desc_to_rows(d, rows - 1);
-    }
+    if (status == TN_OK && rows) { desc_to_rows(d, rows - 1); }
     return status;
 }
 
@@ -236,9 +226,7 @@ static void say_host(const tn_op *op, tn_device device) {
                          op->name, tn_device_text(device));
             return;
         }
-        if (there == op) {
-            return;
-        }
+        if (there == op) { return; }
     }
 }
 
@@ -276,9 +264,7 @@ static tn_status forward_run(tn_op_call *c, tn_status (*kernel)(const tn_op_call
         operand_target(&y[i], c->out[i], op->y_rows[i]);
         c->y[i] = &y[i];
     }
-    if (status == TN_OK) {
-        status = kernel(c);
-    }
+    if (status == TN_OK) { status = kernel(c); }
     scratch_free(&s);
     if (status != TN_OK && !(status == TN_EUNSUPPORTED && others && !tn__pending())) {
         status_raise(op, status, c->kernels, c->ctx, c->inputs > 0 ? c->in[0] : NULL);
@@ -299,9 +285,7 @@ static bool all_for_host(const tn_op_call *c) {
 
 static tn_status host_forward(tn_op_call *c) {
     bool others = c->op->compose;
-    if (all_for_host(c)) {
-        return forward_run(c, c->op->host.forward, others);
-    }
+    if (all_for_host(c)) { return forward_run(c, c->op->host.forward, others); }
     if (c->inputs > TN_OP_INPUTS) {
         tn_op_fail(c, TN_EUNSUPPORTED, "host loops take at most %d inputs", TN_OP_INPUTS);
         return TN_EUNSUPPORTED;
@@ -322,9 +306,7 @@ static tn_status host_forward(tn_op_call *c) {
     }
     tn_status status = tn__pending() ? tn_error() : forward_run(&h, c->op->host.forward, others);
     for (int i = 0; i < c->outputs && status == TN_OK && !tn__pending(); i++) {
-        if (h.out[i] != c->out[i]) {
-            tn__ops.copy_(c->out[i], h.out[i]);
-        }
+        if (h.out[i] != c->out[i]) { tn__ops.copy_(c->out[i], h.out[i]); }
     }
     return status == TN_OK ? tn_error() : status;
 }
@@ -428,18 +410,12 @@ static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
     bool sums = at && !p->made[i];
     if (!at && op->dx_out && !p->host) {
         at = op->dx_out(g, i, p->made);
-        if (at && at->inert) {
-            return false;
-        }
+        if (at && at->inert) { return false; }
     }
-    if (!at) {
-        at = gradient_place(g, p, i);
-    }
+    if (!at) { at = gradient_place(g, p, i); }
     if (!at || !operand_target(&p->dx[i], at, rows)) {
         at = tn__new(tn_op_input_dims(g, i), dtype_of_dx(g, p, i), p->s.ctx->device);
-        if (at->inert) {
-            return false;
-        }
+        if (at->inert) { return false; }
         operand_target(&p->dx[i], at, rows);
         sums = false;
     }
@@ -454,9 +430,7 @@ static bool make_gradients(tn_op_grad *g, backward_pass *p) {
     for (int i = 0; i < g->inputs; i++) {
         bool always = g->op->flags & TN_OP_ALL_DX && g->node->edges[i].present &&
                       tn_dtype_is_float(tn_op_input_dtype(g, i));
-        if ((g->wants[i] || always) && !make_gradient(g, p, i)) {
-            return false;
-        }
+        if ((g->wants[i] || always) && !make_gradient(g, p, i)) { return false; }
     }
     return true;
 }
@@ -465,18 +439,14 @@ static bool make_gradients(tn_op_grad *g, backward_pass *p) {
 static tn_dtype dtype_of_dy(const tn_op_grad *g, const backward_pass *p, const tn_tensor *dy,
                             int k) {
     for (int i = 0; g->op->flags & TN_OP_DY_AS_DX && k == 0 && i < g->inputs; i++) {
-        if (p->b.dx[i]) {
-            return p->dx[i].dtype;
-        }
+        if (p->b.dx[i]) { return p->dx[i].dtype; }
     }
     return dy->dtype;
 }
 
 /* t or its stand-in; NULL after raising. */
 static tn_tensor *operand_of(const tn_op_grad *g, const backward_pass *p, tn_tensor *t) {
-    if (!tn__usable(t, g->op->name)) {
-        return NULL;
-    }
+    if (!tn__usable(t, g->op->name)) { return NULL; }
     t = p->host ? host_reads(t) : t;
     return t->inert ? NULL : t;
 }
@@ -514,16 +484,10 @@ static tn_status read_operands(tn_op_grad *g, backward_pass *p) {
 
 static void give_gradients(tn_op_grad *g, backward_pass *p) {
     for (int i = 0; i < g->inputs; i++) {
-        if (!p->made[i] || !g->wants[i]) {
-            continue;
-        }
+        if (!p->made[i] || !g->wants[i]) { continue; }
         bool added = (p->b.adds && (g->op->widens >> i & 1)) || p->b.sums >> i & 1;
-        if (added || (g->op->dx_out && !p->host)) {
-            tn__touch(p->made[i]);
-        }
-        if (p->before >> i & 1) {
-            tn__grad_continued(g, i);
-        }
+        if (added || (g->op->dx_out && !p->host)) { tn__touch(p->made[i]); }
+        if (p->before >> i & 1) { tn__grad_continued(g, i); }
         if (!added) {
             tn_op_give(g, i,
                        p->host ? tn__ops.to(p->made[i], tn_op_input_device(g, i)) : p->made[i]);
@@ -548,17 +512,13 @@ static tn_status backward_run(tn_op_grad *g, tn_status (*kernel)(const tn_op_bac
     memset(p.made, 0, sizeof p.made);
     tn_status status = make_gradients(g, &p) ? read_operands(g, &p) : tn_error();
     bool ran = status == TN_OK;
-    if (ran) {
-        status = kernel(&p.b);
-    }
+    if (ran) { status = kernel(&p.b); }
     scratch_free(&p.s);
     if (status == TN_OK) {
         give_gradients(g, &p);
         return tn_error();
     }
-    if (ran && status == TN_EUNSUPPORTED && !tn__pending() && others) {
-        return TN_EUNSUPPORTED;
-    }
+    if (ran && status == TN_EUNSUPPORTED && !tn__pending() && others) { return TN_EUNSUPPORTED; }
     status_raise(op, status, p.b.kernels, p.b.ctx, g->dout[0]);
     return tn_error();
 }
@@ -566,9 +526,7 @@ static tn_status backward_run(tn_op_grad *g, tn_status (*kernel)(const tn_op_bac
 /* Any gradient that arrived. */
 static const tn_tensor *first_dout(const tn_op_grad *g) {
     for (int k = 0; k < g->outputs; k++) {
-        if (g->dout[k]) {
-            return g->dout[k];
-        }
+        if (g->dout[k]) { return g->dout[k]; }
     }
     return NULL;
 }
@@ -576,17 +534,13 @@ static const tn_tensor *first_dout(const tn_op_grad *g) {
 tn_status tn__kernel_backward(tn_op_grad *g) {
     const tn_op *op = g->op;
     const tn_tensor *first = first_dout(g);
-    if (!first || g->inputs > TN_OP_INPUTS) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!first || g->inputs > TN_OP_INPUTS) { return TN_EUNSUPPORTED; }
     tn_device device = first->storage->device;
     tn_status (*kernel)(const tn_op_back *) =
         op->backward_kernel ? op->backward_kernel : own_kernel(op, tn_backend_of(device))->backward;
     if (kernel && g->dout[0]) {
         tn_status status = backward_run(g, kernel, device, false);
-        if (status != TN_EUNSUPPORTED || tn__pending()) {
-            return status;
-        }
+        if (status != TN_EUNSUPPORTED || tn__pending()) { return status; }
     }
     if (!op->host.backward || (device.kind != TN_CPU && (op->backward || op->compose))) {
         return TN_EUNSUPPORTED;

@@ -10,9 +10,7 @@
 static tn_leaf *leaf_of(tn_tensor *t) {
     if (!t->leaf) {
         tn_leaf *leaf = tn__calloc_for(1, sizeof *leaf, "requires_grad");
-        if (!leaf) {
-            return NULL;
-        }
+        if (!leaf) { return NULL; }
         leaf->grad_dtype = t->dtype;
         t->leaf = leaf;
     }
@@ -30,9 +28,7 @@ void tn__leaf_free(tn_leaf *leaf) {
 /* ---- What is recorded ------------------------------------------------------------------------ */
 
 tn_tensor *tn_set_requires_grad(tn_tensor *t, bool requires_grad) {
-    if (!tn__readable(t, "set_requires_grad")) {
-        return tn_inert();
-    }
+    if (!tn__readable(t, "set_requires_grad")) { return tn_inert(); }
     if (requires_grad && !tn_dtype_is_float(t->dtype)) {
         tn__raise(TN_EDTYPE, "set_requires_grad",
                   "%s has no gradient (only f32, f64, bf16 and f16 do)", tn_dtype_name(t->dtype));
@@ -44,13 +40,9 @@ tn_tensor *tn_set_requires_grad(tn_tensor *t, bool requires_grad) {
                   tn_shape_text(t), t->node->op->name);
         return tn_inert();
     }
-    if (!requires_grad && !t->leaf) {
-        return t;
-    }
+    if (!requires_grad && !t->leaf) { return t; }
     tn_leaf *leaf = leaf_of(t);
-    if (!leaf) {
-        return tn_inert();
-    }
+    if (!leaf) { return tn_inert(); }
     leaf->requires_grad = requires_grad;
     return t;
 }
@@ -83,9 +75,7 @@ tn_tensor *tn_grad_of(const tn_tensor *leaf) {
 }
 
 void tn_zero_grad(tn_tensor *t) {
-    if (!t || !t->leaf) {
-        return;
-    }
+    if (!t || !t->leaf) { return; }
     t->leaf->stale = true;
     if (!t->leaf->preset) {
         tn_release(t->leaf->grad);
@@ -94,9 +84,7 @@ void tn_zero_grad(tn_tensor *t) {
 }
 
 tn_leaf *tn__usable_leaf(tn_tensor *t, const char *operation) {
-    if (!tn__readable(t, operation)) {
-        return NULL;
-    }
+    if (!tn__readable(t, operation)) { return NULL; }
     if (t->node || !tn__wants_grad(t)) {
         tn__raise(TN_ESTATE, operation, "the tensor %s is not a leaf that requires a gradient",
                   tn_shape_text(t));
@@ -194,9 +182,7 @@ static void end_loan(tn_leaf *leaf) {
     if (leaf->lent && count_references(leaf->lent) > 1) {
         TN_SCOPE;
         tn_tensor *copy = tn__ops.copy(leaf->lent);
-        if (!copy->inert) {
-            swap_elements(leaf->lent, copy); /* both are row-major */
-        }
+        if (!copy->inert) { swap_elements(leaf->lent, copy); /* both are row-major */ }
     }
     drop_loan(leaf);
 }
@@ -205,9 +191,7 @@ static void end_loan(tn_leaf *leaf) {
 
 tn_status tn_set_grad_dtype(tn_tensor *t, tn_dtype dtype) {
     tn_leaf *leaf = tn__usable_leaf(t, "set_grad_dtype");
-    if (!leaf) {
-        return tn_error();
-    }
+    if (!leaf) { return tn_error(); }
     if (!tn_dtype_is_float(dtype)) {
         return tn__raise(TN_EDTYPE, "set_grad_dtype", "%s cannot hold a gradient",
                          tn_dtype_name(dtype));
@@ -222,35 +206,25 @@ tn_status tn_set_grad_dtype(tn_tensor *t, tn_dtype dtype) {
 
 tn_status tn_set_grad_buffer(tn_tensor *t, tn_tensor *buffer) {
     tn_leaf *leaf = tn__usable_leaf(t, "set_grad_buffer");
-    if (!leaf) {
-        return tn_error();
-    }
+    if (!leaf) { return tn_error(); }
     if (!buffer) {
         replace_grad(leaf, NULL, false, true);
         return TN_OK;
     }
-    if (!tn__readable(buffer, "set_grad_buffer")) {
-        return tn_error();
-    }
+    if (!tn__readable(buffer, "set_grad_buffer")) { return tn_error(); }
     tn_status status = must_match(t, buffer, "set_grad_buffer");
-    if (status == TN_OK) {
-        replace_grad(leaf, buffer, true, true);
-    }
+    if (status == TN_OK) { replace_grad(leaf, buffer, true, true); }
     return status;
 }
 
 tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad) {
     tn_leaf *leaf = tn__usable_leaf(t, "set_grad");
-    if (!leaf) {
-        return tn_error();
-    }
+    if (!leaf) { return tn_error(); }
     if (!grad) {
         tn_zero_grad(t);
         return TN_OK;
     }
-    if (!tn__readable(grad, "set_grad")) {
-        return tn_error();
-    }
+    if (!tn__readable(grad, "set_grad")) { return tn_error(); }
     tn_status status = must_match(t, grad, "set_grad");
     if (status == TN_OK && leaf->preset) {
         TN_NO_GRAD;
@@ -260,9 +234,7 @@ tn_status tn_set_grad(tn_tensor *t, tn_tensor *grad) {
         status = tn_error();
     } else if (status == TN_OK) {
         tn_tensor *mine = grad->node ? tn_detach(grad) : grad;
-        if (tn_is_inert(mine)) {
-            return tn_error();
-        }
+        if (tn_is_inert(mine)) { return tn_error(); }
         replace_grad(leaf, mine, false, false);
     }
     return status;
@@ -279,9 +251,7 @@ bool tn__exclusive(const tn_tensor *t) {
 /* The gradient in a form that the leaf may keep: of this dtype, row-major, with no other
  * references, in a storage no larger than itself (a small view would keep a large one alive). */
 static tn_tensor *own_copy(tn_tensor *grad, tn_dtype dtype) {
-    if (grad->dtype != dtype) {
-        return tn__ops.cast(grad, dtype);
-    }
+    if (grad->dtype != dtype) { return tn__ops.cast(grad, dtype); }
     size_t bytes = (size_t)tn_dims_count(grad->dims) * tn_dtype_size(dtype);
     return tn__exclusive(grad) && grad->storage->bytes == bytes ? grad : tn__ops.copy(grad);
 }
@@ -291,9 +261,7 @@ static tn_status fill_buffer(tn_leaf *leaf, tn_tensor *grad) {
     if (lies_there(leaf, grad)) {
         tn__touch(leaf->grad);
     } else {
-        if (grad != leaf->lent) {
-            end_loan(leaf);
-        }
+        if (grad != leaf->lent) { end_loan(leaf); }
         if (leaf->stale) {
             tn__ops.copy_(leaf->grad, grad);
         } else {
@@ -307,18 +275,14 @@ static tn_status fill_buffer(tn_leaf *leaf, tn_tensor *grad) {
 }
 
 static tn_status write_grad(tn_leaf *leaf, tn_tensor *grad) {
-    if (leaf->preset) {
-        return fill_buffer(leaf, grad);
-    }
+    if (leaf->preset) { return fill_buffer(leaf, grad); }
     if (leaf->grad && !leaf->stale) {
         tn__ops.add_(leaf->grad,
                      grad->dtype == leaf->grad_dtype ? grad : tn__ops.cast(grad, leaf->grad_dtype));
         return tn_error();
     }
     tn_tensor *mine = own_copy(grad, leaf->grad_dtype);
-    if (!mine->inert) {
-        replace_grad(leaf, mine, false, false);
-    }
+    if (!mine->inert) { replace_grad(leaf, mine, false, false); }
     return tn_error();
 }
 
@@ -327,14 +291,10 @@ tn_status tn__leaf_accumulate(tn_tensor *t, tn_tensor **grad) {
     for (tn__hook *h = tn__hook_after(t->leaf->hooks, 0); h;
          h = tn__hook_after(t->leaf->hooks, id)) {
         id = h->id;
-        if (h->before && !tn__hook_call(h, grad, false)) {
-            return tn_error();
-        }
+        if (h->before && !tn__hook_call(h, grad, false)) { return tn_error(); }
     }
     tn_leaf *leaf = t->leaf;
     tn_status status = tn__pending() ? tn_error() : write_grad(leaf, *grad);
-    if (*grad == leaf->lent) {
-        drop_loan(leaf);
-    }
+    if (*grad == leaf->lent) { drop_loan(leaf); }
     return status;
 }

@@ -30,16 +30,12 @@ static const tn_op lend_op = {
 /* The leaf's copy, up to date with t; NULL after raising. */
 static tn_tensor *current_copy(tn_tensor *t, tn_dtype dtype) {
     tn_leaf *leaf = t->leaf;
-    if (leaf->copy_given && leaf->copy->dtype == dtype) {
-        return leaf->copy;
-    }
+    if (leaf->copy_given && leaf->copy->dtype == dtype) { return leaf->copy; }
     uint32_t now = __atomic_load_n(&t->version->value, __ATOMIC_RELAXED);
     tn_tensor *copy = leaf->copy;
     bool fits =
         copy && copy->dtype == dtype && tn__same_device(copy->storage->device, t->storage->device);
-    if (fits && leaf->copied_from == now) {
-        return copy;
-    }
+    if (fits && leaf->copied_from == now) { return copy; }
     TN_SCOPE;
     TN_NO_GRAD;
     if (fits) {
@@ -58,9 +54,7 @@ static tn_tensor *current_copy(tn_tensor *t, tn_dtype dtype) {
 }
 
 tn_tensor *tn__low_precision(tn_tensor *t, tn_dtype dtype) {
-    if (!tn__readable(t, "lend")) {
-        return tn_inert();
-    }
+    if (!tn__readable(t, "lend")) { return tn_inert(); }
     if (t->node || !t->leaf) { /* not a leaf: nothing could keep the copy */
         return tn__ops.cast(t, dtype);
     }

@@ -16,9 +16,7 @@ tn_node *tn__node_new(const tn_op *op, const void *args, tn_tensor *const *in, i
     size_t bytes = sizeof(tn_node) + args_bytes + edges_bytes + (size_t)saved * sizeof(tn__saved);
     tn_node *node = tn__malloc_for(bytes, op->name);
     if (!node) {
-        if (op->args_finish) {
-            op->args_finish((void *)args);
-        }
+        if (op->args_finish) { op->args_finish((void *)args); }
         return NULL;
     }
     char *rest = (char *)(node + 1);
@@ -32,9 +30,7 @@ tn_node *tn__node_new(const tn_op *op, const void *args, tn_tensor *const *in, i
     node->args = rest;
     node->edges = (tn__edge *)(rest + args_bytes);
     node->saved = (tn__saved *)(rest + args_bytes + edges_bytes);
-    if (op->args_size) {
-        memcpy(node->args, args, op->args_size);
-    }
+    if (op->args_size) { memcpy(node->args, args, op->args_size); }
     for (int i = 0; i < saved; i++) {
         node->saved[i] = (tn__saved){0};
     }
@@ -42,9 +38,7 @@ tn_node *tn__node_new(const tn_op *op, const void *args, tn_tensor *const *in, i
         tn__edge *edge = &node->edges[i];
         const tn_tensor *t = in[i];
         *edge = (tn__edge){.present = t != NULL};
-        if (!t) {
-            continue;
-        }
+        if (!t) { continue; }
         edge->dtype = t->dtype;
         edge->device = t->storage->device;
         edge->dims = t->dims;
@@ -91,9 +85,7 @@ bool tn__node_record(tn_op_call *c, uint32_t saves) {
     }
     int results = tn_op_results(c->op);
     tn_node *node = tn__node_new(c->op, c->args, c->in, c->inputs, results, count);
-    if (!node) {
-        return false;
-    }
+    if (!node) { return false; }
     int place = 0;
     for (int i = 0; i < c->inputs; i++) {
         if (c->in[i] && i < 16 && (saves & TN_SAVES_INPUT(i))) {
@@ -107,18 +99,12 @@ bool tn__node_record(tn_op_call *c, uint32_t saves) {
             tn_tensor *view =
                 i < results ? tn__view(out, out->dims, out->stride, out->offset) : out;
             ok = !tn_is_inert(view);
-            if (ok) {
-                tn__node_save(node, place++, view, TN_SAVES_OUTPUT(i));
-            }
-            if (view != out) {
-                tn_drop(view);
-            }
+            if (ok) { tn__node_save(node, place++, view, TN_SAVES_OUTPUT(i)); }
+            if (view != out) { tn_drop(view); }
         }
     }
     for (int i = 0; i < results && ok; i++) {
-        if (tn_dtype_is_float(c->out[i]->dtype)) {
-            tn__node_attach(node, c->out[i], i);
-        }
+        if (tn_dtype_is_float(c->out[i]->dtype)) { tn__node_attach(node, c->out[i], i); }
     }
     tn__node_release(node);
     return ok;
@@ -136,9 +122,7 @@ uint32_t tn__node_saves(const tn_node *node) {
 
 static tn__saved *find_saved(const tn_node *node, uint32_t bit) {
     for (int i = 0; i < node->saved_count; i++) {
-        if (node->saved[i].bit == bit) {
-            return &node->saved[i];
-        }
+        if (node->saved[i].bit == bit) { return &node->saved[i]; }
     }
     return NULL;
 }
@@ -174,9 +158,7 @@ tn_tensor *tn_op_saved_input(tn_op_grad *g, int i) {
                   g->inputs);
         return tn_inert();
     }
-    if (!g->node->edges[i].present) {
-        return NULL;
-    }
+    if (!g->node->edges[i].present) { return NULL; }
     tn_tensor *t = read_saved(g, TN_SAVES_INPUT(i), "input", i);
     return g->widened ? tn__widened(t) : t;
 }
@@ -189,9 +171,7 @@ tn_tensor *tn_op_saved_output(tn_op_grad *g, int i) {
     tn_tensor *t = read_saved(g, TN_SAVES_OUTPUT(i), "output", i);
     if (tn_grad_mode() && !t->inert && i < g->outputs) { /* it will be differentiated through */
         t = tn__view(t, t->dims, t->stride, t->offset);
-        if (!t->inert) {
-            tn__node_attach(g->node, t, i);
-        }
+        if (!t->inert) { tn__node_attach(g->node, t, i); }
     }
     return g->widened ? tn__widened(t) : t;
 }
@@ -215,27 +195,21 @@ void tn__node_keep(tn_node *node) {
 }
 
 void tn__node_free_saved(tn_node *node) {
-    if (node->freed) {
-        return;
-    }
+    if (node->freed) { return; }
     node->freed = true;
     for (int i = 0; i < node->saved_count; i++) {
         tn_tensor *t = node->saved[i].tensor;
         node->saved[i].tensor = NULL;
         tn_release(t);
     }
-    if (node->op->args_finish) {
-        node->op->args_finish(node->args);
-    }
+    if (node->op->args_finish) { node->op->args_finish(node->args); }
 }
 
 static void destroy_node(tn_node *node) {
     tn__node_free_saved(node);
     for (int i = 0; i < node->inputs; i++) {
         tn_release(node->edges[i].leaf);
-        if (node->edges[i].node) {
-            tn__node_release(node->edges[i].node);
-        }
+        if (node->edges[i].node) { tn__node_release(node->edges[i].node); }
     }
     tn__hooks_free(node->hooks);
     free(node->where);
@@ -247,14 +221,10 @@ static void destroy_node(tn_node *node) {
 void tn__node_release(tn_node *node) {
     static _Thread_local tn_node *queue;
     static _Thread_local bool draining;
-    if (__atomic_sub_fetch(&node->refs, 1, __ATOMIC_ACQ_REL) != 0) {
-        return;
-    }
+    if (__atomic_sub_fetch(&node->refs, 1, __ATOMIC_ACQ_REL) != 0) { return; }
     node->doomed = queue;
     queue = node;
-    if (draining) {
-        return;
-    }
+    if (draining) { return; }
     draining = true;
     while (queue) {
         tn_node *next = queue;

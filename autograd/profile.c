@@ -22,9 +22,7 @@ static void ask_work(const tn_op *op, tn_op_work *work) {
     for (int i = 0; i < TN_OP_OUTPUTS; i++) {
         work->flops = fmax(work->flops, count_dims(work->y[i]));
     }
-    if (op->work) {
-        op->work(work);
-    }
+    if (op->work) { op->work(work); }
 }
 
 /* ---- Kernels --------------------------------------------------------------------------------- */
@@ -134,18 +132,14 @@ static int module_chain(const tn__site *site, const tn__site **chain) {
     }
     int place = count;
     for (const tn__site *at = site; at && place > 0; at = at->up) {
-        if (at->kind == TN__SPAN_MODULE && at->up) {
-            chain[--place] = at;
-        }
+        if (at->kind == TN__SPAN_MODULE && at->up) { chain[--place] = at; }
     }
     return count;
 }
 
 tn__profile_run *tn__profile_run_begin(void) {
     tn__profile_run *p = tn__malloc(sizeof(*p));
-    if (!p) {
-        return NULL;
-    }
+    if (!p) { return NULL; }
     p->depth = p->around = module_chain(tn__span_module(), p->module);
     if (!tn__span_begin(&p->span, TN__SPAN_BACKWARD, "backward")) {
         free(p);
@@ -173,9 +167,7 @@ void tn__profile_node(tn__profile_run *p, const tn_node *node) {
     }
     for (int i = same; i < count; i++) {
         p->module[i] = chain[i];
-        if (!tn__span_begin(&p->spans[i], TN__SPAN_MODULE, chain[i]->name)) {
-            return;
-        }
+        if (!tn__span_begin(&p->spans[i], TN__SPAN_MODULE, chain[i]->name)) { return; }
         p->depth = i + 1;
     }
 }

@@ -26,9 +26,7 @@ typedef struct recompute_args {
 
 static void recompute_finish(void *memory) {
     recompute_args *args = memory;
-    if (args->free_user) {
-        args->free_user(args->user);
-    }
+    if (args->free_user) { args->free_user(args->user); }
 }
 
 static tn_values run_again(const recompute_args *args, tn_values in) {
@@ -41,12 +39,8 @@ static tn_values run_again(const recompute_args *args, tn_values in) {
 /* An input for the second forward: detached, unless its history is to be differentiated as well. */
 static tn_tensor *fresh_input(tn_op_grad *g, int i, bool rest) {
     tn_tensor *t = tn_op_saved_input(g, i);
-    if (!t || t->inert) {
-        return t;
-    }
-    if (!g->wants[i] && !(rest && tn__rule_later(g, i))) {
-        return t->node ? tn_detach(t) : t;
-    }
+    if (!t || t->inert) { return t; }
+    if (!g->wants[i] && !(rest && tn__rule_later(g, i))) { return t->node ? tn_detach(t) : t; }
     return tn_grad_mode() ? tn__ops.identity(t) : tn_set_requires_grad(tn_detach(t), true);
 }
 
@@ -62,9 +56,7 @@ static int list_inputs(const tn_op_grad *g, tn_values in, bool later, tn_tensor 
     int count = 0;
     for (int i = 0; i < g->inputs; i++) {
         tn_tensor *t = chosen_input(g, in, i, later);
-        if (t) {
-            chosen[count++] = t;
-        }
+        if (t) { chosen[count++] = t; }
     }
     return count;
 }
@@ -91,9 +83,7 @@ static void give_gradients(tn_op_grad *g, tn_values in, tn_values out, tn__run *
     }
     size_t inputs = (size_t)g->inputs;
     tn_tensor **chosen = tn__malloc_for(3 * inputs * sizeof(tn_tensor *), "recompute");
-    if (!chosen) {
-        return;
-    }
+    if (!chosen) { return; }
     int count = list_inputs(g, in, false, chosen);
     tn_tensor **made = chosen + inputs, **later = made + inputs;
     tn_grad_options options =
@@ -104,18 +94,14 @@ static void give_gradients(tn_op_grad *g, tn_values in, tn_values out, tn__run *
     } else if (n > 0 && count > 0) {
         tn_grad(roots, grads, n, chosen, count, made, options);
     }
-    if (n > 0 && count > 0 && !tn__pending()) {
-        give_listed(g, made);
-    }
+    if (n > 0 && count > 0 && !tn__pending()) { give_listed(g, made); }
     free(chosen);
 }
 
 /* The second half. */
 static void give_rest(tn_op_grad *g, tn__run **rest) {
     tn_tensor **made = tn__malloc_for((size_t)g->inputs * sizeof(tn_tensor *), "recompute");
-    if (made && tn__grad_rest(*rest, made) == TN_OK) {
-        give_listed(g, made);
-    }
+    if (made && tn__grad_rest(*rest, made) == TN_OK) { give_listed(g, made); }
     if (made) { /* freed */
         *rest = NULL;
     }
@@ -132,18 +118,14 @@ static void recompute_backward(tn_op_grad *g) {
     tn_values in = {.n = args->inputs};
     for (int i = 0; i < in.n; i++) {
         in.v[i] = fresh_input(g, i, rest != NULL);
-        if (in.v[i] && in.v[i]->inert) {
-            return;
-        }
+        if (in.v[i] && in.v[i]->inert) { return; }
     }
     tn_values out = run_again(args, in);
     if (!tn__pending() && out.n != g->outputs) {
         tn__raise(TN_ESTATE, "recompute", "the forward returned %d values, but %d the first time",
                   out.n, g->outputs);
     }
-    if (!tn__pending()) {
-        give_gradients(g, in, out, rest);
-    }
+    if (!tn__pending()) { give_gradients(g, in, out, rest); }
 }
 
 static const tn_op recompute_op = {
@@ -159,9 +141,7 @@ static tn_values attach_outputs(tn_node *node, tn_values out) {
         tn_tensor *t = out.v[i];
         if (tn_dtype_is_float(t->dtype)) {
             out.v[i] = tn__view(t, t->dims, t->stride, t->offset);
-            if (!out.v[i]->inert) {
-                tn__node_attach(node, out.v[i], i);
-            }
+            if (!out.v[i]->inert) { tn__node_attach(node, out.v[i], i); }
         }
     }
     return out;
@@ -197,13 +177,9 @@ static tn_values record_node(recompute_args args, tn_values in, tn_tensor *const
     }
     tn_node *node = tn__node_new(&recompute_op, &args, all, n, out.n, saved);
     free(all);
-    if (!node) {
-        return inert_values();
-    }
+    if (!node) { return inert_values(); }
     for (int i = 0, place = 0; i < in.n; i++) {
-        if (in.v[i]) {
-            tn__node_save(node, place++, in.v[i], TN_SAVES_INPUT(i));
-        }
+        if (in.v[i]) { tn__node_save(node, place++, in.v[i], TN_SAVES_INPUT(i)); }
     }
     out = attach_outputs(node, out);
     tn__node_release(node);
@@ -212,9 +188,7 @@ static tn_values record_node(recompute_args args, tn_values in, tn_tensor *const
 
 /* The first forward; nothing is recorded if it will be run again. */
 static tn_values run_first(tn_forward f, void *user, tn_values in, bool again) {
-    if (!tn__enter("recompute")) {
-        return inert_values();
-    }
+    if (!tn__enter("recompute")) { return inert_values(); }
     bool before = tn__first_pass_begin(again);
     tn_values out = f(user, in);
     tn__first_pass_end(again, before);

@@ -15,9 +15,7 @@
 /* The dtype of gradients along an edge: to a leaf what it asks for (tn_set_grad_dtype), to a
  * low-precision copy in the dtype of its leaf. */
 static tn_dtype gradient_dtype(const tn__edge *edge) {
-    if (edge->leaf && edge->leaf->leaf) {
-        return edge->leaf->leaf->grad_dtype;
-    }
+    if (edge->leaf && edge->leaf->leaf) { return edge->leaf->leaf->grad_dtype; }
     return edge->node && edge->node->op->flags & TN_OP_LOW_PRECISION_COPY
                ? gradient_dtype(&edge->node->edges[1])
                : edge->dtype;
@@ -34,26 +32,20 @@ void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
         return;
     }
     const tn__edge *edge = &g->node->edges[i];
-    if (!gradient || !g->wants[i] || !tn__usable(gradient, g->op->name)) {
-        return;
-    }
+    if (!gradient || !g->wants[i] || !tn__usable(gradient, g->op->name)) { return; }
     if (!tn_dims_equal(gradient->dims, edge->dims)) {
         gradient = tn__ops.sum_to(gradient, edge->dims);
     }
     tn_dtype dtype = gradient_dtype(edge);
     bool wide = gradient->dtype == TN_F32 && (edge->dtype == TN_BF16 || edge->dtype == TN_F16);
-    if (gradient->dtype == edge->dtype || wide) {
-        gradient = tn__ops.cast(gradient, dtype);
-    }
+    if (gradient->dtype == edge->dtype || wide) { gradient = tn__ops.cast(gradient, dtype); }
     if (gradient->dtype != dtype && !gradient->inert) {
         tn__raise(TN_EDTYPE, g->op->name, "backward gives a gradient in %s for %s, which is %s",
                   tn_dtype_name(gradient->dtype), tn_op_input_name(g->op, i).text,
                   tn_dtype_name(edge->dtype));
         return;
     }
-    if (gradient->inert) {
-        return;
-    }
+    if (gradient->inert) { return; }
     if (!tn__same_device(gradient->storage->device, edge->device)) {
         tn__raise(TN_EDEVICE, g->op->name, "backward gives a gradient on %s for %s, which is on %s",
                   tn_device_text(gradient->storage->device), tn_op_input_name(g->op, i).text,
@@ -69,9 +61,7 @@ void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
 static _Thread_local tn__run *current_run;
 
 tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
-    if (i < 0 || i >= g->inputs) {
-        return NULL;
-    }
+    if (i < 0 || i >= g->inputs) { return NULL; }
     const tn__edge *edge = &g->node->edges[i];
     if (!g->wants[i] || g->din[i] || !current_run || current_run->create_graph || tn__anomaly) {
         return NULL; /* anomaly mode checks each gradient by itself */
@@ -110,12 +100,8 @@ void tn__grad_continued(tn_op_grad *g, int i) {
  * tensor may be several inputs; detached, unless its history is to be differentiated as well. */
 static tn_tensor *composed_input(tn_op_grad *g, int i, bool create_graph) {
     tn_tensor *t = tn_op_saved_input(g, i);
-    if (!t || t->inert) {
-        return t;
-    }
-    if (create_graph) {
-        return g->wants[i] ? tn__ops.identity(t) : t;
-    }
+    if (!t || t->inert) { return t; }
+    if (create_graph) { return g->wants[i] ? tn__ops.identity(t) : t; }
     t = tn_detach(t);
     return g->wants[i] ? tn_set_requires_grad(t, true) : t;
 }
@@ -179,12 +165,8 @@ static tn_status run_kernel(tn_op_grad *g) {
  * dtypes; otherwise the rule, or else the composition. */
 static void run_backward(tn_op_grad *g, bool create_graph) {
     const tn_op *op = g->op;
-    if (!create_graph && run_kernel(g) != TN_EUNSUPPORTED) {
-        return;
-    }
-    if (tn__pending()) {
-        return;
-    }
+    if (!create_graph && run_kernel(g) != TN_EUNSUPPORTED) { return; }
+    if (tn__pending()) { return; }
     g->widened = op->flags & TN_OP_WIDE;
     for (int k = 0; k < g->outputs && g->widened; k++) {
         g->dout[k] = tn__widened(g->dout[k]);
@@ -244,20 +226,14 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
         tn__span span;
         bool seen = run->profile && tn__profile_gradient(&span, node->op);
         run_backward(&g, run->create_graph);
-        if (seen) {
-            tn__span_end(&span);
-        }
+        if (seen) { tn__span_end(&span); }
         tn__grad_self.in_rule = outer_rule;
         tn_grad_mode_end(&before);
         current_run = outer;
-        if (!run->retain_graph && !tn__leaves_some(run, slot)) {
-            tn__node_free_saved(node);
-        }
+        if (!run->retain_graph && !tn__leaves_some(run, slot)) { tn__node_free_saved(node); }
     }
     bool ok = !tn__pending() && check_anomaly(&g);
-    if (wants != few) {
-        free(wants);
-    }
+    if (wants != few) { free(wants); }
     return ok;
 }
 

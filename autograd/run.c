@@ -16,18 +16,12 @@ static size_t key_hash(const void *key) {
 }
 
 int tn__run_find(const tn__run *run, const void *key) {
-    if (run->table_size == 0) {
-        return -1;
-    }
+    if (run->table_size == 0) { return -1; }
     for (size_t at = key_hash(key) & (run->table_size - 1);;
          at = (at + 1) & (run->table_size - 1)) {
         int index = run->table[at];
-        if (index == 0) {
-            return -1;
-        }
-        if (run->slots[index - 1].key == key) {
-            return index - 1;
-        }
+        if (index == 0) { return -1; }
+        if (run->slots[index - 1].key == key) { return index - 1; }
     }
 }
 
@@ -45,9 +39,7 @@ static bool table_grow(tn__run *run) {
                          sizeof(*run->slots), "backward");
     size_t size = (size_t)capacity * 2; /* a power of two */
     int *table = fits ? tn__calloc_for(size, sizeof(*table), "backward") : NULL;
-    if (!table) {
-        return false;
-    }
+    if (!table) { return false; }
     for (int i = 0; i < run->count; i++) {
         table_insert(table, size, run->slots, i);
     }
@@ -62,12 +54,8 @@ int tn__run_slot(tn__run *run, tn_node *node, tn_tensor *leaf, bool *fresh) {
     const void *key = node ? (const void *)node : (const void *)leaf;
     int found = tn__run_find(run, key);
     *fresh = found < 0;
-    if (found >= 0) {
-        return found;
-    }
-    if (run->count == run->capacity && !table_grow(run)) {
-        return -1;
-    }
+    if (found >= 0) { return found; }
+    if (run->count == run->capacity && !table_grow(run)) { return -1; }
     tn__slot *slot = &run->slots[run->count];
     *slot = (tn__slot){
         .key = key, .node = node, .leaf = leaf, .wanted = run->accumulate, .early = !run->halved};
@@ -76,9 +64,7 @@ int tn__run_slot(tn__run *run, tn_node *node, tn_tensor *leaf, bool *fresh) {
 }
 
 void tn__run_hold(tn__slot *slot) {
-    if (slot->root) {
-        return;
-    }
+    if (slot->root) { return; }
     slot->root = true;
     if (slot->node) {
         tn__node_keep(slot->node);
@@ -145,22 +131,14 @@ void tn__run_push(tn__run *run, int slot) {
 }
 
 int tn__run_pop(tn__run *run) {
-    if (run->heap_count == 0) {
-        return -1;
-    }
+    if (run->heap_count == 0) { return -1; }
     int top = run->heap[0];
     run->heap[0] = run->heap[--run->heap_count];
     for (int at = 0;;) {
         int child = 2 * at + 1;
-        if (child >= run->heap_count) {
-            return top;
-        }
-        if (child + 1 < run->heap_count && age_at(run, child + 1) > age_at(run, child)) {
-            child++;
-        }
-        if (age_at(run, at) >= age_at(run, child)) {
-            return top;
-        }
+        if (child >= run->heap_count) { return top; }
+        if (child + 1 < run->heap_count && age_at(run, child + 1) > age_at(run, child)) { child++; }
+        if (age_at(run, at) >= age_at(run, child)) { return top; }
         heap_swap(run, at, child);
         at = child;
     }

@@ -20,9 +20,7 @@ bool tn__tracer_change(const tn_tensor *y, const char *operation) {
 /* NULL after raising. */
 static const tn_field *find_field(const tn_op_call *c, const char *name) {
     for (int i = 0; i < TN_OP_FIELDS && c->op->fields[i].name; i++) {
-        if (strcmp(c->op->fields[i].name, name) == 0) {
-            return &c->op->fields[i];
-        }
+        if (strcmp(c->op->fields[i].name, name) == 0) { return &c->op->fields[i]; }
     }
     tn_op_fail(c, TN_ESTATE, "its descriptor has no argument %s", name);
     return NULL;

@@ -33,9 +33,7 @@ TN__INLINE tn__attention tn__attention_of(const tn_desc *const *x, const tn_desc
     const tn_desc *q = x[0], *k = x[1], *mask = x[3];
     tn__attention a = {q,    k,    x[2], y[0], y[1],         NULL,
                        NULL, NULL, NULL, NULL, args->causal, args->scale};
-    if (a.scale == 0.0) {
-        a.scale = q->size[3] > 0 ? 1.0 / sqrt((double)q->size[3]) : 1.0;
-    }
+    if (a.scale == 0.0) { a.scale = q->size[3] > 0 ? 1.0 / sqrt((double)q->size[3]) : 1.0; }
     if (mask) {
         int64_t size[4] = {q->size[0], q->size[1], q->size[2], k->size[2]};
         *seen = tn__desc_spread(mask, 4, size);

@@ -42,9 +42,7 @@ static inline void tn__axes_at(const tn__axes *a, int64_t i, int64_t *x, int64_t
 static inline int tn__axes_order(const tn_desc *x, int *order) {
     int n = 0;
     for (int d = 0; d < x->ndim; d++) {
-        if (x->size[d] == 1) {
-            continue;
-        }
+        if (x->size[d] == 1) { continue; }
         int k = n++;
         for (; k > 0 && x->stride[order[k - 1]] < x->stride[d]; k--) {
             order[k] = order[k - 1];

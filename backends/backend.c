@@ -30,9 +30,7 @@ bool tn__cpu_tiles;
 
 /* NULL if the build or the machine does not have it. */
 static const tn_backend *level_table(int level) {
-    if (level > PLAIN && level <= LEVELS && !tn__machine_runs(level)) {
-        return NULL;
-    }
+    if (level > PLAIN && level <= LEVELS && !tn__machine_runs(level)) { return NULL; }
     switch (level) {
 #ifdef TN_HAVE_CPU_NEON
     case NEON:
@@ -48,9 +46,7 @@ static const tn_backend *level_table(int level) {
         return tn__cpu_table_neon(true);
 #endif
 #ifdef TN_HAVE_CPU_V3
-        if (tn__machine_runs(3)) {
-            return tn__cpu_table_v3(true);
-        }
+        if (tn__machine_runs(3)) { return tn__cpu_table_v3(true); }
 #endif
 #ifdef TN_HAVE_CPU_V2
         return tn__machine_runs(2) ? tn__cpu_table_v2(true) : NULL;
@@ -89,17 +85,13 @@ static int read_most(void) {
     const char *wish = getenv("TERN_CPU");
     bool any = !wish || !wish[0];
     for (int level = PLAIN; level <= TWIN && !any; level++) {
-        if (strcmp(wish, level_names[level]) == 0 && level_table(level)) {
-            return level;
-        }
+        if (strcmp(wish, level_names[level]) == 0 && level_table(level)) { return level; }
     }
     int best = LEVELS;
     while (!level_table(best)) {
         best--;
     }
-    if (any) {
-        return best;
-    }
+    if (any) { return best; }
     char levels[TN__CPU_LEVELS];
     tn__raise(TN_EVALUE, "kernels", "TERN_CPU=%s is not one of this machine's levels: %s", wish,
               tn__cpu_levels(levels, sizeof(levels)));
@@ -116,18 +108,10 @@ static int most_level(void) {
 }
 
 const tn_backend *tn_backend_named(const char *name) {
-    if (!name) {
-        return NULL;
-    }
-    if (strcmp(name, "ref") == 0) {
-        return tn__ref_table();
-    }
-    if (strcmp(name, "cuda") == 0) {
-        return tn_backend_of((tn_device){TN_CUDA, 0});
-    }
-    if (strcmp(name, "cpu") == 0) {
-        return level_table(most_level());
-    }
+    if (!name) { return NULL; }
+    if (strcmp(name, "ref") == 0) { return tn__ref_table(); }
+    if (strcmp(name, "cuda") == 0) { return tn_backend_of((tn_device){TN_CUDA, 0}); }
+    if (strcmp(name, "cpu") == 0) { return level_table(most_level()); }
     for (int level = PLAIN + 1; level <= TWIN; level++) {
         if (strncmp(name, "cpu-", 4) == 0 && strcmp(name + 4, level_names[level]) == 0) {
             return level <= most_level() || level == TWIN ? level_table(level) : NULL;
@@ -177,9 +161,7 @@ static void host_workspace_free(tn_context *ctx, void *memory, size_t bytes) {
 tn_context *tn_context_of(tn_device device) {
     static _Thread_local tn_context context = {
         .deterministic = true, .workspace = host_workspace, .workspace_free = host_workspace_free};
-    if (device.kind == TN_CPU) {
-        return &context;
-    }
+    if (device.kind == TN_CPU) { return &context; }
     const tn_device_table *devices = tn__device_table(device);
     tn_context *ctx = devices ? devices->context(device.index) : NULL;
     if (ctx) {

@@ -35,12 +35,8 @@ enum { TN__IGNORED = -1, TN__ELSEWHERE = -2, TN__OUTSIDE = -3 };
 /* The column of a label, in [0, n); or why there is none. */
 TN__INLINE int64_t tn__target_of(const tn_cross_entropy_args *a, int64_t label, int64_t n) {
     int64_t column = label - a->first;
-    if (label == a->ignore_index) {
-        return TN__IGNORED;
-    }
-    if (column >= 0 && column < n) {
-        return column;
-    }
+    if (label == a->ignore_index) { return TN__IGNORED; }
+    if (column >= 0 && column < n) { return column; }
     return label >= 0 && label < a->whole ? TN__ELSEWHERE : TN__OUTSIDE;
 }
 

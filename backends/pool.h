@@ -42,9 +42,7 @@ TN__INLINE tn__window tn__window_at(const tn_pool_args *a, int dim, int64_t plac
         first += outside * dilation;
     }
     int64_t inside = first < in ? in - first : 0;
-    if (dilation > 1) {
-        inside = (inside + dilation - 1) / dilation;
-    }
+    if (dilation > 1) { inside = (inside + dilation - 1) / dilation; }
     int64_t span = start + kernel < in + padding ? kernel : in + padding - start;
     tn__window w = {first, left < inside ? left : inside, span};
     return w;
@@ -52,9 +50,7 @@ TN__INLINE tn__window tn__window_at(const tn_pool_args *a, int dim, int64_t plac
 
 /* 1 / the divisor of the window that w[0], w[1] and w[2] make. */
 TN__INLINE double tn__window_share(const tn_pool_args *a, const tn__window *w) {
-    if (a->divisor > 0) {
-        return 1.0 / (double)a->divisor;
-    }
+    if (a->divisor > 0) { return 1.0 / (double)a->divisor; }
     return a->count_include_pad ? 1.0 / (double)(w[0].span * w[1].span * w[2].span)
                                 : 1.0 / (double)(w[0].count * w[1].count * w[2].count);
 }

@@ -25,9 +25,7 @@ TN__INLINE tn_desc tn__rotary_positions(const tn_desc *x, const tn_desc *positio
  * 2024, arXiv:2407.21783, and Llama 3.1's code). */
 TN__INLINE double tn__rotary_frequency(const tn_rotary_args *o, int64_t i, int64_t half) {
     double f = pow(o->theta, -(double)i / (double)half);
-    if (o->factor == 1.0) {
-        return f;
-    }
+    if (o->factor == 1.0) { return f; }
     double turns = (double)o->original_context * f / (2.0 * M_PI);
     double fast = (turns - o->low_freq_factor) / (o->high_freq_factor - o->low_freq_factor);
     fast = fast < 0.0 ? 0.0 : fast > 1.0 ? 1.0 : fast;

@@ -86,16 +86,12 @@ static void measure_mib(tn_group *g, int rounds, long mib) {
         fill_ones(private);
     }
     if (tn_group_rank(g) == 0) {
-        if (shared) {
-            printf("shared %ld %.4f\n", mib, bench_median(shared_ms, rounds));
-        }
+        if (shared) { printf("shared %ld %.4f\n", mib, bench_median(shared_ms, rounds)); }
         printf("private %ld %.4f\n", mib, bench_median(private_ms, rounds));
         printf("limit %ld %.4f\n", mib, bench_median(limit_ms, rounds));
         fflush(stdout);
     }
-    if (shared) {
-        checked_tensor(shared);
-    }
+    if (shared) { checked_tensor(shared); }
 }
 
 int main(int argc, char **argv) {

@@ -23,9 +23,7 @@ static inline double bench_now(void) {
 static inline double bench_step_now(void) {
     const char *kind = getenv("TERN_BENCH_TIME");
     struct timespec t;
-    if (!kind || strcmp(kind, "cpu") != 0) {
-        return bench_now();
-    }
+    if (!kind || strcmp(kind, "cpu") != 0) { return bench_now(); }
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
@@ -58,9 +56,7 @@ static inline void bench_share(void *module, const char *folder, tn_tensor *x, t
     tn_safetensors_writer *w = tn_safetensors_writer_new();
     tn_safetensors_writer_add(w, "x", x);
     tn_safetensors_writer_add(w, "y", y);
-    if (saved != TN_OK || tn_safetensors_writer_save(w, path) != TN_OK) {
-        exit(1);
-    }
+    if (saved != TN_OK || tn_safetensors_writer_save(w, path) != TN_OK) { exit(1); }
 }
 
 /* Answers "run N" with the loss of the last step and N times in ms, "memory" with the peaks of the
@@ -74,9 +70,7 @@ static inline int bench_serve(double (*step)(void *user), void *user) {
                    (double)tn_device_memory(tn_default_device()).peak / 1048576.0);
         } else if (sscanf(line, "run %d", &n) == 1 && n > 0) {
             double loss = 0.0, *ms = malloc((size_t)n * sizeof(*ms));
-            if (!ms) {
-                return 1;
-            }
+            if (!ms) { return 1; }
             for (int i = 0; i < n; i++) {
                 double start = bench_step_now();
                 loss = step(user);

@@ -16,9 +16,7 @@ typedef struct trainer {
 static double train_step(void *user) {
     trainer *t = user;
     tn_batch b;
-    if (!tn_loader_next(t->loader, &b)) {
-        return 0.0;
-    }
+    if (!tn_loader_next(t->loader, &b)) { return 0.0; }
     TN_SCOPE;
     tn_tensor *loss = tn_lm_loss(&t->gpt, b.x, b.y);
     tn_backward(loss);
@@ -87,9 +85,7 @@ int main(int argc, char **argv) {
     a.weight_decay = 0.1;
     a.no_decay = tn_match_vectors;
     t.opt = tn_adamw(&t.gpt, a);
-    if (argc == 4) {
-        share_start(&t, argv[1], argv[2], atoi(argv[3]));
-    }
+    if (argc == 4) { share_start(&t, argv[1], argv[2], atoi(argv[3])); }
     int status = bench_serve(train_step, &t);
     tn_optim_free(t.opt);
     tn_loader_free(t.loader);

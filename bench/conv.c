@@ -150,9 +150,7 @@ int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
     tn_seed(1);
     TN_SCOPE;
-    if (argc == 9 && strcmp(argv[1], "layer") == 0) {
-        return serve_layer(argv + 2);
-    }
+    if (argc == 9 && strcmp(argv[1], "layer") == 0) { return serve_layer(argv + 2); }
     if (argc == 4 && (strcmp(argv[1], "cnn") == 0 || strcmp(argv[1], "resnet18") == 0)) {
         return serve_network(argv[1][0] == 'r', atoll(argv[2]), argv[3]);
     }

@@ -11,9 +11,7 @@ static void report_ddp(const tn_ddp_state *ddp, const char *trace) {
     tn_ddp_stats s = tn_ddp_statistics(ddp);
     printf("%.6f %.6f %lld %d %.1f\n", s.waiting, s.traffic, (long long)s.steps, s.buckets,
            (double)s.bytes / 1048576.0);
-    if (trace && tn_flight_trace(trace) != TN_OK) {
-        fprintf(stderr, "%s\n", tn_error_message());
-    }
+    if (trace && tn_flight_trace(trace) != TN_OK) { fprintf(stderr, "%s\n", tn_error_message()); }
 }
 
 int main(int argc, char **argv) {
@@ -31,9 +29,7 @@ int main(int argc, char **argv) {
     trainer_optimise(&t);
     trainer_draw(&t, batch, T, 50257);
     int status = bench_serve(trainer_step, &t);
-    if (tn_group_rank(world) == 0) {
-        report_ddp(ddp, argc == 4 ? argv[3] : NULL);
-    }
+    if (tn_group_rank(world) == 0) { report_ddp(ddp, argc == 4 ? argv[3] : NULL); }
     trainer_finish(&t);
     tn_dist_finish();
     return status;

@@ -65,9 +65,7 @@ static void go_back(decoder *d, int64_t place) {
 
 static double token_step(void *user) {
     decoder *d = user;
-    if (d->place == d->N + FED) {
-        go_back(d, d->N);
-    }
+    if (d->place == d->N + FED) { go_back(d, d->N); }
     return call_cached(d, 1);
 }
 
@@ -186,14 +184,10 @@ int main(int argc, char **argv) {
             print_usage();
         }
     }
-    if (optind + 2 != argc || d.batch < 1) {
-        print_usage();
-    }
+    if (optind + 2 != argc || d.batch < 1) { print_usage(); }
     d.what = argv[optind];
     d.N = atoi(argv[optind + 1]);
-    if (d.N < 1 || d.N > o.context - FED) {
-        print_usage();
-    }
+    if (d.N < 1 || d.N > o.context - FED) { print_usage(); }
     tn_seed(1337);
     make_model(&d, o, precision, folder);
     d.logits = malloc((size_t)(d.batch * o.vocab) * sizeof(*d.logits));
@@ -213,9 +207,7 @@ int main(int argc, char **argv) {
         }
     }
     int status = bench_serve(step, &d);
-    if (step != read_step) {
-        tn_module_finish(&d.gpt);
-    }
+    if (step != read_step) { tn_module_finish(&d.gpt); }
     free(d.logits);
     return status;
 }

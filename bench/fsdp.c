@@ -65,9 +65,7 @@ static void print_usage(void) {
 
 static void take_size(options *o, const char *name) {
     tn_gpt_options g;
-    if (!trainer_size(name, &g)) {
-        print_usage();
-    }
+    if (!trainer_size(name, &g)) { print_usage(); }
     o->n[LAYERS] = g.layers;
     o->n[HEADS] = g.heads;
     o->n[WIDTH] = (int)g.width;
@@ -148,9 +146,7 @@ static void make_model(run *r) {
     for (int i = 0; r->o.n[RECOMPUTE] && i < g.layers; i++) {
         tn_module_set_recompute(&r->t.gpt.h[i], true);
     }
-    if (r->o.bf16) {
-        tn_module_set_precision(&r->t.gpt, tn_precision_defaults());
-    }
+    if (r->o.bf16) { tn_module_set_precision(&r->t.gpt, tn_precision_defaults()); }
 }
 
 /* Each rank draws the whole batch and takes its own rows. */
@@ -237,9 +233,7 @@ static void backward_ended(tn_module *m, tn_values in_grads, void *user) {
 
 static void watch_module(void *m, const char *name) {
     watch *w = calloc(1, sizeof(*w));
-    if (!w) {
-        exit(1);
-    }
+    if (!w) { exit(1); }
     snprintf(w->name, sizeof(w->name), "%s", name);
     tn_module_hook(m, (tn_module_hooks){forward_begins, forward_ended, backward_begins,
                                         backward_ended, w, free});
@@ -269,9 +263,7 @@ static double traced_step(void *user) {
 static void save_trace(const run *r) {
     char path[4096];
     snprintf(path, sizeof(path), "%s/rank-%d.json", r->o.trace, tn_group_rank(r->world));
-    if (tn_flight_trace(path) != TN_OK) {
-        exit(1);
-    }
+    if (tn_flight_trace(path) != TN_OK) { exit(1); }
 }
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
@@ -303,12 +295,8 @@ static double spread_step(run *r) {
 static double next_step(void *user) {
     run *r = user;
     r->steps++;
-    if (r->pipeline) {
-        return pipeline_step(r);
-    }
-    if (r->micros) {
-        return spread_step(r);
-    }
+    if (r->pipeline) { return pipeline_step(r); }
+    if (r->micros) { return spread_step(r); }
     return r->o.trace ? traced_step(r) : trainer_step(&r->t);
 }
 
@@ -328,11 +316,8 @@ static double shared_mib(void) {
     long kib = 0;
     FILE *status = fopen("/proc/self/status", "r");
     while (status && fgets(line, sizeof(line), status) &&
-           sscanf(line, "RssShmem: %ld", &kib) != 1) {
-    }
-    if (status) {
-        fclose(status);
-    }
+           sscanf(line, "RssShmem: %ld", &kib) != 1) {}
+    if (status) { fclose(status); }
     return (double)kib / 1024.0;
 }
 
@@ -362,9 +347,7 @@ static void report_memory(const run *r) {
             printf("%.6f ", facts[i].value);
         }
     }
-    if (!r->o.n[STEPS]) {
-        printf("\n");
-    }
+    if (!r->o.n[STEPS]) { printf("\n"); }
 }
 
 int main(int argc, char **argv) {
@@ -373,15 +356,11 @@ int main(int argc, char **argv) {
     r.o = parse_options(argc, argv);
     r.world = tn_dist_init(tn_dist_defaults());
     r.on_mesh = tn_spread_defaults();
-    if (r.o.mesh) {
-        tn_spread_read(&r.on_mesh, r.o.mesh);
-    }
+    if (r.o.mesh) { tn_spread_read(&r.on_mesh, r.o.mesh); }
     make_model(&r);
     draw_batch(&r);
     spread_model(&r);
-    if (r.o.trace && !r.pipeline) {
-        watch_blocks(&r);
-    }
+    if (r.o.trace && !r.pipeline) { watch_blocks(&r); }
     if (r.o.n[SGD]) { /* no state: 8 bytes per parameter, not 16 */
         r.t.opt = tn_sgd(&r.t.gpt, tn_sgd_defaults());
     } else {
@@ -394,9 +373,7 @@ int main(int argc, char **argv) {
         status = bench_serve(next_step, &r);
     }
     report_memory(&r);
-    if (r.o.trace) {
-        save_trace(&r);
-    }
+    if (r.o.trace) { save_trace(&r); }
     tn_loader_free(r.micros);
     trainer_finish(&r.t);
     tn_spread_free(r.spread);

@@ -31,9 +31,7 @@ static options parse_options(int argc, char **argv) {
     for (int key; (key = getopt_long(argc, argv, "", list, NULL)) != -1;) {
         switch (key) {
         case 's':
-            if (!trainer_size(optarg, &o.gpt)) {
-                print_usage();
-            }
+            if (!trainer_size(optarg, &o.gpt)) { print_usage(); }
             break;
         case 'b':
             o.batch = atoi(optarg);
@@ -58,9 +56,7 @@ static options parse_options(int argc, char **argv) {
         }
     }
     o.T = optind + 1 == argc ? atoi(argv[optind]) : 0;
-    if (o.T < 1 || o.batch < 1 || o.gpt.vocab < 50257) {
-        print_usage();
-    }
+    if (o.T < 1 || o.batch < 1 || o.gpt.vocab < 50257) { print_usage(); }
     return o;
 }
 
@@ -73,9 +69,7 @@ int main(int argc, char **argv) {
     for (int i = 0; o.recompute && i < o.gpt.layers; i++) {
         tn_module_set_recompute(&t.gpt.h[i], true);
     }
-    if (o.bf16) {
-        tn_module_set_precision(&t.gpt, tn_precision_defaults());
-    }
+    if (o.bf16) { tn_module_set_precision(&t.gpt, tn_precision_defaults()); }
     trainer_optimise(&t);
     trainer_draw(&t, o.batch, o.T, 50257); /* higher rows are padding */
     if (o.folder) {

@@ -264,9 +264,7 @@ static bool measure_case(const choice_case *c) {
 
 static const choice_case *case_named(const char *name) {
     for (int i = 0; i < CASES; i++) {
-        if (strcmp(cases[i].name, name) == 0) {
-            return &cases[i];
-        }
+        if (strcmp(cases[i].name, name) == 0) { return &cases[i]; }
     }
     return NULL;
 }
@@ -279,9 +277,7 @@ int main(int argc, char **argv) {
             printf("%s\n", cases[i].name);
         }
     }
-    if (first == argc) {
-        return 0;
-    }
+    if (first == argc) { return 0; }
     const char *fast = getenv("BENCH_DETERMINISTIC");
     tn_set_deterministic(!fast || strcmp(fast, "0") != 0);
     if (tn_set_default_device(tn_device_named("cuda")) != TN_OK || tn_error()) {

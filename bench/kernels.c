@@ -102,9 +102,7 @@ static void measure_fma(void) {
         }
         fma_limit = fmax(fma_limit, flops / (bench_step_now() - start) * 1e-9);
     }
-    if (isnan(sink)) {
-        printf("not a number\n");
-    }
+    if (isnan(sink)) { printf("not a number\n"); }
 }
 
 /* ---- Rows of the table ----------------------------------------------------------------------- */
@@ -148,14 +146,10 @@ static double best_time(kernel k, work *w, void (*between)(void *), void *user) 
     for (int round = 0; round < ROUNDS; round++) {
         start = bench_step_now();
         for (int i = 0; i < repeat; i++) {
-            if (k(w) != TN_OK) {
-                return NAN;
-            }
+            if (k(w) != TN_OK) { return NAN; }
         }
         best = fmin(best, (bench_step_now() - start) / repeat);
-        if (between) {
-            between(user);
-        }
+        if (between) { between(user); }
     }
     return best;
 }
@@ -297,9 +291,7 @@ static void elementwise_rows(void) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s, 64 MiB", rows[i].name);
-        if (is_skipped(name)) {
-            continue;
-        }
+        if (is_skipped(name)) { continue; }
         TN_SCOPE;
         work w = {.x = normal_desc(TN_DIMS(n)), .y = normal_desc(TN_DIMS(n)), .f = rows[i].f};
         w.z = rows[i].binary ? normal_desc(TN_DIMS(n)) : w.x;
@@ -356,9 +348,7 @@ static void reduce_rows(void) {
                                         "sum over columns (16384, 1024)",
                                         "sum of squares (16384, 1024)"};
     for (int i = 0; i < 4; i++) {
-        if (is_skipped(names[i])) {
-            continue;
-        }
+        if (is_skipped(names[i])) { continue; }
         TN_SCOPE;
         work w = {.x = normal_desc(TN_DIMS(16384, 1024)), .f = i == 3 ? TN_SUM_SQUARES : TN_SUM};
         w.y = normal_desc(TN_DIMS(i == 1 ? 16384 : 1, i == 2 ? 1024 : 1));
@@ -386,9 +376,7 @@ static void short_reduce_rows(void) {
         {"max of two rows (2, 8388608)", {2, {2, 8388608}}, {2, {1, 8388608}}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (is_skipped(rows[i].name)) {
-            continue;
-        }
+        if (is_skipped(rows[i].name)) { continue; }
         TN_SCOPE;
         work w = {.x = normal_desc(rows[i].x), .y = normal_desc(rows[i].y), .f = TN_MAX};
         double bytes = 4.0 * (double)(tn_dims_count(rows[i].x) + tn_dims_count(rows[i].y));
@@ -410,17 +398,13 @@ static void norm_rows(int64_t rows, int64_t c) {
               .dq = normal_desc(TN_DIMS(c)),
               .dk = normal_desc(TN_DIMS(c))};
     snprintf(name, sizeof name, "layer_norm (%ld, %ld)", (long)rows, (long)c);
-    if (!is_skipped(name)) {
-        memory_row(name, k_layer_norm, &w, 2 * one, 2 * one, WRITES_OTHER);
-    }
+    if (!is_skipped(name)) { memory_row(name, k_layer_norm, &w, 2 * one, 2 * one, WRITES_OTHER); }
     snprintf(name, sizeof name, "layer_norm_backward (%ld, %ld)", (long)rows, (long)c);
     if (!is_skipped(name)) {
         memory_row(name, k_layer_norm_backward, &w, 3 * one, 3 * one, WRITES_OTHER);
     }
     snprintf(name, sizeof name, "softmax (%ld, %ld)", (long)rows, (long)c);
-    if (!is_skipped(name)) {
-        memory_row(name, k_softmax, &w, 2 * one, 2 * one, WRITES_OTHER);
-    }
+    if (!is_skipped(name)) { memory_row(name, k_softmax, &w, 2 * one, 2 * one, WRITES_OTHER); }
     snprintf(name, sizeof name, "softmax_backward (%ld, %ld)", (long)rows, (long)c);
     if (!is_skipped(name)) {
         memory_row(name, k_softmax_backward, &w, 3 * one, 3 * one, WRITES_OTHER);
@@ -438,9 +422,7 @@ static void loss_rows(int64_t rows, int64_t c) {
               .loss = {.ignore_index = -100}};
     w.label = desc_of(tn_randint(0, c, TN_DIMS(rows), TN_I64));
     snprintf(name, sizeof name, "cross_entropy (%ld, %ld)", (long)rows, (long)c);
-    if (!is_skipped(name)) {
-        memory_row(name, k_loss, &w, one, one, READS);
-    }
+    if (!is_skipped(name)) { memory_row(name, k_loss, &w, one, one, READS); }
     w.y = normal_desc(TN_DIMS(rows, c));
     snprintf(name, sizeof name, "cross_entropy_backward (%ld, %ld)", (long)rows, (long)c);
     if (!is_skipped(name)) {
@@ -451,9 +433,7 @@ static void loss_rows(int64_t rows, int64_t c) {
 /* Queries of a batch as they come from a projection; all sequences have the same positions. */
 static void rotary_row(void) {
     enum { B = 8, H = 12, T = 1024, D = 64 };
-    if (is_skipped("rotary (8, 12, 1024, 64)")) {
-        return;
-    }
+    if (is_skipped("rotary (8, 12, 1024, 64)")) { return; }
     TN_SCOPE;
     tn_desc positions = desc_of(tn_arange(0, T, 1, TN_I64));
     work w = {.x = turned_desc(normal_desc(TN_DIMS(B, T, H, D)), 1, 2),
@@ -582,13 +562,9 @@ static void attention_rows(int64_t b, int64_t h, int64_t t, int64_t d) {
     k_attention(&w);
     snprintf(name, sizeof name, "attention B=%ld H=%ld T=%ld D=%ld causal", (long)b, (long)h,
              (long)t, (long)d);
-    if (!is_skipped(name)) {
-        flop_row(name, k_attention, &w, 2 * flops);
-    }
+    if (!is_skipped(name)) { flop_row(name, k_attention, &w, 2 * flops); }
     snprintf(name, sizeof name, "  its backward");
-    if (!is_skipped("attention_backward")) {
-        flop_row(name, k_attention_backward, &w, 5 * flops);
-    }
+    if (!is_skipped("attention_backward")) { flop_row(name, k_attention_backward, &w, 5 * flops); }
 }
 
 int main(int argc, char **argv) {

@@ -142,9 +142,7 @@ static int draw_losses(char **arguments) {
     tn_history *ours = open_losses(arguments[0], "tern", steps);
     tn_history *theirs = open_losses(arguments[0], "torch", steps);
     double *y = malloc((size_t)steps * sizeof(*y) + 1);
-    if (!y) {
-        return 1;
-    }
+    if (!y) { return 1; }
     tn_curve curves[] = {tn_history_curve(theirs, arguments[3]),
                          dashed_curve(tn_history_curve(ours, "Tern (dashes)"), y)};
     tn_plot plot = {.title = "Losses from the same weights and batches",
@@ -161,9 +159,7 @@ static int draw_losses(char **arguments) {
 
 int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
-    if (argc == 6 && strcmp(argv[1], "--draw") == 0) {
-        return draw_losses(argv + 2);
-    }
+    if (argc == 6 && strcmp(argv[1], "--draw") == 0) { return draw_losses(argv + 2); }
     if (argc != 5) {
         fprintf(stderr, "usage: learning TEXT TOKENIZER FOLDER STEPS   (run bench/learning.py)\n");
         return 2;

@@ -58,9 +58,7 @@ int main(int argc, char **argv) {
     net_init(&t.net, atoi(argv[1]), atoll(argv[2]));
     t.opt = tn_adam(&t.net, tn_adam_defaults());
     tn_tensor *x = tn_randint(0, VOCAB, dims, TN_I64), *y = tn_randint(0, VOCAB, dims, TN_I64);
-    if (argc == 6) {
-        bench_share(&t.net, argv[5], x, y);
-    }
+    if (argc == 6) { bench_share(&t.net, argv[5], x, y); }
     t.x = tn_select(x, 0, 0);
     t.y = tn_select(y, 0, 0);
     int status = bench_serve(train_step, &t);

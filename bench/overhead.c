@@ -67,9 +67,7 @@ static void run_chain(int n, int links, bool backward) {
         for (int k = 0; k < links; k++) {
             x = tn_add(x, b);
         }
-        if (backward) {
-            tn_backward(x);
-        }
+        if (backward) { tn_backward(x); }
     }
     tn_zero_grad(a);
 }

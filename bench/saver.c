@@ -30,9 +30,7 @@ static void must_work(tn_status status) {
 
 static void copy_tensor(run *r, tn_tensor *t, bool count) {
     size_t bytes = (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t));
-    if (!count) {
-        memcpy(r->copy + r->bytes, tn_data(t), bytes);
-    }
+    if (!count) { memcpy(r->copy + r->bytes, tn_data(t), bytes); }
     r->bytes += bytes;
 }
 

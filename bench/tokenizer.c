@@ -14,9 +14,7 @@ typedef struct work {
 static double encode_text(void *user) {
     work *w = user;
     w->ids.count = 0;
-    if (tn_tokenizer_encode(w->tokenizer, w->text, w->bytes, false, &w->ids) != TN_OK) {
-        exit(1);
-    }
+    if (tn_tokenizer_encode(w->tokenizer, w->text, w->bytes, false, &w->ids) != TN_OK) { exit(1); }
     return (double)w->ids.count;
 }
 
@@ -45,9 +43,7 @@ static int train_vocabulary(char **argv) {
 
 int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
-    if (argc == 6 && strcmp(argv[1], "--train") == 0) {
-        return train_vocabulary(argv);
-    }
+    if (argc == 6 && strcmp(argv[1], "--train") == 0) { return train_vocabulary(argv); }
     if (argc < 3) {
         fprintf(stderr, "tokenizer FOLDER TEXT [decode]: ./run bench tokenizer runs it\n");
         return 2;

@@ -23,17 +23,13 @@ void tn__alive_begin(tn__alive_list *list, void *object) {
     pthread_mutex_lock(&list->lock);
     *a = (tn__alive){.next = list->first};
     list->first = hide_address(a);
-    if (a->next) {
-        show_address(a->next)->before = list->first;
-    }
+    if (a->next) { show_address(a->next)->before = list->first; }
     pthread_mutex_unlock(&list->lock);
 }
 
 static void unlink_object(tn__alive_list *list, const tn__alive *a) {
     *(a->before ? &show_address(a->before)->next : &list->first) = a->next;
-    if (a->next) {
-        show_address(a->next)->before = a->before;
-    }
+    if (a->next) { show_address(a->next)->before = a->before; }
 }
 
 /* Whether the object is on the list; from now on not, if `ends`. What it points to is not read
@@ -44,9 +40,7 @@ static bool find_object(tn__alive_list *list, const void *object, bool ends) {
     while (a && a != object) {
         a = tn__alive_after(a);
     }
-    if (a && ends) {
-        unlink_object(list, a);
-    }
+    if (a && ends) { unlink_object(list, a); }
     pthread_mutex_unlock(&list->lock);
     return a != NULL;
 }
@@ -54,9 +48,7 @@ static bool find_object(tn__alive_list *list, const void *object, bool ends) {
 static bool expect_object(tn__alive_list *list, const void *object, bool ends,
                           const char *operation) {
     bool found = find_object(list, object, ends);
-    if (!found) {
-        tn__raise(TN_ESTATE, operation, "the %s was freed before", list->what);
-    }
+    if (!found) { tn__raise(TN_ESTATE, operation, "the %s was freed before", list->what); }
     return found;
 }
 

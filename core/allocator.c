@@ -64,13 +64,10 @@ __attribute__((constructor)) static void care_for_fork(void) {
 
 bool tn__alloc_fails(void) {
     tn__self.allocations++;
-    if (__builtin_expect(__atomic_load_n(&fail_in, __ATOMIC_RELAXED) < 0, 1)) {
-        return false;
-    }
+    if (__builtin_expect(__atomic_load_n(&fail_in, __ATOMIC_RELAXED) < 0, 1)) { return false; }
     int64_t left = __atomic_load_n(&fail_in, __ATOMIC_RELAXED);
     while (left >= 0 && !__atomic_compare_exchange_n(&fail_in, &left, left - 1, false,
-                                                     __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
+                                                     __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
     return left == 0;
 }
 
@@ -90,17 +87,13 @@ int64_t tn__alloc_count(void) {
 
 static int class_of(size_t bytes) {
     uint32_t units = (uint32_t)((bytes + ALIGN - 1) / ALIGN);
-    if (units <= 8) {
-        return (int)units - 1;
-    }
+    if (units <= 8) { return (int)units - 1; }
     int shift = 31 - __builtin_clz(units - 1) - 3;
     return 8 + shift * 8 + (int)((units - 1) >> shift) - 8;
 }
 
 static size_t class_bytes(int class) {
-    if (class < 8) {
-        return (size_t)(class + 1) * ALIGN;
-    }
+    if (class < 8) { return (size_t)(class + 1) * ALIGN; }
     return (size_t)(class % 8 + 9) * ALIGN << (class / 8 - 1);
 }
 
@@ -124,14 +117,10 @@ static void move_blocks(bin *to, bin *from, int count) {
 /* This thread's cache; NULL when there is no memory for one. */
 static tn__cache *make_cache(void) {
     tn__cache *cache = calloc(1, sizeof(*cache));
-    if (!cache) {
-        return NULL;
-    }
+    if (!cache) { return NULL; }
     pthread_mutex_lock(&lock);
     cache->next = caches;
-    if (caches) {
-        caches->previous = cache;
-    }
+    if (caches) { caches->previous = cache; }
     caches = cache;
     pthread_mutex_unlock(&lock);
     tn__self.cache = cache;
@@ -141,18 +130,14 @@ static tn__cache *make_cache(void) {
 
 void tn__allocator_thread_end(void) {
     tn__cache *cache = tn__self.cache;
-    if (!cache) {
-        return;
-    }
+    if (!cache) { return; }
     pthread_mutex_lock(&lock);
     for (int i = 0; i < CLASSES; i++) {
         move_blocks(&shared[i], &cache->bins[i], cache->bins[i].count);
     }
     ended_allocations += cache->allocations;
     ended_from_cache += cache->from_cache;
-    if (cache->next) {
-        cache->next->previous = cache->previous;
-    }
+    if (cache->next) { cache->next->previous = cache->previous; }
     if (cache->previous) {
         cache->previous->next = cache->next;
     } else {
@@ -168,9 +153,7 @@ static void *from_system(size_t align, size_t bytes) {
     void *block = NULL;
     if (posix_memalign(&block, align, bytes) != 0) {
         tn_memory_trim();
-        if (posix_memalign(&block, align, bytes) != 0) {
-            return NULL;
-        }
+        if (posix_memalign(&block, align, bytes) != 0) { return NULL; }
     }
     __atomic_fetch_add(&reserved, (int64_t)bytes, __ATOMIC_RELAXED);
     return block;
@@ -184,9 +167,7 @@ static void to_system(void *block, size_t bytes) {
 static void *small_alloc(size_t bytes, bool *cached) {
     int class = class_of(bytes);
     tn__cache *cache = tn__self.cache ? tn__self.cache : make_cache();
-    if (!cache) {
-        return from_system(ALIGN, class_bytes(class));
-    }
+    if (!cache) { return from_system(ALIGN, class_bytes(class)); }
     bin *own = &cache->bins[class];
     if (!own->first && __atomic_load_n(&shared[class].count, __ATOMIC_RELAXED) > 0) {
         pthread_mutex_lock(&lock);
@@ -194,9 +175,7 @@ static void *small_alloc(size_t bytes, bool *cached) {
         pthread_mutex_unlock(&lock);
     }
     link *block = own->first;
-    if (!block) {
-        return from_system(ALIGN, class_bytes(class));
-    }
+    if (!block) { return from_system(ALIGN, class_bytes(class)); }
     own->first = block->next;
     own->count--;
     *cached = true;
@@ -226,8 +205,7 @@ static void small_free(void *data, size_t bytes) {
 static void raise_peak(int64_t now) {
     int64_t before = __atomic_load_n(&peak, __ATOMIC_RELAXED);
     while (now > before && !__atomic_compare_exchange_n(&peak, &before, now, true, __ATOMIC_RELAXED,
-                                                        __ATOMIC_RELAXED)) {
-    }
+                                                        __ATOMIC_RELAXED)) {}
 }
 
 static bool count_in(size_t bytes) {
@@ -268,9 +246,7 @@ static void *large_alloc(size_t bytes, bool *cached) {
         tn_memory_trim();
         block = tn__segments_alloc(bytes, &mapped, &fresh);
     }
-    if (mapped) {
-        __atomic_fetch_add(&reserved, mapped, __ATOMIC_RELAXED);
-    }
+    if (mapped) { __atomic_fetch_add(&reserved, mapped, __ATOMIC_RELAXED); }
     *cached = !fresh;
     return block;
 }
@@ -291,19 +267,13 @@ void *tn__alloc(size_t bytes) {
         return NULL;
     }
     count_call(cached);
-    if (POISON) {
-        memset(data, 0xff, bytes);
-    }
+    if (POISON) { memset(data, 0xff, bytes); }
     return data;
 }
 
 void tn__free(void *data, size_t bytes) {
-    if (!data) {
-        return;
-    }
-    if (POISON) {
-        memset(data, 0xa5, bytes);
-    }
+    if (!data) { return; }
+    if (POISON) { memset(data, 0xa5, bytes); }
     __atomic_fetch_sub(&allocated, (int64_t)bytes, __ATOMIC_RELAXED);
     if (TN__ASAN) {
         to_system(data, bytes);

@@ -17,9 +17,7 @@ bool tn__buffer_hold(tn__buffer *b, size_t more) {
 
 bool tn__buffer_add(tn__buffer *b, const void *from, size_t bytes) {
     if (tn__buffer_hold(b, bytes)) {
-        if (bytes > 0) {
-            memcpy(b->at + b->bytes, from, bytes);
-        }
+        if (bytes > 0) { memcpy(b->at + b->bytes, from, bytes); }
         b->bytes += bytes;
         b->at[b->bytes] = 0;
     }
@@ -31,9 +29,7 @@ bool tn__buffer_text(tn__buffer *b, const char *text) {
 }
 
 static void format_list(tn__buffer *b, const char *format, va_list list) {
-    if (!tn__buffer_hold(b, b->at ? 0 : 63)) {
-        return;
-    }
+    if (!tn__buffer_hold(b, b->at ? 0 : 63)) { return; }
     va_list again;
     va_copy(again, list);
     size_t left = (size_t)b->capacity - b->bytes;
@@ -55,9 +51,7 @@ bool tn__buffer_format(tn__buffer *b, const char *format, ...) {
 
 char *tn__buffer_take(tn__buffer *b) {
     char *text = tn__buffer_add(b, "", 0) ? b->at : NULL;
-    if (!text) {
-        free(b->at);
-    }
+    if (!text) { free(b->at); }
     *b = (tn__buffer){.operation = b->operation};
     return text;
 }

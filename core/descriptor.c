@@ -17,9 +17,7 @@ __attribute__((constructor)) static void care_for_fork(void) {
 }
 
 int tn__above_streams(int fd) {
-    if (fd < 0 || fd > STDERR_FILENO) {
-        return fd;
-    }
+    if (fd < 0 || fd > STDERR_FILENO) { return fd; }
     int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1), why = errno;
     close(fd);
     errno = why;
@@ -32,9 +30,7 @@ void tn__streams_hold(void) {
     for (; fd >= 0 && fd <= STDERR_FILENO; fd = open("/dev/null", O_RDWR | O_CLOEXEC)) {
         held[fd] = true;
     }
-    if (fd >= 0) {
-        close(fd);
-    }
+    if (fd >= 0) { close(fd); }
     pthread_mutex_unlock(&lock);
 }
 
@@ -50,9 +46,7 @@ void tn__streams_let_go(void) {
     bool known = stat("/dev/null", &null) == 0;
     holders--;
     for (int fd = 0; holders == 0 && fd <= STDERR_FILENO; fd++) {
-        if (held[fd] && known && is_null(fd, &null)) {
-            close(fd);
-        }
+        if (held[fd] && known && is_null(fd, &null)) { close(fd); }
         held[fd] = false;
     }
     pthread_mutex_unlock(&lock);

@@ -75,9 +75,7 @@ static void load_functions(void) {
 static bool has_functions(void) {
     if (!__atomic_load_n(&dw.tried, __ATOMIC_ACQUIRE)) {
         tn__libraries_hold();
-        if (!dw.tried) {
-            load_functions();
-        }
+        if (!dw.tried) { load_functions(); }
         tn__libraries_let_go();
     }
     return dw.all;
@@ -86,9 +84,7 @@ static bool has_functions(void) {
 tn__dwarf *tn__dwarf_open(void) {
     static const Dwfl_Callbacks callbacks = {.find_elf = find_no_elf,
                                              .find_debuginfo = find_no_debuginfo};
-    if (__atomic_load_n(&switched_off, __ATOMIC_RELAXED) || is_memory_short()) {
-        return NULL;
-    }
+    if (__atomic_load_n(&switched_off, __ATOMIC_RELAXED) || is_memory_short()) { return NULL; }
     tn__dwarf *d = calloc(1, sizeof(*d));
     if (!d || !has_functions() || !(d->files = dw.dwfl_begin(&callbacks))) {
         free(d);
@@ -126,9 +122,7 @@ static Dwfl_Module *module_of(tn__dwarf *d, const tn__object *o, uintptr_t addre
     int fd = d && !module ? open_loaded(o) : -1;
     if (fd >= 0) {
         dw.dwfl_report_begin_add(d->files);
-        if (!dw.dwfl_report_elf(d->files, o->info.dli_fname, "", fd, o->bias, true)) {
-            close(fd);
-        }
+        if (!dw.dwfl_report_elf(d->files, o->info.dli_fname, "", fd, o->bias, true)) { close(fd); }
         dw.dwfl_report_end(d->files, NULL, NULL);
         module = dw.dwfl_addrmodule(d->files, address);
     }
@@ -140,8 +134,7 @@ static Dwarf_Die *unit_of(tn__dwarf *d, Dwfl_Module *module, uintptr_t address, 
     Dwarf_Die *unit = dw.dwfl_module_addrdie(module, address, bias);
     if (!unit) {
         while ((unit = dw.dwfl_module_nextcu(module, unit, bias)) &&
-               dw.dwarf_haspc(unit, address - *bias) <= 0) {
-        }
+               dw.dwarf_haspc(unit, address - *bias) <= 0) {}
     }
     return unit;
 }

@@ -49,9 +49,7 @@ static size_t append_modules(char *text, size_t size) {
     int count = 0;
     bool more = false;
     for (const tn__frame *f = tn__self.frames; f; f = f->up) {
-        if (!f->name || !f->name[0]) {
-            continue;
-        }
+        if (!f->name || !f->name[0]) { continue; }
         if (count == MOST) {
             more = true;
             break;
@@ -94,9 +92,7 @@ static _Thread_local int exit_status = 1;
 /* A handler that clears the error and fails again would be called endlessly: what it raises is only
  * recorded. It reads a copy, since its own error would overwrite the text. */
 static void call_handler(void) {
-    if (quiet > 0 || handling) {
-        return;
-    }
+    if (quiet > 0 || handling) { return; }
     tn_error_handler handler =
         thread_handler ? thread_handler : __atomic_load_n(&process_handler, __ATOMIC_ACQUIRE);
     if (handler) {
@@ -110,17 +106,13 @@ static void call_handler(void) {
 
 static tn_status raise_v(tn_status status, const char *operation, const char *format,
                          va_list arguments) {
-    if (tn__self.error != TN_OK || status == TN_OK) {
-        return status;
-    }
+    if (tn__self.error != TN_OK || status == TN_OK) { return status; }
     tn__self.error = status;
     tn__stack_keep(tn__thread_stack());
     char *message = tn__thread_texts()->message;
     size_t used = append_modules(message, MESSAGE_SIZE);
     used = append_text(message, MESSAGE_SIZE, used, ": ");
-    if (operation) {
-        used = append_text(message, MESSAGE_SIZE, used, "%s: ", operation);
-    }
+    if (operation) { used = append_text(message, MESSAGE_SIZE, used, "%s: ", operation); }
     append_v(message, MESSAGE_SIZE, used, format, arguments);
     call_handler();
     return status;
@@ -146,9 +138,7 @@ bool tn__options_made(bool made, const char *operation, const char *what) {
 }
 
 tn_status tn_raise(tn_status status, const char *format, ...) {
-    if (tn__self.error != TN_OK) {
-        return status;
-    }
+    if (tn__self.error != TN_OK) { return status; }
     char text[MESSAGE_SIZE];
     va_list arguments;
     va_start(arguments, format);
@@ -171,9 +161,7 @@ void tn_error_clear(void) {
 }
 
 bool tn_error_take(tn_error_record *record) {
-    if (tn__self.error == TN_OK) {
-        return false;
-    }
+    if (tn__self.error == TN_OK) { return false; }
     if (record) {
         record->status = tn__self.error;
         memcpy(record->message, shown_message(), MESSAGE_SIZE);
@@ -183,9 +171,7 @@ bool tn_error_take(tn_error_record *record) {
 }
 
 void tn_error_give(const tn_error_record *record) {
-    if (!record || record->status == TN_OK || tn__self.error != TN_OK) {
-        return;
-    }
+    if (!record || record->status == TN_OK || tn__self.error != TN_OK) { return; }
     tn__self.error = record->status;
     char *message = tn__thread_texts()->message;
     snprintf(message, MESSAGE_SIZE, "%.*s", MESSAGE_SIZE - 1, record->message);

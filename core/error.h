@@ -65,9 +65,7 @@ static inline bool tn__enter(const char *operation) {
                   "%d forwards are running inside each other (one that calls itself without end?)",
                   TN__DEEPEST);
     }
-    if (tn__self.too_deep && tn__pending()) {
-        return false;
-    }
+    if (tn__self.too_deep && tn__pending()) { return false; }
     tn__self.depth++;
     return true;
 }

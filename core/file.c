@@ -45,12 +45,8 @@ static bool names_this(const char *name, int fd) {
 static bool remove_stale(const char *name) {
     int how = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
     int fd = tn__above_streams(open(name, O_WRONLY | how));
-    if (fd < 0 && errno == EACCES) {
-        fd = tn__above_streams(open(name, O_RDONLY | how));
-    }
-    if (fd < 0) {
-        return errno == ENOENT;
-    }
+    if (fd < 0 && errno == EACCES) { fd = tn__above_streams(open(name, O_RDONLY | how)); }
+    if (fd < 0) { return errno == ENOENT; }
     bool removed = true;
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         errno = errno == EWOULDBLOCK ? EBUSY : errno;
@@ -70,17 +66,11 @@ static int create_locked(const char *name, mode_t mode) {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         int fd =
             tn__above_streams(open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
-        if (fd < 0 && errno == EEXIST && remove_stale(name)) {
-            continue;
-        }
-        if (fd < 0) {
-            return -1;
-        }
+        if (fd < 0 && errno == EEXIST && remove_stale(name)) { continue; }
+        if (fd < 0) { return -1; }
         bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0 ||
                       errno != EWOULDBLOCK; /* some file systems have no locks */
-        if (locked && names_this(name, fd)) {
-            return fd;
-        }
+        if (locked && names_this(name, fd)) { return fd; }
         close(fd);
     }
     errno = EBUSY;
@@ -88,9 +78,7 @@ static int create_locked(const char *name, mode_t mode) {
 }
 
 static void file_finish(tn__file *f) {
-    if (f->fd >= 0) {
-        close(f->fd);
-    }
+    if (f->fd >= 0) { close(f->fd); }
     tn__digest_free(f->digest);
     free(f->path);
     free(f->temporary);
@@ -128,9 +116,7 @@ static void file_reset(tn__file *f, const char *operation) {
 
 bool tn__file_begin(tn__file *f, const char *path, const char *operation) {
     file_reset(f, operation);
-    if (tn__pending()) {
-        return false;
-    }
+    if (tn__pending()) { return false; }
     if (!path || !*path) {
         tn__raise(TN_EVALUE, operation, "the path is %s", path ? "empty" : "NULL");
         return false;
@@ -202,14 +188,10 @@ void tn__file_flush(tn__file *f) {
 }
 
 void tn__file_put(tn__file *f, const void *data, size_t bytes) {
-    if (f->doing || !bytes) {
-        return;
-    }
+    if (f->doing || !bytes) { return; }
     tn__digest_add(f->digest, data, bytes);
     f->bytes += bytes;
-    if (bytes > sizeof(f->buffer) - f->held) {
-        tn__file_flush(f);
-    }
+    if (bytes > sizeof(f->buffer) - f->held) { tn__file_flush(f); }
     if (bytes > sizeof(f->buffer)) {
         write_out(f, data, bytes);
         return;
@@ -238,9 +220,7 @@ void tn__file_digest(const tn__file *f, char *digits) {
 
 void tn__file_patch(tn__file *f, size_t at, const void *was, const void *is, size_t bytes) {
     tn__file_flush(f);
-    if (!f->doing && lseek(f->fd, (off_t)at, SEEK_SET) < 0) {
-        note_failure(f, "seeking");
-    }
+    if (!f->doing && lseek(f->fd, (off_t)at, SEEK_SET) < 0) { note_failure(f, "seeking"); }
     write_out(f, is, bytes);
     f->patch.at = at;
     f->patch.bytes = bytes;
@@ -273,16 +253,12 @@ static void read_back(tn__file *f) {
     tn__digest_reset(f->digest);
     for (;;) {
         ssize_t got = pread(f->fd, chunk, sizeof(chunk), (off_t)at);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
+        if (got < 0 && errno == EINTR) { continue; }
         if (got < 0) {
             note_failure(f, "reading back");
             return;
         }
-        if (got == 0) {
-            break;
-        }
+        if (got == 0) { break; }
         same = undo_patch(f, chunk, at, (size_t)got) && same;
         tn__digest_add(f->digest, chunk, (size_t)got);
         at += (size_t)got;
@@ -313,30 +289,18 @@ static void keep_rights(tn__file *f) {
 static void sync_folder(tn__file *f) {
     char *slash = strrchr(f->temporary, '/');
     const char *folder = !slash ? "." : slash == f->temporary ? "/" : f->temporary;
-    if (slash) {
-        *slash = 0;
-    }
+    if (slash) { *slash = 0; }
     const char *doing;
-    if (!tn__folder_sync(folder, &doing)) {
-        note_failure(f, doing);
-    }
+    if (!tn__folder_sync(folder, &doing)) { note_failure(f, doing); }
 }
 
 /* False: f->path is unchanged. */
 static bool take_name(tn__file *f) {
     tn__file_flush(f);
-    if (!f->doing && f->replaces) {
-        keep_rights(f);
-    }
-    if (!f->doing && fsync(f->fd) != 0) {
-        note_failure(f, "syncing");
-    }
-    if (!f->doing) {
-        read_back(f);
-    }
-    if (!f->doing && rename(f->temporary, f->path) != 0) {
-        note_failure(f, "renaming");
-    }
+    if (!f->doing && f->replaces) { keep_rights(f); }
+    if (!f->doing && fsync(f->fd) != 0) { note_failure(f, "syncing"); }
+    if (!f->doing) { read_back(f); }
+    if (!f->doing && rename(f->temporary, f->path) != 0) { note_failure(f, "renaming"); }
     return !f->doing;
 }
 

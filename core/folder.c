@@ -21,14 +21,10 @@ static bool raise_errno(const char *path, const char *operation) {
 
 bool tn__folder_make(const char *path, const char *operation) {
     struct stat about;
-    if (mkdir(path, 0777) == 0) {
-        return true;
-    }
+    if (mkdir(path, 0777) == 0) { return true; }
     int why = errno;
     bool there = why == EEXIST && stat(path, &about) == 0;
-    if (there && S_ISDIR(about.st_mode)) {
-        return true;
-    }
+    if (there && S_ISDIR(about.st_mode)) { return true; }
     errno = there ? ENOTDIR : why;
     return raise_errno(path, operation);
 }
@@ -51,9 +47,7 @@ bool tn__folder_has(const char *folder, const char *name) {
 static DIR *open_folder(const char *path, int how) {
     int fd = tn__above_streams(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | how));
     DIR *folder = fd < 0 ? NULL : fdopendir(fd);
-    if (fd >= 0 && !folder) {
-        close(fd);
-    }
+    if (fd >= 0 && !folder) { close(fd); }
     return folder;
 }
 
@@ -70,9 +64,7 @@ static const char *next_name(DIR *folder) {
 bool tn__folder_each(const char *path, bool (*f)(const char *name, void *user), void *user,
                      const char *operation) {
     DIR *folder = open_folder(path, 0);
-    if (!folder) {
-        return raise_errno(path, operation);
-    }
+    if (!folder) { return raise_errno(path, operation); }
     const char *name = next_name(folder);
     bool more = true;
     while (name && more) {
@@ -80,27 +72,21 @@ bool tn__folder_each(const char *path, bool (*f)(const char *name, void *user), 
         name = more ? next_name(folder) : NULL;
     }
     bool read = !more || errno == 0;
-    if (!read) {
-        raise_errno(path, operation);
-    }
+    if (!read) { raise_errno(path, operation); }
     closedir(folder);
     return read;
 }
 
 bool tn__folder_remove(const char *path, const char *operation) {
     DIR *folder = open_folder(path, O_NOFOLLOW);
-    if (!folder) {
-        return errno == ENOENT || raise_errno(path, operation);
-    }
+    if (!folder) { return errno == ENOENT || raise_errno(path, operation); }
     const char *name = next_name(folder);
     while (name && (unlinkat(dirfd(folder), name, 0) == 0 || errno == ENOENT)) {
         name = next_name(folder);
     }
     bool empty = !name && errno == 0;
     bool gone = empty && (rmdir(path) == 0 || errno == ENOENT);
-    if (!gone) {
-        raise_errno(path, operation);
-    }
+    if (!gone) { raise_errno(path, operation); }
     closedir(folder);
     return gone;
 }
@@ -108,9 +94,7 @@ bool tn__folder_remove(const char *path, const char *operation) {
 bool tn__folder_sync(const char *path, const char **doing) {
     *doing = "opening its folder";
     int fd = tn__above_streams(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (fd < 0) {
-        return errno == EACCES;
-    }
+    if (fd < 0) { return errno == EACCES; }
     *doing = "syncing its folder";
     bool done = fsync(fd) == 0 || errno == EINVAL || errno == EROFS;
     int why = errno;

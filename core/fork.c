@@ -28,9 +28,7 @@ uint32_t tn__process(void) {
 }
 
 bool tn__refuse_inherited(uint32_t process, const char *operation, const char *what) {
-    if (!tn__inherited(process)) {
-        return false;
-    }
+    if (!tn__inherited(process)) { return false; }
     tn__raise(TN_ESTATE, operation,
               "%s belongs to the parent of this process (fork): a child must make its own", what);
     return true;

@@ -15,9 +15,7 @@ const char *tn__outside(const tn__limit *limits, int n) {
             };
             char *text = texts->shape[texts->next_shape++ % BUFFERS];
             char most[32] = "";
-            if (l->most > 0) {
-                snprintf(most, sizeof(most), " to %lld", (long long)l->most);
-            }
+            if (l->most > 0) { snprintf(most, sizeof(most), " to %lld", (long long)l->most); }
             snprintf(text, SIZE, "%s is %lld (it must be %s%lld%s)", l->name, (long long)l->value,
                      *most ? "" : "at least ", (long long)l->least, most);
             return text;

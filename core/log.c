@@ -92,9 +92,7 @@ void tn_log_write(tn_log_level level, const char *format, ...) {
 void tn__log_loud(const char *format, ...) {
     pthread_once(&once, read_environment);
     int level = __atomic_load_n(&most, __ATOMIC_RELAXED);
-    if (within == MOST_WITHIN || (level >= 0 && level < TN_LOG_WARN)) {
-        return;
-    }
+    if (within == MOST_WITHIN || (level >= 0 && level < TN_LOG_WARN)) { return; }
     va_list arguments;
     va_start(arguments, format);
     write_line(TN_LOG_WARN, to_stderr, format, arguments);

@@ -33,25 +33,17 @@ static tn__spares *own_spares(void) {
  * or there is no memory for lists. */
 static struct list *list_for(size_t bytes) {
     size_t i = (bytes + STEP - 1) / STEP - 1;
-    if (bytes == 0 || i >= LISTS || TN__ASAN) {
-        return NULL;
-    }
+    if (bytes == 0 || i >= LISTS || TN__ASAN) { return NULL; }
     tn__spares *spares = own_spares();
     return spares ? &spares->list[i] : NULL;
 }
 
 void *tn__struct_alloc(size_t bytes) {
     struct list *list = list_for(bytes);
-    if (!list) {
-        return tn__malloc(bytes);
-    }
-    if (tn__alloc_fails()) {
-        return NULL;
-    }
+    if (!list) { return tn__malloc(bytes); }
+    if (tn__alloc_fails()) { return NULL; }
     void *block = list->first;
-    if (!block) {
-        return malloc((bytes + STEP - 1) / STEP * STEP);
-    }
+    if (!block) { return malloc((bytes + STEP - 1) / STEP * STEP); }
     memcpy(&list->first, block, sizeof(list->first));
     list->count--;
     return block;
@@ -76,9 +68,7 @@ void tn__struct_retire(void *block, size_t bytes) {
         spares->retired[at] = block;
         block = oldest;
     }
-    if (block) {
-        tn__struct_free(block, bytes);
-    }
+    if (block) { tn__struct_free(block, bytes); }
 }
 
 void tn__memory_thread_end(void) {
@@ -101,9 +91,7 @@ void tn__memory_thread_end(void) {
 char *tn__strdup(const char *text) {
     size_t bytes = strlen(text) + 1;
     char *copy = tn__malloc(bytes);
-    if (copy) {
-        memcpy(copy, text, bytes);
-    }
+    if (copy) { memcpy(copy, text, bytes); }
     return copy;
 }
 
@@ -111,9 +99,7 @@ char *tn__strdup(const char *text) {
 
 void *tn__malloc_for(size_t bytes, const char *operation) {
     void *memory = tn__malloc(bytes);
-    if (!memory) {
-        tn__raise(TN_ENOMEM, operation, "no memory for %zu bytes", bytes);
-    }
+    if (!memory) { tn__raise(TN_ENOMEM, operation, "no memory for %zu bytes", bytes); }
     return memory;
 }
 
@@ -127,9 +113,7 @@ void *tn__calloc_for(size_t count, size_t size, const char *operation) {
 
 char *tn__strdup_for(const char *text, const char *operation) {
     char *copy = tn__strdup(text);
-    if (!copy) {
-        tn__raise(TN_ENOMEM, operation, "no memory for \"%.60s\"", text);
-    }
+    if (!copy) { tn__raise(TN_ENOMEM, operation, "no memory for \"%.60s\"", text); }
     return copy;
 }
 

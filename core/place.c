@@ -62,9 +62,7 @@ static bool runtime_object(const char *path) {
                                         "libtsan.", "libclang_rt", "libstdc++.", "libgcc_s"};
     const char *name = last_part(path);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        if (starts_with(name, names[i])) {
-            return true;
-        }
+        if (starts_with(name, names[i])) { return true; }
     }
     return false;
 }
@@ -83,13 +81,9 @@ static bool own_source(tn__dwarf *d, const tn__object *o, uintptr_t start) {
         return false;
     }
     size_t root = strlen(own) - strlen(here);
-    if (strcmp(own + root, here) != 0 || strncmp(path, own, root) != 0) {
-        return false;
-    }
+    if (strcmp(own + root, here) != 0 || strncmp(path, own, root) != 0) { return false; }
     for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
-        if (starts_with(path + root, folders[i])) {
-            return true;
-        }
+        if (starts_with(path + root, folders[i])) { return true; }
     }
     return false;
 }
@@ -110,9 +104,7 @@ static void describe_address(tn__dwarf *d, const tn__object *o, uintptr_t addres
         return;
     }
     name = tn__dwarf_function(d, o, address, &start);
-    if (!name && (name = o->info.dli_sname)) {
-        start = (uintptr_t)o->info.dli_saddr;
-    }
+    if (!name && (name = o->info.dli_sname)) { start = (uintptr_t)o->info.dli_saddr; }
     if (!name) {
         name = last_part(o->info.dli_fname);
         start = (uintptr_t)o->info.dli_fbase;
@@ -130,18 +122,14 @@ void tn__place(char *text, size_t size) {
 void tn__place_of(const tn__stack *s, char *text, size_t size) {
     tn__object own, o;
     text[0] = 0;
-    if (!object_of((uintptr_t)&tn__place, &own)) {
-        return;
-    }
+    if (!object_of((uintptr_t)&tn__place, &own)) { return; }
     tn__dwarf *d = tn__dwarf_open();
     bool inside = false;
     for (int i = 0; i < s->count && !text[0]; i++) {
         /* The instruction before the return address belongs to the call, even when the call is a
          * function's last. */
         uintptr_t address = s->frames[i] - 1;
-        if (!object_of(address, &o)) {
-            continue;
-        }
+        if (!object_of(address, &o)) { continue; }
         bool here = o.info.dli_fbase == own.info.dli_fbase;
         if (here && (!own.program || own_function(d, &o, address))) {
             inside = true;

@@ -32,12 +32,8 @@ static size_t strings_reach(const char *text, size_t length) {
  * nothing is hidden. */
 static size_t string_length(const char *at, size_t reach) {
     for (size_t n = 2; n < reach; n++) {
-        if (at[n] == BELL) {
-            return n + 1;
-        }
-        if (at[n] == ESCAPE && n + 1 < reach && at[n + 1] == '\\') {
-            return n + 2;
-        }
+        if (at[n] == BELL) { return n + 1; }
+        if (at[n] == ESCAPE && n + 1 < reach && at[n + 1] == '\\') { return n + 2; }
     }
     return 2;
 }
@@ -45,12 +41,8 @@ static size_t string_length(const char *at, size_t reach) {
 /* The bytes of the escape sequence at `at`, or of the part of it that is there. 1: an ESC and no
  * more. *colour: it only sets the look of the text that follows. */
 static size_t sequence_length(const char *at, size_t length, size_t reach, bool *colour) {
-    if (length < 2) {
-        return 1;
-    }
-    if (memchr("]PX^_", at[1], 5)) {
-        return string_length(at, reach);
-    }
+    if (length < 2) { return 1; }
+    if (memchr("]PX^_", at[1], 5)) { return string_length(at, reach); }
     size_t n = at[1] == '[' ? 2 : 1;
     size_t inner = at[1] == '[' ? run_of(at + n, length - n, '0', '?') : 0;
     bool numbers = inner == run_of(at + n, inner, '0', ';'); /* digits, ':' and ';' */
@@ -79,9 +71,7 @@ static size_t character_length(const char *at, size_t length) {
 
 /* Whether these bytes are a control character. */
 static bool is_control(const char *at, size_t bytes) {
-    if (bytes == 2) {
-        return at[0] == '\xc2' && in_range(at[1], 0x80, 0x9f);
-    }
+    if (bytes == 2) { return at[0] == '\xc2' && in_range(at[1], 0x80, 0x9f); }
     bool low = in_range(*at, 0, 0x1f) && *at != '\t';
     return bytes == 1 && (low || in_range(*at, DELETE, 0x9f));
 }
@@ -113,9 +103,7 @@ void tn__plain_lines(char *text) {
         to += tn__plain_text(to, line, length, false);
         line += length;
         *to = last ? 0 : '\n';
-        if (last) {
-            return;
-        }
+        if (last) { return; }
         to++;
     }
 }

@@ -34,15 +34,11 @@ static _Thread_local int holds;                          /* by this thread */
 static plugin *plugins;                                  /* under the lock; never removed */
 
 void tn__libraries_hold(void) {
-    if (holds++ == 0) {
-        pthread_mutex_lock(&lock);
-    }
+    if (holds++ == 0) { pthread_mutex_lock(&lock); }
 }
 
 void tn__libraries_let_go(void) {
-    if (--holds == 0) {
-        pthread_mutex_unlock(&lock);
-    }
+    if (--holds == 0) { pthread_mutex_unlock(&lock); }
 }
 
 /* The folder of the file that this function is in, or "". */
@@ -75,9 +71,7 @@ void *tn__library_open(const char *file, char *why, size_t size) {
     tn__libraries_hold();
     tn__streams_hold();
     void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    if (!handle) {
-        snprintf(why, size, "%s", dlerror());
-    }
+    if (!handle) { snprintf(why, size, "%s", dlerror()); }
     tn__streams_let_go();
     tn__libraries_let_go();
     return handle;
@@ -86,13 +80,9 @@ void *tn__library_open(const char *file, char *why, size_t size) {
 /* Opens `path` unless p is open already. The first reason is the one that is kept. */
 static void try_path(plugin *p, const char *path) {
     char why[sizeof(p->why)];
-    if (p->handle) {
-        return;
-    }
+    if (p->handle) { return; }
     p->handle = tn__library_open(path, why, sizeof(why));
-    if (!p->handle && !*p->why) {
-        memcpy(p->why, why, sizeof(why));
-    }
+    if (!p->handle && !*p->why) { memcpy(p->why, why, sizeof(why)); }
 }
 
 static void try_folder(plugin *p, const char *folder, size_t length) {
@@ -121,9 +111,7 @@ static void open_plugin(plugin *p) {
  * is no memory. */
 static plugin *plugin_of(const char *name) {
     for (plugin *p = plugins; p; p = p->next) {
-        if (strcmp(p->name, name) == 0) {
-            return p;
-        }
+        if (strcmp(p->name, name) == 0) { return p; }
     }
     size_t length = strlen(name) + 1;
     plugin *p = tn__calloc(1, sizeof(*p) + length);

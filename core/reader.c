@@ -50,9 +50,7 @@ bool tn__reader_open(tn__reader *r, const char *path, const char *operation) {
 }
 
 void tn__reader_close(tn__reader *r) {
-    if (r->fd >= 0) {
-        close(r->fd);
-    }
+    if (r->fd >= 0) { close(r->fd); }
     r->fd = -1;
 }
 
@@ -61,9 +59,7 @@ static ssize_t read_some(const tn__reader *r, size_t at, char *to, size_t bytes)
     size_t done = 0;
     while (done < bytes) {
         ssize_t got = pread(r->fd, to + done, bytes - done, (off_t)(at + done));
-        if (got == 0) {
-            break;
-        }
+        if (got == 0) { break; }
         if (got < 0 && errno != EINTR) {
             tn__raise(tn__status_of(errno), r->operation, "%s: %s", r->path, strerror(errno));
             return -1;
@@ -93,9 +89,7 @@ static char *raise_memory(const tn__reader *r, size_t bytes) {
 
 static char *read_sized(const tn__reader *r, size_t *bytes) {
     char *data = r->bytes < SIZE_MAX ? tn__malloc(r->bytes + 1) : NULL;
-    if (!data) {
-        return raise_memory(r, r->bytes);
-    }
+    if (!data) { return raise_memory(r, r->bytes); }
     if (!tn__reader_get(r, 0, data, r->bytes)) {
         free(data);
         return NULL;
@@ -136,9 +130,7 @@ static char *read_unsized(const tn__reader *r, size_t *bytes) {
 char *tn__read_whole(const char *path, size_t *bytes, const char *operation) {
     tn__reader r;
     *bytes = 0;
-    if (!tn__reader_open(&r, path, operation)) {
-        return NULL;
-    }
+    if (!tn__reader_open(&r, path, operation)) { return NULL; }
     char *data = r.bytes ? read_sized(&r, bytes) : read_unsized(&r, bytes);
     tn__reader_close(&r);
     return data;

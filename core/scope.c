@@ -71,9 +71,7 @@ static void warn_root(void) {
 }
 
 bool tn__scope_own(tn_object *object) {
-    if (tn__self.scopes == 0 && tn__self.owned_count >= root_many()) {
-        warn_root();
-    }
+    if (tn__self.scopes == 0 && tn__self.owned_count >= root_many()) { warn_root(); }
     if ((int64_t)tn__self.owned_count == tn__self.owned_capacity && !grow_stack()) {
         tn__raise(TN_ENOMEM, NULL, "no memory for a scope of %zu tensors",
                   tn__self.owned_count + 1);
@@ -106,9 +104,7 @@ static size_t separate_moving(uintptr_t *owned, size_t base, size_t count) {
 }
 
 void tn_scope_end(tn_scope *scope) {
-    if (!scope || scope->base > tn__self.owned_count) {
-        return;
-    }
+    if (!scope || scope->base > tn__self.owned_count) { return; }
     size_t kept = separate_moving(tn__self.owned, scope->base, tn__self.owned_count);
     tn__self.base = scope->outer;
     tn__self.scopes -= tn__self.scopes > 0;
@@ -132,9 +128,7 @@ void tn__scope_thread_end(void) {
 static int64_t find_entry(const tn_object *object, bool staying) {
     for (size_t i = tn__self.owned_count; i > tn__self.base; i--) {
         uintptr_t entry = tn__self.owned[i - 1];
-        if (object_of(entry) == object && !(staying && (entry & MOVES))) {
-            return (int64_t)i - 1;
-        }
+        if (object_of(entry) == object && !(staying && (entry & MOVES))) { return (int64_t)i - 1; }
     }
     return -1;
 }
@@ -147,24 +141,18 @@ tn_tensor *tn_return(tn_tensor *t) {
     }
     if (!tn__object_immortal(object)) {
         int64_t at = find_entry(object, true);
-        if (at >= 0) {
-            tn__self.owned[at] |= MOVES;
-        }
+        if (at >= 0) { tn__self.owned[at] |= MOVES; }
     }
     return t;
 }
 
 tn_tensor *tn_keep(tn_tensor *t) {
-    if (t) {
-        tn__object_keep((tn_object *)t);
-    }
+    if (t) { tn__object_keep((tn_object *)t); }
     return t;
 }
 
 void tn_release(tn_tensor *t) {
-    if (t) {
-        tn__object_release((tn_object *)t);
-    }
+    if (t) { tn__object_release((tn_object *)t); }
 }
 
 tn_tensor *tn_adopt(tn_tensor *t) {
@@ -173,18 +161,14 @@ tn_tensor *tn_adopt(tn_tensor *t) {
         tn__raise(TN_EVALUE, "adopt", "the tensor is NULL");
         return (tn_tensor *)tn__inert_object;
     }
-    if (tn__object_immortal(object)) {
-        return t;
-    }
+    if (tn__object_immortal(object)) { return t; }
     return tn__scope_own(object) ? t : (tn_tensor *)tn__inert_object;
 }
 
 void tn_drop(tn_tensor *t) {
     tn_object *object = (tn_object *)t;
     int64_t at = object && !tn__object_immortal(object) ? find_entry(object, false) : -1;
-    if (at < 0) {
-        return;
-    }
+    if (at < 0) { return; }
     size_t after = --tn__self.owned_count - (size_t)at;
     memmove(tn__self.owned + at, tn__self.owned + at + 1, after * sizeof(*tn__self.owned));
     tn__object_release(object);

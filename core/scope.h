@@ -14,9 +14,7 @@ static inline bool tn__object_immortal(const tn_object *object) {
 }
 
 static inline void tn__object_keep(tn_object *object) {
-    if (!tn__object_immortal(object)) {
-        __atomic_fetch_add(&object->refs, 1, __ATOMIC_RELAXED);
-    }
+    if (!tn__object_immortal(object)) { __atomic_fetch_add(&object->refs, 1, __ATOMIC_RELAXED); }
 }
 
 /* Drops one reference; true when it was the last. The only owner needs no atomic subtraction: no
@@ -27,9 +25,7 @@ static inline bool tn__last_reference(int32_t *refs) {
 }
 
 static inline void tn__object_release(tn_object *object) {
-    if (tn__last_reference(&object->refs)) {
-        object->destroy(object);
-    }
+    if (tn__last_reference(&object->refs)) { object->destroy(object); }
 }
 
 /* Instead of a line in tn_scope. FORWARD_SCOPE: `file` is the kind of the module whose forward runs

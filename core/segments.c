@@ -76,25 +76,19 @@ static void insert_block(block *b) {
     b->used = false;
     b->previous = NULL;
     b->next = lists[i];
-    if (b->next) {
-        b->next->previous = b;
-    }
+    if (b->next) { b->next->previous = b; }
     lists[i] = b;
     filled[i / 64] |= 1ull << (i % 64);
 }
 
 static void take_out(block *b) {
     int i = list_of(b->size);
-    if (b->next) {
-        b->next->previous = b->previous;
-    }
+    if (b->next) { b->next->previous = b->previous; }
     if (b->previous) {
         b->previous->next = b->next;
     } else {
         lists[i] = b->next;
-        if (!b->next) {
-            filled[i / 64] &= ~(1ull << (i % 64));
-        }
+        if (!b->next) { filled[i / 64] &= ~(1ull << (i % 64)); }
     }
 }
 
@@ -103,16 +97,12 @@ static void take_out(block *b) {
 static block *find_block(size_t size) {
     int i = list_of(size), tries = 8;
     for (block *b = lists[i]; b && tries-- > 0; b = b->next) {
-        if (b->size >= size) {
-            return b;
-        }
+        if (b->size >= size) { return b; }
     }
     i++;
     for (int word = i / 64; word < WORDS; word++) {
         uint64_t bits = filled[word];
-        if (word == i / 64) {
-            bits &= i % 64 ? ~0ull << (i % 64) : ~0ull;
-        }
+        if (word == i / 64) { bits &= i % 64 ? ~0ull << (i % 64) : ~0ull; }
         if (bits) {
             block *b = lists[word * 64 + __builtin_ctzll(bits)];
             if (b->size >= size) { /* the last list has no upper bound */
@@ -145,9 +135,7 @@ static bool segment_unused(segment *s) {
 
 static void unmap_segment(segment *s) {
     take_out(first_block(s));
-    if (s->next) {
-        s->next->previous = s->previous;
-    }
+    if (s->next) { s->next->previous = s->previous; }
     if (s->previous) {
         s->previous->next = s->next;
     } else {
@@ -174,16 +162,10 @@ static size_t unmap_unused(size_t enough) {
 static void *map_aligned(size_t bytes) {
     char *start =
         mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (start == MAP_FAILED) {
-        return NULL;
-    }
+    if (start == MAP_FAILED) { return NULL; }
     size_t below = (size_t)(-(uintptr_t)start % HUGE);
-    if (below) {
-        munmap(start, below);
-    }
-    if (below < HUGE) {
-        munmap(start + below + bytes, HUGE - below);
-    }
+    if (below) { munmap(start, below); }
+    if (below < HUGE) { munmap(start + below + bytes, HUGE - below); }
     madvise(start + below, bytes, MADV_HUGEPAGE);
     return start + below;
 }
@@ -200,13 +182,9 @@ static bool map_segment(size_t size) {
         bytes = least;
         s = map_aligned(bytes);
     }
-    if (!s) {
-        return false;
-    }
+    if (!s) { return false; }
     *s = (segment){.next = segments, .bytes = bytes};
-    if (segments) {
-        segments->previous = s;
-    }
+    if (segments) { segments->previous = s; }
     segments = s;
     mapped_bytes += bytes;
     block *b = first_block(s);
@@ -217,9 +195,7 @@ static bool map_segment(size_t size) {
 }
 
 void *tn__segments_alloc(size_t bytes, int64_t *mapped, bool *fresh) {
-    if (bytes > (size_t)1 << 46) {
-        return NULL;
-    }
+    if (bytes > (size_t)1 << 46) { return NULL; }
     size_t size = (bytes + sizeof(block) + PAGE - 1) / PAGE * PAGE;
     pthread_mutex_lock(&lock);
     int64_t mapped_before = (int64_t)mapped_bytes;
@@ -231,9 +207,7 @@ void *tn__segments_alloc(size_t bytes, int64_t *mapped, bool *fresh) {
             *fresh = true;
         }
     }
-    if (b) {
-        use_block(b, size);
-    }
+    if (b) { use_block(b, size); }
     *mapped += (int64_t)mapped_bytes - mapped_before;
     pthread_mutex_unlock(&lock);
     return b ? b + 1 : NULL;

@@ -25,9 +25,7 @@ int tn_threads(void) {
     int n = tn__self.alone ? 1 : __atomic_load_n(&wanted, __ATOMIC_RELAXED);
     if (n == 0) {
         n = omp_get_max_threads();
-        if (n <= MOST_THREADS) {
-            return n;
-        }
+        if (n <= MOST_THREADS) { return n; }
         tn_log_write(TN_LOG_WARN, "OMP_NUM_THREADS asks for %d threads (at most %d): one per core",
                      n, MOST_THREADS);
         n = omp_get_num_procs();
@@ -87,9 +85,7 @@ static own_texts shared_texts;
 tn__texts *tn__thread_texts(void) {
     if (!tn__self.texts) {
         own_texts *own = calloc(1, sizeof(*own));
-        if (!own) {
-            return &shared_texts.texts;
-        }
+        if (!own) { return &shared_texts.texts; }
         if (tn__self.error != TN_OK) { /* its message is in the shared buffer */
             *own = shared_texts;
         }

@@ -18,9 +18,7 @@ static char setting[] = "GOMP_SPINCOUNT=10000"; /* iterations: 0.1 ms */
 static char **before, **after;
 
 __attribute__((constructor)) static void set_wait(void) {
-    if (!environ || getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) {
-        return;
-    }
+    if (!environ || getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) { return; }
     size_t n = 0;
     while (environ[n]) {
         n++;
@@ -36,7 +34,5 @@ __attribute__((constructor)) static void set_wait(void) {
 }
 
 void tn__wait_restore(void) {
-    if (after && environ == after) {
-        environ = before;
-    }
+    if (after && environ == after) { environ = before; }
 }

@@ -28,9 +28,7 @@ static bool is_length(double v) {
 
 /* The result has the height and width of value[]. */
 static tn_status sized_shape(const tn_transform *t, tn_dims *dims) {
-    if (!is_image(t, dims)) {
-        return tn_error();
-    }
+    if (!is_image(t, dims)) { return tn_error(); }
     if (!is_length(t->value[HEIGHT]) || !is_length(t->value[WIDTH])) {
         return tn__raise(TN_EVALUE, t->kind, "to %g x %g (1 to 1000000)", t->value[HEIGHT],
                          t->value[WIDTH]);
@@ -63,9 +61,7 @@ static void copy_window(tn_dims from, const float *x, int64_t height, int64_t wi
 static tn_status crop_shape(const tn_transform *t, tn_dims *dims) {
     tn_dims before = *dims;
     double padding = t->value[PADDING];
-    if (sized_shape(t, dims) != TN_OK) {
-        return tn_error();
-    }
+    if (sized_shape(t, dims) != TN_OK) { return tn_error(); }
     if (!(padding >= 0 && padding <= 1e6) || before.size[1] + 2 * padding < t->value[HEIGHT] ||
         before.size[2] + 2 * padding < t->value[WIDTH]) {
         return tn__raise(TN_ESHAPE, t->kind,
@@ -157,9 +153,7 @@ static tn_status jitter_shape(const tn_transform *t, tn_dims *dims) {
             return tn__raise(TN_EVALUE, t->kind, "by %g (0 at least)", t->value[i]);
         }
     }
-    if (!is_image(t, dims)) {
-        return tn_error();
-    }
+    if (!is_image(t, dims)) { return tn_error(); }
     if (dims->size[0] != 1 && dims->size[0] != 3) {
         return tn__raise(TN_ESHAPE, t->kind, "an image has %lld channels, but should have 1 or 3",
                          (long long)dims->size[0]);

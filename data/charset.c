@@ -37,9 +37,7 @@ static int32_t next_code(const char *text, size_t bytes, size_t *at, const char 
 static bool mark_codes(const char *text, size_t bytes, uint8_t *seen, int *count) {
     for (size_t at = 0; at < bytes;) {
         int32_t code = next_code(text, bytes, &at, "charset");
-        if (code < 0) {
-            return false;
-        }
+        if (code < 0) { return false; }
         *count += !seen[code];
         seen[code] = 1;
     }
@@ -50,9 +48,7 @@ TN__ALIVE_LIST(charsets, "character set");
 
 static tn_charset *charset_of(const uint8_t *seen, int count) {
     tn_charset *c = tn__malloc_for(sizeof(*c) + (size_t)count * sizeof(character), "charset");
-    if (!c) {
-        return NULL;
-    }
+    if (!c) { return NULL; }
     tn__alive_begin(&charsets, c);
     c->size = 0;
     for (uint32_t code = 0; code < CODE_POINTS; code++) {
@@ -71,9 +67,7 @@ tn_charset *tn_charset_from_text(const char *text, size_t bytes) {
         return NULL;
     }
     uint8_t *seen = tn__calloc_for(CODE_POINTS, 1, "charset");
-    if (!seen) {
-        return NULL;
-    }
+    if (!seen) { return NULL; }
     int count = 0;
     tn_charset *c = mark_codes(text, bytes, seen, &count) ? charset_of(seen, count) : NULL;
     free(seen);
@@ -81,9 +75,7 @@ tn_charset *tn_charset_from_text(const char *text, size_t bytes) {
 }
 
 void tn_charset_free(tn_charset *c) {
-    if (c && tn__alive_end(&charsets, c, "charset_free")) {
-        free(c);
-    }
+    if (c && tn__alive_end(&charsets, c, "charset_free")) { free(c); }
 }
 
 int tn_charset_size(const tn_charset *c) {
@@ -112,9 +104,7 @@ int64_t tn_charset_encode(const tn_charset *c, const char *text, size_t bytes, i
     for (size_t at = 0; at < bytes;) {
         size_t start = at;
         int32_t code = next_code(text, bytes, &at, "charset_encode");
-        if (code < 0) {
-            return -1;
-        }
+        if (code < 0) { return -1; }
         int token = token_of(c, (uint32_t)code);
         if (token < 0) {
             tn__raise(TN_EVALUE, "charset_encode",

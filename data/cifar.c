@@ -116,9 +116,7 @@ static bool add_records(cifar *d, const tn__reader *r) {
     }
     d->records = larger;
     uint8_t *to = larger + before * d->record;
-    if (!tn__reader_get(r, 0, to, r->bytes) || !check_labels(d, r, to, count)) {
-        return false;
-    }
+    if (!tn__reader_get(r, 0, to, r->bytes) || !check_labels(d, r, to, count)) { return false; }
     d->base.size += (int64_t)count;
     return true;
 }
@@ -158,9 +156,7 @@ static void cifar_free(tn_dataset *self) {
 
 static tn_dataset *read_distribution(const distribution *from, const char *folder, bool train) {
     cifar *d = tn__calloc_for(1, sizeof(*d), from->kind);
-    if (!d) {
-        return NULL;
-    }
+    if (!d) { return NULL; }
     d->base = (tn_dataset){.kind = from->kind,
                            .x_dims = TN_DIMS(3, SIDE, SIDE),
                            .y_dims = TN_DIMS(),

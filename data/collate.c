@@ -44,9 +44,7 @@ static bool fit_longest(const tn__collator *c, int64_t epoch, int64_t first, int
         dims->size[0] = 0;
         for (int64_t i = 0; i < count; i++) {
             int64_t length = length_of(c, example_at(c, epoch, first + i), of_y);
-            if (length < 0) {
-                return false;
-            }
+            if (length < 0) { return false; }
             dims->size[0] = length > dims->size[0] ? length : dims->size[0];
         }
     }
@@ -71,9 +69,7 @@ static bool make_tensors(const tn__collator *c, int64_t epoch, int64_t first, in
     }
     for (int k = 0; k < TN__BATCH_PARTS; k++) {
         into->part[k] = wanted[k] ? batch_tensor(c, dims[k], dtypes[k], count) : NULL;
-        if (wanted[k] && !into->part[k]) {
-            return false;
-        }
+        if (wanted[k] && !into->part[k]) { return false; }
     }
     return true;
 }
@@ -105,9 +101,7 @@ static bool open_page(const tn__collator *c, tn__collated *into, page *p) {
             bytes += part_bytes(into->part[k]);
         }
         memory = tn__stage_begin(&into->stage, c->device, bytes);
-        if (!memory) {
-            return false;
-        }
+        if (!memory) { return false; }
     }
     for (int k = 0; k < TN__BATCH_PARTS; k++) {
         tn_tensor *t = into->part[k];
@@ -119,9 +113,7 @@ static bool open_page(const tn__collator *c, tn__collated *into, page *p) {
 
 /* Sends a page to the device, unless it is the tensors' memory. */
 static tn_status send_page(const tn__collator *c, tn__collated *into, const page *p) {
-    if (c->device.kind == TN_CPU) {
-        return TN_OK;
-    }
+    if (c->device.kind == TN_CPU) { return TN_OK; }
     for (int k = 0; k < TN__BATCH_PARTS; k++) {
         if (p->part[k] && tn__stage_send(&into->stage, into->part[k], p->part[k]) != TN_OK) {
             return tn_error();
@@ -166,9 +158,7 @@ static bool finish_row(const tn__collator *c, int64_t example, int64_t i, bool o
     char *lengths = p->part[of_y ? TN__BATCH_Y_LENGTHS : TN__BATCH_LENGTHS];
     if (lengths) {
         int64_t length = length_of(c, example, of_y);
-        if (length < 0) {
-            return false;
-        }
+        if (length < 0) { return false; }
         ((int64_t *)lengths)[i] = length;
         pad_row(p->part[of_y ? TN__BATCH_Y : TN__BATCH_X] + (size_t)i * r.bytes, r, length);
     }
@@ -221,9 +211,7 @@ void tn__collate(const tn__collator *c, int64_t epoch, int64_t first, int64_t co
 
 static bool write_element(char *to, double value, tn_dtype dtype) {
     tn_tensor *t = tn_full(TN_DIMS(), value, dtype);
-    if (!tn_is_inert(t)) {
-        tn_copy_out(t, to);
-    }
+    if (!tn_is_inert(t)) { tn_copy_out(t, to); }
     return !tn__pending();
 }
 

@@ -70,9 +70,7 @@ static tn_status chain_digest(tn_dataset *self, char text[33]) {
         }
         j.failed = j.failed || tn__pending();
     }
-    if (!j.failed) {
-        tn__digest_text(digest, text);
-    }
+    if (!j.failed) { tn__digest_text(digest, text); }
     tn__buffer_free(&j);
     tn__digest_free(digest);
     return tn_error();
@@ -90,9 +88,7 @@ static void chain_free(tn_dataset *self) {
 
 /* Makes `mine` describe both; false if they differ in more than the first size of sequences. */
 static bool join_dims(tn_dims *mine, tn_dims other, bool sequences) {
-    if (mine->ndim != other.ndim) {
-        return false;
-    }
+    if (mine->ndim != other.ndim) { return false; }
     if (sequences && mine->ndim > 0 && mine->size[0] != other.size[0]) {
         mine->size[0] = other.size[0] = -1;
     }
@@ -102,11 +98,8 @@ static bool join_dims(tn_dims *mine, tn_dims other, bool sequences) {
 
 /* Whether both name the same classes in the same order. */
 static bool same_classes(const char *const *a, const char *const *b) {
-    if (!a || !b) {
-        return a == b;
-    }
-    for (; *a && *b && strcmp(*a, *b) == 0; a++, b++) {
-    }
+    if (!a || !b) { return a == b; }
+    for (; *a && *b && strcmp(*a, *b) == 0; a++, b++) {}
     return !*a && !*b;
 }
 
@@ -282,9 +275,7 @@ static bool indices_fit(const tn_dataset *d, const int64_t *indices, int64_t n) 
 }
 
 tn_dataset *tn_subset(tn_dataset *d, const int64_t *indices, int64_t n) {
-    if (!tn__dataset_take(d, "subset")) {
-        return NULL;
-    }
+    if (!tn__dataset_take(d, "subset")) { return NULL; }
     if (!indices_fit(d, indices, n)) {
         tn__dataset_give_up(d);
         return NULL;
@@ -298,9 +289,7 @@ tn_dataset *tn_subset(tn_dataset *d, const int64_t *indices, int64_t n) {
         tn__dataset_give_up(d);
         return NULL;
     }
-    if (bytes) {
-        memcpy(mine, indices, bytes);
-    }
+    if (bytes) { memcpy(mine, indices, bytes); }
     s->indices = mine;
     s->digest = tn__digest_over(mine, bytes);
     return &s->base;
@@ -368,9 +357,7 @@ tn_status tn_random_split(tn_dataset *d, const double *lengths, int count, uint6
     for (int k = 0; pieces && k < count; k++) {
         pieces[k] = NULL;
     }
-    if (!tn__dataset_take(d, "random_split")) {
-        return tn_error();
-    }
+    if (!tn__dataset_take(d, "random_split")) { return tn_error(); }
     if (tn__pending() || !d || !lengths || !pieces || count < 1) {
         tn__raise(TN_EVALUE, "random_split",
                   "%d pieces (1 at least), and neither dataset, lengths nor pieces may be NULL",

@@ -46,9 +46,7 @@ static void classes_free(classes *c) {
 /* The number of a class, a new one if it has none yet; -1 after raising. */
 static int64_t class_number(classes *c, const tn__text_lines *l, const char *text, size_t bytes) {
     const tn__text_entry *found = tn__text_find(&c->table, text, bytes);
-    if (found) {
-        return found->value;
-    }
+    if (found) { return found->value; }
     if (!tn__grow(&c->texts, c->count + 1, &c->capacity, sizeof(*c->texts), "csv_dataset")) {
         return -1;
     }
@@ -74,9 +72,7 @@ static int compare_classes(const void *a, const void *b) {
         whole[i] =
             strspn(texts[i], "+-0123456789") == bytes && tn__is_number(texts[i], bytes, &value[i]);
     }
-    if (whole[0] != whole[1]) {
-        return whole[0] ? -1 : 1;
-    }
+    if (whole[0] != whole[1]) { return whole[0] ? -1 : 1; }
     return whole[0] && value[0] != value[1] ? (value[0] < value[1] ? -1 : 1)
                                             : strcmp(texts[0], texts[1]);
 }
@@ -85,9 +81,7 @@ static int compare_classes(const void *a, const void *b) {
 static bool sort_classes(classes *c, int64_t *labels, int64_t count) {
     int64_t *places = /* by the old number */
         tn__malloc_for((size_t)c->count * sizeof(*places), "csv_dataset");
-    if (!places) {
-        return false;
-    }
+    if (!places) { return false; }
     qsort(c->texts, (size_t)c->count, sizeof(*c->texts), compare_classes);
     for (int64_t i = 0; i < c->count; i++) {
         places[tn__text_find(&c->table, c->texts[i], strlen(c->texts[i]))->value] = i;
@@ -158,25 +152,18 @@ static int64_t find_column(const reading *r, const char *wanted) {
 static bool choose_features(reading *r) {
     const char *const *wanted = r->options->features;
     int64_t most = r->columns;
-    for (most = wanted ? 0 : most; wanted && wanted[most]; most++) {
-    }
+    for (most = wanted ? 0 : most; wanted && wanted[most]; most++) {}
     r->features = tn__malloc_for((size_t)most * sizeof(*r->features), "csv_dataset");
-    if (!r->features) {
-        return false;
-    }
+    if (!r->features) { return false; }
     for (int64_t i = 0; i < most; i++) {
         int64_t column = wanted ? find_column(r, wanted[i]) : i;
-        if (column < 0) {
-            return false;
-        }
+        if (column < 0) { return false; }
         if (wanted && column == r->target) {
             tn__raise(TN_EVALUE, "csv_dataset", "column \"%s\" is a feature and the target",
                       wanted[i]);
             return false;
         }
-        if (column != r->target) {
-            r->features[r->count++] = column;
-        }
+        if (column != r->target) { r->features[r->count++] = column; }
     }
     if (r->count == 0) {
         tn__raise(
@@ -193,9 +180,7 @@ static bool keep_header(reading *r) {
     for (int64_t i = 0; r->header && i < r->columns; i++) {
         size_t bytes;
         r->header[i] = tn__strdup(tn__csv_field(&r->file, i, &bytes));
-        if (!r->header[i]) {
-            break;
-        }
+        if (!r->header[i]) { break; }
     }
     if (!r->header || !r->header[r->columns - 1]) {
         tn__raise(TN_ENOMEM, "csv_dataset", "no memory for %lld columns", (long long)r->columns);
@@ -212,9 +197,7 @@ static bool choose_columns(reading *r) {
                   r->file.lines.stream.file.path, (long long)r->columns, MOST_COLUMNS);
         return false;
     }
-    if (r->options->header && !keep_header(r)) {
-        return false;
-    }
+    if (r->options->header && !keep_header(r)) { return false; }
     r->target = r->options->target ? find_column(r, r->options->target) : -1;
     return (r->target >= 0 || !r->options->target) && choose_features(r);
 }
@@ -244,9 +227,7 @@ static taken take_number(const reading *r, int64_t column, bool may_lack, float 
         return ROW_TAKEN;
     }
     bool missing = is_missing(text, bytes);
-    if (missing && r->options->missing == TN_MISSING_DROP) {
-        return ROW_DROPPED;
-    }
+    if (missing && r->options->missing == TN_MISSING_DROP) { return ROW_DROPPED; }
     if (missing && r->options->missing == TN_MISSING_NAN && may_lack) {
         *to = NAN;
         return ROW_TAKEN;
@@ -258,9 +239,7 @@ static taken take_number(const reading *r, int64_t column, bool may_lack, float 
 static taken take_class(reading *r) {
     size_t bytes;
     const char *text = tn__csv_field(&r->file, r->target, &bytes);
-    if (bytes == 0 && r->options->missing == TN_MISSING_DROP) {
-        return ROW_DROPPED;
-    }
+    if (bytes == 0 && r->options->missing == TN_MISSING_DROP) { return ROW_DROPPED; }
     if (bytes == 0) {
         raise_at(r, r->target, text, "is a missing value");
         return ROW_FAILED;
@@ -278,12 +257,8 @@ static bool hold_row(reading *r) {
     csv *d = r->d;
     int64_t rows = r->rows + 1;
     size_t row = (size_t)r->count * sizeof(*d->x);
-    if (!tn__grow(&d->x, rows, &r->x_capacity, row, "csv_dataset")) {
-        return false;
-    }
-    if (r->target < 0) {
-        return true;
-    }
+    if (!tn__grow(&d->x, rows, &r->x_capacity, row, "csv_dataset")) { return false; }
+    if (r->target < 0) { return true; }
     return r->options->target_kind == TN_CSV_CLASSES
                ? tn__grow(&d->labels, rows, &r->y_capacity, sizeof(*d->labels), "csv_dataset")
                : tn__grow(&d->numbers, rows, &r->y_capacity, sizeof(*d->numbers), "csv_dataset");
@@ -296,9 +271,7 @@ static taken take_row(reading *r) {
                   (long long)r->columns);
         return ROW_FAILED;
     }
-    if (!hold_row(r)) {
-        return ROW_FAILED;
-    }
+    if (!hold_row(r)) { return ROW_FAILED; }
     taken t = ROW_TAKEN;
     for (int64_t i = 0; i < r->count && t == ROW_TAKEN; i++) {
         t = take_number(r, r->features[i], true, r->d->x + r->rows * r->count + i);
@@ -316,14 +289,10 @@ static bool take_rows(reading *r) {
     bool first = true, done = true;
     while (done && tn__csv_next(&r->file)) {
         done = !first || choose_columns(r);
-        if (done && !(first && r->options->header)) {
-            done = take_row(r) != ROW_FAILED;
-        }
+        if (done && !(first && r->options->header)) { done = take_row(r) != ROW_FAILED; }
         first = false;
     }
-    if (!done || tn__pending()) {
-        return false;
-    }
+    if (!done || tn__pending()) { return false; }
     if (r->rows == 0) {
         tn__raise(TN_EFORMAT, "csv_dataset", "%s has no rows of data",
                   r->file.lines.stream.file.path);
@@ -366,9 +335,7 @@ static void csv_free(tn_dataset *self) {
 /* The classes become the dataset's, sorted unless they were given. */
 static bool keep_classes(reading *r) {
     classes *c = &r->classes;
-    if (!r->d->labels) {
-        return true;
-    }
+    if (!r->d->labels) { return true; }
     if (!tn__grow(&c->texts, c->count + 1, &c->capacity, sizeof(*c->texts), "csv_dataset") ||
         (!c->given && !sort_classes(c, r->d->labels, r->rows))) {
         return false;
@@ -384,9 +351,7 @@ static bool give_classes(reading *r) {
     const char *const *given = r->options->classes;
     for (int64_t i = 0; given && given[i]; i++) {
         int64_t number = class_number(&r->classes, &r->file.lines, given[i], strlen(given[i]));
-        if (number < 0) {
-            return false;
-        }
+        if (number < 0) { return false; }
         if (number != i) {
             tn__raise(TN_EVALUE, "csv_dataset", "class \"%s\" occurs twice", given[i]);
             return false;
@@ -397,9 +362,7 @@ static bool give_classes(reading *r) {
 }
 
 static bool check_options(const tn_csv_options *o) {
-    if (!tn__options_made(o->from_defaults, "csv_dataset", "tn_csv")) {
-        return false;
-    }
+    if (!tn__options_made(o->from_defaults, "csv_dataset", "tn_csv")) { return false; }
     if (o->delimiter == 0 || strchr("\r\n\"", o->delimiter)) {
         tn__raise(TN_EVALUE, "csv_dataset", "the delimiter cannot be byte %d", o->delimiter);
         return false;
@@ -454,9 +417,7 @@ tn_dataset *tn_csv_dataset(const char *path, tn_csv_options options) {
     tn__plain_numbers plain = tn__plain_numbers_begin();
     r.d = tn__calloc(1, sizeof(*r.d));
     bool done = r.d != NULL;
-    if (!done) {
-        tn__raise(TN_ENOMEM, "csv_dataset", "no memory");
-    }
+    if (!done) { tn__raise(TN_ENOMEM, "csv_dataset", "no memory"); }
     done = done && give_classes(&r) && take_rows(&r) && keep_classes(&r);
     tn__plain_numbers_end(plain);
     if (done) {

@@ -48,12 +48,8 @@ static bool take_quoted(tn__csv *c, const char **at) {
             size_t bytes;
             const char *ended = c->lines.ended;
             *at = tn__lines_next(&c->lines, &bytes);
-            if (!*at) {
-                return !tn__pending() && raise_quotes(c, line, "quotes that do not end");
-            }
-            if (!hold_line(c, bytes + strlen(ended))) {
-                return false;
-            }
+            if (!*at) { return !tn__pending() && raise_quotes(c, line, "quotes that do not end"); }
+            if (!hold_line(c, bytes + strlen(ended))) { return false; }
             for (; *ended; ended++) {
                 c->text[c->bytes++] = *ended;
             }
@@ -74,8 +70,7 @@ static void take_plain(tn__csv *c, const char **at) {
     const char *end = strchr(*at, c->delimiter);
     end = end ? end : *at + strlen(*at);
     const char *last = end;
-    for (; last > *at && (last[-1] == ' ' || last[-1] == '\t'); last--) {
-    }
+    for (; last > *at && (last[-1] == ' ' || last[-1] == '\t'); last--) {}
     size_t bytes = (size_t)(last - *at);
     memcpy(c->text + c->bytes, *at, bytes);
     c->bytes += bytes;
@@ -107,14 +102,10 @@ static bool take_record(tn__csv *c, const char *at) {
             return false;
         }
         c->begins[c->count] = c->bytes;
-        if (!take_field(c, &at)) {
-            return false;
-        }
+        if (!take_field(c, &at)) { return false; }
         c->text[c->bytes++] = 0;
         c->begins[++c->count] = c->bytes;
-        if (*at == 0) {
-            return true;
-        }
+        if (*at == 0) { return true; }
         at++;
     }
 }

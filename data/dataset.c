@@ -23,24 +23,18 @@ tn_generator tn_example_generator(tn_example e, uint64_t seed) {
 static tn_status make_digest(tn_dataset *d, tn_digest *digest) {
     char text[TN__DIGEST_DIGITS + 1] = "";
     tn_status status = TN_OK;
-    if (tn__digest_known(digest) || (!digest->data && !d->digest)) {
-        return TN_OK;
-    }
+    if (tn__digest_known(digest) || (!digest->data && !d->digest)) { return TN_OK; }
     if (digest->data) {
         tn__digest_of(digest->data, digest->bytes, text);
     } else {
         status = d->digest(d, text);
     }
-    if (status == TN_OK && !tn__pending()) {
-        tn__digest_note(digest, text);
-    }
+    if (status == TN_OK && !tn__pending()) { tn__digest_note(digest, text); }
     return status;
 }
 
 bool tn__dataset_put(tn__members *m, tn_dataset *d, const char *operation) {
-    if (d->below && !tn__dataset_put(m, d->below, operation)) {
-        return false;
-    }
+    if (d->below && !tn__dataset_put(m, d->below, operation)) { return false; }
     for (const tn_field *f = d->fields; f && f->name; f++) {
         tn_status status = f->kind != TN_FIELD_DIGEST
                                ? TN_OK
@@ -88,12 +82,8 @@ static void drop_reference(tn_dataset *d) {
 }
 
 bool tn__dataset_take(tn_dataset *d, const char *operation) {
-    if (!d) {
-        return true;
-    }
-    if (!is_alive(d, operation)) {
-        return false;
-    }
+    if (!d) { return true; }
+    if (!is_alive(d, operation)) { return false; }
     if (is_taken(d)) {
         tn__raise(
             TN_ESTATE, operation,
@@ -114,9 +104,7 @@ void tn__dataset_give_up(tn_dataset *d) {
 }
 
 void tn_dataset_free(tn_dataset *d) {
-    if (!d || !is_alive(d, "dataset_free")) {
-        return;
-    }
+    if (!d || !is_alive(d, "dataset_free")) { return; }
     if (is_taken(d)) {
         tn__raise(TN_ESTATE, "dataset_free",
                   "the dataset \"%s\" belongs to a loader or another dataset, which frees it (pass "
@@ -128,9 +116,7 @@ void tn_dataset_free(tn_dataset *d) {
 }
 
 tn_dataset *tn_dataset_keep(tn_dataset *d) {
-    if (!d || !is_alive(d, "dataset_keep")) {
-        return NULL;
-    }
+    if (!d || !is_alive(d, "dataset_keep")) { return NULL; }
     __atomic_fetch_add(&d->keepers, 1, __ATOMIC_RELAXED);
     return d;
 }
@@ -181,9 +167,7 @@ static tn_status rows_get(tn_dataset *self, tn_example e, void *x, void *y) {
         return tn_error();
     }
     memcpy(x, (const char *)tn_data(d->x) + (size_t)e.index * d->x_bytes, d->x_bytes);
-    if (d->y) {
-        memcpy(y, (const char *)tn_data(d->y) + (size_t)e.index * d->y_bytes, d->y_bytes);
-    }
+    if (d->y) { memcpy(y, (const char *)tn_data(d->y) + (size_t)e.index * d->y_bytes, d->y_bytes); }
     return TN_OK;
 }
 
@@ -216,9 +200,7 @@ static tn_dims row_dims(const tn_tensor *t) {
 }
 
 static bool has_rows(const tn_tensor *t, const char *name) {
-    if (!tn__usable(t, "tensor_dataset")) {
-        return false;
-    }
+    if (!tn__usable(t, "tensor_dataset")) { return false; }
     if (tn_ndim(t) < 1) {
         tn__raise(TN_ESHAPE, "tensor_dataset",
                   "%s is %s: its first dimension should count the examples", name,
@@ -231,9 +213,7 @@ static bool has_rows(const tn_tensor *t, const char *name) {
 tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y) {
     TN_SCOPE;
     TN_NO_GRAD;
-    if (!has_rows(x, "x") || (y && !has_rows(y, "y"))) {
-        return NULL;
-    }
+    if (!has_rows(x, "x") || (y && !has_rows(y, "y"))) { return NULL; }
     if (y && tn_size(y, 0) != tn_size(x, 0)) {
         tn__raise(TN_ESHAPE, "tensor_dataset",
                   "x is %s but y is %s (the first dimensions must be equal)", tn_shape_text(x),
@@ -242,13 +222,9 @@ tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y) {
     }
     x = tn_to(tn_contiguous(x), tn_cpu());
     y = y ? tn_to(tn_contiguous(y), tn_cpu()) : NULL;
-    if (tn_is_inert(x) || (y && tn_is_inert(y))) {
-        return NULL;
-    }
+    if (tn_is_inert(x) || (y && tn_is_inert(y))) { return NULL; }
     rows *d = tn__calloc_for(1, sizeof(*d), "tensor_dataset");
-    if (!d) {
-        return NULL;
-    }
+    if (!d) { return NULL; }
     d->base = (tn_dataset){.kind = "tensors",
                            .size = tn_size(x, 0),
                            .x_dims = row_dims(x),

@@ -108,17 +108,13 @@ static bool is_folder(const char *folder, const char *name) {
 static bool collect_class(const char *name, void *user) {
     const listing *l = user;
     image_folder *d = l->d;
-    if (name[0] == '.' || !is_folder(l->folder, name)) {
-        return !tn__pending();
-    }
+    if (name[0] == '.' || !is_folder(l->folder, name)) { return !tn__pending(); }
     if (!tn__grow(&d->classes, d->class_count + 2, &d->class_capacity, sizeof(*d->classes),
                   "image_folder")) {
         return false;
     }
     char *copy = tn__strdup_for(name, "image_folder");
-    if (!copy) {
-        return false;
-    }
+    if (!copy) { return false; }
     d->classes[d->class_count++] = copy;
     d->classes[d->class_count] = NULL;
     return true;
@@ -149,9 +145,7 @@ static tn_status resize_picture(const tn_dataset *self, const tn__picture *p, fl
     tn_transform resize = tn_image_resize(self->x_dims.size[1], self->x_dims.size[2]);
     size_t values = (size_t)(3 * p->height * p->width);
     float *planes = tn__malloc_for(values * sizeof(*planes), "image_folder");
-    if (!planes) {
-        return TN_ENOMEM;
-    }
+    if (!planes) { return TN_ENOMEM; }
     tn__picture_planes(p, TN_F32, planes);
     tn_status status = resize.apply(&resize, TN_DIMS(3, p->height, p->width), planes, x, NULL);
     free(planes);
@@ -163,9 +157,7 @@ static tn_status image_folder_get(tn_dataset *self, tn_example e, void *x, void 
     const char *path = d->images[e.index].path;
     int64_t height = self->x_dims.size[1], width = self->x_dims.size[2];
     tn__picture p;
-    if (!tn__picture_read(&p, path, "image_folder")) {
-        return tn_error();
-    }
+    if (!tn__picture_read(&p, path, "image_folder")) { return tn_error(); }
     tn_status status = TN_OK;
     if (p.height == height && p.width == width) {
         tn__picture_planes(&p, TN_F32, x);
@@ -187,9 +179,7 @@ static tn_status image_folder_get(tn_dataset *self, tn_example e, void *x, void 
 static tn_status image_folder_digest(tn_dataset *self, char text[33]) {
     const image_folder *d = (const image_folder *)self;
     tn__digest *digest = tn__digest_new("image_folder");
-    if (!digest) {
-        return TN_ENOMEM;
-    }
+    if (!digest) { return TN_ENOMEM; }
     for (int64_t i = 0; i < d->count; i++) {
         const char *name = d->images[i].path + d->root;
         tn__digest_add(digest, name, strlen(name) + 1);
@@ -223,13 +213,9 @@ static void image_folder_free(tn_dataset *self) {
 /* Without a size in the options, all images must have that of the first. */
 static bool find_size(image_folder *d, tn_image_folder_options *o) {
     d->resize = o->height != 0;
-    if (d->resize) {
-        return true;
-    }
+    if (d->resize) { return true; }
     tn__picture p;
-    if (!tn__picture_read(&p, d->images[0].path, "image_folder")) {
-        return false;
-    }
+    if (!tn__picture_read(&p, d->images[0].path, "image_folder")) { return false; }
     o->height = p.height;
     o->width = p.width;
     tn__picture_free(&p);
@@ -238,13 +224,9 @@ static bool find_size(image_folder *d, tn_image_folder_options *o) {
 
 static bool find_images(image_folder *d, const char *folder) {
     d->root = strlen(folder);
-    if (!find_classes(d, folder)) {
-        return false;
-    }
+    if (!find_classes(d, folder)) { return false; }
     for (int64_t i = 0; i < d->class_count; i++) {
-        if (!add_class(d, folder, i)) {
-            return false;
-        }
+        if (!add_class(d, folder, i)) { return false; }
     }
     return true;
 }
@@ -272,9 +254,7 @@ tn_dataset *tn_image_folder(const char *folder, tn_image_folder_options options)
         return NULL;
     }
     image_folder *d = tn__calloc_for(1, sizeof(*d), "image_folder");
-    if (!d) {
-        return NULL;
-    }
+    if (!d) { return NULL; }
     if (!find_images(d, folder) || !find_size(d, &options)) {
         image_folder_free(&d->base);
         return NULL;

@@ -96,16 +96,10 @@ static bool take_pair(reading *r, char *word) {
 static bool take_line(reading *r, char *line) {
     line[strcspn(line, "#")] = 0;
     char *word = take_word(&line);
-    if (!word) {
-        return true;
-    }
-    if (!take_label(r, word)) {
-        return false;
-    }
+    if (!word) { return true; }
+    if (!take_label(r, word)) { return false; }
     while ((word = take_word(&line))) {
-        if (!take_pair(r, word)) {
-            return false;
-        }
+        if (!take_pair(r, word)) { return false; }
     }
     r->d->begins[++r->rows] = r->count;
     return true;
@@ -114,9 +108,7 @@ static bool take_line(reading *r, char *line) {
 static bool take_lines(reading *r) {
     size_t bytes;
     for (char *line; (line = tn__lines_next(&r->lines, &bytes));) {
-        if (!take_line(r, line)) {
-            return false;
-        }
+        if (!take_line(r, line)) { return false; }
     }
     if (r->rows == 0) {
         tn__raise(TN_EFORMAT, "libsvm_dataset", "%s has no rows of data",
@@ -156,9 +148,7 @@ static void libsvm_free(tn_dataset *self) {
 }
 
 static bool read_rows(reading *r, const char *path) {
-    if (!tn__lines_open(&r->lines, path, "libsvm_dataset")) {
-        return false;
-    }
+    if (!tn__lines_open(&r->lines, path, "libsvm_dataset")) { return false; }
     tn__plain_numbers plain = tn__plain_numbers_begin();
     bool done = take_lines(r);
     tn__plain_numbers_end(plain);
@@ -172,9 +162,7 @@ tn_dataset *tn_libsvm_dataset(const char *path, int64_t features) {
         return NULL;
     }
     reading r = {.d = tn__calloc_for(1, sizeof(*r.d), "libsvm_dataset"), .features = features};
-    if (!r.d) {
-        return NULL;
-    }
+    if (!r.d) { return NULL; }
     if (!read_rows(&r, path)) {
         libsvm_free(&r.d->base);
         return NULL;

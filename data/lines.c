@@ -19,23 +19,17 @@ static bool read_on(tn__text_lines *l) {
         l->begin = 0;
     }
     int64_t wanted = (int64_t)l->end + READ_AT_ONCE + 1;
-    if (!tn__grow(&l->buffer, wanted, &l->capacity, 1, l->stream.file.operation)) {
-        return false;
-    }
+    if (!tn__grow(&l->buffer, wanted, &l->capacity, 1, l->stream.file.operation)) { return false; }
     size_t left = (size_t)l->capacity - 1 - l->end; /* one byte is for a 0 */
     int64_t got = tn__stream_read(&l->stream, l->buffer + l->end, left);
-    if (got < 0) {
-        return false;
-    }
+    if (got < 0) { return false; }
     l->all_read = (size_t)got < left;
     l->end += (size_t)got;
     return true;
 }
 
 static bool check_kind(const tn__stream *s) {
-    if (s->kind.form == TN__FORM_TEXT) {
-        return true;
-    }
+    if (s->kind.form == TN__FORM_TEXT) { return true; }
     tn__raise(TN_EFORMAT, s->file.operation, "%s%s%s; expected text (also .gz or .zst)",
               s->file.path, s->unpacker ? ", decompressed, is " : " is ",
               s->kind.form == TN__FORM_BINARY ? "binary (it has zero bytes)" : s->kind.is);
@@ -45,9 +39,7 @@ static bool check_kind(const tn__stream *s) {
 bool tn__lines_open(tn__text_lines *l, const char *path, const char *operation) {
     static const char mark[] = "\xef\xbb\xbf"; /* UTF-8's byte order mark */
     *l = (tn__text_lines){.stream.file.fd = -1};
-    if (!tn__stream_open(&l->stream, path, operation)) {
-        return false;
-    }
+    if (!tn__stream_open(&l->stream, path, operation)) { return false; }
     if (!check_kind(&l->stream) || !read_on(l)) {
         tn__lines_close(l);
         return false;
@@ -72,24 +64,16 @@ static int64_t find_end(tn__text_lines *l) {
             return -1;
         }
         bool whole = seen < left && (from[seen] == '\n' || seen + 1 < left); /* a "\n" may follow */
-        if (whole || l->all_read) {
-            return (int64_t)seen;
-        }
-        if (!read_on(l)) {
-            return -1;
-        }
+        if (whole || l->all_read) { return (int64_t)seen; }
+        if (!read_on(l)) { return -1; }
     }
 }
 
 char *tn__lines_next(tn__text_lines *l, size_t *bytes) {
-    if (l->all_read && l->begin == l->end) {
-        return NULL;
-    }
+    if (l->all_read && l->begin == l->end) { return NULL; }
     l->number++;
     int64_t length = find_end(l);
-    if (length < 0 || (length == 0 && l->begin == l->end)) {
-        return NULL;
-    }
+    if (length < 0 || (length == 0 && l->begin == l->end)) { return NULL; }
     char *line = l->buffer + l->begin;
     size_t rest = l->end - l->begin - (size_t)length;
     l->ended = rest == 0                              ? ""

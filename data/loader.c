@@ -173,12 +173,8 @@ static void empty_slot(slot *s) {
 
 /* Whether an example's dimensions leave one for the batch; if they vary, `length` must be set. */
 static bool dims_valid(const tn_dataset *d, tn_dims dims) {
-    if (dims.ndim >= TN_MAX_DIMS || (tn__dims_vary(dims) && !d->length)) {
-        return false;
-    }
-    if (tn__dims_vary(dims)) {
-        dims.size[0] = 1;
-    }
+    if (dims.ndim >= TN_MAX_DIMS || (tn__dims_vary(dims) && !d->length)) { return false; }
+    if (tn__dims_vary(dims)) { dims.size[0] = 1; }
     return tn_dims_count(dims) >= 0;
 }
 
@@ -193,15 +189,11 @@ static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
                   "the dataset \"%s\" has no get, a negative size or invalid dimensions", d->kind);
         return false;
     }
-    if (!tn__options_made(o->from_defaults, "loader", "tn_loader")) {
-        return false;
-    }
+    if (!tn__options_made(o->from_defaults, "loader", "tn_loader")) { return false; }
     const char *wrong = TN__BEYOND({"batch", o->batch, 1, 0}, {"epochs", o->epochs, 0, 0},
                                    {"threads", o->threads, 0, 1024},
                                    {"prefetch", o->threads ? o->prefetch : 1, 1, 1024});
-    if (wrong) {
-        tn__raise(TN_EVALUE, "loader", "%s", wrong);
-    }
+    if (wrong) { tn__raise(TN_EVALUE, "loader", "%s", wrong); }
     return !wrong;
 }
 
@@ -236,26 +228,18 @@ static bool prepare_threads(tn_loader *l) {
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->claimable, NULL);
     pthread_cond_init(&l->ready, NULL);
-    if (l->options.threads == 0) {
-        return true;
-    }
+    if (l->options.threads == 0) { return true; }
     l->process = tn__process();
     l->slots = tn__calloc_for((size_t)l->options.prefetch, sizeof(slot), "loader");
     l->workers = tn__calloc_for((size_t)l->options.threads, sizeof(pthread_t), "loader");
-    if (!l->slots || !l->workers) {
-        return false;
-    }
+    if (!l->slots || !l->workers) { return false; }
     return start_workers(l);
 }
 
 tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_options options) {
     tn_loader *l = NULL;
-    if (!tn__dataset_take(dataset, "loader")) {
-        return NULL;
-    }
-    if (check_arguments(dataset, &options)) {
-        l = tn__calloc_for(1, sizeof(*l), "loader");
-    }
+    if (!tn__dataset_take(dataset, "loader")) { return NULL; }
+    if (check_arguments(dataset, &options)) { l = tn__calloc_for(1, sizeof(*l), "loader"); }
     if (!l) {
         tn__dataset_give_up(dataset);
         return NULL;
@@ -312,9 +296,7 @@ static void take_slot(tn_loader *l, tn__collated *taken) {
     }
     tn__stage_join(&s->batch.stage);
     memcpy(taken->part, s->batch.part, sizeof(taken->part));
-    if (s->failed) {
-        tn_error_give(&s->error);
-    }
+    if (s->failed) { tn_error_give(&s->error); }
     memset(s->batch.part, 0, sizeof(s->batch.part));
     s->ready = s->failed = false;
     l->next++;
@@ -340,9 +322,7 @@ static bool next_batch(tn_loader *l, tn_batch *batch) {
     const tn_scope *ending = tn__ending(&this_call);
     tn__collated_release(&l->lent);
     tn__ending(ending);
-    if (l->next == l->end && end_pass(l)) {
-        return false;
-    }
+    if (l->next == l->end && end_pass(l)) { return false; }
     int64_t number = l->next;
     if (l->options.threads) {
         take_slot(l, &l->lent);
@@ -352,9 +332,7 @@ static bool next_batch(tn_loader *l, tn_batch *batch) {
         l->next++;
     }
     tn_tensor *const *part = l->lent.part;
-    if (!part[TN__BATCH_X]) {
-        return false;
-    }
+    if (!part[TN__BATCH_X]) { return false; }
     *batch = (tn_batch){.x = part[TN__BATCH_X],
                         .y = part[TN__BATCH_Y],
                         .valid = part[TN__BATCH_VALID],
@@ -371,23 +349,17 @@ bool tn_loader_next(tn_loader *l, tn_batch *batch) {
         return false;
     }
     *batch = (tn_batch){0};
-    if (!l || tn_error() != TN_OK || !enter_loader(l, "loader_next")) {
-        return false;
-    }
+    if (!l || tn_error() != TN_OK || !enter_loader(l, "loader_next")) { return false; }
     tn__span span;
     bool seen = tn__profiled() && tn__span_begin(&span, TN__SPAN_WAIT, "next batch");
     bool more = next_batch(l, batch);
-    if (seen) {
-        tn__span_end(&span);
-    }
+    if (seen) { tn__span_end(&span); }
     leave_loader(l);
     return more;
 }
 
 tn_loader_place tn_loader_where(const tn_loader *l) {
-    if (!l || !tn__alive_is(&loaders, l, "loader_where")) {
-        return (tn_loader_place){0};
-    }
+    if (!l || !tn__alive_is(&loaders, l, "loader_where")) { return (tn_loader_place){0}; }
     bool at_end = l->next == l->end && !l->ended;
     int64_t epoch = l->next / l->batches - at_end;
     return (tn_loader_place){.epoch = epoch, .index = l->next - epoch * l->batches};
@@ -408,9 +380,7 @@ tn_status tn_loader_seek(tn_loader *l, tn_loader_place place) {
             TN_EINDEX, "loader_seek", "batch %lld of epoch %lld, but an epoch has %lld batches",
             (long long)place.index, (long long)place.epoch, (long long)tn_loader_batches(l));
     }
-    if (!enter_loader(l, "loader_seek")) {
-        return tn_error();
-    }
+    if (!enter_loader(l, "loader_seek")) { return tn_error(); }
     int64_t number = place.epoch * l->batches + place.index;
     pthread_mutex_lock(&l->lock);
     l->claimed = l->end; /* nothing to claim until busy workers are done */

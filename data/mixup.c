@@ -25,9 +25,7 @@ static double draw_log_gamma(tn_generator *g, double shape) {
     for (;;) {
         double x = draw_normal(g), v = pow(1 + c * x, 3);
         double u = 1 - tn_random_uniform(g);
-        if (v > 0 && log(u) < 0.5 * x * x + d - d * v + d * log(v)) {
-            return log(d * v) + lift;
-        }
+        if (v > 0 && log(u) < 0.5 * x * x + d - d * v + d * log(v)) { return log(d * v) + lift; }
     }
 }
 
@@ -48,9 +46,7 @@ tn_batch tn_mixup(tn_batch b, int64_t classes, double alpha, uint64_t seed) {
     TN_NO_GRAD;
     tn_tensor *x = b.x, *y = b.y;
     b.x = b.y = tn_inert();
-    if (!tn__usable(x, "mixup") || !tn__usable(y, "mixup")) {
-        return b;
-    }
+    if (!tn__usable(x, "mixup") || !tn__usable(y, "mixup")) { return b; }
     const char *wrong = TN__BEYOND({"classes", classes, 1, 0});
     if (wrong) {
         tn__raise(TN_EVALUE, "mixup", "%s", wrong);

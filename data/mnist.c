@@ -51,9 +51,7 @@ static bool idx_find(idx *f, const char *folder, const char *name) {
             tn__raise(TN_EIO, "mnist", "the path of the folder is too long");
             return false;
         }
-        if (access(f->path, F_OK) == 0 || errno != ENOENT) {
-            return true;
-        }
+        if (access(f->path, F_OK) == 0 || errno != ENOENT) { return true; }
     }
     tn__raise(TN_EIO, "mnist", "%s/%s[.gz]: %s", folder, name, strerror(ENOENT));
     return false;
@@ -67,9 +65,7 @@ static uint32_t big_endian(const uint8_t *b) {
 static int64_t idx_count(idx *f, int ndim, const uint32_t *rest) {
     uint8_t head[16];
     int bytes = 4 + 4 * ndim;
-    if (!idx_get(f, head, (size_t)bytes, "header")) {
-        return -1;
-    }
+    if (!idx_get(f, head, (size_t)bytes, "header")) { return -1; }
     if (head[0] != 0 || head[1] != 0 || head[2] != 8 || head[3] != ndim) {
         tn__raise(TN_EFORMAT, "mnist",
                   "%s begins with %02x %02x %02x %02x, not 00 00 08 %02x (bytes, %d dimensions)",
@@ -117,9 +113,7 @@ static uint8_t *idx_elements(idx *f, size_t bytes) {
     }
     uint8_t extra;
     int64_t got = tn__stream_read(&f->stream, &extra, 1);
-    if (got == 0) {
-        return data;
-    }
+    if (got == 0) { return data; }
     if (got > 0) {
         tn__raise(TN_EFORMAT, "mnist", "%s is longer than its header says (%zu elements)", f->path,
                   bytes);
@@ -179,14 +173,10 @@ static bool mnist_read(mnist *d, const char *folder, bool train) {
     int64_t images = 0, labels = 0;
     d->pixels = idx_read(folder, train ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte", 3,
                          image_dims, &images);
-    if (!d->pixels) {
-        return false;
-    }
+    if (!d->pixels) { return false; }
     d->labels = idx_read(folder, train ? "train-labels-idx1-ubyte" : "t10k-labels-idx1-ubyte", 1,
                          NULL, &labels);
-    if (!d->labels) {
-        return false;
-    }
+    if (!d->labels) { return false; }
     if (images != labels) {
         tn__raise(TN_EFORMAT, "mnist", "%s has %lld images but %lld labels", folder,
                   (long long)images, (long long)labels);

@@ -32,9 +32,7 @@ static bool decode_file(tn__picture_file *f, tn__picture *p) {
     if (f->count >= sizeof(png) && memcmp(f->bytes, png, sizeof(png)) == 0) {
         return tn__png_decode(f, p);
     }
-    if (f->count >= 3 && memcmp(f->bytes, "\xff\xd8\xff", 3) == 0) {
-        return tn__jpeg_decode(f, p);
-    }
+    if (f->count >= 3 && memcmp(f->bytes, "\xff\xd8\xff", 3) == 0) { return tn__jpeg_decode(f, p); }
     strcpy(f->wrong, "it is neither a PNG nor a JPEG file");
     return false;
 }
@@ -43,9 +41,7 @@ bool tn__picture_read(tn__picture *p, const char *path, const char *operation) {
     tn__picture_file f = {.path = path, .operation = operation};
     *p = (tn__picture){0};
     char *bytes = tn__read_whole(path, &f.count, operation);
-    if (!bytes) {
-        return false;
-    }
+    if (!bytes) { return false; }
     f.bytes = (const unsigned char *)bytes;
     bool done = decode_file(&f, p);
     free(bytes);
@@ -79,23 +75,17 @@ void tn__picture_planes(const tn__picture *p, tn_dtype dtype, void *x) {
 }
 
 tn_tensor *tn_image_read(const char *path, tn_dtype dtype) {
-    if (tn__pending()) {
-        return tn_inert();
-    }
+    if (tn__pending()) { return tn_inert(); }
     if (dtype != TN_U8 && dtype != TN_F32) {
         tn__raise(TN_EDTYPE, "image_read", "%s, but a picture is u8 or f32", tn_dtype_name(dtype));
         return tn_inert();
     }
     tn__picture p;
-    if (!tn__picture_read(&p, path, "image_read")) {
-        return tn_inert();
-    }
+    if (!tn__picture_read(&p, path, "image_read")) { return tn_inert(); }
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *t = tn_to(tn_empty(TN_DIMS(3, p.height, p.width), dtype), tn_cpu());
-    if (!tn_is_inert(t)) {
-        tn__picture_planes(&p, dtype, tn_data_mut(t));
-    }
+    if (!tn_is_inert(t)) { tn__picture_planes(&p, dtype, tn_data_mut(t)); }
     tn__picture_free(&p);
     return tn_return(t);
 }

@@ -43,9 +43,7 @@ static void take_message(j_common_ptr jpeg, int level) {
     static const int losses[] = {JWRN_HIT_MARKER, JWRN_HUFF_BAD_CODE, JWRN_ARITH_BAD_CODE,
                                  JWRN_MUST_RESYNC, JWRN_JPEG_EOF};
     for (size_t i = 0; level < 0 && i < sizeof(losses) / sizeof(*losses); i++) {
-        if (jpeg->err->msg_code == losses[i]) {
-            leave_reading(jpeg);
-        }
+        if (jpeg->err->msg_code == losses[i]) { leave_reading(jpeg); }
     }
 }
 
@@ -84,9 +82,7 @@ static void read_rows(reading *r) {
     while (j->output_scanline < j->output_height) {
         JSAMPROW row = r->picture->pixels + 3 * width * j->output_scanline;
         jpeg_read_scanlines(j, cmyk ? inks : &row, 1);
-        if (cmyk) {
-            convert_cmyk(inks[0], row, width);
-        }
+        if (cmyk) { convert_cmyk(inks[0], row, width); }
     }
 }
 
@@ -111,9 +107,7 @@ static void read_pixels(reading *r) {
 
 /* Separate from read_pixels, so that no local variable is live across the longjmp. */
 static bool guard_read(reading *r) {
-    if (setjmp(r->back)) {
-        return false;
-    }
+    if (setjmp(r->back)) { return false; }
     read_pixels(r);
     return true;
 }

@@ -22,9 +22,7 @@ typedef struct reading {
 
 static void give_bytes(png_structp png, png_bytep to, size_t bytes) {
     reading *r = png_get_io_ptr(png);
-    if (bytes > r->file->count - r->at) {
-        png_error(png, "it ends too early");
-    }
+    if (bytes > r->file->count - r->at) { png_error(png, "it ends too early"); }
     memcpy(to, r->file->bytes + r->at, bytes);
     r->at += bytes;
 }
@@ -55,9 +53,7 @@ static void take_memory(png_structp png, void *block) {
 /* Any format becomes 8 bits of red, green and blue: the upper 8 of 16 bits, grey three times,
  * transparency ignored. */
 static void set_conversions(png_structp png, int depth, int colour) {
-    if (depth == 16) {
-        png_set_strip_16(png);
-    }
+    if (depth == 16) { png_set_strip_16(png); }
     if (colour == PNG_COLOR_TYPE_PALETTE) {
         png_set_palette_to_rgb(png);
     } else if (!(colour & PNG_COLOR_MASK_COLOR)) {
@@ -75,9 +71,7 @@ static void read_pixels(reading *r) {
     png_uint_32 width, height;
     int depth, colour;
     png_get_IHDR(r->png, r->info, &width, &height, &depth, &colour, NULL, NULL, NULL);
-    if (!tn__picture_begin(r->file, r->picture, height, width, DENSITY)) {
-        png_longjmp(r->png, 1);
-    }
+    if (!tn__picture_begin(r->file, r->picture, height, width, DENSITY)) { png_longjmp(r->png, 1); }
     set_conversions(r->png, depth, colour);
     int passes = png_set_interlace_handling(r->png);
     png_read_update_info(r->png, r->info);
@@ -95,9 +89,7 @@ static void read_pixels(reading *r) {
 
 /* Separate from read_pixels, so that no local variable is live across the longjmp. */
 static bool guard_read(reading *r) {
-    if (setjmp(png_jmpbuf(r->png))) {
-        return false;
-    }
+    if (setjmp(png_jmpbuf(r->png))) { return false; }
     read_pixels(r);
     return true;
 }

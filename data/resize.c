@@ -74,9 +74,7 @@ static tn_status resize_window(const tn_transform *t, tn_dims dims, const float 
     int64_t longer = H > W ? H : W;
     float *rows = tn__malloc_for(
         (size_t)(C * v.height * (v.width + width) + longer) * sizeof(float), t->kind);
-    if (!rows) {
-        return TN_ENOMEM;
-    }
+    if (!rows) { return TN_ENOMEM; }
     float *wide = rows + C * v.height * v.width, *weights = wide + C * v.height * width;
     for (int64_t r = 0; r < C * v.height; r++) {
         int64_t row = r / v.height * H + v.top + r % v.height;

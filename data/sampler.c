@@ -83,9 +83,7 @@ int64_t tn__split_index(uint64_t seed, int64_t size, int64_t place) {
 
 /* A new table, not yet filled. Inert after raising. */
 static tn_tensor *make_table(tn_tensor *from, tn_dtype dtype, const char *operation) {
-    if (!tn__usable(from, operation)) {
-        return tn_inert();
-    }
+    if (!tn__usable(from, operation)) { return tn_inert(); }
     if (tn_ndim(from) != 1 || tn_count(from) < 1) {
         tn__raise(TN_ESHAPE, operation, "%s is not one number for each example",
                   tn_shape_text(from));
@@ -115,9 +113,7 @@ tn_sampler tn_weighted_sampler(tn_tensor *weights, int64_t draws, uint64_t seed)
     TN_NO_GRAD;
     tn_sampler s = {.kind = TN_SAMPLE_WEIGHTED, .seed = seed, .parts = 1, .draws = draws};
     s.table = make_table(weights, TN_F64, "weighted_sampler");
-    if (tn_is_inert(s.table)) {
-        return s;
-    }
+    if (tn_is_inert(s.table)) { return s; }
     TN_SCOPE;
     const char *wrong = TN__BEYOND({"draws", draws, 1, 0});
     if (wrong) {
@@ -169,9 +165,7 @@ static int compare_lengths(const void *a, const void *b) {
 
 static bool sort_lengths(const int64_t *lengths, int64_t n, int64_t *order) {
     sized_example *all = tn__calloc_for((size_t)n, sizeof(*all), "bucket_sampler");
-    if (!all) {
-        return false;
-    }
+    if (!all) { return false; }
     for (int64_t i = 0; i < n; i++) {
         all[i] = (sized_example){lengths[i], i};
     }
@@ -188,9 +182,7 @@ tn_sampler tn_bucket_sampler(tn_tensor *lengths, int64_t batch, int64_t bucket, 
     tn_sampler s = {
         .kind = TN_SAMPLE_BUCKETED, .seed = seed, .parts = 1, .batch = batch, .bucket = bucket};
     s.table = make_table(lengths, TN_I64, "bucket_sampler");
-    if (tn_is_inert(s.table)) {
-        return s;
-    }
+    if (tn_is_inert(s.table)) { return s; }
     TN_SCOPE;
     const char *wrong = TN__BEYOND({"batch", batch, 1, 0}, {"bucket", bucket, 1, 0});
     if (wrong) {
@@ -245,12 +237,8 @@ static bool sampler_fits(const tn_sampler *s, int64_t size) {
         return false;
     }
     bool weighted = s->kind == TN_SAMPLE_WEIGHTED, bucketed = s->kind == TN_SAMPLE_BUCKETED;
-    if (!weighted && !bucketed) {
-        return true;
-    }
-    if (!tn__usable(s->table, "sampler")) {
-        return false;
-    }
+    if (!weighted && !bucketed) { return true; }
+    if (!tn__usable(s->table, "sampler")) { return false; }
     bool sound = weighted ? s->draws > 0 : s->batch > 0 && s->bucket > 0;
     if (tn_count(s->table) != size || !sound) {
         tn__raise(TN_EVALUE, "sampler",
@@ -272,9 +260,7 @@ int64_t tn_sampler_count(const tn_sampler *s, int64_t size) {
         tn__raise(TN_EVALUE, "sampler", "the sampler is NULL");
         return 0;
     }
-    if (!sampler_fits(s, size)) {
-        return 0;
-    }
+    if (!sampler_fits(s, size)) { return 0; }
     int64_t length = order_length(s, size);
     switch (s->rule) {
     case TN_PARTS_UNEVEN:
@@ -304,9 +290,7 @@ bool tn_sampler_is_real(const tn_sampler *s, int64_t size, int64_t position) {
 
 int64_t tn_sampler_at(const tn_sampler *s, int64_t size, int64_t epoch, int64_t position) {
     int64_t count = tn_sampler_count(s, size);
-    if (!s) {
-        return -1;
-    }
+    if (!s) { return -1; }
     if (epoch < 0 || position < 0 || position >= count) {
         tn__raise(TN_EINDEX, "sampler",
                   "place %lld of epoch %lld, but there are %lld of %lld examples in this part",

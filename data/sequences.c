@@ -22,12 +22,8 @@ static size_t bytes_of(const tn_tensor *t) {
 }
 
 static tn_status copy_sequence(const tn_tensor *t, void *to) {
-    if (!tn__usable(t, operation)) {
-        return tn_error();
-    }
-    if (bytes_of(t)) {
-        memcpy(to, tn_data(t), bytes_of(t));
-    }
+    if (!tn__usable(t, operation)) { return tn_error(); }
+    if (bytes_of(t)) { memcpy(to, tn_data(t), bytes_of(t)); }
     return TN_OK;
 }
 
@@ -55,14 +51,10 @@ static const tn_field sequences_fields[] = {TN_FIELD(sequences, digest), {0}};
 static tn_status sequences_digest(tn_dataset *self, char text[33]) {
     const sequences *d = (const sequences *)self;
     tn__digest *digest = tn__digest_new(operation);
-    if (!digest) {
-        return TN_ENOMEM;
-    }
+    if (!digest) { return TN_ENOMEM; }
     for (int64_t i = 0; i < d->base.size; i++) {
         add_sequence(digest, d->x[i]);
-        if (d->y) {
-            add_sequence(digest, d->y[i]);
-        }
+        if (d->y) { add_sequence(digest, d->y[i]); }
     }
     tn__digest_text(digest, text);
     tn__digest_free(digest);
@@ -86,13 +78,9 @@ static void sequences_free(tn_dataset *self) {
 /* The dimensions of all sequences; the first is -1 if it differs. False after raising. */
 static bool common_dims(tn_tensor *const *list, int64_t n, const char *name, tn_dims *dims) {
     for (int64_t i = 0; i < n; i++) {
-        if (!tn__usable(list[i], operation)) {
-            return false;
-        }
+        if (!tn__usable(list[i], operation)) { return false; }
         tn_dims own = tn_shape(list[i]);
-        if (i == 0) {
-            *dims = own;
-        }
+        if (i == 0) { *dims = own; }
         tn_dims first = *dims;
         if (own.ndim > 0 && own.ndim == first.ndim && own.size[0] != first.size[0]) {
             dims->size[0] = own.size[0] = first.size[0] = -1;
@@ -117,9 +105,7 @@ static bool common_dims(tn_tensor *const *list, int64_t n, const char *name, tn_
 /* The same tensors, contiguous and on the CPU, kept. NULL after raising. */
 static tn_tensor **keep_list(tn_tensor *const *list, int64_t n) {
     tn_tensor **kept = tn__calloc_for((size_t)n, sizeof(*kept), operation);
-    if (!kept) {
-        return NULL;
-    }
+    if (!kept) { return NULL; }
     for (int64_t i = 0; i < n; i++) {
         TN_SCOPE;
         tn_tensor *t = tn_to(tn_contiguous(list[i]), tn_cpu());
@@ -152,9 +138,7 @@ tn_dataset *tn_sequence_dataset(tn_tensor *const *x, tn_tensor *const *y, int64_
         return NULL;
     }
     sequences *d = tn__calloc_for(1, sizeof(*d), operation);
-    if (!d) {
-        return NULL;
-    }
+    if (!d) { return NULL; }
     d->base = (tn_dataset){.kind = "sequences",
                            .size = n,
                            .y_dims = {.ndim = -1},

@@ -106,9 +106,7 @@ enum { FORMS = sizeof(forms) / sizeof(forms[0]) };
 /* NULL: it has no header. */
 static const struct form *form_of(const beginning *b) {
     for (int i = 0; i < FORMS && b->bytes >= TN__SHARD_HEAD; i++) {
-        if (word_at(b, 0) == forms[i].magic) {
-            return &forms[i];
-        }
+        if (word_at(b, 0) == forms[i].magic) { return &forms[i]; }
     }
     return NULL;
 }
@@ -141,9 +139,7 @@ static bool check_head(shard *s, const beginning *b, const struct form *form) {
 
 /* Finds out what kind of file it is and where its tokens are. */
 static bool find_tokens(shard *s, const beginning *b) {
-    if (!check_kind(s, b)) {
-        return false;
-    }
+    if (!check_kind(s, b)) { return false; }
     const struct form *form = form_of(b);
     s->head = form ? TN__SHARD_HEAD : 0;
     s->width = form ? form->width : 2;
@@ -155,9 +151,7 @@ static bool find_tokens(shard *s, const beginning *b) {
                   bytes, 8 * s->width);
         return false;
     }
-    if (form) {
-        return check_head(s, b, form);
-    }
+    if (form) { return check_head(s, b, form); }
     s->count = (int64_t)(bytes / 2);
     return true;
 }
@@ -167,12 +161,8 @@ static bool shard_begin(shard *s, const char *path) {
     struct stat about;
     s->file.fd = -1;
     s->path = tn__strdup_for(path, "token_shards");
-    if (!s->path) {
-        return false;
-    }
-    if (!tn__reader_open(&s->file, s->path, "token_shards")) {
-        return false;
-    }
+    if (!s->path) { return false; }
+    if (!tn__reader_open(&s->file, s->path, "token_shards")) { return false; }
     if (fstat(s->file.fd, &about) != 0 || about.st_size == 0) {
         tn__raise(TN_EFORMAT, "token_shards", "%s: the file is empty", path);
         return false;
@@ -186,9 +176,7 @@ static bool shard_begin(shard *s, const char *path) {
 /* Opens it again, for one example. It must still be the file whose windows were counted. */
 static bool open_again(const shard *s, tn__reader *r) {
     struct stat about;
-    if (!tn__reader_open(r, s->path, "token_shards")) {
-        return false;
-    }
+    if (!tn__reader_open(r, s->path, "token_shards")) { return false; }
     if (fstat(r->fd, &about) == 0 && about.st_ino == s->inode && about.st_dev == s->device) {
         return true;
     }
@@ -218,9 +206,7 @@ static bool pair_get(const shard *s, int64_t i, int64_t *from, int64_t *to) {
     int64_t first = i > 0 ? i - 1 : 0;
     size_t at = (size_t)s->width * (size_t)s->count + sizeof(uint64_t) * (size_t)first;
     size_t bytes = sizeof(uint64_t) * (size_t)(i - first + 1);
-    if (!shard_read(s, at, i > 0 ? ends : ends + 1, bytes)) {
-        return false;
-    }
+    if (!shard_read(s, at, i > 0 ? ends : ends + 1, bytes)) { return false; }
     uint64_t begin = le64toh(ends[0]), end = le64toh(ends[1]);
     if (begin >= end || end > (uint64_t)s->count) {
         tn__raise(TN_EFORMAT, "token_shards",
@@ -283,17 +269,13 @@ static tn_status read_window(const shards *d, const shard *s, int64_t from, int6
                              int64_t *y) {
     const unsigned char *tokens = (const unsigned char *)y;
     const int64_t id = ~(int64_t)s->mark;
-    if (!shard_get(s, from, n + 1, y)) {
-        return tn_error();
-    }
+    if (!shard_get(s, from, n + 1, y)) { return tn_error(); }
     int64_t last = token_at(s, tokens, n), most = last & id;
     for (int64_t t = 0; t < n; t++) {
         x[t] = token_at(s, tokens, t);
         most = (x[t] & id) > most ? x[t] & id : most;
     }
-    if (most >= d->vocab) {
-        return raise_outside(d, s, tokens, from);
-    }
+    if (most >= d->vocab) { return raise_outside(d, s, tokens, from); }
     for (int64_t t = 0; t < n; t++) {
         y[t] = target_of(s, t + 1 < n ? x[t + 1] : last);
         x[t] &= id;
@@ -313,14 +295,10 @@ static void fill_up(int64_t from, int64_t to, int64_t *x, int64_t *y) {
 /* Reads pair i to the window's beginning; of one that is too long, only the end. */
 static tn_status read_pair(const shards *d, const shard *s, int64_t i, int64_t *x, int64_t *y) {
     int64_t from, to;
-    if (!pair_get(s, i, &from, &to)) {
-        return tn_error();
-    }
+    if (!pair_get(s, i, &from, &to)) { return tn_error(); }
     from = to - from > d->length + 1 ? to - (d->length + 1) : from;
     int64_t n = to - from - 1;
-    if (n > 0 && read_window(d, s, from, n, x, y) != TN_OK) {
-        return tn_error();
-    }
+    if (n > 0 && read_window(d, s, from, n, x, y) != TN_OK) { return tn_error(); }
     fill_up(n, d->length, x, y);
     return TN_OK;
 }
@@ -328,9 +306,7 @@ static tn_status read_pair(const shards *d, const shard *s, int64_t i, int64_t *
 static tn_status shards_get(tn_dataset *self, tn_example e, void *x, void *y) {
     const shards *d = (const shards *)self;
     const shard *s = shard_of(d, e.index);
-    if (s->mark) {
-        return read_pair(d, s, e.index - s->first, x, y);
-    }
+    if (s->mark) { return read_pair(d, s, e.index - s->first, x, y); }
     return read_window(d, s, (e.index - s->first) * d->stride, d->length, x, y);
 }
 
@@ -338,14 +314,10 @@ static tn_status shards_get(tn_dataset *self, tn_example e, void *x, void *y) {
 static tn_status sliding_get(tn_dataset *self, tn_example e, void *x, void *y) {
     const shards *d = (const shards *)self;
     const shard *s = shard_of(d, e.index);
-    if (s->mark) {
-        return read_pair(d, s, e.index - s->first, x, y);
-    }
+    if (s->mark) { return read_pair(d, s, e.index - s->first, x, y); }
     int64_t *input = x, *target = y, from = (e.index - s->first) * d->stride;
     int64_t there = s->count - 1 - from, n = there < d->length ? there : d->length;
-    if (read_window(d, s, from, n, input, target) != TN_OK) {
-        return tn_error();
-    }
+    if (read_window(d, s, from, n, input, target) != TN_OK) { return tn_error(); }
     fill_up(n, d->length, input, target);
     for (int64_t t = 0; from > 0 && t < d->length - d->stride; t++) {
         target[t] = NO_TARGET;
@@ -376,9 +348,7 @@ static bool digest_shard(tn__digest *digest, const shard *s, int64_t pages) {
     for (int64_t i = 0; i < pages; i++) {
         int64_t from = (pages > 1 ? (there - 1) * i / (pages - 1) : 0) * each;
         int64_t count = s->count - from < each ? s->count - from : each;
-        if (!shard_get(s, from, count, page)) {
-            return false;
-        }
+        if (!shard_get(s, from, count, page)) { return false; }
         tn__digest_add(digest, page, (size_t)s->width * (size_t)count);
     }
     return true;
@@ -387,16 +357,12 @@ static bool digest_shard(tn__digest *digest, const shard *s, int64_t pages) {
 static tn_status shards_digest(tn_dataset *self, char text[33]) {
     const shards *d = (const shards *)self;
     tn__digest *digest = tn__digest_new("token_shards");
-    if (!digest) {
-        return TN_ENOMEM;
-    }
+    if (!digest) { return TN_ENOMEM; }
     bool done = true;
     for (int i = 0; done && i < d->count; i++) {
         done = digest_shard(digest, &d->list[i], pages_each(d));
     }
-    if (done) {
-        tn__digest_text(digest, text);
-    }
+    if (done) { tn__digest_text(digest, text); }
     tn__digest_free(digest);
     return tn_error();
 }
@@ -427,12 +393,8 @@ static int files_kept_open(void) {
 
 static int64_t windows_of(const shards *d, const shard *s) {
     int64_t targets = s->count > 0 ? s->count - 1 : 0;
-    if (s->mark) {
-        return s->pairs;
-    }
-    if (!d->sliding) {
-        return targets / d->length;
-    }
+    if (s->mark) { return s->pairs; }
+    if (!d->sliding) { return targets / d->length; }
     int64_t rest = targets - d->length; /* what the first window leaves */
     return targets == 0 ? 0 : rest <= 0 ? 1 : 1 + (rest - 1) / d->stride + 1;
 }
@@ -446,9 +408,7 @@ static bool open_all(shards *d, char **paths, int count) {
         if (!shard_begin(s, paths[i]) || !tn__tokens_allow(paths[i], d->vocab, "token_shards")) {
             return false;
         }
-        if (i >= kept) {
-            tn__reader_close(&s->file);
-        }
+        if (i >= kept) { tn__reader_close(&s->file); }
         s->first = d->base.size;
         s->windows = windows_of(d, s);
         d->base.size += s->windows;
@@ -459,9 +419,7 @@ static bool open_all(shards *d, char **paths, int count) {
 /* `plan` says which windows. */
 static tn_dataset *open_paths(char **paths, int count, const char *pattern, const shards *plan) {
     shards *d = tn__calloc_for(1, sizeof(*d) + (size_t)count * sizeof(d->list[0]), "token_shards");
-    if (!d) {
-        return NULL;
-    }
+    if (!d) { return NULL; }
     *d = *plan;
     d->base = (tn_dataset){.kind = d->sliding ? "sliding token shards" : "token shards",
                            .x_dims = TN_DIMS(d->length),
@@ -515,9 +473,7 @@ static tn_dataset *open_pattern(const char *pattern, const shards *plan) {
         return NULL;
     }
     glob_t found;
-    if (!find_paths(pattern, &found)) {
-        return NULL;
-    }
+    if (!find_paths(pattern, &found)) { return NULL; }
     tn_dataset *d = open_paths(found.gl_pathv, (int)found.gl_pathc, pattern, plan);
     globfree(&found);
     return d;
@@ -541,12 +497,8 @@ tn_dataset *tn_sliding_shards(const char *pattern, int64_t length, int64_t strid
 
 int64_t tn_token_shards_vocab(const char *pattern) {
     glob_t found;
-    if (!pattern) {
-        tn__raise(TN_EVALUE, "token_shards_vocab", "the pattern is NULL");
-    }
-    if (!pattern || !find_paths(pattern, &found)) {
-        return 0;
-    }
+    if (!pattern) { tn__raise(TN_EVALUE, "token_shards_vocab", "the pattern is NULL"); }
+    if (!pattern || !find_paths(pattern, &found)) { return 0; }
     int64_t most = 0;
     for (size_t i = 0; i < found.gl_pathc && !tn__pending(); i++) {
         tn__tokens_told told = {0};

@@ -46,14 +46,10 @@ static char *shard_path(const tn_shards_writer *w, int64_t number) {
 
 static bool begin_shard(tn_shards_writer *w) {
     char *path = shard_path(w, w->shards);
-    if (!path) {
-        return false;
-    }
+    if (!path) { return false; }
     w->open = tn__file_begin(&w->file, path, "shards_writer");
     free(path);
-    if (!w->open) {
-        return false;
-    }
+    if (!w->open) { return false; }
     uint32_t head[TN__SHARD_WORDS] = {htole32(w->options.pairs ? TN__MAGIC_PAIRS
                                               : is_wide(w)     ? TN__MAGIC_WIDE
                                                                : TN__MAGIC_NARROW),
@@ -76,9 +72,7 @@ static tn_status say_whole(const tn_shards_writer *w) {
 static tn_status end_shard(tn_shards_writer *w) {
     static const char unknown[COUNTS];
     uint32_t counts[2] = {htole32((uint32_t)w->here), htole32((uint32_t)w->pairs)};
-    if (!w->open) {
-        return TN_OK;
-    }
+    if (!w->open) { return TN_OK; }
     for (int64_t i = 0; i < w->pairs; i++) {
         uint64_t end = htole64(w->ends[i]);
         tn__file_put(&w->file, &end, sizeof(end));
@@ -146,17 +140,13 @@ tn_shards_writer *tn_shards_writer_new(const char *prefix, tn_shards_options opt
 }
 
 static bool check_tokens(const tn_shards_writer *w, const int32_t *tokens, int64_t count) {
-    if (tn__pending()) {
-        return false;
-    }
+    if (tn__pending()) { return false; }
     if (!w || count < 0 || (!tokens && count > 0)) {
         tn__raise(TN_EVALUE, "shards_writer", "the %s NULL, or %" PRId64 " tokens",
                   w ? "tokens are" : "writer is", count);
         return false;
     }
-    if (!tn__alive_is(&writers, w, "shards_writer")) {
-        return false;
-    }
+    if (!tn__alive_is(&writers, w, "shards_writer")) { return false; }
     uint32_t most = 0;
     for (int64_t i = 0; i < count; i++) {
         most = (uint32_t)tokens[i] > most ? (uint32_t)tokens[i] : most;
@@ -171,23 +161,17 @@ static bool check_tokens(const tn_shards_writer *w, const int32_t *tokens, int64
 }
 
 tn_status tn_shards_writer_add(tn_shards_writer *w, const int32_t *tokens, int64_t count) {
-    if (!check_tokens(w, tokens, count)) {
-        return tn_error();
-    }
+    if (!check_tokens(w, tokens, count)) { return tn_error(); }
     if (w->options.pairs) {
         return tn__raise(TN_ESTATE, "shards_writer", "this writer takes only pairs");
     }
     while (count > 0) {
-        if (!w->open && !begin_shard(w)) {
-            return tn_error();
-        }
+        if (!w->open && !begin_shard(w)) { return tn_error(); }
         int64_t left = w->options.shard_tokens - w->here, n = count < left ? count : left;
         put_tokens(w, tokens, n, 0);
         tokens += n;
         count -= n;
-        if (n == left && end_shard(w) != TN_OK) {
-            return tn_error();
-        }
+        if (n == left && end_shard(w) != TN_OK) { return tn_error(); }
     }
     return TN_OK;
 }
@@ -202,9 +186,7 @@ static bool note_pair(tn_shards_writer *w) {
 
 tn_status tn_shards_writer_add_pair(tn_shards_writer *w, const int32_t *tokens, int64_t count,
                                     int64_t prompt) {
-    if (!check_tokens(w, tokens, count)) {
-        return tn_error();
-    }
+    if (!check_tokens(w, tokens, count)) { return tn_error(); }
     if (!w->options.pairs) {
         return tn__raise(TN_ESTATE, "shards_writer", "this writer does not take pairs");
     }
@@ -216,20 +198,14 @@ tn_status tn_shards_writer_add_pair(tn_shards_writer *w, const int32_t *tokens, 
     if (w->open && count > w->options.shard_tokens - w->here && end_shard(w) != TN_OK) {
         return tn_error();
     }
-    if (!w->open && !begin_shard(w)) {
-        return tn_error();
-    }
+    if (!w->open && !begin_shard(w)) { return tn_error(); }
     put_tokens(w, tokens, count, prompt);
     return note_pair(w) ? TN_OK : tn_error();
 }
 
 tn_status tn_shards_writer_finish(tn_shards_writer *w) {
-    if (tn__pending()) {
-        return tn_error();
-    }
-    if (w && !tn__alive_is(&writers, w, "shards_writer")) {
-        return tn_error();
-    }
+    if (tn__pending()) { return tn_error(); }
+    if (w && !tn__alive_is(&writers, w, "shards_writer")) { return tn_error(); }
     return w ? end_shard(w) : tn__raise(TN_EVALUE, "shards_writer", "the writer is NULL");
 }
 
@@ -250,12 +226,8 @@ int64_t tn_shards_writer_tokens(const tn_shards_writer *w) {
 }
 
 void tn_shards_writer_free(tn_shards_writer *w) {
-    if (!w || !tn__alive_end(&writers, w, "shards_writer_free")) {
-        return;
-    }
-    if (w->open) {
-        tn__file_abandon(&w->file);
-    }
+    if (!w || !tn__alive_end(&writers, w, "shards_writer_free")) { return; }
+    if (w->open) { tn__file_abandon(&w->file); }
     free(w->prefix);
     free(w->ends);
     free(w);

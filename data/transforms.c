@@ -42,9 +42,7 @@ static tn_status apply_list(const transformed *d, tn_example e, float *from, flo
             return tn__raise(status, "transform", "%s of example %lld failed without saying why",
                              t->kind, (long long)e.index);
         }
-        if (t->shape && t->shape(t, &dims) != TN_OK) {
-            return tn_error();
-        }
+        if (t->shape && t->shape(t, &dims) != TN_OK) { return tn_error(); }
         float *written = to;
         to = from;
         from = written;
@@ -54,17 +52,11 @@ static tn_status apply_list(const transformed *d, tn_example e, float *from, flo
 
 static tn_status transformed_get(tn_dataset *self, tn_example e, void *x, void *y) {
     const transformed *d = (const transformed *)self;
-    if (d->count == 0) {
-        return d->base.below->get(d->base.below, e, x, y);
-    }
+    if (d->count == 0) { return d->base.below->get(d->base.below, e, x, y); }
     float *scratch = tn__malloc_for(2 * (size_t)d->scratch_size * sizeof(float), "transform");
-    if (!scratch) {
-        return TN_ENOMEM;
-    }
+    if (!scratch) { return TN_ENOMEM; }
     tn_status status = d->base.below->get(d->base.below, e, scratch, y);
-    if (status == TN_OK) {
-        status = apply_list(d, e, scratch, scratch + d->scratch_size, x);
-    }
+    if (status == TN_OK) { status = apply_list(d, e, scratch, scratch + d->scratch_size, x); }
     free(scratch);
     return status;
 }
@@ -84,9 +76,7 @@ static void fill_fields(transformed *d) {
             used += snprintf(s->values + used, sizeof(s->values) - (size_t)used, "%s%.9g",
                              v ? ":" : "", s->transform.value[v]);
         }
-        if (!used) {
-            strcpy(s->values, "there");
-        }
+        if (!used) { strcpy(s->values, "there"); }
         d->fields[k + 1] = (tn_field){.name = s->transform.kind,
                                       .kind = TN_FIELD_CHARS,
                                       .offset = (size_t)(s->values - (char *)d),
@@ -149,9 +139,7 @@ static transformed *transformed_new(tn_dataset *below, const tn_transform *list,
                                     uint64_t seed) {
     tn_dims dims = below->x_dims;
     int64_t scratch_size;
-    if (!follow_dims(list, count, &dims, &scratch_size)) {
-        return NULL;
-    }
+    if (!follow_dims(list, count, &dims, &scratch_size)) { return NULL; }
     transformed *d =
         tn__calloc_for(1, sizeof(*d) + (size_t)count * sizeof(*d->list), "transformed");
     tn_field *fields = d ? tn__calloc_for((size_t)count + 2, sizeof(*fields), "transformed") : NULL;
@@ -183,9 +171,7 @@ static transformed *transformed_new(tn_dataset *below, const tn_transform *list,
 }
 
 tn_dataset *tn_transformed(tn_dataset *d, const tn_transform *list, int count, uint64_t seed) {
-    if (!tn__dataset_take(d, "transformed")) {
-        return NULL;
-    }
+    if (!tn__dataset_take(d, "transformed")) { return NULL; }
     transformed *t = can_transform(d, list, count) ? transformed_new(d, list, count, seed) : NULL;
     if (!t) {
         tn__dataset_give_up(d);

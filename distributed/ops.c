@@ -41,9 +41,7 @@ typedef struct dist_args {
 static tn_tensor *apply_collective(const tn_op *op, tn_group *g, tn_tensor *x) {
     dist_args args = {g};
     tn_tensor *y = tn_apply1(op, &args, x);
-    if (tn_is_inert(y)) {
-        tn_group_abort(g, tn_error_message());
-    }
+    if (tn_is_inert(y)) { tn_group_abort(g, tn_error_message()); }
     return y;
 }
 
@@ -95,9 +93,7 @@ static bool begins_with_ranks(const tn_op_call *c) {
 /* (N, …) -> (…) */
 static bool reduce_scatter_shape(tn_op_call *c) {
     tn_dims x = c->in[0]->dims, y = {.ndim = x.ndim - 1};
-    if (!is_member(c) || !begins_with_ranks(c)) {
-        return false;
-    }
+    if (!is_member(c) || !begins_with_ranks(c)) { return false; }
     memcpy(y.size, x.size + 1, (size_t)y.ndim * sizeof(x.size[0]));
     return tn_op_out(c, y, c->in[0]->dtype);
 }
@@ -110,9 +106,7 @@ static bool all_to_all_shape(tn_op_call *c) {
 static bool slice_shape(tn_op_call *c) {
     const tn_tensor *x = c->in[0];
     tn_dims y = {.ndim = x->dims.ndim - 1};
-    if (!is_member(c) || !begins_with_ranks(c)) {
-        return false;
-    }
+    if (!is_member(c) || !begins_with_ranks(c)) { return false; }
     memcpy(y.size, x->dims.size + 1, (size_t)y.ndim * sizeof(y.size[0]));
     return tn_op_view(c, y, x->stride + 1, x->offset + tn_group_rank(group_of(c)) * x->stride[0]);
 }
@@ -288,9 +282,7 @@ static int dim_of(tn_group *g, const tn_tensor *x, int dim, bool divides, const 
 
 /* (N, …, n, …) -> (…, N n, …) */
 static tn_tensor *merge_ranks(tn_tensor *x, int dim) {
-    if (tn_is_inert(x)) {
-        return x;
-    }
+    if (tn_is_inert(x)) { return x; }
     tn_dims d = tn_shape(x), order = {.ndim = d.ndim}, y = {.ndim = d.ndim - 1};
     for (int i = 0; i < d.ndim; i++) {
         order.size[i] = i < dim ? i + 1 : i == dim ? 0 : i;

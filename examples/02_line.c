@@ -25,9 +25,7 @@ int main(void) {
         tn_backward(loss);       /* gradients of weight and bias */
         tn_optim_step(opt);      /* a small step against them */
         tn_optim_zero_grad(opt); /* and forgotten */
-        if (step % 40 == 0) {
-            printf("step %3d  loss %.5f\n", step, tn_item(loss));
-        }
+        if (step % 40 == 0) { printf("step %3d  loss %.5f\n", step, tn_item(loss)); }
     }
     printf("y = %.2f x %+.2f   (made with 2 and -1)\n", tn_item(line.weight), tn_item(line.bias));
 

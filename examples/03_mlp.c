@@ -95,9 +95,7 @@ static void draw_regions(mlp *net) {
     tn_copy_out(tn_argmax(tn_call(net, x), 1, false), classes);
     for (int i = 0; i < ROWS * COLUMNS; i++) {
         putchar(classes[i] ? '#' : '.');
-        if (i % COLUMNS == COLUMNS - 1) {
-            putchar('\n');
-        }
+        if (i % COLUMNS == COLUMNS - 1) { putchar('\n'); }
     }
 }
 

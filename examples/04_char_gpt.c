@@ -71,9 +71,7 @@ static int32_t *read_tokens(tn_charset **charset, int64_t *count) {
     char *text = tn_text_read(o.data, &bytes);
     *charset = tn_charset_from_text(text, bytes);
     int32_t *tokens = malloc(bytes * sizeof(*tokens));
-    if (!tokens) {
-        tn_raise(TN_ENOMEM, "no memory for %zu tokens", bytes);
-    }
+    if (!tokens) { tn_raise(TN_ENOMEM, "no memory for %zu tokens", bytes); }
     *count = tn_charset_encode(*charset, text, bytes, tokens);
     tn_text_free(text);
     return tokens;

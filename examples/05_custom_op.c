@@ -108,9 +108,7 @@ int main(void) {
         tn_backward(loss);
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
-        if (step % 500 == 0) {
-            printf("step %4d  loss %.5f\n", step, tn_item(loss));
-        }
+        if (step % 500 == 0) { printf("step %4d  loss %.5f\n", step, tn_item(loss)); }
     }
 
     tn_optim_free(opt);

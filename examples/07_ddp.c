@@ -111,9 +111,7 @@ int main(void) {
         tn_optim_zero_grad(opt);
         if (step % 40 == 0) {
             double mean = tn_group_mean(world, tn_item(loss), 1); /* every rank calls it */
-            if (tn_group_rank(world) == 0) {
-                printf("step %3d  loss %.4f\n", (int)step, mean);
-            }
+            if (tn_group_rank(world) == 0) { printf("step %3d  loss %.4f\n", (int)step, mean); }
         }
     }
     double right = mlp_accuracy(&net, world, &test);

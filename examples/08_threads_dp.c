@@ -86,9 +86,7 @@ static void train_rank(tn_group *world, void *user) {
 
     journey different = {.world = world};
     tn_module_each(net, (tn_walk){0}, compare_weights, &different);
-    if (rank == 0) {
-        losses[3] = different.n;
-    }
+    if (rank == 0) { losses[3] = different.n; }
     tn_optim_free(opt);
     tn_module_free(net);
 }

@@ -72,9 +72,7 @@ static pid_t start_worker(tn_sequential *net, board *b, int worker) {
     pid_t parent = getpid(), child = fork();
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL); /* stop training if the parent dies */
-        if (getppid() == parent) {
-            train_worker(net, b, worker);
-        }
+        if (getppid() == parent) { train_worker(net, b, worker); }
         exit(0);
     }
     return child;

@@ -86,9 +86,7 @@ static void train_rank(tn_group *world, tn_local_sgd_options options) {
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
         tn_local_sgd_step(outer);
-        if (step == STEPS) {
-            tn_local_sgd_sync(outer);
-        }
+        if (step == STEPS) { tn_local_sgd_sync(outer); }
         if (step % (STEPS / 4) == 0) {
             double loss = test_loss(&net, world), drift = tn_local_sgd_statistics(outer).drift;
             drift = sqrt(tn_group_mean(world, drift * drift, 1));

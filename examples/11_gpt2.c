@@ -88,9 +88,7 @@ static tn_loader *open_data(tn_group *data, const char *pattern, int64_t seed) {
 static tn_module *make_model(void) {
     tn_seed((uint64_t)o.seed);
     TN_DEFER_INIT; /* tn_setup_model makes the weights: perhaps only a part fits here */
-    if (o.init || o.config) {
-        return tn_lm_new(o.init ? o.init : o.config, o.dropout);
-    }
+    if (o.init || o.config) { return tn_lm_new(o.init ? o.init : o.config, o.dropout); }
     tn_gpt *gpt = malloc(sizeof(*gpt));
     tn_gpt_options g = tn_gpt_defaults();
     int64_t needed = tn_token_shards_vocab(o.data); /* products of multiples of 128 are faster */
@@ -157,9 +155,7 @@ int main(int argc, char **argv) {
                            .loader = training,
                            .generator = tn_default_generator()};
     tn_run *r = tn_run_new(world, run, parts);
-    if (o.init && tn_run_step(r) == 0) {
-        tn_lm_load_weights(net, o.init);
-    }
+    if (o.init && tn_run_step(r) == 0) { tn_lm_load_weights(net, o.init); }
     tn_run_utilisation(r, tn_lm_flops(net), tn_setup_flops(&setup, world));
     while (tn_run_next(r)) {
         double loss = tn_spread_step(setup.spread, training, n, scaler);

@@ -35,16 +35,12 @@ static tn_dataset *read_tokens(const char *path, int *different) {
     tn_charset *charset = tn_charset_from_text(text, bytes);
     *different = tn_charset_size(charset);
     int32_t *tokens = calloc(bytes, sizeof(*tokens));
-    if (!tokens) {
-        tn_raise(TN_ENOMEM, "no memory for %zu tokens", bytes);
-    }
+    if (!tokens) { tn_raise(TN_ENOMEM, "no memory for %zu tokens", bytes); }
     tn_dataset *windows =
         tn_token_dataset(tokens, tn_charset_encode(charset, text, bytes, tokens), CONTEXT);
     free(tokens);
     tn_charset_free(charset);
-    if (path) {
-        tn_text_free(text);
-    }
+    if (path) { tn_text_free(text); }
     return windows;
 }
 

@@ -36,9 +36,7 @@ static bool print_token(const tn_generated_token *token, void *user) {
         n = token->bytes - at < 1024 ? token->bytes - at : 1024;
         fwrite(text, 1, tn_utf8_put(&w->stream, token->text + at, n, text), stdout);
     }
-    if (token->last) {
-        fwrite(text, 1, tn_utf8_end(&w->stream, text), stdout);
-    }
+    if (token->last) { fwrite(text, 1, tn_utf8_end(&w->stream, text), stdout); }
     return fflush(stdout) == 0; /* false ends the text */
 }
 
@@ -81,9 +79,7 @@ int main(int argc, char **argv) {
     }
 
     char line[4096];
-    if (argc > 2) {
-        answer_prompt(&w, argv[2]);
-    }
+    if (argc > 2) { answer_prompt(&w, argv[2]); }
     while (argc == 2 && fgets(line, sizeof(line), stdin)) {
         line[strcspn(line, "\n")] = 0;
         answer_prompt(&w, line);

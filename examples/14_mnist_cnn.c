@@ -79,9 +79,7 @@ static void draw_digit(tn_tensor *x, int64_t label, int64_t guess) {
     printf("\na %lld that was read as %lld\n", (long long)label, (long long)guess);
     for (int i = 0; i < PIXELS; i++) {
         putchar(" .:*#"[(int)(pixels[i] * 4.999f)]);
-        if (i % SIDE == SIDE - 1) {
-            putchar('\n');
-        }
+        if (i % SIDE == SIDE - 1) { putchar('\n'); }
     }
 }
 

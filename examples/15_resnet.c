@@ -91,9 +91,7 @@ static void draw_batch(tn_dataset *photos, tn_tensor *images, tn_tensor *labels)
         float *x = (float *)tn_data_mut(images) + (int64_t)n * VALUES;
         int64_t drawn = (int64_t)(tn_random_uniform(g) * (photos ? (double)photos->size : CLASSES));
         label[n] = drawn;
-        if (photos) {
-            tn_dataset_get(photos, drawn, x, &label[n]);
-        }
+        if (photos) { tn_dataset_get(photos, drawn, x, &label[n]); }
         double angle = 3.14159 * (double)label[n] / CLASSES, phase = 6.28319 * tn_random_uniform(g);
         for (int i = 0; i < VALUES; i++) {
             double across = cos(angle) * (i % SIDE) + sin(angle) * (i / SIDE % SIDE);
@@ -130,9 +128,7 @@ int main(int argc, char **argv) {
         tn_backward(loss);
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
-        if (step % 10 == 0) {
-            printf("step %3d  loss %.4f\n", step, tn_item(loss));
-        }
+        if (step % 10 == 0) { printf("step %3d  loss %.4f\n", step, tn_item(loss)); }
     }
     tn_module_train(&net, false); /* batch norm uses its running statistics */
     draw_batch(photos, x, y);

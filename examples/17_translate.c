@@ -123,9 +123,7 @@ int main(void) {
         tn_backward(loss);
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
-        if (step % 100 == 0) {
-            printf("step %3d  loss %.4f\n", step, tn_item(loss));
-        }
+        if (step % 100 == 0) { printf("step %3d  loss %.4f\n", step, tn_item(loss)); }
     }
     TN_SCOPE;
     int64_t found[BATCH][LONGEST + 1], right = 0;

@@ -114,12 +114,8 @@ int main(int argc, char **argv) {
         tn_backward(loss);
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
-        if (step % 100 == 0) {
-            printf("step %3d  loss %.2f\n", step, tn_item(loss));
-        }
-        if (step == STEPS) {
-            draw_images(&net, x, "vae.png");
-        }
+        if (step % 100 == 0) { printf("step %3d  loss %.2f\n", step, tn_item(loss)); }
+        if (step == STEPS) { draw_images(&net, x, "vae.png"); }
     }
     printf("vae.png: a row of images, their reconstructions, and four rows of new ones\n");
     tn_loader_free(loader);

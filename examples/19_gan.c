@@ -90,9 +90,7 @@ static int count_clouds(const float (*points)[2], int n, int *in_a_cloud) {
 static void draw_points(float *picture, const float (*points)[2], int n) {
     for (int i = 0; i < n; i++) {
         int x = (int)((points[i][0] + 1.5) / 3 * SIDE), y = (int)((1.5 - points[i][1]) / 3 * SIDE);
-        if (x >= 0 && x < SIDE && y >= 0 && y < SIDE) {
-            picture[y * SIDE + x] += 0.25F;
-        }
+        if (x >= 0 && x < SIDE && y >= 0 && y < SIDE) { picture[y * SIDE + x] += 0.25F; }
     }
 }
 

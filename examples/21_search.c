@@ -4,8 +4,8 @@
  * time; after 40 steps the best third continues to 120, and of these the best third to 360. So most
  * of the time is spent on promising settings (successive halving). Press Ctrl-C, or kill it, and
  * start it again: it continues. At the end it prints the table and draws the best net's wave. On
- * three hosts, started on each of them in a folder that they share, it is one search, which survives
- * the loss of a host:
+ * three hosts, started on each of them in a folder that they share, it is one search, which
+ * survives the loss of a host:
  *
  *     tern run --nnodes 2:3 --rdzv-endpoint HOST:29400 ./21_search
  */
@@ -48,9 +48,7 @@ static tn_optim *make_optim(net *n, const settings *s) {
     if (strcmp(s->optimiser, "sgd") == 0) {
         return tn_sgd(n, TN_WITH(tn_sgd, .lr = s->lr, .momentum = 0.9));
     }
-    if (strcmp(s->optimiser, "lion") == 0) {
-        return tn_lion(n, TN_WITH(tn_lion, .lr = s->lr));
-    }
+    if (strcmp(s->optimiser, "lion") == 0) { return tn_lion(n, TN_WITH(tn_lion, .lr = s->lr)); }
     return tn_adamw(n, TN_WITH(tn_adamw, .lr = s->lr));
 }
 

@@ -64,9 +64,7 @@ int main(int argc, char **argv) {
     tn_spread_read(&o, mesh);                          /* R */
     tn_spread *spread = tn_spread_new(&gpt, world, o); /* R: before the optimiser is made */
     tn_group *data = tn_spread_data(spread);           /* R: ranks with different batches */
-    if (tn_group_rank(world) == 0) {
-        tn_spread_print(spread, stdout); /* R: which rank has what */
-    }
+    if (tn_group_rank(world) == 0) { tn_spread_print(spread, stdout); /* R: which rank has what */ }
     tn_optim *opt = tn_adamw(&gpt, TN_WITH(tn_adamw, .lr = 2e-3));
     tn_loader *loader = tn_loader_new(
         &sums, tn_distributed_sampler(data, tn_random_sampler(7), true), /* R: its share */
@@ -79,9 +77,7 @@ int main(int argc, char **argv) {
         tn_optim_zero_grad(opt);
         if (step % 50 == 0 || step == STEPS - 1) {
             double mean = tn_group_mean(world, loss, 1); /* R: every rank calls it */
-            if (tn_group_rank(world) == 0) {
-                printf("step %3d  loss %.4f\n", step, mean);
-            }
+            if (tn_group_rank(world) == 0) { printf("step %3d  loss %.4f\n", step, mean); }
         }
     }
     tn_loader_free(loader);

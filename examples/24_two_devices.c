@@ -70,9 +70,7 @@ static double train_on(tn_device here, tn_device there, tn_group *world) {
     tn_seed(3);
     tn_set_default_device(here); /* of this thread: for the data */
     two_init(&net, here, there);
-    if (world) {
-        tn_ddp(&net, world, TN_WITH(tn_ddp, .sum = true)); /* of parts of one mean */
-    }
+    if (world) { tn_ddp(&net, world, TN_WITH(tn_ddp, .sum = true)); /* of parts of one mean */ }
     tn_optim *opt = tn_adamw(&net, TN_WITH(tn_adamw, .lr = 1e-2));
     for (int step = 0; step < STEPS; step++) {
         TN_SCOPE;
@@ -90,9 +88,7 @@ static double train_on(tn_device here, tn_device there, tn_group *world) {
 
 static void train_copy(tn_group *world, void *last) {
     double loss = train_on(tn_default_device(), tn_default_device(), world);
-    if (tn_group_rank(world) == 0) {
-        *(double *)last = loss;
-    }
+    if (tn_group_rank(world) == 0) { *(double *)last = loss; }
 }
 
 int main(int argc, char **argv) {

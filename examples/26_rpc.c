@@ -54,9 +54,7 @@ static void train_both(tn_rpc *rpc, int other, void *half) {
         tn_optim_step(opt);                                       /* the half that is here */
         tn_rpc_wait(tn_rpc_call(rpc, other, "step", nothing, 0)); /* the half that is there */
         tn_optim_zero_grad(opt);
-        if (step % 50 == 0) {
-            printf("step %3d  loss %.6f\n", step, tn_item(loss));
-        }
+        if (step % 50 == 0) { printf("step %3d  loss %.6f\n", step, tn_item(loss)); }
     }
     tn_optim_free(opt);
 }
@@ -77,9 +75,7 @@ int main(int argc, char **argv) {
     tn_rpc_register(rpc, "count", count_weights, second);
     tn_rpc_register(rpc, "step", step_half, opt);
     tn_rpc_start(rpc);
-    if (rank == 0) {
-        train_both(rpc, last, first);
-    }
+    if (rank == 0) { train_both(rpc, last, first); }
     tn_rpc_shutdown(rpc, 0); /* the others serve until rank 0 gets here */
     tn_rpc_free(rpc);
     tn_optim_free(opt);

@@ -141,9 +141,7 @@ static tn_values pull_weights(tn_values in, void *user) {
     while (must_wait(list[tn_rpc_caller() - 1].pushed)) {
         pthread_cond_wait(&changed, &lock);
     }
-    if (lost) {
-        tn_raise(TN_EPEER, "worker %d is gone: the others cannot go on without it", lost);
-    }
+    if (lost) { tn_raise(TN_EPEER, "worker %d is gone: the others cannot go on without it", lost); }
     for (; out.n < WEIGHTS && pushes < steps * workers; out.n++) {
         out.v[out.n] = tn_copy(weight[out.n]); /* others may step while it is sent */
     }
@@ -174,17 +172,13 @@ static void serve_workers(void) {
         for (int w = 0; w < workers; w++) {
             if (list[w].end && tn_rpc_done(list[w].end)) {
                 tn_rpc_wait(list[w].end);
-                if (tn_error()) {
-                    lose_worker(w + 1);
-                }
+                if (tn_error()) { lose_worker(w + 1); }
                 list[w].end = NULL;
                 left--;
             }
         }
     }
-    if (lost) {
-        tn_raise(TN_EPEER, "worker %d is gone", lost);
-    }
+    if (lost) { tn_raise(TN_EPEER, "worker %d is gone", lost); }
 }
 
 /* ---- A worker -------------------------------------------------------------------------------- */
@@ -205,9 +199,7 @@ static tn_values wait_for_end(tn_values in, void *user) {
 static bool train_step(int64_t number) {
     TN_SCOPE;
     tn_values weights = tn_rpc_wait(tn_rpc_call(rpc, 0, "pull", (tn_values){0}, 0));
-    if (weights.n != WEIGHTS) {
-        return false;
-    }
+    if (weights.n != WEIGHTS) { return false; }
     for (int i = 0; i < WEIGHTS; i++) {
         TN_NO_GRAD;
         tn_copy_(weight[i], weights.v[i]);
@@ -249,12 +241,8 @@ static void run_rank(tn_group *world) {
     } else {
         train_worker(tn_group_rank(world) - 1);
     }
-    if (!tn_error() && tn_rpc_shutdown(rpc, 0) == TN_EPEER && staleness < 0) {
-        tn_error_clear();
-    }
-    if (tn_error()) {
-        fprintf(stderr, "%s\n", tn_error_message());
-    }
+    if (!tn_error() && tn_rpc_shutdown(rpc, 0) == TN_EPEER && staleness < 0) { tn_error_clear(); }
+    if (tn_error()) { fprintf(stderr, "%s\n", tn_error_message()); }
     tn_rpc_free(rpc);
 }
 

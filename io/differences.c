@@ -27,9 +27,7 @@ void tn__differ(tn__differences *d, const char *format, ...) {
     va_end(arguments);
     text[tn__plain_text(text, text, strlen(text), false)] = 0;
     d->count++;
-    if (d->warn && !d->quiet) {
-        tn_log_write(TN_LOG_WARN, "%s: %s", d->path, text);
-    }
+    if (d->warn && !d->quiet) { tn_log_write(TN_LOG_WARN, "%s: %s", d->path, text); }
     size_t used = strlen(d->text);
     bool first = used == 0, fits = used + strlen(text) + 3 < sizeof(d->text);
     if (first || (fits && d->count <= 4)) {
@@ -40,9 +38,7 @@ void tn__differ(tn__differences *d, const char *format, ...) {
 _Thread_local const char *tn__continue_hint = " (tn_checkpoint.other_run: continue nevertheless)";
 
 tn_status tn__differences_end(const tn__differences *d) {
-    if (d->count == 0 || d->warn) {
-        return TN_OK;
-    }
+    if (d->count == 0 || d->warn) { return TN_OK; }
     const char *hint = d->hint ? d->hint : "";
     return tn__raise(TN_EMISMATCH, d->operation, "%s: %s%s%s", d->path, d->text,
                      d->count > 4 ? "; and more" : "", hint);
@@ -61,9 +57,7 @@ static const char *shown_value(const tn__json *value, const tn__json *other, cha
     double number, second;
     char beside[32] = "";
     bool real = full[strspn(full, "-0123456789")] && tn__real_from(full, &number);
-    if (!real) {
-        return full;
-    }
+    if (!real) { return full; }
     snprintf(text, 32, "%.6g", number);
     if (tn__real_from(text_of(other), &second)) {
         snprintf(beside, sizeof(beside), "%.6g", second);
@@ -107,9 +101,7 @@ typedef struct both {
 } both;
 
 static bool read_both(both *b, const tn__differences *d, const char *was, const char *is) {
-    if (!tn__description_read(&b->was, was, d->path, d->operation)) {
-        return false;
-    }
+    if (!tn__description_read(&b->was, was, d->path, d->operation)) { return false; }
     if (!tn__description_read(&b->is, is, "the program", d->operation)) {
         tn__json_free(&b->was);
         return false;
@@ -124,9 +116,7 @@ static void free_both(both *b) {
 
 bool tn__differ_options(tn__differences *d, const char *where, const char *was, const char *is) {
     both b;
-    if (!read_both(&b, d, was, is)) {
-        return false;
-    }
+    if (!read_both(&b, d, was, is)) { return false; }
     compare_options(d, where, b.was.values, b.is.values, false);
     free_both(&b);
     return true;
@@ -198,29 +188,21 @@ static void compare_all(tn__differences *d, modules was, modules is, bool weight
             compare_modules(d, was.at[i++], is.at[k++], weights_alone);
         } else if (order < 0) {
             i++;
-            if (!weights_alone) {
-                tell_alone(d, was.at[i - 1], "was there but no longer is");
-            }
+            if (!weights_alone) { tell_alone(d, was.at[i - 1], "was there but no longer is"); }
         } else {
             k++;
-            if (!weights_alone) {
-                tell_alone(d, is.at[k - 1], "is new");
-            }
+            if (!weights_alone) { tell_alone(d, is.at[k - 1], "is new"); }
         }
     }
 }
 
 bool tn__differ_models(tn__differences *d, const char *was, const char *is, bool weights_alone) {
     both b;
-    if (!read_both(&b, d, was, is)) {
-        return false;
-    }
+    if (!read_both(&b, d, was, is)) { return false; }
     modules theirs = list_modules(b.was.values, d->operation);
     modules mine = theirs.at ? list_modules(b.is.values, d->operation) : (modules){0};
     bool done = theirs.at && mine.at;
-    if (done) {
-        compare_all(d, theirs, mine, weights_alone);
-    }
+    if (done) { compare_all(d, theirs, mine, weights_alone); }
     free(theirs.at);
     free(mine.at);
     free_both(&b);

@@ -11,9 +11,7 @@ static int compare_keys(const void *a, const void *b) {
 tn_status tn__labels_read(tn__labels *t, const tn__json *object, const char **key,
                           const char **wrong) {
     *t = (tn__labels){.at = tn__calloc(object->count, sizeof(tn__json *))};
-    if (!t->at) {
-        return TN_ENOMEM;
-    }
+    if (!t->at) { return TN_ENOMEM; }
     const tn__json *text = tn__json_first(object);
     for (uint32_t i = 0; i < object->count; i++, text = tn__json_next(text)) {
         if (text->kind != TN__JSON_TEXT) {

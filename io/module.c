@@ -24,9 +24,7 @@ tn_safetensors_writer *tn__module_writer(void *m, const char *operation) {
 tn_status tn_save(void *m, const char *path) {
     tn__state s = {.operation = "save"};
     tn_safetensors_writer *w = tn__module_writer(m, s.operation);
-    if (w && tn__state_add_module(&s, m, "")) {
-        tn__state_write(&s, w);
-    }
+    if (w && tn__state_add_module(&s, m, "")) { tn__state_write(&s, w); }
     tn_status status = tn_safetensors_writer_save(w, path);
     tn__state_free(&s);
     return status;

@@ -39,9 +39,7 @@ static unsigned char *close_chunk(unsigned char *to, const char *name, size_t by
 static unsigned char *filter_rows(const unsigned char *pixels, int64_t height, size_t row,
                                   const char *operation) {
     unsigned char *rows = tn__malloc_for((size_t)height * (row + 1), operation);
-    if (!rows) {
-        return NULL;
-    }
+    if (!rows) { return NULL; }
     for (int64_t y = 0; y < height; y++) {
         rows[(size_t)y * (row + 1)] = 0;
         memcpy(rows + (size_t)y * (row + 1) + 1, pixels + (size_t)y * row, row);
@@ -68,9 +66,7 @@ unsigned char *tn__png_encode(const unsigned char *pixels, int64_t width, int64_
     }
     size_t row = (size_t)width * (size_t)channels;
     unsigned char *rows = filter_rows(pixels, height, row, operation);
-    if (!rows) {
-        return NULL;
-    }
+    if (!rows) { return NULL; }
     uLong length = (uLong)((size_t)height * (row + 1));
     uLongf packed = compressBound(length);
     unsigned char *file = tn__malloc(SIGNATURE + HEADER + 3 * CHUNK_FRAME + packed);
@@ -101,9 +97,7 @@ typedef struct sheet {
 
 /* False after raising. */
 static bool make_sheet(const tn_tensor *images, int columns, sheet *s) {
-    if (!tn__usable(images, "save_image")) {
-        return false;
-    }
+    if (!tn__usable(images, "save_image")) { return false; }
     tn_dims d = tn_shape(images);
     if (d.ndim != 4 || (d.size[1] != 1 && d.size[1] != 3) || tn_count(images) == 0) {
         tn__raise(TN_ESHAPE, "save_image",
@@ -148,9 +142,7 @@ static void fill_sheet(const sheet *s, const float *values) {
 
 tn_status tn_save_image(tn_tensor *images, const char *path, int columns) {
     sheet s;
-    if (!make_sheet(images, columns, &s)) {
-        return tn_error();
-    }
+    if (!make_sheet(images, columns, &s)) { return tn_error(); }
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *values = tn_contiguous(tn_to(tn_cast(images, TN_F32), tn_cpu()));

@@ -86,9 +86,7 @@ static void find_dtype(const char *name, int *dtype, int *bits) {
         }
     }
     for (int i = 0; i < FOREIGN_DTYPES; i++) {
-        if (strcmp(name, foreign_dtypes[i].name) == 0) {
-            *bits = foreign_dtypes[i].bits;
-        }
+        if (strcmp(name, foreign_dtypes[i].name) == 0) { *bits = foreign_dtypes[i].bits; }
     }
 }
 
@@ -118,9 +116,7 @@ static bool entry_bad(const tn_safetensors *f, const char *name, const char *for
 
 static bool read_dtype(const tn_safetensors *f, entry *e, const tn__json *value) {
     e->format_name = value->text;
-    if (value->kind != TN__JSON_TEXT) {
-        return entry_bad(f, e->name, "its dtype is not a string");
-    }
+    if (value->kind != TN__JSON_TEXT) { return entry_bad(f, e->name, "its dtype is not a string"); }
     find_dtype(e->format_name, &e->dtype, &e->bits);
     return true;
 }
@@ -144,9 +140,7 @@ static bool read_shape(const tn_safetensors *f, entry *e, const tn__json *value)
             return entry_bad(f, e->name, "its shape has more bytes than 2^63");
         }
         e->count *= (size_t)size->whole;
-        if (e->ndim <= TN_MAX_DIMS) {
-            e->dims.size[i] = size->whole;
-        }
+        if (e->ndim <= TN_MAX_DIMS) { e->dims.size[i] = size->whole; }
     }
     return true;
 }
@@ -194,9 +188,7 @@ static bool read_entry(const tn_safetensors *f, entry *e, const tn__json *value)
     for (uint32_t i = 0; i < count; i++, member = tn__json_next(member)) {
         for (int k = 0; k < 3; k++) {
             if (strcmp(member->key, keys[k]) == 0) {
-                if (found[k]) {
-                    return entry_bad(f, e->name, "its %s is a duplicate", keys[k]);
-                }
+                if (found[k]) { return entry_bad(f, e->name, "its %s is a duplicate", keys[k]); }
                 found[k] = member;
             }
         }
@@ -210,12 +202,8 @@ static bool read_entry(const tn_safetensors *f, entry *e, const tn__json *value)
 /* NULL, or null in the file: there is no metadata. */
 static bool read_metadata(tn_safetensors *f, const tn__json *value) {
     bool null = value && value->kind == TN__JSON_WORD && strcmp(value->text, "null") == 0;
-    if (!value || null) {
-        return true;
-    }
-    if (value->kind != TN__JSON_OBJECT) {
-        return entry_bad(f, metadata_key, "is not an object");
-    }
+    if (!value || null) { return true; }
+    if (value->kind != TN__JSON_OBJECT) { return entry_bad(f, metadata_key, "is not an object"); }
     const char *key, *wrong;
     tn_status status = tn__labels_read(&f->metadata, value, &key, &wrong);
     if (status == TN_ENOMEM) {
@@ -227,9 +215,7 @@ static bool read_metadata(tn_safetensors *f, const tn__json *value) {
 
 static int compare_data(const void *a, const void *b) {
     const entry *x = a, *y = b;
-    if (x->begin != y->begin) {
-        return x->begin < y->begin ? -1 : 1;
-    }
+    if (x->begin != y->begin) { return x->begin < y->begin ? -1 : 1; }
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
@@ -261,14 +247,10 @@ static bool check_layout(const tn_safetensors *f) {
 static bool read_tensors(tn_safetensors *f, const tn__json *header) {
     const tn__json *value = tn__json_first(header);
     for (uint32_t i = 0; i < header->count; i++, value = tn__json_next(value)) {
-        if (strcmp(value->key, metadata_key) == 0) {
-            continue;
-        }
+        if (strcmp(value->key, metadata_key) == 0) { continue; }
         entry *e = &f->entries[f->count];
         e->name = value->key;
-        if (!read_entry(f, e, value)) {
-            return false;
-        }
+        if (!read_entry(f, e, value)) { return false; }
         f->count++;
     }
     return true;
@@ -288,9 +270,7 @@ static bool read_entries(tn_safetensors *f) {
     const tn__json *header = f->header.values;
     f->entries = tn__calloc_for(header->count, sizeof(entry), "safetensors");
     f->by_name = tn__calloc_for(header->count, sizeof(entry *), "safetensors");
-    if (!f->entries || !f->by_name) {
-        return false;
-    }
+    if (!f->entries || !f->by_name) { return false; }
     if (!read_metadata(f, tn__json_get(header, metadata_key)) || !read_tensors(f, header)) {
         return false;
     }
@@ -317,9 +297,7 @@ static bool parse_header(tn_safetensors *f, const char *text, size_t length) {
 static void raise_header(const tn_safetensors *f, uint64_t length, bool begins) {
     unsigned char start[TN__KIND_BYTES];
     size_t bytes = f->bytes < sizeof(start) ? f->bytes : sizeof(start), rest = f->bytes - 8;
-    if (!read_bytes(f, 0, start, bytes)) {
-        return;
-    }
+    if (!read_bytes(f, 0, start, bytes)) { return; }
     tn__kind kind = tn__kind_of(start, bytes, f->bytes);
     if (begins && (length <= rest || kind.form == TN__FORM_BINARY)) {
         tn__raise(TN_EFORMAT, "safetensors",
@@ -344,9 +322,7 @@ static size_t read_length(const tn_safetensors *f) {
                   "%s has %zu bytes; the length of the header alone takes 8", f->path, f->bytes);
         return 0;
     }
-    if (!read_bytes(f, 0, head, f->bytes < 9 ? f->bytes : 9)) {
-        return 0;
-    }
+    if (!read_bytes(f, 0, head, f->bytes < 9 ? f->bytes : 9)) { return 0; }
     for (int i = 7; i >= 0; i--) {
         length = length << 8 | head[i];
     }
@@ -360,14 +336,10 @@ static size_t read_length(const tn_safetensors *f) {
 
 static bool read_header(tn_safetensors *f) {
     size_t length = read_length(f);
-    if (!length) {
-        return false;
-    }
+    if (!length) { return false; }
     f->data = 8 + length;
     char *text = tn__malloc_for(length, "safetensors");
-    if (!text) {
-        return false;
-    }
+    if (!text) { return false; }
     bool sound = read_bytes(f, 8, text, length) && parse_header(f, text, length);
     free(text);
     return sound && read_entries(f);
@@ -395,9 +367,7 @@ static tn_safetensors *file_open(tn_safetensors *f) {
 
 tn_safetensors *tn_safetensors_open(const char *path) {
     tn__reader file;
-    if (tn__pending() || !tn__reader_open(&file, path, "safetensors")) {
-        return NULL;
-    }
+    if (tn__pending() || !tn__reader_open(&file, path, "safetensors")) { return NULL; }
     tn_safetensors *f = file_new(path);
     if (!f) {
         tn__reader_close(&file);
@@ -425,9 +395,7 @@ static void release_view(void *data, void *user) {
 /* Copy-on-write pages, without reserving memory for them. NULL after raising. */
 static mapping *mapping_new(const tn__reader *file) {
     mapping *m = tn__malloc_for(sizeof(*m), "safetensors");
-    if (!m) {
-        return NULL;
-    }
+    if (!m) { return NULL; }
     *m = (mapping){.refs = 1, .bytes = file->bytes};
     m->data =
         mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file->fd, 0);
@@ -442,9 +410,7 @@ static mapping *mapping_new(const tn__reader *file) {
 
 tn_safetensors *tn_safetensors_map(const char *path) {
     tn__reader file;
-    if (tn__pending() || !tn__reader_open(&file, path, "safetensors")) {
-        return NULL;
-    }
+    if (tn__pending() || !tn__reader_open(&file, path, "safetensors")) { return NULL; }
     mapping *m = file.bytes ? mapping_new(&file) : NULL; /* an empty file cannot be mapped */
     tn_safetensors *f = tn__pending() ? NULL : file_new(path);
     tn__reader_close(&file);
@@ -464,9 +430,7 @@ bool tn__safetensors_mapped(const tn_safetensors *f) {
 
 tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes) {
     tn_safetensors *f = file_new(path);
-    if (!f) {
-        return NULL;
-    }
+    if (!f) { return NULL; }
     f->lent = data;
     f->bytes = bytes;
     return file_open(f);
@@ -494,9 +458,7 @@ const char *tn_safetensors_name(const tn_safetensors *f, int i) {
 }
 
 static const entry *entry_find(const tn_safetensors *f, const char *name) {
-    if (!f || !name) {
-        return NULL;
-    }
+    if (!f || !name) { return NULL; }
     entry key = {.name = name}, *wanted = &key;
     entry **found = bsearch(&wanted, f->by_name, (size_t)f->count, sizeof(entry *), compare_names);
     return found ? *found : NULL;
@@ -593,9 +555,7 @@ static tn_tensor *read_tensor(const tn_safetensors *f, const entry *e) {
 static tn_tensor *view_lent(const tn_safetensors *f, const entry *e) {
     char *data = f->lent + f->data + e->begin;
     bool aligned = (uintptr_t)data % tn_dtype_size((tn_dtype)e->dtype) == 0;
-    if (!aligned || e->end == e->begin) {
-        return read_tensor(f, e);
-    }
+    if (!aligned || e->end == e->begin) { return read_tensor(f, e); }
     tn_tensor *t = tn_from_memory(data, e->dims, (tn_dtype)e->dtype,
                                   f->mapping ? release_view : NULL, f->mapping);
     if (f->mapping && !tn_is_inert(t)) {
@@ -606,18 +566,14 @@ static tn_tensor *view_lent(const tn_safetensors *f, const entry *e) {
 
 tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name) {
     const entry *e = entry_wanted(f, name, "safetensors_get");
-    if (!e) {
-        return tn_inert();
-    }
+    if (!e) { return tn_inert(); }
     if (e->dtype < 0) {
         tn__raise(TN_EUNSUPPORTED, "safetensors_get",
                   "%s: \"%s\" is %s, but Tern has F32 F64 BF16 F16 I64 I32 I8 U8 BOOL", f->path,
                   tn__show(name).text, tn__show(e->format_name).text);
         return tn_inert();
     }
-    if (!shape_fits(f, e, "safetensors_get")) {
-        return tn_inert();
-    }
+    if (!shape_fits(f, e, "safetensors_get")) { return tn_inert(); }
     tn_tensor *t = f->lent ? view_lent(f, e) : read_tensor(f, e);
     if (e->dtype == TN_BOOL && !tn_is_inert(t) &&
         !check_bools(f, e, 0, tn_data(t), e->end - e->begin)) {
@@ -665,9 +621,7 @@ static bool digest_bytes(const tn_safetensors *f, tn__digest *d, size_t from, si
     char chunk[1 << 15];
     while (from < to) {
         size_t bytes = to - from < sizeof(chunk) ? to - from : sizeof(chunk);
-        if (!tn__reader_get(&f->file, from, chunk, bytes)) {
-            return false;
-        }
+        if (!tn__reader_get(&f->file, from, chunk, bytes)) { return false; }
         tn__digest_add(d, chunk, bytes);
         from += bytes;
     }
@@ -678,13 +632,9 @@ static tn_status compare_digest(const tn_safetensors *f, tn__digest *d, const ch
     static const char zeros[TN__DIGEST_DIGITS + 1] = "00000000000000000000000000000000";
     const char *told = tn__safetensors_digest(f);
     char digits[TN__DIGEST_DIGITS + 1];
-    if (!digest_bytes(f, d, 0, TN__DIGEST_AT)) {
-        return tn_error();
-    }
+    if (!digest_bytes(f, d, 0, TN__DIGEST_AT)) { return tn_error(); }
     tn__digest_add(d, zeros, TN__DIGEST_DIGITS);
-    if (!digest_bytes(f, d, TN__DIGEST_AT + TN__DIGEST_DIGITS, f->bytes)) {
-        return tn_error();
-    }
+    if (!digest_bytes(f, d, TN__DIGEST_AT + TN__DIGEST_DIGITS, f->bytes)) { return tn_error(); }
     tn__digest_text(d, digits);
     if (strcmp(digits, told) != 0) {
         return tn__raise(TN_EFORMAT, operation,
@@ -709,9 +659,7 @@ tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *oper
                          f->path);
     }
     tn__digest *d = tn__digest_new(operation);
-    if (!d) {
-        return TN_ENOMEM;
-    }
+    if (!d) { return TN_ENOMEM; }
     tn_status status = compare_digest(f, d, operation);
     tn__digest_free(d);
     return status;

@@ -53,16 +53,12 @@ TN__ALIVE_LIST(writers, "writer");
 
 tn_safetensors_writer *tn_safetensors_writer_new(void) {
     tn_safetensors_writer *w = tn__calloc_for(1, sizeof(*w), "safetensors");
-    if (w) {
-        tn__alive_begin(&writers, w);
-    }
+    if (w) { tn__alive_begin(&writers, w); }
     return w;
 }
 
 void tn_safetensors_writer_free(tn_safetensors_writer *w) {
-    if (!w || !tn__alive_end(&writers, w, "safetensors_writer_free")) {
-        return;
-    }
+    if (!w || !tn__alive_end(&writers, w, "safetensors_writer_free")) { return; }
     for (int i = 0; i < w->items_count; i++) {
         free(w->items[i].name);
         tn_release(w->items[i].tensor);
@@ -99,15 +95,11 @@ static bool set_has(const name_set *set, const char *name) {
 
 /* Grows for one more; false: no memory. */
 static bool set_reserve(name_set *set) {
-    if (2 * set->count < set->capacity) {
-        return true;
-    }
+    if (2 * set->count < set->capacity) { return true; }
     size_t capacity = set->capacity ? 2 * set->capacity : 64;
     const char **larger = tn__calloc(capacity, sizeof(*larger));
     for (size_t i = 0; larger && i < set->capacity; i++) {
-        if (set->slots[i]) {
-            larger[slot_of(larger, capacity, set->slots[i])] = set->slots[i];
-        }
+        if (set->slots[i]) { larger[slot_of(larger, capacity, set->slots[i])] = set->slots[i]; }
     }
     if (larger) {
         free(set->slots);
@@ -139,9 +131,7 @@ static tn_status add_item(tn_safetensors_writer *w, const char *name, const item
     if (!w || !name) {
         return tn__raise(TN_EVALUE, operation, "the %s is NULL", w ? "name" : "writer");
     }
-    if (!tn__alive_is(&writers, w, operation)) {
-        return tn_error();
-    }
+    if (!tn__alive_is(&writers, w, operation)) { return tn_error(); }
     if (strcmp(name, "__metadata__") == 0 || set_has(&w->names, name)) {
         return tn__raise(TN_EVALUE, operation, "the name \"%s\" is %s", name,
                          name[0] == '_' ? "reserved, or used twice" : "used twice");
@@ -152,9 +142,7 @@ static tn_status add_item(tn_safetensors_writer *w, const char *name, const item
     bool fits = tn__grow(&w->items, w->items_count + 1, &w->items_capacity, sizeof(item), NULL) &&
                 set_reserve(&w->names);
     char *copy = fits ? tn__strdup(name) : NULL;
-    if (!copy) {
-        return tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", name);
-    }
+    if (!copy) { return tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", name); }
     set_add(&w->names, copy);
     item *added = &w->items[w->items_count++];
     *added = *new;
@@ -164,9 +152,7 @@ static tn_status add_item(tn_safetensors_writer *w, const char *name, const item
 }
 
 static tn_status add_tensor(tn_safetensors_writer *w, const char *name, tn_tensor *t) {
-    if (w && name && !tn__usable(t, "safetensors_writer_add")) {
-        return tn_error();
-    }
+    if (w && name && !tn__usable(t, "safetensors_writer_add")) { return tn_error(); }
     item new = {.dims = tn_shape(t), .dtype = tn_dtype_of(t), .tensor = t};
     return add_item(w, name, &new);
 }
@@ -189,9 +175,7 @@ static tn_status add_metadata(tn_safetensors_writer *w, const char *key, const c
                          : !key ? "key"
                                 : "value");
     }
-    if (!tn__alive_is(&writers, w, operation)) {
-        return tn_error();
-    }
+    if (!tn__alive_is(&writers, w, operation)) { return tn_error(); }
     if (set_has(&w->keys, key)) {
         return tn__raise(TN_EVALUE, operation, "the key \"%s\" is used twice", key);
     }
@@ -313,9 +297,7 @@ static bool put_data(const tn_safetensors_writer *w, tn__file *file) {
     for (int i = 0; i < w->items_count && !file->doing; i++) {
         TN_SCOPE;
         tn_tensor *t = item_tensor(&w->items[i], file->operation);
-        if (!tn__usable(t, file->operation)) {
-            return false;
-        }
+        if (!tn__usable(t, file->operation)) { return false; }
         tn__file_put(file, tn_data(t), bytes_of(&w->items[i]));
     }
     return true;
@@ -351,9 +333,7 @@ static bool describes_same(const tn_safetensors *f, const tn_safetensors_writer 
 /* Reads the header back as loading does. The data are compared by tn__file_commit. */
 static bool check_header(const tn_safetensors_writer *w, tn__file *file, const char *digest) {
     tn__file_flush(file);
-    if (file->doing) {
-        return true; /* commit says why */
-    }
+    if (file->doing) { return true; /* commit says why */ }
     tn_safetensors *f = tn_safetensors_open(file->temporary);
     bool same = f && describes_same(f, w, digest);
     if (f && !same) {
@@ -369,13 +349,9 @@ static bool put_all(const tn_safetensors_writer *w, tn__file *file, bool with_di
     char digits[TN__DIGEST_DIGITS + 1];
     tn__buffer header = {0};
     bool made = make_header(&header, w, with_digest, file->operation);
-    if (made) {
-        tn__file_put(file, header.at, header.bytes);
-    }
+    if (made) { tn__file_put(file, header.at, header.bytes); }
     free(header.at);
-    if (!made || !put_data(w, file)) {
-        return false;
-    }
+    if (!made || !put_data(w, file)) { return false; }
     if (with_digest) {
         tn__file_digest(file, digits);
         tn__file_patch(file, TN__DIGEST_AT, no_digest, digits, TN__DIGEST_DIGITS);
@@ -385,24 +361,18 @@ static bool put_all(const tn_safetensors_writer *w, tn__file *file, bool with_di
 
 /* False after raising. */
 static bool writer_ready(tn_safetensors_writer *w, const char *path, const char *operation) {
-    if (tn__pending()) {
-        return false;
-    }
+    if (tn__pending()) { return false; }
     if (!w) {
         tn__raise(TN_EVALUE, operation, "the writer is NULL");
         return false;
     }
-    if (!tn__alive_is(&writers, w, operation)) {
-        return false;
-    }
+    if (!tn__alive_is(&writers, w, operation)) { return false; }
     if (w->refused[0]) {
         tn__raise(TN_ESTATE, operation, "%s would lack \"%s\", which could not be added",
                   path ? path : "the file", w->refused);
         return false;
     }
-    if (w->items_count) {
-        qsort(w->items, (size_t)w->items_count, sizeof(item), compare_items);
-    }
+    if (w->items_count) { qsort(w->items, (size_t)w->items_count, sizeof(item), compare_items); }
     return true;
 }
 
@@ -415,9 +385,7 @@ static tn_status write_all(tn_safetensors_writer *w, const char *path, bool with
     tn__quiet(1); /* an error handler may exit: not before the temporary file is gone */
     bool done = put_all(w, &file, with_digest);
     tn__quiet(-1);
-    if (done) {
-        return tn__file_commit(&file);
-    }
+    if (done) { return tn__file_commit(&file); }
     tn__file_abandon(&file);
     tn_error_record why;
     tn_error_take(&why);

@@ -19,9 +19,7 @@
 /* Copies `item`, except its name, and takes a reference to its tensor. */
 static bool state_add(tn__state *s, const char *prefix, const char *name,
                       const tn__state_item *item) {
-    if (!tn__readable(item->tensor, s->operation)) {
-        return false;
-    }
+    if (!tn__readable(item->tensor, s->operation)) { return false; }
     bool later = s->deferred && tn__deferred(item->tensor);
     if (!later && (!tn__elements_made(item->tensor, name, s->operation) ||
                    !tn__usable(item->tensor, s->operation))) {
@@ -31,9 +29,7 @@ static bool state_add(tn__state *s, const char *prefix, const char *name,
         return false;
     }
     char *full = tn__asprintf(s->operation, "%s%s", prefix, name);
-    if (!full) {
-        return false;
-    }
+    if (!full) { return false; }
     s->items[s->count] = *item;
     s->items[s->count].name = full;
     s->items[s->count++].tensor = tn_keep(item->tensor);
@@ -97,9 +93,7 @@ static bool add_optim_state(const char *name, tn_tensor *t, const tn_entry *like
 
 bool tn__state_add_module(tn__state *s, void *module, const char *prefix) {
     collector c = {.state = s, .prefix = prefix};
-    if (s->loads && tn_module_materialize(module) != TN_OK) {
-        return false;
-    }
+    if (s->loads && tn_module_materialize(module) != TN_OK) { return false; }
     tn_module_each(module, (tn_walk){.buffers = true, .absent = true}, add_entry, &c);
     return !c.failed && !tn__pending();
 }
@@ -170,13 +164,9 @@ tn_tensor *tn__state_cast(tn_tensor *source, tn_dtype wanted, const char *path, 
     tn_tensor *made = tn_cast(source, wanted);
     bool narrower = is != wanted && (wanted == TN_F16 || (wanted == TN_BF16 && is != TN_F16) ||
                                      (wanted == TN_F32 && is == TN_F64));
-    if (tn_is_inert(made) || !narrower || !tn_dtype_is_float(is)) {
-        return made;
-    }
+    if (tn_is_inert(made) || !narrower || !tn_dtype_is_float(is)) { return made; }
     tn_tensor *lost = tn_logical_and(tn_isinf(made), tn_isfinite(source));
-    if (tn_item(tn_any(lost)) != 0) {
-        raise_infinite(source, lost, wanted, path, name, operation);
-    }
+    if (tn_item(tn_any(lost)) != 0) { raise_infinite(source, lost, wanted, path, name, operation); }
     return tn__pending() ? tn_inert() : made;
 }
 
@@ -216,9 +206,7 @@ static int compare_names(const void *a, const void *b) {
 }
 
 void tn__state_sort(tn__state *s) {
-    if (s->count) {
-        qsort(s->items, (size_t)s->count, sizeof(*s->items), compare_names);
-    }
+    if (s->count) { qsort(s->items, (size_t)s->count, sizeof(*s->items), compare_names); }
 }
 
 bool tn__state_has(const tn__state *s, const char *name) {
@@ -253,9 +241,7 @@ static const char *name_in_file(int i, void *user) {
 }
 
 static bool find_in_file(const char *name, tn_dims *whole, tn_dtype *dtype, void *user) {
-    if (!tn_safetensors_has(user, name)) {
-        return false;
-    }
+    if (!tn_safetensors_has(user, name)) { return false; }
     *whole = tn_safetensors_shape(user, name);
     tn__safetensors_find_dtype(tn_safetensors_dtype(user, name), dtype);
     return true;
@@ -295,9 +281,7 @@ void tn__state_apply(tn__state *s) {
     TN_NO_GRAD;
     for (int i = 0; i < s->count; i++) {
         tn_tensor *to = s->items[i].tensor, *from = s->items[i].source;
-        if (!from) {
-            continue;
-        }
+        if (!from) { continue; }
         size_t bytes = (size_t)tn_count(to) * tn_dtype_size(tn_dtype_of(to));
         if (!tn_is_contiguous(to) || !tn_is_contiguous(from)) {
             tn_copy_(to, from);

@@ -30,9 +30,7 @@
 static tn_values stem_forward(tn_module *self, tn_values in, void *context) {
     tn_gpt_stem *m = (tn_gpt_stem *)self;
     tn_tensor *positions;
-    if (!tn__lm_stem_inputs(self, in, &positions)) {
-        return tn__no_values();
-    }
+    if (!tn__lm_stem_inputs(self, in, &positions)) { return tn__no_values(); }
     tn_tensor *token = tn_call(&m->wte, in.v[0]), *position = tn_call(&m->wpe, positions);
     tn_tensor *x = tn_add(token, position);
     tn_drop(token);

@@ -22,18 +22,14 @@ enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
 const tn__lm_family *tn__lm_family_named(const char *model_type) {
     for (int i = 0; i < FAMILIES; i++) {
-        if (strcmp(families[i]->model_type, model_type) == 0) {
-            return families[i];
-        }
+        if (strcmp(families[i]->model_type, model_type) == 0) { return families[i]; }
     }
     return NULL;
 }
 
 const tn__lm_family *tn__lm_family_kind(const char *kind) {
     for (int i = 0; i < FAMILIES; i++) {
-        if (strcmp(families[i]->kind, kind) == 0) {
-            return families[i];
-        }
+        if (strcmp(families[i]->kind, kind) == 0) { return families[i]; }
     }
     return NULL;
 }
@@ -49,22 +45,16 @@ const char *tn__lm_family_types(char *text, size_t size) {
 
 const tn__lm_family *tn__lm_family_of(void *module, const char *operation) {
     const tn_module *m = tn__module_of(module, operation);
-    if (!m) {
-        return NULL;
-    }
+    if (!m) { return NULL; }
     for (int i = 0; m->state == TN__MODULE_ALIVE && i < FAMILIES; i++) {
-        if (strcmp(families[i]->kind, m->kind) == 0) {
-            return families[i];
-        }
+        if (strcmp(families[i]->kind, m->kind) == 0) { return families[i]; }
     }
     tn__raise(TN_EVALUE, operation, "the module (%s) is not a complete language model", m->kind);
     return NULL;
 }
 
 static bool set_eps(tn_module *m, const char *path, void *user) {
-    if (strcmp(m->kind, "layer_norm") == 0) {
-        ((tn_layer_norm *)m)->eps = *(const double *)user;
-    }
+    if (strcmp(m->kind, "layer_norm") == 0) { ((tn_layer_norm *)m)->eps = *(const double *)user; }
     return true;
 }
 
@@ -75,9 +65,7 @@ void tn__norms_set_eps(void *m, double eps) {
 static bool block_recomputes(tn_module *m, const char *path, void *user) {
     static const char end[] = "block";
     size_t length = strlen(m->kind), n = sizeof(end) - 1;
-    if (length >= n && strcmp(m->kind + length - n, end) == 0) {
-        tn_module_set_recompute(m, true);
-    }
+    if (length >= n && strcmp(m->kind + length - n, end) == 0) { tn_module_set_recompute(m, true); }
     return true;
 }
 
@@ -86,14 +74,10 @@ void tn__lm_recompute_blocks(void *m) {
 }
 
 tn_status tn_lm_shape_of(void *m, tn_lm_shape *shape) {
-    if (!shape) {
-        return tn__raise(TN_EVALUE, "lm_shape_of", "the shape is NULL");
-    }
+    if (!shape) { return tn__raise(TN_EVALUE, "lm_shape_of", "the shape is NULL"); }
     const tn__lm_family *family = tn__lm_family_of(m, "lm_shape_of");
     *shape = family ? family->shape(m) : (tn_lm_shape){0};
-    if (family) {
-        shape->parameters = tn_module_count(m);
-    }
+    if (family) { shape->parameters = tn_module_count(m); }
     return tn_error();
 }
 
@@ -101,9 +85,7 @@ tn_status tn_lm_shape_of(void *m, tn_lm_shape *shape) {
 static tn_tensor *losses_of(void *module, tn_tensor *logits, tn_tensor *targets, tn_reduction how,
                             double ahead) {
     const tn_module *m = tn__module_of(module, "lm_loss");
-    if (!m) {
-        return tn_inert();
-    }
+    if (!m) { return tn_inert(); }
     tn_cross_entropy_options options = tn_cross_entropy_defaults();
     options.consume_logits = true;
     options.reduction = how;
@@ -162,9 +144,7 @@ tn_tensor *tn_lm_targets(tn_tensor *tokens, tn_tensor *lengths) {
     tn_device device = tn_device_of(tokens);
     tn_tensor *next = tn_to(tn_arange(1, T + 1, 1, TN_I64), device),
               *end = tn_to(tn_full(TN_DIMS(1, 1), T, TN_I64), device);
-    if (lengths) {
-        end = tn_minimum(tn_to(tn_unsqueeze(lengths, 1), device), end);
-    }
+    if (lengths) { end = tn_minimum(tn_to(tn_unsqueeze(lengths, 1), device), end); }
     tn_tensor *after = tn_roll(tokens, TN_DIMS(-1), TN_DIMS(1));
     return tn_return(tn_masked_fill(after, tn_ge(next, end), -100));
 }
@@ -178,9 +158,7 @@ tn_tensor *tn__lm_call(void *module, tn_tensor *tokens) {
 
 int tn_lm_parts(void *m, tn_module **parts, int most) {
     const tn__lm_family *family = tn__lm_family_of(m, "lm_parts");
-    if (!family || tn__pending()) {
-        return 0;
-    }
+    if (!family || tn__pending()) { return 0; }
     int count = family->shape(m).layers + 2;
     for (int i = 0; parts && i < count && i < most; i++) {
         parts[i] = family->part(m, i);
@@ -257,25 +235,17 @@ typedef struct inputs {
  * False after raising. */
 static bool read_inputs(const tn_module *m, tn_values in, int64_t start, int64_t context,
                         bool later, inputs *i) {
-    if (!(later ? state_fits(m, in) : tokens_fit(m, in, "positions and a mask"))) {
-        return false;
-    }
+    if (!(later ? state_fits(m, in) : tokens_fit(m, in, "positions and a mask"))) { return false; }
     *i = (inputs){in.v[0], in.n > 1 ? in.v[1] : NULL, in.n > 2 ? in.v[2] : NULL};
-    if (i->positions) {
-        return positions_fit(m, i->positions, i->tokens, later);
-    }
+    if (i->positions) { return positions_fit(m, i->positions, i->tokens, later); }
     i->positions = tn__lm_positions(m, i->tokens, start, tn_size(i->tokens, 1), context);
     return !tn_is_inert(i->positions);
 }
 
 bool tn__lm_stem_inputs(const tn_module *stem, tn_values in, tn_tensor **positions) {
-    if (!tokens_fit(stem, in, "positions")) {
-        return false;
-    }
+    if (!tokens_fit(stem, in, "positions")) { return false; }
     *positions = in.n > 1 ? in.v[1] : NULL;
-    if (*positions) {
-        return positions_fit(stem, *positions, in.v[0], false);
-    }
+    if (*positions) { return positions_fit(stem, *positions, in.v[0], false); }
     *positions = tn__lm_positions(stem, in.v[0], 0, tn_size(in.v[0], 1), INT64_MAX);
     return !tn_is_inert(*positions);
 }

@@ -26,9 +26,7 @@
 static tn_values stem_forward(tn_module *self, tn_values in, void *context) {
     tn_llama_stem *m = (tn_llama_stem *)self;
     tn_tensor *positions;
-    if (!tn__lm_stem_inputs(self, in, &positions)) {
-        return tn__no_values();
-    }
+    if (!tn__lm_stem_inputs(self, in, &positions)) { return tn__no_values(); }
     return tn_values_of(tn_call(&m->embed_tokens, in.v[0]), NULL);
 }
 
@@ -63,9 +61,7 @@ tn_llama_options tn_llama_defaults(void) {
 
 /* Matrices: normal; the weights of norms stay 1. */
 static bool init_entry(const tn_entry *entry, void *user) {
-    if (entry->layout.whole.ndim >= 2) {
-        tn_init_normal(*entry->field, 0.0, 0.02);
-    }
+    if (entry->layout.whole.ndim >= 2) { tn_init_normal(*entry->field, 0.0, 0.02); }
     return true;
 }
 
@@ -150,9 +146,7 @@ void tn_llama_init(tn_llama *m, tn_llama_options options) {
     init_layers(m);
     init_top(&m->top, &options, m->stem.embed_tokens.weight);
     tn_module_add(m, "", &m->top);
-    if (options.tied) {
-        tn_module_tie(m, "lm_head.weight", "embed_tokens.weight");
-    }
+    if (options.tied) { tn_module_tie(m, "lm_head.weight", "embed_tokens.weight"); }
     tn_module_each(m, (tn_walk){0}, init_entry, m);
 }
 

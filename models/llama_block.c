@@ -12,9 +12,7 @@
 static tn_values llama_block_forward(tn_module *self, tn_values in, void *context) {
     tn_llama_block *m = (tn_llama_block *)self;
     tn__sequences s;
-    if (!tn__sequences_of(self, in, &s)) {
-        return tn__no_values();
-    }
+    if (!tn__sequences_of(self, in, &s)) { return tn__no_values(); }
     tn_values normed = in; /* mask and positions, if any, are passed on to attention */
     normed.v[0] = tn_call(&m->input_layernorm, s.x);
     tn_tensor *x, *attended = tn_call_values(&m->self_attn, normed, context).v[0];

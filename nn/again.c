@@ -43,9 +43,7 @@ tn_module *tn__again_module(tn_module_lists *lists, bool training, const char *o
 bool tn__collect(tn__collection *c, tn_tensor *t) {
     c->failed = c->failed || !tn__grow(&c->tensors, c->count + 1, &c->capacity, sizeof(*c->tensors),
                                        c->operation);
-    if (!c->failed) {
-        c->tensors[c->count++] = t;
-    }
+    if (!c->failed) { c->tensors[c->count++] = t; }
     return !c->failed;
 }
 

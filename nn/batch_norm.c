@@ -81,9 +81,7 @@ static tn_tensor *batch_norm_forward(tn_module *self, tn_tensor *x) {
     bool own = self->training || !o->track_running_stats;
     bool follows = self->training && o->track_running_stats && !tn_in_recompute();
     double momentum = follows ? count_batch(m) : 0.0;
-    if (own && m->total) {
-        return shared_forward(m, x, follows, momentum);
-    }
+    if (own && m->total) { return shared_forward(m, x, follows, momentum); }
     bool reads = follows || !own;
     return tn_batch_norm(x, reads ? m->running_mean : NULL, reads ? m->running_var : NULL,
                          m->weight, m->bias, own, momentum, o->eps);

@@ -27,9 +27,7 @@ static bool make_tensors(tn_kv_cache *cache, const tn_tensor *like) {
     tn_dims dims = TN_DIMS(cache->batch, tn_size(like, 1), cache->length, tn_size(like, 3));
     tn_tensor *k = tn_empty_on(tn_device_of(like), dims, tn_dtype_of(like)),
               *v = tn_empty_on(tn_device_of(like), dims, tn_dtype_of(like));
-    if (tn_is_inert(k) || tn_is_inert(v)) {
-        return false;
-    }
+    if (tn_is_inert(k) || tn_is_inert(v)) { return false; }
     cache->k = tn_keep(k);
     cache->v = tn_keep(v);
     return true;
@@ -38,9 +36,7 @@ static bool make_tensors(tn_kv_cache *cache, const tn_tensor *like) {
 bool tn__cache_reserve(void *module, tn_kv_cache *cache, const tn_tensor *k, const tn_tensor *v,
                        tn__cache_place *place) {
     tn_module *m = module;
-    if (tn_is_inert(k) || tn_is_inert(v)) {
-        return false;
-    }
+    if (tn_is_inert(k) || tn_is_inert(v)) { return false; }
     int64_t B = tn_size(k, 0), T = tn_size(k, 2), left = cache->length - cache->filled;
     if (B != cache->batch || T > left) {
         tn__raise(TN_EVALUE, m->kind,
@@ -50,9 +46,7 @@ bool tn__cache_reserve(void *module, tn_kv_cache *cache, const tn_tensor *k, con
                   (long long)cache->length);
         return false;
     }
-    if (!cache->k && !make_tensors(cache, k)) {
-        return false;
-    }
+    if (!cache->k && !make_tensors(cache, k)) { return false; }
     *place = (tn__cache_place){.new_k = tn_narrow(cache->k, 2, cache->filled, T),
                                .new_v = tn_narrow(cache->v, 2, cache->filled, T),
                                .all_k = tn_narrow(cache->k, 2, 0, cache->filled + T),
@@ -62,9 +56,7 @@ bool tn__cache_reserve(void *module, tn_kv_cache *cache, const tn_tensor *k, con
 
 bool tn__cache_append(void *m, tn_kv_cache *cache, tn_tensor **k, tn_tensor **v) {
     tn__cache_place place;
-    if (!tn__cache_reserve(m, cache, *k, *v, &place)) {
-        return false;
-    }
+    if (!tn__cache_reserve(m, cache, *k, *v, &place)) { return false; }
     tn_copy_(place.new_k, *k);
     tn_copy_(place.new_v, *v);
     *k = place.all_k;
@@ -73,9 +65,7 @@ bool tn__cache_append(void *m, tn_kv_cache *cache, tn_tensor **k, tn_tensor **v)
 }
 
 void tn__cache_accept(tn_kv_cache *cache, int64_t T) {
-    if (tn__cache_open(cache) && !tn__pending()) {
-        cache->filled += T;
-    }
+    if (tn__cache_open(cache) && !tn__pending()) { cache->filled += T; }
 }
 
 static tn_kv_cache *cache_of(const tn_module *m) {
@@ -85,9 +75,7 @@ static tn_kv_cache *cache_of(const tn_module *m) {
 static bool rewind_cache(tn_module *m, const char *path, void *user) {
     int64_t filled = *(const int64_t *)user;
     tn_kv_cache *cache = cache_of(m);
-    if (cache && cache->filled > filled) {
-        cache->filled = filled;
-    }
+    if (cache && cache->filled > filled) { cache->filled = filled; }
     return true;
 }
 
@@ -97,9 +85,7 @@ void tn__cache_restore(void *m, int64_t filled) {
 
 static bool skip_positions(tn_module *m, const char *path, void *user) {
     tn_kv_cache *cache = cache_of(m);
-    if (cache && !cache->k) {
-        tn__cache_accept(cache, *(const int64_t *)user);
-    }
+    if (cache && !cache->k) { tn__cache_accept(cache, *(const int64_t *)user); }
     return true;
 }
 
@@ -112,9 +98,7 @@ void tn__cache_skip(void *m, int64_t T) {
 /* Drops a row of *field; the last row takes its place. */
 static void drop_row_of(tn_tensor **field, int64_t row, int64_t last, int64_t filled) {
     tn_tensor *held = tn_narrow(*field, 2, 0, filled);
-    if (row != last) {
-        tn_copy_(tn_select(held, 0, row), tn_select(held, 0, last));
-    }
+    if (row != last) { tn_copy_(tn_select(held, 0, row), tn_select(held, 0, last)); }
     tn_tensor *rest = tn_narrow(*field, 0, 0, last);
     if (!tn__pending()) {
         tn_release(*field);
@@ -163,30 +147,22 @@ static bool begin_cache(tn_module *m, const char *path, void *user) {
 }
 
 tn_status tn_cache_begin(void *m, tn_attention_cache_options options) {
-    if (!tn__module_of(m, "cache_begin") || tn__pending()) {
-        return tn_error();
-    }
+    if (!tn__module_of(m, "cache_begin") || tn__pending()) { return tn_error(); }
     const char *wrong =
         TN__BEYOND({"batch", options.batch, 1, 0}, {"length", options.length, 1, 0});
-    if (wrong) {
-        return tn__raise(TN_EVALUE, "cache_begin", "%s", wrong);
-    }
+    if (wrong) { return tn__raise(TN_EVALUE, "cache_begin", "%s", wrong); }
     int caches = 0;
     tn_module_each_module(m, find_broken, &caches);
     if (!tn__pending() && caches == 0) {
         tn__raise(TN_EVALUE, "cache_begin", "%s has no attention module that can keep a cache",
                   ((tn_module *)m)->kind);
     }
-    if (!tn__pending()) {
-        tn_module_each_module(m, begin_cache, &options);
-    }
+    if (!tn__pending()) { tn_module_each_module(m, begin_cache, &options); }
     return tn_error();
 }
 
 void tn_cache_end(void *m) {
-    if (m) {
-        tn_module_each_module(m, begin_cache, &(tn_attention_cache_options){0});
-    }
+    if (m) { tn_module_each_module(m, begin_cache, &(tn_attention_cache_options){0}); }
 }
 
 static bool check_rewind(tn_module *m, const char *path, void *user) {
@@ -200,15 +176,11 @@ static bool check_rewind(tn_module *m, const char *path, void *user) {
 }
 
 tn_status tn_cache_rewind(void *m, int64_t filled) {
-    if (!tn__module_of(m, "cache_rewind") || tn__pending()) {
-        return tn_error();
-    }
+    if (!tn__module_of(m, "cache_rewind") || tn__pending()) { return tn_error(); }
     if (filled < 0) {
         return tn__raise(TN_EVALUE, "cache_rewind", "%lld positions", (long long)filled);
     }
     tn_module_each_module(m, check_rewind, &filled);
-    if (!tn__pending()) {
-        tn__cache_restore(m, filled);
-    }
+    if (!tn__pending()) { tn__cache_restore(m, filled); }
     return tn_error();
 }

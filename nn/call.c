@@ -28,9 +28,7 @@ tn_values tn__no_values(void) {
 
 void tn__return_values(const tn_values *values) {
     for (int i = 0; i < values->n; i++) {
-        if (values->v[i]) {
-            tn_return(values->v[i]);
-        }
+        if (values->v[i]) { tn_return(values->v[i]); }
     }
 }
 
@@ -50,9 +48,7 @@ static tn_values checked_results(const tn_module *m, tn_values out) {
             tn__raise(TN_EVALUE, m->kind, "result %d of the forward is NULL", i);
             return tn__no_values();
         }
-        if (tn_is_inert(out.v[i])) {
-            return tn__no_values();
-        }
+        if (tn_is_inert(out.v[i])) { return tn__no_values(); }
     }
     return out;
 }
@@ -88,9 +84,7 @@ static bool may_call(tn_module *m, const tn_values *in) {
     for (int i = 0; i < in->n; i++) {
         /* a forward of values knows which of its inputs may be absent */
         bool optional = !m->forward;
-        if (!(optional && !in->v[i]) && !tn__usable(in->v[i], m->kind)) {
-            return false;
-        }
+        if (!(optional && !in->v[i]) && !tn__usable(in->v[i], m->kind)) { return false; }
     }
     return tn__module_at_home(m);
 }
@@ -101,18 +95,12 @@ static tn_values call_recompute(tn_module *m, tn_values in, void *context);
 static tn_values inner_bracket(tn_module *m, tn_values in, void *context) {
     bool ok = tn__precision_inputs(m, &in), lent = false;
     tn_module_lists *lists = m->lists;
-    if (ok) {
-        lent = tn__precision_begin(m, &ok);
-    }
+    if (ok) { lent = tn__precision_begin(m, &ok); }
     tn_values out = !ok                              ? tn__no_values()
                     : m->recompute && tn_grad_mode() ? call_recompute(m, in, context)
                                                      : call_forward(m, in, context);
-    if (lent) {
-        tn__precision_end(lists);
-    }
-    if (m->state == TN__MODULE_ALIVE) {
-        tn__precision_outputs(m, &out);
-    }
+    if (lent) { tn__precision_end(lists); }
+    if (m->state == TN__MODULE_ALIVE) { tn__precision_outputs(m, &out); }
     return out;
 }
 
@@ -150,9 +138,7 @@ static tn_values call_bracket(tn_module *m, tn_values in, void *context) {
 
 tn_values tn_call_values(void *module, tn_values in, void *context) {
     tn_module *m = tn__module_of(module, "call");
-    if (!m) {
-        return tn__no_values();
-    }
+    if (!m) { return tn__no_values(); }
     tn__frame frame = {.name = m->parent ? m->name : m->kind};
     tn__frame_push(&frame);
     tn__span span;
@@ -165,9 +151,7 @@ tn_values tn_call_values(void *module, tn_values in, void *context) {
     } else {
         out = tn__no_values();
     }
-    if (seen) {
-        tn__span_end(&span);
-    }
+    if (seen) { tn__span_end(&span); }
     tn__frame_pop(&frame);
     return out;
 }
@@ -230,18 +214,14 @@ static tn_values forward_lent(tn_module *m, tn_values in, void *context) {
     tn_module_lists *lists = m->lists;
     bool lent = tn__precision_begin(m, &ok);
     tn_values out = ok ? call_forward(m, in, context) : tn__no_values();
-    if (lent) {
-        tn__precision_end(lists);
-    }
+    if (lent) { tn__precision_end(lists); }
     return out;
 }
 
 static tn_values forward_again(void *user, tn_values in) {
     again *a = user;
     tn_module *m = tn__again_module(a->lists, a->training, "recompute");
-    if (!m) {
-        return tn__no_values();
-    }
+    if (!m) { return tn__no_values(); }
     if (!a->second) {
         a->second = true;
         return call_forward(m, in, a->context);

@@ -74,9 +74,7 @@ static void conv_init(tn_conv *m, const char *kind, int spatial, bool transposed
     m->spatial = spatial;
     m->transposed = transposed;
     tn_dims dims;
-    if (!weight_dims(m, in, out, kernel, &dims)) {
-        return;
-    }
+    if (!weight_dims(m, in, out, kernel, &dims)) { return; }
     TN_SCOPE;
     tn_tensor *weight = tn_empty(dims, options.dtype);
     tn_init_kaiming_uniform(weight, sqrt(5.0));

@@ -29,9 +29,7 @@ static void put_precision(tn__members *m, const tn_precision *p) {
     put_text(m, "param", tn_dtype_name(p->param));
     put_text(m, "compute", tn_dtype_name(p->compute));
     put_text(m, "reduce", tn_dtype_name(p->reduce));
-    if (p->cast_output) {
-        put_text(m, "output", tn_dtype_name(p->output));
-    }
+    if (p->cast_output) { put_text(m, "output", tn_dtype_name(p->output)); }
 }
 
 /* "options":{…}, or "training":{…}, unless empty. */
@@ -42,9 +40,7 @@ static void put_options(tn__buffer *j, const tn_module *m, bool training) {
     tn__members members = tn__members_begin(j);
     size_t empty = j->bytes;
     tn__fields_put(&members, m->fields, m, training);
-    if (precision) {
-        put_precision(&members, precision);
-    }
+    if (precision) { put_precision(&members, precision); }
     tn__members_end(&members);
     j->bytes = j->bytes == empty + 1 ? before : j->bytes;
 }
@@ -73,9 +69,7 @@ char *tn__module_describe(void *m, const char *operation) {
     tn_module_each_module(m, put_module, &all);
     tn__members_end(&all);
     tn__plain_numbers_end(numbers);
-    if (tn__pending()) {
-        tn__buffer_free(&j);
-    }
+    if (tn__pending()) { tn__buffer_free(&j); }
     return j.at;
 }
 

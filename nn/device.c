@@ -61,9 +61,7 @@ static tn_tensor *copy_on(tn_device device, tn_tensor *t) {
  * first. */
 static tn_tensor *copied_before(const plan *p, const tn_tensor *t) {
     for (int i = 0; i < p->count; i++) {
-        if (*p->moves[i].field == t) {
-            return p->moves[i].to;
-        }
+        if (*p->moves[i].field == t) { return p->moves[i].to; }
     }
     return NULL;
 }
@@ -79,12 +77,8 @@ static bool plan_entry(const tn_entry *entry, void *user) {
         }
         return there;
     }
-    if (!tn__usable_or_deferred(t, "module_to")) {
-        return false;
-    }
-    if (there) {
-        return true;
-    }
+    if (!tn__usable_or_deferred(t, "module_to")) { return false; }
+    if (there) { return true; }
     if (!may_leave(entry) ||
         !tn__grow(&p->moves, p->count + 1, &p->capacity, sizeof(*p->moves), "module_to")) {
         return false;
@@ -92,9 +86,7 @@ static bool plan_entry(const tn_entry *entry, void *user) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *before = copied_before(p, t), *to = before ? before : copy_on(p->device, t);
-    if (tn_is_inert(to)) {
-        return false;
-    }
+    if (tn_is_inert(to)) { return false; }
     p->moves[p->count++] = (move){entry->field, tn_keep(to)};
     return true;
 }
@@ -103,9 +95,7 @@ static bool plan_entry(const tn_entry *entry, void *user) {
 static bool check_tie(const tn_entry *entry, void *user) {
     const plan *p = user;
     for (int i = 0; i < p->count; i++) {
-        if (p->moves[i].field == entry->field) {
-            return true;
-        }
+        if (p->moves[i].field == entry->field) { return true; }
     }
     if (copied_before(p, *entry->field)) {
         tn__raise(TN_ESTATE, "module_to",
@@ -117,9 +107,7 @@ static bool check_tie(const tn_entry *entry, void *user) {
 
 tn_status tn_module_to(void *module, tn_device device) {
     tn_module *m = tn__module_of(module, "module_to");
-    if (!m || tn__pending() || !tn__device_exists(device, "module_to")) {
-        return tn_error();
-    }
+    if (!m || tn__pending() || !tn__device_exists(device, "module_to")) { return tn_error(); }
     plan p = {.device = device};
     tn_module_each_module(m, check_free, NULL);
     if (!tn__pending()) {
@@ -127,9 +115,7 @@ tn_status tn_module_to(void *module, tn_device device) {
         tn_module_each(m, all, plan_entry, &p);
     }
     tn_module *root = !tn__pending() && p.count > 0 ? tn__module_root(m, "module_to") : m;
-    if (root && root != m) {
-        tn_module_each(root, (tn_walk){.with_shared = true}, check_tie, &p);
-    }
+    if (root && root != m) { tn_module_each(root, (tn_walk){.with_shared = true}, check_tie, &p); }
     for (int i = 0; i < p.count; i++) {
         tn_tensor *other = p.moves[i].to;
         if (!tn__pending()) {

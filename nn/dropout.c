@@ -23,9 +23,7 @@ static tn_tensor *channel_ones(const tn_dropout *m, const tn_tensor *x) {
 
 static tn_tensor *dropout_forward(tn_module *self, tn_tensor *x) {
     const tn_dropout *m = (const tn_dropout *)self;
-    if (tn_is_inert(x) || !self->training || m->p == 0.0) {
-        return x;
-    }
+    if (tn_is_inert(x) || !self->training || m->p == 0.0) { return x; }
     return m->spatial == 0 ? tn_dropout_op(x, m->p)
                            : tn_mul(x, tn_dropout_op(channel_ones(m, x), m->p));
 }
@@ -36,9 +34,7 @@ static const tn_field dropout_fields[] = {
 };
 
 static void dropout_init(tn_dropout *m, const char *kind, int spatial, double p) {
-    if (!tn__layer_begin(m, sizeof(*m), kind, dropout_forward, NULL)) {
-        return;
-    }
+    if (!tn__layer_begin(m, sizeof(*m), kind, dropout_forward, NULL)) { return; }
     m->base.fields = dropout_fields;
     m->p = p;
     m->spatial = spatial;

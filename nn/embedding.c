@@ -4,9 +4,7 @@
 
 /* The same rows; no gradient reaches the weight from padding. */
 static tn_tensor *without_padding(const tn_embedding *m, tn_tensor *rows, tn_tensor *index) {
-    if (tn_is_inert(rows) || !tn_requires_grad(rows)) {
-        return rows;
-    }
+    if (tn_is_inert(rows) || !tn_requires_grad(rows)) { return rows; }
     tn_tensor *padding = tn_scalar((double)m->padding_idx, tn_dtype_of(index));
     tn_tensor *is_padding = tn_eq(index, tn_to(padding, tn_device_of(index)));
     return tn_where(tn_unsqueeze(is_padding, -1), tn_detach(rows), rows);
@@ -15,12 +13,8 @@ static tn_tensor *without_padding(const tn_embedding *m, tn_tensor *rows, tn_ten
 static tn_tensor *embedding_forward(tn_module *self, tn_tensor *index) {
     const tn_embedding *m = (tn_embedding *)self;
     tn_tensor *rows = tn_embedding_op(m->weight, index);
-    if (m->padding_idx >= 0) {
-        rows = without_padding(m, rows, index);
-    }
-    if (!m->weight_scale) {
-        return rows;
-    }
+    if (m->padding_idx >= 0) { rows = without_padding(m, rows, index); }
+    if (!m->weight_scale) { return rows; }
     tn_tensor *scale = tn_embedding_op(tn_unsqueeze(m->weight_scale, 1), index); /* (…, 1) */
     return tn_cast(tn_mul(tn_cast(rows, TN_F32), scale), m->dtype);
 }

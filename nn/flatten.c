@@ -18,9 +18,7 @@ TN__LAYER_HEAP(tn_flatten_layer, tn_flatten_new(int first, int last),
 
 static tn_tensor *unflatten_forward(tn_module *self, tn_tensor *x) {
     const tn_unflatten_layer *m = (const tn_unflatten_layer *)self;
-    if (tn_is_inert(x)) {
-        return tn_inert();
-    }
+    if (tn_is_inert(x)) { return tn_inert(); }
     tn_dims from = tn_shape(x), to = {.ndim = from.ndim - 1 + m->sizes.ndim};
     int dim = m->dim < 0 ? m->dim + from.ndim : m->dim;
     if (dim < 0 || dim >= from.ndim || to.ndim > TN_MAX_DIMS ||
@@ -39,9 +37,7 @@ static tn_tensor *unflatten_forward(tn_module *self, tn_tensor *x) {
 }
 
 void tn_unflatten_init(tn_unflatten_layer *m, int dim, tn_dims sizes) {
-    if (!tn__layer_begin(m, sizeof(*m), "unflatten", unflatten_forward, NULL)) {
-        return;
-    }
+    if (!tn__layer_begin(m, sizeof(*m), "unflatten", unflatten_forward, NULL)) { return; }
     m->dim = dim;
     m->sizes = sizes;
     if (tn_dims_count(sizes) < 0 || sizes.ndim < 1) {

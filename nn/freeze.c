@@ -16,20 +16,12 @@ const char *tn__path_next(const char *list, const char **end) {
 /* With `below` it may also be the beginning of the path, before a dot. */
 static bool path_matches(const char *pattern, const char *end, const char *path, bool below) {
     for (; pattern < end && *pattern != '*'; pattern++, path++) {
-        if (*pattern != *path) {
-            return false;
-        }
+        if (*pattern != *path) { return false; }
     }
-    if (pattern == end) {
-        return *path == 0 || (below && *path == '.');
-    }
+    if (pattern == end) { return *path == 0 || (below && *path == '.'); }
     for (;; path++) {
-        if (path_matches(pattern + 1, end, path, below)) {
-            return true;
-        }
-        if (*path == 0 || *path == '.') {
-            return false;
-        }
+        if (path_matches(pattern + 1, end, path, below)) { return true; }
+        if (*path == 0 || *path == '.') { return false; }
     }
 }
 
@@ -44,9 +36,7 @@ bool tn__path_covers(const char *pattern, const char *end, const char *path) {
 bool tn__paths_fit(const char *list, const char *path) {
     const char *end;
     for (const char *at = tn__path_next(list, &end); at; at = tn__path_next(end, &end)) {
-        if (tn__path_fits(at, end, path)) {
-            return true;
-        }
+        if (tn__path_fits(at, end, path)) { return true; }
     }
     return false;
 }
@@ -62,18 +52,14 @@ typedef struct freezing {
 
 static bool freeze_entry(const tn_entry *entry, void *user) {
     freezing *f = user;
-    if (!tn__path_covers(f->begin, f->end, entry->path)) {
-        return true;
-    }
+    if (!tn__path_covers(f->begin, f->end, entry->path)) { return true; }
     f->named++;
     tn_dtype dtype = tn_dtype_of(entry->stored);
     if (f->wanted && !tn_dtype_is_float(dtype)) {
         tn__raise(TN_EDTYPE, "unfreeze", "\"%s\" is %s, which has no gradient", entry->path,
                   tn_dtype_name(dtype));
     }
-    if (!f->apply) {
-        return !tn__pending();
-    }
+    if (!f->apply) { return !tn__pending(); }
     f->changed += tn_requires_grad(entry->stored) != f->wanted;
     if (!f->wanted) {
         tn_zero_grad(*entry->field);
@@ -86,12 +72,8 @@ static bool freeze_entry(const tn_entry *entry, void *user) {
 /* Applies every pattern of the list, after checking all of them. */
 static int set_wanted(void *module, const char *paths, bool wanted, const char *operation) {
     tn_module *m = tn__module_of(module, operation);
-    if (m && !paths) {
-        tn__raise(TN_EVALUE, operation, "the paths are NULL");
-    }
-    if (!m || !paths) {
-        return -1;
-    }
+    if (m && !paths) { tn__raise(TN_EVALUE, operation, "the paths are NULL"); }
+    if (!m || !paths) { return -1; }
     freezing f = {.wanted = wanted};
     for (int apply = 0; apply < 2; apply++) {
         f.apply = apply;
@@ -106,9 +88,7 @@ static int set_wanted(void *module, const char *paths, bool wanted, const char *
                           m->kind, (int)(f.end - f.begin), f.begin);
             }
         }
-        if (tn__pending()) {
-            return -1;
-        }
+        if (tn__pending()) { return -1; }
     }
     return f.changed;
 }

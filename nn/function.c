@@ -13,9 +13,7 @@ void tn_function_init(tn_function *m, const char *kind, tn_tensor *(*f)(tn_tenso
         return;
     }
     m->f = f;
-    if (!f) {
-        tn__layer_refuse(m, TN_EVALUE, "the function is NULL");
-    }
+    if (!f) { tn__layer_refuse(m, TN_EVALUE, "the function is NULL"); }
 }
 
 /* TN_FN(tn_relu) gives the kind "tn_relu", which is shown as "relu". */
@@ -43,9 +41,7 @@ tn_function *tn_function_new_with(const char *kind, tn_tensor *(*f)(tn_tensor *x
         m->base.fields = number_fields;
         m->f_with = f;
         m->number = number;
-        if (!f) {
-            tn__layer_refuse(m, TN_EVALUE, "the function is NULL");
-        }
+        if (!f) { tn__layer_refuse(m, TN_EVALUE, "the function is NULL"); }
     }
     return tn__layer_on_heap(m);
 }

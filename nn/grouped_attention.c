@@ -17,9 +17,7 @@
 
 /* (B, T, heads D) -> (B, heads, T, D), for this rank's heads */
 static tn_tensor *split_heads(const tn_grouped_attention *m, tn_tensor *x) {
-    if (tn_is_inert(x)) {
-        return x;
-    }
+    if (tn_is_inert(x)) { return x; }
     tn_dims d = tn_shape(x);
     tn_dims heads = TN_DIMS(d.size[0], d.size[1], d.size[2] / m->head_width, m->head_width);
     return tn_transpose(tn_reshape(x, heads), 1, 2);
@@ -40,9 +38,7 @@ static bool turn_projections(tn_grouped_attention *m, tn_tensor *x, tn_tensor *p
         return true;
     }
     tn__cache_place place;
-    if (!tn__cache_reserve(m, &m->cache, *k, *v, &place)) {
-        return false;
-    }
+    if (!tn__cache_reserve(m, &m->cache, *k, *v, &place)) { return false; }
     tn_tensor *turned =
         tn__rotary_append(*q, *k, *v, positions, &m->rotary, place.new_k, place.new_v);
     if (!turned) {
@@ -63,15 +59,11 @@ static tn_tensor *attend_grouped(tn_grouped_attention *m, const tn__sequences *s
         positions = tn__arange(tn_device_of(x), (double)start, (double)(start + T), 1.0, TN_I64);
     }
     tn_tensor *q, *k, *v;
-    if (!turn_projections(m, x, positions, &q, &k, &v)) {
-        return tn_inert();
-    }
+    if (!turn_projections(m, x, positions, &q, &k, &v)) { return tn_inert(); }
     tn_attention_options options = tn_attention_defaults();
     options.causal = m->causal;
     tn_tensor *y = tn__attend(&m->base, q, k, v, s->mask, options); /* (B, H, T, D) */
-    if (tn_is_inert(y)) {
-        return y;
-    }
+    if (tn_is_inert(y)) { return y; }
     tn__cache_accept(&m->cache, T);
     return tn_reshape(tn_transpose(y, 1, 2), TN_DIMS(B, T, tn_size(y, 1) * m->head_width));
 }
@@ -79,9 +71,7 @@ static tn_tensor *attend_grouped(tn_grouped_attention *m, const tn__sequences *s
 static tn_values grouped_attention_forward(tn_module *self, tn_values in, void *context) {
     tn_grouped_attention *m = (tn_grouped_attention *)self;
     tn__sequences s;
-    if (!tn__sequences_of(self, in, &s)) {
-        return tn__no_values();
-    }
+    if (!tn__sequences_of(self, in, &s)) { return tn__no_values(); }
     tn_tensor *y = attend_grouped(m, &s);
     return tn_values_of(tn_call(&m->o_proj, y), NULL);
 }
@@ -140,9 +130,7 @@ void tn_grouped_attention_init(tn_grouped_attention *m, int64_t width,
     int64_t head_width = options.head_width  ? options.head_width
                          : options.heads > 0 ? width / options.heads
                                              : 0;
-    if (!options_fit(m, width, &options, head_width, kv_heads)) {
-        return;
-    }
+    if (!options_fit(m, width, &options, head_width, kv_heads)) { return; }
     m->base.fields = tn__grouped_attention_fields;
     m->head_width = head_width;
     m->causal = options.causal;

@@ -26,9 +26,7 @@ static void sweep_hooks(tn_module_lists *lists) {
         lists->hook_count--;
         memmove(lists->hooks + i, lists->hooks + i + 1,
                 (size_t)(lists->hook_count - i) * sizeof(*lists->hooks));
-        if (hook->hooks.free_user) {
-            hook->hooks.free_user(hook->hooks.user);
-        }
+        if (hook->hooks.free_user) { hook->hooks.free_user(hook->hooks.user); }
         free(hook);
     }
 }
@@ -42,9 +40,7 @@ void tn__module_drop_hooks(tn_module_lists *lists) {
 
 tn_hook tn_module_hook(void *module, tn_module_hooks hooks) {
     tn_module *m = tn__module_of(module, "module_hook");
-    if (!m || tn__pending()) {
-        return 0;
-    }
+    if (!m || tn__pending()) { return 0; }
     if (!hooks.before && !hooks.after && !hooks.backward_before && !hooks.backward_after) {
         tn__raise(TN_EVALUE, "module_hook", "%s: all hooks are NULL", m->kind);
         return 0;
@@ -55,9 +51,7 @@ tn_hook tn_module_hook(void *module, tn_module_hooks hooks) {
         return 0;
     }
     tn__module_hook *hook = tn__malloc_for(sizeof(*hook), "module_hook");
-    if (!hook) {
-        return 0;
-    }
+    if (!hook) { return 0; }
     *hook = (tn__module_hook){.id = ++lists->last_hook, .hooks = hooks};
     lists->hooks[lists->hook_count++] = hook;
     return hook->id;
@@ -66,13 +60,9 @@ tn_hook tn_module_hook(void *module, tn_module_hooks hooks) {
 void tn_module_unhook(void *module, tn_hook id) {
     tn_module *m = tn__module_of(module, "module_unhook");
     for (int i = 0; m && m->lists && i < m->lists->hook_count; i++) {
-        if (m->lists->hooks[i]->id == id) {
-            m->lists->hooks[i]->removed = true;
-        }
+        if (m->lists->hooks[i]->id == id) { m->lists->hooks[i]->removed = true; }
     }
-    if (m && m->lists) {
-        sweep_hooks(m->lists);
-    }
+    if (m && m->lists) { sweep_hooks(m->lists); }
 }
 
 /* ---- Running --------------------------------------------------------------------------------- */
@@ -107,9 +97,7 @@ static tn_values call_forward_hook(const tn__module_hook *hook, tn_module *m, tn
 
 tn_values tn__hooks_before(tn_module *m, tn_values in) {
     tn_module_lists *lists = m->lists;
-    if (!lists || lists->hook_count == 0) {
-        return in;
-    }
+    if (!lists || lists->hook_count == 0) { return in; }
     running_begin(lists);
     for (int i = 0, n = lists->hook_count; i < n; i++) {
         if (lists->hooks[i]->hooks.before && !lists->hooks[i]->removed) {
@@ -122,9 +110,7 @@ tn_values tn__hooks_before(tn_module *m, tn_values in) {
 
 tn_values tn__hooks_after(tn_module *m, tn_values in, tn_values out) {
     tn_module_lists *lists = m->lists;
-    if (!lists || lists->hook_count == 0) {
-        return out;
-    }
+    if (!lists || lists->hook_count == 0) { return out; }
     running_begin(lists);
     for (int i = 0, n = lists->hook_count; i < n; i++) {
         if (lists->hooks[i]->hooks.after && !lists->hooks[i]->removed) {
@@ -137,15 +123,11 @@ tn_values tn__hooks_after(tn_module *m, tn_values in, tn_values out) {
 
 /* Runs backward_before, or with in_grads backward_after. */
 static void run_backward_hooks(tn_module_lists *lists, const tn_values *in_grads) {
-    if (lists->module && !tn__module_in_place(lists, "backward")) {
-        return;
-    }
+    if (lists->module && !tn__module_in_place(lists, "backward")) { return; }
     running_begin(lists);
     for (int i = 0, n = lists->hook_count; i < n && lists->module; i++) {
         const tn__module_hook *hook = lists->hooks[i];
-        if (hook->removed) {
-            continue;
-        }
+        if (hook->removed) { continue; }
         TN_SCOPE;
         if (in_grads && hook->hooks.backward_after) {
             hook->hooks.backward_after(lists->module, *in_grads, hook->hooks.user);
@@ -204,18 +186,14 @@ static void notify_after(tn__watch *watch) {
  * second backward. */
 static void backward_ended(void *user) {
     tn__watch *watch = user;
-    if (!watch->done) {
-        notify_after(watch);
-    }
+    if (!watch->done) { notify_after(watch); }
     watch->begun = watch->done = false;
     watch->arrived = 0;
     watch_release(watch);
 }
 
 static void output_reached(tn__watch *watch) {
-    if (watch->begun) {
-        return;
-    }
+    if (watch->begun) { return; }
     watch_keep(watch);
     if (tn_after_backward(backward_ended, watch) != TN_OK) {
         watch_release(watch);
@@ -226,15 +204,11 @@ static void output_reached(tn__watch *watch) {
 }
 
 static void input_reached(tn__watch *watch, int input, tn_tensor *grad) {
-    if (!watch->begun || watch->done) {
-        return;
-    }
+    if (!watch->begun || watch->done) { return; }
     tn_release(watch->grads[input]);
     watch->grads[input] = tn_keep(grad);
     watch->arrived |= 1u << input;
-    if (watch->arrived == watch->wanted) {
-        notify_after(watch);
-    }
+    if (watch->arrived == watch->wanted) { notify_after(watch); }
 }
 
 static bool same_view(tn_op_call *c) {
@@ -281,13 +255,9 @@ static bool needs_backward(const tn_module_lists *lists) {
 }
 
 tn__watch *tn__watch_inputs(tn_module *m, tn_values *in) {
-    if (!tn_grad_mode() || !needs_backward(m->lists)) {
-        return NULL;
-    }
+    if (!tn_grad_mode() || !needs_backward(m->lists)) { return NULL; }
     tn__watch *watch = tn__calloc_for(1, sizeof(*watch), m->kind);
-    if (!watch) {
-        return NULL;
-    }
+    if (!watch) { return NULL; }
     *watch = (tn__watch){.refs = 1, .lists = tn__module_lists_keep(m->lists), .inputs = in->n};
     for (int i = 0; i < in->n; i++) {
         if (in->v[i] && tn_requires_grad(in->v[i])) {

@@ -16,9 +16,7 @@ static tn_tensor *host_tensor(tn_tensor *t) {
 
 /* Copies values drawn on the host to t's device. */
 static void give_values(tn_tensor *t, tn_tensor *drawn) {
-    if (drawn != t) {
-        tn_copy_(t, drawn);
-    }
+    if (drawn != t) { tn_copy_(t, drawn); }
 }
 
 void tn_init_uniform(tn_tensor *t, double low, double high) {
@@ -41,9 +39,7 @@ void tn_init_constant(tn_tensor *t, double value) {
 /* Weights are (out, in, …): what follows `in` is a receptive field that multiplies both. False
  * after raising. */
 static bool find_fans(const tn_tensor *t, double *fan_in, double *fan_out, const char *operation) {
-    if (!tn__usable_or_deferred(t, operation)) {
-        return false;
-    }
+    if (!tn__usable_or_deferred(t, operation)) { return false; }
     if (tn_ndim(t) < 2) {
         tn__raise(TN_ESHAPE, operation,
                   "the weight is %s but needs at least 2 dimensions: (out, in, ...)",
@@ -122,9 +118,7 @@ void tn_init_kaiming_uniform_with(tn_tensor *t, tn_kaiming_options options) {
 
 void tn_init_kaiming_normal_with(tn_tensor *t, tn_kaiming_options options) {
     double std;
-    if (kaiming_std(t, options, &std, "init_kaiming_normal")) {
-        tn_init_normal(t, 0.0, std);
-    }
+    if (kaiming_std(t, options, &std, "init_kaiming_normal")) { tn_init_normal(t, 0.0, std); }
 }
 
 void tn_init_kaiming_uniform(tn_tensor *t, double negative_slope) {

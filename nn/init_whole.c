@@ -56,9 +56,7 @@ static double normal_quantile(double p) {
 
 /* Zeros for the elements of t; NULL after raising. */
 static double *buffer_for(tn_tensor *t, const char *operation) {
-    if (!tn__usable_or_deferred(t, operation)) {
-        return NULL;
-    }
+    if (!tn__usable_or_deferred(t, operation)) { return NULL; }
     int64_t n = tn_count(t);
     return tn__calloc_for(n > 0 ? (size_t)n : 1, sizeof(double), operation);
 }
@@ -73,9 +71,7 @@ static void give_buffer(tn_tensor *t, double *x) {
 
 /* False after raising. */
 static bool ndim_fits(const tn_tensor *t, int least, int most, const char *operation) {
-    if (!tn__usable_or_deferred(t, operation)) {
-        return false;
-    }
+    if (!tn__usable_or_deferred(t, operation)) { return false; }
     if (tn_ndim(t) < least || tn_ndim(t) > most) {
         tn__raise(TN_ESHAPE, operation, "the tensor is %s but needs %d to %d dimensions",
                   tn_shape_text(t), least, most);
@@ -96,9 +92,7 @@ void tn_init_trunc_normal(tn_tensor *t, double mean, double std, double low, dou
         return;
     }
     double *x = buffer_for(t, "init_trunc_normal");
-    if (!x) {
-        return;
-    }
+    if (!x) { return; }
     int64_t n = tn_count(t);
     double from = 0.5 * erfc(-(low - mean) / std / M_SQRT2);
     double to = 0.5 * erfc(-(high - mean) / std / M_SQRT2);
@@ -111,9 +105,7 @@ void tn_init_trunc_normal(tn_tensor *t, double mean, double std, double low, dou
 
 void tn_init_eye(tn_tensor *t) {
     double *x = ndim_fits(t, 2, 2, "init_eye") ? buffer_for(t, "init_eye") : NULL;
-    if (!x) {
-        return;
-    }
+    if (!x) { return; }
     int64_t rows = tn_size(t, 0), columns = tn_size(t, 1);
     for (int64_t i = 0; i < rows && i < columns; i++) {
         x[i * columns + i] = 1.0;
@@ -122,9 +114,7 @@ void tn_init_eye(tn_tensor *t) {
 }
 
 void tn_init_dirac(tn_tensor *t, int64_t groups) {
-    if (!ndim_fits(t, 3, 5, "init_dirac")) {
-        return;
-    }
+    if (!ndim_fits(t, 3, 5, "init_dirac")) { return; }
     int64_t out = tn_size(t, 0), in = tn_size(t, 1), field = 1, middle = 0;
     if (groups < 1 || out % groups != 0) {
         tn__raise(TN_EVALUE, "init_dirac", "%lld channels cannot be in %lld groups", (long long)out,
@@ -132,18 +122,14 @@ void tn_init_dirac(tn_tensor *t, int64_t groups) {
         return;
     }
     double *x = buffer_for(t, "init_dirac");
-    if (!x) {
-        return;
-    }
+    if (!x) { return; }
     for (int i = 2; i < tn_ndim(t); i++) {
         middle = middle * tn_size(t, i) + tn_size(t, i) / 2;
         field *= tn_size(t, i);
     }
     int64_t each = out / groups;
     for (int64_t o = 0; o < out && field > 0; o++) {
-        if (o % each < in) {
-            x[(o * in + o % each) * field + middle] = 1.0;
-        }
+        if (o % each < in) { x[(o * in + o % each) * field + middle] = 1.0; }
     }
     give_buffer(t, x);
 }
@@ -178,9 +164,7 @@ static void make_orthonormal(double *x, int64_t count, int64_t n) {
 void tn_init_orthogonal(tn_tensor *t, double gain) {
     double *x =
         ndim_fits(t, 2, TN_MAX_DIMS, "init_orthogonal") ? buffer_for(t, "init_orthogonal") : NULL;
-    if (!x) {
-        return;
-    }
+    if (!x) { return; }
     int64_t n = tn_count(t), rows = tn_size(t, 0), columns = rows > 0 ? n / rows : 0;
     double *q = n > 0 ? buffer_for(t, "init_orthogonal") : NULL;
     if (!q) {
@@ -204,9 +188,7 @@ void tn_init_sparse(tn_tensor *t, double sparsity, double std) {
         return;
     }
     double *x = ndim_fits(t, 2, 2, "init_sparse") ? buffer_for(t, "init_sparse") : NULL;
-    if (!x) {
-        return;
-    }
+    if (!x) { return; }
     int64_t rows = tn_size(t, 0), columns = tn_size(t, 1);
     int64_t zeros = (int64_t)ceil(sparsity * (double)rows);
     draw_normal(x, rows * columns, std);
@@ -214,8 +196,7 @@ void tn_init_sparse(tn_tensor *t, double sparsity, double std) {
         /* the next zero is in any row that has none yet (a drawn number is 0 only if std is) */
         for (int64_t z = 0; z < zeros; z++) {
             int64_t left = tn_random_below(tn_default_generator(), rows - z), r = 0;
-            for (; r < rows - 1 && (x[r * columns + c] == 0.0 || left-- > 0); r++) {
-            }
+            for (; r < rows - 1 && (x[r * columns + c] == 0.0 || left-- > 0); r++) {}
             x[r * columns + c] = 0.0;
         }
     }

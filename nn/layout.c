@@ -22,9 +22,7 @@ static int64_t count_between(const tn_dims *d, int first, int last) {
 
 static bool dims_sound(const tn_dims *d) {
     int64_t product = 1; /* without the zeros: strides are computed from it */
-    if (d->ndim < 0 || d->ndim > TN_MAX_DIMS) {
-        return false;
-    }
+    if (d->ndim < 0 || d->ndim > TN_MAX_DIMS) { return false; }
     for (int i = 0; i < d->ndim; i++) {
         if (d->size[i] < 0 ||
             (d->size[i] && __builtin_mul_overflow(product, d->size[i], &product))) {
@@ -35,9 +33,7 @@ static bool dims_sound(const tn_dims *d) {
 }
 
 static bool cut_sound(const tn_layout *l) {
-    if (l->dim < 0) {
-        return l->dim == -1;
-    }
+    if (l->dim < 0) { return l->dim == -1; }
     int64_t cuts = (int64_t)l->pieces * l->slices;
     return l->dim < l->whole.ndim && l->pieces > 0 && l->slices > 0 && l->slice >= 0 &&
            l->slice < l->slices && (l->pieces == 1 || l->whole.size[l->dim] % cuts == 0);
@@ -52,16 +48,12 @@ tn__slice tn__layout_slice(const tn_layout *l) {
 
 tn_dims tn__layout_block(const tn_layout *l) {
     tn_dims block = l->whole;
-    if (l->dim >= 0) {
-        block.size[l->dim] = l->pieces * tn__layout_slice(l).count;
-    }
+    if (l->dim >= 0) { block.size[l->dim] = l->pieces * tn__layout_slice(l).count; }
     return block;
 }
 
 bool tn__layout_sound(const tn_layout *l) {
-    if (!dims_sound(&l->whole) || !cut_sound(l)) {
-        return false;
-    }
+    if (!dims_sound(&l->whole) || !cut_sound(l)) { return false; }
     int64_t block = tn_dims_count(tn__layout_block(l));
     return l->start >= 0 && l->length >= 0 && l->length <= block && l->start <= block - l->length;
 }

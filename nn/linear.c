@@ -38,9 +38,7 @@ void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_options opt
     tn_init_uniform(weight, -bound, bound);
     tn_module_param(m, "weight", &m->weight, weight);
     tn_tensor *bias = options.bias ? tn_empty(TN_DIMS(out), options.dtype) : NULL;
-    if (bias) {
-        tn_init_uniform(bias, -bound, bound);
-    }
+    if (bias) { tn_init_uniform(bias, -bound, bound); }
     tn_module_param(m, "bias", &m->bias, bias);
     tn_module_buffer(m, "weight_scale", &m->weight_scale, NULL);
 }

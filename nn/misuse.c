@@ -76,9 +76,7 @@ bool tn__module_has_left(const tn_module_lists *lists) {
 void tn_module_set_apart(void *module, bool apart) {
     tn_module *m = tn__module_of(module, "module_set_apart");
     tn_module_lists *lists = m ? tn__module_lists(m, "module_set_apart") : NULL;
-    if (lists) {
-        lists->apart = apart;
-    }
+    if (lists) { lists->apart = apart; }
 }
 
 #ifdef TN_DEBUG_TENSORS
@@ -110,9 +108,7 @@ static bool is_known_outside(const tn_tensor *param) {
     parameter_search search = {.wanted = param};
     for (const tn__frame *f = calling_frame(); f && f->module && !search.found; f = f->up) {
         tn_module *root = tn__module_root(f->module, "call");
-        if (root) {
-            tn_module_each(root, (tn_walk){.with_shared = true}, is_wanted, &search);
-        }
+        if (root) { tn_module_each(root, (tn_walk){.with_shared = true}, is_wanted, &search); }
     }
     return search.found;
 }
@@ -134,9 +130,7 @@ static bool find_stray(const tn_entry *entry, void *user) {
 /* Whether one of the modules whose forward is running belongs to the tree of this root. */
 static bool is_around(const tn_module *root) {
     for (const tn__frame *f = calling_frame(); f && f->module; f = f->up) {
-        if (tn__module_root(f->module, "call") == root) {
-            return true;
-        }
+        if (tn__module_root(f->module, "call") == root) { return true; }
     }
     return false;
 }
@@ -145,9 +139,7 @@ static bool is_around(const tn_module *root) {
 static bool is_training(void) {
     char path[TN_MODULE_NAME];
     for (const tn__frame *f = calling_frame(); f && f->module; f = f->up) {
-        if (tn__module_stepped(f->module, path, sizeof(path))) {
-            return true;
-        }
+        if (tn__module_stepped(f->module, path, sizeof(path))) { return true; }
     }
     return false;
 }
@@ -155,9 +147,7 @@ static bool is_training(void) {
 /* Whether m is called as a part of the tree around it, or was set apart. */
 static bool is_expected(tn_module *m, const tn_module *caller) {
     for (const tn_module_lists *l = m->lists; l; l = l->up) {
-        if (l->apart || l == caller->lists) {
-            return true;
-        }
+        if (l->apart || l == caller->lists) { return true; }
     }
     tn_module *root = tn__module_root(m, "call");
     return !root || is_around(root) ||
@@ -167,14 +157,10 @@ static bool is_expected(tn_module *m, const tn_module *caller) {
 bool tn__module_at_home(tn_module *m) {
     const tn__frame *frame = calling_frame();
     const tn_module *caller = frame ? frame->module : NULL;
-    if (!caller || !tn_grad_mode() || is_expected(m, caller)) {
-        return true;
-    }
+    if (!caller || !tn_grad_mode() || is_expected(m, caller)) { return true; }
     char path[TN_MODULE_NAME] = "";
     tn_module_each(m, (tn_walk){0}, find_stray, path);
-    if (!path[0]) {
-        return true;
-    }
+    if (!path[0]) { return true; }
     const tn_module *root = tn__module_root(m, "call");
     bool part = root && root != m;
     tn__raise(

@@ -51,9 +51,7 @@ void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options) {
         return;
     }
     int64_t hidden = options.hidden;
-    if (hidden == 0 && __builtin_mul_overflow(4, width, &hidden)) {
-        hidden = -1;
-    }
+    if (hidden == 0 && __builtin_mul_overflow(4, width, &hidden)) { hidden = -1; }
     const char *wrong = TN__BEYOND({"width", width, 1, 0}, {"hidden", hidden, 1, 0},
                                    {"activation", (int)options.activation, 0, TN_ACT_SILU});
     if (wrong) {

@@ -27,16 +27,10 @@ static char *path_text(const tn_module_lists *lists, char *text, size_t size) {
     char *at = text + size - 1;
     for (*at = 0; lists && lists->up; lists = lists->up) {
         size_t length = strlen(lists->name), dot = *at != 0;
-        if (length == 0) {
-            continue; /* transparent */
-        }
-        if ((size_t)(at - text) < length + dot) {
-            break;
-        }
+        if (length == 0) { continue; /* transparent */ }
+        if ((size_t)(at - text) < length + dot) { break; }
         at -= dot;
-        if (dot) {
-            *at = '.';
-        }
+        if (dot) { *at = '.'; }
         at -= length;
         memcpy(at, lists->name, length);
     }
@@ -91,9 +85,7 @@ static void raise_no_module(const void *m, const char *operation) {
 }
 
 tn_module *tn__module_of(void *m, const char *operation) {
-    if (!is_module_place(m, operation)) {
-        return NULL;
-    }
+    if (!is_module_place(m, operation)) { return NULL; }
     tn_module *module = m;
     if (module->state == TN__MODULE_FINISHED) {
         tn__raise(TN_ESTATE, operation, "the module (%s) is finished", module->kind);
@@ -125,9 +117,7 @@ static bool is_module_size(size_t bytes, const char *kind) {
 
 void tn_module_init(void *module, const char *kind, tn_module_forward forward) {
     tn_module *m = module;
-    if (!is_module_place(m, "module_init")) {
-        return;
-    }
+    if (!is_module_place(m, "module_init")) { return; }
     *m = (tn_module){.state = TN__MODULE_ALIVE,
                      .training = true,
                      .kind = kind ? kind : "module",
@@ -140,9 +130,7 @@ void tn_module_init(void *module, const char *kind, tn_module_forward forward) {
 
 void tn_module_init_values(void *module, const char *kind, tn_module_forward_values forward) {
     tn_module *m = module;
-    if (!is_module_place(m, "module_init_values")) {
-        return;
-    }
+    if (!is_module_place(m, "module_init_values")) { return; }
     *m = (tn_module){.state = TN__MODULE_ALIVE,
                      .training = true,
                      .kind = kind ? kind : "module",
@@ -183,9 +171,7 @@ void *tn__layer_alloc(size_t bytes) {
         return NULL;
     }
     heap_place *place = tn__calloc_for(1, sizeof(*place) + bytes, "module_new");
-    if (!place) {
-        return NULL;
-    }
+    if (!place) { return NULL; }
     tn__alive_begin(&heap_modules, place);
     return place + 1;
 }
@@ -201,25 +187,19 @@ void tn__layer_free(void *m) {
 }
 
 void *tn__layer_on_heap(void *m) {
-    if (m) {
-        ((tn_module *)m)->heap = true;
-    }
+    if (m) { ((tn_module *)m)->heap = true; }
     return m;
 }
 
 void *tn_module_new(size_t bytes, const char *kind, tn_module_forward forward) {
     tn_module *m = is_module_size(bytes, kind) ? tn__layer_alloc(bytes) : NULL;
-    if (m) {
-        tn_module_init(m, kind, forward);
-    }
+    if (m) { tn_module_init(m, kind, forward); }
     return tn__layer_on_heap(m);
 }
 
 void *tn_module_new_values(size_t bytes, const char *kind, tn_module_forward_values forward) {
     tn_module *m = is_module_size(bytes, kind) ? tn__layer_alloc(bytes) : NULL;
-    if (m) {
-        tn_module_init_values(m, kind, forward);
-    }
+    if (m) { tn_module_init_values(m, kind, forward); }
     return tn__layer_on_heap(m);
 }
 
@@ -236,9 +216,7 @@ void tn__layer_refuse(void *layer, tn_status status, const char *format, ...) {
 
 bool tn__layer_options(void *layer, bool made, const char *what) {
     tn_module *m = layer;
-    if (!made) {
-        m->state = TN__MODULE_BROKEN;
-    }
+    if (!made) { m->state = TN__MODULE_BROKEN; }
     return tn__options_made(made, m->kind, what);
 }
 
@@ -247,9 +225,7 @@ bool tn__layer_options(void *layer, bool made, const char *what) {
 tn_module_lists *tn__module_lists(tn_module *m, const char *operation) {
     if (!m->lists) {
         m->lists = tn__calloc_for(1, sizeof(*m->lists), operation);
-        if (!m->lists) {
-            return NULL;
-        }
+        if (!m->lists) { return NULL; }
         m->lists->refs = 1;
         m->lists->module = m->place = m;
         m->lists->kind = m->kind;
@@ -279,9 +255,7 @@ static void leave_parent(tn_module *m) {
             break;
         }
     }
-    if (own) {
-        own->up = NULL;
-    }
+    if (own) { own->up = NULL; }
     m->parent = NULL;
 }
 
@@ -323,17 +297,13 @@ void tn_module_finish(void *module) {
         release_all(m->lists);
         m->lists = NULL;
     }
-    if (m->finish) {
-        m->finish(m);
-    }
+    if (m->finish) { m->finish(m); }
 }
 
 void tn__module_end(tn_module *m) {
     bool heap = m->heap;
     tn_module_finish(m);
-    if (heap) {
-        tn__layer_free(m);
-    }
+    if (heap) { tn__layer_free(m); }
 }
 
 void tn_module_free(void *module) {

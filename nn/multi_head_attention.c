@@ -17,9 +17,7 @@
 
 /* The rows of q, k or v (0, 1, 2) in a stacked tensor; NULL stays NULL. */
 static tn_tensor *rows_of(tn_tensor *whole, int first, int count) {
-    if (!whole) {
-        return NULL;
-    }
+    if (!whole) { return NULL; }
     int64_t width = tn_size(whole, 0) / 3;
     return tn_narrow(whole, 0, first * width, count * width);
 }
@@ -33,9 +31,7 @@ static tn_tensor *project_rows(tn_multi_head_attention *m, tn_tensor *x, int fir
 
 /* (B, T, C) -> (B, H, T, D) */
 static tn_tensor *split_heads(tn_tensor *x, int heads) {
-    if (tn_is_inert(x)) {
-        return x;
-    }
+    if (tn_is_inert(x)) { return x; }
     tn_dims d = tn_shape(x);
     tn_dims parts = TN_DIMS(d.size[0], d.size[1], heads, d.size[2] / heads);
     return tn_transpose(tn_reshape(x, parts), 1, 2);
@@ -47,9 +43,7 @@ static void project_all(tn_multi_head_attention *m, const tn_values *in, tn_tens
     *q = project_rows(m, in->v[0], 0, 1);
     if (m->in_proj_weight && in->v[1] == in->v[2]) {
         tn_tensor *both = project_rows(m, in->v[1], 1, 2), *halves[2] = {both, both};
-        if (!tn_is_inert(both)) {
-            tn_split(both, tn_size(both, 2) / 2, 2, halves, 2);
-        }
+        if (!tn_is_inert(both)) { tn_split(both, tn_size(both, 2) / 2, 2, halves, 2); }
         *k = halves[0];
         *v = halves[1];
     } else {
@@ -83,9 +77,7 @@ static bool masks_fit(const tn_module *m, const tn_tensor *padding, const tn_ten
 
 /* Both masks as one that broadcasts to (B, H, T, S), true where hidden; NULL: none. */
 static tn_tensor *hidden_of(tn_tensor *padding, tn_tensor *mask, int64_t batch, int heads) {
-    if (padding) {
-        padding = tn_unsqueeze(tn_unsqueeze(padding, 1), 1); /* (B, 1, 1, S) */
-    }
+    if (padding) { padding = tn_unsqueeze(tn_unsqueeze(padding, 1), 1); /* (B, 1, 1, S) */ }
     if (mask && tn_ndim(mask) == 3) {
         mask = tn_reshape(mask, TN_DIMS(batch, heads, tn_size(mask, 1), tn_size(mask, 2)));
     }
@@ -97,9 +89,7 @@ static tn_tensor *hidden_of(tn_tensor *padding, tn_tensor *mask, int64_t batch, 
 /* Made of operations: dropout applies to the weights themselves, as in PyTorch. */
 static tn_tensor *attend_dropping(const tn_multi_head_attention *m, tn_tensor *q, tn_tensor *k,
                                   tn_tensor *v, tn_tensor *hidden) {
-    if (tn_is_inert(q) || tn_is_inert(k) || tn_is_inert(v)) {
-        return tn_inert();
-    }
+    if (tn_is_inert(q) || tn_is_inert(k) || tn_is_inert(v)) { return tn_inert(); }
     int64_t T = tn_size(q, 2), S = tn_size(k, 2);
     tn_tensor *scores = tn_matmul(tn_mul_scalar(q, 1.0 / sqrt((double)tn_size(q, 3))), tn_t(k));
     if (m->causal) {
@@ -117,9 +107,7 @@ static tn_tensor *attend_dropping(const tn_multi_head_attention *m, tn_tensor *q
 
 /* (B, H, T, D) -> (B, T, C) */
 static tn_tensor *join_heads(tn_tensor *y) {
-    if (tn_is_inert(y)) {
-        return y;
-    }
+    if (tn_is_inert(y)) { return y; }
     tn_dims d = tn_shape(y);
     return tn_reshape(tn_transpose(y, 1, 2), TN_DIMS(d.size[0], d.size[2], d.size[1] * d.size[3]));
 }
@@ -163,9 +151,7 @@ static bool inputs_fit(const tn_module *m, tn_values *in) {
 
 static tn_values multi_head_forward(tn_module *self, tn_values in, void *context) {
     tn_multi_head_attention *m = (tn_multi_head_attention *)self;
-    if (!inputs_fit(self, &in)) {
-        return tn__no_values();
-    }
+    if (!inputs_fit(self, &in)) { return tn__no_values(); }
     tn_tensor *hidden = hidden_of(in.v[3], in.v[4], tn_size(in.v[0], 0), m->heads);
     return tn_values_of(tn_call(&m->out_proj, attend_all(m, &in, hidden)), NULL);
 }
@@ -231,9 +217,7 @@ void tn_multi_head_attention_init(tn_multi_head_attention *m, int64_t width, int
     tn_linear_options linear = TN_WITH(tn_linear, .bias = options.bias, .dtype = options.dtype);
     tn_linear_init(&m->out_proj, width, width, linear);
     TN_ADD(m, out_proj);
-    if (m->out_proj.bias) {
-        tn_init_constant(m->out_proj.bias, 0.0);
-    }
+    if (m->out_proj.bias) { tn_init_constant(m->out_proj.bias, 0.0); }
 }
 
 TN__LAYER_NEW(multi_head_attention, tn_multi_head_attention, (int64_t width, int heads),

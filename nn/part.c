@@ -43,9 +43,7 @@ static bool find_block(const tn_layout *layout, const char *path, tn_dims *block
 static bool part_fits(const tn_tensor *field, const tn_tensor *part, const tn_layout *layout,
                       const char *path) {
     tn_dims block;
-    if (!find_block(layout, path, &block)) {
-        return false;
-    }
+    if (!find_block(layout, path, &block)) { return false; }
     if (!tn_dims_equal(tn_shape(field), block)) {
         tn__raise(TN_ESHAPE, "module_set_part", "the field of %s is %s but the block is %s", path,
                   tn_shape_text(field), tn__dims_text(block));
@@ -79,9 +77,7 @@ typedef struct exchange {
 static bool may_exchange(const tn_entry *entry, void *user) {
     const exchange *e = user;
     const tn_module_lists *lists = entry->owner->lists;
-    if (tn__entry_tensor(entry) != e->of) {
-        return true;
-    }
+    if (tn__entry_tensor(entry) != e->of) { return true; }
     if (lists->lending || __atomic_load_n(&lists->stepped, __ATOMIC_RELAXED) > 0) {
         tn__raise(TN_ESTATE, e->operation, "%s %s (shard first, then make the optimiser)",
                   entry->path, lists->lending ? "is in use by a call" : "is held by an optimiser");
@@ -101,9 +97,7 @@ static bool exchange_part(const tn_entry *entry, void *user) {
 tn_status tn_module_set_part(void *module, const char *path, tn_tensor *part, tn_layout layout,
                              const tn_parts *parts) {
     tn_module *m = tn__module_of(module, "module_set_part");
-    if (!m || tn__pending()) {
-        return tn_error();
-    }
+    if (!m || tn__pending()) { return tn_error(); }
     const tn__record *record = path ? tn__module_find(m, path, NULL) : NULL;
     if (!record || record->buffer) {
         return tn__raise(TN_EVALUE, "module_set_part", "%s has no parameter \"%s\"", m->kind,
@@ -118,15 +112,9 @@ tn_status tn_module_set_part(void *module, const char *path, tn_tensor *part, tn
     exchange e = {"module_set_part", field, part, &layout, parts};
     tn_walk all = {.with_shared = true};
     tn_module *root = tn__module_root(m, "module_set_part");
-    if (root) {
-        tn_module_each(root, all, may_exchange, &e);
-    }
-    if (part && !tn__pending()) {
-        tn_set_requires_grad(part, tn_requires_grad(field));
-    }
-    if (!tn__pending()) {
-        tn_module_each(root, all, exchange_part, &e);
-    }
+    if (root) { tn_module_each(root, all, may_exchange, &e); }
+    if (part && !tn__pending()) { tn_set_requires_grad(part, tn_requires_grad(field)); }
+    if (!tn__pending()) { tn_module_each(root, all, exchange_part, &e); }
     return tn_error();
 }
 
@@ -134,9 +122,7 @@ tn_status tn_module_set_part(void *module, const char *path, tn_tensor *part, tn
 
 static bool leave_out(const tn_entry *entry, void *user) {
     const exchange *e = user;
-    if (tn__entry_tensor(entry) == e->of) {
-        tn__entry_record(entry)->absent = true;
-    }
+    if (tn__entry_tensor(entry) == e->of) { tn__entry_record(entry)->absent = true; }
     return true;
 }
 
@@ -144,30 +130,20 @@ tn_status tn__module_set_absent(tn_module *module, const char *path) {
     static const char operation[] = "module_set_absent";
     tn_module *m = tn__module_of(module, operation),
               *root = m ? tn__module_root(m, operation) : NULL;
-    if (!root || tn__pending()) {
-        return tn_error();
-    }
+    if (!root || tn__pending()) { return tn_error(); }
     const tn__record *record = path ? tn__module_find(m, path, NULL) : NULL;
     if (!record || record->buffer || !*record->field) {
         return tn__raise(TN_EVALUE, operation, "%s has no parameter \"%s\"", m->kind,
                          path ? path : "(NULL)");
     }
-    if (record->part) {
-        return tn__raise(TN_ESTATE, operation, "a part of %s is here", path);
-    }
+    if (record->part) { return tn__raise(TN_ESTATE, operation, "a part of %s is here", path); }
     tn_tensor *field = tn__record_tensor(record);
     exchange e = {.operation = operation, .of = field};
     tn_walk all = {.with_shared = true};
     tn_module_each(root, all, may_exchange, &e);
-    if (tn__pending()) {
-        return tn_error();
-    }
+    if (tn__pending()) { return tn_error(); }
     tn_zero_grad(field);
-    if (tn__deferred(field)) {
-        tn__recipe_drop(field);
-    }
-    if (tn_storage_empty(field) == TN_OK) {
-        tn_module_each(root, all, leave_out, &e);
-    }
+    if (tn__deferred(field)) { tn__recipe_drop(field); }
+    if (tn_storage_empty(field) == TN_OK) { tn_module_each(root, all, leave_out, &e); }
     return tn_error();
 }

@@ -49,9 +49,7 @@ static const tn_field adaptive_fields[] = {TN_FIELD(tn_adaptive_pool, size), {0}
 
 static void adaptive_init(tn_adaptive_pool *m, const char *kind,
                           tn_tensor *(*f)(tn_tensor *x, tn_dims size), tn_dims size) {
-    if (!tn__layer_begin(m, sizeof(*m), kind, adaptive_forward, NULL)) {
-        return;
-    }
+    if (!tn__layer_begin(m, sizeof(*m), kind, adaptive_forward, NULL)) { return; }
     m->base.fields = adaptive_fields;
     m->f = f;
     m->size = size;

@@ -29,9 +29,7 @@ tn_precision tn_precision_defaults(void) {
 
 const tn_precision *tn__precision_of(const tn_module *m) {
     for (const tn_module_lists *l = m->lists; l; l = l->up) {
-        if (l->precision) {
-            return l->precision;
-        }
+        if (l->precision) { return l->precision; }
     }
     return NULL;
 }
@@ -62,9 +60,7 @@ static bool convert_tensor(tn_module *m, tn_tensor *t, tn_dtype dtype, bool abse
 /* Brings one parameter in line with the policy; false after raising. */
 static bool apply_to(tn_module *m, const tn__record *record, const tn_precision *policy) {
     tn_tensor *t = *record->field;
-    if (record->buffer || !t || !tn_dtype_is_float(tn_dtype_of(t))) {
-        return true;
-    }
+    if (record->buffer || !t || !tn_dtype_is_float(tn_dtype_of(t))) { return true; }
     if (tn_dtype_of(t) != policy->param && !convert_tensor(m, t, policy->param, record->absent)) {
         return false;
     }
@@ -77,9 +73,7 @@ static bool apply_to(tn_module *m, const tn__record *record, const tn_precision 
 static bool apply_below(tn_module *m, const tn_precision *policy) {
     const tn_module_lists *lists = m->lists;
     for (int i = 0; lists && i < lists->record_count; i++) {
-        if (!apply_to(m, lists->records[i], policy)) {
-            return false;
-        }
+        if (!apply_to(m, lists->records[i], policy)) { return false; }
     }
     for (int i = 0; lists && i < lists->child_count; i++) {
         tn_module *child = tn__module_in_place(lists->children[i], "module_set_precision");
@@ -108,20 +102,14 @@ static bool is_sharded(tn_module *m) {
     for (const tn_module_lists *l = m->lists; l && !sharded; l = l->up) {
         sharded = l->unit;
     }
-    if (!sharded) {
-        tn_module_each_module(m, find_unit, &sharded);
-    }
-    if (!sharded) {
-        tn_module_each(m, (tn_walk){.with_shared = true}, find_part, &sharded);
-    }
+    if (!sharded) { tn_module_each_module(m, find_unit, &sharded); }
+    if (!sharded) { tn_module_each(m, (tn_walk){.with_shared = true}, find_part, &sharded); }
     return sharded;
 }
 
 tn_status tn_module_set_precision(void *module, tn_precision policy) {
     tn_module *m = tn__module_of(module, "module_set_precision");
-    if (!m || tn__pending()) {
-        return tn_error();
-    }
+    if (!m || tn__pending()) { return tn_error(); }
     if (!tn__options_made(policy.from_defaults, "module_set_precision", "tn_precision")) {
         return tn_error();
     }
@@ -134,9 +122,7 @@ tn_status tn_module_set_precision(void *module, tn_precision policy) {
         }
     }
     tn_module_lists *lists = tn__module_lists(m, "module_set_precision");
-    if (!lists) {
-        return tn_error();
-    }
+    if (!lists) { return tn_error(); }
     if (lists->lending) {
         return tn__raise(TN_ESTATE, "module_set_precision", "%s is being called", m->kind);
     }
@@ -146,9 +132,7 @@ tn_status tn_module_set_precision(void *module, tn_precision policy) {
                          m->kind);
     }
     tn_precision *kept = lists->precision ? lists->precision : tn__malloc(sizeof(*kept));
-    if (!kept) {
-        return tn__raise(TN_ENOMEM, "module_set_precision", "no memory for a policy");
-    }
+    if (!kept) { return tn__raise(TN_ENOMEM, "module_set_precision", "no memory for a policy"); }
     *kept = policy;
     lists->precision = kept;
     apply_below(m, kept);
@@ -166,9 +150,7 @@ static bool cast_all(tn_values *values, tn_dtype dtype) {
     for (int i = 0; i < values->n; i++) {
         if (dtype_differs(values->v[i], dtype)) {
             values->v[i] = tn_cast(values->v[i], dtype);
-            if (tn_is_inert(values->v[i])) {
-                return false;
-            }
+            if (tn_is_inert(values->v[i])) { return false; }
         }
     }
     return true;
@@ -181,24 +163,18 @@ bool tn__precision_inputs(const tn_module *m, tn_values *in) {
 
 void tn__precision_outputs(const tn_module *m, tn_values *out) {
     const tn_precision *own = m->lists ? m->lists->precision : NULL;
-    if (own && own->cast_output && !cast_all(out, own->output)) {
-        *out = tn__no_values();
-    }
+    if (own && own->cast_output && !cast_all(out, own->output)) { *out = tn__no_values(); }
 }
 
 bool tn__precision_idle(const tn_module *m, const tn_values *in) {
     const tn_precision *policy = tn__precision_of(m);
-    if (!policy) {
-        return true;
-    }
+    if (!policy) { return true; }
     const tn_module_lists *lists = m->lists;
     if (lists && (!lists->lending || (lists->precision && lists->precision->cast_output))) {
         return false;
     }
     for (int i = 0; i < in->n; i++) {
-        if (dtype_differs(in->v[i], policy->compute)) {
-            return false;
-        }
+        if (dtype_differs(in->v[i], policy->compute)) { return false; }
     }
     return true;
 }
@@ -231,9 +207,7 @@ static bool lend_one(const tn_module_lists *region, tn__record *record, tn_dtype
     }
     tn_tensor *copy = record->tied ? copy_lent(region, *record->field, dtype) : NULL;
     copy = copy ? copy : tn__low_precision(*record->field, dtype);
-    if (tn_is_inert(copy)) {
-        return false;
-    }
+    if (tn_is_inert(copy)) { return false; }
     record->lent = *record->field;
     *record->field = tn_keep(copy);
     return true;
@@ -241,15 +215,11 @@ static bool lend_one(const tn_module_lists *region, tn__record *record, tn_dtype
 
 static bool cast_below(const tn_module_lists *region, tn_module *m, const tn_precision *policy) {
     tn_module_lists *lists = m->lists;
-    if (!lists || lists->lending) {
-        return true;
-    }
+    if (!lists || lists->lending) { return true; }
     policy = lists->precision ? lists->precision : policy;
     lists->lending = true;
     for (int i = 0; i < lists->record_count; i++) {
-        if (!lend_one(region, lists->records[i], policy->compute)) {
-            return false;
-        }
+        if (!lend_one(region, lists->records[i], policy->compute)) { return false; }
     }
     for (int i = 0; i < lists->child_count; i++) {
         tn_module *child = tn__module_in_place(lists->children[i], "call");
@@ -262,9 +232,7 @@ static bool cast_below(const tn_module_lists *region, tn_module *m, const tn_pre
 
 static void take_back(tn_module_lists *lists) {
     lists->lending = false;
-    if (!tn__module_in_place(lists, "call")) {
-        return;
-    }
+    if (!tn__module_in_place(lists, "call")) { return; }
     for (int i = 0; i < lists->record_count; i++) {
         tn__record *record = lists->records[i];
         if (record->lent) {
@@ -275,26 +243,20 @@ static void take_back(tn_module_lists *lists) {
         }
     }
     for (int i = 0; i < lists->child_count; i++) {
-        if (!lists->children[i]->unit) {
-            take_back(lists->children[i]);
-        }
+        if (!lists->children[i]->unit) { take_back(lists->children[i]); }
     }
 }
 
 bool tn__precision_begin(tn_module *m, bool *ok) {
     const tn_precision *policy = tn__precision_of(m);
     *ok = true;
-    if (!policy || !m->lists || m->lists->lending) {
-        return false;
-    }
+    if (!policy || !m->lists || m->lists->lending) { return false; }
     tn__module_lists_keep(m->lists);
     *ok = cast_below(m->lists, m, policy);
     return true;
 }
 
 void tn__precision_end(tn_module_lists *lists) {
-    if (lists->module) {
-        take_back(lists);
-    }
+    if (lists->module) { take_back(lists); }
     tn__module_lists_release(lists);
 }

@@ -69,9 +69,7 @@ static bool quantize_weight(exchange *e, const char *path) {
     tn_device device = tn_device_of(e->weight);
     tn_tensor *bytes = tn_empty_on(device, TN_DIMS(rows, width), TN_I8),
               *scale = tn_empty_on(device, TN_DIMS(rows), TN_F32);
-    if (tn_is_inert(bytes) || tn_is_inert(scale)) {
-        return false;
-    }
+    if (tn_is_inert(bytes) || tn_is_inert(scale)) { return false; }
     e->bytes = tn_keep(bytes);
     e->scale = tn_keep(scale);
     for (int64_t from = 0; from < rows; from += each) {
@@ -101,15 +99,11 @@ static tn__record *scale_record(const tn_module_lists *lists, const tn__record *
 static const tn_module_lists *deaf_holder(const tn_module_lists *lists, const tn_tensor *tensor) {
     for (int i = 0; i < lists->record_count; i++) {
         const tn__record *record = lists->records[i];
-        if (*record->field == tensor && !scale_record(lists, record)) {
-            return lists;
-        }
+        if (*record->field == tensor && !scale_record(lists, record)) { return lists; }
     }
     for (int i = 0; i < lists->child_count; i++) {
         const tn_module_lists *found = deaf_holder(lists->children[i], tensor);
-        if (found) {
-            return found;
-        }
+        if (found) { return found; }
     }
     return NULL;
 }
@@ -137,9 +131,7 @@ static bool may_exchange(const plan *p, const tn__record *record, const char *pa
 
 static bool is_planned(const plan *p, const tn_tensor *weight) {
     for (int i = 0; i < p->count; i++) {
-        if (p->list[i]->weight == weight) {
-            return true;
-        }
+        if (p->list[i]->weight == weight) { return true; }
     }
     return false;
 }
@@ -151,9 +143,7 @@ static bool plan_weight(plan *p, const tn__record *record, const char *path) {
         return false;
     }
     exchange *e = tn__calloc_for(1, sizeof(*e), operation);
-    if (!e) {
-        return false;
-    }
+    if (!e) { return false; }
     e->weight = *record->field;
     p->list[p->count++] = e;
     return quantize_weight(e, path);
@@ -194,9 +184,7 @@ static void apply_exchange(tn_module_lists *lists, const exchange *e) {
 static void freeze_below(tn_module_lists *lists) {
     for (int i = 0; i < lists->record_count; i++) {
         tn_tensor *t = tn__record_stored(lists->records[i]);
-        if (t && !lists->records[i]->buffer) {
-            tn_set_requires_grad(t, false);
-        }
+        if (t && !lists->records[i]->buffer) { tn_set_requires_grad(t, false); }
     }
     for (int i = 0; i < lists->child_count; i++) {
         freeze_below(lists->children[i]);
@@ -205,9 +193,7 @@ static void freeze_below(tn_module_lists *lists) {
 
 tn_status tn_quantize(void *module) {
     tn_module *m = tn__module_of(module, operation);
-    if (!m || tn__pending() || tn_module_materialize(m) != TN_OK) {
-        return tn_error();
-    }
+    if (!m || tn__pending() || tn_module_materialize(m) != TN_OK) { return tn_error(); }
     char path[TN_MODULE_NAME];
     if (tn__module_stepped(m, path, sizeof(path))) {
         return tn__raise(TN_ESTATE, operation,
@@ -216,9 +202,7 @@ tn_status tn_quantize(void *module) {
                          path);
     }
     tn_module *root = tn__module_root(m, operation);
-    if (!root || !m->lists) {
-        return tn_error();
-    }
+    if (!root || !m->lists) { return tn_error(); }
     plan p = {.root = root->lists};
     tn_module_each_module(m, plan_module, &p);
     if (!tn__pending()) {

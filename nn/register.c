@@ -25,9 +25,7 @@ static const tn_module_lists *name_space(const tn_module_lists *lists) {
 
 static bool name_taken(const tn_module_lists *lists, const char *name) {
     for (int i = 0; i < lists->record_count; i++) {
-        if (strcmp(lists->records[i]->name, name) == 0) {
-            return true;
-        }
+        if (strcmp(lists->records[i]->name, name) == 0) { return true; }
     }
     for (int i = 0; i < lists->child_count; i++) {
         const tn_module_lists *child = lists->children[i];
@@ -41,17 +39,13 @@ static bool name_taken(const tn_module_lists *lists, const char *name) {
 /* The first name in a transparent child that is taken in `space`; NULL: none. */
 static const char *name_that_clashes(const tn_module_lists *space, const tn_module_lists *child) {
     for (int i = 0; i < child->record_count; i++) {
-        if (name_taken(space, child->records[i]->name)) {
-            return child->records[i]->name;
-        }
+        if (name_taken(space, child->records[i]->name)) { return child->records[i]->name; }
     }
     for (int i = 0; i < child->child_count; i++) {
         const tn_module_lists *below = child->children[i];
         if (!below->name[0]) {
             const char *name = name_that_clashes(space, below);
-            if (name) {
-                return name;
-            }
+            if (name) { return name; }
         } else if (name_taken(space, below->name)) {
             return below->name;
         }
@@ -85,9 +79,7 @@ static bool name_fits(const tn_module *m, const tn_module_lists *lists, const ch
 /* The same for a child: what a transparent one has registered must not clash. */
 static bool child_fits(const tn_module *m, const tn_module_lists *lists, const char *name,
                        const tn_module_lists *child) {
-    if (!name || name[0]) {
-        return name_fits(m, lists, name, "module_add");
-    }
+    if (!name || name[0]) { return name_fits(m, lists, name, "module_add"); }
     const tn_module_lists *space = name_space(lists);
     const char *clash = name_that_clashes(space, child);
     return !clash || raise_taken(space, clash, "module_add");
@@ -95,9 +87,7 @@ static bool child_fits(const tn_module *m, const tn_module_lists *lists, const c
 
 static bool field_taken(const tn_module *m, tn_tensor **field) {
     for (int i = 0; m->lists && i < m->lists->record_count; i++) {
-        if (m->lists->records[i]->field == field) {
-            return true;
-        }
+        if (m->lists->records[i]->field == field) { return true; }
     }
     return false;
 }
@@ -106,9 +96,7 @@ static bool field_taken(const tn_module *m, tn_tensor **field) {
 static tn__record *add_record(tn_module *m, const char *name, tn_tensor **field,
                               const char *operation) {
     tn_module_lists *lists = tn__module_lists(m, operation);
-    if (!lists || !name_fits(m, lists, name, operation)) {
-        return NULL;
-    }
+    if (!lists || !name_fits(m, lists, name, operation)) { return NULL; }
     if (field_taken(m, field)) {
         tn__raise(TN_EVALUE, operation, "%s: the field of \"%s\" is registered already", m->kind,
                   name);
@@ -119,9 +107,7 @@ static tn__record *add_record(tn_module *m, const char *name, tn_tensor **field,
         return NULL;
     }
     tn__record *record = tn__calloc_for(1, sizeof(*record), operation);
-    if (!record) {
-        return NULL;
-    }
+    if (!record) { return NULL; }
     record->field = field;
     memcpy(record->name, name, strlen(name) + 1);
     lists->records[lists->record_count++] = record;
@@ -143,9 +129,7 @@ static tn_status entry_failed(tn_module *m, tn_tensor **field) {
     if (aligned && (m->state == TN__MODULE_ALIVE || m->state == TN__MODULE_BROKEN) &&
         !tn__module_moved(m)) {
         m->state = TN__MODULE_BROKEN;
-        if (field && !field_taken(m, field)) {
-            *field = tn_inert();
-        }
+        if (field && !field_taken(m, field)) { *field = tn_inert(); }
     } else if (field) {
         *field = tn_inert();
     }
@@ -154,9 +138,7 @@ static tn_status entry_failed(tn_module *m, tn_tensor **field) {
 
 tn_status tn_module_param(void *module, const char *name, tn_tensor **field, tn_tensor *tensor) {
     tn_module *m = module;
-    if (!may_register(m, name, field, "module_param")) {
-        return entry_failed(m, field);
-    }
+    if (!may_register(m, name, field, "module_param")) { return entry_failed(m, field); }
     if (!tensor) {
         *field = NULL;
         return TN_OK;
@@ -167,9 +149,7 @@ tn_status tn_module_param(void *module, const char *name, tn_tensor **field, tn_
         return entry_failed(m, field);
     }
     *field = tn_keep(tensor);
-    if (tn__deferred(tensor)) {
-        tn__recipe_name(tensor, name);
-    }
+    if (tn__deferred(tensor)) { tn__recipe_name(tensor, name); }
     return TN_OK;
 }
 
@@ -179,9 +159,7 @@ static tn_status register_buffer(tn_module *m, const char *name, tn_tensor **fie
         return entry_failed(m, field);
     }
     tn__record *record = add_record(m, name, field, operation);
-    if (!record) {
-        return entry_failed(m, field);
-    }
+    if (!record) { return entry_failed(m, field); }
     record->buffer = true;
     record->scratch = scratch;
     *field = tn_keep(tensor);
@@ -257,12 +235,8 @@ void *tn_module_own(void *module, const char *name, void *child) {
     tn_module *m = tn__module_of(module, "module_add");
     tn_module *c = tn__module_of(child, "module_add");
     bool added = m && c && add_child(m, name, c);
-    if (!m && c && c->heap && !c->parent) {
-        tn__module_end(c);
-    }
-    if (!added || tn__pending()) {
-        entry_failed(m, NULL);
-    }
+    if (!m && c && c->heap && !c->parent) { tn__module_end(c); }
+    if (!added || tn__pending()) { entry_failed(m, NULL); }
     return added ? c : NULL;
 }
 
@@ -297,13 +271,9 @@ static tn__record *find_parameter(tn_module *m, const char *path) {
 
 tn_status tn_module_tie(void *module, const char *name, const char *with) {
     tn_module *m = module;
-    if (!tn__module_of(m, "module_tie") || tn__pending()) {
-        return tn_error();
-    }
+    if (!tn__module_of(m, "module_tie") || tn__pending()) { return tn_error(); }
     tn__record *second = find_parameter(m, name), *first = second ? find_parameter(m, with) : NULL;
-    if (!first) {
-        return tn_error();
-    }
+    if (!first) { return tn_error(); }
     const tn_tensor *a = *second->field, *b = *first->field;
     if (first == second) {
         return tn__raise(TN_EVALUE, "module_tie", "\"%s\" cannot be tied to itself", name);

@@ -60,9 +60,7 @@ static void set_now(chain *c, int at, tn_tensor *first, tn_tensor *second) {
 }
 
 static void release_chain(chain *c) {
-    if (!c || __atomic_sub_fetch(&c->refs, 1, __ATOMIC_ACQ_REL) != 0) {
-        return;
-    }
+    if (!c || __atomic_sub_fetch(&c->refs, 1, __ATOMIC_ACQ_REL) != 0) { return; }
     set_now(c, 0, NULL, NULL);
     tn_release(c->last[0]);
     tn_release(c->last[1]);
@@ -108,9 +106,7 @@ static tn_tensor *make_again(const chain *c, int k, tn_tensor *from, bool record
         tn__raise(TN_ESTATE, "reversible", "one of its modules was finished before backward");
         m = NULL;
     }
-    if (!m) {
-        return tn_inert();
-    }
+    if (!m) { return tn_inert(); }
     tn__again_frames frames;
     tn__again_begin(&frames, c->lists);
     tn__replay before = tn__replay_begin(&c->moments[k], record);
@@ -124,9 +120,7 @@ static tn_tensor *make_again(const chain *c, int k, tn_tensor *from, bool record
 static bool undo_step(chain *c, int k, tn_tensor *part) {
     tn_tensor *old[2] = {c->now[0], c->now[1]};
     old[k % 2] = tn_sub(old[k % 2], part);
-    if (tn__pending()) {
-        return false;
-    }
+    if (tn__pending()) { return false; }
     set_now(c, k, old[0], old[1]);
     return true;
 }
@@ -150,15 +144,11 @@ static bool rewind_chain(chain *c) {
 /* Makes `now` the streams after step k: as a rule they are there, since the step behind it ran just
  * before. False after raising. */
 static bool come_to(chain *c, int k) {
-    if ((!c->now[0] || c->at < k + 1) && !rewind_chain(c)) {
-        return false;
-    }
+    if ((!c->now[0] || c->at < k + 1) && !rewind_chain(c)) { return false; }
     while (c->at > k + 1) {
         TN_SCOPE;
         int step = c->at - 1;
-        if (!undo_step(c, step, make_again(c, step, c->now[1 - step % 2], false))) {
-            return false;
-        }
+        if (!undo_step(c, step, make_again(c, step, c->now[1 - step % 2], false))) { return false; }
     }
     return true;
 }
@@ -177,18 +167,14 @@ static void give_gradients(tn_op_grad *g, tn_tensor *part, tn_tensor *from) {
     tn__collection chosen = {.operation = "reversible"};
     for (int i = 0; i < g->inputs; i++) {
         tn_tensor *t = led_to(g, i, from);
-        if (t) {
-            tn__collect(&chosen, t);
-        }
+        if (t) { tn__collect(&chosen, t); }
     }
     if (chosen.count > 0 && !chosen.failed && tn_requires_grad(part)) {
         tn_tensor **made = tn__malloc_for((size_t)chosen.count * sizeof(*made), "reversible");
         if (made && tn_grad(&part, g->dout, 1, chosen.tensors, chosen.count, made,
                             TN_WITH(tn_grad, .allow_unused = true)) == TN_OK) {
             for (int i = 0, place = 0; i < g->inputs; i++) {
-                if (led_to(g, i, from)) {
-                    tn_op_give(g, i, made[place++]);
-                }
+                if (led_to(g, i, from)) { tn_op_give(g, i, made[place++]); }
             }
         }
         free(made);
@@ -206,18 +192,12 @@ static void step_backward(tn_op_grad *g) {
             "without its history (a forward that adds f(x2) to x1 and g(y1) to x2 can)");
         return;
     }
-    if (!come_to(c, args->step)) {
-        return;
-    }
+    if (!come_to(c, args->step)) { return; }
     tn_tensor *from = tn_detach(c->now[1 - args->step % 2]);
     tn_set_requires_grad(from, g->wants[1]);
     tn_tensor *part = make_again(c, args->step, from, true);
-    if (tn__pending() || !undo_step(c, args->step, part)) {
-        return;
-    }
-    if (args->step == c->first) {
-        set_now(c, 0, NULL, NULL);
-    }
+    if (tn__pending() || !undo_step(c, args->step, part)) { return; }
+    if (args->step == c->first) { set_now(c, 0, NULL, NULL); }
     tn_op_give(g, 0, g->dout[0]);
     give_gradients(g, part, from);
 }
@@ -270,9 +250,7 @@ static tn_tensor *run_step(const tn_module *m, chain *c, int k, tn_tensor *const
     TN_SCOPE;
     tn_tensor *from = stream[1 - k % 2];
     uint32_t version = version_of(from);
-    if (c) {
-        c->moments[k] = tn__moment_now();
-    }
+    if (c) { c->moments[k] = tn__moment_now(); }
     bool before = tn__first_pass_begin(c != NULL);
     tn_tensor *y = tn_add(stream[k % 2], make_part(m, k, from, seen, stream[k % 2]));
     tn__first_pass_end(c != NULL, before);
@@ -324,12 +302,8 @@ static bool run_steps(const tn_reversible *m, chain *c, const tn_values *in, tn_
     for (int k = 0; k < 2 * m->pairs; k++) {
         tn_tensor *read = stream[k % 2];
         stream[k % 2] = run_step(&m->base, c, k, stream, in->v[1 - k % 2]->dtype);
-        if (tn_is_inert(stream[k % 2])) {
-            return false;
-        }
-        if (read != in->v[0] && read != in->v[1]) {
-            tn_drop(read);
-        }
+        if (tn_is_inert(stream[k % 2])) { return false; }
+        if (read != in->v[0] && read != in->v[1]) { tn_drop(read); }
     }
     for (int i = 0; c && i < 2; i++) {
         c->last[i] = tn_keep(tn_detach(stream[i]));
@@ -340,9 +314,7 @@ static bool run_steps(const tn_reversible *m, chain *c, const tn_values *in, tn_
 
 static tn_values reversible_forward(tn_module *self, tn_values in, void *context) {
     const tn_reversible *m = (tn_reversible *)self;
-    if (!inputs_fit(m, &in)) {
-        return tn__no_values();
-    }
+    if (!inputs_fit(m, &in)) { return tn__no_values(); }
     bool record = is_recorded(self, &in);
     chain *c = record ? new_chain(self, 2 * m->pairs, &in) : NULL;
     if (tn__pending()) {
@@ -368,9 +340,7 @@ enum { MOST_PAIRS = INT32_MAX / 2 /* a step for each module */ };
 static void add_module(tn_reversible *m, int pair, const char *which, void *const *children) {
     char name[TN_MODULE_NAME];
     snprintf(name, sizeof(name), "%d.%s", pair, which);
-    if (children) {
-        tn_module_add(m, name, children[pair]);
-    }
+    if (children) { tn_module_add(m, name, children[pair]); }
 }
 
 void tn_reversible_init(tn_reversible *m, void *const *f, void *const *g, int n) {

@@ -56,9 +56,7 @@ static tn_tensor *run_layers(const tn_rnn *m, tn_tensor *x, const rnn_inputs *in
                              const rnn_last *last) {
     for (int layer = 0; layer < m->layers; layer++) {
         tn_tensor *y[2] = {0};
-        if (layer > 0 && m->base.training && m->dropout > 0.0) {
-            x = tn_dropout_op(x, m->dropout);
-        }
+        if (layer > 0 && m->base.training && m->dropout > 0.0) { x = tn_dropout_op(x, m->dropout); }
         for (int d = 0; d < m->directions; d++) {
             y[d] = run_direction(m, x, in, layer * m->directions + d, last);
         }
@@ -104,24 +102,16 @@ static bool check_inputs(const tn_rnn *m, tn_values in, rnn_inputs *each) {
 static tn_values rnn_forward(tn_module *self, tn_values in, void *context) {
     tn_rnn *m = (tn_rnn *)self;
     rnn_inputs each;
-    if (!check_inputs(m, in, &each)) {
-        return tn__no_values();
-    }
+    if (!check_inputs(m, in, &each)) { return tn__no_values(); }
     int states = m->layers * m->directions;
     tn_tensor **memory = tn__calloc_for(2 * (size_t)states, sizeof(*memory), self->kind);
-    if (!memory) {
-        return tn__no_values();
-    }
+    if (!memory) { return tn__no_values(); }
     rnn_last last = {memory, memory + states};
     tn_tensor *x = m->batch_first ? tn_transpose(each.x, 0, 1) : each.x;
     tn_tensor *y = run_layers(m, x, &each, &last);
     tn_values out = {1, {m->batch_first ? tn_transpose(y, 0, 1) : y}};
-    if (in.n > 1) {
-        out.v[out.n++] = tn_stack(last.h, states, 0);
-    }
-    if (in.n > 1 && kind_of(self)->has_c) {
-        out.v[out.n++] = tn_stack(last.c, states, 0);
-    }
+    if (in.n > 1) { out.v[out.n++] = tn_stack(last.h, states, 0); }
+    if (in.n > 1 && kind_of(self)->has_c) { out.v[out.n++] = tn_stack(last.c, states, 0); }
     free(memory);
     return out;
 }

@@ -25,13 +25,9 @@ static tn_tensor *attend_apart(tn_self_attention *m, tn_tensor *qkv, int H, tn_t
     tn_tensor *parts = tn_permute(tn_reshape(qkv, TN_DIMS(B, T, 3, H, C / H)),
                                   TN_DIMS(2, 0, 3, 1, 4)); /* (3, B, H, T, D) */
     tn_tensor *q = tn_select(parts, 0, 0), *k = tn_select(parts, 0, 1), *v = tn_select(parts, 0, 2);
-    if (tn__cache_open(&m->cache) && !tn__cache_append(m, &m->cache, &k, &v)) {
-        return tn_inert();
-    }
+    if (tn__cache_open(&m->cache) && !tn__cache_append(m, &m->cache, &k, &v)) { return tn_inert(); }
     tn_tensor *y = tn__attend(&m->base, q, k, v, mask, options); /* (B, H, T, D) */
-    if (tn_is_inert(y)) {
-        return y;
-    }
+    if (tn_is_inert(y)) { return y; }
     tn__cache_accept(&m->cache, T);
     return tn_reshape(tn_transpose(y, 1, 2), TN_DIMS(B, T, C));
 }
@@ -39,9 +35,7 @@ static tn_tensor *attend_apart(tn_self_attention *m, tn_tensor *qkv, int H, tn_t
 static tn_values self_attention_forward(tn_module *self, tn_values in, void *context) {
     tn_self_attention *m = (tn_self_attention *)self;
     tn__sequences s;
-    if (!tn__sequences_of(self, in, &s)) {
-        return tn__no_values();
-    }
+    if (!tn__sequences_of(self, in, &s)) { return tn__no_values(); }
     tn_attention_options options = tn_attention_defaults();
     options.causal = m->causal;
     tn_tensor *qkv = tn_call(&m->c_attn, s.x);

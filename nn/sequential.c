@@ -7,9 +7,7 @@
 
 tn__range tn__range_of(const tn_module *m, const void *context, int parts) {
     const tn__range *asked = context;
-    if (!asked || (asked->first == 0 && asked->end == 0)) {
-        return (tn__range){0, parts};
-    }
+    if (!asked || (asked->first == 0 && asked->end == 0)) { return (tn__range){0, parts}; }
     tn__range range = {asked->first, asked->end ? asked->end : parts};
     if (range.first < 0 || range.first > range.end || range.end > parts) {
         tn__raise(TN_EINDEX, m->kind, "parts %d to %d of %d", range.first, range.end, parts);
@@ -20,9 +18,7 @@ tn__range tn__range_of(const tn_module *m, const void *context, int parts) {
 
 static bool has_value(const tn_values *values, const tn_tensor *t) {
     for (int i = 0; i < values->n; i++) {
-        if (values->v[i] == t) {
-            return true;
-        }
+        if (values->v[i] == t) { return true; }
     }
     return false;
 }
@@ -43,9 +39,7 @@ static tn_values sequential_forward(tn_module *self, tn_values in, void *context
     tn_values x = in;
     for (int i = range.first; i < range.end && self->lists; i++) {
         tn_module *child = tn__module_in_place(self->lists->children[i], "sequential");
-        if (!child) {
-            return tn__no_values();
-        }
+        if (!child) { return tn__no_values(); }
         tn_values y = tn_call_values(child, x, NULL);
         drop_read(&x, &y, &in);
         x = y;

@@ -15,9 +15,7 @@ const tn_module_lists *tn__strategy_around(const tn_module_lists *lists) {
 }
 
 void tn__strategies_below(const tn_module_lists *lists, tn__strategy_visitor f, void *user) {
-    if (lists->strategy) {
-        f(lists, user);
-    }
+    if (lists->strategy) { f(lists, user); }
     for (int i = 0; i < lists->child_count; i++) {
         if (tn__module_is_valid(lists->children[i])) {
             tn__strategies_below(lists->children[i], f, user);
@@ -47,9 +45,7 @@ static bool holds_below(const tn_module_lists *lists, const tn_tensor *param) {
     bool stepped = __atomic_load_n(&lists->stepped, __ATOMIC_RELAXED) > 0;
     for (int i = 0; stepped && i < lists->record_count; i++) {
         const tn__record *record = lists->records[i];
-        if (!record->buffer && (!param || tn__record_tensor(record) == param)) {
-            return true;
-        }
+        if (!record->buffer && (!param || tn__record_tensor(record) == param)) { return true; }
     }
     for (int i = 0; i < lists->child_count; i++) {
         if (tn__module_is_valid(lists->children[i]) && holds_below(lists->children[i], param)) {
@@ -69,9 +65,7 @@ typedef struct stepped_search {
 static bool find_stepped(const tn_entry *entry, void *user) {
     stepped_search *search = user;
     search->found = holds_below(search->root, tn__entry_tensor(entry));
-    if (search->found) {
-        snprintf(search->path, search->size, "%s", entry->path);
-    }
+    if (search->found) { snprintf(search->path, search->size, "%s", entry->path); }
     return !search->found;
 }
 

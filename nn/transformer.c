@@ -45,9 +45,7 @@ static tn_linear_options linear_of(const tn_transformer_options *o) {
 /* False after raising, with m broken. */
 static bool activation_fits(void *m, const tn_transformer_options *o) {
     bool fits = (unsigned)o->activation <= TN_ACT_SILU;
-    if (!fits) {
-        tn__layer_refuse(m, TN_EVALUE, "there is no activation %d", (int)o->activation);
-    }
+    if (!fits) { tn__layer_refuse(m, TN_EVALUE, "there is no activation %d", (int)o->activation); }
     return fits;
 }
 
@@ -122,9 +120,7 @@ static bool take_decoder_inputs(const tn_module *m, tn_values *in) {
 /* (src, mask, key padding mask) -> (B, T, C) */
 static tn_values encoder_layer_forward(tn_module *self, tn_values in, void *context) {
     tn_transformer_layer *m = (tn_transformer_layer *)self;
-    if (!take_encoder_inputs(self, &in)) {
-        return tn__no_values();
-    }
+    if (!take_encoder_inputs(self, &in)) { return tn__no_values(); }
     tn_tensor *x = self_branch(m, in.v[0], in.v[2], in.v[1]);
     return tn_values_of(hidden_branch(m, 1, x), NULL);
 }
@@ -132,9 +128,7 @@ static tn_values encoder_layer_forward(tn_module *self, tn_values in, void *cont
 /* (tgt, memory, tgt mask, memory mask, tgt padding, memory padding) -> (B, T, C) */
 static tn_values decoder_layer_forward(tn_module *self, tn_values in, void *context) {
     tn_transformer_layer *m = (tn_transformer_layer *)self;
-    if (!take_decoder_inputs(self, &in)) {
-        return tn__no_values();
-    }
+    if (!take_decoder_inputs(self, &in)) { return tn__no_values(); }
     tn_tensor *x = self_branch(m, in.v[0], in.v[4], in.v[2]);
     tn_tensor *y = branch_input(m, 1, x);
     x = join_branch(m, 1, x, attend_with(&m->multihead_attn, y, in.v[1], in.v[5], in.v[3]));
@@ -202,9 +196,7 @@ static tn_values run_stack(const tn_transformer_stack *m, tn_values in) {
     tn_tensor *input = in.v[0];
     for (int i = 0, n = tn_module_children(m->layers); i < n; i++) {
         tn_tensor *y = tn_call_list(tn_module_at(m->layers, i), in);
-        if (in.v[0] != input) {
-            tn_drop(in.v[0]);
-        }
+        if (in.v[0] != input) { tn_drop(in.v[0]); }
         in.v[0] = y;
     }
     return tn_values_of(m->norm ? tn_call(m->norm, in.v[0]) : in.v[0], NULL);
@@ -237,9 +229,7 @@ static void stack_init(tn_transformer_stack *m, bool decoder, int64_t width, int
         layer_init(layer, decoder, width, heads, o);
         tn_module_append(m->layers, tn__layer_on_heap(layer));
     }
-    if (o->final_norm) {
-        TN_OWN(m, norm, tn_layer_norm_new_with(width, norm_of(o)));
-    }
+    if (o->final_norm) { TN_OWN(m, norm, tn_layer_norm_new_with(width, norm_of(o))); }
 }
 
 void tn_transformer_encoder_init(tn_transformer_encoder *m, int64_t width, int heads, int layers,
@@ -273,9 +263,7 @@ static tn_values transformer_forward(tn_module *self, tn_values in, void *contex
 }
 
 static bool init_matrix(const tn_entry *entry, void *user) {
-    if (entry->layout.whole.ndim > 1) {
-        tn_init_xavier_uniform(*entry->field, 1.0);
-    }
+    if (entry->layout.whole.ndim > 1) { tn_init_xavier_uniform(*entry->field, 1.0); }
     return true;
 }
 
@@ -290,9 +278,7 @@ void tn_transformer_init(tn_transformer *m, int64_t width, int heads, int encode
     encoder.causal = false;
     TN_OWN(m, encoder, tn_transformer_encoder_new_with(width, heads, encoder_layers, encoder));
     TN_OWN(m, decoder, tn_transformer_decoder_new_with(width, heads, decoder_layers, o));
-    if (!tn__pending()) {
-        tn_module_each(m, (tn_walk){0}, init_matrix, NULL);
-    }
+    if (!tn__pending()) { tn_module_each(m, (tn_walk){0}, init_matrix, NULL); }
 }
 
 TN__LAYER_NEW(transformer, tn_transformer,

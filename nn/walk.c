@@ -27,12 +27,8 @@ typedef struct path {
 static bool path_push(path *p, const char *name) {
     size_t n = strlen(name), dot = p->length > 0 && n > 0;
     int64_t wanted = (int64_t)(p->length + dot + n) + 1;
-    if (!tn__grow(&p->text, wanted, &p->capacity, 1, "module_each")) {
-        return false;
-    }
-    if (dot) {
-        p->text[p->length++] = '.';
-    }
+    if (!tn__grow(&p->text, wanted, &p->capacity, 1, "module_each")) { return false; }
+    if (dot) { p->text[p->length++] = '.'; }
     memcpy(p->text + p->length, name, n + 1);
     p->length += n;
     return true;
@@ -46,9 +42,7 @@ static void path_cut(path *p, size_t length) {
 /* The rest of `text` after `name` and a dot, or NULL. A transparent module is not part of it. */
 static const char *path_below(const char *text, const char *name) {
     size_t n = strlen(name);
-    if (n == 0) {
-        return text;
-    }
+    if (n == 0) { return text; }
     return strncmp(text, name, n) == 0 && text[n] == '.' ? text + n + 1 : NULL;
 }
 
@@ -56,9 +50,7 @@ tn__record *tn__module_find(tn_module *m, const char *text, tn_module **owner) {
     const tn_module_lists *lists = m->lists;
     for (int i = 0; lists && i < lists->record_count; i++) {
         if (strcmp(lists->records[i]->name, text) == 0) {
-            if (owner) {
-                *owner = m;
-            }
+            if (owner) { *owner = m; }
             return lists->records[i];
         }
     }
@@ -66,25 +58,19 @@ tn__record *tn__module_find(tn_module *m, const char *text, tn_module **owner) {
         const char *rest = path_below(text, lists->children[i]->name);
         tn_module *child = rest ? tn__module_in_place(lists->children[i], "module_find") : NULL;
         tn__record *found = child ? tn__module_find(child, rest, owner) : NULL;
-        if (found) {
-            return found;
-        }
+        if (found) { return found; }
     }
     return NULL;
 }
 
 static tn_module *find_child(tn_module *m, const char *text) {
-    if (!text[0]) {
-        return m;
-    }
+    if (!text[0]) { return m; }
     for (int i = 0; m->lists && i < m->lists->child_count; i++) {
         tn_module_lists *below = m->lists->children[i];
         const char *rest = strcmp(text, below->name) == 0 ? "" : path_below(text, below->name);
         tn_module *child = rest ? tn__module_in_place(below, "module_child") : NULL;
         tn_module *found = child ? find_child(child, rest) : NULL;
-        if (found) {
-            return found;
-        }
+        if (found) { return found; }
     }
     return NULL;
 }
@@ -113,18 +99,14 @@ static const tn__record *first_holder(const tn_module_lists *lists, const tn_ten
         const tn_module_lists *below = lists->children[i];
         const tn__record *found =
             tn__module_is_valid(below) ? first_holder(below, tensor, untied) : NULL;
-        if (found) {
-            return found;
-        }
+        if (found) { return found; }
     }
     return NULL;
 }
 
 /* Whether the record is not the name under which the walk visits its tensor. */
 static bool second_name(const walker *w, const tn__record *record) {
-    if (!record->tied) {
-        return false;
-    }
+    if (!record->tied) { return false; }
     const tn_tensor *tensor = tn__record_tensor(record);
     const tn__record *first = first_holder(w->root->lists, tensor, true);
     return (first ? first : first_holder(w->root->lists, tensor, false)) != record;
@@ -157,13 +139,9 @@ static tn_layout whole_layout(tn_dims dims) {
 /* False when the visitor stops. */
 static bool visit_record(walker *w, tn_module *m, tn__record *record) {
     bool shared = second_name(w, record);
-    if (!record_wanted(w, record, shared)) {
-        return true;
-    }
+    if (!record_wanted(w, record, shared)) { return true; }
     size_t length = w->path.length;
-    if (!path_push(&w->path, record->name)) {
-        return false;
-    }
+    if (!path_push(&w->path, record->name)) { return false; }
     tn_entry entry = {
         .path = w->path.text,
         .owner = m,
@@ -183,9 +161,7 @@ static bool visit_record(walker *w, tn_module *m, tn__record *record) {
 
 static bool walk_tensors(walker *w, tn_module *m) {
     for (int i = 0; m->lists && i < m->lists->record_count; i++) {
-        if (!visit_record(w, m, m->lists->records[i])) {
-            return false;
-        }
+        if (!visit_record(w, m, m->lists->records[i])) { return false; }
     }
     for (int i = 0; m->lists && i < m->lists->child_count; i++) {
         tn_module *child = tn__module_in_place(m->lists->children[i], "module_each");
@@ -200,26 +176,20 @@ static bool walk_tensors(walker *w, tn_module *m) {
 
 void tn_module_each(void *module, tn_walk walk, tn_entry_visitor f, void *user) {
     tn_module *m = tn__module_of(module, "module_each");
-    if (!m) {
-        return;
-    }
+    if (!m) { return; }
     if (!f) {
         tn__raise(TN_EVALUE, "module_each", "the visitor is NULL");
         return;
     }
     walker w = {.walk = walk, .root = m, .f = f, .user = user};
-    if (path_push(&w.path, "")) {
-        walk_tensors(&w, m);
-    }
+    if (path_push(&w.path, "")) { walk_tensors(&w, m); }
     free(w.path.text);
 }
 
 /* ---- Modules --------------------------------------------------------------------------------- */
 
 static bool walk_modules(tn_module *m, path *p, tn_module_visitor f, void *user) {
-    if (!f(m, p->text, user)) {
-        return false;
-    }
+    if (!f(m, p->text, user)) { return false; }
     for (int i = 0; m->lists && i < m->lists->child_count; i++) {
         tn_module *child = tn__module_in_place(m->lists->children[i], "module_each_module");
         size_t length = p->length;
@@ -233,25 +203,19 @@ static bool walk_modules(tn_module *m, path *p, tn_module_visitor f, void *user)
 
 void tn_module_each_module(void *module, tn_module_visitor f, void *user) {
     tn_module *m = tn__module_of(module, "module_each_module");
-    if (!m) {
-        return;
-    }
+    if (!m) { return; }
     if (!f) {
         tn__raise(TN_EVALUE, "module_each_module", "the visitor is NULL");
         return;
     }
     path p = {0};
-    if (path_push(&p, "")) {
-        walk_modules(m, &p, f, user);
-    }
+    if (path_push(&p, "")) { walk_modules(m, &p, f, user); }
     free(p.text);
 }
 
 tn_tensor *tn_module_get(void *module, const char *name) {
     tn_module *m = tn__module_of(module, "module_get");
-    if (!m) {
-        return tn_inert();
-    }
+    if (!m) { return tn_inert(); }
     const tn__record *record = name ? tn__module_find(m, name, NULL) : NULL;
     if (!record || !*record->field) {
         tn__raise(TN_EVALUE, "module_get", "%s has no %s \"%s\"", m->kind,
@@ -312,9 +276,7 @@ static bool restore_mode(tn_module *m, const char *name, void *user) {
 bool tn__modes_set(void *m, bool training, const char *operation, tn__modes *modes) {
     *modes = (tn__modes){.operation = operation};
     tn_module_each_module(m, note_mode, modes);
-    if (!tn__pending()) {
-        tn_module_train(m, training);
-    }
+    if (!tn__pending()) { tn_module_train(m, training); }
     return !tn__pending();
 }
 
@@ -346,9 +308,7 @@ void tn_module_zero_grad(void *m) {
 
 void tn_module_set_recompute(void *module, bool on) {
     tn_module *m = tn__module_of(module, "module_set_recompute");
-    if (m) {
-        m->recompute = on;
-    }
+    if (m) { m->recompute = on; }
 }
 
 /* ---- Printing -------------------------------------------------------------------------------- */
@@ -371,17 +331,13 @@ static void print_module(tn_module *m, FILE *file, int depth) {
     }
     for (int i = 0; m->lists && i < m->lists->child_count; i++) {
         tn_module *child = tn__module_in_place(m->lists->children[i], "module_print");
-        if (child) {
-            print_module(child, file, depth + 1);
-        }
+        if (child) { print_module(child, file, depth + 1); }
     }
 }
 
 void tn_module_print(void *module, FILE *file) {
     tn_module *m = tn__module_of(module, "module_print");
-    if (m && file) {
-        print_module(m, file, 0);
-    }
+    if (m && file) { print_module(m, file, 0); }
 }
 
 /* ---- The graph, with names ------------------------------------------------------------------- */
@@ -394,9 +350,7 @@ typedef struct leaf_search {
 
 static bool match_leaf(const tn_entry *entry, void *user) {
     leaf_search *search = user;
-    if (*entry->field != search->leaf) {
-        return true;
-    }
+    if (*entry->field != search->leaf) { return true; }
     snprintf(search->path, sizeof search->path, "%s", entry->path);
     return false;
 }

@@ -92,9 +92,7 @@ static tn_dims kept_dims(const tn_spec *spec, tn__layout layout) {
 
 tn_tensor *tn__spec_tensor(const tn_spec *spec, tn_dtype dtype, tn__layout layout, bool narrow,
                            uint64_t seed) {
-    if (spec->kind == TN_SPEC_ABSENT) {
-        return NULL;
-    }
+    if (spec->kind == TN_SPEC_ABSENT) { return NULL; }
     TN_SCOPE;
     TN_NO_GRAD;
     if (spec->kind == TN_SPEC_INDEX) {
@@ -184,9 +182,7 @@ static tn_status compare_elements(const double *got, const double *want, int64_t
                                   const char *what, int i, const char *than) {
     double top = 0.0;
     for (int64_t k = 0; k < count; k++) {
-        if (isfinite(want[k]) && fabs(want[k]) <= largest) {
-            top = fmax(top, fabs(want[k]));
-        }
+        if (isfinite(want[k]) && fabs(want[k]) <= largest) { top = fmax(top, fabs(want[k])); }
     }
     for (int64_t k = 0; k < count && tn_error() == TN_OK; k++) {
         bool same =
@@ -205,9 +201,7 @@ static tn_status compare_tensors(tn_tensor *x, tn_tensor *y, double tolerance, d
     TN_NO_GRAD;
     int64_t count = tn_count(y);
     double *got = tn__malloc((size_t)(count > 0 ? 2 * count : 1) * sizeof *got);
-    if (!got) {
-        return tn__raise(TN_ENOMEM, "op_check", "out of memory for a comparison");
-    }
+    if (!got) { return tn__raise(TN_ENOMEM, "op_check", "out of memory for a comparison"); }
     double *want = got + count;
     tn_status status = tn_copy_out(tn_cast(x, TN_F64), got);
     status = status == TN_OK ? tn_copy_out(tn_cast(y, TN_F64), want) : status;
@@ -236,9 +230,7 @@ static tn_tensor *random_like(tn_tensor *t, uint64_t seed) {
 static tn_tensor *weighted_sum(tn_values out, uint64_t seed) {
     tn_tensor *sum = NULL;
     for (int i = 0; i < out.n; i++) {
-        if (!tn_dtype_is_float(tn_dtype_of(out.v[i]))) {
-            continue;
-        }
+        if (!tn_dtype_is_float(tn_dtype_of(out.v[i]))) { continue; }
         tn_tensor *w = random_like(out.v[i], seed + (uint64_t)i);
         tn_tensor *part = tn_sum_all(tn_mul(out.v[i], w));
         sum = sum ? tn_add(sum, part) : part;
@@ -251,9 +243,7 @@ static double value_at(function *f, tn_values in, const tn_values *step, double 
     TN_NO_GRAD;
     tn_values moved = in;
     for (int i = 0; i < in.n; i++) {
-        if (step->v[i]) {
-            moved.v[i] = tn_add(in.v[i], tn_mul_scalar(step->v[i], scale));
-        }
+        if (step->v[i]) { moved.v[i] = tn_add(in.v[i], tn_mul_scalar(step->v[i], scale)); }
     }
     return tn_item(weighted_sum(apply_sample(f, moved), 900));
 }
@@ -264,9 +254,7 @@ static tn_status check_direction(function *f, tn_values in) {
     tn_backward(weighted_sum(apply_sample(f, in), 900));
     double got = 0.0, size = 0.0;
     for (int i = 0; i < in.n; i++) {
-        if (!in.v[i] || !tn_requires_grad(in.v[i])) {
-            continue;
-        }
+        if (!in.v[i] || !tn_requires_grad(in.v[i])) { continue; }
         step.v[i] = random_like(in.v[i], 500 + (uint64_t)i);
         tn_tensor *product =
             tn_mul(tn_grad_of(in.v[i]) ? tn_grad_of(in.v[i]) : tn_zeros_like(in.v[i]), step.v[i]);
@@ -310,9 +298,7 @@ static tn_status check_recorded(tn_values in, tn_values out, double tolerance, d
     TN_SCOPE;
     tn_values leaves = {0};
     for (int i = 0; i < in.n; i++) {
-        if (tn_requires_grad(in.v[i])) {
-            leaves.v[leaves.n++] = in.v[i];
-        }
+        if (tn_requires_grad(in.v[i])) { leaves.v[leaves.n++] = in.v[i]; }
     }
     arrivals all = {.n = 0};
     for (int i = 0; i < out.n; i++) {
@@ -348,14 +334,10 @@ static tn_status check_gradients(const tn_op *op, const tn_sample *sample, tn__l
         }
         return tn_error();
     }
-    if (count > (wants_brief() ? 1 : ALL_ELEMENTS)) {
-        return check_direction(&f, in);
-    }
+    if (count > (wants_brief() ? 1 : ALL_ELEMENTS)) { return check_direction(&f, in); }
     tn_gradcheck_options o = tn_gradcheck_defaults();
     o.second = !sample->no_second && count <= ALL_SECOND;
-    if (tn_gradcheck(apply_sample, &f, in, o) != TN_OK) {
-        return tn_error();
-    }
+    if (tn_gradcheck(apply_sample, &f, in, o) != TN_OK) { return tn_error(); }
     return check_recorded(in, apply_sample(&f, in), 1e-9, INFINITY);
 }
 
@@ -364,9 +346,7 @@ static tn_status check_gradients(const tn_op *op, const tn_sample *sample, tn__l
 /* A program's own operation may lack the small dtypes: that is no error. */
 static bool is_left_out(const tn_op *op, tn_dtype dtype) {
     bool ours = tn_op_named(op->name) == op, small = dtype == TN_BF16 || dtype == TN_F16;
-    if (tn_error() != TN_EUNSUPPORTED || ours || !small) {
-        return false;
-    }
+    if (tn_error() != TN_EUNSUPPORTED || ours || !small) { return false; }
     tn_error_clear();
     return true;
 }
@@ -383,9 +363,7 @@ static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const pre
         }
     }
     tn_values out = apply_sample(&f, in);
-    if (is_left_out(op, p->dtype)) {
-        return TN_OK;
-    }
+    if (is_left_out(op, p->dtype)) { return TN_OK; }
     tn_values expected = apply_sample(&f, wide);
     for (int i = 0; i < out.n && tn_error() == TN_OK; i++) {
         compare_tensors(out.v[i], expected.v[i], p->forward, p->largest, "result", i, "f64");
@@ -398,9 +376,7 @@ static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const pre
         weights[i] = random_like(out.v[i], 900 + (uint64_t)i);
         wide_weights[i] = tn_cast(weights[i], tn_dtype_of(expected.v[i]));
     }
-    if (check_recorded(in, out, p->recorded, p->largest) != TN_OK) {
-        return tn_error();
-    }
+    if (check_recorded(in, out, p->recorded, p->largest) != TN_OK) { return tn_error(); }
     tn_backward_from(out.v, weights, out.n, false);
     tn_backward_from(expected.v, wide_weights, out.n, false);
     for (int i = 0; i < in.n && tn_error() == TN_OK; i++) {
@@ -439,9 +415,7 @@ static outcome run_once(function *f, tn_values in, tn_values dy) {
     tn_values leaves = {0}, dx = {0};
     arrivals a = {.n = 0};
     for (int i = 0; i < in.n; i++) {
-        if (tn_requires_grad(in.v[i])) {
-            leaves.v[leaves.n++] = in.v[i];
-        }
+        if (tn_requires_grad(in.v[i])) { leaves.v[leaves.n++] = in.v[i]; }
     }
     for (int i = 0; i < o.y.n; i++) {
         if (tn_requires_grad(o.y.v[i])) {
@@ -464,9 +438,7 @@ static outcome run_once(function *f, tn_values in, tn_values dy) {
 static bool make_arriving(function *f, tn_values in, tn_dtype dtype, tn_values *dy) {
     TN_NO_GRAD;
     *dy = apply_sample(f, in);
-    if (is_left_out(f->op, dtype)) {
-        return false;
-    }
+    if (is_left_out(f->op, dtype)) { return false; }
     for (int i = 0; i < dy->n; i++) {
         bool real = tn_dtype_is_float(tn_dtype_of(dy->v[i]));
         dy->v[i] = real ? random_like(dy->v[i], 900 + (uint64_t)i) : NULL;
@@ -483,9 +455,7 @@ static tn_status compare_outcomes(tn_values in, const outcome *got, const outcom
         compare_tensors(got->y.v[i], want->y.v[i], p->forward, p->largest, result, i, than);
     }
     for (int i = 0; i < want->dx.n && tn_error() == TN_OK; i++) {
-        if (!want->dx.v[i] || !tn_requires_grad(in.v[i])) {
-            continue;
-        }
+        if (!want->dx.v[i] || !tn_requires_grad(in.v[i])) { continue; }
         if (!got->dx.v[i]) {
             return tn__raise(TN_EVALUE, "op_check", "%s %d is not there", gradient, i);
         }
@@ -530,15 +500,11 @@ static tn_status check_order(function *f, tn_values in, tn_values dy, const outc
     TN_SCOPE;
     for (int k = 0; k < in.n + dy.n; k++) {
         tn_tensor **t = k < in.n ? &in.v[k] : &dy.v[k - in.n];
-        if (*t && (k == which || which < 0)) {
-            *t = stored_in_order(*t, order % count_orders(*t));
-        }
+        if (*t && (k == which || which < 0)) { *t = stored_in_order(*t, order % count_orders(*t)); }
     }
     outcome got = run_once(f, in, dy);
     char how[48], number[16] = "all";
-    if (which >= 0) {
-        snprintf(number, sizeof number, "%d", which);
-    }
+    if (which >= 0) { snprintf(number, sizeof number, "%d", which); }
     snprintf(how, sizeof how, "operand %s in order %lld", number, (long long)order);
     return compare_outcomes(in, &got, want, p, how, "row-major");
 }
@@ -549,9 +515,7 @@ static tn_status check_orders(const tn_op *op, const tn_sample *sample, const pr
     TN_SCOPE;
     function f = {op, sample};
     tn_values in = make_inputs(op, sample, p->dtype, TN__PLAIN, false), dy;
-    if (!make_arriving(&f, in, p->dtype, &dy)) {
-        return tn_error();
-    }
+    if (!make_arriving(&f, in, p->dtype, &dy)) { return tn_error(); }
     int64_t most = 1;
     outcome want = run_once(&f, in, dy);
     for (int k = 0; k <= in.n + dy.n && tn_error() == TN_OK; k++) {
@@ -578,20 +542,14 @@ static tn_status check_subsets(const tn_op *op, const tn_sample *sample, const p
     tn_values in = make_inputs(op, sample, p->dtype, TN__PLAIN, false), dy;
     int leaf[TN_MAX_VALUES], n = 0;
     for (int i = 0; i < in.n; i++) {
-        if (tn_requires_grad(in.v[i])) {
-            leaf[n++] = i;
-        }
+        if (tn_requires_grad(in.v[i])) { leaf[n++] = i; }
     }
-    if (n < 2 || !make_arriving(&f, in, p->dtype, &dy)) {
-        return tn_error();
-    }
+    if (n < 2 || !make_arriving(&f, in, p->dtype, &dy)) { return tn_error(); }
     outcome want = run_once(&f, in, dy);
     for (unsigned set = 1; set + 1 < 1u << n && tn_error() == TN_OK; set++) {
         TN_SCOPE;
         int size = __builtin_popcount(set);
-        if (n > ALL_SUBSETS && size > 2 && size < n - 1) {
-            continue;
-        }
+        if (n > ALL_SUBSETS && size > 2 && size < n - 1) { continue; }
         for (int k = 0; k < n; k++) {
             tn_set_requires_grad(in.v[leaf[k]], set >> k & 1);
         }
@@ -632,9 +590,7 @@ typedef struct checker {
 /* Raises the error again, prefixed with the sample. */
 static void name_sample(const checker *c, const tn_sample *sample, const char *where) {
     tn_error_record record;
-    if (!tn_error_take(&record)) {
-        return;
-    }
+    if (!tn_error_take(&record)) { return; }
     char shapes[256] = "";
     for (int i = 0; i < sample->inputs; i++) {
         size_t at = strlen(shapes);
@@ -673,9 +629,7 @@ static bool is_whole(const checker *c, const tn_sample *sample) {
 
 static void check_sample(tn_op_samples *s, const tn_sample *sample) {
     checker *c = (checker *)s;
-    if (tn_error() != TN_OK || !is_whole(c, sample)) {
-        return;
-    }
+    if (tn_error() != TN_OK || !is_whole(c, sample)) { return; }
     int first = wants_brief() ? c->samples % TN__LAYOUTS : 0,
         end = wants_brief() ? first + 1 : TN__LAYOUTS;
     for (int layout = first; layout < end && tn_error() == TN_OK; layout++) {
@@ -702,9 +656,7 @@ static void check_sample(tn_op_samples *s, const tn_sample *sample) {
 }
 
 tn_status tn_op_check(const tn_op *op) {
-    if (tn_error() != TN_OK) {
-        return tn_error();
-    }
+    if (tn_error() != TN_OK) { return tn_error(); }
     if (!op || !op->name || !op->shape || !op->samples) {
         return tn__raise(TN_EVALUE, op && op->name ? op->name : "op_check",
                          "%s is NULL (to be checked, an operation needs a name, a shape rule and "
@@ -720,9 +672,7 @@ tn_status tn_op_check(const tn_op *op) {
     op->samples(&c.sampler);
     bool failed = tn_error_take(&record);
     tn__quiet(-1);
-    if (failed) {
-        tn_error_give(&record);
-    }
+    if (failed) { tn_error_give(&record); }
     if (c.samples == 0 && tn_error() == TN_OK) {
         tn__raise(TN_EVALUE, op->name,
                   "the operation has no samples, so there is nothing to check");

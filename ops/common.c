@@ -80,9 +80,7 @@ static const tn_desc *fit_desc(const tn_desc *x, const tn_desc *y, tn_desc *expa
     for (int i = 0; i < y->ndim && same; i++) {
         same = x->size[i] == y->size[i];
     }
-    if (same) {
-        return x;
-    }
+    if (same) { return x; }
     *expanded = tn_desc_expand(x, y);
     return expanded;
 }
@@ -111,9 +109,7 @@ tn_status tn__slope_back(const tn_op_back *b, tn_unary slope, double k0, double 
 /* ---- Outside of tn_apply --------------------------------------------------------------------- */
 
 bool tn__kernel_ok(tn_status status, const char *operation) {
-    if (status == TN_OK) {
-        return true;
-    }
+    if (status == TN_OK) { return true; }
     if (status == TN_ENOMEM) {
         tn__raise(status, operation, "no memory for a kernel's scratch space");
     } else if (status == TN_EUNSUPPORTED) {
@@ -125,14 +121,10 @@ bool tn__kernel_ok(tn_status status, const char *operation) {
 }
 
 tn_tensor *tn__filled(const tn_tensor *t, tn_dims dims, double value) {
-    if (!tn__usable(t, "fill")) {
-        return tn_inert();
-    }
+    if (!tn__usable(t, "fill")) { return tn_inert(); }
     tn_device device = tn_device_of(t);
     tn_tensor *y = tn__new(dims, t->dtype, device);
-    if (tn_is_inert(y)) {
-        return y;
-    }
+    if (tn_is_inert(y)) { return y; }
     tn_desc desc = tn_desc_of(y);
     return tn__kernel_ok(tn_backend_of(device)->fill(tn_context_of(device), &desc, value), "fill")
                ? y
@@ -146,9 +138,7 @@ bool tn__probabilities(tn_tensor *p, const char *name, const char *advice, const
     tn_tensor *inside = tn_eq(p, tn_clamp(p, 0.0, 1.0)); /* NaN equals nothing */
     tn_tensor *all = tn_all(inside);
     tn__tracer_begin(tracer);
-    if (tn_is_inert(all) || tn_item(all) != 0.0) {
-        return !tn_is_inert(all);
-    }
+    if (tn_is_inert(all) || tn_item(all) != 0.0) { return !tn_is_inert(all); }
     tn_tensor *first = tn_argmin(tn_reshape(tn_cast(inside, TN_I32), TN_DIMS(-1)), 0, false);
     int64_t at = (int64_t)tn_item(first);
     tn_dims index = tn_shape(p);
@@ -167,9 +157,7 @@ tn_tensor *tn__constant(const tn_tensor *t, double value) {
 }
 
 tn_tensor *tn__scalar_like(const tn_tensor *x, double k, const char *operation) {
-    if (!tn__usable(x, operation)) {
-        return tn_inert();
-    }
+    if (!tn__usable(x, operation)) { return tn_inert(); }
     bool fits =
         k == trunc(k) && tn__fits(k, x->dtype) && (x->dtype != TN_BOOL || k == 0.0 || k == 1.0);
     if (!fits && !tn_dtype_is_float(x->dtype)) {
@@ -185,9 +173,7 @@ int tn__dim_of_any(const tn_tensor *x, int dim, const char *operation) {
 }
 
 tn_tensor *tn__from_first(tn_tensor *x, tn_dims dims) {
-    if (tn_count(x) == 0) {
-        return x;
-    }
+    if (tn_count(x) == 0) { return x; }
     tn_tensor *first = tn_detach(x); /* a shift needs no gradient */
     int count = tn_ndim(x) > 0 && dims.ndim > 0 ? dims.ndim : tn_ndim(x);
     for (int i = 0; i < count; i++) {
@@ -226,7 +212,5 @@ void tn__work_product(tn_op_work *w, double multiplications, uint32_t inputs) {
 
 void tn__work_picked(tn_op_work *w) {
     double there = tn__work_count(w->x[0]), read = tn__work_count(w->y[0]);
-    if (!w->wants && read < there) {
-        w->bytes -= w->x_bytes[0] * (1 - read / there);
-    }
+    if (!w->wants && read < there) { w->bytes -= w->x_bytes[0] * (1 - read / there); }
 }

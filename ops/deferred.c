@@ -86,9 +86,7 @@ tn_tensor *tn__defer_copy(tn_tensor *x, const tn_tensor *from, const char *opera
 
 tn_tensor *tn__deferred_like(const tn_tensor *t, tn_dtype dtype, tn_device device) {
     tn_tensor *x = tn__new_deferred(t->dims, dtype, device, "deferred");
-    if (tn_is_inert(x)) {
-        return x;
-    }
+    if (tn_is_inert(x)) { return x; }
     memcpy(x->storage->recipe->name, t->storage->recipe->name, TN__RECIPE_NAME);
     return tn__defer_copy(x, t, "deferred");
 }
@@ -100,9 +98,7 @@ tn_tensor *tn__deferred_even(const tn_tensor *t, tn_dims dims) {
         even = recipe->step[i].what != STEP_DRAW;
     }
     tn_tensor *x = even ? tn__new_deferred(dims, t->dtype, tn_device_of(t), "deferred") : NULL;
-    if (x && !tn_is_inert(x)) {
-        *x->storage->recipe = *recipe;
-    }
+    if (x && !tn_is_inert(x)) { *x->storage->recipe = *recipe; }
     return x;
 }
 
@@ -123,9 +119,7 @@ static tn_status run_steps(const struct tn__recipe *recipe, const tn_tensor *y, 
             : s->what == STEP_DRAW
                 ? kernels->random(ctx, &d, (tn_random_kind)s->function, key, s->a, s->b)
                 : kernels->unary(ctx, (tn_unary)s->function, &d, &d, s->a, s->b);
-        if (!tn__kernel_ok(status, "materialize")) {
-            return status;
-        }
+        if (!tn__kernel_ok(status, "materialize")) { return status; }
     }
     return TN_OK;
 }
@@ -133,9 +127,7 @@ static tn_status run_steps(const struct tn__recipe *recipe, const tn_tensor *y, 
 /* Makes the elements from `start` on in y, 1-dimensional, of the recipe's dtype and device. */
 static tn_status make_range(const struct tn__recipe *recipe, tn_tensor *y, int64_t start) {
     int64_t before = start % DRAW_GRAIN, n = tn_count(y);
-    if (before == 0) {
-        return run_steps(recipe, y, start);
-    }
+    if (before == 0) { return run_steps(recipe, y, start); }
     int64_t head = DRAW_GRAIN - before < n ? DRAW_GRAIN - before : n;
     tn_tensor *aside = tn__new(TN_DIMS(DRAW_GRAIN), recipe->dtype, recipe->device);
     if (tn_is_inert(aside) || run_steps(recipe, aside, start - before) != TN_OK) {
@@ -152,20 +144,14 @@ static tn_status make_range(const struct tn__recipe *recipe, tn_tensor *y, int64
 static tn_status make_part(const struct tn__recipe *recipe, int64_t start, tn_tensor *out) {
     TN_SCOPE;
     TN_NO_GRAD;
-    if (tn__pending() || tn_count(out) == 0) {
-        return tn_error();
-    }
+    if (tn__pending() || tn_count(out) == 0) { return tn_error(); }
     bool direct = recipe->dtype == out->dtype && tn_is_contiguous(out) &&
                   tn__same_device(recipe->device, out->storage->device);
     tn_dims flat = TN_DIMS(tn_count(out));
     tn_tensor *y =
         direct ? tn_alias(out, out->offset, flat) : tn__new(flat, recipe->dtype, recipe->device);
-    if (tn_is_inert(y) || make_range(recipe, y, start) != TN_OK) {
-        return tn_error();
-    }
-    if (!direct) {
-        tn_copy_(tn_detach(out), tn_reshape(tn_cast(y, out->dtype), out->dims));
-    }
+    if (tn_is_inert(y) || make_range(recipe, y, start) != TN_OK) { return tn_error(); }
+    if (!direct) { tn_copy_(tn_detach(out), tn_reshape(tn_cast(y, out->dtype), out->dims)); }
     return tn_error();
 }
 
@@ -179,14 +165,10 @@ tn_status tn__deferred_make(const tn_tensor *t) {
     struct tn__recipe *recipe = storage->recipe;
     tn_dims flat = TN_DIMS((int64_t)(storage->bytes / tn_dtype_size(t->dtype)));
     tn_tensor *all = tn_alias((tn_tensor *)t, 0, flat);
-    if (tn_is_inert(all)) {
-        return tn_error();
-    }
+    if (tn_is_inert(all)) { return tn_error(); }
     storage->recipe = NULL;
     tn_status status = tn_storage_refill(all);
-    if (status == TN_OK) {
-        status = make_part(recipe, 0, all);
-    }
+    if (status == TN_OK) { status = make_part(recipe, 0, all); }
     if (status == TN_OK) {
         free(recipe);
     } else {

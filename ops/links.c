@@ -4,9 +4,7 @@
 #include "ops/op.h"
 
 static bool has_nan(tn_tensor *x) {
-    if (!tn_dtype_is_float(tn_dtype_of(x))) {
-        return false;
-    }
+    if (!tn_dtype_is_float(tn_dtype_of(x))) { return false; }
     TN_NO_GRAD;
     TN_SCOPE;
     return tn_item(tn_any(tn_ne(x, x))) != 0.0;

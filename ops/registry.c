@@ -19,9 +19,7 @@ const tn_op *tn_op_at(int i) {
 
 const tn_op *tn_op_named(const char *name) {
     for (int i = 0; name && i < tn_op_count(); i++) {
-        if (strcmp(all[i]->name, name) == 0) {
-            return all[i];
-        }
+        if (strcmp(all[i]->name, name) == 0) { return all[i]; }
     }
     return NULL;
 }

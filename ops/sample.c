@@ -18,9 +18,7 @@ static const tn_dims pairs[][2] = {
 };
 
 void tn_sample_add(tn_op_samples *s, const tn_sample *sample) {
-    if (s && s->add && sample) {
-        s->add(s, sample);
-    }
+    if (s && s->add && sample) { s->add(s, sample); }
 }
 
 void tn_sample_unary(tn_op_samples *s, double low, double high) {

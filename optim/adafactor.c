@@ -58,12 +58,8 @@ static void adafactor_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor 
 static tn_state_kind adafactor_state(const void *options, int i, const tn_entry *entry,
                                      tn_dims *dims) {
     bool matrix = dims->ndim > 1;
-    if (i == 2) {
-        return matrix ? TN_STATE_NONE : TN_STATE_LIKE_PARAM;
-    }
-    if (matrix) {
-        dims->size[dims->ndim - (i == 0 ? 1 : 2)] = 1;
-    }
+    if (i == 2) { return matrix ? TN_STATE_NONE : TN_STATE_LIKE_PARAM; }
+    if (matrix) { dims->size[dims->ndim - (i == 0 ? 1 : 2)] = 1; }
     return matrix ? TN_STATE_WHOLE : TN_STATE_NONE;
 }
 

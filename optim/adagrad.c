@@ -22,9 +22,7 @@ static void adagrad_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g
     const tn_adagrad_options *o = c->options;
     g = tn__decayed(c, p, g);
     tn_tensor *s = tn_add(state[0], tn_square(g));
-    if (c->step == 1) {
-        s = tn_add_scalar(s, o->initial_accumulator);
-    }
+    if (c->step == 1) { s = tn_add_scalar(s, o->initial_accumulator); }
     double lr = c->lr / (1.0 + (double)(c->step - 1) * o->lr_decay);
     tn_copy_(p, tn_sub(p, tn_mul_scalar(tn__over_root(g, s, o->eps), lr)));
     tn_copy_(state[0], s);

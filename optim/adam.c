@@ -63,9 +63,7 @@ static void adam_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
     tn_copy_(p, tn_sub(start, tn_mul_scalar(d, c->lr)));
     tn_copy_(state[0], m);
     tn_copy_(state[1], v);
-    if (state[2]) {
-        tn_copy_(state[2], most);
-    }
+    if (state[2]) { tn_copy_(state[2], most); }
 }
 
 static const tn_field adam_fields[] = {

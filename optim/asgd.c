@@ -20,9 +20,7 @@ static void asgd_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
     tn_tensor *next =
         tn_sub(tn_mul(p, tn_rsub_scalar(tn_mul_scalar(eta, o->lambd), 1.0)), tn_mul(g, eta));
     tn_tensor *mean = next;
-    if (share < 1.0) {
-        mean = tn_add(state[1], tn_mul_scalar(tn_sub(next, state[1]), share));
-    }
+    if (share < 1.0) { mean = tn_add(state[1], tn_mul_scalar(tn_sub(next, state[1]), share)); }
     tn_copy_(p, next);
     tn_copy_(state[1], mean);
     tn_fill_(state[0], c->lr / pow(1.0 + o->lambd * c->lr * t, o->alpha));

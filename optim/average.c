@@ -59,9 +59,7 @@ static bool add_entry(const tn_entry *entry, void *user) {
     a->count++; /* from here on tn_average_free releases it */
     tn_dtype dtype = tn_dtype_of(entry->stored) == TN_F64 ? TN_F64 : TN_F32;
     tn_tensor *mean = tn_copy(tn_cast(tn_detach(entry->stored), dtype));
-    if (!item->entry.path || tn_is_inert(mean)) {
-        return false;
-    }
+    if (!item->entry.path || tn_is_inert(mean)) { return false; }
     item->mean = tn_keep(mean);
     return true;
 }
@@ -70,9 +68,7 @@ TN__ALIVE_LIST(averages, "average");
 
 static tn_average *average_new(void *m, double decay, const char *operation) {
     tn_average *a = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*a), operation);
-    if (!a) {
-        return NULL;
-    }
+    if (!a) { return NULL; }
     tn__alive_begin(&averages, a);
     a->decay = decay;
     tn_module_each(m, (tn_walk){.buffers = true}, add_entry, a);
@@ -96,9 +92,7 @@ tn_average *tn_swa(void *m) {
 }
 
 void tn_average_free(tn_average *a) {
-    if (!a || !tn__alive_end(&averages, a, "average_free")) {
-        return;
-    }
+    if (!a || !tn__alive_end(&averages, a, "average_free")) { return; }
     for (int i = 0; i < a->count; i++) {
         average_item *item = &a->items[i];
         free((char *)item->entry.path);
@@ -123,12 +117,8 @@ tn_status tn_average_update(tn_average *a) {
     if (!a || tn__pending()) {
         return tn__raise(TN_EVALUE, "average_update", "the average is NULL");
     }
-    if (!tn__alive_is(&averages, a, "average_update")) {
-        return tn_error();
-    }
-    if (a->lent) {
-        return tn__raise(TN_ESTATE, "average_update", "the model has the average now");
-    }
+    if (!tn__alive_is(&averages, a, "average_update")) { return tn_error(); }
+    if (a->lent) { return tn__raise(TN_ESTATE, "average_update", "the model has the average now"); }
     double kept = a->updates == 0 ? 0.0
                   : a->decay >= 0 ? a->decay
                                   : (double)a->updates / ((double)a->updates + 1.0);
@@ -137,9 +127,7 @@ tn_status tn_average_update(tn_average *a) {
     for (int i = 0; i < a->count; i++) {
         TN_SCOPE;
         tn_tensor *mean = a->items[i].mean, *p = stored_now(&a->items[i]);
-        if (!p) {
-            return tn_error();
-        }
+        if (!p) { return tn_error(); }
         p = tn_reshape(tn_cast(tn_detach(p), tn_dtype_of(mean)), tn_shape(mean));
         move_mean(mean, p, 1.0 - kept, a->items[i].entry.buffer);
     }
@@ -173,17 +161,13 @@ tn_average *tn_average_begin(tn_average *a) {
         tn__raise(TN_EVALUE, "average_begin", "the average is NULL");
         return NULL;
     }
-    if (!tn__alive_is(&averages, a, "average_begin")) {
-        return NULL;
-    }
+    if (!tn__alive_is(&averages, a, "average_begin")) { return NULL; }
     TN_SCOPE;
     TN_NO_GRAD;
     for (int i = 0; a->lent == 0 && i < a->count; i++) {
         tn_tensor *p = stored_now(&a->items[i]);
         tn_tensor *own = p ? tn_copy(tn_detach(p)) : NULL;
-        if (!own || tn_is_inert(own)) {
-            break;
-        }
+        if (!own || tn_is_inert(own)) { break; }
         a->items[i].own = tn_keep(own);
         put_elements(p, a->items[i].mean);
     }
@@ -204,9 +188,7 @@ void tn_average_end(tn_average **scope) {
         for (int i = 0; i < a->count; i++) {
             average_item *item = &a->items[i];
             tn_tensor *p = item->own ? stored_now(item) : NULL;
-            if (p) {
-                put_elements(p, item->own);
-            }
+            if (p) { put_elements(p, item->own); }
             tn_release(item->own);
             item->own = NULL;
             if (tn__pending()) { /* the others are restored anyway */
@@ -216,15 +198,11 @@ void tn_average_end(tn_average **scope) {
             }
         }
     }
-    if (failed) {
-        tn_error_give(&record);
-    }
+    if (failed) { tn_error_give(&record); }
 }
 
 void tn__average_each(tn_average *a, tn__optim_visitor *f, void *user) {
     for (int i = 0; i < a->count; i++) {
-        if (!f(a->items[i].entry.path, a->items[i].mean, &a->items[i].entry, user)) {
-            return;
-        }
+        if (!f(a->items[i].entry.path, a->items[i].mean, &a->items[i].entry, user)) { return; }
     }
 }

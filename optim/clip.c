@@ -63,16 +63,12 @@ static bool sums_on(tn_device device, const gradient *grads, int n, double *host
     bool done = here && spans && !tn_is_inert(sums);
     int there = 0;
     for (int i = 0; done && i < n; i++) {
-        if (is_on(&grads[i], device)) {
-            spans[there++] = tn__span_of(grads[i].here);
-        }
+        if (is_on(&grads[i], device)) { spans[there++] = tn__span_of(grads[i].here); }
     }
     done = done && tn__sum_squares(spans, there, sums, operation) &&
            tn_copy_out(tn_narrow(sums, 0, 0, there), here) == TN_OK;
     for (int i = 0, k = 0; done && i < n; i++) {
-        if (is_on(&grads[i], device)) {
-            host[i] = here[k++];
-        }
+        if (is_on(&grads[i], device)) { host[i] = here[k++]; }
     }
     free(spans);
     free(here);
@@ -82,9 +78,7 @@ static bool sums_on(tn_device device, const gradient *grads, int n, double *host
 /* Whether an earlier gradient is on the same device as gradient i. */
 static bool device_seen(const gradient *grads, int i) {
     for (int k = 0; k < i; k++) {
-        if (is_on(&grads[k], grads[i].here->storage->device)) {
-            return true;
-        }
+        if (is_on(&grads[k], grads[i].here->storage->device)) { return true; }
     }
     return false;
 }
@@ -93,9 +87,7 @@ static bool device_seen(const gradient *grads, int i) {
 static bool all_sums(const gradient *grads, int n, double *host, const char *operation) {
     for (int i = 0; i < n; i++) {
         host[i] = 0.0;
-        if (grads[i].here && !tn__usable(grads[i].here, operation)) {
-            return false;
-        }
+        if (grads[i].here && !tn__usable(grads[i].here, operation)) { return false; }
     }
     for (int i = 0; i < n; i++) {
         if (grads[i].here && !device_seen(grads, i) &&
@@ -116,9 +108,7 @@ static bool sum_at(const tn_parts *p, double *values, int n) {
 
 bool tn__sum_over_ranks(const tn_parts *parts, double *values, int n) {
     for (const tn_parts *p = parts; tn__parts_of_one(p); p = p->next) {
-        if (!sum_at(p, values, n)) {
-            return false;
-        }
+        if (!sum_at(p, values, n)) { return false; }
     }
     return true;
 }
@@ -186,9 +176,7 @@ static bool list_levels(levels *l, const gradient *grads, int n, const char *ope
 static bool total_sum(const gradient *grads, const double *sums, int n, double *total,
                       const char *operation) {
     levels l;
-    if (!list_levels(&l, grads, n, operation)) {
-        return false;
-    }
+    if (!list_levels(&l, grads, n, operation)) { return false; }
     *total = 0.0;
     for (int i = 0; i < n; i++) {
         level_add(&l, grads[i].parts, sums[i], total);
@@ -211,9 +199,7 @@ static bool total_sum(const gradient *grads, const double *sums, int n, double *
  */
 static double grad_norm(const gradient *grads, int n, const char *operation) {
     double *sums = tn__malloc_for((size_t)(n > 0 ? n : 1) * sizeof(*sums), operation), total;
-    if (!sums) {
-        return NAN;
-    }
+    if (!sums) { return NAN; }
     bool done = all_sums(grads, n, sums, operation) && total_sum(grads, sums, n, &total, operation);
     free(sums);
     return done ? sqrt(total) : NAN;
@@ -234,9 +220,7 @@ static bool may_clip(double max_norm, const char *operation) {
 
 double tn__optim_norm(tn_optim *opt, const char *operation) {
     gradient *grads = tn__malloc_for((size_t)opt->item_count * sizeof(*grads), operation);
-    if (!grads) {
-        return NAN;
-    }
+    if (!grads) { return NAN; }
     for (int i = 0; i < opt->item_count; i++) {
         grads[i] = gradient_of(tn__item_param(&opt->items[i]), opt->items[i].entry.parts);
     }
@@ -250,9 +234,7 @@ double tn_optim_clip(tn_optim *opt, double max_norm) {
         tn__raise(TN_EVALUE, "optim_clip", "the optimiser is NULL");
         return NAN;
     }
-    if (!tn__optim_here(opt, "optim_clip")) {
-        return NAN;
-    }
+    if (!tn__optim_here(opt, "optim_clip")) { return NAN; }
     double norm = may_clip(max_norm, "optim_clip") ? tn__optim_norm(opt, "optim_clip") : NAN;
     tn__optim_scale(opt, tn__clip_scale(norm, max_norm));
     return norm;
@@ -281,9 +263,7 @@ static tn_tensor *clip_there(tn_optim *opt, tn_device device, double max_norm) {
     int n = 0;
     for (int i = 0; spans && i < opt->item_count; i++) {
         gradient g = gradient_of(tn__item_param(&opt->items[i]), NULL);
-        if (g.here && tn__usable(g.here, "optim_clip_later")) {
-            spans[n++] = tn__span_of(g.here);
-        }
+        if (g.here && tn__usable(g.here, "optim_clip_later")) { spans[n++] = tn__span_of(g.here); }
     }
     const tn_backend *kernels = tn_backend_of(device);
     bool done = !tn__pending() && tn__sum_squares(spans, n, sums, "optim_clip_later");
@@ -310,9 +290,7 @@ tn_tensor *tn_optim_clip_later(tn_optim *opt, double max_norm) {
         return tn_return(tn__pending() ? tn_inert() : tn_scalar(norm, TN_F64));
     }
     tn_tensor *clip = clip_there(opt, device, max_norm);
-    if (tn_is_inert(clip)) {
-        return clip;
-    }
+    if (tn_is_inert(clip)) { return clip; }
     tn__optim_scale(opt, 1.0);
     opt->clip = tn_keep(clip);
     return tn_return(tn_select(clip, 0, 0));
@@ -335,18 +313,14 @@ static bool collect_gradient(const tn_entry *entry, void *user) {
 }
 
 double tn_clip_grad_norm(void *m, double max_norm) {
-    if (!may_clip(max_norm, "clip_grad_norm")) {
-        return NAN;
-    }
+    if (!may_clip(max_norm, "clip_grad_norm")) { return NAN; }
     collection c = {0};
     tn_module_each(m, (tn_walk){.absent = true}, collect_gradient, &c);
     double norm = tn__pending() ? NAN : grad_norm(c.grads, c.count, "clip_grad_norm");
     double scale = tn__clip_scale(norm, max_norm);
     TN_NO_GRAD;
     for (int i = 0; scale < 1.0 && i < c.count; i++) {
-        if (c.grads[i].here) {
-            tn_mul_scalar_(c.grads[i].here, scale);
-        }
+        if (c.grads[i].here) { tn_mul_scalar_(c.grads[i].here, scale); }
     }
     free(c.grads);
     return norm;
@@ -362,9 +336,7 @@ tn_status tn_clip_grad_value(void *m, double value) {
     if (!tn__pending() && !(value >= 0.0)) {
         tn__raise(TN_EVALUE, "clip_grad_value", "the value is %g (must not be negative)", value);
     }
-    if (tn__pending()) {
-        return tn_error();
-    }
+    if (tn__pending()) { return tn_error(); }
     TN_NO_GRAD;
     tn_module_each(m, (tn_walk){0}, clamp_gradient, &value);
     return tn_error();

@@ -48,12 +48,8 @@ static bool item_add_state(const tn_optim *opt, tn__item *item, int i) {
     const tn_tensor *p = item->param;
     tn_state_kind kind = TN_STATE_LIKE_PARAM;
     tn_dims dims = item->entry.layout.whole;
-    if (method->state_kind) {
-        kind = method->state_kind(opt->options, i, &item->entry, &dims);
-    }
-    if (kind == TN_STATE_NONE) {
-        return true;
-    }
+    if (method->state_kind) { kind = method->state_kind(opt->options, i, &item->entry, &dims); }
+    if (kind == TN_STATE_NONE) { return true; }
     item->whole_state[i] = kind == TN_STATE_WHOLE;
     tn_dtype dtype = p->dtype == TN_F64 ? TN_F64 : TN_F32;
     item->state[i] = state_keep(
@@ -70,15 +66,11 @@ static bool item_make_state(const tn_optim *opt, tn__item *item) {
     TN_NO_GRAD;
     const tn_tensor *p = item->param;
     for (int i = 0; i < TN_OPTIM_STATES && opt->method->states[i]; i++) {
-        if (!item_add_state(opt, item, i)) {
-            return false;
-        }
+        if (!item_add_state(opt, item, i)) { return false; }
     }
     if (p->dtype == TN_BF16 || p->dtype == TN_F16) {
         item->master = state_keep(tn_cast(item->param, TN_F32));
-        if (!item->master) {
-            return false;
-        }
+        if (!item->master) { return false; }
         item->master_seen = item->master->version->value;
     }
     item->param_seen = p->version->value;
@@ -102,12 +94,8 @@ static bool item_seen(const tn_optim *opt, const tn_entry *entry) {
 static bool item_add(const tn_entry *entry, void *user) {
     tn_optim *opt = user;
     tn_tensor *p = entry->stored;
-    if (!tn_requires_grad(p)) {
-        return true;
-    }
-    if (!entry->absent && !tn__elements_made(p, entry->path, opt->method->name)) {
-        return false;
-    }
+    if (!tn_requires_grad(p)) { return true; }
+    if (!entry->absent && !tn__elements_made(p, entry->path, opt->method->name)) { return false; }
     if (!tn_is_contiguous(p)) {
         tn__raise(TN_EVALUE, opt->method->name, "%s is not contiguous (parameters must be)",
                   entry->path);
@@ -124,9 +112,7 @@ static bool item_add(const tn_entry *entry, void *user) {
     item->entry.path = tn__strdup_for(entry->path, opt->method->name);
     __atomic_fetch_add(&item->lists->stepped, 1, __ATOMIC_RELAXED);
     opt->item_count++; /* from here on tn_optim_free releases it */
-    if (!item->entry.path) {
-        return false;
-    }
+    if (!item->entry.path) { return false; }
     return entry->absent || item_make_state(opt, item);
 }
 
@@ -137,9 +123,7 @@ static int group_add(tn_optim *opt, tn_optim_group_options options) {
                          sizeof(*opt->groups), opt->method->name);
     tn_optim_group_options *group =
         fits ? tn__calloc_for(1, sizeof(*group), opt->method->name) : NULL;
-    if (!group) {
-        return -1;
-    }
+    if (!group) { return -1; }
     *group = options;
     opt->groups[opt->group_count] = group;
     return opt->group_count++;
@@ -183,29 +167,19 @@ static bool method_fits(const tn_optim_method *method, const void *options, tn_o
 static bool optim_fill(tn_optim *opt, void *m, const void *options, tn_optim_rates rates) {
     size_t size = opt->method->options_size;
     opt->options = size > 0 ? tn__malloc_for(size, opt->method->name) : NULL;
-    if (size > 0 && !opt->options) {
-        return false;
-    }
-    if (size > 0) {
-        memcpy(opt->options, options, size);
-    }
+    if (size > 0 && !opt->options) { return false; }
+    if (size > 0) { memcpy(opt->options, options, size); }
     tn_optim_group_options all = {.lr_scale = 1.0, .weight_decay = rates.weight_decay};
-    if (group_add(opt, all) < 0) {
-        return false;
-    }
+    if (group_add(opt, all) < 0) { return false; }
     tn_module_each(m, (tn_walk){.absent = true}, item_add, opt);
-    if (tn__pending()) {
-        return false;
-    }
+    if (tn__pending()) { return false; }
     if (opt->item_count == 0) {
         tn__raise(TN_EVALUE, opt->method->name,
                   "the module has no parameter that requires a gradient");
         return false;
     }
     opt->spans = tn__malloc_for((size_t)opt->item_count * sizeof(*opt->spans), opt->method->name);
-    if (!opt->spans) {
-        return false;
-    }
+    if (!opt->spans) { return false; }
     if (rates.no_decay) {
         tn_optim_group(opt, tn_optim_split(opt, rates.no_decay, NULL))->weight_decay = 0.0;
     }
@@ -235,9 +209,7 @@ tn_optim *tn_optim_new(void *m, const tn_optim_method *method, const void *optio
 }
 
 void tn_optim_free(tn_optim *opt) {
-    if (!opt || !tn__alive_end(&optimisers, opt, "optim_free")) {
-        return;
-    }
+    if (!opt || !tn__alive_end(&optimisers, opt, "optim_free")) { return; }
     for (int i = 0; i < opt->item_count; i++) {
         item_finish(&opt->items[i]);
     }
@@ -262,9 +234,7 @@ static int group_of_matches(const tn_optim *opt, tn_match match, void *user) {
         for (int i = 0; same && i < opt->item_count; i++) {
             same = match(&opt->items[i].entry, user) == (opt->items[i].group == g);
         }
-        if (same) {
-            return g;
-        }
+        if (same) { return g; }
     }
     return -1;
 }
@@ -274,13 +244,9 @@ int tn_optim_split(tn_optim *opt, tn_match match, void *user) {
         tn__raise(TN_EVALUE, "optim_split", "the %s is NULL", opt ? "match" : "optimiser");
         return -1;
     }
-    if (!tn__optim_here(opt, "optim_split")) {
-        return -1;
-    }
+    if (!tn__optim_here(opt, "optim_split")) { return -1; }
     int there = group_of_matches(opt, match, user);
-    if (there >= 0) {
-        return there;
-    }
+    if (there >= 0) { return there; }
     int added = group_add(opt, *opt->groups[0]), from = -1;
     for (int i = 0; added >= 0 && i < opt->item_count; i++) {
         tn__item *item = &opt->items[i];
@@ -289,9 +255,7 @@ int tn_optim_split(tn_optim *opt, tn_match match, void *user) {
             item->group = added;
         }
     }
-    if (from > 0) {
-        *opt->groups[added] = *opt->groups[from];
-    }
+    if (from > 0) { *opt->groups[added] = *opt->groups[from]; }
     return added;
 }
 
@@ -303,9 +267,7 @@ tn_optim_group_options *tn_optim_group(tn_optim *opt, int index) {
     /* returned after an error: writes to it are ignored */
     static _Thread_local tn_optim_group_options nowhere;
     bool here = opt && tn__optim_here(opt, "optim_group");
-    if (here && index >= 0 && index < opt->group_count) {
-        return opt->groups[index];
-    }
+    if (here && index >= 0 && index < opt->group_count) { return opt->groups[index]; }
     if (here) {
         tn__raise(TN_EINDEX, "optim_group", "group %d of %d", index, opt->group_count);
     } else if (!opt) {
@@ -322,9 +284,7 @@ int tn_optim_groups(const tn_optim *opt) {
 /* ---- Inspecting ------------------------------------------------------------------------------ */
 
 void tn_optim_set_lr(tn_optim *opt, double lr) {
-    if (!opt || !tn__optim_here(opt, "optim_set_lr")) {
-        return;
-    }
+    if (!opt || !tn__optim_here(opt, "optim_set_lr")) { return; }
     if (!tn__not_negative(lr)) {
         tn__raise(TN_EVALUE, "optim_set_lr", "the learning rate is %g", lr);
         return;
@@ -341,9 +301,7 @@ int64_t tn_optim_steps(const tn_optim *opt) {
 }
 
 void tn_optim_set_steps(tn_optim *opt, int64_t steps) {
-    if (opt && steps >= 0 && tn__optim_here(opt, "optim_set_steps")) {
-        opt->steps = steps;
-    }
+    if (opt && steps >= 0 && tn__optim_here(opt, "optim_set_steps")) { opt->steps = steps; }
 }
 
 const char *tn_optim_kind(const tn_optim *opt) {
@@ -361,13 +319,9 @@ int tn__optim_group_count(const tn_optim *opt, int group) {
 /* False when the visitor stops or memory runs out. */
 static bool state_visit(const tn__item *item, const char *what, tn_tensor *t, const tn_entry *like,
                         tn__optim_visitor *f, void *user) {
-    if (!t || !what) {
-        return true;
-    }
+    if (!t || !what) { return true; }
     char *name = tn__asprintf("optim_each", "%s.%s", item->entry.path, what);
-    if (!name) {
-        return false;
-    }
+    if (!name) { return false; }
     bool more = f(name, t, like, user);
     free(name);
     return more;
@@ -387,9 +341,7 @@ static bool item_visit(const tn_optim *opt, const tn__item *item, tn__optim_visi
 void tn__optim_each(tn_optim *opt, tn__optim_visitor *f, void *user) {
     bool here = opt && f && tn__optim_here(opt, "optim_each");
     for (int i = 0; here && i < opt->item_count; i++) {
-        if (!item_visit(opt, &opt->items[i], f, user)) {
-            return;
-        }
+        if (!item_visit(opt, &opt->items[i], f, user)) { return; }
     }
 }
 

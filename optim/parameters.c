@@ -23,9 +23,7 @@ void *tn_parameters(tn_tensor *const *list, int n) {
         return NULL;
     }
     parameters *p = tn__layer_alloc(sizeof(*p) + (size_t)n * sizeof(*p->list));
-    if (!p) {
-        return NULL;
-    }
+    if (!p) { return NULL; }
     tn_module_init(p, "parameters", parameters_forward);
     for (int i = 0; i < n; i++) {
         char name[16];

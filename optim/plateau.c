@@ -8,9 +8,7 @@ tn_plateau tn_plateau_defaults(double lr) {
 
 static bool is_better(const tn_plateau *p, double value) {
     double best = p->state.best, margin = p->absolute ? p->threshold : p->threshold * best;
-    if (!p->state.any) {
-        return isfinite(value);
-    }
+    if (!p->state.any) { return isfinite(value); }
     return p->larger_is_better ? value > best + margin : value < best - margin;
 }
 

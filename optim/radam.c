@@ -40,9 +40,7 @@ static void radam_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
               *v = tn__moving(state[1], tn_square(g), o->beta2);
     tn_tensor *d = tn_div_scalar(m, tn__unbias(o->beta1, c->step));
     double r = rectified_by(o, c->step);
-    if (r > 0.0) {
-        d = tn_mul_scalar(tn__over_root(d, v, o->eps), r);
-    }
+    if (r > 0.0) { d = tn_mul_scalar(tn__over_root(d, v, o->eps), r); }
     tn_copy_(p, tn_sub(p, tn_mul_scalar(d, c->lr)));
     tn_copy_(state[0], m);
     tn_copy_(state[1], v);

@@ -31,17 +31,11 @@ static void rmsprop_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g
         spread = tn_sub(v, tn_square(mean));
     }
     tn_tensor *d = tn__over_root(g, spread, o->eps);
-    if (o->momentum != 0.0) {
-        d = tn_add(tn_mul_scalar(state[1], o->momentum), d);
-    }
+    if (o->momentum != 0.0) { d = tn_add(tn_mul_scalar(state[1], o->momentum), d); }
     tn_copy_(p, tn_sub(p, tn_mul_scalar(d, c->lr)));
     tn_copy_(state[0], v);
-    if (o->momentum != 0.0) {
-        tn_copy_(state[1], d);
-    }
-    if (o->centered) {
-        tn_copy_(state[2], mean);
-    }
+    if (o->momentum != 0.0) { tn_copy_(state[1], d); }
+    if (o->centered) { tn_copy_(state[2], mean); }
 }
 
 static tn_state_kind rmsprop_state(const void *options, int i, const tn_entry *entry,

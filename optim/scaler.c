@@ -61,9 +61,7 @@ tn_scaler *tn_scaler_new(tn_scaler_options options) {
         return NULL;
     }
     tn_scaler *s = tn__malloc_for(sizeof(*s), "scaler");
-    if (!s) {
-        return NULL;
-    }
+    if (!s) { return NULL; }
     *s = (tn_scaler){.options = options, .state = {.scale = options.enabled ? options.scale : 1.0}};
     tn__alive_begin(&scalers, s);
     return s;
@@ -78,16 +76,12 @@ const tn_field tn__scaler_fields[] = {
 };
 
 void tn_scaler_free(tn_scaler *s) {
-    if (s && tn__alive_end(&scalers, s, "scaler_free")) {
-        free(s);
-    }
+    if (s && tn__alive_end(&scalers, s, "scaler_free")) { free(s); }
 }
 
 /* False after raising, and while an error is pending. */
 static bool scaler_usable(const tn_scaler *s, const tn_optim *opt, const char *operation) {
-    if (tn__pending()) {
-        return false;
-    }
+    if (tn__pending()) { return false; }
     if (!s || !opt) {
         tn__raise(TN_EVALUE, operation, "the %s is NULL", s ? "optimiser" : "scaler");
         return false;
@@ -107,9 +101,7 @@ tn_tensor *tn_scaler_scale(tn_scaler *s, tn_tensor *loss) {
 }
 
 double tn_scaler_clip(tn_scaler *s, tn_optim *opt, double max_norm) {
-    if (!scaler_usable(s, opt, "scaler_clip")) {
-        return NAN;
-    }
+    if (!scaler_usable(s, opt, "scaler_clip")) { return NAN; }
     if (!(max_norm >= 0.0)) {
         tn__raise(TN_EVALUE, "scaler_clip", "max_norm is %g (must not be negative)", max_norm);
         return NAN;
@@ -121,18 +113,14 @@ double tn_scaler_clip(tn_scaler *s, tn_optim *opt, double max_norm) {
 }
 
 tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt) {
-    if (!scaler_usable(s, opt, "scaler_step")) {
-        return tn_error();
-    }
+    if (!scaler_usable(s, opt, "scaler_step")) { return tn_error(); }
     if (!s->options.enabled) {
         s->steps++;
         return tn_optim_step(opt);
     }
     double norm = s->clipped == opt ? s->norm : tn__optim_norm(opt, "scaler_step");
     s->clipped = NULL;
-    if (tn__pending()) {
-        return tn_error();
-    }
+    if (tn__pending()) { return tn_error(); }
     s->overflow |= !isfinite(norm);
     s->skipped = s->overflow;
     tn_status status = TN_OK;
@@ -147,12 +135,8 @@ tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt) {
 }
 
 tn_status tn_scaler_update(tn_scaler *s) {
-    if (tn__pending() || !s) {
-        return tn__raise(TN_EVALUE, "scaler_update", "the scaler is NULL");
-    }
-    if (!tn__alive_is(&scalers, s, "scaler_update")) {
-        return tn_error();
-    }
+    if (tn__pending() || !s) { return tn__raise(TN_EVALUE, "scaler_update", "the scaler is NULL"); }
+    if (!tn__alive_is(&scalers, s, "scaler_update")) { return tn_error(); }
     if (s->steps == 0) {
         return tn__raise(TN_ESTATE, "scaler_update", "no step since the last update");
     }
@@ -184,12 +168,8 @@ tn_scaler_state tn_scaler_where(const tn_scaler *s) {
 }
 
 tn_status tn_scaler_seek(tn_scaler *s, tn_scaler_state state) {
-    if (!s || tn__pending()) {
-        return tn__raise(TN_EVALUE, "scaler_seek", "the scaler is NULL");
-    }
-    if (!tn__alive_is(&scalers, s, "scaler_seek")) {
-        return tn_error();
-    }
+    if (!s || tn__pending()) { return tn__raise(TN_EVALUE, "scaler_seek", "the scaler is NULL"); }
+    if (!tn__alive_is(&scalers, s, "scaler_seek")) { return tn_error(); }
     if (!scale_fits(state.scale) || state.streak < 0) {
         return tn__raise(TN_EVALUE, "scaler_seek", "scale %g, streak %lld", state.scale,
                          (long long)state.streak);

@@ -93,14 +93,10 @@ static int count_milestones(const tn_schedule *s, int64_t t) {
 /* How far into its cycle t is. */
 static double cycle_part(const tn_schedule *s, int64_t t) {
     int64_t length = s->every > 0 ? s->every : 1;
-    if (s->growth < 2) {
-        return (double)(t % length) / (double)length;
-    }
+    if (s->growth < 2) { return (double)(t % length) / (double)length; }
     while (t >= length) {
         t -= length;
-        if (__builtin_mul_overflow(length, s->growth, &length)) {
-            length = INT64_MAX;
-        }
+        if (__builtin_mul_overflow(length, s->growth, &length)) { length = INT64_MAX; }
     }
     return (double)t / (double)length;
 }
@@ -113,9 +109,7 @@ static double one_cycle_at(const tn_schedule *s, double t) {
 
 double tn_schedule_at(tn_schedule s, int64_t step) {
     step = step < 0 ? 0 : step;
-    if (step < s.warmup) {
-        return s.peak * ((double)step + 1.0) / ((double)s.warmup + 1.0);
-    }
+    if (step < s.warmup) { return s.peak * ((double)step + 1.0) / ((double)s.warmup + 1.0); }
     int64_t t = step - (s.warmup > 0 ? s.warmup : 0), drops = t / (s.every > 0 ? s.every : 1);
     double length = (double)s.steps - (double)s.warmup,
            part = length > 0.0 ? ((double)step - (double)s.warmup) / length : 1.0;

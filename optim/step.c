@@ -24,16 +24,12 @@ static const char *why_gone(const tn__item *item) {
 /* The tensor stored now: another may have replaced the one before. NULL after raising. */
 static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
     tn_tensor *p = tn__item_param(item), *old = item->param;
-    if (p == old) {
-        return tn__usable(p, "optim_step") ? p : NULL;
-    }
+    if (p == old) { return tn__usable(p, "optim_step") ? p : NULL; }
     if (!p) {
         tn__raise(TN_ESTATE, "optim_step", "%s is gone: %s", item->entry.path, why_gone(item));
         return NULL;
     }
-    if (!tn__usable(p, "optim_step")) {
-        return NULL;
-    }
+    if (!tn__usable(p, "optim_step")) { return NULL; }
     if (p->dtype != old->dtype || tn_count(p) != tn_count(old) || !tn_is_contiguous(p)) {
         tn__raise(TN_ESTATE, "optim_step",
                   "%s is now %s %s but the optimiser was made for %s %s (shard and cast first, "
@@ -69,16 +65,10 @@ static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
 static bool item_check(tn_optim *opt, tn__item *item) {
     item->done = true;
     item->grad = item->copy = NULL;
-    if (item->entry.absent) {
-        return true;
-    }
+    if (item->entry.absent) { return true; }
     tn_tensor *p = current_param(opt, item), *g = p ? tn_grad_of(p) : NULL;
-    if (!p || !g) {
-        return p != NULL;
-    }
-    if (!tn__usable(g, "optim_step")) {
-        return false;
-    }
+    if (!p || !g) { return p != NULL; }
+    if (!tn__usable(g, "optim_step")) { return false; }
     if (tn_count(g) != tn_count(p)) {
         tn__raise(TN_ESHAPE, "optim_step", "%s is %s but its gradient is %s", item->entry.path,
                   tn_shape_text(p), tn_shape_text(g));
@@ -173,9 +163,7 @@ static bool profile_step(tn__span *span, const tn_optim *opt, const tn__item *li
         count += (double)s->count;
         bytes += (double)s->count * (double)each;
     }
-    if (!tn__profile_begin(span, TN__SPAN_OP, opt->method->name)) {
-        return false;
-    }
+    if (!tn__profile_begin(span, TN__SPAN_OP, opt->method->name)) { return false; }
     tn__profile_work(span, like->param->storage->device, TN_F32, bytes, count);
     return true;
 }
@@ -184,9 +172,7 @@ static tn_status run_kernel(const tn_optim *opt, const tn__item *like, const tn_
     tn__span span;
     bool seen = tn__profiled() && profile_step(&span, opt, like, call);
     tn_status status = opt->method->kernel(call);
-    if (seen) {
-        tn__profile_end(&span, like->param->storage->device);
-    }
+    if (seen) { tn__profile_end(&span, like->param->storage->device); }
     if (status != TN_OK) {
         tn__raise(status, "optim_step",
                   "the %s kernel for %s failed with %s (first parameter: %s, %s)",
@@ -210,9 +196,7 @@ static tn_status run_reference(const tn_optim *opt, const tn__item *item,
         state[i] = kept && !item->whole_state[i] ? tn_reshape(kept, dims) : kept;
     }
     opt->method->reference(call, p, g, state);
-    if (item->master) {
-        tn_copy_(tn_reshape(item->param, dims), p);
-    }
+    if (item->master) { tn_copy_(tn_reshape(item->param, dims), p); }
     return tn_error();
 }
 
@@ -225,16 +209,12 @@ static bool items_alike(const tn__item *a, const tn__item *b) {
 static void note_step(tn__item *item) {
     tn__touch(item->param);
     item->param_seen = item->param->version->value;
-    if (item->copy) {
-        tn__low_precision_filled(item->param);
-    }
+    if (item->copy) { tn__low_precision_filled(item->param); }
     if (item->master) {
         tn__touch(item->master);
         item->master_seen = item->master->version->value;
     }
-    if (item->steps) {
-        *(int64_t *)tn_data_mut(item->steps) = item->count;
-    }
+    if (item->steps) { *(int64_t *)tn_data_mut(item->steps) = item->count; }
     item->done = true;
 }
 
@@ -244,9 +224,7 @@ static tn_status step_alike(tn_optim *opt, tn__item *first) {
     tn_optim_call call = call_like(opt, first);
     if (!tn__optim_has_kernel(opt->method, first->param->storage->device)) {
         tn_status done = run_reference(opt, first, &call);
-        if (done == TN_OK) {
-            note_step(first);
-        }
+        if (done == TN_OK) { note_step(first); }
         return done;
     }
     for (tn__item *item = first; item < end; item++) {
@@ -257,9 +235,7 @@ static tn_status step_alike(tn_optim *opt, tn__item *first) {
     }
     tn_status status = call.count > 0 ? run_kernel(opt, first, &call) : TN_OK;
     for (tn__item *item = first; status == TN_OK && item < end; item++) {
-        if (!item->done && items_alike(first, item)) {
-            note_step(item);
-        }
+        if (!item->done && items_alike(first, item)) { note_step(item); }
     }
     return status;
 }
@@ -269,25 +245,17 @@ tn_status tn_optim_step(tn_optim *opt) {
         return tn__raise(tn__pending() ? tn_error() : TN_EVALUE, "optim_step",
                          "the optimiser is NULL");
     }
-    if (!tn__optim_here(opt, "optim_step")) {
-        return tn_error();
-    }
+    if (!tn__optim_here(opt, "optim_step")) { return tn_error(); }
     TN_SCOPE;
     TN_NO_GRAD;
     for (int i = 0; i < opt->item_count; i++) {
-        if (!item_check(opt, &opt->items[i])) {
-            return tn_error();
-        }
+        if (!item_check(opt, &opt->items[i])) { return tn_error(); }
     }
     for (int i = 0; i < opt->item_count; i++) {
-        if (!opt->items[i].done && !follow_param(&opt->items[i])) {
-            return tn_error();
-        }
+        if (!opt->items[i].done && !follow_param(&opt->items[i])) { return tn_error(); }
     }
     for (int i = 0; i < opt->item_count; i++) {
-        if (!opt->items[i].done && step_alike(opt, &opt->items[i]) != TN_OK) {
-            return tn_error();
-        }
+        if (!opt->items[i].done && step_alike(opt, &opt->items[i]) != TN_OK) { return tn_error(); }
     }
     tn__optim_scale(opt, 1.0);
     opt->steps++;
@@ -295,9 +263,7 @@ tn_status tn_optim_step(tn_optim *opt) {
 }
 
 void tn_optim_zero_grad(tn_optim *opt) {
-    if (!opt || !tn__optim_here(opt, "optim_zero_grad")) {
-        return;
-    }
+    if (!opt || !tn__optim_here(opt, "optim_zero_grad")) { return; }
     for (int i = 0; i < opt->item_count; i++) {
         tn_tensor *p = tn__item_param(&opt->items[i]);
         if (p) { /* of a part, and of the whole, where gradients stay until they are scattered */

@@ -30,9 +30,7 @@ int tn__profiler_rank(void) {
         const char *text = getenv(names[i]);
         char *end;
         long rank = text && *text ? strtol(text, &end, 10) : -1;
-        if (rank >= 0 && rank < 1 << 20 && !*end) {
-            return (int)rank;
-        }
+        if (rank >= 0 && rank < 1 << 20 && !*end) { return (int)rank; }
     }
     return -1;
 }
@@ -73,14 +71,10 @@ static void write_report(void) {
     if (strstr(wish, ".json") && tn_profiler_save(path) == TN_OK) {
         fprintf(stderr, "the trace is in %s: open it at https://ui.perfetto.dev\n", path);
     }
-    if (tn_error() != TN_OK) {
-        fprintf(stderr, "%s\n", tn_error_message());
-    }
+    if (tn_error() != TN_OK) { fprintf(stderr, "%s\n", tn_error_message()); }
     tn_error_clear();
     tn__quiet(-1);
-    if (pending) {
-        tn_error_give(&before);
-    }
+    if (pending) { tn_error_give(&before); }
 }
 
 /* ---- Signals --------------------------------------------------------------------------------- */
@@ -100,8 +94,7 @@ static void on_signal(int number) {
 }
 
 static void *report_when_asked(void *unused) {
-    while (sem_wait(&asked) != 0) {
-    }
+    while (sem_wait(&asked) != 0) {}
     write_report();
     int number = __atomic_load_n(&asked_by, __ATOMIC_RELAXED);
     signal(number, SIG_DFL);
@@ -124,9 +117,7 @@ static void watch_signal(int number) {
 static void watch_signals(void) {
     pthread_t thread;
     sigset_t all, before;
-    if (sem_init(&asked, 0, 0) != 0) {
-        return;
-    }
+    if (sem_init(&asked, 0, 0) != 0) { return; }
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before); /* the program's signals go to its own threads */
     if (pthread_create(&thread, NULL, report_when_asked, NULL) == 0) {
@@ -139,16 +130,12 @@ static void watch_signals(void) {
 
 void tn__profiler_watch(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    if (wish) {
-        pthread_once(&once, watch_signals);
-    }
+    if (wish) { pthread_once(&once, watch_signals); }
 }
 
 __attribute__((constructor)) static void begin_by_environment(void) {
     const char *value = getenv("TERN_PROFILE");
-    if (!value || !*value || strcmp(value, "0") == 0) {
-        return;
-    }
+    if (!value || !*value || strcmp(value, "0") == 0) { return; }
     if (tn__profiler_begin(tn_profiler_defaults(), true) == TN_OK && atexit(write_report) == 0) {
         wish = value;
         process = tn__process();

@@ -28,13 +28,9 @@ tn_profiler_options tn_profiler_defaults(void) {
 
 static phase phase_of(const tn_profiler_options *o, int64_t step) {
     int64_t round = o->wait + o->warmup + o->active;
-    if (o->active == 0) {
-        return KEPT;
-    }
+    if (o->active == 0) { return KEPT; }
     step -= o->skip_first;
-    if (step < 0 || (o->repeat > 0 && step / round >= o->repeat)) {
-        return SKIPPED;
-    }
+    if (step < 0 || (o->repeat > 0 && step / round >= o->repeat)) { return SKIPPED; }
     step %= round;
     return step < o->wait ? SKIPPED : step < o->wait + o->warmup ? WARMING : KEPT;
 }
@@ -115,9 +111,7 @@ tn_status tn__profiler_begin(tn_profiler_options options, bool environment) {
     tn__spans_see(TN__SPANS_OFF);
     tn__roofline_give(
         (tn__roofline){options.gbytes * 1e9, options.gflops * 1e9, options.half_gflops * 1e9});
-    if (!environment) {
-        tn__roofline_of(tn_default_device());
-    }
+    if (!environment) { tn__roofline_of(tn_default_device()); }
     tn__profile_waits = options.sync;
     profiler = (struct profiler){.options = options, .runs = true, .environment = environment};
     begin_step();
@@ -129,15 +123,11 @@ tn_status tn_profiler_start(tn_profiler_options options) {
 }
 
 void tn_profiler_step(void) {
-    if (!profiler.runs) {
-        return;
-    }
+    if (!profiler.runs) { return; }
     end_step();
     if (round_ended(&profiler.options, profiler.step)) {
         tn__spans_see(TN__SPANS_OFF);
-        if (profiler.options.ready) {
-            profiler.options.ready(profiler.options.user);
-        }
+        if (profiler.options.ready) { profiler.options.ready(profiler.options.user); }
     }
     if (profiler.runs) { /* ready may have stopped it */
         begin_step();

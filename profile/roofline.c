@@ -46,9 +46,7 @@ static double once_through(probe *p) {
     double begin = tn__now();
     tn_status status = p->product ? p->kernels->matmul(p->ctx, &p->y, &p->a, &p->b, 1, 0)
                                   : p->kernels->copy(p->ctx, &p->y, &p->a);
-    if (devices && status == TN_OK) {
-        status = devices->synchronize(p->ctx->device.index);
-    }
+    if (devices && status == TN_OK) { status = devices->synchronize(p->ctx->device.index); }
     return status == TN_OK ? tn__now() - begin : 0;
 }
 
@@ -57,9 +55,7 @@ static double fastest_of(probe *p, tn_dtype dtype, int64_t n) {
     int64_t count = p->product ? n * n : n;
     size_t bytes = (size_t)count * tn_dtype_size(dtype);
     char *memory = p->ctx->workspace(p->ctx, 3 * bytes);
-    if (!memory) {
-        return 0;
-    }
+    if (!memory) { return 0; }
     tn_desc all = {.dtype = dtype, .ndim = 1, .size = {3 * count}, .stride = {1}, .data = memory};
     tn_desc one =
         p->product
@@ -105,9 +101,7 @@ static double measure_bytes(probe *p, bool host) {
 static tn__roofline measure_limits(tn_device device, tn__roofline limits) {
     bool host = device.kind == TN_CPU;
     probe p = {.kernels = tn_backend_of(device), .ctx = tn_context_of(device)};
-    if (!p.kernels || !p.ctx) {
-        return limits;
-    }
+    if (!p.kernels || !p.ctx) { return limits; }
     limits.bytes = limits.bytes > 0 ? limits.bytes : measure_bytes(&p, host);
     limits.flops = limits.flops > 0 ? limits.flops : measure_flops(&p, TN_F32, host);
     limits.half_flops =

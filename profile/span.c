@@ -70,9 +70,7 @@ static tn__site *site_below(tn__site *up, tn__span_kind kind, const char *name) 
     }
     size_t length = strlen(name) + 1;
     tn__site *site = tn__malloc(sizeof(*site) + length);
-    if (!site) {
-        return NULL;
-    }
+    if (!site) { return NULL; }
     memcpy(site + 1, name, length);
     *site = (tn__site){.up = up, .next = up->first, .kind = kind, .name = (const char *)(site + 1)};
     up->first = site;
@@ -89,13 +87,9 @@ static void site_count(tn__site *site, double seconds, const tn__span *work) {
 
 /* Names of modules, outermost first. Returns the length of the whole text. */
 static size_t put_path(const tn__site *site, char *text, size_t size) {
-    if (!site) {
-        return 0;
-    }
+    if (!site) { return 0; }
     size_t used = put_path(site->up, text, size);
-    if (site->kind != TN__SPAN_MODULE || !site->up) {
-        return used;
-    }
+    if (site->kind != TN__SPAN_MODULE || !site->up) { return used; }
     size_t left = used < size ? size - used : 0;
     return used +
            (size_t)snprintf(left ? text + used : NULL, left, "%s%s", used ? "." : "", site->name);
@@ -132,9 +126,7 @@ bool tn__span_begin(tn__span *span, tn__span_kind kind, const char *name) {
     span->session = session;
     span->site = site_below(innermost ? innermost->site : &root, kind, name ? name : "");
     pthread_mutex_unlock(&lock);
-    if (!span->site) {
-        return false;
-    }
+    if (!span->site) { return false; }
     innermost = span;
     span->begin = tn__now();
     return true;
@@ -151,9 +143,7 @@ static void add_event(const tn__span *span, const char *row, double end) {
     tn__event_text(e.event.thread, sizeof(e.event.thread), row);
     tn__event_text(e.event.name, sizeof(e.event.name), site->name);
     tn__event_text(e.note, sizeof(e.note), span->note);
-    if (site->kind == TN__SPAN_MODULE) {
-        tn__site_path(site, e.note, sizeof(e.note));
-    }
+    if (site->kind == TN__SPAN_MODULE) { tn__site_path(site, e.note, sizeof(e.note)); }
     tn__trace_add(&spans, &e.event);
 }
 
@@ -161,13 +151,9 @@ static void add_event(const tn__span *span, const char *row, double end) {
 static void finish_span(const tn__span *span, const char *row, double end) {
     pthread_mutex_lock(&lock);
     bool counts = span->session == session && seen_since > 0;
-    if (counts) {
-        site_count(span->site, end - span->begin, span);
-    }
+    if (counts) { site_count(span->site, end - span->begin, span); }
     pthread_mutex_unlock(&lock);
-    if (counts) {
-        add_event(span, row, end);
-    }
+    if (counts) { add_event(span, row, end); }
 }
 
 void tn__span_end(tn__span *span) {
@@ -183,9 +169,7 @@ void tn__span_drop(tn__span *span) {
     while (*at && *at != span) {
         at = &(*at)->up;
     }
-    if (*at) {
-        *at = span->up;
-    }
+    if (*at) { *at = span->up; }
 }
 
 void tn__span_record(tn__span_kind kind, const char *name, const char *note, const char *row,
@@ -197,9 +181,7 @@ void tn__span_record(tn__span_kind kind, const char *name, const char *note, con
     bool counts = seen_since > 0 && begin >= seen_since;
     span.site = counts ? site_below(&root, kind, name) : NULL;
     pthread_mutex_unlock(&lock);
-    if (span.site) {
-        finish_span(&span, row, end);
-    }
+    if (span.site) { finish_span(&span, row, end); }
 }
 
 tn__span *tn__span_innermost(void) {
@@ -217,9 +199,7 @@ tn__site *tn__span_module(void) {
 /* ---- For the profiler ------------------------------------------------------------------------ */
 
 bool tn__spans_begin(int64_t events, int process) {
-    if (!tn__trace_open(&spans, sizeof(span_event), (uint64_t)events)) {
-        return false;
-    }
+    if (!tn__trace_open(&spans, sizeof(span_event), (uint64_t)events)) { return false; }
     process_number = process;
     tn__spans_clear();
     return true;

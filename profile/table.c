@@ -64,9 +64,7 @@ static int find_row(table *t, const tn__site *site) {
         snprintf(name, sizeof(name), "%s", site->name);
     }
     for (int i = 0; i < t->count; i++) {
-        if (strcmp(t->rows[i].name, name) == 0) {
-            return i;
-        }
+        if (strcmp(t->rows[i].name, name) == 0) { return i; }
     }
     if (!tn__grow(&t->rows, t->count + 1, &t->capacity, sizeof(*t->rows), NULL)) {
         t->failed = true;
@@ -89,9 +87,7 @@ static void count_site(table *t, const tn__site *site, int own_row) {
         for (int k = i + 1; k < t->depth && !again; k++) {
             again = t->path[k].row == index;
         }
-        if (again) {
-            continue;
-        }
+        if (again) { continue; }
         table_row *row = &t->rows[index];
         row->bytes += site->bytes;
         row->flops += site->flops;
@@ -146,12 +142,8 @@ static void print_head(FILE *file, double seconds) {
     int rank = tn__profiler_rank();
     int64_t steps = tn__profiler_steps();
     fprintf(file, "profile");
-    if (rank >= 0) {
-        fprintf(file, " of rank %d", rank);
-    }
-    if (steps > 0) {
-        fprintf(file, ", %lld step%s", (long long)steps, steps == 1 ? "" : "s");
-    }
+    if (rank >= 0) { fprintf(file, " of rank %d", rank); }
+    if (steps > 0) { fprintf(file, ", %lld step%s", (long long)steps, steps == 1 ? "" : "s"); }
     fprintf(file, ", %.3f s", seconds);
     for (int kind = 0; kind < 2; kind++) {
         tn__roofline most;
@@ -205,9 +197,7 @@ static void print_table(FILE *file, const table *t, int most) {
     for (int i = 0; i < t->count && i < most; i++) {
         print_row(file, t, &t->rows[i], seconds);
     }
-    if (t->count > most) {
-        fprintf(file, "and %d more\n", t->count - most);
-    }
+    if (t->count > most) { fprintf(file, "and %d more\n", t->count - most); }
 }
 
 tn_status tn_profiler_table(FILE *file, tn_profiler_view view, int most) {

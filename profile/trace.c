@@ -38,9 +38,7 @@ static void write_slot(const tn__trace *trace, uint64_t number, const tn__event 
     __atomic_store_n(slot, *slot + 1, __ATOMIC_RELAXED);
     for (size_t i = 0; i < trace->event_words; i++) {
         uint64_t word = number; /* an event begins with it */
-        if (i > 0) {
-            memcpy(&word, from + i * sizeof(word), sizeof(word));
-        }
+        if (i > 0) { memcpy(&word, from + i * sizeof(word), sizeof(word)); }
         __atomic_store_n(slot + 1 + i, word, __ATOMIC_RELEASE);
     }
     __atomic_store_n(slot, *slot + 1, __ATOMIC_RELEASE);
@@ -108,12 +106,8 @@ bool tn__trace_next(const tn__trace *trace, tn__event *e) {
         uint64_t count = __atomic_load_n(&trace->count, __ATOMIC_ACQUIRE);
         uint64_t oldest = count > trace->capacity ? count - trace->capacity + 1 : 1;
         number = number < oldest ? oldest : number;
-        if (number > count) {
-            return false;
-        }
-        if (tn__trace_get(trace, number, e)) {
-            return true;
-        }
+        if (number > count) { return false; }
+        if (tn__trace_get(trace, number, e)) { return true; }
         e->number = number; /* what was read of it is useless */
     }
 }
@@ -127,9 +121,7 @@ static void write_string(tn__file *file, const char *text) {
     for (size_t left = strlen(text); left > 0;) {
         int32_t code;
         int bytes = tn__utf8_decode(text, left, &code);
-        if (*text == '"' || *text == '\\') {
-            tn__file_put(file, "\\", 1);
-        }
+        if (*text == '"' || *text == '\\') { tn__file_put(file, "\\", 1); }
         bool plain = bytes > 0 && (unsigned char)*text >= 32;
         bytes = bytes > 0 ? bytes : 1;
         tn__file_put(file, plain ? text : (unsigned char)*text < 32 ? " " : "?", (size_t)bytes);
@@ -151,9 +143,7 @@ static void write_microseconds(tn__file *file, long long ns) {
 
 static void write_details(tn__file *file, const tn__trace *trace, const tn__event *e) {
     tn__buffer j = {0};
-    if (trace->details) {
-        trace->details(e, &j);
-    }
+    if (trace->details) { trace->details(e, &j); }
     if (j.bytes > 0 && !j.failed) {
         tn__file_print(file, ", \"args\": {");
         tn__file_put(file, j.at, j.bytes);
@@ -166,9 +156,7 @@ static void write_event(tn__file *file, const tn__trace *trace, const tn__event 
     char text[128];
     long long begin = whole_ns(e->begin);
     snprintf(text, sizeof(text), "%.*s", (int)sizeof(e->name), e->name);
-    if (trace->name) {
-        trace->name(e, text, sizeof(text));
-    }
+    if (trace->name) { trace->name(e, text, sizeof(text)); }
     tn__file_print(file, "{\"name\": ");
     write_string(file, text);
     if (e->kind) {
@@ -202,9 +190,7 @@ static bool write_trace(tn__file *file, const tn__trace *trace, double since, co
 tn_status tn__trace_save(const tn__trace *const *traces, int n, double since, const char *path,
                          const char *operation) {
     tn__file file;
-    if (!tn__file_begin(&file, path, operation)) {
-        return tn_error();
-    }
+    if (!tn__file_begin(&file, path, operation)) { return tn_error(); }
     const char *comma = "\n";
     tn__file_put(&file, "[", 1);
     for (int i = 0; i < n; i++) {

@@ -19,9 +19,7 @@ bool tn__profile_begin(tn__span *span, tn__span_kind kind, const char *name) {
 
 void tn__profile_end(tn__span *span, tn_device device) {
     const tn_device_table *devices = tn__profile_waits ? tn__device_table(device) : NULL;
-    if (devices) {
-        devices->synchronize(device.index);
-    }
+    if (devices) { devices->synchronize(device.index); }
     tn__span_end(span);
 }
 
@@ -60,9 +58,7 @@ void tn__profile_shape(tn__span *span, const tn_tensor *t) {
 }
 
 bool tn__profile_in_place(tn__span *span, const char *name, const tn_tensor *y, double bytes) {
-    if (!tn__profile_begin(span, TN__SPAN_OP, name)) {
-        return false;
-    }
+    if (!tn__profile_begin(span, TN__SPAN_OP, name)) { return false; }
     tn__profile_shape(span, y);
     tn__profile_work(span, y->storage->device, y->dtype, bytes, count_apart(y));
     return true;

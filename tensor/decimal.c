@@ -15,9 +15,7 @@ static tn__decimal rounded_decimal(double x, int digits, char *text, size_t size
     snprintf(text, size, "%.*e", digits - 1, fabs(x));
     const char *c = text;
     for (; *c && *c != 'e'; c++) {
-        if (*c >= '0' && *c <= '9' && d.digits < TN__MOST_DIGITS) {
-            d.digit[d.digits++] = *c;
-        }
+        if (*c >= '0' && *c <= '9' && d.digits < TN__MOST_DIGITS) { d.digit[d.digits++] = *c; }
     }
     d.exponent = *c ? atoi(c + 1) : 0;
     while (d.digits > 1 && d.digit[d.digits - 1] == '0') {
@@ -43,18 +41,14 @@ static bool reads_back(const char *text, double x, tn_dtype dtype) {
 
 tn__decimal tn__decimal_of(double x, tn_dtype dtype, int fraction, bool scientific) {
     char text[TN__MOST_DIGITS + 16];
-    if (x == 0) {
-        return (tn__decimal){.negative = signbit(x), .digits = 1, .digit = "0"};
-    }
+    if (x == 0) { return (tn__decimal){.negative = signbit(x), .digits = 1, .digit = "0"}; }
     int exponent = rounded_decimal(x, TN__MOST_DIGITS - 1, text, sizeof(text)).exponent;
     int most = fraction + 1 + (scientific ? 0 : exponent);
     most = most < 1 ? 1 : most > TN__MOST_DIGITS - 1 ? TN__MOST_DIGITS - 1 : most;
     int least = scientific || exponent < 0 ? 1 : exponent + 1;
     for (int digits = least; digits < most; digits++) {
         tn__decimal d = rounded_decimal(x, digits, text, sizeof(text));
-        if (reads_back(text, x, dtype)) {
-            return d;
-        }
+        if (reads_back(text, x, dtype)) { return d; }
     }
     return rounded_decimal(x, most, text, sizeof(text));
 }

@@ -31,9 +31,7 @@ static void load_cuda(void) {
     name = name && *name ? name : "cuda";
     tn_device_table_function function;
     void *symbol = tn__plugin_symbol(name, "tern_device_table", cuda_why, sizeof(cuda_why));
-    if (!symbol) {
-        return;
-    }
+    if (!symbol) { return; }
     memcpy(&function, &symbol, sizeof(function));
     tn__libraries_hold(); /* it opens NVIDIA's */
     tn__streams_hold();
@@ -44,16 +42,12 @@ static void load_cuda(void) {
         snprintf(cuda_why, sizeof(cuda_why), "libtern_%s.so was built for another libtern", name);
         table = NULL;
     }
-    if (table) {
-        table->log_to(log_news);
-    }
+    if (table) { table->log_to(log_news); }
     cuda_table = table;
 }
 
 const tn_device_table *tn__device_plugin(tn_device_kind kind) {
-    if (kind != TN_CUDA) {
-        return NULL;
-    }
+    if (kind != TN_CUDA) { return NULL; }
     pthread_once(&cuda_once, load_cuda);
     return cuda_table;
 }
@@ -79,9 +73,7 @@ int tn_device_count(tn_device_kind kind) {
 }
 
 const char *tn_device_why(tn_device_kind kind) {
-    if (kind == TN_CPU) {
-        return "";
-    }
+    if (kind == TN_CPU) { return ""; }
     const tn_device_table *table = tn__device_plugin(kind);
     return kind != TN_CUDA ? "there is no such kind of device" : table ? table->why : cuda_why;
 }
@@ -101,12 +93,8 @@ const char *tn_device_text(tn_device device) {
 }
 
 bool tn__device_exists(tn_device device, const char *operation) {
-    if (device.kind == TN_CPU && device.index == 0) {
-        return true;
-    }
-    if (tn__device_table(device)) {
-        return true;
-    }
+    if (device.kind == TN_CPU && device.index == 0) { return true; }
+    if (tn__device_table(device)) { return true; }
     int count = tn_device_count(device.kind);
     if (device.kind == TN_CUDA && count == 0) {
         tn__raise(TN_EDEVICE, operation, "there is no device %s: %s%s", tn_device_text(device),
@@ -121,9 +109,7 @@ bool tn__device_exists(tn_device device, const char *operation) {
 
 tn_device tn_device_named(const char *text) {
     tn_device device = tn_cpu();
-    if (text && strcmp(text, "cpu") == 0) {
-        return device;
-    }
+    if (text && strcmp(text, "cpu") == 0) { return device; }
     bool bare = text && strcmp(text, "cuda") == 0;
     const char *digits = text && strncmp(text, "cuda:", 5) == 0 ? text + 5 : "";
     char *end = "";
@@ -138,13 +124,9 @@ tn_device tn_device_named(const char *text) {
 }
 
 tn_status tn_device_describe(tn_device device, tn_device_info *info) {
-    if (!info) {
-        return tn__raise(TN_EVALUE, "device_describe", "info is NULL");
-    }
+    if (!info) { return tn__raise(TN_EVALUE, "device_describe", "info is NULL"); }
     *info = (tn_device_info){.name = ""};
-    if (!tn__device_exists(device, "device_describe")) {
-        return TN_EDEVICE;
-    }
+    if (!tn__device_exists(device, "device_describe")) { return TN_EDEVICE; }
     if (device.kind != TN_CPU) {
         const tn_device_table *table = tn__device_table(device);
         tn_status status = table->describe(device.index, info);
@@ -161,9 +143,7 @@ tn_device tn_default_device(void) {
 }
 
 tn_status tn_set_default_device(tn_device device) {
-    if (!tn__device_exists(device, "set_default_device")) {
-        return TN_EDEVICE;
-    }
+    if (!tn__device_exists(device, "set_default_device")) { return TN_EDEVICE; }
     default_device = device;
     return TN_OK;
 }
@@ -177,9 +157,7 @@ tn_status tn__device_failed(tn_device device, tn_status status, const char *oper
 }
 
 tn_status tn_device_synchronize(tn_device device) {
-    if (!tn__device_exists(device, "device_synchronize")) {
-        return TN_EDEVICE;
-    }
+    if (!tn__device_exists(device, "device_synchronize")) { return TN_EDEVICE; }
     const tn_device_table *table = tn__device_table(device);
     tn_status status = table ? table->synchronize(device.index) : TN_OK;
     return status == TN_OK ? TN_OK : tn__device_failed(device, status, "device_synchronize");
@@ -187,9 +165,7 @@ tn_status tn_device_synchronize(tn_device device) {
 
 tn_status tn__copy_bytes(tn_device to_device, void *to, tn_device from_device, const void *from,
                          size_t bytes, const char *operation) {
-    if (bytes == 0) {
-        return TN_OK;
-    }
+    if (bytes == 0) { return TN_OK; }
     tn_device foreign = to_device.kind != TN_CPU ? to_device : from_device;
     const tn_device_table *table = tn__device_table(foreign);
     if (!table) {
@@ -204,9 +180,7 @@ tn_status tn__copy_bytes(tn_device to_device, void *to, tn_device from_device, c
 
 tn_memory_stats tn_device_memory(tn_device device) {
     const tn_device_table *table = tn__device_table(device);
-    if (table) {
-        return table->memory(device.index);
-    }
+    if (table) { return table->memory(device.index); }
     return tn__device_exists(device, "device_memory") ? tn_memory()
                                                       : (tn_memory_stats){.allocated = 0};
 }

@@ -20,13 +20,9 @@ tn_dims tn_dims_from(int ndim, const int64_t *sizes) {
 int64_t tn_dims_count(tn_dims dims) {
     int64_t count = 1;
     bool too_large = false, empty = false;
-    if (dims.ndim < 0 || dims.ndim > TN_MAX_DIMS) {
-        return -1;
-    }
+    if (dims.ndim < 0 || dims.ndim > TN_MAX_DIMS) { return -1; }
     for (int i = 0; i < dims.ndim; i++) {
-        if (dims.size[i] < 0) {
-            return -1;
-        }
+        if (dims.size[i] < 0) { return -1; }
         empty |= dims.size[i] == 0;
         too_large |= __builtin_mul_overflow(count, dims.size[i], &count);
     }
@@ -34,33 +30,23 @@ int64_t tn_dims_count(tn_dims dims) {
 }
 
 bool tn_dims_equal(tn_dims a, tn_dims b) {
-    if (a.ndim != b.ndim) {
-        return false;
-    }
+    if (a.ndim != b.ndim) { return false; }
     for (int i = 0; i < a.ndim && i < TN_MAX_DIMS; i++) {
-        if (a.size[i] != b.size[i]) {
-            return false;
-        }
+        if (a.size[i] != b.size[i]) { return false; }
     }
     return true;
 }
 
 bool tn_dims_broadcast(tn_dims a, tn_dims b, tn_dims *result) {
-    if (tn_dims_count(a) < 0 || tn_dims_count(b) < 0) {
-        return false;
-    }
+    if (tn_dims_count(a) < 0 || tn_dims_count(b) < 0) { return false; }
     tn_dims out = {.ndim = a.ndim > b.ndim ? a.ndim : b.ndim};
     for (int i = 1; i <= out.ndim; i++) {
         int64_t x = i <= a.ndim ? a.size[a.ndim - i] : 1;
         int64_t y = i <= b.ndim ? b.size[b.ndim - i] : 1;
-        if (x != y && x != 1 && y != 1) {
-            return false;
-        }
+        if (x != y && x != 1 && y != 1) { return false; }
         out.size[out.ndim - i] = x == 1 ? y : x;
     }
-    if (result) {
-        *result = out;
-    }
+    if (result) { *result = out; }
     return true;
 }
 

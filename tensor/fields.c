@@ -43,9 +43,7 @@ static void put_name(tn__members *m, const char *name) {
     tn__member_name(m, name);
     for (int k = 2; !to->failed; k++) {
         const char *there = memmem(to->at + from, before - from, to->at + at, to->bytes - at);
-        if (!there) {
-            return;
-        }
+        if (!there) { return; }
         from = (size_t)(there - to->at);
         to->bytes = at;
         put_string(to, name);
@@ -104,8 +102,7 @@ static void show_whole(shown *s, const tn_field *f, int64_t number, bool json) {
                                : f->kind == TN_FIELD_BOOL && json ? words
                                                                   : NULL;
     int64_t i = 0;
-    for (; names && names[i] && i < number; i++) {
-    }
+    for (; names && names[i] && i < number; i++) {}
     bool named = names && names[i] && i == number;
     snprintf(s->buffer, sizeof(s->buffer), "%" PRId64, number);
     s->text = named ? names[i] : s->buffer;
@@ -129,9 +126,7 @@ static bool show_field(const tn_field *f, const void *from, bool json, shown *s)
     s->buffer[0] = 0;
     s->text = s->buffer;
     s->number = s->zero = false;
-    if (f->unless && *((const bool *)from + f->unless - 1)) {
-        return false;
-    }
+    if (f->unless && *((const bool *)from + f->unless - 1)) { return false; }
     if (tn__field_whole(f, from, &number)) {
         show_whole(s, f, number, json);
     } else if (f->kind == TN_FIELD_DOUBLE) {
@@ -207,9 +202,7 @@ void tn__field_range(const tn_field *f, char *text, size_t size) {
         used +=
             (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "one of ", f->names[i]);
     }
-    if (f->names) {
-        return;
-    }
+    if (f->names) { return; }
     if (f->most == f->least) {
         snprintf(text, size, "%s", f->kind == TN_FIELD_BOOL ? "true or false" : "a number");
     } else if (f->most >= DBL_MAX) {
@@ -244,9 +237,7 @@ bool tn__fields_fit(const tn_field *fields, const void *at, char *text, size_t s
 static bool read_int(const tn_field *f, const char *text, int64_t least, int64_t most,
                      int64_t *number) {
     for (*number = 0; f->names && f->names[*number] && *number <= most; ++*number) {
-        if (strcmp(f->names[*number], text) == 0) {
-            return true;
-        }
+        if (strcmp(f->names[*number], text) == 0) { return true; }
     }
     return !f->names && tn__whole_from(text, number) && *number >= least && *number <= most &&
            in_range(f, (double)*number);
@@ -296,14 +287,10 @@ bool tn__fields_read_words(const tn_field *fields, void *at, const char *text) {
         size_t bytes = strcspn(text, " ");
         snprintf(word, sizeof(word), "%.*s", (int)(bytes < sizeof(word) ? bytes : sizeof(word)),
                  text);
-        if (bytes >= sizeof(word) || !tn__field_read(f, at, word)) {
-            return false;
-        }
+        if (bytes >= sizeof(word) || !tn__field_read(f, at, word)) { return false; }
         text += bytes;
         bool more = f[1].name != NULL;
-        if (*text != (more ? ' ' : 0)) {
-            return false;
-        }
+        if (*text != (more ? ' ' : 0)) { return false; }
         text += more;
     }
     return true;

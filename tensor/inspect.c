@@ -27,9 +27,7 @@ static bool fill_or_raise(const tn_tensor *t, const char *operation) {
             tn_shape_text(t));
         return false;
     }
-    if (tn__deferring) {
-        return tn__deferring(t) == TN_OK;
-    }
+    if (tn__deferring) { return tn__deferring(t) == TN_OK; }
     const char *name = t->storage->recipe->name;
     char text[TN__RECIPE_NAME + 64];
     snprintf(text, sizeof(text), "%s%s%s", name, *name ? " " : "", tn_shape_text(t));
@@ -37,9 +35,7 @@ static bool fill_or_raise(const tn_tensor *t, const char *operation) {
 }
 
 bool tn__usable(const tn_tensor *t, const char *operation) {
-    if (!tn__readable(t, operation)) {
-        return false;
-    }
+    if (!tn__readable(t, operation)) { return false; }
     return !t->storage->emptied || fill_or_raise(t, operation);
 }
 
@@ -93,13 +89,9 @@ tn_device tn_device_of(const tn_tensor *t) {
 
 bool tn_is_contiguous(const tn_tensor *t) {
     int64_t expected = 1;
-    if (!tn__readable(t, "is_contiguous") || tn_dims_count(t->dims) == 0) {
-        return true;
-    }
+    if (!tn__readable(t, "is_contiguous") || tn_dims_count(t->dims) == 0) { return true; }
     for (int i = t->dims.ndim - 1; i >= 0; i--) {
-        if (t->dims.size[i] != 1 && t->stride[i] != expected) {
-            return false;
-        }
+        if (t->dims.size[i] != 1 && t->stride[i] != expected) { return false; }
         expected *= t->dims.size[i];
     }
     return true;
@@ -111,17 +103,13 @@ bool tn_shares_storage(const tn_tensor *a, const tn_tensor *b) {
 }
 
 const void *tn_data(const tn_tensor *t) {
-    if (!tn__usable(t, "data")) {
-        return tn_inert()->storage->data;
-    }
+    if (!tn__usable(t, "data")) { return tn_inert()->storage->data; }
     return t->storage->data ? tn__address(t) : tn_inert()->storage->data;
 }
 
 void *tn_data_mut(tn_tensor *t) {
     static char nobody_reads[64 << 10] __attribute__((aligned(64)));
-    if (!tn__usable(t, "data_mut")) {
-        return nobody_reads;
-    }
+    if (!tn__usable(t, "data_mut")) { return nobody_reads; }
     return t->storage->data ? tn__address(t) : nobody_reads;
 }
 
@@ -161,9 +149,7 @@ double tn__element(const tn_tensor *t, int64_t position) {
 }
 
 double tn_item(const tn_tensor *t) {
-    if (!tn__usable(t, "item")) {
-        return NAN;
-    }
+    if (!tn__usable(t, "item")) { return NAN; }
     if (tn_dims_count(t->dims) != 1) {
         tn__raise(TN_ESHAPE, "item", "the tensor is %s, which is %lld elements, not one",
                   tn_shape_text(t), (long long)tn_dims_count(t->dims));
@@ -173,9 +159,7 @@ double tn_item(const tn_tensor *t) {
 }
 
 double tn_at(const tn_tensor *t, tn_dims index) {
-    if (!tn__usable(t, "at")) {
-        return NAN;
-    }
+    if (!tn__usable(t, "at")) { return NAN; }
     if (index.ndim != t->dims.ndim) {
         tn__raise(TN_ESHAPE, "at",
                   "the index is %s but the tensor is %s (an index has one position for each "
@@ -216,9 +200,7 @@ static void copy_rows(const tn_tensor *t, const char *from, char *to, int64_t co
         copy_row(to, from, row, t->stride[last], size);
         for (int i = last - 1; i >= 0; i--) {
             from += t->stride[i] * (int64_t)size;
-            if (++index[i] < t->dims.size[i]) {
-                break;
-            }
+            if (++index[i] < t->dims.size[i]) { break; }
             from -= index[i] * t->stride[i] * (int64_t)size;
             index[i] = 0;
         }
@@ -240,21 +222,15 @@ static tn_status copy_out_spread(const tn_tensor *t, void *out, int64_t count) {
     }
     tn_status status =
         tn__copy_bytes(tn_cpu(), span, t->storage->device, tn__address(t), bytes, "copy_out");
-    if (status == TN_OK) {
-        copy_rows(t, span, out, count);
-    }
+    if (status == TN_OK) { copy_rows(t, span, out, count); }
     tn__free(span, bytes);
     return status;
 }
 
 tn_status tn_copy_out(const tn_tensor *t, void *out) {
-    if (!tn__usable(t, "copy_out")) {
-        return tn__pending() ? tn_error() : TN_ESTATE;
-    }
+    if (!tn__usable(t, "copy_out")) { return tn__pending() ? tn_error() : TN_ESTATE; }
     int64_t count = tn_dims_count(t->dims);
-    if (count == 0) {
-        return TN_OK;
-    }
+    if (count == 0) { return TN_OK; }
     if (!out) {
         return tn__raise(TN_EVALUE, "copy_out", "the destination is NULL but the tensor is %s",
                          tn_shape_text(t));
@@ -263,9 +239,7 @@ tn_status tn_copy_out(const tn_tensor *t, void *out) {
         return tn__copy_bytes(tn_cpu(), out, t->storage->device, tn__address(t),
                               (size_t)count * tn_dtype_size(t->dtype), "copy_out");
     }
-    if (t->storage->device.kind != TN_CPU) {
-        return copy_out_spread(t, out, count);
-    }
+    if (t->storage->device.kind != TN_CPU) { return copy_out_spread(t, out, count); }
     copy_rows(t, tn__address(t), out, count);
     return TN_OK;
 }

@@ -65,9 +65,7 @@ static int places_of(tn__decimal d) {
 static int write_positional(char *word, tn__decimal d, int left, int right) {
     char number[WORD];
     int n = 0, whole = d.exponent >= 0 ? d.exponent + 1 : 1;
-    if (d.negative) {
-        number[n++] = '-';
-    }
+    if (d.negative) { number[n++] = '-'; }
     for (int i = 0; i < whole; i++) {
         int at = d.exponent >= 0 ? i : -1;
         number[n++] = at >= 0 && at < d.digits ? d.digit[at] : '0';
@@ -107,9 +105,7 @@ static int scalar_float(char *word, double x, tn_dtype dtype) {
         return n;
     }
     int n = write_positional(word, d, 0, 0);
-    if (places_of(d) == 0) {
-        n += snprintf(word + n, (size_t)(WORD - n), "0");
-    }
+    if (places_of(d) == 0) { n += snprintf(word + n, (size_t)(WORD - n), "0"); }
     return n;
 }
 
@@ -119,9 +115,7 @@ static int float_word(char *word, double x, const printer *p) {
         const char *name = isnan(x) ? "nan" : x < 0 ? "-inf" : "inf";
         return snprintf(word, WORD, "%*s", s->scalar ? 0 : s->whole, name);
     }
-    if (s->scalar) {
-        return scalar_float(word, x, p->t->dtype);
-    }
+    if (s->scalar) { return scalar_float(word, x, p->t->dtype); }
     /* all get as many digits as the longest needs: real ones, not zeros */
     if (s->scientific) {
         return write_scientific(word, tn__decimal_rounded(x, s->right + 1), s->left, s->right,
@@ -137,9 +131,7 @@ static long long integer_at(const tn_tensor *t, int64_t position) {
 }
 
 static int element_word(char *word, const printer *p, int64_t position) {
-    if (p->style.is_float) {
-        return float_word(word, tn__element(p->t, position), p);
-    }
+    if (p->style.is_float) { return float_word(word, tn__element(p->t, position), p); }
     if (p->t->dtype == TN_BOOL) {
         return snprintf(word, WORD, "%*s", p->style.width,
                         tn__element(p->t, position) != 0 ? "True" : "False");
@@ -158,9 +150,7 @@ static void each_element(const printer *p, int dim, int64_t position,
     }
     int64_t size = p->t->dims.size[dim];
     for (int64_t i = 0; i < size; i++) {
-        if (p->summary && size > 2 * EDGE && i == EDGE) {
-            i = size - EDGE;
-        }
+        if (p->summary && size > 2 * EDGE && i == EDGE) { i = size - EDGE; }
         each_element(p, dim + 1, position + i * p->t->stride[dim], see, to);
     }
 }
@@ -223,9 +213,7 @@ static void find_style(printer *p) {
     s->is_float = tn_dtype_is_float(p->t->dtype);
     if (!s->is_float) {
         s->width = p->t->dtype == TN_BOOL && !s->scalar ? 5 : 0;
-        if (p->t->dtype != TN_BOOL) {
-            each_element(p, 0, p->t->offset, see_width, &s->width);
-        }
+        if (p->t->dtype != TN_BOOL) { each_element(p, 0, p->t->offset, see_width, &s->width); }
         return;
     }
     range r = {0};
@@ -282,9 +270,7 @@ static void put_level(printer *p, int dim, int64_t position) {
     int left = p->t->dims.ndim - dim;
     int64_t size = p->t->dims.size[dim];
     put_text(p->out, "[", 1);
-    if (left == 1) {
-        put_row(p, dim, position);
-    }
+    if (left == 1) { put_row(p, dim, position); }
     for (int64_t i = 0; left > 1 && i < size; i++) {
         if (i > 0) {
             put_text(p->out, "\n\n\n\n\n\n\n\n", (size_t)left - 1);
@@ -303,15 +289,11 @@ static void put_level(printer *p, int dim, int64_t position) {
 
 static void write_text(sink *out, const tn_tensor *t, const char *operation) {
     if (!tn__readable(t, operation)) {
-        if (t) {
-            put_text(out, "inert", 5);
-        }
+        if (t) { put_text(out, "inert", 5); }
         return;
     }
     int64_t count = tn_dims_count(t->dims);
-    if (!tn__usable(t, operation)) {
-        return;
-    }
+    if (!tn__usable(t, operation)) { return; }
     if (count == 0) {
         put_text(out, "[]", 2);
         return;
@@ -330,9 +312,7 @@ static void write_text(sink *out, const tn_tensor *t, const char *operation) {
 size_t tn_format(const tn_tensor *t, char *text, size_t size) {
     sink out = {.text = text, .size = text ? size : 0};
     write_text(&out, t, "format");
-    if (text && out.size > 0) {
-        text[out.length < size ? out.length : size - 1] = 0;
-    }
+    if (text && out.size > 0) { text[out.length < size ? out.length : size - 1] = 0; }
     return out.length;
 }
 

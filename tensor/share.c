@@ -18,9 +18,7 @@ static tn_tensor *map_shared(size_t bytes) {
     }
     tn_tensor *t = tn_from_memory(data, TN_DIMS((int64_t)bytes), TN_I8, unmap_shared,
                                   (void *)(uintptr_t)bytes);
-    if (tn_is_inert(t)) {
-        munmap(data, bytes);
-    }
+    if (tn_is_inert(t)) { munmap(data, bytes); }
     return t;
 }
 
@@ -34,9 +32,7 @@ tn_status tn_storage_share(tn_tensor *t) {
                          "%s is on %s, whose memory children do not share", tn_shape_text(t),
                          tn_device_text(storage->device));
     }
-    if (storage->bytes == 0 || storage->release == unmap_shared) {
-        return TN_OK;
-    }
+    if (storage->bytes == 0 || storage->release == unmap_shared) { return TN_OK; }
     TN_SCOPE;
     tn_tensor *shared = map_shared(storage->bytes);
     if (!tn_is_inert(shared)) {

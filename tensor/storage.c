@@ -16,9 +16,7 @@ static inline const tn_device_table *table_of(tn_device device) {
 static void *alloc_bytes(size_t bytes, tn_device device, const char *operation) {
     const tn_device_table *table = table_of(device);
     void *data = table ? table->alloc(device.index, bytes, "tensors") : tn__alloc(bytes);
-    if (data || bytes == 0) {
-        return data;
-    }
+    if (data || bytes == 0) { return data; }
     if (table) {
         char text[512];
         table->memory_text(device.index, text, sizeof(text));
@@ -108,22 +106,16 @@ void tn__storage_drop_bytes(tn_storage *storage) {
 
 tn_status tn_storage_empty(tn_tensor *t) {
     tn_status status = storage_changeable(t, "storage_empty");
-    if (status == TN_OK) {
-        tn__storage_drop_bytes(t->storage);
-    }
+    if (status == TN_OK) { tn__storage_drop_bytes(t->storage); }
     return status;
 }
 
 tn_status tn_storage_refill(tn_tensor *t) {
     tn_status status = storage_changeable(t, "storage_refill");
-    if (status != TN_OK || !t->storage->emptied) {
-        return status;
-    }
+    if (status != TN_OK || !t->storage->emptied) { return status; }
     tn_storage *storage = t->storage;
     void *data = alloc_bytes(storage->bytes, storage->device, "storage_refill");
-    if (!data && storage->bytes > 0) {
-        return TN_ENOMEM;
-    }
+    if (!data && storage->bytes > 0) { return TN_ENOMEM; }
     storage->data = data;
     storage->emptied = false;
     tn__recipe_drop(t);

@@ -81,18 +81,12 @@ void tn__raise_dead(const tn_tensor *t, const char *operation) {
 static void destroy_tensor(tn_object *self) {
     tn_tensor *t = (tn_tensor *)self;
     tn_node *node = t->node;
-    if (t->leaf) {
-        tn__autograd.leaf_free(t->leaf);
-    }
-    if (t->own_version && tn__last_reference(&t->own_version->refs)) {
-        free(t->own_version);
-    }
+    if (t->leaf) { tn__autograd.leaf_free(t->leaf); }
+    if (t->own_version && tn__last_reference(&t->own_version->refs)) { free(t->own_version); }
     tn__storage_release(t->storage);
     __atomic_fetch_sub(&tn__live_count, 1, __ATOMIC_RELAXED);
     bury_tensor(t);
-    if (node) {
-        tn__autograd.node_release(node);
-    }
+    if (node) { tn__autograd.node_release(node); }
 }
 
 /* ---- Making ---------------------------------------------------------------------------------- */
@@ -128,9 +122,7 @@ static tn_tensor *own_tensor(tn_tensor *t) {
 
 tn_tensor *tn__tensor_over(tn_storage *storage, tn_dims dims, tn_dtype dtype) {
     tn_tensor *t = wrap_storage(storage, dims, dtype, "tensor");
-    if (!t->inert) {
-        tn__contiguous_strides(dims, t->stride);
-    }
+    if (!t->inert) { tn__contiguous_strides(dims, t->stride); }
     return own_tensor(t);
 }
 
@@ -151,14 +143,10 @@ tn_tensor *tn__new(tn_dims dims, tn_dtype dtype, tn_device device) {
 /* A view's elements must be inside the storage. */
 static bool view_fits(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset) {
     int64_t last = offset, count = (int64_t)(t->storage->bytes / tn_dtype_size(t->dtype));
-    if (tn_dims_count(dims) < 0 || offset < 0) {
-        return false;
-    }
+    if (tn_dims_count(dims) < 0 || offset < 0) { return false; }
     for (int i = 0; i < dims.ndim; i++) {
         int64_t step;
-        if (dims.size[i] == 0) {
-            return true;
-        }
+        if (dims.size[i] == 0) { return true; }
         if (stride[i] < 0 || __builtin_mul_overflow(dims.size[i] - 1, stride[i], &step) ||
             __builtin_add_overflow(last, step, &last)) {
             return false;
@@ -169,9 +157,7 @@ static bool view_fits(const tn_tensor *t, tn_dims dims, const int64_t *stride, i
 
 static tn_tensor *make_view(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset,
                             const char *operation) {
-    if (!tn__readable(t, operation)) {
-        return &inert;
-    }
+    if (!tn__readable(t, operation)) { return &inert; }
     if (!view_fits(t, dims, stride, offset)) {
         tn__raise(
             TN_EINDEX, operation, "%s at offset %lld does not fit into a storage of %zu elements",
@@ -204,9 +190,7 @@ tn_tensor *tn_alias(tn_tensor *t, int64_t offset, tn_dims dims) {
     }
     tn__contiguous_strides(dims, stride);
     tn_tensor *v = make_view(t, dims, stride, offset, "alias");
-    if (v->inert) {
-        return v;
-    }
+    if (v->inert) { return v; }
     v->own_version = tn__calloc_for(1, sizeof(tn_version), "alias");
     if (!v->own_version) {
         tn__object_release(&v->object);
@@ -236,9 +220,7 @@ tn_tensor *tn_empty_like(const tn_tensor *t) {
 
 tn_tensor *tn_from_data(const void *data, tn_dims dims, tn_dtype dtype) {
     size_t bytes;
-    if (!tn__bytes_of(dims, dtype, &bytes, "from_data")) {
-        return &inert;
-    }
+    if (!tn__bytes_of(dims, dtype, &bytes, "from_data")) { return &inert; }
     if (!data && bytes > 0) {
         tn__raise(TN_EVALUE, "from_data", "data is NULL but the shape is %s", tn__dims_text(dims));
         return &inert;
@@ -253,9 +235,7 @@ tn_tensor *tn_from_data(const void *data, tn_dims dims, tn_dtype dtype) {
 
 tn_tensor *tn__from_array(const void *array, size_t array_bytes, tn_dims dims, tn_dtype dtype) {
     size_t bytes;
-    if (!tn__bytes_of(dims, dtype, &bytes, "from")) {
-        return &inert;
-    }
+    if (!tn__bytes_of(dims, dtype, &bytes, "from")) { return &inert; }
     if (bytes != array_bytes) {
         tn__raise(TN_ESHAPE, "from", "the array has %zu bytes but %s of %s has %zu", array_bytes,
                   tn__dims_text(dims), tn_dtype_name(dtype), bytes);
@@ -269,9 +249,7 @@ static void leave_alone(void *data, void *user) {}
 tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype,
                           void (*release)(void *data, void *user), void *user) {
     size_t bytes;
-    if (!tn__bytes_of(dims, dtype, &bytes, "from_memory")) {
-        return &inert;
-    }
+    if (!tn__bytes_of(dims, dtype, &bytes, "from_memory")) { return &inert; }
     if (!data && bytes > 0) {
         tn__raise(TN_EVALUE, "from_memory", "data is NULL but the shape is %s",
                   tn__dims_text(dims));

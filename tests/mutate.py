@@ -43,7 +43,7 @@ KINDS = [
     ("sign", re.compile(r"(?<=[(,=?:n] )-(?=[\w(])|(?<=\()-(?=[\w(])"), lambda text: ""),
     ("comparison", re.compile(r"(?<= )(?:[<>]=?|==|!=|&&|\|\|)(?= )"), OPPOSITE.get),
     ("comparison", re.compile(r"!(?=[\w(])"), lambda text: ""),
-    ("statement", re.compile(r"^(?:[*(]*\w[\w.>\[\]-]*\)?(?: [-+*/|&^%]?= [^;]*|\([^;]*\)|\+\+|--)|break|continue)(?=;$)"), lambda text: ""),
+    ("statement", re.compile(r"(?:^|(?<=\) \{ ))(?:[*(]*\w[\w.>\[\]-]*\)?(?: [-+*/|&^%]?= [^;]*|\([^;]*\)|\+\+|--)|break|continue)(?=;(?:$| \}$))"), lambda text: ""),
     ("constant", re.compile(r"(?<![\w.])(?<![-+] )(?:[01](?:\.0)?|true|false)(?![\w.])"), OPPOSITE.get),
     ("one off", re.compile(r"(?<![\w.])(?:[2-9]|[1-9]\d+)(?![\w.])"), lambda text: str(int(text) + 1)),
     ("one off", re.compile(r" [-+] 1(?![\w.])"), lambda text: ""),

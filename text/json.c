@@ -70,9 +70,7 @@ static bool read_hex(reader *r, uint32_t *code) {
                     : c >= 'a' && c <= 'f' ? c - 'a' + 10
                     : c >= 'A' && c <= 'F' ? c - 'A' + 10
                                            : -1;
-        if (digit < 0) {
-            return reader_fail(r, "an escape needs four hexadecimal digits");
-        }
+        if (digit < 0) { return reader_fail(r, "an escape needs four hexadecimal digits"); }
         *code = *code << 4 | (uint32_t)digit;
     }
     return true;
@@ -81,9 +79,7 @@ static bool read_hex(reader *r, uint32_t *code) {
 /* After "\u". Characters beyond 0xffff are two escapes, a high surrogate and a low one. */
 static bool read_code(reader *r) {
     uint32_t code, low = 0;
-    if (!read_hex(r, &code)) {
-        return false;
-    }
+    if (!read_hex(r, &code)) { return false; }
     if (code >= 0xd800 && code < 0xdc00) {
         if (!take_byte(r, '\\') || !take_byte(r, 'u') || !read_hex(r, &low) || low < 0xdc00 ||
             low > 0xdfff) {
@@ -93,23 +89,17 @@ static bool read_code(reader *r) {
     } else if (code >= 0xdc00 && code <= 0xdfff) {
         return reader_fail(r, "half a surrogate pair");
     }
-    if (code == 0 && !r->any) {
-        return reader_fail(r, "a NUL character");
-    }
+    if (code == 0 && !r->any) { return reader_fail(r, "a NUL character"); }
     r->free += tn__utf8_encode(code, r->free);
     return true;
 }
 
 static bool read_escape(reader *r) {
     static const char letters[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
-    if (take_byte(r, 'u')) {
-        return read_code(r);
-    }
+    if (take_byte(r, 'u')) { return read_code(r); }
     char letter = peek_byte(r);
     const char *found = letter ? strchr(letters, letter) : NULL;
-    if (!found) {
-        return reader_fail(r, "an unknown escape");
-    }
+    if (!found) { return reader_fail(r, "an unknown escape"); }
     r->at++;
     *r->free++ = meant[found - letters];
     return true;
@@ -118,17 +108,11 @@ static bool read_escape(reader *r) {
 /* From its first quote to its last. */
 static bool read_text(reader *r, const char **text, size_t *length) {
     *text = r->free;
-    if (!take_byte(r, '"')) {
-        return reader_fail(r, "a string should begin here");
-    }
+    if (!take_byte(r, '"')) { return reader_fail(r, "a string should begin here"); }
     while (!take_byte(r, '"')) {
-        if (r->at == r->end) {
-            return reader_fail(r, "a string does not end");
-        }
+        if (r->at == r->end) { return reader_fail(r, "a string does not end"); }
         if (take_byte(r, '\\')) {
-            if (!read_escape(r)) {
-                return false;
-            }
+            if (!read_escape(r)) { return false; }
             continue;
         }
         int32_t code;
@@ -172,32 +156,20 @@ static bool whole_of(const char *first, const char *last, int64_t *whole) {
 static bool read_number(reader *r, tn__json *value) {
     const char *first = r->at;
     bool negative = take_byte(r, '-'), zero = peek_byte(r) == '0';
-    if (!read_digits(r)) {
-        return false;
-    }
-    if (zero && r->at - first > 1 + negative) {
-        return reader_fail(r, "a number begins with 0");
-    }
-    if (zero && negative && !r->any) {
-        return reader_fail(r, "a number is -0");
-    }
+    if (!read_digits(r)) { return false; }
+    if (zero && r->at - first > 1 + negative) { return reader_fail(r, "a number begins with 0"); }
+    if (zero && negative && !r->any) { return reader_fail(r, "a number is -0"); }
     value->kind = zero && negative ? TN__JSON_REAL : TN__JSON_WHOLE;
     value->text = r->free;
     const char *last = r->at;
     if (take_byte(r, '.')) {
         value->kind = TN__JSON_REAL;
-        if (!read_digits(r)) {
-            return false;
-        }
+        if (!read_digits(r)) { return false; }
     }
     if (take_byte(r, 'e') || take_byte(r, 'E')) {
         value->kind = TN__JSON_REAL;
-        if (!take_byte(r, '+')) {
-            take_byte(r, '-');
-        }
-        if (!read_digits(r)) {
-            return false;
-        }
+        if (!take_byte(r, '+')) { take_byte(r, '-'); }
+        if (!read_digits(r)) { return false; }
     }
     if (value->kind == TN__JSON_WHOLE && !whole_of(first, last, &value->whole)) {
         value->kind = TN__JSON_REAL;
@@ -229,25 +201,17 @@ static bool read_value(reader *r, const char *key);
 /* The members up to `close`, after the opening bracket. */
 static bool read_members(reader *r, bool keys, char close, uint32_t *count) {
     skip_spaces(r);
-    if (take_byte(r, close)) {
-        return true;
-    }
+    if (take_byte(r, close)) { return true; }
     do {
         const char *key = NULL;
         size_t ignored;
         skip_spaces(r);
         if (keys) {
-            if (!read_text(r, &key, &ignored)) {
-                return false;
-            }
+            if (!read_text(r, &key, &ignored)) { return false; }
             skip_spaces(r);
-            if (!take_byte(r, ':')) {
-                return reader_fail(r, "':' is missing here");
-            }
+            if (!take_byte(r, ':')) { return reader_fail(r, "':' is missing here"); }
         }
-        if (!read_value(r, key)) {
-            return false;
-        }
+        if (!read_value(r, key)) { return false; }
         ++*count;
         skip_spaces(r);
     } while (take_byte(r, ','));
@@ -273,16 +237,12 @@ static bool read_compound(reader *r, uint32_t index) {
 
 static bool read_value(reader *r, const char *key) {
     uint32_t index;
-    if (!new_value(r, &index)) {
-        return false;
-    }
+    if (!new_value(r, &index)) { return false; }
     tn__json *value = &r->f->values[index];
     value->key = key;
     skip_spaces(r);
     char first = peek_byte(r);
-    if (first == '{' || first == '[') {
-        return read_compound(r, index);
-    }
+    if (first == '{' || first == '[') { return read_compound(r, index); }
     if (first == '"') {
         value->kind = TN__JSON_TEXT;
         return read_text(r, &value->text, &value->bytes);
@@ -303,9 +263,7 @@ static bool read_whole(tn__json_file *f, const char *text, size_t bytes, bool an
         skip_spaces(&r);
         sound = r.at == r.end || reader_fail(&r, "nothing more should follow");
     }
-    if (!sound) {
-        tn__json_free(f);
-    }
+    if (!sound) { tn__json_free(f); }
     return sound;
 }
 
@@ -325,22 +283,16 @@ void tn__json_free(tn__json_file *f) {
 }
 
 const tn__json *tn__json_get(const tn__json *object, const char *key) {
-    if (object->kind != TN__JSON_OBJECT) {
-        return NULL;
-    }
+    if (object->kind != TN__JSON_OBJECT) { return NULL; }
     const tn__json *found = NULL, *member = tn__json_first(object);
     for (uint32_t i = 0; i < object->count; i++, member = tn__json_next(member)) {
-        if (strcmp(member->key, key) == 0) {
-            found = member;
-        }
+        if (strcmp(member->key, key) == 0) { found = member; }
     }
     return found;
 }
 
 const tn__json *tn__json_at(const tn__json *list, uint32_t index) {
-    if (list->kind != TN__JSON_LIST || index >= list->count) {
-        return NULL;
-    }
+    if (list->kind != TN__JSON_LIST || index >= list->count) { return NULL; }
     const tn__json *element = tn__json_first(list);
     while (index--) {
         element = tn__json_next(element);

@@ -20,9 +20,7 @@ static inline tn__number tn__number_of(double value) {
     tn__number n;
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(n.text, sizeof(n.text), "%.*g", digits, value);
-        if (strtod(n.text, NULL) == value) {
-            break;
-        }
+        if (strtod(n.text, NULL) == value) { break; }
     }
     return n;
 }

@@ -32,13 +32,9 @@ char *tn__shell_line(char *const *words, int count) {
     }
     char *line = tn__malloc(size), *to = line;
     for (int i = 0; line && i < count; i++) {
-        if (i > 0) {
-            *to++ = ' ';
-        }
+        if (i > 0) { *to++ = ' '; }
         to = word_is_plain(words[i]) ? stpcpy(to, words[i]) : put_quoted(to, words[i]);
     }
-    if (line) {
-        *to = 0;
-    }
+    if (line) { *to = 0; }
     return line;
 }

@@ -12,22 +12,16 @@
 static inline int tn__utf8_decode(const char *text, size_t bytes, int32_t *code) {
     static const int32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     const unsigned char *s = (const unsigned char *)text;
-    if (bytes == 0) {
-        return 0;
-    }
+    if (bytes == 0) { return 0; }
     if (s[0] < 0x80) {
         *code = s[0];
         return 1;
     }
     int length = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : s[0] >= 0xc0 ? 2 : 0;
-    if (length == 0 || s[0] >= 0xf8 || bytes < (size_t)length) {
-        return 0;
-    }
+    if (length == 0 || s[0] >= 0xf8 || bytes < (size_t)length) { return 0; }
     int32_t value = s[0] & (0xff >> (length + 1));
     for (int i = 1; i < length; i++) {
-        if ((s[i] & 0xc0) != 0x80) {
-            return 0;
-        }
+        if ((s[i] & 0xc0) != 0x80) { return 0; }
         value = value << 6 | (s[i] & 0x3f);
     }
     if (value < least[length] || value > 0x10ffff || (value >= 0xd800 && value < 0xe000)) {

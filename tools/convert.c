@@ -31,9 +31,7 @@ static const char *const dtype_names[] = {"f32", "bf16", "f16", NULL};
 
 static void add_path(const char *text, void *to) {
     conversion *c = to;
-    if (c->target) {
-        tn_options_refuse("unexpected \"%s\" after a source and a target", text);
-    }
+    if (c->target) { tn_options_refuse("unexpected \"%s\" after a source and a target", text); }
     *(c->from ? &c->target : &c->from) = text;
 }
 
@@ -90,9 +88,7 @@ static tn_status parse_options(conversion *c, int argc, char **argv) {
     c->plain = c->plain || c->int8;
     c->load.as_stored = dtype < 0;
     c->load.dtype = dtype < 0 ? c->load.dtype : dtypes[dtype];
-    if (status == TN_OK) {
-        check_command(c);
-    }
+    if (status == TN_OK) { check_command(c); }
     return status;
 }
 
@@ -115,9 +111,7 @@ static tn_module *load_source(const conversion *c) {
 
 /* The folder with the source's tokenizer: for a step, its run's. NULL: none, or after raising. */
 static char *words_folder(const char *from) {
-    if (!tn__folder_has(from, ".")) {
-        return NULL;
-    }
+    if (!tn__folder_has(from, ".")) { return NULL; }
     return tn__folder_path(from, tn__folder_has(from, TN__INDEX_NAME) ? ".." : ".", "convert");
 }
 

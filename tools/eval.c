@@ -39,15 +39,9 @@ typedef struct evaluation {
 /* ---- Options --------------------------------------------------------------------------------- */
 
 static void check_options(const evaluation *e) {
-    if (!e->model) {
-        tn_options_refuse("no model: --model DIR");
-    }
-    if (!e->data == !e->choices) {
-        tn_options_refuse("either --data PATTERN or --choices FILE");
-    }
-    if (e->choices && e->stride) {
-        tn_options_refuse("--stride is for --data");
-    }
+    if (!e->model) { tn_options_refuse("no model: --model DIR"); }
+    if (!e->data == !e->choices) { tn_options_refuse("either --data PATTERN or --choices FILE"); }
+    if (e->choices && e->stride) { tn_options_refuse("--stride is for --data"); }
 }
 
 static void refuse_argument(const char *text, void *unused) {
@@ -99,9 +93,7 @@ static tn_status parse_options(evaluation *e, int argc, char **argv) {
         {"json", 0, NULL, "The result as one line of JSON", .flag = &e->json},
         {0},
     };
-    if (tn_options_parse(argc, argv, about, table) == TN_OK) {
-        check_options(e);
-    }
+    if (tn_options_parse(argc, argv, about, table) == TN_OK) { check_options(e); }
     return tn_error();
 }
 
@@ -181,9 +173,7 @@ static void print_json(const evaluation *e, tn__buffer *rest) {
     tn__buffer_add(&j, rest->at, rest->bytes);
     put_number(&j, "seconds", tn__now() - e->began);
     tn__buffer_text(&j, "}\n");
-    if (!j.failed && !rest->failed) {
-        fwrite(j.at, 1, j.bytes, stdout);
-    }
+    if (!j.failed && !rest->failed) { fwrite(j.at, 1, j.bytes, stdout); }
     tn__buffer_free(&j);
     tn__buffer_free(rest);
 }
@@ -203,9 +193,7 @@ static void say_perplexity(const evaluation *e, const tn_perplexity *p) {
     printf("%lld tokens, %lld windows of %lld, stride %lld\n", (long long)p->tokens,
            (long long)p->windows, (long long)e->context, (long long)e->stride);
     printf("loss %.4f\nperplexity %.4f\n", p->loss, p->perplexity);
-    if (p->bytes) {
-        printf("bits per byte %.4f\n", p->bits_per_byte);
-    }
+    if (p->bytes) { printf("bits per byte %.4f\n", p->bits_per_byte); }
 }
 
 static void say_scores(const evaluation *e, const tn_choice_scores *c) {
@@ -228,9 +216,7 @@ static void say_scores(const evaluation *e, const tn_choice_scores *c) {
 static tn_status evaluate_data(evaluation *e) {
     tn_perplexity p;
     e->stride = e->stride ? e->stride : e->context;
-    if (e->words && tn_token_shards_check(e->data, e->words) != TN_OK) {
-        return tn_error();
-    }
+    if (e->words && tn_token_shards_check(e->data, e->words) != TN_OK) { return tn_error(); }
     tn_dataset *windows = tn_sliding_shards(e->data, e->context, e->stride, e->shape.vocab);
     int64_t batch = e->context < TOKENS_AT_ONCE ? TOKENS_AT_ONCE / e->context : 1;
     if (windows &&
@@ -257,15 +243,11 @@ int eval_main(int argc, char **argv) {
     bool done = parse_options(&e, argc, argv) == TN_OK && join_world(&e) == TN_OK &&
                 load_model(&e) == TN_OK && load_tokenizer(&e) == TN_OK &&
                 (e.data ? evaluate_data(&e) : evaluate_choices(&e)) == TN_OK;
-    if (!done) {
-        fprintf(stderr, "tern eval: %s\n", error_why());
-    }
+    if (!done) { fprintf(stderr, "tern eval: %s\n", error_why()); }
     tn_tokenizer_free(e.words);
     tn_lm_free(e.net);
     tn_spread_free(e.spread);
-    if (!done) {
-        return 1; /* exiting with an error pending tells the other ranks why */
-    }
+    if (!done) { return 1; /* exiting with an error pending tells the other ranks why */ }
     tn_dist_finish();
     return 0;
 }

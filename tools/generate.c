@@ -43,9 +43,7 @@ static tn_status join_world(generation *g) {
     setup.threads = g->asked.threads;
     g->world = g->asked.mesh ? tn_setup_world(&setup) : NULL;
     g->first_rank = tn_group_rank(g->world) == 0;
-    if (!g->asked.mesh && g->asked.threads) {
-        tn_set_threads((int)g->asked.threads);
-    }
+    if (!g->asked.mesh && g->asked.threads) { tn_set_threads((int)g->asked.threads); }
     return tn_error();
 }
 
@@ -66,9 +64,7 @@ static tn_status load_model(generation *g) {
     g->o.stop_token_count = asked->ignore_end ? 0 : g->specials.end_count;
     tn_module_train(g->net, false);
     tn_device device = tn_device_named(asked->device);
-    if (device.kind != TN_CPU && !g->spread) {
-        tn_module_to(g->net, device);
-    }
+    if (device.kind != TN_CPU && !g->spread) { tn_module_to(g->net, device); }
     return tn_error();
 }
 
@@ -81,38 +77,26 @@ static void write_text(generation *g, char *text, size_t bytes) {
         char *newline = memchr(line, '\n', (size_t)(end - line));
         size_t length = (size_t)((newline ? newline : end) - line);
         fwrite(line, 1, tn__plain_text(line, line, length, false), stdout);
-        if (newline) {
-            putchar('\n');
-        }
+        if (newline) { putchar('\n'); }
         line = newline ? newline + 1 : end;
     }
-    if (!g->screen) {
-        fwrite(text, 1, bytes, stdout);
-    }
+    if (!g->screen) { fwrite(text, 1, bytes, stdout); }
     g->failed = fflush(stdout) != 0 || g->failed;
 }
 
 /* Writes the whole characters of further bytes; at the end of a text also an incomplete one. */
 static void write_bytes(generation *g, const char *bytes, size_t count, bool last) {
     char few[256], *out = few;
-    if (!g->first_rank) {
-        return;
-    }
-    if (TN_UTF8_BOUND(count) + 3 > sizeof(few)) {
-        out = malloc(TN_UTF8_BOUND(count) + 3);
-    }
+    if (!g->first_rank) { return; }
+    if (TN_UTF8_BOUND(count) + 3 > sizeof(few)) { out = malloc(TN_UTF8_BOUND(count) + 3); }
     if (!out) {
         tn_raise(TN_ENOMEM, "no memory for %zu bytes of text", count);
         return;
     }
     size_t length = tn_utf8_put(&g->stream, bytes, count, out);
-    if (last) {
-        length += tn_utf8_end(&g->stream, out + length);
-    }
+    if (last) { length += tn_utf8_end(&g->stream, out + length); }
     write_text(g, out, length);
-    if (out != few) {
-        free(out);
-    }
+    if (out != few) { free(out); }
 }
 
 /* Whether a signal or a full disk ends the text: on all ranks of a mesh at the same token. */
@@ -129,12 +113,8 @@ static bool take_token(const tn_generated_token *token, void *user) {
     generation *g = user;
     g->tokens++;
     g->first_tokens += token->count == 1; /* they come with the prompt */
-    if (g->first_token == 0.0) {
-        g->first_token = tn__now();
-    }
-    if (g->asked.samples == 1) {
-        write_bytes(g, token->text, token->bytes, token->last);
-    }
+    if (g->first_token == 0.0) { g->first_token = tn__now(); }
+    if (g->asked.samples == 1) { write_bytes(g, token->text, token->bytes, token->last); }
     return !must_stop(g, token->count);
 }
 
@@ -152,9 +132,7 @@ static tn_status encode_prompt(const generation *g, const char *text, size_t byt
         return tn_raise(TN_EVALUE, "the prompt is empty, and the model has no token to begin with");
     }
     ids->ids = malloc(sizeof(*ids->ids));
-    if (!ids->ids) {
-        return tn_raise(TN_ENOMEM, "no memory for a prompt");
-    }
+    if (!ids->ids) { return tn_raise(TN_ENOMEM, "no memory for a prompt"); }
     ids->capacity = ids->count = 1;
     ids->ids[0] = first;
     return TN_OK;
@@ -169,19 +147,13 @@ static void say_how_much_is_read(const generation *g, int64_t count) {
 }
 
 static void write_answers(generation *g, const tn_generated *out) {
-    if (!g->first_rank) {
-        return;
-    }
+    if (!g->first_rank) { return; }
     for (int64_t i = 0; i < g->asked.samples && g->asked.samples > 1; i++) {
-        if (i > 0) {
-            fputs("---\n", stdout);
-        }
+        if (i > 0) { fputs("---\n", stdout); }
         write_bytes(g, out[i].text, out[i].bytes, true);
         putchar('\n');
     }
-    if (g->asked.samples == 1) {
-        putchar('\n');
-    }
+    if (g->asked.samples == 1) { putchar('\n'); }
     g->failed = fflush(stdout) != 0 || g->failed;
 }
 
@@ -241,17 +213,11 @@ static tn_status answer_lines(generation *g) {
             fflush(stdout);
         }
         ssize_t bytes = getline(&line, &capacity, stdin);
-        if (bytes < 0) {
-            break;
-        }
+        if (bytes < 0) { break; }
         bytes -= bytes > 0 && line[bytes - 1] == '\n';
-        if ((bytes > 0 || !asks) && answer_prompt(g, line, (size_t)bytes) != TN_OK) {
-            break;
-        }
+        if ((bytes > 0 || !asks) && answer_prompt(g, line, (size_t)bytes) != TN_OK) { break; }
     }
-    if (asks && feof(stdin)) {
-        putchar('\n');
-    }
+    if (asks && feof(stdin)) { putchar('\n'); }
     free(line);
     return tn_error();
 }

@@ -28,9 +28,7 @@ static void tell_engine(const char *name, const char *for_what) {
     };
     tn_engine *engine = tn_engine_new(name, &options, why);
     printf("  %-6s %s (%s)\n", name, engine ? "yes" : "no", engine ? for_what : why);
-    if (engine) {
-        engine->destroy(engine);
-    }
+    if (engine) { engine->destroy(engine); }
     tn_store_free(store);
 }
 
@@ -58,9 +56,7 @@ static void tell_devices(void) {
     for (int i = 0; i < count; i++) {
         tell_device(tn_cuda(i));
     }
-    if (count == 0) {
-        printf("  cuda   no (%s)\n", tn_device_why(TN_CUDA));
-    }
+    if (count == 0) { printf("  cuda   no (%s)\n", tn_device_why(TN_CUDA)); }
 }
 
 /* What moves tensors on devices between ranks. */

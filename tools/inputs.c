@@ -18,21 +18,15 @@ typedef struct outputs {
 
 static void add_output(outputs *o, const char *path) {
     struct stat about;
-    if (stat(path, &about) != 0) {
-        return;
-    }
-    if (!tn__grow(&o->files, o->count + 1, &o->capacity, sizeof(*o->files), "outputs")) {
-        return;
-    }
+    if (stat(path, &about) != 0) { return; }
+    if (!tn__grow(&o->files, o->count + 1, &o->capacity, sizeof(*o->files), "outputs")) { return; }
     o->files[o->count++] = about;
 }
 
 static bool add_name(const char *name, void *user) {
     outputs *o = user;
     char *path = o->replaced(name) ? tn__folder_path(o->folder, name, "outputs") : NULL;
-    if (path) {
-        add_output(o, path);
-    }
+    if (path) { add_output(o, path); }
     free(path);
     return tn_error() == TN_OK;
 }
@@ -51,18 +45,14 @@ static bool look_at_name(const char *name, void *user) {
     const level *l = user;
     bool read = !l->outputs->read || l->outputs->read(name);
     char *path = read ? tn__folder_path(l->folder, name, "outputs") : NULL;
-    if (path) {
-        look_at(l->outputs, path, l->deep + 1);
-    }
+    if (path) { look_at(l->outputs, path, l->deep + 1); }
     free(path);
     return tn_error() == TN_OK;
 }
 
 static void look_at(const outputs *o, const char *path, int deep) {
     struct stat about;
-    if (stat(path, &about) != 0) {
-        return;
-    }
+    if (stat(path, &about) != 0) { return; }
     for (int i = 0; i < o->count; i++) {
         if (about.st_dev == o->files[i].st_dev && about.st_ino == o->files[i].st_ino) {
             tn_raise(

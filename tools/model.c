@@ -14,9 +14,7 @@ static tn_module *load_on_mesh(const char *folder, tn_lm_load_options load, cons
         net = tn_lm_load(folder, load);
     }
     *spread = net ? tn_spread_new(net, world, o) : NULL;
-    if (*spread) {
-        tn_lm_load_weights(net, folder);
-    }
+    if (*spread) { tn_lm_load_weights(net, folder); }
     return net;
 }
 
@@ -28,12 +26,8 @@ tn_module *model_load(const char *folder, int dtype, const char *mesh, tn_group 
     *spread = NULL;
     tn_module *net =
         mesh ? load_on_mesh(folder, load, mesh, world, spread) : tn_lm_load(folder, load);
-    if (net && !tn_error() && dtype == MODEL_INT8) {
-        tn_quantize(net);
-    }
-    if (net && !tn_error()) {
-        return net;
-    }
+    if (net && !tn_error() && dtype == MODEL_INT8) { tn_quantize(net); }
+    if (net && !tn_error()) { return net; }
     tn_lm_free(net);
     tn_spread_free(*spread);
     *spread = NULL;

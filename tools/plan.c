@@ -42,9 +42,7 @@ static const char *mesh_text(const tn_plan *p, char *text, size_t size) {
                                    words[i].size);
         }
     }
-    if (at == 0) {
-        snprintf(text, size, "dp=1");
-    }
+    if (at == 0) { snprintf(text, size, "dp=1"); }
     return text;
 }
 
@@ -178,9 +176,7 @@ static void print_json(const tn_plan *plans, int count, bool list) {
         tn__members_end(&m);
     }
     tn__buffer_text(&j, list ? "]\n" : "\n");
-    if (!j.failed) {
-        fwrite(j.at, 1, j.bytes, stdout);
-    }
+    if (!j.failed) { fwrite(j.at, 1, j.bytes, stdout); }
     tn__buffer_free(&j);
 }
 
@@ -188,9 +184,7 @@ static void print_json(const tn_plan *plans, int count, bool list) {
 
 static void plan_one(const plan_command *c, tn_module *m) {
     tn_plan plan;
-    if (tn_plan_of(m, c->plan, &plan) != TN_OK) {
-        return;
-    }
+    if (tn_plan_of(m, c->plan, &plan) != TN_OK) { return; }
     if (c->json) {
         print_json(&plan, 1, false);
     } else {
@@ -215,9 +209,7 @@ int plan_main(int argc, char **argv) {
     plan_command c;
     if (plan_parse(&c, argc, argv) == TN_OK) {
         tn_module *m = plan_model(&c);
-        if (m && settle_tokens(&c, m) == TN_OK) {
-            (c.search ? search_all : plan_one)(&c, m);
-        }
+        if (m && settle_tokens(&c, m) == TN_OK) { (c.search ? search_all : plan_one)(&c, m); }
         tn_lm_free(m);
     }
     if (tn_error() != TN_OK) {

@@ -123,9 +123,7 @@ static void init_gpt(tn_gpt *m, const plan_command *c, size_t size) {
 tn_module *plan_model(const plan_command *c) {
     TN_DEFER_INIT;
     size_t size = find_size(c);
-    if (size == SIZES) {
-        return tn_lm_new(c->model, 0);
-    }
+    if (size == SIZES) { return tn_lm_new(c->model, 0); }
     union {
         tn_module base;
         tn_gpt gpt;
@@ -206,9 +204,7 @@ tn_status plan_parse(plan_command *c, int argc, char **argv) {
         {"json", 0, NULL, "The plan as one line of JSON", .flag = &c->json},
         {0},
     };
-    if (tn_options_parse(argc, argv, about, table) != TN_OK) {
-        return tn_error();
-    }
+    if (tn_options_parse(argc, argv, about, table) != TN_OK) { return tn_error(); }
     o->ranks = (int)ranks;
     o->compute = dtypes[precision];
     o->mesh.sharding.offload |= offload;

@@ -91,21 +91,15 @@ static void begin_round(launcher *l, const order *o) {
 
 /* The exit status for a launcher that may not have taken part in the job. */
 static int end_status(launcher *l, int code) {
-    if (code != 0 || l->round.number > 0) {
-        return code;
-    }
+    if (code != 0 || l->round.number > 0) { return code; }
     output_say(l->out, "job %s has succeeded, but this host arrived too late: nothing ran here",
                l->options.run_id);
     return EX_TEMPFAIL;
 }
 
 static void obey_order(launcher *l, const order *o) {
-    if (l->phase == ENDING) {
-        return;
-    }
-    if (*o->text) {
-        output_say(l->out, "%s", o->text);
-    }
+    if (l->phase == ENDING) { return; }
+    if (*o->text) { output_say(l->out, "%s", o->text); }
     if (o->kind == ORDER_START && l->phase == WAITING) {
         begin_round(l, o);
     } else if (o->kind == ORDER_STOP && l->phase == RUNNING && o->number == l->round.number) {
@@ -119,9 +113,7 @@ static void obey_order(launcher *l, const order *o) {
 /* SIGTERM comes twice where Slurm sends it to every process of a step, and what started this
  * launcher passes it on: a search does. The ranks may be saving then. */
 static void take_interrupt(launcher *l, int signal) {
-    if (l->interrupts > 0 && signal == SIGTERM) {
-        return;
-    }
+    if (l->interrupts > 0 && signal == SIGTERM) { return; }
     if (++l->interrupts > 1) {
         workers_stop(&l->workers, SIGKILL);
         return;
@@ -188,9 +180,7 @@ static void report_good_ends(launcher *l) {
 
 static void look_after_ranks(launcher *l) {
     workers *w = &l->workers;
-    if (workers_reap(w) && l->phase == RUNNING) {
-        report_good_ends(l);
-    }
+    if (workers_reap(w) && l->phase == RUNNING) { report_good_ends(l); }
     workers_tick(w, l->options.grace, l->out);
     const worker *first = workers_first_failure(w);
     if (l->phase == RUNNING && first) {
@@ -210,9 +200,7 @@ static void look_after_ranks(launcher *l) {
 
 /* True when the program may end. */
 static bool may_end(launcher *l) {
-    if (l->phase != ENDING || !workers_gone(&l->workers)) {
-        return false;
-    }
+    if (l->phase != ENDING || !workers_gone(&l->workers)) { return false; }
     if (l->left_at == 0) {
         leave_job(l, NULL);
         l->left_at = tn__now();
@@ -247,9 +235,7 @@ static void main_loop(launcher *l) {
 /* Signals that nohup, or a shell for a background job, ignores stay ignored. */
 static void add_unless_ignored(sigset_t *set, int signal) {
     struct sigaction now;
-    if (sigaction(signal, NULL, &now) == 0 && now.sa_handler != SIG_IGN) {
-        sigaddset(set, signal);
-    }
+    if (sigaction(signal, NULL, &now) == 0 && now.sa_handler != SIG_IGN) { sigaddset(set, signal); }
 }
 
 static int open_signals(workers *w) {
@@ -279,9 +265,7 @@ static bool open_standard_files(void) {
 static bool begin_job(launcher *l) {
     l->signals = open_signals(&l->workers);
     bool ready = l->signals >= 0 && prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
-    if (!ready || !workers_init(&l->workers)) {
-        return false;
-    }
+    if (!ready || !workers_init(&l->workers)) { return false; }
     l->out = output_new();
     l->agent = l->out ? agent_new(&l->options) : NULL;
     return l->agent != NULL;
@@ -289,9 +273,7 @@ static bool begin_job(launcher *l) {
 
 /* The job's exit status; a job whose output could not all be shown has failed. */
 static int exit_status(launcher *l) {
-    if (l->code == 0 && !output_ended(l->out)) {
-        return 128 + l->interrupt;
-    }
+    if (l->code == 0 && !output_ended(l->out)) { return 128 + l->interrupt; }
     return l->code == 0 && output_lost(l->out) ? EXIT_FAILURE : l->code;
 }
 
@@ -306,9 +288,7 @@ int run_main(int argc, char **argv) {
     bool all_ended = agent_ended(l.agent) && output_ended(l.out);
     int status = exit_status(&l);
     workers_finish(&l.workers);
-    if (!all_ended) {
-        _exit(status); /* a thread hangs; it ends with the process */
-    }
+    if (!all_ended) { _exit(status); /* a thread hangs; it ends with the process */ }
     agent_free(l.agent);
     output_free(l.out);
     close(l.signals);

@@ -91,12 +91,8 @@ static bool agent_turn(agent *a) {
 
     send_ended(a, ended);
     membership_report(&a->job, &report);
-    if (leads && end) {
-        leader_end(leads, a->end_code, end);
-    }
-    if (leads) {
-        membership_lead(&a->job);
-    }
+    if (leads && end) { leader_end(leads, a->end_code, end); }
+    if (leads) { membership_lead(&a->job); }
     for (order *o; (o = membership_order(&a->job));) {
         queue_order(a, o);
     }
@@ -106,9 +102,7 @@ static bool agent_turn(agent *a) {
     a->contact = tn_error() == TN_OK ? begun : a->contact;
     bool waits = a->first_order != NULL;
     pthread_mutex_unlock(&a->lock);
-    if (waits) {
-        set_event(a->event);
-    }
+    if (waits) { set_event(a->event); }
     return tn_error() == TN_OK && (report.state != NODE_LEFT || (leads && !leader_over(leads)));
 }
 
@@ -140,9 +134,7 @@ agent *agent_new(const run_options *o) {
         free(a);
         return NULL;
     }
-    if (!a->threaded) {
-        begin_membership(a);
-    }
+    if (!a->threaded) { begin_membership(a); }
     return a;
 }
 
@@ -161,9 +153,7 @@ static order *take_order(agent *a) {
 
 order *agent_order(agent *a) {
     drain_event(a->event);
-    if (!a->threaded && !a->ended && !(a->joined && agent_turn(a))) {
-        end_agent(a);
-    }
+    if (!a->threaded && !a->ended && !(a->joined && agent_turn(a))) { end_agent(a); }
     pthread_mutex_lock(&a->lock);
     order *o = a->first_order;
     bool start = o && o->kind == ORDER_START;
@@ -230,9 +220,7 @@ bool agent_ended(agent *a) {
 }
 
 void agent_free(agent *a) {
-    if (a->threaded) {
-        pthread_join(a->thread, NULL);
-    }
+    if (a->threaded) { pthread_join(a->thread, NULL); }
     for (order *o; (o = take_order(a));) {
         order_free(o);
     }

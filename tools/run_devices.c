@@ -45,7 +45,5 @@ void describe_devices(char *word, size_t size) {
     for (char *c = word; *c; c++) {
         *c = (char)(*c > ' ' && *c < 127 ? *c : '_');
     }
-    if (got == 0) {
-        strcpy(word, "-");
-    }
+    if (got == 0) { strcpy(word, "-"); }
 }

@@ -22,19 +22,13 @@ static const char *variable_for(const tn_option *row) {
 static int add_sagemaker(char **words) {
     extern char **environ;
     tn__sagemaker s;
-    if (!tn__environment_sagemaker((const char *const *)environ, &s) || s.hosts < 2) {
-        return 0;
-    }
+    if (!tn__environment_sagemaker((const char *const *)environ, &s) || s.hosts < 2) { return 0; }
     int count = 0;
     words[count++] = text_new("--nnodes=%d", (int)s.hosts);
     words[count++] = text_new("--node-rank=%d", (int)s.index);
     words[count++] = text_new("--rdzv-endpoint=%s", s.first);
-    if (s.gpus > 0) {
-        words[count++] = text_new("--nproc-per-node=%d", (int)s.gpus);
-    }
-    if (*s.interface) {
-        setenv("TERN_INTERFACE", s.interface, 0);
-    }
+    if (s.gpus > 0) { words[count++] = text_new("--nproc-per-node=%d", (int)s.gpus); }
+    if (*s.interface) { setenv("TERN_INTERFACE", s.interface, 0); }
     return count;
 }
 
@@ -51,8 +45,6 @@ char **environment_words(char *command, const tn_option *rows, int *count) {
             words[(*count)++] = text_new("--%s", row->name);
         }
     }
-    if (!getenv("PET_NNODES")) {
-        *count += add_sagemaker(words + *count);
-    }
+    if (!getenv("PET_NNODES")) { *count += add_sagemaker(words + *count); }
     return words;
 }

@@ -34,9 +34,7 @@ bool guard_start(guard *g) {
         snprintf(g->marker, sizeof(g->marker), "TERN_LAUNCHER=%d-%s", (int)getpid(), unique);
     }
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) {
-        return false;
-    }
+    if (pipe2(ends, O_CLOEXEC) != 0) { return false; }
     char number[16];
     snprintf(number, sizeof(number), "%d", ends[0]);
     char *arguments[] = {"tern", "_guard", number, g->marker, NULL};
@@ -76,8 +74,7 @@ void guard_finish(guard *g) {
     if (g->pid > 0) {
         tell_guard(g, '.', 0);
         close(g->pipe);
-        while (waitpid(g->pid, NULL, 0) < 0 && errno == EINTR) {
-        }
+        while (waitpid(g->pid, NULL, 0) < 0 && errno == EINTR) {}
     }
     g->pid = 0;
 }
@@ -94,9 +91,7 @@ static bool carries_marker(const char *pid, const char *marker) {
         found = strcmp(text, marker) == 0;
     }
     free(text);
-    if (file) {
-        fclose(file);
-    }
+    if (file) { fclose(file); }
     return found;
 }
 
@@ -110,9 +105,7 @@ int guard_sweep(const char *marker) {
             kill(pid, SIGKILL);
         }
     }
-    if (processes) {
-        closedir(processes);
-    }
+    if (processes) { closedir(processes); }
     return found;
 }
 
@@ -145,20 +138,14 @@ static void stand_apart(int pipe) {
         dup2(nothing, fd);
     }
     for (int fd = 3; fd < (int)sysconf(_SC_OPEN_MAX) && fd < 65536; fd++) {
-        if (fd != pipe) {
-            close(fd);
-        }
+        if (fd != pipe) { close(fd); }
     }
-    if (chdir("/") != 0) {
-        return; /* harmless: only keeps a file system busy longer */
-    }
+    if (chdir("/") != 0) { return; /* harmless: only keeps a file system busy longer */ }
 }
 
 int guard_main(int argc, char **argv) {
     static groups left;
-    if (argc != 4) {
-        return 2;
-    }
+    if (argc != 4) { return 2; }
     int pipe = atoi(argv[2]);
     stand_apart(pipe);
     char *line = NULL;
@@ -178,8 +165,6 @@ int guard_main(int argc, char **argv) {
     }
     memory_remove(argv[3]);
     free(line);
-    if (lines) {
-        fclose(lines);
-    }
+    if (lines) { fclose(lines); }
     return 0;
 }

@@ -33,9 +33,7 @@ leader *leader_new(const run_options *o, const node_info *own, double now) {
 }
 
 void leader_free(leader *l) {
-    if (!l) {
-        return;
-    }
+    if (!l) { return; }
     for (int i = 0; i < l->count; i++) {
         free(l->nodes[i].gone);
         free(l->nodes[i].report);
@@ -121,16 +119,12 @@ static int count_usable(const leader *l) {
 
 void leader_drop(leader *l, node *n, const char *reason, ...) {
     const run_options *o = l->options;
-    if (n->gone) {
-        return;
-    }
+    if (n->gone) { return; }
     va_list arguments;
     va_start(arguments, reason);
     memory_needed(vasprintf(&n->gone, reason, arguments) >= 0);
     va_end(arguments);
-    if (n->beat.state == NODE_LEFT) {
-        return; /* it reads no more orders */
-    }
+    if (n->beat.state == NODE_LEFT) { return; /* it reads no more orders */ }
     char *text = n->admitted ? text_new("%s: this node has lost its place in the job", n->gone)
                              : text_new("no place in job %s at %s:%d: %s", o->run_id, o->host,
                                         o->port, n->gone);
@@ -174,9 +168,7 @@ static const node *find_holder(const leader *l, const node *n) {
 /* Whether every node with a place has given a sign of life since then. */
 static bool all_heard_since(const leader *l, double time) {
     for (int i = 0; i < l->count; i++) {
-        if (has_place(&l->nodes[i]) && l->nodes[i].heard <= time) {
-            return false;
-        }
+        if (has_place(&l->nodes[i]) && l->nodes[i].heard <= time) { return false; }
     }
     return true;
 }
@@ -236,9 +228,7 @@ static int choose_members(leader *l, node **members) {
     int count = 0, world = 0;
     for (int i = 0; i < l->count; i++) {
         l->nodes[i].member = has_place(&l->nodes[i]);
-        if (l->nodes[i].member) {
-            members[count++] = &l->nodes[i];
-        }
+        if (l->nodes[i].member) { members[count++] = &l->nodes[i]; }
     }
     qsort(members, (size_t)count, sizeof(*members), compare_nodes);
     for (int i = 0; i < count; i++) {
@@ -269,9 +259,7 @@ static void compare_devices(tn__buffer *why, node *const *members, int count) {
         bool has = strcmp(n->info.devices, "-") != 0, compared = n->compared;
         n->compared = true;
         first = first ? first : has ? n : NULL;
-        if (!has || compared || strcmp(n->info.devices, first->info.devices) == 0) {
-            continue;
-        }
+        if (!has || compared || strcmp(n->info.devices, first->info.devices) == 0) { continue; }
         if (!warned) {
             tn__buffer_format(why,
                               "%swarning: the hosts' libraries for GPUs differ, so results may, "
@@ -345,9 +333,7 @@ static void gather_nodes(leader *l) {
         return;
     }
     l->enough = l->enough > 0 ? l->enough : l->now;
-    if (count >= o->max_nodes || l->hurry || l->now - l->enough >= o->last_call) {
-        start_round(l);
-    }
+    if (count >= o->max_nodes || l->hurry || l->now - l->enough >= o->last_call) { start_round(l); }
 }
 
 /* ---- Watching a round, and the verdict
@@ -463,9 +449,7 @@ static void settle_round(leader *l) {
         if (!n->member || n->gone || in_round(l, n, NODE_STOPPED) || in_round(l, n, NODE_DONE)) {
             continue;
         }
-        if (l->now - l->since < l->options->grace + patience) {
-            return;
-        }
+        if (l->now - l->since < l->options->grace + patience) { return; }
         leader_drop(l, n, "its ranks did not end in time");
     }
     judge_round(l);
@@ -476,19 +460,11 @@ void leader_tick(leader *l, double now) {
     for (int i = 0; i < l->count; i++) {
         node *n = &l->nodes[i];
         check_node(l, n);
-        if (l->phase != OVER && n->known && !n->admitted && !n->gone) {
-            admit_node(l, n);
-        }
+        if (l->phase != OVER && n->known && !n->admitted && !n->gone) { admit_node(l, n); }
     }
-    if (l->phase == RUN) {
-        watch_round(l);
-    }
-    if (l->phase == SETTLE) {
-        settle_round(l);
-    }
-    if (l->phase == GATHER) {
-        gather_nodes(l);
-    }
+    if (l->phase == RUN) { watch_round(l); }
+    if (l->phase == SETTLE) { settle_round(l); }
+    if (l->phase == GATHER) { gather_nodes(l); }
 }
 
 bool leader_over(const leader *l) {

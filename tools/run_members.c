@@ -87,9 +87,7 @@ static bool is_own_name(const run_options *o) {
     }
     struct addrinfo *list = tn__net_resolve(o->host, o->port, why);
     bool loopback = list && is_loopback(list->ai_addr);
-    if (list) {
-        freeaddrinfo(list);
-    }
+    if (list) { freeaddrinfo(list); }
     return loopback;
 }
 
@@ -114,9 +112,7 @@ static bool serve_store(membership *m) {
         return false;
     }
     m->server = tn_store_serve(is_own_name(o) ? NULL : o->host, o->port, o->token);
-    if (!m->server) {
-        return false;
-    }
+    if (!m->server) { return false; }
     m->place.port = tn_store_server_port(m->server);
     node_info own = describe_node(o);
     m->leader = leader_new(o, &own, tn__now());
@@ -125,9 +121,7 @@ static bool serve_store(membership *m) {
 
 static bool open_store(membership *m, double timeout, double answer) {
     m->store = tn_tcp_store(m->place.host, m->place.port, m->options->token, timeout);
-    if (m->store) {
-        m->store->timeout = answer;
-    }
+    if (m->store) { m->store->timeout = answer; }
     return m->store != NULL;
 }
 
@@ -210,13 +204,9 @@ void membership_end(membership *m) {
 static int64_t number_failure(membership *m, const node_report *r) {
     bool failed = (r->state == NODE_FAILED || r->state == NODE_STOPPED) && r->code > 0;
     int64_t number = r->round == m->beat.round ? m->beat.failure : 0;
-    if (!failed || number > 0) {
-        return number;
-    }
+    if (!failed || number > 0) { return number; }
     number = 1;
-    if (m->store) {
-        tn_store_add(m->store, key_of("failures/%d", r->round).text, 1, &number);
-    }
+    if (m->store) { tn_store_add(m->store, key_of("failures/%d", r->round).text, 1, &number); }
     if (number < 0) {
         tn_raise(TN_EPEER, "the store has counted %lld failures", (long long)number);
     }
@@ -237,9 +227,7 @@ void membership_report(membership *m, const node_report *r) {
         return;
     }
     const char *text = r->text ? r->text : r->state == NODE_LEFT ? m->refusal : NULL;
-    if (text) {
-        set_text(m->store, key_of("text/%d/%d", m->id, r->round), text_new("%s", text));
-    }
+    if (text) { set_text(m->store, key_of("text/%d/%d", m->id, r->round), text_new("%s", text)); }
     set_text(m->store, key_of("beat/%d", m->id), heartbeat_write(&m->beat));
 }
 
@@ -254,9 +242,7 @@ static void drop_strange(membership *m, node *n, const char *what) {
 
 static void read_info(membership *m, node *n) {
     char *text = find_text(m->store, key_of("node/%d", n->id));
-    if (!text) {
-        return;
-    }
+    if (!text) { return; }
     bool read = info_read(text, &n->info);
     n->foreign = *n->info.name && !tn__version_agrees(n->info.version, tn__version_text());
     n->known = read || n->foreign;
@@ -271,9 +257,7 @@ static void read_info(membership *m, node *n) {
 static void read_heartbeat(membership *m, node *n) {
     heartbeat h;
     char *text = find_text(m->store, key_of("beat/%d", n->id));
-    if (!text) {
-        return;
-    }
+    if (!text) { return; }
     if (!heartbeat_read(text, m->leader->round, &h)) {
         drop_strange(m, n, "heartbeat");
     } else if (h.count != n->beat.count) {
@@ -296,12 +280,8 @@ void membership_lead(membership *m) {
                 leader_grow(l, joined);
     for (int i = 1; more && i < l->count; i++) {
         node *n = &l->nodes[i];
-        if (!n->gone && !n->known) {
-            read_info(m, n);
-        }
-        if (!n->gone && n->known) {
-            read_heartbeat(m, n);
-        }
+        if (!n->gone && !n->known) { read_info(m, n); }
+        if (!n->gone && n->known) { read_heartbeat(m, n); }
     }
     leader_tick(l, tn__now());
 }
@@ -336,9 +316,7 @@ static order *refuse_order(membership *m, const char *text) {
 
 static order *read_order(membership *m) {
     char *text = find_text(m->store, key_of("order/%d", m->orders + 1));
-    if (!text) {
-        return NULL;
-    }
+    if (!text) { return NULL; }
     m->orders++;
     order *o = order_read(text);
     if (!o || !order_accept(&m->view, o)) {
@@ -357,9 +335,7 @@ order *membership_order(membership *m) {
             o->kind = ORDER_END;
             o->number = 1;
         }
-        if (known && o->kind != ORDER_DROP) {
-            return o;
-        }
+        if (known && o->kind != ORDER_DROP) { return o; }
         order_free(o);
     }
     return NULL;

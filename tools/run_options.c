@@ -139,9 +139,7 @@ static void take_token(run_options *o, const char *text) {
 static void read_ports(const char *text, void *unused) {
     tn__ports ports;
     char why[TN_STORE_WHY];
-    if (tn__ports_read("--ports", text, &ports, why) != TN_OK) {
-        tn_options_refuse("%s", why);
-    }
+    if (tn__ports_read("--ports", text, &ports, why) != TN_OK) { tn_options_refuse("%s", why); }
     setenv("TERN_PORTS", text, 1);
 }
 
@@ -206,9 +204,7 @@ static void choose_token(const parsing *p) {
 static void choose_port(run_options *o) {
     tn__ports open;
     char why[TN_STORE_WHY];
-    if (tn__ports_find(&open, why) != TN_OK) {
-        tn_options_refuse("%s", why);
-    }
+    if (tn__ports_find(&open, why) != TN_OK) { tn_options_refuse("%s", why); }
     if (o->port < 0) {
         o->port = open.first ? open.first : DEFAULT_PORT;
     } else if (o->port > 0 && !tn__ports_have(&open, o->port)) {
@@ -261,9 +257,7 @@ static void check_hosts(const parsing *p) {
     extern char **environ;
     char text[TN__SEVERAL];
     const char *const *variables = (const char *const *)environ;
-    if (p->place.has_nodes || p->place.standalone) {
-        return;
-    }
+    if (p->place.has_nodes || p->place.standalone) { return; }
     if (tn__environment_unstarted(variables, text)) {
         fprintf(stderr,
                 "tern run: %s, but this launcher was started without srun, and uses this host "
@@ -299,17 +293,13 @@ static void complete_options(const parsing *p) {
             "--monitor-interval is %g, --heartbeat %g: at least 0.01, and three times that",
             o->monitor, o->heartbeat);
     }
-    if (p->token) {
-        take_token(o, p->token); /* a bad one is refused even if it is not needed */
-    }
+    if (p->token) { take_token(o, p->token); /* a bad one is refused even if it is not needed */ }
     char here[4096];
     if (o->log_dir && o->log_dir[0] != '/' && getcwd(here, sizeof(here))) {
         o->log_dir = text_new("%s/%s", here, o->log_dir); /* a rank may change its directory */
     }
     o->path = find_program(o->program[0]);
-    if (!p->has_id && o->alone) {
-        random_text(o->run_id, 4);
-    }
+    if (!p->has_id && o->alone) { random_text(o->run_id, 4); }
     choose_token(p);
 }
 
@@ -419,9 +409,7 @@ static const tn_option taken[] = {
 /* What the environment says of the hosts counts if the command line does not say which there are,
  * and of the endpoint, if it does not say where they meet. */
 static void add_environment(place *p, const place *e) {
-    if (p->has_nodes || p->standalone) {
-        return;
-    }
+    if (p->has_nodes || p->standalone) { return; }
     p->has_nodes = e->has_nodes;
     p->standalone = e->standalone;
     p->min_nodes = e->min_nodes;
@@ -431,9 +419,7 @@ static void add_environment(place *p, const place *e) {
         p->endpoint = e->endpoint;
         p->address = e->endpoint ? NULL : e->address;
     }
-    if (!p->endpoint && p->port == 0) {
-        p->port = e->port;
-    }
+    if (!p->endpoint && p->port == 0) { p->port = e->port; }
 }
 
 static void parse_words(int count, char **words) {
@@ -449,17 +435,13 @@ void run_options_parse(run_options *o, int argc, char **argv) {
     parse_words(argc, argv);
     add_environment(&asked.place, &environment);
     char *name = asked_of.node_name;
-    if (gethostname(name, sizeof(asked_of.node_name) - 1) != 0 || !*name) {
-        strcpy(name, "host");
-    }
+    if (gethostname(name, sizeof(asked_of.node_name) - 1) != 0 || !*name) { strcpy(name, "host"); }
     for (char *c = name; *c; c++) { /* a word of run_words.h */
         *c = (char)(*c > ' ' && *c < 127 ? *c : '?');
     }
     asked_of.max_restarts = (int)asked.max_restarts;
     complete_options(&asked);
-    if (asked_of.max_nodes > 1) {
-        describe_devices(asked_of.devices, sizeof(asked_of.devices));
-    }
+    if (asked_of.max_nodes > 1) { describe_devices(asked_of.devices, sizeof(asked_of.devices)); }
     asked_of.command = asked.token ? NULL : command_line(argv + 1, asked_of.program - argv - 1);
     *o = asked_of;
 }

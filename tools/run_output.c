@@ -91,9 +91,7 @@ static void flush_stream(output *o, int which) {
     memory_needed(!s->text.failed);
     bool written = s->closed || write_all(fds[which], s->text.at, s->text.bytes);
     s->text.bytes = 0;
-    if (written) {
-        return;
-    }
+    if (written) { return; }
     char *text = text_new("tern: %s: %s: ranks' output there is no longer shown\n",
                           stream_names[which], strerror(errno));
     s->closed = true;
@@ -163,9 +161,7 @@ static void take_progress(output *o, source *s) {
     size_t ends = (size_t)(s->line.at + s->line.bytes - text);
     memmove(s->line.at, text, ends);
     s->line.bytes = ends;
-    if (o->progress != s) {
-        erase_progress(o);
-    }
+    if (o->progress != s) { erase_progress(o); }
     o->progress = s;
     if (length == strlen(cleared) && memcmp(s->line.at, cleared, length) == 0) {
         erase_progress(o);
@@ -179,9 +175,7 @@ static void take_progress(output *o, source *s) {
 /* Shows a line; `s`: whose it is, NULL for our own. */
 static void show_line(output *o, int which, source *s, const char *text, size_t length) {
     bool above = o->progress && o->streams[which].terminal;
-    if (above) {
-        erase_progress(o);
-    }
+    if (above) { erase_progress(o); }
     put_text(&o->streams[which], s ? s->rank : LAUNCHER, text, length);
     tn__buffer_text(&o->streams[which].text, "\n");
     if (o->progress == s) {
@@ -204,9 +198,7 @@ static void show_said(output *o, char *text) {
 /* ---- One source ------------------------------------------------------------------------------ */
 
 static void write_log(output *o, source *s, const char *text, size_t length) {
-    if (s->log < 0 || write_all(s->log, text, length)) {
-        return;
-    }
+    if (s->log < 0 || write_all(s->log, text, length)) { return; }
     char *complaint = text_new("the log file for rank %d's %s: %s: it ends here", s->rank,
                                stream_names[s->stream], strerror(errno));
     show_line(o, 1, NULL, complaint, strlen(complaint));
@@ -237,9 +229,7 @@ static void end_line(output *o, source *s) {
 
 static void take_text(output *o, source *s, const char *text, size_t length) {
     write_log(o, s, text, length);
-    if (s->stream == 1) {
-        keep_tail(o, s, text, length);
-    }
+    if (s->stream == 1) { keep_tail(o, s, text, length); }
     for (const char *newline; (newline = memchr(text, '\n', length));) {
         size_t here = (size_t)(newline - text);
         tn__buffer_add(&s->line, text, here);
@@ -249,9 +239,7 @@ static void take_text(output *o, source *s, const char *text, size_t length) {
     }
     tn__buffer_add(&s->line, text, length);
     take_progress(o, s);
-    if (s->line.bytes >= LONGEST_LINE) {
-        end_line(o, s);
-    }
+    if (s->line.bytes >= LONGEST_LINE) { end_line(o, s); }
 }
 
 static void close_source(output *o, source *s) {
@@ -260,9 +248,7 @@ static void close_source(output *o, source *s) {
     }
     tn__buffer_free(&s->line);
     close(s->fd);
-    if (s->log >= 0) {
-        close(s->log);
-    }
+    if (s->log >= 0) { close(s->log); }
     pthread_mutex_lock(&o->lock);
     s->fd = s->log = -1;
     o->open--;
@@ -314,9 +300,7 @@ static bool output_turn(output *o) {
     int ready = more ? poll(fds, (nfds_t)count + 1, ending ? 1000 : -1) : 0;
     more = more && !(ending && ready == 0);
     for (int i = 0; i < count && ready > 0; i++) {
-        if (fds[i].revents) {
-            read_source(o, sources[i]);
-        }
+        if (fds[i].revents) { read_source(o, sources[i]); }
     }
     drain_event(o->wake);
     free(fds);
@@ -326,12 +310,9 @@ static bool output_turn(output *o) {
 
 static void *output_main(void *user) {
     output *o = user;
-    while (output_turn(o)) {
-    }
+    while (output_turn(o)) {}
     for (source *s = o->sources; s; s = s->next) {
-        if (s->fd >= 0) {
-            close_source(o, s);
-        }
+        if (s->fd >= 0) { close_source(o, s); }
     }
     flush_streams(o);
     __atomic_store_n(&o->ended, true, __ATOMIC_RELEASE);
@@ -364,9 +345,7 @@ int output_columns(const output *o) {
 
 /* Follows no link and waits for no FIFO: we are in the main thread. */
 static int open_log(output *o, const char *folder, int which) {
-    if (!folder) {
-        return -1;
-    }
+    if (!folder) { return -1; }
     char *path = text_new("%s/%s.log", folder, stream_names[which]);
     int how = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
     int fd = open(path, how, 0666);
@@ -389,9 +368,7 @@ static int open_log(output *o, const char *folder, int which) {
 
 bool output_open(output *o, int rank, const char *folder, int ends[2]) {
     int out[2], err[2];
-    if (pipe2(out, O_CLOEXEC) != 0) {
-        return false;
-    }
+    if (pipe2(out, O_CLOEXEC) != 0) { return false; }
     if (pipe2(err, O_CLOEXEC) != 0) {
         int why = errno;
         close(out[0]);

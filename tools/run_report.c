@@ -50,9 +50,7 @@ static void put_lines(tn__buffer *to, const tail *t) {
     size_t from = t->length;
     for (int lines = 0; from > 0; from--) {
         lines += t->text[from - 1] == '\n';
-        if (lines == TAIL_LINES) {
-            break;
-        }
+        if (lines == TAIL_LINES) { break; }
     }
     tn__buffer_text(to, "\n  the last lines of its stderr:");
     for (size_t here; from < t->length; from += here + 1) {
@@ -84,14 +82,10 @@ static bool has_words(output *out, const worker *w) {
  * another what is wrong and have been faster: then the one that said it and ended with the same. */
 static const worker *explained_failure(const workers *w, output *out) {
     const worker *first = workers_first_failure(w);
-    if (!first || !WIFEXITED(first->status) || has_words(out, first)) {
-        return first;
-    }
+    if (!first || !WIFEXITED(first->status) || has_words(out, first)) { return first; }
     for (int i = 0; i < w->count; i++) {
         const worker *one = &w->list[i];
-        if (one->ended && one->status == first->status && has_words(out, one)) {
-            return one;
-        }
+        if (one->ended && one->status == first->status && has_words(out, one)) { return one; }
     }
     return first;
 }
@@ -100,9 +94,7 @@ char *report_failure(const workers *w, const run_options *o, bool here, output *
     const worker *first = explained_failure(w, out);
     bool explained = first != workers_first_failure(w);
     tn__buffer to = {0};
-    if (!first) {
-        return NULL;
-    }
+    if (!first) { return NULL; }
     put_end(&to, first, o);
     tn__buffer_format(&to, ", %.1f s after its start", first->end - first->began);
     put_tail(&to, first, here, out);
@@ -112,9 +104,7 @@ char *report_failure(const workers *w, const run_options *o, bool here, output *
             double later = one->end - first->end; /* a signal comes first, seen at once */
             tn__buffer_text(&to, explained ? "\n  also " : "\n  then ");
             put_end(&to, one, o);
-            if (!explained) {
-                tn__buffer_format(&to, ", %.2f s later", later > 0 ? later : 0);
-            }
+            if (!explained) { tn__buffer_format(&to, ", %.2f s later", later > 0 ? later : 0); }
         }
     }
     return text_take(&to);

@@ -85,9 +85,7 @@ static bool read_line(const tn_field *fields, void *at, const char **text) {
     const char *line = *text;
     for (const tn_field *f = fields; f->name; f++) {
         size_t length = strcspn(*text, " \n");
-        if (!read_word(f, at, *text, length)) {
-            return false;
-        }
+        if (!read_word(f, at, *text, length)) { return false; }
         *text += length + (f[1].name && (*text)[length] == ' ');
     }
     char *again = write_line(fields, at);
@@ -122,12 +120,8 @@ char *heartbeat_write(const heartbeat *h) {
 
 bool heartbeat_read(const char *text, int rounds, heartbeat *h) {
     *h = (heartbeat){0};
-    if (!read_message(heartbeat_fields, h, text)) {
-        return false;
-    }
-    if (h->round > rounds) {
-        return refuse("its round is %d, of %d", h->round, rounds);
-    }
+    if (!read_message(heartbeat_fields, h, text)) { return false; }
+    if (h->round > rounds) { return refuse("its round is %d, of %d", h->round, rounds); }
     bool failed = h->state == NODE_FAILED || (h->state == NODE_STOPPED && h->failure > 0);
     return !failed || h->code > 0 || refuse("it reports a failure with exit code 0");
 }
@@ -176,18 +170,14 @@ static round_member *members_new(const char *text) {
 }
 
 static bool read_order(order *o, const char *text) {
-    if (!read_line(order_fields, o, &text) || !end_line(&text)) {
-        return false;
-    }
+    if (!read_line(order_fields, o, &text) || !end_line(&text)) { return false; }
     o->members = members_new(text);
     while (*text && *text != '\n') {
         if (!read_line(member_fields, &o->members[o->count++], &text) || !end_line(&text)) {
             return false;
         }
     }
-    if (!end_line(&text)) {
-        return false;
-    }
+    if (!end_line(&text)) { return false; }
     if (strlen(text) > LONGEST_TEXT) {
         return refuse("its text has more than %d bytes", LONGEST_TEXT);
     }
@@ -227,12 +217,8 @@ static bool has_ended(const order_view *v, bool well) {
 }
 
 static bool may_start(const order_view *v, const order *o) {
-    if (v->started) {
-        return refuse("round %d has not been stopped", v->round);
-    }
-    if (!has_ended(v, false)) {
-        return refuse("this node has ranks of round %d", v->round);
-    }
+    if (v->started) { return refuse("round %d has not been stopped", v->round); }
+    if (!has_ended(v, false)) { return refuse("this node has ranks of round %d", v->round); }
     if (o->number - 1 != v->round) {
         return refuse("its round is %d after round %d", o->number, v->round);
     }
@@ -245,24 +231,18 @@ static bool may_start(const order_view *v, const order *o) {
         if (m->node == v->own && m->ranks != v->ranks) {
             return refuse("it starts %d ranks here, where -n is %d", m->ranks, v->ranks);
         }
-        if (m->node == v->own && named++) {
-            return refuse("it names this node twice");
-        }
+        if (m->node == v->own && named++) { return refuse("it names this node twice"); }
     }
     return true;
 }
 
 static bool may_stop(const order_view *v, const order *o) {
-    if (!v->started) {
-        return refuse("no round has been started");
-    }
+    if (!v->started) { return refuse("no round has been started"); }
     return o->number == v->round || refuse("its round is %d, not %d", o->number, v->round);
 }
 
 static bool may_end(const order_view *v, const order *o) {
-    if (o->number > 255) {
-        return refuse("its exit code is %d", o->number);
-    }
+    if (o->number > 255) { return refuse("its exit code is %d", o->number); }
     if (o->number == 0 && !v->started) {
         return refuse("it reports success, but no round has been started");
     }
@@ -272,9 +252,7 @@ static bool may_end(const order_view *v, const order *o) {
 
 bool order_accept(order_view *v, const order *o) {
     bool start = o->kind == ORDER_START;
-    if (o->count > 0 && !start) {
-        return refuse("only a start has members");
-    }
+    if (o->count > 0 && !start) { return refuse("only a start has members"); }
     if ((start && !may_start(v, o)) || (o->kind == ORDER_STOP && !may_stop(v, o)) ||
         (o->kind == ORDER_END && !may_end(v, o))) {
         return false;

@@ -96,9 +96,7 @@ enum { VARIABLES = sizeof(names) / sizeof(*names) };
 static bool is_ours(const char *entry) {
     size_t length = strcspn(entry, "=");
     for (int i = 0; i < VARIABLES; i++) {
-        if (strncmp(names[i], entry, length) == 0 && !names[i][length]) {
-            return true;
-        }
+        if (strncmp(names[i], entry, length) == 0 && !names[i][length]) { return true; }
     }
     return false;
 }
@@ -116,9 +114,7 @@ static char **worker_environment(const workers *w, const run_options *o, const r
     for (int i = 0; i < count; i++) {
         bool kept =
             !is_ours(environ[i]) || (!folder && strncmp(environ[i], "TERN_FLIGHT_DIR=", 16) == 0);
-        if (kept) {
-            list[n++] = text_new("%s", environ[i]);
-        }
+        if (kept) { list[n++] = text_new("%s", environ[i]); }
     }
     list[n++] = text_new("RANK=%d", r->first + local);
     list[n++] = text_new("LOCAL_RANK=%d", local);
@@ -136,18 +132,10 @@ static char **worker_environment(const workers *w, const run_options *o, const r
     list[n++] = text_new("TORCHELASTIC_MAX_RESTARTS=%d", o->max_restarts);
     list[n++] = text_new("TORCHELASTIC_RUN_ID=%s", o->run_id);
     list[n++] = text_new("%s", w->guard.marker);
-    if (w->memory) {
-        list[n++] = text_new("%s", w->memory);
-    }
-    if (o->command) {
-        list[n++] = text_new("TERN_COMMAND=%s", o->command);
-    }
-    if (r->first + local == 0 && columns > 0) {
-        list[n++] = text_new("TERN_PROGRESS=%d", columns);
-    }
-    if (folder) {
-        list[n++] = text_new("TERN_FLIGHT_DIR=%s", folder);
-    }
+    if (w->memory) { list[n++] = text_new("%s", w->memory); }
+    if (o->command) { list[n++] = text_new("TERN_COMMAND=%s", o->command); }
+    if (r->first + local == 0 && columns > 0) { list[n++] = text_new("TERN_PROGRESS=%d", columns); }
+    if (folder) { list[n++] = text_new("TERN_FLIGHT_DIR=%s", folder); }
     return list;
 }
 
@@ -160,22 +148,16 @@ static void free_list(char **list) {
 
 /* Makes DIR/ID/attempt_K/RANK; NULL when none is wanted, or on failure. */
 static char *log_folder(const run_options *o, const run_round *r, int rank, output *out) {
-    if (!o->log_dir) {
-        return NULL;
-    }
+    if (!o->log_dir) { return NULL; }
     char *folder = text_new("%s/%s/attempt_%d/%d", o->log_dir, o->run_id, r->restarts, rank);
     for (char *slash = strchr(folder + 1, '/');; slash = strchr(slash + 1, '/')) {
-        if (slash) {
-            *slash = 0;
-        }
+        if (slash) { *slash = 0; }
         if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
             output_say(out, "%s: %s: rank %d has no log files", folder, strerror(errno), rank);
             free(folder);
             return NULL;
         }
-        if (!slash) {
-            return folder;
-        }
+        if (!slash) { return folder; }
         *slash = '/';
     }
 }
@@ -188,9 +170,7 @@ static int list_children(pid_t *list) {
     while (children && count < MOST_CHILDREN && fscanf(children, "%d", &list[count]) == 1) {
         count++;
     }
-    if (children) {
-        fclose(children);
-    }
+    if (children) { fclose(children); }
     return children ? count : -1;
 }
 
@@ -201,15 +181,11 @@ bool workers_init(workers *w) {
 
 /* Replaces a guard that was killed; the new one is told the groups. */
 static void keep_guard(workers *w, output *out) {
-    if (w->guard.pid > 0 || !guard_start(&w->guard)) {
-        return; /* the next tick tries again */
-    }
+    if (w->guard.pid > 0 || !guard_start(&w->guard)) { return; /* the next tick tries again */ }
     output_say(out, "the guard process was killed: another one, pid %d, takes its place",
                (int)w->guard.pid);
     for (int i = 0; i < w->count; i++) {
-        if (!w->list[i].ended) {
-            guard_add(&w->guard, w->list[i].pid);
-        }
+        if (!w->list[i].ended) { guard_add(&w->guard, w->list[i].pid); }
     }
 }
 
@@ -230,9 +206,7 @@ static _Noreturn void become_rank(const workers *w, const run_options *o, char *
                                   const int ends[2], pid_t launcher) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != launcher) {
-        _exit(1); /* it died before the line above */
-    }
+    if (getppid() != launcher) { _exit(1); /* it died before the line above */ }
     guard_add(&w->guard, getpid());
     int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     dup2(nothing, STDIN_FILENO); /* a background group that reads a terminal is stopped */
@@ -262,9 +236,7 @@ static void start_one(workers *w, const run_options *o, const run_round *r, int 
     bool opened = output_open(out, one->rank, folder, ends);
     one->pid = opened ? fork() : -1;
     int why = errno;
-    if (one->pid == 0) {
-        become_rank(w, o, env, ends, launcher);
-    }
+    if (one->pid == 0) { become_rank(w, o, env, ends, launcher); }
     if (one->pid > 0) {
         setpgid(one->pid, one->pid); /* in both processes, as either may be first */
         w->running++;
@@ -302,9 +274,7 @@ void workers_start(workers *w, const run_options *o, const run_round *r, output 
 
 static worker *find_worker(workers *w, pid_t pid) {
     for (int i = 0; i < w->count; i++) {
-        if (w->list[i].pid == pid && !w->list[i].ended) {
-            return &w->list[i];
-        }
+        if (w->list[i].pid == pid && !w->list[i].ended) { return &w->list[i]; }
     }
     return NULL;
 }
@@ -353,37 +323,27 @@ bool workers_reap(workers *w) {
         }
         info.si_pid = 0;
     }
-    if (any && w->stopping == 0) {
-        order_failures(w, began);
-    }
+    if (any && w->stopping == 0) { order_failures(w, began); }
     return any;
 }
 
 static void signal_all(workers *w, int signal) {
     for (int i = 0; i < w->count; i++) {
-        if (!w->list[i].ended) {
-            kill(-w->list[i].pid, signal);
-        }
+        if (!w->list[i].ended) { kill(-w->list[i].pid, signal); }
     }
 }
 
 void workers_stop(workers *w, int signal) {
     double now = tn__now();
-    if (w->stopping == 0) {
-        w->stopping = now;
-    }
-    if (signal == SIGKILL && w->killed == 0) {
-        w->killed = now;
-    }
+    if (w->stopping == 0) { w->stopping = now; }
+    if (signal == SIGKILL && w->killed == 0) { w->killed = now; }
     signal_all(w, signal);
     signal_all(w, SIGCONT); /* a stopped process cannot end by itself */
 }
 
 void workers_tick(workers *w, double grace, output *out) {
     double now = tn__now();
-    if (w->running > 0) {
-        keep_guard(w, out);
-    }
+    if (w->running > 0) { keep_guard(w, out); }
     if (w->running > 0 && w->stopping > 0 && w->killed == 0 && now - w->stopping >= grace) {
         workers_stop(w, SIGKILL);
     }
@@ -425,18 +385,14 @@ bool workers_gone(workers *w) {
 
 const worker *workers_first_failure(const workers *w) {
     for (int i = 0; i < w->count; i++) {
-        if (w->list[i].order == 1) {
-            return &w->list[i];
-        }
+        if (w->list[i].order == 1) { return &w->list[i]; }
     }
     return NULL;
 }
 
 void workers_signal(workers *w, int signal) {
     for (int i = 0; i < w->count; i++) {
-        if (!w->list[i].ended) {
-            kill(w->list[i].pid, signal);
-        }
+        if (!w->list[i].ended) { kill(w->list[i].pid, signal); }
     }
 }
 

@@ -68,9 +68,7 @@ enum { VERBS = sizeof(verbs) / sizeof(verbs[0]), OTHERS = sizeof(others) / sizeo
 static int letters_apart(const char *a, const char *b) {
     enum { MOST = 32 };
     int rows[3][MOST + 1], n = (int)strlen(b);
-    if (n > MOST) {
-        return MOST;
-    }
+    if (n > MOST) { return MOST; }
     for (int j = 0; j <= n; j++) {
         rows[0][j] = j;
     }
@@ -114,13 +112,9 @@ int main(int argc, char **argv) {
             return verbs[i].main(argc - 1, argv + 1);
         }
     }
-    if (strcmp(verb, "_guard") == 0) {
-        return guard_main(argc, argv);
-    }
+    if (strcmp(verb, "_guard") == 0) { return guard_main(argc, argv); }
     if (strcmp(verb, "info") == 0) {
-        if (argc == 2) {
-            return info_main();
-        }
+        if (argc == 2) { return info_main(); }
         bool asked = strcmp(argv[2], "--help") == 0;
         fputs("tern info takes no options: it prints version, kernels, cores, what ranks can talk "
               "through\n",
@@ -138,9 +132,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "tern: there is no command \"%s\"%s%s%s\n", verb,
                 nearest ? ": did you mean \"tern " : "", nearest ? nearest : "",
                 nearest ? "\"?" : "");
-        if (nearest) {
-            return 64;
-        }
+        if (nearest) { return 64; }
     }
     fputs(help, asked ? stdout : stderr);
     return asked ? 0 : 64;

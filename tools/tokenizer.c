@@ -86,9 +86,7 @@ static tn_status texts_add(texts *t, const tn_document *d) {
     bool fits = tn__grow(&t->text, t->count + 1, &capacity, sizeof(*t->text), "tokenizer") &&
                 tn__grow(&t->bytes, t->count + 1, &t->capacity, sizeof(*t->bytes), "tokenizer");
     char *copy = fits ? tn__malloc_for(d->bytes + 1, "tokenizer") : NULL;
-    if (!copy) {
-        return TN_ENOMEM;
-    }
+    if (!copy) { return TN_ENOMEM; }
     memcpy(copy, d->text, d->bytes);
     t->text[t->count] = copy;
     t->bytes[t->count++] = d->bytes;
@@ -99,8 +97,7 @@ static tn_status texts_add(texts *t, const tn_document *d) {
 static tn_status texts_read(texts *t, const command *c) {
     tn_corpus *corpus = tn_corpus_open(c->paths, c->count, c->corpus);
     tn_document d;
-    while (corpus && tn_corpus_next(corpus, &d) && texts_add(t, &d) == TN_OK) {
-    }
+    while (corpus && tn_corpus_next(corpus, &d) && texts_add(t, &d) == TN_OK) {}
     tn_corpus_free(corpus);
     return tn_error();
 }
@@ -162,9 +159,7 @@ int tokenizer_main(int argc, char **argv) {
     }
     tn_status status = parse_options(&c, argc, argv);
     status = status == TN_OK ? make_tokenizer(&c) : status;
-    if (status != TN_OK) {
-        fprintf(stderr, "tern tokenizer: %s\n", error_why());
-    }
+    if (status != TN_OK) { fprintf(stderr, "tern tokenizer: %s\n", error_why()); }
     free(c.paths);
     return status == TN_OK ? 0 : 1;
 }

@@ -137,9 +137,7 @@ static tn_status parse_options(command *c, int argc, char **argv) {
         {0},
     };
     tn_status status = tn_options_parse(argc, argv, about, table);
-    if (status == TN_OK) {
-        check_command(c);
-    }
+    if (status == TN_OK) { check_command(c); }
     o->seed = (uint64_t)seed;
     o->threads = threads ? (int)threads : o->threads;
     o->corpus.split = c->split;
@@ -260,20 +258,12 @@ static int make_tokens(const command *c) {
     bool joined = tokens_ranks(&ranks) == TN_OK;
     tn_tokenizer *t =
         joined && (ranks.rank > 0 || are_apart(c)) ? tn_tokenizer_load(c->tokenizer) : NULL;
-    if (!t) {
-        return say_why();
-    }
+    if (!t) { return say_why(); }
     tn_status status = tn__tokens_make(t, c->paths, c->count, c->out, o, &ranks, &made);
     tn_tokenizer_free(t);
-    if (p.terminal && p.shown > p.begun) {
-        fputs("\r\033[K", stderr);
-    }
-    if (status != TN_OK) {
-        return say_why();
-    }
-    if (ranks.rank == 0) {
-        say_result(c, &made);
-    }
+    if (p.terminal && p.shown > p.begun) { fputs("\r\033[K", stderr); }
+    if (status != TN_OK) { return say_why(); }
+    if (ranks.rank == 0) { say_result(c, &made); }
     tn_dist_finish();
     return 0;
 }

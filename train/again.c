@@ -20,9 +20,7 @@ static const char *base_name(const char *path) {
 /* A start's member; NULL: it has none, or there is no such start. */
 static const tn__json *start_member(uint32_t start, const char *key) {
     const tn__json *root = again.values;
-    if (root->kind != TN__JSON_LIST || start >= root->count) {
-        return NULL;
-    }
+    if (root->kind != TN__JSON_LIST || start >= root->count) { return NULL; }
     const tn__json *object = tn__json_at(root, start);
     return object->kind == TN__JSON_OBJECT ? tn__json_get(object, key) : NULL;
 }
@@ -46,9 +44,7 @@ static const tn__json *last_command(void) {
 static uint32_t count_names(const tn__json *command, const char *name) {
     const char *verb = strrchr(name, ' '), *first = tn__json_at(command, 0)->text;
     const tn__json *second = command->count > 1 ? tn__json_at(command, 1) : NULL;
-    if (strcmp(base_name(first), base_name(name)) == 0) {
-        return 1;
-    }
+    if (strcmp(base_name(first), base_name(name)) == 0) { return 1; }
     size_t length = verb ? (size_t)(verb - base_name(name)) : 0;
     bool same = verb && second && strncmp(base_name(first), base_name(name), length) == 0 &&
                 !base_name(first)[length] && strcmp(second->text, verb + 1) == 0;
@@ -123,20 +119,14 @@ static void compare_starts(const char *path) {
 
 /* Reads FILE, or ends the process; NULL after raising. */
 static const tn__json *read_command(const char *path, const char *name, uint32_t *names) {
-    if (access(path, R_OK) != 0) {
-        tn_options_refuse("--again %s: %s", path, strerror(errno));
-    }
+    if (access(path, R_OK) != 0) { tn_options_refuse("--again %s: %s", path, strerror(errno)); }
     size_t bytes;
     char *text = tn__read_whole(path, &bytes, "again");
-    if (!text) {
-        return NULL;
-    }
+    if (!text) { return NULL; }
     bool read = tn__json_read_any(&again, text, bytes);
     free(text);
     const tn__json *command = read ? last_command() : NULL;
-    if (!command) {
-        tn_options_refuse("--again %s: it is not a run's record, a run.json", path);
-    }
+    if (!command) { tn_options_refuse("--again %s: it is not a run's record, a run.json", path); }
     *names = command ? count_names(command, name) : 0;
     if (command && *names == 0) {
         tn_options_refuse("--again %s: it is the record of another program, %s", path,
@@ -184,27 +174,19 @@ bool tn__record_expand(int *argc, char ***argv) {
     int at, after;
     uint32_t names;
     const char *path = find_again(*argc, *argv, &at, &after);
-    if (!path) {
-        return true;
-    }
+    if (!path) { return true; }
     const tn__json *command = read_command(path, (*argv)[0], &names);
-    if (!command) {
-        return false;
-    }
+    if (!command) { return false; }
     int count = 1;
     char **words =
         tn__calloc_for((size_t)*argc + command->count + 1, sizeof(*words), "options_parse");
-    if (!words) {
-        return false;
-    }
+    if (!words) { return false; }
     words[0] = (*argv)[0];
     for (uint32_t i = names; i < command->count; i++) {
         words[count++] = (char *)tn__json_at(command, i)->text;
     }
     for (int i = 1; i < *argc; i++) {
-        if (i < at || i >= after) {
-            words[count++] = (*argv)[i];
-        }
+        if (i < at || i >= after) { words[count++] = (*argv)[i]; }
     }
     *argc = count;
     *argv = words;

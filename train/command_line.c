@@ -83,9 +83,7 @@ void tn__options_put(tn__buffer *j) {
         put_word(j, names[i]);
     }
     for (int i = 1; i < line_count && !j->failed; i++) {
-        if (!starts_over(line_words[i]) && !goes_on(line_words[i])) {
-            put_word(j, line_words[i]);
-        }
+        if (!starts_over(line_words[i]) && !goes_on(line_words[i])) { put_word(j, line_words[i]); }
     }
     tn__buffer_format(j, "], \"options\": %s", line_values ? line_values : "{}");
 }

@@ -15,16 +15,10 @@ enum { PEAKS = sizeof(peaks) / sizeof(peaks[0]) };
 double tn_setup_flops(const tn_setup *s, tn_group *world) {
     double ranks = tn_group_size(world);
     tn_device_info info;
-    if (s && s->peak > 0) {
-        return s->peak * 1e12 * ranks;
-    }
-    if (!s || tn_device_describe(tn_default_device(), &info) != TN_OK) {
-        return 0;
-    }
+    if (s && s->peak > 0) { return s->peak * 1e12 * ranks; }
+    if (!s || tn_device_describe(tn_default_device(), &info) != TN_OK) { return 0; }
     for (int i = 0; i < PEAKS; i++) {
-        if (strstr(info.name, peaks[i].part)) {
-            return peaks[i].flops * ranks;
-        }
+        if (strstr(info.name, peaks[i].part)) { return peaks[i].flops * ranks; }
     }
     return 0;
 }
@@ -54,9 +48,7 @@ static bool count_tables(const tn_entry *entry, void *user) {
 
 double tn_lm_flops(void *m) {
     tn_lm_shape shape;
-    if (tn_lm_shape_of(m, &shape) != TN_OK) {
-        return 0;
-    }
+    if (tn_lm_shape_of(m, &shape) != TN_OK) { return 0; }
     tables t = {0};
     tn_module_each(m, (tn_walk){.absent = true}, count_tables, &t);
     double weights = (double)shape.parameters - t.positions - (t.classifier ? t.tokens : 0);

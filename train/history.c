@@ -56,9 +56,7 @@ static bool write_all(tn_history *h, const char *text, size_t bytes) {
 static bool keep_rows(tn_history *h, int64_t start) {
     size_t bytes;
     char *text = tn_text_read(h->path, &bytes);
-    if (!text) {
-        return false;
-    }
+    if (!text) { return false; }
     const char *at = text;
     bool sound = tn__history_read_head(&h->table, &at);
     while (sound && h->table.rows < start) {
@@ -105,16 +103,10 @@ static int open_file(const char *path, int how) {
 static int open_path(const char *path, int64_t start) {
     struct stat about;
     int fd = open_file(path, O_NOFOLLOW | (start ? 0 : O_CREAT | O_TRUNC));
-    if (fd >= 0 || errno != ELOOP) {
-        return fd;
-    }
+    if (fd >= 0 || errno != ELOOP) { return fd; }
     fd = open_file(path, 0);
-    if (fd >= 0 && fstat(fd, &about) == 0 && !S_ISREG(about.st_mode)) {
-        return fd;
-    }
-    if (fd >= 0) {
-        close(fd);
-    }
+    if (fd >= 0 && fstat(fd, &about) == 0 && !S_ISREG(about.st_mode)) { return fd; }
+    if (fd >= 0) { close(fd); }
     tn__raise(TN_EIO, "history", "%s is a symbolic link to a file: remove it, or name the file",
               path);
     return -1;
@@ -141,9 +133,7 @@ tn_history *tn_history_open(const char *path, int64_t start) {
     bool open_now = h->fd >= 0 && (start ? keep_rows(h, start) : write_head(h));
     tn__plain_numbers_end(numbers);
     if (!open_now || !find_place(h)) {
-        if (h->fd < 0 || open_now) {
-            history_fail(h, "opening");
-        }
+        if (h->fd < 0 || open_now) { history_fail(h, "opening"); }
         tn_history_free(h);
         return NULL;
     }
@@ -152,9 +142,7 @@ tn_history *tn_history_open(const char *path, int64_t start) {
 
 void tn_history_free(tn_history *h) {
     if (h && tn__alive_end(&histories, h, "history_free")) {
-        if (h->fd >= 0) {
-            close(h->fd);
-        }
+        if (h->fd >= 0) { close(h->fd); }
         tn__history_free(&h->table);
         free(h->path);
         free(h->place);
@@ -168,18 +156,14 @@ void tn_history_free(tn_history *h) {
 /* Whether the path still refers to exactly what was written. */
 static bool file_is_there(const tn_history *h) {
     struct stat named, open_now;
-    if (!is_file(h, &open_now)) {
-        return true;
-    }
+    if (!is_file(h, &open_now)) { return true; }
     return stat(h->place, &named) == 0 && named.st_dev == open_now.st_dev &&
            named.st_ino == open_now.st_ino && named.st_size == (off_t)h->bytes;
 }
 
 static bool write_anew(tn_history *h) {
     tn__file f;
-    if (!tn__file_begin(&f, h->place, "history")) {
-        return false;
-    }
+    if (!tn__file_begin(&f, h->place, "history")) { return false; }
     char text[TN__LINE_SIZE];
     int64_t at[TN__COLUMNS] = {0};
     int length = tn__history_head(&h->table, text);
@@ -190,15 +174,11 @@ static bool write_anew(tn_history *h) {
         tn__file_put(&f, text, (size_t)length);
         bytes += length;
     }
-    if (tn__file_commit(&f) != TN_OK) {
-        return false;
-    }
+    if (tn__file_commit(&f) != TN_OK) { return false; }
     int fd = open_file(h->place, O_NOFOLLOW);
     if (fd < 0 || lseek(fd, 0, SEEK_END) != (off_t)bytes) {
         history_fail(h, "opening it again");
-        if (fd >= 0) {
-            close(fd);
-        }
+        if (fd >= 0) { close(fd); }
         return false;
     }
     close(h->fd);
@@ -210,9 +190,7 @@ static bool write_anew(tn_history *h) {
 
 /* Restores the file if it was removed. */
 static bool keep_file(tn_history *h) {
-    if (file_is_there(h)) {
-        return true;
-    }
+    if (file_is_there(h)) { return true; }
     h->failed = !write_anew(h);
     if (!h->failed) {
         tn_log_write(TN_LOG_WARN, "history: %s was deleted or changed; it has been rewritten",
@@ -231,12 +209,8 @@ static bool history_usable(const tn_history *h) {
 }
 
 tn_status tn_history_put(tn_history *h, const char *name, double value) {
-    if (!history_usable(h)) {
-        return tn_error();
-    }
-    if (!name) {
-        return tn__raise(TN_EVALUE, "history", "%s: the name is NULL", h->path);
-    }
+    if (!history_usable(h)) { return tn_error(); }
+    if (!name) { return tn__raise(TN_EVALUE, "history", "%s: the name is NULL", h->path); }
     tn__column *c = tn__history_find(&h->table, name, strlen(name));
     if (!c) {
         c = tn__history_add(&h->table, name, strlen(name));
@@ -278,9 +252,7 @@ static bool write_row(tn_history *h) {
 }
 
 tn_status tn_history_step(tn_history *h) {
-    if (!history_usable(h)) {
-        return tn_error();
-    }
+    if (!history_usable(h)) { return tn_error(); }
     if (!any_given(h)) {
         return tn__raise(TN_ESTATE, "history", "%s: no value was put for step %lld", h->path,
                          (long long)h->table.rows);
@@ -296,15 +268,11 @@ tn_status tn_history_add(tn_history *h, double loss) {
 }
 
 tn_status tn_history_sync(tn_history *h) {
-    if (!history_usable(h)) {
-        return tn_error();
-    }
+    if (!history_usable(h)) { return tn_error(); }
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     bool there = keep_file(h);
     tn__plain_numbers_end(numbers);
-    if (!there) {
-        return tn_error();
-    }
+    if (!there) { return tn_error(); }
     return fsync(h->fd) == 0 || errno == EINVAL || errno == EROFS ? TN_OK
                                                                   : history_fail(h, "syncing");
 }

@@ -66,9 +66,7 @@ static bool column_grow(tn__column *c) {
 
 bool tn__history_step(tn__history_table *t) {
     for (int i = 0; i < t->count; i++) {
-        if (t->columns[i].given && !column_grow(&t->columns[i])) {
-            return false;
-        }
+        if (t->columns[i].given && !column_grow(&t->columns[i])) { return false; }
     }
     for (int i = 0; i < t->count; i++) {
         tn__column *c = &t->columns[i];
@@ -123,9 +121,7 @@ bool tn__history_read_head(tn__history_table *t, const char **at) {
 
 /* Reads ",2.5" or ",", and advances past it. */
 static bool read_value(tn__column *c, const char **at) {
-    if (**at != ',') {
-        return false;
-    }
+    if (**at != ',') { return false; }
     const char *number = *at + 1;
     char *end = (char *)number;
     c->given = *number != ',' && *number != '\n';

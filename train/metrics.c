@@ -120,18 +120,12 @@ tn_status tn_metrics_add(tn_metrics *m, tn_tensor *scores, tn_tensor *labels, tn
         tn__raise(TN_EDTYPE, "metrics_add", "valid is %s (must be bool)",
                   tn_dtype_name(tn_dtype_of(v)));
     }
-    if (tn__pending()) {
-        return tn_error();
-    }
+    if (tn__pending()) { return tn_error(); }
     const int64_t *label = tn_data(l);
     const bool *real = v ? tn_data(v) : NULL;
-    if (!labels_fit(m, label, real, tn_count(l))) {
-        return tn_error();
-    }
+    if (!labels_fit(m, label, real, tn_count(l))) { return tn_error(); }
     for (int64_t i = 0; i < tn_count(l); i++) {
-        if (!real || real[i]) {
-            add_row(m, (const double *)tn_data(s) + i * m->classes, label[i]);
-        }
+        if (!real || real[i]) { add_row(m, (const double *)tn_data(s) + i * m->classes, label[i]); }
     }
     return TN_OK;
 }
@@ -150,15 +144,11 @@ tn_status tn_metrics_share(tn_metrics *m, tn_group *g) {
     if (!m || tn__pending()) {
         return tn__raise(TN_EVALUE, "metrics_share", "there are no metrics");
     }
-    if (tn_group_size(g) == 1) {
-        return TN_OK;
-    }
+    if (tn_group_size(g) == 1) { return TN_OK; }
     TN_SCOPE;
     tn_tensor *counts = tn_empty_on(tn_cpu(), TN_DIMS(count_numbers(m)), TN_I64);
     tn_tensor *sums = tn_empty_on(tn_cpu(), TN_DIMS(2), TN_F64);
-    if (tn__pending()) {
-        return tn_error();
-    }
+    if (tn__pending()) { return tn_error(); }
     memcpy(tn_data_mut(counts), m->counts, (size_t)count_numbers(m) * sizeof(*m->counts));
     memcpy(tn_data_mut(sums), m->sums, sizeof(m->sums));
     if (tn_work_wait(tn_all_reduce(g, counts, TN_SUM), 0) != TN_OK ||
@@ -181,9 +171,7 @@ static void add_batch(tn_metrics *metrics, tn_loss loss, tn_tensor *output, cons
         y = y ? tn_index_select(y, 0, real) : NULL;
     }
     int64_t rows = tn_ndim(output) > 0 ? tn_size(output, 0) : 1;
-    if (rows > 0 && metrics->classes > 0) {
-        tn_metrics_add(metrics, output, y, NULL);
-    }
+    if (rows > 0 && metrics->classes > 0) { tn_metrics_add(metrics, output, y, NULL); }
     if (rows > 0 && loss && !tn__pending()) {
         tn_metrics_add_loss(metrics, tn_item(loss(output, y, TN_MEAN)), (double)rows);
     }
@@ -268,9 +256,7 @@ static double f1_of(tally t) {
 
 /* For a class, or the mean over those that are actual or predicted. */
 static double per_class(const tn_metrics *m, int64_t c, double (*f)(tally)) {
-    if (is_class(m, c)) {
-        return f(tally_class(m, c));
-    }
+    if (is_class(m, c)) { return f(tally_class(m, c)); }
     double sum = 0, seen = 0;
     for (int64_t i = 0; m && c == TN_ALL_CLASSES && i < m->classes; i++) {
         tally t = tally_class(m, i);
@@ -324,9 +310,7 @@ double tn_metrics_perplexity(const tn_metrics *m) {
 
 void tn_metrics_print(const tn_metrics *m, FILE *file, const char *const *names) {
     enum { WIDE = 20 }; /* most classes with the whole matrix shown */
-    if (!m || !file) {
-        return;
-    }
+    if (!m || !file) { return; }
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     fprintf(file, "%-16s precision  recall      F1", "class");
     for (int64_t c = 0; m->classes <= WIDE && c < m->classes; c++) {

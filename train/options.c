@@ -119,9 +119,7 @@ static void parse_value(const tn_option *o, const char *text) {
 static void default_text(const tn_option *o, char *text, size_t size) {
     size_t length = o->help ? strlen(o->help) : 0;
     *text = 0;
-    if (length && o->help[length - 1] == ')') {
-        return;
-    }
+    if (length && o->help[length - 1] == ')') { return; }
     if (o->text && *o->text) {
         snprintf(text, size, "%s", *o->text);
     } else if (o->whole && *o->whole >= !o->zero) {
@@ -137,9 +135,7 @@ static void default_text(const tn_option *o, char *text, size_t size) {
 static char *help_text(const tn_option *o) {
     char value[256], choices[512] = "";
     default_text(o, value, sizeof(value));
-    if (o->choice && !strchr(o->value, '|')) {
-        list_choices(o, choices, sizeof(choices));
-    }
+    if (o->choice && !strchr(o->value, '|')) { list_choices(o, choices, sizeof(choices)); }
     const char *help = o->help ? o->help : "";
     size_t size = strlen(help) + sizeof(value) + sizeof(choices) + 8;
     char *text = tn__malloc(size);
@@ -175,9 +171,7 @@ static void add_rows(table *t, const tn_option *rows) {
 /* Adds to `to` a name that has hyphens with underscores too, as in torchrun and argparse; false
  * when out of memory. */
 static bool add_spelling(const tn_option *o, struct argp_option **to) {
-    if (!o->name || !strchr(o->name, '-')) {
-        return true;
-    }
+    if (!o->name || !strchr(o->name, '-')) { return true; }
     char *name = tn__strdup(o->name);
     for (char *c = name; c && *c; c++) {
         *c = (char)(*c == '-' ? '_' : *c);
@@ -213,9 +207,7 @@ static bool fill_argp(table *t) {
 static void table_free(table *t) {
     for (struct argp_option *o = t->options; o && (o->name || o->doc); o++) {
         free((char *)o->doc);
-        if (o->flags & OPTION_ALIAS) {
-            free((char *)o->name);
-        }
+        if (o->flags & OPTION_ALIAS) { free((char *)o->name); }
     }
     free(t->options);
     free(t->rows);
@@ -231,9 +223,7 @@ static bool table_make(table *t, const tn_option *rows) {
     *t = (table){.rows = tn__calloc(count, sizeof(*t->rows)),
                  .options = tn__calloc(2 * count, sizeof(*t->options)),
                  .given = tn__calloc(count, sizeof(*t->given))};
-    if (!t->rows || !t->options || !t->given) {
-        return false;
-    }
+    if (!t->rows || !t->options || !t->given) { return false; }
     add_rows(t, rows);
     return fill_argp(t);
 }
@@ -298,12 +288,8 @@ static error_t parse_argument(const table *t, char *text, struct argp_state *sta
 
 static error_t parse_option(int key, char *text, struct argp_state *state) {
     table *t = state->input;
-    if (key == ARGP_KEY_ARG) {
-        return parse_argument(t, text, state);
-    }
-    if (key == ARGP_KEY_END) {
-        refuse_missing(t);
-    }
+    if (key == ARGP_KEY_ARG) { return parse_argument(t, text, state); }
+    if (key == ARGP_KEY_END) { refuse_missing(t); }
     for (int i = 0; i < t->count && key > 0; i++) {
         const tn_option *o = &t->rows[i];
         if (o->name && key == (o->letter ? o->letter : FIRST_KEY + i)) {
@@ -329,9 +315,7 @@ tn_status tn_options_parse(int argc, char **argv, const char *about, const tn_op
                          rows ? "there are no arguments" : "the table is NULL");
     }
     tn__line_keep(argc, argv);
-    if (has_run(rows) && !tn__record_expand(&argc, &argv)) {
-        return tn_error();
-    }
+    if (has_run(rows) && !tn__record_expand(&argc, &argv)) { return tn_error(); }
     table t;
     tn_status status = TN_OK;
     if (table_make(&t, rows)) {

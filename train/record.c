@@ -38,9 +38,7 @@ static void read_revision(char *text, int size) {
     if (git) {
         bool found = fgets(text, size, git) != NULL;
         text[strcspn(text, "\n")] = 0;
-        if (pclose(git) != 0 || !found) {
-            *text = 0;
-        }
+        if (pclose(git) != 0 || !found) { *text = 0; }
     }
 }
 
@@ -130,23 +128,17 @@ static void replace_bytes(char *text) {
 void tn__run_record_open(tn_run *r, bool continued) {
     r->starts_before = continued ? read_starts(r->record) : NULL;
     r->start_text = tn__pending() ? NULL : describe_start(r);
-    if (r->start_text) {
-        replace_bytes(r->start_text);
-    }
+    if (r->start_text) { replace_bytes(r->start_text); }
 }
 
 void tn__run_record(tn_run *r, const char *end) {
-    if (!r->start_text || tn__pending()) {
-        return;
-    }
+    if (!r->start_text || tn__pending()) { return; }
     const char *before = r->starts_before;
     tn__buffer j = {.operation = "run"};
     tn__buffer_format(&j, "[\n%s%s%s", before ? before : "", before ? ",\n" : "", r->start_text);
     tn__buffer_format(&j, ", \"steps\": %lld", (long long)r->parts.step);
     put_fact(&j, "end", end);
-    if (end) {
-        put_time(&j, "ended");
-    }
+    if (end) { put_time(&j, "ended"); }
     tn__buffer_text(&j, "}\n]\n");
     size_t bytes = j.bytes;
     char *text = tn__buffer_take(&j);

@@ -116,16 +116,10 @@ static void run_resume(tn_run *r) {
     c.batch_before = &r->batch_before;
     c.other_run = r->options.resume_anyway;
     bool loud = c.other_run && !tn__log_heard(TN_LOG_WARN); /* what differs must be seen */
-    if (loud) {
-        tn_log_to(print_warning, TN_LOG_WARN, NULL);
-    }
+    if (loud) { tn_log_to(print_warning, TN_LOG_WARN, NULL); }
     bool found = tn__run_load(r, &c);
-    if (loud) {
-        tn_log_to(NULL, TN_LOG_ERROR, NULL);
-    }
-    if (tn__pending()) {
-        return;
-    }
+    if (loud) { tn_log_to(NULL, TN_LOG_ERROR, NULL); }
+    if (tn__pending()) { return; }
     r->parts.step = c.step;
     tn__run_say_begin(r, found, steps_before);
 }
@@ -185,9 +179,7 @@ static bool options_fit(const tn_run_options *o) {
         : o->overwrite && (o->resume || o->resume_anyway)
             ? "--resume continues and --overwrite starts over: one of them"
             : NULL;
-    if (wrong) {
-        tn__raise(TN_EVALUE, "run_new", "%s", wrong);
-    }
+    if (wrong) { tn__raise(TN_EVALUE, "run_new", "%s", wrong); }
     return !wrong;
 }
 
@@ -206,9 +198,7 @@ static bool run_prepare(tn_run *r) {
 }
 
 static void run_free(tn_run *r) {
-    if (!tn__run_closes(r)) {
-        return;
-    }
+    if (!tn__run_closes(r)) { return; }
     tn__profiler_own_end(r);
     tn_progress_free(r->progress);
     tn_history_free(r->history);
@@ -231,9 +221,7 @@ tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts)
                options_fit(&options);
     tn_run *r = fit ? tn__calloc(1, sizeof(*r)) : NULL;
     if (!r) {
-        if (!tn__pending()) {
-            tn__raise(TN_ENOMEM, "run_new", "no memory");
-        }
+        if (!tn__pending()) { tn__raise(TN_ENOMEM, "run_new", "no memory"); }
         return NULL;
     }
     *r = (tn_run){.options = options,
@@ -266,25 +254,19 @@ tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts)
 /* ---- A step ---------------------------------------------------------------------------------- */
 
 void tn_run_log(tn_run *r, const char *name, double value) {
-    if (r && !tn__run_here(r, "run_log")) {
-        return;
-    }
+    if (r && !tn__run_here(r, "run_log")) { return; }
     if (r && r->in_step && name) {
         tn__run_note_value(r, name, value);
         tn__run_note_loss(r, name, value);
     }
     if (r && r->in_step && r->first_rank) {
         tn__run_put(r, name, value);
-        if (!tn__pending()) {
-            tn__run_show(r, name, value);
-        }
+        if (!tn__pending()) { tn__run_show(r, name, value); }
     }
 }
 
 void tn_run_count(tn_run *r, int64_t units) {
-    if (r && tn__run_here(r, "run_count")) {
-        r->units += units;
-    }
+    if (r && tn__run_here(r, "run_count")) { r->units += units; }
 }
 
 void tn_run_utilisation(tn_run *r, double flops, double peak) {
@@ -313,9 +295,7 @@ static void put_memory(tn_run *r) {
 
 /* The work of the step is done, even if validation follows. */
 static void stop_clock(tn_run *r) {
-    if (r->clock_stopped || !r->first_rank) {
-        return;
-    }
+    if (r->clock_stopped || !r->first_rank) { return; }
     r->clock_stopped = true;
     double seconds = tn__now() - r->began;
     if (r->units > 0 && seconds > 0) {
@@ -362,15 +342,11 @@ static void step_end(tn_run *r) {
         tn__run_say_line(r);
     }
     tn__run_tell(r, TN_RUN_STEPPED);
-    if (r->validating && !tn__pending()) {
-        tn__run_tell(r, TN_RUN_VALIDATED);
-    }
+    if (r->validating && !tn__pending()) { tn__run_tell(r, TN_RUN_VALIDATED); }
 }
 
 static void run_save(tn_run *r) {
-    if (!tn__run_weights_finite(r)) {
-        return;
-    }
+    if (!tn__run_weights_finite(r)) { return; }
     bool synced = !r->history || tn_history_sync(r->history) == TN_OK;
     if (tn_saver_save(r->saver, &r->parts) == TN_OK && synced) { /* the others learn of an error */
         r->saved_before = r->saved;
@@ -395,17 +371,11 @@ static bool ask_ranks(tn_run *r) {
 }
 
 bool tn_run_next(tn_run *r) {
-    if (!r || !tn__run_here(r, "run_next") || r->ended || tn__pending()) {
-        return false;
-    }
+    if (!r || !tn__run_here(r, "run_next") || r->ended || tn__pending()) { return false; }
     bool stepped = r->in_step;
-    if (stepped) {
-        step_end(r);
-    }
+    if (stepped) { step_end(r); }
     int64_t step = r->parts.step;
-    if (!ask_ranks(r) || (stepped && !tn__run_look(r))) {
-        return false;
-    }
+    if (!ask_ranks(r) || (stepped && !tn__run_look(r))) { return false; }
     r->finished = r->finished || r->stalled;
     r->ended = r->stopped || r->finished || step >= r->options.steps;
     bool due = r->ended || (step > r->start && step_due(r, step, r->options.save_every));
@@ -415,9 +385,7 @@ bool tn_run_next(tn_run *r) {
                step_due(r, step, r->options.memory_every)) {
         tn__run_memory_save(r);
     }
-    if (r->ended || tn__pending()) {
-        return false;
-    }
+    if (r->ended || tn__pending()) { return false; }
     step_begin(r);
     return true;
 }
@@ -425,12 +393,8 @@ bool tn_run_next(tn_run *r) {
 /* ---- The end --------------------------------------------------------------------------------- */
 
 tn_status tn_run_export(tn_run *r, const char *words) {
-    if (!r) {
-        return tn__raise(TN_EVALUE, "run_export", "the run is NULL");
-    }
-    if (!tn__run_here(r, "run_export")) {
-        return tn_error();
-    }
+    if (!r) { return tn__raise(TN_EVALUE, "run_export", "the run is NULL"); }
+    if (!tn__run_here(r, "run_export")) { return tn_error(); }
     tn_lm_save_options options = tn_lm_save_defaults();
     options.tokenizer = words;
     r->exported =
@@ -439,9 +403,7 @@ tn_status tn_run_export(tn_run *r, const char *words) {
 }
 
 int tn_run_end(tn_run *r) {
-    if (!r || !tn__run_here(r, "run_end")) {
-        return 1;
-    }
+    if (!r || !tn__run_here(r, "run_end")) { return 1; }
     bool refused = r->refused, done = tn_run_done(r), stopped = r->stopped;
     if (!refused && !r->unsound && !tn__pending()) {
         if (r->parts.step > r->saved) { /* the program left the loop by itself */

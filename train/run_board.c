@@ -24,9 +24,7 @@ void tn__run_put(tn_run *r, const char *name, double value) {
 static bool put_weight(const tn_entry *entry, void *user) {
     tn_run *r = user;
     const tn_tensor *t = entry->stored;
-    if (entry->parts || !t || tn_is_inert(t) || tn_count(t) == 0) {
-        return true;
-    }
+    if (entry->parts || !t || tn_is_inert(t) || tn_count(t) == 0) { return true; }
     char tag[TN_MODULE_NAME + 16];
     snprintf(tag, sizeof(tag), "weights/%s", entry->path);
     return tn_summary_add_histogram(r->board, tag, t, r->parts.step) == TN_OK;

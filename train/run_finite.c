@@ -75,12 +75,8 @@ bool tn__run_loss_finite(tn_run *r, bool any_bad) {
 
 bool tn__run_weights_finite(tn_run *r) {
     finding found = {""};
-    if (r->parts.model) {
-        tn_module_each(r->parts.model, (tn_walk){0}, note_parameter, &found);
-    }
-    if (!tn__run_any_rank(r, *found.path != 0)) {
-        return !tn__pending();
-    }
+    if (r->parts.model) { tn_module_each(r->parts.model, (tn_walk){0}, note_parameter, &found); }
+    if (!tn__run_any_rank(r, *found.path != 0)) { return !tn__pending(); }
     char mine[sizeof(found.path) + 48] = "";
     if (*found.path) {
         snprintf(mine, sizeof(mine), "%s has elements that are NaN or infinite", found.path);

@@ -23,9 +23,7 @@ static void warn_no_memory(const tn_run *r, const char *why) {
 void tn__run_memory_open(tn_run *r) {
     const char *top = getenv("TERN_MEMORY_DIR"), *out = r->options.out;
     char name[TN__DIGEST_DIGITS + 1];
-    if (r->options.memory_every == 0 || tn__pending()) {
-        return;
-    }
+    if (r->options.memory_every == 0 || tn__pending()) { return; }
     if (tn__run_any_rank(r, !top)) {
         warn_no_memory(r, "no launcher keeps memory for it (`tern run` on one host does)");
         return;
@@ -51,17 +49,13 @@ void tn__run_memory_close(tn_run *r) {
     bool failed = tn__pending();
     tn__quiet(1);
     tn_saver_free(r->memory);
-    if (!failed) {
-        tn_error_clear(); /* the last save's, which nothing will read */
-    }
+    if (!failed) { tn_error_clear(); /* the last save's, which nothing will read */ }
     tn__quiet(-1);
     r->memory = NULL;
 }
 
 void tn__run_memory_save(tn_run *r) {
-    if (!r->memory || !tn__run_weights_finite(r)) {
-        return;
-    }
+    if (!r->memory || !tn__run_weights_finite(r)) { return; }
     tn_error_record why = {.status = TN_OK};
     tn__quiet(1);
     tn_saver_save(r->memory, &r->parts);

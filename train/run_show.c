@@ -27,9 +27,7 @@ static void say_memory_lost(const tn_run *r) {
 void tn__run_say_what(const tn_run *r) {
     tn_device device = tn_default_device();
     tn_device_info info;
-    if (!r->first_rank || !r->parts.model || tn_device_describe(device, &info) != TN_OK) {
-        return;
-    }
+    if (!r->first_rank || !r->parts.model || tn_device_describe(device, &info) != TN_OK) { return; }
     int threads = tn_threads();
     bool gpu = device.kind != TN_CPU;
     printf("%lld parameters; %d rank%s of %d thread%s on %s%s%s\n",
@@ -41,9 +39,7 @@ void tn__run_say_what(const tn_run *r) {
 
 void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before) {
     const tn_checkpoint *c = &r->parts;
-    if (!r->first_rank) {
-        return;
-    }
+    if (!r->first_rank) { return; }
     if (!found) {
         printf("no checkpoint in %s to continue from: starting over\n", r->options.out);
     } else {
@@ -90,9 +86,7 @@ static void say_examples(const tn_run *r) {
 }
 
 void tn__run_say_batch(const tn_run *r) {
-    if (r->start == 0 || r->parts.step != r->start + 2) {
-        return;
-    }
+    if (r->start == 0 || r->parts.step != r->start + 2) { return; }
     char name[TN__COLUMN_NAME];
     tn_curve counts = tn_history_column(r->history, tn__run_count_name(r, name), "");
     tn_progress_clear(r->progress);
@@ -112,9 +106,7 @@ static void add_fact(char *text, size_t size, const char *between, const char *n
     for (char *c = fact; *c; c++) {
         *c = *c == '_' ? ' ' : *c;
     }
-    if (strlen(text) + strlen(fact) < size) {
-        strcat(text, fact);
-    }
+    if (strlen(text) + strlen(fact) < size) { strcat(text, fact); }
 }
 
 void tn__run_show(tn_run *r, const char *name, double value) {
@@ -200,26 +192,18 @@ static void say_how_to_continue(const tn_run *r) {
 
 static void say_what_was(tn_run *r) {
     double median = tn_progress_median_ms(r->progress), validated = tn_run_value(r, "val_loss");
-    if (!isnan(validated)) {
-        printf("val loss: %.4f\n", validated);
-    }
+    if (!isnan(validated)) { printf("val loss: %.4f\n", validated); }
     if (median > 0) {
         printf("median ms/step: %.2f", median);
-        if (r->units > 0) {
-            printf(", %.0f %s/s", (double)r->units / median * 1e3, r->unit);
-        }
+        if (r->units > 0) { printf(", %.0f %s/s", (double)r->units / median * 1e3, r->unit); }
         printf("\n");
     }
     printf("losses: %s\npicture: %s\n", r->losses, r->picture);
-    if (r->exported) {
-        printf("model: %s\n", r->options.out);
-    }
+    if (r->exported) { printf("model: %s\n", r->options.out); }
 }
 
 void tn__run_say_end(tn_run *r) {
-    if (!r->first_rank) {
-        return;
-    }
+    if (!r->first_rank) { return; }
     tn_progress_clear(r->progress);
     if (r->stalled) {
         printf("ended after step %lld of %lld: %s has not improved %lld times\n",
@@ -238,7 +222,5 @@ void tn__run_say_end(tn_run *r) {
         return;
     }
     say_what_was(r);
-    if (limited && r->goes_on) {
-        say_how_to_continue(r);
-    }
+    if (limited && r->goes_on) { say_how_to_continue(r); }
 }

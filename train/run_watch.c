@@ -36,9 +36,7 @@ void tn__run_note_value(tn_run *r, const char *name, double value) {
 double tn_run_value(const tn_run *r, const char *name) {
     bool here = r && name && tn__run_here(r, "run_value");
     for (int i = 0; here && i < r->value_count; i++) {
-        if (strcmp(r->values[i].name, name) == 0) {
-            return r->values[i].value;
-        }
+        if (strcmp(r->values[i].name, name) == 0) { return r->values[i].value; }
     }
     return NAN;
 }
@@ -46,9 +44,7 @@ double tn_run_value(const tn_run *r, const char *name) {
 /* Whether the step that has just ended has this value. */
 static bool is_fresh(const tn_run *r, const char *name) {
     for (int i = 0; i < r->value_count; i++) {
-        if (strcmp(r->values[i].name, name) == 0) {
-            return r->values[i].step == r->parts.step;
-        }
+        if (strcmp(r->values[i].name, name) == 0) { return r->values[i].step == r->parts.step; }
     }
     return false;
 }
@@ -59,9 +55,7 @@ tn_status tn_run_on(tn_run *r, tn_run_event event, tn_run_callback f, void *user
     if (!r || !f || tn__pending()) {
         return tn__raise(TN_EVALUE, "run_on", "the %s is NULL", r ? "function" : "run");
     }
-    if (!tn__run_here(r, "run_on")) {
-        return tn_error();
-    }
+    if (!tn__run_here(r, "run_on")) { return tn_error(); }
     if (!tn__grow(&r->watchers, r->watcher_count + 1, &r->watcher_capacity, sizeof(*r->watchers),
                   "run_on")) {
         return TN_ENOMEM;
@@ -80,9 +74,7 @@ void tn__run_tell(tn_run *r, tn_run_event event) {
 }
 
 void tn_run_stop(tn_run *r) {
-    if (r && tn__run_here(r, "run_stop")) {
-        r->wants_end = true;
-    }
+    if (r && tn__run_here(r, "run_stop")) { r->wants_end = true; }
 }
 
 /* ---- Stopping early -------------------------------------------------------------------------- */
@@ -121,15 +113,11 @@ tn_status tn_run_stop_early(tn_run *r, const char *name, tn_early_options option
                          : !name ? ", and the name is NULL"
                                  : "");
     }
-    if (!tn__run_here(r, "run_stop_early")) {
-        return tn_error();
-    }
+    if (!tn__run_here(r, "run_stop_early")) { return tn_error(); }
     r->early = options;
     free(r->early_name);
     r->early_name = tn__strdup_for(name, "run_stop_early");
-    if (!r->early_name) {
-        return TN_ENOMEM;
-    }
+    if (!r->early_name) { return TN_ENOMEM; }
     if (!r->refused) { /* it may have stalled before this process began */
         r->stalled = tn__run_any_rank(r, r->first_rank && has_stalled(r));
     }
@@ -166,9 +154,7 @@ bool tn__run_at_limit(tn_run *r) {
     bool late = stepped && o->hours > 0 && hours >= o->hours;
     bool spent = stepped && o->until_cost > 0 && hours * o->price * r->ranks >= o->until_cost;
     bool all = o->until_units > 0 && r->counted >= (double)o->until_units;
-    if (!r->first_rank || !(late || spent || all)) {
-        return false;
-    }
+    if (!r->first_rank || !(late || spent || all)) { return false; }
     r->goes_on = !all;
     if (all) {
         snprintf(r->limit, sizeof(r->limit), "%.18g %s are done", r->counted, r->unit);
@@ -191,9 +177,7 @@ tn_status tn_run_keep_best(tn_run *r, const char *name, int64_t k, bool larger_i
                          : !name ? ", and the name is NULL"
                                  : "");
     }
-    if (!tn__run_here(r, "run_keep_best")) {
-        return tn_error();
-    }
+    if (!tn__run_here(r, "run_keep_best")) { return tn_error(); }
     r->best_count = k;
     r->best_larger = larger_is_better;
     free(r->best_name);
@@ -252,9 +236,7 @@ static bool remove_if_worse(const char *name, void *user) {
     }
     if (ours && !is_kept(r, step)) {
         char *path = tn__folder_path(r->options.out, name, "run_keep_best");
-        if (path) {
-            unlink(path);
-        }
+        if (path) { unlink(path); }
         free(path);
     }
     return true;
@@ -275,17 +257,13 @@ static void keep_best(tn_run *r) {
     char *path = best_path(r, r->parts.step);
     bool written = path && tn_dist_export(r->world, r->parts.model, path) == TN_OK;
     free(path);
-    if (written) {
-        tn__run_clear_best(r);
-    }
+    if (written) { tn__run_clear_best(r); }
     tn__run_any_rank(r, false); /* tells all ranks of an error */
 }
 
 /* Rank 0 finds it in the history and tells the others. */
 char *tn_run_best(tn_run *r) {
-    if (r && !tn__run_here(r, "run_best")) {
-        return NULL;
-    }
+    if (r && !tn__run_here(r, "run_best")) { return NULL; }
     if (!r || !r->best_name || tn__pending()) {
         tn__raise(TN_EVALUE, "run_best", "the run keeps no best weights");
         return NULL;
@@ -297,16 +275,12 @@ char *tn_run_best(tn_run *r) {
         best = place_of(r, step) == 0 ? step : best;
     }
     double all = tn_group_mean(r->world, (double)best, r->first_rank);
-    if (tn__pending() || !(all > 0)) {
-        return NULL;
-    }
+    if (tn__pending() || !(all > 0)) { return NULL; }
     return best_path(r, (int64_t)all);
 }
 
 bool tn__run_look(tn_run *r) {
-    if (r->best_name && is_fresh(r, r->best_name)) {
-        keep_best(r);
-    }
+    if (r->best_name && is_fresh(r, r->best_name)) { keep_best(r); }
     if (r->early_name && is_fresh(r, r->early_name) && !tn__pending()) {
         r->stalled = tn__run_any_rank(r, r->first_rank && has_stalled(r));
     }

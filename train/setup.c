@@ -40,9 +40,7 @@ int tn__setup_options(tn_setup *s, tn_option *rows) {
 }
 
 tn_group *tn_setup_world(const tn_setup *s) {
-    if (s && !tn__options_made(s->from_defaults, "setup_world", "tn_setup")) {
-        return NULL;
-    }
+    if (s && !tn__options_made(s->from_defaults, "setup_world", "tn_setup")) { return NULL; }
     if (!s || !s->device) {
         tn__raise(TN_EVALUE, "setup_world", "the %s is NULL", s ? "device" : "setup");
         return NULL;
@@ -51,12 +49,8 @@ tn_group *tn_setup_world(const tn_setup *s) {
     tn_dist_options d = tn_dist_defaults();
     d.device = device.kind;
     tn_group *world = tn__pending() ? NULL : tn_dist_init(d);
-    if (world && strchr(s->device, ':')) {
-        tn_set_default_device(device);
-    }
-    if (world && s->threads > 0) {
-        tn_set_threads((int)s->threads);
-    }
+    if (world && strchr(s->device, ':')) { tn_set_default_device(device); }
+    if (world && s->threads > 0) { tn_set_threads((int)s->threads); }
     return world;
 }
 
@@ -91,12 +85,8 @@ tn_status tn_setup_model(tn_setup *s, tn_group *world, void *m) {
     if (!s || !m || tn__pending()) {
         return tn__raise(TN_EVALUE, "setup_model", "the %s is NULL", s ? "model" : "setup");
     }
-    if (!tn__options_made(s->from_defaults, "setup_model", "tn_setup")) {
-        return tn_error();
-    }
-    if (s->recompute) {
-        tn__lm_recompute_blocks(m);
-    }
+    if (!tn__options_made(s->from_defaults, "setup_model", "tn_setup")) { return tn_error(); }
+    if (s->recompute) { tn__lm_recompute_blocks(m); }
     set_precision(m, s->precision);
     tn_spread_options o = spread_of(s);
     s->spread = tn__pending() ? NULL : tn_spread_new(m, world, o);
@@ -105,9 +95,7 @@ tn_status tn_setup_model(tn_setup *s, tn_group *world, void *m) {
 }
 
 tn_group *tn_setup_data(const tn_setup *s) {
-    if (s && !tn__options_made(s->from_defaults, "setup_data", "tn_setup")) {
-        return NULL;
-    }
+    if (s && !tn__options_made(s->from_defaults, "setup_data", "tn_setup")) { return NULL; }
     return tn_spread_data(s ? s->spread : NULL);
 }
 

@@ -232,16 +232,10 @@ static tn_status attention_forward(const tn_op_call *c) {
     tn_desc seen;
     const tn__attention a = tn__attention_of(c->x, c->y, c->args, &seen);
     const tn_desc *q = a.q, *k = a.k;
-    if (!attention_handles(&a)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!attention_handles(&a)) { return TN_EUNSUPPORTED; }
     int64_t heads = q->size[0] * q->size[1], blocks = div_up(q->size[2], SIDE);
-    if (heads * blocks == 0) {
-        return TN_OK;
-    }
-    if (TN_CPU(attention_is_few)(q, k)) {
-        return TN_CPU(attention_few)(c->ctx, &a);
-    }
+    if (heads * blocks == 0) { return TN_OK; }
+    if (TN_CPU(attention_is_few)(q, k)) { return TN_CPU(attention_few)(c->ctx, &a); }
     forward f = {
         a.y, a.lse, q, k, a.v, &a, round_up(q->size[3], NR), round_up(max_of(1, k->size[2]), SIDE),
         1};
@@ -251,9 +245,7 @@ static tn_status attention_forward(const tn_op_call *c) {
     size_t each = (buffer_floats(&f) + 63) / 64 * 64,
            bytes = (size_t)threads * each * sizeof(float);
     float *memory = scratch_take(c->ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
     for (int64_t task = 0; task < tasks; task++) {
         buffers w = lay_out(&f, memory + (size_t)(threads > 1 ? omp_get_thread_num() : 0) * each);

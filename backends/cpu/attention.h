@@ -214,9 +214,7 @@ typedef struct sight {
 } sight;
 
 static inline bool key_visible(const sight *s, int64_t i, int64_t j) {
-    if (s->causal && j > i + s->shift) {
-        return false;
-    }
+    if (s->causal && j > i + s->shift) { return false; }
     const tn_desc *m = s->mask;
     return !m || ((const uint8_t *)m->data)[s->b * m->stride[0] + s->h * m->stride[1] +
                                             i * m->stride[2] + j * m->stride[3]];

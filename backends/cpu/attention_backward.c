@@ -102,9 +102,7 @@ static void soften_pair(const buffers *w, const pair *t, int64_t i, int64_t own)
     float *p = w->p + i * TILE_LD, *ds = w->ds + i * TILE_LD;
     float lse = w->lse[t->i0 + i], delta = w->delta[t->i0 + i];
     int64_t seen = own;
-    if (!t->whole && s->causal) {
-        seen = max_of(0, min_of(own, t->i0 + i + s->shift - t->j0 + 1));
-    }
+    if (!t->whole && s->causal) { seen = max_of(0, min_of(own, t->i0 + i + s->shift - t->j0 + 1)); }
     const float low = exp_low;
 #pragma omp simd
     for (int64_t j = 0; j < seen; j++) {
@@ -148,9 +146,7 @@ static void query_strip(const backward *f, const buffers *w, const pair *t, int6
 /* The part of dv and dk of keys [c, c + h), from the queries that see any of them. */
 static void key_strip(const backward *f, const buffers *w, const pair *t, int64_t c, int64_t h) {
     int64_t width = f->width, here = (t->j0 + c) * width, there = t->i0 * width, from = 0;
-    if (t->s->causal) {
-        from = min_of(t->m, max_of(0, t->j0 + c - t->s->shift - t->i0));
-    }
+    if (t->s->causal) { from = min_of(t->m, max_of(0, t->j0 + c - t->s->shift - t->i0)); }
     int64_t m = t->m - from, corner = from * TILE_LD + c;
     tile_product_turned(h, width, m, w->p + corner, TILE_LD, w->dy_panels + there + from * NR, SIDE,
                         w->dv + here, width, true);
@@ -229,21 +225,15 @@ tn_status TN_CPU(attention_backward)(const tn_op_back *b) {
                   round_up(q->size[3], NR),
                   round_up(max_of(1, q->size[2]), SIDE),
                   round_up(max_of(1, k->size[2]), SIDE)};
-    if (!is_f32_like(q->dtype) || k->size[1] == 0 || q->size[3] == 0) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!is_f32_like(q->dtype) || k->size[1] == 0 || q->size[3] == 0) { return TN_EUNSUPPORTED; }
     int64_t tasks = k->size[0] * k->size[1];
-    if (tasks == 0) {
-        return TN_OK;
-    }
+    if (tasks == 0) { return TN_OK; }
     int threads = team_size(tasks, q->size[0] * q->size[1] * q->size[2] * (k->size[2] + 1) *
                                        (q->size[3] / 4 + 1));
     size_t each = (buffer_floats(&f) + 63) / 64 * 64,
            bytes = (size_t)threads * each * sizeof(float);
     float *memory = scratch_take(b->ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
     for (int64_t task = 0; task < tasks; task++) {
         buffers w = lay_out(&f, memory + (size_t)(threads > 1 ? omp_get_thread_num() : 0) * each);

@@ -111,9 +111,7 @@ static void add_tile(float *restrict y, const float *restrict p, const float *re
         }
         for (int64_t j = 0; j < n; j++) {
             const float *row = v + j * apart + d;
-            if (s && !key_visible(s, i, j0 + j)) {
-                continue; /* 0 times NaN is NaN */
-            }
+            if (s && !key_visible(s, i, j0 + j)) { continue; /* 0 times NaN is NaN */ }
             if (most == BESIDE) {
                 UNROLL
                 for (int l = 0; l < BESIDE; l++) {
@@ -137,9 +135,7 @@ static void add_tile(float *restrict y, const float *restrict p, const float *re
 static float soften_scores(float *scores, int64_t n) {
     float most = row_top(scores, n), shift = most == -INFINITY ? 0 : most;
     double sum = row_exp_sum(scores, scores, shift, n);
-    if (sum == 0) {
-        return -INFINITY; /* the weights are 0 already */
-    }
+    if (sum == 0) { return -INFINITY; /* the weights are 0 already */ }
     float factor = (float)(1 / sum);
 #pragma omp simd
     for (int64_t j = 0; j < n; j++) {
@@ -228,9 +224,7 @@ tn_status TN_CPU(attention_few)(tn_context *ctx, const tn__attention *a) {
     size_t each = (buffer_floats(&f) + 63) / 64 * 64,
            bytes = (size_t)threads * each * sizeof(float);
     float *memory = scratch_take(ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
     for (int64_t task = 0; task < tasks; task++) {
         buffers w = lay_out(&f, memory + (size_t)(threads > 1 ? omp_get_thread_num() : 0) * each);

@@ -30,9 +30,7 @@ static bool planes_of(planes *p, const tn_desc *d) {
                   .sc = d->stride[1],
                   .sl = 1};
     for (int i = d->ndim - 1; i >= 2; i--) {
-        if (d->size[i] == 1) {
-            continue;
-        }
+        if (d->size[i] == 1) { continue; }
         if (p->l == 1) {
             p->sl = d->stride[i];
         } else if (d->stride[i] != p->sl * p->l) {
@@ -97,9 +95,7 @@ static void piece_store(const planes *y, int64_t channel, const piece *p, const 
 
 static float vector_at(const tn_desc *d, int64_t i, float otherwise) {
     float value = otherwise;
-    if (d) {
-        load_f32(&value, desc_at(d, i * d->stride[0]), d->dtype, 1, 1);
-    }
+    if (d) { load_f32(&value, desc_at(d, i * d->stride[0]), d->dtype, 1, 1); }
     return value;
 }
 
@@ -155,9 +151,7 @@ static void channel_write(const planes *y, const planes *x, int64_t channel, flo
 
 static bool all_f32_like(int count, const tn_desc *const *d) {
     for (int i = 0; i < count; i++) {
-        if (d[i] && !is_f32_like(d[i]->dtype)) {
-            return false;
-        }
+        if (d[i] && !is_f32_like(d[i]->dtype)) { return false; }
     }
     return true;
 }
@@ -239,9 +233,7 @@ static tn_status batch_norm_backward(const tn_op_back *b) {
     for (int64_t c = 0; c < in.c; c++) {
         float m = vector_at(s.mean, c, 0);
         double r = 1 / sqrt((double)vector_at(s.var, c, 0) + s.eps), sum = 0, sum_h = 0;
-        if (!s.given || dw || db) {
-            channel_sums(&arrived, &in, c, m, &sum, &sum_h);
-        }
+        if (!s.given || dw || db) { channel_sums(&arrived, &in, c, m, &sum, &sum_h); }
         vector_set(dw, c, sum_h * r);
         vector_set(db, c, sum);
         if (dx) {

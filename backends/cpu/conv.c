@@ -49,21 +49,15 @@ static conv_job job_of(const tn_desc *y, const tn_desc *x, const tn_desc *w, con
 }
 
 static tn_status run_job(tn_context *ctx, const conv_job *job) {
-    if (TN_CPU(conv_winograd_fits)(job)) {
-        return TN_CPU(conv_winograd)(ctx, job);
-    }
+    if (TN_CPU(conv_winograd_fits)(job)) { return TN_CPU(conv_winograd)(ctx, job); }
     tn_status status = TN_CPU(conv_tiles)(ctx, job);
-    if (status != TN_EUNSUPPORTED) {
-        return status;
-    }
+    if (status != TN_EUNSUPPORTED) { return status; }
     return job->x.dtype == TN_F64 ? TN_CPU(conv_f64)(ctx, job) : TN_CPU(conv_f32)(ctx, job);
 }
 
 tn_status TN_CPU(conv)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                        const tn_desc *b, const tn_conv_args *args) {
-    if (!one_dtype(y, x, w, b)) {
-        return TN_CPU(ref)->conv(ctx, y, x, w, b, args);
-    }
+    if (!one_dtype(y, x, w, b)) { return TN_CPU(ref)->conv(ctx, y, x, w, b, args); }
     conv_job job = job_of(y, x, w, b, args);
     return run_job(ctx, &job);
 }
@@ -165,26 +159,18 @@ tn_status TN_CPU(conv_backward_weight)(tn_context *ctx, const tn_desc *dw, const
                                        const tn_desc *dy, const tn_desc *x,
                                        const tn_conv_args *args) {
     const tn_desc *to = dw ? dw : db;
-    if (!to) {
-        return TN_OK;
-    }
+    if (!to) { return TN_OK; }
     bool widens = to->dtype == TN_F32 && (dy->dtype == TN_BF16 || dy->dtype == TN_F16);
     if (!is_float(dy->dtype) || !(to->dtype == dy->dtype || widens) ||
         (dw && x->dtype != dy->dtype) || (db && db->dtype != to->dtype)) {
         return TN_CPU(ref)->conv_backward_weight(ctx, dw, db, dy, x, args);
     }
     tn_status status = db ? sum_channels(ctx, db, dy, args) : TN_OK;
-    if (!dw || status != TN_OK) {
-        return status;
-    }
+    if (!dw || status != TN_OK) { return status; }
     conv_job job = job_of(dy, x, dw, NULL, args);
-    if (TN_CPU(conv_winograd_fits)(&job)) {
-        return TN_CPU(conv_winograd_weight)(ctx, &job);
-    }
+    if (TN_CPU(conv_winograd_fits)(&job)) { return TN_CPU(conv_winograd_weight)(ctx, &job); }
     status = TN_CPU(conv_tiles_weight)(ctx, &job);
-    if (status != TN_EUNSUPPORTED) {
-        return status;
-    }
+    if (status != TN_EUNSUPPORTED) { return status; }
     return x->dtype == TN_F64 ? TN_CPU(conv_weight_f64)(ctx, &job)
                               : TN_CPU(conv_weight_f32)(ctx, &job);
 }

@@ -74,9 +74,7 @@ INLINE void sum_tile(int64_t k, const T *restrict a, const T *restrict b, T *res
         UNROLL
         for (int v = 0; v < vectors; v++) {
             acc[i][v] = (vec){0};
-            if (adds) {
-                acc[i][v] = *(const vec_any *)(sums + i * apart + v * VL);
-            }
+            if (adds) { acc[i][v] = *(const vec_any *)(sums + i * apart + v * VL); }
         }
     }
     for (int64_t p = 0; p < k; p++, a += ROWS, b += WIDE) {
@@ -228,9 +226,7 @@ static void run_box(const conv_plan *p, const conv_memory *m, int64_t number, in
         }
         for (int64_t b = 0; b < panels; b++) {
             int64_t cols = box.cols - b * WIDE;
-            if (cols < WIDE) {
-                fill_zero(m->panel, WIDE * k);
-            }
+            if (cols < WIDE) { fill_zero(m->panel, WIDE * k); }
             pack_rows(m->panel, m->regions, r.length, cut, m->tap, p->taps, m->moves + m->first[b],
                       m->first[b + 1] - m->first[b]);
             for (int64_t i = 0; i < rows; i += ROWS) {
@@ -246,9 +242,7 @@ static void run_box(const conv_plan *p, const conv_memory *m, int64_t number, in
         }
     }
     for (int64_t i = 0; i < min_of(rows, job->rows - row) && !(runs && all > 0); i++) {
-        if (all == 0) {
-            fill_zero(m->sums + i * COLS, COLS);
-        }
+        if (all == 0) { fill_zero(m->sums + i * COLS, COLS); }
         store_row(job, &box, group * job->rows + row + i, m->sums + i * COLS);
     }
 }
@@ -286,9 +280,7 @@ static void cut_rows(conv_plan *p, int threads) {
 
 tn_status CONV(tn_context *ctx, const conv_job *job) {
     int64_t work = work_of(job);
-    if (work == 0) {
-        return TN_OK;
-    }
+    if (work == 0) { return TN_OK; }
     conv_plan p = {.job = job, .taps = tap_count(job), .boxes = plan_boxes(job, COLS)};
     p.largest = region_below(job, p.boxes.size, true);
     p.cut = max_of(1, min_of(job->channels, DEPTH / max_of(p.taps, 1)));
@@ -303,9 +295,7 @@ tn_status CONV(tn_context *ctx, const conv_job *job) {
            taps = round_up((size_t)p.taps * sizeof(int64_t)),
            bytes = 64 + weights + taps + (size_t)threads * p.each;
     char *memory = scratch_take(ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
     char *at = (char *)round_up((size_t)memory);
     p.weights = (T *)at;
     p.weight_tap = (int64_t *)(at + weights);

@@ -156,9 +156,7 @@ static region region_below(const conv_job *job, const int64_t *size, bool split)
 /* Whether a tap of some place reads row `row` of a region. */
 static bool row_is_seen(const conv_walk *w, int64_t row) {
     for (int64_t j = 0; j < min_of(w->taps, w->step) && w->step > 1; j++) {
-        if (row >= j * w->shift && (row - j * w->shift) % w->step == 0) {
-            return true;
-        }
+        if (row >= j * w->shift && (row - j * w->shift) % w->step == 0) { return true; }
     }
     return w->step == 1;
 }
@@ -231,9 +229,7 @@ static void copy_region(const conv_job *job, const region *r, const box_at *box,
         int64_t from = channel * x->channel + part.from * x->stride[2], n = part.high - part.low;
         T *run = to + p * r->run;
         for (int64_t i = 0; i < count; i++, run += r->row) {
-            if (rows[i] < 0 || n < r->run) {
-                fill_zero(run, r->run);
-            }
+            if (rows[i] < 0 || n < r->run) { fill_zero(run, r->run); }
             if (rows[i] >= 0) {
                 __builtin_prefetch((const char *)x->data +
                                    (rows[i] + from + AHEAD * x->channel) * each + LINE * p);
@@ -278,9 +274,7 @@ static void plan_moves(const conv_job *job, const region *r, const box_at *box, 
     for (int64_t row = 0, col = 0; col < box->cols; row++) {
         int64_t from = row_in_region(job, r, box, row);
         for (int64_t x = 0; x < box->size[3];) {
-            if (col / WIDE != panel) {
-                first[++panel] = count;
-            }
+            if (col / WIDE != panel) { first[++panel] = count; }
             int64_t n = min_of(min_of(VL, box->size[3] - x), WIDE - col % WIDE);
             moves[count++] = (move_at){(int32_t)(col % WIDE), (int32_t)(from + x)};
             x += n;

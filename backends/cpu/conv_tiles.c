@@ -159,9 +159,7 @@ static tn_status run_pixels(tn_context *ctx, const forward *f, int64_t q, int64_
     int64_t half = f->block * f->p->depth / 2; /* floats that the patches take */
     size_t bytes = (size_t)(half + f->block * job->rows) * sizeof(float);
     float *memory = scratch_take(ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
     float *sums = memory + half;
     uint16_t *data = (uint16_t *)memory;
     gather_patches(f->p, q, q + n, data);
@@ -179,23 +177,17 @@ static tn_status run_pixels(tn_context *ctx, const forward *f, int64_t q, int64_
                         .threads = 1};
     move_sums(f, q, n, sums, false);
     tn_status status = TN_CPU(gemm_bf16)(ctx, &product);
-    if (status == TN_OK) {
-        move_sums(f, q, n, sums, true);
-    }
+    if (status == TN_OK) { move_sums(f, q, n, sums, true); }
     scratch_free(ctx, memory, bytes);
     return status;
 }
 
 tn_status TN_CPU(conv_tiles)(tn_context *ctx, const conv_job *job) {
     patches p = patches_of(job, &job->x, job->channels, 0);
-    if (!tiles_fit(job) || p.pixels == 0) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!tiles_fit(job) || p.pixels == 0) { return TN_EUNSUPPORTED; }
     size_t bytes = (size_t)(job->rows * p.depth) * sizeof(uint16_t);
     uint16_t *weights = scratch_take(ctx, bytes);
-    if (!weights) {
-        return TN_ENOMEM;
-    }
+    if (!weights) { return TN_ENOMEM; }
     int64_t block = div_up(min_of(MOST_PIXELS, PATCH_ELEMENTS / p.depth), 2 * UNIT) * 2 * UNIT,
             blocks = div_up(p.pixels, block);
     int threads = team_size(max_of(blocks, 2), job->rows * p.depth * p.pixels / 64);
@@ -240,17 +232,13 @@ static void store_weights(const conv_job *job, const patches *p, int64_t g, cons
 
 tn_status TN_CPU(conv_tiles_weight)(tn_context *ctx, const conv_job *job) {
     patches p = patches_of(job, &job->x, job->channels, 0);
-    if (!tiles_fit(job)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!tiles_fit(job)) { return TN_EUNSUPPORTED; }
     enum { PART = 64 };
     int64_t k = p.taps * p.channels, block = MOST_PIXELS;
     int64_t across = div_up(job->rows, UNIT) * UNIT, half = block * (p.depth + across) / 2;
     size_t bytes = (size_t)(half + job->rows * k) * sizeof(float);
     float *memory = scratch_take(ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
     float *sums = memory + half;
     uint16_t *x_data = (uint16_t *)memory, *y_data = x_data + block * p.depth;
     int threads = team_size(INT32_MAX, job->rows * k * p.pixels / 64);

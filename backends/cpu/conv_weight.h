@@ -295,9 +295,7 @@ static void plan_weight(weight_plan *p, int threads) {
 
 tn_status CONV_WEIGHT(tn_context *ctx, const conv_job *job) {
     int64_t taps = tap_count(job);
-    if (job->groups * job->rows * job->channels * taps == 0) {
-        return TN_OK;
-    }
+    if (job->groups * job->rows * job->channels * taps == 0) { return TN_OK; }
     int threads = team_size(INT32_MAX, work_of(job) / 16);
     weight_plan p = {.job = job, .taps = taps, .boxes = plan_boxes(job, COLS)};
     plan_weight(&p, threads);
@@ -306,9 +304,7 @@ tn_status CONV_WEIGHT(tn_context *ctx, const conv_job *job) {
     p.each = divide_weight_memory(&p, NULL, &unused);
     size_t bytes = 64 + (size_t)threads * p.each;
     char *memory = scratch_take(ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
     char *at = (char *)round_up((size_t)memory);
     if (threads > 1) {
 #pragma omp parallel num_threads(threads)

@@ -145,9 +145,7 @@ bool WINOGRAD_FITS(const conv_job *job) {
     for (int d = 1; d < SPATIAL; d++) {
         plain = plain && w[d].taps == KERNEL && w[d].step == 1 && w[d].shift == 1;
     }
-    if (!plain || !flat || job->rows < LEAST || job->channels < LEAST) {
-        return false;
-    }
+    if (!plain || !flat || job->rows < LEAST || job->channels < LEAST) { return false; }
     int64_t places = job->images * w[1].places * w[2].places,
             squares = job->images * div_up(w[1].places, SQUARE) * div_up(w[2].places, SQUARE);
     return squares >= VL &&
@@ -388,9 +386,7 @@ tn_status WINOGRAD(tn_context *ctx, const conv_job *job) {
     size_t weights = round_up((size_t)(POINTS * p.weights_apart) * sizeof(T)),
            bytes = 64 + weights + (size_t)threads * p.each;
     char *memory = scratch_take(ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
     char *at = (char *)round_up((size_t)memory);
     p.weights = (T *)at;
     at += weights;

@@ -262,9 +262,7 @@ tn_status WINOGRAD_WEIGHT(tn_context *ctx, const conv_job *job) {
                            sizeof(T)),
            bytes = 64 + sums + (size_t)threads * p.each;
     char *memory = scratch_take(ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
     char *at = (char *)round_up((size_t)memory);
     p.sums = (T *)at;
     at += sums;

@@ -147,9 +147,7 @@ static inline void store_f64(void *dst, tn_dtype dtype, int64_t stride, const do
 /* The row itself if it is contiguous f32, else `buffer` filled with it. */
 static inline const float *row_f32(float *buffer, const void *src, tn_dtype dtype, int64_t stride,
                                    int64_t n) {
-    if (dtype == TN_F32 && (stride == 1 || n <= 1)) {
-        return src;
-    }
+    if (dtype == TN_F32 && (stride == 1 || n <= 1)) { return src; }
     load_f32(buffer, src, dtype, stride, n);
     return buffer;
 }

@@ -131,9 +131,7 @@ static void convert_body(const void *user, const element_loop *loop, const int64
  * transposition. */
 static int turned_dim(const element_loop *loop) {
     int last = loop->ndim - 1;
-    if (loop->ndim < 2 || loop->stride[0][last] != 1 || loop->stride[1][last] <= 1) {
-        return -1;
-    }
+    if (loop->ndim < 2 || loop->stride[0][last] != 1 || loop->stride[1][last] <= 1) { return -1; }
     for (int d = 0; d < last; d++) {
         if (loop->stride[1][d] == 1) {
             return loop->size[d] >= 4 && loop->size[last] >= 4 ? d : -1;
@@ -182,9 +180,7 @@ tn_status TN_CPU(copy)(tn_context *ctx, const tn_desc *y, const tn_desc *x) {
         }
         return TN_OK;
     }
-    if (!is_float(y->dtype) || !is_float(x->dtype)) {
-        return TN_CPU(ref)->copy(ctx, y, x);
-    }
+    if (!is_float(y->dtype) || !is_float(x->dtype)) { return TN_CPU(ref)->copy(ctx, y, x); }
     TN_CPU(loop_init)(&loop, 2, (const tn_desc *[]){y, x});
     TN_CPU(loop_run)(&loop, convert_body, &o);
     return TN_OK;
@@ -196,9 +192,7 @@ tn_status TN_CPU(fill)(tn_context *ctx, const tn_desc *y, double value) {
     uint64_t element = 0;
     tn_desc one = {.data = &element, .dtype = y->dtype, .ndim = 1, .size = {1}, .stride = {1}};
     tn_status status = TN_CPU(ref)->fill(ctx, &one, value);
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status != TN_OK) { return status; }
     tn_desc x = *y;
     x.data = &element;
     for (int d = 0; d < x.ndim; d++) {

@@ -67,9 +67,7 @@ extern const tn_backend *TN_CPU(ref);
 /* How many threads `tasks` tasks with `work` in total should use: 1 inside a parallel region and
  * for little work. */
 static inline int team_size(int64_t tasks, int64_t work) {
-    if (tasks < 2 || work < GRAIN || omp_in_parallel()) {
-        return 1;
-    }
+    if (tasks < 2 || work < GRAIN || omp_in_parallel()) { return 1; }
     int threads = tn_threads();
     return threads < tasks ? threads : (int)tasks;
 }
@@ -89,9 +87,7 @@ static inline void *scratch_take(tn_context *ctx, size_t bytes) {
     return ctx->workspace(ctx, bytes ? bytes : 1);
 }
 static inline void scratch_free(tn_context *ctx, void *memory, size_t bytes) {
-    if (memory) {
-        ctx->workspace_free(ctx, memory, bytes ? bytes : 1);
-    }
+    if (memory) { ctx->workspace_free(ctx, memory, bytes ? bytes : 1); }
 }
 
 static inline size_t size_of(tn_dtype dtype) {
@@ -133,9 +129,7 @@ static inline bool unit_rows(const tn_desc *d) {
 static inline bool is_contiguous(const tn_desc *d) {
     int64_t expected = 1;
     for (int i = d->ndim - 1; i >= 0; i--) {
-        if (d->size[i] != 1 && d->stride[i] != expected) {
-            return false;
-        }
+        if (d->size[i] != 1 && d->stride[i] != expected) { return false; }
         expected *= d->size[i];
     }
     return true;

@@ -69,17 +69,13 @@ static tn_status cross_entropy_forward(const tn_op_call *c) {
         return TN_EUNSUPPORTED;
     }
     tn_status status = check_labels(c->ctx, args, label, n);
-    if (status != TN_OK || rows == 0) {
-        return status;
-    }
+    if (status != TN_OK || rows == 0) { return status; }
     bool plain = x->dtype == TN_F32 && (x->stride[1] == 1 || n == 1);
     int64_t height = rows_per_task(n), tasks = div_up(rows, height);
     int threads = team_size(tasks, rows * n);
     size_t bytes = plain ? 0 : (size_t)(threads * n) * sizeof(float);
     float *buffers = plain ? NULL : scratch_take(c->ctx, bytes);
-    if (!plain && !buffers) {
-        return TN_ENOMEM;
-    }
+    if (!plain && !buffers) { return TN_ENOMEM; }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t task = 0; task < tasks; task++) {
         float *buffer = plain ? NULL : buffers + (threads > 1 ? omp_get_thread_num() : 0) * n;
@@ -122,9 +118,7 @@ static void gradient_row(float *dx, const float *x, int64_t n, row_facts f, doub
     for (int64_t i = 0; i < n; i++) {
         dx[i] = f.g * (exp_down(x[i] - f.top - f.log_sum, low) - even);
     }
-    if (here) {
-        dx[f.target] = (float)((double)f.g * ((double)p - wanted));
-    }
+    if (here) { dx[f.target] = (float)((double)f.g * ((double)p - wanted)); }
 }
 
 static tn_status cross_entropy_backward(const tn_op_back *b) {
@@ -135,21 +129,15 @@ static tn_status cross_entropy_backward(const tn_op_back *b) {
     const tn_desc *dx = b->dx[0], *dloss = b->dy[0], *top = b->y[1], *log_sum = b->y[2],
                   *x = b->x[0], *label = b->x[1];
     int64_t rows = x->size[0], n = x->size[1];
-    if (!loss_handles(dloss, top, log_sum, x, label) || n == 0) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!loss_handles(dloss, top, log_sum, x, label) || n == 0) { return TN_EUNSUPPORTED; }
     tn_status status = check_labels(b->ctx, args, label, n);
-    if (status != TN_OK || rows == 0) {
-        return status;
-    }
+    if (status != TN_OK || rows == 0) { return status; }
     bool plain = x->dtype == TN_F32 && (n == 1 || (x->stride[1] == 1 && dx->stride[1] == 1));
     int64_t height = rows_per_task(n), tasks = div_up(rows, height);
     int threads = team_size(tasks, rows * n);
     size_t bytes = plain ? 0 : (size_t)(threads * n) * sizeof(float);
     float *buffers = plain ? NULL : scratch_take(b->ctx, bytes);
-    if (!plain && !buffers) {
-        return TN_ENOMEM;
-    }
+    if (!plain && !buffers) { return TN_ENOMEM; }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t task = 0; task < tasks; task++) {
         float *buffer = plain ? NULL : buffers + (threads > 1 ? omp_get_thread_num() : 0) * n;

@@ -191,22 +191,16 @@ UNARY_BODY(double, f64, TN_F64)
             const T *a = (const T *)desc_at(c->a, off[1] + i * sa),                                \
                     *b = (const T *)desc_at(c->b, off[2] + i * sb);                                \
             if (!(is_plain && sa == 1)) {                                                          \
-                if (sa != 0 || i == 0) {                                                           \
-                    load_##kind(left, a, c->a->dtype, sa, m);                                      \
-                }                                                                                  \
+                if (sa != 0 || i == 0) { load_##kind(left, a, c->a->dtype, sa, m); }               \
                 a = left;                                                                          \
             }                                                                                      \
             if (!(is_plain && sb == 1)) {                                                          \
-                if (sb != 0 || i == 0) {                                                           \
-                    load_##kind(right, b, c->b->dtype, sb, m);                                     \
-                }                                                                                  \
+                if (sb != 0 || i == 0) { load_##kind(right, b, c->b->dtype, sb, m); }              \
                 b = right;                                                                         \
             }                                                                                      \
             bool direct = is_plain && sy == 1;                                                     \
             c->kind(direct ? y : out, a, b, m);                                                    \
-            if (!direct) {                                                                         \
-                store_##kind(y, c->y->dtype, sy, out, m);                                          \
-            }                                                                                      \
+            if (!direct) { store_##kind(y, c->y->dtype, sy, out, m); }                             \
         }                                                                                          \
     }
 BINARY_BODY(float, f32, TN_F32)

@@ -76,17 +76,11 @@ INLINE word widen_bytes(const char *from) {
 
 /* Phase e of a vector of w in memory; from_f16 explains f16's steps. */
 INLINE vec widen_phase(const char *from, const tn_dtype dtype, const int e) {
-    if (dtype == TN_I8) {
-        return __builtin_convertvector(widen_bytes(from + e * VL), vec);
-    }
+    if (dtype == TN_I8) { return __builtin_convertvector(widen_bytes(from + e * VL), vec); }
     word w = *(const word_any *)from;
-    if (dtype == TN_F32) {
-        return float_bits(w);
-    }
+    if (dtype == TN_F32) { return float_bits(w); }
     word half = e == 0 ? w << 16 : w;
-    if (dtype == TN_BF16) {
-        return float_bits(half & (int32_t)0xffff0000);
-    }
+    if (dtype == TN_BF16) { return float_bits(half & (int32_t)0xffff0000); }
     word body = (half & 0x7fff0000) >> 3, sign = half & (int32_t)0x80000000;
     word scaled = (lanes){.v = float_bits(body) * 0x1p112f}.w, special = body | 0x7f800000,
          is_special = body >= (0x7c00 << 13);
@@ -404,9 +398,7 @@ tn_status TN_CPU(few_rows)(tn_context *ctx, const few_rows_job *job) {
     size_t each = (size_t)padded * (pairs ? sizeof(uint16_t) : sizeof(float)),
            bytes = (size_t)rows * each + (size_t)padded * sizeof(float) + VBYTES;
     char *memory = scratch_take(ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
     char *packed = memory + (VBYTES - (uintptr_t)memory % VBYTES) % VBYTES;
     memset(packed, 0, (size_t)rows * each);
     for (int64_t i = 0; i < job->m; i++) {

@@ -112,9 +112,7 @@ static tn_status turned_product(tn_context *ctx, const gemm_job *job) {
     const float *d = job->d;
     size_t bytes = (size_t)(m * n) * sizeof(float);
     float *sums = scratch_take(ctx, bytes); /* (n, m) */
-    if (!sums) {
-        return TN_ENOMEM;
-    }
+    if (!sums) { return TN_ENOMEM; }
     gemm_job turned = *job;
     turned.m = n;
     turned.n = turned.ldc = turned.ldd = m;

@@ -252,12 +252,8 @@ static void run_block(const work *w, const block *at, int64_t pass, int me) {
     const gemm_job *job = w->job;
     int64_t in_place = panels_in_place(&job->a, at), panels_a = div_up(at->m, MR) - in_place,
             panels_b = at->i0 == 0 ? div_up(at->n, NR) : 0, threads = w->threads, k = steps_of(at);
-    if (pass > 0) {
-        team_meet(w); /* now no thread reads the previous pass's packed blocks */
-    }
-    if (me == 0) {
-        w->next[(pass + 1) & 1] = 0;
-    }
+    if (pass > 0) { team_meet(w); /* now no thread reads the previous pass's packed blocks */ }
+    if (me == 0) { w->next[(pass + 1) & 1] = 0; }
     for (int64_t p = panels_a * me / threads; p < panels_a * (me + 1) / threads; p++) {
         int64_t row = (in_place + p) * MR;
         pack_a(w->pack_a + p * MR * k, &job->a, at->i0 + row, min_of(MR, at->m - row), at->p0,
@@ -324,9 +320,7 @@ static void cut_tiles(work *w) {
 }
 
 tn_status GEMM(tn_context *ctx, const gemm_job *job) {
-    if (job->m == 0 || job->n == 0) {
-        return TN_OK;
-    }
+    if (job->m == 0 || job->n == 0) { return TN_OK; }
     if (job->k == 0) {
         only_add(job);
         return TN_OK;
@@ -342,9 +336,7 @@ tn_status GEMM(tn_context *ctx, const gemm_job *job) {
     element near[4096] __attribute__((aligned(64)));
     size_t bytes = (a + b) * sizeof(element) + sums * sizeof(T) + 192;
     char *memory = bytes <= sizeof near ? (char *)near : scratch_take(ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
     w.pack_b = (element *)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
     w.pack_a = w.pack_b + (b + 15) / 16 * 16;
     w.sums = sums ? (T *)(w.pack_a + (a + 15) / 16 * 16) : NULL;
@@ -359,8 +351,6 @@ tn_status GEMM(tn_context *ctx, const gemm_job *job) {
     } else {
         run_all(&w, 0);
     }
-    if (memory != (char *)near) {
-        scratch_free(ctx, memory, bytes);
-    }
+    if (memory != (char *)near) { scratch_free(ctx, memory, bytes); }
     return TN_OK;
 }

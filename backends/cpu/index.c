@@ -98,9 +98,7 @@ tn_status TN_CPU(gather_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *
         return TN_CPU(ref)->gather_rows(ctx, y, x, index);
     }
     tn_status status = check_indices(ctx, index, x->size[0]);
-    if (status != TN_OK || count_of(y) == 0) {
-        return status;
-    }
+    if (status != TN_OK || count_of(y) == 0) { return status; }
     if (!row_is_run(y, &length) || !row_is_run(x, &unused)) {
         gather_elements(y, x, index);
         return TN_OK;
@@ -128,9 +126,7 @@ tn_status TN_CPU(scatter_add_rows)(tn_context *ctx, const tn_desc *y, const tn_d
         return TN_CPU(ref)->scatter_add_rows(ctx, y, index, src);
     }
     tn_status status = check_indices(ctx, index, y->size[0]);
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status != TN_OK) { return status; }
     int64_t rows = src->size[0], slices = div_up(length, SLICE);
     int threads = team_size(slices, rows * length);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)

@@ -89,22 +89,16 @@ static tn_status multiply_few(tn_context *ctx, const quantised *q) {
 
 static tn_status linear_q8_forward(const tn_op_call *c) {
     const tn_desc *y = c->y[0], *x = c->x[0], *w = c->x[1], *scale = c->x[2], *b = c->x[3];
-    if (!is_f32_like(y->dtype)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!is_f32_like(y->dtype)) { return TN_EUNSUPPORTED; }
     int64_t rows = x->size[0], in = x->size[1], out = w->size[0];
-    if (rows == 0 || out == 0) {
-        return TN_OK;
-    }
+    if (rows == 0 || out == 0) { return TN_OK; }
     quantised q = {.y = y, .x = x, .w = w, .rows = rows, .in = in};
     bool few = rows <= FEW_ROWS && (w->stride[1] == 1 || in <= 1);
     q.block = few ? 0 : min_of(out, max_of(64, WIDE / max_of(1, in)));
     size_t wide = (size_t)(q.block * in) * size_of(x->dtype), sums = (size_t)(q.block * rows) * 4;
     size_t vectors = (size_t)(2 * out) * sizeof(float), bytes = vectors + sums + wide;
     char *memory = scratch_take(c->ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
     float *first = (float *)memory;
     q.scale = row_f32(first, scale->data, scale->dtype, scale->stride[0], out);
     q.bias = b ? row_f32(first + out, b->data, b->dtype, b->stride[0], out) : NULL;

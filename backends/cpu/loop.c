@@ -15,9 +15,7 @@ static void swap_dims(element_loop *loop, int a, int b) {
 /* Whether dimension d continues dimension d - 1 in every operand. */
 static bool dim_merges(const element_loop *loop, int d) {
     for (int k = 0; k < loop->operands; k++) {
-        if (loop->stride[k][d - 1] != loop->stride[k][d] * loop->size[d]) {
-            return false;
-        }
+        if (loop->stride[k][d - 1] != loop->stride[k][d] * loop->size[d]) { return false; }
     }
     return true;
 }
@@ -48,9 +46,7 @@ void TN_CPU(loop_init)(element_loop *loop, int operands, const tn_desc *const *o
     for (int d = 0; d < op[0]->ndim; d++) {
         int64_t size = op[0]->size[d];
         loop->count *= size;
-        if (size == 1) {
-            continue;
-        }
+        if (size == 1) { continue; }
         loop->size[n] = size;
         for (int k = 0; k < operands; k++) {
             loop->stride[k][n] = op[k]->stride[d];
@@ -70,9 +66,7 @@ void TN_CPU(loop_init)(element_loop *loop, int operands, const tn_desc *const *o
             swap_dims(loop, e - 1, e);
         }
     }
-    if (n > 1) {
-        merge_dims(loop);
-    }
+    if (n > 1) { merge_dims(loop); }
 }
 
 /* Rows [first, last) of the outer dimensions, columns [from, from + n) of the row. */
@@ -97,9 +91,7 @@ static void walk_rows(const element_loop *loop, int64_t first, int64_t last, int
             for (int k = 0; k < loop->operands; k++) {
                 off[k] += loop->stride[k][d];
             }
-            if (++index[d] < loop->size[d]) {
-                break;
-            }
+            if (++index[d] < loop->size[d]) { break; }
             for (int k = 0; k < loop->operands; k++) {
                 off[k] -= loop->size[d] * loop->stride[k][d];
             }
@@ -109,9 +101,7 @@ static void walk_rows(const element_loop *loop, int64_t first, int64_t last, int
 }
 
 void TN_CPU(loop_run)(const element_loop *loop, loop_body body, const void *user) {
-    if (loop->count == 0) {
-        return;
-    }
+    if (loop->count == 0) { return; }
     int64_t row = loop->size[loop->ndim - 1], rows = loop->count / row;
     if (loop->count <= CHUNK) {
         walk_rows(loop, 0, rows, 0, row, body, user);

@@ -17,9 +17,7 @@ static int product_team(int64_t m, int64_t n, int64_t k) {
 }
 
 static tn_status run_product(tn_context *ctx, tn_dtype compute, const gemm_job *job) {
-    if (compute == TN_F64) {
-        return TN_CPU(gemm_f64)(ctx, job);
-    }
+    if (compute == TN_F64) { return TN_CPU(gemm_f64)(ctx, job); }
     tn_status status = job->a.dtype == TN_BF16 ? TN_CPU(gemm_bf16)(ctx, job) : TN_EUNSUPPORTED;
     return status == TN_EUNSUPPORTED ? TN_CPU(gemm_f32)(ctx, job) : status;
 }
@@ -28,9 +26,7 @@ static tn_status run_product(tn_context *ctx, tn_dtype compute, const gemm_job *
  * not multiply bf16, y is not bf16, or is added to. */
 static tn_status rounded_product(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
                                  gemm_job job, const void *bias) {
-    if (y->dtype != TN_BF16 || (job.beta != 0 && !bias)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (y->dtype != TN_BF16 || (job.beta != 0 && !bias)) { return TN_EUNSUPPORTED; }
     job.c = desc_at(y, offset);
     job.ldc = row;
     job.d = bias;
@@ -63,9 +59,7 @@ static void finish_row(const finish *f) {
             continue;
         }
         const float *t = (const float *)f->from + j;
-        if (f->beta != 0) {
-            load_f32(old, to, f->y->dtype, col, w);
-        }
+        if (f->beta != 0) { load_f32(old, to, f->y->dtype, col, w); }
         for (int64_t l = 0; l < w; l++) {
             sum[l] = (float)f->alpha * t[l] + (f->beta == 0 ? 0 : (float)f->beta * old[l]);
         }
@@ -80,9 +74,7 @@ static tn_status through_temporary(tn_context *ctx, const tn_desc *y, int64_t of
     tn_dtype compute = y->dtype == TN_F64 ? TN_F64 : TN_F32;
     size_t bytes = (size_t)(m * n) * size_of(compute);
     char *temporary = scratch_take(ctx, bytes);
-    if (!temporary) {
-        return TN_ENOMEM;
-    }
+    if (!temporary) { return TN_ENOMEM; }
     double alpha = job.alpha, beta = bias ? 0 : job.beta;
     job.c = temporary;
     job.ldc = n;
@@ -155,12 +147,8 @@ static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, 
     if (status == TN_EUNSUPPORTED && columns) {
         status = rounded_product(ctx, y, offset, row, job, bias);
     }
-    if (status != TN_EUNSUPPORTED) {
-        return status;
-    }
-    if (!direct || !columns) {
-        return through_temporary(ctx, y, offset, row, col, job, bias);
-    }
+    if (status != TN_EUNSUPPORTED) { return status; }
+    if (!direct || !columns) { return through_temporary(ctx, y, offset, row, col, job, bias); }
     job.c = desc_at(y, offset);
     job.ldc = row;
     job.d = bias ? bias : job.c;
@@ -226,9 +214,7 @@ tn_status TN_CPU(linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, co
     void *copy = NULL;
     if (b && n > 0 && (b->dtype != compute || b->stride[0] != 1)) {
         copy = scratch_take(ctx, bytes);
-        if (!copy) {
-            return TN_ENOMEM;
-        }
+        if (!copy) { return TN_ENOMEM; }
         if (compute == TN_F64) {
             load_f64(copy, b->data, TN_F64, b->stride[0], n);
         } else {

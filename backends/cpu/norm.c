@@ -15,9 +15,7 @@ static float value_at(const tn_desc *d, int64_t i) {
     return *(const float *)desc_at(d, i * d->stride[0]);
 }
 static void set_at(const tn_desc *d, int64_t i, float value) {
-    if (d) {
-        *(float *)desc_at(d, i * d->stride[0]) = value;
-    }
+    if (d) { *(float *)desc_at(d, i * d->stride[0]) = value; }
 }
 
 /* y = (x - mean) rstd w + b; y may be x. Without `centred`, RMS norm. */
@@ -55,9 +53,7 @@ static bool handles_forward(const tn_desc *y, const tn_desc *mean, const tn_desc
 static tn_status norm_forward(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
                               const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
                               const tn_desc *b, double eps, bool centred) {
-    if (!handles_forward(y, mean, rstd, x, w, b)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!handles_forward(y, mean, rstd, x, w, b)) { return TN_EUNSUPPORTED; }
     int64_t rows = x->size[0], c = x->size[1], height = rows_per_task(c),
             tasks = div_up(rows, height);
     bool plain = x->dtype == TN_F32 && y->dtype == TN_F32 &&
@@ -65,9 +61,7 @@ static tn_status norm_forward(tn_context *ctx, const tn_desc *y, const tn_desc *
     int threads = team_size(tasks, rows * c);
     size_t bytes = (size_t)((2 + threads) * c) * sizeof(float);
     float *memory = scratch_take(ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
     const float *wv = w ? row_f32(memory, w->data, w->dtype, w->stride[0], c) : NULL;
     const float *bv = b ? row_f32(memory + c, b->data, b->dtype, b->stride[0], c) : NULL;
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
@@ -112,9 +106,7 @@ typedef struct backward {
 static void norm_backward_row(float *dx, const float *dy, const float *x, const float *w, int64_t c,
                               float m, float r, bool centred) {
     double sum_g = 0, sum_gh = 0;
-    if (centred) {
-        ROW_SUM(sum_g, c, dy[i] * w[i]);
-    }
+    if (centred) { ROW_SUM(sum_g, c, dy[i] * w[i]); }
     ROW_SUM(sum_gh, c, dy[i] * w[i] * ((x[i] - m) * r));
     float mean_g = (float)(sum_g / (double)c), mean_gh = (float)(sum_gh / (double)c);
 #pragma omp simd
@@ -149,12 +141,8 @@ static void add_columns(float *restrict dw, float *restrict db, const float *res
 static void backward_band(const backward *b, int64_t first, int64_t last, float *dw, float *db,
                           float *buffer) {
     int64_t c = b->x->size[1];
-    if (dw) {
-        memset(dw, 0, (size_t)c * sizeof *dw);
-    }
-    if (db) {
-        memset(db, 0, (size_t)c * sizeof *db);
-    }
+    if (dw) { memset(dw, 0, (size_t)c * sizeof *dw); }
+    if (db) { memset(db, 0, (size_t)c * sizeof *db); }
     for (int64_t r = first; r < last; r++) {
         const float *dy = row_f32(buffer, desc_at(b->dy, r * b->dy->stride[0]), b->dy->dtype,
                                   b->dy->stride[1], c);
@@ -177,9 +165,7 @@ static void backward_band(const backward *b, int64_t first, int64_t last, float 
 /* One vector from the bands' partial sums, added in order in double. */
 static void add_bands(const tn_desc *y, const float *partial, int64_t bands, int64_t step,
                       int64_t c) {
-    if (!y) {
-        return;
-    }
+    if (!y) { return; }
     for (int64_t from = 0; from < c; from += 256) {
         int64_t n = min_of(256, c - from);
         double sum[256] = {0};
@@ -199,9 +185,7 @@ static void add_bands(const tn_desc *y, const float *partial, int64_t bands, int
 static bool handles_backward(const backward *b, const tn_desc *w) {
     const tn_desc *floats[] = {b->dx, b->dw, b->db, w};
     for (int i = 0; i < 4; i++) {
-        if (floats[i] && !is_f32_like(floats[i]->dtype)) {
-            return false;
-        }
+        if (floats[i] && !is_f32_like(floats[i]->dtype)) { return false; }
     }
     return is_f32_like(b->x->dtype) && is_f32_like(b->dy->dtype) && f32_vector(b->mean) &&
            f32_vector(b->rstd) && b->x->size[0] > 0 && b->x->size[1] > 0;
@@ -209,9 +193,7 @@ static bool handles_backward(const backward *b, const tn_desc *w) {
 
 static tn_status norm_backward(tn_context *ctx, backward *b, const tn_desc *w) {
     enum { MOST_BANDS = 64 };
-    if (!handles_backward(b, w)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!handles_backward(b, w)) { return TN_EUNSUPPORTED; }
     int64_t rows = b->x->size[0], c = b->x->size[1];
     int64_t height = max_of(rows_per_task(c), div_up(rows, MOST_BANDS)),
             bands = div_up(rows, height);
@@ -219,9 +201,7 @@ static tn_status norm_backward(tn_context *ctx, backward *b, const tn_desc *w) {
     int64_t step = (2 * c + 15) / 16 * 16; /* dw and db of one band */
     size_t floats = (size_t)(c + bands * step + threads * step), bytes = floats * sizeof(float);
     float *memory = scratch_take(ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
     float *partial = memory + c, *buffers = partial + bands * step;
     b->w = w ? row_f32(memory, w->data, w->dtype, w->stride[0], c) : memory;
     for (int64_t i = 0; i < c && !w; i++) {

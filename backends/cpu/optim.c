@@ -82,9 +82,7 @@ static void run_piece(const tn_optim_span *s, int64_t from, int64_t n, const ste
     char *param = (char *)s->param + from * (int64_t)size_of(s->param_dtype);
     const char *grad = (const char *)s->grad + from * (int64_t)size_of(s->grad_dtype);
     float *p = held ? s->master + from : plain ? (float *)param : params;
-    if (p == params) {
-        load_f32(params, param, s->param_dtype, 1, n);
-    }
+    if (p == params) { load_f32(params, param, s->param_dtype, 1, n); }
     const float *g = row_f32(grads, grad, s->grad_dtype, 1, n);
     float *m = s->state[0] ? s->state[0] + from : NULL;
     if (how->adam) {
@@ -92,9 +90,7 @@ static void run_piece(const tn_optim_span *s, int64_t from, int64_t n, const ste
     } else {
         sgd_run(p, g, m, n, how->sgd);
     }
-    if (held || !plain) {
-        store_f32(param, s->param_dtype, 1, p, n);
-    }
+    if (held || !plain) { store_f32(param, s->param_dtype, 1, p, n); }
 }
 
 static void run_chunk(const tn_optim_span *s, int64_t from, int64_t n, const steps *how) {
@@ -138,9 +134,7 @@ static bool all_f32_like(const tn_optim_span *spans, int count) {
 
 tn_status TN_CPU(adam)(tn_context *ctx, const tn_optim_span *spans, int count,
                        const tn_adam_step *step) {
-    if (!all_f32_like(spans, count)) {
-        return TN_CPU(ref)->adam(ctx, spans, count, step);
-    }
+    if (!all_f32_like(spans, count)) { return TN_CPU(ref)->adam(ctx, spans, count, step); }
     adam_factors f = adam_prepare(step);
     run_spans(spans, count, &(steps){.adam = &f});
     return TN_OK;
@@ -148,9 +142,7 @@ tn_status TN_CPU(adam)(tn_context *ctx, const tn_optim_span *spans, int count,
 
 tn_status TN_CPU(sgd)(tn_context *ctx, const tn_optim_span *spans, int count,
                       const tn_sgd_step *step) {
-    if (!all_f32_like(spans, count)) {
-        return TN_CPU(ref)->sgd(ctx, spans, count, step);
-    }
+    if (!all_f32_like(spans, count)) { return TN_CPU(ref)->sgd(ctx, spans, count, step); }
     sgd_factors f = {(float)step->lr,
                      (float)step->momentum,
                      (float)(1 - step->dampening),

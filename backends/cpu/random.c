@@ -213,9 +213,7 @@ static void draw_values(const draw *d, int64_t first, int64_t n) {
         draw_uniforms(value, d, first);
         break;
     }
-    if (!direct) {
-        store_f32(desc_at(d->y, first), d->y->dtype, 1, value, n);
-    }
+    if (!direct) { store_f32(desc_at(d->y, first), d->y->dtype, 1, value, n); }
 }
 
 static void drop_values(const draw *d, int64_t first, int64_t n) {
@@ -230,9 +228,7 @@ static void drop_values(const draw *d, int64_t first, int64_t n) {
         float kept = x[i] * scale;
         y[i] = word[i] >> 8 >= d->threshold ? kept : 0;
     }
-    if (!direct) {
-        store_f32(desc_at(d->y, first), d->y->dtype, 1, y, n);
-    }
+    if (!direct) { store_f32(desc_at(d->y, first), d->y->dtype, 1, y, n); }
 }
 
 static void draw_all(const draw *d, void (*values)(const draw *, int64_t, int64_t)) {
@@ -258,9 +254,7 @@ static tn_status draw_apart(tn_context *ctx, const tn_desc *y, tn_random_kind ki
     }
     size_t bytes = (size_t)stride * size_of(y->dtype);
     apart.data = scratch_take(ctx, bytes);
-    if (!apart.data) {
-        return TN_ENOMEM;
-    }
+    if (!apart.data) { return TN_ENOMEM; }
     tn_status status = TN_CPU(random)(ctx, &apart, kind, key, a, b);
     status = status == TN_OK ? TN_CPU(copy)(ctx, y, &apart) : status;
     scratch_free(ctx, apart.data, bytes);
@@ -270,12 +264,8 @@ static tn_status draw_apart(tn_context *ctx, const tn_desc *y, tn_random_kind ki
 tn_status TN_CPU(random)(tn_context *ctx, const tn_desc *y, tn_random_kind kind, tn_random_key key,
                          double a, double b) {
     bool has_dtype = kind == TN_INTEGER ? y->dtype == TN_I64 : is_f32_like(y->dtype);
-    if (!has_dtype) {
-        return TN_CPU(ref)->random(ctx, y, kind, key, a, b);
-    }
-    if (!is_contiguous(y)) {
-        return draw_apart(ctx, y, kind, key, a, b);
-    }
+    if (!has_dtype) { return TN_CPU(ref)->random(ctx, y, kind, key, a, b); }
+    if (!is_contiguous(y)) { return draw_apart(ctx, y, kind, key, a, b); }
     draw d = {.y = y,
               .kind = kind,
               .key = key,

@@ -186,14 +186,10 @@ tn_status TN_CPU(recurrent)(tn_context *ctx, const tn_recurrent *r, const tn_des
     size_t panels = packed_floats(&s), biases = (size_t)(s.panels * s.gates * VL),
            bytes = (panels + biases) * sizeof(float);
     s.packed = scratch_take(ctx, bytes);
-    if (!s.packed) {
-        return TN_ENOMEM;
-    }
+    if (!s.packed) { return TN_ENOMEM; }
     int64_t state = s.rows * s.units, first = tn__recurrent_time(r, 0, s.times) * state;
     set_state(s.h_before + first, h0, state);
-    if (s.c_before) {
-        set_state(s.c_before + first, c0, state);
-    }
+    if (s.c_before) { set_state(s.c_before + first, c0, state); }
     forward_ends ends = {y->data, hn->data, cn ? cn->data : NULL};
     float *bias = s.packed + panels;
     if (s.threads > 1) {

@@ -88,9 +88,7 @@ INLINE void panel_product(const int rows, const int wide, int64_t depth, const f
         UNROLL
         for (int q = 0; q < wide; q++) {
             acc[i][q] = (vec){0};
-            if (start) {
-                acc[i][q] = *(const vec_any *)(start + q * VL);
-            }
+            if (start) { acc[i][q] = *(const vec_any *)(start + q * VL); }
         }
     }
     for (int64_t p = 0; p < depth; p++) {
@@ -119,11 +117,9 @@ INLINE void panel_product(const int rows, const int wide, int64_t depth, const f
 /* The same with a height that is not a compile-time constant, up to tile_height(wide). */
 INLINE void tile_product(int rows, const int wide, int64_t depth, const float *a, int64_t lda,
                          const float *panel, const float *start, float *sums) {
-#define TILE_CASE(n)                                                   \
-    case n:                                                            \
-        if (n <= tile_height(wide)) {                                  \
-            panel_product(n, wide, depth, a, lda, panel, start, sums); \
-        }                                                              \
+#define TILE_CASE(n)                                                                               \
+    case n:                                                                                        \
+        if (n <= tile_height(wide)) { panel_product(n, wide, depth, a, lda, panel, start, sums); } \
         break;
     switch (rows) {
         TILE_CASE(1)

@@ -176,12 +176,8 @@ static void run_backward(const backward_pass *p, int threads, int me) {
     pack_columns(s, parts * me / threads, parts * (me + 1) / threads);
     for (int64_t i = 0; i < steps; i++) { /* from the last step to the initial state */
         backward_step at = {-1, -1};
-        if (i < s->times) {
-            at.time = tn__recurrent_time(s->r, s->times - 1 - i, s->times);
-        }
-        if (i > 0) {
-            at.after = tn__recurrent_time(s->r, s->times - i, s->times);
-        }
+        if (i < s->times) { at.time = tn__recurrent_time(s->r, s->times - 1 - i, s->times); }
+        if (i > 0) { at.after = tn__recurrent_time(s->r, s->times - i, s->times); }
         team_meet(threads);
         tasks_of[s->r->cell](p, &at, first_task(s, threads, me), first_task(s, threads, me + 1));
     }
@@ -211,9 +207,7 @@ tn_status TN_CPU(recurrent_backward)(tn_context *ctx, const tn_recurrent *r, con
     int64_t state = s->rows * units;
     size_t panels = packed_floats(s), bytes = (panels + (size_t)(2 * state)) * sizeof(float);
     s->packed = scratch_take(ctx, bytes);
-    if (!s->packed) {
-        return TN_ENOMEM;
-    }
+    if (!s->packed) { return TN_ENOMEM; }
     p.dh = s->packed + panels;
     p.dc = p.dh + state;
     set_gradient(p.dh, dhn, state);
@@ -224,9 +218,7 @@ tn_status TN_CPU(recurrent_backward)(tn_context *ctx, const tn_recurrent *r, con
     } else {
         run_backward(&p, 1, 0);
     }
-    if (dc0) {
-        memcpy(dc0->data, p.dc, (size_t)state * sizeof(float));
-    }
+    if (dc0) { memcpy(dc0->data, p.dc, (size_t)state * sizeof(float)); }
     scratch_free(ctx, s->packed, bytes);
     return TN_OK;
 }

@@ -62,9 +62,7 @@ static int column_axis(const tn__axes *stays) {
 /* Whether rows are folded, not columns: the reduced elements are closer together, and fill the
  * lanes or are at least as many as a row of columns. */
 static bool folds_rows(const tn__axes *stays, const tn__axes *goes) {
-    if (stays->count == 0 || goes->count == 0) {
-        return stays->count == 0;
-    }
+    if (stays->count == 0 || goes->count == 0) { return stays->count == 0; }
     int s = stays->count - 1, g = goes->count - 1;
     return goes->x[g] < stays->x[s] &&
            (goes->size[g] >= SHORT || goes->size[g] >= stays->size[column_axis(stays)]);
@@ -143,9 +141,7 @@ static double fold_rows(const reduction *r, int64_t base, int64_t first, int64_t
     for (int64_t i = first; i < last; i++) {
         int64_t offset = base, unused = 0;
         tn__axes_at(&r->goes, i, &offset, &unused);
-        if (r->split) {
-            length = min_of(CHUNK, r->inner - i * CHUNK);
-        }
+        if (r->split) { length = min_of(CHUNK, r->inner - i * CHUNK); }
         if (plain) {
             total = combine_values(r->f, total,
                                    fold_row(r->f, (const float *)desc_at(r->x, offset), length));
@@ -227,9 +223,7 @@ static void store_results(const reduction *r, int64_t y_offset, int64_t stride, 
     for (int64_t j = 0; j < n; j++) {
         double value = r->f == TN_MEAN ? total[j] / r->count : total[j];
         rounded[j] = (float)value;
-        if (r->y->dtype == TN_F64) {
-            *(double *)desc_at(r->y, y_offset + j * stride) = value;
-        }
+        if (r->y->dtype == TN_F64) { *(double *)desc_at(r->y, y_offset + j * stride) = value; }
     }
     if (r->y->dtype != TN_F64) {
         store_f32(desc_at(r->y, y_offset), r->y->dtype, stride, rounded, n);
@@ -292,9 +286,7 @@ static bool reduce_truth(tn_reduction f, const tn_desc *y, const tn_desc *x) {
 }
 
 tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, const tn_desc *x) {
-    if (count_of(x) > 0 && reduce_truth(f, y, x)) {
-        return TN_OK;
-    }
+    if (count_of(x) > 0 && reduce_truth(f, y, x)) { return TN_OK; }
     bool known = f == TN_SUM || f == TN_MEAN || f == TN_MAX || f == TN_MIN || f == TN_SUM_SQUARES;
     int64_t count = count_of(x);
     bool wide = f == TN_SUM_SQUARES && y->dtype == TN_F64;
@@ -302,9 +294,7 @@ tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, cons
         return TN_CPU(ref)->reduce(ctx, f, y, x);
     }
     tn_status status = TN_CPU(reduce_short)(ctx, f, y, x);
-    if (status != TN_EUNSUPPORTED) {
-        return status;
-    }
+    if (status != TN_EUNSUPPORTED) { return status; }
     reduction r = {.f = f, .y = y, .x = x, .count = (double)(count / max_of(1, count_of(y)))};
     plan_reduction(&r);
     int64_t pieces = r.inner_goes ? 1 : div_up(r.inner, COLUMNS), results = r.stays.total * pieces;
@@ -321,9 +311,7 @@ tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, cons
         (size_t)(r.stays.total * r.bands * (r.inner_goes ? 1 : r.inner)) * sizeof(double);
     if (r.bands > 1) {
         r.partial = scratch_take(ctx, bytes);
-        if (!r.partial) {
-            return TN_ENOMEM;
-        }
+        if (!r.partial) { return TN_ENOMEM; }
     }
     int64_t tasks = results * r.bands, group = max_of(1, CHUNK / (4 * row * r.height));
     int threads = team_size(div_up(tasks, group), count);

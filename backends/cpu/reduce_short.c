@@ -202,9 +202,7 @@ static int64_t item_at(const short_runs *r, int64_t i, int64_t *x, int64_t *y) {
 INLINE const float *fold_item(const short_runs *r, tn_reduction f, float *tile, float *buffer,
                               int64_t x, int64_t n) {
     tn_dtype dtype = r->x->dtype;
-    if (r->goes.total == 1) {
-        return row_f32(tile, desc_at(r->x, x), dtype, 1, n);
-    }
+    if (r->goes.total == 1) { return row_f32(tile, desc_at(r->x, x), dtype, 1, n); }
     load_f32(tile, desc_at(r->x, x), dtype, 1, n);
     for (int64_t i = 1; i < r->goes.total; i++) {
         int64_t row = x, unused = 0;
@@ -243,9 +241,7 @@ INLINE void fold_items(const short_runs *r, tn_reduction f, int64_t first, int64
         }
         blocks += count;
     }
-    if (r->rows > 1) {
-        all = fold_tile(f, tile, spare, all, blocks, r->rows, r->block / r->rows);
-    }
+    if (r->rows > 1) { all = fold_tile(f, tile, spare, all, blocks, r->rows, r->block / r->rows); }
     const float *result = fold_tile(f, buffer, all == spare ? tile : spare, all,
                                     blocks * r->per_row, r->run, r->width);
     for (int64_t i = first; i < last; i++) {
@@ -293,9 +289,7 @@ static void take_rows(short_runs *r, const int *order, int *n) {
     int left = *n;
     int64_t row = r->blocks * r->block, made = r->blocks * r->width,
             rows = take_dense(r, order, &left, true, row, 0);
-    if (rows == 1 || rows > MOST_ROWS || rows * row > LONGEST) {
-        return;
-    }
+    if (rows == 1 || rows > MOST_ROWS || rows * row > LONGEST) { return; }
     *n = left;
     r->rows = rows;
     r->per_row = r->blocks;
@@ -320,9 +314,7 @@ static bool plan_runs(short_runs *r) {
     r->block = row ? 1 : r->run * r->width;
     r->made = row ? 1 : r->width;
     r->blocks = row ? row : take_dense(r, order, &n, false, r->block, r->width);
-    if (!row) {
-        take_rows(r, order, &n);
-    }
+    if (!row) { take_rows(r, order, &n); }
     r->stays.total = r->goes.total = 1;
     for (int k = 0; k < n; k++) {
         int d = order[k];

@@ -58,17 +58,13 @@ static tn_status rotary_forward(const tn_op_call *c) {
     const tn_desc *y = c->y[0], *x = c->x[0], at = tn__rotary_positions(x, c->x[1]),
                   *positions = &at;
     const tn_rotary_args *args = c->args;
-    if (!is_f32_like(x->dtype)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!is_f32_like(x->dtype)) { return TN_EUNSUPPORTED; }
     int64_t columns = x->size[2], half = x->size[3] / 2;
     int threads = team_size(columns, count_of(x));
     size_t each = (size_t)(4 * half) * sizeof(float),
            bytes = (size_t)half * sizeof(double) + (size_t)threads * each;
     double *frequency = scratch_take(c->ctx, bytes);
-    if (!frequency) {
-        return TN_ENOMEM;
-    }
+    if (!frequency) { return TN_ENOMEM; }
     for (int64_t i = 0; i < half; i++) {
         frequency[i] = tn__rotary_frequency(args, i, half);
     }

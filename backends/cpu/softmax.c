@@ -42,25 +42,19 @@ static void softmax_backward_row(float *dx, const float *y, const float *dy, int
 }
 
 static tn_status run_softmax(const tn_op_call *c, bool log_form) {
-    if (!is_f32_like(c->x[0]->dtype)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!is_f32_like(c->x[0]->dtype)) { return TN_EUNSUPPORTED; }
     tn_desc to_rows = tn__softmax_rows(c->y[0], c->args),
             from_rows = tn__softmax_rows(c->x[0], c->args);
     const tn_desc *y = &to_rows, *x = &from_rows;
     int64_t n = row_length(x), count = count_of(x), height = rows_per_task(n);
-    if (count == 0) {
-        return TN_OK;
-    }
+    if (count == 0) { return TN_OK; }
     int64_t rows = count / n, tasks = div_up(rows, height);
     bool plain =
         x->dtype == TN_F32 && (row_stride(x) == 1 || n == 1) && (row_stride(y) == 1 || n == 1);
     int threads = team_size(tasks, count);
     size_t bytes = plain ? 0 : (size_t)(threads * n) * sizeof(float);
     float *buffers = plain ? NULL : scratch_take(c->ctx, bytes);
-    if (!plain && !buffers) {
-        return TN_ENOMEM;
-    }
+    if (!plain && !buffers) { return TN_ENOMEM; }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t task = 0; task < tasks; task++) {
         float *buffer = plain ? NULL : buffers + (threads > 1 ? omp_get_thread_num() : 0) * n;
@@ -80,26 +74,20 @@ static tn_status run_softmax(const tn_op_call *c, bool log_form) {
 }
 
 static tn_status run_softmax_back(const tn_op_back *b, bool log_form) {
-    if (!is_f32_like(b->dx[0]->dtype)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!is_f32_like(b->dx[0]->dtype)) { return TN_EUNSUPPORTED; }
     tn_desc dx_rows = tn__softmax_rows(b->dx[0], b->args),
             y_rows = tn__softmax_rows(b->y[0], b->args),
             dy_rows = tn__softmax_rows(b->dy[0], b->args);
     const tn_desc *dx = &dx_rows, *y = &y_rows, *dy = &dy_rows;
     int64_t n = row_length(dx), count = count_of(dx), height = rows_per_task(n);
-    if (count == 0) {
-        return TN_OK;
-    }
+    if (count == 0) { return TN_OK; }
     int64_t rows = count / n, tasks = div_up(rows, height);
     bool plain = dx->dtype == TN_F32 &&
                  (n == 1 || (row_stride(dx) == 1 && row_stride(y) == 1 && row_stride(dy) == 1));
     int threads = team_size(tasks, count);
     size_t bytes = plain ? 0 : (size_t)(threads * 2 * n) * sizeof(float);
     float *buffers = plain ? NULL : scratch_take(b->ctx, bytes);
-    if (!plain && !buffers) {
-        return TN_ENOMEM;
-    }
+    if (!plain && !buffers) { return TN_ENOMEM; }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t task = 0; task < tasks; task++) {
         float *buffer = plain ? NULL : buffers + (threads > 1 ? omp_get_thread_num() : 0) * 2 * n;

@@ -79,17 +79,13 @@ static void block_split(tn__cuda_pool *pool, block *b, size_t bytes) {
     /* smaller remainders would only be in the way */
     size_t least = bytes > SMALL ? SMALL + ALIGN : ALIGN;
     block *rest = b->bytes - bytes >= least ? malloc(sizeof(*rest)) : NULL;
-    if (!rest) {
-        return;
-    }
+    if (!rest) { return; }
     *rest = (block){.address = b->address + bytes,
                     .bytes = b->bytes - bytes,
                     .home = b->home,
                     .before = b,
                     .after = b->after};
-    if (rest->after) {
-        rest->after->before = rest;
-    }
+    if (rest->after) { rest->after->before = rest; }
     b->after = rest;
     b->bytes = bytes;
     put_free(pool, rest);
@@ -99,9 +95,7 @@ static void block_split(tn__cuda_pool *pool, block *b, size_t bytes) {
 static block *block_join(block *b, block *next) {
     b->bytes += next->bytes;
     b->after = next->after;
-    if (b->after) {
-        b->after->before = b;
-    }
+    if (b->after) { b->after->before = b; }
     free(next);
     return b;
 }
@@ -127,12 +121,8 @@ static size_t round_up(size_t bytes, size_t step) {
 }
 
 static size_t segment_bytes(const tn__cuda_pool *pool, size_t bytes) {
-    if (pool->kind == TN__CUDA_DIRECT) {
-        return bytes;
-    }
-    if (bytes <= SMALL) {
-        return SMALL_SEGMENT;
-    }
+    if (pool->kind == TN__CUDA_DIRECT) { return bytes; }
+    if (bytes <= SMALL) { return SMALL_SEGMENT; }
     return bytes < MEDIUM ? MEDIUM_SEGMENT : round_up(bytes, LARGE_STEP);
 }
 
@@ -147,9 +137,7 @@ static block *segment_new(tn__cuda_pool *pool, size_t bytes, bool large) {
         return NULL;
     }
     *s = (segment){pool->segments, &pool->segments, bytes, large, b};
-    if (s->next) {
-        s->next->link = &s->next;
-    }
+    if (s->next) { s->next->link = &s->next; }
     pool->segments = s;
     pool->stats.reserved += (int64_t)bytes;
     *b = (block){.address = memory, .bytes = bytes, .home = s};
@@ -159,9 +147,7 @@ static block *segment_new(tn__cuda_pool *pool, size_t bytes, bool large) {
 /* The segment's only block must be in no tree. */
 static void segment_free(tn__cuda_pool *pool, segment *s) {
     *s->link = s->next;
-    if (s->next) {
-        s->next->link = s->link;
-    }
+    if (s->next) { s->next->link = s->link; }
     pool->stats.reserved -= (int64_t)s->bytes;
     pool->source.free_segment(pool->source.user, s->first->address, s->bytes);
     free(s->first);
@@ -187,9 +173,7 @@ static block *block_from_source(tn__cuda_pool *pool, size_t bytes) {
         pool_trim(pool);
         b = segment_new(pool, segment_bytes(pool, bytes), large);
     }
-    if (!b) {
-        b = segment_new(pool, bytes, large);
-    }
+    if (!b) { b = segment_new(pool, bytes, large); }
     if (!b && (b = tree_best_fit(&pool->free[!large], bytes))) {
         tree_remove(free_tree(pool, b), b);
     }
@@ -214,13 +198,9 @@ static void guard_set(tn__cuda_pool *pool, const block *b) {
 /* The first changed byte of a guard, or -1. A guard that cannot be read counts as intact. */
 static int guard_changed(tn__cuda_pool *pool, const char *guard, size_t bytes) {
     unsigned char seen[2 * GUARD];
-    if (!pool->source.read(pool->source.user, seen, guard, bytes)) {
-        return -1;
-    }
+    if (!pool->source.read(pool->source.user, seen, guard, bytes)) { return -1; }
     for (size_t i = 0; i < bytes; i++) {
-        if (seen[i] != GUARD_BYTE) {
-            return (int)i;
-        }
+        if (seen[i] != GUARD_BYTE) { return (int)i; }
     }
     return -1;
 }
@@ -240,9 +220,7 @@ static int tag_of(tn__cuda_pool *pool, const char *name) {
     while (i < TAGS - 1 && pool->tags[i].name && strcmp(pool->tags[i].name, name) != 0) {
         i++;
     }
-    if (!pool->tags[i].name) {
-        pool->tags[i].name = i < TAGS - 1 ? name : "other";
-    }
+    if (!pool->tags[i].name) { pool->tags[i].name = i < TAGS - 1 ? name : "other"; }
     return i;
 }
 
@@ -271,9 +249,7 @@ tn__cuda_pool *tn__cuda_pool_new(const tn__cuda_source *source, tn__cuda_pool_ki
 }
 
 void tn__cuda_pool_free(tn__cuda_pool *pool) {
-    if (!pool) {
-        return;
-    }
+    if (!pool) { return; }
     for (segment *s = pool->segments, *next; s; s = next) {
         next = s->next;
         while (s->first->after) {
@@ -304,16 +280,12 @@ static block *pool_take(tn__cuda_pool *pool, size_t bytes, const char *name) {
     pool->stats.allocations++;
     pool->stats.from_cache += cached;
     pool_count(pool, b->tag, (int64_t)bytes);
-    if (is_guarded(pool)) {
-        guard_set(pool, b);
-    }
+    if (is_guarded(pool)) { guard_set(pool, b); }
     return b;
 }
 
 void *tn__cuda_pool_take(tn__cuda_pool *pool, size_t bytes, const char *name) {
-    if (bytes == 0 || bytes > INT64_MAX / 2) {
-        return NULL;
-    }
+    if (bytes == 0 || bytes > INT64_MAX / 2) { return NULL; }
     pthread_mutex_lock(&pool->lock);
     block *b = pool_take(pool, bytes, name);
     char *memory = !b ? NULL : is_guarded(pool) ? b->address + GUARD : b->address;
@@ -337,9 +309,7 @@ static bool report_foreign(tn__cuda_pool *pool, const char *memory, char *why, s
 
 static bool pool_give(tn__cuda_pool *pool, char *memory, size_t bytes, char *why, size_t size) {
     block *b = tree_at(&pool->used, is_guarded(pool) ? memory - GUARD : memory);
-    if (!b) {
-        return report_foreign(pool, memory, why, size);
-    }
+    if (!b) { return report_foreign(pool, memory, why, size); }
     int64_t at = 0;
     bool broken = is_guarded(pool) && guard_broken(pool, b, &at);
     if (broken) {
@@ -356,16 +326,12 @@ static bool pool_give(tn__cuda_pool *pool, char *memory, size_t bytes, char *why
     pool_count(pool, b->tag, -(int64_t)b->asked);
     tree_remove(&pool->used, b);
     block_release(pool, b);
-    if (pool->kind == TN__CUDA_DIRECT) {
-        pool_trim(pool);
-    }
+    if (pool->kind == TN__CUDA_DIRECT) { pool_trim(pool); }
     return well;
 }
 
 bool tn__cuda_pool_give(tn__cuda_pool *pool, void *memory, size_t bytes, char *why, size_t size) {
-    if (!memory) {
-        return true;
-    }
+    if (!memory) { return true; }
     pthread_mutex_lock(&pool->lock);
     bool well = pool_give(pool, memory, bytes, why, size);
     pthread_mutex_unlock(&pool->lock);

@@ -45,13 +45,9 @@ static __device__ __forceinline__ void put_place(const search &s, int64_t o, tn_
 /* One team per result; TEAM 1: a thread. V: elements are read as double or as 64-bit integers. */
 template <typename V, int TEAM> __global__ void __launch_bounds__(THREADS) search_kernel(search s) {
     int64_t o = tn__team_number<TEAM>();
-    if (o >= s.stays.total) {
-        return;
-    }
+    if (o >= s.stays.total) { return; }
     tn__place<V> best = best_of<V, TEAM>(s, o, 0, s.length);
-    if (tn__team_lane<TEAM>() == 0) {
-        put_place(s, o, best);
-    }
+    if (tn__team_lane<TEAM>() == 0) { put_place(s, o, best); }
 }
 
 /* A block per band of a row. found: (results, bands) */
@@ -61,9 +57,7 @@ __global__ void __launch_bounds__(THREADS)
     int64_t from = blockIdx.x % bands * BAND;
     tn__place<V> best = best_of<V, THREADS>(s, blockIdx.x / bands, from,
                                             from + BAND < s.length ? from + BAND : s.length);
-    if (threadIdx.x == 0) {
-        found[blockIdx.x] = best;
-    }
+    if (threadIdx.x == 0) { found[blockIdx.x] = best; }
 }
 
 /* A block per row. */
@@ -77,18 +71,14 @@ __global__ void __launch_bounds__(THREADS)
         best = tn__join_place()(best, found[blockIdx.x * bands + i]);
     }
     best = tn__team_reduce<THREADS>(best, shared, tn__join_place());
-    if (threadIdx.x == 0) {
-        put_place(s, blockIdx.x, best);
-    }
+    if (threadIdx.x == 0) { put_place(s, blockIdx.x, best); }
 }
 
 template <typename V> static tn_status run_bands(tn_context *ctx, const search &s) {
     int64_t bands = tn__ceil_div(s.length, BAND), blocks = bands * s.stays.total;
     size_t bytes = (size_t)blocks * sizeof(tn__place<V>);
     tn__place<V> *found = static_cast<tn__place<V> *>(tn__cuda_scratch(ctx, bytes));
-    if (!found) {
-        return TN_ENOMEM;
-    }
+    if (!found) { return TN_ENOMEM; }
     tn_status status =
         TN_LAUNCH(ctx, (search_bands<V>), (unsigned)blocks, THREADS, 0, s, bands, found);
     if (status == TN_OK) {
@@ -127,8 +117,6 @@ extern "C" tn_status tn__cuda_argmax(tn_context *ctx, const tn_desc *y, const tn
     s.x = x->data;
     s.dtype = x->dtype;
     s.y = static_cast<int64_t *>(y->data);
-    if (s.stays.total == 0) {
-        return TN_OK;
-    }
+    if (s.stays.total == 0) { return TN_OK; }
     return tn__is_float(x->dtype) ? run_search<double>(ctx, s) : run_search<long long>(ctx, s);
 }

@@ -62,9 +62,7 @@ __device__ place place_of(int64_t tiles, int64_t heads, int tile) {
 }
 
 __device__ bool key_visible(const problem &p, int64_t b, int64_t h, int64_t i, int64_t j) {
-    if (i >= p.queries || j >= p.keys || (p.causal && j > i + p.ahead)) {
-        return false;
-    }
+    if (i >= p.queries || j >= p.keys || (p.causal && j > i + p.ahead)) { return false; }
     return !p.mask ||
            p.mask[b * p.mask_batch + h * p.mask_head + i * p.mask_row + j * p.mask_column] != 0;
 }
@@ -255,9 +253,7 @@ __device__ void store_part(const problem &p, const place &at, int64_t i,
     int lane = (int)threadIdx.x % LANES;
     TN_UNROLL
     for (int c = 0; c < S::COLUMNS; c++) {
-        if (lane + c * LANES < p.width) {
-            part[lane + c * LANES] = total[c];
-        }
+        if (lane + c * LANES < p.width) { part[lane + c * LANES] = total[c]; }
     }
     if (lane == 0) {
         part[p.width] = row.most;
@@ -388,9 +384,7 @@ template <typename N> __global__ void __launch_bounds__(THREADS) attention_row_p
                                      static_cast<const E *>(p.y.data) + y, p.dy.column, p.y.column,
                                      lane, p.width))
     sum = lanes_sum(sum);
-    if (lane == 0) {
-        *row_statistic<N>(p.delta, b, h, i) = sum;
-    }
+    if (lane == 0) { *row_statistic<N>(p.delta, b, h, i) = sum; }
 }
 
 template <typename S>
@@ -569,9 +563,7 @@ template <typename S> tn_status launch_splits(tn_context *ctx, problem p, unsign
     typedef typename S::number N;
     size_t bytes = (size_t)(heads * p.queries * p.splits * (p.width + BESIDE)) * sizeof(N);
     p.parts = tn__cuda_scratch(ctx, bytes);
-    if (!p.parts) {
-        return TN_ENOMEM;
-    }
+    if (!p.parts) { return TN_ENOMEM; }
     tn_status status = TN_LAUNCH(ctx, (attention_kernel<S>), dim3(heads, (unsigned)p.splits),
                                  THREADS, S::bytes(1), p);
     if (status == TN_OK) {
@@ -588,16 +580,12 @@ template <typename S> tn_status launch_forward(tn_context *ctx, const tn__attent
     p.tiles = tn__ceil_div(p.queries, S::OWN);
     int64_t blocks = p.tiles * a->q->size[0] * p.heads;
     tn_status status = launchable(ctx, blocks, S::bytes(1));
-    if (blocks == 0 || status != TN_OK) {
-        return status;
-    }
+    if (blocks == 0 || status != TN_OK) { return status; }
     int64_t wanted = p.tiles == 1 ? tn__ceil_div(ENOUGH, blocks) : 1;
     int64_t share = tn__ceil_div(tn__ceil_div(p.keys, wanted), LANES) * LANES;
     p.split = share > SPLIT ? share : SPLIT;
     p.splits = p.keys > p.split ? tn__ceil_div(p.keys, p.split) : 1;
-    if (p.splits > 1) {
-        return launch_splits<S>(ctx, p, (unsigned)blocks);
-    }
+    if (p.splits > 1) { return launch_splits<S>(ctx, p, (unsigned)blocks); }
     return TN_LAUNCH(ctx, (attention_kernel<S>), (unsigned)blocks, THREADS, S::bytes(1), p);
 }
 
@@ -631,15 +619,11 @@ template <typename S> tn_status launch_backward(tn_context *ctx, const tn__atten
                         tn__ceil_div(p.keys, S::OWN) * groups};
     for (int i = 0; i < 3; i++) {
         tn_status status = launchable(ctx, blocks[i], S::bytes(2));
-        if (status != TN_OK) {
-            return status;
-        }
+        if (status != TN_OK) { return status; }
     }
     size_t bytes = sizeof(typename S::number) * (size_t)(heads * p.queries);
     void *delta = tn__cuda_scratch(ctx, bytes);
-    if (!delta) {
-        return TN_ENOMEM;
-    }
+    if (!delta) { return TN_ENOMEM; }
     p.delta = {delta, p.heads * p.queries, p.queries, 1};
     tn_status status = launch_gradients<S>(ctx, p, heads, groups);
     tn__cuda_scratch_free(ctx, delta, bytes);

@@ -26,9 +26,7 @@ struct channel_vector {
         return data ? tn__get_float(data, dtype, channel * stride) : otherwise;
     }
     __device__ __forceinline__ void put(int64_t channel, double value) const {
-        if (data) {
-            tn__put(data, dtype, channel * stride, value);
-        }
+        if (data) { tn__put(data, dtype, channel * stride, value); }
     }
 };
 
@@ -97,9 +95,7 @@ static __device__ __forceinline__ void each_pack(const channel_job &j, const cha
         }
         TN_UNROLL
         for (int u = 0; u < count; u++) {
-            if (i + u * p.strips < p.end) {
-                f(x[u], second[u], place[u]);
-            }
+            if (i + u * p.strips < p.end) { f(x[u], second[u], place[u]); }
         }
     }
 }
@@ -280,9 +276,7 @@ __global__ void __launch_bounds__(CHANNEL_BLOCK) batch_norm_backward_kernel(chan
         j.db.put(p.channel, sums.a);
         j.dw.put(p.channel, sums.b);
     }
-    if (!j.wants_dx) {
-        return;
-    }
+    if (!j.wants_dx) { return; }
     C share = j.given ? (C)0 : (C)(sums.a / (double)j.elements);
     C share_h = j.given ? (C)0 : (C)(sums.b / (double)j.elements);
     C scale = p.there ? (C)j.w.get(p.channel, 1) * rstd : (C)0;
@@ -438,18 +432,14 @@ static tn_status batch_norm_forward(const tn_op_call *c) {
     job.eps = s.eps;
     job.given = s.given;
     job.sums = !s.given;
-    if (job.channels == 0) {
-        return TN_OK;
-    }
+    if (job.channels == 0) { return TN_OK; }
     TN_FLOATS(x->dtype, BY_PACK(T, job, return launch_forward<T, V>(c->ctx, job)));
 }
 
 static tn_status batch_norm_backward(const tn_op_back *b) {
     const tn_desc *x = b->x[0], *dx = b->dx[0];
     tn__batch_moments s = tn__batch_moments_of(b->x, b->y, b->args);
-    if (tn__batch_norm_refuses(b)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (tn__batch_norm_refuses(b)) { return TN_EUNSUPPORTED; }
     channel_job job = channel_job_of(x, b->dy[0], dx ? dx : x);
     job.mean = channel_vector_of(s.mean);
     job.var = channel_vector_of(s.var);
@@ -460,9 +450,7 @@ static tn_status batch_norm_backward(const tn_op_back *b) {
     job.given = s.given;
     job.wants_dx = dx != NULL;
     job.sums = !s.given || b->dx[1] || b->dx[2];
-    if (job.channels == 0) {
-        return TN_OK;
-    }
+    if (job.channels == 0) { return TN_OK; }
     TN_FLOATS(x->dtype, BY_PACK(T, job, return launch_backward<T, V>(b->ctx, job)));
 }
 

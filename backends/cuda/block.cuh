@@ -153,9 +153,7 @@ static __device__ __forceinline__ V tn__team_reduce(V v, V *shared, Join join) {
         const int warps = TEAM / 32;
         int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         __syncthreads();
-        if (lane == 0) {
-            shared[warp] = v;
-        }
+        if (lane == 0) { shared[warp] = v; }
         __syncthreads();
         v = shared[lane % warps];
         for (int mask = warps / 2; mask > 0; mask /= 2) {

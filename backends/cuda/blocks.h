@@ -31,9 +31,7 @@ typedef struct tree {
 } tree;
 
 static inline bool tree_precedes(const tree *t, const block *a, const block *b) {
-    if (t->by_size && a->bytes != b->bytes) {
-        return a->bytes < b->bytes;
-    }
+    if (t->by_size && a->bytes != b->bytes) { return a->bytes < b->bytes; }
     return (uintptr_t)a->address < (uintptr_t)b->address;
 }
 

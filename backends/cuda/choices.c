@@ -15,10 +15,8 @@ static tn__cuda_choices chosen = {TN__CUDA_CHOICES(VALUE)};
 
 /* The place of the choice that `text` names, up to '='; NULL: there is none. */
 static int *choice_named(const char *text, size_t length) {
-#define MATCH(name, value)                                              \
-    if (length == strlen(#name) && strncmp(text, #name, length) == 0) { \
-        return &chosen.name;                                            \
-    }
+#define MATCH(name, value) \
+    if (length == strlen(#name) && strncmp(text, #name, length) == 0) { return &chosen.name; }
     TN__CUDA_CHOICES(MATCH)
 #undef MATCH
     return NULL;

@@ -69,9 +69,7 @@ template <typename T> struct conv_body {
         C sum = 0;
         for (int64_t t = 0; t < places_of(s.w); t++) {
             kernel_offset(s.w, t, i);
-            if (!place_in_x(s, k + 2, i, at)) {
-                continue;
-            }
+            if (!place_in_x(s, k + 2, i, at)) { continue; }
             const T *x = (const T *)s.x.data + offset_of(s.x, k[0], c0, at);
             const T *w = (const T *)s.w.data + offset_of(s.w, k[1], 0, i);
             for (int64_t c = 0; c < in; c++) {
@@ -90,9 +88,7 @@ template <typename T> struct input_body {
         C sum = 0;
         for (int64_t t = 0; t < places_of(s.w); t++) {
             kernel_offset(s.w, t, i);
-            if (!place_of_kernel(s, k + 2, i, p)) {
-                continue;
-            }
+            if (!place_of_kernel(s, k + 2, i, p)) { continue; }
             const T *y = (const T *)s.y.data + offset_of(s.y, k[0], o0, p);
             const T *w = (const T *)s.w.data + offset_of(s.w, o0, k[1] % in, i);
             for (int64_t o = 0; o < out; o++) {
@@ -130,9 +126,7 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK) conv_kernel(sliding s, tn_desc
     for (; n < count; n += (int64_t)gridDim.x * TN__LOOP_BLOCK) {
         index_of(to, n, k);
         C sum = Body::run(s, k);
-        if (s.with_bias) {
-            sum += tn__load(((const T *)s.b.data)[k[1] * s.b.stride[0]]);
-        }
+        if (s.with_bias) { sum += tn__load(((const T *)s.b.data)[k[1] * s.b.stride[0]]); }
         ((R *)to.data)[offset_of(to, k[0], k[1], k + 2)] = tn__store<R, C>(sum);
     }
 }
@@ -161,9 +155,7 @@ static tn_status run_own(tn_context *ctx, const sliding &s, tn__conv_result resu
 
 extern "C" tn_status tn__cuda_own_conv(tn_context *ctx, const tn__cuda_conv_call *c) {
     sliding s = {*c->y, *c->x, *c->w, {}, *c->args, c->b != NULL};
-    if (c->b) {
-        s.b = *c->b;
-    }
+    if (c->b) { s.b = *c->b; }
     TN_FLOATS(c->y->dtype, return run_own<T>(ctx, s, c->result));
 }
 
@@ -182,9 +174,7 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK) bias_kernel(tn_desc y, tn_desc
         sum += (double)tn__load(((const T *)y.data)[offset_of(y, k[0], o, k + 2)]);
     }
     sum = tn__team_reduce<TN__LOOP_BLOCK>(sum, shared, tn__join_sum());
-    if (threadIdx.x == 0) {
-        tn__put(db.data, db.dtype, o * db.stride[0], sum);
-    }
+    if (threadIdx.x == 0) { tn__put(db.data, db.dtype, o * db.stride[0], sum); }
 }
 
 extern "C" tn_status tn__cuda_conv_bias(tn_context *ctx, const tn_desc *db, const tn_desc *y) {

@@ -124,9 +124,7 @@ typedef struct trial {
 static tn_status run_once(tn_context *ctx, const tn__dnn *state, const tn__dnn_plan *plan,
                           const tn__conv_data *data) {
     void *workspace = tn__cuda_scratch(ctx, (size_t)plan->workspace);
-    if (!workspace) {
-        return TN_ENOMEM;
-    }
+    if (!workspace) { return TN_ENOMEM; }
     cudnnStatus_t status = tn__conv_run(tn__cudnn(), state->handle, plan, data, workspace);
     tn__cuda_scratch_free(ctx, workspace, (size_t)plan->workspace);
     return tn__dnn_status(ctx, status, "cuDNN's convolution");
@@ -160,13 +158,9 @@ static tn__dnn_plan *best_plan(tn_context *ctx, tn__dnn *state, const tn__conv_s
     trial t = {state, plans, data};
     int best = count > 1 ? tn__cuda_fastest(ctx, count, try_plan, &t) : 0;
     tn__dnn_plan *kept = count > 0 ? malloc(sizeof(*kept)) : NULL;
-    if (kept) {
-        *kept = plans[best];
-    }
+    if (kept) { *kept = plans[best]; }
     for (int i = 0; i < count; i++) {
-        if (!kept || i != best) {
-            tn__cudnn()->BackendDestroyDescriptor(plans[i].plan);
-        }
+        if (!kept || i != best) { tn__cudnn()->BackendDestroyDescriptor(plans[i].plan); }
     }
     return kept;
 }
@@ -176,9 +170,7 @@ static tn_status run_shape(tn_context *ctx, tn__dnn *state, const tn__conv_shape
     tn__dnn_kept *k = tn__dnn_find(state, shape, sizeof(*shape));
     if (!k) {
         k = tn__dnn_keep(ctx, state, shape, sizeof(*shape), free_plan);
-        if (!k) {
-            return TN_ENOMEM;
-        }
+        if (!k) { return TN_ENOMEM; }
         k->plan = best_plan(ctx, state, shape, data);
     }
     return k->plan ? run_once(ctx, state, k->plan, data) : TN_EUNSUPPORTED;
@@ -196,9 +188,7 @@ typedef struct stand_in {
 static tn_status stand_in_make(tn_context *ctx, stand_in *s, const tn_desc *d, tn_dtype dtype,
                                bool is_read, bool as_it_is) {
     *s = (stand_in){.d = *d};
-    if (d->dtype == dtype && (as_it_is || is_dense(d, false))) {
-        return TN_OK;
-    }
+    if (d->dtype == dtype && (as_it_is || is_dense(d, false))) { return TN_OK; }
     int64_t count = 1;
     for (int i = d->ndim - 1; i >= 0; i--) {
         s->d.stride[i] = count;
@@ -207,9 +197,7 @@ static tn_status stand_in_make(tn_context *ctx, stand_in *s, const tn_desc *d, t
     s->d.dtype = dtype;
     s->bytes = (size_t)count * tn__cuda_element(dtype);
     s->d.data = s->memory = tn__cuda_scratch(ctx, s->bytes);
-    if (!s->memory) {
-        return TN_ENOMEM;
-    }
+    if (!s->memory) { return TN_ENOMEM; }
     return is_read ? tn__cuda_copy(ctx, &s->d, d) : TN_OK;
 }
 
@@ -268,13 +256,9 @@ static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__cuda
 }
 
 tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__cuda_conv_call *c) {
-    if (!conv_fits(c)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!conv_fits(c)) { return TN_EUNSUPPORTED; }
     tn__dnn *state = tn__dnn_open(ctx);
-    if (!state) {
-        return TN_ENOMEM;
-    }
+    if (!state) { return TN_ENOMEM; }
     bool last = is_channels_last(c);
     tn_status status = state->handle ? run_standing_in(ctx, state, c, last) : TN_EUNSUPPORTED;
     if (state->handle && last && status == TN_EUNSUPPORTED) { /* no plan for this order */

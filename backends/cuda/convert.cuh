@@ -20,9 +20,7 @@ static inline bool tn__is_index(tn_dtype dtype) {
 
 /* Truncates towards zero and saturates at int64's range; NaN becomes 0. For host and device. */
 static __host__ __device__ __forceinline__ int64_t tn__to_integer(double x) {
-    if (x >= 0x1p63) {
-        return INT64_MAX;
-    }
+    if (x >= 0x1p63) { return INT64_MAX; }
     return x >= -0x1p63 ? (int64_t)x : x < 0 ? INT64_MIN : 0;
 }
 

@@ -200,9 +200,7 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK)
 }
 
 tn_status tn__cuda_arange(tn_context *ctx, const tn_desc *y, double start, double step) {
-    if (y->dtype == TN_BOOL) {
-        return TN_EUNSUPPORTED;
-    }
+    if (y->dtype == TN_BOOL) { return TN_EUNSUPPORTED; }
     tn__walk walk = tn__cuda_walk(1, &y);
     return walk.count == 0 ? TN_OK
                            : TN_LAUNCH(ctx, arange_kernel, tn__loop_grid(ctx, walk.count),

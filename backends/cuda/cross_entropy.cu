@@ -36,9 +36,7 @@ static __device__ __forceinline__ int64_t read_target(const losses<T> &l, int64_
     int64_t label = l.wide_label ? static_cast<const int64_t *>(l.label)[at]
                                  : static_cast<const int32_t *>(l.label)[at];
     int64_t target = tn__target_of(&l.args, label, l.c);
-    if (target != TN__OUTSIDE) {
-        return target;
-    }
+    if (target != TN__OUTSIDE) { return target; }
     if (notes && atomicCAS(&l.fault->raised, 0, 1) == 0) {
         l.fault->position = row;
         l.fault->value = label;
@@ -68,9 +66,7 @@ template <int TEAM, typename V> static __device__ __forceinline__ V from_first(V
         __syncwarp();
         return __shfl_sync(TN_FULL, v, 0);
     }
-    if (threadIdx.x == 0) {
-        *shared = v;
-    }
+    if (threadIdx.x == 0) { *shared = v; }
     __syncthreads();
     return *shared;
 }
@@ -98,9 +94,7 @@ __global__ void __launch_bounds__(block_of<TEAM>()) loss_kernel(losses<T> l) {
     TN_SHARED(double, shared_sum, 32);
     TN_SHARED(C, shared_log, 1);
     int64_t row = tn__team_number<TEAM>();
-    if (row >= l.rows) {
-        return;
-    }
+    if (row >= l.rows) { return; }
     int64_t target = read_target(l, row, tn__team_lane<TEAM>() == 0);
     tn__line<const T> x = tn__line_of(l.x + row * l.row, l.column);
     tn__exps<C> total = tn__no_exps<C>();
@@ -117,9 +111,7 @@ __global__ void __launch_bounds__(block_of<TEAM>()) loss_kernel(losses<T> l) {
     C log_total = 0;
     if (tn__team_lane<TEAM>() == 0) {
         double log_sum = log((double)total.sum), value = 0, s = l.args.label_smoothing;
-        if (total.most == -(C)INFINITY && l.c > 0) {
-            log_sum = NAN; /* nothing but -inf */
-        }
+        if (total.most == -(C)INFINITY && l.c > 0) { log_sum = NAN; /* nothing but -inf */ }
         if (target >= 0) {
             value = (1 - s) * (log_sum - ((double)tn__load(x.data[target * x.stride]) - top));
             value += s > 0 ? s * (log_sum - below / (double)l.c) : 0; /* 0 times infinity is NaN */
@@ -139,9 +131,7 @@ template <typename T, int TEAM>
 __global__ void __launch_bounds__(block_of<TEAM>()) gradient_kernel(losses<T> l) {
     typedef typename tn__compute<T>::type C;
     int64_t row = tn__team_number<TEAM>();
-    if (row >= l.rows) {
-        return;
-    }
+    if (row >= l.rows) { return; }
     int64_t target = read_target(l, row, tn__team_lane<TEAM>() == 0);
     C g = l.loss[row * l.loss_stride], top = l.top[row * l.top_stride],
       log_sum = l.log_sum[row * l.log_sum_stride];
@@ -198,9 +188,7 @@ template <typename T> static tn_status run_losses(tn_context *ctx, const losses<
     const int LONG = 512;
     bool shorter = l.c <= 1024, backward = l.backward;
     unsigned grid = shorter ? tn__team_grid<32>(l.rows) : tn__team_grid<LONG>(l.rows);
-    if (l.rows == 0) {
-        return TN_OK;
-    }
+    if (l.rows == 0) { return TN_OK; }
     if (backward && shorter) {
         return TN_LAUNCH(ctx, (gradient_kernel<T, 32>), grid, block_of<32>(), 0, l);
     }
@@ -213,9 +201,7 @@ template <typename T> static tn_status run_losses(tn_context *ctx, const losses<
     if (l.ahead) {
         return TN_LAUNCH(ctx, (loss_kernel<T, LONG, true>), grid, block_of<LONG>(), 0, l);
     }
-    if (shorter) {
-        return TN_LAUNCH(ctx, (loss_kernel<T, 32, false>), grid, block_of<32>(), 0, l);
-    }
+    if (shorter) { return TN_LAUNCH(ctx, (loss_kernel<T, 32, false>), grid, block_of<32>(), 0, l); }
     return TN_LAUNCH(ctx, (loss_kernel<T, LONG, false>), grid, block_of<LONG>(), 0, l);
 }
 
@@ -227,9 +213,7 @@ static tn_status run_rescale(tn_context *ctx, const tn_desc *dx, const tn_desc *
     int64_t rows = dx->size[0], c = dx->size[1];
     T *data = static_cast<T *>(dx->data);
     const C *given = static_cast<const C *>(dloss->data);
-    if (rows == 0 || c == 0) {
-        return TN_OK;
-    }
+    if (rows == 0 || c == 0) { return TN_OK; }
     int64_t blocks = c <= 1024 ? tn__team_grid<32>(rows) : tn__team_grid<512>(rows);
     unsigned grid = (unsigned)(blocks < MOST ? blocks : MOST);
     if (c <= 1024) {

@@ -95,9 +95,7 @@ static inline void *tn__cuda_scratch(tn_context *ctx, size_t bytes) {
     return ctx->workspace(ctx, bytes ? bytes : 1);
 }
 static inline void tn__cuda_scratch_free(tn_context *ctx, void *memory, size_t bytes) {
-    if (memory) {
-        ctx->workspace_free(ctx, memory, bytes ? bytes : 1);
-    }
+    if (memory) { ctx->workspace_free(ctx, memory, bytes ? bytes : 1); }
 }
 
 /* Bytes of an element. */

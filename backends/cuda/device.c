@@ -57,9 +57,7 @@ int tn__cuda_enter(int index) {
 
 void tn__cuda_leave(int previous) {
     int now = previous;
-    if (cudaGetDevice(&now) == cudaSuccess && previous != now) {
-        (void)cudaSetDevice(previous);
-    }
+    if (cudaGetDevice(&now) == cudaSuccess && previous != now) { (void)cudaSetDevice(previous); }
 }
 
 /* ---- Memory, as the pool's source ------------------------------------------------------------ */
@@ -134,9 +132,7 @@ static tn_status make_fault(tn__cuda_device *d) {
 static tn_status make_pool(tn__cuda_device *d) {
     const tn__cuda_source source = {d, segment_alloc, segment_free, segment_read, segment_fill};
     d->pool = tn__cuda_pool_new(&source, pool_kind);
-    if (!d->pool) {
-        tn__cuda_note("no memory on the host for the device's pool");
-    }
+    if (!d->pool) { tn__cuda_note("no memory on the host for the device's pool"); }
     return d->pool ? TN_OK : TN_ENOMEM;
 }
 
@@ -169,17 +165,13 @@ tn__cuda_device *tn__cuda_device_at(int index) {
         return NULL;
     }
     tn__cuda_own *own = &devices[index];
-    if (tn__cuda_check(cudaSetDevice(index), "choosing the device") != TN_OK) {
-        return NULL;
-    }
+    if (tn__cuda_check(cudaSetDevice(index), "choosing the device") != TN_OK) { return NULL; }
     if (!atomic_load_explicit(&own->ready, memory_order_acquire)) {
         pthread_mutex_lock(&making);
         bool ready = atomic_load(&own->ready) || device_make(own, index) == TN_OK;
         atomic_store_explicit(&own->ready, ready, memory_order_release);
         pthread_mutex_unlock(&making);
-        if (!ready) {
-            return NULL;
-        }
+        if (!ready) { return NULL; }
     }
     return &own->base;
 }
@@ -261,9 +253,7 @@ static void *memory_alloc(int index, size_t bytes, const char *tag) {
 }
 
 static void memory_free(int index, void *memory, size_t bytes) {
-    if (memory && pool_at(index)) {
-        give_back(&devices[index], memory, bytes);
-    }
+    if (memory && pool_at(index)) { give_back(&devices[index], memory, bytes); }
 }
 
 static tn_memory_stats memory_stats(int index) {
@@ -273,9 +263,7 @@ static tn_memory_stats memory_stats(int index) {
 
 static void memory_reset_peak(int index) {
     tn__cuda_pool *pool = pool_at(index);
-    if (pool) {
-        tn__cuda_pool_reset_peak(pool);
-    }
+    if (pool) { tn__cuda_pool_reset_peak(pool); }
 }
 
 static void memory_trim(int index) {
@@ -318,9 +306,7 @@ static int library_text(char *text, size_t size, const char *name, const char *v
 
 /* Why the first device's cuDNN does not start; NULL: nothing is wrong. */
 static const char *starting_trouble(void) {
-    if (table.count == 0 || tn__cuda_forked()) {
-        return NULL;
-    }
+    if (table.count == 0 || tn__cuda_forked()) { return NULL; }
     int previous = tn__cuda_enter(0);
     const char *trouble = tn__dnn_trouble();
     tn__cuda_leave(previous);
@@ -417,9 +403,7 @@ static void fill_table(void) {
         .stream_mark = tn__cuda_stream_mark,
         .stream_copy = tn__cuda_stream_copy,
     };
-    if (table.count > 0) {
-        pthread_atfork(NULL, NULL, in_child);
-    }
+    if (table.count > 0) { pthread_atfork(NULL, NULL, in_child); }
 }
 
 TN_API const tn_device_table *tern_device_table(uint32_t version, char *why);

@@ -43,13 +43,9 @@ static void open_handle(tn_context *ctx, tn__dnn *state) {
 const char *tn__dnn_trouble(void) {
     const tn__cudnn_table *dnn = tn__cudnn();
     cudnnHandle_t handle = NULL;
-    if (!dnn) {
-        return NULL;
-    }
+    if (!dnn) { return NULL; }
     cudnnStatus_t status = dnn->Create(&handle);
-    if (status != CUDNN_STATUS_SUCCESS) {
-        return dnn->GetErrorString(status);
-    }
+    if (status != CUDNN_STATUS_SUCCESS) { return dnn->GetErrorString(status); }
     dnn->Destroy(handle);
     return NULL;
 }
@@ -67,17 +63,13 @@ tn__dnn *tn__dnn_open(tn_context *ctx) {
     }
     dnn_state *state = device->dnn;
     pthread_mutex_unlock(&making);
-    if (!state) {
-        return NULL;
-    }
+    if (!state) { return NULL; }
     pthread_mutex_lock(&state->lock);
     return &state->base;
 }
 
 void tn__dnn_close(tn__dnn *dnn) {
-    if (dnn) {
-        pthread_mutex_unlock(&((dnn_state *)dnn)->lock);
-    }
+    if (dnn) { pthread_mutex_unlock(&((dnn_state *)dnn)->lock); }
 }
 
 /* A plan owns its kernels, which may still be queued. */
@@ -86,9 +78,7 @@ static void forget_all(const tn_context *ctx, tn__dnn *state) {
     while (state->plans) {
         tn__dnn_kept *k = state->plans;
         state->plans = k->next;
-        if (k->plan) {
-            k->plan_free(tn__cudnn(), k->plan);
-        }
+        if (k->plan) { k->plan_free(tn__cudnn(), k->plan); }
         free(k);
     }
     state->count = 0;
@@ -96,9 +86,7 @@ static void forget_all(const tn_context *ctx, tn__dnn *state) {
 
 tn__dnn_kept *tn__dnn_find(tn__dnn *dnn, const void *key, size_t bytes) {
     for (tn__dnn_kept *k = dnn->plans; k; k = k->next) {
-        if (k->bytes == bytes && memcmp(k->key, key, bytes) == 0) {
-            return k;
-        }
+        if (k->bytes == bytes && memcmp(k->key, key, bytes) == 0) { return k; }
     }
     return NULL;
 }
@@ -106,12 +94,8 @@ tn__dnn_kept *tn__dnn_find(tn__dnn *dnn, const void *key, size_t bytes) {
 tn__dnn_kept *tn__dnn_keep(tn_context *ctx, tn__dnn *dnn, const void *key, size_t bytes,
                            void (*plan_free)(const tn__cudnn_table *dnn, void *plan)) {
     tn__dnn_kept *k = calloc(1, sizeof(*k) + bytes);
-    if (!k) {
-        return NULL;
-    }
-    if (dnn->count == MOST_PLANS) {
-        forget_all(ctx, dnn);
-    }
+    if (!k) { return NULL; }
+    if (dnn->count == MOST_PLANS) { forget_all(ctx, dnn); }
     k->plan_free = plan_free;
     k->bytes = bytes;
     memcpy(k->key, key, bytes);
@@ -122,9 +106,7 @@ tn__dnn_kept *tn__dnn_keep(tn_context *ctx, tn__dnn *dnn, const void *key, size_
 }
 
 tn_status tn__dnn_status(tn_context *ctx, cudnnStatus_t status, const char *what) {
-    if (status == CUDNN_STATUS_SUCCESS) {
-        return tn__cuda_launched(ctx, what);
-    }
+    if (status == CUDNN_STATUS_SUCCESS) { return tn__cuda_launched(ctx, what); }
     tn__cuda_note("%s: %s", what, tn__cudnn()->GetErrorString(status));
     return status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
                    status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED

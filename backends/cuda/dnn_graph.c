@@ -26,12 +26,8 @@ descriptor tn__dnn_make(tn__dnn_graph *g, cudnnBackendDescriptorType_t type) {
     if (!g->failed && g->count == TN__DNN_DESCRIPTORS) {
         tn__dnn_check(g, CUDNN_STATUS_ALLOC_FAILED, "a graph");
     }
-    if (!g->failed) {
-        tn__dnn_check(g, g->dnn->BackendCreateDescriptor(type, &d), "a descriptor");
-    }
-    if (!g->failed) {
-        g->made[g->count++] = d;
-    }
+    if (!g->failed) { tn__dnn_check(g, g->dnn->BackendCreateDescriptor(type, &d), "a descriptor"); }
+    if (!g->failed) { g->made[g->count++] = d; }
     return d;
 }
 
@@ -48,9 +44,7 @@ void tn__dnn_link(tn__dnn_graph *g, descriptor d, cudnnBackendAttributeName_t na
 }
 
 void tn__dnn_finish(tn__dnn_graph *g, descriptor d, const char *what) {
-    if (!g->failed) {
-        tn__dnn_check(g, g->dnn->BackendFinalize(d), what);
-    }
+    if (!g->failed) { tn__dnn_check(g, g->dnn->BackendFinalize(d), what); }
 }
 
 void tn__dnn_clear(tn__dnn_graph *g) {
@@ -87,9 +81,7 @@ void tn__dnn_add(tn__dnn_graph *g, descriptor operation, const char *what) {
         tn__dnn_check(g, CUDNN_STATUS_ALLOC_FAILED, "a graph");
     }
     tn__dnn_finish(g, operation, what);
-    if (!g->failed) {
-        g->operation[g->operations++] = operation;
-    }
+    if (!g->failed) { g->operation[g->operations++] = operation; }
 }
 
 void tn__dnn_pointwise(tn__dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute,
@@ -104,12 +96,8 @@ void tn__dnn_pointwise(tn__dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataTyp
     descriptor operation = tn__dnn_make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     tn__dnn_link(g, operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, kind);
     tn__dnn_link(g, operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
-    if (b) {
-        tn__dnn_link(g, operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
-    }
-    if (t) {
-        tn__dnn_link(g, operation, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t);
-    }
+    if (b) { tn__dnn_link(g, operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b); }
+    if (t) { tn__dnn_link(g, operation, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t); }
     tn__dnn_link(g, operation, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
     tn__dnn_add(g, operation, "a pointwise operation");
 }
@@ -203,9 +191,7 @@ static bool plan_of(const tn__dnn_graph *g, tn__dnn_target target, descriptor co
         status = dnn->BackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                           CUDNN_TYPE_INT64, 1, &count, &p->workspace);
     }
-    if (status != CUDNN_STATUS_SUCCESS) {
-        dnn->BackendDestroyDescriptor(p->plan);
-    }
+    if (status != CUDNN_STATUS_SUCCESS) { dnn->BackendDestroyDescriptor(p->plan); }
     return status == CUDNN_STATUS_SUCCESS;
 }
 
@@ -234,9 +220,7 @@ cudnnStatus_t tn__dnn_run(const tn__cudnn_table *dnn, cudnnHandle_t handle,
     descriptor pack = NULL;
     cudnnStatus_t status =
         dnn->BackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
-    if (status != CUDNN_STATUS_SUCCESS) {
-        return status;
-    }
+    if (status != CUDNN_STATUS_SUCCESS) { return status; }
     status = dnn->BackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64,
                                       count, names);
     if (status == CUDNN_STATUS_SUCCESS) {

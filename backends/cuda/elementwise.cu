@@ -272,9 +272,7 @@ tn_status tn__cuda_binary(tn_context *ctx, tn_binary f, const tn_desc *y, const 
 
 tn_status tn__cuda_compare(tn_context *ctx, tn_compare f, const tn_desc *y, const tn_desc *a,
                            const tn_desc *b) {
-    if (y->dtype != TN_BOOL || a->dtype != b->dtype) {
-        return TN_EUNSUPPORTED;
-    }
+    if (y->dtype != TN_BOOL || a->dtype != b->dtype) { return TN_EUNSUPPORTED; }
     tn__operands op = {y, a, b};
     switch (a->dtype) {
     case TN_F32:

@@ -38,9 +38,7 @@ void tn__cuda_log_to(void (*say)(const char *text)) {
 
 void tn__cuda_say_once(bool *said, const char *format, ...) {
     void (*say)(const char *text) = atomic_load(&listener);
-    if (!say || __atomic_test_and_set(said, __ATOMIC_RELAXED)) {
-        return;
-    }
+    if (!say || __atomic_test_and_set(said, __ATOMIC_RELAXED)) { return; }
     char text[TN_DEVICE_WHY];
     va_list list;
     va_start(list, format);
@@ -74,9 +72,7 @@ static void late_text(tn__cuda_own *own, char *text, size_t size) {
         used += (size_t)snprintf(text + used, size - used, "%.*s%s", length, name,
                                  i + 1 < launches ? ", " : "; ");
     }
-    if (used < size) {
-        snprintf(text + used, size - used, "TERN_SYNC=1 finds the call)");
-    }
+    if (used < size) { snprintf(text + used, size - used, "TERN_SYNC=1 finds the call)"); }
 }
 
 /* Errors of a kernel that has crashed: the runtime returns them from every later call. */
@@ -105,9 +101,7 @@ static bool is_sticky(cudaError_t error) {
 }
 
 tn_status tn__cuda_check(cudaError_t error, const char *what) {
-    if (error == cudaSuccess) {
-        return TN_OK;
-    }
+    if (error == cudaSuccess) { return TN_OK; }
     (void)cudaGetLastError(); /* reported here, not at the next launch */
     if (error == cudaErrorMemoryAllocation) {
         tn__cuda_note("%s: %s", what, cudaGetErrorString(error));
@@ -154,18 +148,14 @@ static bool take_damage(tn__cuda_own *own) {
 
 tn_status tn__cuda_settle(tn__cuda_own *own, const char *what) {
     tn_status status = tn__cuda_check(cudaStreamSynchronize(own->base.compute), what);
-    if (status != TN_OK || !tn__cuda_unsettled(own)) {
-        return status;
-    }
+    if (status != TN_OK || !tn__cuda_unsettled(own)) { return status; }
     tn__cuda_fault fault;
     if (take_fault(own, &fault)) {
         tn_context *ctx = tn__cuda_context(own->base.index);
         ctx->bad_position = fault.position;
         ctx->bad_value = fault.value;
         char late[640] = "";
-        if (!wait_always) {
-            late_text(own, late, sizeof(late));
-        }
+        if (!wait_always) { late_text(own, late, sizeof(late)); }
         tn__cuda_note("index %lld at position %lld is out of range%s", fault.value, fault.position,
                       late);
         return TN_EINDEX;
@@ -178,9 +168,7 @@ tn_status tn__cuda_launched(tn_context *ctx, const char *kernel) {
     unsigned number = atomic_fetch_add_explicit(&own->launches, 1, memory_order_relaxed);
     atomic_store_explicit(&own->kernel[number % TN__CUDA_NAMES], kernel, memory_order_relaxed);
     cudaError_t error = cudaGetLastError();
-    if (error == cudaSuccess && !wait_always) {
-        return TN_OK;
-    }
+    if (error == cudaSuccess && !wait_always) { return TN_OK; }
     char name[64];
     int length = name_length(&kernel);
     snprintf(name, sizeof(name), "%.*s", length, kernel);

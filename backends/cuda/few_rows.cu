@@ -74,9 +74,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(few f) {
     typedef typename tn__compute<T>::type C;
     const int V = 16 / sizeof(W);
     int64_t column = tn__team_number<32>();
-    if (column >= f.out) {
-        return;
-    }
+    if (column >= f.out) { return; }
     part p = column >= f.parts[2].first   ? f.parts[2]
              : column >= f.parts[1].first ? f.parts[1]
                                           : f.parts[0];
@@ -129,15 +127,9 @@ template <typename T, typename W> tn_status launch_few(tn_context *ctx, const fe
 }
 
 tn_status run_few(tn_context *ctx, const few &f, tn_dtype weights) {
-    if (f.rows > TN__FEW_ROWS) {
-        return TN_EUNSUPPORTED;
-    }
-    if (f.rows == 0 || f.out == 0) {
-        return TN_OK;
-    }
-    if (weights == f.x.dtype) {
-        TN_FLOATS(weights, return launch_few<T, T>(ctx, f));
-    }
+    if (f.rows > TN__FEW_ROWS) { return TN_EUNSUPPORTED; }
+    if (f.rows == 0 || f.out == 0) { return TN_OK; }
+    if (weights == f.x.dtype) { TN_FLOATS(weights, return launch_few<T, T>(ctx, f)); }
     switch (weights == TN_I8 ? f.x.dtype : TN_BOOL) {
     case TN_F32:
         return launch_few<float, int8_t>(ctx, f);
@@ -186,12 +178,8 @@ static tn_status linear_cat_forward(const tn_op_call *c) {
     int n = 0;
     for (int i = 0; i < PARTS; i++) {
         const tn_desc *w = c->x[1 + i];
-        if (w && w->dtype != c->x[1]->dtype) {
-            return TN_EUNSUPPORTED;
-        }
-        if (w) {
-            add_part(&f, n++, w, c->x[4 + i]);
-        }
+        if (w && w->dtype != c->x[1]->dtype) { return TN_EUNSUPPORTED; }
+        if (w) { add_part(&f, n++, w, c->x[4 + i]); }
     }
     return run_few(c->ctx, f, c->x[1]->dtype);
 }

@@ -64,9 +64,7 @@ static tn_status blas_failed(cublasStatus_t status, const char *what) {
 static tn_status failed_in(const tn_context *ctx, cublasStatus_t status) {
     static const char *const what = "cublasLtMatmul";
     cudaError_t error = cudaStreamQuery(tn__cuda_stream(ctx));
-    if (error != cudaSuccess && error != cudaErrorNotReady) {
-        return tn__cuda_check(error, what);
-    }
+    if (error != cudaSuccess && error != cudaErrorNotReady) { return tn__cuda_check(error, what); }
     (void)cudaGetLastError(); /* clears cudaErrorNotReady, which is not an error */
     return blas_failed(status, what);
 }
@@ -182,9 +180,7 @@ static cudaDataType_t type_of(tn_dtype dtype) {
 }
 
 static cublasComputeType_t compute_of(const plan_key *key) {
-    if (key->dtype == TN_F64) {
-        return CUBLAS_COMPUTE_64F;
-    }
+    if (key->dtype == TN_F64) { return CUBLAS_COMPUTE_64F; }
     return key->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
@@ -218,9 +214,7 @@ static void set_product(cublasStatus_t *status, cublasLtMatmulDesc_t product,
 /* The layout of a column-major matrix. */
 static void make_layout(cublasStatus_t *status, cublasLtMatrixLayout_t *layout, const tn__gemm *g,
                         const tn__gemm_matrix *x, tn_dtype dtype, int64_t rows, int64_t columns) {
-    if (*status != CUBLAS_STATUS_SUCCESS) {
-        return;
-    }
+    if (*status != CUBLAS_STATUS_SUCCESS) { return; }
     *status = cublasLtMatrixLayoutCreate(layout, type_of(dtype),
                                          (uint64_t)(x->transposed ? columns : rows),
                                          (uint64_t)(x->transposed ? rows : columns), x->ld);
@@ -255,9 +249,7 @@ static const void *least_aligned(const void *address) {
 static cublasStatus_t plan_describe(plan *p, const tn__gemm *g) {
     cudaDataType_t scale = g->dtype == TN_F64 ? CUDA_R_64F : CUDA_R_32F;
     cublasStatus_t status = cublasLtMatmulDescCreate(&p->product, compute_of(&p->key), scale);
-    if (status != CUBLAS_STATUS_SUCCESS) {
-        return status;
-    }
+    if (status != CUBLAS_STATUS_SUCCESS) { return status; }
     int32_t a = g->a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     int32_t b = g->b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     uint32_t epilogue = epilogue_of(g);
@@ -296,9 +288,7 @@ static cublasStatus_t find_candidates(gemm_state *state, plan *p,
     *count = 0;
     cublasLtMatmulPreference_t preference;
     cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
-    if (status != CUBLAS_STATUS_SUCCESS) {
-        return status;
-    }
+    if (status != CUBLAS_STATUS_SUCCESS) { return status; }
     uint32_t splits = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     set_preference(&status, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE,
                    sizeof(WORKSPACE));
@@ -321,9 +311,7 @@ static cublasStatus_t find_candidates(gemm_state *state, plan *p,
         }
     }
     for (int i = 0; i < all; i++) {
-        if (found[i].state == CUBLAS_STATUS_SUCCESS) {
-            found[(*count)++] = found[i];
-        }
+        if (found[i].state == CUBLAS_STATUS_SUCCESS) { found[(*count)++] = found[i]; }
     }
     cublasLtMatmulPreferenceDestroy(preference);
     return status;
@@ -369,9 +357,7 @@ static int fastest_of(tn_context *ctx, gemm_state *state, plan *p, const tn__gem
     trial t = {state, p, g, found, bytes ? tn__cuda_scratch(ctx, bytes) : g->d.data};
     bool runs = status == CUBLAS_STATUS_SUCCESS && t.d;
     int best = runs ? tn__cuda_fastest(ctx, count, try_candidate, &t) : 0;
-    if (bytes) {
-        tn__cuda_scratch_free(ctx, t.d, bytes);
-    }
+    if (bytes) { tn__cuda_scratch_free(ctx, t.d, bytes); }
     return best;
 }
 
@@ -386,9 +372,7 @@ static tn_status plan_make(tn_context *ctx, gemm_state *state, const plan_key *k
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     int count = 0;
     cublasStatus_t status = plan_describe(p, g);
-    if (status == CUBLAS_STATUS_SUCCESS) {
-        status = find_candidates(state, p, found, &count);
-    }
+    if (status == CUBLAS_STATUS_SUCCESS) { status = find_candidates(state, p, found, &count); }
     if (status != CUBLAS_STATUS_SUCCESS) {
         plan_free(p);
         return blas_failed(status, "cuBLASLt's plan of a product");
@@ -409,9 +393,7 @@ static tn_status plan_of(tn_context *ctx, gemm_state *state, const tn__gemm *g, 
     if (!*slot) {
         plan *made = NULL;
         tn_status status = plan_make(ctx, state, &key, g, &made);
-        if (status != TN_OK) {
-            return status;
-        }
+        if (status != TN_OK) { return status; }
         if (state->plans == PLANS) {
             forget_all(state);
             slot = slot_of(state, &key);
@@ -428,13 +410,9 @@ static tn_status plan_of(tn_context *ctx, gemm_state *state, const tn__gemm *g, 
 static tn_status run_product(tn_context *ctx, gemm_state *state, const tn__gemm *g) {
     plan *p;
     tn_status status = plan_of(ctx, state, g, &p);
-    if (status != TN_OK || !p->usable) {
-        return status != TN_OK ? status : TN_EUNSUPPORTED;
-    }
+    if (status != TN_OK || !p->usable) { return status != TN_OK ? status : TN_EUNSUPPORTED; }
     void *workspace = tn__cuda_scratch(ctx, p->workspace);
-    if (!workspace) {
-        return TN_ENOMEM;
-    }
+    if (!workspace) { return TN_ENOMEM; }
     cublasStatus_t queued = CUBLAS_STATUS_SUCCESS;
     set_addresses(&queued, p, g, g->bias, g->aux);
     if (queued == CUBLAS_STATUS_SUCCESS) {
@@ -452,9 +430,7 @@ static tn_status run_product(tn_context *ctx, gemm_state *state, const tn__gemm 
 
 tn_status tn__cuda_gemm(tn_context *ctx, const tn__gemm *g) {
     gemm_state *state;
-    if (g->batch > INT32_MAX) {
-        return TN_EUNSUPPORTED;
-    }
+    if (g->batch > INT32_MAX) { return TN_EUNSUPPORTED; }
     tn_status status = state_of(ctx, &state);
     if (status == TN_OK) {
         pthread_mutex_lock(&state->lock);

@@ -22,9 +22,7 @@ struct indices {
 static __device__ __forceinline__ int64_t index_at(const indices &index, int64_t at,
                                                    int64_t position) {
     int64_t value = tn__get_integer(index.data, index.dtype, at);
-    if (value >= 0 && value < index.limit) {
-        return value;
-    }
+    if (value >= 0 && value < index.limit) { return value; }
     if (atomicCAS(&index.fault->raised, 0, 1) == 0) {
         index.fault->position = position;
         index.fault->value = value;
@@ -125,14 +123,10 @@ static tn_status gather_rows(tn_context *ctx, const rows &r, const tn_desc *inde
 
 tn_status tn__cuda_gather_rows(tn_context *ctx, const tn_desc *y, const tn_desc *x,
                                const tn_desc *index) {
-    if (y->dtype != x->dtype || !tn__is_index(index->dtype)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (y->dtype != x->dtype || !tn__is_index(index->dtype)) { return TN_EUNSUPPORTED; }
     size_t size = tn__cuda_element(y->dtype);
     rows r = rows_of(y, x);
-    if (index->size[0] == 0) {
-        return TN_OK;
-    }
+    if (index->size[0] == 0) { return TN_OK; }
     if (r.walk.count > 0 && pack_rows(&r, (int)(16 / size), size)) {
         return gather_rows<uint4>(ctx, r, index, x->size[0]);
     }
@@ -172,17 +166,13 @@ static tn_status gather_dim(tn_context *ctx, const tn__walk &walk, const indices
 
 tn_status tn__cuda_gather(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *index,
                           int dim) {
-    if (y->dtype != x->dtype || !tn__is_index(index->dtype)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (y->dtype != x->dtype || !tn__is_index(index->dtype)) { return TN_EUNSUPPORTED; }
     tn_desc from = *x;
     from.stride[dim] = 0;
     const tn_desc *op[] = {y, index, &from};
     tn__walk walk = tn__cuda_walk(3, op);
     indices checked = indices_of(ctx, index, x->size[dim]);
-    if (walk.count == 0) {
-        return TN_OK;
-    }
+    if (walk.count == 0) { return TN_OK; }
     switch (tn__cuda_element(y->dtype)) {
     case 8:
         return gather_dim<uint64_t>(ctx, walk, checked, x->stride[dim]);
@@ -226,9 +216,7 @@ struct sums {
 template <int V>
 static __device__ __forceinline__ int64_t start_of(const tn__walk &walk, int64_t number) {
     int64_t at[1] = {number * walk.stride[0][0]};
-    if (V == 1) {
-        tn__walk_to(walk, number, at);
-    }
+    if (V == 1) { tn__walk_to(walk, number, at); }
     return at[0];
 }
 
@@ -256,9 +244,7 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK, 4) sum_kernel(sums s) {
     uint32_t first = blockIdx.x * (TN__LOOP_BLOCK / 32) + threadIdx.x / 32;
     for (uint32_t i = first; i < s.count; i += warps) {
         uint64_t key = s.keys[i];
-        if (key == s.limit || (i > 0 && s.keys[i - 1] == key)) {
-            continue;
-        }
+        if (key == s.limit || (i > 0 && s.keys[i - 1] == key)) { continue; }
         int64_t start = start_of<V>(s.to, (int64_t)key);
         for (int64_t j = (int64_t)blockIdx.y * 32 + lane; j < s.row.walk.count;
              j += (int64_t)gridDim.y * 32) {
@@ -301,23 +287,15 @@ template <typename T> static tn_status add_up(tn_context *ctx, sums s) {
 /* `order`: the walk of key_kernel, with the index as its first operand. */
 static tn_status scatter_sorted(tn_context *ctx, tn_dtype dtype, sums *s, const tn__walk *order,
                                 const indices &index, int64_t along) {
-    if (order->count == 0 || s->row.walk.count == 0) {
-        return TN_OK;
-    }
-    if (order->count > INT32_MAX) {
-        return TN_EUNSUPPORTED;
-    }
+    if (order->count == 0 || s->row.walk.count == 0) { return TN_OK; }
+    if (order->count > INT32_MAX) { return TN_EUNSUPPORTED; }
     size_t bytes = tn__sort_bytes(order->count);
     void *memory = tn__cuda_scratch(ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
     tn__sort sort = tn__sort_in(memory, order->count);
     tn_status status = TN_LAUNCH(ctx, key_kernel, tn__loop_grid(ctx, order->count), TN__LOOP_BLOCK,
                                  0, sort, *order, index, along, s->limit);
-    if (status == TN_OK) {
-        status = tn__sort_run(ctx, &sort, s->limit + 1);
-    }
+    if (status == TN_OK) { status = tn__sort_run(ctx, &sort, s->limit + 1); }
     s->keys = sort.keys[0];
     s->at = sort.at[0];
     s->count = sort.count;

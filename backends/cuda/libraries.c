@@ -20,13 +20,9 @@ void tn__libraries_let_go(void);
 
 /* dlopen while no other thread forks. */
 static void *open_library(const char *file, int mode) {
-    if (tn__libraries_hold) {
-        tn__libraries_hold();
-    }
+    if (tn__libraries_hold) { tn__libraries_hold(); }
     void *handle = dlopen(file, mode);
-    if (tn__libraries_hold) {
-        tn__libraries_let_go();
-    }
+    if (tn__libraries_hold) { tn__libraries_let_go(); }
     return handle;
 }
 
@@ -51,9 +47,7 @@ static const char *file_of(const library *l, char why[WHY]) {
         snprintf(why, WHY, "%s is switched off (%s=off)", l->name, l->variable);
         return NULL;
     }
-    if (chosen && *chosen) {
-        return chosen;
-    }
+    if (chosen && *chosen) { return chosen; }
 #ifdef TN_CUDA_EMULATOR
     snprintf(why, WHY, "the emulator has no %s (%s is not set)", l->name, l->variable);
     return NULL;
@@ -66,9 +60,7 @@ static const char *file_of(const library *l, char why[WHY]) {
  * and handlers may outlive the plugin. */
 static bool library_load(const library *l, void *table, char why[WHY]) {
     const char *file = file_of(l, why);
-    if (!file) {
-        return false;
-    }
+    if (!file) { return false; }
     void *handle = open_library(file, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
         snprintf(why, WHY, "%s could not be loaded: %s", l->name, dlerror());
@@ -117,9 +109,7 @@ static void load_cudnn(void) {
     static const library cudnn = {"cuDNN", "libcudnn.so.9", "TERN_CUDNN", symbols,
                                   sizeof(symbols) / sizeof(*symbols)};
     tn__cudnn_table *t = &cudnn_table;
-    if (!library_load(&cudnn, t, cudnn_why)) {
-        return;
-    }
+    if (!library_load(&cudnn, t, cudnn_why)) { return; }
     t->number = (int)t->GetVersion();
     snprintf(t->version, sizeof(t->version), "%d.%d.%d", t->number / 10000, t->number / 100 % 100,
              t->number % 100);
@@ -188,9 +178,7 @@ static void load_nccl(void) {
     static const library nccl = {"NCCL", "libnccl.so.2", "TERN_NCCL", symbols,
                                  sizeof(symbols) / sizeof(*symbols)};
     tn__nccl_table *t = &nccl_table;
-    if (!library_load(&nccl, t, nccl_why)) {
-        return;
-    }
+    if (!library_load(&nccl, t, nccl_why)) { return; }
     if (t->GetVersion(&t->number) != ncclSuccess) {
         snprintf(nccl_why, WHY, "NCCL does not report its version");
         return;

@@ -13,9 +13,7 @@ static void take_dims(tn__loop *loop, int operands, const tn_desc *const *op) {
     *loop = (tn__loop){.operands = operands, .ndim = 1, .size = {1}};
     int n = 0;
     for (int d = op[0]->ndim - 1; d >= 0; d--) {
-        if (op[0]->size[d] == 1) {
-            continue;
-        }
+        if (op[0]->size[d] == 1) { continue; }
         loop->size[n] = op[0]->size[d];
         for (int k = 0; k < operands; k++) {
             loop->stride[k][n] = op[k]->stride[d];
@@ -52,9 +50,7 @@ static void sort_dims(tn__loop *loop) {
 /* Whether dimension d + 1 continues dimension d in every operand. */
 static bool dim_merges(const tn__loop *loop, int d) {
     for (int k = 0; k < loop->operands; k++) {
-        if (loop->stride[k][d + 1] != loop->stride[k][d] * loop->size[d]) {
-            return false;
-        }
+        if (loop->stride[k][d + 1] != loop->stride[k][d] * loop->size[d]) { return false; }
     }
     return true;
 }
@@ -164,9 +160,7 @@ tn__loop tn__cuda_loop_cut(tn__loop *loop) {
 
 /* Size 0, a dimension too short for a pack, is never divided by: it has only a rest. */
 static tn__divisor divisor_of(uint32_t size) {
-    if (size == 0) {
-        return (tn__divisor){0, 0, 0};
-    }
+    if (size == 0) { return (tn__divisor){0, 0, 0}; }
     tn__divisor d = {size, 0, 0};
     while (((uint64_t)1 << d.shift) < size) {
         d.shift++;
@@ -179,26 +173,16 @@ static tn__divisor divisor_of(uint32_t size) {
 /* ---- Packs ----------------------------------------------------------------------------------- */
 
 bool tn__cuda_loop_packs(const tn__loop *loop, int v) {
-    if (loop->ndim > 1 && loop->size[0] % v != 0) {
-        return false;
-    }
+    if (loop->ndim > 1 && loop->size[0] % v != 0) { return false; }
     for (int k = 0; k < loop->operands; k++) {
         size_t align = loop->element[k] * (size_t)v;
         align = align < 16 ? align : 16;
         bool same = loop->stride[k][0] == 0;
-        if (loop->stride[k][0] > 1 || (k == 0 && same)) {
-            return false;
-        }
-        if (same) {
-            continue;
-        }
-        if ((uintptr_t)loop->data[k] % align != 0) {
-            return false;
-        }
+        if (loop->stride[k][0] > 1 || (k == 0 && same)) { return false; }
+        if (same) { continue; }
+        if ((uintptr_t)loop->data[k] % align != 0) { return false; }
         for (int d = 1; d < loop->ndim; d++) {
-            if (loop->stride[k][d] % v != 0) {
-                return false;
-            }
+            if (loop->stride[k][d] % v != 0) { return false; }
         }
     }
     return true;

@@ -112,16 +112,12 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK) tn__loop_kernel(tn__plan plan,
 /* Runs the body over the whole loop, V elements at a time. V > 1: tn__cuda_loop_packs(&loop, V). */
 template <int V, typename Body>
 static tn_status tn__loop_launch(tn_context *ctx, tn__loop loop, const Body &body) {
-    if (tn__cuda_loop_count(&loop) == 0) {
-        return TN_OK;
-    }
+    if (tn__cuda_loop_count(&loop) == 0) { return TN_OK; }
     while (!tn__cuda_loop_fits(&loop)) {
         tn__loop first = loop;
         loop = tn__cuda_loop_cut(&first);
         tn_status status = tn__loop_launch<V>(ctx, first, body);
-        if (status != TN_OK) {
-            return status;
-        }
+        if (status != TN_OK) { return status; }
     }
     tn__plan plan = tn__cuda_loop_plan(&loop, V);
     return TN_LAUNCH(ctx, (tn__loop_kernel<V, Body>), tn__loop_grid(ctx, plan.count),

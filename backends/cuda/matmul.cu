@@ -29,9 +29,7 @@ struct product {
 template <typename T, typename C>
 __device__ C matrix_element(const matrices &x, int64_t n, int64_t i, int64_t j, int64_t rows,
                             int64_t columns) {
-    if (i >= rows || j >= columns) {
-        return C(0);
-    }
+    if (i >= rows || j >= columns) { return C(0); }
     return tn__load(static_cast<const T *>(x.data)[n * x.batch + i * x.row + j * x.column]);
 }
 
@@ -53,18 +51,12 @@ __device__ void load_tiles(const product &p, int64_t n, int64_t top, int64_t lef
 
 template <typename Y, typename C>
 __device__ void store_element(const product &p, int64_t n, int64_t i, int64_t j, C sum) {
-    if (i >= p.rows || j >= p.columns) {
-        return;
-    }
+    if (i >= p.rows || j >= p.columns) { return; }
     Y *y = static_cast<Y *>(const_cast<void *>(p.y.data)) + n * p.y.batch + i * p.y.row +
            j * p.y.column;
     C value = C(p.alpha) * sum;
-    if (p.beta != 0) {
-        value += C(p.beta) * tn__load(*y);
-    }
-    if (p.bias) {
-        value += tn__load(static_cast<const Y *>(p.bias)[j * p.bias_step]);
-    }
+    if (p.beta != 0) { value += C(p.beta) * tn__load(*y); }
+    if (p.bias) { value += tn__load(static_cast<const Y *>(p.bias)[j * p.bias_step]); }
     *y = tn__store<Y>(value);
 }
 
@@ -124,9 +116,7 @@ tn_status tn__cuda_product(tn_context *ctx, const tn_desc *y, const tn_desc *a, 
     p.alpha = alpha;
     p.beta = beta;
     int64_t blocks = y->size[0] * p.tiles_down * p.tiles_across;
-    if (blocks == 0) {
-        return TN_OK;
-    }
+    if (blocks == 0) { return TN_OK; }
     if (blocks > INT32_MAX) {
         tn__cuda_note("matmul: the result has too many elements for one launch");
         return TN_EUNSUPPORTED;

@@ -104,9 +104,7 @@ TN_PRINTF(3, 4) static tn_status engine_fail(nccl *e, tn_status status, const ch
 static tn_status engine_failed(nccl *e, char *why) {
     pthread_mutex_lock(&e->lock);
     tn_status status = e->dead;
-    if (status != TN_OK && why) {
-        memcpy(why, e->reason, sizeof(e->reason));
-    }
+    if (status != TN_OK && why) { memcpy(why, e->reason, sizeof(e->reason)); }
     pthread_mutex_unlock(&e->lock);
     return status;
 }
@@ -170,9 +168,7 @@ static tn_status check_engine(nccl *e, patience *p, const char *what) {
         status = e->check(e->check_user, p->all && p->checks > 0, why);
         p->checks++;
         p->next_check = time + BETWEEN_CHECKS;
-        if (status != TN_OK) {
-            return engine_fail(e, status, "%s", why);
-        }
+        if (status != TN_OK) { return engine_fail(e, status, "%s", why); }
     }
     if (status == TN_OK && time >= p->deadline) {
         return engine_fail(e, TN_EPEER, "NCCL has not finished %s within %.1f seconds", what,
@@ -207,9 +203,7 @@ static bool needs_all(tn_collective kind) {
 /* Whether the stream has reached the end mark of t, the oldest operation. */
 static tn_status flight_poll(nccl *e, flight *f, const tn_transfer *t, const char *what,
                              bool *over) {
-    if (f->patience.begun == 0) {
-        f->patience = patience_of(t->deadline, needs_all(t->kind));
-    }
+    if (f->patience.begun == 0) { f->patience = patience_of(t->deadline, needs_all(t->kind)); }
     cudaError_t error = cudaEventQuery(f->end->event);
     (void)cudaGetLastError(); /* clears cudaErrorNotReady, which is not an error */
     *over = error != cudaErrorNotReady;
@@ -235,9 +229,7 @@ static bool type_of(tn_dtype dtype, ncclDataType_t *type, size_t *size) {
         [TN_F16] = {ncclFloat16, 2}, [TN_I64] = {ncclInt64, 8},   [TN_I32] = {ncclInt32, 4},
         [TN_U8] = {ncclUint8, 1},    [TN_I8] = {ncclInt8, 1},
     };
-    if ((unsigned)dtype >= TN_DTYPES || types[dtype].size == 0) {
-        return false;
-    }
+    if ((unsigned)dtype >= TN_DTYPES || types[dtype].size == 0) { return false; }
     *type = types[dtype].type;
     *size = types[dtype].size;
     return true;
@@ -346,9 +338,7 @@ static void *copy_input(nccl *e, const tn_transfer *t, size_t bytes) {
         status = tn__cuda_check(
             cudaMemcpyAsync(copy, t->in, bytes, cudaMemcpyDeviceToDevice, e->stream), "all_to_all");
     }
-    if (status != TN_OK) {
-        engine_fail(e, status, "%s", tn__cuda_reason());
-    }
+    if (status != TN_OK) { engine_fail(e, status, "%s", tn__cuda_reason()); }
     return copy;
 }
 
@@ -446,9 +436,7 @@ static void reap_regions(nccl *e, bool all) {
     }
     pthread_mutex_unlock(&e->lock);
     const tn__cuda_device *device = gone ? tn__cuda_device_at(e->index) : NULL;
-    if (device) {
-        cudaStreamSynchronize(device->compute);
-    }
+    if (device) { cudaStreamSynchronize(device->compute); }
     while (gone) {
         region *r = gone;
         gone = r->next;
@@ -463,9 +451,7 @@ static void reap_regions(nccl *e, bool all) {
 static void *device_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
     nccl *e = (nccl *)base;
     *why = 0;
-    if (engine_failed(e, why) != TN_OK || !tn__cuda_device_at(e->index)) {
-        return NULL;
-    }
+    if (engine_failed(e, why) != TN_OK || !tn__cuda_device_at(e->index)) { return NULL; }
     reap_regions(e, false);
     region *r = calloc(1, sizeof(*r));
     if (!r || e->api->MemAlloc(&r->memory, bytes) != ncclSuccess) {
@@ -493,9 +479,7 @@ static void device_free(tn_engine *base, void *memory) {
     nccl *e = (nccl *)base;
     pthread_mutex_lock(&e->lock);
     for (region *r = e->regions; r && memory; r = r->next) {
-        if (r->memory == memory) {
-            r->freed = true;
-        }
+        if (r->memory == memory) { r->freed = true; }
     }
     pthread_mutex_unlock(&e->lock);
 }
@@ -533,9 +517,7 @@ static tn_status engine_poll(tn_engine *base, const tn_transfer *t, bool *over, 
     if (status == TN_OK && !tn__cuda_device_at(e->index)) {
         status = engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
     }
-    if (status == TN_OK) {
-        status = flight_poll(e, e->flights, t, name_of(t->kind), over);
-    }
+    if (status == TN_OK) { status = flight_poll(e, e->flights, t, name_of(t->kind), over); }
     if (status != TN_OK) {
         abort_comm(e);
         engine_failed(e, why);
@@ -580,9 +562,7 @@ static void engine_destroy(tn_engine *base) {
         }
     }
     reap_regions(e, true);
-    if (e->stream && there) {
-        cudaStreamDestroy(e->stream);
-    }
+    if (e->stream && there) { cudaStreamDestroy(e->stream); }
     pthread_mutex_destroy(&e->lock);
     free(e);
 }
@@ -604,9 +584,7 @@ static tn_status share_id(nccl *e, const tn_engine_options *o, ncclUniqueId *id)
     }
     tn_store_value value = {0};
     tn_status status = o->store->get(o->store, key, &value, o->deadline, why);
-    if (status != TN_OK) {
-        return engine_fail(e, status, "the unique id of rank 0: %s", why);
-    }
+    if (status != TN_OK) { return engine_fail(e, status, "the unique id of rank 0: %s", why); }
     if (value.bytes == sizeof(*id)) {
         memcpy(id, value.data, sizeof(*id));
     } else {
@@ -634,18 +612,14 @@ static tn_status comm_join(nccl *e, const tn_engine_options *o) {
     }
     tn_status status = make_stream(e);
     status = status == TN_OK ? share_id(e, o, &id) : status;
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status != TN_OK) { return status; }
     ncclResult_t result = e->api->CommInitRankConfig(&e->comm, o->ranks, id, o->rank, &config);
     return comm_settle(e, result, o->deadline, "joining");
 }
 
 static nccl *engine_new(const tn__nccl_table *api, const tn_engine_options *o) {
     nccl *e = calloc(1, sizeof(*e));
-    if (!e) {
-        return NULL;
-    }
+    if (!e) { return NULL; }
     bool has_memory = api->MemAlloc && api->MemFree && api->CommRegister && api->CommDeregister;
     e->base = (tn_engine){.size = sizeof(tn_engine),
                           .version = TN_ENGINE_VERSION,

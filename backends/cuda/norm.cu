@@ -51,9 +51,7 @@ static __device__ __forceinline__ void load_vector(C *out, const vector<T> &v, i
 /* Whether the rows of all given operands are whole packs. */
 static bool all_whole(int count, const tn_desc *const *d) {
     for (int i = 0; i < count; i++) {
-        if (!tn__whole_rows(d[i])) {
-            return false;
-        }
+        if (!tn__whole_rows(d[i])) { return false; }
     }
     return true;
 }
@@ -61,9 +59,7 @@ static bool all_whole(int count, const tn_desc *const *d) {
 /* Whether all given operands have this dtype. */
 static bool all_of(tn_dtype dtype, int count, const tn_desc *const *d) {
     for (int i = 0; i < count; i++) {
-        if (d[i] && d[i]->dtype != dtype) {
-            return false;
-        }
+        if (d[i] && d[i]->dtype != dtype) { return false; }
     }
     return true;
 }
@@ -106,9 +102,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM, ITEMS == 32
     const int V = tn__pack<T>::size;
     TN_SHARED(C, shared, 32);
     int64_t row = tn__team_number<TEAM>(), c = f.c;
-    if (row >= f.rows) {
-        return;
-    }
+    if (row >= f.rows) { return; }
     tn__line<T> x = line_at(f.x, row), y = line_at(f.y, row);
     tn__held<T, TEAM, ITEMS> held;
     C first = c > 0 ? tn__load(x.data[0]) : 0;
@@ -155,12 +149,8 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM, ITEMS == 32
         tn__pack_store<(ITEMS > 0)>(y, at, c, v);
     });
     if (tn__team_lane<TEAM>() == 0) {
-        if (f.mean.data) {
-            f.mean.data[row * f.mean.stride] = mean;
-        }
-        if (f.rstd.data) {
-            f.rstd.data[row * f.rstd.stride] = rstd;
-        }
+        if (f.mean.data) { f.mean.data[row * f.mean.stride] = mean; }
+        if (f.rstd.data) { f.rstd.data[row * f.rstd.stride] = rstd; }
     }
 }
 
@@ -180,9 +170,7 @@ static tn_status run_norm(tn_context *ctx, const tn_desc *sum, const tn_desc *y,
     if (!all_of(x->dtype, 6, same) || !all_of(tn__wide(x->dtype), 2, wide)) {
         return TN_EUNSUPPORTED;
     }
-    if (x->size[0] == 0) {
-        return tn__is_float(x->dtype) ? TN_OK : TN_EUNSUPPORTED;
-    }
+    if (x->size[0] == 0) { return tn__is_float(x->dtype) ? TN_OK : TN_EUNSUPPORTED; }
     TN_FLOATS(x->dtype, typedef typename tn__compute<T>::type C; forward<T> f;
               f.x = matrix_of<T>(x); f.other = matrix_of<T>(other); f.sum = matrix_of<T>(sum);
               f.y = matrix_of<T>(y); f.w = vector_of<T>(w); f.b = vector_of<T>(b);
@@ -285,9 +273,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
             sums = sums + part;
         });
         first = false;
-        if (!f.dx.data) {
-            continue;
-        }
+        if (!f.dx.data) { continue; }
         sums = tn__team_reduce<TEAM>(sums, shared, tn__join_sum());
         C mean_g = f.mean.data ? sums.a / (C)c : 0, mean_gh = sums.b / (C)c;
         tn__line<T> dx = line_at(f.dx, row), dsum = line_at(f.dsum, row);
@@ -311,9 +297,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
             tn__pack_store<(ITEMS > 0)>(dx, at, c, g);
         });
     }
-    if (ITEMS > 0 && partial) {
-        flush_partial<TEAM, ITEMS, V>(partial, c, dw, db);
-    }
+    if (ITEMS > 0 && partial) { flush_partial<TEAM, ITEMS, V>(partial, c, dw, db); }
 }
 
 /* Adds up the blocks' parts of dw and db: each strip in order, then the strips in order. */
@@ -332,9 +316,7 @@ __global__ void __launch_bounds__(32 * STRIPS)
     strips[threadIdx.x] = sum;
     __syncthreads();
     void *to = which ? db : dw;
-    if (strip > 0 || at >= c || !to) {
-        return;
-    }
+    if (strip > 0 || at >= c || !to) { return; }
     for (int i = 1; i < STRIPS; i++) {
         sum += strips[i * 32 + lane];
     }
@@ -357,9 +339,7 @@ static tn_status launch_backward(tn_context *ctx, backward<T> *f, bool columns, 
         *blocks = *blocks < most_blocks(block) ? *blocks : most_blocks(block);
         *bytes = (size_t)(*blocks * 2 * f->c) * sizeof(C);
         f->partial = static_cast<C *>(tn__cuda_scratch(ctx, *bytes));
-        if (!f->partial) {
-            return TN_ENOMEM;
-        }
+        if (!f->partial) { return TN_ENOMEM; }
     }
     size_t shared = columns && ITEMS > 0 && TEAM == 32 ? (size_t)(2 * f->c) * sizeof(C) : 0;
     return *blocks > 0 ? TN_LAUNCH(ctx, (norm_backward_kernel<T, TEAM, ITEMS>), (unsigned)*blocks,

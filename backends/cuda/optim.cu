@@ -85,9 +85,7 @@ static __device__ __forceinline__ void write_as(void *data, int64_t at, int n, c
     } else {
         TN_UNROLL
         for (int k = 0; k < V; k++) {
-            if (k < n) {
-                to[k] = pack.element[k];
-            }
+            if (k < n) { to[k] = pack.element[k]; }
         }
     }
 }
@@ -225,9 +223,7 @@ __global__ void __launch_bounds__(THREADS)
         }
         TN_UNROLL
         for (int i = 0; i < S::STATES; i++) {
-            if (span.state[i]) {
-                read_values(s[i], span.state[i], wide, at, n);
-            }
+            if (span.state[i]) { read_values(s[i], span.state[i], wide, at, n); }
         }
         TN_UNROLL
         for (int k = 0; k < V; k++) {
@@ -235,13 +231,9 @@ __global__ void __launch_bounds__(THREADS)
         }
         TN_UNROLL
         for (int i = 0; i < S::STATES; i++) {
-            if (span.state[i]) {
-                write_values(span.state[i], wide, at, n, s[i]);
-            }
+            if (span.state[i]) { write_values(span.state[i], wide, at, n, s[i]); }
         }
-        if (span.master) {
-            write_values(span.master, TN_F32, at, n, x);
-        }
+        if (span.master) { write_values(span.master, TN_F32, at, n, x); }
         write_values(span.param, param_dtype, at, n, x);
     }
 }
@@ -268,9 +260,7 @@ static tn_status flush_spans(tn_context *ctx, span_list *list, const S &step,
                              gradient_scale scale) {
     static_assert(sizeof(span_list) + sizeof(S) + sizeof(scale) <= 4096,
                   "the arguments of a launch");
-    if (list->count == 0) {
-        return TN_OK;
-    }
+    if (list->count == 0) { return TN_OK; }
     unsigned blocks = (unsigned)list->first[list->count];
     tn_status status = TN_LAUNCH(ctx, (step_kernel<C, S>), blocks, THREADS, 0, *list, step,
                                  scale.host, scale.clip);
@@ -285,14 +275,10 @@ static tn_status run_spans(tn_context *ctx, const tn_optim_span *spans, int coun
     span_list list = {};
     for (int i = 0; i < count; i++) {
         int64_t blocks = tn__ceil_div(spans[i].count, PIECE);
-        if (blocks == 0 || (spans[i].param_dtype == TN_F64) != (sizeof(C) == 8)) {
-            continue;
-        }
+        if (blocks == 0 || (spans[i].param_dtype == TN_F64) != (sizeof(C) == 8)) { continue; }
         if (!list.has_place(blocks)) {
             tn_status status = flush_spans<C>(ctx, &list, step, scale);
-            if (status != TN_OK) {
-                return status;
-            }
+            if (status != TN_OK) { return status; }
         }
         step_span span = {spans[i].param,
                           spans[i].grad,
@@ -337,9 +323,7 @@ template <typename C> static sgd<C> sgd_of(const tn_sgd_step *s) {
 
 extern "C" tn_status tn__cuda_adam(tn_context *ctx, const tn_optim_span *spans, int count,
                                    const tn_adam_step *step) {
-    if (!all_floats(spans, count)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!all_floats(spans, count)) { return TN_EUNSUPPORTED; }
     gradient_scale scale = {step->grad_scale, step->clip};
     tn_status status = run_spans<float>(ctx, spans, count, adam_of<float>(step), scale);
     return status == TN_OK ? run_spans<double>(ctx, spans, count, adam_of<double>(step), scale)
@@ -348,9 +332,7 @@ extern "C" tn_status tn__cuda_adam(tn_context *ctx, const tn_optim_span *spans, 
 
 extern "C" tn_status tn__cuda_sgd(tn_context *ctx, const tn_optim_span *spans, int count,
                                   const tn_sgd_step *step) {
-    if (!all_floats(spans, count)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!all_floats(spans, count)) { return TN_EUNSUPPORTED; }
     gradient_scale scale = {step->grad_scale, step->clip};
     tn_status status = run_spans<float>(ctx, spans, count, sgd_of<float>(step), scale);
     return status == TN_OK ? run_spans<double>(ctx, spans, count, sgd_of<double>(step), scale)
@@ -376,9 +358,7 @@ static tn_status run_rule(tn_context *ctx, const tn_optim_span *spans, int count
 
 extern "C" tn_status tn__cuda_rule(tn_context *ctx, const tn_optim_span *spans, int count,
                                    const tn_rule_step *step) {
-    if (!all_floats(spans, count)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!all_floats(spans, count)) { return TN_EUNSUPPORTED; }
     switch (step->rule) {
     case TN_STEP_AMSGRAD:
         return run_rule<TN_STEP_AMSGRAD>(ctx, spans, count, step);
@@ -424,9 +404,7 @@ static __global__ void __launch_bounds__(THREADS)
         }
     }
     sum = tn__team_reduce<THREADS>(sum, shared, tn__join_sum());
-    if (threadIdx.x == 0) {
-        partial[block] = sum;
-    }
+    if (threadIdx.x == 0) { partial[block] = sum; }
 }
 
 /* The first piece of each span, and the number of pieces. */
@@ -444,18 +422,14 @@ static __global__ void __launch_bounds__(THREADS)
         sum += partial[at];
     }
     sum = tn__team_reduce<THREADS>(sum, shared, tn__join_sum());
-    if (threadIdx.x == 0) {
-        sums[blockIdx.x] = sum;
-    }
+    if (threadIdx.x == 0) { sums[blockIdx.x] = sum; }
 }
 
 static tn_status launch_squares(tn_context *ctx, const square_list &list, double *sums) {
     unsigned blocks = (unsigned)list.first[list.count];
     size_t bytes = blocks * sizeof(double);
     double *partial = static_cast<double *>(tn__cuda_scratch(ctx, bytes));
-    if (!partial) {
-        return TN_ENOMEM;
-    }
+    if (!partial) { return TN_ENOMEM; }
     tn_status status = TN_LAUNCH(ctx, squares_kernel, blocks, THREADS, 0, list, partial);
     if (status == TN_OK) {
         square_pieces pieces;
@@ -471,9 +445,7 @@ extern "C" tn_status tn__cuda_sum_squares(tn_context *ctx, const tn_span *spans,
                                           double *sums) {
     static_assert(sizeof(square_list) + 2 * sizeof(double *) <= 4096, "the arguments of a launch");
     for (int i = 0; i < count; i++) {
-        if (!tn__is_float(spans[i].dtype)) {
-            return TN_EUNSUPPORTED;
-        }
+        if (!tn__is_float(spans[i].dtype)) { return TN_EUNSUPPORTED; }
     }
     tn_status status = TN_OK;
     for (int i = 0, from = 0; i < count && status == TN_OK; from = i) {

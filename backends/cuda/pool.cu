@@ -170,9 +170,7 @@ static pooling pooling_of(const tn_desc *to, const tn_desc *from, const tn_desc 
                  to->size[1],
                  1,
                  *a};
-    if (index) {
-        p.index = planes_of(index, a->spatial);
-    }
+    if (index) { p.index = planes_of(index, a->spatial); }
     for (int i = 0; i < to->ndim; i++) {
         p.count *= to->size[i];
     }

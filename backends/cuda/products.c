@@ -22,9 +22,7 @@ typedef struct extras {
 /* d[0] is never NULL. */
 static bool same_floats(int count, const tn_desc *const *d) {
     for (int i = 1; i < count; i++) {
-        if (d[i] && d[i]->dtype != d[0]->dtype) {
-            return false;
-        }
+        if (d[i] && d[i]->dtype != d[0]->dtype) { return false; }
     }
     return d[0]->dtype == TN_F32 || d[0]->dtype == TN_F64 || d[0]->dtype == TN_BF16 ||
            d[0]->dtype == TN_F16;
@@ -76,13 +74,9 @@ typedef struct operand {
 
 static tn_status operand_open(tn_context *ctx, const tn_desc *x, operand *o) {
     *o = (operand){.scratch = NULL};
-    if (columns_of(x, &o->matrix)) {
-        return TN_OK;
-    }
+    if (columns_of(x, &o->matrix)) { return TN_OK; }
     tn_desc from = *x;
-    if (from.stride[0] == 0) {
-        from.size[0] = 1;
-    }
+    if (from.stride[0] == 0) { from.size[0] = 1; }
     tn_desc copy = from;
     copy.stride[2] = 1;
     copy.stride[1] = from.size[2];
@@ -130,14 +124,10 @@ static tn_status fast_product(tn_context *ctx, const tn_desc *y, const tn_desc *
         .aux = e->aux ? e->aux->data : NULL,
         .aux_ld = e->aux ? e->aux->stride[0] : 0,
     };
-    if (g.k == 0 || !columns_of(y, &g.d) || g.d.transposed) {
-        return TN_EUNSUPPORTED;
-    }
+    if (g.k == 0 || !columns_of(y, &g.d) || g.d.transposed) { return TN_EUNSUPPORTED; }
     operand first, second = {.scratch = NULL};
     tn_status status = operand_open(ctx, b, &first);
-    if (status == TN_OK) {
-        status = operand_open(ctx, a, &second);
-    }
+    if (status == TN_OK) { status = operand_open(ctx, a, &second); }
     if (status == TN_OK) {
         g.a = first.matrix;
         g.b = second.matrix;
@@ -154,12 +144,8 @@ static bool is_empty(const tn_desc *y) {
 
 tn_status tn__cuda_matmul(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
                           double alpha, double beta) {
-    if (!tn__cuda_sums_into(y->dtype, a->dtype) || b->dtype != a->dtype) {
-        return TN_EUNSUPPORTED;
-    }
-    if (is_empty(y)) {
-        return TN_OK;
-    }
+    if (!tn__cuda_sums_into(y->dtype, a->dtype) || b->dtype != a->dtype) { return TN_EUNSUPPORTED; }
+    if (is_empty(y)) { return TN_OK; }
     tn_desc d = *y, left = *a, right = *b;
     tn__gemm_matrix as_it_lies;
     if (columns_of(&d, &as_it_lies) && as_it_lies.transposed) { /* y^T = b^T a^T */
@@ -184,9 +170,7 @@ static bool is_aligned(const void *data) {
 static tn_status bias_open(tn_context *ctx, const tn_desc *b, tn_desc *bias, void **scratch) {
     *scratch = NULL;
     *bias = *b;
-    if (is_aligned(b->data) && (b->stride[0] == 1 || b->size[0] == 1)) {
-        return TN_OK;
-    }
+    if (is_aligned(b->data) && (b->stride[0] == 1 || b->size[0] == 1)) { return TN_OK; }
     bias->stride[0] = 1;
     bias->data = *scratch = tn__cuda_scratch(ctx, (size_t)b->size[0] * tn__cuda_element(b->dtype));
     return *scratch ? tn__cuda_copy(ctx, bias, b) : TN_ENOMEM;
@@ -211,17 +195,11 @@ static tn_status fast_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x
 
 tn_status tn__cuda_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                           const tn_desc *b) {
-    if (!same_floats(4, (const tn_desc *[]){y, x, w, b})) {
-        return TN_EUNSUPPORTED;
-    }
-    if (y->size[0] == 0 || y->size[1] == 0) {
-        return TN_OK;
-    }
+    if (!same_floats(4, (const tn_desc *[]){y, x, w, b})) { return TN_EUNSUPPORTED; }
+    if (y->size[0] == 0 || y->size[1] == 0) { return TN_OK; }
     extras e = {.epilogue = b ? TN__GEMM_BIAS : TN__GEMM_PLAIN};
     tn_status status = fast_linear(ctx, y, x, w, b, e);
-    if (status != TN_EUNSUPPORTED) {
-        return status;
-    }
+    if (status != TN_EUNSUPPORTED) { return status; }
     tn_desc y1 = one_matrix(y), x1 = one_matrix(x), w1 = one_matrix(w), wt = swap_dims(&w1);
     return tn__cuda_product(ctx, &y1, &x1, &wt, b, 1, 0);
 }
@@ -236,9 +214,7 @@ static bool gelu_fits(const tn_desc *y, const tn_desc *pre) {
  * other kernels, after the product. */
 static tn_status linear_gelu_forward(const tn_op_call *c) {
     const tn_desc *y = c->y[0], *pre = c->y[1];
-    if (y->size[0] == 0 || y->size[1] == 0) {
-        return TN_OK;
-    }
+    if (y->size[0] == 0 || y->size[1] == 0) { return TN_OK; }
     bool narrow = y->dtype == TN_BF16 || y->dtype == TN_F16;
     if (!narrow || !gelu_fits(y, pre) || !tn__cuda_chosen()->gelu_in_product) {
         return TN_EUNSUPPORTED;
@@ -252,9 +228,7 @@ const tn_op_kernel tn__cuda_op_linear_gelu = {linear_gelu_forward, NULL};
 /* Only dp = (dy w2) gelu'(p), in dx[0] (ops/linalg/mlp.c). */
 static tn_status hidden_gradient(const tn_op_back *b) {
     const tn_desc *dp = b->dx[0], *dy = b->dy[0], *w2 = b->x[3], *pre = b->y[1];
-    if (dp->size[0] == 0 || dp->size[1] == 0) {
-        return TN_OK;
-    }
+    if (dp->size[0] == 0 || dp->size[1] == 0) { return TN_OK; }
     bool narrow = dp->dtype == TN_BF16 || dp->dtype == TN_F16;
     if (!narrow || !gelu_fits(dp, pre) || !tn__cuda_chosen()->slope_in_product) {
         return TN_EUNSUPPORTED;
@@ -286,9 +260,7 @@ static tn_status weight_and_sums(tn_context *ctx, const tn_desc *dw, const tn_de
     if (together && !is_empty(&dw1) && tn__cuda_chosen()->sums_in_product) {
         extras e = {.alpha = 1, .beta = beta, .epilogue = TN__GEMM_COLUMN_SUMS, .sums = db->data};
         tn_status status = fast_product(ctx, &dw1, &dyt, &x1, &e);
-        if (status != TN_EUNSUPPORTED) {
-            return status;
-        }
+        if (status != TN_EUNSUPPORTED) { return status; }
     }
     tn_status status = tn__cuda_matmul(ctx, &dw1, &dyt, &x1, 1, beta);
     return status == TN_OK && db ? column_sums(ctx, db, dy) : status;
@@ -298,20 +270,14 @@ static tn_status weight_and_sums(tn_context *ctx, const tn_desc *dw, const tn_de
 static tn_status linear_backward(const tn_op_back *b) {
     tn_context *ctx = b->ctx;
     const tn_desc *dw = b->dx[1], *db = b->dx[2], *dy = b->dy[0], *x = b->x[0];
-    if (!b->adds || !db) {
-        return weight_and_sums(ctx, dw, db, dy, x, b->adds);
-    }
+    if (!b->adds || !db) { return weight_and_sums(ctx, dw, db, dy, x, b->adds); }
     tn_desc fresh = *db; /* cuBLASLt stores these sums, it does not add them */
     size_t bytes = (size_t)db->size[0] * tn__cuda_element(db->dtype);
     fresh.stride[0] = 1;
     fresh.data = tn__cuda_scratch(ctx, bytes);
-    if (!fresh.data) {
-        return TN_ENOMEM;
-    }
+    if (!fresh.data) { return TN_ENOMEM; }
     tn_status status = weight_and_sums(ctx, dw, &fresh, dy, x, 1);
-    if (status == TN_OK) {
-        status = tn__cuda_binary(ctx, TN_ADD, db, db, &fresh);
-    }
+    if (status == TN_OK) { status = tn__cuda_binary(ctx, TN_ADD, db, db, &fresh); }
     tn__cuda_scratch_free(ctx, fresh.data, bytes);
     return status;
 }

@@ -185,9 +185,7 @@ tn_status tn__cuda_random(tn_context *ctx, const tn_desc *y, tn_random_kind kind
     }
     fours f = fours_of(1, &y);
     draw d = draw_of(kind, key, a, b, y->dtype);
-    if (f.walk.count == 0) {
-        return TN_OK;
-    }
+    if (f.walk.count == 0) { return TN_OK; }
     unsigned grid = tn__loop_grid(ctx, tn__ceil_div(f.walk.count, 4));
     if (kind == TN_INTEGER) {
         uint64_t low = (uint64_t)tn__to_integer(a), range = (uint64_t)tn__to_integer(b) - low;
@@ -199,15 +197,11 @@ tn_status tn__cuda_random(tn_context *ctx, const tn_desc *y, tn_random_kind kind
 
 tn_status tn__cuda_dropout(tn_context *ctx, const tn_desc *y, const tn_desc *x, double p,
                            tn_random_key key) {
-    if (!tn__is_float(y->dtype) || x->dtype != y->dtype) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!tn__is_float(y->dtype) || x->dtype != y->dtype) { return TN_EUNSUPPORTED; }
     const tn_desc *op[] = {y, x};
     fours f = fours_of(2, op);
     draw d = draw_of(TN_BERNOULLI, key, p, 0, y->dtype);
-    if (f.walk.count == 0) {
-        return TN_OK;
-    }
+    if (f.walk.count == 0) { return TN_OK; }
     unsigned grid = tn__loop_grid(ctx, tn__ceil_div(f.walk.count, 4));
     double scale = 1 / (1 - p);
     TN_FLOATS(y->dtype, return TN_LAUNCH(ctx, (dropout_kernel<T>), grid, TN__LOOP_BLOCK, 0, f, d,

@@ -73,14 +73,10 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK) cell_kernel(cell_step<T> s) {
         int64_t row = n / H, j = n % H;
         bool lives = row_lives(s, row);
         T h = s.h[n], c = s.c ? s.c[n] : 0;
-        if (lives) {
-            h = cell_forward(s, s.gates + row * K * H + j, s.a + row * G * H + j, h, &c);
-        }
+        if (lives) { h = cell_forward(s, s.gates + row * K * H + j, s.a + row * G * H + j, h, &c); }
         s.y[n] = lives ? h : 0;
         s.h_after[n] = h;
-        if (s.c) {
-            s.c_after[n] = c;
-        }
+        if (s.c) { s.c_after[n] = c; }
     }
 }
 
@@ -124,18 +120,14 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK) cell_backward_kernel(cell_step
         if (!row_lives(s, row)) { /* its gradients pass through unchanged */
             for (int64_t q = 0; q < G; q++) {
                 dp[q * H] = 0;
-                if (da) {
-                    da[q * H] = 0;
-                }
+                if (da) { da[q * H] = 0; }
             }
             continue;
         }
         T dh = s.dh[n] + (s.dy ? s.dy[n] : 0), dc = s.dc ? s.dc[n] : 0;
         s.dh[n] = cell_backward(s, s.gates + row * K * H + j, s.h[n], s.c ? s.c[n] : (T)0, dh, &dc,
                                 dp, da);
-        if (s.dc) {
-            s.dc[n] = dc;
-        }
+        if (s.dc) { s.dc[n] = dc; }
     }
 }
 
@@ -203,9 +195,7 @@ static tn_status run_forward(tn_context *ctx, const tn_recurrent *r, const tn_de
     cell_step<T> s = step_at<T>(r, 0);
     T *h = times > 0 ? (T *)s.h : data_at<T>(hn, 0), *c = times > 0 ? (T *)s.c : data_at<T>(cn, 0);
     tn_status status = set_state(ctx, h, data_at<T>(h0, 0), r->w->dtype, B, H);
-    if (status == TN_OK) {
-        status = set_state(ctx, c, data_at<T>(c0, 0), r->w->dtype, B, H);
-    }
+    if (status == TN_OK) { status = set_state(ctx, c, data_at<T>(c0, 0), r->w->dtype, B, H); }
     for (int64_t i = 0; i < times && status == TN_OK; i++) {
         cell_step<T> next = step_at<T>(r, i + 1 < times ? i + 1 : i);
         s = step_at<T>(r, i);
@@ -235,9 +225,7 @@ static tn_status run_backward(tn_context *ctx, const tn_recurrent *r, const tn_d
     tn_dtype dtype = r->w->dtype;
     tn_desc w = batch_desc(r->w->data, dtype, G * H, H), state = batch_desc(dh, dtype, B, H);
     tn_status status = set_state(ctx, dh, data_at<T>(dhn, 0), dtype, B, H);
-    if (status == TN_OK) {
-        status = set_state(ctx, dc, data_at<T>(dcn, 0), dtype, B, H);
-    }
+    if (status == TN_OK) { status = set_state(ctx, dc, data_at<T>(dcn, 0), dtype, B, H); }
     for (int64_t i = times - 1; i >= 0 && status == TN_OK; i--) {
         cell_step<T> s = step_at<T>(r, i);
         int64_t at = s.t * B * G * H;
@@ -249,13 +237,9 @@ static tn_status run_backward(tn_context *ctx, const tn_recurrent *r, const tn_d
         status = TN_LAUNCH(ctx, (cell_backward_kernel<T>), tn__loop_grid(ctx, B * H),
                            TN__LOOP_BLOCK, 0, s);
         tn_desc shares = batch_desc(s.da ? s.da : s.dp, dtype, B, G * H);
-        if (status == TN_OK) {
-            status = tn__cuda_matmul(ctx, &state, &shares, &w, 1, 1);
-        }
+        if (status == TN_OK) { status = tn__cuda_matmul(ctx, &state, &shares, &w, 1, 1); }
     }
-    if (status == TN_OK) {
-        status = set_state(ctx, data_at<T>(dh0, 0), dh, dtype, B, H);
-    }
+    if (status == TN_OK) { status = set_state(ctx, data_at<T>(dh0, 0), dh, dtype, B, H); }
     return status == TN_OK && dc ? set_state(ctx, data_at<T>(dc0, 0), dc, dtype, B, H) : status;
 }
 
@@ -273,17 +257,11 @@ static size_t bytes_of_rows(const tn_recurrent *r, int64_t units) {
 extern "C" tn_status tn__cuda_recurrent(tn_context *ctx, const tn_recurrent *r, const tn_desc *y,
                                         const tn_desc *hn, const tn_desc *cn, const tn_desc *h0,
                                         const tn_desc *c0) {
-    if (!handles_dtype(r)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!handles_dtype(r)) { return TN_EUNSUPPORTED; }
     size_t bytes = bytes_of_rows(r, tn__cell_gates(r->cell) * y->size[2]);
-    if (bytes == 0) {
-        return TN_OK;
-    }
+    if (bytes == 0) { return TN_OK; }
     void *a = tn__cuda_scratch(ctx, bytes);
-    if (!a) {
-        return TN_ENOMEM;
-    }
+    if (!a) { return TN_ENOMEM; }
     tn_status status = r->w->dtype == TN_F64 ? run_forward(ctx, r, y, hn, cn, h0, c0, (double *)a)
                                              : run_forward(ctx, r, y, hn, cn, h0, c0, (float *)a);
     tn__cuda_scratch_free(ctx, a, bytes);
@@ -295,13 +273,9 @@ extern "C" tn_status tn__cuda_recurrent_backward(tn_context *ctx, const tn_recur
                                                  const tn_desc *dh0, const tn_desc *dc0,
                                                  const tn_desc *dy, const tn_desc *dhn,
                                                  const tn_desc *dcn) {
-    if (!handles_dtype(r)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!handles_dtype(r)) { return TN_EUNSUPPORTED; }
     size_t bytes = bytes_of_rows(r, r->h_before->size[2]);
-    if (bytes == 0) {
-        return TN_OK;
-    }
+    if (bytes == 0) { return TN_OK; }
     bool lstm = r->cell == TN_CELL_LSTM;
     void *dh = tn__cuda_scratch(ctx, bytes), *dc = lstm ? tn__cuda_scratch(ctx, bytes) : NULL;
     tn_status status = TN_ENOMEM;

@@ -73,9 +73,7 @@ struct plan {
 static int sort_dims(const tn_desc *x, int *order) {
     int n = 0;
     for (int d = 0; d < x->ndim; d++) {
-        if (x->size[d] == 1) {
-            continue;
-        }
+        if (x->size[d] == 1) { continue; }
         int k = n++;
         for (; k > 0 && x->stride[order[k - 1]] < x->stride[d]; k--) {
             order[k] = order[k - 1];
@@ -141,9 +139,7 @@ static bool comes_in_packs(const plan &p) {
     for (int k = 0; k < outer; k++) {
         fits = fits && p.stays.x[k] * bytes % 16 == 0;
     }
-    if (p.rows) {
-        return fits && p.step == 1;
-    }
+    if (p.rows) { return fits && p.step == 1; }
     return fits && p.stays.x[outer] == 1 && p.stays.size[outer] % size == 0 &&
            p.stays.total >= 32 * size && p.step * bytes % 16 == 0;
 }
@@ -197,9 +193,7 @@ template <typename V> struct singles {
 
 template <typename A> static __device__ __forceinline__ A total_nothing(const plan &p) {
     A total = 0;
-    if (p.f == MOST) {
-        tn__set_lowest(&total);
-    }
+    if (p.f == MOST) { tn__set_lowest(&total); }
     return total;
 }
 
@@ -269,9 +263,7 @@ template <typename A> __global__ void __launch_bounds__(THREADS) join_bands(plan
         }
         __syncthreads();
     }
-    if (thread < lanes && result < results) {
-        total_finish(p, result, shared[thread]);
-    }
+    if (thread < lanes && result < results) { total_finish(p, result, shared[thread]); }
 }
 
 /* ---- Folds ----------------------------------------------------------------------------------- */
@@ -283,9 +275,7 @@ template <typename R, int TEAM> __global__ void __launch_bounds__(THREADS) fold_
     TN_SHARED(A, shared, 32);
     int64_t item = tn__team_number<TEAM>(), result = item % p.stays.total,
             band = item / p.stays.total;
-    if (band >= p.bands) {
-        return;
-    }
+    if (band >= p.bands) { return; }
     int64_t from = band * p.height, end = from + p.height < p.length ? from + p.height : p.length;
     int64_t rest = end - (end - from) % R::size, x = tn__axes_offset(p.stays, p.stays.x, result);
     A total = total_nothing<A>(p);
@@ -299,9 +289,7 @@ template <typename R, int TEAM> __global__ void __launch_bounds__(THREADS) fold_
         total_take<1, 1>(p, total, &value);
     }
     total = tn__team_reduce<TEAM>(total, shared, joined{p.f == MOST});
-    if (tn__team_lane<TEAM>() == 0) {
-        total_give(p, result, band, total);
-    }
+    if (tn__team_lane<TEAM>() == 0) { total_give(p, result, band, total); }
 }
 
 /* A block folds a band of neighbouring results, one pack of them per thread; its strips of threads
@@ -383,9 +371,7 @@ template <typename R> static tn_status run_plan(tn_context *ctx, plan p) {
     size_t bytes = p.bands > 1 ? (size_t)(results * p.bands) * sizeof(A) : 0;
     if (bytes > 0) {
         p.partial = tn__cuda_scratch(ctx, bytes);
-        if (!p.partial) {
-            return TN_ENOMEM;
-        }
+        if (!p.partial) { return TN_ENOMEM; }
     }
     tn_status status = launch_fold<R>(ctx, p);
     if (status == TN_OK && bytes > 0) {
@@ -426,12 +412,8 @@ static void set_fold(plan *p, tn_reduction f) {
 }
 
 static tn_status reduce_plan(tn_context *ctx, const plan &p) {
-    if (!tn__is_float(p.x_dtype)) {
-        return run_plan<singles<long long>>(ctx, p);
-    }
-    if (p.x_dtype == TN_F64 || !comes_in_packs(p)) {
-        return run_plan<singles<double>>(ctx, p);
-    }
+    if (!tn__is_float(p.x_dtype)) { return run_plan<singles<long long>>(ctx, p); }
+    if (p.x_dtype == TN_F64 || !comes_in_packs(p)) { return run_plan<singles<double>>(ctx, p); }
     return p.x_dtype == TN_F32    ? run_plan<packs<float>>(ctx, p)
            : p.x_dtype == TN_BF16 ? run_plan<packs<tn__bf16>>(ctx, p)
                                   : run_plan<packs<tn__half>>(ctx, p);
@@ -439,9 +421,7 @@ static tn_status reduce_plan(tn_context *ctx, const plan &p) {
 
 extern "C" tn_status tn__cuda_reduce(tn_context *ctx, tn_reduction f, const tn_desc *y,
                                      const tn_desc *x) {
-    if (!reduce_handles(f, y->dtype, x->dtype)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!reduce_handles(f, y->dtype, x->dtype)) { return TN_EUNSUPPORTED; }
     tn__axes stays = {}, goes = {};
     stays.total = goes.total = 1;
     int order[TN_MAX_DIMS], n = sort_dims(x, order);
@@ -450,9 +430,7 @@ extern "C" tn_status tn__cuda_reduce(tn_context *ctx, tn_reduction f, const tn_d
         bool leaves = y->size[d] == 1;
         tn__axes_push(leaves ? &goes : &stays, x->size[d], x->stride[d], leaves ? 0 : y->stride[d]);
     }
-    if (stays.total == 0) {
-        return TN_OK;
-    }
+    if (stays.total == 0) { return TN_OK; }
     void *scratch = NULL;
     size_t bytes = 0;
     tn_status status = TN_OK;

@@ -79,9 +79,7 @@ static tn_status turn_parts(const tn_op_call *c, int parts) {
     }
     int64_t pairs = c->x[0]->size[0] * r.columns * r.half;
     int64_t wanted = (int64_t)tn__cuda_device_of(c->ctx)->processors * 2 * TN__LOOP_BLOCK;
-    if (pairs == 0 || r.heads == 0) {
-        return TN_OK;
-    }
+    if (pairs == 0 || r.heads == 0) { return TN_OK; }
     r.each = r.heads * pairs / wanted;
     r.each = r.each < 1 ? 1 : r.each < r.heads ? r.each : r.heads;
     r.threads = pairs * tn__ceil_div(r.heads, r.each);

@@ -69,9 +69,7 @@ static __device__ __forceinline__ void tn__pack_store(tn__line<T> line, int64_t 
     } else {
         TN_UNROLL
         for (int k = 0; k < V; k++) {
-            if (at + k < n) {
-                line.data[(at + k) * line.stride] = tn__store<T>(value[k]);
-            }
+            if (at + k < n) { line.data[(at + k) * line.stride] = tn__store<T>(value[k]); }
         }
     }
 }
@@ -92,9 +90,7 @@ static __device__ __forceinline__ void tn__each_pack(int64_t n, F f) {
         TN_UNROLL
         for (int p = 0; p < ITEMS / V; p++) {
             int64_t at = first + p * TEAM * V;
-            if (at < n) {
-                f(at, p);
-            }
+            if (at < n) { f(at, p); }
         }
     } else {
         TN_ROLLED
@@ -119,9 +115,7 @@ template <typename T, int TEAM, int ITEMS> struct tn__held {
     }
 
     __device__ __forceinline__ C *pack(tn__line<T> line, int64_t at, int p, int64_t n, C fill) {
-        if (ITEMS == 0) {
-            tn__pack_load<false>(value, line, at, n, fill);
-        }
+        if (ITEMS == 0) { tn__pack_load<false>(value, line, at, n, fill); }
         return value + p * (ITEMS > 0 ? tn__pack<T>::size : 0);
     }
 };
@@ -172,9 +166,7 @@ static inline tn__rows tn__rows_from(const tn_desc *d) {
     r.outer = 0;
     for (int i = 0; i + 1 < d->ndim; i++) {
         int k = r.outer;
-        if (d->size[i] == 1) {
-            continue;
-        }
+        if (d->size[i] == 1) { continue; }
         if (k > 0 && r.step[k - 1] == d->stride[i] * d->size[i]) {
             r.size[k - 1] *= d->size[i];
             r.step[k - 1] = d->stride[i];
@@ -216,9 +208,7 @@ static __device__ __forceinline__ tn__line<T> tn__rows_line(const tn__rows &rows
 /* Whether every row of d is whole packs: dense, and both ends at multiples of 16 bytes. True for
  * NULL. */
 static inline bool tn__whole_rows(const tn_desc *d) {
-    if (!d) {
-        return true;
-    }
+    if (!d) { return true; }
     int last = d->ndim - 1;
     int64_t bytes = (int64_t)tn__cuda_element(d->dtype);
     bool whole = last >= 0 && d->stride[last] == 1 && d->size[last] * bytes % 16 == 0 &&

@@ -32,9 +32,7 @@ struct product {
 
 static __device__ __forceinline__ product product_of(double part, long long exponent) {
     int more = 0;
-    if (isfinite(part) && part != 0) {
-        part = frexp(part, &more);
-    }
+    if (isfinite(part) && part != 0) { part = frexp(part, &more); }
     return {part, part == 0 ? 0 : exponent + more};
 }
 
@@ -116,9 +114,7 @@ static __device__ __forceinline__ void team_scan(typename M::value mine, typenam
     V shifted = lane_before(sum, 1);
     *before = lane > 0 ? shifted : M::none();
     __syncthreads();
-    if (lane == 31) {
-        shared[warp] = sum;
-    }
+    if (lane == 31) { shared[warp] = sum; }
     __syncthreads();
     const int warps = TEAM / 32;
     const V *own = shared + warp / warps * warps;
@@ -179,9 +175,7 @@ static __device__ __forceinline__ typename M::value join_before(const scan &s, c
     for (int64_t band = threadIdx.x % TEAM; p.there && band < p.band; band += TEAM) {
         total = M::join(total, static_cast<const V *>(s.totals)[band * s.lines.total + p.line]);
     }
-    if constexpr (TEAM > 1) {
-        total = tn__team_reduce<TEAM>(total, shared, joined<M>());
-    }
+    if constexpr (TEAM > 1) { total = tn__team_reduce<TEAM>(total, shared, joined<M>()); }
     return total;
 }
 
@@ -198,9 +192,7 @@ static __device__ __forceinline__ void scan_band(const scan &s, const scan_part 
         V value[SCAN_ITEMS], mine = M::none(), before, all;
         TN_UNROLL
         for (int i = 0; i < SCAN_ITEMS; i++) {
-            if (at + i < p.end) {
-                mine = M::join(mine, M::read(s, p.x + (at + i) * s.x_step));
-            }
+            if (at + i < p.end) { mine = M::join(mine, M::read(s, p.x + (at + i) * s.x_step)); }
             value[i] = mine;
         }
         team_scan<M, TEAM>(mine, shared, &before, &all);
@@ -268,9 +260,7 @@ template <typename M> static tn_status run_scan(tn_context *ctx, const scan &s) 
     int last = s.lines.count - 1;
     int64_t step = s.x_step < 0 ? -s.x_step : s.x_step;
     bool beside = last >= 0 && s.lines.x[last] < step && s.lines.size[last] >= few;
-    if (beside || s.length < few) {
-        return launch_scan<M, 1>(ctx, s);
-    }
+    if (beside || s.length < few) { return launch_scan<M, 1>(ctx, s); }
     return s.length <= 2048 ? launch_scan<M, 32>(ctx, s) : launch_scan<M, SCAN_BLOCK>(ctx, s);
 }
 
@@ -305,9 +295,7 @@ template <typename Floats, typename Integers> static tn_status run_lines(const t
     if (c->y[0]->dtype != x->dtype || (!tn__is_float(x->dtype) && x->dtype != TN_I64)) {
         return TN_EUNSUPPORTED;
     }
-    if (s.lines.total * s.length == 0) {
-        return TN_OK;
-    }
+    if (s.lines.total * s.length == 0) { return TN_OK; }
     return tn__is_float(x->dtype) ? run_scan<Floats>(c->ctx, s) : run_scan<Integers>(c->ctx, s);
 }
 

@@ -112,9 +112,7 @@ static tn_status run_plan(tn_context *ctx, tn__dnn *state, const tn__sdpa_plan *
         tn_status status =
             tn__cuda_check(cudaMemsetAsync(workspace, 0, zeroed, tn__cuda_stream(ctx)),
                            "attention's scratch memory");
-        if (status != TN_OK) {
-            return status;
-        }
+        if (status != TN_OK) { return status; }
     }
     const tn__cudnn_table *dnn = tn__cudnn();
     cudnnStatus_t status = tn__sdpa_run(dnn, state->handle, plan, &data, workspace);
@@ -125,9 +123,7 @@ static tn_status run_once(tn_context *ctx, tn__dnn *state, const tn__sdpa_plan *
                           const tn__attention *a) {
     size_t bytes = tn__sdpa_workspace(plan);
     void *workspace = tn__cuda_scratch(ctx, bytes);
-    if (!workspace) {
-        return TN_ENOMEM;
-    }
+    if (!workspace) { return TN_ENOMEM; }
     tn_status status = run_plan(ctx, state, plan, a, workspace);
     tn__cuda_scratch_free(ctx, workspace, bytes);
     return status;
@@ -162,9 +158,7 @@ static tn__sdpa_plan *best_plan(tn_context *ctx, tn__dnn *state, const tn__sdpa_
     trial t = {state, plan, a};
     int best = count > 1 ? tn__cuda_fastest(ctx, count, try_plan, &t) : 0;
     for (int i = 0; i < count; i++) {
-        if (i != best) {
-            tn__sdpa_plan_free(tn__cudnn(), plan[i]);
-        }
+        if (i != best) { tn__sdpa_plan_free(tn__cudnn(), plan[i]); }
     }
     if (count == 0) {
         static bool said;
@@ -185,9 +179,7 @@ static tn_status find_plan(tn_context *ctx, tn__dnn *state, const tn__attention 
     tn__dnn_kept *k = tn__dnn_find(state, &shape, sizeof(shape));
     if (!k) {
         k = tn__dnn_keep(ctx, state, &shape, sizeof(shape), free_plan);
-        if (!k) {
-            return TN_ENOMEM;
-        }
+        if (!k) { return TN_ENOMEM; }
         k->plan = best_plan(ctx, state, &shape, a);
     }
     *plan = k->plan;
@@ -251,9 +243,7 @@ static void pad_call(padded_call *p, const tn__attention *a) {
     pad_operand(p, &p->a.q, true);
     pad_operand(p, &p->a.k, true);
     pad_operand(p, &p->a.v, true);
-    if (backward) {
-        pad_operand(p, &p->a.dy, true);
-    }
+    if (backward) { pad_operand(p, &p->a.dy, true); }
     pad_operand(p, &p->a.y, backward);
     pad_operand(p, &p->a.lse, backward);
     if (backward) {
@@ -321,9 +311,7 @@ static tn_status sdpa_attend(tn_context *ctx, tn__dnn *state, const tn__attentio
 
 tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a) {
     tn__dnn *state = tn__dnn_open(ctx);
-    if (!state) {
-        return TN_ENOMEM;
-    }
+    if (!state) { return TN_ENOMEM; }
     tn_status status = sdpa_attend(ctx, state, a);
     tn__dnn_close(state);
     return status;

@@ -169,9 +169,7 @@ static descriptor graph_scores(graph *g, descriptor q, descriptor k, descriptor 
 /* s, and LOWEST where a key may not be seen */
 static descriptor masked_scores(graph *g, descriptor s) {
     extent size = scores_of(g);
-    if (!g->shape->causal) {
-        return s;
-    }
+    if (!g->shape->causal) { return s; }
     descriptor row = tensor_between(g, CUDNN_DATA_INT32, size),
                column = tensor_between(g, CUDNN_DATA_INT32, size);
     descriptor seen = tensor_between(g, CUDNN_DATA_BOOLEAN, size);
@@ -284,18 +282,12 @@ static void backward_graph(graph *g) {
  * pre_validate_node of scaled_dot_product_flash_attention.h), PyTorch (MHA.cpp, sdp_utils.cpp), and
  * cuDNN's release notes. */
 static const char *known_fault(int number, int major, const tn__sdpa_shape *s) {
-    if (number == 91000 || number == 91001) {
-        return "attention is wrong in 9.10.0 and 9.10.1";
-    }
+    if (number == 91000 || number == 91001) { return "attention is wrong in 9.10.0 and 9.10.1"; }
     if (s->batch > UINT16_MAX || s->heads > UINT16_MAX) {
         return "more than 65535 sequences or heads fail";
     }
-    if (!s->backward) {
-        return NULL;
-    }
-    if (s->keys == 1) {
-        return "a single key has no gradients";
-    }
+    if (!s->backward) { return NULL; }
+    if (s->keys == 1) { return "a single key has no gradients"; }
     if (number < 90501 && memcmp(s->dy, s->y, sizeof(s->y)) != 0) {
         return "before 9.5.1 dy is read with y's strides";
     }
@@ -311,9 +303,7 @@ static const char *known_fault(int number, int major, const tn__sdpa_shape *s) {
 /* NULL: no host memory. */
 static tn__sdpa_plan *plan_of(const tn__sdpa_shape *s, tn__dnn_plan base) {
     tn__sdpa_plan *p = calloc(1, sizeof(*p));
-    if (!p) {
-        return NULL;
-    }
+    if (!p) { return NULL; }
     int64_t rows = s->batch * s->heads * s->queries, size = (int64_t)sizeof(float);
     p->base = base;
     p->backward = s->backward != 0;
@@ -333,9 +323,7 @@ int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__
     int made = 0;
     const char *fault = known_fault(dnn->number, target.major, shape);
     snprintf(why, TN__DNN_WHY, "%s%s", fault ? "cuDNN: " : "", fault ? fault : "");
-    if (fault) {
-        return 0;
-    }
+    if (fault) { return 0; }
     if (shape->backward) {
         backward_graph(&g);
     } else {

@@ -16,9 +16,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
     const int V = tn__pack<T>::size;
     TN_SHARED(tn__exps<C>, shared, 32);
     int64_t row = tn__team_number<TEAM>();
-    if (row >= rows) {
-        return;
-    }
+    if (row >= rows) { return; }
     tn__line<T> x = tn__rows_line<T>(x_rows, row), y = tn__rows_line<T>(y_rows, row);
     tn__held<T, TEAM, ITEMS> held;
     held.open(x, n, -(C)INFINITY);
@@ -28,9 +26,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
     });
     tn__exps<C> total = tn__team_reduce<TEAM>(mine, shared, tn__join_exps());
     C shift = total.most, lost = log_form ? tn__log(total.sum) : 0, scale = 1 / total.sum;
-    if (shift == -(C)INFINITY) {
-        scale = lost = (C)NAN; /* all -inf */
-    }
+    if (shift == -(C)INFINITY) { scale = lost = (C)NAN; /* all -inf */ }
     tn__each_pack<T, TEAM, ITEMS>(n, [&](int64_t at, int p) {
         C *v = held.pack(x, at, p, n, -(C)INFINITY);
         TN_UNROLL
@@ -44,9 +40,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
 template <typename T>
 static tn_status run_softmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, bool log_form) {
     int64_t rows = tn__desc_row_count(x), n = tn__row_length(x);
-    if (rows == 0 || n == 0) {
-        return TN_OK;
-    }
+    if (rows == 0 || n == 0) { return TN_OK; }
     bool whole = tn__whole_rows(y) && tn__whole_rows(x);
     TN_BY_LENGTH(T, n, whole,
                  return TN_LAUNCH(ctx, (softmax_kernel<T, TEAM, ITEMS>), tn__team_grid<TEAM>(rows),
@@ -70,9 +64,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
     const int V = tn__pack<T>::size;
     TN_SHARED(C, shared, 32);
     int64_t row = tn__team_number<TEAM>();
-    if (row >= rows) {
-        return;
-    }
+    if (row >= rows) { return; }
     tn__line<T> y = tn__rows_line<T>(y_rows, row), dy = tn__rows_line<T>(dy_rows, row),
                 dx = tn__rows_line<T>(dx_rows, row);
     tn__held<T, TEAM, ITEMS> held_y, held_dy;
@@ -104,9 +96,7 @@ template <typename T>
 static tn_status softmax_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *y,
                                   const tn_desc *dy, bool log_form) {
     int64_t rows = tn__desc_row_count(dx), n = tn__row_length(dx);
-    if (rows == 0 || n == 0) {
-        return TN_OK;
-    }
+    if (rows == 0 || n == 0) { return TN_OK; }
     bool whole = tn__whole_rows(dx) && tn__whole_rows(y) && tn__whole_rows(dy);
     TN_BY_LENGTH(T, n, whole,
                  return TN_LAUNCH(ctx, (softmax_backward_kernel<T, TEAM, ITEMS>),

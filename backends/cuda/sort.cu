@@ -21,9 +21,7 @@ struct line_sort {
 /* From the bits of a float: those of a negative one reversed, the sign above the others. */
 static __device__ __forceinline__ uint64_t float_key(uint64_t raw, int bits, uint64_t infinity) {
     uint64_t sign = (uint64_t)1 << (bits - 1), rest = sign - 1, magnitude = raw & rest;
-    if (magnitude > infinity) {
-        return sign | rest;
-    }
+    if (magnitude > infinity) { return sign | rest; }
     return magnitude == 0 || !(raw & sign) ? magnitude | sign : rest - magnitude;
 }
 
@@ -113,17 +111,11 @@ static tn_status run_sort(const tn_op_call *c, int dim, bool descending) {
     s.bits = 8 * (int)tn__cuda_element(x->dtype);
     s.descending = descending;
     int64_t count = s.lines.total * s.length;
-    if (count == 0 || s.kept == 0) {
-        return TN_OK;
-    }
-    if (count > INT32_MAX) {
-        return TN_EUNSUPPORTED;
-    }
+    if (count == 0 || s.kept == 0) { return TN_OK; }
+    if (count > INT32_MAX) { return TN_EUNSUPPORTED; }
     size_t bytes = tn__sort_bytes(count);
     void *memory = tn__cuda_scratch(c->ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
     tn_status status = sort_lines(c->ctx, s, tn__sort_in(memory, count));
     tn__cuda_scratch_free(c->ctx, memory, bytes);
     return status;

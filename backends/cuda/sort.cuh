@@ -37,9 +37,7 @@ static __device__ __forceinline__ uint32_t tn__sum_of_lanes(uint32_t value) {
 /* Sum over the threads before this one, of a block of TN__DIGITS threads. */
 static __device__ __forceinline__ uint32_t tn__sum_before(uint32_t value, uint32_t *warp_sums) {
     uint32_t warp = threadIdx.x / 32, sum = tn__sum_of_lanes(value);
-    if (threadIdx.x % 32 == 31) {
-        warp_sums[warp] = sum;
-    }
+    if (threadIdx.x % 32 == 31) { warp_sums[warp] = sum; }
     __syncthreads();
     for (uint32_t w = 0; w < warp; w++) {
         sum += warp_sums[w];
@@ -67,14 +65,10 @@ static __global__ void __launch_bounds__(TN__DIGITS) tn__sort_add(tn__sort s) {
     for (uint32_t first = 0; first < s.tiles; first += 32) {
         uint32_t tile = first + lane, count = tile < s.tiles ? counts[tile] : 0;
         uint32_t sum = tn__sum_of_lanes(count);
-        if (tile < s.tiles) {
-            counts[tile] = total + sum - count;
-        }
+        if (tile < s.tiles) { counts[tile] = total + sum - count; }
         total += __shfl_sync(TN_FULL, sum, 31);
     }
-    if (lane == 0) {
-        s.counts[(size_t)TN__DIGITS * s.tiles + digit] = total;
-    }
+    if (lane == 0) { s.counts[(size_t)TN__DIGITS * s.tiles + digit] = total; }
 }
 
 /* The active lanes of the warp that have this digit. */
@@ -107,9 +101,7 @@ static __global__ void __launch_bounds__(TN__DIGITS) tn__sort_move(tn__sort s, i
         uint32_t digit = tn__digit(key, shift);
         unsigned like = tn__lanes_like(digit, there);
         uint32_t rank = (uint32_t)__popc(like & ((1u << lane) - 1));
-        if (there && rank == 0) {
-            in_warp[warp * TN__DIGITS + digit] = (uint32_t)__popc(like);
-        }
+        if (there && rank == 0) { in_warp[warp * TN__DIGITS + digit] = (uint32_t)__popc(like); }
         __syncthreads();
         uint32_t place = next[me]; /* of digit `me`: replaces the warps' counts by their places */
         for (int w = 0; w < TN__SORT_WARPS; w++) {

@@ -9,9 +9,7 @@ typedef struct stream {
 } stream;
 
 void *tn__cuda_stream_new(int index) {
-    if (!tn__cuda_device_at(index)) {
-        return NULL;
-    }
+    if (!tn__cuda_device_at(index)) { return NULL; }
     stream *s = malloc(sizeof(*s));
     if (!s) {
         tn__cuda_note("no memory for a stream");
@@ -39,9 +37,7 @@ void tn__cuda_stream_free(void *opaque) {
 tn_status tn__cuda_stream_join(void *opaque, void *mark) {
     const stream *s = opaque;
     const tn__cuda_mark *m = mark;
-    if (!tn__cuda_device_at(s->index)) {
-        return TN_EDEVICE;
-    }
+    if (!tn__cuda_device_at(s->index)) { return TN_EDEVICE; }
     return tn__cuda_check(cudaStreamWaitEvent(s->cuda, m->event, 0), "a stream that waits");
 }
 
@@ -52,9 +48,7 @@ void *tn__cuda_stream_mark(void *opaque) {
 
 tn_status tn__cuda_stream_copy(void *opaque, void *to, const void *from, size_t bytes) {
     const stream *s = opaque;
-    if (!tn__cuda_device_at(s->index)) {
-        return TN_EDEVICE;
-    }
+    if (!tn__cuda_device_at(s->index)) { return TN_EDEVICE; }
     return tn__cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->cuda),
                           "a copy for a group");
 }

@@ -52,17 +52,13 @@ void tn__cuda_host_free(void *memory, size_t bytes) {
 }
 
 void tn__cuda_host_trim(void) {
-    if (host_pool) {
-        tn__cuda_pool_trim(host_pool);
-    }
+    if (host_pool) { tn__cuda_pool_trim(host_pool); }
 }
 
 static bool is_page_locked(const void *memory) {
     struct cudaPointerAttributes attributes;
     cudaError_t error = cudaPointerGetAttributes(&attributes, memory);
-    if (error != cudaSuccess) {
-        (void)cudaGetLastError();
-    }
+    if (error != cudaSuccess) { (void)cudaGetLastError(); }
     return error == cudaSuccess && attributes.type == cudaMemoryTypeHost;
 }
 
@@ -72,13 +68,9 @@ static bool is_page_locked(const void *memory) {
 static tn__cuda_idle_mark *mark_take(tn__cuda_own *own) {
     pthread_mutex_lock(&own->lock);
     tn__cuda_idle_mark *mark = own->idle_marks;
-    if (mark) {
-        own->idle_marks = mark->next;
-    }
+    if (mark) { own->idle_marks = mark->next; }
     pthread_mutex_unlock(&own->lock);
-    if (mark) {
-        return mark;
-    }
+    if (mark) { return mark; }
     mark = malloc(sizeof(*mark));
     if (!mark) {
         tn__cuda_note("no memory for a mark");
@@ -109,9 +101,7 @@ tn__cuda_mark *tn__cuda_mark_in(int index, cudaStream_t stream) {
 }
 
 void tn__cuda_mark_free(void *mark) {
-    if (!mark || tn__cuda_forked()) {
-        return;
-    }
+    if (!mark || tn__cuda_forked()) { return; }
     tn__cuda_idle_mark *idle = mark;
     tn__cuda_own *own = tn__cuda_own_at(idle->base.index);
     pthread_mutex_lock(&own->lock);
@@ -128,17 +118,13 @@ void *tn__cuda_mark_new(int index) {
 bool tn__cuda_mark_reached(void *mark) {
     const tn__cuda_mark *m = mark;
     cudaError_t error = tn__cuda_forked() ? cudaSuccess : cudaEventQuery(m->event);
-    if (error != cudaSuccess) {
-        (void)cudaGetLastError();
-    }
+    if (error != cudaSuccess) { (void)cudaGetLastError(); }
     return error != cudaErrorNotReady; /* the next wait reports what went wrong */
 }
 
 tn_status tn__cuda_mark_wait(void *mark) {
     const tn__cuda_mark *m = mark;
-    if (!tn__cuda_device_at(m->index)) {
-        return TN_EDEVICE;
-    }
+    if (!tn__cuda_device_at(m->index)) { return TN_EDEVICE; }
     tn__cuda_own *own = tn__cuda_own_at(m->index);
     tn_status status = tn__cuda_check(cudaEventSynchronize(m->event), "waiting for a mark");
     return status == TN_OK && tn__cuda_unsettled(own) ? tn__cuda_settle(own, "waiting for a mark")
@@ -161,9 +147,7 @@ static tn__cuda_stage *stage_take(tn__cuda_own *own) {
     if (!s->sent && cudaEventCreateWithFlags(&s->sent, cudaEventDisableTiming) != cudaSuccess) {
         s->sent = NULL;
     }
-    if (s->sent && !s->memory) {
-        s->memory = tn__cuda_host_alloc(STAGE);
-    }
+    if (s->sent && !s->memory) { s->memory = tn__cuda_host_alloc(STAGE); }
     (void)cudaGetLastError();
     return s->memory && cudaEventSynchronize(s->sent) == cudaSuccess ? s : NULL;
 }
@@ -230,9 +214,7 @@ static tn_status pass_between(tn__cuda_own *to_own, void *to, tn__cuda_own *from
 tn_status tn__cuda_transfer(tn_device to_device, void *to, tn_device from_device, const void *from,
                             size_t bytes) {
     bool sends = to_device.kind == TN_CUDA, fetches = from_device.kind == TN_CUDA;
-    if (bytes == 0) {
-        return TN_OK;
-    }
+    if (bytes == 0) { return TN_OK; }
     if (!sends && !fetches) {
         memcpy(to, from, bytes);
         return TN_OK;
@@ -242,12 +224,8 @@ tn_status tn__cuda_transfer(tn_device to_device, void *to, tn_device from_device
         return TN_EDEVICE;
     }
     tn__cuda_own *own = tn__cuda_own_at(index);
-    if (!fetches) {
-        return send_staged(own, to, from, bytes);
-    }
-    if (!sends) {
-        return fetch_staged(own, to, from, bytes);
-    }
+    if (!fetches) { return send_staged(own, to, from, bytes); }
+    if (!sends) { return fetch_staged(own, to, from, bytes); }
     if (from_device.index != index) {
         return pass_between(own, to, tn__cuda_own_at(from_device.index), from, bytes);
     }

@@ -53,9 +53,7 @@ int tn__cuda_fastest(tn_context *ctx, int count, tn__cuda_candidate run, void *u
         }
     }
     for (int i = 0; i < 2; i++) {
-        if (event[i]) {
-            cudaEventDestroy(event[i]);
-        }
+        if (event[i]) { cudaEventDestroy(event[i]); }
     }
     return best;
 }

@@ -30,9 +30,7 @@ static int64_t offset_of(const tn_desc *x, int64_t first, int64_t second, const 
 /* Advances i over the offsets in w's kernel, in row-major order; false after the last. */
 static bool next_offset(const tn_desc *w, int64_t *i) {
     for (int d = SPATIAL - 1; d >= 0; d--) {
-        if (++i[d] < w->size[d + 2]) {
-            return true;
-        }
+        if (++i[d] < w->size[d + 2]) { return true; }
         i[d] = 0;
     }
     return false;
@@ -49,9 +47,7 @@ static bool is_empty(const tn_desc *x) {
 
 tn_status tn__ref_conv(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                        const tn_desc *b, const tn_conv_args *args) {
-    if (!one_dtype(y, x, w, b)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!one_dtype(y, x, w, b)) { return TN_EUNSUPPORTED; }
     int64_t out = w->size[0] / args->groups;
     for (walk k = walk_over(1, y); k.left > 0; walk_next(&k)) {
         int64_t n = k.index[0], o = k.index[1], *p = k.index + 2, i[SPATIAL] = {0}, at[SPATIAL];
@@ -78,9 +74,7 @@ tn_status tn__ref_conv(tn_context *ctx, const tn_desc *y, const tn_desc *x, cons
 tn_status tn__ref_conv_backward_input(tn_context *ctx, const tn_desc *dx, const tn_desc *dy,
                                       const tn_desc *w, const tn_desc *b,
                                       const tn_conv_args *args) {
-    if (!one_dtype(dx, dy, w, b)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!one_dtype(dx, dy, w, b)) { return TN_EUNSUPPORTED; }
     int64_t out = w->size[0] / args->groups, in = w->size[1];
     for (walk k = walk_over(1, dx); k.left > 0; walk_next(&k)) {
         int64_t n = k.index[0], c = k.index[1], *at = k.index + 2, i[SPATIAL] = {0}, p[SPATIAL];
@@ -121,20 +115,14 @@ tn_status tn__ref_conv_backward_weight(tn_context *ctx, const tn_desc *dw, const
                                        const tn_desc *dy, const tn_desc *x,
                                        const tn_conv_args *args) {
     const tn_desc *y = dw ? dw : db;
-    if (!y) {
-        return TN_OK;
-    }
+    if (!y) { return TN_OK; }
     bool widens = y->dtype == TN_F32 && (dy->dtype == TN_BF16 || dy->dtype == TN_F16);
     if (!is_float(y->dtype) || !(dy->dtype == y->dtype || widens) ||
         (dw && x->dtype != dy->dtype) || (db && db->dtype != y->dtype)) {
         return TN_EUNSUPPORTED;
     }
-    if (db) {
-        sum_channels(db, dy);
-    }
-    if (!dw) {
-        return TN_OK;
-    }
+    if (db) { sum_channels(db, dy); }
+    if (!dw) { return TN_OK; }
     int64_t out = dw->size[0] / args->groups;
     tn_desc places = *dy; /* of the kernel, over the whole batch */
     places.size[1] = 1;

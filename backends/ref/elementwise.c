@@ -20,9 +20,7 @@ tn_status tn__ref_fill(tn_context *ctx, const tn_desc *y, double value) {
 }
 
 tn_status tn__ref_arange(tn_context *ctx, const tn_desc *y, double start, double step) {
-    if (y->dtype == TN_BOOL) {
-        return TN_EUNSUPPORTED;
-    }
+    if (y->dtype == TN_BOOL) { return TN_EUNSUPPORTED; }
     for (walk w = walk_over(1, y); w.left > 0; walk_next(&w)) {
         store_converted(y, w.at[0], start + (double)w.position * step);
     }
@@ -167,9 +165,7 @@ tn_status tn__ref_binary(tn_context *ctx, tn_binary f, const tn_desc *y, const t
 
 tn_status tn__ref_compare(tn_context *ctx, tn_compare f, const tn_desc *y, const tn_desc *a,
                           const tn_desc *b) {
-    if (y->dtype != TN_BOOL || a->dtype != b->dtype) {
-        return TN_EUNSUPPORTED;
-    }
+    if (y->dtype != TN_BOOL || a->dtype != b->dtype) { return TN_EUNSUPPORTED; }
     for (walk w = walk_over(3, y, a, b); w.left > 0; walk_next(&w)) {
         bool result = is_float(a->dtype)
                           ? compare_double(f, load_float(a, w.at[1]), load_float(b, w.at[2]))

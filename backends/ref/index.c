@@ -61,13 +61,9 @@ static tn_status scatter_dim(tn_context *ctx, const tn_desc *y, const tn_desc *i
         count *= y->size[i];
     }
     size_t bytes = (size_t)count * sizeof(float);
-    if (bytes == 0) {
-        return TN_OK;
-    }
+    if (bytes == 0) { return TN_OK; }
     sum.data = ctx->workspace(ctx, bytes);
-    if (!sum.data) {
-        return TN_ENOMEM;
-    }
+    if (!sum.data) { return TN_ENOMEM; }
     for (walk w = walk_over(2, y, &sum); w.left > 0; walk_next(&w)) {
         store_float(&sum, w.at[1], load_float(y, w.at[0]));
     }
@@ -81,9 +77,7 @@ static tn_status scatter_dim(tn_context *ctx, const tn_desc *y, const tn_desc *i
 
 tn_status tn__ref_gather_rows(tn_context *ctx, const tn_desc *y, const tn_desc *x,
                               const tn_desc *index) {
-    if (y->dtype != x->dtype || !is_index(index->dtype)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (y->dtype != x->dtype || !is_index(index->dtype)) { return TN_EUNSUPPORTED; }
     tn_status status = check_indices(ctx, index, x->size[0]);
     if (status == TN_OK) {
         tn_desc wide = row_index(index, y);
@@ -107,13 +101,9 @@ tn_status tn__ref_scatter_add_rows(tn_context *ctx, const tn_desc *y, const tn_d
 
 tn_status tn__ref_gather(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *index,
                          int dim) {
-    if (y->dtype != x->dtype || !is_index(index->dtype)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (y->dtype != x->dtype || !is_index(index->dtype)) { return TN_EUNSUPPORTED; }
     tn_status status = check_indices(ctx, index, x->size[dim]);
-    if (status == TN_OK) {
-        gather_along(y, x, index, dim);
-    }
+    if (status == TN_OK) { gather_along(y, x, index, dim); }
     return status;
 }
 

@@ -23,9 +23,7 @@ tn_status tn__ref_matmul(tn_context *ctx, const tn_desc *y, const tn_desc *a, co
                 column = n * b->stride[0] + j * b->stride[2];
         double value =
             alpha * dot_product(a, row, a->stride[2], b, column, b->stride[1], a->size[2]);
-        if (beta != 0) {
-            value += beta * load_float(y, w.at[0]);
-        }
+        if (beta != 0) { value += beta * load_float(y, w.at[0]); }
         store_float(y, w.at[0], value);
     }
     return TN_OK;

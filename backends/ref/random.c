@@ -53,9 +53,7 @@ tn_status tn__ref_random(tn_context *ctx, const tn_desc *y, tn_random_kind kind,
 
 tn_status tn__ref_dropout(tn_context *ctx, const tn_desc *y, const tn_desc *x, double p,
                           tn_random_key key) {
-    if (!is_float(y->dtype) || x->dtype != y->dtype) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!is_float(y->dtype) || x->dtype != y->dtype) { return TN_EUNSUPPORTED; }
     double scale = 1 / (1 - p);
     bool wide = y->dtype == TN_F64;
     uint32_t dropped_below = tn__threshold24(p);

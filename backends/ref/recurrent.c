@@ -113,18 +113,14 @@ static void step_forward(const step *s, int64_t i, const tn_desc *y, const tn_de
                h_after = lives ? cell_forward(s, j, &c_after) : state_load(s, r->h_before, j);
         store_float(y, here + j, lives ? h_after : 0);
         store_float(h, next + j, h_after);
-        if (c) {
-            store_float(c, next + j, c_after);
-        }
+        if (c) { store_float(c, next + j, c_after); }
     }
 }
 
 tn_status tn__ref_recurrent(tn_context *ctx, const tn_recurrent *r, const tn_desc *y,
                             const tn_desc *hn, const tn_desc *cn, const tn_desc *h0,
                             const tn_desc *c0) {
-    if (!handles_dtype(r)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!handles_dtype(r)) { return TN_EUNSUPPORTED; }
     step s = step_of(r);
     if (s.T == 0) {
         row_move(hn, 0, h0, 0, s.B * s.H);
@@ -199,9 +195,7 @@ static void step_backward(const step *s, double *dh, double *dc, const tn_desc *
         }
         for (int q = 0; q < s->G; q++) {
             store_float(dp, row + q * s->H + j, each[q]);
-            if (da) {
-                store_float(da, row + q * s->H + j, more[q]);
-            }
+            if (da) { store_float(da, row + q * s->H + j, more[q]); }
         }
     }
     for (int64_t j = 0; j < s->H; j++) {
@@ -212,15 +206,11 @@ static void step_backward(const step *s, double *dh, double *dc, const tn_desc *
 tn_status tn__ref_recurrent_backward(tn_context *ctx, const tn_recurrent *r, const tn_desc *dp,
                                      const tn_desc *da, const tn_desc *dh0, const tn_desc *dc0,
                                      const tn_desc *dy, const tn_desc *dhn, const tn_desc *dcn) {
-    if (!handles_dtype(r)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!handles_dtype(r)) { return TN_EUNSUPPORTED; }
     step s = step_of(r);
     size_t bytes = (size_t)(1 + 2 * s.H) * sizeof(double); /* never 0 */
     double *dh = ctx->workspace(ctx, bytes);
-    if (!dh) {
-        return TN_ENOMEM;
-    }
+    if (!dh) { return TN_ENOMEM; }
     double *dc = dh + s.H;
     for (s.b = 0; s.b < s.B; s.b++) {
         for (int64_t j = 0; j < s.H; j++) {
@@ -232,12 +222,8 @@ tn_status tn__ref_recurrent_backward(tn_context *ctx, const tn_recurrent *r, con
             step_backward(&s, dh, dc, dp, da, dy);
         }
         for (int64_t j = 0; j < s.H; j++) {
-            if (dh0) {
-                store_float(dh0, s.b * s.H + j, dh[j]);
-            }
-            if (dc0) {
-                store_float(dc0, s.b * s.H + j, dc[j]);
-            }
+            if (dh0) { store_float(dh0, s.b * s.H + j, dh[j]); }
+            if (dc0) { store_float(dc0, s.b * s.H + j, dc[j]); }
         }
     }
     ctx->workspace_free(ctx, dh, bytes);

@@ -15,9 +15,7 @@ static tn_desc reduced_part(const tn_desc *y, const tn_desc *x) {
 /* Whether a replaces the largest (with `smallest`, the smallest) value so far. NaN beats all and is
  * never beaten. */
 static bool takes_place(double a, double best, bool smallest) {
-    if (isnan(best)) {
-        return false;
-    }
+    if (isnan(best)) { return false; }
     return isnan(a) || (smallest ? a < best : a > best);
 }
 
@@ -44,13 +42,9 @@ static double reduce_floats(tn_reduction f, const tn_desc *x, const tn_desc *par
     for (walk w = walk_over(1, part); w.left > 0; walk_next(&w), count++) {
         double v = load_float(x, first + w.at[0]);
         exact_add(&sum, f == TN_SUM_SQUARES ? v * v : v);
-        if (takes_place(v, best, f == TN_MIN)) {
-            best = v;
-        }
+        if (takes_place(v, best, f == TN_MIN)) { best = v; }
     }
-    if (f == TN_MAX || f == TN_MIN) {
-        return best;
-    }
+    if (f == TN_MAX || f == TN_MIN) { return best; }
     /* no elements: 0 / 0 is NaN */
     return f == TN_MEAN ? exact_total(sum) / (double)count : exact_total(sum);
 }
@@ -101,9 +95,7 @@ static bool reduce_handles(tn_reduction f, tn_dtype y, tn_dtype x) {
 }
 
 tn_status tn__ref_reduce(tn_context *ctx, tn_reduction f, const tn_desc *y, const tn_desc *x) {
-    if (!reduce_handles(f, y->dtype, x->dtype)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!reduce_handles(f, y->dtype, x->dtype)) { return TN_EUNSUPPORTED; }
     tn_desc part = reduced_part(y, x);
     for (walk w = walk_over(2, y, x); w.left > 0; walk_next(&w)) {
         if (is_float(x->dtype)) {
@@ -116,9 +108,7 @@ tn_status tn__ref_reduce(tn_context *ctx, tn_reduction f, const tn_desc *y, cons
 }
 
 tn_status tn__ref_argmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, int dim) {
-    if (y->dtype != TN_I64 || x->dtype == TN_BOOL) {
-        return TN_EUNSUPPORTED;
-    }
+    if (y->dtype != TN_I64 || x->dtype == TN_BOOL) { return TN_EUNSUPPORTED; }
     for (walk w = walk_over(2, y, x); w.left > 0; walk_next(&w)) {
         int64_t best = 0;
         for (int64_t j = 1; j < x->size[dim]; j++) {

@@ -119,9 +119,7 @@ static inline void move_element(const tn_desc *y, int64_t to, const tn_desc *x, 
 
 /* Truncates towards zero and saturates at int64's range; NaN becomes 0. */
 static inline int64_t to_integer(double x) {
-    if (x >= 0x1p63) {
-        return INT64_MAX;
-    }
+    if (x >= 0x1p63) { return INT64_MAX; }
     return x >= -0x1p63 ? (int64_t)x : x < 0 ? INT64_MIN : 0;
 }
 

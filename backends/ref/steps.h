@@ -6,9 +6,7 @@
 
 static inline bool spans_ok(const tn_optim_span *spans, int count) {
     for (int i = 0; i < count; i++) {
-        if (!is_float(spans[i].param_dtype) || !is_float(spans[i].grad_dtype)) {
-            return false;
-        }
+        if (!is_float(spans[i].param_dtype) || !is_float(spans[i].grad_dtype)) { return false; }
     }
     return true;
 }
@@ -22,9 +20,7 @@ static inline double load_param(const tn_optim_span *span, int64_t i) {
 }
 
 static inline void store_param(const tn_optim_span *span, int64_t i, double value) {
-    if (span->master) {
-        span->master[i] = (float)value;
-    }
+    if (span->master) { span->master[i] = (float)value; }
     store_to(span->param, span->param_dtype, i, value);
 }
 
@@ -39,9 +35,7 @@ typedef double step_element(const void *step, const tn_optim_span *span, double 
 
 static inline tn_status step_spans(const tn_optim_span *spans, int count, double scale,
                                    step_element *element, const void *step) {
-    if (!spans_ok(spans, count)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!spans_ok(spans, count)) { return TN_EUNSUPPORTED; }
     for (int n = 0; n < count; n++) {
         const tn_optim_span *span = &spans[n];
         tn_dtype dtype = state_dtype(span);
@@ -52,9 +46,7 @@ static inline tn_status step_spans(const tn_optim_span *spans, int count, double
             }
             double p = element(step, span, load_param(span, i), g, s);
             for (int k = 0; k < TN_SPAN_STATES; k++) {
-                if (span->state[k]) {
-                    store_to(span->state[k], dtype, i, s[k]);
-                }
+                if (span->state[k]) { store_to(span->state[k], dtype, i, s[k]); }
             }
             store_param(span, i, p);
         }

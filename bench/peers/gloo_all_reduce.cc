@@ -37,9 +37,7 @@ static double best_of(const context &all, float *x, size_t n, int times) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 6) {
-        return 2;
-    }
+    if (argc < 6) { return 2; }
     int rank = atoi(argv[1]), ranks = atoi(argv[2]), rounds = atoi(argv[4]);
     gloo::transport::tcp::attr where;
     where.iface = "lo";
@@ -51,9 +49,7 @@ int main(int argc, char **argv) {
         size_t bytes = (size_t)atol(argv[i]) << 20;
         void *memory =
             mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (memory == MAP_FAILED) {
-            return 1;
-        }
+        if (memory == MAP_FAILED) { return 1; }
         madvise(memory, bytes, MADV_HUGEPAGE);
         memset(memory, 0, bytes);
         std::vector<double> ms;

@@ -45,9 +45,7 @@ static void write_rest(void) {
 int InitializeInjection(void) {
     const char *path = getenv("KERNEL_TIMES");
     out = path ? fopen(path, "w") : NULL;
-    if (!out) {
-        return 0;
-    }
+    if (!out) { return 0; }
     cuptiActivityRegisterCallbacks(give_buffer, take_buffer);
     cuptiActivityEnable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
     cuptiActivityEnable(CUPTI_ACTIVITY_KIND_MEMCPY);

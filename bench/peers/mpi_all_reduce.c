@@ -33,9 +33,7 @@ int main(int argc, char **argv) {
         long mib = atol(argv[i]), n = mib << 18;
         float *x =
             mmap(NULL, (size_t)n * 4, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (x == MAP_FAILED) {
-            return 1;
-        }
+        if (x == MAP_FAILED) { return 1; }
         madvise(x, (size_t)n * 4, MADV_HUGEPAGE);
         for (long k = 0; k < n; k++) {
             x[k] = 0.0f;

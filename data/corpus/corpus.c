@@ -72,9 +72,7 @@ static bool read_more(tn_corpus *c) {
     }
     size_t left = (size_t)c->capacity - c->end;
     int64_t got = tn__stream_read(&c->stream, c->buffer + c->end, left);
-    if (got < 0) {
-        return false;
-    }
+    if (got < 0) { return false; }
     c->all_read = (size_t)got < left;
     c->end += (size_t)got;
     return true;
@@ -83,9 +81,7 @@ static bool read_more(tn_corpus *c) {
 /* Makes the buffer hold at least `bytes`, or all that is left. */
 static bool hold_bytes(tn_corpus *c, size_t bytes) {
     while (c->end - c->begin < bytes && !c->all_read) {
-        if (!read_more(c)) {
-            return false;
-        }
+        if (!read_more(c)) { return false; }
     }
     return true;
 }
@@ -111,9 +107,7 @@ static bool is_json_name(const char *path) {
 
 static bool check_kind(const tn_corpus *c) {
     const tn__stream *s = &c->stream;
-    if (s->kind.form == TN__FORM_TEXT) {
-        return true;
-    }
+    if (s->kind.form == TN__FORM_TEXT) { return true; }
     tn__raise(TN_EFORMAT, "corpus", "%s%s%s; expected text or JSON lines (also .gz or .zst)",
               s->file.path, s->unpacker ? ", decompressed, is " : " is ",
               s->kind.form == TN__FORM_BINARY ? "binary (it has zero bytes)" : s->kind.is);
@@ -131,9 +125,7 @@ static void close_file(tn_corpus *c) {
 static bool open_file(tn_corpus *c) {
     static const char mark[] = "\xef\xbb\xbf"; /* UTF-8's byte order mark */
     const char *path = c->sources.list[c->source].path;
-    if (!tn__stream_open(&c->stream, path, "corpus")) {
-        return false;
-    }
+    if (!tn__stream_open(&c->stream, path, "corpus")) { return false; }
     c->open = true;
     c->begin = c->end = 0;
     c->all_read = c->within = false;
@@ -142,9 +134,7 @@ static bool open_file(tn_corpus *c) {
     c->is_values = c->records.has_path && !is_named(path, ".jsonl") && !is_named(path, ".ndjson");
     size_t piece = c->stream.file.bytes / PIECES;
     c->piece = piece < PIECE_LEAST ? PIECE_LEAST : piece > PIECE_MOST ? PIECE_MOST : piece;
-    if (!check_kind(c) || !hold_bytes(c, strlen(mark))) {
-        return false;
-    }
+    if (!check_kind(c) || !hold_bytes(c, strlen(mark))) { return false; }
     if (c->end >= strlen(mark) && memcmp(c->buffer, mark, strlen(mark)) == 0) {
         c->begin = strlen(mark);
     }
@@ -171,14 +161,10 @@ static bool take_line(tn_corpus *c, const char **line, size_t *bytes) {
         }
         if (!newline && !c->all_read) {
             looked = there;
-            if (!read_more(c)) {
-                return false;
-            }
+            if (!read_more(c)) { return false; }
             continue;
         }
-        if (!newline && there == 0) {
-            return false;
-        }
+        if (!newline && there == 0) { return false; }
         *line = at;
         *bytes = newline ? (size_t)(newline - at) : there;
         c->begin += *bytes + (newline != NULL);
@@ -227,12 +213,8 @@ static bool is_json_space(char c) {
 /* The next value. False at the file's end, and after raising. */
 static bool take_value(tn_corpus *c, const char **value, size_t *bytes) {
     for (;;) {
-        if (!hold_bytes(c, 1) || c->begin == c->end) {
-            return false;
-        }
-        if (!is_json_space(c->buffer[c->begin])) {
-            break;
-        }
+        if (!hold_bytes(c, 1) || c->begin == c->end) { return false; }
+        if (!is_json_space(c->buffer[c->begin])) { break; }
         c->lines += c->buffer[c->begin++] == '\n';
     }
     c->line = c->lines + 1;
@@ -243,12 +225,8 @@ static bool take_value(tn_corpus *c, const char **value, size_t *bytes) {
             return raise_line(c, "the value that begins here is longer than 1 GiB (as JSON lines "
                                  "each part would be read by itself)");
         }
-        if (e.ended || c->all_read) {
-            break;
-        }
-        if (!read_more(c)) {
-            return false;
-        }
+        if (e.ended || c->all_read) { break; }
+        if (!read_more(c)) { return false; }
     }
     *value = c->buffer + c->begin;
     *bytes = e.looked;
@@ -290,12 +268,8 @@ static bool read_json(tn_corpus *c) {
     const char *text = NULL;
     size_t bytes = 0;
     tn__json_free(&c->json);
-    if (!(c->is_values ? take_value : take_line)(c, &text, &bytes)) {
-        return false;
-    }
-    if (!tn__json_read_any(&c->json, text, bytes)) {
-        return raise_json(c, text, bytes);
-    }
+    if (!(c->is_values ? take_value : take_line)(c, &text, &bytes)) { return false; }
+    if (!tn__json_read_any(&c->json, text, bytes)) { return raise_json(c, text, bytes); }
     tn__records_begin(&c->records, c->json.values);
     return true;
 }
@@ -304,12 +278,8 @@ static bool read_json(tn_corpus *c) {
 static bool next_record(tn_corpus *c, tn_document *d) {
     tn__record_text texts[2];
     while (!tn__records_next(&c->records, texts)) {
-        if (c->records.wrong[0]) {
-            return raise_line(c, c->records.wrong);
-        }
-        if (tn__pending() || !read_json(c)) {
-            return false;
-        }
+        if (c->records.wrong[0]) { return raise_line(c, c->records.wrong); }
+        if (tn__pending() || !read_json(c)) { return false; }
     }
     *d = (tn_document){.text = texts[0].at,
                        .bytes = texts[0].bytes,
@@ -331,15 +301,11 @@ static bool is_blank(char c) {
 static bool skip_between(tn_corpus *c) {
     size_t split = strlen(c->split);
     for (;;) {
-        if (!hold_bytes(c, split)) {
-            return false;
-        }
+        if (!hold_bytes(c, split)) { return false; }
         const char *at = c->buffer + c->begin;
         size_t there = c->end - c->begin;
         bool separator = there >= split && memcmp(at, c->split, split) == 0;
-        if (!separator && (there == 0 || !is_blank(*at))) {
-            return true;
-        }
+        if (!separator && (there == 0 || !is_blank(*at))) { return true; }
         c->begin += separator ? split : 1;
     }
 }
@@ -354,18 +320,14 @@ typedef struct piece {
 static bool find_piece(tn_corpus *c, piece *p) {
     size_t split = c->split ? strlen(c->split) : 0;
     for (size_t most = c->piece; most <= LONGEST; most *= 2) {
-        if (!hold_bytes(c, most + split + 1)) {
-            return false;
-        }
+        if (!hold_bytes(c, most + split + 1)) { return false; }
         const char *at = c->buffer + c->begin;
         size_t there = c->end - c->begin;
         size_t looked = there < most + split ? there : most + split;
         const char *found = split ? memmem(at, looked, c->split, split) : NULL;
         p->ends = found || (c->all_read && there <= most);
         p->bytes = found ? (size_t)(found - at) : p->ends ? there : tn__last_cut(at, there, most);
-        if (p->ends || p->bytes > 0) {
-            return true;
-        }
+        if (p->ends || p->bytes > 0) { return true; }
     }
     tn__raise(TN_EFORMAT, "corpus",
               "%s: 64 MiB without a space or the beginning of a line: this is not natural text",
@@ -377,15 +339,9 @@ static bool find_piece(tn_corpus *c, piece *p) {
 static bool next_piece(tn_corpus *c, tn_document *d) {
     piece p;
     bool begins = !c->within;
-    if (begins && c->split && !skip_between(c)) {
-        return false;
-    }
-    if (begins && (!hold_bytes(c, 1) || c->begin == c->end)) {
-        return false;
-    }
-    if (!find_piece(c, &p)) {
-        return false;
-    }
+    if (begins && c->split && !skip_between(c)) { return false; }
+    if (begins && (!hold_bytes(c, 1) || c->begin == c->end)) { return false; }
+    if (!find_piece(c, &p)) { return false; }
     c->within = !p.ends;
     *d = (tn_document){.text = c->buffer + c->begin, .bytes = p.bytes, .begins = begins};
     c->begin += p.bytes;
@@ -404,14 +360,10 @@ bool tn_corpus_next(tn_corpus *c, tn_document *d) {
         tn__raise(TN_EVALUE, "corpus", "the %s is NULL", c ? "document" : "corpus");
         return false;
     }
-    if (!tn__alive_is(&corpora, c, "corpus")) {
-        return false;
-    }
+    if (!tn__alive_is(&corpora, c, "corpus")) { return false; }
     *d = (tn_document){.text = NULL};
     while (!tn__pending() && (c->open || c->source < c->sources.count)) {
-        if (!c->open && !open_file(c)) {
-            return false;
-        }
+        if (!c->open && !open_file(c)) { return false; }
         if (c->is_json ? next_record(c, d) : next_piece(c, d)) {
             c->documents += d->begins;
             d->number = c->documents - 1;
@@ -419,9 +371,7 @@ bool tn_corpus_next(tn_corpus *c, tn_document *d) {
             d->path = c->stream.file.path;
             return true;
         }
-        if (!tn__pending()) {
-            close_file(c);
-        }
+        if (!tn__pending()) { close_file(c); }
     }
     return false;
 }
@@ -437,9 +387,7 @@ const tn__sources *tn__corpus_sources(const tn_corpus *c) {
 }
 
 void tn_corpus_free(tn_corpus *c) {
-    if (!c || !tn__alive_end(&corpora, c, "corpus_free")) {
-        return;
-    }
+    if (!c || !tn__alive_end(&corpora, c, "corpus_free")) { return; }
     tn__stream_close(&c->stream);
     tn__json_free(&c->json);
     tn__records_close(&c->records);
@@ -475,9 +423,7 @@ tn_corpus *tn_corpus_open(const char *const *paths, int count, tn_corpus_options
         c->options = options;
         c->split = options.split ? tn__strdup(options.split) : NULL;
     }
-    if (!c || (options.split && !c->split)) {
-        tn__raise(TN_ENOMEM, "corpus", "no memory");
-    }
+    if (!c || (options.split && !c->split)) { tn__raise(TN_ENOMEM, "corpus", "no memory"); }
     bool found = c && !tn__pending() && tn__records_open(&c->records, &options);
     for (int i = 0; found && i < count; i++) {
         int64_t before = c->sources.count;

@@ -50,9 +50,7 @@ static bool append_text(tn__batch *b, const char *text, size_t bytes) {
     if (!tn__grow(&b->text, (int64_t)(b->bytes + bytes) + 1, &b->text_capacity, 1, "tokens")) {
         return false;
     }
-    if (bytes > 0) {
-        memcpy(b->text + b->bytes, text, bytes);
-    }
+    if (bytes > 0) { memcpy(b->text + b->bytes, text, bytes); }
     b->bytes += bytes;
     return true;
 }
@@ -61,13 +59,9 @@ static bool append_part(const tn__encoders *e, tn__batch *b, const tn_document *
     if (!tn__grow(&b->parts, b->count + 1, &b->capacity, sizeof(*b->parts), "tokens")) {
         return false;
     }
-    if (!append_text(b, d->text, d->bytes)) {
-        return false;
-    }
+    if (!append_text(b, d->text, d->bytes)) { return false; }
     size_t prompt = b->bytes;
-    if (!append_text(b, d->completion, d->completion_bytes)) {
-        return false;
-    }
+    if (!append_text(b, d->completion, d->completion_bytes)) { return false; }
     tn__part *p = &b->parts[b->count++];
     *p = (tn__part){.number = d->number,
                     .piece = d->piece,
@@ -141,9 +135,7 @@ static bool encode_text(const tn__encoders *e, const tn__batch *b, size_t from, 
 }
 
 static bool append_id(tn_ids *ids, int32_t id) {
-    if (!tn__ids_reserve(ids, 1)) {
-        return false;
-    }
+    if (!tn__ids_reserve(ids, 1)) { return false; }
     ids->ids[ids->count++] = id;
     return true;
 }
@@ -165,9 +157,7 @@ static void say_where(const tn__part *p) {
     tn_error_record why;
     char line[40] = "";
     if (tn_error_take(&why)) {
-        if (p->line > 0) {
-            snprintf(line, sizeof(line), ": line %lld", (long long)p->line);
-        }
+        if (p->line > 0) { snprintf(line, sizeof(line), ": line %lld", (long long)p->line); }
         tn__raise(why.status, "tokens", "%s%s: %s", p->path, line, why.message);
     }
 }
@@ -196,9 +186,7 @@ static slot *claim_slot(tn__encoders *e) {
     while (!e->stop) {
         if (e->claimed < e->filled) {
             slot *s = slot_of(e, e->claimed++);
-            if (s->state == SLOT_FULL) {
-                return s;
-            }
+            if (s->state == SLOT_FULL) { return s; }
         } else if (e->all_read) {
             return NULL;
         } else {
@@ -248,9 +236,7 @@ tn__batch *tn__encoders_next(tn__encoders *e) {
         e->lent = s;
     }
     pthread_mutex_unlock(&e->lock);
-    if (e->lent && s->failed) {
-        tn_error_give(&s->error);
-    }
+    if (e->lent && s->failed) { tn_error_give(&s->error); }
     return e->lent && !s->failed ? &s->batch : NULL;
 }
 
@@ -290,9 +276,7 @@ tn__encoders *tn__encoders_begin(tn_corpus *c, tn__encoding how) {
     int slots = (2 * how.threads + 2) * (how.rank == 0 ? how.ranks : 1);
     slots = slots > MOST_SLOTS ? MOST_SLOTS : slots;
     tn__encoders *e = tn__calloc_for(1, sizeof(*e) + (size_t)slots * sizeof(e->list[0]), "tokens");
-    if (e) {
-        e->threads = tn__calloc_for((size_t)how.threads + 1, sizeof(*e->threads), "tokens");
-    }
+    if (e) { e->threads = tn__calloc_for((size_t)how.threads + 1, sizeof(*e->threads), "tokens"); }
     if (!e || !e->threads) {
         free(e);
         return NULL;
@@ -310,9 +294,7 @@ tn__encoders *tn__encoders_begin(tn_corpus *c, tn__encoding how) {
 }
 
 void tn__encoders_end(tn__encoders *e) {
-    if (!e) {
-        return;
-    }
+    if (!e) { return; }
     pthread_mutex_lock(&e->lock);
     e->stop = true;
     pthread_cond_broadcast(&e->changed);

@@ -55,21 +55,15 @@ static bool take_ids(tn__batch *b, const char *parts, int64_t ids) {
         b->parts[i].has_end = e.has_end != 0;
     }
     b->ids.count = 0;
-    if (!sound || from != ids || !tn__ids_reserve(&b->ids, ids)) {
-        return false;
-    }
-    if (ids > 0) {
-        memcpy(b->ids.ids, parts, (size_t)ids * sizeof(*b->ids.ids));
-    }
+    if (!sound || from != ids || !tn__ids_reserve(&b->ids, ids)) { return false; }
+    if (ids > 0) { memcpy(b->ids.ids, parts, (size_t)ids * sizeof(*b->ids.ids)); }
     b->ids.count = ids;
     return true;
 }
 
 static bool take_message(tn__batch *b, const tn__buffer *message, int from) {
     head theirs = {.parts = -1}, ours = head_of(b);
-    if (message->bytes >= sizeof(theirs)) {
-        memcpy(&theirs, message->at, sizeof(theirs));
-    }
+    if (message->bytes >= sizeof(theirs)) { memcpy(&theirs, message->at, sizeof(theirs)); }
     size_t left = message->bytes - sizeof(theirs), parts = (size_t)b->count * sizeof(encoded);
     if (theirs.parts != ours.parts || memcmp(theirs.text, ours.text, sizeof(ours.text)) != 0) {
         tn__raise(TN_EMISMATCH, "tokens",

@@ -38,9 +38,7 @@ static bool add_step(reader *r, tn__json_path *p, tn__step step) {
     }
     p->steps[p->count++] = step;
     if (step.kind == TN__STEP_EACH) {
-        if (p->lists == TN__PATH_LISTS) {
-            return raise_wrong(r, "too many []");
-        }
+        if (p->lists == TN__PATH_LISTS) { return raise_wrong(r, "too many []"); }
         p->after[++p->lists] = p->count;
     }
     return true;
@@ -101,9 +99,7 @@ static bool read_index(reader *r, tn__json_path *p) {
 
 /* After '['. */
 static bool read_bracket(reader *r, tn__json_path *p) {
-    if (take_byte(r, ']')) {
-        return add_step(r, p, (tn__step){.kind = TN__STEP_EACH});
-    }
+    if (take_byte(r, ']')) { return add_step(r, p, (tn__step){.kind = TN__STEP_EACH}); }
     bool name = take_byte(r, '"');
     if (!name && !is_digit(*r->at)) {
         return raise_wrong(r, "], a number or a name in quotes should be here");
@@ -113,16 +109,10 @@ static bool read_bracket(reader *r, tn__json_path *p) {
 }
 
 static bool read_step(reader *r, tn__json_path *p) {
-    if (take_byte(r, '[')) {
-        return read_bracket(r, p);
-    }
+    if (take_byte(r, '[')) { return read_bracket(r, p); }
     bool first = p->count == 0, dot = take_byte(r, '.');
-    if (dot && take_byte(r, '"')) {
-        return read_quoted(r, p);
-    }
-    if (dot && first && take_byte(r, '[')) {
-        return read_bracket(r, p);
-    }
+    if (dot && take_byte(r, '"')) { return read_quoted(r, p); }
+    if (dot && first && take_byte(r, '[')) { return read_bracket(r, p); }
     return dot || first ? read_name(r, p) : raise_wrong(r, ". or [ should be here");
 }
 
@@ -141,9 +131,7 @@ static bool read_path(reader *r, tn__json_path *p) {
         return true;
     }
     while (!is_at_end(r)) {
-        if (!read_step(r, p)) {
-            return false;
-        }
+        if (!read_step(r, p)) { return false; }
     }
     return true;
 }
@@ -165,9 +153,7 @@ static bool read_character(reader *r, tn__buffer *text) {
     char first = r->at[0], next = r->at[1];
     bool brace = first == '{' || first == '}';
     const char *escape = first == '\\' && next ? strchr(written, next) : NULL;
-    if (brace && next != first) {
-        return raise_wrong(r, "a } without a {");
-    }
+    if (brace && next != first) { return raise_wrong(r, "a } without a {"); }
     r->at += 1 + (brace || escape);
     return tn__buffer_add(text, escape ? &meant[escape - written] : &first, 1);
 }
@@ -192,9 +178,7 @@ static bool read_literal(reader *r, tn__template *p) {
 }
 
 static bool read_part(reader *r, tn__template *p) {
-    if (r->braces && !(r->at[0] == '{' && r->at[1] != '{')) {
-        return read_literal(r, p);
-    }
+    if (r->braces && !(r->at[0] == '{' && r->at[1] != '{')) { return read_literal(r, p); }
     r->at += r->braces;
     tn__template_part *part = new_part(r, p);
     return part && read_path(r, &part->path) &&
@@ -206,9 +190,7 @@ bool tn__template_read(tn__template *p, const char *text, const char *operation)
     r.braces = text[strcspn(text, "{}")] != 0;
     bool paths = false;
     do {
-        if (!read_part(&r, p)) {
-            return false;
-        }
+        if (!read_part(&r, p)) { return false; }
         paths = paths || !p->parts[p->count - 1].literal;
     } while (*r.at);
     return paths || raise_wrong(&r, "there is no {path} in it");

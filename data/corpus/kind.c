@@ -90,9 +90,7 @@ static uint64_t number_at(const beginning *b, size_t at, int bytes, bool big_end
 
 /* The length of a header that is a JSON object, then the header. */
 static bool is_safetensors(const beginning *b) {
-    if (b->bytes < 10 || b->at[8] != '{' || !memchr("\"} \n", b->at[9], 4)) {
-        return false;
-    }
+    if (b->bytes < 10 || b->at[8] != '{' || !memchr("\"} \n", b->at[9], 4)) { return false; }
     uint64_t header = number_at(b, 0, 8, false);
     return header >= 2 && header <= b->size - 8;
 }
@@ -125,15 +123,11 @@ tn__kind tn__kind_of(const void *start, size_t bytes, uint64_t size) {
     beginning b = {
         .at = start, .bytes = bytes < TN__KIND_BYTES ? bytes : TN__KIND_BYTES, .size = size};
     const mark *m = mark_of(&b);
-    if (m) {
-        return m->kind;
-    }
+    if (m) { return m->kind; }
     if (is_safetensors(&b)) {
         return (tn__kind){TN__FORM_OTHER, "a safetensors file (a model's weights)"};
     }
-    if (is_idx(&b)) {
-        return (tn__kind){TN__FORM_OTHER, "an idx file, as MNIST's are"};
-    }
+    if (is_idx(&b)) { return (tn__kind){TN__FORM_OTHER, "an idx file, as MNIST's are"}; }
     bool binary = b.bytes && memchr(b.at, 0, b.bytes);
     return binary ? (tn__kind){TN__FORM_BINARY, "binary"} : (tn__kind){TN__FORM_TEXT, "text"};
 }

@@ -33,9 +33,7 @@ static bool each_path(tn__records *r, bool (*f)(tn__records *r, const tn__json_p
 
 static bool choose_deepest(tn__records *r, const tn__json_path *p) {
     r->has_path = r->has_path || p->count != 1 || p->steps[0].kind != TN__STEP_MEMBER;
-    if (!r->deepest || p->lists > r->deepest->lists) {
-        r->deepest = p;
-    }
+    if (!r->deepest || p->lists > r->deepest->lists) { r->deepest = p; }
     return true;
 }
 
@@ -55,9 +53,7 @@ bool tn__records_open(tn__records *r, const tn_corpus_options *o) {
     r->pairs = o->pairs;
     for (int i = 0; i < 2; i++) {
         r->made[i].operation = "corpus";
-        if (texts[i] && !tn__template_read(&r->texts[i], texts[i], "corpus")) {
-            return false;
-        }
+        if (texts[i] && !tn__template_read(&r->texts[i], texts[i], "corpus")) { return false; }
     }
     return each_path(r, choose_deepest) && each_path(r, check_path);
 }
@@ -134,9 +130,7 @@ static const tn__json *say_missing(tn__records *r, const tn__json_path *p, int64
 
 static const tn__json *say_no_object(tn__records *r, const tn__json_path *p, int64_t step,
                                      const tn__json *value) {
-    if (step > 0) {
-        return say_wrong(r, p, step, "is not an object");
-    }
+    if (step > 0) { return say_wrong(r, p, step, "is not an object"); }
     snprintf(r->wrong, sizeof(r->wrong), "%s",
              value->kind != TN__JSON_LIST ? "it is not an object: {\"text\": \"…\"}"
              : r->pairs ? "this is a JSON list, not JSON lines, of which each is an object "
@@ -151,14 +145,10 @@ static const tn__json *say_no_object(tn__records *r, const tn__json_path *p, int
 /* The member that a step names. NULL when something is wrong. */
 static const tn__json *find_member(tn__records *r, const tn__json_path *p, int64_t step,
                                    const tn__json *object) {
-    if (object->kind != TN__JSON_OBJECT) {
-        return say_no_object(r, p, step, object);
-    }
+    if (object->kind != TN__JSON_OBJECT) { return say_no_object(r, p, step, object); }
     const tn__json *found = NULL, *member = tn__json_first(object);
     for (uint32_t i = 0; i < object->count; i++, member = tn__json_next(member)) {
-        if (strcmp(member->key, p->steps[step].name) != 0) {
-            continue;
-        }
+        if (strcmp(member->key, p->steps[step].name) != 0) { continue; }
         if (found) {
             char why[100];
             snprintf(why, sizeof(why), "has \"%.60s\" twice", p->steps[step].name);
@@ -197,12 +187,8 @@ static bool enter_lists(tn__records *r) {
     while (r->level < p->lists) {
         int64_t end = p->after[r->level + 1] - 1;
         const tn__json *list = follow_path(r, p, p->after[r->level], end, chosen_of(r, r->level));
-        if (list && list->kind != TN__JSON_LIST) {
-            list = say_wrong(r, p, end, "is not a list");
-        }
-        if (!list || list->count == 0) {
-            return false;
-        }
+        if (list && list->kind != TN__JSON_LIST) { list = say_wrong(r, p, end, "is not a list"); }
+        if (!list || list->count == 0) { return false; }
         r->index[r->level] = 0;
         r->size[r->level] = list->count;
         r->at[r->level++] = tn__json_first(list);
@@ -230,9 +216,7 @@ static bool find_text(tn__records *r, const tn__json_path *p, tn__record_text *t
     if (value && value->kind != TN__JSON_TEXT) {
         value = say_wrong(r, p, p->count, "is not a text");
     }
-    if (value) {
-        *text = (tn__record_text){value->text, value->bytes};
-    }
+    if (value) { *text = (tn__record_text){value->text, value->bytes}; }
     return value != NULL;
 }
 

@@ -31,9 +31,7 @@ typedef struct tn__made {
 /* Tokenizers of one vocabulary may cut and join differently. */
 static bool put_tokenizer(tn__buffer *b, const tn_tokenizer *t) {
     char digits[TN__DIGEST_DIGITS + 1];
-    if (!tn__tokenizer_digest(t, digits, b->operation)) {
-        return false;
-    }
+    if (!tn__tokenizer_digest(t, digits, b->operation)) { return false; }
     tn__buffer_format(b, "tokenizer %s %d %d\n", digits, t->whole, t->prefix_space);
     for (int i = 0; i < t->patterns.count; i++) {
         const tn__pattern *p = t->patterns.of[i];
@@ -86,9 +84,7 @@ bool tn__tokens_identity(const tn_tokenizer *t, int32_t eot, const tn_tokens_opt
     put_option(&b, "split", c->split);
     put_texts(&b, texts, here);
     bool done = put_tokenizer(&b, t) && !b.failed;
-    if (done) {
-        tn__digest_of(b.at, b.bytes, digits);
-    }
+    if (done) { tn__digest_of(b.at, b.bytes, digits); }
     tn__buffer_free(&b);
     return done;
 }
@@ -98,22 +94,16 @@ bool tn__tokens_identity(const tn_tokenizer *t, int32_t eot, const tn_tokens_opt
 static bool digest_file(const char *path, char *digits) {
     enum { AT_ONCE = 1 << 20 };
     tn__reader r;
-    if (!tn__reader_open(&r, path, "tokens")) {
-        return false;
-    }
+    if (!tn__reader_open(&r, path, "tokens")) { return false; }
     char *part = tn__malloc_for(AT_ONCE, "tokens");
     tn__digest *d = part ? tn__digest_new("tokens") : NULL;
     bool done = d != NULL;
     for (size_t at = 0; done && at < r.bytes; at += AT_ONCE) {
         size_t bytes = r.bytes - at < AT_ONCE ? r.bytes - at : AT_ONCE;
         done = tn__reader_get(&r, at, part, bytes);
-        if (done) {
-            tn__digest_add(d, part, bytes);
-        }
+        if (done) { tn__digest_add(d, part, bytes); }
     }
-    if (done) {
-        tn__digest_text(d, digits);
-    }
+    if (done) { tn__digest_text(d, digits); }
     tn__digest_free(d);
     free(part);
     tn__reader_close(&r);
@@ -166,9 +156,7 @@ static bool made_of(const tn__json *object, const tn__point *points, tn__made *m
 
 static bool keep_made(tn__so_far *s, const tn__made *m) {
     bool fits = tn__grow(&s->list, s->count + 1, &s->capacity, sizeof(*s->list), "tokens");
-    if (fits) {
-        s->list[s->count++] = *m;
-    }
+    if (fits) { s->list[s->count++] = *m; }
     return fits;
 }
 
@@ -183,13 +171,9 @@ static void take_shards(tn__so_far *s, const tn__json *whole, tn__point *points)
     const tn__json *one = tn__json_first(shards);
     for (uint32_t i = 0; i < shards->count && !tn__pending(); i++, one = tn__json_next(one)) {
         tn__made m;
-        if (!made_of(one, points, &m)) {
-            return;
-        }
+        if (!made_of(one, points, &m)) { return; }
         ended[m.split] = ended[m.split] || !is_there(s, &m);
-        if (!ended[m.split] && keep_made(s, &m)) {
-            points[m.split] = m.after;
-        }
+        if (!ended[m.split] && keep_made(s, &m)) { points[m.split] = m.after; }
     }
 }
 
@@ -221,9 +205,7 @@ static bool write_all(const tn__so_far *s) {
     char *path = tn__folder_path(s->folder, TN__SO_FAR_JSON, "tokens");
     bool open = path && tn__file_begin(&f, path, "tokens");
     free(path);
-    if (!open) {
-        return false;
-    }
+    if (!open) { return false; }
     tn__file_print(&f, "{\"format\": \"" FORMAT "\",\n \"of\": \"%s\",\n \"shards\": [", s->of);
     for (int64_t i = 0; i < s->count; i++) {
         const tn__made *m = &s->list[i];

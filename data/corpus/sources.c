@@ -30,14 +30,10 @@ typedef struct names {
 
 static bool collect_name(const char *name, void *user) {
     names *n = user;
-    if (name[0] == '.') {
-        return true;
-    }
+    if (name[0] == '.') { return true; }
     bool fits = tn__grow(&n->list, n->count + 1, &n->capacity, sizeof(*n->list), n->operation);
     char *copy = fits ? tn__strdup_for(name, n->operation) : NULL;
-    if (copy) {
-        n->list[n->count++] = copy;
-    }
+    if (copy) { n->list[n->count++] = copy; }
     return copy != NULL;
 }
 
@@ -57,9 +53,7 @@ static bool add_folder(tn__sources *s, const char *path, int depth, const char *
     }
     bool done = tn__folder_each(path, collect_name, &n, operation);
     done = done && !tn__pending();
-    if (done && n.count) {
-        qsort(n.list, (size_t)n.count, sizeof(*n.list), compare_names);
-    }
+    if (done && n.count) { qsort(n.list, (size_t)n.count, sizeof(*n.list), compare_names); }
     for (int64_t i = 0; i < n.count; i++) {
         done =
             done && add_path(s, tn__folder_path(path, n.list[i], operation), depth + 1, operation);
@@ -72,17 +66,13 @@ static bool add_folder(tn__sources *s, const char *path, int depth, const char *
 /* Takes ownership of the path. NULL: its error has been raised. */
 static bool add_path(tn__sources *s, char *path, int depth, const char *operation) {
     struct stat about;
-    if (!path) {
-        return false;
-    }
+    if (!path) { return false; }
     if (stat(path, &about) != 0) {
         tn__raise(errno == ENOMEM ? TN_ENOMEM : TN_EIO, operation, "%s: %s", path, strerror(errno));
         free(path);
         return false;
     }
-    if (!S_ISDIR(about.st_mode)) {
-        return add_file(s, path, &about, operation);
-    }
+    if (!S_ISDIR(about.st_mode)) { return add_file(s, path, &about, operation); }
     bool done = add_folder(s, path, depth, operation);
     free(path);
     return done;

@@ -51,9 +51,7 @@ static bool step_gzip(tn__stream *s, unsigned char **to, unsigned char *end) {
     if (!u->inside && u->from < u->to && u->packed[u->from] != 0x1f) {
         return raise_rest(s, s->at - (u->to - u->from));
     }
-    if (!u->inside && inflateReset(z) != Z_OK) {
-        return raise_damage(s, "it cannot be begun");
-    }
+    if (!u->inside && inflateReset(z) != Z_OK) { return raise_damage(s, "it cannot be begun"); }
     u->inside = true;
     z->next_in = u->packed + u->from;
     z->avail_in = (unsigned)(u->to - u->from);
@@ -63,9 +61,7 @@ static bool step_gzip(tn__stream *s, unsigned char **to, unsigned char *end) {
     u->from = u->to - z->avail_in;
     *to = z->next_out;
     u->inside = status != Z_STREAM_END;
-    if (status == Z_MEM_ERROR) {
-        return raise_memory(s);
-    }
+    if (status == Z_MEM_ERROR) { return raise_memory(s); }
     return status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR ||
            raise_damage(s, z->msg ? z->msg : "its checksum is wrong");
 }
@@ -95,12 +91,8 @@ static bool step_zstd(tn__stream *s, unsigned char **to, unsigned char *end) {
 static bool fill_packed(tn__stream *s) {
     tn__unpacker *u = s->unpacker;
     size_t left = s->file.bytes - s->at, bytes = left < PACKED_SIZE ? left : PACKED_SIZE;
-    if (u->from < u->to) {
-        return true;
-    }
-    if (bytes == 0 || !tn__reader_get(&s->file, s->at, u->packed, bytes)) {
-        return false;
-    }
+    if (u->from < u->to) { return true; }
+    if (bytes == 0 || !tn__reader_get(&s->file, s->at, u->packed, bytes)) { return false; }
     s->at += bytes;
     u->from = 0;
     u->to = bytes;
@@ -123,19 +115,11 @@ static int64_t read_packed(tn__stream *s, unsigned char *to, size_t size) {
         /* Unpacked bytes that did not fit come before those read next. */
         unsigned char *before = to;
         bool more = fill_packed(s);
-        if (tn__pending()) {
-            return -1;
-        }
+        if (tn__pending()) { return -1; }
         skip_padding(u);
-        if (more && u->from == u->to) {
-            continue;
-        }
-        if (!more && !u->inside) {
-            break;
-        }
-        if (!(u->is_zstd ? step_zstd : step_gzip)(s, &to, end)) {
-            return -1;
-        }
+        if (more && u->from == u->to) { continue; }
+        if (!more && !u->inside) { break; }
+        if (!(u->is_zstd ? step_zstd : step_gzip)(s, &to, end)) { return -1; }
         if (!more && to == before && u->inside) {
             tn__raise(TN_EFORMAT, s->file.operation, "%s was cut short: its %s data do not end",
                       s->file.path, u->is_zstd ? "zstd" : "gzip");
@@ -146,13 +130,9 @@ static int64_t read_packed(tn__stream *s, unsigned char *to, size_t size) {
 }
 
 int64_t tn__stream_read(tn__stream *s, void *to, size_t size) {
-    if (s->unpacker) {
-        return read_packed(s, to, size);
-    }
+    if (s->unpacker) { return read_packed(s, to, size); }
     size_t left = s->file.bytes - s->at, bytes = left < size ? left : size;
-    if (!tn__reader_get(&s->file, s->at, to, bytes)) {
-        return -1;
-    }
+    if (!tn__reader_get(&s->file, s->at, to, bytes)) { return -1; }
     s->at += bytes;
     return (int64_t)bytes;
 }
@@ -199,9 +179,7 @@ static bool check_name(const tn__stream *s) {
 static bool look_inside(tn__stream *s) {
     unsigned char inside[TN__KIND_BYTES];
     int64_t bytes = tn__stream_read(s, inside, sizeof(inside));
-    if (bytes < 0) {
-        return false;
-    }
+    if (bytes < 0) { return false; }
     tn__kind packed = s->kind;
     s->kind = tn__kind_of(inside, (size_t)bytes, UINT64_MAX);
     if (s->kind.form == TN__FORM_GZIP || s->kind.form == TN__FORM_ZSTD) {
@@ -221,9 +199,7 @@ static bool look_inside(tn__stream *s) {
 static bool stream_begin(tn__stream *s) {
     unsigned char head[TN__KIND_BYTES];
     size_t bytes = s->file.bytes < sizeof(head) ? s->file.bytes : sizeof(head);
-    if (!tn__reader_get(&s->file, 0, head, bytes)) {
-        return false;
-    }
+    if (!tn__reader_get(&s->file, 0, head, bytes)) { return false; }
     s->kind = tn__kind_of(head, bytes, s->file.bytes);
     bool packed = s->kind.form == TN__FORM_GZIP || s->kind.form == TN__FORM_ZSTD;
     return check_name(s) && (!packed || (unpacker_begin(s) && look_inside(s)));
@@ -231,9 +207,7 @@ static bool stream_begin(tn__stream *s) {
 
 bool tn__stream_open(tn__stream *s, const char *path, const char *operation) {
     *s = (tn__stream){.file.fd = -1};
-    if (!tn__reader_open(&s->file, path, operation)) {
-        return false;
-    }
+    if (!tn__reader_open(&s->file, path, operation)) { return false; }
     if (!stream_begin(s)) {
         tn__stream_close(s);
         return false;

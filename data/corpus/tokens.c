@@ -186,9 +186,7 @@ static bool put_all(making *m) {
     bool done = true;
     for (tn__batch *b; done && (b = tn__encoders_next(m->encoders));) {
         done = (!b->foreign || tn__batch_receive(&m->ranks, b)) && put_batch(m, b);
-        if (done && m->options.progress) {
-            m->options.progress(&m->made, m->options.user);
-        }
+        if (done && m->options.progress) { m->options.progress(&m->made, m->options.user); }
     }
     return done && !tn__pending() && finish_shards(m);
 }
@@ -227,9 +225,7 @@ static void put_counts(tn__buffer *j, const char *name, int64_t shards, int64_t 
 static bool put_summary(making *m, const char *const *paths, int count) {
     char digits[TN__DIGEST_DIGITS + 1];
     const tn_tokens_made *made = &m->made;
-    if (!tn__tokenizer_digest(m->tokenizer, digits, "tokens")) {
-        return false;
-    }
+    if (!tn__tokenizer_digest(m->tokenizer, digits, "tokens")) { return false; }
     tn__buffer j = {.operation = "tokens"};
     tn__buffer_text(&j, "{\"format\": \"tern-tokens-1\",\n \"finished\": true,\n");
     tn__buffer_format(&j, " \"vocab\": %" PRId64 ",\n \"eot\": %" PRId32 ",\n",
@@ -248,9 +244,7 @@ static bool put_summary(making *m, const char *const *paths, int count) {
     }
     tn__buffer_text(&j, "]}\n");
     bool whole = !j.failed;
-    if (whole) {
-        tn__file_put(&m->summary, j.at, j.bytes);
-    }
+    if (whole) { tn__file_put(&m->summary, j.at, j.bytes); }
     tn__buffer_free(&j);
     return whole;
 }
@@ -271,9 +265,7 @@ static bool is_ours(const char *name) {
 
 static bool is_kept(const making *m, const char *name) {
     char kept[64];
-    if (strcmp(name, TN__SO_FAR_JSON) == 0) {
-        return m->so_far.count > 0;
-    }
+    if (strcmp(name, TN__SO_FAR_JSON) == 0) { return m->so_far.count > 0; }
     for (int i = 0; i < TN__SPLITS; i++) {
         size_t bytes = strlen(tn__split_names[i]);
         if (strncmp(name, tn__split_names[i], bytes) == 0 && name[bytes] == '_') {
@@ -300,9 +292,7 @@ static bool remove_shard(const char *name, void *user) {
     const making *m = user;
     bool remove = is_ours(name) && !is_kept(m, name);
     char *path = remove ? tn__folder_path(m->out, name, "tokens") : NULL;
-    if (path && unlink(path) != 0) {
-        tn__raise(TN_EIO, "tokens", "%s cannot be removed", path);
-    }
+    if (path && unlink(path) != 0) { tn__raise(TN_EIO, "tokens", "%s cannot be removed", path); }
     free(path);
     return !tn__pending();
 }
@@ -310,9 +300,7 @@ static bool remove_shard(const char *name, void *user) {
 /* Whether the folder may be written to. False after raising. */
 static bool check_folder(making *m) {
     tn__tokens_told told;
-    if (m->options.overwrite) {
-        return true;
-    }
+    if (m->options.overwrite) { return true; }
     switch (tn__tokens_look(m->out, &told, "tokens")) {
     case TN__TOKENS_WHOLE:
         tn__raise(TN_ESTATE, "tokens", "%s has tokens already (--overwrite replaces them)", m->out);
@@ -351,9 +339,7 @@ static bool take_folder(making *m) {
  * it stays, and nobody reads it. */
 static void remove_record(const making *m) {
     char *path = tn__asprintf(NULL, "%s/" TN__SO_FAR_JSON, m->out);
-    if (path) {
-        unlink(path);
-    }
+    if (path) { unlink(path); }
     free(path);
 }
 
@@ -394,18 +380,14 @@ typedef struct told {
 /* All ranks agree on what they make, and where they go on. */
 static bool agree_on_ranks(making *m) {
     told ours = {0}, theirs;
-    if (m->ranks.ranks == 1) {
-        return true;
-    }
+    if (m->ranks.ranks == 1) { return true; }
     if (!tn__tokens_identity(m->tokenizer, m->eot, &m->options, tn__corpus_sources(m->corpus),
                              false, ours.what)) {
         return false;
     }
     memcpy(ours.kept, m->kept, sizeof(ours.kept));
     theirs = ours;
-    if (!m->ranks.tell(m->ranks.user, &theirs, sizeof(theirs))) {
-        return false;
-    }
+    if (!m->ranks.tell(m->ranks.user, &theirs, sizeof(theirs))) { return false; }
     if (memcmp(ours.what, theirs.what, sizeof(ours.what)) != 0) {
         tn__raise(TN_EMISMATCH, "tokens",
                   "rank %d has texts of other sizes, other options or another tokenizer than rank "
@@ -459,9 +441,7 @@ static void finish_making(making *m) {
     }
     tn_corpus_free(m->corpus);
     tn__so_far_free(&m->so_far);
-    if (m->locked) {
-        tn__file_abandon(&m->summary);
-    }
+    if (m->locked) { tn__file_abandon(&m->summary); }
 }
 
 static bool begin_making(making *m, const char *const *paths, int count) {
@@ -489,13 +469,9 @@ static bool begin_making(making *m, const char *const *paths, int count) {
 
 /* On rank 0. */
 static bool write_set(making *m, const char *const *paths, int count) {
-    if (!put_all(m) || !put_summary(m, paths, count)) {
-        return false;
-    }
+    if (!put_all(m) || !put_summary(m, paths, count)) { return false; }
     m->locked = false;
-    if (tn__file_commit(&m->summary) != TN_OK) {
-        return false;
-    }
+    if (tn__file_commit(&m->summary) != TN_OK) { return false; }
     remove_record(m);
     return true;
 }
@@ -508,16 +484,12 @@ tn_status tn__tokens_make(const tn_tokenizer *t, const char *const *paths, int c
         return tn_error();
     }
     making m = {.tokenizer = t, .out = out, .options = options, .ranks = {.ranks = 1}};
-    if (r) {
-        m.ranks = *r;
-    }
+    if (r) { m.ranks = *r; }
     bool done = begin_making(&m, paths, count) &&
                 (m.ranks.rank == 0 ? write_set(&m, paths, count) : send_all(&m)) &&
                 (m.ranks.ranks == 1 || m.ranks.tell(m.ranks.user, &m.made, sizeof(m.made)));
     finish_making(&m);
-    if (made) {
-        *made = m.made;
-    }
+    if (made) { *made = m.made; }
     return done ? TN_OK : tn_error();
 }
 

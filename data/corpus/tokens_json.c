@@ -34,9 +34,7 @@ static tn__tokens_state state_of(const tn__json *whole, tn__tokens_told *told) {
         !finished || finished->kind != TN__JSON_WORD) {
         return TN__TOKENS_NONE;
     }
-    if (strcmp(finished->text, "true") != 0) {
-        return TN__TOKENS_UNFINISHED;
-    }
+    if (strcmp(finished->text, "true") != 0) { return TN__TOKENS_UNFINISHED; }
     if (!size || size->kind != TN__JSON_WHOLE || size->whole < 1 || size->whole > INT32_MAX) {
         return TN__TOKENS_NONE;
     }
@@ -49,13 +47,9 @@ static tn__tokens_state state_of(const tn__json *whole, tn__tokens_told *told) {
 
 static tn__tokens_state look_at(const char *path, tn__tokens_told *told, const char *operation) {
     size_t bytes;
-    if (access(path, F_OK) != 0) {
-        return TN__TOKENS_NONE;
-    }
+    if (access(path, F_OK) != 0) { return TN__TOKENS_NONE; }
     char *text = tn__read_whole(path, &bytes, operation);
-    if (!text) {
-        return TN__TOKENS_ERROR;
-    }
+    if (!text) { return TN__TOKENS_ERROR; }
     tn__json_file json;
     tn__tokens_state state = TN__TOKENS_ERROR;
     if (tn__json_read_any(&json, text, bytes)) {
@@ -75,9 +69,7 @@ static tn__tokens_state look_at(const char *path, tn__tokens_told *told, const c
 
 tn__tokens_state tn__tokens_look(const char *folder, tn__tokens_told *told, const char *operation) {
     char *path = tn__folder_path(folder, TN__TOKENS_JSON, operation);
-    if (!path) {
-        return TN__TOKENS_ERROR;
-    }
+    if (!path) { return TN__TOKENS_ERROR; }
     tn__tokens_state state = look_at(path, told, operation);
     free(path);
     return state;
@@ -86,16 +78,10 @@ tn__tokens_state tn__tokens_look(const char *folder, tn__tokens_told *told, cons
 tn__tokens_state tn__tokens_beside(const char *shard, tn__tokens_told *told,
                                    const char *operation) {
     const char *slash = strrchr(shard, '/');
-    if (!tn__is_token_shard(slash ? slash + 1 : shard)) {
-        return TN__TOKENS_NONE;
-    }
+    if (!tn__is_token_shard(slash ? slash + 1 : shard)) { return TN__TOKENS_NONE; }
     char *folder = tn__strdup_for(slash ? shard : ".", operation);
-    if (!folder) {
-        return TN__TOKENS_ERROR;
-    }
-    if (slash) {
-        folder[slash - shard + (slash == shard)] = 0;
-    }
+    if (!folder) { return TN__TOKENS_ERROR; }
+    if (slash) { folder[slash - shard + (slash == shard)] = 0; }
     tn__tokens_state state = tn__tokens_look(folder, told, operation);
     free(folder);
     return state;
@@ -128,9 +114,7 @@ bool tn__tokens_allow(const char *shard, int64_t vocab, const char *operation) {
 
 bool tn__tokenizer_digest(const tn_tokenizer *t, char *digits, const char *operation) {
     tn__digest *digest = tn__digest_new(operation);
-    if (!digest) {
-        return false;
-    }
+    if (!digest) { return false; }
     for (int64_t id = 0; id < tn_tokenizer_size(t); id++) {
         size_t bytes;
         const char *token = tn_tokenizer_bytes(t, id, &bytes);

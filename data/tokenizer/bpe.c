@@ -31,15 +31,11 @@ static tn__pair *find_pair(const tn__pairs *p, int32_t left, int32_t right) {
 }
 
 static bool grow_pairs(tn__pairs *p) {
-    if (p->entries && 2 * (uint64_t)p->count < p->mask) {
-        return true;
-    }
+    if (p->entries && 2 * (uint64_t)p->count < p->mask) { return true; }
     uint64_t capacity = p->entries ? 2 * ((uint64_t)p->mask + 1) : 64;
     tn__pairs larger = {.mask = (uint32_t)(capacity - 1), .count = p->count};
     larger.entries = capacity > UINT32_MAX ? NULL : tn__malloc(capacity * sizeof(tn__pair));
-    if (!larger.entries) {
-        return false;
-    }
+    if (!larger.entries) { return false; }
     memset(larger.entries, 0xff, capacity * sizeof(tn__pair));
     for (uint32_t i = 0; p->entries && i <= p->mask; i++) {
         if (p->entries[i].left >= 0) {
@@ -52,9 +48,7 @@ static bool grow_pairs(tn__pairs *p) {
 }
 
 bool tn__pairs_put(tn__pairs *p, tn__pair pair) {
-    if (!grow_pairs(p)) {
-        return false;
-    }
+    if (!grow_pairs(p)) { return false; }
     tn__pair *at = find_pair(p, pair.left, pair.right);
     p->count += at->left < 0;
     *at = pair;
@@ -62,9 +56,7 @@ bool tn__pairs_put(tn__pairs *p, tn__pair pair) {
 }
 
 const tn__pair *tn__pairs_find(const tn__pairs *p, int32_t left, int32_t right) {
-    if (!p->entries) {
-        return NULL;
-    }
+    if (!p->entries) { return NULL; }
     const tn__pair *at = find_pair(p, left, right);
     return at->left < 0 ? NULL : at;
 }
@@ -79,9 +71,7 @@ void tn__pairs_free(tn__pairs *p) {
 /* Looks up what ids[i] and its right neighbour may become; nothing if it has none. */
 static void offer_at(const tn__pairs *p, const int32_t *ids, const tn__pair **offers, int64_t i,
                      int64_t count) {
-    if (i >= 0 && i + 1 < count) {
-        offers[i] = tn__pairs_find(p, ids[i], ids[i + 1]);
-    }
+    if (i >= 0 && i + 1 < count) { offers[i] = tn__pairs_find(p, ids[i], ids[i + 1]); }
 }
 
 static int64_t join_short(const tn__pairs *p, int32_t *ids, int64_t count) {
@@ -92,13 +82,9 @@ static int64_t join_short(const tn__pairs *p, int32_t *ids, int64_t count) {
     for (;;) {
         int64_t best = -1;
         for (int64_t i = 0; i + 1 < count; i++) {
-            if (offers[i] && (best < 0 || offers[i]->rank < offers[best]->rank)) {
-                best = i;
-            }
+            if (offers[i] && (best < 0 || offers[i]->rank < offers[best]->rank)) { best = i; }
         }
-        if (best < 0) {
-            return count;
-        }
+        if (best < 0) { return count; }
         ids[best] = offers[best]->id;
         count--;
         for (int64_t i = best + 1; i < count; i++) {
@@ -145,9 +131,7 @@ static offer pop_offer(heap *h) {
     size_t i = 0;
     for (size_t child = 1; child < h->count; child = 2 * i + 1) {
         child += child + 1 < h->count && comes_first(&h->offers[child + 1], &h->offers[child]);
-        if (!comes_first(&h->offers[child], &last)) {
-            break;
-        }
+        if (!comes_first(&h->offers[child], &last)) { break; }
         h->offers[i] = h->offers[child];
         i = child;
     }
@@ -157,28 +141,20 @@ static offer pop_offer(heap *h) {
 
 /* Offers to join the symbol at `at` to the one after it, if they are a pair. */
 static void make_offer(const tn__pairs *p, const symbol *symbols, int32_t at, heap *h) {
-    if (at < 0 || symbols[at].after < 0) {
-        return;
-    }
+    if (at < 0 || symbols[at].after < 0) { return; }
     int32_t left = symbols[at].id, right = symbols[symbols[at].after].id;
     const tn__pair *pair = tn__pairs_find(p, left, right);
-    if (pair) {
-        push_offer(h, (offer){pair->rank, at, left, right});
-    }
+    if (pair) { push_offer(h, (offer){pair->rank, at, left, right}); }
 }
 
 static void join_symbols(const tn__pairs *p, symbol *symbols, const offer *o, heap *h) {
     symbol *s = &symbols[o->at];
     int32_t after = s->after;
-    if (s->id != o->left || after < 0 || symbols[after].id != o->right) {
-        return;
-    }
+    if (s->id != o->left || after < 0 || symbols[after].id != o->right) { return; }
     s->id = tn__pairs_find(p, o->left, o->right)->id;
     symbols[after].id = -1;
     s->after = symbols[after].after;
-    if (s->after >= 0) {
-        symbols[s->after].before = o->at;
-    }
+    if (s->after >= 0) { symbols[s->after].before = o->at; }
     make_offer(p, symbols, s->before, h);
     make_offer(p, symbols, o->at, h);
 }

@@ -30,9 +30,7 @@ static bool raise_memory(const tn__build *b) {
 bool tn__build_begin(tn__build *b, const char *operation, const char *path, tn__spelling spelling) {
     *b = (tn__build){.operation = operation, .path = path, .spelling = spelling};
     b->t = tn__calloc_for(1, sizeof(*b->t), operation);
-    if (b->t) {
-        tn__tokenizer_begin(b->t);
-    }
+    if (b->t) { tn__tokenizer_begin(b->t); }
     return b->t != NULL;
 }
 
@@ -65,9 +63,7 @@ bool tn__build_token(tn__build *b, const char *text, size_t bytes, int64_t id,
         return false;
     }
     tn__text_entry *entry = tn__text_put(&b->by_text, text, (uint32_t)bytes);
-    if (!entry) {
-        return raise_memory(b);
-    }
+    if (!entry) { return raise_memory(b); }
     if (entry->value >= 0) {
         tn__named_token *there = &b->tokens[entry->value];
         if (there->id != id || kind == TN__TOKEN_BYTES || there->kind != TN__TOKEN_BYTES) {
@@ -106,20 +102,14 @@ bool tn__build_pair(tn__build *b, const char *left, size_t left_bytes, const cha
                     size_t right_bytes, const char *where) {
     const tn__named_token *first = find_token(b, left, left_bytes, where);
     const tn__named_token *second = first ? find_token(b, right, right_bytes, where) : NULL;
-    if (!second) {
-        return false;
-    }
+    if (!second) { return false; }
     char *joined = tn__malloc_for(left_bytes + right_bytes, b->operation);
-    if (!joined) {
-        return false;
-    }
+    if (!joined) { return false; }
     memcpy(joined, left, left_bytes);
     memcpy(joined + left_bytes, right, right_bytes);
     tn__named_token *both = find_token(b, joined, left_bytes + right_bytes, where);
     free(joined);
-    if (!both) {
-        return false;
-    }
+    if (!both) { return false; }
     both->made = true;
     tn__pair pair = {first->id, second->id, b->rank++, both->id};
     return tn__pairs_put(&b->t->pairs, pair) ? true : raise_memory(b);
@@ -133,9 +123,7 @@ bool tn__build_pattern(tn__build *b, const char *text, bool literal) {
         return false;
     }
     tn__pattern *p = tn__pattern_new(text, literal, b->operation, b->path);
-    if (p) {
-        all->of[all->count++] = p;
-    }
+    if (p) { all->of[all->count++] = p; }
     return p != NULL;
 }
 
@@ -163,9 +151,7 @@ void tn__build_mark_special(tn__build *b) {
     for (uint32_t i = 0; i < b->count; i++) {
         tn__named_token *n = &b->tokens[i];
         bool one_byte = n->bytes <= 2 && spelled_bytes(&alphabet, n, first) == 1;
-        if (!n->made && !one_byte && n->bytes) {
-            n->kind = TN__TOKEN_SPECIAL;
-        }
+        if (!n->made && !one_byte && n->bytes) { n->kind = TN__TOKEN_SPECIAL; }
     }
 }
 
@@ -222,9 +208,7 @@ static bool place_tokens(tn__build *b) {
             bytes = spelled_bytes(&alphabet, n, to);
         }
         *token = (tn__token){at, bytes < 0 ? n->bytes : (uint32_t)bytes, n->kind, n->late};
-        if (bytes < 0) {
-            memcpy(to, n->text, n->bytes);
-        }
+        if (bytes < 0) { memcpy(to, n->text, n->bytes); }
         if (n->kind == TN__TOKEN_BYTES &&
             (token->bytes == 0 || (bytes < 0 && b->spelling == TN__IN_ALPHABET))) {
             token->kind = TN__TOKEN_IDLE;
@@ -251,9 +235,7 @@ static int compare_added(const void *a, const void *b, void *tokenizer) {
 static bool sort_added(tn__build *b) {
     tn_tokenizer *t = b->t;
     t->added = tn__malloc_for(b->count * sizeof(int32_t), b->operation);
-    if (!t->added) {
-        return false;
-    }
+    if (!t->added) { return false; }
     for (int32_t id = 0; id < t->size; id++) {
         const tn__token *token = &t->tokens[id];
         if (token->kind >= TN__TOKEN_ADDED && token->bytes) {
@@ -293,9 +275,7 @@ static bool find_pieces(tn__build *b) {
             (t->whole || joins_to_itself(t, id, &scratch, &ids))) {
             tn__text_entry *entry = tn__text_put(&t->pieces, t->texts + token->at, token->bytes);
             done = entry != NULL || raise_memory(b);
-            if (entry) {
-                entry->value = id;
-            }
+            if (entry) { entry->value = id; }
         }
         done = done && !tn__pending();
     }

@@ -21,16 +21,12 @@ void tn__cut_end(tn__cutter *c) {
 
 /* Cuts by pattern number `level` and those after it. */
 static bool cut_by(tn__cutter *c, int level, const char *text, size_t bytes) {
-    if (level == c->patterns->count) {
-        return c->piece(c->user, text, bytes);
-    }
+    if (level == c->patterns->count) { return c->piece(c->user, text, bytes); }
     const tn__pattern *pattern = c->patterns->of[level];
     tn__matching *matching = c->matching[level];
     for (size_t at = 0; at < bytes;) {
         size_t end = tn__pattern_next(pattern, matching, text, bytes, at);
-        if (end == 0 || !cut_by(c, level + 1, text + at, end - at)) {
-            return false;
-        }
+        if (end == 0 || !cut_by(c, level + 1, text + at, end - at)) { return false; }
         at = end;
     }
     return true;
@@ -47,9 +43,7 @@ static size_t valid_run(const char *text, size_t bytes) {
         }
         int32_t code;
         int used = tn__utf8_decode(text + at, bytes - at, &code);
-        if (used == 0) {
-            break;
-        }
+        if (used == 0) { break; }
         at += (size_t)used;
     }
     return at;
@@ -77,14 +71,10 @@ bool tn__cut_part(tn__cutter *c, const char *text, size_t bytes, size_t place) {
     }
     for (size_t at = 0; at < bytes;) {
         size_t valid = valid_run(text + at, bytes - at);
-        if (valid && !cut_by(c, 0, text + at, valid)) {
-            return false;
-        }
+        if (valid && !cut_by(c, 0, text + at, valid)) { return false; }
         at += valid;
         size_t stray = stray_run(text + at, bytes - at);
-        if (stray && !c->piece(c->user, text + at, stray)) {
-            return false;
-        }
+        if (stray && !c->piece(c->user, text + at, stray)) { return false; }
         at += stray;
     }
     return true;

@@ -67,9 +67,7 @@ static bool read_switch(const tn__build *b, const tn__json *object, const char *
                         const char *name, bool otherwise, bool *value) {
     const tn__json *member = tn__json_get(object, name);
     *value = otherwise;
-    if (is_nothing(member)) {
-        return true;
-    }
+    if (is_nothing(member)) { return true; }
     if (member->kind != TN__JSON_WORD) {
         return refuse_key(b, key_in(parent, name).text, member, "true or false");
     }
@@ -101,9 +99,7 @@ static bool read_merges(tn__build *b, const tn__json *merges) {
     }
     const tn__json *merge = tn__json_first(merges);
     for (uint32_t i = 0; i < merges->count; i++, merge = tn__json_next(merge)) {
-        if (!read_merge(b, merge, i)) {
-            return false;
-        }
+        if (!read_merge(b, merge, i)) { return false; }
     }
     return true;
 }
@@ -111,9 +107,7 @@ static bool read_merges(tn__build *b, const tn__json *merges) {
 static bool read_model(tn__build *b, const tn__json *model) {
     const tn__json *type = tn__json_get(model, "type"), *drop = tn__json_get(model, "dropout");
     bool fallback;
-    if (type && !is_text(type, "BPE")) {
-        return refuse_key(b, "model.type", type, "BPE");
-    }
+    if (type && !is_text(type, "BPE")) { return refuse_key(b, "model.type", type, "BPE"); }
     if (!is_nothing(drop) && !is_zero(drop)) {
         return refuse_key(b, "model.dropout", drop, "null");
     }
@@ -148,15 +142,11 @@ static bool read_split(tn__build *b, const tn__json *split, const char *name) {
         return refuse_key(b, key_in(name, "pattern").text, pattern,
                           "{\"Regex\": …} or {\"String\": …}");
     }
-    if (!read_switch(b, split, name, "invert", false, &invert)) {
-        return false;
-    }
+    if (!read_switch(b, split, name, "invert", false, &invert)) { return false; }
     const tn__json *behavior = tn__json_get(split, "behavior");
     bool keeps_all = is_text(behavior, "Isolated") ||
                      (is_text(behavior, "Removed") && invert && tn__pattern_has_name(text->text));
-    if (!keeps_all) {
-        return refuse_key(b, key_in(name, "behavior").text, behavior, "Isolated");
-    }
+    if (!keeps_all) { return refuse_key(b, key_in(name, "behavior").text, behavior, "Isolated"); }
     return tn__build_pattern(b, text->text, literal);
 }
 
@@ -208,9 +198,7 @@ static bool read_cuts(tn__build *b, const tn__json *cut) {
     }
     for (uint32_t i = 0; i < all->count; i++, one = tn__json_next(one)) {
         key k = key_at("pre_tokenizer.pretokenizers", i);
-        if (!read_cut(b, one, k.text, i == 0, i + 1 == all->count)) {
-            return false;
-        }
+        if (!read_cut(b, one, k.text, i == 0, i + 1 == all->count)) { return false; }
     }
     return true;
 }
@@ -226,9 +214,7 @@ static bool read_added(tn__build *b, const tn__json *token, uint32_t index) {
         return refuse_key(b, name.text, token, "an object with id and content");
     }
     for (int i = 0; i < 3; i++) {
-        if (!read_switch(b, token, name.text, strange[i], false, &is_set)) {
-            return false;
-        }
+        if (!read_switch(b, token, name.text, strange[i], false, &is_set)) { return false; }
         if (is_set) {
             return refuse_key(b, key_in(name.text, strange[i]).text,
                               tn__json_get(token, strange[i]), "false");
@@ -240,24 +226,16 @@ static bool read_added(tn__build *b, const tn__json *token, uint32_t index) {
                          special ? TN__TOKEN_SPECIAL : TN__TOKEN_ADDED)) {
         return false;
     }
-    if (late) {
-        tn__build_late(b, text->text, strlen(text->text));
-    }
+    if (late) { tn__build_late(b, text->text, strlen(text->text)); }
     return true;
 }
 
 static bool read_all_added(tn__build *b, const tn__json *tokens) {
-    if (is_nothing(tokens)) {
-        return true;
-    }
-    if (tokens->kind != TN__JSON_LIST) {
-        return refuse_key(b, "added_tokens", tokens, "a list");
-    }
+    if (is_nothing(tokens)) { return true; }
+    if (tokens->kind != TN__JSON_LIST) { return refuse_key(b, "added_tokens", tokens, "a list"); }
     const tn__json *token = tn__json_first(tokens);
     for (uint32_t i = 0; i < tokens->count; i++, token = tn__json_next(token)) {
-        if (!read_added(b, token, i)) {
-            return false;
-        }
+        if (!read_added(b, token, i)) { return false; }
     }
     return true;
 }
@@ -310,9 +288,7 @@ static bool read_template(const tn__build *b, const tn__json *whole, const char 
         }
         const tn__json *number = named->count ? tn__json_first(named) : NULL;
         for (uint32_t j = 0; j < named->count; j++, number = tn__json_next(number)) {
-            if (!put_around(b, key_at(k.text, i).text, number, after)) {
-                return false;
-            }
+            if (!put_around(b, key_at(k.text, i).text, number, after)) { return false; }
         }
     }
     return after || refuse_key(b, k.text, single, "a list with the sequence A");
@@ -337,13 +313,9 @@ static bool read_around(const tn__build *b, const tn__json *one, const char *nam
 
 static bool read_processors(const tn__build *b, const tn__json *one) {
     static const char name[] = "post_processor";
-    if (is_nothing(one)) {
-        return true;
-    }
+    if (is_nothing(one)) { return true; }
     const tn__json *all = tn__json_get(one, "processors");
-    if (!is_text(tn__json_get(one, "type"), "Sequence")) {
-        return read_around(b, one, name);
-    }
+    if (!is_text(tn__json_get(one, "type"), "Sequence")) { return read_around(b, one, name); }
     if (!all || all->kind != TN__JSON_LIST) {
         return refuse_key(b, "post_processor.processors", all, "a list");
     }
@@ -354,9 +326,7 @@ static bool read_processors(const tn__build *b, const tn__json *one) {
             return refuse_key(b, key_at("post_processor.processors", i).text, one,
                               "ByteLevel behind one that adds tokens");
         }
-        if (!read_around(b, one, key_at("post_processor.processors", i).text)) {
-            return false;
-        }
+        if (!read_around(b, one, key_at("post_processor.processors", i).text)) { return false; }
     }
     return true;
 }

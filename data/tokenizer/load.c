@@ -24,9 +24,7 @@ bool tn__build_vocab(tn__build *b, const tn__json *vocab, const char *key) {
     const tn__json *one = tn__json_first(vocab);
     for (uint32_t i = 0; i < vocab->count; i++, one = tn__json_next(one)) {
         int64_t id = one->kind == TN__JSON_WHOLE ? one->whole : -1;
-        if (!tn__build_token(b, one->key, strlen(one->key), id, TN__TOKEN_BYTES)) {
-            return false;
-        }
+        if (!tn__build_token(b, one->key, strlen(one->key), id, TN__TOKEN_BYTES)) { return false; }
     }
     return true;
 }
@@ -51,13 +49,9 @@ static bool read_merges(tn__build *b, const char *text, size_t bytes, const char
         size_t length = end - at;
         length -= length && line[length - 1] == '\r';
         number++;
-        if (length == 0 || (length >= 8 && memcmp(line, "#version", 8) == 0)) {
-            continue;
-        }
+        if (length == 0 || (length >= 8 && memcmp(line, "#version", 8) == 0)) { continue; }
         snprintf(where, sizeof(where), "%s:%zu", path, number);
-        if (!tn__build_line(b, line, length, where)) {
-            return false;
-        }
+        if (!tn__build_line(b, line, length, where)) { return false; }
     }
     return true;
 }
@@ -69,9 +63,7 @@ char *tn__read_file(const char *path, size_t *bytes, size_t *begin) {
 }
 
 bool tn__read_json(tn__json_file *f, const char *path, const char *text, size_t bytes) {
-    if (tn__json_read(f, text, bytes)) {
-        return true;
-    }
+    if (tn__json_read(f, text, bytes)) { return true; }
     if (f->wrong) {
         tn__raise(TN_EFORMAT, OPERATION, "%s: %s (at byte %zu)", path, f->wrong, f->at);
     } else {
@@ -93,9 +85,7 @@ static tn_tokenizer *load_merges(const tn__json *vocab, const char *vocab_path,
                 tn__build_vocab(&b, vocab, "the whole") &&
                 read_merges(&b, merges + begin, bytes - begin, merges_path) &&
                 tn__build_pattern(&b, tn__pattern_named("gpt2"), false);
-    if (done) {
-        tn__build_mark_special(&b);
-    }
+    if (done) { tn__build_mark_special(&b); }
     tn_tokenizer *t = tn__build_end(&b, done);
     free(merges);
     return t;
@@ -154,18 +144,12 @@ static bool find_ranks(const char *name, void *user) {
 static tn_tokenizer *load_folder(const char *path) {
     char other[PATH_MAX];
     ranks r = {.folder = path};
-    if (file_in(r.path, path, "tokenizer.json")) {
-        return load_json(r.path, NULL);
-    }
+    if (file_in(r.path, path, "tokenizer.json")) { return load_json(r.path, NULL); }
     if (file_in(r.path, path, "vocab.json") && file_in(other, path, "merges.txt")) {
         return load_json(r.path, other);
     }
-    if (!tn__folder_each(path, find_ranks, &r, OPERATION)) {
-        return NULL;
-    }
-    if (r.count == 1) {
-        return tn_tokenizer_load_tiktoken(r.path, tn_tiktoken_defaults());
-    }
+    if (!tn__folder_each(path, find_ranks, &r, OPERATION)) { return NULL; }
+    if (r.count == 1) { return tn_tokenizer_load_tiktoken(r.path, tn_tiktoken_defaults()); }
     tn__raise(TN_EIO, OPERATION, "%s has %s", path,
               r.count ? "several tiktoken files: name one of them"
                       : "no tokenizer.json, no vocab.json with merges.txt and no tiktoken file");
@@ -175,22 +159,14 @@ static tn_tokenizer *load_folder(const char *path) {
 tn_tokenizer *tn_tokenizer_load(const char *path) {
     char other[PATH_MAX];
     struct stat s;
-    if (tn__pending()) {
-        return NULL;
-    }
+    if (tn__pending()) { return NULL; }
     if (!path) {
         tn__raise(TN_EVALUE, OPERATION, "the path is NULL");
         return NULL;
     }
-    if (stat(path, &s) == 0 && S_ISDIR(s.st_mode)) {
-        return load_folder(path);
-    }
-    if (exchange_end(other, path, "merges.txt", "vocab.json")) {
-        return load_json(other, path);
-    }
-    if (exchange_end(other, path, "vocab.json", "merges.txt")) {
-        return load_json(path, other);
-    }
+    if (stat(path, &s) == 0 && S_ISDIR(s.st_mode)) { return load_folder(path); }
+    if (exchange_end(other, path, "merges.txt", "vocab.json")) { return load_json(other, path); }
+    if (exchange_end(other, path, "vocab.json", "merges.txt")) { return load_json(path, other); }
     return tn__ends_with(path, ".json") ? load_json(path, NULL)
                                         : tn_tokenizer_load_tiktoken(path, tn_tiktoken_defaults());
 }

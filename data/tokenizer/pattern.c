@@ -71,9 +71,7 @@ static const struct {
 
 const char *tn__pattern_named(const char *name) {
     for (size_t i = 0; i < sizeof(named) / sizeof(named[0]); i++) {
-        if (strcmp(named[i].name, name) == 0) {
-            return named[i].text;
-        }
+        if (strcmp(named[i].name, name) == 0) { return named[i].text; }
     }
     return NULL;
 }
@@ -211,9 +209,7 @@ static bool is_letter(long code) {
 /* One character, which has this code. Where case does not matter some are equal to two: "ß" to
  * "ss". PCRE2 does not know that. */
 static void check_case(translation *t, long code, bool in_class) {
-    if (!t->groups[t->depth].any_case) {
-        return;
-    }
+    if (!t->groups[t->depth].any_case) { return; }
     char last = t->letter, letter = is_letter(code) ? (char)(code | 32) : 0;
     if (code >= 0x80 && (code < 0x2000 || code > 0x206f)) { /* but punctuation has no case */
         t->wrong = "a character that is not ASCII where case does not matter";
@@ -236,9 +232,7 @@ static long take_escape(translation *t, bool in_class) {
         take_property(t);
         return -1;
     }
-    if (c == 'x') {
-        return take_number(t);
-    }
+    if (c == 'x') { return take_number(t); }
     if (c == 'v') {
         put_words(t, "\\x0b", 4);
         t->at += 2;
@@ -249,9 +243,7 @@ static long take_escape(translation *t, bool in_class) {
         t->wrong = "an escape that does not mean the same everywhere";
         return -1;
     }
-    if (strchr("AZz", c)) {
-        t->before = PLACE;
-    }
+    if (strchr("AZz", c)) { t->before = PLACE; }
     bool kind = isalnum((unsigned char)c) && strchr("dDAZzR", c);
     t->at++;
     put_words(t, "\\", 1);
@@ -288,9 +280,7 @@ static bool take_member(translation *t) {
     }
     long code = -2;
     char kind = t->at[0] == '\\' ? t->at[1] : 's';
-    if (t->at[0] == '\\') {
-        code = take_escape(t, true);
-    }
+    if (t->at[0] == '\\') { code = take_escape(t, true); }
     code = code == -2 ? take_character(t) : code;
     if (!t->wrong && code >= 0) {
         check_case(t, code, true);
@@ -303,9 +293,7 @@ static bool take_member(translation *t) {
 static void take_class(translation *t) {
     copy_bytes(t, t->at[1] == '^' ? 2 : 1);
     const char *begin = t->at;
-    if (*begin == ']') {
-        t->wrong = "']' at the beginning of a class";
-    }
+    if (*begin == ']') { t->wrong = "']' at the beginning of a class"; }
     while (!t->wrong && *t->at && *t->at != ']') {
         if (*t->at == '-' && t->at != begin && t->at[1] != ']') {
             t->wrong = "'-' in a class that is not between two characters";
@@ -321,9 +309,7 @@ static void take_class(translation *t) {
             }
         }
     }
-    if (*t->at == ']') {
-        copy_bytes(t, 1);
-    }
+    if (*t->at == ']') { copy_bytes(t, 1); }
 }
 
 static void open_group(translation *t, const char *words, size_t bytes, bool any_case) {
@@ -348,9 +334,7 @@ static void take_options(translation *t) {
     } else if (*end == ')' && !t->first) {
         t->wrong = "an option that does not begin a group";
     }
-    if (t->wrong) {
-        return;
-    }
+    if (t->wrong) { return; }
     put_words(t, "(?", 2);
     for (const char *at = t->at + 2; at < end; at++) {
         on = on && *at != '-';
@@ -444,9 +428,7 @@ static void take_item(translation *t) {
         t->before = ITEM;
         long code = c == '\\' ? take_escape(t, false) : -2;
         code = code == -2 ? take_character(t) : code;
-        if (!t->wrong) {
-            check_case(t, code, false);
-        }
+        if (!t->wrong) { check_case(t, code, false); }
     }
 }
 
@@ -496,9 +478,7 @@ tn__pattern *tn__pattern_new(const char *text, bool literal, const char *operati
     char *words = literal ? tn__strdup(text) : translate_pattern(text, operation, where);
     uint32_t options =
         literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
-    if (!words && !literal) {
-        return NULL;
-    }
+    if (!words && !literal) { return NULL; }
     tn__pattern *p = words ? tn__calloc(1, sizeof(*p)) : NULL;
     char *copy = p ? tn__strdup(text) : NULL;
     if (!copy) {
@@ -511,9 +491,7 @@ tn__pattern *tn__pattern_new(const char *text, bool literal, const char *operati
     free(words);
     if (!p || !p->counted) {
         free(copy);
-        if (p) {
-            pcre2_code_free(p->code);
-        }
+        if (p) { pcre2_code_free(p->code); }
         free(p);
         return NULL;
     }
@@ -549,9 +527,7 @@ static int count_way(pcre2_callout_block *block, void *user) {
     size_t here = block->current_position;
     size_t way = (here > m->place ? here - m->place : m->place - here) + 1;
     m->place = here;
-    if (way > m->left) {
-        return PCRE2_ERROR_MATCHLIMIT;
-    }
+    if (way > m->left) { return PCRE2_ERROR_MATCHLIMIT; }
     m->left -= way;
     return 0;
 }
@@ -608,9 +584,7 @@ static int match_counted(const tn__pattern *p, tn__matching *m, const char *text
                          size_t at) {
     if (!m->counting) {
         m->counting = pcre2_match_context_copy(m->context); /* with its stack */
-        if (!m->counting) {
-            return PCRE2_ERROR_NOMEMORY;
-        }
+        if (!m->counting) { return PCRE2_ERROR_NOMEMORY; }
         pcre2_set_match_limit(m->counting, UINT32_MAX);
         pcre2_set_callout(m->counting, count_way, m);
     }
@@ -633,23 +607,17 @@ static int match_audited(const tn__pattern *p, tn__matching *m, const char *text
 
 static int find_match(const tn__pattern *p, tn__matching *m, const char *text, size_t bytes,
                       size_t at) {
-    if (--m->until == 0) {
-        return match_audited(p, m, text, bytes, at);
-    }
+    if (--m->until == 0) { return match_audited(p, m, text, bytes, at); }
     int status = match_once(p->code, p->jit, m->context, m, text, bytes, at);
     return status == PCRE2_ERROR_MATCHLIMIT ? match_counted(p, m, text, bytes, at) : status;
 }
 
 /* A larger stack in place of the thread's own; false: there is one already, or no memory. */
 static bool enlarge_stack(tn__matching *m) {
-    if (m->stack) {
-        return false;
-    }
+    if (m->stack) { return false; }
     m->stack = pcre2_jit_stack_create(LEAST_STACK, MOST_STACK, NULL);
     pcre2_jit_stack_assign(m->context, NULL, m->stack);
-    if (m->counting) {
-        pcre2_jit_stack_assign(m->counting, NULL, m->stack);
-    }
+    if (m->counting) { pcre2_jit_stack_assign(m->counting, NULL, m->stack); }
     return m->stack != NULL;
 }
 
@@ -677,26 +645,16 @@ size_t tn__pattern_next(const tn__pattern *p, tn__matching *m, const char *text,
                         size_t at) {
     for (size_t from = at;;) {
         int status = find_match(p, m, text, bytes, from);
-        if (status == PCRE2_ERROR_JIT_STACKLIMIT && enlarge_stack(m)) {
-            continue;
-        }
-        if (status == PCRE2_ERROR_NOMATCH) {
-            return bytes;
-        }
+        if (status == PCRE2_ERROR_JIT_STACKLIMIT && enlarge_stack(m)) { continue; }
+        if (status == PCRE2_ERROR_NOMATCH) { return bytes; }
         if (status < 0) {
             raise_matching(p, m, status, text + at);
             return 0;
         }
         size_t begin = m->where[0] < at ? at : m->where[0], end = m->where[1];
-        if (begin > at) {
-            return begin;
-        }
-        if (end > at) {
-            return end;
-        }
-        if (from == bytes) {
-            return bytes;
-        }
+        if (begin > at) { return begin; }
+        if (end > at) { return end; }
+        if (from == bytes) { return bytes; }
         from = behind_character(text, bytes, from); /* an empty match takes nothing */
     }
 }

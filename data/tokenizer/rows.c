@@ -42,9 +42,7 @@ static bool encode_all(const tn_tokenizer *t, const char *const *texts, int64_t 
 
 tn_tensor *tn_tokenizer_encode_rows(const tn_tokenizer *t, const char *const *texts, int64_t n,
                                     tn_rows_options o, tn_tensor **lengths) {
-    if (lengths) {
-        *lengths = tn_inert();
-    }
+    if (lengths) { *lengths = tn_inert(); }
     if (tn__pending() || !tn__options_made(o.from_defaults, "tokenizer_encode_rows", "tn_rows")) {
         return tn_inert();
     }
@@ -86,8 +84,6 @@ tn_tensor *tn_tokenizer_encode_rows(const tn_tokenizer *t, const char *const *te
         at += all;
     }
     tn_ids_free(&ids);
-    if (lengths && row) {
-        *lengths = tn_return(counts);
-    }
+    if (lengths && row) { *lengths = tn_return(counts); }
     return tn_return(rows);
 }

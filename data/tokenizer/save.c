@@ -31,9 +31,7 @@ static const char *name_token(saver *s, int32_t id) {
     const tn__token *token = &s->t->tokens[id];
     const char *bytes = s->t->texts + token->at;
     s->name.bytes = 0;
-    if (token->kind != TN__TOKEN_BYTES) {
-        tn__buffer_add(&s->name, bytes, token->bytes);
-    }
+    if (token->kind != TN__TOKEN_BYTES) { tn__buffer_add(&s->name, bytes, token->bytes); }
     for (uint32_t i = 0; token->kind == TN__TOKEN_BYTES && i < token->bytes; i++) {
         char letter[4];
         int used = tn__utf8_encode(s->alphabet.character[(unsigned char)bytes[i]], letter);
@@ -56,9 +54,7 @@ static bool sort_pairs(saver *s) {
     const tn__pairs *all = &s->t->pairs;
     s->pairs = tn__malloc_for(all->count * sizeof(tn__pair), OPERATION);
     s->made = tn__calloc_for((size_t)s->t->size, sizeof(bool), OPERATION);
-    if (!s->pairs || !s->made) {
-        return false;
-    }
+    if (!s->pairs || !s->made) { return false; }
     for (uint32_t i = 0; all->entries && i <= all->mask; i++) {
         if (all->entries[i].left >= 0) {
             s->pairs[s->pair_count++] = all->entries[i];
@@ -252,30 +248,22 @@ static bool write_file(saver *s, const char *folder, const char *name, void (*pu
     tn__file f;
     s->text.bytes = 0;
     put(s);
-    if (s->text.failed) {
-        return false;
-    }
+    if (s->text.failed) { return false; }
     if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= PATH_MAX) {
         tn__raise(TN_EVALUE, OPERATION, "the folder's name is too long");
         return false;
     }
-    if (!tn__file_begin(&f, path, OPERATION)) {
-        return false;
-    }
+    if (!tn__file_begin(&f, path, OPERATION)) { return false; }
     tn__file_put(&f, s->text.at, s->text.bytes);
     return tn__file_commit(&f) == TN_OK;
 }
 
 tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder) {
-    if (tn__pending()) {
-        return tn_error();
-    }
+    if (tn__pending()) { return tn_error(); }
     if (!t || !folder) {
         return tn__raise(TN_EVALUE, OPERATION, "the %s is NULL", t ? "folder" : "tokenizer");
     }
-    if (!tn__tokenizer_here(t, OPERATION)) {
-        return tn_error();
-    }
+    if (!tn__tokenizer_here(t, OPERATION)) { return tn_error(); }
     saver s = {.t = t,
                .alphabet = tn__byte_alphabet_make(),
                .text.operation = OPERATION,

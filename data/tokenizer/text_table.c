@@ -48,14 +48,10 @@ bool tn__text_reserve(tn__text_table *t, uint32_t count) {
     while (capacity < 2 * (uint64_t)count) {
         capacity *= 2;
     }
-    if (t->entries && capacity <= (uint64_t)t->mask + 1) {
-        return true;
-    }
+    if (t->entries && capacity <= (uint64_t)t->mask + 1) { return true; }
     tn__text_table larger = {.mask = (uint32_t)(capacity - 1), .count = t->count};
     larger.entries = capacity > UINT32_MAX ? NULL : tn__calloc(capacity, sizeof(tn__text_entry));
-    if (!larger.entries) {
-        return false;
-    }
+    if (!larger.entries) { return false; }
     for (uint32_t i = 0; t->entries && i <= t->mask; i++) {
         if (t->entries[i].text) {
             *find_slot(&larger, t->entries[i].text, t->entries[i].bytes) = t->entries[i];
@@ -72,17 +68,13 @@ void tn__text_table_free(tn__text_table *t) {
 }
 
 const tn__text_entry *tn__text_find(const tn__text_table *t, const char *text, size_t bytes) {
-    if (!t->entries) {
-        return NULL;
-    }
+    if (!t->entries) { return NULL; }
     const tn__text_entry *e = find_slot(t, text, bytes);
     return e->text ? e : NULL;
 }
 
 tn__text_entry *tn__text_put(tn__text_table *t, const char *text, uint32_t bytes) {
-    if (t->count == UINT32_MAX || !tn__text_reserve(t, t->count + 1)) {
-        return NULL;
-    }
+    if (t->count == UINT32_MAX || !tn__text_reserve(t, t->count + 1)) { return NULL; }
     tn__text_entry *e = find_slot(t, text, bytes);
     if (!e->text) {
         *e = (tn__text_entry){head_of(text, bytes), text, bytes, -1};

@@ -63,17 +63,13 @@ static int digit_of(char c) {
 static int64_t decode_base64(const char *text, size_t bytes, char *to) {
     int64_t count = 0;
     size_t padding = bytes && text[bytes - 1] == '=' ? 1 + (text[bytes - 2] == '=') : 0;
-    if (bytes == 0 || bytes % 4) {
-        return -1;
-    }
+    if (bytes == 0 || bytes % 4) { return -1; }
     for (size_t at = 0; at < bytes; at += 4) {
         uint32_t value = 0;
         size_t held = at + 4 == bytes ? 4 - padding : 4;
         for (size_t i = 0; i < 4; i++) {
             int digit = i < held ? digit_of(text[at + i]) : 0;
-            if (digit < 0) {
-                return -1;
-            }
+            if (digit < 0) { return -1; }
             value = value << 6 | (uint32_t)digit;
         }
         for (size_t i = 0; i + 1 < held; i++) {
@@ -115,9 +111,7 @@ static bool read_lines(tn__build *b, char *text, size_t bytes) {
         size_t length = end - at;
         length -= length && text[at + length - 1] == '\r';
         number++;
-        if (length && !read_line(b, text + at, length, number)) {
-            return false;
-        }
+        if (length && !read_line(b, text + at, length, number)) { return false; }
     }
     return true;
 }
@@ -131,9 +125,7 @@ static bool add_cuts(tn__build *b, const tn__named_token *whole) {
         const tn__text_entry *second =
             first ? tn__text_find(&b->by_text, whole->text + left, whole->bytes - left) : NULL;
         tn__pair pair = {.rank = whole->id, .id = whole->id};
-        if (!second) {
-            continue;
-        }
+        if (!second) { continue; }
         pair.left = b->tokens[first->value].id;
         pair.right = b->tokens[second->value].id;
         if (!tn__pairs_put(&b->t->pairs, pair)) {
@@ -148,9 +140,7 @@ static bool add_cuts(tn__build *b, const tn__named_token *whole) {
 
 static const encoding *encoding_of(const tn__build *b) {
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        if (known[i].ranks == b->count) {
-            return &known[i];
-        }
+        if (known[i].ranks == b->count) { return &known[i]; }
     }
     return NULL;
 }
@@ -165,9 +155,7 @@ static bool add_specials(tn__build *b, const encoding *e, tn_tiktoken_options o)
             return false;
         }
     }
-    if (o.special || !e) {
-        return true;
-    }
+    if (o.special || !e) { return true; }
     for (const special *s = e->specials; s->text; s++) {
         if (!tn__build_token(b, s->text, strlen(s->text), s->id, TN__TOKEN_SPECIAL)) {
             return false;
@@ -189,9 +177,7 @@ static bool finish_ranks(tn__build *b, tn_tiktoken_options o) {
         return false;
     }
     for (uint32_t i = 0, ranks = b->count; i < ranks; i++) {
-        if (!add_cuts(b, &b->tokens[i])) {
-            return false;
-        }
+        if (!add_cuts(b, &b->tokens[i])) { return false; }
     }
     b->t->whole = true;
     const char *text = tn__pattern_named(pattern);

@@ -36,9 +36,7 @@ bool tn__tokenizer_here(const tn_tokenizer *t, const char *operation) {
 }
 
 void tn_tokenizer_free(tn_tokenizer *t) {
-    if (!t || !tn__alive_end(&tokenizers, t, "tokenizer_free")) {
-        return;
-    }
+    if (!t || !tn__alive_end(&tokenizers, t, "tokenizer_free")) { return; }
     for (int i = 0; i < t->patterns.count; i++) {
         tn__pattern_free(t->patterns.of[i]);
     }
@@ -94,14 +92,10 @@ int32_t tn__added_at(const tn_tokenizer *t, const char *text, size_t bytes, bool
 }
 
 int32_t tn_tokenizer_special(const tn_tokenizer *t, const char *text) {
-    if (!t || !text || !tn__tokenizer_here(t, "tokenizer_special")) {
-        return -1;
-    }
+    if (!t || !text || !tn__tokenizer_here(t, "tokenizer_special")) { return -1; }
     size_t bytes = strlen(text);
     int32_t id = tn__added_at(t, text, bytes, true, false);
-    if (id < 0 || t->tokens[id].bytes != bytes) {
-        id = tn__added_at(t, text, bytes, true, true);
-    }
+    if (id < 0 || t->tokens[id].bytes != bytes) { id = tn__added_at(t, text, bytes, true, true); }
     return id >= 0 && t->tokens[id].bytes == bytes ? id : -1;
 }
 
@@ -113,9 +107,7 @@ bool tn__encode_piece(const tn_tokenizer *t, const char *text, size_t bytes, tn_
         tn__raise(TN_EVALUE, "tokenizer_encode", "a piece of %zu bytes (below 2 GiB)", bytes);
         return false;
     }
-    if (!tn__ids_reserve(out, (int64_t)bytes)) {
-        return false;
-    }
+    if (!tn__ids_reserve(out, (int64_t)bytes)) { return false; }
     int32_t *ids = out->ids + out->count;
     for (size_t i = 0; i < bytes; i++) {
         ids[i] = t->of_byte[(unsigned char)text[i]];
@@ -137,12 +129,8 @@ bool tn__encode_piece(const tn_tokenizer *t, const char *text, size_t bytes, tn_
 static bool put_piece(void *user, const char *text, size_t bytes) {
     encoder *e = user;
     const tn__text_entry *known = tn__text_find(&e->t->pieces, text, bytes);
-    if (!known) {
-        return tn__encode_piece(e->t, text, bytes, &e->scratch, e->out);
-    }
-    if (!tn__ids_reserve(e->out, 1)) {
-        return false;
-    }
+    if (!known) { return tn__encode_piece(e->t, text, bytes, &e->scratch, e->out); }
+    if (!tn__ids_reserve(e->out, 1)) { return false; }
     e->out->ids[e->out->count++] = known->value;
     return true;
 }
@@ -153,9 +141,7 @@ static bool put_text(encoder *e, const char *text, size_t bytes) {
         return tn__cut_part(&e->cutter, text, bytes, (size_t)(text - e->text));
     }
     char *longer = tn__malloc_for(bytes + 1, "tokenizer_encode");
-    if (!longer) {
-        return false;
-    }
+    if (!longer) { return false; }
     longer[0] = ' ';
     memcpy(longer + 1, text, bytes);
     bool done = tn__cut_part(&e->cutter, longer, bytes + 1, (size_t)(text - e->text));
@@ -178,9 +164,7 @@ static bool put_found(encoder *e, const char *text, size_t bytes, bool late, put
             at++;
             continue;
         }
-        if (!put(e, text + done, at - done) || !tn__ids_reserve(e->out, 1)) {
-            return false;
-        }
+        if (!put(e, text + done, at - done) || !tn__ids_reserve(e->out, 1)) { return false; }
         e->out->ids[e->out->count++] = id;
         at += e->t->tokens[id].bytes;
         done = at;
@@ -194,18 +178,14 @@ static bool put_late(encoder *e, const char *text, size_t bytes) {
 
 tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t bytes, bool special,
                               tn_ids *out) {
-    if (tn__pending()) {
-        return tn_error();
-    }
+    if (tn__pending()) { return tn_error(); }
     if (!t || !out || (bytes && !text)) {
         return tn__raise(TN_EVALUE, "tokenizer_encode", "the %s is NULL",
                          !t     ? "tokenizer"
                          : !out ? "list of ids"
                                 : "text");
     }
-    if (!tn__tokenizer_here(t, "tokenizer_encode")) {
-        return tn_error();
-    }
+    if (!tn__tokenizer_here(t, "tokenizer_encode")) { return tn_error(); }
     encoder e = {.t = t, .special = special, .out = out, .text = text};
     e.cutter = (tn__cutter){.patterns = &t->patterns, .piece = put_piece, .user = &e};
     int64_t before = out->count;
@@ -224,9 +204,7 @@ tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t by
 }
 
 static bool put_ids(tn_ids *out, const int32_t *ids, int count) {
-    if (!tn__ids_reserve(out, count)) {
-        return false;
-    }
+    if (!tn__ids_reserve(out, count)) { return false; }
     memcpy(out->ids + out->count, ids, (size_t)count * sizeof(*ids));
     out->count += count;
     return true;
@@ -235,9 +213,7 @@ static bool put_ids(tn_ids *out, const int32_t *ids, int count) {
 tn_status tn_tokenizer_encode_framed(const tn_tokenizer *t, const char *text, size_t bytes,
                                      bool special, tn_ids *out) {
     int64_t before = out ? out->count : 0;
-    if (tn__pending() || !t || !out) {
-        return tn_tokenizer_encode(t, text, bytes, special, out);
-    }
+    if (tn__pending() || !t || !out) { return tn_tokenizer_encode(t, text, bytes, special, out); }
     const tn__around *f = &t->around;
     if ((f->before_count && !put_ids(out, f->before, f->before_count)) ||
         tn_tokenizer_encode(t, text, bytes, special, out) != TN_OK ||
@@ -250,17 +226,13 @@ tn_status tn_tokenizer_encode_framed(const tn_tokenizer *t, const char *text, si
 /* ---- Decoding -------------------------------------------------------------------------------- */
 
 const char *tn_tokenizer_bytes(const tn_tokenizer *t, int64_t id, size_t *bytes) {
-    if (t && !tn__tokenizer_here(t, "tokenizer_bytes")) {
-        return NULL;
-    }
+    if (t && !tn__tokenizer_here(t, "tokenizer_bytes")) { return NULL; }
     if (!t || id < 0 || id >= t->size) {
         tn__raise(TN_EINDEX, "tokenizer_bytes", "id %lld, but there are %lld", (long long)id,
                   (long long)tn_tokenizer_size(t));
         return NULL;
     }
-    if (bytes) {
-        *bytes = t->tokens[id].bytes;
-    }
+    if (bytes) { *bytes = t->tokens[id].bytes; }
     return t->texts + t->tokens[id].at;
 }
 
@@ -273,15 +245,11 @@ char *tn_tokenizer_decode(const tn_tokenizer *t, const int32_t *ids, int64_t n, 
         return NULL;
     }
     for (int64_t i = 0; i < n; i++) {
-        if (!tn_tokenizer_bytes(t, ids[i], &one)) {
-            return NULL;
-        }
+        if (!tn_tokenizer_bytes(t, ids[i], &one)) { return NULL; }
         all += one;
     }
     char *text = tn__malloc_for(all + 1, "tokenizer_decode"), *to = text;
-    if (!text) {
-        return NULL;
-    }
+    if (!text) { return NULL; }
     for (int64_t i = 0; i < n; i++) {
         const char *from = tn_tokenizer_bytes(t, ids[i], &one);
         memcpy(to, from, one);

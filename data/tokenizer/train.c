@@ -83,9 +83,7 @@ static bool count_word(void *user, const char *text, size_t bytes) {
         return false;
     }
     tn__text_entry *entry = tn__text_put(&t->known, text, (uint32_t)bytes);
-    if (!entry) {
-        return raise_memory();
-    }
+    if (!entry) { return raise_memory(); }
     if (entry->value < 0) {
         if (!tn__grow(&t->words, t->word_count + 1, &t->word_capacity, sizeof(*t->words),
                       OPERATION)) {
@@ -125,9 +123,7 @@ static bool spell_words(trainer *t) {
         all += t->words[i].bytes;
     }
     t->symbols = tn__malloc_for(all * sizeof(int32_t), OPERATION);
-    if (!t->symbols) {
-        return false;
-    }
+    if (!t->symbols) { return false; }
     uint64_t at = 0;
     for (uint32_t i = 0; i < t->word_count; i++) {
         word *w = &t->words[i];
@@ -144,9 +140,7 @@ static bool spell_words(trainer *t) {
 
 static bool is_before(const trainer *t, const waiting *a, const waiting *b) {
     const candidate *x = &t->candidates[a->candidate], *y = &t->candidates[b->candidate];
-    if (a->count != b->count) {
-        return a->count > b->count;
-    }
+    if (a->count != b->count) { return a->count > b->count; }
     return x->left < y->left || (x->left == y->left && x->right < y->right);
 }
 
@@ -169,9 +163,7 @@ static waiting pop_waiting(trainer *t) {
     uint32_t i = 0;
     for (uint32_t child = 1; child < t->heap_count; child = 2 * i + 1) {
         child += child + 1 < t->heap_count && is_before(t, &t->heap[child + 1], &t->heap[child]);
-        if (!is_before(t, &t->heap[child], &last)) {
-            break;
-        }
+        if (!is_before(t, &t->heap[child], &last)) { break; }
         t->heap[i] = t->heap[child];
         i = child;
     }
@@ -182,9 +174,7 @@ static waiting pop_waiting(trainer *t) {
 /* The candidate for two neighbours; NULL after raising. */
 static candidate *candidate_of(trainer *t, int32_t left, int32_t right) {
     const tn__pair *there = tn__pairs_find(&t->pairs, left, right);
-    if (there) {
-        return &t->candidates[there->id];
-    }
+    if (there) { return &t->candidates[there->id]; }
     if (!tn__grow(&t->candidates, t->candidate_count + 1, &t->candidate_capacity,
                   sizeof(*t->candidates), OPERATION)) {
         return NULL;
@@ -201,14 +191,10 @@ static candidate *candidate_of(trainer *t, int32_t left, int32_t right) {
 /* These two are neighbours `times` more often in a word; negative: less often. */
 static bool change_count(trainer *t, int32_t left, int32_t right, int64_t times, uint32_t place) {
     candidate *c = candidate_of(t, left, right);
-    if (!c) {
-        return false;
-    }
+    if (!c) { return false; }
     c->count += times;
     places *fresh = &c->fresh;
-    if (times < 0 || (fresh->count && fresh->of[fresh->count - 1] == place)) {
-        return true;
-    }
+    if (times < 0 || (fresh->count && fresh->of[fresh->count - 1] == place)) { return true; }
     if (fresh->count == 0) {
         if (!tn__grow(&t->touched, t->touched_count + 1, &t->touched_capacity, sizeof(*t->touched),
                       OPERATION)) {
@@ -245,9 +231,7 @@ static bool count_pairs(trainer *t) {
         const word *w = &t->words[i];
         for (uint32_t j = 0; j + 1 < w->symbols; j++) {
             const int32_t *at = &t->symbols[w->first + j];
-            if (!change_count(t, at[0], at[1], w->count, i)) {
-                return false;
-            }
+            if (!change_count(t, at[0], at[1], w->count, i)) { return false; }
         }
     }
     return queue_fresh(t);
@@ -263,9 +247,7 @@ static bool join_in_word(trainer *t, uint32_t place, int32_t left, int32_t right
         bool pair = s[from] == left && from + 1 < w->symbols && s[from + 1] == right;
         s[to] = pair ? id : s[from];
         from += pair ? 2 : 1;
-        if (!pair) {
-            continue;
-        }
+        if (!pair) { continue; }
         if (to > 0 && (!change_count(t, s[to - 1], left, -w->count, place) ||
                        !change_count(t, s[to - 1], id, w->count, place))) {
             return false;
@@ -290,9 +272,7 @@ static int32_t joined_id(trainer *t, int32_t left, int32_t right) {
     uint32_t first, second;
     const char *a = token_text(t, left, &first), *b = token_text(t, right, &second);
     char *text = tn__malloc_for(first + second, OPERATION);
-    if (!text) {
-        return -2;
-    }
+    if (!text) { return -2; }
     memcpy(text, a, first);
     memcpy(text + first, b, second);
     for (int i = 0; i < t->o.special_count; i++) {
@@ -322,17 +302,11 @@ static int32_t joined_id(trainer *t, int32_t left, int32_t right) {
 static bool join_pair(trainer *t, const waiting *w) {
     const candidate c = t->candidates[w->candidate];
     int32_t id = joined_id(t, c.left, c.right);
-    if (id < 0) {
-        return id == -1;
-    }
+    if (id < 0) { return id == -1; }
     tn__pair pair = {c.left, c.right, t->b.rank++, id};
-    if (!tn__pairs_put(&t->b.t->pairs, pair)) {
-        return raise_memory();
-    }
+    if (!tn__pairs_put(&t->b.t->pairs, pair)) { return raise_memory(); }
     for (uint32_t i = 0; i < w->words.count; i++) {
-        if (!join_in_word(t, w->words.of[i], c.left, c.right, id)) {
-            return false;
-        }
+        if (!join_in_word(t, w->words.of[i], c.left, c.right, id)) { return false; }
     }
     return queue_fresh(t);
 }
@@ -380,9 +354,7 @@ static bool begin_training(trainer *t) {
     t->token_count = 256;
     t->tokens = tn__calloc_for(most, sizeof(char *), OPERATION);
     t->bytes = tn__calloc_for(most, sizeof(uint32_t), OPERATION);
-    if (!t->tokens || !t->bytes) {
-        return false;
-    }
+    if (!t->tokens || !t->bytes) { return false; }
     return tn__build_begin(&t->b, OPERATION, "the new vocabulary", TN__AS_IS) &&
            tn__build_pattern(&t->b, pattern ? pattern : t->o.pattern, false);
 }
@@ -437,9 +409,7 @@ static bool check_training(const char *const *texts, const size_t *bytes, int64_
     }
     const char *wrong = TN__BEYOND({"n", n, 0, 0}, {"special_count", o->special_count, 0, 0},
                                    {"vocab", o->vocab, 256 + (int64_t)o->special_count, 1 << 24});
-    if (wrong) {
-        tn__raise(TN_EVALUE, OPERATION, "%s", wrong);
-    }
+    if (wrong) { tn__raise(TN_EVALUE, OPERATION, "%s", wrong); }
     return !wrong;
 }
 

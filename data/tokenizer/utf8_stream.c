@@ -15,15 +15,11 @@ static bool is_beginning(const char *text, int count) {
                 : first >= 0xe0 && first <= 0xef ? 3
                 : first >= 0xc2 && first <= 0xdf ? 2
                                                  : 0;
-    if (count >= needs) {
-        return false;
-    }
+    if (count >= needs) { return false; }
     if (count > 1) { /* no overlong form, no surrogate, nothing beyond U+10FFFF */
         unsigned least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
         unsigned most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-        if (second < least || second > most) {
-            return false;
-        }
+        if (second < least || second > most) { return false; }
     }
     return count < 3 || ((unsigned char)text[2] & 0xc0) == 0x80;
 }
@@ -43,9 +39,7 @@ static char *put_byte(tn_utf8_stream *s, char byte, char *to) {
         s->count = 0;
         return to;
     }
-    if (is_beginning(s->held, s->count)) {
-        return to;
-    }
+    if (is_beginning(s->held, s->count)) { return to; }
     bool alone = s->count == 1;
     s->count = 0;
     to = put_replacement(to);

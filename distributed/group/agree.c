@@ -18,9 +18,7 @@ typedef struct account {
 } account;
 
 bool tn__agree_may_begin(tn_group *g, const char *operation) {
-    if (tn__pending()) {
-        tn_group_abort(g, tn_error_message());
-    }
+    if (tn__pending()) { tn_group_abort(g, tn_error_message()); }
     return !tn__pending() && !(g && tn__group_refuse_inherited(g, operation));
 }
 
@@ -55,9 +53,7 @@ static const void *gather_bytes(tn_group *g, const void *mine, int64_t bytes, in
     TN__ON_CPU;
     tn_tensor *sent = tn_zeros(TN_DIMS(room), TN_U8);
     tn_tensor *all = tn_empty(TN_DIMS(tn_group_size(g), room), TN_U8);
-    if (!tn__pending()) {
-        memcpy(tn_data_mut(sent), mine, (size_t)bytes);
-    }
+    if (!tn__pending()) { memcpy(tn_data_mut(sent), mine, (size_t)bytes); }
     return tn_work_wait(tn_all_gather(g, all, sent), 0) == TN_OK ? tn_data(all) : NULL;
 }
 
@@ -101,9 +97,7 @@ static void judge_accounts(tn_group *g, const account *all, const char *text,
     if (!same) {
         text = text ? text : "";
         const char *texts = gather_bytes(g, text, (int64_t)strlen(text), room);
-        if (texts) {
-            raise_difference(texts, room, operation);
-        }
+        if (texts) { raise_difference(texts, room, operation); }
     }
 }
 
@@ -125,9 +119,7 @@ tn_status tn__agree(tn_group *g, const char *text, const char *operation) {
         }
     }
     const tn_error_record others = tn__agree_end();
-    if (!all && mine.error.status != TN_OK) {
-        add_cause(&mine.error, &others);
-    }
+    if (!all && mine.error.status != TN_OK) { add_cause(&mine.error, &others); }
     tn_error_give(&mine.error);
     tn_error_give(&others);
     return tn_error();

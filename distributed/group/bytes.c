@@ -52,29 +52,21 @@ tn_status tn_broadcast_bytes(tn_group *g, void **data, size_t *bytes, int root) 
     static const char name[] = "broadcast_bytes";
     TN_SCOPE;
     TN__ON_CPU;
-    if (tn__pending()) {
-        return fail_group(g, tn_error());
-    }
+    if (tn__pending()) { return fail_group(g, tn_error()); }
     if (!data || !bytes) {
         return fail_group(g, tn__raise(TN_EVALUE, name, "%s is NULL", data ? "bytes" : "data"));
     }
     bool mine = tn_group_rank(g) == root;
-    if (mine && !good_bytes(*data, *bytes, name)) {
-        return fail_group(g, tn_error());
-    }
+    if (mine && !good_bytes(*data, *bytes, name)) { return fail_group(g, tn_error()); }
     tn_tensor *length = tn_full(TN_DIMS(1), mine ? (double)*bytes : 0.0, TN_I64);
     if (!mine) {
         *data = NULL;
         *bytes = 0;
     }
-    if (tn_work_wait(tn_broadcast(g, length, root), 0) != TN_OK) {
-        return tn_error();
-    }
+    if (tn_work_wait(tn_broadcast(g, length, root), 0) != TN_OK) { return tn_error(); }
     int64_t n = *(const int64_t *)tn_data(length);
     char *buffer = mine ? *data : make_buffer(g, n, root, name);
-    if (tn__pending()) {
-        return tn_error();
-    }
+    if (tn__pending()) { return tn_error(); }
     tn_status status = tn_work_wait(send_bytes(g, buffer, n, root), 0);
     if (!mine && status == TN_OK) {
         *data = buffer;
@@ -92,9 +84,7 @@ static tn_status gather_bytes(tn_group *g, const void *data, const int64_t *leng
     int ranks = tn_group_size(g), me = tn_group_rank(g), started = 0;
     for (int r = 0; r < ranks && !tn__pending(); r++) {
         all[r] = make_buffer(g, lengths[r], r, name);
-        if (all[r] && r == me && lengths[r] > 0) {
-            memcpy(all[r], data, (size_t)lengths[r]);
-        }
+        if (all[r] && r == me && lengths[r] > 0) { memcpy(all[r], data, (size_t)lengths[r]); }
     }
     for (; started < ranks && !tn__pending(); started++) {
         works[started] = send_bytes(g, all[started], lengths[started], started);
@@ -112,18 +102,14 @@ tn_status tn_all_gather_bytes(tn_group *g, const void *data, size_t bytes, void 
     static const char name[] = "all_gather_bytes";
     TN_SCOPE;
     TN__ON_CPU;
-    if (tn__pending()) {
-        return fail_group(g, tn_error());
-    }
+    if (tn__pending()) { return fail_group(g, tn_error()); }
     if (!all || !all_bytes) {
         return fail_group(g, tn__raise(TN_EVALUE, name, "%s is NULL", all ? "all_bytes" : "all"));
     }
     int ranks = tn_group_size(g);
     memset(all, 0, (size_t)ranks * sizeof(*all));
     memset(all_bytes, 0, (size_t)ranks * sizeof(*all_bytes));
-    if (!good_bytes(data, bytes, name)) {
-        return fail_group(g, tn_error());
-    }
+    if (!good_bytes(data, bytes, name)) { return fail_group(g, tn_error()); }
     tn_tensor *mine = tn_full(TN_DIMS(1), (double)bytes, TN_I64);
     tn_tensor *lengths = tn_zeros(TN_DIMS(ranks, 1), TN_I64);
     tn_work **works = tn__calloc((size_t)ranks, sizeof(*works));

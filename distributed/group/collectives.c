@@ -12,9 +12,7 @@
 /* ---- Checks ---------------------------------------------------------------------------------- */
 
 static bool good_tensor(const tn_group *g, const tn_tensor *t, const char *operation) {
-    if (!tn__usable(t, operation)) {
-        return false;
-    }
+    if (!tn__usable(t, operation)) { return false; }
     unsigned devices = g && g->engine ? g->engine->engine->devices : ~0u;
     if (!(devices >> t->storage->device.kind & 1)) {
         tn__raise(TN_EDEVICE, operation,
@@ -121,9 +119,7 @@ static tn_work *issue_transfer(tn_group *g, tn_transfer t, tn_tensor *in, tn_ten
     }
     t.in = in ? tn__address(in) : NULL;
     t.out = out ? tn__address(out) : NULL;
-    if (out) {
-        tn__touch(out);
-    }
+    if (out) { tn__touch(out); }
     if (tn_group_size(g) == 1) {
         copy_alone(&t);
         return NULL;
@@ -133,21 +129,15 @@ static tn_work *issue_transfer(tn_group *g, tn_transfer t, tn_tensor *in, tn_ten
 
 tn_work *tn_all_reduce(tn_group *g, tn_tensor *t, tn_reduction how) {
     static const char name[] = "all_reduce";
-    if (!may_begin(g, name)) {
-        return NULL;
-    }
-    if (!good_reduce(how, name) || !good_tensor(g, t, name)) {
-        return fail_group(g);
-    }
+    if (!may_begin(g, name)) { return NULL; }
+    if (!good_reduce(how, name) || !good_tensor(g, t, name)) { return fail_group(g); }
     return issue_transfer(
         g, (tn_transfer){.kind = TN_ALL_REDUCE, .reduce = how, .count = tn_count(t)}, t, t);
 }
 
 tn_work *tn_all_gather(tn_group *g, tn_tensor *out, tn_tensor *t) {
     static const char name[] = "all_gather";
-    if (!may_begin(g, name)) {
-        return NULL;
-    }
+    if (!may_begin(g, name)) { return NULL; }
     if (!good_tensor(g, t, name) || !good_tensor(g, out, name) || !good_parts(g, out, t, name)) {
         return fail_group(g);
     }
@@ -156,9 +146,7 @@ tn_work *tn_all_gather(tn_group *g, tn_tensor *out, tn_tensor *t) {
 
 tn_work *tn_reduce_scatter(tn_group *g, tn_tensor *out, tn_tensor *t, tn_reduction how) {
     static const char name[] = "reduce_scatter";
-    if (!may_begin(g, name)) {
-        return NULL;
-    }
+    if (!may_begin(g, name)) { return NULL; }
     if (!good_reduce(how, name) || !good_tensor(g, t, name) || !good_tensor(g, out, name) ||
         !good_parts(g, t, out, name)) {
         return fail_group(g);
@@ -169,21 +157,15 @@ tn_work *tn_reduce_scatter(tn_group *g, tn_tensor *out, tn_tensor *t, tn_reducti
 
 tn_work *tn_broadcast(tn_group *g, tn_tensor *t, int root) {
     static const char name[] = "broadcast";
-    if (!may_begin(g, name)) {
-        return NULL;
-    }
-    if (!good_rank(g, root, true, name) || !good_tensor(g, t, name)) {
-        return fail_group(g);
-    }
+    if (!may_begin(g, name)) { return NULL; }
+    if (!good_rank(g, root, true, name) || !good_tensor(g, t, name)) { return fail_group(g); }
     return issue_transfer(
         g, (tn_transfer){.kind = TN_BROADCAST, .root = root, .count = tn_count(t)}, t, t);
 }
 
 tn_work *tn_reduce_to(tn_group *g, tn_tensor *t, int root, tn_reduction how) {
     static const char name[] = "reduce_to";
-    if (!may_begin(g, name)) {
-        return NULL;
-    }
+    if (!may_begin(g, name)) { return NULL; }
     if (!good_rank(g, root, true, name) || !good_reduce(how, name) || !good_tensor(g, t, name)) {
         return fail_group(g);
     }
@@ -195,9 +177,7 @@ tn_work *tn_reduce_to(tn_group *g, tn_tensor *t, int root, tn_reduction how) {
 
 tn_work *tn_gather_to(tn_group *g, tn_tensor *out, tn_tensor *t, int root) {
     static const char name[] = "gather_to";
-    if (!may_begin(g, name)) {
-        return NULL;
-    }
+    if (!may_begin(g, name)) { return NULL; }
     bool mine = tn_group_rank(g) == root;
     if (!good_rank(g, root, true, name) || !good_tensor(g, t, name) ||
         (mine && (!good_tensor(g, out, name) || !good_parts(g, out, t, name)))) {
@@ -209,9 +189,7 @@ tn_work *tn_gather_to(tn_group *g, tn_tensor *out, tn_tensor *t, int root) {
 
 tn_work *tn_scatter_from(tn_group *g, tn_tensor *out, tn_tensor *t, int root) {
     static const char name[] = "scatter_from";
-    if (!may_begin(g, name)) {
-        return NULL;
-    }
+    if (!may_begin(g, name)) { return NULL; }
     bool mine = tn_group_rank(g) == root;
     if (!good_rank(g, root, true, name) || !good_tensor(g, out, name) ||
         (mine && (!good_tensor(g, t, name) || !good_parts(g, t, out, name)))) {
@@ -224,12 +202,8 @@ tn_work *tn_scatter_from(tn_group *g, tn_tensor *out, tn_tensor *t, int root) {
 
 tn_work *tn_all_to_all(tn_group *g, tn_tensor *out, tn_tensor *t) {
     static const char name[] = "all_to_all";
-    if (!may_begin(g, name)) {
-        return NULL;
-    }
-    if (!good_tensor(g, t, name) || !good_tensor(g, out, name)) {
-        return fail_group(g);
-    }
+    if (!may_begin(g, name)) { return NULL; }
+    if (!good_tensor(g, t, name) || !good_tensor(g, out, name)) { return fail_group(g); }
     int n = tn_group_size(g);
     if (t->dims.ndim < 1 || t->dims.size[0] != n || !tn_dims_equal(t->dims, out->dims) ||
         t->dtype != out->dtype) {
@@ -239,33 +213,23 @@ tn_work *tn_all_to_all(tn_group *g, tn_tensor *out, tn_tensor *t) {
                   tn_shape_text(t), n);
         return fail_group(g);
     }
-    if (!same_place(t, out, name)) {
-        return fail_group(g);
-    }
+    if (!same_place(t, out, name)) { return fail_group(g); }
     return issue_transfer(g, (tn_transfer){.kind = TN_ALL_TO_ALL, .count = tn_count(t) / n}, t,
                           out);
 }
 
 tn_work *tn_send(tn_group *g, tn_tensor *t, int to) {
     static const char name[] = "send";
-    if (!may_begin(g, name)) {
-        return NULL;
-    }
-    if (!good_rank(g, to, false, name) || !good_tensor(g, t, name)) {
-        return fail_group(g);
-    }
+    if (!may_begin(g, name)) { return NULL; }
+    if (!good_rank(g, to, false, name) || !good_tensor(g, t, name)) { return fail_group(g); }
     return issue_transfer(g, (tn_transfer){.kind = TN_SEND, .root = to, .count = tn_count(t)}, t,
                           NULL);
 }
 
 tn_work *tn_recv(tn_group *g, tn_tensor *t, int from) {
     static const char name[] = "recv";
-    if (!may_begin(g, name)) {
-        return NULL;
-    }
-    if (!good_rank(g, from, false, name) || !good_tensor(g, t, name)) {
-        return fail_group(g);
-    }
+    if (!may_begin(g, name)) { return NULL; }
+    if (!good_rank(g, from, false, name) || !good_tensor(g, t, name)) { return fail_group(g); }
     return issue_transfer(g, (tn_transfer){.kind = TN_RECV, .root = from, .count = tn_count(t)},
                           NULL, t);
 }
@@ -273,9 +237,7 @@ tn_work *tn_recv(tn_group *g, tn_tensor *t, int from) {
 /* ---- Barriers and means ---------------------------------------------------------------------- */
 
 tn_status tn_barrier(tn_group *g) {
-    if (!may_begin(g, "barrier")) {
-        return tn_error();
-    }
+    if (!may_begin(g, "barrier")) { return tn_error(); }
     return tn_work_wait(
         issue_transfer(g, (tn_transfer){.kind = TN_BARRIER, .dtype = TN_U8}, NULL, NULL), 0);
 }
@@ -306,9 +268,7 @@ static tn_status meet_at_keys(tn_group *g, uint64_t number, double seconds, char
     double deadline = tn__now() + seconds;
     snprintf(key, sizeof(key), "barrier/%llu/%d", (unsigned long long)number, g->rank);
     tn_status status = s->set(s, key, "", 0, deadline, why);
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status != TN_OK) { return status; }
     await_keys(g, number, deadline, missing, missing_size - 1);
     snprintf(key, sizeof(key), "barrier/%llu/end", (unsigned long long)number);
     tn_store_value nothing = {0}, now = {0};
@@ -325,12 +285,8 @@ static tn_status meet_at_keys(tn_group *g, uint64_t number, double seconds, char
 
 tn_status tn_monitored_barrier(tn_group *g, double timeout) {
     static const char name[] = "monitored_barrier";
-    if (!may_begin(g, name)) {
-        return tn_error();
-    }
-    if (tn_group_size(g) == 1) {
-        return TN_OK;
-    }
+    if (!may_begin(g, name)) { return tn_error(); }
+    if (tn_group_size(g) == 1) { return TN_OK; }
     double seconds = timeout > 0 && timeout <= TN__TIMEOUT_MOST ? timeout : g->options.timeout;
     uint64_t number = ++g->barriers;
     char why[TN_STORE_WHY] = "", missing[256] = "";
@@ -341,9 +297,7 @@ tn_status tn_monitored_barrier(tn_group *g, double timeout) {
         tn__raise(TN_EPEER, name, "group %s, barrier %llu: missing after %g s: rank%s", g->name,
                   (unsigned long long)number, seconds, missing);
     }
-    if (tn__pending()) {
-        fail_group(g);
-    }
+    if (tn__pending()) { fail_group(g); }
     return tn_error();
 }
 
@@ -352,9 +306,7 @@ double tn_group_mean(tn_group *g, double sum, double count) {
     TN__ON_CPU;
     double both[2] = {sum, count};
     tn_tensor *t = tn_from_data(both, TN_DIMS(2), TN_F64);
-    if (tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) != TN_OK) {
-        return (double)NAN;
-    }
+    if (tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) != TN_OK) { return (double)NAN; }
     const double *all = tn_data(t);
     return all[1] != 0 ? all[0] / all[1] : (double)NAN;
 }

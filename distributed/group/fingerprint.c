@@ -5,9 +5,7 @@
 
 tn__fingerprint tn__fingerprint_of(const tn_transfer *t) {
     tn__fingerprint f = {.kind = (int32_t)t->kind, .sequence = t->sequence};
-    if (t->kind == TN_BARRIER) {
-        return f;
-    }
+    if (t->kind == TN_BARRIER) { return f; }
     f.dtype = (int32_t)t->dtype;
     f.count = t->count;
     f.device = (int32_t)t->device.kind;

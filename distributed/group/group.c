@@ -76,9 +76,7 @@ static bool connect_ranks(tn_group *g, const char *engine) {
     }
     g->engine = e ? tn__calloc(1, sizeof(*g->engine)) : NULL;
     if (!g->engine) {
-        if (e) {
-            e->destroy(e);
-        }
+        if (e) { e->destroy(e); }
         tn__raise(TN_EPEER, NULL, "group %s, rank %d of %d, engine %s: %s", g->name, g->rank,
                   g->size, engine, e ? "out of memory" : why);
         return false;
@@ -91,9 +89,7 @@ static bool connect_ranks(tn_group *g, const char *engine) {
 tn_group *tn__group_create(const char *name, const char *engine, tn_store *store, int rank,
                            int ranks, const int *world, const tn_dist_options *options) {
     tn_group *g = group_alloc(name, rank, ranks, world, options);
-    if (!g || ranks == 1 || rank < 0) {
-        return g;
-    }
+    if (!g || ranks == 1 || rank < 0) { return g; }
     g->store = g->reports = store;
     __atomic_fetch_add(&store->refs, 2, __ATOMIC_RELAXED);
     if (!connect_ranks(g, engine)) {
@@ -113,9 +109,7 @@ static void engine_drop(tn__engine_ref *e) {
 }
 
 void tn_group_free(tn_group *g) {
-    if (!g) {
-        return;
-    }
+    if (!g) { return; }
     if (g == tn_world()) {
         tn__raise(TN_ESTATE, "group_free", "the world belongs to the library: tn_dist_finish");
         return;
@@ -123,14 +117,10 @@ void tn_group_free(tn_group *g) {
     if (tn__pending()) { /* peers may wait for operations that this rank will not do any more */
         tn_group_abort(g, tn_error_message());
     }
-    if (!tn__alive_end(&groups, g, "group_free") || tn__group_inherited(g)) {
-        return;
-    }
+    if (!tn__alive_end(&groups, g, "group_free") || tn__group_inherited(g)) { return; }
     tn__group_stop(g);
     /* tensors of tn_group_empty may still hold the engine */
-    if (g->engine && g->engine->engine->leave) {
-        g->engine->engine->leave(g->engine->engine);
-    }
+    if (g->engine && g->engine->engine->leave) { g->engine->engine->leave(g->engine->engine); }
     engine_drop(g->engine);
     tn_store_free(g->store);
     tn_store_free(g->reports);
@@ -185,9 +175,7 @@ static void tell_missing(tn_group *g, char *text, size_t text_size) {
         double until = fmax(deadline, tn__now() + least);
         tn_store_value members = {0};
         snprintf(key, sizeof(key), "failed/%d", asked.ranks[i]);
-        if (asked.ranks[i] == me) {
-            continue;
-        }
+        if (asked.ranks[i] == me) { continue; }
         if (s->get(s, key, &members, until, reason) == TN_OK) {
             add_suspects(&asked, members.data, members.bytes / sizeof(int));
         } else { /* before its time: the rank that serves the store has ended */
@@ -261,9 +249,7 @@ void tn__group_fail(tn_group *g, tn_status status, const char *why) {
     char aborted[512], text[1024];
     tn_engine *e = g->engine ? g->engine->engine : NULL;
     snprintf(text, sizeof(text), "%s", why);
-    if (e) {
-        e->abort(e, why); /* the others must fail too before they can report themselves */
-    }
+    if (e) { e->abort(e, why); /* the others must fail too before they can report themselves */ }
     if (e && e->vague) {
         read_abort(g, aborted, sizeof(aborted));
         if (*aborted) {
@@ -275,9 +261,7 @@ void tn__group_fail(tn_group *g, tn_status status, const char *why) {
     } else if (e && may_wait_elsewhere(g) && strstr(why, "timed out")) {
         tell_missing(g, text, sizeof(text));
     }
-    if (set_dead(g, status, text)) {
-        tn__flight_save(g->world[g->rank], g->reason);
-    }
+    if (set_dead(g, status, text)) { tn__flight_save(g->world[g->rank], g->reason); }
 }
 
 /* The failure of another group that a reason quotes, or the reason: "group A, …: rank 0 gave up:
@@ -289,14 +273,10 @@ static const char *first_cause(const char *reason) {
 }
 
 static void give_up(tn_group *g, const char *reason) {
-    if (g->rank < 0 || tn__group_inherited(g)) {
-        return;
-    }
+    if (g->rank < 0 || tn__group_inherited(g)) { return; }
     char text[512];
     snprintf(text, sizeof(text), "rank %d gave up: %s", g->rank, first_cause(reason));
-    if (!set_dead(g, TN_EPEER, text) || !g->engine) {
-        return;
-    }
+    if (!set_dead(g, TN_EPEER, text) || !g->engine) { return; }
     tn_engine *e = g->engine->engine;
     if (e->vague) {
         char why[TN_STORE_WHY];
@@ -315,9 +295,7 @@ void tn_group_abort(tn_group *g, const char *reason) {
 void tn__groups_abort(const tn_group *root, const char *reason) {
     pthread_mutex_lock(&groups.lock);
     for (tn_group *g = tn__alive_first(&groups); g; g = tn__alive_after(g)) {
-        if (g->reports == root->reports) {
-            give_up(g, reason);
-        }
+        if (g->reports == root->reports) { give_up(g, reason); }
     }
     pthread_mutex_unlock(&groups.lock);
 }
@@ -333,16 +311,12 @@ bool tn__group_refuse_inherited(const tn_group *g, const char *operation) {
 }
 
 bool tn__group_usable(tn_group *g, const char *operation) {
-    if (!is_alive(g, operation)) {
-        return false;
-    }
+    if (!is_alive(g, operation)) { return false; }
     if (tn__pending()) {
         tn_group_abort(g, tn_error_message());
         return false;
     }
-    if (tn__group_refuse_inherited(g, operation)) {
-        return false;
-    }
+    if (tn__group_refuse_inherited(g, operation)) { return false; }
     if (g->rank < 0) {
         tn__raise(TN_ESTATE, operation, "this rank is not a member of group %s", g->name);
         return false;
@@ -361,9 +335,7 @@ bool tn__group_usable(tn_group *g, const char *operation) {
     pthread_mutex_lock(&g->lock);
     tn_status dead = g->dead;
     pthread_mutex_unlock(&g->lock);
-    if (dead != TN_OK) {
-        tn__raise(dead, operation, "%s", g->reason);
-    }
+    if (dead != TN_OK) { tn__raise(dead, operation, "%s", g->reason); }
     return dead == TN_OK;
 }
 
@@ -386,9 +358,7 @@ const char *tn_group_engine(const tn_group *g) {
 }
 
 int tn_group_world_rank(const tn_group *g, int rank) {
-    if (g && !is_alive(g, "group_world_rank")) {
-        return -1;
-    }
+    if (g && !is_alive(g, "group_world_rank")) { return -1; }
     if (rank < 0 || rank >= tn_group_size(g)) {
         tn__raise(TN_EINDEX, "group_world_rank", "rank %d, but group %s has ranks 0 … %d", rank,
                   tn_group_name(g), tn_group_size(g) - 1);
@@ -444,9 +414,7 @@ static tn_tensor *wrap_memory(tn_group *g, tn_device device, void *memory, tn_di
 
 tn_tensor *tn_group_empty_on(tn_group *g, tn_device device, tn_dims dims, tn_dtype dtype) {
     size_t bytes;
-    if (g && !tn__group_usable(g, "group_empty")) {
-        return tn_inert();
-    }
+    if (g && !tn__group_usable(g, "group_empty")) { return tn_inert(); }
     if (!tn__device_exists(device, "group_empty") ||
         !tn__bytes_of(dims, dtype, &bytes, "group_empty")) {
         return tn_inert();
@@ -454,9 +422,7 @@ tn_tensor *tn_group_empty_on(tn_group *g, tn_device device, tn_dims dims, tn_dty
     const tn_engine *e = g && g->engine ? g->engine->engine : NULL;
     bool has_memory = e && (device.kind == TN_CPU ? e->alloc != NULL : e->device_alloc != NULL);
     void *memory = has_memory && bytes > 0 ? tn__group_alloc(g, device, bytes) : NULL;
-    if (tn__pending()) {
-        return tn_inert();
-    }
+    if (tn__pending()) { return tn_inert(); }
     return memory ? wrap_memory(g, device, memory, dims, dtype) : tn_empty_on(device, dims, dtype);
 }
 

@@ -129,9 +129,7 @@ static unsigned find_set(const tn_mesh *m, const char *names, const char *operat
         tn__raise(TN_EVALUE, operation, "%s is NULL", m ? "the name" : "the mesh");
         return 0;
     }
-    if (!tn__alive_is(&meshes, m, operation)) {
-        return 0;
-    }
+    if (!tn__alive_is(&meshes, m, operation)) { return 0; }
     unsigned set = 0;
     do {
         size_t length = strcspn(names, " ");
@@ -139,9 +137,7 @@ static unsigned find_set(const tn_mesh *m, const char *names, const char *operat
         if (i >= 0 && (set >> i & 1)) {
             tn__raise(TN_EVALUE, operation, "the dimension %s is named twice", m->dims[i].name);
         }
-        if (i < 0 || tn__pending()) {
-            return 0;
-        }
+        if (i < 0 || tn__pending()) { return 0; }
         set |= 1U << i;
         names += length;
     } while (*names++);
@@ -163,9 +159,7 @@ int tn_mesh_rank(tn_mesh *m, const char *names) {
 }
 
 void tn_mesh_free(tn_mesh *m) {
-    if (!m || !tn__alive_end(&meshes, m, "mesh_free")) {
-        return;
-    }
+    if (!m || !tn__alive_end(&meshes, m, "mesh_free")) { return; }
     for (int set = 0; set < SETS; set++) {
         tn_group_free(m->groups[set]);
     }

@@ -37,9 +37,7 @@ static int open_private(const char *path, const char **why) {
     (void)mkdir(path, 0700); /* what is there instead is checked when it is open */
     int fd = tn__above_streams(open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     *why = folder_fault(fd);
-    if (*why && fd >= 0) {
-        close(fd);
-    }
+    if (*why && fd >= 0) { close(fd); }
     return *why ? -1 : fd;
 }
 
@@ -55,9 +53,7 @@ static int open_own(char *path, size_t size) {
                  (unsigned)geteuid());
         fd = open_private(path, &why);
     }
-    if (fd < 0) {
-        warn_of(path, why);
-    }
+    if (fd < 0) { warn_of(path, why); }
     return fd;
 }
 
@@ -65,9 +61,7 @@ static int open_own(char *path, size_t size) {
 static int open_named(const char *folder, char *path, size_t size) {
     int fd = tn__above_streams(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     snprintf(path, size, "%s", folder);
-    if (fd < 0) {
-        warn_of(path, strerror(errno));
-    }
+    if (fd < 0) { warn_of(path, strerror(errno)); }
     return fd;
 }
 
@@ -85,9 +79,7 @@ static int create_file(int folder, const char *name) {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         int how = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
         int fd = tn__above_streams(openat(folder, name, how, 0600));
-        if (fd >= 0 || errno != EEXIST) {
-            return fd;
-        }
+        if (fd >= 0 || errno != EEXIST) { return fd; }
         if (!is_older_record(folder, name) || (unlinkat(folder, name, 0) != 0 && errno != ENOENT)) {
             break;
         }
@@ -101,9 +93,7 @@ FILE *tn__record_open(int rank, char *path, size_t size) {
     bool own = !named || !*named;
     char name[NAME_SIZE];
     int folder = own ? open_own(path, size) : open_named(named, path, size);
-    if (folder < 0) {
-        return NULL;
-    }
+    if (folder < 0) { return NULL; }
     if (own) { /* for all jobs of the user */
         snprintf(name, sizeof(name), "tern-flight-%d-%d.txt", rank, (int)getpid());
     } else {
@@ -116,9 +106,7 @@ FILE *tn__record_open(int rank, char *path, size_t size) {
     if (!file) {
         warn_of(path, errno == EEXIST ? "something that is not this user's record is there"
                                       : strerror(errno));
-        if (fd >= 0) {
-            close(fd);
-        }
+        if (fd >= 0) { close(fd); }
     }
     close(folder);
     return file;

@@ -28,9 +28,7 @@ typedef struct flight_event {
 
 static void name_event(const tn__event *event, char *text, size_t size) {
     const flight_event *e = (const flight_event *)event;
-    if (e->size > 0) {
-        tn__transfer_text(&e->t, text, size);
-    }
+    if (e->size > 0) { tn__transfer_text(&e->t, text, size); }
 }
 
 static tn__trace flight = TN__TRACE(flight_event, 1000, name_event);
@@ -109,9 +107,7 @@ static const char *state_of(const flight_event *e) {
 }
 
 void tn_flight_dump(FILE *file) {
-    if (!file) {
-        return;
-    }
+    if (!file) { return; }
     double now = tn__now();
     fprintf(file, "%-6s %-20s %-6s %-8s %-44s %-10s %10s %10s %10s\n", "entry", "group", "rank",
             "number", "operation", "state", "queued", "waited ms", "ran ms");
@@ -136,9 +132,7 @@ tn_status tn_flight_trace(const char *path) {
 void tn__flight_save(int rank, const char *reason) {
     char path[4096];
     FILE *file = tn__record_open(rank, path, sizeof(path));
-    if (!file) {
-        return;
-    }
+    if (!file) { return; }
     fprintf(file, "%s\n", reason);
     tn_flight_dump(file);
     bool whole = !ferror(file);

@@ -21,9 +21,7 @@
 static tn_group *make_subgroup(tn_group *g, const char *engine, const char *name, tn_store *store,
                                const int *sorted, int n) {
     int rank = -1, *world = tn__malloc_for((size_t)n * sizeof(int), "group");
-    if (!world) {
-        return NULL;
-    }
+    if (!world) { return NULL; }
     for (int i = 0; i < n; i++) {
         world[i] = g->world[sorted[i]];
         rank = sorted[i] == g->rank ? i : rank;
@@ -88,9 +86,7 @@ static tn_status publish_list(tn_group *g, const char *list, double deadline, ch
 static void publish_excuse(tn_group *g) {
     char excuse[256], why[TN_STORE_WHY];
     snprintf(excuse, sizeof(excuse), "!%.250s", tn_error_message());
-    if (g->size > 1) {
-        publish_list(g, excuse, tn__now() + 1, why);
-    }
+    if (g->size > 1) { publish_list(g, excuse, tn__now() + 1, why); }
 }
 
 /* Raises when rank r's list is not `mine`. */
@@ -116,18 +112,14 @@ static bool same_lists(tn_group *g, const char *mine) {
     for (int r = 0; r < g->size && status == TN_OK && !tn__pending(); r++) {
         tn_store_value theirs = {0};
         status = g->store->get(g->store, list_key(g, r, key, sizeof(key)), &theirs, deadline, why);
-        if (status == TN_OK) {
-            compare_list(g, r, mine, &theirs);
-        }
+        if (status == TN_OK) { compare_list(g, r, mine, &theirs); }
         free(theirs.data);
     }
     if (status != TN_OK) {
         tn__raise(status, "group_new", "rank %d of %s: the other ranks' lists: %s", g->rank,
                   g->name, why);
     }
-    if (!published) {
-        publish_excuse(g);
-    }
+    if (!published) { publish_excuse(g); }
     return !tn__pending();
 }
 
@@ -136,9 +128,7 @@ tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
         tn__raise(TN_EVALUE, "group_new", "the parent is NULL");
         return NULL;
     }
-    if (!tn__group_usable(g, "group_new")) {
-        return NULL;
-    }
+    if (!tn__group_usable(g, "group_new")) { return NULL; }
     char key[32], name[64];
     snprintf(key, sizeof(key), "group%d", ++g->children);
     snprintf(name, sizeof(name), "%.48s/%d", g->name, g->children - 1);
@@ -162,9 +152,7 @@ tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
 
 tn_group *tn__group_again(tn_group *g, const char *name, double timeout) {
     TN__ON_CPU;
-    if (!tn__group_usable(g, "group")) {
-        return NULL;
-    }
+    if (!tn__group_usable(g, "group")) { return NULL; }
     char key[32], engine[32];
     snprintf(key, sizeof(key), "group%d", ++g->children);
     snprintf(engine, sizeof(engine), "%.*s", (int)strcspn(g->engine_name, "+"), g->engine_name);
@@ -174,9 +162,7 @@ tn_group *tn__group_again(tn_group *g, const char *name, double timeout) {
         all[r] = r;
     }
     tn_group *child = store ? make_subgroup(g, engine, name, store, all, g->size) : NULL;
-    if (child) {
-        tn_group_set_timeout(child, timeout);
-    }
+    if (child) { tn_group_set_timeout(child, timeout); }
     tn_store_free(store);
     free(all);
     return child;
@@ -192,15 +178,11 @@ static int find_members(tn_group *g, int colour, int *members) {
     const int32_t mine = colour;
     tn_tensor *one = tn_from_data(&mine, TN_DIMS(1), TN_I32);
     tn_tensor *all = tn_empty(TN_DIMS(g->size, 1), TN_I32);
-    if (tn_work_wait(tn_all_gather(g, all, one), 0) != TN_OK) {
-        return 0;
-    }
+    if (tn_work_wait(tn_all_gather(g, all, one), 0) != TN_OK) { return 0; }
     const int32_t *colours = tn_data(all);
     int n = 0;
     for (int r = 0; r < g->size; r++) {
-        if (colours[r] == mine) {
-            members[n++] = r;
-        }
+        if (colours[r] == mine) { members[n++] = r; }
     }
     return n;
 }
@@ -225,9 +207,7 @@ tn_group *tn_group_split(tn_group *g, int colour) {
         tn__raise(TN_EVALUE, name, "the parent is NULL");
         return NULL;
     }
-    if (!tn__group_usable(g, name)) {
-        return NULL;
-    }
+    if (!tn__group_usable(g, name)) { return NULL; }
     g->children++;
     int *members = tn__malloc_for((size_t)g->size * sizeof(int), name);
     if (!members) {

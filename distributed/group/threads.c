@@ -41,13 +41,9 @@ static void *party_attend(void *user) {
     guest *me = user;
     party *p = me->party;
     tn__quiet(1); /* the caller's thread raises it */
-    if (p->devices) {
-        tn_set_default_device(p->devices[me->rank]); /* it exists */
-    }
+    if (p->devices) { tn_set_default_device(p->devices[me->rank]); /* it exists */ }
     tn_group *world = tn__group_create("world", "local", p->store, me->rank, p->ranks, NULL, NULL);
-    if (world) {
-        p->f(world, p->user);
-    }
+    if (world) { p->f(world, p->user); }
     if (tn__pending()) {
         char reason[512];
         snprintf(reason, sizeof(reason), "%s", tn_error_message());
@@ -94,9 +90,7 @@ enum { MOST_RANKS = 1024 };
  * not reduced. */
 static bool devices_sound(const tn_device *devices, int n, const char *operation) {
     for (int r = 0; r < n; r++) {
-        if (!tn__device_exists(devices[r], operation)) {
-            return false;
-        }
+        if (!tn__device_exists(devices[r], operation)) { return false; }
         if (devices[r].kind != devices[0].kind) {
             tn__raise(TN_EDEVICE, operation,
                       "rank 0 is on %s, but rank %d is on %s (the devices of a group are of one "
@@ -133,9 +127,7 @@ static tn_status party_run(party p) {
     pthread_mutex_destroy(&p.lock);
     tn_store_free(p.store);
     free(guests);
-    if (p.failed) {
-        tn_error_give(&p.error);
-    }
+    if (p.failed) { tn_error_give(&p.error); }
     return tn_error();
 }
 
@@ -147,11 +139,7 @@ tn_status tn_local_run(int ranks, void (*f)(tn_group *world, void *user), void *
 tn_status tn_local_run_on(const tn_device *devices, int n, void (*f)(tn_group *world, void *user),
                           void *user) {
     party p = {.operation = "local_run_on", .ranks = n, .devices = devices, .f = f, .user = user};
-    if (tn__pending() || !party_sound(&p)) {
-        return tn_error();
-    }
-    if (!devices) {
-        return tn__raise(TN_EVALUE, p.operation, "the devices are NULL");
-    }
+    if (tn__pending() || !party_sound(&p)) { return tn_error(); }
+    if (!devices) { return tn__raise(TN_EVALUE, p.operation, "the devices are NULL"); }
     return devices_sound(devices, n, p.operation) ? party_run(p) : tn_error();
 }

@@ -105,12 +105,8 @@ static void fail_with_text(tn_group *g, const tn_work *w, tn_status status, cons
  * writes the record to a file; of several failures the first is raised. */
 static void note_end(tn_group *g, tn_work *w, tn_status status, const char *why, bool alive) {
     w->ended = tn__now();
-    if (!w->is_alloc) {
-        tn__flight_ended(w->record, w->ended, status);
-    }
-    if (status != TN_OK && alive) {
-        fail_with_text(g, w, status, why);
-    }
+    if (!w->is_alloc) { tn__flight_ended(w->record, w->ended, status); }
+    if (status != TN_OK && alive) { fail_with_text(g, w, status, why); }
 }
 
 /* Under the lock: from now on w is what the engine runs. */
@@ -118,9 +114,7 @@ static void start_clock(tn_group *g, tn_work *w) {
     w->started = tn__now();
     w->t.deadline = w->started + g->options.timeout;
     g->running = w;
-    if (!w->is_alloc) {
-        tn__flight_started(w->record, w->started);
-    }
+    if (!w->is_alloc) { tn__flight_started(w->record, w->started); }
 }
 
 /* Under the lock: w, which is in no list, is over. */
@@ -151,22 +145,14 @@ static void begin_first(tn_group *g) {
         start_clock(g, w);
         pthread_mutex_unlock(&g->lock);
         status = run_work(g, w, why);
-        if (status != TN_OK || !w->launches) {
-            note_end(g, w, status, why, true);
-        }
+        if (status != TN_OK || !w->launches) { note_end(g, w, status, why, true); }
         pthread_mutex_lock(&g->lock);
     }
-    if (w->launches) {
-        tn__launch_remove(w);
-    }
+    if (w->launches) { tn__launch_remove(w); }
     bool under_way = w->launches && status == TN_OK;
-    if (under_way) {
-        append_work(&g->launched, w);
-    }
+    if (under_way) { append_work(&g->launched, w); }
     g->running = g->launched.first;
-    if (!under_way) {
-        end_work(g, w, status);
-    }
+    if (!under_way) { end_work(g, w, status); }
 }
 
 /* Under the lock: checks the oldest that was launched, and says whether it is over. After a failure
@@ -179,18 +165,12 @@ static bool look_at_oldest(tn_group *g) {
     pthread_mutex_unlock(&g->lock);
     tn_status status = e->poll(e, &w->t, &over, why);
     over |= status != TN_OK;
-    if (over) {
-        note_end(g, w, status, why, alive);
-    }
+    if (over) { note_end(g, w, status, why, alive); }
     pthread_mutex_lock(&g->lock);
-    if (!over) {
-        return false;
-    }
+    if (!over) { return false; }
     take_work(&g->launched);
     g->running = g->launched.first;
-    if (g->running) {
-        start_clock(g, g->running);
-    }
+    if (g->running) { start_clock(g, g->running); }
     end_work(g, w, status);
     return true;
 }
@@ -262,9 +242,7 @@ static tn_work *work_new(tn_group *g, const char *operation) {
 /* On a device: sets the mark that the operation comes after. False after raising. */
 static bool mark_ready(tn_work *w) {
     const tn_device_table *table = tn__device_table(w->t.device);
-    if (!table) {
-        return true;
-    }
+    if (!table) { return true; }
     w->ready = table->mark(w->t.device.index);
     if (!w->ready) {
         tn__device_failed(w->t.device, TN_EDEVICE, tn_collective_name(w->t.kind));
@@ -278,9 +256,7 @@ static bool mark_ready(tn_work *w) {
 
 tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_tensor *out) {
     tn_work *w = work_new(g, tn_collective_name(t->kind));
-    if (!w) {
-        return NULL;
-    }
+    if (!w) { return NULL; }
     w->t = *t;
     w->t.sequence = ++g->sequence;
     w->in = tn_keep(in);
@@ -292,9 +268,7 @@ tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_te
     }
     w->record = tn__flight_queued(g, &w->t);
     w->launches = g->engine->engine->queues >> w->t.device.kind & 1;
-    if (w->launches) {
-        tn__launch_add(w);
-    }
+    if (w->launches) { tn__launch_add(w); }
     queue_work(g, w);
     return w;
 }
@@ -318,9 +292,7 @@ static bool wait_over(tn_work *w, double deadline) {
     pthread_mutex_lock(&g->lock);
     while (!is_over(w)) {
         double now = tn__now();
-        if (engine_is_stuck(g, now)) {
-            break;
-        }
+        if (engine_is_stuck(g, now)) { break; }
         if (now >= deadline && !aborted) {
             aborted = true;
             pthread_mutex_unlock(&g->lock);
@@ -345,9 +317,7 @@ static bool wait_seen(tn_work *w, double deadline) {
     snprintf(name, sizeof(name), "wait for %s", tn_collective_name(w->t.kind));
     bool seen = tn__profiled() && tn__span_begin(&span, TN__SPAN_WAIT, name);
     bool over = wait_over(w, deadline);
-    if (seen) {
-        tn__span_end(&span);
-    }
+    if (seen) { tn__span_end(&span); }
     return over;
 }
 
@@ -372,19 +342,13 @@ static void let_go(tn_work *w) {
     bool done = w->done;
     w->abandoned = !done;
     pthread_mutex_unlock(&g->lock);
-    if (done) {
-        work_free(w);
-    }
+    if (done) { work_free(w); }
 }
 
 tn_status tn_work_wait(tn_work *w, double timeout) {
-    if (!w) {
-        return tn_error();
-    }
+    if (!w) { return tn_error(); }
     tn_group *g = w->group;
-    if (tn__group_refuse_inherited(g, tn_collective_name(w->t.kind))) {
-        return tn_error();
-    }
+    if (tn__group_refuse_inherited(g, tn_collective_name(w->t.kind))) { return tn_error(); }
     if (!wait_seen(w, timeout > 0 ? tn__now() + timeout : HUGE_VAL)) {
         tn__group_fail(g, TN_EPEER, "the engine does not return from an operation");
         return tn__raise(TN_EPEER, NULL, "%s", g->reason);
@@ -413,9 +377,7 @@ bool tn_work_done(const tn_work *w) {
 }
 
 double tn__work_seconds(const tn_work *w) {
-    if (!w || tn__group_inherited(w->group)) {
-        return 0;
-    }
+    if (!w || tn__group_inherited(w->group)) { return 0; }
     pthread_mutex_lock(&w->group->lock);
     double seconds = w->done ? w->ended - w->started : 0;
     pthread_mutex_unlock(&w->group->lock);
@@ -424,9 +386,7 @@ double tn__work_seconds(const tn_work *w) {
 
 void *tn__group_alloc(tn_group *g, tn_device device, size_t bytes) {
     tn_work *w = work_new(g, "group_empty");
-    if (!w) {
-        return NULL;
-    }
+    if (!w) { return NULL; }
     w->is_alloc = true;
     w->t.device = device;
     w->t.sequence = g->sequence;
@@ -439,8 +399,6 @@ void *tn__group_alloc(tn_group *g, tn_device device, size_t bytes) {
     void *memory = w->allocated;
     tn_status status = w->status;
     work_free(w);
-    if (status != TN_OK) {
-        tn__raise(status, "group_empty", "%s", g->reason);
-    }
+    if (status != TN_OK) { tn__raise(status, "group_empty", "%s", g->reason); }
     return memory;
 }

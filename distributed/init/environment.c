@@ -47,9 +47,7 @@ static bool is_set(const reader *r, const char *name) {
 static bool number_of(const char *text, int64_t *number) {
     *number = 0;
     for (const char *at = text; *at; at++) {
-        if (*at < '0' || *at > '9' || at - text > 15) {
-            return false;
-        }
+        if (*at < '0' || *at > '9' || at - text > 15) { return false; }
         *number = *number * 10 + (*at - '0');
     }
     return *text != 0;
@@ -59,9 +57,7 @@ static bool number_of(const char *text, int64_t *number) {
 static bool read_number(const reader *r, const char *name, int64_t low, int64_t high, int *number) {
     const char *text = value_of(r, name);
     int64_t found;
-    if (!text) {
-        return true;
-    }
+    if (!text) { return true; }
     if (!number_of(text, &found) || found < low || found > high) {
         tn__why(r->why, TN_EVALUE,
                 "%s is \"%.60s\" (a whole number from %" PRId64 " to %" PRId64 ")", name, text, low,
@@ -79,9 +75,7 @@ static bool read_text(const reader *r, const char *name, char *text, size_t size
                 size - 1);
         return false;
     }
-    if (value) {
-        strcpy(text, value);
-    }
+    if (value) { strcpy(text, value); }
     return true;
 }
 
@@ -113,18 +107,12 @@ static bool is_slurm_step(const reader *r) {
 /* What has started this process. Of nested launchers the inner one counts: mpirun starts its own
  * daemons with srun, and `tern run` may be started by any of them. NULL: none. */
 static const names *find_launcher(const reader *r) {
-    if (is_set(r, "RANK") || is_set(r, "WORLD_SIZE")) {
-        return &plain;
-    }
-    if (is_set(r, "OMPI_COMM_WORLD_RANK")) {
-        return &openmpi;
-    }
+    if (is_set(r, "RANK") || is_set(r, "WORLD_SIZE")) { return &plain; }
+    if (is_set(r, "OMPI_COMM_WORLD_RANK")) { return &openmpi; }
     if (is_set(r, "PMI_RANK") && (is_set(r, "MPI_LOCALNRANKS") || !is_slurm_step(r))) {
         return &mpich;
     }
-    if (is_slurm_step(r)) {
-        return is_set(r, slurm.ranks) ? &slurm : &slurm_old;
-    }
+    if (is_slurm_step(r)) { return is_set(r, slurm.ranks) ? &slurm : &slurm_old; }
     return NULL;
 }
 
@@ -194,9 +182,7 @@ static int64_t count_texts(const tn__json *list) {
 /* A list of hosts, or {"cluster": {ROLE: a list of addresses, …}}. */
 static int64_t count_listed(const char *text) {
     tn__json_file json;
-    if (!text || !tn__json_read_any(&json, text, strlen(text))) {
-        return 0;
-    }
+    if (!text || !tn__json_read_any(&json, text, strlen(text))) { return 0; }
     int64_t count = count_texts(json.values);
     const tn__json *cluster =
         json.values->kind == TN__JSON_OBJECT ? tn__json_get(json.values, "cluster") : NULL;
@@ -233,9 +219,7 @@ bool tn__environment_hosts(const char *const *variables, char text[TN__SEVERAL])
         name = "SLURM_STEP_NUM_NODES";
     }
     *text = 0;
-    if (name) {
-        snprintf(text, TN__SEVERAL, "%s names %" PRId64 " hosts", name, count);
-    }
+    if (name) { snprintf(text, TN__SEVERAL, "%s names %" PRId64 " hosts", name, count); }
     return name != NULL;
 }
 
@@ -244,9 +228,7 @@ bool tn__environment_unstarted(const char *const *variables, char text[TN__SEVER
     int64_t count;
     bool several = !is_slurm_step(&r) && names_several(&r, "SLURM_JOB_NUM_NODES", &count);
     *text = 0;
-    if (several) {
-        snprintf(text, TN__SEVERAL, "SLURM_JOB_NUM_NODES is %" PRId64, count);
-    }
+    if (several) { snprintf(text, TN__SEVERAL, "SLURM_JOB_NUM_NODES is %" PRId64, count); }
     return several;
 }
 
@@ -254,9 +236,7 @@ bool tn__environment_unstarted(const char *const *variables, char text[TN__SEVER
 static void look_for_others(const reader *r) {
     tn__environment *e = r->e;
     int64_t count;
-    if (tn__environment_hosts(r->variables, e->several)) {
-        return;
-    }
+    if (tn__environment_hosts(r->variables, e->several)) { return; }
     for (size_t i = 0; i < sizeof(rank_counts) / sizeof(*rank_counts); i++) {
         const char *ranks = rank_counts[i].ranks, *rank = rank_counts[i].rank;
         if (names_several(r, ranks, &count) && !(rank && is_set(r, rank))) {
@@ -351,9 +331,7 @@ static bool slurm_host(const reader *r) {
     tn__environment *e = r->e;
     for (int i = 0; i < 3; i++) {
         const char *list = value_of(r, lists[i]);
-        if (!list) {
-            continue;
-        }
+        if (!list) { continue; }
         int64_t nodes = tn__nodelist_count(list);
         if (nodes == 1) {
             strcpy(e->host, "127.0.0.1");

@@ -21,20 +21,14 @@ void tn__gpus_here(const tn_dist_options *o, tn__member *mine) {
     mine->gpus = uses_gpus(o) ? tn_device_count(TN_CUDA) : 0;
     mine->gpu = o->device != TN_CUDA && device.kind == TN_CUDA ? device.index : -1;
     mine->nccl = mine->gpus > 0 && tn__nccl_is_there(why);
-    if (*why) {
-        tn_log_write(TN_LOG_INFO, "%s: %s", OPERATION, why);
-    }
+    if (*why) { tn_log_write(TN_LOG_INFO, "%s: %s", OPERATION, why); }
 }
 
 bool tn__gpus_assign(const tn_dist_options *o, int rank, int local_rank) {
-    if (o->device == TN_CPU) {
-        return true;
-    }
+    if (o->device == TN_CPU) { return true; }
     int count = tn_device_count(TN_CUDA);
     tn_device device = tn_cuda(count > 0 ? local_rank % count : 0);
-    if (tn_set_default_device(device) != TN_OK) {
-        return false;
-    }
+    if (tn_set_default_device(device) != TN_OK) { return false; }
     tn_log_write(TN_LOG_INFO, "%s: rank %d, number %d on its host, has %s of %d", OPERATION, rank,
                  local_rank, tn_device_text(device), count);
     return true;

@@ -21,9 +21,7 @@ static void read_file(const char *path, char *text, size_t size) {
     int fd = tn__above_streams(open(path, O_RDONLY | O_CLOEXEC));
     ssize_t got = fd >= 0 ? read(fd, text, size - 1) : 0;
     text[got > 0 ? got : 0] = 0;
-    if (fd >= 0) {
-        close(fd);
-    }
+    if (fd >= 0) { close(fd); }
 }
 
 static void read_link(const char *path, char *text, size_t size) {
@@ -58,9 +56,7 @@ void tn__host_key(char key[TN__HOST_KEY]) {
 void tn__host_network(char key[TN__HOST_KEY]) {
     char boot[64] = "", network[40];
     read_file("/proc/sys/kernel/random/boot_id", boot, sizeof(boot));
-    if (!*boot) {
-        gethostname(boot, sizeof(boot) - 1);
-    }
+    if (!*boot) { gethostname(boot, sizeof(boot) - 1); }
     boot[strcspn(boot, "\n")] = 0;
     read_link("/proc/self/ns/net", network, sizeof(network));
     snprintf(key, TN__HOST_KEY, "%s %s", boot, network);
@@ -72,9 +68,7 @@ void tn__host_cpus(char cpus[TN__CPUS]) {
     cpu_set_t set;
     size_t digits = 1;
     CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof(set), &set) != 0) {
-        CPU_SET(0, &set);
-    }
+    if (sched_getaffinity(0, sizeof(set), &set) != 0) { CPU_SET(0, &set); }
     for (size_t digit = 0; digit < TN__CPUS - 1; digit++) {
         int bits = 0;
         for (size_t bit = 0; bit < 4 && 4 * digit + bit < CPU_SETSIZE; bit++) {
@@ -100,9 +94,7 @@ int tn__cpus_count(const char *cpus) {
 
 bool tn__cpus_overlap(const char *a, const char *b) {
     for (; *a && *b; a++, b++) {
-        if (bits_of(*a) & bits_of(*b)) {
-            return true;
-        }
+        if (bits_of(*a) & bits_of(*b)) { return true; }
     }
     return false;
 }
@@ -143,9 +135,7 @@ void tn__host_compute_at(const char *kinds, const char *word) {
     size_t all = strlen(kinds), own = strlen(word);
     bool highest = own < all && strcmp(kinds + all - own, word) == 0 &&
                    (kinds[all - own - 1] == ',' || kinds[all - own - 1] == ':');
-    if (!highest || lowered) {
-        tn_backend_use(highest ? NULL : level_of(word));
-    }
+    if (!highest || lowered) { tn_backend_use(highest ? NULL : level_of(word)); }
     lowered = !highest;
 }
 
@@ -164,9 +154,7 @@ static bool look_up(int64_t pid, char name[32], int64_t *parent) {
     snprintf(path, sizeof(path), "/proc/%lld/stat", (long long)pid);
     read_file(path, text, sizeof(text));
     char *open = strchr(text, '('), *close = strrchr(text, ')');
-    if (!open || !close || close[1] != ' ') {
-        return false;
-    }
+    if (!open || !close || close[1] != ' ') { return false; }
     *close = 0;
     snprintf(name, 32, "%.31s", open + 1);
     *parent = strtoll(close + 4, NULL, 10); /* after the state, one letter */
@@ -178,9 +166,7 @@ int64_t tn__host_launcher(void) {
     int64_t parent;
     int64_t pid = getppid();
     for (int i = 0; i < ANCESTORS && pid > 1 && look_up(pid, name, &parent); i++) {
-        if (strcmp(name, "hydra_pmi_proxy") == 0) {
-            return pid;
-        }
+        if (strcmp(name, "hydra_pmi_proxy") == 0) { return pid; }
         pid = parent;
     }
     return getppid();

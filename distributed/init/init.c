@@ -146,9 +146,7 @@ static bool share_level(const tn__member *members, const tn__environment *e) {
         tn__raise(status, OPERATION, "rank %d of %d: %s", e->rank, e->ranks, why);
         return false;
     }
-    if (*why && e->rank == 0) {
-        tn__log_loud("dist_init: levels differ: %s", why);
-    }
+    if (*why && e->rank == 0) { tn__log_loud("dist_init: levels differ: %s", why); }
     tn__host_compute_at(members[e->rank].kinds, word);
     return true;
 }
@@ -183,13 +181,9 @@ static tn_group *join_world(const tn_dist_options *o, const tn__environment *e,
     tn__member mine;
     char why[TN__MEET_WHY] = "";
     double deadline = tn__now() + o->timeout;
-    if (!tn__rendezvous_begin(&world.place, o->init, e, o->timeout, deadline)) {
-        return NULL;
-    }
+    if (!tn__rendezvous_begin(&world.place, o->init, e, o->timeout, deadline)) { return NULL; }
     world.store = world_store(world.place.store, e->restarts);
-    if (!world.store) {
-        return NULL;
-    }
+    if (!world.store) { return NULL; }
     tn__host_key(mine.host);
     tn__host_cpus(mine.cpus);
     tn__host_kinds(mine.kinds);
@@ -206,9 +200,7 @@ static tn_group *join_world(const tn_dist_options *o, const tn__environment *e,
         tn__raise(status, OPERATION, "rank %d of %d: %s", e->rank, e->ranks, why);
         return NULL;
     }
-    if (!share_level(members, e)) {
-        return NULL;
-    }
+    if (!share_level(members, e)) { return NULL; }
     neighbours n = check_engine(members, e->rank, e->ranks);
     world.local_rank = e->local_rank >= 0 ? e->local_rank : n.local_rank;
     set_threads(o, &mine, n.on_cores);
@@ -223,9 +215,7 @@ static tn_group *join_world(const tn_dist_options *o, const tn__environment *e,
 
 static tn_group *join_others(const tn_dist_options *o, const tn__environment *e) {
     tn__member *members = tn__calloc((size_t)e->ranks, sizeof(*members));
-    if (!members) {
-        return init_failed(TN_ENOMEM, "no memory to meet the other ranks");
-    }
+    if (!members) { return init_failed(TN_ENOMEM, "no memory to meet the other ranks"); }
     tn_group *g = join_world(o, e, members);
     free(members);
     return g;
@@ -243,9 +233,7 @@ static tn_group *stay_alone(const tn_dist_options *o, const tn__environment *e) 
 /* When a program exits at its first error (tn_error_exit), the other ranks learn why, whichever
  * group they wait in. */
 static void at_exit(void) {
-    if (world.group && tn__pending()) {
-        tn__groups_abort(world.group, tn_error_message());
-    }
+    if (world.group && tn__pending()) { tn__groups_abort(world.group, tn_error_message()); }
 }
 
 tn_group *tn_dist_init(tn_dist_options options) {
@@ -265,18 +253,14 @@ tn_group *tn_dist_init(tn_dist_options options) {
         leave_world(FAILED_GOODBYE_SECONDS);
         return NULL;
     }
-    if (options.signals && e.ranks > 1) {
-        tn__flight_signals(e.rank);
-    }
+    if (options.signals && e.ranks > 1) { tn__flight_signals(e.rank); }
     static bool registered;
     registered = registered || atexit(at_exit) == 0;
     return world.group;
 }
 
 static bool is_dead(tn_group *g) {
-    if (tn__group_inherited(g)) {
-        return false;
-    }
+    if (tn__group_inherited(g)) { return false; }
     pthread_mutex_lock(&g->lock);
     bool dead = g->dead != TN_OK;
     pthread_mutex_unlock(&g->lock);
@@ -284,12 +268,8 @@ static bool is_dead(tn_group *g) {
 }
 
 void tn_dist_finish(void) {
-    if (!world.group) {
-        return;
-    }
-    if (tn__pending()) {
-        tn__groups_abort(world.group, tn_error_message());
-    }
+    if (!world.group) { return; }
+    if (tn__pending()) { tn__groups_abort(world.group, tn_error_message()); }
     tn_group *group = world.group;
     bool failing = is_dead(group);
     world.group = NULL; /* from here on it may be freed */

@@ -50,9 +50,7 @@ static const char *key_of(const char *what, int rank, char key[KEY]) {
 /* The next word of a line into text[size]. */
 static bool next_word(const char **at, char *text, size_t size) {
     size_t length = strcspn(*at, " \n");
-    if (length == 0 || length >= size) {
-        return false;
-    }
+    if (length == 0 || length >= size) { return false; }
     memcpy(text, *at, length);
     text[length] = 0;
     *at += length + ((*at)[length] == ' ');
@@ -92,9 +90,7 @@ static bool read_line(const char *line, int rank, int ranks, tn__member *m, char
 
 /* "1, 3-5": appends the ranks from first to last. */
 static size_t add_ranks(char *text, size_t used, size_t size, int first, int last) {
-    if (used + 32 > size) {
-        return used;
-    }
+    if (used + 32 > size) { return used; }
     const char *comma = used ? ", " : "";
     int n = first == last ? snprintf(text + used, size - used, "%s%d", comma, first)
                           : snprintf(text + used, size - used, "%s%d-%d", comma, first, last);
@@ -120,12 +116,8 @@ static tn_status list_missing(tn_store *s, int ranks, double seconds, char *why)
             first = -1;
         }
     }
-    if (first >= 0) {
-        add_ranks(text, used, sizeof(text), first, rank - 1);
-    }
-    if (rank < ranks) {
-        snprintf(rest, sizeof(rest), "; ranks from %d on were not checked", rank);
-    }
+    if (first >= 0) { add_ranks(text, used, sizeof(text), first, rank - 1); }
+    if (rank < ranks) { snprintf(rest, sizeof(rest), "; ranks from %d on were not checked", rank); }
     if (missing == 0) {
         return say_why(why, TN_EPEER,
                        "all %d ranks have arrived, but too late: it took %.1f seconds%s", rank,
@@ -207,9 +199,7 @@ static tn_status await_text(const tn__meeting *m, int rank, const char *key, dou
         double limit = fmin(deadline, tn__now() + look);
         tn_status status = get_text(m->store, key, limit, text, why);
         bool failed = tn__now() < limit - look / 4;
-        if (status != TN_EPEER || failed || limit >= deadline) {
-            return status;
-        }
+        if (status != TN_EPEER || failed || limit >= deadline) { return status; }
         if (ended) {
             say_why(why, TN_EPEER,
                     "rank %d (%s) has ended with exit code 0, and never called tn_dist_init", rank,
@@ -236,9 +226,7 @@ static tn_status collect_members(const tn__meeting *m, double begin, tn__buffer 
             status = say_why(why, TN_ENOMEM, "no memory to meet %d ranks", m->ranks);
         }
         free(line);
-        if (status != TN_OK) {
-            return status;
-        }
+        if (status != TN_OK) { return status; }
     }
     return TN_OK;
 }
@@ -268,9 +256,7 @@ static tn_status read_result(const char *result, int ranks, tn__member *members,
     }
     const char *line = result + 1;
     for (int rank = 0; rank < ranks; rank++) {
-        if (!read_line(line, rank, ranks, &members[rank], why)) {
-            return TN_EMISMATCH;
-        }
+        if (!read_line(line, rank, ranks, &members[rank], why)) { return TN_EMISMATCH; }
         line += strcspn(line, "\n");
         line += *line == '\n';
     }
@@ -280,12 +266,8 @@ static tn_status read_result(const char *result, int ranks, tn__member *members,
 tn_status tn__meet(const tn__meeting *m, const tn__member *mine, tn__member *members, char *why) {
     double begin = tn__now();
     tn_status status = claim_rank(m->store, mine, m->rank, m->ranks, m->deadline, why);
-    if (status == TN_OK && m->rank == 0) {
-        status = announce_members(m, begin, why);
-    }
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status == TN_OK && m->rank == 0) { status = announce_members(m, begin, why); }
+    if (status != TN_OK) { return status; }
     char *result;
     double limit = m->deadline + 2 * GRACE_SECONDS;
     status = await_text(m, 0, "result", limit, &result, why);
@@ -309,9 +291,7 @@ static const char *last_level(const char *kinds) {
 /* Whether this processor is like the one of `kinds`, and has its level word[length]. */
 static bool has_level(const tn__member *m, const char *kinds, const char *word, size_t length) {
     size_t machine = strcspn(kinds, ":");
-    if (strncmp(m->kinds, kinds, machine) != 0 || m->kinds[machine] != ':') {
-        return false;
-    }
+    if (strncmp(m->kinds, kinds, machine) != 0 || m->kinds[machine] != ':') { return false; }
     const char *at = m->kinds + machine;
     while (*at && !(strcspn(at + 1, ",") == length && strncmp(at + 1, word, length) == 0)) {
         at += 1 + strcspn(at + 1, ",");
@@ -349,9 +329,7 @@ tn_status tn__meet_level(const tn__member *members, int ranks, char word[TN__KIN
                        other, m->who, m->kinds, members[0].who, kinds);
     }
     snprintf(word, TN__KINDS, "%.*s", length, highest);
-    if (other == ranks) {
-        return TN_OK;
-    }
+    if (other == ranks) { return TN_OK; }
     return say_why(why, TN_OK,
                    "rank %d (%s) has the CPU's level %s and rank 0 (%s) %s: all ranks compute at "
                    "%s, so that they get the same bits",

@@ -26,9 +26,7 @@ static bool is_text(char c) {
 static bool read_number(const char **at, uint64_t *number, int *digits) {
     *number = 0;
     for (*digits = 0; is_digit(**at); (*at)++) {
-        if (++*digits > DIGITS) {
-            return false;
-        }
+        if (++*digits > DIGITS) { return false; }
         *number = *number * 10 + (uint64_t)(**at - '0');
     }
     return *digits > 0;
@@ -37,9 +35,7 @@ static bool read_number(const char **at, uint64_t *number, int *digits) {
 /* "3" or "07-09". */
 static bool read_range(const char **at, range *r) {
     int digits;
-    if (!read_number(at, &r->low, &r->width)) {
-        return false;
-    }
+    if (!read_number(at, &r->low, &r->width)) { return false; }
     r->high = r->low;
     if (**at == '-') {
         (*at)++;
@@ -55,9 +51,7 @@ static int64_t read_bracket(const char **at, int64_t index, char *text) {
     int64_t count = 0;
     for (;;) {
         range r;
-        if (!read_range(at, &r)) {
-            return -1;
-        }
+        if (!read_range(at, &r)) { return -1; }
         int64_t here = (int64_t)(r.high - r.low + 1);
         if (index >= count && index < count + here) {
             snprintf(text, DIGITS + 2, "%0*llu", r.width,
@@ -65,12 +59,8 @@ static int64_t read_bracket(const char **at, int64_t index, char *text) {
         }
         count += here;
         char next = *(*at)++;
-        if (count > TN__NODES_MOST || (next != ',' && next != ']')) {
-            return -1;
-        }
-        if (next == ']') {
-            return count;
-        }
+        if (count > TN__NODES_MOST || (next != ',' && next != ']')) { return -1; }
+        if (next == ']') { return count; }
     }
 }
 
@@ -89,9 +79,7 @@ static bool read_entry(const char *at, entry *e) {
         if (*at == '[') {
             at++;
             int64_t count = e->brackets < BRACKETS ? read_bracket(&at, -1, unused) : -1;
-            if (count < 0 || e->names * count > TN__NODES_MOST) {
-                return false;
-            }
+            if (count < 0 || e->names * count > TN__NODES_MOST) { return false; }
             e->names *= count;
             e->counts[e->brackets++] = count;
         } else if (!is_text(*at++)) {
@@ -106,12 +94,8 @@ int64_t tn__nodelist_count(const char *list) {
     int64_t count = 0;
     entry e;
     for (const char *at = list; at; at = e.end + 1) {
-        if (!read_entry(at, &e) || (count += e.names) > TN__NODES_MOST) {
-            return -1;
-        }
-        if (!*e.end) {
-            return count;
-        }
+        if (!read_entry(at, &e) || (count += e.names) > TN__NODES_MOST) { return -1; }
+        if (!*e.end) { return count; }
     }
     return -1;
 }
@@ -126,13 +110,9 @@ static bool write_name(const entry *e, int64_t index, char *name, size_t size) {
     int bracket = 0;
     for (const char *at = e->begin; at < e->end;) {
         char text[DIGITS + 2] = {*at++};
-        if (*text == '[') {
-            read_bracket(&at, choice[bracket++], text);
-        }
+        if (*text == '[') { read_bracket(&at, choice[bracket++], text); }
         size_t length = strlen(text);
-        if (used + length + 1 > size) {
-            return false;
-        }
+        if (used + length + 1 > size) { return false; }
         memcpy(name + used, text, length + 1);
         used += length;
     }
@@ -142,13 +122,9 @@ static bool write_name(const entry *e, int64_t index, char *name, size_t size) {
 bool tn__nodelist_name(const char *list, int64_t index, char *name, size_t size) {
     int64_t before = 0;
     entry e;
-    if (index < 0 || index >= tn__nodelist_count(list)) {
-        return false;
-    }
+    if (index < 0 || index >= tn__nodelist_count(list)) { return false; }
     for (const char *at = list; read_entry(at, &e); at = e.end + 1) {
-        if (index < before + e.names) {
-            return write_name(&e, index - before, name, size);
-        }
+        if (index < before + e.names) { return write_name(&e, index - before, name, size); }
         before += e.names;
     }
     return false;

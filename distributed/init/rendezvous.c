@@ -61,9 +61,7 @@ static bool find_secret(const tn__environment *e, bool one_host, char secret[TN_
                         char *why) {
     if (e->token_file) {
         tn_status status = tn__token_read(e->token_file, secret, why);
-        if (status != TN_OK) {
-            tn__raise(status, OPERATION, "TERN_TOKEN_FILE: %s", why);
-        }
+        if (status != TN_OK) { tn__raise(status, OPERATION, "TERN_TOKEN_FILE: %s", why); }
         return status == TN_OK;
     }
     if (e->secret) {
@@ -80,9 +78,7 @@ static bool find_secret(const tn__environment *e, bool one_host, char secret[TN_
 static bool choose_token(ports *p, const tn__environment *e, const char *job, bool one_host) {
     char token[TN__TOKEN], secret[TN__TOKEN], why[TN_STORE_WHY] = "";
     char place[TN__HOST_KEY] = "", identity[TN__TOKEN + TN__HOST_KEY];
-    if (one_host) {
-        tn__host_network(place);
-    }
+    if (one_host) { tn__host_network(place); }
     snprintf(identity, sizeof(identity), "%s %s", job, place);
     if (*e->token) {
         snprintf(token, sizeof(token), "%s", e->token);
@@ -92,9 +88,7 @@ static bool choose_token(ports *p, const tn__environment *e, const char *job, bo
         return false;
     } else {
         snprintf(token, sizeof(token), "%.*s", TN__TOKEN - 1, job);
-        if (e->rank == 0) {
-            warn_of_guessable(why);
-        }
+        if (e->rank == 0) { warn_of_guessable(why); }
     }
     int length = snprintf(p->token, sizeof(p->token), "%s", token);
     if (e->world) {
@@ -134,9 +128,7 @@ static tn_store_server *serve_store(const ports *p, double deadline) {
     bool ours;
     do {
         tn_store_server *server = serve_once(p, deadline, &ours, &why);
-        if (server) {
-            return server;
-        }
+        if (server) { return server; }
     } while (ours && tn__rest_until(&pause, LONGEST_PAUSE, limit));
     if (ours) {
         tn__raise(TN_ESTATE, OPERATION,
@@ -169,9 +161,7 @@ static bool knock_at_store(const ports *p, search *s, double deadline, const cha
         for (int i = 0; i < p->count; i++) {
             char reason[TN_STORE_WHY] = "";
             double *patience = &s->patience[h][i];
-            if (*patience > 0 && silent++ != turn && i > 0) {
-                continue;
-            }
+            if (*patience > 0 && silent++ != turn && i > 0) { continue; }
             double limit = knock_until(fmax(*patience, FIRST_KNOCK), deadline, p->count - i);
             tn__dialed found = tn__tcp_probe(p->hosts[h], p->first + i, p->token, limit, reason);
             if (found == TN__DIAL_OURS) {
@@ -179,16 +169,12 @@ static bool knock_at_store(const ports *p, search *s, double deadline, const cha
                 *port = p->first + i;
                 return true;
             }
-            if (!*why || found != TN__DIAL_REFUSED) {
-                snprintf(why, TN_STORE_WHY, "%s", reason);
-            }
+            if (!*why || found != TN__DIAL_REFUSED) { snprintf(why, TN_STORE_WHY, "%s", reason); }
             if (found == TN__DIAL_SILENT) {
                 s->silent += *patience > 0 ? 0 : 1;
                 *patience = fmin(fmax(2 * *patience, 2 * FIRST_KNOCK), LONGEST_KNOCK);
             }
-            if (found == TN__DIAL_NO_HOST) {
-                break; /* its other ports cannot be reached either */
-            }
+            if (found == TN__DIAL_NO_HOST) { break; /* its other ports cannot be reached either */ }
         }
     }
     return false;
@@ -205,9 +191,7 @@ static tn_store *find_store(const ports *p, const tn__environment *e, double tim
         *why = 0;
         if (knock_at_store(p, &s, deadline, &host, &port, why)) {
             tn_store *store = tn_tcp_store(host, port, p->token, fmax(deadline - tn__now(), 0));
-            if (store) {
-                store->timeout = timeout;
-            }
+            if (store) { store->timeout = timeout; }
             return store;
         }
     } while (tn__rest_until(&pause, LONGEST_PAUSE, deadline));
@@ -295,8 +279,7 @@ void tn__rendezvous_end(tn__rendezvous *r, double seconds) {
     double pause = FIRST_PAUSE, deadline = tn__now() + seconds;
     tn_store_free(r->store);
     while (tn__store_server_members(r->server) > 0 &&
-           tn__rest_until(&pause, LONGEST_PAUSE, deadline)) {
-    }
+           tn__rest_until(&pause, LONGEST_PAUSE, deadline)) {}
     tn_store_server_free(r->server);
     *r = (tn__rendezvous){0};
 }

@@ -35,15 +35,11 @@ static bool read_variables(const char *const *variables, tn__sagemaker *s) {
                *gpus = tn__variable(variables, "SM_NUM_GPUS"),
                *interface = tn__variable(variables, "SM_NETWORK_INTERFACE_NAME");
     tn__json_file json;
-    if (!hosts || !current || !tn__json_read_any(&json, hosts, strlen(hosts))) {
-        return false;
-    }
+    if (!hosts || !current || !tn__json_read_any(&json, hosts, strlen(hosts))) { return false; }
     bool read = read_hosts(json.values, current, s);
     tn__json_free(&json);
     s->gpus = gpus ? strtol(gpus, NULL, 10) : 0;
-    if (interface && strlen(interface) < sizeof(s->interface)) {
-        strcpy(s->interface, interface);
-    }
+    if (interface && strlen(interface) < sizeof(s->interface)) { strcpy(s->interface, interface); }
     return read;
 }
 
@@ -61,16 +57,12 @@ static bool read_config(tn__sagemaker *s) {
     tn_error_clear(); /* a file that cannot be read says nothing */
     bool read = text && tn__json_read_any(&json, text, bytes);
     free(text);
-    if (!read) {
-        return false;
-    }
+    if (!read) { return false; }
     bool object = json.values->kind == TN__JSON_OBJECT;
     const char *current = object ? text_of(json.values, "current_host") : NULL,
                *interface = object ? text_of(json.values, "network_interface_name") : NULL;
     read = current && read_hosts(tn__json_get(json.values, "hosts"), current, s);
-    if (interface && strlen(interface) < sizeof(s->interface)) {
-        strcpy(s->interface, interface);
-    }
+    if (interface && strlen(interface) < sizeof(s->interface)) { strcpy(s->interface, interface); }
     tn__json_free(&json);
     return read;
 }

@@ -74,18 +74,14 @@ static tn_status read_secret(int fd, const char *path, char token[TN__TOKEN], ch
     size_t bytes = 0;
     for (ssize_t got = 1; got > 0 && bytes < sizeof(text) - 1; bytes += (size_t)got) {
         got = read(fd, text + bytes, sizeof(text) - 1 - bytes);
-        if (got < 0) {
-            return tn__why(why, TN_EIO, "%.150s: %s", path, strerror(errno));
-        }
+        if (got < 0) { return tn__why(why, TN_EIO, "%.150s: %s", path, strerror(errno)); }
     }
     text[bytes] = 0;
     if (strlen(text) != bytes) {
         return tn__why(why, TN_EFORMAT, "the token in %.120s contains a zero byte", path);
     }
     tn_status status = check_text(text, path, why);
-    if (status == TN_OK) {
-        memcpy(token, text, strlen(text) + 1);
-    }
+    if (status == TN_OK) { memcpy(token, text, strlen(text) + 1); }
     return status;
 }
 
@@ -137,15 +133,11 @@ static void make_folders(const char *path) {
 static bool write_secret(int fd) {
     uint8_t random[RANDOM_BYTES];
     char text[2 * RANDOM_BYTES + 2];
-    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random)) {
-        return false;
-    }
+    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random)) { return false; }
     write_hex(text, random, sizeof(random));
     text[2 * RANDOM_BYTES] = '\n';
     ssize_t written = write(fd, text, 2 * RANDOM_BYTES + 1);
-    if (written >= 0 && written != 2 * RANDOM_BYTES + 1) {
-        errno = ENOSPC;
-    }
+    if (written >= 0 && written != 2 * RANDOM_BYTES + 1) { errno = ENOSPC; }
     return written == 2 * RANDOM_BYTES + 1 && fsync(fd) == 0;
 }
 

@@ -18,9 +18,7 @@ static void find_strategy(const tn_module_lists *lists, void *user) {
 /* False after raising: a module in or around m has a strategy. */
 static bool is_first(const tn_module *m, const char *operation) {
     const tn_module_lists *found = tn__strategy_around(m->lists);
-    if (m->lists && !found) {
-        tn__strategies_below(m->lists, find_strategy, &found);
-    }
+    if (m->lists && !found) { tn__strategies_below(m->lists, find_strategy, &found); }
     if (found) {
         tn__raise(TN_ESTATE, operation, "%s%s%s is under %s already", found->kind,
                   found->name[0] ? " " : "", found->name, found->strategy->name);
@@ -74,12 +72,8 @@ static bool is_member(const tn_group *g, const char *operation) {
 bool tn__parallel_may_attach(void *m, const tn_group *g, const tn__parallel_rules *rules) {
     const char *operation = rules->operation;
     tn_module *module = tn__module_of(m, operation);
-    if (!module || tn__pending() || !is_first(module, operation)) {
-        return false;
-    }
-    if (!is_member(g, operation)) {
-        return false;
-    }
+    if (!module || tn__pending() || !is_first(module, operation)) { return false; }
+    if (!is_member(g, operation)) { return false; }
     if (module->state == TN__MODULE_BROKEN) {
         tn__raise(TN_ESTATE, operation, "the module (%s) is not complete", module->kind);
         return false;
@@ -110,9 +104,7 @@ bool tn__parallel_divides(const tn_group *g, int64_t count, const char *what, co
                           const char *hint, const char *operation) {
     char list[128] = "";
     size_t at = 0;
-    if (count % tn_group_size(g) == 0) {
-        return true;
-    }
+    if (count % tn_group_size(g) == 0) { return true; }
     for (int64_t n = 1; n <= count && at < sizeof(list) - 24; n++) {
         if (count % n == 0) {
             at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%lld", at ? ", " : "",
@@ -128,16 +120,12 @@ bool tn__parallel_divides(const tn_group *g, int64_t count, const char *what, co
 
 bool tn__leaf_thaw(tn_tensor *leaf) {
     bool frozen = !tn_requires_grad(leaf);
-    if (frozen) {
-        tn_set_requires_grad(leaf, true);
-    }
+    if (frozen) { tn_set_requires_grad(leaf, true); }
     return frozen;
 }
 
 void tn__leaf_freeze(tn_tensor *leaf, bool frozen) {
-    if (frozen) {
-        tn_set_requires_grad(leaf, false);
-    }
+    if (frozen) { tn_set_requires_grad(leaf, false); }
 }
 
 static bool count_param(const tn_entry *entry, void *user) {
@@ -180,9 +168,7 @@ static bool list_params(tn__parallel *p) {
     int count = 0;
     tn_module_each(p->module, (tn_walk){0}, count_param, &count);
     p->params = tn__calloc_for((size_t)count + 1, p->rules->param_size, p->rules->operation);
-    if (!p->params) {
-        return false;
-    }
+    if (!p->params) { return false; }
     tn_module_each(p->module, (tn_walk){0}, add_param, p);
     return !tn__pending();
 }
@@ -192,12 +178,8 @@ static bool list_params(tn__parallel *p) {
 /* The module is finished, or attaching failed. */
 static void parallel_free(void *user) {
     tn__parallel *p = user;
-    if (p->running) {
-        tn__parallel_give_up(p, "the module was finished during its backward");
-    }
-    if (p->rules->finish) {
-        p->rules->finish(p);
-    }
+    if (p->running) { tn__parallel_give_up(p, "the module was finished during its backward"); }
+    if (p->rules->finish) { p->rules->finish(p); }
     for (int i = 0; i < p->count; i++) {
         tn__parallel_param *param = tn__parallel_param_at(p, i);
         tn_remove_hook(param->leaf, param->coming);
@@ -207,9 +189,7 @@ static void parallel_free(void *user) {
     }
     free(p->params);
     p->finished = true;
-    if (!p->running) {
-        free(p);
-    }
+    if (!p->running) { free(p); }
 }
 
 static bool find_sequence(tn_module *m, const char *path, void *user) {
@@ -223,9 +203,7 @@ static bool find_sequence(tn_module *m, const char *path, void *user) {
 static bool covers_sequence(void *m, tn_group *g, tn_group *outer, const char *operation) {
     tn_group *sequence = NULL;
     tn_module_each_module(m, find_sequence, &sequence);
-    if (!sequence) {
-        return true;
-    }
+    if (!sequence) { return true; }
     TN_SCOPE;
     TN__ON_CPU;
     int64_t mine = tn_group_world_rank(sequence, 0), ranks = tn_group_size(g), together = 0;
@@ -253,9 +231,7 @@ static bool covers_sequence(void *m, tn_group *g, tn_group *outer, const char *o
 static tn__parallel *hang_on(tn_module *m, tn_group *g, tn_group *outer,
                              const tn__parallel_rules *rules, const void *options) {
     tn__parallel *p = tn__calloc_for(1, rules->state_size, rules->operation);
-    if (!p) {
-        return NULL;
-    }
+    if (!p) { return NULL; }
     *p = (tn__parallel){.rules = rules,
                         .module = m,
                         .group = g,
@@ -289,16 +265,10 @@ static bool make_buffers(void *m) {
 
 bool tn__parallel_make_same(tn_module *m, tn_group *g, tn_group *outer,
                             const tn__parallel_rules *rules, const char *text) {
-    if (!tn__pending()) {
-        make_buffers(m);
-    }
-    if (outer) {
-        tn__agree_begin();
-    }
+    if (!tn__pending()) { make_buffers(m); }
+    if (outer) { tn__agree_begin(); }
     tn__parallel_agree(m, g, text, rules->operation);
-    if (outer) {
-        tn__parallel_agree(m, outer, text, rules->operation);
-    }
+    if (outer) { tn__parallel_agree(m, outer, text, rules->operation); }
     return !tn__pending() && tn__parallel_share(m, g, 0, true) == TN_OK &&
            tn__parallel_share(m, outer, 0, true) == TN_OK;
 }
@@ -306,12 +276,8 @@ bool tn__parallel_make_same(tn_module *m, tn_group *g, tn_group *outer,
 tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
                                   const tn__parallel_rules *rules, const char *text,
                                   const void *options) {
-    if (tn__parallel_may_attach(m, g, rules)) {
-        is_member(outer, rules->operation);
-    }
-    if (!tn__parallel_make_same(m, g, outer, rules, text)) {
-        return NULL;
-    }
+    if (tn__parallel_may_attach(m, g, rules)) { is_member(outer, rules->operation); }
+    if (!tn__parallel_make_same(m, g, outer, rules, text)) { return NULL; }
     bool covers = covers_sequence(m, g, outer, rules->operation);
     tn__parallel *p = covers ? hang_on(m, g, outer, rules, options) : NULL;
     if (!p) {

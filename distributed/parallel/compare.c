@@ -35,9 +35,7 @@ static bool describe_entry(const tn_entry *entry, void *user) {
     } else if (!entry->buffer && x->leaf->grad_dtype != x->dtype) {
         tn__buffer_format(t, " with gradients in %s", tn_dtype_name(x->leaf->grad_dtype));
     }
-    if (tn__deferred(x)) {
-        tn__buffer_text(t, ", without elements");
-    }
+    if (tn__deferred(x)) { tn__buffer_text(t, ", without elements"); }
     tn__buffer_text(t, "\n");
     return !t->failed;
 }

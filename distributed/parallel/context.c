@@ -106,9 +106,7 @@ static tn_tensor *attend_heads(tn_group *g, tn_tensor *q, tn_tensor *k, tn_tenso
 /* x (t, …) of this rank -> all ranks' in the order of positions, (n, m, …) with n m = T. */
 static tn_tensor *gather_positions(tn_group *g, tn_cp_kind kind, tn_tensor *x) {
     tn_tensor *all = tn_dist_all_gather(g, x);
-    if (kind == TN_CP_HEADS) {
-        return all;
-    }
+    if (kind == TN_CP_HEADS) { return all; }
     int64_t b = tn_size(x, 0) / 2; /* of each rank an early block and a late one */
     tn_tensor *late = tn_flip(tn_narrow(all, 1, b, b), TN_DIMS(0));
     return TN_CAT(0, tn_narrow(all, 1, 0, b), late);
@@ -156,9 +154,7 @@ static tn_tensor *attend_split(void *state, tn_tensor *q, tn_tensor *k, tn_tenso
 static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     splitting *s = user;
     s->whole = tn__cache_open(s->family->cache(m));
-    if (s->whole || in.n < 1 || !in.v[0] || tn_ndim(in.v[0]) < 2) {
-        return in;
-    }
+    if (s->whole || in.n < 1 || !in.v[0] || tn_ndim(in.v[0]) < 2) { return in; }
     bool tokens = tn_ndim(in.v[0]) == 2;
     if (in.n < 2 || !in.v[1]) {
         int64_t T = tn_size(in.v[0], 1) * (tokens ? 1 : tn_group_size(s->group));
@@ -178,18 +174,14 @@ static tn_values begin_call(tn_module *m, tn_values in, void *user) {
  * attention. */
 static tn_values end_call(tn_module *m, tn_values in, tn_values out, void *user) {
     const splitting *s = user;
-    if (tn__pending() && !s->whole) {
-        tn_group_abort(s->group, tn_error_message());
-    }
+    if (tn__pending() && !s->whole) { tn_group_abort(s->group, tn_error_message()); }
     return out;
 }
 
 /* (B, t, …) -> (B, T, …) */
 static tn_tensor *join_positions(void *state, tn_tensor *x) {
     const splitting *s = state;
-    if (s->whole || !tn__usable(x, context_rules.operation)) {
-        return x;
-    }
+    if (s->whole || !tn__usable(x, context_rules.operation)) { return x; }
     x = gather_positions(s->group, s->kind, tn_transpose(x, 0, 1));
     return tn_transpose(tn_flatten(x, 0, 1), 0, 1);
 }
@@ -205,9 +197,7 @@ static tn_tensor *loss_of_all(void *state, tn_tensor *logits, tn_tensor *targets
     tn_tensor *mine = s->whole ? targets : tn_context_slice(s->group, s->kind, targets, -1);
     tn_tensor *loss = s->inner.f ? s->inner.f(s->inner.state, logits, mine, options)
                                  : tn_cross_entropy_with(logits, mine, options);
-    if (s->whole || rows) {
-        return s->whole ? loss : join_positions(state, loss);
-    }
+    if (s->whole || rows) { return s->whole ? loss : join_positions(state, loss); }
     tn_tensor *counts = tn_ne_scalar(targets, (double)options.ignore_index);
     tn_tensor *valid = tn_sum_all(tn_cast(counts, tn_dtype_of(loss)));
     return tn_dist_all_reduce(s->group, tn_div(loss, valid));
@@ -218,9 +208,7 @@ static tn_tensor *loss_of_all(void *state, tn_tensor *logits, tn_tensor *targets
 /* A module with a cache is an attention. A first walk checks all of them, a second sets them. */
 static bool visit_attention(tn_module *m, const char *path, void *user) {
     splitting *s = user;
-    if (!m->lists || !m->lists->cache) {
-        return true;
-    }
+    if (!m->lists || !m->lists->cache) { return true; }
     if (s->fits) {
         m->lists->attend = (tn__attend_rule){.f = attend_split, .state = s};
     } else if (m->lists->attend.f) {
@@ -254,9 +242,7 @@ static bool split_positions(tn_module *m, const splitting *fit) {
 
 tn_status tn_context_parallel(void *m, tn_group *cp, tn_cp_kind kind) {
     const char *operation = context_rules.operation;
-    if (!tn__agree_may_begin(cp, operation)) {
-        return tn_error();
-    }
+    if (!tn__agree_may_begin(cp, operation)) { return tn_error(); }
     tn__agree_begin();
     splitting fit = {.group = cp, .kind = kind};
     if ((unsigned)kind > TN_CP_KEYS) {

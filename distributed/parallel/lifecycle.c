@@ -21,44 +21,32 @@
 
 static void abort_groups(const tn__parallel *p, const char *reason) {
     tn_group_abort(p->group, reason);
-    if (p->outer) {
-        tn_group_abort(p->outer, reason);
-    }
+    if (p->outer) { tn_group_abort(p->outer, reason); }
 }
 
 tn_values tn__parallel_forward(tn_module *m, tn_values in, void *user) {
     tn__parallel *p = user;
-    if (!tn__will_record() || tn__pending()) {
-        return in;
-    }
+    if (!tn__will_record() || tn__pending()) { return in; }
     tn__round_begin(p->round);
     if (p->rules->forward && p->no_sync == 0 && !tn_in_recompute()) {
         p->rules->forward(p);
-        if (tn__pending()) {
-            abort_groups(p, tn_error_message());
-        }
+        if (tn__pending()) { abort_groups(p, tn_error_message()); }
     }
     return in;
 }
 
 void tn__parallel_give_up(tn__parallel *p, const char *reason) {
     abort_groups(p, reason);
-    if (p->rules->abandon) {
-        p->rules->abandon(p);
-    }
+    if (p->rules->abandon) { p->rules->abandon(p); }
 }
 
 /* The end of every synchronised backward, even one that failed. */
 static void leave_backward(tn__parallel *p) {
-    if (p->sync && tn__pending()) {
-        tn__parallel_give_up(p, tn_error_message());
-    }
+    if (p->sync && tn__pending()) { tn__parallel_give_up(p, tn_error_message()); }
     for (int i = 0; i < p->count && p->sync; i++) {
         tn__parallel_param_at(p, i)->kept = false;
     }
-    if (p->rules->over) {
-        p->rules->over(p);
-    }
+    if (p->rules->over) { p->rules->over(p); }
 }
 
 static void backward_ended(void *user) {
@@ -70,9 +58,7 @@ static void backward_ended(void *user) {
     }
     if (p->sync && p->reached && !tn__pending()) {
         tn_flight_mark("backward", p->began);
-        if (p->rules->ended) {
-            p->rules->ended(p);
-        }
+        if (p->rules->ended) { p->rules->ended(p); }
     }
     leave_backward(p);
 }
@@ -89,9 +75,7 @@ static bool begin_backward(tn__parallel *p) {
 }
 
 bool tn__parallel_begin(tn__parallel *p) {
-    if (!begin_backward(p) || p->reached) {
-        return p->running;
-    }
+    if (!begin_backward(p) || p->reached) { return p->running; }
     p->reached = true;
     p->buffers_due |= p->sync;
     for (int i = 0; i < p->count; i++) {
@@ -99,17 +83,13 @@ bool tn__parallel_begin(tn__parallel *p) {
         param->wanted = tn_requires_grad(param->leaf);
         param->ready = false;
     }
-    if (p->rules->reached && !p->rules->reached(p)) {
-        return false;
-    }
+    if (p->rules->reached && !p->rules->reached(p)) { return false; }
     return tn__round_end(p->round) == TN_OK;
 }
 
 static bool wants_gradients(const tn__parallel *p) {
     for (int i = 0; i < p->count; i++) {
-        if (tn_requires_grad(tn__parallel_param_at(p, i)->leaf)) {
-            return true;
-        }
+        if (tn_requires_grad(tn__parallel_param_at(p, i)->leaf)) { return true; }
     }
     return false;
 }
@@ -130,9 +110,7 @@ bool tn__parallel_all_ready(const tn__parallel *p) {
     for (int i = 0; i < p->count; i++) {
         const tn__parallel_param *param = tn__parallel_param_at(p, i);
         wanted += param->wanted;
-        if (!param->wanted || param->ready) {
-            continue;
-        }
+        if (!param->wanted || param->ready) { continue; }
         if (missing++ < SHOWN && length < sizeof(names)) {
             length += (size_t)snprintf(names + length, sizeof(names) - length, "%s%s",
                                        missing > 1 ? ", " : "", param->path);
@@ -171,12 +149,8 @@ void tn__parallel_flush(void *state) {
         param->wanted = tn_requires_grad(param->leaf) && (param->ready || !has_grad(p, param));
     }
     bool fine = !tn__pending() && (!p->rules->reached || p->rules->reached(p));
-    if (fine && p->rules->flush) {
-        p->rules->flush(p);
-    }
-    if (fine && !tn__pending() && p->rules->ended) {
-        p->rules->ended(p);
-    }
+    if (fine && p->rules->flush) { p->rules->flush(p); }
+    if (fine && !tn__pending() && p->rules->ended) { p->rules->ended(p); }
     p->running = false;
     leave_backward(p);
 }

@@ -50,9 +50,7 @@ static bool has_outer(const tn_local_sgd *l) {
 /* The change becomes the step that is subtracted. */
 static tn_tensor *with_momentum(const tn_local_sgd *l, int i, tn_tensor *change) {
     double momentum = l->options.momentum;
-    if (momentum == 0.0) {
-        return change;
-    }
+    if (momentum == 0.0) { return change; }
     tn_tensor *moment = l->moments[i];
     tn_add_(tn_mul_scalar_(moment, momentum), change);
     return l->options.nesterov ? tn_add_scaled_(change, moment, momentum) : moment;
@@ -142,35 +140,25 @@ static void synchronise_all(tn_local_sgd *l) {
 
 /* Ends the group after an error, so that no rank waits for this one. */
 static tn_status leave_call(tn_local_sgd *l) {
-    if (tn__pending()) {
-        tn_group_abort(l->group, tn_error_message());
-    }
+    if (tn__pending()) { tn_group_abort(l->group, tn_error_message()); }
     return tn_error();
 }
 
 tn_status tn_local_sgd_step(tn_local_sgd *l) {
-    if (!l) {
-        return tn__raise(TN_EVALUE, "local_sgd", "it is NULL");
-    }
+    if (!l) { return tn__raise(TN_EVALUE, "local_sgd", "it is NULL"); }
     TN_SCOPE;
     double steps = tn_item(l->steps) + 1.0;
     if (!tn__pending()) {
         tn_fill_(l->steps, steps);
         l->model->ranks_differ = true;
     }
-    if (!tn__pending() && steps >= (double)l->options.every) {
-        synchronise_all(l);
-    }
+    if (!tn__pending() && steps >= (double)l->options.every) { synchronise_all(l); }
     return leave_call(l);
 }
 
 tn_status tn_local_sgd_sync(tn_local_sgd *l) {
-    if (!l) {
-        return tn__raise(TN_EVALUE, "local_sgd", "it is NULL");
-    }
-    if (!tn__pending() && tn_item(l->steps) > 0.0) {
-        synchronise_all(l);
-    }
+    if (!l) { return tn__raise(TN_EVALUE, "local_sgd", "it is NULL"); }
+    if (!tn__pending() && tn_item(l->steps) > 0.0) { synchronise_all(l); }
     return leave_call(l);
 }
 
@@ -192,9 +180,7 @@ tn_local_sgd_options tn_diloco_defaults(void) {
 static bool good_options(const tn_local_sgd_options *o) {
     static const char name[] = "local_sgd";
     tn__options_made(o->from_defaults, name, "tn_local_sgd");
-    if (tn__pending()) {
-        return false;
-    }
+    if (tn__pending()) { return false; }
     if (o->every < 1 || o->every > INT64_C(1) << 53) {
         tn__raise(TN_EVALUE, name, "every %lld steps (must be at least 1)", (long long)o->every);
     } else if (!(o->lr > 0.0 && isfinite(o->lr))) {
@@ -227,9 +213,7 @@ static bool start_equal(tn_module *m, tn_group *g, const tn_local_sgd_options *o
     char text[128];
     snprintf(text, sizeof(text), "every %lld\nlr %.17g\nmomentum %.17g\nnesterov %d",
              (long long)o->every, o->lr, o->momentum, o->nesterov);
-    if (!tn__pending()) {
-        tn_module_each(m, (tn_walk){.absent = true}, check_whole, NULL);
-    }
+    if (!tn__pending()) { tn_module_each(m, (tn_walk){.absent = true}, check_whole, NULL); }
     return tn__parallel_agree(m, g, text, "local_sgd") == TN_OK &&
            tn__parallel_share(m, g, 0, true) == TN_OK;
 }
@@ -257,9 +241,7 @@ static bool list_fields(tn_local_sgd *l) {
     l->fields = tn__calloc_for(n, sizeof(*l->fields), "local_sgd");
     l->last = tn__calloc_for(n, sizeof(*l->last), "local_sgd");
     l->moments = tn__calloc_for(n, sizeof(*l->moments), "local_sgd");
-    if (!tn__pending()) {
-        tn_module_each(l->model, (tn_walk){0}, add_field, l);
-    }
+    if (!tn__pending()) { tn_module_each(l->model, (tn_walk){0}, add_field, l); }
     return !tn__pending();
 }
 
@@ -301,14 +283,10 @@ static const tn_field local_sgd_fields[] = {
 };
 
 tn_local_sgd *tn_local_sgd_new(void *m, tn_group *g, tn_local_sgd_options o) {
-    if (!tn__agree_may_begin(g, "local_sgd")) {
-        return NULL;
-    }
+    if (!tn__agree_may_begin(g, "local_sgd")) { return NULL; }
     tn__agree_begin();
     tn_module *model = good_options(&o) ? tn__module_of(m, "local_sgd") : NULL;
-    if (!start_equal(model, g, &o)) {
-        return NULL;
-    }
+    if (!start_equal(model, g, &o)) { return NULL; }
     tn_local_sgd *l = tn_module_new(sizeof(*l), "local_sgd", tn__no_forward);
     if (l) {
         l->base.finish = finish_lists;
@@ -316,9 +294,7 @@ tn_local_sgd *tn_local_sgd_new(void *m, tn_group *g, tn_local_sgd_options o) {
         l->options = o;
         l->model = model;
         l->group = g;
-        if (list_fields(l)) {
-            add_buffers(l);
-        }
+        if (list_fields(l)) { add_buffers(l); }
     }
     if (tn__pending()) {
         tn_module_free(l);

@@ -37,9 +37,7 @@ static void next_round(void *unused) {
 }
 
 tn_status tn__round_end(tn__round r) {
-    if (ending > 0) {
-        return TN_OK;
-    }
+    if (ending > 0) { return TN_OK; }
     tn_status status = tn_after_backward(next_round, NULL);
     ending = status == TN_OK ? r.ranks : 0;
     return status;

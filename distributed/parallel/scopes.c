@@ -13,9 +13,7 @@ static void change_no_sync(const tn_module_lists *lists, void *change) {
 }
 
 static void change_whole(const tn_module_lists *lists, void *change) {
-    if (lists->strategy->whole) {
-        lists->strategy->whole(lists->strategy_state, *(int *)change);
-    }
+    if (lists->strategy->whole) { lists->strategy->whole(lists->strategy_state, *(int *)change); }
 }
 
 static void *begin_scope(tn_module_lists *lists, tn__strategy_visitor change) {
@@ -66,9 +64,7 @@ void tn_whole_end(void **scope) {
 }
 
 static void flush_one(const tn_module_lists *lists, void *unused) {
-    if (lists->strategy->flush) {
-        lists->strategy->flush(lists->strategy_state);
-    }
+    if (lists->strategy->flush) { lists->strategy->flush(lists->strategy_state); }
 }
 
 /* Runs even with an error pending: the other ranks must not wait for this one. */

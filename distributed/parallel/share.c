@@ -32,18 +32,12 @@ static bool share_entry(const tn_entry *entry, void *user) {
     TN_NO_GRAD;
     const sharing *s = user;
     tn_tensor *t = *entry->field, *sent = tn_detach(t);
-    if (tn__deferred(t) && !entry->buffer) {
-        return share_recipe(s, t);
-    }
-    if (tn_dtype_of(t) == TN_BOOL) {
-        sent = tn_cast(sent, TN_U8);
-    }
+    if (tn__deferred(t) && !entry->buffer) { return share_recipe(s, t); }
+    if (tn_dtype_of(t) == TN_BOOL) { sent = tn_cast(sent, TN_U8); }
     sent = tn_contiguous(sent);
     tn_work *w = tn_broadcast(s->group, sent, s->root);
     tn_status status = s->training ? tn__parallel_wait(w) : tn_work_wait(w, 0);
-    if (status == TN_OK && !tn_shares_storage(sent, t)) {
-        tn_copy_(t, sent);
-    }
+    if (status == TN_OK && !tn_shares_storage(sent, t)) { tn_copy_(t, sent); }
     return !tn__pending();
 }
 

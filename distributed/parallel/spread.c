@@ -85,9 +85,7 @@ tn_status tn_spread_read(tn_spread_options *o, const char *mesh) {
         const char *what = !o ? "options are NULL" : !mesh ? "mesh is NULL" : "mesh is too long";
         return tn__raise(TN_EVALUE, "spread_read", "the %s", what);
     }
-    if (!tn__options_made(o->from_defaults, "spread_read", "tn_spread")) {
-        return tn_error();
-    }
+    if (!tn__options_made(o->from_defaults, "spread_read", "tn_spread")) { return tn_error(); }
     snprintf(text, sizeof(text), "%s", mesh);
     tn_spread_options read = *o;
     for (char *left = text, *word; (word = strsep(&left, ",")) != NULL;) {
@@ -111,9 +109,7 @@ tn_status tn_spread_read(tn_spread_options *o, const char *mesh) {
 bool tn__spread_sizes(tn_spread_options *o, int ranks) {
     int rest = o->shard == 0 ? SHARD : DP;
     int64_t product = 1;
-    if (rest == SHARD && o->dp == 0) {
-        o->dp = 1;
-    }
+    if (rest == SHARD && o->dp == 0) { o->dp = 1; }
     for (int i = 0; i < DIMS; i++) {
         int size = *size_of(o, i);
         if (size < 0 || (size == 0 && i != rest)) {
@@ -126,9 +122,7 @@ bool tn__spread_sizes(tn_spread_options *o, int ranks) {
         *size_of(o, rest) = (int)(ranks / product);
         return true;
     }
-    if (product == ranks) {
-        return true;
-    }
+    if (product == ranks) { return true; }
     tn__raise(TN_EVALUE, "spread",
               "pp=%d,dp=%d,shard=%d,cp=%d,tp=%d is a mesh of %lld ranks%s, and there are %d (tern "
               "run -n %lld would do)",
@@ -144,21 +138,15 @@ bool tn__spread_sizes(tn_spread_options *o, int ranks) {
 static bool attach_all(tn_spread *s, bool shards) {
     const tn_spread_options *o = &s->options;
     void *m = s->module;
-    if (o->inference) {
-        tn_module_requires_grad(m, false);
-    }
-    if (o->pp > 1) {
-        s->pipeline = tn_pipeline_new(m, tn_mesh_group(s->mesh, "pp"), o->pipeline);
-    }
+    if (o->inference) { tn_module_requires_grad(m, false); }
+    if (o->pp > 1) { s->pipeline = tn_pipeline_new(m, tn_mesh_group(s->mesh, "pp"), o->pipeline); }
     if (o->tp > 1 && !tn__pending()) {
         tn_tensor_parallel(m, tn_mesh_group(s->mesh, "tp"), o->tensor);
     }
     if (o->cp > 1 && !tn__pending()) {
         tn_context_parallel(m, tn_mesh_group(s->mesh, "cp"), o->context);
     }
-    if (tn__pending()) {
-        return false;
-    }
+    if (tn__pending()) { return false; }
     if (shards) {
         tn_fsdp(m, tn_mesh_group(s->mesh, o->cp > 1 ? "shard cp" : "shard"),
                 o->dp > 1 ? tn_mesh_group(s->mesh, "dp") : NULL, o->sharding);
@@ -189,9 +177,7 @@ static const tn__parallel_rules spread_rules = {.operation = "spread", .deferred
 TN__ALIVE_LIST(spreads, "spread");
 
 tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options) {
-    if (!tn__agree_may_begin(world, "spread")) {
-        return NULL;
-    }
+    if (!tn__agree_may_begin(world, "spread")) { return NULL; }
     tn__agree_begin();
     bool shards = options.shard != 1 || options.sharding.offload;
     tn_spread *s = tn__calloc_for(1, sizeof(*s), "spread");
@@ -220,9 +206,7 @@ tn_group *tn_spread_group(tn_spread *s, const char *dims) {
         tn__raise(TN_EVALUE, "spread_group", "the spread is NULL");
         return NULL;
     }
-    if (!tn__alive_is(&spreads, s, "spread_group")) {
-        return NULL;
-    }
+    if (!tn__alive_is(&spreads, s, "spread_group")) { return NULL; }
     return tn_mesh_group(s->mesh, dims);
 }
 
@@ -247,9 +231,7 @@ typedef struct example {
 
 static bool find_cut(const tn_entry *entry, void *user) {
     example *e = user;
-    if (entry->layout.dim < 0) {
-        return true;
-    }
+    if (entry->layout.dim < 0) { return true; }
     snprintf(e->path, sizeof(e->path), "%s", entry->path);
     e->layout = entry->layout;
     return false;
@@ -264,9 +246,7 @@ static void print_parts(const tn_spread *s, int pp, FILE *f) {
         bool last = i + 1 == parts || tn_pipeline_stage(s->pipeline, i + 1) != stage;
         if (last && stage % s->options.pp == pp) {
             fprintf(f, "%s %d", ranges++ ? " and" : ", parts", first);
-            if (first < i) {
-                fprintf(f, " to %d", i);
-            }
+            if (first < i) { fprintf(f, " to %d", i); }
         }
     }
     fprintf(f, " of %d", parts);
@@ -279,12 +259,8 @@ static void print_rank(const tn_spread *s, const example *cut, int rank, FILE *f
     int pp = rank / o->tp / o->cp / o->shard / o->dp;
     fprintf(f, "%6d  %4d %4d %6d %4d %4d  batch %d of %d", rank, pp, dp, shard, cp, tp,
             dp * o->shard + shard + 1, o->dp * o->shard);
-    if (s->pipeline) {
-        print_parts(s, pp, f);
-    }
-    if (o->cp > 1) {
-        fprintf(f, ", positions %d of %d", cp + 1, o->cp);
-    }
+    if (s->pipeline) { print_parts(s, pp, f); }
+    if (o->cp > 1) { fprintf(f, ", positions %d of %d", cp + 1, o->cp); }
     if (cut->path[0]) {
         tn_layout l = cut->layout;
         l.slice = tp;

@@ -62,9 +62,7 @@ static tn_batch *copy_batches(tn_spread *s, tn_loader *data, int64_t n) {
         all[i].x = tn_group_rank(pp) == 0 ? tn_copy(b.x) : NULL;
         all[i].y = tn_group_rank(pp) == tn_group_size(pp) - 1 ? tn_copy(b.y) : NULL;
     }
-    if (all && all_read(i, n)) {
-        return all;
-    }
+    if (all && all_read(i, n)) { return all; }
     free(all);
     return NULL;
 }
@@ -97,17 +95,13 @@ static bool call_fits(const tn_spread *s, const tn_loader *data, int64_t n, cons
 }
 
 double tn_spread_step(tn_spread *s, tn_loader *data, int64_t n, tn_scaler *scaler) {
-    if (!call_fits(s, data, n, "spread_step")) {
-        return NAN;
-    }
+    if (!call_fits(s, data, n, "spread_step")) { return NAN; }
     return s->pipeline ? pipeline_step(s, data, n, scaler, true)
                        : accumulate_step(s, data, n, scaler);
 }
 
 double tn_spread_loss(tn_spread *s, tn_loader *data, int64_t n) {
-    if (!call_fits(s, data, n, "spread_loss")) {
-        return NAN;
-    }
+    if (!call_fits(s, data, n, "spread_loss")) { return NAN; }
     TN_NO_GRAD;
     tn__modes modes;
     tn__modes_set(s->module, false, "spread_loss", &modes); /* an error ends the others' wait */

@@ -48,16 +48,12 @@ static tn_future *make_future(tn_rpc *r, int to, const char *name, double timeou
         return NULL;
     }
     tn_future *f = tn__future_new(r, to, name, now, deadline);
-    if (f) {
-        tn__rpc_keep(r);
-    }
+    if (f) { tn__rpc_keep(r); }
     return f;
 }
 
 static void free_future(tn_rpc *r, tn_future *f) {
-    if (f->reply) {
-        tn__rpc_drop_reply(r, f->to, f->reply);
-    }
+    if (f->reply) { tn__rpc_drop_reply(r, f->to, f->reply); }
     tn__future_free(f);
     tn__rpc_release(r);
 }
@@ -69,9 +65,7 @@ static bool send_call(tn_rpc *r, const tn_future *f, tn__rpc_head h, const char 
     h.number = f->number;
     h.microseconds = left > 0 ? (uint64_t)(left * 1e6) : 0;
     tn__rpc_frame *frame = tn__values_encode(&h, name, in, operation);
-    if (frame) {
-        tn__connections_send(&r->connections, f->to, frame);
-    }
+    if (frame) { tn__connections_send(&r->connections, f->to, frame); }
     return frame != NULL;
 }
 
@@ -89,15 +83,9 @@ tn_future *tn__rpc_issue(tn_rpc *r, tn__rpc_head h, int to, const char *name, co
                        : NULL;
     uint64_t bytes = TN__RPC_HEAD + h.bytes;
     bool begun = f && tn__futures_begin(&r->futures, f, bytes, !is_inside(r), operation);
-    if (begun && (f->done || send_call(r, f, h, name, in, operation))) {
-        return f;
-    }
-    if (begun) {
-        tn__futures_cancel(&r->futures, f, bytes);
-    }
-    if (f) {
-        free_future(r, f);
-    }
+    if (begun && (f->done || send_call(r, f, h, name, in, operation))) { return f; }
+    if (begun) { tn__futures_cancel(&r->futures, f, bytes); }
+    if (f) { free_future(r, f); }
     return NULL;
 }
 
@@ -134,24 +122,16 @@ static bool open_reply(tn_rpc *r, const tn_future *f, tn_values *out, const char
 }
 
 bool tn__rpc_finish(tn_future *f, tn_values *out, tn__rpc_head *head, const char *operation) {
-    if (!f) {
-        tn__raise(TN_EVALUE, operation, "the future is NULL");
-    }
-    if (!f || tn__refuse_inherited(f->rpc->process, operation, "the rpc")) {
-        return false;
-    }
+    if (!f) { tn__raise(TN_EVALUE, operation, "the future is NULL"); }
+    if (!f || tn__refuse_inherited(f->rpc->process, operation, "the rpc")) { return false; }
     tn_rpc *r = f->rpc;
     bool inside = is_inside(r), fine = false;
     if (tn__pending()) {
         tn__futures_cancel(&r->futures, f, 0);
     } else {
-        if (inside) {
-            tn__workers_block(&r->workers, true);
-        }
+        if (inside) { tn__workers_block(&r->workers, true); }
         tn__futures_await(&r->futures, f);
-        if (inside) {
-            tn__workers_block(&r->workers, false);
-        }
+        if (inside) { tn__workers_block(&r->workers, false); }
         fine = open_reply(r, f, out, operation);
     }
     if (fine) {

@@ -39,9 +39,7 @@ static void send_some(tn__connections *c, int rank) {
         tn__rpc_frame *f = p->first;
         ssize_t sent =
             send(p->fd, f->data + p->sent, f->bytes - p->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno == EINTR) {
-            continue;
-        }
+        if (sent < 0 && errno == EINTR) { continue; }
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             set_full(c, rank, true);
             return;
@@ -58,9 +56,7 @@ static void send_some(tn__connections *c, int rank) {
             free(f);
         }
     }
-    if (!p->closed) {
-        set_full(c, rank, false);
-    }
+    if (!p->closed) { set_full(c, rank, false); }
 }
 
 void tn__connections_send(tn__connections *c, int to, tn__rpc_frame *f) {
@@ -77,9 +73,7 @@ void tn__connections_send(tn__connections *c, int to, tn__rpc_frame *f) {
         f->next = NULL;
         *(alone ? &p->first : &p->last->next) = f;
         p->last = f;
-        if (alone) {
-            send_some(c, to);
-        }
+        if (alone) { send_some(c, to); }
     }
     pthread_mutex_unlock(&p->lock);
 }
@@ -111,23 +105,15 @@ static const char *receive_some(tn__connections *c, int rank) {
         size_t most;
         void *room = tn__reader_room(&p->reader, &most);
         ssize_t got = recv(p->fd, room, most, MSG_DONTWAIT);
-        if (got < 0 && errno == EINTR) {
-            continue;
-        }
-        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            return NULL;
-        }
+        if (got < 0 && errno == EINTR) { continue; }
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) { return NULL; }
         if (got <= 0) {
             return got < 0 ? strerror(errno) : "it has closed the connection, or died";
         }
         tn__rpc_frame *f;
-        if (!tn__reader_took(&p->reader, (size_t)got, &f)) {
-            return "what it sends is malformed";
-        }
+        if (!tn__reader_took(&p->reader, (size_t)got, &f)) { return "what it sends is malformed"; }
         frames += f != NULL;
-        if (f && !c->receive(c->user, rank, f)) {
-            return "what it sends is out of place";
-        }
+        if (f && !c->receive(c->user, rank, f)) { return "what it sends is out of place"; }
     }
     return NULL;
 }
@@ -141,9 +127,7 @@ static void serve_event(tn__connections *c, const struct epoll_event *event) {
         pthread_mutex_unlock(&p->lock);
     }
     const char *why = event->events & ~(uint32_t)EPOLLOUT ? receive_some(c, rank) : NULL;
-    if (why) {
-        end_connection(c, rank, why);
-    }
+    if (why) { end_connection(c, rank, why); }
 }
 
 static void *serve_connections(void *user) {
@@ -153,9 +137,7 @@ static void *serve_connections(void *user) {
     for (;;) {
         int n = epoll_wait(c->epoll, events, EVENTS_AT_ONCE, -1);
         for (int i = 0; i < n; i++) {
-            if ((int)events[i].data.u32 == c->rank) {
-                return NULL;
-            }
+            if ((int)events[i].data.u32 == c->rank) { return NULL; }
             serve_event(c, &events[i]);
         }
     }
@@ -190,20 +172,14 @@ static bool watch_all(tn__connections *c) {
         int fd = i == c->rank ? c->wake : c->list[i].fd;
         fine = epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
     }
-    if (!fine) {
-        tn__raise(TN_EIO, "rpc_start", "epoll: %s", strerror(errno));
-    }
+    if (!fine) { tn__raise(TN_EIO, "rpc_start", "epoll: %s", strerror(errno)); }
     return fine;
 }
 
 /* Signals go to the program's own threads. */
 bool tn__connections_start(tn__connections *c) {
-    if (c->ranks == 1) {
-        return true;
-    }
-    if (!watch_all(c)) {
-        return false;
-    }
+    if (c->ranks == 1) { return true; }
+    if (!watch_all(c)) { return false; }
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -226,8 +202,7 @@ static void close_fd(int *fd) {
 void tn__connections_stop(tn__connections *c) {
     if (c->has_thread) {
         uint64_t one = 1;
-        while (write(c->wake, &one, sizeof(one)) < 0 && errno == EINTR) {
-        }
+        while (write(c->wake, &one, sizeof(one)) < 0 && errno == EINTR) {}
         pthread_join(c->thread, NULL);
         c->has_thread = false;
     }

@@ -62,14 +62,10 @@ static void forward_backward(tn_op_grad *g) {
             mask = (uint8_t)(mask | 1 << i);
         }
     }
-    if (!ask_backward(args, &grads, &mask, &out)) {
-        return;
-    }
+    if (!ask_backward(args, &grads, &mask, &out)) { return; }
     for (int i = 0, k = 0; i < g->inputs - 1 && k < out.n; i++) {
         tn_tensor *grad = mask >> i & 1 ? out.v[k++] : NULL;
-        if (grad && g->wants[i]) {
-            tn_op_give(g, i, tn_to(grad, tn_op_input_device(g, i)));
-        }
+        if (grad && g->wants[i]) { tn_op_give(g, i, tn_to(grad, tn_op_input_device(g, i))); }
     }
 }
 
@@ -95,21 +91,15 @@ static void record_node(const forward_args *args, const tn_values *in, const tn_
     }
     tn_node *node = tn__node_new(&forward_op, args, all, in->n + 1, out->n, 0);
     for (int i = 0; node && i < out->n; i++) {
-        if (mask >> i & 1) {
-            tn__node_attach(node, out->v[i], i);
-        }
+        if (mask >> i & 1) { tn__node_attach(node, out->v[i], i); }
     }
-    if (node) {
-        tn__node_release(node);
-    }
+    if (node) { tn__node_release(node); }
 }
 
 /* Now, so that it can be sent when there is no memory. NULL after raising. */
 static tn__rpc_frame *make_forget(uint64_t number) {
     tn__rpc_frame *f = tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_FORGET, .number = number});
-    if (!f) {
-        tn__raise(TN_ENOMEM, "rpc_forward", "no memory for a call");
-    }
+    if (!f) { tn__raise(TN_ENOMEM, "rpc_forward", "no memory for a call"); }
     return f;
 }
 

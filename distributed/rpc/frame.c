@@ -59,9 +59,7 @@ bool tn__rpc_head_read(const uint8_t from[TN__RPC_HEAD], tn__rpc_head *h) {
 }
 
 tn__rpc_frame *tn__rpc_frame_new(const tn__rpc_head *h) {
-    if (h->bytes > SIZE_MAX / 2) {
-        return NULL;
-    }
+    if (h->bytes > SIZE_MAX / 2) { return NULL; }
     size_t bytes = TN__RPC_HEAD + (size_t)h->bytes;
     tn__rpc_frame *f = tn__malloc(sizeof(*f) + bytes + 1);
     if (f) {
@@ -98,15 +96,11 @@ void *tn__reader_room(tn__rpc_reader *r, size_t *most) {
 /* The frame of a complete head; without a body if that does not fit. */
 static bool begin_frame(tn__rpc_reader *r) {
     tn__rpc_head h;
-    if (!tn__rpc_head_read(r->head, &h)) {
-        return false;
-    }
+    if (!tn__rpc_head_read(r->head, &h)) { return false; }
     r->head_bytes = 0;
     r->body_bytes = 0;
     r->frame = h.bytes <= r->limit ? tn__rpc_frame_new(&h) : NULL;
-    if (r->frame) {
-        return true;
-    }
+    if (r->frame) { return true; }
     r->frame = tn__rpc_frame_new(&(tn__rpc_head){.kind = h.kind});
     if (r->frame) {
         r->frame->head = h;
@@ -121,9 +115,7 @@ bool tn__reader_took(tn__rpc_reader *r, size_t bytes, tn__rpc_frame **frame) {
         r->body_bytes += bytes;
     } else {
         r->head_bytes += bytes;
-        if (r->head_bytes == TN__RPC_HEAD && !begin_frame(r)) {
-            return false;
-        }
+        if (r->head_bytes == TN__RPC_HEAD && !begin_frame(r)) { return false; }
     }
     if (r->frame && r->body_bytes == r->frame->head.bytes) {
         *frame = r->frame;

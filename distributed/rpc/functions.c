@@ -20,9 +20,7 @@ void tn__functions_finish(tn__functions *fs) {
 /* Under the lock. */
 static tn__function *find_function(const tn__functions *fs, const char *name, size_t bytes) {
     for (tn__function *f = fs->first; f; f = f->next) {
-        if (strlen(f->name) == bytes && memcmp(f->name, name, bytes) == 0) {
-            return f;
-        }
+        if (strlen(f->name) == bytes && memcmp(f->name, name, bytes) == 0) { return f; }
     }
     return NULL;
 }
@@ -37,9 +35,7 @@ const tn__function *tn__functions_find(tn__functions *fs, const char *name, size
 tn_status tn__functions_add(tn__functions *fs, const char *name, tn_rpc_function f, void *user) {
     size_t length = strlen(name);
     tn__function *entry = tn__calloc_for(1, sizeof(*entry) + length + 1, "rpc_register");
-    if (!entry) {
-        return tn_error();
-    }
+    if (!entry) { return tn_error(); }
     entry->f = f;
     entry->user = user;
     memcpy(entry->name, name, length + 1);

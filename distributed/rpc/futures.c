@@ -113,17 +113,14 @@ bool tn__futures_begin(tn__futures *fs, tn_future *f, uint64_t bytes, bool waits
 
 void tn__futures_cancel(tn__futures *fs, tn_future *f, uint64_t unsent) {
     pthread_mutex_lock(&fs->lock);
-    if (take_future(fs, f->number, f->to)) {
-        release_bytes(fs, f->to, unsent);
-    }
+    if (take_future(fs, f->number, f->to)) { release_bytes(fs, f->to, unsent); }
     pthread_mutex_unlock(&fs->lock);
 }
 
 void tn__futures_await(tn__futures *fs, tn_future *f) {
     struct timespec until = tn__timespec(f->deadline);
     pthread_mutex_lock(&fs->lock);
-    while (!f->done && pthread_cond_timedwait(&f->changed, &fs->lock, &until) == 0) {
-    }
+    while (!f->done && pthread_cond_timedwait(&f->changed, &fs->lock, &until) == 0) {}
     if (!f->done) {
         take_future(fs, f->number, f->to);
         set_done(fs, f, NULL);
@@ -142,9 +139,7 @@ bool tn__futures_reply(tn__futures *fs, int from, tn__rpc_frame *reply) {
     pthread_mutex_lock(&fs->lock);
     release_bytes(fs, from, reply->head.subject);
     tn_future *f = take_future(fs, reply->head.number, from);
-    if (f) {
-        set_done(fs, f, reply);
-    }
+    if (f) { set_done(fs, f, reply); }
     pthread_mutex_unlock(&fs->lock);
     return f != NULL;
 }
@@ -182,8 +177,7 @@ const char *tn__futures_lost(tn__futures *fs, int rank) {
 
 bool tn__futures_settle(tn__futures *fs, double deadline) {
     pthread_mutex_lock(&fs->lock);
-    while (fs->waiting > 0 && await_answer(fs, deadline)) {
-    }
+    while (fs->waiting > 0 && await_answer(fs, deadline)) {}
     bool settled = fs->waiting == 0;
     pthread_mutex_unlock(&fs->lock);
     return settled;

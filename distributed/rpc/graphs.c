@@ -53,9 +53,7 @@ bool tn__graphs_keep(tn__graphs *gs, int caller, uint64_t number, const tn_value
         *mask = (uint8_t)(*mask | tn_requires_grad(out->v[i]) << i);
     }
     tn__graph *g = *mask ? tn__calloc_for(1, sizeof(*g), "rpc_forward") : NULL;
-    if (!g) {
-        return !*mask;
-    }
+    if (!g) { return !*mask; }
     *g = (tn__graph){.caller = caller, .number = number, .refs = 1};
     keep_values(&g->in, in);
     keep_values(&g->out, out);
@@ -83,9 +81,7 @@ void tn__graphs_forget(tn__graphs *gs, int caller, uint64_t number) {
         pthread_mutex_lock(&gs->lock);
         g = take_graph(gs, caller, number);
         pthread_mutex_unlock(&gs->lock);
-        if (!g) {
-            return;
-        }
+        if (!g) { return; }
     }
 }
 
@@ -109,9 +105,7 @@ bool tn__graphs_resume(tn__graphs *gs, double deadline) {
 }
 
 bool tn__graphs_yield(tn__graphs *gs) {
-    if (turn_of != gs) {
-        return false;
-    }
+    if (turn_of != gs) { return false; }
     pthread_mutex_lock(&gs->lock);
     gs->taken = false;
     pthread_cond_signal(&gs->free);
@@ -186,9 +180,7 @@ tn_values tn__graphs_backward(tn__graphs *gs, int caller, uint64_t number, const
                               uint8_t *mask, double deadline) {
     tn_values out = {0};
     tn__graph *g = borrow_graph(gs, caller, number);
-    if (!g) {
-        return out;
-    }
+    if (!g) { return out; }
     if (tn__graphs_resume(gs, deadline)) {
         out = run_backward(g, grads, mask);
         clear_grads(g);

@@ -72,9 +72,7 @@ static bool share_secret(joining *j, char *why) {
 }
 
 static bool make_secret(joining *j, char *why) {
-    if (!j->meet.store->token) {
-        return share_secret(j, why);
-    }
+    if (!j->meet.store->token) { return share_secret(j, why); }
     tn__token_derive(j->meet.store->token, "rpc", j->secret);
     return true;
 }
@@ -86,9 +84,7 @@ static bool check_proof(joining *j, int fd, double until) {
     static const size_t wanted[] = {TN__HELLO, TN__DIGEST};
     uint8_t own[TN__PLACE], data[TN__HELLO + TN__DIGEST];
     tn__session s;
-    if (!tn__net_place(fd, false, own) || !tn__session_begin(&s, &j->hub, own)) {
-        return false;
-    }
+    if (!tn__net_place(fd, false, own) || !tn__session_begin(&s, &j->hub, own)) { return false; }
     bool fine = true;
     for (int i = 0; fine && i < 2; i++) {
         fine = tn__net_receive(fd, data, wanted[i], until) == 0 &&
@@ -113,9 +109,7 @@ static bool exchange_ranks(const joining *j, int fd, bool first, uint64_t *rank,
     tn__rpc_head_write(mine, &h);
     *error = first ? tn__net_send(fd, &part, 1, until) : 0;
     *error = *error ? *error : tn__net_receive(fd, theirs, sizeof(theirs), until);
-    if (*error || !tn__rpc_head_read(theirs, &h) || h.kind != TN__RPC_RANK) {
-        return false;
-    }
+    if (*error || !tn__rpc_head_read(theirs, &h) || h.kind != TN__RPC_RANK) { return false; }
     *rank = h.number;
     *error = first ? 0 : tn__net_send(fd, &part, 1, until);
     return *error == 0;
@@ -200,9 +194,7 @@ static bool dial_rank(joining *j, int to, const tn_store_value *at, char *why) {
             j->connections->list[to].fd = fd;
             return true;
         }
-        if (dialed == TN__DIAL_OURS) {
-            close(fd);
-        }
+        if (dialed == TN__DIAL_OURS) { close(fd); }
         bool again =
             dialed == TN__DIAL_SILENT || dialed == TN__DIAL_NO_HOST || dialed == TN__DIAL_OURS;
         if (!again || !tn__rest_until(&pause, LONGEST_PAUSE, j->meet.deadline)) {
@@ -217,9 +209,7 @@ static bool dial_rank(joining *j, int to, const tn_store_value *at, char *why) {
 static bool listen_here(joining *j, char *mine, char *why) {
     char address[TN__ADDRESS - 8];
     int port = 0;
-    if (!tn__gloo_address(&j->meet, mine, why)) {
-        return false;
-    }
+    if (!tn__gloo_address(&j->meet, mine, why)) { return false; }
     snprintf(address, sizeof(address), "%s", mine);
     j->listener = tn__net_listen(address, &port, why);
     snprintf(mine, TN__ADDRESS, "%s %d", address, port);
@@ -240,9 +230,7 @@ static bool connect_ranks(joining *j, char *why) {
         fine = dial_rank(j, to, &values[to], why);
     }
     fine = fine && accept_ranks(j, why);
-    if (j->listener >= 0) {
-        close(j->listener);
-    }
+    if (j->listener >= 0) { close(j->listener); }
     tn__gloo_forget(values, ranks);
     free(values);
     return fine;

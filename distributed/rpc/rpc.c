@@ -22,9 +22,7 @@ tn_rpc_options tn_rpc_defaults(void) {
 }
 
 bool tn__rpc_usable(tn_rpc *r, const char *operation) {
-    if (!tn__pending() && !r) {
-        tn__raise(TN_EVALUE, operation, "the rpc is NULL");
-    }
+    if (!tn__pending() && !r) { tn__raise(TN_EVALUE, operation, "the rpc is NULL"); }
     return r && !tn__pending() && !tn__refuse_inherited(r->process, operation, "the rpc");
 }
 
@@ -52,9 +50,7 @@ static bool receive_frame(void *rpc, int from, tn__rpc_frame *f) {
         queue_call(r, from, f);
         return true;
     case TN__RPC_REPLY:
-        if (!tn__futures_reply(&r->futures, from, f)) {
-            tn__rpc_drop_reply(r, from, f);
-        }
+        if (!tn__futures_reply(&r->futures, from, f)) { tn__rpc_drop_reply(r, from, f); }
         return true;
     case TN__RPC_FORGET:
         tn__graphs_forget(&r->graphs, from, f->head.number);
@@ -87,9 +83,7 @@ tn_rpc *tn__rpc_keep(tn_rpc *r) {
 }
 
 void tn__rpc_release(tn_rpc *r) {
-    if (__atomic_fetch_sub(&r->refs, 1, __ATOMIC_ACQ_REL) > 1) {
-        return;
-    }
+    if (__atomic_fetch_sub(&r->refs, 1, __ATOMIC_ACQ_REL) > 1) { return; }
     tn__connections_finish(&r->connections);
     tn__functions_finish(&r->functions);
     tn__futures_finish(&r->futures);
@@ -122,9 +116,7 @@ static bool options_sound(const tn_rpc_options *o) {
 /* For g's ranks, with a part of its store. False after raising. */
 static bool take_group(tn_rpc *r, tn_group *g) {
     char prefix[32];
-    if (!g || !g->store) {
-        return true;
-    }
+    if (!g || !g->store) { return true; }
     snprintf(r->interface, sizeof(r->interface), "%s", g->interface);
     snprintf(prefix, sizeof(prefix), "rpc/%d", g->rpcs++);
     r->store = tn_prefix_store(g->store, prefix);
@@ -133,9 +125,7 @@ static bool take_group(tn_rpc *r, tn_group *g) {
 
 static tn_rpc *make_rpc(tn_group *g, const tn_rpc_options *o) {
     tn_rpc *r = tn__calloc_for(1, sizeof(*r), "rpc_new");
-    if (!r) {
-        return NULL;
-    }
+    if (!r) { return NULL; }
     int rank = tn_group_rank(g), ranks = tn_group_size(g);
     *r = (tn_rpc){.refs = 1, .process = tn__process(), .options = *o, .rank = rank, .ranks = ranks};
     r->connections = (tn__connections){
@@ -172,9 +162,7 @@ tn_rpc *tn_rpc_new(tn_group *g, tn_rpc_options options) {
 }
 
 tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *user) {
-    if (!tn__rpc_usable(r, "rpc_register")) {
-        return tn_error();
-    }
+    if (!tn__rpc_usable(r, "rpc_register")) { return tn_error(); }
     if (!f || !name || !*name || strlen(name) > TN__RPC_NAME) {
         return tn__raise(TN_EVALUE, "rpc_register",
                          "%s \"%.40s\" (a function, and a name of 1 to %d bytes)",
@@ -184,12 +172,8 @@ tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *
 }
 
 tn_status tn_rpc_start(tn_rpc *r) {
-    if (!tn__rpc_usable(r, "rpc_start")) {
-        return tn_error();
-    }
-    if (r->started) {
-        return tn__raise(TN_ESTATE, "rpc_start", "it was called before");
-    }
+    if (!tn__rpc_usable(r, "rpc_start")) { return tn_error(); }
+    if (r->started) { return tn__raise(TN_ESTATE, "rpc_start", "it was called before"); }
     r->started = true; /* functions that others call may call before this returns */
     if (!tn__workers_start(&r->workers) ||
         (r->ranks > 1 &&
@@ -233,9 +217,7 @@ static bool say_end(tn_rpc *r) {
 /* Under the lock: the first rank that has not ended; -1: none. */
 static int missing_rank(const tn_rpc *r) {
     for (int i = 0; i < r->ranks; i++) {
-        if (!r->ended[i]) {
-            return i;
-        }
+        if (!r->ended[i]) { return i; }
     }
     return -1;
 }
@@ -261,9 +243,7 @@ static bool await_ends(tn_rpc *r, double deadline, double timeout) {
 }
 
 tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
-    if (!tn__rpc_usable(r, "rpc_shutdown")) {
-        return tn_error();
-    }
+    if (!tn__rpc_usable(r, "rpc_shutdown")) { return tn_error(); }
     if (!(timeout >= 0 && timeout <= TN__TIMEOUT_MOST)) {
         return tn__raise(TN_EVALUE, "rpc_shutdown", "a time-out of %g seconds (0 to %g)", timeout,
                          TN__TIMEOUT_MOST);
@@ -281,9 +261,7 @@ tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
 }
 
 void tn_rpc_free(tn_rpc *r) {
-    if (!r || tn__inherited(r->process)) {
-        return;
-    }
+    if (!r || tn__inherited(r->process)) { return; }
     if (tn__served && tn__served->rpc == r) {
         tn__raise(TN_ESTATE, "rpc_free", "called inside a function that a rank called");
         return;

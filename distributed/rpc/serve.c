@@ -30,9 +30,7 @@ static bool find_callee(tn_rpc *r, const tn__rpc_frame *call, const tn__function
 /* The inputs in the mask become leaves. False after raising: one can have no gradient. */
 static bool require_grads(const tn_values *in, uint8_t mask) {
     for (int i = 0; i < in->n; i++) {
-        if (mask >> i & 1) {
-            tn_set_requires_grad(in->v[i], true);
-        }
+        if (mask >> i & 1) { tn_set_requires_grad(in->v[i], true); }
     }
     return !tn__pending();
 }
@@ -50,17 +48,13 @@ static bool run_call(tn_rpc *r, const tn__rpc_frame *call, tn_values *out, uint8
     const tn__rpc_head *h = &call->head;
     const tn__function *f;
     tn_values in;
-    if (!find_callee(r, call, &f) || !tn__values_decode(call, &in)) {
-        return false;
-    }
+    if (!find_callee(r, call, &f) || !tn__values_decode(call, &in)) { return false; }
     if (!f) {
         *mask = h->mask;
         *out = tn__graphs_backward(&r->graphs, call->from, h->subject, &in, mask, call->deadline);
         return !tn__pending();
     }
-    if (!require_grads(&in, h->mask)) {
-        return false;
-    }
+    if (!require_grads(&in, h->mask)) { return false; }
     *out = f->f(in, f->user);
     return results_sound(out) &&
            (h->kind != TN__RPC_FORWARD ||
@@ -70,17 +64,13 @@ static bool run_call(tn_rpc *r, const tn__rpc_frame *call, tn_values *out, uint8
 /* The pending error, which becomes the caller's; NULL: there is none. */
 static tn__rpc_frame *error_reply(tn__rpc_head h) {
     tn_error_record record;
-    if (!tn_error_take(&record)) {
-        return NULL;
-    }
+    if (!tn_error_take(&record)) { return NULL; }
     size_t length = strlen(record.message);
     h.status = record.status;
     h.tensors = h.mask = 0;
     h.bytes = length;
     tn__rpc_frame *f = tn__rpc_frame_new(&h);
-    if (f) {
-        memcpy(f->data + TN__RPC_HEAD, record.message, length);
-    }
+    if (f) { memcpy(f->data + TN__RPC_HEAD, record.message, length); }
     return f;
 }
 
@@ -108,9 +98,7 @@ void tn__rpc_answer(void *rpc, tn__rpc_frame *call) {
     tn__served = &serving;
     tn__rpc_frame *reply = reply_to(r, call);
     tn__served = NULL;
-    if (reply) {
-        tn__connections_send(&r->connections, call->from, reply);
-    }
+    if (reply) { tn__connections_send(&r->connections, call->from, reply); }
     if (tn__futures_lost(&r->futures, call->from)) { /* meanwhile, perhaps */
         tn__graphs_forget(&r->graphs, call->from, 0);
     }

@@ -33,9 +33,7 @@ bool tn__values_measure(tn__rpc_head *h, int to, const char *name, const tn_valu
     h->bytes = h->name_bytes;
     bool fits = true;
     for (int i = 0; i < v->n && fits; i++) {
-        if (!tn__usable(v->v[i], operation)) {
-            return false;
-        }
+        if (!tn__usable(v->v[i], operation)) { return false; }
         h->bytes += TENSOR_HEAD + SIZE_BYTES * (uint64_t)tn_ndim(v->v[i]) + element_bytes(v->v[i]);
         fits = h->bytes <= (uint64_t)limit;
     }
@@ -101,9 +99,7 @@ static const uint8_t *take_bytes(cursor *c, size_t bytes) {
 /* A tensor's dtype and sizes; false if they are malformed, say more bytes than are left, or next to
  * a 0 something that no address can reach. */
 static bool take_shape(cursor *c, tn_dtype *dtype, tn_dims *dims) {
-    if (c->left < TENSOR_HEAD) {
-        return false;
-    }
+    if (c->left < TENSOR_HEAD) { return false; }
     const uint8_t *head = take_bytes(c, TENSOR_HEAD);
     int ndim = head[1];
     if (head[0] >= TN_DTYPES || ndim > TN_MAX_DIMS || tn__get_number(head + 2, 6) ||
@@ -129,9 +125,7 @@ static void copy_elements(tn_tensor *t, const uint8_t *from) {
     for (size_t i = 0; t->dtype == TN_BOOL && i < bytes; i++) {
         to[i] = from[i] != 0;
     }
-    if (t->dtype != TN_BOOL && bytes) {
-        memcpy(to, from, bytes);
-    }
+    if (t->dtype != TN_BOOL && bytes) { memcpy(to, from, bytes); }
 }
 
 bool tn__values_decode(const tn__rpc_frame *f, tn_values *v) {
@@ -147,9 +141,7 @@ bool tn__values_decode(const tn__rpc_frame *f, tn_values *v) {
             break;
         }
         tn_tensor *t = tn__new(dims, dtype, tn_cpu());
-        if (!tn_is_inert(t)) {
-            copy_elements(t, take_bytes(&c, element_bytes(t)));
-        }
+        if (!tn_is_inert(t)) { copy_elements(t, take_bytes(&c, element_bytes(t))); }
         v->v[v->n++] = t;
     }
     if (!tn__pending() && c.left) {

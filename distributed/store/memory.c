@@ -67,9 +67,7 @@ static tn_status memory_compare_set(tn_store *s, const char *key, const tn_store
     memory_store *m = enter_memory(s);
     tn_store_value found;
     tn_status status = tn__table_compare_set(&m->table, key, expected, desired, &found, why);
-    if (status == TN_OK) {
-        status = tn__value_copy(&found, now, why);
-    }
+    if (status == TN_OK) { status = tn__value_copy(&found, now, why); }
     return leave_changed(m, status);
 }
 
@@ -97,9 +95,7 @@ static void memory_destroy(tn_store *s) {
 
 tn_store *tn_memory_store(void) {
     memory_store *m = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*m), "memory_store");
-    if (!m) {
-        return NULL;
-    }
+    if (!m) { return NULL; }
     m->base = (tn_store){.kind = "memory",
                          .refs = 1,
                          .process = tn__process(),

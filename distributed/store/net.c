@@ -89,13 +89,9 @@ void tn__net_text(const uint8_t place[TN__PLACE], char text[TN__NET_TEXT]) {
 static int listen_at(const struct addrinfo *at) {
     int fd =
         tn__above_streams(socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (fd < 0) {
-        return -1;
-    }
+    if (fd < 0) { return -1; }
     set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-    if (at->ai_family == AF_INET6) {
-        set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-    }
+    if (at->ai_family == AF_INET6) { set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0); }
     if (bind(fd, at->ai_addr, at->ai_addrlen) != 0 || listen(fd, SOMAXCONN) != 0) {
         int error = errno;
         close(fd);
@@ -132,9 +128,7 @@ static int listen_on(const struct addrinfo *list, bool is_any, int port, int *er
 
 int tn__net_listen(const char *host, int *port, char *why) {
     tn__ports open;
-    if (tn__ports_find(&open, why) != TN_OK) {
-        return -1;
-    }
+    if (tn__ports_find(&open, why) != TN_OK) { return -1; }
     if (*port && !tn__ports_have(&open, *port)) {
         tn__why(why, TN_EVALUE, "port %d is not one of TERN_PORTS, %d-%d", *port, open.first,
                 open.last);
@@ -154,13 +148,9 @@ int tn__net_listen(const char *host, int *port, char *why) {
         tn__why(why, TN_EIO, "%.100s: none of TERN_PORTS, %d-%d, is free: %s", where, first, last,
                 strerror(error));
     }
-    if (list) {
-        freeaddrinfo(list);
-    }
+    if (list) { freeaddrinfo(list); }
     uint8_t place[TN__PLACE];
-    if (fd >= 0 && tn__net_place(fd, false, place)) {
-        *port = port_of(place);
-    }
+    if (fd >= 0 && tn__net_place(fd, false, place)) { *port = port_of(place); }
     return fd;
 }
 
@@ -171,15 +161,9 @@ static int await_socket(int fd, short events, double deadline) {
     for (;;) {
         struct pollfd p = {.fd = fd, .events = events};
         int left = tn__milliseconds_left(deadline), n = poll(&p, 1, left);
-        if (n > 0) {
-            return 0;
-        }
-        if (n < 0 && errno != EINTR) {
-            return errno;
-        }
-        if (n == 0 && left == 0) {
-            return ETIMEDOUT;
-        }
+        if (n > 0) { return 0; }
+        if (n < 0 && errno != EINTR) { return errno; }
+        if (n == 0 && left == 0) { return ETIMEDOUT; }
     }
 }
 
@@ -209,12 +193,8 @@ int tn__net_send(int fd, struct iovec *parts, int n, double deadline) {
             continue;
         }
         int error = errno;
-        if (would_block(error)) {
-            error = await_socket(fd, POLLOUT, deadline);
-        }
-        if (error && error != EINTR) {
-            return error;
-        }
+        if (would_block(error)) { error = await_socket(fd, POLLOUT, deadline); }
+        if (error && error != EINTR) { return error; }
     }
     return 0;
 }
@@ -229,12 +209,8 @@ int tn__net_receive(int fd, void *data, size_t bytes, double deadline) {
             continue;
         }
         int error = got == 0 ? ECONNRESET : errno;
-        if (would_block(error)) {
-            error = await_socket(fd, POLLIN, deadline);
-        }
-        if (error && error != EINTR) {
-            return error;
-        }
+        if (would_block(error)) { error = await_socket(fd, POLLIN, deadline); }
+        if (error && error != EINTR) { return error; }
     }
     return 0;
 }

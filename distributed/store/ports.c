@@ -9,9 +9,7 @@ enum { LAST_PORT = 65535 };
 static int read_port(const char *digits, size_t length) {
     int port = 0;
     for (size_t i = 0; i < length; i++) {
-        if (digits[i] < '0' || digits[i] > '9' || port > LAST_PORT) {
-            return 0;
-        }
+        if (digits[i] < '0' || digits[i] > '9' || port > LAST_PORT) { return 0; }
         port = port * 10 + digits[i] - '0';
     }
     return port <= LAST_PORT ? port : 0;
@@ -19,9 +17,7 @@ static int read_port(const char *digits, size_t length) {
 
 tn_status tn__ports_read(const char *name, const char *text, tn__ports *p, char *why) {
     *p = (tn__ports){0};
-    if (!text || !*text) {
-        return TN_OK;
-    }
+    if (!text || !*text) { return TN_OK; }
     size_t length = strcspn(text, "-");
     tn__ports found = {.first = read_port(text, length)};
     found.last = text[length] ? read_port(text + length + 1, strlen(text + length + 1)) : 0;

@@ -92,9 +92,7 @@ static void prefix_destroy(tn_store *s) {
 }
 
 tn_store *tn_prefix_store(tn_store *s, const char *prefix) {
-    if (tn__pending()) {
-        return NULL;
-    }
+    if (tn__pending()) { return NULL; }
     if (!s) {
         tn__raise(TN_EVALUE, "prefix_store", "the store is NULL");
         return NULL;
@@ -106,13 +104,9 @@ tn_store *tn_prefix_store(tn_store *s, const char *prefix) {
             prefix ? prefix : "(NULL)", TN_STORE_KEY);
         return NULL;
     }
-    if (tn__refuse_inherited(s->process, "prefix_store", "the store")) {
-        return NULL;
-    }
+    if (tn__refuse_inherited(s->process, "prefix_store", "the store")) { return NULL; }
     prefix_store *p = tn__calloc_for(1, sizeof(*p), "prefix_store");
-    if (!p) {
-        return NULL;
-    }
+    if (!p) { return NULL; }
     p->base = (tn_store){.kind = s->kind,
                          .refs = 1,
                          .process = s->process,

@@ -17,9 +17,7 @@ bool tn__session_begin(tn__session *s, tn__store_hub *hub, const uint8_t place[T
 static void stop_waiting(tn__session *s) {
     if (s->waiting_link) {
         *s->waiting_link = s->next_waiting;
-        if (s->next_waiting) {
-            s->next_waiting->waiting_link = s->waiting_link;
-        }
+        if (s->next_waiting) { s->next_waiting->waiting_link = s->waiting_link; }
         s->waiting_link = NULL;
         s->next_waiting = NULL;
     }
@@ -28,9 +26,7 @@ static void stop_waiting(tn__session *s) {
 static void wait_for_key(tn__session *s) {
     s->next_waiting = s->hub->waiting;
     s->waiting_link = &s->hub->waiting;
-    if (s->next_waiting) {
-        s->next_waiting->waiting_link = &s->next_waiting;
-    }
+    if (s->next_waiting) { s->next_waiting->waiting_link = &s->next_waiting; }
     s->hub->waiting = s;
     s->state = TN__SESSION_WAIT;
 }
@@ -98,9 +94,7 @@ int tn__session_output(const tn__session *s, struct iovec parts[2]) {
 
 void tn__session_sent(tn__session *s, size_t bytes) {
     s->out_sent += bytes;
-    if (s->out_sent == s->out_head_bytes + s->out_body_bytes) {
-        free_output(s);
-    }
+    if (s->out_sent == s->out_head_bytes + s->out_body_bytes) { free_output(s); }
 }
 
 static void session_say(tn__session *s, const uint8_t *head, size_t bytes) {
@@ -116,16 +110,10 @@ static void session_say(tn__session *s, const uint8_t *head, size_t bytes) {
 /* False when the limit is reached; then no body is sent. */
 static bool set_body(tn__session *s, const void *data, size_t bytes) {
     tn__store_hub *hub = s->hub;
-    if (bytes == 0) {
-        return true;
-    }
-    if (bytes > hub->buffered_limit - hub->buffered) {
-        return false;
-    }
+    if (bytes == 0) { return true; }
+    if (bytes > hub->buffered_limit - hub->buffered) { return false; }
     s->out_body = tn__malloc(bytes);
-    if (!s->out_body) {
-        return false;
-    }
+    if (!s->out_body) { return false; }
     memcpy(s->out_body, data, bytes);
     s->out_body_bytes = bytes;
     hub->buffered += bytes;
@@ -134,9 +122,7 @@ static bool set_body(tn__session *s, const void *data, size_t bytes) {
 
 static void session_reply(tn__session *s, tn__reply r, const void *data, size_t bytes) {
     uint8_t head[TN__REPLY_HEAD];
-    if (!set_body(s, data, bytes)) {
-        r = (tn__reply){.status = TN_ENOMEM};
-    }
+    if (!set_body(s, data, bytes)) { r = (tn__reply){.status = TN_ENOMEM}; }
     r.bytes = (uint32_t)s->out_body_bytes;
     tn__reply_write(head, &r);
     session_say(s, head, sizeof(head));
@@ -159,18 +145,14 @@ static void wake_waiters(tn__store_hub *hub, const char *key) {
     const tn_store_value *value = tn__table_find(&hub->table, key);
     for (tn__session *s = hub->waiting, *next; s && value; s = next) {
         next = s->next_waiting;
-        if (strcmp(s->key, key) == 0) {
-            answer_get(s, value);
-        }
+        if (strcmp(s->key, key) == 0) { answer_get(s, value); }
     }
 }
 
 tn_status tn__store_hub_set(tn__store_hub *hub, const char *key, const void *data, size_t bytes,
                             char *why) {
     tn_status status = tn__table_set(&hub->table, key, data, bytes, why);
-    if (status == TN_OK) {
-        wake_waiters(hub, key);
-    }
+    if (status == TN_OK) { wake_waiters(hub, key); }
     return status;
 }
 
@@ -187,9 +169,7 @@ static void begin_get(tn__session *s, double now) {
 }
 
 void tn__session_expire(tn__session *s, double now) {
-    if (s->state != TN__SESSION_WAIT || now < s->deadline) {
-        return;
-    }
+    if (s->state != TN__SESSION_WAIT || now < s->deadline) { return; }
     char why[TN_STORE_WHY];
     tn__why(why, TN_EPEER, "\"%.120s\" was not set within %.1f seconds", s->key, now - s->since);
     stop_waiting(s);
@@ -235,9 +215,7 @@ static void run_request(tn__session *s, double now) {
     } else {
         session_reply(s, done, found.data, found.bytes);
     }
-    if (done.status == TN_OK && changes) {
-        wake_waiters(s->hub, s->key);
-    }
+    if (done.status == TN_OK && changes) { wake_waiters(s->hub, s->key); }
 }
 
 /* ---- Input ----------------------------------------------------------------------------------- */
@@ -273,9 +251,7 @@ static bool take_hello(tn__session *s) {
 static bool take_proof(tn__session *s) {
     uint8_t proof[TN__DIGEST];
     tn__proof(s->hub->token, "client", &s->bond, proof);
-    if (!tn__proof_equal(proof, s->head)) {
-        return session_fault(s, "it does not know the token");
-    }
+    if (!tn__proof_equal(proof, s->head)) { return session_fault(s, "it does not know the token"); }
     s->state = TN__SESSION_REQUEST;
     return true;
 }
@@ -285,9 +261,7 @@ static bool take_proof(tn__session *s) {
 static bool take_request(tn__session *s) {
     tn__store_hub *hub = s->hub;
     tn__request *r = &s->request;
-    if (!tn__request_read(s->head, r)) {
-        return session_fault(s, "its request is malformed");
-    }
+    if (!tn__request_read(s->head, r)) { return session_fault(s, "its request is malformed"); }
     s->body_bytes = 0;
     s->body_capacity = (size_t)r->key_bytes + r->first_bytes + r->second_bytes;
     bool fits = s->body_capacity <= hub->buffered_limit - hub->buffered;
@@ -326,9 +300,7 @@ static size_t fill_head(tn__session *s, const uint8_t *data, size_t bytes, size_
 
 static size_t fill_body(tn__session *s, const uint8_t *data, size_t bytes) {
     size_t left = s->body_capacity - s->body_bytes, more = left < bytes ? left : bytes;
-    if (s->body) {
-        memcpy(s->body + s->body_bytes, data, more);
-    }
+    if (s->body) { memcpy(s->body + s->body_bytes, data, more); }
     s->body_bytes += more;
     return more;
 }
@@ -367,9 +339,7 @@ bool tn__session_take(tn__session *s, const void *data, size_t bytes, double now
         if (s->out_head_bytes && s->state != TN__SESSION_CLOSE) {
             return session_fault(s, "it sends data before it has its reply");
         }
-        if (!session_step(s, from, bytes, now, &used)) {
-            return false;
-        }
+        if (!session_step(s, from, bytes, now, &used)) { return false; }
         from += used;
         bytes -= used;
     }

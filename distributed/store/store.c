@@ -35,17 +35,13 @@ bool tn__store_key(const char *key) {
     size_t length = 0;
     for (; key && key[length]; length++) {
         unsigned char c = (unsigned char)key[length];
-        if (length == TN_STORE_KEY || c <= ' ' || c == 127) {
-            return false;
-        }
+        if (length == TN_STORE_KEY || c <= ' ' || c == 127) { return false; }
     }
     return length > 0;
 }
 
 tn_store *tn__store_keep(tn_store *s) {
-    if (s) {
-        __atomic_add_fetch(&s->refs, 1, __ATOMIC_RELAXED);
-    }
+    if (s) { __atomic_add_fetch(&s->refs, 1, __ATOMIC_RELAXED); }
     return s;
 }
 
@@ -61,9 +57,7 @@ void tn_store_free(tn_store *s) {
 #define LONGEST (365.0 * 24 * 3600)
 
 static bool call_sound(const char *operation, const tn_store *s, const char *key) {
-    if (tn__pending()) {
-        return false;
-    }
+    if (tn__pending()) { return false; }
     if (!s) {
         tn__raise(TN_EVALUE, operation, "the store is NULL");
     } else if (!tn__store_key(key)) {
@@ -97,9 +91,7 @@ static bool sound_timeout(const char *operation, double timeout) {
 }
 
 static bool sound_result(const char *operation, const void *result) {
-    if (!result) {
-        tn__raise(TN_EVALUE, operation, "the pointer for the result is NULL");
-    }
+    if (!result) { tn__raise(TN_EVALUE, operation, "the pointer for the result is NULL"); }
     return result != NULL;
 }
 
@@ -141,40 +133,26 @@ static tn_status terminate_value(const char *operation, tn_store_value *value) {
 tn_status tn_store_get(tn_store *s, const char *key, void **data, size_t *bytes, double timeout) {
     char why[TN_STORE_WHY] = "";
     tn_store_value value = {0};
-    if (data) {
-        *data = NULL;
-    }
-    if (bytes) {
-        *bytes = 0;
-    }
+    if (data) { *data = NULL; }
+    if (bytes) { *bytes = 0; }
     if (!call_sound("store_get", s, key) || !sound_result("store_get", data) ||
         !sound_timeout("store_get", timeout)) {
         return tn_error();
     }
     tn_status status = s->get(s, key, &value, deadline_in(timeout), why);
-    if (status != TN_OK) {
-        return end_call("store_get", status, why);
-    }
-    if (terminate_value("store_get", &value) != TN_OK) {
-        return TN_ENOMEM;
-    }
+    if (status != TN_OK) { return end_call("store_get", status, why); }
+    if (terminate_value("store_get", &value) != TN_OK) { return TN_ENOMEM; }
     *data = value.data;
-    if (bytes) {
-        *bytes = value.bytes;
-    }
+    if (bytes) { *bytes = value.bytes; }
     return TN_OK;
 }
 
 tn_status tn_store_add(tn_store *s, const char *key, int64_t amount, int64_t *result) {
     char why[TN_STORE_WHY] = "";
     int64_t sum = 0;
-    if (!call_sound("store_add", s, key)) {
-        return tn_error();
-    }
+    if (!call_sound("store_add", s, key)) { return tn_error(); }
     tn_status status = s->add(s, key, amount, &sum, deadline_of(s), why);
-    if (status == TN_OK && result) {
-        *result = sum;
-    }
+    if (status == TN_OK && result) { *result = sum; }
     return end_call("store_add", status, why);
 }
 
@@ -186,12 +164,8 @@ tn_status tn_store_compare_set(tn_store *s, const char *key, const char *expecte
                                const char *desired, bool *is_set) {
     const char *operation = "store_compare_set";
     char why[TN_STORE_WHY] = "";
-    if (is_set) {
-        *is_set = false;
-    }
-    if (!call_sound(operation, s, key)) {
-        return tn_error();
-    }
+    if (is_set) { *is_set = false; }
+    if (!call_sound(operation, s, key)) { return tn_error(); }
     tn_store_value from = value_of(expected), to = value_of(desired), now = {0};
     if (to.bytes == 0) {
         return tn__raise(TN_EVALUE, operation, "the text to set \"%.120s\" to is %s", key,
@@ -211,9 +185,7 @@ tn_status tn_store_compare_set(tn_store *s, const char *key, const char *expecte
 
 tn_status tn_store_check(tn_store *s, const char *key, bool *exists) {
     char why[TN_STORE_WHY] = "";
-    if (exists) {
-        *exists = false;
-    }
+    if (exists) { *exists = false; }
     if (!call_sound("store_check", s, key) || !sound_result("store_check", exists)) {
         return tn_error();
     }
@@ -223,13 +195,9 @@ tn_status tn_store_check(tn_store *s, const char *key, bool *exists) {
 tn_status tn_store_delete(tn_store *s, const char *key, bool *existed) {
     char why[TN_STORE_WHY] = "";
     bool was = false;
-    if (!call_sound("store_delete", s, key)) {
-        return tn_error();
-    }
+    if (!call_sound("store_delete", s, key)) { return tn_error(); }
     tn_status status = s->remove(s, key, &was, deadline_of(s), why);
-    if (existed) {
-        *existed = status == TN_OK && was;
-    }
+    if (existed) { *existed = status == TN_OK && was; }
     return end_call("store_delete", status, why);
 }
 
@@ -244,9 +212,7 @@ static void list_missing(tn_store *s, const char *const *keys, int first, int n,
     int missing = 0, named = 0;
     for (int i = first; i < n; i++) {
         bool exists = false;
-        if (s->check(s, keys[i], &exists, deadline, why) == TN_OK && exists) {
-            continue;
-        }
+        if (s->check(s, keys[i], &exists, deadline, why) == TN_OK && exists) { continue; }
         missing++;
         if (used + strlen(keys[i]) + 32 < size) {
             used +=
@@ -254,28 +220,20 @@ static void list_missing(tn_store *s, const char *const *keys, int first, int n,
             named++;
         }
     }
-    if (missing > named) {
-        snprintf(text + used, size - used, " and %d more", missing - named);
-    }
+    if (missing > named) { snprintf(text + used, size - used, " and %d more", missing - named); }
 }
 
 tn_status tn_store_wait(tn_store *s, const char *const *keys, int n, double timeout) {
     const char *operation = "store_wait";
     char why[TN_STORE_WHY] = "", missing[512] = "";
-    if (tn__pending()) {
-        return tn_error();
-    }
+    if (tn__pending()) { return tn_error(); }
     if (n < 0 || (n && !keys)) {
         return tn__raise(TN_EVALUE, operation, "%d keys at %p", n, (const void *)keys);
     }
     for (int i = 0; i < n; i++) {
-        if (!call_sound(operation, s, keys[i])) {
-            return tn_error();
-        }
+        if (!call_sound(operation, s, keys[i])) { return tn_error(); }
     }
-    if (!sound_timeout(operation, timeout)) {
-        return tn_error();
-    }
+    if (!sound_timeout(operation, timeout)) { return tn_error(); }
     double begin = tn__now(), deadline = deadline_in(timeout);
     for (int i = 0; i < n; i++) {
         tn_store_value value = {0};
@@ -284,9 +242,7 @@ tn_status tn_store_wait(tn_store *s, const char *const *keys, int n, double time
         if (status == TN_EPEER && tn__now() >= deadline) {
             list_missing(s, keys, i, n, missing, sizeof(missing));
         }
-        if (status != TN_OK && !*missing) {
-            return end_call(operation, status, why);
-        }
+        if (status != TN_OK && !*missing) { return end_call(operation, status, why); }
         if (status != TN_OK) {
             return tn__raise(status, operation,
                              "still missing after %.1f seconds: %s (of %d keys): %s",

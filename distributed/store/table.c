@@ -47,14 +47,10 @@ const tn_store_value *tn__table_find(const tn__table *t, const char *key) {
 /* Grows the table for one more entry. Without memory it stays as it is; only the first growth must
  * succeed. */
 static bool grow_table(tn__table *t) {
-    if (t->count < t->buckets) {
-        return true;
-    }
+    if (t->count < t->buckets) { return true; }
     size_t buckets = t->buckets ? 2 * t->buckets : FIRST_BUCKETS;
     tn__entry **heads = tn__calloc(buckets, sizeof(*heads));
-    if (!heads) {
-        return t->buckets > 0;
-    }
+    if (!heads) { return t->buckets > 0; }
     for (size_t i = 0; i < t->buckets; i++) {
         for (tn__entry *entry = t->heads[i], *next; entry; entry = next) {
             next = entry->next;
@@ -79,9 +75,7 @@ static bool table_fits(const tn__table *t, size_t more, size_t less) {
 
 tn_status tn__value_copy(const tn_store_value *from, tn_store_value *to, char *why) {
     *to = (tn_store_value){0};
-    if (from->bytes == 0) {
-        return TN_OK;
-    }
+    if (from->bytes == 0) { return TN_OK; }
     to->data = tn__malloc(from->bytes);
     if (!to->data) {
         return tn__why(why, TN_ENOMEM, "no memory for a value of %zu bytes", from->bytes);
@@ -106,9 +100,7 @@ static tn__entry *add_entry(tn__table *t, tn__entry **at, const char *key, uint6
 
 tn_status tn__table_set(tn__table *t, const char *key, const void *data, size_t bytes, char *why) {
     uint64_t hash = hash_of(key);
-    if (!grow_table(t)) {
-        return no_memory(why, key, bytes);
-    }
+    if (!grow_table(t)) { return no_memory(why, key, bytes); }
     tn__entry **at = place_of(t, key, hash), *entry = *at;
     size_t less = entry ? size_of(key, entry->value.bytes) : 0, more = size_of(key, bytes);
     if (!table_fits(t, more, less)) {
@@ -118,9 +110,7 @@ tn_status tn__table_set(tn__table *t, const char *key, const void *data, size_t 
     tn_store_value copy;
     tn_status status = tn__value_copy(
         &(tn_store_value){.data = (void *)(uintptr_t)data, .bytes = bytes}, &copy, why);
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status != TN_OK) { return status; }
     entry = entry ? entry : add_entry(t, at, key, hash);
     if (!entry) {
         free(copy.data);
@@ -135,9 +125,7 @@ tn_status tn__table_set(tn__table *t, const char *key, const void *data, size_t 
 /* Decimal digits, possibly after a minus sign, at most 20 characters. */
 static bool number_of(const tn_store_value *value, int64_t *number) {
     char text[24] = "", *end;
-    if (value->bytes == 0 || value->bytes > 20) {
-        return false;
-    }
+    if (value->bytes == 0 || value->bytes > 20) { return false; }
     memcpy(text, value->data, value->bytes);
     errno = 0;
     *number = strtoll(text, &end, 10);
@@ -160,9 +148,7 @@ tn_status tn__table_add(tn__table *t, const char *key, int64_t amount, int64_t *
     char text[24];
     int length = snprintf(text, sizeof(text), "%" PRId64, sum);
     tn_status status = tn__table_set(t, key, text, (size_t)length, why);
-    if (status == TN_OK) {
-        *result = sum;
-    }
+    if (status == TN_OK) { *result = sum; }
     return status;
 }
 
@@ -184,9 +170,7 @@ tn_status tn__table_compare_set(tn__table *t, const char *key, const tn_store_va
 
 bool tn__table_remove(tn__table *t, const char *key) {
     tn__entry **at = t->buckets ? place_of(t, key, hash_of(key)) : NULL, *entry = at ? *at : NULL;
-    if (!entry) {
-        return false;
-    }
+    if (!entry) { return false; }
     *at = entry->next;
     t->count--;
     t->bytes -= size_of(key, entry->value.bytes);

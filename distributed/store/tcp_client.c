@@ -57,9 +57,7 @@ static tn__dialed check_server(const char *token, tn__bond *bond, const uint8_t 
     uint8_t proof[TN__DIGEST];
     char here[TN__NET_TEXT], there[TN__NET_TEXT];
     tn__proof(token, "server", bond, proof);
-    if (tn__proof_equal(proof, said)) {
-        return TN__DIAL_OURS;
-    }
+    if (tn__proof_equal(proof, said)) { return TN__DIAL_OURS; }
     tn__net_text(bond->place, here);
     tn__net_text(place, there);
     memcpy(bond->place, place, TN__PLACE); /* where it claims to be */
@@ -105,9 +103,7 @@ static tn__dialed shake_hands(int fd, const char *token, double deadline, char *
         return TN__DIAL_SILENT;
     }
     tn__dialed dialed = check_server(token, &bond, rest, rest + TN__PLACE, why);
-    if (dialed != TN__DIAL_OURS) {
-        return dialed;
-    }
+    if (dialed != TN__DIAL_OURS) { return dialed; }
     tn__proof(token, "client", &bond, proof);
     struct iovec part = {.iov_base = proof, .iov_len = sizeof(proof)};
     if ((error = tn__net_send(fd, &part, 1, deadline))) {
@@ -157,9 +153,7 @@ tn__dialed tn__tcp_dial(const char *host, int port, const char *token, double de
             tn__why(why, TN_EPEER, "%.60s:%d: %.180s", host, port, reason);
         }
     }
-    if (list) {
-        freeaddrinfo(list);
-    }
+    if (list) { freeaddrinfo(list); }
     return best;
 }
 
@@ -167,9 +161,7 @@ tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double d
                          char *why) {
     int fd;
     tn__dialed dialed = tn__tcp_dial(host, port, token, deadline, &fd, why);
-    if (fd >= 0) {
-        close(fd);
-    }
+    if (fd >= 0) { close(fd); }
     return dialed;
 }
 
@@ -183,9 +175,7 @@ static int join_server(const tcp_store *t, bool waits, double deadline, char *wh
         tn__dialed dialed = tn__tcp_dial(t->host, t->port, t->token, deadline, &fd, reason);
         bool again = dialed == TN__DIAL_SILENT || dialed == TN__DIAL_NO_HOST ||
                      (dialed == TN__DIAL_REFUSED && waits);
-        if (dialed == TN__DIAL_OURS) {
-            return fd;
-        }
+        if (dialed == TN__DIAL_OURS) { return fd; }
         if (!again || !tn__rest_until(&pause, LONGEST_PAUSE, deadline)) {
             tn__why(why, TN_EPEER, "found no store in %.1f seconds: %.200s", tn__now() - begin,
                     reason);
@@ -206,13 +196,9 @@ static int take_connection(tcp_store *t, double deadline, char *why) {
 static void put_back(tcp_store *t, int fd) {
     pthread_mutex_lock(&t->lock);
     bool keeps = t->idle_count < IDLE_MOST;
-    if (keeps) {
-        t->idle[t->idle_count++] = fd;
-    }
+    if (keeps) { t->idle[t->idle_count++] = fd; }
     pthread_mutex_unlock(&t->lock);
-    if (!keeps) {
-        close(fd);
-    }
+    if (!keeps) { close(fd); }
 }
 
 /* ---- Requests -------------------------------------------------------------------------------- */
@@ -247,12 +233,8 @@ static int send_request(int fd, call *c, double deadline) {
 static int receive_reply(int fd, call *c, double deadline) {
     uint8_t head[TN__REPLY_HEAD];
     int error = tn__net_receive(fd, head, sizeof(head), deadline);
-    if (error) {
-        return error;
-    }
-    if (!tn__reply_read(head, &c->reply)) {
-        return EPROTO;
-    }
+    if (error) { return error; }
+    if (!tn__reply_read(head, &c->reply)) { return EPROTO; }
     if (c->reply.bytes) {
         c->value.data = tn__malloc(c->reply.bytes);
         c->value.bytes = c->reply.bytes;
@@ -279,9 +261,7 @@ static tn_status explain_error(const tcp_store *t, const call *c, int error, dou
 
 /* The status that the server gave, with its reason. */
 static tn_status pass_on(const tcp_store *t, const call *c, char *why) {
-    if (c->reply.status == TN_OK) {
-        return TN_OK;
-    }
+    if (c->reply.status == TN_OK) { return TN_OK; }
     bool has_reason = c->value.bytes > 0;
     return tn__why(why, c->reply.status, "%.*s (the store at %.60s:%d)",
                    has_reason ? (int)fmin((double)c->value.bytes, 180) : 180,
@@ -292,14 +272,10 @@ static tn_status ask_server(tn_store *s, call *c, double deadline, char *why) {
     tcp_store *t = (tcp_store *)s;
     double begin = tn__now();
     int fd = take_connection(t, deadline, why);
-    if (fd < 0) {
-        return TN_EPEER;
-    }
+    if (fd < 0) { return TN_EPEER; }
     bool waits = c->head.kind == TN__STORE_GET;
     int error = send_request(fd, c, deadline);
-    if (!error) {
-        error = receive_reply(fd, c, deadline + (waits ? GRACE_SECONDS : 0));
-    }
+    if (!error) { error = receive_reply(fd, c, deadline + (waits ? GRACE_SECONDS : 0)); }
     tn_status status;
     if (error) {
         close(fd);
@@ -384,9 +360,7 @@ static void tcp_destroy(tn_store *s) {
 /* ---- Making one ------------------------------------------------------------------------------ */
 
 static bool options_sound(const char *host, int port, const char *token, double timeout) {
-    if (tn__pending()) {
-        return false;
-    }
+    if (tn__pending()) { return false; }
     if (!host || !*host || port < 1 || port > 65535) {
         tn__raise(TN_EVALUE, "tcp_store",
                   "host \"%.100s\", port %d (a name or address; 1 to 65535)",
@@ -401,9 +375,7 @@ static bool options_sound(const char *host, int port, const char *token, double 
 
 tn_store *tn_tcp_store(const char *host, int port, const char *token, double timeout) {
     char why[TN_STORE_WHY] = "";
-    if (!options_sound(host, port, token, timeout)) {
-        return NULL;
-    }
+    if (!options_sound(host, port, token, timeout)) { return NULL; }
     tcp_store *t = tn__calloc(1, sizeof(*t));
     char *host_copy = tn__strdup(host), *token_copy = tn__strdup(token);
     if (!t || !host_copy || !token_copy) {

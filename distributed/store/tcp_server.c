@@ -73,9 +73,7 @@ static void unlink_connection(tn_store_server *s, connection *c) {
  * with enough addresses could fill the log. */
 static bool first_seen(tn_store_server *s, const connection *c) {
     for (int i = 0; i < s->named_count; i++) {
-        if (memcmp(s->named[i], c->from, ADDRESS) == 0) {
-            return false;
-        }
+        if (memcmp(s->named[i], c->from, ADDRESS) == 0) { return false; }
     }
     if (s->named_count < NAMED_MOST) {
         memcpy(s->named[s->named_count++], c->from, ADDRESS);
@@ -104,9 +102,7 @@ static void log_drop(tn_store_server *s, const connection *c, const char *why) {
 }
 
 static void drop_connection(tn_store_server *s, connection *c, const char *why) {
-    if (c->fd < 0) {
-        return;
-    }
+    if (c->fd < 0) { return; }
     log_drop(s, c, why);
     if (c->is_stranger) {
         s->strangers--;
@@ -137,9 +133,7 @@ static void bury_connections(tn_store_server *s) {
 static connection *oldest_stranger(const tn_store_server *s) {
     connection *speaking = NULL;
     for (connection *c = s->first; c; c = c->next) {
-        if (c->is_stranger && c->session.state == TN__SESSION_HELLO) {
-            return c;
-        }
+        if (c->is_stranger && c->session.state == TN__SESSION_HELLO) { return c; }
         speaking = speaking || !c->is_stranger ? speaking : c;
     }
     return speaking;
@@ -148,12 +142,8 @@ static connection *oldest_stranger(const tn_store_server *s) {
 /* When this connection's time is up. */
 static double deadline_of(const connection *c) {
     const tn__session *s = &c->session;
-    if (c->is_stranger) {
-        return c->active + STRANGER_SECONDS;
-    }
-    if (s->state == TN__SESSION_WAIT) {
-        return s->deadline;
-    }
+    if (c->is_stranger) { return c->active + STRANGER_SECONDS; }
+    if (s->state == TN__SESSION_WAIT) { return s->deadline; }
     bool idle = s->state == TN__SESSION_REQUEST && s->head_bytes == 0 && s->out_head_bytes == 0;
     return idle ? INFINITY : c->active + STALL_SECONDS;
 }
@@ -177,9 +167,7 @@ static void send_some(tn_store_server *s, connection *c, double now) {
     for (int n; (n = tn__session_output(&c->session, parts)) > 0;) {
         struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)n};
         ssize_t sent = sendmsg(c->fd, &message, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR) {
-            continue;
-        }
+        if (sent < 0 && errno == EINTR) { continue; }
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             watch_connection(s, c, true);
             look_by(s, deadline_of(c));
@@ -193,9 +181,7 @@ static void send_some(tn_store_server *s, connection *c, double now) {
         c->active = c->is_stranger ? c->active : now;
     }
     watch_connection(s, c, false);
-    if (c->session.state == TN__SESSION_CLOSE) {
-        drop_connection(s, c, c->session.fault);
-    }
+    if (c->session.state == TN__SESSION_CLOSE) { drop_connection(s, c, c->session.fault); }
 }
 
 /* A stranger that has shown the token is no longer one. */
@@ -217,9 +203,7 @@ static void send_answers(tn_store_server *s, double now) {
 
 static void receive_some(tn_store_server *s, connection *c, double now) {
     ssize_t got = recv(c->fd, s->chunk, sizeof(s->chunk), 0);
-    if (got < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)) {
-        return;
-    }
+    if (got < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)) { return; }
     if (got <= 0) {
         drop_connection(s, c,
                         got < 0           ? strerror(errno)
@@ -234,9 +218,7 @@ static void receive_some(tn_store_server *s, connection *c, double now) {
     }
     admit_member(s, c, now);
     send_answers(s, now);
-    if (c->fd >= 0) {
-        look_by(s, deadline_of(c));
-    }
+    if (c->fd >= 0) { look_by(s, deadline_of(c)); }
 }
 
 /* ---- New connections ------------------------------------------------------------------------- */
@@ -284,24 +266,18 @@ static void accept_some(tn_store_server *s, double now) {
             look_by(s, s->resume);
             listen_again(s, false);
         }
-        if (fd < 0) {
-            return;
-        }
+        if (fd < 0) { return; }
         if (s->strangers == STRANGERS_MOST) {
             drop_connection(s, oldest_stranger(s), "others came after it");
         }
-        if (!admit_connection(s, fd, now)) {
-            close(fd);
-        }
+        if (!admit_connection(s, fd, now)) { close(fd); }
     }
 }
 
 /* ---- The thread ------------------------------------------------------------------------------ */
 
 static void look_at_time(tn_store_server *s, double now) {
-    if (now < s->next_look) {
-        return;
-    }
+    if (now < s->next_look) { return; }
     s->next_look = INFINITY;
     if (s->resume && now >= s->resume) {
         s->resume = 0;
@@ -319,17 +295,14 @@ static void look_at_time(tn_store_server *s, double now) {
                 s, c, c->is_stranger ? "it has not joined in time" : "it stopped mid-message");
         }
     }
-    if (s->resume) {
-        look_by(s, s->resume);
-    }
+    if (s->resume) { look_by(s, s->resume); }
     send_answers(s, now);
 }
 
 /* Another thread has set a key, or ends the server. */
 static void take_wake(tn_store_server *s, double now) {
     uint64_t times;
-    while (read(s->wake, &times, sizeof(times)) < 0 && errno == EINTR) {
-    }
+    while (read(s->wake, &times, sizeof(times)) < 0 && errno == EINTR) {}
     send_answers(s, now);
 }
 
@@ -343,12 +316,8 @@ static void handle_event(tn_store_server *s, const struct epoll_event *event, do
         accept_some(s, now);
         return;
     }
-    if (c->fd >= 0 && (event->events & EPOLLOUT)) {
-        send_some(s, c, now);
-    }
-    if (c->fd >= 0 && (event->events & ~(uint32_t)EPOLLOUT)) {
-        receive_some(s, c, now);
-    }
+    if (c->fd >= 0 && (event->events & EPOLLOUT)) { send_some(s, c, now); }
+    if (c->fd >= 0 && (event->events & ~(uint32_t)EPOLLOUT)) { receive_some(s, c, now); }
 }
 
 static void *serve_clients(void *user) {
@@ -387,9 +356,7 @@ static bool start_thread(tn_store_server *s) {
 /* ---- Life ------------------------------------------------------------------------------------ */
 
 static void close_fd(int fd) {
-    if (fd >= 0) {
-        close(fd);
-    }
+    if (fd >= 0) { close(fd); }
 }
 
 static void destroy_server(tn_store_server *s) {
@@ -421,9 +388,7 @@ static bool open_poll(tn_store_server *s) {
 }
 
 static bool options_sound(int port, const char *token) {
-    if (tn__pending()) {
-        return false;
-    }
+    if (tn__pending()) { return false; }
     if (port < 0 || port > 65535) {
         tn__raise(TN_EVALUE, "store_serve", "port %d (0 to 65535)", port);
     } else if (!token || !*token) {
@@ -436,9 +401,7 @@ static bool options_sound(int port, const char *token) {
 
 tn_store_server *tn_store_serve(const char *host, int port, const char *token) {
     char why[TN_STORE_WHY] = "";
-    if (!options_sound(port, token)) {
-        return NULL;
-    }
+    if (!options_sound(port, token)) { return NULL; }
     tn_store_server *s = tn__calloc(1, sizeof(*s));
     char *copy = tn__strdup(token);
     if (!s || !copy) {
@@ -456,9 +419,7 @@ tn_store_server *tn_store_serve(const char *host, int port, const char *token) {
     s->port = port;
     s->process = tn__process();
     s->listener = tn__net_listen(host, &s->port, why);
-    if (s->listener < 0) {
-        tn__raise(TN_EIO, "store_serve", "%s", why);
-    }
+    if (s->listener < 0) { tn__raise(TN_EIO, "store_serve", "%s", why); }
     if (s->listener < 0 || !open_poll(s) || !start_thread(s)) {
         destroy_server(s);
         return NULL;
@@ -477,8 +438,7 @@ int tn__store_server_members(const tn_store_server *s) {
 
 static void wake_thread(tn_store_server *s) {
     uint64_t one = 1;
-    while (write(s->wake, &one, sizeof(one)) < 0 && errno == EINTR) {
-    }
+    while (write(s->wake, &one, sizeof(one)) < 0 && errno == EINTR) {}
 }
 
 tn_status tn__store_server_set(tn_store_server *s, const char *key, const char *text) {

@@ -18,9 +18,7 @@ static bool add_label(void *user, const char *key, const char *value) {
 
 tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) {
     tn__state s = {.operation = "checkpoint_save"};
-    if (!tn__checkpoint_sound(c, s.operation)) {
-        return tn_error();
-    }
+    if (!tn__checkpoint_sound(c, s.operation)) { return tn_error(); }
     tn_safetensors_writer *w = tn_safetensors_writer_new();
     if (w && tn__state_add(&s, c) && tn__state_write(&s, w)) {
         tn__metadata_write(c, s.operation, add_label, w);
@@ -58,9 +56,7 @@ char *tn__checkpoint_file(const char *path, size_t *bytes, const char *operation
  * file changes in between. */
 tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) {
     static const char operation[] = "checkpoint_load";
-    if (!c) {
-        return tn__raise(TN_EVALUE, operation, "the checkpoint is NULL");
-    }
+    if (!c) { return tn__raise(TN_EVALUE, operation, "the checkpoint is NULL"); }
     size_t bytes;
     tn__checkpoint_plan p = {0};
     char *data = tn__checkpoint_file(path, &bytes, operation);

@@ -173,9 +173,7 @@ static loader_options options_of_loader(const tn_loader *l) {
 
 /* The string, which the caller frees; NULL after raising. */
 static char *finish_text(tn__buffer *j) {
-    if (tn__pending()) {
-        tn__buffer_free(j);
-    }
+    if (tn__pending()) { tn__buffer_free(j); }
     return j->at;
 }
 
@@ -232,9 +230,7 @@ static char *data_text(const tn_loader *l, const char *operation) {
     tn__buffer j = {.operation = operation};
     tn__members m = tn__members_begin(&j);
     put_example(&m, "x", d->x_dims, d->x_dtype);
-    if (d->y_dims.ndim >= 0) {
-        put_example(&m, "y", d->y_dims, d->y_dtype);
-    }
+    if (d->y_dims.ndim >= 0) { put_example(&m, "y", d->y_dims, d->y_dtype); }
     tn__dataset_put(&m, d, operation);
     tn__members_end(&m);
     return finish_text(&j);
@@ -429,9 +425,7 @@ static void compare_group(plan *p, int index) {
 static bool read_optim(plan *p) {
     const tn_checkpoint *c = p->checkpoint;
     bool wanted;
-    if (!member_in_file(p, c->optim, "optim", &wanted) || !wanted) {
-        return !tn__pending();
-    }
+    if (!member_in_file(p, c->optim, "optim", &wanted) || !wanted) { return !tn__pending(); }
     const char *kind = tn_optim_kind(c->optim), *theirs = tn__labels_get(p->labels, "optim");
     size_t length = strlen(kind);
     if (strncmp(theirs, kind, length) != 0 || theirs[length] != ' ') {
@@ -452,9 +446,7 @@ static bool read_optim(plan *p) {
     }
     for (int i = 0; i < (int)p->groups; i++) {
         tn_optim_group_options unused;
-        if (!read_group(p, i, &unused)) {
-            return false;
-        }
+        if (!read_group(p, i, &unused)) { return false; }
         compare_group(p, i);
     }
     return compare_with(p, "optim.options", kind, optim_text(c->optim, p->operation));
@@ -465,9 +457,7 @@ static bool steps_alone(const plan *p, const tn_schedule *now, const char *their
                         schedule_options *before) {
     tn__differences none = {.path = p->path, .operation = p->operation, .quiet = true};
     tn__json_file f;
-    if (!tn__description_read(&f, theirs, p->path, p->operation)) {
-        return false;
-    }
+    if (!tn__description_read(&f, theirs, p->path, p->operation)) { return false; }
     const tn__json *warmup = tn__json_get(f.values, "warm-up");
     const tn__json *steps = tn__json_get(f.values, "steps");
     *before = (schedule_options){.s = *now};
@@ -495,9 +485,7 @@ static bool has_grown(const plan *p, const tn_checkpoint *c) {
 static bool read_schedule(plan *p) {
     const tn_checkpoint *c = p->checkpoint;
     bool wanted;
-    if (!member_in_file(p, c->schedule, "schedule", &wanted) || !wanted) {
-        return !tn__pending();
-    }
+    if (!member_in_file(p, c->schedule, "schedule", &wanted) || !wanted) { return !tn__pending(); }
     return has_grown(p, c) ||
            compare_with(p, "schedule", "the schedule", schedule_text(c->schedule, p->operation));
 }
@@ -509,9 +497,7 @@ static void convert_place(plan *p, int64_t batch, int64_t parts) {
     const tn_loader *l = p->checkpoint->loader;
     tn_loader_place *place = &p->place;
     int64_t my_batch = tn_loader_options_of(l).batch, my_parts = tn_loader_sampler(l).parts;
-    if (parts == my_parts && batch == my_batch) {
-        return;
-    }
+    if (parts == my_parts && batch == my_batch) { return; }
     if (parts == my_parts) {
         tn__differ(&p->differences,
                    "the batch was %" PRId64 " but is %" PRId64 " (with as many ranks as before)",
@@ -548,12 +534,8 @@ static bool read_passes(plan *p, int64_t *done) {
 static bool place_fits(plan *p) {
     const tn_loader *l = p->checkpoint->loader;
     int64_t epochs = tn_loader_options_of(l).epochs, done;
-    if (!read_passes(p, &done)) {
-        return false;
-    }
-    if (p->place.index >= tn_loader_batches(l) && p->differences.count) {
-        p->place.index = 0;
-    }
+    if (!read_passes(p, &done)) { return false; }
+    if (p->place.index >= tn_loader_batches(l) && p->differences.count) { p->place.index = 0; }
     if (epochs && (done > epochs || (done == epochs && p->place.index > 0))) {
         tn__raise(TN_EMISMATCH, p->operation,
                   "%s: the loader had begun epoch %" PRIu64 " but ends after %" PRId64, p->path,
@@ -572,18 +554,14 @@ static bool place_fits(plan *p) {
 static bool read_loader(plan *p) {
     const tn_checkpoint *c = p->checkpoint;
     bool wanted;
-    if (!member_in_file(p, c->loader, "loader", &wanted) || !wanted) {
-        return !tn__pending();
-    }
+    if (!member_in_file(p, c->loader, "loader", &wanted) || !wanted) { return !tn__pending(); }
     pair share; /* batch, parts */
     bool read = compare_with(p, "loader", "the loader", loader_text(c->loader, p->operation)) &&
                 read_words(p, "loader.place", place_fields, &p->place) &&
                 read_words(p, "loader.share", pair_fields, &share) &&
                 ((share.first > 0 && share.second > 0) || refuse_text(p, "loader.share")) &&
                 compare_data(p);
-    if (!read) {
-        return false;
-    }
+    if (!read) { return false; }
     convert_place(p, share.first, share.second);
     if (c->batch_before && __builtin_mul_overflow(share.first, share.second, c->batch_before)) {
         *c->batch_before = 0;
@@ -620,9 +598,7 @@ static bool read_average(plan *p) {
     const tn_average *a = p->checkpoint->average;
     pair updates;
     bool wanted;
-    if (!member_in_file(p, a, "average", &wanted) || !wanted) {
-        return !tn__pending();
-    }
+    if (!member_in_file(p, a, "average", &wanted) || !wanted) { return !tn__pending(); }
     bool read = compare_with(p, "average.options", "the average", average_text(a, p->operation)) &&
                 read_words(p, "average", number_fields, &updates);
     p->average_updates = read ? updates.first : 0;
@@ -633,13 +609,9 @@ static bool read_head(plan *p) {
     const char *format = tn__labels_get(p->labels, "format");
     const char *note = tn__labels_get(p->labels, "note");
     pair step;
-    if (!format || strcmp(format, FORMAT) != 0) {
-        return refuse_text(p, "format");
-    }
+    if (!format || strcmp(format, FORMAT) != 0) { return refuse_text(p, "format"); }
     bool note_fits = note && strlen(note) < sizeof(((tn_checkpoint *)0)->note);
-    if (!read_words(p, "step", number_fields, &step)) {
-        return false;
-    }
+    if (!read_words(p, "step", number_fields, &step)) { return false; }
     p->step = step.first;
     return note_fits || refuse_text(p, "note");
 }
@@ -684,21 +656,11 @@ void tn__metadata_apply(const tn__metadata_plan *p) {
         apply_optim(p);
         tn__plain_numbers_end(numbers);
     }
-    if (c->loader) {
-        tn_loader_seek(c->loader, p->place);
-    }
-    if (c->generator) {
-        *c->generator = p->generator;
-    }
-    if (c->scaler) {
-        tn_scaler_seek(c->scaler, p->scaler);
-    }
-    if (c->plateau) {
-        c->plateau->state = p->plateau;
-    }
-    if (c->average) {
-        tn__average_set_updates(c->average, p->average_updates);
-    }
+    if (c->loader) { tn_loader_seek(c->loader, p->place); }
+    if (c->generator) { *c->generator = p->generator; }
+    if (c->scaler) { tn_scaler_seek(c->scaler, p->scaler); }
+    if (c->plateau) { c->plateau->state = p->plateau; }
+    if (c->average) { tn__average_set_updates(c->average, p->average_updates); }
     c->step = p->step;
     snprintf(c->note, sizeof(c->note), "%s", tn__labels_get(p->labels, "note"));
 }

@@ -38,15 +38,11 @@ static const char *get_text(const tn__json *object, const char *key) {
 }
 
 static bool get_dims(const tn__json *list, tn_dims *dims) {
-    if (!list || list->kind != TN__JSON_LIST || list->count > TN_MAX_DIMS) {
-        return false;
-    }
+    if (!list || list->kind != TN__JSON_LIST || list->count > TN_MAX_DIMS) { return false; }
     *dims = (tn_dims){.ndim = (int)list->count};
     const tn__json *size = tn__json_first(list);
     for (uint32_t i = 0; i < list->count; i++, size = tn__json_next(size)) {
-        if (size->kind != TN__JSON_WHOLE) {
-            return false;
-        }
+        if (size->kind != TN__JSON_WHOLE) { return false; }
         dims->size[i] = size->whole;
     }
     return true;
@@ -106,13 +102,9 @@ static bool check_digest(const tn__index *ix, char *text, size_t bytes) {
 
 static bool read_labels(tn__index *ix, const tn__json *metadata) {
     const char *key, *wrong;
-    if (!metadata || metadata->kind != TN__JSON_OBJECT) {
-        return index_bad(ix, "has no metadata");
-    }
+    if (!metadata || metadata->kind != TN__JSON_OBJECT) { return index_bad(ix, "has no metadata"); }
     tn_status status = tn__labels_read(&ix->labels, metadata, &key, &wrong);
-    if (status == TN_EFORMAT) {
-        return index_bad(ix, "\"%.60s\" %s", key, wrong);
-    }
+    if (status == TN_EFORMAT) { return index_bad(ix, "\"%.60s\" %s", key, wrong); }
     return status == TN_OK || no_memory(ix);
 }
 
@@ -132,9 +124,7 @@ static bool read_files(tn__index *ix, const tn__json *list, const char *folder) 
         }
         ix->file_count++;
         ix->files[i].path = tn__folder_path(folder, expected, ix->operation);
-        if (!ix->files[i].path) {
-            return false;
-        }
+        if (!ix->files[i].path) { return false; }
     }
     return ix->files != NULL;
 }
@@ -167,9 +157,7 @@ static bool read_tensor(tn__index *ix, const tn__json *value) {
     }
     const tn__json *piece = tn__json_first(pieces);
     for (; t->count < (int)pieces->count; t->count++, piece = tn__json_next(piece)) {
-        if (!read_piece(ix, t, piece)) {
-            return false;
-        }
+        if (!read_piece(ix, t, piece)) { return false; }
     }
     return true;
 }
@@ -179,20 +167,14 @@ static int compare_names(const void *a, const void *b) {
 }
 
 static bool read_tensors(tn__index *ix, const tn__json *tensors) {
-    if (!tensors || tensors->kind != TN__JSON_OBJECT) {
-        return index_bad(ix, "has no tensors");
-    }
+    if (!tensors || tensors->kind != TN__JSON_OBJECT) { return index_bad(ix, "has no tensors"); }
     size_t most = tensors->values / 9 + 1; /* a piece has 9 values; an invalid one ends the loop */
     ix->tensors = tn__calloc_for(tensors->count, sizeof(*ix->tensors), ix->operation);
     ix->pieces = tn__calloc_for(most, sizeof(*ix->pieces), ix->operation);
-    if (!ix->tensors || !ix->pieces) {
-        return false;
-    }
+    if (!ix->tensors || !ix->pieces) { return false; }
     const tn__json *value = tn__json_first(tensors);
     for (uint32_t i = 0; i < tensors->count; i++, value = tn__json_next(value)) {
-        if (!read_tensor(ix, value)) {
-            return false;
-        }
+        if (!read_tensor(ix, value)) { return false; }
     }
     qsort(ix->tensors, (size_t)ix->count, sizeof(*ix->tensors), compare_names);
     for (int i = 1; i < ix->count; i++) {
@@ -204,9 +186,7 @@ static bool read_tensors(tn__index *ix, const tn__json *tensors) {
 }
 
 static bool read_all(tn__index *ix, const char *folder, char *text, size_t bytes) {
-    if (!check_digest(ix, text, bytes)) {
-        return false;
-    }
+    if (!check_digest(ix, text, bytes)) { return false; }
     if (!tn__json_read(&ix->json, text, bytes)) {
         return ix->json.wrong ? index_bad(ix, "byte %zu: %s", ix->json.at, ix->json.wrong)
                               : no_memory(ix);
@@ -251,9 +231,7 @@ char *tn__index_text(const char *folder, size_t *bytes, const char *operation) {
 }
 
 void tn__index_free(tn__index *ix) {
-    if (!ix) {
-        return;
-    }
+    if (!ix) { return; }
     for (int i = 0; i < ix->file_count; i++) {
         tn_safetensors_close(ix->files[i].open);
         free(ix->files[i].path);
@@ -318,9 +296,7 @@ static bool shares_cover(const shares *s, const tn_layout *mine, const char *ope
 
 /* Notes, after raising, which file is to blame. */
 static bool blame_file(const tn__index *ix, const tn__piece *piece) {
-    if (ix->damaged) {
-        *ix->damaged = piece->file;
-    }
+    if (ix->damaged) { *ix->damaged = piece->file; }
     return false;
 }
 
@@ -330,9 +306,7 @@ static bool open_piece(const tn__index_tensor *t, const tn__piece *piece) {
     const char *path = ix->files[piece->file].path;
     tn_safetensors **open = &ix->files[piece->file].open;
     *open = *open ? *open : tn_safetensors_open(path);
-    if (!*open) {
-        return false;
-    }
+    if (!*open) { return false; }
     tn_dtype dtype;
     if (tn__safetensors_bytes(*open) != ix->files[piece->file].bytes ||
         !tn_safetensors_has(*open, t->name) ||
@@ -355,9 +329,7 @@ static bool find_shares(shares *s, const tn__index_tensor *t, const tn_layout *m
     for (int i = 0; i < t->count && found <= mine->length; i++) {
         const tn__piece *piece = &t->pieces[i];
         for (tn__common c = {0}; tn__layouts_next(&piece->layout, mine, &c);) {
-            if (!open_piece(t, piece)) {
-                return blame_file(t->index, piece);
-            }
+            if (!open_piece(t, piece)) { return blame_file(t->index, piece); }
             if (!tn__grow(&s->at, s->count + 1, &s->capacity, sizeof(*s->at),
                           t->index->operation)) {
                 return false;
@@ -384,22 +356,16 @@ static bool take_piece(const tn__index_tensor *t, const share *s, int64_t n, cha
         size_t bytes = (size_t)(next - at) * size;
         read = tn__safetensors_read(ix->files[piece->file].open, t->name, (size_t)at * size,
                                     ix->chunk, bytes);
-        if (read) {
-            tn__digest_add(d, ix->chunk, bytes);
-        }
+        if (read) { tn__digest_add(d, ix->chunk, bytes); }
         for (; read && n && s->common.a < next; s++, n--) {
             const tn__common c = s->common;
             int64_t from = c.a > at ? c.a : at, end = c.a + c.length < next ? c.a + c.length : next;
             memcpy(to + (size_t)(c.b + from - c.a) * size, ix->chunk + (size_t)(from - at) * size,
                    (size_t)(end - from) * size);
-            if (c.a + c.length > next) {
-                break; /* the rest is in the next chunk */
-            }
+            if (c.a + c.length > next) { break; /* the rest is in the next chunk */ }
         }
     }
-    if (read) {
-        tn__digest_text(d, digits);
-    }
+    if (read) { tn__digest_text(d, digits); }
     tn__digest_free(d);
     if (read && strcmp(digits, piece->digest) != 0) {
         tn__raise(TN_EFORMAT, ix->operation,
@@ -416,8 +382,7 @@ bool tn__index_fetch(const tn__index_tensor *t, const tn_layout *mine, void *to)
     ix->chunk = ix->chunk ? ix->chunk : tn__malloc_for(CHUNK, ix->operation);
     bool fetched = ix->chunk && find_shares(&s, t, mine);
     for (int64_t i = 0, n; fetched && i < s.count; i += n) {
-        for (n = 1; i + n < s.count && s.at[i + n].piece == s.at[i].piece; n++) {
-        }
+        for (n = 1; i + n < s.count && s.at[i + n].piece == s.at[i].piece; n++) {}
         fetched = take_piece(t, &s.at[i], n, to) || blame_file(ix, s.at[i].piece);
     }
     free(s.at);

@@ -51,14 +51,10 @@ static bool take_text(head *h, const char *text) {
 static bool take_string(head *h, char *text, size_t size) {
     skip_blanks(h);
     char quote = h->at < h->end ? *h->at : 0;
-    if (quote != '\'' && quote != '"') {
-        return head_fails(h, "a string is missing");
-    }
+    if (quote != '\'' && quote != '"') { return head_fails(h, "a string is missing"); }
     const char *last = memchr(h->at + 1, quote, (size_t)(h->end - h->at - 1));
     size_t length = last ? (size_t)(last - h->at - 1) : size;
-    if (length >= size) {
-        return head_fails(h, "a string does not end, or is too long");
-    }
+    if (length >= size) { return head_fails(h, "a string does not end, or is too long"); }
     memcpy(text, h->at + 1, length);
     text[length] = 0;
     h->at = last + 1;
@@ -69,9 +65,7 @@ static bool take_size(head *h, int64_t *size) {
     int digits = 0;
     skip_blanks(h);
     for (*size = 0; h->at < h->end && *h->at >= '0' && *h->at <= '9'; h->at++) {
-        if (++digits > 18) {
-            return head_fails(h, "a size is too large");
-        }
+        if (++digits > 18) { return head_fails(h, "a size is too large"); }
         *size = *size * 10 + (*h->at - '0');
     }
     take_text(h, "L"); /* as Python 2 wrote it */
@@ -80,18 +74,12 @@ static bool take_size(head *h, int64_t *size) {
 
 /* (), (3,), (2, 3) */
 static bool take_shape(head *h) {
-    if (!take_text(h, "(")) {
-        return head_fails(h, "the shape is not a tuple");
-    }
+    if (!take_text(h, "(")) { return head_fails(h, "the shape is not a tuple"); }
     while (!take_text(h, ")")) {
         int64_t size;
-        if (!take_size(h, &size)) {
-            return false;
-        }
+        if (!take_size(h, &size)) { return false; }
         h->many |= h->dims.ndim == TN_MAX_DIMS;
-        if (!h->many) {
-            h->dims.size[h->dims.ndim++] = size;
-        }
+        if (!h->many) { h->dims.size[h->dims.ndim++] = size; }
         if (!take_text(h, ",")) {
             return take_text(h, ")") || head_fails(h, "the shape does not end");
         }
@@ -119,9 +107,7 @@ static bool take_member(head *h) {
     }
     for (int i = 0; i < 3; i++) {
         if (strcmp(key, keys[i]) == 0) {
-            if (h->seen[i]) {
-                return head_fails(h, "a key occurs twice");
-            }
+            if (h->seen[i]) { return head_fails(h, "a key occurs twice"); }
             h->seen[i] = true;
             return i == 0 ? take_descr(h) : i == 1 ? take_order(h) : take_shape(h);
         }
@@ -130,17 +116,11 @@ static bool take_member(head *h) {
 }
 
 static bool read_head(head *h) {
-    if (!take_text(h, "{")) {
-        return head_fails(h, "it is not a dictionary");
-    }
+    if (!take_text(h, "{")) { return head_fails(h, "it is not a dictionary"); }
     while (!take_text(h, "}")) {
-        if (!take_member(h)) {
-            return false;
-        }
+        if (!take_member(h)) { return false; }
         if (!take_text(h, ",")) {
-            if (!take_text(h, "}")) {
-                return head_fails(h, "the dictionary does not end");
-            }
+            if (!take_text(h, "}")) { return head_fails(h, "the dictionary does not end"); }
             break;
         }
     }
@@ -190,9 +170,7 @@ static const element *find_element(const char *name, bool ordered) {
         }
     }
     for (size_t i = 0; i < sizeof(elements) / sizeof(*elements); i++) {
-        if (strcmp(elements[i].name, name) == 0) {
-            return &elements[i];
-        }
+        if (strcmp(elements[i].name, name) == 0) { return &elements[i]; }
     }
     return NULL;
 }
@@ -226,14 +204,10 @@ void tn__npy_convert(const tn__npy_about *a, const unsigned char *from, size_t c
 static size_t shape_bytes(tn_dims dims, size_t each) {
     size_t bytes = each;
     for (int i = 0; i < dims.ndim; i++) {
-        if (dims.size[i] == 0) {
-            return 0;
-        }
+        if (dims.size[i] == 0) { return 0; }
     }
     for (int i = 0; i < dims.ndim; i++) {
-        if (__builtin_mul_overflow(bytes, (size_t)dims.size[i], &bytes)) {
-            return SIZE_MAX;
-        }
+        if (__builtin_mul_overflow(bytes, (size_t)dims.size[i], &bytes)) { return SIZE_MAX; }
     }
     return bytes;
 }
@@ -268,9 +242,7 @@ static bool look_at_elements(const head *h, size_t bytes, tn__npy_about *a, cons
         return false;
     }
     size_t wanted = shape_bytes(h->dims, e->bytes);
-    if (wanted != bytes) {
-        return raise_length(wanted, bytes, what, operation);
-    }
+    if (wanted != bytes) { return raise_length(wanted, bytes, what, operation); }
     *a = (tn__npy_about){.dims = h->dims,
                          .dtype = e->dtype,
                          .each = e->bytes,
@@ -338,9 +310,7 @@ static tn_tensor *make_array(const tn__npy_about *a, const unsigned char *data) 
         back.size[i] = dims.ndim - 1 - i;
     }
     tn_tensor *t = tn_to(tn_empty(dims, a->dtype), tn_cpu());
-    if (tn_is_inert(t)) {
-        return t;
-    }
+    if (tn_is_inert(t)) { return t; }
     tn__npy_convert(a, data, (size_t)tn_count(t), tn_data_mut(t));
     return a->fortran && dims.ndim > 1 ? tn_contiguous(tn_permute(t, back)) : t;
 }
@@ -349,9 +319,7 @@ tn_tensor *tn__npy_read(const unsigned char *at, size_t bytes, const char *what,
                         const char *operation) {
     tn__npy_about a;
     size_t before = tn__npy_before(at, bytes, what, operation);
-    if (before == 0 || !tn__npy_look(at, before, bytes, &a, what, operation)) {
-        return tn_inert();
-    }
+    if (before == 0 || !tn__npy_look(at, before, bytes, &a, what, operation)) { return tn_inert(); }
     return make_array(&a, at + before);
 }
 

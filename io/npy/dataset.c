@@ -47,18 +47,14 @@ static bool read_about(array *a) {
     const tn__reader *r = &a->reader;
     unsigned char first[TN__NPY_FIRST] = {0};
     size_t bytes = r->bytes < sizeof(first) ? r->bytes : sizeof(first);
-    if (!tn__reader_get(r, 0, first, bytes)) {
-        return false;
-    }
+    if (!tn__reader_get(r, 0, first, bytes)) { return false; }
     size_t before = tn__npy_before(first, r->bytes, a->path, r->operation);
     if (before > LONGEST_HEADER) {
         tn__raise(TN_EFORMAT, r->operation, "%s: its header has %zu bytes (at most %d)", a->path,
                   before, LONGEST_HEADER);
     }
     unsigned char *head = tn__pending() ? NULL : tn__malloc_for(before, r->operation);
-    if (!head) {
-        return false;
-    }
+    if (!head) { return false; }
     bool done = tn__reader_get(r, 0, head, before) &&
                 tn__npy_look(head, before, r->bytes, &a->about, a->path, r->operation);
     free(head);
@@ -81,9 +77,7 @@ static bool check_shape(array *a) {
 
 static bool open_array(array *a, const char *path) {
     a->path = tn__strdup_for(path ? path : "", "npy_dataset");
-    if (!a->path) {
-        return false;
-    }
+    if (!a->path) { return false; }
     return tn__reader_open(&a->reader, path ? a->path : NULL, "npy_dataset") && read_about(a) &&
            check_shape(a);
 }
@@ -101,13 +95,9 @@ static bool read_row(const array *a, int64_t i, void *to) {
         return done;
     }
     unsigned char *row = tn__malloc_for(bytes, "npy_dataset");
-    if (!row) {
-        return false;
-    }
+    if (!row) { return false; }
     bool done = tn__reader_get(&a->reader, at, row, bytes);
-    if (done) {
-        tn__npy_convert(about, row, a->elements, to);
-    }
+    if (done) { tn__npy_convert(about, row, a->elements, to); }
     free(row);
     return done;
 }
@@ -130,9 +120,7 @@ static bool digest_array(tn__digest *digest, const array *a) {
     for (size_t i = 0; i < pages; i++) {
         size_t at = (pages > 1 ? (there - 1) * i / (pages - 1) : 0) * PAGE;
         size_t bytes = all - at < PAGE ? all - at : PAGE;
-        if (!tn__reader_get(&a->reader, at, page, bytes)) {
-            return false;
-        }
+        if (!tn__reader_get(&a->reader, at, page, bytes)) { return false; }
         tn__digest_add(digest, page, bytes);
     }
     return true;
@@ -141,9 +129,7 @@ static bool digest_array(tn__digest *digest, const array *a) {
 static tn_status npy_digest(tn_dataset *self, char text[33]) {
     const npy *d = (const npy *)self;
     tn__digest *digest = tn__digest_new("npy_dataset");
-    if (!digest) {
-        return TN_ENOMEM;
-    }
+    if (!digest) { return TN_ENOMEM; }
     if (digest_array(digest, &d->x) && (!d->y.path || digest_array(digest, &d->y))) {
         tn__digest_text(digest, text);
     }
@@ -169,9 +155,7 @@ static tn_dims row_dims(const array *a) {
 }
 
 static bool open_arrays(npy *d, const char *x_path, const char *y_path) {
-    if (!open_array(&d->x, x_path) || (y_path && !open_array(&d->y, y_path))) {
-        return false;
-    }
+    if (!open_array(&d->x, x_path) || (y_path && !open_array(&d->y, y_path))) { return false; }
     if (y_path && d->x.rows != d->y.rows) {
         tn__raise(TN_ESHAPE, "npy_dataset", "%s has %lld rows but %s has %lld", d->x.path,
                   (long long)d->x.rows, d->y.path, (long long)d->y.rows);
@@ -182,9 +166,7 @@ static bool open_arrays(npy *d, const char *x_path, const char *y_path) {
 
 tn_dataset *tn_npy_dataset(const char *x_path, const char *y_path) {
     npy *d = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*d), "npy_dataset");
-    if (!d) {
-        return NULL;
-    }
+    if (!d) { return NULL; }
     if (!open_arrays(d, x_path, y_path)) {
         npy_free(&d->base);
         return NULL;

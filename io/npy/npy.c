@@ -49,9 +49,7 @@ tn_status tn_npy_save(const tn_tensor *t, const char *path) {
     unsigned char head[TN__NPY_HEAD];
     size_t length = tn_is_inert(here) ? 0 : tn__npy_head(here, head, "the tensor", "npy_save");
     tn__file file;
-    if (length == 0 || !tn__file_begin(&file, path, "npy_save")) {
-        return tn_error();
-    }
+    if (length == 0 || !tn__file_begin(&file, path, "npy_save")) { return tn_error(); }
     tn__file_put(&file, head, length);
     tn__file_put(&file, tn_data(here), array_bytes(here));
     return tn__file_commit(&file);
@@ -110,12 +108,8 @@ static bool find_contents64(const tn_npz *f, uint64_t end, contents *c) {
     if (end < LOCATOR_BYTES || !read_part(f, end - LOCATOR_BYTES, text, LOCATOR_BYTES)) {
         return tn__pending() ? false : archive_fails(f, "its end is damaged");
     }
-    if (read_little(text, 4) != LOCATOR64) {
-        return true; /* the plain end is enough */
-    }
-    if (!read_part(f, read_little(text + 8, 8), text, END64_BYTES)) {
-        return false;
-    }
+    if (read_little(text, 4) != LOCATOR64) { return true; /* the plain end is enough */ }
+    if (!read_part(f, read_little(text + 8, 8), text, END64_BYTES)) { return false; }
     *c = (contents){.count = read_little(text + 32, 8),
                     .bytes = read_little(text + 40, 8),
                     .at = read_little(text + 48, 8)};
@@ -126,9 +120,7 @@ static bool find_contents64(const tn_npz *f, uint64_t end, contents *c) {
 static bool find_contents(const tn_npz *f, contents *c) {
     size_t tail = f->reader.bytes < END_BYTES + 65535 ? f->reader.bytes : END_BYTES + 65535;
     unsigned char *text = tn__malloc_for(tail, f->reader.operation);
-    if (!text) {
-        return false;
-    }
+    if (!text) { return false; }
     size_t from = f->reader.bytes - tail, at = tail;
     bool found = false;
     if (read_part(f, from, text, tail)) {
@@ -154,14 +146,10 @@ static bool read_wide(npz_entry *e, const unsigned char *extra, size_t bytes) {
     uint64_t *fields[] = {&e->bytes, &e->packed, &e->at};
     for (size_t at = 0; at + 4 <= bytes; at += 4 + read_little(extra + at + 2, 2)) {
         size_t left = read_little(extra + at + 2, 2), from = at + 4;
-        if (left > bytes - from) {
-            return false;
-        }
+        if (left > bytes - from) { return false; }
         for (int i = 0; read_little(extra + at, 2) == 1 && i < 3; i++) {
             if (*fields[i] == 0xffffffff) {
-                if (left < 8) {
-                    return false;
-                }
+                if (left < 8) { return false; }
                 *fields[i] = read_little(extra + from, 8);
                 from += 8;
                 left -= 8;
@@ -191,9 +179,7 @@ static size_t read_entry(tn_npz *f, const unsigned char *text, size_t left) {
     size_t stem =
         name > 4 && memcmp(text + CENTRAL_BYTES + name - 4, ".npy", 4) == 0 ? name - 4 : name;
     e->name = tn__malloc_for(stem + 1, f->reader.operation);
-    if (!e->name) {
-        return 0;
-    }
+    if (!e->name) { return 0; }
     memcpy(e->name, text + CENTRAL_BYTES, stem);
     e->name[stem] = 0;
     f->count++;
@@ -206,9 +192,7 @@ static size_t read_entry(tn_npz *f, const unsigned char *text, size_t left) {
 
 static bool read_contents(tn_npz *f) {
     contents c;
-    if (!find_contents(f, &c)) {
-        return false;
-    }
+    if (!find_contents(f, &c)) { return false; }
     if (c.bytes > f->reader.bytes || c.count > c.bytes / CENTRAL_BYTES) {
         return archive_fails(f, "its list of contents is damaged");
     }
@@ -234,9 +218,7 @@ tn_npz *tn_npz_open(const char *path) {
     }
     f->reader.fd = -1;
     f->path = path ? tn__strdup(path) : NULL;
-    if (path && !f->path) {
-        tn__raise(TN_ENOMEM, "npz_open", "no memory");
-    }
+    if (path && !f->path) { tn__raise(TN_ENOMEM, "npz_open", "no memory"); }
     if (tn__pending() || !tn__reader_open(&f->reader, f->path, "npz_open") || !read_contents(f)) {
         tn_npz_close(f);
         return NULL;
@@ -270,9 +252,7 @@ static int inflate_entry(const npz_entry *e, const unsigned char *packed, unsign
     z_stream z = {0};
     size_t in = 0, out = 0;
     int status = inflateInit2(&z, -MAX_WBITS);
-    if (status != Z_OK) {
-        return status;
-    }
+    if (status != Z_OK) { return status; }
     while (status == Z_OK) { /* counts of 32 bits */
         size_t more = (size_t)e->packed - in, space = (size_t)e->bytes - out, most = 1u << 30;
         z.next_in = (unsigned char *)packed + in;
@@ -283,9 +263,7 @@ static int inflate_entry(const npz_entry *e, const unsigned char *packed, unsign
         status = inflate(&z, Z_NO_FLUSH);
         in += given - z.avail_in;
         out += free_before - z.avail_out;
-        if (given == z.avail_in && free_before == z.avail_out) {
-            break;
-        }
+        if (given == z.avail_in && free_before == z.avail_out) { break; }
     }
     inflateEnd(&z);
     bool whole = status == Z_STREAM_END && out == e->bytes && in == e->packed;
@@ -304,9 +282,7 @@ static unsigned char *read_packed(const tn_npz *f, const npz_entry *e, const cha
         archive_fails(f, "it has impossible sizes");
         return NULL;
     }
-    if (!read_part(f, e->at, local, sizeof(local))) {
-        return NULL;
-    }
+    if (!read_part(f, e->at, local, sizeof(local))) { return NULL; }
     uint64_t from = e->at + LOCAL_BYTES + read_little(local + 26, 2) + read_little(local + 28, 2);
     unsigned char *packed = tn__malloc((size_t)e->packed);
     unsigned char *whole = e->method == STORED ? packed : tn__malloc((size_t)e->bytes);
@@ -322,9 +298,7 @@ static unsigned char *read_packed(const tn_npz *f, const npz_entry *e, const cha
             tn__raise(TN_EFORMAT, "npz_get", "%s is damaged", what);
         }
     }
-    if (whole != packed) {
-        free(packed);
-    }
+    if (whole != packed) { free(packed); }
     if (tn__pending()) {
         free(whole);
         whole = NULL;
@@ -334,9 +308,7 @@ static unsigned char *read_packed(const tn_npz *f, const npz_entry *e, const cha
 
 tn_tensor *tn_npz_get(const tn_npz *f, const char *name) {
     const npz_entry *e = NULL;
-    if (tn__pending()) {
-        return tn_inert();
-    }
+    if (tn__pending()) { return tn_inert(); }
     for (int i = 0; f && name && i < f->count;
          i++) { /* of several with a name, the last, as in NumPy */
         e = strcmp(f->entries[i].name, name) == 0 ? &f->entries[i] : e;
@@ -388,9 +360,7 @@ static unsigned name_flags(const char *name) {
     int32_t code;
     for (size_t at = 0, bytes = strlen(name); at < bytes;) {
         int used = tn__utf8_decode(name + at, bytes - at, &code);
-        if (used == 0) {
-            return 0;
-        }
+        if (used == 0) { return 0; }
         flags |= used > 1 ? FLAG_UTF8 : 0;
         at += (size_t)used;
     }
@@ -416,9 +386,7 @@ static unsigned char *put_common(unsigned char *to, unsigned method, uint32_t ch
 static unsigned char *deflate_array(const void *head, size_t length, const void *data, size_t bytes,
                                     size_t *packed) {
     z_stream z = {0};
-    if (deflateInit2(&z, 6, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK) {
-        return NULL;
-    }
+    if (deflateInit2(&z, 6, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK) { return NULL; }
     size_t bound = deflateBound(&z, length + bytes) + 64;
     unsigned char *to = tn__malloc(bound);
     z.next_out = to;
@@ -442,9 +410,7 @@ static unsigned char *deflate_array(const void *head, size_t length, const void 
 static bool put_array(npz_writer *w, const char *name, const tn_tensor *t) {
     unsigned char head[TN__NPY_HEAD], local[LOCAL_BYTES + LONGEST_NAME];
     size_t length = tn__npy_head(t, head, name, "npz_save"), bytes = array_bytes(t);
-    if (length == 0) {
-        return false;
-    }
+    if (length == 0) { return false; }
     size_t stem = strlen(name), all = length + bytes, packed = all;
     if (w->at + all + (all >> 12) + 65536 + w->list_bytes >= 0xffffffff) {
         tn__raise(TN_EUNSUPPORTED, "npz_save", "%s: archives of 4 GiB and more are not written",
@@ -522,13 +488,9 @@ tn_status tn_npz_save(const char *const *names, tn_tensor *const *tensors, int n
                       bool compressed) {
     size_t list_bytes = tn__pending() ? 0 : check_names(names, tensors, n);
     npz_writer w = {.compressed = compressed};
-    if (list_bytes == 0) {
-        return tn_error();
-    }
+    if (list_bytes == 0) { return tn_error(); }
     w.list = tn__malloc_for(list_bytes, "npz_save");
-    if (!w.list) {
-        return TN_ENOMEM;
-    }
+    if (!w.list) { return TN_ENOMEM; }
     if (!tn__file_begin(&w.file, path, "npz_save")) {
         free(w.list);
         return tn_error();
@@ -540,9 +502,7 @@ tn_status tn_npz_save(const char *const *names, tn_tensor *const *tensors, int n
         tn_tensor *here = host_array(tensors[i]);
         ok = !tn_is_inert(here) && put_array(&w, names[i], here);
     }
-    if (ok) {
-        put_end(&w, n);
-    }
+    if (ok) { put_end(&w, n); }
     free(w.list);
     if (!ok) {
         tn__file_abandon(&w.file);

@@ -68,9 +68,7 @@ static bool vary_constant(tn__onnx *g, const tn__onnx *larger, const tn__onnx *l
         !tn_dims_equal(tn_shape(a), tn_shape(c))) {
         return refuse_value(v, "the shape of a constant");
     }
-    if (tn_equal(a, b) && tn_equal(a, c)) {
-        return !tn__pending();
-    }
+    if (tn_equal(a, b) && tn_equal(a, c)) { return !tn__pending(); }
     if (tn_dtype_of(a) != TN_I64 || tn_ndim(a) != 1) {
         return refuse_value(v, "the values of a constant");
     }
@@ -97,9 +95,7 @@ static int batch_size(tn__onnx *g) {
 
 bool tn__onnx_vary(tn__onnx *g, tn__onnx *larger, tn__onnx *largest, int64_t batch) {
     int count = g->count;
-    if (!same_nodes(g, larger) || !same_nodes(g, largest)) {
-        return false;
-    }
+    if (!same_nodes(g, larger) || !same_nodes(g, largest)) { return false; }
     for (int i = 0; i < count; i++) {
         if (g->values[i].kind == TN__ONNX_INPUT) {
             mark_sizes(&g->values[i], &larger->values[i], batch);

@@ -83,9 +83,7 @@ static void put_elu(tn__onnx *g, const tn_op_call *c, const char *type) {
     double scale = tn__arg_real(c, "scale");
     int y = TN__NODE(g, type, tn__onnx_in(g, c, 0));
     tn__onnx_float(g, "alpha", tn__arg_real(c, "alpha"));
-    if (scale != 1.0) {
-        y = TN__NODE(g, "Mul", y, tn__onnx_number(g, scale, dtype_of(c)));
-    }
+    if (scale != 1.0) { y = TN__NODE(g, "Mul", y, tn__onnx_number(g, scale, dtype_of(c))); }
     tn__onnx_give(g, c, 0, y);
 }
 
@@ -94,13 +92,9 @@ static void put_softplus(tn__onnx *g, const tn_op_call *c, const char *type) {
     double beta = tn__arg_real(c, "beta");
     tn_dtype dtype = dtype_of(c);
     int x = tn__onnx_in(g, c, 0), times = x;
-    if (beta != 1.0) {
-        times = TN__NODE(g, "Mul", x, tn__onnx_number(g, beta, dtype));
-    }
+    if (beta != 1.0) { times = TN__NODE(g, "Mul", x, tn__onnx_number(g, beta, dtype)); }
     int y = TN__NODE(g, type, times);
-    if (beta != 1.0) {
-        y = TN__NODE(g, "Div", y, tn__onnx_number(g, beta, dtype));
-    }
+    if (beta != 1.0) { y = TN__NODE(g, "Div", y, tn__onnx_number(g, beta, dtype)); }
     int limit = tn__onnx_number(g, tn__arg_real(c, "threshold"), dtype);
     int beyond = TN__NODE(g, "Greater", times, limit);
     tn__onnx_give(g, c, 0, TN__NODE(g, "Where", beyond, x, y));

@@ -125,9 +125,7 @@ static bool put_initializer(tn__file *f, const tn__onnx_value *v) {
 static tn_status write_parts(const tn__onnx *g, const tn__buffer *model, const tn__buffer *graph,
                              const char *path) {
     tn__file f;
-    if (!tn__file_begin(&f, path, "onnx_export")) {
-        return tn_error();
-    }
+    if (!tn__file_begin(&f, path, "onnx_export")) { return tn_error(); }
     tn__file_put(&f, model->at, model->bytes);
     tn__file_put(&f, graph->at, graph->bytes);
     for (int i = 0; i < g->count; i++) {
@@ -141,9 +139,7 @@ static tn_status write_parts(const tn__onnx *g, const tn__buffer *model, const t
 
 tn_status tn__onnx_save(tn__onnx *g, const char *path) {
     size_t elsewhere = 0;
-    if (tn__pending() || !check_unchanged(g)) {
-        return tn_error();
-    }
+    if (tn__pending() || !check_unchanged(g)) { return tn_error(); }
     tn__buffer graph = whole_graph(g, &elsewhere);
     tn__buffer model = model_head(graph.bytes + elsewhere);
     if (graph.failed || model.failed) {

@@ -66,9 +66,7 @@ static bool same_view(const tn_tensor *a, const tn_tensor *b) {
         return false;
     }
     for (int i = 0; i < a->dims.ndim; i++) {
-        if (a->stride[i] != b->stride[i] && a->dims.size[i] > 1) {
-            return false;
-        }
+        if (a->stride[i] != b->stride[i] && a->dims.size[i] > 1) { return false; }
     }
     return true;
 }
@@ -76,23 +74,17 @@ static bool same_view(const tn_tensor *a, const tn_tensor *b) {
 int tn__onnx_known(const tn__onnx *g, const tn_tensor *t) {
     for (int i = g->count; t && i > 0; i--) {
         const tn_tensor *known = g->values[i - 1].tensor;
-        if (known && (known == t || same_view(known, t))) {
-            return i;
-        }
+        if (known && (known == t || same_view(known, t))) { return i; }
     }
     return 0;
 }
 
 bool tn__onnx_hidden(const tn__onnx *g, const tn_tensor *t) {
-    if (tn__onnx_known(g, t) || tn_count(t) == 0) {
-        return false;
-    }
+    if (tn__onnx_known(g, t) || tn_count(t) == 0) { return false; }
     for (int i = 0; i < g->count; i++) {
         const tn__onnx_value *v = &g->values[i];
         bool depends = v->kind == TN__ONNX_INPUT || v->kind == TN__ONNX_RESULT;
-        if (depends && v->tensor && v->tensor->storage == t->storage) {
-            return true;
-        }
+        if (depends && v->tensor && v->tensor->storage == t->storage) { return true; }
     }
     return false;
 }
@@ -100,17 +92,13 @@ bool tn__onnx_hidden(const tn__onnx *g, const tn_tensor *t) {
 int tn__onnx_in(tn__onnx *g, const tn_op_call *c, int i) {
     tn_tensor *t = i < c->inputs ? c->in[i] : NULL;
     int value = tn__onnx_known(g, t);
-    if (!t || tn__pending()) {
-        return 0;
-    }
+    if (!t || tn__pending()) { return 0; }
     if (tn__onnx_hidden(g, t)) {
         tn_op_fail(c, TN_EUNSUPPORTED, "%s %s is a view that no operation made",
                    tn_op_input_name(c->op, i).text, tn_shape_text(t));
         return 0;
     }
-    if (value == 0) {
-        return tn__onnx_constant(g, t);
-    }
+    if (value == 0) { return tn__onnx_constant(g, t); }
     if (t->version->value != g->values[value - 1].version) {
         tn_op_fail(c, TN_EUNSUPPORTED, "%s %s was changed in place, which ONNX cannot express",
                    tn_op_input_name(c->op, i).text, tn_shape_text(t));
@@ -130,9 +118,7 @@ void tn__onnx_give(tn__onnx *g, const tn_op_call *c, int i, int value) {
 
 int tn__onnx_constant(tn__onnx *g, tn_tensor *t) {
     int value = tn_is_inert(t) ? 0 : tn__onnx_value_add(g, TN__ONNX_CONSTANT, t, NULL);
-    if (value > 0) {
-        g->values[value - 1].used = true;
-    }
+    if (value > 0) { g->values[value - 1].used = true; }
     return value;
 }
 
@@ -168,25 +154,19 @@ int tn__onnx_node(tn__onnx *g, const char *type, const int *inputs, int n) {
         tn__message_text(&g->node, NODE_INPUT, name);
     }
     int value = tn__onnx_output(g);
-    if (value > 0) {
-        tn__message_text(&g->node, NODE_NAME, g->values[value - 1].name);
-    }
+    if (value > 0) { tn__message_text(&g->node, NODE_NAME, g->values[value - 1].name); }
     tn__message_text(&g->node, NODE_TYPE, type);
     return value;
 }
 
 int tn__onnx_output(tn__onnx *g) {
     int value = tn__onnx_value_add(g, TN__ONNX_RESULT, NULL, NULL);
-    if (value > 0) {
-        tn__message_text(&g->node, NODE_OUTPUT, g->values[value - 1].name);
-    }
+    if (value > 0) { tn__message_text(&g->node, NODE_OUTPUT, g->values[value - 1].name); }
     return value;
 }
 
 int tn__onnx_named(tn__onnx *g, int value, const char *name) {
-    if (tn__pending()) {
-        return 0;
-    }
+    if (tn__pending()) { return 0; }
     tn__onnx_close(g);
     g->open = true;
     g->values[value - 1].used = true;

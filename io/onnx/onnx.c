@@ -20,9 +20,7 @@ static const tn__onnx_rule *find_rule(const char *operation) {
                                                   tn__onnx_windows,     tn__onnx_recurrent};
     for (size_t i = 0; i < sizeof(tables) / sizeof(*tables); i++) {
         for (const tn__onnx_rule *rule = tables[i]; rule->operation; rule++) {
-            if (strcmp(rule->operation, operation) == 0) {
-                return rule;
-            }
+            if (strcmp(rule->operation, operation) == 0) { return rule; }
         }
     }
     return NULL;
@@ -45,16 +43,10 @@ static tn__tracer_choice choose_call(tn__tracer *tracer, const tn_op_call *c) {
     for (int i = 0; i < c->inputs && constant; i++) {
         constant = !c->in[i] || !is_variable(g, c->in[i]);
     }
-    if (constant) {
-        return TN__TRACER_PASS;
-    }
+    if (constant) { return TN__TRACER_PASS; }
     const tn__onnx_rule *rule = find_rule(c->op->name);
-    if (rule && (!rule->fits || rule->fits(c))) {
-        return TN__TRACER_NOTE;
-    }
-    if (c->op->compose) {
-        return TN__TRACER_OPEN;
-    }
+    if (rule && (!rule->fits || rule->fits(c))) { return TN__TRACER_NOTE; }
+    if (c->op->compose) { return TN__TRACER_OPEN; }
     tn__raise(TN_EUNSUPPORTED, "onnx_export", "%s %s has no counterpart in ONNX%s", c->op->name,
               c->inputs > 0 && c->in[0] ? tn_shape_text(c->in[0]) : "",
               strcmp(c->op->name, "dropout") == 0 ? " (tn_module_train(m, false))"
@@ -93,9 +85,7 @@ tn_onnx_options tn_onnx_defaults(void) {
 
 /* The name of input or output i of n: as given, or made from `what`. */
 static const char *name_of(const char *const *given, const char *what, int i, int n, char *buffer) {
-    if (given) {
-        return given[i];
-    }
+    if (given) { return given[i]; }
     snprintf(buffer, 32, n > 1 ? "%s_%d" : "%s", what, i);
     return buffer;
 }
@@ -121,9 +111,7 @@ static bool add_inputs(tn__onnx *g, tn_values in, const tn_onnx_options *options
     char buffer[32];
     for (int i = 0; i < in.n && !tn__pending(); i++) {
         const char *name = name_of(options->inputs, "input", i, in.n, buffer);
-        if (!in.v[i]) {
-            continue;
-        }
+        if (!in.v[i]) { continue; }
         if (!tn__usable(in.v[i], "onnx_export") || !name_fits(g, name, "input", i)) {
             tn__raise(TN_EVALUE, "onnx_export", "input %d is inert", i);
         } else if (tn__onnx_known(g, in.v[i])) {
@@ -147,9 +135,7 @@ static bool add_outputs(tn__onnx *g, tn_values out, const tn_onnx_options *optio
     g->operation = "output";
     for (int i = 0; i < out.n && !tn__pending(); i++) {
         const char *name = name_of(options->outputs, "output", i, out.n, buffer);
-        if (!name_fits(g, name, "output", i)) {
-            return false;
-        }
+        if (!name_fits(g, name, "output", i)) { return false; }
         if (!tn__readable(out.v[i], "onnx_export")) {
             tn__raise(TN_EVALUE, "onnx_export", "output %d is inert", i);
         }
@@ -180,9 +166,7 @@ static bool trace_forward(tn__onnx *g, const forward_call *call, tn_values in) {
         tn_walk all = {.buffers = true, .scratch = true};
         tn_module_each(call->module, all, add_parameter, g);
     }
-    if (tn__pending() || !add_inputs(g, in, call->options)) {
-        return false;
-    }
+    if (tn__pending() || !add_inputs(g, in, call->options)) { return false; }
     tn__tracer *before = tn__tracer_begin(&g->tracer);
     tn_values out = call->f(call->user, in);
     tn__tracer_begin(before);
@@ -222,9 +206,7 @@ static int64_t batch_of(tn_values in, uint32_t which) {
         }
         batch = x ? rows : batch;
     }
-    if (batch < 0) {
-        tn__raise(TN_EVALUE, "onnx_export", "batch_inputs names no input");
-    }
+    if (batch < 0) { tn__raise(TN_EVALUE, "onnx_export", "batch_inputs names no input"); }
     return batch;
 }
 
@@ -235,9 +217,7 @@ static bool trace_batches(tn__onnx *g, const forward_call *call, tn_values in) {
     uint32_t which = call->options->batch_inputs;
     int64_t batch = batch_of(in, which);
     tn__onnx more[2] = {{.count = 0}};
-    if (batch < 0) {
-        return false;
-    }
+    if (batch < 0) { return false; }
     batch = batch < 2 ? 2 : batch;
     bool ok = trace_forward(g, call, with_batch(in, which, batch)) &&
               trace_forward(&more[0], call, with_batch(in, which, batch + 1)) &&
@@ -278,9 +258,7 @@ static bool find_training(tn_module *m, const char *path, void *user) {
 
 tn_status tn_onnx_export(void *m, tn_values in, const char *path, tn_onnx_options options) {
     const tn_module *training = NULL;
-    if (!tn__pending()) {
-        tn_module_each_module(m, find_training, &training);
-    }
+    if (!tn__pending()) { tn_module_each_module(m, find_training, &training); }
     if (training && !tn__pending()) {
         tn__raise(TN_ESTATE, "onnx_export",
                   "%s is in training mode (call tn_module_train(m, false) first)", training->kind);

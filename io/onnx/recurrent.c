@@ -36,9 +36,7 @@ static int in_order(tn__onnx *g, int value, int rows) {
 /* Both biases concatenated, or 0 if there are none. */
 static int both_biases(tn__onnx *g, const tn_op_call *c, int rows) {
     int bias[2], first = c->in[TN__RNN_B_IH] ? TN__RNN_B_IH : TN__RNN_B_HH;
-    if (!c->in[first]) {
-        return 0;
-    }
+    if (!c->in[first]) { return 0; }
     for (int i = 0; i < 2; i++) {
         bias[i] = c->in[TN__RNN_B_IH + i] ? in_order(g, tn__onnx_in(g, c, TN__RNN_B_IH + i), rows)
                                           : tn__onnx_constant(g, tn_zeros_like(c->in[first]));
@@ -59,9 +57,7 @@ static int state_input(tn__onnx *g, const tn_op_call *c, int i, int axis) {
 
 static void direction_attributes(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_int(g, "hidden_size", tn_size(c->in[TN__RNN_W_HH], 1));
-    if (tn__arg_whole(c, "reverse")) {
-        tn__onnx_text(g, "direction", "reverse");
-    }
+    if (tn__arg_whole(c, "reverse")) { tn__onnx_text(g, "direction", "reverse"); }
     if (strcmp(type, "GRU") == 0) {
         tn__onnx_int(g, "linear_before_reset", 1); /* the reset gate is where PyTorch's is */
     } else if (strcmp(type, "RNN") == 0 && tn__arg_whole(c, "relu")) {

@@ -25,9 +25,7 @@ static int reduce_node(tn__onnx *g, const char *type, int x, int axes, bool keep
 static void put_reduce(tn__onnx *g, const tn_op_call *c, const char *type) {
     int x = tn__onnx_in(g, c, 0), axes = axes_of(g, c, "dims");
     tn_dtype to = tn_dtype_of(c->out[0]);
-    if (to != tn_dtype_of(c->in[0])) {
-        x = tn__onnx_cast(g, x, to);
-    }
+    if (to != tn_dtype_of(c->in[0])) { x = tn__onnx_cast(g, x, to); }
     tn__onnx_give(g, c, 0, reduce_node(g, type, x, axes, tn__arg_whole(c, "keepdim") != 0));
 }
 
@@ -81,14 +79,10 @@ static void put_sum_to(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn_dims x = tn_shape(c->in[0]), y = tn_shape(c->out[0]), sums = {0};
     for (int i = 0; i < x.ndim; i++) {
         int k = i - (x.ndim - y.ndim);
-        if (k < 0 || (y.size[k] == 1 && x.size[i] != 1)) {
-            sums.size[sums.ndim++] = i;
-        }
+        if (k < 0 || (y.size[k] == 1 && x.size[i] != 1)) { sums.size[sums.ndim++] = i; }
     }
     int value = tn__onnx_in(g, c, 0);
-    if (sums.ndim > 0) {
-        value = reduce_node(g, type, value, tn__onnx_dims(g, sums), true);
-    }
+    if (sums.ndim > 0) { value = reduce_node(g, type, value, tn__onnx_dims(g, sums), true); }
     tn__onnx_give(g, c, 0, tn__onnx_reshape(g, value, y));
 }
 

@@ -57,9 +57,7 @@ static tn_dims padding_after(const tn_op_call *c) {
 static bool conv_fits(const tn_op_call *c) {
     tn_dims after = padding_after(c);
     for (int i = 0; i < after.ndim; i++) {
-        if (after.size[i] < 0) {
-            return false;
-        }
+        if (after.size[i] < 0) { return false; }
     }
     return true;
 }
@@ -97,9 +95,7 @@ static void put_conv_transpose(tn__onnx *g, const tn_op_call *c, const char *typ
         more.size[i] = (more.size[i] - less) % stride.size[i];
         longer = longer || zeros[ndim + 2 + i] > 0;
     }
-    if (longer) {
-        x = TN__NODE(g, "Pad", x, tn__onnx_wholes(g, zeros, 2 * ndim));
-    }
+    if (longer) { x = TN__NODE(g, "Pad", x, tn__onnx_wholes(g, zeros, 2 * ndim)); }
     int y = conv_node(g, c, type, x, after);
     tn__onnx_ints(g, "output_padding", more.size, more.ndim);
     tn__onnx_give(g, c, 0, y);
@@ -120,9 +116,7 @@ static tn__pool_args window_of(const tn_op_call *c) {
 
 static bool is_regular(const tn__pool_args *a) {
     for (int i = 0; i < POOL_SPATIAL && a->adaptive; i++) {
-        if (a->in[i] % a->out[i] != 0) {
-            return false;
-        }
+        if (a->in[i] % a->out[i] != 0) { return false; }
     }
     return true;
 }
@@ -157,9 +151,7 @@ static int adapt_dim(tn__onnx *g, const tn_op_call *c, int x, tn_dims *sizes, in
                        : i == dim  ? a->out[k]
                        : i == axis ? widest
                                    : sizes->size[i - 1];
-        if (i >= dim) {
-            along.size[i - dim] = i <= axis ? wide.size[i] : 1;
-        }
+        if (i >= dim) { along.size[i - dim] = i <= axis ? wide.size[i] : 1; }
     }
     sizes->size[dim] = a->out[k];
     tn_tensor *places = tn_empty_on(tn_cpu(), TN_DIMS(a->out[k] * widest), TN_I64);
@@ -268,9 +260,7 @@ static void put_avg_pool(tn__onnx *g, const tn_op_call *c, const char *type) {
     pool_pads(&a, pads);
     int y = pool_node(g, type, tn__onnx_in(g, c, 0), &a, pads);
     tn__onnx_int(g, "count_include_pad", 1);
-    if (shares) {
-        y = TN__NODE(g, "Mul", y, tn__onnx_constant(g, shares));
-    }
+    if (shares) { y = TN__NODE(g, "Mul", y, tn__onnx_constant(g, shares)); }
     tn__onnx_give(g, c, 0, y);
 }
 

@@ -95,9 +95,7 @@ TN__ALIVE_LIST(writers, "writer");
 static bool may_add(tn_summary_writer *w, const char *tag, const char *operation,
                     tn_status *status) {
     *status = tn_error();
-    if (!w || *status != TN_OK) {
-        return false;
-    }
+    if (!w || *status != TN_OK) { return false; }
     if (!tn__alive_is(&writers, w, operation)) {
         *status = tn_error();
         return false;
@@ -153,17 +151,13 @@ static bool write_head(tn_summary_writer *w, int64_t purge_step) {
 }
 
 tn_summary_writer *tn_summary_writer_new(const char *folder, int64_t purge_step) {
-    if (tn__pending()) {
-        return NULL;
-    }
+    if (tn__pending()) { return NULL; }
     if (!folder || !*folder) {
         tn__raise(TN_EVALUE, "summary_writer", "the folder is NULL or empty");
         return NULL;
     }
     tn_summary_writer *w = tn__calloc_for(1, sizeof(*w), "summary_writer");
-    if (!w) {
-        return NULL;
-    }
+    if (!w) { return NULL; }
     tn__alive_begin(&writers, w);
     w->fd = -1;
     if (!tn__folder_make(folder, "summary_writer") || !open_file(w, folder) ||
@@ -176,9 +170,7 @@ tn_summary_writer *tn_summary_writer_new(const char *folder, int64_t purge_step)
 
 void tn_summary_writer_free(tn_summary_writer *w) {
     if (w && tn__alive_end(&writers, w, "summary_writer_free")) {
-        if (w->fd >= 0) {
-            close(w->fd);
-        }
+        if (w->fd >= 0) { close(w->fd); }
         free(w->path);
         free(w);
     }
@@ -196,9 +188,7 @@ tn_status tn_summary_flush(tn_summary_writer *w) {
 
 tn_status tn_summary_add_scalar(tn_summary_writer *w, const char *tag, double value, int64_t step) {
     tn_status status;
-    if (!may_add(w, tag, "summary_add_scalar", &status)) {
-        return status;
-    }
+    if (!may_add(w, tag, "summary_add_scalar", &status)) { return status; }
     tn__buffer scalar = value_of(tag);
     tn__message_float(&scalar, VALUE_SIMPLE, (float)value);
     return write_value(w, &scalar, step, "summary_add_scalar");
@@ -207,9 +197,7 @@ tn_status tn_summary_add_scalar(tn_summary_writer *w, const char *tag, double va
 tn_status tn_summary_add_text(tn_summary_writer *w, const char *tag, const char *text,
                               int64_t step) {
     tn_status status;
-    if (!may_add(w, tag, "summary_add_text", &status)) {
-        return status;
-    }
+    if (!may_add(w, tag, "summary_add_text", &status)) { return status; }
     if (!text || !tn__is_utf8(text)) {
         return tn__raise(TN_EVALUE, "summary_add_text", "the text of %s is %s", tag,
                          text ? "not UTF-8" : "NULL");
@@ -308,9 +296,7 @@ tn_status tn_summary_add_histogram(tn_summary_writer *w, const char *tag, const 
                                    int64_t step) {
     static const char operation[] = "summary_add_histogram";
     tn_status status;
-    if (!may_add(w, tag, operation, &status)) {
-        return status;
-    }
+    if (!may_add(w, tag, operation, &status)) { return status; }
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *x = host_values(values, TN_F64);
@@ -367,9 +353,7 @@ tn_status tn_summary_add_image(tn_summary_writer *w, const char *tag, const tn_t
     static const char operation[] = "summary_add_image";
     tn_status status;
     int64_t shape[3];
-    if (!may_add(w, tag, operation, &status)) {
-        return status;
-    }
+    if (!may_add(w, tag, operation, &status)) { return status; }
     if (!pixels || tn_is_inert(pixels) || !image_shape(pixels, shape)) {
         return tn__raise(TN_EVALUE, operation,
                          "%s is %s (a picture is (C, H, W) or (H, W) in u8 or a float dtype, with "
@@ -380,20 +364,14 @@ tn_status tn_summary_add_image(tn_summary_writer *w, const char *tag, const tn_t
     TN_NO_GRAD;
     bool bytes = tn_dtype_of(pixels) == TN_U8;
     tn_tensor *x = host_values(pixels, bytes ? TN_U8 : TN_F64);
-    if (tn_is_inert(x)) {
-        return tn_error();
-    }
+    if (tn_is_inert(x)) { return tn_error(); }
     size_t png_bytes = 0;
     unsigned char *rows = pixels_of(x, (int)shape[0], shape[1] * shape[2]);
-    if (!rows) {
-        return tn__raise(TN_ENOMEM, operation, "no memory for a picture");
-    }
+    if (!rows) { return tn__raise(TN_ENOMEM, operation, "no memory for a picture"); }
     unsigned char *png =
         tn__png_encode(rows, shape[2], shape[1], (int)shape[0], &png_bytes, operation);
     free(rows);
-    if (!png) {
-        return tn_error();
-    }
+    if (!png) { return tn_error(); }
     tn__buffer value = value_of(tag), image = {0};
     tn__message_whole(&image, IMAGE_HEIGHT, (uint64_t)shape[1]);
     tn__message_whole(&image, IMAGE_WIDTH, (uint64_t)shape[2]);

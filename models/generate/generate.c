@@ -65,9 +65,7 @@ static int64_t picks_of(const batch *b) {
         all = all || b->rows[r]->made.tokens.count < o->min_new;
     }
     bool samples = o->temperature > 0.0;
-    if (all || (samples && (o->top_k == 0 || o->top_k > MOST_PICKS))) {
-        return 0;
-    }
+    if (all || (samples && (o->top_k == 0 || o->top_k > MOST_PICKS))) { return 0; }
     int64_t picks = samples ? 2 * o->top_k + 16 : 1;
     return picks > MOST_PICKS || picks > b->choices ? 0 : picks;
 }
@@ -77,9 +75,7 @@ static tn_status read_logits(batch *b, tn_tensor *logits) {
     tn_release(b->all_logits);
     b->all_logits = NULL;
     b->picks = picks_of(b);
-    if (b->picks == 0) {
-        return tn_copy_out(tn_cast(logits, TN_F32), b->logits);
-    }
+    if (b->picks == 0) { return tn_copy_out(tn_cast(logits, TN_F32), b->logits); }
     tn_tensor *rows = tn_reshape(logits, TN_DIMS(b->running, b->vocab)), *index;
     rows = tn_dtype_of(rows) == TN_F64 ? tn_cast(rows, TN_F32) : rows;
     tn_tensor *known = tn_narrow(rows, 1, 0, b->choices);
@@ -89,9 +85,7 @@ static tn_status read_logits(batch *b, tn_tensor *logits) {
         tn_topk(known, b->picks, 1, true, &index);
     }
     tn_tensor *values = tn_to(tn_gather(known, 1, index), tn_cpu());
-    if (!tn__pending()) {
-        b->all_logits = tn_keep(rows);
-    }
+    if (!tn__pending()) { b->all_logits = tn_keep(rows); }
     tn_copy_out(tn_cast(values, TN_F32), b->picked_logits);
     return tn_copy_out(index, b->picked);
 }
@@ -127,13 +121,9 @@ static tn_status make_mask(batch *b, int64_t longest) {
     for (int64_t r = 0; r < b->running; r++) {
         padded = padded || longest > window_of(b->rows[r]);
     }
-    if (!padded) {
-        return TN_OK;
-    }
+    if (!padded) { return TN_OK; }
     seen = tn__malloc_for((size_t)(b->running * b->slots), operation);
-    if (!seen) {
-        return TN_ENOMEM;
-    }
+    if (!seen) { return TN_ENOMEM; }
     for (int64_t r = 0; r < b->running; r++) {
         for (int64_t i = 0; i < b->slots; i++) {
             seen[r * b->slots + i] = i >= longest - window_of(b->rows[r]);
@@ -150,9 +140,7 @@ static tn_status make_mask(batch *b, int64_t longest) {
 static tn_status read_windows(batch *b, int64_t longest) {
     size_t count = (size_t)(b->running * longest);
     int32_t *tokens = tn__calloc_for(count, 2 * sizeof(*tokens), operation);
-    if (!tokens) {
-        return TN_ENOMEM;
-    }
+    if (!tokens) { return TN_ENOMEM; }
     int32_t *places = tokens + count;
     for (int64_t r = 0; r < b->running; r++) {
         const tn__sequence *s = b->rows[r];
@@ -198,14 +186,10 @@ static void drop_row(batch *b, int64_t r) {
     TN_SCOPE;
     int64_t last = --b->running;
     b->rows[r] = b->rows[last];
-    if (last == 0) {
-        return;
-    }
+    if (last == 0) { return; }
     tn__cache_drop_row(b->model, r);
     if (b->mask) {
-        if (r != last) {
-            tn_copy_(tn_narrow(b->mask, 0, r, 1), tn_narrow(b->mask, 0, last, 1));
-        }
+        if (r != last) { tn_copy_(tn_narrow(b->mask, 0, r, 1), tn_narrow(b->mask, 0, last, 1)); }
         tn_tensor *rest = tn_keep(tn_narrow(b->mask, 0, 0, last));
         tn_release(b->mask);
         b->mask = rest;
@@ -214,9 +198,7 @@ static void drop_row(batch *b, int64_t r) {
 
 /* Logits for the token after the last one of each row. */
 static tn_status next_logits(batch *b) {
-    if (b->used == b->slots) {
-        return begin_windows(b);
-    }
+    if (b->used == b->slots) { return begin_windows(b); }
     TN_SCOPE;
     for (int64_t r = 0; r < b->running; r++) {
         const tn__sequence *s = b->rows[r];
@@ -245,9 +227,7 @@ static tn_status refuse_logits(const batch *b, const tn__sequence *s, const floa
 /* Whether the picked logits determine row r's token: valid ones, among them all that equal the last
  * of top_k. */
 static bool picks_suffice(const batch *b, int64_t r) {
-    if (b->picks == 0) {
-        return false;
-    }
+    if (b->picks == 0) { return false; }
     const float *logits = b->picked_logits + r * b->picks;
     bool ends = b->picks == 1 || logits[b->picks - 1] < logits[b->o->top_k - 1];
     return ends && logits[0] < INFINITY && logits[0] > -INFINITY;
@@ -262,9 +242,7 @@ static double draw_for(const batch *b, const tn__sequence *s) {
 static int32_t choose_picked(batch *b, const tn__sequence *s, int64_t r) {
     const tn_generate_options *o = b->o;
     const int64_t *tokens = b->picked + r * b->picks;
-    if (b->picks == 1) {
-        return (int32_t)tokens[0];
-    }
+    if (b->picks == 1) { return (int32_t)tokens[0]; }
     tn__sampling how = {o->temperature, o->top_k, o->top_p};
     tn__sample_picked(b->picked_logits + r * b->picks, tokens, b->picks, how, &b->candidates);
     return (int32_t)tn__sample_draw(&b->candidates, draw_for(b, s));
@@ -281,9 +259,7 @@ static tn_status choose_token(batch *b, const tn__sequence *s, int64_t r, int32_
     if (b->all_logits) {
         TN_SCOPE;
         tn_tensor *row = tn_narrow(b->all_logits, 0, r, 1);
-        if (tn_copy_out(tn_cast(row, TN_F32), logits) != TN_OK) {
-            return tn_error();
-        }
+        if (tn_copy_out(tn_cast(row, TN_F32), logits) != TN_OK) { return tn_error(); }
     }
     if (o->repetition_penalty != 1.0) {
         tn__sample_penalize(logits, s->distinct, s->distinct_count, o->repetition_penalty);
@@ -292,9 +268,7 @@ static tn_status choose_token(batch *b, const tn__sequence *s, int64_t r, int32_
         logits[o->stop_tokens[i]] = -INFINITY;
     }
     int64_t best = tn__sample_best(logits, b->choices);
-    if (best < 0) {
-        return refuse_logits(b, s, logits);
-    }
+    if (best < 0) { return refuse_logits(b, s, logits); }
     *token = (int32_t)best;
     if (o->temperature > 0.0) {
         tn__sampling how = {o->temperature, o->top_k, o->top_p};
@@ -316,17 +290,13 @@ static tn_status add_tokens(batch *b) {
         }
     }
     for (int64_t r = b->running - 1; r >= 0; r--) {
-        if (b->rows[r]->ended) {
-            drop_row(b, r);
-        }
+        if (b->rows[r]->ended) { drop_row(b, r); }
     }
     return tn_error();
 }
 
 static tn_status run_batch(batch *b) {
-    if (b->running == 0 || b->o->max_new == 0) {
-        return TN_OK;
-    }
+    if (b->running == 0 || b->o->max_new == 0) { return TN_OK; }
     tn_status status = begin_windows(b);
     while (status == TN_OK && (status = add_tokens(b)) == TN_OK && b->running > 0) {
         status = next_logits(b);
@@ -394,9 +364,7 @@ static bool prompts_fit(const tn_prompt *prompts, int n, int64_t vocab) {
                       "%s has no tokens (begin with the one that ends documents)", what);
             return false;
         }
-        if (!tokens_fit(prompts[i].ids, prompts[i].count, vocab, what)) {
-            return false;
-        }
+        if (!tokens_fit(prompts[i].ids, prompts[i].count, vocab, what)) { return false; }
     }
     return true;
 }
@@ -427,9 +395,7 @@ static tn_status open_batch(batch *b, const tn_prompt *prompts, int n) {
     for (int i = 0; i < n; i++) {
         tn__sequence *s = &b->sequences[i];
         b->rows[b->running++] = s;
-        if (tn__sequence_init(s, i, prompts[i], b->vocab, b->o) != TN_OK) {
-            return tn_error();
-        }
+        if (tn__sequence_init(s, i, prompts[i], b->vocab, b->o) != TN_OK) { return tn_error(); }
     }
     return TN_OK;
 }
@@ -460,9 +426,7 @@ tn_generate_options tn_generate_defaults(void) {
 
 tn_status tn_generate(void *m, const tn_prompt *prompts, int n, tn_generate_options options,
                       tn_generated *out) {
-    if (out && n > 0) {
-        memset(out, 0, (size_t)n * sizeof(*out));
-    }
+    if (out && n > 0) { memset(out, 0, (size_t)n * sizeof(*out)); }
     tn_lm_shape shape;
     if (!tn__options_made(options.from_defaults, operation, "tn_generate") ||
         !tn__lm_family_of(m, operation) || tn_lm_shape_of(m, &shape) != TN_OK) {

@@ -23,9 +23,7 @@ static const double coldest = 1e-30; /* temperatures below are 0: logits' differ
 tn_status tn__candidates_init(tn__candidates *c, int64_t vocab) {
     float *memory = tn__malloc_for((size_t)vocab * 3 * sizeof(float), "generate");
     *c = (tn__candidates){.logits = memory, .memory = memory};
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
     c->weights = memory + vocab;
     c->tokens = (int32_t *)(memory + 2 * vocab);
     return TN_OK;
@@ -82,9 +80,7 @@ static float largest_logit(const float *logits, int64_t n) {
 
 int64_t tn__sample_best(const float *logits, int64_t vocab) {
     float most = largest_logit(logits, vocab);
-    if (!(most > -INFINITY)) {
-        return -1;
-    }
+    if (!(most > -INFINITY)) { return -1; }
     int64_t i = 0;
     while (logits[i] != most) {
         i++;
@@ -161,9 +157,7 @@ static void keep_from(tn__candidates *c, const float *by, float least) {
     int64_t kept = 0;
     for (int64_t i = 0; i < c->count; i += LANES) {
         int64_t n = c->count - i < LANES ? c->count - i : LANES;
-        if (n == LANES && largest_of_block(by + i, LANES) < least) {
-            continue; /* most blocks */
-        }
+        if (n == LANES && largest_of_block(by + i, LANES) < least) { continue; /* most blocks */ }
         for (int64_t j = i; j < i + n; j++) {
             bool keep = by[j] >= least;
             c->tokens[kept] = c->tokens[j];
@@ -232,9 +226,7 @@ static void keep_top_k(tn__candidates *c, int64_t k) {
     for (int64_t i = 0; i < blocks; i++) {
         maxima[i] = largest_of_block(c->logits + i * LANES, LANES);
     }
-    if (k <= blocks) {
-        keep_from(c, c->logits, find_cut(maxima, NULL, blocks, (double)k).logit);
-    }
+    if (k <= blocks) { keep_from(c, c->logits, find_cut(maxima, NULL, blocks, (double)k).logit); }
     keep_from(c, c->logits, find_cut(c->logits, NULL, c->count, (double)k).logit);
 }
 
@@ -272,20 +264,14 @@ void tn__sample_candidates(const float *logits, int64_t vocab, tn__sampling how,
     }
     memcpy(c->logits, logits, (size_t)vocab * sizeof(*logits));
     c->count = vocab;
-    if (how.top_k > 0 && how.top_k < vocab) {
-        keep_top_k(c, how.top_k);
-    }
+    if (how.top_k > 0 && how.top_k < vocab) { keep_top_k(c, how.top_k); }
     weigh_candidates(c, largest_logit(logits, vocab), how.temperature);
-    if (how.top_p < 1.0) {
-        keep_top_p(c, how.top_p);
-    }
+    if (how.top_p < 1.0) { keep_top_p(c, how.top_p); }
 }
 
 void tn__sample_picked(const float *logits, const int64_t *tokens, int64_t n, tn__sampling how,
                        tn__candidates *c) {
-    if (how.temperature < coldest) {
-        n = how.top_k = 1;
-    }
+    if (how.temperature < coldest) { n = how.top_k = 1; }
     c->count = 0;
     for (int64_t i = 0; i < n && logits[i] >= logits[how.top_k - 1]; i++) {
         int64_t at = c->count++;
@@ -297,9 +283,7 @@ void tn__sample_picked(const float *logits, const int64_t *tokens, int64_t n, tn
         c->logits[at] = logits[i];
     }
     weigh_candidates(c, logits[0], how.temperature < coldest ? 1.0 : how.temperature);
-    if (how.top_p < 1.0) {
-        keep_top_p(c, how.top_p);
-    }
+    if (how.top_p < 1.0) { keep_top_p(c, how.top_p); }
 }
 
 int64_t tn__sample_draw(const tn__candidates *c, double u) {
@@ -308,18 +292,13 @@ int64_t tn__sample_draw(const tn__candidates *c, double u) {
     for (; block < c->count; block += LANES) { /* the block in which nothing is left */
         int64_t n = c->count - block < LANES ? c->count - block : LANES;
         double sum = sum_of_block(c->weights + block, n);
-        if (left < sum) {
-            break;
-        }
+        if (left < sum) { break; }
         left -= sum;
     }
     for (i = block; i < c->count; i++) {
         left -= (double)c->weights[i];
-        if (left < 0.0) {
-            return c->tokens[i];
-        }
+        if (left < 0.0) { return c->tokens[i]; }
     }
-    for (i = c->count - 1; i > 0 && c->weights[i] == 0.0f; i--) {
-    }
+    for (i = c->count - 1; i > 0 && c->weights[i] == 0.0f; i--) {}
     return c->tokens[i]; /* rounding: u was the whole sum */
 }

@@ -17,9 +17,7 @@ static const char operation[] = "generate";
 static tn_status add_text(tn__sequence *s, const char *bytes, size_t count) {
     tn_generated *made = &s->made;
     int64_t wanted = (int64_t)(made->bytes + count) + 1;
-    if (!tn__grow(&made->text, wanted, &s->text_capacity, 1, operation)) {
-        return TN_ENOMEM;
-    }
+    if (!tn__grow(&made->text, wanted, &s->text_capacity, 1, operation)) { return TN_ENOMEM; }
     memcpy(made->text + made->bytes, bytes, count);
     made->bytes += count;
     made->text[made->bytes] = 0;
@@ -41,13 +39,9 @@ tn_status tn__sequence_init(tn__sequence *s, int index, tn_prompt prompt, int64_
         s->met = tn__calloc_for((size_t)vocab, sizeof(*s->met), operation);
         s->distinct =
             s->met ? tn__calloc_for((size_t)vocab, sizeof(*s->distinct), operation) : NULL;
-        if (!s->distinct) {
-            return TN_ENOMEM;
-        }
+        if (!s->distinct) { return TN_ENOMEM; }
     }
-    if (o->tokenizer && add_text(s, "", 0) != TN_OK) {
-        return TN_ENOMEM;
-    }
+    if (o->tokenizer && add_text(s, "", 0) != TN_OK) { return TN_ENOMEM; }
     for (int64_t i = 0; i < prompt.count; i++) {
         meet_token(s, prompt.ids[i]);
     }
@@ -70,9 +64,7 @@ static bool cut_at_stop(tn_generated *made, size_t added, const tn_generate_opti
         size_t from = made->bytes - added;
         from = from > length - 1 ? from - (length - 1) : 0;
         const char *at = memmem(made->text + from, made->bytes - from, o->stop_texts[i], length);
-        if (at && (size_t)(at - made->text) < least) {
-            least = (size_t)(at - made->text);
-        }
+        if (at && (size_t)(at - made->text) < least) { least = (size_t)(at - made->text); }
     }
     bool found = least < made->bytes;
     made->bytes = least;
@@ -107,9 +99,7 @@ static tn_status add_token(tn_ids *tokens, int32_t token) {
 
 static bool is_stop_token(int32_t token, const tn_generate_options *o) {
     for (int i = 0; i < o->stop_token_count; i++) {
-        if (o->stop_tokens[i] == token) {
-            return true;
-        }
+        if (o->stop_tokens[i] == token) { return true; }
     }
     return false;
 }
@@ -126,9 +116,7 @@ static tn_status take_token(tn__sequence *s, int32_t token, const tn_generate_op
     if (o->tokenizer) {
         size_t count;
         const char *bytes = tn_tokenizer_bytes(o->tokenizer, token, &count);
-        if (!bytes || add_text(s, bytes, count) != TN_OK) {
-            return tn_error();
-        }
+        if (!bytes || add_text(s, bytes, count) != TN_OK) { return tn_error(); }
         if (may_stop && cut_at_stop(made, count, o)) {
             s->ended = true;
             made->end = TN_ENDED_BY_TEXT;

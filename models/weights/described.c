@@ -20,9 +20,7 @@ static const char *name_module(const char *module) {
 static bool read_option(const tn__described *d, const char *module, const tn__json *options,
                         const tn_field *f, void *at) {
     const tn__json *value = options ? tn__json_get(options, f->name) : NULL;
-    if (!value && f->optional) {
-        return true;
-    }
+    if (!value && f->optional) { return true; }
     if (!value) {
         tn__raise(TN_EFORMAT, d->operation, "%s: its description does not say what %s of %s is",
                   d->path, f->name, name_module(module));
@@ -42,9 +40,7 @@ bool tn__described_read(const tn__described *d, const char *module, const tn_fie
     const tn__json *options = m ? tn__json_get(m, "options") : NULL;
     const tn__json *training = m ? tn__json_get(m, "training") : NULL;
     for (const tn_field *f = fields; f->name; f++) {
-        if (!read_option(d, module, f->training ? training : options, f, at)) {
-            return false;
-        }
+        if (!read_option(d, module, f->training ? training : options, f, at)) { return false; }
     }
     return true;
 }

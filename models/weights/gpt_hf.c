@@ -73,9 +73,7 @@ static bool gpt_init(void *m, const tn__hf_config *c, tn_dtype dtype, int tensor
     double eps;
     options.dtype = dtype;
     options.dropout = c->dropout;
-    if (!read_options(c, tensors, &options, &eps)) {
-        return false;
-    }
+    if (!read_options(c, tensors, &options, &eps)) { return false; }
     tn_gpt_init(m, options);
     if (tn__pending()) {
         tn_module_finish(m);
@@ -125,9 +123,7 @@ static bool gpt_put_config(tn__buffer *j, void *m, bool plain, const char *opera
     tn__buffer_format(j, "  \"n_positions\": %" PRId64 ",\n  \"vocab_size\": %" PRId64 ",\n",
                       o->context, o->vocab);
     tn__buffer_format(j, "  \"tie_word_embeddings\": true,\n");
-    if (plain && !o->bias) {
-        tn__buffer_format(j, "  \"bias\": false,\n");
-    }
+    if (plain && !o->bias) { tn__buffer_format(j, "  \"bias\": false,\n"); }
     return true;
 }
 
@@ -142,9 +138,7 @@ static bool gpt_zero(void *m, int i, char *path, size_t size, tn_dims *dims) {
     enum { OF_LAYER = sizeof(of_layer) / sizeof(of_layer[0]) };
     const tn_gpt_options *o = &((const tn_gpt *)m)->options;
     int layer = i / OF_LAYER, part = i % OF_LAYER;
-    if (o->bias || i > o->layers * OF_LAYER) {
-        return false;
-    }
+    if (o->bias || i > o->layers * OF_LAYER) { return false; }
     if (layer == o->layers) {
         snprintf(path, size, "ln_f.bias");
         *dims = TN_DIMS(o->width);

@@ -16,9 +16,7 @@
 /* The family that the config names; NULL after raising. */
 static const tn__lm_family *family_of_config(const tn__hf_config *c) {
     const char *type;
-    if (!tn__hf_config_text(c, "model_type", "", &type)) {
-        return NULL;
-    }
+    if (!tn__hf_config_text(c, "model_type", "", &type)) { return NULL; }
     const tn__lm_family *family = tn__lm_family_named(type);
     if (!family) {
         char known[128];
@@ -91,9 +89,7 @@ static bool config_dtype(const tn__hf_config *c, tn_dtype *dtype) {
     } known[] = {
         {"float32", TN_F32}, {"bfloat16", TN_BF16}, {"float16", TN_F16}, {"float64", TN_F64}};
     const char *text;
-    if (!tn__hf_config_text(c, "dtype", "float32", &text)) {
-        return false;
-    }
+    if (!tn__hf_config_text(c, "dtype", "float32", &text)) { return false; }
     for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
         if (strcmp(text, known[i].name) == 0) {
             *dtype = known[i].dtype;
@@ -105,9 +101,7 @@ static bool config_dtype(const tn__hf_config *c, tn_dtype *dtype) {
 
 /* The dtype of the token embedding in the files. False after raising. */
 static bool stored_dtype(const source *s, tn_dtype *dtype) {
-    if (are_bytes(&s->plan.weights)) {
-        return config_dtype(&s->config, dtype);
-    }
+    if (are_bytes(&s->plan.weights)) { return config_dtype(&s->config, dtype); }
     const tn__hf_weights *w = &s->plan.weights;
     char name[128];
     snprintf(name, sizeof(name), "%s%s", s->family->hf->prefix, s->family->hf->tokens);
@@ -162,18 +156,14 @@ static tn_status load_model(source *s, void *m, tn_lm_load_options options) {
         tn_module_finish(m);
         return tn_error();
     }
-    if (!waits) {
-        tn__hf_plan_apply(&s->plan);
-    }
+    if (!waits) { tn__hf_plan_apply(&s->plan); }
     return TN_OK;
 }
 
 tn_status tn__hf_load(const tn__lm_family *family, void *m, const char *folder,
                       tn_lm_load_options options, const char *operation) {
     source s;
-    if (!m) {
-        return tn__raise(TN_EVALUE, operation, "the model is NULL");
-    }
+    if (!m) { return tn__raise(TN_EVALUE, operation, "the model is NULL"); }
     memset(m, 0, family->bytes);
     if (!tn__options_made(options.from_defaults, operation, "tn_lm_load") ||
         !source_open(&s, folder, options.mmap, family, operation)) {
@@ -205,9 +195,7 @@ tn_module *tn_lm_load(const char *folder, tn_lm_load_options options) {
 static tn_module *new_model(tn__hf_config *c) {
     enum { MOST_TENSORS = 1 << 16 }; /* no weights are here to say how many there are */
     const tn__lm_family *family = family_of_config(c);
-    if (!family || !check_config(c)) {
-        return NULL;
-    }
+    if (!family || !check_config(c)) { return NULL; }
     if (c->dropout != 0 && !family->hf->dropout) {
         tn__raise(TN_EUNSUPPORTED, c->operation, "dropout %g, but a %s has none: must be 0",
                   c->dropout, family->kind);
@@ -228,9 +216,7 @@ tn_module *tn_lm_new(const char *folder, double dropout) {
     char *at = tn__pending() ? NULL : tn__hf_model_folder(folder, "lm_new");
     bool opened = at && tn__hf_config_open(&c, at, "config.json", "lm_new");
     free(at);
-    if (!opened) {
-        return NULL;
-    }
+    if (!opened) { return NULL; }
     c.dropout = dropout;
     tn_module *m = new_model(&c);
     tn__hf_config_free(&c);
@@ -272,9 +258,7 @@ struct tn__hf_loading {
 tn__hf_loading *tn__hf_loading_new(void *m, const char *folder, const char *operation) {
     const tn__lm_family *family = tn__lm_family_of(m, operation);
     tn__hf_loading *l = family ? tn__calloc(1, sizeof(*l)) : NULL;
-    if (family && !l) {
-        tn__raise(TN_ENOMEM, operation, "no memory to load a %s", family->kind);
-    }
+    if (family && !l) { tn__raise(TN_ENOMEM, operation, "no memory to load a %s", family->kind); }
     if (!l || !source_open(&l->source, folder, false, family, operation)) {
         free(l);
         return NULL;
@@ -299,9 +283,7 @@ void tn__hf_loading_free(tn__hf_loading *l) {
 
 tn_status tn_lm_load_weights(void *m, const char *folder) {
     tn__hf_loading *l = tn__hf_loading_new(m, folder, "lm_load_weights");
-    if (l) {
-        tn__hf_loading_apply(l);
-    }
+    if (l) { tn__hf_loading_apply(l); }
     tn__hf_loading_free(l);
     return tn_error();
 }
@@ -314,9 +296,7 @@ tn_lm_save_options tn_lm_save_defaults(void) {
 
 tn_status tn__hf_save_model(const tn__lm_family *family, void *m, const char *folder,
                             tn_lm_save_options options, const char *operation) {
-    if (!tn__options_made(options.from_defaults, operation, "tn_lm_save")) {
-        return tn_error();
-    }
+    if (!tn__options_made(options.from_defaults, operation, "tn_lm_save")) { return tn_error(); }
     const tn__lm_family *own = tn__lm_family_of(m, operation);
     if (own && family && own != family) {
         return tn__raise(TN_EVALUE, operation, "the module is a %s but must be a %s", own->kind,

@@ -76,9 +76,7 @@ static const tn__json *find_value(const tn__hf_config *c, const char *key, bool 
     const tn__json *found = NULL, *value = c->object ? tn__json_first(c->object) : NULL;
     *sound = true;
     for (uint32_t i = 0; value && i < c->object->count; i++, value = tn__json_next(value)) {
-        if (strcmp(value->key, key) != 0) {
-            continue;
-        }
+        if (strcmp(value->key, key) != 0) { continue; }
         if (found) {
             tn__raise(TN_EFORMAT, c->operation, "%s: \"%s\" occurs twice", c->path, key);
             *sound = false;
@@ -153,9 +151,7 @@ bool tn__hf_config_text(const tn__hf_config *c, const char *key, const char *abs
     bool sound;
     const tn__json *value = find_value(c, key, &sound);
     *text = value && value->kind == TN__JSON_TEXT ? value->text : absent;
-    if (value && value->kind != TN__JSON_TEXT) {
-        return tn__hf_config_bad(c, key, "a string");
-    }
+    if (value && value->kind != TN__JSON_TEXT) { return tn__hf_config_bad(c, key, "a string"); }
     return sound;
 }
 
@@ -182,9 +178,7 @@ enum { ACTIVATIONS = sizeof(activation_names) / sizeof(activation_names[0]) };
 bool tn__hf_config_activation(const tn__hf_config *c, const char *key, const char *absent,
                               tn_activation *activation) {
     const char *name;
-    if (!tn__hf_config_text(c, key, absent, &name)) {
-        return false;
-    }
+    if (!tn__hf_config_text(c, key, absent, &name)) { return false; }
     for (int i = 0; i < ACTIVATIONS; i++) {
         if (strcmp(name, activation_names[i].name) == 0) {
             *activation = activation_names[i].activation;
@@ -207,8 +201,6 @@ bool tn__hf_config_within(const tn__hf_config *c, const char *key, tn__hf_config
     const tn__json *value = find_value(c, key, &sound);
     *within = *c;
     within->object = value;
-    if (value && value->kind != TN__JSON_OBJECT) {
-        return tn__hf_config_bad(c, key, "an object");
-    }
+    if (value && value->kind != TN__JSON_OBJECT) { return tn__hf_config_bad(c, key, "an object"); }
     return sound;
 }

@@ -35,9 +35,7 @@ static const char *name_of(const tn__hf_plan *p, const char *path, char *name) {
 /* The other way round; NULL: no parameter has this name. */
 static const char *path_of(const tn__hf_plan *p, const char *name) {
     size_t prefix = strlen(p->form->prefix);
-    if (!p->prefixed || strncmp(name, head_start, sizeof(head_start) - 1) == 0) {
-        return name;
-    }
+    if (!p->prefixed || strncmp(name, head_start, sizeof(head_start) - 1) == 0) { return name; }
     return strncmp(name, p->form->prefix, prefix) == 0 ? name + prefix : NULL;
 }
 
@@ -61,9 +59,7 @@ static void list_name(name_list *l, const char *name) {
 
 static const char *list_rest(const name_list *l, char *text, size_t size) {
     *text = 0;
-    if (l->count > NAMES_SHOWN) {
-        snprintf(text, size, " and %d more", l->count - NAMES_SHOWN);
-    }
+    if (l->count > NAMES_SHOWN) { snprintf(text, size, " and %d more", l->count - NAMES_SHOWN); }
     return text;
 }
 
@@ -110,9 +106,7 @@ static bool check_tied_head(const tn__hf_plan *p) {
 
 /* Whether the files' tensor is one of the model's, or one that no model needs. */
 static bool is_known(const tn__hf_plan *p, const char *name) {
-    if (strcmp(name, head_path) == 0) {
-        return true;
-    }
+    if (strcmp(name, head_path) == 0) { return true; }
     const char *path = path_of(p, name);
     return (path && (tn__state_has(&p->state, path) || is_absent(p, path))) ||
            (!p->weights.plain && p->form->ignored && p->form->ignored(name));
@@ -134,9 +128,7 @@ static bool compare_all_names(const tn__hf_plan *p) {
                       tn__show(found).text);
             return false;
         }
-        if (!p->partial && !is_known(p, found)) {
-            list_name(&surplus, found);
-        }
+        if (!p->partial && !is_known(p, found)) { list_name(&surplus, found); }
     }
     if (missing.count || surplus.count) {
         tn__raise(TN_EMISMATCH, w->operation, "%s %s%s%s%s%s%s%s", w->path,
@@ -156,9 +148,7 @@ static bool compare_item(const tn__hf_plan *p, const tn__state_item *item) {
     const tn_safetensors *f = tn__hf_weights_find(w, name_of(p, item->name, name));
     tn_dims has = tn_safetensors_shape(f, name), wanted = item->layout.whole;
     tn_dtype dtype, is = tn_dtype_of(item->tensor);
-    if (is_transposed(p, item->name)) {
-        wanted = TN_DIMS(wanted.size[1], wanted.size[0]);
-    }
+    if (is_transposed(p, item->name)) { wanted = TN_DIMS(wanted.size[1], wanted.size[0]); }
     if (!tn_dims_equal(has, wanted)) {
         tn__raise(TN_ESHAPE, w->operation, "%s: \"%s\" is %s but the model's is %s",
                   tn__safetensors_path(f), name, tn__dims_text(has), tn__dims_text(wanted));
@@ -229,9 +219,7 @@ static bool fetch_item(const tn__hf_plan *p, tn__state_item *item) {
         source = tn_empty_on(tn_cpu(), tn_shape(t), tn_dtype_of(t));
         read_item(p, item, source);
     }
-    if (tn__pending()) {
-        return false;
-    }
+    if (tn__pending()) { return false; }
     item->source = tn_keep(source);
     return true;
 }
@@ -245,9 +233,7 @@ bool tn__hf_plan_make(tn__hf_plan *p, const tn__hf_form *form, void *m) {
     p->state = (tn__state){.operation = p->weights.operation, .deferred = true, .parts = true};
     snprintf(name, sizeof(name), "%s%s", form->prefix, form->tokens);
     p->prefixed = !p->weights.plain && tn__hf_weights_find(&p->weights, name);
-    if (!tn__state_add_module(&p->state, m, "")) {
-        return false;
-    }
+    if (!tn__state_add_module(&p->state, m, "")) { return false; }
     tn__state_sort(&p->state);
     bool made = compare_all_names(p);
     for (int i = 0; made && i < p->state.count; i++) {

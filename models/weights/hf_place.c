@@ -44,9 +44,7 @@ bool tn__hf_has_model(const char *folder) {
 char *tn__hf_model_folder(const char *folder, const char *operation) {
     bool staged = folder && tn__hf_is_staged(folder);
     char *path = tn__folder_path(folder, staged ? TN__HF_STAGING : "", operation);
-    if (path && !staged) {
-        path[strlen(path) - 1] = 0; /* the slash */
-    }
+    if (path && !staged) { path[strlen(path) - 1] = 0; /* the slash */ }
     return path;
 }
 
@@ -79,9 +77,7 @@ bool tn__hf_copy_file(const char *from, const char *to, const char *operation) {
         tn__file_put(&f, chunk, read ? n : 0);
     }
     tn__reader_close(&r);
-    if (!read) {
-        tn__file_abandon(&f);
-    }
+    if (!read) { tn__file_abandon(&f); }
     return read && tn__file_commit(&f) == TN_OK;
 }
 

@@ -30,9 +30,7 @@ typedef struct axis {
 
 static axis axis_of(const tn_layout *l, int dim) {
     int64_t size = l->whole.size[dim];
-    if (l->dim != dim) {
-        return (axis){.count = size, .piece = size, .slice = size};
-    }
+    if (l->dim != dim) { return (axis){.count = size, .piece = size, .slice = size}; }
     tn__slice slice = tn__layout_slice(l);
     return (axis){.count = l->pieces * slice.count,
                   .piece = size / l->pieces,
@@ -95,9 +93,7 @@ static bool read_transposed(const tn_safetensors *f, const char *name, const tn_
 
 bool tn__hf_read(const tn_safetensors *f, const char *name, const tn_layout *layout,
                  bool transposed, void *to) {
-    if (layout->length == 0) {
-        return true;
-    }
+    if (layout->length == 0) { return true; }
     return transposed ? read_transposed(f, name, layout, to)
                       : tn__safetensors_read_layout(f, name, layout, to);
 }

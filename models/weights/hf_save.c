@@ -100,9 +100,7 @@ static bool add_entry(const tn_entry *entry, void *user) {
     }
     t.transposed =
         !s->options.plain && s->family->hf->transposed && s->family->hf->transposed(entry->path);
-    if (t.transposed) {
-        t.dims = TN_DIMS(t.dims.size[1], t.dims.size[0]);
-    }
+    if (t.transposed) { t.dims = TN_DIMS(t.dims.size[1], t.dims.size[0]); }
     return add_saved(s, entry->path, true, &t);
 }
 
@@ -165,9 +163,7 @@ static void file_name(const saver *s, int part, char *name) {
 static tn_tensor *make_saved(const char *name, void *user) {
     const kept_tensor *t = user;
     const saver *s = t->saver;
-    if (!t->path) {
-        return tn_zeros(t->dims, t->dtype);
-    }
+    if (!t->path) { return tn_zeros(t->dims, t->dtype); }
     tn_tensor *whole = s->source ? s->source(t->path, s->user) : tn_module_get(s->model, t->path);
     return t->transposed ? tn_transpose(whole, 0, 1) : whole;
 }
@@ -179,9 +175,7 @@ static bool write_part(saver *s, int part) {
     tn_safetensors_writer *w = !path              ? NULL
                                : s->options.plain ? tn__module_writer(s->model, s->operation)
                                                   : tn_safetensors_writer_new();
-    if (w && !s->options.plain) {
-        tn_safetensors_writer_add_metadata(w, "format", "pt");
-    }
+    if (w && !s->options.plain) { tn_safetensors_writer_add_metadata(w, "format", "pt"); }
     for (int i = 0; w && i < s->count; i++) {
         kept_tensor *t = &s->list[i];
         if (t->part == part) {
@@ -265,9 +259,7 @@ static void put_tokens(tn__buffer *j, const char *key, const int32_t *tokens, in
 static bool make_config(const saver *s, tn__buffer *j) {
     tn_lm_specials tokens;
     const char *told = s->options.tokenizer ? s->options.tokenizer : s->folder;
-    if (!tn__lm_specials_to_save(s->model, told, &tokens)) {
-        return false;
-    }
+    if (!tn__lm_specials_to_save(s->model, told, &tokens)) { return false; }
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     tn__buffer_text(j, "{\n");
     bool made = s->family->hf->put_config(j, s->model, s->options.plain, s->operation);
@@ -326,12 +318,8 @@ static void end_save(const saver *s, tn__file *held, bool made) {
         tn_error_clear();
     }
     tn__quiet(-1);
-    if (held) {
-        tn__file_abandon(held);
-    }
-    if (made && why.status != TN_OK) {
-        rmdir(s->folder); /* it stays if there is anything in it */
-    }
+    if (held) { tn__file_abandon(held); }
+    if (made && why.status != TN_OK) { rmdir(s->folder); /* it stays if there is anything in it */ }
     tn_error_give(&why);
 }
 
@@ -343,9 +331,7 @@ static void save_all(saver *s) {
     if (s->staging && list_all(s) && check_words(s) && tn__folder_make(s->folder, s->operation)) {
         tn__quiet(1);
         bool begun = tn__file_begin(&held, path, s->operation);
-        if (begun) {
-            save_rest(s, &held);
-        }
+        if (begun) { save_rest(s, &held); }
         end_save(s, begun ? &held : NULL, made);
     }
     free(path);

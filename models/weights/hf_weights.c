@@ -27,9 +27,7 @@ static tn_safetensors *open_file(tn__hf_weights *w, const char *path) {
         return NULL;
     }
     tn_safetensors *f = w->mapped ? tn_safetensors_map(path) : tn_safetensors_open(path);
-    if (f) {
-        w->files[w->file_count++] = f;
-    }
+    if (f) { w->files[w->file_count++] = f; }
     return f;
 }
 
@@ -44,9 +42,7 @@ static bool list_tensors(tn__hf_weights *w) {
         count += (size_t)tn_safetensors_count(w->files[i]);
     }
     w->tensors = tn__calloc(count + 1, sizeof(*w->tensors));
-    if (!w->tensors) {
-        return no_memory(w, "its names");
-    }
+    if (!w->tensors) { return no_memory(w, "its names"); }
     for (int i = 0; i < w->file_count; i++) {
         for (int k = 0; k < tn_safetensors_count(w->files[i]); k++) {
             w->tensors[w->count++] =
@@ -95,9 +91,7 @@ static bool parse_index(index_reader *r, const char *text, size_t bytes) {
         return false;
     }
     const tn__json *whole = r->json.values, *map = NULL;
-    if (whole->kind == TN__JSON_OBJECT) {
-        map = tn__json_get(whole, "weight_map");
-    }
+    if (whole->kind == TN__JSON_OBJECT) { map = tn__json_get(whole, "weight_map"); }
     if (!map || map->kind != TN__JSON_OBJECT || map->count == 0) {
         return index_bad(r, "weight_map", "is not an object with names");
     }
@@ -115,9 +109,7 @@ static int compare_files(const void *a, const void *b) {
 static bool sort_files(index_reader *r) {
     size_t count = (size_t)r->map.count;
     r->by_file = tn__malloc(count * sizeof(*r->by_file));
-    if (!r->by_file) {
-        return no_memory(r->weights, "its names");
-    }
+    if (!r->by_file) { return no_memory(r->weights, "its names"); }
     memcpy(r->by_file, r->map.at, count * sizeof(*r->by_file));
     qsort(r->by_file, count, sizeof(*r->by_file), compare_files);
     return true;
@@ -155,8 +147,7 @@ static bool open_parts(index_reader *r) {
     bool opened = sort_files(r);
     for (int i = 0, next; opened && i < r->map.count; i = next) {
         for (next = i; next < r->map.count && compare_files(&r->by_file[i], &r->by_file[next]) == 0;
-             next++) {
-        }
+             next++) {}
         opened = open_part(r, &r->by_file[i], next - i);
     }
     return opened;
@@ -178,9 +169,7 @@ static bool read_index(tn__hf_weights *w, const char *folder) {
 
 /* Sets w->path if the folder has this file. */
 static bool has_file(tn__hf_weights *w, const char *folder, const char *name) {
-    if (tn__folder_has(folder, name)) {
-        w->path = tn__folder_path(folder, name, w->operation);
-    }
+    if (tn__folder_has(folder, name)) { w->path = tn__folder_path(folder, name, w->operation); }
     return w->path != NULL;
 }
 

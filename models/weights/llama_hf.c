@@ -39,9 +39,7 @@ static bool read_scaling(const tn__hf_config *rope, tn_rotary_options *o) {
     if (part != 1.0) {
         return tn__hf_config_bad(rope, "partial_rotary_factor", "1: all of a row is rotated here");
     }
-    if (strcmp(type, "default") == 0) {
-        return true;
-    }
+    if (strcmp(type, "default") == 0) { return true; }
     return (strcmp(type, "llama3") == 0 || tn__hf_config_bad(rope, key, "default or llama3")) &&
            read_factor(rope, "factor", &o->factor) &&
            read_factor(rope, "low_freq_factor", &o->low_freq_factor) &&
@@ -119,13 +117,9 @@ static bool read_options(const tn__hf_config *c, int tensors, tn_llama_options *
 static bool llama_init(void *m, const tn__hf_config *c, tn_dtype dtype, int tensors) {
     tn_llama_options options = tn_llama_defaults();
     options.dtype = dtype;
-    if (!read_options(c, tensors, &options)) {
-        return false;
-    }
+    if (!read_options(c, tensors, &options)) { return false; }
     tn_llama_init(m, options);
-    if (tn__pending()) {
-        tn_module_finish(m);
-    }
+    if (tn__pending()) { tn_module_finish(m); }
     return !tn__pending();
 }
 
@@ -155,12 +149,8 @@ static void put_rotary(tn__buffer *j, const tn_rotary_options *r) {
 
 /* Whether a module computes as the model's options say. */
 static bool same_options(const tn_module *m, const tn_llama_options *o) {
-    if (strcmp(m->kind, "rms_norm") == 0) {
-        return ((const tn_rms_norm *)m)->eps == o->eps;
-    }
-    if (strcmp(m->kind, "grouped_attention") != 0) {
-        return true;
-    }
+    if (strcmp(m->kind, "rms_norm") == 0) { return ((const tn_rms_norm *)m)->eps == o->eps; }
+    if (strcmp(m->kind, "grouped_attention") != 0) { return true; }
     const tn_rotary_options *a = &((const tn_grouped_attention *)m)->rotary, *b = &o->rotary;
     return a->theta == b->theta && a->factor == b->factor &&
            a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
@@ -186,9 +176,7 @@ static bool check_options(tn_module *m, const char *path, void *user) {
 static bool llama_put_config(tn__buffer *j, void *m, bool plain, const char *operation) {
     const tn_llama_options *o = &((const tn_llama *)m)->options;
     tn_module_each_module(m, check_options, &(check){o, operation});
-    if (tn__pending()) {
-        return false;
-    }
+    if (tn__pending()) { return false; }
     int64_t head_width = o->head_width ? o->head_width : o->width / o->heads;
     tn__buffer_format(j, "  \"architectures\": [\n    \"LlamaForCausalLM\"\n  ],\n");
     tn__buffer_format(j, "  \"attention_bias\": false,\n  \"mlp_bias\": false,\n");

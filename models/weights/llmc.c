@@ -112,9 +112,7 @@ static bool check_size(const llmc_load *l) {
 static bool read_header(llmc_load *l) {
     int32_t h[HEADER] = {0};
     size_t bytes = l->file.bytes < sizeof(h) ? l->file.bytes : sizeof(h);
-    if (!tn__reader_get(&l->file, 0, h, bytes)) {
-        return false;
-    }
+    if (!tn__reader_get(&l->file, 0, h, bytes)) { return false; }
     tn__kind kind = tn__kind_of(h, bytes, l->file.bytes);
     if (h[0] != MAGIC && bytes >= sizeof(h[0]) && kind.form != TN__FORM_BINARY) {
         tn__raise(TN_EFORMAT, l->file.operation, "%s is not an llm.c checkpoint; it is %s",
@@ -126,23 +124,15 @@ static bool read_header(llmc_load *l) {
                   l->file.path, bytes, sizeof(h));
         return false;
     }
-    if (h[0] != MAGIC) {
-        return header_bad(l, 0, h[0], "20240326: it is not an llm.c checkpoint");
-    }
+    if (h[0] != MAGIC) { return header_bad(l, 0, h[0], "20240326: it is not an llm.c checkpoint"); }
     if (h[1] != VERSION_F32 && h[1] != VERSION_BF16) {
         return header_bad(l, 1, h[1], "the version, 3 (f32) or 5 (bf16)");
     }
     for (int i = 2; i < 8; i++) {
-        if (h[i] < 1) {
-            return header_bad(l, i, h[i], "at least 1");
-        }
+        if (h[i] < 1) { return header_bad(l, i, h[i], "at least 1"); }
     }
-    if (h[7] < h[3]) {
-        return header_bad(l, 7, h[7], "at least field 3, the vocabulary");
-    }
-    if (h[6] % h[5] != 0) {
-        return header_bad(l, 6, h[6], "a multiple of field 5, the heads");
-    }
+    if (h[7] < h[3]) { return header_bad(l, 7, h[7], "at least field 3, the vocabulary"); }
+    if (h[6] % h[5] != 0) { return header_bad(l, 6, h[6], "a multiple of field 5, the heads"); }
     l->dtype = h[1] == VERSION_BF16 ? TN_BF16 : TN_F32;
     l->shape = (llmc_shape){h[2], h[3], h[4], h[5], h[6], h[7]};
     l->at = sizeof(h);
@@ -156,9 +146,7 @@ static bool load_parameter(const char *path, int64_t count, void *user) {
     llmc_load *l = user;
     size_t bytes = (size_t)count * tn_dtype_size(l->dtype);
     tn_tensor *t = tn_module_get(l->model, path);
-    if (tn_storage_refill(t) != TN_OK) {
-        return false;
-    }
+    if (tn_storage_refill(t) != TN_OK) { return false; }
     bool direct = tn_dtype_of(t) == l->dtype && tn__same_device(tn_device_of(t), tn_cpu());
     tn_tensor *stage = direct ? t : tn_empty_on(tn_cpu(), tn_shape(t), l->dtype);
     if (tn_is_inert(stage) || !tn__reader_get(&l->file, l->at, tn__address(stage), bytes)) {
@@ -192,9 +180,7 @@ static void build_deferred(llmc_load *l, tn_lm_load_options options) {
 
 tn_status tn_gpt_load_llmc(tn_gpt *m, const char *path, tn_lm_load_options options) {
     llmc_load l = {.model = m};
-    if (!m) {
-        return tn__raise(TN_EVALUE, "gpt_load_llmc", "the model is NULL");
-    }
+    if (!m) { return tn__raise(TN_EVALUE, "gpt_load_llmc", "the model is NULL"); }
     memset(m, 0, sizeof(*m));
     if (tn__pending() || !tn__options_made(options.from_defaults, "gpt_load_llmc", "tn_lm_load") ||
         !tn__reader_open(&l.file, path, "gpt_load_llmc")) {
@@ -202,9 +188,7 @@ tn_status tn_gpt_load_llmc(tn_gpt *m, const char *path, tn_lm_load_options optio
     }
     if (read_header(&l)) {
         build_deferred(&l, options);
-        if (tn__pending() || !each_parameter(&l.shape, load_parameter, &l)) {
-            tn_module_finish(m);
-        }
+        if (tn__pending() || !each_parameter(&l.shape, load_parameter, &l)) { tn_module_finish(m); }
     }
     tn__reader_close(&l.file);
     return tn_error();
@@ -237,9 +221,7 @@ static bool save_parameter(const char *path, int64_t count, void *user) {
         return true;
     }
     tn_tensor *t = tn_to(tn_contiguous(tn_module_get(s->model, path)), tn_cpu());
-    if (tn_is_inert(t)) {
-        return false;
-    }
+    if (tn_is_inert(t)) { return false; }
     tn__file_put(&s->file, tn_data(t), (size_t)count * size);
     if (strcmp(path, "wte.weight") == 0) {
         put_zeros(s, (size_t)((s->shape.padded - s->shape.vocab) * s->shape.width) * size);
@@ -274,9 +256,7 @@ static bool eps_fits(tn_module *m, const char *path, void *user) {
 static bool model_fits(llmc_save *s) {
     tn_gpt *m = s->model;
     const tn__lm_family *family = tn__lm_family_of(m, "gpt_save_llmc");
-    if (!family) {
-        return false;
-    }
+    if (!family) { return false; }
     if (family != &tn__gpt_family) {
         tn__raise(TN_EVALUE, "gpt_save_llmc", "the module is a %s but must be a gpt", family->kind);
     } else if (m->options.activation != TN_ACT_GELU_TANH) {
@@ -307,16 +287,12 @@ static void put_header(llmc_save *s) {
 
 tn_status tn_gpt_save_llmc(tn_gpt *m, const char *path) {
     llmc_save s = {.model = m};
-    if (!model_fits(&s) || !tn__file_begin(&s.file, path, "gpt_save_llmc")) {
-        return tn_error();
-    }
+    if (!model_fits(&s) || !tn__file_begin(&s.file, path, "gpt_save_llmc")) { return tn_error(); }
     put_header(&s);
     tn__quiet(1); /* an error handler may exit: not before the temporary file is gone */
     bool done = each_parameter(&s.shape, save_parameter, &s);
     tn__quiet(-1);
-    if (done) {
-        return tn__file_commit(&s.file);
-    }
+    if (done) { return tn__file_commit(&s.file); }
     tn__file_abandon(&s.file);
     tn_error_record why;
     tn_error_take(&why);

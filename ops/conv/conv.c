@@ -18,9 +18,7 @@ enum { X, W, B, INPUTS };
 /* The result's size in dimension i, or -1 after raising. */
 static int64_t places_of_kernel(const tn_op_call *c, int i) {
     const tn__conv_call *call = c->args;
-    if (call->size.ndim > 0) {
-        return call->size.size[i];
-    }
+    if (call->size.ndim > 0) { return call->size.size[i]; }
     int64_t in = tn_size(c->in[X], i + 2), kernel = tn_size(c->in[W], i + 2),
             padding = tn__conv_last(call->kernel.padding, call->spatial)[i],
             dilation = tn__conv_last(call->kernel.dilation, call->spatial)[i],
@@ -56,9 +54,7 @@ static bool conv_shape(tn_op_call *c) {
     tn_dims y = TN_DIMS(x.size[0], w.size[0]);
     for (int i = 0; i < call->spatial; i++) {
         int64_t size = places_of_kernel(c, i);
-        if (size < 0) {
-            return false;
-        }
+        if (size < 0) { return false; }
         y.size[y.ndim++] = size;
     }
     return tn__conv_bias(c, w.size[0]) && tn_op_out(c, y, tn_dtype_of(c->in[X]));
@@ -82,9 +78,7 @@ static void conv_backward(tn_op_grad *g) {
         tn_dims size = tn__conv_sizes(tn_op_input_dims(g, W));
         tn_op_give(g, W, tn__conv_weight_grad(dy, tn_op_saved_input(g, X), *call, size));
     }
-    if (g->inputs > B && g->wants[B]) {
-        tn_op_give(g, B, tn__conv_bias_grad(dy));
-    }
+    if (g->inputs > B && g->wants[B]) { tn_op_give(g, B, tn__conv_bias_grad(dy)); }
 }
 
 static tn_status conv_backward_kernel(const tn_op_back *b) {
@@ -117,9 +111,7 @@ static void conv_samples(tn_op_samples *s) {
             .in = {tn_spec_real(all[i].x, -1.0, 1.0), tn_spec_real(all[i].w, -1.0, 1.0),
                    tn_spec_real(TN_DIMS(all[i].w.size[0]), -1.0, 1.0)},
         };
-        if (i % 3 == 1) {
-            sample.in[B] = (tn_spec){.kind = TN_SPEC_ABSENT};
-        }
+        if (i % 3 == 1) { sample.in[B] = (tn_spec){.kind = TN_SPEC_ABSENT}; }
         tn_sample_add(s, &sample);
     }
 }
@@ -174,9 +166,7 @@ static tn_tensor *convolve_forward(const char *name, int spatial, tn_tensor *x, 
                                    tn_tensor *b, const tn_conv_options *options) {
     tn__conv_call call;
     bool single;
-    if (!tn__conv_begin(name, spatial, options, &call)) {
-        return tn_inert();
-    }
+    if (!tn__conv_begin(name, spatial, options, &call)) { return tn_inert(); }
     x = tn__conv_batched(x, spatial, &single);
     if (options->same && tn__usable(x, name) && tn__usable(w, name) && tn_ndim(x) == spatial + 2 &&
         tn_ndim(w) == spatial + 2 && !keep_sizes(name, x, w, &call)) {

@@ -18,9 +18,7 @@ static bool size_fits(const tn_op_call *c, int i) {
     const tn__conv_call *call = c->args;
     int64_t in = tn_size(c->in[X], i + 2), kernel = tn_size(c->in[W], i + 2),
             out = call->size.size[i];
-    if (kernel >= 1 && in >= 1 && out >= 1) {
-        return true;
-    }
+    if (kernel >= 1 && in >= 1 && out >= 1) { return true; }
     return tn_op_fail(c, TN_ESHAPE,
                       "x is %s and weight is %s, from which the result would have size %lld in "
                       "dimension %d (all sizes must be at least 1)",
@@ -42,9 +40,7 @@ static bool conv_transpose_shape(tn_op_call *c) {
                           tn_shape_text(c->in[X]), tn_shape_text(c->in[W]), (long long)groups);
     }
     for (int i = 0; i < call->spatial; i++) {
-        if (!size_fits(c, i)) {
-            return false;
-        }
+        if (!size_fits(c, i)) { return false; }
     }
     return tn__conv_bias(c, w.size[1] * groups) &&
            tn_op_out(c, tn__conv_dims(x.size[0], w.size[1] * groups, call->size),
@@ -70,9 +66,7 @@ static void conv_transpose_backward(tn_op_grad *g) {
         tn_dims size = tn__conv_sizes(tn_op_input_dims(g, W));
         tn_op_give(g, W, tn__conv_weight_grad(tn_op_saved_input(g, X), dy, *call, size));
     }
-    if (g->inputs > B && g->wants[B]) {
-        tn_op_give(g, B, tn__conv_bias_grad(dy));
-    }
+    if (g->inputs > B && g->wants[B]) { tn_op_give(g, B, tn__conv_bias_grad(dy)); }
 }
 
 /* The cases of conv, reversed: one's y is the other's x. Elements that a stride skips at the end of
@@ -95,9 +89,7 @@ static void conv_transpose_samples(tn_op_samples *s) {
                    tn_spec_real(all[i].w, -1.0, 1.0),
                    tn_spec_real(TN_DIMS(all[i].x.size[1]), -1.0, 1.0)},
         };
-        if (i % 3 == 1) {
-            sample.in[B] = (tn_spec){.kind = TN_SPEC_ABSENT};
-        }
+        if (i % 3 == 1) { sample.in[B] = (tn_spec){.kind = TN_SPEC_ABSENT}; }
         tn_sample_add(s, &sample);
     }
 }

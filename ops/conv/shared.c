@@ -45,9 +45,7 @@ bool tn__conv_begin(const char *name, int spatial, const tn_conv_options *option
     *call = (tn__conv_call){.kernel = {.stride = {1, 1, 1}, .dilation = {1, 1, 1}},
                             .spatial = spatial,
                             .size = TN_DIMS()};
-    if (!tn__options_made(options->from_defaults, name, "tn_conv")) {
-        return false;
-    }
+    if (!tn__options_made(options->from_defaults, name, "tn_conv")) { return false; }
     if (options->groups < 1) {
         tn__raise(TN_EVALUE, name, "groups is %lld (it must be at least 1)",
                   (long long)options->groups);
@@ -75,9 +73,7 @@ tn_dims tn__conv_dims(int64_t first, int64_t second, tn_dims sizes) {
 
 bool tn__conv_rank(const tn_op_call *c, int input, const char *layout) {
     const tn__conv_call *call = c->args;
-    if (tn_ndim(c->in[input]) == call->spatial + 2) {
-        return true;
-    }
+    if (tn_ndim(c->in[input]) == call->spatial + 2) { return true; }
     return tn_op_fail(c, TN_ESHAPE, "%s is %s but needs %d dimensions: %s and %d of the kernel",
                       tn_op_input_name(c->op, input).text, tn_shape_text(c->in[input]),
                       call->spatial + 2, layout, call->spatial);
@@ -85,17 +81,13 @@ bool tn__conv_rank(const tn_op_call *c, int input, const char *layout) {
 
 bool tn__conv_bias(const tn_op_call *c, int64_t channels) {
     tn_tensor *b = tn__optional(c, 2);
-    if (!b || (tn_ndim(b) == 1 && tn_size(b, 0) == channels)) {
-        return true;
-    }
+    if (!b || (tn_ndim(b) == 1 && tn_size(b, 0) == channels)) { return true; }
     return tn_op_fail(c, TN_ESHAPE, "weight is %s, which makes %lld channels, but bias is %s",
                       tn_shape_text(c->in[1]), (long long)channels, tn_shape_text(b));
 }
 
 const tn_desc *tn__conv_volume(const tn_desc *x, tn_desc *out) {
-    if (!x) {
-        return NULL;
-    }
+    if (!x) { return NULL; }
     *out = (tn_desc){.data = x->data, .dtype = x->dtype, .ndim = 2 + CONV_SPATIAL};
     int missing = out->ndim - x->ndim;
     for (int i = 0; i < out->ndim; i++) {

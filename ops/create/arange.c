@@ -10,12 +10,8 @@ static const char *arange_refused(double start, double end, double step, double 
     if (!isfinite(start) || !isfinite(end) || !isfinite(step)) {
         return "start, end and step must be finite";
     }
-    if (step == 0.0) {
-        return "step must not be 0";
-    }
-    if (count > 0x1p53) {
-        return "that many elements cannot be counted";
-    }
+    if (step == 0.0) { return "step must not be 0"; }
+    if (count > 0x1p53) { return "that many elements cannot be counted"; }
     if (!tn_dtype_is_float(dtype)) {
         if (start != trunc(start) || step != trunc(step)) {
             return "integers need a whole start and step";
@@ -41,16 +37,12 @@ tn_tensor *tn__arange(tn_device device, double start, double end, double step, t
         return tn_inert();
     }
     tn_tensor *y = tn__new(TN_DIMS((int64_t)count), dtype, device);
-    if (tn_is_inert(y)) {
-        return y;
-    }
+    if (tn_is_inert(y)) { return y; }
     tn_desc desc = tn_desc_of(y);
     tn__span span;
     bool seen = tn__profiled() && tn__profile_in_place(&span, "arange", y, tn__profile_bytes(y));
     tn_status status = tn_backend_of(device)->arange(tn_context_of(device), &desc, start, step);
-    if (seen) {
-        tn__profile_end(&span, device);
-    }
+    if (seen) { tn__profile_end(&span, device); }
     return tn__kernel_ok(status, "arange") ? y : tn_inert();
 }
 

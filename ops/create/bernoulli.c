@@ -4,9 +4,7 @@
 
 /* 24-bit uniforms for bf16 and f16 too: rounded ones would be below p too rarely. */
 tn_tensor *tn_bernoulli(tn_tensor *p) {
-    if (!tn__usable(p, "bernoulli")) {
-        return tn_inert();
-    }
+    if (!tn__usable(p, "bernoulli")) { return tn_inert(); }
     if (!tn_dtype_is_float(p->dtype)) {
         tn__raise(TN_EDTYPE, "bernoulli", "p is %s (floating point is needed; cast it)",
                   tn_dtype_name(p->dtype));
@@ -14,9 +12,7 @@ tn_tensor *tn_bernoulli(tn_tensor *p) {
     }
     TN_SCOPE;
     TN_NO_GRAD;
-    if (!tn__probabilities(p, "p", "", "bernoulli")) {
-        return tn_inert();
-    }
+    if (!tn__probabilities(p, "p", "", "bernoulli")) { return tn_inert(); }
     tn_dtype dtype = p->dtype == TN_F64 ? TN_F64 : TN_F32;
     tn_tensor *u = tn_empty_on(tn_device_of(p), p->dims, dtype);
     tn_uniform_(u, 0.0, 1.0, NULL);

@@ -21,9 +21,7 @@ tn_tensor *tn_linspace(double start, double end, int64_t steps, tn_dtype dtype) 
                   tn_dtype_name(dtype), "both must be finite and fit the dtype");
         return tn_inert();
     }
-    if (!tn__bytes_of(TN_DIMS(steps), TN_F64, &bytes, "linspace")) {
-        return tn_inert();
-    }
+    if (!tn__bytes_of(TN_DIMS(steps), TN_F64, &bytes, "linspace")) { return tn_inert(); }
     double *value = tn__malloc(bytes ? bytes : 1);
     if (!value) {
         tn__raise(TN_ENOMEM, "linspace", "no memory for %lld steps", (long long)steps);

@@ -17,9 +17,7 @@ static int64_t weigh_row(const double *w, int64_t n, double *sum) {
     int64_t above = 0;
     *sum = 0.0;
     for (int64_t i = 0; i < n; i++) {
-        if (!(w[i] >= 0.0) || isinf(w[i])) {
-            return -1;
-        }
+        if (!(w[i] >= 0.0) || isinf(w[i])) { return -1; }
         above += w[i] > 0.0;
         *sum += w[i];
     }
@@ -76,23 +74,15 @@ static const char *why_not(const double *w, int64_t rows, int64_t n, int64_t cou
     for (int64_t r = 0; r < rows && count > 0; r++) {
         double sum;
         int64_t above = weigh_row(w + r * n, n, &sum);
-        if (above < 0) {
-            return "weights must be finite and not negative";
-        }
-        if (above == 0) {
-            return "a row has no weight above 0, or their sum is not a number";
-        }
-        if (!again && above < count) {
-            return "a row has fewer weights above 0 than are drawn";
-        }
+        if (above < 0) { return "weights must be finite and not negative"; }
+        if (above == 0) { return "a row has no weight above 0, or their sum is not a number"; }
+        if (!again && above < count) { return "a row has fewer weights above 0 than are drawn"; }
     }
     return count < 0 ? "the count is negative" : NULL;
 }
 
 tn_tensor *tn_multinomial(tn_tensor *weights, int64_t count, bool replacement) {
-    if (!tn__usable(weights, "multinomial")) {
-        return tn_inert();
-    }
+    if (!tn__usable(weights, "multinomial")) { return tn_inert(); }
     tn_dims dims = weights->dims;
     if (dims.ndim < 1 || dims.ndim > 2 || !tn_dtype_is_float(weights->dtype)) {
         tn__raise(TN_ESHAPE, "multinomial", "weights are %s, %s (one row or rows of floats)",

@@ -4,22 +4,16 @@
 
 static tn_tensor *draw_new(tn_tensor *y, tn_random_kind kind, double a, double b,
                            const char *operation) {
-    if (tn_is_inert(y)) {
-        return y;
-    }
+    if (tn_is_inert(y)) { return y; }
     tn_generator *g = tn_default_generator();
     tn_random_key key = tn__draw_key(g);
-    if (tn__deferred(y)) {
-        return tn__defer_draw(y, kind, key, a, b, operation);
-    }
+    if (tn__deferred(y)) { return tn__defer_draw(y, kind, key, a, b, operation); }
     tn_device device = tn_device_of(y);
     tn_desc desc = tn_desc_of(y);
     tn__span span;
     bool seen = tn__profiled() && tn__profile_in_place(&span, operation, y, tn__profile_bytes(y));
     tn_status status = tn_backend_of(device)->random(tn_context_of(device), &desc, kind, key, a, b);
-    if (seen) {
-        tn__profile_end(&span, y->storage->device);
-    }
+    if (seen) { tn__profile_end(&span, y->storage->device); }
     return tn__kernel_ok(status, operation) ? y : tn_inert();
 }
 

@@ -24,9 +24,7 @@ static tn_status shuffle_places(int64_t *place, int64_t n, tn_random_key key) {
 
 tn_tensor *tn_randperm(int64_t n) {
     size_t bytes;
-    if (!tn__bytes_of(TN_DIMS(n), TN_I64, &bytes, "randperm")) {
-        return tn_inert();
-    }
+    if (!tn__bytes_of(TN_DIMS(n), TN_I64, &bytes, "randperm")) { return tn_inert(); }
     int64_t *place = tn__malloc(bytes ? bytes : 1);
     if (!place) {
         tn__raise(TN_ENOMEM, "randperm", "no memory for %lld places", (long long)n);

@@ -8,12 +8,8 @@
 #include "ops/elementwise/rows.h"
 
 static void add_backward(tn_op_grad *g) {
-    if (g->wants[0]) {
-        tn_op_give(g, 0, g->dout[0]);
-    }
-    if (g->wants[1]) {
-        tn_op_give(g, 1, g->dout[0]);
-    }
+    if (g->wants[0]) { tn_op_give(g, 0, g->dout[0]); }
+    if (g->wants[1]) { tn_op_give(g, 1, g->dout[0]); }
 }
 
 TN_BINARY(add, TN_ADD, number2, BETWEEN2(-3.0, 3.0, -3.0, 3.0))

@@ -13,12 +13,8 @@ static void atan2_backward(tn_op_grad *g) {
     tn_tensor *zero = tn__constant(a, 0.0), *one = tn__constant(a, 1.0);
     tn_tensor *squares = tn_add(tn_square(a), tn_square(b)), *none = tn_eq(squares, zero);
     tn_tensor *turn = tn_div(tn_where(none, zero, g->dout[0]), tn_where(none, one, squares));
-    if (g->wants[0]) {
-        tn_op_give(g, 0, tn_mul(turn, b));
-    }
-    if (g->wants[1]) {
-        tn_op_give(g, 1, tn_neg(tn_mul(turn, a)));
-    }
+    if (g->wants[0]) { tn_op_give(g, 0, tn_mul(turn, b)); }
+    if (g->wants[1]) { tn_op_give(g, 1, tn_neg(tn_mul(turn, a))); }
 }
 
 /* All four quadrants, and the axes. */

@@ -9,9 +9,7 @@
 
 static void div_backward(tn_op_grad *g) {
     tn_tensor *dy = g->dout[0], *b = tn_op_saved_input(g, 1);
-    if (g->wants[0]) {
-        tn_op_give(g, 0, tn_div(dy, b));
-    }
+    if (g->wants[0]) { tn_op_give(g, 0, tn_div(dy, b)); }
     if (g->wants[1]) {
         tn_tensor *a = tn_op_saved_input(g, 0);
         tn_op_give(g, 1, tn_neg(tn_mul(dy, tn_div(tn_div(a, b), b))));

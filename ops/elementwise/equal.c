@@ -5,9 +5,7 @@
 #include <math.h>
 
 static bool tensors_comparable(const tn_tensor *a, const tn_tensor *b, const char *name) {
-    if (!tn__usable(a, name) || !tn__usable(b, name)) {
-        return false;
-    }
+    if (!tn__usable(a, name) || !tn__usable(b, name)) { return false; }
     if (!tn__same_device(a->storage->device, b->storage->device)) {
         tn__raise(TN_EDEVICE, name, "a %s is on %s but b %s is on %s (tn_to one of them)",
                   tn_shape_text(a), tn_device_text(a->storage->device), tn_shape_text(b),
@@ -18,9 +16,7 @@ static bool tensors_comparable(const tn_tensor *a, const tn_tensor *b, const cha
 }
 
 bool tn_equal(tn_tensor *a, tn_tensor *b) {
-    if (!tensors_comparable(a, b, "equal") || a->dtype != b->dtype) {
-        return false;
-    }
+    if (!tensors_comparable(a, b, "equal") || a->dtype != b->dtype) { return false; }
     TN_NO_GRAD;
     TN_SCOPE;
     tn_tensor *all = tn_all(tn_eq(a, b));
@@ -31,9 +27,7 @@ bool tn_equal(tn_tensor *a, tn_tensor *b) {
  * separate case: their difference is NaN, and any difference from them is within rtol times
  * infinity. */
 bool tn_all_close(tn_tensor *a, tn_tensor *b, double rtol, double atol) {
-    if (!tensors_comparable(a, b, "all_close")) {
-        return false;
-    }
+    if (!tensors_comparable(a, b, "all_close")) { return false; }
     TN_NO_GRAD;
     TN_SCOPE;
     tn_tensor *p = tn_cast(a, TN_F64), *q = tn_cast(b, TN_F64);

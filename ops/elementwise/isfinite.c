@@ -14,12 +14,8 @@ tn_status tn__compare_infinity(const tn_op_call *c, tn_compare f) {
     tn_desc size = tn__scratch(c->ctx, x->dims, x->dtype),
             limit = tn__scratch(c->ctx, TN_DIMS(), x->dtype);
     tn_status status = size.data && limit.data ? TN_OK : TN_ENOMEM;
-    if (status == TN_OK) {
-        status = c->kernels->unary(c->ctx, TN_ABS, &size, c->x[0], 0.0, 0.0);
-    }
-    if (status == TN_OK) {
-        status = c->kernels->fill(c->ctx, &limit, INFINITY);
-    }
+    if (status == TN_OK) { status = c->kernels->unary(c->ctx, TN_ABS, &size, c->x[0], 0.0, 0.0); }
+    if (status == TN_OK) { status = c->kernels->fill(c->ctx, &limit, INFINITY); }
     if (status == TN_OK) {
         tn_desc spread = tn_desc_expand(&limit, &size);
         status = c->kernels->compare(c->ctx, f, c->y[0], &size, &spread);

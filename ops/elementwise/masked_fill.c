@@ -27,9 +27,7 @@ static bool masked_fill_shape(tn_op_call *c) {
 static tn_status masked_fill_forward(const tn_op_call *c) {
     size_t bytes = tn_dtype_size(c->x[0]->dtype);
     void *memory = c->ctx->workspace(c->ctx, bytes);
-    if (!memory) {
-        return TN_ENOMEM;
-    }
+    if (!memory) { return TN_ENOMEM; }
     tn_desc value = {.data = memory, .dtype = c->x[0]->dtype};
     tn_status status = c->kernels->fill(c->ctx, &value, ((const tn__scalar_args *)c->args)->k);
     if (status == TN_OK) {

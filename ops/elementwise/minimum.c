@@ -11,12 +11,8 @@ static void minimum_backward(tn_op_grad *g) {
     tn_tensor *dy = g->dout[0], *a = tn_op_saved_input(g, 0), *b = tn_op_saved_input(g, 1);
     tn_tensor *shared = tn_where(tn_eq(a, b), tn_mul_scalar(dy, 0.5), dy),
               *zero = tn__constant(dy, 0.0);
-    if (g->wants[0]) {
-        tn_op_give(g, 0, tn_where(tn_gt(a, b), zero, shared));
-    }
-    if (g->wants[1]) {
-        tn_op_give(g, 1, tn_where(tn_lt(a, b), zero, shared));
-    }
+    if (g->wants[0]) { tn_op_give(g, 0, tn_where(tn_gt(a, b), zero, shared)); }
+    if (g->wants[1]) { tn_op_give(g, 1, tn_where(tn_lt(a, b), zero, shared)); }
 }
 
 TN_BINARY(minimum, TN_MINIMUM, number2,

@@ -6,12 +6,8 @@
 #include "ops/elementwise/rows.h"
 
 static void mul_backward(tn_op_grad *g) {
-    if (g->wants[0]) {
-        tn_op_give(g, 0, tn_mul(g->dout[0], tn_op_saved_input(g, 1)));
-    }
-    if (g->wants[1]) {
-        tn_op_give(g, 1, tn_mul(g->dout[0], tn_op_saved_input(g, 0)));
-    }
+    if (g->wants[0]) { tn_op_give(g, 0, tn_mul(g->dout[0], tn_op_saved_input(g, 1))); }
+    if (g->wants[1]) { tn_op_give(g, 1, tn_mul(g->dout[0], tn_op_saved_input(g, 0))); }
 }
 
 TN_BINARY(mul, TN_MUL, number2,

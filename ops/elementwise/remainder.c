@@ -13,9 +13,7 @@ static tn_status remainder_forward(const tn_op_call *c) {
 
 static void remainder_backward(tn_op_grad *g) {
     tn_tensor *dy = g->dout[0];
-    if (g->wants[0]) {
-        tn_op_give(g, 0, dy);
-    }
+    if (g->wants[0]) { tn_op_give(g, 0, dy); }
     if (g->wants[1]) {
         tn_tensor *a = tn_op_saved_input(g, 0), *b = tn_op_saved_input(g, 1);
         tn_tensor *times = tn__fmod_times(a, b),

@@ -6,9 +6,7 @@
 #include "ops/op.h"
 
 static bool silu_mul_shape(tn_op_call *c) {
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
-        return false;
-    }
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
     if (!tn_dims_equal(tn_shape(c->in[0]), tn_shape(c->in[1]))) {
         return tn_op_fail(c, TN_ESHAPE, "a is %s and b is %s (they need the same shape)",
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));

@@ -36,12 +36,8 @@ static tn_status where_forward(const tn_op_call *c) {
 
 static void where_backward(tn_op_grad *g) {
     tn_tensor *dy = g->dout[0], *condition = tn_op_saved_input(g, 0), *zero = tn__constant(dy, 0.0);
-    if (g->wants[1]) {
-        tn_op_give(g, 1, tn_where(condition, dy, zero));
-    }
-    if (g->wants[2]) {
-        tn_op_give(g, 2, tn_where(condition, zero, dy));
-    }
+    if (g->wants[1]) { tn_op_give(g, 1, tn_where(condition, dy, zero)); }
+    if (g->wants[2]) { tn_op_give(g, 2, tn_where(condition, zero, dy)); }
 }
 
 static void where_samples(tn_op_samples *s) {

@@ -15,9 +15,7 @@ typedef struct gather_args {
 static bool gather_shape(tn_op_call *c) {
     const gather_args *args = c->args;
     int dim = tn__op_dim(c, args->dim);
-    if (dim < 0 || !tn_op_index(c, 1)) {
-        return false;
-    }
+    if (dim < 0 || !tn_op_index(c, 1)) { return false; }
     tn_dims x = tn_shape(c->in[0]), index = tn_shape(c->in[1]);
     if (x.ndim != index.ndim) {
         return tn_op_fail(c, TN_ESHAPE,
@@ -98,9 +96,7 @@ const tn_op tn__op_gather = {
 };
 
 tn_tensor *tn_gather(tn_tensor *x, int dim, tn_tensor *index) {
-    if (!tn__usable(x, "gather") || !tn__usable(index, "gather")) {
-        return tn_inert();
-    }
+    if (!tn__usable(x, "gather") || !tn__usable(index, "gather")) { return tn_inert(); }
     tn_tensor *y =
         tn_apply2(&tn__op_gather, &(gather_args){dim}, tn__as_line(x), tn__as_line(index));
     return index->dims.ndim > 0 ? y : tn_reshape(y, TN_DIMS());

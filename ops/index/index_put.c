@@ -13,9 +13,7 @@ static bool check_indices(tn_tensor *x, tn_tensor *const *index, int n, tn_dims 
     }
     for (int i = 0; i < n; i++) {
         tn_dims all;
-        if (!tn__usable(index[i], "index_put")) {
-            return false;
-        }
+        if (!tn__usable(index[i], "index_put")) { return false; }
         if (index[i]->dtype != TN_I64 && index[i]->dtype != TN_I32) {
             tn__raise(TN_EDTYPE, "index_put", "index %d is %s (i64 or i32 is needed)", i,
                       tn_dtype_name(index[i]->dtype));
@@ -27,9 +25,7 @@ static bool check_indices(tn_tensor *x, tn_tensor *const *index, int n, tn_dims 
             return false;
         }
         *dims = all;
-        if (!tn__index_within(index[i], x->dims.size[i], "index_put")) {
-            return false;
-        }
+        if (!tn__index_within(index[i], x->dims.size[i], "index_put")) { return false; }
     }
     return true;
 }
@@ -60,9 +56,7 @@ tn_tensor *tn_index_put(tn_tensor *x, tn_tensor *const *index, int n, tn_tensor 
                       tn_shape_text(x), tn__dims_text(places));
             return tn_inert();
         }
-        if (i >= n) {
-            all.size[all.ndim++] = shape.size[i];
-        }
+        if (i >= n) { all.size[all.ndim++] = shape.size[i]; }
     }
     int64_t count = tn_dims_count(places);
     tn_tensor *number = row_numbers(x, index, n, places);

@@ -29,9 +29,7 @@ static void write_places(int64_t *place, const bool *x, tn_dims dims) {
 static tn_tensor *nonzero_on_host(tn_tensor *set) {
     int64_t count = count_true(tn_data(set), tn_count(set));
     tn_tensor *y = tn_empty_on(tn_device_of(set), TN_DIMS(count, tn_ndim(set)), TN_I64);
-    if (tn_count(y) > 0) {
-        write_places(tn_data_mut(y), tn_data(set), tn_shape(set));
-    }
+    if (tn_count(y) > 0) { write_places(tn_data_mut(y), tn_data(set), tn_shape(set)); }
     return y;
 }
 
@@ -53,15 +51,11 @@ static tn_tensor *nonzero_on_device(tn_tensor *set) {
 }
 
 tn_tensor *tn_nonzero(tn_tensor *x) {
-    if (!tn__usable(x, "nonzero")) {
-        return tn_inert();
-    }
+    if (!tn__usable(x, "nonzero")) { return tn_inert(); }
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *set = tn_contiguous(tn_cast(tn_detach(x), TN_BOOL));
-    if (tn_is_inert(set)) {
-        return tn_inert();
-    }
+    if (tn_is_inert(set)) { return tn_inert(); }
     return tn_return(tn_device_of(x).kind == TN_CPU ? nonzero_on_host(set)
                                                     : nonzero_on_device(set));
 }

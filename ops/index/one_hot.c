@@ -6,24 +6,18 @@
 #include "ops/index/index.h"
 
 bool tn__index_within(tn_tensor *index, int64_t size, const char *operation) {
-    if (tn_count(index) == 0) {
-        return true;
-    }
+    if (tn_count(index) == 0) { return true; }
     TN_SCOPE;
     double least = tn_item(tn_min(index, TN_DIMS(), false));
     double most = tn_item(tn_max(index, TN_DIMS(), false));
-    if (least >= 0.0 && most < (double)size) {
-        return true;
-    }
+    if (least >= 0.0 && most < (double)size) { return true; }
     tn__raise(TN_EINDEX, operation, "index %.0f is outside [0, %lld)", least < 0.0 ? least : most,
               (long long)size);
     return false;
 }
 
 tn_tensor *tn_one_hot(tn_tensor *index, int64_t classes) {
-    if (!tn__usable(index, "one_hot")) {
-        return tn_inert();
-    }
+    if (!tn__usable(index, "one_hot")) { return tn_inert(); }
     if (index->dtype != TN_I64 && index->dtype != TN_I32) {
         tn__raise(TN_EDTYPE, "one_hot", "index is %s (i64 or i32 is needed)",
                   tn_dtype_name(index->dtype));
@@ -38,9 +32,7 @@ tn_tensor *tn_one_hot(tn_tensor *index, int64_t classes) {
                   tn_shape_text(index), (long long)classes);
         return tn_inert();
     }
-    if (!tn__index_within(index, classes, "one_hot")) {
-        return tn_inert();
-    }
+    if (!tn__index_within(index, classes, "one_hot")) { return tn_inert(); }
     tn_dtype dtype = classes <= 1 << 24 ? TN_F32 : TN_I64; /* exact, and fast to compare */
     tn_tensor *class = tn__arange(tn_device_of(index), 0, (double)classes, 1, dtype);
     return tn_return(tn_cast(tn_eq(tn_unsqueeze(tn_cast(index, dtype), -1), class), TN_I64));

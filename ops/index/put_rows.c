@@ -11,9 +11,7 @@
 
 static bool put_rows_shape(tn_op_call *c) {
     tn_dims x = c->in[0]->dims, index = c->in[1]->dims, values = c->in[2]->dims;
-    if (!tn_op_index(c, 1)) {
-        return false;
-    }
+    if (!tn_op_index(c, 1)) { return false; }
     if (c->in[2]->dtype != c->in[0]->dtype) {
         return tn_op_fail(c, TN_EDTYPE, "x is %s but values is %s (cast one of them)",
                           tn_dtype_name(c->in[0]->dtype), tn_dtype_name(c->in[2]->dtype));

@@ -17,9 +17,7 @@ typedef struct scatter_add_args {
 static bool scatter_add_shape(tn_op_call *c) {
     const scatter_add_args *args = c->args;
     int dim = tn__op_dim(c, args->dim);
-    if (dim < 0 || !tn_op_float(c, 0) || !tn_op_index(c, 1)) {
-        return false;
-    }
+    if (dim < 0 || !tn_op_float(c, 0) || !tn_op_index(c, 1)) { return false; }
     tn_dims src = tn_shape(c->in[0]);
     bool fits = src.ndim == args->dims.ndim && tn_dims_equal(src, tn_shape(c->in[1]));
     for (int i = 0; i < src.ndim && fits; i++) {
@@ -42,9 +40,7 @@ static tn_status scatter_add_forward(const tn_op_call *c) {
         y.size[i] = i == dim ? y.size[i] : c->x[0]->size[i];
     }
     tn_status status = c->kernels->fill(c->ctx, c->y[0], 0.0);
-    if (status == TN_OK) {
-        status = c->kernels->scatter_add(c->ctx, &y, c->x[1], c->x[0], dim);
-    }
+    if (status == TN_OK) { status = c->kernels->scatter_add(c->ctx, &y, c->x[1], c->x[0], dim); }
     return tn__index_status(c, status, "index", y.size[dim]);
 }
 

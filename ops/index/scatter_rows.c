@@ -19,9 +19,7 @@ typedef struct scatter_rows_args {
 static bool scatter_rows_shape(tn_op_call *c) {
     const scatter_rows_args *args = c->args;
     int dim = tn__op_dim(c, args->dim);
-    if (dim < 0 || !tn_op_float(c, 0) || !tn_op_index(c, 1)) {
-        return false;
-    }
+    if (dim < 0 || !tn_op_float(c, 0) || !tn_op_index(c, 1)) { return false; }
     tn_dims y = tn_shape(c->in[0]);
     if (tn_ndim(c->in[1]) != 1 || tn_size(c->in[1], 0) != y.size[dim]) {
         return tn_op_fail(
@@ -38,9 +36,7 @@ static tn_status scatter_rows_forward(const tn_op_call *c) {
     int dim = tn__dim_from_start(args->dim, c->x[0]->ndim);
     tn_desc src = tn__desc_front(c->x[0], dim), y = tn__desc_front(c->y[0], dim);
     tn_status status = c->kernels->fill(c->ctx, c->y[0], 0.0);
-    if (status == TN_OK) {
-        status = c->kernels->scatter_add_rows(c->ctx, &y, c->x[1], &src);
-    }
+    if (status == TN_OK) { status = c->kernels->scatter_add_rows(c->ctx, &y, c->x[1], &src); }
     return tn__index_status(c, status, "index", args->size);
 }
 

@@ -5,9 +5,7 @@
 #include <math.h>
 
 static bool same_dtype(const tn_tensor *x, const tn_tensor *y, bool floats, const char *operation) {
-    if (!tn__usable(y, operation)) {
-        return false;
-    }
+    if (!tn__usable(y, operation)) { return false; }
     if (x->dtype != y->dtype) {
         tn__raise(TN_EDTYPE, operation, "x is %s but y is %s (cast one of them)",
                   tn_dtype_name(x->dtype), tn_dtype_name(y->dtype));
@@ -35,9 +33,7 @@ static tn_tensor *binary_in_place(tn_tensor *x, tn_tensor *y, tn_binary f, bool 
         tn__profiled() &&
         tn__profile_in_place(&span, operation, x, 2 * tn__profile_bytes(x) + tn__profile_bytes(y));
     tn_status status = tn__kernels_of(x)->binary(tn__context_of(x), f, &a, &a, &b);
-    if (seen) {
-        tn__profile_end(&span, x->storage->device);
-    }
+    if (seen) { tn__profile_end(&span, x->storage->device); }
     return tn__changed(x, status, operation);
 }
 
@@ -59,9 +55,7 @@ tn_tensor *tn_div_(tn_tensor *x, tn_tensor *y) {
 
 /* k y is computed first, in y's shape, so that a small y costs little. */
 tn_tensor *tn_add_scaled_(tn_tensor *x, tn_tensor *y, double k) {
-    if (k == 1.0) {
-        return binary_in_place(x, y, TN_ADD, false, "add_scaled_");
-    }
+    if (k == 1.0) { return binary_in_place(x, y, TN_ADD, false, "add_scaled_"); }
     TN_SCOPE;
     if (!tn__writable(x, "add_scaled_") || !same_dtype(x, y, false, "add_scaled_")) {
         return tn_inert();
@@ -72,24 +66,18 @@ tn_tensor *tn_add_scaled_(tn_tensor *x, tn_tensor *y, double k) {
 
 static tn_tensor *unary_in_place(tn_tensor *x, tn_unary f, double k0, double k1,
                                  const char *operation) {
-    if (!tn__settable(x, operation)) {
-        return tn_inert();
-    }
+    if (!tn__settable(x, operation)) { return tn_inert(); }
     if (x->dtype == TN_BOOL) {
         tn__raise(TN_EDTYPE, operation, "x is bool (a number is needed; cast it)");
         return tn_inert();
     }
-    if (tn__deferred(x)) {
-        return tn__defer_unary(x, f, k0, k1, operation);
-    }
+    if (tn__deferred(x)) { return tn__defer_unary(x, f, k0, k1, operation); }
     tn_desc y = tn_desc_of(x);
     tn__span span;
     bool seen =
         tn__profiled() && tn__profile_in_place(&span, operation, x, 2 * tn__profile_bytes(x));
     tn_status status = tn__kernels_of(x)->unary(tn__context_of(x), f, &y, &y, k0, k1);
-    if (seen) {
-        tn__profile_end(&span, x->storage->device);
-    }
+    if (seen) { tn__profile_end(&span, x->storage->device); }
     return tn__changed(x, status, operation);
 }
 
@@ -116,8 +104,6 @@ tn_tensor *tn_clamp_(tn_tensor *x, double low, double high) {
         tn__raise(TN_EVALUE, "clamp_", "low is %g and high is %g (numbers are needed)", low, high);
         return tn_inert();
     }
-    if (tn__usable_or_deferred(x, "clamp_")) {
-        tn__clamp_bounds(x->dtype, &low, &high);
-    }
+    if (tn__usable_or_deferred(x, "clamp_")) { tn__clamp_bounds(x->dtype, &low, &high); }
     return unary_in_place(x, TN_CLAMP_K, low, high, "clamp_");
 }

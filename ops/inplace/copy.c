@@ -7,9 +7,7 @@
 static tn_tensor *copy_dense(tn_tensor *x, tn_tensor *from) {
     TN_NO_GRAD;
     from = tn_contiguous(from);
-    if (tn_is_inert(from)) {
-        return from;
-    }
+    if (tn_is_inert(from)) { return from; }
     tn_status status =
         tn__copy_bytes(x->storage->device, tn__address(x), from->storage->device, tn__address(from),
                        (size_t)tn_count(x) * tn_dtype_size(x->dtype), "copy_");
@@ -20,12 +18,8 @@ tn_tensor *tn_copy_(tn_tensor *x, tn_tensor *from) {
     TN_SCOPE;
     tn_desc source;
     if (tn__settable(x, "copy_") && tn__deferred(x) && tn__usable_or_deferred(from, "copy_")) {
-        if (tn__deferred(from)) {
-            return tn__defer_copy(x, from, "copy_");
-        }
-        if (tn__defer_covers(x) && tn_storage_refill(x) != TN_OK) {
-            return tn_inert();
-        }
+        if (tn__deferred(from)) { return tn__defer_copy(x, from, "copy_"); }
+        if (tn__defer_covers(x) && tn_storage_refill(x) != TN_OK) { return tn_inert(); }
     }
     if (tn__writable(x, "copy_") && tn__usable(from, "copy_") &&
         !tn__same_device(x->storage->device, from->storage->device)) {
@@ -35,9 +29,7 @@ tn_tensor *tn_copy_(tn_tensor *x, tn_tensor *from) {
         TN_NO_GRAD;
         from = tn_to(from, x->storage->device);
     }
-    if (!tn__writable(x, "copy_") || !tn__operand(x, from, "copy_", &source)) {
-        return tn_inert();
-    }
+    if (!tn__writable(x, "copy_") || !tn__operand(x, from, "copy_", &source)) { return tn_inert(); }
     tn_desc y = tn_desc_of(x);
     if (source.data == y.data && source.dtype == y.dtype) {
         return x; /* onto itself: tn__operand copies every other overlap */
@@ -47,30 +39,22 @@ tn_tensor *tn_copy_(tn_tensor *x, tn_tensor *from) {
         tn__profiled() &&
         tn__profile_in_place(&span, "copy_", x, tn__profile_bytes(x) + tn__profile_bytes(from));
     tn_status status = tn__kernels_of(x)->copy(tn__context_of(x), &y, &source);
-    if (seen) {
-        tn__profile_end(&span, x->storage->device);
-    }
+    if (seen) { tn__profile_end(&span, x->storage->device); }
     return tn__changed(x, status, "copy_");
 }
 
 static tn_tensor *fill_in_place(tn_tensor *x, double value, const char *operation) {
-    if (!tn__settable(x, operation)) {
-        return tn_inert();
-    }
+    if (!tn__settable(x, operation)) { return tn_inert(); }
     if (!tn__fits(value, x->dtype)) {
         tn__raise(TN_EVALUE, operation, "%g is not a value of %s", value, tn_dtype_name(x->dtype));
         return tn_inert();
     }
-    if (tn__deferred(x)) {
-        return tn__defer_fill(x, value, operation);
-    }
+    if (tn__deferred(x)) { return tn__defer_fill(x, value, operation); }
     tn_desc y = tn_desc_of(x);
     tn__span span;
     bool seen = tn__profiled() && tn__profile_in_place(&span, operation, x, tn__profile_bytes(x));
     tn_status status = tn__kernels_of(x)->fill(tn__context_of(x), &y, value);
-    if (seen) {
-        tn__profile_end(&span, x->storage->device);
-    }
+    if (seen) { tn__profile_end(&span, x->storage->device); }
     return tn__changed(x, status, operation);
 }
 

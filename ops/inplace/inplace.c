@@ -54,29 +54,21 @@ static void memory_extent(const tn_tensor *t, uintptr_t *from, uintptr_t *to) {
  * overlapping. */
 static bool in_the_way(const tn_tensor *x, const tn_tensor *y) {
     uintptr_t x_from, x_to, y_from, y_to;
-    if (tn_count(x) == 0 || tn_count(y) == 0) {
-        return false;
-    }
+    if (tn_count(x) == 0 || tn_count(y) == 0) { return false; }
     memory_extent(x, &x_from, &x_to);
     memory_extent(y, &y_from, &y_to);
-    if (x_to <= y_from || y_to <= x_from) {
-        return false;
-    }
+    if (x_to <= y_from || y_to <= x_from) { return false; }
     if (x_from != y_from || x->dtype != y->dtype || !tn_dims_equal(x->dims, y->dims)) {
         return true;
     }
     for (int i = 0; i < x->dims.ndim; i++) {
-        if (x->dims.size[i] > 1 && x->stride[i] != y->stride[i]) {
-            return true;
-        }
+        if (x->dims.size[i] > 1 && x->stride[i] != y->stride[i]) { return true; }
     }
     return false;
 }
 
 bool tn__operand(const tn_tensor *x, tn_tensor *y, const char *operation, tn_desc *desc) {
-    if (!tn__usable(y, operation) || !tn__tracer_change(y, operation)) {
-        return false;
-    }
+    if (!tn__usable(y, operation) || !tn__tracer_change(y, operation)) { return false; }
     tn_dims all;
     if (!tn_dims_equal(x->dims, y->dims) &&
         (!tn_dims_broadcast(x->dims, y->dims, &all) || !tn_dims_equal(all, x->dims))) {
@@ -93,9 +85,7 @@ bool tn__operand(const tn_tensor *x, tn_tensor *y, const char *operation, tn_des
     if (in_the_way(x, y)) {
         TN_NO_GRAD;
         y = tn_copy(y);
-        if (tn_is_inert(y)) {
-            return false;
-        }
+        if (tn_is_inert(y)) { return false; }
     }
     tn_desc target = tn_desc_of(x), source = tn_desc_of(y);
     *desc = tn_desc_expand(&source, &target);

@@ -7,9 +7,7 @@
 
 static tn_tensor *draw_in_place(tn_tensor *x, tn_random_kind kind, double a, double b,
                                 tn_generator *g, const char *operation) {
-    if (!tn__settable(x, operation)) {
-        return tn_inert();
-    }
+    if (!tn__settable(x, operation)) { return tn_inert(); }
     if (!tn_dtype_is_float(x->dtype)) {
         tn__raise(TN_EDTYPE, operation, "x is %s (floating point is needed)",
                   tn_dtype_name(x->dtype));
@@ -17,16 +15,12 @@ static tn_tensor *draw_in_place(tn_tensor *x, tn_random_kind kind, double a, dou
     }
     g = g ? g : tn_default_generator();
     tn_random_key key = tn__draw_key(g);
-    if (tn__deferred(x)) {
-        return tn__defer_draw(x, kind, key, a, b, operation);
-    }
+    if (tn__deferred(x)) { return tn__defer_draw(x, kind, key, a, b, operation); }
     tn_desc y = tn_desc_of(x);
     tn__span span;
     bool seen = tn__profiled() && tn__profile_in_place(&span, operation, x, tn__profile_bytes(x));
     tn_status status = tn__kernels_of(x)->random(tn__context_of(x), &y, kind, key, a, b);
-    if (seen) {
-        tn__profile_end(&span, x->storage->device);
-    }
+    if (seen) { tn__profile_end(&span, x->storage->device); }
     return tn__changed(x, status, operation);
 }
 
@@ -44,9 +38,7 @@ tn_tensor *tn_uniform_(tn_tensor *x, double low, double high, tn_generator *g) {
                   low, high);
         return tn_inert();
     }
-    if (!tn__settable(x, "uniform_")) {
-        return tn_inert();
-    }
+    if (!tn__settable(x, "uniform_")) { return tn_inert(); }
     double most = dtype_largest(x->dtype);
     if (!(low >= -most && high <= most && isfinite(high - low))) {
         tn__raise(

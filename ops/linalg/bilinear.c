@@ -8,9 +8,7 @@
 static bool bilinear_shape(tn_op_call *c) {
     tn_dims a = tn_shape(c->in[0]), b = tn_shape(c->in[1]), w = tn_shape(c->in[2]);
     const tn_tensor *bias = tn__optional(c, 3);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
-        return false;
-    }
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
     if (a.ndim == 0 || b.ndim == 0 || w.ndim != 3 ||
         !tn_dims_equal(tn__dims_leading(a), tn__dims_leading(b)) ||
         a.size[a.ndim - 1] != w.size[1] || b.size[b.ndim - 1] != w.size[2]) {

@@ -17,9 +17,7 @@
 
 static bool einsum_shape(tn_op_call *c) {
     tn__einsum_plan p;
-    if (!tn__einsum_read(c, &p) || !tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
-        return false;
-    }
+    if (!tn__einsum_read(c, &p) || !tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
     tn_dims dims = {.ndim = p.out.n};
     for (int i = 0; i < p.out.n; i++) {
         dims.size[i] = p.size[p.out.label[i]];
@@ -60,9 +58,7 @@ static void take_diagonals(einsum_factor *f) {
         while (twin > i && f->term.label[twin] != f->term.label[i]) {
             twin--;
         }
-        if (twin == i) {
-            continue;
-        }
+        if (twin == i) { continue; }
         tn_dims order = {0}, flat = {0};
         tn__term rest = {0};
         int64_t n = tn_size(f->t, i);
@@ -114,13 +110,9 @@ static tn_tensor *as_matrices(const einsum_factor *f, const tn__term *batch, con
             add_label(&order, label);
             full.size[full.ndim++] = size[label];
             product *= size[label];
-            if (k == 0) {
-                dims.size[dims.ndim++] = size[label];
-            }
+            if (k == 0) { dims.size[dims.ndim++] = size[label]; }
         }
-        if (k > 0 && dims.ndim < TN_MAX_DIMS) {
-            dims.size[dims.ndim++] = product;
-        }
+        if (k > 0 && dims.ndim < TN_MAX_DIMS) { dims.size[dims.ndim++] = product; }
     }
     return tn_reshape(tn_expand(in_order(f, &order), full), dims);
 }
@@ -133,9 +125,7 @@ static void join_factors(einsum_factor *a, const einsum_factor *b, const bool *n
     for (int i = 0; i < a->term.n; i++) {
         int label = a->term.label[i], other = tn__term_place(&b->term, label);
         size[label] = tn_size(a->t, i);
-        if (other >= 0 && size[label] == 1) {
-            size[label] = tn_size(b->t, other);
-        }
+        if (other >= 0 && size[label] == 1) { size[label] = tn_size(b->t, other); }
         add_label(other < 0 ? &left : needed[label] ? &batch : &inner, label);
     }
     for (int i = 0; i < b->term.n; i++) {
@@ -187,9 +177,7 @@ static bool has_steps(const tn__einsum_plan *p, int n) {
 
 static tn_tensor *einsum_compose(tn_op_call *c) {
     tn__einsum_plan p;
-    if (!tn__einsum_read(c, &p)) {
-        return tn_inert();
-    }
+    if (!tn__einsum_read(c, &p)) { return tn_inert(); }
     tn_dtype own = tn_dtype_of(c->in[0]);
     tn_dtype dtype = has_steps(&p, c->inputs) ? tn__wide_dtype(own) : own;
     einsum_factor sum = {0};
@@ -266,13 +254,9 @@ static tn_sample drawn_sample(uint64_t seed, char *text, tn__einsum_args *args) 
         at = stpcpy(at, "->");
         for (int i = 0, first = draw_below(&d, DRAWN_LETTERS); i < DRAWN_LETTERS; i++) {
             int letter = (first + 3 * i) % DRAWN_LETTERS;
-            if (used[letter] && draw_below(&d, 2)) {
-                *at++ = (char)('i' + letter);
-            }
+            if (used[letter] && draw_below(&d, 2)) { *at++ = (char)('i' + letter); }
         }
-        if (dots) {
-            at = stpcpy(at, "...");
-        }
+        if (dots) { at = stpcpy(at, "..."); }
     }
     *at = 0;
     snprintf(text, sizeof args->equation + 16, "equation='%s'", args->equation);

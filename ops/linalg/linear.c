@@ -11,9 +11,7 @@
 #include "ops/linalg/linear.h"
 
 bool tn__linear_shape(tn_op_call *c) {
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
-        return false;
-    }
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
     tn_dims x = c->in[0]->dims, w = c->in[1]->dims;
     if (w.ndim != 2) {
         return tn_op_fail(c, TN_ESHAPE, "weight is %s (it must have 2 dimensions: out, in)",
@@ -50,17 +48,13 @@ static tn_tensor *as_rows(tn_tensor *x, tn_dims d) {
 
 static void linear_backward(tn_op_grad *g) {
     tn_tensor *dy = g->dout[0];
-    if (g->wants[0]) {
-        tn_op_give(g, 0, tn_matmul(dy, tn_op_saved_input(g, 1)));
-    }
+    if (g->wants[0]) { tn_op_give(g, 0, tn_matmul(dy, tn_op_saved_input(g, 1))); }
     tn_dims x = tn_op_input_dims(g, 0);
     tn_tensor *rows = as_rows(dy, tn_shape(dy)); /* (…, out), (n, out) */
     if (g->wants[1]) {
         tn_op_give(g, 1, tn_matmul(tn_t(rows), as_rows(tn_op_saved_input(g, 0), x)));
     }
-    if (g->inputs > 2 && g->wants[2]) {
-        tn_op_give(g, 2, tn_sum(rows, TN_DIMS(0), false));
-    }
+    if (g->inputs > 2 && g->wants[2]) { tn_op_give(g, 2, tn_sum(rows, TN_DIMS(0), false)); }
 }
 
 /* ---- Gradients by kernels -------------------------------------------------------------------- */
@@ -77,9 +71,7 @@ static tn_status run_product(const tn_op_back *b, const tn_desc *y, const tn_des
 static tn_status sum_columns_wide(const tn_op_back *b, const tn_desc *row, const tn_desc *dy) {
     size_t bytes = tn_dtype_size(dy->dtype);
     tn_desc one = {.data = b->ctx->workspace(b->ctx, bytes), .dtype = dy->dtype};
-    if (!one.data) {
-        return TN_ENOMEM;
-    }
+    if (!one.data) { return TN_ENOMEM; }
     tn_desc ones = {.data = one.data, .dtype = one.dtype, .ndim = 2, .size = {1, dy->size[0]}};
     tn_status status = b->kernels->fill(b->ctx, &one, 1.0);
     status = status == TN_OK ? run_product(b, row, &ones, dy, b->adds ? 1.0 : 0.0) : status;
@@ -93,9 +85,7 @@ static tn_status add_columns(const tn_op_back *b, const tn_desc *row, const tn_d
     tn_desc sums = *row;
     sums.data = b->ctx->workspace(b->ctx, bytes);
     sums.stride[1] = 1;
-    if (!sums.data) {
-        return TN_ENOMEM;
-    }
+    if (!sums.data) { return TN_ENOMEM; }
     tn_status status = b->kernels->reduce(b->ctx, TN_SUM, &sums, dy);
     status = status == TN_OK ? b->kernels->binary(b->ctx, TN_ADD, row, row, &sums) : status;
     b->ctx->workspace_free(b->ctx, sums.data, bytes);
@@ -109,9 +99,7 @@ static tn_status sum_columns(const tn_op_back *b, const tn_desc *db, const tn_de
     row.size[1] = db->size[0];
     row.stride[0] = row.size[1];
     row.stride[1] = db->stride[0];
-    if (db->dtype != dy->dtype) {
-        return sum_columns_wide(b, &row, dy);
-    }
+    if (db->dtype != dy->dtype) { return sum_columns_wide(b, &row, dy); }
     return b->adds ? add_columns(b, &row, dy) : b->kernels->reduce(b->ctx, TN_SUM, &row, dy);
 }
 
@@ -124,9 +112,7 @@ static tn_status weight_gradients(const tn_op_back *b, const tn_desc *dy) {
         together.dy[0] = dy;
         status = tn_op_run_back(&tn__op_linear, &together);
     }
-    if (status != TN_EUNSUPPORTED) {
-        return status;
-    }
+    if (status != TN_EUNSUPPORTED) { return status; }
     tn_desc dyt = tn_desc_swap(dy, 0, 1);
     status = dw ? run_product(b, dw, &dyt, b->x[0], b->adds ? 1.0 : 0.0) : TN_OK;
     return status == TN_OK && db ? sum_columns(b, db, dy) : status;

@@ -36,9 +36,7 @@ static bool part_fits(tn_op_call *c, int i) {
 
 static bool linear_cat_shape(tn_op_call *c) {
     const tn_tensor *x = c->in[X], *r = tn__optional(c, R);
-    if (!tn_op_float(c, X)) {
-        return false;
-    }
+    if (!tn_op_float(c, X)) { return false; }
     if (x->dims.ndim == 0) {
         return tn_op_fail(c, TN_ESHAPE, "x is [] (it needs a last dimension)");
     }
@@ -46,9 +44,7 @@ static bool linear_cat_shape(tn_op_call *c) {
     int64_t *out = &y.size[y.ndim - 1];
     *out = 0;
     for (int i = 0; i < 3; i++) {
-        if (tn__optional(c, W + i) && !part_fits(c, i)) {
-            return false;
-        }
+        if (tn__optional(c, W + i) && !part_fits(c, i)) { return false; }
         *out += tn__optional(c, W + i) ? c->in[W + i]->dims.size[0] : 0;
     }
     if (r && (r->dtype != x->dtype || !tn_dims_equal(r->dims, y))) {
@@ -64,9 +60,7 @@ static tn_tensor *linear_cat_compose(tn_op_call *c) {
     int n = 0;
     for (int i = 0; i < 3; i++) {
         tn_tensor *w = tn__optional(c, W + i), *scale = tn__optional(c, SCALE + i);
-        if (w) {
-            parts[n++] = scale ? tn_linear_q8(x, w, scale, NULL) : tn_linear_op(x, w, NULL);
-        }
+        if (w) { parts[n++] = scale ? tn_linear_q8(x, w, scale, NULL) : tn_linear_op(x, w, NULL); }
     }
     tn_tensor *y = n > 1 ? tn_cat(parts, n, -1) : parts[0];
     return r ? tn_add(y, r) : y;

@@ -17,9 +17,7 @@ static bool linear_gelu_shape(tn_op_call *c) {
 static tn_status linear_gelu_forward(const tn_op_call *c) {
     const tn_desc *y = c->y[0], *pre = c->y[1], *w = c->x[1];
     tn_status status = tn_op_run(c->op, c);
-    if (status != TN_EUNSUPPORTED) {
-        return status;
-    }
+    if (status != TN_EUNSUPPORTED) { return status; }
     pre = pre ? pre : y;
     status = c->kernels->linear(c->ctx, pre, c->x[0], w, c->x[2]);
     return status == TN_OK ? c->kernels->unary(c->ctx, TN_GELU_TANH, y, pre, 0, 0) : status;
@@ -29,9 +27,7 @@ static tn_status linear_gelu_backward_kernel(const tn_op_back *b) {
     tn_desc dp = *b->y[1]; /* row-major, like every output */
     size_t bytes = 1 + (size_t)(dp.size[0] * dp.size[1]) * tn_dtype_size(dp.dtype); /* never 0 */
     dp.data = b->ctx->workspace(b->ctx, bytes);
-    if (!dp.data) {
-        return TN_ENOMEM;
-    }
+    if (!dp.data) { return TN_ENOMEM; }
     tn_status status = b->kernels->binary(b->ctx, TN_GELU_TANH_GRAD, &dp, b->y[1], b->dy[0]);
     status = status == TN_OK ? tn__linear_back(b, &dp) : status;
     b->ctx->workspace_free(b->ctx, dp.data, bytes);

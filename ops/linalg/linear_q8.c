@@ -12,9 +12,7 @@
 
 static bool linear_q8_shape(tn_op_call *c) {
     const tn_tensor *x = c->in[0], *w = c->in[1], *scale = c->in[2], *b = tn__optional(c, 3);
-    if (!tn_op_float(c, 0) || !tn_op_float(c, 2)) {
-        return false;
-    }
+    if (!tn_op_float(c, 0) || !tn_op_float(c, 2)) { return false; }
     if (w->dtype != TN_I8 || (b && b->dtype != x->dtype)) {
         return tn_op_fail(c, TN_EDTYPE, "weight is %s (i8 is needed), x is %s and bias %s (as x)",
                           tn_dtype_name(w->dtype), tn_dtype_name(x->dtype),

@@ -20,9 +20,7 @@ typedef struct stack {
 } stack;
 
 static bool matmul_shape(tn_op_call *c) {
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
-        return false;
-    }
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
     tn_dims a = tn_shape(c->in[0]), b = tn_shape(c->in[1]), y, batch_a, batch_b;
     if (a.ndim == 0 || b.ndim == 0) {
         return tn_op_fail(c, TN_ESHAPE, "a is %s and b is %s (both need a dimension)",
@@ -41,12 +39,8 @@ static bool matmul_shape(tn_op_call *c) {
                           "a is %s but b is %s (the dimensions before the last two must broadcast)",
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
-    if (a.ndim > 1) {
-        y.size[y.ndim++] = a.size[a.ndim - 2];
-    }
-    if (b.ndim > 1) {
-        y.size[y.ndim++] = b.size[b.ndim - 1];
-    }
+    if (a.ndim > 1) { y.size[y.ndim++] = a.size[a.ndim - 2]; }
+    if (b.ndim > 1) { y.size[y.ndim++] = b.size[b.ndim - 1]; }
     return tn_op_out(c, y, c->in[0]->dtype);
 }
 
@@ -80,9 +74,7 @@ static void stack_collapse(stack *s, const tn_op_call *c, int batch, int batch_a
         int64_t size = c->y[0]->size[i];
         int64_t step[3] = {batch_stride(c->x[0], batch_a, i, batch),
                            batch_stride(c->x[1], batch_b, i, batch), c->y[0]->stride[i]};
-        if (size == 1) {
-            continue;
-        }
+        if (size == 1) { continue; }
         bool joins = s->ndim > 0;
         for (int t = 0; t < 3 && joins; t++) {
             joins = s->step[t][s->ndim - 1] == step[t] * size;
@@ -102,9 +94,7 @@ static void stack_fold_rows(stack *s) {
         int64_t rows = s->a.size[1];
         bool folds = s->step[1][i] == 0 && (rows == 1 || (s->step[0][i] == rows * s->a.stride[1] &&
                                                           s->step[2][i] == rows * s->y.stride[1]));
-        if (!folds) {
-            return;
-        }
+        if (!folds) { return; }
         if (rows == 1) {
             s->a.stride[1] = s->step[0][i];
             s->y.stride[1] = s->step[2][i];
@@ -143,9 +133,7 @@ static tn_status stack_run(stack *s, const tn_op_call *c) {
             }
         }
         tn_status status = c->kernels->matmul(c->ctx, &now[2], &now[0], &now[1], 1.0, 0.0);
-        if (status != TN_OK) {
-            return status;
-        }
+        if (status != TN_OK) { return status; }
     }
     return TN_OK;
 }
@@ -155,9 +143,7 @@ static tn_status matmul_forward(const tn_op_call *c) {
     bool row = a->ndim == 1, column = b->ndim == 1;
     int batch = y->ndim - !row - !column;
     for (int i = 0; i < y->ndim; i++) {
-        if (y->size[i] == 0) {
-            return TN_OK;
-        }
+        if (y->size[i] == 0) { return TN_OK; }
     }
     stack s = {
         .a = matrix_of(a, row ? -1 : a->ndim - 2, a->ndim - 1),
@@ -181,12 +167,8 @@ static void matmul_backward(tn_op_grad *g) {
     tn_dims da = tn_op_input_dims(g, 0), db = tn_op_input_dims(g, 1);
     bool row = da.ndim == 1, column = db.ndim == 1;
     tn_tensor *dy = g->dout[0];
-    if (column) {
-        dy = tn_unsqueeze(dy, tn_ndim(dy));
-    }
-    if (row) {
-        dy = tn_unsqueeze(dy, tn_ndim(dy) - 1);
-    }
+    if (column) { dy = tn_unsqueeze(dy, tn_ndim(dy)); }
+    if (row) { dy = tn_unsqueeze(dy, tn_ndim(dy) - 1); }
     if (g->wants[0]) {
         tn_tensor *b = tn_op_saved_input(g, 1);
         tn_tensor *d = tn_matmul(dy, tn_t(column ? tn_unsqueeze(b, 1) : b));

@@ -20,9 +20,7 @@ enum { X, W1, B1, W2, B2, INPUTS };
 enum { Y, P, H };
 
 static bool mlp_shape(tn_op_call *c) {
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, X)) {
-        return false;
-    }
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, X)) { return false; }
     tn_dims x = tn_shape(c->in[X]), w1 = tn_shape(c->in[W1]), w2 = tn_shape(c->in[W2]);
     bool fits = x.ndim > 0 && w1.ndim == 2 && w2.ndim == 2 && x.size[x.ndim - 1] == w1.size[1] &&
                 w1.size[0] == w2.size[1];
@@ -74,21 +72,15 @@ static tn_status mlp_forward(const tn_op_call *c) {
     if (!h) {
         scratch = scratch_matrix(c->ctx, c->x[X], c->x[W1]->size[0], &bytes);
         h = &scratch;
-        if (!scratch.data) {
-            return TN_ENOMEM;
-        }
+        if (!scratch.data) { return TN_ENOMEM; }
     }
     tn_op_call first = *c;
     first.op = &tn__op_linear_gelu;
     first.y[0] = h;
     first.y[1] = c->y[P];
     tn_status status = tn__op_linear_gelu.forward(&first);
-    if (status == TN_OK) {
-        status = c->kernels->linear(c->ctx, c->y[Y], h, c->x[W2], c->x[B2]);
-    }
-    if (bytes) {
-        c->ctx->workspace_free(c->ctx, scratch.data, bytes);
-    }
+    if (status == TN_OK) { status = c->kernels->linear(c->ctx, c->y[Y], h, c->x[W2], c->x[B2]); }
+    if (bytes) { c->ctx->workspace_free(c->ctx, scratch.data, bytes); }
     return status;
 }
 
@@ -99,9 +91,7 @@ static tn_status hidden_gradient(const tn_op_back *b, const tn_desc *dp) {
     tn_op_back own = *b;
     own.dx[0] = dp;
     tn_status status = tn_op_run_back(&tn__op_mlp, &own);
-    if (status != TN_EUNSUPPORTED) {
-        return status;
-    }
+    if (status != TN_EUNSUPPORTED) { return status; }
     tn_desc to = tn__desc_stacked(dp), dy = tn__desc_stacked(b->dy[0]),
             w2 = tn__desc_stacked(b->x[W2]);
     status = b->kernels->matmul(b->ctx, &to, &dy, &w2, 1.0, 0.0);
@@ -117,16 +107,12 @@ static tn_status mlp_backward_kernel(const tn_op_back *b) {
     second.dx[1] = b->dx[W2];
     second.dx[2] = b->dx[B2];
     tn_status status = tn__linear_back(&second, b->dy[0]);
-    if (status != TN_OK || !(b->dx[X] || b->dx[W1] || b->dx[B1])) {
-        return status;
-    }
+    if (status != TN_OK || !(b->dx[X] || b->dx[W1] || b->dx[B1])) { return status; }
     size_t bytes;
     tn_desc dp = scratch_matrix(b->ctx, b->x[X], b->x[W1]->size[0], &bytes);
     status = dp.data ? hidden_gradient(b, &dp) : TN_ENOMEM;
     status = status == TN_OK ? tn__linear_back(b, &dp) : status;
-    if (dp.data) {
-        b->ctx->workspace_free(b->ctx, dp.data, bytes);
-    }
+    if (dp.data) { b->ctx->workspace_free(b->ctx, dp.data, bytes); }
     return status;
 }
 

@@ -9,9 +9,7 @@ enum { DOTS = -1, TERM_END = -2, NO_SUBSCRIPT = -3 };
 
 int tn__term_place(const tn__term *term, int label) {
     for (int i = 0; i < term->n; i++) {
-        if (term->label[i] == label) {
-            return i;
-        }
+        if (term->label[i] == label) { return i; }
     }
     return -1;
 }
@@ -19,9 +17,7 @@ int tn__term_place(const tn__term *term, int label) {
 static int next_subscript(const char **at) {
     *at += strspn(*at, " ");
     char c = **at;
-    if (c == 0 || c == ',' || strncmp(*at, "->", 2) == 0) {
-        return TERM_END;
-    }
+    if (c == 0 || c == ',' || strncmp(*at, "->", 2) == 0) { return TERM_END; }
     if (strncmp(*at, "...", 3) == 0) {
         *at += 3;
         return DOTS;
@@ -93,13 +89,9 @@ static bool implied_result(const tn_op_call *c, tn__einsum_plan *p, int widest) 
 static bool read_result(const tn_op_call *c, tn__einsum_plan *p, const char *at, int widest) {
     const char *equation = ((const tn__einsum_args *)c->args)->equation;
     bool has_dots;
-    if (*at == 0) {
-        return implied_result(c, p, widest);
-    }
+    if (*at == 0) { return implied_result(c, p, widest); }
     at += 2;
-    if (!read_term(c, &at, widest, widest, &p->out, &has_dots)) {
-        return false;
-    }
+    if (!read_term(c, &at, widest, widest, &p->out, &has_dots)) { return false; }
     for (int i = 0; i < p->out.n; i++) {
         int label = p->out.label[i];
         if (p->size[label] < 0 || tn__term_place(&p->out, label) < i) {
@@ -122,9 +114,7 @@ bool tn__einsum_read(const tn_op_call *c, tn__einsum_plan *p) {
     }
     for (int k = 0; k < c->inputs; k++) {
         start[k] = at;
-        if (!read_term(c, &at, 0, 0, &p->in[k], &has_dots)) {
-            return false;
-        }
+        if (!read_term(c, &at, 0, 0, &p->in[k], &has_dots)) { return false; }
         dots[k] = tn_ndim(c->in[k]) - p->in[k].n;
         widest = dots[k] > widest ? dots[k] : widest;
         if (dots[k] < 0 || (dots[k] > 0 && !has_dots)) {

@@ -12,9 +12,7 @@ static bool cosine_embedding_shape(tn_op_call *c) {
     tn_dims a = tn_shape(c->in[0]);
     bool alike = tn_dims_equal(a, tn_shape(c->in[1])) && a.ndim > 0 &&
                  tn_dims_equal(tn__dims_leading(a), tn_shape(c->in[2]));
-    if (!tn_op_float(c, 0) || !tn_op_float(c, 1)) {
-        return false;
-    }
+    if (!tn_op_float(c, 0) || !tn_op_float(c, 1)) { return false; }
     if (tn_dtype_of(c->in[0]) != tn_dtype_of(c->in[1])) {
         return tn_op_fail(c, TN_EDTYPE, "a is %s but b is %s (cast one of them)",
                           tn_dtype_name(tn_dtype_of(c->in[0])),

@@ -17,9 +17,7 @@ typedef struct cosine_args {
 static bool cosine_similarity_shape(tn_op_call *c) {
     const cosine_args *args = c->args;
     tn_dims common, y = TN_DIMS();
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
-        return false;
-    }
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
     if (!tn_dims_broadcast(tn_shape(c->in[0]), tn_shape(c->in[1]), &common) || common.ndim == 0) {
         return tn_op_fail(c, TN_ESHAPE,
                           "a is %s but b is %s (they must broadcast, and have dimensions)",
@@ -34,9 +32,7 @@ static bool cosine_similarity_shape(tn_op_call *c) {
         return tn_op_fail(c, TN_EVALUE, "eps is %g (it must be at least 0)", args->eps);
     }
     for (int i = 0; i < common.ndim; i++) {
-        if (i != tn__dim_from_start(args->dim, common.ndim)) {
-            y.size[y.ndim++] = common.size[i];
-        }
+        if (i != tn__dim_from_start(args->dim, common.ndim)) { y.size[y.ndim++] = common.size[i]; }
     }
     return tn_op_out(c, y, tn_dtype_of(c->in[0]));
 }

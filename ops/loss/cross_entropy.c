@@ -24,9 +24,7 @@
 static bool cross_entropy_shape(tn_op_call *c) {
     const tn_cross_entropy_options *o = c->args;
     tn_dims x = tn_shape(c->in[0]), label = tn_shape(c->in[1]);
-    if (!tn_op_float(c, 0) || !tn_op_index(c, 1)) {
-        return false;
-    }
+    if (!tn_op_float(c, 0) || !tn_op_index(c, 1)) { return false; }
     if (x.ndim == 0 || !tn_dims_equal(tn__dims_leading(x), label)) {
         return tn_op_fail(
             c, TN_ESHAPE,
@@ -128,9 +126,7 @@ static tn_status rows_host_back(const tn_op_back *b) {
     const tn_cross_entropy_args *args = b->args;
     const tn_desc *x = b->x[0], *label = b->x[1], *dloss = b->dy[0], *top = b->y[1],
                   *log_sum = b->y[2];
-    if (args->ahead != 0) {
-        return rescale_host(b);
-    }
+    if (args->ahead != 0) { return rescale_host(b); }
     int64_t rows = x->size[0], c = x->size[1];
     tn_status status = check_labels(b->ctx, args, label, c);
     for (int64_t i = 0; i < rows && status == TN_OK; i++) {
@@ -152,12 +148,8 @@ static tn_status count_rows(const tn_op_call *c, const tn_desc *ones, void *same
     tn_desc ignored = tn__desc_vector(key, label->dtype, 1),
             counts = tn__desc_vector(same, TN_BOOL, n), all = tn__desc_repeat(&ignored, n);
     tn_status status = c->kernels->fill(c->ctx, &ignored, (double)o->ignore_index);
-    if (status == TN_OK) {
-        status = c->kernels->compare(c->ctx, TN_NE, &counts, label, &all);
-    }
-    if (status == TN_OK) {
-        status = c->kernels->copy(c->ctx, ones, &counts);
-    }
+    if (status == TN_OK) { status = c->kernels->compare(c->ctx, TN_NE, &counts, label, &all); }
+    if (status == TN_OK) { status = c->kernels->copy(c->ctx, ones, &counts); }
     return status == TN_OK ? c->kernels->reduce(c->ctx, TN_SUM, c->y[3], ones) : status;
 }
 
@@ -199,9 +191,7 @@ static tn_status reduced_loss(const tn_op_call *c, double ahead) {
     size_t elements = (size_t)n * tn_dtype_size(wide), first = 2 * sizeof(int64_t),
            bytes = first + elements + (size_t)n;
     char *scratch = c->ctx->workspace(c->ctx, bytes); /* a label, a share, n losses, n flags */
-    if (!scratch) {
-        return TN_ENOMEM;
-    }
+    if (!scratch) { return TN_ENOMEM; }
     tn_desc losses = tn__desc_vector(scratch + first, wide, n),
             share = tn__desc_vector(scratch + sizeof(int64_t), wide, 1);
     tn_status status = TN_OK;
@@ -213,9 +203,7 @@ static tn_status reduced_loss(const tn_op_call *c, double ahead) {
         status = c->kernels->unary(c->ctx, TN_RDIV_K, &share, &count, ahead, 0);
     }
     status = status == TN_OK ? row_losses(c, &losses, ahead, &share) : status;
-    if (status == TN_OK) {
-        status = c->kernels->reduce(c->ctx, TN_SUM, c->y[0], &losses);
-    }
+    if (status == TN_OK) { status = c->kernels->reduce(c->ctx, TN_SUM, c->y[0], &losses); }
     if (status == TN_OK && o->reduction == TN_MEAN) {
         status = c->kernels->binary(c->ctx, TN_DIV, c->y[0], c->y[0], c->y[3]);
     }
@@ -251,9 +239,7 @@ static tn_status gradient_of_rows(const tn_op_back *b, const tn_desc *dloss) {
     tn_cross_entropy_args args = {.ignore_index = o->ignore_index,
                                   .label_smoothing = o->label_smoothing};
     tn_desc all = *dloss;
-    if (o->reduction != TN_NONE) {
-        all = tn__desc_repeat(dloss, b->x[0]->size[0]);
-    }
+    if (o->reduction != TN_NONE) { all = tn__desc_repeat(dloss, b->x[0]->size[0]); }
     tn_op_back rows = *b;
     rows.args = &args;
     rows.dy[0] = &all;
@@ -262,14 +248,10 @@ static tn_status gradient_of_rows(const tn_op_back *b, const tn_desc *dloss) {
 
 static tn_status cross_entropy_backward_kernel(const tn_op_back *b) {
     const tn_cross_entropy_options *o = b->args;
-    if (o->reduction != TN_MEAN) {
-        return gradient_of_rows(b, b->dy[0]);
-    }
+    if (o->reduction != TN_MEAN) { return gradient_of_rows(b, b->dy[0]); }
     tn_desc share = *b->dy[0]; /* of one row: dy / count */
     share.data = b->ctx->workspace(b->ctx, sizeof(double));
-    if (!share.data) {
-        return TN_ENOMEM;
-    }
+    if (!share.data) { return TN_ENOMEM; }
     tn_status status = b->kernels->binary(b->ctx, TN_DIV, &share, b->dy[0], b->y[3]);
     status = status == TN_OK ? gradient_of_rows(b, &share) : status;
     b->ctx->workspace_free(b->ctx, share.data, sizeof(double));
@@ -292,9 +274,7 @@ static tn_tensor *cross_entropy_compose(tn_op_call *c) {
                       tn_mul_scalar(even, o->label_smoothing));
     }
     loss = tn_where(counts, loss, tn__constant(loss, 0.0));
-    if (o->reduction == TN_NONE) {
-        return loss;
-    }
+    if (o->reduction == TN_NONE) { return loss; }
     tn_tensor *sum = tn_sum_all(loss);
     return o->reduction == TN_SUM ? sum : tn_div(sum, tn_sum_all(tn_cast(counts, tn_dtype_of(x))));
 }

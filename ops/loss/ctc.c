@@ -169,21 +169,15 @@ static void normalise_frames(const sequence *q) {
 /* Fills norm and alpha, and returns the loss. */
 static double walk_forward(const sequence *q) {
     int64_t L = q->states, width = 2 * q->job->longest + 1;
-    if (q->frames == 0) {
-        return q->labels == 0 ? 0 : INFINITY;
-    }
+    if (q->frames == 0) { return q->labels == 0 ? 0 : INFINITY; }
     normalise_frames(q);
     for (int64_t t = 0; t < q->frames; t++) {
         const double *before = q->alpha + (t - 1) * width;
         double *now = q->alpha + t * width;
         for (int64_t s = 0; s < L; s++) {
             double sum = t == 0 ? (s < 2 ? 0 : -INFINITY) : before[s];
-            if (t > 0 && s > 0) {
-                sum = log_add(sum, before[s - 1]);
-            }
-            if (t > 0 && may_skip(q, s)) {
-                sum = log_add(sum, before[s - 2]);
-            }
+            if (t > 0 && s > 0) { sum = log_add(sum, before[s - 1]); }
+            if (t > 0 && may_skip(q, s)) { sum = log_add(sum, before[s - 2]); }
             now[s] = sum + log_prob(q, t, state_class(q, s));
         }
     }
@@ -199,12 +193,8 @@ static void step_back(const sequence *q, int64_t t) {
     }
     for (int64_t s = 0; s < L; s++) {
         double sum = q->ahead[s];
-        if (s + 1 < L) {
-            sum = log_add(sum, q->ahead[s + 1]);
-        }
-        if (s + 2 < L && may_skip(q, s + 2)) {
-            sum = log_add(sum, q->ahead[s + 2]);
-        }
+        if (s + 1 < L) { sum = log_add(sum, q->ahead[s + 1]); }
+        if (s + 2 < L && may_skip(q, s + 2)) { sum = log_add(sum, q->ahead[s + 2]); }
         q->beta[s] = sum;
     }
 }
@@ -266,9 +256,7 @@ static tn_status check_labels(tn_context *ctx, const ctc_job *j) {
         sequence q = sequence_at(j, n);
         for (int64_t s = 1; s < q.states; s += 2) {
             int64_t c = state_class(&q, s);
-            if (c < 0 || c >= j->C) {
-                return tn__host_bad_index(ctx, q.place + s / 2, c);
-            }
+            if (c < 0 || c >= j->C) { return tn__host_bad_index(ctx, q.place + s / 2, c); }
         }
     }
     return TN_OK;
@@ -303,14 +291,10 @@ static tn_status run_job(tn_context *ctx, ctc_job *j) {
     size_t bytes = (size_t)(1 + j->N + j->N * j->each) * sizeof(double); /* never 0 */
     tn_status status = check_labels(ctx, j);
     j->loss = status == TN_OK ? ctx->workspace(ctx, bytes) : NULL;
-    if (!j->loss) {
-        return status == TN_OK ? TN_ENOMEM : status;
-    }
+    if (!j->loss) { return status == TN_OK ? TN_ENOMEM : status; }
     j->memory = j->loss + j->N;
     tn__host_pieces(j->N, j->T * (j->C + 8 * width), run_sequences, j);
-    if (j->y) {
-        store_losses(j);
-    }
+    if (j->y) { store_losses(j); }
     ctx->workspace_free(ctx, j->loss, bytes);
     return TN_OK;
 }
@@ -445,21 +429,15 @@ static tn_tensor *ctc_compose(tn_op_call *c) {
     }
     free(targets);
     free(labels);
-    if (tn_is_inert(loss)) {
-        return loss;
-    }
+    if (tn_is_inert(loss)) { return loss; }
     /* no frames and no labels */
     tn_tensor *lengths = c->in[TARGET_LENGTHS], *frames = c->in[INPUT_LENGTHS];
     tn_tensor *both = tn_add(tn_cast(lengths, TN_I64), tn_cast(frames, TN_I64));
     loss = tn_where(tn_eq(both, tn__constant(both, 0.0)), tn__constant(loss, 0.0), loss);
     tn_tensor *lost = tn_gt(loss, tn__constant(loss, -NEVER / 10));
     loss = tn_where(lost, tn__constant(loss, o->zero_infinity ? 0.0 : INFINITY), loss);
-    if (o->reduction == TN_NONE) {
-        return loss;
-    }
-    if (o->reduction == TN_SUM) {
-        return tn_sum_all(loss);
-    }
+    if (o->reduction == TN_NONE) { return loss; }
+    if (o->reduction == TN_SUM) { return tn_sum_all(loss); }
     tn_tensor *one = tn__constant(loss, 1.0);
     return tn_mean_all(tn_div(loss, tn_maximum(tn_cast(lengths, tn_dtype_of(loss)), one)));
 }

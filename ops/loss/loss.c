@@ -24,27 +24,21 @@ static bool weight_fits(const tn_op_call *c, int i) {
 }
 
 bool tn__loss_shape(tn_op_call *c) {
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
-        return false;
-    }
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
     if (!tn_dims_equal(tn_shape(c->in[0]), tn_shape(c->in[1]))) {
         return tn_op_fail(c, TN_ESHAPE, "%s is %s but %s is %s (they must be equal)",
                           tn_op_input_name(c->op, 0).text, tn_shape_text(c->in[0]),
                           tn_op_input_name(c->op, 1).text, tn_shape_text(c->in[1]));
     }
     for (int i = 2; i < c->inputs; i++) {
-        if (!weight_fits(c, i)) {
-            return false;
-        }
+        if (!weight_fits(c, i)) { return false; }
     }
     return tn__loss_out(c, *(const tn_reduction *)c->args, tn_shape(c->in[0]));
 }
 
 bool tn__loss_labels(tn_op_call *c, tn_reduction how, tn_dtype dtype) {
     tn_dims x = tn_shape(c->in[0]), label = tn_shape(c->in[1]);
-    if (!tn_op_float(c, 0) || !tn_op_index(c, 1)) {
-        return false;
-    }
+    if (!tn_op_float(c, 0) || !tn_op_index(c, 1)) { return false; }
     if (x.ndim == 0 || !tn_dims_equal(tn__dims_leading(x), label)) {
         return tn_op_fail(c, TN_ESHAPE,
                           "%s is %s but %s are %s (they need its dimensions without the last)",

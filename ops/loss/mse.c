@@ -12,9 +12,7 @@ typedef struct mse_args {
 
 static bool mse_shape(tn_op_call *c) {
     const mse_args *args = c->args;
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
-        return false;
-    }
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
     if (!tn_dims_equal(tn_shape(c->in[0]), tn_shape(c->in[1]))) {
         return tn_op_fail(c, TN_ESHAPE, "x is %s but target is %s (they must be equal)",
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
@@ -34,9 +32,7 @@ static tn_status sum_squares(const tn_op_call *c, const tn_desc *y) {
 
 static tn_status mse_forward(const tn_op_call *c) {
     const mse_args *args = c->args;
-    if (args->how == TN_NONE) {
-        return sum_squares(c, c->y[0]);
-    }
+    if (args->how == TN_NONE) { return sum_squares(c, c->y[0]); }
     tn_desc all = *c->x[0]; /* x's shape, contiguous, in scratch memory */
     int64_t n = 1;
     for (int i = all.ndim - 1; i >= 0; i--) {
@@ -45,9 +41,7 @@ static tn_status mse_forward(const tn_op_call *c) {
     }
     size_t bytes = (size_t)(n ? n : 1) * tn_dtype_size(all.dtype);
     all.data = c->ctx->workspace(c->ctx, bytes);
-    if (!all.data) {
-        return TN_ENOMEM;
-    }
+    if (!all.data) { return TN_ENOMEM; }
     tn_desc row = tn__desc_vector(all.data, all.dtype, n),
             y = tn__desc_vector(c->y[0]->data, all.dtype, 1);
     tn_status status = sum_squares(c, &all);
@@ -65,9 +59,7 @@ static void mse_backward(tn_op_grad *g) {
     double k = n ? 2.0 / (double)n : 0.0; /* without elements dx is empty */
     tn_tensor *dx = tn_mul(difference, tn_mul_scalar(g->dout[0], k));
     tn_op_give(g, 0, dx);
-    if (g->wants[1]) {
-        tn_op_give(g, 1, tn_neg(dx));
-    }
+    if (g->wants[1]) { tn_op_give(g, 1, tn_neg(dx)); }
 }
 
 static void mse_samples(tn_op_samples *s) {

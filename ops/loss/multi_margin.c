@@ -28,9 +28,7 @@ static tn_tensor *multi_margin_compose(tn_op_call *c) {
     tn_tensor *own = tn_eq(tn_unsqueeze(label, last), each);
     lack = tn_masked_fill(args->k == 2.0 ? tn_square(lack) : lack, own, 0.0);
     tn_tensor *loss = tn_div_scalar(tn_sum(lack, TN_DIMS(last), false), (double)classes);
-    if (weight) {
-        loss = tn_mul(loss, tn__loss_weights(weight, label, x));
-    }
+    if (weight) { loss = tn_mul(loss, tn__loss_weights(weight, label, x)); }
     return tn__loss_reduced(loss, args->how);
 }
 
@@ -41,9 +39,7 @@ static void multi_margin_samples(tn_op_samples *s) {
                                        "reduction='none', margin=0.3"};
     for (int k = 0; k < 6; k++) {
         tn_spec weight = {.kind = TN_SPEC_ABSENT};
-        if (k >= 3) {
-            weight = tn_spec_real(TN_DIMS(4), 0.5, 2.0);
-        }
+        if (k >= 3) { weight = tn_spec_real(TN_DIMS(4), 0.5, 2.0); }
         tn_sample sample = {
             .text = text[k % 3],
             .args = &args[k % 3],

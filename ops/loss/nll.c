@@ -23,14 +23,10 @@ static tn_tensor *nll_compose(tn_op_call *c) {
     tn_tensor *safe = tn_where(counts, label, tn__constant(label, 0.0));
     tn_tensor *each = tn_neg(tn_squeeze(tn_gather(x, last, tn_unsqueeze(safe, last)), last));
     tn_tensor *share = tn_cast(counts, tn_dtype_of(x));
-    if (weight) {
-        share = tn_mul(share, tn__loss_weights(weight, safe, x));
-    }
+    if (weight) { share = tn_mul(share, tn__loss_weights(weight, safe, x)); }
     /* ignored rows may be NaN */
     each = tn_mul(tn_where(counts, each, tn__constant(each, 0.0)), share);
-    if (o->reduction != TN_MEAN) {
-        return tn__loss_reduced(each, o->reduction);
-    }
+    if (o->reduction != TN_MEAN) { return tn__loss_reduced(each, o->reduction); }
     return tn_div(tn_sum_all(each), tn_sum_all(share));
 }
 
@@ -69,9 +65,7 @@ tn_nll_options tn_nll_defaults(void) {
 }
 
 tn_tensor *tn_nll_with(tn_tensor *x, tn_tensor *labels, tn_nll_options options) {
-    if (!tn__options_made(options.from_defaults, "nll", "tn_nll")) {
-        return tn_inert();
-    }
+    if (!tn__options_made(options.from_defaults, "nll", "tn_nll")) { return tn_inert(); }
     tn_tensor *weight = options.weight;
     options.weight = NULL; /* an input, which args do not hold */
     return tn_apply3(&tn__op_nll, &options, x, labels, weight);

@@ -13,30 +13,22 @@
 static bool triplet_margin_shape(tn_op_call *c) {
     const tn_triplet_options *o = c->args;
     tn_dims a = tn_shape(c->in[0]);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
-        return false;
-    }
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
     if (a.ndim == 0 || !tn_dims_equal(a, tn_shape(c->in[1])) ||
         !tn_dims_equal(a, tn_shape(c->in[2]))) {
         return tn_op_fail(
             c, TN_ESHAPE, "anchor is %s, positive %s and negative %s (the same, (…, C))",
             tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), tn_shape_text(c->in[2]));
     }
-    if (!(o->p > 0.0)) {
-        return tn_op_fail(c, TN_EVALUE, "p is %g (more than 0)", o->p);
-    }
+    if (!(o->p > 0.0)) { return tn_op_fail(c, TN_EVALUE, "p is %g (more than 0)", o->p); }
     return tn__not_nan(c, "margin", o->margin) && tn__not_nan(c, "eps", o->eps) &&
            tn__loss_out(c, o->reduction, tn__dims_leading(a));
 }
 
 static tn_tensor *distance_of(tn_tensor *u, tn_tensor *v, const tn_triplet_options *o) {
     tn_tensor *d = tn_add_scalar(tn_sub(u, v), o->eps);
-    if (o->p == 2.0) {
-        return tn__length_of(tn_sum(tn_square(d), TN_DIMS(-1), false));
-    }
-    if (isinf(o->p)) {
-        return tn_max(tn_abs(d), TN_DIMS(-1), false);
-    }
+    if (o->p == 2.0) { return tn__length_of(tn_sum(tn_square(d), TN_DIMS(-1), false)); }
+    if (isinf(o->p)) { return tn_max(tn_abs(d), TN_DIMS(-1), false); }
     tn_tensor *sum = tn_sum(tn_pow_scalar(tn_abs(d), o->p), TN_DIMS(-1), false);
     return o->p == 1.0 ? sum : tn_pow_scalar(sum, 1.0 / o->p);
 }
@@ -44,9 +36,7 @@ static tn_tensor *distance_of(tn_tensor *u, tn_tensor *v, const tn_triplet_optio
 static tn_tensor *triplet_margin_compose(tn_op_call *c) {
     const tn_triplet_options *o = c->args;
     tn_tensor *far = distance_of(c->in[0], c->in[2], o);
-    if (o->swap) {
-        far = tn_minimum(far, distance_of(c->in[1], c->in[2], o));
-    }
+    if (o->swap) { far = tn_minimum(far, distance_of(c->in[1], c->in[2], o)); }
     tn_tensor *lead = tn_sub(distance_of(c->in[0], c->in[1], o), far);
     return tn__loss_reduced(tn_relu(tn_add_scalar(lead, o->margin)), o->reduction);
 }

@@ -37,9 +37,7 @@ static tn_tensor *weighted_cross_entropy_compose(tn_op_call *c) {
         loss = tn_add(tn_mul_scalar(loss, 1.0 - o->label_smoothing),
                       tn_mul_scalar(smooth_losses(logp, counts, weight), o->label_smoothing));
     }
-    if (o->reduction != TN_MEAN) {
-        return tn__loss_reduced(loss, o->reduction);
-    }
+    if (o->reduction != TN_MEAN) { return tn__loss_reduced(loss, o->reduction); }
     /* the loss with every log-probability -1 is each row's weight */
     tn_tensor *share = tn_nll_with(tn__filled(x, tn_shape(x), -1.0), label, rows);
     return tn_div(tn_sum_all(loss), tn_sum_all(share));

@@ -18,9 +18,7 @@ enum { Y, S, MEAN, RSTD };
 bool tn__add_norm_shape(tn_op_call *c, int statistics) {
     const tn_norm_args *args = c->args;
     tn_dims a = tn_shape(c->in[A]), b = tn_shape(c->in[B]);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, A) || !tn__eps_fits(c, args->eps)) {
-        return false;
-    }
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, A) || !tn__eps_fits(c, args->eps)) { return false; }
     if (a.ndim == 0 || !tn_dims_equal(a, b)) {
         return tn_op_fail(c, TN_ESHAPE, "a is %s and b is %s (%s)", tn_shape_text(c->in[A]),
                           tn_shape_text(c->in[B]),
@@ -38,9 +36,7 @@ bool tn__add_norm_shape(tn_op_call *c, int statistics) {
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[A]));
     int outputs = c->record ? 2 + statistics : 2;
     for (int i = 0; i < outputs; i++) {
-        if (!(i < 2 ? tn_op_out_like(c, A) : tn_op_out(c, rows, wide))) {
-            return false;
-        }
+        if (!(i < 2 ? tn_op_out_like(c, A) : tn_op_out(c, rows, wide))) { return false; }
     }
     return true;
 }
@@ -82,12 +78,8 @@ static void add_layer_norm_backward(tn_op_grad *g) {
         ds = tn_mul(ds, rstd);
         tn__give_sum(g, dsum ? tn_add(ds, dsum) : ds);
     }
-    if (g->wants[W]) {
-        tn_op_give(g, W, tn_mul(dy, h));
-    }
-    if (g->wants[BIAS]) {
-        tn_op_give(g, BIAS, dy);
-    }
+    if (g->wants[W]) { tn_op_give(g, W, tn_mul(dy, h)); }
+    if (g->wants[BIAS]) { tn_op_give(g, BIAS, dy); }
 }
 
 tn_tensor *tn__sum_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
@@ -124,8 +116,6 @@ tn_tensor *tn_add_layer_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_t
                              double eps, tn_tensor **sum) {
     tn_tensor *in[INPUTS] = {a, b, weight, bias}, *results[TN_OP_OUTPUTS];
     tn_apply_many(&tn__op_add_layer_norm, &(tn_norm_args){eps}, in, INPUTS, results);
-    if (sum) {
-        *sum = results[S];
-    }
+    if (sum) { *sum = results[S]; }
     return results[Y];
 }

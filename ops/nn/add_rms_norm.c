@@ -40,9 +40,7 @@ static void add_rms_norm_backward(tn_op_grad *g) {
         tn_tensor *ds = tn_mul(tn_sub(e, tn_mul(h, mean_eh)), rstd);
         tn__give_sum(g, dsum ? tn_add(ds, dsum) : ds);
     }
-    if (g->wants[W]) {
-        tn_op_give(g, W, tn_mul(dy, h));
-    }
+    if (g->wants[W]) { tn_op_give(g, W, tn_mul(dy, h)); }
 }
 
 /* With and without a weight; no rows, hardly any columns, rows longer than a vector register. */
@@ -74,8 +72,6 @@ tn_tensor *tn_add_rms_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weight, double
                            tn_tensor **sum) {
     tn_tensor *in[INPUTS] = {a, b, weight}, *results[TN_OP_OUTPUTS];
     tn_apply_many(&tn__op_add_rms_norm, &(tn_norm_args){eps}, in, INPUTS, results);
-    if (sum) {
-        *sum = results[S];
-    }
+    if (sum) { *sum = results[S]; }
     return results[Y];
 }

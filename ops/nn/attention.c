@@ -45,9 +45,7 @@ bool tn__attention_mask_fits(const tn_op_call *c, const tn_tensor *mask, const i
 /* (B, G, S, D) with each group repeated for the heads that read it: (B, H, S, D). */
 static tn_tensor *repeat_groups(tn_tensor *x, int64_t heads) {
     tn_dims d = tn_shape(x);
-    if (tn_is_inert(x) || d.size[1] == heads) {
-        return x;
-    }
+    if (tn_is_inert(x) || d.size[1] == heads) { return x; }
     tn_tensor *each = tn_expand(
         tn_unsqueeze(x, 2), TN_DIMS(d.size[0], d.size[1], heads / d.size[1], d.size[2], d.size[3]));
     return tn_reshape(each, TN_DIMS(d.size[0], heads, d.size[2], d.size[3]));
@@ -56,9 +54,7 @@ static tn_tensor *repeat_groups(tn_tensor *x, int64_t heads) {
 /* A mask of the visible keys, broadcastable to (B, H, T, S); NULL: all. */
 static tn_tensor *seen_keys(tn_device device, tn_tensor *mask, bool causal, int64_t queries,
                             int64_t keys) {
-    if (!causal) {
-        return mask;
-    }
+    if (!causal) { return mask; }
     int64_t ahead = keys - queries;
     /* the last key that query i sees */
     tn_tensor *last = tn__arange(device, (double)ahead, (double)(queries + ahead), 1.0, TN_I64);
@@ -77,9 +73,7 @@ tn_tensor *tn__attention_explicit(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_t
     v = repeat_groups(v, heads);
     tn_tensor *scores = tn_matmul(q, tn_transpose(k, 2, 3)); /* (B, H, T, S) */
     tn_tensor *seen = seen_keys(tn_device_of(q), mask, args.causal, queries, keys);
-    if (!seen) {
-        return tn_matmul(tn_softmax(scores, 3), v);
-    }
+    if (!seen) { return tn_matmul(tn_softmax(scores, 3), v); }
     /* Not -inf: a row without visible keys is then uniform instead of NaN, and the second where
      * makes it 0. */
     tn_tensor *p = tn_softmax(tn_where(seen, scores, tn__constant(scores, -1e30)), 3);
@@ -90,9 +84,7 @@ tn_tensor *tn__attention_explicit(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_t
 
 /* A (B, H, T, D) output whose memory is (B, T, H, D). */
 static bool out_by_time(tn_op_call *c, tn_dims d, tn_dtype dtype) {
-    if (!tn_op_out(c, d, dtype)) {
-        return false;
-    }
+    if (!tn_op_out(c, d, dtype)) { return false; }
     tn_tensor *y = c->out[c->outputs - 1];
     y->stride[2] = d.size[1] * d.size[3];
     y->stride[1] = d.size[3];
@@ -111,9 +103,7 @@ static bool attention_shape(tn_op_call *c) {
     const char *q_text = tn_shape_text(c->in[0]), *k_text = tn_shape_text(c->in[1]);
     for (int i = 0; i < 3; i++) {
         static const char *const names[] = {"q", "k", "v"};
-        if (!tn_op_float(c, i)) {
-            return false;
-        }
+        if (!tn_op_float(c, i)) { return false; }
         if (tn_dtype_of(c->in[i]) != tn_dtype_of(c->in[0])) {
             return tn_op_fail(c, TN_EDTYPE, "q is %s but %s is %s",
                               tn_dtype_name(tn_dtype_of(c->in[0])), names[i],
@@ -143,9 +133,7 @@ static bool attention_shape(tn_op_call *c) {
     int64_t scores[4];
     score_sizes(scores, q, k);
     tn_tensor *mask = tn__optional(c, 3);
-    if (mask && !tn__attention_mask_fits(c, mask, scores)) {
-        return false;
-    }
+    if (mask && !tn__attention_mask_fits(c, mask, scores)) { return false; }
     tn_dtype dtype = tn_dtype_of(c->in[0]);
     return out_by_time(c, q, dtype) && tn_op_out(c, tn_dims_from(3, q.size), tn__wide_dtype(dtype));
 }
@@ -166,9 +154,7 @@ static double dot_rows(const tn_desc *a, int64_t at_a, const tn_desc *b, int64_t
 }
 
 static bool key_visible(const tn__attention *p, int64_t b, int64_t h, int64_t i, int64_t j) {
-    if (p->causal && j > i + p->k->size[2] - p->q->size[2]) {
-        return false;
-    }
+    if (p->causal && j > i + p->k->size[2] - p->q->size[2]) { return false; }
     const tn_desc *mask = p->mask;
     return !mask || load_integer(mask, row_at(mask, b, h, i) + j * mask->stride[3]);
 }
@@ -215,9 +201,7 @@ static tn_status attention_host(const tn_op_call *c) {
     const tn__attention p = tn__attention_of(c->x, c->y, c->args, &seen);
     size_t bytes = (size_t)(p.k->size[2] + 1) * sizeof(double);
     double *scores = c->ctx->workspace(c->ctx, bytes);
-    if (!scores) {
-        return TN_ENOMEM;
-    }
+    if (!scores) { return TN_ENOMEM; }
     for (walk w = walk_over(1, p.lse); w.left > 0; walk_next(&w)) {
         attend_row(&p, w.index[0], w.index[1], w.index[2], scores);
     }
@@ -288,9 +272,7 @@ static tn_status attention_host_back(const tn_op_back *b) {
     int64_t width = p.q->size[3];
     size_t bytes = (size_t)(2 * width + 1) * sizeof(double);
     double *sums = b->ctx->workspace(b->ctx, bytes);
-    if (!sums) {
-        return TN_ENOMEM;
-    }
+    if (!sums) { return TN_ENOMEM; }
     tn_desc query_rows = rows_of(p.dq), key_rows = rows_of(p.dk);
     for (walk w = walk_over(1, &query_rows); w.left > 0; walk_next(&w)) {
         query_gradient(&p, p.dq, w.index[0], w.index[1], w.index[2], sums);
@@ -307,9 +289,7 @@ static tn_status attention_host_back(const tn_op_back *b) {
 /* A gradient with the same memory order of heads and positions as its input. */
 static tn_tensor *attention_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
     tn_tensor *x = tn_op_saved_input(g, i);
-    if (tn_is_inert(x)) {
-        return x;
-    }
+    if (tn_is_inert(x)) { return x; }
     tn_tensor *d = tn__new(x->dims, x->dtype, x->storage->device);
     if (!tn_is_inert(d) && x->stride[1] < x->stride[2]) {
         d->stride[2] = d->dims.size[1] * d->dims.size[3];

@@ -19,9 +19,7 @@ typedef struct attention_qkv_args {
 static bool attention_qkv_shape(tn_op_call *c) {
     const attention_qkv_args *args = c->args;
     tn_dims d = tn_shape(c->in[0]);
-    if (!tn_op_float(c, 0)) {
-        return false;
-    }
+    if (!tn_op_float(c, 0)) { return false; }
     if (d.ndim != 3) {
         return tn_op_fail(c, TN_ESHAPE,
                           "qkv is %s but needs 3 dimensions: batch, positions, 3 x width",
@@ -35,9 +33,7 @@ static bool attention_qkv_shape(tn_op_call *c) {
     }
     int64_t scores[4] = {d.size[0], args->heads, d.size[1], d.size[1]};
     tn_tensor *mask = tn__optional(c, 1);
-    if (mask && !tn__attention_mask_fits(c, mask, scores)) {
-        return false;
-    }
+    if (mask && !tn__attention_mask_fits(c, mask, scores)) { return false; }
     tn_dtype dtype = tn_dtype_of(c->in[0]);
     return tn_op_out(c, tn__dims_with_last(d, d.size[2] / 3), dtype) &&
            tn_op_out(c, tn_dims_from(3, scores), tn__wide_dtype(dtype));

@@ -38,9 +38,7 @@ bool tn__batch_norm_fits(const tn_op_call *c) {
 }
 
 static bool batch_norm_shape(tn_op_call *c) {
-    if (!tn_op_same_dtype(c) || !tn__batch_norm_fits(c)) {
-        return false;
-    }
+    if (!tn_op_same_dtype(c) || !tn__batch_norm_fits(c)) { return false; }
     tn_dims channels = TN_DIMS(tn_size(c->in[X], 1));
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[X]));
     return tn_op_out_like(c, X) && tn_op_out(c, channels, wide) && tn_op_out(c, channels, wide);
@@ -109,9 +107,7 @@ tn_status tn__batch_norm_host(const tn_op_call *call) {
 }
 
 tn_status tn__batch_norm_host_back(const tn_op_back *b) {
-    if (tn__batch_norm_refuses(b)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (tn__batch_norm_refuses(b)) { return TN_EUNSUPPORTED; }
     const tn_desc *x = b->x[X], *dy = b->dy[Y], *w = b->x[W], *dx = b->dx[X];
     tn__batch_moments s = tn__batch_moments_of(b->x, b->y, b->args);
     int64_t count = channel_count(x);
@@ -129,12 +125,8 @@ tn_status tn__batch_norm_host_back(const tn_op_back *b) {
             store_float(dx, channel_offset(dx, c, i),
                         vector_at(w, c, 1) * r * (channel_at(dy, c, i) - part - h * part_h));
         }
-        if (b->dx[W]) {
-            store_float(b->dx[W], c * b->dx[W]->stride[0], sum_h);
-        }
-        if (b->dx[B]) {
-            store_float(b->dx[B], c * b->dx[B]->stride[0], sum);
-        }
+        if (b->dx[W]) { store_float(b->dx[W], c * b->dx[W]->stride[0], sum_h); }
+        if (b->dx[B]) { store_float(b->dx[B], c * b->dx[B]->stride[0], sum); }
     }
     return TN_OK;
 }
@@ -267,9 +259,7 @@ static bool running_fits(tn_tensor *x, tn_tensor *running, const char *name) {
 tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *running_mean, tn_tensor *running_var,
                          tn_tensor *weight, tn_tensor *bias, bool training, double momentum,
                          double eps) {
-    if (!training) {
-        return tn__batch_norm_given(x, weight, bias, running_mean, running_var, eps);
-    }
+    if (!training) { return tn__batch_norm_given(x, weight, bias, running_mean, running_var, eps); }
     if (!tn__usable(x, "batch_norm") ||
         (tn_ndim(x) > 1 && (!running_fits(x, running_mean, "running_mean") ||
                             !running_fits(x, running_var, "running_var")))) {
@@ -297,9 +287,7 @@ tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *running_mean, tn_tensor *runni
 tn_tensor *tn_group_norm_op(tn_tensor *x, int64_t groups, tn_tensor *weight, tn_tensor *bias,
                             double eps) {
     tn_dims dims = tn_shape(x);
-    if (!tn__usable(x, "group_norm")) {
-        return tn_inert();
-    }
+    if (!tn__usable(x, "group_norm")) { return tn_inert(); }
     if (dims.ndim < 2 || groups < 1 || groups > dims.size[1] || dims.size[1] % groups != 0) {
         tn__raise(dims.ndim < 2 ? TN_ESHAPE : TN_EVALUE, "group_norm",
                   "x is %s and groups is %lld (it needs (N, C, …), C a multiple of groups)",
@@ -315,18 +303,14 @@ tn_tensor *tn_group_norm_op(tn_tensor *x, int64_t groups, tn_tensor *weight, tn_
 
 /* A weight or bias (C) repeated for n samples: (n C). */
 static tn_tensor *for_each_sample(tn_tensor *vector, int64_t n) {
-    if (!vector) {
-        return NULL;
-    }
+    if (!vector) { return NULL; }
     int64_t channels = tn_count(vector);
     return tn_reshape(tn_expand(vector, TN_DIMS(n, channels)), TN_DIMS(n * channels));
 }
 
 tn_tensor *tn_instance_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps) {
     tn_dims dims = tn_shape(x);
-    if (!tn__usable(x, "instance_norm")) {
-        return tn_inert();
-    }
+    if (!tn__usable(x, "instance_norm")) { return tn_inert(); }
     if (dims.ndim < 3) {
         tn__raise(TN_ESHAPE, "instance_norm", "x is %s (it needs (N, C, …))", tn_shape_text(x));
         return tn_inert();

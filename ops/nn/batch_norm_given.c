@@ -12,9 +12,7 @@
 enum { X, W, B, MEAN, VAR, INPUTS };
 
 static bool batch_norm_given_shape(tn_op_call *c) {
-    if (!tn__batch_norm_fits(c)) {
-        return false;
-    }
+    if (!tn__batch_norm_fits(c)) { return false; }
     tn_dtype dtype = tn_dtype_of(c->in[X]), wide = tn__wide_dtype(dtype);
     for (int i = W; i < INPUTS; i++) {
         tn_tensor *t = c->in[i];

@@ -52,9 +52,7 @@ const tn_op tn__op_dropout = {
 };
 
 tn_tensor *tn_dropout_op(tn_tensor *x, double p) {
-    if (p == 0.0 && tn__usable(x, "dropout")) {
-        return x;
-    }
+    if (p == 0.0 && tn__usable(x, "dropout")) { return x; }
     dropout_args args = {.p = p};
     if (p > 0.0 && p <= 1.0) {
         tn_generator *generator = tn_default_generator();

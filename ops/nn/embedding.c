@@ -12,9 +12,7 @@
 
 static bool embedding_shape(tn_op_call *c) {
     tn_dims w = tn_shape(c->in[0]), y = tn_shape(c->in[1]);
-    if (!tn_op_index(c, 1)) {
-        return false;
-    }
+    if (!tn_op_index(c, 1)) { return false; }
     if (w.ndim != 2) {
         return tn_op_fail(c, TN_ESHAPE, "weight is %s (it must have 2 dimensions: entries, width)",
                           tn_shape_text(c->in[0]));

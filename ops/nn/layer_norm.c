@@ -14,12 +14,8 @@
 static bool layer_norm_shape(tn_op_call *c) {
     const tn_norm_args *args = c->args;
     tn_dims x = tn_shape(c->in[0]);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0) || !tn__eps_fits(c, args->eps)) {
-        return false;
-    }
-    if (x.ndim == 0) {
-        return tn_op_fail(c, TN_ESHAPE, "x is [] (it needs a last dimension)");
-    }
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0) || !tn__eps_fits(c, args->eps)) { return false; }
+    if (x.ndim == 0) { return tn_op_fail(c, TN_ESHAPE, "x is [] (it needs a last dimension)"); }
     for (int i = 1; i <= 2; i++) {
         tn_tensor *t = tn__optional(c, i);
         if (t && (tn_ndim(t) != 1 || tn_size(t, 0) != x.size[x.ndim - 1])) {
@@ -28,9 +24,7 @@ static bool layer_norm_shape(tn_op_call *c) {
                 tn_shape_text(c->in[0]), i == 1 ? "weight" : "bias", tn_shape_text(t));
         }
     }
-    if (!tn_op_out_like(c, 0)) {
-        return false;
-    }
+    if (!tn_op_out_like(c, 0)) { return false; }
     tn_dims rows = tn__dims_leading(x);
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[0]));
     bool has_mean = !c->record || tn_op_out(c, rows, wide);

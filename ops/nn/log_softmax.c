@@ -10,9 +10,7 @@
 /* As in softmax: no gradient flows through the largest element. */
 static tn_tensor *log_softmax_compose(tn_op_call *c) {
     const tn_softmax_args *args = c->args;
-    if (tn_count(c->in[0]) == 0) {
-        return tn_exp(c->in[0]);
-    }
+    if (tn_count(c->in[0]) == 0) { return tn_exp(c->in[0]); }
     tn_tensor *x = c->in[0];
     tn_dims dim = TN_DIMS(args->dim);
     tn_tensor *low = tn_sub(x, tn_max(tn_detach(x), dim, true));

@@ -18,9 +18,7 @@ static inline double tn__vector_load(const tn_desc *d, int64_t i, double otherwi
     return d ? load_float(d, i * d->stride[0]) : otherwise;
 }
 static inline void tn__vector_store(const tn_desc *d, int64_t i, double value) {
-    if (d) {
-        store_float(d, i * d->stride[0], value);
-    }
+    if (d) { store_float(d, i * d->stride[0], value); }
 }
 
 /* With h = (x - mean) rstd and g = dy w, for inputs x, w, b:

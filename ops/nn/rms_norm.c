@@ -12,12 +12,8 @@
 static bool rms_norm_shape(tn_op_call *c) {
     const tn_norm_args *args = c->args;
     tn_dims x = tn_shape(c->in[0]);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0) || !tn__eps_fits(c, args->eps)) {
-        return false;
-    }
-    if (x.ndim == 0) {
-        return tn_op_fail(c, TN_ESHAPE, "x is [] (it needs a last dimension)");
-    }
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0) || !tn__eps_fits(c, args->eps)) { return false; }
+    if (x.ndim == 0) { return tn_op_fail(c, TN_ESHAPE, "x is [] (it needs a last dimension)"); }
     tn_tensor *w = tn__optional(c, 1);
     if (w && (tn_ndim(w) != 1 || tn_size(w, 0) != x.size[x.ndim - 1])) {
         return tn_op_fail(c, TN_ESHAPE,

@@ -34,9 +34,7 @@ static bool args_fit(const tn_op_call *c, const tn_rotary_args *o) {
 
 bool tn__rotary_out(tn_op_call *c, int i) {
     const tn_tensor *x = c->in[i];
-    if (!tn_op_out_like(c, i)) {
-        return false;
-    }
+    if (!tn_op_out_like(c, i)) { return false; }
     tn_tensor *y = c->out[c->outputs - 1];
     if (x->stride[1] < x->stride[2]) {
         y->stride[2] = x->dims.size[1] * x->dims.size[3];
@@ -46,9 +44,7 @@ bool tn__rotary_out(tn_op_call *c, int i) {
 }
 
 bool tn__rotary_fits(tn_op_call *c, int positions) {
-    if (!tn_op_float(c, 0) || !tn_op_index(c, positions)) {
-        return false;
-    }
+    if (!tn_op_float(c, 0) || !tn_op_index(c, positions)) { return false; }
     const char *name = c->op->inputs[0];
     tn_dims x = tn_shape(c->in[0]), p = tn_shape(c->in[positions]);
     if (x.ndim != 4 || x.size[3] % 2 != 0) {
@@ -192,9 +188,7 @@ tn_rotary_args tn__rotary_args_of(const tn_rotary_options *options) {
 }
 
 tn_tensor *tn_rotary(tn_tensor *x, tn_tensor *positions, tn_rotary_options options) {
-    if (!tn__options_made(options.from_defaults, "rotary", "tn_rotary")) {
-        return tn_inert();
-    }
+    if (!tn__options_made(options.from_defaults, "rotary", "tn_rotary")) { return tn_inert(); }
     tn_rotary_args args = tn__rotary_args_of(&options);
     return tn_apply2(&tn__op_rotary, &args, x, positions);
 }

@@ -20,9 +20,7 @@ static bool heads_fit(tn_dims q, tn_dims k, tn_dims v) {
 }
 
 static bool rotary_qkv_shape(tn_op_call *c) {
-    if (!tn__rotary_fits(c, POSITIONS)) {
-        return false;
-    }
+    if (!tn__rotary_fits(c, POSITIONS)) { return false; }
     for (int i = K; i <= V; i++) {
         if (c->in[i]->dtype != c->in[Q]->dtype) {
             return tn_op_fail(c, TN_EDTYPE, "q is %s but %s is %s (cast one of them)",
@@ -109,18 +107,14 @@ static bool may_append(tn_tensor *const *in, const tn_tensor *keys, const tn_ten
 tn_tensor *tn__rotary_append(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *positions,
                              const tn_rotary_options *options, tn_tensor *keys, tn_tensor *values) {
     tn_tensor *in[INPUTS] = {q, k, v, positions};
-    if (!may_append(in, keys, values)) {
-        return NULL;
-    }
+    if (!may_append(in, keys, values)) { return NULL; }
     tn_dims d = q->dims;
     tn_tensor *memory = tn_empty_on(q->storage->device,
                                     TN_DIMS(d.size[0], d.size[2], d.size[1], d.size[3]), q->dtype);
     tn_tensor *out[] = {tn_transpose(memory, 1, 2), keys, values};
     tn_rotary_args args = tn__rotary_args_of(options);
     tn_op_call c = {.op = &tn__op_rotary_qkv, .args = &args, .inputs = INPUTS, .in = in};
-    if (tn_is_inert(out[0]) || !tn__rotary_fits(&c, POSITIONS)) {
-        return tn_inert();
-    }
+    if (tn_is_inert(out[0]) || !tn__rotary_fits(&c, POSITIONS)) { return tn_inert(); }
     tn_desc x[INPUTS], y[V + 1];
     for (int i = 0; i < INPUTS; i++) {
         x[i] = tn_desc_of(in[i]);
@@ -136,12 +130,8 @@ tn_tensor *tn__rotary_append(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor
     double bytes = 2 * (tn__profile_bytes(q) + tn__profile_bytes(k) + tn__profile_bytes(v));
     bool seen = tn__profiled() && tn__profile_in_place(&span, c.op->name, keys, bytes);
     tn_status status = tn_op_run(c.op, &c);
-    if (seen) {
-        tn__profile_end(&span, q->storage->device);
-    }
-    if (status == TN_EUNSUPPORTED) {
-        return NULL;
-    }
+    if (seen) { tn__profile_end(&span, q->storage->device); }
+    if (status == TN_EUNSUPPORTED) { return NULL; }
     tn__touch(values);
     return tn_is_inert(tn__changed(keys, status, c.op->name)) ? tn_inert() : out[0];
 }

@@ -20,9 +20,7 @@ bool tn__softmax_shape(tn_op_call *c) {
  * gradient flows there. */
 static tn_tensor *softmax_compose(tn_op_call *c) {
     const tn_softmax_args *args = c->args;
-    if (tn_count(c->in[0]) == 0) {
-        return tn_exp(c->in[0]);
-    }
+    if (tn_count(c->in[0]) == 0) { return tn_exp(c->in[0]); }
     tn_tensor *x = c->in[0];
     tn_dims dim = TN_DIMS(args->dim);
     tn_tensor *e = tn_exp(tn_sub(x, tn_max(tn_detach(x), dim, true)));

@@ -8,9 +8,7 @@
 static bool fold_shape(tn_op_call *c) {
     const tn__pool_args *a = c->args;
     tn_dims x = tn_shape(c->in[0]);
-    if (!tn_op_float(c, 0)) {
-        return false;
-    }
+    if (!tn_op_float(c, 0)) { return false; }
     if (x.ndim != 3 || x.size[1] % tn__unfold_kernel(a) != 0 || x.size[2] != tn__unfold_places(a)) {
         return tn_op_fail(c, TN_ESHAPE,
                           "x is %s (it needs (N, C %lld, %lld) for this kernel and this size)",

@@ -20,9 +20,7 @@
 
 static bool max_pool_shape(tn_op_call *c) {
     const tn__pool_args *args = c->args;
-    if (!tn__pool_shape(c, args->in, args->out)) {
-        return false;
-    }
+    if (!tn__pool_shape(c, args->in, args->out)) { return false; }
     return !c->record || tn_op_out(c, tn_shape(c->out[0]), TN_I32);
 }
 
@@ -113,9 +111,7 @@ static void take_row(const tn__pool_job *job, const void *x, int64_t at, int64_t
     for (int64_t t = 0; t < a->kernel[2]; t++) { /* the first result's element may be outside */
         int64_t first = p->from * stride - a->padding[2] + t * a->dilation[2], low = 0,
                 high = p->count;
-        if (first < 0) {
-            low = (stride - 1 - first) / stride;
-        }
+        if (first < 0) { low = (stride - 1 - first) / stride; }
         if (first + (high - 1) * stride >= in) {
             high = first < in ? (in - 1 - first) / stride + 1 : 0;
         }
@@ -211,9 +207,7 @@ static tn_status max_pool_host(const tn_op_call *c) {
                 for (int64_t j = 0; j < a->out[1]; j++) {                                   \
                     const type *row = dy + i * job->x.stride[0] + j * job->x.stride[1];     \
                     for (int64_t k = 0; k < a->out[2]; k++, index++) {                      \
-                        if (*index >= 0) {                                                  \
-                            dx[*index] += row[k * job->x.stride[2]];                        \
-                        }                                                                   \
+                        if (*index >= 0) { dx[*index] += row[k * job->x.stride[2]]; }       \
                     }                                                                       \
                 }                                                                           \
             }                                                                               \

@@ -91,9 +91,7 @@ void tn__taps_free(tn__taps *taps) {
 bool tn__resample_shape(tn_op_call *c, int64_t from, int64_t size) {
     const tn__resample_args *args = c->args;
     tn_dims dims = tn_shape(c->in[0]);
-    if (!tn_op_float(c, 0)) {
-        return false;
-    }
+    if (!tn_op_float(c, 0)) { return false; }
     if (args->dim < 0 || args->dim >= dims.ndim || dims.size[args->dim] != from || args->in < 1 ||
         args->out < 1) {
         return tn_op_fail(c, TN_ESHAPE,
@@ -113,9 +111,7 @@ tn_status tn__resample_host(const tn_op_call *c, tn__host_piece *piece) {
     tn__resample_job job = {.args = c->args};
     job.x = tn__lines_along(c->x[0], job.args->dim);
     job.y = tn__lines_along(c->y[0], job.args->dim);
-    if (!tn__taps_make(&job.taps, job.args, job.x.dtype)) {
-        return TN_ENOMEM;
-    }
+    if (!tn__taps_make(&job.taps, job.args, job.x.dtype)) { return TN_ENOMEM; }
     tn__host_pieces(job.x.count, job.args->in + job.args->out, piece, &job);
     tn__taps_free(&job.taps);
     return TN_OK;
@@ -287,13 +283,9 @@ tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_options o) {
     tn_dims size = {.ndim = tn_ndim(x) - 2};
     for (int i = 0; i < size.ndim; i++) {
         size.size[i] = size_along(&o, i, tn_size(x, 2 + i));
-        if (size.size[i] == 0) {
-            return tn_inert();
-        }
+        if (size.size[i] == 0) { return tn_inert(); }
     }
-    if (o.mode == TN_INTERPOLATE_AREA) {
-        return pool_area(x, size);
-    }
+    if (o.mode == TN_INTERPOLATE_AREA) { return pool_area(x, size); }
     /* no rounding to bf16 or f16 between two dimensions */
     bool narrow = dtype == TN_BF16 || dtype == TN_F16;
     tn_tensor *y = narrow ? tn_cast(x, TN_F32) : x;

@@ -79,23 +79,17 @@ bool tn__pool_window(const char *name, tn__pool_args *args, tn_dims kernel,
     }
     for (int i = 0; i < POOL_SPATIAL; i++) {
         args->out[i] = window_places(name, args, i, o->ceil_mode);
-        if (args->out[i] == 0) {
-            return false;
-        }
+        if (args->out[i] == 0) { return false; }
     }
     return true;
 }
 
 static bool begin_sliding(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims kernel,
                           const tn_pool_options *o) {
-    if (!tn__options_made(o->from_defaults, name, "tn_pool")) {
-        return false;
-    }
+    if (!tn__options_made(o->from_defaults, name, "tn_pool")) { return false; }
     args->count_include_pad = o->count_include_pad;
     args->divisor = o->divisor_override;
-    if (!tn__pool_sizes(name, args, x) || !tn__pool_window(name, args, kernel, o)) {
-        return false;
-    }
+    if (!tn__pool_sizes(name, args, x) || !tn__pool_window(name, args, kernel, o)) { return false; }
     for (int i = 0; i < POOL_SPATIAL; i++) { /* so that no window is all padding */
         if (args->padding[i] * 2 > args->kernel[i]) {
             tn__raise(TN_EVALUE, name,
@@ -125,17 +119,13 @@ static bool begin_adaptive(const char *name, tn__pool_args *args, tn_tensor *x, 
 
 tn_tensor *tn__pool_call(const tn_op *op, const char *name, int spatial, tn_tensor *x,
                          tn_dims kernel, const tn_pool_options *options) {
-    if (!tn__usable(x, name)) {
-        return tn_inert();
-    }
+    if (!tn__usable(x, name)) { return tn_inert(); }
     bool single = tn_ndim(x) == spatial + 1;
     tn__pool_args args = {.spatial = spatial};
     x = single ? tn_unsqueeze(x, 0) : x;
     bool ok = options ? begin_sliding(name, &args, x, kernel, options)
                       : begin_adaptive(name, &args, x, kernel);
-    if (!ok) {
-        return tn_inert();
-    }
+    if (!ok) { return tn_inert(); }
     tn_tensor *y = tn_apply1(op, &args, x);
     return single ? tn_squeeze(y, 0) : y;
 }
@@ -163,9 +153,7 @@ tn_dims tn__pool_dims(tn_dims x, int spatial, const int64_t *size) {
 bool tn__pool_shape(tn_op_call *c, const int64_t *in, const int64_t *out) {
     const tn__pool_args *args = c->args;
     tn_dims x = tn_shape(c->in[0]);
-    if (!tn_op_float(c, 0)) {
-        return false;
-    }
+    if (!tn_op_float(c, 0)) { return false; }
     if (x.ndim != args->spatial + 2 || !tn_dims_equal(x, tn__pool_dims(x, args->spatial, in))) {
         return tn_op_fail(
             c, TN_ESHAPE, "x is %s but the sizes after (N, C) must be %s", tn_shape_text(c->in[0]),

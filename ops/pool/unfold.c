@@ -22,9 +22,7 @@ tn_dims tn__unfold_patches(tn_dims x, const tn__pool_args *a, int64_t channels) 
 static bool unfold_shape(tn_op_call *c) {
     const tn__pool_args *a = c->args;
     tn_dims x = tn_shape(c->in[0]);
-    if (!tn_op_float(c, 0)) {
-        return false;
-    }
+    if (!tn_op_float(c, 0)) { return false; }
     if (x.ndim != 4 || !tn_dims_equal(x, tn__unfold_picture(x, a, x.size[1]))) {
         return tn_op_fail(c, TN_ESHAPE, "x is %s but the sizes after (N, C) must be %s",
                           tn_shape_text(c->in[0]), tn__dims_text(tn_dims_from(2, a->in + 1)));
@@ -171,9 +169,7 @@ tn_tensor *tn_fold(tn_tensor *x, tn_dims size, tn_dims kernel, tn_unfold_options
     tn__pool_args args = {.spatial = 2, .in = {1, size.size[0], size.size[size.ndim - 1]}};
     tn_pool_options window =
         TN_WITH(tn_pool, .stride = o.stride, .padding = o.padding, .dilation = o.dilation);
-    if (!tn__pool_window("fold", &args, kernel, &window)) {
-        return tn_inert();
-    }
+    if (!tn__pool_window("fold", &args, kernel, &window)) { return tn_inert(); }
     tn_tensor *y = tn_apply1(&tn__op_fold, &args, x);
     return single ? tn_squeeze(y, 0) : y;
 }

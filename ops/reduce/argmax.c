@@ -12,12 +12,8 @@ bool tn__argmax_shape(tn_op_call *c) {
         return tn_op_fail(c, TN_EDTYPE, "x is bool (a number is needed; cast it)");
     }
     int dim = tn__dim_of_any(x, args->dim, c->op->name);
-    if (dim < 0) {
-        return false;
-    }
-    if (x->dims.ndim == 0) {
-        return tn_op_out(c, x->dims, TN_I64);
-    }
+    if (dim < 0) { return false; }
+    if (x->dims.ndim == 0) { return tn_op_out(c, x->dims, TN_I64); }
     if (x->dims.size[dim] == 0) {
         return tn_op_fail(c, TN_ESHAPE, "x is %s (there is nothing to choose from in dimension %d)",
                           tn_shape_text(x), dim);
@@ -35,9 +31,7 @@ bool tn__argmax_shape(tn_op_call *c) {
 tn_status tn__argmax_along(const tn_op_call *c, const tn_desc *x) {
     int dim = ((const tn__argmax_args *)c->args)->dim;
     tn_dims dims = c->in[0]->dims;
-    if (dims.ndim == 0) {
-        return c->kernels->fill(c->ctx, c->y[0], 0.0);
-    }
+    if (dims.ndim == 0) { return c->kernels->fill(c->ctx, c->y[0], 0.0); }
     dim = dim < 0 ? dim + dims.ndim : dim;
     tn_desc y = tn__reduce_desc(c, tn__reduce_kept(dims, 1u << dim));
     return c->kernels->argmax(c->ctx, &y, x, dim);

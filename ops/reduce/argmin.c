@@ -9,13 +9,9 @@
  * all bits inverted. */
 static tn_status argmin_forward(const tn_op_call *c) {
     tn_tensor *x = c->in[0];
-    if (tn_count(x) == 0) {
-        return TN_OK;
-    }
+    if (tn_count(x) == 0) { return TN_OK; }
     tn_desc turned = tn__scratch(c->ctx, x->dims, x->dtype);
-    if (!turned.data) {
-        return TN_ENOMEM;
-    }
+    if (!turned.data) { return TN_ENOMEM; }
     bool real = tn_dtype_is_float(x->dtype);
     tn_status status = c->kernels->unary(c->ctx, real ? TN_NEG : TN_RSUB_K, &turned, c->x[0],
                                          x->dtype == TN_U8 ? 255.0 : -1.0, 0.0);

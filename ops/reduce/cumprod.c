@@ -30,9 +30,7 @@ tn_status tn__cumulate(const tn_op_call *c, tn__host_piece *lines) {
 }
 
 tn_tensor *tn__cumulative_apply(const tn_op *op, tn_tensor *x, int dim, bool reverse) {
-    if (!tn__usable(x, op->name)) {
-        return tn_inert();
-    }
+    if (!tn__usable(x, op->name)) { return tn_inert(); }
     x = tn_dtype_is_float(x->dtype) ? x : tn_cast(x, TN_I64);
     return tn_apply1(op, &(tn__cumulative_args){dim, reverse}, x);
 }
@@ -124,9 +122,7 @@ static tn_status cumprod_host_backward(const tn_op_back *b) {
                         .reverse = args->reverse};
     size_t bytes = (size_t)(job.x.count * job.x.length + 1) * sizeof(double); /* never 0 */
     job.before = b->ctx->workspace(b->ctx, bytes);
-    if (!job.before) {
-        return TN_ENOMEM;
-    }
+    if (!job.before) { return TN_ENOMEM; }
     tn__host_pieces(job.x.count, 4 * job.x.length, cumprod_back_piece, &job);
     b->ctx->workspace_free(b->ctx, job.before, bytes);
     return TN_OK;

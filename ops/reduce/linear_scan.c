@@ -36,9 +36,7 @@ static void scan_piece(const void *user, int64_t first, int64_t end) {
         for (int64_t n = 0; n < j->y.length; n++) {
             int64_t k = j->reverse ? j->y.length - 1 - n : n;
             double now = tn__host_load(j->b.data, dtype, b + k * j->b.step);
-            if (n > 0) {
-                now += tn__host_load(j->a.data, dtype, a + k * j->a.step) * carried;
-            }
+            if (n > 0) { now += tn__host_load(j->a.data, dtype, a + k * j->a.step) * carried; }
             carried = now;
             tn__host_store(j->y.data, dtype, y + k * j->y.step, carried);
         }
@@ -58,9 +56,7 @@ static tn_status linear_scan_host(const tn_op_call *c) {
 
 tn_tensor *tn__shift(tn_tensor *t, int dim, bool back, double value) {
     int64_t size = tn_size(t, dim);
-    if (size == 0) {
-        return t;
-    }
+    if (size == 0) { return t; }
     tn_dims one = tn_shape(t);
     one.size[tn__dim_from_start(dim, one.ndim)] = 1;
     tn_tensor *rest = tn_narrow(t, dim, back ? 1 : 0, size - 1);
@@ -74,9 +70,7 @@ static void linear_scan_backward(tn_op_grad *g) {
     tn_tensor *db = tn__linear_scan(g->dout[0], tn__shift(a, args->dim, !args->reverse, 0.0),
                                     args->dim, !args->reverse);
     tn_op_give(g, 0, db);
-    if (g->wants[1]) {
-        tn_op_give(g, 1, tn_mul(db, tn__shift(y, args->dim, args->reverse, 0.0)));
-    }
+    if (g->wants[1]) { tn_op_give(g, 1, tn_mul(db, tn__shift(y, args->dim, args->reverse, 0.0))); }
 }
 
 static void linear_scan_samples(tn_op_samples *s) {

@@ -82,9 +82,7 @@ static void logcumsumexp_lines(const void *job, int64_t first, int64_t end) {
 static tn_status run_lines(const tn_desc *x, const tn_desc *y, const tn_desc *dy, int dim) {
     dim = tn__dim_from_start(dim, x->ndim);
     logcumsumexp_job job = {.x = tn__lines_along(x, dim), .y = tn__lines_along(y, dim)};
-    if (dy) {
-        job.dy = tn__lines_along(dy, dim);
-    }
+    if (dy) { job.dy = tn__lines_along(dy, dim); }
     tn__host_pieces(job.x.count, 20 * job.x.length, logcumsumexp_lines, &job); /* exp and log */
     return TN_OK;
 }

@@ -28,36 +28,20 @@ static tn_status logsumexp_steps(const tn_op_call *c, const tn_desc *wide, const
     double most = finite_most(wide->dtype);
     tn_desc spread = tn_desc_expand(m, wide);
     tn_status status = kernels->copy(c->ctx, wide, c->x[0]);
-    if (status == TN_OK) {
-        status = kernels->reduce(c->ctx, TN_MAX, m, wide);
-    }
-    if (status == TN_OK) {
-        status = kernels->unary(c->ctx, TN_CLAMP_K, m, m, -most, most);
-    }
-    if (status == TN_OK) {
-        status = kernels->binary(c->ctx, TN_SUB, wide, wide, &spread);
-    }
-    if (status == TN_OK) {
-        status = kernels->unary(c->ctx, TN_EXP, wide, wide, 0.0, 0.0);
-    }
-    if (status == TN_OK) {
-        status = kernels->reduce(c->ctx, TN_SUM, sum, wide);
-    }
-    if (status == TN_OK) {
-        status = kernels->unary(c->ctx, TN_LOG, sum, sum, 0.0, 0.0);
-    }
-    if (status == TN_OK) {
-        status = kernels->binary(c->ctx, TN_ADD, sum, sum, m);
-    }
+    if (status == TN_OK) { status = kernels->reduce(c->ctx, TN_MAX, m, wide); }
+    if (status == TN_OK) { status = kernels->unary(c->ctx, TN_CLAMP_K, m, m, -most, most); }
+    if (status == TN_OK) { status = kernels->binary(c->ctx, TN_SUB, wide, wide, &spread); }
+    if (status == TN_OK) { status = kernels->unary(c->ctx, TN_EXP, wide, wide, 0.0, 0.0); }
+    if (status == TN_OK) { status = kernels->reduce(c->ctx, TN_SUM, sum, wide); }
+    if (status == TN_OK) { status = kernels->unary(c->ctx, TN_LOG, sum, sum, 0.0, 0.0); }
+    if (status == TN_OK) { status = kernels->binary(c->ctx, TN_ADD, sum, sum, m); }
     return status == TN_OK ? kernels->copy(c->ctx, y, sum) : status;
 }
 
 static tn_status logsumexp_forward(const tn_op_call *c) {
     const tn__reduce_args *args = c->args;
     tn_dims x = c->in[0]->dims, kept = tn__reduce_kept(x, tn__reduce_mask(args->dims, x.ndim));
-    if (tn_count(c->in[0]) == 0) {
-        return c->kernels->fill(c->ctx, c->y[0], -INFINITY);
-    }
+    if (tn_count(c->in[0]) == 0) { return c->kernels->fill(c->ctx, c->y[0], -INFINITY); }
     tn_dtype dtype = c->x[0]->dtype == TN_F64 ? TN_F64 : TN_F32;
     tn_desc y = tn__reduce_desc(c, kept), wide = tn__scratch(c->ctx, x, dtype);
     tn_desc m = tn__scratch(c->ctx, kept, dtype), sum = tn__scratch(c->ctx, kept, dtype);

@@ -19,9 +19,7 @@ static bool norm_shape(tn_op_call *c) {
     if (isnan(p)) {
         return tn_op_fail(c, TN_EVALUE, "p is NaN (a number, or an infinity, is needed)");
     }
-    if (!tn__needs_float(c) || (isinf(p) && !tn__reduce_nonempty(c))) {
-        return false;
-    }
+    if (!tn__needs_float(c) || (isinf(p) && !tn__reduce_nonempty(c))) { return false; }
     return tn__reduce_out(c, c->in[0]->dtype);
 }
 
@@ -38,17 +36,13 @@ static tn_tensor *norm_compose(tn_op_call *c) {
     bool keepdim = args->over.keepdim;
     double p = args->p;
     tn_tensor *x = c->in[0];
-    if (p == 2.0) {
-        return tn__sqrt_or_zero(tn_sum(tn_square(x), dims, keepdim));
-    }
+    if (p == 2.0) { return tn__sqrt_or_zero(tn_sum(tn_square(x), dims, keepdim)); }
     if (p == 0.0) {
         tn_tensor *counts = tn_ne(x, tn__constant(x, 0.0)); /* NaN too */
         return tn_sum(tn_masked_fill(tn_sign(x), counts, 1.0), dims, keepdim);
     }
     tn_tensor *size = tn_abs(x);
-    if (isinf(p)) {
-        return p > 0 ? tn_max(size, dims, keepdim) : tn_min(size, dims, keepdim);
-    }
+    if (isinf(p)) { return p > 0 ? tn_max(size, dims, keepdim) : tn_min(size, dims, keepdim); }
     return p == 1.0 ? tn_sum(size, dims, keepdim)
                     : norm_power(tn_sum(norm_power(size, p), dims, keepdim), 1.0 / p);
 }

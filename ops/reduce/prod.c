@@ -18,9 +18,7 @@ static tn_tensor *result_rows(tn_tensor *x, unsigned mask) {
     int places = 0;
     for (unsigned goes = 0; goes < 2; goes++) {
         for (int i = 0; i < dims.ndim; i++) {
-            if ((mask >> i & 1) == goes) {
-                order.size[places++] = i;
-            }
+            if ((mask >> i & 1) == goes) { order.size[places++] = i; }
         }
     }
     return tn_reshape(tn_permute(x, order), TN_DIMS(results, count));

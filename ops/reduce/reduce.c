@@ -51,23 +51,17 @@ int64_t tn__reduce_count(tn_dims x, unsigned mask) {
 }
 
 tn_dims tn__reduce_left(tn_dims x, unsigned mask, bool keepdim) {
-    if (keepdim) {
-        return tn__reduce_kept(x, mask);
-    }
+    if (keepdim) { return tn__reduce_kept(x, mask); }
     tn_dims left = {0, {0}};
     for (int i = 0; i < x.ndim; i++) {
-        if (!(mask >> i & 1)) {
-            left.size[left.ndim++] = x.size[i];
-        }
+        if (!(mask >> i & 1)) { left.size[left.ndim++] = x.size[i]; }
     }
     return left;
 }
 
 bool tn__reduce_out(tn_op_call *c, tn_dtype dtype) {
     const tn__reduce_args *args = c->args;
-    if (!tn__reduce_checked(c, args->dims)) {
-        return false;
-    }
+    if (!tn__reduce_checked(c, args->dims)) { return false; }
     tn_dims x = c->in[0]->dims;
     unsigned mask = tn__reduce_mask(args->dims, x.ndim);
     return tn_op_out(c, tn__reduce_left(x, mask, args->keepdim), dtype);
@@ -165,9 +159,7 @@ void tn__sample_reduce(tn_op_samples *s, double low, double high, bool empty) {
         {{2, {300, 2}}, {{1, {0}}, false}, "dim=[0], keepdim=False", false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (cases[i].empty && !empty) {
-            continue;
-        }
+        if (cases[i].empty && !empty) { continue; }
         tn_sample sample = {
             .text = cases[i].text,
             .args = &cases[i].args,

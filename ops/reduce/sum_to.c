@@ -12,9 +12,7 @@ typedef struct sum_to_args {
 static bool sum_to_shape(tn_op_call *c) {
     tn_dims dims = ((const sum_to_args *)c->args)->dims, all;
     const tn_tensor *x = c->in[0];
-    if (!tn__needs_float(c)) {
-        return false;
-    }
+    if (!tn__needs_float(c)) { return false; }
     if (dims.ndim < 0 || !tn_dims_broadcast(x->dims, dims, &all) || !tn_dims_equal(all, x->dims)) {
         return tn_op_fail(c, TN_ESHAPE,
                           "x is %s but the sum's shape is %s (it must broadcast to x)",
@@ -70,9 +68,7 @@ const tn_op tn__op_sum_to = {
 };
 
 tn_tensor *tn_sum_to(tn_tensor *x, tn_dims dims) {
-    if (tn__usable(x, "sum_to") && tn_dims_equal(x->dims, dims)) {
-        return x;
-    }
+    if (tn__usable(x, "sum_to") && tn_dims_equal(x->dims, dims)) { return x; }
     sum_to_args args = {dims};
     return tn_apply1(&tn__op_sum_to, &args, x);
 }

@@ -36,21 +36,11 @@ static tn_status var_steps(const tn_op_call *c, const tn_desc *wide, const tn_de
     tn_desc spread = tn_desc_expand(small, wide), first = *c->x[0];
     memcpy(first.size, small->size, sizeof first.size);
     tn_status status = kernels->copy(c->ctx, small, &first);
-    if (status == TN_OK) {
-        status = kernels->copy(c->ctx, wide, c->x[0]);
-    }
-    if (status == TN_OK) {
-        status = kernels->binary(c->ctx, TN_SUB, wide, wide, &spread);
-    }
-    if (status == TN_OK) {
-        status = kernels->reduce(c->ctx, TN_MEAN, small, wide);
-    }
-    if (status == TN_OK) {
-        status = kernels->binary(c->ctx, TN_SUB, wide, wide, &spread);
-    }
-    if (status == TN_OK) {
-        status = kernels->reduce(c->ctx, TN_SUM_SQUARES, small, wide);
-    }
+    if (status == TN_OK) { status = kernels->copy(c->ctx, wide, c->x[0]); }
+    if (status == TN_OK) { status = kernels->binary(c->ctx, TN_SUB, wide, wide, &spread); }
+    if (status == TN_OK) { status = kernels->reduce(c->ctx, TN_MEAN, small, wide); }
+    if (status == TN_OK) { status = kernels->binary(c->ctx, TN_SUB, wide, wide, &spread); }
+    if (status == TN_OK) { status = kernels->reduce(c->ctx, TN_SUM_SQUARES, small, wide); }
     if (status == TN_OK) {
         status = kernels->unary(c->ctx, TN_MUL_K, small, small, 1.0 / (double)(n > 0 ? n : 0), 0.0);
     }
@@ -60,9 +50,7 @@ static tn_status var_steps(const tn_op_call *c, const tn_desc *wide, const tn_de
 static tn_status var_forward(const tn_op_call *c) {
     const var_args *args = c->args;
     tn_dims x = c->in[0]->dims, kept = tn__reduce_kept(x, tn__reduce_mask(args->over.dims, x.ndim));
-    if (tn_count(c->in[0]) == 0) {
-        return c->kernels->fill(c->ctx, c->y[0], NAN);
-    }
+    if (tn_count(c->in[0]) == 0) { return c->kernels->fill(c->ctx, c->y[0], NAN); }
     tn_dtype dtype = c->x[0]->dtype == TN_F64 ? TN_F64 : TN_F32;
     tn_desc y = tn__reduce_desc(c, kept), wide = tn__scratch(c->ctx, x, dtype),
             small = tn__scratch(c->ctx, kept, dtype);

@@ -62,8 +62,6 @@ tn_tensor *tn_gru_op(tn_tensor *x, tn_tensor *h0, tn_rnn_weights w, tn_tensor *l
     tn_tensor *in[] = {x, w.weight_ih, w.weight_hh, w.bias_ih, w.bias_hh, lengths, h0};
     tn_tensor *results[TN_OP_OUTPUTS];
     tn__rnn_apply(&tn__op_gru, &(tn__rnn_args){.reverse = reverse}, in, TN__RNN_H0 + 1, results);
-    if (hn) {
-        *hn = results[1];
-    }
+    if (hn) { *hn = results[1]; }
     return results[0];
 }

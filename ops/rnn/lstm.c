@@ -62,11 +62,7 @@ tn_tensor *tn_lstm_op(tn_tensor *x, tn_tensor *h0, tn_tensor *c0, tn_rnn_weights
     tn_tensor *in[] = {x, w.weight_ih, w.weight_hh, w.bias_ih, w.bias_hh, lengths, h0, c0};
     tn_tensor *results[TN_OP_OUTPUTS];
     tn__rnn_apply(&tn__op_lstm, &(tn__rnn_args){.reverse = reverse}, in, TN__RNN_C0 + 1, results);
-    if (hn) {
-        *hn = results[1];
-    }
-    if (cn) {
-        *cn = results[2];
-    }
+    if (hn) { *hn = results[1]; }
+    if (cn) { *cn = results[2]; }
     return results[0];
 }

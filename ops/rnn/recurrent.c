@@ -17,9 +17,7 @@ static int result_count(tn_cell cell) {
 /* Whether input i, if present, has these sizes; `why` says where they come from. */
 static bool has_dims(tn_op_call *c, int i, tn_dims dims, const char *why) {
     const tn_tensor *t = tn__optional(c, i);
-    if (!t || tn_dims_equal(tn_shape(t), dims)) {
-        return true;
-    }
+    if (!t || tn_dims_equal(tn_shape(t), dims)) { return true; }
     const tn_tensor *x = c->in[TN__RNN_X], *w = c->in[TN__RNN_W_HH];
     char sizes[64] = "";
     for (int d = 0; d < dims.ndim; d++) {
@@ -33,9 +31,7 @@ static bool has_dims(tn_op_call *c, int i, tn_dims dims, const char *why) {
 
 static bool check_dtypes(const tn_op_call *c) {
     tn_tensor *x = c->in[TN__RNN_X], *lengths = tn__optional(c, TN__RNN_LENGTHS);
-    if (!tn_op_float(c, TN__RNN_X)) {
-        return false;
-    }
+    if (!tn_op_float(c, TN__RNN_X)) { return false; }
     for (int i = 0; i < c->inputs; i++) {
         if (i != TN__RNN_LENGTHS && c->in[i] && tn_dtype_of(c->in[i]) != tn_dtype_of(x)) {
             return tn_op_fail(c, TN_EDTYPE, "x is %s but %s is %s (cast one of them)",
@@ -70,9 +66,7 @@ static bool check_dims(tn_op_call *c, int64_t gates) {
 
 bool tn__rnn_shape(tn_op_call *c, tn_cell cell) {
     int64_t gates = tn__cell_gates(cell), kept = tn__cell_kept(cell);
-    if (!check_dtypes(c) || !check_dims(c, gates)) {
-        return false;
-    }
+    if (!check_dtypes(c) || !check_dims(c, gates)) { return false; }
     tn_dtype dtype = tn_dtype_of(c->in[TN__RNN_X]), wide = tn__wide_dtype(dtype);
     int64_t units = tn_size(c->in[TN__RNN_W_HH], 1);
     tn_dims x = tn_shape(c->in[TN__RNN_X]), y = tn__dims_with_last(x, units),
@@ -81,9 +75,7 @@ bool tn__rnn_shape(tn_op_call *c, tn_cell cell) {
     for (int i = 1; i < result_count(cell); i++) {
         made = made && tn_op_out(c, state, dtype);
     }
-    if (c->record) {
-        made = made && tn_op_out(c, tn__dims_with_last(x, kept * units), wide);
-    }
+    if (c->record) { made = made && tn_op_out(c, tn__dims_with_last(x, kept * units), wide); }
     for (int i = 1; i < result_count(cell) && c->record; i++) { /* h_before and c_before */
         made = made && tn_op_out(c, y, wide);
     }
@@ -106,9 +98,7 @@ typedef struct scratch_pool {
 static bool is_row_major(const tn_desc *d) {
     int64_t count = 1;
     for (int i = d->ndim - 1; i >= 0; i--) {
-        if (d->size[i] != 1 && d->stride[i] != count) {
-            return false;
-        }
+        if (d->size[i] != 1 && d->stride[i] != count) { return false; }
         count *= d->size[i];
     }
     return true;
@@ -140,18 +130,12 @@ static void pool_free(scratch_pool *p) {
 /* Makes *x, if present, row-major and, unless it is an index, of this dtype: it stays, or becomes
  * *copy, filled with it. */
 static tn_status pool_read(scratch_pool *p, const tn_desc **x, tn_desc *copy, tn_dtype dtype) {
-    if (!*x) {
-        return TN_OK;
-    }
+    if (!*x) { return TN_OK; }
     dtype = tn_dtype_is_float((*x)->dtype) ? dtype : (*x)->dtype;
-    if (is_row_major(*x) && (*x)->dtype == dtype) {
-        return TN_OK;
-    }
+    if (is_row_major(*x) && (*x)->dtype == dtype) { return TN_OK; }
     *copy = **x;
     copy->dtype = dtype;
-    if (!pool_take(p, copy)) {
-        return TN_ENOMEM;
-    }
+    if (!pool_take(p, copy)) { return TN_ENOMEM; }
     tn_status status = p->kernels->copy(p->ctx, copy, *x);
     *x = copy;
     return status;
@@ -183,18 +167,14 @@ static bool takes_dtype(const tn_desc *x, const tn_context *ctx) {
 
 /* Output i if it was made in this dtype, else scratch memory of these sizes. */
 static const tn_desc *wide_output(const tn_op_call *c, int i, scratch_pool *p, tn_desc *scratch) {
-    if (c->y[i] && c->y[i]->dtype == scratch->dtype) {
-        return c->y[i];
-    }
+    if (c->y[i] && c->y[i]->dtype == scratch->dtype) { return c->y[i]; }
     return pool_take(p, scratch) ? scratch : NULL;
 }
 
 /* The gates' shares of the input, x w^T + b. bf16 and f16 are summed in f32. */
 static tn_status input_shares(const tn_op_call *c, scratch_pool *p, const tn_desc *shares) {
     const tn_desc *x = c->x[TN__RNN_X], *w = c->x[TN__RNN_W_IH], *b = c->x[TN__RNN_B_IH];
-    if (!is_narrow(x)) {
-        return p->kernels->linear(c->ctx, shares, x, w, b);
-    }
+    if (!is_narrow(x)) { return p->kernels->linear(c->ctx, shares, x, w, b); }
     tn_desc wt = tn_desc_swap(w, 0, 1), rows, to = tn__desc_stacked(shares),
             left = tn__desc_stacked(x), right = tn__desc_stacked(&wt);
     tn_status status = TN_OK;
@@ -219,9 +199,7 @@ static tn_status run_forward(const tn_op_call *c, tn_recurrent r, scratch_pool *
             sizes[i] = (tn_desc){.dtype = dtype, .ndim = 2, .size = {B, H}};
         }
         out[i] = wide_output(c, i, p, &sizes[i]);
-        if (!out[i]) {
-            return TN_ENOMEM;
-        }
+        if (!out[i]) { return TN_ENOMEM; }
     }
     r.gates = out[results];
     r.h_before = out[results + 1];
@@ -229,9 +207,7 @@ static tn_status run_forward(const tn_op_call *c, tn_recurrent r, scratch_pool *
     const tn_desc **reads[] = {&r.w, &r.b, &r.lengths, &h0, &c0};
     for (int i = 0; i < 5; i++) {
         tn_status status = pool_read(p, reads[i], &copies[i], dtype);
-        if (status != TN_OK) {
-            return status;
-        }
+        if (status != TN_OK) { return status; }
     }
     tn_desc shares = first_columns(r.gates, tn__cell_gates(r.cell) * H);
     tn_status status = input_shares(c, p, &shares);
@@ -246,9 +222,7 @@ static tn_status run_forward(const tn_op_call *c, tn_recurrent r, scratch_pool *
 }
 
 tn_status tn__rnn_forward(const tn_op_call *c, tn_cell cell) {
-    if (!takes_dtype(c->x[TN__RNN_X], c->ctx)) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!takes_dtype(c->x[TN__RNN_X], c->ctx)) { return TN_EUNSUPPORTED; }
     scratch_pool p = {.ctx = c->ctx, .kernels = c->kernels};
     tn_recurrent r = {.cell = cell,
                       .reverse = ((const tn__rnn_args *)c->args)->reverse,
@@ -282,21 +256,15 @@ static tn_status run_backward(const tn_op_back *b, tn_recurrent r, scratch_pool 
                                tn__cell_gates(r.cell) * h->size[2]),
             da = dp, copies[5];
     bool two = r.cell == TN_CELL_GRU;
-    if (!pool_take(p, &dp) || (two && !pool_take(p, &da))) {
-        return TN_ENOMEM;
-    }
+    if (!pool_take(p, &dp) || (two && !pool_take(p, &da))) { return TN_ENOMEM; }
     const tn_desc **reads[] = {&r.w, &r.lengths, &dy, &dhn, &dcn};
     for (int i = 0; i < 5; i++) {
         tn_status status = pool_read(p, reads[i], &copies[i], h->dtype);
-        if (status != TN_OK) {
-            return status;
-        }
+        if (status != TN_OK) { return status; }
     }
     tn_status status = p->kernels->recurrent_backward(
         b->ctx, &r, &dp, two ? &da : NULL, b->dx[TN__RNN_H0], b->dx[TN__RNN_C0], dy, dhn, dcn);
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status != TN_OK) { return status; }
     tn_desc shares = first_columns(&dp, dp.size[2]), states = first_columns(h, h->size[2]),
             recurrent = first_columns(two ? &da : &dp, dp.size[2]);
     status = product_back(b, p->kernels, &shares, b->x[TN__RNN_X], TN__RNN_W_IH, TN__RNN_B_IH,
@@ -312,9 +280,7 @@ static tn_status widen_gradient(const tn_op_back *b, int i, tn_op_back *wide, sc
                                 tn_desc *scratch) {
     *scratch = *b->dx[i];
     scratch->dtype = TN_F32;
-    if (!pool_take(p, scratch)) {
-        return TN_ENOMEM;
-    }
+    if (!pool_take(p, scratch)) { return TN_ENOMEM; }
     wide->dx[i] = scratch;
     return b->adds && TN__RNN_WEIGHTS >> i & 1 ? p->kernels->copy(b->ctx, scratch, b->dx[i])
                                                : TN_OK;
@@ -330,14 +296,10 @@ static tn_status run_widened(const tn_op_back *b, tn_recurrent r, scratch_pool *
         status = pool_read(p, &wide.x[read[i]], &x[i], TN_F32);
     }
     for (int i = 0; i < TN_OP_INPUTS && status == TN_OK; i++) {
-        if (b->dx[i] && is_narrow(b->dx[i])) {
-            status = widen_gradient(b, i, &wide, p, &dx[i]);
-        }
+        if (b->dx[i] && is_narrow(b->dx[i])) { status = widen_gradient(b, i, &wide, p, &dx[i]); }
     }
     r.w = wide.x[TN__RNN_W_HH];
-    if (status == TN_OK) {
-        status = run_backward(&wide, r, p);
-    }
+    if (status == TN_OK) { status = run_backward(&wide, r, p); }
     for (int i = 0; i < TN_OP_INPUTS && status == TN_OK; i++) {
         status = wide.dx[i] != b->dx[i] ? p->kernels->copy(b->ctx, b->dx[i], wide.dx[i]) : TN_OK;
     }
@@ -406,9 +368,7 @@ tn_tensor *tn__rnn_compose(tn_op_call *c, tn__rnn_step step, bool has_c) {
     tn_tensor *result = tn_stack(y, (int)times, 0);
     free(y);
     c->out[1] = tn_identity(s.h); /* h0 itself where no row is active */
-    if (has_c) {
-        c->out[2] = tn_identity(s.c);
-    }
+    if (has_c) { c->out[2] = tn_identity(s.c); }
     return result;
 }
 

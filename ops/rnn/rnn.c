@@ -67,8 +67,6 @@ tn_tensor *tn_rnn_op(tn_tensor *x, tn_tensor *h0, tn_rnn_weights w, tn_tensor *l
     tn_tensor *results[TN_OP_OUTPUTS];
     tn__rnn_args args = {.reverse = reverse, .relu = relu};
     tn__rnn_apply(&tn__op_rnn, &args, in, TN__RNN_H0 + 1, results);
-    if (hn) {
-        *hn = results[1];
-    }
+    if (hn) { *hn = results[1]; }
     return results[0];
 }

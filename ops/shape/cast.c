@@ -39,9 +39,7 @@ const tn_op tn__op_cast = {
 };
 
 tn_tensor *tn_cast(tn_tensor *x, tn_dtype dtype) {
-    if (tn__usable(x, "cast") && x->dtype == dtype) {
-        return x;
-    }
+    if (tn__usable(x, "cast") && x->dtype == dtype) { return x; }
     cast_args args = {dtype};
     return tn_apply1(&tn__op_cast, &args, x);
 }

@@ -42,9 +42,7 @@ static tn_status cat_forward(const tn_op_call *c) {
         tn_desc x = tn_desc_of(c->in[i]),
                 part = tn__desc_slice(c->y[0], dim, start, x.size[dim], 1);
         tn_status status = c->kernels->copy(c->ctx, &part, &x);
-        if (status != TN_OK) {
-            return status;
-        }
+        if (status != TN_OK) { return status; }
         start += x.size[dim];
     }
     return TN_OK;
@@ -55,9 +53,7 @@ static void cat_backward(tn_op_grad *g) {
     int64_t start = 0;
     for (int i = 0; i < g->inputs; i++) {
         int64_t length = tn_op_input_dims(g, i).size[dim];
-        if (g->wants[i]) {
-            tn_op_give(g, i, tn_narrow(g->dout[0], dim, start, length));
-        }
+        if (g->wants[i]) { tn_op_give(g, i, tn_narrow(g->dout[0], dim, start, length)); }
         start += length;
     }
 }

@@ -71,9 +71,7 @@ static tn_tensor *pad_around_compose(tn_op_call *c) {
     tn_tensor *x = tn_identity(c->in[0]);
     for (int i = 0; i < args->pads.ndim / 2; i++) {
         int64_t before = args->pads.size[2 * i], behind = args->pads.size[2 * i + 1];
-        if (before || behind) {
-            x = pad_dim(x, tn_ndim(x) - 1 - i, before, behind, args->mode);
-        }
+        if (before || behind) { x = pad_dim(x, tn_ndim(x) - 1 - i, before, behind, args->mode); }
     }
     return x;
 }

@@ -82,13 +82,9 @@ tn_tensor *tn_permute(tn_tensor *t, tn_dims order) {
 }
 
 tn_tensor *tn_transpose(tn_tensor *t, int a, int b) {
-    if (!tn__usable(t, "transpose")) {
-        return tn_inert();
-    }
+    if (!tn__usable(t, "transpose")) { return tn_inert(); }
     int p = tn__dim(t, a, "transpose"), q = p < 0 ? -1 : tn__dim(t, b, "transpose");
-    if (p < 0 || q < 0) {
-        return tn_inert();
-    }
+    if (p < 0 || q < 0) { return tn_inert(); }
     tn_dims order = {.ndim = t->dims.ndim};
     for (int i = 0; i < order.ndim; i++) {
         order.size[i] = i == p ? q : i == q ? p : i;
@@ -97,9 +93,7 @@ tn_tensor *tn_transpose(tn_tensor *t, int a, int b) {
 }
 
 tn_tensor *tn_t(tn_tensor *t) {
-    if (!tn__usable(t, "t")) {
-        return tn_inert();
-    }
+    if (!tn__usable(t, "t")) { return tn_inert(); }
     if (t->dims.ndim < 2) {
         tn__raise(TN_ESHAPE, "t", "x is %s but must have 2 dimensions", tn_shape_text(t));
         return tn_inert();

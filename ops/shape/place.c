@@ -14,9 +14,7 @@ static bool place_shape(tn_op_call *c) {
     const place_args *args = c->args;
     tn_dims dims = c->in[0]->dims;
     int dim = tn__dim(c->in[0], args->dim, c->op->name);
-    if (dim < 0) {
-        return false;
-    }
+    if (dim < 0) { return false; }
     int64_t length = dims.size[dim];
     if (args->start < 0 || args->step < 1 ||
         (length > 0 && args->start + (length - 1) * args->step >= args->size)) {
@@ -34,9 +32,7 @@ static tn_status place_forward(const tn_op_call *c) {
     tn_dims x = c->in[0]->dims;
     int dim = tn__known_dim(args->dim, x);
     tn_status status = c->kernels->fill(c->ctx, c->y[0], 0.0);
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status != TN_OK) { return status; }
     tn_desc part = tn__desc_slice(c->y[0], dim, args->start, x.size[dim], args->step);
     return c->kernels->copy(c->ctx, &part, c->x[0]);
 }

@@ -15,9 +15,7 @@ static bool repeat_interleave_shape(tn_op_call *c) {
     const repeat_interleave_args *args = c->args;
     int dim = tn__dim(c->in[0], args->dim, c->op->name);
     tn_dims y = c->in[0]->dims;
-    if (dim < 0) {
-        return false;
-    }
+    if (dim < 0) { return false; }
     if (args->times < 0 || __builtin_mul_overflow(y.size[dim], args->times, &y.size[dim])) {
         return tn_op_fail(c, TN_EVALUE, "x is %s but cannot be repeated %lld times",
                           tn_shape_text(c->in[0]), (long long)args->times);

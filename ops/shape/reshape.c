@@ -12,9 +12,7 @@ typedef struct reshape_args {
 
 bool tn__dims_resolve(tn_dims dims, int64_t count, tn_dims *resolved) {
     int open = -1;
-    if (dims.ndim < 0 || dims.ndim > TN_MAX_DIMS) {
-        return false;
-    }
+    if (dims.ndim < 0 || dims.ndim > TN_MAX_DIMS) { return false; }
     for (int i = 0; i < dims.ndim; i++) {
         if (dims.size[i] == -1 && open < 0) {
             open = i;
@@ -23,9 +21,7 @@ bool tn__dims_resolve(tn_dims dims, int64_t count, tn_dims *resolved) {
     }
     int64_t rest = tn_dims_count(dims);
     if (open >= 0) {
-        if (rest <= 0 || count % rest != 0) {
-            return false;
-        }
+        if (rest <= 0 || count % rest != 0) { return false; }
         dims.size[open] = count / rest;
         rest = tn_dims_count(dims);
     }
@@ -45,9 +41,7 @@ bool tn__view_strides(const tn_tensor *t, tn_dims dims, int64_t *stride) {
     }
     for (int i = 0; i < t->dims.ndim; i++) {
         int64_t n = t->dims.size[i];
-        if (n == 1) {
-            continue;
-        }
+        if (n == 1) { continue; }
         if (runs > 0 && step[runs - 1] == n * t->stride[i]) {
             size[runs - 1] *= n;
             step[runs - 1] = t->stride[i];
@@ -68,9 +62,7 @@ bool tn__view_strides(const tn_tensor *t, tn_dims dims, int64_t *stride) {
         if (dims.size[i] == 1) { /* common, and saves a slow division */
             continue;
         }
-        if (left % dims.size[i] != 0) {
-            return false;
-        }
+        if (left % dims.size[i] != 0) { return false; }
         next *= dims.size[i];
         left /= dims.size[i];
     }
@@ -85,18 +77,14 @@ static bool reshape_shape(tn_op_call *c) {
         return tn_op_fail(c, TN_ESHAPE, "x is %s and cannot become %s (it has %lld elements)",
                           tn_shape_text(x), tn__dims_text(wanted), (long long)tn_count(x));
     }
-    if (tn__view_strides(x, dims, stride)) {
-        return tn_op_view(c, dims, stride, x->offset);
-    }
+    if (tn__view_strides(x, dims, stride)) { return tn_op_view(c, dims, stride, x->offset); }
     return tn_op_out(c, dims, x->dtype);
 }
 
 /* A copy is written through x's sizes: y is contiguous, so its elements have the same order under
  * both. */
 static tn_status reshape_forward(const tn_op_call *c) {
-    if (tn_shares_storage(c->in[0], c->out[0])) {
-        return TN_OK;
-    }
+    if (tn_shares_storage(c->in[0], c->out[0])) { return TN_OK; }
     tn_desc y = *c->y[0];
     y.ndim = c->x[0]->ndim;
     for (int i = 0; i < y.ndim; i++) {
@@ -153,16 +141,10 @@ tn_tensor *tn_reshape(tn_tensor *t, tn_dims dims) {
 }
 
 tn_tensor *tn_flatten(tn_tensor *t, int first, int last) {
-    if (!tn__usable(t, "flatten")) {
-        return tn_inert();
-    }
-    if (t->dims.ndim == 0) {
-        return tn_reshape(t, TN_DIMS(1));
-    }
+    if (!tn__usable(t, "flatten")) { return tn_inert(); }
+    if (t->dims.ndim == 0) { return tn_reshape(t, TN_DIMS(1)); }
     int from = tn__dim(t, first, "flatten"), to = from < 0 ? -1 : tn__dim(t, last, "flatten");
-    if (from < 0 || to < 0) {
-        return tn_inert();
-    }
+    if (from < 0 || to < 0) { return tn_inert(); }
     if (from > to) {
         tn__raise(TN_EVALUE, "flatten", "first is %d but last is %d (x is %s)", first, last,
                   tn_shape_text(t));
@@ -179,16 +161,10 @@ tn_tensor *tn_flatten(tn_tensor *t, int first, int last) {
 }
 
 tn_tensor *tn_squeeze(tn_tensor *t, int dim) {
-    if (!tn__usable(t, "squeeze")) {
-        return tn_inert();
-    }
+    if (!tn__usable(t, "squeeze")) { return tn_inert(); }
     int at = tn__dim(t, dim, "squeeze");
-    if (at < 0) {
-        return tn_inert();
-    }
-    if (t->dims.size[at] != 1) {
-        return t;
-    }
+    if (at < 0) { return tn_inert(); }
+    if (t->dims.size[at] != 1) { return t; }
     tn_dims dims = {.ndim = t->dims.ndim - 1};
     for (int i = 0; i < dims.ndim; i++) {
         dims.size[i] = t->dims.size[i < at ? i : i + 1];
@@ -197,9 +173,7 @@ tn_tensor *tn_squeeze(tn_tensor *t, int dim) {
 }
 
 tn_tensor *tn_unsqueeze(tn_tensor *t, int dim) {
-    if (!tn__usable(t, "unsqueeze")) {
-        return tn_inert();
-    }
+    if (!tn__usable(t, "unsqueeze")) { return tn_inert(); }
     int n = t->dims.ndim + 1, at = dim < 0 ? dim + n : dim;
     if (at < 0 || at >= n || n > TN_MAX_DIMS) {
         tn__raise(n > TN_MAX_DIMS ? TN_ESHAPE : TN_EINDEX, "unsqueeze",

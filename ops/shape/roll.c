@@ -19,9 +19,7 @@ static bool roll_shape(tn_op_call *c) {
                           args->dims.ndim);
     }
     for (int i = 0; i < args->dims.ndim; i++) {
-        if (tn__dim(c->in[0], tn__int_dim(args->dims.size[i]), c->op->name) < 0) {
-            return false;
-        }
+        if (tn__dim(c->in[0], tn__int_dim(args->dims.size[i]), c->op->name) < 0) { return false; }
     }
     return tn_op_out_like(c, 0);
 }
@@ -30,9 +28,7 @@ static bool roll_shape(tn_op_call *c) {
 static tn_tensor *roll_dim(tn_tensor *x, int64_t shift, int dim) {
     int64_t size = tn_size(x, dim);
     shift = size > 0 ? (shift % size + size) % size : 0;
-    if (shift == 0) {
-        return x;
-    }
+    if (shift == 0) { return x; }
     tn_tensor *parts[2] = {tn_narrow(x, dim, size - shift, shift),
                            tn_narrow(x, dim, 0, size - shift)};
     return tn_cat(parts, 2, dim);

@@ -14,9 +14,7 @@ static bool select_shape(tn_op_call *c) {
     const select_args *args = c->args;
     const tn_tensor *x = c->in[0];
     int dim = tn__dim(x, args->dim, c->op->name);
-    if (dim < 0) {
-        return false;
-    }
+    if (dim < 0) { return false; }
     int64_t size = x->dims.size[dim], index = args->index < 0 ? args->index + size : args->index;
     if (index < 0 || index >= size) {
         return tn_op_fail(c, TN_EINDEX,

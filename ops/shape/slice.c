@@ -11,9 +11,7 @@ static bool slice_shape(tn_op_call *c) {
     const tn__slice_args *args = c->args;
     const tn_tensor *x = c->in[0];
     int dim = tn__dim(x, args->dim, c->op->name);
-    if (dim < 0) {
-        return false;
-    }
+    if (dim < 0) { return false; }
     int64_t size = x->dims.size[dim], start = args->start, length = args->length, step = args->step;
     if (step < 1 || start < 0 || length < 0 || start > size ||
         (length > 0 && (length - 1) > (size - 1 - start) / step) || (length > 0 && start == size)) {
@@ -95,13 +93,9 @@ tn_tensor *tn_narrow(tn_tensor *t, int dim, int64_t start, int64_t length) {
 /* Like Python's x[start:end:step]: negative positions count from the end, and both are clamped to
  * the dimension. */
 tn_tensor *tn_slice(tn_tensor *t, int dim, int64_t start, int64_t end, int64_t step) {
-    if (!tn__usable(t, "slice")) {
-        return tn_inert();
-    }
+    if (!tn__usable(t, "slice")) { return tn_inert(); }
     int at = tn__dim(t, dim, "slice");
-    if (at < 0) {
-        return tn_inert();
-    }
+    if (at < 0) { return tn_inert(); }
     if (step < 1) {
         tn__raise(TN_EVALUE, "slice", "step is %lld (it must be positive)", (long long)step);
         return tn_inert();
@@ -123,13 +117,9 @@ int tn_split(tn_tensor *t, int64_t size, int dim, tn_tensor **out, int most) {
         tn__raise(TN_EVALUE, "split", "out is NULL but most is %d", most);
         return 0;
     }
-    if (!tn__usable(t, "split")) {
-        return 0;
-    }
+    if (!tn__usable(t, "split")) { return 0; }
     int at = tn__dim(t, dim, "split");
-    if (at < 0) {
-        return 0;
-    }
+    if (at < 0) { return 0; }
     int64_t whole = t->dims.size[at];
     if (size < 1) {
         tn__raise(TN_EVALUE, "split", "size is %lld (it must be positive)", (long long)size);
@@ -159,9 +149,7 @@ int tn_chunk(tn_tensor *t, int chunks, int dim, tn_tensor **out, int most) {
     int64_t whole = at < 0 ? 1 : t->dims.size[at];
     int pieces = tn_split(t, at < 0 ? 0 : whole > 0 ? (whole - 1) / chunks + 1 : 1, dim, out, most);
     for (; whole == 0 && pieces > 0 && pieces < chunks; pieces++) {
-        if (pieces < most) {
-            out[pieces] = tn_narrow(t, at, 0, 0);
-        }
+        if (pieces < most) { out[pieces] = tn_narrow(t, at, 0, 0); }
     }
     return pieces;
 }

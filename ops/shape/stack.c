@@ -10,9 +10,7 @@ typedef struct stack_args {
 } stack_args;
 
 static bool stack_shape(tn_op_call *c) {
-    if (c->inputs < 1) {
-        return tn_op_fail(c, TN_ESHAPE, "no tensors are given");
-    }
+    if (c->inputs < 1) { return tn_op_fail(c, TN_ESHAPE, "no tensors are given"); }
     const tn_tensor *first = c->in[0];
     int wanted = ((const stack_args *)c->args)->dim, n = first->dims.ndim + 1,
         dim = wanted < 0 ? wanted + n : wanted;
@@ -56,9 +54,7 @@ static tn_status stack_forward(const tn_op_call *c) {
             x.stride[j] = j == dim ? 1 : from.stride[j < dim ? j : j - 1];
         }
         tn_status status = c->kernels->copy(c->ctx, &part, &x);
-        if (status != TN_OK) {
-            return status;
-        }
+        if (status != TN_OK) { return status; }
     }
     return TN_OK;
 }
@@ -66,9 +62,7 @@ static tn_status stack_forward(const tn_op_call *c) {
 static void stack_backward(tn_op_grad *g) {
     int dim = new_dim(g->args, tn_op_input_dims(g, 0));
     for (int i = 0; i < g->inputs; i++) {
-        if (g->wants[i]) {
-            tn_op_give(g, i, tn_select(g->dout[0], dim, i));
-        }
+        if (g->wants[i]) { tn_op_give(g, i, tn_select(g->dout[0], dim, i)); }
     }
 }
 

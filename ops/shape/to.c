@@ -20,9 +20,7 @@ static tn_status to_forward(const tn_op_call *c) {
     TN_SCOPE;
     TN_NO_GRAD;
     const tn_tensor *x = tn_contiguous(c->in[0]);
-    if (tn_is_inert(x)) {
-        return tn_error();
-    }
+    if (tn_is_inert(x)) { return tn_error(); }
     return tn__copy_bytes(((const to_args *)c->args)->device, c->y[0]->data, x->storage->device,
                           tn__address(x), (size_t)tn_count(x) * tn_dtype_size(x->dtype), "to");
 }
@@ -48,9 +46,7 @@ const tn_op tn__op_to = {
 };
 
 tn_tensor *tn_to(tn_tensor *x, tn_device device) {
-    if (!tn__usable(x, "to") || !tn__device_exists(device, "to")) {
-        return tn_inert();
-    }
+    if (!tn__usable(x, "to") || !tn__device_exists(device, "to")) { return tn_inert(); }
     to_args args = {device};
     return tn__same_device(x->storage->device, device) ? x : tn_apply1(&tn__op_to, &args, x);
 }

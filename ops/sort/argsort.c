@@ -31,13 +31,9 @@ tn_status tn__sort_lines(const tn_op_call *c, tn__sort_job *j, tn__sort_line *li
     int64_t batch = AT_ONCE / (j->items + 1) + 1;
     batch = batch < j->x.count ? batch : j->x.count;
     size_t bytes = (size_t)(batch * j->items) * sizeof *j->buffers;
-    if (bytes == 0) {
-        return TN_OK;
-    }
+    if (bytes == 0) { return TN_OK; }
     j->buffers = c->ctx->workspace(c->ctx, bytes);
-    if (!j->buffers) {
-        return TN_ENOMEM;
-    }
+    if (!j->buffers) { return TN_ENOMEM; }
     line_pieces pieces = {j, line};
     for (j->first = 0; j->first < j->x.count; j->first += batch) {
         int64_t left = j->x.count - j->first;
@@ -79,9 +75,7 @@ static tn__sort_item *sort_items(tn__sort_item *a, tn__sort_item *spare, int64_t
         }
     }
     for (int d = 0; d < DIGITS; d++) {
-        if (count[d][digit_of(a[0], d)] == n) {
-            continue;
-        }
+        if (count[d][digit_of(a[0], d)] == n) { continue; }
         int64_t place[RADIX], sum = 0;
         for (int k = 0; k < RADIX; k++) {
             place[k] = sum;
@@ -177,11 +171,7 @@ tn_tensor *tn_argsort(tn_tensor *x, int dim, bool descending) {
 /* The elements at those positions. A 0-dimensional x is sorted already. */
 tn_tensor *tn_sort(tn_tensor *x, int dim, bool descending, tn_tensor **index) {
     tn_tensor *order = tn_argsort(x, dim, descending);
-    if (index) {
-        *index = order;
-    }
-    if (tn_is_inert(order)) {
-        return tn_inert();
-    }
+    if (index) { *index = order; }
+    if (tn_is_inert(order)) { return tn_inert(); }
     return tn_ndim(x) == 0 ? tn_identity(x) : tn_gather(x, dim, order);
 }

@@ -19,9 +19,7 @@ static void sink_top(tn__sort_item *heap, int64_t top, int64_t n) {
     tn__sort_item item = heap[top];
     for (int64_t child = 2 * top + 1; child < n; child = 2 * top + 1) {
         child += child + 1 < n && comes_before(heap[child], heap[child + 1]);
-        if (!comes_before(item, heap[child])) {
-            break;
-        }
+        if (!comes_before(item, heap[child])) { break; }
         heap[top] = heap[child];
         top = child;
     }
@@ -63,18 +61,14 @@ static bool topk_shape(tn_op_call *c) {
     const tn__topk_args *args = c->args;
     const tn_tensor *x = c->in[0];
     int dim = tn__dim_of_any(x, args->dim, c->op->name);
-    if (dim < 0) {
-        return false;
-    }
+    if (dim < 0) { return false; }
     tn_dims y = x->dims;
     int64_t size = y.ndim > 0 ? y.size[dim] : 1;
     if (args->k < 0 || args->k > size || (y.ndim == 0 && args->k != 1)) {
         return tn_op_fail(c, TN_EVALUE, "x is %s: there are no %lld elements in dimension %d",
                           tn_shape_text(x), (long long)args->k, dim);
     }
-    if (y.ndim > 0) {
-        y.size[dim] = args->k;
-    }
+    if (y.ndim > 0) { y.size[dim] = args->k; }
     return tn_op_out(c, y, TN_I64);
 }
 
@@ -134,11 +128,7 @@ const tn_op tn__op_topk = {
 /* The elements at those positions. */
 tn_tensor *tn_topk(tn_tensor *x, int64_t k, int dim, bool largest, tn_tensor **index) {
     tn_tensor *best = tn_apply1(&tn__op_topk, &(tn__topk_args){k, dim, largest}, x);
-    if (index) {
-        *index = best;
-    }
-    if (tn_is_inert(best)) {
-        return tn_inert();
-    }
+    if (index) { *index = best; }
+    if (tn_is_inert(best)) { return tn_inert(); }
     return tn_ndim(x) == 0 ? tn_identity(x) : tn_gather(x, dim, best);
 }

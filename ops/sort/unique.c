@@ -6,9 +6,7 @@
 /* sorted[i] != sorted[i - 1]; the first is new. */
 static tn_tensor *find_new(tn_tensor *sorted) {
     int64_t n = tn_count(sorted);
-    if (n == 0) {
-        return tn_cast(sorted, TN_BOOL);
-    }
+    if (n == 0) { return tn_cast(sorted, TN_BOOL); }
     tn_tensor *differs = tn_ne(tn_narrow(sorted, 0, 1, n - 1), tn_narrow(sorted, 0, 0, n - 1));
     return tn_cat((tn_tensor *[]){tn__filled(differs, TN_DIMS(1), 1.0), differs}, 2, 0);
 }
@@ -24,13 +22,9 @@ static tn_tensor *count_each(tn_tensor *first, int64_t n) {
 tn_tensor *tn_unique(tn_tensor *x, tn_tensor **inverse, tn_tensor **counts) {
     tn_tensor *none = tn_inert(), **into[2] = {inverse, counts};
     for (int i = 0; i < 2; i++) {
-        if (into[i]) {
-            *into[i] = none;
-        }
+        if (into[i]) { *into[i] = none; }
     }
-    if (!tn__usable(x, "unique")) {
-        return none;
-    }
+    if (!tn__usable(x, "unique")) { return none; }
     TN_SCOPE;
     TN_NO_GRAD;
     int64_t n = tn_count(x);
@@ -44,8 +38,6 @@ tn_tensor *tn_unique(tn_tensor *x, tn_tensor **inverse, tn_tensor **counts) {
                                         tn_reshape(rank, TN_DIMS(n, 1)));
         *inverse = tn_return(tn_reshape(place, tn_shape(x)));
     }
-    if (counts) {
-        *counts = tn_return(count_each(first, n));
-    }
+    if (counts) { *counts = tn_return(count_each(first, n)); }
     return tn_return(y);
 }

@@ -92,9 +92,7 @@ static inline void check_module(int line, const char *call, enum expected e, voi
     if (raised && !pending && !tn_is_inert(tn_call(m, tn_ones(TN_DIMS(1, 2), TN_F32)))) {
         add_complaint(line, call, "a module that works in spite of an error");
     }
-    if (!pending) {
-        tn_error_clear();
-    }
+    if (!pending) { tn_error_clear(); }
 }
 
 #define TENSOR(expected, call) \
@@ -159,9 +157,7 @@ static inline void run_part(void (*part)(void), bool with_pending) {
     __sanitizer_set_report_fd((void *)(intptr_t)err); /* its reports are not caught */
 #endif
     int64_t alive = tn_live_tensors();
-    if (pending) {
-        tn_raise(TN_EPEER, "the first");
-    }
+    if (pending) { tn_raise(TN_EPEER, "the first"); }
     {
         TN_SCOPE;
         part();

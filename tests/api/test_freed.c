@@ -379,15 +379,11 @@ static void free_twice(const struct kind *k) {
     TN_SCOPE;
     noun = k->noun;
     void *object = k->make();
-    if (!object || tn_error()) {
-        fail_msg("%s: %s", k->noun, tn_error_message());
-    }
+    if (!object || tn_error()) { fail_msg("%s: %s", k->noun, tn_error_message()); }
     k->free(object);
     assert_int_equal(tn_error(), TN_OK);
     FREED_(k->free(object));
-    if (k->use) {
-        k->use(object);
-    }
+    if (k->use) { k->use(object); }
     FREED_(k->free(object));
 }
 

@@ -115,12 +115,8 @@ static void call_derived(valid *v, int i, tn_dtype other) {
     {
         TN_SCOPE;
         make_valid(v, other);
-        if (tn_error() != TN_OK) {
-            add_complaint(__LINE__, derived[i].name, tn_error_message());
-        }
-        if (pending) {
-            tn_raise(TN_EPEER, "the first");
-        }
+        if (tn_error() != TN_OK) { add_complaint(__LINE__, derived[i].name, tn_error_message()); }
+        if (pending) { tn_raise(TN_EPEER, "the first"); }
         derived[i].call(v);
         tn_error_clear();
         free_valid(v);

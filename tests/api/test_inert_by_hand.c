@@ -16,12 +16,8 @@ PART(errors_and_scopes) {
     OTHER(ANY, tn_on_error_thread(NULL));
     OTHER(ANY, tn_error_give(NULL));
     OTHER(ANY, tn_error_give(&(tn_error_record){0}));
-    if (tn_error_take(NULL)) {
-        tn_raise(TN_EPEER, "the first");
-    }
-    if (tn_error_take(&record)) {
-        tn_error_give(&record);
-    }
+    if (tn_error_take(NULL)) { tn_raise(TN_EPEER, "the first"); }
+    if (tn_error_take(&record)) { tn_error_give(&record); }
     OTHER(ANY, tn_scope_end(NULL));
     tn_scope scope = tn_scope_begin(NULL, -1);
     OTHER(ANY, tn_scope_end(&scope));
@@ -302,9 +298,7 @@ PART(module_arguments) {
 }
 
 PART(generation) {
-    if (pending) {
-        return; /* the model could not be made */
-    }
+    if (pending) { return; /* the model could not be made */ }
     tn_gpt m;
     tn_gpt_init(&m, TN_WITH(tn_gpt, .vocab = 8, .context = 8, .layers = 1, .heads = 2, .width = 4));
     int32_t token = 0;
@@ -455,9 +449,7 @@ static tn_values no_function(tn_values in, void *user) {
 PART(remote_calls) {
     tn_rpc *r = tn_rpc_new(NULL, tn_rpc_defaults());
     STATUS(MUST, tn_rpc_register(r, NULL, no_function, NULL));
-    if (!pending) {
-        tn_rpc_start(r);
-    }
+    if (!pending) { tn_rpc_start(r); }
     EACH(ints) {
         GIVES(NULL, tn_rpc_call(r, ints[turn], NULL, (tn_values){0}, 0));
         VALUES(MUST, tn_rpc_wait(tn_rpc_call(r, ints[turn], "nothing", (tn_values){0}, 0)));

@@ -132,9 +132,7 @@ TEST(whole_models) {
         tn_gpt_init(&gpt, TN_WITH(tn_gpt, .vocab = VOCAB, .context = T, .layers = 1, .heads = 2,
                                   .width = 16));
         tn_lstm_init(&lstm, 8, 24, tn_rnn_defaults());
-        if (low) {
-            tn_module_set_precision(&gpt, tn_precision_defaults());
-        }
+        if (low) { tn_module_set_precision(&gpt, tn_precision_defaults()); }
         tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(2, T), TN_I64),
                   *x = tn_randn(TN_DIMS(3, 2, 8), TN_F32);
         doubled all[2] = {0};

@@ -23,9 +23,7 @@ static net make_net(bool placed) {
     n.b = tn_set_requires_grad(tn_randn(TN_DIMS(N), TN_F32), true);
     n.view = tn_alias(n.bucket, 16, TN_DIMS(N, N));
     n.other = tn_full(TN_DIMS(N, N), 50.0, TN_F32);
-    if (placed) {
-        assert_int_equal(tn_set_grad_buffer(n.w, n.view), TN_OK);
-    }
+    if (placed) { assert_int_equal(tn_set_grad_buffer(n.w, n.view), TN_OK); }
     return n;
 }
 
@@ -33,9 +31,7 @@ static net make_net(bool placed) {
 static void run_net(net *n, tn_grad_hook between) {
     TN_SCOPE;
     tn_tensor *h = tn_linear_op(n->x, n->w, n->b);
-    if (between) {
-        tn_on_grad(h, between, n);
-    }
+    if (between) { tn_on_grad(h, between, n); }
     tn_backward(tn_sum_all(tn_linear_op(h, n->w, n->b)));
     assert_int_equal(tn_error(), TN_OK);
 }

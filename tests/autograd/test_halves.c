@@ -78,9 +78,7 @@ static void check_halves(net *n, tn_tensor **whole) {
         rest[i] = tn__backward_input(net_loss(n, x[i]), NULL, x[i]);
         assert_non_null(rest[i]);
         assert_true(tn_equal(tn_grad_of(x[i]), whole[i]));
-        if (i > 0) {
-            assert_int_equal(tn__backward_rest(rest[i - 1]), TN_OK);
-        }
+        if (i > 0) { assert_int_equal(tn__backward_rest(rest[i - 1]), TN_OK); }
         for (int k = 0; k < PARAMS && i == 0; k++) {
             assert_null(tn_grad_of(n->p[k]));
         }
@@ -121,9 +119,7 @@ static bool product_shape(tn_op_call *c) {
 static void product_backward(tn_op_grad *g) {
     calls[g->wants[0] + 2 * g->wants[1]]++;
     for (int i = 0; i < 2; i++) {
-        if (g->wants[i]) {
-            tn_op_give(g, i, tn_mul(g->dout[0], tn_op_saved_input(g, 1 - i)));
-        }
+        if (g->wants[i]) { tn_op_give(g, i, tn_mul(g->dout[0], tn_op_saved_input(g, 1 - i))); }
     }
 }
 

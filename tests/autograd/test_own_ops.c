@@ -341,21 +341,15 @@ static tn_status cube_host(const tn_op_call *c) {
     tn__host_pieces(count_of(&job.x), 1, cube_piece, &job);
     for (int64_t i = 0; i < count_of(&job.x); i++) {
         double x = tn__host_load(job.x.data, job.x.dtype, tn__element_at(&job.x, i));
-        if (x < 0) {
-            return tn__host_bad_index(c->ctx, i, (int64_t)x);
-        }
+        if (x < 0) { return tn__host_bad_index(c->ctx, i, (int64_t)x); }
     }
     return TN_OK;
 }
 
 static tn_status cube_host_backward(const tn_op_back *b) {
-    if (!b->dy[0]) {
-        return TN_EVALUE;
-    }
+    if (!b->dy[0]) { return TN_EVALUE; }
     cube_job job = {.x = *b->x[0], .y = *b->dx[0], .by = *b->dy[0]};
-    if (job.y.dtype != job.x.dtype || job.by.dtype != job.x.dtype) {
-        return TN_EVALUE;
-    }
+    if (job.y.dtype != job.x.dtype || job.by.dtype != job.x.dtype) { return TN_EVALUE; }
     tn__host_pieces(count_of(&job.x), 1, cube_piece, &job);
     return TN_OK;
 }

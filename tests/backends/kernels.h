@@ -135,9 +135,7 @@ static inline tn_status run_linear_q8(const tn_backend *t, const tn_desc *y, con
 static inline tn_status run_linear_gelu(const tn_backend *t, const tn_desc *y, const tn_desc *pre,
                                         const tn_desc *x, const tn_desc *w, const tn_desc *b) {
     tn_status status = KERNEL_CALL(t, linear_gelu, .x = {x, w, b}, .y = {y, pre});
-    if (status != TN_EUNSUPPORTED) {
-        return status;
-    }
+    if (status != TN_EUNSUPPORTED) { return status; }
     pre = pre ? pre : y;
     status = t->linear(kernel_context(t), pre, x, w, b);
     return status == TN_OK ? t->unary(kernel_context(t), TN_GELU_TANH, y, pre, 0, 0) : status;

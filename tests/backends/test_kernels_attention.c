@@ -121,9 +121,7 @@ TRIAL_TEST(test_attention) {
 /* Blocks that share a row's keys in unequal parts, since there are more rows, or most of which a
  * causal mask hides; and rows enough that none does. */
 TEST_WITH(test_shared_keys, NULL, arrays_free) {
-    if (!trial_on_cuda()) {
-        skip();
-    }
+    if (!trial_on_cuda()) { skip(); }
     static const int64_t sizes[][6] = {
         {30, 10, 5, 2, 330, 4}, {1, 2, 1, 20, 300, 4}, {64, 8, 8, 1, 140, 4}};
     for (int i = 0; i < 3; i++) {
@@ -136,9 +134,7 @@ TEST_WITH(test_shared_keys, NULL, arrays_free) {
 /* More rows than a launch has blocks, all of them one broadcast element: refused before anything is
  * touched. 2^32 + 1 blocks would be 1 in a launch's 32 bits. */
 TRIAL_TEST(test_too_many_rows) {
-    if (!trial_on_cuda()) {
-        skip();
-    }
+    if (!trial_on_cuda()) { skip(); }
     const tn_backend *t = trial_tables()[0];
     array x = varied_array(TN_F32, DENSE, 4, SIZES(1, 1, 1, 1), 1);
     tn_desc many = broadcast_along(&x, 0, ((int64_t)1 << 32) + 1), lse = many;

@@ -31,9 +31,7 @@ TRIAL_TEST(test_copy) {
                       : from == TN_U8 ? i % 200
                                       : (double)(i % 199) - 90.25);
         }
-        if (tn_dtype_is_float(from) && tn_dtype_is_float(to)) {
-            spoil_front(&x);
-        }
+        if (tn_dtype_is_float(from) && tn_dtype_is_float(to)) { spoil_front(&x); }
         moving e = {.x = x.d};
         trial t = {"copy", 1, {y}, call_copy, &e, 0, 0};
         trial_run(&t);

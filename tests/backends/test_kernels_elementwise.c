@@ -209,9 +209,7 @@ TRIAL_TEST(test_cut_loops) {
               column = varied_array(dtype, DENSE, 3, SIZES(size[0], 1, 1), 3),
               y = make_array(dtype, k >> 1 & 1, 3, size);
         tn_desc wide = row.d;
-        if (k & 4) {
-            wide = column.d;
-        }
+        if (k & 4) { wide = column.d; }
         for (int d = 0; d < 3; d++) {
             wide.stride[d] = wide.size[d] == size[d] ? wide.stride[d] : 0;
             wide.size[d] = size[d];

@@ -31,9 +31,7 @@ TRIAL_TEST(test_rows) {
                                        {600, 2, 257},  {5000, 300, 2}, {4096, 1, 3}};
     for (int k = 0; k < (int)(sizeof(sizes) / sizeof(*sizes)) * 16; k++) {
         const int64_t *s = sizes[k / 16];
-        if (trial_on_emulator() && s[0] > 500 && k % 7 != 0) {
-            continue;
-        }
+        if (trial_on_emulator() && s[0] > 500 && k % 7 != 0) { continue; }
         tn_dtype dtype = array_floats[k / 4 % 4];
         array x = varied_array(dtype, k & 1, 2, s + 1, 1),
               src = varied_array(dtype, k & 1, 2, SIZES(s[0], s[2]), 2),

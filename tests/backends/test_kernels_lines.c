@@ -59,9 +59,7 @@ static along sort_operands(tn_dtype dtype, const int64_t *size, int k) {
             array_set(&x, i, real ? (double)(i % 7 - 3) : (double)(i % 7 > 3));
         }
     }
-    if (real) {
-        spoil_front(&x);
-    }
+    if (real) { spoil_front(&x); }
     if (dtype == TN_BF16 || dtype == TN_F16) {
         wide = make_array(TN_F32, DENSE, 3, size);
         for (int64_t i = 0; i < x.count; i++) {
@@ -72,16 +70,12 @@ static along sort_operands(tn_dtype dtype, const int64_t *size, int k) {
 }
 
 TRIAL_TEST(test_sorts) {
-    if (!KERNEL_OWN(trial_tables()[0], argsort)) {
-        skip();
-    }
+    if (!KERNEL_OWN(trial_tables()[0], argsort)) { skip(); }
     for (int k = 0; k < SHAPES * DTYPES * 12; k++) {
         const int64_t *size = shapes[k / 12 % SHAPES];
         tn_dtype dtype = sorted_dtypes[k / 12 / SHAPES];
         bool slow = size[0] * size[1] * size[2] > 500 || tn_dtype_size(dtype) == 8;
-        if (trial_on_emulator() && slow && k % 5 != 0) {
-            continue;
-        }
+        if (trial_on_emulator() && slow && k % 5 != 0) { continue; }
         along a = sort_operands(dtype, size, k);
         array y = make_array(TN_I64, k >> 2 & 1, 3, size);
         trial sorts = {"argsort", 1, {y}, call_argsort, &a, 0, 0};
@@ -106,32 +100,22 @@ enum { SCANNED = sizeof scanned / sizeof *scanned };
 static array scan_operand(tn_dtype dtype, const int64_t *size, int k) {
     array x = varied_array(dtype, k & 1, 3, size, 1);
     bool large = k & 8, reverse = k & 2;
-    if (!tn_dtype_is_float(dtype)) {
-        return x;
-    }
+    if (!tn_dtype_is_float(dtype)) { return x; }
     for (int64_t i = 0; i < x.count; i++) {
         array_set(&x, i, large ? 30.0 : 1 + array_get(&x, i) / 64);
     }
-    if (x.count > 16 && k & 12) {
-        array_set(&x, large && reverse ? x.count - 3 : 2, 0);
-    }
-    if (x.count > 16 && k & 4 && !large) {
-        array_set(&x, x.count - 3, NAN);
-    }
+    if (x.count > 16 && k & 12) { array_set(&x, large && reverse ? x.count - 3 : 2, 0); }
+    if (x.count > 16 && k & 4 && !large) { array_set(&x, x.count - 3, NAN); }
     return x;
 }
 
 TRIAL_TEST(test_scans) {
     static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_I64};
-    if (!KERNEL_OWN(trial_tables()[0], cumsum)) {
-        skip();
-    }
+    if (!KERNEL_OWN(trial_tables()[0], cumsum)) { skip(); }
     for (int k = 0; k < SCANNED * 3 * 16; k++) {
         const int64_t *size = scanned[k / 16 % SCANNED];
         tn_dtype dtype = dtypes[k / 16 / SCANNED];
-        if (trial_on_emulator() && size[0] * size[1] * size[2] > 1000 && k % 5 != 0) {
-            continue;
-        }
+        if (trial_on_emulator() && size[0] * size[1] * size[2] > 1000 && k % 5 != 0) { continue; }
         for (int dim = size[2] > 300 ? 2 : 0; dim < 3; dim++) {
             array x = scan_operand(dtype, size, k), y = make_array(dtype, k >> 1 & 1, 3, size);
             along a = {.x = x.d, .dim = dim, .flag = k & 2};

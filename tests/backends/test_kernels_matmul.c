@@ -38,9 +38,7 @@ static void try_matmul(tn_dtype dtype, int64_t batch, int64_t m, int64_t k, int6
     array a = varied_array(dtype, layouts & 1, 3, SIZES(batch, m, k), 1),
           b = varied_array(dtype, layouts >> 1 & 1, 3, SIZES(batch, k, n), 2);
     array y = make_array(dtype, layouts >> 2 & 1, 3, SIZES(batch, m, n));
-    if (accumulate) {
-        array_vary(&y, 3);
-    }
+    if (accumulate) { array_vary(&y, 3); }
     product p = {.a = a.d, .b = b.d, .alpha = accumulate ? -0.5 : 1, .beta = accumulate ? 0.75 : 0};
     try_sums("matmul", call_matmul, &p, 1, &y, dtype, (double)k);
 }
@@ -127,9 +125,7 @@ TRIAL_TEST(test_few_rows_added) {
         array a = varied_array(dtype, DENSE, 3, turned ? SIZES(2, n, in) : SIZES(2, m, in), 1),
               b = varied_array(dtype, DENSE, 3, turned ? SIZES(2, m, in) : SIZES(2, n, in), 2),
               y = make_array(dtype, DENSE, 3, turned ? SIZES(2, n, m) : SIZES(2, m, n));
-        if (added) {
-            array_vary(&y, 3);
-        }
+        if (added) { array_vary(&y, 3); }
         product p = {.a = a.d,
                      .b = tn_desc_swap(&b.d, 1, 2),
                      .alpha = added ? -0.5 : 1,
@@ -152,9 +148,7 @@ static tn_status call_linear_q8(const tn_backend *t, const tn_desc *const *out, 
 /* As many rows as in test_few_rows, and more; every byte; a scale of any dtype; a weight whose rows
  * are not adjacent, which is widened whatever the number of rows. */
 TRIAL_TEST(test_linear_q8) {
-    if (trial_on_cuda()) {
-        skip();
-    }
+    if (trial_on_cuda()) { skip(); }
     static const int64_t ms[] = {0, 1, 2, 3, 4, 5, 8, 9, 40},
                          ins[] = {0, 1, 3, 15, 16, 17, 63, 64, 65, 257, 1100},
                          outs[] = {0, 1, 5, 32, 37, 70};
@@ -187,9 +181,7 @@ TRIAL_TEST(test_linear_q8) {
 
 /* A larger weight than is widened at a time. */
 TRIAL_TEST(test_linear_q8_blocks) {
-    if (trial_on_cuda()) {
-        skip();
-    }
+    if (trial_on_cuda()) { skip(); }
     array x = varied_array(TN_BF16, DENSE, 2, SIZES(9, 4100), 1),
           w = make_array(TN_I8, DENSE, 2, SIZES(300, 4100)),
           scale = varied_array(TN_F32, DENSE, 1, SIZES(300), 2),
@@ -209,9 +201,7 @@ TRIAL_TEST(test_linear_q8_blocks) {
 TRIAL_TEST(test_slice_of_weight) {
     enum { M = 3, IN = 1200, OUT = 5 };
     const tn_backend *t = trial_tables()[0];
-    if (!KERNEL_OWN(t, linear_cat)) {
-        skip();
-    }
+    if (!KERNEL_OWN(t, linear_cat)) { skip(); }
     for (int k = 0; k < 4 * M; k++) {
         int64_t m = 1 + k / 4;
         tn_dtype dtype = array_floats[k % 4];
@@ -228,9 +218,7 @@ TRIAL_TEST(test_slice_of_weight) {
             tn_desc rows = {x.d.data, dtype, 2, {m, IN}, {IN, 1}},
                     weight = {w.d.data, dtype, 2, {OUT, IN}, {IN, 1}},
                     result = {y[i].d.data, dtype, 2, {m, OUT}, {OUT, 1}};
-            if (i == 1) {
-                weight.data = (char *)behind.d.data + tn_dtype_size(dtype);
-            }
+            if (i == 1) { weight.data = (char *)behind.d.data + tn_dtype_size(dtype); }
             tn_status status = KERNEL_CALL(t, linear_cat, .x = {&rows, &weight}, .y = {&result});
             assert_int_equal(trial_wait(t, status), TN_OK);
         }
@@ -318,9 +306,7 @@ static void try_integers(tn_dtype in, tn_dtype out, const int64_t *size, int way
  * few_rows takes; panels that are not full; an odd k; k in two and in three cuts. A bf16 result is
  * rounded once, so it is exact too. */
 ARRAY_TEST(test_integers) {
-    if (trial_on_cuda()) {
-        skip();
-    }
+    if (trial_on_cuda()) { skip(); }
     static const int64_t sizes[][3] = {{1, 100, 37},  {2, 33, 70},   {3, 65, 40},  {8, 769, 33},
                                        {9, 1, 1},     {12, 2, 32},   {25, 33, 31}, {36, 64, 65},
                                        {13, 769, 33}, {30, 1601, 40}};
@@ -340,9 +326,7 @@ ARRAY_TEST(test_integers) {
 
 /* What is not a number stays in its row and column, at the end of an odd k too. */
 ARRAY_TEST(test_pairs_odd) {
-    if (trial_on_cuda()) {
-        skip();
-    }
+    if (trial_on_cuda()) { skip(); }
     for (int way = 0; way < 4; way++) {
         tn_desc a = integer_operand(TN_BF16, way, 25, 37, 1),
                 b = integer_operand(TN_BF16, way, 37, 40, 2);
@@ -479,17 +463,13 @@ static void try_all_tiles(const char *name) {
 }
 
 ARRAY_TEST(test_twin) {
-    if (trial_on_cuda()) {
-        skip();
-    }
+    if (trial_on_cuda()) { skip(); }
     try_all_tiles("cpu-amx-twin");
 }
 
 /* The same numbers from the processor's own tiles: this holds the twin to them. */
 ARRAY_TEST(test_tiles) {
-    if (trial_on_cuda()) {
-        skip();
-    }
+    if (trial_on_cuda()) { skip(); }
     try_all_tiles("cpu-amx");
 }
 
@@ -514,9 +494,7 @@ static array aligned_rows(tn_dtype dtype, int64_t rows, int64_t columns) {
 TRIAL_TEST(test_linear_gelu) {
     static const int64_t sizes[][3] = {{1, 1, 1},  {5, 3, 4},    {0, 3, 4},    {3, 0, 4},
                                        {9, 16, 8}, {70, 65, 48}, {33, 100, 37}};
-    if (!trial_on_cuda()) {
-        skip();
-    }
+    if (!trial_on_cuda()) { skip(); }
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         for (int k = 0; k < 4 * 4 * 2 * 2; k++) {
             tn_dtype dtype = array_floats[k % 4];
@@ -554,16 +532,12 @@ static tn_status call_backward_weight(const tn_backend *t, const tn_desc *const 
 TRIAL_TEST(test_linear_backward_weight) {
     static const int64_t sizes[][3] = {{1, 1, 1}, {5, 3, 4},  {0, 3, 4},    {3, 0, 4},
                                        {3, 4, 0}, {9, 16, 8}, {70, 65, 48}, {133, 10, 37}};
-    if (!trial_on_cuda()) {
-        skip();
-    }
+    if (!trial_on_cuda()) { skip(); }
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         for (int k = 0; k < 4 * 4 * 2 * 2 * 2; k++) {
             tn_dtype dtype = array_floats[k % 4], sums = dtype;
             if (k / 64) { /* the gradients are f32 */
-                if (dtype != TN_BF16 && dtype != TN_F16) {
-                    continue;
-                }
+                if (dtype != TN_BF16 && dtype != TN_F16) { continue; }
                 sums = TN_F32;
             }
             int64_t n = sizes[s][0], in = sizes[s][1], out = sizes[s][2];
@@ -587,12 +561,8 @@ TRIAL_TEST(test_matmul_layouts) {
         array a = varied_array(dtype, DENSE, 3, SIZES(3, 17, 24), 1),
               b = varied_array(dtype, DENSE, 3, SIZES(1, 24, 40), 2),
               y = make_array(dtype, DENSE, 3, k & 4 ? SIZES(3, 40, 17) : SIZES(3, 17, 40));
-        if (k & 4) {
-            y.d = tn_desc_swap(&y.d, 1, 2);
-        }
-        if (k & 8) {
-            array_vary(&y, 3);
-        }
+        if (k & 4) { y.d = tn_desc_swap(&y.d, 1, 2); }
+        if (k & 8) { array_vary(&y, 3); }
         product p = {
             .a = a.d, .b = broadcast_along(&b, 0, 3), .alpha = 2, .beta = k & 8 ? -0.5 : 0};
         trial t = {"matmul, other layouts",

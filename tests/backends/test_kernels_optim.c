@@ -63,9 +63,7 @@ TRIAL_TEST(test_optimisers) {
         }
         if (!s.adam && s.s.first) {
             array_poison(&m); /* the buffer may hold anything before the first step */
-            if (s.s.momentum == 0) {
-                array_vary(&m, 2);
-            }
+            if (s.s.momentum == 0) { array_vary(&m, 2); }
         }
         trial t = {s.adam ? "adam" : "sgd",       3, {p, m, v}, call_step, &s,
                    wide == TN_F64 ? 1e-13 : 2e-6, 0};

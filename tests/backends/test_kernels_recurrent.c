@@ -97,9 +97,7 @@ static void try_cell(tn_dtype dtype, tn_cell cell, const int64_t *s, int k) {
 
 /* Empty, one, odd, more rows than a tile and more units than a panel, several of both. */
 TRIAL_TEST(test_cells) {
-    if (!trial_tables()[0]->recurrent) {
-        skip(); /* a table that leaves it to the composition */
-    }
+    if (!trial_tables()[0]->recurrent) { skip(); /* a table that leaves it to the composition */ }
     static const int64_t shapes[][3] = {{0, 2, 3},  {2, 0, 3},   {1, 1, 1},   {3, 2, 5},
                                         {4, 7, 17}, {2, 29, 40}, {3, 25, 100}};
     for (int i = 0; i < (int)(sizeof(shapes) / sizeof(*shapes)); i++) {
@@ -114,9 +112,7 @@ TRIAL_TEST(test_cells) {
 
 TRIAL_TEST(test_refused) {
     const tn_backend *table = trial_tables()[0];
-    if (!table->recurrent) {
-        skip();
-    }
+    if (!table->recurrent) { skip(); }
     array s = sine_array(TN_BF16, 3, SIZES(2, 1, 3), 1), w = sine_array(TN_BF16, 2, SIZES(3, 3), 2),
           n = sine_array(TN_BF16, 2, SIZES(1, 3), 3);
     tn_recurrent r = {.cell = TN_CELL_TANH, .w = &w.d, .gates = &s.d, .h_before = &s.d};

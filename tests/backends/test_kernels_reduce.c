@@ -18,12 +18,8 @@ static void try_reduce(tn_reduction f, tn_dtype dtype, array_layout layout, cons
     }
     tn_dtype to = f == TN_SUM_SQUARES && which % 2 ? TN_F64 : dtype;
     array x = varied_array(dtype, layout, 3, size, which), y = make_array(to, DENSE, 3, small);
-    if (odd) {
-        spoil_front(&x);
-    }
-    if ((f == TN_MAX || f == TN_MIN) && x.count == 0 && y.count > 0) {
-        return;
-    }
+    if (odd) { spoil_front(&x); }
+    if ((f == TN_MAX || f == TN_MIN) && x.count == 0 && y.count > 0) { return; }
     reducing r = {f, x.d};
     trial t = {"reduce",
                1,
@@ -63,9 +59,7 @@ TRIAL_TEST(test_reduce) {
         }
         for (int k = 0;
              k < (int)(sizeof large / sizeof *large) * 2 * 8 && f != TN_MEAN && f != TN_MIN; k++) {
-            if (trial_on_emulator() && f != TN_SUM && k % 5 > 0) {
-                continue;
-            }
+            if (trial_on_emulator() && f != TN_SUM && k % 5 > 0) { continue; }
             try_reduce((tn_reduction)f, k % 5 == 4 ? TN_BF16 : TN_F32, k / 8 & 1, large[k / 16],
                        k % 8, k % 3 == 0);
             trial_forget();
@@ -82,9 +76,7 @@ TRIAL_TEST(test_reduce_windows) {
         const int64_t *size = sizes[k / 16], small[] = {size[0], size[1], 1, size[3], 1};
         array x = varied_array(k & 1 ? TN_BF16 : TN_F32, k >> 1 & 1, 5, size, k),
               y = make_array(x.d.dtype, DENSE, 5, small);
-        if (k % 3 == 0) {
-            spoil_front(&x);
-        }
+        if (k % 3 == 0) { spoil_front(&x); }
         reducing r = {folds[k / 4 % 4], x.d};
         trial t = {"reduce windows", 1, {y}, call_reduce, &r, 3e-6, 1e-5};
         trial_run(&t);
@@ -114,9 +106,7 @@ TRIAL_TEST(test_reduce_whole) {
         bool asked = (f != TN_MAX && f != TN_MIN) || x.count > 0 || y.count == 0;
         reducing r = {f, x.d};
         trial t = {"reduce", 1, {y}, call_reduce, &r, 0, 0};
-        if (asked) {
-            trial_run(&t);
-        }
+        if (asked) { trial_run(&t); }
         trial_forget();
     }
 }
@@ -199,9 +189,7 @@ TRIAL_TEST(test_argmax) {
         int dim = k / 2 % 3;
         int64_t small[3] = {size[0], size[1], size[2]};
         small[dim] = 1;
-        if (size[dim] == 0) {
-            continue;
-        }
+        if (size[dim] == 0) { continue; }
         array x = make_array(dtype, k & 1, 3, size);
         for (int64_t i = 0; i < x.count; i++) {
             array_set(&x, i, (double)(i * 37 % 101));
@@ -211,9 +199,7 @@ TRIAL_TEST(test_argmax) {
             array_set(&x, 8999, 103);
             array_set(&x, 9001 + 4096, 103);
         }
-        if (tn_dtype_is_float(dtype) && k % 3 == 0) {
-            spoil_front(&x);
-        }
+        if (tn_dtype_is_float(dtype) && k % 3 == 0) { spoil_front(&x); }
         finding f = {dim, x.d};
         trial t = {"argmax", 1, {make_array(TN_I64, k & 1, 3, small)}, call_argmax, &f, 0, 0};
         trial_run(&t);

@@ -112,9 +112,7 @@ static tn_status call_batch_norm(const tn_backend *t, const tn_desc *const *out,
 }
 /* The first element is far from all others: their distances from it are large and nearly equal. */
 TRIAL_TEST(test_batch_norm_outlier) {
-    if (!KERNEL_OWN(trial_tables()[0], batch_norm)) {
-        skip();
-    }
+    if (!KERNEL_OWN(trial_tables()[0], batch_norm)) { skip(); }
     const int64_t size[] = {1, 1, 4096};
     for (int k = 0; k < 2; k++) {
         array x = make_array(TN_F32, k, 3, size), y = make_array(TN_F32, k, 3, size),
@@ -134,9 +132,7 @@ TRIAL_TEST(test_batch_norm_outlier) {
 /* An infinite element, in any piece or pack, makes the mean infinite and the variance NaN. */
 TRIAL_TEST(test_batch_norm_infinite) {
     static const int64_t places[] = {0, 1, 2047, 2048, 4095};
-    if (!KERNEL_OWN(trial_tables()[0], batch_norm)) {
-        skip();
-    }
+    if (!KERNEL_OWN(trial_tables()[0], batch_norm)) { skip(); }
     const int64_t size[] = {1, 1, 4096};
     for (int k = 0; k < 5 * 3; k++) {
         tn_dtype dtype = array_floats[k / 5];
@@ -202,9 +198,7 @@ static tn_status call_loss_backward(const tn_backend *t, const tn_desc *const *o
 TRIAL_TEST(test_cross_entropy) {
     for (int k = 0; k < ROW_SHAPES * 4 * 16; k++) {
         const int64_t *size = row_shapes[k / 64];
-        if (passes_over(size, k)) {
-            continue;
-        }
+        if (passes_over(size, k)) { continue; }
         tn_dtype dtype = array_floats[k / 16 % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
         array x = varied_array(dtype, k & 1, 2, size, 1),
               label = make_array(k & 4 ? TN_I32 : TN_I64, k & 1, 1, size);
@@ -234,9 +228,7 @@ TRIAL_TEST(test_cross_entropy) {
               sum = make_array(stat, k & 1, 1, size), dx = make_array(dtype, k >> 3 & 1, 2, size);
         trial t = {
             "cross_entropy", 3, {loss, most, sum}, call_loss, &r, double_form ? 1e-13 : 2e-6, 0};
-        if (size[1] > 0) {
-            trial_run(&t);
-        }
+        if (size[1] > 0) { trial_run(&t); }
         trial back = {"cross_entropy_backward",   1, {dx}, call_loss_backward, &r,
                       double_form ? 1e-13 : 2e-6, 0};
         trial_run(&back);
@@ -259,9 +251,7 @@ static tn_status call_rescale(const tn_backend *t, const tn_desc *const *out, vo
 TRIAL_TEST(test_gradient_ahead) {
     for (int k = 0; k < ROW_SHAPES * 4 * 8; k++) {
         const int64_t *size = row_shapes[k / 32];
-        if (size[1] == 0 || passes_over(size, k)) {
-            continue;
-        }
+        if (size[1] == 0 || passes_over(size, k)) { continue; }
         tn_dtype dtype = array_floats[k / 8 % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
         array x = varied_array(dtype, k & 1, 2, size, 1),
               label = make_array(TN_I64, k & 1, 1, size),

@@ -63,9 +63,7 @@ static outcome run_on(const trying *k, const tn_backend *table) {
     tn_tensor *in[TN_OP_INPUTS] = {NULL}, *dy[TN_OP_OUTPUTS];
     int results = tn_op_results(k->op);
     outcome o = {.count = results + k->sample->inputs};
-    if (device_of(table).kind == TN_CPU) {
-        tn_backend_use(table);
-    }
+    if (device_of(table).kind == TN_CPU) { tn_backend_use(table); }
     for (int i = 0; i < k->sample->inputs; i++) {
         tn_tensor *made = make_input(k, i);
         if (made) {
@@ -82,9 +80,7 @@ static outcome run_on(const trying *k, const tn_backend *table) {
         dy[i] = arriving_gradient(o.t[i], i);
     }
     bool goes_back = !k->odd && tn_op_differentiable(k->op);
-    if (goes_back) {
-        tn_backward_from(o.t, dy, k->samples % 3 ? results : 1, false);
-    }
+    if (goes_back) { tn_backward_from(o.t, dy, k->samples % 3 ? results : 1, false); }
     for (int i = 0; i < k->sample->inputs; i++) {
         o.t[results + i] = in[i] && goes_back ? tn_grad_of(in[i]) : NULL;
     }
@@ -170,15 +166,11 @@ static void try_sample(tn_op_samples *s, const tn_sample *sample) {
         if (k->layout != TN__PLAIN && (k->samples + i) % 4 != 0) {
             continue; /* dtypes take turns at the layouts */
         }
-        if (k->large && trial_on_emulator() && (k->samples + i) % 5 != 0) {
-            continue;
-        }
+        if (k->large && trial_on_emulator() && (k->samples + i) % 5 != 0) { continue; }
         tn_set_threads(1);
         outcome want = run_on(k, tn_backend_named("ref"));
         for (const tn_backend *const *table = trial_tables(); *table; table++) {
-            if (has_row(*table, k->op->kernel)) {
-                try_table(k, *table, &want);
-            }
+            if (has_row(*table, k->op->kernel)) { try_table(k, *table, &want); }
         }
     }
 }
@@ -234,9 +226,7 @@ static tn_spec large_input(char letter, tn_dims x) {
 static void try_larger(trying *k, tn_op_samples *sampler) {
     k->large = true;
     for (size_t i = 0; i < sizeof(larger) / sizeof(*larger); i++) {
-        if (strcmp(larger[i].op, k->op->name) != 0) {
-            continue;
-        }
+        if (strcmp(larger[i].op, k->op->name) != 0) { continue; }
         for (const tn_dims *x = larger[i].shapes; x->ndim > 0; x++) {
             tn_sample sample = {.text = "larger", .args = larger[i].args};
             for (const char *letter = larger[i].inputs; *letter; letter++) {

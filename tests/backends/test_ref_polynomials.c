@@ -6,12 +6,8 @@
 
 /* |y - exact| in units of the exact value's last place. */
 static double ulps_off(float y, double exact) {
-    if (isnan(exact)) {
-        return isnan(y) ? 0 : INFINITY;
-    }
-    if (isinf((float)exact)) {
-        return y == (float)exact ? 0 : INFINITY;
-    }
+    if (isnan(exact)) { return isnan(y) ? 0 : INFINITY; }
+    if (isinf((float)exact)) { return y == (float)exact ? 0 : INFINITY; }
     int exponent;
     frexp(exact, &exponent);
     double unit = ldexp(1, exact == 0 || exponent < -125 ? -149 : exponent - 24);
@@ -21,13 +17,9 @@ static double ulps_off(float y, double exact) {
 static void sweep_within(float limit, float (*f)(float), double (*exact)(double), double bound) {
     for (uint64_t bits = 0; bits < 1ull << 32; bits += 4093) {
         float x = tn__of_bits((uint32_t)bits);
-        if (fabsf(x) > limit) {
-            continue;
-        }
+        if (fabsf(x) > limit) { continue; }
         double error = ulps_off(f(x), exact(x));
-        if (!(error <= bound)) {
-            fail_msg("f(%a) = %a is off by %.3f ulp", x, f(x), error);
-        }
+        if (!(error <= bound)) { fail_msg("f(%a) = %a is off by %.3f ulp", x, f(x), error); }
     }
 }
 

@@ -23,9 +23,7 @@ PLAIN_TEST(test_every_cpu_table_fills_every_entry) {
     const char *names[] = {"cpu", "cpu-v2", "cpu-v3", "cpu-v4", "cpu-neon"};
     for (int i = 0; i < 5; i++) {
         const tn_backend *table = tn_backend_named(names[i]);
-        if (!table) {
-            continue; /* not in this build or on this machine */
-        }
+        if (!table) { continue; /* not in this build or on this machine */ }
         assert_int_equal(table->size, sizeof(tn_backend));
         assert_true(i == 0 || strcmp(table->name, names[i]) == 0);
         TN_ENTRIES(CHECK)

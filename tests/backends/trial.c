@@ -40,9 +40,7 @@ static void find_tables(const tn_backend **found) {
         found[n] = tn_backend_named(levels[i]);
         n += found[n] != NULL;
     }
-    if (n == 0) {
-        found[n] = tn_backend_named("cpu");
-    }
+    if (n == 0) { found[n] = tn_backend_named("cpu"); }
 }
 
 const tn_backend *const *trial_tables(void) {
@@ -70,17 +68,13 @@ static bool is_cuda(const tn_backend *t) {
 }
 
 tn_context *trial_context(const tn_backend *t) {
-    if (is_cuda(t)) {
-        return tn_context_of(tn_cuda(0));
-    }
+    if (is_cuda(t)) { return tn_context_of(tn_cuda(0)); }
     tn_backend_use(t); /* bf16 products ask it for tiles */
     return tn_context_of(tn_cpu());
 }
 
 tn_status trial_wait(const tn_backend *t, tn_status status) {
-    if (!is_cuda(t)) {
-        return status;
-    }
+    if (!is_cuda(t)) { return status; }
     tn_status later = device_table()->synchronize(0);
     return status == TN_OK ? later : status;
 }
@@ -110,9 +104,7 @@ static void set_order(const char *order) {
     char why[256];
     bool (*set)(const char *);
     void *symbol = tn__plugin_symbol("cuda_emulator", "tern_emulator_set_order", why, sizeof(why));
-    if (!symbol) {
-        fail_msg("the emulator cannot change its order: %s", why);
-    }
+    if (!symbol) { fail_msg("the emulator cannot change its order: %s", why); }
     memcpy(&set, &symbol, sizeof(set));
     assert_true(set(order));
 }
@@ -210,9 +202,7 @@ static void try_table(const trial *t, const tn_backend *backend, tn_status statu
                 expect_same_bits(t, backend, way, &out[i], &first[i]);
             }
         }
-        if (way > 0) {
-            free_outputs(t, out);
-        }
+        if (way > 0) { free_outputs(t, out); }
     }
     free_outputs(t, first);
     trial_set_way(backend, 0);
@@ -226,9 +216,7 @@ static bool passes_over_trial(void) {
 }
 
 void trial_run(const trial *t) {
-    if (passes_over_trial()) {
-        return;
-    }
+    if (passes_over_trial()) { return; }
     array expected[TRIAL_OUTPUTS];
     tn_status status = call_backend(t, tn_backend_named("ref"), expected);
     for (int i = 0; i < t->outputs; i++) {

@@ -79,9 +79,7 @@ static void simple_calls(void) {
     pointer(NULL);
     check_place("function pointer", __LINE__ - 1, __LINE__ - 1, ": ndim");
 
-    if (inlined_ndim(NULL) != 1) {
-        failures++;
-    }
+    if (inlined_ndim(NULL) != 1) { failures++; }
     check_place("inlined", INLINED, INLINED, ": ndim");
 
     tn_raise(TN_EVALUE, "of my own");
@@ -157,9 +155,7 @@ static void cxx_calls(void) {
     lambda();
     check_place("a lambda", line, line + 3, ": ndim");
     thing x;
-    if (x.size(nullptr) != 0) {
-        failures++;
-    }
+    if (x.size(nullptr) != 0) { failures++; }
     check_place("a method", line - 14, line + 10, ": ndim");
     item_of((const tn_tensor *)nullptr);
     check_place("a template", line - 9, line + 14, ": item");

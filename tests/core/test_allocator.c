@@ -47,9 +47,7 @@ TEST_WITH(test_statistics, reset_memory, NULL) {
 }
 
 TEST_WITH(test_reuse, reset_memory, NULL) {
-    if (TN__ASAN) {
-        skip();
-    }
+    if (TN__ASAN) { skip(); }
     static const int64_t sizes[] = {1, 64, 65, 512, 513, 65536, 65537, 1 << 20, 100000000};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         TN_SCOPE;
@@ -79,9 +77,7 @@ TEST_WITH(test_sizes, reset_memory, NULL) {
         assert_true(at[0] == 0x11 && at[n - 1] == 0x11);
         int64_t taken = tn_memory().reserved - reserved;
         assert_true(taken >= (TN__ASAN ? 2 * n : 0));
-        if (n <= 65536) {
-            assert_true(taken <= 2 * (n + n / 8 + 64));
-        }
+        if (n <= 65536) { assert_true(taken <= 2 * (n + n / 8 + 64)); }
     }
 }
 
@@ -119,9 +115,7 @@ TEST_WITH(test_random_blocks, reset_memory, NULL) {
 /* A free large block is split for smaller ones and joined again: the total does not grow with every
  * new shape. */
 TEST_WITH(test_large_blocks_are_shared, reset_memory, NULL) {
-    if (TN__ASAN) {
-        skip();
-    }
+    if (TN__ASAN) { skip(); }
     int64_t base = tn_memory().reserved;
     for (int i = 0; i < 20; i++) {
         TN_SCOPE;
@@ -151,9 +145,7 @@ TEST_WITH(test_limit, reset_memory, NULL) {
 }
 
 TEST_WITH(test_more_than_there_is, reset_memory, NULL) {
-    if (TN__ASAN) {
-        skip(); /* ASan ends the process instead */
-    }
+    if (TN__ASAN) { skip(); /* ASan ends the process instead */ }
     TN_SCOPE;
     tn_memory_stats before = tn_memory();
     assert_true(tn_is_inert(tn_empty(TN_DIMS(1ll << 45), TN_F64)));

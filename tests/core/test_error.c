@@ -57,9 +57,7 @@ TEST_WITH(test_place_names_the_caller, reset_errors, NULL) {
     tn_ndim(NULL);
     bool by_file = strncmp(tn_error_message(), "test_error.c:", 13) == 0;
     bool by_function = strncmp(tn_error_message(), "test_place_names_the_caller+0x", 30) == 0;
-    if (!by_file && !by_function) {
-        fail_msg("%s", tn_error_message());
-    }
+    if (!by_file && !by_function) { fail_msg("%s", tn_error_message()); }
 }
 
 /* The place is where the error was raised, even if it is looked up elsewhere and later; in a forked
@@ -170,9 +168,7 @@ TEST_WITH(test_handlers, reset_errors, NULL) {
 }
 
 static void *raise_in_thread(void *to) {
-    if (tn_error() != TN_OK) {
-        return "an error of another thread";
-    }
+    if (tn_error() != TN_OK) { return "an error of another thread"; }
     tn_raise(TN_EFORMAT, "line %d", 3);
     return tn_error_take(to) && tn_error() == TN_OK ? NULL : "not taken";
 }

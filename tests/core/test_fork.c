@@ -48,9 +48,7 @@ static void has_team(void *user) {
 
 /* The first test: nothing has started a thread yet. */
 TEST(test_before_threads) {
-    if (CHILD_HAS_THREADS) {
-        assert_child(has_team, NULL);
-    }
+    if (CHILD_HAS_THREADS) { assert_child(has_team, NULL); }
 }
 
 /* ---- Computing ------------------------------------------------------------------------------- */

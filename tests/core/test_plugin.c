@@ -62,9 +62,7 @@ TEST_WITH(test_good, NULL, temp_clean) {
     temp_write(source, "int answer(void) { return 42; }\n", 32);
     snprintf(command, sizeof(command), "cc -shared -fPIC -o %s %s 2>/dev/null",
              temp_path("libtern_good.so"), source);
-    if (system(command) != 0) {
-        skip(); /* a machine without a compiler */
-    }
+    if (system(command) != 0) { skip(); /* a machine without a compiler */ }
     snprintf(folders, sizeof(folders), "/nonexistent::%s", temp_folder);
     setenv("TERN_PLUGIN_PATH", folders, 1);
     caller callers[THREADS] = {0};
@@ -118,9 +116,7 @@ TEST_WITH(test_fork_while_one_is_opened, NULL, temp_clean) {
     temp_write(source, slow_source, sizeof(slow_source) - 1);
     snprintf(command, sizeof(command), "cc -shared -fPIC -o %s %s 2>/dev/null",
              temp_path("libtern_slow.so"), source);
-    if (system(command) != 0) {
-        skip(); /* a machine without a compiler */
-    }
+    if (system(command) != 0) { skip(); /* a machine without a compiler */ }
     int ends[2], status = -1;
     assert_int_equal(pipe(ends), 0);
     snprintf(text, sizeof(text), "%d", ends[1]);

@@ -122,9 +122,7 @@ TEST_WITH(test_growing, NULL, temp_clean) {
 static void *change_length(void *user) {
     busy_file *b = user;
     while (!__atomic_load_n(&b->done, __ATOMIC_ACQUIRE)) {
-        if (truncate(b->path, 10) != 0 || truncate(b->path, 4 << 20) != 0) {
-            return user;
-        }
+        if (truncate(b->path, 10) != 0 || truncate(b->path, 4 << 20) != 0) { return user; }
     }
     return NULL;
 }

@@ -73,9 +73,7 @@ static void forget_aloud(void *level) {
     char text[1024] = "";
     unsetenv("TERN_ROOT_TENSORS");
     unsetenv("TERN_LOG");
-    if (level) {
-        setenv("TERN_LOG", level, 1);
-    }
+    if (level) { setenv("TERN_LOG", level, 1); }
     child_assert(pipe(ends) == 0 && dup2(ends[1], STDERR_FILENO) >= 0 && close(ends[1]) == 0);
     tn_tensor *t = make_scalar(1);
     for (int i = 0; i < 2; i++) {
@@ -139,17 +137,11 @@ static int leave_by(int how) {
     for (int i = 0; i < 3; i++) {
         TN_SCOPE;
         make_scalar(i);
-        if (how == 0) {
-            continue;
-        }
+        if (how == 0) { continue; }
         TN_SCOPE;
         make_scalar(i);
-        if (how == 1) {
-            break;
-        }
-        if (how == 2) {
-            return i;
-        }
+        if (how == 1) { break; }
+        if (how == 2) { return i; }
     }
     return -1;
 }
@@ -403,9 +395,7 @@ TEST_WITH(test_no_memory_to_grow, test_no_error, NULL) {
     void *problem;
     assert_int_equal(pthread_create(&thread, NULL, fail_to_grow, NULL), 0);
     pthread_join(thread, &problem);
-    if (problem) {
-        fail_msg("%s", (const char *)problem);
-    }
+    if (problem) { fail_msg("%s", (const char *)problem); }
     assert_int_equal(tn_live_tensors(), before);
 }
 
@@ -421,9 +411,7 @@ TEST_WITH(test_dead_tensor_names_its_scope, test_no_error, NULL) {
     }
     tn_item(t);
     assert_int_equal(tn_error(), TN_ESTATE);
-    if (!strstr(tn_error_message(), expected)) {
-        fail_msg("%s", tn_error_message());
-    }
+    if (!strstr(tn_error_message(), expected)) { fail_msg("%s", tn_error_message()); }
     tn_error_clear();
     TN_SCOPE;
     t = make_scalar(2);

@@ -67,9 +67,7 @@ static void log_sink(tn_log_level level, const char *message, void *user) {
     seen_level = level;
     strcpy(seen, message);
     lines++;
-    if (lines == 1) {
-        tn_log_write(TN_LOG_ERROR, "from the sink"); /* no deadlock */
-    }
+    if (lines == 1) { tn_log_write(TN_LOG_ERROR, "from the sink"); /* no deadlock */ }
 }
 
 static void endless_sink(tn_log_level level, const char *message, void *user) {

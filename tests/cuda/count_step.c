@@ -26,9 +26,7 @@ int example_main(int argc, char **argv);
 static void begin_phase(const char *name) {
     __typeof__(&tern_emulator_record) record = NULL;
     void *emulator = loaded_emulator();
-    if (emulator) {
-        *(void **)&record = dlsym(emulator, "tern_emulator_record");
-    }
+    if (emulator) { *(void **)&record = dlsym(emulator, "tern_emulator_record"); }
     char line[64];
     snprintf(line, sizeof(line), "phase %s", name ? name : "-");
     if (!record || !record(line)) {
@@ -128,9 +126,7 @@ static void count_token(bool bytes) {
         tn_llama_init(&llama, TN_WITH(tn_llama, .dtype = TN_BF16));
     }
     fill_model(&llama);
-    if (bytes) {
-        tn_quantize(&llama);
-    }
+    if (bytes) { tn_quantize(&llama); }
     tn_prompt prompt = {ids, 1000};
     tn_generated out;
     tn_generate(&llama, &prompt, 1,

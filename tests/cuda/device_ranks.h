@@ -78,9 +78,7 @@ static inline bool device_main(int argc, char **argv, const rank_entry *bodies, 
     ranks_main(argc, argv, bodies, n);
     setenv("TERN_CUDA", "cuda_emulator", 1);
     bool found = tn_device_count(TN_CUDA) > 0;
-    if (!found) {
-        printf("1..0 # SKIP no emulator: %s\n", tn_device_why(TN_CUDA));
-    }
+    if (!found) { printf("1..0 # SKIP no emulator: %s\n", tn_device_why(TN_CUDA)); }
     return found;
 }
 

@@ -17,9 +17,7 @@ typedef struct host {
 static void *host_alloc(void *user, size_t bytes) {
     host *h = user;
     h->asked++;
-    if (h->most && h->bytes + (int64_t)bytes > h->most) {
-        return NULL;
-    }
+    if (h->most && h->bytes + (int64_t)bytes > h->most) { return NULL; }
     size_t whole = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     void *memory = aligned_alloc(ALIGN, whole); /* not touched: huge sizes cost nothing */
     if (memory) {
@@ -55,9 +53,7 @@ static tn__cuda_pool *pool_over(host *h, tn__cuda_pool_kind kind) {
 
 static void give_well(tn__cuda_pool *pool, void *memory, size_t bytes) {
     char why[256] = "";
-    if (!tn__cuda_pool_give(pool, memory, bytes, why, sizeof(why))) {
-        fail_msg("%s", why);
-    }
+    if (!tn__cuda_pool_give(pool, memory, bytes, why, sizeof(why))) { fail_msg("%s", why); }
 }
 
 /* Everything was given back: one free block per segment, and nothing is left after a trim. */
@@ -81,9 +77,7 @@ static void expect_returned(tn__cuda_pool *pool, host *h) {
 
 /* The nodes of a tree, in order, each heavier than those below it. Returns how many. */
 static int check_tree(const tree *t, const block *b, const block **last, bool used) {
-    if (!b) {
-        return 0;
-    }
+    if (!b) { return 0; }
     int n = check_tree(t, b->left, last, used);
     assert_true(!*last || tree_precedes(t, *last, b));
     assert_int_equal(b->used, used);
@@ -185,12 +179,8 @@ static void run_storm(uint64_t seed, tn__cuda_pool_kind kind) {
             m.memory[i] = m.memory[--m.n];
             m.bytes[i] = m.bytes[m.n];
         }
-        if (step % 700 == 699) {
-            tn__cuda_pool_trim(pool);
-        }
-        if (step % 10 == 0) {
-            check_inside(pool);
-        }
+        if (step % 700 == 699) { tn__cuda_pool_trim(pool); }
+        if (step % 10 == 0) { check_inside(pool); }
         tn_memory_stats stats = tn__cuda_pool_stats(pool);
         assert_int_equal(stats.allocated, allocated);
         assert_int_equal(stats.peak, peak);

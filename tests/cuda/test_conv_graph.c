@@ -121,9 +121,7 @@ PLAIN_TEST(test_refused) {
 int main(void) {
 #if TN_HAVE_CUDNN && TN__DNN_DESCRIBED
     dnn = tn__cudnn();
-    if (dnn) {
-        return tests_run(NULL, NULL);
-    }
+    if (dnn) { return tests_run(NULL, NULL); }
 #endif
     const char *why = tn__cudnn_why();
     printf("1..1\nok 1 - convolutions' plans # SKIP %s\n",

@@ -75,9 +75,7 @@ static int expect_same(const conv_case *c) {
     expect_close(got.y, want.y, dtype, "the result");
     expect_close(got.x, want.x, dtype, "the gradient of x");
     expect_close(got.w, want.w, dtype, "the gradient of the weight");
-    if (c->b) {
-        expect_close(got.b, want.b, dtype, "the gradient of the bias");
-    }
+    if (c->b) { expect_close(got.b, want.b, dtype, "the gradient of the bias"); }
     return runs_so_far() - before;
 }
 

@@ -168,9 +168,7 @@ static int uneven_batches(tn_group *unused, const char *argument) {
     size_t bytes = sizeof(first);
     rank_assert(tn_broadcast_bytes(world, &data, &bytes, 0) == TN_OK && bytes == sizeof(first));
     rank_assert(same_numbers(data, &mine));
-    if (data != &first) {
-        tn_bytes_free(data);
-    }
+    if (data != &first) { tn_bytes_free(data); }
     tn_optim_free(opt);
     tn_module_finish(&m);
     return device_leave();
@@ -248,8 +246,6 @@ PLAIN_TEST(test_nccl) {
 }
 
 int main(int argc, char **argv) {
-    if (!device_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]))) {
-        return 0;
-    }
+    if (!device_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]))) { return 0; }
     return tests_run(device_set_up, NULL);
 }

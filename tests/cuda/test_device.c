@@ -632,9 +632,7 @@ static void run_part(void **state) {
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
-    if (WEXITSTATUS(status) == SKIPPED) {
-        skip();
-    }
+    if (WEXITSTATUS(status) == SKIPPED) { skip(); }
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
@@ -653,9 +651,7 @@ static int be_part(const char *name) {
 int main(int argc, char **argv) {
     setenv("TERN_CUDA", "cuda_emulator", argc < 2);
     setenv("TERN_EMULATOR_MEMORY", "64M", 1);
-    if (argc > 1) {
-        return be_part(argv[1]);
-    }
+    if (argc > 1) { return be_part(argv[1]); }
     table = tn__device_plugin(TN_CUDA);
     if (!table) {
         printf("1..0 # SKIP %s\n", tn_device_why(TN_CUDA));

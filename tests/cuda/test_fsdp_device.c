@@ -84,8 +84,6 @@ PLAIN_TEST(test_most_bytes) {
 }
 
 int main(int argc, char **argv) {
-    if (!device_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]))) {
-        return 0;
-    }
+    if (!device_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]))) { return 0; }
     return tests_run(device_set_up, NULL);
 }

@@ -190,9 +190,7 @@ static int beside_host(tn_group *unused, const char *argument) {
     size_t bytes = rank == 0 ? 6 : 0;
     rank_assert(tn_broadcast_bytes(world, &data, &bytes, 0) == TN_OK && bytes == 6);
     rank_assert(strcmp(data, "hello") == 0 && tn_barrier(world) == TN_OK);
-    if (rank != 0) {
-        tn_bytes_free(data);
-    }
+    if (rank != 0) { tn_bytes_free(data); }
     for (int i = 0; i < 3; i++) {
         TN_SCOPE;
         float ones[1000];
@@ -328,9 +326,7 @@ static int fail_in_third(tn_group *unused, const char *argument) {
             usleep(200000); /* let what it has sent arrive */
             kill(getpid(), SIGKILL);
         }
-        if (i == 2 && rank == 1 && strstr(argument, ",late")) {
-            usleep(2500000);
-        }
+        if (i == 2 && rank == 1 && strstr(argument, ",late")) { usleep(2500000); }
         if (i == 2 && rank == 1 && strstr(argument, ",raise")) {
             tn_raise(TN_EVALUE, "this rank does not like it");
         }
@@ -422,9 +418,7 @@ static ranks_result run_badly(int n, const char *body, const char *argument, con
                               double seconds) {
     ranks_result r = run_with(n, body, argument, more);
     assert_false(r.timed_out);
-    if (r.seconds > seconds) {
-        fail_msg("%s took %.1f seconds", argument, r.seconds);
-    }
+    if (r.seconds > seconds) { fail_msg("%s took %.1f seconds", argument, r.seconds); }
     for (int i = 0; i < n; i++) {
         if (WIFEXITED(r.status[i]) ? WEXITSTATUS(r.status[i]) != 1
                                    : WTERMSIG(r.status[i]) != SIGKILL) {
@@ -532,9 +526,7 @@ PLAIN_TEST(test_faults_of_nccl) {
 PLAIN_TEST(test_faults_of_nccl_over_gloo) {
     char why[512];
     need_nccl();
-    if (!tn__plugin_symbol("gloo", "tn_gloo_api", why, sizeof(why))) {
-        skip();
-    }
+    if (!tn__plugin_symbol("gloo", "tn_gloo_api", why, sizeof(why))) { skip(); }
     ranks_result r = run_badly(2, "-fail_in_third", "gloo+nccl,killed", "TERN_FAKE_NCCL=lossy", 20);
     assert_says(&r, 0, "all_reduce f32 [1000] sum: the connection to rank 1 is lost");
     ranks_free(&r);
@@ -585,17 +577,13 @@ static void add_ranks(tn_group *world, void *user) {
 
 PLAIN_TEST(test_threads) {
     float sums[4] = {0};
-    if (tn_local_run(4, add_ranks, sums) != TN_OK) {
-        fail_msg("%s", tn_error_message());
-    }
+    if (tn_local_run(4, add_ranks, sums) != TN_OK) { fail_msg("%s", tn_error_message()); }
     for (int r = 0; r < 4; r++) {
         assert_true(sums[r] == 10);
     }
 }
 
 int main(int argc, char **argv) {
-    if (!device_main(argc, argv, bodies, COUNT_OF(bodies))) {
-        return 0;
-    }
+    if (!device_main(argc, argv, bodies, COUNT_OF(bodies))) { return 0; }
     return tests_run(device_set_up, NULL);
 }

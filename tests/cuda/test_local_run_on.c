@@ -26,9 +26,7 @@ static place place_of(const char *names) {
 static void run_at(const char *names, void (*f)(tn_group *, void *), void *user) {
     place p = place_of(names);
     failures = 0;
-    if (tn_local_run_on(p.devices, p.n, f, user) != TN_OK) {
-        fail_msg("%s", tn_error_message());
-    }
+    if (tn_local_run_on(p.devices, p.n, f, user) != TN_OK) { fail_msg("%s", tn_error_message()); }
     assert_int_equal(failures, 0);
 }
 
@@ -201,8 +199,6 @@ TEST(a_failure_ends_all) {
 }
 
 int main(int argc, char **argv) {
-    if (!device_main(argc, argv, NULL, 0)) {
-        return 0;
-    }
+    if (!device_main(argc, argv, NULL, 0)) { return 0; }
     return tests_run(device_set_up, NULL);
 }

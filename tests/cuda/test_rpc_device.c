@@ -86,9 +86,7 @@ static void trains_half(tn_group *world, void *user) {
 static void run_on_devices(void (*f)(tn_group *, void *)) {
     const tn_device devices[] = {tn_cuda(0), tn_cuda(1)};
     failures = 0;
-    if (tn_local_run_on(devices, 2, f, NULL) != TN_OK) {
-        fail_msg("%s", tn_error_message());
-    }
+    if (tn_local_run_on(devices, 2, f, NULL) != TN_OK) { fail_msg("%s", tn_error_message()); }
     assert_int_equal(failures, 0);
 }
 
@@ -101,8 +99,6 @@ TEST(gradients_return_to_the_device) {
 }
 
 int main(int argc, char **argv) {
-    if (!device_main(argc, argv, NULL, 0)) {
-        return 0;
-    }
+    if (!device_main(argc, argv, NULL, 0)) { return 0; }
     return tests_run(device_set_up, NULL);
 }

@@ -43,9 +43,7 @@ static size_t workspace_of(cudnnBackendDescriptor_t device, const tn__sdpa_shape
     tn__sdpa_plan *plan = NULL;
     char why[TN__DNN_WHY];
     tn__dnn_target target = {.described = device};
-    if (tn__sdpa_plans(dnn, target, shape, 1, &plan, why) != 1) {
-        fail_msg("no plan: %s", why);
-    }
+    if (tn__sdpa_plans(dnn, target, shape, 1, &plan, why) != 1) { fail_msg("no plan: %s", why); }
     size_t bytes = tn__sdpa_workspace(plan);
     *zeroed = tn__sdpa_zeroed(plan);
     tn__sdpa_plan_free(dnn, plan);
@@ -93,9 +91,7 @@ static void expect_from(int number, const char *word, tn__dnn_target target,
     char why[TN__DNN_WHY];
     old.number = number > 0 ? number - 1 : dnn->number;
     assert_int_equal(tn__sdpa_plans(&old, target, shape, 1, &plan, why), 0);
-    if (!strstr(why, word)) {
-        fail_msg("refused for another reason: %s", why);
-    }
+    if (!strstr(why, word)) { fail_msg("refused for another reason: %s", why); }
     if (number > 0) {
         old.number = number;
         assert_int_equal(tn__sdpa_plans(&old, target, shape, 1, &plan, why), 1);
@@ -164,9 +160,7 @@ PLAIN_TEST(test_refused) {
 int main(void) {
 #if TN_HAVE_CUDNN && TN__DNN_DESCRIBED
     dnn = tn__cudnn();
-    if (dnn) {
-        return tests_run(NULL, NULL);
-    }
+    if (dnn) { return tests_run(NULL, NULL); }
 #endif
     const char *why = tn__cudnn_why();
     printf("1..1\nok 1 - attention's plans # SKIP %s\n", *why ? why : "cudnn.h is older than 9.8");

@@ -53,9 +53,7 @@ static void train_moved(tn_group *world, void *user) {
         tn_optim_zero_grad(opt);
     }
     static double expected;
-    if (device.kind == TN_CPU) {
-        expected = loss;
-    }
+    if (device.kind == TN_CPU) { expected = loss; }
     CHECK(fabs(loss - expected) < 1e-5);
     tn_optim_free(opt);
     tn_module_finish(&m);
@@ -70,8 +68,6 @@ PLAIN_TEST(test_moved_stages) {
 }
 
 int main(int argc, char **argv) {
-    if (!device_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]))) {
-        return 0;
-    }
+    if (!device_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]))) { return 0; }
     return tests_run(device_set_up, NULL);
 }

@@ -118,9 +118,7 @@ static void run_step(two_blocks *m, tn_optim *opt, tn_scaler *scaler, const cour
     TN_SCOPE;
     tn_tensor *loss = two_loss(m, step);
     tn_backward(scaler ? tn_scaler_scale(scaler, loss) : loss);
-    if (c->clip == CLIP_VALUE) {
-        tn_clip_grad_value(m, 0.01);
-    }
+    if (c->clip == CLIP_VALUE) { tn_clip_grad_value(m, 0.01); }
     out->losses[step] = tn_item(loss);
     out->norms[step] = c->clip == CLIP_MODULE            ? tn_clip_grad_norm(m, 0.1)
                        : c->clip == CLIP_OPTIM && scaler ? tn_scaler_clip(scaler, opt, 0.1)
@@ -146,9 +144,7 @@ static outcome run_on(tn_device there, const course *c) {
         tn_module_set_precision(&m,
                                 TN_WITH(tn_precision, .compute = c->compute, .param = c->param));
     }
-    if (c->frozen) {
-        tn_freeze(&m, "first.0 second.4.bias");
-    }
+    if (c->frozen) { tn_freeze(&m, "first.0 second.4.bias"); }
     tn_module_set_recompute(m.first, c->recompute);
     tn_module_set_recompute(m.second, c->recompute);
     tn_optim *opt = c->make(&m);
@@ -159,18 +155,12 @@ static outcome run_on(tn_device there, const course *c) {
                            .scaler = scaler,
                            .average = average,
                            .generator = tn_default_generator()};
-    if (c->load) {
-        assert_int_equal(tn_checkpoint_load(&point, c->load), TN_OK);
-    }
+    if (c->load) { assert_int_equal(tn_checkpoint_load(&point, c->load), TN_OK); }
     for (int step = c->from; step < (c->save ? STEPS / 2 : STEPS); step++) {
         run_step(&m, opt, scaler, c, step, &out);
-        if (average) {
-            tn_average_update(average);
-        }
+        if (average) { tn_average_update(average); }
     }
-    if (c->save) {
-        assert_int_equal(tn_checkpoint_save(&point, c->save), TN_OK);
-    }
+    if (c->save) { assert_int_equal(tn_checkpoint_save(&point, c->save), TN_OK); }
     out.weights = all_bits(&m);
     if (average) {
         TN_AVERAGED(average);
@@ -324,8 +314,6 @@ TEST(ties_stay_together) {
 }
 
 int main(int argc, char **argv) {
-    if (!device_main(argc, argv, NULL, 0)) {
-        return 0;
-    }
+    if (!device_main(argc, argv, NULL, 0)) { return 0; }
     return tests_run(NULL, NULL);
 }

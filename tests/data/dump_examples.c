@@ -37,15 +37,11 @@ static tn_dataset *open_csv(char **argv) {
 
 /* argv: KIND PATH … */
 static tn_dataset *open_dataset(int argc, char **argv) {
-    if (argc >= 7 && strcmp(argv[0], "csv") == 0) {
-        return open_csv(argv + 1);
-    }
+    if (argc >= 7 && strcmp(argv[0], "csv") == 0) { return open_csv(argv + 1); }
     if (argc == 3 && strcmp(argv[0], "libsvm") == 0) {
         return tn_libsvm_dataset(argv[1], atoll(argv[2]));
     }
-    if (argc == 3 && strcmp(argv[0], "npy") == 0) {
-        return tn_npy_dataset(argv[1], argv[2]);
-    }
+    if (argc == 3 && strcmp(argv[0], "npy") == 0) { return tn_npy_dataset(argv[1], argv[2]); }
     if (argc == 4 && strcmp(argv[0], "images") == 0) {
         tn_image_folder_options o =
             TN_WITH(tn_image_folder, .height = atoll(argv[2]), .width = atoll(argv[3]));
@@ -72,12 +68,8 @@ static void add_examples(tn_safetensors_writer *w, tn_dataset *d) {
     tn_loader_options o = TN_WITH(tn_loader, .batch = d->size, .threads = 2);
     tn_loader *loader = tn_loader_new(d, tn_sequential_sampler(), o);
     tn_batch b;
-    if (tn_loader_next(loader, &b)) {
-        tn_safetensors_writer_add(w, "x", b.x);
-    }
-    if (b.y) {
-        tn_safetensors_writer_add(w, "y", b.y);
-    }
+    if (tn_loader_next(loader, &b)) { tn_safetensors_writer_add(w, "x", b.x); }
+    if (b.y) { tn_safetensors_writer_add(w, "y", b.y); }
     tn_loader_free(loader);
 }
 

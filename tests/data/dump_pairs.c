@@ -8,18 +8,14 @@
 
 int main(int argc, char **argv) {
     enum { BATCH = 4, LENGTH = 12, VOCAB = 257, WIDTH = 8 };
-    if (argc != 3) {
-        return 64;
-    }
+    if (argc != 3) { return 64; }
     tn_on_error(tn_error_exit);
     TN_SCOPE;
     tn_loader_options o = TN_WITH(tn_loader, .batch = BATCH);
     tn_loader *loader =
         tn_loader_new(tn_token_shards(argv[2], LENGTH, VOCAB), tn_sequential_sampler(), o);
     tn_batch b;
-    if (!tn_loader_next(loader, &b)) {
-        return 1;
-    }
+    if (!tn_loader_next(loader, &b)) { return 1; }
     tn_tensor *table = tn_set_requires_grad(tn_randn(TN_DIMS(VOCAB, WIDTH), TN_F32), true);
     tn_tensor *head = tn_set_requires_grad(tn_randn(TN_DIMS(VOCAB, WIDTH), TN_F32), true);
     tn_tensor *logits = tn_linear_op(tn_embedding_op(table, b.x), head, NULL);

@@ -96,9 +96,7 @@ static void dump_mixup(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 2) {
-        return 64;
-    }
+    if (argc != 2) { return 64; }
     tn_on_error(tn_error_exit);
     writer = tn_safetensors_writer_new();
     tn_seed(5);

@@ -18,9 +18,7 @@ enum { HE = 256, LL, HELL, HELLO, SPACE_HELLO, OO, END_OF_TEXT, SMALL_SIZE };
 static inline const char *small_letter(int byte, char *text) {
     const tn__byte_alphabet a = tn__byte_alphabet_make();
     char *to = text;
-    if (byte == '"' || byte == '\\') {
-        *to++ = '\\';
-    }
+    if (byte == '"' || byte == '\\') { *to++ = '\\'; }
     to[tn__utf8_encode(a.character[byte], to)] = 0;
     return text;
 }

@@ -108,8 +108,7 @@ static void read_batches(void) {
     tn_dataset *d = tn_cifar10(temp_folder, true);
     tn_loader *l = d ? tn_loader_new(d, tn_random_sampler(1), tn_loader_defaults()) : NULL;
     tn_batch b;
-    while (l && tn_loader_next(l, &b)) {
-    }
+    while (l && tn_loader_next(l, &b)) {}
     tn_loader_free(l);
 }
 

@@ -187,9 +187,7 @@ TEST(random_split_refuses) {
 static void described_as(tn_dataset *d, const char *wanted) {
     char text[DATASET_TEXT];
     assert_true(dataset_text(d, text));
-    if (wanted) {
-        assert_contains(text, wanted);
-    }
+    if (wanted) { assert_contains(text, wanted); }
     tn_dataset_free(d);
 }
 

@@ -20,12 +20,8 @@ static int freed;
 
 static tn_status numbers_get(tn_dataset *self, tn_example e, void *x, void *y) {
     numbers *d = (numbers *)self;
-    if (d->microseconds) {
-        usleep((useconds_t)(d->microseconds * (1 + e.index % 3)));
-    }
-    if (e.index == d->bad) {
-        return tn_raise(TN_EIO, "example %d cannot be read", (int)e.index);
-    }
+    if (d->microseconds) { usleep((useconds_t)(d->microseconds * (1 + e.index % 3))); }
+    if (e.index == d->bad) { return tn_raise(TN_EIO, "example %d cannot be read", (int)e.index); }
     ((int64_t *)x)[0] = e.index;
     ((int64_t *)x)[1] = 10 * e.index;
     *(float *)y = (float)-e.index;
@@ -150,8 +146,7 @@ TEST(test_passes_begin_when_they_are_asked_for) {
     tn_loader *l = tn_loader_new(d, tn_random_sampler(1), loader_options(2, 1, 2));
     tn_batch b;
     for (int pass = 1; pass <= 3; pass++) {
-        while (tn_loader_next(l, &b)) {
-        }
+        while (tn_loader_next(l, &b)) {}
         usleep(2000); /* time for a worker to read on */
         assert_int_equal(__atomic_load_n(&reads, __ATOMIC_RELAXED), 6 * pass);
     }
@@ -335,8 +330,7 @@ PLAIN_TEST(test_batches_are_lent) {
     tn_tensor *kept = tn_keep(b.x);
     assert_true(tn_loader_next(l, &b));
     tn_tensor *lent = b.x;
-    while (tn_loader_next(l, &b)) {
-    }
+    while (tn_loader_next(l, &b)) {}
     tn_loader_free(l);
     tn_item(lent);
     assert_error(TN_ESTATE, "item: the tensor was released by the loader's next call");
@@ -385,9 +379,7 @@ static void *eat_batches(void *user) {
     tn_batch b;
     for (;;) {
         if (tn_loader_next(e->loader, &b)) {
-            if (b.epoch > 0) {
-                return NULL; /* another thread saw the end of the pass */
-            }
+            if (b.epoch > 0) { return NULL; /* another thread saw the end of the pass */ }
             e->given[b.index]++;
         } else if (tn_error() == TN_OK) {
             return NULL;
@@ -478,9 +470,7 @@ static tn_status turning_get(tn_dataset *self, tn_example e, void *x, void *y) {
 PLAIN_TEST(test_a_loader_within_itself) {
     for (turn = NEXT; turn <= FREE; turn++) {
         for (int workers = 0; workers < 2; workers++) {
-            if (workers && turn == NEXT_ELSEWHERE) {
-                continue; /* the loader is not in use then */
-            }
+            if (workers && turn == NEXT_ELSEWHERE) { continue; /* the loader is not in use then */ }
             tn_dataset *d = make_numbers(1, -1, 0);
             d->get = turning_get;
             reader = NULL;

@@ -194,8 +194,7 @@ static void read_records(void) {
     tn_document d;
     int documents = 0;
     tn_corpus *c = tn_corpus_open(&path, 1, TN_WITH(tn_corpus, .key = key));
-    for (; c && tn_corpus_next(c, &d); documents++) {
-    }
+    for (; c && tn_corpus_next(c, &d); documents++) {}
     tn_corpus_free(c);
     assert_true(tn_error() != TN_OK || documents == 2);
 }

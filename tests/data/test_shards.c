@@ -348,9 +348,7 @@ TEST_WITH(test_wrong_pairs, NULL, temp_clean) {
         close(file);
         tn_dataset *d = tn_token_shards(path, 6, 50257);
         int64_t x[6], y[6];
-        if (d) {
-            tn_dataset_get(d, 0, x, y);
-        }
+        if (d) { tn_dataset_get(d, 0, x, y); }
         assert_error(TN_EFORMAT, wrong[i].part);
         tn_dataset_free(d);
     }

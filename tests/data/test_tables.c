@@ -256,9 +256,7 @@ TEST(threads_read_rows) {
 }
 
 TEST(numbers_have_a_point_in_every_locale) {
-    if (!setlocale(LC_NUMERIC, "de_DE.UTF-8") && !setlocale(LC_NUMERIC, "fr_FR.UTF-8")) {
-        skip();
-    }
+    if (!setlocale(LC_NUMERIC, "de_DE.UTF-8") && !setlocale(LC_NUMERIC, "fr_FR.UTF-8")) { skip(); }
     tn_dataset *d = csv_of("a,b\n1.5,x\n");
     setlocale(LC_NUMERIC, "C");
     assert_non_null(d);

@@ -44,9 +44,7 @@ static tn_ids read_split(const char *out, const char *name) {
         char path[64];
         size_t bytes;
         snprintf(path, sizeof(path), "%s/%s_%06d.bin", out, name, i);
-        if (access(temp_path(path), F_OK) != 0) {
-            return all;
-        }
+        if (access(temp_path(path), F_OK) != 0) { return all; }
         unsigned char *file = temp_read(temp_path(path), &bytes);
         int64_t count = (int64_t)(bytes - 1024) / 2;
         assert_memory_equal(file, "\x88\xd8\x34\x01\1\0\0\0", 8);
@@ -297,9 +295,7 @@ MAKES(test_share_of_one_text) {
             bool begins = *c == '|';
             c += begins;
             c += *c == ' ';
-            if (!*c) {
-                break;
-            }
+            if (!*c) { break; }
             int word = (int)strtol(c, &c, 10);
             assert_int_equal(begins, word != last + 1);
             last = word;

@@ -59,9 +59,7 @@ static bool is_there(const char *name) {
 /* The number of shards in a tokens.json that says that they are complete; otherwise -1. */
 static int shards_said(void) {
     size_t bytes;
-    if (!is_there("out/tokens.json")) {
-        return -1;
-    }
+    if (!is_there("out/tokens.json")) { return -1; }
     char *json = (char *)temp_read(temp_path("out/tokens.json"), &bytes);
     int said = strstr(json, "\"finished\": true") ? 0 : -1;
     for (const char *at = json; said >= 0 && (at = strstr(at, "\"shards\": "));) {
@@ -79,9 +77,7 @@ static void look_at_folder(void) {
     for (int i = 0; i < 80; i++) {
         char name[64];
         snprintf(name, sizeof(name), names[i % 2], i / 2);
-        if (!is_there(name)) {
-            continue;
-        }
+        if (!is_there(name)) { continue; }
         size_t bytes;
         unsigned char *file = temp_read(temp_path(name), &bytes);
         assert_true(bytes > 1024);
@@ -133,9 +129,7 @@ TEST_WITH(test_killed_anywhere, NULL, temp_clean) {
     int kills = 0;
     for (int n = 1;; n++) {
         temp_remove(temp_path("out"));
-        if (make_in_child(n, 0) == DONE) {
-            break; /* it has fewer calls */
-        }
+        if (make_in_child(n, 0) == DONE) { break; /* it has fewer calls */ }
         look_at_folder();
         bool done = shards_said() >= 0; /* killed after its last call that matters */
         int then = make_in_child(n, 1);
@@ -147,9 +141,7 @@ TEST_WITH(test_killed_anywhere, NULL, temp_clean) {
         then = make_in_child(0, 1);
         assert_true(then == DONE || then == THERE_ALREADY);
         assert_true(shards_said() > 0);
-        if (!done) {
-            same_as_reference();
-        }
+        if (!done) { same_as_reference(); }
         kills++;
     }
     fprintf(stderr, "%d kills\n", kills);
@@ -178,9 +170,7 @@ static struct timespec time_of(const noted *n) {
 static int noted_shards(noted *list) {
     size_t bytes;
     int count[2] = {0};
-    if (!is_there("out/tokens_so_far.json")) {
-        return 0;
-    }
+    if (!is_there("out/tokens_so_far.json")) { return 0; }
     char *json = (char *)temp_read(temp_path("out/tokens_so_far.json"), &bytes);
     for (const char *at = json; (at = strstr(at, "\"split\": \""));) {
         at += strlen("\"split\": \"");
@@ -210,13 +200,9 @@ TEST_WITH(test_goes_on, NULL, temp_clean) {
     for (int n = 1;; n += 5) {
         noted list[MOST_SHARDS], more[MOST_SHARDS];
         temp_remove(temp_path("out"));
-        if (make_in_child(n, 2) == DONE) {
-            break;
-        }
+        if (make_in_child(n, 2) == DONE) { break; }
         look_at_folder();
-        if (shards_said() >= 0) {
-            continue; /* killed after its last call that matters */
-        }
+        if (shards_said() >= 0) { continue; /* killed after its last call that matters */ }
         int count = noted_shards(list);
         most = count > most ? count : most;
         if (make_in_child(n, 2) == KILLED && shards_said() < 0) {

@@ -43,9 +43,7 @@ static bool wait_while(job *j, const int *full, int at) {
     while (!j->over && *full == at) {
         pthread_cond_wait(&j->changed, &j->lock);
     }
-    if (j->over) {
-        tn_raise(TN_EPEER, "another rank has failed");
-    }
+    if (j->over) { tn_raise(TN_EPEER, "another rank has failed"); }
     return !j->over;
 }
 
@@ -90,9 +88,7 @@ static bool tell_ranks(void *user, void *data, size_t bytes) {
         size_t got = 0;
         void *message = take_message(r->job, &r->down, &got);
         told = message != NULL;
-        if (told) {
-            memcpy(data, message, got);
-        }
+        if (told) { memcpy(data, message, got); }
         free(message);
     }
     return told;
@@ -108,9 +104,7 @@ static bool receive_message(void *user, int from, tn__buffer *to) {
     size_t bytes = 0;
     void *data = take_message(r->job, &r->job->list[from].up, &bytes);
     to->bytes = 0;
-    if (data && r->job->spoil) {
-        r->job->spoil(data, &bytes);
-    }
+    if (data && r->job->spoil) { r->job->spoil(data, &bytes); }
     bool received = data && tn__buffer_add(to, data, bytes);
     free(data);
     return received;

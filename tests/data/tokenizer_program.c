@@ -34,9 +34,7 @@ static void put_list(FILE *to, const void *items, size_t size, size_t count) {
 static bool next_list(const char **at, const char *end, size_t size, const char **items,
                       size_t *count) {
     uint32_t head;
-    if (*at == end) {
-        return false;
-    }
+    if (*at == end) { return false; }
     memcpy(&head, *at, 4);
     *count = head;
     *items = *at + 4;
@@ -54,9 +52,7 @@ static void encode_lists(const tn_tokenizer *t, const char *at, const char *end,
         ids.count = 0;
         tn_status done = framed ? tn_tokenizer_encode_framed(t, text, bytes, special, &ids)
                                 : tn_tokenizer_encode(t, text, bytes, special, &ids);
-        if (done == TN_OK) {
-            put_list(to, ids.ids, sizeof(int32_t), (size_t)ids.count);
-        }
+        if (done == TN_OK) { put_list(to, ids.ids, sizeof(int32_t), (size_t)ids.count); }
     }
     tn_ids_free(&ids);
 }
@@ -74,16 +70,12 @@ static void decode_lists(const tn_tokenizer *t, const char *at, const char *end,
 
 static FILE *open_output(const char *path) {
     FILE *to = fopen(path, "wb");
-    if (!to) {
-        fail_with("cannot open the output");
-    }
+    if (!to) { fail_with("cannot open the output"); }
     return to;
 }
 
 static void close_output(FILE *to) {
-    if (fclose(to) != 0) {
-        fail_with("cannot write");
-    }
+    if (fclose(to) != 0) { fail_with("cannot write"); }
 }
 
 static void run_tokenizer(const char *what, const char *path, const char *input, const char *output,
@@ -117,18 +109,14 @@ static void train_tokenizer(const char *input, const char *folder, const char *v
     tn_tokenizer_train_options o =
         TN_WITH(tn_tokenizer_train, .vocab = atoll(vocab), .pattern = pattern);
     tn_tokenizer *t = tn_tokenizer_train(texts, bytes, n, o);
-    if (tn_tokenizer_save(t, folder) != TN_OK) {
-        fail_with("cannot save");
-    }
+    if (tn_tokenizer_save(t, folder) != TN_OK) { fail_with("cannot save"); }
     tn_tokenizer_free(t);
     tn_text_free(in);
 }
 
 static void save_tokenizer(const char *path, const char *folder) {
     tn_tokenizer *t = tn_tokenizer_load(path);
-    if (tn_tokenizer_save(t, folder) != TN_OK) {
-        fail_with("cannot save");
-    }
+    if (tn_tokenizer_save(t, folder) != TN_OK) { fail_with("cannot save"); }
     tn_tokenizer_free(t);
 }
 
@@ -139,9 +127,7 @@ static void list_unassigned(const char *output) {
     pcre2_code *code = pcre2_compile((PCRE2_SPTR) "\\p{Cn}", PCRE2_ZERO_TERMINATED,
                                      PCRE2_UTF | PCRE2_UCP, &wrong, &at, NULL);
     pcre2_match_data *found = pcre2_match_data_create(1, NULL);
-    if (!code || !found) {
-        fail_with("no PCRE2");
-    }
+    if (!code || !found) { fail_with("no PCRE2"); }
     for (uint32_t c = 0; c < 0x110000; c += c == 0xd7ff ? 0x801 : 1) {
         char text[4];
         size_t bytes = (size_t)tn__utf8_encode(c, text);

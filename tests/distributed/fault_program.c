@@ -114,9 +114,7 @@ static int live_as_child(void) {
 static void have_child(void) {
     int status = -1;
     pid_t child = fork();
-    if (child == 0) {
-        _exit(live_as_child());
-    }
+    if (child == 0) { _exit(live_as_child()); }
     if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
         tn_raise(TN_ESTATE, "the child ended with %#x", (unsigned)status);
     }
@@ -170,9 +168,7 @@ static void *watch_save(void *unused) {
     while (fault.armed && access(temporary, F_OK) != 0) {
         usleep(50);
     }
-    if (fault.armed) {
-        break_now();
-    }
+    if (fault.armed) { break_now(); }
     return unused;
 }
 
@@ -205,12 +201,8 @@ static void net_init(net *m) {
 /* The second bucket of a step begins after the point. */
 static tn_work *send_bucket(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user) {
     int *sent = user;
-    if (stage > 0) {
-        return NULL;
-    }
-    if ((*sent)++ == 1) {
-        reach_point("bucket");
-    }
+    if (stage > 0) { return NULL; }
+    if ((*sent)++ == 1) { reach_point("bucket"); }
     return tn_all_reduce(g, bucket->flat, bucket->how);
 }
 
@@ -280,9 +272,7 @@ static void lm_init(tn_gpt *m) {
 }
 
 static void action_point(tn_pipe_action a, bool done, void *user) {
-    if (!done && a.micro == 1) {
-        reach_point(a.what == 'F' ? "forward" : "backward");
-    }
+    if (!done && a.micro == 1) { reach_point(a.what == 'F' ? "forward" : "backward"); }
 }
 
 static tn_spread *attach_mesh(void) {
@@ -363,9 +353,7 @@ static void train_model(int64_t steps, int stage) {
                        .generator = tn_default_generator()};
     tn_saver *saver =
         mesh || stage > 0 ? tn_saver_new(tn_world(), parts, tn_saver_defaults()) : NULL;
-    if (!load_run(&c, saver)) {
-        exit(1);
-    }
+    if (!load_run(&c, saver)) { exit(1); }
     char losses[600];
     snprintf(losses, sizeof(losses), "%s/loss.csv", out);
     tn_history *history = my_rank == 0 ? tn_history_open(losses, c.step) : NULL;
@@ -375,12 +363,8 @@ static void train_model(int64_t steps, int stage) {
         sent = 0;
         double loss = train_step(&c, spread);
         c.step++;
-        if (history) {
-            tn_history_add(history, loss);
-        }
-        if (c.step % SAVE_EVERY == 0 && !save_run(&c, history, saver)) {
-            exit(1);
-        }
+        if (history) { tn_history_add(history, loss); }
+        if (c.step % SAVE_EVERY == 0 && !save_run(&c, history, saver)) { exit(1); }
     }
     tn_saver_free(saver);
     fault.armed = false;

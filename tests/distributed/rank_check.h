@@ -25,9 +25,7 @@ static int ranks_told; /* how many know rank 1's error: stay_until_told */
 
 static inline void run_ok(int ranks, void (*f)(tn_group *, void *), void *user) {
     failures = ranks_told = 0;
-    if (tn_local_run(ranks, f, user) != TN_OK) {
-        fail_msg("%s", tn_error_message());
-    }
+    if (tn_local_run(ranks, f, user) != TN_OK) { fail_msg("%s", tn_error_message()); }
     assert_int_equal(failures, 0);
 }
 

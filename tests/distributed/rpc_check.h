@@ -47,9 +47,7 @@ static inline bool comes_to_keep(tn_rpc *r, int wanted) {
             count++;
         }
         pthread_mutex_unlock(&r->graphs.lock);
-        if (count == wanted || tn__now() > end) {
-            return count == wanted;
-        }
+        if (count == wanted || tn__now() > end) { return count == wanted; }
     }
 }
 

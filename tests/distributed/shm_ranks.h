@@ -36,9 +36,7 @@ static inline tn_engine *join_within(const char *place, double timeout) {
 
 static inline tn_engine *join_engine(const char *place) {
     tn_engine *e = join_within(place, PATIENCE);
-    if (!e) {
-        fprintf(stderr, "rank %d: %s\n", rank, why);
-    }
+    if (!e) { fprintf(stderr, "rank %d: %s\n", rank, why); }
     rank_assert(e != NULL);
     return e;
 }
@@ -98,9 +96,7 @@ static inline int count_mappings(void) {
     while (file && fgets(line, sizeof(line), file)) {
         count += strstr(line, "/memfd:tern") != NULL;
     }
-    if (file) {
-        fclose(file);
-    }
+    if (file) { fclose(file); }
     return count;
 }
 

@@ -41,9 +41,7 @@ static void broadcast_from_each(tn_group *g, void *user) {
         CHECK(tn_broadcast_bytes(g, &data, &bytes, root) == TN_OK);
         CHECK(are_from(data, bytes, root));
         CHECK((me == root) == (data == mine));
-        if (me != root) {
-            tn_bytes_free(data);
-        }
+        if (me != root) { tn_bytes_free(data); }
         free(mine);
     }
 }

@@ -21,9 +21,7 @@
 
 /* Element i of rank r's tensor. Products stay small, and nothing rounds. */
 static double element_of(tn_dtype dtype, tn_reduction how, int rank, int64_t i) {
-    if (how == TN_PRODUCT) {
-        return (i * 5 + rank * 3) % 4 == 0 ? 2 : 1;
-    }
+    if (how == TN_PRODUCT) { return (i * 5 + rank * 3) % 4 == 0 ? 2 : 1; }
     return (double)((i * 7 + rank * 3) % 8) - (dtype == TN_U8 ? 0 : 3);
 }
 
@@ -62,9 +60,7 @@ static void note_failure(const trial *c, const char *what, const char *detail) {
 }
 
 static void expect_done(const trial *c, const char *what, tn_work *w) {
-    if (tn_work_wait(w, 0) != TN_OK) {
-        note_failure(c, what, tn_error_message());
-    }
+    if (tn_work_wait(w, 0) != TN_OK) { note_failure(c, what, tn_error_message()); }
 }
 
 static void expect_element(const trial *c, const char *what, const tn_tensor *t, int64_t i,
@@ -180,9 +176,7 @@ static void check_all_to_all(const trial *c, bool in_place) {
 /* Each rank sends to the one below it; all send before they receive. */
 static void check_messages(const trial *c) {
     int next = (c->rank + 1) % c->ranks, last = (c->rank + c->ranks - 1) % c->ranks;
-    if (c->ranks == 1) {
-        return;
-    }
+    if (c->ranks == 1) { return; }
     tn_tensor *t = filled_tensor(c, 0), *in = blank_tensor(c, 0);
     tn_work *sent = c->rank == 0 ? NULL : tn_send(c->g, t, last);
     if (c->rank != c->ranks - 1) {
@@ -381,9 +375,7 @@ static void threads_pass(bool checked, int most) {
     setenv("TERN_CHECKED", checked ? "1" : "0", 1);
     failures = 0;
     for (int ranks = 1; ranks <= most; ranks++) {
-        if (tn_local_run(ranks, local_all, NULL) != TN_OK) {
-            fail_msg("%s", tn_error_message());
-        }
+        if (tn_local_run(ranks, local_all, NULL) != TN_OK) { fail_msg("%s", tn_error_message()); }
     }
     for (size_t i = 0; i < COUNT_OF(DISAGREEMENTS); i++) {
         const struct disagreement *d = &DISAGREEMENTS[i];
@@ -430,9 +422,7 @@ static void pass_on_ranks(int ranks, const char *argument, bool checked) {
     ranks_result result = ranks_run(ranks, "-body", argument, environment, 100);
     bool ok = ranks_ok(&result);
     ranks_free(&result);
-    if (!ok) {
-        fail_msg("%s on %d ranks: see above", argument, ranks);
-    }
+    if (!ok) { fail_msg("%s on %d ranks: see above", argument, ranks); }
 }
 
 static void disagree_pass(const char *engine, bool checked) {
@@ -456,18 +446,14 @@ PLAIN_TEST(test_checked_shm) {
 }
 
 PLAIN_TEST(test_gloo) {
-    if (!gloo_is_here()) {
-        skip();
-    }
+    if (!gloo_is_here()) { skip(); }
     for (int ranks = 2; ranks <= 8; ranks++) {
         pass_on_ranks(ranks, "gloo", false);
     }
 }
 
 PLAIN_TEST(test_checked_gloo) {
-    if (!gloo_is_here()) {
-        skip();
-    }
+    if (!gloo_is_here()) { skip(); }
     pass_on_ranks(3, "gloo", true);
     disagree_pass("gloo", true);
 }

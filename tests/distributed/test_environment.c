@@ -13,9 +13,7 @@ enum { PARENT = 4711 };
 static tn__environment read_env(const char *const *variables) {
     tn__environment e;
     char why[TN_STORE_WHY] = "";
-    if (tn__environment_read(variables, PARENT, &e, why) != TN_OK) {
-        fail_msg("%s", why);
-    }
+    if (tn__environment_read(variables, PARENT, &e, why) != TN_OK) { fail_msg("%s", why); }
     return e;
 }
 

@@ -74,9 +74,7 @@ static void sum_ranks(tn_group *world, void *user) {
 /* A child can make groups of its own. */
 static void own_group(void) {
     bool right = !CHILD_HAS_THREADS;
-    if (CHILD_HAS_THREADS) {
-        tn_local_run(2, sum_ranks, &right);
-    }
+    if (CHILD_HAS_THREADS) { tn_local_run(2, sum_ranks, &right); }
     child_assert(tn_error() == TN_OK && right);
 }
 
@@ -118,9 +116,7 @@ static void do_all(void *user) {
 static bool all_are(tn_tensor *t, float value) {
     const float *x = tn_data(t);
     for (int i = 0; i < CELLS; i++) {
-        if (x[i] != value) {
-            return false;
-        }
+        if (x[i] != value) { return false; }
     }
     return true;
 }
@@ -185,9 +181,7 @@ TEST(test_shm) {
 }
 
 TEST(test_gloo) {
-    if (!gloo_is_here()) {
-        skip();
-    }
+    if (!gloo_is_here()) { skip(); }
     pass_as((const char *const[]){"0:TERN_HOST=one", "1:TERN_HOST=two", NULL});
 }
 

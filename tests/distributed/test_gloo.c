@@ -20,9 +20,7 @@ enum { MOST = 8 };
 
 static bool missing; /* the plugin is not built here */
 #define NEEDS_GLOO() \
-    if (missing) {   \
-        skip();      \
-    }
+    if (missing) { skip(); }
 
 static tn_engine *join_gloo(tn_store *store, int rank, int ranks, const char *interface,
                             double seconds, char *why) {
@@ -52,9 +50,7 @@ static void *run_member(void *user) {
     const member *m = user;
     char why[TN_ENGINE_WHY] = "";
     tn_engine *e = join_gloo(m->crew->store, m->rank, m->crew->ranks, "127.0.0.1", 30, why);
-    if (!e) {
-        fprintf(stderr, "rank %d: %s\n", m->rank, why);
-    }
+    if (!e) { fprintf(stderr, "rank %d: %s\n", m->rank, why); }
     CHECK(e);
     if (e) {
         m->crew->body(e);
@@ -355,9 +351,7 @@ static int told; /* ranks whose error said that rank 2 has left */
 /* The first rank to notice says so; the second may only have noticed that the first gave up. */
 static void leave_first(tn_engine *e) {
     char why[TN_ENGINE_WHY] = "", again[TN_ENGINE_WHY] = "";
-    if (e->rank == 2) {
-        return;
-    }
+    if (e->rank == 2) { return; }
     CHECK(try_all_reduce(e, 20, why) == TN_EPEER);
     bool left = strstr(why, "rank 2 has left the group");
     __atomic_fetch_add(&told, left, __ATOMIC_RELAXED);
@@ -410,9 +404,7 @@ static void give_up(tn_engine *e) {
     }
     fail_together(e, why);
     CHECK(strstr(why, e->rank == 0 ? "the test said so" : "rank 0"));
-    if (e->rank == 0) {
-        pthread_join(thread, NULL);
-    }
+    if (e->rank == 0) { pthread_join(thread, NULL); }
 }
 
 /* Rank 1 is aborted while it runs no operation, and rank 0 waits for it. */
@@ -513,9 +505,7 @@ PLAIN_TEST(test_interfaces) {
     static const char *const good[] = {"lo", "127.0.0.1", "127.0.0.2", NULL};
     for (int i = 0; i < 4; i++) {
         tn_engine *e = join_gloo(store, 0, 1, good[i], 5, why);
-        if (!e) {
-            fail_msg("%s: %s", good[i] ? good[i] : "(NULL)", why);
-        }
+        if (!e) { fail_msg("%s: %s", good[i] ? good[i] : "(NULL)", why); }
         e->destroy(e);
     }
     tn_store_free(store);
@@ -616,12 +606,8 @@ static int reduce_forever(tn_group *world, const char *argument) {
     double begin;
     for (int64_t i = 0;; i++) {
         begin = tn__now();
-        if (try_all_reduce(e, seconds, why) != TN_OK) {
-            break;
-        }
-        if (i == 100) {
-            printf("reducing\n");
-        }
+        if (try_all_reduce(e, seconds, why) != TN_OK) { break; }
+        if (i == 100) { printf("reducing\n"); }
     }
     printf("failed after %.3f s: %s\n", tn__now() - begin, why);
     e->destroy(e);

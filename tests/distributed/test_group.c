@@ -59,9 +59,7 @@ static void late_rank(tn_group *g, void *user) {
     tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
     CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_OK);
     tn_group_set_timeout(g, 0.3); /* not earlier: the first operation may be slow */
-    if (tn_group_rank(g) == 2) {
-        usleep(900000);
-    }
+    if (tn_group_rank(g) == 2) { usleep(900000); }
     tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0);
     CHECK(tn_error() == TN_EPEER);
     if (tn_group_rank(g) != 2) {
@@ -361,9 +359,7 @@ static void passes_on(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
     tn_group *pair = tn_group_split(g, rank / 2), *next = tn_group_split(g, (rank + 1) / 2);
     tn_group *from = rank % 2 ? pair : next, *to = rank % 2 ? next : pair;
-    if (rank > 0) {
-        CHECK(tn_barrier(from) == TN_EPEER);
-    }
+    if (rank > 0) { CHECK(tn_barrier(from) == TN_EPEER); }
     char says[1024];
     snprintf(says, sizeof(says), "%s", rank > 0 ? tn_error_message() : "enough");
     tn_error_clear();
@@ -478,9 +474,7 @@ static void monitored_barrier(tn_group *g, void *user) {
 
 /* A rank that comes late learns that the others have given up. */
 static void late_at_barrier(tn_group *g, void *user) {
-    if (tn_group_rank(g) == 1) {
-        usleep(400000);
-    }
+    if (tn_group_rank(g) == 1) { usleep(400000); }
     CHECK(tn_monitored_barrier(g, tn_group_rank(g) == 1 ? 5 : 0.1) == TN_EPEER);
     CHECK(strstr(tn_error_message(), "rank 1") != NULL);
     tn_error_clear();
@@ -543,9 +537,7 @@ TEST(test_sigusr1_writes_the_recorder) {
         usleep(10000);
         FILE *file = fopen(path, "r");
         text[file ? fread(text, 1, sizeof(text) - 1, file) : 0] = 0;
-        if (file) {
-            fclose(file);
-        }
+        if (file) { fclose(file); }
     }
     assert_contains(text, "asked by SIGUSR1");
     assert_contains(text, "all_reduce f32 [1000] sum");

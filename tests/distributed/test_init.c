@@ -118,9 +118,7 @@ static int same_bits(tn_group *world, const char *argument) {
 /* Exits without tn_dist_finish. */
 static int vanish_unfinished(tn_group *world, const char *argument) {
     fflush(stdout);
-    if (tn_group_rank(world) == atoi(argument)) {
-        raise(SIGKILL);
-    }
+    if (tn_group_rank(world) == atoi(argument)) { raise(SIGKILL); }
     return 0;
 }
 
@@ -496,9 +494,7 @@ static void assert_agree(const char *a, const char *b, const char *level) {
     } else {
         assert_string_equal(why, "");
     }
-    if (level) {
-        assert_string_equal(word, level);
-    }
+    if (level) { assert_string_equal(word, level); }
 }
 
 PLAIN_TEST(test_kinds) {

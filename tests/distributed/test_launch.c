@@ -53,9 +53,7 @@ static tn_status stand_launch(tn_engine *base, const tn_transfer *t, char *why) 
 
 static tn_status stand_poll(tn_engine *base, const tn_transfer *t, bool *over, char *why) {
     stand_in *e = (stand_in *)base;
-    if (e->deadlines[e->polled] == 0) {
-        e->deadlines[e->polled] = t->deadline;
-    }
+    if (e->deadlines[e->polled] == 0) { e->deadlines[e->polled] = t->deadline; }
     if (e->broken > 0 && e->polled + 1 >= e->broken) {
         snprintf(why, TN_ENGINE_WHY, "it broke");
         return TN_EPEER;

@@ -150,9 +150,7 @@ PLAIN_TEST(test_wrong_product) {
 /* An allocation of rank 1 fails before the others can have its list. They learn of it at once. */
 static void makes_short(tn_group *g, void *user) {
     bool fails = tn_group_rank(g) == 1;
-    if (fails) {
-        fail_malloc_at(*(long *)user, 1);
-    }
+    if (fails) { fail_malloc_at(*(long *)user, 1); }
     tn_group *child = tn_group_new(g, (int[]){0, 1}, 2);
     CHECK(!fails || fail_malloc_end());
     CHECK(!child && tn_error() == (fails ? TN_ENOMEM : TN_EPEER));

@@ -359,9 +359,7 @@ static void half_inert(tn_group *g, void *user) {
     }
     CHECK(tn_is_inert(all_ops[*(int *)user](g, x)));
     CHECK(tn_error() == (tn_group_rank(g) == 1 ? TN_EIO : TN_EPEER));
-    if (tn_group_rank(g) == 0) {
-        __atomic_store_n(&told, true, __ATOMIC_RELEASE);
-    }
+    if (tn_group_rank(g) == 0) { __atomic_store_n(&told, true, __ATOMIC_RELEASE); }
     for (int i = 0; i < 1000 && !__atomic_load_n(&told, __ATOMIC_ACQUIRE); i++) {
         usleep(10000);
     }
@@ -476,9 +474,7 @@ PLAIN_TEST(test_engines) {
     bool gloo = gloo_is_here();
     for (int ranks = 2; ranks <= MOST; ranks++) {
         ranks_pass(ranks, "-engine", "shm");
-        if (gloo) {
-            ranks_pass(ranks, "-engine", "gloo");
-        }
+        if (gloo) { ranks_pass(ranks, "-engine", "gloo"); }
     }
 }
 

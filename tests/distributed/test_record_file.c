@@ -15,9 +15,7 @@ enum { STRANGER = 65534 };
 static char logged[2048]; /* the last warning */
 
 static void note_warning(tn_log_level level, const char *message, void *user) {
-    if (level == TN_LOG_WARN) {
-        snprintf(logged, sizeof(logged), "%s", message);
-    }
+    if (level == TN_LOG_WARN) { snprintf(logged, sizeof(logged), "%s", message); }
 }
 
 /* Saves a record; the log says where it is, or why it was not written. */
@@ -68,9 +66,7 @@ static int end_test(void **state) {
 }
 
 static bool is_root(void) {
-    if (geteuid() != 0) {
-        print_message("only root can give files to another user\n");
-    }
+    if (geteuid() != 0) { print_message("only root can give files to another user\n"); }
     return geteuid() == 0;
 }
 
@@ -116,8 +112,7 @@ TEST_WITH(test_fifo, begin_test, end_test) {
     assert_refused(0, path, "not this user's record");
     int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     assert_true(fd >= 0);
-    while (write(fd, page, sizeof(page)) > 0) {
-    }
+    while (write(fd, page, sizeof(page)) > 0) {}
     assert_refused(0, path, "not this user's record");
     close(fd);
     assert_int_equal(lstat(path, &about), 0);
@@ -126,9 +121,7 @@ TEST_WITH(test_fifo, begin_test, end_test) {
 
 TEST_WITH(test_file_of_another_user, begin_test, end_test) {
     const char *path = temp_path("tern-flight-0.txt");
-    if (!is_root()) {
-        skip();
-    }
+    if (!is_root()) { skip(); }
     temp_write(path, "theirs", 6);
     assert_int_equal(chown(path, STRANGER, STRANGER), 0);
     assert_refused(0, path, "not this user's record");
@@ -201,9 +194,7 @@ TEST_WITH(test_folder_that_others_may_use, begin_test, end_test) {
 
 TEST_WITH(test_folder_of_another_user, begin_test, end_test) {
     const char *folder = own_folder();
-    if (!is_root()) {
-        skip();
-    }
+    if (!is_root()) { skip(); }
     assert_int_equal(mkdir(folder, 0700), 0);
     assert_int_equal(chown(folder, STRANGER, STRANGER), 0);
     assert_refused(0, folder, "a folder of another user");

@@ -25,13 +25,9 @@ static double expected_element(tn_reduction how, tn_dtype dtype, void *const *x,
             : how == TN_MAX   ? fmax(y, v)
                               : y + v;
     }
-    if (how == TN_MEAN) {
-        y = tn_dtype_is_float(dtype) ? y / ranks : trunc(y / ranks);
-    }
+    if (how == TN_MEAN) { y = tn_dtype_is_float(dtype) ? y / ranks : trunc(y / ranks); }
     char one[8] = {0};
-    if (dtype == TN_U8 || dtype == TN_I8) {
-        y = fmod(y, 256.0);
-    }
+    if (dtype == TN_U8 || dtype == TN_I8) { y = fmod(y, 256.0); }
     put_element(dtype, one, 0, y);
     return get_element(dtype, one, 0);
 }

@@ -330,9 +330,7 @@ static int heard_from(int fd) {
     while (tn__now() < deadline) {
         char c;
         int error = tn__net_receive(fd, &c, 1, tn__now() + 0.1);
-        if (error && error != ETIMEDOUT) {
-            return heard;
-        }
+        if (error && error != ETIMEDOUT) { return heard; }
         heard += error == 0;
     }
     return -1;

@@ -216,9 +216,7 @@ TEST(test_full) {
     bool full = ranks_await_output(&job, 0, "full", 60);
     kill(job.pid[1], SIGCONT);
     ranks_result result = ranks_wait(&job, 60);
-    if (!began || !full || !ranks_ok(&result)) {
-        fail_msg("rank 0: %s", result.output[0]);
-    }
+    if (!began || !full || !ranks_ok(&result)) { fail_msg("rank 0: %s", result.output[0]); }
     ranks_free(&result);
 }
 

@@ -107,9 +107,7 @@ static void split_model(tn_group *world, void *user) {
     tn_rpc_register(r, "second", run_module, second);
     tn_rpc_register(r, "step", step_here, b);
     tn_rpc_start(r);
-    if (rank == 0) {
-        train_calls(r, last, first, want);
-    }
+    if (rank == 0) { train_calls(r, last, first, want); }
     end_rank(world, r);
     if (rank == last) {
         float got[WIDTH * WIDTH];

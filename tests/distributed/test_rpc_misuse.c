@@ -347,9 +347,7 @@ static int rank_1_dies(tn_group *world, const char *argument) {
     tn_rpc_register(r, "release", release_rank, NULL);
     tn_rpc_start(r);
     tn_tensor *x = tn_ones(TN_DIMS(1, 3), TN_F32);
-    if (rank == 1) {
-        tn_rpc_forward(r, 0, "half", TN_VALUES(x), 0);
-    }
+    if (rank == 1) { tn_rpc_forward(r, 0, "half", TN_VALUES(x), 0); }
     if (rank == 0) {
         survive_rank_1(r, atoi(argument));
         rank_assert(!is_lost(ask_rank(r, 2, "release", nothing, 0)) && comes_to_keep(r, 0));
@@ -378,9 +376,7 @@ TEST(test_killed_in_each_phase) {
         kill(job.pid[1], SIGKILL);
         ranks_result result = ranks_wait(&job, 60);
         result.status[1] = 0;
-        if (!ranks_ok(&result)) {
-            fail_msg("%s", phases[i].name);
-        }
+        if (!ranks_ok(&result)) { fail_msg("%s", phases[i].name); }
         ranks_free(&result);
     }
 }

@@ -107,9 +107,7 @@ static int body_too_much(tn_group *g, const char *path) {
 static int body_no_memory(tn_group *g, const char *path) {
     tn_engine *e = join_engine(path);
     add_up(e);
-    if (rank == 1) {
-        tn__alloc_fail_at(0);
-    }
+    if (rank == 1) { tn__alloc_fail_at(0); }
     rank_assert(e->alloc(e, 100, tn__now() + PATIENCE, why) == NULL);
     tn__alloc_fail_at(-1);
     expect_error(run_transfer(e, BARRIER), TN_ENOMEM, "rank 1 is out of memory");
@@ -127,9 +125,7 @@ static void fill_numbers(float *x, int64_t n, float first) {
 
 static bool has_numbers(const float *x, int64_t n, float first) {
     for (int64_t i = 0; i < n; i++) {
-        if (x[i] != first + (float)(i % 1000)) {
-            return false;
-        }
+        if (x[i] != first + (float)(i % 1000)) { return false; }
     }
     return true;
 }

@@ -25,9 +25,7 @@ static int see_death(tn_engine *e, int64_t count, bool waits) {
     tn_status status = TN_OK;
     for (int i = 0; status == TN_OK; i++) {
         status = run_transfer(e, all_reduce(x, count));
-        if (i == 3) {
-            say_line("ready");
-        }
+        if (i == 3) { say_line("ready"); }
     }
     expect_error(status, TN_EPEER, "rank 1 (process ");
     expect_error(status, TN_EPEER, ") has died");
@@ -104,9 +102,7 @@ static int body_leaves(tn_group *g, const char *path) {
         add_up(e);
     }
     if (rank != 2) {
-        if (rank == 1) {
-            usleep(50000);
-        }
+        if (rank == 1) { usleep(50000); }
         expect_error(run_transfer(e, BARRIER), TN_EPEER,
                      "rank 2 has left the group after 40 operations");
     }
@@ -147,15 +143,11 @@ static int body_abort(tn_group *g, const char *path) {
     if (rank == 2) {
         sleep(1);
     } else {
-        if (rank == 0) {
-            rank_assert(pthread_create(&thread, NULL, give_up, e) == 0);
-        }
+        if (rank == 0) { rank_assert(pthread_create(&thread, NULL, give_up, e) == 0); }
         double begin = tn__now();
         expect_error(run_transfer(e, BARRIER), TN_EPEER, "the program has had enough");
         rank_assert(tn__now() - begin < PATIENCE / 2.0);
-        if (rank == 0) {
-            pthread_join(thread, NULL);
-        }
+        if (rank == 0) { pthread_join(thread, NULL); }
     }
     expect_error(run_transfer(e, BARRIER), TN_EPEER, "the program has had enough");
     e->destroy(e);
@@ -331,9 +323,7 @@ PLAIN_TEST(test_nothing_stays) {
     for (struct dirent *entry; folder && (entry = readdir(folder));) {
         assert_null(strstr(entry->d_name, "tern"));
     }
-    if (folder) {
-        closedir(folder);
-    }
+    if (folder) { closedir(folder); }
     kill(job.pid[0], SIGKILL);
     kill(job.pid[1], SIGKILL);
     ranks_result result = ranks_wait(&job, PATIENCE);

@@ -14,9 +14,7 @@
 enum { STRANGER = 65534 }; /* another user */
 
 static int body_alone(tn_group *g, const char *path) {
-    if (atoi(getenv("RANK")) == 2) {
-        return 0;
-    }
+    if (atoi(getenv("RANK")) == 2) { return 0; }
     rank_assert(join_within(path, 0.5) == NULL);
     rank_assert(strstr(why, "rank 2 has not joined") != NULL);
     rank_assert(count_mappings() == 0);
@@ -46,9 +44,7 @@ static pid_t start_stranger(void) {
     if (pid == 0) {
         bool changed = setgid(STRANGER) == 0 && setuid(STRANGER) == 0;
         prctl(PR_SET_PDEATHSIG, SIGKILL); /* after setuid, which clears it */
-        if (changed) {
-            execlp("sleep", "sleep", "60", (char *)NULL);
-        }
+        if (changed) { execlp("sleep", "sleep", "60", (char *)NULL); }
         _exit(1);
     }
     rank_assert(pid > 0);

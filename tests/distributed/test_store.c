@@ -52,9 +52,7 @@ static tn_store *open_store(place *p) {
         tn_store_free(s);
         s = outer;
     }
-    if (!s) {
-        fail_msg("%s", tn_error_message());
-    }
+    if (!s) { fail_msg("%s", tn_error_message()); }
     return s;
 }
 
@@ -74,9 +72,7 @@ static bool has_ipv6(void) {
 static void for_each(void (*test)(place *p)) {
     for (int k = MEMORY; k <= TCP6; k++) {
         for (int prefixed = 0; prefixed < 2; prefixed++) {
-            if (k == TCP6 && !has_ipv6()) {
-                continue;
-            }
+            if (k == TCP6 && !has_ipv6()) { continue; }
             place p = place_new((kind)k, prefixed);
             test(&p);
             place_free(&p);
@@ -488,12 +484,8 @@ PLAIN_TEST(test_no_memory) {
         tn__alloc_fail_at(n);
         tn_status status = tn_store_set(s, "a", "1", 1);
         int64_t sum = 1;
-        if (status == TN_OK) {
-            status = tn_store_add(s, "a", 1, &sum);
-        }
-        if (status == TN_OK) {
-            status = tn_store_compare_set(s, "a", "2", "3", &is_set);
-        }
+        if (status == TN_OK) { status = tn_store_add(s, "a", 1, &sum); }
+        if (status == TN_OK) { status = tn_store_compare_set(s, "a", "2", "3", &is_set); }
         bool armed = tn__alloc_fail_armed();
         tn__alloc_fail_at(-1);
         bool failed = status != TN_OK;

@@ -125,9 +125,7 @@ static int work_without_streams(tn_group *none, const char *argument) {
     good_stderr = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 50);
     int wanted = closed;
     for (int fd = 0; fd <= STDERR_FILENO; fd++) {
-        if (wanted & 1 << fd) {
-            close(fd);
-        }
+        if (wanted & 1 << fd) { close(fd); }
     }
     tn_dist_options o = tn_dist_defaults();
     o.engine = engine;
@@ -170,9 +168,7 @@ TEST(test_shm) {
 }
 
 TEST(test_gloo) {
-    if (!gloo_is_here()) {
-        skip();
-    }
+    if (!gloo_is_here()) { skip(); }
     closed_streams("gloo");
 }
 

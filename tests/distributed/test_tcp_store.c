@@ -222,9 +222,7 @@ static int connect_raw(int port) {
     assert_non_null(at);
     int error, fd = tn__net_connect(at, tn__now() + 5, &error);
     freeaddrinfo(at);
-    if (fd < 0) {
-        fail_msg("%s", strerror(error));
-    }
+    if (fd < 0) { fail_msg("%s", strerror(error)); }
     return fd;
 }
 
@@ -238,8 +236,7 @@ static bool is_closed(int fd) {
     char byte;
     int error;
     double deadline = tn__now() + 4;
-    while ((error = tn__net_receive(fd, &byte, 1, deadline)) == 0) {
-    }
+    while ((error = tn__net_receive(fd, &byte, 1, deadline)) == 0) {}
     close(fd);
     return error == ECONNRESET || error == EPIPE;
 }
@@ -249,9 +246,7 @@ static void assert_serves(int port) {
     char key[32];
     void *data;
     tn_store *s = tn_tcp_store("127.0.0.1", port, TOKEN, 20);
-    if (!s) {
-        fail_msg("%s", tn_error_message());
-    }
+    if (!s) { fail_msg("%s", tn_error_message()); }
     snprintf(key, sizeof(key), "alive.%d", number++);
     assert_int_equal(tn_store_set(s, key, key, strlen(key)), TN_OK);
     assert_int_equal(tn_store_get(s, key, &data, NULL, 20), TN_OK);
@@ -306,12 +301,8 @@ PLAIN_TEST(test_crowd) {
     assert_non_null(member);
     for (int i = 0; i < CROWD; i++) {
         fd[i] = connect_raw(port);
-        if (i % 2) {
-            send_bytes(fd[i], "TERN", 4);
-        }
-        if (i % 100 == 99) {
-            assert_serves(port);
-        }
+        if (i % 2) { send_bytes(fd[i], "TERN", 4); }
+        if (i % 100 == 99) { assert_serves(port); }
     }
     assert_int_equal(tn_store_set(member, "k", "v", 1), TN_OK);
     int closed = 0;
@@ -376,9 +367,7 @@ static void *pretend_to_serve(void *user) {
     int fd = accept4(i->listener, NULL, NULL, SOCK_NONBLOCK);
     uint8_t heard[TN__HELLO + TN__DIGEST];
     tn__net_receive(fd, heard, TN__HELLO, tn__now() + 10);
-    if (i->says) {
-        send_bytes(fd, i->says, i->bytes);
-    }
+    if (i->says) { send_bytes(fd, i->says, i->bytes); }
     tn__net_receive(fd, heard, sizeof(heard), tn__now() + 10); /* until the client gives up */
     close(fd);
     return NULL;
@@ -477,9 +466,7 @@ static bool has_two_addresses(const char *host) {
     for (struct addrinfo *at = list; at; at = at->ai_next) {
         both |= at->ai_family == AF_INET6 && at->ai_next != NULL;
     }
-    if (list) {
-        freeaddrinfo(list);
-    }
+    if (list) { freeaddrinfo(list); }
     return both;
 }
 
@@ -500,9 +487,7 @@ PLAIN_TEST(test_two_addresses) {
 
 /* Of two servers at the same name and port only one starts; the other process can join it. */
 PLAIN_TEST(test_one_server_a_name) {
-    if (!has_two_addresses("localhost")) {
-        skip();
-    }
+    if (!has_two_addresses("localhost")) { skip(); }
     tn_store_server *server = tn_store_serve("localhost", 0, TOKEN);
     assert_non_null(server);
     assert_null(tn_store_serve("localhost", tn_store_server_port(server), TOKEN));

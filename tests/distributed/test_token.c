@@ -96,9 +96,7 @@ static void remove_token(const char *folder) {
 
 static void own_token(char token[TN__TOKEN]) {
     char why[TN_STORE_WHY] = "";
-    if (tn__token_user(token, why) != TN_OK) {
-        fail_msg("%s", why);
-    }
+    if (tn__token_user(token, why) != TN_OK) { fail_msg("%s", why); }
 }
 
 TEST(test_user) {
@@ -168,9 +166,7 @@ TEST(test_race) {
     close(answers[1]);
     for (int i = 0; i < MAKERS; i++) {
         assert_int_equal(read(answers[0], mine, sizeof(mine)), sizeof(mine));
-        if (i == 0) {
-            memcpy(token, mine, sizeof(token));
-        }
+        if (i == 0) { memcpy(token, mine, sizeof(token)); }
         assert_string_equal(token, mine);
     }
     close(answers[0]);

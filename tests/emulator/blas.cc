@@ -71,9 +71,7 @@ struct handle {
 };
 
 template <typename T> static cublasStatus_t take_field(T *field, const void *value, size_t size) {
-    if (!value || size != sizeof(*field)) {
-        return CUBLAS_STATUS_INVALID_VALUE;
-    }
+    if (!value || size != sizeof(*field)) { return CUBLAS_STATUS_INVALID_VALUE; }
     memcpy(field, value, sizeof(*field));
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -310,9 +308,7 @@ static uint32_t alignment_of(const void *address) {
 
 static cublasStatus_t check_problem(const problem &q) {
     uint32_t e = q.p.epilogue, out = q.x[3].type;
-    if (!known_sizes(q)) {
-        return CUBLAS_STATUS_INVALID_VALUE;
-    }
+    if (!known_sizes(q)) { return CUBLAS_STATUS_INVALID_VALUE; }
     if (!known_types(q) || !known_epilogue(e) || q.p.pointers != CUBLASLT_POINTER_MODE_HOST) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
@@ -324,9 +320,7 @@ static cublasStatus_t check_problem(const problem &q) {
         (e == CUBLASLT_EPILOGUE_BGRADB && q.p.transposed[1] == CUBLAS_OP_N)) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
-    if (e == CUBLASLT_EPILOGUE_DEFAULT) {
-        return CUBLAS_STATUS_SUCCESS;
-    }
+    if (e == CUBLASLT_EPILOGUE_DEFAULT) { return CUBLAS_STATUS_SUCCESS; }
     bool types = (q.p.bias_type == -1 || q.p.bias_type == (int32_t)out) &&
                  (q.p.aux_type == -1 || q.p.aux_type == (int32_t)out);
     bool extra = e != CUBLASLT_EPILOGUE_BIAS && e != CUBLASLT_EPILOGUE_GELU_BIAS;
@@ -361,21 +355,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     *count = 0;
     problem q = make_problem(p, a, b, c, d);
     cublasStatus_t status = wanted < 1 ? CUBLAS_STATUS_INVALID_VALUE : check_problem(q);
-    if (status != CUBLAS_STATUS_SUCCESS) {
-        return status;
-    }
+    if (status != CUBLAS_STATUS_SUCCESS) { return status; }
     const preference *w = (const preference *)wishes;
     for (int i = 0; i < 4; i++) {
         size_t least = element_size(q.x[i].type) == 2 ? 16 : element_size(q.x[i].type);
-        if (w->alignment[i] < least) {
-            return CUBLAS_STATUS_NOT_SUPPORTED;
-        }
+        if (w->alignment[i] < least) { return CUBLAS_STATUS_NOT_SUPPORTED; }
     }
     for (uint32_t i = 0; i < 3 && *count < wanted; i++) {
         bool splits = i == 0 || w->reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-        if (!splits || workspaces[i] > w->workspace) {
-            continue;
-        }
+        if (!splits || workspaces[i] > w->workspace) { continue; }
         cublasLtMatmulHeuristicResult_t *r = &found[(*count)++];
         memset(r, 0, sizeof(*r));
         algorithm chosen = {magic, i + 1, {0}, workspaces[i]};
@@ -497,13 +485,9 @@ struct operands {
 static double finish_element(const problem &q, double value, int64_t i, int64_t j,
                              const char *bias) {
     uint32_t e = q.p.epilogue, type = q.x[3].type;
-    if (e & CUBLASLT_EPILOGUE_BIAS) {
-        value += get_element(type, bias, i);
-    }
+    if (e & CUBLASLT_EPILOGUE_BIAS) { value += get_element(type, bias, i); }
     if (e & CUBLASLT_EPILOGUE_GELU) {
-        if (has_aux(e)) {
-            put_element(type, q.p.aux, i + j * q.p.aux_ld, value);
-        }
+        if (has_aux(e)) { put_element(type, q.p.aux, i + j * q.p.aux_ld, value); }
         return gelu_tanh(value);
     }
     bool slope = (e & CUBLASLT_EPILOGUE_DGELU) == CUBLASLT_EPILOGUE_DGELU;
@@ -606,9 +590,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t p, const 
     problem q = make_problem(p, a_layout, b_layout, c_layout, d_layout);
     cublasStatus_t status =
         alpha && beta && chosen ? check_problem(q) : CUBLAS_STATUS_INVALID_VALUE;
-    if (status != CUBLAS_STATUS_SUCCESS) {
-        return status;
-    }
+    if (status != CUBLAS_STATUS_SUCCESS) { return status; }
     bool wide = q.p.scale == CUDA_R_64F;
     operands o = {wide ? *(const double *)alpha : *(const float *)alpha,
                   wide ? *(const double *)beta : *(const float *)beta,
@@ -627,15 +609,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t p, const 
     if (!s || s->device != ((handle *)h)->device || s->device != current_device()) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
-    if (record_product(q, o.beta != 0)) {
-        return CUBLAS_STATUS_SUCCESS;
-    }
+    if (record_product(q, o.beta != 0)) { return CUBLAS_STATUS_SUCCESS; }
     push(
         s,
         [=] {
-            if (own.workspace > 0) {
-                memset(workspace, 0xFF, own.workspace);
-            }
+            if (own.workspace > 0) { memset(workspace, 0xFF, own.workspace); }
             if (q.x[0].type == CUDA_R_64F) {
                 multiply_matrices<double>(q, o, own.parts);
             } else {

@@ -192,9 +192,7 @@ static void push_lane(lane *l) {
 }
 
 static lane *pop_lane() {
-    if (queue_length == 0) {
-        return nullptr;
-    }
+    if (queue_length == 0) { return nullptr; }
     lane *l = queue[queue_first];
     queue_first = (queue_first + 1) % MOST_THREADS;
     queue_length--;
@@ -223,18 +221,14 @@ static void run_threads() {
             continue;
         }
         idle[idle_count++] = stack;
-        if (next) {
-            become_lane(next);
-        }
+        if (next) { become_lane(next); }
         fibre_switch(stack, next ? next->stack : &outside, true);
     }
 }
 
 static fibre *begin_lane(lane *l) {
     fibre *stack = idle_count > 0 ? idle[--idle_count] : &fibres[fibre_count];
-    if (!fibre_prepare(stack, run_threads)) {
-        return nullptr;
-    }
+    if (!fibre_prepare(stack, run_threads)) { return nullptr; }
     fibre_count += stack == &fibres[fibre_count];
     l->state = READY;
     l->stack = stack;
@@ -245,15 +239,11 @@ static fibre *begin_lane(lane *l) {
 static void wait_turn() {
     lane *self = current;
     lane *next = pop_lane();
-    if (next == self) {
-        return;
-    }
+    if (next == self) { return; }
     if (next && next->state == FRESH && !begin_lane(next)) {
         fail("there is no memory for the stack of a thread");
     }
-    if (next) {
-        become_lane(next);
-    }
+    if (next) { become_lane(next); }
     fibre_switch(self->stack, next ? next->stack : &outside);
 }
 
@@ -287,9 +277,7 @@ int sync_block(barrier kind, int predicate, place at) {
     self->what = kind;
     self->value = predicate != 0;
     self->at = at;
-    if (++waiting_in_barrier == lane_count) {
-        release_block(kind);
-    }
+    if (++waiting_in_barrier == lane_count) { release_block(kind); }
     wait_turn();
     return (int)self->value;
 }
@@ -323,9 +311,7 @@ static void give_results(lane *warp, unsigned present) {
     operation what = (operation)current->what;
     for (unsigned i = 0; i < WARP; i++) {
         lane *l = &warp[i];
-        if (!(present >> i & 1)) {
-            continue;
-        }
+        if (!(present >> i & 1)) { continue; }
         if (what >= SHUFFLE && what <= SHUFFLE_XOR) {
             unsigned source = shuffle_source(l, i);
             bool there = source < WARP && (present >> source & 1);
@@ -345,9 +331,7 @@ static void try_release_warp(unsigned first, unsigned in_warp) {
     lane *warp = &lanes[first];
     unsigned there = lane_count - first >= WARP ? ~0u : (1u << (lane_count - first)) - 1;
     unsigned present = current->mask & there;
-    if (in_warp < (unsigned)__builtin_popcount(present)) {
-        return;
-    }
+    if (in_warp < (unsigned)__builtin_popcount(present)) { return; }
     for (unsigned i = 0; i < WARP; i++) {
         if (present >> i & 1 && (warp[i].state != IN_WARP || warp[i].what != current->what ||
                                  warp[i].mask != current->mask)) {
@@ -407,9 +391,7 @@ static void note_stuck() {
                     (l->state != IN_WARP || l->mask == waits->mask);
         other = concerned && !same ? l : nullptr;
     }
-    if (!other) {
-        other = waits;
-    }
+    if (!other) { other = waits; }
     note_fault("%s %s, but %s %s", thread_text(waits).words, wait_text(waits).words,
                thread_text(other).words, wait_text(other).words);
 }
@@ -441,9 +423,7 @@ static void run_block(const launch &l) {
         become_lane(first);
         fibre_switch(&outside, first->stack);
     }
-    if (!failed && ended < lane_count) {
-        note_stuck();
-    }
+    if (!failed && ended < lane_count) { note_stuck(); }
     const char *broken = shared_finish();
     if (!failed && broken) {
         note_fault("it wrote beyond the ends of %s in shared memory", broken);

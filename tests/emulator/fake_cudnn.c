@@ -89,9 +89,7 @@ EXPORT int fake_cudnn_engine(void) {
 
 static const attribute *find_attribute(const bag *b, cudnnBackendAttributeName_t name) {
     for (int i = 0; i < b->attributes; i++) {
-        if (b->at[i].name == name) {
-            return &b->at[i];
-        }
+        if (b->at[i].name == name) { return &b->at[i]; }
     }
     return NULL;
 }
@@ -100,9 +98,7 @@ static const attribute *find_attribute(const bag *b, cudnnBackendAttributeName_t
 static bool read_values(const bag *b, cudnnBackendAttributeName_t name, int64_t count, void *to,
                         size_t size) {
     const attribute *a = find_attribute(b, name);
-    if (!a || a->count != count) {
-        return false;
-    }
+    if (!a || a->count != count) { return false; }
     memcpy(to, a->bytes, (size_t)count * size);
     return true;
 }
@@ -131,9 +127,7 @@ static size_t size_of_type(cudnnBackendAttributeType_t type) {
 
 static bool read_dtype(const bag *t, cudnnBackendAttributeName_t name, tn_dtype *dtype) {
     cudnnDataType_t type;
-    if (!read_values(t, name, 1, &type, sizeof(type))) {
-        return false;
-    }
+    if (!read_values(t, name, 1, &type, sizeof(type))) { return false; }
     *dtype = type == CUDNN_DATA_BFLOAT16  ? TN_BF16
              : type == CUDNN_DATA_HALF    ? TN_F16
              : type == CUDNN_DATA_INT32   ? TN_I32
@@ -250,9 +244,7 @@ static bool take_bias(conv_work *work, const bag *add) {
 static bool work_of(const bag *graph, conv_work *work) {
     const attribute *ops = find_attribute(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
     const bag *op[2] = {NULL, NULL};
-    if (!ops || ops->count < 1 || ops->count > 2) {
-        return false;
-    }
+    if (!ops || ops->count < 1 || ops->count > 2) { return false; }
     memcpy(op, ops->bytes, (size_t)ops->count * sizeof(*op));
     const operation_names *names = NULL;
     for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
@@ -448,9 +440,7 @@ static attention_work *attention_of(const bag *plan, int64_t count, const int64_
             w->d[names[i]] = attention_operand(&plan->named[names[i]], address[i], exchanged);
         }
     }
-    if (w) {
-        w->d[LSE].ndim = 3;
-    }
+    if (w) { w->d[LSE].ndim = 3; }
     return w;
 }
 
@@ -458,9 +448,7 @@ EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescr
                                          cudnnBackendDescriptor_t pack) {
     typedef bool (*queue_function)(int, void *, bool (*)(void *), void *);
     const bag *p = plan, *v = pack;
-    if (p->finalised && record_run(p)) {
-        return CUDNN_STATUS_SUCCESS;
-    }
+    if (p->finalised && record_run(p)) { return CUDNN_STATUS_SUCCESS; }
     const attribute *names = find_attribute(v, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
     int64_t name[BYTES / 8];
     void *address[BYTES / 8];
@@ -502,9 +490,7 @@ EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescr
 EXPORT cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
                                                   cudnnBackendDescriptor_t *descriptor) {
     bag *b = calloc(1, sizeof(*b));
-    if (b) {
-        b->type = type;
-    }
+    if (b) { b->type = type; }
     *descriptor = b;
     return b ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_ALLOC_FAILED;
 }
@@ -557,9 +543,7 @@ EXPORT cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
 static int64_t engine_notes(int engine, cudnnBackendNumericalNote_t *notes) {
     static const cudnnBackendNumericalNote_t note[] = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
                                                        CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC};
-    if (engine < 2) {
-        notes[0] = note[engine];
-    }
+    if (engine < 2) { notes[0] = note[engine]; }
     return engine < 2;
 }
 
@@ -569,9 +553,7 @@ EXPORT cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descripto
                                               int64_t *count, void *values) {
     bag *b = descriptor;
     *count = 1;
-    if (!b->finalised) {
-        return CUDNN_STATUS_BAD_PARAM;
-    }
+    if (!b->finalised) { return CUDNN_STATUS_BAD_PARAM; }
     if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS) {
         *count = most < ENGINES ? most : ENGINES;
         for (int i = 0; i < *count; i++) {
@@ -614,14 +596,10 @@ EXPORT void cudnnGetLastErrorString(char *message, size_t size) {
 EXPORT cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {
     int (*device)(void);
     const char *starts = getenv("FAKE_CUDNN_STARTS");
-    if (starts && strcmp(starts, "no") == 0) {
-        return CUDNN_STATUS_NOT_INITIALIZED;
-    }
+    if (starts && strcmp(starts, "no") == 0) { return CUDNN_STATUS_NOT_INITIALIZED; }
     *(void **)&device = dlsym(loaded_emulator(), "tern_emulator_device");
     *handle = device ? calloc(1, sizeof(**handle)) : NULL;
-    if (!*handle) {
-        return CUDNN_STATUS_NOT_INITIALIZED;
-    }
+    if (!*handle) { return CUDNN_STATUS_NOT_INITIALIZED; }
     (*handle)->device = device();
     return CUDNN_STATUS_SUCCESS;
 }

@@ -121,9 +121,7 @@ __attribute__((noreturn)) static void abort_misuse(const char *how) {
 
 /* "Attempt to use communicator before the previous operation returned ncclSuccess" */
 static void expect_settled(const struct ncclComm *c) {
-    if (c->questions > 0) {
-        abort_misuse("a communicator is used while something is in progress");
-    }
+    if (c->questions > 0) { abort_misuse("a communicator is used while something is in progress"); }
 }
 
 /* ---- The emulator ---------------------------------------------------------------------------- */
@@ -140,9 +138,7 @@ static const emulator *emulator_table(void) {
     static emulator e;
     if (!e.queue) {
         void *handle = loaded_emulator();
-        if (!handle) {
-            abort_misuse("the emulator is not loaded");
-        }
+        if (!handle) { abort_misuse("the emulator is not loaded"); }
         *(void **)&e.alloc = dlsym(handle, "tern_emulator_alloc");
         *(void **)&e.free = dlsym(handle, "tern_emulator_free");
         *(void **)&e.device = dlsym(handle, "tern_emulator_device");
@@ -165,9 +161,7 @@ static bool has_fault(const char *name, int rank, int *number) {
     int whose = -1;
     *number = 0;
     size_t length = strlen(name);
-    if (!fault || strncmp(fault, name, length) != 0 || fault[length] != ':') {
-        return false;
-    }
+    if (!fault || strncmp(fault, name, length) != 0 || fault[length] != ':') { return false; }
     sscanf(fault + length + 1, "%d:%d", &whose, number);
     return whose == rank;
 }
@@ -236,18 +230,14 @@ static void reduce_parts(const op *o, size_t skip) {
 static bool all_have(const struct ncclComm *c, bool posted, uint64_t number) {
     for (int r = 0; r < c->ranks; r++) {
         seat *s = &c->board->seats[r];
-        if (atomic_load(posted ? &s->posted : &s->taken) < number) {
-            return false;
-        }
+        if (atomic_load(posted ? &s->posted : &s->taken) < number) { return false; }
     }
     return true;
 }
 
 /* Zero bytes may have NULL addresses. */
 static void copy_bytes(void *to, const void *from, size_t bytes) {
-    if (bytes > 0) {
-        memcpy(to, from, bytes);
-    }
+    if (bytes > 0) { memcpy(to, from, bytes); }
 }
 
 static void take_results(const op *o) {
@@ -258,9 +248,7 @@ static void take_results(const op *o) {
         reduce_parts(o, 0);
         break;
     case REDUCE:
-        if (c->rank == o->root) {
-            reduce_parts(o, 0);
-        }
+        if (c->rank == o->root) { reduce_parts(o, 0); }
         break;
     case REDUCE_SCATTER:
         reduce_parts(o, (size_t)c->rank * o->count);
@@ -349,9 +337,7 @@ static void advance_op(op *o) {
     }
     o->done = true;
     for (int i = 0; i < o->piece_count; i++) {
-        if (!o->pieces[i].done) {
-            advance_piece(o, &o->pieces[i]);
-        }
+        if (!o->pieces[i].done) { advance_piece(o, &o->pieces[i]); }
         o->done = o->done && o->pieces[i].done;
     }
 }
@@ -418,16 +404,10 @@ static bool take_step(void *user) {
     double end = seconds_now() + STEP;
     o->end = o->end > 0 ? o->end : seconds_now() + (is_broken() ? BROKEN_PATIENCE : PATIENCE);
     while (!o->done && !atomic_load(&c->aborted) && seconds_now() < end) {
-        if (!o->never) {
-            advance_op(o);
-        }
-        if (!o->done) {
-            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-        }
+        if (!o->never) { advance_op(o); }
+        if (!o->done) { nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL); }
     }
-    if (!o->done && !atomic_load(&c->aborted) && seconds_now() < o->end) {
-        return false;
-    }
+    if (!o->done && !atomic_load(&c->aborted) && seconds_now() < o->end) { return false; }
     atomic_fetch_sub(&c->under_way, 1);
     comm_drop(c);
     free(o);
@@ -446,9 +426,7 @@ static ncclResult_t submit_op(op *o) {
     if (has_fault("hang", c->rank, &number) && c->operations == (uint64_t)number) {
         o->never = true;
     }
-    if (o->kind != MESSAGES) {
-        o->number = ++c->collectives;
-    }
+    if (o->kind != MESSAGES) { o->number = ++c->collectives; }
     note_launch(c);
     atomic_fetch_add(&c->refs, 1);
     c->questions = 1; /* in progress once more */
@@ -476,9 +454,7 @@ static void expect_apart(const op *o) {
 static ncclResult_t queue_collective(kind what, const void *in, void *out, size_t count,
                                      ncclDataType_t type, ncclRedOp_t how, int root,
                                      ncclComm_t comm, cudaStream_t stream) {
-    if (!is_reduction(how) || root < 0 || root >= comm->ranks) {
-        return ncclInvalidArgument;
-    }
+    if (!is_reduction(how) || root < 0 || root >= comm->ranks) { return ncclInvalidArgument; }
     op *o = calloc(1, sizeof(*o));
     *o = (op){.comm = comm,
               .kind = what,
@@ -503,9 +479,7 @@ static ncclResult_t queue_collective(kind what, const void *in, void *out, size_
 
 static ncclResult_t queue_message(bool sends, void *data, size_t count, ncclDataType_t type,
                                   int peer, ncclComm_t comm, cudaStream_t stream) {
-    if (peer < 0 || peer >= comm->ranks) {
-        return ncclInvalidArgument;
-    }
+    if (peer < 0 || peer >= comm->ranks) { return ncclInvalidArgument; }
     if (!open_group) {
         open_group = calloc(1, sizeof(op));
         *open_group = (op){.comm = comm, .kind = MESSAGES, .stream = stream};
@@ -520,9 +494,7 @@ static ncclResult_t queue_message(bool sends, void *data, size_t count, ncclData
     expect_memory(comm, data, bytes);
     o->pieces[o->piece_count++] =
         (piece){.sends = sends, .peer = peer, .data = data, .bytes = bytes};
-    if (depth > 0) {
-        return ncclSuccess;
-    }
+    if (depth > 0) { return ncclSuccess; }
     open_group = NULL;
     return submit_op(o);
 }
@@ -536,13 +508,9 @@ EXPORT ncclResult_t ncclGroupStart(void) {
 }
 
 EXPORT ncclResult_t ncclGroupEnd(void) {
-    if (depth == 0) {
-        return ncclInvalidUsage;
-    }
+    if (depth == 0) { return ncclInvalidUsage; }
     op *o = --depth == 0 ? open_group : NULL;
-    if (!o) {
-        return ncclSuccess;
-    }
+    if (!o) { return ncclSuccess; }
     open_group = NULL;
     return submit_op(o);
 }
@@ -611,9 +579,7 @@ EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
              folder && *folder ? folder : "/tmp");
     int file = mkstemp(id->internal);
     bool fine = file >= 0 && ftruncate(file, (off_t)BOARD) == 0;
-    if (file >= 0) {
-        close(file);
-    }
+    if (file >= 0) { close(file); }
     return fine ? ncclSuccess : ncclSystemError;
 }
 
@@ -631,12 +597,8 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniq
     void *memory =
         file < 0 ? MAP_FAILED
                  : mmap(NULL, BOARD, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
-    if (file >= 0) {
-        close(file);
-    }
-    if (memory == MAP_FAILED) {
-        return ncclSystemError;
-    }
+    if (file >= 0) { close(file); }
+    if (memory == MAP_FAILED) { return ncclSystemError; }
     ncclComm_t c = calloc(1, sizeof(*c));
     c->board = memory;
     c->rank = rank;
@@ -656,9 +618,7 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniq
 /* Once all have joined: checks whether two are on one GPU. */
 static ncclResult_t settle_comm(ncclComm_t c) {
     for (int r = 0; r < c->ranks; r++) {
-        if (atomic_load(&c->board->seats[r].joined) == 0) {
-            return ncclInProgress;
-        }
+        if (atomic_load(&c->board->seats[r].joined) == 0) { return ncclInProgress; }
     }
     c->settled = true;
     unlink(c->path);
@@ -727,9 +687,7 @@ static bool replace_region(void *memory, void *with) {
 }
 
 EXPORT ncclResult_t ncclMemFree(void *memory) {
-    if (memory && replace_region(memory, NULL)) {
-        abort_misuse("registered memory is freed");
-    }
+    if (memory && replace_region(memory, NULL)) { abort_misuse("registered memory is freed"); }
     emulator_table()->free(memory);
     return ncclSuccess;
 }

@@ -126,9 +126,7 @@ bool fibre_prepare(fibre *f, void (*entry)()) {
         size_t page = (size_t)sysconf(_SC_PAGESIZE);
         void *memory = mmap(nullptr, page + stack_size, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-        if (memory == MAP_FAILED) {
-            return false;
-        }
+        if (memory == MAP_FAILED) { return false; }
         mprotect(memory, page, PROT_NONE); /* catches an overflow */
         /* Tops that differ in their low bits: otherwise all stacks share the same lines of a
          * cache. */

@@ -94,22 +94,16 @@ static void close_pieces() {
 
 bool open_piece(const void *address) {
     const allocation *a = allocation_of(address);
-    if (!a || a->device < 0 || !(opened >> a->device & 1)) {
-        return false;
-    }
+    if (!a || a->device < 0 || !(opened >> a->device & 1)) { return false; }
     piece all = pages_of(*a);
     size_t before = (size_t)((const char *)address - all.from) / piece_bytes * piece_bytes;
     size_t rest = all.bytes - before;
     piece touched = {all.from + before, rest < piece_bytes ? rest : piece_bytes};
     for (const piece &p : pieces) {
-        if (p.from == touched.from) {
-            return false; /* it is open: the access is wrong */
-        }
+        if (p.from == touched.from) { return false; /* it is open: the access is wrong */ }
     }
     piece &place = pieces[piece_next++ % (sizeof(pieces) / sizeof(*pieces))];
-    if (place.from) {
-        set_access(place, false);
-    }
+    if (place.from) { set_access(place, false); }
     place = touched;
     set_access(touched, true);
     return true;
@@ -121,9 +115,7 @@ static cudaError_t map_guarded(int device, size_t bytes, void **memory) {
     size_t inside = (rounded + page - 1) / page * page;
     void *mapping = mmap(nullptr, inside + 2 * page, PROT_NONE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapping == MAP_FAILED) {
-        return cudaErrorMemoryAllocation;
-    }
+    if (mapping == MAP_FAILED) { return cudaErrorMemoryAllocation; }
     char *start = (char *)mapping + page + inside - rounded;
     allocation a = {start, bytes, device, (char *)mapping, inside + 2 * page};
     if (device < 0 || !record("alloc %zu", bytes)) {
@@ -132,9 +124,7 @@ static cudaError_t map_guarded(int device, size_t bytes, void **memory) {
 #ifdef TN_FIBRE_ASAN
         ASAN_POISON_MEMORY_REGION(start + bytes, rounded - bytes);
 #endif
-        if (device >= 0 && wants_protection()) {
-            set_access(pages_of(a), false);
-        }
+        if (device >= 0 && wants_protection()) { set_access(pages_of(a), false); }
     }
     allocations[(uintptr_t)start + rounded] = a;
     *memory = start;
@@ -143,9 +133,7 @@ static cudaError_t map_guarded(int device, size_t bytes, void **memory) {
 
 cudaError_t device_alloc(int device, size_t bytes, void **memory) {
     *memory = nullptr;
-    if (bytes == 0) {
-        return cudaSuccess;
-    }
+    if (bytes == 0) { return cudaSuccess; }
     if (bytes > memory_capacity() - (used[device] < capacity ? used[device] : capacity)) {
         return cudaErrorMemoryAllocation;
     }
@@ -169,15 +157,11 @@ const allocation *allocation_of(const void *address) {
 
 bool release(void *memory, bool of_device) {
     const allocation *found = allocation_of(memory);
-    if (!found || found->start != memory || (found->device >= 0) != of_device) {
-        return false;
-    }
+    if (!found || found->start != memory || (found->device >= 0) != of_device) { return false; }
     allocation a = *found;
     close_pieces();
     allocations.erase(allocations.upper_bound((uintptr_t)memory));
-    if (of_device) {
-        used[a.device] -= a.bytes;
-    }
+    if (of_device) { used[a.device] -= a.bytes; }
 #ifdef TN_FIBRE_ASAN
     if (!of_device || !records()) { /* else there are no pages, and the shadow would be as large */
         ASAN_UNPOISON_MEMORY_REGION(a.mapping, a.mapping_bytes);
@@ -193,9 +177,7 @@ void open_memory(unsigned devices) {
     } else if (!devices && opened) {
         trap_end();
     }
-    if (opened & ~devices) {
-        close_pieces();
-    }
+    if (opened & ~devices) { close_pieces(); }
     opened = devices;
 }
 
@@ -203,9 +185,7 @@ void describe_address(const void *address, char *text, size_t size) {
     const char *at = (const char *)address;
     for (const auto &entry : allocations) {
         const allocation &a = entry.second;
-        if (at < a.mapping || at >= a.mapping + a.mapping_bytes) {
-            continue;
-        }
+        if (at < a.mapping || at >= a.mapping + a.mapping_bytes) { continue; }
         if (at >= a.start && at < a.start + a.bytes) {
             snprintf(text, size, "memory of device %d", a.device);
         } else if (at < a.start) {

@@ -24,9 +24,7 @@ cudaError_t cudaGetDeviceCount(int *count) {
 
 cudaError_t cudaSetDevice(int device) {
     locked guard(lock);
-    if (device < 0 || device >= DEVICES) {
-        return result(cudaErrorInvalidDevice);
-    }
+    if (device < 0 || device >= DEVICES) { return result(cudaErrorInvalidDevice); }
     set_current_device(device);
     return result(cudaSuccess);
 }
@@ -38,9 +36,7 @@ cudaError_t cudaGetDevice(int *device) {
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     locked guard(lock);
-    if (device < 0 || device >= DEVICES) {
-        return result(cudaErrorInvalidDevice);
-    }
+    if (device < 0 || device >= DEVICES) { return result(cudaErrorInvalidDevice); }
     memset(p, 0, sizeof(*p));
     snprintf(p->name, sizeof(p->name), "emulated GPU");
     p->totalGlobalMem = memory_capacity();
@@ -70,9 +66,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
     struct cudaDeviceProp p;
     cudaError_t error = cudaGetDeviceProperties(&p, device);
-    if (error != cudaSuccess) {
-        return error;
-    }
+    if (error != cudaSuccess) { return error; }
     switch (attribute) {
     case cudaDevAttrComputeCapabilityMajor:
         *value = p.major;
@@ -149,9 +143,7 @@ static const struct {
 
 const char *cudaGetErrorString(cudaError_t error) {
     for (const auto &e : errors) {
-        if (e.error == error) {
-            return e.text;
-        }
+        if (e.error == error) { return e.text; }
     }
     bool sticks = error == cudaErrorLaunchFailure || error == cudaErrorIllegalAddress;
     return sticks ? stuck_text() : "unrecognized error code";
@@ -183,9 +175,7 @@ cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned) {
 /* Waits for all that is queued, as the real ones do. */
 static cudaError_t free_memory(void *memory, bool of_device) {
     locked guard(lock);
-    if (!memory) {
-        return result(cudaSuccess);
-    }
+    if (!memory) { return result(cudaSuccess); }
     record("free");
     for (int i = 0; i < DEVICES; i++) {
         run_device(i);
@@ -269,21 +259,15 @@ static const char *kind_text(const end &to, const end &from) {
  * left to the stream. */
 static cudaError_t copy_memory(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                                const std::shared_ptr<stream> &s, bool waits) {
-    if (!s) {
-        return cudaErrorInvalidResourceHandle;
-    }
-    if (bytes == 0) {
-        return cudaSuccess;
-    }
+    if (!s) { return cudaErrorInvalidResourceHandle; }
+    if (bytes == 0) { return cudaSuccess; }
     end target(to, bytes), source(from, bytes);
     if (!to || !from || !target.inside || !source.inside || !kind_fits(kind, target, source)) {
         return cudaErrorInvalidValue;
     }
     unsigned devices = target.devices() | source.devices();
     if (devices && record("copy %s %zu", kind_text(target, source), bytes)) {
-        if (!target.on_device) {
-            memset(to, 0, bytes);
-        }
+        if (!target.on_device) { memset(to, 0, bytes); }
     } else if (source.in) {
         push(
             s, [=] { memmove(to, from, bytes); }, devices);
@@ -324,13 +308,9 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int f
 
 static cudaError_t set_memory(void *memory, int value, size_t bytes,
                               const std::shared_ptr<stream> &s) {
-    if (!s) {
-        return cudaErrorInvalidResourceHandle;
-    }
+    if (!s) { return cudaErrorInvalidResourceHandle; }
     end target(memory, bytes);
-    if (bytes > 0 && (!target.in || !target.inside)) {
-        return cudaErrorInvalidValue;
-    }
+    if (bytes > 0 && (!target.in || !target.inside)) { return cudaErrorInvalidValue; }
     if (bytes > 0 && !(target.on_device && record("set %zu", bytes))) {
         push(
             s, [=] { memset(memory, value, bytes); }, target.devices());
@@ -352,9 +332,7 @@ cudaError_t cudaMemset(void *memory, int value, size_t bytes) {
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *handle, unsigned flags, int) {
     locked guard(lock);
     cudaError_t error = stuck(current_device());
-    if (error == cudaSuccess) {
-        *handle = add_stream(!(flags & cudaStreamNonBlocking));
-    }
+    if (error == cudaSuccess) { *handle = add_stream(!(flags & cudaStreamNonBlocking)); }
     return result(error);
 }
 
@@ -369,9 +347,7 @@ cudaError_t cudaStreamCreate(cudaStream_t *handle) {
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     locked guard(lock);
     auto s = handle ? stream_of(handle) : nullptr;
-    if (!s) {
-        return result(cudaErrorInvalidResourceHandle);
-    }
+    if (!s) { return result(cudaErrorInvalidResourceHandle); }
     remove_stream(s);
     return result(cudaSuccess);
 }
@@ -379,9 +355,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     locked guard(lock);
     auto s = stream_of(handle);
-    if (!s) {
-        return result(cudaErrorInvalidResourceHandle);
-    }
+    if (!s) { return result(cudaErrorInvalidResourceHandle); }
     record("wait");
     run_all(s);
     return result(stuck(s->device));
@@ -391,12 +365,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
     locked guard(lock);
     auto s = stream_of(handle);
-    if (!s) {
-        return result(cudaErrorInvalidResourceHandle);
-    }
-    if (s->queue.empty()) {
-        return result(stuck(s->device));
-    }
+    if (!s) { return result(cudaErrorInvalidResourceHandle); }
+    if (s->queue.empty()) { return result(stuck(s->device)); }
     run_one(s);
     return result(cudaErrorNotReady);
 }
@@ -405,12 +375,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
     locked guard(lock);
     auto s = stream_of(handle);
     event *e = event_of(event_handle);
-    if (!s || !e) {
-        return result(cudaErrorInvalidResourceHandle);
-    }
-    if (e->last && e->last->in != s) {
-        push_wait(s, e->last);
-    }
+    if (!s || !e) { return result(cudaErrorInvalidResourceHandle); }
+    if (e->last && e->last->in != s) { push_wait(s, e->last); }
     return result(cudaSuccess);
 }
 
@@ -426,9 +392,7 @@ cudaError_t cudaDeviceSynchronize(void) {
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *handle, unsigned flags) {
     locked guard(lock);
     cudaError_t error = stuck(current_device());
-    if (error == cudaSuccess) {
-        *handle = add_event(!(flags & cudaEventDisableTiming));
-    }
+    if (error == cudaSuccess) { *handle = add_event(!(flags & cudaEventDisableTiming)); }
     return result(error);
 }
 
@@ -439,9 +403,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *handle) {
 cudaError_t cudaEventDestroy(cudaEvent_t handle) {
     locked guard(lock);
     event *e = event_of(handle);
-    if (!e) {
-        return result(cudaErrorInvalidResourceHandle);
-    }
+    if (!e) { return result(cudaErrorInvalidResourceHandle); }
     remove_event(e);
     return result(cudaSuccess);
 }
@@ -450,9 +412,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
     locked guard(lock);
     auto s = stream_of(stream_handle);
     event *e = event_of(handle);
-    if (!s || !e || e->device != s->device) {
-        return result(cudaErrorInvalidResourceHandle);
-    }
+    if (!s || !e || e->device != s->device) { return result(cudaErrorInvalidResourceHandle); }
     e->last = push_point(s);
     return result(stuck(s->device));
 }
@@ -464,12 +424,8 @@ static bool is_reached(const event *e) {
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
     locked guard(lock);
     event *e = event_of(handle);
-    if (!e) {
-        return result(cudaErrorInvalidResourceHandle);
-    }
-    if (is_reached(e)) {
-        return result(stuck(e->device));
-    }
+    if (!e) { return result(cudaErrorInvalidResourceHandle); }
+    if (is_reached(e)) { return result(stuck(e->device)); }
     run_one(e->last->in);
     return result(cudaErrorNotReady);
 }
@@ -477,9 +433,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     locked guard(lock);
     event *e = event_of(handle);
-    if (!e) {
-        return result(cudaErrorInvalidResourceHandle);
-    }
+    if (!e) { return result(cudaErrorInvalidResourceHandle); }
     if (!is_reached(e)) {
         record("wait");
         run_to(e->last->in, e->last->turn);
@@ -493,9 +447,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t first, cudaEve
     if (!a || !b || !a->timed || !b->timed || !a->last || !b->last) {
         return result(cudaErrorInvalidResourceHandle);
     }
-    if (!is_reached(a) || !is_reached(b)) {
-        return result(cudaErrorNotReady);
-    }
+    if (!is_reached(a) || !is_reached(b)) { return result(cudaErrorNotReady); }
     *milliseconds = (float)(1e3 * (b->last->seconds - a->last->seconds));
     return result(cudaSuccess);
 }

@@ -49,20 +49,14 @@ static void *add_piece(const void *site, size_t bytes, const char *name) {
 void shared_start(size_t dynamic_bytes) {
     piece_count = 0;
     used = static_bytes = all_bytes = 0;
-    if (dynamic_bytes > 0) {
-        add_piece(nullptr, dynamic_bytes, "dynamic shared memory");
-    }
+    if (dynamic_bytes > 0) { add_piece(nullptr, dynamic_bytes, "dynamic shared memory"); }
 }
 
 void *shared_memory(const void *site, size_t bytes, const char *name) {
     for (int i = 0; i < piece_count; i++) {
-        if (pieces[i].site == site) {
-            return arena + pieces[i].start;
-        }
+        if (pieces[i].site == site) { return arena + pieces[i].start; }
     }
-    if (!site) {
-        fail("%s: the launch asked for no dynamic shared memory", name);
-    }
+    if (!site) { fail("%s: the launch asked for no dynamic shared memory", name); }
     static_bytes += bytes;
     if (piece_count == MOST_PIECES || static_bytes > MOST_STATIC ||
         all_bytes + bytes > MOST_SHARED) {
@@ -73,9 +67,7 @@ void *shared_memory(const void *site, size_t bytes, const char *name) {
 
 static bool is_intact(size_t from, size_t to) {
     for (size_t i = from; i < to; i++) {
-        if (arena[i] != GUARD_BYTE) {
-            return false;
-        }
+        if (arena[i] != GUARD_BYTE) { return false; }
     }
     return true;
 }

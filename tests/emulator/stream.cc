@@ -63,9 +63,7 @@ void forget_errors() {
 cudaError_t result(cudaError_t error) {
     cudaError_t own = sticky[device_of_thread];
     error = own != cudaSuccess ? own : error;
-    if (error != cudaSuccess) {
-        last_error = error;
-    }
+    if (error != cudaSuccess) { last_error = error; }
     return error;
 }
 
@@ -87,9 +85,7 @@ static const std::shared_ptr<stream> &default_stream(int device) {
 }
 
 std::shared_ptr<stream> stream_of(cudaStream_t handle) {
-    if (!handle || handle == cudaStreamLegacy) {
-        return default_stream(device_of_thread);
-    }
+    if (!handle || handle == cudaStreamLegacy) { return default_stream(device_of_thread); }
     auto found = streams.find((stream *)handle);
     return found == streams.end() ? nullptr : found->second;
 }
@@ -127,9 +123,7 @@ void remove_event(event *e) {
 static void append_item(const std::shared_ptr<stream> &s, item what) {
     s->queue.push_back(std::move(what));
     s->queued++;
-    if (s->queue.size() > longest_queue) {
-        run_to(s, s->queued - longest_queue / 2);
-    }
+    if (s->queue.size() > longest_queue) { run_to(s, s->queued - longest_queue / 2); }
 }
 
 static void append_wait(const std::shared_ptr<stream> &s, const std::shared_ptr<stream> &other) {
@@ -190,9 +184,7 @@ static void run_step(const std::shared_ptr<stream> &s) {
     item next = std::move(s->queue.front());
     bool done = true;
     s->queue.pop_front();
-    if (next.waits) {
-        run_to(next.waits->in, next.waits->turn);
-    }
+    if (next.waits) { run_to(next.waits->in, next.waits->turn); }
     if (next.work && sticky[s->device] == cudaSuccess) {
         open_memory(next.devices);
         done = next.work();
@@ -209,9 +201,7 @@ void run_to(const std::shared_ptr<stream> &s, uint64_t turn) {
     while (s->done < turn && !s->queue.empty()) {
         run_step(s);
     }
-    if (--depth == 0) {
-        open_memory(0);
-    }
+    if (--depth == 0) { open_memory(0); }
 }
 
 void run_all(const std::shared_ptr<stream> &s) {
@@ -220,20 +210,14 @@ void run_all(const std::shared_ptr<stream> &s) {
 
 void run_one(const std::shared_ptr<stream> &s) {
     depth++;
-    if (!s->queue.empty()) {
-        run_step(s);
-    }
-    if (--depth == 0) {
-        open_memory(0);
-    }
+    if (!s->queue.empty()) { run_step(s); }
+    if (--depth == 0) { open_memory(0); }
 }
 
 void run_device(int device) {
     run_all(default_stream(device));
     for (const auto &entry : streams) {
-        if (entry.second->device == device) {
-            run_all(entry.second);
-        }
+        if (entry.second->device == device) { run_all(entry.second); }
     }
 }
 
@@ -255,9 +239,7 @@ void forget_work() {
 
 static cudaError_t launch_error(const launch &l, const std::shared_ptr<stream> &s) {
     uint64_t threads = (uint64_t)l.block.x * l.block.y * l.block.z;
-    if (!s || s->device != device_of_thread) {
-        return cudaErrorInvalidResourceHandle;
-    }
+    if (!s || s->device != device_of_thread) { return cudaErrorInvalidResourceHandle; }
     if (l.grid.x == 0 || l.grid.y == 0 || l.grid.z == 0 || threads == 0 || threads > MOST_THREADS ||
         l.block.z > 64 || l.grid.x > 0x7fffffff || l.grid.y > 65535 || l.grid.z > 65535) {
         return cudaErrorInvalidConfiguration;
@@ -269,18 +251,14 @@ void enqueue(cudaStream_t handle, std::unique_ptr<launch> l) {
     std::lock_guard<std::mutex> guard(lock);
     auto s = stream_of(handle);
     cudaError_t error = result(launch_error(*l, s));
-    if (error != cudaSuccess || record_launch(*l)) {
-        return;
-    }
+    if (error != cudaSuccess || record_launch(*l)) { return; }
     std::shared_ptr<launch> kept(std::move(l));
     push(
         s,
         [kept, device = s->device] {
             char why[768];
             cudaError_t failure = run(*kept, why, sizeof(why));
-            if (failure != cudaSuccess) {
-                stick(device, failure, why);
-            }
+            if (failure != cudaSuccess) { stick(device, failure, why); }
         },
         1u << s->device);
 }

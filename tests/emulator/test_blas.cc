@@ -142,9 +142,7 @@ static cublasLtMatmulDesc_t new_description(const product &p, void *bias, void *
     set_detail<int32_t>(d, CUBLASLT_MATMUL_DESC_TRANSA, p.transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     set_detail<int32_t>(d, CUBLASLT_MATMUL_DESC_TRANSB, p.transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set_detail<uint32_t>(d, CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue);
-    if (p.has_bias()) {
-        set_detail(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    }
+    if (p.has_bias()) { set_detail(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias); }
     if (p.has_aux()) {
         set_detail(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
         set_detail(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.aux_ld);
@@ -203,9 +201,7 @@ static outcome run_product(const product &p) {
         const auto &chosen = found[p.candidate];
         float alpha = (float)p.alpha, beta = (float)p.beta;
         bool wide = p.type == CUDA_R_64F;
-        if (p.has_bias()) {
-            set_detail(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, used);
-        }
+        if (p.has_bias()) { set_detail(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, used); }
         o.run =
             cublasLtMatmul(handle, description, wide ? (const void *)&p.alpha : &alpha, a, la, b,
                            lb, wide ? (const void *)&p.beta : &beta, d, ld, d, ld, &chosen.algo,

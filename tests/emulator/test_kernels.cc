@@ -34,9 +34,7 @@ static __global__ void block_sum(float *out, const float *x) {
     for (int step = 16; step > 0; step /= 2) {
         sum += __shfl_xor_sync(TN_FULL, sum, step);
     }
-    if (threadIdx.x % 32 == 0) {
-        partial[threadIdx.x / 32] = sum;
-    }
+    if (threadIdx.x % 32 == 0) { partial[threadIdx.x / 32] = sum; }
     __syncthreads();
     if (threadIdx.x == 0) {
         float total = 0;
@@ -126,9 +124,7 @@ static __global__ void update_atomically(int *sum, unsigned *most, float *f,
     atomicMax(most, threadIdx.x * blockIdx.x);
     atomicAdd(f, 0.5f);
     atomicExch(last, 7ull);
-    if (atomicCAS(turn, 0, 1 + (int)threadIdx.x) == 0) {
-        atomicSub(sum, 1);
-    }
+    if (atomicCAS(turn, 0, 1 + (int)threadIdx.x) == 0) { atomicSub(sum, 1); }
 }
 
 TEST_WITH(test_atomics, reset_emulator, nullptr) {
@@ -204,14 +200,10 @@ TEST_WITH(test_arguments_are_copied, reset_emulator, nullptr) {
 
 static __global__ void many_waits(int *out) {
     TN_SHARED(int, turn, 1);
-    if (threadIdx.x == 0) {
-        *turn = 0;
-    }
+    if (threadIdx.x == 0) { *turn = 0; }
     __syncthreads();
     for (int i = 0; i < 300; i++) {
-        if ((int)threadIdx.x == i % (int)blockDim.x) {
-            *turn += 1;
-        }
+        if ((int)threadIdx.x == i % (int)blockDim.x) { *turn += 1; }
         __syncthreads();
     }
     out[blockIdx.x] = *turn;
@@ -273,9 +265,7 @@ static void assert_failed(cudaError_t error, const char *first, const char *seco
 }
 
 static __global__ void leaves_early(int n) {
-    if ((int)threadIdx.x >= n) {
-        return;
-    }
+    if ((int)threadIdx.x >= n) { return; }
     __syncthreads();
 }
 static __global__ void different_barriers() {
@@ -286,9 +276,7 @@ static __global__ void different_barriers() {
     }
 }
 static __global__ void half_a_shuffle(int *out) {
-    if (threadIdx.x < 40) {
-        out[threadIdx.x] = __shfl_xor_sync(TN_FULL, 1, 1);
-    }
+    if (threadIdx.x < 40) { out[threadIdx.x] = __shfl_xor_sync(TN_FULL, 1, 1); }
 }
 static __global__ void other_masks(int *out) {
     out[threadIdx.x] = __shfl_sync(threadIdx.x < 8 ? 0xffu : TN_FULL, 1, 0);

@@ -31,9 +31,7 @@ static inline int reset_emulator(void **) {
 }
 
 static inline void assert_contains(const char *text, const char *part) {
-    if (!strstr(text, part)) {
-        fail_msg("\"%s\" does not say \"%s\"", text, part);
-    }
+    if (!strstr(text, part)) { fail_msg("\"%s\" does not say \"%s\"", text, part); }
 }
 
 #endif

@@ -97,9 +97,7 @@ static int status_of(void (*body)(setting *), char *words, size_t size) {
     if (child == 0) {
         setting s = {0};
         dup2(ends[1], STDERR_FILENO);
-        if (!set_up(&s)) {
-            _exit(3);
-        }
+        if (!set_up(&s)) { _exit(3); }
         body(&s);
         _exit(0);
     }

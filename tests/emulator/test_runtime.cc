@@ -12,9 +12,7 @@
 
 static __global__ void add_one(int *x, int n) {
     int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i < n) {
-        x[i] += 1;
-    }
+    if (i < n) { x[i] += 1; }
 }
 
 static void launch_add_one(cudaStream_t stream, int *x, int n) {
@@ -281,9 +279,7 @@ static void assert_dies(void (*act)(int *), int *x) {
     assert_true(child >= 0);
     if (child == 0) {
         signal(SIGSEGV, SIG_DFL);
-        if (freopen("/dev/null", "w", stderr)) {
-            act(x);
-        }
+        if (freopen("/dev/null", "w", stderr)) { act(x); }
         _exit(0);
     }
     int status;

@@ -30,9 +30,7 @@ static bool can_end_launch() {
 
 static void handle_fault(int, siginfo_t *info, void *) {
     bool own = pthread_equal(pthread_self(), runner);
-    if (own && open_piece(info->si_addr)) {
-        return;
-    }
+    if (own && open_piece(info->si_addr)) { return; }
     if (own && can_end_launch()) {
         char text[160];
         describe_address(info->si_addr, text, sizeof(text));

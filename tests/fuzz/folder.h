@@ -30,9 +30,7 @@ static inline void fuzz_folder_remove(const char *folder) {
         snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
         unlink(path);
     }
-    if (list) {
-        closedir(list);
-    }
+    if (list) { closedir(list); }
     rmdir(folder);
 }
 

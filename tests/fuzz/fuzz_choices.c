@@ -40,9 +40,7 @@ static void check_scores(const tn_choice_scores *c) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    if (!bytes_as_tokens) {
-        make_all();
-    }
+    if (!bytes_as_tokens) { make_all(); }
     int64_t live = tn_live_tensors();
     bytes_file file = bytes_file_open(data, bytes);
     tn_choice_scores c;

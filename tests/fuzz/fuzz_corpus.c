@@ -39,9 +39,7 @@ static size_t take_line(char *line, size_t size, const uint8_t *data, size_t byt
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    if (bytes == 0) {
-        return 0;
-    }
+    if (bytes == 0) { return 0; }
     tn_corpus_options o = tn_corpus_defaults();
     char key[256] = "";
     int how = data[0] % 4;
@@ -70,9 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     bool plain = !o.pairs && !o.split && !packed;
     for (; tn_corpus_next(c, &d); before = d) {
         check_document(&d, &before, o.pairs);
-        if (plain) {
-            check_bytes(&d, data, bytes, &at);
-        }
+        if (plain) { check_bytes(&d, data, bytes, &at); }
     }
     tn_status status = tn_error();
     must_hold(status == TN_OK || status == TN_EFORMAT || status == TN_ENOMEM, "another error");

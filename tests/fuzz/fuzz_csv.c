@@ -16,9 +16,7 @@ static void check_table(tn_dataset *d, const char *path, tn_csv_options o) {
     must_hold(d || tn_error() == TN_EFORMAT || tn_error() == TN_EVALUE, "another error");
     must_hold(d || strstr(tn_error_message(), path), "an error that does not name the file");
     tn_error_clear();
-    if (!d) {
-        return;
-    }
+    if (!d) { return; }
     int64_t classes = 0, features = tn_dims_count(d->x_dims), label = 0;
     for (; d->classes && d->classes[classes]; classes++) {
         must_hold(classes == 0 || strcmp(d->classes[classes - 1], d->classes[classes]) != 0,
@@ -41,9 +39,7 @@ static void check_table(tn_dataset *d, const char *path, tn_csv_options o) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    if (bytes == 0) {
-        return 0;
-    }
+    if (bytes == 0) { return 0; }
     static const char *const targets[] = {"-1", "0", "a", NULL};
     tn_csv_options o = TN_WITH(tn_csv, .header = !(data[0] & 1));
     o.delimiter = data[0] & 2 ? ';' : ',';

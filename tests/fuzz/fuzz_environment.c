@@ -35,9 +35,7 @@ static void check_environment(const char *const *variables) {
     char why[TN_STORE_WHY] = "";
     tn_status status = tn__environment_read(variables, 1, &e, why);
     must_hold(status == TN_OK || (status == TN_EVALUE && *why), "refused without a reason");
-    if (status != TN_OK) {
-        return;
-    }
+    if (status != TN_OK) { return; }
     must_hold(e.rank >= 0 && e.rank < e.ranks, "the rank");
     must_hold(e.local_ranks == -1 || (e.local_ranks >= 1 && e.local_ranks <= e.ranks),
               "local ranks");

@@ -36,9 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         fuzz_folder_make(idx_folder);
         atexit(remove_idx_folder);
     }
-    if (bytes < 2) {
-        return 0;
-    }
+    if (bytes < 2) { return 0; }
     size_t images = (size_t)data[0] | (size_t)data[1] << 8, most = bytes - 2;
     images = images < most ? images : most;
     fuzz_folder_write(idx_folder, "t10k-images-idx3-ubyte", data + 2, images);

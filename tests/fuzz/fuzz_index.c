@@ -71,9 +71,7 @@ static void fetch_one(const tn__index_tensor *t, const tn_layout *mine) {
 
 static void fetch_all(const tn__index_tensor *t) {
     tn_layout mine = tn__layout_whole(t->whole);
-    if (mine.length > ELEMENTS_MOST) {
-        return;
-    }
+    if (mine.length > ELEMENTS_MOST) { return; }
     fetch_one(t, &mine);
     mine.start = mine.length / 3;
     mine.length -= mine.start;

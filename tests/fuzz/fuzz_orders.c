@@ -125,9 +125,7 @@ static bool check_order(const char *text, order_view *view) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static const node_state states[] = {NODE_IDLE, NODE_RUNNING, NODE_FAILED,  NODE_STOPPED,
                                         NODE_DONE, NODE_LEFT,    NODE_STOPPED, NODE_STOPPED};
-    if (bytes < 2) {
-        return 0;
-    }
+    if (bytes < 2) { return 0; }
     order_view view = {.own = 1 + data[0] % 4,
                        .ranks = 1 + data[0] / 4 % 4,
                        .min_nodes = 1 + data[0] / 16 % 4,

@@ -64,9 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         bytes -= n;
         tn__rpc_frame *f;
         fine = tn__reader_took(&reader, n, &f);
-        if (f) {
-            take_frame(f);
-        }
+        if (f) { take_frame(f); }
     }
     tn__reader_end(&reader);
     must_hold(tn_live_tensors() == 0, "a tensor is left");

@@ -28,9 +28,7 @@ typedef struct target {
 static void begin_session(target *t, int who) {
     const uint8_t place[TN__PLACE] = {[15] = 1, [16] = 115, [17] = 60}; /* [::1]:29500 */
     must_hold(tn__session_begin(&t->clients[who], &t->hub, place), "no random numbers");
-    if (who > 0) {
-        t->clients[who].state = TN__SESSION_REQUEST;
-    }
+    if (who > 0) { t->clients[who].state = TN__SESSION_REQUEST; }
 }
 
 static void renew_session(target *t, int who) {
@@ -62,9 +60,7 @@ static void send_all(target *t) {
         for (; (n = tn__session_output(s, parts)) > 0;) {
             tn__session_sent(s, parts[0].iov_len);
         }
-        if (s->state == TN__SESSION_CLOSE) {
-            renew_session(t, (int)(s - t->clients));
-        }
+        if (s->state == TN__SESSION_CLOSE) { renew_session(t, (int)(s - t->clients)); }
     }
 }
 

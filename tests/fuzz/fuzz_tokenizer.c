@@ -80,9 +80,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static const char *const texts[] = {
         "", "abcabc ab <|end|>x", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "\xff\xc3\xa4 1234 \n\n  x"};
     char path[128] = "";
-    if (bytes == 0) {
-        return 0;
-    }
+    if (bytes == 0) { return 0; }
     tn_tokenizer *t = load_fuzz_input(data[0], data + 1, bytes - 1, path);
     if (t) {
         must_hold(tn_error() == TN_OK, "loaded, with an error");

@@ -12,9 +12,7 @@ enum { MOST = 64 };
 
 int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
-    if (argc < 3) {
-        return 2;
-    }
+    if (argc < 3) { return 2; }
     size_t length = strlen(argv[1]);
     if (strcmp(argv[1] + length - 4, ".npy") == 0) {
         return tn_npy_save(tn_npy_load(argv[1]), argv[2]);

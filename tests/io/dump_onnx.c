@@ -46,9 +46,7 @@ static void dump_sample(tn_op_samples *s, const tn_sample *sample) {
 static void dump_operations(void) {
     for (int i = 0; i < tn_op_count(); i++) {
         op_case d = {.sampler = {.add = dump_sample}, .op = tn_op_at(i)};
-        if (d.op->samples) {
-            d.op->samples(&d.sampler);
-        }
+        if (d.op->samples) { d.op->samples(&d.sampler); }
     }
 }
 
@@ -194,9 +192,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: dump_onnx FOLDER\n");
         return 2;
     }
-    if (!cases_begin(argv[1])) {
-        return 1;
-    }
+    if (!cases_begin(argv[1])) { return 1; }
     tn_seed(1);
     dump_operations();
     dump_pictures();

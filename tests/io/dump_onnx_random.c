@@ -77,9 +77,7 @@ static tn_tensor *apply_convolution(network *n, tn_tensor *x) {
         {tn_conv1d_op, tn_conv2d_op, tn_conv3d_op},
         {tn_conv_transpose1d_op, tn_conv_transpose2d_op, tn_conv_transpose3d_op}};
     int spatial = spatial_of(x);
-    if (spatial == 0) {
-        return NULL;
-    }
+    if (spatial == 0) { return NULL; }
     bool transposed = toss_coin(n);
     int64_t in = tn_size(x, 1), groups = pick_integer(n, 1, in), out = pick_integer(n, 1, 3);
     tn_conv_options o = tn_conv_defaults();
@@ -102,9 +100,7 @@ static tn_tensor *apply_pooling(network *n, tn_tensor *x) {
         {tn_max_pool1d_op, tn_max_pool2d_op, tn_max_pool3d_op},
         {tn_avg_pool1d_op, tn_avg_pool2d_op, tn_avg_pool3d_op}};
     int spatial = spatial_of(x);
-    if (spatial == 0) {
-        return NULL;
-    }
+    if (spatial == 0) { return NULL; }
     bool mean = toss_coin(n);
     tn_pool_options o = TN_WITH(
         tn_pool, .stride = draw_dims(n, toss_coin(n) ? spatial : 0, 1, 3),
@@ -133,9 +129,7 @@ static tn_tensor *apply_interpolation(network *n, tn_tensor *x) {
 
 /* Patches, or half of the time the image that they add up to. */
 static tn_tensor *unfold_patches(network *n, tn_tensor *x) {
-    if (spatial_of(x) != 2) {
-        return NULL;
-    }
+    if (spatial_of(x) != 2) { return NULL; }
     tn_unfold_options o =
         TN_WITH(tn_unfold, .stride = draw_dims(n, 2, 1, 3), .padding = draw_dims(n, 2, 0, 2),
                 .dilation = draw_dims(n, 2, 1, 2));
@@ -155,13 +149,9 @@ static tn_tensor *apply_padding(network *n, tn_tensor *x) {
 /* Merges neighbouring dimensions, or splits one in two. */
 static tn_tensor *reshape_dims(network *n, tn_tensor *x) {
     int first = n->batched ? 1 : 0, ndim = tn_ndim(x);
-    if (ndim <= first) {
-        return NULL;
-    }
+    if (ndim <= first) { return NULL; }
     int d = (int)pick_integer(n, first, ndim - 1);
-    if (toss_coin(n)) {
-        return tn_flatten(x, d, (int)pick_integer(n, d, ndim - 1));
-    }
+    if (toss_coin(n)) { return tn_flatten(x, d, (int)pick_integer(n, d, ndim - 1)); }
     tn_dims to = tn_shape(x);
     int64_t part = pick_integer(n, 1, to.size[d]);
     part = to.size[d] % part ? 1 : part;
@@ -228,19 +218,13 @@ static tn_tensor *fit_to_spec(network *n, tn_tensor *x, tn_spec spec) {
     tn_dims flat = n->batched ? TN_DIMS(tn_size(x, 0), -1) : TN_DIMS(-1);
     tn_dims times = n->batched ? TN_DIMS(1, 1) : TN_DIMS(1);
     int along = flat.ndim - 1;
-    if (spec.dims.ndim < flat.ndim - 1) {
-        return NULL;
-    }
-    if (n->batched) {
-        spec.dims.size[0] = 1;
-    }
+    if (spec.dims.ndim < flat.ndim - 1) { return NULL; }
+    if (n->batched) { spec.dims.size[0] = 1; }
     int64_t wanted = tn_dims_count(spec.dims);
     x = tn_reshape(x, flat);
     times.size[along] = (wanted - 1) / tn_size(x, along) + 1;
     x = tn_narrow(tn_repeat(x, times), along, 0, wanted);
-    if (n->batched) {
-        spec.dims.size[0] = -1;
-    }
+    if (n->batched) { spec.dims.size[0] = -1; }
     x = tn_reshape(x, spec.dims);
     bool bounded = spec.kind != TN_SPEC_VALUES, above = bounded && spec.low >= 0;
     x = above ? tn_add_scalar(tn_abs(x), spec.low) : x;
@@ -252,20 +236,14 @@ static void apply_sample(tn_op_samples *s, const tn_sample *sample) {
     walk *w = (walk *)s;
     network *n = w->n;
     tn_tensor *in[TN_OP_INPUTS], *out[TN_OP_OUTPUTS], *x = w->x;
-    if (w->count++ != w->wanted) {
-        return;
-    }
+    if (w->count++ != w->wanted) { return; }
     for (int i = 0; i < sample->inputs; i++) {
         tn_spec spec = sample->in[i];
         bool real = tn__spec_real(&spec), other = n->step > 0 && toss_coin(n);
-        if (tn_dims_count(spec.dims) == 0) {
-            return;
-        }
+        if (tn_dims_count(spec.dims) == 0) { return; }
         if (real && (x || other)) {
             in[i] = fit_to_spec(n, x ? x : n->before[pick_integer(n, 0, n->step)], spec);
-            if (!in[i]) {
-                return;
-            }
+            if (!in[i]) { return; }
             x = NULL;
         } else {
             bool any = n->batched && spec.dims.ndim > 0 && toss_coin(n); /* rows: one for all */
@@ -283,16 +261,12 @@ static tn_tensor *apply_operation(network *n, tn_tensor *x) {
     walk w = {.sampler = {.add = count_sample}, .n = n, .x = x};
     w.op = tn_op_at((int)pick_integer(n, 0, tn_op_count() - 1));
     n->names[n->step] = w.op->name;
-    if (!w.op->samples) {
-        return NULL;
-    }
+    if (!w.op->samples) { return NULL; }
     w.op->samples(&w.sampler);
     w.wanted = (int)pick_integer(n, 0, w.count - 1);
     w.count = 0;
     w.sampler.add = apply_sample;
-    if (!is_unsupported(w.op, w.wanted)) {
-        w.op->samples(&w.sampler);
-    }
+    if (!is_unsupported(w.op, w.wanted)) { w.op->samples(&w.sampler); }
     return w.y;
 }
 
@@ -384,9 +358,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: dump_onnx_random FOLDER COUNT SEED\n");
         return 2;
     }
-    if (!cases_begin(argv[1])) {
-        return 1;
-    }
+    if (!cases_begin(argv[1])) { return 1; }
     read_unsupported();
     uint64_t seed = strtoull(argv[3], NULL, 10);
     for (int i = 0; i < atoi(argv[2]); i++) {

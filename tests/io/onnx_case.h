@@ -22,9 +22,7 @@ static inline tn_status save_arrays(const char *path, tn_values in, tn_values ou
     for (int i = 0; i < in.n + out.n; i++) {
         bool input = i < in.n;
         int k = input ? i : i - in.n, of = input ? in.n : out.n;
-        if (input && !in.v[k]) {
-            continue;
-        }
+        if (input && !in.v[k]) { continue; }
         snprintf(text[n], sizeof(text[n]), of > 1 ? "%s_%d" : "%s", input ? "input" : "output", k);
         tensors[n] = tn_detach(input ? in.v[k] : out.v[k]);
         names[n] = text[n];
@@ -43,9 +41,7 @@ static inline void dump_case_as(const char *name, tn_forward f, void *user, void
     tn_values out = f(user, in);
     snprintf(path, sizeof(path), "%s/%s.onnx", folder, name);
     tn_status status = tn_error();
-    if (status == TN_OK) {
-        status = tn_onnx_export_function(f, user, m, example, path, options);
-    }
+    if (status == TN_OK) { status = tn_onnx_export_function(f, user, m, example, path, options); }
     if (status == TN_EUNSUPPORTED) {
         fprintf(unsupported, "%s %s\n", name, tn_error_message());
         tn_error_clear();
@@ -64,9 +60,7 @@ static inline bool cases_begin(const char *path) {
     folder = path;
     snprintf(list, sizeof(list), "%s/unsupported", folder);
     unsupported = fopen(list, "a");
-    if (!unsupported) {
-        perror(list);
-    }
+    if (!unsupported) { perror(list); }
     return unsupported != NULL;
 }
 

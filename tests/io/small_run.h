@@ -38,9 +38,7 @@ static inline void small_run_open(small_run *r, uint64_t seed) {
 static inline double small_run_step(small_run *r) {
     TN_SCOPE;
     tn_batch b;
-    if (!tn_loader_next(r->loader, &b)) {
-        return 0;
-    }
+    if (!tn_loader_next(r->loader, &b)) { return 0; }
     tn_tensor *x = tn_uniform_(tn_empty_like(b.x), 0, 0.1, &r->generator);
     tn_tensor *loss = tn_mse(tn_call(&r->model, tn_add(b.x, x)), b.y, TN_MEAN);
     tn_backward(loss);

@@ -67,9 +67,7 @@ static void gpt_run_open(gpt_run *r, const recipe *p, uint64_t seed) {
     }
     tn_seed(seed);
     tn_gpt_init(&r->model, p->gpt);
-    if (p->bf16) {
-        tn_module_set_precision(&r->model, tn_precision_defaults());
-    }
+    if (p->bf16) { tn_module_set_precision(&r->model, tn_precision_defaults()); }
     r->optim = tn_adamw(&r->model, p->adamw);
     tn_loader_options o = TN_WITH(tn_loader, .epochs = 0);
     r->loader = tn_loader_new(tn_token_dataset(tokens, count, 4), tn_random_sampler(1), o);

@@ -25,9 +25,7 @@ static void check_loads(const char *seed) {
                        .schedule = &t->schedule,
                        .loader = t->loader,
                        .generator = &t->generator};
-    if (tn_checkpoint_load(&c, file.path) != TN_OK) {
-        fail_msg("%s", tn_error_message());
-    }
+    if (tn_checkpoint_load(&c, file.path) != TN_OK) { fail_msg("%s", tn_error_message()); }
     assert_int_equal(c.step, 9);
     assert_int_equal(tn_optim_steps(t->optim), 9);
     assert_int_equal(tn_loader_where(t->loader).epoch, 2);

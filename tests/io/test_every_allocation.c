@@ -75,9 +75,7 @@ static void walk_load(tn_status (*load)(const char *path), const char *path) {
             tn_status status = load(path);
             failed = fail_malloc_end();
             assert_true(first_weight() == (status == TN_OK ? saved : 77));
-            if (status != TN_OK) {
-                assert_error(TN_ENOMEM, "");
-            }
+            if (status != TN_OK) { assert_error(TN_ENOMEM, ""); }
         }
     }
 }

@@ -21,9 +21,7 @@ ssize_t write(int fd, const void *data, size_t bytes) {
     if (disk == LOST && bytes > 1) {
         return syscall(SYS_write, fd, data, bytes - 1) < 0 ? -1 : (ssize_t)bytes;
     }
-    if (disk == TWICE) {
-        (void)!syscall(SYS_write, fd, data, bytes);
-    }
+    if (disk == TWICE) { (void)!syscall(SYS_write, fd, data, bytes); }
     if (disk == FLIPPED && bytes) {
         char *copy = malloc(bytes);
         memcpy(copy, data, bytes);
@@ -44,9 +42,7 @@ PLAIN_TEST(test_lying_disk) {
             disk = l;
             tn_status status = writers[i].write(path);
             disk = HONEST;
-            if (status == TN_OK) {
-                fail_msg("%s, lie %d: TN_OK", writers[i].name, (int)l);
-            }
+            if (status == TN_OK) { fail_msg("%s, lie %d: TN_OK", writers[i].name, (int)l); }
             tn_error_clear();
             expect_old(path, writers[i].name);
         }
@@ -82,9 +78,7 @@ PLAIN_TEST(test_full_disk_ends_the_program) {
         const char *path = old_file();
         pid_t child = fork();
         if (child == 0) {
-            if (!freopen("/dev/null", "w", stderr)) {
-                _exit(9);
-            }
+            if (!freopen("/dev/null", "w", stderr)) { _exit(9); }
             tn_on_error(tn_error_exit);
             limit_files(1);
             writers[i].write(path);
@@ -132,9 +126,7 @@ PLAIN_TEST(test_owner_is_kept) {
         const char *path = old_file();
         struct stat about;
         assert_int_equal(chmod(path, 0600), 0);
-        if (chown(path, 65534, 65534) != 0) {
-            skip(); /* a user namespace without this user */
-        }
+        if (chown(path, 65534, 65534) != 0) { skip(); /* a user namespace without this user */ }
         assert_int_equal(writers[i].write(path), TN_OK);
         assert_int_equal(stat(path, &about), 0);
         assert_int_equal(about.st_uid, 65534);

@@ -70,9 +70,7 @@ PLAIN_TEST(test_folder_without_rights) {
     chmod(temp_folder, 0555);
     pid_t child = fork();
     if (child == 0) {
-        if (geteuid() == 0 && setuid(65534) != 0) {
-            _exit(9);
-        }
+        if (geteuid() == 0 && setuid(65534) != 0) { _exit(9); }
         bool refused = tn_write_file("new", 3, path) == TN_EIO &&
                        strstr(tn_error_message(), "Permission denied");
         _exit(refused ? 0 : 1);
@@ -128,9 +126,7 @@ PLAIN_TEST(test_leftover_that_nobody_may_write) {
     uid_t me = geteuid();
     temp_write(path, "old", 3);
     assert_int_equal(chmod(temp_folder, 0777), 0);
-    if (me == 0 && seteuid(65534) != 0) {
-        skip(); /* a user namespace without this user */
-    }
+    if (me == 0 && seteuid(65534) != 0) { skip(); /* a user namespace without this user */ }
     temp_write(leftover, "half", 4);
     assert_int_equal(chmod(leftover, 0444), 0);
     tn_status status = tn_write_file("new", 3, path);

@@ -24,17 +24,13 @@ static void save_forever(const char *path, int64_t step, shared *s) {
     small_run r;
     small_run_open(&r, 1);
     tn_checkpoint c = small_run_checkpoint(&r);
-    if (step > 0 && tn_checkpoint_load(&c, path) != TN_OK) {
-        _exit(2);
-    }
+    if (step > 0 && tn_checkpoint_load(&c, path) != TN_OK) { _exit(2); }
     for (int64_t n = step + 1;; n++) {
         small_run_step(&r);
         c = small_run_checkpoint(&r);
         c.step = n;
         s->began = n;
-        if (tn_checkpoint_save(&c, path) != TN_OK) {
-            _exit(3);
-        }
+        if (tn_checkpoint_save(&c, path) != TN_OK) { _exit(3); }
         s->ended = n;
     }
 }
@@ -60,9 +56,7 @@ PLAIN_TEST(test_killed_while_saving) {
         small_run_open(&r, 2);
         tn_checkpoint c = small_run_checkpoint(&r);
         tn_status loaded = tn_checkpoint_load(&c, path);
-        if (loaded != TN_OK) {
-            fail_msg("%s", tn_error_message());
-        }
+        if (loaded != TN_OK) { fail_msg("%s", tn_error_message()); }
         assert_int_equal(s->began, s->ended + 1); /* the kill fell into a save */
         assert_true(c.step == s->began || c.step == s->ended);
         *(c.step == s->began ? &new : &old) += 1;

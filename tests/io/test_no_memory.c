@@ -26,9 +26,7 @@ static void assert_nothing_unfinished(void) {
             fail_msg("%s is left", entry->d_name);
         }
     }
-    if (folder) {
-        closedir(folder);
-    }
+    if (folder) { closedir(folder); }
 }
 
 static void fail_each(scenario run) {
@@ -80,9 +78,7 @@ static void use_numpy_files(void) {
         char text[DATASET_TEXT];
         tn_npy_load(path);
         tn_dataset *d = tn_npy_dataset(rows, labels);
-        if (d && tn_dataset_get(d, 0, x, &y) == TN_OK) {
-            dataset_text(d, text);
-        }
+        if (d && tn_dataset_get(d, 0, x, &y) == TN_OK) { dataset_text(d, text); }
         tn_dataset_free(d);
     }
 }
@@ -92,9 +88,7 @@ static void use_pictures(void) {
     const char *path = temp_path("a.png");
     tn_status status = tn_save_image(tn_ones(TN_DIMS(3, 3, 4, 5), TN_BF16), path, 2);
     assert_int_equal(status, tn_error());
-    if (status == TN_OK) {
-        tn_image_read(path, TN_U8);
-    }
+    if (status == TN_OK) { tn_image_read(path, TN_U8); }
 }
 
 static void use_events(void) {
@@ -123,9 +117,7 @@ static void use_shards(void) {
 static void shards_read(void) {
     int64_t x[2], y[2];
     tn_dataset *d = tn_token_shards(temp_path("shard_*.bin"), 2, 50257);
-    if (d) {
-        tn_dataset_get(d, 0, x, y);
-    }
+    if (d) { tn_dataset_get(d, 0, x, y); }
     tn_dataset_free(d);
 }
 
@@ -146,9 +138,7 @@ static void use_text(void) {
     static const char words[] = "some text with a few characters";
     const char *path = temp_path("text");
     size_t bytes;
-    if (tn_write_file(words, sizeof(words) - 1, path) != TN_OK) {
-        return;
-    }
+    if (tn_write_file(words, sizeof(words) - 1, path) != TN_OK) { return; }
     char *read = tn_text_read(path, &bytes);
     tn_charset *c = tn_charset_from_text(read, bytes);
     int32_t tokens[sizeof(words)];
@@ -174,8 +164,7 @@ static void use_loader(int threads) {
     tn_loader *l = tn_loader_new(tn_tensor_dataset(tn_t(tn_ones(TN_DIMS(3, 5), TN_F32)), NULL),
                                  tn_random_sampler(1), o);
     tn_batch b;
-    while (tn_loader_next(l, &b)) {
-    }
+    while (tn_loader_next(l, &b)) {}
     tn_loader_free(l);
 }
 
@@ -220,8 +209,7 @@ static void use_augmented(void) {
                          : tn_weighted_sampler(weights, 4, 1);
         tn_loader *l = tn_loader_new(d, s, o);
         tn_batch b;
-        while (tn_loader_next(l, &b)) {
-        }
+        while (tn_loader_next(l, &b)) {}
         tn_loader_free(l);
     }
 }

@@ -22,17 +22,13 @@ static uint64_t read_varint(const unsigned char **at) {
     for (int shift = 0;; shift += 7) {
         unsigned char byte = *(*at)++;
         value |= (uint64_t)(byte & 0x7f) << shift;
-        if (byte < 0x80) {
-            return value;
-        }
+        if (byte < 0x80) { return value; }
     }
 }
 
 /* The next field of a message; false at its end. */
 static bool next_part(const unsigned char **at, const unsigned char *end, part *p) {
-    if (*at >= end) {
-        return false;
-    }
+    if (*at >= end) { return false; }
     uint64_t tag = read_varint(at);
     *p = (part){.field = (int)(tag >> 3)};
     switch (tag & 7) {
@@ -311,9 +307,7 @@ static tn_values slide_window(void *user, tn_values in) {
 static bool is_called(const part *message, const char *name) {
     part p;
     for (const unsigned char *at = message->at; next_part(&at, message->at + message->value, &p);) {
-        if (p.field == 1) {
-            return p.value == strlen(name) && memcmp(p.at, name, p.value) == 0;
-        }
+        if (p.field == 1) { return p.value == strlen(name) && memcmp(p.at, name, p.value) == 0; }
     }
     return false;
 }
@@ -321,8 +315,7 @@ static bool is_called(const part *message, const char *name) {
 /* The first part of a message with this field. */
 static part first_part(const unsigned char *at, const unsigned char *end, int field) {
     part p = {0};
-    while (next_part(&at, end, &p) && p.field != field) {
-    }
+    while (next_part(&at, end, &p) && p.field != field) {}
     return p;
 }
 
@@ -336,9 +329,7 @@ static int read_ints(const char *path, const char *name, int64_t *to) {
     for (const unsigned char *at = node.at; next_part(&at, node.at + node.value, &p);) {
         bool here = p.field == 5 && is_called(&p, name);
         for (const unsigned char *in = p.at; here && next_part(&in, p.at + p.value, &number);) {
-            if (number.field == 8) {
-                to[n++] = (int64_t)number.value;
-            }
+            if (number.field == 8) { to[n++] = (int64_t)number.value; }
         }
     }
     free(file);

@@ -381,9 +381,7 @@ static void read_everything(const char *path) {
     tn_safetensors *f = tn_safetensors_open(path);
     for (int i = 0; f && i < tn_safetensors_count(f) && !tn_error(); i++) {
         tn_tensor *t = tn_safetensors_get(f, tn_safetensors_name(f, i));
-        if (tn_dtype_is_float(tn_dtype_of(t)) && tn_count(t)) {
-            tn_item(tn_sum_all(t));
-        }
+        if (tn_dtype_is_float(tn_dtype_of(t)) && tn_count(t)) { tn_item(tn_sum_all(t)); }
     }
     tn_safetensors_close(f);
     assert_true(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_ENOMEM ||

@@ -71,9 +71,7 @@ static void dump_gpt(const char *name, tn_dtype dtype, bool bias, bool padded) {
     tn_gpt_options o = TN_WITH(tn_gpt, .vocab = VOCAB, .context = 12, .layers = 3, .heads = 2,
                                .width = 16, .bias = bias, .dtype = dtype);
     tn_gpt_init(&gpt, o);
-    if (dtype == TN_F64) {
-        stir_module(&gpt);
-    }
+    if (dtype == TN_F64) { stir_module(&gpt); }
     double options[] = {o.layers, o.heads};
     add_tensor(name, "options", "", TN_FROM(options, TN_DIMS(2), TN_F64));
     dump_model(name, &gpt, padded);
@@ -82,9 +80,7 @@ static void dump_gpt(const char *name, tn_dtype dtype, bool bias, bool padded) {
 static void dump_llama(const char *name, tn_llama_options o, bool padded) {
     tn_llama llama;
     tn_llama_init(&llama, o);
-    if (o.dtype == TN_F64) {
-        stir_module(&llama);
-    }
+    if (o.dtype == TN_F64) { stir_module(&llama); }
     const tn_rotary_options *r = &o.rotary;
     double options[] = {o.layers,
                         o.heads,
@@ -131,9 +127,7 @@ static void dump_llamas(void) {
 }
 
 int main(int argc, char **argv) {
-    if (!dump_begin(argc, argv)) {
-        return 1;
-    }
+    if (!dump_begin(argc, argv)) { return 1; }
     dump_gpt("gpt", TN_F64, true, false);
     dump_gpt("gpt_padded", TN_F64, false, true);
     dump_gpt("gpt_f32", TN_F32, true, false);

@@ -11,9 +11,7 @@
 #include <stdlib.h>
 
 static void need_items(void *to, size_t bytes, size_t count) {
-    if (fread(to, bytes, count, stdin) != count) {
-        exit(1);
-    }
+    if (fread(to, bytes, count, stdin) != count) { exit(1); }
 }
 
 int main(int argc, char **argv) {
@@ -21,9 +19,7 @@ int main(int argc, char **argv) {
     float *row = malloc((size_t)vocab * sizeof(*row));
     int32_t *before = malloc((size_t)vocab * sizeof(*before));
     tn__candidates c;
-    if (vocab < 1 || !row || !before || tn__candidates_init(&c, vocab) != TN_OK) {
-        return 1;
-    }
+    if (vocab < 1 || !row || !before || tn__candidates_init(&c, vocab) != TN_OK) { return 1; }
     while (fread(row, sizeof(*row), (size_t)vocab, stdin) == (size_t)vocab) {
         double how[5];
         need_items(how, sizeof(*how), 5);
@@ -40,9 +36,7 @@ int main(int argc, char **argv) {
         for (int64_t i = 0; i < c.count; i++) {
             row[c.tokens[i]] = (float)((double)c.weights[i] / sum);
         }
-        if (fwrite(row, sizeof(*row), (size_t)vocab, stdout) != (size_t)vocab) {
-            return 1;
-        }
+        if (fwrite(row, sizeof(*row), (size_t)vocab, stdout) != (size_t)vocab) { return 1; }
     }
     tn__candidates_finish(&c);
     free(row);

@@ -21,9 +21,7 @@ static tn_prompt read_prompt(const char *text) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 7 || argc > 6 + MOST) {
-        return 64;
-    }
+    if (argc < 7 || argc > 6 + MOST) { return 64; }
     tn_on_error(tn_error_exit);
     tn_module *m = tn_lm_load(argv[1], tn_lm_load_defaults());
     tn_prompt prompts[MOST];

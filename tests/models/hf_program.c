@@ -69,15 +69,11 @@ static void add_all(tn_safetensors_writer *w, void *m, const char *path, bool wh
     tn_safetensors_writer_add(w, "loss", tn_detach(loss));
     tn_backward(loss);
     dump d = {w, "grad.", true};
-    if (whole) {
-        tn_module_each(m, (tn_walk){0}, add_entry, &d);
-    }
+    if (whole) { tn_module_each(m, (tn_walk){0}, add_entry, &d); }
     tn_module_zero_grad(m);
     add_losses(w, m, tokens, targets);
     d = (dump){w, "after.", false};
-    if (whole) {
-        tn_module_each(m, (tn_walk){0}, add_entry, &d);
-    }
+    if (whole) { tn_module_each(m, (tn_walk){0}, add_entry, &d); }
     tn_safetensors_close(batch);
 }
 
@@ -85,9 +81,7 @@ static void run_alone(char **argv) {
     TN_SCOPE;
     tn_module *m = tn_lm_load(argv[1], tn_lm_load_defaults());
     tn_safetensors_writer *w = tn_safetensors_writer_new();
-    if (tn_error() == TN_OK && tn_lm_save(m, argv[4]) == TN_OK) {
-        add_all(w, m, argv[2], true);
-    }
+    if (tn_error() == TN_OK && tn_lm_save(m, argv[4]) == TN_OK) { add_all(w, m, argv[2], true); }
     tn_safetensors_writer_save(w, argv[3]);
     tn_lm_free(m);
 }
@@ -127,8 +121,6 @@ int main(int argc, char **argv) {
     } else {
         return 2;
     }
-    if (tn_error() != TN_OK) {
-        fprintf(stderr, "%s\n", tn_error_message());
-    }
+    if (tn_error() != TN_OK) { fprintf(stderr, "%s\n", tn_error_message()); }
     return tn_error() != TN_OK;
 }

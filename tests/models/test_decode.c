@@ -10,9 +10,7 @@
 enum { VOCAB = 300, NEW = 12, PROMPTS = 3 };
 
 static bool widen_entry(const tn_entry *entry, void *user) {
-    if (tn_ndim(*entry->field) == 2) {
-        tn_mul_scalar_(*entry->field, *(double *)user);
-    }
+    if (tn_ndim(*entry->field) == 2) { tn_mul_scalar_(*entry->field, *(double *)user); }
     return true;
 }
 
@@ -139,9 +137,7 @@ TEST(a_step_is_its_parts) {
         TN_SCOPE;
         tn_llama m;
         open_llama(&m, tn_default_device(), cases[i].dtype, 4.0);
-        if (cases[i].bytes) {
-            assert_int_equal(tn_quantize(&m), TN_OK);
-        }
+        if (cases[i].bytes) { assert_int_equal(tn_quantize(&m), TN_OK); }
         tn_tensor *together = decode_steps(&m);
         int calls = 0;
         for (int k = 0; k < 2; k++) {

@@ -37,9 +37,7 @@ enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
 /* Large weights, so that a token depends on all tokens before it. */
 static bool widen_entry(const tn_entry *entry, void *user) {
-    if (tn_ndim(*entry->field) == 2) {
-        tn_mul_scalar_(*entry->field, 20.0);
-    }
+    if (tn_ndim(*entry->field) == 2) { tn_mul_scalar_(*entry->field, 20.0); }
     return true;
 }
 
@@ -108,9 +106,7 @@ static void generate_slowly(any_model *m, tn_prompt prompt, double penalty, int3
     memcpy(all, prompt.ids, (size_t)n * sizeof(*all));
     for (int i = 0; i < NEW; i++, n++) {
         TN_SCOPE;
-        if (n - begin > CONTEXT) {
-            begin = n - CONTEXT / 2 - 1;
-        }
+        if (n - begin > CONTEXT) { begin = n - CONTEXT / 2 - 1; }
         memcpy(window, all + begin, (size_t)(n - begin) * sizeof(*all));
         tn_tensor *y = tn_call(m, tn_from_data(window, TN_DIMS(1, n - begin), TN_I32));
         float logits[VOCAB];
@@ -267,9 +263,7 @@ TEST(any_number_of_threads) {
             for (int i = 0; threads > 1 && i < 3; i++) {
                 expect_same(&got[i], &first[i]);
             }
-            if (threads > 1) {
-                tn_generated_free(got, 3);
-            }
+            if (threads > 1) { tn_generated_free(got, 3); }
         }
         tn_generated_free(first, 3);
     }
@@ -398,9 +392,7 @@ static bool listen_to(const tn_generated_token *token, void *user) {
     assert_int_equal(token->count, *count);
     assert_null(token->text);
     l->lasts += token->last;
-    if (l->raises && *count == 3) {
-        tn_raise(TN_EVALUE, "enough");
-    }
+    if (l->raises && *count == 3) { tn_raise(TN_EVALUE, "enough"); }
     return token->sequence != 1 || *count != l->stop_after;
 }
 
@@ -443,9 +435,7 @@ typedef struct memory_of {
 static bool look_at_memory(const tn_generated_token *token, void *user) {
     memory_of *at = user;
     int64_t bytes = tn_memory().allocated, tensors = tn_live_tensors();
-    if (token->count == 2) {
-        *at = (memory_of){bytes, tensors, false};
-    }
+    if (token->count == 2) { *at = (memory_of){bytes, tensors, false}; }
     at->grew = at->grew || (token->count > 2 && (bytes > at->bytes || tensors > at->tensors));
     return true;
 }

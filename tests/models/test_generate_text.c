@@ -121,9 +121,7 @@ TEST(stop_texts) {
         assert_string_equal(got.text, cases[i].text);
         assert_int_equal(got.end, cases[i].end);
         assert_int_equal(got.tokens.count, cases[i].tokens);
-        if (h.calls > 1) {
-            assert_string_equal(h.at[h.calls - 2], cases[i].told);
-        }
+        if (h.calls > 1) { assert_string_equal(h.at[h.calls - 2], cases[i].told); }
         tn_generated_free(&got, 1);
     }
 }

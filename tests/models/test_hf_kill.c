@@ -49,9 +49,7 @@ static tn_status save_number(float number, tn_lm_save_options options) {
 static float saved_number(void) {
     float number = 0;
     tn_module *m = tn_lm_load(temp_path("folder"), tn_lm_load_defaults());
-    if (!m) {
-        fail_msg("%s", tn_error_message());
-    }
+    if (!m) { fail_msg("%s", tn_error_message()); }
     tn_module_each(m, (tn_walk){0}, compare_entry, &number);
     tn_lm_free(m);
     return number;

@@ -128,9 +128,7 @@ TEST(numbers_too_large) {
         o.dtype = cases[i].to;
         tn_gpt_init(&got, o);
         assert_int_equal(tn_load(&got, path), wanted); /* into a module of another dtype */
-        if (cases[i].shown) {
-            assert_error(TN_EVALUE, part);
-        }
+        if (cases[i].shown) { assert_error(TN_EVALUE, part); }
         tn_module_finish(&got);
         tn_module_finish(&m);
     }
@@ -233,9 +231,7 @@ static const char *stage_paths[16];
 static int stage_count;
 
 static bool list_last(const tn_entry *entry, void *user) {
-    if (strncmp(entry->path, "h.1.", 4) == 0) {
-        stage_paths[stage_count++] = strdup(entry->path);
-    }
+    if (strncmp(entry->path, "h.1.", 4) == 0) { stage_paths[stage_count++] = strdup(entry->path); }
     return true;
 }
 

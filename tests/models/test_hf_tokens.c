@@ -53,9 +53,7 @@ static void expect_tokens(const char *folder, const char *begin, const char *end
              end);
     text = realloc(text, bytes + 1);
     text[bytes] = 0;
-    if (!strstr(text, wanted)) {
-        fail_msg("%s is not in %s", wanted, text);
-    }
+    if (!strstr(text, wanted)) { fail_msg("%s is not in %s", wanted, text); }
     free(text);
     tn_module *m = tn_lm_load(temp_path(folder), tn_lm_load_defaults());
     assert_non_null(m);

@@ -52,19 +52,13 @@ typedef struct models {
 } models;
 
 static bool widen_entry(const tn_entry *entry, void *user) {
-    if (tn_ndim(*entry->field) == 2) {
-        tn_mul_scalar_(*entry->field, 20.0);
-    }
+    if (tn_ndim(*entry->field) == 2) { tn_mul_scalar_(*entry->field, 20.0); }
     return true;
 }
 
 static bool next_model(models *all) {
-    if (all->next > 0) {
-        tn_module_finish(&all->m);
-    }
-    if (all->next == (int)(sizeof(families) / sizeof(families[0]))) {
-        return false;
-    }
+    if (all->next > 0) { tn_module_finish(&all->m); }
+    if (all->next == (int)(sizeof(families) / sizeof(families[0]))) { return false; }
     all->family = &families[all->next++];
     all->family->init(&all->m);
     TN_NO_GRAD;
@@ -461,9 +455,7 @@ TEST(loss_expects_a_gradient) {
               *y = tn_copy(tn_randint(0, 37, TN_DIMS(3, T), TN_I64));
     tn_fill_(tn_narrow(y, 0, 1, 1), -100);
     for (int low = 0; low < 2; low++) {
-        if (low) {
-            tn_module_set_precision(&gpt, tn_precision_defaults());
-        }
+        if (low) { tn_module_set_precision(&gpt, tn_precision_defaults()); }
         double near = low ? 0x1p-7 : 1e-6;
         tn_tensor *one = loss_gradient(&gpt, x, y, true, 1, 0),
                   *third = loss_gradient(&gpt, x, y, true, 1.0 / 3, 0);

@@ -76,9 +76,7 @@ static void expect_twin(int n, tn__sampling how) {
     bool close;
     int count = slow_candidates(n, how, want, &close);
     tn__sample_candidates(logits, n, how, &got);
-    if (close) {
-        return;
-    }
+    if (close) { return; }
     assert_int_equal(got.count, count);
     for (int i = 0; i < count; i++) {
         assert_int_equal(got.tokens[i], want[i].token);
@@ -106,9 +104,7 @@ static void fill_logits(int n, int kind, tn_generator *g) {
                           i % 16 ? u : 9.0 + u};
         logits[i] = (float)forms[kind];
     }
-    if (kind == 4) {
-        logits[n / 2] = 40.0f;
-    }
+    if (kind == 4) { logits[n / 2] = 40.0f; }
 }
 
 TEST(candidates_are_the_twins) {

@@ -9,9 +9,7 @@
 #include "tests/support/dump.h"
 
 static bool add_buffer(const tn_entry *entry, void *user) {
-    if (entry->buffer) {
-        add_tensor(user, "b.", entry->path, *entry->field);
-    }
+    if (entry->buffer) { add_tensor(user, "b.", entry->path, *entry->field); }
     return true;
 }
 
@@ -30,9 +28,7 @@ static void dump_calls(const char *name, void *m, tn_values in) {
         char index[2] = {(char)('0' + i), 0};
         if (in.v[i] && (i == 0 || in.v[i] != in.v[i - 1])) {
             add_tensor(name, "in.", index, in.v[i]);
-            if (tn_grad_of(in.v[i])) {
-                add_tensor(name, "gin.", index, tn_grad_of(in.v[i]));
-            }
+            if (tn_grad_of(in.v[i])) { add_tensor(name, "gin.", index, tn_grad_of(in.v[i])); }
         }
     }
     add_tensor(name, "y", "", y);
@@ -285,9 +281,7 @@ static void dump_inits(void) {
 }
 
 int main(int argc, char **argv) {
-    if (!dump_begin(argc, argv)) {
-        return 1;
-    }
+    if (!dump_begin(argc, argv)) { return 1; }
     dump_layers();
     dump_norms();
     dump_pools();

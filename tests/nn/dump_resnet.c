@@ -22,9 +22,7 @@ static void add_all(const char *name, resnet *net) {
 }
 
 int main(int argc, char **argv) {
-    if (!dump_begin(argc, argv)) {
-        return 1;
-    }
+    if (!dump_begin(argc, argv)) { return 1; }
     resnet net;
     resnet_init(&net, 8, CLASSES);
     add_all("start", &net);

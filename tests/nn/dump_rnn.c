@@ -29,12 +29,8 @@ static void add_all(const char *name, tn_values in, tn_values out) {
     }
     tn_backward_from(out.v, weight, out.n, false);
     for (int i = 0; i < in.n; i++) {
-        if (in.v[i]) {
-            add_tensor(name, inputs[i], "", in.v[i]);
-        }
-        if (i < 3 && in.v[i]) {
-            add_tensor(name, grads[i], "", tn_grad_of(in.v[i]));
-        }
+        if (in.v[i]) { add_tensor(name, inputs[i], "", in.v[i]); }
+        if (i < 3 && in.v[i]) { add_tensor(name, grads[i], "", tn_grad_of(in.v[i])); }
     }
 }
 
@@ -86,9 +82,7 @@ static void dump_cell(const char *name, int kind, bool relu, tn_dtype dtype) {
 }
 
 int main(int argc, char **argv) {
-    if (!dump_begin(argc, argv)) {
-        return 1;
-    }
+    if (!dump_begin(argc, argv)) { return 1; }
     static const char *const kinds[] = {"rnn", "gru", "lstm"};
     char name[32];
     for (int i = 0; i < 36; i++) {

@@ -31,9 +31,7 @@ static inline tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
     n->weight = tn_dtype_of(n->fc1.weight);
     n->norm_weight = tn_dtype_of(n->norm.weight);
     n->scaled = tn_dtype_of(n->scale);
-    if (n->moved) {
-        tn_module_to(n->moved, tn_cpu());
-    }
+    if (n->moved) { tn_module_to(n->moved, tn_cpu()); }
     tn_tensor *h = tn_call(&n->norm, tn_call(&n->fc1, x));
     n->hidden = tn_dtype_of(h);
     if (n->fails) {

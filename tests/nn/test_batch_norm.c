@@ -12,9 +12,7 @@ static double element_at(tn_tensor *t, int64_t i) {
 }
 
 static void expect_near(double got, double want, double within) {
-    if (!(fabs(got - want) <= within)) {
-        fail_msg("%.9g, but %.9g was expected", got, want);
-    }
+    if (!(fabs(got - want) <= within)) { fail_msg("%.9g, but %.9g was expected", got, want); }
 }
 
 /* Two samples of channel 0 with mean 1 and unbiased variance 2; channel 1 is constant. */

@@ -54,9 +54,7 @@ static void net_init(net *n) {
 
 /* Several inputs and outputs: (a, b or none) -> (a, 2 a + b), with a context that counts calls. */
 static tn_values pair_forward(tn_module *self, tn_values in, void *context) {
-    if (context) {
-        ++*(int *)context;
-    }
+    if (context) { ++*(int *)context; }
     tn_tensor *twice = tn_mul_scalar(in.v[0], 2.0);
     return tn_values_of(in.v[0], in.n > 1 && in.v[1] ? tn_add(twice, in.v[1]) : twice);
 }
@@ -520,9 +518,7 @@ typedef struct recurrent {
 static tn_tensor *recurrent_forward(tn_module *self, tn_tensor *x) {
     recurrent *r = (recurrent *)self;
     r->calls++;
-    if (r->left == 0) {
-        return tn_mul(x, x);
-    }
+    if (r->left == 0) { return tn_mul(x, x); }
     r->left -= r->left > 0;
     for (int i = 0; i < r->times; i++) {
         x = tn_call(r->next, x);

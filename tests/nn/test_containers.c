@@ -20,9 +20,7 @@ static tn_tensor *block_forward(tn_module *self, tn_tensor *x) {
 
 static block *block_new(int64_t width) {
     block *m = tn_module_new(sizeof(*m), "block", block_forward);
-    if (m) {
-        TN_OWN(m, fc, tn_linear_new(width, width));
-    }
+    if (m) { TN_OWN(m, fc, tn_linear_new(width, width)); }
     return m;
 }
 

@@ -97,9 +97,7 @@ static void list_elements(const tn_layout *l, int64_t *elements) {
         if (l->dim >= 0) {
             int64_t size = l->whole.size[l->dim], row = e / inner % size;
             int64_t slice = row % (size / l->pieces) / rows_each(size, l->pieces, l->slices);
-            if (slice != l->slice) {
-                continue;
-            }
+            if (slice != l->slice) { continue; }
         }
         if (in_block >= l->start && in_block < l->start + l->length) {
             elements[in_block - l->start] = e;

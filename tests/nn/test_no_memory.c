@@ -144,9 +144,7 @@ static void use_transformer(void) {
     o.hidden = 8;
     tn_transformer *m = tn_transformer_new_with(4, 2, 1, 1, o);
     tn_tensor *x = tn_randn(TN_DIMS(2, 3, 4), TN_F32);
-    if (m) {
-        tn_backward(tn_sum_all(TN_CALL(m, x, x, NULL, tn_causal_mask(3))));
-    }
+    if (m) { tn_backward(tn_sum_all(TN_CALL(m, x, x, NULL, tn_causal_mask(3)))); }
     tn_module_free(m);
     tn_tensor *t = tn_ones(TN_DIMS(4, 2), TN_F32);
     tn_init_orthogonal(t, 1.0);

@@ -40,9 +40,7 @@ static const tn_layout middle = {{2, {4, 4}}, -1, 1, 0, 1, 6, 5};
 static tn_entry found;
 
 static bool find_entry(const tn_entry *entry, void *user) {
-    if (strcmp(entry->path, user) != 0) {
-        return true;
-    }
+    if (strcmp(entry->path, user) != 0) { return true; }
     found = *entry;
     return false;
 }

@@ -225,9 +225,7 @@ TEST(no_memory) {
         tn_memory_set_limit(tn_memory().allocated + spare);
         done = !tn_is_inert(tn_call(&n, x));
         tn_memory_set_limit(0);
-        if (!done) {
-            assert_error(TN_ENOMEM, "");
-        }
+        if (!done) { assert_error(TN_ENOMEM, ""); }
         expect_parameters(&n);
     }
     assert_true(done);

@@ -40,9 +40,7 @@ static void expect_close(const gradients *a, const gradients *b, double most) {
     assert_int_equal(a->count, b->count);
     for (int i = 0; i < a->count; i++) {
         double off = norm_of(tn_sub(a->at[i], b->at[i])) / norm_of(b->at[i]);
-        if (!(off <= most)) {
-            fail_msg("gradient %d is off by %g", i, off);
-        }
+        if (!(off <= most)) { fail_msg("gradient %d is off by %g", i, off); }
     }
 }
 

@@ -82,9 +82,7 @@ TEST(training_reaches_f32) {
     not_on_the_emulator();
     double f32 = train_gpt(TN_F32), bf16 = train_gpt(TN_BF16);
     assert_true(f32 < 1.0); /* it has learned: chance is log 16 = 2.77 */
-    if (!is_near(bf16, f32, 0.02 * f32)) {
-        fail_msg("f32 %.4f, bf16 %.4f", f32, bf16);
-    }
+    if (!is_near(bf16, f32, 0.02 * f32)) { fail_msg("f32 %.4f, bf16 %.4f", f32, bf16); }
 }
 
 static bool same_parameter(const tn_entry *entry, void *user) {

@@ -237,9 +237,7 @@ TEST(gan_finds_the_mean) {
         assert_null(tn_grad_of(judge.in.weight));
         tn_optim_step(maker_opt);
         tn_optim_zero_grad(maker_opt);
-        if (step >= STEPS - 100) {
-            mean += tn_item(tn_mean_all(tn_detach(fake))) / 100;
-        }
+        if (step >= STEPS - 100) { mean += tn_item(tn_mean_all(tn_detach(fake))) / 100; }
     }
     assert_true(fabs(mean - 3.0) < 1.0); /* 0 at the beginning */
     tn_optim_free(maker_opt);

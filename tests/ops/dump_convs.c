@@ -47,9 +47,7 @@ static bool kernel_fits(bool transposed, tn_dims size, tn_dims kernel, const tn_
                 out = transposed ? (size.size[i] - 1) * o->stride.size[i] + span +
                                        o->output_padding.size[i]
                                  : size.size[i] + 2 * o->padding.size[i];
-        if (out < (transposed ? 1 + 2 * o->padding.size[i] : span)) {
-            return false;
-        }
+        if (out < (transposed ? 1 + 2 * o->padding.size[i] : span)) { return false; }
     }
     return true;
 }
@@ -95,9 +93,7 @@ static void dump_case(int number) {
 }
 
 int main(int argc, char **argv) {
-    if (!dump_begin(argc, argv)) {
-        return 1;
-    }
+    if (!dump_begin(argc, argv)) { return 1; }
     for (int i = 0; i < CASES; i++) {
         TN_SCOPE;
         dump_case(i);

@@ -44,9 +44,7 @@ static void dump_case(const char *name, int i, tn_dtype dtype) {
 }
 
 int main(int argc, char **argv) {
-    if (!dump_begin(argc, argv)) {
-        return 1;
-    }
+    if (!dump_begin(argc, argv)) { return 1; }
     char name[16];
     for (int i = 0; i < 48; i++) {
         snprintf(name, sizeof(name), "case_%02d", i);

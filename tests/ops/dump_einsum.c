@@ -46,9 +46,7 @@ static tn_tensor *draw_operand(equation *e) {
     }
     int64_t n = draw_whole(0, 4), dots = draw_whole(0, 8); /* half of the time there are none */
     for (int64_t i = 0; i <= n; i++) {
-        if (i == dots) {
-            draw_ellipsis(e, &dims);
-        }
+        if (i == dots) { draw_ellipsis(e, &dims); }
         if (i < n) {
             int64_t letter = draw_whole(0, LETTERS - 1);
             append_text(e, letters + letter, 1);
@@ -61,19 +59,13 @@ static tn_tensor *draw_operand(equation *e) {
 
 /* "->" and some of the letters, in any order; or nothing. */
 static void draw_result(equation *e) {
-    if (!draw_whole(0, 3)) {
-        return;
-    }
+    if (!draw_whole(0, 3)) { return; }
     append_text(e, "->", 2);
     int64_t from = draw_whole(0, LETTERS - 1), dots = draw_whole(0, 2 * LETTERS - 1);
     for (int64_t i = 0; i < LETTERS; i++) {
         int64_t letter = (from + 2 * i) % LETTERS;
-        if (e->ellipsis && i == dots) {
-            append_text(e, "...", 3);
-        }
-        if (e->used[letter] && draw_whole(0, 1)) {
-            append_text(e, letters + letter, 1);
-        }
+        if (e->ellipsis && i == dots) { append_text(e, "...", 3); }
+        if (e->used[letter] && draw_whole(0, 1)) { append_text(e, letters + letter, 1); }
     }
 }
 
@@ -108,9 +100,7 @@ static void dump_case(int number) {
 }
 
 int main(int argc, char **argv) {
-    if (!dump_begin(argc, argv)) {
-        return 1;
-    }
+    if (!dump_begin(argc, argv)) { return 1; }
     for (int i = 0; i < CASES; i++) {
         dump_case(i);
     }

@@ -43,9 +43,7 @@ static void write_array(dump *d, tn_tensor *t, const char *before) {
     }
     fprintf(d->index, "], \"offset\": %ld}", d->offset);
     void *copy = malloc(bytes + 1);
-    if (copy && tn_copy_out(c, copy) == TN_OK) {
-        fwrite(copy, 1, bytes, d->data);
-    }
+    if (copy && tn_copy_out(c, copy) == TN_OK) { fwrite(copy, 1, bytes, d->data); }
     free(copy);
     d->offset += (long)bytes;
 }
@@ -94,9 +92,7 @@ static void write_sample(dump *d, const tn_sample *sample, tn_dtype dtype) {
         weights[i] = tn_to(tn__spec_tensor(&spec, tn_dtype_of(out.v[i]), TN__PLAIN, false, 7),
                            tn_device_of(out.v[i]));
     }
-    if (differentiable) {
-        tn_backward_from(out.v, weights, out.n, false);
-    }
+    if (differentiable) { tn_backward_from(out.v, weights, out.n, false); }
     for (int i = 0; i < in.n; i++) {
         grads[i] = tn_grad_of(in.v[i]);
     }
@@ -154,9 +150,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < tn_op_count(); i++) {
         d.op = tn_op_at(i);
         d.sample = 0;
-        if (d.op->samples) {
-            d.op->samples(&d.sampler);
-        }
+        if (d.op->samples) { d.op->samples(&d.sampler); }
     }
     bool failed = ferror(d.index) || ferror(d.data);
     failed |= fclose(d.index) != 0;

@@ -16,9 +16,7 @@ static const char *python_bool(bool b) {
 static void add_case(int number, const char *function, const char *keywords, tn_tensor *x,
                      tn_tensor *y) {
     char name[400];
-    if (tn_is_inert(y)) {
-        return;
-    }
+    if (tn_is_inert(y)) { return; }
     snprintf(name, sizeof(name), "%d|%s|%s", number, function, keywords);
     tn_tensor *gy = tn_randn(tn_shape(y), TN_F64);
     tn_backward_from(&y, &gy, 1, false);
@@ -153,9 +151,7 @@ static void dump_patches(int number) {
 }
 
 int main(int argc, char **argv) {
-    if (!dump_begin(argc, argv)) {
-        return 1;
-    }
+    if (!dump_begin(argc, argv)) { return 1; }
     for (int i = 0; i < CASES; i++) {
         switch (i % 6) {
         case 0:

@@ -354,9 +354,7 @@ PLAIN_TEST(index_errors) {
 static bool takes_anything(const char *name) {
     static const char *const all[] = {"identity", "copy", "cast", "isnan", "isinf", "isfinite"};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (!strcmp(name, all[i])) {
-            return true;
-        }
+        if (!strcmp(name, all[i])) { return true; }
     }
     return false;
 }
@@ -388,13 +386,9 @@ PLAIN_TEST(every_operation_refuses_something) {
         }
         assert_true(op->args_size <= sizeof args);
         assert_inert(tn_apply(op, args, none, n), TN_EVALUE, message);
-        if (!refuses) {
-            list_failure(missing, sizeof missing, " %s", op->name);
-        }
+        if (!refuses) { list_failure(missing, sizeof missing, " %s", op->name); }
     }
-    if (missing[0]) {
-        fail_msg("no test here shows what these refuse:%s", missing);
-    }
+    if (missing[0]) { fail_msg("no test here shows what these refuse:%s", missing); }
 }
 
 /* An operation whose samples all have the same number of inputs names each of them and no more; one
@@ -423,9 +417,7 @@ PLAIN_TEST(every_input_has_a_name) {
                          op->name, names, given.fewest, given.most);
         }
     }
-    if (wrong[0]) {
-        fail_msg("inputs that are absent are TN_SPEC_ABSENT in samples:%s", wrong);
-    }
+    if (wrong[0]) { fail_msg("inputs that are absent are TN_SPEC_ABSENT in samples:%s", wrong); }
     assert_string_equal(tn_op_input_name(tn_op_named("cross_entropy"), 1).text, "labels");
     assert_string_equal(tn_op_input_name(tn_op_named("cross_entropy"), 2).text, "input 2");
     assert_string_equal(tn_op_input_name(tn_op_named("cat"), 100).text, "input 100");

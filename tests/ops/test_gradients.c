@@ -155,9 +155,7 @@ TEST(forwards_alone) {
             op.kernel = 0;
             op.backward_kernel = NULL;
             op.host.backward = NULL;
-            if (tn_op_check(&op) != TN_OK) {
-                fail_msg("%s", tn_error_message());
-            }
+            if (tn_op_check(&op) != TN_OK) { fail_msg("%s", tn_error_message()); }
         }
     }
 }

@@ -46,14 +46,10 @@ static void compare_cross_entropy(tn_reduction how, int64_t ignore, double smoot
             counted += 1.0;
         }
         total += row;
-        if (how == TN_NONE) {
-            assert_float_equal(tn_at(loss, TN_DIMS(i)), row, 1e-12);
-        }
+        if (how == TN_NONE) { assert_float_equal(tn_at(loss, TN_DIMS(i)), row, 1e-12); }
     }
     double share = how == TN_MEAN ? 1.0 / counted : 1.0;
-    if (how != TN_NONE) {
-        assert_float_equal(tn_item(loss), total * share, 1e-12);
-    }
+    if (how != TN_NONE) { assert_float_equal(tn_item(loss), total * share, 1e-12); }
     for (int64_t i = 0; i < ROWS * CLASSES; i++) {
         assert_float_equal(element_at(tn_grad_of(x), i / CLASSES, i % CLASSES),
                            slope[i / CLASSES][i % CLASSES] * share, 1e-12);

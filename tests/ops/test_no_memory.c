@@ -38,9 +38,7 @@ static void fail_each(tn_op_samples *s, const tn_sample *next) {
             return;
         }
     }
-    if (f->samples++ >= MOST_SAMPLES) {
-        return;
-    }
+    if (f->samples++ >= MOST_SAMPLES) { return; }
     f->failures += every_allocation(forward_backward);
 }
 

@@ -64,9 +64,7 @@ PLAIN_TEST(without_samples_fails) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1) {
-        cmocka_set_test_filter(argv[1]);
-    }
+    if (argc > 1) { cmocka_set_test_filter(argv[1]); }
     for (int i = 0; i < tn_op_count(); i++) {
         test_add(tn_op_at(i)->name, check_operation, NULL, NULL, (void *)tn_op_at(i), -1);
     }

@@ -84,9 +84,7 @@ TEST(chunks_of_tensors) {
 TEST(any_dtype_is_moved) {
     TN_SCOPE;
     for (int d = 0; d < TN_DTYPES; d++) {
-        if (d == TN_BOOL) {
-            continue;
-        }
+        if (d == TN_BOOL) { continue; }
         tn_tensor *x = make_grid(2, 3, (tn_dtype)d);
         HOLDS(tn_flip(x, TN_DIMS(1)), TN_DIMS(2, 3), 2, 1, 0, 5, 4, 3);
         HOLDS(tn_flip(x, TN_DIMS(-1, 0)), TN_DIMS(2, 3), 5, 4, 3, 2, 1, 0);

@@ -76,9 +76,7 @@ typedef struct sampler {
 
 static void try_sample(tn_op_samples *s, const tn_sample *sample) {
     sampler *all = (sampler *)s;
-    if ((all->seen && all->args == sample->args) || sample->inputs > 2) {
-        return;
-    }
+    if ((all->seen && all->args == sample->args) || sample->inputs > 2) { return; }
     for (int k = 0; k < sample->inputs; k++) {
         if (sample->in[k].kind != TN_SPEC_REAL && sample->in[k].kind != TN_SPEC_DISTINCT) {
             return;

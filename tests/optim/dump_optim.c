@@ -43,9 +43,7 @@ static void make_grads(void) {
         }
         grads[i] = tn_randn(all, TN_F64);
         for (int step = 0; step < STEPS; step++) {
-            if (is_absent(step, i)) {
-                tn_zero_(tn_select(grads[i], 0, step));
-            }
+            if (is_absent(step, i)) { tn_zero_(tn_select(grads[i], 0, step)); }
         }
         add_tensor("grads", "", names[i], grads[i]);
     }
@@ -209,9 +207,7 @@ static void dump_average(const char *name, double decay) {
 }
 
 int main(int argc, char **argv) {
-    if (!dump_begin(argc, argv)) {
-        return 1;
-    }
+    if (!dump_begin(argc, argv)) { return 1; }
     make_grads();
     dump_usual();
     dump_groups();

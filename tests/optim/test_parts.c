@@ -176,9 +176,7 @@ TEST(chains_and_copies) {
         r.cut.next = &copies;
         set_gradients(&r);
         double norm = tn_clip_grad_norm(&r.m, 1e9);
-        if (i >= RANKS) {
-            assert_norm(norm, expected);
-        }
+        if (i >= RANKS) { assert_norm(norm, expected); }
         tn_module_finish(&r.m);
     }
 }
@@ -245,14 +243,10 @@ TEST(overflow_on_one_rank) {
         g.answers = i >= RANKS;
         rank_init(&r, i % RANKS, even, &g);
         set_gradients(&r);
-        if (i % RANKS == 2) {
-            ((float *)tn_data_mut(tn_grad_of(r.part)))[0] = INFINITY;
-        }
+        if (i % RANKS == 2) { ((float *)tn_data_mut(tn_grad_of(r.part)))[0] = INFINITY; }
         tn_optim *opt = tn_sgd(&r.m, tn_sgd_defaults());
         tn_scaler *s = tn_scaler_new(tn_scaler_defaults());
-        if (i % 2) {
-            tn_scaler_clip(s, opt, 1.0);
-        }
+        if (i % 2) { tn_scaler_clip(s, opt, 1.0); }
         assert_int_equal(tn_scaler_step(s, opt), TN_OK);
         assert_int_equal(g.sums, i + 1);
         if (i >= RANKS) {
@@ -399,9 +393,7 @@ static void train_across(tn_group *world, void *user) {
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
         tn_average_update(ema);
-        if (step == 2 && !a->loads && tn_saver_save(saver, &c) != TN_OK) {
-            break;
-        }
+        if (step == 2 && !a->loads && tn_saver_save(saver, &c) != TN_OK) { break; }
     }
     take_weights(world, &net, a->weights);
     {

@@ -45,9 +45,7 @@ static void side_step(side *s, int step) {
     tn_set_grad(s->m.a, tn_cast(tn_randn(TN_DIMS(5, 7), TN_F64), dtype));
     tn_set_grad(s->m.b, step % 4 == 1 ? NULL : tn_cast(tn_randn(TN_DIMS(13), TN_F64), dtype));
     tn_optim_set_lr(s->opt, 0.05 / (1 + step));
-    if (step % 3 == 0) {
-        tn_optim_clip(s->opt, 2.0);
-    }
+    if (step % 3 == 0) { tn_optim_clip(s->opt, 2.0); }
     tn_optim_step(s->opt);
 }
 
@@ -59,9 +57,7 @@ static bool compare_state(const char *name, tn_tensor *x, void *user) {
         const tn__item *item = &reference->items[i];
         size_t length = strlen(item->entry.path);
         const char *what = name + length + 1;
-        if (strncmp(item->entry.path, name, length) != 0 || name[length] != '.') {
-            continue;
-        }
+        if (strncmp(item->entry.path, name, length) != 0 || name[length] != '.') { continue; }
         for (int k = 0; k < TN_OPTIM_STATES; k++) {
             const char *known = reference->method->states[k];
             y = known && !strcmp(what, known) ? item->state[k] : y;

@@ -22,9 +22,7 @@ typedef struct net {
 static inline tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
     net *m = (net *)self;
     tn_tensor *h = tn_relu(tn_call(&m->in, x));
-    if (m->use_extra) {
-        h = tn_add(h, tn_call(&m->extra, h));
-    }
+    if (m->use_extra) { h = tn_add(h, tn_call(&m->extra, h)); }
     return tn_call(&m->out, h);
 }
 

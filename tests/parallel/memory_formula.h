@@ -30,15 +30,11 @@ typedef struct formula {
 static inline bool sum_entry(const tn_entry *entry, void *user) {
     formula *f = user;
     int unit = f->units - 1, block;
-    if (sscanf(entry->path, "h.%d.", &block) == 1) {
-        unit = block;
-    }
+    if (sscanf(entry->path, "h.%d.", &block) == 1) { unit = block; }
     bool frozen = !tn_requires_grad(*entry->field);
     int64_t count = tn_dims_count(entry->layout.whole);
     f->elements[frozen ? f->units : unit] += (count + UNIT_ALIGN - 1) / UNIT_ALIGN * UNIT_ALIGN;
-    if (frozen) {
-        return true;
-    }
+    if (frozen) { return true; }
     f->psi += count;
     f->parameters++;
     f->largest = count > f->largest ? count : f->largest;
@@ -107,9 +103,7 @@ static inline train_run large_run(train_how how, int ranks) {
 static inline void train_some(mesh_model *m, const train_run *run, train_groups *groups) {
     tn_optim *opt = tn_adamw(m, tn_adamw_defaults());
     for (int step = 0; step < 3 && tn_error() == TN_OK; step++) {
-        if (step == 2) {
-            tn_device_memory_reset_peak(tn_default_device());
-        }
+        if (step == 2) { tn_device_memory_reset_peak(tn_default_device()); }
         train_step(m, run, groups, step, NULL);
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);

@@ -45,9 +45,7 @@ static inline void mesh_scaled_steps(tn_group *world, void *user) {
                                      mesh_tokens(29, ROWS_EACH, 2 * step + 1));
         loss = tn_mul_scalar(loss, overflows && !s->path ? INFINITY : 1);
         tn_backward(tn_scaler_scale(scaler, loss));
-        if (overflows && s->path) {
-            tn_module_each(&m, (tn_walk){0}, mesh_overflow_at, user);
-        }
+        if (overflows && s->path) { tn_module_each(&m, (tn_walk){0}, mesh_overflow_at, user); }
         CHECK(!s->clips || isfinite(tn_scaler_clip(scaler, opt, 1.0)) == (step == 1));
         tn_scaler_step(scaler, opt);
         tn_optim_zero_grad(opt);

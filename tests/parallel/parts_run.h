@@ -83,9 +83,7 @@ static inline tn_layout layout_of(const parts_run *r, tn_dims whole, int64_t off
     } else if (r->how == LIES_ODD) {
         l.start = rank == 0 ? 0 : count / 3;
         l.length = rank == 0 ? count / 3 : rank == 1 ? count - count / 3 : 0;
-        if (n == 1) {
-            l.length = count;
-        }
+        if (n == 1) { l.length = count; }
     } else if (r->how == LIES_CUT && n % 2 == 0) {
         l.dim = 0;
         l.pieces = whole.ndim > 1 ? 3 : 1;
@@ -125,9 +123,7 @@ static inline bool place_entry(const tn_entry *entry, void *user) {
 static inline void lay_on_ranks(parts_run *r) {
     TN_SCOPE;
     placing p = {.run = r, .total = tn_module_count(&r->net)};
-    if (r->how == LIES_WHOLE) {
-        return;
-    }
+    if (r->how == LIES_WHOLE) { return; }
     tn_module_each(&r->net, (tn_walk){0}, place_entry, &p);
     for (int i = 0; i < p.count; i++) {
         tn_tensor *part =
@@ -209,9 +205,7 @@ static inline bool visit_state(const char *name, tn_tensor *t, void *user) {
     const visiting *v = user;
     if (tn_dtype_of(t) == TN_I64) { /* a step count, the same on all ranks */
         int64_t *steps = tn_data_mut(t), expected = 11 + (int64_t)v->seed;
-        if (v->check) {
-            must(*steps == expected);
-        }
+        if (v->check) { must(*steps == expected); }
         *steps = expected;
         return true;
     }

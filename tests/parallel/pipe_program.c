@@ -17,9 +17,7 @@ static void print_run(FILE *f, sleep_run *r) {
     sleep_simulate(r, NULL);
     fprintf(f, "%s", r->name);
     print_outcome(f, "simulated", &r->simulated);
-    if (r->measured.seconds > 0) {
-        print_outcome(f, "measured", &r->measured);
-    }
+    if (r->measured.seconds > 0) { print_outcome(f, "measured", &r->measured); }
     fputc('\n', f);
     sleep_simulate(r, f);
     fputc('\n', f);
@@ -32,9 +30,7 @@ static void print_all(const char *folder, sleep_run *runs) {
     for (int i = 0; f && i < SLEEP_RUNS; i++) {
         print_run(f, &runs[i]);
     }
-    if (!f || fclose(f) != 0) {
-        tn_raise(TN_EIO, "schedules.txt cannot be written");
-    }
+    if (!f || fclose(f) != 0) { tn_raise(TN_EIO, "schedules.txt cannot be written"); }
 }
 
 int main(int argc, char **argv) {
@@ -53,9 +49,7 @@ int main(int argc, char **argv) {
     char path[4096];
     snprintf(path, sizeof(path), "%s/rank-%d.json", argv[1], tn_group_rank(world));
     tn_flight_trace(path);
-    if (tn_group_rank(world) == 0) {
-        print_all(argv[1], runs);
-    }
+    if (tn_group_rank(world) == 0) { print_all(argv[1], runs); }
     tn_dist_finish();
     return 0;
 }

@@ -40,9 +40,7 @@ static inline void plan_begin(plan_rank *k, tn_group *world, const plan_run *r) 
     tn_plan_options o = plan_options(r, ranks);
     *k = (plan_rank){.keeps = o.mesh.shard == 1 || o.mesh.sharding.stage < 2};
     mesh_init(&k->m, &r->shape, 1, true);
-    if (r->bf16) {
-        tn_module_set_precision(&k->m, tn_precision_defaults());
-    }
+    if (r->bf16) { tn_module_set_precision(&k->m, tn_precision_defaults()); }
     for (int i = 0; i < r->shape.layers && r->recompute; i++) {
         tn_module *parts[16];
         tn_lm_parts(&k->m, parts, 16);
@@ -60,9 +58,7 @@ static inline void plan_backward(plan_rank *k, const plan_run *r) {
         tn_tensor *x = tn_zeros(TN_DIMS(r->batch, r->shape.length), TN_I64);
         b[i] = (tn_batch){.x = x, .y = x};
     }
-    if (k->pipe) {
-        tn_pipeline_step(k->pipe, b, r->micros, NULL);
-    }
+    if (k->pipe) { tn_pipeline_step(k->pipe, b, r->micros, NULL); }
     for (int i = 0; i < r->micros && !k->pipe; i++) {
         TN_SCOPE;
         TN_NO_SYNC(i + 1 < r->micros && k->keeps ? &k->m : NULL);

@@ -33,8 +33,7 @@ static _Thread_local double slept; /* seconds, by this rank */
 static inline void sleep_for(double seconds) {
     double began = tn_flight_now();
     struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    while (nanosleep(&t, &t) != 0) {
-    }
+    while (nanosleep(&t, &t) != 0) {}
     slept += tn_flight_now() - began;
 }
 
@@ -52,9 +51,7 @@ static inline tn_tensor *sleep_part(tn_tensor *x) {
 
 /* The other half comes with the parameter's gradient. */
 static inline bool sleep_at_weight(const tn_entry *entry, void *user) {
-    if (strstr(entry->path, "weight")) {
-        tn_on_grad(*entry->field, sleep_backward, NULL);
-    }
+    if (strstr(entry->path, "weight")) { tn_on_grad(*entry->field, sleep_backward, NULL); }
     return true;
 }
 

@@ -36,9 +36,7 @@ static tn_tensor *mask_of(const attention *a) {
     static const tn_dims dims[MASKS] = {[MASK_OF_KEYS] = {4, {BATCH, 1, 1, POSITIONS}},
                                         [MASK_OF_ALL] = {2, {POSITIONS, POSITIONS}},
                                         [MASK_OF_HEADS] = {4, {1, HEADS, POSITIONS, POSITIONS}}};
-    if (a->mask == MASK_NONE) {
-        return NULL;
-    }
+    if (a->mask == MASK_NONE) { return NULL; }
     tn_generator g = {.seed = 2};
     return tn_lt_scalar(tn_uniform_(tn_empty(dims[a->mask], TN_F32), 0, 1, &g), 0.8);
 }
@@ -104,9 +102,7 @@ TEST(test_attention_alone) {
         }
         for (int ranks = 1; ranks <= 4; ranks++) {
             bool divides = POSITIONS % (2 * ranks) == 0 && a.kv_heads % ranks == 0;
-            if (a.kind == TN_CP_HEADS && !divides) {
-                continue;
-            }
+            if (a.kind == TN_CP_HEADS && !divides) { continue; }
             memset(a.worst, 0, sizeof(a.worst));
             run_ok(ranks, compare_attention, &a);
             double sums = a.kind == TN_CP_KEYS ? 1e-6 : 0;
@@ -434,9 +430,7 @@ TEST(test_what_is_refused) {
     for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
         const refusal *r = &refusals[i];
         const char *is = run_failing(r->ranks, is_refused, (void *)r, r->status);
-        if (!strstr(is, r->says)) {
-            fail_msg("%s: %s", r->name, is);
-        }
+        if (!strstr(is, r->says)) { fail_msg("%s: %s", r->name, is); }
     }
 }
 

@@ -55,9 +55,7 @@ static void rank_differs(tn_group *g, void *user) {
     }
     CHECK(tn_error() == TN_EMISMATCH);
     CHECK(strstr(tn_error_message(), "rank 0 has") && strstr(tn_error_message(), "rank 1 has"));
-    if (tn_group_rank(g) == 2) {
-        snprintf(d->says, sizeof(d->says), "%s", tn_error_message());
-    }
+    if (tn_group_rank(g) == 2) { snprintf(d->says, sizeof(d->says), "%s", tn_error_message()); }
     tn_error_clear();
     CHECK(tn_barrier(g) == TN_OK); /* all ranks know, so the group still works */
     tn_module_finish(&m);

@@ -15,12 +15,8 @@ typedef struct sent {
 
 static tn_work *note_bucket(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user) {
     sent *s = user;
-    if (stage > 0) {
-        return NULL;
-    }
-    if (s->n < SENT) {
-        s->counts[s->n++] = tn_count(bucket->flat);
-    }
+    if (stage > 0) { return NULL; }
+    if (s->n < SENT) { s->counts[s->n++] = tn_count(bucket->flat); }
     return tn_all_reduce(g, bucket->flat, bucket->how);
 }
 

@@ -63,9 +63,7 @@ static void goes_on_after_an_error(tn_group *g, void *user) {
     net m;
     net_init(&m, 1);
     bool mine = tn_group_rank(g) == 1;
-    if (mine) {
-        tn_module_hook(&m, (tn_module_hooks){.after = output_fails});
-    }
+    if (mine) { tn_module_hook(&m, (tn_module_hooks){.after = output_fails}); }
     tn_ddp(&m, g, tn_ddp_defaults());
     net_backward(&m, 0);
     if (mine) {

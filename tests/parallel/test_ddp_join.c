@@ -17,9 +17,7 @@ static void ends_early(tn_group *g, void *user) {
     for (int step = 0; step < (tn_group_rank(g) == 1 ? 2 : 3) && !tn_error(); step++) {
         net_backward(&m, step);
     }
-    if (user && tn_group_rank(g) == 1) {
-        tn_barrier(g); /* after its training loop */
-    }
+    if (user && tn_group_rank(g) == 1) { tn_barrier(g); /* after its training loop */ }
     tn_module_finish(&m);
 }
 
@@ -81,9 +79,7 @@ static numbers play_ranks(const plan *p, int *steps) {
                 }
                 sum = r == 0 ? mine : numbers_sum(&sum, &mine, 1);
             }
-            if (active == 0) {
-                break;
-            }
+            if (active == 0) { break; }
             tn_module_zero_grad(&m);
             TN_SCOPE;
             int at = 0;

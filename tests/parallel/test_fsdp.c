@@ -13,9 +13,7 @@ static void trains_net(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
     net m;
     net_init(&m, 9 + (uint64_t)rank); /* rank 0's weights are used */
-    if (r->bf16) {
-        tn_module_set_precision(&m, tn_precision_defaults());
-    }
+    if (r->bf16) { tn_module_set_precision(&m, tn_precision_defaults()); }
     tn_module_set_recompute(&m.h[0], r->recompute);
     tn_module_set_recompute(&m.h[1].inner, r->recompute);
     attach_as(&m, g, r);
@@ -210,9 +208,7 @@ static void makes_parts(tn_group *g, void *user) {
         net_init(&m, 1 + (uint64_t)tn_group_rank(g));
         tn_module_buffer(&m, "mean", &m.mean, tn_full(TN_DIMS(3), 7, TN_F32));
     }
-    if (r->bf16) {
-        tn_module_set_precision(&m, tn_precision_defaults());
-    }
+    if (r->bf16) { tn_module_set_precision(&m, tn_precision_defaults()); }
     attach_as(&m, g, r);
     net_backward(&m, 0);
     CHECK(tn_item(tn_sum_all(m.mean)) == 21);
@@ -274,9 +270,7 @@ static void looks_at_whole(tn_group *g, void *user) {
     net m, want;
     net_init(&want, 1);
     net_init(&m, 1 + (uint64_t)tn_group_rank(g));
-    if (r->bf16) {
-        tn_module_set_precision(&m, tn_precision_defaults());
-    }
+    if (r->bf16) { tn_module_set_precision(&m, tn_precision_defaults()); }
     tn_fsdp_state *s = tn_fsdp(&m, g, NULL, r->options);
     CHECK(tn_fsdp_statistics(s).whole == 0);
     int64_t all = 0;
@@ -392,17 +386,13 @@ static void rank_differs(tn_group *g, void *user) {
     tn_fsdp_options o = tn_fsdp_defaults();
     net m;
     net_init(&m, 1);
-    if (odd && !strcmp(d->what, "policy")) {
-        tn_module_set_precision(&m, tn_precision_defaults());
-    }
+    if (odd && !strcmp(d->what, "policy")) { tn_module_set_precision(&m, tn_precision_defaults()); }
     tn_module_requires_grad(&m.h[1], !(odd && !strcmp(d->what, "frozen")));
     o.units = odd && !strcmp(d->what, "units") ? "h.0" : "h.*";
     o.stage = odd && !strcmp(d->what, "stage") ? 2 : 3;
     CHECK(tn_fsdp(&m, g, NULL, o) == NULL);
     CHECK(tn_error() == TN_EMISMATCH);
-    if (odd) {
-        snprintf(d->says, sizeof(d->says), "%s", tn_error_message());
-    }
+    if (odd) { snprintf(d->says, sizeof(d->says), "%s", tn_error_message()); }
     tn_error_clear();
     tn_module_finish(&m);
 }

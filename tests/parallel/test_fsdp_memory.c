@@ -13,9 +13,7 @@ static void rests_between_steps(tn_group *g, void *user) {
     static int64_t before; /* rank 0 measures while the others wait */
     const train_run *run = user;
     tn_barrier(g);
-    if (tn_group_rank(g) == 0) {
-        before = tn_memory().allocated;
-    }
+    if (tn_group_rank(g) == 0) { before = tn_memory().allocated; }
     tn_barrier(g);
     mesh_model m;
     train_model(&m, run, 1);

@@ -186,9 +186,7 @@ static void runs_program(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
     net m;
     net_init(&m, 9);
-    if (r->program->prepare) {
-        r->program->prepare(&m);
-    }
+    if (r->program->prepare) { r->program->prepare(&m); }
     attach_as(&m, g, &r->how);
     tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
     r->program->train(&m, opt, rank);
@@ -283,9 +281,7 @@ static void steps_too_early(tn_group *g, void *user) {
     TN_SCOPE;
     net m;
     net_init(&m, 1);
-    if (*(const bool *)user) {
-        tn_module_set_precision(&m, tn_precision_defaults());
-    }
+    if (*(const bool *)user) { tn_module_set_precision(&m, tn_precision_defaults()); }
     tn_fsdp(&m, g, NULL, tn_fsdp_defaults());
     tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
     tn_tensor *before = net_loss(&m, 1);
@@ -345,9 +341,7 @@ static void fails_in_forward(tn_group *g, void *user) {
         bool before = tn_grad_mode_begin(recorded);
         tn_tensor *loss = net_loss(&m, 1);
         tn_grad_mode_end(&before);
-        if (recorded) {
-            tn_backward(loss);
-        }
+        if (recorded) { tn_backward(loss); }
     }
     bool me = tn_group_rank(g) == 1;
     if (me || recorded) { /* otherwise the others may have had all that they needed */
@@ -376,9 +370,7 @@ static void fails_before_whole(tn_group *g, void *user) {
     net_init(&m, 1);
     const tn_fsdp_state *s = tn_fsdp(&m, g, NULL, tn_fsdp_defaults());
     bool me = tn_group_rank(g) == 1;
-    if (me) {
-        tn_raise(TN_EVALUE, "the fuse has blown");
-    }
+    if (me) { tn_raise(TN_EVALUE, "the fuse has blown"); }
     {
         TN_WHOLE(&m);
         CHECK(tn_error() == (me ? TN_EVALUE : TN_EPEER));

@@ -163,9 +163,7 @@ static train_bits scaled_run(tn_group *g, int micros) {
     tn_precision policy = tn_precision_defaults();
     policy.compute = TN_F16;
     tn_module_set_precision(&m, policy);
-    if (g) {
-        CHECK(tn_fsdp(&m, g, NULL, summing_options("0")) != NULL);
-    }
+    if (g) { CHECK(tn_fsdp(&m, g, NULL, summing_options("0")) != NULL); }
     tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
     tn_scaler *scaler = tn_scaler_new(tn_scaler_defaults());
     for (int step = 0; step < SKIPS + 2; step++) {
@@ -213,9 +211,7 @@ static double norm_of(tn_group *g, int micros, bool at_once) {
     net m;
     net_init(&m, 1);
     tn_module_train(&m, false); /* no dropout */
-    if (g) {
-        CHECK(tn_fsdp(&m, g, NULL, summing_options("h.* head")) != NULL);
-    }
+    if (g) { CHECK(tn_fsdp(&m, g, NULL, summing_options("h.* head")) != NULL); }
     tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
     for (int i = 0; i < (g ? 1 : micros); i++) {
         tn_backward(tn_mul_scalar(net_loss(&m, g ? tn_group_rank(g) : i), 1.0 / micros));
@@ -292,9 +288,7 @@ static void fails_in_one_replica(tn_group *g, void *user) {
     tn_fsdp(&m, tn_mesh_group(mesh, "shard"), tn_mesh_group(mesh, "replicate"),
             summing_options("h.*"));
     CHECK(tn_error() == TN_OK || !user);
-    if (rank == 1 && user) {
-        tn_module_hook(&m.h[1], *(const tn_module_hooks *)user);
-    }
+    if (rank == 1 && user) { tn_module_hook(&m.h[1], *(const tn_module_hooks *)user); }
     for (int step = 0; step < 3 && tn_error() == TN_OK; step++) {
         TN_SCOPE;
         net_backward(&m, step);

@@ -44,9 +44,7 @@ static void averages_weights(tn_group *g, void *user) {
         take_step(&m, opt, g, step);
         take_step(&by_hand, opt_by_hand, g, step);
         CHECK(tn_local_sgd_step(l) == TN_OK);
-        if (step % 3 == 2) {
-            tn_module_each(&by_hand, (tn_walk){0}, average_weight, g);
-        }
+        if (step % 3 == 2) { tn_module_each(&by_hand, (tn_walk){0}, average_weight, g); }
         numbers is = params_of(&m), want = params_of(&by_hand);
         CHECK(same_numbers(&is, &want));
         CHECK(same_on_ranks(g, &is) == (step % 3 == 2));
@@ -260,9 +258,7 @@ static void count_differences(tn_log_level level, const char *text, void *user) 
 static void warns_of_savers(tn_group *g, void *user) {
     int warned = 0;
     bool first = tn_group_rank(g) == 0;
-    if (first) {
-        tn_log_to(count_differences, TN_LOG_WARN, &warned);
-    }
+    if (first) { tn_log_to(count_differences, TN_LOG_WARN, &warned); }
     whole w;
     whole_init(&w, g);
     tn_checkpoint c = {.model = &w, .optim = w.opt};
@@ -277,9 +273,7 @@ static void warns_of_savers(tn_group *g, void *user) {
     CHECK(tn_saver_save(s, &c) == TN_OK && tn_saver_wait(s) == TN_OK && warned == 2 * first);
     tn_saver_free(s);
     whole_end(&w);
-    if (first) {
-        tn_log_to(NULL, TN_LOG_ERROR, NULL);
-    }
+    if (first) { tn_log_to(NULL, TN_LOG_ERROR, NULL); }
 }
 
 TEST(test_savers_warn) {
@@ -338,17 +332,13 @@ static void breaks_off(tn_group *g, void *user) {
     for (int step = 0; step < 4 && tn_error() == TN_OK; step++) {
         take_step(&m, opt, g, step);
         if (step == 3 && tn_group_rank(g) == 1) {
-            if (!user) {
-                break;
-            }
+            if (!user) { break; }
             tn_raise(TN_EVALUE, "no more data");
         }
         tn_local_sgd_step(l);
         CHECK(step < 3 || tn_error() != TN_OK);
     }
-    if (user) {
-        stay_until_told(g);
-    }
+    if (user) { stay_until_told(g); }
     tn_module_free(l);
     tn_optim_free(opt);
     tn_module_finish(&m);
@@ -399,14 +389,10 @@ TEST(test_no_memory) {
         net_init(&m, 1);
         tn__alloc_fail_at(n);
         tn_local_sgd *l = tn_local_sgd_new(&m, NULL, TN_WITH(tn_diloco, .every = 1));
-        if (l) {
-            tn_local_sgd_step(l);
-        }
+        if (l) { tn_local_sgd_step(l); }
         failed = !tn__alloc_fail_armed();
         tn__alloc_fail_at(-1);
-        if (failed) {
-            assert_error(TN_ENOMEM, "");
-        }
+        if (failed) { assert_error(TN_ENOMEM, ""); }
         tn_module_free(l);
         tn_module_finish(&m);
         assert_true(n < 1000);

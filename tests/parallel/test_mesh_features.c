@@ -60,9 +60,7 @@ static void drop_apart(tn_group *world, void *user) {
     mesh_init(&m, &shape, 3, false);
     tn_seed(100 + (uint64_t)tn_group_rank(world));
     tn_spread *spread = mesh_spread(&m, world, user);
-    if (strstr(user, "dp")) {
-        tn_seed(200 + (uint64_t)tn_group_rank(world));
-    }
+    if (strstr(user, "dp")) { tn_seed(200 + (uint64_t)tn_group_rank(world)); }
     tn_tensor *x = mesh_tokens(29, ROWS, 1);
     double mask = 0, before = 0;
     tn_module_hook(&m.gpt.stem.drop, (tn_module_hooks){.after = note_mask, .user = &mask});

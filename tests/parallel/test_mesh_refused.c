@@ -245,9 +245,7 @@ TEST(test_mistakes) {
     for (size_t i = 0; i < sizeof(mistakes) / sizeof(*mistakes); i++) {
         const mistake *wrong = &mistakes[i];
         const char *said = run_failing(2, makes_mistake, (void *)wrong, wrong->status);
-        if (!strstr(said, wrong->says)) {
-            fail_msg("%s: %s", wrong->name, said);
-        }
+        if (!strstr(said, wrong->says)) { fail_msg("%s: %s", wrong->name, said); }
     }
 }
 

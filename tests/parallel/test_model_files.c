@@ -78,9 +78,7 @@ static void spread_and_save(tn_group *g, void *user) {
     tn_fsdp(&m, g, NULL, o);
     tn_lm_save_options parts = tn_lm_save_defaults();
     parts.max_part_bytes = 3000;
-    if (tn_dist_load_lm(g, &m, j->from) == TN_OK) {
-        compare_whole(&whole, &m);
-    }
+    if (tn_dist_load_lm(g, &m, j->from) == TN_OK) { compare_whole(&whole, &m); }
     tn_status status = tn_dist_save_lm(g, &m, j->to, parts); /* tn_local_run raises it */
     if (status == TN_OK && tn_dist_load_lm(g, &m, j->wrong) == TN_OK) {
         tn_raise(TN_EVALUE, "a folder that does not fit was loaded");
@@ -136,9 +134,7 @@ static void save_step(tn_group *g, void *user) {
 
 static void assert_model(const char *path, any_model *m) {
     tn_module *got = tn__saver_model(path, tn_lm_load_defaults());
-    if (!got) {
-        fail_msg("%s", tn_error_message());
-    }
+    if (!got) { fail_msg("%s", tn_error_message()); }
     compare_models(m, got);
     assert_int_equal(tn_error(), TN_OK);
     tn_lm_free(got);

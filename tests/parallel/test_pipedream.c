@@ -83,9 +83,7 @@ static void train_plain(pipe_case *c) {
         tn_tensor *loss = tn_mse(tn_call(net, b.x), b.y, TN_MEAN);
         c->losses[k] = tn_item(loss);
         tn_backward(tn_mul_scalar(loss, 1.0 / c->batch));
-        if ((k + 1) % c->batch == 0) {
-            step_newest(&h, opt);
-        }
+        if ((k + 1) % c->batch == 0) { step_newest(&h, opt); }
     }
     for (int i = 0; i < h.count; i++) {
         tn_release(h.newest[i]);
@@ -104,9 +102,7 @@ static void train_example(tn_group *world, void *user) {
     double losses[COUNT] = {0};
     int rank = tn_group_rank(world);
     c->copies[rank] = train_net(world, losses, COUNT);
-    if (rank == tn_group_size(world) - 1) {
-        memcpy(c->losses, losses, sizeof(losses));
-    }
+    if (rank == tn_group_size(world) - 1) { memcpy(c->losses, losses, sizeof(losses)); }
 }
 
 static pipe_case run_example(int how, int size, int ranks) {

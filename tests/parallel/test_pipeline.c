@@ -77,9 +77,7 @@ static void detach_stem(mesh_model *m) {
 }
 
 static void freeze_tie(mesh_model *m, int step) {
-    if (step == 0) {
-        tn_freeze(m, "wte.weight");
-    }
+    if (step == 0) { tn_freeze(m, "wte.weight"); }
 }
 
 /* The first stage has no gradient of it, then no stage has; with gradients that add up, too. */
@@ -187,9 +185,7 @@ static void accumulates_steps(tn_group *world, void *user) {
               *all = tn_grad_of(plain.gpt.stem.wte.weight);
     bool ends = tn_group_rank(world) == 0 || tn_group_rank(world) + 1 == tn_group_size(world);
     CHECK(ends == (grad != NULL));
-    if (grad) {
-        CHECK(tn_item(tn_max(tn_abs(tn_sub(grad, all)), TN_DIMS(), false)) < 1e-6);
-    }
+    if (grad) { CHECK(tn_item(tn_max(tn_abs(tn_sub(grad, all)), TN_DIMS(), false)) < 1e-6); }
     CHECK(tn_module_count(&m) == tn_module_count(&plain));
     tn_module_finish(&m);
     tn_module_finish(&plain);

@@ -55,9 +55,7 @@ static void read_course(course *c) {
 static bool may_begin(const course *c, int column) {
     for (int rank = 0; rank < RANKS; rank++) {
         int next = c->done[rank];
-        if (next < c->schedule->counts[rank] && c->ends[rank][next] <= column) {
-            return false;
-        }
+        if (next < c->schedule->counts[rank] && c->ends[rank][next] <= column) { return false; }
     }
     return true;
 }

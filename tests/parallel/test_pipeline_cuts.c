@@ -12,8 +12,7 @@ static _Thread_local int slow; /* the part, on this rank; what others take is li
 
 static tn_tensor *sleep_for(tn_tensor *x, int ms) {
     struct timespec t = {0, ms * 1000000L};
-    while (nanosleep(&t, &t) != 0) {
-    }
+    while (nanosleep(&t, &t) != 0) {}
     return tn_mul_scalar(x, 1);
 }
 

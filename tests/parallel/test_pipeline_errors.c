@@ -90,9 +90,7 @@ static void refuse_layout(tn_group *world, void *user) {
     mesh_shape shape = small_shape();
     mesh_init(&m, &shape, 3, false);
     tn_pipeline_options o = tn_pipeline_defaults();
-    if (r->spoil) {
-        r->spoil(&m, world, &o);
-    }
+    if (r->spoil) { r->spoil(&m, world, &o); }
     CHECK(tn_error() == TN_OK && !tn_pipeline_new(&m, world, o));
     CHECK(tn_error() == r->status && strstr(tn_error_message(), r->error));
     tn_error_clear();
@@ -222,9 +220,7 @@ static void fails_in_step(tn_group *world, void *user) {
     tn_pipeline_options o = TN_WITH(tn_pipeline, .on_action = fail_at, .user = f);
     o.kind = strchr("IW", f->at.what) ? TN_PIPE_ZERO_BUBBLE : TN_PIPE_1F1B;
     tn_pipeline *p = tn_pipeline_new(&m, tn_mesh_group(mesh, "pp"), o);
-    if (copies > 1) {
-        tn_ddp(&m, tn_mesh_group(mesh, "dp"), tn_ddp_defaults());
-    }
+    if (copies > 1) { tn_ddp(&m, tn_mesh_group(mesh, "dp"), tn_ddp_defaults()); }
     fails_here = tn_group_rank(world) == f->rank;
     TN_SCOPE;
     tn_batch b[4];
@@ -352,9 +348,7 @@ static void freezes_alone(tn_group *world, void *user) {
     shape.tied = true;
     mesh_init(&m, &shape, 3, false);
     tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
-    if (tn_group_rank(world) == 2) {
-        CHECK(tn_freeze(&m, "embed_tokens") == 1);
-    }
+    if (tn_group_rank(world) == 2) { CHECK(tn_freeze(&m, "embed_tokens") == 1); }
     TN_SCOPE;
     tn_tensor *x = mesh_tokens(shape.vocab, 2, 1);
     tn_batch b[2] = {{.x = x, .y = x}, {.x = x, .y = x}};
@@ -469,9 +463,7 @@ static void steps_short(tn_group *world, void *user) {
     tn_pipeline *p = tn_pipeline_new(&m, world, o);
     tn_pipeline_step(p, b, 2, NULL);
     CHECK(tn_error() == TN_OK);
-    if (tn_group_rank(world) == 1) {
-        tn__alloc_fail_at(s->at);
-    }
+    if (tn_group_rank(world) == 1) { tn__alloc_fail_at(s->at); }
     for (int i = 0; i < 2; i++) { /* an error, and then another one */
         tn_pipeline_step(p, b, 3, NULL);
         tn_error_clear();

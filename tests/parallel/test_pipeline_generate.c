@@ -45,9 +45,7 @@ static mesh_shape deep_shape(bool llama) {
 /* Weights larger than a new model's, so that the likeliest token is so by far. */
 static bool enlarge_weights(const tn_entry *entry, void *user) {
     TN_NO_GRAD;
-    if (tn_ndim(*entry->field) == 2) {
-        tn_mul_scalar_(*entry->field, *(const double *)user);
-    }
+    if (tn_ndim(*entry->field) == 2) { tn_mul_scalar_(*entry->field, *(const double *)user); }
     return true;
 }
 
@@ -76,13 +74,9 @@ static void write_text(tn_group *world, void *user) {
     int32_t again[2][MESH_WRITTEN];
     mesh_model m;
     init_model(&m, world, t.llama);
-    if (t.form == IN_BF16) {
-        tn_module_set_precision(&m, tn_precision_defaults());
-    }
+    if (t.form == IN_BF16) { tn_module_set_precision(&m, tn_precision_defaults()); }
     tn_spread *spread = mesh_spread(&m, world, t.on ? t.on->mesh : "dp=1");
-    if (t.form == AS_BYTES) {
-        CHECK(tn_quantize(&m) == TN_OK);
-    }
+    if (t.form == AS_BYTES) { CHECK(tn_quantize(&m) == TN_OK); }
     mesh_write(&m, t.temperature, t.ids);
     mesh_write(&m, t.temperature, again);
     if (t.on) {
@@ -198,9 +192,7 @@ static void call_list(tn_group *world, void *user) {
     float y[6];
     CHECK(tn_copy_out(tn_call(m, tn_reshape(tn_arange(0, 12, 1, TN_F32), TN_DIMS(2, 6))), y) ==
           TN_OK);
-    if (tn_group_size(world) == 1) {
-        memcpy(user, y, sizeof(y));
-    }
+    if (tn_group_size(world) == 1) { memcpy(user, y, sizeof(y)); }
     CHECK(memcmp(user, y, sizeof(y)) == 0 && y[0] != y[3]);
     tn_module_free(m);
 }
@@ -261,9 +253,7 @@ static void evaluate_model(tn_group *world, void *user) {
     tn_loader_seek(loader, (tn_loader_place){0, 0});
     CHECK(!e.on || tn_spread_loss(spread, loader, 2) == before);
     CHECK(m.base.training && fabs(tn_group_mean(world, e.loss, 1) / e.loss - 1) < 1e-12);
-    if (tn_group_rank(world) == 0) {
-        *(evaluation *)user = e;
-    }
+    if (tn_group_rank(world) == 0) { *(evaluation *)user = e; }
     tn_loader_free(loader);
     tn_module_finish(&m);
     tn_spread_free(spread);
@@ -318,9 +308,7 @@ static void train_course(tn_group *world, void *user) {
             *tn_default_generator() = before;
         }
     }
-    if (tn_group_rank(world) == 0) {
-        *(course *)user = c;
-    }
+    if (tn_group_rank(world) == 0) { *(course *)user = c; }
     tn_loader_free(loader);
     tn_optim_free(opt);
     tn_module_finish(&m);
@@ -458,9 +446,7 @@ TEST(test_mistakes) {
     for (size_t i = 0; i < sizeof(mistakes) / sizeof(*mistakes); i++) {
         const mistake *wrong = &mistakes[i];
         const char *said = run_failing(2, make_mistake, (void *)wrong, wrong->status);
-        if (!strstr(said, wrong->says)) {
-            fail_msg("%s", said);
-        }
+        if (!strstr(said, wrong->says)) { fail_msg("%s", said); }
     }
 }
 

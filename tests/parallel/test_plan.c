@@ -42,9 +42,7 @@ static tn_plan plan_small(tn_plan_options o) {
 }
 
 static void close_to(double is, double want) {
-    if (fabs(is - want) > 1e-9 * fabs(want)) {
-        fail_msg("%.12g instead of %.12g", is, want);
-    }
+    if (fabs(is - want) > 1e-9 * fabs(want)) { fail_msg("%.12g instead of %.12g", is, want); }
 }
 
 /* Multiplications for each position. */

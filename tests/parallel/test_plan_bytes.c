@@ -20,9 +20,7 @@ static void rests_as_planned(tn_group *world, void *user) {
         plan_step(k);
     }
     tn_barrier(world);
-    if (tn_group_rank(world) == 0) {
-        r->bytes = tn_memory().allocated - before;
-    }
+    if (tn_group_rank(world) == 0) { r->bytes = tn_memory().allocated - before; }
     tn_barrier(world);
     CHECK(tn_error() == TN_OK);
     plan_end(k);

@@ -93,9 +93,7 @@ static void trains_net(tn_group *g, void *user) {
     }
     {
         TN_WHOLE(&m);
-        if (tn_group_rank(g) == 0) {
-            tn_module_each(&m, (tn_walk){0}, add_numbers, r);
-        }
+        if (tn_group_rank(g) == 0) { tn_module_each(&m, (tn_walk){0}, add_numbers, r); }
     }
     CHECK(tn_error() == TN_OK);
     tn_optim_free(opt);

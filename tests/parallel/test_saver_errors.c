@@ -137,23 +137,17 @@ static void spoil_dtype(parts_run *r, tn_checkpoint *c, const char **folder) {
 }
 
 static void spoil_gap(parts_run *r, tn_checkpoint *c, const char **folder) {
-    if (tn_group_rank(r->world) == 1) {
-        c->model = NULL;
-    }
+    if (tn_group_rank(r->world) == 1) { c->model = NULL; }
 }
 
 /* From now on the file of rank 2 cannot grow. */
 static void spoil_disk(parts_run *r, tn_checkpoint *c, const char **folder) {
-    if (tn_group_rank(r->world) == 0) {
-        atomic_store(&full_disk, "rank-00002");
-    }
+    if (tn_group_rank(r->world) == 0) { atomic_store(&full_disk, "rank-00002"); }
     must(tn_barrier(r->world) == TN_OK);
 }
 
 static void spoil_index(parts_run *r, tn_checkpoint *c, const char **folder) {
-    if (tn_group_rank(r->world) == 0) {
-        atomic_store(&full_disk, "index.json");
-    }
+    if (tn_group_rank(r->world) == 0) { atomic_store(&full_disk, "index.json"); }
     must(tn_barrier(r->world) == TN_OK);
 }
 
@@ -208,9 +202,7 @@ static void save_without_one(tn_group *world, void *user) {
     tn_saver *saver = tn_saver_new(world, user, o);
     tn_checkpoint c = parts_run_checkpoint(&r);
     must(tn_barrier(world) == TN_OK);
-    if (tn_group_rank(world) != 1) {
-        must_name_it(saver, &c);
-    }
+    if (tn_group_rank(world) != 1) { must_name_it(saver, &c); }
     must(tn_barrier(world) == TN_OK);
     must_name_it(saver, &c); /* rank 1 is too late; and this saver saves no more */
     tn_saver_free(saver);
@@ -244,9 +236,7 @@ static void save_slowly(tn_group *world, void *user) {
     tn_checkpoint c = parts_run_checkpoint(&r);
     c.step = 1;
     must(tn_saver_save(saver, &c) == TN_OK && tn_saver_wait(saver) == TN_OK);
-    if (tn_group_rank(world) == 0) {
-        atomic_store(&slow_disk, l->file);
-    }
+    if (tn_group_rank(world) == 0) { atomic_store(&slow_disk, l->file); }
     must(tn_barrier(world) == TN_OK);
     c.step = 2;
     must(tn_saver_save(saver, &c) == TN_OK); /* training goes on meanwhile */
@@ -301,9 +291,7 @@ static void save_with_an_error(tn_group *world, void *user) {
     parts_run_open(&r, world, LIES_FLAT);
     tn_saver *saver = tn_saver_new(world, user, patient_options(true));
     tn_checkpoint c = parts_run_checkpoint(&r);
-    if (tn_group_rank(world) == 2) {
-        tn_raise(TN_EINDEX, "an error of its own");
-    }
+    if (tn_group_rank(world) == 2) { tn_raise(TN_EINDEX, "an error of its own"); }
     must(tn_saver_save(saver, &c) == TN_EINDEX);
     must(strstr(tn_error_message(), "an error of its own"));
     must(tn_group_rank(world) == 2 || strstr(tn_error_message(), "rank 2: "));

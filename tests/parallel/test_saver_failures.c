@@ -40,9 +40,7 @@ static void save_step(tn_group *world, attempt *a, int64_t step) {
     tn_checkpoint c = parts_run_checkpoint(&r);
     c.step = step;
     must(tn_barrier(world) == TN_OK);
-    if (rank == 0) {
-        tn__alloc_fail_at(a->n);
-    }
+    if (rank == 0) { tn__alloc_fail_at(a->n); }
     a->status[rank] = tn_saver_save(saver, &c);
     a->status[rank] = a->status[rank] == TN_OK ? tn_saver_wait(saver) : a->status[rank];
     must(a->status[rank] == tn_error());

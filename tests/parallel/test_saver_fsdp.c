@@ -207,9 +207,7 @@ static void undoes_a_step(tn_group *g, void *folder) {
 TEST(ranks_with_nothing) {
     char folder[512];
     snprintf(folder, sizeof(folder), "%s", temp_path("nothing"));
-    if (tn_local_run(4, undoes_a_step, folder) != TN_OK) {
-        fail_msg("%s", tn_error_message());
-    }
+    if (tn_local_run(4, undoes_a_step, folder) != TN_OK) { fail_msg("%s", tn_error_message()); }
 }
 
 int main(void) {

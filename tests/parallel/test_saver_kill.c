@@ -45,17 +45,13 @@ static int save_forever(tn_group *world, const char *folder) {
     tn_checkpoint c = parts_run_checkpoint(&r);
     bool found = false;
     rank_assert(tn_saver_load(saver, &c, &found) == TN_OK);
-    if (found) {
-        parts_run_values(&r, (uint64_t)c.step, true);
-    }
+    if (found) { parts_run_values(&r, (uint64_t)c.step, true); }
     rank_assert(tn_barrier(world) == TN_OK);
     kill_at_call = kill_at ? atoi(kill_at) : 0;
     while (train_on(&r, c.step + 1) && tn_saver_wait(saver) == TN_OK) {
         c.step++;
         printf("saves %lld\n", (long long)c.step);
-        if (tn_saver_save(saver, &c) != TN_OK) {
-            break;
-        }
+        if (tn_saver_save(saver, &c) != TN_OK) { break; }
     }
     _exit(3); /* like a program whose error handler exits in the middle of a save */
 }
@@ -83,12 +79,8 @@ static int64_t load_newest(const char *folder) {
     tn_saver *saver = tn_saver_new(NULL, folder, tn_saver_defaults());
     tn_checkpoint c = parts_run_checkpoint(&r);
     bool found;
-    if (tn_saver_load(saver, &c, &found) != TN_OK) {
-        fail_msg("%s", tn_error_message());
-    }
-    if (found) {
-        parts_run_values(&r, (uint64_t)c.step, true);
-    }
+    if (tn_saver_load(saver, &c, &found) != TN_OK) { fail_msg("%s", tn_error_message()); }
+    if (found) { parts_run_values(&r, (uint64_t)c.step, true); }
     tn_saver_free(saver);
     parts_run_close(&r);
     return c.step;
@@ -102,9 +94,7 @@ static ranks_result run_until_killed(const kills *k, const char *folder, int vic
     siginfo_t about;
     assert_int_equal(waitid(P_PID, (id_t)job.pid[victim], &about, WEXITED | WNOWAIT), 0);
     for (int rank = 0; rank < k->ranks; rank++) {
-        if (rank != victim && !k->end_alone) {
-            kill(-job.pid[rank], SIGKILL);
-        }
+        if (rank != victim && !k->end_alone) { kill(-job.pid[rank], SIGKILL); }
     }
     return ranks_wait(&job, 30); /* less than the time-out */
 }

@@ -176,9 +176,7 @@ static void trains_net(tn_group *world, void *user) {
     tn_parts parts = {.sum = sum_group, .group = tp, .counts = true};
     net m;
     net_init(&m);
-    if (tp_ranks > 1) {
-        split_net(&m, &parts);
-    }
+    if (tp_ranks > 1) { split_net(&m, &parts); }
     attach_way(&m, data, r);
     tn_optim *opt = r->optim(&m);
     for (int step = 0; step < STEPS; step++) {
@@ -186,9 +184,7 @@ static void trains_net(tn_group *world, void *user) {
             net_backward(&m, 2 * step + i + tn_group_rank(data), 1.0 / (2 / r->data));
         }
         double norm = tn_optim_clip(opt, 0.2);
-        if (tn_group_rank(world) == 0) {
-            r->norms[step] = norm;
-        }
+        if (tn_group_rank(world) == 0) { r->norms[step] = norm; }
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
     }
@@ -284,9 +280,7 @@ static void loads_blocks(tn_group *world, void *user) {
     net m, want;
     net_init(&m);
     net_init(&want);
-    if (tn_group_size(world) > 1) {
-        split_net(&m, &parts);
-    }
+    if (tn_group_size(world) > 1) { split_net(&m, &parts); }
     tn_optim *opt = make_adamw(&m), *other = make_adamw(&want);
     tn_saver *saver = tn_saver_new(world, folder, tn_saver_defaults());
     tn_checkpoint c = {.model = &m, .optim = opt, .other_run = true};
@@ -305,9 +299,7 @@ static void loads_blocks(tn_group *world, void *user) {
     snprintf(b.file, sizeof(b.file), "%.200s-want", folder);
     CHECK(tn_dist_export(world, &m, a.file) == TN_OK);
     CHECK(tn_dist_export(world, &want, b.file) == TN_OK);
-    if (tn_group_rank(world) == 0) {
-        CHECK(largest_difference(&a, &b) < 1e-5);
-    }
+    if (tn_group_rank(world) == 0) { CHECK(largest_difference(&a, &b) < 1e-5); }
     tn_optim_free(opt);
     tn_optim_free(other);
     tn_module_finish(&m);
@@ -337,9 +329,7 @@ static void measures_norm(tn_group *world, void *user) {
     tn_linear_init(&m, 2, 2, tn_linear_defaults());
     bool first = tn_group_rank(pp) == 0;
     tn_layout l = tn__layout_whole(TN_DIMS(2, 2)), bias = tn__layout_whole(TN_DIMS(2));
-    if (first) {
-        l = (tn_layout){TN_DIMS(4, 2), 0, 1, tn_group_rank(tp), 2, 0, 4};
-    }
+    if (first) { l = (tn_layout){TN_DIMS(4, 2), 0, 1, tn_group_rank(tp), 2, 0, 4}; }
     CHECK(tn_module_set_part(&m, "weight", NULL, l, first ? &block : &stages) == TN_OK);
     /* both stages have the same bias */
     CHECK(tn_module_set_part(&m, "bias", NULL, bias, first ? &stages : &copy) == TN_OK);
@@ -441,9 +431,7 @@ static void loads_stages(tn_group *world, void *user) {
     tn_seed(3);
     tn_gpt_init(&want, small_options());
     tn_gpt_init(&m, small_options());
-    if (tn_group_size(world) > 1) {
-        leave_out(&m, tn_group_rank(world));
-    }
+    if (tn_group_size(world) > 1) { leave_out(&m, tn_group_rank(world)); }
     tn_optim *opt = make_adamw(&m), *other = make_adamw(&want);
     step_gpt(&want, other);
     CHECK(tn_dist_load_lm(world, &m, from) == TN_OK);

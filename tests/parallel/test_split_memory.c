@@ -48,9 +48,7 @@ static void trains_and_rests(tn_group *world, void *user) {
     setting *s = user;
     int ranks = tn_group_size(world);
     tn_barrier(world);
-    if (tn_group_rank(world) == 0) {
-        before = tn_memory().allocated;
-    }
+    if (tn_group_rank(world) == 0) { before = tn_memory().allocated; }
     tn_barrier(world);
     tn_gpt m;
     init_model(&m, s->layers, WIDTH);
@@ -94,9 +92,7 @@ static void rests_on_stages(tn_group *world, void *user) {
     static int64_t before;
     const setting *s = user;
     tn_barrier(world);
-    if (tn_group_rank(world) == 0) {
-        before = tn_memory().allocated;
-    }
+    if (tn_group_rank(world) == 0) { before = tn_memory().allocated; }
     tn_barrier(world);
     tn_gpt m;
     init_model(&m, s->layers, WIDTH);
@@ -148,9 +144,7 @@ static void runs_forward(tn_group *world, void *user) {
     tn_tensor *x = tn_zeros(TN_DIMS(BATCH, LENGTH), TN_I64);
     tn_tensor *loss = tn_lm_loss(&m, x, x);
     tn_barrier(world);
-    if (tn_group_rank(world) == 0) {
-        s->bytes = tn_memory().allocated - before;
-    }
+    if (tn_group_rank(world) == 0) { s->bytes = tn_memory().allocated - before; }
     tn_barrier(world);
     tn_backward(loss);
     tn_optim_free(opt);

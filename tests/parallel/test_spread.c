@@ -81,9 +81,7 @@ static void prints_mesh(tn_group *world, void *user) {
     init_model(&m, 0);
     tn_spread *s = mesh_spread(&m, world, "tp=2,shard=2");
     CHECK(s && tn_group_size(tn_spread_group(s, "tp")) == 2);
-    if (tn_group_rank(world) == 0) {
-        tn_spread_print(s, user);
-    }
+    if (tn_group_rank(world) == 0) { tn_spread_print(s, user); }
     tn_module_finish(&m);
     tn_spread_free(s);
 }

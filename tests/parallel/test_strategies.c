@@ -286,9 +286,7 @@ static bool average_twice(const tn_entry *entry, void *user) {
 }
 
 static void average_grads(tn__parallel *p) {
-    if (!tn__parallel_all_ready(p)) {
-        return;
-    }
+    if (!tn__parallel_all_ready(p)) { return; }
     tn_module_each(p->module, (tn_walk){0}, average_twice, p);
 }
 
@@ -314,9 +312,7 @@ static void over_two_groups(tn_group *world, void *user) {
     net m;
     net_init(&m, 5 + (uint64_t)rank);
     tn_module_requires_grad(&m.extra, !(mine && strstr(odd, "differs")));
-    if (mine && strstr(odd, "fails")) {
-        tn_raise(TN_EVALUE, "early");
-    }
+    if (mine && strstr(odd, "fails")) { tn_raise(TN_EVALUE, "early"); }
     tn__parallel *p =
         tn__parallel_attach(&m, groups[rank / 2], groups[2 + rank % 2], &twice, "", NULL);
     if (p) {

@@ -29,9 +29,7 @@ static void train_steps(tn_group *g, void *user) {
             m.h[0].skips = s->uneven && rank == 0 && i == 0;
             net_backward(&m, (2 * step + i) * MOST + rank);
         }
-        if (!s->sync) {
-            CHECK(tn_sync_gradients(&m) == TN_OK);
-        }
+        if (!s->sync) { CHECK(tn_sync_gradients(&m) == TN_OK); }
         tn_optim_clip(opt, 0.5);
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
@@ -92,9 +90,7 @@ static void adds_on_one(tn_group *g, void *user) {
         m.h[0].skips = rank == 0;
         net_backward(&m, MOST + rank);
     }
-    if (!s->sync) {
-        CHECK(tn_sync_gradients(&m) == TN_OK);
-    }
+    if (!s->sync) { CHECK(tn_sync_gradients(&m) == TN_OK); }
     tn_optim_step(opt);
     s->r.ends[rank] = numbers_of(&m);
     tn_optim_free(opt);
@@ -216,9 +212,7 @@ TEST(what_is_missing) {
     run r = {.how = DDP, .options = tn_fsdp_defaults()};
     for (int i = 0; i < 2; i++) {
         const char *text = run_failing(2, lacks_one, &r, TN_ESTATE);
-        if (!strstr(text, "h.1.inner.in.weight")) {
-            fail_msg("%s", text);
-        }
+        if (!strstr(text, "h.1.inner.in.weight")) { fail_msg("%s", text); }
         r.how = FSDP;
     }
 }

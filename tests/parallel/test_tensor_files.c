@@ -91,9 +91,7 @@ static void write_text(void *m, int32_t *text) {
     tn_generated out;
     tn_generate_options o = TN_WITH(tn_generate, .max_new = WRITTEN, .temperature = 0);
     CHECK(tn_generate(m, &p, 1, o, &out) == TN_OK && out.tokens.count >= WRITTEN);
-    if (!tn_error()) {
-        memcpy(text, out.tokens.ids, WRITTEN * sizeof(*text));
-    }
+    if (!tn_error()) { memcpy(text, out.tokens.ids, WRITTEN * sizeof(*text)); }
     tn_generated_free(&out, 1);
 }
 

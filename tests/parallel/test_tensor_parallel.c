@@ -316,9 +316,7 @@ TEST(test_what_is_refused) {
     for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
         const refusal *r = &refusals[i];
         const char *said = run_failing(r->ranks, is_refused, (void *)r, r->status);
-        if (!strstr(said, r->says)) {
-            fail_msg("%s: %s", r->name, said);
-        }
+        if (!strstr(said, r->says)) { fail_msg("%s: %s", r->name, said); }
     }
 }
 
@@ -329,9 +327,7 @@ static void runs_out_of_memory(tn_group *g, void *user) {
     mesh_model m;
     train_model(&m, &p, 3);
     tn_barrier(g);
-    if (tn_group_rank(g) == 0) {
-        tn__alloc_fail_at(*(const int64_t *)user);
-    }
+    if (tn_group_rank(g) == 0) { tn__alloc_fail_at(*(const int64_t *)user); }
     tn_tensor_parallel(&m, g, TN_WITH(tn_tp, .sequence = true));
     tn_error_record e;
     if (tn_error_take(&e)) { /* as before, or unusable, and nothing in it was freed */

@@ -72,9 +72,7 @@ static void run_open(run *r, tn_group *world, const leg *l) {
     shape.dropout = l->trial->llama ? 0 : 0.1;
     *r = (run){.c = {.step = SAVED, .note = "a mesh"}};
     mesh_init(&r->m, &shape, l->from ? 77 : 3, l->from != NULL);
-    if (l->trial->bf16) {
-        tn_module_set_precision(&r->m, TN_WITH(tn_precision, .param = TN_BF16));
-    }
+    if (l->trial->bf16) { tn_module_set_precision(&r->m, TN_WITH(tn_precision, .param = TN_BF16)); }
     r->spread = mesh_spread(&r->m, world, l->mesh);
     r->c.model = &r->m;
     r->c.optim = l->trial->make(&r->m);
@@ -119,26 +117,16 @@ static void run_leg(tn_group *world, void *user) {
     leg *l = user;
     run r;
     run_open(&r, world, l);
-    if (l->from) {
-        load_checkpoint(&r, world, l->from);
-    }
+    if (l->from) { load_checkpoint(&r, world, l->from); }
     for (int step = 0; step < l->steps && tn_error() == TN_OK; step++) {
         run_step(&r);
     }
-    if (l->to) {
-        save_checkpoint(&r.c, world, l->to);
-    }
+    if (l->to) { save_checkpoint(&r.c, world, l->to); }
     tn_checkpoint bare = r.c;
     bare.loader = NULL;
-    if (l->bare) {
-        save_checkpoint(&bare, world, l->bare);
-    }
-    if (l->whole) {
-        CHECK(tn_checkpoint_save(&r.c, l->whole) == TN_OK);
-    }
-    if (l->export) {
-        CHECK(tn_dist_export(world, &r.m, l->export) == TN_OK);
-    }
+    if (l->bare) { save_checkpoint(&bare, world, l->bare); }
+    if (l->whole) { CHECK(tn_checkpoint_save(&r.c, l->whole) == TN_OK); }
+    if (l->export) { CHECK(tn_dist_export(world, &r.m, l->export) == TN_OK); }
     if (l->average) {
         TN_AVERAGED(r.c.average);
         CHECK(tn_dist_export(world, &r.m, l->average) == TN_OK);
@@ -175,9 +163,7 @@ static void check_exported(const trial *t, const char *file) {
     name_of(again, t, "again", 0);
     shape.dropout = t->llama ? 0 : 0.1;
     mesh_init(&m, &shape, 5, false);
-    if (t->bf16) {
-        tn_module_set_precision(&m, TN_WITH(tn_precision, .param = TN_BF16));
-    }
+    if (t->bf16) { tn_module_set_precision(&m, TN_WITH(tn_precision, .param = TN_BF16)); }
     assert_int_equal(tn_load(&m, file), TN_OK);
     assert_int_equal(tn_save(&m, again), TN_OK);
     temp_same(file, again);

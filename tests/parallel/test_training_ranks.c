@@ -26,9 +26,7 @@ static tn_group *start_world(const char *argument) {
 
 static int finish_world(void) {
     tn_dist_finish();
-    if (tn_error() != TN_OK) {
-        fprintf(stderr, "%s\n", tn_error_message());
-    }
+    if (tn_error() != TN_OK) { fprintf(stderr, "%s\n", tn_error_message()); }
     return tn_error() != TN_OK;
 }
 
@@ -117,9 +115,7 @@ static int end_badly(tn_group *unused, const char *argument) {
     tn_ddp(&m, world, tn_ddp_defaults());
     for (int step = 0; step < (mine && !hook ? 1 : 3) && tn_error() == TN_OK; step++) {
         TN_SCOPE;
-        if (mine && hook && step == 1) {
-            tn_on_grad(m.weight, fail_here, NULL);
-        }
+        if (mine && hook && step == 1) { tn_on_grad(m.weight, fail_here, NULL); }
         tn_backward(tn_sum_all(tn_call(&m, tn_ones(TN_DIMS(4, 300), TN_F32))));
         tn_module_zero_grad(&m);
     }
@@ -158,9 +154,7 @@ PLAIN_TEST(test_shm) {
 }
 
 PLAIN_TEST(test_gloo) {
-    if (!gloo_is_here()) {
-        skip();
-    }
+    if (!gloo_is_here()) { skip(); }
     expect_engine("gloo");
 }
 

@@ -35,9 +35,7 @@ train_run train_run_of(train_how how, int ranks) {
 
 static tn_spread_options spread_of(const train_run *run) {
     tn_spread_options o = TN_WITH(tn_spread, .sharding = run->sharding, .data = run->data);
-    if (tn_spread_read(&o, run->mesh) == TN_OK && o.dp == 0) {
-        o.dp = 1;
-    }
+    if (tn_spread_read(&o, run->mesh) == TN_OK && o.dp == 0) { o.dp = 1; }
     o.sharding.sum = o.data.sum = run->sum;
     o.pipeline.schedule = run->schedule;
     return o;
@@ -153,18 +151,12 @@ static void recompute_parts(mesh_model *m, const train_run *run) {
 void train_model(mesh_model *m, const train_run *run, uint64_t seed) {
     mesh_init(m, &run->model, seed, run->deferred);
     recompute_parts(m, run);
-    if (run->bf16 && !run->late) {
-        tn_module_set_precision(m, tn_precision_defaults());
-    }
+    if (run->bf16 && !run->late) { tn_module_set_precision(m, tn_precision_defaults()); }
     if (run->low) {
         tn_module_set_precision(m, TN_WITH(tn_precision, .param = TN_BF16, .reduce = TN_BF16));
     }
-    if (run->frozen && tn_freeze(m, run->frozen) <= 0) {
-        tn_raise(TN_EVALUE, "nothing is frozen");
-    }
-    if (run->prepare) {
-        run->prepare(m);
-    }
+    if (run->frozen && tn_freeze(m, run->frozen) <= 0) { tn_raise(TN_EVALUE, "nothing is frozen"); }
+    if (run->prepare) { run->prepare(m); }
 }
 
 static void attach_sharding(mesh_model *m, const train_run *run, train_groups *g) {
@@ -237,9 +229,7 @@ train_groups train_attach(mesh_model *m, const train_run *run, tn_group *world) 
     if (run->alone || (run->how != TRAIN_FSDP && run->how != TRAIN_MESH)) {
         tn_module_materialize(m);
     }
-    if (run->alone) {
-        return g;
-    }
+    if (run->alone) { return g; }
     if (run->how == TRAIN_DDP) {
         tn_ddp(m, world, o);
     } else if (run->how == TRAIN_DDP_NAIVE) {
@@ -261,9 +251,7 @@ void train_detach(train_groups *g) {
 }
 
 tn_optim *train_optimiser(mesh_model *m, const train_run *run) {
-    if (run->optimiser) {
-        return run->optimiser(m);
-    }
+    if (run->optimiser) { return run->optimiser(m); }
     return tn_adamw(m, TN_WITH(tn_adamw, .lr = 1e-2, .no_decay = tn_match_vectors));
 }
 
@@ -276,9 +264,7 @@ static tn_tensor *loss_of(mesh_model *m, const train_run *run, const train_group
 }
 
 void train_look(mesh_model *m, const train_run *run) {
-    if (run->looks == LOOKS_NEVER) {
-        return;
-    }
+    if (run->looks == LOOKS_NEVER) { return; }
     TN_SCOPE;
     TN_NO_GRAD;
     tn_generator before = *tn_default_generator();
@@ -324,9 +310,7 @@ static void some_micros(mesh_model *m, const train_run *run, const train_groups 
         TN_NO_SYNC(run->flushes || (run->no_sync && i + 1 < mine) ? m : NULL);
         losses[at] = one_micro(m, run, g, step * run->micros + at, scaler);
     }
-    if (run->flushes && !tn_error()) {
-        tn_sync_gradients(m);
-    }
+    if (run->flushes && !tn_error()) { tn_sync_gradients(m); }
 }
 
 static void mesh_micros(const train_run *run, const train_groups *g, int64_t step,
@@ -448,9 +432,7 @@ static void imitate_ranks(mesh_model *m, const train_run *run, const train_group
         for (int64_t j = 0; j < count && !run->sum; j++) {
             part.at[j] /= (float)ranks;
         }
-        if (adds) {
-            memset(all.has, false, (size_t)count);
-        }
+        if (adds) { memset(all.has, false, (size_t)count); }
         sums_move(&all, &part);
     }
     all.next = 0;
@@ -533,9 +515,7 @@ static bool take_back(const tn_entry *entry, void *user) {
 static double update_weights(mesh_model *m, mesh_model *twin, const train_run *run, tn_optim *opt,
                              tn_scaler *scaler) {
     double norm = 0;
-    if (twin) {
-        tn_module_each(twin, (tn_walk){0}, bring_grad, m);
-    }
+    if (twin) { tn_module_each(twin, (tn_walk){0}, bring_grad, m); }
     if (run->clip > 0) {
         norm = scaler            ? tn_scaler_clip(scaler, opt, run->clip)
                : run->clips_grad ? tn_clip_grad_norm(twin ? twin : m, run->clip)
@@ -547,9 +527,7 @@ static double update_weights(mesh_model *m, mesh_model *twin, const train_run *r
     } else {
         tn_optim_step(opt);
     }
-    if (!run->adds) {
-        tn_optim_zero_grad(opt);
-    }
+    if (!run->adds) { tn_optim_zero_grad(opt); }
     if (twin) {
         tn_module_each(twin, (tn_walk){0}, take_back, m);
         tn_module_zero_grad(m);
@@ -569,17 +547,11 @@ static void train_steps(mesh_model *m, mesh_model *twin, const train_run *run, t
         end->norms[step] = update_weights(m, twin, run, opt, scaler);
         if (run->after) {
             run->after(m, step);
-            if (twin) {
-                run->after(twin, step);
-            }
+            if (twin) { run->after(twin, step); }
         }
-        if (average) {
-            tn_average_update(average);
-        }
+        if (average) { tn_average_update(average); }
     }
-    if (run->loader) {
-        end->losses[run->steps] = validate_model(m, run, g, run->steps);
-    }
+    if (run->loader) { end->losses[run->steps] = validate_model(m, run, g, run->steps); }
     end->bits = train_whole(m, g->all);
     if (average) {
         TN_AVERAGED(average);
@@ -596,17 +568,11 @@ train_end train_as_rank(tn_group *world, const train_run *run) {
     mesh_model m, on_cpu, *twin = has_twin(run) ? &on_cpu : NULL;
     /* rank 0's weights are used */
     uint64_t seed = 100 + (run->alone ? 0 : (uint64_t)tn_group_rank(world));
-    if (twin) {
-        make_twin(twin, run, seed);
-    }
+    if (twin) { make_twin(twin, run, seed); }
     train_model(&m, run, seed);
     train_groups g = train_attach(&m, run, run->alone ? NULL : world);
-    if (run->bf16 && run->late) {
-        tn_module_set_precision(&m, tn_precision_defaults());
-    }
-    if (!tn_error()) {
-        train_steps(&m, twin, run, &g, &end);
-    }
+    if (run->bf16 && run->late) { tn_module_set_precision(&m, tn_precision_defaults()); }
+    if (!tn_error()) { train_steps(&m, twin, run, &g, &end); }
     end.alive[tn_group_rank(world)] = g.pipeline ? tn_pipeline_alive(g.pipeline) : 0;
     tn_module_finish(twin);
     tn_module_finish(&m);

@@ -34,9 +34,7 @@ double train_difference(train_bits a, train_bits b) {
         memcpy(&x, a.data + at, sizeof(x));
         memcpy(&y, b.data + at, sizeof(y));
         most = isnan(x - y) ? NAN : fmax(most, fabs((double)x - (double)y));
-        if (isnan(most)) {
-            break;
-        }
+        if (isnan(most)) { break; }
     }
     return most;
 }
@@ -128,9 +126,7 @@ bool train_agrees(const train_end *a, const train_end *b, const train_run *run, 
     }
     double off = train_difference(a->bits, b->bits);
     bool same = within > 0 ? a->bits.bytes > 0 && off <= within : train_same(a->bits, b->bits);
-    if (!same) {
-        fprintf(stderr, "weights differ by %g\n", off);
-    }
+    if (!same) { fprintf(stderr, "weights differ by %g\n", off); }
     return same;
 }
 

@@ -54,15 +54,11 @@ static const char *const ignored[][2] = {
 static const char *const frozen[][2] = {{NULL, NULL}, {"wte", "embed_tokens"}, {"h.1", "layers.1"}};
 
 static void freeze_later(mesh_model *m, int step) {
-    if (step == 0) {
-        tn_freeze(m, "*.1");
-    }
+    if (step == 0) { tn_freeze(m, "*.1"); }
 }
 
 static void thaw_later(mesh_model *m, int step) {
-    if (step == 0) {
-        tn_module_requires_grad(m, true);
-    }
+    if (step == 0) { tn_module_requires_grad(m, true); }
 }
 
 static void choose_strategy(train_run *run, int value) {
@@ -84,9 +80,7 @@ static void choose_program(train_run *run, const unsigned char *row) {
     run->no_sync = row[MICROS] == 1;
     run->flushes = row[MICROS] == 3;
     run->sum = row[SUM] == 0 && row[MICROS] != 2;
-    if (run->how == TRAIN_FSDP_NAIVE || run->how == TRAIN_DDP_NAIVE) {
-        run->sum = false;
-    }
+    if (run->how == TRAIN_FSDP_NAIVE || run->how == TRAIN_DDP_NAIVE) { run->sum = false; }
     run->looks = (train_looks)row[LOOKED];
     run->clip = row[CLIP] ? 0.2 : 0;
     run->clips_grad = row[CLIP] == 2;
@@ -123,9 +117,7 @@ static train_run run_of_row(const unsigned char *row, int ranks) {
 int train_matrix(const train_run **runs, int ranks) {
     static pairs p;
     static train_run made[PAIRS_ROWS];
-    if (p.count == 0) {
-        pairs_make(&p, sizes, AXES);
-    }
+    if (p.count == 0) { pairs_make(&p, sizes, AXES); }
     for (int i = 0; i < p.count; i++) {
         made[i] = run_of_row(p.rows[i], ranks);
     }
@@ -138,9 +130,7 @@ bool train_matrix_agrees(tn_group *world, int nth, bool once) {
     int ranks = tn_group_size(world), count = train_matrix(&runs, ranks), at = 0;
     bool good = true;
     for (int i = 0; i < count && !tn_error(); i++) {
-        if ((once && runs[i].micros > ranks) || at++ % nth > 0) {
-            continue;
-        }
+        if ((once && runs[i].micros > ranks) || at++ % nth > 0) { continue; }
         train_run alone = train_oracle(runs[i], NULL);
         train_end want = train_as_rank(NULL, &alone), is = train_as_rank(world, &runs[i]);
         if (tn_error() || !train_agrees(&want, &is, &runs[i], 0)) {

@@ -450,9 +450,7 @@ static void measure_in_child(void *unused) {
 TEST(forks_while_limits_are_measured) {
     bool done = false;
     pthread_t thread;
-    if (TN__ASAN || !CHILD_HAS_THREADS) {
-        skip();
-    }
+    if (TN__ASAN || !CHILD_HAS_THREADS) { skip(); }
     pthread_create(&thread, NULL, measure_again, &done);
     for (int i = 0; i < 3; i++) {
         assert_child(measure_in_child, NULL);

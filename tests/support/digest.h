@@ -11,9 +11,7 @@
 static inline void put_digest(uint8_t *file, size_t bytes) {
     static const char before[] = "{\"__metadata__\":{\"digest\":\"";
     size_t at = 8 + sizeof(before) - 1;
-    if (bytes < at + 32 || memcmp(file + 8, before, sizeof(before) - 1) != 0) {
-        return;
-    }
+    if (bytes < at + 32 || memcmp(file + 8, before, sizeof(before) - 1) != 0) { return; }
     memset(file + at, '0', 32);
     XXH128_hash_t hash = XXH3_128bits(file, bytes);
     char digits[33];

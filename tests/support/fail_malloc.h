@@ -65,16 +65,12 @@ static inline void every_malloc(void (*program)(void), int in_a_row, void (*chec
 }
 
 static bool malloc_refused(void) {
-    if (fail_malloc.before < 0) {
-        return false;
-    }
+    if (fail_malloc.before < 0) { return false; }
     if (fail_malloc.before > 0) {
         fail_malloc.before--;
         return false;
     }
-    if (fail_malloc.left <= 0) {
-        return false;
-    }
+    if (fail_malloc.left <= 0) { return false; }
     fail_malloc.left--;
     fail_malloc.failed = true;
     errno = ENOMEM;
@@ -103,9 +99,7 @@ void *aligned_alloc(size_t alignment, size_t bytes) {
 
 int posix_memalign(void **block, size_t alignment, size_t bytes) {
     void *got = malloc_refused() ? NULL : THE_REAL(memalign)(alignment, bytes);
-    if (got) {
-        *block = got;
-    }
+    if (got) { *block = got; }
     return got ? 0 : ENOMEM;
 }
 

@@ -10,9 +10,7 @@
 static inline bool gloo_is_here(void) {
     char why[512];
     bool here = tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, why, sizeof(why)) != NULL;
-    if (!here) {
-        fprintf(stderr, "NOT TESTED: %s\n", why);
-    }
+    if (!here) { fprintf(stderr, "NOT TESTED: %s\n", why); }
     return here;
 }
 

@@ -23,9 +23,7 @@ static void open_file(const char *path) {
     }
     fclose(copy);
     accepted = accept ? f : NULL;
-    if (!accept) {
-        fclose(f);
-    }
+    if (!accept) { fclose(f); }
 }
 
 /* "file.c:12 (in a.b): add: x is …" without the place; an operation's name has only such letters.
@@ -43,9 +41,7 @@ static const char *without_place(const char *message) {
 const char *golden_refused(const char *path, const char *call, tn_tensor *result, const char *file,
                            int line) {
     static char entry[2048];
-    if (!text) {
-        open_file(path);
-    }
+    if (!text) { open_file(path); }
     bool refused = tn_is_inert(result) && tn_error() != TN_OK;
     int at = snprintf(entry, sizeof(entry), "\n%s\n    %s ", call, tn_status_name(tn_error()));
     snprintf(entry + at, sizeof(entry) - (size_t)at, "%s\n", without_place(tn_error_message()));

@@ -27,9 +27,7 @@ static bool no_second_names;     /* as on some file systems */
 
 /* Whether the call is to fail, if the process is still there. */
 static bool call_is_bad(void) {
-    if (kill_is_due()) {
-        kill(getpid(), SIGKILL);
-    }
+    if (kill_is_due()) { kill(getpid(), SIGKILL); }
     errno = EIO;
     return atomic_fetch_sub(&fail_at_call, 1) == 1;
 }
@@ -59,9 +57,7 @@ int link(const char *from, const char *to) {
 }
 #else
 static bool call_is_bad(void) {
-    if (kill_is_due()) {
-        kill(getpid(), SIGKILL);
-    }
+    if (kill_is_due()) { kill(getpid(), SIGKILL); }
     return false;
 }
 #endif

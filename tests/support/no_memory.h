@@ -25,9 +25,7 @@ static inline long walk_allocations(const memory_fault *fault, void (*program)(v
     tn_seed(1);
     program(); /* what is made once and kept is made now */
     assert_string_equal(tn_error_message(), "");
-    if (check) {
-        check();
-    }
+    if (check) { check(); }
     int64_t live = tn_live_tensors();
     long n = 0;
     for (bool failed = true; failed; n++) {
@@ -43,9 +41,7 @@ static inline long walk_allocations(const memory_fault *fault, void (*program)(v
         }
         tn_error_clear();
         assert_int_equal(tn_live_tensors(), live);
-        if (check) {
-            check();
-        }
+        if (check) { check(); }
     }
     assert_true(n > 1);
     return n - 1;

@@ -44,12 +44,8 @@ void ranks_failed(const char *what, const char *file, int line) {
 static int run_body(rank_body body, const char *argument, bool plain) {
     int value = 1;
     tn_group *world = plain ? NULL : tn_dist_init(tn_dist_defaults());
-    if (plain || world) {
-        value = body(world, argument);
-    }
-    if (!plain) {
-        tn_dist_finish();
-    }
+    if (plain || world) { value = body(world, argument); }
+    if (!plain) { tn_dist_finish(); }
     if (tn_error() != TN_OK) {
         fprintf(stderr, "%s\n", tn_error_message());
         return 1;
@@ -58,9 +54,7 @@ static int run_body(rank_body body, const char *argument, bool plain) {
 }
 
 void ranks_main(int argc, char **argv, const rank_entry *bodies, int n) {
-    if (argc != 4 || strcmp(argv[1], MARK) != 0) {
-        return;
-    }
+    if (argc != 4 || strcmp(argv[1], MARK) != 0) { return; }
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 0; i < n; i++) {
         if (strcmp(bodies[i].name, argv[2]) == 0) {
@@ -128,9 +122,7 @@ static variables plain_environment(void) {
         for (size_t i = 0; i < sizeof(ours) / sizeof(*ours); i++) {
             skips &= strncmp(*at, ours[i], strlen(ours[i])) != 0;
         }
-        if (!skips) {
-            change_variable(&v, *at);
-        }
+        if (!skips) { change_variable(&v, *at); }
     }
     return v;
 }
@@ -194,9 +186,7 @@ int ranks_free_ports(int n) {
         for (int i = 0; i < got; i++) {
             close(fd[i]);
         }
-        if (got == n) {
-            return first;
-        }
+        if (got == n) { return first; }
     }
     fail_msg("no %d free ports in a row", n);
     return 0;
@@ -268,9 +258,7 @@ bool ranks_await_output(const ranks_job *job, int rank, const char *text, double
         char *all = ranks_output(job, rank);
         bool found = strstr(all, text) != NULL;
         free(all);
-        if (found || ended || tn__now() > deadline) {
-            return found;
-        }
+        if (found || ended || tn__now() > deadline) { return found; }
     }
 }
 
@@ -289,13 +277,9 @@ ranks_result ranks_wait(ranks_job *job, double timeout) {
         bool late = !result.timed_out && tn__now() - job->begin > timeout;
         for (int rank = 0; late && rank < job->n; rank++) {
             result.timed_out |= job->pid[rank] != 0;
-            if (job->pid[rank]) {
-                kill(-job->pid[rank], SIGKILL);
-            }
+            if (job->pid[rank]) { kill(-job->pid[rank], SIGKILL); }
         }
-        if (left) {
-            sleep_for(0.002);
-        }
+        if (left) { sleep_for(0.002); }
     }
     result.seconds = tn__now() - job->begin;
     for (int rank = 0; rank < job->n; rank++) {
@@ -343,7 +327,5 @@ void ranks_pass(int n, const char *body, const char *argument) {
     ranks_result result = ranks_run(n, body, argument, NULL, 60);
     bool ok = ranks_ok(&result);
     ranks_free(&result);
-    if (!ok) {
-        fail_msg("%s(%s) on %d ranks: see above", body, argument, n);
-    }
+    if (!ok) { fail_msg("%s(%s) on %d ranks: see above", body, argument, n); }
 }

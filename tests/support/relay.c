@@ -37,9 +37,7 @@ static int reach_server(const relay *r) {
     for (int i = 0; i < r->count; i++) {
         struct sockaddr_in at = place_of(r->first + i);
         int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0) {
-            return fd;
-        }
+        if (connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0) { return fd; }
         close(fd);
     }
     return -1;
@@ -59,9 +57,7 @@ static void end_pair(relay *r, int i) {
     pair *p = &r->pairs[i];
     r->result.most = p->sent > r->result.most ? p->sent : r->result.most;
     close(p->client);
-    if (p->server >= 0) {
-        close(p->server);
-    }
+    if (p->server >= 0) { close(p->server); }
     *p = r->pairs[--r->used];
 }
 
@@ -89,19 +85,11 @@ static void *relay_bytes(void *user) {
             size_t sent = fds[2 + 2 * i].revents ? pass_on(p->client, p->server) : 0;
             bool gone = fds[2 + 2 * i].revents && sent == 0;
             p->sent += sent;
-            if (!gone && fds[3 + 2 * i].revents) {
-                gone = pass_on(p->server, p->client) == 0;
-            }
-            if (gone) {
-                end_pair(r, i);
-            }
+            if (!gone && fds[3 + 2 * i].revents) { gone = pass_on(p->server, p->client) == 0; }
+            if (gone) { end_pair(r, i); }
         }
-        if (fds[1].revents) {
-            take_client(r);
-        }
-        if (fds[0].revents) {
-            return NULL;
-        }
+        if (fds[1].revents) { take_client(r); }
+        if (fds[0].revents) { return NULL; }
     }
 }
 

@@ -12,9 +12,7 @@ static double value_of_bits(uint16_t bits, int places, int bias) {
     int exponents = 15 - places;
     int exponent = (bits >> places) & ((1 << exponents) - 1), fraction = bits & ((1 << places) - 1);
     double sign = bits >> 15 ? -1 : 1;
-    if (exponent == (1 << exponents) - 1) {
-        return fraction ? NAN : sign * INFINITY;
-    }
+    if (exponent == (1 << exponents) - 1) { return fraction ? NAN : sign * INFINITY; }
     return sign * ldexp(fraction + (exponent ? 1 << places : 0),
                         (exponent ? exponent : 1) - bias - places);
 }

@@ -202,9 +202,7 @@ TEST(words_in_order) {
                                         "1 2.5 1",
                                         "1 00000000000000000000000000000000000000000000000002 1"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        if (tn__fields_read_words(state_fields, &back, wrong[i])) {
-            fail_msg("\"%s\"", wrong[i]);
-        }
+        if (tn__fields_read_words(state_fields, &back, wrong[i])) { fail_msg("\"%s\"", wrong[i]); }
     }
 }
 

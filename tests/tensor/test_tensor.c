@@ -430,9 +430,7 @@ static void make_some(void) {
         taken = !tn_is_inert(m);
         tn_copy_out(t, x);
         tn_shares_storage(m, like);
-        if (tn_storage_empty(t) == TN_OK && tn_storage_refill(t) == TN_OK) {
-            tn_item(a);
-        }
+        if (tn_storage_empty(t) == TN_OK && tn_storage_refill(t) == TN_OK) { tn_item(a); }
     }
     assert_int_equal(tn_memory().allocated, allocated);
     assert_int_equal(releases, taken);

@@ -14,16 +14,12 @@ static void write_tokens(const char *folder) {
         uint16_t token = (uint16_t)((7 * i + i * i % 31) % 256);
         fwrite(&token, sizeof(token), 1, file);
     }
-    if (!file || fclose(file) != 0) {
-        exit(1);
-    }
+    if (!file || fclose(file) != 0) { exit(1); }
 }
 
 int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
-    if (argc != 2) {
-        return 64;
-    }
+    if (argc != 2) { return 64; }
     tn_gpt gpt;
     tn_gpt_options o = tn_gpt_defaults();
     o.vocab = BYTE_VOCAB;
@@ -32,9 +28,7 @@ int main(int argc, char **argv) {
     o.width = 32;
     tn_seed(1);
     tn_gpt_init(&gpt, o);
-    if (tn_lm_save(&gpt, argv[1]) != TN_OK) {
-        return 1;
-    }
+    if (tn_lm_save(&gpt, argv[1]) != TN_OK) { return 1; }
     tn_module_finish(&gpt);
     tn_tokenizer_free(byte_vocab_load(argv[1]));
     write_tokens(argv[1]);

@@ -16,9 +16,7 @@ int main(void) {
     for (int step = 0; go_on; step++) {
         TN_SCOPE;
         tn_tensor *votes = tn_full(TN_DIMS(1000), access("go", F_OK) == 0, TN_F32);
-        if (tn_work_wait(tn_all_reduce(world, votes, TN_SUM), 0) != TN_OK) {
-            return 1;
-        }
+        if (tn_work_wait(tn_all_reduce(world, votes, TN_SUM), 0) != TN_OK) { return 1; }
         go_on = tn_item(tn_select(votes, 0, 999)) == 0;
         fprintf(steps, "%d of %d, restart %d, step %d, %s\n", rank, ranks, tn_restart_count(), step,
                 tn_group_engine(world));

@@ -56,12 +56,8 @@ static void train_as_rank(tn_group *world, void *out) {
 
 int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
-    if (argc != 2 || strcmp(argv[1], "quiet") == 0) {
-        return argc != 2;
-    }
-    if (strchr(argv[1], '/')) {
-        return tn_local_run(4, train_as_rank, argv[1]) != TN_OK;
-    }
+    if (argc != 2 || strcmp(argv[1], "quiet") == 0) { return argc != 2; }
+    if (strchr(argv[1], '/')) { return tn_local_run(4, train_as_rank, argv[1]) != TN_OK; }
     long steps = strtol(argv[1], NULL, 10);
     tn_group *world = tn_dist_init(tn_dist_defaults());
     tn_set_threads(1);

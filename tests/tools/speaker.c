@@ -15,16 +15,12 @@
 #include <tern/tern.h>
 
 static bool clear_entry(const tn_entry *entry, void *user) {
-    if (tn_ndim(*entry->field) == 2) {
-        tn_init_constant(*entry->field, 0.0);
-    }
+    if (tn_ndim(*entry->field) == 2) { tn_init_constant(*entry->field, 0.0); }
     return true;
 }
 
 int main(int argc, char **argv) {
-    if (argc != 3) {
-        return 64;
-    }
+    if (argc != 3) { return 64; }
     tn_on_error(tn_error_exit);
     const unsigned char *text = (const unsigned char *)argv[2];
     int64_t count = (int64_t)strlen(argv[2]);
@@ -48,9 +44,7 @@ int main(int argc, char **argv) {
             tn_fill_(tn_select(tn_select(positions, 0, p), 0, next), 9.0);
         }
     }
-    if (tn_lm_save(&gpt, argv[1]) != TN_OK) {
-        return 1;
-    }
+    if (tn_lm_save(&gpt, argv[1]) != TN_OK) { return 1; }
     tn_tokenizer_free(byte_vocab_load(argv[1]));
     tn_module_finish(&gpt);
     return 0;

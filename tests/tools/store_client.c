@@ -25,9 +25,7 @@ static void set_key(tn_store *store, const char *key, const char *value) {
 
 int main(int argc, char **argv) {
     const char *token = getenv("TERN_TOKEN");
-    if (argc < 4 || !token) {
-        return 64;
-    }
+    if (argc < 4 || !token) { return 64; }
     tn_on_error(tn_error_exit);
     tn_store *store = tn_tcp_store("127.0.0.1", atoi(argv[1]), token, 30);
     if (strcmp(argv[2], "set") == 0) {

@@ -59,9 +59,7 @@ static inline void program_loop(program *p, tn_run *r, tn_linear *net, tn_optim 
     tn_batch b;
     while (tn_run_next(r)) {
         TN_SCOPE;
-        if (tn_run_step(r) == p->leave_at || !tn_loader_next(loader, &b)) {
-            break;
-        }
+        if (tn_run_step(r) == p->leave_at || !tn_loader_next(loader, &b)) { break; }
         tn_tensor *loss = tn_mse(tn_call(net, b.x), b.y, TN_MEAN);
         tn_backward(loss);
         double lr = tn_schedule_at(*schedule, tn_run_step(r));
@@ -76,12 +74,8 @@ static inline void program_loop(program *p, tn_run *r, tn_linear *net, tn_optim 
         tn_run_log(r, "loss", bad ? NAN : tn_item(loss));
         tn_run_log(r, "lr", lr);
         tn_run_count(r, 2);
-        if (p->validates && tn_run_validates(r)) {
-            tn_run_log(r, "val_loss", tn_item(loss) + 1);
-        }
-        if (tn_run_step(r) == p->stop_at) {
-            raise(SIGTERM);
-        }
+        if (p->validates && tn_run_validates(r)) { tn_run_log(r, "val_loss", tn_item(loss) + 1); }
+        if (tn_run_step(r) == p->stop_at) { raise(SIGTERM); }
         p->steps++;
     }
 }

@@ -86,9 +86,7 @@ static int count_files(const char *folder) {
     for (struct dirent *entry; files && (entry = readdir(files));) {
         count += entry->d_name[0] != '.';
     }
-    if (files) {
-        closedir(files);
-    }
+    if (files) { closedir(files); }
     return count;
 }
 
@@ -129,9 +127,7 @@ static int search_hosts(const char *folder, int processes) {
     while (tn_search_next(search)) {
         if (getenv("SEARCH_MEET")) {
             tn_dist_init(tn_dist_defaults());
-            if (tn_group_size(tn_world()) > 1) {
-                return 3; /* each trial is a world of its own */
-            }
+            if (tn_group_size(tn_world()) > 1) { return 3; /* each trial is a world of its own */ }
             tn_dist_finish();
             meet_hosts();
             hang_once();
@@ -185,21 +181,11 @@ int main(int argc, char **argv) {
     static const char *const texts[] = {"plain", "a, \"b\"", TEXT_64 TEXT_64 TEXT_64, TEXT_64};
     enum { TEXTS = sizeof(texts) / sizeof(*texts) };
     tn_on_error(tn_error_exit);
-    if (argc == 4 && strcmp(argv[3], "late") == 0) {
-        return search_late(argv[1], atoi(argv[2]));
-    }
-    if (argc == 4 && strcmp(argv[3], "hosts") == 0) {
-        return search_hosts(argv[1], atoi(argv[2]));
-    }
-    if (argc == 4 && strcmp(argv[3], "ranks") == 0) {
-        return search_ranks(argv[1], atoi(argv[2]));
-    }
-    if (argc == 4 && strcmp(argv[3], "gpus") == 0) {
-        return search_gpus(argv[1], atoi(argv[2]));
-    }
-    if (argc != 3) {
-        return 2;
-    }
+    if (argc == 4 && strcmp(argv[3], "late") == 0) { return search_late(argv[1], atoi(argv[2])); }
+    if (argc == 4 && strcmp(argv[3], "hosts") == 0) { return search_hosts(argv[1], atoi(argv[2])); }
+    if (argc == 4 && strcmp(argv[3], "ranks") == 0) { return search_ranks(argv[1], atoi(argv[2])); }
+    if (argc == 4 && strcmp(argv[3], "gpus") == 0) { return search_gpus(argv[1], atoi(argv[2])); }
+    if (argc != 3) { return 2; }
     tn_search_options options = tn_search_defaults();
     options.out = argv[1];
     options.processes = atoi(argv[2]);

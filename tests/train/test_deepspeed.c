@@ -120,9 +120,7 @@ static void run_by_file(tn_group *world, const plan *p, bits *b) {
     }
     tn_deepspeed *d = tn_deepspeed_new(&gpt, world, p->path);
     CHECK(d);
-    if (p->own) {
-        CHECK(tn_deepspeed_set_optim(d, optim_by_hand(&gpt, p->optimizer)) == TN_OK);
-    }
+    if (p->own) { CHECK(tn_deepspeed_set_optim(d, optim_by_hand(&gpt, p->optimizer)) == TN_OK); }
     int64_t accumulation = tn_deepspeed_batch(d).accumulation;
     CHECK(accumulation == p->accumulation && tn_deepspeed_batch(d).micro == BATCH);
     CHECK(tn_deepspeed_batch(d).all == (int64_t)BATCH * p->accumulation * p->ranks);
@@ -298,9 +296,7 @@ static void rule_step(rule *r, bool overflow) {
         r->last_overflow = r->at;
     } else {
         int calm = r->at - r->last_overflow - 1;
-        if (r->refill) {
-            r->left = r->hysteresis;
-        }
+        if (r->refill) { r->left = r->hysteresis; }
         if (calm > 0 && calm % r->window == 0) {
             r->left = r->hysteresis;
             r->scale *= 2;

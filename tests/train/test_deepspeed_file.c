@@ -20,9 +20,7 @@ static bool read_text(const char *text, int ranks, tn__ds_file *f) {
 
 static tn__ds_file file_of(const char *text, int ranks) {
     tn__ds_file f;
-    if (!read_text(text, ranks, &f)) {
-        fail_msg("%s: %s", text, tn_error_message());
-    }
+    if (!read_text(text, ranks, &f)) { fail_msg("%s: %s", text, tn_error_message()); }
     return f;
 }
 
@@ -311,9 +309,7 @@ TEST(test_no_memory) {
         tn__alloc_fail_at(n);
         done = read_text(with_member("\"fp16\": {\"enabled\": true}"), 1, &f);
         tn__alloc_fail_at(-1);
-        if (!done) {
-            assert_error(TN_ENOMEM, "ds.json");
-        }
+        if (!done) { assert_error(TN_ENOMEM, "ds.json"); }
         assert_true(n < 100);
     }
 }

@@ -68,9 +68,7 @@ static void close_run(run *r) {
 static double train_step(run *r) {
     TN_SCOPE;
     tn_batch b;
-    if (!tn_loader_next(r->loader, &b)) {
-        return NAN;
-    }
+    if (!tn_loader_next(r->loader, &b)) { return NAN; }
     tn_tensor *loss = tn_lm_loss(&r->gpt, b.x, b.y);
     tn_backward(loss);
     tn_optim_clip(r->optim, 1.0);
@@ -275,9 +273,7 @@ TEST_WITH(moves_models, NULL, clear_device) {
 /* ---- What goes wrong ------------------------------------------------------------------------- */
 
 static tn_values too_much(tn_module *m, tn_values in, tn_values out, void *user) {
-    if (*(bool *)user) {
-        tn_empty(TN_DIMS(INT64_C(1) << 42), TN_F32);
-    }
+    if (*(bool *)user) { tn_empty(TN_DIMS(INT64_C(1) << 42), TN_F32); }
     return out;
 }
 

@@ -216,9 +216,7 @@ static void evaluate_rank(tn_group *world, void *user) {
     share *s = user;
     tn_gpt gpt;
     make_model(&gpt);
-    if (s->in_parts) {
-        tn_fsdp(&gpt, world, NULL, tn_fsdp_defaults());
-    }
+    if (s->in_parts) { tn_fsdp(&gpt, world, NULL, tn_fsdp_defaults()); }
     tn_evaluate_options o = tn_evaluate_defaults();
     o.group = world;
     tn_dataset *d = tn_sliding_shards(s->path, CONTEXT, 5, VOCAB);
@@ -290,9 +288,7 @@ static void evaluate_short(tn_group *world, void *user) {
     tn_dataset *d = tn_sliding_shards(s->path, CONTEXT, 5, VOCAB);
     tn_perplexity p;
     tn_barrier(world);
-    if (tn_group_rank(world) == 1) {
-        tn__alloc_fail_at(s->at);
-    }
+    if (tn_group_rank(world) == 1) { tn__alloc_fail_at(s->at); }
     tn_evaluate_perplexity(&gpt, d, NULL, o, &p);
     __atomic_fetch_add(&s->ended, 1, __ATOMIC_ACQ_REL);
     for (int i = 0; i < 20000 && __atomic_load_n(&s->ended, __ATOMIC_ACQUIRE) < 2; i++) {

@@ -45,9 +45,7 @@ static int count_events(const char *folder, const char *text) {
         char path[512];
         size_t bytes, length = strlen(text);
         snprintf(path, sizeof(path), "%s/%.250s", folder, entry->d_name);
-        if (!strstr(entry->d_name, "tfevents")) {
-            continue;
-        }
+        if (!strstr(entry->d_name, "tfevents")) { continue; }
         unsigned char *file = temp_read(path, &bytes);
         for (size_t i = 0; i + length <= bytes; i++) {
             count += memcmp(file + i, text, length) == 0;

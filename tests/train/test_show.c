@@ -140,9 +140,7 @@ static void show_progress(FILE *file) {
     assert_true(tn_progress_median_ms(p) == 0);
     for (int64_t step = 10; step < 20; step++) {
         usleep(step == 15 ? 50000 : 2000);
-        if (step == 15) {
-            tn_progress_resume(p);
-        }
+        if (step == 15) { tn_progress_resume(p); }
         tn_progress_step(p, step, 1.25, 768);
     }
     double median = tn_progress_median_ms(p);
@@ -190,9 +188,7 @@ static void *read_screen(void *user) {
 static char *capture_terminal(int columns, void (*show)(FILE *file)) {
     setenv("TERM", "xterm", 1);
     screen s = {.end = posix_openpt(O_RDWR | O_NOCTTY)};
-    if (s.end < 0 || grantpt(s.end) != 0 || unlockpt(s.end) != 0) {
-        skip();
-    }
+    if (s.end < 0 || grantpt(s.end) != 0 || unlockpt(s.end) != 0) { skip(); }
     struct winsize size = {.ws_row = 24, .ws_col = (unsigned short)columns};
     FILE *file = fopen(ptsname(s.end), "r+b");
     assert_non_null(file);

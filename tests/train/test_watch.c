@@ -32,9 +32,7 @@ typedef struct program {
 static void count_stepped(tn_run *r, void *user) {
     program *p = user;
     p->seen[0]++;
-    if (tn_run_step(r) == p->stop_at) {
-        tn_run_stop(r);
-    }
+    if (tn_run_step(r) == p->stop_at) { tn_run_stop(r); }
 }
 
 static void count_validated(tn_run *r, void *user) {
@@ -79,30 +77,20 @@ static void run_program(tn_group *world, void *user) {
         early.patience = p->patience;
         tn_run_stop_early(r, "val_loss", early);
     }
-    if (p->keep) {
-        tn_run_keep_best(r, "val_loss", p->keep, false);
-    }
+    if (p->keep) { tn_run_keep_best(r, "val_loss", p->keep, false); }
     while (tn_run_next(r)) {
         TN_NO_GRAD;
         int64_t step = tn_run_step(r) + 1;
         tn_fill_(net.weight, step == p->bad_weight ? NAN : (double)step);
         tn_run_log(r, "loss", step == p->bad_loss ? NAN : 1.0);
-        if (tn_run_validates(r)) {
-            tn_run_log(r, "val_loss", losses[tn_run_step(r)]);
-        }
+        if (tn_run_validates(r)) { tn_run_log(r, "val_loss", losses[tn_run_step(r)]); }
     }
     mine.made = tn_run_step(r);
-    if (p->keep) {
-        load_best(&mine, r, &net, first);
-    }
+    if (p->keep) { load_best(&mine, r, &net, first); }
     mine.status = tn_run_end(r);
-    if (first) {
-        *p = mine;
-    }
+    if (first) { *p = mine; }
     tn_module_finish(&net);
-    if (mine.status == EX_DATAERR) {
-        tn_error_clear();
-    }
+    if (mine.status == EX_DATAERR) { tn_error_clear(); }
 }
 
 static void quiet_program(program *p, int ranks) {

@@ -102,9 +102,7 @@ static void make_scaler(tn_deepspeed *d) {
 
 /* The schedule begins at the rate that the optimiser has now. */
 static void use_optim(tn_deepspeed *d, tn_optim *optim) {
-    if (d->optim != optim) {
-        tn_optim_free(d->optim);
-    }
+    if (d->optim != optim) { tn_optim_free(d->optim); }
     d->optim = optim;
     d->rate = tn_optim_lr(optim);
     tn_optim_set_lr(optim, tn_deepspeed_lr(d));
@@ -113,9 +111,7 @@ static void use_optim(tn_deepspeed *d, tn_optim *optim) {
 TN__ALIVE_LIST(engines, "engine of a DeepSpeed file");
 
 tn_deepspeed *tn_deepspeed_new(void *m, tn_group *world, const char *path) {
-    if (!m || !path) {
-        tn__raise(TN_EVALUE, operation, "the %s is NULL", m ? "path" : "module");
-    }
+    if (!m || !path) { tn__raise(TN_EVALUE, operation, "the %s is NULL", m ? "path" : "module"); }
     tn_deepspeed *d = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*d), operation);
     if (d) {
         *d = (tn_deepspeed){.model = m, .world = world, .norm = NAN};
@@ -131,9 +127,7 @@ tn_deepspeed *tn_deepspeed_new(void *m, tn_group *world, const char *path) {
         make_scaler(d);
         use_optim(d, make_optim(d));
     }
-    if (!tn__pending()) {
-        return d;
-    }
+    if (!tn__pending()) { return d; }
     if (!alike) { /* all ranks find what is wrong with the file, but not this */
         tn_group_abort(world, tn_error_message());
     }
@@ -153,16 +147,12 @@ void tn_deepspeed_free(tn_deepspeed *d) {
 
 /* False after raising, or with an error pending. */
 static bool may_use(const tn_deepspeed *d, const char *what) {
-    if (!d) {
-        tn__raise(TN_EVALUE, what, "it is NULL");
-    }
+    if (!d) { tn__raise(TN_EVALUE, what, "it is NULL"); }
     return !tn__pending() && tn__alive_is(&engines, d, what);
 }
 
 tn_status tn_deepspeed_set_optim(tn_deepspeed *d, tn_optim *optim) {
-    if (!may_use(d, "deepspeed_set_optim")) {
-        return tn_error();
-    }
+    if (!may_use(d, "deepspeed_set_optim")) { return tn_error(); }
     if (!optim || d->backwards > 0 || tn_optim_steps(d->optim) > 0) {
         return tn__raise(optim ? TN_ESTATE : TN_EVALUE, "deepspeed_set_optim", "%s",
                          optim ? "the training has begun" : "the optimiser is NULL");
@@ -176,9 +166,7 @@ bool tn_deepspeed_due(const tn_deepspeed *d) {
 }
 
 tn_status tn_deepspeed_backward(tn_deepspeed *d, tn_tensor *loss) {
-    if (!may_use(d, "deepspeed_backward")) {
-        return tn_error();
-    }
+    if (!may_use(d, "deepspeed_backward")) { return tn_error(); }
     if (d->step_owed || !d->optim) {
         return tn__raise(TN_ESTATE, "deepspeed_backward", "%s",
                          d->optim ? "tn_deepspeed_step was not called after the last backward"
@@ -243,9 +231,7 @@ static void step_optim(tn_deepspeed *d) {
 }
 
 tn_status tn_deepspeed_step(tn_deepspeed *d) {
-    if (!may_use(d, "deepspeed_step")) {
-        return tn_error();
-    }
+    if (!may_use(d, "deepspeed_step")) { return tn_error(); }
     if (!d->step_owed) {
         return tn__raise(TN_ESTATE, "deepspeed_step",
                          "tn_deepspeed_backward was not called after the last step");

@@ -122,9 +122,7 @@ static bool read_field(const reader *r, const tn_field *field, const tn__json *v
         said = strcasecmp(said, field->names[i]) == 0 ? field->names[i] : said;
     }
     char range[128], wrong[160];
-    if (fits && tn__field_read(field, r->f, said)) {
-        return true;
-    }
+    if (fits && tn__field_read(field, r->f, said)) { return true; }
     tn__field_range(field, range, sizeof(range));
     snprintf(wrong, sizeof(wrong), "should be %s%s",
              field->kind == TN_FIELD_INT64 ? "a whole number, " : "", range);
@@ -152,15 +150,9 @@ static bool read_members(reader *r, const tn__json *object);
 static bool read_value(reader *r, const tn__json *value, const char *key) {
     const tn_field *field = find_field(r->path, false), *below = find_field(r->path, true);
     bool pair = below && strcmp(below->name + strlen(r->path), ".0") == 0;
-    if (is_word(value, "null")) {
-        return true;
-    }
-    if (strchr(key, '.') || (!field && !below)) {
-        return pass_over(r, value, key);
-    }
-    if (field) {
-        return read_field(r, field, value);
-    }
+    if (is_word(value, "null")) { return true; }
+    if (strchr(key, '.') || (!field && !below)) { return pass_over(r, value, key); }
+    if (field) { return read_field(r, field, value); }
     if (value->kind != (pair ? TN__JSON_LIST : TN__JSON_OBJECT) || (pair && value->count != 2)) {
         return refuse_value(r, TN_EVALUE, value,
                             pair ? "should be a list of two numbers" : "should be an object");
@@ -220,9 +212,7 @@ static void settle_batch(const reader *r, int ranks) {
     if (!f->accumulation) {
         f->accumulation = f->batch && f->micro_batch ? f->batch / f->micro_batch / ranks : 1;
     }
-    if (!f->micro_batch) {
-        f->micro_batch = f->batch / f->accumulation / ranks;
-    }
+    if (!f->micro_batch) { f->micro_batch = f->batch / f->accumulation / ranks; }
     int64_t product = f->micro_batch * f->accumulation * ranks;
     f->batch = f->batch ? f->batch : product;
     if (f->batch != product) {
@@ -316,9 +306,7 @@ double tn__ds_lr(const tn__ds_schedule *s, double rate, int64_t steps) {
     double length = total > warmup + 1 ? total - warmup : 1;
     bool cosine = s->kind == TN__DS_WARMUP_COSINE_LR;
     double low = cosine ? s->low_ratio * rate : s->low, high = isnan(s->high) ? rate : s->high;
-    if (at < 0) {
-        return cosine ? 0 : low;
-    }
+    if (at < 0) { return cosine ? 0 : low; }
     if (at < warmup) {
         double part = s->linear ? at / warmup : log(at + 1) / log(warmup);
         return low + (high - low) * part;

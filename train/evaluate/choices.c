@@ -78,12 +78,8 @@ static void choice_take(tn__token_rows *self, int64_t row, const tn__row_cost *c
 
 tn_status tn_evaluate_choices(void *m, const char *path, const tn_tokenizer *tokenizer,
                               int64_t context, tn_evaluate_options options, tn_choice_scores *out) {
-    if (out) {
-        *out = (tn_choice_scores){0};
-    }
-    if (!tn__options_made(options.from_defaults, operation, "tn_evaluate")) {
-        return tn_error();
-    }
+    if (out) { *out = (tn_choice_scores){0}; }
+    if (!tn__options_made(options.from_defaults, operation, "tn_evaluate")) { return tn_error(); }
     if (!out || !path || !tokenizer || context < 1) {
         return tn__raise(TN_EVALUE, operation, "%s",
                          !out         ? "the result is NULL"

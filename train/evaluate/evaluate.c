@@ -66,9 +66,7 @@ static int64_t grow_batch(evaluation *e, int64_t first, int64_t rows) {
 static tn_status read_batch(evaluation *e, int64_t first, int64_t rows, int64_t T) {
     for (int64_t i = 0; i < rows; i++) {
         int64_t *x = e->x + i * T, *y = e->y + i * T;
-        if (e->rows->get(e->rows, first + i, x, y) != TN_OK) {
-            return tn_error();
-        }
+        if (e->rows->get(e->rows, first + i, x, y) != TN_OK) { return tn_error(); }
         for (int64_t t = e->rows->length(e->rows, first + i); t < T; t++) {
             x[t] = NO_TOKEN;
             y[t] = NO_TARGET;
@@ -91,9 +89,7 @@ static tn_status add_up(const tn__token_rows *rows, const float *nats, const int
                         tn__row_cost *cost) {
     *cost = (tn__row_cost){0};
     for (int64_t t = 0; t < T; t++) {
-        if (y[t] == NO_TARGET) {
-            continue;
-        }
+        if (y[t] == NO_TARGET) { continue; }
         cost->nats += (double)nats[t];
         cost->targets++;
         if (rows->text_bytes && (y[t] < 0 || y[t] >= rows->vocab)) {
@@ -112,13 +108,9 @@ static tn_status add_up(const tn__token_rows *rows, const float *nats, const int
 static tn_status do_batch(evaluation *e, int64_t number) {
     TN_SCOPE;
     int64_t first = number * e->batch, rows = rows_in(e, number), T = grow_batch(e, first, rows);
-    if (T == 0 || read_batch(e, first, rows, T) != TN_OK) {
-        return tn_error();
-    }
+    if (T == 0 || read_batch(e, first, rows, T) != TN_OK) { return tn_error(); }
     const tn_tensor *nats = target_nats(e, rows, T);
-    if (tn_error() != TN_OK) {
-        return tn_error();
-    }
+    if (tn_error() != TN_OK) { return tn_error(); }
     const float *at = tn_data(nats);
     for (int64_t i = 0; i < rows; i++) {
         if (add_up(e->rows, at + i * T, e->y + i * T, T, &e->costs[i]) != TN_OK) {
@@ -155,9 +147,7 @@ static tn_status do_round(evaluation *e, int64_t first_batch) {
     TN__ON_CPU;
     tn_tensor *costs = tn_from_data(e->costs, TN_DIMS(e->batch, COSTS), TN_F64);
     tn_tensor *all = tn_empty(TN_DIMS(ranks, e->batch, COSTS), TN_F64);
-    if (tn_work_wait(tn_all_gather(e->group, all, costs), 0) != TN_OK) {
-        return tn_error();
-    }
+    if (tn_work_wait(tn_all_gather(e->group, all, costs), 0) != TN_OK) { return tn_error(); }
     take_round(e, first_batch, tn_data(all));
     return tn_error();
 }
@@ -166,9 +156,7 @@ static tn_status do_rounds(evaluation *e) {
     TN_NO_GRAD;
     int ranks = tn_group_size(e->group);
     for (int64_t first = 0; first < e->batches; first += ranks) {
-        if (do_round(e, first) != TN_OK) {
-            return tn_error();
-        }
+        if (do_round(e, first) != TN_OK) { return tn_error(); }
     }
     return TN_OK;
 }
@@ -181,9 +169,7 @@ typedef struct first_block {
 
 static bool find_block(const tn_entry *entry, void *user) {
     first_block *found = user;
-    if (entry->layout.dim < 0) {
-        return true;
-    }
+    if (entry->layout.dim < 0) { return true; }
     snprintf(found->path, sizeof(found->path), "%s", entry->path);
     found->slice = entry->layout.slice;
     return false;
@@ -236,25 +222,19 @@ static void begin_evaluation(evaluation *e, tn_evaluate_options options) {
 }
 
 tn_status tn__evaluate_rows(void *m, tn__token_rows *rows, tn_evaluate_options options) {
-    if (tn__pending()) {
-        return tn_error();
-    }
+    if (tn__pending()) { return tn_error(); }
     const char *wrong =
         TN__BEYOND({"the number of rows", rows->count, 1, 0}, {"batch", options.batch, 1, 0});
     wrong = !m                                 ? "the model is NULL"
             : tn_group_rank(options.group) < 0 ? "this rank is not a member of the group"
                                                : wrong;
-    if (wrong) {
-        return tn__raise(TN_EVALUE, rows->operation, "%s", wrong);
-    }
+    if (wrong) { return tn__raise(TN_EVALUE, rows->operation, "%s", wrong); }
     evaluation e = {.model = m, .rows = rows, .group = options.group, .batch = options.batch};
     const tn_module_lists *lists = ((const tn_module *)m)->lists;
     tn__loss_rule rule = lists ? lists->loss : (tn__loss_rule){0};
     e.multiple = rule.multiple ? rule.multiple : 1;
     tn__modes modes;
-    if (tn__modes_set(m, false, rows->operation, &modes)) {
-        begin_evaluation(&e, options);
-    }
+    if (tn__modes_set(m, false, rows->operation, &modes)) { begin_evaluation(&e, options); }
     if (ranks_alike(&e, &rule)) { /* after an error it ends the others' wait */
         do_rounds(&e);
     }

@@ -39,9 +39,7 @@ static void window_take(tn__token_rows *self, int64_t row, const tn__row_cost *c
 /* Each token's bytes of text; NULL after raising. */
 static int32_t *count_text_bytes(const tn_tokenizer *t, int64_t vocab) {
     int32_t *counts = tn__calloc_for((size_t)vocab, sizeof(*counts), operation);
-    if (!counts) {
-        return NULL;
-    }
+    if (!counts) { return NULL; }
     for (int64_t id = 0; id < vocab; id++) {
         size_t bytes = 0;
         const char *text = tn_tokenizer_bytes(t, id, &bytes);
@@ -84,9 +82,7 @@ static tn_status say_perplexity(const windows *w, tn_perplexity *out) {
 
 tn_status tn_evaluate_perplexity(void *m, tn_dataset *dataset, const tn_tokenizer *tokenizer,
                                  tn_evaluate_options options, tn_perplexity *out) {
-    if (!out) {
-        return tn__raise(TN_EVALUE, operation, "the result is NULL");
-    }
+    if (!out) { return tn__raise(TN_EVALUE, operation, "the result is NULL"); }
     *out = (tn_perplexity){0};
     if (tn__pending() || !tn__options_made(options.from_defaults, operation, "tn_evaluate") ||
         !windows_fit(dataset)) {

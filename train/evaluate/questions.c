@@ -38,13 +38,9 @@ static bool encode_text(const reading *r, const char *text, size_t bytes, tn__id
 
 /* Appends the tokens of an ending with a space before it. */
 static bool encode_ending(const reading *r, const tn__json *value, tn__ids_part *part) {
-    if (*value->text == ' ') {
-        return encode_text(r, value->text, value->bytes, part);
-    }
+    if (*value->text == ' ') { return encode_text(r, value->text, value->bytes, part); }
     char *spaced = tn__malloc_for(value->bytes + 1, operation);
-    if (!spaced) {
-        return false;
-    }
+    if (!spaced) { return false; }
     spaced[0] = ' ';
     memcpy(spaced + 1, value->text, value->bytes);
     bool done = encode_text(r, spaced, value->bytes + 1, part);
@@ -70,9 +66,7 @@ static bool add_ending(const reading *r, const tn__json *value) {
         return false;
     }
     tn__question_ending e = {.characters = count_characters(value), .question = q->count};
-    if (!encode_ending(r, value, &e.ids)) {
-        return false;
-    }
+    if (!encode_ending(r, value, &e.ids)) { return false; }
     if (e.ids.count < 1 || e.ids.count > r->context) {
         tn__raise(TN_EFORMAT, operation,
                   "%s:%lld: an ending has %lld tokens but must have from 1 to the context, %lld",
@@ -114,18 +108,14 @@ static bool add_question(const reading *r, const tn__json *line) {
     if (added.label < 0) {
         return refuse_line(r, "\"label\" must be the number of an ending, from 0");
     }
-    if (!encode_text(r, prompt->text, prompt->bytes, &added.prompt)) {
-        return false;
-    }
+    if (!encode_text(r, prompt->text, prompt->bytes, &added.prompt)) { return false; }
     if (added.prompt.count < 1) {
         return refuse_line(r, "\"ctx\" has no tokens, so an ending's first token would follow "
                               "nothing");
     }
     for (const tn__json *at = tn__json_first(endings); q->ending_count < added.first + added.count;
          at = tn__json_next(at)) {
-        if (!add_ending(r, at)) {
-            return false;
-        }
+        if (!add_ending(r, at)) { return false; }
     }
     q->list[q->count++] = added;
     return true;
@@ -133,9 +123,7 @@ static bool add_question(const reading *r, const tn__json *line) {
 
 static bool read_line(const reading *r, const char *text, size_t bytes) {
     tn__json_file json;
-    if (strspn(text, " \t\r") >= bytes) {
-        return true;
-    }
+    if (strspn(text, " \t\r") >= bytes) { return true; }
     if (!tn__json_read_any(&json, text, bytes)) {
         if (!json.wrong) {
             tn__raise(TN_ENOMEM, operation, "%s: no memory for a line", r->path);
@@ -159,9 +147,7 @@ tn_status tn__questions_read(tn__questions *q, const char *path, const tn_tokeni
                              int64_t context) {
     size_t bytes;
     char *text = tn__read_whole(path, &bytes, operation);
-    if (!text) {
-        return tn_error();
-    }
+    if (!text) { return tn_error(); }
     reading r = {.q = q, .tokenizer = tokenizer, .context = context, .path = path, .line = 1};
     bool sound = true;
     for (const char *at = text, *all = text + bytes; sound && at < all; r.line++) {

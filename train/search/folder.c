@@ -121,9 +121,7 @@ static bool claim_text(const tn_search *s) {
     char *mine = tn__search_text(s), *theirs = NULL;
     char *path = mine ? tn__folder_path(s->out, "search.txt", "search") : NULL;
     size_t bytes;
-    if (path && write_once(path, mine)) {
-        theirs = tn__read_whole(path, &bytes, "search");
-    }
+    if (path && write_once(path, mine)) { theirs = tn__read_whole(path, &bytes, "search"); }
     if (theirs && strcmp(theirs, mine) != 0) {
         tn__raise(TN_EMISMATCH, "search",
                   "%s is another search: it was\n%sbut is\n%s(choose another folder)", s->out,

@@ -59,9 +59,7 @@ static void put_launcher(tn__buffer *words, int64_t ranks) {
     }
     tn__buffer_format(words, "run%c--standalone%c-n%c%lld%c", 0, 0, 0, (long long)ranks, 0);
     memset(path, 0, sizeof(path));
-    if (readlink("/proc/self/exe", path, sizeof(path) - 1) > 0) {
-        put_string(words, path);
-    }
+    if (readlink("/proc/self/exe", path, sizeof(path) - 1) > 0) { put_string(words, path); }
 }
 
 /* The words that this process was started with, after those of a launcher. */
@@ -72,9 +70,7 @@ static bool make_arguments(tn__search_launch *l, int64_t ranks) {
         put_launcher(&l->words, ranks);
         first = strlen(line) + 1; /* its name, instead of which there is the path */
     }
-    if (line && first < bytes) {
-        tn__buffer_add(&l->words, line + first, bytes - first);
-    }
+    if (line && first < bytes) { tn__buffer_add(&l->words, line + first, bytes - first); }
     free(line);
     l->arguments = line ? new_list(&l->words, 0) : NULL;
     size_t count = 0;
@@ -145,16 +141,12 @@ static void put_settings(tn__buffer *to, const tn_search *s, int64_t trial, int 
     tn__buffer_format(to, "TERN_TRIAL=%lld %d %d%c", (long long)trial, s->trials[trial].rungs, lock,
                       0);
     put_string(to, "TERN_MEMORY_DIR"); /* what killed trials had saved would stay there */
-    if (s->ranks > 1) {
-        tn__buffer_add(to, alone, sizeof(alone));
-    }
+    if (s->ranks > 1) { tn__buffer_add(to, alone, sizeof(alone)); }
     if (profile && strstr(profile, ".json")) { /* all would write it, so each gets its own */
         const char *slash = strrchr(profile, '/');
         tn__buffer_format(to, "TERN_PROFILE=%s/%s%c", folder, slash ? slash + 1 : profile, 0);
     }
-    if (s->options.gpus > 0) {
-        put_gpus(to, s, slot);
-    }
+    if (s->options.gpus > 0) { put_gpus(to, s, slot); }
     if (!getenv("OMP_NUM_THREADS")) { /* the cores are shared among all processes of the host */
         tn__buffer_format(to, "OMP_NUM_THREADS=%lld%c", (long long)each, 0);
     }
@@ -177,14 +169,10 @@ static bool make_environment(tn__search_launch *l) {
     }
     l->environment = new_list(&l->settings, count);
     for (size_t i = 0; l->environment && i < count; i++) {
-        if (!is_set(&l->settings, environ[i])) {
-            l->environment[kept++] = environ[i];
-        }
+        if (!is_set(&l->settings, environ[i])) { l->environment[kept++] = environ[i]; }
     }
     for (char *setting = NULL; l->environment && (setting = next_string(&l->settings, setting));) {
-        if (strchr(setting, '=')) {
-            l->environment[kept++] = setting;
-        }
+        if (strchr(setting, '=')) { l->environment[kept++] = setting; }
     }
     return l->environment != NULL;
 }

@@ -70,9 +70,7 @@ int tn__search_lock(const tn_search *s, int64_t trial) {
     bool made = folder && tn__folder_make(folder, "search");
     char *path = made ? tn__folder_path(folder, "process.lock", "search") : NULL;
     free(folder);
-    if (!path) {
-        return -1;
-    }
+    if (!path) { return -1; }
     int lock = tn__above_streams(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
     bool locked = lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0, taken = errno == EWOULDBLOCK;
     if (lock < 0) {
@@ -94,14 +92,10 @@ int tn__search_lock(const tn_search *s, int64_t trial) {
 static void become_trial(const tn__search_launch *l, pid_t parent, int lock, bool apart) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     fcntl(lock, F_SETFD, 0);
-    if (apart) {
-        setpgid(0, 0);
-    }
+    if (apart) { setpgid(0, 0); }
     int output =
         tn__above_streams(open(l->output, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-    if (getppid() != parent || output < 0) {
-        _exit(1);
-    }
+    if (getppid() != parent || output < 0) { _exit(1); }
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
     execve(l->path, l->arguments, l->environment);
@@ -144,8 +138,7 @@ void tn__search_stop(tn_search *s) {
         kill(s->workers[i].pid, SIGTERM);
     }
     for (; s->worker_count > 0; s->worker_count--) {
-        while (waitpid(s->workers[s->worker_count - 1].pid, NULL, 0) < 0 && errno == EINTR) {
-        }
+        while (waitpid(s->workers[s->worker_count - 1].pid, NULL, 0) < 0 && errno == EINTR) {}
     }
 }
 

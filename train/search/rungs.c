@@ -59,13 +59,9 @@ static int compare_trials(const void *a, const void *b) {
 tn__ranked *tn__search_sort(const tn_search *s, int rung, int64_t *count) {
     tn__ranked *trials = tn__malloc_for((size_t)s->trial_count * sizeof(*trials), "search");
     *count = 0;
-    if (!trials) {
-        return NULL;
-    }
+    if (!trials) { return NULL; }
     for (int64_t i = 0; i < s->trial_count; i++) {
-        if (s->trials[i].rungs > rung) {
-            trials[(*count)++] = rank_of(s, i, rung);
-        }
+        if (s->trials[i].rungs > rung) { trials[(*count)++] = rank_of(s, i, rung); }
     }
     qsort(trials, (size_t)*count, sizeof(*trials), compare_trials);
     return trials;
@@ -112,9 +108,7 @@ static int64_t find_waiting(const tn_search *s, int r) {
     for (int64_t i = 0; i < s->rungs[r].count; i++) {
         int64_t trial = s->rungs[r].order[i];
         const tn__trial *t = &s->trials[trial];
-        if (t->rungs == r && !t->running && !t->elsewhere && !t->failed) {
-            return trial;
-        }
+        if (t->rungs == r && !t->running && !t->elsewhere && !t->failed) { return trial; }
     }
     return -1;
 }

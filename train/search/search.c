@@ -49,9 +49,7 @@ static bool search_options_fit(const tn_search_options *o) {
         : o->ranks < 1 || o->ranks > 4096                 ? "ranks: 1 to 4096"
         : o->gpus < 0 || o->gpus > 1000                   ? "gpus: 0 to 1000"
                                                           : NULL;
-    if (wrong) {
-        tn__raise(TN_EVALUE, "search_new", "%s", wrong);
-    }
+    if (wrong) { tn__raise(TN_EVALUE, "search_new", "%s", wrong); }
     return !wrong;
 }
 
@@ -151,15 +149,9 @@ static bool begin_child(tn_search *s, int64_t trial, int64_t rung) {
 static bool search_begin(tn_search *s) {
     int64_t trial, rung;
     s->began = true;
-    if (!count_trials(s)) {
-        return false;
-    }
-    if (tn__search_told(&trial, &rung)) {
-        return begin_child(s, trial, rung);
-    }
-    if (!tn__search_find_rank(s) || !tn__search_claim(s)) {
-        return false;
-    }
+    if (!count_trials(s)) { return false; }
+    if (tn__search_told(&trial, &rung)) { return begin_child(s, trial, rung); }
+    if (!tn__search_find_rank(s) || !tn__search_claim(s)) { return false; }
     bool apart = s->ranks > 1 || s->options.ranks > 1 || s->options.gpus > 0;
     s->processes = s->options.processes > 0 ? (int)s->options.processes : apart;
     if (s->processes > 0 && s->options.ranks == 1 && getenv("TERN_MEMORY_DIR")) {
@@ -198,9 +190,7 @@ static void end_trial(tn_search *s, int64_t trial, bool well) {
     t->running = false;
     t->failed =
         !tn__search_learn(s, trial); /* it counts, now and later, however the process ended */
-    if (!tn__pending()) {
-        say_trial(s, trial, well);
-    }
+    if (!tn__pending()) { say_trial(s, trial, well); }
 }
 
 /* The trial to run next, locked. -1: others have the rest at the moment, or after raising. */
@@ -209,12 +199,8 @@ static int64_t take_trial(tn_search *s, int *lock) {
     while (trial >= 0 && !tn__pending()) {
         *lock = tn__search_lock(s, trial);
         s->trials[trial].elsewhere = *lock < 0;
-        if (*lock >= 0 && !tn__search_learn(s, trial)) {
-            return trial;
-        }
-        if (*lock >= 0) {
-            close(*lock);
-        }
+        if (*lock >= 0 && !tn__search_learn(s, trial)) { return trial; }
+        if (*lock >= 0) { close(*lock); }
         trial = tn__search_choose_next(s);
     }
     return -1;
@@ -232,9 +218,7 @@ static bool any_running(const tn_search *s) {
 static void await_trial(tn_search *s) {
     bool well = false;
     int64_t trial = tn__search_wait(s, &well);
-    if (trial >= 0) {
-        end_trial(s, trial, well);
-    }
+    if (trial >= 0) { end_trial(s, trial, well); }
     for (int64_t i = 0; i < s->trial_count; i++) {
         s->trials[i].elsewhere = false; /* until looked at again */
     }
@@ -265,9 +249,7 @@ bool tn_search_next(tn_search *s) {
     }
     if (!s->began) {
         s->over = !search_begin(s);
-        if (s->over || s->child) {
-            return !s->over;
-        }
+        if (s->over || s->child) { return !s->over; }
     } else if (s->current >= 0 && !s->reported) {
         s->trials[s->current].failed = true;
     }
@@ -275,9 +257,7 @@ bool tn_search_next(tn_search *s) {
     s->current = -1;
     free(s->folder);
     s->folder = NULL;
-    if (s->child || s->stopped || s->over) {
-        return false;
-    }
+    if (s->child || s->stopped || s->over) { return false; }
     if (s->processes > 0) {
         run_processes(s);
         s->over = true;
@@ -307,27 +287,19 @@ void tn_search_report(tn_search *s, double value) {
     }
     tn__trial *t = &s->trials[s->current];
     s->reported = s->trial_rank > 0 || tn__search_write_value(s, s->current, value);
-    if (s->reported) {
-        t->values[t->rungs++] = value;
-    }
-    if (s->reported && !s->child) {
-        say_trial(s, s->current, true);
-    }
+    if (s->reported) { t->values[t->rungs++] = value; }
+    if (s->reported && !s->child) { say_trial(s, s->current, true); }
 }
 
 bool tn_search_best(tn_search *s) {
-    if (!s || !s->trials || s->child || s->stopped || s->rank != 0) {
-        return false;
-    }
+    if (!s || !s->trials || s->child || s->stopped || s->rank != 0) { return false; }
     int64_t best = -1, count;
     for (int rung = s->rung_count - 1; rung >= 0 && best < 0; rung--) {
         tn__ranked *trials = tn__search_sort(s, rung, &count);
         best = trials && count > 0 ? trials[0].trial : -1;
         free(trials);
     }
-    if (best < 0 || tn__pending()) {
-        return false;
-    }
+    if (best < 0 || tn__pending()) { return false; }
     free(s->folder);
     s->folder = tn__search_trial_folder(s, best);
     tn__search_set(s, best);

@@ -69,9 +69,7 @@ static tn_status add_choices(tn_search *s, const char *name, tn__searched list, 
                          choices ? list.count : 0);
     }
     tn__searched *v = space_add(s, name, value);
-    if (!v) {
-        return tn_error();
-    }
+    if (!v) { return tn_error(); }
     list.choices = tn__malloc((size_t)list.count * size);
     if (!list.choices) {
         s->space_count--; /* there is no variable to set */

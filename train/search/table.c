@@ -24,9 +24,7 @@ static void put_csv(tn__buffer *row, const char *text) {
     tn__buffer_add(row, ",\"", quotes ? 2 : 1);
     for (; *text; text++) {
         tn__buffer_add(row, text, 1);
-        if (*text == '"') {
-            tn__buffer_add(row, text, 1);
-        }
+        if (*text == '"') { tn__buffer_add(row, text, 1); }
     }
     tn__buffer_add(row, "\"", quotes ? 1 : 0);
 }
@@ -80,9 +78,7 @@ static void put_table(const tn_search *s, tn__file *csv) {
         tn__ranked *trials = tn__search_sort(s, rung, &count);
         for (int64_t i = 0; trials && i < count; i++) {
             bool here = s->trials[trials[i].trial].rungs == rung + 1;
-            if (here && (place++ < SHOWN || csv)) {
-                put_trial(&t, s, trials[i].trial, place);
-            }
+            if (here && (place++ < SHOWN || csv)) { put_trial(&t, s, trials[i].trial, place); }
         }
         free(trials);
     }
@@ -125,9 +121,7 @@ static bool any_value(const tn_search *s) {
 }
 
 int tn_search_end(tn_search *s) {
-    if (!s) {
-        return 1;
-    }
+    if (!s) { return 1; }
     bool child = s->child, stopped = s->stopped || (child && tn_stop_asked());
     if (!child && stopped) {
         printf("stopped; the same command continues\n");

@@ -56,18 +56,14 @@ bool tn__plot_axes(const tn_plot *plot, int x_ticks, int y_ticks, tn__axis *x, t
             }
         }
     }
-    if (low_x > high_x) {
-        return false;
-    }
+    if (low_x > high_x) { return false; }
     *x = axis_of(low_x, high_x, x_ticks);
     *y = axis_of(low_y, high_y, y_ticks);
     return true;
 }
 
 void tn__axis_label(const tn__axis *a, double value, char *text, size_t size) {
-    if (fabs(value) < a->step * 1e-6) {
-        value = 0; /* not "-0" */
-    }
+    if (fabs(value) < a->step * 1e-6) { value = 0; /* not "-0" */ }
     if (a->decimals < 0) {
         snprintf(text, size, "%.4g", value);
     } else {

@@ -89,9 +89,7 @@ static void put_curve(tn__file *out, const tn_curve *c, int number, const tn__ax
     bool down = false;
     for (int64_t i = 0; i < c->count; i++) {
         if (!tn__drawable(c->x[i], c->y[i])) {
-            if (s.open) {
-                put_stroke(out, &s, &down);
-            }
+            if (s.open) { put_stroke(out, &s, &down); }
             s.open = down = false;
             continue;
         }
@@ -102,15 +100,11 @@ static void put_curve(tn__file *out, const tn_curve *c, int number, const tn__ax
             s.last = at_y;
             continue;
         }
-        if (s.open) {
-            put_stroke(out, &s, &down);
-        }
+        if (s.open) { put_stroke(out, &s, &down); }
         s = (stroke){
             .x = at_x, .first = at_y, .low = at_y, .high = at_y, .last = at_y, .open = true};
     }
-    if (s.open) {
-        put_stroke(out, &s, &down);
-    }
+    if (s.open) { put_stroke(out, &s, &down); }
     tn__file_print(out, "\"/>\n");
 }
 
@@ -164,9 +158,7 @@ static void put_plot(tn__file *out, const tn_plot *plot) {
             put_curve(out, &plot->curves[i], i, &x, &y);
         }
     }
-    if (plot->count > 1) {
-        put_legend(out, plot);
-    }
+    if (plot->count > 1) { put_legend(out, plot); }
     tn__file_print(out, "</svg>\n");
 }
 

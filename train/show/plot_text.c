@@ -121,9 +121,7 @@ static void print_x_axis(const canvas *c, const tn__axis *x, const char *name, F
     int used = free_from > 0 ? free_from - 1 : 0;
     bool fits = used + 2 + tn__text_columns(name) <= LABEL + c->columns + BEHIND;
     fprintf(file, "\n%.*s", used, labels);
-    if (name && !fits) {
-        fprintf(file, "\n%*s", LABEL - 2, "");
-    }
+    if (name && !fits) { fprintf(file, "\n%*s", LABEL - 2, ""); }
     fprintf(file, "%s%s\n", name ? "  " : "", name ? name : "");
 }
 
@@ -176,9 +174,7 @@ static void print_plot(const tn_plot *plot, canvas *c, FILE *file) {
 }
 
 void tn_plot_text(const tn_plot *plot, FILE *file, int columns, int rows) {
-    if (!plot || !file || !tn__plot_fits(plot, "plot_text")) {
-        return;
-    }
+    if (!plot || !file || !tn__plot_fits(plot, "plot_text")) { return; }
     bool utf8 = tn__shows_utf8();
     int most = tn__terminal_columns(file);
     columns = clamp_between(columns < most ? columns : most, LEAST_COLUMNS, MOST);
@@ -188,9 +184,7 @@ void tn_plot_text(const tn_plot *plot, FILE *file, int columns, int rows) {
                 .down = utf8 ? 4 : 1};
     size_t cells = (size_t)c.columns * (size_t)c.rows;
     c.dots = tn__calloc_for(cells, 2, "plot_text");
-    if (!c.dots) {
-        return;
-    }
+    if (!c.dots) { return; }
     c.curve = c.dots + cells;
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     print_plot(plot, &c, file);

@@ -134,9 +134,7 @@ static void draw_line(tn_progress *p) {
     if (p->terminal) {
         int space = columns - tn__text_columns(facts) - 5;
         fputs("\r", p->file);
-        if (space >= 8) {
-            draw_bar(p, space < 40 ? space : 40);
-        }
+        if (space >= 8) { draw_bar(p, space < 40 ? space : 40); }
         fprintf(p->file, "%s\033[K", facts);
     } else {
         fprintf(p->file, "%s\n", facts);
@@ -149,9 +147,7 @@ static void draw_line(tn_progress *p) {
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
 void tn_progress_step(tn_progress *p, int64_t step, double loss, int64_t units) {
-    if (!p) {
-        return;
-    }
+    if (!p) { return; }
     double time = tn__now();
     if (tn__grow(&p->times, p->count + 1, &p->capacity, sizeof(*p->times), NULL)) {
         p->times[p->count++] = (float)((time - p->last) * 1e3);
@@ -160,12 +156,8 @@ void tn_progress_step(tn_progress *p, int64_t step, double loss, int64_t units) 
     p->last = time;
     p->done = step < INT64_MAX ? step + 1 : step;
     p->loss = loss;
-    if (units > 0 && __builtin_add_overflow(p->units, units, &p->units)) {
-        p->units = INT64_MAX;
-    }
-    if (time - p->drawn >= (p->terminal ? redraw_seconds : line_seconds)) {
-        draw_line(p);
-    }
+    if (units > 0 && __builtin_add_overflow(p->units, units, &p->units)) { p->units = INT64_MAX; }
+    if (time - p->drawn >= (p->terminal ? redraw_seconds : line_seconds)) { draw_line(p); }
 }
 
 void tn_progress_utilisation(tn_progress *p, double flops, double peak) {
@@ -176,15 +168,11 @@ void tn_progress_utilisation(tn_progress *p, double flops, double peak) {
 }
 
 void tn_progress_resume(tn_progress *p) {
-    if (p) {
-        p->last = tn__now();
-    }
+    if (p) { p->last = tn__now(); }
 }
 
 void tn_progress_note(tn_progress *p, const char *text) {
-    if (p) {
-        snprintf(p->note, sizeof(p->note), "%s", text ? text : "");
-    }
+    if (p) { snprintf(p->note, sizeof(p->note), "%s", text ? text : ""); }
 }
 
 void tn_progress_clear(tn_progress *p) {
@@ -200,13 +188,9 @@ static int compare_floats(const void *a, const void *b) {
 }
 
 double tn_progress_median_ms(const tn_progress *p) {
-    if (!p || p->count == 0) {
-        return 0;
-    }
+    if (!p || p->count == 0) { return 0; }
     float *sorted = tn__malloc_for((size_t)p->count * sizeof(float), "progress");
-    if (!sorted) {
-        return 0;
-    }
+    if (!sorted) { return 0; }
     memcpy(sorted, p->times, (size_t)p->count * sizeof(float));
     qsort(sorted, (size_t)p->count, sizeof(float), compare_floats);
     int64_t middle = p->count / 2;
@@ -217,12 +201,8 @@ double tn_progress_median_ms(const tn_progress *p) {
 }
 
 void tn_progress_free(tn_progress *p) {
-    if (!p || !tn__alive_end(&lines, p, "progress_free")) {
-        return;
-    }
-    if (p->done > p->start && (p->terminal || p->shown < p->done)) {
-        draw_line(p);
-    }
+    if (!p || !tn__alive_end(&lines, p, "progress_free")) { return; }
+    if (p->done > p->start && (p->terminal || p->shown < p->done)) { draw_line(p); }
     if (p->terminal && p->done > p->start) {
         fputc('\n', p->file);
         fflush(p->file);

@@ -31,9 +31,7 @@ int tn__terminal_columns(FILE *file) {
         return most > 0 ? most : INT_MAX;
     }
     struct winsize size;
-    if (ioctl(fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
-        return size.ws_col;
-    }
+    if (ioctl(fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) { return size.ws_col; }
     const char *columns = getenv("COLUMNS");
     int said = columns ? atoi(columns) : 0;
     return said > 0 ? said : 80;

@@ -146,9 +146,7 @@ static void checked_destroy(tn_engine *base) {
 }
 
 tn_engine *tn__checked_new(tn_engine *inner) {
-    if (!inner) {
-        return NULL;
-    }
+    if (!inner) { return NULL; }
     checked *c = tn__calloc(1, sizeof(*c));
     tn__fingerprint *all = tn__calloc((size_t)inner->ranks, sizeof(*all));
     const tn__fingerprint **pointers = tn__malloc((size_t)inner->ranks * sizeof(tn__fingerprint *));

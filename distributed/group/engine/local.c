@@ -46,9 +46,7 @@ static tn_status hub_arrive(local *e, const tn_transfer *t) {
     tn__hub *h = e->hub;
     tn__seat *mine = &h->seats[e->base.rank];
     tn_status status = h->dead != TN_OK ? h->dead : compare_seats(e, t);
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status != TN_OK) { return status; }
     mine->here = true;
     mine->t = *t;
     uint64_t round = h->round;
@@ -58,9 +56,7 @@ static tn_status hub_arrive(local *e, const tn_transfer *t) {
     }
     while (status == TN_OK && h->round == round) {
         status = tn__hub_check(h);
-        if (status == TN_OK) {
-            status = tn__hub_wait(h, e->base.rank, t);
-        }
+        if (status == TN_OK) { status = tn__hub_wait(h, e->base.rank, t); }
     }
     return h->round != round ? TN_OK : status;
 }
@@ -90,9 +86,7 @@ static void hub_share(const local *e, const tn_transfer *t) {
     tn__peer_view v = tn__view_of(t, e->base.rank, h->ranks);
     for (int r = 0; r < h->ranks; r++) {
         v.base[r] = h->seats[r].t.in;
-        if (t->kind == TN_ALL_REDUCE || r == t->root) {
-            out[outs++] = h->seats[r].t.out;
-        }
+        if (t->kind == TN_ALL_REDUCE || r == t->root) { out[outs++] = h->seats[r].t.out; }
     }
     if (t->kind == TN_ALL_REDUCE || t->kind == TN_REDUCE_TO_ROOT) {
         tn__view_reduce(&v, t, out, outs);
@@ -109,18 +103,14 @@ static tn_status run_collective(local *e, const tn_transfer *t) {
         /* Only here do others read a buffer as my in while I write it as my out. */
         size_t bytes = (size_t)(t->count * h->ranks) * tn_dtype_size(t->dtype);
         copy = tn__malloc(bytes);
-        if (!copy) {
-            return TN_ENOMEM;
-        }
+        if (!copy) { return TN_ENOMEM; }
         mine.in = memcpy(copy, t->in, bytes);
     }
     pthread_mutex_lock(&h->lock);
     tn_status status = hub_arrive(e, &mine);
     if (status == TN_OK) {
         pthread_mutex_unlock(&h->lock);
-        if (t->count > 0) {
-            hub_share(e, &mine);
-        }
+        if (t->count > 0) { hub_share(e, &mine); }
         pthread_mutex_lock(&h->lock);
         hub_depart(h);
     }
@@ -135,9 +125,7 @@ static tn_status send_parcel(local *e, const tn_transfer *t) {
     tn__hub *h = e->hub;
     int64_t bytes = t->count * tn__view_size(t);
     tn__parcel *p = tn__malloc(sizeof(*p) + (size_t)bytes);
-    if (!p) {
-        return TN_ENOMEM;
-    }
+    if (!p) { return TN_ENOMEM; }
     *p = (tn__parcel){.from = e->base.rank, .to = t->root, .dtype = t->dtype, .count = t->count};
     tn__view_copy(p->data, t->in, bytes);
     pthread_mutex_lock(&h->lock);

@@ -43,15 +43,11 @@ static tn__hub *hub_announce(const tn_engine_options *o, char *why) {
 }
 
 tn__hub *tn__hub_join(const tn_engine_options *o, char *why) {
-    if (o->rank == 0) {
-        return hub_announce(o, why);
-    }
+    if (o->rank == 0) { return hub_announce(o, why); }
     tn__hub *h = NULL;
     tn_store_value value = {0};
     tn_status status = o->store->get(o->store, "hub", &value, o->deadline, why);
-    if (status == TN_OK && value.bytes == sizeof(h)) {
-        memcpy((void *)&h, value.data, sizeof(h));
-    }
+    if (status == TN_OK && value.bytes == sizeof(h)) { memcpy((void *)&h, value.data, sizeof(h)); }
     free(value.data);
     return h;
 }
@@ -62,9 +58,7 @@ void tn__hub_leave(tn__hub *h, int rank) {
     pthread_cond_broadcast(&h->changed);
     bool last = --h->refs == 0;
     pthread_mutex_unlock(&h->lock);
-    if (last) {
-        hub_free(h);
-    }
+    if (last) { hub_free(h); }
 }
 
 /* ---- Failing and waiting --------------------------------------------------------------------- */
@@ -82,9 +76,7 @@ tn_status tn__hub_die(tn__hub *h, tn_status status, const char *reason) {
 static size_t tell_seat(const tn__hub *h, int r, char *text, size_t used, size_t size) {
     char what[128];
     const tn__seat *s = &h->seats[r];
-    if (used >= size) {
-        return used;
-    }
+    if (used >= size) { return used; }
     if (s->here) {
         tn__transfer_text(&s->t, what, sizeof(what));
         return used +
@@ -103,9 +95,7 @@ static void name_missing(const tn__hub *h, int me, const tn_transfer *t, char *t
         return;
     }
     for (int r = 0; r < h->ranks; r++) {
-        if (r != me && !h->seats[r].here) {
-            used = tell_seat(h, r, text, used, size);
-        }
+        if (r != me && !h->seats[r].here) { used = tell_seat(h, r, text, used, size); }
     }
 }
 

@@ -32,17 +32,13 @@ static tn_nccl_engine_function *nccl_load(char *why) {
     void *symbol = tn__plugin_symbol(plugin && *plugin ? plugin : "cuda", "tern_nccl_engine",
                                      reason, sizeof(reason));
     memcpy(&function, &symbol, sizeof(function));
-    if (!function) {
-        snprintf(why, TN_ENGINE_WHY, "the CUDA plugin is not available: %s", reason);
-    }
+    if (!function) { snprintf(why, TN_ENGINE_WHY, "the CUDA plugin is not available: %s", reason); }
     return function;
 }
 
 bool tn__nccl_is_there(char *why) {
     tn_nccl_engine_function *function = nccl_load(why);
-    if (!function) {
-        return false;
-    }
+    if (!function) { return false; }
     if (tn_device_count(TN_CUDA) == 0) {
         snprintf(why, TN_ENGINE_WHY, "%.*s", TN_ENGINE_WHY - 1, tn_device_why(TN_CUDA));
         return false;
@@ -57,9 +53,7 @@ bool tn__nccl_is_there(char *why) {
 /* Whether a rank has given up or is gone, as far as can be known without waiting. */
 static tn_status check_peers(void *user, bool all, char *why) {
     pair *p = user;
-    if (p->host->check) {
-        return p->host->check(p->host, all, why);
-    }
+    if (p->host->check) { return p->host->check(p->host, all, why); }
     bool exists = false;
     char ignored[TN_STORE_WHY];
     tn_store_value value = {0};
@@ -124,16 +118,12 @@ static void device_release(tn_engine *base, void *memory) {
 static void nccl_leave(tn_engine *base) {
     pair *p = (pair *)base;
     p->gpu->leave(p->gpu);
-    if (p->host->leave) {
-        p->host->leave(p->host);
-    }
+    if (p->host->leave) { p->host->leave(p->host); }
 }
 
 static void nccl_destroy(tn_engine *base) {
     pair *p = (pair *)base;
-    if (p->gpu) {
-        p->gpu->destroy(p->gpu);
-    }
+    if (p->gpu) { p->gpu->destroy(p->gpu); }
     p->host->destroy(p->host);
     tn_store_free(p->store);
     free(p);
@@ -179,9 +169,7 @@ static tn_engine *nccl_join(pair *p, const tn_engine_options *options, char *why
     tn_engine_options o = *options;
     char missing[TN_ENGINE_WHY] = "";
     find_missing(&o, missing);
-    if (!all_have_it(&o, missing, why)) {
-        return NULL;
-    }
+    if (!all_have_it(&o, missing, why)) { return NULL; }
     o.check = check_peers;
     o.check_user = p;
     return nccl_load(why)(TN_ENGINE_VERSION, &o, why);

@@ -161,17 +161,13 @@ static void reduce_half_block(tn_reduction how, tn_dtype dtype, void *y, const v
         widen_floats(dtype, next, (const char *)x[r] + offset, n);
         f(acc, acc, next, n);
     }
-    if (how == TN_MEAN) {
-        divide_f32(acc, n, ranks);
-    }
+    if (how == TN_MEAN) { divide_f32(acc, n, ranks); }
     narrow_floats(dtype, y, acc, n);
 }
 
 void tn__reduce_all(tn_reduction how, tn_dtype dtype, void *y, const void *const *x, int ranks,
                     int64_t n) {
-    if (!combine_of(how, dtype) || !y || !x || ranks < 1) {
-        return;
-    }
+    if (!combine_of(how, dtype) || !y || !x || ranks < 1) { return; }
     int64_t size = (int64_t)tn_dtype_size(dtype);
     if (ranks == 1) {
         memmove(y, x[0], n > 0 ? (size_t)(n * size) : 0);

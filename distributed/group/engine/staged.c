@@ -111,9 +111,7 @@ static tn_status device_failed(const staged *s, tn_status status, char *why) {
 static tn_status was_aborted(staged *s, char *why) {
     pthread_mutex_lock(&s->lock);
     bool aborted = s->aborted;
-    if (aborted) {
-        snprintf(why, TN_ENGINE_WHY, "%s", s->reason);
-    }
+    if (aborted) { snprintf(why, TN_ENGINE_WHY, "%s", s->reason); }
     pthread_mutex_unlock(&s->lock);
     return aborted ? TN_EPEER : TN_OK;
 }
@@ -125,9 +123,7 @@ static tn_status await_mark(staged *s, void *mark, double deadline, char *why) {
     while (!s->table->mark_reached(mark)) {
         double now = tn__now();
         tn_status status = was_aborted(s, why);
-        if (status != TN_OK) {
-            return status;
-        }
+        if (status != TN_OK) { return status; }
         if (now >= deadline) {
             snprintf(why, TN_ENGINE_WHY, "%s has not reached it within %.3g seconds",
                      tn_device_text(s->device), deadline - begun);
@@ -192,18 +188,10 @@ static tn_status reduce_piece(staged *s, const journey *j, int64_t i, char *why)
 static tn_status staged_travel(staged *s, const journey *j, char *why) {
     tn_status status = fetch_piece(s, j, 0, why);
     for (int64_t i = 0; i < j->chunks && status == TN_OK; i++) {
-        if (i + 1 < j->chunks) {
-            status = fetch_piece(s, j, i + 1, why);
-        }
-        if (status == TN_OK) {
-            status = await_mark(s, s->fetched[i % SLOTS], j->t->deadline, why);
-        }
-        if (status == TN_OK) {
-            status = reduce_piece(s, j, i, why);
-        }
-        if (status == TN_OK) {
-            status = deliver_piece(s, j, i, why);
-        }
+        if (i + 1 < j->chunks) { status = fetch_piece(s, j, i + 1, why); }
+        if (status == TN_OK) { status = await_mark(s, s->fetched[i % SLOTS], j->t->deadline, why); }
+        if (status == TN_OK) { status = reduce_piece(s, j, i, why); }
+        if (status == TN_OK) { status = deliver_piece(s, j, i, why); }
     }
     return status;
 }
@@ -212,21 +200,15 @@ static tn_status staged_travel(staged *s, const journey *j, char *why) {
 
 static bool make_slots(staged *s) {
     for (int i = 0; i < SLOTS; i++) {
-        if (!s->slots[i]) {
-            s->slots[i] = s->table->host_alloc(SLOT);
-        }
-        if (!s->slots[i]) {
-            return false;
-        }
+        if (!s->slots[i]) { s->slots[i] = s->table->host_alloc(SLOT); }
+        if (!s->slots[i]) { return false; }
     }
     return true;
 }
 
 /* Makes a stream on t's device, and slots. */
 static tn_status staged_prepare(staged *s, const tn_transfer *t, char *why) {
-    if (s->stream && tn__same_device(s->device, t->device)) {
-        return TN_OK;
-    }
+    if (s->stream && tn__same_device(s->device, t->device)) { return TN_OK; }
     s->table = tn__device_table(t->device);
     if (!s->table) {
         snprintf(why, TN_ENGINE_WHY, "there is no device %s", tn_device_text(t->device));
@@ -245,25 +227,17 @@ static void staged_settle(staged *s) {
     while (mark && !s->table->mark_reached(mark) && tn__now() < end) {
         nanosleep(&(struct timespec){.tv_nsec = (long)(LONGEST_NAP * 1e9)}, NULL);
     }
-    if (mark) {
-        s->table->mark_free(mark);
-    }
+    if (mark) { s->table->mark_free(mark); }
 }
 
 /* All is queued: the program may continue. This still waits for the end, since a failure belongs to
  * this operation. */
 static tn_status staged_finish(staged *s, const tn_transfer *t, char *why) {
     void *end = s->table->stream_mark(s->stream);
-    if (!end) {
-        return device_failed(s, TN_OK, why);
-    }
-    if (t->launched) {
-        t->launched(t->launched_user, end);
-    }
+    if (!end) { return device_failed(s, TN_OK, why); }
+    if (t->launched) { t->launched(t->launched_user, end); }
     tn_status status = await_mark(s, end, t->deadline, why);
-    if (!t->launched) {
-        s->table->mark_free(end);
-    }
+    if (!t->launched) { s->table->mark_free(end); }
     return status;
 }
 
@@ -273,9 +247,7 @@ static tn_status run_on_device(staged *s, const tn_transfer *t, char *why) {
         status = s->table->stream_join(s->stream, t->ready);
         status = status == TN_OK ? TN_OK : device_failed(s, status, why);
     }
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status != TN_OK) { return status; }
     journey j = {.t = t,
                  .have = parts_of(t, s->base.rank, s->base.ranks),
                  .size = (int64_t)tn_dtype_size(t->dtype),
@@ -283,9 +255,7 @@ static tn_status run_on_device(staged *s, const tn_transfer *t, char *why) {
     j.chunks = t->count > 0 ? (t->count + j.chunk - 1) / j.chunk : 1;
     status = staged_travel(s, &j, why);
     status = status == TN_OK ? staged_finish(s, t, why) : status;
-    if (status != TN_OK) {
-        staged_settle(s);
-    }
+    if (status != TN_OK) { staged_settle(s); }
     return status;
 }
 
@@ -332,9 +302,7 @@ static void staged_destroy(tn_engine *base) {
     for (int i = 0; i < SLOTS && s->table; i++) {
         s->table->mark_free(s->fetched[i]);
     }
-    if (s->table) {
-        s->table->stream_free(s->stream);
-    }
+    if (s->table) { s->table->stream_free(s->stream); }
     for (int i = 0; i < SLOTS && s->table; i++) {
         s->table->host_free(s->slots[i], SLOT);
     }

@@ -8,9 +8,7 @@
 enum { BLOCK = 8192 };
 
 void tn__view_copy(void *to, const void *from, int64_t bytes) {
-    if (bytes > 0 && from && to != from) {
-        memmove(to, from, (size_t)bytes);
-    }
+    if (bytes > 0 && from && to != from) { memmove(to, from, (size_t)bytes); }
 }
 
 tn__peer_view tn__view_of(const tn_transfer *t, int rank, int ranks) {
@@ -54,9 +52,7 @@ void tn__view_read(const tn__peer_view *v, const tn_transfer *t) {
         tn__view_reduce_part(v, t, 0, 0, v->count, tn__view_out(t, 0, v->at));
         break;
     case TN_REDUCE_TO_ROOT:
-        if (is_root) {
-            tn__view_reduce_part(v, t, 0, 0, v->count, tn__view_out(t, 0, v->at));
-        }
+        if (is_root) { tn__view_reduce_part(v, t, 0, 0, v->count, tn__view_out(t, 0, v->at)); }
         break;
     case TN_REDUCE_SCATTER:
         tn__view_reduce_part(v, t, v->rank, 0, v->count, tn__view_out(t, 0, v->at));

@@ -35,9 +35,7 @@ static void assign_buckets(tn_ddp_state *d) {
         tn__ddp_bucket *b = &d->buckets[p->bucket];
         p->offset = tn__flat_place(&b->count, tn_count(p->base.leaf), tn__flat_line(dtype));
         int64_t most = p->bucket == 0 ? d->options.first_bucket : d->options.bucket_bytes;
-        if (b->count * (int64_t)tn_dtype_size(dtype) >= most) {
-            open[dtype] = -1;
-        }
+        if (b->count * (int64_t)tn_dtype_size(dtype) >= most) { open[dtype] = -1; }
     }
 }
 
@@ -46,9 +44,7 @@ static bool allocate_buckets(tn_ddp_state *d) {
         tn__ddp_bucket *b = &d->buckets[i];
         tn_tensor *flat = tn_group_empty_on(d->base.group, tn_device_of(d->params[0].base.leaf),
                                             TN_DIMS(b->count), b->dtype);
-        if (tn_is_inert(flat)) {
-            return false;
-        }
+        if (tn_is_inert(flat)) { return false; }
         b->flat = tn_keep(tn_zero_(flat)); /* the gaps between the views are sent too */
         d->stats.bytes += b->count * (int64_t)tn_dtype_size(b->dtype);
     }
@@ -96,13 +92,9 @@ static void show_buckets(tn_ddp_state *d) {
 static bool make_buckets(tn_ddp_state *d) {
     d->buckets = tn__calloc_for((size_t)d->placed + 1, sizeof(*d->buckets), "ddp");
     d->views = tn__calloc_for((size_t)d->placed + 1, sizeof(tn_tensor *), "ddp");
-    if (!d->buckets || !d->views) {
-        return false;
-    }
+    if (!d->buckets || !d->views) { return false; }
     assign_buckets(d);
-    if (!allocate_buckets(d) || !place_params(d)) {
-        return false;
-    }
+    if (!allocate_buckets(d) || !place_params(d)) { return false; }
     show_buckets(d);
     return true;
 }
@@ -110,9 +102,7 @@ static bool make_buckets(tn_ddp_state *d) {
 void tn__ddp_drop_buckets(tn_ddp_state *d) {
     for (int i = 0; i < d->placed; i++) {
         tn__ddp_param *p = &d->params[d->order[i]];
-        if (p->view) {
-            set_view(p, NULL);
-        }
+        if (p->view) { set_view(p, NULL); }
         p->bucket = -1;
     }
     for (int i = 0; i < d->bucket_count; i++) {
@@ -158,9 +148,7 @@ static bool layout_buckets(tn_ddp_state *d, const int64_t *order) {
             d->order[d->placed] = order[d->placed];
             d->placed++;
         }
-        if (!make_buckets(d)) {
-            tn__ddp_drop_buckets(d);
-        }
+        if (!make_buckets(d)) { tn__ddp_drop_buckets(d); }
     }
     bring_back(d);
     return !tn__pending();
@@ -172,9 +160,7 @@ static bool layout_buckets(tn_ddp_state *d, const int64_t *order) {
  * first, as in backward; then -1. (count + 1) i64, inert after raising. */
 static tn_tensor *wanted_order(tn_ddp_state *d) {
     tn_tensor *t = tn_full(TN_DIMS(d->base.count + 1), -1, TN_I64);
-    if (tn_is_inert(t)) {
-        return t;
-    }
+    if (tn_is_inert(t)) { return t; }
     int64_t *order = tn_data_mut(t);
     for (int i = 0; i < d->base.count; i++) {
         d->params[i].listed = false;
@@ -191,9 +177,7 @@ static tn_tensor *wanted_order(tn_ddp_state *d) {
         }
     }
     for (int i = d->base.count - 1; i >= 0; i--) {
-        if (!d->params[i].listed && tn_requires_grad(d->params[i].base.leaf)) {
-            *order++ = i;
-        }
+        if (!d->params[i].listed && tn_requires_grad(d->params[i].base.leaf)) { *order++ = i; }
     }
     return t;
 }

@@ -17,9 +17,7 @@ void tn__ddp_expect(tn_ddp_state *d) {
     for (int i = 0; i < d->base.count; i++) {
         tn__ddp_param *p = &d->params[i];
         p->base.wanted = p->base.wanted && p->bucket >= 0;
-        if (p->base.wanted) {
-            d->buckets[p->bucket].waiting++;
-        }
+        if (p->base.wanted) { d->buckets[p->bucket].waiting++; }
     }
     /* A rank that has joined does not know what is frozen elsewhere: then everything is sent. */
     for (int i = 0; i < d->bucket_count; i++) {
@@ -39,9 +37,7 @@ static bool sits_out(const tn_ddp_state *d, const tn__ddp_param *p) {
 static void fill_gaps(tn_ddp_state *d, int bucket) {
     for (int i = 0; i < d->placed; i++) {
         tn__ddp_param *p = &d->params[d->order[i]];
-        if (p->bucket != bucket || p->base.ready) {
-            continue;
-        }
+        if (p->bucket != bucket || p->base.ready) { continue; }
         if (sits_out(d, p)) {
             p->aside = tn_keep(tn_copy(p->view));
             tn_zero_(p->view);
@@ -53,9 +49,7 @@ static void fill_gaps(tn_ddp_state *d, int bucket) {
 
 /* Counts what was given to the group. */
 static void note_sent(tn_ddp_state *d, const tn_work *w) {
-    if (w) {
-        d->stats.sent += w->t.count * (int64_t)tn_dtype_size(w->t.dtype);
-    }
+    if (w) { d->stats.sent += w->t.count * (int64_t)tn_dtype_size(w->t.dtype); }
 }
 
 static void call_hook(tn_ddp_state *d, tn__ddp_bucket *b, int stage) {
@@ -119,9 +113,7 @@ static void bucket_launch(tn_ddp_state *d, int index) {
 static bool launch_buckets(tn_ddp_state *d, bool all) {
     while (!tn__pending() && d->launched < d->bucket_count &&
            (all || d->buckets[d->launched].waiting == 0)) {
-        if (!d->buckets[d->launched].idle) {
-            bucket_launch(d, d->launched);
-        }
+        if (!d->buckets[d->launched].idle) { bucket_launch(d, d->launched); }
         d->launched++;
     }
     return !tn__pending();
@@ -131,9 +123,7 @@ void tn__ddp_ready(tn_ddp_state *d, tn__ddp_param *p) {
     p->base.ready = true;
     d->ready[d->readies++] = p - d->params;
     d->buckets[p->bucket].waiting -= p->base.wanted;
-    if (d->options.overlap) {
-        launch_buckets(d, false);
-    }
+    if (d->options.overlap) { launch_buckets(d, false); }
 }
 
 /* ---- The end of a backward ------------------------------------------------------------------- */
@@ -188,9 +178,7 @@ static void arrive_all(tn_ddp_state *d) {
 static void settle_grads(tn_ddp_state *d, const int32_t *users) {
     for (int i = 0; i < d->placed; i++) {
         tn__ddp_param *p = &d->params[d->order[i]];
-        if (d->buckets[p->bucket].idle) {
-            continue;
-        }
+        if (d->buckets[p->bucket].idle) { continue; }
         tn__touch(p->view);
         if (p->aside) {
             tn_copy_(p->view, p->aside);
@@ -207,9 +195,7 @@ static void settle_grads(tn_ddp_state *d, const int32_t *users) {
 
 static bool finish_travel(tn_ddp_state *d) {
     tn_tensor *users = d->options.find_unused ? count_users(d) : NULL;
-    if (!launch_buckets(d, true)) {
-        return false;
-    }
+    if (!launch_buckets(d, true)) { return false; }
     tn_work *counting = users ? tn_all_reduce(d->base.group, users, TN_SUM) : NULL;
     double begin = tn_flight_now();
     arrive_all(d);

@@ -28,9 +28,7 @@ static void before_forward(tn__parallel *p) {
 }
 
 static bool backward_begins(tn__parallel *p) {
-    if (!p->sync) {
-        return true;
-    }
+    if (!p->sync) { return true; }
     tn__ddp_expect((tn_ddp_state *)p);
     return tn__ddp_join_backward((tn_ddp_state *)p);
 }
@@ -40,9 +38,7 @@ static bool backward_begins(tn__parallel *p) {
 static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
     tn__ddp_param *p = user;
     const tn_ddp_state *d = (tn_ddp_state *)p->base.of;
-    if (!tn__parallel_reach(p->base.of)) {
-        return NULL;
-    }
+    if (!tn__parallel_reach(p->base.of)) { return NULL; }
     p->reduced = p->reduced && tn_grad_of(p->base.leaf);
     if (p->reduced && d->options.sum && tn_group_size(d->base.group) > 1) {
         tn__raise(TN_ESTATE, "ddp",
@@ -58,9 +54,7 @@ static void gradient_added(tn_tensor *leaf, void *user) {
     tn__ddp_param *p = user;
     tn_ddp_state *d = (tn_ddp_state *)p->base.of;
     p->base.kept |= !d->base.sync;
-    if (tn__pending() || !d->base.running || !d->base.sync || p->bucket < 0) {
-        return;
-    }
+    if (tn__pending() || !d->base.running || !d->base.sync || p->bucket < 0) { return; }
     if (p->base.ready) {
         tn__raise(TN_ESTATE, "ddp", "%s got two gradients: a hook has run its own backward",
                   p->base.path);
@@ -90,9 +84,7 @@ static bool all_in_buckets(const tn_ddp_state *d) {
 
 static void backward_ended(tn__parallel *p) {
     tn_ddp_state *d = (tn_ddp_state *)p;
-    if (all_in_buckets(d) && tn__ddp_join_ended(d)) {
-        tn__ddp_complete(d);
-    }
+    if (all_in_buckets(d) && tn__ddp_join_ended(d)) { tn__ddp_complete(d); }
 }
 
 /* With find_unused ranks may differ, so all ranks count. */
@@ -160,16 +152,12 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options o) {
         .abandon = abandon_step,
         .finish = finish_steps,
     };
-    if (!tn__agree_may_begin(g, rules.operation)) {
-        return NULL;
-    }
+    if (!tn__agree_may_begin(g, rules.operation)) { return NULL; }
     tn__agree_begin();
     tn__options_made(o.from_defaults, "ddp", "tn_ddp");
     const char *wrong =
         TN__BEYOND({"bucket_bytes", o.bucket_bytes, 1, 0}, {"first_bucket", o.first_bucket, 1, 0});
-    if (!tn__pending() && wrong) {
-        tn__raise(TN_EVALUE, "ddp", "%s", wrong);
-    }
+    if (!tn__pending() && wrong) { tn__raise(TN_EVALUE, "ddp", "%s", wrong); }
     char text[256];
     snprintf(text, sizeof(text),
              "bucket_bytes %lld\nfirst_bucket %lld\nsum %d\nfind_unused %d\nbroadcast_buffers %d\n"
@@ -205,9 +193,7 @@ tn_work *tn_ddp_f16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user) {
         return tn_all_reduce(g, tn_cast(share, TN_F16), TN_SUM);
     } else if (bucket->arrived) {
         tn_copy_(bucket->flat, bucket->arrived);
-        if (bucket->how == TN_SUM) {
-            tn_mul_scalar_(bucket->flat, tn_group_size(g));
-        }
+        if (bucket->how == TN_SUM) { tn_mul_scalar_(bucket->flat, tn_group_size(g)); }
     }
     return NULL;
 }

@@ -19,9 +19,7 @@ static bool average_grad(const tn_entry *entry, void *user) {
 }
 
 static void average_grads(tn__parallel *p) {
-    if (tn__parallel_all_ready(p)) {
-        tn_module_each(p->module, (tn_walk){0}, average_grad, p);
-    }
+    if (tn__parallel_all_ready(p)) { tn_module_each(p->module, (tn_walk){0}, average_grad, p); }
 }
 
 tn_status tn_ddp_naive(void *m, tn_group *g) {

@@ -42,9 +42,7 @@ static int first_active(const tn_ddp_state *d) {
     const int64_t *heard = tn_data(d->join.heard);
     int ranks = tn_group_size(d->base.group), first = ranks;
     for (int r = 0; r < ranks; r++) {
-        if (heard[r] == 0) {
-            continue;
-        }
+        if (heard[r] == 0) { continue; }
         if (first == ranks) {
             first = r;
         } else if (heard[r] != heard[first]) {
@@ -68,24 +66,18 @@ static int announce_now(tn_ddp_state *d, int what) {
 }
 
 int tn__ddp_join_forward(tn_ddp_state *d, bool relayout, bool buffers) {
-    if (!d->options.join) {
-        return 0;
-    }
+    if (!d->options.join) { return 0; }
     return announce_now(d, FORWARD | (relayout ? RELAYOUT : 0) | (buffers ? BUFFERS : 0));
 }
 
 /* Without waiting: the answer is read at the backward's end. */
 bool tn__ddp_join_backward(tn_ddp_state *d) {
-    if (d->options.join) {
-        d->join.backward = join_say(d, BACKWARD);
-    }
+    if (d->options.join) { d->join.backward = join_say(d, BACKWARD); }
     return !tn__pending();
 }
 
 bool tn__ddp_join_ended(tn_ddp_state *d) {
-    if (!d->options.join) {
-        return true;
-    }
+    if (!d->options.join) { return true; }
     tn_work *w = d->join.backward;
     d->join.backward = NULL;
     d->join.last_active = tn__parallel_wait(w) == TN_OK ? first_active(d) : -1;
@@ -106,9 +98,7 @@ static bool pass_backward(tn_ddp_state *d) {
 /* Takes part in what the others do. `root` is the lowest active rank. False after raising. */
 static bool take_part(tn_ddp_state *d, int root) {
     int64_t what = ((const int64_t *)tn_data(d->join.heard))[root];
-    if (what & RELAYOUT && !tn__ddp_relayout(d, root)) {
-        return false;
-    }
+    if (what & RELAYOUT && !tn__ddp_relayout(d, root)) { return false; }
     if (what & BUFFERS && tn__parallel_share(d->base.module, d->base.group, root, false) != TN_OK) {
         return false;
     }
@@ -140,9 +130,7 @@ static void take_counts(const tn_ddp_state *d, tn_optim *optim) {
 /* Takes the state of the last rank that trained. */
 static void take_over(tn_ddp_state *d, tn_optim *optim) {
     tn__parallel_share(d->base.module, d->base.group, d->join.last_active, true);
-    if (!tn__pending()) {
-        tn_optim_each(optim, take_state, d);
-    }
+    if (!tn__pending()) { tn_optim_each(optim, take_state, d); }
     take_counts(d, optim);
     d->base.buffers_due = true;
 }
@@ -151,24 +139,16 @@ tn_status tn_ddp_join(tn_ddp_state *d, tn_optim *optim) {
     if (!d) {
         return tn__raise(TN_EVALUE, "ddp_join", "the state is NULL (it is what tn_ddp returned)");
     }
-    if (!d->options.join) {
-        return tn__raise(TN_ESTATE, "ddp_join", "the option join is false");
-    }
+    if (!d->options.join) { return tn__raise(TN_ESTATE, "ddp_join", "the option join is false"); }
     if (d->base.running || tn_in_backward()) {
         return tn__raise(TN_ESTATE, "ddp_join", "called inside a backward");
     }
     int ranks = tn_group_size(d->base.group), root = 0;
     while (!tn__pending() && root < ranks) {
         root = announce_now(d, 0);
-        if (root < 0 || (root < ranks && !take_part(d, root))) {
-            break;
-        }
+        if (root < 0 || (root < ranks && !take_part(d, root))) { break; }
     }
-    if (!tn__pending()) {
-        take_over(d, optim);
-    }
-    if (tn__pending()) {
-        tn__parallel_give_up(&d->base, tn_error_message());
-    }
+    if (!tn__pending()) { take_over(d, optim); }
+    if (tn__pending()) { tn__parallel_give_up(&d->base, tn_error_message()); }
     return tn_error();
 }

@@ -42,9 +42,7 @@ static bool count_unit(tn_module *m, const char *path, void *user) {
 /* False when out of memory. */
 static bool append_unit(tn_fsdp_state *s, tn_module *m, const char *path) {
     tn__fsdp_unit u = {.fsdp = s, .module = m, .path = tn__strdup(path)};
-    if (u.path) {
-        s->units[s->unit_count++] = u;
-    }
+    if (u.path) { s->units[s->unit_count++] = u; }
     return u.path != NULL;
 }
 
@@ -57,9 +55,7 @@ static bool add_unit(tn_module *m, const char *path, void *user) {
 static tn__fsdp_unit *unit_around(tn_fsdp_state *s, const tn_module *m) {
     for (; m && m != s->base.module; m = m->parent) {
         for (int i = 0; i < s->unit_count; i++) {
-            if (s->units[i].module == m) {
-                return &s->units[i];
-            }
+            if (s->units[i].module == m) { return &s->units[i]; }
         }
     }
     return tn__fsdp_rest(s);
@@ -211,9 +207,7 @@ static void make_sets(tn_fsdp_state *s, bool alone) {
     }
     for (int i = 0; i < s->base.count; i++) {
         tn__fsdp_set *set = s->params[i].set;
-        if (set) {
-            set->params[set->count++] = &s->params[i];
-        }
+        if (set) { set->params[set->count++] = &s->params[i]; }
     }
 }
 
@@ -243,9 +237,7 @@ static bool agree_on_sets(const tn_fsdp_state *s) {
 static bool make_ignored(const tn_fsdp_state *s) {
     for (int i = 0; i < s->base.count && !tn__pending(); i++) {
         const tn__fsdp_param *p = &s->params[i];
-        if (p->ignored && tn__deferred(p->base.leaf)) {
-            tn__deferred_make(p->base.leaf);
-        }
+        if (p->ignored && tn__deferred(p->base.leaf)) { tn__deferred_make(p->base.leaf); }
     }
     return !tn__pending();
 }
@@ -263,9 +255,7 @@ static bool hook_units(tn_fsdp_state *s, tn_module_hooks hooks) {
         tn__fsdp_unit *u = &s->units[i];
         hooks.user = u;
         u->hook = tn_module_hook(u->module, hooks);
-        if (!u->hook) {
-            return false;
-        }
+        if (!u->hook) { return false; }
         u->module->lists->unit = true;
     }
     return true;
@@ -286,9 +276,7 @@ bool tn__fsdp_start(tn__parallel *p, const void *plan) {
     const tn__fsdp_plan *how = plan;
     s->options = how->options;
     s->params = p->params;
-    if (!find_units(s) || !claim_params(s)) {
-        return false;
-    }
+    if (!find_units(s) || !claim_params(s)) { return false; }
     make_sets(s, how->alone);
     s->options.units = s->options.ignore = NULL;
     return agree_on_sets(s) && cut_and_hook(s, how);
@@ -305,9 +293,7 @@ static void leave_module(const tn_fsdp_state *s) {
     }
     for (int i = 0; i < s->base.count && s->cut; i++) {
         const tn__fsdp_param *p = &s->params[i];
-        if (p->part) {
-            tn_module_set_part(m, p->base.path, NULL, p->block, p->beyond);
-        }
+        if (p->part) { tn_module_set_part(m, p->base.path, NULL, p->block, p->beyond); }
         m->state = TN__MODULE_BROKEN;
     }
 }
@@ -318,12 +304,8 @@ void tn__fsdp_finish(tn__parallel *p) {
     tn__quiet(1);
     bool failed = tn_error_take(&e);
     tn__fsdp_abandon(s);
-    if (p->module->state != TN__MODULE_FINISHED) {
-        leave_module(s);
-    }
-    if (failed) {
-        tn_error_give(&e);
-    }
+    if (p->module->state != TN__MODULE_FINISHED) { leave_module(s); }
+    if (failed) { tn_error_give(&e); }
     tn__quiet(-1);
     for (int i = 0; i < s->set_count; i++) {
         tn__fsdp_drop(&s->sets[i]);

@@ -64,9 +64,7 @@ static void let_last_go(tn_fsdp_state *s, const tn__fsdp_unit *needed) {
     tn__fsdp_unit *last = s->last;
     if (last != needed) {
         s->last = NULL;
-        if (last) {
-            tn__fsdp_split(last);
-        }
+        if (last) { tn__fsdp_split(last); }
     }
 }
 
@@ -106,23 +104,17 @@ static void change_hold(void *state, int change) {
 /* A forward of the whole module begins. Sets that were frozen at attaching may have been thawed
  * since. */
 static void forward_begins(tn_fsdp_state *s) {
-    if (!tn_in_backward()) {
-        s->forward.at = 0;
-    }
+    if (!tn_in_backward()) { s->forward.at = 0; }
     for (int i = 0; i < s->base.count && tn__will_record() && !tn__pending(); i++) {
         const tn__fsdp_param *p = &s->params[i];
-        if (p->set && !p->set->grad && tn_requires_grad(p->base.leaf)) {
-            tn__fsdp_thaw(p->set);
-        }
+        if (p->set && !p->set->grad && tn_requires_grad(p->base.leaf)) { tn__fsdp_thaw(p->set); }
     }
 }
 
 static tn_values unit_before(tn_module *m, tn_values in, void *user) {
     tn__fsdp_unit *u = user;
     u->running++;
-    if (u == tn__fsdp_rest(u->fsdp)) {
-        forward_begins(u->fsdp);
-    }
+    if (u == tn__fsdp_rest(u->fsdp)) { forward_begins(u->fsdp); }
     need_unit(u);
     return in;
 }
@@ -134,9 +126,7 @@ static void forward_ends(tn_fsdp_state *s) {
         return;
     }
     for (int i = 0; i < s->unit_count - 1; i++) {
-        if (&s->units[i] != s->last) {
-            tn__fsdp_split(&s->units[i]);
-        }
+        if (&s->units[i] != s->last) { tn__fsdp_split(&s->units[i]); }
     }
 }
 
@@ -162,9 +152,7 @@ static tn_values unit_after(tn_module *m, tn_values in, tn_values out, void *use
 /* Before a recorded forward of the module. */
 static void take_buffers(tn__parallel *p) {
     const tn_fsdp_state *s = (tn_fsdp_state *)p;
-    if (s->options.broadcast_buffers) {
-        tn__parallel_take_buffers(p);
-    }
+    if (s->options.broadcast_buffers) { tn__parallel_take_buffers(p); }
 }
 
 /* ---- A backward ------------------------------------------------------------------------------ */
@@ -175,9 +163,7 @@ static void place_unit(const tn__fsdp_unit *u) {
     const tn_fsdp_state *s = u->fsdp;
     bool comes = s->base.running && s->base.reached && !s->options.find_unused;
     for (tn__fsdp_set *set = u->sets; set && comes; set = set->next) {
-        if (set->grad && set->waiting > 0) {
-            tn__fsdp_place_grads(set);
-        }
+        if (set->grad && set->waiting > 0) { tn__fsdp_place_grads(set); }
     }
 }
 
@@ -211,9 +197,7 @@ static bool expect_grads(tn__parallel *p) {
 
 static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
     tn__fsdp_param *p = user;
-    if (!tn__parallel_reach(p->base.of)) {
-        return NULL;
-    }
+    if (!tn__parallel_reach(p->base.of)) { return NULL; }
     if (p->base.ready) {
         tn__raise(TN_ESTATE, "fsdp", "%s got two gradients: a hook has run its own backward",
                   p->base.path);
@@ -232,13 +216,9 @@ static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
 
 static void gradient_added(tn_tensor *leaf, void *user) {
     tn__fsdp_param *p = user;
-    if (tn__pending() || !p->base.of->running) {
-        return;
-    }
+    if (tn__pending() || !p->base.of->running) { return; }
     tn__parallel_added(&p->base);
-    if (!p->set) {
-        return;
-    }
+    if (!p->set) { return; }
     p->set->waiting--;
     const tn_fsdp_state *s = p->set->fsdp;
     if (p->set->waiting == 0 && s->base.sync && !s->options.find_unused) {
@@ -268,9 +248,7 @@ static void scatter_kept(tn__parallel *p) {
         return; /* the backward's end does it, or an error is pending */
     }
     for (int i = 0; i < s->set_count && !tn__pending(); i++) {
-        if (s->sets[i].buffer) {
-            tn__fsdp_scatter(&s->sets[i]);
-        }
+        if (s->sets[i].buffer) { tn__fsdp_scatter(&s->sets[i]); }
     }
 }
 
@@ -281,9 +259,7 @@ static void abandon_step(tn__parallel *p) {
 /* Also after a backward without synchronisation: its units were gathered from all ranks. */
 static void backward_over(tn__parallel *p) {
     tn_fsdp_state *s = (tn_fsdp_state *)p;
-    if (tn__pending() && !p->sync) {
-        tn__parallel_give_up(p, tn_error_message());
-    }
+    if (tn__pending() && !p->sync) { tn__parallel_give_up(p, tn_error_message()); }
     s->forward.at = s->backward.at = 0;
     split_all(s);
 }
@@ -314,9 +290,7 @@ static char *describe_options(const tn_fsdp_options *o) {
     const char *ignore = o->ignore ? o->ignore : "nothing";
     size_t size = sizeof(format) + 64 + strlen(units) + strlen(ignore);
     char *text = tn__malloc_for(size, "fsdp");
-    if (!text) {
-        return NULL;
-    }
+    if (!text) { return NULL; }
     snprintf(text, size, format, o->stage, units, ignore, o->prefetch, o->keep_last, o->sum,
              o->find_unused, o->broadcast_buffers, o->offload);
     return text;

@@ -46,9 +46,7 @@ static tn_values unit_before(tn_module *m, tn_values in, void *user) {
 /* A unit that is recomputed in backward stays whole: its own backward follows. */
 static tn_values unit_after(tn_module *m, tn_values in, tn_values out, void *user) {
     const tn__fsdp_unit *u = user;
-    if (!tn_in_backward() && (u != tn__fsdp_rest(u->fsdp) || !tn__will_record())) {
-        empty_unit(u);
-    }
+    if (!tn_in_backward() && (u != tn__fsdp_rest(u->fsdp) || !tn__will_record())) { empty_unit(u); }
     return out;
 }
 
@@ -67,9 +65,7 @@ static void average_grad(tn_tensor *whole, void *user) {
     tn__fsdp_param *p = user;
     const tn__fsdp_set *set = p->set;
     tn__parallel_added(&p->base);
-    if (!p->base.of->sync) {
-        return;
-    }
+    if (!p->base.of->sync) { return; }
     tn_group *g = p->base.of->group;
     tn_tensor *grad = tn_grad_of(whole);
     tn_tensor *mine = tn_empty_on(set->kind.device, TN_DIMS(set->each), set->kind.grad);
@@ -88,9 +84,7 @@ static void average_grad(tn_tensor *whole, void *user) {
 static void average_kept(tn__parallel *p) {
     for (int i = 0; i < p->count && !tn__pending(); i++) {
         tn__parallel_param *param = tn__parallel_param_at(p, i);
-        if (param->ready) {
-            average_grad(param->leaf, param);
-        }
+        if (param->ready) { average_grad(param->leaf, param); }
     }
 }
 

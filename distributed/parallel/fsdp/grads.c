@@ -28,9 +28,7 @@ bool tn__fsdp_make_part_grads(tn__fsdp_set *set) {
     tn_tensor *grad = tn_zero_(tn_empty_on(tn__fsdp_home(set), TN_DIMS(set->each), set->kind.grad));
     set->grad = tn_is_inert(grad) ? NULL : tn_keep(grad);
     for (int i = 0; i < set->count && set->grad; i++) {
-        if (!hold_part_grad(set->params[i])) {
-            return false;
-        }
+        if (!hold_part_grad(set->params[i])) { return false; }
     }
     return set->grad != NULL;
 }
@@ -83,9 +81,7 @@ static void join_pool(tn__fsdp_set *set) {
 bool tn__fsdp_make_buffers(tn_fsdp_state *s) {
     for (int i = 0; i < s->set_count && !tn__pending(); i++) {
         tn__fsdp_set *set = &s->sets[i];
-        if (set->kind.frozen) {
-            continue;
-        }
+        if (set->kind.frozen) { continue; }
         if (shares_buffers(set)) {
             join_pool(set);
         } else {
@@ -118,9 +114,7 @@ bool tn__fsdp_thaw(tn__fsdp_set *set) {
 static tn__fsdp_buffer *idle_buffer(const tn__fsdp_pool *pool) {
     for (int i = 0; i < 2; i++) {
         const tn__fsdp_buffer *b = &pool->buffers[i];
-        if (b->flat && !b->user) {
-            return (tn__fsdp_buffer *)b;
-        }
+        if (b->flat && !b->user) { return (tn__fsdp_buffer *)b; }
     }
     return NULL;
 }
@@ -139,9 +133,7 @@ void tn__fsdp_forget_grads(tn__fsdp_set *set) {
         tn_release(p->view);
         p->view = NULL;
     }
-    if (set->buffer) {
-        set->buffer->user = NULL;
-    }
+    if (set->buffer) { set->buffer->user = NULL; }
     set->buffer = NULL;
 }
 
@@ -209,12 +201,8 @@ static void arrive_first(tn_fsdp_state *s) {
     sum_replicas(set);
     tn__fsdp_wait(s, &set->scatter);
     tn__fsdp_mark(set->unit, "scatter", set->sent);
-    if (!tn__pending() && !arrives_at_home(set)) {
-        bring_home(set);
-    }
-    if (!tn__pending()) {
-        give_parts(set);
-    }
+    if (!tn__pending() && !arrives_at_home(set)) { bring_home(set); }
+    if (!tn__pending()) { give_parts(set); }
     tn_release(set->arrived);
     set->arrived = NULL;
     tn__fsdp_forget_grads(set);
@@ -226,9 +214,7 @@ void tn__fsdp_arrive_all(tn_fsdp_state *s) {
     while (s->first_on_way) {
         arrive_first(s);
     }
-    if (any) {
-        tn_flight_mark("wait for gradients", begin);
-    }
+    if (any) { tn_flight_mark("wait for gradients", begin); }
 }
 
 /* A buffer for the set's gradients: its own, or one of the two shared ones, for which it may have
@@ -250,9 +236,7 @@ static tn__fsdp_buffer *choose_buffer(tn__fsdp_set *set) {
 
 static bool hang_view(tn__fsdp_param *p) {
     tn_tensor *view = tn_alias(p->set->buffer->flat, p->offset, p->base.leaf->dims);
-    if (tn_is_inert(view) || tn_set_grad_buffer(p->base.leaf, view) != TN_OK) {
-        return false;
-    }
+    if (tn_is_inert(view) || tn_set_grad_buffer(p->base.leaf, view) != TN_OK) { return false; }
     p->view = tn_keep(view);
     return true;
 }
@@ -261,17 +245,13 @@ bool tn__fsdp_place_grads(tn__fsdp_set *set) {
     TN_SCOPE;
     if (!set->buffer) {
         tn__fsdp_buffer *b = choose_buffer(set);
-        if (!b->flat && !make_buffer(set->fsdp, b, &set->kind, grad_count(set))) {
-            return false;
-        }
+        if (!b->flat && !make_buffer(set->fsdp, b, &set->kind, grad_count(set))) { return false; }
         b->user = set;
         set->buffer = b;
     }
     for (int i = 0; i < set->count && !tn__pending(); i++) {
         tn__fsdp_param *p = set->params[i];
-        if (p->base.wanted && !p->view) {
-            hang_view(p);
-        }
+        if (p->base.wanted && !p->view) { hang_view(p); }
     }
     return !tn__pending();
 }
@@ -324,9 +304,7 @@ static const int64_t *count_users(const tn_fsdp_state *s) {
         const tn__parallel_param *param = tn__parallel_param_at(p, i);
         has[i] = param->wanted && tn_grad_of(param->leaf) && !s->params[i].summed;
     }
-    if (has) {
-        has[p->count] = (int64_t)s->gathered;
-    }
+    if (has) { has[p->count] = (int64_t)s->gathered; }
     tn__parallel_wait(tn_all_reduce(p->group, users, TN_SUM));
     tn__parallel_wait(tn_all_reduce(p->outer, users, TN_SUM));
     return tn__pending() ? NULL : tn_data(users);
@@ -348,9 +326,7 @@ bool tn__fsdp_scatter_used(tn_fsdp_state *s) {
     TN_SCOPE;
     TN_NO_GRAD;
     const int64_t *users = count_users(s);
-    if (!users || !gathered_alike(s, users[s->base.count])) {
-        return false;
-    }
+    if (!users || !gathered_alike(s, users[s->base.count])) { return false; }
     for (int i = 0; i < s->base.count; i++) {
         tn__parallel_param *param = tn__parallel_param_at(&s->base, i);
         param->ready = users[i] > 0 && param->wanted;
@@ -361,9 +337,7 @@ bool tn__fsdp_scatter_used(tn_fsdp_state *s) {
         for (int k = 0; k < set->count; k++) {
             used |= set->params[k]->base.ready;
         }
-        if (used && tn__fsdp_place_grads(set)) {
-            tn__fsdp_scatter(set);
-        }
+        if (used && tn__fsdp_place_grads(set)) { tn__fsdp_scatter(set); }
     }
     return !tn__pending();
 }

@@ -54,9 +54,7 @@ void tn__fsdp_sum_ignored(tn_fsdp_state *s) {
     for (int i = 0; i < s->base.count && !tn__pending(); i++) {
         tn__fsdp_param *p = &s->params[i];
         if (!p->set && p->base.ready) {
-            if (p->aside) {
-                tn_add_(tn_grad_of(p->base.leaf), p->aside);
-            }
+            if (p->aside) { tn_add_(tn_grad_of(p->base.leaf), p->aside); }
             tn_release(p->aside);
             p->aside = NULL;
             p->summed = true;

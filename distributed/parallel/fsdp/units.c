@@ -74,9 +74,7 @@ static tn_tensor *make_part(const tn__fsdp_set *set, tn_dtype dtype) {
 static bool rebase_leaf(tn_tensor *t, tn_tensor *flat, int64_t offset) {
     TN_SCOPE;
     tn_tensor *place = tn_alias(flat, offset, t->dims), before = *t;
-    if (tn_is_inert(place)) {
-        return false;
-    }
+    if (tn_is_inert(place)) { return false; }
     t->storage = place->storage;
     t->offset = place->offset;
     memcpy(t->stride, place->stride, sizeof(t->stride));
@@ -97,9 +95,7 @@ static bool cut_param(tn__fsdp_param *p) {
     tn_layout mine = tn__layout_whole(p->base.leaf->dims); /* of what is here, perhaps a block */
     mine.start = p->start;
     mine.length = p->length;
-    if (tn_is_inert(part) || !tn__fill_part(p->base.leaf, &mine, part)) {
-        return false;
-    }
+    if (tn_is_inert(part) || !tn__fill_part(p->base.leaf, &mine, part)) { return false; }
     p->part = tn_keep(part);
     if (set->low) { /* what forwards read instead of the whole comes with the flat buffer */
         tn__low_precision_set(p->base.leaf, tn_alias(set->flat, p->offset, p->base.leaf->dims));
@@ -160,9 +156,7 @@ static void touch_wholes(const tn__fsdp_set *set) {
     for (int i = 0; i < set->count; i++) {
         tn_tensor *whole = set->params[i]->base.leaf;
         tn__touch(whole);
-        if (set->low) {
-            tn__touch(whole->leaf->copy);
-        }
+        if (set->low) { tn__touch(whole->leaf->copy); }
     }
 }
 
@@ -194,20 +188,14 @@ void tn__fsdp_gather(tn__fsdp_unit *u) {
     TN_SCOPE;
     TN_NO_GRAD;
     uint64_t now = unit_version(u);
-    if (!u->sets || (u->presence != TN__SPLIT && u->seen == now)) {
-        return;
-    }
+    if (!u->sets || (u->presence != TN__SPLIT && u->seen == now)) { return; }
     tn__fsdp_await(u); /* the gather from before the step */
     bool changed = u->seen != now;
     for (tn__fsdp_set *set = u->sets; set; set = set->next) {
-        if (changed && set->low) {
-            tn_copy_(set->low, set->shard);
-        }
+        if (changed && set->low) { tn_copy_(set->low, set->shard); }
         set->asked = tn_flight_now();
         set->gather = gather_flat(set, set->flat, set->low ? set->low : set->shard);
-        if (changed) {
-            touch_wholes(set);
-        }
+        if (changed) { touch_wholes(set); }
     }
     u->presence = TN__COMING;
     u->seen = now;
@@ -215,9 +203,7 @@ void tn__fsdp_gather(tn__fsdp_unit *u) {
 }
 
 void tn__fsdp_await(tn__fsdp_unit *u) {
-    if (u->presence != TN__COMING) {
-        return;
-    }
+    if (u->presence != TN__COMING) { return; }
     for (tn__fsdp_set *set = u->sets; set; set = set->next) {
         tn__fsdp_wait(u->fsdp, &set->gather);
         tn__fsdp_mark(u, "gather", set->asked);
@@ -289,9 +275,7 @@ void tn__fsdp_abandon(tn_fsdp_state *s) {
         tn_release(set->arrived);
         set->arrived = NULL;
         tn__fsdp_forget_grads(set);
-        if (set->flat) {
-            empty_flat(set, set->flat);
-        }
+        if (set->flat) { empty_flat(set, set->flat); }
     }
     for (int i = 0; i < s->base.count && s->params; i++) {
         tn__fsdp_wait(s, &s->params[i].sum);
@@ -303,9 +287,7 @@ void tn__fsdp_abandon(tn_fsdp_state *s) {
         s->units[i].presence = TN__SPLIT;
         s->units[i].seen = 0;
     }
-    if (failed) {
-        tn_error_give(&e);
-    }
+    if (failed) { tn_error_give(&e); }
     tn__quiet(-1);
 }
 

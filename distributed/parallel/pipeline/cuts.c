@@ -63,12 +63,8 @@ static bool share_seconds(tn_group *g, double *seconds, int parts) {
     TN_SCOPE;
     TN__ON_CPU;
     tn_tensor *all = tn_from_data(seconds, TN_DIMS(parts), TN_F64);
-    if (tn_group_size(g) > 1) {
-        tn_work_wait(tn_all_reduce(g, all, TN_MAX), 0);
-    }
-    if (!tn__pending()) {
-        memcpy(seconds, tn_data(all), (size_t)parts * sizeof(*seconds));
-    }
+    if (tn_group_size(g) > 1) { tn_work_wait(tn_all_reduce(g, all, TN_MAX), 0); }
+    if (!tn__pending()) { memcpy(seconds, tn_data(all), (size_t)parts * sizeof(*seconds)); }
     return !tn__pending();
 }
 
@@ -97,9 +93,7 @@ tn_status tn_pipeline_cuts(void *m, tn_group *g, tn_batch batch, tn_pipeline_opt
                            int stages, int *cuts) {
     tn_pipeline p = {.module = m, .group = g, .options = options};
     const tn__parallel_rules rules = {.operation = operation};
-    if (!tn__agree_may_begin(g, operation)) {
-        return tn_error();
-    }
+    if (!tn__agree_may_begin(g, operation)) { return tn_error(); }
     tn__agree_begin();
     if (tn__parallel_may_attach(m, g, &rules) &&
         tn__options_made(options.from_defaults, operation, "tn_pipeline") &&
@@ -112,8 +106,6 @@ tn_status tn_pipeline_cuts(void *m, tn_group *g, tn_batch batch, tn_pipeline_opt
     }
     char text[32];
     snprintf(text, sizeof(text), "%d stages", stages);
-    if (tn__parallel_agree(m, g, text, operation) == TN_OK) {
-        find_cuts(&p, &batch, stages, cuts);
-    }
+    if (tn__parallel_agree(m, g, text, operation) == TN_OK) { find_cuts(&p, &batch, stages, cuts); }
     return tn_error();
 }

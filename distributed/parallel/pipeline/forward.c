@@ -43,9 +43,7 @@ static tn_tensor *share_from(const tn_pipeline *p, tn_group *g, int root, tn_ten
         numbers[2] = (int64_t)generator->call;
         memcpy(numbers + FIXED, dims.size, sizeof(dims.size));
     }
-    if (tn__pending() || !send_form(g, root, numbers)) {
-        return tn_inert();
-    }
+    if (tn__pending() || !send_form(g, root, numbers)) { return tn_inert(); }
     if (numbers[0] < 0 || numbers[0] > TN_MAX_DIMS) {
         tn__raise(TN_EMISMATCH, "pipeline", "rank %d of the group sends something else", root);
         return tn_inert();
@@ -114,9 +112,7 @@ static tn_tensor *run_stages(const tn_pipeline *p, tn_values x, void *context) {
  * what travels. */
 static tn_values stages_forward(tn_module *m, tn_values in, void *context) {
     tn_pipeline *p = m->lists->stages.state;
-    if (p->running) {
-        return p->forward(m, in, context);
-    }
+    if (p->running) { return p->forward(m, in, context); }
     p->device = tn__pipe_device(p);
     tn_tensor *y = tn__pending() ? tn_inert() : run_stages(p, in, context);
     if (tn__pending() || !m->lists->loss.calling) {
@@ -131,9 +127,7 @@ static tn_values stages_forward(tn_module *m, tn_values in, void *context) {
 tn_values tn__pipe_begin_call(tn_module *m, tn_values in, void *user) {
     tn_pipeline *p = user;
     int ranks = tn_group_size(p->group);
-    if (p->running || ranks == 1) {
-        return in;
-    }
+    if (p->running || ranks == 1) { return in; }
     if (tn__will_record()) {
         tn__raise(TN_ESTATE, m->kind,
                   "its layers are on %d ranks: tn_spread_step or tn_pipeline_step computes "

@@ -149,9 +149,7 @@ static void send_tensor(tn_group *g, tn__pipe_sends *sends, tn_tensor *t) {
         tn_work_wait(sends->works[sends->done++], 0); /* releases the tensor */
     }
     tn_work *w = tn_send(g, tn_contiguous(tn_detach(t)), other_rank(g));
-    if (w) {
-        sends->works[sends->count++] = w;
-    }
+    if (w) { sends->works[sends->count++] = w; }
 }
 
 static void send_header(const tn_pipeline *p, tn__pipe_sends *sends, const tn__pipe_boundary *b) {
@@ -178,9 +176,7 @@ void tn__pipe_send_output(tn_pipeline *p, tn__pipe_sends *sends, int boundary, t
                   "shape; a loader's option drop_last leaves out an epoch's short batch)",
                   boundary, tn_shape_text(y), tn__dims_text(b->dims));
     }
-    if (!tn__pending()) {
-        send_tensor(p->outputs_to, sends, y);
-    }
+    if (!tn__pending()) { send_tensor(p->outputs_to, sends, y); }
 }
 
 void tn__pipe_send_gradient(tn_pipeline *p, tn__pipe_sends *sends, tn_tensor *dy) {
@@ -193,9 +189,7 @@ void tn__pipe_send_gradient(tn_pipeline *p, tn__pipe_sends *sends, tn_tensor *dy
  */
 static bool same_call(const tn_pipeline *p, int64_t micros, int64_t backward) {
     static const char *const calls[] = {"measures the loss", "runs a step"};
-    if (micros == p->schedule->micros && backward == p->backward) {
-        return true;
-    }
+    if (micros == p->schedule->micros && backward == p->backward) { return true; }
     int rank = tn_group_rank(p->group), ranks = tn_group_size(p->group);
     tn__raise(TN_EMISMATCH, "pipeline", "rank %d %s of %lld micro-batches, and rank %d %s of %d",
               (rank + ranks - 1) % ranks, calls[backward != 0], (long long)micros, rank,
@@ -210,9 +204,7 @@ static void receive_header(const tn_pipeline *p, tn__pipe_boundary *b) {
     tn_tensor *t = tn_empty(TN_DIMS(HEADER), TN_I64);
     tn_group *g = p->outputs.group;
     tn_work_wait(tn_recv(g, t, other_rank(g)), 0);
-    if (tn_copy_out(t, numbers) != TN_OK || !same_call(p, numbers[4], numbers[5])) {
-        return;
-    }
+    if (tn_copy_out(t, numbers) != TN_OK || !same_call(p, numbers[4], numbers[5])) { return; }
     if (numbers[0] < 0 || numbers[0] > TN_MAX_DIMS) {
         tn__raise(TN_EMISMATCH, "pipeline", "the neighbour sends something else");
         return;
@@ -230,9 +222,7 @@ static void receive_header(const tn_pipeline *p, tn__pipe_boundary *b) {
 /* Posts the receive of the neighbour's next message. False after raising. */
 static bool post_next(tn__pipe_inbox *b, const tn__pipe_boundary *boundary, tn_device device) {
     tn_tensor *t = tn_empty_on(device, boundary->dims, boundary->dtype);
-    if (tn_is_inert(t)) {
-        return false;
-    }
+    if (tn_is_inert(t)) { return false; }
     b->tensors[b->posted] = tn_keep(t);
     b->works[b->posted++] = tn_recv(b->group, t, other_rank(b->group));
     return !tn__pending();
@@ -247,15 +237,9 @@ static tn_tensor *take_message(tn_pipeline *p, tn__pipe_inbox *b, int boundary, 
     }
     while (b->posted <= at || (b->posted < b->count && b->posted <= b->taken + TN__PIPE_AHEAD)) {
         tn__pipe_boundary *next = &p->boundaries[b->order[b->posted].stage];
-        if (!next->known && b->posted > at) {
-            break; /* this would wait for its header */
-        }
-        if (!next->known) {
-            receive_header(p, next);
-        }
-        if (tn__pending() || !post_next(b, next, p->device)) {
-            return tn_inert();
-        }
+        if (!next->known && b->posted > at) { break; /* this would wait for its header */ }
+        if (!next->known) { receive_header(p, next); }
+        if (tn__pending() || !post_next(b, next, p->device)) { return tn_inert(); }
     }
     tn_status status = tn_work_wait(b->works[at], 0);
     b->works[at] = NULL;

@@ -66,13 +66,9 @@ static int count_stages(const double *costs, int parts, double most, int *first)
     int stages = 0;
     double cost = 0;
     for (int i = 0; i < parts; i++) {
-        if (costs[i] > most) {
-            return INT_MAX;
-        }
+        if (costs[i] > most) { return INT_MAX; }
         if (i == 0 || cost + costs[i] > most) {
-            if (first) {
-                first[stages] = i;
-            }
+            if (first) { first[stages] = i; }
             stages++;
             cost = 0;
         }
@@ -124,16 +120,12 @@ static bool find_stages(tn_pipeline *p) {
         return false;
     }
     p->first[p->stages] = p->parts;
-    if (p->options.cuts) {
-        return take_cuts(p, p->options.cuts);
-    }
+    if (p->options.cuts) { return take_cuts(p, p->options.cuts); }
     double *costs = tn__calloc_for((size_t)p->parts, sizeof(*costs), pipeline_rules.operation);
     for (int i = 0; i < p->parts && costs; i++) {
         costs[i] = tn__pipe_cost(tn__pipe_part(p, i));
     }
-    if (costs && !tn__pending()) {
-        tn__pipe_cut(costs, p->parts, p->stages, p->first);
-    }
+    if (costs && !tn__pending()) { tn__pipe_cut(costs, p->parts, p->stages, p->first); }
     free(costs);
     return !tn__pending();
 }
@@ -226,12 +218,8 @@ static void add_tie(tn_pipeline *p, const parameter *of, const holders *h) {
 static bool place_parameter(tn_pipeline *p, const parameter *of, const holders *h) {
     int rank = tn_group_rank(p->group);
     bool here = h->has[rank];
-    if (h->count > 1) {
-        add_tie(p, of, h);
-    }
-    if (!here && tn__module_set_absent(p->module, of->path) != TN_OK) {
-        return false;
-    }
+    if (h->count > 1) { add_tie(p, of, h); }
+    if (!here && tn__module_set_absent(p->module, of->path) != TN_OK) { return false; }
     chaining c = {of->tensor, !here || h->count == 1 ? &p->chain
                               : rank == h->first     ? &p->tied
                                                      : &p->again};
@@ -278,9 +266,7 @@ static void pipeline_free(void *user) {
     free(p->ties);
     free(p->first);
     free(p->boundaries);
-    if (p->schedule != p->options.schedule) {
-        tn_pipe_schedule_free(p->schedule);
-    }
+    if (p->schedule != p->options.schedule) { tn_pipe_schedule_free(p->schedule); }
     free(p);
 }
 
@@ -288,9 +274,7 @@ static void pipeline_free(void *user) {
 static int stages_wanted(const tn_pipeline_options *o, int ranks) {
     const tn_pipe_schedule *s = o->schedule;
     const char *operation = pipeline_rules.operation;
-    if (s && tn_pipe_simulate(s, (tn_pipe_cost){1, 1, 1, 0}, NULL, NULL) != TN_OK) {
-        return 0;
-    }
+    if (s && tn_pipe_simulate(s, (tn_pipe_cost){1, 1, 1, 0}, NULL, NULL) != TN_OK) { return 0; }
     if (s && s->ranks != ranks) {
         tn__raise(TN_EVALUE, operation, "the schedule is for %d ranks, and there are %d", s->ranks,
                   ranks);
@@ -305,9 +289,7 @@ static int stages_wanted(const tn_pipeline_options *o, int ranks) {
 
 int tn__pipe_count_parts(tn_pipeline *p) {
     tn_module *m = p->module;
-    if (strcmp(m->kind, "sequential") == 0) {
-        return m->lists ? m->lists->child_count : 0;
-    }
+    if (strcmp(m->kind, "sequential") == 0) { return m->lists ? m->lists->child_count : 0; }
     p->family = tn__lm_family_of(m, pipeline_rules.operation);
     return p->family ? tn_lm_parts(m, NULL, 0) : 0;
 }
@@ -337,17 +319,13 @@ static void lay_out_stages(tn_pipeline *p) {
         p->first = tn__calloc_for((size_t)p->stages + 1, sizeof(*p->first), operation);
         p->boundaries = tn__calloc_for((size_t)p->stages, sizeof(*p->boundaries), operation);
     }
-    if (!tn__pending() && find_stages(p)) {
-        tn__parallel_unsplit(p->module, operation);
-    }
+    if (!tn__pending() && find_stages(p)) { tn__parallel_unsplit(p->module, operation); }
 }
 
 /* Ends tn__agree_begin. False after raising on all ranks. */
 static bool agree_on_stages(tn_pipeline *p) {
     tn__buffer text = {.operation = pipeline_rules.operation};
-    if (!tn__pending()) {
-        describe_options(p, &text);
-    }
+    if (!tn__pending()) { describe_options(p, &text); }
     bool same = tn__parallel_make_same(p->module, p->group, NULL, &pipeline_rules, text.at);
     tn__buffer_free(&text);
     return same;
@@ -355,9 +333,7 @@ static bool agree_on_stages(tn_pipeline *p) {
 
 /* The module owns p. */
 static void take_stages(tn_pipeline *p) {
-    if (tn_group_size(p->group) == 1) {
-        return;
-    }
+    if (tn_group_size(p->group) == 1) { return; }
     if (place_parameters(p) && tn__pipe_links_make(p)) {
         tn__pipe_set_forward(p);
     } else {
@@ -368,9 +344,7 @@ static void take_stages(tn_pipeline *p) {
 
 tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options options) {
     static const char operation[] = "pipeline";
-    if (!tn__agree_may_begin(pp, operation)) {
-        return NULL;
-    }
+    if (!tn__agree_may_begin(pp, operation)) { return NULL; }
     tn__agree_begin();
     tn_pipeline *p = tn__calloc_for(1, sizeof(*p), operation);
     if (!p) {

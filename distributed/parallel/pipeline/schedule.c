@@ -26,9 +26,7 @@ static void add_action(tn_pipe_schedule *s, int rank, char what, int stage, int 
 static tn_pipe_schedule *schedule_alloc(int ranks, int stages, int micros, size_t actions) {
     static const char operation[] = "pipe_schedule";
     tn_pipe_schedule *s = tn__calloc_for(1, sizeof(*s), operation);
-    if (!s) {
-        return NULL;
-    }
+    if (!s) { return NULL; }
     *s = (tn_pipe_schedule){.ranks = ranks, .stages = stages, .micros = micros};
     s->counts = tn__calloc_for((size_t)ranks, sizeof(*s->counts), operation);
     s->rows = tn__calloc_for((size_t)ranks, sizeof(*s->rows), operation);
@@ -43,9 +41,7 @@ static tn_pipe_schedule *schedule_alloc(int ranks, int stages, int micros, size_
 }
 
 void tn_pipe_schedule_free(tn_pipe_schedule *s) {
-    if (!s) {
-        return;
-    }
+    if (!s) { return; }
     for (int r = 0; r < s->ranks && s->rows; r++) {
         free(s->rows[r]);
     }
@@ -90,12 +86,8 @@ static void row_1f1b(tn_pipe_schedule *s, int rank) {
     int ahead = smaller_of(chunks == 1 ? behind : 2 * behind + (chunks - 1) * s->ranks, all);
     for (int k = 0; k < all + ahead; k++) {
         tn_pipe_action f = forward_at(s, rank, k), b = backward_at(s, rank, k - ahead);
-        if (k < all) {
-            add_action(s, rank, 'F', f.stage, f.micro);
-        }
-        if (k >= ahead) {
-            add_action(s, rank, 'B', b.stage, b.micro);
-        }
+        if (k < all) { add_action(s, rank, 'F', f.stage, f.micro); }
+        if (k >= ahead) { add_action(s, rank, 'B', b.stage, b.micro); }
     }
 }
 
@@ -104,13 +96,9 @@ static void row_1f1b(tn_pipe_schedule *s, int rank) {
 static void row_zero_bubble(tn_pipe_schedule *s, int rank) {
     int ahead = smaller_of(s->ranks - rank - 1, s->micros), weights = 0;
     for (int k = 0; k < s->micros + ahead; k++) {
-        if (k < s->micros) {
-            add_action(s, rank, 'F', rank, k);
-        }
+        if (k < s->micros) { add_action(s, rank, 'F', rank, k); }
         int done = k - ahead + 1; /* inputs' gradients, after this one's */
-        if (done > 0) {
-            add_action(s, rank, 'I', rank, done - 1);
-        }
+        if (done > 0) { add_action(s, rank, 'I', rank, done - 1); }
         if (done > 0 && (k >= s->micros || done - weights > rank)) {
             add_action(s, rank, 'W', rank, weights++);
         }
@@ -299,18 +287,12 @@ tn_pipe_schedule *tn_pipe_schedule_read(const char *text) {
             read_action(r.word, &a);
             fine = a.stage % r.s->ranks == r.rank ||
                    word_fails(&r, "is of a stage on another rank (stage s is on rank s % ranks)");
-            if (fine) {
-                add_action(r.s, r.rank, a.what, a.stage, a.micro);
-            }
+            if (fine) { add_action(r.s, r.rank, a.what, a.stage, a.micro); }
         }
         r.rank += fine && r.s->counts[r.rank] > 0;
-        if (r.rank == (r.s ? r.s->ranks : 0)) {
-            break;
-        }
+        if (r.rank == (r.s ? r.s->ranks : 0)) { break; }
     }
-    if (fine && tn__pipe_schedule_complete(r.s)) {
-        return r.s;
-    }
+    if (fine && tn__pipe_schedule_complete(r.s)) { return r.s; }
     tn_pipe_schedule_free(r.s);
     return NULL;
 }

@@ -36,9 +36,7 @@ static double input_ready(const course *c, tn_pipe_action a) {
     if (a.what == 'F') {
         return a.stage == 0 ? 0 : *time_of(c, c->forward, a.stage - 1, a.micro) + c->cost.link;
     }
-    if (a.what == 'W') {
-        return *time_of(c, c->back, a.stage, a.micro);
-    }
+    if (a.what == 'W') { return *time_of(c, c->back, a.stage, a.micro); }
     double graph = *time_of(c, c->forward, a.stage, a.micro);
     return a.stage == last
                ? graph
@@ -63,14 +61,10 @@ static size_t row_place(const tn_pipe_schedule *s, int rank) {
 
 /* Whether rank r has run an action. */
 static bool run_next(course *c, int r) {
-    if (c->at[r] == c->s->counts[r]) {
-        return false;
-    }
+    if (c->at[r] == c->s->counts[r]) { return false; }
     tn_pipe_action a = c->s->rows[r][c->at[r]];
     double ready = input_ready(c, a);
-    if (isnan(ready)) {
-        return false;
-    }
+    if (isnan(ready)) { return false; }
     double begin = fmax(ready, c->now[r]);
     c->begins[row_place(c->s, r) + (size_t)c->at[r]++] = begin;
     c->now[r] = begin + action_seconds(&c->cost, a.what);
@@ -181,9 +175,7 @@ static bool course_alloc(course *c) {
     c->now = tn__calloc_for(ranks, sizeof(*c->now), operation);
     c->begins = tn__calloc_for(row_place(c->s, c->s->ranks), sizeof(*c->begins), operation);
     c->at = tn__calloc_for(ranks, sizeof(*c->at), operation);
-    if (!c->forward || !c->now || !c->begins || !c->at) {
-        return false;
-    }
+    if (!c->forward || !c->now || !c->begins || !c->at) { return false; }
     c->back = c->forward + cells;
     for (size_t i = 0; i < 2 * cells; i++) {
         c->forward[i] = NAN;
@@ -202,12 +194,8 @@ tn_status tn_pipe_simulate(const tn_pipe_schedule *s, tn_pipe_cost cost, tn_pipe
     course c = {.s = s, .cost = cost};
     if (tn__pipe_schedule_complete(s) && course_alloc(&c) && run_all(&c)) {
         tn_pipe_outcome o = outcome_of(&c);
-        if (outcome) {
-            *outcome = o;
-        }
-        if (drawing && o.seconds > 0) {
-            draw_course(&c, o.seconds, drawing);
-        }
+        if (outcome) { *outcome = o; }
+        if (drawing && o.seconds > 0) { draw_course(&c, o.seconds, drawing); }
     }
     free(c.forward);
     free(c.now);

@@ -125,9 +125,7 @@ static tn_tensor *share_of_loss(step *s, tn_pipe_action a, tn_tensor *out) {
         tn__raise(TN_ESHAPE, "pipeline", "the loss is %s, not one number", tn_shape_text(loss));
     }
     s->losses[a.micro] = tn_keep(tn_detach(loss));
-    if (!s->backward) {
-        return loss;
-    }
+    if (!s->backward) { return loss; }
     tn_tensor *share = tn_mul_scalar(loss, 1.0 / s->micros);
     return s->scaler ? tn_scaler_scale(s->scaler, share) : share;
 }
@@ -206,9 +204,7 @@ static void run_action(step *s, tn_pipe_action a) {
              a.stage, a.micro);
     tn__frame frame = {.name = name}; /* for errors */
     double began = tn_flight_now();
-    if (o->on_action) {
-        o->on_action(a, false, o->user);
-    }
+    if (o->on_action) { o->on_action(a, false, o->user); }
     tn__frame_push(&frame);
     if (a.what == 'F' && !tn__pending()) {
         run_forward(s, a);
@@ -219,9 +215,7 @@ static void run_action(step *s, tn_pipe_action a) {
     }
     tn__frame_pop(&frame);
     mark_action("", a, began);
-    if (o->on_action) {
-        o->on_action(a, true, o->user);
-    }
+    if (o->on_action) { o->on_action(a, true, o->user); }
 }
 
 static void run_row(step *s) {
@@ -229,9 +223,7 @@ static void run_row(step *s) {
     int rank = tn_group_rank(s->p->group);
     for (int i = 0; i < schedule->counts[rank] && !tn__pending(); i++) {
         tn_pipe_action a = schedule->rows[rank][i];
-        if (a.what == 'F' || s->backward) {
-            run_action(s, a);
-        }
+        if (a.what == 'F' || s->backward) { run_action(s, a); }
     }
 }
 
@@ -250,9 +242,7 @@ static void put_aside(tn_pipeline *p) {
         tn_tensor *grad = stored && tn_requires_grad(stored) ? tn_grad_of(stored) : NULL;
         TN_SCOPE;
         p->ties[i].aside = grad ? tn_keep(tn_copy(grad)) : NULL;
-        if (grad) {
-            tn_zero_grad(stored);
-        }
+        if (grad) { tn_zero_grad(stored); }
     }
 }
 
@@ -312,24 +302,18 @@ static void share_buffers(tn_pipeline *p) {
 /* ---- A step ---------------------------------------------------------------------------------- */
 
 static void change_hold(const tn_module_lists *lists, void *change) {
-    if (lists->strategy->hold) {
-        lists->strategy->hold(lists->strategy_state, *(int *)change);
-    }
+    if (lists->strategy->hold) { lists->strategy->hold(lists->strategy_state, *(int *)change); }
 }
 
 /* W reads parameters that a backward, which it takes I for, frees behind itself (tn_fsdp's stage
  * 3): so they stay from a step's first forward to its end. */
 static void hold_parameters(const step *s, int change) {
-    if (s->halves) {
-        tn__strategies_below(s->p->module->lists, change_hold, &change);
-    }
+    if (s->halves) { tn__strategies_below(s->p->module->lists, change_hold, &change); }
 }
 
 /* The schedule for n micro-batches. False after raising. */
 static bool find_schedule(tn_pipeline *p, int n) {
-    if (p->schedule && p->schedule->micros == n) {
-        return true;
-    }
+    if (p->schedule && p->schedule->micros == n) { return true; }
     if (p->options.schedule) {
         tn__raise(TN_EVALUE, "pipeline", "%d micro-batches, but the schedule is of %d", n,
                   p->options.schedule->micros);
@@ -344,9 +328,7 @@ static bool find_schedule(tn_pipeline *p, int n) {
 /* False after raising; then nothing was put aside. */
 static bool step_begin(step *s) {
     tn_pipeline *p = s->p;
-    if (tn__pending() || !find_schedule(p, s->micros)) {
-        return false;
-    }
+    if (tn__pending() || !find_schedule(p, s->micros)) { return false; }
     tn__round round = tn__strategy_round(p->module);
     tn__round_begin(round);
     s->stream = tn_default_generator()->stream;
@@ -362,12 +344,8 @@ static bool step_begin(step *s) {
     s->losses = tn__calloc_for(micros, sizeof(tn_tensor *), "pipeline");
     p->alive = 0;
     p->backward = s->backward;
-    if (!s->graphs || !s->losses || !tn__pipe_links_begin(p, &s->sends)) {
-        return false;
-    }
-    if (s->backward) {
-        put_aside(p);
-    }
+    if (!s->graphs || !s->losses || !tn__pipe_links_begin(p, &s->sends)) { return false; }
+    if (s->backward) { put_aside(p); }
     return true;
 }
 
@@ -409,9 +387,7 @@ static double run_step(step *s) {
         hold_parameters(s, -1);
         p->running = false;
     }
-    if (tn__pending()) {
-        tn__pipe_abort(p);
-    }
+    if (tn__pending()) { tn__pipe_abort(p); }
     bool several = p->stages > tn_group_size(p->group);
     if (s->backward && (several || tn__pending())) { /* after an error it ends the others' wait */
         tn_sync_gradients(p->module);
@@ -421,9 +397,7 @@ static double run_step(step *s) {
         share_buffers(p);
     }
     double loss = begun ? mean_loss(s) : NAN;
-    if (tn__pending()) {
-        tn__pipe_abort(p);
-    }
+    if (tn__pending()) { tn__pipe_abort(p); }
     step_end(s);
     if (begun) { /* where one rank's generator would be */
         tn_default_generator()->stream = s->stream + (uint64_t)s->micros * s->each;
@@ -437,16 +411,12 @@ static bool call_fits(const tn_pipeline *p, const tn_batch *batches, int n) {
         const char *wrong = !p ? "the pipeline is NULL" : "there are no micro-batches";
         tn__raise(TN_EVALUE, "pipeline", "%s", wrong);
     }
-    if (p && tn__pending()) {
-        tn__pipe_abort(p);
-    }
+    if (p && tn__pending()) { tn__pipe_abort(p); }
     return !tn__pending();
 }
 
 double tn_pipeline_step(tn_pipeline *p, const tn_batch *batches, int n, tn_scaler *scaler) {
-    if (!call_fits(p, batches, n)) {
-        return NAN;
-    }
+    if (!call_fits(p, batches, n)) { return NAN; }
     step s = {.p = p,
               .batches = batches,
               .scaler = scaler,
@@ -457,9 +427,7 @@ double tn_pipeline_step(tn_pipeline *p, const tn_batch *batches, int n, tn_scale
 }
 
 double tn_pipeline_loss(tn_pipeline *p, const tn_batch *batches, int n) {
-    if (!call_fits(p, batches, n)) {
-        return NAN;
-    }
+    if (!call_fits(p, batches, n)) { return NAN; }
     TN_NO_GRAD;
     step s = {.p = p, .batches = batches, .micros = n, .last = p->stages - 1};
     tn_generator before = *tn_default_generator();

@@ -28,9 +28,7 @@ static int set_of(const tn__plan_case *c, const tn__plan_param *p) {
 static const tn__plan_param *next_param(const tn__plan_case *c, int pp, const tn__plan_param *p) {
     const tn__plan_param *end = c->model->params + c->model->count;
     for (p = p ? p + 1 : c->model->params; p < end; p++) {
-        if (c->rank[p->first] == pp || c->rank[p->last] == pp) {
-            return p;
-        }
+        if (c->rank[p->first] == pp || c->rank[p->last] == pp) { return p; }
     }
     return NULL;
 }
@@ -65,9 +63,7 @@ tn__plan_count tn__plan_elements(const tn__plan_case *c, int pp, int part, int t
 /* The buffers of gradients. Blocks have two, in turn, or one each where gradients stay for later
  * micro-batches. */
 static int64_t gradient_buffers(const tn__plan_case *c, const tn__plan_count *n) {
-    if (c->stage < 2) {
-        return n->whole;
-    }
+    if (c->stage < 2) { return n->whole; }
     bool stay = c->o.mesh.pp > 1 && c->micros * c->stages / c->o.mesh.pp > 1;
     return n->rest + n->block * (stay && n->blocks > 2 ? n->blocks : 2);
 }
@@ -83,9 +79,7 @@ static void count_rest(const tn__plan_case *c, const tn__plan_count *n, tn_plan 
         plan->states += 8 * (int64_t)n->tensors;
     }
     plan->rest = plan->weights + plan->copies + plan->gradients + plan->states;
-    if (c->o.mesh.sharding.offload) {
-        plan->host = plan->weights + low + parts + plan->states;
-    }
+    if (c->o.mesh.sharding.offload) { plan->host = plan->weights + low + parts + plan->states; }
 }
 
 /* ---- What forwards keep ---------------------------------------------------------------------- */
@@ -170,9 +164,7 @@ static double messages_bytes(const tn__plan_case *c, int pp) {
 static double block_bytes(const tn__plan_case *c, const tn__plan_count *n) {
     const tn__plan_work *w = &c->model->block;
     double tp = c->o.mesh.tp, bytes = EXACT * (w->widest * c->tokens + w->matrix) / tp;
-    if (!c->o.recompute) {
-        return bytes;
-    }
+    if (!c->o.recompute) { return bytes; }
     double graph = block_kept(c), gradients = EXACT * w->products / tp;
     bool arrives = c->stage > 1 && c->o.mesh.pp == 1 && c->micros > 1;
     double part = arrives ? EXACT * (double)n->block / c->parts : 0;
@@ -186,9 +178,7 @@ static double most_working(const tn__plan_case *c, const tn__plan_count *n, int 
     double table = EXACT * c->model->top.products / c->o.mesh.tp;
     bool first = c->rank[0] == pp, last = c->rank[c->model->parts - 1] == pp;
     double over = last && !c->halves ? c->x + logits : 0; /* freed before a block's backward */
-    if (last) {
-        most = fmax(logits, table + 2 * c->x);
-    }
+    if (last) { most = fmax(logits, table + 2 * c->x); }
     most = fmax(most, block_bytes(c, n) - over);
     if (first) { /* the stem's */
         double width = (double)c->model->shape.width;

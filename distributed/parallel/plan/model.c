@@ -34,9 +34,7 @@ typedef struct reading {
 static int part_around(const reading *r, const tn_module *m) {
     for (; m && m != r->root; m = m->parent) {
         for (int i = 0; i < r->model->parts; i++) {
-            if (r->parts[i] == m) {
-                return i;
-            }
+            if (r->parts[i] == m) { return i; }
         }
     }
     return -1;
@@ -45,9 +43,7 @@ static int part_around(const reading *r, const tn_module *m) {
 /* The rule by which a module's matrix is cut; NULL: none. */
 static const tn_tp_rule *rule_of(const reading *r, const char *path) {
     for (const tn_tp_rule *rule = r->rules; rule && rule->paths; rule++) {
-        if (tn__tp_cut_dim(rule->style) >= 0 && tn__paths_fit(rule->paths, path)) {
-            return rule;
-        }
+        if (tn__tp_cut_dim(rule->style) >= 0 && tn__paths_fit(rule->paths, path)) { return rule; }
     }
     return NULL;
 }
@@ -72,9 +68,7 @@ static bool add_param(const tn_entry *entry, void *user) {
     reading *r = user;
     tn__plan_model *model = r->model;
     int part = part_around(r, entry->owner);
-    if (entry->shared && add_name(model, *entry->field, part)) {
-        return true;
-    }
+    if (entry->shared && add_name(model, *entry->field, part)) { return true; }
     if (!tn__grow(&model->params, model->count + 1, &model->capacity, sizeof(*model->params),
                   operation)) {
         return false;
@@ -83,9 +77,7 @@ static bool add_param(const tn_entry *entry, void *user) {
     snprintf(owner, sizeof(owner), "%s", entry->path);
     char *dot = strrchr(owner, '.');
     bool bias = dot && strcmp(dot, ".bias") == 0;
-    if (dot) {
-        *dot = '\0';
-    }
+    if (dot) { *dot = '\0'; }
     const tn_tp_rule *rule = rule_of(r, owner);
     tn__plan_param p = {.tensor = *entry->field,
                         .layout = tn__layout_whole(entry->layout.whole),
@@ -122,9 +114,7 @@ static bool add_work(tn_module *m, const char *path, void *user) {
     reading *r = user;
     tn__plan_model *model = r->model;
     int part = part_around(r, m);
-    if (part != 1 && part != model->parts - 1) {
-        return true;
-    }
+    if (part != 1 && part != model->parts - 1) { return true; }
     tn__plan_work *w = part == 1 ? &model->block : &model->top;
     if (strcmp(m->kind, "linear") == 0) {
         add_linear(r, w, (const tn_linear *)m, path);
@@ -145,9 +135,7 @@ static bool add_work(tn_module *m, const char *path, void *user) {
 
 bool tn__plan_read_model(void *m, tn__plan_model *model) {
     *model = (tn__plan_model){0};
-    if (tn__pending() || tn_lm_shape_of(m, &model->shape) != TN_OK) {
-        return false;
-    }
+    if (tn__pending() || tn_lm_shape_of(m, &model->shape) != TN_OK) { return false; }
     model->parts = model->shape.layers + 2;
     model->costs = tn__calloc_for((size_t)model->parts, sizeof(*model->costs), operation);
     reading r = {.model = model, .root = m, .rules = tn__lm_family_of(m, operation)->tp};

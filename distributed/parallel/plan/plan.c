@@ -147,9 +147,7 @@ static bool find_stages(tn__plan_case *c) {
     c->first = tn__calloc_for((size_t)c->stages + 1, sizeof(*c->first), operation);
     c->sets = tn__calloc_for((size_t)model->parts, sizeof(*c->sets), operation);
     c->rank = tn__calloc_for((size_t)model->parts, sizeof(*c->rank), operation);
-    if (!c->first || !c->sets || !c->rank) {
-        return false;
-    }
+    if (!c->first || !c->sets || !c->rank) { return false; }
     c->first[c->stages] = model->parts;
     tn__pipe_cut(model->costs, model->parts, c->stages, c->first);
     for (int i = 0, stage = 0; i < model->parts; i++) {
@@ -167,9 +165,7 @@ static bool find_stages(tn__plan_case *c) {
 static bool find_case(tn__plan_case *c) {
     tn_plan_options *o = &c->o;
     tn_spread_options *m = &o->mesh;
-    if (!tn__spread_sizes(m, o->ranks)) {
-        return false;
-    }
+    if (!tn__spread_sizes(m, o->ranks)) { return false; }
     o->positions = o->positions ? o->positions : c->model->shape.context;
     bool shards = m->shard > 1 || m->sharding.offload;
     c->parts = shards ? m->shard * m->cp : 1;
@@ -236,9 +232,7 @@ tn_status tn__plan_make(const tn__plan_model *model, tn_plan_options options, tn
         plan->fits = (double)plan->peak <= c.o.machine.memory;
         plan->limit = tn__plan_time(&c, plan) ? limit_of(plan) : NULL;
     }
-    if (tn__pending()) {
-        *plan = (tn_plan){0};
-    }
+    if (tn__pending()) { *plan = (tn_plan){0}; }
     tn_pipe_schedule_free(c.schedule);
     free(c.first);
     free(c.rank);
@@ -247,9 +241,7 @@ tn_status tn__plan_make(const tn__plan_model *model, tn_plan_options options, tn
 }
 
 tn_status tn_plan_of(void *m, tn_plan_options options, tn_plan *plan) {
-    if (!plan) {
-        return tn__raise(TN_EVALUE, operation, "the plan is NULL");
-    }
+    if (!plan) { return tn__raise(TN_EVALUE, operation, "the plan is NULL"); }
     *plan = (tn_plan){0};
     tn__plan_model model = {0};
     if (tn__options_made(options.from_defaults, operation, "tn_plan") &&

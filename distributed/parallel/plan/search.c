@@ -62,9 +62,7 @@ static void try_all(search *s, tn_plan_options o) {
         for (int pp = 1; pp <= ranks / tp && pp <= parts; pp++) {
             o.mesh.tp = tp;
             o.mesh.pp = pp;
-            if (ranks % (tp * pp) == 0) {
-                try_data(s, o, ranks / tp / pp);
-            }
+            if (ranks % (tp * pp) == 0) { try_data(s, o, ranks / tp / pp); }
         }
     }
 }

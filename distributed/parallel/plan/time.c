@@ -84,9 +84,7 @@ static double gather_seconds(const tn__plan_case *c, int64_t elements) {
 static double sum_seconds(const tn__plan_case *c, int64_t elements) {
     const tn_spread_options *m = &c->o.mesh;
     double bytes = 4 * (double)elements;
-    if (!c->stage) {
-        return 2 * message_seconds(c, m->dp * m->cp, m->tp, bytes);
-    }
+    if (!c->stage) { return 2 * message_seconds(c, m->dp * m->cp, m->tp, bytes); }
     return message_seconds(c, c->parts, m->tp, bytes) +
            2 * message_seconds(c, m->dp, m->tp * m->cp * m->shard, bytes / c->parts);
 }
@@ -131,9 +129,7 @@ static int slowest_of(const tn__plan_case *c, double top) {
 /* Seconds for which stages wait for each other that all take so long forward and back, of which W
  * for gradients of weights. NaN after raising. */
 static double bubble_of(const tn__plan_case *c, double there, double back, double W) {
-    if (!c->schedule) {
-        return 0;
-    }
+    if (!c->schedule) { return 0; }
     int chunks = c->stages / c->o.mesh.pp, apart = c->o.ranks / c->o.mesh.pp;
     tn_pipe_cost cost = {there / chunks, (back - W) / chunks, W / chunks,
                          message_seconds(c, 2, apart, 2 * c->x)};

@@ -62,14 +62,10 @@ static void start_command(tn_saver *s, int64_t step) {
 }
 
 void tn__after_commit(tn_saver *s) {
-    if (!s->options.after) {
-        return;
-    }
+    if (!s->options.after) { return; }
     s->after.newest = s->step;
     collect_command(&s->after, s->options.after, false);
-    if (s->after.pid == 0) {
-        start_command(s, s->step);
-    }
+    if (s->after.pid == 0) { start_command(s, s->step); }
 }
 
 void tn__after_finish(tn_saver *s) {
@@ -82,8 +78,6 @@ void tn__after_finish(tn_saver *s) {
         tn_error_record why = {0};
         bool failed = tn_error_take(&why);
         tn__saver_remove_old(s);
-        if (failed) {
-            tn_error_give(&why);
-        }
+        if (failed) { tn_error_give(&why); }
     }
 }

@@ -21,17 +21,13 @@ static const char operation[] = "convert", model_prefix[] = "model.";
 enum { PREFIX = sizeof(model_prefix) - 1 };
 
 char *tn__saver_find_step(const char *from) {
-    if (tn__folder_has(from, TN__INDEX_NAME)) {
-        return tn__strdup_for(from, operation);
-    }
+    if (tn__folder_has(from, TN__INDEX_NAME)) { return tn__strdup_for(from, operation); }
     if (access(from, F_OK) != 0) {
         tn__raise(TN_EIO, operation, "%s: %s", from, strerror(errno));
         return NULL;
     }
     int64_t step = tn__step_newest(from, operation);
-    if (step >= 0) {
-        return tn__step_path(from, step, false, NULL, operation);
-    }
+    if (step >= 0) { return tn__step_path(from, step, false, NULL, operation); }
     tn__raise(TN_EIO, operation, "%s has no committed step of a checkpoint in parts", from);
     return NULL;
 }
@@ -123,9 +119,7 @@ static tn_module *model_of(const tn__source *from, const char *prefix, tn_lm_loa
         return NULL;
     }
     tn_dims dims;
-    if (options.as_stored) {
-        from->find(first, &dims, &options.dtype, from->user);
-    }
+    if (options.as_stored) { from->find(first, &dims, &options.dtype, from->user); }
     tn_module *m = tn__described_model(&d, options.dtype);
     tn__state s = {.operation = operation, .deferred = true};
     if (m && tn__state_add_module(&s, m, prefix) && tn__state_match(&s, from, true) &&

@@ -71,9 +71,7 @@ static bool move_pieces(const exporter *e, int first, tn_tensor *whole) {
     for (int i = first; i < first + n && !tn__pending(); i++) {
         const tn__manifest_entry *h = e->manifest->sorted[i];
         bool mine = h->rank == e->rank;
-        if (!h->writes || !(mine || e->rank == 0)) {
-            continue;
-        }
+        if (!h->writes || !(mine || e->rank == 0)) { continue; }
         TN_SCOPE;
         TN_NO_GRAD;
         tn_tensor *piece = mine ? tn_to(tn_contiguous(e->state.items[h->item].tensor), tn_cpu())
@@ -83,9 +81,7 @@ static bool move_pieces(const exporter *e, int first, tn_tensor *whole) {
                               : tn_recv(e->world, bytes_of(piece), h->rank),
                          0);
         }
-        if (e->rank == 0 && !tn__pending()) {
-            place_piece(h, piece, whole);
-        }
+        if (e->rank == 0 && !tn__pending()) { place_piece(h, piece, whole); }
     }
     return !tn__pending();
 }
@@ -99,9 +95,7 @@ static int64_t ask_for(const exporter *e, int64_t first) {
     TN_SCOPE;
     TN__ON_CPU;
     tn_tensor *number = tn_from_data(&first, TN_DIMS(1), TN_I64);
-    if (tn_work_wait(tn_broadcast(e->world, number, 0), 0) != TN_OK) {
-        return NOTHING_MORE;
-    }
+    if (tn_work_wait(tn_broadcast(e->world, number, 0), 0) != TN_OK) { return NOTHING_MORE; }
     return *(const int64_t *)tn_data(number);
 }
 
@@ -111,9 +105,7 @@ static tn_tensor *make_whole(const char *name, void *user) {
     int first = tn__manifest_find(e->manifest, name);
     const tn__manifest_entry *h = e->manifest->sorted[first];
     tn_tensor *whole = tn_empty_on(tn_cpu(), h->layout.whole, h->dtype);
-    if (tn_is_inert(whole) || ask_for(e, first) == NOTHING_MORE) {
-        return tn_inert();
-    }
+    if (tn_is_inert(whole) || ask_for(e, first) == NOTHING_MORE) { return tn_inert(); }
     if (!move_pieces(e, first, whole)) {
         tn_group_abort(e->world, tn_error_message()); /* other ranks wait to send */
         return tn_inert();
@@ -133,17 +125,13 @@ static void write_file(exporter *e, void *module, const char *path) {
 
 static void write_folder(exporter *e, void *module, const char *path) {
     const tn__lm_family *family = tn__lm_family_of(module, e->operation);
-    if (family) {
-        tn__hf_save(family, module, path, *e->folder, make_whole, e, e->operation);
-    }
+    if (family) { tn__hf_save(family, module, path, *e->folder, make_whole, e, e->operation); }
 }
 
 /* folder: how to write a folder; NULL: write a file. */
 static tn_status export_model(tn_group *world, void *m, const char *path,
                               const tn_lm_save_options *folder, const char *operation) {
-    if (!tn__agree_may_begin(world, operation)) {
-        return tn_error();
-    }
+    if (!tn__agree_may_begin(world, operation)) { return tn_error(); }
     exporter e = {.world = world,
                   .rank = tn_group_rank(world),
                   .ranks = tn_group_size(world),
@@ -189,15 +177,11 @@ tn_status tn_dist_save_lm(tn_group *world, void *m, const char *folder,
 
 tn_status tn_dist_load_lm(tn_group *world, void *m, const char *folder) {
     static const char operation[] = "dist_load_lm";
-    if (!tn__agree_may_begin(world, operation)) {
-        return tn_error();
-    }
+    if (!tn__agree_may_begin(world, operation)) { return tn_error(); }
     tn__agree_begin();
     tn__hf_loading *l = tn__hf_loading_new(m, folder, operation);
     tn_status status = tn__agree(world, NULL, operation);
-    if (status == TN_OK) {
-        tn__hf_loading_apply(l);
-    }
+    if (status == TN_OK) { tn__hf_loading_apply(l); }
     tn__hf_loading_free(l);
     return status;
 }

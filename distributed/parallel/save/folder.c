@@ -187,9 +187,7 @@ void tn__saver_discard(tn_saver *s) {
 
 /* If a step of this name exists, the two swap names, so one is there at any time. */
 static bool take_name(const tn_saver *s, const char *from, const char *to) {
-    if (rename(from, to) == 0) {
-        return true;
-    }
+    if (rename(from, to) == 0) { return true; }
     if (errno != EEXIST && errno != ENOTEMPTY) {
         tn__raise(TN_EIO, s->operation, "%s: renaming: %s", from, strerror(errno));
     } else if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) != 0) {
@@ -218,8 +216,7 @@ static bool remove_step(const tn_saver *s, int64_t step) {
 static bool remove_steps(const tn_saver *s, int64_t most, int keep) {
     steps all;
     while (find_steps(&all, s->folder, most, tn__after_step(s), s->operation) && all.count > keep &&
-           remove_step(s, all.lowest)) {
-    }
+           remove_step(s, all.lowest)) {}
     return !tn__pending();
 }
 

@@ -35,9 +35,7 @@ typedef struct newest {
 static bool look_at(const char *name, void *user) {
     newest *n = user;
     char *path = tn__folder_path(n->folder, name, n->operation);
-    if (!path) {
-        return false;
-    }
+    if (!path) { return false; }
     tn_safetensors *f = tn_safetensors_open(path);
     const char *format = tn_safetensors_metadata(f, "format");
     const char *text = tn_safetensors_metadata(f, "step");
@@ -60,9 +58,7 @@ static bool find_newest(newest *n, const char *folder, const char *operation) {
     struct stat about;
     *n = (newest){.folder = folder, .operation = operation, .step = -1};
     if (stat(folder, &about) != 0) {
-        if (errno != ENOENT) {
-            tn__raise(TN_EIO, operation, "%s: %s", folder, strerror(errno));
-        }
+        if (errno != ENOENT) { tn__raise(TN_EIO, operation, "%s: %s", folder, strerror(errno)); }
     } else if (!S_ISDIR(about.st_mode)) {
         n->step = INT64_MAX;
         n->path = tn__strdup_for(folder, operation);
@@ -111,9 +107,7 @@ static tn_status refuse_surplus(const loading *l) {
     for (int i = 0; !tn__pending() && i < l->from.count; i++) {
         at[i] = tn__state_has(&l->plan.state, l->from.name(i, l->from.user));
     }
-    if (tn_work_wait(tn_all_reduce(l->world, known, TN_MAX), 0) != TN_OK) {
-        return tn_error();
-    }
+    if (tn_work_wait(tn_all_reduce(l->world, known, TN_MAX), 0) != TN_OK) { return tn_error(); }
     for (int i = 0; i < l->from.count; i++) {
         if (!at[i]) {
             return tn__raise(TN_EMISMATCH, l->operation,
@@ -133,18 +127,12 @@ static tn_status share_found(tn_group *g, void **data, size_t *bytes, const char
 
 /* Ends what tn__agree_begin has begun, and frees index and file. */
 static tn_status finish_load(loading *l, tn_checkpoint *c) {
-    if (!tn__pending()) {
-        plan_load(l, c);
-    }
+    if (!tn__pending()) { plan_load(l, c); }
     char text[64];
     snprintf(text, sizeof(text), "a checkpoint with the digest %.32s", l->from.digest);
     tn_status status = tn__agree(l->world, text, l->operation);
-    if (status == TN_OK && !c->partial) {
-        status = refuse_surplus(l);
-    }
-    if (status == TN_OK) {
-        tn__checkpoint_apply(&l->plan);
-    }
+    if (status == TN_OK && !c->partial) { status = refuse_surplus(l); }
+    if (status == TN_OK) { tn__checkpoint_apply(&l->plan); }
     tn__state_free(&l->plan.state);
     tn__index_free(l->index);
     tn_safetensors_close(l->file);
@@ -189,21 +177,15 @@ static bool begin_load(tn_saver *s, const char *operation) {
 
 tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
     static const char operation[] = "saver_load";
-    if (found) {
-        *found = false;
-    }
+    if (found) { *found = false; }
     if (!s || !found) {
         return tn__raise(TN_EVALUE, operation, "%s is NULL",
                          s ? "the pointer for the result" : "the saver");
     }
-    if (!begin_load(s, operation)) {
-        return tn_error();
-    }
+    if (!begin_load(s, operation)) { return tn_error(); }
     tn__buffer mine = {.operation = operation};
     tn__agree_begin();
-    if (s->rank == 0) {
-        read_newest(&mine, s->folder, operation);
-    }
+    if (s->rank == 0) { read_newest(&mine, s->folder, operation); }
     void *data = mine.at;
     size_t bytes = mine.bytes;
     tn_status status = share_found(s->world, &data, &bytes, operation);
@@ -214,22 +196,16 @@ tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
                              bytes - head, operation);
         *found = status == TN_OK;
     }
-    if (s->rank != 0) {
-        tn_bytes_free(data);
-    }
+    if (s->rank != 0) { tn_bytes_free(data); }
     tn__buffer_free(&mine);
     return status;
 }
 
 int64_t tn__saver_newest(tn_saver *s, const char *operation) {
     newest n = {.step = -1};
-    if (!begin_load(s, operation)) {
-        return -1;
-    }
+    if (!begin_load(s, operation)) { return -1; }
     tn__agree_begin();
-    if (s->rank == 0) {
-        find_newest(&n, s->folder, operation);
-    }
+    if (s->rank == 0) { find_newest(&n, s->folder, operation); }
     void *data = &n.step;
     size_t bytes = sizeof(n.step);
     if (share_found(s->world, &data, &bytes, operation) == TN_OK && s->rank != 0) {
@@ -244,33 +220,23 @@ int64_t tn__saver_newest(tn_saver *s, const char *operation) {
 
 tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) {
     static const char operation[] = "dist_save";
-    if (!tn__agree_may_begin(g, operation)) {
-        return tn_error();
-    }
+    if (!tn__agree_may_begin(g, operation)) { return tn_error(); }
     tn__agree_begin();
     tn__warn_ranks_differ(g, c, operation);
-    if (tn_group_rank(g) == 0) {
-        tn_checkpoint_save(c, path);
-    }
+    if (tn_group_rank(g) == 0) { tn_checkpoint_save(c, path); }
     return tn__agree(g, NULL, operation);
 }
 
 tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) {
     static const char operation[] = "dist_load";
     size_t bytes = 0;
-    if (!tn__agree_may_begin(g, operation)) {
-        return tn_error();
-    }
+    if (!tn__agree_may_begin(g, operation)) { return tn_error(); }
     tn__agree_begin();
     char *mine = tn_group_rank(g) == 0 ? tn__checkpoint_file(path, &bytes, operation) : NULL;
     void *data = mine;
     tn_status status = share_found(g, &data, &bytes, operation);
-    if (status == TN_OK) {
-        status = load_shared(g, c, false, path, data, bytes, operation);
-    }
-    if (data != mine) {
-        tn_bytes_free(data);
-    }
+    if (status == TN_OK) { status = load_shared(g, c, false, path, data, bytes, operation); }
+    if (data != mine) { tn_bytes_free(data); }
     free(mine);
     return status;
 }
@@ -291,16 +257,10 @@ static void remove_files(const tn_saver *s) {
 }
 
 tn_status tn_saver_clear(tn_saver *s) {
-    if (!s) {
-        return tn__raise(TN_EVALUE, "saver_clear", "the saver is NULL");
-    }
-    if (!begin_load(s, "saver_clear")) {
-        return tn_error();
-    }
+    if (!s) { return tn__raise(TN_EVALUE, "saver_clear", "the saver is NULL"); }
+    if (!begin_load(s, "saver_clear")) { return tn_error(); }
     s->operation = "saver_clear";
     tn__agree_begin();
-    if (s->rank == 0 && tn__saver_clear_steps(s)) {
-        remove_files(s);
-    }
+    if (s->rank == 0 && tn__saver_clear_steps(s)) { remove_files(s); }
     return tn__agree(s->world, NULL, s->operation);
 }

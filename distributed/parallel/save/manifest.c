@@ -63,9 +63,7 @@ void tn__manifest_put(tn__buffer *list, const tn__state *s, bool deal) {
 static size_t read_entry(const char *at, size_t bytes, tn__manifest_entry *e) {
     record r;
     size_t length = bytes > sizeof(r) ? strnlen(at + sizeof(r), bytes - sizeof(r)) : 0;
-    if (bytes <= sizeof(r) + length) {
-        return 0;
-    }
+    if (bytes <= sizeof(r) + length) { return 0; }
     memcpy(&r, at, sizeof(r));
     e->name = at + sizeof(r);
     e->dtype = (tn_dtype)r.dtype;
@@ -81,9 +79,7 @@ bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes)
     size_t most = bytes / sizeof(record) + 1; /* a malformed one ends it */
     l->text = tn__malloc_for(bytes + 1, m->operation);
     l->at = tn__calloc_for(most, sizeof(*l->at), m->operation);
-    if (!l->text || !l->at) {
-        return false;
-    }
+    if (!l->text || !l->at) { return false; }
     memcpy(l->text, bytes ? list : "", bytes);
     l->text[bytes] = 0;
     for (size_t at = strlen(l->text) + 1, used; at < bytes; at += used) {
@@ -132,9 +128,7 @@ static bool sort_all(tn__manifest *m) {
             m->sorted[m->count++] = &m->lists[r].at[i];
         }
     }
-    if (m->count) {
-        qsort(m->sorted, count, sizeof(*m->sorted), compare_entries);
-    }
+    if (m->count) { qsort(m->sorted, count, sizeof(*m->sorted), compare_entries); }
     return m->sorted != NULL;
 }
 
@@ -189,8 +183,7 @@ static bool deal_tensor(const tn__manifest *m, int first, int n, int64_t *bytes)
     }
     for (int i = 0, same; i < n; i += same) {
         for (same = 1; i + same < n && compare_layouts(&at[i]->layout, &at[i + same]->layout) == 0;
-             same++) {
-        }
+             same++) {}
         deal_piece(at + i, same, bytes);
         found += at[i]->layout.length;
     }

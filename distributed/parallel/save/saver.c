@@ -61,9 +61,7 @@ static tn_saver *make_saver(tn_group *world, const char *folder, tn_saver_option
 
 tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_options options) {
     static const char operation[] = "saver_new";
-    if (!tn__agree_may_begin(world, operation)) {
-        return NULL;
-    }
+    if (!tn__agree_may_begin(world, operation)) { return NULL; }
     if (tn_group_rank(world) < 0) {
         tn__raise(TN_EVALUE, operation, "this rank is not a member of the group");
         return NULL;
@@ -81,18 +79,10 @@ tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_options opt
 }
 
 void tn_saver_free(tn_saver *s) {
-    if (!s || !tn__saver_here(s, "saver_free")) {
-        return;
-    }
-    if (!tn__inherited(s->process) && s->under_way) {
-        tn_saver_wait(s);
-    }
-    if (!tn__inherited(s->process)) {
-        tn__after_finish(s);
-    }
-    if (!tn__alive_end(&savers, s, "saver_free")) {
-        return;
-    }
+    if (!s || !tn__saver_here(s, "saver_free")) { return; }
+    if (!tn__inherited(s->process) && s->under_way) { tn_saver_wait(s); }
+    if (!tn__inherited(s->process)) { tn__after_finish(s); }
+    if (!tn__alive_end(&savers, s, "saver_free")) { return; }
     tn_group_free(s->group);
     tn__state_free(&s->state);
     tn__manifest_free(s->manifest);
@@ -106,9 +96,7 @@ void tn_saver_free(tn_saver *s) {
 
 /* Whether s can be used, even with an error pending. False after raising. */
 static bool saver_sound(const tn_saver *s, const char *operation) {
-    if (!s) {
-        tn__raise(TN_EVALUE, operation, "the saver is NULL");
-    }
+    if (!s) { tn__raise(TN_EVALUE, operation, "the saver is NULL"); }
     return s && tn__saver_here(s, operation) &&
            !tn__refuse_inherited(s->process, operation, "the saver");
 }
@@ -197,21 +185,15 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
         s->step = c->step;
         tn__buffer_format(&list, "step %" PRId64 " to %s", s->step, s->folder);
         tn__buffer_add(&list, "", 1);
-        if (tn__state_add(fresh, c)) {
-            tn__manifest_put(&list, fresh, true);
-        }
-        if (s->rank == 0) {
-            note_metadata(s, c);
-        }
+        if (tn__state_add(fresh, c)) { tn__manifest_put(&list, fresh, true); }
+        if (s->rank == 0) { note_metadata(s, c); }
     }
     bool agreed = tn__agree(s->group, NULL, s->operation) == TN_OK;
     if (agreed) {
         tn__agree_begin();
         bool prepares = tn__manifest_gather(s->manifest, s->group, &list) && tn__saver_prepare(s);
         agreed = tn__agree(s->group, NULL, s->operation) == TN_OK;
-        if (prepares && !agreed) {
-            tn__saver_discard(s);
-        }
+        if (prepares && !agreed) { tn__saver_discard(s); }
     }
     tn__buffer_free(&list);
     return agreed;
@@ -242,26 +224,18 @@ static void start_writing(tn_saver *s, tn__state *fresh) {
     bool copied = s->part && copy_state(s, fresh);
     tn__quiet(-1);
     tn__state_free(copied ? &s->state : fresh);
-    if (copied) {
-        s->state = *fresh;
-    }
+    if (copied) { s->state = *fresh; }
     s->result.status = TN_OK;
     tn_error_take(&s->result);
-    if (s->group) {
-        s->group->owned = false;
-    }
+    if (s->group) { s->group->owned = false; }
     s->under_way = true;
     s->has_thread = s->options.behind && pthread_create(&s->thread, NULL, tn__saver_write, s) == 0;
-    if (!s->has_thread) {
-        tn__saver_write(s); /* in this thread if no other can be started */
-    }
+    if (!s->has_thread) { tn__saver_write(s); /* in this thread if no other can be started */ }
 }
 
 tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
     static const char operation[] = "saver_save";
-    if (!saver_sound(s, operation)) {
-        return tn_error();
-    }
+    if (!saver_sound(s, operation)) { return tn_error(); }
     tn_error_record mine = {.status = TN_OK}; /* a pending one, which the others get too */
     tn_error_take(&mine);
     if (tn_saver_wait(s) != TN_OK) {
@@ -285,16 +259,10 @@ tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
 }
 
 tn_status tn_saver_wait(tn_saver *s) {
-    if (!saver_sound(s, "saver_wait") || !s->under_way) {
-        return tn_error();
-    }
-    if (s->has_thread) {
-        pthread_join(s->thread, NULL);
-    }
+    if (!saver_sound(s, "saver_wait") || !s->under_way) { return tn_error(); }
+    if (s->has_thread) { pthread_join(s->thread, NULL); }
     s->under_way = s->has_thread = false;
-    if (!s->options.behind) {
-        tn__state_free(&s->state); /* not copies but the model's */
-    }
+    if (!s->options.behind) { tn__state_free(&s->state); /* not copies but the model's */ }
     tn_error_give(&s->result);
     return tn_error();
 }

@@ -87,9 +87,7 @@ static void gather_written(tn_saver *s, const tn__buffer *mine) {
     tn_all_gather_bytes(s->group, mine->at, mine->bytes, all, bytes);
     tn__agree_begin();
     for (int r = 0; all && r < s->ranks; r++) {
-        if (s->rank == 0 && !tn__pending()) {
-            read_written(s, r, all[r], bytes[r]);
-        }
+        if (s->rank == 0 && !tn__pending()) { read_written(s, r, all[r], bytes[r]); }
         tn_bytes_free(all[r]);
     }
     free(all);
@@ -153,12 +151,8 @@ static bool in_time(const tn_saver *s, double began) {
 static void write_step(tn_saver *s, tn__buffer *written) {
     tn__agree_begin();
     tn_error_give(&s->result);
-    if (!tn__pending()) {
-        write_part(s, written);
-    }
-    if (tn__agree(s->group, NULL, s->operation) != TN_OK) {
-        return;
-    }
+    if (!tn__pending()) { write_part(s, written); }
+    if (tn__agree(s->group, NULL, s->operation) != TN_OK) { return; }
     double began = tn__now();
     free(s->part);
     s->part = NULL; /* from here on rank 0 may commit it, whatever happens to this rank */
@@ -184,8 +178,6 @@ void *tn__saver_write(void *saver) {
     } else if (s->rank == 0) {
         tn__after_commit(s);
     }
-    if (s->group) {
-        s->group->owned = false; /* the next save's thread may use it */
-    }
+    if (s->group) { s->group->owned = false; /* the next save's thread may use it */ }
     return NULL;
 }

@@ -29,9 +29,7 @@ static tn__slice columns_here(const loss_args *a) {
 static bool loss_shape(tn_op_call *c) {
     const loss_args *a = c->args;
     tn_dims x = tn_shape(c->in[0]), label = tn_shape(c->in[1]);
-    if (!tn_op_float(c, 0) || !tn_op_index(c, 1)) {
-        return false;
-    }
+    if (!tn_op_float(c, 0) || !tn_op_index(c, 1)) { return false; }
     if (tn_group_rank(a->group) < 0) {
         return tn_op_fail(c, TN_ESTATE, "this rank is not a member of group %s",
                           tn_group_name(a->group));
@@ -66,9 +64,7 @@ static tn_status join_rows(const tn_op_call *c) {
     tn_tensor *away = tn_ne(tn_clamp(column, 0.0, last), column);
     tn_tensor *logit = tn_masked_fill(tn_add(tn_sub(log_sum, loss), top), away, 0.0);
     tn_tensor *all = tn_dist_all_gather(a->group, TN_STACK(0, top, log_sum, logit)); /* (N, 3, …) */
-    if (tn_is_inert(all) || tn__pending()) {
-        return tn_error();
-    }
+    if (tn_is_inert(all) || tn__pending()) { return tn_error(); }
     tn_tensor *tops = tn_select(all, 1, 0), *sums = tn_select(all, 1, 1);
     tn_tensor *most = tn_max(tops, TN_DIMS(0), false);
     tn_tensor *share = tn_exp(tn_add(tn_sub(tops, most), sums));
@@ -130,16 +126,10 @@ tn_tensor *tn_dist_cross_entropy(tn_group *tp, tn_tensor *logits, tn_tensor *lab
     }
     loss_args args = {options, tp, classes};
     tn_tensor *rows = tn_apply2(&loss_op, &args, logits, labels);
-    if (tn_is_inert(rows)) {
-        tn_group_abort(tp, tn_error_message());
-    }
-    if (options.reduction == TN_NONE || tn_is_inert(rows)) {
-        return rows;
-    }
+    if (tn_is_inert(rows)) { tn_group_abort(tp, tn_error_message()); }
+    if (options.reduction == TN_NONE || tn_is_inert(rows)) { return rows; }
     tn_tensor *sum = tn_sum_all(rows);
-    if (options.reduction == TN_SUM) {
-        return sum;
-    }
+    if (options.reduction == TN_SUM) { return sum; }
     tn_tensor *counts = tn_ne_scalar(labels, (double)options.ignore_index);
     return tn_div(sum, tn_sum_all(tn_cast(counts, tn_dtype_of(sum))));
 }

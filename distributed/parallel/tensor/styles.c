@@ -80,9 +80,7 @@ static tn_tensor *vocab_forward(tn_module *self, tn_tensor *index) {
 static tn_tensor *sequence_forward(tn_module *self, tn_tensor *x) {
     const tn__tp_place *place = self->lists->split;
     const tn__tp *tp = place->of;
-    if (!is_split(tp)) {
-        return place->forward(self, x);
-    }
+    if (!is_split(tp)) { return place->forward(self, x); }
     tn_tensor *mine[4];
     int n = self->lists->record_count;
     for (int i = 0; i < n; i++) {
@@ -115,9 +113,7 @@ bool tn__tp_apply(tn__tp_place *place) {
     if (style == TN_TP_COLUMN || style == TN_TP_LOGITS) { /* a linear with fewer rows */
         return true;
     }
-    if (!tn__module_lists(m, "tensor_parallel")) {
-        return false;
-    }
+    if (!tn__module_lists(m, "tensor_parallel")) { return false; }
     place->forward = m->forward;
     m->lists->split = place;
     m->forward = forwards[style];
@@ -169,9 +165,7 @@ static tn_values end_call(tn_module *m, tn_values in, tn_values out, void *user)
     const tn__tp *tp = user;
     tn__grad_self.note = tp->around;
     bool logits = tp->classes > 0 && out.n > 0 && !tn_is_inert(out.v[0]) && tn_ndim(out.v[0]) > 0;
-    if (logits && !m->lists->loss.calling) {
-        out.v[0] = join_columns(tp, out.v[0]);
-    }
+    if (logits && !m->lists->loss.calling) { out.v[0] = join_columns(tp, out.v[0]); }
     return out;
 }
 
@@ -184,11 +178,7 @@ static tn_tensor *loss_of(void *state, tn_tensor *logits, tn_tensor *targets,
 bool tn__tp_hook_root(tn__tp *tp, void (*free_user)(void *tp)) {
     tn_module_hooks hooks = {
         .before = begin_call, .after = end_call, .user = tp, .free_user = free_user};
-    if (!tn_module_hook(tp->root, hooks)) {
-        return false;
-    }
-    if (tp->classes > 0) {
-        tp->root->lists->loss = (tn__loss_rule){.f = loss_of, .state = tp};
-    }
+    if (!tn_module_hook(tp->root, hooks)) { return false; }
+    if (tp->classes > 0) { tp->root->lists->loss = (tn__loss_rule){.f = loss_of, .state = tp}; }
     return true;
 }

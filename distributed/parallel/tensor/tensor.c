@@ -49,18 +49,14 @@ static bool find_place(tn_module *m, const char *path, void *user) {
     tn__tp *tp = user;
     bool named = *path && m->name[0]; /* a transparent one has the path of another */
     for (const tn_tp_rule *rule = tp->plan; named && rule->paths; rule++) {
-        if (tn__paths_fit(rule->paths, path) && !add_place(tp, m, path, rule)) {
-            return false;
-        }
+        if (tn__paths_fit(rule->paths, path) && !add_place(tp, m, path, rule)) { return false; }
     }
     return true;
 }
 
 static bool find_places(tn__tp *tp) {
     for (const tn_tp_rule *rule = tp->plan; rule->paths; rule++) {
-        if (!tn__patterns_used(tp->root, rule->paths, false, operation, "plan")) {
-            return false;
-        }
+        if (!tn__patterns_used(tp->root, rule->paths, false, operation, "plan")) { return false; }
     }
     tn_module_each_module(tp->root, find_place, tp);
     return !tn__pending();
@@ -184,9 +180,7 @@ static bool places_fit(tn__tp *tp) {
     for (int i = 0; i < tp->count; i++) {
         tn__tp_place *place = &tp->places[i];
         bool enters = place->rule->style == TN_TP_ENTER;
-        if (!place_fits(place)) {
-            return false;
-        }
+        if (!place_fits(place)) { return false; }
         if (!enters && place->module == replaced) {
             tn__raise(TN_EVALUE, operation, "two rules of the plan name %s", place->path);
             return false;
@@ -240,9 +234,7 @@ static bool has_style(const tn_entry *entry, void *user) {
 }
 
 static bool styles_fit(tn__tp *tp) {
-    if (tp->sequence) {
-        tn_module_each(tp->root, (tn_walk){0}, has_style, tp);
-    }
+    if (tp->sequence) { tn_module_each(tp->root, (tn_walk){0}, has_style, tp); }
     return !tn__pending();
 }
 
@@ -321,9 +313,7 @@ static void read_plan(tn__tp *tp, const tn_tp_options *options) {
         tn__options_made(options->from_defaults, operation, "tn_tp")) {
         tp->plan = plan_of(tp->root, options);
         tn_module_each(tp->root, (tn_walk){0}, is_whole, NULL);
-        if (!tn__pending()) {
-            find_places(tp);
-        }
+        if (!tn__pending()) { find_places(tp); }
     }
 }
 
@@ -332,9 +322,7 @@ static bool plan_fits(tn__tp *tp) {
     char text[64]; /* what the ranks agree on */
     snprintf(text, sizeof(text), "%d places, %s", tp->count,
              tp->sequence ? "sequence" : "no sequence");
-    if (!tn__parallel_make_same(tp->root, tp->group, NULL, &tensor_rules, text)) {
-        return false;
-    }
+    if (!tn__parallel_make_same(tp->root, tp->group, NULL, &tensor_rules, text)) { return false; }
     if (tp->root->lists && tp->root->lists->loss.f) {
         tn__raise(TN_ESTATE, operation,
                   "the model is split in another way already: tensor parallelism comes first");
@@ -345,16 +333,12 @@ static bool plan_fits(tn__tp *tp) {
 /* After a failure the module can only be finished. */
 static void cut_all(tn__tp *tp) {
     for (int i = 0; i < tp->count && !tn__pending(); i++) {
-        if (!cut_place(&tp->places[i])) {
-            tp->root->state = TN__MODULE_BROKEN;
-        }
+        if (!cut_place(&tp->places[i])) { tp->root->state = TN__MODULE_BROKEN; }
     }
 }
 
 tn_status tn_tensor_parallel(void *module, tn_group *group, tn_tp_options options) {
-    if (!tn__agree_may_begin(group, operation)) {
-        return tn_error();
-    }
+    if (!tn__agree_may_begin(group, operation)) { return tn_error(); }
     tn__agree_begin();
     tn__tp *tp = tn__calloc_for(1, sizeof(*tp), operation);
     if (tp) {
@@ -367,8 +351,6 @@ tn_status tn_tensor_parallel(void *module, tn_group *group, tn_tp_options option
     } else {
         tp_free(tp);
     }
-    if (fits && tn__pending()) {
-        tn_group_abort(group, tn_error_message());
-    }
+    if (fits && tn__pending()) { tn_group_abort(group, tn_error_message()); }
     return tn_error();
 }

@@ -58,12 +58,8 @@ static bool await_value(const tn_engine_options *o, const char *key, tn_store_va
     double until;
     do {
         until = o->check ? fmin(tn__now() + CHECK_EVERY, o->deadline) : o->deadline;
-        if (o->store->get(o->store, key, value, until, reason) == TN_OK) {
-            return true;
-        }
-        if (o->check && o->check(o->check_user, true, why) != TN_OK) {
-            return false;
-        }
+        if (o->store->get(o->store, key, value, until, reason) == TN_OK) { return true; }
+        if (o->check && o->check(o->check_user, true, why) != TN_OK) { return false; }
     } while (until < o->deadline && tn__now() >= until); /* earlier: the store is gone */
     return false;
 }
@@ -79,9 +75,7 @@ bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine
     for (int r = 0; r < o->ranks; r++) {
         snprintf(place, sizeof(place), "%s/%d", key, r);
         if (!await_value(o, place, &values[r], why)) {
-            if (!*why) {
-                name_missing(o, key, r, why);
-            }
+            if (!*why) { name_missing(o, key, r, why); }
             return false;
         }
     }
@@ -157,9 +151,7 @@ static bool is_private_v4(uint32_t address) {
     } all[] = {{0x7f000000, 8},  {0x0a000000, 8},  {0xac100000, 12},
                {0xc0a80000, 16}, {0xa9fe0000, 16}, {0x64400000, 10}};
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
-        if ((address ^ all[i].network) >> (32 - all[i].bits) == 0) {
-            return true;
-        }
+        if ((address ^ all[i].network) >> (32 - all[i].bits) == 0) { return true; }
     }
     return false;
 }
@@ -167,12 +159,8 @@ static bool is_private_v4(uint32_t address) {
 bool tn__address_is_public(const char *address) {
     struct in_addr v4;
     struct in6_addr v6;
-    if (inet_pton(AF_INET, address, &v4) == 1) {
-        return !is_private_v4(ntohl(v4.s_addr));
-    }
-    if (inet_pton(AF_INET6, address, &v6) != 1) {
-        return false;
-    }
+    if (inet_pton(AF_INET, address, &v4) == 1) { return !is_private_v4(ntohl(v4.s_addr)); }
+    if (inet_pton(AF_INET6, address, &v6) != 1) { return false; }
     if (IN6_IS_ADDR_V4MAPPED(&v6)) {
         memcpy(&v4, v6.s6_addr + 12, sizeof(v4));
         return !is_private_v4(ntohl(v4.s_addr));
@@ -185,9 +173,7 @@ bool tn__address_is_public(const char *address) {
 static bool address_toward(const char *host, char *address, bool *loopback) {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *found = NULL;
     bool fine = false;
-    if (getaddrinfo(host, "9", &hints, &found) != 0) {
-        return false;
-    }
+    if (getaddrinfo(host, "9", &hints, &found) != 0) { return false; }
     for (struct addrinfo *a = found; a && !fine; a = a->ai_next) {
         struct sockaddr_storage own = {0};
         socklen_t length = sizeof(own);
@@ -196,9 +182,7 @@ static bool address_toward(const char *host, char *address, bool *loopback) {
                getsockname(fd, (struct sockaddr *)&own, &length) == 0 &&
                is_usable((struct sockaddr *)&own) && to_text((struct sockaddr *)&own, address);
         *loopback = fine && is_loopback((struct sockaddr *)&own);
-        if (fd >= 0) {
-            close(fd);
-        }
+        if (fd >= 0) { close(fd); }
     }
     freeaddrinfo(found);
     return fine;
@@ -223,9 +207,7 @@ static bool of_interface(const struct ifaddrs *all, const char *name, char *addr
 static bool is_own(const struct ifaddrs *all, const char *text) {
     struct in_addr v4;
     char address[TN__ADDRESS];
-    if (inet_pton(AF_INET, text, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127) {
-        return true;
-    }
+    if (inet_pton(AF_INET, text, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127) { return true; }
     for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
         if (is_usable(i->ifa_addr) && to_text(i->ifa_addr, address) && strcmp(address, text) == 0) {
             return true;
@@ -252,9 +234,7 @@ static bool choose_address(const tn_engine_options *o, const struct ifaddrs *all
                            char *why) {
     const char *master = getenv("MASTER_ADDR");
     bool one_host, loopback = false;
-    if (!compare_hosts(o, &one_host, why)) {
-        return false;
-    }
+    if (!compare_hosts(o, &one_host, why)) { return false; }
     if (one_host) {
         snprintf(address, TN__ADDRESS, "127.0.0.1");
         return true;
@@ -290,9 +270,7 @@ bool tn__gloo_address(const tn_engine_options *o, char *address, char *why) {
         fine = true;
     } else {
         fine = of_interface(all, o->interface, address);
-        if (!fine) {
-            list_interfaces(all, o->interface, why);
-        }
+        if (!fine) { list_interfaces(all, o->interface, why); }
     }
     freeifaddrs(all);
     return fine;

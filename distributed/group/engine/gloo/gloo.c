@@ -101,9 +101,7 @@ static bool wait_for(tn__gloo *e, tn__started m) {
     bool dead = e->dead != TN_OK;
     e->waiting = dead ? -1 : m.peer;
     pthread_mutex_unlock(&e->lock);
-    if (dead) {
-        return false;
-    }
+    if (dead) { return false; }
     tn__arrival arrival = e->api->wait(e->wire, m.peer, m.is_send, e->deadline - tn__now(), why);
     pthread_mutex_lock(&e->lock);
     e->waiting = -1;
@@ -169,9 +167,7 @@ static void release_pipe_signal(const sigset_t *before) {
 
 /* Under the lock: whether the engine is dead; if so, sets why. */
 static tn_status gloo_look(const tn__gloo *e, char *why) {
-    if (e->dead != TN_OK) {
-        snprintf(why, TN_ENGINE_WHY, "%s", e->reason);
-    }
+    if (e->dead != TN_OK) { snprintf(why, TN_ENGINE_WHY, "%s", e->reason); }
     return e->dead;
 }
 
@@ -193,12 +189,8 @@ static tn_status gloo_attempt(tn__gloo *e, bool (*operation)(tn__gloo *e, const 
     e->running = false;
     tn_status status = gloo_look(e, why);
     pthread_mutex_unlock(&e->lock);
-    if (alive && status != TN_OK) {
-        e->api->close(e->wire);
-    }
-    if (alive) {
-        release_pipe_signal(&before);
-    }
+    if (alive && status != TN_OK) { e->api->close(e->wire); }
+    if (alive) { release_pipe_signal(&before); }
     return status;
 }
 
@@ -216,13 +208,9 @@ static void gloo_stop(tn_engine *base, const char *reason) {
     gloo_fail(e, TN_EPEER, "%s", reason);
     pthread_mutex_lock(&e->lock);
     bool running = e->running;
-    if (e->waiting >= 0) {
-        e->api->wake(e->wire, e->waiting);
-    }
+    if (e->waiting >= 0) { e->api->wake(e->wire, e->waiting); }
     pthread_mutex_unlock(&e->lock);
-    if (!running) {
-        e->api->close(e->wire);
-    }
+    if (!running) { e->api->close(e->wire); }
 }
 
 /* A rank that leaves says goodbye before its connections end; if the store cannot tell, the rank
@@ -232,9 +220,7 @@ static void check_peer(tn__gloo *e, int peer, bool all) {
     bool known = false;
     if (e->api->lost(e->wire, peer, reason)) {
         bool left = has_left(e, peer, &known);
-        if (all || (known && !left)) {
-            fail_lost(e, peer, reason);
-        }
+        if (all || (known && !left)) { fail_lost(e, peer, reason); }
     }
 }
 
@@ -242,9 +228,7 @@ static tn_status gloo_check(tn_engine *base, bool all, char *why) {
     tn__gloo *e = (tn__gloo *)base;
     tn_status status = TN_OK;
     for (int peer = 0; peer < base->ranks && status == TN_OK; peer++) {
-        if (peer != base->rank) {
-            check_peer(e, peer, all);
-        }
+        if (peer != base->rank) { check_peer(e, peer, all); }
         pthread_mutex_lock(&e->lock);
         status = gloo_look(e, why);
         pthread_mutex_unlock(&e->lock);
@@ -261,9 +245,7 @@ static void say_goodbye(tn__gloo *e) {
 static void gloo_destroy(tn_engine *base) {
     tn__gloo *e = (tn__gloo *)base;
     if (e->wire) {
-        if (e->dead == TN_OK) {
-            say_goodbye(e);
-        }
+        if (e->dead == TN_OK) { say_goodbye(e); }
         e->api->destroy(e->wire);
     }
     tn_store_free(e->store);
@@ -312,9 +294,7 @@ static bool make_batches(tn__gloo *e) {
 
 static tn__gloo *engine_alloc(const tn__gloo_api *api, const tn_engine_options *o) {
     tn__gloo *e = tn__calloc(1, sizeof(*e));
-    if (!e) {
-        return NULL;
-    }
+    if (!e) { return NULL; }
     e->base = (tn_engine){.size = sizeof(tn_engine),
                           .version = TN_ENGINE_VERSION,
                           .devices = 1u << TN_CPU,
@@ -341,9 +321,7 @@ static tn__gloo *engine_alloc(const tn__gloo_api *api, const tn_engine_options *
 static tn__wire *open_wire(tn__gloo *e, const tn_engine_options *o, char *why) {
     char address[TN__ADDRESS];
     tn__ports open;
-    if (tn__ports_find(&open, why) != TN_OK || !tn__gloo_address(o, address, why)) {
-        return NULL;
-    }
+    if (tn__ports_find(&open, why) != TN_OK || !tn__gloo_address(o, address, why)) { return NULL; }
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -379,12 +357,8 @@ static bool connect_all(tn__gloo *e, const void *user) {
     for (int peer = 0; peer < ranks; peer++) {
         char why[TN_ENGINE_WHY] = "";
         const tn_store_value *theirs = &j->endpoints[peer];
-        if (peer == rank) {
-            continue;
-        }
-        if (tn__gloo_refused(theirs, peer, why)) {
-            return gloo_fail(e, TN_EPEER, "%s", why);
-        }
+        if (peer == rank) { continue; }
+        if (tn__gloo_refused(theirs, peer, why)) { return gloo_fail(e, TN_EPEER, "%s", why); }
         if (theirs->bytes != (size_t)ranks * TN__ENDPOINT) {
             return gloo_fail(e, TN_EMISMATCH, "rank %d gave %zu bytes of addresses, not %zu", peer,
                              theirs->bytes, (size_t)ranks * TN__ENDPOINT);
@@ -416,9 +390,7 @@ static bool gloo_join(tn__gloo *e, const tn_engine_options *o, char *why) {
     if (!values || (e->wire && !mine)) {
         snprintf(why, TN_ENGINE_WHY, "out of memory for %d ranks", o->ranks);
     }
-    if (!mine) {
-        tell_failure(o, why);
-    }
+    if (!mine) { tell_failure(o, why); }
     bool fine =
         mine && tn__gloo_meet(o, "gloo/at", mine, (size_t)o->ranks * TN__ENDPOINT, values, why);
     if (fine) {
@@ -434,9 +406,7 @@ static bool gloo_join(tn__gloo *e, const tn_engine_options *o, char *why) {
 tn_engine *tn__gloo_new(const tn_engine_options *o, char *why) {
     const tn__gloo_api *api = gloo_load(why);
     tn__gloo *e = api ? engine_alloc(api, o) : NULL;
-    if (api && !e) {
-        snprintf(why, TN_ENGINE_WHY, "out of memory for %d ranks", o->ranks);
-    }
+    if (api && !e) { snprintf(why, TN_ENGINE_WHY, "out of memory for %d ranks", o->ranks); }
     if (e && !gloo_join(e, o, why)) {
         e->dead = TN_EPEER; /* no peer knows it yet: no goodbye */
         gloo_destroy(&e->base);

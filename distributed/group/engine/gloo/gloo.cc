@@ -67,9 +67,7 @@ template <typename T, typename F> T guarded(T otherwise, char *why, F f) {
         return f();
     } catch (const std::bad_alloc &) {
         give_reason(why, "out of memory");
-    } catch (const std::exception &e) {
-        give_reason(why, e.what());
-    } catch (...) {
+    } catch (const std::exception &e) { give_reason(why, e.what()); } catch (...) {
         give_reason(why, "unknown exception");
     }
     return otherwise;
@@ -116,9 +114,7 @@ template <typename Listen> void listen_at_free(int *port, int last, Listen liste
             *port += *port > 0;
             return;
         } catch (const std::exception &e) {
-            if (std::strstr(e.what(), std::strerror(EADDRINUSE)) == nullptr) {
-                throw;
-            }
+            if (std::strstr(e.what(), std::strerror(EADDRINUSE)) == nullptr) { throw; }
         }
     }
     throw std::runtime_error("none of TERN_PORTS up to " + std::to_string(last) + " is free");
@@ -161,9 +157,7 @@ size_t endpoint(tn__wire *w, int peer, void *bytes) {
     char why[TN_ENGINE_WHY];
     return guarded<size_t>(0, why, [&]() -> size_t {
         std::vector<char> address = w->context->getPair(peer)->address().bytes();
-        if (address.size() > TN__ENDPOINT) {
-            return 0;
-        }
+        if (address.size() > TN__ENDPOINT) { return 0; }
         std::memcpy(bytes, address.data(), address.size());
         return address.size();
     });
@@ -208,9 +202,7 @@ tn__arrival wait_message(tn__wire *w, int peer, bool is_send, double seconds, ch
     auto limit = milliseconds(seconds);
     auto end = std::chrono::steady_clock::now() + limit;
     tn__arrival arrival = wait_once(w, peer, is_send, limit, why);
-    if (arrival != TN__LOST) {
-        return arrival;
-    }
+    if (arrival != TN__LOST) { return arrival; }
     bool late = std::chrono::steady_clock::now() >= end;
     char ignored[TN_ENGINE_WHY];
     arrival = wait_once(w, peer, is_send, milliseconds(0), ignored); /* done, and then lost? */
@@ -242,9 +234,7 @@ void close_wire(tn__wire *w) {
         char why[TN_ENGINE_WHY];
         guarded(false, why, [&] {
             auto &pair = w->context->getPair(peer);
-            if (pair) {
-                pair->close();
-            }
+            if (pair) { pair->close(); }
             return true;
         });
     }

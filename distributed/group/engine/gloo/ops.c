@@ -37,9 +37,7 @@ static uint64_t tag_of(const tn_transfer *t, uint64_t number) {
 }
 
 static void copy_bytes(void *to, const void *from, int64_t bytes) {
-    if (bytes > 0 && to != from) {
-        memmove(to, from, (size_t)bytes);
-    }
+    if (bytes > 0 && to != from) { memmove(to, from, (size_t)bytes); }
 }
 
 /* The peer at distance i = 1 … N-1: each rank begins with a different one. */
@@ -165,13 +163,9 @@ static bool gloo_reduce(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
         .t = t, .cut = cut_of(t, ranks), .size = (int64_t)tn_dtype_size(t->dtype), .tag = tag};
     int64_t sets = (d.cut.blocks > 1 ? 2 : 1) * ranks * d.cut.piece * d.size,
             pointers = ranks * (int64_t)sizeof(void *);
-    if (d.cut.blocks == 0) {
-        return true;
-    }
+    if (d.cut.blocks == 0) { return true; }
     const void **x = tn__gloo_scratch(e, pointers + sets);
-    if (!x) {
-        return false;
-    }
+    if (!x) { return false; }
     d.scratch = (char *)x + pointers;
     bool fine = exchange_slices(e, &d, 0);
     for (int64_t k = 0; k < d.cut.blocks && fine; k++) {
@@ -224,9 +218,7 @@ static bool gloo_broadcast(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
                                  data + k * PIECE, piece_bytes(bytes, k));
         }
     }
-    if (v == 0 && t->out) {
-        copy_bytes(t->out, t->in, bytes);
-    }
+    if (v == 0 && t->out) { copy_bytes(t->out, t->in, bytes); }
     return fine && tn__gloo_finish(e, &e->batches[2]) && tn__gloo_finish(e, &e->batches[3]);
 }
 
@@ -254,9 +246,7 @@ static bool all_to_all(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64_
     const char *in = t->in;
     if (t->in == t->out && bytes > 0) {
         char *scratch = tn__gloo_scratch(e, e->base.ranks * bytes);
-        if (!scratch) {
-            return false;
-        }
+        if (!scratch) { return false; }
         copy_bytes(scratch, t->in, e->base.ranks * bytes);
         in = scratch;
     }
@@ -297,9 +287,7 @@ static bool gloo_scatter(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint6
 static bool gloo_barrier(tn__gloo *e, uint64_t tag) {
     tn__gloo_batch *b = &e->batches[0];
     for (int i = 1; i < e->base.ranks; i++) {
-        if (!tn__gloo_touch(e, b, peer_after(e, i), tag)) {
-            return false;
-        }
+        if (!tn__gloo_touch(e, b, peer_after(e, i), tag)) { return false; }
     }
     return tn__gloo_finish(e, b);
 }
@@ -319,9 +307,7 @@ static bool point_to_point(tn__gloo *e, const tn_transfer *t, int64_t bytes) {
 
 bool tn__gloo_transfer(tn__gloo *e, const tn_transfer *t) {
     int64_t bytes = t->kind == TN_BARRIER ? 0 : t->count * (int64_t)tn_dtype_size(t->dtype);
-    if (t->kind == TN_SEND || t->kind == TN_RECV) {
-        return point_to_point(e, t, bytes);
-    }
+    if (t->kind == TN_SEND || t->kind == TN_RECV) { return point_to_point(e, t, bytes); }
     uint64_t tag = tag_of(t, ++e->collectives);
     switch (t->kind) {
     case TN_ALL_REDUCE:

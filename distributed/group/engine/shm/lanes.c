@@ -148,18 +148,14 @@ static tn_status take_from(tn__shm *e, int from) {
         int64_t there = lane_available(e, from);
         if (l && l->got < l->about.bytes) {
             int64_t n = least_of(there, l->about.bytes - l->got);
-            if (n == 0) {
-                return TN_OK;
-            }
+            if (n == 0) { return TN_OK; }
             lane_take(e, from, l->data + l->got, n);
             l->got += n;
         } else if (there < (int64_t)sizeof(envelope)) {
             return TN_OK;
         } else {
             l = begin_letter(e, from, l);
-            if (!l) {
-                return tn__shm_failed(e, NULL);
-            }
+            if (!l) { return tn__shm_failed(e, NULL); }
         }
     }
 }
@@ -167,9 +163,7 @@ static tn_status take_from(tn__shm *e, int from) {
 tn_status tn__shm_take_letters(tn__shm *e) {
     tn_status status = TN_OK;
     for (int r = 0; r < e->base.ranks && status == TN_OK; r++) {
-        if (r != e->base.rank && r != e->reading) {
-            status = take_from(e, r);
-        }
+        if (r != e->base.rank && r != e->reading) { status = take_from(e, r); }
     }
     return status;
 }
@@ -195,9 +189,7 @@ tn_status tn__shm_send(tn__shm *e, const tn_transfer *t) {
 }
 
 static tn_status check_envelope(tn__shm *e, const tn_transfer *t, const envelope *about) {
-    if (about->count == t->count && about->dtype == (int64_t)t->dtype) {
-        return TN_OK;
-    }
+    if (about->count == t->count && about->dtype == (int64_t)t->dtype) { return TN_OK; }
     return tn__shm_fail(e, TN_EMISMATCH, "rank %d sends %s [%lld], but rank %d receives %s [%lld]",
                         t->root, tn_dtype_name((tn_dtype)about->dtype), (long long)about->count,
                         e->base.rank, tn_dtype_name(t->dtype), (long long)t->count);
@@ -213,9 +205,7 @@ static tn_status receive_letter(tn__shm *e, const tn_transfer *t, const tn__shm_
     } else {
         status = read_all(e, t->root, &about, sizeof(about), t->deadline);
     }
-    if (status == TN_OK) {
-        status = check_envelope(e, t, &about);
-    }
+    if (status == TN_OK) { status = check_envelope(e, t, &about); }
     if (status == TN_OK && letter && letter->got > 0) {
         got = letter->got;
         memcpy(t->out, letter->data, (size_t)got);
@@ -227,9 +217,7 @@ static tn_status receive_letter(tn__shm *e, const tn_transfer *t, const tn__shm_
 
 tn_status tn__shm_recv(tn__shm *e, const tn_transfer *t) {
     tn__shm_letter *letter = e->letters[t->root];
-    if (letter) {
-        e->letters[t->root] = letter->next;
-    }
+    if (letter) { e->letters[t->root] = letter->next; }
     e->reading = t->root;
     tn_status status = receive_letter(e, t, letter);
     e->reading = -1;

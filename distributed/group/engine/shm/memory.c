@@ -65,9 +65,7 @@ static uint64_t read_start(int folder) {
     unsigned long long start = 0;
     int fd = tn__above_streams(openat(folder, "stat", O_RDONLY | O_CLOEXEC));
     ssize_t got = fd >= 0 ? read(fd, text, sizeof(text) - 1) : 0;
-    if (fd >= 0) {
-        close(fd);
-    }
+    if (fd >= 0) { close(fd); }
     text[got > 0 ? got : 0] = 0;
     const char *at = strrchr(text, ')'); /* the name before it may contain anything; see proc(5) */
     for (int field = 2; at && field < 22; field++) {
@@ -85,9 +83,7 @@ static int open_process(int pid) {
 uint64_t tn__shm_start(int pid) {
     int folder = open_process(pid);
     uint64_t start = folder >= 0 ? read_start(folder) : 0;
-    if (folder >= 0) {
-        close(folder);
-    }
+    if (folder >= 0) { close(folder); }
     return start;
 }
 
@@ -100,9 +96,7 @@ tn__shm_process tn__shm_this_process(void) {
  * reused. */
 static int check_process(int folder, const tn__shm_process *process) {
     struct stat about;
-    if (fstat(folder, &about) != 0 || read_start(folder) != process->start) {
-        return ESRCH;
-    }
+    if (fstat(folder, &about) != 0 || read_start(folder) != process->start) { return ESRCH; }
     return about.st_uid == geteuid() ? 0 : EPERM;
 }
 
@@ -126,12 +120,8 @@ int tn__shm_open(const tn__shm_process *process, int fd, size_t bytes) {
             tn__above_streams(openat(folder, name, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
         failed = memory < 0 ? errno : check_memory(memory, bytes);
     }
-    if (folder >= 0) {
-        close(folder);
-    }
-    if (failed && memory >= 0) {
-        close(memory);
-    }
+    if (folder >= 0) { close(folder); }
+    if (failed && memory >= 0) { close(memory); }
     errno = failed;
     return failed ? -1 : memory;
 }
@@ -212,13 +202,9 @@ static int map_region(const tn__shm *e, int fd, tn__shm_region *g) {
     size_t from = (size_t)e->base.rank * g->stride;
     size_t to = e->base.rank == e->base.ranks - 1 ? g->bytes : from + g->stride;
     int failed = tn__shm_reserve(fd, from, to - from);
-    if (failed) {
-        return failed;
-    }
+    if (failed) { return failed; }
     void *base = mmap(NULL, g->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (base == MAP_FAILED) {
-        return errno;
-    }
+    if (base == MAP_FAILED) { return errno; }
     g->base = base;
     list_region(g, fd);
     return 0;
@@ -280,9 +266,7 @@ static bool share_region(tn__shm *e, size_t bytes, tn__shm_region *g, double dea
         e->control->seats[e->base.rank].alloc_error = failed ? failed : map_region(e, fd, g);
         status = tn__shm_barrier(e, deadline);
     }
-    if (fd >= 0 && !g->base) {
-        close(fd);
-    }
+    if (fd >= 0 && !g->base) { close(fd); }
     return status == TN_OK && all_have(e);
 }
 
@@ -363,9 +347,7 @@ void *tn__shm_at(tn__shm *e, tn__shm_place place) {
     void *data = NULL;
     pthread_mutex_lock(&e->lock);
     for (const tn__shm_region *g = e->regions; g; g = g->next) {
-        if (g->number == place.region) {
-            data = g->base + place.offset;
-        }
+        if (g->number == place.region) { data = g->base + place.offset; }
     }
     pthread_mutex_unlock(&e->lock);
     return data;

@@ -27,9 +27,7 @@ tn_status tn__shm_meet(tn__shm *e, const tn__shm_record *mine, double deadline) 
     e->collectives++;
     e->control->seats[e->base.rank].records[e->collectives % 2] = *mine;
     tn_status status = tn__shm_barrier(e, deadline);
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status != TN_OK) { return status; }
     const tn__fingerprint *prints[TN__SHM_RANKS] = {NULL};
     for (int r = 0; r < e->base.ranks; r++) {
         prints[r] = &record_at(e, r)->print;
@@ -193,8 +191,6 @@ tn_status tn__shm_collective(tn__shm *e, const tn_transfer *t) {
                                  .out = tn__shm_place_of(e, t->out),
                                  .in_place = t->in == t->out};
     tn_status status = tn__shm_meet(e, &mine, t->deadline);
-    if (status != TN_OK || t->kind == TN_BARRIER || t->count <= 0) {
-        return status;
-    }
+    if (status != TN_OK || t->kind == TN_BARRIER || t->count <= 0) { return status; }
     return goes_directly(e, t) ? run_directly(e, t) : run_staged(e, t);
 }

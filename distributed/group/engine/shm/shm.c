@@ -89,9 +89,7 @@ static int make_block(tn__shm *e, uint64_t nonce, char *why) {
         failed = ENOMEM;
     }
     if (failed) {
-        if (fd >= 0) {
-            close(fd);
-        }
+        if (fd >= 0) { close(fd); }
         errno = failed;
         return -1;
     }
@@ -131,9 +129,7 @@ static tn_status shm_host(tn__shm *e, const tn_engine_options *o, int *fd, char 
     a.failed = a.fd < 0 ? errno : 0;
     char store_why[TN_ENGINE_WHY] = "";
     tn_status status = o->store->set(o->store, "block", &a, sizeof(a), o->deadline, store_why);
-    if (a.failed) {
-        return TN_ENOMEM;
-    }
+    if (a.failed) { return TN_ENOMEM; }
     if (status != TN_OK) {
         snprintf(why, TN_ENGINE_WHY, "%s", store_why);
         return status;
@@ -159,9 +155,7 @@ static tn_status open_block(tn__shm *e, const tn__shm_announcement *a, char *why
     if (fd >= 0) {
         tn_status status = map_block(e, fd, why);
         close(fd);
-        if (status != TN_OK) {
-            return status;
-        }
+        if (status != TN_OK) { return status; }
         if (e->control->magic == tn__shm_magic && e->control->nonce == a->nonce &&
             e->control->ranks == e->base.ranks &&
             atomic_load(&e->control->seats[0].pid) == a->process.pid) {
@@ -181,18 +175,12 @@ static tn_status open_block(tn__shm *e, const tn__shm_announcement *a, char *why
 static tn_status shm_join(tn__shm *e, const tn_engine_options *o, char *why) {
     tn_store_value value = {0};
     tn_status status = o->store->get(o->store, "block", &value, o->deadline, why);
-    if (status != TN_OK) {
-        return status;
-    }
+    if (status != TN_OK) { return status; }
     tn__shm_announcement a = {.failed = EPROTO};
-    if (value.bytes == sizeof(a)) {
-        memcpy(&a, value.data, sizeof(a));
-    }
+    if (value.bytes == sizeof(a)) { memcpy(&a, value.data, sizeof(a)); }
     free(value.data);
     status = open_block(e, &a, why);
-    if (status == TN_OK) {
-        take_seat(e);
-    }
+    if (status == TN_OK) { take_seat(e); }
     char key[32], store_why[TN_ENGINE_WHY] = "";
     snprintf(key, sizeof(key), "joined/%d", o->rank);
     tn_status told = o->store->set(o->store, key, why, status == TN_OK ? 0 : strlen(why),
@@ -244,17 +232,13 @@ static void shm_leave(tn_engine *base) {
 
 static void shm_destroy(tn_engine *base) {
     tn__shm *e = (tn__shm *)base;
-    if (!e) {
-        return;
-    }
+    if (!e) { return; }
     if (e->control) {
         shm_leave(base);
         unmap_block(e);
     }
     for (int r = 0; e->peers && r < base->ranks; r++) {
-        if (e->peers[r].fd >= 0) {
-            close(e->peers[r].fd);
-        }
+        if (e->peers[r].fd >= 0) { close(e->peers[r].fd); }
     }
     tn__shm_free_all(e);
     tn__shm_free_letters(e);
@@ -266,9 +250,7 @@ static void shm_destroy(tn_engine *base) {
 
 static tn__shm *shm_make(const tn_engine_options *o) {
     tn__shm *e = tn__calloc(1, sizeof(*e));
-    if (!e) {
-        return NULL;
-    }
+    if (!e) { return NULL; }
     e->base = (tn_engine){.size = sizeof(tn_engine),
                           .version = TN_ENGINE_VERSION,
                           .devices = 1u << TN_CPU,
@@ -321,9 +303,7 @@ tn_engine *tn__shm_new(const tn_engine_options *o, char *why) {
     int fd = -1;
     tn_status status = o->rank == 0 ? shm_host(e, o, &fd, why) : shm_join(e, o, why);
     status = status == TN_OK ? shm_meet(e, o, why) : status;
-    if (fd >= 0) {
-        close(fd);
-    }
+    if (fd >= 0) { close(fd); }
     if (status != TN_OK) {
         shm_destroy(&e->base);
         return NULL;

@@ -104,9 +104,7 @@ static int32_t await_reason(const tn__shm_control *c) {
 tn_status tn__shm_failed(const tn__shm *e, char *why) {
     const tn__shm_control *c = e->control;
     int32_t failed = await_reason(c);
-    if (failed == FINE) {
-        return TN_OK;
-    }
+    if (failed == FINE) { return TN_OK; }
     if (why) {
         snprintf(why, TN_ENGINE_WHY, "%s",
                  failed == WRITTEN ? c->reason : "a rank gave up and died");
@@ -135,9 +133,7 @@ tn_status tn__shm_watch(tn__shm *e) {
  * not. */
 static bool has_died(const tn__shm *e, int rank) {
     const struct pollfd *peer = &e->peers[rank];
-    if (peer->fd >= 0) {
-        return (peer->revents & POLLIN) != 0;
-    }
+    if (peer->fd >= 0) { return (peer->revents & POLLIN) != 0; }
     int pid = atomic_load(&seat_of(e, rank)->pid);
     return pid > 0 && pid != getpid() && kill(pid, 0) != 0 && errno == ESRCH;
 }
@@ -147,9 +143,7 @@ static void check_engine(tn__shm *e, tn__shm_wait *w) {
     int me = e->base.rank, from = w->from;
     poll(e->peers, (nfds_t)e->base.ranks, 0);
     for (int r = 0; r < e->base.ranks; r++) {
-        if (r == me || (from >= 0 && r != from)) {
-            continue;
-        }
+        if (r == me || (from >= 0 && r != from)) { continue; }
         bool left = atomic_load_explicit(&seat_of(e, r)->left, memory_order_acquire);
         if (left ? !w->may_leave : has_died(e, r)) {
             w->trouble = left ? TN__SHM_LEFT : TN__SHM_DIED;
@@ -209,9 +203,7 @@ tn_status tn__shm_look(tn__shm *e, bool all) {
     tn_status status = tn__shm_failed(e, NULL);
     tn__shm_wait w = tn__shm_wait_begin(e, -1, HUGE_VAL);
     w.may_leave = !all;
-    if (status == TN_OK) {
-        check_engine(e, &w);
-    }
+    if (status == TN_OK) { check_engine(e, &w); }
     return status == TN_OK && w.trouble != TN__SHM_FINE ? fail_for(e, &w) : status;
 }
 
@@ -237,9 +229,7 @@ static bool rings_soon(const tn__shm *e, uint32_t seen) {
     double end = tn__now() + SPIN;
     do {
         for (int i = 0; i < 32; i++) {
-            if (has_rung(e, seen)) {
-                return true;
-            }
+            if (has_rung(e, seen)) { return true; }
 #if defined(__x86_64__)
             __builtin_ia32_pause();
 #endif
@@ -264,23 +254,15 @@ tn__shm_wait tn__shm_wait_begin(const tn__shm *e, int from, double deadline) {
 
 tn_status tn__shm_wait_more(tn__shm *e, tn__shm_wait *w) {
     tn_status status = tn__shm_failed(e, NULL);
-    if (status != TN_OK) {
-        return status;
-    }
-    if (w->trouble != TN__SHM_FINE) {
-        return fail_for(e, w);
-    }
+    if (status != TN_OK) { return status; }
+    if (w->trouble != TN__SHM_FINE) { return fail_for(e, w); }
     bool rung = has_rung(e, w->seen) || (e->spin && rings_soon(e, w->seen));
-    if (!rung) {
-        status = tn__shm_take_letters(e);
-    }
+    if (!rung) { status = tn__shm_take_letters(e); }
     double left = w->deadline - tn__now();
     if (!rung && left > 0 && status == TN_OK) {
         rung = sleep_for_bell(e, w->seen, left < SLEEP ? left : SLEEP);
     }
-    if (!rung || left <= 0) {
-        check_engine(e, w);
-    }
+    if (!rung || left <= 0) { check_engine(e, w); }
     w->seen = atomic_load(my_bell(e));
     return status;
 }
@@ -292,9 +274,7 @@ tn_status tn__shm_barrier(tn__shm *e, double deadline) {
     if (atomic_fetch_add(&c->arrivals, 1) + 1 == all) {
         atomic_store_explicit(&c->round, step, memory_order_release);
         for (int r = 0; r < e->base.ranks; r++) {
-            if (r != e->base.rank) {
-                tn__shm_ring(e, r);
-            }
+            if (r != e->base.rank) { tn__shm_ring(e, r); }
         }
         return TN_OK;
     }
