@@ -120,7 +120,7 @@ tn_status tn__agree(tn_group *g, const char *text, const char *operation) {
     }
     const tn_error_record others = tn__agree_end();
     if (!all && mine.error.status != TN_OK) { add_cause(&mine.error, &others); }
-    tn_error_give(&mine.error);
-    tn_error_give(&others);
-    return tn_error();
+    const tn_error_record *why = mine.error.status != TN_OK ? &mine.error : &others;
+    tn_error_give(why);
+    return why->status; /* also if a handler has cleared it */
 }

@@ -267,10 +267,19 @@ bool tn__parallel_make_same(tn_module *m, tn_group *g, tn_group *outer,
                             const tn__parallel_rules *rules, const char *text) {
     if (!tn__pending()) { make_buffers(m); }
     if (outer) { tn__agree_begin(); }
-    tn__parallel_agree(m, g, text, rules->operation);
-    if (outer) { tn__parallel_agree(m, outer, text, rules->operation); }
-    return !tn__pending() && tn__parallel_share(m, g, 0, true) == TN_OK &&
-           tn__parallel_share(m, outer, 0, true) == TN_OK;
+    tn_status status = tn__parallel_agree(m, g, text, rules->operation);
+    bool on_all = !outer; /* where there are two groups, some ranks are in neither with this one */
+    if (outer) { status = tn__parallel_agree(m, outer, text, rules->operation); }
+    if (status == TN_OK) {
+        on_all = false;
+        status = tn__parallel_share(m, g, 0, true);
+        status = status == TN_OK ? tn__parallel_share(m, outer, 0, true) : status;
+    }
+    if (status != TN_OK && !on_all) {
+        tn_group_abort(g, tn_error_message());
+        tn_group_abort(outer, tn_error_message());
+    }
+    return status == TN_OK;
 }
 
 tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,

@@ -205,7 +205,7 @@ static bool check_whole(const tn_entry *entry, void *user) {
 }
 
 /* Ends tn__agree_begin. False after raising on all ranks. */
-static bool start_equal(tn_module *m, tn_group *g, const tn_local_sgd_options *o) {
+static bool agree_to_start(tn_module *m, tn_group *g, const tn_local_sgd_options *o) {
     if (tn_group_rank(g) < 0) {
         tn__raise(TN_EVALUE, "local_sgd", "this rank is not a member of group %s",
                   tn_group_name(g));
@@ -214,8 +214,7 @@ static bool start_equal(tn_module *m, tn_group *g, const tn_local_sgd_options *o
     snprintf(text, sizeof(text), "every %lld\nlr %.17g\nmomentum %.17g\nnesterov %d",
              (long long)o->every, o->lr, o->momentum, o->nesterov);
     if (!tn__pending()) { tn_module_each(m, (tn_walk){.absent = true}, check_whole, NULL); }
-    return tn__parallel_agree(m, g, text, "local_sgd") == TN_OK &&
-           tn__parallel_share(m, g, 0, true) == TN_OK;
+    return tn__parallel_agree(m, g, text, "local_sgd") == TN_OK;
 }
 
 static bool add_field(const tn_entry *entry, void *user) {
@@ -286,8 +285,11 @@ tn_local_sgd *tn_local_sgd_new(void *m, tn_group *g, tn_local_sgd_options o) {
     if (!tn__agree_may_begin(g, "local_sgd")) { return NULL; }
     tn__agree_begin();
     tn_module *model = good_options(&o) ? tn__module_of(m, "local_sgd") : NULL;
-    if (!start_equal(model, g, &o)) { return NULL; }
-    tn_local_sgd *l = tn_module_new(sizeof(*l), "local_sgd", tn__no_forward);
+    if (!agree_to_start(model, g, &o)) { return NULL; }
+    tn_local_sgd *l = NULL;
+    if (tn__parallel_share(model, g, 0, true) == TN_OK) {
+        l = tn_module_new(sizeof(*l), "local_sgd", tn__no_forward);
+    }
     if (l) {
         l->base.finish = finish_lists;
         l->base.fields = local_sgd_fields;

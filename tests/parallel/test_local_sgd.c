@@ -344,6 +344,22 @@ static void breaks_off(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
+static void clear_error(tn_status status, const char *message) {
+    tn_error_clear();
+}
+
+/* A handler that clears the error makes no agreement of a refusal. */
+TEST(test_a_handler_that_clears) {
+    net m;
+    net_init(&m, 1);
+    tn_on_error(clear_error);
+    tn_local_sgd *l = tn_local_sgd_new(&m, NULL, TN_WITH(tn_local_sgd, .every = 0));
+    tn_saver *s = tn_saver_new(NULL, "", tn_saver_defaults());
+    tn_on_error(NULL);
+    assert_true(!l && !s);
+    tn_module_finish(&m);
+}
+
 TEST(test_ranks_that_fail) {
     assert_contains(run_failing(2, shards_first, NULL, TN_EUNSUPPORTED), "not whole");
     assert_contains(run_failing(2, options_differ, NULL, TN_EMISMATCH), "every 4");

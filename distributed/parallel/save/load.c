@@ -247,7 +247,8 @@ tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) {
 static void remove_files(const tn_saver *s) {
     for (bool more = true; more;) {
         newest n;
-        more = find_newest(&n, s->folder, s->operation) && n.path;
+        /* a step that is still there is in use */
+        more = find_newest(&n, s->folder, s->operation) && n.path && !n.parts;
         if (more && unlink(n.path) != 0) {
             tn__raise(TN_EIO, s->operation, "%s: %s", n.path, strerror(errno));
             more = false;

@@ -68,10 +68,13 @@ tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_options opt
     }
     tn__agree_begin();
     tn_saver *s = make_saver(world, folder, options);
-    if (tn__agree(world, NULL, operation) == TN_OK && s->ranks > 1) {
+    bool agreed = tn__agree(world, NULL, operation) == TN_OK;
+    if (agreed && s->ranks > 1) {
+        tn__agree_begin();
         s->group = tn__group_again(world, "saver", options.timeout);
+        agreed = tn__agree(world, NULL, operation) == TN_OK;
     }
-    if (tn__pending()) {
+    if (!agreed) {
         tn_saver_free(s);
         return NULL;
     }
