@@ -31,13 +31,19 @@ void tn__run_memory_open(tn_run *r) {
     char *whole = realpath(out, NULL); /* a job may have several runs */
     tn__digest_of(whole ? whole : out, strlen(whole ? whole : out), name);
     char *folder = tn__folder_path(top, name, "run_new");
-    r->memory = folder ? tn_saver_new(r->world, folder, TN_WITH(tn_saver, .keep = 1)) : NULL;
+    tn_error_record why = {.status = TN_OK};
+    tn__quiet(1);
+    tn_error_clear(); /* without memory for its name all ranks refuse it */
+    r->memory = tn_saver_new(r->world, folder, TN_WITH(tn_saver, .keep = 1));
+    bool failed = tn_error_take(&why);
+    tn__quiet(-1);
+    if (failed) { warn_no_memory(r, why.message); }
     free(folder);
     free(whole);
 }
 
 void tn__run_memory_clear(tn_run *r) {
-    if (r->memory) {
+    if (r->memory && !tn__pending()) { /* an error is on all ranks, and stays */
         tn__quiet(1);
         tn_saver_clear(r->memory);
         tn_error_clear(); /* the launcher removes what is left */
@@ -96,7 +102,11 @@ bool tn__run_load(tn_run *r, tn_checkpoint *c) {
         return found;
     }
     bool damaged = why.status == TN_EFORMAT || why.status == TN_EIO;
-    if (damaged && in_memory >= 0) {
+    tn__quiet(1); /* statuses differ where two ranks have errors of their own */
+    damaged = in_memory >= 0 && !tn__run_any_rank(r, !damaged) && !tn__pending();
+    tn_error_clear();
+    tn__quiet(-1);
+    if (damaged) {
         if (r->first_rank) {
             tn__log_loud("step %" PRId64 " is passed over: %.300s",
                          from_memory ? in_memory : in_files, why.message);
