@@ -31,7 +31,7 @@ static bool call_sound(const tn_rpc *r, int to, const char *name, double timeout
                   name ? name : "(NULL)", TN__RPC_NAME);
     } else if (!(timeout >= 0 && timeout <= 1e9)) {
         tn__raise(TN_EVALUE, operation, "a time-out of %g seconds (0 to 1e9)", timeout);
-    } else if (!r->started) {
+    } else if (!__atomic_load_n(&r->started, __ATOMIC_ACQUIRE)) {
         tn__raise(TN_ESTATE, operation, "\"%s\" of rank %d: tn_rpc_start was not called", name, to);
     }
     return !tn__pending();
@@ -83,7 +83,8 @@ tn_future *tn__rpc_issue(tn_rpc *r, tn__rpc_head h, int to, const char *name, co
                        : NULL;
     uint64_t bytes = TN__RPC_HEAD + h.bytes;
     bool begun = f && tn__futures_begin(&r->futures, f, bytes, !is_inside(r), operation);
-    if (begun && (f->done || send_call(r, f, h, name, in, operation))) { return f; }
+    bool gone = begun && f->number == 0; /* the rank was lost before */
+    if (begun && (gone || send_call(r, f, h, name, in, operation))) { return f; }
     if (begun) { tn__futures_cancel(&r->futures, f, bytes); }
     if (f) { free_future(r, f); }
     return NULL;

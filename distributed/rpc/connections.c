@@ -8,6 +8,7 @@
 #include "core/descriptor.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "distributed/store/store.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -17,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { EVENTS_AT_ONCE = 64, FRAMES_AT_ONCE = 64 };
+enum { EVENTS_AT_ONCE = 64, READS_AT_ONCE = 64 };
 
 /* ---- Sending --------------------------------------------------------------------------------- */
 
@@ -78,6 +79,20 @@ void tn__connections_send(tn__connections *c, int to, tn__rpc_frame *f) {
     pthread_mutex_unlock(&p->lock);
 }
 
+bool tn__connections_drain(tn__connections *c, double deadline) {
+    for (int i = 0; i < c->ranks; i++) {
+        tn__connection *p = &c->list[i];
+        double pause = 1e-4;
+        for (bool more = true; more;) {
+            pthread_mutex_lock(&p->lock);
+            more = p->first && !p->closed;
+            pthread_mutex_unlock(&p->lock);
+            if (more && !tn__rest_until(&pause, 0.01, deadline)) { return false; }
+        }
+    }
+    return true;
+}
+
 /* ---- Receiving ------------------------------------------------------------------------------- */
 
 /* Under the lock. */
@@ -101,7 +116,7 @@ static void end_connection(tn__connections *c, int rank, const char *why) {
 /* Returns why the connection is over; NULL: it is not. */
 static const char *receive_some(tn__connections *c, int rank) {
     tn__connection *p = &c->list[rank];
-    for (int frames = 0; frames < FRAMES_AT_ONCE;) {
+    for (int reads = 0; reads < READS_AT_ONCE; reads++) { /* then it is the others' turn */
         size_t most;
         void *room = tn__reader_room(&p->reader, &most);
         ssize_t got = recv(p->fd, room, most, MSG_DONTWAIT);
@@ -112,7 +127,6 @@ static const char *receive_some(tn__connections *c, int rank) {
         }
         tn__rpc_frame *f;
         if (!tn__reader_took(&p->reader, (size_t)got, &f)) { return "what it sends is malformed"; }
-        frames += f != NULL;
         if (f && !c->receive(c->user, rank, f)) { return "what it sends is out of place"; }
     }
     return NULL;

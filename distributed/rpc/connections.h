@@ -47,5 +47,7 @@ void tn__connections_stop(tn__connections *c);
 
 /* Sends f, or passes it to this rank itself; takes it over. A failure is noticed by the thread. */
 void tn__connections_send(tn__connections *c, int to, tn__rpc_frame *f);
+/* Waits until nothing is queued for a rank that is there; false at the deadline. */
+bool tn__connections_drain(tn__connections *c, double deadline);
 
 #endif

@@ -174,11 +174,12 @@ tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *
 tn_status tn_rpc_start(tn_rpc *r) {
     if (!tn__rpc_usable(r, "rpc_start")) { return tn_error(); }
     if (r->started) { return tn__raise(TN_ESTATE, "rpc_start", "it was called before"); }
-    r->started = true; /* functions that others call may call before this returns */
-    if (!tn__workers_start(&r->workers) ||
-        (r->ranks > 1 &&
-         !tn__connections_join(&r->connections, r->store, r->interface, r->options.timeout)) ||
-        !tn__connections_start(&r->connections)) {
+    bool joined = tn__workers_start(&r->workers) &&
+                  (r->ranks == 1 || tn__connections_join(&r->connections, r->store, r->interface,
+                                                         r->options.timeout));
+    /* functions that others call may call before this returns */
+    __atomic_store_n(&r->started, true, __ATOMIC_RELEASE);
+    if (!joined || !tn__connections_start(&r->connections)) {
         tn__connections_stop(&r->connections);
         for (int i = 0; i < r->ranks; i++) {
             lose_rank(r, i, "tn_rpc_start has failed");
@@ -214,12 +215,17 @@ static bool say_end(tn_rpc *r) {
     return true;
 }
 
-/* Under the lock: the first rank that has not ended; -1: none. */
-static int missing_rank(const tn_rpc *r) {
-    for (int i = 0; i < r->ranks; i++) {
-        if (!r->ended[i]) { return i; }
+/* Under the lock: a rank that has not ended, if possible one that is gone; -1: none. */
+static int missing_rank(tn_rpc *r, bool *gone) {
+    int missing = -1;
+    *gone = false;
+    for (int i = 0; i < r->ranks && !*gone; i++) {
+        if (!r->ended[i]) {
+            *gone = tn__futures_lost(&r->futures, i);
+            missing = missing < 0 || *gone ? i : missing;
+        }
     }
-    return -1;
+    return missing;
 }
 
 /* False after raising. */
@@ -228,8 +234,7 @@ static bool await_ends(tn_rpc *r, double deadline, double timeout) {
     bool gone = false, late = false;
     int missing;
     pthread_mutex_lock(&r->lock);
-    while ((missing = missing_rank(r)) >= 0 && !late &&
-           !(gone = tn__futures_lost(&r->futures, missing))) {
+    while ((missing = missing_rank(r, &gone)) >= 0 && !gone && !late) {
         late = pthread_cond_timedwait(&r->changed, &r->lock, &until) != 0;
     }
     pthread_mutex_unlock(&r->lock);
@@ -255,7 +260,11 @@ tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
     }
     double deadline = tn__now() + (timeout > 0 ? timeout : TN__TIMEOUT_MOST);
     if (settle_here(r, deadline, timeout) && say_end(r) && await_ends(r, deadline, timeout)) {
-        settle_here(r, deadline, timeout);
+        if (settle_here(r, deadline, timeout) &&
+            !tn__connections_drain(&r->connections, deadline)) {
+            tn__raise(TN_EPEER, "rpc_shutdown", "what it has sent was not taken in %.3g seconds",
+                      timeout);
+        }
     }
     return tn_error();
 }

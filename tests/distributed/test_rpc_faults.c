@@ -45,6 +45,23 @@ TEST(test_abrupt_end) {
     run_ok(2, abrupt_end, NULL);
 }
 
+/* Rank 1 has not ended and stays; rank 2 leaves without a word, and rank 0 waits no longer. */
+static void leaves_a_third(tn_group *world, void *user) {
+    TN_SCOPE;
+    tn_rpc *r = start_rank(world);
+    int rank = tn_group_rank(world);
+    if (rank == 0) { CHECK(tn_rpc_shutdown(r, 30) == TN_EPEER && failed_with(TN_EPEER, "rank 2")); }
+    if (rank == 2) { tn_rpc_free(r); }
+    tn_barrier(world);
+    if (rank != 2) { tn_rpc_free(r); }
+}
+
+TEST(test_a_third_rank_that_leaves) {
+    double begin = tn__now();
+    run_ok(3, leaves_a_third, NULL);
+    assert_true(tn__now() - begin < 25);
+}
+
 static void late_rank(tn_group *world, void *user) {
     tn_rpc *r = start_rank(world);
     if (tn_group_rank(world) == 1) {
