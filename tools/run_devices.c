@@ -15,6 +15,7 @@ int count_gpus(void) {
     int status = 0;
     pid_t child = fork();
     if (child == 0) {
+        alarm(DRIVER_SECONDS);
         int count = tn_device_count(TN_CUDA);
         _exit(count < 255 ? count : 255);
     }

@@ -74,6 +74,7 @@ void guard_finish(guard *g) {
     if (g->pid > 0) {
         tell_guard(g, '.', 0);
         close(g->pipe);
+        kill(g->pid, SIGCONT); /* in case somebody has stopped it */
         while (waitpid(g->pid, NULL, 0) < 0 && errno == EINTR) {}
     }
     g->pid = 0;

@@ -140,7 +140,9 @@ static void put_settings(tn__buffer *to, const tn_search *s, int64_t trial, int 
     int64_t cores = sysconf(_SC_NPROCESSORS_ONLN), each = cores > sharers ? cores / sharers : 1;
     tn__buffer_format(to, "TERN_TRIAL=%lld %d %d%c", (long long)trial, s->trials[trial].rungs, lock,
                       0);
-    put_string(to, "TERN_MEMORY_DIR"); /* what killed trials had saved would stay there */
+    if (s->options.ranks == 1) { /* a trial's launcher makes its folder inside of this one */
+        put_string(to, "TERN_MEMORY_DIR"); /* what killed trials had saved would stay there */
+    }
     if (s->ranks > 1) { tn__buffer_add(to, alone, sizeof(alone)); }
     if (profile && strstr(profile, ".json")) { /* all would write it, so each gets its own */
         const char *slash = strrchr(profile, '/');
