@@ -185,7 +185,7 @@ tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options) {
         tn__options_made(options.from_defaults, "spread", "tn_spread")) {
         tn__parallel_unsplit(m, "spread");
     }
-    if (agree_on_mesh(m, world, &options) != TN_OK ||
+    if (agree_on_mesh(m, world, &options) != TN_OK || !s ||
         !tn__spread_sizes(&options, tn_group_size(world))) { /* on all ranks */
         free(s);
         return NULL;

@@ -1,12 +1,14 @@
 /* What ranks send each other, byte by byte. */
 #include "rpc_check.h"
 
+#define FORWARD TN__RPC_FORWARD
+
 TEST(test_malformed_heads) {
     static const tn__rpc_head right[] = {
         {.kind = TN__RPC_RANK, .number = 3},
         {.kind = TN__RPC_CALL, .number = 1, .name_bytes = 4, .bytes = 4},
         {.kind = TN__RPC_CALL, .number = 1, .name_bytes = 4, .tensors = 2, .bytes = 20},
-        {.kind = TN__RPC_FORWARD, .number = 1, .name_bytes = 4, .tensors = 2, .mask = 2, .bytes = 20},
+        {.kind = FORWARD, .number = 1, .name_bytes = 4, .bytes = 20, .tensors = 2, .mask = 2},
         {.kind = TN__RPC_BACKWARD, .number = 1, .subject = 7, .tensors = 2, .mask = 5, .bytes = 16},
         {.kind = TN__RPC_REPLY, .number = 1, .status = TN_EPEER, .bytes = 5},
         {.kind = TN__RPC_REPLY, .number = 1, .tensors = 1, .mask = 1, .bytes = 8},
@@ -24,7 +26,7 @@ TEST(test_malformed_heads) {
         {.kind = TN__RPC_CALL, .number = 1, .name_bytes = 4, .bytes = 99, .tensors = 9},
         {.kind = TN__RPC_CALL, .number = 1, .name_bytes = 4, .bytes = 4, .status = TN_EPEER},
         {.kind = TN__RPC_CALL, .number = 1, .name_bytes = 4, .bytes = 20, .tensors = 2, .mask = 1},
-        {.kind = TN__RPC_FORWARD, .number = 1, .name_bytes = 4, .bytes = 12, .tensors = 1, .mask = 2},
+        {.kind = FORWARD, .number = 1, .name_bytes = 4, .bytes = 12, .tensors = 1, .mask = 2},
         {.kind = TN__RPC_BACKWARD, .number = 1, .bytes = 8, .tensors = 1, .mask = 3},
         {.kind = TN__RPC_BACKWARD, .number = 1, .name_bytes = 4, .bytes = 4},
         {.kind = TN__RPC_REPLY, .number = 1, .status = TN_EMISMATCH + 1},

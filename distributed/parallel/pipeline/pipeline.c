@@ -319,7 +319,9 @@ static void lay_out_stages(tn_pipeline *p) {
         p->first = tn__calloc_for((size_t)p->stages + 1, sizeof(*p->first), operation);
         p->boundaries = tn__calloc_for((size_t)p->stages, sizeof(*p->boundaries), operation);
     }
-    if (!tn__pending() && find_stages(p)) { tn__parallel_unsplit(p->module, operation); }
+    if (!tn__pending() && p->first && find_stages(p)) {
+        tn__parallel_unsplit(p->module, operation);
+    }
 }
 
 /* Ends tn__agree_begin. False after raising on all ranks. */
@@ -368,14 +370,12 @@ tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options options)
         return NULL;
     }
     tn_module_hooks hooks = {.before = tn__pipe_begin_call, .user = p, .free_user = pipeline_free};
-    if (tn_module_hook(m, hooks)) {
+    bool hooked = tn_module_hook(m, hooks) != 0;
+    if (hooked) {
         take_stages(p);
     } else {
         pipeline_free(p);
     }
-    if (tn__pending()) {
-        tn_group_abort(pp, tn_error_message());
-        return NULL;
-    }
-    return p;
+    if (tn__pending()) { tn_group_abort(pp, tn_error_message()); }
+    return hooked && !tn__pending() ? p : NULL;
 }

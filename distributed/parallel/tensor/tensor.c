@@ -346,7 +346,7 @@ tn_status tn_tensor_parallel(void *module, tn_group *group, tn_tp_options option
         read_plan(tp, &options);
     }
     bool fits = tp ? plan_fits(tp) : tn__agree(group, NULL, operation) == TN_OK;
-    if (fits && tn_group_size(group) > 1 && tn__tp_hook_root(tp, tp_free)) {
+    if (tp && fits && tn_group_size(group) > 1 && tn__tp_hook_root(tp, tp_free)) {
         cut_all(tp); /* the module owns tp from now on */
     } else {
         tp_free(tp);
