@@ -244,7 +244,7 @@ static void put_devices(tn__buffer *to, const node *n) {
     tn__buffer_format(to, "host %s has ", n->info.name);
     size_t from = to->bytes;
     bool put = tn__buffer_text(to, n->info.devices);
-    for (char *c = put ? to->at + from : NULL; c && (c = strchr(c, '_'));) {
+    for (char *c = put ? strchr(to->at + from, '_') : NULL; c; c = strchr(c, '_')) {
         *c = ' ';
     }
 }

@@ -152,7 +152,8 @@ static tn_values run_backward(const tn__graph *g, const tn_values *grads, uint8_
     } else if (n > 0) {
         tn_backward_from(roots, given, n, true);
     }
-    return tn__pending() ? (tn_values){0} : input_grads(g, mask);
+    if (tn__pending()) { return (tn_values){0}; }
+    return input_grads(g, mask);
 }
 
 /* For one backward; NULL after raising. */
