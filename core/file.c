@@ -143,29 +143,6 @@ bool tn__file_begin(tn__file *f, const char *path, const char *operation) {
     return true;
 }
 
-bool tn__file_lend(tn__file *f, int fd, const char *path, const char *operation) {
-    file_reset(f, operation);
-    f->path = tn__strdup_for(path, operation);
-    f->digest = tn__digest_new(operation);
-    f->fd = fd;
-    if (!f->path || !f->digest) {
-        f->fd = -1;
-        file_finish(f);
-    }
-    return f->fd >= 0;
-}
-
-bool tn__file_return(tn__file *f) {
-    tn__file_flush(f);
-    if (f->doing) {
-        tn__raise(tn__status_of(f->why), f->operation, "%s: %s: %s", f->path, f->doing,
-                  strerror(f->why));
-    }
-    f->fd = -1;
-    file_finish(f);
-    return !f->doing;
-}
-
 /* ---- Writing --------------------------------------------------------------------------------- */
 
 static void write_out(tn__file *f, const char *from, size_t bytes) {

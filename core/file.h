@@ -19,11 +19,11 @@
 
 typedef struct tn__file {
     int fd;
-    char *path, *temporary; /* temporary NULL: lent */
-    const char *operation;  /* static text */
-    const char *doing;      /* what failed; NULL: nothing yet */
-    int why;                /* its errno */
-    bool replaces;          /* a file exists already: */
+    char *path, *temporary;
+    const char *operation; /* static text */
+    const char *doing;     /* what failed; NULL: nothing yet */
+    int why;               /* its errno */
+    bool replaces;         /* a file exists already: */
     struct stat before;
     tn__digest *digest; /* of all bytes put, */
     size_t bytes;       /* and their number */
@@ -51,11 +51,6 @@ void tn__file_digest(const tn__file *f, char *digits);
  * Once, after everything else. */
 void tn__file_patch(tn__file *f, size_t at, const void *was, const void *is, size_t bytes);
 
-/* Writes to a file that is open already, from its position on. `path` is for messages. Nothing is
- * renamed, synced or read back: tn__file_return ends it instead of commit, and leaves fd open. Both
- * are false after raising. */
-bool tn__file_lend(tn__file *f, int fd, const char *path, const char *operation);
-bool tn__file_return(tn__file *f);
 /* Afterwards f->temporary can be read. */
 void tn__file_flush(tn__file *f);
 

@@ -27,11 +27,6 @@ const char *tn__safetensors_dtype_name(tn_dtype dtype); /* "F32" */
 tn_status tn__safetensors_write(tn_safetensors_writer *w, const char *path, bool digest,
                                 const char *operation);
 
-/* Writes it into a file that is open, from byte `at` on, without a digest; *bytes is how many it
- * took. Nothing is read back. `path` is for messages. Frees w in any case. */
-tn_status tn__safetensors_write_to(tn_safetensors_writer *w, int fd, int64_t at, const char *path,
-                                   int64_t *bytes, const char *operation);
-
 /* Makes a tensor when its turn in the file comes: of the announced shape and dtype, on any device.
  * Called within a scope, in the file's order, and not again after an error. */
 typedef tn_tensor *tn__late_tensor(const char *name, void *user);

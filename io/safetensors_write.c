@@ -400,22 +400,6 @@ tn_status tn__safetensors_write(tn_safetensors_writer *w, const char *path, bool
     return status;
 }
 
-tn_status tn__safetensors_write_to(tn_safetensors_writer *w, int fd, int64_t at, const char *path,
-                                   int64_t *bytes, const char *operation) {
-    tn__file file;
-    if (writer_ready(w, path, operation) && tn__file_lend(&file, fd, path, operation)) {
-        if (lseek(fd, (off_t)at, SEEK_SET) >= 0) {
-            put_all(w, &file, false);
-        } else {
-            tn__raise(TN_EIO, operation, "%s: %s", path, strerror(errno));
-        }
-        tn__file_return(&file);
-        *bytes = (int64_t)file.bytes;
-    }
-    tn_safetensors_writer_free(w);
-    return tn_error();
-}
-
 tn_status tn_safetensors_writer_save(tn_safetensors_writer *w, const char *path) {
     return tn__safetensors_write(w, path, false, "safetensors_writer_save");
 }

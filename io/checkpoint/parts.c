@@ -246,12 +246,6 @@ void tn__index_free(tn__index *ix) {
     free(ix);
 }
 
-bool tn__index_lend(tn__index *ix, int n, void *data, size_t bytes) {
-    tn_safetensors_close(ix->files[n].open);
-    ix->files[n].open = tn__safetensors_over(ix->files[n].path, data, bytes);
-    return ix->files[n].open != NULL;
-}
-
 const tn__index_tensor *tn__index_find(const tn__index *ix, const char *name) {
     const tn__index_tensor key = {.name = name};
     return bsearch(&key, ix->tensors, (size_t)ix->count, sizeof(key), compare_names);

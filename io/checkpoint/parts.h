@@ -80,10 +80,6 @@ TN_API tn__index *tn__index_read(const char *folder, char *text, size_t bytes,
                                  const char *operation);
 TN_API void tn__index_free(tn__index *ix); /* NULL is fine */
 
-/* The n-th file's bytes: it is not read from the disk. They are lent until the index is freed.
- * False after raising. */
-bool tn__index_lend(tn__index *ix, int n, void *data, size_t bytes);
-
 /* NULL if there is none. */
 TN_API const tn__index_tensor *tn__index_find(const tn__index *ix, const char *name);
 
