@@ -4,14 +4,13 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
 bool tn__session_begin(tn__session *s, tn__store_hub *hub, const uint8_t place[TN__PLACE]) {
     *s = (tn__session){.hub = hub};
     memcpy(s->bond.place, place, TN__PLACE);
-    return getrandom(s->bond.server_nonce, TN__NONCE, GRND_NONBLOCK) == TN__NONCE;
+    return tn__bond_begin(&s->bond);
 }
 
 static void stop_waiting(tn__session *s) {
@@ -228,30 +227,20 @@ static bool session_fault(tn__session *s, const char *why) {
 
 static bool take_hello(tn__session *s) {
     uint8_t greeting[TN__GREETING];
-    int version;
-    if (!tn__hello_read(s->head, s->bond.client_nonce, &version)) {
-        return session_fault(s, "it does not speak the store's protocol");
-    }
-    tn__hello_write(greeting, s->bond.server_nonce);
-    if (version != TN__WIRE_VERSION) {
-        session_say(s, greeting, TN__HELLO);
-        s->fault = "it speaks another version of the store's protocol";
-        s->state = TN__SESSION_CLOSE;
-        return true;
-    }
-    memcpy(greeting + TN__HELLO, s->bond.place, TN__PLACE);
-    tn__proof(s->hub->token, "server", &s->bond, greeting + TN__HELLO + TN__PLACE);
-    session_say(s, greeting, sizeof(greeting));
+    size_t bytes = tn__greeting_write(greeting, s->hub->token, &s->bond, s->head);
+    if (!bytes) { return session_fault(s, "it does not speak the store's protocol"); }
+    session_say(s, greeting, bytes);
     s->state = TN__SESSION_PROOF;
+    if (bytes < TN__GREETING) {
+        session_fault(s, "it speaks another version of the store's protocol");
+    }
     return true;
 }
 
-/* A client with the token has checked that this server has it too: only strangers send a wrong
- * proof. */
 static bool take_proof(tn__session *s) {
-    uint8_t proof[TN__DIGEST];
-    tn__proof(s->hub->token, "client", &s->bond, proof);
-    if (!tn__proof_equal(proof, s->head)) { return session_fault(s, "it does not know the token"); }
+    if (!tn__client_proved(s->hub->token, &s->bond, s->head)) {
+        return session_fault(s, "it does not know the token");
+    }
     s->state = TN__SESSION_REQUEST;
     return true;
 }

@@ -3,7 +3,7 @@
  *     store.c    the calls of store.h: arguments, deadlines, errors
  *     table.c    keys and values: of the in-memory store and of the TCP server
  *     prefix.c   memory.c   the stores themselves
- *     tcp_*.c    client, server and the messages between them
+ *     tcp_*.c    client and server; handshake.c, session.c and wire.c: what they say to each other
  */
 #ifndef TERN_DISTRIBUTED_STORE_STORE_H
 #define TERN_DISTRIBUTED_STORE_STORE_H

@@ -3,6 +3,7 @@
 #include <nettle/hmac.h>
 #include <nettle/memops.h>
 #include <string.h>
+#include <sys/random.h>
 
 static const char magic[4] = {'T', 'E', 'R', 'N'};
 
@@ -46,6 +47,29 @@ void tn__proof(const char *token, const char *role, const tn__bond *bond,
 
 bool tn__proof_equal(const uint8_t a[TN__DIGEST], const uint8_t b[TN__DIGEST]) {
     return memeql_sec(a, b, TN__DIGEST) != 0; /* takes as long wherever they differ */
+}
+
+bool tn__bond_begin(tn__bond *bond) {
+    return getrandom(bond->server_nonce, TN__NONCE, GRND_NONBLOCK) == TN__NONCE;
+}
+
+size_t tn__greeting_write(uint8_t to[TN__GREETING], const char *token, tn__bond *bond,
+                          const uint8_t hello[TN__HELLO]) {
+    int version;
+    if (!tn__hello_read(hello, bond->client_nonce, &version)) { return 0; }
+    tn__hello_write(to, bond->server_nonce);
+    if (version != TN__WIRE_VERSION) { return TN__HELLO; }
+    memcpy(to + TN__HELLO, bond->place, TN__PLACE);
+    tn__proof(token, "server", bond, to + TN__HELLO + TN__PLACE);
+    return TN__GREETING;
+}
+
+/* A client with the token has checked that the server has it too: only strangers send a wrong
+ * proof. */
+bool tn__client_proved(const char *token, const tn__bond *bond, const uint8_t said[TN__DIGEST]) {
+    uint8_t proof[TN__DIGEST];
+    tn__proof(token, "client", bond, proof);
+    return tn__proof_equal(proof, said);
 }
 
 void tn__request_write(uint8_t to[TN__REQUEST_HEAD], const tn__request *r) {

@@ -82,10 +82,17 @@ typedef struct tn__bond {
     uint8_t client_nonce[TN__NONCE], server_nonce[TN__NONCE];
     uint8_t place[TN__PLACE]; /* of the server's end */
 } tn__bond;
+bool tn__bond_begin(tn__bond *bond); /* with a server's nonce; false: no random numbers */
 TN_API void tn__proof(const char *token, const char *role, const tn__bond *bond,
                       uint8_t proof[TN__DIGEST]);
 /* Whether they are equal, in a time that does not depend on where they differ. */
 TN_API bool tn__proof_equal(const uint8_t a[TN__DIGEST], const uint8_t b[TN__DIGEST]);
+
+/* A server's answer to a hello. Returns its length: that of a hello, to a client of another
+ * version; 0: it is no hello. */
+size_t tn__greeting_write(uint8_t to[TN__GREETING], const char *token, tn__bond *bond,
+                          const uint8_t hello[TN__HELLO]);
+bool tn__client_proved(const char *token, const tn__bond *bond, const uint8_t said[TN__DIGEST]);
 
 /* Readers return false if it is malformed: an unknown kind or status, lengths beyond the limits. */
 TN_API void tn__request_write(uint8_t to[TN__REQUEST_HEAD], const tn__request *r);
