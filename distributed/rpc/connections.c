@@ -1,64 +1,29 @@
-/* Whoever has a frame sends as much of it as the socket takes at once, under the connection's lock;
- * what is left is sent by the thread when the socket takes more. So no one waits for a slow rank.
- * Descriptors are closed only when the thread has ended, so that no number means two connections.
- */
-#define _GNU_SOURCE
+/* A reader is the only one that says that its connection has ended: whoever else notices shuts the
+ * socket down, and the reader sees that. Descriptors are closed only when the threads have ended,
+ * so that no number means two connections. */
 #include "distributed/rpc/connections.h"
 
-#include "core/descriptor.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/memory.h"
-#include "distributed/store/store.h"
+#include "core/threads.h"
+#include "distributed/store/net.h"
 
 #include <errno.h>
-#include <signal.h>
+#include <math.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-enum { EVENTS_AT_ONCE = 64, READS_AT_ONCE = 64 };
+/* Nothing more is sent, and the reader ends. */
+static void close_connection(tn__connection *p) {
+    pthread_mutex_lock(&p->lock);
+    p->closed = true;
+    if (p->fd >= 0) { shutdown(p->fd, SHUT_RDWR); }
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+}
 
 /* ---- Sending --------------------------------------------------------------------------------- */
-
-static void set_full(tn__connections *c, int rank, bool full) {
-    tn__connection *p = &c->list[rank];
-    if (full != p->full) {
-        struct epoll_event event = {.events = EPOLLIN | (full ? EPOLLOUT : 0u),
-                                    .data.u32 = (uint32_t)rank};
-        epoll_ctl(c->epoll, EPOLL_CTL_MOD, p->fd, &event);
-        p->full = full;
-    }
-}
-
-/* Under the lock: sends what the socket takes. After an error the connection is shut down, so that
- * the thread sees its end. */
-static void send_some(tn__connections *c, int rank) {
-    tn__connection *p = &c->list[rank];
-    while (p->first && !p->closed) {
-        tn__rpc_frame *f = p->first;
-        ssize_t sent =
-            send(p->fd, f->data + p->sent, f->bytes - p->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno == EINTR) { continue; }
-        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            set_full(c, rank, true);
-            return;
-        }
-        if (sent < 0) {
-            p->closed = true;
-            shutdown(p->fd, SHUT_RDWR);
-            return;
-        }
-        p->sent += (size_t)sent;
-        if (p->sent == f->bytes) {
-            p->first = f->next;
-            p->sent = 0;
-            free(f);
-        }
-    }
-    if (!p->closed) { set_full(c, rank, false); }
-}
 
 void tn__connections_send(tn__connections *c, int to, tn__rpc_frame *f) {
     tn__connection *p = &c->list[to];
@@ -70,164 +35,163 @@ void tn__connections_send(tn__connections *c, int to, tn__rpc_frame *f) {
     if (p->closed || p->fd < 0) {
         free(f);
     } else {
-        bool alone = !p->first;
         f->next = NULL;
-        *(alone ? &p->first : &p->last->next) = f;
+        *(p->first ? &p->last->next : &p->first) = f;
         p->last = f;
-        if (alone) { send_some(c, to); }
+        pthread_cond_broadcast(&p->changed);
     }
     pthread_mutex_unlock(&p->lock);
 }
 
-bool tn__connections_drain(tn__connections *c, double deadline) {
-    for (int i = 0; i < c->ranks; i++) {
-        tn__connection *p = &c->list[i];
-        double pause = 1e-4;
-        for (bool more = true; more;) {
-            pthread_mutex_lock(&p->lock);
-            more = p->first && !p->closed;
-            pthread_mutex_unlock(&p->lock);
-            if (more && !tn__rest_until(&pause, 0.01, deadline)) { return false; }
-        }
-    }
-    return true;
-}
-
-/* ---- Receiving ------------------------------------------------------------------------------- */
-
-/* Under the lock. */
-static void drop_output(tn__connection *p) {
-    p->closed = true;
-    tn__rpc_frames_free(p->first);
-    p->first = NULL;
-}
-
-static void end_connection(tn__connections *c, int rank, const char *why) {
-    tn__connection *p = &c->list[rank];
+/* Waits for the first frame, which stays in the queue while it is sent; NULL: closed. */
+static tn__rpc_frame *first_frame(tn__connection *p) {
     pthread_mutex_lock(&p->lock);
-    drop_output(p);
-    epoll_ctl(c->epoll, EPOLL_CTL_DEL, p->fd, NULL);
-    shutdown(p->fd, SHUT_RDWR);
+    while (!p->first && !p->closed) {
+        pthread_cond_wait(&p->changed, &p->lock);
+    }
+    tn__rpc_frame *f = p->closed ? NULL : p->first;
     pthread_mutex_unlock(&p->lock);
-    tn__reader_end(&p->reader);
-    c->lost(c->user, rank, why);
+    return f;
 }
 
-/* Returns why the connection is over; NULL: it is not. */
-static const char *receive_some(tn__connections *c, int rank) {
-    tn__connection *p = &c->list[rank];
-    for (int reads = 0; reads < READS_AT_ONCE; reads++) { /* then it is the others' turn */
-        size_t most;
-        void *room = tn__reader_room(&p->reader, &most);
-        ssize_t got = recv(p->fd, room, most, MSG_DONTWAIT);
-        if (got < 0 && errno == EINTR) { continue; }
-        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) { return NULL; }
-        if (got <= 0) {
-            return got < 0 ? strerror(errno) : "it has closed the connection, or died";
+static void drop_first(tn__connection *p) {
+    pthread_mutex_lock(&p->lock);
+    tn__rpc_frame *f = p->first;
+    p->first = f->next;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    free(f);
+}
+
+static void *write_frames(void *user) {
+    tn__connection *p = user;
+    for (tn__rpc_frame *f; (f = first_frame(p));) {
+        struct iovec part = {f->data, f->bytes};
+        if (tn__net_send(p->fd, &part, 1, INFINITY) != 0) {
+            close_connection(p);
+        } else {
+            drop_first(p);
         }
-        tn__rpc_frame *f;
-        if (!tn__reader_took(&p->reader, (size_t)got, &f)) { return "what it sends is malformed"; }
-        if (f && !c->receive(c->user, rank, f)) { return "what it sends is out of place"; }
     }
     return NULL;
 }
 
-static void serve_event(tn__connections *c, const struct epoll_event *event) {
-    int rank = (int)event->data.u32;
-    tn__connection *p = &c->list[rank];
-    if (event->events & EPOLLOUT) {
+bool tn__connections_drain(tn__connections *c, double deadline) {
+    struct timespec until = tn__timespec(deadline);
+    bool late = false;
+    for (int i = 0; i < c->ranks; i++) {
+        tn__connection *p = &c->list[i];
         pthread_mutex_lock(&p->lock);
-        send_some(c, rank);
+        while (p->first && !p->closed && !late) {
+            late = pthread_cond_timedwait(&p->changed, &p->lock, &until) != 0;
+        }
         pthread_mutex_unlock(&p->lock);
     }
-    const char *why = event->events & ~(uint32_t)EPOLLOUT ? receive_some(c, rank) : NULL;
-    if (why) { end_connection(c, rank, why); }
+    return !late;
 }
 
-static void *serve_connections(void *user) {
-    tn__connections *c = user;
-    struct epoll_event events[EVENTS_AT_ONCE];
+/* ---- Receiving ------------------------------------------------------------------------------- */
+
+/* Receives the body, or skips that of a frame that is refused. 0 or an errno. */
+static int receive_body(int fd, tn__rpc_frame *f) {
+    uint8_t skipped[4096];
+    if (!f->refused) {
+        return tn__net_receive(fd, f->data + TN__RPC_HEAD, f->head.bytes, INFINITY);
+    }
+    int error = 0;
+    for (uint64_t left = f->head.bytes, n; left && !error; left -= n) {
+        n = left < sizeof(skipped) ? left : sizeof(skipped);
+        error = tn__net_receive(fd, skipped, n, INFINITY);
+    }
+    return error;
+}
+
+/* Receives a frame. Returns why the connection is over; NULL: it is not. */
+static const char *receive_frame(const tn__connection *p, tn__rpc_frame **f) {
+    uint8_t bytes[TN__RPC_HEAD];
+    tn__rpc_head h;
+    *f = NULL;
+    int error = tn__net_receive(p->fd, bytes, sizeof(bytes), INFINITY);
+    if (!error) {
+        if (!tn__rpc_head_read(bytes, &h)) { return "what it sends is malformed"; }
+        *f = tn__rpc_frame_for(&h, p->all->limit);
+        error = *f ? receive_body(p->fd, *f) : ENOMEM;
+    }
+    return error == 0            ? NULL
+           : error == ECONNRESET ? "it has closed the connection, or died"
+                                 : strerror(error);
+}
+
+static void *read_frames(void *user) {
+    tn__connection *p = user;
+    const tn__connections *c = p->all;
     tn__quiet(1);
-    for (;;) {
-        int n = epoll_wait(c->epoll, events, EVENTS_AT_ONCE, -1);
-        for (int i = 0; i < n; i++) {
-            if ((int)events[i].data.u32 == c->rank) { return NULL; }
-            serve_event(c, &events[i]);
+    tn__rpc_frame *f;
+    const char *why;
+    while (!(why = receive_frame(p, &f))) {
+        if (!c->receive(c->user, p->rank, f)) {
+            why = "what it sends is out of place";
+            f = NULL;
+            break;
         }
     }
+    free(f);
+    close_connection(p);
+    c->lost(c->user, p->rank, why);
+    return NULL;
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-bool tn__connections_init(tn__connections *c, int64_t limit) {
-    c->epoll = c->wake = -1;
+bool tn__connections_init(tn__connections *c) {
     c->list = tn__calloc_for((size_t)c->ranks, sizeof(*c->list), "rpc_new");
     for (int i = 0; c->list && i < c->ranks; i++) {
-        c->list[i].fd = -1;
-        c->list[i].reader.limit = (uint64_t)limit;
-        pthread_mutex_init(&c->list[i].lock, NULL);
+        tn__connection *p = &c->list[i];
+        *p = (tn__connection){.all = c, .rank = i, .fd = -1};
+        pthread_mutex_init(&p->lock, NULL);
+        tn__condition_init(&p->changed);
     }
     return c->list != NULL;
 }
 
 void tn__connections_finish(tn__connections *c) {
     for (int i = 0; c->list && i < c->ranks; i++) {
+        pthread_cond_destroy(&c->list[i].changed);
         pthread_mutex_destroy(&c->list[i].lock);
     }
     free(c->list);
 }
 
-static bool watch_all(tn__connections *c) {
-    c->epoll = tn__above_streams(epoll_create1(EPOLL_CLOEXEC));
-    c->wake = tn__above_streams(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    bool fine = c->epoll >= 0 && c->wake >= 0;
-    for (int i = 0; fine && i < c->ranks; i++) {
-        struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)i};
-        int fd = i == c->rank ? c->wake : c->list[i].fd;
-        fine = epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
-    }
-    if (!fine) { tn__raise(TN_EIO, "rpc_start", "epoll: %s", strerror(errno)); }
-    return fine;
-}
-
-/* Signals go to the program's own threads. */
 bool tn__connections_start(tn__connections *c) {
-    if (c->ranks == 1) { return true; }
-    if (!watch_all(c)) { return false; }
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&c->thread, NULL, serve_connections, c);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed) {
-        tn__raise(TN_ENOMEM, "rpc_start", "its thread could not be started: %s", strerror(failed));
+    int failed = 0;
+    for (int i = 0; i < c->ranks && !failed; i++) {
+        tn__connection *p = &c->list[i];
+        if (i == c->rank) { continue; }
+        failed = tn__thread_start(&p->reader, read_frames, p);
+        p->threads += !failed;
+        failed = failed ? failed : tn__thread_start(&p->writer, write_frames, p);
+        p->threads += !failed;
     }
-    c->has_thread = !failed;
+    if (failed) {
+        tn__raise(TN_ENOMEM, "rpc_start", "its threads could not be started: %s", strerror(failed));
+    }
     return !failed;
 }
 
-static void close_fd(int *fd) {
-    if (*fd >= 0) {
-        close(*fd);
-        *fd = -1;
-    }
-}
-
 void tn__connections_stop(tn__connections *c) {
-    if (c->has_thread) {
-        uint64_t one = 1;
-        while (write(c->wake, &one, sizeof(one)) < 0 && errno == EINTR) {}
-        pthread_join(c->thread, NULL);
-        c->has_thread = false;
+    for (int i = 0; i < c->ranks; i++) {
+        close_connection(&c->list[i]);
     }
     for (int i = 0; i < c->ranks; i++) {
         tn__connection *p = &c->list[i];
+        if (p->threads > 0) { pthread_join(p->reader, NULL); }
+        if (p->threads > 1) { pthread_join(p->writer, NULL); }
         pthread_mutex_lock(&p->lock);
-        drop_output(p);
-        close_fd(&p->fd);
+        if (p->fd >= 0) { close(p->fd); }
+        p->fd = -1;
+        p->threads = 0;
+        tn__rpc_frames_free(p->first);
+        p->first = NULL;
         pthread_mutex_unlock(&p->lock);
-        tn__reader_end(&p->reader);
     }
-    close_fd(&c->epoll);
-    close_fd(&c->wake);
 }
