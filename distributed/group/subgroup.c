@@ -76,17 +76,21 @@ static const char *list_key(const tn_group *g, int r, char *key, size_t size) {
 }
 
 /* Publishes this rank's list, or after a '!' why it has none. */
-static tn_status publish_list(tn_group *g, const char *list, double deadline, char *why) {
+static tn_status publish_list(tn_group *g, const char *list, tn_store_call *c) {
     char key[48];
-    return g->store->set(g->store, list_key(g, g->rank, key, sizeof(key)), list, strlen(list),
-                         deadline, why);
+    c->kind = TN_STORE_SET;
+    c->key = list_key(g, g->rank, key, sizeof(key));
+    c->data = list;
+    c->bytes = strlen(list);
+    return g->store->run(g->store, c);
 }
 
 /* After an error: the others wait for this rank's list. */
 static void publish_excuse(tn_group *g) {
-    char excuse[256], why[TN_STORE_WHY];
+    char excuse[256];
+    tn_store_call c = {.deadline = tn__now() + 1};
     snprintf(excuse, sizeof(excuse), "!%.250s", tn_error_message());
-    if (g->size > 1) { publish_list(g, excuse, tn__now() + 1, why); }
+    if (g->size > 1) { publish_list(g, excuse, &c); }
 }
 
 /* Raises when rank r's list is not `mine`. */
@@ -106,18 +110,20 @@ static void compare_list(const tn_group *g, int r, const char *mine, const tn_st
 /* Every rank of the parent reads every list, so all find the same fault. */
 static bool same_lists(tn_group *g, const char *mine) {
     double deadline = tn__now() + g->options.timeout;
-    char key[48], why[TN_STORE_WHY];
-    tn_status status = publish_list(g, mine, deadline, why);
+    char key[48];
+    tn_store_call c = {.deadline = deadline};
+    tn_status status = publish_list(g, mine, &c);
     bool published = status == TN_OK;
     for (int r = 0; r < g->size && status == TN_OK && !tn__pending(); r++) {
-        tn_store_value theirs = {0};
-        status = g->store->get(g->store, list_key(g, r, key, sizeof(key)), &theirs, deadline, why);
-        if (status == TN_OK) { compare_list(g, r, mine, &theirs); }
-        free(theirs.data);
+        c = (tn_store_call){
+            .kind = TN_STORE_GET, .key = list_key(g, r, key, sizeof(key)), .deadline = deadline};
+        status = g->store->run(g->store, &c);
+        if (status == TN_OK) { compare_list(g, r, mine, &c.value); }
+        free(c.value.data);
     }
     if (status != TN_OK) {
         tn__raise(status, "group_new", "rank %d of %s: the other ranks' lists: %s", g->rank,
-                  g->name, why);
+                  g->name, c.why);
     }
     if (!published) { publish_excuse(g); }
     return !tn__pending();

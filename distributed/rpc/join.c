@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -51,7 +52,6 @@ TN_PRINTF(2, 3) static bool join_fails(joining *j, const char *format, ...) {
 
 /* Without a token: what one of the ranks has put into the store. */
 static bool make_secret(joining *j) {
-    char reason[TN_STORE_WHY];
     tn_store *store = j->meet.store;
     if (store->token) {
         tn__token_derive(store->token, "rpc", j->secret);
@@ -60,14 +60,15 @@ static bool make_secret(joining *j) {
     if (!tn__token_random(j->secret, SECRET_BYTES)) {
         return join_fails(j, "the system gives no random numbers");
     }
-    tn_store_value none = {0}, mine = {j->secret, SECRET_DIGITS}, found = {0};
-    if (store->compare_set(store, "secret", &none, &mine, &found, j->meet.deadline, reason) !=
-        TN_OK) {
-        return join_fails(j, "the store: %s", reason);
-    }
-    bool fine = found.bytes == SECRET_DIGITS;
-    if (fine) { memcpy(j->secret, found.data, found.bytes); }
-    free(found.data);
+    tn_store_call c = {.kind = TN_STORE_COMPARE_SET,
+                       .key = "secret",
+                       .data = j->secret,
+                       .bytes = SECRET_DIGITS,
+                       .deadline = j->meet.deadline};
+    if (store->run(store, &c) != TN_OK) { return join_fails(j, "the store: %s", c.why); }
+    bool fine = c.value.bytes == SECRET_DIGITS;
+    if (fine) { memcpy(j->secret, c.value.data, c.value.bytes); }
+    free(c.value.data);
     return fine || join_fails(j, "the secret in the store is malformed");
 }
 

@@ -73,146 +73,83 @@ static void put_back(tcp_store *t, int fd) {
 
 /* ---- Requests -------------------------------------------------------------------------------- */
 
-/* A request, its data, and its reply. */
-typedef struct call {
-    tn__request head;
-    const char *key;
-    const tn_store_value *first, *second; /* or NULL */
-    tn__reply reply;
-    tn_store_value value; /* of the reply; the caller frees */
-} call;
-
-static int send_request(int fd, call *c, double deadline) {
+static int send_request(int fd, const tn_store_call *c) {
     uint8_t head[TN__REQUEST_HEAD];
-    struct iovec parts[4] = {{head, sizeof(head)}, {(void *)(uintptr_t)c->key, strlen(c->key)}};
-    int n = 2;
-    c->head.key_bytes = (uint32_t)parts[1].iov_len;
-    if (c->first) {
-        c->head.first_bytes = (uint32_t)c->first->bytes;
-        parts[n++] = (struct iovec){c->first->data, c->first->bytes};
-    }
-    if (c->second) {
-        c->head.second_bytes = (uint32_t)c->second->bytes;
-        parts[n++] = (struct iovec){c->second->data, c->second->bytes};
-    }
-    tn__request_write(head, &c->head);
-    return tn__net_send(fd, parts, n, deadline);
+    double wait = c->kind == TN_STORE_GET ? fmax(c->deadline - tn__now(), 0) : 0;
+    const tn__request r = {.kind = c->kind,
+                           .key_bytes = (uint32_t)strlen(c->key),
+                           .bytes = (uint32_t)c->bytes,
+                           .expected_bytes = (uint32_t)c->expected_bytes,
+                           .number = c->number,
+                           .microseconds = (uint64_t)(wait * 1e6)};
+    struct iovec parts[] = {{head, sizeof(head)},
+                            {(void *)(uintptr_t)c->key, r.key_bytes},
+                            {(void *)(uintptr_t)c->data, c->bytes},
+                            {(void *)(uintptr_t)c->expected, c->expected_bytes}};
+    tn__request_write(head, &r);
+    return tn__net_send(fd, parts, 4, c->deadline);
 }
 
 /* 0 or an errno; EPROTO for a malformed reply. */
-static int receive_reply(int fd, call *c, double deadline) {
+static int receive_reply(int fd, tn_store_call *c, tn_status *status) {
     uint8_t head[TN__REPLY_HEAD];
+    tn__reply r;
+    double deadline = c->deadline + (c->kind == TN_STORE_GET ? GRACE_SECONDS : 0);
     int error = tn__net_receive(fd, head, sizeof(head), deadline);
     if (error) { return error; }
-    if (!tn__reply_read(head, &c->reply)) { return EPROTO; }
-    if (c->reply.bytes) {
-        c->value.data = tn__malloc(c->reply.bytes);
-        c->value.bytes = c->reply.bytes;
-        error =
-            c->value.data ? tn__net_receive(fd, c->value.data, c->value.bytes, deadline) : ENOMEM;
+    if (!tn__reply_read(head, &r)) { return EPROTO; }
+    *status = r.status;
+    c->number = r.number;
+    if (r.bytes) {
+        c->value.bytes = r.bytes;
+        c->value.data = tn__malloc(r.bytes);
+        error = c->value.data ? tn__net_receive(fd, c->value.data, r.bytes, deadline) : ENOMEM;
     }
     return error;
 }
 
-static tn_status explain_error(const tcp_store *t, const call *c, int error, double begin,
-                               char *why) {
+static tn_status explain_error(const tcp_store *t, tn_store_call *c, int error, double begin) {
     if (error == ENOMEM) {
-        return tn__why(why, TN_ENOMEM, "no memory for \"%.120s\" with %zu bytes", c->key,
+        return tn__why(c->why, TN_ENOMEM, "no memory for \"%.120s\" with %zu bytes", c->key,
                        c->value.bytes);
     }
     if (error == ETIMEDOUT) {
-        return tn__why(why, TN_EPEER,
+        return tn__why(c->why, TN_EPEER,
                        "\"%.100s\": the store at %.80s:%d has not answered for %.1f seconds",
                        c->key, t->host, t->port, tn__now() - begin);
     }
-    return tn__why(why, TN_EPEER, "\"%.100s\": the store at %.80s:%d is gone: %.50s", c->key,
+    return tn__why(c->why, TN_EPEER, "\"%.100s\": the store at %.80s:%d is gone: %.50s", c->key,
                    t->host, t->port, tn__net_error(error));
 }
 
 /* The status that the server gave, with its reason. */
-static tn_status pass_on(const tcp_store *t, const call *c, char *why) {
-    if (c->reply.status == TN_OK) { return TN_OK; }
+static tn_status pass_on(const tcp_store *t, tn_store_call *c, tn_status status) {
     bool has_reason = c->value.bytes > 0;
-    return tn__why(why, c->reply.status, "%.*s (the store at %.60s:%d)",
+    return tn__why(c->why, status, "%.*s (the store at %.60s:%d)",
                    has_reason ? (int)fmin((double)c->value.bytes, 180) : 180,
                    has_reason ? (const char *)c->value.data : "it has no memory", t->host, t->port);
 }
 
-static tn_status ask_server(tn_store *s, call *c, double deadline, char *why) {
+static tn_status ask_server(tn_store *s, tn_store_call *c) {
     tcp_store *t = (tcp_store *)s;
     double begin = tn__now();
-    int fd = take_connection(t, deadline, why);
+    int fd = take_connection(t, c->deadline, c->why);
     if (fd < 0) { return TN_EPEER; }
-    bool waits = c->head.kind == TN__STORE_GET;
-    int error = send_request(fd, c, deadline);
-    if (!error) { error = receive_reply(fd, c, deadline + (waits ? GRACE_SECONDS : 0)); }
-    tn_status status;
+    tn_status status = TN_OK;
+    int error = send_request(fd, c);
+    error = error ? error : receive_reply(fd, c, &status);
     if (error) {
         close(fd);
-        status = explain_error(t, c, error, begin, why);
+        status = explain_error(t, c, error, begin);
     } else {
         put_back(t, fd);
-        status = pass_on(t, c, why);
+        status = status == TN_OK ? TN_OK : pass_on(t, c, status);
     }
-    if (status != TN_OK) {
+    bool gives = c->kind == TN_STORE_GET || c->kind == TN_STORE_COMPARE_SET;
+    if (status != TN_OK || !gives) {
         free(c->value.data);
         c->value = (tn_store_value){0};
     }
-    return status;
-}
-
-/* ---- The table ------------------------------------------------------------------------------- */
-
-static tn_status tcp_set(tn_store *s, const char *key, const void *data, size_t bytes,
-                         double deadline, char *why) {
-    tn_store_value value = {.data = (void *)(uintptr_t)data, .bytes = bytes};
-    call c = {.head.kind = TN__STORE_SET, .key = key, .first = &value};
-    tn_status status = ask_server(s, &c, deadline, why);
-    free(c.value.data);
-    return status;
-}
-
-static tn_status tcp_get(tn_store *s, const char *key, tn_store_value *value, double deadline,
-                         char *why) {
-    double left = fmax(deadline - tn__now(), 0);
-    call c = {.head.kind = TN__STORE_GET, .head.microseconds = (uint64_t)(left * 1e6), .key = key};
-    tn_status status = ask_server(s, &c, deadline, why);
-    *value = c.value;
-    return status;
-}
-
-static tn_status tcp_add(tn_store *s, const char *key, int64_t amount, int64_t *result,
-                         double deadline, char *why) {
-    call c = {.head.kind = TN__STORE_ADD, .head.amount = amount, .key = key};
-    tn_status status = ask_server(s, &c, deadline, why);
-    *result = c.reply.number;
-    free(c.value.data);
-    return status;
-}
-
-static tn_status tcp_compare_set(tn_store *s, const char *key, const tn_store_value *expected,
-                                 const tn_store_value *desired, tn_store_value *now,
-                                 double deadline, char *why) {
-    call c = {.head.kind = TN__STORE_COMPARE_SET, .key = key, .first = expected, .second = desired};
-    tn_status status = ask_server(s, &c, deadline, why);
-    *now = c.value;
-    return status;
-}
-
-static tn_status tcp_check(tn_store *s, const char *key, bool *exists, double deadline, char *why) {
-    call c = {.head.kind = TN__STORE_CHECK, .key = key};
-    tn_status status = ask_server(s, &c, deadline, why);
-    *exists = c.reply.flag;
-    free(c.value.data);
-    return status;
-}
-
-static tn_status tcp_remove(tn_store *s, const char *key, bool *existed, double deadline,
-                            char *why) {
-    call c = {.head.kind = TN__STORE_REMOVE, .key = key};
-    tn_status status = ask_server(s, &c, deadline, why);
-    *existed = c.reply.flag;
-    free(c.value.data);
     return status;
 }
 
@@ -260,12 +197,7 @@ tn_store *tn_tcp_store(const char *host, int port, const char *token, double tim
                               .process = tn__process(),
                               .timeout = timeout,
                               .token = token_copy,
-                              .set = tcp_set,
-                              .get = tcp_get,
-                              .add = tcp_add,
-                              .compare_set = tcp_compare_set,
-                              .check = tcp_check,
-                              .remove = tcp_remove,
+                              .run = ask_server,
                               .destroy = tcp_destroy},
                      .host = host_copy,
                      .token = token_copy,

@@ -437,12 +437,12 @@ static void wake_thread(tn_store_server *s) {
 }
 
 tn_status tn__store_server_set(tn_store_server *s, const char *key, const char *text) {
-    char why[TN_STORE_WHY];
+    tn_store_call c = {.kind = TN_STORE_SET, .key = key, .data = text, .bytes = strlen(text)};
     pthread_mutex_lock(&s->lock);
-    tn_status status = tn__store_hub_set(&s->hub, key, text, strlen(text), why);
+    tn_status status = tn__store_hub_run(&s->hub, &c);
     pthread_mutex_unlock(&s->lock);
     wake_thread(s);
-    return status == TN_OK ? TN_OK : tn__raise(status, "store_set", "%s", why);
+    return status == TN_OK ? TN_OK : tn__raise(status, "store_set", "%s", c.why);
 }
 
 void tn_store_server_free(tn_store_server *s) {

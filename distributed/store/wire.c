@@ -76,40 +76,36 @@ void tn__request_write(uint8_t to[TN__REQUEST_HEAD], const tn__request *r) {
     tn__put_number(to, 1, r->kind);
     tn__put_number(to + 1, 1, r->key_bytes);
     tn__put_number(to + 2, 2, 0);
-    tn__put_number(to + 4, 4, r->first_bytes);
-    tn__put_number(to + 8, 4, r->second_bytes);
-    tn__put_number(to + 12, 8, (uint64_t)r->amount);
+    tn__put_number(to + 4, 4, r->bytes);
+    tn__put_number(to + 8, 4, r->expected_bytes);
+    tn__put_number(to + 12, 8, (uint64_t)r->number);
     tn__put_number(to + 20, 8, r->microseconds);
 }
 
 bool tn__request_read(const uint8_t from[TN__REQUEST_HEAD], tn__request *r) {
-    *r = (tn__request){.kind = (tn__request_kind)tn__get_number(from, 1),
+    *r = (tn__request){.kind = (tn_store_kind)tn__get_number(from, 1),
                        .key_bytes = (uint32_t)tn__get_number(from + 1, 1),
-                       .first_bytes = (uint32_t)tn__get_number(from + 4, 4),
-                       .second_bytes = (uint32_t)tn__get_number(from + 8, 4),
-                       .amount = (int64_t)tn__get_number(from + 12, 8),
+                       .bytes = (uint32_t)tn__get_number(from + 4, 4),
+                       .expected_bytes = (uint32_t)tn__get_number(from + 8, 4),
+                       .number = (int64_t)tn__get_number(from + 12, 8),
                        .microseconds = tn__get_number(from + 20, 8)};
-    bool has_first = r->kind == TN__STORE_SET || r->kind == TN__STORE_COMPARE_SET;
-    return r->kind >= TN__STORE_SET && r->kind < TN__STORE_KINDS &&
+    bool has_value = r->kind == TN_STORE_SET || r->kind == TN_STORE_COMPARE_SET;
+    return r->kind >= TN_STORE_SET && r->kind <= TN_STORE_DELETE &&
            tn__get_number(from + 2, 2) == 0 && r->key_bytes > 0 &&
-           r->first_bytes <= (has_first ? TN_STORE_VALUE : 0) &&
-           r->second_bytes <= (r->kind == TN__STORE_COMPARE_SET ? TN_STORE_VALUE : 0);
+           r->bytes <= (has_value ? TN_STORE_VALUE : 0) &&
+           r->expected_bytes <= (r->kind == TN_STORE_COMPARE_SET ? TN_STORE_VALUE : 0);
 }
 
 void tn__reply_write(uint8_t to[TN__REPLY_HEAD], const tn__reply *r) {
-    tn__put_number(to, 1, r->status);
-    tn__put_number(to + 1, 1, r->flag);
-    tn__put_number(to + 2, 2, 0);
+    tn__put_number(to, 4, r->status);
     tn__put_number(to + 4, 4, r->bytes);
     tn__put_number(to + 8, 8, (uint64_t)r->number);
 }
 
 bool tn__reply_read(const uint8_t from[TN__REPLY_HEAD], tn__reply *r) {
-    *r = (tn__reply){.status = (tn_status)tn__get_number(from, 1),
-                     .flag = from[1] == 1,
+    *r = (tn__reply){.status = (tn_status)tn__get_number(from, 4),
                      .bytes = (uint32_t)tn__get_number(from + 4, 4),
                      .number = (int64_t)tn__get_number(from + 8, 8)};
     uint32_t most = r->status == TN_OK ? TN_STORE_VALUE : TN_STORE_WHY - 1;
-    return r->status <= TN_EMISMATCH && from[1] <= 1 && tn__get_number(from + 2, 2) == 0 &&
-           r->bytes <= most;
+    return r->status <= TN_EMISMATCH && r->bytes <= most;
 }
