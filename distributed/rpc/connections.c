@@ -1,29 +1,66 @@
-/* A reader is the only one that says that its connection has ended: whoever else notices shuts the
- * socket down, and the reader sees that. Descriptors are closed only when the threads have ended,
- * so that no number means two connections. */
+/* Whoever has a frame sends as much of it as the socket takes at once, under the connection's lock;
+ * what is left is sent by the thread when the socket takes more. So no one waits for a slow rank.
+ * Descriptors are closed only when the thread has ended, so that no number means two connections.
+ * There is one thread, so that of two ranks the one that left first is lost first: the other may
+ * have left because of it.
+ */
+#define _GNU_SOURCE
 #include "distributed/rpc/connections.h"
 
-#include "core/clock.h"
+#include "core/descriptor.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/threads.h"
-#include "distributed/store/net.h"
+#include "distributed/store/store.h"
 
 #include <errno.h>
-#include <math.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-/* Nothing more is sent, and the reader ends. */
-static void close_connection(tn__connection *p) {
-    pthread_mutex_lock(&p->lock);
-    p->closed = true;
-    if (p->fd >= 0) { shutdown(p->fd, SHUT_RDWR); }
-    pthread_cond_broadcast(&p->changed);
-    pthread_mutex_unlock(&p->lock);
-}
+enum { EVENTS_AT_ONCE = 64, READS_AT_ONCE = 64 };
 
 /* ---- Sending --------------------------------------------------------------------------------- */
+
+static void set_full(tn__connections *c, int rank, bool full) {
+    tn__connection *p = &c->list[rank];
+    if (full != p->full) {
+        struct epoll_event event = {.events = EPOLLIN | (full ? EPOLLOUT : 0u),
+                                    .data.u32 = (uint32_t)rank};
+        epoll_ctl(c->epoll, EPOLL_CTL_MOD, p->fd, &event);
+        p->full = full;
+    }
+}
+
+/* Under the lock: sends what the socket takes. After an error the connection is shut down, so that
+ * the thread sees its end. */
+static void send_some(tn__connections *c, int rank) {
+    tn__connection *p = &c->list[rank];
+    while (p->first && !p->closed) {
+        tn__rpc_frame *f = p->first;
+        ssize_t sent =
+            send(p->fd, f->data + p->sent, f->bytes - p->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno == EINTR) { continue; }
+        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            set_full(c, rank, true);
+            return;
+        }
+        if (sent < 0) {
+            p->closed = true;
+            shutdown(p->fd, SHUT_RDWR);
+            return;
+        }
+        p->sent += (size_t)sent;
+        if (p->sent == f->bytes) {
+            p->first = f->next;
+            p->sent = 0;
+            free(f);
+        }
+    }
+    if (!p->closed) { set_full(c, rank, false); }
+}
 
 void tn__connections_send(tn__connections *c, int to, tn__rpc_frame *f) {
     tn__connection *p = &c->list[to];
@@ -35,163 +72,190 @@ void tn__connections_send(tn__connections *c, int to, tn__rpc_frame *f) {
     if (p->closed || p->fd < 0) {
         free(f);
     } else {
+        bool alone = !p->first;
         f->next = NULL;
-        *(p->first ? &p->last->next : &p->first) = f;
+        *(alone ? &p->first : &p->last->next) = f;
         p->last = f;
-        pthread_cond_broadcast(&p->changed);
+        if (alone) { send_some(c, to); }
     }
     pthread_mutex_unlock(&p->lock);
-}
-
-/* Waits for the first frame, which stays in the queue while it is sent; NULL: closed. */
-static tn__rpc_frame *first_frame(tn__connection *p) {
-    pthread_mutex_lock(&p->lock);
-    while (!p->first && !p->closed) {
-        pthread_cond_wait(&p->changed, &p->lock);
-    }
-    tn__rpc_frame *f = p->closed ? NULL : p->first;
-    pthread_mutex_unlock(&p->lock);
-    return f;
-}
-
-static void drop_first(tn__connection *p) {
-    pthread_mutex_lock(&p->lock);
-    tn__rpc_frame *f = p->first;
-    p->first = f->next;
-    pthread_cond_broadcast(&p->changed);
-    pthread_mutex_unlock(&p->lock);
-    free(f);
-}
-
-static void *write_frames(void *user) {
-    tn__connection *p = user;
-    for (tn__rpc_frame *f; (f = first_frame(p));) {
-        struct iovec part = {f->data, f->bytes};
-        if (tn__net_send(p->fd, &part, 1, INFINITY) != 0) {
-            close_connection(p);
-        } else {
-            drop_first(p);
-        }
-    }
-    return NULL;
 }
 
 bool tn__connections_drain(tn__connections *c, double deadline) {
-    struct timespec until = tn__timespec(deadline);
-    bool late = false;
     for (int i = 0; i < c->ranks; i++) {
         tn__connection *p = &c->list[i];
-        pthread_mutex_lock(&p->lock);
-        while (p->first && !p->closed && !late) {
-            late = pthread_cond_timedwait(&p->changed, &p->lock, &until) != 0;
+        double pause = 1e-4;
+        for (bool more = true; more;) {
+            pthread_mutex_lock(&p->lock);
+            more = p->first && !p->closed;
+            pthread_mutex_unlock(&p->lock);
+            if (more && !tn__rest_until(&pause, 0.01, deadline)) { return false; }
         }
-        pthread_mutex_unlock(&p->lock);
     }
-    return !late;
+    return true;
 }
 
 /* ---- Receiving ------------------------------------------------------------------------------- */
 
-/* Receives the body, or skips that of a frame that is refused. 0 or an errno. */
-static int receive_body(int fd, tn__rpc_frame *f) {
-    uint8_t skipped[4096];
-    if (!f->refused) {
-        return tn__net_receive(fd, f->data + TN__RPC_HEAD, f->head.bytes, INFINITY);
-    }
-    int error = 0;
-    for (uint64_t left = f->head.bytes, n; left && !error; left -= n) {
-        n = left < sizeof(skipped) ? left : sizeof(skipped);
-        error = tn__net_receive(fd, skipped, n, INFINITY);
-    }
-    return error;
+/* Under the lock. */
+static void drop_output(tn__connection *p) {
+    p->closed = true;
+    tn__rpc_frames_free(p->first);
+    p->first = NULL;
 }
 
-/* Receives a frame. Returns why the connection is over; NULL: it is not. */
-static const char *receive_frame(const tn__connection *p, tn__rpc_frame **f) {
-    uint8_t bytes[TN__RPC_HEAD];
-    tn__rpc_head h;
-    *f = NULL;
-    int error = tn__net_receive(p->fd, bytes, sizeof(bytes), INFINITY);
-    if (!error) {
-        if (!tn__rpc_head_read(bytes, &h)) { return "what it sends is malformed"; }
-        *f = tn__rpc_frame_for(&h, p->all->limit);
-        error = *f ? receive_body(p->fd, *f) : ENOMEM;
-    }
-    return error == 0            ? NULL
-           : error == ECONNRESET ? "it has closed the connection, or died"
-                                 : strerror(error);
+static void end_connection(tn__connections *c, int rank, const char *why) {
+    tn__connection *p = &c->list[rank];
+    pthread_mutex_lock(&p->lock);
+    drop_output(p);
+    epoll_ctl(c->epoll, EPOLL_CTL_DEL, p->fd, NULL);
+    shutdown(p->fd, SHUT_RDWR);
+    pthread_mutex_unlock(&p->lock);
+    free(p->arriving);
+    p->arriving = NULL;
+    c->lost(c->user, rank, why);
 }
 
-static void *read_frames(void *user) {
-    tn__connection *p = user;
-    const tn__connections *c = p->all;
+/* Where the next bytes of a connection go, and how many; those of a frame that is refused are
+ * skipped. */
+static void *room_of(tn__connections *c, int rank, size_t *most) {
+    tn__connection *p = &c->list[rank];
+    tn__rpc_frame *f = p->arriving;
+    *most = (f ? f->head.bytes : TN__RPC_HEAD) - p->received;
+    if (f && f->refused) {
+        *most = *most < sizeof(c->skipped) ? *most : sizeof(c->skipped);
+        return c->skipped;
+    }
+    return (f ? f->data + TN__RPC_HEAD : p->head) + p->received;
+}
+
+/* So many bytes have arrived. Returns why the connection is over; NULL: it is not. */
+static const char *take_bytes(tn__connections *c, int rank, size_t bytes) {
+    tn__connection *p = &c->list[rank];
+    p->received += bytes;
+    if (!p->arriving && p->received == TN__RPC_HEAD) {
+        tn__rpc_head h;
+        if (!tn__rpc_head_read(p->head, &h)) { return "what it sends is malformed"; }
+        p->arriving = tn__rpc_frame_for(&h, c->limit);
+        p->received = 0;
+        if (!p->arriving) { return "no memory for what it sends"; }
+    }
+    tn__rpc_frame *f = p->arriving;
+    if (!f || p->received < f->head.bytes) { return NULL; }
+    p->arriving = NULL;
+    p->received = 0;
+    return c->receive(c->user, rank, f) ? NULL : "what it sends is out of place";
+}
+
+/* Returns why the connection is over; NULL: it is not. */
+static const char *receive_some(tn__connections *c, int rank) {
+    tn__connection *p = &c->list[rank];
+    const char *why = NULL;
+    for (int reads = 0; !why && reads < READS_AT_ONCE; reads++) { /* then it is the others' turn */
+        size_t most;
+        void *room = room_of(c, rank, &most);
+        ssize_t got = recv(p->fd, room, most, MSG_DONTWAIT);
+        if (got < 0 && errno == EINTR) { continue; }
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) { return NULL; }
+        if (got <= 0) {
+            return got < 0 ? strerror(errno) : "it has closed the connection, or died";
+        }
+        why = take_bytes(c, rank, (size_t)got);
+    }
+    return why;
+}
+
+static void serve_event(tn__connections *c, const struct epoll_event *event) {
+    int rank = (int)event->data.u32;
+    tn__connection *p = &c->list[rank];
+    if (event->events & EPOLLOUT) {
+        pthread_mutex_lock(&p->lock);
+        send_some(c, rank);
+        pthread_mutex_unlock(&p->lock);
+    }
+    const char *why = event->events & ~(uint32_t)EPOLLOUT ? receive_some(c, rank) : NULL;
+    if (why) { end_connection(c, rank, why); }
+}
+
+static void *serve_connections(void *user) {
+    tn__connections *c = user;
+    struct epoll_event events[EVENTS_AT_ONCE];
     tn__quiet(1);
-    tn__rpc_frame *f;
-    const char *why;
-    while (!(why = receive_frame(p, &f))) {
-        if (!c->receive(c->user, p->rank, f)) {
-            why = "what it sends is out of place";
-            f = NULL;
-            break;
+    for (;;) {
+        int n = epoll_wait(c->epoll, events, EVENTS_AT_ONCE, -1);
+        for (int i = 0; i < n; i++) {
+            if ((int)events[i].data.u32 == c->rank) { return NULL; }
+            serve_event(c, &events[i]);
         }
     }
-    free(f);
-    close_connection(p);
-    c->lost(c->user, p->rank, why);
-    return NULL;
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
 bool tn__connections_init(tn__connections *c) {
+    c->epoll = c->wake = -1;
     c->list = tn__calloc_for((size_t)c->ranks, sizeof(*c->list), "rpc_new");
     for (int i = 0; c->list && i < c->ranks; i++) {
-        tn__connection *p = &c->list[i];
-        *p = (tn__connection){.all = c, .rank = i, .fd = -1};
-        pthread_mutex_init(&p->lock, NULL);
-        tn__condition_init(&p->changed);
+        c->list[i].fd = -1;
+        pthread_mutex_init(&c->list[i].lock, NULL);
     }
     return c->list != NULL;
 }
 
 void tn__connections_finish(tn__connections *c) {
     for (int i = 0; c->list && i < c->ranks; i++) {
-        pthread_cond_destroy(&c->list[i].changed);
         pthread_mutex_destroy(&c->list[i].lock);
     }
     free(c->list);
 }
 
+static bool watch_all(tn__connections *c) {
+    c->epoll = tn__above_streams(epoll_create1(EPOLL_CLOEXEC));
+    c->wake = tn__above_streams(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    bool fine = c->epoll >= 0 && c->wake >= 0;
+    for (int i = 0; fine && i < c->ranks; i++) {
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)i};
+        int fd = i == c->rank ? c->wake : c->list[i].fd;
+        fine = epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+    }
+    if (!fine) { tn__raise(TN_EIO, "rpc_start", "epoll: %s", strerror(errno)); }
+    return fine;
+}
+
 bool tn__connections_start(tn__connections *c) {
-    int failed = 0;
-    for (int i = 0; i < c->ranks && !failed; i++) {
-        tn__connection *p = &c->list[i];
-        if (i == c->rank) { continue; }
-        failed = tn__thread_start(&p->reader, read_frames, p);
-        p->threads += !failed;
-        failed = failed ? failed : tn__thread_start(&p->writer, write_frames, p);
-        p->threads += !failed;
-    }
+    if (c->ranks == 1) { return true; }
+    if (!watch_all(c)) { return false; }
+    int failed = tn__thread_start(&c->thread, serve_connections, c);
     if (failed) {
-        tn__raise(TN_ENOMEM, "rpc_start", "its threads could not be started: %s", strerror(failed));
+        tn__raise(TN_ENOMEM, "rpc_start", "its thread could not be started: %s", strerror(failed));
     }
+    c->has_thread = !failed;
     return !failed;
 }
 
+static void close_fd(int *fd) {
+    if (*fd >= 0) {
+        close(*fd);
+        *fd = -1;
+    }
+}
+
 void tn__connections_stop(tn__connections *c) {
-    for (int i = 0; i < c->ranks; i++) {
-        close_connection(&c->list[i]);
+    if (c->has_thread) {
+        uint64_t one = 1;
+        while (write(c->wake, &one, sizeof(one)) < 0 && errno == EINTR) {}
+        pthread_join(c->thread, NULL);
+        c->has_thread = false;
     }
     for (int i = 0; i < c->ranks; i++) {
         tn__connection *p = &c->list[i];
-        if (p->threads > 0) { pthread_join(p->reader, NULL); }
-        if (p->threads > 1) { pthread_join(p->writer, NULL); }
         pthread_mutex_lock(&p->lock);
-        if (p->fd >= 0) { close(p->fd); }
-        p->fd = -1;
-        p->threads = 0;
-        tn__rpc_frames_free(p->first);
-        p->first = NULL;
+        drop_output(p);
+        close_fd(&p->fd);
         pthread_mutex_unlock(&p->lock);
+        free(p->arriving);
+        p->arriving = NULL;
     }
+    close_fd(&c->epoll);
+    close_fd(&c->wake);
 }

@@ -2,7 +2,7 @@
  *
  *     frame.c         the bytes between two ranks, without sockets: heads, and a reader of them
  *     values.c        tensors as the body of a frame
- *     connections.c   a connection to each rank, and its two threads
+ *     connections.c   a connection to each rank, and the thread that reads them
  *     join.c          starting: the ranks find each other and show that they know the secret
  *     futures.c       calls that wait for an answer, and how much each rank has been asked
  *     workers.c       calls that have arrived, and the threads that answer them
@@ -15,10 +15,11 @@
  *
  * Each two ranks have one connection, over which both call. No thread waits for a slow rank except
  * in tn_rpc_wait, and in tn_rpc_call where that rank has too much to answer already; both have a
- * deadline. A thread that reads only sorts frames: replies go to their futures, calls to the
+ * deadline. The connections' thread only sorts frames: replies go to their futures, calls to the
  * workers. The first failure of a connection is the end of that rank, for good.
  *
- * Each part has a lock of its own. No frame is sent, and no user's code runs, with any held.
+ * Each part has a lock of its own. No frame is sent, and no user's code runs, with any held, except
+ * that a connection sends under its own.
  */
 #ifndef TERN_DISTRIBUTED_RPC_RPC_H
 #define TERN_DISTRIBUTED_RPC_RPC_H
