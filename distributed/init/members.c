@@ -90,43 +90,38 @@ static bool read_line(const char *line, int rank, int ranks, tn__member *m, char
 /* ---- Who is missing -------------------------------------------------------------------------- */
 
 /* "1, 3-5": appends the ranks from first to last. */
-static size_t add_ranks(char *text, size_t used, size_t size, int first, int last) {
-    if (used + 32 > size) { return used; }
-    const char *comma = used ? ", " : "";
-    int n = first == last ? snprintf(text + used, size - used, "%s%d", comma, first)
-                          : snprintf(text + used, size - used, "%s%d-%d", comma, first, last);
-    return used + (size_t)n;
+static void add_ranks(tn__buffer *text, int first, int last) {
+    tn__buffer_format(text, "%s%d", text->bytes ? ", " : "", first);
+    if (first < last) { tn__buffer_format(text, "-%d", last); }
 }
 
 /* A store answers some ten thousand times a second: with very many ranks only the first are
  * checked. */
 static tn_status list_missing(tn_store *s, int ranks, double seconds, char *why) {
-    char text[256] = "", rest[64] = "", key[KEY];
+    char rest[64] = "", key[KEY];
     double deadline = tn__now() + GRACE_SECONDS;
-    size_t used = 0;
+    tn__buffer text = {0};
     int missing = 0, first = -1, rank = 0;
     for (; rank < ranks && tn__now() < deadline; rank++) {
         tn_store_call c = {
             .kind = TN_STORE_CHECK, .key = key_of("rank", rank, key), .deadline = deadline};
         bool there = s->run(s, &c) != TN_OK || c.number;
         missing += !there;
-        if (!there && first < 0) {
-            first = rank;
-        } else if (there && first >= 0) {
-            used = add_ranks(text, used, sizeof(text), first, rank - 1);
-            first = -1;
-        }
+        if (there && first >= 0) { add_ranks(&text, first, rank - 1); }
+        first = there ? -1 : first < 0 ? rank : first;
     }
-    if (first >= 0) { add_ranks(text, used, sizeof(text), first, rank - 1); }
+    if (first >= 0) { add_ranks(&text, first, rank - 1); }
     if (rank < ranks) { snprintf(rest, sizeof(rest), "; ranks from %d on were not checked", rank); }
     if (missing == 0) {
-        return say_why(why, TN_EPEER,
-                       "all %d ranks have arrived, but too late: it took %.1f seconds%s", rank,
-                       seconds, rest);
+        say_why(why, TN_EPEER, "all %d ranks have arrived, but too late: it took %.1f seconds%s",
+                rank, seconds, rest);
+    } else {
+        say_why(why, TN_EPEER, "rank%s %.256s of %d %s not arrived within %.1f seconds%s",
+                missing > 1 ? "s" : "", text.at ? text.at : "?", ranks,
+                missing > 1 ? "have" : "has", seconds, rest);
     }
-    return say_why(why, TN_EPEER, "rank%s %s of %d %s not arrived within %.1f seconds%s",
-                   missing > 1 ? "s" : "", text, ranks, missing > 1 ? "have" : "has", seconds,
-                   rest);
+    tn__buffer_free(&text);
+    return TN_EPEER;
 }
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
@@ -155,23 +150,12 @@ static tn_status claim_rank(tn_store *s, const tn__member *mine, int rank, int r
     return status;
 }
 
-/* A value as a string. NULL: out of memory. */
-static char *text_of(tn_store_value *value) {
-    char *text = tn__malloc(value->bytes + 1);
-    if (text) {
-        memcpy(text, value->bytes ? value->data : "", value->bytes);
-        text[value->bytes] = 0;
-    }
-    free(value->data);
-    return text;
-}
-
 static tn_status get_text(tn_store *s, const char *key, double deadline, char **text, char *why) {
     tn_store_call c = {.kind = TN_STORE_GET, .key = key, .deadline = deadline};
     tn_status status = s->run(s, &c);
-    *text = status == TN_OK ? text_of(&c.value) : NULL;
-    if (status != TN_OK) { return say_why(why, status, "%s", c.why); }
-    return *text ? TN_OK : say_why(why, TN_ENOMEM, "no memory to meet the other ranks");
+    *text = status == TN_OK ? tn__store_text(&c) : NULL;
+    if (*text) { return TN_OK; }
+    return say_why(why, status == TN_OK ? TN_ENOMEM : status, "%s", c.why);
 }
 
 /* Whether the launcher says that this rank has ended; then who[TN__WHO] says which process it was.

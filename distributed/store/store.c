@@ -26,6 +26,17 @@ tn_status tn__store_late(tn_store_call *c, double seconds) {
     return tn__why(c->why, TN_EPEER, "\"%.120s\" was not set within %.1f seconds", c->key, seconds);
 }
 
+char *tn__store_text(tn_store_call *c) {
+    char *text = tn__realloc(c->value.data, c->value.bytes + 1);
+    if (text) {
+        text[c->value.bytes] = 0;
+    } else {
+        free(c->value.data);
+        tn__why(c->why, TN_ENOMEM, "no memory for a value of %zu bytes", c->value.bytes);
+    }
+    return text;
+}
+
 bool tn__rest_until(double *pause, double longest, double deadline) {
     double left = deadline - tn__now();
     if (left > 0) {
@@ -121,18 +132,6 @@ tn_status tn_store_set(tn_store *s, const char *key, const void *data, size_t by
     return run_call("store_set", s, &c);
 }
 
-/* Adds a 0 after the value, so that text can be read as text. */
-static tn_status terminate_value(const char *operation, tn_store_value *value) {
-    char *longer = tn__realloc(value->data, value->bytes + 1);
-    if (!longer) {
-        free(value->data);
-        return tn__raise(TN_ENOMEM, operation, "no memory for a value of %zu bytes", value->bytes);
-    }
-    longer[value->bytes] = 0;
-    value->data = longer;
-    return TN_OK;
-}
-
 tn_status tn_store_get(tn_store *s, const char *key, void **data, size_t *bytes, double timeout) {
     if (data) { *data = NULL; }
     if (bytes) { *bytes = 0; }
@@ -142,8 +141,9 @@ tn_status tn_store_get(tn_store *s, const char *key, void **data, size_t *bytes,
     }
     tn_store_call c = {.kind = TN_STORE_GET, .key = key, .deadline = deadline_in(timeout)};
     tn_status status = run_call("store_get", s, &c);
-    if (status != TN_OK || terminate_value("store_get", &c.value) != TN_OK) { return tn_error(); }
-    *data = c.value.data;
+    if (status != TN_OK) { return status; }
+    *data = tn__store_text(&c);
+    if (!*data) { return tn__raise(TN_ENOMEM, "store_get", "%s", c.why); }
     if (bytes) { *bytes = c.value.bytes; }
     return TN_OK;
 }

@@ -19,6 +19,10 @@ tn_status tn__why(char *why, tn_status status, const char *format, ...) TN_PRINT
 /* That the key was not set in time; returns TN_EPEER. */
 tn_status tn__store_late(tn_store_call *c, double seconds);
 
+/* The value with a 0 after it, which the caller frees. NULL: there is no memory, and c->why says
+ * so. */
+char *tn__store_text(tn_store_call *c);
+
 /* Sleeps *pause seconds, but not beyond the deadline (tn__now), and doubles *pause up to `longest`,
  * all below a second. False when the deadline has passed. */
 bool tn__rest_until(double *pause, double longest, double deadline);
