@@ -1,10 +1,12 @@
 /* Threads: how many kernels use, and what happens when one ends or forks. */
 #include "core/error.h"
 #include "core/place.h"
+#include "core/threads.h"
 #include "core/wait.h"
 
 #include <omp.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/single_threaded.h>
 
@@ -51,6 +53,15 @@ void tn_set_threads(int n) {
             "with threads and computes alone",
             n);
     }
+}
+
+int tn__thread_start(pthread_t *thread, void *(*run)(void *user), void *user) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(thread, NULL, run, user);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
 }
 
 /* ---- fork ------------------------------------------------------------------------------------ */

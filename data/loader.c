@@ -17,13 +17,13 @@
 #include "core/fork.h"
 #include "core/memory.h"
 #include "core/scope.h"
+#include "core/threads.h"
 #include "data/collate.h"
 #include "data/taken.h"
 #include "profile/span.h"
 #include "tern/data.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 typedef struct slot {
@@ -136,17 +136,12 @@ static void *worker_run(void *user) {
     return NULL;
 }
 
-/* Signals go to the program's own threads. */
 static bool start_workers(tn_loader *l) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = 0;
     while (l->started < l->options.threads && !failed) {
-        failed = pthread_create(&l->workers[l->started], NULL, worker_run, l);
+        failed = tn__thread_start(&l->workers[l->started], worker_run, l);
         l->started += !failed;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
         tn__raise(TN_ENOMEM, "loader", "thread %d of %d could not be started: %s", l->started + 1,
                   l->options.threads, strerror(failed));

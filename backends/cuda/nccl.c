@@ -571,27 +571,28 @@ static void engine_destroy(tn_engine *base) {
 
 /* Sends rank 0's unique id to all, or a text of another length: why there is none. */
 static tn_status share_id(nccl *e, const tn_engine_options *o, ncclUniqueId *id) {
-    static const char key[] = "nccl/id";
-    char why[TN_STORE_WHY] = "";
+    tn_store_call c = {.kind = TN_STORE_GET, .key = "nccl/id", .deadline = o->deadline};
     if (o->rank == 0) {
         ncclResult_t result = e->api->GetUniqueId(id);
         const char *text = result == ncclSuccess ? id->internal : e->api->GetErrorString(result);
-        size_t bytes = result == ncclSuccess ? sizeof(*id) : strlen(text);
-        tn_status status = o->store->set(o->store, key, text, bytes, o->deadline, why);
+        c.kind = TN_STORE_SET;
+        c.data = text;
+        c.bytes = result == ncclSuccess ? sizeof(*id) : strlen(text);
+        tn_status status = o->store->run(o->store, &c);
         return result != ncclSuccess ? fail_nccl(e, result, "a unique id")
                : status == TN_OK     ? TN_OK
-                                     : engine_fail(e, status, "the store: %s", why);
+                                     : engine_fail(e, status, "the store: %s", c.why);
     }
-    tn_store_value value = {0};
-    tn_status status = o->store->get(o->store, key, &value, o->deadline, why);
-    if (status != TN_OK) { return engine_fail(e, status, "the unique id of rank 0: %s", why); }
-    if (value.bytes == sizeof(*id)) {
-        memcpy(id, value.data, sizeof(*id));
+    tn_status status = o->store->run(o->store, &c);
+    if (status != TN_OK) { return engine_fail(e, status, "the unique id of rank 0: %s", c.why); }
+    if (c.value.bytes == sizeof(*id)) {
+        memcpy(id, c.value.data, sizeof(*id));
     } else {
-        status = engine_fail(e, TN_EPEER, "rank 0 has no unique id: %.*s",
-                             value.bytes < 300 ? (int)value.bytes : 300, (const char *)value.data);
+        status =
+            engine_fail(e, TN_EPEER, "rank 0 has no unique id: %.*s",
+                        c.value.bytes < 300 ? (int)c.value.bytes : 300, (const char *)c.value.data);
     }
-    free(value.data);
+    free(c.value.data);
     return status;
 }
 

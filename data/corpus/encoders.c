@@ -3,10 +3,10 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/threads.h"
 #include "data/tokenizer/bpe.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 enum { MOST_SLOTS = 1024 };
@@ -252,18 +252,13 @@ static void *encoder_run(void *user) {
     return NULL;
 }
 
-/* Signals go to the program's own threads. */
 static bool start_threads(tn__encoders *e, int threads) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = 0;
     while (e->started < threads && !failed) {
         void *(*work)(void *) = e->started == 0 ? reader_run : encoder_run;
-        failed = pthread_create(&e->threads[e->started], NULL, work, e);
+        failed = tn__thread_start(&e->threads[e->started], work, e);
         e->started += !failed;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
         tn__raise(TN_ENOMEM, "tokens", "thread %d of %d could not be started: %s", e->started + 1,
                   threads, strerror(failed));

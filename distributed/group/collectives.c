@@ -249,37 +249,42 @@ static void await_keys(tn_group *g, uint64_t number, double deadline, char *miss
     size_t length = 0;
     *missing = 0;
     for (int r = 0; r < g->size && length < missing_size; r++) {
-        char key[64], why[TN_STORE_WHY];
-        tn_store_value value = {0};
+        char key[64];
+        tn_store_call c = {.kind = TN_STORE_GET, .key = key, .deadline = deadline};
         snprintf(key, sizeof(key), "barrier/%llu/%d", (unsigned long long)number, r);
-        if (g->store->get(g->store, key, &value, deadline, why) != TN_OK) {
+        if (g->store->run(g->store, &c) != TN_OK) {
             length += (size_t)snprintf(missing + length, missing_size - length, " %d", r);
         }
-        free(value.data);
+        free(c.value.data);
     }
 }
 
 /* Each rank writes a key and waits for all keys. The first to know the outcome publishes it, so
  * that a late rank learns that another has given up. */
 static tn_status meet_at_keys(tn_group *g, uint64_t number, double seconds, char *missing,
-                              size_t missing_size, char *why) {
+                              size_t missing_size, tn_store_call *c) {
     tn_store *s = g->store;
     char key[64];
     double deadline = tn__now() + seconds;
     snprintf(key, sizeof(key), "barrier/%llu/%d", (unsigned long long)number, g->rank);
-    tn_status status = s->set(s, key, "", 0, deadline, why);
+    *c = (tn_store_call){.kind = TN_STORE_SET, .key = key, .deadline = deadline};
+    tn_status status = s->run(s, c);
     if (status != TN_OK) { return status; }
     await_keys(g, number, deadline, missing, missing_size - 1);
     snprintf(key, sizeof(key), "barrier/%llu/end", (unsigned long long)number);
-    tn_store_value nothing = {0}, now = {0};
-    tn_store_value mine = {.data = *missing ? missing : (char *)"all", .bytes = 0};
-    mine.bytes = strlen(mine.data);
-    status = s->compare_set(s, key, &nothing, &mine, &now, tn__now() + 1, why);
+    const char *mine = *missing ? missing : "all";
+    *c = (tn_store_call){.kind = TN_STORE_COMPARE_SET,
+                         .key = key,
+                         .data = mine,
+                         .bytes = strlen(mine),
+                         .deadline = tn__now() + 1};
+    status = s->run(s, c);
     if (status == TN_OK) {
-        bool all = now.bytes == 3 && memcmp(now.data, "all", 3) == 0;
-        snprintf(missing, missing_size, "%.*s", all ? 0 : (int)now.bytes, (const char *)now.data);
+        bool all = c->value.bytes == 3 && memcmp(c->value.data, "all", 3) == 0;
+        snprintf(missing, missing_size, "%.*s", all ? 0 : (int)c->value.bytes,
+                 (const char *)c->value.data);
     }
-    free(now.data);
+    free(c->value.data);
     return *missing ? TN_OK : status;
 }
 
@@ -289,10 +294,11 @@ tn_status tn_monitored_barrier(tn_group *g, double timeout) {
     if (tn_group_size(g) == 1) { return TN_OK; }
     double seconds = timeout > 0 && timeout <= TN__TIMEOUT_MOST ? timeout : g->options.timeout;
     uint64_t number = ++g->barriers;
-    char why[TN_STORE_WHY] = "", missing[256] = "";
-    tn_status status = meet_at_keys(g, number, seconds, missing, sizeof(missing), why);
+    char missing[256] = "";
+    tn_store_call c;
+    tn_status status = meet_at_keys(g, number, seconds, missing, sizeof(missing), &c);
     if (status != TN_OK) {
-        tn__raise(status, name, "group %s: %s", g->name, why);
+        tn__raise(status, name, "group %s: %s", g->name, c.why);
     } else if (*missing) {
         tn__raise(TN_EPEER, name, "group %s, barrier %llu: missing after %g s: rank%s", g->name,
                   (unsigned long long)number, seconds, missing);

@@ -158,14 +158,16 @@ static void tell_missing(tn_group *g, char *text, size_t text_size) {
     static const double patience = 1, least = 0.1;
     enum { SHOWN = 8 };
     tn_store *s = g->reports;
-    char key[64], reason[TN_STORE_WHY];
+    char key[64];
     double deadline = tn__now() + patience;
     size_t length = strlen(text), bytes = (size_t)g->size * sizeof(int);
     int me = g->world[g->rank], missing = 0;
     snprintf(key, sizeof(key), "failed/%d", me);
-    if (s->set(s, key, g->world, bytes, deadline, reason) != TN_OK) {
+    tn_store_call report = {
+        .kind = TN_STORE_SET, .key = key, .data = g->world, .bytes = bytes, .deadline = deadline};
+    if (s->run(s, &report) != TN_OK) {
         snprintf(text + length, text_size - length, "; the store does not answer either: %s",
-                 reason);
+                 report.why);
         return;
     }
     suspects asked = {0};
@@ -173,33 +175,29 @@ static void tell_missing(tn_group *g, char *text, size_t text_size) {
     add_suspects(&asked, g->world, (size_t)g->size);
     for (int64_t i = 0; i < asked.count && answers && missing < SHOWN && length < text_size; i++) {
         double until = fmax(deadline, tn__now() + least);
-        tn_store_value members = {0};
+        tn_store_call c = {.kind = TN_STORE_GET, .key = key, .deadline = until};
         snprintf(key, sizeof(key), "failed/%d", asked.ranks[i]);
         if (asked.ranks[i] == me) { continue; }
-        if (s->get(s, key, &members, until, reason) == TN_OK) {
-            add_suspects(&asked, members.data, members.bytes / sizeof(int));
+        if (s->run(s, &c) == TN_OK) {
+            add_suspects(&asked, c.value.data, c.value.bytes / sizeof(int));
         } else { /* before its time: the rank that serves the store has ended */
             answers = tn__now() >= until;
             length += (size_t)snprintf(text + length, text_size - length, "%s %d",
                                        missing++ ? "," : "; no sign of world rank", asked.ranks[i]);
         }
-        free(members.data);
+        free(c.value.data);
     }
     free(asked.ranks);
 }
 
-/* What another rank said when it gave up; "" if none did. */
-static void read_abort(tn_group *g, char *text, size_t text_size) {
-    tn_store *s = g->store;
-    char why[TN_STORE_WHY];
-    bool exists = false;
-    tn_store_value value = {0};
+void tn__read_abort(tn_store *s, double deadline, char *text, size_t text_size) {
+    tn_store_call check = {.kind = TN_STORE_CHECK, .key = "abort", .deadline = deadline},
+                  get = {.kind = TN_STORE_GET, .key = "abort", .deadline = deadline};
     *text = 0;
-    if (s->check(s, "abort", &exists, tn__now() + 1, why) == TN_OK && exists &&
-        s->get(s, "abort", &value, tn__now() + 1, why) == TN_OK) {
-        snprintf(text, text_size, "%.*s", (int)value.bytes, (const char *)value.data);
+    if (s->run(s, &check) == TN_OK && check.number && s->run(s, &get) == TN_OK) {
+        snprintf(text, text_size, "%.*s", (int)get.value.bytes, (const char *)get.value.data);
     }
-    free(value.data);
+    free(get.value.data);
 }
 
 /* " (world ranks 1, 3)"; nothing where the group counts as the world does. */
@@ -251,7 +249,7 @@ void tn__group_fail(tn_group *g, tn_status status, const char *why) {
     snprintf(text, sizeof(text), "%s", why);
     if (e) { e->abort(e, why); /* the others must fail too before they can report themselves */ }
     if (e && e->vague) {
-        read_abort(g, aborted, sizeof(aborted));
+        tn__read_abort(g->store, tn__now() + 1, aborted, sizeof(aborted));
         if (*aborted) {
             bool told = strstr(why, aborted) != NULL;
             snprintf(text, sizeof(text), "%s%s%s", why, told ? "" : "; ", told ? "" : aborted);
@@ -279,8 +277,11 @@ static void give_up(tn_group *g, const char *reason) {
     if (!set_dead(g, TN_EPEER, text) || !g->engine) { return; }
     tn_engine *e = g->engine->engine;
     if (e->vague) {
-        char why[TN_STORE_WHY];
-        g->store->set(g->store, "abort", text, strlen(text), tn__now() + 1, why);
+        g->store->run(g->store, &(tn_store_call){.kind = TN_STORE_SET,
+                                                 .key = "abort",
+                                                 .data = text,
+                                                 .bytes = strlen(text),
+                                                 .deadline = tn__now() + 1});
     }
     e->abort(e, text);
 }

@@ -115,6 +115,9 @@ bool tn__group_usable(tn_group *g, const char *operation);
 /* Queues t with references to its tensors. NULL after raising. */
 tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_tensor *out);
 
+/* What a rank said when it gave up; "" if none did. */
+void tn__read_abort(tn_store *s, double deadline, char *text, size_t text_size);
+
 /* The first failure of g, from any thread: dead, with "group world (shm), rank 0 of 4: …" in
  * front. */
 void tn__group_fail(tn_group *g, tn_status status, const char *why);

@@ -6,6 +6,7 @@
  */
 #include "core/error.h"
 #include "core/fork.h"
+#include "core/threads.h"
 #include "distributed/group/group.h"
 #include "distributed/group/record_file.h"
 #include "profile/span.h"
@@ -165,18 +166,14 @@ static void start_signals(void) {
     struct sigaction old, mine = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&mine.sa_mask);
     pthread_t thread;
-    sigset_t all, before;
     if (sigaction(SIGUSR1, NULL, &old) != 0 || old.sa_handler != SIG_DFL ||
         sem_init(&asked, 0, 0) != 0) {
         return;
     }
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before); /* the program's signals go to its own threads */
-    if (pthread_create(&thread, NULL, save_when_asked, NULL) == 0) {
+    if (tn__thread_start(&thread, save_when_asked, NULL) == 0) {
         pthread_detach(thread);
         sigaction(SIGUSR1, &mine, NULL);
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 void tn__flight_signals(int rank) {

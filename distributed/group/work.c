@@ -18,11 +18,11 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/threads.h"
 #include "distributed/group/group.h"
 #include "profile/span.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -197,11 +197,7 @@ static void *group_communicate(void *user) {
 }
 
 bool tn__group_start(tn_group *g) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before); /* signals go to the program's own threads */
-    int status = pthread_create(&g->thread, NULL, group_communicate, g);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int status = tn__thread_start(&g->thread, group_communicate, g);
     g->has_thread = status == 0;
     if (status != 0) {
         tn__raise(TN_ENOMEM, g->name, "the communication thread: %s", strerror(status));

@@ -1,5 +1,6 @@
 #include "distributed/init/environment.h"
 
+#include "core/error.h"
 #include "distributed/init/nodelist.h"
 #include "distributed/store/ports.h"
 #include "distributed/store/store.h"
@@ -21,7 +22,7 @@ typedef struct reader {
     const char *const *variables;
     int64_t parent;
     tn__environment *e;
-    char *why;
+    const char *operation; /* for errors */
 } reader;
 
 /* ---- Variables ------------------------------------------------------------------------------- */
@@ -59,9 +60,9 @@ static bool read_number(const reader *r, const char *name, int64_t low, int64_t 
     int64_t found;
     if (!text) { return true; }
     if (!number_of(text, &found) || found < low || found > high) {
-        tn__why(r->why, TN_EVALUE,
-                "%s is \"%.60s\" (a whole number from %" PRId64 " to %" PRId64 ")", name, text, low,
-                high);
+        tn__raise(TN_EVALUE, r->operation,
+                  "%s is \"%.60s\" (a whole number from %" PRId64 " to %" PRId64 ")", name, text,
+                  low, high);
         return false;
     }
     *number = (int)found;
@@ -71,8 +72,8 @@ static bool read_number(const reader *r, const char *name, int64_t low, int64_t 
 static bool read_text(const reader *r, const char *name, char *text, size_t size) {
     const char *value = value_of(r, name);
     if (value && strlen(value) >= size) {
-        tn__why(r->why, TN_EVALUE, "%s has %zu characters (at most %zu)", name, strlen(value),
-                size - 1);
+        tn__raise(TN_EVALUE, r->operation, "%s has %zu characters (at most %zu)", name,
+                  strlen(value), size - 1);
         return false;
     }
     if (value) { strcpy(text, value); }
@@ -120,8 +121,8 @@ static bool read_ranks(const reader *r, const names *n) {
     tn__environment *e = r->e;
     if (!is_set(r, n->rank) || !is_set(r, n->ranks)) {
         bool has_rank = is_set(r, n->rank);
-        tn__why(r->why, TN_EVALUE, "%s is set, but %s is not", has_rank ? n->rank : n->ranks,
-                has_rank ? n->ranks : n->rank);
+        tn__raise(TN_EVALUE, r->operation, "%s is set, but %s is not",
+                  has_rank ? n->rank : n->ranks, has_rank ? n->ranks : n->rank);
         return false;
     }
     if (!read_number(r, n->ranks, 1, RANKS_MOST, &e->ranks) ||
@@ -131,13 +132,13 @@ static bool read_ranks(const reader *r, const names *n) {
         return false;
     }
     if (e->rank >= e->ranks) {
-        tn__why(r->why, TN_EVALUE, "%s is %d, but %s is %d (ranks count from 0)", n->rank, e->rank,
-                n->ranks, e->ranks);
+        tn__raise(TN_EVALUE, r->operation, "%s is %d, but %s is %d (ranks count from 0)", n->rank,
+                  e->rank, n->ranks, e->ranks);
         return false;
     }
     if (e->local_ranks > e->ranks || (e->local_ranks > 0 && e->local_rank >= e->local_ranks)) {
-        tn__why(r->why, TN_EVALUE, "%s is %d and %s is %d, of %d ranks", n->local_rank,
-                e->local_rank, n->local_ranks, e->local_ranks, e->ranks);
+        tn__raise(TN_EVALUE, r->operation, "%s is %d and %s is %d, of %d ranks", n->local_rank,
+                  e->local_rank, n->local_ranks, e->local_ranks, e->ranks);
         return false;
     }
     return true;
@@ -299,8 +300,10 @@ static int derive_port(const char *job, const tn__ports *open) {
 static bool read_port(const reader *r) {
     tn__environment *e = r->e;
     tn__ports open;
-    if (!read_number(r, "MASTER_PORT", 1, 65535, &e->port) ||
-        tn__ports_read("TERN_PORTS", value_of(r, "TERN_PORTS"), &open, r->why) != TN_OK) {
+    char why[TN_STORE_WHY];
+    if (!read_number(r, "MASTER_PORT", 1, 65535, &e->port)) { return false; }
+    if (tn__ports_read("TERN_PORTS", value_of(r, "TERN_PORTS"), &open, why) != TN_OK) {
+        tn__raise(TN_EVALUE, r->operation, "%s", why);
         return false;
     }
     e->last_port = open.first ? open.last : 65535;
@@ -309,8 +312,9 @@ static bool read_port(const reader *r) {
         e->port_taken = false;
     }
     if (e->port && !e->agent && !e->port_taken && !tn__ports_have(&open, e->port)) {
-        tn__why(r->why, TN_EVALUE, "MASTER_PORT is %d, which is not one of TERN_PORTS, %d-%d",
-                e->port, open.first, open.last);
+        tn__raise(TN_EVALUE, r->operation,
+                  "MASTER_PORT is %d, which is not one of TERN_PORTS, %d-%d", e->port, open.first,
+                  open.last);
         return false;
     }
     e->port = e->port ? e->port : derive_port(e->job, &open);
@@ -338,7 +342,8 @@ static bool slurm_host(const reader *r) {
             return true;
         }
         if (!tn__nodelist_name(list, 0, e->host, sizeof(e->host))) {
-            tn__why(r->why, TN_EVALUE, "%s is \"%.80s\", which is not a node list", lists[i], list);
+            tn__raise(TN_EVALUE, r->operation, "%s is \"%.80s\", which is not a node list",
+                      lists[i], list);
             return false;
         }
         return read_text(r, "SLURM_LAUNCH_NODE_IPADDR", e->second, sizeof(e->second));
@@ -377,7 +382,8 @@ static bool read_place(const reader *r, const names *n) {
     const char *store = value_of(r, "TERN_STORE"),
                *used = value_of(r, "TORCHELASTIC_USE_AGENT_STORE");
     if (store && strcmp(store, "agent") != 0) {
-        tn__why(r->why, TN_EVALUE, "TERN_STORE is \"%.60s\" (must be \"agent\" or unset)", store);
+        tn__raise(TN_EVALUE, r->operation, "TERN_STORE is \"%.60s\" (must be \"agent\" or unset)",
+                  store);
         return false;
     }
     e->agent = store != NULL;
@@ -399,23 +405,24 @@ static bool read_timeout(const reader *r) {
     char *end = NULL;
     double seconds = text ? strtod(text, &end) : 1;
     if (!(seconds > 0) || isinf(seconds) || (end && *end)) {
-        tn__why(r->why, TN_EVALUE, "TERN_TIMEOUT is \"%.60s\" (seconds, more than 0)", text);
+        tn__raise(TN_EVALUE, r->operation, "TERN_TIMEOUT is \"%.60s\" (seconds, more than 0)",
+                  text);
         return false;
     }
     return true;
 }
 
-tn_status tn__environment_read(const char *const *variables, int64_t parent, tn__environment *e,
-                               char *why) {
-    reader r = {.variables = variables, .parent = parent, .e = e, .why = why};
+bool tn__environment_read(const char *const *variables, int64_t parent, tn__environment *e,
+                          const char *operation) {
+    reader r = {.variables = variables, .parent = parent, .e = e, .operation = operation};
     *e = (tn__environment){.ranks = 1, .local_rank = -1, .local_ranks = -1};
     const names *n = find_launcher(&r);
     if (!read_timeout(&r) || !read_text(&r, "TERN_TOKEN", e->token, sizeof(e->token))) {
-        return TN_EVALUE;
+        return false;
     }
     if (!n) {
         look_for_others(&r);
-        return TN_OK;
+        return true;
     }
     e->token_file = value_of(&r, "TERN_TOKEN_FILE");
     e->secret = launcher_secret(&r, n);
@@ -427,7 +434,5 @@ tn_status tn__environment_read(const char *const *variables, int64_t parent, tn_
                   : is_set(&r, "TORCHELASTIC_RUN_ID") ? "torchrun"
                                                       : n->launcher;
     return read_ranks(&r, n) && read_number(&r, restarts, 0, INT32_MAX, &e->restarts) &&
-                   read_place(&r, n)
-               ? TN_OK
-               : TN_EVALUE;
+           read_place(&r, n);
 }

@@ -43,10 +43,9 @@ typedef struct tn__environment {
 enum { TN__OWN_WORLD = -1 };
 
 /* `variables`: "NAME=VALUE" strings, ended by NULL. `parent`: a number shared by the ranks that
- * mpirun has started on this host. TN_OK, or TN_EVALUE with a reason if a variable makes no
- * sense. */
-TN_API tn_status tn__environment_read(const char *const *variables, int64_t parent,
-                                      tn__environment *e, char *why);
+ * mpirun has started on this host. False after raising TN_EVALUE: a variable makes no sense. */
+TN_API bool tn__environment_read(const char *const *variables, int64_t parent, tn__environment *e,
+                                 const char *operation);
 
 /* Whether a service has started the program on several hosts without making them ranks; then `text`
  * says so: "SM_HOSTS names 2 hosts". */

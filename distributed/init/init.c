@@ -37,11 +37,6 @@ static struct world {
     int worlds; /* that this process has left */
 } world;
 
-static tn_group *init_failed(tn_status status, const char *why) {
-    tn__raise(status, OPERATION, "%s", why);
-    return NULL;
-}
-
 /* ---- Arguments ------------------------------------------------------------------------------- */
 
 static bool options_sound(const tn_dist_options *o) {
@@ -80,9 +75,7 @@ static bool may_be_alone(const tn__environment *e) {
 /* The environment, overridden by the options. */
 static bool find_place(const tn_dist_options *o, tn__environment *e) {
     extern char **environ;
-    char why[TN_STORE_WHY] = "";
-    if (tn__environment_read((const char *const *)environ, tn__host_launcher(), e, why) != TN_OK) {
-        init_failed(TN_EVALUE, why);
+    if (!tn__environment_read((const char *const *)environ, tn__host_launcher(), e, OPERATION)) {
         return false;
     }
     e->world = world.worlds;
@@ -214,9 +207,8 @@ static tn_group *join_world(const tn_dist_options *o, const tn__environment *e,
 }
 
 static tn_group *join_others(const tn_dist_options *o, const tn__environment *e) {
-    tn__member *members = tn__calloc((size_t)e->ranks, sizeof(*members));
-    if (!members) { return init_failed(TN_ENOMEM, "no memory to meet the other ranks"); }
-    tn_group *g = join_world(o, e, members);
+    tn__member *members = tn__calloc_for((size_t)e->ranks, sizeof(*members), OPERATION);
+    tn_group *g = members ? join_world(o, e, members) : NULL;
     free(members);
     return g;
 }

@@ -17,6 +17,7 @@
 #include "distributed/store/store.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -89,43 +90,38 @@ static bool read_line(const char *line, int rank, int ranks, tn__member *m, char
 /* ---- Who is missing -------------------------------------------------------------------------- */
 
 /* "1, 3-5": appends the ranks from first to last. */
-static size_t add_ranks(char *text, size_t used, size_t size, int first, int last) {
-    if (used + 32 > size) { return used; }
-    const char *comma = used ? ", " : "";
-    int n = first == last ? snprintf(text + used, size - used, "%s%d", comma, first)
-                          : snprintf(text + used, size - used, "%s%d-%d", comma, first, last);
-    return used + (size_t)n;
+static void add_ranks(tn__buffer *text, int first, int last) {
+    tn__buffer_format(text, "%s%d", text->bytes ? ", " : "", first);
+    if (first < last) { tn__buffer_format(text, "-%d", last); }
 }
 
 /* A store answers some ten thousand times a second: with very many ranks only the first are
  * checked. */
 static tn_status list_missing(tn_store *s, int ranks, double seconds, char *why) {
-    char text[256] = "", rest[64] = "", key[KEY], unused[TN_STORE_WHY];
+    char rest[64] = "", key[KEY];
     double deadline = tn__now() + GRACE_SECONDS;
-    size_t used = 0;
+    tn__buffer text = {0};
     int missing = 0, first = -1, rank = 0;
     for (; rank < ranks && tn__now() < deadline; rank++) {
-        bool there = true;
-        bool asked = s->check(s, key_of("rank", rank, key), &there, deadline, unused) == TN_OK;
-        there = !asked || there;
+        tn_store_call c = {
+            .kind = TN_STORE_CHECK, .key = key_of("rank", rank, key), .deadline = deadline};
+        bool there = s->run(s, &c) != TN_OK || c.number;
         missing += !there;
-        if (!there && first < 0) {
-            first = rank;
-        } else if (there && first >= 0) {
-            used = add_ranks(text, used, sizeof(text), first, rank - 1);
-            first = -1;
-        }
+        if (there && first >= 0) { add_ranks(&text, first, rank - 1); }
+        first = there ? -1 : first < 0 ? rank : first;
     }
-    if (first >= 0) { add_ranks(text, used, sizeof(text), first, rank - 1); }
+    if (first >= 0) { add_ranks(&text, first, rank - 1); }
     if (rank < ranks) { snprintf(rest, sizeof(rest), "; ranks from %d on were not checked", rank); }
     if (missing == 0) {
-        return say_why(why, TN_EPEER,
-                       "all %d ranks have arrived, but too late: it took %.1f seconds%s", rank,
-                       seconds, rest);
+        say_why(why, TN_EPEER, "all %d ranks have arrived, but too late: it took %.1f seconds%s",
+                rank, seconds, rest);
+    } else {
+        say_why(why, TN_EPEER, "rank%s %.256s of %d %s not arrived within %.1f seconds%s",
+                missing > 1 ? "s" : "", text.at ? text.at : "?", ranks,
+                missing > 1 ? "have" : "has", seconds, rest);
     }
-    return say_why(why, TN_EPEER, "rank%s %s of %d %s not arrived within %.1f seconds%s",
-                   missing > 1 ? "s" : "", text, ranks, missing > 1 ? "have" : "has", seconds,
-                   rest);
+    tn__buffer_free(&text);
+    return TN_EPEER;
 }
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
@@ -135,54 +131,43 @@ static tn_status claim_rank(tn_store *s, const tn__member *mine, int rank, int r
     char line[LINE], key[KEY];
     snprintf(line, LINE, "%d %s %s %s %s %d %d %d %s", ranks, tn__version_text(), mine->host,
              mine->cpus, mine->kinds, mine->gpus, mine->gpu, mine->nccl, mine->who);
-    tn_store_value nothing = {0}, said = {.data = line, .bytes = strlen(line)}, now = {0};
-    tn_status status =
-        s->compare_set(s, key_of("rank", rank, key), &nothing, &said, &now, deadline, why);
-    if (status == TN_OK && (now.bytes != said.bytes || memcmp(now.data, line, now.bytes) != 0)) {
-        const char *space = now.data ? memrchr(now.data, ' ', now.bytes) : NULL;
-        int length = space ? (int)((const char *)now.data + now.bytes - space - 1) : 0;
+    tn_store_call c = {.kind = TN_STORE_COMPARE_SET,
+                       .key = key_of("rank", rank, key),
+                       .data = line,
+                       .bytes = strlen(line),
+                       .deadline = deadline};
+    tn_status status = s->run(s, &c);
+    const char *now = c.value.data;
+    if (status != TN_OK) {
+        say_why(why, status, "%s", c.why);
+    } else if (c.value.bytes != c.bytes || memcmp(now, line, c.bytes) != 0) {
+        const char *space = now ? memrchr(now, ' ', c.value.bytes) : NULL;
+        int length = space ? (int)(now + c.value.bytes - space - 1) : 0;
         status = say_why(why, TN_EMISMATCH, "two processes have rank %d: %.*s and %s", rank,
                          length < TN__WHO ? length : TN__WHO, space ? space + 1 : "", mine->who);
     }
-    free(now.data);
+    free(c.value.data);
     return status;
-}
-
-/* A value as a string. NULL: out of memory. */
-static char *text_of(tn_store_value *value) {
-    char *text = tn__malloc(value->bytes + 1);
-    if (text) {
-        memcpy(text, value->bytes ? value->data : "", value->bytes);
-        text[value->bytes] = 0;
-    }
-    free(value->data);
-    return text;
 }
 
 static tn_status get_text(tn_store *s, const char *key, double deadline, char **text, char *why) {
-    tn_store_value value = {0};
-    *text = NULL;
-    tn_status status = s->get(s, key, &value, deadline, why);
-    if (status == TN_OK) {
-        *text = text_of(&value);
-        if (!*text) {
-            say_why(why, TN_ENOMEM, "no memory to meet the other ranks");
-            return TN_ENOMEM;
-        }
-    }
-    return status;
+    tn_store_call c = {.kind = TN_STORE_GET, .key = key, .deadline = deadline};
+    tn_status status = s->run(s, &c);
+    *text = status == TN_OK ? tn__store_text(&c) : NULL;
+    if (*text) { return TN_OK; }
+    return say_why(why, status == TN_OK ? TN_ENOMEM : status, "%s", c.why);
 }
 
 /* Whether the launcher says that this rank has ended; then who[TN__WHO] says which process it was.
  * If it had another number of ranks, it was in another world. */
 static bool has_ended(const tn__meeting *m, int rank, char *who) {
     char key[KEY], *text = NULL, unused[TN__MEET_WHY];
-    bool there = false;
     int ranks = 0;
-    double deadline = tn__now() + LAST_LOOK_SECONDS;
     snprintf(key, sizeof(key), TN__ENDED_KEY, m->restarts, rank);
-    if (m->launcher->check(m->launcher, key, &there, deadline, unused) == TN_OK && there) {
-        get_text(m->launcher, key, deadline, &text, unused);
+    tn_store_call c = {
+        .kind = TN_STORE_CHECK, .key = key, .deadline = tn__now() + LAST_LOOK_SECONDS};
+    if (m->launcher->run(m->launcher, &c) == TN_OK && c.number) {
+        get_text(m->launcher, key, c.deadline, &text, unused);
     }
     bool ended = text && sscanf(text, "%d %79s", &ranks, who) == 2 && ranks == m->ranks;
     free(text);
@@ -232,19 +217,23 @@ static tn_status collect_members(const tn__meeting *m, double begin, tn__buffer 
 }
 
 static tn_status announce_members(const tn__meeting *m, double begin, char *why) {
-    tn_store *s = m->store;
-    char unused[TN_STORE_WHY];
+    char failure[TN__MEET_WHY + 1];
     tn__buffer all = {0}; /* grows as they arrive, since most of very many ranks may never arrive */
     tn__buffer_text(&all, "+");
     tn_status status = collect_members(m, begin, &all, why);
-    if (status == TN_OK) {
-        status = s->set(s, "result", all.at, all.bytes, m->deadline + GRACE_SECONDS, why);
-    } else {
-        char result[TN__MEET_WHY + 1];
-        int bytes =
-            snprintf(result, sizeof(result), "%c%s", status == TN_EMISMATCH ? 'm' : 'p', why);
-        (void)s->set(s, "result", result, (size_t)bytes, tn__now() + GRACE_SECONDS, unused);
+    tn_store_call c = {.kind = TN_STORE_SET,
+                       .key = "result",
+                       .data = all.at,
+                       .bytes = all.bytes,
+                       .deadline = m->deadline + GRACE_SECONDS};
+    if (status != TN_OK) {
+        snprintf(failure, sizeof(failure), "%c%s", status == TN_EMISMATCH ? 'm' : 'p', why);
+        c.data = failure;
+        c.bytes = strlen(failure);
+        c.deadline = tn__now() + GRACE_SECONDS;
     }
+    tn_status told = m->store->run(m->store, &c);
+    if (status == TN_OK && told != TN_OK) { status = say_why(why, told, "%s", c.why); }
     tn__buffer_free(&all);
     return status;
 }

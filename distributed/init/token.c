@@ -130,11 +130,16 @@ static void make_folders(const char *path) {
     }
 }
 
+bool tn__token_random(char digits[TN__TOKEN], size_t bytes) {
+    uint8_t random[TN__TOKEN / 2];
+    bool fine = getrandom(random, bytes, 0) == (ssize_t)bytes;
+    if (fine) { write_hex(digits, random, bytes); }
+    return fine;
+}
+
 static bool write_secret(int fd) {
-    uint8_t random[RANDOM_BYTES];
-    char text[2 * RANDOM_BYTES + 2];
-    if (getrandom(random, sizeof(random), 0) != (ssize_t)sizeof(random)) { return false; }
-    write_hex(text, random, sizeof(random));
+    char text[TN__TOKEN];
+    if (!tn__token_random(text, RANDOM_BYTES)) { return false; }
     text[2 * RANDOM_BYTES] = '\n';
     ssize_t written = write(fd, text, 2 * RANDOM_BYTES + 1);
     if (written >= 0 && written != 2 * RANDOM_BYTES + 1) { errno = ENOSPC; }

@@ -19,6 +19,9 @@ TN_API tn_status tn__token_read(const char *path, char token[TN__TOKEN], char *w
  * above. */
 TN_API tn_status tn__token_user(char token[TN__TOKEN], char *why);
 
+/* 2 * bytes hex digits of random bytes, at most TN__TOKEN. False: the system gives none. */
+bool tn__token_random(char digits[TN__TOKEN], size_t bytes);
+
 /* A token for one job from a secret that several share: neither the secret nor another job's token
  * can be found from it. */
 TN_API void tn__token_derive(const char *secret, const char *job, char token[TN__TOKEN]);

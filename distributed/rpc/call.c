@@ -4,6 +4,8 @@
 #include "core/memory.h"
 #include "distributed/rpc/rpc.h"
 #include "distributed/rpc/values.h"
+#include "tensor/tensor.h"
+#include "tern/module.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -47,14 +49,18 @@ static tn_future *make_future(tn_rpc *r, int to, const char *name, double timeou
                   "\"%s\" of rank %d: the call that runs this one has no time left", name, to);
         return NULL;
     }
-    tn_future *f = tn__future_new(r, to, name, now, deadline);
-    if (f) { tn__rpc_keep(r); }
+    size_t length = strlen(name);
+    tn_future *f = tn__calloc_for(1, sizeof(*f) + length + 1, operation);
+    if (!f) { return NULL; }
+    *f = (tn_future){.rpc = tn__rpc_keep(r), .to = to, .begun = now, .deadline = deadline};
+    memcpy(f->name, name, length);
     return f;
 }
 
-static void free_future(tn_rpc *r, tn_future *f) {
+static void free_future(tn_future *f) {
+    tn_rpc *r = f->rpc;
     if (f->reply) { tn__rpc_drop_reply(r, f->to, f->reply); }
-    tn__future_free(f);
+    free(f);
     tn__rpc_release(r);
 }
 
@@ -86,7 +92,7 @@ tn_future *tn__rpc_issue(tn_rpc *r, tn__rpc_head h, int to, const char *name, co
     bool gone = begun && f->number == 0; /* the rank was lost before */
     if (begun && (gone || send_call(r, f, h, name, in, operation))) { return f; }
     if (begun) { tn__futures_cancel(&r->futures, f, bytes); }
-    if (f) { free_future(r, f); }
+    if (f) { free_future(f); }
     return NULL;
 }
 
@@ -122,40 +128,44 @@ static bool open_reply(tn_rpc *r, const tn_future *f, tn_values *out, const char
     return !tn__pending() && tn__values_decode(reply, out);
 }
 
-bool tn__rpc_finish(tn_future *f, tn_values *out, tn__rpc_head *head, const char *operation) {
+tn__rpc_frame *tn__rpc_finish(tn_future *f, tn_values *out, const char *operation) {
     if (!f) { tn__raise(TN_EVALUE, operation, "the future is NULL"); }
-    if (!f || tn__refuse_inherited(f->rpc->process, operation, "the rpc")) { return false; }
+    if (!f || tn__refuse_inherited(f->rpc->process, operation, "the rpc")) { return NULL; }
     tn_rpc *r = f->rpc;
-    bool inside = is_inside(r), fine = false;
+    bool inside = is_inside(r);
+    tn__rpc_frame *reply = NULL;
     if (tn__pending()) {
         tn__futures_cancel(&r->futures, f, 0);
     } else {
         if (inside) { tn__workers_block(&r->workers, true); }
         tn__futures_await(&r->futures, f);
         if (inside) { tn__workers_block(&r->workers, false); }
-        fine = open_reply(r, f, out, operation);
+        reply = open_reply(r, f, out, operation) ? f->reply : NULL;
+        f->reply = reply ? NULL : f->reply;
     }
-    if (fine) {
-        *head = f->reply->head;
-        f->reply->head.mask = 0;
-    }
-    free_future(r, f);
-    return fine;
+    free_future(f);
+    return reply;
 }
 
 tn_values tn_rpc_wait(tn_future *f) {
     tn_values out;
-    tn__rpc_head head;
-    return tn__rpc_finish(f, &out, &head, "rpc_wait") ? out : tn__inert_values();
+    tn__rpc_frame *reply = tn__rpc_finish(f, &out, "rpc_wait");
+    free(reply);
+    return reply ? out : TN_VALUES(tn_inert());
 }
 
-void tn__rpc_drop_reply(tn_rpc *r, int from, tn__rpc_frame *reply) {
-    if (!reply->head.mask) {
-        free(reply);
-        return;
-    }
+tn__rpc_frame *tn__rpc_forget(tn__rpc_frame *reply) {
     reply->head = (tn__rpc_head){.kind = TN__RPC_FORGET, .number = reply->head.number};
     reply->bytes = TN__RPC_HEAD;
     tn__rpc_head_write(reply->data, &reply->head);
-    tn__connections_send(&r->connections, from, reply);
+    tn__rpc_frame *shorter = tn__realloc(reply, sizeof(*reply) + reply->bytes + 1);
+    return shorter ? shorter : reply;
+}
+
+void tn__rpc_drop_reply(tn_rpc *r, int from, tn__rpc_frame *reply) {
+    if (reply->head.mask) {
+        tn__connections_send(&r->connections, from, tn__rpc_forget(reply));
+    } else {
+        free(reply);
+    }
 }

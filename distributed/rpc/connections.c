@@ -1,6 +1,8 @@
 /* Whoever has a frame sends as much of it as the socket takes at once, under the connection's lock;
  * what is left is sent by the thread when the socket takes more. So no one waits for a slow rank.
  * Descriptors are closed only when the thread has ended, so that no number means two connections.
+ * There is one thread, so that of two ranks the one that left first is lost first: the other may
+ * have left because of it.
  */
 #define _GNU_SOURCE
 #include "distributed/rpc/connections.h"
@@ -8,10 +10,10 @@
 #include "core/descriptor.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/threads.h"
 #include "distributed/store/store.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -109,27 +111,58 @@ static void end_connection(tn__connections *c, int rank, const char *why) {
     epoll_ctl(c->epoll, EPOLL_CTL_DEL, p->fd, NULL);
     shutdown(p->fd, SHUT_RDWR);
     pthread_mutex_unlock(&p->lock);
-    tn__reader_end(&p->reader);
+    free(p->arriving);
+    p->arriving = NULL;
     c->lost(c->user, rank, why);
+}
+
+/* Where the next bytes of a connection go, and how many; those of a frame that is refused are
+ * skipped. */
+static void *room_of(tn__connections *c, int rank, size_t *most) {
+    tn__connection *p = &c->list[rank];
+    tn__rpc_frame *f = p->arriving;
+    *most = (f ? f->head.bytes : TN__RPC_HEAD) - p->received;
+    if (f && f->refused) {
+        *most = *most < sizeof(c->skipped) ? *most : sizeof(c->skipped);
+        return c->skipped;
+    }
+    return (f ? f->data + TN__RPC_HEAD : p->head) + p->received;
+}
+
+/* So many bytes have arrived. Returns why the connection is over; NULL: it is not. */
+static const char *take_bytes(tn__connections *c, int rank, size_t bytes) {
+    tn__connection *p = &c->list[rank];
+    p->received += bytes;
+    if (!p->arriving && p->received == TN__RPC_HEAD) {
+        tn__rpc_head h;
+        if (!tn__rpc_head_read(p->head, &h)) { return "what it sends is malformed"; }
+        p->arriving = tn__rpc_frame_for(&h, c->limit);
+        p->received = 0;
+        if (!p->arriving) { return "no memory for what it sends"; }
+    }
+    tn__rpc_frame *f = p->arriving;
+    if (!f || p->received < f->head.bytes) { return NULL; }
+    p->arriving = NULL;
+    p->received = 0;
+    return c->receive(c->user, rank, f) ? NULL : "what it sends is out of place";
 }
 
 /* Returns why the connection is over; NULL: it is not. */
 static const char *receive_some(tn__connections *c, int rank) {
     tn__connection *p = &c->list[rank];
-    for (int reads = 0; reads < READS_AT_ONCE; reads++) { /* then it is the others' turn */
+    const char *why = NULL;
+    for (int reads = 0; !why && reads < READS_AT_ONCE; reads++) { /* then it is the others' turn */
         size_t most;
-        void *room = tn__reader_room(&p->reader, &most);
+        void *room = room_of(c, rank, &most);
         ssize_t got = recv(p->fd, room, most, MSG_DONTWAIT);
         if (got < 0 && errno == EINTR) { continue; }
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) { return NULL; }
         if (got <= 0) {
             return got < 0 ? strerror(errno) : "it has closed the connection, or died";
         }
-        tn__rpc_frame *f;
-        if (!tn__reader_took(&p->reader, (size_t)got, &f)) { return "what it sends is malformed"; }
-        if (f && !c->receive(c->user, rank, f)) { return "what it sends is out of place"; }
+        why = take_bytes(c, rank, (size_t)got);
     }
-    return NULL;
+    return why;
 }
 
 static void serve_event(tn__connections *c, const struct epoll_event *event) {
@@ -159,12 +192,11 @@ static void *serve_connections(void *user) {
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-bool tn__connections_init(tn__connections *c, int64_t limit) {
+bool tn__connections_init(tn__connections *c) {
     c->epoll = c->wake = -1;
     c->list = tn__calloc_for((size_t)c->ranks, sizeof(*c->list), "rpc_new");
     for (int i = 0; c->list && i < c->ranks; i++) {
         c->list[i].fd = -1;
-        c->list[i].reader.limit = (uint64_t)limit;
         pthread_mutex_init(&c->list[i].lock, NULL);
     }
     return c->list != NULL;
@@ -190,15 +222,10 @@ static bool watch_all(tn__connections *c) {
     return fine;
 }
 
-/* Signals go to the program's own threads. */
 bool tn__connections_start(tn__connections *c) {
     if (c->ranks == 1) { return true; }
     if (!watch_all(c)) { return false; }
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&c->thread, NULL, serve_connections, c);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = tn__thread_start(&c->thread, serve_connections, c);
     if (failed) {
         tn__raise(TN_ENOMEM, "rpc_start", "its thread could not be started: %s", strerror(failed));
     }
@@ -226,7 +253,8 @@ void tn__connections_stop(tn__connections *c) {
         drop_output(p);
         close_fd(&p->fd);
         pthread_mutex_unlock(&p->lock);
-        tn__reader_end(&p->reader);
+        free(p->arriving);
+        p->arriving = NULL;
     }
     close_fd(&c->epoll);
     close_fd(&c->wake);

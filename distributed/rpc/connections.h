@@ -15,15 +15,21 @@ typedef struct tn__connection {
     size_t sent;                 /* of first */
     bool full;                   /* the thread waits until the socket takes more */
     bool closed;                 /* nothing more is sent */
-    tn__rpc_reader reader;       /* of the thread */
+
+    /* Of the thread: a frame that has arrived in part, or, if there is none, a head. */
+    tn__rpc_frame *arriving;
+    uint8_t head[TN__RPC_HEAD];
+    size_t received; /* of the body, or of the head */
 } tn__connection;
 
 typedef struct tn__connections {
     int rank, ranks;
+    uint64_t limit;       /* bytes of a body */
     tn__connection *list; /* [ranks] */
     int epoll, wake;      /* -1: none */
     bool has_thread;
     pthread_t thread;
+    uint8_t skipped[4096]; /* of the thread: what arrives of frames that are refused */
 
     /* A frame of rank `from`, which is taken over. False: it is out of place, which ends the
      * connection. */
@@ -33,8 +39,8 @@ typedef struct tn__connections {
     void *user;
 } tn__connections;
 
-/* c has rank, ranks and functions; frames have bodies up to the limit. False after raising. */
-bool tn__connections_init(tn__connections *c, int64_t limit);
+/* c has rank, ranks, limit and functions. False after raising. */
+bool tn__connections_init(tn__connections *c);
 void tn__connections_finish(tn__connections *c);
 
 /* Connects all ranks, which find each other in the store (join.c). False after raising. */

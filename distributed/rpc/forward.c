@@ -9,6 +9,8 @@
 #include "core/memory.h"
 #include "distributed/rpc/rpc.h"
 #include "distributed/rpc/values.h"
+#include "tensor/tensor.h"
+#include "tern/module.h"
 #include "tern/ops.h"
 
 #include <string.h>
@@ -40,11 +42,11 @@ static bool ask_backward(const forward_args *args, const tn_values *grads, uint8
     tn__rpc_head head = {
         .kind = TN__RPC_BACKWARD, .mask = *mask, .subject = args->forget->head.number};
     bool yields = tn__graphs_yield(&r->graphs);
-    bool fine = tn__rpc_finish(
-        tn__rpc_issue(r, head, args->owner, NULL, grads, args->timeout, "rpc_backward"), out, &head,
-        "rpc_backward");
-    *mask = head.mask;
-    return fine && (!yields || tn__graphs_resume(&r->graphs, tn__served->deadline));
+    tn_future *f = tn__rpc_issue(r, head, args->owner, NULL, grads, args->timeout, "rpc_backward");
+    tn__rpc_frame *reply = tn__rpc_finish(f, out, "rpc_backward");
+    *mask = reply ? reply->head.mask : 0;
+    free(reply);
+    return reply && (!yields || tn__graphs_resume(&r->graphs, tn__served->deadline));
 }
 
 static void forward_backward(tn_op_grad *g) {
@@ -96,41 +98,24 @@ static void record_node(const forward_args *args, const tn_values *in, const tn_
     if (node) { tn__node_release(node); }
 }
 
-/* Now, so that it can be sent when there is no memory. NULL after raising. */
-static tn__rpc_frame *make_forget(uint64_t number) {
-    tn__rpc_frame *f = tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_FORGET, .number = number});
-    if (!f) { tn__raise(TN_ENOMEM, "rpc_forward", "no memory for a call"); }
-    return f;
-}
-
-/* Which of them require a gradient. */
-static uint8_t learning_mask(const tn_values *in) {
-    uint8_t mask = 0;
-    for (int i = 0; i < in->n && i < TN_MAX_VALUES; i++) {
-        mask = (uint8_t)(mask | (in->v[i] && tn_requires_grad(in->v[i])) << i);
-    }
-    return mask;
-}
-
 tn_values tn_rpc_forward(tn_rpc *r, int to, const char *name, tn_values in, double timeout) {
     bool records = tn_grad_mode();
     tn__rpc_head h = {.kind = records ? TN__RPC_FORWARD : TN__RPC_CALL,
-                      .mask = records ? learning_mask(&in) : 0};
+                      .mask = records ? tn__values_learning(&in) : 0};
     tn_future *f = tn__rpc_issue(r, h, to, name, &in, timeout, "rpc_forward");
-    tn__rpc_frame *forget = f ? make_forget(f->number) : NULL;
     tn_values out;
-    if (!tn__rpc_finish(f, &out, &h, "rpc_forward")) {
-        free(forget);
-        return tn__inert_values();
-    }
+    tn__rpc_frame *reply = tn__rpc_finish(f, &out, "rpc_forward");
+    if (!reply) { return TN_VALUES(tn_inert()); }
     tn_device device = in.n > 0 ? tn_device_of(in.v[0]) : tn_cpu();
     for (int i = 0; i < out.n; i++) {
         out.v[i] = tn_to(out.v[i], device);
     }
-    if (h.mask) {
-        record_node(&(forward_args){tn__rpc_keep(r), to, timeout, forget}, &in, &out, h.mask);
+    uint8_t mask = reply->head.mask;
+    if (mask) {
+        record_node(&(forward_args){tn__rpc_keep(r), to, timeout, tn__rpc_forget(reply)}, &in, &out,
+                    mask);
     } else {
-        free(forget);
+        free(reply);
     }
-    return tn__pending() ? tn__inert_values() : out;
+    return tn__pending() ? TN_VALUES(tn_inert()) : out;
 }

@@ -3,8 +3,6 @@
 #include "core/memory.h"
 #include "distributed/store/wire.h"
 
-/* ---- Heads ----------------------------------------------------------------------------------- */
-
 void tn__rpc_head_write(uint8_t to[TN__RPC_HEAD], const tn__rpc_head *h) {
     to[0] = (uint8_t)h->kind;
     to[1] = (uint8_t)h->status;
@@ -32,7 +30,7 @@ static bool head_sound(const tn__rpc_head *h) {
     case TN__RPC_FORWARD:
         return named && fits && h->mask >> h->tensors == 0;
     case TN__RPC_BACKWARD:
-        return nameless && fits && __builtin_popcount(h->mask) == h->tensors;
+        return nameless && fits && h->subject > 0 && __builtin_popcount(h->mask) == h->tensors;
     case TN__RPC_REPLY:
         return nameless && fits && (h->status == TN_OK || h->tensors + h->mask == 0);
     case TN__RPC_FORGET:
@@ -70,61 +68,20 @@ tn__rpc_frame *tn__rpc_frame_new(const tn__rpc_head *h) {
     return f;
 }
 
+tn__rpc_frame *tn__rpc_frame_for(const tn__rpc_head *h, uint64_t limit) {
+    tn__rpc_frame *f = h->bytes <= limit ? tn__rpc_frame_new(h) : NULL;
+    if (f) { return f; }
+    f = tn__rpc_frame_new(&(tn__rpc_head){.kind = h->kind});
+    if (f) {
+        f->head = *h;
+        f->refused = true;
+    }
+    return f;
+}
+
 void tn__rpc_frames_free(tn__rpc_frame *list) {
     for (tn__rpc_frame *f = list, *next; f; f = next) {
         next = f->next;
         free(f);
     }
-}
-
-/* ---- Reading --------------------------------------------------------------------------------- */
-
-void *tn__reader_room(tn__rpc_reader *r, size_t *most) {
-    if (!r->frame) {
-        *most = TN__RPC_HEAD - r->head_bytes;
-        return r->head + r->head_bytes;
-    }
-    uint64_t left = r->frame->head.bytes - r->body_bytes;
-    if (r->frame->refused) {
-        *most = left < sizeof(r->skipped) ? (size_t)left : sizeof(r->skipped);
-        return r->skipped;
-    }
-    *most = (size_t)left;
-    return r->frame->data + TN__RPC_HEAD + r->body_bytes;
-}
-
-/* The frame of a complete head; without a body if that does not fit. */
-static bool begin_frame(tn__rpc_reader *r) {
-    tn__rpc_head h;
-    if (!tn__rpc_head_read(r->head, &h)) { return false; }
-    r->head_bytes = 0;
-    r->body_bytes = 0;
-    r->frame = h.bytes <= r->limit ? tn__rpc_frame_new(&h) : NULL;
-    if (r->frame) { return true; }
-    r->frame = tn__rpc_frame_new(&(tn__rpc_head){.kind = h.kind});
-    if (r->frame) {
-        r->frame->head = h;
-        r->frame->refused = true;
-    }
-    return r->frame != NULL;
-}
-
-bool tn__reader_took(tn__rpc_reader *r, size_t bytes, tn__rpc_frame **frame) {
-    *frame = NULL;
-    if (r->frame) {
-        r->body_bytes += bytes;
-    } else {
-        r->head_bytes += bytes;
-        if (r->head_bytes == TN__RPC_HEAD && !begin_frame(r)) { return false; }
-    }
-    if (r->frame && r->body_bytes == r->frame->head.bytes) {
-        *frame = r->frame;
-        r->frame = NULL;
-    }
-    return true;
-}
-
-void tn__reader_end(tn__rpc_reader *r) {
-    free(r->frame);
-    r->frame = NULL;
 }

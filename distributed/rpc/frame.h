@@ -7,8 +7,7 @@
  *     body     name; tensors (values.c). Of a reply with a status: the reason
  *
  * Only ranks get this far, but a faulty one must not take this process with it: what a head says is
- * checked before memory is taken for it. There is no socket here, so that tests/fuzz/fuzz_rpc.c can
- * send anything.
+ * checked before memory is taken for it.
  */
 #ifndef TERN_DISTRIBUTED_RPC_FRAME_H
 #define TERN_DISTRIBUTED_RPC_FRAME_H
@@ -42,10 +41,11 @@ typedef struct tn__rpc_head {
 typedef struct tn__rpc_frame {
     struct tn__rpc_frame *next;
     tn__rpc_head head;
-    bool refused; /* received: its body was too large, or there was no memory: only the head is here
-                   */
-    int from;     /* received: from whom; a call must be answered until `deadline` */
+    /* Received: from whom, and a call's deadline. Refused: only its head is here, since the body
+     * was too large, or there was no memory for it. */
+    int from;
     double deadline;
+    bool refused;
     size_t bytes;   /* of data: head and body */
     uint8_t data[]; /* as on the wire, and a 0 after it */
 } tn__rpc_frame;
@@ -55,24 +55,10 @@ TN_API void tn__rpc_head_write(uint8_t to[TN__RPC_HEAD], const tn__rpc_head *h);
 TN_API bool tn__rpc_head_read(const uint8_t from[TN__RPC_HEAD], tn__rpc_head *h);
 
 /* A frame whose head is h, with room for h.bytes of body; NULL: no memory. */
-TN_API tn__rpc_frame *tn__rpc_frame_new(const tn__rpc_head *h);
+tn__rpc_frame *tn__rpc_frame_new(const tn__rpc_head *h);
+/* The same for a head that was received; refused if the body is above the limit, or too large for
+ * the memory that there is. */
+TN_API tn__rpc_frame *tn__rpc_frame_for(const tn__rpc_head *h, uint64_t limit);
 void tn__rpc_frames_free(tn__rpc_frame *list);
-
-/* Puts frames together from what arrives. When zeroed, except for the limit, it expects one. */
-typedef struct tn__rpc_reader {
-    uint64_t limit; /* of a body: more is skipped, and the frame is `refused` */
-    uint8_t head[TN__RPC_HEAD];
-    size_t head_bytes;
-    tn__rpc_frame *frame; /* with a body to come */
-    uint64_t body_bytes;
-    uint8_t skipped[4096];
-} tn__rpc_reader;
-
-/* Where the next bytes go, and how many at most. */
-TN_API void *tn__reader_room(tn__rpc_reader *r, size_t *most);
-/* They have arrived. False: malformed, and nothing may follow. *frame: a complete one, which is the
- * caller's to free; else NULL. */
-TN_API bool tn__reader_took(tn__rpc_reader *r, size_t bytes, tn__rpc_frame **frame);
-TN_API void tn__reader_end(tn__rpc_reader *r);
 
 #endif

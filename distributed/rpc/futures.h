@@ -7,15 +7,12 @@
 
 #include <pthread.h>
 
-enum { TN__RPC_BUCKETS = 256 };
-
 struct tn_future {
-    tn_future *next; /* in its bucket */
-    tn_rpc *rpc;     /* one reference */
+    tn_future *next;
+    tn_rpc *rpc; /* one reference */
     uint64_t number;
     int to;
     double begun, deadline;
-    pthread_cond_t changed;
     bool done;
     tn__rpc_frame *reply; /* NULL: none has come in time, or will */
     char name[];          /* of the function */
@@ -24,27 +21,24 @@ struct tn_future {
 /* A rank that this one calls. */
 typedef struct tn__callee {
     uint64_t unanswered; /* bytes of calls */
+    bool ended;          /* waits for nothing more (tn_rpc_shutdown) */
     bool gone;
     char why[512]; /* it is gone: does not change then */
 } tn__callee;
 
 typedef struct tn__futures {
     pthread_mutex_t lock;
-    pthread_cond_t answered; /* or no more to be */
-    tn__callee *callees;     /* [ranks] */
+    pthread_cond_t changed;
+    int ranks;
+    tn__callee *callees; /* [ranks] */
     const tn__callee *first_lost;
     uint64_t limit; /* of unanswered bytes */
     uint64_t last_number;
-    tn_future *buckets[TN__RPC_BUCKETS];
-    int64_t waiting; /* in the buckets */
+    tn_future *first, **end; /* those that wait, in the order of their calls */
 } tn__futures;
 
 bool tn__futures_init(tn__futures *fs, int ranks, int64_t limit); /* false after raising */
 void tn__futures_finish(tn__futures *fs);
-
-/* NULL after raising. Freed by the caller, as are its reply and the rpc's reference. */
-tn_future *tn__future_new(tn_rpc *r, int to, const char *name, double now, double deadline);
-void tn__future_free(tn_future *f);
 
 /* Counts a call of so many bytes and gives f its number; if it `waits`, only when its rank has
  * answered enough. If that rank is gone f is done. False after raising: the time is up. */
@@ -54,14 +48,18 @@ bool tn__futures_begin(tn__futures *fs, tn_future *f, uint64_t bytes, bool waits
 void tn__futures_cancel(tn__futures *fs, tn_future *f, uint64_t unsent);
 void tn__futures_await(tn__futures *fs, tn_future *f);      /* until it is done or late */
 bool tn__futures_done(tn__futures *fs, const tn_future *f); /* or late */
-
 /* A reply of rank `from`: the future that waits for it takes it. False: there is none. */
 bool tn__futures_reply(tn__futures *fs, int from, tn__rpc_frame *reply);
+/* Waits until no call waits for an answer; false at the deadline. */
+bool tn__futures_settle(tn__futures *fs, double deadline);
+
+void tn__futures_ended(tn__futures *fs, int rank);
+/* Waits until all ranks have ended, or one that has not is gone. -1; or a rank that has not ended,
+ * if possible one that is gone. */
+int tn__futures_await_ends(tn__futures *fs, double deadline);
 /* All calls of that rank fail, for good. */
 void tn__futures_lose(tn__futures *fs, int rank, const char *why);
 /* Why that rank is gone, or the first that is (-1); NULL: it is not. */
 const char *tn__futures_lost(tn__futures *fs, int rank);
-/* Waits until no call waits for an answer; false at the deadline. */
-bool tn__futures_settle(tn__futures *fs, double deadline);
 
 #endif

@@ -4,6 +4,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "distributed/rpc/values.h"
 #include "tensor/tensor.h"
 #include "tern/ops.h"
 
@@ -48,10 +49,7 @@ static void release_graph(tn__graphs *gs, tn__graph *g) {
 
 bool tn__graphs_keep(tn__graphs *gs, int caller, uint64_t number, const tn_values *in,
                      const tn_values *out, uint8_t *mask) {
-    *mask = 0;
-    for (int i = 0; i < out->n; i++) {
-        *mask = (uint8_t)(*mask | tn_requires_grad(out->v[i]) << i);
-    }
+    *mask = tn__values_learning(out);
     tn__graph *g = *mask ? tn__calloc_for(1, sizeof(*g), "rpc_forward") : NULL;
     if (!g) { return !*mask; }
     *g = (tn__graph){.caller = caller, .number = number, .refs = 1};
@@ -64,24 +62,24 @@ bool tn__graphs_keep(tn__graphs *gs, int caller, uint64_t number, const tn_value
     return true;
 }
 
-/* Under the lock: takes the first graph of this call (0: of any, -1: of any caller) out. */
-static tn__graph *take_graph(tn__graphs *gs, int caller, uint64_t number) {
-    for (tn__graph **at = &gs->first; *at; at = &(*at)->next) {
-        tn__graph *g = *at;
-        if ((caller < 0 || g->caller == caller) && (number == 0 || g->number == number)) {
-            *at = g->next;
-            return g;
-        }
+/* Under the lock: the link to the first graph of this call (0: of any, -1: of any caller). */
+static tn__graph **link_of(tn__graphs *gs, int caller, uint64_t number) {
+    tn__graph **at = &gs->first;
+    while (*at &&
+           !((caller < 0 || (*at)->caller == caller) && (number == 0 || (*at)->number == number))) {
+        at = &(*at)->next;
     }
-    return NULL;
+    return at;
 }
 
 void tn__graphs_forget(tn__graphs *gs, int caller, uint64_t number) {
-    for (tn__graph *g = NULL;; release_graph(gs, g)) {
+    for (;;) {
         pthread_mutex_lock(&gs->lock);
-        g = take_graph(gs, caller, number);
+        tn__graph **at = link_of(gs, caller, number), *g = *at;
+        if (g) { *at = g->next; }
         pthread_mutex_unlock(&gs->lock);
         if (!g) { return; }
+        release_graph(gs, g);
     }
 }
 
@@ -116,32 +114,27 @@ bool tn__graphs_yield(tn__graphs *gs) {
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* The gradient of each input that has one, for the current scope. */
-static tn_values input_grads(const tn__graph *g, uint8_t *mask) {
+/* Takes the gradients of the inputs, for the current scope. */
+static tn_values take_grads(const tn__graph *g, uint8_t *mask) {
     tn_values out = {0};
     *mask = 0;
     for (int i = 0; i < g->in.n; i++) {
-        tn_tensor *grad = tn_grad_of(g->in.v[i]);
+        tn_tensor *grad = tn__pending() ? NULL : tn_grad_of(g->in.v[i]);
         if (grad) {
             out.v[out.n++] = tn_adopt(tn_keep(grad));
             *mask = (uint8_t)(*mask | 1 << i);
         }
+        tn_zero_grad(g->in.v[i]);
     }
     return out;
 }
 
-static void clear_grads(const tn__graph *g) {
-    for (int i = 0; i < g->in.n; i++) {
-        tn_zero_grad(g->in.v[i]);
-    }
-}
-
 /* The graph stays: only the caller knows whether it goes through it again. */
-static tn_values run_backward(const tn__graph *g, const tn_values *grads, uint8_t *mask) {
+static void run_backward(const tn__graph *g, const tn_values *grads, uint8_t mask) {
     tn_tensor *roots[TN_MAX_VALUES], *given[TN_MAX_VALUES];
     int n = 0, k = 0;
     for (int i = 0; i < g->out.n; i++) {
-        tn_tensor *grad = *mask >> i & 1 ? grads->v[k++] : NULL;
+        tn_tensor *grad = mask >> i & 1 ? grads->v[k++] : NULL;
         if (grad && tn_requires_grad(g->out.v[i])) {
             roots[n] = g->out.v[i];
             given[n++] = tn_to(grad, tn_device_of(g->out.v[i]));
@@ -152,22 +145,14 @@ static tn_values run_backward(const tn__graph *g, const tn_values *grads, uint8_
     } else if (n > 0) {
         tn_backward_from(roots, given, n, true);
     }
-    if (tn__pending()) { return (tn_values){0}; }
-    return input_grads(g, mask);
 }
 
 /* For one backward; NULL after raising. */
 static tn__graph *borrow_graph(tn__graphs *gs, int caller, uint64_t number) {
     pthread_mutex_lock(&gs->lock);
-    tn__graph *g = gs->first;
-    while (g && (g->caller != caller || g->number != number)) {
-        g = g->next;
-    }
-    bool busy = g && g->running;
-    if (g && !busy) {
-        g->refs++;
-        g->running = true;
-    }
+    tn__graph *g = *link_of(gs, caller, number);
+    bool busy = g && g->refs > 1;
+    if (g && !busy) { g->refs++; }
     pthread_mutex_unlock(&gs->lock);
     if (!g || busy) {
         tn__raise(TN_ESTATE, "rpc_backward",
@@ -181,15 +166,11 @@ tn_values tn__graphs_backward(tn__graphs *gs, int caller, uint64_t number, const
                               uint8_t *mask, double deadline) {
     tn_values out = {0};
     tn__graph *g = borrow_graph(gs, caller, number);
-    if (!g) { return out; }
-    if (tn__graphs_resume(gs, deadline)) {
-        out = run_backward(g, grads, mask);
-        clear_grads(g);
+    if (g && tn__graphs_resume(gs, deadline)) {
+        run_backward(g, grads, *mask);
+        out = take_grads(g, mask);
         tn__graphs_yield(gs);
     }
-    pthread_mutex_lock(&gs->lock);
-    g->running = false;
-    pthread_mutex_unlock(&gs->lock);
-    release_graph(gs, g);
+    if (g) { release_graph(gs, g); }
     return out;
 }

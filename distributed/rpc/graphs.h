@@ -13,7 +13,6 @@ typedef struct tn__graph {
     int caller;
     uint64_t number; /* of the caller's call */
     int refs;        /* of the list, and of a backward */
-    bool running;    /* a backward */
     tn_values in, out;
 } tn__graph;
 

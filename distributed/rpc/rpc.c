@@ -28,13 +28,6 @@ bool tn__rpc_usable(tn_rpc *r, const char *operation) {
 
 /* ---- Frames that arrive ---------------------------------------------------------------------- */
 
-static void set_ended(tn_rpc *r, int rank) {
-    pthread_mutex_lock(&r->lock);
-    r->ended[rank] = true;
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
-}
-
 static void queue_call(tn_rpc *r, int from, tn__rpc_frame *f) {
     f->from = from;
     f->deadline = tn__now() + 1e-6 * (double)f->head.microseconds;
@@ -57,7 +50,7 @@ static bool receive_frame(void *rpc, int from, tn__rpc_frame *f) {
         free(f);
         return true;
     case TN__RPC_END:
-        set_ended(r, from);
+        tn__futures_ended(&r->futures, from);
         free(f);
         return true;
     default:
@@ -70,9 +63,12 @@ static void lose_rank(void *rpc, int rank, const char *why) {
     tn_rpc *r = rpc;
     tn__futures_lose(&r->futures, rank, why);
     tn__graphs_forget(&r->graphs, rank, 0);
-    pthread_mutex_lock(&r->lock);
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
+}
+
+static void lose_all(tn_rpc *r, const char *why) {
+    for (int i = 0; i < r->ranks; i++) {
+        lose_rank(r, i, why);
+    }
 }
 
 /* ---- Counting those who use it --------------------------------------------------------------- */
@@ -85,14 +81,15 @@ tn_rpc *tn__rpc_keep(tn_rpc *r) {
 void tn__rpc_release(tn_rpc *r) {
     if (__atomic_fetch_sub(&r->refs, 1, __ATOMIC_ACQ_REL) > 1) { return; }
     tn__connections_finish(&r->connections);
-    tn__functions_finish(&r->functions);
     tn__futures_finish(&r->futures);
     tn__workers_finish(&r->workers);
     tn__graphs_finish(&r->graphs);
-    pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
+    for (tn__function *f = r->functions, *next; f; f = next) {
+        next = f->next;
+        free(f);
+    }
     tn_store_free(r->store);
-    free(r->ended);
     free(r);
 }
 
@@ -128,21 +125,22 @@ static tn_rpc *make_rpc(tn_group *g, const tn_rpc_options *o) {
     if (!r) { return NULL; }
     int rank = tn_group_rank(g), ranks = tn_group_size(g);
     *r = (tn_rpc){.refs = 1, .process = tn__process(), .options = *o, .rank = rank, .ranks = ranks};
-    r->connections = (tn__connections){
-        .rank = rank, .ranks = ranks, .receive = receive_frame, .lost = lose_rank, .user = r};
+    r->connections = (tn__connections){.rank = rank,
+                                       .ranks = ranks,
+                                       .limit = (uint64_t)o->message_limit,
+                                       .receive = receive_frame,
+                                       .lost = lose_rank,
+                                       .user = r};
     r->workers = (tn__workers){.concurrent = o->threads,
                                .threads_most = o->threads_most,
                                .answer = tn__rpc_answer,
                                .user = r};
     pthread_mutex_init(&r->lock, NULL);
-    tn__condition_init(&r->changed);
-    tn__functions_init(&r->functions);
     tn__graphs_init(&r->graphs);
-    bool fine = tn__connections_init(&r->connections, o->message_limit);
+    bool fine = tn__connections_init(&r->connections);
     fine = tn__futures_init(&r->futures, ranks, o->backlog_limit) && fine;
     fine = tn__workers_init(&r->workers) && fine;
-    r->ended = tn__calloc_for((size_t)ranks, sizeof(*r->ended), "rpc_new");
-    if (!fine || !r->ended || !take_group(r, g)) {
+    if (!fine || !take_group(r, g)) {
         tn__rpc_release(r);
         return NULL;
     }
@@ -161,6 +159,24 @@ tn_rpc *tn_rpc_new(tn_group *g, tn_rpc_options options) {
     return make_rpc(g, &options);
 }
 
+/* ---- Functions ------------------------------------------------------------------------------- */
+
+/* Under the lock. */
+static const tn__function *find_function(const tn_rpc *r, const char *name, size_t bytes) {
+    const tn__function *f = r->functions;
+    while (f && (strlen(f->name) != bytes || memcmp(f->name, name, bytes) != 0)) {
+        f = f->next;
+    }
+    return f;
+}
+
+const tn__function *tn__rpc_function(tn_rpc *r, const char *name, size_t bytes) {
+    pthread_mutex_lock(&r->lock);
+    const tn__function *f = find_function(r, name, bytes);
+    pthread_mutex_unlock(&r->lock);
+    return f;
+}
+
 tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *user) {
     if (!tn__rpc_usable(r, "rpc_register")) { return tn_error(); }
     if (!f || !name || !*name || strlen(name) > TN__RPC_NAME) {
@@ -168,8 +184,24 @@ tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *
                          "%s \"%.40s\" (a function, and a name of 1 to %d bytes)",
                          f ? "the name" : "no function for", name ? name : "(NULL)", TN__RPC_NAME);
     }
-    return tn__functions_add(&r->functions, name, f, user);
+    size_t length = strlen(name);
+    tn__function *entry = tn__calloc_for(1, sizeof(*entry) + length + 1, "rpc_register");
+    if (!entry) { return tn_error(); }
+    *entry = (tn__function){.f = f, .user = user};
+    memcpy(entry->name, name, length + 1);
+    pthread_mutex_lock(&r->lock);
+    bool taken = find_function(r, name, length) != NULL;
+    if (!taken) {
+        entry->next = r->functions;
+        r->functions = entry;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (!taken) { return TN_OK; }
+    free(entry);
+    return tn__raise(TN_ESTATE, "rpc_register", "\"%s\" is registered already", name);
 }
+
+/* ---- Starting -------------------------------------------------------------------------------- */
 
 tn_status tn_rpc_start(tn_rpc *r) {
     if (!tn__rpc_usable(r, "rpc_start")) { return tn_error(); }
@@ -180,10 +212,8 @@ tn_status tn_rpc_start(tn_rpc *r) {
     /* functions that others call may call before this returns */
     __atomic_store_n(&r->started, true, __ATOMIC_RELEASE);
     if (!joined || !tn__connections_start(&r->connections)) {
+        lose_all(r, "tn_rpc_start has failed");
         tn__connections_stop(&r->connections);
-        for (int i = 0; i < r->ranks; i++) {
-            lose_rank(r, i, "tn_rpc_start has failed");
-        }
     }
     return tn_error();
 }
@@ -215,30 +245,11 @@ static bool say_end(tn_rpc *r) {
     return true;
 }
 
-/* Under the lock: a rank that has not ended, if possible one that is gone; -1: none. */
-static int missing_rank(tn_rpc *r, bool *gone) {
-    int missing = -1;
-    *gone = false;
-    for (int i = 0; i < r->ranks && !*gone; i++) {
-        if (!r->ended[i]) {
-            *gone = tn__futures_lost(&r->futures, i);
-            missing = missing < 0 || *gone ? i : missing;
-        }
-    }
-    return missing;
-}
-
 /* False after raising. */
 static bool await_ends(tn_rpc *r, double deadline, double timeout) {
-    struct timespec until = tn__timespec(deadline);
-    bool gone = false, late = false;
-    int missing;
-    pthread_mutex_lock(&r->lock);
-    while ((missing = missing_rank(r, &gone)) >= 0 && !gone && !late) {
-        late = pthread_cond_timedwait(&r->changed, &r->lock, &until) != 0;
-    }
-    pthread_mutex_unlock(&r->lock);
-    if (gone) { /* others may have left because of the first that did */
+    int missing = tn__futures_await_ends(&r->futures, deadline);
+    if (missing >= 0 && tn__futures_lost(&r->futures, missing)) {
+        /* others may have left because of the first that did */
         tn__raise(TN_EPEER, "rpc_shutdown", "%s", tn__futures_lost(&r->futures, -1));
     } else if (missing >= 0) {
         tn__raise(TN_EPEER, "rpc_shutdown", "rank %d has not ended within %.3g seconds", missing,
@@ -259,12 +270,10 @@ tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
                                     : "tn_rpc_start was not called");
     }
     double deadline = tn__now() + (timeout > 0 ? timeout : TN__TIMEOUT_MOST);
-    if (settle_here(r, deadline, timeout) && say_end(r) && await_ends(r, deadline, timeout)) {
-        if (settle_here(r, deadline, timeout) &&
-            !tn__connections_drain(&r->connections, deadline)) {
-            tn__raise(TN_EPEER, "rpc_shutdown", "what it has sent was not taken in %.3g seconds",
-                      timeout);
-        }
+    if (settle_here(r, deadline, timeout) && say_end(r) && await_ends(r, deadline, timeout) &&
+        settle_here(r, deadline, timeout) && !tn__connections_drain(&r->connections, deadline)) {
+        tn__raise(TN_EPEER, "rpc_shutdown", "what it has sent was not taken in %.3g seconds",
+                  timeout);
     }
     return tn_error();
 }
@@ -275,10 +284,8 @@ void tn_rpc_free(tn_rpc *r) {
         tn__raise(TN_ESTATE, "rpc_free", "called inside a function that a rank called");
         return;
     }
+    lose_all(r, "tn_rpc_free was called on this side");
     tn__connections_stop(&r->connections);
-    for (int i = 0; i < r->ranks; i++) {
-        lose_rank(r, i, "tn_rpc_free was called on this side");
-    }
     tn__workers_stop(&r->workers);
     tn__graphs_forget(&r->graphs, -1, 0);
     tn__rpc_release(r);

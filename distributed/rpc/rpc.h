@@ -4,14 +4,14 @@
  *     values.c        tensors as the body of a frame
  *     connections.c   a connection to each rank, and the thread that reads them
  *     join.c          starting: the ranks find each other and show that they know the secret
- *     functions.c     what can be called, by name
  *     futures.c       calls that wait for an answer, and how much each rank has been asked
  *     workers.c       calls that have arrived, and the threads that answer them
  *     graphs.c        what forwards have computed here, until their backward
  *     call.c          calling and waiting
  *     serve.c         answering
  *     forward.c       a call that is a node of the graph here
- *     rpc.c           life: making, starting, shutting down; what becomes of a frame that arrives
+ *     rpc.c           life: making, starting, shutting down; what becomes of a frame that arrives;
+ *                     what can be called, by name
  *
  * Each two ranks have one connection, over which both call. No thread waits for a slow rank except
  * in tn_rpc_wait, and in tn_rpc_call where that rank has too much to answer already; both have a
@@ -25,10 +25,17 @@
 #define TERN_DISTRIBUTED_RPC_RPC_H
 
 #include "distributed/rpc/connections.h"
-#include "distributed/rpc/functions.h"
 #include "distributed/rpc/futures.h"
 #include "distributed/rpc/graphs.h"
 #include "distributed/rpc/workers.h"
+
+/* What other ranks can call. */
+typedef struct tn__function {
+    struct tn__function *next;
+    tn_rpc_function f;
+    void *user;
+    char name[];
+} tn__function;
 
 struct tn_rpc {
     int32_t refs; /* atomic: of the program, futures and nodes */
@@ -40,16 +47,22 @@ struct tn_rpc {
     bool started;
 
     tn__connections connections;
-    tn__functions functions;
     tn__futures futures;
     tn__workers workers;
     tn__graphs graphs;
 
-    /* Of tn_rpc_shutdown. */
-    pthread_mutex_t lock;
-    pthread_cond_t changed; /* a rank has ended, or is gone */
-    bool *ended;            /* [ranks] */
+    pthread_mutex_t lock; /* of: */
+    tn__function *functions;
 };
+
+/* ---- rpc.c ----------------------------------------------------------------------------------- */
+
+/* Whether r may be used now; raises otherwise. */
+bool tn__rpc_usable(tn_rpc *r, const char *operation);
+tn_rpc *tn__rpc_keep(tn_rpc *r);
+void tn__rpc_release(tn_rpc *r);
+/* NULL: there is none. The name has no 0 at its end. */
+const tn__function *tn__rpc_function(tn_rpc *r, const char *name, size_t bytes);
 
 /* ---- call.c ---------------------------------------------------------------------------------- */
 
@@ -61,18 +74,15 @@ typedef struct tn__serving {
 } tn__serving;
 extern _Thread_local const tn__serving *tn__served;
 
-/* Whether r may be used now; raises otherwise. */
-bool tn__rpc_usable(tn_rpc *r, const char *operation);
-tn_rpc *tn__rpc_keep(tn_rpc *r);
-void tn__rpc_release(tn_rpc *r);
-
 /* tn_rpc_call for a head with kind, mask and subject; name NULL: a backward. */
 tn_future *tn__rpc_issue(tn_rpc *r, tn__rpc_head h, int to, const char *name, const tn_values *in,
                          double timeout, const char *operation);
-/* tn_rpc_wait; *head: of the reply, whose graph the caller then owns. False after an error. */
-bool tn__rpc_finish(tn_future *f, tn_values *out, tn__rpc_head *head, const char *operation);
+/* tn_rpc_wait; gives the reply, whose graph the caller then owns. NULL after an error. */
+tn__rpc_frame *tn__rpc_finish(tn_future *f, tn_values *out, const char *operation);
 /* A reply that no one takes: if it is a forward's, perhaps, its rank may forget the graph. */
 void tn__rpc_drop_reply(tn_rpc *r, int from, tn__rpc_frame *reply);
+/* Makes of a reply the frame that says so, which thus needs no memory. */
+tn__rpc_frame *tn__rpc_forget(tn__rpc_frame *reply);
 
 /* ---- serve.c --------------------------------------------------------------------------------- */
 

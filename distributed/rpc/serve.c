@@ -18,7 +18,7 @@ static bool find_callee(tn_rpc *r, const tn__rpc_frame *call, const tn__function
                   (unsigned long long)h->bytes, (long long)r->options.message_limit);
         return false;
     }
-    *f = h->name_bytes ? tn__functions_find(&r->functions, name, h->name_bytes) : NULL;
+    *f = h->name_bytes ? tn__rpc_function(r, name, h->name_bytes) : NULL;
     if (!*f && h->name_bytes) {
         tn__raise(TN_EVALUE, NULL, "there is no function \"%.*s\"", (int)h->name_bytes, name);
     } else if (tn__now() > call->deadline) {

@@ -11,8 +11,12 @@
 
 enum { TENSOR_HEAD = 8, SIZE_BYTES = 8 };
 
-tn_values tn__inert_values(void) {
-    return (tn_values){1, {tn_inert()}};
+uint8_t tn__values_learning(const tn_values *v) {
+    uint8_t mask = 0;
+    for (int i = 0; i < v->n && i < TN_MAX_VALUES; i++) {
+        mask = (uint8_t)(mask | (v->v[i] && tn_requires_grad(v->v[i])) << i);
+    }
+    return mask;
 }
 
 /* ---- Encoding -------------------------------------------------------------------------------- */

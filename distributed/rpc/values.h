@@ -15,7 +15,7 @@ tn__rpc_frame *tn__values_encode(const tn__rpc_head *h, const char *name, const 
  * or another error. */
 TN_API bool tn__values_decode(const tn__rpc_frame *f, tn_values *v);
 
-/* What a call gives after an error. */
-tn_values tn__inert_values(void);
+/* Which of them require a gradient. */
+uint8_t tn__values_learning(const tn_values *v);
 
 #endif

@@ -3,8 +3,8 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/threads.h"
 
-#include <signal.h>
 #include <string.h>
 
 bool tn__workers_init(tn__workers *w) {
@@ -26,13 +26,9 @@ void tn__workers_finish(tn__workers *w) {
 
 static void *serve_calls(void *user);
 
-/* Under the lock: 0, or the error's number. Signals go to the program's own threads. */
+/* Under the lock: 0, or the error's number. */
 static int add_thread(tn__workers *w) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&w->threads[w->thread_count], NULL, serve_calls, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = tn__thread_start(&w->threads[w->thread_count], serve_calls, w);
     w->thread_count += !failed;
     return failed;
 }

@@ -215,6 +215,12 @@ int tn__net_receive(int fd, void *data, size_t bytes, double deadline) {
     return 0;
 }
 
+const char *tn__net_error(int error) {
+    return error == ETIMEDOUT    ? "no answer in time"
+           : error == ECONNRESET ? "the connection was closed"
+                                 : strerror(error);
+}
+
 /* ---- Connecting ------------------------------------------------------------------------------ */
 
 /* Returns a connected socket, or -1 and *error. */

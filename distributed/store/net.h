@@ -26,6 +26,7 @@ TN_API int tn__net_connect(const struct addrinfo *at, double deadline, int *erro
  * the other side has closed. `parts` is modified. */
 TN_API int tn__net_send(int fd, struct iovec *parts, int n, double deadline);
 TN_API int tn__net_receive(int fd, void *data, size_t bytes, double deadline);
+const char *tn__net_error(int error); /* what such an errno means */
 
 /* The address of one end of a connection, the other side's or ours: 16 bytes of IPv6 address (IPv4
  * mapped into IPv6) and 2 of port. The two ends see the same, unless something between them

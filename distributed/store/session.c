@@ -4,14 +4,13 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
 bool tn__session_begin(tn__session *s, tn__store_hub *hub, const uint8_t place[TN__PLACE]) {
     *s = (tn__session){.hub = hub};
     memcpy(s->bond.place, place, TN__PLACE);
-    return getrandom(s->bond.server_nonce, TN__NONCE, GRND_NONBLOCK) == TN__NONCE;
+    return tn__bond_begin(&s->bond);
 }
 
 static void stop_waiting(tn__session *s) {
@@ -140,82 +139,48 @@ static void answer_get(tn__session *s, const tn_store_value *value) {
     session_reply(s, (tn__reply){0}, value->data, value->bytes);
 }
 
-/* The key has a new value. */
-static void wake_waiters(tn__store_hub *hub, const char *key) {
-    const tn_store_value *value = tn__table_find(&hub->table, key);
+tn_status tn__store_hub_run(tn__store_hub *hub, tn_store_call *c) {
+    tn_status status = tn__table_run(&hub->table, c);
+    const tn_store_value *value = status == TN_OK ? tn__table_find(&hub->table, c->key) : NULL;
     for (tn__session *s = hub->waiting, *next; s && value; s = next) {
         next = s->next_waiting;
-        if (strcmp(s->key, key) == 0) { answer_get(s, value); }
+        if (strcmp(s->key, c->key) == 0) { answer_get(s, value); }
     }
-}
-
-tn_status tn__store_hub_set(tn__store_hub *hub, const char *key, const void *data, size_t bytes,
-                            char *why) {
-    tn_status status = tn__table_set(&hub->table, key, data, bytes, why);
-    if (status == TN_OK) { wake_waiters(hub, key); }
     return status;
-}
-
-static void begin_get(tn__session *s, double now) {
-    const tn_store_value *value = tn__table_find(&s->hub->table, s->key);
-    if (value) {
-        answer_get(s, value);
-        return;
-    }
-    s->since = now;
-    s->deadline = now + 1e-6 * (double)s->request.microseconds;
-    wait_for_key(s);
-    tn__session_expire(s, now);
 }
 
 void tn__session_expire(tn__session *s, double now) {
     if (s->state != TN__SESSION_WAIT || now < s->deadline) { return; }
-    char why[TN_STORE_WHY];
-    tn__why(why, TN_EPEER, "\"%.120s\" was not set within %.1f seconds", s->key, now - s->since);
+    tn_store_call c = {.key = s->key};
+    tn__store_late(&c, now - s->since);
     stop_waiting(s);
-    reply_failure(s, TN_EPEER, why);
+    reply_failure(s, TN_EPEER, c.why);
 }
 
 /* The request is complete, and its key is valid. */
 static void run_request(tn__session *s, double now) {
     const tn__request *r = &s->request;
-    tn__table *table = &s->hub->table;
-    uint8_t *values = s->body + r->key_bytes;
-    tn_store_value first = {.data = values, .bytes = r->first_bytes}, found = {0},
-                   second = {.data = values + r->first_bytes, .bytes = r->second_bytes};
-    char why[TN_STORE_WHY] = "";
-    tn__reply done = {0};
-    bool changes = true;
-    switch (r->kind) {
-    case TN__STORE_GET:
-        begin_get(s, now);
+    const uint8_t *value = s->body + r->key_bytes;
+    tn_store_call c = {.kind = r->kind,
+                       .key = s->key,
+                       .number = r->number,
+                       .data = value,
+                       .bytes = r->bytes,
+                       .expected = value + r->bytes,
+                       .expected_bytes = r->expected_bytes};
+    if (r->kind == TN_STORE_GET && !tn__table_find(&s->hub->table, s->key)) {
+        s->since = now;
+        s->deadline = now + 1e-6 * (double)r->microseconds;
+        wait_for_key(s);
+        tn__session_expire(s, now);
         return;
-    case TN__STORE_SET:
-        done.status = tn__table_set(table, s->key, first.data, first.bytes, why);
-        break;
-    case TN__STORE_ADD:
-        done.status = tn__table_add(table, s->key, r->amount, &done.number, why);
-        break;
-    case TN__STORE_COMPARE_SET:
-        done.status = tn__table_compare_set(table, s->key, &first, &second, &found, why);
-        break;
-    case TN__STORE_CHECK:
-        done.flag = tn__table_find(table, s->key) != NULL;
-        changes = false;
-        break;
-    case TN__STORE_REMOVE:
-        done.flag = tn__table_remove(table, s->key);
-        changes = false;
-        break;
-    case TN__STORE_KINDS:
-        break;
     }
-    if (done.status != TN_OK) {
-        reply_failure(s, done.status, why);
+    tn_status status = tn__store_hub_run(s->hub, &c);
+    if (status != TN_OK) {
+        reply_failure(s, status, c.why);
     } else {
-        session_reply(s, done, found.data, found.bytes);
+        session_reply(s, (tn__reply){.number = c.number}, c.value.data, c.value.bytes);
     }
-    if (done.status == TN_OK && changes) { wake_waiters(s->hub, s->key); }
 }
 
 /* ---- Input ----------------------------------------------------------------------------------- */
@@ -228,30 +193,20 @@ static bool session_fault(tn__session *s, const char *why) {
 
 static bool take_hello(tn__session *s) {
     uint8_t greeting[TN__GREETING];
-    int version;
-    if (!tn__hello_read(s->head, s->bond.client_nonce, &version)) {
-        return session_fault(s, "it does not speak the store's protocol");
-    }
-    tn__hello_write(greeting, s->bond.server_nonce);
-    if (version != TN__WIRE_VERSION) {
-        session_say(s, greeting, TN__HELLO);
-        s->fault = "it speaks another version of the store's protocol";
-        s->state = TN__SESSION_CLOSE;
-        return true;
-    }
-    memcpy(greeting + TN__HELLO, s->bond.place, TN__PLACE);
-    tn__proof(s->hub->token, "server", &s->bond, greeting + TN__HELLO + TN__PLACE);
-    session_say(s, greeting, sizeof(greeting));
+    size_t bytes = tn__greeting_write(greeting, s->hub->token, &s->bond, s->head);
+    if (!bytes) { return session_fault(s, "it does not speak the store's protocol"); }
+    session_say(s, greeting, bytes);
     s->state = TN__SESSION_PROOF;
+    if (bytes < TN__GREETING) {
+        session_fault(s, "it speaks another version of the store's protocol");
+    }
     return true;
 }
 
-/* A client with the token has checked that this server has it too: only strangers send a wrong
- * proof. */
 static bool take_proof(tn__session *s) {
-    uint8_t proof[TN__DIGEST];
-    tn__proof(s->hub->token, "client", &s->bond, proof);
-    if (!tn__proof_equal(proof, s->head)) { return session_fault(s, "it does not know the token"); }
+    if (!tn__client_proved(s->hub->token, &s->bond, s->head)) {
+        return session_fault(s, "it does not know the token");
+    }
     s->state = TN__SESSION_REQUEST;
     return true;
 }
@@ -263,7 +218,7 @@ static bool take_request(tn__session *s) {
     tn__request *r = &s->request;
     if (!tn__request_read(s->head, r)) { return session_fault(s, "its request is malformed"); }
     s->body_bytes = 0;
-    s->body_capacity = (size_t)r->key_bytes + r->first_bytes + r->second_bytes;
+    s->body_capacity = (size_t)r->key_bytes + r->bytes + r->expected_bytes;
     bool fits = s->body_capacity <= hub->buffered_limit - hub->buffered;
     s->body = fits ? tn__malloc(s->body_capacity) : NULL;
     s->state = s->body ? TN__SESSION_BODY : TN__SESSION_SKIP;

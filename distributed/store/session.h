@@ -73,9 +73,8 @@ TN_API void tn__session_expire(tn__session *s, double now);
 TN_API int tn__session_output(const tn__session *s, struct iovec parts[2]);
 TN_API void tn__session_sent(tn__session *s, size_t bytes);
 
-/* Sets a key, as a client would. */
-TN_API tn_status tn__store_hub_set(tn__store_hub *hub, const char *key, const void *data,
-                                   size_t bytes, char *why);
+/* Does what a client might ask, at once; sessions that wait for the key get it. */
+TN_API tn_status tn__store_hub_run(tn__store_hub *hub, tn_store_call *c);
 
 /* Takes one session that has something new to send; NULL when there is none. */
 TN_API tn__session *tn__store_hub_answered(tn__store_hub *hub);

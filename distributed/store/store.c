@@ -7,6 +7,7 @@
 #include "core/plain_text.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,6 +20,21 @@ tn_status tn__why(char *why, tn_status status, const char *format, ...) {
     va_end(arguments);
     why[tn__plain_text(why, why, strlen(why), false)] = 0; /* a peer's text may be in it */
     return status;
+}
+
+tn_status tn__store_late(tn_store_call *c, double seconds) {
+    return tn__why(c->why, TN_EPEER, "\"%.120s\" was not set within %.1f seconds", c->key, seconds);
+}
+
+char *tn__store_text(tn_store_call *c) {
+    char *text = tn__realloc(c->value.data, c->value.bytes + 1);
+    if (text) {
+        text[c->value.bytes] = 0;
+    } else {
+        free(c->value.data);
+        tn__why(c->why, TN_ENOMEM, "no memory for a value of %zu bytes", c->value.bytes);
+    }
+    return text;
 }
 
 bool tn__rest_until(double *pause, double longest, double deadline) {
@@ -99,106 +115,91 @@ static double deadline_in(double timeout) {
     return tn__now() + fmin(timeout, LONGEST);
 }
 
-/* The deadline of calls without a time-out of their own. */
-static double deadline_of(const tn_store *s) {
-    return deadline_in(s->timeout > 0 ? s->timeout : TN_STORE_TIMEOUT);
-}
-
-static tn_status end_call(const char *operation, tn_status status, const char *why) {
-    return status == TN_OK ? TN_OK : tn__raise(status, operation, "%s", why);
+/* Asks the store, within its own time-out if the call has no deadline; raises what goes wrong. */
+static tn_status run_call(const char *operation, tn_store *s, tn_store_call *c) {
+    if (!c->deadline) { c->deadline = deadline_in(s->timeout > 0 ? s->timeout : TN_STORE_TIMEOUT); }
+    tn_status status = s->run(s, c);
+    return status == TN_OK ? TN_OK : tn__raise(status, operation, "%s", c->why);
 }
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
 tn_status tn_store_set(tn_store *s, const char *key, const void *data, size_t bytes) {
-    char why[TN_STORE_WHY] = "";
     if (!call_sound("store_set", s, key) || !sound_value("store_set", key, data, bytes)) {
         return tn_error();
     }
-    return end_call("store_set", s->set(s, key, data, bytes, deadline_of(s), why), why);
-}
-
-/* Adds a 0 after the value, so that text can be read as text. */
-static tn_status terminate_value(const char *operation, tn_store_value *value) {
-    char *longer = tn__realloc(value->data, value->bytes + 1);
-    if (!longer) {
-        free(value->data);
-        return tn__raise(TN_ENOMEM, operation, "no memory for a value of %zu bytes", value->bytes);
-    }
-    longer[value->bytes] = 0;
-    value->data = longer;
-    return TN_OK;
+    tn_store_call c = {.kind = TN_STORE_SET, .key = key, .data = data, .bytes = bytes};
+    return run_call("store_set", s, &c);
 }
 
 tn_status tn_store_get(tn_store *s, const char *key, void **data, size_t *bytes, double timeout) {
-    char why[TN_STORE_WHY] = "";
-    tn_store_value value = {0};
     if (data) { *data = NULL; }
     if (bytes) { *bytes = 0; }
     if (!call_sound("store_get", s, key) || !sound_result("store_get", data) ||
         !sound_timeout("store_get", timeout)) {
         return tn_error();
     }
-    tn_status status = s->get(s, key, &value, deadline_in(timeout), why);
-    if (status != TN_OK) { return end_call("store_get", status, why); }
-    if (terminate_value("store_get", &value) != TN_OK) { return TN_ENOMEM; }
-    *data = value.data;
-    if (bytes) { *bytes = value.bytes; }
+    tn_store_call c = {.kind = TN_STORE_GET, .key = key, .deadline = deadline_in(timeout)};
+    tn_status status = run_call("store_get", s, &c);
+    if (status != TN_OK) { return status; }
+    *data = tn__store_text(&c);
+    if (!*data) { return tn__raise(TN_ENOMEM, "store_get", "%s", c.why); }
+    if (bytes) { *bytes = c.value.bytes; }
     return TN_OK;
 }
 
 tn_status tn_store_add(tn_store *s, const char *key, int64_t amount, int64_t *result) {
-    char why[TN_STORE_WHY] = "";
-    int64_t sum = 0;
     if (!call_sound("store_add", s, key)) { return tn_error(); }
-    tn_status status = s->add(s, key, amount, &sum, deadline_of(s), why);
-    if (status == TN_OK && result) { *result = sum; }
-    return end_call("store_add", status, why);
-}
-
-static tn_store_value value_of(const char *text) {
-    return (tn_store_value){.data = (void *)(uintptr_t)text, .bytes = text ? strlen(text) : 0};
+    tn_store_call c = {.kind = TN_STORE_ADD, .key = key, .number = amount};
+    tn_status status = run_call("store_add", s, &c);
+    if (status == TN_OK && result) { *result = c.number; }
+    return status;
 }
 
 tn_status tn_store_compare_set(tn_store *s, const char *key, const char *expected,
                                const char *desired, bool *is_set) {
-    const char *operation = "store_compare_set";
-    char why[TN_STORE_WHY] = "";
+    static const char *const operation = "store_compare_set";
     if (is_set) { *is_set = false; }
     if (!call_sound(operation, s, key)) { return tn_error(); }
-    tn_store_value from = value_of(expected), to = value_of(desired), now = {0};
-    if (to.bytes == 0) {
+    tn_store_call c = {.kind = TN_STORE_COMPARE_SET,
+                       .key = key,
+                       .data = desired,
+                       .bytes = desired ? strlen(desired) : 0,
+                       .expected = expected,
+                       .expected_bytes = expected ? strlen(expected) : 0};
+    if (c.bytes == 0) {
         return tn__raise(TN_EVALUE, operation, "the text to set \"%.120s\" to is %s", key,
                          desired ? "empty" : "NULL");
     }
-    if (!sound_value(operation, key, from.data, from.bytes) ||
-        !sound_value(operation, key, to.data, to.bytes)) {
+    if (!sound_value(operation, key, expected, c.expected_bytes) ||
+        !sound_value(operation, key, desired, c.bytes)) {
         return tn_error();
     }
-    tn_status status = s->compare_set(s, key, &from, &to, &now, deadline_of(s), why);
+    tn_status status = run_call(operation, s, &c);
     if (status == TN_OK && is_set) {
-        *is_set = now.bytes == to.bytes && memcmp(now.data, to.data, to.bytes) == 0;
+        *is_set = c.value.bytes == c.bytes && memcmp(c.value.data, desired, c.bytes) == 0;
     }
-    free(now.data);
-    return end_call(operation, status, why);
+    free(c.value.data);
+    return status;
 }
 
 tn_status tn_store_check(tn_store *s, const char *key, bool *exists) {
-    char why[TN_STORE_WHY] = "";
     if (exists) { *exists = false; }
     if (!call_sound("store_check", s, key) || !sound_result("store_check", exists)) {
         return tn_error();
     }
-    return end_call("store_check", s->check(s, key, exists, deadline_of(s), why), why);
+    tn_store_call c = {.kind = TN_STORE_CHECK, .key = key};
+    tn_status status = run_call("store_check", s, &c);
+    *exists = status == TN_OK && c.number;
+    return status;
 }
 
 tn_status tn_store_delete(tn_store *s, const char *key, bool *existed) {
-    char why[TN_STORE_WHY] = "";
-    bool was = false;
     if (!call_sound("store_delete", s, key)) { return tn_error(); }
-    tn_status status = s->remove(s, key, &was, deadline_of(s), why);
-    if (existed) { *existed = status == TN_OK && was; }
-    return end_call("store_delete", status, why);
+    tn_store_call c = {.kind = TN_STORE_DELETE, .key = key};
+    tn_status status = run_call("store_delete", s, &c);
+    if (existed) { *existed = status == TN_OK && c.number; }
+    return status;
 }
 
 /* ---- Several keys ---------------------------------------------------------------------------- */
@@ -206,13 +207,12 @@ tn_status tn_store_delete(tn_store *s, const char *key, bool *existed) {
 /* Lists the missing keys from `first` on, as text. Asks the store briefly after the deadline. */
 static void list_missing(tn_store *s, const char *const *keys, int first, int n, char *text,
                          size_t size) {
-    char why[TN_STORE_WHY];
     double deadline = deadline_in(1);
     size_t used = 0;
     int missing = 0, named = 0;
     for (int i = first; i < n; i++) {
-        bool exists = false;
-        if (s->check(s, keys[i], &exists, deadline, why) == TN_OK && exists) { continue; }
+        tn_store_call c = {.kind = TN_STORE_CHECK, .key = keys[i], .deadline = deadline};
+        if (s->run(s, &c) == TN_OK && c.number) { continue; }
         missing++;
         if (used + strlen(keys[i]) + 32 < size) {
             used +=
@@ -225,7 +225,7 @@ static void list_missing(tn_store *s, const char *const *keys, int first, int n,
 
 tn_status tn_store_wait(tn_store *s, const char *const *keys, int n, double timeout) {
     const char *operation = "store_wait";
-    char why[TN_STORE_WHY] = "", missing[512] = "";
+    char missing[512] = "";
     if (tn__pending()) { return tn_error(); }
     if (n < 0 || (n && !keys)) {
         return tn__raise(TN_EVALUE, operation, "%d keys at %p", n, (const void *)keys);
@@ -236,17 +236,17 @@ tn_status tn_store_wait(tn_store *s, const char *const *keys, int n, double time
     if (!sound_timeout(operation, timeout)) { return tn_error(); }
     double begin = tn__now(), deadline = deadline_in(timeout);
     for (int i = 0; i < n; i++) {
-        tn_store_value value = {0};
-        tn_status status = s->get(s, keys[i], &value, deadline, why);
-        free(value.data);
+        tn_store_call c = {.kind = TN_STORE_GET, .key = keys[i], .deadline = deadline};
+        tn_status status = s->run(s, &c);
+        free(c.value.data);
         if (status == TN_EPEER && tn__now() >= deadline) {
             list_missing(s, keys, i, n, missing, sizeof(missing));
         }
-        if (status != TN_OK && !*missing) { return end_call(operation, status, why); }
+        if (status != TN_OK && !*missing) { return tn__raise(status, operation, "%s", c.why); }
         if (status != TN_OK) {
             return tn__raise(status, operation,
                              "still missing after %.1f seconds: %s (of %d keys): %s",
-                             tn__now() - begin, missing, n, why);
+                             tn__now() - begin, missing, n, c.why);
         }
     }
     return TN_OK;

@@ -3,7 +3,7 @@
  *     store.c    the calls of store.h: arguments, deadlines, errors
  *     table.c    keys and values: of the in-memory store and of the TCP server
  *     prefix.c   memory.c   the stores themselves
- *     tcp_*.c    client, server and the messages between them
+ *     tcp_*.c    client and server; handshake.c, session.c and wire.c: what they say to each other
  */
 #ifndef TERN_DISTRIBUTED_STORE_STORE_H
 #define TERN_DISTRIBUTED_STORE_STORE_H
@@ -11,13 +11,17 @@
 #include "core/clock.h"
 #include "tern/sys/store.h"
 
-#include <stdarg.h>
-
 /* One more reference to s; returns s. tn_store_free drops it. */
 TN_API tn_store *tn__store_keep(tn_store *s);
 
 /* Writes a reason to why[TN_STORE_WHY]; returns `status`. */
 tn_status tn__why(char *why, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
+/* That the key was not set in time; returns TN_EPEER. */
+tn_status tn__store_late(tn_store_call *c, double seconds);
+
+/* The value with a 0 after it, which the caller frees. NULL: there is no memory, and c->why says
+ * so. */
+char *tn__store_text(tn_store_call *c);
 
 /* Sleeps *pause seconds, but not beyond the deadline (tn__now), and doubles *pause up to `longest`,
  * all below a second. False when the deadline has passed. */
@@ -42,15 +46,9 @@ typedef struct tn__table {
 /* NULL when there is no such key. Valid until the key changes. */
 const tn_store_value *tn__table_find(const tn__table *t, const char *key);
 
-/* These do what the entries of tn_store do, at once. compare_set's *now points into the table. */
-tn_status tn__table_set(tn__table *t, const char *key, const void *data, size_t bytes, char *why);
-tn_status tn__table_add(tn__table *t, const char *key, int64_t amount, int64_t *result, char *why);
-tn_status tn__table_compare_set(tn__table *t, const char *key, const tn_store_value *expected,
-                                const tn_store_value *desired, tn_store_value *now, char *why);
-bool tn__table_remove(tn__table *t, const char *key); /* whether it was there */
+/* Does what is asked, at once. The value points into the table. A key that GET does not find is
+ * TN_EPEER without a reason. */
+tn_status tn__table_run(tn__table *t, tn_store_call *c);
 void tn__table_clear(tn__table *t);
-
-/* A copy for the caller to free. */
-tn_status tn__value_copy(const tn_store_value *from, tn_store_value *to, char *why);
 
 #endif

@@ -65,24 +65,8 @@ static bool grow_table(tn__table *t) {
     return true;
 }
 
-static tn_status no_memory(char *why, const char *key, size_t bytes) {
-    return tn__why(why, TN_ENOMEM, "no memory for \"%.120s\" with %zu bytes", key, bytes);
-}
-
 static bool table_fits(const tn__table *t, size_t more, size_t less) {
     return !t->limit || (t->bytes - less <= t->limit && more <= t->limit - (t->bytes - less));
-}
-
-tn_status tn__value_copy(const tn_store_value *from, tn_store_value *to, char *why) {
-    *to = (tn_store_value){0};
-    if (from->bytes == 0) { return TN_OK; }
-    to->data = tn__malloc(from->bytes);
-    if (!to->data) {
-        return tn__why(why, TN_ENOMEM, "no memory for a value of %zu bytes", from->bytes);
-    }
-    memcpy(to->data, from->data, from->bytes);
-    to->bytes = from->bytes;
-    return TN_OK;
 }
 
 /* A new entry at *at, without a value. */
@@ -98,27 +82,31 @@ static tn__entry *add_entry(tn__table *t, tn__entry **at, const char *key, uint6
     return entry;
 }
 
-tn_status tn__table_set(tn__table *t, const char *key, const void *data, size_t bytes, char *why) {
-    uint64_t hash = hash_of(key);
-    if (!grow_table(t)) { return no_memory(why, key, bytes); }
-    tn__entry **at = place_of(t, key, hash), *entry = *at;
-    size_t less = entry ? size_of(key, entry->value.bytes) : 0, more = size_of(key, bytes);
+static tn_status no_memory(tn_store_call *c, size_t bytes) {
+    return tn__why(c->why, TN_ENOMEM, "no memory for \"%.120s\" with %zu bytes", c->key, bytes);
+}
+
+static tn_status set_value(tn__table *t, tn_store_call *c, const void *data, size_t bytes) {
+    uint64_t hash = hash_of(c->key);
+    if (!grow_table(t)) { return no_memory(c, bytes); }
+    tn__entry **at = place_of(t, c->key, hash), *entry = *at;
+    size_t less = entry ? size_of(c->key, entry->value.bytes) : 0, more = size_of(c->key, bytes);
     if (!table_fits(t, more, less)) {
-        return tn__why(why, TN_ENOMEM, "\"%.120s\" with %zu bytes: the store is full (%zu bytes)",
-                       key, bytes, t->limit);
+        return tn__why(c->why, TN_ENOMEM,
+                       "\"%.120s\" with %zu bytes: the store is full (%zu bytes)", c->key, bytes,
+                       t->limit);
     }
-    tn_store_value copy;
-    tn_status status = tn__value_copy(
-        &(tn_store_value){.data = (void *)(uintptr_t)data, .bytes = bytes}, &copy, why);
-    if (status != TN_OK) { return status; }
-    entry = entry ? entry : add_entry(t, at, key, hash);
-    if (!entry) {
-        free(copy.data);
-        return no_memory(why, key, bytes);
+    void *copy = bytes ? tn__malloc(bytes) : NULL;
+    bool there = copy || !bytes;
+    entry = there && !entry ? add_entry(t, at, c->key, hash) : entry;
+    if (!there || !entry) {
+        free(copy);
+        return no_memory(c, bytes);
     }
+    if (bytes) { memcpy(copy, data, bytes); }
     t->bytes += bytes - entry->value.bytes;
     free(entry->value.data);
-    entry->value = copy;
+    entry->value = (tn_store_value){copy, bytes};
     return TN_OK;
 }
 
@@ -133,42 +121,37 @@ static bool number_of(const tn_store_value *value, int64_t *number) {
     return errno == 0 && *digits >= '0' && *digits <= '9' && end == text + value->bytes;
 }
 
-tn_status tn__table_add(tn__table *t, const char *key, int64_t amount, int64_t *result, char *why) {
-    const tn_store_value *old = tn__table_find(t, key);
+static tn_status add_number(tn__table *t, tn_store_call *c) {
+    const tn_store_value *old = tn__table_find(t, c->key);
     int64_t number = 0, sum;
     if (old && !number_of(old, &number)) {
-        return tn__why(why, TN_EFORMAT, "\"%.120s\" has %zu bytes that are not a number to add to",
-                       key, old->bytes);
+        return tn__why(c->why, TN_EFORMAT,
+                       "\"%.120s\" has %zu bytes that are not a number to add to", c->key,
+                       old->bytes);
     }
-    if (__builtin_add_overflow(number, amount, &sum)) {
-        return tn__why(why, TN_EFORMAT,
-                       "\"%.120s\" is %" PRId64 ": with %" PRId64 " more it overflows 64 bits", key,
-                       number, amount);
+    if (__builtin_add_overflow(number, c->number, &sum)) {
+        return tn__why(c->why, TN_EFORMAT,
+                       "\"%.120s\" is %" PRId64 ": with %" PRId64 " more it overflows 64 bits",
+                       c->key, number, c->number);
     }
     char text[24];
     int length = snprintf(text, sizeof(text), "%" PRId64, sum);
-    tn_status status = tn__table_set(t, key, text, (size_t)length, why);
-    if (status == TN_OK) { *result = sum; }
+    c->number = sum;
+    return set_value(t, c, text, (size_t)length);
+}
+
+static tn_status compare_set(tn__table *t, tn_store_call *c) {
+    const tn_store_value *old = tn__table_find(t, c->key);
+    bool sets = old ? c->expected_bytes > 0 && old->bytes == c->expected_bytes &&
+                          memcmp(old->data, c->expected, old->bytes) == 0
+                    : c->expected_bytes == 0;
+    tn_status status = sets ? set_value(t, c, c->data, c->bytes) : TN_OK;
+    const tn_store_value *found = tn__table_find(t, c->key);
+    if (status == TN_OK && found) { c->value = *found; }
     return status;
 }
 
-static bool values_equal(const tn_store_value *a, const tn_store_value *b) {
-    return a->bytes == b->bytes && (a->bytes == 0 || memcmp(a->data, b->data, a->bytes) == 0);
-}
-
-tn_status tn__table_compare_set(tn__table *t, const char *key, const tn_store_value *expected,
-                                const tn_store_value *desired, tn_store_value *now, char *why) {
-    const tn_store_value *old = tn__table_find(t, key);
-    bool sets = old ? expected->bytes > 0 && values_equal(old, expected) : expected->bytes == 0;
-    tn_status status = sets ? tn__table_set(t, key, desired->data, desired->bytes, why) : TN_OK;
-    if (status == TN_OK) {
-        const tn_store_value *found = tn__table_find(t, key);
-        *now = found ? *found : (tn_store_value){0};
-    }
-    return status;
-}
-
-bool tn__table_remove(tn__table *t, const char *key) {
+static bool remove_key(tn__table *t, const char *key) {
     tn__entry **at = t->buckets ? place_of(t, key, hash_of(key)) : NULL, *entry = at ? *at : NULL;
     if (!entry) { return false; }
     *at = entry->next;
@@ -177,6 +160,28 @@ bool tn__table_remove(tn__table *t, const char *key) {
     free(entry->value.data);
     free(entry);
     return true;
+}
+
+tn_status tn__table_run(tn__table *t, tn_store_call *c) {
+    const tn_store_value *found = tn__table_find(t, c->key);
+    switch (c->kind) {
+    case TN_STORE_SET:
+        return set_value(t, c, c->data, c->bytes);
+    case TN_STORE_GET:
+        c->value = found ? *found : (tn_store_value){0};
+        return found ? TN_OK : TN_EPEER;
+    case TN_STORE_ADD:
+        return add_number(t, c);
+    case TN_STORE_COMPARE_SET:
+        return compare_set(t, c);
+    case TN_STORE_CHECK:
+        c->number = found != NULL;
+        return TN_OK;
+    case TN_STORE_DELETE:
+        c->number = remove_key(t, c->key);
+        return TN_OK;
+    }
+    return tn__why(c->why, TN_EUNSUPPORTED, "a store has no call %d", (int)c->kind);
 }
 
 void tn__table_clear(tn__table *t) {

@@ -1,5 +1,5 @@
-/* What store.h does not offer: connecting to a TCP store's server, or to one that greets as it
- * does (rpc/join.c); and our own server's keys and number of clients. */
+/* What store.h does not offer: the handshake of a TCP store's two ends, also for other connections
+ * (rpc/join.c); and our own server's keys and number of clients. */
 #ifndef TERN_DISTRIBUTED_STORE_TCP_H
 #define TERN_DISTRIBUTED_STORE_TCP_H
 
@@ -20,6 +20,9 @@ typedef enum tn__dialed {
  * host's addresses, until one is ours; then *fd is the connection, else -1. */
 TN_API tn__dialed tn__tcp_dial(const char *host, int port, const char *token, double deadline,
                                int *fd, char *why);
+
+/* The other end of that, of a connection that was accepted. False: a stranger, or not in time. */
+bool tn__tcp_greet(int fd, const char *token, double deadline);
 
 /* What answers at host:port. One attempt at each of the host's addresses, until one is ours. */
 TN_API tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double deadline,

@@ -1,7 +1,6 @@
 /* The client of the TCP store. A call takes a connection that is idle or makes one, sends its
  * request, waits for the reply, and puts the connection back: a get that waits blocks no other
  * call. After a failure the connection is closed, since its reply could still come. */
-#define _GNU_SOURCE
 #include "distributed/store/tcp.h"
 
 #include "core/error.h"
@@ -15,13 +14,11 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 enum { IDLE_MOST = 4 };
 
-#define HANDSHAKE_SECONDS 5.0 /* the server's own limit */
 /* The server answers a get at its deadline at the latest. No answer this much later means none. */
 #define GRACE_SECONDS 0.5
 #define FIRST_PAUSE 0.01 /* between two tries to join; doubles up to the longest */
@@ -37,133 +34,6 @@ typedef struct tcp_store {
 } tcp_store;
 
 /* ---- Joining --------------------------------------------------------------------------------- */
-
-static const char *say_errno(int error) {
-    return error == ETIMEDOUT    ? "no answer in time"
-           : error == ECONNRESET ? "the connection was closed"
-                                 : strerror(error);
-}
-
-static int exchange_bytes(int fd, const void *out, size_t out_bytes, void *in, size_t in_bytes,
-                          double deadline) {
-    struct iovec part = {.iov_base = (void *)(uintptr_t)out, .iov_len = out_bytes};
-    int error = tn__net_send(fd, &part, 1, deadline);
-    return error ? error : tn__net_receive(fd, in, in_bytes, deadline);
-}
-
-/* Checks the server's proof for this connection. */
-static tn__dialed check_server(const char *token, tn__bond *bond, const uint8_t place[TN__PLACE],
-                               const uint8_t said[TN__DIGEST], char *why) {
-    uint8_t proof[TN__DIGEST];
-    char here[TN__NET_TEXT], there[TN__NET_TEXT];
-    tn__proof(token, "server", bond, proof);
-    if (tn__proof_equal(proof, said)) { return TN__DIAL_OURS; }
-    tn__net_text(bond->place, here);
-    tn__net_text(place, there);
-    memcpy(bond->place, place, TN__PLACE); /* where it claims to be */
-    tn__proof(token, "server", bond, proof);
-    if (!tn__proof_equal(proof, said)) {
-        tn__why(why, TN_EPEER, "it is the store of another job: it does not know this job's token");
-        return TN__DIAL_OTHER_JOB;
-    }
-    tn__why(
-        why, TN_EPEER,
-        "this job's store is at %s: what answers at %s passes it on (relay, NAT, forwarded port) "
-        "and is refused: dial its host's own address",
-        there, here);
-    return TN__DIAL_RELAYED;
-}
-
-/* The server shows that it knows the token, and then this side. The reason lacks the place. */
-static tn__dialed shake_hands(int fd, const char *token, double deadline, char *why) {
-    uint8_t hello[TN__HELLO], rest[TN__GREETING - TN__HELLO], proof[TN__DIGEST];
-    tn__bond bond;
-    int version, error;
-    if (getrandom(bond.client_nonce, TN__NONCE, 0) != TN__NONCE ||
-        !tn__net_place(fd, true, bond.place)) {
-        tn__why(why, TN_EIO, "a connection could not begin: %s", strerror(errno));
-        return TN__DIAL_FAILED;
-    }
-    tn__hello_write(hello, bond.client_nonce);
-    if ((error = exchange_bytes(fd, hello, sizeof(hello), hello, sizeof(hello), deadline))) {
-        tn__why(why, TN_EPEER, "no greeting: %s", say_errno(error));
-        return TN__DIAL_SILENT;
-    }
-    if (!tn__hello_read(hello, bond.server_nonce, &version)) {
-        tn__why(why, TN_EPEER, "what answers is not a Tern store");
-        return TN__DIAL_STRANGER;
-    }
-    if (version != TN__WIRE_VERSION) {
-        tn__why(why, TN_EPEER, "it speaks version %d of the store's protocol, this process %d",
-                version, TN__WIRE_VERSION);
-        return TN__DIAL_STRANGER;
-    }
-    if ((error = tn__net_receive(fd, rest, sizeof(rest), deadline))) {
-        tn__why(why, TN_EPEER, "it does not show that it knows the token: %s", say_errno(error));
-        return TN__DIAL_SILENT;
-    }
-    tn__dialed dialed = check_server(token, &bond, rest, rest + TN__PLACE, why);
-    if (dialed != TN__DIAL_OURS) { return dialed; }
-    tn__proof(token, "client", &bond, proof);
-    struct iovec part = {.iov_base = proof, .iov_len = sizeof(proof)};
-    if ((error = tn__net_send(fd, &part, 1, deadline))) {
-        tn__why(why, TN_EPEER, "it does not take the proof: %s", say_errno(error));
-        return TN__DIAL_SILENT;
-    }
-    return TN__DIAL_OURS;
-}
-
-/* One attempt at one address. *fd is a joined connection when the answer is TN__DIAL_OURS. */
-static tn__dialed dial_address(const struct addrinfo *at, const char *token, double deadline,
-                               int *fd, char *why) {
-    int error;
-    *fd = tn__net_connect(at, deadline, &error);
-    if (*fd < 0) {
-        tn__why(why, TN_EPEER, "%s", strerror(error));
-        return error == ECONNREFUSED ? TN__DIAL_REFUSED
-               : error == ETIMEDOUT  ? TN__DIAL_SILENT
-                                     : TN__DIAL_NO_HOST;
-    }
-    tn__dialed dialed = shake_hands(*fd, token, fmin(deadline, tn__now() + HANDSHAKE_SECONDS), why);
-    if (dialed != TN__DIAL_OURS) {
-        close(*fd);
-        *fd = -1;
-    }
-    return dialed;
-}
-
-/* One attempt at each of the host's addresses, which share the time: a stranger at one of them does
- * not hide the next. Of answers that are not ours, the most informative is kept. */
-tn__dialed tn__tcp_dial(const char *host, int port, const char *token, double deadline, int *fd,
-                        char *why) {
-    struct addrinfo *list = tn__net_resolve(host, port, why);
-    tn__dialed best = TN__DIAL_NO_HOST;
-    int left = 0;
-    *fd = -1;
-    for (struct addrinfo *at = list; at; at = at->ai_next) {
-        left++;
-    }
-    for (struct addrinfo *at = list; at && *fd < 0; at = at->ai_next, left--) {
-        char reason[TN_STORE_WHY];
-        double now = tn__now(), share = fmax(deadline - now, 0) / left;
-        tn__dialed dialed = dial_address(at, token, now + share, fd, reason);
-        if (at == list || dialed == TN__DIAL_OURS || best == TN__DIAL_NO_HOST ||
-            (best == TN__DIAL_REFUSED && dialed != TN__DIAL_NO_HOST)) {
-            best = dialed;
-            tn__why(why, TN_EPEER, "%.60s:%d: %.180s", host, port, reason);
-        }
-    }
-    if (list) { freeaddrinfo(list); }
-    return best;
-}
-
-tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double deadline,
-                         char *why) {
-    int fd;
-    tn__dialed dialed = tn__tcp_dial(host, port, token, deadline, &fd, why);
-    if (fd >= 0) { close(fd); }
-    return dialed;
-}
 
 /* Retries while that may help; waits for a server that is not there yet only if `waits`. -1 with a
  * reason. */
@@ -203,146 +73,83 @@ static void put_back(tcp_store *t, int fd) {
 
 /* ---- Requests -------------------------------------------------------------------------------- */
 
-/* A request, its data, and its reply. */
-typedef struct call {
-    tn__request head;
-    const char *key;
-    const tn_store_value *first, *second; /* or NULL */
-    tn__reply reply;
-    tn_store_value value; /* of the reply; the caller frees */
-} call;
-
-static int send_request(int fd, call *c, double deadline) {
+static int send_request(int fd, const tn_store_call *c) {
     uint8_t head[TN__REQUEST_HEAD];
-    struct iovec parts[4] = {{head, sizeof(head)}, {(void *)(uintptr_t)c->key, strlen(c->key)}};
-    int n = 2;
-    c->head.key_bytes = (uint32_t)parts[1].iov_len;
-    if (c->first) {
-        c->head.first_bytes = (uint32_t)c->first->bytes;
-        parts[n++] = (struct iovec){c->first->data, c->first->bytes};
-    }
-    if (c->second) {
-        c->head.second_bytes = (uint32_t)c->second->bytes;
-        parts[n++] = (struct iovec){c->second->data, c->second->bytes};
-    }
-    tn__request_write(head, &c->head);
-    return tn__net_send(fd, parts, n, deadline);
+    double wait = c->kind == TN_STORE_GET ? fmax(c->deadline - tn__now(), 0) : 0;
+    const tn__request r = {.kind = c->kind,
+                           .key_bytes = (uint32_t)strlen(c->key),
+                           .bytes = (uint32_t)c->bytes,
+                           .expected_bytes = (uint32_t)c->expected_bytes,
+                           .number = c->number,
+                           .microseconds = (uint64_t)(wait * 1e6)};
+    struct iovec parts[] = {{head, sizeof(head)},
+                            {(void *)(uintptr_t)c->key, r.key_bytes},
+                            {(void *)(uintptr_t)c->data, c->bytes},
+                            {(void *)(uintptr_t)c->expected, c->expected_bytes}};
+    tn__request_write(head, &r);
+    return tn__net_send(fd, parts, 4, c->deadline);
 }
 
 /* 0 or an errno; EPROTO for a malformed reply. */
-static int receive_reply(int fd, call *c, double deadline) {
+static int receive_reply(int fd, tn_store_call *c, tn_status *status) {
     uint8_t head[TN__REPLY_HEAD];
+    tn__reply r;
+    double deadline = c->deadline + (c->kind == TN_STORE_GET ? GRACE_SECONDS : 0);
     int error = tn__net_receive(fd, head, sizeof(head), deadline);
     if (error) { return error; }
-    if (!tn__reply_read(head, &c->reply)) { return EPROTO; }
-    if (c->reply.bytes) {
-        c->value.data = tn__malloc(c->reply.bytes);
-        c->value.bytes = c->reply.bytes;
-        error =
-            c->value.data ? tn__net_receive(fd, c->value.data, c->value.bytes, deadline) : ENOMEM;
+    if (!tn__reply_read(head, &r)) { return EPROTO; }
+    *status = r.status;
+    c->number = r.number;
+    if (r.bytes) {
+        c->value.bytes = r.bytes;
+        c->value.data = tn__malloc(r.bytes);
+        error = c->value.data ? tn__net_receive(fd, c->value.data, r.bytes, deadline) : ENOMEM;
     }
     return error;
 }
 
-static tn_status explain_error(const tcp_store *t, const call *c, int error, double begin,
-                               char *why) {
+static tn_status explain_error(const tcp_store *t, tn_store_call *c, int error, double begin) {
     if (error == ENOMEM) {
-        return tn__why(why, TN_ENOMEM, "no memory for \"%.120s\" with %zu bytes", c->key,
+        return tn__why(c->why, TN_ENOMEM, "no memory for \"%.120s\" with %zu bytes", c->key,
                        c->value.bytes);
     }
     if (error == ETIMEDOUT) {
-        return tn__why(why, TN_EPEER,
+        return tn__why(c->why, TN_EPEER,
                        "\"%.100s\": the store at %.80s:%d has not answered for %.1f seconds",
                        c->key, t->host, t->port, tn__now() - begin);
     }
-    return tn__why(why, TN_EPEER, "\"%.100s\": the store at %.80s:%d is gone: %.50s", c->key,
-                   t->host, t->port, say_errno(error));
+    return tn__why(c->why, TN_EPEER, "\"%.100s\": the store at %.80s:%d is gone: %.50s", c->key,
+                   t->host, t->port, tn__net_error(error));
 }
 
 /* The status that the server gave, with its reason. */
-static tn_status pass_on(const tcp_store *t, const call *c, char *why) {
-    if (c->reply.status == TN_OK) { return TN_OK; }
+static tn_status pass_on(const tcp_store *t, tn_store_call *c, tn_status status) {
     bool has_reason = c->value.bytes > 0;
-    return tn__why(why, c->reply.status, "%.*s (the store at %.60s:%d)",
+    return tn__why(c->why, status, "%.*s (the store at %.60s:%d)",
                    has_reason ? (int)fmin((double)c->value.bytes, 180) : 180,
                    has_reason ? (const char *)c->value.data : "it has no memory", t->host, t->port);
 }
 
-static tn_status ask_server(tn_store *s, call *c, double deadline, char *why) {
+static tn_status ask_server(tn_store *s, tn_store_call *c) {
     tcp_store *t = (tcp_store *)s;
     double begin = tn__now();
-    int fd = take_connection(t, deadline, why);
+    int fd = take_connection(t, c->deadline, c->why);
     if (fd < 0) { return TN_EPEER; }
-    bool waits = c->head.kind == TN__STORE_GET;
-    int error = send_request(fd, c, deadline);
-    if (!error) { error = receive_reply(fd, c, deadline + (waits ? GRACE_SECONDS : 0)); }
-    tn_status status;
+    tn_status status = TN_OK;
+    int error = send_request(fd, c);
+    error = error ? error : receive_reply(fd, c, &status);
     if (error) {
         close(fd);
-        status = explain_error(t, c, error, begin, why);
+        status = explain_error(t, c, error, begin);
     } else {
         put_back(t, fd);
-        status = pass_on(t, c, why);
+        status = status == TN_OK ? TN_OK : pass_on(t, c, status);
     }
-    if (status != TN_OK) {
+    bool gives = c->kind == TN_STORE_GET || c->kind == TN_STORE_COMPARE_SET;
+    if (status != TN_OK || !gives) {
         free(c->value.data);
         c->value = (tn_store_value){0};
     }
-    return status;
-}
-
-/* ---- The table ------------------------------------------------------------------------------- */
-
-static tn_status tcp_set(tn_store *s, const char *key, const void *data, size_t bytes,
-                         double deadline, char *why) {
-    tn_store_value value = {.data = (void *)(uintptr_t)data, .bytes = bytes};
-    call c = {.head.kind = TN__STORE_SET, .key = key, .first = &value};
-    tn_status status = ask_server(s, &c, deadline, why);
-    free(c.value.data);
-    return status;
-}
-
-static tn_status tcp_get(tn_store *s, const char *key, tn_store_value *value, double deadline,
-                         char *why) {
-    double left = fmax(deadline - tn__now(), 0);
-    call c = {.head.kind = TN__STORE_GET, .head.microseconds = (uint64_t)(left * 1e6), .key = key};
-    tn_status status = ask_server(s, &c, deadline, why);
-    *value = c.value;
-    return status;
-}
-
-static tn_status tcp_add(tn_store *s, const char *key, int64_t amount, int64_t *result,
-                         double deadline, char *why) {
-    call c = {.head.kind = TN__STORE_ADD, .head.amount = amount, .key = key};
-    tn_status status = ask_server(s, &c, deadline, why);
-    *result = c.reply.number;
-    free(c.value.data);
-    return status;
-}
-
-static tn_status tcp_compare_set(tn_store *s, const char *key, const tn_store_value *expected,
-                                 const tn_store_value *desired, tn_store_value *now,
-                                 double deadline, char *why) {
-    call c = {.head.kind = TN__STORE_COMPARE_SET, .key = key, .first = expected, .second = desired};
-    tn_status status = ask_server(s, &c, deadline, why);
-    *now = c.value;
-    return status;
-}
-
-static tn_status tcp_check(tn_store *s, const char *key, bool *exists, double deadline, char *why) {
-    call c = {.head.kind = TN__STORE_CHECK, .key = key};
-    tn_status status = ask_server(s, &c, deadline, why);
-    *exists = c.reply.flag;
-    free(c.value.data);
-    return status;
-}
-
-static tn_status tcp_remove(tn_store *s, const char *key, bool *existed, double deadline,
-                            char *why) {
-    call c = {.head.kind = TN__STORE_REMOVE, .key = key};
-    tn_status status = ask_server(s, &c, deadline, why);
-    *existed = c.reply.flag;
-    free(c.value.data);
     return status;
 }
 
@@ -390,12 +197,7 @@ tn_store *tn_tcp_store(const char *host, int port, const char *token, double tim
                               .process = tn__process(),
                               .timeout = timeout,
                               .token = token_copy,
-                              .set = tcp_set,
-                              .get = tcp_get,
-                              .add = tcp_add,
-                              .compare_set = tcp_compare_set,
-                              .check = tcp_check,
-                              .remove = tcp_remove,
+                              .run = ask_server,
                               .destroy = tcp_destroy},
                      .host = host_copy,
                      .token = token_copy,

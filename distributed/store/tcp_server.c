@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/memory.h"
+#include "core/threads.h"
 #include "distributed/store/net.h"
 #include "distributed/store/session.h"
 #include "distributed/store/tcp.h"
@@ -17,7 +18,6 @@
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -339,13 +339,8 @@ static void *serve_clients(void *user) {
     return NULL;
 }
 
-/* Signals go to the program's own threads. */
 static bool start_thread(tn_store_server *s) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&s->thread, NULL, serve_clients, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int failed = tn__thread_start(&s->thread, serve_clients, s);
     if (failed) {
         tn__raise(TN_ENOMEM, "store_serve", "its thread could not be started: %s",
                   strerror(failed));
@@ -442,12 +437,12 @@ static void wake_thread(tn_store_server *s) {
 }
 
 tn_status tn__store_server_set(tn_store_server *s, const char *key, const char *text) {
-    char why[TN_STORE_WHY];
+    tn_store_call c = {.kind = TN_STORE_SET, .key = key, .data = text, .bytes = strlen(text)};
     pthread_mutex_lock(&s->lock);
-    tn_status status = tn__store_hub_set(&s->hub, key, text, strlen(text), why);
+    tn_status status = tn__store_hub_run(&s->hub, &c);
     pthread_mutex_unlock(&s->lock);
     wake_thread(s);
-    return status == TN_OK ? TN_OK : tn__raise(status, "store_set", "%s", why);
+    return status == TN_OK ? TN_OK : tn__raise(status, "store_set", "%s", c.why);
 }
 
 void tn_store_server_free(tn_store_server *s) {

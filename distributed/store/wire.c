@@ -3,6 +3,7 @@
 #include <nettle/hmac.h>
 #include <nettle/memops.h>
 #include <string.h>
+#include <sys/random.h>
 
 static const char magic[4] = {'T', 'E', 'R', 'N'};
 
@@ -48,44 +49,63 @@ bool tn__proof_equal(const uint8_t a[TN__DIGEST], const uint8_t b[TN__DIGEST]) {
     return memeql_sec(a, b, TN__DIGEST) != 0; /* takes as long wherever they differ */
 }
 
+bool tn__bond_begin(tn__bond *bond) {
+    return getrandom(bond->server_nonce, TN__NONCE, GRND_NONBLOCK) == TN__NONCE;
+}
+
+size_t tn__greeting_write(uint8_t to[TN__GREETING], const char *token, tn__bond *bond,
+                          const uint8_t hello[TN__HELLO]) {
+    int version;
+    if (!tn__hello_read(hello, bond->client_nonce, &version)) { return 0; }
+    tn__hello_write(to, bond->server_nonce);
+    if (version != TN__WIRE_VERSION) { return TN__HELLO; }
+    memcpy(to + TN__HELLO, bond->place, TN__PLACE);
+    tn__proof(token, "server", bond, to + TN__HELLO + TN__PLACE);
+    return TN__GREETING;
+}
+
+/* A client with the token has checked that the server has it too: only strangers send a wrong
+ * proof. */
+bool tn__client_proved(const char *token, const tn__bond *bond, const uint8_t said[TN__DIGEST]) {
+    uint8_t proof[TN__DIGEST];
+    tn__proof(token, "client", bond, proof);
+    return tn__proof_equal(proof, said);
+}
+
 void tn__request_write(uint8_t to[TN__REQUEST_HEAD], const tn__request *r) {
     tn__put_number(to, 1, r->kind);
     tn__put_number(to + 1, 1, r->key_bytes);
     tn__put_number(to + 2, 2, 0);
-    tn__put_number(to + 4, 4, r->first_bytes);
-    tn__put_number(to + 8, 4, r->second_bytes);
-    tn__put_number(to + 12, 8, (uint64_t)r->amount);
+    tn__put_number(to + 4, 4, r->bytes);
+    tn__put_number(to + 8, 4, r->expected_bytes);
+    tn__put_number(to + 12, 8, (uint64_t)r->number);
     tn__put_number(to + 20, 8, r->microseconds);
 }
 
 bool tn__request_read(const uint8_t from[TN__REQUEST_HEAD], tn__request *r) {
-    *r = (tn__request){.kind = (tn__request_kind)tn__get_number(from, 1),
+    *r = (tn__request){.kind = (tn_store_kind)tn__get_number(from, 1),
                        .key_bytes = (uint32_t)tn__get_number(from + 1, 1),
-                       .first_bytes = (uint32_t)tn__get_number(from + 4, 4),
-                       .second_bytes = (uint32_t)tn__get_number(from + 8, 4),
-                       .amount = (int64_t)tn__get_number(from + 12, 8),
+                       .bytes = (uint32_t)tn__get_number(from + 4, 4),
+                       .expected_bytes = (uint32_t)tn__get_number(from + 8, 4),
+                       .number = (int64_t)tn__get_number(from + 12, 8),
                        .microseconds = tn__get_number(from + 20, 8)};
-    bool has_first = r->kind == TN__STORE_SET || r->kind == TN__STORE_COMPARE_SET;
-    return r->kind >= TN__STORE_SET && r->kind < TN__STORE_KINDS &&
+    bool has_value = r->kind == TN_STORE_SET || r->kind == TN_STORE_COMPARE_SET;
+    return r->kind >= TN_STORE_SET && r->kind <= TN_STORE_DELETE &&
            tn__get_number(from + 2, 2) == 0 && r->key_bytes > 0 &&
-           r->first_bytes <= (has_first ? TN_STORE_VALUE : 0) &&
-           r->second_bytes <= (r->kind == TN__STORE_COMPARE_SET ? TN_STORE_VALUE : 0);
+           r->bytes <= (has_value ? TN_STORE_VALUE : 0) &&
+           r->expected_bytes <= (r->kind == TN_STORE_COMPARE_SET ? TN_STORE_VALUE : 0);
 }
 
 void tn__reply_write(uint8_t to[TN__REPLY_HEAD], const tn__reply *r) {
-    tn__put_number(to, 1, r->status);
-    tn__put_number(to + 1, 1, r->flag);
-    tn__put_number(to + 2, 2, 0);
+    tn__put_number(to, 4, r->status);
     tn__put_number(to + 4, 4, r->bytes);
     tn__put_number(to + 8, 8, (uint64_t)r->number);
 }
 
 bool tn__reply_read(const uint8_t from[TN__REPLY_HEAD], tn__reply *r) {
-    *r = (tn__reply){.status = (tn_status)tn__get_number(from, 1),
-                     .flag = from[1] == 1,
+    *r = (tn__reply){.status = (tn_status)tn__get_number(from, 4),
                      .bytes = (uint32_t)tn__get_number(from + 4, 4),
                      .number = (int64_t)tn__get_number(from + 8, 8)};
     uint32_t most = r->status == TN_OK ? TN_STORE_VALUE : TN_STORE_WHY - 1;
-    return r->status <= TN_EMISMATCH && from[1] <= 1 && tn__get_number(from + 2, 2) == 0 &&
-           r->bytes <= most;
+    return r->status <= TN_EMISMATCH && r->bytes <= most;
 }

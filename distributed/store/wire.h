@@ -24,10 +24,9 @@
  * at a time and waits for the reply. The first 24 bytes of both sides are the same in every
  * version, and a server that gets another version sends no more than those.
  *
- *     request  u8 kind, u8 key length, u16 0, u32 length of the first value, u32 of the second,
- *              i64 amount, u64 microseconds; key; first value; second value
- *     reply    u8 status, u8 flag, u16 0, u32 bytes, i64 number;
- *              value, or the reason for a failure
+ *     request  u8 kind, u8 key length, u16 0, u32 length of the value, u32 of the expected one,
+ *              i64 number, u64 microseconds; key; value; expected value (tn_store_call)
+ *     reply    u32 status, u32 bytes, i64 number; value, or the reason for a failure
  */
 #ifndef TERN_DISTRIBUTED_STORE_WIRE_H
 #define TERN_DISTRIBUTED_STORE_WIRE_H
@@ -35,7 +34,7 @@
 #include "tern/sys/store.h"
 
 enum {
-    TN__WIRE_VERSION = 2,
+    TN__WIRE_VERSION = 3,
     TN__NONCE = 16,
     TN__PLACE = 16 + 2, /* an address and a port: tn__net_place */
     TN__DIGEST = 32,    /* HMAC-SHA-256 */
@@ -45,26 +44,15 @@ enum {
     TN__REPLY_HEAD = 16
 };
 
-typedef enum tn__request_kind {
-    TN__STORE_SET = 1,     /* first: the value */
-    TN__STORE_GET,         /* waits up to `microseconds`; the reply has the value */
-    TN__STORE_ADD,         /* the reply has the sum as its number */
-    TN__STORE_COMPARE_SET, /* first: expected, second: desired; the reply has the value */
-    TN__STORE_CHECK,       /* the reply's flag */
-    TN__STORE_REMOVE,      /* the reply's flag: it was there */
-    TN__STORE_KINDS
-} tn__request_kind;
-
 typedef struct tn__request {
-    tn__request_kind kind;
-    uint32_t key_bytes, first_bytes, second_bytes;
-    int64_t amount;
-    uint64_t microseconds;
+    tn_store_kind kind;
+    uint32_t key_bytes, bytes, expected_bytes;
+    int64_t number;
+    uint64_t microseconds; /* how long GET waits */
 } tn__request;
 
 typedef struct tn__reply {
     tn_status status;
-    bool flag;
     uint32_t bytes;
     int64_t number;
 } tn__reply;
@@ -82,10 +70,17 @@ typedef struct tn__bond {
     uint8_t client_nonce[TN__NONCE], server_nonce[TN__NONCE];
     uint8_t place[TN__PLACE]; /* of the server's end */
 } tn__bond;
+bool tn__bond_begin(tn__bond *bond); /* with a server's nonce; false: no random numbers */
 TN_API void tn__proof(const char *token, const char *role, const tn__bond *bond,
                       uint8_t proof[TN__DIGEST]);
 /* Whether they are equal, in a time that does not depend on where they differ. */
 TN_API bool tn__proof_equal(const uint8_t a[TN__DIGEST], const uint8_t b[TN__DIGEST]);
+
+/* A server's answer to a hello. Returns its length: that of a hello, to a client of another
+ * version; 0: it is no hello. */
+size_t tn__greeting_write(uint8_t to[TN__GREETING], const char *token, tn__bond *bond,
+                          const uint8_t hello[TN__HELLO]);
+bool tn__client_proved(const char *token, const tn__bond *bond, const uint8_t said[TN__DIGEST]);
 
 /* Readers return false if it is malformed: an unknown kind or status, lengths beyond the limits. */
 TN_API void tn__request_write(uint8_t to[TN__REQUEST_HEAD], const tn__request *r);

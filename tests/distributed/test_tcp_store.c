@@ -54,14 +54,14 @@ PLAIN_TEST(test_proofs) {
 
 /* ---- Sessions without a network -------------------------------------------------------------- */
 
-static size_t put_request(uint8_t *to, tn__request r, const char *key, const char *first,
-                          const char *second) {
+static size_t put_request(uint8_t *to, tn__request r, const char *key, const char *value,
+                          const char *expected) {
     r.key_bytes = r.key_bytes ? r.key_bytes : (uint32_t)strlen(key);
-    r.first_bytes = r.first_bytes ? r.first_bytes : (uint32_t)strlen(first);
-    r.second_bytes = r.second_bytes ? r.second_bytes : (uint32_t)strlen(second);
+    r.bytes = r.bytes ? r.bytes : (uint32_t)strlen(value);
+    r.expected_bytes = r.expected_bytes ? r.expected_bytes : (uint32_t)strlen(expected);
     tn__request_write(to, &r);
     return TN__REQUEST_HEAD +
-           (size_t)sprintf((char *)to + TN__REQUEST_HEAD, "%s%s%s", key, first, second);
+           (size_t)sprintf((char *)to + TN__REQUEST_HEAD, "%s%s%s", key, value, expected);
 }
 
 /* Takes the reply that the session wants to send. */
@@ -98,7 +98,7 @@ PLAIN_TEST(test_session) {
     char body[512];
     begin_member(&a, &hub);
     begin_member(&b, &hub);
-    size_t n = put_request(bytes, (tn__request){.kind = TN__STORE_GET, .microseconds = 2000000},
+    size_t n = put_request(bytes, (tn__request){.kind = TN_STORE_GET, .microseconds = 2000000},
                            "key", "", "");
     for (size_t i = 0; i < n; i++) { /* byte by byte */
         assert_true(tn__session_take(&a, bytes + i, 1, 10));
@@ -106,16 +106,16 @@ PLAIN_TEST(test_session) {
     assert_int_equal(a.state, TN__SESSION_WAIT);
     tn__session_expire(&a, 11.9);
     assert_int_equal(a.state, TN__SESSION_WAIT);
-    n = put_request(bytes, (tn__request){.kind = TN__STORE_SET}, "key", "value", "");
+    n = put_request(bytes, (tn__request){.kind = TN_STORE_SET}, "key", "value", "");
     assert_true(tn__session_take(&b, bytes, n, 11));
     assert_int_equal(take_reply(&b, body).status, TN_OK);
     assert_int_equal(take_reply(&a, body).status, TN_OK);
     assert_string_equal(body, "value");
-    assert_ptr_equal(tn__store_hub_answered(&hub), &a);
     assert_ptr_equal(tn__store_hub_answered(&hub), &b);
+    assert_ptr_equal(tn__store_hub_answered(&hub), &a);
     assert_null(tn__store_hub_answered(&hub));
 
-    n = put_request(bytes, (tn__request){.kind = TN__STORE_GET, .microseconds = 2000000}, "other",
+    n = put_request(bytes, (tn__request){.kind = TN_STORE_GET, .microseconds = 2000000}, "other",
                     "", "");
     assert_true(tn__session_take(&a, bytes, n, 20));
     tn__session_expire(&a, 22.01);
@@ -132,7 +132,7 @@ PLAIN_TEST(test_session) {
 PLAIN_TEST(test_malformed) {
     tn__store_hub hub = test_hub(0, 1 << 20);
     uint8_t good[512], bytes[1024];
-    size_t n = put_request(good, (tn__request){.kind = TN__STORE_CHECK}, "key", "", "");
+    size_t n = put_request(good, (tn__request){.kind = TN_STORE_CHECK}, "key", "", "");
     for (int which = 0; which < 9; which++) {
         tn__session s;
         begin_member(&s, &hub);
@@ -140,7 +140,7 @@ PLAIN_TEST(test_malformed) {
         memcpy(bytes, good, n);
         switch (which) {
         case 0: /* an unknown kind */
-            bytes[0] = TN__STORE_KINDS;
+            bytes[0] = TN_STORE_DELETE + 1;
             break;
         case 1:
             bytes[0] = 0;
@@ -161,8 +161,7 @@ PLAIN_TEST(test_malformed) {
             bytes[TN__REQUEST_HEAD + 1] = 0;
             break;
         case 7: /* a value beyond the limit */
-            put_request(bytes,
-                        (tn__request){.kind = TN__STORE_SET, .first_bytes = TN_STORE_VALUE + 1},
+            put_request(bytes, (tn__request){.kind = TN_STORE_SET, .bytes = TN_STORE_VALUE + 1},
                         "key", "", "");
             break;
         case 8: /* two requests at once */
@@ -187,7 +186,7 @@ PLAIN_TEST(test_limits) {
     uint8_t bytes[512], zeros[1000] = {0};
     char body[4096];
     begin_member(&s, &hub);
-    tn__request large = {.kind = TN__STORE_SET, .first_bytes = 5000};
+    tn__request large = {.kind = TN_STORE_SET, .bytes = 5000};
     size_t n = put_request(bytes, large, "key", "", "");
     assert_true(tn__session_take(&s, bytes, n, 0));
     assert_int_equal(s.state, TN__SESSION_SKIP);
@@ -195,7 +194,7 @@ PLAIN_TEST(test_limits) {
         assert_true(tn__session_take(&s, zeros, sizeof(zeros), 0));
     }
     assert_int_equal(take_reply(&s, body).status, TN_ENOMEM);
-    large.first_bytes = 3000;
+    large.bytes = 3000;
     for (int i = 0; i < 2; i++) {
         n = put_request(bytes, large, i ? "b" : "a", "", "");
         assert_true(tn__session_take(&s, bytes, n, 0));
@@ -205,9 +204,9 @@ PLAIN_TEST(test_limits) {
         assert_int_equal(take_reply(&s, body).status, i ? TN_ENOMEM : TN_OK);
     }
     assert_non_null(strstr(body, "full (4096 bytes)"));
-    n = put_request(bytes, (tn__request){.kind = TN__STORE_REMOVE}, "a", "", "");
+    n = put_request(bytes, (tn__request){.kind = TN_STORE_DELETE}, "a", "", "");
     assert_true(tn__session_take(&s, bytes, n, 0));
-    assert_true(take_reply(&s, body).flag);
+    assert_true(take_reply(&s, body).number == 1);
     assert_int_equal(hub.table.bytes, 0);
     assert_int_equal(hub.buffered, 0);
     tn__session_end(&s);
@@ -274,7 +273,7 @@ PLAIN_TEST(test_strangers) {
     fd = connect_raw(port);
     send_bytes(fd, hello, sizeof(hello));
     size_t n =
-        put_request(bytes, (tn__request){.kind = TN__STORE_SET}, "key", "a stranger's value", "");
+        put_request(bytes, (tn__request){.kind = TN_STORE_SET}, "key", "a stranger's value", "");
     send_bytes(fd, bytes, n);
     assert_true(is_closed(fd));
 
@@ -397,7 +396,7 @@ PLAIN_TEST(test_impostors) {
 
     bytes[4] = 1;
     assert_null(join_impostor(bytes, TN__HELLO, 10));
-    assert_error(TN_EPEER, "it speaks version 1 of the store's protocol, this process 2");
+    assert_error(TN_EPEER, "it speaks version 1 of the store's protocol, this process 3");
 
     double begin = tn__now();
     assert_null(join_impostor(NULL, 0, 0.3));

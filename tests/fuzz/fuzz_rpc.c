@@ -2,7 +2,7 @@
  * Whatever it is: nothing is larger than the limit allows, a frame that is taken is as long as it
  * says, and what is taken of it has as many tensors as its head says.
  *
- *     input    u8: how many bytes arrive at a time, less 1; frames
+ *     input    frames
  */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
@@ -49,24 +49,17 @@ static void take_frame(tn__rpc_frame *f) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    tn__rpc_reader reader = {.limit = LIMIT};
-    size_t step = bytes ? (size_t)*data++ + 1 : 0;
-    bytes -= bytes > 0;
-    bool fine = true;
-    while (bytes && fine) {
-        size_t most;
-        void *room = tn__reader_room(&reader, &most);
-        must_hold(most > 0, "no room, and no frame");
-        size_t n = step < most ? step : most;
-        n = n < bytes ? n : bytes;
-        memcpy(room, data, n);
-        data += n;
-        bytes -= n;
-        tn__rpc_frame *f;
-        fine = tn__reader_took(&reader, n, &f);
-        if (f) { take_frame(f); }
+    tn__rpc_head h;
+    while (bytes >= TN__RPC_HEAD && tn__rpc_head_read(data, &h)) {
+        data += TN__RPC_HEAD;
+        bytes -= TN__RPC_HEAD;
+        tn__rpc_frame *f = h.bytes <= bytes ? tn__rpc_frame_for(&h, LIMIT) : NULL;
+        if (!f) { break; }
+        if (!f->refused && h.bytes) { memcpy(f->data + TN__RPC_HEAD, data, h.bytes); }
+        data += h.bytes;
+        bytes -= h.bytes;
+        take_frame(f);
     }
-    tn__reader_end(&reader);
     must_hold(tn_live_tensors() == 0, "a tensor is left");
     return 0;
 }

@@ -14,7 +14,6 @@
 #include "distributed/init/environment.h"
 #include "distributed/init/host.h"
 #include "tern/distributed.h"
-#include "tern/sys/store.h"
 #include "train/search/search.h"
 
 #include <errno.h>
@@ -48,9 +47,7 @@ bool tn__search_told(int64_t *trial, int64_t *rung) {
 
 bool tn__search_find_rank(tn_search *s) {
     tn__environment e;
-    char why[TN_STORE_WHY] = "";
-    if (tn__environment_read((const char *const *)environ, tn__host_launcher(), &e, why) != TN_OK) {
-        tn__raise(TN_EVALUE, "search", "%s", why);
+    if (!tn__environment_read((const char *const *)environ, tn__host_launcher(), &e, "search")) {
         return false;
     }
     bool in_world = tn_group_size(tn_world()) > 1;

@@ -32,10 +32,15 @@ static void hub_free(tn__hub *h) {
 
 static tn__hub *hub_announce(const tn_engine_options *o, char *why) {
     tn__hub *h = hub_new(o->ranks);
+    tn_store_call c = {.kind = TN_STORE_SET,
+                       .key = "hub",
+                       .data = (const void *)&h,
+                       .bytes = sizeof(h),
+                       .deadline = o->deadline};
     if (!h) {
         snprintf(why, TN_ENGINE_WHY, "out of memory");
-    } else if (o->store->set(o->store, "hub", (const void *)&h, sizeof(h), o->deadline, why) !=
-               TN_OK) {
+    } else if (o->store->run(o->store, &c) != TN_OK) {
+        snprintf(why, TN_ENGINE_WHY, "%s", c.why);
         hub_free(h);
         h = NULL;
     }
@@ -45,10 +50,13 @@ static tn__hub *hub_announce(const tn_engine_options *o, char *why) {
 tn__hub *tn__hub_join(const tn_engine_options *o, char *why) {
     if (o->rank == 0) { return hub_announce(o, why); }
     tn__hub *h = NULL;
-    tn_store_value value = {0};
-    tn_status status = o->store->get(o->store, "hub", &value, o->deadline, why);
-    if (status == TN_OK && value.bytes == sizeof(h)) { memcpy((void *)&h, value.data, sizeof(h)); }
-    free(value.data);
+    tn_store_call c = {.kind = TN_STORE_GET, .key = "hub", .deadline = o->deadline};
+    if (o->store->run(o->store, &c) != TN_OK) {
+        snprintf(why, TN_ENGINE_WHY, "%s", c.why);
+    } else if (c.value.bytes == sizeof(h)) {
+        memcpy((void *)&h, c.value.data, sizeof(h));
+    }
+    free(c.value.data);
     return h;
 }
 

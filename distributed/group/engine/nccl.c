@@ -54,17 +54,10 @@ bool tn__nccl_is_there(char *why) {
 static tn_status check_peers(void *user, bool all, char *why) {
     pair *p = user;
     if (p->host->check) { return p->host->check(p->host, all, why); }
-    bool exists = false;
-    char ignored[TN_STORE_WHY];
-    tn_store_value value = {0};
-    double deadline = tn__now() + store_seconds;
-    if (p->store->check(p->store, "abort", &exists, deadline, ignored) != TN_OK || !exists ||
-        p->store->get(p->store, "abort", &value, deadline, ignored) != TN_OK) {
-        return TN_OK;
-    }
-    snprintf(why, TN_ENGINE_WHY, "%.*s", value.bytes < 400 ? (int)value.bytes : 400,
-             (const char *)value.data);
-    free(value.data);
+    char said[400];
+    tn__read_abort(p->store, tn__now() + store_seconds, said, sizeof(said));
+    if (!*said) { return TN_OK; }
+    snprintf(why, TN_ENGINE_WHY, "%s", said);
     return TN_EPEER;
 }
 

@@ -83,7 +83,7 @@ typedef struct tn_transfer {
 /* Size of the buffer for an engine's reason. */
 #define TN_ENGINE_WHY 512
 
-#define TN_ENGINE_VERSION 3 /* of tn_engine */
+#define TN_ENGINE_VERSION 4 /* of tn_engine, and of the tn_store that it joins through */
 typedef struct tn_engine tn_engine;
 struct tn_engine {
     size_t size; /* sizeof(tn_engine) of the build that filled it */

@@ -1,7 +1,7 @@
 /* For writing a store.
  *
- * Programs use store.h. A custom store embeds tn_store first and fills the table; the
- * calls in store.h check arguments, turn time-outs into deadlines and raise the errors.
+ * Programs use store.h. A custom store embeds tn_store first and answers calls; the functions in
+ * store.h check arguments, turn time-outs into deadlines and raise the errors.
  */
 #ifndef TERN_SYS_STORE_H
 #define TERN_SYS_STORE_H
@@ -20,15 +20,34 @@ extern "C" {
 /* Seconds for a call without its own time-out, unless the store says otherwise. */
 #define TN_STORE_TIMEOUT 60
 
-/* A failing entry writes the reason (one line, what and where) to why[TN_STORE_WHY] and returns
- * TN_EPEER (no answer by the deadline), TN_EIO, TN_ENOMEM or TN_EFORMAT; it raises nothing. A
- * deadline is in seconds of the monotonic clock. Several threads may use one store: each entry is
- * atomic. */
 #define TN_STORE_WHY 256
 typedef struct tn_store_value {
     void *data; /* malloc'ed, the caller's to free; NULL for 0 bytes */
     size_t bytes;
 } tn_store_value;
+
+typedef enum tn_store_kind {
+    TN_STORE_SET = 1,
+    TN_STORE_GET, /* waits for the key */
+    TN_STORE_ADD, /* to a value that is a decimal number as a string; a missing key is 0 */
+    /* Sets the value if it is the expected one; 0 bytes: if there is no such key. */
+    TN_STORE_COMPARE_SET,
+    TN_STORE_CHECK,
+    TN_STORE_DELETE
+} tn_store_kind;
+
+/* What is asked of a store, and its answer. */
+typedef struct tn_store_call {
+    tn_store_kind kind;
+    const char *key;
+    double deadline;             /* in seconds of the monotonic clock */
+    const void *data, *expected; /* SET and COMPARE_SET: the value to set; COMPARE_SET */
+    size_t bytes, expected_bytes;
+    /* ADD: how much, and then the sum. CHECK and DELETE: then whether there is, or was, the key. */
+    int64_t number;
+    tn_store_value value;   /* the answer of GET; of COMPARE_SET, the value afterwards */
+    char why[TN_STORE_WHY]; /* after a failure: one line, what and where */
+} tn_store_call;
 
 struct tn_store {
     const char *kind; /* "tcp" */
@@ -38,21 +57,9 @@ struct tn_store {
     /* The secret that all who use the store have shown to know, without sending it; NULL: none. */
     const char *token;
 
-    tn_status (*set)(tn_store *s, const char *key, const void *data, size_t bytes, double deadline,
-                     char *why);
-    /* Waits for the key. */
-    tn_status (*get)(tn_store *s, const char *key, tn_store_value *value, double deadline,
-                     char *why);
-    /* The value is a decimal number as a string (a missing key is 0); *result is the sum. */
-    tn_status (*add)(tn_store *s, const char *key, int64_t amount, int64_t *result, double deadline,
-                     char *why);
-    /* Sets the value to `desired` if it is `expected` (0 bytes: if there is no such key); *now is
-     * the value afterwards. */
-    tn_status (*compare_set)(tn_store *s, const char *key, const tn_store_value *expected,
-                             const tn_store_value *desired, tn_store_value *now, double deadline,
-                             char *why);
-    tn_status (*check)(tn_store *s, const char *key, bool *exists, double deadline, char *why);
-    tn_status (*remove)(tn_store *s, const char *key, bool *existed, double deadline, char *why);
+    /* TN_OK; or TN_EPEER (no answer by the deadline), TN_EIO, TN_ENOMEM or TN_EFORMAT with a
+     * reason. Raises nothing. Several threads may use one store: each call is atomic. */
+    tn_status (*run)(tn_store *s, tn_store_call *c);
     void (*destroy)(tn_store *s);
 };
 

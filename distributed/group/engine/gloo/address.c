@@ -31,18 +31,17 @@
 
 /* Names the ranks from `first` on that have not published their value. */
 static void name_missing(const tn_engine_options *o, const char *key, int first, char *why) {
-    char place[64], reason[TN_STORE_WHY];
+    char place[64];
     size_t length = (size_t)snprintf(why, TN_ENGINE_WHY, "no sign of rank %d", first);
     for (int r = first + 1; r < o->ranks && length < TN_ENGINE_WHY; r++) {
-        bool exists = true;
+        tn_store_call c = {.kind = TN_STORE_CHECK, .key = place, .deadline = tn__now() + 1};
         snprintf(place, sizeof(place), "%s/%d", key, r);
-        tn_status status = o->store->check(o->store, place, &exists, tn__now() + 1, reason);
-        if (status != TN_OK) {
+        if (o->store->run(o->store, &c) != TN_OK) {
             snprintf(why + length, TN_ENGINE_WHY - length, "; the store does not answer: %s",
-                     reason);
+                     c.why);
             return;
         }
-        if (!exists) {
+        if (!c.number) {
             length += (size_t)snprintf(why + length, TN_ENGINE_WHY - length, ", %d", r);
         }
     }
@@ -54,11 +53,14 @@ static const double CHECK_EVERY = 0.2;
 /* Waits for a key until the deadline, or until o->check fails, which then says why. */
 static bool await_value(const tn_engine_options *o, const char *key, tn_store_value *value,
                         char *why) {
-    char reason[TN_STORE_WHY];
     double until;
     do {
         until = o->check ? fmin(tn__now() + CHECK_EVERY, o->deadline) : o->deadline;
-        if (o->store->get(o->store, key, value, until, reason) == TN_OK) { return true; }
+        tn_store_call c = {.kind = TN_STORE_GET, .key = key, .deadline = until};
+        if (o->store->run(o->store, &c) == TN_OK) {
+            *value = c.value;
+            return true;
+        }
         if (o->check && o->check(o->check_user, true, why) != TN_OK) { return false; }
     } while (until < o->deadline && tn__now() >= until); /* earlier: the store is gone */
     return false;
@@ -66,10 +68,12 @@ static bool await_value(const tn_engine_options *o, const char *key, tn_store_va
 
 bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine, size_t bytes,
                    tn_store_value *values, char *why) {
-    char place[64], reason[TN_STORE_WHY];
+    char place[64];
+    tn_store_call c = {
+        .kind = TN_STORE_SET, .key = place, .data = mine, .bytes = bytes, .deadline = o->deadline};
     snprintf(place, sizeof(place), "%s/%d", key, o->rank);
-    if (o->store->set(o->store, place, mine, bytes, o->deadline, reason) != TN_OK) {
-        snprintf(why, TN_ENGINE_WHY, "the store: %s", reason);
+    if (o->store->run(o->store, &c) != TN_OK) {
+        snprintf(why, TN_ENGINE_WHY, "the store: %s", c.why);
         return false;
     }
     for (int r = 0; r < o->ranks; r++) {

@@ -45,11 +45,11 @@ static void goodbye_key(char *key, size_t size, int rank) {
 
 /* Whether peer said goodbye; `known`: whether the store could tell. */
 static bool has_left(tn__gloo *e, int peer, bool *known) {
-    char key[64], ignored[TN_STORE_WHY];
-    bool left = false;
+    char key[64];
     goodbye_key(key, sizeof(key), peer);
-    *known = e->store->check(e->store, key, &left, tn__now() + goodbye_seconds, ignored) == TN_OK;
-    return *known && left;
+    tn_store_call c = {.kind = TN_STORE_CHECK, .key = key, .deadline = tn__now() + goodbye_seconds};
+    *known = e->store->run(e->store, &c) == TN_OK;
+    return *known && c.number;
 }
 
 /* The connection to peer is lost: because it has left, or because of something worse. */
@@ -237,9 +237,11 @@ static tn_status gloo_check(tn_engine *base, bool all, char *why) {
 }
 
 static void say_goodbye(tn__gloo *e) {
-    char key[64], ignored[TN_STORE_WHY];
+    char key[64];
     goodbye_key(key, sizeof(key), e->base.rank);
-    e->store->set(e->store, key, "", 0, tn__now() + goodbye_seconds, ignored);
+    e->store->run(e->store, &(tn_store_call){.kind = TN_STORE_SET,
+                                             .key = key,
+                                             .deadline = tn__now() + goodbye_seconds});
 }
 
 static void gloo_destroy(tn_engine *base) {
@@ -375,10 +377,14 @@ static bool connect_all(tn__gloo *e, const void *user) {
 static void tell_failure(const tn_engine_options *o, const char *why) {
     static const char *const awaited[] = {"gloo/host", "gloo/at"};
     for (int i = 0; i < 2; i++) {
-        char key[32], text[TN_ENGINE_WHY + 2], unused[TN_STORE_WHY];
+        char key[32], text[TN_ENGINE_WHY + 2];
         snprintf(text, sizeof(text), ": %s", why);
         snprintf(key, sizeof(key), "%s/%d", awaited[i], o->rank);
-        o->store->set(o->store, key, text, strlen(text), o->deadline, unused);
+        o->store->run(o->store, &(tn_store_call){.kind = TN_STORE_SET,
+                                                 .key = key,
+                                                 .data = text,
+                                                 .bytes = strlen(text),
+                                                 .deadline = o->deadline});
     }
 }
 

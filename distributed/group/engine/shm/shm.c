@@ -105,17 +105,18 @@ static int make_block(tn__shm *e, uint64_t nonce, char *why) {
 static tn_status await_others(tn__shm *e, const tn_engine_options *o) {
     tn_status status = TN_OK;
     for (int r = 1; r < o->ranks && status == TN_OK; r++) {
-        char key[32], why[TN_ENGINE_WHY] = "";
-        tn_store_value value = {0};
+        char key[32];
         snprintf(key, sizeof(key), "joined/%d", r);
-        status = o->store->get(o->store, key, &value, o->deadline, why);
+        tn_store_call c = {.kind = TN_STORE_GET, .key = key, .deadline = o->deadline};
+        status = o->store->run(o->store, &c);
+        size_t bytes = c.value.bytes;
         if (status != TN_OK) {
-            status = tn__shm_fail(e, TN_EPEER, "rank %d has not joined: %s", r, why);
-        } else if (value.bytes > 0) {
+            status = tn__shm_fail(e, TN_EPEER, "rank %d has not joined: %s", r, c.why);
+        } else if (bytes > 0) {
             status = tn__shm_fail(e, TN_EPEER, "rank %d could not join: %.*s", r,
-                                  (int)(value.bytes < 400 ? value.bytes : 400), (char *)value.data);
+                                  (int)(bytes < 400 ? bytes : 400), (char *)c.value.data);
         }
-        free(value.data);
+        free(c.value.data);
     }
     return status;
 }
@@ -127,11 +128,15 @@ static tn_status shm_host(tn__shm *e, const tn_engine_options *o, int *fd, char 
     }
     *fd = a.fd = make_block(e, a.nonce, why);
     a.failed = a.fd < 0 ? errno : 0;
-    char store_why[TN_ENGINE_WHY] = "";
-    tn_status status = o->store->set(o->store, "block", &a, sizeof(a), o->deadline, store_why);
+    tn_store_call c = {.kind = TN_STORE_SET,
+                       .key = "block",
+                       .data = &a,
+                       .bytes = sizeof(a),
+                       .deadline = o->deadline};
+    tn_status status = o->store->run(o->store, &c);
     if (a.failed) { return TN_ENOMEM; }
     if (status != TN_OK) {
-        snprintf(why, TN_ENGINE_WHY, "%s", store_why);
+        snprintf(why, TN_ENGINE_WHY, "%s", c.why);
         return status;
     }
     status = await_others(e, o);
@@ -173,20 +178,27 @@ static tn_status open_block(tn__shm *e, const tn__shm_announcement *a, char *why
 }
 
 static tn_status shm_join(tn__shm *e, const tn_engine_options *o, char *why) {
-    tn_store_value value = {0};
-    tn_status status = o->store->get(o->store, "block", &value, o->deadline, why);
-    if (status != TN_OK) { return status; }
+    tn_store_call get = {.kind = TN_STORE_GET, .key = "block", .deadline = o->deadline};
+    tn_status status = o->store->run(o->store, &get);
+    if (status != TN_OK) {
+        snprintf(why, TN_ENGINE_WHY, "%s", get.why);
+        return status;
+    }
     tn__shm_announcement a = {.failed = EPROTO};
-    if (value.bytes == sizeof(a)) { memcpy(&a, value.data, sizeof(a)); }
-    free(value.data);
+    if (get.value.bytes == sizeof(a)) { memcpy(&a, get.value.data, sizeof(a)); }
+    free(get.value.data);
     status = open_block(e, &a, why);
     if (status == TN_OK) { take_seat(e); }
-    char key[32], store_why[TN_ENGINE_WHY] = "";
+    char key[32];
     snprintf(key, sizeof(key), "joined/%d", o->rank);
-    tn_status told = o->store->set(o->store, key, why, status == TN_OK ? 0 : strlen(why),
-                                   o->deadline, store_why);
+    tn_store_call set = {.kind = TN_STORE_SET,
+                         .key = key,
+                         .data = why,
+                         .bytes = status == TN_OK ? 0 : strlen(why),
+                         .deadline = o->deadline};
+    tn_status told = o->store->run(o->store, &set);
     if (status == TN_OK && told != TN_OK) {
-        snprintf(why, TN_ENGINE_WHY, "%s", store_why);
+        snprintf(why, TN_ENGINE_WHY, "%s", set.why);
         return told;
     }
     return status;
