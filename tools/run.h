@@ -115,8 +115,7 @@ int guard_main(int argc, char **argv);
 
 typedef struct output output;
 
-/* Makes the folder, unless it exists. Returns the variable that tells the ranks of it; NULL: there
- * is none, which was said. */
+/* Makes the folder, unless it exists. Its path; NULL: there is none, which was said. */
 char *memory_folder(const char *marker, output *out);
 void memory_remove(const char *marker);
 
@@ -143,7 +142,7 @@ typedef struct workers {
     double ended;    /* when the last rank did */
     bool gone;
     guard guard;
-    char *memory;  /* a variable for the ranks of a job on one host; NULL */
+    char *memory;  /* a folder for the ranks of a job on one host; NULL */
     sigset_t mask; /* for the ranks: the signals that were blocked before we started */
     pid_t earlier[MOST_CHILDREN]; /* children: those of a shell that then called exec */
     int earlier_count;

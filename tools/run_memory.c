@@ -24,7 +24,7 @@ char *memory_folder(const char *marker, output *out) {
         output_say(out, "%s: %s: ranks cannot save in memory", path, strerror(errno));
         return NULL;
     }
-    return text_new("TERN_MEMORY_DIR=%s", path);
+    return text_new("%s", path);
 }
 
 static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *at) {

@@ -27,6 +27,8 @@
 /* A process that still exists this long after SIGKILL hangs in the kernel. */
 static const double unkillable_seconds = 10;
 
+enum { MOST_VARIABLES = 32 }; /* of our own in a rank's environment */
+
 /* ---- The program ----------------------------------------------------------------------------- */
 
 /* Whether a program may be started; false with errno. */
@@ -71,38 +73,28 @@ char *find_program(const char *name) {
 
 /* ---- The environment of a rank --------------------------------------------------------------- */
 
-static const char *const names[] = {"RANK",
-                                    "LOCAL_RANK",
-                                    "WORLD_SIZE",
-                                    "LOCAL_WORLD_SIZE",
-                                    "GROUP_RANK",
-                                    "GROUP_WORLD_SIZE",
-                                    "MASTER_ADDR",
-                                    "MASTER_PORT",
-                                    "TERN_TOKEN",
-                                    "TERN_STORE",
-                                    "TERN_MEMORY_DIR",
-                                    "TERN_RUN_ID",
-                                    "TERN_RESTART_COUNT",
-                                    "TORCHELASTIC_RESTART_COUNT",
-                                    "TORCHELASTIC_MAX_RESTARTS",
-                                    "TORCHELASTIC_RUN_ID",
-                                    "TERN_LAUNCHER",
-                                    "TERN_COMMAND",
-                                    "TERN_PROGRESS",
-                                    "TERN_FLIGHT_DIR"};
-enum { VARIABLES = sizeof(names) / sizeof(*names) };
-
-static bool is_ours(const char *entry) {
-    size_t length = strcspn(entry, "=");
-    for (int i = 0; i < VARIABLES; i++) {
-        if (strncmp(names[i], entry, length) == 0 && !names[i][length]) { return true; }
+/* A launcher that is itself a rank does not pass these on. */
+static bool is_inherited(const char *entry) {
+    static const char *const own[] = {"TERN_MEMORY_DIR=", "TERN_COMMAND=", "TERN_PROGRESS="};
+    bool found = false;
+    for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++) {
+        found = found || strncmp(entry, own[i], strlen(own[i])) == 0;
     }
-    return false;
+    return !found;
 }
 
-/* The launcher's environment with the rank's own variables. An outer TERN_FLIGHT_DIR stays when
- * there is no log folder. */
+/* Puts NAME=VALUE into the list, in the place of the variable's older value. */
+static void set_variable(char **list, char *entry) {
+    size_t name = strcspn(entry, "=") + 1;
+    while (*list && strncmp(*list, entry, name) != 0) {
+        list++;
+    }
+    free(*list);
+    *list = entry;
+}
+
+/* The launcher's environment with the rank's own variables (distributed/init/environment.c reads
+ * them). */
 static char **worker_environment(const workers *w, const run_options *o, const run_round *r,
                                  int local, const char *folder, int columns) {
     extern char **environ;
@@ -110,32 +102,32 @@ static char **worker_environment(const workers *w, const run_options *o, const r
     while (environ[count]) {
         count++;
     }
-    char **list = memory_new((size_t)count + VARIABLES + 1, sizeof(*list));
+    char **list = memory_new((size_t)count + MOST_VARIABLES, sizeof(*list));
     for (int i = 0; i < count; i++) {
-        bool kept =
-            !is_ours(environ[i]) || (!folder && strncmp(environ[i], "TERN_FLIGHT_DIR=", 16) == 0);
-        if (kept) { list[n++] = text_new("%s", environ[i]); }
+        if (is_inherited(environ[i])) { list[n++] = text_new("%s", environ[i]); }
     }
-    list[n++] = text_new("RANK=%d", r->first + local);
-    list[n++] = text_new("LOCAL_RANK=%d", local);
-    list[n++] = text_new("WORLD_SIZE=%d", r->world);
-    list[n++] = text_new("LOCAL_WORLD_SIZE=%d", r->local);
-    list[n++] = text_new("GROUP_RANK=%d", r->node);
-    list[n++] = text_new("GROUP_WORLD_SIZE=%d", r->nodes);
-    list[n++] = text_new("MASTER_ADDR=%s", r->store.host);
-    list[n++] = text_new("MASTER_PORT=%d", r->store.port);
-    list[n++] = text_new("TERN_TOKEN=%s", o->token);
-    list[n++] = text_new("TERN_STORE=agent"); /* served by the launcher: rank 0 need not */
-    list[n++] = text_new("TERN_RUN_ID=%s", o->run_id);
-    list[n++] = text_new("TERN_RESTART_COUNT=%d", r->restarts);
-    list[n++] = text_new("TORCHELASTIC_RESTART_COUNT=%d", r->restarts);
-    list[n++] = text_new("TORCHELASTIC_MAX_RESTARTS=%d", o->max_restarts);
-    list[n++] = text_new("TORCHELASTIC_RUN_ID=%s", o->run_id);
-    list[n++] = text_new("%s", w->guard.marker);
-    if (w->memory) { list[n++] = text_new("%s", w->memory); }
-    if (o->command) { list[n++] = text_new("TERN_COMMAND=%s", o->command); }
-    if (r->first + local == 0 && columns > 0) { list[n++] = text_new("TERN_PROGRESS=%d", columns); }
-    if (folder) { list[n++] = text_new("TERN_FLIGHT_DIR=%s", folder); }
+    set_variable(list, text_new("RANK=%d", r->first + local));
+    set_variable(list, text_new("LOCAL_RANK=%d", local));
+    set_variable(list, text_new("WORLD_SIZE=%d", r->world));
+    set_variable(list, text_new("LOCAL_WORLD_SIZE=%d", r->local));
+    set_variable(list, text_new("GROUP_RANK=%d", r->node));
+    set_variable(list, text_new("GROUP_WORLD_SIZE=%d", r->nodes));
+    set_variable(list, text_new("MASTER_ADDR=%s", r->store.host));
+    set_variable(list, text_new("MASTER_PORT=%d", r->store.port));
+    set_variable(list, text_new("TERN_TOKEN=%s", o->token));
+    set_variable(list, text_new("TERN_STORE=agent")); /* rank 0 need not serve it */
+    set_variable(list, text_new("TERN_RUN_ID=%s", o->run_id));
+    set_variable(list, text_new("TERN_RESTART_COUNT=%d", r->restarts));
+    set_variable(list, text_new("TORCHELASTIC_RESTART_COUNT=%d", r->restarts));
+    set_variable(list, text_new("TORCHELASTIC_MAX_RESTARTS=%d", o->max_restarts));
+    set_variable(list, text_new("TORCHELASTIC_RUN_ID=%s", o->run_id));
+    set_variable(list, text_new("%s", w->guard.marker));
+    if (w->memory) { set_variable(list, text_new("TERN_MEMORY_DIR=%s", w->memory)); }
+    if (o->command) { set_variable(list, text_new("TERN_COMMAND=%s", o->command)); }
+    if (folder) { set_variable(list, text_new("TERN_FLIGHT_DIR=%s", folder)); }
+    if (r->first + local == 0 && columns > 0) {
+        set_variable(list, text_new("TERN_PROGRESS=%d", columns));
+    }
     return list;
 }
 
