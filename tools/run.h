@@ -48,7 +48,6 @@ typedef struct run_options {
     char run_id[65];
     char token[TN__TOKEN];
     char node_name[65];  /* of this host, for messages */
-    char devices[257];   /* as in a node's card */
     double monitor;      /* seconds between two signs of life */
     double heartbeat;    /* a node silent for this long is lost */
     double timeout;      /* to wait for enough nodes */
@@ -69,11 +68,6 @@ int run_main(int argc, char **argv);
 /* The command and the options that its environment gives, for the rows of a table
  * (run_environment.c). */
 char **environment_words(char *command, const tn_option *rows, int *count);
-
-/* How many GPUs this host has (run_devices.c). */
-int count_gpus(void);
-/* What the plugin for GPUs was built with and finds here, as one word; "-": there is none. */
-void describe_devices(char *word, size_t size);
 
 /* ---- Small things (run_small.c) -------------------------------------------------------------- */
 

@@ -239,44 +239,9 @@ static int choose_members(leader *l, node **members) {
     return count;
 }
 
-/* "host a has CUDA 12.4 (driver 12.4), …": one word in the info. */
-static void put_devices(tn__buffer *to, const node *n) {
-    tn__buffer_format(to, "host %s has ", n->info.name);
-    size_t from = to->bytes;
-    bool put = tn__buffer_text(to, n->info.devices);
-    for (char *c = put ? strchr(to->at + from, '_') : NULL; c; c = strchr(c, '_')) {
-        *c = ' ';
-    }
-}
-
-/* Warns when the members have other drivers or libraries for their GPUs, once for each member.
- * Hosts without the plugin are not compared. */
-static void compare_devices(tn__buffer *why, node *const *members, int count) {
-    const node *first = NULL;
-    bool warned = false;
-    for (int i = 0; i < count; i++) {
-        node *n = members[i];
-        bool has = strcmp(n->info.devices, "-") != 0, compared = n->compared;
-        n->compared = true;
-        first = first ? first : has ? n : NULL;
-        if (!has || compared || strcmp(n->info.devices, first->info.devices) == 0) { continue; }
-        if (!warned) {
-            tn__buffer_format(why,
-                              "%swarning: the hosts' libraries for GPUs differ, so results may, "
-                              "and NCCL refuses other versions of itself: ",
-                              why->bytes ? "\n" : "");
-            put_devices(why, first);
-            warned = true;
-        }
-        tn__buffer_text(why, "; ");
-        put_devices(why, n);
-    }
-}
-
 static void start_round(leader *l) {
     node **members = memory_new((size_t)l->count, sizeof(*members));
     int count = choose_members(l, members);
-    compare_devices(&l->why, members, count);
     char *why = text_take(&l->why);
     order *o = give_order(l, ORDER_START, ++l->round, why);
     o->count = count;

@@ -17,7 +17,6 @@ typedef struct node {
 
     /* The leader's own: */
     bool admitted;    /* it may take part: there was a free place */
-    bool compared;    /* with the others' devices */
     bool member;      /* of the round */
     double came;      /* since when there has been no place; 0: not checked yet */
     char *gone;       /* why it has lost its place; NULL: it has not */

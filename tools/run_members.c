@@ -99,7 +99,6 @@ static node_info describe_node(const run_options *o) {
                       .pid = (int)getpid()};
     strcpy(info.run_id, o->run_id);
     strcpy(info.name, o->node_name);
-    strcpy(info.devices, o->devices);
     snprintf(info.version, sizeof(info.version), "%s", tn__version_text());
     return info;
 }

@@ -16,10 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <tern/train.h>
 #include <unistd.h>
 
-enum { DEFAULT_PORT = 29400, LONGEST = 1000000 }; /* torchrun's; seconds */
+enum { DEFAULT_PORT = 29400, LONGEST = 1000000, DRIVER_SECONDS = 20 }; /* torchrun's port */
 
 /* Which hosts there are, and where they meet. */
 typedef struct place {
@@ -69,6 +70,19 @@ static void read_nodes(const char *text, void *to) {
 static int count_cores(void) {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+/* A child looks: a driver may start threads, take memory, or hang. */
+static int count_gpus(void) {
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(DRIVER_SECONDS);
+        int count = tn_device_count(TN_CUDA);
+        _exit(count < 255 ? count : 255);
+    }
+    bool ended = child > 0 && waitpid(child, &status, 0) == child;
+    return ended && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
 static void read_ranks(const char *text, void *to) {
@@ -339,7 +353,6 @@ static run_options asked_of = {
     .timeout = 600,
     .last_call = 3,
     .grace = 5,
-    .devices = "-",
 };
 static const place no_place = {.node_rank = -1, .min_nodes = 1, .max_nodes = 1};
 static parsing asked = {.o = &asked_of};
@@ -441,7 +454,6 @@ void run_options_parse(run_options *o, int argc, char **argv) {
     }
     asked_of.max_restarts = (int)asked.max_restarts;
     complete_options(&asked);
-    if (asked_of.max_nodes > 1) { describe_devices(asked_of.devices, sizeof(asked_of.devices)); }
     asked_of.command = asked.token ? NULL : command_line(argv + 1, asked_of.program - argv - 1);
     *o = asked_of;
 }

@@ -19,7 +19,6 @@ static const tn_field info_fields[] = {
     TN_FIELD_AS("requested rank", node_info, wanted, .least = -1, .most = MOST_NODES - 1),
     TN_FIELD_AS("process", node_info, pid, .least = 1, .most = INT_MAX),
     TN_FIELD_AS("job", node_info, run_id),
-    TN_FIELD(node_info, devices),
     {0},
 };
 

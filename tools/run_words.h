@@ -45,7 +45,6 @@ typedef struct node_info {
     int wanted; /* its node rank; -1: any */
     int pid;
     char run_id[65];
-    char devices[257]; /* CUDA, its driver, NCCL, …, with _ for spaces; "-": no plugin for them */
 } node_info;
 
 typedef enum node_state {

@@ -24,7 +24,6 @@ static node_info info_of(const char *name, int ranks, int wanted) {
     snprintf(info.version, sizeof(info.version), "%s", tn__version_text());
     snprintf(info.name, sizeof(info.name), "%s", name);
     strcpy(info.run_id, "job");
-    strcpy(info.devices, "-");
     return info;
 }
 

@@ -68,11 +68,10 @@ TEST(test_largest) {
     assert_refused(accept_text(&v, "start 2147483648\n1 1\n\n"), "its number is \"2147483648\"");
     assert_refused(accept_text(&v, "end 9223372036854775808\n\n"), "its number is");
     node_info info = {"",        "", MOST_NODES, MOST_NODES, MOST_RANKS, MOST_NODES - 1,
-                      INT32_MAX, "", ""};
+                      INT32_MAX, ""};
     memset(info.run_id, 'r', sizeof(info.run_id) - 1);
     memset(info.name, 'n', sizeof(info.name) - 1);
     memset(info.version, 'v', sizeof(info.version) - 1);
-    memset(info.devices, 'd', sizeof(info.devices) - 1);
     char *text = info_write(&info);
     node_info is;
     assert_true(info_read(text, &is));
@@ -87,8 +86,8 @@ TEST(test_largest) {
 /* Launchers of different versions can name each other. */
 TEST(test_another_version) {
     node_info info;
-    assert_true(info_read("0.1.0 host 1 2 8 -1 42 job -", &info));
-    assert_string_equal(info.devices, "-");
+    assert_true(info_read("0.1.0 host 1 2 8 -1 42 job", &info));
+    assert_string_equal(info.run_id, "job");
     assert_refused(info_read("9.0.0+abc host-b what it says today", &info), "nodes is \"what\"");
     assert_string_equal(info.version, "9.0.0+abc");
     assert_string_equal(info.name, "host-b");
