@@ -45,10 +45,11 @@ typedef struct launcher {
 
 /* ---- Phases ---------------------------------------------------------------------------------- */
 
-static void leave_job(launcher *l, const char *reason) {
+/* Node 0 ends the job for the others too. */
+static void leave_job(launcher *l, int code, const char *reason) {
     if (!l->left) {
         l->left = true;
-        agent_report(l->agent, NODE_LEFT, l->round.number, 0, reason);
+        agent_report(l->agent, NODE_LEFT, l->round.number, code, reason);
     }
 }
 
@@ -58,16 +59,6 @@ static void begin_ending(launcher *l, int code, int signal) {
         l->phase = ENDING;
         workers_stop(&l->workers, signal);
     }
-}
-
-/* For this launcher's own reason; node 0 ends the others too. */
-static void give_job_up(launcher *l, int code, int signal, const char *reason) {
-    if (agent_leads(l->agent)) {
-        agent_end_job(l->agent, code, reason);
-    } else {
-        leave_job(l, reason);
-    }
-    begin_ending(l, code, signal);
 }
 
 static void begin_round(launcher *l, const order *o) {
@@ -122,7 +113,8 @@ static void take_interrupt(launcher *l, int signal) {
     const char *name = sigabbrev_np(signal);
     char *reason = text_new("SIG%s ended the launcher on host %s", name, l->options.node_name);
     output_say(l->out, "SIG%s: ending the ranks (a second Ctrl-C kills them at once)", name);
-    give_job_up(l, 128 + signal, signal, reason);
+    leave_job(l, 128 + signal, reason);
+    begin_ending(l, 128 + signal, signal);
     free(reason);
 }
 
@@ -202,16 +194,17 @@ static void look_after_ranks(launcher *l) {
 static bool may_end(launcher *l) {
     if (l->phase != ENDING || !workers_gone(&l->workers)) { return false; }
     if (l->left_at == 0) {
-        leave_job(l, NULL);
+        leave_job(l, l->code, NULL);
         l->left_at = tn__now();
         output_end(l->out);
     }
     double waited = tn__now() - l->left_at;
-    double most = agent_leads(l->agent)    ? l->options.grace + shutdown_wait
-                  : agent_joined(l->agent) ? last_messages
-                                           : 0;
+    agent_state state = agent_state_now(l->agent);
+    double most = state == AGENT_LEADS    ? l->options.grace + shutdown_wait
+                  : state == AGENT_JOINED ? last_messages
+                                          : 0;
     bool hurry = l->interrupts > 1;
-    bool said = agent_ended(l->agent) || waited > most || hurry;
+    bool said = state == AGENT_ENDED || waited > most || hurry;
     /* Waits for a stopped terminal, as any program would, unless we were asked to end. */
     bool shown = output_ended(l->out) || (l->interrupts > 0 && waited > l->options.grace) || hurry;
     return said && shown;
@@ -285,7 +278,7 @@ int run_main(int argc, char **argv) {
         return 1;
     }
     main_loop(&l);
-    bool all_ended = agent_ended(l.agent) && output_ended(l.out);
+    bool all_ended = agent_state_now(l.agent) == AGENT_ENDED && output_ended(l.out);
     int status = exit_status(&l);
     workers_finish(&l.workers);
     if (!all_ended) { _exit(status); /* a thread hangs; it ends with the process */ }

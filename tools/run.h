@@ -212,6 +212,13 @@ int report_code(const worker *w);
 
 typedef struct agent agent;
 
+typedef enum agent_state {
+    AGENT_JOINING, /* or it could not */
+    AGENT_JOINED,
+    AGENT_LEADS, /* this is node 0 */
+    AGENT_ENDED  /* everything has been sent, or cannot be */
+} agent_state;
+
 /* Serves the store or joins it, then gives orders. On several hosts a thread does that. */
 agent *agent_new(const run_options *o);
 /* Readable when there are orders or the agent has ended. */
@@ -222,16 +229,11 @@ order *agent_order(agent *a);
 /* The round that it starts, as this node sees it. */
 run_round agent_round(const agent *a, const order *o);
 /* Sends the leader this node's state. FAILED and STOPPED may come with a report, LEFT with a
- * reason; `code` goes with them. */
+ * reason; `code` goes with them. Node 0 ends the job by leaving. */
 void agent_report(agent *a, node_state state, int round, int code, const char *text);
 /* Says to the ranks that one has succeeded: those that wait for it in tn_dist_init can stop. */
 void agent_rank_ended(agent *a, const run_round *r, const worker *w);
-/* On node 0: ends the job on all nodes. */
-void agent_end_job(agent *a, int code, const char *text);
-bool agent_leads(agent *a);
-bool agent_joined(agent *a);
-/* Whether everything has been sent, or cannot be. */
-bool agent_ended(agent *a);
+agent_state agent_state_now(agent *a);
 void agent_free(agent *a); /* only when it has ended */
 
 #endif

@@ -24,21 +24,18 @@ struct agent {
     int event, wake; /* eventfds: for the main thread, for this one */
 
     pthread_mutex_t lock;
-    order *first_order, **last_order; /* for the main thread */
+    agent_state state;
+    order_queue orders; /* for the main thread */
     node_report report;
     tn__buffer ended_ranks; /* lines "KEY TEXT", to be set for the other ranks */
-    char *end;              /* set: ends the job, with end_code */
-    int end_code;
-    double contact; /* when the last turn began that went well */
-    bool joined, leads, ended;
+    double contact;         /* when the last turn began that went well */
 };
 
 /* ---- Orders for the main thread -------------------------------------------------------------- */
 
 static void queue_order(agent *a, order *o) {
     pthread_mutex_lock(&a->lock);
-    *a->last_order = o;
-    a->last_order = &o->next;
+    orders_add(&a->orders, o);
     pthread_mutex_unlock(&a->lock);
     set_event(a->event);
 }
@@ -46,14 +43,13 @@ static void queue_order(agent *a, order *o) {
 /* There is nothing more to do: an error that is pending ends the job for this node. */
 static void end_agent(agent *a) {
     if (tn_error() != TN_OK) {
-        bool lost = a->joined && !a->leads;
-        char *why = error_take(), *text = text_new("%s%s", lost ? "node 0 is lost: " : "", why);
-        queue_order(a, order_new(ORDER_END, 1, text));
+        const char *what = a->state == AGENT_JOINED ? "node 0 is lost: " : "";
+        char *why = error_take();
+        queue_order(a, order_new(ORDER_END, 1, text_new("%s%s", what, why)));
         free(why);
-        free(text);
     }
     pthread_mutex_lock(&a->lock);
-    a->ended = true;
+    a->state = AGENT_ENDED;
     pthread_mutex_unlock(&a->lock);
     set_event(a->event);
 }
@@ -61,10 +57,9 @@ static void end_agent(agent *a) {
 /* ---- Turns ----------------------------------------------------------------------------------- */
 
 static void begin_membership(agent *a) {
-    membership_begin(&a->job, a->options);
+    bool joined = membership_begin(&a->job, a->options);
     pthread_mutex_lock(&a->lock);
-    a->joined = tn_error() == TN_OK;
-    a->leads = a->joined && a->job.leader;
+    if (joined) { a->state = a->job.leader ? AGENT_LEADS : AGENT_JOINED; }
     a->contact = tn__now();
     pthread_mutex_unlock(&a->lock);
 }
@@ -85,22 +80,20 @@ static bool agent_turn(agent *a) {
     leader *leads = a->job.leader;
     pthread_mutex_lock(&a->lock);
     node_report report = a->report;
-    char *ended = text_take(&a->ended_ranks), *end = a->end;
-    a->report.text = a->end = NULL;
+    char *ended = text_take(&a->ended_ranks);
+    a->report.text = NULL;
     pthread_mutex_unlock(&a->lock);
 
     send_ended(a, ended);
     membership_report(&a->job, &report);
-    if (leads && end) { leader_end(leads, a->end_code, end); }
     if (leads) { membership_lead(&a->job); }
     for (order *o; (o = membership_order(&a->job));) {
         queue_order(a, o);
     }
     free(report.text);
-    free(end);
     pthread_mutex_lock(&a->lock);
     a->contact = tn_error() == TN_OK ? begun : a->contact;
-    bool waits = a->first_order != NULL;
+    bool waits = a->orders.first != NULL;
     pthread_mutex_unlock(&a->lock);
     if (waits) { set_event(a->event); }
     return tn_error() == TN_OK && (report.state != NODE_LEFT || (leads && !leader_over(leads)));
@@ -109,7 +102,7 @@ static bool agent_turn(agent *a) {
 static void *agent_main(void *user) {
     agent *a = user;
     begin_membership(a);
-    while (a->joined && agent_turn(a)) {
+    while (a->state != AGENT_JOINING && agent_turn(a)) {
         poll(&(struct pollfd){.fd = a->wake, .events = POLLIN}, 1,
              (int)(1e3 * a->options->monitor));
         drain_event(a->wake);
@@ -124,7 +117,6 @@ agent *agent_new(const run_options *o) {
     agent *a = memory_new(1, sizeof(*a));
     pthread_mutex_init(&a->lock, NULL);
     a->options = o;
-    a->last_order = &a->first_order;
     /* Looking up the name of another host may take long, too. */
     a->threaded = o->max_nodes > 1 || !tn__host_is_near(o->host);
     a->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -142,28 +134,20 @@ int agent_event(const agent *a) {
     return a->event;
 }
 
-static order *take_order(agent *a) {
-    order *o = a->first_order;
-    if (o) {
-        a->first_order = o->next;
-        a->last_order = a->first_order ? a->last_order : &a->first_order;
-    }
-    return o;
-}
-
 order *agent_order(agent *a) {
     drain_event(a->event);
-    if (!a->threaded && !a->ended && !(a->joined && agent_turn(a))) { end_agent(a); }
+    bool turns = !a->threaded && a->state != AGENT_ENDED;
+    if (turns && (a->state == AGENT_JOINING || !agent_turn(a))) { end_agent(a); }
     pthread_mutex_lock(&a->lock);
-    order *o = a->first_order;
+    order *o = a->orders.first;
     bool start = o && o->kind == ORDER_START;
     if (start && o->next && o->next->kind == ORDER_END) {
-        order_free(take_order(a));
+        order_free(orders_take(&a->orders));
         start = false;
     }
     /* Until twice this time the others do not give this node up. */
     bool waits = start && a->threaded && tn__now() - a->contact > a->options->heartbeat / 2;
-    o = waits ? NULL : take_order(a);
+    o = waits ? NULL : orders_take(&a->orders);
     pthread_mutex_unlock(&a->lock);
     return o;
 }
@@ -190,44 +174,21 @@ void agent_rank_ended(agent *a, const run_round *r, const worker *w) {
     set_event(a->wake);
 }
 
-void agent_end_job(agent *a, int code, const char *text) {
+agent_state agent_state_now(agent *a) {
     pthread_mutex_lock(&a->lock);
-    free(a->end);
-    a->end = text_new("%s", text);
-    a->end_code = code;
+    agent_state state = a->state;
     pthread_mutex_unlock(&a->lock);
-    set_event(a->wake);
-}
-
-/* One of the flags. */
-static bool read_flag(agent *a, const bool *flag) {
-    pthread_mutex_lock(&a->lock);
-    bool set = *flag;
-    pthread_mutex_unlock(&a->lock);
-    return set;
-}
-
-bool agent_leads(agent *a) {
-    return read_flag(a, &a->leads);
-}
-
-bool agent_joined(agent *a) {
-    return read_flag(a, &a->joined);
-}
-
-bool agent_ended(agent *a) {
-    return read_flag(a, &a->ended);
+    return state;
 }
 
 void agent_free(agent *a) {
     if (a->threaded) { pthread_join(a->thread, NULL); }
-    for (order *o; (o = take_order(a));) {
+    for (order *o; (o = orders_take(&a->orders));) {
         order_free(o);
     }
     membership_end(&a->job);
     tn__buffer_free(&a->ended_ranks);
     free(a->report.text);
-    free(a->end);
     close(a->event);
     close(a->wake);
     pthread_mutex_destroy(&a->lock);

@@ -124,17 +124,18 @@ static bool open_store(membership *m, double timeout, double answer) {
     return m->store != NULL;
 }
 
-static const char token_hint[] =
-    ". All launchers need the same --token-file, TERN_TOKEN or --token";
-static const char own_token_hint[] =
-    ". This launcher's token is made from the user's own and from --rdzv-id: copy the other host's "
-    "$XDG_CONFIG_HOME/tern/token (~/.config/tern/token) to this one, or give all launchers the "
-    "same --token-file or TERN_TOKEN";
-
 /* Raises why this launcher could not join. If it is the token, says where ours came from. */
-static void raise_refusal(const run_options *o, const char *served) {
-    char *why = error_take();
-    const char *hint = !strstr(why, "token") ? "" : o->own_token ? own_token_hint : token_hint;
+static void raise_refusal(const membership *m, const char *served) {
+    const run_options *o = m->options;
+    char *why = error_take(), unused[TN_STORE_WHY];
+    bool token = tn__tcp_probe(m->place.host, m->place.port, o->token, tn__now() + o->heartbeat,
+                               unused) == TN__DIAL_OTHER_JOB;
+    const char *hint =
+        !token         ? ""
+        : o->own_token ? ". This launcher's token is made from the user's own and from --rdzv-id: "
+                         "copy the other host's $XDG_CONFIG_HOME/tern/token (~/.config/tern/token) "
+                         "to this one, or give all launchers the same --token-file or TERN_TOKEN"
+                       : ". All launchers need the same --token-file, TERN_TOKEN or --token";
     tn_raise(TN_EPEER, "%s (and this host does not serve it: %s)%s", why, served, hint);
     free(why);
 }
@@ -184,7 +185,7 @@ bool membership_begin(membership *m, const run_options *o) {
     } else if (open_store(m, o->timeout, o->heartbeat)) {
         join_job(m);
     } else {
-        raise_refusal(o, served);
+        raise_refusal(m, served);
     }
     free(served);
     return tn_error() == TN_OK;
@@ -235,7 +236,7 @@ void membership_report(membership *m, const node_report *r) {
 /* The node loses its place: what it has sent makes no sense. */
 static void drop_strange(membership *m, node *n, const char *what) {
     char *why = error_take();
-    leader_drop(m->leader, n, "its %s makes no sense: %s", what, why);
+    leader_drop(m->leader, n, text_new("its %s makes no sense: %s", what, why));
     free(why);
 }
 
@@ -310,7 +311,7 @@ static order *refuse_order(membership *m, const char *text) {
     m->refusal = text_new("order %d in the store cannot be followed: %s (\"%.*s\")", m->orders, why,
                           line < LONGEST_QUOTE ? line : LONGEST_QUOTE, text);
     free(why);
-    return order_new(ORDER_END, 1, m->refusal);
+    return order_new(ORDER_END, 1, text_new("%s", m->refusal));
 }
 
 static order *read_order(membership *m) {
@@ -328,7 +329,7 @@ static order *read_order(membership *m) {
 
 order *membership_order(membership *m) {
     order *o;
-    while ((o = m->leader ? leader_order(m->leader) : read_order(m))) {
+    while ((o = m->leader ? orders_take(&m->leader->orders) : read_order(m))) {
         bool known = !m->leader || !m->store || write_order(m, o);
         if (o->kind == ORDER_DROP && o->number == m->id) { /* for this node the job is over */
             o->kind = ORDER_END;

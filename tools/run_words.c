@@ -127,9 +127,10 @@ bool heartbeat_read(const char *text, int rounds, heartbeat *h) {
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 
-order *order_new(order_kind kind, int number, const char *text) {
+order *order_new(order_kind kind, int number, char *text) {
     order *o = memory_new(1, sizeof(*o));
-    *o = (order){.kind = kind, .number = number, .text = text_new("%.*s", LONGEST_TEXT, text)};
+    *o = (order){.kind = kind, .number = number, .text = text ? text : text_new("%s", "")};
+    if (strlen(o->text) > LONGEST_TEXT) { o->text[LONGEST_TEXT] = 0; }
     return o;
 }
 
@@ -139,6 +140,20 @@ void order_free(order *o) {
         free(o->text);
         free(o);
     }
+}
+
+void orders_add(order_queue *q, order *o) {
+    *(q->first ? &q->last->next : &q->first) = o;
+    q->last = o;
+}
+
+order *orders_take(order_queue *q) {
+    order *o = q->first;
+    if (o) {
+        q->first = o->next;
+        o->next = NULL;
+    }
+    return o;
 }
 
 char *order_write(const order *o) {
@@ -186,7 +201,7 @@ static bool read_order(order *o, const char *text) {
 }
 
 order *order_read(const char *text) {
-    order *o = order_new(ORDER_END, 1, "");
+    order *o = order_new(ORDER_END, 1, NULL);
     if (!read_order(o, text)) {
         order_free(o);
         o = NULL;

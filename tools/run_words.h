@@ -89,11 +89,21 @@ typedef struct order {
     char *text; /* why, for the user; "": nothing to say */
 } order;
 
-order *order_new(order_kind kind, int number, const char *text);
+/* Takes the text; NULL: nothing to say. */
+order *order_new(order_kind kind, int number, char *text);
 char *order_write(const order *o);
 /* NULL after raising. */
 order *order_read(const char *text);
 void order_free(order *o);
+
+/* Orders that nobody has taken yet; empty at first. */
+typedef struct order_queue {
+    order *first, *last;
+} order_queue;
+
+void orders_add(order_queue *q, order *o);
+/* The first, for the caller to free; NULL: there is none. */
+order *orders_take(order_queue *q);
 
 /* Where the store is. */
 typedef struct node_place {

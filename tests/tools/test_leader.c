@@ -46,7 +46,7 @@ static void report_state(leader *l, int id, node_state state, int code, int64_t 
 
 /* The next order must be this one. */
 static void assert_order(leader *l, order_kind kind, int number, const char *text) {
-    order *o = leader_order(l);
+    order *o = orders_take(&l->orders);
     assert_non_null(o);
     assert_int_equal(o->kind, kind);
     assert_int_equal(o->number, number);
@@ -55,18 +55,18 @@ static void assert_order(leader *l, order_kind kind, int number, const char *tex
 }
 
 static void assert_start(leader *l, int round, int count, const round_member *members) {
-    order *o = leader_order(l);
+    order *o = orders_take(&l->orders);
     assert_true(o && o->kind == ORDER_START && o->number == round && o->count == count);
     assert_memory_equal(o->members, members, (size_t)count * sizeof(*members));
     order_free(o);
-    assert_null(leader_order(l));
+    assert_null(orders_take(&l->orders));
 }
 
 /* A last call, another node by its wanted rank, a failure, a restart, and success. */
 TEST(test_a_job) {
     leader *l = leader_at(100, 1);
     leader_tick(l, 101);
-    assert_null(leader_order(l));
+    assert_null(orders_take(&l->orders));
     leader_tick(l, 104.5);
     assert_start(l, 1, 1, (round_member[]){{0, 1}});
     join_node(l, 1, "b", 0, 105);
@@ -81,13 +81,13 @@ TEST(test_a_job) {
     assert_order(l, ORDER_STOP, 2, "");
     report_state(l, 0, NODE_STOPPED, 7, 2);
     leader_tick(l, 108);
-    assert_null(leader_order(l)); /* node 1 has not ended its ranks */
+    assert_null(orders_take(&l->orders)); /* node 1 has not ended its ranks */
     report_state(l, 1, NODE_STOPPED, 5, 1);
     l->nodes[1].report = strdup("it was first\nlast words");
     l->nodes[0].report = strdup("it was second\nlast words");
     leader_tick(l, 109);
     leader_tick(l, 109.1);
-    order *o = leader_order(l);
+    order *o = orders_take(&l->orders);
     assert_int_equal(o->kind, ORDER_START);
     assert_string_equal(o->text, "it was first\nlast words\n  and it was second\n"
                                  "all ranks start again: restart 1 of 1");
@@ -112,7 +112,7 @@ TEST(test_silence) {
     report_state(l, 0, NODE_RUNNING, 0, 0);
     report_state(l, 1, NODE_RUNNING, 0, 0);
     leader_tick(l, 130); /* it was stopped for 30 s */
-    assert_null(leader_order(l));
+    assert_null(orders_take(&l->orders));
     for (int i = 1; i <= 11; i++) {
         leader_tick(l, 130 + i);
     }
@@ -122,7 +122,7 @@ TEST(test_silence) {
     leader_tick(l, 142); /* the verdict */
     leader_tick(l, 143); /* the last call begins */
     leader_tick(l, 146);
-    order *o = leader_order(l);
+    order *o = orders_take(&l->orders);
     assert_true(o->kind == ORDER_START && o->count == 1);
     assert_string_equal(o->text, "node 1 (host b, ranks 1-2) is lost: it gave no sign of life for "
                                  "11.0 s\nall ranks start again on 1 host");
@@ -139,9 +139,9 @@ TEST(test_full) {
     join_node(l, 2, "c", 1, 101);
     join_node(l, 3, "d", -1, 101);
     leader_tick(l, 101);
-    assert_null(leader_order(l));
+    assert_null(orders_take(&l->orders));
     leader_tick(l, 102);
-    assert_null(leader_order(l));
+    assert_null(orders_take(&l->orders));
     l->nodes[1].heard = l->nodes[2].heard = l->nodes[3].heard = 102.5;
     leader_tick(l, 103);
     assert_order(l, ORDER_DROP, 2, "--node-rank 1 is taken by host b (pid 42)");
