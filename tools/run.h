@@ -95,9 +95,9 @@ typedef struct guard {
 
 /* Starts the guard's process, also to replace one that died. False with errno. */
 bool guard_start(guard *g);
-/* From now on the guard ends this process group. Also called between fork and exec. */
-void guard_add(const guard *g, pid_t group);
-void guard_remove(const guard *g, pid_t group);
+/* '+': from now on the guard ends this process group; '-': it does not. Also called between fork
+ * and exec. */
+void guard_write(const guard *g, char sign, pid_t group);
 /* Kills every process that carries the marker, in any group or session; returns how many. */
 int guard_sweep(const char *marker);
 /* Lets it finish and waits for its end. */

@@ -54,25 +54,16 @@ bool guard_start(guard *g) {
     return true;
 }
 
-static void tell_guard(const guard *g, char sign, pid_t group) {
+void guard_write(const guard *g, char sign, pid_t group) {
     char line[16];
     int length = snprintf(line, sizeof(line), "%c%d\n", sign, (int)group);
-    /* fails when the guard is dead: noticed elsewhere */
     ssize_t put = write(g->pipe, line, (size_t)length);
-    (void)put;
-}
-
-void guard_add(const guard *g, pid_t group) {
-    tell_guard(g, '+', group);
-}
-
-void guard_remove(const guard *g, pid_t group) {
-    tell_guard(g, '-', group);
+    (void)put; /* fails when the guard is dead: noticed elsewhere */
 }
 
 void guard_finish(guard *g) {
     if (g->pid > 0) {
-        tell_guard(g, '.', 0);
+        guard_write(g, '.', 0);
         close(g->pipe);
         kill(g->pid, SIGCONT); /* in case somebody has stopped it */
         while (waitpid(g->pid, NULL, 0) < 0 && errno == EINTR) {}

@@ -34,27 +34,14 @@ enum { MOST_VARIABLES = 32 }; /* of our own in a rank's environment */
 /* Whether a program may be started; false with errno. */
 static bool is_program(const char *file) {
     struct stat about;
-    if (stat(file, &about) == 0 && S_ISDIR(about.st_mode)) {
-        errno = EISDIR;
-        return false;
-    }
-    return access(file, X_OK) == 0;
+    bool folder = stat(file, &about) == 0 && S_ISDIR(about.st_mode);
+    bool fits = !folder && access(file, X_OK) == 0;
+    errno = folder ? EISDIR : errno;
+    return fits;
 }
 
-static _Noreturn void refuse_program(const char *name, int code, const char *why) {
-    char *text = text_new("%s: %s", name, why);
-    tn__plain_lines(text);
-    fprintf(stderr, "tern run: %s\n", text);
-    exit(code);
-}
-
-char *find_program(const char *name) {
-    if (strchr(name, '/')) {
-        if (!is_program(name)) {
-            refuse_program(name, errno == ENOENT ? 127 : 126, strerror(errno));
-        }
-        return text_new("%s", name);
-    }
+/* NULL: it is in none of the folders of PATH. */
+static char *search_path(const char *name) {
     const char *path = getenv("PATH");
     char *folders = text_new("%s", path ? path : "/bin:/usr/bin"), *rest = folders, *file = NULL;
     for (char *folder; !file && (folder = strsep(&rest, ":"));) {
@@ -65,10 +52,20 @@ char *find_program(const char *name) {
         }
     }
     free(folders);
-    if (!file) {
-        refuse_program(name, 127, "not found in PATH (a program in this folder begins with ./)");
-    }
     return file;
+}
+
+char *find_program(const char *name) {
+    bool named = strchr(name, '/');
+    char *file = named ? text_new("%s", name) : search_path(name);
+    if (file && is_program(file)) { return file; }
+    int code = named && errno != ENOENT ? 126 : 127;
+    char *text = text_new("%s: %s", name,
+                          named ? strerror(errno)
+                                : "not found in PATH (a program in this folder begins with ./)");
+    tn__plain_lines(text);
+    fprintf(stderr, "tern run: %s\n", text);
+    exit(code);
 }
 
 /* ---- The environment of a rank --------------------------------------------------------------- */
@@ -177,7 +174,7 @@ static void keep_guard(workers *w, output *out) {
     output_say(out, "the guard process was killed: another one, pid %d, takes its place",
                (int)w->guard.pid);
     for (int i = 0; i < w->count; i++) {
-        if (!w->list[i].ended) { guard_add(&w->guard, w->list[i].pid); }
+        if (!w->list[i].ended) { guard_write(&w->guard, '+', w->list[i].pid); }
     }
 }
 
@@ -199,7 +196,7 @@ static _Noreturn void become_rank(const workers *w, const run_options *o, char *
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher) { _exit(1); /* it died before the line above */ }
-    guard_add(&w->guard, getpid());
+    guard_write(&w->guard, '+', getpid());
     int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     dup2(nothing, STDIN_FILENO); /* a background group that reads a terminal is stopped */
     dup2(ends[0], STDOUT_FILENO);
@@ -301,7 +298,7 @@ bool workers_reap(workers *w) {
         worker *one = find_worker(w, info.si_pid);
         if (one) {
             kill(-one->pid, SIGKILL);
-            guard_remove(&w->guard, one->pid);
+            guard_write(&w->guard, '-', one->pid);
         }
         int status = 0;
         waitpid(info.si_pid, &status, 0);
