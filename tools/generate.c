@@ -7,7 +7,6 @@
 
 #include "core/clock.h"
 #include "core/plain_text.h"
-#include "tools/error_words.h"
 #include "tools/model.h"
 
 #include <signal.h>
@@ -47,12 +46,20 @@ static tn_status join_world(generation *g) {
     return tn_error();
 }
 
+static void load_tokenizer(generation *g) {
+    tn_error_record error;
+    const char *path = g->asked.tokenizer;
+    g->words = tn_tokenizer_load(path ? path : g->asked.model);
+    if (!path && tn_error_take(&error)) {
+        tn_raise(error.status, "%s (--tokenizer PATH: where it is)", error.message);
+    }
+}
+
 static tn_status load_model(generation *g) {
     const generate_options *asked = &g->asked;
     tn_lm_shape shape;
     g->net = model_load(asked->model, asked->dtype, asked->mesh, g->world, &g->spread);
-    g->words =
-        g->net ? tn_tokenizer_load(asked->tokenizer ? asked->tokenizer : asked->model) : NULL;
+    if (g->net) { load_tokenizer(g); }
     if (!g->words || tn_lm_shape_of(g->net, &shape) != TN_OK ||
         tn_lm_specials_of(g->net, g->words, asked->model, &g->specials) != TN_OK) {
         return tn_error();
@@ -248,19 +255,10 @@ int generate_main(int argc, char **argv) {
         }
     }
     int status = tn_stop_asked() ? tn_stop_status() : g.failed ? EXIT_FAILURE : EXIT_SUCCESS;
-    if (tn_error()) {
-        bool elsewhere = g.net && !g.words && !g.asked.tokenizer;
-        fprintf(stderr, "tern generate: %s%s\n", error_why(),
-                elsewhere ? " (--tokenizer PATH: where it is)" : "");
-        status = EXIT_FAILURE;
-    } else if (g.asked.stats && g.first_rank) {
-        say_stats(&g);
-    }
+    if (!tn_error() && g.asked.stats && g.first_rank) { say_stats(&g); }
     tn_tokenizer_free(g.words);
     tn_lm_free(g.net);
     tn_spread_free(g.spread);
-    if (g.world && !tn_error()) { /* exiting with an error pending tells the other ranks why */
-        tn_dist_finish();
-    }
+    if (g.world && !tn_error()) { tn_dist_finish(); }
     return status;
 }

@@ -11,6 +11,7 @@
 #include "tools/run.h"
 
 #include "core/plain_text.h"
+#include "train/show/terminal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -315,10 +316,8 @@ static bool watch_file(output *o, int fd, source *s) {
 
 output *output_new(void) {
     output *o = memory_new(1, sizeof(*o));
-    const char *kind = getenv("TERM");
-    bool dumb = kind && strcmp(kind, "dumb") == 0;
-    o->streams[0].terminal = isatty(STDOUT_FILENO) && !dumb;
-    o->streams[1].terminal = isatty(STDERR_FILENO) && !dumb;
+    o->streams[0].terminal = tn__is_terminal(stdout);
+    o->streams[1].terminal = tn__is_terminal(stderr);
     pthread_mutex_init(&o->lock, NULL);
     o->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     o->ready = epoll_create1(EPOLL_CLOEXEC);

@@ -3,6 +3,7 @@
  * build. */
 #include "core/plain_text.h"
 #include "tools/convert.h"
+#include "tools/error_words.h"
 #include "tools/eval.h"
 #include "tools/generate.h"
 #include "tools/info.h"
@@ -46,6 +47,7 @@ static char run_name[] = "tern run", tokenizer_name[] = "tern tokenizer",
             tokens_name[] = "tern tokens", eval_name[] = "tern eval",
             generate_name[] = "tern generate", convert_name[] = "tern convert",
             plan_name[] = "tern plan", train_name[] = "tern train", info_name[] = "tern info";
+/* An error that is pending when they return is shown. */
 static const struct verb {
     const char *verb;
     char *name;
@@ -68,7 +70,10 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
         if (strcmp(verb, verbs[i].verb) == 0) {
             argv[1] = verbs[i].name;
-            return verbs[i].main(argc - 1, argv + 1);
+            int status = verbs[i].main(argc - 1, argv + 1);
+            if (tn_error() == TN_OK) { return status; }
+            fprintf(stderr, "%s: %s\n", verbs[i].name, error_why());
+            return EXIT_FAILURE; /* and with an error pending, which tells other ranks why */
         }
     }
     if (strcmp(verb, "_guard") == 0) { return guard_main(argc, argv); }
