@@ -27,32 +27,8 @@ struct agent {
     agent_state state;
     order_queue orders; /* for the main thread */
     node_report report;
-    tn__buffer ended_ranks; /* lines "KEY TEXT", to be set for the other ranks */
-    double contact;         /* when the last turn began that went well */
+    double contact; /* when the last turn began that went well */
 };
-
-/* ---- Orders for the main thread -------------------------------------------------------------- */
-
-static void queue_order(agent *a, order *o) {
-    pthread_mutex_lock(&a->lock);
-    orders_add(&a->orders, o);
-    pthread_mutex_unlock(&a->lock);
-    set_event(a->event);
-}
-
-/* There is nothing more to do: an error that is pending ends the job for this node. */
-static void end_agent(agent *a) {
-    if (tn_error() != TN_OK) {
-        const char *what = a->state == AGENT_JOINED ? "node 0 is lost: " : "";
-        char *why = error_take();
-        queue_order(a, order_new(ORDER_END, 1, text_new("%s%s", what, why)));
-        free(why);
-    }
-    pthread_mutex_lock(&a->lock);
-    a->state = AGENT_ENDED;
-    pthread_mutex_unlock(&a->lock);
-    set_event(a->event);
-}
 
 /* ---- Turns ----------------------------------------------------------------------------------- */
 
@@ -64,39 +40,44 @@ static void begin_membership(agent *a) {
     pthread_mutex_unlock(&a->lock);
 }
 
-/* Writes where tn_dist_init of the other ranks looks. Frees the lines. */
-static void send_ended(agent *a, char *lines) {
-    char *rest = lines;
-    for (char *line, *text; (line = strsep(&rest, "\n")) && (text = strchr(line, ' '));) {
-        *text = 0;
-        membership_set(&a->job, line, text + 1);
-    }
-    free(lines);
-}
-
 /* False when nothing more is to be sent, or an error is pending. */
 static bool agent_turn(agent *a) {
     double begun = tn__now();
-    leader *leads = a->job.leader;
+    order_queue orders = {0};
     pthread_mutex_lock(&a->lock);
     node_report report = a->report;
-    char *ended = text_take(&a->ended_ranks);
     a->report.text = NULL;
+    a->report.ended = (tn__buffer){0};
     pthread_mutex_unlock(&a->lock);
 
-    send_ended(a, ended);
-    membership_report(&a->job, &report);
-    if (leads) { membership_lead(&a->job); }
-    for (order *o; (o = membership_order(&a->job));) {
-        queue_order(a, o);
-    }
-    free(report.text);
+    membership_exchange(&a->job, &report, &orders);
+    bool sent = tn_error() == TN_OK;
     pthread_mutex_lock(&a->lock);
-    a->contact = tn_error() == TN_OK ? begun : a->contact;
+    a->contact = sent ? begun : a->contact;
+    for (order *o; (o = orders_take(&orders));) {
+        orders_add(&a->orders, o);
+    }
     bool waits = a->orders.first != NULL;
     pthread_mutex_unlock(&a->lock);
     if (waits) { set_event(a->event); }
-    return tn_error() == TN_OK && (report.state != NODE_LEFT || (leads && !leader_over(leads)));
+    const leader *leads = a->job.leader;
+    return sent && (report.state != NODE_LEFT || (leads && !leader_over(leads)));
+}
+
+/* There is nothing more to do: an error that is pending ends the job for this node. */
+static void end_agent(agent *a) {
+    order *last = NULL;
+    if (tn_error() != TN_OK) {
+        char *why = error_take();
+        const char *what = a->state == AGENT_JOINED ? "node 0 is lost: " : "";
+        last = order_new(ORDER_END, 1, text_new("%s%s", what, why));
+        free(why);
+    }
+    pthread_mutex_lock(&a->lock);
+    if (last) { orders_add(&a->orders, last); }
+    a->state = AGENT_ENDED;
+    pthread_mutex_unlock(&a->lock);
+    set_event(a->event);
 }
 
 static void *agent_main(void *user) {
@@ -161,14 +142,17 @@ run_round agent_round(const agent *a, const order *o) {
 void agent_report(agent *a, node_state state, int round, int code, const char *text) {
     pthread_mutex_lock(&a->lock);
     free(a->report.text);
-    a->report = (node_report){state, round, code, text ? text_new("%s", text) : NULL};
+    a->report.state = state;
+    a->report.round = round;
+    a->report.code = code;
+    a->report.text = text ? text_new("%s", text) : NULL;
     pthread_mutex_unlock(&a->lock);
     set_event(a->wake);
 }
 
 void agent_rank_ended(agent *a, const run_round *r, const worker *w) {
     pthread_mutex_lock(&a->lock);
-    tn__buffer_format(&a->ended_ranks, TN__ENDED_KEY " %d %s:%d\n", r->restarts, w->rank, r->world,
+    tn__buffer_format(&a->report.ended, TN__ENDED_KEY " %d %s:%d\n", r->restarts, w->rank, r->world,
                       a->options->node_name, (int)w->pid);
     pthread_mutex_unlock(&a->lock);
     set_event(a->wake);
@@ -187,7 +171,7 @@ void agent_free(agent *a) {
         order_free(o);
     }
     membership_end(&a->job);
-    tn__buffer_free(&a->ended_ranks);
+    tn__buffer_free(&a->report.ended);
     free(a->report.text);
     close(a->event);
     close(a->wake);

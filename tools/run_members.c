@@ -58,14 +58,6 @@ static void set_text(tn_store *store, agent_key key, char *text) {
     free(text);
 }
 
-void membership_set(membership *m, const char *key, const char *text) {
-    if (m->server) {
-        tn__store_server_set(m->server, key, text);
-    } else {
-        tn_store_set(m->store, key, text, strlen(text));
-    }
-}
-
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
 static bool is_loopback(const struct sockaddr *at) {
@@ -213,22 +205,40 @@ static int64_t number_failure(membership *m, const node_report *r) {
     return number > 0 ? number : 0;
 }
 
-void membership_report(membership *m, const node_report *r) {
+static void send_report(membership *m, const node_report *r) {
+    char *text = r->text;
     m->beat = (heartbeat){m->beat.count + 1, r->round, r->state, r->code, number_failure(m, r)};
     m->view.state = r->state;
     m->view.reported = r->round;
     if (m->leader) {
         node *own = &m->leader->nodes[0];
         own->beat = m->beat;
-        if (r->text) {
+        if (text) {
             free(own->report);
-            own->report = text_new("%s", r->text);
+            own->report = text;
         }
         return;
     }
-    const char *text = r->text ? r->text : r->state == NODE_LEFT ? m->refusal : NULL;
-    if (text) { set_text(m->store, key_of("text/%d/%d", m->id, r->round), text_new("%s", text)); }
+    if (!text && r->state == NODE_LEFT) {
+        text = m->refusal;
+        m->refusal = NULL;
+    }
+    if (text) { set_text(m->store, key_of("text/%d/%d", m->id, r->round), text); }
     set_text(m->store, key_of("beat/%d", m->id), heartbeat_write(&m->beat));
+}
+
+/* Ranks that wait in tn_dist_init for one that has ended can stop. */
+static void send_ended(membership *m, tn__buffer *ended) {
+    char *lines = text_take(ended), *rest = lines;
+    for (char *key, *text; (key = strsep(&rest, "\n")) && (text = strchr(key, ' '));) {
+        *text++ = 0;
+        if (m->server) {
+            tn__store_server_set(m->server, key, text);
+        } else {
+            tn_store_set(m->store, key, text, strlen(text));
+        }
+    }
+    free(lines);
 }
 
 /* ---- What other nodes have sent -------------------------------------------------------------- */
@@ -273,7 +283,7 @@ static void read_heartbeat(membership *m, node *n) {
     free(text);
 }
 
-void membership_lead(membership *m) {
+static void lead_job(membership *m) {
     leader *l = m->leader;
     int64_t joined = 0;
     bool more = m->store && tn_store_add(m->store, key_of("joined").text, 0, &joined) == TN_OK &&
@@ -327,16 +337,24 @@ static order *read_order(membership *m) {
     return o;
 }
 
-order *membership_order(membership *m) {
-    order *o;
-    while ((o = m->leader ? orders_take(&m->leader->orders) : read_order(m))) {
+static void take_orders(membership *m, order_queue *orders) {
+    for (order *o; (o = m->leader ? orders_take(&m->leader->orders) : read_order(m));) {
         bool known = !m->leader || !m->store || write_order(m, o);
         if (o->kind == ORDER_DROP && o->number == m->id) { /* for this node the job is over */
             o->kind = ORDER_END;
             o->number = 1;
         }
-        if (known && o->kind != ORDER_DROP) { return o; }
-        order_free(o);
+        if (known && o->kind != ORDER_DROP) {
+            orders_add(orders, o);
+        } else {
+            order_free(o);
+        }
     }
-    return NULL;
+}
+
+void membership_exchange(membership *m, node_report *r, order_queue *orders) {
+    send_ended(m, &r->ended);
+    send_report(m, r);
+    if (m->leader) { lead_job(m); }
+    take_orders(m, orders);
 }
