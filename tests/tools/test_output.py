@@ -17,7 +17,7 @@ import fcntl
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import LIMIT, command, environment, finish, has, holds, main, run, same, start, test, text, until
+from launch import LIMIT, command, environment, finish, go, has, holds, main, run, same, start, test, text, until
 
 
 def python(program):
@@ -100,8 +100,7 @@ def closed_reader():
     until(lambda: text("begun"), "it runs")
     same(p.stdout.readline(), b"[0] first\n")
     p.stdout.close()
-    with open("go", "w", encoding="utf-8"):
-        pass
+    go()
     finish(p, 1)
     same(text("logs/closed/attempt_0/0/stdout.log"), "first\n" + "".join(f"{i}\n" for i in range(1000)))
     same(text(p.name + ".err").count("stdout: Broken pipe"), 1)

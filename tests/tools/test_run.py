@@ -7,13 +7,9 @@ import time
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import TERN, environment, errors, finish, free_port, has, holds, main, run, same, start, test, text, until
+from launch import TERN, environment, errors, finish, free_port, go, has, holds, main, run, same, shell, start, test, text, until
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, under which tests may run, silences it for everything below
-
-
-def shell(script):
-    return ["sh", "-c", script]
 
 
 @test
@@ -162,8 +158,7 @@ def followers():
                               '[ $RANK = 1 ] || exit 5; while [ -e /proc/$(cat pid.0)/fd/0 ]; do sleep 0.05; done; kill -SEGV $$'))
     until(lambda: text("pid.0") and text("pid.1"), "both ranks run")
     p.send_signal(signal.SIGSTOP)
-    with open("go", "w", encoding="utf-8"):
-        pass
+    go()
     until(lambda: all("State:\tZ" in text(f"/proc/{text(f'pid.{r}').strip()}/status") for r in range(2)), "both have ended")
     p.send_signal(signal.SIGCONT)
     finish(p, 128 + signal.SIGSEGV)
