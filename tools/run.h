@@ -1,18 +1,6 @@
 /* `tern run`: starts a program as ranks, together with launchers on other hosts,
  * and ends with them.
- *
- *     run.c            the main thread: one poll loop over signals, orders and deadlines
- *     run_options.c    what the user asked for
- *     run_environment.c   options that a service gives in variables
- *     run_workers.c    the ranks of this host as processes: start, end, reap
- *     run_memory.c     a folder in memory in which ranks save what must outlive them
- *     run_guard.c      a process that ends the ranks when the launcher itself is killed
- *     run_output.c     a thread between the ranks' pipes and our own stdout, stderr and log files
- *     run_report.c     which rank failed first, and its last lines
- *     run_leader.c     on node 0: who takes part, rounds, restarts, the verdict
- *     run_words.c      what launchers write to each other, and when an order is valid
- *     run_members.c    this node's part in the job: orders from the leader, reports to it
- *     run_agent.c      on several hosts, the thread for that, which waits for the network
+ * README.md lists its parts.
  *
  * The main thread never waits for the network or for a terminal; the threads that do may hang
  * there, and the program still ends in bounded time.

@@ -159,20 +159,12 @@ static void read_ports(const char *text, void *unused) {
 
 /* "host", "host:port", "[::1]:port"; without a port it is -1. */
 static void read_endpoint(run_options *o, const char *text) {
-    const char *host = text, *end, *port = NULL;
-    if (*text == '[') {
-        host = text + 1;
-        end = strchr(text, ']');
-        port = end && end[1] == ':' ? end + 2 : NULL;
-        if (!end || (end[1] && !port)) {
-            tn_options_refuse("--rdzv-endpoint is \"%s\": should be [ADDRESS]:PORT", text);
-        }
-    } else {
-        end = text + strcspn(text, ":");
-        port = *end ? end + 1 : NULL;
-    }
-    if (end == host || (size_t)(end - host) >= sizeof(o->host)) {
-        tn_options_refuse("--rdzv-endpoint is \"%s\": should be HOST:PORT", text);
+    bool bracket = *text == '[';
+    const char *host = text + bracket, *end = host + strcspn(host, bracket ? "]" : ":");
+    const char *after = end + (bracket && *end), *port = *after == ':' ? after + 1 : NULL;
+    if (end == host || (size_t)(end - host) >= sizeof(o->host) || (*after && !port) ||
+        (bracket && !*end)) {
+        tn_options_refuse("the endpoint is \"%s\": should be HOST:PORT or [ADDRESS]:PORT", text);
     }
     snprintf(o->host, sizeof(o->host), "%.*s", (int)(end - host), host);
     o->port = port ? read_whole("rdzv-endpoint's port", port, 0, 65535) : -1;
@@ -240,23 +232,16 @@ static void choose_place(const parsing *p) {
         tn_options_refuse(
             "--rdzv-endpoint and --master-addr, --master-port are alternatives: give one");
     }
-    if (at->endpoint) {
-        read_endpoint(o, at->endpoint);
-        bool any_port = o->port == 0;
-        if (any_port && (o->max_nodes > 1 || !tn__host_is_near(o->host))) {
-            tn_options_refuse(
-                "--rdzv-endpoint is \"%s\": port 0 (any free port) works only with one host, "
-                "on localhost",
-                at->endpoint);
-        }
-        o->alone = any_port;
-    } else {
-        o->alone = !at->address;
-        if (at->address && (!*at->address || strlen(at->address) >= sizeof(o->host))) {
-            tn_options_refuse("--master-addr is \"%s\" (must be a host)", at->address);
-        }
-        snprintf(o->host, sizeof(o->host), "%s", at->address ? at->address : "127.0.0.1");
-        o->port = at->port || o->alone ? (int)at->port : -1;
+    char *parts = at->address ? text_new("[%s]", at->address) : NULL;
+    const char *endpoint = parts ? parts : at->endpoint;
+    read_endpoint(o, endpoint ? endpoint : "127.0.0.1:0");
+    free(parts);
+    if (at->port) { o->port = (int)at->port; }
+    o->alone = !endpoint || o->port == 0;
+    if (endpoint && o->alone && (o->max_nodes > 1 || !tn__host_is_near(o->host))) {
+        tn_options_refuse("--rdzv-endpoint is \"%s\": port 0 (any free port) works only with one "
+                          "host, on localhost",
+                          at->endpoint);
     }
     choose_port(o);
     if (o->alone && o->max_nodes > 1) {
@@ -318,14 +303,12 @@ static void complete_options(const parsing *p) {
 }
 
 /* `tern run` and its options. */
-static char *command_line(char *const *options, ptrdiff_t count) {
-    static char run[] = "run";
-    char **words = memory_new((size_t)count + 2, sizeof(*words));
-    words[0] = program_invocation_name;
-    words[1] = run;
-    memcpy(words + 2, options, (size_t)count * sizeof(*words));
-    char *line = tn__shell_line(words, (int)count + 2);
-    free(words);
+static char *command_line(char **options, ptrdiff_t count) {
+    char *command = tn__shell_line(&program_invocation_name, 1);
+    char *rest = tn__shell_line(options, (int)count);
+    char *line = text_new("%s run%s%s", command, count > 0 ? " " : "", rest);
+    free(command);
+    free(rest);
     return line;
 }
 
