@@ -144,11 +144,6 @@ static void take_orders(launcher *l) {
     }
 }
 
-/* All ranks have ended, and their last output has been read or has taken too long. */
-static bool ranks_settled(launcher *l) {
-    return workers_gone(&l->workers) && (output_read(l->out) || tn__now() - l->workers.ended > 1);
-}
-
 static void report_round(launcher *l) {
     const worker *first = workers_first_failure(&l->workers);
     char *text = report_failure(&l->workers, &l->options, l->round.nodes == 1, l->out);
@@ -184,7 +179,9 @@ static void look_after_ranks(launcher *l) {
         output_forget(l->out);
         l->phase = WAITING;
     }
-    if (l->phase == STOPPING && ranks_settled(l)) {
+    /* Until their last output has been read, or has taken too long. */
+    if (l->phase == STOPPING && workers_gone(w) &&
+        (output_read(l->out) || tn__now() - w->ended > 1)) {
         report_round(l);
         l->phase = WAITING;
     }
@@ -225,18 +222,14 @@ static void main_loop(launcher *l) {
 
 /* ---- Beginning and end ----------------------------------------------------------------------- */
 
-/* Signals that nohup, or a shell for a background job, ignores stay ignored. */
-static void add_unless_ignored(sigset_t *set, int signal) {
-    struct sigaction now;
-    if (sigaction(signal, NULL, &now) == 0 && now.sa_handler != SIG_IGN) { sigaddset(set, signal); }
-}
-
 static int open_signals(workers *w) {
     static const int taken[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
     sigset_t set;
     sigemptyset(&set);
     for (size_t i = 0; i < sizeof(taken) / sizeof(*taken); i++) {
-        add_unless_ignored(&set, taken[i]);
+        struct sigaction now; /* nohup, or a shell for a background job, may have it ignored */
+        bool known = sigaction(taken[i], NULL, &now) == 0;
+        if (known && now.sa_handler != SIG_IGN) { sigaddset(&set, taken[i]); }
     }
     signal(SIGCHLD, SIG_DFL); /* if ignored, the ranks' exit codes would be lost */
     sigaddset(&set, SIGCHLD);
@@ -264,12 +257,6 @@ static bool begin_job(launcher *l) {
     return l->agent != NULL;
 }
 
-/* The job's exit status; a job whose output could not all be shown has failed. */
-static int exit_status(launcher *l) {
-    if (l->code == 0 && !output_ended(l->out)) { return 128 + l->interrupt; }
-    return l->code == 0 && output_lost(l->out) ? EXIT_FAILURE : l->code;
-}
-
 int run_main(int argc, char **argv) {
     launcher l = {0};
     run_options_parse(&l.options, argc, argv);
@@ -278,8 +265,13 @@ int run_main(int argc, char **argv) {
         return 1;
     }
     main_loop(&l);
-    bool all_ended = agent_state_now(l.agent) == AGENT_ENDED && output_ended(l.out);
-    int status = exit_status(&l);
+    bool shown = output_ended(l.out), all_ended = shown && agent_state_now(l.agent) == AGENT_ENDED;
+    int status = l.code; /* a job whose output could not all be shown has failed */
+    if (status == 0 && !shown) {
+        status = 128 + l.interrupt;
+    } else if (status == 0 && output_lost(l.out)) {
+        status = EXIT_FAILURE;
+    }
     workers_finish(&l.workers);
     if (!all_ended) { _exit(status); /* a thread hangs; it ends with the process */ }
     agent_free(l.agent);

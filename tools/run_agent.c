@@ -32,16 +32,18 @@ struct agent {
 
 /* ---- Turns ----------------------------------------------------------------------------------- */
 
-static void begin_membership(agent *a) {
+static bool enter_job(agent *a) {
     bool joined = membership_begin(&a->job, a->options);
     pthread_mutex_lock(&a->lock);
     if (joined) { a->state = a->job.leader ? AGENT_LEADS : AGENT_JOINED; }
     a->contact = tn__now();
     pthread_mutex_unlock(&a->lock);
+    return joined;
 }
 
 /* False when nothing more is to be sent, or an error is pending. */
 static bool agent_turn(agent *a) {
+    if (a->state == AGENT_JOINING && !enter_job(a)) { return false; }
     double begun = tn__now();
     order_queue orders = {0};
     pthread_mutex_lock(&a->lock);
@@ -82,8 +84,7 @@ static void end_agent(agent *a) {
 
 static void *agent_main(void *user) {
     agent *a = user;
-    begin_membership(a);
-    while (a->state != AGENT_JOINING && agent_turn(a)) {
+    while (agent_turn(a)) {
         poll(&(struct pollfd){.fd = a->wake, .events = POLLIN}, 1,
              (int)(1e3 * a->options->monitor));
         drain_event(a->wake);
@@ -107,7 +108,6 @@ agent *agent_new(const run_options *o) {
         free(a);
         return NULL;
     }
-    if (!a->threaded) { begin_membership(a); }
     return a;
 }
 
@@ -117,8 +117,7 @@ int agent_event(const agent *a) {
 
 order *agent_order(agent *a) {
     drain_event(a->event);
-    bool turns = !a->threaded && a->state != AGENT_ENDED;
-    if (turns && (a->state == AGENT_JOINING || !agent_turn(a))) { end_agent(a); }
+    if (!a->threaded && a->state != AGENT_ENDED && !agent_turn(a)) { end_agent(a); }
     pthread_mutex_lock(&a->lock);
     order *o = a->orders.first;
     bool start = o && o->kind == ORDER_START;

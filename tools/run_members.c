@@ -60,13 +60,6 @@ static void set_text(tn_store *store, agent_key key, char *text) {
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
-static bool is_loopback(const struct sockaddr *at) {
-    const struct sockaddr_in *v4 = (const void *)at;
-    const struct sockaddr_in6 *v6 = (const void *)at;
-    return at->sa_family == AF_INET ? ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET
-                                    : IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
-}
-
 /* Whether the endpoint is this host by its own name, and that name resolves to an address that only
  * this host sees: in Debian's /etc/hosts 127.0.1.1. Other hosts resolve it differently. */
 static bool is_own_name(const run_options *o) {
@@ -78,8 +71,12 @@ static bool is_own_name(const run_options *o) {
         return false;
     }
     struct addrinfo *list = tn__net_resolve(o->host, o->port, why);
-    bool loopback = list && is_loopback(list->ai_addr);
-    if (list) { freeaddrinfo(list); }
+    if (!list) { return false; }
+    const struct sockaddr_in *v4 = (const void *)list->ai_addr;
+    const struct sockaddr_in6 *v6 = (const void *)list->ai_addr;
+    bool loopback = list->ai_family == AF_INET ? ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET
+                                               : IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+    freeaddrinfo(list);
     return loopback;
 }
 

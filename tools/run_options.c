@@ -67,11 +67,6 @@ static void read_nodes(const char *text, void *to) {
     }
 }
 
-static int count_cores(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 /* A child looks: a driver may start threads, take memory, or hang. */
 static int count_gpus(void) {
     int status = 0;
@@ -92,10 +87,14 @@ static void read_ranks(const char *text, void *to) {
     if (gpu && gpus == 0) {
         tn_options_refuse("--nproc-per-node is \"gpu\", but there is no GPU (tern info says why)");
     }
-    bool named = gpu || any || strcmp(text, "cpu") == 0;
-    *ranks = gpus > 0 ? gpus
-             : named  ? count_cores()
-                      : read_whole("nproc-per-node", text, 1, MOST_RANKS);
+    cpu_set_t cores;
+    if (gpus > 0) {
+        *ranks = gpus;
+    } else if (gpu || any || strcmp(text, "cpu") == 0) {
+        *ranks = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    } else {
+        *ranks = read_whole("nproc-per-node", text, 1, MOST_RANKS);
+    }
 }
 
 /* torchrun's rendezvous: "NAME=SECONDS,...". */

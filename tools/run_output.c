@@ -23,7 +23,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -190,15 +189,6 @@ static void show_line(output *o, int which, source *s, const char *text, size_t 
     }
 }
 
-/* Our own lines. */
-static void show_said(output *o, char *text) {
-    char *rest = text;
-    for (char *line; (line = strsep(&rest, "\n")) && rest;) {
-        show_line(o, 1, NULL, line, strlen(line));
-    }
-    free(text);
-}
-
 /* ---- One source ------------------------------------------------------------------------------ */
 
 static void write_log(output *o, source *s, const char *text, size_t length) {
@@ -281,7 +271,11 @@ static bool output_turn(output *o) {
     bool ending = o->ending, more = !ending || o->open > 0;
     pthread_mutex_unlock(&o->lock);
 
-    show_said(o, said);
+    char *rest = said;
+    for (char *line; (line = strsep(&rest, "\n")) && rest;) {
+        show_line(o, 1, NULL, line, strlen(line));
+    }
+    free(said);
     flush_streams(o);
     if (!more) { return false; }
     /* At the end, a pipe silent for a second is held open by a process that could not be killed. */
@@ -329,10 +323,9 @@ output *output_new(void) {
 }
 
 int output_columns(const output *o) {
-    struct winsize size;
+    int columns = o->streams[1].terminal ? tn__terminal_columns(stderr) : 0;
     int prefix = (int)strlen("[0] ");
-    bool sized = o->streams[1].terminal && ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0;
-    return sized && size.ws_col > prefix ? size.ws_col - prefix : 0;
+    return columns > prefix ? columns - prefix : 0;
 }
 
 /* Follows no link and waits for no FIFO: we are in the main thread. */

@@ -173,19 +173,10 @@ static bool end_line(const char **at) {
     return ends || refuse("it has extra text after its numbers, or no end of a line");
 }
 
-/* At most one for each line of the text. */
-static round_member *members_new(const char *text) {
-    size_t lines = 1;
-    while ((text = strchr(text, '\n'))) {
-        text++;
-        lines++;
-    }
-    return memory_new(lines, sizeof(round_member));
-}
-
 static bool read_order(order *o, const char *text) {
     if (!read_line(order_fields, o, &text) || !end_line(&text)) { return false; }
-    o->members = members_new(text);
+    o->members =
+        memory_new(strlen(text) / 4 + 1, sizeof(*o->members)); /* "0 1\n" is the shortest */
     while (*text && *text != '\n') {
         if (!read_line(member_fields, &o->members[o->count++], &text) || !end_line(&text)) {
             return false;

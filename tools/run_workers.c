@@ -128,13 +128,6 @@ static char **worker_environment(const workers *w, const run_options *o, const r
     return list;
 }
 
-static void free_list(char **list) {
-    for (int i = 0; list[i]; i++) {
-        free(list[i]);
-    }
-    free(list);
-}
-
 /* Makes DIR/ID/attempt_K/RANK; NULL when none is wanted, or on failure. */
 static char *log_folder(const run_options *o, const run_round *r, int rank, output *out) {
     if (!o->log_dir) { return NULL; }
@@ -240,7 +233,10 @@ static void start_one(workers *w, const run_options *o, const run_round *r, int 
         close(ends[0]);
         close(ends[1]);
     }
-    free_list(env);
+    for (char **entry = env; *entry; entry++) {
+        free(*entry);
+    }
+    free(env);
     free(folder);
 }
 
