@@ -65,7 +65,7 @@ static void begin_round(launcher *l, const order *o) {
     const run_round r = agent_round(l->agent, o);
     if (r.local == 0) {
         output_say(l->out, "job %s runs on %d host%s: this one waits for a free place",
-                   l->options.run_id, r.nodes, r.nodes == 1 ? "" : "s");
+                   l->options.node.run_id, r.nodes, r.nodes == 1 ? "" : "s");
         return;
     }
     if (r.nodes > 1) {
@@ -84,7 +84,7 @@ static void begin_round(launcher *l, const order *o) {
 static int end_status(launcher *l, int code) {
     if (code != 0 || l->round.number > 0) { return code; }
     output_say(l->out, "job %s has succeeded, but this host arrived too late: nothing ran here",
-               l->options.run_id);
+               l->options.node.run_id);
     return EX_TEMPFAIL;
 }
 
@@ -111,7 +111,7 @@ static void take_interrupt(launcher *l, int signal) {
     }
     l->interrupt = signal;
     const char *name = sigabbrev_np(signal);
-    char *reason = text_new("SIG%s ended the launcher on host %s", name, l->options.node_name);
+    char *reason = text_new("SIG%s ended the launcher on host %s", name, l->options.node.name);
     output_say(l->out, "SIG%s: ending the ranks (a second Ctrl-C kills them at once)", name);
     leave_job(l, 128 + signal, reason);
     begin_ending(l, 128 + signal, signal);

@@ -25,17 +25,13 @@
 /* ---- Options (run_options.c) ----------------------------------------------------------------- */
 
 typedef struct run_options {
-    int min_nodes, max_nodes;
-    int ranks; /* of this node */
+    node_info node; /* what this launcher says of itself */
     int max_restarts;
-    int node_rank;  /* requested; -1: by arrival */
     char host[256]; /* where the store is served; a loopback address when the job has one node */
     int port;       /* 0: any */
     bool alone;     /* one node, a random token: no one else can join */
     bool own_token; /* the token is made from the user's own */
-    char run_id[65];
     char token[TN__TOKEN];
-    char node_name[65];  /* of this host, for messages */
     double monitor;      /* seconds between two signs of life */
     double heartbeat;    /* a node silent for this long is lost */
     double timeout;      /* to wait for enough nodes */

@@ -100,7 +100,7 @@ agent *agent_new(const run_options *o) {
     pthread_mutex_init(&a->lock, NULL);
     a->options = o;
     /* Looking up the name of another host may take long, too. */
-    a->threaded = o->max_nodes > 1 || !tn__host_is_near(o->host);
+    a->threaded = o->node.max > 1 || !tn__host_is_near(o->host);
     a->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     a->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (a->event < 0 || a->wake < 0 ||
@@ -152,7 +152,7 @@ void agent_report(agent *a, node_state state, int round, int code, const char *t
 void agent_rank_ended(agent *a, const run_round *r, const worker *w) {
     pthread_mutex_lock(&a->lock);
     tn__buffer_format(&a->report.ended, TN__ENDED_KEY " %d %s:%d\n", r->restarts, w->rank, r->world,
-                      a->options->node_name, (int)w->pid);
+                      a->options->node.name, (int)w->pid);
     pthread_mutex_unlock(&a->lock);
     set_event(a->wake);
 }

@@ -24,11 +24,11 @@
 /* Extra seconds after the grace, for a node to end its ranks and say so. */
 static const double patience = 15;
 
-leader *leader_new(const run_options *o, const node_info *own, double now) {
+leader *leader_new(const run_options *o, double now) {
     leader *l = memory_new(1, sizeof(*l));
     *l = (leader){.options = o, .since = now, .now = now};
     leader_grow(l, 0);
-    l->nodes[0] = (node){.known = true, .info = *own, .heard = now};
+    l->nodes[0] = (node){.known = true, .info = o->node, .heard = now};
     return l;
 }
 
@@ -98,9 +98,9 @@ void leader_drop(leader *l, node *n, char *why) {
     }
     n->gone = why;
     if (n->beat.state == NODE_LEFT) { return; /* it reads no more orders */ }
-    char *text =
-        n->admitted ? text_new("%s: this node has lost its place in the job", why)
-                    : text_new("no place in job %s at %s:%d: %s", o->run_id, o->host, o->port, why);
+    char *text = n->admitted ? text_new("%s: this node has lost its place in the job", why)
+                             : text_new("no place in job %s at %s:%d: %s", o->node.run_id, o->host,
+                                        o->port, why);
     orders_add(&l->orders, order_new(ORDER_DROP, n->id, text));
 }
 
@@ -161,7 +161,7 @@ static void await_place(leader *l, node *n, const node *holder) {
         leader_drop(l, n,
                     text_new("it has its %d hosts, led by host %s (pid %d); a separate job needs "
                              "another --rdzv-id and another port",
-                             o->max_nodes, o->node_name, l->nodes[0].info.pid));
+                             o->node.max, o->node.name, l->nodes[0].info.pid));
     }
 }
 
@@ -170,15 +170,15 @@ static char *find_mismatch(const run_options *o, const node *n) {
     const node_info *info = &n->info;
     if (n->foreign) {
         return text_new("this launcher's libtern is %s, and that of node 0 (host %s) is %s",
-                        info->version, o->node_name, tn__version_text());
+                        info->version, o->node.name, tn__version_text());
     }
-    if (strcmp(info->run_id, o->run_id) != 0) {
+    if (strcmp(info->run_id, o->node.run_id) != 0) {
         return text_new("this launcher's --rdzv-id is %s, and node 0's is %s", info->run_id,
-                        o->run_id);
+                        o->node.run_id);
     }
-    if (info->min != o->min_nodes || info->max != o->max_nodes) {
+    if (info->min != o->node.min || info->max != o->node.max) {
         return text_new("this launcher's --nnodes is %d:%d, and node 0's is %d:%d", info->min,
-                        info->max, o->min_nodes, o->max_nodes);
+                        info->max, o->node.min, o->node.max);
     }
     return NULL;
 }
@@ -187,13 +187,13 @@ static char *find_mismatch(const run_options *o, const node *n) {
  * that cannot start (gather_nodes). */
 static void admit_node(leader *l, node *n) {
     const run_options *o = l->options;
-    bool missing = l->phase == GATHER && count_usable(l) < o->min_nodes;
+    bool missing = l->phase == GATHER && count_usable(l) < o->node.min;
     if (n->foreign && missing) { return; }
     const node *holder = find_holder(l, n);
     char *mismatch = find_mismatch(o, n);
     if (mismatch) {
         leader_drop(l, n, mismatch);
-    } else if (holder || count_usable(l) >= o->max_nodes) {
+    } else if (holder || count_usable(l) >= o->node.max) {
         await_place(l, n, holder);
     } else {
         n->admitted = true;
@@ -243,7 +243,7 @@ static void start_round(leader *l) {
 /* Whether so many nodes are missing because of their versions; who has which is written to `to`. */
 static bool versions_differ(const leader *l, int missing, tn__buffer *to) {
     tn__buffer_format(to, "the hosts do not have the same libtern: node 0 (host %s) has %s",
-                      l->options->node_name, tn__version_text());
+                      l->options->node.name, tn__version_text());
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
         if (n->foreign && !n->gone) {
@@ -258,11 +258,11 @@ static void await_nodes(leader *l, int count) {
     const run_options *o = l->options;
     tn__buffer why = {0};
     l->enough = 0;
-    if (versions_differ(l, o->min_nodes - count, &why)) {
+    if (versions_differ(l, o->node.min - count, &why)) {
         leader_end(l, 1, text_take(&why));
     } else if (l->now - l->since > o->timeout) {
         tn__buffer_free(&why);
-        tn__buffer_format(&why, "%d of %d hosts joined within %.0f s", count, o->min_nodes,
+        tn__buffer_format(&why, "%d of %d hosts joined within %.0f s", count, o->node.min,
                           o->timeout);
         for (int i = 0, named = 0; i < l->count; i++) {
             if (has_place(&l->nodes[i])) {
@@ -277,12 +277,12 @@ static void await_nodes(leader *l, int count) {
 static void gather_nodes(leader *l) {
     const run_options *o = l->options;
     int count = count_usable(l);
-    if (count < o->min_nodes) {
+    if (count < o->node.min) {
         await_nodes(l, count);
         return;
     }
     l->enough = l->enough > 0 ? l->enough : l->now;
-    if (count >= o->max_nodes || l->hurry || l->now - l->enough >= o->last_call) { start_round(l); }
+    if (count >= o->node.max || l->hurry || l->now - l->enough >= o->last_call) { start_round(l); }
 }
 
 /* ---- Watching a round, and the verdict ------------------------------------------------------- */
@@ -343,11 +343,11 @@ static bool is_final(int code) {
 
 static void judge_round(leader *l) {
     const run_options *o = l->options;
-    int left = count_usable(l), starts = left < o->max_nodes ? left : o->max_nodes, code;
+    int left = count_usable(l), starts = left < o->node.max ? left : o->node.max, code;
     tn__buffer why = {0};
     if (put_losses(l, &why)) {
-        if (left < o->min_nodes) {
-            tn__buffer_format(&why, "\n%d of at least %d hosts are left", left, o->min_nodes);
+        if (left < o->node.min) {
+            tn__buffer_format(&why, "\n%d of at least %d hosts are left", left, o->node.min);
             leader_end(l, 1, text_take(&why));
             return;
         }
@@ -379,7 +379,7 @@ static void watch_round(leader *l) {
         done += in_round(l, n, NODE_DONE);
         members += n->member;
     }
-    bool grows = count_usable(l) > members && members < l->options->max_nodes;
+    bool grows = count_usable(l) > members && members < l->options->node.max;
     if (!stop && done == 0 && grows) {
         stop = "another host has joined: all ranks start again with it";
     }

@@ -40,7 +40,7 @@ typedef struct leader {
     order_queue orders;
 } leader;
 
-leader *leader_new(const run_options *o, const node_info *own, double now);
+leader *leader_new(const run_options *o, double now);
 void leader_free(leader *l);
 /* There are nodes 1 … joined now. False after ending the job: they make no sense. */
 bool leader_grow(leader *l, int64_t joined);

@@ -63,10 +63,10 @@ static void set_text(tn_store *store, agent_key key, char *text) {
 /* Whether the endpoint is this host by its own name, and that name resolves to an address that only
  * this host sees: in Debian's /etc/hosts 127.0.1.1. Other hosts resolve it differently. */
 static bool is_own_name(const run_options *o) {
-    char why[TN_STORE_WHY], name[sizeof(o->node_name)] = "";
+    char why[TN_STORE_WHY], name[sizeof(o->node.name)] = "";
     gethostname(name, sizeof(name) - 1);
     size_t length = strcspn(name, ".");
-    if (o->max_nodes == 1 || tn__host_is_near(o->host) || strcspn(o->host, ".") != length ||
+    if (o->node.max == 1 || tn__host_is_near(o->host) || strcspn(o->host, ".") != length ||
         strncasecmp(o->host, name, length) != 0) {
         return false;
     }
@@ -80,30 +80,17 @@ static bool is_own_name(const run_options *o) {
     return loopback;
 }
 
-static node_info describe_node(const run_options *o) {
-    node_info info = {.min = o->min_nodes,
-                      .max = o->max_nodes,
-                      .ranks = o->ranks,
-                      .wanted = o->node_rank,
-                      .pid = (int)getpid()};
-    strcpy(info.run_id, o->run_id);
-    strcpy(info.name, o->node_name);
-    snprintf(info.version, sizeof(info.version), "%s", tn__version_text());
-    return info;
-}
-
 /* Serves the store and leads; if not, the error says why. */
 static bool serve_store(membership *m) {
     const run_options *o = m->options;
-    if (o->node_rank > 0) {
-        tn_raise(TN_ESTATE, "this is node %d", o->node_rank);
+    if (o->node.wanted > 0) {
+        tn_raise(TN_ESTATE, "this is node %d", o->node.wanted);
         return false;
     }
     m->server = tn_store_serve(is_own_name(o) ? NULL : o->host, o->port, o->token);
     if (!m->server) { return false; }
     m->place.port = tn_store_server_port(m->server);
-    node_info own = describe_node(o);
-    m->leader = leader_new(o, &own, tn__now());
+    m->leader = leader_new(o, tn__now());
     return true;
 }
 
@@ -150,10 +137,9 @@ static bool join_job(membership *m) {
     }
     m->id = (int)id;
     m->view = (order_view){
-        .own = m->id, .min_nodes = o->min_nodes, .max_nodes = o->max_nodes, .ranks = o->ranks};
-    node_info info = describe_node(o);
+        .own = m->id, .min_nodes = o->node.min, .max_nodes = o->node.max, .ranks = o->node.ranks};
     set_text(m->store, key_of("beat/%d", m->id), heartbeat_write(&m->beat));
-    set_text(m->store, key_of("node/%d", m->id), info_write(&info));
+    set_text(m->store, key_of("node/%d", m->id), info_write(&o->node));
     return tn_error() == TN_OK;
 }
 
@@ -161,16 +147,16 @@ bool membership_begin(membership *m, const run_options *o) {
     *m = (membership){.options = o, .place.port = o->port};
     strcpy(m->place.host, o->host);
     if (serve_store(m)) {
-        if (o->max_nodes > 1 && open_store(m, o->heartbeat, own_store_seconds)) {
-            set_text(m->store, key_of("node/0"), info_write(&m->leader->nodes[0].info));
+        if (o->node.max > 1 && open_store(m, o->heartbeat, own_store_seconds)) {
+            set_text(m->store, key_of("node/0"), info_write(&o->node));
         }
         return tn_error() == TN_OK;
     }
     char *served = error_take();
-    if (o->max_nodes == 1 || o->node_rank == 0) { /* there is no one to join */
+    if (o->node.max == 1 || o->node.wanted == 0) { /* there is no one to join */
         tn_raise(TN_EPEER,
                  "job %s cannot serve its store: %s; a job beside a running one needs another port",
-                 o->run_id, served);
+                 o->node.run_id, served);
     } else if (open_store(m, o->timeout, o->heartbeat)) {
         join_job(m);
     } else {

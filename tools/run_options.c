@@ -1,5 +1,6 @@
 /* The options of `tern run`, with torchrun's names where it has them; checked before anything
  * starts. */
+#include "core/build_info.h"
 #include "core/plain_text.h"
 #include "distributed/init/environment.h"
 #include "distributed/store/ports.h"
@@ -128,15 +129,15 @@ static void read_id(const char *text, void *to) {
     parsing *p = to;
     run_options *o = p->o;
     size_t length = strlen(text);
-    bool plain = length > 0 && length < sizeof(o->run_id) && text[0] != '.';
+    bool plain = length > 0 && length < sizeof(o->node.run_id) && text[0] != '.';
     for (size_t i = 0; i < length; i++) {
         plain = plain && (isalnum((unsigned char)text[i]) || strchr("-_.", text[i]));
     }
     if (!plain) {
         tn_options_refuse("--rdzv-id is \"%s\": must be at most %zu letters, digits and - _ .",
-                          text, sizeof(o->run_id) - 1);
+                          text, sizeof(o->node.run_id) - 1);
     }
-    snprintf(o->run_id, sizeof(o->run_id), "%s", text);
+    snprintf(o->node.run_id, sizeof(o->node.run_id), "%s", text);
     p->has_id = true;
 }
 
@@ -190,7 +191,7 @@ static void choose_token(const parsing *p) {
     if (p->token && p->token_file) {
         tn_options_refuse("--token and --token-file are alternatives: give one");
     }
-    if (o->alone || (o->max_nodes == 1 && !file && !given)) {
+    if (o->alone || (o->node.max == 1 && !file && !given)) {
         random_text(o->token, 16);
         return;
     }
@@ -202,7 +203,7 @@ static void choose_token(const parsing *p) {
     if ((file ? tn__token_read(file, secret, why) : tn__token_user(secret, why)) != TN_OK) {
         tn_options_refuse("no token: %s (--token-file or TERN_TOKEN gives the job its own)", why);
     }
-    tn__token_derive(secret, o->run_id, o->token);
+    tn__token_derive(secret, o->node.run_id, o->token);
 }
 
 /* The launchers' port is among those that a firewall lets through. */
@@ -224,9 +225,9 @@ static void choose_port(run_options *o) {
 static void choose_place(const parsing *p) {
     run_options *o = p->o;
     const place *at = &p->place;
-    o->min_nodes = at->min_nodes;
-    o->max_nodes = at->max_nodes;
-    o->node_rank = (int)at->node_rank;
+    o->node.min = at->min_nodes;
+    o->node.max = at->max_nodes;
+    o->node.wanted = (int)at->node_rank;
     if (at->endpoint && (at->address || at->port)) {
         tn_options_refuse(
             "--rdzv-endpoint and --master-addr, --master-port are alternatives: give one");
@@ -237,15 +238,15 @@ static void choose_place(const parsing *p) {
     free(parts);
     if (at->port) { o->port = (int)at->port; }
     o->alone = !endpoint || o->port == 0;
-    if (endpoint && o->alone && (o->max_nodes > 1 || !tn__host_is_near(o->host))) {
+    if (endpoint && o->alone && (o->node.max > 1 || !tn__host_is_near(o->host))) {
         tn_options_refuse("--rdzv-endpoint is \"%s\": port 0 (any free port) works only with one "
                           "host, on localhost",
                           at->endpoint);
     }
     choose_port(o);
-    if (o->alone && o->max_nodes > 1) {
+    if (o->alone && o->node.max > 1) {
         tn_options_refuse("--nnodes %d:%d needs --rdzv-endpoint HOST:PORT, where the hosts meet",
-                          o->min_nodes, o->max_nodes);
+                          o->node.min, o->node.max);
     }
 }
 
@@ -282,9 +283,9 @@ static void complete_options(const parsing *p) {
     }
     check_hosts(p);
     choose_place(p);
-    if (o->node_rank >= o->max_nodes) {
-        tn_options_refuse("--node-rank is %d, but there are at most %d hosts", o->node_rank,
-                          o->max_nodes);
+    if (o->node.wanted >= o->node.max) {
+        tn_options_refuse("--node-rank is %d, but there are at most %d hosts", o->node.wanted,
+                          o->node.max);
     }
     if (o->monitor < 0.01 || o->heartbeat < 3 * o->monitor) {
         tn_options_refuse(
@@ -297,7 +298,7 @@ static void complete_options(const parsing *p) {
         o->log_dir = text_new("%s/%s", here, o->log_dir); /* a rank may change its directory */
     }
     o->path = find_program(o->program[0]);
-    if (!p->has_id && o->alone) { random_text(o->run_id, 4); }
+    if (!p->has_id && o->alone) { random_text(o->node.run_id, 4); }
     choose_token(p);
 }
 
@@ -328,8 +329,7 @@ static const char about[] =
 
 /* What the table fills in. */
 static run_options asked_of = {
-    .ranks = 1,
-    .run_id = "job",
+    .node = {.ranks = 1, .run_id = "job"},
     .monitor = 0.1,
     .heartbeat = 10,
     .timeout = 600,
@@ -347,7 +347,7 @@ static const tn_option taken[] = {
     {"nproc-per-node", 'n', "N",
      "ranks on this host (1); \"gpu\": one per GPU; \"cpu\": one per core; \"auto\": \"gpu\" if "
      "there are GPUs, else \"cpu\"",
-     .read = read_ranks, .to = &asked_of.ranks},
+     .read = read_ranks, .to = &asked_of.node.ranks},
     {"max-restarts", 0, "N", "how often all start again after a failure",
      .whole = &asked.max_restarts, .zero = true, .most = 1000000},
     {"log-dir", 0, "DIR",
@@ -417,6 +417,15 @@ static void add_environment(place *p, const place *e) {
     if (!p->endpoint && p->port == 0) { p->port = e->port; }
 }
 
+static void describe_node(node_info *n) {
+    n->pid = (int)getpid();
+    snprintf(n->version, sizeof(n->version), "%s", tn__version_text());
+    if (gethostname(n->name, sizeof(n->name) - 1) != 0 || !*n->name) { strcpy(n->name, "host"); }
+    for (char *c = n->name; *c; c++) { /* a word of run_words.h */
+        *c = (char)(*c > ' ' && *c < 127 ? *c : '?');
+    }
+}
+
 static void parse_words(int count, char **words) {
     asked.place = no_place;
     memory_needed(tn_options_parse(count, words, about, taken) == TN_OK);
@@ -429,11 +438,7 @@ void run_options_parse(run_options *o, int argc, char **argv) {
     const place environment = asked.place;
     parse_words(argc, argv);
     add_environment(&asked.place, &environment);
-    char *name = asked_of.node_name;
-    if (gethostname(name, sizeof(asked_of.node_name) - 1) != 0 || !*name) { strcpy(name, "host"); }
-    for (char *c = name; *c; c++) { /* a word of run_words.h */
-        *c = (char)(*c > ' ' && *c < 127 ? *c : '?');
-    }
+    describe_node(&asked_of.node);
     asked_of.max_restarts = (int)asked.max_restarts;
     complete_options(&asked);
     asked_of.command = asked.token ? NULL : command_line(argv + 1, asked_of.program - argv - 1);

@@ -113,11 +113,11 @@ static char **worker_environment(const workers *w, const run_options *o, const r
     set_variable(list, text_new("MASTER_PORT=%d", r->store.port));
     set_variable(list, text_new("TERN_TOKEN=%s", o->token));
     set_variable(list, text_new("TERN_STORE=agent")); /* rank 0 need not serve it */
-    set_variable(list, text_new("TERN_RUN_ID=%s", o->run_id));
+    set_variable(list, text_new("TERN_RUN_ID=%s", o->node.run_id));
     set_variable(list, text_new("TERN_RESTART_COUNT=%d", r->restarts));
     set_variable(list, text_new("TORCHELASTIC_RESTART_COUNT=%d", r->restarts));
     set_variable(list, text_new("TORCHELASTIC_MAX_RESTARTS=%d", o->max_restarts));
-    set_variable(list, text_new("TORCHELASTIC_RUN_ID=%s", o->run_id));
+    set_variable(list, text_new("TORCHELASTIC_RUN_ID=%s", o->node.run_id));
     set_variable(list, text_new("%s", w->guard.marker));
     if (w->memory) { set_variable(list, text_new("TERN_MEMORY_DIR=%s", w->memory)); }
     if (o->command) { set_variable(list, text_new("TERN_COMMAND=%s", o->command)); }
@@ -131,7 +131,7 @@ static char **worker_environment(const workers *w, const run_options *o, const r
 /* Makes DIR/ID/attempt_K/RANK; NULL when none is wanted, or on failure. */
 static char *log_folder(const run_options *o, const run_round *r, int rank, output *out) {
     if (!o->log_dir) { return NULL; }
-    char *folder = text_new("%s/%s/attempt_%d/%d", o->log_dir, o->run_id, r->restarts, rank);
+    char *folder = text_new("%s/%s/attempt_%d/%d", o->log_dir, o->node.run_id, r->restarts, rank);
     for (char *slash = strchr(folder + 1, '/');; slash = strchr(slash + 1, '/')) {
         if (slash) { *slash = 0; }
         if (mkdir(folder, 0777) != 0 && errno != EEXIST) {

@@ -3,40 +3,27 @@
 #define _GNU_SOURCE
 #include "tests/support/test.h"
 
-#include "core/build_info.h"
 #include "tools/run_leader.h"
 
 #include <string.h>
 
-static const run_options elastic = {.min_nodes = 1,
-                                    .max_nodes = 2,
-                                    .max_restarts = 1,
-                                    .run_id = "job",
-                                    .node_name = "a",
-                                    .host = "a",
-                                    .heartbeat = 10,
-                                    .timeout = 60,
-                                    .last_call = 3,
-                                    .grace = 5};
-
-static node_info info_of(const char *name, int ranks, int wanted) {
-    node_info info = {.min = 1, .max = 2, .ranks = ranks, .wanted = wanted, .pid = 42};
-    snprintf(info.version, sizeof(info.version), "%s", tn__version_text());
-    snprintf(info.name, sizeof(info.name), "%s", name);
-    strcpy(info.run_id, "job");
-    return info;
-}
-
-static leader *leader_at(double now, int own_ranks) {
-    node_info own = info_of("a", own_ranks, -1);
-    return leader_new(&elastic, &own, now);
-}
+static const run_options elastic = {
+    .node = {.min = 1, .max = 2, .ranks = 1, .wanted = -1, .run_id = "job", .name = "a"},
+    .max_restarts = 1,
+    .host = "a",
+    .heartbeat = 10,
+    .timeout = 60,
+    .last_call = 3,
+    .grace = 5};
 
 static void join_node(leader *l, int id, const char *name, int wanted, double now) {
     assert_true(leader_grow(l, id));
-    l->nodes[id].known = true;
-    l->nodes[id].info = info_of(name, 2, wanted);
-    l->nodes[id].heard = now;
+    node *n = &l->nodes[id];
+    *n = (node){.id = id, .known = true, .info = elastic.node, .heard = now};
+    n->info.ranks = 2;
+    n->info.wanted = wanted;
+    n->info.pid = 42;
+    strcpy(n->info.name, name);
 }
 
 static void report_state(leader *l, int id, node_state state, int code, int64_t failure) {
@@ -64,7 +51,7 @@ static void assert_start(leader *l, int round, int count, const round_member *me
 
 /* A last call, another node by its wanted rank, a failure, a restart, and success. */
 TEST(test_a_job) {
-    leader *l = leader_at(100, 1);
+    leader *l = leader_new(&elastic, 100);
     leader_tick(l, 101);
     assert_null(orders_take(&l->orders));
     leader_tick(l, 104.5);
@@ -105,7 +92,7 @@ TEST(test_a_job) {
 
 /* Silence is loss, unless it was this launcher that did not look. */
 TEST(test_silence) {
-    leader *l = leader_at(100, 1);
+    leader *l = leader_new(&elastic, 100);
     join_node(l, 1, "b", -1, 100);
     leader_tick(l, 100);
     assert_start(l, 1, 2, (round_member[]){{0, 1}, {1, 2}});
@@ -132,7 +119,7 @@ TEST(test_silence) {
 
 /* A place is taken only if its holder has been heard since the newcomer came. */
 TEST(test_full) {
-    leader *l = leader_at(100, 1);
+    leader *l = leader_new(&elastic, 100);
     join_node(l, 1, "b", 1, 100);
     leader_tick(l, 100);
     assert_start(l, 1, 2, (round_member[]){{1, 2}, {0, 1}});
@@ -151,7 +138,7 @@ TEST(test_full) {
 
 /* What makes no sense ends the job. */
 TEST(test_strange_counts) {
-    leader *l = leader_at(100, 1);
+    leader *l = leader_new(&elastic, 100);
     assert_true(leader_grow(l, 3));
     assert_false(leader_grow(l, 2));
     assert_order(l, ORDER_END, 1, "the store counts 2 launchers");
