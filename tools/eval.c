@@ -120,13 +120,9 @@ static tn_status load_model(evaluation *e) {
     return tn_error();
 }
 
-/* Whether the model's folder has one of the files that tn_tokenizer_load looks for. */
-static bool has_tokenizer(const char *folder) {
-    return tn__folder_has(folder, "tokenizer.json") || tn__folder_has(folder, "vocab.json");
-}
-
 static tn_status load_tokenizer(evaluation *e) {
-    const char *path = e->tokenizer ? e->tokenizer : has_tokenizer(e->model) ? e->model : NULL;
+    bool has = tn__folder_has(e->model, "tokenizer.json") || tn__folder_has(e->model, "vocab.json");
+    const char *path = e->tokenizer ? e->tokenizer : has ? e->model : NULL;
     if (!path && e->choices) {
         return tn_raise(TN_EVALUE, "eval: %s has no tokenizer: --tokenizer PATH", e->model);
     }

@@ -5,7 +5,9 @@
  */
 #include "tools/generate.h"
 
+#include "core/buffer.h"
 #include "core/clock.h"
+#include "core/memory.h"
 #include "core/plain_text.h"
 #include "tools/model.h"
 
@@ -93,17 +95,13 @@ static void write_text(generation *g, char *text, size_t bytes) {
 
 /* Writes the whole characters of further bytes; at the end of a text also an incomplete one. */
 static void write_bytes(generation *g, const char *bytes, size_t count, bool last) {
-    char few[256], *out = few;
-    if (!g->first_rank) { return; }
-    if (TN_UTF8_BOUND(count) + 3 > sizeof(few)) { out = malloc(TN_UTF8_BOUND(count) + 3); }
-    if (!out) {
-        tn_raise(TN_ENOMEM, "no memory for %zu bytes of text", count);
-        return;
+    tn__buffer b = {.operation = "generate"};
+    if (g->first_rank && tn__buffer_hold(&b, TN_UTF8_BOUND(count) + 3)) {
+        size_t length = tn_utf8_put(&g->stream, bytes, count, b.at);
+        if (last) { length += tn_utf8_end(&g->stream, b.at + length); }
+        write_text(g, b.at, length);
     }
-    size_t length = tn_utf8_put(&g->stream, bytes, count, out);
-    if (last) { length += tn_utf8_end(&g->stream, out + length); }
-    write_text(g, out, length);
-    if (out != few) { free(out); }
+    tn__buffer_free(&b);
 }
 
 /* Whether a signal or a full disk ends the text: on all ranks of a mesh at the same token. */
@@ -138,8 +136,8 @@ static tn_status encode_prompt(const generation *g, const char *text, size_t byt
     if (first < 0) {
         return tn_raise(TN_EVALUE, "the prompt is empty, and the model has no token to begin with");
     }
-    ids->ids = malloc(sizeof(*ids->ids));
-    if (!ids->ids) { return tn_raise(TN_ENOMEM, "no memory for a prompt"); }
+    ids->ids = tn__malloc_for(sizeof(*ids->ids), "generate");
+    if (!ids->ids) { return TN_ENOMEM; }
     ids->capacity = ids->count = 1;
     ids->ids[0] = first;
     return TN_OK;
@@ -165,11 +163,9 @@ static void write_answers(generation *g, const tn_generated *out) {
 }
 
 static void answer_ids(generation *g, const tn_ids *ids) {
-    tn_prompt *prompts = malloc((size_t)g->asked.samples * sizeof(*prompts));
-    tn_generated *out = malloc((size_t)g->asked.samples * sizeof(*out));
-    if (!prompts || !out) {
-        tn_raise(TN_ENOMEM, "no memory for %d answers", (int)g->asked.samples);
-    } else {
+    tn_prompt *prompts = tn__calloc_for((size_t)g->asked.samples, sizeof(*prompts), "generate");
+    tn_generated *out = tn__calloc_for((size_t)g->asked.samples, sizeof(*out), "generate");
+    if (prompts && out) {
         for (int64_t i = 0; i < g->asked.samples; i++) {
             prompts[i] = (tn_prompt){ids->ids, ids->count};
         }

@@ -17,7 +17,6 @@
 #include <string.h>
 #include <strings.h>
 #include <tern/sys/store.h>
-#include <unistd.h>
 
 /* A leader's own store is in its process: no answer in time means that the process was stopped. */
 static const double own_store_seconds = 1e6;
@@ -63,8 +62,8 @@ static void set_text(tn_store *store, agent_key key, char *text) {
 /* Whether the endpoint is this host by its own name, and that name resolves to an address that only
  * this host sees: in Debian's /etc/hosts 127.0.1.1. Other hosts resolve it differently. */
 static bool is_own_name(const run_options *o) {
-    char why[TN_STORE_WHY], name[sizeof(o->node.name)] = "";
-    gethostname(name, sizeof(name) - 1);
+    char why[TN_STORE_WHY];
+    const char *name = o->node.name;
     size_t length = strcspn(name, ".");
     if (o->node.max == 1 || tn__host_is_near(o->host) || strcspn(o->host, ".") != length ||
         strncasecmp(o->host, name, length) != 0) {

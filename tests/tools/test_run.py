@@ -33,6 +33,8 @@ def environment_passes():
     line = done.stdout.decode().splitlines()
     holds(line[0].startswith("[0] pear 0 3 /outer ") and not line[0].endswith(" 1"), done.stdout)
     same(len(line), 1, done.stdout)
+    done = run("-n", 2, *shell('[ $RANK = 0 ] || echo "<$TERN_PROGRESS>"'), env=environment(TERN_PROGRESS=40))
+    same(done.stdout, b"[1] <>\n")  # an outer launcher's is for its own rank 0
 
 
 @test
