@@ -145,14 +145,12 @@ void order_free(order *o) {
 void orders_add(order_queue *q, order *o) {
     *(q->first ? &q->last->next : &q->first) = o;
     q->last = o;
+    o->next = NULL;
 }
 
 order *orders_take(order_queue *q) {
     order *o = q->first;
-    if (o) {
-        q->first = o->next;
-        o->next = NULL;
-    }
+    if (o) { q->first = o->next; }
     return o;
 }
 

@@ -28,7 +28,8 @@ def variables():
 @test
 def environment_passes():
     """other variables pass, an outer job's place does not, OMP_NUM_THREADS is left alone"""
-    done = run(*shell('echo "$FRUIT $RANK $OMP_NUM_THREADS $TERN_FLIGHT_DIR ${TERN_LAUNCHER%-*}"; env | sort | uniq -d'),
+    done = run(*shell('echo "$FRUIT $RANK $OMP_NUM_THREADS $TERN_FLIGHT_DIR ${TERN_LAUNCHER%-*}"; '
+                     "tr '\\0' '\\n' < /proc/$$/environ | cut -d= -f1 | sort | uniq -d"),
                env=environment(FRUIT="pear", RANK=7, OMP_NUM_THREADS=3, TERN_FLIGHT_DIR="/outer", TERN_LAUNCHER="1-1"))
     line = done.stdout.decode().splitlines()
     holds(line[0].startswith("[0] pear 0 3 /outer ") and not line[0].endswith(" 1"), done.stdout)

@@ -41,6 +41,21 @@ TEST(test_a_job) {
     assert_true(accept_text(&v, "end 0\n\n")); /* other nodes have done it */
 }
 
+/* An order that is first of several in one queue can be the only one in the next. */
+TEST(test_queues) {
+    order_queue from = {0}, to = {0};
+    for (int i = 1; i <= 2; i++) {
+        orders_add(&from, order_new(ORDER_STOP, i, NULL));
+    }
+    orders_add(&to, orders_take(&from));
+    for (int i = 1; i <= 2; i++) {
+        order *o = orders_take(i == 1 ? &to : &from);
+        assert_int_equal(o->number, i);
+        order_free(o);
+    }
+    assert_true(!orders_take(&from) && !orders_take(&to));
+}
+
 TEST(test_a_round) {
     order *o = order_read("start 3\n0 2\n5 4\n2 1\n\nbecause\nof this");
     assert_non_null(o);
