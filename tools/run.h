@@ -49,10 +49,6 @@ void run_options_parse(run_options *o, int argc, char **argv);
 /* `tern run`; the exit status. */
 int run_main(int argc, char **argv);
 
-/* The command and the options that its environment gives, for the rows of a table
- * (run_environment.c). */
-char **environment_words(char *command, const tn_option *rows, int *count);
-
 /* ---- Small things (run_small.c) -------------------------------------------------------------- */
 
 /* Ends the program, and the guard then the ranks, where there was no memory. */
@@ -70,6 +66,8 @@ void set_event(int event);
 void drain_event(int event);
 
 /* ---- Guard (run_guard.c) --------------------------------------------------------------------- */
+
+typedef struct output output;
 
 typedef struct guard {
     pid_t pid;
@@ -89,11 +87,8 @@ void guard_finish(guard *g);
 /* The guard's own main program: `tern _guard PIPE MARKER`. */
 int guard_main(int argc, char **argv);
 
-/* ---- Memory (run_memory.c) ------------------------------------------------------------------- */
-
-typedef struct output output;
-
-/* Makes the folder, unless it exists. Its path; NULL: there is none, which was said. */
+/* Makes the ranks' folder in memory, unless it exists. Its path; NULL: there is none, which was
+ * said. */
 char *memory_folder(const char *marker, output *out);
 void memory_remove(const char *marker);
 
