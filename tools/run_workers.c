@@ -59,12 +59,14 @@ char *find_program(const char *name) {
     bool named = strchr(name, '/');
     char *file = named ? text_new("%s", name) : search_path(name);
     if (file && is_program(file)) { return file; }
+    free(file);
     int code = named && errno != ENOENT ? 126 : 127;
-    char *text = text_new("%s: %s", name,
-                          named ? strerror(errno)
-                                : "not found in PATH (a program in this folder begins with ./)");
+    const char *why =
+        named ? strerror(errno) : "not found in PATH (a program in this folder begins with ./)";
+    char *text = text_new("tern run: %s: %s", name, why);
     tn__plain_lines(text);
-    fprintf(stderr, "tern run: %s\n", text);
+    fprintf(stderr, "%s\n", text);
+    free(text);
     exit(code);
 }
 
