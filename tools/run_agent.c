@@ -134,7 +134,7 @@ order *agent_order(agent *a) {
 
 run_round agent_round(const agent *a, const order *o) {
     run_round r = order_round(o, a->job.id);
-    r.store = a->job.place;
+    r.port = a->job.port;
     return r;
 }
 

@@ -88,13 +88,13 @@ static bool serve_store(membership *m) {
     }
     m->server = tn_store_serve(is_own_name(o) ? NULL : o->host, o->port, o->token);
     if (!m->server) { return false; }
-    m->place.port = tn_store_server_port(m->server);
+    m->port = tn_store_server_port(m->server);
     m->leader = leader_new(o, tn__now());
     return true;
 }
 
 static bool open_store(membership *m, double timeout, double answer) {
-    m->store = tn_tcp_store(m->place.host, m->place.port, m->options->token, timeout);
+    m->store = tn_tcp_store(m->options->host, m->port, m->options->token, timeout);
     if (m->store) { m->store->timeout = answer; }
     return m->store != NULL;
 }
@@ -103,8 +103,8 @@ static bool open_store(membership *m, double timeout, double answer) {
 static void raise_refusal(const membership *m, const char *served) {
     const run_options *o = m->options;
     char *why = error_take(), unused[TN_STORE_WHY];
-    bool token = tn__tcp_probe(m->place.host, m->place.port, o->token, tn__now() + o->heartbeat,
-                               unused) == TN__DIAL_OTHER_JOB;
+    bool token = tn__tcp_probe(o->host, m->port, o->token, tn__now() + o->heartbeat, unused) ==
+                 TN__DIAL_OTHER_JOB;
     const char *hint =
         !token         ? ""
         : o->own_token ? ". This launcher's token is made from the user's own and from --rdzv-id: "
@@ -143,8 +143,7 @@ static bool join_job(membership *m) {
 }
 
 bool membership_begin(membership *m, const run_options *o) {
-    *m = (membership){.options = o, .place.port = o->port};
-    strcpy(m->place.host, o->host);
+    *m = (membership){.options = o, .port = o->port};
     if (serve_store(m)) {
         if (o->node.max > 1 && open_store(m, o->heartbeat, own_store_seconds)) {
             set_text(m->store, key_of("node/0"), info_write(&o->node));

@@ -19,7 +19,7 @@ typedef struct membership {
     const run_options *options;
     tn_store_server *server; /* NULL: another host serves the store */
     tn_store *store;         /* NULL: there is no other host */
-    node_place place;        /* of the store */
+    int port;                /* of the store */
     leader *leader;          /* NULL: node 0 has it */
     int id;
     int orders;      /* written, or read */

@@ -208,7 +208,6 @@ run_round order_round(const order *o, int own) {
             r.local = m->ranks;
         }
         r.world += m->ranks;
-        r.most = m->ranks > r.most ? m->ranks : r.most;
     }
     return r;
 }

@@ -105,23 +105,16 @@ void orders_add(order_queue *q, order *o);
 /* The first, for the caller to free; NULL: there is none. */
 order *orders_take(order_queue *q);
 
-/* Where the store is. */
-typedef struct node_place {
-    char host[256];
-    int port;
-} node_place;
-
 /* A round, as one node sees it. */
 typedef struct run_round {
     int number;              /* 1 for the first */
     int restarts;            /* rounds before it */
     int node, nodes;         /* this node's rank, and how many take part */
     int first, local, world; /* its ranks are first … first + local - 1 of world; local 0: none */
-    int most;                /* ranks of any node */
-    node_place store;        /* for the ranks */
+    int port;                /* of the store */
 } run_round;
 
-/* The round that an order starts, as node `own` sees it; without the store. */
+/* The round that an order starts, as node `own` sees it; without the port. */
 run_round order_round(const order *o, int own);
 
 /* What orders are checked against. */

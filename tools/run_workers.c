@@ -111,8 +111,8 @@ static char **worker_environment(const workers *w, const run_options *o, const r
     set_variable(list, text_new("LOCAL_WORLD_SIZE=%d", r->local));
     set_variable(list, text_new("GROUP_RANK=%d", r->node));
     set_variable(list, text_new("GROUP_WORLD_SIZE=%d", r->nodes));
-    set_variable(list, text_new("MASTER_ADDR=%s", r->store.host));
-    set_variable(list, text_new("MASTER_PORT=%d", r->store.port));
+    set_variable(list, text_new("MASTER_ADDR=%s", o->host));
+    set_variable(list, text_new("MASTER_PORT=%d", r->port));
     set_variable(list, text_new("TERN_TOKEN=%s", o->token));
     set_variable(list, text_new("TERN_STORE=agent")); /* rank 0 need not serve it */
     set_variable(list, text_new("TERN_RUN_ID=%s", o->node.run_id));

@@ -62,7 +62,7 @@ TEST(test_a_round) {
     assert_string_equal(o->text, "because\nof this");
     run_round r = order_round(o, 5), none = order_round(o, 4);
     assert_true(r.number == 3 && r.restarts == 2 && r.node == 1 && r.nodes == 3);
-    assert_true(r.first == 2 && r.local == 4 && r.world == 7 && r.most == 4);
+    assert_true(r.first == 2 && r.local == 4 && r.world == 7);
     assert_true(none.local == 0 && none.world == 7);
     order_free(o);
 }
