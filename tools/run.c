@@ -62,7 +62,7 @@ static void begin_ending(launcher *l, int code, int signal) {
 }
 
 static void begin_round(launcher *l, const order *o) {
-    const run_round r = agent_round(l->agent, o);
+    const run_round r = o->round;
     if (r.local == 0) {
         output_say(l->out, "job %s runs on %d host%s: this one waits for a free place",
                    l->options.node.run_id, r.nodes, r.nodes == 1 ? "" : "s");

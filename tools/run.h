@@ -205,8 +205,6 @@ int agent_event(const agent *a);
 /* The next order, or NULL. The caller frees it with order_free. A launcher that was stopped may
  * have lost its place meanwhile: a start waits until it is known that it has not. */
 order *agent_order(agent *a);
-/* The round that it starts, as this node sees it. */
-run_round agent_round(const agent *a, const order *o);
 /* Sends the leader this node's state. FAILED and STOPPED may come with a report, LEFT with a
  * reason; `code` goes with them. Node 0 ends the job by leaving. */
 void agent_report(agent *a, node_state state, int round, int code, const char *text);

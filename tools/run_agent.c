@@ -132,12 +132,6 @@ order *agent_order(agent *a) {
     return o;
 }
 
-run_round agent_round(const agent *a, const order *o) {
-    run_round r = order_round(o, a->job.id);
-    r.port = a->job.port;
-    return r;
-}
-
 void agent_report(agent *a, node_state state, int round, int code, const char *text) {
     pthread_mutex_lock(&a->lock);
     free(a->report.text);

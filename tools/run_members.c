@@ -318,13 +318,15 @@ static order *read_order(membership *m) {
     return o;
 }
 
-static void take_orders(membership *m, order_queue *orders) {
+static void collect_orders(membership *m, order_queue *orders) {
     for (order *o; (o = m->leader ? orders_take(&m->leader->orders) : read_order(m));) {
         bool known = !m->leader || !m->store || write_order(m, o);
         if (o->kind == ORDER_DROP && o->number == m->id) { /* for this node the job is over */
             o->kind = ORDER_END;
             o->number = 1;
         }
+        o->round = order_round(o, m->id);
+        o->round.port = m->port;
         if (known && o->kind != ORDER_DROP) {
             orders_add(orders, o);
         } else {
@@ -337,5 +339,5 @@ void membership_exchange(membership *m, node_report *r, order_queue *orders) {
     send_ended(m, &r->ended);
     send_report(m, r);
     if (m->leader) { lead_job(m); }
-    take_orders(m, orders);
+    collect_orders(m, orders);
 }

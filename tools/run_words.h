@@ -80,13 +80,23 @@ typedef struct round_member {
     int node, ranks;
 } round_member;
 
+/* A round, as one node sees it. */
+typedef struct run_round {
+    int number;              /* 1 for the first */
+    int restarts;            /* rounds before it */
+    int node, nodes;         /* this node's rank, and how many take part */
+    int first, local, world; /* its ranks are first … first + local - 1 of world; local 0: none */
+    int port;                /* of the store */
+} run_round;
+
 typedef struct order {
     struct order *next;
     order_kind kind;
     int number;            /* START, STOP: the round; DROP: the node; END: the exit status */
     round_member *members; /* START: [count], in the order of their ranks */
     int count;
-    char *text; /* why, for the user; "": nothing to say */
+    run_round round; /* START: as the node sees it that takes the order */
+    char *text;      /* why, for the user; "": nothing to say */
 } order;
 
 /* Takes the text; NULL: nothing to say. */
@@ -104,15 +114,6 @@ typedef struct order_queue {
 void orders_add(order_queue *q, order *o);
 /* The first, for the caller to free; NULL: there is none. */
 order *orders_take(order_queue *q);
-
-/* A round, as one node sees it. */
-typedef struct run_round {
-    int number;              /* 1 for the first */
-    int restarts;            /* rounds before it */
-    int node, nodes;         /* this node's rank, and how many take part */
-    int first, local, world; /* its ranks are first … first + local - 1 of world; local 0: none */
-    int port;                /* of the store */
-} run_round;
 
 /* The round that an order starts, as node `own` sees it; without the port. */
 run_round order_round(const order *o, int own);
