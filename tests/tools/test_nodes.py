@@ -159,8 +159,7 @@ def restart_at_once():
 
 @test
 def late_and_lost():
-    """MIN:MAX: MIN nodes start after the last call; one that comes later makes all start again with it; killed, it is missed, and the
-    others continue without it"""
+    """MIN:MAX: MIN nodes start after the last call; all start again with one that comes later, and without it when it is killed"""
     job = Job("1:2")
     first = job.leader(*UNTIL_GO)
     until(lambda: said(0) == ["0: 0 of 1"], "one node has started")
