@@ -8,6 +8,7 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <tern/sys/device.h>
 #include <tern/sys/group.h>
@@ -85,10 +86,10 @@ static void tell_kernels(void) {
 }
 
 int info_main(int argc, char **argv) {
-    static const char about[] =
-        "Says what this build is and what it finds here: version, kernels, cores, "
-        "devices, and what ranks can talk through. It has no options.";
-    if (tn_options_parse(argc, argv, about, (tn_option[]){{0}}) != TN_OK) { return 1; }
+    static const char about[] = "Says what this build is and what it finds here: version, kernels, "
+                                "cores, devices, and what ranks can talk through.";
+    static const tn_option none[] = {{.help = "There are no options."}, {0}};
+    if (tn_options_parse(argc, argv, about, none) != TN_OK) { return EXIT_FAILURE; }
     cpu_set_t set;
     int usable = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
     printf("version   %s\n", tn__version_text());
