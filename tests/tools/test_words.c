@@ -82,8 +82,7 @@ TEST(test_largest) {
     order_view v = {.own = 1, .min_nodes = 1, .max_nodes = 1, .ranks = 1, .round = INT32_MAX};
     assert_refused(accept_text(&v, "start 2147483648\n1 1\n\n"), "its number is \"2147483648\"");
     assert_refused(accept_text(&v, "end 9223372036854775808\n\n"), "its number is");
-    node_info info = {"",        "", MOST_NODES, MOST_NODES, MOST_RANKS, MOST_NODES - 1,
-                      INT32_MAX, ""};
+    node_info info = {"", "", MOST_NODES, MOST_NODES, MOST_RANKS, MOST_NODES - 1, INT32_MAX, ""};
     memset(info.run_id, 'r', sizeof(info.run_id) - 1);
     memset(info.name, 'n', sizeof(info.name) - 1);
     memset(info.version, 'v', sizeof(info.version) - 1);
