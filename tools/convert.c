@@ -9,7 +9,6 @@
 #include "models/weights/hf.h"
 #include "text/text.h"
 #include "tools/inputs.h"
-#include "tools/error_words.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -173,10 +172,6 @@ int convert_main(int argc, char **argv) {
     if (parse_options(&c, argc, argv) == TN_OK && check_apart(&c) == TN_OK) {
         tn_status status = c.to ? tn__saver_convert(c.from, c.to, c.weights) : convert_model(&c);
         (void)status; /* pending */
-    }
-    if (tn_error() != TN_OK) {
-        fprintf(stderr, "tern convert: %s\n", error_why());
-        return 1;
     }
     return 0;
 }

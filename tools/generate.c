@@ -5,9 +5,10 @@
  */
 #include "tools/generate.h"
 
+#include "core/buffer.h"
 #include "core/clock.h"
+#include "core/memory.h"
 #include "core/plain_text.h"
-#include "tools/error_words.h"
 #include "tools/model.h"
 
 #include <signal.h>
@@ -47,12 +48,20 @@ static tn_status join_world(generation *g) {
     return tn_error();
 }
 
+static void load_tokenizer(generation *g) {
+    tn_error_record error;
+    const char *path = g->asked.tokenizer;
+    g->words = tn_tokenizer_load(path ? path : g->asked.model);
+    if (!path && tn_error_take(&error)) {
+        tn_raise(error.status, "%s (--tokenizer PATH: where it is)", error.message);
+    }
+}
+
 static tn_status load_model(generation *g) {
     const generate_options *asked = &g->asked;
     tn_lm_shape shape;
     g->net = model_load(asked->model, asked->dtype, asked->mesh, g->world, &g->spread);
-    g->words =
-        g->net ? tn_tokenizer_load(asked->tokenizer ? asked->tokenizer : asked->model) : NULL;
+    if (g->net) { load_tokenizer(g); }
     if (!g->words || tn_lm_shape_of(g->net, &shape) != TN_OK ||
         tn_lm_specials_of(g->net, g->words, asked->model, &g->specials) != TN_OK) {
         return tn_error();
@@ -86,17 +95,13 @@ static void write_text(generation *g, char *text, size_t bytes) {
 
 /* Writes the whole characters of further bytes; at the end of a text also an incomplete one. */
 static void write_bytes(generation *g, const char *bytes, size_t count, bool last) {
-    char few[256], *out = few;
-    if (!g->first_rank) { return; }
-    if (TN_UTF8_BOUND(count) + 3 > sizeof(few)) { out = malloc(TN_UTF8_BOUND(count) + 3); }
-    if (!out) {
-        tn_raise(TN_ENOMEM, "no memory for %zu bytes of text", count);
-        return;
+    tn__buffer b = {.operation = "generate"};
+    if (g->first_rank && tn__buffer_hold(&b, TN_UTF8_BOUND(count) + 3)) {
+        size_t length = tn_utf8_put(&g->stream, bytes, count, b.at);
+        if (last) { length += tn_utf8_end(&g->stream, b.at + length); }
+        write_text(g, b.at, length);
     }
-    size_t length = tn_utf8_put(&g->stream, bytes, count, out);
-    if (last) { length += tn_utf8_end(&g->stream, out + length); }
-    write_text(g, out, length);
-    if (out != few) { free(out); }
+    tn__buffer_free(&b);
 }
 
 /* Whether a signal or a full disk ends the text: on all ranks of a mesh at the same token. */
@@ -131,8 +136,8 @@ static tn_status encode_prompt(const generation *g, const char *text, size_t byt
     if (first < 0) {
         return tn_raise(TN_EVALUE, "the prompt is empty, and the model has no token to begin with");
     }
-    ids->ids = malloc(sizeof(*ids->ids));
-    if (!ids->ids) { return tn_raise(TN_ENOMEM, "no memory for a prompt"); }
+    ids->ids = tn__malloc_for(sizeof(*ids->ids), "generate");
+    if (!ids->ids) { return TN_ENOMEM; }
     ids->capacity = ids->count = 1;
     ids->ids[0] = first;
     return TN_OK;
@@ -158,11 +163,9 @@ static void write_answers(generation *g, const tn_generated *out) {
 }
 
 static void answer_ids(generation *g, const tn_ids *ids) {
-    tn_prompt *prompts = malloc((size_t)g->asked.samples * sizeof(*prompts));
-    tn_generated *out = malloc((size_t)g->asked.samples * sizeof(*out));
-    if (!prompts || !out) {
-        tn_raise(TN_ENOMEM, "no memory for %d answers", (int)g->asked.samples);
-    } else {
+    tn_prompt *prompts = tn__calloc_for((size_t)g->asked.samples, sizeof(*prompts), "generate");
+    tn_generated *out = tn__calloc_for((size_t)g->asked.samples, sizeof(*out), "generate");
+    if (prompts && out) {
         for (int64_t i = 0; i < g->asked.samples; i++) {
             prompts[i] = (tn_prompt){ids->ids, ids->count};
         }
@@ -248,19 +251,10 @@ int generate_main(int argc, char **argv) {
         }
     }
     int status = tn_stop_asked() ? tn_stop_status() : g.failed ? EXIT_FAILURE : EXIT_SUCCESS;
-    if (tn_error()) {
-        bool elsewhere = g.net && !g.words && !g.asked.tokenizer;
-        fprintf(stderr, "tern generate: %s%s\n", error_why(),
-                elsewhere ? " (--tokenizer PATH: where it is)" : "");
-        status = EXIT_FAILURE;
-    } else if (g.asked.stats && g.first_rank) {
-        say_stats(&g);
-    }
+    if (!tn_error() && g.asked.stats && g.first_rank) { say_stats(&g); }
     tn_tokenizer_free(g.words);
     tn_lm_free(g.net);
     tn_spread_free(g.spread);
-    if (g.world && !tn_error()) { /* exiting with an error pending tells the other ranks why */
-        tn_dist_finish();
-    }
+    if (g.world && !tn_error()) { tn_dist_finish(); }
     return status;
 }

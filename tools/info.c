@@ -8,10 +8,12 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <tern/sys/device.h>
 #include <tern/sys/group.h>
 #include <tern/sys/store.h>
+#include <tern/train.h>
 #include <unistd.h>
 
 static const double engine_timeout = 5;
@@ -83,7 +85,11 @@ static void tell_kernels(void) {
     }
 }
 
-int info_main(void) {
+int info_main(int argc, char **argv) {
+    static const char about[] = "Says what this build is and what it finds here: version, kernels, "
+                                "cores, devices, and what ranks can talk through.";
+    static const tn_option none[] = {{.help = "There are no options."}, {0}};
+    if (tn_options_parse(argc, argv, about, none) != TN_OK) { return EXIT_FAILURE; }
     cpu_set_t set;
     int usable = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
     printf("version   %s\n", tn__version_text());

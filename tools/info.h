@@ -2,6 +2,6 @@
 #ifndef TERN_TOOLS_INFO_H
 #define TERN_TOOLS_INFO_H
 
-int info_main(void);
+int info_main(int argc, char **argv);
 
 #endif

@@ -3,7 +3,6 @@
 #include "tools/plan.h"
 
 #include "tensor/fields.h"
-#include "tools/error_words.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -211,10 +210,6 @@ int plan_main(int argc, char **argv) {
         tn_module *m = plan_model(&c);
         if (m && settle_tokens(&c, m) == TN_OK) { (c.search ? search_all : plan_one)(&c, m); }
         tn_lm_free(m);
-    }
-    if (tn_error() != TN_OK) {
-        fprintf(stderr, "tern plan: %s\n", error_why());
-        return 1;
     }
     return 0;
 }

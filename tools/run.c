@@ -45,10 +45,11 @@ typedef struct launcher {
 
 /* ---- Phases ---------------------------------------------------------------------------------- */
 
-static void leave_job(launcher *l, const char *reason) {
+/* Node 0 ends the job for the others too. */
+static void leave_job(launcher *l, int code, const char *reason) {
     if (!l->left) {
         l->left = true;
-        agent_report(l->agent, NODE_LEFT, l->round.number, 0, reason);
+        agent_report(l->agent, NODE_LEFT, l->round.number, code, reason);
     }
 }
 
@@ -60,21 +61,11 @@ static void begin_ending(launcher *l, int code, int signal) {
     }
 }
 
-/* For this launcher's own reason; node 0 ends the others too. */
-static void give_job_up(launcher *l, int code, int signal, const char *reason) {
-    if (agent_leads(l->agent)) {
-        agent_end_job(l->agent, code, reason);
-    } else {
-        leave_job(l, reason);
-    }
-    begin_ending(l, code, signal);
-}
-
 static void begin_round(launcher *l, const order *o) {
-    const run_round r = agent_round(l->agent, o);
+    const run_round r = o->round;
     if (r.local == 0) {
         output_say(l->out, "job %s runs on %d host%s: this one waits for a free place",
-                   l->options.run_id, r.nodes, r.nodes == 1 ? "" : "s");
+                   l->options.node.run_id, r.nodes, r.nodes == 1 ? "" : "s");
         return;
     }
     if (r.nodes > 1) {
@@ -93,7 +84,7 @@ static void begin_round(launcher *l, const order *o) {
 static int end_status(launcher *l, int code) {
     if (code != 0 || l->round.number > 0) { return code; }
     output_say(l->out, "job %s has succeeded, but this host arrived too late: nothing ran here",
-               l->options.run_id);
+               l->options.node.run_id);
     return EX_TEMPFAIL;
 }
 
@@ -120,9 +111,10 @@ static void take_interrupt(launcher *l, int signal) {
     }
     l->interrupt = signal;
     const char *name = sigabbrev_np(signal);
-    char *reason = text_new("SIG%s ended the launcher on host %s", name, l->options.node_name);
+    char *reason = text_new("SIG%s ended the launcher on host %s", name, l->options.node.name);
     output_say(l->out, "SIG%s: ending the ranks (a second Ctrl-C kills them at once)", name);
-    give_job_up(l, 128 + signal, signal, reason);
+    leave_job(l, 128 + signal, reason);
+    begin_ending(l, 128 + signal, signal);
     free(reason);
 }
 
@@ -150,11 +142,6 @@ static void take_orders(launcher *l) {
         obey_order(l, o);
         order_free(o);
     }
-}
-
-/* All ranks have ended, and their last output has been read or has taken too long. */
-static bool ranks_settled(launcher *l) {
-    return workers_gone(&l->workers) && (output_read(l->out) || tn__now() - l->workers.ended > 1);
 }
 
 static void report_round(launcher *l) {
@@ -192,7 +179,9 @@ static void look_after_ranks(launcher *l) {
         output_forget(l->out);
         l->phase = WAITING;
     }
-    if (l->phase == STOPPING && ranks_settled(l)) {
+    /* Until their last output has been read, or has taken too long. */
+    if (l->phase == STOPPING && workers_gone(w) &&
+        (output_read(l->out) || tn__now() - w->ended > 1)) {
         report_round(l);
         l->phase = WAITING;
     }
@@ -202,16 +191,17 @@ static void look_after_ranks(launcher *l) {
 static bool may_end(launcher *l) {
     if (l->phase != ENDING || !workers_gone(&l->workers)) { return false; }
     if (l->left_at == 0) {
-        leave_job(l, NULL);
+        leave_job(l, l->code, NULL);
         l->left_at = tn__now();
         output_end(l->out);
     }
     double waited = tn__now() - l->left_at;
-    double most = agent_leads(l->agent)    ? l->options.grace + shutdown_wait
-                  : agent_joined(l->agent) ? last_messages
-                                           : 0;
+    agent_state state = agent_state_now(l->agent);
+    double most = state == AGENT_LEADS    ? l->options.grace + shutdown_wait
+                  : state == AGENT_JOINED ? last_messages
+                                          : 0;
     bool hurry = l->interrupts > 1;
-    bool said = agent_ended(l->agent) || waited > most || hurry;
+    bool said = state == AGENT_ENDED || waited > most || hurry;
     /* Waits for a stopped terminal, as any program would, unless we were asked to end. */
     bool shown = output_ended(l->out) || (l->interrupts > 0 && waited > l->options.grace) || hurry;
     return said && shown;
@@ -232,18 +222,14 @@ static void main_loop(launcher *l) {
 
 /* ---- Beginning and end ----------------------------------------------------------------------- */
 
-/* Signals that nohup, or a shell for a background job, ignores stay ignored. */
-static void add_unless_ignored(sigset_t *set, int signal) {
-    struct sigaction now;
-    if (sigaction(signal, NULL, &now) == 0 && now.sa_handler != SIG_IGN) { sigaddset(set, signal); }
-}
-
 static int open_signals(workers *w) {
     static const int taken[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
     sigset_t set;
     sigemptyset(&set);
     for (size_t i = 0; i < sizeof(taken) / sizeof(*taken); i++) {
-        add_unless_ignored(&set, taken[i]);
+        struct sigaction now; /* nohup, or a shell for a background job, may have it ignored */
+        bool known = sigaction(taken[i], NULL, &now) == 0;
+        if (known && now.sa_handler != SIG_IGN) { sigaddset(&set, taken[i]); }
     }
     signal(SIGCHLD, SIG_DFL); /* if ignored, the ranks' exit codes would be lost */
     sigaddset(&set, SIGCHLD);
@@ -271,12 +257,6 @@ static bool begin_job(launcher *l) {
     return l->agent != NULL;
 }
 
-/* The job's exit status; a job whose output could not all be shown has failed. */
-static int exit_status(launcher *l) {
-    if (l->code == 0 && !output_ended(l->out)) { return 128 + l->interrupt; }
-    return l->code == 0 && output_lost(l->out) ? EXIT_FAILURE : l->code;
-}
-
 int run_main(int argc, char **argv) {
     launcher l = {0};
     run_options_parse(&l.options, argc, argv);
@@ -285,8 +265,13 @@ int run_main(int argc, char **argv) {
         return 1;
     }
     main_loop(&l);
-    bool all_ended = agent_ended(l.agent) && output_ended(l.out);
-    int status = exit_status(&l);
+    bool shown = output_ended(l.out), all_ended = shown && agent_state_now(l.agent) == AGENT_ENDED;
+    int status = l.code; /* a job whose output could not all be shown has failed */
+    if (status == 0 && !shown) {
+        status = 128 + l.interrupt;
+    } else if (status == 0 && output_lost(l.out)) {
+        status = EXIT_FAILURE;
+    }
     workers_finish(&l.workers);
     if (!all_ended) { _exit(status); /* a thread hangs; it ends with the process */ }
     agent_free(l.agent);

@@ -1,18 +1,6 @@
 /* `tern run`: starts a program as ranks, together with launchers on other hosts,
  * and ends with them.
- *
- *     run.c            the main thread: one poll loop over signals, orders and deadlines
- *     run_options.c    what the user asked for
- *     run_environment.c   options that a service gives in variables
- *     run_workers.c    the ranks of this host as processes: start, end, reap
- *     run_memory.c     a folder in memory in which ranks save what must outlive them
- *     run_guard.c      a process that ends the ranks when the launcher itself is killed
- *     run_output.c     a thread between the ranks' pipes and our own stdout, stderr and log files
- *     run_report.c     which rank failed first, and its last lines
- *     run_leader.c     on node 0: who takes part, rounds, restarts, the verdict
- *     run_words.c      what launchers write to each other, and when an order is valid
- *     run_members.c    this node's part in the job: orders from the leader, reports to it
- *     run_agent.c      on several hosts, the thread for that, which waits for the network
+ * README.md lists its parts.
  *
  * The main thread never waits for the network or for a terminal; the threads that do may hang
  * there, and the program still ends in bounded time.
@@ -37,18 +25,13 @@
 /* ---- Options (run_options.c) ----------------------------------------------------------------- */
 
 typedef struct run_options {
-    int min_nodes, max_nodes;
-    int ranks; /* of this node */
+    node_info node; /* what this launcher says of itself */
     int max_restarts;
-    int node_rank;  /* requested; -1: by arrival */
     char host[256]; /* where the store is served; a loopback address when the job has one node */
     int port;       /* 0: any */
     bool alone;     /* one node, a random token: no one else can join */
     bool own_token; /* the token is made from the user's own */
-    char run_id[65];
     char token[TN__TOKEN];
-    char node_name[65];  /* of this host, for messages */
-    char devices[257];   /* as in a node's card */
     double monitor;      /* seconds between two signs of life */
     double heartbeat;    /* a node silent for this long is lost */
     double timeout;      /* to wait for enough nodes */
@@ -65,15 +48,6 @@ void run_options_parse(run_options *o, int argc, char **argv);
 
 /* `tern run`; the exit status. */
 int run_main(int argc, char **argv);
-
-/* The command and the options that its environment gives, for the rows of a table
- * (run_environment.c). */
-char **environment_words(char *command, const tn_option *rows, int *count);
-
-/* How many GPUs this host has (run_devices.c). */
-int count_gpus(void);
-/* What the plugin for GPUs was built with and finds here, as one word; "-": there is none. */
-void describe_devices(char *word, size_t size);
 
 /* ---- Small things (run_small.c) -------------------------------------------------------------- */
 
@@ -93,6 +67,8 @@ void drain_event(int event);
 
 /* ---- Guard (run_guard.c) --------------------------------------------------------------------- */
 
+typedef struct output output;
+
 typedef struct guard {
     pid_t pid;
     int pipe;        /* closed by our death, whatever the cause */
@@ -101,9 +77,9 @@ typedef struct guard {
 
 /* Starts the guard's process, also to replace one that died. False with errno. */
 bool guard_start(guard *g);
-/* From now on the guard ends this process group. Also called between fork and exec. */
-void guard_add(const guard *g, pid_t group);
-void guard_remove(const guard *g, pid_t group);
+/* '+': from now on the guard ends this process group; '-': it does not. Also called between fork
+ * and exec. */
+void guard_write(const guard *g, char sign, pid_t group);
 /* Kills every process that carries the marker, in any group or session; returns how many. */
 int guard_sweep(const char *marker);
 /* Lets it finish and waits for its end. */
@@ -111,12 +87,8 @@ void guard_finish(guard *g);
 /* The guard's own main program: `tern _guard PIPE MARKER`. */
 int guard_main(int argc, char **argv);
 
-/* ---- Memory (run_memory.c) ------------------------------------------------------------------- */
-
-typedef struct output output;
-
-/* Makes the folder, unless it exists. Returns the variable that tells the ranks of it; NULL: there
- * is none, which was said. */
+/* Makes the ranks' folder in memory, unless it exists. Its path; NULL: there is none, which was
+ * said. */
 char *memory_folder(const char *marker, output *out);
 void memory_remove(const char *marker);
 
@@ -143,7 +115,7 @@ typedef struct workers {
     double ended;    /* when the last rank did */
     bool gone;
     guard guard;
-    char *memory;  /* a variable for the ranks of a job on one host; NULL */
+    char *memory;  /* a folder for the ranks of a job on one host; NULL */
     sigset_t mask; /* for the ranks: the signals that were blocked before we started */
     pid_t earlier[MOST_CHILDREN]; /* children: those of a shell that then called exec */
     int earlier_count;
@@ -219,6 +191,13 @@ int report_code(const worker *w);
 
 typedef struct agent agent;
 
+typedef enum agent_state {
+    AGENT_JOINING, /* or it could not */
+    AGENT_JOINED,
+    AGENT_LEADS, /* this is node 0 */
+    AGENT_ENDED  /* everything has been sent, or cannot be */
+} agent_state;
+
 /* Serves the store or joins it, then gives orders. On several hosts a thread does that. */
 agent *agent_new(const run_options *o);
 /* Readable when there are orders or the agent has ended. */
@@ -226,19 +205,12 @@ int agent_event(const agent *a);
 /* The next order, or NULL. The caller frees it with order_free. A launcher that was stopped may
  * have lost its place meanwhile: a start waits until it is known that it has not. */
 order *agent_order(agent *a);
-/* The round that it starts, as this node sees it. */
-run_round agent_round(const agent *a, const order *o);
 /* Sends the leader this node's state. FAILED and STOPPED may come with a report, LEFT with a
- * reason; `code` goes with them. */
+ * reason; `code` goes with them. Node 0 ends the job by leaving. */
 void agent_report(agent *a, node_state state, int round, int code, const char *text);
 /* Says to the ranks that one has succeeded: those that wait for it in tn_dist_init can stop. */
 void agent_rank_ended(agent *a, const run_round *r, const worker *w);
-/* On node 0: ends the job on all nodes. */
-void agent_end_job(agent *a, int code, const char *text);
-bool agent_leads(agent *a);
-bool agent_joined(agent *a);
-/* Whether everything has been sent, or cannot be. */
-bool agent_ended(agent *a);
+agent_state agent_state_now(agent *a);
 void agent_free(agent *a); /* only when it has ended */
 
 #endif

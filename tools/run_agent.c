@@ -24,92 +24,67 @@ struct agent {
     int event, wake; /* eventfds: for the main thread, for this one */
 
     pthread_mutex_t lock;
-    order *first_order, **last_order; /* for the main thread */
+    agent_state state;
+    order_queue orders; /* for the main thread */
     node_report report;
-    tn__buffer ended_ranks; /* lines "KEY TEXT", to be set for the other ranks */
-    char *end;              /* set: ends the job, with end_code */
-    int end_code;
     double contact; /* when the last turn began that went well */
-    bool joined, leads, ended;
 };
-
-/* ---- Orders for the main thread -------------------------------------------------------------- */
-
-static void queue_order(agent *a, order *o) {
-    pthread_mutex_lock(&a->lock);
-    *a->last_order = o;
-    a->last_order = &o->next;
-    pthread_mutex_unlock(&a->lock);
-    set_event(a->event);
-}
-
-/* There is nothing more to do: an error that is pending ends the job for this node. */
-static void end_agent(agent *a) {
-    if (tn_error() != TN_OK) {
-        bool lost = a->joined && !a->leads;
-        char *why = error_take(), *text = text_new("%s%s", lost ? "node 0 is lost: " : "", why);
-        queue_order(a, order_new(ORDER_END, 1, text));
-        free(why);
-        free(text);
-    }
-    pthread_mutex_lock(&a->lock);
-    a->ended = true;
-    pthread_mutex_unlock(&a->lock);
-    set_event(a->event);
-}
 
 /* ---- Turns ----------------------------------------------------------------------------------- */
 
-static void begin_membership(agent *a) {
-    membership_begin(&a->job, a->options);
+static bool enter_job(agent *a) {
+    bool joined = membership_begin(&a->job, a->options);
     pthread_mutex_lock(&a->lock);
-    a->joined = tn_error() == TN_OK;
-    a->leads = a->joined && a->job.leader;
+    if (joined) { a->state = a->job.leader ? AGENT_LEADS : AGENT_JOINED; }
     a->contact = tn__now();
     pthread_mutex_unlock(&a->lock);
-}
-
-/* Writes where tn_dist_init of the other ranks looks. Frees the lines. */
-static void send_ended(agent *a, char *lines) {
-    char *rest = lines;
-    for (char *line, *text; (line = strsep(&rest, "\n")) && (text = strchr(line, ' '));) {
-        *text = 0;
-        membership_set(&a->job, line, text + 1);
-    }
-    free(lines);
+    return joined;
 }
 
 /* False when nothing more is to be sent, or an error is pending. */
 static bool agent_turn(agent *a) {
+    if (a->state == AGENT_JOINING && !enter_job(a)) { return false; }
     double begun = tn__now();
-    leader *leads = a->job.leader;
+    order_queue orders = {0};
     pthread_mutex_lock(&a->lock);
     node_report report = a->report;
-    char *ended = text_take(&a->ended_ranks), *end = a->end;
-    a->report.text = a->end = NULL;
+    a->report.text = NULL;
+    a->report.ended = (tn__buffer){0};
     pthread_mutex_unlock(&a->lock);
 
-    send_ended(a, ended);
-    membership_report(&a->job, &report);
-    if (leads && end) { leader_end(leads, a->end_code, end); }
-    if (leads) { membership_lead(&a->job); }
-    for (order *o; (o = membership_order(&a->job));) {
-        queue_order(a, o);
-    }
-    free(report.text);
-    free(end);
+    membership_exchange(&a->job, &report, &orders);
+    bool sent = tn_error() == TN_OK;
     pthread_mutex_lock(&a->lock);
-    a->contact = tn_error() == TN_OK ? begun : a->contact;
-    bool waits = a->first_order != NULL;
+    a->contact = sent ? begun : a->contact;
+    for (order *o; (o = orders_take(&orders));) {
+        orders_add(&a->orders, o);
+    }
+    bool waits = a->orders.first != NULL;
     pthread_mutex_unlock(&a->lock);
     if (waits) { set_event(a->event); }
-    return tn_error() == TN_OK && (report.state != NODE_LEFT || (leads && !leader_over(leads)));
+    const leader *leads = a->job.leader;
+    return sent && (report.state != NODE_LEFT || (leads && !leader_over(leads)));
+}
+
+/* There is nothing more to do: an error that is pending ends the job for this node. */
+static void end_agent(agent *a) {
+    order *last = NULL;
+    if (tn_error() != TN_OK) {
+        char *why = error_take();
+        const char *what = a->state == AGENT_JOINED ? "node 0 is lost: " : "";
+        last = order_new(ORDER_END, 1, text_new("%s%s", what, why));
+        free(why);
+    }
+    pthread_mutex_lock(&a->lock);
+    if (last) { orders_add(&a->orders, last); }
+    a->state = AGENT_ENDED;
+    pthread_mutex_unlock(&a->lock);
+    set_event(a->event);
 }
 
 static void *agent_main(void *user) {
     agent *a = user;
-    begin_membership(a);
-    while (a->joined && agent_turn(a)) {
+    while (agent_turn(a)) {
         poll(&(struct pollfd){.fd = a->wake, .events = POLLIN}, 1,
              (int)(1e3 * a->options->monitor));
         drain_event(a->wake);
@@ -124,9 +99,8 @@ agent *agent_new(const run_options *o) {
     agent *a = memory_new(1, sizeof(*a));
     pthread_mutex_init(&a->lock, NULL);
     a->options = o;
-    a->last_order = &a->first_order;
     /* Looking up the name of another host may take long, too. */
-    a->threaded = o->max_nodes > 1 || !tn__host_is_near(o->host);
+    a->threaded = o->node.max > 1 || !tn__host_is_near(o->host);
     a->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     a->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (a->event < 0 || a->wake < 0 ||
@@ -134,7 +108,6 @@ agent *agent_new(const run_options *o) {
         free(a);
         return NULL;
     }
-    if (!a->threaded) { begin_membership(a); }
     return a;
 }
 
@@ -142,92 +115,57 @@ int agent_event(const agent *a) {
     return a->event;
 }
 
-static order *take_order(agent *a) {
-    order *o = a->first_order;
-    if (o) {
-        a->first_order = o->next;
-        a->last_order = a->first_order ? a->last_order : &a->first_order;
-    }
-    return o;
-}
-
 order *agent_order(agent *a) {
     drain_event(a->event);
-    if (!a->threaded && !a->ended && !(a->joined && agent_turn(a))) { end_agent(a); }
+    if (!a->threaded && a->state != AGENT_ENDED && !agent_turn(a)) { end_agent(a); }
     pthread_mutex_lock(&a->lock);
-    order *o = a->first_order;
+    order *o = a->orders.first;
     bool start = o && o->kind == ORDER_START;
     if (start && o->next && o->next->kind == ORDER_END) {
-        order_free(take_order(a));
+        order_free(orders_take(&a->orders));
         start = false;
     }
     /* Until twice this time the others do not give this node up. */
     bool waits = start && a->threaded && tn__now() - a->contact > a->options->heartbeat / 2;
-    o = waits ? NULL : take_order(a);
+    o = waits ? NULL : orders_take(&a->orders);
     pthread_mutex_unlock(&a->lock);
     return o;
-}
-
-run_round agent_round(const agent *a, const order *o) {
-    run_round r = order_round(o, a->job.id);
-    r.store = a->job.place;
-    return r;
 }
 
 void agent_report(agent *a, node_state state, int round, int code, const char *text) {
     pthread_mutex_lock(&a->lock);
     free(a->report.text);
-    a->report = (node_report){state, round, code, text ? text_new("%s", text) : NULL};
+    a->report.state = state;
+    a->report.round = round;
+    a->report.code = code;
+    a->report.text = text ? text_new("%s", text) : NULL;
     pthread_mutex_unlock(&a->lock);
     set_event(a->wake);
 }
 
 void agent_rank_ended(agent *a, const run_round *r, const worker *w) {
     pthread_mutex_lock(&a->lock);
-    tn__buffer_format(&a->ended_ranks, TN__ENDED_KEY " %d %s:%d\n", r->restarts, w->rank, r->world,
-                      a->options->node_name, (int)w->pid);
+    tn__buffer_format(&a->report.ended, TN__ENDED_KEY " %d %s:%d\n", r->restarts, w->rank, r->world,
+                      a->options->node.name, (int)w->pid);
     pthread_mutex_unlock(&a->lock);
     set_event(a->wake);
 }
 
-void agent_end_job(agent *a, int code, const char *text) {
+agent_state agent_state_now(agent *a) {
     pthread_mutex_lock(&a->lock);
-    free(a->end);
-    a->end = text_new("%s", text);
-    a->end_code = code;
+    agent_state state = a->state;
     pthread_mutex_unlock(&a->lock);
-    set_event(a->wake);
-}
-
-/* One of the flags. */
-static bool read_flag(agent *a, const bool *flag) {
-    pthread_mutex_lock(&a->lock);
-    bool set = *flag;
-    pthread_mutex_unlock(&a->lock);
-    return set;
-}
-
-bool agent_leads(agent *a) {
-    return read_flag(a, &a->leads);
-}
-
-bool agent_joined(agent *a) {
-    return read_flag(a, &a->joined);
-}
-
-bool agent_ended(agent *a) {
-    return read_flag(a, &a->ended);
+    return state;
 }
 
 void agent_free(agent *a) {
     if (a->threaded) { pthread_join(a->thread, NULL); }
-    for (order *o; (o = take_order(a));) {
+    for (order *o; (o = orders_take(&a->orders));) {
         order_free(o);
     }
     membership_end(&a->job);
-    tn__buffer_free(&a->ended_ranks);
+    tn__buffer_free(&a->report.ended);
     free(a->report.text);
-    free(a->end);
     close(a->event);
     close(a->wake);
     pthread_mutex_destroy(&a->lock);

@@ -6,7 +6,8 @@
  * then kills the groups that are left, and after them every process that carries the launcher's
  * marker in its environment: that finds those that have left their group. A launcher that ends
  * normally has already done this, and writes "." before it closes the pipe. In either case the
- * guard then removes the ranks' folder in memory.
+ * guard then removes the folder in memory (tmpfs) in which ranks save what must outlive them. Both
+ * know its name from the marker.
  *
  * The guard is in its own session, so that no Ctrl-C reaches it, and holds no file but the pipe:
  * otherwise readers of our output would not see end-of-file. If the guard is killed, the launcher
@@ -17,9 +18,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,25 +57,16 @@ bool guard_start(guard *g) {
     return true;
 }
 
-static void tell_guard(const guard *g, char sign, pid_t group) {
+void guard_write(const guard *g, char sign, pid_t group) {
     char line[16];
     int length = snprintf(line, sizeof(line), "%c%d\n", sign, (int)group);
-    /* fails when the guard is dead: noticed elsewhere */
     ssize_t put = write(g->pipe, line, (size_t)length);
-    (void)put;
-}
-
-void guard_add(const guard *g, pid_t group) {
-    tell_guard(g, '+', group);
-}
-
-void guard_remove(const guard *g, pid_t group) {
-    tell_guard(g, '-', group);
+    (void)put; /* fails when the guard is dead: noticed elsewhere */
 }
 
 void guard_finish(guard *g) {
     if (g->pid > 0) {
-        tell_guard(g, '.', 0);
+        guard_write(g, '.', 0);
         close(g->pipe);
         kill(g->pid, SIGCONT); /* in case somebody has stopped it */
         while (waitpid(g->pid, NULL, 0) < 0 && errno == EINTR) {}
@@ -108,6 +102,37 @@ int guard_sweep(const char *marker) {
     }
     if (processes) { closedir(processes); }
     return found;
+}
+
+/* ---- The folder in memory ---------------------------------------------------------------------
+ */
+
+/* marker: TERN_LAUNCHER=PID-UNIQUE. A launcher that is a rank makes its folder in the outer one's,
+ * whose guard ends its guard. */
+static void folder_path(const char *marker, char *path, size_t size) {
+    const char *outer = getenv("TERN_MEMORY_DIR");
+    snprintf(path, size, "%s/tern-%s", outer ? outer : "/dev/shm", strchr(marker, '=') + 1);
+}
+
+char *memory_folder(const char *marker, output *out) {
+    char path[4096];
+    folder_path(marker, path, sizeof(path));
+    if (mkdir(path, 0700) != 0 && errno != EEXIST) {
+        output_say(out, "%s: %s: ranks cannot save in memory", path, strerror(errno));
+        return NULL;
+    }
+    return text_new("%s", path);
+}
+
+static int remove_entry(const char *path, const struct stat *about, int kind, struct FTW *at) {
+    remove(path); /* what stays is not worth more than a try: nobody could be told */
+    return 0;
+}
+
+void memory_remove(const char *marker) {
+    char path[4096];
+    folder_path(marker, path, sizeof(path));
+    nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 /* ---- The guard itself ------------------------------------------------------------------------ */

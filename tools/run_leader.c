@@ -14,8 +14,8 @@
 #include "tools/run_leader.h"
 
 #include "core/build_info.h"
+#include "core/memory.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,11 +24,11 @@
 /* Extra seconds after the grace, for a node to end its ranks and say so. */
 static const double patience = 15;
 
-leader *leader_new(const run_options *o, const node_info *own, double now) {
+leader *leader_new(const run_options *o, double now) {
     leader *l = memory_new(1, sizeof(*l));
-    *l = (leader){.options = o, .since = now, .now = now, .last_order = &l->orders};
+    *l = (leader){.options = o, .since = now, .now = now};
     leader_grow(l, 0);
-    l->nodes[0] = (node){.known = true, .info = *own, .heard = now};
+    l->nodes[0] = (node){.known = true, .info = o->node, .heard = now};
     return l;
 }
 
@@ -38,7 +38,7 @@ void leader_free(leader *l) {
         free(l->nodes[i].gone);
         free(l->nodes[i].report);
     }
-    for (order *o; (o = leader_order(l));) {
+    for (order *o; (o = orders_take(&l->orders));) {
         order_free(o);
     }
     tn__buffer_free(&l->why);
@@ -46,59 +46,32 @@ void leader_free(leader *l) {
     free(l);
 }
 
-/* ---- Orders ---------------------------------------------------------------------------------- */
-
-static order *give_order(leader *l, order_kind kind, int number, const char *text) {
-    order *o = order_new(kind, number, text);
-    *l->last_order = o;
-    l->last_order = &o->next;
-    return o;
-}
-
-order *leader_order(leader *l) {
-    order *o = l->orders;
-    if (o) {
-        l->orders = o->next;
-        l->last_order = l->orders ? l->last_order : &l->orders;
-        o->next = NULL;
-    }
-    return o;
-}
-
 static void enter_phase(leader *l, leader_phase next) {
     l->phase = next;
     l->since = l->now;
 }
 
-void leader_end(leader *l, int code, const char *text) {
-    if (l->phase != OVER) {
-        give_order(l, ORDER_END, code, text);
+void leader_end(leader *l, int code, char *text) {
+    if (l->phase == OVER) {
+        free(text);
+    } else {
+        orders_add(&l->orders, order_new(ORDER_END, code, text));
         enter_phase(l, OVER);
     }
 }
 
-static void end_with(leader *l, int code, tn__buffer *why) {
-    char *text = text_take(why);
-    leader_end(l, code, text);
-    free(text);
-}
-
 bool leader_grow(leader *l, int64_t joined) {
     if (joined + 1 < l->count || joined > MOST_LAUNCHERS) {
-        tn__buffer why = {0};
-        tn__buffer_format(&why, "the store counts %lld launchers: another process writes there",
-                          (long long)joined);
-        end_with(l, 1, &why);
+        leader_end(l, 1,
+                   text_new("the store counts %lld launchers: another process writes there",
+                            (long long)joined));
         return false;
     }
-    if (joined + 1 > l->count) {
-        node *longer = memory_new((size_t)joined + 1, sizeof(*longer));
-        for (int i = 0; i <= joined; i++) {
-            longer[i] = i < l->count ? l->nodes[i] : (node){.id = i, .heard = l->now};
-        }
-        free(l->nodes);
-        l->nodes = longer;
-        l->count = (int)joined + 1;
+    while (l->count <= joined) {
+        memory_needed(
+            tn__grow(&l->nodes, l->count + 1, &l->capacity, sizeof(*l->nodes), "tern run"));
+        l->nodes[l->count] = (node){.id = l->count, .heard = l->now};
+        l->count++;
     }
     return true;
 }
@@ -117,30 +90,31 @@ static int count_usable(const leader *l) {
     return count;
 }
 
-void leader_drop(leader *l, node *n, const char *reason, ...) {
+void leader_drop(leader *l, node *n, char *why) {
     const run_options *o = l->options;
-    if (n->gone) { return; }
-    va_list arguments;
-    va_start(arguments, reason);
-    memory_needed(vasprintf(&n->gone, reason, arguments) >= 0);
-    va_end(arguments);
+    if (n->gone) {
+        free(why);
+        return;
+    }
+    n->gone = why;
     if (n->beat.state == NODE_LEFT) { return; /* it reads no more orders */ }
-    char *text = n->admitted ? text_new("%s: this node has lost its place in the job", n->gone)
-                             : text_new("no place in job %s at %s:%d: %s", o->run_id, o->host,
-                                        o->port, n->gone);
-    give_order(l, ORDER_DROP, n->id, text);
-    free(text);
+    char *text = n->admitted ? text_new("%s: this node has lost its place in the job", why)
+                             : text_new("no place in job %s at %s:%d: %s", o->node.run_id, o->host,
+                                        o->port, why);
+    orders_add(&l->orders, order_new(ORDER_DROP, n->id, text));
 }
 
 static void check_node(leader *l, node *n) {
     double silent = l->now - n->heard;
-    const char *left = n->report ? n->report : "it has left";
-    if (n->beat.state == NODE_LEFT && n->id == 0) {
-        leader_end(l, 1, left);
-    } else if (n->beat.state == NODE_LEFT) {
-        leader_drop(l, n, "%s", left);
+    if (n->beat.state == NODE_LEFT) {
+        char *why = text_new("%s", n->report ? n->report : "it has left");
+        if (n->id == 0) {
+            leader_end(l, n->beat.code, why);
+        } else {
+            leader_drop(l, n, why);
+        }
     } else if (silent > l->options->heartbeat) {
-        leader_drop(l, n, "it gave no sign of life for %.1f s", silent);
+        leader_drop(l, n, text_new("it gave no sign of life for %.1f s", silent));
     }
 }
 
@@ -180,34 +154,46 @@ static void await_place(leader *l, node *n, const node *holder) {
     if (n->came == 0) {
         n->came = l->now;
     } else if (holder && holder->heard > n->came) {
-        leader_drop(l, n, "--node-rank %d is taken by host %s (pid %d)", n->info.wanted,
-                    holder->info.name, holder->info.pid);
+        leader_drop(l, n,
+                    text_new("--node-rank %d is taken by host %s (pid %d)", n->info.wanted,
+                             holder->info.name, holder->info.pid));
     } else if (!holder && all_heard_since(l, n->came)) {
         leader_drop(l, n,
-                    "it has its %d hosts, led by host %s (pid %d); a separate job needs another "
-                    "--rdzv-id and another port",
-                    o->max_nodes, o->node_name, l->nodes[0].info.pid);
+                    text_new("it has its %d hosts, led by host %s (pid %d); a separate job needs "
+                             "another --rdzv-id and another port",
+                             o->node.max, o->node.name, l->nodes[0].info.pid));
     }
 }
 
-/* Admits the node if it may take part; if not, tells it why. Nodes of other versions do not train
- * together; while nodes are missing it may be the whole job that cannot start (gather_nodes). */
+/* Why a node cannot take part in this job, whatever its places; NULL: it can. */
+static char *find_mismatch(const run_options *o, const node *n) {
+    const node_info *info = &n->info;
+    if (n->foreign) {
+        return text_new("this launcher's libtern is %s, and that of node 0 (host %s) is %s",
+                        info->version, o->node.name, tn__version_text());
+    }
+    if (strcmp(info->run_id, o->node.run_id) != 0) {
+        return text_new("this launcher's --rdzv-id is %s, and node 0's is %s", info->run_id,
+                        o->node.run_id);
+    }
+    if (info->min != o->node.min || info->max != o->node.max) {
+        return text_new("this launcher's --nnodes is %d:%d, and node 0's is %d:%d", info->min,
+                        info->max, o->node.min, o->node.max);
+    }
+    return NULL;
+}
+
+/* Nodes of other versions do not train together; while nodes are missing it may be the whole job
+ * that cannot start (gather_nodes). */
 static void admit_node(leader *l, node *n) {
     const run_options *o = l->options;
-    const node_info *info = &n->info;
+    bool missing = l->phase == GATHER && count_usable(l) < o->node.min;
+    if (n->foreign && missing) { return; }
     const node *holder = find_holder(l, n);
-    if (n->foreign) {
-        if (l->phase != GATHER || count_usable(l) >= o->min_nodes) {
-            leader_drop(l, n, "this launcher's libtern is %s, and that of node 0 (host %s) is %s",
-                        info->version, o->node_name, tn__version_text());
-        }
-    } else if (strcmp(info->run_id, o->run_id) != 0) {
-        leader_drop(l, n, "this launcher's --rdzv-id is %s, and node 0's is %s", info->run_id,
-                    o->run_id);
-    } else if (info->min != o->min_nodes || info->max != o->max_nodes) {
-        leader_drop(l, n, "this launcher's --nnodes is %d:%d, and node 0's is %d:%d", info->min,
-                    info->max, o->min_nodes, o->max_nodes);
-    } else if (holder || count_usable(l) >= o->max_nodes) {
+    char *mismatch = find_mismatch(o, n);
+    if (mismatch) {
+        leader_drop(l, n, mismatch);
+    } else if (holder || count_usable(l) >= o->node.max) {
         await_place(l, n, holder);
     } else {
         n->admitted = true;
@@ -239,52 +225,15 @@ static int choose_members(leader *l, node **members) {
     return count;
 }
 
-/* "host a has CUDA 12.4 (driver 12.4), …": one word in the info. */
-static void put_devices(tn__buffer *to, const node *n) {
-    tn__buffer_format(to, "host %s has ", n->info.name);
-    size_t from = to->bytes;
-    bool put = tn__buffer_text(to, n->info.devices);
-    for (char *c = put ? strchr(to->at + from, '_') : NULL; c; c = strchr(c, '_')) {
-        *c = ' ';
-    }
-}
-
-/* Warns when the members have other drivers or libraries for their GPUs, once for each member.
- * Hosts without the plugin are not compared. */
-static void compare_devices(tn__buffer *why, node *const *members, int count) {
-    const node *first = NULL;
-    bool warned = false;
-    for (int i = 0; i < count; i++) {
-        node *n = members[i];
-        bool has = strcmp(n->info.devices, "-") != 0, compared = n->compared;
-        n->compared = true;
-        first = first ? first : has ? n : NULL;
-        if (!has || compared || strcmp(n->info.devices, first->info.devices) == 0) { continue; }
-        if (!warned) {
-            tn__buffer_format(why,
-                              "%swarning: the hosts' libraries for GPUs differ, so results may, "
-                              "and NCCL refuses other versions of itself: ",
-                              why->bytes ? "\n" : "");
-            put_devices(why, first);
-            warned = true;
-        }
-        tn__buffer_text(why, "; ");
-        put_devices(why, n);
-    }
-}
-
 static void start_round(leader *l) {
     node **members = memory_new((size_t)l->count, sizeof(*members));
-    int count = choose_members(l, members);
-    compare_devices(&l->why, members, count);
-    char *why = text_take(&l->why);
-    order *o = give_order(l, ORDER_START, ++l->round, why);
-    o->count = count;
-    o->members = memory_new((size_t)count, sizeof(*o->members));
-    for (int i = 0; i < count; i++) {
+    order *o = order_new(ORDER_START, ++l->round, text_take(&l->why));
+    o->count = choose_members(l, members);
+    o->members = memory_new((size_t)o->count, sizeof(*o->members));
+    for (int i = 0; i < o->count; i++) {
         o->members[i] = (round_member){members[i]->id, members[i]->info.ranks};
     }
-    free(why);
+    orders_add(&l->orders, o);
     free(members);
     l->enough = 0;
     l->hurry = false;
@@ -294,7 +243,7 @@ static void start_round(leader *l) {
 /* Whether so many nodes are missing because of their versions; who has which is written to `to`. */
 static bool versions_differ(const leader *l, int missing, tn__buffer *to) {
     tn__buffer_format(to, "the hosts do not have the same libtern: node 0 (host %s) has %s",
-                      l->options->node_name, tn__version_text());
+                      l->options->node.name, tn__version_text());
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
         if (n->foreign && !n->gone) {
@@ -309,18 +258,18 @@ static void await_nodes(leader *l, int count) {
     const run_options *o = l->options;
     tn__buffer why = {0};
     l->enough = 0;
-    if (versions_differ(l, o->min_nodes - count, &why)) {
-        end_with(l, 1, &why);
+    if (versions_differ(l, o->node.min - count, &why)) {
+        leader_end(l, 1, text_take(&why));
     } else if (l->now - l->since > o->timeout) {
         tn__buffer_free(&why);
-        tn__buffer_format(&why, "%d of %d hosts joined within %.0f s", count, o->min_nodes,
+        tn__buffer_format(&why, "%d of %d hosts joined within %.0f s", count, o->node.min,
                           o->timeout);
         for (int i = 0, named = 0; i < l->count; i++) {
             if (has_place(&l->nodes[i])) {
                 tn__buffer_format(&why, "%shost %s", named++ ? ", " : ": ", l->nodes[i].info.name);
             }
         }
-        end_with(l, 1, &why);
+        leader_end(l, 1, text_take(&why));
     }
     tn__buffer_free(&why);
 }
@@ -328,16 +277,15 @@ static void await_nodes(leader *l, int count) {
 static void gather_nodes(leader *l) {
     const run_options *o = l->options;
     int count = count_usable(l);
-    if (count < o->min_nodes) {
+    if (count < o->node.min) {
         await_nodes(l, count);
         return;
     }
     l->enough = l->enough > 0 ? l->enough : l->now;
-    if (count >= o->max_nodes || l->hurry || l->now - l->enough >= o->last_call) { start_round(l); }
+    if (count >= o->node.max || l->hurry || l->now - l->enough >= o->last_call) { start_round(l); }
 }
 
-/* ---- Watching a round, and the verdict
- * ----------------------------------------------------------------------------- */
+/* ---- Watching a round, and the verdict ------------------------------------------------------- */
 
 static bool in_round(const leader *l, const node *n, node_state state) {
     return n->member && n->beat.round == l->round && n->beat.state == state;
@@ -395,19 +343,19 @@ static bool is_final(int code) {
 
 static void judge_round(leader *l) {
     const run_options *o = l->options;
-    int left = count_usable(l), starts = left < o->max_nodes ? left : o->max_nodes, code;
+    int left = count_usable(l), starts = left < o->node.max ? left : o->node.max, code;
     tn__buffer why = {0};
     if (put_losses(l, &why)) {
-        if (left < o->min_nodes) {
-            tn__buffer_format(&why, "\n%d of at least %d hosts are left", left, o->min_nodes);
-            end_with(l, 1, &why);
+        if (left < o->node.min) {
+            tn__buffer_format(&why, "\n%d of at least %d hosts are left", left, o->node.min);
+            leader_end(l, 1, text_take(&why));
             return;
         }
         tn__buffer_format(&why, "\nall ranks start again on %d host%s", starts,
                           starts == 1 ? "" : "s");
     } else if ((code = put_failures(l, &why))) {
         if (l->failures >= o->max_restarts || is_final(code)) {
-            end_with(l, code, &why);
+            leader_end(l, code, text_take(&why));
             return;
         }
         l->hurry = true;
@@ -431,15 +379,15 @@ static void watch_round(leader *l) {
         done += in_round(l, n, NODE_DONE);
         members += n->member;
     }
-    bool grows = count_usable(l) > members && members < l->options->max_nodes;
+    bool grows = count_usable(l) > members && members < l->options->node.max;
     if (!stop && done == 0 && grows) {
         stop = "another host has joined: all ranks start again with it";
     }
     if (stop) {
-        give_order(l, ORDER_STOP, l->round, stop);
+        orders_add(&l->orders, order_new(ORDER_STOP, l->round, text_new("%s", stop)));
         enter_phase(l, SETTLE);
     } else if (done == members) {
-        leader_end(l, 0, "");
+        leader_end(l, 0, NULL);
     }
 }
 
@@ -450,7 +398,7 @@ static void settle_round(leader *l) {
             continue;
         }
         if (l->now - l->since < l->options->grace + patience) { return; }
-        leader_drop(l, n, "its ranks did not end in time");
+        leader_drop(l, n, text_new("its ranks did not end in time"));
     }
     judge_round(l);
 }

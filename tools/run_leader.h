@@ -17,7 +17,6 @@ typedef struct node {
 
     /* The leader's own: */
     bool admitted;    /* it may take part: there was a free place */
-    bool compared;    /* with the others' devices */
     bool member;      /* of the round */
     double came;      /* since when there has been no place; 0: not checked yet */
     char *gone;       /* why it has lost its place; NULL: it has not */
@@ -30,28 +29,27 @@ typedef struct leader {
     const run_options *options;
     node *nodes; /* [count], node N at N */
     int count;
+    int64_t capacity;
     leader_phase phase;
     double since;  /* when the phase began */
     double now;    /* of the last tick */
     double enough; /* since when MIN nodes have been there; 0: too few */
     bool hurry;    /* start without a last call: the same nodes continue after a failure */
     int round, failures;
-    tn__buffer why;              /* the text of the next start */
-    order *orders, **last_order; /* not taken yet */
+    tn__buffer why; /* the text of the next start */
+    order_queue orders;
 } leader;
 
-leader *leader_new(const run_options *o, const node_info *own, double now);
+leader *leader_new(const run_options *o, double now);
 void leader_free(leader *l);
 /* There are nodes 1 … joined now. False after ending the job: they make no sense. */
 bool leader_grow(leader *l, int64_t joined);
-/* The node loses its place. */
-void leader_drop(leader *l, node *n, const char *reason, ...) TN_PRINTF(3, 4);
+/* The node loses its place. Takes the reason. */
+void leader_drop(leader *l, node *n, char *why);
 /* Looks at all nodes and decides. */
 void leader_tick(leader *l, double now);
-/* Ends the job, if it has not ended yet. */
-void leader_end(leader *l, int code, const char *text);
-/* The next order, for the caller to free; NULL: there is none. */
-order *leader_order(leader *l);
+/* Ends the job, if it has not ended yet. Takes the text. */
+void leader_end(leader *l, int code, char *text);
 /* Whether the job has ended and every other node has read that, or had time to. */
 bool leader_over(const leader *l);
 

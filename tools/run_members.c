@@ -17,7 +17,6 @@
 #include <string.h>
 #include <strings.h>
 #include <tern/sys/store.h>
-#include <unistd.h>
 
 /* A leader's own store is in its process: no answer in time means that the process was stopped. */
 static const double own_store_seconds = 1e6;
@@ -58,84 +57,60 @@ static void set_text(tn_store *store, agent_key key, char *text) {
     free(text);
 }
 
-void membership_set(membership *m, const char *key, const char *text) {
-    if (m->server) {
-        tn__store_server_set(m->server, key, text);
-    } else {
-        tn_store_set(m->store, key, text, strlen(text));
-    }
-}
-
 /* ---- Meeting --------------------------------------------------------------------------------- */
-
-static bool is_loopback(const struct sockaddr *at) {
-    const struct sockaddr_in *v4 = (const void *)at;
-    const struct sockaddr_in6 *v6 = (const void *)at;
-    return at->sa_family == AF_INET ? ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET
-                                    : IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
-}
 
 /* Whether the endpoint is this host by its own name, and that name resolves to an address that only
  * this host sees: in Debian's /etc/hosts 127.0.1.1. Other hosts resolve it differently. */
 static bool is_own_name(const run_options *o) {
-    char why[TN_STORE_WHY], name[sizeof(o->node_name)] = "";
-    gethostname(name, sizeof(name) - 1);
+    char why[TN_STORE_WHY];
+    const char *name = o->node.name;
     size_t length = strcspn(name, ".");
-    if (o->max_nodes == 1 || tn__host_is_near(o->host) || strcspn(o->host, ".") != length ||
+    if (o->node.max == 1 || tn__host_is_near(o->host) || strcspn(o->host, ".") != length ||
         strncasecmp(o->host, name, length) != 0) {
         return false;
     }
     struct addrinfo *list = tn__net_resolve(o->host, o->port, why);
-    bool loopback = list && is_loopback(list->ai_addr);
-    if (list) { freeaddrinfo(list); }
+    if (!list) { return false; }
+    const struct sockaddr_in *v4 = (const void *)list->ai_addr;
+    const struct sockaddr_in6 *v6 = (const void *)list->ai_addr;
+    bool loopback = list->ai_family == AF_INET ? ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET
+                                               : IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+    freeaddrinfo(list);
     return loopback;
-}
-
-static node_info describe_node(const run_options *o) {
-    node_info info = {.min = o->min_nodes,
-                      .max = o->max_nodes,
-                      .ranks = o->ranks,
-                      .wanted = o->node_rank,
-                      .pid = (int)getpid()};
-    strcpy(info.run_id, o->run_id);
-    strcpy(info.name, o->node_name);
-    strcpy(info.devices, o->devices);
-    snprintf(info.version, sizeof(info.version), "%s", tn__version_text());
-    return info;
 }
 
 /* Serves the store and leads; if not, the error says why. */
 static bool serve_store(membership *m) {
     const run_options *o = m->options;
-    if (o->node_rank > 0) {
-        tn_raise(TN_ESTATE, "this is node %d", o->node_rank);
+    if (o->node.wanted > 0) {
+        tn_raise(TN_ESTATE, "this is node %d", o->node.wanted);
         return false;
     }
     m->server = tn_store_serve(is_own_name(o) ? NULL : o->host, o->port, o->token);
     if (!m->server) { return false; }
-    m->place.port = tn_store_server_port(m->server);
-    node_info own = describe_node(o);
-    m->leader = leader_new(o, &own, tn__now());
+    m->port = tn_store_server_port(m->server);
+    m->leader = leader_new(o, tn__now());
     return true;
 }
 
 static bool open_store(membership *m, double timeout, double answer) {
-    m->store = tn_tcp_store(m->place.host, m->place.port, m->options->token, timeout);
+    m->store = tn_tcp_store(m->options->host, m->port, m->options->token, timeout);
     if (m->store) { m->store->timeout = answer; }
     return m->store != NULL;
 }
 
-static const char token_hint[] =
-    ". All launchers need the same --token-file, TERN_TOKEN or --token";
-static const char own_token_hint[] =
-    ". This launcher's token is made from the user's own and from --rdzv-id: copy the other host's "
-    "$XDG_CONFIG_HOME/tern/token (~/.config/tern/token) to this one, or give all launchers the "
-    "same --token-file or TERN_TOKEN";
-
 /* Raises why this launcher could not join. If it is the token, says where ours came from. */
-static void raise_refusal(const run_options *o, const char *served) {
-    char *why = error_take();
-    const char *hint = !strstr(why, "token") ? "" : o->own_token ? own_token_hint : token_hint;
+static void raise_refusal(const membership *m, const char *served) {
+    const run_options *o = m->options;
+    char *why = error_take(), unused[TN_STORE_WHY];
+    bool token = tn__tcp_probe(o->host, m->port, o->token, tn__now() + o->heartbeat, unused) ==
+                 TN__DIAL_OTHER_JOB;
+    const char *hint =
+        !token         ? ""
+        : o->own_token ? ". This launcher's token is made from the user's own and from --rdzv-id: "
+                         "copy the other host's $XDG_CONFIG_HOME/tern/token (~/.config/tern/token) "
+                         "to this one, or give all launchers the same --token-file or TERN_TOKEN"
+                       : ". All launchers need the same --token-file, TERN_TOKEN or --token";
     tn_raise(TN_EPEER, "%s (and this host does not serve it: %s)%s", why, served, hint);
     free(why);
 }
@@ -161,31 +136,29 @@ static bool join_job(membership *m) {
     }
     m->id = (int)id;
     m->view = (order_view){
-        .own = m->id, .min_nodes = o->min_nodes, .max_nodes = o->max_nodes, .ranks = o->ranks};
-    node_info info = describe_node(o);
+        .own = m->id, .min_nodes = o->node.min, .max_nodes = o->node.max, .ranks = o->node.ranks};
     set_text(m->store, key_of("beat/%d", m->id), heartbeat_write(&m->beat));
-    set_text(m->store, key_of("node/%d", m->id), info_write(&info));
+    set_text(m->store, key_of("node/%d", m->id), info_write(&o->node));
     return tn_error() == TN_OK;
 }
 
 bool membership_begin(membership *m, const run_options *o) {
-    *m = (membership){.options = o, .place.port = o->port};
-    strcpy(m->place.host, o->host);
+    *m = (membership){.options = o, .port = o->port};
     if (serve_store(m)) {
-        if (o->max_nodes > 1 && open_store(m, o->heartbeat, own_store_seconds)) {
-            set_text(m->store, key_of("node/0"), info_write(&m->leader->nodes[0].info));
+        if (o->node.max > 1 && open_store(m, o->heartbeat, own_store_seconds)) {
+            set_text(m->store, key_of("node/0"), info_write(&o->node));
         }
         return tn_error() == TN_OK;
     }
     char *served = error_take();
-    if (o->max_nodes == 1 || o->node_rank == 0) { /* there is no one to join */
+    if (o->node.max == 1 || o->node.wanted == 0) { /* there is no one to join */
         tn_raise(TN_EPEER,
                  "job %s cannot serve its store: %s; a job beside a running one needs another port",
-                 o->run_id, served);
+                 o->node.run_id, served);
     } else if (open_store(m, o->timeout, o->heartbeat)) {
         join_job(m);
     } else {
-        raise_refusal(o, served);
+        raise_refusal(m, served);
     }
     free(served);
     return tn_error() == TN_OK;
@@ -213,22 +186,40 @@ static int64_t number_failure(membership *m, const node_report *r) {
     return number > 0 ? number : 0;
 }
 
-void membership_report(membership *m, const node_report *r) {
+static void send_report(membership *m, const node_report *r) {
+    char *text = r->text;
     m->beat = (heartbeat){m->beat.count + 1, r->round, r->state, r->code, number_failure(m, r)};
     m->view.state = r->state;
     m->view.reported = r->round;
     if (m->leader) {
         node *own = &m->leader->nodes[0];
         own->beat = m->beat;
-        if (r->text) {
+        if (text) {
             free(own->report);
-            own->report = text_new("%s", r->text);
+            own->report = text;
         }
         return;
     }
-    const char *text = r->text ? r->text : r->state == NODE_LEFT ? m->refusal : NULL;
-    if (text) { set_text(m->store, key_of("text/%d/%d", m->id, r->round), text_new("%s", text)); }
+    if (!text && r->state == NODE_LEFT) {
+        text = m->refusal;
+        m->refusal = NULL;
+    }
+    if (text) { set_text(m->store, key_of("text/%d/%d", m->id, r->round), text); }
     set_text(m->store, key_of("beat/%d", m->id), heartbeat_write(&m->beat));
+}
+
+/* Ranks that wait in tn_dist_init for one that has ended can stop. */
+static void send_ended(membership *m, tn__buffer *ended) {
+    char *lines = text_take(ended), *rest = lines;
+    for (char *key, *text; (key = strsep(&rest, "\n")) && (text = strchr(key, ' '));) {
+        *text++ = 0;
+        if (m->server) {
+            tn__store_server_set(m->server, key, text);
+        } else {
+            tn_store_set(m->store, key, text, strlen(text));
+        }
+    }
+    free(lines);
 }
 
 /* ---- What other nodes have sent -------------------------------------------------------------- */
@@ -236,7 +227,7 @@ void membership_report(membership *m, const node_report *r) {
 /* The node loses its place: what it has sent makes no sense. */
 static void drop_strange(membership *m, node *n, const char *what) {
     char *why = error_take();
-    leader_drop(m->leader, n, "its %s makes no sense: %s", what, why);
+    leader_drop(m->leader, n, text_new("its %s makes no sense: %s", what, why));
     free(why);
 }
 
@@ -273,7 +264,7 @@ static void read_heartbeat(membership *m, node *n) {
     free(text);
 }
 
-void membership_lead(membership *m) {
+static void lead_job(membership *m) {
     leader *l = m->leader;
     int64_t joined = 0;
     bool more = m->store && tn_store_add(m->store, key_of("joined").text, 0, &joined) == TN_OK &&
@@ -311,7 +302,7 @@ static order *refuse_order(membership *m, const char *text) {
     m->refusal = text_new("order %d in the store cannot be followed: %s (\"%.*s\")", m->orders, why,
                           line < LONGEST_QUOTE ? line : LONGEST_QUOTE, text);
     free(why);
-    return order_new(ORDER_END, 1, m->refusal);
+    return order_new(ORDER_END, 1, text_new("%s", m->refusal));
 }
 
 static order *read_order(membership *m) {
@@ -327,16 +318,26 @@ static order *read_order(membership *m) {
     return o;
 }
 
-order *membership_order(membership *m) {
-    order *o;
-    while ((o = m->leader ? leader_order(m->leader) : read_order(m))) {
+static void collect_orders(membership *m, order_queue *orders) {
+    for (order *o; (o = m->leader ? orders_take(&m->leader->orders) : read_order(m));) {
         bool known = !m->leader || !m->store || write_order(m, o);
         if (o->kind == ORDER_DROP && o->number == m->id) { /* for this node the job is over */
             o->kind = ORDER_END;
             o->number = 1;
         }
-        if (known && o->kind != ORDER_DROP) { return o; }
-        order_free(o);
+        o->round = order_round(o, m->id);
+        o->round.port = m->port;
+        if (known && o->kind != ORDER_DROP) {
+            orders_add(orders, o);
+        } else {
+            order_free(o);
+        }
     }
-    return NULL;
+}
+
+void membership_exchange(membership *m, node_report *r, order_queue *orders) {
+    send_ended(m, &r->ended);
+    send_report(m, r);
+    if (m->leader) { lead_job(m); }
+    collect_orders(m, orders);
 }

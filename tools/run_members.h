@@ -10,14 +10,16 @@
 typedef struct node_report {
     node_state state;
     int round, code;
-    char *text; /* NULL: nothing new */
+    char *text;       /* NULL: nothing new */
+    tn__buffer ended; /* of ranks that ended well, lines "KEY VALUE" for the ranks' part of the
+                         store */
 } node_report;
 
 typedef struct membership {
     const run_options *options;
     tn_store_server *server; /* NULL: another host serves the store */
     tn_store *store;         /* NULL: there is no other host */
-    node_place place;        /* of the store */
+    int port;                /* of the store */
     leader *leader;          /* NULL: node 0 has it */
     int id;
     int orders;      /* written, or read */
@@ -29,13 +31,9 @@ typedef struct membership {
 /* Serves the store, or joins the one at the endpoint. False with an error pending. */
 bool membership_begin(membership *m, const run_options *o);
 void membership_end(membership *m);
-/* Sends a heartbeat with this report. Errors of the store stay pending. */
-void membership_report(membership *m, const node_report *r);
-/* On node 0: reads what the other nodes have sent, and lets the leader decide. */
-void membership_lead(membership *m);
-/* The next order for this node, for the caller to free; NULL: there is none. */
-order *membership_order(membership *m);
-/* Sets a key of the ranks' part of the store. */
-void membership_set(membership *m, const char *key, const char *text);
+/* Sends a heartbeat with this report, whose texts it takes. On node 0 reads what the other nodes
+ * have sent, and lets the leader decide. Adds the orders for this node. Errors of the store stay
+ * pending. */
+void membership_exchange(membership *m, node_report *r, order_queue *orders);
 
 #endif

@@ -1,5 +1,6 @@
 /* The options of `tern run`, with torchrun's names where it has them; checked before anything
  * starts. */
+#include "core/build_info.h"
 #include "core/plain_text.h"
 #include "distributed/init/environment.h"
 #include "distributed/store/ports.h"
@@ -16,10 +17,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <tern/train.h>
 #include <unistd.h>
 
-enum { DEFAULT_PORT = 29400, LONGEST = 1000000 }; /* torchrun's; seconds */
+enum { DEFAULT_PORT = 29400, LONGEST = 1000000, DRIVER_SECONDS = 20 }; /* torchrun's port */
 
 /* Which hosts there are, and where they meet. */
 typedef struct place {
@@ -66,9 +68,17 @@ static void read_nodes(const char *text, void *to) {
     }
 }
 
-static int count_cores(void) {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+/* A child looks: a driver may start threads, take memory, or hang. */
+static int count_gpus(void) {
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(DRIVER_SECONDS);
+        int count = tn_device_count(TN_CUDA);
+        _exit(count < 255 ? count : 255);
+    }
+    bool ended = child > 0 && waitpid(child, &status, 0) == child;
+    return ended && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
 static void read_ranks(const char *text, void *to) {
@@ -78,10 +88,14 @@ static void read_ranks(const char *text, void *to) {
     if (gpu && gpus == 0) {
         tn_options_refuse("--nproc-per-node is \"gpu\", but there is no GPU (tern info says why)");
     }
-    bool named = gpu || any || strcmp(text, "cpu") == 0;
-    *ranks = gpus > 0 ? gpus
-             : named  ? count_cores()
-                      : read_whole("nproc-per-node", text, 1, MOST_RANKS);
+    cpu_set_t cores;
+    if (gpus > 0) {
+        *ranks = gpus;
+    } else if (gpu || any || strcmp(text, "cpu") == 0) {
+        *ranks = sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    } else {
+        *ranks = read_whole("nproc-per-node", text, 1, MOST_RANKS);
+    }
 }
 
 /* torchrun's rendezvous: "NAME=SECONDS,...". */
@@ -115,15 +129,15 @@ static void read_id(const char *text, void *to) {
     parsing *p = to;
     run_options *o = p->o;
     size_t length = strlen(text);
-    bool plain = length > 0 && length < sizeof(o->run_id) && text[0] != '.';
+    bool plain = length > 0 && length < sizeof(o->node.run_id) && text[0] != '.';
     for (size_t i = 0; i < length; i++) {
         plain = plain && (isalnum((unsigned char)text[i]) || strchr("-_.", text[i]));
     }
     if (!plain) {
         tn_options_refuse("--rdzv-id is \"%s\": must be at most %zu letters, digits and - _ .",
-                          text, sizeof(o->run_id) - 1);
+                          text, sizeof(o->node.run_id) - 1);
     }
-    snprintf(o->run_id, sizeof(o->run_id), "%s", text);
+    snprintf(o->node.run_id, sizeof(o->node.run_id), "%s", text);
     p->has_id = true;
 }
 
@@ -145,20 +159,12 @@ static void read_ports(const char *text, void *unused) {
 
 /* "host", "host:port", "[::1]:port"; without a port it is -1. */
 static void read_endpoint(run_options *o, const char *text) {
-    const char *host = text, *end, *port = NULL;
-    if (*text == '[') {
-        host = text + 1;
-        end = strchr(text, ']');
-        port = end && end[1] == ':' ? end + 2 : NULL;
-        if (!end || (end[1] && !port)) {
-            tn_options_refuse("--rdzv-endpoint is \"%s\": should be [ADDRESS]:PORT", text);
-        }
-    } else {
-        end = text + strcspn(text, ":");
-        port = *end ? end + 1 : NULL;
-    }
-    if (end == host || (size_t)(end - host) >= sizeof(o->host)) {
-        tn_options_refuse("--rdzv-endpoint is \"%s\": should be HOST:PORT", text);
+    bool bracket = *text == '[';
+    const char *host = text + bracket, *end = host + strcspn(host, bracket ? "]" : ":");
+    const char *after = end + (bracket && *end), *port = *after == ':' ? after + 1 : NULL;
+    if (end == host || (size_t)(end - host) >= sizeof(o->host) || (*after && !port) ||
+        (bracket && !*end)) {
+        tn_options_refuse("the endpoint is \"%s\": should be HOST:PORT or [ADDRESS]:PORT", text);
     }
     snprintf(o->host, sizeof(o->host), "%.*s", (int)(end - host), host);
     o->port = port ? read_whole("rdzv-endpoint's port", port, 0, 65535) : -1;
@@ -185,7 +191,7 @@ static void choose_token(const parsing *p) {
     if (p->token && p->token_file) {
         tn_options_refuse("--token and --token-file are alternatives: give one");
     }
-    if (o->alone || (o->max_nodes == 1 && !file && !given)) {
+    if (o->alone || (o->node.max == 1 && !file && !given)) {
         random_text(o->token, 16);
         return;
     }
@@ -197,7 +203,7 @@ static void choose_token(const parsing *p) {
     if ((file ? tn__token_read(file, secret, why) : tn__token_user(secret, why)) != TN_OK) {
         tn_options_refuse("no token: %s (--token-file or TERN_TOKEN gives the job its own)", why);
     }
-    tn__token_derive(secret, o->run_id, o->token);
+    tn__token_derive(secret, o->node.run_id, o->token);
 }
 
 /* The launchers' port is among those that a firewall lets through. */
@@ -219,35 +225,28 @@ static void choose_port(run_options *o) {
 static void choose_place(const parsing *p) {
     run_options *o = p->o;
     const place *at = &p->place;
-    o->min_nodes = at->min_nodes;
-    o->max_nodes = at->max_nodes;
-    o->node_rank = (int)at->node_rank;
+    o->node.min = at->min_nodes;
+    o->node.max = at->max_nodes;
+    o->node.wanted = (int)at->node_rank;
     if (at->endpoint && (at->address || at->port)) {
         tn_options_refuse(
             "--rdzv-endpoint and --master-addr, --master-port are alternatives: give one");
     }
-    if (at->endpoint) {
-        read_endpoint(o, at->endpoint);
-        bool any_port = o->port == 0;
-        if (any_port && (o->max_nodes > 1 || !tn__host_is_near(o->host))) {
-            tn_options_refuse(
-                "--rdzv-endpoint is \"%s\": port 0 (any free port) works only with one host, "
-                "on localhost",
-                at->endpoint);
-        }
-        o->alone = any_port;
-    } else {
-        o->alone = !at->address;
-        if (at->address && (!*at->address || strlen(at->address) >= sizeof(o->host))) {
-            tn_options_refuse("--master-addr is \"%s\" (must be a host)", at->address);
-        }
-        snprintf(o->host, sizeof(o->host), "%s", at->address ? at->address : "127.0.0.1");
-        o->port = at->port || o->alone ? (int)at->port : -1;
+    char *parts = at->address ? text_new("[%s]", at->address) : NULL;
+    const char *endpoint = parts ? parts : at->endpoint;
+    read_endpoint(o, endpoint ? endpoint : "127.0.0.1:0");
+    free(parts);
+    if (at->port) { o->port = (int)at->port; }
+    o->alone = !endpoint || o->port == 0;
+    if (endpoint && o->alone && (o->node.max > 1 || !tn__host_is_near(o->host))) {
+        tn_options_refuse("--rdzv-endpoint is \"%s\": port 0 (any free port) works only with one "
+                          "host, on localhost",
+                          at->endpoint);
     }
     choose_port(o);
-    if (o->alone && o->max_nodes > 1) {
+    if (o->alone && o->node.max > 1) {
         tn_options_refuse("--nnodes %d:%d needs --rdzv-endpoint HOST:PORT, where the hosts meet",
-                          o->min_nodes, o->max_nodes);
+                          o->node.min, o->node.max);
     }
 }
 
@@ -284,9 +283,9 @@ static void complete_options(const parsing *p) {
     }
     check_hosts(p);
     choose_place(p);
-    if (o->node_rank >= o->max_nodes) {
-        tn_options_refuse("--node-rank is %d, but there are at most %d hosts", o->node_rank,
-                          o->max_nodes);
+    if (o->node.wanted >= o->node.max) {
+        tn_options_refuse("--node-rank is %d, but there are at most %d hosts", o->node.wanted,
+                          o->node.max);
     }
     if (o->monitor < 0.01 || o->heartbeat < 3 * o->monitor) {
         tn_options_refuse(
@@ -299,19 +298,17 @@ static void complete_options(const parsing *p) {
         o->log_dir = text_new("%s/%s", here, o->log_dir); /* a rank may change its directory */
     }
     o->path = find_program(o->program[0]);
-    if (!p->has_id && o->alone) { random_text(o->run_id, 4); }
+    if (!p->has_id && o->alone) { random_text(o->node.run_id, 4); }
     choose_token(p);
 }
 
 /* `tern run` and its options. */
-static char *command_line(char *const *options, ptrdiff_t count) {
-    static char run[] = "run";
-    char **words = memory_new((size_t)count + 2, sizeof(*words));
-    words[0] = program_invocation_name;
-    words[1] = run;
-    memcpy(words + 2, options, (size_t)count * sizeof(*words));
-    char *line = tn__shell_line(words, (int)count + 2);
-    free(words);
+static char *command_line(char **options, ptrdiff_t count) {
+    char *command = tn__shell_line(&program_invocation_name, 1);
+    char *rest = tn__shell_line(options, (int)count);
+    char *line = text_new("%s run%s%s", command, count > 0 ? " " : "", rest);
+    free(command);
+    free(rest);
     return line;
 }
 
@@ -332,14 +329,12 @@ static const char about[] =
 
 /* What the table fills in. */
 static run_options asked_of = {
-    .ranks = 1,
-    .run_id = "job",
+    .node = {.ranks = 1, .run_id = "job"},
     .monitor = 0.1,
     .heartbeat = 10,
     .timeout = 600,
     .last_call = 3,
     .grace = 5,
-    .devices = "-",
 };
 static const place no_place = {.node_rank = -1, .min_nodes = 1, .max_nodes = 1};
 static parsing asked = {.o = &asked_of};
@@ -352,7 +347,7 @@ static const tn_option taken[] = {
     {"nproc-per-node", 'n', "N",
      "ranks on this host (1); \"gpu\": one per GPU; \"cpu\": one per core; \"auto\": \"gpu\" if "
      "there are GPUs, else \"cpu\"",
-     .read = read_ranks, .to = &asked_of.ranks},
+     .read = read_ranks, .to = &asked_of.node.ranks},
     {"max-restarts", 0, "N", "how often all start again after a failure",
      .whole = &asked.max_restarts, .zero = true, .most = 1000000},
     {"log-dir", 0, "DIR",
@@ -406,6 +401,51 @@ static const tn_option taken[] = {
     {0},
 };
 
+/* ---- The environment ------------------------------------------------------------------------- */
+
+/* "PET_NODE_RANK" */
+static const char *variable_for(const tn_option *row) {
+    char *name = text_new("PET_%s", row->name);
+    for (char *c = name; *c; c++) {
+        *c = (char)(*c == '-' ? '_' : toupper((unsigned char)*c));
+    }
+    const char *value = getenv(name);
+    free(name);
+    return value;
+}
+
+static int add_sagemaker(char **words) {
+    extern char **environ;
+    tn__sagemaker s;
+    if (!tn__environment_sagemaker((const char *const *)environ, &s) || s.hosts < 2) { return 0; }
+    int count = 0;
+    words[count++] = text_new("--nnodes=%d", (int)s.hosts);
+    words[count++] = text_new("--node-rank=%d", (int)s.index);
+    words[count++] = text_new("--rdzv-endpoint=%s", s.first);
+    if (s.gpus > 0) { words[count++] = text_new("--nproc-per-node=%d", (int)s.gpus); }
+    if (*s.interface) { setenv("TERN_INTERFACE", s.interface, 0); }
+    return count;
+}
+
+/* The command and the options that its environment gives: torchrun's PET_NAME in the place of
+ * --name, which Kubeflow sets, and SageMaker's list of hosts. */
+static char **environment_words(char *command, int *count) {
+    enum { MOST = 64 };
+    static char *words[MOST]; /* options keep pointing into them */
+    words[0] = command;
+    *count = 1;
+    for (const tn_option *row = taken; row->name || row->help || row->value; row++) {
+        const char *value = row->name ? variable_for(row) : NULL;
+        if (value && *value && !row->flag) {
+            words[(*count)++] = text_new("--%s=%s", row->name, value);
+        } else if (value && strcmp(value, "1") == 0) { /* torchrun's way to give a flag */
+            words[(*count)++] = text_new("--%s", row->name);
+        }
+    }
+    if (!getenv("PET_NNODES")) { *count += add_sagemaker(words + *count); }
+    return words;
+}
+
 /* What the environment says of the hosts counts if the command line does not say which there are,
  * and of the endpoint, if it does not say where they meet. */
 static void add_environment(place *p, const place *e) {
@@ -422,6 +462,15 @@ static void add_environment(place *p, const place *e) {
     if (!p->endpoint && p->port == 0) { p->port = e->port; }
 }
 
+static void describe_node(node_info *n) {
+    n->pid = (int)getpid();
+    snprintf(n->version, sizeof(n->version), "%s", tn__version_text());
+    if (gethostname(n->name, sizeof(n->name) - 1) != 0 || !*n->name) { strcpy(n->name, "host"); }
+    for (char *c = n->name; *c; c++) { /* a word of run_words.h */
+        *c = (char)(*c > ' ' && *c < 127 ? *c : '?');
+    }
+}
+
 static void parse_words(int count, char **words) {
     asked.place = no_place;
     memory_needed(tn_options_parse(count, words, about, taken) == TN_OK);
@@ -429,19 +478,14 @@ static void parse_words(int count, char **words) {
 
 void run_options_parse(run_options *o, int argc, char **argv) {
     int count;
-    char **words = environment_words(argv[0], taken, &count);
+    char **words = environment_words(argv[0], &count);
     parse_words(count, words);
     const place environment = asked.place;
     parse_words(argc, argv);
     add_environment(&asked.place, &environment);
-    char *name = asked_of.node_name;
-    if (gethostname(name, sizeof(asked_of.node_name) - 1) != 0 || !*name) { strcpy(name, "host"); }
-    for (char *c = name; *c; c++) { /* a word of run_words.h */
-        *c = (char)(*c > ' ' && *c < 127 ? *c : '?');
-    }
+    describe_node(&asked_of.node);
     asked_of.max_restarts = (int)asked.max_restarts;
     complete_options(&asked);
-    if (asked_of.max_nodes > 1) { describe_devices(asked_of.devices, sizeof(asked_of.devices)); }
     asked_of.command = asked.token ? NULL : command_line(argv + 1, asked_of.program - argv - 1);
     *o = asked_of;
 }

@@ -11,6 +11,7 @@
 #include "tools/run.h"
 
 #include "core/plain_text.h"
+#include "train/show/terminal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,8 +21,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -30,6 +31,7 @@ enum {
     CHUNK = 1 << 16, /* bytes that one read takes */
     /* longer lines are shown in pieces, so that none holds up other ranks' */
     LONGEST_LINE = 1 << 20,
+    EVENTS_AT_ONCE = 64,
 };
 
 static const char *const stream_names[] = {"stdout", "stderr"};
@@ -55,7 +57,8 @@ typedef struct stream {
 struct output {
     pthread_t thread;
     pthread_mutex_t lock;
-    int wake; /* eventfd */
+    int ready; /* epoll: of sources, and of wake */
+    int wake;  /* eventfd */
     stream streams[2];
     source *progress; /* whose progress is on the screen; NULL: none is */
     source *sources;
@@ -186,15 +189,6 @@ static void show_line(output *o, int which, source *s, const char *text, size_t 
     }
 }
 
-/* Our own lines. */
-static void show_said(output *o, char *text) {
-    char *rest = text;
-    for (char *line; (line = strsep(&rest, "\n")) && rest;) {
-        show_line(o, 1, NULL, line, strlen(line));
-    }
-    free(text);
-}
-
 /* ---- One source ------------------------------------------------------------------------------ */
 
 static void write_log(output *o, source *s, const char *text, size_t length) {
@@ -247,6 +241,7 @@ static void close_source(output *o, source *s) {
         end_line(o, s); /* the last line had no newline */
     }
     tn__buffer_free(&s->line);
+    epoll_ctl(o->ready, EPOLL_CTL_DEL, s->fd, NULL); /* a child before exec has it, too */
     close(s->fd);
     if (s->log >= 0) { close(s->log); }
     pthread_mutex_lock(&o->lock);
@@ -268,44 +263,31 @@ static void read_source(output *o, source *s) {
 
 /* ---- The thread ------------------------------------------------------------------------------ */
 
-/* Under the lock: lists what to wait for, the event last. */
-static int gather_sources(output *o, struct pollfd **fds, source ***sources) {
-    int count = 0;
-    *fds = memory_new((size_t)o->open + 1, sizeof(**fds));
-    *sources = memory_new((size_t)o->open + 1, sizeof(**sources));
-    for (source *s = o->sources; s; s = s->next) {
-        if (s->fd >= 0) {
-            (*fds)[count] = (struct pollfd){.fd = s->fd, .events = POLLIN};
-            (*sources)[count++] = s;
-        }
-    }
-    (*fds)[count] = (struct pollfd){.fd = o->wake, .events = POLLIN};
-    return count;
-}
-
 /* Waits once and handles what comes; false when nothing more can come. */
 static bool output_turn(output *o) {
-    struct pollfd *fds;
-    source **sources;
+    struct epoll_event ready[EVENTS_AT_ONCE];
     pthread_mutex_lock(&o->lock);
-    int count = gather_sources(o, &fds, &sources);
     char *said = text_take(&o->said);
-    bool ending = o->ending;
+    bool ending = o->ending, more = !ending || o->open > 0;
     pthread_mutex_unlock(&o->lock);
 
-    show_said(o, said);
-    flush_streams(o);
-    bool more = !ending || count > 0;
-    /* At the end, a pipe silent for a second is held open by a process that could not be killed. */
-    int ready = more ? poll(fds, (nfds_t)count + 1, ending ? 1000 : -1) : 0;
-    more = more && !(ending && ready == 0);
-    for (int i = 0; i < count && ready > 0; i++) {
-        if (fds[i].revents) { read_source(o, sources[i]); }
+    char *rest = said;
+    for (char *line; (line = strsep(&rest, "\n")) && rest;) {
+        show_line(o, 1, NULL, line, strlen(line));
     }
-    drain_event(o->wake);
-    free(fds);
-    free(sources);
-    return more;
+    free(said);
+    flush_streams(o);
+    if (!more) { return false; }
+    /* At the end, a pipe silent for a second is held open by a process that could not be killed. */
+    int count = epoll_wait(o->ready, ready, EVENTS_AT_ONCE, ending ? 1000 : -1);
+    for (int i = 0; i < count; i++) {
+        if (ready[i].data.ptr) {
+            read_source(o, ready[i].data.ptr);
+        } else {
+            drain_event(o->wake);
+        }
+    }
+    return !(ending && count == 0);
 }
 
 static void *output_main(void *user) {
@@ -321,15 +303,19 @@ static void *output_main(void *user) {
 
 /* ---- The main thread's side ------------------------------------------------------------------ */
 
+static bool watch_file(output *o, int fd, source *s) {
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
+    return epoll_ctl(o->ready, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
 output *output_new(void) {
     output *o = memory_new(1, sizeof(*o));
-    const char *kind = getenv("TERM");
-    bool dumb = kind && strcmp(kind, "dumb") == 0;
-    o->streams[0].terminal = isatty(STDOUT_FILENO) && !dumb;
-    o->streams[1].terminal = isatty(STDERR_FILENO) && !dumb;
+    o->streams[0].terminal = tn__is_terminal(stdout);
+    o->streams[1].terminal = tn__is_terminal(stderr);
     pthread_mutex_init(&o->lock, NULL);
     o->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (o->wake < 0 || pthread_create(&o->thread, NULL, output_main, o) != 0) {
+    o->ready = epoll_create1(EPOLL_CLOEXEC);
+    if (!watch_file(o, o->wake, NULL) || pthread_create(&o->thread, NULL, output_main, o) != 0) {
         free(o);
         return NULL;
     }
@@ -337,10 +323,9 @@ output *output_new(void) {
 }
 
 int output_columns(const output *o) {
-    struct winsize size;
+    int columns = o->streams[1].terminal ? tn__terminal_columns(stderr) : 0;
     int prefix = (int)strlen("[0] ");
-    bool sized = o->streams[1].terminal && ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0;
-    return sized && size.ws_col > prefix ? size.ws_col - prefix : 0;
+    return columns > prefix ? columns - prefix : 0;
 }
 
 /* Follows no link and waits for no FIFO: we are in the main thread. */
@@ -366,32 +351,30 @@ static int open_log(output *o, const char *folder, int which) {
     return fd;
 }
 
+/* The writing end; -1 with errno. */
+static int open_source(output *o, int rank, int which, const char *folder) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) { return -1; }
+    source *s = memory_new(1, sizeof(*s));
+    *s = (source){.fd = ends[0], .rank = rank, .stream = which, .log = open_log(o, folder, which)};
+    pthread_mutex_lock(&o->lock);
+    s->next = o->sources;
+    o->sources = s;
+    o->open++;
+    pthread_mutex_unlock(&o->lock);
+    memory_needed(watch_file(o, s->fd, s));
+    return ends[1];
+}
+
 bool output_open(output *o, int rank, const char *folder, int ends[2]) {
-    int out[2], err[2];
-    if (pipe2(out, O_CLOEXEC) != 0) { return false; }
-    if (pipe2(err, O_CLOEXEC) != 0) {
+    ends[0] = open_source(o, rank, 0, folder);
+    ends[1] = ends[0] < 0 ? -1 : open_source(o, rank, 1, folder);
+    if (ends[0] >= 0 && ends[1] < 0) {
         int why = errno;
-        close(out[0]);
-        close(out[1]);
+        close(ends[0]);
         errno = why;
-        return false;
     }
-    const int *pipes[] = {out, err};
-    for (int which = 0; which < 2; which++) {
-        source *s = memory_new(1, sizeof(*s));
-        s->fd = pipes[which][0];
-        s->rank = rank;
-        s->stream = which;
-        s->log = open_log(o, folder, which);
-        ends[which] = pipes[which][1];
-        pthread_mutex_lock(&o->lock);
-        s->next = o->sources;
-        o->sources = s;
-        o->open++;
-        pthread_mutex_unlock(&o->lock);
-    }
-    set_event(o->wake);
-    return true;
+    return ends[1] >= 0;
 }
 
 void output_say(output *o, const char *format, ...) {
@@ -472,6 +455,7 @@ void output_free(output *o) {
     tn__buffer_free(&o->streams[0].text);
     tn__buffer_free(&o->streams[1].text);
     close(o->wake);
+    close(o->ready);
     pthread_mutex_destroy(&o->lock);
     free(o);
 }

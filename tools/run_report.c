@@ -15,7 +15,7 @@ int report_code(const worker *w) {
 
 /* "rank 1 (host a, pid 42) was killed by SIGSEGV (Segmentation fault)" */
 static void put_end(tn__buffer *to, const worker *w, const run_options *o) {
-    tn__buffer_format(to, "rank %d (host %s, pid %d) ", w->rank, o->node_name, (int)w->pid);
+    tn__buffer_format(to, "rank %d (host %s, pid %d) ", w->rank, o->node.name, (int)w->pid);
     if (w->pid < 0) {
         tn__buffer_text(to, "could not be started");
     } else if (WIFSIGNALED(w->status)) {

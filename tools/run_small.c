@@ -44,11 +44,8 @@ char *error_take(void) {
 }
 
 void random_text(char *text, int bytes) {
-    unsigned char random[32] = {0};
-    for (int got = 0; got < bytes;) {
-        ssize_t n = getrandom(random + got, (size_t)(bytes - got), 0);
-        got += n > 0 ? (int)n : 0;
-    }
+    unsigned char random[32];
+    while (getrandom(random, (size_t)bytes, 0) != bytes) {} /* a signal came first */
     for (int i = 0; i < bytes; i++) {
         sprintf(text + 2 * i, "%02x", random[i]);
     }

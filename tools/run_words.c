@@ -19,7 +19,6 @@ static const tn_field info_fields[] = {
     TN_FIELD_AS("requested rank", node_info, wanted, .least = -1, .most = MOST_NODES - 1),
     TN_FIELD_AS("process", node_info, pid, .least = 1, .most = INT_MAX),
     TN_FIELD_AS("job", node_info, run_id),
-    TN_FIELD(node_info, devices),
     {0},
 };
 
@@ -128,9 +127,10 @@ bool heartbeat_read(const char *text, int rounds, heartbeat *h) {
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 
-order *order_new(order_kind kind, int number, const char *text) {
+order *order_new(order_kind kind, int number, char *text) {
     order *o = memory_new(1, sizeof(*o));
-    *o = (order){.kind = kind, .number = number, .text = text_new("%.*s", LONGEST_TEXT, text)};
+    *o = (order){.kind = kind, .number = number, .text = text ? text : text_new("%s", "")};
+    if (strlen(o->text) > LONGEST_TEXT) { o->text[LONGEST_TEXT] = 0; }
     return o;
 }
 
@@ -140,6 +140,18 @@ void order_free(order *o) {
         free(o->text);
         free(o);
     }
+}
+
+void orders_add(order_queue *q, order *o) {
+    *(q->first ? &q->last->next : &q->first) = o;
+    q->last = o;
+    o->next = NULL;
+}
+
+order *orders_take(order_queue *q) {
+    order *o = q->first;
+    if (o) { q->first = o->next; }
+    return o;
 }
 
 char *order_write(const order *o) {
@@ -159,19 +171,10 @@ static bool end_line(const char **at) {
     return ends || refuse("it has extra text after its numbers, or no end of a line");
 }
 
-/* At most one for each line of the text. */
-static round_member *members_new(const char *text) {
-    size_t lines = 1;
-    while ((text = strchr(text, '\n'))) {
-        text++;
-        lines++;
-    }
-    return memory_new(lines, sizeof(round_member));
-}
-
 static bool read_order(order *o, const char *text) {
     if (!read_line(order_fields, o, &text) || !end_line(&text)) { return false; }
-    o->members = members_new(text);
+    o->members =
+        memory_new(strlen(text) / 4 + 1, sizeof(*o->members)); /* "0 1\n" is the shortest */
     while (*text && *text != '\n') {
         if (!read_line(member_fields, &o->members[o->count++], &text) || !end_line(&text)) {
             return false;
@@ -187,7 +190,7 @@ static bool read_order(order *o, const char *text) {
 }
 
 order *order_read(const char *text) {
-    order *o = order_new(ORDER_END, 1, "");
+    order *o = order_new(ORDER_END, 1, NULL);
     if (!read_order(o, text)) {
         order_free(o);
         o = NULL;
@@ -205,7 +208,6 @@ run_round order_round(const order *o, int own) {
             r.local = m->ranks;
         }
         r.world += m->ranks;
-        r.most = m->ranks > r.most ? m->ranks : r.most;
     }
     return r;
 }

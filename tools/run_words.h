@@ -45,7 +45,6 @@ typedef struct node_info {
     int wanted; /* its node rank; -1: any */
     int pid;
     char run_id[65];
-    char devices[257]; /* CUDA, its driver, NCCL, …, with _ for spaces; "-": no plugin for them */
 } node_info;
 
 typedef enum node_state {
@@ -81,38 +80,42 @@ typedef struct round_member {
     int node, ranks;
 } round_member;
 
-typedef struct order {
-    struct order *next;
-    order_kind kind;
-    int number;            /* START, STOP: the round; DROP: the node; END: the exit status */
-    round_member *members; /* START: [count], in the order of their ranks */
-    int count;
-    char *text; /* why, for the user; "": nothing to say */
-} order;
-
-order *order_new(order_kind kind, int number, const char *text);
-char *order_write(const order *o);
-/* NULL after raising. */
-order *order_read(const char *text);
-void order_free(order *o);
-
-/* Where the store is. */
-typedef struct node_place {
-    char host[256];
-    int port;
-} node_place;
-
 /* A round, as one node sees it. */
 typedef struct run_round {
     int number;              /* 1 for the first */
     int restarts;            /* rounds before it */
     int node, nodes;         /* this node's rank, and how many take part */
     int first, local, world; /* its ranks are first … first + local - 1 of world; local 0: none */
-    int most;                /* ranks of any node */
-    node_place store;        /* for the ranks */
+    int port;                /* of the store */
 } run_round;
 
-/* The round that an order starts, as node `own` sees it; without the store. */
+typedef struct order {
+    struct order *next;
+    order_kind kind;
+    int number;            /* START, STOP: the round; DROP: the node; END: the exit status */
+    round_member *members; /* START: [count], in the order of their ranks */
+    int count;
+    run_round round; /* START: as the node sees it that takes the order */
+    char *text;      /* why, for the user; "": nothing to say */
+} order;
+
+/* Takes the text; NULL: nothing to say. */
+order *order_new(order_kind kind, int number, char *text);
+char *order_write(const order *o);
+/* NULL after raising. */
+order *order_read(const char *text);
+void order_free(order *o);
+
+/* Orders that nobody has taken yet; empty at first. */
+typedef struct order_queue {
+    order *first, *last;
+} order_queue;
+
+void orders_add(order_queue *q, order *o);
+/* The first, for the caller to free; NULL: there is none. */
+order *orders_take(order_queue *q);
+
+/* The round that an order starts, as node `own` sees it; without the port. */
 run_round order_round(const order *o, int own);
 
 /* What orders are checked against. */

@@ -27,32 +27,21 @@
 /* A process that still exists this long after SIGKILL hangs in the kernel. */
 static const double unkillable_seconds = 10;
 
+enum { MOST_VARIABLES = 32 }; /* of our own in a rank's environment */
+
 /* ---- The program ----------------------------------------------------------------------------- */
 
 /* Whether a program may be started; false with errno. */
 static bool is_program(const char *file) {
     struct stat about;
-    if (stat(file, &about) == 0 && S_ISDIR(about.st_mode)) {
-        errno = EISDIR;
-        return false;
-    }
-    return access(file, X_OK) == 0;
+    bool folder = stat(file, &about) == 0 && S_ISDIR(about.st_mode);
+    bool fits = !folder && access(file, X_OK) == 0;
+    errno = folder ? EISDIR : errno;
+    return fits;
 }
 
-static _Noreturn void refuse_program(const char *name, int code, const char *why) {
-    char *text = text_new("%s: %s", name, why);
-    tn__plain_lines(text);
-    fprintf(stderr, "tern run: %s\n", text);
-    exit(code);
-}
-
-char *find_program(const char *name) {
-    if (strchr(name, '/')) {
-        if (!is_program(name)) {
-            refuse_program(name, errno == ENOENT ? 127 : 126, strerror(errno));
-        }
-        return text_new("%s", name);
-    }
+/* NULL: it is in none of the folders of PATH. */
+static char *search_path(const char *name) {
     const char *path = getenv("PATH");
     char *folders = text_new("%s", path ? path : "/bin:/usr/bin"), *rest = folders, *file = NULL;
     for (char *folder; !file && (folder = strsep(&rest, ":"));) {
@@ -63,46 +52,48 @@ char *find_program(const char *name) {
         }
     }
     free(folders);
-    if (!file) {
-        refuse_program(name, 127, "not found in PATH (a program in this folder begins with ./)");
-    }
     return file;
+}
+
+char *find_program(const char *name) {
+    bool named = strchr(name, '/');
+    char *file = named ? text_new("%s", name) : search_path(name);
+    if (file && is_program(file)) { return file; }
+    free(file);
+    int code = named && errno != ENOENT ? 126 : 127;
+    const char *why =
+        named ? strerror(errno) : "not found in PATH (a program in this folder begins with ./)";
+    char *text = text_new("tern run: %s: %s", name, why);
+    tn__plain_lines(text);
+    fprintf(stderr, "%s\n", text);
+    free(text);
+    exit(code);
 }
 
 /* ---- The environment of a rank --------------------------------------------------------------- */
 
-static const char *const names[] = {"RANK",
-                                    "LOCAL_RANK",
-                                    "WORLD_SIZE",
-                                    "LOCAL_WORLD_SIZE",
-                                    "GROUP_RANK",
-                                    "GROUP_WORLD_SIZE",
-                                    "MASTER_ADDR",
-                                    "MASTER_PORT",
-                                    "TERN_TOKEN",
-                                    "TERN_STORE",
-                                    "TERN_MEMORY_DIR",
-                                    "TERN_RUN_ID",
-                                    "TERN_RESTART_COUNT",
-                                    "TORCHELASTIC_RESTART_COUNT",
-                                    "TORCHELASTIC_MAX_RESTARTS",
-                                    "TORCHELASTIC_RUN_ID",
-                                    "TERN_LAUNCHER",
-                                    "TERN_COMMAND",
-                                    "TERN_PROGRESS",
-                                    "TERN_FLIGHT_DIR"};
-enum { VARIABLES = sizeof(names) / sizeof(*names) };
-
-static bool is_ours(const char *entry) {
-    size_t length = strcspn(entry, "=");
-    for (int i = 0; i < VARIABLES; i++) {
-        if (strncmp(names[i], entry, length) == 0 && !names[i][length]) { return true; }
+/* A launcher that is itself a rank does not pass these on. */
+static bool is_inherited(const char *entry) {
+    static const char *const own[] = {"TERN_MEMORY_DIR=", "TERN_COMMAND=", "TERN_PROGRESS="};
+    bool found = false;
+    for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++) {
+        found = found || strncmp(entry, own[i], strlen(own[i])) == 0;
     }
-    return false;
+    return !found;
 }
 
-/* The launcher's environment with the rank's own variables. An outer TERN_FLIGHT_DIR stays when
- * there is no log folder. */
+/* Puts NAME=VALUE into the list, in the place of the variable's older value. */
+static void set_variable(char **list, char *entry) {
+    size_t name = strcspn(entry, "=") + 1;
+    while (*list && strncmp(*list, entry, name) != 0) {
+        list++;
+    }
+    free(*list);
+    *list = entry;
+}
+
+/* The launcher's environment with the rank's own variables (distributed/init/environment.c reads
+ * them). */
 static char **worker_environment(const workers *w, const run_options *o, const run_round *r,
                                  int local, const char *folder, int columns) {
     extern char **environ;
@@ -110,46 +101,39 @@ static char **worker_environment(const workers *w, const run_options *o, const r
     while (environ[count]) {
         count++;
     }
-    char **list = memory_new((size_t)count + VARIABLES + 1, sizeof(*list));
+    char **list = memory_new((size_t)count + MOST_VARIABLES, sizeof(*list));
     for (int i = 0; i < count; i++) {
-        bool kept =
-            !is_ours(environ[i]) || (!folder && strncmp(environ[i], "TERN_FLIGHT_DIR=", 16) == 0);
-        if (kept) { list[n++] = text_new("%s", environ[i]); }
+        if (is_inherited(environ[i])) { list[n++] = text_new("%s", environ[i]); }
     }
-    list[n++] = text_new("RANK=%d", r->first + local);
-    list[n++] = text_new("LOCAL_RANK=%d", local);
-    list[n++] = text_new("WORLD_SIZE=%d", r->world);
-    list[n++] = text_new("LOCAL_WORLD_SIZE=%d", r->local);
-    list[n++] = text_new("GROUP_RANK=%d", r->node);
-    list[n++] = text_new("GROUP_WORLD_SIZE=%d", r->nodes);
-    list[n++] = text_new("MASTER_ADDR=%s", r->store.host);
-    list[n++] = text_new("MASTER_PORT=%d", r->store.port);
-    list[n++] = text_new("TERN_TOKEN=%s", o->token);
-    list[n++] = text_new("TERN_STORE=agent"); /* served by the launcher: rank 0 need not */
-    list[n++] = text_new("TERN_RUN_ID=%s", o->run_id);
-    list[n++] = text_new("TERN_RESTART_COUNT=%d", r->restarts);
-    list[n++] = text_new("TORCHELASTIC_RESTART_COUNT=%d", r->restarts);
-    list[n++] = text_new("TORCHELASTIC_MAX_RESTARTS=%d", o->max_restarts);
-    list[n++] = text_new("TORCHELASTIC_RUN_ID=%s", o->run_id);
-    list[n++] = text_new("%s", w->guard.marker);
-    if (w->memory) { list[n++] = text_new("%s", w->memory); }
-    if (o->command) { list[n++] = text_new("TERN_COMMAND=%s", o->command); }
-    if (r->first + local == 0 && columns > 0) { list[n++] = text_new("TERN_PROGRESS=%d", columns); }
-    if (folder) { list[n++] = text_new("TERN_FLIGHT_DIR=%s", folder); }
+    set_variable(list, text_new("RANK=%d", r->first + local));
+    set_variable(list, text_new("LOCAL_RANK=%d", local));
+    set_variable(list, text_new("WORLD_SIZE=%d", r->world));
+    set_variable(list, text_new("LOCAL_WORLD_SIZE=%d", r->local));
+    set_variable(list, text_new("GROUP_RANK=%d", r->node));
+    set_variable(list, text_new("GROUP_WORLD_SIZE=%d", r->nodes));
+    set_variable(list, text_new("MASTER_ADDR=%s", o->host));
+    set_variable(list, text_new("MASTER_PORT=%d", r->port));
+    set_variable(list, text_new("TERN_TOKEN=%s", o->token));
+    set_variable(list, text_new("TERN_STORE=agent")); /* rank 0 need not serve it */
+    set_variable(list, text_new("TERN_RUN_ID=%s", o->node.run_id));
+    set_variable(list, text_new("TERN_RESTART_COUNT=%d", r->restarts));
+    set_variable(list, text_new("TORCHELASTIC_RESTART_COUNT=%d", r->restarts));
+    set_variable(list, text_new("TORCHELASTIC_MAX_RESTARTS=%d", o->max_restarts));
+    set_variable(list, text_new("TORCHELASTIC_RUN_ID=%s", o->node.run_id));
+    set_variable(list, text_new("%s", w->guard.marker));
+    if (w->memory) { set_variable(list, text_new("TERN_MEMORY_DIR=%s", w->memory)); }
+    if (o->command) { set_variable(list, text_new("TERN_COMMAND=%s", o->command)); }
+    if (folder) { set_variable(list, text_new("TERN_FLIGHT_DIR=%s", folder)); }
+    if (r->first + local == 0 && columns > 0) {
+        set_variable(list, text_new("TERN_PROGRESS=%d", columns));
+    }
     return list;
-}
-
-static void free_list(char **list) {
-    for (int i = 0; list[i]; i++) {
-        free(list[i]);
-    }
-    free(list);
 }
 
 /* Makes DIR/ID/attempt_K/RANK; NULL when none is wanted, or on failure. */
 static char *log_folder(const run_options *o, const run_round *r, int rank, output *out) {
     if (!o->log_dir) { return NULL; }
-    char *folder = text_new("%s/%s/attempt_%d/%d", o->log_dir, o->run_id, r->restarts, rank);
+    char *folder = text_new("%s/%s/attempt_%d/%d", o->log_dir, o->node.run_id, r->restarts, rank);
     for (char *slash = strchr(folder + 1, '/');; slash = strchr(slash + 1, '/')) {
         if (slash) { *slash = 0; }
         if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
@@ -185,7 +169,7 @@ static void keep_guard(workers *w, output *out) {
     output_say(out, "the guard process was killed: another one, pid %d, takes its place",
                (int)w->guard.pid);
     for (int i = 0; i < w->count; i++) {
-        if (!w->list[i].ended) { guard_add(&w->guard, w->list[i].pid); }
+        if (!w->list[i].ended) { guard_write(&w->guard, '+', w->list[i].pid); }
     }
 }
 
@@ -207,7 +191,7 @@ static _Noreturn void become_rank(const workers *w, const run_options *o, char *
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher) { _exit(1); /* it died before the line above */ }
-    guard_add(&w->guard, getpid());
+    guard_write(&w->guard, '+', getpid());
     int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     dup2(nothing, STDIN_FILENO); /* a background group that reads a terminal is stopped */
     dup2(ends[0], STDOUT_FILENO);
@@ -251,7 +235,10 @@ static void start_one(workers *w, const run_options *o, const run_round *r, int 
         close(ends[0]);
         close(ends[1]);
     }
-    free_list(env);
+    for (char **entry = env; *entry; entry++) {
+        free(*entry);
+    }
+    free(env);
     free(folder);
 }
 
@@ -309,7 +296,7 @@ bool workers_reap(workers *w) {
         worker *one = find_worker(w, info.si_pid);
         if (one) {
             kill(-one->pid, SIGKILL);
-            guard_remove(&w->guard, one->pid);
+            guard_write(&w->guard, '-', one->pid);
         }
         int status = 0;
         waitpid(info.si_pid, &status, 0);

@@ -3,6 +3,7 @@
  * build. */
 #include "core/plain_text.h"
 #include "tools/convert.h"
+#include "tools/error_words.h"
 #include "tools/eval.h"
 #include "tools/generate.h"
 #include "tools/info.h"
@@ -45,7 +46,8 @@ static void close_output(void) {
 static char run_name[] = "tern run", tokenizer_name[] = "tern tokenizer",
             tokens_name[] = "tern tokens", eval_name[] = "tern eval",
             generate_name[] = "tern generate", convert_name[] = "tern convert",
-            plan_name[] = "tern plan", train_name[] = "tern train";
+            plan_name[] = "tern plan", train_name[] = "tern train", info_name[] = "tern info";
+/* An error that is pending when they return is shown. */
 static const struct verb {
     const char *verb;
     char *name;
@@ -59,49 +61,8 @@ static const struct verb {
     {"generate", generate_name, generate_main},
     {"convert", convert_name, convert_main},
     {"plan", plan_name, plan_main},
+    {"info", info_name, info_main},
 };
-
-static const char *const others[] = {"info", "help"};
-enum { VERBS = sizeof(verbs) / sizeof(verbs[0]), OTHERS = sizeof(others) / sizeof(others[0]) };
-
-/* How many letters must be put in, left out, changed or swapped with the next to make b of a. */
-static int letters_apart(const char *a, const char *b) {
-    enum { MOST = 32 };
-    int rows[3][MOST + 1], n = (int)strlen(b);
-    if (n > MOST) { return MOST; }
-    for (int j = 0; j <= n; j++) {
-        rows[0][j] = j;
-    }
-    for (int i = 1; a[i - 1]; i++) {
-        int *now = rows[i % 3], *last = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
-        now[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int change = last[j - 1] + (a[i - 1] != b[j - 1]);
-            int one = 1 + (now[j - 1] < last[j] ? now[j - 1] : last[j]);
-            now[j] = one < change ? one : change;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                before[j - 2] + 1 < now[j]) {
-                now[j] = before[j - 2] + 1;
-            }
-        }
-    }
-    return rows[strlen(a) % 3][n];
-}
-
-/* The verb that was probably meant; NULL: none is near. */
-static const char *nearest_verb(const char *word) {
-    const char *nearest = NULL;
-    int least = 3;
-    for (int i = 0; i < VERBS + OTHERS; i++) {
-        const char *verb = i < VERBS ? verbs[i].verb : others[i - VERBS];
-        int apart = letters_apart(word, verb);
-        if (apart < least && apart < (int)strlen(verb) - 1) {
-            nearest = verb;
-            least = apart;
-        }
-    }
-    return nearest;
-}
 
 int main(int argc, char **argv) {
     atexit(close_output);
@@ -109,18 +70,13 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
         if (strcmp(verb, verbs[i].verb) == 0) {
             argv[1] = verbs[i].name;
-            return verbs[i].main(argc - 1, argv + 1);
+            int status = verbs[i].main(argc - 1, argv + 1);
+            if (tn_error() == TN_OK) { return status; }
+            fprintf(stderr, "%s: %s\n", verbs[i].name, error_why());
+            return EXIT_FAILURE; /* and with an error pending, which tells other ranks why */
         }
     }
     if (strcmp(verb, "_guard") == 0) { return guard_main(argc, argv); }
-    if (strcmp(verb, "info") == 0) {
-        if (argc == 2) { return info_main(); }
-        bool asked = strcmp(argv[2], "--help") == 0;
-        fputs("tern info takes no options: it prints version, kernels, cores, what ranks can talk "
-              "through\n",
-              asked ? stdout : stderr);
-        return asked ? 0 : 64;
-    }
     if (strcmp(verb, "--version") == 0) {
         printf("tern %d.%d.%d\n", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH);
         return 0;
@@ -128,11 +84,7 @@ int main(int argc, char **argv) {
     bool asked = strcmp(verb, "help") == 0 || strcmp(verb, "--help") == 0;
     if (!asked) {
         tn__plain_lines(argv[1]);
-        const char *nearest = nearest_verb(verb);
-        fprintf(stderr, "tern: there is no command \"%s\"%s%s%s\n", verb,
-                nearest ? ": did you mean \"tern " : "", nearest ? nearest : "",
-                nearest ? "\"?" : "");
-        if (nearest) { return 64; }
+        fprintf(stderr, "tern: there is no command \"%s\"\n", verb);
     }
     fputs(help, asked ? stdout : stderr);
     return asked ? 0 : 64;

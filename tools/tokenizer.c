@@ -4,7 +4,6 @@
 #include "core/folder.h"
 #include "core/memory.h"
 #include "tools/inputs.h"
-#include "tools/error_words.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -150,16 +149,10 @@ static tn_status make_tokenizer(const command *c) {
 }
 
 int tokenizer_main(int argc, char **argv) {
-    command c = {.paths = calloc((size_t)argc, sizeof(char *)),
+    command c = {.paths = tn__calloc_for((size_t)argc, sizeof(char *), "tokenizer"),
                  .corpus = tn_corpus_defaults(),
                  .options = tn_tokenizer_train_defaults()};
-    if (!c.paths) {
-        fprintf(stderr, "tern tokenizer: no memory\n");
-        return 1;
-    }
-    tn_status status = parse_options(&c, argc, argv);
-    status = status == TN_OK ? make_tokenizer(&c) : status;
-    if (status != TN_OK) { fprintf(stderr, "tern tokenizer: %s\n", error_why()); }
+    if (c.paths && parse_options(&c, argc, argv) == TN_OK) { make_tokenizer(&c); }
     free(c.paths);
-    return status == TN_OK ? 0 : 1;
+    return 0;
 }

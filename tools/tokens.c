@@ -3,12 +3,13 @@
 #include "tools/tokens.h"
 
 #include "core/clock.h"
+#include "core/memory.h"
 #include "data/corpus/so_far.h"
 #include "data/corpus/tokens_json.h"
 #include "text/number.h"
-#include "tools/error_words.h"
 #include "tools/inputs.h"
 #include "tools/tokens_ranks.h"
+#include "train/show/terminal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -227,11 +228,6 @@ static void say_result(const command *c, const tn_tokens_made *made) {
     }
 }
 
-static int say_why(void) {
-    fprintf(stderr, "tern tokens: %s\n", error_why());
-    return 1;
-}
-
 static bool is_tokenizer(const char *name) {
     return strcmp(name, "tokenizer.json") == 0;
 }
@@ -246,9 +242,8 @@ static bool are_apart(const command *c) {
            check_outputs(&c->tokenizer, 1, is_tokenizer, c->out, is_replaced) == TN_OK;
 }
 
-static int make_tokens(const command *c) {
-    const char *kind = getenv("TERM");
-    progress p = {.terminal = isatty(STDERR_FILENO) && !(kind && strcmp(kind, "dumb") == 0)};
+static tn_status make_tokens(const command *c) {
+    progress p = {.terminal = tn__is_terminal(stderr)};
     p.begun = p.shown = tn__now();
     tn_tokens_options o = c->options;
     o.progress = show_progress;
@@ -258,24 +253,21 @@ static int make_tokens(const command *c) {
     bool joined = tokens_ranks(&ranks) == TN_OK;
     tn_tokenizer *t =
         joined && (ranks.rank > 0 || are_apart(c)) ? tn_tokenizer_load(c->tokenizer) : NULL;
-    if (!t) { return say_why(); }
+    if (!t) { return tn_error(); }
     tn_status status = tn__tokens_make(t, c->paths, c->count, c->out, o, &ranks, &made);
     tn_tokenizer_free(t);
     if (p.terminal && p.shown > p.begun) { fputs("\r\033[K", stderr); }
-    if (status != TN_OK) { return say_why(); }
+    if (status != TN_OK) { return status; }
     if (ranks.rank == 0) { say_result(c, &made); }
     tn_dist_finish();
-    return 0;
+    return TN_OK;
 }
 
 int tokens_main(int argc, char **argv) {
-    command c = {.options = tn_tokens_defaults(), .paths = calloc((size_t)argc, sizeof(char *))};
-    if (!c.paths) {
-        fprintf(stderr, "tern tokens: no memory\n");
-        return 1;
-    }
-    int status = parse_options(&c, argc, argv) == TN_OK ? make_tokens(&c) : say_why();
+    command c = {.options = tn_tokens_defaults(),
+                 .paths = tn__calloc_for((size_t)argc, sizeof(char *), "tokens")};
+    if (c.paths && parse_options(&c, argc, argv) == TN_OK) { make_tokens(&c); }
     free(c.split);
     free(c.paths);
-    return status; /* exiting with an error pending tells the other ranks why */
+    return 0;
 }

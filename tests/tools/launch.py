@@ -81,6 +81,16 @@ def text(path):
         return ""
 
 
+def shell(script):
+    return ["sh", "-c", script]
+
+
+def go():
+    """For ranks that wait for it."""
+    with open("go", "w", encoding="utf-8"):
+        pass
+
+
 def until(condition, what, limit=LIMIT):
     """Waits for the condition; returns its value."""
     end = time.monotonic() + limit

@@ -3,41 +3,27 @@
 #define _GNU_SOURCE
 #include "tests/support/test.h"
 
-#include "core/build_info.h"
 #include "tools/run_leader.h"
 
 #include <string.h>
 
-static const run_options elastic = {.min_nodes = 1,
-                                    .max_nodes = 2,
-                                    .max_restarts = 1,
-                                    .run_id = "job",
-                                    .node_name = "a",
-                                    .host = "a",
-                                    .heartbeat = 10,
-                                    .timeout = 60,
-                                    .last_call = 3,
-                                    .grace = 5};
-
-static node_info info_of(const char *name, int ranks, int wanted) {
-    node_info info = {.min = 1, .max = 2, .ranks = ranks, .wanted = wanted, .pid = 42};
-    snprintf(info.version, sizeof(info.version), "%s", tn__version_text());
-    snprintf(info.name, sizeof(info.name), "%s", name);
-    strcpy(info.run_id, "job");
-    strcpy(info.devices, "-");
-    return info;
-}
-
-static leader *leader_at(double now, int own_ranks) {
-    node_info own = info_of("a", own_ranks, -1);
-    return leader_new(&elastic, &own, now);
-}
+static const run_options elastic = {
+    .node = {.min = 1, .max = 2, .ranks = 1, .wanted = -1, .run_id = "job", .name = "a"},
+    .max_restarts = 1,
+    .host = "a",
+    .heartbeat = 10,
+    .timeout = 60,
+    .last_call = 3,
+    .grace = 5};
 
 static void join_node(leader *l, int id, const char *name, int wanted, double now) {
     assert_true(leader_grow(l, id));
-    l->nodes[id].known = true;
-    l->nodes[id].info = info_of(name, 2, wanted);
-    l->nodes[id].heard = now;
+    node *n = &l->nodes[id];
+    *n = (node){.id = id, .known = true, .info = elastic.node, .heard = now};
+    n->info.ranks = 2;
+    n->info.wanted = wanted;
+    n->info.pid = 42;
+    strcpy(n->info.name, name);
 }
 
 static void report_state(leader *l, int id, node_state state, int code, int64_t failure) {
@@ -47,7 +33,7 @@ static void report_state(leader *l, int id, node_state state, int code, int64_t 
 
 /* The next order must be this one. */
 static void assert_order(leader *l, order_kind kind, int number, const char *text) {
-    order *o = leader_order(l);
+    order *o = orders_take(&l->orders);
     assert_non_null(o);
     assert_int_equal(o->kind, kind);
     assert_int_equal(o->number, number);
@@ -56,18 +42,18 @@ static void assert_order(leader *l, order_kind kind, int number, const char *tex
 }
 
 static void assert_start(leader *l, int round, int count, const round_member *members) {
-    order *o = leader_order(l);
+    order *o = orders_take(&l->orders);
     assert_true(o && o->kind == ORDER_START && o->number == round && o->count == count);
     assert_memory_equal(o->members, members, (size_t)count * sizeof(*members));
     order_free(o);
-    assert_null(leader_order(l));
+    assert_null(orders_take(&l->orders));
 }
 
 /* A last call, another node by its wanted rank, a failure, a restart, and success. */
 TEST(test_a_job) {
-    leader *l = leader_at(100, 1);
+    leader *l = leader_new(&elastic, 100);
     leader_tick(l, 101);
-    assert_null(leader_order(l));
+    assert_null(orders_take(&l->orders));
     leader_tick(l, 104.5);
     assert_start(l, 1, 1, (round_member[]){{0, 1}});
     join_node(l, 1, "b", 0, 105);
@@ -82,13 +68,13 @@ TEST(test_a_job) {
     assert_order(l, ORDER_STOP, 2, "");
     report_state(l, 0, NODE_STOPPED, 7, 2);
     leader_tick(l, 108);
-    assert_null(leader_order(l)); /* node 1 has not ended its ranks */
+    assert_null(orders_take(&l->orders)); /* node 1 has not ended its ranks */
     report_state(l, 1, NODE_STOPPED, 5, 1);
     l->nodes[1].report = strdup("it was first\nlast words");
     l->nodes[0].report = strdup("it was second\nlast words");
     leader_tick(l, 109);
     leader_tick(l, 109.1);
-    order *o = leader_order(l);
+    order *o = orders_take(&l->orders);
     assert_int_equal(o->kind, ORDER_START);
     assert_string_equal(o->text, "it was first\nlast words\n  and it was second\n"
                                  "all ranks start again: restart 1 of 1");
@@ -106,14 +92,14 @@ TEST(test_a_job) {
 
 /* Silence is loss, unless it was this launcher that did not look. */
 TEST(test_silence) {
-    leader *l = leader_at(100, 1);
+    leader *l = leader_new(&elastic, 100);
     join_node(l, 1, "b", -1, 100);
     leader_tick(l, 100);
     assert_start(l, 1, 2, (round_member[]){{0, 1}, {1, 2}});
     report_state(l, 0, NODE_RUNNING, 0, 0);
     report_state(l, 1, NODE_RUNNING, 0, 0);
     leader_tick(l, 130); /* it was stopped for 30 s */
-    assert_null(leader_order(l));
+    assert_null(orders_take(&l->orders));
     for (int i = 1; i <= 11; i++) {
         leader_tick(l, 130 + i);
     }
@@ -123,7 +109,7 @@ TEST(test_silence) {
     leader_tick(l, 142); /* the verdict */
     leader_tick(l, 143); /* the last call begins */
     leader_tick(l, 146);
-    order *o = leader_order(l);
+    order *o = orders_take(&l->orders);
     assert_true(o->kind == ORDER_START && o->count == 1);
     assert_string_equal(o->text, "node 1 (host b, ranks 1-2) is lost: it gave no sign of life for "
                                  "11.0 s\nall ranks start again on 1 host");
@@ -133,16 +119,16 @@ TEST(test_silence) {
 
 /* A place is taken only if its holder has been heard since the newcomer came. */
 TEST(test_full) {
-    leader *l = leader_at(100, 1);
+    leader *l = leader_new(&elastic, 100);
     join_node(l, 1, "b", 1, 100);
     leader_tick(l, 100);
     assert_start(l, 1, 2, (round_member[]){{1, 2}, {0, 1}});
     join_node(l, 2, "c", 1, 101);
     join_node(l, 3, "d", -1, 101);
     leader_tick(l, 101);
-    assert_null(leader_order(l));
+    assert_null(orders_take(&l->orders));
     leader_tick(l, 102);
-    assert_null(leader_order(l));
+    assert_null(orders_take(&l->orders));
     l->nodes[1].heard = l->nodes[2].heard = l->nodes[3].heard = 102.5;
     leader_tick(l, 103);
     assert_order(l, ORDER_DROP, 2, "--node-rank 1 is taken by host b (pid 42)");
@@ -152,7 +138,7 @@ TEST(test_full) {
 
 /* What makes no sense ends the job. */
 TEST(test_strange_counts) {
-    leader *l = leader_at(100, 1);
+    leader *l = leader_new(&elastic, 100);
     assert_true(leader_grow(l, 3));
     assert_false(leader_grow(l, 2));
     assert_order(l, ORDER_END, 1, "the store counts 2 launchers");

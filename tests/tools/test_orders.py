@@ -45,7 +45,7 @@ def launcher(port, *program, nnodes=2, options=()):
 
 
 VERSION = subprocess.run([TERN, "--version"], capture_output=True, check=True, text=True).stdout.split()[1]
-CARD = f"{VERSION} host 2 2 1 -1 42 job -"
+CARD = f"{VERSION} host 2 2 1 -1 42 job"
 
 BEGIN = ("sh", "-c", "echo $$ >> began; exec sleep 1000")
 
@@ -183,13 +183,13 @@ def strange_nodes():
     store = Store(port)
     store.call("get", "node/0")
     start_of = f"{VERSION} host "
-    cards = (start_of + "1 3 99999999999 -1 42 job -", start_of + "1 3 -4 -1 42 job -", start_of + "1 3 300000 -1 42 job -",
+    cards = (start_of + "1 3 99999999999 -1 42 job", start_of + "1 3 -4 -1 42 job", start_of + "1 3 300000 -1 42 job",
              start_of + "1 3 2 -1 42 job " + ESCAPES, start_of + "1 3 2 -1 42 job a b", start_of + "1 3 2 -1 42 " + "j" * 300 + " -",
-             f"{VERSION} {ESCAPES} 1 3 2 -1 42 job -", VERSION, "", "\0\1\2")
+             f"{VERSION} {ESCAPES} 1 3 2 -1 42 job", VERSION, "", "\0\1\2")
     for card in cards:
         joins(card, "0 0 idle 0 0")(store)
-    joins(start_of + "1 3 2 -1 42 job -")(store)  # without a sign of life
-    joins(start_of + "1 3 2 -1 42 job -", "0 0 idle 0 256 " + ESCAPES)(store)
+    joins(start_of + "1 3 2 -1 42 job")(store)  # without a sign of life
+    joins(start_of + "1 3 2 -1 42 job", "0 0 idle 0 256 " + ESCAPES)(store)
     number = drops = 0
     while drops < len(cards):  # on a slow machine the job begins before all of them are read
         number += 1
@@ -220,43 +220,17 @@ def rank_dies(_):
 def other_versions():
     """hosts whose libtern is another version or of another revision are named in one error, on each of them; a job that has enough goes on"""
     wanted = f"the hosts do not have the same libtern: node 0 (host {socket.gethostname()[:64]}) has {VERSION}"
-    for card, words in ((f"{VERSION}.9 host-b 2 2 1 -1 42 job -", f"host host-b has {VERSION}.9"),
+    for card, words in ((f"{VERSION}.9 host-b 2 2 1 -1 42 job", f"host host-b has {VERSION}.9"),
                         ("99.0.0+abc host-b what they say then", "host host-b has 99.0.0+abc")):
         has(leader_and(joins(card, "0 0 idle 0 0"), leaves(1, 1, [wanted, words])), "tern: " + wanted, words)
-    said = leader_and(joins("99.0.0 host-b 3 3 1 -1 42 job -", "0 0 idle 0 0"), joins("98.0.0 host-c 3 3 1 -1 42 job -", "0 0 idle 0 0"),
+    said = leader_and(joins("99.0.0 host-b 3 3 1 -1 42 job", "0 0 idle 0 0"), joins("98.0.0 host-c 3 3 1 -1 42 job", "0 0 idle 0 0"),
                       leaves(1, 1, [wanted]), leaves(2, 1, [wanted]), nnodes=3)
     has(said, "host host-b has 99.0.0, host host-c has 98.0.0")
     holds(not os.path.exists("began"), "a rank was started")
     begun_alone = lambda store: until(lambda: text("began"), "the job has begun")
-    said = leader_and(begun_alone, joins("99.0.0 host-b 1 2 1 -1 42 job -", "0 0 idle 0 0"),
+    said = leader_and(begun_alone, joins("99.0.0 host-b 1 2 1 -1 42 job", "0 0 idle 0 0"),
                       leaves(1, 2, ["no place in job job", "this launcher's libtern is 99.0.0, and that of node 0"]), rank_dies, nnodes="1:2", code=143)
     holds("99.0.0" not in said, said)
-
-
-@test
-def other_devices():
-    """hosts whose CUDA, driver or NCCL differ are named in a warning, and the job begins"""
-    def cards(*devices):
-        return [joins(f"{VERSION} host-{i} 4 4 1 -1 42 job {text}", "0 0 idle 0 0") for i, text in enumerate(devices)]
-    wanted = "warning: the hosts' libraries for GPUs differ"
-    ends = [rank_dies] + [lambda store, n=n: store.set(f"beat/{n}", "1 1 stopped 0 0") for n in (1, 2, 3)]
-    ends += [lambda store: store.call("get", "order/3")] + [lambda store, n=n: store.set(f"beat/{n}", "2 1 left 0 0") for n in (1, 2, 3)]
-    said = leader_and(*cards("CUDA_12.4,_NCCL_2.20", "-", "CUDA_12.8,_NCCL_2.25"), *ends, nnodes=4, code=143)
-    has(said, wanted, "host host-0 has CUDA 12.4, NCCL 2.20; host host-2 has CUDA 12.8, NCCL 2.25\n")
-    os.remove("began")
-    said = leader_and(*cards("CUDA_12.4", "-", "CUDA_12.4"), *ends, nnodes=4, code=143)
-    holds(wanted not in said, said)
-    # What a launcher says of itself.
-    env = environment(TERN_TOKEN=TOKEN, TERN_CUDA="cuda_emulator")
-    info = subprocess.run([TERN, "info"], env=env, capture_output=True, check=True, text=True).stdout
-    with_ = re.search(r"^  with   (.*)$", info, re.MULTILINE)
-    port = free_port()
-    p = start("--nnodes", 2, "--rdzv-endpoint", f"{HOST}:{port}", *BEGIN, env=env)
-    card = Store(port).call("get", "node/0").split()
-    same(card[0], re.search("^version *(.*)$", info, re.MULTILINE).group(1))
-    same(card[-1], re.sub("[^!-~]", "_", with_.group(1))[:256] if with_ else "-")
-    p.terminate()
-    finish(p, 143, 30)
 
 
 @test

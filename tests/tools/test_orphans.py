@@ -9,7 +9,7 @@ import sys
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import MARK, command, environment, errors, finish, holds, main, marked, run, same, start, test, text, until
+from launch import MARK, command, environment, errors, finish, go, holds, main, marked, run, same, start, test, text, until
 
 # A rank that ignores all signals that it can, with a child in its group, one there without our environment, and two in their
 # own sessions.
@@ -147,8 +147,7 @@ def early_rank():
     until(lambda: text("pid"), "rank 0 has begun")
     until(lambda: not os.path.exists(f"/proc/{text('pid').strip()}"), "its child is gone")
     same(p.poll(), None)
-    with open("go", "w", encoding="utf-8"):
-        pass
+    go()
     finish(p, 0)
 
 

@@ -17,7 +17,7 @@ import fcntl
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import LIMIT, command, environment, finish, has, holds, main, run, same, start, test, text, until
+from launch import LIMIT, command, environment, finish, go, has, holds, main, run, same, start, test, text, until
 
 
 def python(program):
@@ -77,6 +77,11 @@ def slow_reader():
     holds(not text("wrote.0") and not text("wrote.1"), "2 MB fit into no pipe")
     got = p.communicate(timeout=LIMIT)[0]
     same((p.returncode, len(got)), (0, 2 * (size // 100) * 104))
+    p = subprocess.Popen(command(*python("sys.stdout.write('x\\n' * 40000); sys.stdout.flush(); open('end', 'w').write('x')")),
+                         env=environment(), stdout=subprocess.PIPE)
+    until(lambda: text("end"), "the rank has ended, and its last bytes are in its pipe")
+    time.sleep(0.5)  # until the launcher notices it
+    same((p.communicate(timeout=LIMIT)[0], p.returncode), (b"[0] x\n" * 40000, 0))
 
 
 @test
@@ -100,8 +105,7 @@ def closed_reader():
     until(lambda: text("begun"), "it runs")
     same(p.stdout.readline(), b"[0] first\n")
     p.stdout.close()
-    with open("go", "w", encoding="utf-8"):
-        pass
+    go()
     finish(p, 1)
     same(text("logs/closed/attempt_0/0/stdout.log"), "first\n" + "".join(f"{i}\n" for i in range(1000)))
     same(text(p.name + ".err").count("stdout: Broken pipe"), 1)

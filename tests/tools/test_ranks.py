@@ -8,7 +8,7 @@ import time
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import TESTS, environment, errors, finish, free_port, has, main, pids_of, run, same, start, test, text, until
+from launch import TESTS, environment, errors, finish, free_port, go, has, main, pids_of, run, same, start, test, text, until
 
 LOOP = os.path.join(TESTS, "loop_program")
 FAST = {"TERN_TIMEOUT": 20, "OMP_NUM_THREADS": 1, "TERN_TOKEN": "secret"}
@@ -16,11 +16,6 @@ FAST = {"TERN_TIMEOUT": 20, "OMP_NUM_THREADS": 1, "TERN_TOKEN": "secret"}
 
 def steps(rank):
     return text(f"steps.{rank}").split("\n")[:-1]
-
-
-def go():
-    with open("go", "w", encoding="utf-8"):
-        pass
 
 
 @test

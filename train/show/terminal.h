@@ -4,13 +4,14 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <tern/core.h>
 
 /* One that moves its cursor; stderr is one, too, if `tern run` shows its progress line. */
-bool tn__is_terminal(FILE *file);
+TN_API bool tn__is_terminal(FILE *file);
 
 /* The width of a terminal's line: from the terminal, else from COLUMNS in the environment, else 80;
  * from TERN_PROGRESS for `tern run`. INT_MAX if `file` is not a terminal. */
-int tn__terminal_columns(FILE *file);
+TN_API int tn__terminal_columns(FILE *file);
 
 int tn__text_columns(const char *text); /* the width of UTF-8 text; NULL: 0 */
 
