@@ -9,10 +9,8 @@ int plan_main(int argc, char **argv);
 /* ---- tools/plan_options.c -------------------------------------------------------------------- */
 
 typedef struct plan_command {
-    const char *model;                   /* by name, or a folder */
-    int64_t layers, heads, width, vocab; /* of a GPT of another size; 0: not given */
-    double price;                        /* per rank and hour; 0: not given */
-    double all_tokens;                   /* of the whole training; 0: not given */
+    const char *model; /* by name, or a folder */
+    double price;      /* per rank and hour; 0: not given */
     bool search, json;
     tn_plan_options plan;
 } plan_command;
