@@ -87,13 +87,6 @@ static bool is_file(const tn_history *h, struct stat *about) {
     return fstat(h->fd, about) == 0 && S_ISREG(about->st_mode);
 }
 
-/* Notes where the file is, should the process change its directory. */
-static bool find_place(tn_history *h) {
-    struct stat about;
-    h->place = realpath(h->path, NULL);
-    return h->place || !is_file(h, &about);
-}
-
 static int open_file(const char *path, int how) {
     return tn__above_streams(open(path, how | O_RDWR | O_CLOEXEC, 0666));
 }
@@ -132,7 +125,9 @@ tn_history *tn_history_open(const char *path, int64_t start) {
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     bool open_now = h->fd >= 0 && (start ? keep_rows(h, start) : write_head(h));
     tn__plain_numbers_end(numbers);
-    if (!open_now || !find_place(h)) {
+    struct stat about;
+    h->place = open_now ? realpath(h->path, NULL) : NULL;
+    if (!open_now || (!h->place && is_file(h, &about))) {
         if (h->fd < 0 || open_now) { history_fail(h, "opening"); }
         tn_history_free(h);
         return NULL;
