@@ -29,10 +29,10 @@ static const model_size sizes[] = {{"gpt2", 12, 12, 768, 0},
 
 /* docs/planning.md says where the numbers are from. */
 static const char *const gpu_names[] = {"a100", "h100", "h200", "b200", NULL};
-static const tn_plan_machine gpus[] = {{8, 80e9, 312e12, 19.5e12, 0.6, 1600e9, 235e9, 20e9, true},
-                                       {8, 80e9, 989e12, 67e12, 0.4, 2600e9, 350e9, 40e9, true},
-                                       {8, 141e9, 989e12, 67e12, 0.4, 3750e9, 350e9, 40e9, true},
-                                       {8, 180e9, 2250e12, 75e12, 0.4, 6200e9, 700e9, 40e9, true}};
+static const tn_plan_machine gpus[] = {{8, 80e9, 312e12, 19.5e12, 0.6, 1600e9, 235e9, 20e9},
+                                       {8, 80e9, 989e12, 67e12, 0.4, 2600e9, 350e9, 40e9},
+                                       {8, 141e9, 989e12, 67e12, 0.4, 3750e9, 350e9, 40e9},
+                                       {8, 180e9, 2250e12, 75e12, 0.4, 6200e9, 700e9, 40e9}};
 
 /* ---- Models ---------------------------------------------------------------------------------- */
 
@@ -142,13 +142,14 @@ tn_status plan_parse(plan_command *c, int argc, char **argv) {
     const tn_plan_machine *usual = &gpus[gpu];
     o->ranks = (int)ranks;
     o->compute = dtypes[precision];
-    o->machine = TN_WITH(tn_plan_machine, .per_host = (int)per_host,
-                         .memory = given_or(given.memory, 1e9, usual->memory),
-                         .flops = given_or(given.flops, 1e12, usual->flops),
-                         .flops_f32 = given_or(given.flops, 1e12, usual->flops_f32),
-                         .reached = given_or(given.reached, 1, usual->reached),
-                         .memory_speed = given_or(given.memory_speed, 1e9, usual->memory_speed),
-                         .host_link = given_or(given.host_link, 1e9, usual->host_link),
-                         .network_link = given_or(given.network_link, 1e9, usual->network_link));
+    o->machine =
+        (tn_plan_machine){.per_host = (int)per_host,
+                          .memory = given_or(given.memory, 1e9, usual->memory),
+                          .flops = given_or(given.flops, 1e12, usual->flops),
+                          .flops_f32 = given_or(given.flops, 1e12, usual->flops_f32),
+                          .reached = given_or(given.reached, 1, usual->reached),
+                          .memory_speed = given_or(given.memory_speed, 1e9, usual->memory_speed),
+                          .host_link = given_or(given.host_link, 1e9, usual->host_link),
+                          .network_link = given_or(given.network_link, 1e9, usual->network_link)};
     return TN_OK;
 }

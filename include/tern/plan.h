@@ -34,9 +34,7 @@ typedef struct tn_plan_machine {
     double memory_speed; /* 1.6e12 bytes per second */
     double host_link;    /* 235e9 bytes per second and rank, within a host */
     double network_link; /* 20e9, between hosts */
-    bool from_defaults;
 } tn_plan_machine;
-TN_API tn_plan_machine tn_plan_machine_defaults(void);
 
 typedef struct tn_plan_options {
     int ranks;              /* 1 */

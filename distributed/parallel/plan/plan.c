@@ -14,25 +14,20 @@ static const char operation[] = "plan";
 
 enum { USUAL = 512 << 10 /* tokens of a step */ };
 
-tn_plan_machine tn_plan_machine_defaults(void) {
-    return (tn_plan_machine){.per_host = 8,
-                             .memory = 80e9,
-                             .flops = 312e12,
-                             .flops_f32 = 19.5e12,
-                             .reached = 0.6,
-                             .memory_speed = 1.6e12,
-                             .host_link = 235e9,
-                             .network_link = 20e9,
-                             .from_defaults = true};
-}
-
 tn_plan_options tn_plan_defaults(void) {
     return (tn_plan_options){.ranks = 1,
                              .mesh = tn_spread_defaults(),
                              .batch = 1,
                              .compute = TN_BF16,
                              .rank = -1,
-                             .machine = tn_plan_machine_defaults(),
+                             .machine = {.per_host = 8,
+                                         .memory = 80e9,
+                                         .flops = 312e12,
+                                         .flops_f32 = 19.5e12,
+                                         .reached = 0.6,
+                                         .memory_speed = 1.6e12,
+                                         .host_link = 235e9,
+                                         .network_link = 20e9},
                              .from_defaults = true};
 }
 
@@ -60,8 +55,7 @@ static const tn_field numbers[] = {NUMBER(ranks, 1, 1 << 20),
 static bool options_fit(const tn_plan_options *o, int64_t context) {
     char wrong[192];
     if (!tn__options_made(o->from_defaults, operation, "tn_plan") ||
-        !tn__options_made(o->mesh.from_defaults, operation, "tn_spread") ||
-        !tn__options_made(o->machine.from_defaults, operation, "tn_plan_machine")) {
+        !tn__options_made(o->mesh.from_defaults, operation, "tn_spread")) {
         return false;
     }
     if (!tn__fields_fit(numbers, o, wrong, sizeof(wrong))) {
