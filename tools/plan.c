@@ -2,13 +2,174 @@
  * is planned on any machine. */
 #include "tools/plan.h"
 
+#include "core/folder.h"
 #include "tensor/fields.h"
 #include "tools/error_words.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <tern/tern.h>
 
 enum { SHOWN = 10 };
+
+typedef struct plan_command {
+    const char *model; /* by name, or a folder */
+    double price;      /* per rank and hour; 0: not given */
+    bool search, json;
+    tn_plan_options plan;
+} plan_command;
+
+/* ---- Models and devices by name -------------------------------------------------------------- */
+
+/* GPT-2s, and with `hidden` Llama 3s. */
+typedef struct model_size {
+    const char *name;
+    int layers, heads;
+    int64_t width, hidden;
+} model_size;
+
+static const model_size sizes[] = {{"gpt2", 12, 12, 768, 0},
+                                   {"gpt2-medium", 24, 16, 1024, 0},
+                                   {"gpt2-large", 36, 20, 1280, 0},
+                                   {"gpt2-xl", 48, 25, 1600, 0},
+                                   {"llama-1b", 16, 32, 2048, 8192},
+                                   {"llama-3b", 28, 24, 3072, 8192},
+                                   {"llama-8b", 32, 32, 4096, 14336},
+                                   {"llama-70b", 80, 64, 8192, 28672},
+                                   {"llama-405b", 126, 128, 16384, 53248},
+                                   {0}};
+
+/* docs/planning.md says where the numbers are from. */
+static const char *const gpu_names[] = {"a100", "h100", "h200", "b200", NULL};
+static const tn_plan_machine gpus[] = {{8, 80e9, 312e12, 19.5e12, 0.6, 1600e9, 235e9, 20e9},
+                                       {8, 80e9, 989e12, 67e12, 0.4, 2600e9, 350e9, 40e9},
+                                       {8, 141e9, 989e12, 67e12, 0.4, 3750e9, 350e9, 40e9},
+                                       {8, 180e9, 2250e12, 75e12, 0.4, 6200e9, 700e9, 40e9}};
+
+static tn_module *named_model(const model_size *size, int64_t context) {
+    union {
+        tn_module base;
+        tn_gpt gpt;
+        tn_llama llama;
+    } *m = calloc(1, sizeof(*m));
+    if (!m) {
+        tn_raise(TN_ENOMEM, "no memory for a model");
+    } else if (size->hidden) {
+        tn_llama_init(&m->llama,
+                      TN_WITH(tn_llama, .layers = size->layers, .heads = size->heads,
+                              .width = size->width, .hidden = size->hidden, .head_width = 0,
+                              .tied = size->width < 4096, .context = context ? context : 8192));
+    } else {
+        tn_gpt_init(&m->gpt, TN_WITH(tn_gpt, .layers = size->layers, .heads = size->heads,
+                                     .width = size->width));
+    }
+    return m ? &m->base : NULL;
+}
+
+/* The model, without elements, to be freed with tn_lm_free. Exits with 64 if there is none; NULL
+ * after an error. */
+static tn_module *make_model(const plan_command *c) {
+    TN_DEFER_INIT;
+    for (const model_size *size = sizes; size->name; size++) {
+        if (strcmp(c->model, size->name) == 0) { return named_model(size, c->plan.positions); }
+    }
+    if (!tn__folder_has(c->model, "config.json")) {
+        tn_options_refuse("--model %s: neither gpt2, gpt2-medium, gpt2-large, gpt2-xl, llama-1b, "
+                          "llama-3b, llama-8b, llama-70b or llama-405b, nor a folder with "
+                          "config.json",
+                          c->model);
+    }
+    return tn_lm_new(c->model, 0);
+}
+
+/* ---- Options --------------------------------------------------------------------------------- */
+
+static const char *const precisions[] = {"f32", "bf16", "f16", NULL};
+static const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_F16};
+
+static void refuse_argument(const char *text, void *unused) {
+    tn_options_refuse("unexpected \"%s\": a model is --model NAME or FOLDER", text);
+}
+
+static void read_mesh(const char *text, void *to) {
+    if (tn_spread_read(to, text) != TN_OK) {
+        tn_options_refuse("--mesh %s: %s", text, error_why());
+    }
+}
+
+static double given_or(double given, double unit, double usual) {
+    return given > 0 ? given * unit : usual;
+}
+
+static const char about[] =
+    "Says what training a language model on many ranks takes before there are any: bytes of a "
+    "rank, seconds of a step, where they go, and what they cost.\n\n"
+    "Bytes at rest are exact. The peak and all times are modelled, from a device's numbers and "
+    "links: those of --gpu, among eight in a host.\v"
+    "Without --mesh every rank has a copy. The exit status is 1 when a plan cannot be made or "
+    "nothing fits, 64 when the command line is wrong. docs/planning.md works through a case.";
+
+/* Exits with 64 if the command line is wrong. */
+static tn_status parse_command(plan_command *c, int argc, char **argv) {
+    *c = (plan_command){.model = "gpt2", .plan = tn_plan_defaults()};
+    tn_plan_options *o = &c->plan;
+    int64_t ranks = 1, per_host = 8;
+    int precision = 1, gpu = 0;
+    tn_plan_machine given = {0};
+    const tn_option table[] = {
+        {.value = "--model NAME|FOLDER --ranks N", .read = refuse_argument},
+        {"model", 'm', "NAME",
+         "gpt2 (-medium, -large, -xl), llama-8b (-1b, -3b, -70b, -405b), or a folder with "
+         "config.json",
+         .text = &c->model},
+        {"context", 0, "N", "Tokens of a sequence (the model's)", .whole = &o->positions,
+         .most = 1e8},
+        {"ranks", 'n', "N", "All of them (1)", .whole = &ranks, .most = 1 << 20},
+        {"mesh", 0, "MESH", "What they share: tp=2,pp=2,shard=4, as in `tern train`",
+         .read = read_mesh, .to = &o->mesh},
+        {"search", 's', NULL, "Tries all meshes, and shows the ten fastest that fit",
+         .flag = &c->search},
+        {"batch", 'b', "N", "Sequences of a micro-batch (1)", .whole = &o->batch, .most = 1 << 30},
+        {"tokens", 0, "N", "Of a step of all ranks (524288, or the next that they divide)",
+         .whole = &o->tokens},
+        {"precision", 0, "DTYPE", "Of computing; weights are f32", .choice = &precision,
+         .choices = precisions},
+        {"recompute", 0, NULL, "Blocks keep only their inputs for backward", .flag = &o->recompute},
+        {"offload", 0, NULL,
+         "Parts, gradients and states are on the CPU, whose time is not counted",
+         .flag = &o->mesh.sharding.offload},
+        {.help = ""},
+        {"gpu", 0, "NAME", "Whose numbers these are if they are not given", .choice = &gpu,
+         .choices = gpu_names},
+        {"memory", 0, "X", "GB of a rank", .real = &given.memory},
+        {"per-host", 0, "N", "Ranks of a host (8)", .whole = &per_host, .most = 1 << 20},
+        {"flops", 0, "X", "TFLOP/s of a rank at most", .real = &given.flops},
+        {"reached", 0, "X", "The share of them that products reach", .real = &given.reached,
+         .most = 1},
+        {"memory-speed", 0, "X", "GB/s", .real = &given.memory_speed},
+        {"host-link", 0, "X", "GB/s between ranks of a host", .real = &given.host_link},
+        {"network-link", 0, "X", "GB/s of a rank to other hosts", .real = &given.network_link},
+        {.help = ""},
+        {"price", 0, "X", "Of a rank for an hour: says what tokens cost", .real = &c->price},
+        {"json", 0, NULL, "Each plan as a line of JSON", .flag = &c->json},
+        {0},
+    };
+    if (tn_options_parse(argc, argv, about, table) != TN_OK) { return tn_error(); }
+    const tn_plan_machine *usual = &gpus[gpu];
+    o->ranks = (int)ranks;
+    o->compute = dtypes[precision];
+    o->machine =
+        (tn_plan_machine){.per_host = (int)per_host,
+                          .memory = given_or(given.memory, 1e9, usual->memory),
+                          .flops = given_or(given.flops, 1e12, usual->flops),
+                          .flops_f32 = given_or(given.flops, 1e12, usual->flops_f32),
+                          .reached = given_or(given.reached, 1, usual->reached),
+                          .memory_speed = given_or(given.memory_speed, 1e9, usual->memory_speed),
+                          .host_link = given_or(given.host_link, 1e9, usual->host_link),
+                          .network_link = given_or(given.network_link, 1e9, usual->network_link)};
+    return TN_OK;
+}
 
 /* ---- As text --------------------------------------------------------------------------------- */
 
@@ -116,8 +277,8 @@ static void plan_all(const plan_command *c, tn_module *m) {
 
 int plan_main(int argc, char **argv) {
     plan_command c;
-    if (plan_parse(&c, argc, argv) == TN_OK) {
-        tn_module *m = plan_model(&c);
+    if (parse_command(&c, argc, argv) == TN_OK) {
+        tn_module *m = make_model(&c);
         if (m && tn_error() == TN_OK) { plan_all(&c, m); }
         tn_lm_free(m);
     }
