@@ -39,16 +39,12 @@ static void make_rungs(tn_search *s) {
 }
 
 static bool search_options_fit(const tn_search_options *o) {
-    const char *wrong =
-        !o->out || !*o->out                               ? "there is no folder"
-        : o->trials < 1 || o->trials > TN__MOST_TRIALS    ? "trials: 1 to 100000"
-        : o->steps < 1 || o->steps > INT64_MAX / 1000     ? "steps are below 1, or too many"
-        : o->first_steps < 0 || o->first_steps > o->steps ? "first_steps: 0 to steps"
-        : o->factor < 2 || o->factor > 1000               ? "factor: 2 to 1000"
-        : o->processes < 0 || o->processes > 1000         ? "processes: 0 to 1000"
-        : o->ranks < 1 || o->ranks > 4096                 ? "ranks: 1 to 4096"
-        : o->gpus < 0 || o->gpus > 1000                   ? "gpus: 0 to 1000"
-                                                          : NULL;
+    const char *wrong = TN__BEYOND(
+        {"trials", o->trials, 1, TN__MOST_TRIALS}, {"steps", o->steps, 1, INT64_MAX / 1000},
+        {"first_steps", o->first_steps, 0, o->steps}, {"factor", o->factor, 2, 1000},
+        {"processes", o->processes, 0, 1000}, {"ranks", o->ranks, 1, 4096},
+        {"gpus", o->gpus, 0, 1000});
+    wrong = !o->out || !*o->out ? "there is no folder" : wrong;
     if (wrong) { tn__raise(TN_EVALUE, "search_new", "%s", wrong); }
     return !wrong;
 }
