@@ -370,12 +370,12 @@ TEST(test_fixed_scale) {
 /* A run that only overflows ends with an error, not without having learnt anything. */
 TEST(test_least_scale) {
     tn_linear m;
-    tn_deepspeed *d = linear_begin(&m, "fp16", "\"initial_scale_power\": 2");
+    tn_deepspeed *d = linear_begin(&m, "fp16", "\"initial_scale_power\": 3, \"min_loss_scale\": 3");
     assert_int_equal(linear_step(d, &m, true), TN_OK);
     assert_int_equal(linear_step(d, &m, true), TN_OK);
-    assert_true(scale_of(d) == 1);
+    assert_true(scale_of(d) == 3); /* not 2 */
     assert_int_equal(linear_step(d, &m, true), TN_ESTATE);
-    assert_error(TN_ESTATE, "gradients overflow with a loss scale of 1, and fp16.min_loss_scale");
+    assert_error(TN_ESTATE, "gradients overflow with a loss scale of 3, and fp16.min_loss_scale");
     tn_deepspeed_free(d);
     tn_module_finish(&m);
 }
