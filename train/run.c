@@ -218,11 +218,8 @@ static void run_free(tn_run *r) {
 tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts) {
     bool fit = !tn__pending() && tn__options_made(options.from_defaults, "run_new", "tn_run") &&
                options_fit(&options);
-    tn_run *r = fit ? tn__calloc(1, sizeof(*r)) : NULL;
-    if (!r) {
-        if (!tn__pending()) { tn__raise(TN_ENOMEM, "run_new", "no memory"); }
-        return NULL;
-    }
+    tn_run *r = fit ? tn__calloc_for(1, sizeof(*r), "run_new") : NULL;
+    if (!r) { return NULL; }
     *r = (tn_run){.options = options,
                   .parts = parts,
                   .world = world,
