@@ -17,6 +17,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 root = pathlib.Path(__file__).resolve().parents[1]
 MODELS = {"gpt2": "124M", "gpt2-medium": "355M", "gpt2-large": "774M", "gpt2-xl": "1.5B"}
@@ -49,6 +50,13 @@ def plan(*arguments):
     return json.loads(run(*arguments, "--json"))
 
 
+def gpt(layers, heads, width, folder):
+    """A plan's options for a GPT of any size: a folder with its config.json."""
+    sizes = {"model_type": "gpt2", "vocab_size": 51200, "n_positions": 2048, "n_embd": width, "n_layer": layers, "n_head": heads}
+    pathlib.Path(folder, "config.json").write_text(json.dumps(sizes), encoding="utf-8")
+    return "--model", folder
+
+
 def gigabytes(value):
     gb = value / 1e9
     return f"{gb:.3g}" if gb < 10 else f"{gb:.1f}"
@@ -71,8 +79,9 @@ def published():
     yield "| parameters | tp | pp | GPUs | published | modelled | | GB of a GPU |"
     yield "|---|---|---|---|---|---|---|---|"
     for billions, heads, width, layers, tp, pp, ranks, sequences, tflops in PUBLISHED:
-        p = plan("--layers", layers, "--heads", heads, "--width", width, "--vocab", 51200, "--context", 2048, "--ranks", ranks,
-                 "--mesh", f"tp={tp},pp={pp}", "--tokens", sequences * 2048, "--recompute")
+        with tempfile.TemporaryDirectory() as folder:
+            p = plan(*gpt(layers, heads, width, folder), "--ranks", ranks, "--mesh", f"tp={tp},pp={pp}", "--tokens", sequences * 2048,
+                     "--recompute")
         # their formula (3), which counts what is recomputed
         operations = 96 * sequences * 2048 * layers * width**2 * (1 + 2048 / (6 * width) + 51200 / (16 * layers * width))
         modelled = operations / p["seconds"] / ranks / 1e12
@@ -85,7 +94,7 @@ def torchtitan():
     yield "| GPUs | published | compiled | modelled | with recompute |"
     yield "|---|---|---|---|---|"
     for ranks, eager, compiled in TORCHTITAN:
-        p = [plan("--gpu", "h100", "--memory", "96G", "--memory-speed", 1880, "--model", "llama-8b", "--ranks", ranks, "--mesh",
+        p = [plan("--gpu", "h100", "--memory", 96, "--memory-speed", 1880, "--model", "llama-8b", "--ranks", ranks, "--mesh",
                   f"shard={ranks}", "--batch", 2, *more) for more in ([], ["--recompute"])]
         fast, slow = (x["tokens"] / x["seconds"] / ranks for x in p)
         assert slow < eager < compiled < fast * 1.02
@@ -99,7 +108,7 @@ def compare(arguments):
     for text in arguments[:at]:
         mesh, _, recompute = text.partition("+")
         p = plan(*arguments[at + 1:], "--mesh", mesh, *["--recompute"] * bool(recompute))
-        waits = p["tensor"] + p["context"] + p["data"] + p["bubble"]
+        waits = p["exchange"] + p["data"] + p["bubble"]
         seconds = " | ".join(f"{x:.3f} s" for x in (p["compute"], waits, p["optimiser"], p["seconds"]))
         yield f"| {text} | {p['peak'] / 1e9:.1f} | {seconds} |"
 
@@ -113,7 +122,7 @@ if __name__ == "__main__":
     verb, arguments = (sys.argv[1:] + [""])[0], sys.argv[2:]
     tables = {"rest": rest, "published": published, "torchtitan": torchtitan,
               "show": lambda: show(None, arguments), "compare": lambda: compare(arguments),
-              "best": lambda: show(int(arguments[0]) + 2, arguments[1:])}
+              "best": lambda: show(int(arguments[0]) + 3, arguments[1:])}
     if verb not in tables:
         sys.exit(__doc__)
     print("\n".join(tables[verb]()))

@@ -88,17 +88,6 @@ void tn__options_put(tn__buffer *j) {
     tn__buffer_format(j, "], \"options\": %s", line_values ? line_values : "{}");
 }
 
-/* `launcher` (NULL: none) and the words as one line. */
-static char *join_line(const char *launcher, char *const *words, int count) {
-    char *line = tn__shell_line(words, count);
-    char *all = line && launcher ? tn__asprintf(NULL, "%s %s", launcher, line) : NULL;
-    if (line && launcher) {
-        free(line);
-        return all;
-    }
-    return line;
-}
-
 char *tn__command_to_continue(int ranks) {
     static char resume[] = "--resume";
     const char *launcher = getenv("TERN_COMMAND"); /* from `tern run` */
@@ -113,8 +102,11 @@ char *tn__command_to_continue(int ranks) {
             }
         }
         words[count] = resume;
-        line = join_line(launcher, words, count + !said);
+        line = tn__shell_line(words, count + !said);
     }
     free(words);
-    return line;
+    if (!line || !launcher) { return line; }
+    char *all = tn__asprintf(NULL, "%s %s", launcher, line);
+    free(line);
+    return all;
 }

@@ -26,6 +26,7 @@ struct tn_history {
     bool failed;             /* half a row may have been written: writes no more */
     tn__history_table table; /* the first column is the loss */
     bool wider;              /* than the file's header */
+    bool given;              /* the next step has a value */
     double *smooth;          /* [smooth_capacity], filled on request */
     int64_t smooth_capacity;
 };
@@ -87,13 +88,6 @@ static bool is_file(const tn_history *h, struct stat *about) {
     return fstat(h->fd, about) == 0 && S_ISREG(about->st_mode);
 }
 
-/* Notes where the file is, should the process change its directory. */
-static bool find_place(tn_history *h) {
-    struct stat about;
-    h->place = realpath(h->path, NULL);
-    return h->place || !is_file(h, &about);
-}
-
 static int open_file(const char *path, int how) {
     return tn__above_streams(open(path, how | O_RDWR | O_CLOEXEC, 0666));
 }
@@ -132,7 +126,9 @@ tn_history *tn_history_open(const char *path, int64_t start) {
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     bool open_now = h->fd >= 0 && (start ? keep_rows(h, start) : write_head(h));
     tn__plain_numbers_end(numbers);
-    if (!open_now || !find_place(h)) {
+    struct stat about;
+    h->place = open_now ? realpath(h->path, NULL) : NULL;
+    if (!open_now || (!h->place && is_file(h, &about))) {
         if (h->fd < 0 || open_now) { history_fail(h, "opening"); }
         tn_history_free(h);
         return NULL;
@@ -218,17 +214,9 @@ tn_status tn_history_put(tn_history *h, const char *name, double value) {
     }
     if (c) {
         c->next = value;
-        c->given = true;
+        c->given = h->given = true;
     }
     return tn_error();
-}
-
-static bool any_given(const tn_history *h) {
-    bool any = false;
-    for (int i = 0; i < h->table.count; i++) {
-        any |= h->table.columns[i].given;
-    }
-    return any;
 }
 
 /* Appends the row; a file that has become wider is rewritten. A pipe gets another header. */
@@ -253,12 +241,13 @@ static bool write_row(tn_history *h) {
 
 tn_status tn_history_step(tn_history *h) {
     if (!history_usable(h)) { return tn_error(); }
-    if (!any_given(h)) {
+    if (!h->given) {
         return tn__raise(TN_ESTATE, "history", "%s: no value was put for step %lld", h->path,
                          (long long)h->table.rows);
     }
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     bool done = keep_file(h) && tn__history_step(&h->table) && write_row(h);
+    h->given = !done;
     tn__plain_numbers_end(numbers);
     return done ? TN_OK : tn_error();
 }

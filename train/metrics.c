@@ -35,10 +35,10 @@ tn_metrics *tn_metrics_new(int64_t classes, int64_t k) {
         tn__raise(TN_EVALUE, "metrics_new", "%s", wrong);
         return NULL;
     }
-    tn_metrics *m = tn__calloc(1, sizeof(*m));
-    int64_t *counts = m ? tn__calloc((size_t)(classes * classes + 1), sizeof(*counts)) : NULL;
+    tn_metrics *m = tn__calloc_for(1, sizeof(*m), "metrics_new");
+    int64_t *counts =
+        m ? tn__calloc_for((size_t)(classes * classes + 1), sizeof(*counts), "metrics_new") : NULL;
     if (!counts) {
-        tn__raise(TN_ENOMEM, "metrics_new", "no memory for %lld classes", (long long)classes);
         free(m);
         return NULL;
     }
@@ -177,15 +177,6 @@ static void add_batch(tn_metrics *metrics, tn_loss loss, tn_tensor *output, cons
     }
 }
 
-static void evaluate_batches(void *m, tn_loader *loader, tn_loss loss, tn_metrics *metrics) {
-    TN_NO_GRAD;
-    tn_batch b;
-    while (tn_loader_next(loader, &b) && b.epoch == 0) {
-        TN_SCOPE;
-        add_batch(metrics, loss, tn__lm_call(m, b.x), &b);
-    }
-}
-
 tn_status tn_evaluate(void *m, tn_loader *loader, tn_loss loss, tn_group *world,
                       tn_metrics *metrics) {
     if (!m || !loader || !metrics || tn__pending()) {
@@ -200,8 +191,11 @@ tn_status tn_evaluate(void *m, tn_loader *loader, tn_loss loss, tn_group *world,
     tn_metrics_reset(metrics);
     if (tn_loader_seek(loader, (tn_loader_place){0, 0}) == TN_OK) {
         tn__modes modes;
-        if (tn__modes_set(m, false, "evaluate", &modes)) {
-            evaluate_batches(m, loader, loss, metrics);
+        TN_NO_GRAD;
+        bool set = tn__modes_set(m, false, "evaluate", &modes);
+        for (tn_batch b; set && tn_loader_next(loader, &b) && b.epoch == 0;) {
+            TN_SCOPE;
+            add_batch(metrics, loss, tn__lm_call(m, b.x), &b);
         }
         tn__modes_restore(m, &modes);
     }
@@ -238,44 +232,31 @@ static tally tally_class(const tn_metrics *m, int64_t c) {
     return t;
 }
 
-static double share_of(double part, double whole) {
-    return whole > 0 ? part / whole : 0;
-}
-
-static double precision_of(tally t) {
-    return share_of(t.right, t.predicted);
-}
-
-static double recall_of(tally t) {
-    return share_of(t.right, t.actual);
-}
-
-static double f1_of(tally t) {
-    return share_of(2 * t.right, t.predicted + t.actual);
-}
-
-/* For a class, or the mean over those that are actual or predicted. */
-static double per_class(const tn_metrics *m, int64_t c, double (*f)(tally)) {
-    if (is_class(m, c)) { return f(tally_class(m, c)); }
+/* right / predicted, right / actual, or 2 right / (predicted + actual), as `predicted` and `actual`
+ * (0 or 1) count; of a class, or the mean over those that are actual or predicted. */
+static double per_class(const tn_metrics *m, int64_t c, double predicted, double actual) {
+    bool all = c == TN_ALL_CLASSES;
+    if (!m || (!all && !is_class(m, c))) { return NAN; }
     double sum = 0, seen = 0;
-    for (int64_t i = 0; m && c == TN_ALL_CLASSES && i < m->classes; i++) {
+    for (int64_t i = all ? 0 : c, end = all ? m->classes : c + 1; i < end; i++) {
         tally t = tally_class(m, i);
-        sum += f(t);
-        seen += t.predicted + t.actual > 0;
+        double whole = predicted * t.predicted + actual * t.actual;
+        sum += whole > 0 ? (predicted + actual) * t.right / whole : 0;
+        seen += !all || t.predicted + t.actual > 0;
     }
     return seen > 0 ? sum / seen : NAN;
 }
 
 double tn_metrics_precision(const tn_metrics *m, int64_t c) {
-    return per_class(m, c, precision_of);
+    return per_class(m, c, 1, 0);
 }
 
 double tn_metrics_recall(const tn_metrics *m, int64_t c) {
-    return per_class(m, c, recall_of);
+    return per_class(m, c, 0, 1);
 }
 
 double tn_metrics_f1(const tn_metrics *m, int64_t c) {
-    return per_class(m, c, f1_of);
+    return per_class(m, c, 1, 1);
 }
 
 static double count_all(const tn_metrics *m) {

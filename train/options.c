@@ -24,6 +24,7 @@ typedef struct table {
     const tn_option *arguments;  /* NULL: there may be none */
     struct argp_option *options; /* one per row, and one with underscores */
     const char **given;          /* [count] the last text, "" of a flag; NULL: not given */
+    bool again;                  /* it has a run's options, and so --again */
 } table;
 
 /* ---- Values ---------------------------------------------------------------------------------- */
@@ -44,33 +45,20 @@ static void describe_number(const tn_option *o, char *text, size_t size) {
     snprintf(text, size, "%s%s%s%s%s", what, least, most, word ? ", or " : "", word ? word : "");
 }
 
-static void refuse_number(const tn_option *o, const char *text) {
-    char wanted[128];
-    describe_number(o, wanted, sizeof(wanted));
-    tn_options_refuse("--%s: \"%s\" should be %s", o->name, text, wanted);
-}
-
-static bool in_range(const tn_option *o, double value, double most) {
-    return (o->zero ? value >= 0 : value > 0) && value >= o->least && value <= most;
-}
-
-static void parse_whole(const tn_option *o, const char *text) {
-    int64_t value;
-    if (o->word && strcmp(text, o->word) == 0) {
-        *o->whole = -1;
-    } else if (!tn__whole_from(text, &value) ||
-               !in_range(o, (double)value, o->most > 0 ? o->most : whole_most)) {
-        refuse_number(o, text);
-    } else {
-        *o->whole = value;
-    }
-}
-
-static void parse_real(const tn_option *o, const char *text) {
-    double value;
-    if (!tn__real_from(text, &value) || !isfinite(value) ||
-        !in_range(o, value, o->most > 0 ? o->most : INFINITY)) {
-        refuse_number(o, text);
+static void parse_number(const tn_option *o, const char *text) {
+    int64_t whole = -1;
+    double value = 0, most = o->most > 0 ? o->most : o->whole ? whole_most : INFINITY;
+    bool word = o->word && strcmp(text, o->word) == 0;
+    bool read = o->whole ? tn__whole_from(text, &whole) : tn__real_from(text, &value);
+    value = o->whole ? (double)whole : value;
+    bool fits = read && isfinite(value) && (o->zero ? value >= 0 : value > 0) &&
+                value >= o->least && value <= most;
+    if (!word && !fits) {
+        char wanted[128];
+        describe_number(o, wanted, sizeof(wanted));
+        tn_options_refuse("--%s: \"%s\" should be %s", o->name, text, wanted);
+    } else if (o->whole) {
+        *o->whole = word ? -1 : whole;
     } else {
         *o->real = value;
     }
@@ -104,12 +92,10 @@ static void parse_value(const tn_option *o, const char *text) {
         *o->flag = true;
     } else if (o->text) {
         *o->text = text;
-    } else if (o->whole) {
-        parse_whole(o, text);
-    } else if (o->real) {
-        parse_real(o, text);
-    } else {
+    } else if (o->choice) {
         parse_choice(o, text);
+    } else {
+        parse_number(o, text);
     }
 }
 
@@ -157,6 +143,7 @@ static void add_rows(table *t, const tn_option *rows) {
             t->count += tn__setup_options(rows->setup, t->rows + t->count);
         } else if (rows->run) {
             t->count += tn__run_options(rows->run, t->rows + t->count);
+            t->again = true;
         } else if (!rows->name && rows->value) {
             t->arguments = rows;
         } else {
@@ -230,14 +217,6 @@ static bool table_make(table *t, const tn_option *rows) {
 
 /* ---- Parsing --------------------------------------------------------------------------------- */
 
-static void refuse_missing(const table *t) {
-    for (int i = 0; i < t->count; i++) {
-        if (t->rows[i].needed && !t->given[i]) {
-            tn_options_refuse("--%s %s is missing", t->rows[i].name, t->rows[i].value);
-        }
-    }
-}
-
 static void put_value(tn__buffer *j, const tn_option *o, const char *given) {
     if (o->read && given) {
         tn__json_put_string(j, given);
@@ -289,10 +268,12 @@ static error_t parse_argument(const table *t, char *text, struct argp_state *sta
 static error_t parse_option(int key, char *text, struct argp_state *state) {
     table *t = state->input;
     if (key == ARGP_KEY_ARG) { return parse_argument(t, text, state); }
-    if (key == ARGP_KEY_END) { refuse_missing(t); }
-    for (int i = 0; i < t->count && key > 0; i++) {
+    for (int i = 0; i < t->count; i++) {
         const tn_option *o = &t->rows[i];
-        if (o->name && key == (o->letter ? o->letter : FIRST_KEY + i)) {
+        if (key == ARGP_KEY_END && o->needed && !t->given[i]) {
+            tn_options_refuse("--%s %s is missing", o->name, o->value);
+        }
+        if (key > 0 && o->name && key == (o->letter ? o->letter : FIRST_KEY + i)) {
             t->given[i] = text ? text : "";
             parse_value(o, t->given[i]);
             return 0;
@@ -301,24 +282,16 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     return ARGP_ERR_UNKNOWN;
 }
 
-/* Whether the table has a run's options, and so --again. */
-static bool has_run(const tn_option *rows) {
-    while (!row_ends(rows) && !rows->run) {
-        rows++;
-    }
-    return rows->run != NULL;
-}
-
 tn_status tn_options_parse(int argc, char **argv, const char *about, const tn_option *rows) {
     if (argc < 1 || !argv || !rows || tn__pending()) {
         return tn__raise(TN_EVALUE, "options_parse", "%s",
                          rows ? "there are no arguments" : "the table is NULL");
     }
     tn__line_keep(argc, argv);
-    if (has_run(rows) && !tn__record_expand(&argc, &argv)) { return tn_error(); }
     table t;
-    tn_status status = TN_OK;
-    if (table_make(&t, rows)) {
+    if (!table_make(&t, rows)) {
+        tn__raise(TN_ENOMEM, "options_parse", "no memory");
+    } else if (!t.again || tn__record_expand(&argc, &argv)) {
         const struct argp parser = {.options = t.options,
                                     .parser = parse_option,
                                     .args_doc = t.arguments ? t.arguments->value : NULL,
@@ -327,9 +300,7 @@ tn_status tn_options_parse(int argc, char **argv, const char *about, const tn_op
         argp_parse(&parser, argc, argv, t.arguments && t.arguments->rest ? ARGP_IN_ORDER : 0, NULL,
                    &t);
         tn__line_keep_values(values_text(&t));
-    } else {
-        status = tn__raise(TN_ENOMEM, "options_parse", "no memory");
     }
     table_free(&t);
-    return status;
+    return tn_error();
 }

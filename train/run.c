@@ -165,20 +165,19 @@ static void watch_val_loss(tn_run *r) {
 
 static bool options_fit(const tn_run_options *o) {
     const char *wrong =
-        !o->out || !*o->out                     ? "there is no folder"
-        : o->steps < 1                          ? "steps are below 1"
-        : o->val_every < 1 || o->save_every < 1 ? "val_every and save_every"
-        : o->memory_every < 0                   ? "memory_every is below 0"
-        : !(o->hours >= 0 && o->until_cost >= 0 && o->price >= 0) || o->until_units < 0
-            ? "a limit is below 0"
-        : o->log_every < 0 || o->patience < 0 || o->keep_best < 0
-            ? "log_every, patience or keep_best is below 0"
-        : o->epochs != 0 ? "this program counts steps, not epochs (tn_run_steps was not called)"
-        : o->until_cost > 0 && o->price == 0
-            ? "a cost to end at needs the price of an hour of a rank"
-        : o->overwrite && (o->resume || o->resume_anyway)
-            ? "--resume continues and --overwrite starts over: one of them"
-            : NULL;
+        TN__BEYOND({"steps", o->steps, 1, 0}, {"val_every", o->val_every, 1, 0},
+                   {"save_every", o->save_every, 1, 0}, {"memory_every", o->memory_every, 0, 0},
+                   {"log_every", o->log_every, 0, 0}, {"patience", o->patience, 0, 0},
+                   {"keep_best", o->keep_best, 0, 0}, {"until_units", o->until_units, 0, 0});
+    wrong = !o->out || !*o->out                                       ? "there is no folder"
+            : wrong                                                   ? wrong
+            : !(o->hours >= 0 && o->until_cost >= 0 && o->price >= 0) ? "a limit is below 0"
+            : o->epochs != 0 ? "this program counts steps, not epochs (tn_run_steps was not called)"
+            : o->until_cost > 0 && o->price == 0
+                ? "a cost to end at needs the price of an hour of a rank"
+            : o->overwrite && (o->resume || o->resume_anyway)
+                ? "--resume continues and --overwrite starts over: one of them"
+                : NULL;
     if (wrong) { tn__raise(TN_EVALUE, "run_new", "%s", wrong); }
     return !wrong;
 }
@@ -219,11 +218,8 @@ static void run_free(tn_run *r) {
 tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts) {
     bool fit = !tn__pending() && tn__options_made(options.from_defaults, "run_new", "tn_run") &&
                options_fit(&options);
-    tn_run *r = fit ? tn__calloc(1, sizeof(*r)) : NULL;
-    if (!r) {
-        if (!tn__pending()) { tn__raise(TN_ENOMEM, "run_new", "no memory"); }
-        return NULL;
-    }
+    tn_run *r = fit ? tn__calloc_for(1, sizeof(*r), "run_new") : NULL;
+    if (!r) { return NULL; }
     *r = (tn_run){.options = options,
                   .parts = parts,
                   .world = world,

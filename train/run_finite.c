@@ -19,21 +19,19 @@ void tn__run_note_loss(tn_run *r, const char *name, double value) {
     r->bad_loss = r->bad_loss || (strcmp(name, "loss") == 0 && !isfinite(value));
 }
 
-/* The first parameter that is not finite. */
-typedef struct finding {
-    char path[256];
-} finding;
+enum { PATH = 256 };
 
+/* To `user`, a text[PATH]: the first parameter that is not finite. */
 static bool note_parameter(const tn_entry *entry, void *user) {
     TN_SCOPE;
     TN_NO_GRAD;
-    finding *found = user;
+    char *path = user;
     tn_tensor *t = entry->stored;
     if (t && !tn_is_inert(t) && tn_count(t) > 0 && tn_dtype_is_float(tn_dtype_of(t)) &&
         tn_item(tn_all(tn_isfinite(t))) == 0) {
-        snprintf(found->path, sizeof(found->path), "%s", entry->path);
+        snprintf(path, PATH, "%s", entry->path);
     }
-    return !*found->path && !tn__pending();
+    return !*path && !tn__pending();
 }
 
 /* The first rank that says so. */
@@ -74,13 +72,10 @@ bool tn__run_loss_finite(tn_run *r, bool any_bad) {
 }
 
 bool tn__run_weights_finite(tn_run *r) {
-    finding found = {""};
-    if (r->parts.model) { tn_module_each(r->parts.model, (tn_walk){0}, note_parameter, &found); }
-    if (!tn__run_any_rank(r, *found.path != 0)) { return !tn__pending(); }
-    char mine[sizeof(found.path) + 48] = "";
-    if (*found.path) {
-        snprintf(mine, sizeof(mine), "%s has elements that are NaN or infinite", found.path);
-    }
+    char path[PATH] = "", mine[PATH + 48] = "";
+    if (r->parts.model) { tn_module_each(r->parts.model, (tn_walk){0}, note_parameter, path); }
+    if (!tn__run_any_rank(r, *path != 0)) { return !tn__pending(); }
+    if (*path) { snprintf(mine, sizeof(mine), "%s has elements that are NaN or infinite", path); }
     end_at_last_checkpoint(r, mine, " has weights that are NaN or infinite");
     return false;
 }

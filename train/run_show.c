@@ -14,16 +14,6 @@ static const char *plural_end(int64_t count) {
 
 /* ---- The beginning --------------------------------------------------------------------------- */
 
-/* Saves in the memory of a launcher that starts nothing again are for nothing. */
-static void say_memory_lost(const tn_run *r) {
-    const char *restarts = getenv("TORCHELASTIC_MAX_RESTARTS");
-    if (r->memory && restarts && atoi(restarts) == 0) {
-        fprintf(stderr,
-                "--memory-every: these saves are read when the job is started again after a "
-                "crash, which needs tern run --max-restarts N\n");
-    }
-}
-
 void tn__run_say_what(const tn_run *r) {
     tn_device device = tn_default_device();
     tn_device_info info;
@@ -33,7 +23,12 @@ void tn__run_say_what(const tn_run *r) {
     printf("%lld parameters; %d rank%s of %d thread%s on %s%s%s\n",
            (long long)tn_module_count(r->parts.model), r->ranks, plural_end(r->ranks), threads,
            plural_end(threads), tn_device_text(device), gpu ? ", " : "", gpu ? info.name : "");
-    say_memory_lost(r);
+    const char *restarts = getenv("TORCHELASTIC_MAX_RESTARTS");
+    if (r->memory && restarts && atoi(restarts) == 0) {
+        fprintf(stderr,
+                "--memory-every: these saves are read when the job is started again after a "
+                "crash, which needs tern run --max-restarts N\n");
+    }
     fflush(stdout);
 }
 

@@ -19,11 +19,17 @@
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
-void tn__run_note_value(tn_run *r, const char *name, double value) {
+/* The place of a name among the values; value_count: it has none yet. */
+static int find_value(const tn_run *r, const char *name) {
     int i = 0;
     while (i < r->value_count && strcmp(r->values[i].name, name) != 0) {
         i++;
     }
+    return i;
+}
+
+void tn__run_note_value(tn_run *r, const char *name, double value) {
+    int i = find_value(r, name);
     if (i == TN__COLUMNS || strlen(name) >= sizeof(r->values[i].name)) {
         return; /* the history has refused it */
     }
@@ -34,19 +40,15 @@ void tn__run_note_value(tn_run *r, const char *name, double value) {
 }
 
 double tn_run_value(const tn_run *r, const char *name) {
-    bool here = r && name && tn__run_here(r, "run_value");
-    for (int i = 0; here && i < r->value_count; i++) {
-        if (strcmp(r->values[i].name, name) == 0) { return r->values[i].value; }
-    }
-    return NAN;
+    if (!r || !name || !tn__run_here(r, "run_value")) { return NAN; }
+    int i = find_value(r, name);
+    return i < r->value_count ? r->values[i].value : NAN;
 }
 
 /* Whether the step that has just ended has this value. */
 static bool is_fresh(const tn_run *r, const char *name) {
-    for (int i = 0; i < r->value_count; i++) {
-        if (strcmp(r->values[i].name, name) == 0) { return r->values[i].step == r->parts.step; }
-    }
-    return false;
+    int i = find_value(r, name);
+    return i < r->value_count && r->values[i].step == r->parts.step;
 }
 
 /* ---- Callbacks ------------------------------------------------------------------------------- */
@@ -117,8 +119,7 @@ tn_status tn_run_stop_early(tn_run *r, const char *name, tn_early_options option
     r->early = options;
     free(r->early_name);
     r->early_name = tn__strdup_for(name, "run_stop_early");
-    if (!r->early_name) { return TN_ENOMEM; }
-    if (!r->refused) { /* it may have stalled before this process began */
+    if (r->early_name && !r->refused) { /* it may have stalled before this process began */
         r->stalled = tn__run_any_rank(r, r->first_rank && has_stalled(r));
     }
     return tn_error();
@@ -181,8 +182,8 @@ tn_status tn_run_keep_best(tn_run *r, const char *name, int64_t k, bool larger_i
     r->best_count = k;
     r->best_larger = larger_is_better;
     free(r->best_name);
-    r->best_name = tn__strdup(name);
-    return r->best_name ? TN_OK : tn__raise(TN_ENOMEM, "run_keep_best", "no memory");
+    r->best_name = tn__strdup_for(name, "run_keep_best");
+    return tn_error();
 }
 
 static char *best_path(const tn_run *r, int64_t step) {
@@ -205,10 +206,6 @@ static int64_t place_among(const tn_run *r, int64_t step, int64_t until) {
                    (c.y[i] == c.y[at] && i < at));
     }
     return at < 0 || step > until || isnan(c.y[at]) ? -1 : before;
-}
-
-static int64_t place_of(const tn_run *r, int64_t step) {
-    return place_among(r, step, INT64_MAX);
 }
 
 /* Whether a step is among the best, or was at a checkpoint or a save to memory: a killed run
@@ -249,7 +246,7 @@ void tn__run_clear_best(tn_run *r) {
 }
 
 static void keep_best(tn_run *r) {
-    int64_t place = r->first_rank ? place_of(r, r->parts.step) : -1;
+    int64_t place = r->first_rank ? place_among(r, r->parts.step, INT64_MAX) : -1;
     if (!tn__run_any_rank(r, place >= 0 && place < r->best_count) || tn__pending() ||
         !tn__run_weights_finite(r)) {
         return;
@@ -272,7 +269,7 @@ char *tn_run_best(tn_run *r) {
     tn_curve c = tn_history_column(r->history, r->best_name, "");
     for (int64_t i = 0; r->first_rank && i < c.count; i++) {
         int64_t step = (int64_t)c.x[i] + 1;
-        best = place_of(r, step) == 0 ? step : best;
+        best = place_among(r, step, INT64_MAX) == 0 ? step : best;
     }
     double all = tn_group_mean(r->world, (double)best, r->first_rank);
     if (tn__pending() || !(all > 0)) { return NULL; }

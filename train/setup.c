@@ -56,15 +56,6 @@ tn_group *tn_setup_world(const tn_setup *s) {
 
 /* ---- The model ------------------------------------------------------------------------------- */
 
-/* Replaces the model's own policy, which computes in the dtype of its weights. */
-static void set_precision(void *m, int precision) {
-    if (precision != TN_SETUP_F32) {
-        tn_precision policy = tn_precision_defaults();
-        policy.compute = precision == TN_SETUP_F16 ? TN_F16 : TN_BF16;
-        tn_module_set_precision(m, policy);
-    }
-}
-
 /* --mesh, or its short forms --shard and --stage. */
 static tn_spread_options spread_of(tn_setup *s) {
     tn_spread_options o = tn_spread_defaults();
@@ -87,7 +78,10 @@ tn_status tn_setup_model(tn_setup *s, tn_group *world, void *m) {
     }
     if (!tn__options_made(s->from_defaults, "setup_model", "tn_setup")) { return tn_error(); }
     if (s->recompute) { tn__lm_recompute_blocks(m); }
-    set_precision(m, s->precision);
+    if (s->precision != TN_SETUP_F32) { /* instead of the dtype of its weights */
+        bool f16 = s->precision == TN_SETUP_F16;
+        tn_module_set_precision(m, TN_WITH(tn_precision, .compute = f16 ? TN_F16 : TN_BF16));
+    }
     tn_spread_options o = spread_of(s);
     s->spread = tn__pending() ? NULL : tn_spread_new(m, world, o);
     s->stage = o.shard != 1 ? o.sharding.stage : 0;

@@ -30,10 +30,10 @@ typedef struct tn_deepspeed tn_deepspeed;
  * parallelism or an optimiser yet, and may have been built under TN_DEFER_INIT. Keys without a
  * meaning here are named in one warning.
  *
- * NULL after an error, on every rank: TN_EIO (TN_EPEER on the others), TN_EFORMAT (not JSON);
- * TN_EVALUE for an invalid value (including "auto"), batch sizes whose product is not the batch;
- * TN_EUNSUPPORTED for a key without a meaning here that is true or an object, unless it is known
- * not to change the training. The message has path and value. */
+ * NULL after an error, on every rank: TN_EIO, TN_EFORMAT (not JSON); TN_EVALUE for an invalid value
+ * (including "auto"), batch sizes whose product is not the batch; TN_EUNSUPPORTED for a key without
+ * a meaning here that is true or an object, unless it is known not to change the training. The
+ * message has path and value. */
 TN_API tn_deepspeed *tn_deepspeed_new(void *m, tn_group *world, const char *path);
 TN_API void tn_deepspeed_free(tn_deepspeed *d); /* every function here takes NULL */
 
@@ -72,8 +72,7 @@ TN_API double tn_deepspeed_norm(const tn_deepspeed *d);
  * each step; without one it is the optimiser's. */
 TN_API tn_optim *tn_deepspeed_optim(tn_deepspeed *d);
 /* A checkpoint with model, optimiser, scaler and number of steps, to be completed, and saved or
- * loaded between steps. The schedule follows the optimiser's steps. The overflows counted so far
- * for fp16.hysteresis are not saved. */
+ * loaded between steps. The schedule follows the optimiser's steps. */
 TN_API tn_checkpoint tn_deepspeed_checkpoint(const tn_deepspeed *d);
 
 #ifdef __cplusplus

@@ -28,25 +28,22 @@ extern "C" {
 typedef struct tn_plan_machine {
     int per_host;        /* 8 ranks */
     double memory;       /* 80e9 bytes of a rank */
-    double flops;        /* 312e12 per second at most */
+    double flops;        /* 312e12 per second at most, in bf16 and f16 */
+    double flops_f32;    /* 19.5e12 */
     double reached;      /* 0.6: the share of them that products of matrices reach */
     double memory_speed; /* 1.6e12 bytes per second */
     double host_link;    /* 235e9 bytes per second and rank, within a host */
     double network_link; /* 20e9, between hosts */
-    bool from_defaults;
 } tn_plan_machine;
-TN_API tn_plan_machine tn_plan_machine_defaults(void);
 
 typedef struct tn_plan_options {
     int ranks;              /* 1 */
     tn_spread_options mesh; /* its pipeline's cuts, and units of sharding, are the default ones */
     int64_t batch;          /* 1: sequences of a micro-batch */
     int64_t positions;      /* 0: the model's context */
-    int64_t tokens; /* of a step, on all ranks; 0: a micro-batch each, and with pp four times pp */
-    tn_dtype compute; /* TN_BF16: of products, activations and gathered weights; or TN_F32, whose
-                       * share of `flops` is the caller's to say */
+    int64_t tokens;   /* of a step, on all ranks; 0: 512K, or the next that micro-batches divide */
+    tn_dtype compute; /* TN_BF16: of products, activations and gathered weights; TN_F16, TN_F32 */
     bool recompute;   /* false; blocks keep only their inputs */
-    int states;       /* 2: numbers that the optimiser keeps for a parameter (0 to 16) */
     int rank;         /* -1: the first rank of the stage that needs most; else this one's bytes */
     tn_plan_machine machine;
     bool from_defaults;
@@ -57,7 +54,6 @@ typedef struct tn_plan {
     int pp, dp, shard, cp, tp, stage; /* stage: of sharding; 0: DDP */
     bool recompute;
     int micros;         /* micro-batches of a rank in a step */
-    int alive;          /* graphs at once on a rank, at most */
     int64_t parameters; /* of the whole model */
     int rank;           /* whose bytes these are */
 
@@ -65,7 +61,7 @@ typedef struct tn_plan {
     int64_t weights;   /* parameters, or parts of them */
     int64_t copies;    /* the same in the compute dtype; gathered ones that stay (stages 1, 2) */
     int64_t gradients; /* and the buffers from which they travel */
-    int64_t states;    /* of the optimiser */
+    int64_t states;    /* of Adam, or another optimiser with two for each parameter */
     int64_t rest;      /* the sum of these */
     int64_t host;      /* of that sum, on the CPU */
     /* Modelled: bytes more in a step. */
@@ -77,13 +73,13 @@ typedef struct tn_plan {
 
     /* Modelled: seconds of a step, and where they go. */
     double seconds;
-    double compute, tensor, context; /* products and the like; sums of tp; exchanges of cp */
-    double data;                     /* waiting for weights and gradients of other data's ranks */
-    double bubble;                   /* waiting for other stages */
+    double compute;  /* products and the like */
+    double exchange; /* sums of tp and exchanges of cp */
+    double data;     /* waiting for weights and gradients of other data's ranks */
+    double bubble;   /* waiting for other stages */
     double optimiser;
     double tokens;      /* of a step */
     double utilisation; /* the model's operations, without recompute, as a share of `flops` */
-    const char *limit;  /* "memory", "computing", "tensor parallelism", …: a static text */
 } tn_plan;
 
 /* Plans a step of m, a language model (tn_lm_shape_of), which has no split yet and may have been

@@ -261,7 +261,8 @@ TEST(no_history) {
 TEST(wrong_options) {
     char out[512];
     snprintf(out, sizeof(out), "%s", temp_path("wrong"));
-    static const char *const wanted[] = {"no folder", "below 1", "one of them"};
+    static const char *const wanted[] = {"no folder", "steps is 0 (it must be at least 1)",
+                                         "one of them"};
     for (int i = 0; i < 3; i++) {
         program p = make_program(i == 0 ? "" : out, i == 1 ? 0 : 3);
         p.options.resume = p.options.overwrite = i == 2;

@@ -106,6 +106,8 @@ TEST(hours_of_rank_0) {
 TEST(wrong_limits) {
     char out[512];
     snprintf(out, sizeof(out), "%s", temp_path("limits"));
+    static const char *const wanted[] = {"a limit is below 0", "until_units is -1",
+                                         "needs the price"};
     for (int i = 0; i < 3; i++) {
         program p = make_program(out, STEPS);
         p.options.hours = i == 0 ? NAN : 0;
@@ -113,6 +115,6 @@ TEST(wrong_limits) {
         p.options.until_cost = i == 2;
         quiet_run(&p);
         assert_int_equal(p.status, 1);
-        assert_error(TN_EVALUE, i < 2 ? "a limit is below 0" : "needs the price");
+        assert_error(TN_EVALUE, wanted[i]);
     }
 }

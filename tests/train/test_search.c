@@ -188,11 +188,11 @@ TEST(refuses_mistakes) {
     o = options_in("refused");
     o.factor = 1;
     assert_null(tn_search_new(o));
-    assert_error(TN_EVALUE, "factor: 2 to 1000");
+    assert_error(TN_EVALUE, "(it must be 2 to 1000)");
     o.factor = 2;
     o.ranks = 0;
     assert_null(tn_search_new(o));
-    assert_error(TN_EVALUE, "ranks: 1 to 4096");
+    assert_error(TN_EVALUE, "(it must be 1 to 4096)");
     o.ranks = 1;
     o.grid = true;
     search = tn_search_new(o);

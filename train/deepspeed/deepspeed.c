@@ -13,6 +13,7 @@
 #include "core/alive.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "distributed/group/agree.h"
 #include "train/deepspeed/file.h"
 
 #include <math.h>
@@ -28,7 +29,6 @@ struct tn_deepspeed {
     tn_optim *optim; /* NULL: neither the file's nor the program's so far */
     double rate;     /* its learning rate before the schedule's */
     tn_scaler *scaler;
-    int64_t patience;  /* overflows until the loss scale falls */
     int64_t backwards; /* since the optimiser's last step */
     bool step_owed;    /* for the last backward */
     double norm;
@@ -36,19 +36,24 @@ struct tn_deepspeed {
 
 /* ---- Making one ------------------------------------------------------------------------------ */
 
-/* Reads rank 0's file on every rank. False after raising. */
-static bool read_file(tn_deepspeed *d, const char *path) {
-    bool first = tn_group_rank(d->world) == 0;
+/* Reads rank 0's file on every rank. False after raising, on all. */
+static bool read_file(tn_deepspeed *d, tn_group *world, const char *path) {
     size_t bytes = 0;
-    void *text = first ? tn_text_read(path, &bytes) : NULL;
-    tn_broadcast_bytes(d->world, &text, &bytes, 0); /* rank 0's error ends the others' wait */
-    bool done = !tn__pending() &&
-                tn__ds_read(&d->file, operation, path, text, bytes, tn_group_size(d->world));
+    bool first = tn_group_rank(world) == 0;
+    void *text = d && first ? tn_text_read(path, &bytes) : NULL;
+    if (tn__agree(world, NULL, operation) != TN_OK) {
+        free(text);
+        return false;
+    }
+    tn__agree_begin();
+    tn_broadcast_bytes(world, &text, &bytes, 0);
+    bool read =
+        !tn__pending() && tn__ds_read(&d->file, operation, path, text, bytes, tn_group_size(world));
     free(text);
-    if (done && first && *d->file.unread) {
+    if (read && first && *d->file.unread) {
         tn__log_loud("%s: no effect here: %s", path, d->file.unread);
     }
-    return done;
+    return tn__agree(world, NULL, operation) == TN_OK;
 }
 
 static void attach_ranks(const tn_deepspeed *d) {
@@ -89,15 +94,11 @@ static tn_optim *make_optim(const tn_deepspeed *d) {
 /* In bf16 the scale is 1; it only skips steps whose gradients overflowed. */
 static void make_scaler(tn_deepspeed *d) {
     const tn__ds_file *f = &d->file;
-    tn_scaler_options o = tn_scaler_defaults();
-    o.interval = INT64_MAX; /* adjust_scale decides */
-    o.scale = f->bf16.enabled     ? 1
-              : f->fp16.scale > 0 ? f->fp16.scale
-                                  : ldexp(1, (int)f->fp16.power);
-    if (f->fp16.enabled || (f->bf16.enabled && f->bf16.check_overflow)) {
-        d->scaler = tn_scaler_new(o);
+    double first = f->fp16.scale > 0 ? f->fp16.scale : ldexp(1, (int)f->fp16.power);
+    if (f->fp16.enabled || f->bf16.enabled) {
+        d->scaler = tn_scaler_new(
+            TN_WITH(tn_scaler, .scale = f->bf16.enabled ? 1 : first, .interval = f->fp16.window));
     }
-    d->patience = f->fp16.hysteresis;
 }
 
 /* The schedule begins at the rate that the optimiser has now. */
@@ -111,25 +112,24 @@ static void use_optim(tn_deepspeed *d, tn_optim *optim) {
 TN__ALIVE_LIST(engines, "engine of a DeepSpeed file");
 
 tn_deepspeed *tn_deepspeed_new(void *m, tn_group *world, const char *path) {
+    if (!tn__agree_may_begin(world, operation)) { return NULL; }
+    tn__agree_begin();
     if (!m || !path) { tn__raise(TN_EVALUE, operation, "the %s is NULL", m ? "path" : "module"); }
     tn_deepspeed *d = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*d), operation);
     if (d) {
         *d = (tn_deepspeed){.model = m, .world = world, .norm = NAN};
         tn__alive_begin(&engines, d);
     }
-    bool done = d && read_file(d, path), alike = d && !done && tn_error() != TN_ENOMEM;
-    bool f16 = d && d->file.fp16.enabled, bf16 = d && d->file.bf16.enabled;
-    if (done && (f16 || bf16)) {
-        tn_module_set_precision(m, TN_WITH(tn_precision, .compute = f16 ? TN_F16 : TN_BF16));
-    }
-    if (done) {
+    if (read_file(d, world, path)) {
+        bool f16 = d->file.fp16.enabled;
+        if (f16 || d->file.bf16.enabled) {
+            tn_module_set_precision(m, TN_WITH(tn_precision, .compute = f16 ? TN_F16 : TN_BF16));
+        }
         attach_ranks(d);
         make_scaler(d);
         use_optim(d, make_optim(d));
-    }
-    if (!tn__pending()) { return d; }
-    if (!alike) { /* all ranks find what is wrong with the file, but not this */
-        tn_group_abort(world, tn_error_message());
+        if (!tn__pending()) { return d; }
+        tn_group_abort(world, tn_error_message()); /* the others may not find it */
     }
     tn_deepspeed_free(d);
     return NULL;
@@ -189,31 +189,20 @@ tn_status tn_deepspeed_backward(tn_deepspeed *d, tn_tensor *loss) {
 
 /* ---- Step ------------------------------------------------------------------------------------ */
 
-/* DeepSpeed's rule for the loss scale. It falls when overflows have used up the hysteresis, and
- * grows after `window` + 1 steps without one, then after every further `window`; tn_scaler counts
- * them. A scale given by the file stays fixed. */
+/* A scale given by the file, and bf16's, stays; another has an end below which it is an error. */
 static tn_status adjust_scale(tn_deepspeed *d) {
-    const tn__ds_file *f = &d->file;
-    double before = tn_scaler_where(d->scaler).scale, least = f->fp16.least;
+    bool dynamic = d->file.fp16.enabled && d->file.fp16.scale == 0;
+    double before = tn_scaler_where(d->scaler).scale, least = d->file.fp16.least;
     tn_scaler_update(d->scaler);
     tn_scaler_state now = tn_scaler_where(d->scaler);
-    bool overflow = tn_scaler_skipped(d->scaler), dynamic = f->fp16.enabled && f->fp16.scale == 0;
-    bool falls = dynamic && overflow && d->patience == 1;
-    bool grows = dynamic && now.streak > 1 && (now.streak - 1) % f->fp16.window == 0;
-    now.scale = falls ? fmax(before / 2, least) : grows ? fmin(before * 2, 0x1p127) : before;
-    if (grows || (f->fp16.refill && !overflow)) {
-        d->patience = f->fp16.hysteresis;
-    } else if (overflow && !falls) {
-        d->patience--;
-    }
-    tn_scaler_seek(d->scaler, now);
-    if (falls && before <= least) {
+    if (dynamic && tn_scaler_skipped(d->scaler) && before <= least) {
         return tn__raise(TN_ESTATE, "deepspeed_step",
                          "gradients overflow with a loss scale of %g, and fp16.min_loss_scale is "
                          "%g",
                          before, least);
     }
-    return tn_error();
+    now.scale = dynamic ? fmax(now.scale, least) : before;
+    return tn_scaler_seek(d->scaler, now);
 }
 
 static void step_optim(tn_deepspeed *d) {

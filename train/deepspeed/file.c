@@ -44,7 +44,6 @@ static const tn_field fields[] = {
     KEY("optimizer.params.betas.1", optimizer.betas[1], BELOW_1),
     KEY("optimizer.params.eps", optimizer.eps, FROM_0),
     KEY("optimizer.params.adam_w_mode", optimizer.adam_w_mode),
-    KEY("optimizer.params.torch_adam", optimizer.torch_adam),
     KEY("optimizer.params.momentum", optimizer.momentum, FROM_0),
     KEY("optimizer.params.dampening", optimizer.dampening, FROM_0),
     KEY("optimizer.params.nesterov", optimizer.nesterov),
@@ -60,11 +59,8 @@ static const tn_field fields[] = {
     KEY("fp16.loss_scale", fp16.scale, .most = SCALE_MOST),
     KEY("fp16.initial_scale_power", fp16.power, .most = 127),
     KEY("fp16.loss_scale_window", fp16.window, UP_TO(WHOLE_MOST)),
-    KEY("fp16.hysteresis", fp16.hysteresis, UP_TO(WHOLE_MOST)),
-    KEY("fp16.consecutive_hysteresis", fp16.refill),
     KEY("fp16.min_loss_scale", fp16.least, .most = SCALE_MOST),
     KEY("bf16.enabled", bf16.enabled),
-    KEY("bf16.check_grad_overflow", bf16.check_overflow),
     KEY("zero_optimization.stage", stage, .most = 3),
     KEY("zero_optimization.ignore_unused_parameters", find_unused),
     KEY("zero_optimization.offload_optimizer.device", offload_optimizer, .names = devices),
@@ -74,10 +70,10 @@ static const tn_field fields[] = {
 
 /* Keys, anywhere in the file, that may be on: they do not change what is trained. */
 static const char harmless[] =
-    " activation_checkpointing aio allgather_partitions auto_cast checkpoint comms_logger compile "
-    "contiguous_gradients csv_monitor data_types dataloader_drop_last dump_state "
-    "elastic_checkpoint fast_init "
-    "flops_profiler foreach fused load_from_fp32_weights memory_breakdown monitor_config "
+    " activation_checkpointing aio allgather_partitions auto_cast check_grad_overflow checkpoint "
+    "comms_logger compile consecutive_hysteresis contiguous_gradients csv_monitor data_types "
+    "dataloader_drop_last dump_state elastic_checkpoint fast_init flops_profiler foreach fused "
+    "load_from_fp32_weights memory_breakdown monitor_config "
     "overlap_comm pin_memory pipeline_read pipeline_write prescale_gradients reduce_scatter "
     "round_robin_gradients stage3_gather_16bit_weights_on_model_save tensorboard "
     "wall_clock_breakdown wandb zero_allow_untested_optimizer zero_force_ds_cpu_optimizer ";
@@ -114,15 +110,13 @@ static bool refuse_value(const reader *r, tn_status status, const tn__json *valu
 }
 
 static bool read_field(const reader *r, const tn_field *field, const tn__json *value) {
-    bool word = value->kind == TN__JSON_WORD, text = value->kind == TN__JSON_TEXT;
-    bool number = value->kind == TN__JSON_WHOLE || value->kind == TN__JSON_REAL;
-    bool fits = field->names ? text || word : field->kind == TN_FIELD_BOOL ? word : number;
+    bool one = value->kind != TN__JSON_OBJECT && value->kind != TN__JSON_LIST;
     const char *said = value->text;
-    for (int i = 0; fits && field->names && field->names[i]; i++) {
+    for (int i = 0; one && field->names && field->names[i]; i++) {
         said = strcasecmp(said, field->names[i]) == 0 ? field->names[i] : said;
     }
+    if (one && tn__field_read(field, r->f, said)) { return true; }
     char range[128], wrong[160];
-    if (fits && tn__field_read(field, r->f, said)) { return true; }
     tn__field_range(field, range, sizeof(range));
     snprintf(wrong, sizeof(wrong), "should be %s%s",
              field->kind == TN_FIELD_INT64 ? "a whole number, " : "", range);
@@ -188,15 +182,9 @@ static bool read_members(reader *r, const tn__json *object) {
 /* NaN, 0 and -1 mean not given. */
 static const tn__ds_file defaults = {
     .clipping = 1,
-    .optimizer = {.kind = -1,
-                  .lr = 1e-3,
-                  .betas = {0.9, 0.999},
-                  .eps = 1e-8,
-                  .weight_decay = NAN,
-                  .adam_w_mode = true},
+    .optimizer = {.kind = -1, .lr = 1e-3, .betas = {0.9, 0.999}, .eps = 1e-8, .adam_w_mode = true},
     .schedule = {.kind = -1, .high = NAN, .end_ratio = 1e-4, .warmup = 1000},
-    .fp16 = {.power = 16, .window = 1000, .hysteresis = 2, .least = 1},
-    .bf16 = {.check_overflow = true},
+    .fp16 = {.power = 16, .window = 1000, .least = 1},
 };
 
 /* Derives what is not given from the rest. */
@@ -224,7 +212,6 @@ static void settle_batch(const reader *r, int ranks) {
     }
 }
 
-/* torch's AdamW has weight decay by default, DeepSpeed's own does not. */
 static void settle_optimizer(const reader *r) {
     tn__ds_file *f = r->f;
     bool momentum = f->optimizer.momentum > 0 || f->optimizer.dampening > 0;
@@ -234,10 +221,6 @@ static void settle_optimizer(const reader *r) {
     }
     if (f->optimizer.kind == TN__DS_ADAM && f->optimizer.adam_w_mode) {
         f->optimizer.kind = TN__DS_ADAMW;
-    }
-    if (isnan(f->optimizer.weight_decay)) {
-        bool torch = f->optimizer.kind == TN__DS_ADAMW && f->optimizer.torch_adam;
-        f->optimizer.weight_decay = torch ? 1e-2 : 0;
     }
 }
 

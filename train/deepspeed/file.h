@@ -28,18 +28,16 @@ typedef struct tn__ds_file {
     struct {
         int kind; /* TN__DS_ADAM, … */
         double lr, betas[2], eps, weight_decay, momentum, dampening;
-        bool adam_w_mode, torch_adam, nesterov;
+        bool adam_w_mode, nesterov;
     } optimizer;
     tn__ds_schedule schedule;
     struct {
         bool enabled;
-        double scale;                      /* 0: dynamic, … */
-        int64_t power, window, hysteresis; /* … starting at 2^power */
-        bool refill; /* resets the hysteresis after each step without overflow */
-        double least;
+        double scale, least;   /* scale 0: dynamic, from 2^power on, and not below `least` */
+        int64_t power, window; /* window: steps until it doubles */
     } fp16;
     struct {
-        bool enabled, check_overflow;
+        bool enabled;
     } bf16;
     int64_t stage;
     int offload_optimizer, offload_param; /* 1: to the CPU */

@@ -39,16 +39,12 @@ static void make_rungs(tn_search *s) {
 }
 
 static bool search_options_fit(const tn_search_options *o) {
-    const char *wrong =
-        !o->out || !*o->out                               ? "there is no folder"
-        : o->trials < 1 || o->trials > TN__MOST_TRIALS    ? "trials: 1 to 100000"
-        : o->steps < 1 || o->steps > INT64_MAX / 1000     ? "steps are below 1, or too many"
-        : o->first_steps < 0 || o->first_steps > o->steps ? "first_steps: 0 to steps"
-        : o->factor < 2 || o->factor > 1000               ? "factor: 2 to 1000"
-        : o->processes < 0 || o->processes > 1000         ? "processes: 0 to 1000"
-        : o->ranks < 1 || o->ranks > 4096                 ? "ranks: 1 to 4096"
-        : o->gpus < 0 || o->gpus > 1000                   ? "gpus: 0 to 1000"
-                                                          : NULL;
+    const char *wrong = TN__BEYOND(
+        {"trials", o->trials, 1, TN__MOST_TRIALS}, {"steps", o->steps, 1, INT64_MAX / 1000},
+        {"first_steps", o->first_steps, 0, o->steps}, {"factor", o->factor, 2, 1000},
+        {"processes", o->processes, 0, 1000}, {"ranks", o->ranks, 1, 4096},
+        {"gpus", o->gpus, 0, 1000});
+    wrong = !o->out || !*o->out ? "there is no folder" : wrong;
     if (wrong) { tn__raise(TN_EVALUE, "search_new", "%s", wrong); }
     return !wrong;
 }
@@ -58,18 +54,13 @@ tn_search *tn_search_new(tn_search_options options) {
         !search_options_fit(&options)) {
         return NULL;
     }
-    tn_search *s = tn__calloc(1, sizeof(*s));
-    if (s) {
-        *s = (tn_search){.options = options,
-                         .out = tn__strdup(options.out),
-                         .current = -1,
-                         .ranks = 1,
-                         .local_ranks = 1};
-        s->space = tn__calloc(TN__MOST_SEARCHED, sizeof(*s->space));
-        s->workers = tn__calloc((size_t)options.processes + 1, sizeof(*s->workers));
-    }
-    if (!s || !s->out || !s->space || !s->workers) {
-        tn__raise(TN_ENOMEM, "search_new", "no memory");
+    tn_search *s = tn__calloc_for(1, sizeof(*s), "search_new");
+    if (!s) { return NULL; }
+    *s = (tn_search){.options = options, .current = -1, .ranks = 1, .local_ranks = 1};
+    s->out = tn__strdup_for(options.out, "search_new");
+    s->space = tn__calloc_for(TN__MOST_SEARCHED, sizeof(*s->space), "search_new");
+    s->workers = tn__calloc_for((size_t)options.processes + 1, sizeof(*s->workers), "search_new");
+    if (tn__pending()) {
         tn__search_free(s);
         return NULL;
     }
@@ -185,14 +176,6 @@ static void say_trial(const tn_search *s, int64_t trial, bool well) {
     fflush(stdout);
 }
 
-static void end_trial(tn_search *s, int64_t trial, bool well) {
-    tn__trial *t = &s->trials[trial];
-    t->running = false;
-    t->failed =
-        !tn__search_learn(s, trial); /* it counts, now and later, however the process ended */
-    if (!tn__pending()) { say_trial(s, trial, well); }
-}
-
 /* The trial to run next, locked. -1: others have the rest at the moment, or after raising. */
 static int64_t take_trial(tn_search *s, int *lock) {
     int64_t trial = tn__search_choose_next(s);
@@ -218,7 +201,12 @@ static bool any_running(const tn_search *s) {
 static void await_trial(tn_search *s) {
     bool well = false;
     int64_t trial = tn__search_wait(s, &well);
-    if (trial >= 0) { end_trial(s, trial, well); }
+    if (trial >= 0) {
+        s->trials[trial].running = false;
+        /* a value counts, now and later, however the process ended */
+        s->trials[trial].failed = !tn__search_learn(s, trial);
+        if (!tn__pending()) { say_trial(s, trial, well); }
+    }
     for (int64_t i = 0; i < s->trial_count; i++) {
         s->trials[i].elsewhere = false; /* until looked at again */
     }

@@ -1,6 +1,6 @@
 /* The inside of a search: search.c is its loop and state, folder.c its files, rungs.c which trial
- * is next, space.c what is searched, process.c trials as processes and their locks, launch.c what
- * these are started with, table.c the final table. */
+ * is next, space.c what is searched, process.c trials as processes, what these are started with
+ * and their locks, table.c the final table. */
 #ifndef TERN_TRAIN_SEARCH_SEARCH_H
 #define TERN_TRAIN_SEARCH_SEARCH_H
 
@@ -100,18 +100,6 @@ bool tn__search_told(int64_t *trial, int64_t *rung);
 /* Reads from the environment which of the ranks that share the search this is, of all and of this
  * host. False after raising. */
 bool tn__search_find_rank(tn_search *s);
-/* What a trial's process is started with. */
-typedef struct tn__search_launch {
-    const char *path;
-    char **arguments;           /* ended by NULL */
-    char **environment;         /* the same */
-    tn__buffer words, settings; /* what these point to */
-    char *output;               /* the file for what it prints */
-} tn__search_launch;
-/* For the trial's next rung. False after raising; call tn__search_launch_free in any case. */
-bool tn__search_launch_make(tn__search_launch *l, const tn_search *s, int64_t trial, int slot,
-                            int lock);
-void tn__search_launch_free(tn__search_launch *l);
 /* Whether there are as many GPUs as the processes of this host need. False after raising. */
 bool tn__search_gpus_suffice(const tn_search *s);
 

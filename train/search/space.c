@@ -70,10 +70,10 @@ static tn_status add_choices(tn_search *s, const char *name, tn__searched list, 
     }
     tn__searched *v = space_add(s, name, value);
     if (!v) { return tn_error(); }
-    list.choices = tn__malloc((size_t)list.count * size);
+    list.choices = tn__malloc_for((size_t)list.count * size, "search");
     if (!list.choices) {
         s->space_count--; /* there is no variable to set */
-        return tn__raise(TN_ENOMEM, "search", "no memory for %d choices", list.count);
+        return tn_error();
     }
     memcpy(list.choices, choices, (size_t)list.count * size);
     memcpy(list.name, v->name, sizeof(list.name));
@@ -111,11 +111,6 @@ static void draw_choice(const tn__searched *v, int64_t at, tn__setting *setting)
     }
 }
 
-/* In [low, high), despite rounding. */
-static double within_range(double value, double low, double high) {
-    return value < low ? low : value < high ? value : nextafter(high, low);
-}
-
 static int64_t draw_whole(double part, int64_t least, int64_t most) {
     uint64_t last = (uint64_t)most - (uint64_t)least;
     double at = floor(part * ((double)last + 1));
@@ -129,7 +124,8 @@ static void draw_range(const tn__searched *v, double part, tn__setting *setting)
     }
     double low = v->log ? log(v->low) : v->low, high = v->log ? log(v->high) : v->high;
     double value = low + part * (high - low);
-    setting->real = within_range(v->log ? exp(value) : value, v->low, v->high);
+    value = fmax(v->low, v->log ? exp(value) : value);
+    setting->real = value < v->high ? value : nextafter(v->high, v->low); /* despite rounding */
 }
 
 void tn__search_draw(const tn_search *s, int64_t trial, tn__setting *settings) {

@@ -58,12 +58,12 @@ tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, const cha
 
 /* "950", "61.2k", "1.25M" */
 static void format_rate(char *text, size_t size, double rate) {
-    const char *suffix = rate >= 1e9 ? "G" : rate >= 1e6 ? "M" : rate >= 1e3 ? "k" : "";
-    double scaled = rate >= 1e9   ? rate / 1e9
-                    : rate >= 1e6 ? rate / 1e6
-                    : rate >= 1e3 ? rate / 1e3
-                                  : rate;
-    snprintf(text, size, "%.*f%s", scaled < 10 ? 2 : scaled < 100 ? 1 : 0, scaled, suffix);
+    static const char *const suffixes[] = {"", "k", "M", "G"};
+    int at = 0;
+    for (; rate >= 1e3 && at < 3; at++) {
+        rate /= 1e3;
+    }
+    snprintf(text, size, "%.*f%s", rate < 10 ? 2 : rate < 100 ? 1 : 0, rate, suffixes[at]);
 }
 
 /* "0:11", "1:02:33" */

@@ -18,10 +18,21 @@ enum { EXACT = 4 /* bytes of a number in f32 */ };
 
 /* ---- At rest --------------------------------------------------------------------------------- */
 
+static int pp_of(const tn__plan_case *c, int rank) {
+    return rank / (c->o.ranks / c->o.mesh.pp);
+}
+
 /* A block is a set, and so is a parameter that other stages have, too. */
 static int set_of(const tn__plan_case *c, const tn__plan_param *p) {
     bool tied = c->rank[p->first] != c->rank[p->last];
     return p->block ? p->first : tied ? c->model->parts - 1 : 0;
+}
+
+int64_t tn__plan_block(const tn__plan_param *p, int tp, int n) {
+    tn_layout l = p->layout;
+    l.slice = tp;
+    l.slices = n;
+    return tn_dims_count(tn__layout_block(&l));
 }
 
 /* The rank's next parameter after p (NULL: the first), or NULL. */
@@ -33,10 +44,10 @@ static const tn__plan_param *next_param(const tn__plan_case *c, int pp, const tn
     return NULL;
 }
 
-tn__plan_count tn__plan_elements(const tn__plan_case *c, int pp, int part, int tp) {
+tn__plan_count tn__plan_elements(const tn__plan_case *c, int rank) {
     tn__plan_count n = {0};
     int64_t line = tn__flat_line(TN_F32);
-    int tps = c->o.mesh.tp;
+    int tps = c->o.mesh.tp, tp = rank % tps, part = rank / tps % c->parts, pp = pp_of(c, rank);
     int laid = c->stage ? 0 : tp; /* sharding leaves room for the largest block of any rank */
     memset(c->sets, 0, (size_t)c->model->parts * sizeof(*c->sets));
     for (const tn__plan_param *p = NULL; (p = next_param(c, pp, p));) {
@@ -74,27 +85,21 @@ static void count_rest(const tn__plan_case *c, const tn__plan_count *n, tn_plan 
     plan->weights = EXACT * stored;
     plan->copies = low + (c->stage == 1 || c->stage == 2 ? size * n->whole : 0);
     plan->gradients = parts + EXACT * gradient_buffers(c, n);
-    plan->states = EXACT * c->o.states * n->stepped;
-    if (c->o.states > 1) { /* and how often each was stepped, as Adam needs to know */
-        plan->states += 8 * (int64_t)n->tensors;
-    }
+    plan->states = 2 * EXACT * n->stepped + 8 * (int64_t)n->tensors; /* and their steps */
     plan->rest = plan->weights + plan->copies + plan->gradients + plan->states;
     if (c->o.mesh.sharding.offload) { plan->host = plan->weights + low + parts + plan->states; }
 }
 
-/* ---- What forwards keep ---------------------------------------------------------------------- */
+/* ---- In a step ------------------------------------------------------------------------------- */
 
-double tn__plan_kept(const tn__plan_case *c, const tn__plan_work *w) {
-    return w->read + w->kept / c->slices + w->kept_cut / c->o.mesh.tp;
+double tn__plan_kept(const tn__plan_case *c) {
+    const tn__plan_model *m = c->model;
+    return m->read + m->kept / c->slices + m->kept_cut / c->o.mesh.tp;
 }
 
-static double bytes_kept(const tn__plan_case *c, const tn__plan_work *w) {
-    return c->tokens * (c->size * tn__plan_kept(c, w) + EXACT * w->sums / c->slices);
-}
-
-static double block_kept(const tn__plan_case *c) {
-    double heads = EXACT * (double)c->model->shape.heads / c->o.mesh.tp;
-    return bytes_kept(c, &c->model->block) + heads * c->tokens;
+/* Bytes that a block's forward keeps. */
+static double graph_bytes(const tn__plan_case *c) {
+    return c->tokens * c->size * tn__plan_kept(c);
 }
 
 static double logits_bytes(const tn__plan_case *c) {
@@ -103,99 +108,70 @@ static double logits_bytes(const tn__plan_case *c) {
 }
 
 static int blocks_of(const tn__plan_case *c, int stage) {
-    int first = c->first[stage] > 1 ? c->first[stage] : 1, last = c->model->parts - 1;
-    int end = c->first[stage + 1] < last ? c->first[stage + 1] : last;
-    return end > first ? end - first : 0;
+    int blocks = c->first[stage + 1] - c->first[stage];
+    return blocks - (stage == 0) - (stage == c->stages - 1);
 }
 
-/* Bytes that one forward of the stage keeps until its backward. */
+/* Bytes that one forward of the stage keeps until its backward: what enters it, and the top. */
 static double stage_kept(const tn__plan_case *c, int stage) {
-    tn__plan_work top = c->model->top;
-    top.kept_cut = 0; /* the logits, whose place their gradient takes */
-    double each = c->o.recompute ? c->x : block_kept(c);
-    double bytes = c->x + blocks_of(c, stage) * each;
-    return bytes + (stage == c->stages - 1 ? bytes_kept(c, &top) + logits_bytes(c) : 0);
+    double bytes = c->x + blocks_of(c, stage) * (c->o.recompute ? c->x : graph_bytes(c));
+    return bytes + (stage == c->stages - 1 ? c->x + logits_bytes(c) : 0);
+}
+
+static bool in_halves(const tn__plan_case *c) {
+    return c->schedule && c->o.mesh.pipeline.kind == TN_PIPE_ZERO_BUBBLE;
 }
 
 /* Bytes by which the first half of a backward changes what is kept of a block, until the second:
  * its graph, whole if it was to be repeated, has freed what attention and activation keep, but has
  * the gradients of what linears and norms give. That is 4 C more (model.c). */
 static double waiting_of(const tn__plan_case *c) {
-    return 4 * c->x + (c->o.recompute ? block_kept(c) - c->x : 0);
+    return 4 * c->x + (c->o.recompute ? graph_bytes(c) - c->x : 0);
 }
 
 /* Bytes of forwards whose backward is still to come, at most, in this rank's row. */
-static double most_kept(const tn__plan_case *c, int pp, int *alive) {
+static double most_kept(const tn__plan_case *c, int pp) {
+    if (!c->schedule) { return stage_kept(c, 0); }
     double now = 0, most = 0;
-    int graphs = 0;
-    *alive = 0;
-    if (!c->schedule) {
-        *alive = 1;
-        return stage_kept(c, 0);
-    }
     for (int i = 0; i < c->schedule->counts[pp]; i++) {
         tn_pipe_action a = c->schedule->rows[pp][i];
-        int change = a.what == 'F' ? 1 : a.what == 'B' || a.what == 'W' ? -1 : 0;
+        int graphs = a.what == 'F' ? 1 : a.what == 'B' || a.what == 'W' ? -1 : 0;
         int waits = a.what == 'I' ? 1 : a.what == 'W' ? -1 : 0;
         int blocks = a.stage > 0 ? blocks_of(c, a.stage) : 0; /* the first stage's I does nothing */
-        graphs += change;
-        now += change * stage_kept(c, a.stage) + waits * blocks * waiting_of(c);
-        /* the last graph that is repeated is counted where it is made (block_bytes) */
+        now += graphs * stage_kept(c, a.stage) + waits * blocks * waiting_of(c);
+        /* the last graph that is repeated is counted where it is made (most_working) */
         double made = waits > 0 && blocks > 0 && c->o.recompute ? waiting_of(c) : 0;
         most = fmax(most, now - made);
-        *alive = graphs > *alive ? graphs : *alive;
     }
     return most;
 }
 
-/* ---- What comes and goes --------------------------------------------------------------------- */
-
-/* Of messages between stages: outputs that have come, with their gradients, and gradients. */
-static double messages_bytes(const tn__plan_case *c, int pp) {
-    int last = c->o.mesh.pp - 1;
+/* The most bytes of the step that are neither kept nor weights: in a block's backward, where with
+ * recompute its graph is whole once more; in the top's, with the gradient of its table; in the
+ * stem's, when what was kept is free again; and messages between stages: outputs that have come,
+ * with their gradients, and gradients. What a processor's kernels need is not among them. */
+static double most_working(const tn__plan_case *c, int pp) {
+    double tp = c->o.mesh.tp, table = EXACT * tn__plan_top(c->model) / tp;
+    double most = EXACT * c->model->products / tp + (c->o.recompute ? graph_bytes(c) : 0);
+    if (c->rank[0] == pp) { most = fmax(most, table - stage_kept(c, 0)); }
+    if (c->rank[c->model->parts - 1] == pp) { most = fmax(most, fmax(table, logits_bytes(c))); }
     int ahead = 1 + TN__PIPE_AHEAD < c->micros ? 1 + TN__PIPE_AHEAD : c->micros;
-    bool begins = pp == 0 && c->stages == last + 1, ends = pp == last && c->stages == last + 1;
-    return last > 0 ? ((begins ? 0 : ahead + 1) + (ends ? 0 : ahead)) * c->x : 0;
+    bool both = c->stages > c->o.mesh.pp, below = both || pp > 0,
+         above = both || pp + 1 < c->stages;
+    return most + (below * (ahead + 1) + above * ahead) * c->x;
 }
 
-/* A backward of the largest block. With recompute its graph is whole once more, and all of its
- * gradients come out of it together, while the part of the block above arrives, if it cannot be
- * added where parts are. */
-static double block_bytes(const tn__plan_case *c, const tn__plan_count *n) {
-    const tn__plan_work *w = &c->model->block;
-    double tp = c->o.mesh.tp, bytes = EXACT * (w->widest * c->tokens + w->matrix) / tp;
-    if (!c->o.recompute) { return bytes; }
-    double graph = block_kept(c), gradients = EXACT * w->products / tp;
-    bool arrives = c->stage > 1 && c->o.mesh.pp == 1 && c->micros > 1;
-    double part = arrives ? EXACT * (double)n->block / c->parts : 0;
-    return 3 * c->x + fmax(graph + bytes, graph / 2 + gradients) + part;
-}
-
-/* The most bytes of the step that are neither kept nor weights; below 0 where what is kept has been
- * freed by then. What a processor's kernels need for themselves is not among them. */
-static double most_working(const tn__plan_case *c, const tn__plan_count *n, int pp) {
-    double logits = logits_bytes(c), most = 0;
-    double table = EXACT * c->model->top.products / c->o.mesh.tp;
-    bool first = c->rank[0] == pp, last = c->rank[c->model->parts - 1] == pp;
-    double over = last && !c->halves ? c->x + logits : 0; /* freed before a block's backward */
-    if (last) { most = fmax(logits, table + 2 * c->x); }
-    most = fmax(most, block_bytes(c, n) - over);
-    if (first) { /* the stem's */
-        double width = (double)c->model->shape.width;
-        most = fmax(most, table + EXACT * width * c->tokens - stage_kept(c, 0));
-    }
-    return most + messages_bytes(c, pp);
-}
-
-void tn__plan_memory(const tn__plan_case *c, int pp, int part, int tp, tn_plan *plan) {
-    tn__plan_count n = tn__plan_elements(c, pp, part, tp);
+void tn__plan_memory(const tn__plan_case *c, int rank, tn_plan *plan) {
+    tn__plan_count n = tn__plan_elements(c, rank);
+    int pp = pp_of(c, rank);
     count_rest(c, &n, plan);
     if (c->stage == 3) {
         int64_t units = n.rest + (1 + c->o.mesh.sharding.prefetch) * n.block;
-        units = units < n.whole && !c->halves ? units : n.whole;
+        units = units < n.whole && !in_halves(c) ? units : n.whole;
         plan->gathered = units * (int64_t)c->size;
     }
-    plan->activations = llround(most_kept(c, pp, &plan->alive));
-    plan->working = llround(most_working(c, &n, pp));
+    plan->activations = llround(most_kept(c, pp));
+    plan->working = llround(most_working(c, pp));
     plan->peak = plan->rest - plan->host + plan->gathered + plan->activations + plan->working;
+    plan->rank = rank;
 }

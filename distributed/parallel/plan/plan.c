@@ -1,38 +1,35 @@
-/* Plans: their options, the sizes of a mesh, what fits a model, and the result. */
+/* Plans: their options, what fits a model, the whole plan, and the fastest of all meshes. */
+#include "distributed/parallel/plan/plan.h"
+
 #include "core/memory.h"
 #include "distributed/parallel/pipeline/pipeline.h"
-#include "distributed/parallel/plan/plan.h"
 #include "tensor/fields.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char operation[] = "plan";
 
-tn_plan_machine tn_plan_machine_defaults(void) {
-    return (tn_plan_machine){.per_host = 8,
-                             .memory = 80e9,
-                             .flops = 312e12,
-                             .reached = 0.6,
-                             .memory_speed = 1.6e12,
-                             .host_link = 235e9,
-                             .network_link = 20e9,
-                             .from_defaults = true};
-}
+enum { USUAL = 512 << 10 /* tokens of a step */ };
 
 tn_plan_options tn_plan_defaults(void) {
     return (tn_plan_options){.ranks = 1,
                              .mesh = tn_spread_defaults(),
                              .batch = 1,
                              .compute = TN_BF16,
-                             .states = 2,
                              .rank = -1,
-                             .machine = tn_plan_machine_defaults(),
+                             .machine = {.per_host = 8,
+                                         .memory = 80e9,
+                                         .flops = 312e12,
+                                         .flops_f32 = 19.5e12,
+                                         .reached = 0.6,
+                                         .memory_speed = 1.6e12,
+                                         .host_link = 235e9,
+                                         .network_link = 20e9},
                              .from_defaults = true};
 }
-
-/* ---- Options --------------------------------------------------------------------------------- */
 
 #define NUMBER(member, from, to) TN_FIELD(tn_plan_options, member, .least = (from), .most = (to))
 
@@ -40,7 +37,7 @@ static const tn_field numbers[] = {NUMBER(ranks, 1, 1 << 20),
                                    NUMBER(batch, 1, 1 << 30),
                                    NUMBER(positions, 0, INT32_MAX),
                                    NUMBER(tokens, 0, 1e18),
-                                   NUMBER(states, 0, 16),
+                                   NUMBER(rank, -1, 1 << 20),
                                    NUMBER(mesh.cp, 1, 1 << 20),
                                    NUMBER(mesh.pipeline.chunks, 1, 1 << 10),
                                    NUMBER(mesh.sharding.stage, 1, 3),
@@ -48,22 +45,22 @@ static const tn_field numbers[] = {NUMBER(ranks, 1, 1 << 20),
                                    NUMBER(machine.per_host, 1, 1 << 20),
                                    NUMBER(machine.memory, 1, DBL_MAX),
                                    NUMBER(machine.flops, 1, DBL_MAX),
+                                   NUMBER(machine.flops_f32, 1, DBL_MAX),
                                    NUMBER(machine.reached, 1e-6, 1),
                                    NUMBER(machine.memory_speed, 1, DBL_MAX),
                                    NUMBER(machine.host_link, 1, DBL_MAX),
                                    NUMBER(machine.network_link, 1, DBL_MAX),
                                    {0}};
 
-bool tn__plan_options_fit(const tn__plan_model *model, const tn_plan_options *o) {
-    int64_t context = model->shape.context;
+static bool options_fit(const tn_plan_options *o, int64_t context) {
     char wrong[192];
-    if (!tn__options_made(o->mesh.from_defaults, operation, "tn_spread") ||
-        !tn__options_made(o->machine.from_defaults, operation, "tn_plan_machine")) {
+    if (!tn__options_made(o->from_defaults, operation, "tn_plan") ||
+        !tn__options_made(o->mesh.from_defaults, operation, "tn_spread")) {
         return false;
     }
     if (!tn__fields_fit(numbers, o, wrong, sizeof(wrong))) {
         tn__raise(TN_EVALUE, operation, "%s", wrong);
-    } else if (o->rank < -1 || o->rank >= o->ranks) {
+    } else if (o->rank >= o->ranks) {
         tn__raise(TN_EVALUE, operation, "rank is %d of %d", o->rank, o->ranks);
     } else if (o->positions > context) {
         tn__raise(TN_EVALUE, operation, "%lld positions: the model sees %lld",
@@ -73,23 +70,6 @@ bool tn__plan_options_fit(const tn__plan_model *model, const tn_plan_options *o)
                   tn_dtype_name(o->compute));
     }
     return !tn__pending();
-}
-
-/* How many micro-batches a rank has in a step. False after raising. */
-static bool find_micros(tn__plan_case *c) {
-    const tn_plan_options *o = &c->o;
-    int shares = o->mesh.dp * o->mesh.shard; /* at most the ranks */
-    double each = (double)o->batch * (double)o->positions * shares, tokens = (double)o->tokens;
-    if (fmod(tokens, each) != 0 || tokens / each > 1 << 20) {
-        tn__raise(TN_EVALUE, operation,
-                  "%.0f tokens are no multiple of %.0f, %lld sequences of %lld on %d ranks with "
-                  "data of their own, or above 1048576 times that",
-                  tokens, each, (long long)o->batch, (long long)o->positions, shares);
-        return false;
-    }
-    c->micros = tokens > 0 ? (int)(tokens / each) : o->mesh.pp > 1 ? 4 * o->mesh.pp : 1;
-    c->step = each * c->micros;
-    return true;
 }
 
 /* ---- What divides the model ------------------------------------------------------------------ */
@@ -121,17 +101,35 @@ static bool tensor_fits(const tn__plan_case *c) {
     return fit;
 }
 
-static bool model_fits(const tn__plan_case *c) {
+static bool positions_fit(const tn__plan_case *c) {
     const tn_spread_options *m = &c->o.mesh;
-    const tn_lm_shape *shape = &c->model->shape;
+    int64_t heads = c->model->shape.kv_heads / m->tp, positions = c->o.positions;
     bool keys = m->context == TN_CP_KEYS;
-    return tensor_fits(c) &&
-           must_divide(keys && m->cp > 1 ? 2 * m->cp : m->cp, "cp", c->o.positions, "positions") &&
-           (keys || must_divide(m->cp, "cp", shape->kv_heads / m->tp, "heads of keys on a rank")) &&
-           (!m->tensor.sequence || must_divide(m->tp, "tp", c->o.positions / m->cp, "positions"));
+    return must_divide(keys && m->cp > 1 ? 2 * m->cp : m->cp, "cp", positions, "positions") &&
+           (keys || must_divide(m->cp, "cp", heads, "heads of keys on a rank")) &&
+           (!m->tensor.sequence || must_divide(m->tp, "tp", positions / m->cp, "positions"));
 }
 
 /* ---- A mesh ---------------------------------------------------------------------------------- */
+
+/* How many micro-batches a rank has in a step. False after raising. */
+static bool find_micros(tn__plan_case *c) {
+    const tn_plan_options *o = &c->o;
+    int shares = o->mesh.dp * o->mesh.shard; /* at most the ranks */
+    double one = (double)o->batch * (double)o->positions, each = one * shares;
+    double tokens = (double)o->tokens, all = one * o->ranks;
+    if (tokens == 0) { tokens = all * ceil(USUAL / all); } /* the same for all meshes */
+    if (fmod(tokens, each) != 0 || tokens / each > 1 << 20) {
+        tn__raise(TN_EVALUE, operation,
+                  "%.0f tokens are no multiple of %.0f, %lld sequences of %lld on %d ranks with "
+                  "data of their own, or above 1048576 times that",
+                  tokens, each, (long long)o->batch, (long long)o->positions, shares);
+        return false;
+    }
+    c->micros = (int)(tokens / each);
+    c->step = tokens;
+    return true;
+}
 
 /* False after raising. */
 static bool find_stages(tn__plan_case *c) {
@@ -156,7 +154,6 @@ static bool find_stages(tn__plan_case *c) {
     }
     if (m->pp > 1) {
         c->schedule = tn_pipe_schedule_new(m->pipeline.kind, m->pp, m->pipeline.chunks, c->micros);
-        c->halves = m->pipeline.kind == TN_PIPE_ZERO_BUBBLE;
     }
     return !tn__pending();
 }
@@ -166,55 +163,32 @@ static bool find_case(tn__plan_case *c) {
     tn_plan_options *o = &c->o;
     tn_spread_options *m = &o->mesh;
     if (!tn__spread_sizes(m, o->ranks)) { return false; }
-    o->positions = o->positions ? o->positions : c->model->shape.context;
+    if (o->positions == 0) { o->positions = c->model->shape.context; }
+    if (o->compute == TN_F32) { o->machine.flops = o->machine.flops_f32; }
     bool shards = m->shard > 1 || m->sharding.offload;
     c->parts = shards ? m->shard * m->cp : 1;
     c->stage = shards ? m->sharding.stage : 0;
     c->size = (double)tn_dtype_size(o->compute);
-    int64_t positions = o->positions / m->cp;
-    c->tokens = (double)(o->batch * positions);
+    c->tokens = (double)(o->batch * (o->positions / m->cp));
     c->slices = m->tensor.sequence ? m->tp : 1;
     c->x = c->size * (double)c->model->shape.width * c->tokens / c->slices;
-    return model_fits(c) && find_micros(c) && find_stages(c);
+    return tensor_fits(c) && positions_fit(c) && find_micros(c) && find_stages(c);
 }
 
-/* ---- The result ------------------------------------------------------------------------------ */
+/* ---- A plan ---------------------------------------------------------------------------------- */
 
-static const char *limit_of(const tn_plan *plan) {
-    const struct {
-        double seconds;
-        const char *name;
-    } shares[] = {{plan->compute, "computing"},
-                  {plan->tensor, "sums of tensor parallelism"},
-                  {plan->context, "exchanges of context parallelism"},
-                  {plan->data, "weights and gradients on their way"},
-                  {plan->bubble, "waiting for other stages"},
-                  {plan->optimiser, "the optimiser"}};
-    int most = 0;
-    for (int i = 1; i < (int)(sizeof(shares) / sizeof(shares[0])); i++) {
-        most = shares[i].seconds > shares[most].seconds ? i : most;
-    }
-    return plan->fits ? shares[most].name : "memory";
-}
-
-/* The stage that needs most, or the rank that was asked for. */
+/* Of the stage that needs most, or of the rank that was asked for. */
 static void find_memory(const tn__plan_case *c, tn_plan *plan) {
-    int tp = c->o.mesh.tp, stride = c->o.ranks / c->o.mesh.pp, rank = c->o.rank;
-    if (rank >= 0) {
-        tn__plan_memory(c, rank / stride, rank / tp % c->parts, rank % tp, plan);
-        plan->rank = rank;
-        return;
+    int rank = c->o.rank, first = rank < 0 ? 0 : rank, end = rank < 0 ? c->o.ranks : rank + 1;
+    tn_plan stage = *plan;
+    for (int r = first; r < end; r += c->o.ranks / c->o.mesh.pp) {
+        tn__plan_memory(c, r, &stage);
+        *plan = stage.peak > plan->peak ? stage : *plan;
     }
-    tn_plan most = {0};
-    for (int pp = 0; pp < c->o.mesh.pp; pp++) {
-        tn__plan_memory(c, pp, 0, 0, plan);
-        plan->rank = pp * stride;
-        most = plan->peak > most.peak ? *plan : most;
-    }
-    *plan = most;
 }
 
-tn_status tn__plan_make(const tn__plan_model *model, tn_plan_options options, tn_plan *plan) {
+/* With options that fit. */
+static tn_status make_plan(const tn__plan_model *model, tn_plan_options options, tn_plan *plan) {
     tn__plan_case c = {.model = model, .o = options};
     const tn_spread_options *m = &c.o.mesh;
     *plan = (tn_plan){0};
@@ -231,9 +205,8 @@ tn_status tn__plan_make(const tn__plan_model *model, tn_plan_options options, tn
                           .tokens = c.step};
         find_memory(&c, plan);
         plan->fits = (double)plan->peak <= c.o.machine.memory;
-        plan->limit = tn__plan_time(&c, plan) ? limit_of(plan) : NULL;
+        tn__plan_time(&c, plan);
     }
-    if (tn__pending()) { *plan = (tn_plan){0}; }
     tn_pipe_schedule_free(c.schedule);
     free(c.first);
     free(c.rank);
@@ -244,11 +217,85 @@ tn_status tn__plan_make(const tn__plan_model *model, tn_plan_options options, tn
 tn_status tn_plan_of(void *m, tn_plan_options options, tn_plan *plan) {
     if (!plan) { return tn__raise(TN_EVALUE, operation, "the plan is NULL"); }
     *plan = (tn_plan){0};
-    tn__plan_model model = {0};
-    if (tn__options_made(options.from_defaults, operation, "tn_plan") &&
-        tn__plan_read_model(m, &model) && tn__plan_options_fit(&model, &options)) {
-        tn__plan_make(&model, options, plan);
+    tn__plan_model model;
+    if (tn__plan_read_model(m, &model) && options_fit(&options, model.shape.context)) {
+        make_plan(&model, options, plan);
     }
     tn__plan_model_free(&model);
     return tn_error();
+}
+
+/* ---- All meshes ------------------------------------------------------------------------------ */
+
+typedef struct search {
+    const tn__plan_model *model;
+    tn_plan *best; /* [most], fastest first */
+    int count, most;
+} search;
+
+/* Keeps a plan if it is among the fastest. */
+static void add_plan(search *s, const tn_plan *plan) {
+    int at = s->count;
+    while (at > 0 && s->best[at - 1].seconds > plan->seconds) {
+        at--;
+    }
+    if (at < s->most) {
+        s->count += s->count < s->most;
+        memmove(&s->best[at + 1], &s->best[at], (size_t)(s->count - at - 1) * sizeof(*plan));
+        s->best[at] = *plan;
+    }
+}
+
+/* With and without recompute. A mesh that does not divide the model is passed over; any other error
+ * ends the search. */
+static void try_mesh(search *s, tn_plan_options o) {
+    for (int recompute = o.recompute; recompute < 2 && !tn__pending(); recompute++) {
+        tn_plan plan;
+        o.recompute = recompute;
+        tn__quiet(1);
+        tn_status status = make_plan(s->model, o, &plan);
+        tn__quiet(-1);
+        if (status == TN_OK && plan.fits) {
+            add_plan(s, &plan);
+        } else if (status == TN_ESHAPE || status == TN_EVALUE) {
+            tn_error_clear();
+        }
+    }
+}
+
+/* The ways to share the data's ranks: copies, and shards within them. Stages do not matter for
+ * copies; in a pipeline, where gradients stay, stage 1 needs no less than 2. */
+static void try_data(search *s, tn_plan_options o, int data) {
+    for (o.mesh.shard = 1; o.mesh.shard <= data; o.mesh.shard++) {
+        bool shards = o.mesh.shard > 1 || o.mesh.sharding.offload;
+        int first = o.mesh.pp > 1 && shards ? 2 : 1, last = shards ? 3 : 1;
+        o.mesh.dp = data / o.mesh.shard;
+        for (int stage = first; stage <= last && data % o.mesh.shard == 0; stage++) {
+            o.mesh.sharding.stage = stage;
+            try_mesh(s, o);
+        }
+    }
+}
+
+static void try_all(search *s, tn_plan_options o) {
+    int ranks = o.ranks / o.mesh.cp;
+    for (int tp = 1; tp <= ranks && tp <= o.machine.per_host; tp++) {
+        for (int pp = 1; pp <= ranks / tp && pp <= s->model->parts; pp++) {
+            o.mesh.tp = tp;
+            o.mesh.pp = pp;
+            if (ranks % (tp * pp) == 0) { try_data(s, o, ranks / tp / pp); }
+        }
+    }
+}
+
+int tn_plan_search(void *m, tn_plan_options options, tn_plan *best, int most) {
+    tn__plan_model model = {0};
+    search s = {.model = &model, .best = best, .most = most};
+    if (!best || most < 1) {
+        tn__raise(TN_EVALUE, "plan_search", "there is no space for plans");
+    } else if (tn__plan_read_model(m, &model) && options_fit(&options, model.shape.context)) {
+        try_all(&s, options);
+    }
+    tn__plan_model_free(&model);
+    return tn__pending() ? 0 : s.count;
 }

@@ -3,8 +3,7 @@
  *     model.c     what a model has, for one micro-batch's position: read it first
  *     memory.c    bytes of a rank
  *     time.c      seconds of a step
- *     plan.c      options, what fits a model, the whole plan
- *     search.c    all meshes
+ *     plan.c      options, what fits a model, the whole plan; all meshes
  *
  * Nothing is attached: a rank's parts of a large model take more memory than the machine has that
  * plans it, and a search tries hundreds of meshes. What strategies lay out is computed with the
@@ -18,7 +17,6 @@
 #include "nn/layout.h"
 #include "tern/plan.h"
 
-/* A parameter. */
 typedef struct tn__plan_param {
     const tn_tensor *tensor;
     tn_layout layout; /* the whole, and along which dimension tp cuts it into how many pieces */
@@ -26,24 +24,18 @@ typedef struct tn__plan_param {
     bool block;       /* in a block, which is a unit of sharding; else in the rest */
 } tn__plan_param;
 
-/* What a part computes and keeps for each position. The ranks of tp divide its matrices. */
-typedef struct tn__plan_work {
-    double products;       /* elements of matrices: one multiplication each */
-    double matrix, widest; /* elements of the largest matrix; numbers of the largest result */
-    double kept_cut, kept; /* numbers in the compute dtype that tp divides; and only `sequence` */
-    double read;           /* by linears that are cut by rows: whole on each rank */
-    double sums;           /* f32 numbers: of norms */
-} tn__plan_work;
-
 typedef struct tn__plan_model {
     tn_lm_shape shape;
     int64_t attended, attended_kv; /* heads times their width: of queries; of keys, or values */
     tn__plan_param *params;        /* [count] of which at most one is tied */
     int count;
     int64_t capacity;
-    int parts;     /* layers + 2 */
-    double *costs; /* [parts] of a stage, for cutting (tn__pipe_cost) */
-    tn__plan_work block, top;
+    int parts;       /* layers + 2 */
+    double *costs;   /* [parts] of a stage, for cutting (tn__pipe_cost) */
+    double products; /* elements of a block's matrices: one multiplication each for a position */
+    /* Numbers in the compute dtype that a block keeps for a position: which ranks of tp divide, or
+     * only with `sequence`, or (read by linears that are cut by rows) not at all. */
+    double kept_cut, kept, read;
 } tn__plan_model;
 
 /* False after raising; tn__plan_model_free in any case. */
@@ -73,7 +65,6 @@ typedef struct tn__plan_case {
     double slices;              /* of an x between blocks: tp with `sequence`, else 1 */
     double x;                   /* bytes of it in a micro-batch */
     tn_pipe_schedule *schedule; /* NULL: one rank, which accumulates */
-    bool halves;                /* backward is in halves */
 } tn__plan_case;
 
 /* Elements of a rank. */
@@ -87,28 +78,18 @@ typedef struct tn__plan_count {
     int64_t rest;    /* of these in no block */
 } tn__plan_count;
 
-/* False after raising. */
-bool tn__plan_options_fit(const tn__plan_model *model, const tn_plan_options *o);
-
-/* As tn_plan_of, of options that fit. */
-tn_status tn__plan_make(const tn__plan_model *model, tn_plan_options options, tn_plan *plan);
-
-/* The bytes of a rank. */
-void tn__plan_memory(const tn__plan_case *c, int pp, int part, int tp, tn_plan *plan);
-
-/* Seconds, and where they go. False after raising. */
-bool tn__plan_time(const tn__plan_case *c, tn_plan *plan);
-
-/* What the rank with these places along pp, along `parts`, and along tp has. */
-tn__plan_count tn__plan_elements(const tn__plan_case *c, int pp, int part, int tp);
+tn__plan_count tn__plan_elements(const tn__plan_case *c, int rank);
 /* Elements of a parameter on rank tp of n. */
-static inline int64_t tn__plan_block(const tn__plan_param *p, int tp, int n) {
-    tn_layout l = p->layout;
-    l.slice = tp;
-    l.slices = n;
-    return tn_dims_count(tn__layout_block(&l));
+int64_t tn__plan_block(const tn__plan_param *p, int tp, int n);
+/* Numbers in the compute dtype that a block keeps for a position, between forward and backward. */
+double tn__plan_kept(const tn__plan_case *c);
+/* Elements of the matrix that makes logits. */
+static inline double tn__plan_top(const tn__plan_model *model) {
+    return (double)model->shape.vocab * (double)model->shape.width;
 }
-/* Numbers in the compute dtype that a part keeps for a position, between forward and backward. */
-double tn__plan_kept(const tn__plan_case *c, const tn__plan_work *w);
+
+/* The bytes of a rank; and the seconds of a step, and where they go. */
+void tn__plan_memory(const tn__plan_case *c, int rank, tn_plan *plan);
+void tn__plan_time(const tn__plan_case *c, tn_plan *plan);
 
 #endif

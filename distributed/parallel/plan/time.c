@@ -5,7 +5,7 @@
  *     forward    each block beside the gather of the next; the rest's and the first one's alone
  *     backward   each block beside the gather of the next and the sums of the last; the rest's and
  *                the last one's alone
- *     step       micro-batches in turn, or the simulated pipeline; weights that are gathered and
+ *     step       micro-batches in turn; the bubble of a pipeline; weights that are gathered and
  *                gradients that travel once; the optimiser, at memory speed
  *
  * A block's sums over tp and exchanges over cp hide behind nothing.
@@ -29,12 +29,12 @@ static double message_seconds(const tn__plan_case *c, int n, int stride, double 
     return n > 1 ? delay + (n - 1.0) / n * bytes / link : 0;
 }
 
-/* ---- Forwards -------------------------------------------------------------------------------- */
+/* ---- A forward ------------------------------------------------------------------------------- */
 
-/* Seconds of one forward of a micro-batch. */
+/* Seconds of a micro-batch. */
 typedef struct forward_seconds {
-    double block, tensor, context; /* a block's computing, sums over tp, exchanges over cp */
-    double top, top_tensor;        /* the same of the top */
+    double block, exchange; /* a block's computing; its sums over tp and exchanges over cp */
+    double top, top_sum;    /* the same of the top */
 } forward_seconds;
 
 static double compute_seconds(const tn__plan_case *c, double operations, double numbers) {
@@ -42,34 +42,29 @@ static double compute_seconds(const tn__plan_case *c, double operations, double 
     return operations / (m->flops * m->reached) + c->size * numbers / m->memory_speed;
 }
 
-static double context_seconds(const tn__plan_case *c) {
-    int tp = c->o.mesh.tp, cp = c->o.mesh.cp;
-    double each = c->size * c->tokens / tp;
-    double kv = each * (double)c->model->attended_kv, q = each * (double)c->model->attended;
-    return c->o.mesh.context == TN_CP_KEYS
-               ? 2 * message_seconds(c, cp, tp, kv * cp)
-               : 2 * (message_seconds(c, cp, tp, q) + message_seconds(c, cp, tp, kv));
-}
-
 /* Multiplications of a block for a position, which sees half of all, since attention is causal. */
 static double block_products(const tn__plan_case *c) {
-    return c->model->block.products + (double)(c->o.positions * c->model->attended);
+    return c->model->products + (double)(c->o.positions * c->model->attended);
 }
 
-/* What is kept is written and read, and so are the matrices. */
+/* Over cp there are queries, keys, values and results to exchange, or keys and values of all. What
+ * is kept is written and read, and so are the matrices. */
 static forward_seconds forward_of(const tn__plan_case *c) {
-    const tn__plan_work *block = &c->model->block, *top = &c->model->top;
-    int tp = c->o.mesh.tp;
-    double tokens = c->tokens, vocab = (double)c->model->shape.vocab;
-    double sum = message_seconds(c, tp, 1, c->size * (double)c->model->shape.width * tokens);
+    const tn__plan_model *m = c->model;
+    int tp = c->o.mesh.tp, cp = c->o.mesh.cp;
+    double each = c->size * c->tokens / tp, table = tn__plan_top(m);
+    double kv = each * (double)m->attended_kv, q = each * (double)m->attended;
+    double sum = message_seconds(c, tp, 1, c->x * c->slices);
+    double over_cp = c->o.mesh.context == TN_CP_KEYS
+                         ? 2 * message_seconds(c, cp, tp, kv * cp)
+                         : 2 * (message_seconds(c, cp, tp, q) + message_seconds(c, cp, tp, kv));
     return (forward_seconds){
-        .block = compute_seconds(c, 2 * block_products(c) / tp * tokens,
-                                 2 * tn__plan_kept(c, block) * tokens + block->products / tp),
-        .tensor = 4 * sum,
-        .context = context_seconds(c),
-        .top = compute_seconds(c, 2 * top->products / tp * tokens,
-                               (3 * vocab * tokens + top->products) / tp),
-        .top_tensor = sum};
+        .block = compute_seconds(c, 2 * block_products(c) / tp * c->tokens,
+                                 2 * tn__plan_kept(c) * c->tokens + m->products / tp),
+        .exchange = 4 * sum + over_cp,
+        .top = compute_seconds(c, 2 * table / tp * c->tokens,
+                               (3 * (double)m->shape.vocab * c->tokens + table) / tp),
+        .top_sum = sum};
 }
 
 /* ---- Messages of data ------------------------------------------------------------------------ */
@@ -81,7 +76,7 @@ static double gather_seconds(const tn__plan_case *c, int64_t elements) {
 
 /* Whole gradients are summed over the ranks that share parts, and the parts of these sums over
  * copies; with DDP over all that have copies. */
-static double sum_seconds(const tn__plan_case *c, int64_t elements) {
+static double reduce_seconds(const tn__plan_case *c, int64_t elements) {
     const tn_spread_options *m = &c->o.mesh;
     double bytes = 4 * (double)elements;
     if (!c->stage) { return 2 * message_seconds(c, m->dp * m->cp, m->tp, bytes); }
@@ -89,23 +84,19 @@ static double sum_seconds(const tn__plan_case *c, int64_t elements) {
            2 * message_seconds(c, m->dp, m->tp * m->cp * m->shard, bytes / c->parts);
 }
 
-/* Seconds for which a pass waits: all blocks but one compute, `seconds` each, while `beside` is on
- * its way; nothing hides `alone`. */
-static double pass_waits(const tn__plan_count *n, double seconds, double beside, double alone) {
-    double more = n->blocks > 1 ? n->blocks - 1 : 0;
-    return more * fmax(0, beside - seconds) + alone;
-}
-
-/* In a step of blocks that take so long forward and back. */
+/* Seconds for which a step waits whose blocks take so long forward and back. Messages of all blocks
+ * but one go beside the computing of another. */
 static double data_seconds(const tn__plan_case *c, const tn__plan_count *n, double there,
                            double back) {
     bool gathers = c->stage == 3, scatters = c->stage > 1 && c->o.mesh.pp == 1;
-    double come = n->blocks ? gather_seconds(c, n->block) : 0;
-    double go = n->blocks ? sum_seconds(c, n->block) : 0, again = gathers ? come : 0;
-    double forward = pass_waits(n, there, come, come + gather_seconds(c, n->rest));
-    double backward = pass_waits(n, back, again, 0);
-    double last = pass_waits(n, back, again + go, go + sum_seconds(c, n->rest)); /* sends them */
-    int forwards = gathers ? c->micros : 1, lasts = scatters ? c->micros : 1;
+    int forwards = gathers ? c->micros : 1, lasts = scatters ? c->micros : 1,
+        hidden = n->blocks - 1;
+    if (hidden < 0) { return gather_seconds(c, n->rest) + reduce_seconds(c, n->rest); }
+    double come = gather_seconds(c, n->block), again = gathers ? come : 0;
+    double go = reduce_seconds(c, n->block);
+    double forward = hidden * fmax(0, come - there) + come + gather_seconds(c, n->rest);
+    double backward = hidden * fmax(0, again - back);
+    double last = hidden * fmax(0, again + go - back) + go + reduce_seconds(c, n->rest);
     return forwards * forward + (c->micros - lasts) * backward + lasts * last;
 }
 
@@ -113,11 +104,11 @@ static double data_seconds(const tn__plan_case *c, const tn__plan_count *n, doub
 
 /* The rank of pp with the most to compute, if the top is worth so many blocks. */
 static int slowest_of(const tn__plan_case *c, double top) {
-    int slowest = 0;
-    double most = -1;
+    int slowest = 0, parts = c->model->parts;
+    double most = 0;
     for (int pp = 0; pp < c->o.mesh.pp; pp++) {
-        double work = c->rank[c->model->parts - 1] == pp ? top : 0;
-        for (int i = 1; i < c->model->parts - 1; i++) {
+        double work = c->rank[parts - 1] == pp ? top : 0;
+        for (int i = 1; i < parts - 1; i++) {
             work += c->rank[i] == pp;
         }
         slowest = work > most ? pp : slowest;
@@ -126,38 +117,33 @@ static int slowest_of(const tn__plan_case *c, double top) {
     return slowest;
 }
 
-/* Seconds for which stages wait for each other that all take so long forward and back, of which W
- * for gradients of weights. NaN after raising. */
+/* Seconds for which stages wait for each other that take so long forward and back, of which W for
+ * gradients of weights: the first micro-batch goes through all before the last has work, and as
+ * long at the end. With zero bubble a rank does its W meanwhile. */
 static double bubble_of(const tn__plan_case *c, double there, double back, double W) {
-    if (!c->schedule) { return 0; }
-    int chunks = c->stages / c->o.mesh.pp, apart = c->o.ranks / c->o.mesh.pp;
-    tn_pipe_cost cost = {there / chunks, (back - W) / chunks, W / chunks,
-                         message_seconds(c, 2, apart, 2 * c->x)};
-    tn_pipe_outcome outcome;
-    tn_status status = tn_pipe_simulate(c->schedule, cost, &outcome, NULL);
-    return status == TN_OK ? outcome.seconds - c->micros * (there + back) : NAN;
+    const tn_spread_options *m = &c->o.mesh;
+    double idle = there + back - (m->pipeline.kind == TN_PIPE_ZERO_BUBBLE ? 2 * W : 0);
+    double link = message_seconds(c, 2, c->o.ranks / m->pp, 2 * c->x);
+    return m->pp > 1 ? (m->pp - 1) * (idle * m->pp / c->stages + 2 * link) : 0;
 }
 
 /* A backward is twice the work, and with recompute a forward more; of messages as many, or two. */
-bool tn__plan_time(const tn__plan_case *c, tn_plan *plan) {
-    forward_seconds f = forward_of(c);
+void tn__plan_time(const tn__plan_case *c, tn_plan *plan) {
     int work = c->o.recompute ? 3 : 2, messages = c->o.recompute ? 2 : 1;
-    double there = f.block + f.tensor + f.context, top = f.top + f.top_tensor;
-    double back = work * f.block + messages * (f.tensor + f.context);
+    forward_seconds f = forward_of(c);
+    double there = f.block + f.exchange, back = work * f.block + messages * f.exchange;
+    double top = f.top + f.top_sum;
     int pp = slowest_of(c, 3 * top / (there + back));
-    tn__plan_count n = tn__plan_elements(c, pp, 0, 0);
+    tn__plan_count n = tn__plan_elements(c, pp * (c->o.ranks / c->o.mesh.pp));
     double blocks = n.blocks, tops = c->rank[c->model->parts - 1] == pp;
     plan->compute = c->micros * (blocks * (1 + work) * f.block + tops * 3 * f.top);
-    plan->tensor = c->micros * (blocks * (1 + messages) * f.tensor + tops * 3 * f.top_tensor);
-    plan->context = c->micros * blocks * (1 + messages) * f.context;
+    plan->exchange = c->micros * (blocks * (1 + messages) * f.exchange + tops * 3 * f.top_sum);
     plan->data = data_seconds(c, &n, there, back);
     plan->bubble = bubble_of(c, blocks * there + tops * top, blocks * back + tops * 2 * top,
                              blocks * f.block + tops * f.top);
-    /* reads parameters, gradients and states, writes all but gradients */
-    plan->optimiser = 4 * (3 + 2.0 * c->o.states) * (double)n.stepped / c->o.machine.memory_speed;
-    plan->seconds =
-        plan->compute + plan->tensor + plan->context + plan->data + plan->bubble + plan->optimiser;
-    double needed = 6 * (c->model->shape.layers * block_products(c) + c->model->top.products);
+    /* reads parameters, gradients and two states, writes all but gradients */
+    plan->optimiser = 4 * 7 * (double)n.stepped / c->o.machine.memory_speed;
+    plan->seconds = plan->compute + plan->exchange + plan->data + plan->bubble + plan->optimiser;
+    double needed = 6 * (c->model->shape.layers * block_products(c) + tn__plan_top(c->model));
     plan->utilisation = plan->tokens * needed / (plan->seconds * c->o.machine.flops * c->o.ranks);
-    return !tn__pending();
 }
