@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-static double mib(int64_t bytes) {
+static double in_mib(int64_t bytes) {
     return (double)bytes / (1 << 20);
 }
 
@@ -31,7 +31,7 @@ void tn__cuda_memory_trim(tn__cuda_own *own) {
     (void)cudaGetLastError();
 }
 
-static void count(tn__cuda_own *own, int64_t bytes) {
+static void count_bytes(tn__cuda_own *own, int64_t bytes) {
     int64_t now = atomic_fetch_add(&own->allocated, bytes) + bytes, peak = atomic_load(&own->peak);
     while (now > peak && !atomic_compare_exchange_weak(&own->peak, &peak, now)) {}
 }
@@ -47,7 +47,7 @@ void *tn__cuda_memory_alloc(tn__cuda_own *own, size_t bytes) {
     }
     if (tn__cuda_check(error, "device memory") != TN_OK) { return NULL; }
     atomic_fetch_add(&own->allocations, 1);
-    count(own, (int64_t)bytes);
+    count_bytes(own, (int64_t)bytes);
     return memory;
 }
 
@@ -61,7 +61,7 @@ void tn__cuda_memory_free(tn__cuda_own *own, void *memory, size_t bytes) {
     if (error == cudaErrorInvalidValue) {
         tn__cuda_say_once(&said, "a free of %p, which is not in use on this device", memory);
     } else {
-        count(own, -(int64_t)bytes);
+        count_bytes(own, -(int64_t)bytes);
     }
 }
 
@@ -86,5 +86,6 @@ int tn__cuda_memory_text(tn__cuda_own *own, char *text, size_t size) {
     return snprintf(
         text, size,
         "%.1f MiB in use, peak %.1f; %.1f reserved; the device has %.1f MiB left of %.1f",
-        mib(s.allocated), mib(s.peak), mib(s.reserved), mib((int64_t)idle), mib((int64_t)all));
+        in_mib(s.allocated), in_mib(s.peak), in_mib(s.reserved), in_mib((int64_t)idle),
+        in_mib((int64_t)all));
 }

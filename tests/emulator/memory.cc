@@ -160,7 +160,7 @@ const allocation *allocation_of(const void *address) {
     return &found->second;
 }
 
-static void unmap(const allocation &a) {
+static void unmap_pages(const allocation &a) {
     close_pieces();
 #ifdef TN_FIBRE_ASAN
     if (a.device < 0 ||
@@ -185,7 +185,7 @@ bool release(void *memory, bool of_device) {
         used[found->device] -= found->bytes;
         reserved[found->device] -= found->bytes;
     }
-    unmap(allocation(*found));
+    unmap_pages(allocation(*found));
     return true;
 }
 
@@ -199,7 +199,7 @@ bool release_in_order(void *memory, const std::shared_ptr<stream> &s) {
     leaving[s->device] += found->bytes;
     push(s, [a = *found] {
         leaving[a.device] -= a.bytes;
-        unmap(a);
+        unmap_pages(a);
     });
     if (leaving[s->device] > most_leaving) { run_all(s); }
     return true;
