@@ -28,9 +28,7 @@
     X(scatter_add,          REF) \
     X(random,               OWN) \
     X(dropout,              OWN) \
-    X(adam,                 OWN) \
-    X(sgd,                  OWN) \
-    X(rule,                 REF) \
+    X(step,                 OWN) \
     X(sum_squares,          OWN) \
     X(clip,                 REF) \
     X(conv,                 OWN) \

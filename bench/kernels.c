@@ -263,8 +263,8 @@ static tn_status k_dropout(work *w) {
     return kernels->dropout(ctx, &w->y, &w->x, 0.1, (tn_random_key){1, 2, 3, 0});
 }
 static tn_status k_adam(work *w) {
-    tn_adam_step step = {1e-4, 0.9, 0.999, 1e-8, 0.1, true, 10, 1, NULL};
-    return kernels->adam(ctx, &w->span, 1, &step);
+    tn_step step = {TN_STEP_ADAM, 1e-4, 0.9, 0.999, 1e-8, 1, 0, 0.99999, 1, NULL};
+    return kernels->step(ctx, &w->span, 1, &step);
 }
 static tn_status k_matmul(work *w) {
     return kernels->matmul(ctx, &w->y, &w->x, &w->z, 1, 0);

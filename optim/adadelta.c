@@ -10,12 +10,11 @@
  */
 #include "optim/reference.h"
 
-static tn_status adadelta_kernel(const tn_optim_call *c) {
+static void adadelta_step(const tn_optim_call *c, tn_step *step) {
     const tn_adadelta_options *o = c->options;
-    tn_rule_step step = tn__rule_step(c, TN_STEP_ADADELTA);
-    step.beta2 = o->rho;
-    step.eps = o->eps;
-    return tn__run_rule(c, &step);
+    step->rule = TN_STEP_ADADELTA;
+    step->beta2 = o->rho;
+    step->eps = o->eps;
 }
 
 static void adadelta_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
@@ -42,8 +41,7 @@ static const tn_optim_method adadelta_method = {
     .states = {"square_avg", "acc_delta"},
     .options_size = sizeof(tn_adadelta_options),
     .fields = adadelta_fields,
-    .kernel = adadelta_kernel,
-    .entry = TN_KERNEL(rule),
+    .step = adadelta_step,
     .reference = adadelta_reference,
 };
 

@@ -8,13 +8,12 @@
  */
 #include "optim/reference.h"
 
-static tn_status adagrad_kernel(const tn_optim_call *c) {
+static void adagrad_step(const tn_optim_call *c, tn_step *step) {
     const tn_adagrad_options *o = c->options;
-    tn_rule_step step = tn__rule_step(c, TN_STEP_ADAGRAD);
-    step.lr = c->lr / (1.0 + (double)(c->step - 1) * o->lr_decay);
-    step.eps = o->eps;
-    step.extra = c->step == 1 ? o->initial_accumulator : 0.0;
-    return tn__run_rule(c, &step);
+    step->rule = TN_STEP_ADAGRAD;
+    step->lr = c->lr / (1.0 + (double)(c->step - 1) * o->lr_decay);
+    step->eps = o->eps;
+    step->extra = c->step == 1 ? o->initial_accumulator : 0.0;
 }
 
 static void adagrad_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
@@ -40,8 +39,7 @@ static const tn_optim_method adagrad_method = {
     .states = {"sum"},
     .options_size = sizeof(tn_adagrad_options),
     .fields = adagrad_fields,
-    .kernel = adagrad_kernel,
-    .entry = TN_KERNEL(rule),
+    .step = adagrad_step,
     .reference = adagrad_reference,
 };
 

@@ -20,33 +20,18 @@ typedef struct adam_settings {
     bool decoupled; /* AdamW */
 } adam_settings;
 
-static tn_status adam_kernel(const tn_optim_call *c) {
+static void adam_step(const tn_optim_call *c, tn_step *step) {
     const adam_settings *s = c->options;
-    tn_adam_step step = {.lr = c->lr,
-                         .beta1 = s->o.beta1,
-                         .beta2 = s->o.beta2,
-                         .eps = s->o.eps,
-                         .weight_decay = c->weight_decay,
-                         .decoupled = s->decoupled,
-                         .step = c->step,
-                         .grad_scale = c->grad_scale,
-                         .clip = c->clip};
-    return c->kernels->adam(c->ctx, c->spans, c->count, &step);
-}
-
-static tn_status amsgrad_kernel(const tn_optim_call *c) {
-    const adam_settings *s = c->options;
-    tn_rule_step step = tn__rule_step(c, TN_STEP_AMSGRAD);
-    step.lr = c->lr / tn__unbias(s->o.beta1, c->step);
-    step.beta1 = s->o.beta1;
-    step.beta2 = s->o.beta2;
-    step.eps = s->o.eps;
-    step.extra = 1.0 / sqrt(tn__unbias(s->o.beta2, c->step));
+    step->rule = s->o.amsgrad ? TN_STEP_AMSGRAD : TN_STEP_ADAM;
+    step->lr = c->lr / tn__unbias(s->o.beta1, c->step);
+    step->beta1 = s->o.beta1;
+    step->beta2 = s->o.beta2;
+    step->eps = s->o.eps;
+    step->extra = 1.0 / sqrt(tn__unbias(s->o.beta2, c->step));
     if (s->decoupled) {
-        step.add = 0.0;
-        step.shrink = 1.0 - c->lr * c->weight_decay;
+        step->add = 0.0;
+        step->shrink = 1.0 - c->lr * c->weight_decay;
     }
-    return tn__run_rule(c, &step);
 }
 
 static void adam_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
@@ -78,8 +63,7 @@ static const tn_optim_method adam_method = {
     .states = {"exp_avg", "exp_avg_sq"},
     .options_size = sizeof(adam_settings),
     .fields = adam_fields,
-    .kernel = adam_kernel,
-    .entry = TN_KERNEL(adam),
+    .step = adam_step,
     .reference = adam_reference,
 };
 
@@ -88,8 +72,7 @@ static const tn_optim_method adamw_method = {
     .states = {"exp_avg", "exp_avg_sq"},
     .options_size = sizeof(adam_settings),
     .fields = adam_fields,
-    .kernel = adam_kernel,
-    .entry = TN_KERNEL(adam),
+    .step = adam_step,
     .reference = adam_reference,
 };
 
@@ -99,8 +82,7 @@ static const tn_optim_method adam_amsgrad_method = {
     .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
     .options_size = sizeof(adam_settings),
     .fields = adam_fields,
-    .kernel = amsgrad_kernel,
-    .entry = TN_KERNEL(rule),
+    .step = adam_step,
     .reference = adam_reference,
 };
 
@@ -109,8 +91,7 @@ static const tn_optim_method adamw_amsgrad_method = {
     .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
     .options_size = sizeof(adam_settings),
     .fields = adam_fields,
-    .kernel = amsgrad_kernel,
-    .entry = TN_KERNEL(rule),
+    .step = adam_step,
     .reference = adam_reference,
 };
 

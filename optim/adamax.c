@@ -10,14 +10,13 @@
  */
 #include "optim/reference.h"
 
-static tn_status adamax_kernel(const tn_optim_call *c) {
+static void adamax_step(const tn_optim_call *c, tn_step *step) {
     const tn_adamax_options *o = c->options;
-    tn_rule_step step = tn__rule_step(c, TN_STEP_ADAMAX);
-    step.lr = c->lr / tn__unbias(o->beta1, c->step);
-    step.beta1 = o->beta1;
-    step.beta2 = o->beta2;
-    step.eps = o->eps;
-    return tn__run_rule(c, &step);
+    step->rule = TN_STEP_ADAMAX;
+    step->lr = c->lr / tn__unbias(o->beta1, c->step);
+    step->beta1 = o->beta1;
+    step->beta2 = o->beta2;
+    step->eps = o->eps;
 }
 
 static void adamax_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
@@ -44,8 +43,7 @@ static const tn_optim_method adamax_method = {
     .states = {"exp_avg", "exp_inf"},
     .options_size = sizeof(tn_adamax_options),
     .fields = adamax_fields,
-    .kernel = adamax_kernel,
-    .entry = TN_KERNEL(rule),
+    .step = adamax_step,
     .reference = adamax_reference,
 };
 

@@ -252,7 +252,7 @@ static bool stays_there(const tn_optim *opt, tn_device *device) {
         }
         all = !g.parts && (!g.here || (is_on(&g, *device) && !tn_is_inert(g.here)));
     }
-    return any && all && tn__optim_has_kernel(opt->method, *device);
+    return any && all && opt->method->step;
 }
 
 /* The norm and the factor of the gradients on the device; inert after raising. */

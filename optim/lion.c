@@ -8,14 +8,13 @@
  */
 #include "optim/reference.h"
 
-static tn_status lion_kernel(const tn_optim_call *c) {
+static void lion_step(const tn_optim_call *c, tn_step *step) {
     const tn_lion_options *o = c->options;
-    tn_rule_step step = tn__rule_step(c, TN_STEP_LION);
-    step.beta1 = o->beta1;
-    step.beta2 = o->beta2;
-    step.add = 0.0;
-    step.shrink = 1.0 - c->lr * c->weight_decay;
-    return tn__run_rule(c, &step);
+    step->rule = TN_STEP_LION;
+    step->beta1 = o->beta1;
+    step->beta2 = o->beta2;
+    step->add = 0.0;
+    step->shrink = 1.0 - c->lr * c->weight_decay;
 }
 
 static void lion_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
@@ -38,8 +37,7 @@ static const tn_optim_method lion_method = {
     .states = {"exp_avg"},
     .options_size = sizeof(tn_lion_options),
     .fields = lion_fields,
-    .kernel = lion_kernel,
-    .entry = TN_KERNEL(rule),
+    .step = lion_step,
     .reference = lion_reference,
 };
 

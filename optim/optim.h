@@ -109,9 +109,6 @@ static inline bool tn__not_negative(double x) {
 /* The norm of all gradients that the next step of opt reads, over all ranks. NaN after raising. */
 double tn__optim_norm(tn_optim *opt, const char *operation);
 
-/* Whether parameters on this device are stepped by the method's kernel. */
-bool tn__optim_has_kernel(const tn_optim_method *method, tn_device device);
-
 /* The next step reads each gradient times `scale`, and by no other factor. */
 static inline void tn__optim_scale(tn_optim *opt, double scale) {
     opt->grad_scale = scale;

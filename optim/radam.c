@@ -21,15 +21,14 @@ static double rectified_by(const tn_radam_options *o, int64_t t) {
     return rho > 5.0 ? sqrt(r * unbias) : 0.0;
 }
 
-static tn_status radam_kernel(const tn_optim_call *c) {
+static void radam_step(const tn_optim_call *c, tn_step *step) {
     const tn_radam_options *o = c->options;
-    tn_rule_step step = tn__rule_step(c, TN_STEP_RADAM);
-    step.lr = c->lr / tn__unbias(o->beta1, c->step);
-    step.beta1 = o->beta1;
-    step.beta2 = o->beta2;
-    step.eps = o->eps;
-    step.extra = rectified_by(o, c->step);
-    return tn__run_rule(c, &step);
+    step->rule = TN_STEP_RADAM;
+    step->lr = c->lr / tn__unbias(o->beta1, c->step);
+    step->beta1 = o->beta1;
+    step->beta2 = o->beta2;
+    step->eps = o->eps;
+    step->extra = rectified_by(o, c->step);
 }
 
 static void radam_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
@@ -58,8 +57,7 @@ static const tn_optim_method radam_method = {
     .states = {"exp_avg", "exp_avg_sq"},
     .options_size = sizeof(tn_radam_options),
     .fields = radam_fields,
-    .kernel = radam_kernel,
-    .entry = TN_KERNEL(rule),
+    .step = radam_step,
     .reference = radam_reference,
 };
 

@@ -1,5 +1,5 @@
-/* Building blocks of the optimisers: of their reference steps (decay, moving averages), of kernels
- * by a rule, and of checks of options. */
+/* Building blocks of the optimisers: of their reference steps (decay, moving averages), and of
+ * checks of options. */
 #ifndef TERN_OPTIM_REFERENCE_H
 #define TERN_OPTIM_REFERENCE_H
 
@@ -31,20 +31,6 @@ static inline double tn__unbias(double beta, int64_t t) {
 /* m / (sqrt(v) + eps) */
 static inline tn_tensor *tn__over_root(tn_tensor *m, tn_tensor *v, double eps) {
     return tn_div(m, tn_add_scalar(tn_sqrt(v), eps));
-}
-
-/* The step of a rule, whose weight decay is a gradient. The method sets what else its formula has.
- */
-static inline tn_rule_step tn__rule_step(const tn_optim_call *c, tn_step_rule rule) {
-    return (tn_rule_step){.rule = rule,
-                          .lr = c->lr,
-                          .add = c->weight_decay,
-                          .shrink = 1.0,
-                          .grad_scale = c->grad_scale,
-                          .clip = c->clip};
-}
-static inline tn_status tn__run_rule(const tn_optim_call *c, const tn_rule_step *step) {
-    return c->kernels->rule(c->ctx, c->spans, c->count, step);
 }
 
 /* Ranges of option fields (tn_field.least, .most). */

@@ -12,13 +12,13 @@
  */
 #include "optim/reference.h"
 
-static tn_status rmsprop_kernel(const tn_optim_call *c) {
+static void rmsprop_step(const tn_optim_call *c, tn_step *step) {
     const tn_rmsprop_options *o = c->options;
-    tn_rule_step step = tn__rule_step(c, TN_STEP_RMSPROP);
-    step.beta2 = o->alpha;
-    step.eps = o->eps;
-    step.extra = o->momentum;
-    return tn__run_rule(c, &step);
+    step->rule = TN_STEP_RMSPROP;
+    step->beta1 = o->centered ? o->alpha : 1.0; /* else no mean is subtracted */
+    step->beta2 = o->alpha;
+    step->eps = o->eps;
+    step->extra = o->momentum;
 }
 
 static void rmsprop_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
@@ -59,8 +59,7 @@ static const tn_optim_method rmsprop_method = {
     .options_size = sizeof(tn_rmsprop_options),
     .state_kind = rmsprop_state,
     .fields = rmsprop_fields,
-    .kernel = rmsprop_kernel,
-    .entry = TN_KERNEL(rule),
+    .step = rmsprop_step,
     .reference = rmsprop_reference,
 };
 

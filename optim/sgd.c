@@ -17,17 +17,12 @@ static tn_state_kind sgd_state(const void *options, int i, const tn_entry *entry
     return o->momentum != 0.0 ? TN_STATE_LIKE_PARAM : TN_STATE_NONE;
 }
 
-static tn_status sgd_kernel(const tn_optim_call *c) {
+static void sgd_step(const tn_optim_call *c, tn_step *step) {
     const tn_sgd_options *o = c->options;
-    tn_sgd_step step = {.lr = c->lr,
-                        .momentum = o->momentum,
-                        .dampening = o->dampening,
-                        .weight_decay = c->weight_decay,
-                        .nesterov = o->nesterov,
-                        .first = c->step == 1,
-                        .grad_scale = c->grad_scale,
-                        .clip = c->clip};
-    return c->kernels->sgd(c->ctx, c->spans, c->count, &step);
+    step->rule = o->momentum != 0.0 ? TN_STEP_MOMENTUM : TN_STEP_SGD;
+    step->beta1 = o->momentum;
+    step->beta2 = c->step == 1 ? 0.0 : o->dampening;
+    step->extra = o->nesterov ? o->momentum : 0.0;
 }
 
 static void sgd_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
@@ -68,8 +63,7 @@ static const tn_optim_method sgd_method = {
     .state_kind = sgd_state,
     .check = sgd_check,
     .fields = sgd_fields,
-    .kernel = sgd_kernel,
-    .entry = TN_KERNEL(sgd),
+    .step = sgd_step,
     .reference = sgd_reference,
 };
 

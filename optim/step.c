@@ -123,37 +123,21 @@ static tn_optim_span item_span(tn__item *item) {
 /* The call for this parameter and all that step like it. */
 static tn_optim_call call_like(const tn_optim *opt, const tn__item *like) {
     const tn_optim_group_options *group = opt->groups[like->group];
-    tn_device device = like->param->storage->device;
     return (tn_optim_call){
         .options = opt->options,
         .lr = opt->lr * group->lr_scale,
         .weight_decay = group->weight_decay,
         .grad_scale = opt->grad_scale,
-        .clip = opt->clip ? (const double *)tn__address(opt->clip) + 1 : NULL,
         .step = like->count,
-        .kernels = tn_backend_of(device),
-        .ctx = tn_context_of(device),
-        .spans = opt->spans,
         .entry = &like->entry,
     };
 }
 
-bool tn__optim_has_kernel(const tn_optim_method *method, tn_device device) {
-    void (*entry)(void) = NULL;
-    /* On a CPU the rules' references round as they always have, and a launch costs nothing. */
-    bool there = device.kind != TN_CPU || method->entry != TN_KERNEL(rule);
-    if (method->kernel && method->entry && there) {
-        memcpy(&entry, (const char *)tn_backend_of(device) + method->entry, sizeof entry);
-    }
-    return entry != NULL;
-}
-
 /* For the profiler: parameters, states and master copies are read and written. */
-static bool profile_step(tn__span *span, const tn_optim *opt, const tn__item *like,
-                         const tn_optim_call *call) {
+static bool profile_step(tn__span *span, const tn_optim *opt, const tn__item *like, int spans) {
     double bytes = 0, count = 0;
-    for (int i = 0; i < call->count; i++) {
-        const tn_optim_span *s = &call->spans[i];
+    for (int i = 0; i < spans; i++) {
+        const tn_optim_span *s = &opt->spans[i];
         size_t state = s->param_dtype == TN_F64 ? sizeof(double) : sizeof(float);
         size_t each = 2 * tn_dtype_size(s->param_dtype) + tn_dtype_size(s->grad_dtype) +
                       (s->master ? 2 * sizeof(float) : 0);
@@ -168,15 +152,25 @@ static bool profile_step(tn__span *span, const tn_optim *opt, const tn__item *li
     return true;
 }
 
-static tn_status run_kernel(const tn_optim *opt, const tn__item *like, const tn_optim_call *call) {
+/* One call of the kernel for the first `spans` of opt->spans. */
+static tn_status run_kernel(const tn_optim *opt, const tn__item *like, const tn_optim_call *call,
+                            int spans) {
+    tn_device device = like->param->storage->device;
+    const tn_backend *kernels = tn_backend_of(device);
+    tn_step step = {.lr = call->lr,
+                    .add = call->weight_decay,
+                    .shrink = 1.0,
+                    .grad_scale = call->grad_scale,
+                    .clip = opt->clip ? (const double *)tn__address(opt->clip) + 1 : NULL};
+    opt->method->step(call, &step);
     tn__span span;
-    bool seen = tn__profiled() && profile_step(&span, opt, like, call);
-    tn_status status = opt->method->kernel(call);
-    if (seen) { tn__profile_end(&span, like->param->storage->device); }
+    bool seen = tn__profiled() && profile_step(&span, opt, like, spans);
+    tn_status status = kernels->step(tn_context_of(device), opt->spans, spans, &step);
+    if (seen) { tn__profile_end(&span, device); }
     if (status != TN_OK) {
         tn__raise(status, "optim_step",
-                  "the %s kernel for %s failed with %s (first parameter: %s, %s)",
-                  call->kernels->name, opt->method->name, tn_status_name(status), like->entry.path,
+                  "the %s kernel for %s failed with %s (first parameter: %s, %s)", kernels->name,
+                  opt->method->name, tn_status_name(status), like->entry.path,
                   tn_dtype_name(like->param->dtype));
     }
     return status;
@@ -222,18 +216,19 @@ static void note_step(tn__item *item) {
 static tn_status step_alike(tn_optim *opt, tn__item *first) {
     tn__item *end = opt->items + opt->item_count;
     tn_optim_call call = call_like(opt, first);
-    if (!tn__optim_has_kernel(opt->method, first->param->storage->device)) {
+    if (!opt->method->step) {
         tn_status done = run_reference(opt, first, &call);
         if (done == TN_OK) { note_step(first); }
         return done;
     }
+    int spans = 0;
     for (tn__item *item = first; item < end; item++) {
         /* A rank may have no element of a parameter; its count of steps is that of the others. */
         if (!item->done && items_alike(first, item) && tn_count(item->param) > 0) {
-            opt->spans[call.count++] = item_span(item);
+            opt->spans[spans++] = item_span(item);
         }
     }
-    tn_status status = call.count > 0 ? run_kernel(opt, first, &call) : TN_OK;
+    tn_status status = spans > 0 ? run_kernel(opt, first, &call, spans) : TN_OK;
     for (tn__item *item = first; status == TN_OK && item < end; item++) {
         if (!item->done && items_alike(first, item)) { note_step(item); }
     }

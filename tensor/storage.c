@@ -15,7 +15,7 @@ static inline const tn_device_table *table_of(tn_device device) {
 /* Bytes on a device; NULL for 0 bytes, and after raising TN_ENOMEM. */
 static void *alloc_bytes(size_t bytes, tn_device device, const char *operation) {
     const tn_device_table *table = table_of(device);
-    void *data = table ? table->alloc(device.index, bytes, "tensors") : tn__alloc(bytes);
+    void *data = table ? table->alloc(device.index, bytes) : tn__alloc(bytes);
     if (data || bytes == 0) { return data; }
     if (table) {
         char text[512];

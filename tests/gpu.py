@@ -161,7 +161,7 @@ def sanitize(job):
     tool, program, build = job
     name = os.path.basename(program)
     kernels = "kernels" in name
-    settings = dict(os.environ, TERN_CUDA_CACHE="0", TERN_CUDNN="off", TERN_ROOT=ROOT, TERN_OP_CHECK="brief", TERN_TF32="0")
+    settings = dict(os.environ, TERN_CUDNN="off", TERN_ROOT=ROOT, TERN_OP_CHECK="brief", TERN_TF32="0")
     settings.update({"TERN_TEST_CUDA": "device"} if kernels else {"TERN_TEST_DEVICE": "cuda", "TERN_SYNC": "1"})  # as tests/meson.build
     if deadline - time.monotonic() < 5:
         return [tool, name, STOPPED, "not begun"]

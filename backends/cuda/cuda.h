@@ -3,7 +3,7 @@
  *     device.c      the table that the core sees, devices, contexts
  *     transfer.c    copies, events, pinned memory
  *     failure.c     reasons, and asynchronous errors
- *     allocator.c   device memory: a caching allocator over any source of segments
+ *     memory.c      device memory, from the runtime's pools
  *     table.c       the kernels as a tn_backend
  *     choices.c     decisions that a GPU makes, in one table
  *     *.cu          our kernels: kernel.h lists what they may use
@@ -42,9 +42,8 @@ typedef struct tn__cuda_device {
     cudaStream_t compute;  /* where every thread's kernels go */
     tn__cuda_fault *fault; /* the host's address */
     tn__cuda_fault *fault_on_device;
-    struct tn__cuda_pool *pool; /* allocator.h */
-    void *gemm;                 /* gemm.c: handle, plans, workspace; made when first needed */
-    void *dnn;                  /* dnn.c: the same for cuDNN */
+    void *gemm; /* gemm.c: handle, plans, workspace; made when first needed */
+    void *dnn;  /* dnn.c: the same for cuDNN */
 } tn__cuda_device;
 
 static inline tn__cuda_device *tn__cuda_device_of(const tn_context *ctx) {

@@ -10,7 +10,6 @@
  */
 #include "backends/cuda/device.h"
 
-#include "backends/cuda/allocator.h"
 #include "backends/cuda/dnn.h"
 #include "backends/cuda/libraries.h"
 
@@ -19,17 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef TN_DEBUG_TENSORS
-enum { DEBUG_BUILD = 1 };
-#else
-enum { DEBUG_BUILD = 0 };
-#endif
-
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static tn_device_table table;
 static char table_why[TN_DEVICE_WHY];
-/* TERN_CUDA_CACHE=0: direct; TERN_CUDA_GUARD=1, or a debug build: guarded. */
-static tn__cuda_pool_kind pool_kind;
 static atomic_bool forked;
 
 static tn__cuda_own devices[TN__CUDA_DEVICES];
@@ -58,42 +49,6 @@ int tn__cuda_enter(int index) {
 void tn__cuda_leave(int previous) {
     int now = previous;
     if (cudaGetDevice(&now) == cudaSuccess && previous != now) { (void)cudaSetDevice(previous); }
-}
-
-/* ---- Memory, as the pool's source ------------------------------------------------------------ */
-
-static void *segment_alloc(void *user, size_t bytes) {
-    const tn__cuda_device *device = user;
-    int previous = tn__cuda_enter(device->index);
-    void *memory = NULL;
-    tn_status status = tn__cuda_check(cudaMalloc(&memory, bytes), "device memory");
-    tn__cuda_leave(previous);
-    return status == TN_OK ? memory : NULL;
-}
-
-static void segment_free(void *user, void *memory, size_t bytes) {
-    const tn__cuda_device *device = user;
-    (void)cudaStreamSynchronize(device->compute);
-    (void)cudaFree(memory);
-    (void)cudaGetLastError();
-}
-
-static bool segment_read(void *user, void *to, const void *from, size_t bytes) {
-    const tn__cuda_device *device = user;
-    int previous = tn__cuda_enter(device->index);
-    bool done =
-        cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, device->compute) == cudaSuccess &&
-        cudaStreamSynchronize(device->compute) == cudaSuccess;
-    tn__cuda_leave(previous);
-    return done;
-}
-
-static bool segment_fill(void *user, void *to, int byte, size_t bytes) {
-    const tn__cuda_device *device = user;
-    int previous = tn__cuda_enter(device->index);
-    bool done = cudaMemsetAsync(to, byte, bytes, device->compute) == cudaSuccess;
-    tn__cuda_leave(previous);
-    return done;
 }
 
 /* ---- Devices --------------------------------------------------------------------------------- */
@@ -129,13 +84,6 @@ static tn_status make_fault(tn__cuda_device *d) {
     return tn__cuda_check(error, "the device's fault cell");
 }
 
-static tn_status make_pool(tn__cuda_device *d) {
-    const tn__cuda_source source = {d, segment_alloc, segment_free, segment_read, segment_fill};
-    d->pool = tn__cuda_pool_new(&source, pool_kind);
-    if (!d->pool) { tn__cuda_note("no memory on the host for the device's pool"); }
-    return d->pool ? TN_OK : TN_ENOMEM;
-}
-
 /* Under the lock. What was made before a failure is kept for the next try. */
 static tn_status device_make(tn__cuda_own *own, int index) {
     tn__cuda_device *d = &own->base;
@@ -149,7 +97,7 @@ static tn_status device_make(tn__cuda_own *own, int index) {
         cudaFreeHost(d->fault);
         status = make_fault(d);
     }
-    return status == TN_OK && !d->pool ? make_pool(d) : status;
+    return status == TN_OK ? tn__cuda_memory_begin(own) : status;
 }
 
 tn__cuda_device *tn__cuda_device_at(int index) {
@@ -176,11 +124,11 @@ tn__cuda_device *tn__cuda_device_at(int index) {
     return &own->base;
 }
 
-/* The pool of a device that has one already: statistics do not set up a device. */
-static tn__cuda_pool *pool_at(int index) {
+/* A device that is set up already; NULL: none. Statistics do not set up a device. */
+static tn__cuda_own *ready_at(int index) {
     bool there = index >= 0 && index < table.count && !tn__cuda_forked() &&
                  atomic_load_explicit(&devices[index].ready, memory_order_acquire);
-    return there ? devices[index].base.pool : NULL;
+    return there ? &devices[index] : NULL;
 }
 
 static tn_status device_describe(int index, tn_device_info *info) {
@@ -203,26 +151,13 @@ static tn_status device_describe(int index, tn_device_info *info) {
 
 /* ---- Contexts -------------------------------------------------------------------------------- */
 
-static void *context_workspace(tn_context *ctx, size_t bytes) {
-    const tn__cuda_device *d = tn__cuda_device_of(ctx);
-    return d->pool ? tn__cuda_pool_take(d->pool, bytes, "scratch") : NULL;
-}
-
-/* Keeps the report of an invalid free for the next wait, since a free cannot report it. */
-static void give_back(tn__cuda_own *own, void *memory, size_t bytes) {
-    char why[256];
-    if (!tn__cuda_pool_give(own->base.pool, memory, bytes, why, sizeof(why))) {
-        pthread_mutex_lock(&own->lock);
-        if (!own->damaged) {
-            memcpy(own->damage, why, sizeof(why));
-            __atomic_store_n(&own->damaged, true, __ATOMIC_RELEASE);
-        }
-        pthread_mutex_unlock(&own->lock);
-    }
+static void *workspace_alloc(tn_context *ctx, size_t bytes) {
+    tn__cuda_own *own = ready_at(ctx->device.index);
+    return own ? tn__cuda_memory_alloc(own, bytes) : NULL;
 }
 
 static void workspace_free(tn_context *ctx, void *memory, size_t bytes) {
-    give_back(ctx->own, memory, bytes);
+    tn__cuda_memory_free(ctx->own, memory, bytes);
 }
 
 tn_context *tn__cuda_context(int index) {
@@ -231,7 +166,7 @@ tn_context *tn__cuda_context(int index) {
     if (!ctx->own) {
         *ctx = (tn_context){.device = {TN_CUDA, index},
                             .deterministic = true,
-                            .workspace = context_workspace,
+                            .workspace = workspace_alloc,
                             .workspace_free = workspace_free,
                             .own = &devices[index]};
     }
@@ -247,49 +182,36 @@ static tn_context *device_context(int index) {
 
 /* ---- The rest of the table ------------------------------------------------------------------- */
 
-static void *memory_alloc(int index, size_t bytes, const char *tag) {
-    const tn__cuda_device *d = tn__cuda_device_at(index);
-    return d ? tn__cuda_pool_take(d->pool, bytes, tag) : NULL;
+static void *memory_alloc(int index, size_t bytes) {
+    return tn__cuda_device_at(index) ? tn__cuda_memory_alloc(&devices[index], bytes) : NULL;
 }
 
 static void memory_free(int index, void *memory, size_t bytes) {
-    if (memory && pool_at(index)) { give_back(&devices[index], memory, bytes); }
+    tn__cuda_own *own = ready_at(index);
+    if (own) { tn__cuda_memory_free(own, memory, bytes); }
 }
 
 static tn_memory_stats memory_stats(int index) {
-    tn__cuda_pool *pool = pool_at(index);
-    return pool ? tn__cuda_pool_stats(pool) : (tn_memory_stats){.allocated = 0};
+    tn__cuda_own *own = ready_at(index);
+    return own ? tn__cuda_memory_stats(own) : (tn_memory_stats){.allocated = 0};
 }
 
 static void memory_reset_peak(int index) {
-    tn__cuda_pool *pool = pool_at(index);
-    if (pool) { tn__cuda_pool_reset_peak(pool); }
+    tn__cuda_own *own = ready_at(index);
+    if (own) { atomic_store(&own->peak, atomic_load(&own->allocated)); }
 }
 
 static void memory_trim(int index) {
-    tn__cuda_pool *pool = pool_at(index);
-    if (pool) {
-        tn__cuda_pool_trim(pool);
+    tn__cuda_own *own = ready_at(index);
+    if (own) {
+        tn__cuda_memory_trim(own);
         tn__cuda_host_trim();
     }
 }
 
 static int memory_text(int index, char *text, size_t size) {
-    if (!pool_at(index) && !tn__cuda_device_at(index)) {
-        return snprintf(text, size, "%s", tn__cuda_reason());
-    }
-    size_t idle = 0, all = 0;
-    int previous = tn__cuda_enter(index);
-    tn_status status = tn__cuda_check(cudaMemGetInfo(&idle, &all), "the device's memory");
-    tn__cuda_leave(previous);
-    if (status != TN_OK) { /* for example, the device has failed */
-        return snprintf(text, size, "%s", tn__cuda_reason());
-    }
-    int length = tn__cuda_pool_text(pool_at(index), text, size);
-    size_t used = (size_t)length < size ? (size_t)length : size;
-    return length + snprintf(size ? text + used : NULL, size - used,
-                             "; the device has %.1f MiB left of %.1f", (double)idle / (1 << 20),
-                             (double)all / (1 << 20));
+    return tn__cuda_device_at(index) ? tn__cuda_memory_text(&devices[index], text, size)
+                                     : snprintf(text, size, "%s", tn__cuda_reason());
 }
 
 static tn_status device_synchronize(int index) {
@@ -356,15 +278,7 @@ static int count_devices(void) {
     return count < TN__CUDA_DEVICES ? count : TN__CUDA_DEVICES;
 }
 
-static bool is_set(const char *variable, const char *to) {
-    const char *value = getenv(variable);
-    return value && strcmp(value, to) == 0;
-}
-
 static void fill_table(void) {
-    pool_kind = is_set("TERN_CUDA_CACHE", "0")                  ? TN__CUDA_DIRECT
-                : DEBUG_BUILD || is_set("TERN_CUDA_GUARD", "1") ? TN__CUDA_GUARDED
-                                                                : TN__CUDA_CACHING;
     tn__cuda_failure_begin();
     for (int i = 0; i < TN__CUDA_DEVICES; i++) {
         pthread_mutex_init(&devices[i].lock, NULL);

@@ -32,10 +32,11 @@ typedef struct tn__cuda_own {
     _Atomic(const char *) kernel[TN__CUDA_NAMES]; /* the last ones launched, in a ring */
     atomic_uint launches;
 
-    pthread_mutex_t lock; /* guards the fields up to the stages */
+    cudaMemPool_t pool;                                /* the device's default one */
+    atomic_int_least64_t allocated, peak, allocations; /* as tn_memory_stats counts them */
+
+    pthread_mutex_t lock; /* guards the idle marks, and the fault cell while it is read */
     tn__cuda_idle_mark *idle_marks;
-    bool damaged; /* a block was freed wrongly or overrun: the next wait reports `damage` */
-    char damage[256];
 
     pthread_mutex_t stage_lock;
     tn__cuda_stage stage[TN__CUDA_STAGES];
@@ -61,6 +62,15 @@ void tn__cuda_failure_begin(void);                   /* reads TERN_SYNC */
 tn_status tn__cuda_settle(tn__cuda_own *own, const char *what);
 /* Whether tn__cuda_settle has something to report; does not wait. */
 bool tn__cuda_unsettled(tn__cuda_own *own);
+
+/* memory.c: of a device that is set up. The first one makes it so far. */
+tn_status tn__cuda_memory_begin(tn__cuda_own *own);
+void *tn__cuda_memory_alloc(tn__cuda_own *own,
+                            size_t bytes); /* NULL after a note, or for 0 bytes */
+void tn__cuda_memory_free(tn__cuda_own *own, void *memory, size_t bytes);
+void tn__cuda_memory_trim(tn__cuda_own *own);
+tn_memory_stats tn__cuda_memory_stats(tn__cuda_own *own);
+int tn__cuda_memory_text(tn__cuda_own *own, char *text, size_t size);
 
 /* transfer.c: the entries of the device table. */
 void *tn__cuda_host_alloc(size_t bytes);

@@ -119,8 +119,7 @@ tn_status tn__cuda_check(cudaError_t error, const char *what) {
 }
 
 bool tn__cuda_unsettled(tn__cuda_own *own) {
-    return __atomic_load_n(&own->base.fault->raised, __ATOMIC_ACQUIRE) != 0 ||
-           __atomic_load_n(&own->damaged, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&own->base.fault->raised, __ATOMIC_ACQUIRE) != 0;
 }
 
 /* Takes the fault out of its cell. The stream has finished, so no kernel is writing to it. */
@@ -135,32 +134,19 @@ static bool take_fault(tn__cuda_own *own, tn__cuda_fault *fault) {
     return fault->raised != 0;
 }
 
-static bool take_damage(tn__cuda_own *own) {
-    pthread_mutex_lock(&own->lock);
-    bool damaged = own->damaged;
-    if (damaged) {
-        tn__cuda_note("the device's memory was damaged: %s", own->damage);
-        __atomic_store_n(&own->damaged, false, __ATOMIC_RELEASE);
-    }
-    pthread_mutex_unlock(&own->lock);
-    return damaged;
-}
-
 tn_status tn__cuda_settle(tn__cuda_own *own, const char *what) {
     tn_status status = tn__cuda_check(cudaStreamSynchronize(own->base.compute), what);
     if (status != TN_OK || !tn__cuda_unsettled(own)) { return status; }
     tn__cuda_fault fault;
-    if (take_fault(own, &fault)) {
-        tn_context *ctx = tn__cuda_context(own->base.index);
-        ctx->bad_position = fault.position;
-        ctx->bad_value = fault.value;
-        char late[640] = "";
-        if (!wait_always) { late_text(own, late, sizeof(late)); }
-        tn__cuda_note("index %lld at position %lld is out of range%s", fault.value, fault.position,
-                      late);
-        return TN_EINDEX;
-    }
-    return take_damage(own) ? TN_EDEVICE : TN_OK;
+    if (!take_fault(own, &fault)) { return TN_OK; }
+    tn_context *ctx = tn__cuda_context(own->base.index);
+    ctx->bad_position = fault.position;
+    ctx->bad_value = fault.value;
+    char late[640] = "";
+    if (!wait_always) { late_text(own, late, sizeof(late)); }
+    tn__cuda_note("index %lld at position %lld is out of range%s", fault.value, fault.position,
+                  late);
+    return TN_EINDEX;
 }
 
 tn_status tn__cuda_launched(tn_context *ctx, const char *kernel) {

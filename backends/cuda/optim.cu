@@ -7,6 +7,7 @@
  */
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
+#include "backends/steps.h"
 
 enum { PIECE = 8192, THREADS = 256, V = 4 };
 
@@ -122,89 +123,33 @@ static __device__ __forceinline__ void write_values(void *data, tn_dtype dtype, 
 
 /* ---- The steps ------------------------------------------------------------------------------- */
 
-/* The factors of a step, rounded once. A step changes the parameter x and its states, of which it
- * has STATES at most; g is the gradient, and `scale` its factor. */
-template <typename C> struct adam {
-    C beta1, beta2, rest1, rest2, eps, decay, add, size, root;
-    static const int STATES = 2;
-
-    __device__ void operator()(C &x, C g, C scale, C &m, C &v, C &, const step_span &) const {
-        g = g * scale + add * x;
-        m = beta1 * m + rest1 * g;
-        v = beta2 * v + rest2 * (g * g);
-        x = x * decay - size * m / (tn__sqrt(v) * root + eps);
-    }
+template <typename C> struct factors_of;
+template <> struct factors_of<float> {
+    typedef tn__step_factors_float type;
+    static type get(const tn_step *s) { return tn__step_factors_of_float(s); }
+};
+template <> struct factors_of<double> {
+    typedef tn__step_factors_double type;
+    static type get(const tn_step *s) { return tn__step_factors_of_double(s); }
 };
 
-template <typename C> struct sgd {
-    C lr, keep, add, decay, ahead, now;
-    bool first; /* sets the buffer, which may hold anything before */
-    static const int STATES = 1;
+/* Each rule's formula, and the number of its states. */
+#define STEP_MATH(name) tn__##name
+#define RULE(code, name, states, ...)                                       \
+    template <typename C> struct name##_rule {                              \
+        static const int STATES = states;                                   \
+        static __device__ void run(C &x, C g, C &a, C &b, C &c,             \
+                                   const typename factors_of<C>::type &k) { \
+            __VA_ARGS__;                                                    \
+        }                                                                   \
+    };
+TN_STEP_FORMULAS(RULE, STEP_MATH)
+#undef RULE
 
-    __device__ void operator()(C &x, C g, C scale, C &m, C &, C &, const step_span &span) const {
-        g = g * scale + decay * x;
-        m = first ? g : keep * m + add * g;
-        x -= lr * (span.state[0] ? now * g + ahead * m : g);
-    }
-};
-
-/* The factors of tn_step_rule's formulas. */
-template <typename C> struct rule_factors {
-    C lr, beta1, beta2, rest1, rest2, eps, extra, add, shrink;
-};
-
-template <typename C, tn_step_rule RULE> struct rule_step : rule_factors<C> {
-    static const int STATES = RULE == TN_STEP_AMSGRAD || RULE == TN_STEP_RMSPROP ? 3
-                              : RULE == TN_STEP_ADAGRAD || RULE == TN_STEP_LION  ? 1
-                                                                                 : 2;
-    explicit rule_step(const rule_factors<C> &f) : rule_factors<C>(f) {}
-
-    __device__ C mean(C old, C g) const { return this->beta1 * old + this->rest1 * g; }
-    __device__ C square(C old, C g) const { return this->beta2 * old + this->rest2 * (g * g); }
-
-    __device__ void operator()(C &x, C g, C scale, C &a, C &b, C &c, const step_span &span) const {
-        const C lr = this->lr, eps = this->eps, extra = this->extra;
-        g = g * scale + this->add * x;
-        x *= this->shrink;
-        if (RULE == TN_STEP_AMSGRAD) {
-            a = mean(a, g);
-            b = square(b, g);
-            c = tn__top(c, b);
-            x -= lr * a / (tn__sqrt(c) * extra + eps);
-        } else if (RULE == TN_STEP_RMSPROP) {
-            a = square(a, g);
-            c = this->beta2 * c + this->rest2 * g;
-            C d = g / (tn__sqrt(span.state[2] ? a - c * c : a) + eps);
-            b = extra * b + d;
-            x -= lr * (span.state[1] ? b : d);
-        } else if (RULE == TN_STEP_ADAGRAD) {
-            a = a + g * g + extra;
-            x -= lr * g / (tn__sqrt(a) + eps);
-        } else if (RULE == TN_STEP_ADADELTA) {
-            a = square(a, g);
-            C d = g * (tn__sqrt(b + eps) / tn__sqrt(a + eps));
-            b = square(b, d);
-            x -= lr * d;
-        } else if (RULE == TN_STEP_ADAMAX) {
-            a = mean(a, g);
-            C old = this->beta2 * b, now = (g < 0 ? -g : g) + eps;
-            b = old > now ? old : now;
-            x -= lr * a / b;
-        } else if (RULE == TN_STEP_RADAM) {
-            a = mean(a, g);
-            b = square(b, g);
-            x -= lr * (extra > 0 ? extra * a / (tn__sqrt(b) + eps) : a);
-        } else {
-            C m = mean(a, g);
-            a = this->beta2 * a + this->rest2 * g;
-            x -= lr * (C)((m > 0) - (m < 0));
-        }
-    }
-};
-
-template <typename C, typename S>
+template <typename C, template <typename> class RULE>
 __global__ void __launch_bounds__(THREADS)
-    step_kernel(span_list list, S step, double grad_scale, const double *clip) {
+    step_kernel(span_list list, typename factors_of<C>::type k, double grad_scale,
+                const double *clip) {
     const tn_dtype wide = sizeof(C) == 8 ? TN_F64 : TN_F32;
     int block = blockIdx.x, at_span = list.of_block(block);
     const step_span &span = list.span[at_span];
@@ -222,15 +167,17 @@ __global__ void __launch_bounds__(THREADS)
             read_values(x, span.param, param_dtype, at, n);
         }
         TN_UNROLL
-        for (int i = 0; i < S::STATES; i++) {
+        for (int i = 0; i < RULE<C>::STATES; i++) {
             if (span.state[i]) { read_values(s[i], span.state[i], wide, at, n); }
         }
         TN_UNROLL
-        for (int k = 0; k < V; k++) {
-            step(x[k], g[k], scale, s[0][k], s[1][k], s[2][k], span);
+        for (int i = 0; i < V; i++) {
+            g[i] = g[i] * scale + k.add * x[i];
+            x[i] *= k.shrink;
+            RULE<C>::run(x[i], g[i], s[0][i], s[1][i], s[2][i], k);
         }
         TN_UNROLL
-        for (int i = 0; i < S::STATES; i++) {
+        for (int i = 0; i < RULE<C>::STATES; i++) {
             if (span.state[i]) { write_values(span.state[i], wide, at, n, s[i]); }
         }
         if (span.master) { write_values(span.master, TN_F32, at, n, x); }
@@ -249,35 +196,29 @@ static bool all_floats(const tn_optim_span *spans, int count) {
     return true;
 }
 
-/* What multiplies each gradient. */
-struct gradient_scale {
-    double host;
-    const double *clip;
-};
-
-template <typename C, typename S>
-static tn_status flush_spans(tn_context *ctx, span_list *list, const S &step,
-                             gradient_scale scale) {
-    static_assert(sizeof(span_list) + sizeof(S) + sizeof(scale) <= 4096,
+template <typename C, template <typename> class RULE>
+static tn_status flush_spans(tn_context *ctx, span_list *list, const tn_step *step) {
+    typename factors_of<C>::type k = factors_of<C>::get(step);
+    static_assert(sizeof(span_list) + sizeof(k) + 2 * sizeof(double) <= 4096,
                   "the arguments of a launch");
     if (list->count == 0) { return TN_OK; }
     unsigned blocks = (unsigned)list->first[list->count];
-    tn_status status = TN_LAUNCH(ctx, (step_kernel<C, S>), blocks, THREADS, 0, *list, step,
-                                 scale.host, scale.clip);
+    tn_status status = TN_LAUNCH(ctx, (step_kernel<C, RULE>), blocks, THREADS, 0, *list, k,
+                                 step->grad_scale, step->clip);
     *list = span_list{};
     return status;
 }
 
 /* Steps the spans whose parameters are computed in C. */
-template <typename C, typename S>
-static tn_status run_spans(tn_context *ctx, const tn_optim_span *spans, int count, const S &step,
-                           gradient_scale scale) {
+template <typename C, template <typename> class RULE>
+static tn_status run_spans(tn_context *ctx, const tn_optim_span *spans, int count,
+                           const tn_step *step) {
     span_list list = {};
     for (int i = 0; i < count; i++) {
         int64_t blocks = tn__ceil_div(spans[i].count, PIECE);
         if (blocks == 0 || (spans[i].param_dtype == TN_F64) != (sizeof(C) == 8)) { continue; }
         if (!list.has_place(blocks)) {
-            tn_status status = flush_spans<C>(ctx, &list, step, scale);
+            tn_status status = flush_spans<C, RULE>(ctx, &list, step);
             if (status != TN_OK) { return status; }
         }
         step_span span = {spans[i].param,
@@ -290,90 +231,27 @@ static tn_status run_spans(tn_context *ctx, const tn_optim_span *spans, int coun
         memcpy(span.state, spans[i].state, sizeof(span.state));
         list.add(span, blocks);
     }
-    return flush_spans<C>(ctx, &list, step, scale);
+    return flush_spans<C, RULE>(ctx, &list, step);
 }
 
-template <typename C> static adam<C> adam_of(const tn_adam_step *s) {
-    double correct1 = 1 - pow(s->beta1, (double)s->step),
-           correct2 = 1 - pow(s->beta2, (double)s->step);
-    adam<C> step;
-    step.beta1 = (C)s->beta1;
-    step.beta2 = (C)s->beta2;
-    step.rest1 = (C)(1 - s->beta1);
-    step.rest2 = (C)(1 - s->beta2);
-    step.eps = (C)s->eps;
-    step.decay = s->decoupled ? (C)(1 - s->lr * s->weight_decay) : 1;
-    step.add = s->decoupled ? 0 : (C)s->weight_decay;
-    step.size = (C)(s->lr / correct1);
-    step.root = (C)(1 / sqrt(correct2));
-    return step;
-}
-
-template <typename C> static sgd<C> sgd_of(const tn_sgd_step *s) {
-    sgd<C> step;
-    step.lr = (C)s->lr;
-    step.keep = (C)s->momentum;
-    step.add = (C)(1 - s->dampening);
-    step.decay = (C)s->weight_decay;
-    step.ahead = s->nesterov ? (C)s->momentum : 1;
-    step.now = s->nesterov ? 1 : 0;
-    step.first = s->first;
-    return step;
-}
-
-extern "C" tn_status tn__cuda_adam(tn_context *ctx, const tn_optim_span *spans, int count,
-                                   const tn_adam_step *step) {
-    if (!all_floats(spans, count)) { return TN_EUNSUPPORTED; }
-    gradient_scale scale = {step->grad_scale, step->clip};
-    tn_status status = run_spans<float>(ctx, spans, count, adam_of<float>(step), scale);
-    return status == TN_OK ? run_spans<double>(ctx, spans, count, adam_of<double>(step), scale)
-                           : status;
-}
-
-extern "C" tn_status tn__cuda_sgd(tn_context *ctx, const tn_optim_span *spans, int count,
-                                  const tn_sgd_step *step) {
-    if (!all_floats(spans, count)) { return TN_EUNSUPPORTED; }
-    gradient_scale scale = {step->grad_scale, step->clip};
-    tn_status status = run_spans<float>(ctx, spans, count, sgd_of<float>(step), scale);
-    return status == TN_OK ? run_spans<double>(ctx, spans, count, sgd_of<double>(step), scale)
-                           : status;
-}
-
-template <typename C> static rule_factors<C> factors_of(const tn_rule_step *s) {
-    return {(C)s->lr,  (C)s->beta1, (C)s->beta2, (C)(1 - s->beta1), (C)(1 - s->beta2),
-            (C)s->eps, (C)s->extra, (C)s->add,   (C)s->shrink};
-}
-
-template <tn_step_rule RULE>
+template <template <typename> class RULE>
 static tn_status run_rule(tn_context *ctx, const tn_optim_span *spans, int count,
-                          const tn_rule_step *step) {
-    gradient_scale scale = {step->grad_scale, step->clip};
-    tn_status status =
-        run_spans<float>(ctx, spans, count, rule_step<float, RULE>(factors_of<float>(step)), scale);
-    return status == TN_OK
-               ? run_spans<double>(ctx, spans, count,
-                                   rule_step<double, RULE>(factors_of<double>(step)), scale)
-               : status;
+                          const tn_step *step) {
+    tn_status status = run_spans<float, RULE>(ctx, spans, count, step);
+    return status == TN_OK ? run_spans<double, RULE>(ctx, spans, count, step) : status;
 }
 
-extern "C" tn_status tn__cuda_rule(tn_context *ctx, const tn_optim_span *spans, int count,
-                                   const tn_rule_step *step) {
+extern "C" tn_status tn__cuda_step(tn_context *ctx, const tn_optim_span *spans, int count,
+                                   const tn_step *step) {
     if (!all_floats(spans, count)) { return TN_EUNSUPPORTED; }
     switch (step->rule) {
-    case TN_STEP_AMSGRAD:
-        return run_rule<TN_STEP_AMSGRAD>(ctx, spans, count, step);
-    case TN_STEP_RMSPROP:
-        return run_rule<TN_STEP_RMSPROP>(ctx, spans, count, step);
-    case TN_STEP_ADAGRAD:
-        return run_rule<TN_STEP_ADAGRAD>(ctx, spans, count, step);
-    case TN_STEP_ADADELTA:
-        return run_rule<TN_STEP_ADADELTA>(ctx, spans, count, step);
-    case TN_STEP_ADAMAX:
-        return run_rule<TN_STEP_ADAMAX>(ctx, spans, count, step);
-    case TN_STEP_RADAM:
-        return run_rule<TN_STEP_RADAM>(ctx, spans, count, step);
+#define CASE(code, name, states, ...) \
+    case code:                        \
+        return run_rule<name##_rule>(ctx, spans, count, step);
+        TN_STEP_FORMULAS(CASE, STEP_MATH)
+#undef CASE
     default:
-        return run_rule<TN_STEP_LION>(ctx, spans, count, step);
+        return TN_EUNSUPPORTED;
     }
 }
 

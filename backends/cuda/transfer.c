@@ -1,5 +1,4 @@
 /* Transfers: pinned memory, copies, marks (events). */
-#include "backends/cuda/allocator.h"
 #include "backends/cuda/device.h"
 
 #include <stdlib.h>
@@ -12,47 +11,66 @@ enum {
 
 /* ---- Pinned memory ------------------------------------------------------------------------ *
  *
- * Pinning takes milliseconds, so pinned memory is pooled, like device memory. */
+ * Pinning takes milliseconds, so what is freed is kept for the next request of its size, a power of
+ * two, as PyTorch does. */
 
-static pthread_once_t host_once = PTHREAD_ONCE_INIT;
-static tn__cuda_pool *host_pool;
+enum { LEAST_BITS = 12, MOST_BITS = 48 };
 
-static void *lock_pages(void *user, size_t bytes) {
-    void *memory = NULL;
-    cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
-    return tn__cuda_check(error, "page-locked memory") == TN_OK ? memory : NULL;
+static pthread_mutex_t pinned_lock = PTHREAD_MUTEX_INITIALIZER;
+static void *idle_pinned[MOST_BITS]; /* of 2^i bytes: each block begins with the next one's address
+                                      */
+
+/* The i of a block for so many bytes. */
+static int pinned_bits(size_t bytes) {
+    int bits = LEAST_BITS;
+    while (bits < MOST_BITS && (size_t)1 << bits < bytes) {
+        bits++;
+    }
+    return bits;
 }
 
-static void unlock_pages(void *user, void *memory, size_t bytes) {
-    cudaFreeHost(memory);
-    (void)cudaGetLastError();
-}
-
-static void make_host_pool(void) {
-    static const tn__cuda_source source = {.alloc_segment = lock_pages,
-                                           .free_segment = unlock_pages};
-    host_pool = tn__cuda_pool_new(&source, TN__CUDA_CACHING);
+static void *take_idle(int bits) {
+    pthread_mutex_lock(&pinned_lock);
+    void *memory = idle_pinned[bits];
+    if (memory) { memcpy(&idle_pinned[bits], memory, sizeof(memory)); }
+    pthread_mutex_unlock(&pinned_lock);
+    return memory;
 }
 
 void *tn__cuda_host_alloc(size_t bytes) {
-    pthread_once(&host_once, make_host_pool);
-    if (!host_pool || tn__cuda_forked()) {
-        tn__cuda_note("no page-locked memory: %s",
-                      host_pool ? "this process was forked" : "no memory for its pool");
+    int bits = pinned_bits(bytes);
+    if (bytes == 0 || bits == MOST_BITS || tn__cuda_forked()) {
+        tn__cuda_note("no page-locked memory of %zu bytes%s", bytes,
+                      tn__cuda_forked() ? ": this process was forked" : "");
         return NULL;
     }
-    return tn__cuda_pool_take(host_pool, bytes, "page-locked");
+    void *memory = take_idle(bits);
+    if (memory) { return memory; }
+    cudaError_t error = cudaHostAlloc(&memory, (size_t)1 << bits, cudaHostAllocPortable);
+    if (error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        tn__cuda_host_trim();
+        error = cudaHostAlloc(&memory, (size_t)1 << bits, cudaHostAllocPortable);
+    }
+    return tn__cuda_check(error, "page-locked memory") == TN_OK ? memory : NULL;
 }
 
 void tn__cuda_host_free(void *memory, size_t bytes) {
-    if (memory && host_pool && !tn__cuda_forked()) {
-        char why[256];
-        (void)tn__cuda_pool_give(host_pool, memory, bytes, why, sizeof(why));
-    }
+    if (!memory || tn__cuda_forked()) { return; }
+    int bits = pinned_bits(bytes);
+    pthread_mutex_lock(&pinned_lock);
+    memcpy(memory, &idle_pinned[bits], sizeof(memory));
+    idle_pinned[bits] = memory;
+    pthread_mutex_unlock(&pinned_lock);
 }
 
 void tn__cuda_host_trim(void) {
-    if (host_pool) { tn__cuda_pool_trim(host_pool); }
+    for (int bits = LEAST_BITS; bits < MOST_BITS; bits++) {
+        for (void *memory; (memory = take_idle(bits));) {
+            (void)cudaFreeHost(memory);
+        }
+    }
+    (void)cudaGetLastError();
 }
 
 static bool is_page_locked(const void *memory) {

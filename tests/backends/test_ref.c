@@ -255,14 +255,12 @@ ARRAY_TEST(test_spans) {
                         empty = {.param_dtype = TN_F32, .grad_dtype = TN_F32};
     tn_optim_span whole = first;
     whole.param_dtype = TN_I32;
-    const tn_sgd_step step = {.lr = 0.5, .grad_scale = 1};
-    const tn_adam_step adam = {.lr = 0.5, .step = 1, .grad_scale = 1};
-    assert_int_equal(ref->sgd(ctx, (tn_optim_span[]){first, whole}, 2, &step), TN_EUNSUPPORTED);
-    assert_int_equal(ref->adam(ctx, (tn_optim_span[]){first, whole}, 2, &adam), TN_EUNSUPPORTED);
+    const tn_step step = {.rule = TN_STEP_SGD, .lr = 0.5, .shrink = 1, .grad_scale = 1};
+    assert_int_equal(ref->step(ctx, (tn_optim_span[]){first, whole}, 2, &step), TN_EUNSUPPORTED);
     assert_true(a == 1);
-    assert_int_equal(ref->sgd(ctx, (tn_optim_span[]){first, empty, last}, 3, &step), TN_OK);
+    assert_int_equal(ref->step(ctx, (tn_optim_span[]){first, empty, last}, 3, &step), TN_OK);
     assert_true(a == 0.75 && b == 1.875);
-    assert_int_equal(ref->sgd(ctx, NULL, 0, &step), TN_OK);
+    assert_int_equal(ref->step(ctx, NULL, 0, &step), TN_OK);
 }
 
 /* ---- Values ---------------------------------------------------------------------------------- */

@@ -63,7 +63,7 @@ def main():
     if not os.path.exists(PROGRAM) or not os.path.exists(FAKE):
         print("skipped: the benchmarks or the stand-in for cuDNN were not built", file=sys.stderr)
         sys.exit(77)
-    os.environ.update(TERN_CUDA="cuda_emulator", TERN_CUDNN=FAKE, TERN_CUDA_CACHE="0", TERN_BENCH_BIN=BENCH)
+    os.environ.update(TERN_CUDA="cuda_emulator", TERN_CUDNN=FAKE, TERN_BENCH_BIN=BENCH)
     verdicts_follow()
     choices_change_calls()
     done = subprocess.run([sys.executable, os.path.join(ROOT, "bench/gpu_choices.py"), "--try"], capture_output=True, text=True)

@@ -35,7 +35,7 @@ def record(model):
     """The lines of the model's step: [phase, [words of each line]]; those of an earlier step are dropped."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "record")
-        settings = dict(os.environ, TERN_CUDA="cuda_emulator", TERN_EMULATOR_RECORD=path, TERN_EMULATOR_MEMORY="140G", TERN_CUDA_CACHE="0",
+        settings = dict(os.environ, TERN_CUDA="cuda_emulator", TERN_EMULATOR_RECORD=path, TERN_EMULATOR_MEMORY="140G",
                         TERN_CUDNN=os.path.join(TESTS, "emulator/libfake_cudnn.so"))
         settings.pop("TERN_SYNC", None)
         subprocess.run([os.path.join(TESTS, "count_step"), model], env=settings, check=True)
@@ -69,7 +69,7 @@ def seconds_of(words):
 def count(lines):
     """The columns of a phase."""
     row, busy = dict.fromkeys(COLUMNS, 0), False
-    for i, words in enumerate(lines):
+    for words in lines:
         what = words[0]
         busy = busy or what in ("launch", "set", "copy", *FLOPS)
         if what in ("launch", "set", *FLOPS):
@@ -82,9 +82,8 @@ def count(lines):
             row["copies"] += 1
             row["out"] += int(words[2]) if words[1] == "out" else 0
         elif what == "wait":
-            if lines[i + 1:i + 2] != [["free"]]:  # the direct allocator waits before it frees; the caching one does not
-                row["waits"] += busy
-                busy = False
+            row["waits"] += busy
+            busy = False
         else:
             row["allocations"] += what == "alloc"
             row["plans"] += what == "plan"

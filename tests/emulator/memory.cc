@@ -28,7 +28,9 @@ namespace tn_emulator {
 static const size_t alignment = 512;
 
 static std::map<uintptr_t, allocation> allocations; /* by the address after their last byte */
-static size_t used[DEVICES];
+/* Bytes on a device: in use; freed, but not yet in the stream; of the system, with what the pool
+ * keeps. */
+static size_t used[DEVICES], leaving[DEVICES], reserved[DEVICES];
 static size_t capacity;
 static bool has_capacity;
 static unsigned opened; /* devices whose memory can be reached */
@@ -68,8 +70,8 @@ size_t memory_capacity() {
     return capacity;
 }
 
-size_t memory_used(int device) {
-    return used[device];
+size_t memory_reserved(int device) {
+    return reserved[device];
 }
 
 static void set_access(const piece &p, bool open) {
@@ -117,7 +119,7 @@ static cudaError_t map_guarded(int device, size_t bytes, void **memory) {
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping == MAP_FAILED) { return cudaErrorMemoryAllocation; }
     char *start = (char *)mapping + page + inside - rounded;
-    allocation a = {start, bytes, device, (char *)mapping, inside + 2 * page};
+    allocation a = {start, bytes, device, (char *)mapping, inside + 2 * page, false};
     if (device < 0 || !record("alloc %zu", bytes)) {
         set_access(pages_of(a), true);
         memset(start, 0xFF, rounded);
@@ -131,14 +133,17 @@ static cudaError_t map_guarded(int device, size_t bytes, void **memory) {
     return cudaSuccess;
 }
 
-cudaError_t device_alloc(int device, size_t bytes, void **memory) {
+cudaError_t device_alloc(int device, size_t bytes, bool pooled, void **memory) {
     *memory = nullptr;
     if (bytes == 0) { return cudaSuccess; }
-    if (bytes > memory_capacity() - (used[device] < capacity ? used[device] : capacity)) {
-        return cudaErrorMemoryAllocation;
-    }
+    bool kept = pooled && bytes <= reserved[device] - used[device];
+    size_t most = memory_capacity(), left = most > reserved[device] ? most - reserved[device] : 0;
+    if (!kept && bytes > left) { return cudaErrorMemoryAllocation; }
     cudaError_t error = map_guarded(device, bytes, memory);
-    used[device] += error == cudaSuccess ? bytes : 0;
+    if (error == cudaSuccess) {
+        used[device] += bytes;
+        reserved[device] += kept ? 0 : bytes;
+    }
     return error;
 }
 
@@ -155,20 +160,53 @@ const allocation *allocation_of(const void *address) {
     return &found->second;
 }
 
-bool release(void *memory, bool of_device) {
-    const allocation *found = allocation_of(memory);
-    if (!found || found->start != memory || (found->device >= 0) != of_device) { return false; }
-    allocation a = *found;
+static void unmap_pages(const allocation &a) {
     close_pieces();
-    allocations.erase(allocations.upper_bound((uintptr_t)memory));
-    if (of_device) { used[a.device] -= a.bytes; }
 #ifdef TN_FIBRE_ASAN
-    if (!of_device || !records()) { /* else there are no pages, and the shadow would be as large */
+    if (a.device < 0 ||
+        !records()) { /* else there are no pages, and the shadow would be as large */
         ASAN_UNPOISON_MEMORY_REGION(a.mapping, a.mapping_bytes);
     }
 #endif
     munmap(a.mapping, a.mapping_bytes);
+    allocations.erase(allocations.upper_bound((uintptr_t)a.start));
+}
+
+/* The allocation that begins here; NULL: none that is in use. */
+static allocation *in_use(void *memory, bool of_device) {
+    allocation *a = const_cast<allocation *>(allocation_of(memory));
+    return a && a->start == memory && !a->freed && (a->device >= 0) == of_device ? a : nullptr;
+}
+
+bool release(void *memory, bool of_device) {
+    const allocation *found = in_use(memory, of_device);
+    if (!found) { return false; }
+    if (of_device) {
+        used[found->device] -= found->bytes;
+        reserved[found->device] -= found->bytes;
+    }
+    unmap_pages(allocation(*found));
     return true;
+}
+
+/* The pool can give the memory to the stream's next work at once; it can be reached until then. */
+bool release_in_order(void *memory, const std::shared_ptr<stream> &s) {
+    static const size_t most_leaving = (size_t)64 << 20;
+    allocation *found = in_use(memory, true);
+    if (!found || found->device != s->device) { return false; }
+    found->freed = true;
+    used[s->device] -= found->bytes;
+    leaving[s->device] += found->bytes;
+    push(s, [a = *found] {
+        leaving[a.device] -= a.bytes;
+        unmap_pages(a);
+    });
+    if (leaving[s->device] > most_leaving) { run_all(s); }
+    return true;
+}
+
+void trim_pool(int device) {
+    reserved[device] = used[device] + leaving[device];
 }
 
 void open_memory(unsigned devices) {

@@ -10,8 +10,7 @@
  *     phase NAME                               what the program says: tern_emulator_record
  *
  * Device memory is addresses without pages, so the largest models fit, and the host reads zeros
- * from it. TERN_CUDA_CACHE=0 makes each block an allocation, on which the bytes rely. Calls are
- * checked as always.
+ * from it. Calls are checked as always.
  */
 #include "tests/emulator/emulator.h"
 #include "tests/emulator/runtime.h"

@@ -98,6 +98,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrL2CacheSize:
         *value = p.l2CacheSize;
         break;
+    case cudaDevAttrMemoryPoolsSupported:
     case cudaDevAttrUnifiedAddressing:
     case cudaDevAttrCanMapHostMemory:
     case cudaDevAttrCanUseHostPointerForRegisteredMem:
@@ -164,7 +165,8 @@ cudaError_t cudaPeekAtLastError(void) {
 cudaError_t cudaMalloc(void **memory, size_t bytes) {
     locked guard(lock);
     cudaError_t error = stuck(current_device());
-    return result(error != cudaSuccess ? error : device_alloc(current_device(), bytes, memory));
+    return result(error != cudaSuccess ? error
+                                       : device_alloc(current_device(), bytes, false, memory));
 }
 
 cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned) {
@@ -191,6 +193,51 @@ cudaError_t cudaFreeHost(void *memory) {
     return free_memory(memory, false);
 }
 
+/* A pool's handle is its device's number, and one. */
+static int device_of(cudaMemPool_t pool) {
+    return (int)(intptr_t)pool - 1;
+}
+
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
+    *pool = (cudaMemPool_t)(intptr_t)(device + 1);
+    return cudaSuccess;
+}
+
+/* The threshold, below which nothing is returned before a trim. */
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, enum cudaMemPoolAttr attribute, void *value) {
+    bool all = attribute == cudaMemPoolAttrReleaseThreshold && *(uint64_t *)value == UINT64_MAX;
+    return all ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute,
+                                    void *value) {
+    locked guard(lock);
+    *(uint64_t *)value = memory_reserved(device_of(pool));
+    return attribute == cudaMemPoolAttrReservedMemCurrent ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t) {
+    locked guard(lock);
+    trim_pool(device_of(pool));
+    return result(cudaSuccess);
+}
+
+cudaError_t cudaMallocAsync(void **memory, size_t bytes, cudaStream_t handle) {
+    locked guard(lock);
+    auto s = stream_of(handle);
+    if (!s) { return result(cudaErrorInvalidResourceHandle); }
+    cudaError_t error = stuck(s->device);
+    return result(error != cudaSuccess ? error : device_alloc(s->device, bytes, true, memory));
+}
+
+cudaError_t cudaFreeAsync(void *memory, cudaStream_t handle) {
+    locked guard(lock);
+    auto s = stream_of(handle);
+    if (!s) { return result(cudaErrorInvalidResourceHandle); }
+    record("free");
+    return result(release_in_order(memory, s) ? stuck(s->device) : cudaErrorInvalidValue);
+}
+
 cudaError_t cudaHostGetDevicePointer(void **device_memory, void *host_memory, unsigned) {
     locked guard(lock);
     const allocation *a = allocation_of(host_memory);
@@ -200,7 +247,7 @@ cudaError_t cudaHostGetDevicePointer(void **device_memory, void *host_memory, un
 
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
     locked guard(lock);
-    size_t used = memory_used(current_device());
+    size_t used = memory_reserved(current_device());
     *total = memory_capacity();
     *free = *total > used ? *total - used : 0;
     return result(cudaSuccess);
@@ -230,7 +277,7 @@ struct end {
 
     end(const void *address, size_t bytes) : in(allocation_of(address)) {
         on_device = in && in->device >= 0;
-        inside = !in || (const char *)address + bytes <= in->start + in->bytes;
+        inside = !in || (!in->freed && (const char *)address + bytes <= in->start + in->bytes);
     }
     unsigned devices() const { return on_device ? 1u << in->device : 0; }
 };

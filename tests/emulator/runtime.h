@@ -27,15 +27,23 @@ struct allocation {
     int device;    /* -1: page-locked host memory */
     char *mapping; /* with the guard pages */
     size_t mapping_bytes;
+    bool freed; /* in a stream's order: work that was queued before still uses it */
 };
 
-cudaError_t device_alloc(int device, size_t bytes, void **memory);
+struct stream;
+
+/* From the system, or from the device's pool, which keeps what it has had. */
+cudaError_t device_alloc(int device, size_t bytes, bool pooled, void **memory);
 cudaError_t host_alloc(size_t bytes, void **memory);
 /* Releases a device's memory, or page-locked memory. */
 bool release(void *memory, bool of_device);
+/* Releases a pool's memory after the stream's work so far. */
+bool release_in_order(void *memory, const std::shared_ptr<stream> &s);
+/* Returns what the pool keeps to the system. */
+void trim_pool(int device);
 /* The allocation that has this address; NULL: the host's own memory. */
 const allocation *allocation_of(const void *address);
-size_t memory_used(int device);
+size_t memory_reserved(int device); /* with what the pool keeps */
 size_t memory_capacity();
 void set_memory_capacity(size_t bytes);
 
@@ -49,8 +57,6 @@ void open_memory(unsigned devices);
 bool open_piece(const void *address);
 
 /* ---- Streams and events ---------------------------------------------------------------------- */
-
-struct stream;
 
 /* A place in a stream, as an event keeps it. */
 struct point {

@@ -302,12 +302,7 @@ struct tn_backend {
                          tn_random_key key);
     /* One step over all spans, in place, in one pass. Parameters f32 f64 bf16 f16; state f32 (for
      * f64 parameters f64, with the pointer cast). */
-    tn_status (*adam)(tn_context *ctx, const tn_optim_span *spans, int count,
-                      const tn_adam_step *step);
-    tn_status (*sgd)(tn_context *ctx, const tn_optim_span *spans, int count,
-                     const tn_sgd_step *step);
-    tn_status (*rule)(tn_context *ctx, const tn_optim_span *spans, int count,
-                      const tn_rule_step *step);
+    tn_status (*step)(tn_context *ctx, const tn_optim_span *spans, int count, const tn_step *step);
     /* sums[i], f64 and where the spans are, = the sum of squares of span i: reduce's for each, in
      * as few launches as possible. Floats. */
     tn_status (*sum_squares)(tn_context *ctx, const tn_span *spans, int count, double *sums);

@@ -21,7 +21,7 @@ extern "C" {
 struct tn_backend;
 struct tn_context;
 
-#define TN_DEVICE_VERSION 3 /* of tn_device_table, and of the kernels' table in it */
+#define TN_DEVICE_VERSION 4 /* of tn_device_table, and of the kernels' table in it */
 #define TN_DEVICE_WHY 1024  /* size of the buffer for a plugin's reason */
 
 typedef struct tn_device_table {
@@ -44,15 +44,13 @@ typedef struct tn_device_table {
     /* Why the last call on this thread failed, in the library's words. */
     const char *(*reason)(void);
 
-    /* Device memory, aligned to 512 bytes; NULL if there is none left. `tag` names its use for the
-     * statistics: a static string. */
-    void *(*alloc)(int index, size_t bytes, const char *tag);
+    /* Device memory, aligned to 256 bytes; NULL for 0 bytes, and if there is none left. */
+    void *(*alloc)(int index, size_t bytes);
     void (*free)(int index, void *memory, size_t bytes);
     tn_memory_stats (*memory)(int index);
     void (*memory_reset_peak)(int index);
     void (*memory_trim)(int index);
-    /* The allocator's statistics for a message: totals, the largest free block, tags. Returns like
-     * snprintf. */
+    /* How much memory is in use, for a message. Returns like snprintf. */
     int (*memory_text)(int index, char *text, size_t size);
 
     /* Page-locked host memory, for asynchronous copies. */

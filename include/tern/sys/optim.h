@@ -1,9 +1,9 @@
-/* For writing your own optimiser. optim/adagrad.c is a small one, optim/sgd.c has a kernel,
+/* For writing your own optimiser. optim/adagrad.c is a small one, optim/sgd.c steps by a rule,
  * optim/adafactor.c has state of different shapes.
  *
- * An optimiser is a descriptor: its name, the state of a parameter, the call of its kernel, and its
+ * An optimiser is a descriptor: its name, the state of a parameter, the rule of its kernel, and its
  * reference step, the same made of operations. Everything else (groups, master copies, clipping,
- * checks, checkpoints, sharded parameters) is common. The kernel is optional: without one the
+ * checks, checkpoints, sharded parameters) is common. The rule is optional: without one the
  * reference runs. An optimiser that steps by the sign of the gradient:
  *
  *     static void sign_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
@@ -26,15 +26,10 @@ extern "C" {
 
 /* One step of parameters with the same step count, in one group and on one device. */
 typedef struct tn_optim_call {
-    const void *options;       /* the optimiser's copy of the options it was made with */
-    double lr, weight_decay;   /* of the group, now */
-    double grad_scale;         /* multiplies each gradient as it is read (clipping) */
-    const double *clip;        /* for the kernel: another factor, on the device; NULL: 1 */
-    int64_t step;              /* of these parameters: 1 for the first; always 1 without states */
-    const tn_backend *kernels; /* the rest is for the kernel */
-    tn_context *ctx;
-    const tn_optim_span *spans;
-    int count;
+    const void *options;     /* the optimiser's copy of the options it was made with */
+    double lr, weight_decay; /* of the group, now */
+    double grad_scale;       /* multiplies each gradient as it is read (clipping) */
+    int64_t step;            /* of these parameters: 1 for the first; always 1 without states */
     /* for the reference: the parameter, its name, and the ranks with its other parts */
     const tn_entry *entry;
 } tn_optim_call;
@@ -67,11 +62,10 @@ typedef struct tn_optim_method {
     /* Options that all groups share, with ranges, for checkpoints to compare; NULL: none. */
     const tn_field *fields;
 
-    /* Steps c->spans with `entry` of the kernel table, TN_KERNEL(adam); without them, or if the
-     * table lacks the entry, the reference runs. Must pass c->grad_scale and c->clip on to the
-     * entry: nothing else clips these gradients. */
-    tn_status (*kernel)(const tn_optim_call *c);
-    size_t entry;
+    /* The rule (sys/steps.h) and constants of this step, for the kernel table's entry `step`, which
+     * makes one pass over c->spans; NULL: the reference runs. lr, weight decay as a gradient
+     * (add, with shrink 1) and clipping are filled in already. */
+    void (*step)(const tn_optim_call *c, tn_step *step);
 
     /* The same for one parameter, made of operations. p, the gradient g (already scaled) and the
      * states like it have the parameter's shape, or, if only a part is here, the part's: one
