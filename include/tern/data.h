@@ -218,12 +218,6 @@ TN_API tn_csv_options tn_csv_defaults(void);
  * Bad input is TN_EFORMAT, which names line (from 1) and column (from 0); TN_EVALUE, TN_EIO. */
 TN_API tn_dataset *tn_csv_dataset(const char *path, tn_csv_options options);
 
-/* The rows of a libsvm file, `label index:value index:value …`, plain or compressed: indices from 1
- * to `features`, ascending; the rest of a line after a '#' is skipped. x (features) f32, 0 where
- * the row has nothing (stored sparsely); y () f32, the label as written. TN_EFORMAT names the line;
- * TN_EVALUE, TN_EIO. */
-TN_API tn_dataset *tn_libsvm_dataset(const char *path, int64_t features);
-
 /* Reads one image, PNG or JPEG whatever its name: (3, height, width) on the CPU, u8, or f32 in [0,
  * 1]. The pixels are those of PIL's Image.open(path).convert("RGB"): grey is replicated, palettes
  * are looked up, CMYK is Adobe's; transparency, gamma, profiles and EXIF orientation are ignored.

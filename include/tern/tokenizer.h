@@ -34,24 +34,9 @@ extern "C" {
 typedef struct tn_tokenizer tn_tokenizer;
 
 /* `path` is a Hugging Face folder, or a file: tokenizer.json (byte-level BPE: GPT-2's kind and
- * Llama 3's), vocab.json or merges.txt, which need each other and use GPT-2's pattern, or a
- * tiktoken file. NULL after TN_EIO, TN_EFORMAT (the message names file, place or key) or TN_ENOMEM.
- */
+ * Llama 3's), or vocab.json or merges.txt, which need each other and use GPT-2's pattern. NULL
+ * after TN_EIO, TN_EFORMAT (the message names file, place or key) or TN_ENOMEM. */
 TN_API tn_tokenizer *tn_tokenizer_load(const char *path);
-
-/* What a tiktoken file does not contain. */
-typedef struct tn_tiktoken_options {
-    /* The pattern that cuts text: "gpt2", "cl100k", "llama3", "o200k", or an expression of
-     * Oniguruma's, as in tokenizer.json (docs/tokenizer.md). NULL: the known one, if the file has
-     * as many ranks as gpt2, p50k, cl100k, Llama 3 or o200k; else TN_EVALUE. */
-    const char *pattern;
-    /* Special tokens, whose ids follow the last rank. NULL: the known ones, or none. */
-    const char *const *special;
-    int special_count;
-    bool from_defaults;
-} tn_tiktoken_options;
-TN_API tn_tiktoken_options tn_tiktoken_defaults(void);
-TN_API tn_tokenizer *tn_tokenizer_load_tiktoken(const char *path, tn_tiktoken_options o);
 
 TN_API void tn_tokenizer_free(tn_tokenizer *t); /* NULL is fine */
 
@@ -78,9 +63,8 @@ TN_API tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, si
                                      bool special, tn_ids *out);
 
 /* The same, and around it the tokens that the file puts before and after a text, as
- * `tokenizer(text)` of transformers: those of the post processor of tokenizer.json, or Llama 3's
- * <|begin_of_text|> before it if its tiktoken file is recognised. They are no part of the text:
- * `special` does not matter to them. */
+ * `tokenizer(text)` of transformers: those of the post processor of tokenizer.json. They are no
+ * part of the text: `special` does not matter to them. */
 TN_API tn_status tn_tokenizer_encode_framed(const tn_tokenizer *t, const char *text, size_t bytes,
                                             bool special, tn_ids *out);
 
@@ -131,9 +115,11 @@ TN_API size_t tn_utf8_end(tn_utf8_stream *s, char *out);
 /* ---- Making and saving ----------------------------------------------------------------------- */
 
 typedef struct tn_tokenizer_train_options {
-    int64_t vocab;       /* 50257: the maximum, including the 256 bytes and the special tokens */
-    int64_t min_count;   /* 0: pairs that occur less often do not become tokens */
-    const char *pattern; /* "gpt2": cuts the text, as in tn_tiktoken_options */
+    int64_t vocab;     /* 50257: the maximum, including the 256 bytes and the special tokens */
+    int64_t min_count; /* 0: pairs that occur less often do not become tokens */
+    /* "gpt2": the pattern that cuts text; also "cl100k", "llama3", "o200k", or an expression of
+     * Oniguruma's, as in tokenizer.json (docs/tokenizer.md). */
+    const char *pattern;
     /* {"<|endoftext|>"}: special tokens, whose ids follow the others. */
     const char *const *special;
     int special_count; /* 1 */
