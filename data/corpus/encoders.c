@@ -9,7 +9,8 @@
 #include <signal.h>
 #include <string.h>
 
-enum { MOST_SLOTS = 1024 };
+/* Reading a batch ends when so much has been read, whether it is wanted or not. */
+enum { BATCH_BYTES = 1 << 18, BATCH_PARTS = 4096 };
 
 typedef enum slot_state { SLOT_EMPTY, SLOT_FULL, SLOT_READY } slot_state;
 
@@ -23,11 +24,10 @@ typedef struct slot {
 struct tn__encoders {
     tn_corpus *corpus;
     tn__encoding how;
-    int64_t read; /* batches, also those that only others need */
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a slot's state, or one of these: */
-    int64_t filled;         /* batches that the caller gets and have been read */
+    int64_t filled;         /* batches that have been read */
     int64_t claimed;        /* of them, that an encoder has taken */
     int64_t given;          /* of them, that the caller has received */
     slot *lent;             /* the one that the caller has now; NULL: none */
@@ -39,7 +39,7 @@ struct tn__encoders {
     slot list[];
 };
 
-/* Of the i-th batch that the caller gets. */
+/* Of the i-th batch. */
 static slot *slot_of(tn__encoders *e, int64_t i) {
     return &e->list[i % e->slots];
 }
@@ -56,46 +56,36 @@ static bool append_text(tn__batch *b, const char *text, size_t bytes) {
 }
 
 static bool append_part(const tn__encoders *e, tn__batch *b, const tn_document *d) {
-    if (!tn__grow(&b->parts, b->count + 1, &b->capacity, sizeof(*b->parts), "tokens")) {
+    tn__part p = {.number = d->number,
+                  .piece = d->piece,
+                  .begins = d->begins,
+                  .path = d->path,
+                  .line = d->line,
+                  .prompt_bytes = d->bytes,
+                  .bytes = d->bytes + d->completion_bytes};
+    if (!e->how.place(e->how.user, &p)) { return !tn__pending(); }
+    if (!tn__grow(&b->parts, b->count + 1, &b->capacity, sizeof(*b->parts), "tokens") ||
+        !append_text(b, d->text, d->bytes) || !append_text(b, d->completion, d->completion_bytes)) {
         return false;
     }
-    if (!append_text(b, d->text, d->bytes)) { return false; }
-    size_t prompt = b->bytes;
-    if (!append_text(b, d->completion, d->completion_bytes)) { return false; }
-    tn__part *p = &b->parts[b->count++];
-    *p = (tn__part){.number = d->number,
-                    .piece = d->piece,
-                    .begins = d->begins,
-                    .path = d->path,
-                    .line = d->line,
-                    .text_prompt = prompt,
-                    .text_end = b->bytes};
-    p->unwanted = !e->how.wants(e->how.user, p, b->number);
+    b->parts[b->count++] = p;
     return true;
 }
 
 /* False when there is nothing more, or an error is pending. */
 static bool read_batch(tn__encoders *e, tn__batch *b) {
     tn_document d;
-    b->number = e->read++;
-    b->foreign = b->number % e->how.ranks != e->how.rank;
+    size_t bytes = 0;
+    int parts = 0;
     b->count = 0;
     b->bytes = 0;
-    bool more = true;
-    while (more && b->bytes < TN__BATCH_BYTES && b->count < TN__BATCH_PARTS) {
-        more = tn_corpus_next(e->corpus, &d) && append_part(e, b, &d);
+    while (bytes < BATCH_BYTES && parts < BATCH_PARTS && tn_corpus_next(e->corpus, &d) &&
+           append_part(e, b, &d)) {
+        bytes += d.bytes + d.completion_bytes;
+        parts++;
     }
     b->read = tn_corpus_where(e->corpus).read;
-    return b->count > 0 && !tn__pending();
-}
-
-/* The next batch that the caller gets; false as above. */
-static bool fill_batch(tn__encoders *e, tn__batch *b) {
-    bool more = read_batch(e, b);
-    while (more && b->foreign && e->how.rank > 0) {
-        more = read_batch(e, b);
-    }
-    return more;
+    return parts > 0 && !tn__pending();
 }
 
 /* Waits until the slot of the next one is empty. NULL: stop. */
@@ -114,13 +104,11 @@ static void read_all(tn__encoders *e) {
     pthread_mutex_lock(&e->lock);
     for (slot *s; !e->all_read && (s = wait_for_slot(e));) {
         pthread_mutex_unlock(&e->lock);
-        bool more = fill_batch(e, &s->batch);
+        bool more = read_batch(e, &s->batch);
         s->failed = tn_error_take(&s->error);
         pthread_mutex_lock(&e->lock);
         e->all_read = !more;
-        s->state = s->failed || (more && s->batch.foreign) ? SLOT_READY
-                   : more                                  ? SLOT_FULL
-                                                           : SLOT_EMPTY;
+        s->state = s->failed ? SLOT_READY : more ? SLOT_FULL : SLOT_EMPTY;
         e->filled += s->state != SLOT_EMPTY;
         pthread_cond_broadcast(&e->changed);
     }
@@ -145,10 +133,10 @@ static bool append_id(tn_ids *ids, int32_t id) {
 static bool encode_pair(const tn__encoders *e, const tn__batch *b, tn__part *p, size_t from,
                         tn_ids *ids) {
     int64_t first = ids->count;
-    bool done = encode_text(e, b, from, p->text_prompt, ids) &&
+    bool done = encode_text(e, b, from, from + p->prompt_bytes, ids) &&
                 (ids->count > first || append_id(ids, e->how.eot));
     p->prompt = ids->count - first;
-    return done && encode_text(e, b, p->text_prompt, p->text_end, ids) &&
+    return done && encode_text(e, b, from + p->prompt_bytes, from + p->bytes, ids) &&
            append_id(ids, e->how.eot);
 }
 
@@ -168,16 +156,15 @@ static void encode_batch(const tn__encoders *e, tn__batch *b) {
     b->ids.count = 0;
     for (int64_t i = 0; i < b->count; i++) {
         tn__part *p = &b->parts[i];
-        bool done = p->unwanted    ? true
-                    : e->how.pairs ? encode_pair(e, b, p, from, &b->ids)
-                                   : encode_text(e, b, from, p->text_end, &b->ids);
+        bool done = e->how.pairs ? encode_pair(e, b, p, from, &b->ids)
+                                 : encode_text(e, b, from, from + p->bytes, &b->ids);
         if (!done) {
             say_where(p);
             return;
         }
         p->end = b->ids.count;
-        p->has_end = memmem(b->text + from, p->text_end - from, end, end_bytes) != NULL;
-        from = p->text_end;
+        p->has_end = p->bytes && memmem(b->text + from, p->bytes, end, end_bytes);
+        from += p->bytes;
     }
 }
 
@@ -222,7 +209,7 @@ static void take_back(tn__encoders *e) {
     }
 }
 
-tn__batch *tn__encoders_next(tn__encoders *e) {
+const tn__batch *tn__encoders_next(tn__encoders *e) {
     pthread_mutex_lock(&e->lock);
     take_back(e);
     slot *s = slot_of(e, e->given);
@@ -231,8 +218,6 @@ tn__batch *tn__encoders_next(tn__encoders *e) {
     }
     if (s->state == SLOT_READY) {
         e->given++;
-        e->claimed =
-            e->claimed < e->given ? e->given : e->claimed; /* nobody encodes a foreign one */
         e->lent = s;
     }
     pthread_mutex_unlock(&e->lock);
@@ -272,9 +257,7 @@ static bool start_threads(tn__encoders *e, int threads) {
 }
 
 tn__encoders *tn__encoders_begin(tn_corpus *c, tn__encoding how) {
-    /* Rank 0 reads ahead for all of them. */
-    int slots = (2 * how.threads + 2) * (how.rank == 0 ? how.ranks : 1);
-    slots = slots > MOST_SLOTS ? MOST_SLOTS : slots;
+    int slots = 2 * how.threads + 2;
     tn__encoders *e = tn__calloc_for(1, sizeof(*e) + (size_t)slots * sizeof(e->list[0]), "tokens");
     if (e) { e->threads = tn__calloc_for((size_t)how.threads + 1, sizeof(*e->threads), "tokens"); }
     if (!e || !e->threads) {

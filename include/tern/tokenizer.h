@@ -164,9 +164,9 @@ typedef struct tn_tokens_options {
     int64_t val_documents;
     uint64_t seed; /* 1337 */
 
-    int64_t shard_tokens; /* 100000000 */
-    int threads;          /* 0: tn_threads(); for encoding, plus one that reads */
-    bool overwrite;       /* false: a folder that has shards is TN_ESTATE */
+    int64_t shard_bytes; /* 400000000: of text, for each shard; at most 10^9 */
+    int threads;         /* 0: tn_threads(); for encoding, plus one that reads */
+    bool overwrite;      /* false: a folder that has shards is TN_ESTATE */
     void (*progress)(const tn_tokens_made *so_far,
                      void *user); /* several times a second, or NULL */
     void *user;
@@ -180,12 +180,12 @@ TN_API tn_tokens_options tn_tokens_defaults(void);
  * before every document, as in llm.c, and where a piece of a text follows one drawn for validation.
  * A pair's tokens are the prompt's, the completion's and `eot`; an empty prompt becomes `eot`.
  *
- * The same bytes for any number of threads. A shard is written whole or not at all, and tokens.json
- * says whether all are complete. After a crash the same call, with the same tokenizer and files
- * that have not changed, goes on: it keeps the whole shards whose bytes are still the same
- * (tokens_so_far.json has their digests) and makes the others. A different call starts over, and
- * nothing of the first remains. Only one process at a time writes into a folder. `made` may be
- * NULL.
+ * The same bytes for any number of threads. A shard ends when it has `shard_bytes` of text; it is
+ * written whole or not at all, and tokens.json says whether all are complete. After a crash the
+ * same call, with the same tokenizer and files that have not changed, goes on: it keeps the shards
+ * that are there, whose headers say what they are from, and makes the others. A different call
+ * starts over, and nothing of the first remains. Only one call at a time writes into a folder.
+ * `made` may be NULL.
  *
  * TN_EVALUE, TN_EIO, TN_EFORMAT (file and line), TN_ENOMEM, TN_ESTATE. */
 TN_API tn_status tn_tokens_make(const tn_tokenizer *t, const char *const *paths, int count,
