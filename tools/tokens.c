@@ -80,7 +80,7 @@ static const char about[] =
     "IN are files, and folders whose files are read in order of name, except hidden ones. A "
     ".jsonl, .ndjson or .json file is JSON lines, each with a document's text; any other file is "
     "plain text, one document. Both may be compressed (.gz, .zst).\v"
-    "A KEY is a member's name; or a path, in jq's notation: .name, [\"any name\"], [] for all "
+    "A KEY is a member's name; or a path, in jq's notation: .name, [] for all "
     "elements of a list, [0] for one; or text with these in braces: '{title}\\n{.parts[].text}'. "
     "With a path a .json file is one value, read whole. Each element of a list is a document, or "
     "a pair; the paths of a pair go through the same lists, one perhaps further than the "

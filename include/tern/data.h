@@ -271,8 +271,8 @@ TN_API void tn_text_free(char *text);
 
 typedef struct tn_corpus tn_corpus;
 
-/* A key is the name of a member; or a path in jq's notation, `.name`, `["any name"]`, `[]` for all
- * elements of a list, `[0]` for one; or text with such names and paths in braces,
+/* A key is the name of a member; or a path in jq's notation, `.name`, `[]` for all elements of a
+ * list, `[0]` for one; or text with such names and paths in braces,
  * "{title}\\n{.parts[].text}", in which \n is a newline, \t a tab, \\ a backslash, {{ and }}
  * braces. A path begins with '.' or has a '['; anything else is a name.
  *

@@ -376,7 +376,7 @@ def squad():
         learned = bytes(i for i in items if i < END)
         has(learned, "The Oderlong")
     for args, part in [(["--key", "data[].x"], "one.json: line 1: there is no \"x\" in data[0], but \"title\", \"paragraphs\""),
-                       (["--key", "data[.x"], "\"data[.x\": ], a number or a name in quotes should be here, at byte 6"),
+                       (["--key", "data[.x"], "\"data[.x\": .name, [] or [number] should be here, at byte 5"),
                        (["--pairs", "--prompt", "data[].title", "--completion", "other[].x"], "go through different lists")]:
         has(make("one.json", "--out", "wrong", *args, code=1), "tern tokens: " + part if part[0] != "g" else part)
     has(make("one.json", "--out", "wrong", "--prompt", "x", code=64), "--prompt and --completion are for --pairs")
