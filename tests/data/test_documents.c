@@ -359,7 +359,7 @@ TEST_WITH(test_limits, NULL, temp_clean) {
     memcpy(text, "{}\n", 3);
     expect_wrong("a.jsonl", text, LIMIT + 100, "a.jsonl: line 1: there is no");
     memcpy(text, "\n\n\n", 3);
-    expect_wrong("a.jsonl", text, LIMIT + 100, "a.jsonl: line 4: it is longer than 64 MiB");
+    expect_wrong("a.jsonl", text, LIMIT + 100, "a.jsonl: line 4 has more than 67108864 bytes");
     free(text);
 }
 

@@ -165,7 +165,7 @@ def wrong_command_lines():
     with open("c.txt", "wb") as f:
         f.write(b"PAR1" + bytes(100))
     same(make("c.txt", "--out", "o", code=1),
-         "tern tokens: c.txt is a Parquet file; expected text or JSON lines (also .gz or .zst)\n")
+         "tern tokens: c.txt is a Parquet file; expected text (also .gz or .zst)\n")
 
 
 @test
