@@ -12,10 +12,8 @@
 /* Reading a batch ends when so much has been read, whether it is wanted or not. */
 enum { BATCH_BYTES = 1 << 18, BATCH_PARTS = 4096 };
 
-typedef enum slot_state { SLOT_EMPTY, SLOT_FULL, SLOT_READY } slot_state;
-
 typedef struct slot {
-    slot_state state;
+    bool ready;
     bool failed; /* then there is an error instead of a batch */
     tn_error_record error;
     tn__batch batch;
@@ -24,16 +22,16 @@ typedef struct slot {
 struct tn__encoders {
     tn_corpus *corpus;
     tn__encoding how;
+    pthread_mutex_t reading; /* held by the one that reads, before `lock` */
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a slot's state, or one of these: */
-    int64_t filled;         /* batches that have been read */
-    int64_t claimed;        /* of them, that an encoder has taken */
-    int64_t given;          /* of them, that the caller has received */
-    slot *lent;             /* the one that the caller has now; NULL: none */
+    pthread_cond_t changed; /* a slot is ready, or one of these: */
+    int64_t read;           /* batches */
+    int64_t returned;       /* of them, that the caller is done with */
+    bool lent;              /* the caller has the next one after these */
     bool all_read, stop;
 
-    pthread_t *threads; /* the first one reads */
+    pthread_t *threads;
     int started;
     int slots;
     slot list[];
@@ -88,31 +86,34 @@ static bool read_batch(tn__encoders *e, tn__batch *b) {
     return parts > 0 && !tn__pending();
 }
 
-/* Waits until the slot of the next one is empty. NULL: stop. */
-static slot *wait_for_slot(tn__encoders *e) {
-    slot *s = slot_of(e, e->filled);
-    while (s->state != SLOT_EMPTY && !e->stop) {
+/* Whether another batch is to be read; waits until there is a slot for it. */
+static bool may_read(tn__encoders *e) {
+    pthread_mutex_lock(&e->lock);
+    while (!e->stop && !e->all_read && e->read - e->returned == e->slots) {
         pthread_cond_wait(&e->changed, &e->lock);
     }
-    return e->stop ? NULL : s;
+    bool may = !e->stop && !e->all_read;
+    pthread_mutex_unlock(&e->lock);
+    return may;
 }
 
-static void say_nothing(tn_status status, const char *message) {}
-
-static void read_all(tn__encoders *e) {
-    tn_on_error_thread(say_nothing); /* an error is raised when its batch is due */
-    pthread_mutex_lock(&e->lock);
-    for (slot *s; !e->all_read && (s = wait_for_slot(e));) {
-        pthread_mutex_unlock(&e->lock);
+/* Reads the next batch. NULL: there is none. */
+static slot *read_next(tn__encoders *e) {
+    slot *s = NULL;
+    pthread_mutex_lock(&e->reading);
+    if (may_read(e)) {
+        s = slot_of(e, e->read);
         bool more = read_batch(e, &s->batch);
         s->failed = tn_error_take(&s->error);
         pthread_mutex_lock(&e->lock);
         e->all_read = !more;
-        s->state = s->failed ? SLOT_READY : more ? SLOT_FULL : SLOT_EMPTY;
-        e->filled += s->state != SLOT_EMPTY;
+        e->read += more || s->failed;
         pthread_cond_broadcast(&e->changed);
+        pthread_mutex_unlock(&e->lock);
+        s = more || s->failed ? s : NULL;
     }
-    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_unlock(&e->reading);
+    return s;
 }
 
 /* ---- Encoding -------------------------------------------------------------------------------- */
@@ -168,74 +169,43 @@ static void encode_batch(const tn__encoders *e, tn__batch *b) {
     }
 }
 
-/* The next batch to encode. NULL: there are no more. */
-static slot *claim_slot(tn__encoders *e) {
-    while (!e->stop) {
-        if (e->claimed < e->filled) {
-            slot *s = slot_of(e, e->claimed++);
-            if (s->state == SLOT_FULL) { return s; }
-        } else if (e->all_read) {
-            return NULL;
-        } else {
-            pthread_cond_wait(&e->changed, &e->lock);
+static void say_nothing(tn_status status, const char *message) {}
+
+static void *encoder_run(void *user) {
+    tn__encoders *e = user;
+    tn_on_error_thread(say_nothing); /* an error is raised when its batch is due */
+    for (slot *s; (s = read_next(e));) {
+        if (!s->failed) {
+            encode_batch(e, &s->batch);
+            s->failed = tn_error_take(&s->error);
         }
+        pthread_mutex_lock(&e->lock);
+        s->ready = true;
+        pthread_cond_broadcast(&e->changed);
+        pthread_mutex_unlock(&e->lock);
     }
     return NULL;
 }
 
-static void encode_all(tn__encoders *e) {
-    tn_on_error_thread(say_nothing);
-    pthread_mutex_lock(&e->lock);
-    for (slot *s; (s = claim_slot(e));) {
-        pthread_mutex_unlock(&e->lock);
-        encode_batch(e, &s->batch);
-        bool failed = tn_error_take(&s->error);
-        pthread_mutex_lock(&e->lock);
-        s->failed = failed;
-        s->state = SLOT_READY;
-        pthread_cond_broadcast(&e->changed);
-    }
-    pthread_mutex_unlock(&e->lock);
-}
-
 /* ---- Returning batches ----------------------------------------------------------------------- */
-
-/* The caller is done with its last batch. */
-static void take_back(tn__encoders *e) {
-    if (e->lent) {
-        e->lent->state = SLOT_EMPTY;
-        e->lent = NULL;
-        pthread_cond_broadcast(&e->changed);
-    }
-}
 
 const tn__batch *tn__encoders_next(tn__encoders *e) {
     pthread_mutex_lock(&e->lock);
-    take_back(e);
-    slot *s = slot_of(e, e->given);
-    while (!(e->all_read && e->given == e->filled) && s->state != SLOT_READY) {
+    if (e->lent) {
+        slot_of(e, e->returned++)->ready = e->lent = false;
+        pthread_cond_broadcast(&e->changed);
+    }
+    slot *s = slot_of(e, e->returned);
+    while (!s->ready && !(e->all_read && e->returned == e->read)) {
         pthread_cond_wait(&e->changed, &e->lock);
     }
-    if (s->state == SLOT_READY) {
-        e->given++;
-        e->lent = s;
-    }
+    e->lent = s->ready;
     pthread_mutex_unlock(&e->lock);
     if (e->lent && s->failed) { tn_error_give(&s->error); }
     return e->lent && !s->failed ? &s->batch : NULL;
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */
-
-static void *reader_run(void *user) {
-    read_all(user);
-    return NULL;
-}
-
-static void *encoder_run(void *user) {
-    encode_all(user);
-    return NULL;
-}
 
 /* Signals go to the program's own threads. */
 static bool start_threads(tn__encoders *e, int threads) {
@@ -244,8 +214,7 @@ static bool start_threads(tn__encoders *e, int threads) {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = 0;
     while (e->started < threads && !failed) {
-        void *(*work)(void *) = e->started == 0 ? reader_run : encoder_run;
-        failed = pthread_create(&e->threads[e->started], NULL, work, e);
+        failed = pthread_create(&e->threads[e->started], NULL, encoder_run, e);
         e->started += !failed;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -257,9 +226,9 @@ static bool start_threads(tn__encoders *e, int threads) {
 }
 
 tn__encoders *tn__encoders_begin(tn_corpus *c, tn__encoding how) {
-    int slots = 2 * how.threads + 2;
+    int slots = 2 * how.threads + 1;
     tn__encoders *e = tn__calloc_for(1, sizeof(*e) + (size_t)slots * sizeof(e->list[0]), "tokens");
-    if (e) { e->threads = tn__calloc_for((size_t)how.threads + 1, sizeof(*e->threads), "tokens"); }
+    if (e) { e->threads = tn__calloc_for((size_t)how.threads, sizeof(*e->threads), "tokens"); }
     if (!e || !e->threads) {
         free(e);
         return NULL;
@@ -267,9 +236,10 @@ tn__encoders *tn__encoders_begin(tn_corpus *c, tn__encoding how) {
     e->corpus = c;
     e->how = how;
     e->slots = slots;
+    pthread_mutex_init(&e->reading, NULL);
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->changed, NULL);
-    if (!start_threads(e, how.threads + 1)) {
+    if (!start_threads(e, how.threads)) {
         tn__encoders_end(e);
         return NULL;
     }
@@ -292,6 +262,7 @@ void tn__encoders_end(tn__encoders *e) {
     }
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
+    pthread_mutex_destroy(&e->reading);
     free(e->threads);
     free(e);
 }

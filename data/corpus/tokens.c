@@ -33,7 +33,7 @@ enum { SPLITS = 2, NO_PIECE = -2 /* no piece comes after it, not even the first 
 
 static const char *const split_names[SPLITS] = {"train", "val"};
 
-/* Where the texts go that the thread of the encoders reads, and what it has read. */
+/* Where the texts go that the encoders read. */
 typedef struct split {
     int64_t shard;            /* of the text that was read last */
     int64_t bytes;            /* of text in it */
@@ -106,7 +106,7 @@ static bool is_wanted(const making *m, int which, int64_t number) {
     return path && !there;
 }
 
-/* Called by the thread of the encoders that reads. */
+/* Called by the encoders, of which one reads at a time. */
 static bool place_part(void *user, tn__part *p) {
     making *m = user;
     p->split = split_of(m, p);

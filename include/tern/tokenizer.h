@@ -165,7 +165,7 @@ typedef struct tn_tokens_options {
     uint64_t seed; /* 1337 */
 
     int64_t shard_bytes; /* 400000000: of text, for each shard; at most 10^9 */
-    int threads;         /* 0: tn_threads(); for encoding, plus one that reads */
+    int threads;         /* 0: tn_threads() */
     bool overwrite;      /* false: a folder that has shards is TN_ESTATE */
     void (*progress)(const tn_tokens_made *so_far,
                      void *user); /* several times a second, or NULL */
