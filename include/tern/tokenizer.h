@@ -135,8 +135,7 @@ TN_API tn_tokenizer *tn_tokenizer_train(const char *const *texts, const size_t *
                                         tn_tokenizer_train_options o);
 
 /* Writes into a folder, which is made if missing: tokenizer.json and tokenizer_config.json, for
- * `tokenizers` and `transformers`; also vocab.json and merges.txt if they can express everything,
- * as GPT-2's do. Files of these names are replaced. TN_EIO, TN_ENOMEM. */
+ * `tokenizers` and `transformers`. Files of these names are replaced. TN_EIO, TN_ENOMEM. */
 TN_API tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder);
 
 /* ---- Texts to shards ------------------------------------------------------------------------- */

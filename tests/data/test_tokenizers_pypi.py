@@ -263,10 +263,6 @@ def training(pattern):
         fast = AutoTokenizer.from_pretrained(folder)
         assert [fast(text)["input_ids"] for text in texts] == peer.encode(folder, [text.encode() for text in texts], special=True)
         assert fast.eos_token_id == size - 1
-        assert os.path.exists(f"{folder}/merges.txt") == (pattern == "gpt2")
-        if pattern == "gpt2":
-            for one in (f"{folder}/vocab.json", f"{folder}/tokenizer.json"):
-                expect_ids("saved, " + one, Tokenizer.from_file(f"{folder}/tokenizer.json"), one, texts)
 
 
 def committed_table():
