@@ -1,7 +1,7 @@
 /* A corpus: documents from text files, one at a time, in bounded memory.
  *
  * The buffer of lines.h holds what has been read of the current file. A file of JSON
- * lines is taken from it line by line, and a .json file of which paths are wanted value by value;
+ * lines is taken from it line by line, and a .json file of which paths are wanted is one value;
  * each may have many documents (records.h). A plain text is one document or, with a separator,
  * several; a long one comes in pieces, so that several threads can work on it and it need not be in
  * memory whole. Pieces are cut where a word begins, at a place where the patterns of GPT-2's
@@ -23,7 +23,7 @@
 #include <string.h>
 
 enum { LONGEST = TN__LONGEST_LINE /* of plain text without a place to cut */ };
-enum { LONGEST_VALUE = 1 << 30 /* bytes of a value that is not on a line of its own */ };
+enum { LONGEST_VALUE = 1 << 30 /* bytes of a file that is one value */ };
 enum { PIECE_LEAST = 1 << 10, PIECE_MOST = 1 << 18 };
 enum { PIECES = 64 /* at least, of a plain text that is long enough */ };
 
@@ -37,12 +37,11 @@ struct tn_corpus {
 
     bool open;
     bool is_json;
-    bool is_values; /* not JSON lines: values of any form, one after the other */
+    bool is_value; /* not JSON lines: one value */
     tn__text_lines file;
-    int64_t line;  /* of JSON: the one where what was taken last begins, from 1 */
-    int64_t lines; /* of values: their ends, so far */
-    size_t piece;  /* of plain text: approximate bytes of a piece */
-    bool within;   /* a document has begun but not ended */
+    int64_t line; /* of JSON: the one where what was taken last begins, from 1 */
+    size_t piece; /* of plain text: approximate bytes of a piece */
+    bool within;  /* a document has begun but not ended */
 
     int64_t documents, pieces; /* numbers of the next ones */
     tn__json_file json;        /* of the line or value that is lent */
@@ -86,9 +85,9 @@ static bool open_file(tn_corpus *c) {
     if (!tn__lines_open(&c->file, path, "corpus")) { return false; }
     c->open = true;
     c->within = false;
-    c->line = c->lines = 0;
+    c->line = 0;
     c->is_json = c->options.pairs || is_json_name(path);
-    c->is_values = c->records.has_path && !is_named(path, ".jsonl") && !is_named(path, ".ndjson");
+    c->is_value = c->records.has_path && !is_named(path, ".jsonl") && !is_named(path, ".ndjson");
     size_t piece = c->file.stream.file.bytes / PIECES;
     c->piece = piece < PIECE_LEAST ? PIECE_LEAST : piece > PIECE_MOST ? PIECE_MOST : piece;
     return true;
@@ -112,90 +111,46 @@ static bool take_line(tn_corpus *c, const char **line, size_t *bytes) {
     return *line != NULL;
 }
 
-/* A value's end, as far as brackets and quotes tell: the parser finds all else. */
-typedef struct ending {
-    size_t looked; /* bytes */
-    int64_t depth;
-    bool quoted, escaped, ended;
-} ending;
-
-static void look_for_end(ending *e, const char *value, size_t there) {
-    bool compound = there > 0 && (*value == '{' || *value == '[');
-    for (; e->looked < there && !e->ended; e->looked++) {
-        char byte = value[e->looked];
-        if (e->quoted) {
-            e->quoted = e->escaped || byte != '"';
-            e->escaped = !e->escaped && byte == '\\';
-        } else {
-            e->quoted = byte == '"';
-            e->depth += (byte == '{' || byte == '[') - (byte == '}' || byte == ']');
-            e->ended = compound ? e->depth == 0 : byte == '\n';
-        }
-    }
-}
-
-static int64_t count_lines(const char *text, size_t bytes) {
-    int64_t lines = 0;
-    for (size_t i = 0; i < bytes; i++) {
-        lines += text[i] == '\n';
-    }
-    return lines;
-}
-
-static bool is_json_space(char c) {
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
-/* The next value. False at the file's end, and after raising. */
+/* All of the file. False if there is nothing in it, and after raising. */
 static bool take_value(tn_corpus *c, const char **value, size_t *bytes) {
-    for (;;) {
-        if (!tn__lines_hold(&c->file, 1) || c->file.begin == c->file.end) { return false; }
-        if (!is_json_space(c->file.buffer[c->file.begin])) { break; }
-        c->lines += c->file.buffer[c->file.begin++] == '\n';
+    tn__text_lines *f = &c->file;
+    c->line = 1;
+    if (!tn__lines_hold(f, LONGEST_VALUE + (size_t)1)) { return false; }
+    *value = f->buffer + f->begin;
+    *bytes = f->end - f->begin;
+    if (*bytes > LONGEST_VALUE) {
+        return raise_line(c, "the value that begins here is longer than 1 GiB (as JSON lines each "
+                             "part would be read by itself)");
     }
-    c->line = c->lines + 1;
-    ending e = {0};
-    for (;;) {
-        look_for_end(&e, c->file.buffer + c->file.begin, c->file.end - c->file.begin);
-        if (e.looked > LONGEST_VALUE) {
-            return raise_line(c, "the value that begins here is longer than 1 GiB (as JSON lines "
-                                 "each part would be read by itself)");
-        }
-        if (e.ended || c->file.all_read) { break; }
-        if (!tn__lines_more(&c->file)) { return false; }
-    }
-    *value = c->file.buffer + c->file.begin;
-    *bytes = e.looked;
-    c->file.begin += e.looked;
-    c->lines += count_lines(*value, *bytes);
-    return true;
+    f->buffer[f->end] = 0;
+    f->begin = f->end;
+    return strspn(*value, " \t\r\n") < *bytes;
 }
 
-static bool raise_json(tn_corpus *c, const char *text, size_t bytes) {
-    char why[200];
-    const char *wrong = c->json.wrong;
-    if (!wrong) {
+static bool raise_json(tn_corpus *c, const char *text) {
+    char why[300];
+    const char *hint = "";
+    if (!c->json.wrong) {
         tn__raise(TN_ENOMEM, "corpus", "%s: no memory for line %" PRId64, c->file.stream.file.path,
                   c->line);
         return false;
     }
-    bool first = c->line == 1 && !c->is_values;
-    if (first && bytes > 0 && text[strspn(text, " \t\r")] == '[') {
-        return raise_line(c, c->options.pairs
-                                 ? "this is a JSON list, not JSON lines, of which each is an object"
-                                 : "this is a JSON list, not JSON lines, of which each is an "
-                                   "object (--key '.[].text' reads a list in a .json file)");
+    size_t line = 0; /* where the line begins that is wrong */
+    for (size_t i = 0; i < c->json.at; i++) {
+        if (text[i] == '\n') {
+            line = i + 1;
+            c->line++;
+        }
     }
-    size_t line = c->json.at; /* where the line begins that is wrong */
-    while (line > 0 && text[line - 1] != '\n') {
-        line--;
+    if (c->is_value && line > 0) {
+        hint = " (with a path a .json file is one value: JSON lines should be in a .jsonl file)";
+    } else if (!c->is_value && c->line == 1) {
+        hint = c->options.pairs
+                   ? " (expected JSON lines: {\"prompt\": \"…\", \"completion\": \"…\"})"
+                   : " (expected JSON lines, each an object; --key '.[].text' reads a list in a "
+                     ".json file)";
     }
-    c->line += count_lines(text, line);
-    snprintf(why, sizeof(why), "%s, at byte %zu%s", wrong, c->json.at - line + 1,
-             first && c->options.pairs
-                 ? " (pairs are JSON lines: {\"prompt\": \"…\", \"completion\": \"…\"})"
-             : first && bytes < 3 ? " (expected JSON lines, each an object)"
-                                  : "");
+    snprintf(why, sizeof(why), "%s, at byte %zu%s", c->json.wrong, c->json.at - line + 1, hint);
     return raise_line(c, why);
 }
 
@@ -204,8 +159,8 @@ static bool read_json(tn_corpus *c) {
     const char *text = NULL;
     size_t bytes = 0;
     tn__json_free(&c->json);
-    if (!(c->is_values ? take_value : take_line)(c, &text, &bytes)) { return false; }
-    if (!tn__json_read_any(&c->json, text, bytes)) { return raise_json(c, text, bytes); }
+    if (!(c->is_value ? take_value : take_line)(c, &text, &bytes)) { return false; }
+    if (!tn__json_read_any(&c->json, text, bytes)) { return raise_json(c, text); }
     tn__records_begin(&c->records, c->json.values);
     return true;
 }

@@ -308,8 +308,8 @@ typedef struct tn_document {
 
 /* Reads files and folders: in a folder all files but hidden ones, in the order of their names, and
  * recursively in its subfolders. A file whose name ends with .jsonl, .ndjson or .json is JSON
- * lines, each an object; blank lines are skipped. With a path, a .json file is one JSON value, or
- * several, on any number of lines; each is in memory whole and at most 1 GiB. Any other file is
+ * lines, each an object; blank lines are skipped. With a path, a .json file is one JSON value
+ * on any number of lines, in memory whole and at most 1 GiB. Any other file is
  * plain text, whose bytes are not checked; a UTF-8 byte order mark at the start is removed. All may
  * be compressed (.gz, .zst). Otherwise only a part of a file is in memory. A line has at most 64
  * MiB; a plain text is cut into pieces of 1 to 256 KiB where that does not change the tokens

@@ -237,7 +237,7 @@ TEST_WITH(test_wrong_lines, NULL, temp_clean) {
     expect_wrong_text("a.jsonl", "{\"text\":\"x\"} x", "nothing more should follow");
     expect_wrong_text("a.jsonl", "\"x\"", "it is not an object");
     expect_wrong_text("a.jsonl", "[{\"text\":\"x\"}]", "this is a JSON list");
-    expect_wrong_text("a.json", "[\n {\"text\":\"x\"}\n]", "this is a JSON list");
+    expect_wrong_text("a.json", "[\n {\"text\":\"x\"}\n]", "--key '.[].text' reads a list");
     expect_wrong_text("a.jsonl", "{\"text\":1}", "\"text\" is not a text");
     expect_wrong_text("a.jsonl", "{\"text\":\"x\",\"text\":\"y\"}", "\"text\" is there twice");
     expect_wrong_text("a.jsonl", "{\"a\\u001b[2J\":0,\"b\":1}",
