@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -217,33 +216,6 @@ def large(path, size):
             f.write(line)
 
 
-@test
-def killed():
-    """kill -9 at many moments, with other options, and then the command again: the bytes of an undisturbed run"""
-    write_tokenizer(".")
-    large("a.txt", 2 << 20)
-    options = ["a.txt", "--tokenizer", ".", "--val", "0.1", "--shard-bytes", "100000"]
-    tokens(*options, "--out", "reference")
-    wanted, halfway = contents("reference"), 0
-    for i in range(6):
-        shutil.rmtree("out", ignore_errors=True)
-        with subprocess.Popen([TERN, "tokens", *options, "--out", "out", "--seed", "5"], env=environment(), stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL) as p:
-            # The i-th shard is being written; how soon that is does not matter.
-            while p.poll() is None and not os.path.exists("out/train_%06d.bin.tmp" % (2 * i)):
-                time.sleep(0.0005)
-            p.send_signal(signal.SIGKILL)
-        if not os.path.exists("out/tokens.json"):
-            continue
-        with open("out/tokens.json", encoding="utf-8") as f:
-            done = json.load(f)["finished"]
-        halfway += not done
-        tokens(*options, "--out", "out", *(["--overwrite"] if done else []))
-        same(sorted(contents("out")), sorted(wanted))
-        holds(contents("out") == wanted, "other bytes")
-    holds(halfway > 0, "no run was killed halfway")
-
-
 def inputs():
     """Documents and one long text, with which a run has several batches."""
     write_tokenizer(".")
@@ -324,23 +296,6 @@ def killed_ranks():
         same(done.returncode, 0, done.stderr)
         has(done.stdout, " shards of an interrupted run kept")
         holds(contents(out) == contents("one"), "other bytes")
-
-
-@test
-def full_disk():
-    """a disk that is full is an error that says so; with room again the command goes on"""
-    need("unshare", "mount")
-    options = inputs()
-    tokens(*options, "--out", "one")
-    script = " ".join(["mkdir disk && mount -t tmpfs -o size=1m none disk && %s tokens %s --out disk/out; echo status $?;" % (TERN, " ".join(options)),
-                       "mount -o remount,size=64m disk && %s tokens %s --out disk/out && cp -r disk/out out" % (TERN, " ".join(options))])
-    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], env=environment(), capture_output=True, check=False, timeout=LIMIT)
-    if b"ermitted" in done.stderr or b"denied" in done.stderr:
-        raise Skip("no file system can be mounted here")
-    same(done.returncode, 0, done.stderr)
-    has(done.stderr, "disk/out/train_", "writing: No space left on device")
-    has(done.stdout, "status 1", " shards of an interrupted run kept")
-    holds(contents("out") == contents("one"), "other bytes")
 
 
 SQUAD = {"version": "1.1", "data": [
