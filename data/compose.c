@@ -19,10 +19,12 @@
 
 typedef struct chain {
     tn_dataset base;
-    int count;
-    int64_t *ends;     /* [count]: one past the last example of each */
-    tn_dataset **each; /* [count] */
     tn_digest digest;
+    int count;
+    struct {
+        tn_dataset *d;
+        int64_t end; /* one past its last example */
+    } list[];
 } chain;
 
 /* The dataset that has example *i; *i becomes the index there. */
@@ -30,14 +32,14 @@ static tn_dataset *link_of(const chain *d, int64_t *i) {
     int low = 0, high = d->count - 1;
     while (low < high) {
         int middle = low + (high - low) / 2;
-        if (*i < d->ends[middle]) {
+        if (*i < d->list[middle].end) {
             high = middle;
         } else {
             low = middle + 1;
         }
     }
-    *i -= low ? d->ends[low - 1] : 0;
-    return d->each[low];
+    *i -= low ? d->list[low - 1].end : 0;
+    return d->list[low].d;
 }
 
 static tn_status chain_get(tn_dataset *self, tn_example e, void *x, void *y) {
@@ -64,8 +66,8 @@ static tn_status chain_digest(tn_dataset *self, char text[33]) {
     for (int k = 0; k < d->count && !j.failed; k++) {
         j.bytes = 0;
         tn__members m = tn__members_begin(&j);
-        if (tn__dataset_put(&m, d->each[k], "concat_dataset")) {
-            tn__digest_add(digest, &d->ends[k], sizeof(d->ends[k]));
+        if (tn__dataset_put(&m, d->list[k].d, "concat_dataset")) {
+            tn__digest_add(digest, &d->list[k].end, sizeof(d->list[k].end));
             tn__digest_add(digest, j.bytes ? j.at : "", j.bytes);
         }
         j.failed = j.failed || tn__pending();
@@ -78,11 +80,9 @@ static tn_status chain_digest(tn_dataset *self, char text[33]) {
 
 static void chain_free(tn_dataset *self) {
     chain *d = (chain *)self;
-    for (int k = 0; k < d->count && d->each; k++) {
-        tn__dataset_give_up(d->each[k]);
+    for (int k = 0; k < d->count; k++) {
+        tn__dataset_give_up(d->list[k].d);
     }
-    free(d->each);
-    free(d->ends);
     free(d);
 }
 
@@ -105,26 +105,26 @@ static bool same_classes(const char *const *a, const char *const *b) {
 
 /* Adds dataset k to the chain's size, dimensions and classes. False after raising. */
 static bool join_link(chain *d, int k) {
-    const tn_dataset *each = d->each[k];
+    const tn_dataset *each = d->list[k].d;
     tn_dataset *base = &d->base;
     if (__builtin_add_overflow(base->size, each->size, &base->size)) {
         tn__raise(TN_EVALUE, "concat_dataset", "more examples than 2^63 - 1");
         return false;
     }
-    d->ends[k] = base->size;
+    d->list[k].end = base->size;
     base->length = each->length ? base->length : NULL;
     if (!join_dims(&base->x_dims, each->x_dims, base->length) ||
         !join_dims(&base->y_dims, each->y_dims, base->length)) {
         tn__raise(TN_ESHAPE, "concat_dataset",
                   "the examples of dataset %d, \"%s\", differ in shape from those of \"%s\"", k,
-                  each->kind, d->each[0]->kind);
+                  each->kind, d->list[0].d->kind);
         return false;
     }
     if (base->x_dtype != each->x_dtype ||
         (base->y_dims.ndim >= 0 && base->y_dtype != each->y_dtype)) {
         tn__raise(TN_EDTYPE, "concat_dataset",
                   "the examples of dataset %d, \"%s\", differ in dtype from those of \"%s\"", k,
-                  each->kind, d->each[0]->kind);
+                  each->kind, d->list[0].d->kind);
         return false;
     }
     if (!same_classes(base->classes, each->classes)) {
@@ -145,31 +145,24 @@ static chain *chain_new(tn_dataset *const *datasets, int count) {
         tn__raise(TN_EVALUE, "concat_dataset", "%d datasets (1 at least)", count);
         return NULL;
     }
-    chain *d = tn__calloc(1, sizeof(*d));
-    int64_t *ends = d ? tn__calloc((size_t)count, sizeof(*ends)) : NULL;
-    tn_dataset **each = ends ? tn__calloc((size_t)count, sizeof(tn_dataset *)) : NULL;
-    if (!each) {
-        tn__raise(TN_ENOMEM, "concat_dataset", "no memory for %d datasets", count);
-        free(ends);
-        free(d);
-        return NULL;
-    }
+    chain *d = tn__calloc_for(1, sizeof(*d) + (size_t)count * sizeof(d->list[0]), "concat_dataset");
+    if (!d) { return NULL; }
     const tn_dataset *first = datasets[0];
-    *d = (chain){.base = {.kind = "concatenation",
-                          .x_dims = first->x_dims,
-                          .y_dims = first->y_dims,
-                          .x_dtype = first->x_dtype,
-                          .y_dtype = first->y_dtype,
-                          .classes = first->classes,
-                          .get = chain_get,
-                          .length = chain_length,
-                          .fields = chain_fields,
-                          .digest = chain_digest,
-                          .free = chain_free},
-                 .count = count,
-                 .ends = ends,
-                 .each = each};
-    memcpy(each, datasets, (size_t)count * sizeof(tn_dataset *));
+    d->base = (tn_dataset){.kind = "concatenation",
+                           .x_dims = first->x_dims,
+                           .y_dims = first->y_dims,
+                           .x_dtype = first->x_dtype,
+                           .y_dtype = first->y_dtype,
+                           .classes = first->classes,
+                           .get = chain_get,
+                           .length = chain_length,
+                           .fields = chain_fields,
+                           .digest = chain_digest,
+                           .free = chain_free};
+    d->count = count;
+    for (int k = 0; k < count; k++) {
+        d->list[k].d = datasets[k];
+    }
     return d;
 }
 

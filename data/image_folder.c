@@ -29,7 +29,7 @@ typedef struct image_folder {
     image *images;
     int64_t count, capacity;
     char **classes; /* NULL after the last */
-    int64_t class_count, class_capacity;
+    int64_t class_count;
     tn_digest digest;
 } image_folder;
 
@@ -91,11 +91,6 @@ static bool add_class(image_folder *d, const char *folder, int64_t label) {
 
 /* ---- Classes --------------------------------------------------------------------------------- */
 
-typedef struct listing {
-    image_folder *d;
-    const char *folder;
-} listing;
-
 static bool is_folder(const char *folder, const char *name) {
     struct stat about;
     char *path = tn__folder_path(folder, name, "image_folder");
@@ -104,38 +99,25 @@ static bool is_folder(const char *folder, const char *name) {
     return is;
 }
 
-/* A class for each folder whose name does not begin with '.'. */
-static bool collect_class(const char *name, void *user) {
-    const listing *l = user;
-    image_folder *d = l->d;
-    if (name[0] == '.' || !is_folder(l->folder, name)) { return !tn__pending(); }
-    if (!tn__grow(&d->classes, d->class_count + 2, &d->class_capacity, sizeof(*d->classes),
-                  "image_folder")) {
-        return false;
-    }
-    char *copy = tn__strdup_for(name, "image_folder");
-    if (!copy) { return false; }
-    d->classes[d->class_count++] = copy;
-    d->classes[d->class_count] = NULL;
-    return true;
-}
-
-static int compare_names(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
+/* A class for each folder in it. */
 static bool find_classes(image_folder *d, const char *folder) {
-    listing l = {d, folder};
-    if (!tn__folder_each(folder, collect_class, &l, "image_folder") || tn__pending()) {
-        return false;
+    tn__names names = {.count = 0};
+    bool done = tn__names_in(&names, folder, "image_folder");
+    if (done) {
+        d->classes = tn__calloc_for((size_t)names.count + 1, sizeof(char *), "image_folder");
     }
-    if (d->class_count == 0) {
+    for (int64_t i = 0; d->classes && i < names.count; i++) {
+        if (is_folder(folder, names.list[i])) {
+            d->classes[d->class_count++] = names.list[i];
+            names.list[i] = NULL;
+        }
+    }
+    tn__names_free(&names);
+    if (d->classes && !tn__pending() && d->class_count == 0) {
         tn__raise(TN_EVALUE, "image_folder", "%s: there is no folder in it that could be a class",
                   folder);
-        return false;
     }
-    qsort(d->classes, (size_t)d->class_count, sizeof(*d->classes), compare_names);
-    return true;
+    return d->classes && !tn__pending();
 }
 
 /* ---- The dataset ----------------------------------------------------------------------------- */

@@ -7,12 +7,11 @@
 #include <string.h>
 #include <strings.h>
 
-enum { READ_AT_ONCE = 1 << 16 };
+enum { READ_AT_ONCE = 1 << 18 };
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
-/* Reads at least one more byte, unless the file is at its end. False after raising. */
-static bool read_on(tn__text_lines *l) {
+bool tn__lines_more(tn__text_lines *l) {
     if (l->begin > 0) {
         memmove(l->buffer, l->buffer + l->begin, l->end - l->begin);
         l->end -= l->begin;
@@ -28,6 +27,13 @@ static bool read_on(tn__text_lines *l) {
     return true;
 }
 
+bool tn__lines_hold(tn__text_lines *l, size_t bytes) {
+    while (l->end - l->begin < bytes && !l->all_read) {
+        if (!tn__lines_more(l)) { return false; }
+    }
+    return true;
+}
+
 static bool check_kind(const tn__stream *s) {
     if (s->kind.form == TN__FORM_TEXT) { return true; }
     tn__raise(TN_EFORMAT, s->file.operation, "%s%s%s; expected text (also .gz or .zst)",
@@ -40,7 +46,7 @@ bool tn__lines_open(tn__text_lines *l, const char *path, const char *operation) 
     static const char mark[] = "\xef\xbb\xbf"; /* UTF-8's byte order mark */
     *l = (tn__text_lines){.stream.file.fd = -1};
     if (!tn__stream_open(&l->stream, path, operation)) { return false; }
-    if (!check_kind(&l->stream) || !read_on(l)) {
+    if (!check_kind(&l->stream) || !tn__lines_more(l)) {
         tn__lines_close(l);
         return false;
     }
@@ -65,7 +71,7 @@ static int64_t find_end(tn__text_lines *l) {
         }
         bool whole = seen < left && (from[seen] == '\n' || seen + 1 < left); /* a "\n" may follow */
         if (whole || l->all_read) { return (int64_t)seen; }
-        if (!read_on(l)) { return -1; }
+        if (!tn__lines_more(l)) { return -1; }
     }
 }
 

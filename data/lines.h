@@ -1,5 +1,5 @@
-/* The lines of a text file, plain or compressed (.gz, .zst), one at a time. Only a part of the file
- * is in memory. */
+/* A text file, plain or compressed (.gz, .zst), from its beginning to its end, line by line or as
+ * its reader takes it from the buffer. Only a part of the file is in memory. */
 #ifndef TERN_DATA_LINES_H
 #define TERN_DATA_LINES_H
 
@@ -25,6 +25,11 @@ bool tn__lines_open(tn__text_lines *l, const char *path, const char *operation);
  * written to. NULL at the end, and after raising: TN_EFORMAT for zero bytes and lines of more than
  * 64 MiB. */
 char *tn__lines_next(tn__text_lines *l, size_t *bytes);
+
+/* Reads at least one more byte into the buffer, or until it has `bytes`; less only at the file's
+ * end. False after raising. */
+bool tn__lines_more(tn__text_lines *l);
+bool tn__lines_hold(tn__text_lines *l, size_t bytes);
 
 void tn__lines_close(tn__text_lines *l); /* also one that is not open */
 

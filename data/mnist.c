@@ -5,153 +5,121 @@
  * (data/corpus/stream.h). The header is not trusted: memory grows only as bytes arrive, and the
  * file has to end where the header says.
  */
+#include "core/buffer.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "data/corpus/stream.h"
 #include "data/identity.h"
 #include "tern/data.h"
 
+#include <endian.h>
 #include <errno.h>
-#include <limits.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { SIDE = 28, PIXELS = SIDE * SIDE, MOST_EXAMPLES = 1000000, CHUNK = 1 << 20 };
 
+/* A file: its header, a number in it, and so many examples. */
+typedef struct idx {
+    uint8_t *data;
+    int64_t count;
+} idx;
+
 typedef struct mnist {
     tn_dataset base;
-    uint8_t *pixels; /* (size, 28, 28) */
-    uint8_t *labels; /* (size) */
+    idx images, labels;
     tn_digest pixels_digest, labels_digest;
 } mnist;
 
 /* ---- One idx file ---------------------------------------------------------------------------- */
 
-typedef struct idx {
-    tn__stream stream;
-    char path[PATH_MAX];
-} idx;
+typedef struct idx_kind {
+    const char *names[2]; /* of tests and of training */
+    const char *what;
+    uint8_t head[16]; /* bytes 4 to 7 are the number of examples */
+    size_t head_bytes, each;
+} idx_kind;
 
-/* Reads exactly so many bytes. False after raising; `what` is what they are. */
-static bool idx_get(idx *f, void *to, size_t bytes, const char *what) {
-    int64_t got = tn__stream_read(&f->stream, to, bytes);
-    if (got >= 0 && (size_t)got < bytes) {
-        tn__raise(TN_EFORMAT, "mnist", "%s ends in the middle of its %s", f->path, what);
-    }
-    return got >= 0 && (size_t)got == bytes;
-}
+static const idx_kind of_images = {
+    .names = {"t10k-images-idx3-ubyte", "train-images-idx3-ubyte"},
+    .what = "images of 28 x 28 bytes",
+    .head = {0, 0, 8, 3, 0, 0, 0, 0, 0, 0, 0, SIDE, 0, 0, 0, SIDE},
+    .head_bytes = 16,
+    .each = PIXELS,
+};
+static const idx_kind of_labels = {
+    .names = {"t10k-labels-idx1-ubyte", "train-labels-idx1-ubyte"},
+    .what = "labels of a byte",
+    .head = {0, 0, 8, 1},
+    .head_bytes = 8,
+    .each = 1,
+};
 
-/* `name` in `folder`, or its .gz. */
-static bool idx_find(idx *f, const char *folder, const char *name) {
-    static const char *const endings[] = {"", ".gz"};
+/* `name` in `folder`, or its .gz. The caller frees. NULL after raising. */
+static char *idx_find(const char *folder, const char *name) {
     for (int i = 0; i < 2; i++) {
-        int length = snprintf(f->path, sizeof(f->path), "%s/%s%s", folder, name, endings[i]);
-        if (length < 0 || (size_t)length >= sizeof(f->path)) {
-            tn__raise(TN_EIO, "mnist", "the path of the folder is too long");
-            return false;
-        }
-        if (access(f->path, F_OK) == 0 || errno != ENOENT) { return true; }
+        char *path = tn__asprintf("mnist", "%s/%s%s", folder, name, i ? ".gz" : "");
+        if (!path || access(path, F_OK) == 0 || errno != ENOENT) { return path; }
+        free(path);
     }
     tn__raise(TN_EIO, "mnist", "%s/%s[.gz]: %s", folder, name, strerror(ENOENT));
-    return false;
-}
-
-static uint32_t big_endian(const uint8_t *b) {
-    return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
-}
-
-/* Reads the header; the dimensions after the first must be `rest`. Returns the first, or -1. */
-static int64_t idx_count(idx *f, int ndim, const uint32_t *rest) {
-    uint8_t head[16];
-    int bytes = 4 + 4 * ndim;
-    if (!idx_get(f, head, (size_t)bytes, "header")) { return -1; }
-    if (head[0] != 0 || head[1] != 0 || head[2] != 8 || head[3] != ndim) {
-        tn__raise(TN_EFORMAT, "mnist",
-                  "%s begins with %02x %02x %02x %02x, not 00 00 08 %02x (bytes, %d dimensions)",
-                  f->path, head[0], head[1], head[2], head[3], ndim, ndim);
-        return -1;
-    }
-    for (int i = 1; i < ndim; i++) {
-        uint32_t size = big_endian(head + 4 + 4 * i);
-        if (size != rest[i - 1]) {
-            tn__raise(TN_EFORMAT, "mnist", "%s: dimension %d is %u, not %u", f->path, i, size,
-                      rest[i - 1]);
-            return -1;
-        }
-    }
-    uint32_t count = big_endian(head + 4);
-    if (count > MOST_EXAMPLES) {
-        tn__raise(TN_EFORMAT, "mnist",
-                  "%s says that it has %u examples; this reader takes %d at most", f->path, count,
-                  MOST_EXAMPLES);
-        return -1;
-    }
-    return count;
-}
-
-/* Exactly `bytes` elements, after which the file (and a .gz's checksum) must end. NULL after
- * raising. */
-static uint8_t *idx_elements(idx *f, size_t bytes) {
-    uint8_t *data = NULL;
-    size_t capacity = 0, length = 0;
-    while (length < bytes || !data) {
-        capacity = capacity ? capacity * 2 : CHUNK;
-        capacity = capacity < bytes ? capacity : bytes;
-        uint8_t *larger = tn__realloc(data, capacity);
-        if (!larger) {
-            tn__raise(TN_ENOMEM, "mnist", "no memory for the %zu bytes of %s", bytes, f->path);
-            free(data);
-            return NULL;
-        }
-        data = larger;
-        if (!idx_get(f, data + length, capacity - length, "elements")) {
-            free(data);
-            return NULL;
-        }
-        length = capacity;
-    }
-    uint8_t extra;
-    int64_t got = tn__stream_read(&f->stream, &extra, 1);
-    if (got == 0) { return data; }
-    if (got > 0) {
-        tn__raise(TN_EFORMAT, "mnist", "%s is longer than its header says (%zu elements)", f->path,
-                  bytes);
-    }
-    free(data);
     return NULL;
 }
 
-/* Reads folder/name: (count, rest…) bytes. NULL after raising. */
-static uint8_t *idx_read(const char *folder, const char *name, int ndim, const uint32_t *rest,
-                         int64_t *count) {
-    idx f;
-    if (!idx_find(&f, folder, name) || !tn__stream_open(&f.stream, f.path, "mnist")) {
-        return NULL;
-    }
-    uint8_t *data = NULL;
-    *count = idx_count(&f, ndim, rest);
-    if (*count >= 0) {
-        size_t bytes = (size_t)*count;
-        for (int i = 1; i < ndim; i++) {
-            bytes *= rest[i - 1];
+/* Reads the file to its end. False after raising. */
+static bool idx_get(idx *f, tn__stream *s, size_t most, size_t *bytes) {
+    int64_t capacity = 0, got = 0;
+    do {
+        if (!tn__grow(&f->data, (int64_t)*bytes + CHUNK, &capacity, 1, "mnist")) { return false; }
+        got = tn__stream_read(s, f->data + *bytes, (size_t)capacity - *bytes);
+        *bytes += got > 0 ? (size_t)got : 0;
+        if (*bytes > most) {
+            tn__raise(TN_EFORMAT, "mnist", "%s has more than %d examples", s->file.path,
+                      MOST_EXAMPLES);
+            return false;
         }
-        data = idx_elements(&f, bytes);
+    } while (got >= 0 && *bytes == (size_t)capacity);
+    return got >= 0;
+}
+
+static bool idx_check(idx *f, const char *path, size_t bytes, const idx_kind *k) {
+    uint32_t count;
+    if (bytes < k->head_bytes || memcmp(f->data, k->head, 4) != 0 ||
+        memcmp(f->data + 8, k->head + 8, k->head_bytes - 8) != 0) {
+        tn__raise(TN_EFORMAT, "mnist", "%s is not an idx file of %s", path, k->what);
+        return false;
     }
-    tn__stream_close(&f.stream);
-    return data;
+    memcpy(&count, f->data + 4, sizeof(count));
+    f->count = be32toh(count);
+    if (bytes != k->head_bytes + (size_t)f->count * k->each) {
+        tn__raise(TN_EFORMAT, "mnist", "%s: its header says %lld %s, but %zu bytes follow", path,
+                  (long long)f->count, k->what, bytes - k->head_bytes);
+        return false;
+    }
+    return true;
+}
+
+static bool idx_read(idx *f, const char *folder, const idx_kind *k, bool train) {
+    tn__stream s;
+    size_t bytes = 0, most = k->head_bytes + MOST_EXAMPLES * k->each;
+    char *path = idx_find(folder, k->names[train]);
+    bool open = path && tn__stream_open(&s, path, "mnist");
+    bool done = open && idx_get(f, &s, most, &bytes) && idx_check(f, path, bytes, k);
+    if (open) { tn__stream_close(&s); }
+    free(path);
+    return done;
 }
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
 
 static tn_status mnist_get(tn_dataset *self, tn_example e, void *x, void *y) {
     const mnist *d = (const mnist *)self;
-    const uint8_t *from = d->pixels + e.index * PIXELS;
+    const uint8_t *from = d->images.data + of_images.head_bytes + e.index * PIXELS;
     float *image = x;
     for (int p = 0; p < PIXELS; p++) {
         image[p] = (float)from[p] / 255.0f;
     }
-    *(int64_t *)y = d->labels[e.index];
+    *(int64_t *)y = d->labels.data[of_labels.head_bytes + (size_t)e.index];
     return TN_OK;
 }
 
@@ -163,35 +131,34 @@ static const tn_field mnist_fields[] = {
 
 static void mnist_free(tn_dataset *self) {
     mnist *d = (mnist *)self;
-    free(d->pixels);
-    free(d->labels);
+    free(d->images.data);
+    free(d->labels.data);
     free(d);
 }
 
 static bool mnist_read(mnist *d, const char *folder, bool train) {
-    static const uint32_t image_dims[] = {SIDE, SIDE};
-    int64_t images = 0, labels = 0;
-    d->pixels = idx_read(folder, train ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte", 3,
-                         image_dims, &images);
-    if (!d->pixels) { return false; }
-    d->labels = idx_read(folder, train ? "train-labels-idx1-ubyte" : "t10k-labels-idx1-ubyte", 1,
-                         NULL, &labels);
-    if (!d->labels) { return false; }
+    if (!idx_read(&d->images, folder, &of_images, train) ||
+        !idx_read(&d->labels, folder, &of_labels, train)) {
+        return false;
+    }
+    int64_t images = d->images.count, labels = d->labels.count;
+    const uint8_t *label = d->labels.data + of_labels.head_bytes;
     if (images != labels) {
         tn__raise(TN_EFORMAT, "mnist", "%s has %lld images but %lld labels", folder,
                   (long long)images, (long long)labels);
         return false;
     }
     for (int64_t i = 0; i < labels; i++) {
-        if (d->labels[i] > 9) {
+        if (label[i] > 9) {
             tn__raise(TN_EFORMAT, "mnist", "%s: label %lld is %d, not a digit", folder,
-                      (long long)i, d->labels[i]);
+                      (long long)i, label[i]);
             return false;
         }
     }
     d->base.size = images;
-    d->pixels_digest = tn__digest_over(d->pixels, (size_t)images * PIXELS);
-    d->labels_digest = tn__digest_over(d->labels, (size_t)images);
+    d->pixels_digest =
+        tn__digest_over(d->images.data + of_images.head_bytes, (size_t)images * PIXELS);
+    d->labels_digest = tn__digest_over(label, (size_t)labels);
     return true;
 }
 

@@ -9,10 +9,14 @@
  *
  * In the last of these the top bit of a token says that it is not a target: nothing is learned from
  * predicting it. After the tokens come the ends of the pairs, in tokens, as uint64. llm.c's
- * programs reject such a file instead of training on the prompts. */
+ * programs reject such a file instead of training on the prompts.
+ *
+ * Further words of the header, which no reader of tokens needs, say what `tern tokens` made the
+ * shard from: a tn__shard_note, from word 4 on, little-endian. Other shards have zeros. */
 #ifndef TERN_DATA_SHARDS_H
 #define TERN_DATA_SHARDS_H
 
+#include "core/digest.h"
 #include "tern/data.h"
 
 #include <inttypes.h>
@@ -27,10 +31,23 @@ enum { TN__VERSION_NARROW = 1, TN__VERSION_WIDE = 7, TN__VERSION_PAIRS = 1 };
 enum { TN__NARROW_VOCAB = 65536 };        /* at most, for 16 bits */
 #define TN__NO_TARGET (UINT32_C(1) << 31) /* the top bit of a token of a pair */
 
-/* For a writer that has written nothing yet: it continues after `shards` files, which have `tokens`
- * tokens together. Each further one is passed to `whole` when it has its name; false: after raising
- * an error. */
-void tn__shards_writer_go_on(tn_shards_writer *w, int64_t shards, int64_t tokens,
-                             bool (*whole)(void *user, const char *path), void *user);
+typedef struct tn__shard_note {
+    uint32_t documents;
+    uint32_t with_end;          /* texts that contain the end token's text */
+    uint64_t text;              /* bytes */
+    uint64_t longest;           /* pair, in tokens */
+    char of[TN__DIGEST_DIGITS]; /* a digest of all that it depends on */
+} tn__shard_note;
+
+/* What is added next belongs to shard `number`: the one before is completed. `of` is
+ * [TN__DIGEST_DIGITS]. */
+tn_status tn__shards_writer_at(tn_shards_writer *w, int64_t number, const char *of);
+
+/* Of the shard to which something was added last; the caller counts. */
+tn__shard_note *tn__shards_writer_note(tn_shards_writer *w);
+
+/* The note of a shard, and how many tokens it has. A file of anything else has zeros. False after
+ * raising. */
+bool tn__shard_look(const char *path, tn__shard_note *note, int64_t *tokens);
 
 #endif

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/memory.h"
+#include "core/reader.h"
 #include "data/shards.h"
 #include "tern/data.h"
 
@@ -12,7 +13,13 @@
 #include <string.h>
 
 enum { AT_ONCE = 4096 /* tokens that are turned into bytes together */ };
-enum { COUNTS_AT = 8, COUNTS = 8 /* bytes of the header that are known only at the end */ };
+
+/* What the header says that is known only at the end. */
+typedef struct counts {
+    uint32_t tokens, pairs, documents, with_end;
+    uint64_t text, longest;
+} counts;
+enum { COUNTS_AT = 8, OF_AT = COUNTS_AT + sizeof(counts) };
 
 struct tn_shards_writer {
     tn__alive alive;
@@ -20,13 +27,12 @@ struct tn_shards_writer {
     char *prefix;
     tn__file file;
     bool open;
-    int64_t shards; /* complete ones */
+    int64_t shards; /* complete ones: the number of the open one, or of the next */
     int64_t tokens; /* in them and in the open one */
     int64_t here;   /* tokens in the open one */
     uint64_t *ends; /* of its pairs, in tokens */
     int64_t pairs, capacity;
-    bool (*whole)(void *user, const char *path); /* may be NULL */
-    void *user;
+    tn__shard_note note;
 };
 
 tn_shards_options tn_shards_defaults(void) {
@@ -56,32 +62,29 @@ static bool begin_shard(tn_shards_writer *w) {
                                       htole32(w->options.pairs ? TN__VERSION_PAIRS
                                               : is_wide(w)     ? TN__VERSION_WIDE
                                                                : TN__VERSION_NARROW)};
+    memcpy((char *)head + OF_AT, w->note.of, sizeof(w->note.of));
     tn__file_put(&w->file, head, sizeof(head));
     w->here = w->pairs = 0;
     return true;
 }
 
-static tn_status say_whole(const tn_shards_writer *w) {
-    char *path = shard_path(w, w->shards - 1);
-    bool done = path && w->whole(w->user, path);
-    free(path);
-    return done ? TN_OK : tn_error();
-}
-
 /* Completes the open shard, which then gets its name. */
 static tn_status end_shard(tn_shards_writer *w) {
-    static const char unknown[COUNTS];
-    uint32_t counts[2] = {htole32((uint32_t)w->here), htole32((uint32_t)w->pairs)};
+    static const counts unknown;
+    const tn__shard_note *n = &w->note;
+    counts known = {htole32((uint32_t)w->here), htole32((uint32_t)w->pairs),
+                    htole32(n->documents),      htole32(n->with_end),
+                    htole64(n->text),           htole64(n->longest)};
     if (!w->open) { return TN_OK; }
     for (int64_t i = 0; i < w->pairs; i++) {
         uint64_t end = htole64(w->ends[i]);
         tn__file_put(&w->file, &end, sizeof(end));
     }
-    tn__file_patch(&w->file, COUNTS_AT, unknown, counts, COUNTS);
+    tn__file_patch(&w->file, COUNTS_AT, &unknown, &known, sizeof(known));
     w->open = false;
     tn_status status = tn__file_commit(&w->file);
     w->shards += status == TN_OK;
-    return status == TN_OK && w->whole ? say_whole(w) : status;
+    return status;
 }
 
 /* Writes tokens to the open shard. The first `prompt` of them are marked. */
@@ -209,12 +212,47 @@ tn_status tn_shards_writer_finish(tn_shards_writer *w) {
     return w ? end_shard(w) : tn__raise(TN_EVALUE, "shards_writer", "the writer is NULL");
 }
 
-void tn__shards_writer_go_on(tn_shards_writer *w, int64_t shards, int64_t tokens,
-                             bool (*whole)(void *user, const char *path), void *user) {
-    w->shards = shards;
-    w->tokens = tokens;
-    w->whole = whole;
-    w->user = user;
+/* ---- What `tern tokens` notes ---------------------------------------------------------------- */
+
+tn_status tn__shards_writer_at(tn_shards_writer *w, int64_t number, const char *of) {
+    if (w->open && w->shards == number) { return TN_OK; }
+    tn_status status = end_shard(w);
+    w->shards = number;
+    w->note = (tn__shard_note){.documents = 0};
+    memcpy(w->note.of, of, sizeof(w->note.of));
+    return status;
+}
+
+tn__shard_note *tn__shards_writer_note(tn_shards_writer *w) {
+    return &w->note;
+}
+
+/* Whether a file of this size can have this header. */
+static bool is_whole(const char *head, const counts *c, size_t bytes) {
+    uint32_t magic;
+    memcpy(&magic, head, sizeof(magic));
+    size_t width = le32toh(magic) == TN__MAGIC_NARROW ? 2 : 4;
+    return bytes == TN__SHARD_HEAD + width * le32toh(c->tokens) + 8 * (size_t)le32toh(c->pairs);
+}
+
+bool tn__shard_look(const char *path, tn__shard_note *note, int64_t *tokens) {
+    tn__reader r;
+    counts c;
+    char head[TN__SHARD_HEAD] = "";
+    if (!tn__reader_open(&r, path, "shards")) { return false; }
+    bool read = r.bytes < sizeof(head) || tn__reader_get(&r, 0, head, sizeof(head));
+    tn__reader_close(&r);
+    memcpy(&c, head + COUNTS_AT, sizeof(c));
+    *note = (tn__shard_note){.documents = 0};
+    *tokens = 0;
+    if (!is_whole(head, &c, r.bytes)) { return read; }
+    *note = (tn__shard_note){.documents = le32toh(c.documents),
+                             .with_end = le32toh(c.with_end),
+                             .text = le64toh(c.text),
+                             .longest = le64toh(c.longest)};
+    memcpy(note->of, head + OF_AT, sizeof(note->of));
+    *tokens = le32toh(c.tokens);
+    return read;
 }
 
 int64_t tn_shards_writer_shards(const tn_shards_writer *w) {

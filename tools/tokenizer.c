@@ -39,7 +39,7 @@ static const char about[] =
 static tn_status parse_options(command *c, int argc, char **argv) {
     const tn_option table[] = {
         {.value = "IN... --out DIR", .read = add_path, .to = c},
-        {"out", 'o', "DIR", "The folder for tokenizer.json, vocab.json and merges.txt",
+        {"out", 'o', "DIR", "The folder for tokenizer.json and tokenizer_config.json",
          .text = &c->out},
         {"overwrite", 0, NULL, "Replace the tokenizer in DIR", .flag = &c->overwrite},
         {"vocab", 0, "N", "Tokens, including the 256 bytes and <|endoftext|>",
@@ -120,13 +120,7 @@ static tn_status check_folder(const command *c) {
 }
 
 static bool is_replaced(const char *name) {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json",
-                                        "merges.txt"};
-    bool found = false;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        found = found || strcmp(name, names[i]) == 0;
-    }
-    return found;
+    return strcmp(name, "tokenizer.json") == 0 || strcmp(name, "tokenizer_config.json") == 0;
 }
 
 static tn_status make_tokenizer(const command *c) {

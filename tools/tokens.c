@@ -4,16 +4,16 @@
 
 #include "core/clock.h"
 #include "core/memory.h"
-#include "data/corpus/so_far.h"
+#include "data/corpus/tokens.h"
 #include "data/corpus/tokens_json.h"
 #include "text/number.h"
 #include "tools/inputs.h"
-#include "tools/tokens_ranks.h"
 #include "train/show/terminal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tern/distributed.h>
 #include <tern/tokenizer.h>
 #include <tern/train.h>
 #include <unistd.h>
@@ -81,7 +81,7 @@ static const char about[] =
     "IN are files, and folders whose files are read in order of name, except hidden ones. A "
     ".jsonl, .ndjson or .json file is JSON lines, each with a document's text; any other file is "
     "plain text, one document. Both may be compressed (.gz, .zst).\v"
-    "A KEY is a member's name; or a path, in jq's notation: .name, [\"any name\"], [] for all "
+    "A KEY is a member's name; or a path, in jq's notation: .name, [] for all "
     "elements of a list, [0] for one; or text with these in braces: '{title}\\n{.parts[].text}'. "
     "With a path a .json file is one value, read whole. Each element of a list is a document, or "
     "a pair; the paths of a pair go through the same lists, one perhaps further than the "
@@ -90,7 +90,7 @@ static const char about[] =
     "inside a document are ordinary text. If a plain text is one document, --val chooses passages "
     "of it. The same texts "
     "and options give the same bytes, for any number of threads and ranks: under `tern run -n N` "
-    "all ranks read the texts, on any hosts, each encodes its share, and rank 0 writes. An "
+    "all ranks read the texts, and each makes its share of the shards, all in the same folder. An "
     "interrupted run leaves whole shards and a tokens.json that says that some are missing: the "
     "same command keeps them and goes on, if texts, options and tokenizer have not changed.\n\n"
     "The exit status is 1 when it fails, 64 when the command line is wrong.";
@@ -113,7 +113,8 @@ static tn_status parse_options(command *c, int argc, char **argv) {
          .whole = &o->val_documents, .zero = true, .most = INFINITY},
         {"seed", 0, "N", "Which documents --val chooses", .whole = &seed, .zero = true,
          .most = INFINITY},
-        {"shard-tokens", 0, "N", "Tokens of a shard", .whole = &o->shard_tokens, .most = INFINITY},
+        {"shard-bytes", 0, "N", "Bytes of text of a shard", .whole = &o->shard_bytes,
+         .most = 1000000000},
         {.help = ""},
         {"key", 0, "KEY",
          "In JSON: the document's text, a name or a path such as '.articles[].text' (text)",
@@ -189,6 +190,32 @@ static void show_progress(const tn_tokens_made *made, void *user) {
     }
 }
 
+/* ---- Ranks ----------------------------------------------------------------------------------- */
+
+static bool tell_all(void *user, void *data, size_t bytes) {
+    TN_SCOPE;
+    tn_tensor *t = tn_from_memory(data, TN_DIMS((int64_t)bytes), TN_U8, NULL, NULL);
+    return tn_work_wait(tn_broadcast(user, t, 0), 0) == TN_OK;
+}
+
+/* A rank may still have many shards to make. One that ends without them is noticed at once. */
+static bool meet_all(void *user) {
+    enum { A_WEEK = 7 * 24 * 3600 };
+    tn_group_set_timeout(user, A_WEEK);
+    return tn_barrier(user) == TN_OK;
+}
+
+static tn_status join_ranks(tn__token_ranks *r) {
+    tn_setup setup = tn_setup_defaults();
+    tn_group *world = tn_setup_world(&setup);
+    *r = (tn__token_ranks){.rank = tn_group_rank(world),
+                           .ranks = tn_group_size(world),
+                           .tell = tell_all,
+                           .meet = meet_all,
+                           .user = world};
+    return tn_error();
+}
+
 /* ---- The command ----------------------------------------------------------------------------- */
 
 static void say_split(const char *name, const char *out, int64_t tokens, int64_t shards) {
@@ -233,8 +260,7 @@ static bool is_tokenizer(const char *name) {
 }
 
 static bool is_replaced(const char *name) {
-    return tn__is_token_shard(name) || strcmp(name, TN__TOKENS_JSON) == 0 ||
-           strcmp(name, TN__SO_FAR_JSON) == 0;
+    return tn__is_token_shard(name) || strcmp(name, TN__TOKENS_JSON) == 0;
 }
 
 static bool are_apart(const command *c) {
@@ -250,7 +276,7 @@ static tn_status make_tokens(const command *c) {
     o.user = &p;
     tn_tokens_made made;
     tn__token_ranks ranks;
-    bool joined = tokens_ranks(&ranks) == TN_OK;
+    bool joined = join_ranks(&ranks) == TN_OK;
     tn_tokenizer *t =
         joined && (ranks.rank > 0 || are_apart(c)) ? tn_tokenizer_load(c->tokenizer) : NULL;
     if (!t) { return tn_error(); }

@@ -1,7 +1,7 @@
 /* A corpus: documents from text files, one at a time, in bounded memory.
  *
- * One buffer holds what has been read of the current file but not yet returned. A file of JSON
- * lines is taken from it line by line, and a .json file of which paths are wanted value by value;
+ * The buffer of lines.h holds what has been read of the current file. A file of JSON
+ * lines is taken from it line by line, and a .json file of which paths are wanted is one value;
  * each may have many documents (records.h). A plain text is one document or, with a separator,
  * several; a long one comes in pieces, so that several threads can work on it and it need not be in
  * memory whole. Pieces are cut where a word begins, at a place where the patterns of GPT-2's
@@ -14,7 +14,7 @@
 #include "data/corpus/cut.h"
 #include "data/corpus/records.h"
 #include "data/corpus/sources.h"
-#include "data/corpus/stream.h"
+#include "data/lines.h"
 #include "tern/data.h"
 #include "text/json.h"
 
@@ -22,9 +22,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LONGEST = 64 << 20 /* bytes of a line, or of plain text without a place to cut */ };
-enum { LONGEST_VALUE = 1 << 30 /* bytes of a value that is not on a line of its own */ };
-enum { READ_AT_ONCE = 1 << 18, PIECE_LEAST = 1 << 10, PIECE_MOST = 1 << 18 };
+enum { LONGEST = TN__LONGEST_LINE /* of plain text without a place to cut */ };
+enum { LONGEST_VALUE = 1 << 30 /* bytes of a file that is one value */ };
+enum { PIECE_LEAST = 1 << 10, PIECE_MOST = 1 << 18 };
 enum { PIECES = 64 /* at least, of a plain text that is long enough */ };
 
 struct tn_corpus {
@@ -37,16 +37,11 @@ struct tn_corpus {
 
     bool open;
     bool is_json;
-    bool is_values; /* not JSON lines: values of any form, one after the other */
-    tn__stream stream;
-    char *buffer;
-    int64_t capacity;  /* of the buffer */
-    size_t begin, end; /* buffer[begin … end): read but not yet returned */
-    bool all_read;     /* the file has been read to its end */
-    int64_t line;      /* of JSON: the one where what was taken last begins, from 1 */
-    int64_t lines;     /* of values: their ends, so far */
-    size_t piece;      /* of plain text: approximate bytes of a piece */
-    bool within;       /* a document has begun but not ended */
+    bool is_value; /* not JSON lines: one value */
+    tn__text_lines file;
+    int64_t line; /* of JSON: the one where what was taken last begins, from 1 */
+    size_t piece; /* of plain text: approximate bytes of a piece */
+    bool within;  /* a document has begun but not ended */
 
     int64_t documents, pieces; /* numbers of the next ones */
     tn__json_file json;        /* of the line or value that is lent */
@@ -56,34 +51,6 @@ struct tn_corpus {
 tn_corpus_options tn_corpus_defaults(void) {
     return (tn_corpus_options){
         .key = "text", .prompt = "prompt", .completion = "completion", .from_defaults = true};
-}
-
-/* ---- The buffer ------------------------------------------------------------------------------ */
-
-/* Reads at least one more byte, unless the file is at its end. False after raising. */
-static bool read_more(tn_corpus *c) {
-    if (c->begin > 0) {
-        memmove(c->buffer, c->buffer + c->begin, c->end - c->begin);
-        c->end -= c->begin;
-        c->begin = 0;
-    }
-    if (!tn__grow(&c->buffer, (int64_t)c->end + READ_AT_ONCE, &c->capacity, 1, "corpus")) {
-        return false;
-    }
-    size_t left = (size_t)c->capacity - c->end;
-    int64_t got = tn__stream_read(&c->stream, c->buffer + c->end, left);
-    if (got < 0) { return false; }
-    c->all_read = (size_t)got < left;
-    c->end += (size_t)got;
-    return true;
-}
-
-/* Makes the buffer hold at least `bytes`, or all that is left. */
-static bool hold_bytes(tn_corpus *c, size_t bytes) {
-    while (c->end - c->begin < bytes && !c->all_read) {
-        if (!read_more(c)) { return false; }
-    }
-    return true;
 }
 
 /* ---- Files ----------------------------------------------------------------------------------- */
@@ -105,17 +72,8 @@ static bool is_json_name(const char *path) {
     return is_named(path, ".jsonl") || is_named(path, ".json") || is_named(path, ".ndjson");
 }
 
-static bool check_kind(const tn_corpus *c) {
-    const tn__stream *s = &c->stream;
-    if (s->kind.form == TN__FORM_TEXT) { return true; }
-    tn__raise(TN_EFORMAT, "corpus", "%s%s%s; expected text or JSON lines (also .gz or .zst)",
-              s->file.path, s->unpacker ? ", decompressed, is " : " is ",
-              s->kind.form == TN__FORM_BINARY ? "binary (it has zero bytes)" : s->kind.is);
-    return false;
-}
-
 static void close_file(tn_corpus *c) {
-    tn__stream_close(&c->stream);
+    tn__lines_close(&c->file);
     tn__records_begin(&c->records, NULL);
     tn__json_free(&c->json);
     c->open = false;
@@ -123,21 +81,15 @@ static void close_file(tn_corpus *c) {
 }
 
 static bool open_file(tn_corpus *c) {
-    static const char mark[] = "\xef\xbb\xbf"; /* UTF-8's byte order mark */
     const char *path = c->sources.list[c->source].path;
-    if (!tn__stream_open(&c->stream, path, "corpus")) { return false; }
+    if (!tn__lines_open(&c->file, path, "corpus")) { return false; }
     c->open = true;
-    c->begin = c->end = 0;
-    c->all_read = c->within = false;
-    c->line = c->lines = 0;
+    c->within = false;
+    c->line = 0;
     c->is_json = c->options.pairs || is_json_name(path);
-    c->is_values = c->records.has_path && !is_named(path, ".jsonl") && !is_named(path, ".ndjson");
-    size_t piece = c->stream.file.bytes / PIECES;
+    c->is_value = c->records.has_path && !is_named(path, ".jsonl") && !is_named(path, ".ndjson");
+    size_t piece = c->file.stream.file.bytes / PIECES;
     c->piece = piece < PIECE_LEAST ? PIECE_LEAST : piece > PIECE_MOST ? PIECE_MOST : piece;
-    if (!check_kind(c) || !hold_bytes(c, strlen(mark))) { return false; }
-    if (c->end >= strlen(mark) && memcmp(c->buffer, mark, strlen(mark)) == 0) {
-        c->begin = strlen(mark);
-    }
     return true;
 }
 
@@ -145,121 +97,60 @@ static bool open_file(tn_corpus *c) {
 
 /* Raises TN_EFORMAT about the line that was taken last: "FILE: line 7: …". */
 static bool raise_line(const tn_corpus *c, const char *what) {
-    tn__raise(TN_EFORMAT, "corpus", "%s: line %" PRId64 ": %s", c->stream.file.path, c->line, what);
+    tn__raise(TN_EFORMAT, "corpus", "%s: line %" PRId64 ": %s", c->file.stream.file.path, c->line,
+              what);
     return false;
 }
 
-/* The next line that is not empty, from the buffer. False at the file's end, and after raising. */
+/* The next line that is not blank. False at the file's end, and after raising. */
 static bool take_line(tn_corpus *c, const char **line, size_t *bytes) {
-    for (size_t looked = 0;;) {
-        const char *at = c->buffer + c->begin;
-        size_t there = c->end - c->begin;
-        const char *newline = there > looked ? memchr(at + looked, '\n', there - looked) : NULL;
-        if ((newline ? (size_t)(newline - at) : there) > LONGEST) {
-            c->line++;
-            return raise_line(c, "it is longer than 64 MiB");
-        }
-        if (!newline && !c->all_read) {
-            looked = there;
-            if (!read_more(c)) { return false; }
-            continue;
-        }
-        if (!newline && there == 0) { return false; }
-        *line = at;
-        *bytes = newline ? (size_t)(newline - at) : there;
-        c->begin += *bytes + (newline != NULL);
-        c->line++;
-        looked = 0;
-        if (strspn(at, " \t\r") < *bytes) { /* a 0 or a newline ends it */
-            return true;
-        }
-    }
+    do {
+        *line = tn__lines_next(&c->file, bytes);
+    } while (*line && strspn(*line, " \t") == *bytes);
+    c->line = c->file.number;
+    return *line != NULL;
 }
 
-/* A value's end, as far as brackets and quotes tell: the parser finds all else. */
-typedef struct ending {
-    size_t looked; /* bytes */
-    int64_t depth;
-    bool quoted, escaped, ended;
-} ending;
-
-static void look_for_end(ending *e, const char *value, size_t there) {
-    bool compound = there > 0 && (*value == '{' || *value == '[');
-    for (; e->looked < there && !e->ended; e->looked++) {
-        char byte = value[e->looked];
-        if (e->quoted) {
-            e->quoted = e->escaped || byte != '"';
-            e->escaped = !e->escaped && byte == '\\';
-        } else {
-            e->quoted = byte == '"';
-            e->depth += (byte == '{' || byte == '[') - (byte == '}' || byte == ']');
-            e->ended = compound ? e->depth == 0 : byte == '\n';
-        }
-    }
-}
-
-static int64_t count_lines(const char *text, size_t bytes) {
-    int64_t lines = 0;
-    for (size_t i = 0; i < bytes; i++) {
-        lines += text[i] == '\n';
-    }
-    return lines;
-}
-
-static bool is_json_space(char c) {
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
-
-/* The next value. False at the file's end, and after raising. */
+/* All of the file. False if there is nothing in it, and after raising. */
 static bool take_value(tn_corpus *c, const char **value, size_t *bytes) {
-    for (;;) {
-        if (!hold_bytes(c, 1) || c->begin == c->end) { return false; }
-        if (!is_json_space(c->buffer[c->begin])) { break; }
-        c->lines += c->buffer[c->begin++] == '\n';
+    tn__text_lines *f = &c->file;
+    c->line = 1;
+    if (!tn__lines_hold(f, LONGEST_VALUE + (size_t)1)) { return false; }
+    *value = f->buffer + f->begin;
+    *bytes = f->end - f->begin;
+    if (*bytes > LONGEST_VALUE) {
+        return raise_line(c, "the value that begins here is longer than 1 GiB (as JSON lines each "
+                             "part would be read by itself)");
     }
-    c->line = c->lines + 1;
-    ending e = {0};
-    for (;;) {
-        look_for_end(&e, c->buffer + c->begin, c->end - c->begin);
-        if (e.looked > LONGEST_VALUE) {
-            return raise_line(c, "the value that begins here is longer than 1 GiB (as JSON lines "
-                                 "each part would be read by itself)");
-        }
-        if (e.ended || c->all_read) { break; }
-        if (!read_more(c)) { return false; }
-    }
-    *value = c->buffer + c->begin;
-    *bytes = e.looked;
-    c->begin += e.looked;
-    c->lines += count_lines(*value, *bytes);
-    return true;
+    f->buffer[f->end] = 0;
+    f->begin = f->end;
+    return strspn(*value, " \t\r\n") < *bytes;
 }
 
-static bool raise_json(tn_corpus *c, const char *text, size_t bytes) {
-    char why[200];
-    const char *wrong = c->json.wrong;
-    if (!wrong) {
-        tn__raise(TN_ENOMEM, "corpus", "%s: no memory for line %" PRId64, c->stream.file.path,
+static bool raise_json(tn_corpus *c, const char *text) {
+    char why[300];
+    const char *hint = "";
+    if (!c->json.wrong) {
+        tn__raise(TN_ENOMEM, "corpus", "%s: no memory for line %" PRId64, c->file.stream.file.path,
                   c->line);
         return false;
     }
-    bool first = c->line == 1 && !c->is_values;
-    if (first && bytes > 0 && text[strspn(text, " \t\r")] == '[') {
-        return raise_line(c, c->options.pairs
-                                 ? "this is a JSON list, not JSON lines, of which each is an object"
-                                 : "this is a JSON list, not JSON lines, of which each is an "
-                                   "object (--key '.[].text' reads a list in a .json file)");
+    size_t line = 0; /* where the line begins that is wrong */
+    for (size_t i = 0; i < c->json.at; i++) {
+        if (text[i] == '\n') {
+            line = i + 1;
+            c->line++;
+        }
     }
-    size_t line = c->json.at; /* where the line begins that is wrong */
-    while (line > 0 && text[line - 1] != '\n') {
-        line--;
+    if (c->is_value && line > 0) {
+        hint = " (with a path a .json file is one value: JSON lines should be in a .jsonl file)";
+    } else if (!c->is_value && c->line == 1) {
+        hint = c->options.pairs
+                   ? " (expected JSON lines: {\"prompt\": \"…\", \"completion\": \"…\"})"
+                   : " (expected JSON lines, each an object; --key '.[].text' reads a list in a "
+                     ".json file)";
     }
-    c->line += count_lines(text, line);
-    snprintf(why, sizeof(why), "%s, at byte %zu%s", wrong, c->json.at - line + 1,
-             first && c->options.pairs
-                 ? " (pairs are JSON lines: {\"prompt\": \"…\", \"completion\": \"…\"})"
-             : first && bytes < 3 ? " (expected JSON lines, each an object)"
-                                  : "");
+    snprintf(why, sizeof(why), "%s, at byte %zu%s", c->json.wrong, c->json.at - line + 1, hint);
     return raise_line(c, why);
 }
 
@@ -268,8 +159,8 @@ static bool read_json(tn_corpus *c) {
     const char *text = NULL;
     size_t bytes = 0;
     tn__json_free(&c->json);
-    if (!(c->is_values ? take_value : take_line)(c, &text, &bytes)) { return false; }
-    if (!tn__json_read_any(&c->json, text, bytes)) { return raise_json(c, text, bytes); }
+    if (!(c->is_value ? take_value : take_line)(c, &text, &bytes)) { return false; }
+    if (!tn__json_read_any(&c->json, text, bytes)) { return raise_json(c, text); }
     tn__records_begin(&c->records, c->json.values);
     return true;
 }
@@ -301,16 +192,16 @@ static bool is_blank(char c) {
 static bool skip_between(tn_corpus *c) {
     size_t split = strlen(c->split);
     for (;;) {
-        if (!hold_bytes(c, split)) { return false; }
-        const char *at = c->buffer + c->begin;
-        size_t there = c->end - c->begin;
+        if (!tn__lines_hold(&c->file, split)) { return false; }
+        const char *at = c->file.buffer + c->file.begin;
+        size_t there = c->file.end - c->file.begin;
         bool separator = there >= split && memcmp(at, c->split, split) == 0;
         if (!separator && (there == 0 || !is_blank(*at))) { return true; }
-        c->begin += separator ? split : 1;
+        c->file.begin += separator ? split : 1;
     }
 }
 
-/* A piece of a document, at c->begin. */
+/* A piece of a document, at c->file.begin. */
 typedef struct piece {
     size_t bytes;
     bool ends; /* the document */
@@ -320,18 +211,18 @@ typedef struct piece {
 static bool find_piece(tn_corpus *c, piece *p) {
     size_t split = c->split ? strlen(c->split) : 0;
     for (size_t most = c->piece; most <= LONGEST; most *= 2) {
-        if (!hold_bytes(c, most + split + 1)) { return false; }
-        const char *at = c->buffer + c->begin;
-        size_t there = c->end - c->begin;
+        if (!tn__lines_hold(&c->file, most + split + 1)) { return false; }
+        const char *at = c->file.buffer + c->file.begin;
+        size_t there = c->file.end - c->file.begin;
         size_t looked = there < most + split ? there : most + split;
         const char *found = split ? memmem(at, looked, c->split, split) : NULL;
-        p->ends = found || (c->all_read && there <= most);
+        p->ends = found || (c->file.all_read && there <= most);
         p->bytes = found ? (size_t)(found - at) : p->ends ? there : tn__last_cut(at, there, most);
         if (p->ends || p->bytes > 0) { return true; }
     }
     tn__raise(TN_EFORMAT, "corpus",
               "%s: 64 MiB without a space or the beginning of a line: this is not natural text",
-              c->stream.file.path);
+              c->file.stream.file.path);
     return false;
 }
 
@@ -340,11 +231,11 @@ static bool next_piece(tn_corpus *c, tn_document *d) {
     piece p;
     bool begins = !c->within;
     if (begins && c->split && !skip_between(c)) { return false; }
-    if (begins && (!hold_bytes(c, 1) || c->begin == c->end)) { return false; }
+    if (begins && (!tn__lines_hold(&c->file, 1) || c->file.begin == c->file.end)) { return false; }
     if (!find_piece(c, &p)) { return false; }
     c->within = !p.ends;
-    *d = (tn_document){.text = c->buffer + c->begin, .bytes = p.bytes, .begins = begins};
-    c->begin += p.bytes;
+    *d = (tn_document){.text = c->file.buffer + c->file.begin, .bytes = p.bytes, .begins = begins};
+    c->file.begin += p.bytes;
     while (p.ends && c->split && d->bytes > 0 && is_blank(d->text[d->bytes - 1])) {
         d->bytes--;
     }
@@ -368,7 +259,7 @@ bool tn_corpus_next(tn_corpus *c, tn_document *d) {
             c->documents += d->begins;
             d->number = c->documents - 1;
             d->piece = c->pieces++;
-            d->path = c->stream.file.path;
+            d->path = c->file.stream.file.path;
             return true;
         }
         if (!tn__pending()) { close_file(c); }
@@ -379,7 +270,7 @@ bool tn_corpus_next(tn_corpus *c, tn_document *d) {
 tn_corpus_place tn_corpus_where(const tn_corpus *c) {
     return (tn_corpus_place){.files = c ? c->sources.count : 0,
                              .bytes = c ? c->sources.bytes : 0,
-                             .read = c ? c->done + (c->open ? (int64_t)c->stream.at : 0) : 0};
+                             .read = c ? c->done + (c->open ? (int64_t)c->file.stream.at : 0) : 0};
 }
 
 const tn__sources *tn__corpus_sources(const tn_corpus *c) {
@@ -388,11 +279,10 @@ const tn__sources *tn__corpus_sources(const tn_corpus *c) {
 
 void tn_corpus_free(tn_corpus *c) {
     if (!c || !tn__alive_end(&corpora, c, "corpus_free")) { return; }
-    tn__stream_close(&c->stream);
+    tn__lines_close(&c->file);
     tn__json_free(&c->json);
     tn__records_close(&c->records);
     tn__sources_free(&c->sources);
-    free(c->buffer);
     free(c->split);
     free(c);
 }
@@ -419,7 +309,7 @@ tn_corpus *tn_corpus_open(const char *const *paths, int count, tn_corpus_options
     tn_corpus *c = tn__calloc(1, sizeof(*c));
     if (c) {
         tn__alive_begin(&corpora, c);
-        c->stream.file.fd = -1;
+        c->file.stream.file.fd = -1;
         c->options = options;
         c->split = options.split ? tn__strdup(options.split) : NULL;
     }

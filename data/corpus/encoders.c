@@ -9,12 +9,11 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { MOST_SLOTS = 1024 };
-
-typedef enum slot_state { SLOT_EMPTY, SLOT_FULL, SLOT_READY } slot_state;
+/* Reading a batch ends when so much has been read, whether it is wanted or not. */
+enum { BATCH_BYTES = 1 << 18, BATCH_PARTS = 4096 };
 
 typedef struct slot {
-    slot_state state;
+    bool ready;
     bool failed; /* then there is an error instead of a batch */
     tn_error_record error;
     tn__batch batch;
@@ -23,23 +22,22 @@ typedef struct slot {
 struct tn__encoders {
     tn_corpus *corpus;
     tn__encoding how;
-    int64_t read; /* batches, also those that only others need */
+    pthread_mutex_t reading; /* held by the one that reads, before `lock` */
 
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a slot's state, or one of these: */
-    int64_t filled;         /* batches that the caller gets and have been read */
-    int64_t claimed;        /* of them, that an encoder has taken */
-    int64_t given;          /* of them, that the caller has received */
-    slot *lent;             /* the one that the caller has now; NULL: none */
+    pthread_cond_t changed; /* a slot is ready, or one of these: */
+    int64_t read;           /* batches */
+    int64_t returned;       /* of them, that the caller is done with */
+    bool lent;              /* the caller has the next one after these */
     bool all_read, stop;
 
-    pthread_t *threads; /* the first one reads */
+    pthread_t *threads;
     int started;
     int slots;
     slot list[];
 };
 
-/* Of the i-th batch that the caller gets. */
+/* Of the i-th batch. */
 static slot *slot_of(tn__encoders *e, int64_t i) {
     return &e->list[i % e->slots];
 }
@@ -56,75 +54,66 @@ static bool append_text(tn__batch *b, const char *text, size_t bytes) {
 }
 
 static bool append_part(const tn__encoders *e, tn__batch *b, const tn_document *d) {
-    if (!tn__grow(&b->parts, b->count + 1, &b->capacity, sizeof(*b->parts), "tokens")) {
+    tn__part p = {.number = d->number,
+                  .piece = d->piece,
+                  .begins = d->begins,
+                  .path = d->path,
+                  .line = d->line,
+                  .prompt_bytes = d->bytes,
+                  .bytes = d->bytes + d->completion_bytes};
+    if (!e->how.place(e->how.user, &p)) { return !tn__pending(); }
+    if (!tn__grow(&b->parts, b->count + 1, &b->capacity, sizeof(*b->parts), "tokens") ||
+        !append_text(b, d->text, d->bytes) || !append_text(b, d->completion, d->completion_bytes)) {
         return false;
     }
-    if (!append_text(b, d->text, d->bytes)) { return false; }
-    size_t prompt = b->bytes;
-    if (!append_text(b, d->completion, d->completion_bytes)) { return false; }
-    tn__part *p = &b->parts[b->count++];
-    *p = (tn__part){.number = d->number,
-                    .piece = d->piece,
-                    .begins = d->begins,
-                    .path = d->path,
-                    .line = d->line,
-                    .text_prompt = prompt,
-                    .text_end = b->bytes};
-    p->unwanted = !e->how.wants(e->how.user, p, b->number);
+    b->parts[b->count++] = p;
     return true;
 }
 
 /* False when there is nothing more, or an error is pending. */
 static bool read_batch(tn__encoders *e, tn__batch *b) {
     tn_document d;
-    b->number = e->read++;
-    b->foreign = b->number % e->how.ranks != e->how.rank;
+    size_t bytes = 0;
+    int parts = 0;
     b->count = 0;
     b->bytes = 0;
-    bool more = true;
-    while (more && b->bytes < TN__BATCH_BYTES && b->count < TN__BATCH_PARTS) {
-        more = tn_corpus_next(e->corpus, &d) && append_part(e, b, &d);
+    while (bytes < BATCH_BYTES && parts < BATCH_PARTS && tn_corpus_next(e->corpus, &d) &&
+           append_part(e, b, &d)) {
+        bytes += d.bytes + d.completion_bytes;
+        parts++;
     }
     b->read = tn_corpus_where(e->corpus).read;
-    return b->count > 0 && !tn__pending();
+    return parts > 0 && !tn__pending();
 }
 
-/* The next batch that the caller gets; false as above. */
-static bool fill_batch(tn__encoders *e, tn__batch *b) {
-    bool more = read_batch(e, b);
-    while (more && b->foreign && e->how.rank > 0) {
-        more = read_batch(e, b);
-    }
-    return more;
-}
-
-/* Waits until the slot of the next one is empty. NULL: stop. */
-static slot *wait_for_slot(tn__encoders *e) {
-    slot *s = slot_of(e, e->filled);
-    while (s->state != SLOT_EMPTY && !e->stop) {
+/* Whether another batch is to be read; waits until there is a slot for it. */
+static bool may_read(tn__encoders *e) {
+    pthread_mutex_lock(&e->lock);
+    while (!e->stop && !e->all_read && e->read - e->returned == e->slots) {
         pthread_cond_wait(&e->changed, &e->lock);
     }
-    return e->stop ? NULL : s;
+    bool may = !e->stop && !e->all_read;
+    pthread_mutex_unlock(&e->lock);
+    return may;
 }
 
-static void say_nothing(tn_status status, const char *message) {}
-
-static void read_all(tn__encoders *e) {
-    tn_on_error_thread(say_nothing); /* an error is raised when its batch is due */
-    pthread_mutex_lock(&e->lock);
-    for (slot *s; !e->all_read && (s = wait_for_slot(e));) {
-        pthread_mutex_unlock(&e->lock);
-        bool more = fill_batch(e, &s->batch);
+/* Reads the next batch. NULL: there is none. */
+static slot *read_next(tn__encoders *e) {
+    slot *s = NULL;
+    pthread_mutex_lock(&e->reading);
+    if (may_read(e)) {
+        s = slot_of(e, e->read);
+        bool more = read_batch(e, &s->batch);
         s->failed = tn_error_take(&s->error);
         pthread_mutex_lock(&e->lock);
         e->all_read = !more;
-        s->state = s->failed || (more && s->batch.foreign) ? SLOT_READY
-                   : more                                  ? SLOT_FULL
-                                                           : SLOT_EMPTY;
-        e->filled += s->state != SLOT_EMPTY;
+        e->read += more || s->failed;
         pthread_cond_broadcast(&e->changed);
+        pthread_mutex_unlock(&e->lock);
+        s = more || s->failed ? s : NULL;
     }
-    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_unlock(&e->reading);
+    return s;
 }
 
 /* ---- Encoding -------------------------------------------------------------------------------- */
@@ -145,10 +134,10 @@ static bool append_id(tn_ids *ids, int32_t id) {
 static bool encode_pair(const tn__encoders *e, const tn__batch *b, tn__part *p, size_t from,
                         tn_ids *ids) {
     int64_t first = ids->count;
-    bool done = encode_text(e, b, from, p->text_prompt, ids) &&
+    bool done = encode_text(e, b, from, from + p->prompt_bytes, ids) &&
                 (ids->count > first || append_id(ids, e->how.eot));
     p->prompt = ids->count - first;
-    return done && encode_text(e, b, p->text_prompt, p->text_end, ids) &&
+    return done && encode_text(e, b, from + p->prompt_bytes, from + p->bytes, ids) &&
            append_id(ids, e->how.eot);
 }
 
@@ -168,73 +157,49 @@ static void encode_batch(const tn__encoders *e, tn__batch *b) {
     b->ids.count = 0;
     for (int64_t i = 0; i < b->count; i++) {
         tn__part *p = &b->parts[i];
-        bool done = p->unwanted    ? true
-                    : e->how.pairs ? encode_pair(e, b, p, from, &b->ids)
-                                   : encode_text(e, b, from, p->text_end, &b->ids);
+        bool done = e->how.pairs ? encode_pair(e, b, p, from, &b->ids)
+                                 : encode_text(e, b, from, from + p->bytes, &b->ids);
         if (!done) {
             say_where(p);
             return;
         }
         p->end = b->ids.count;
-        p->has_end = memmem(b->text + from, p->text_end - from, end, end_bytes) != NULL;
-        from = p->text_end;
+        p->has_end = p->bytes && memmem(b->text + from, p->bytes, end, end_bytes);
+        from += p->bytes;
     }
 }
 
-/* The next batch to encode. NULL: there are no more. */
-static slot *claim_slot(tn__encoders *e) {
-    while (!e->stop) {
-        if (e->claimed < e->filled) {
-            slot *s = slot_of(e, e->claimed++);
-            if (s->state == SLOT_FULL) { return s; }
-        } else if (e->all_read) {
-            return NULL;
-        } else {
-            pthread_cond_wait(&e->changed, &e->lock);
+static void say_nothing(tn_status status, const char *message) {}
+
+static void *encoder_run(void *user) {
+    tn__encoders *e = user;
+    tn_on_error_thread(say_nothing); /* an error is raised when its batch is due */
+    for (slot *s; (s = read_next(e));) {
+        if (!s->failed) {
+            encode_batch(e, &s->batch);
+            s->failed = tn_error_take(&s->error);
         }
+        pthread_mutex_lock(&e->lock);
+        s->ready = true;
+        pthread_cond_broadcast(&e->changed);
+        pthread_mutex_unlock(&e->lock);
     }
     return NULL;
 }
 
-static void encode_all(tn__encoders *e) {
-    tn_on_error_thread(say_nothing);
-    pthread_mutex_lock(&e->lock);
-    for (slot *s; (s = claim_slot(e));) {
-        pthread_mutex_unlock(&e->lock);
-        encode_batch(e, &s->batch);
-        bool failed = tn_error_take(&s->error);
-        pthread_mutex_lock(&e->lock);
-        s->failed = failed;
-        s->state = SLOT_READY;
-        pthread_cond_broadcast(&e->changed);
-    }
-    pthread_mutex_unlock(&e->lock);
-}
-
 /* ---- Returning batches ----------------------------------------------------------------------- */
 
-/* The caller is done with its last batch. */
-static void take_back(tn__encoders *e) {
+const tn__batch *tn__encoders_next(tn__encoders *e) {
+    pthread_mutex_lock(&e->lock);
     if (e->lent) {
-        e->lent->state = SLOT_EMPTY;
-        e->lent = NULL;
+        slot_of(e, e->returned++)->ready = e->lent = false;
         pthread_cond_broadcast(&e->changed);
     }
-}
-
-tn__batch *tn__encoders_next(tn__encoders *e) {
-    pthread_mutex_lock(&e->lock);
-    take_back(e);
-    slot *s = slot_of(e, e->given);
-    while (!(e->all_read && e->given == e->filled) && s->state != SLOT_READY) {
+    slot *s = slot_of(e, e->returned);
+    while (!s->ready && !(e->all_read && e->returned == e->read)) {
         pthread_cond_wait(&e->changed, &e->lock);
     }
-    if (s->state == SLOT_READY) {
-        e->given++;
-        e->claimed =
-            e->claimed < e->given ? e->given : e->claimed; /* nobody encodes a foreign one */
-        e->lent = s;
-    }
+    e->lent = s->ready;
     pthread_mutex_unlock(&e->lock);
     if (e->lent && s->failed) { tn_error_give(&s->error); }
     return e->lent && !s->failed ? &s->batch : NULL;
@@ -242,21 +207,10 @@ tn__batch *tn__encoders_next(tn__encoders *e) {
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-static void *reader_run(void *user) {
-    read_all(user);
-    return NULL;
-}
-
-static void *encoder_run(void *user) {
-    encode_all(user);
-    return NULL;
-}
-
 static bool start_threads(tn__encoders *e, int threads) {
     int failed = 0;
     while (e->started < threads && !failed) {
-        void *(*work)(void *) = e->started == 0 ? reader_run : encoder_run;
-        failed = tn__thread_start(&e->threads[e->started], work, e);
+        failed = tn__thread_start(&e->threads[e->started], encoder_run, e);
         e->started += !failed;
     }
     if (failed) {
@@ -267,11 +221,9 @@ static bool start_threads(tn__encoders *e, int threads) {
 }
 
 tn__encoders *tn__encoders_begin(tn_corpus *c, tn__encoding how) {
-    /* Rank 0 reads ahead for all of them. */
-    int slots = (2 * how.threads + 2) * (how.rank == 0 ? how.ranks : 1);
-    slots = slots > MOST_SLOTS ? MOST_SLOTS : slots;
+    int slots = 2 * how.threads + 1;
     tn__encoders *e = tn__calloc_for(1, sizeof(*e) + (size_t)slots * sizeof(e->list[0]), "tokens");
-    if (e) { e->threads = tn__calloc_for((size_t)how.threads + 1, sizeof(*e->threads), "tokens"); }
+    if (e) { e->threads = tn__calloc_for((size_t)how.threads, sizeof(*e->threads), "tokens"); }
     if (!e || !e->threads) {
         free(e);
         return NULL;
@@ -279,9 +231,10 @@ tn__encoders *tn__encoders_begin(tn_corpus *c, tn__encoding how) {
     e->corpus = c;
     e->how = how;
     e->slots = slots;
+    pthread_mutex_init(&e->reading, NULL);
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->changed, NULL);
-    if (!start_threads(e, how.threads + 1)) {
+    if (!start_threads(e, how.threads)) {
         tn__encoders_end(e);
         return NULL;
     }
@@ -304,6 +257,7 @@ void tn__encoders_end(tn__encoders *e) {
     }
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
+    pthread_mutex_destroy(&e->reading);
     free(e->threads);
     free(e);
 }

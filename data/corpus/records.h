@@ -1,5 +1,6 @@
 /* The documents in a JSON value: for each element of the lists that the options' paths go through,
- * the text of a document, or the prompt and the completion of a pair.
+ * the text of a document, or the prompt and the completion of a pair. tn_corpus_options has the
+ * notation of paths.
  *
  * One path goes through all the lists, the others through the first of the same ones: a question's
  * context is the one of the paragraph that it is in. */
@@ -7,21 +8,29 @@
 #define TERN_DATA_CORPUS_RECORDS_H
 
 #include "core/buffer.h"
-#include "data/corpus/json_path.h"
 #include "tern/data.h"
 #include "text/json.h"
+
+enum { TN__PATH_LISTS = 16 /* at most, of one path, whose elements are all taken */ };
 
 typedef struct tn__record_text {
     const char *at; /* no 0 follows */
     size_t bytes;
 } tn__record_text;
 
+/* A part of an option's text. */
+typedef struct tn__json_path {
+    const char *begin, *end;
+    int lists; /* how often it has [] */
+    bool name; /* no path, but the name of a member */
+} tn__json_path;
+
 /* Zeros to begin with. */
 typedef struct tn__records {
     bool pairs;
-    bool has_path;                /* not only names of members */
-    tn__template texts[2];        /* of a document, or of a pair */
-    const tn__json_path *deepest; /* the path that goes through all the lists */
+    bool has_path;         /* not only names of members */
+    char *texts[2];        /* copies of the options' */
+    tn__json_path deepest; /* the path that goes through all the lists */
 
     const tn__json *root; /* the value; NULL: none, or all its documents have been returned */
     bool begun;

@@ -22,17 +22,17 @@ static bool add_file(tn__sources *s, char *path, const struct stat *about, const
 
 /* ---- Folders --------------------------------------------------------------------------------- */
 
-typedef struct names {
-    char **list;
-    int64_t count, capacity;
+typedef struct naming {
+    tn__names *names;
     const char *operation;
-} names;
+} naming;
 
 static bool collect_name(const char *name, void *user) {
-    names *n = user;
+    const naming *w = user;
+    tn__names *n = w->names;
     if (name[0] == '.') { return true; }
-    bool fits = tn__grow(&n->list, n->count + 1, &n->capacity, sizeof(*n->list), n->operation);
-    char *copy = fits ? tn__strdup_for(name, n->operation) : NULL;
+    bool fits = tn__grow(&n->list, n->count + 1, &n->capacity, sizeof(*n->list), w->operation);
+    char *copy = fits ? tn__strdup_for(name, w->operation) : NULL;
     if (copy) { n->list[n->count++] = copy; }
     return copy != NULL;
 }
@@ -42,24 +42,35 @@ static int compare_names(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+bool tn__names_in(tn__names *n, const char *folder, const char *operation) {
+    naming w = {n, operation};
+    bool done = tn__folder_each(folder, collect_name, &w, operation) && !tn__pending();
+    if (done && n->count) { qsort(n->list, (size_t)n->count, sizeof(*n->list), compare_names); }
+    return done;
+}
+
+void tn__names_free(tn__names *n) {
+    for (int64_t i = 0; i < n->count; i++) {
+        free(n->list[i]);
+    }
+    free(n->list);
+    *n = (tn__names){.count = 0};
+}
+
 static bool add_path(tn__sources *s, char *path, int depth, const char *operation);
 
 static bool add_folder(tn__sources *s, const char *path, int depth, const char *operation) {
-    names n = {.operation = operation};
+    tn__names n = {.count = 0};
     if (depth > TN__SOURCES_DEEPEST) {
         tn__raise(TN_EVALUE, operation, "%s: nested %d folders deep (a link to itself?)", path,
                   depth);
         return false;
     }
-    bool done = tn__folder_each(path, collect_name, &n, operation);
-    done = done && !tn__pending();
-    if (done && n.count) { qsort(n.list, (size_t)n.count, sizeof(*n.list), compare_names); }
-    for (int64_t i = 0; i < n.count; i++) {
-        done =
-            done && add_path(s, tn__folder_path(path, n.list[i], operation), depth + 1, operation);
-        free(n.list[i]);
+    bool done = tn__names_in(&n, path, operation);
+    for (int64_t i = 0; done && i < n.count; i++) {
+        done = add_path(s, tn__folder_path(path, n.list[i], operation), depth + 1, operation);
     }
-    free(n.list);
+    tn__names_free(&n);
     return done;
 }
 

@@ -20,6 +20,16 @@ typedef struct tn__sources {
     int64_t bytes; /* of all */
 } tn__sources;
 
+typedef struct tn__names {
+    char **list;
+    int64_t count, capacity;
+} tn__names;
+
+/* The names in a folder, sorted, but those that begin with '.'. Zeros to begin with; free also
+ * after it has raised and returned false. */
+bool tn__names_in(tn__names *n, const char *folder, const char *operation);
+void tn__names_free(tn__names *n);
+
 /* Adds a file, or all files of a folder, which may be empty. False after raising; what was added
  * stays. */
 bool tn__sources_add(tn__sources *s, const char *path, const char *operation);

@@ -1,67 +1,68 @@
 /* Texts to shards: what `tern tokens` does.
  *
- * The caller's thread writes what the encoders return, in order. Before the first shard appears,
- * the folder's tokens.json says that they are unfinished; after the last one, what they are. Its
- * temporary file is locked from beginning to end, so that no other process writes to the folder. A
- * new run with the same texts and options keeps the whole shards that an unfinished one left
- * (so_far.h), and any other removes them. So a folder never has shards of two kinds, no matter when
- * a run was killed.
+ * Where a text goes follows from the texts before it alone: its split, and its shard, which ends
+ * when it has `shard_bytes` of text. So a shard can be made without the others. Of several ranks,
+ * number n is made by rank n % ranks, and one that is there already is left as it is.
  *
- * With several ranks (exchange.h) rank 0 does all this, and the others send it what they encode.
+ * The caller's thread writes what the encoders return, in order. Before the first shard appears,
+ * the folder's tokens.json says that they are unfinished; after the last one, what they are. Rank 0
+ * has its temporary file locked from beginning to end, so that no other job writes to the folder.
+ * The header of a shard has a fingerprint of texts, options and tokenizer: a new run after one that
+ * did not finish keeps the shards that have its own, and removes the others. So a folder never has
+ * shards of two kinds, no matter when a run was killed.
  */
+#include "core/buffer.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/folder.h"
 #include "core/memory.h"
 #include "core/philox.h"
-#include "data/corpus/exchange.h"
-#include "data/corpus/so_far.h"
+#include "data/corpus/encoders.h"
+#include "data/corpus/tokens.h"
 #include "data/corpus/tokens_json.h"
 #include "data/shards.h"
-#include "text/json_write.h"
-#include "text/utf8.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_THREADS = 1024 };
+enum { MORE = 4 /* tokens that a text may have beyond its bytes */ };
+enum { MOST_THREADS = 1024, MOST_SHARD = 1000000000 /* bytes of text */ };
+enum { SPLITS = 2, NO_PIECE = -2 /* no piece comes after it, not even the first */ };
 
-typedef struct making making;
+static const char *const split_names[SPLITS] = {"train", "val"};
 
+/* Where the texts go that the encoders read. */
 typedef struct split {
-    making *m;
-    int number; /* of tn__split_names */
-    tn_shards_writer *writer;
-    int64_t last;     /* the piece that was written last */
-    int64_t longest;  /* pair, in tokens */
-    int64_t unneeded; /* tokens to leave out, since they are in a shard that was kept */
-    tn__point point;  /* what the record of the next shard says */
+    int64_t shard;            /* of the text that was read last */
+    int64_t bytes;            /* of text in it */
+    int64_t last;             /* that piece */
+    bool wanted;              /* whether this rank makes the shard */
+    tn_shards_writer *writer; /* the caller's thread uses this one */
 } split;
 
 /* A run. */
-struct making {
+typedef struct making {
     const tn_tokenizer *tokenizer;
     const char *out;
     tn_tokens_options options;
     tn__token_ranks ranks;
     int32_t eot;
     tn_corpus *corpus;
+    char of[TN__DIGEST_DIGITS + 1]; /* the fingerprint */
     tn__encoders *encoders;
-    split splits[TN__SPLITS]; /* rank 0's */
-    tn__so_far so_far;
-    tn__point kept[TN__SPLITS]; /* where it goes on */
-    tn__file summary;           /* tokens.json, as it will be */
-    bool locked;                /* whether `summary` is open */
+    split splits[SPLITS];
+    bool goes_on;     /* keeps shards that are there */
+    tn__file summary; /* tokens.json, as it will be: rank 0's */
+    bool locked;      /* whether `summary` is open */
     tn_tokens_made made;
-};
+} making;
 
 tn_tokens_options tn_tokens_defaults(void) {
     return (tn_tokens_options){.corpus = tn_corpus_defaults(),
                                .seed = 1337,
-                               .shard_tokens = 100000000,
+                               .shard_bytes = 400000000,
                                .from_defaults = true};
 }
 
@@ -89,164 +90,138 @@ static int split_of(const making *m, const tn__part *p) {
     return p->number < o->val_documents || (o->val > 0 && is_drawn(p->piece, o->val, o->seed));
 }
 
-/* Whether not all of the part's tokens are in shards that were kept. */
-static bool is_wanted(void *user, const tn__part *p, int64_t batch) {
-    const making *m = user;
-    return batch >= m->kept[split_of(m, p)].batch;
+/* ---- Shards ---------------------------------------------------------------------------------- */
+
+/* The caller frees. NULL after raising. */
+static char *shard_path(const making *m, int which, int64_t number) {
+    return tn__asprintf("tokens", "%s/" TN__SHARD_NAME, m->out, split_names[which], number);
+}
+
+/* Whether this rank makes the shard. */
+static bool is_wanted(const making *m, int which, int64_t number) {
+    if (number % m->ranks.ranks != m->ranks.rank) { return false; }
+    char *path = shard_path(m, which, number);
+    bool there = path && access(path, F_OK) == 0;
+    free(path);
+    return path && !there;
+}
+
+/* Called by the encoders, of which one reads at a time. */
+static bool place_part(void *user, tn__part *p) {
+    making *m = user;
+    p->split = split_of(m, p);
+    split *s = &m->splits[p->split];
+    p->goes_on = !p->begins && s->last == p->piece - 1;
+    s->last = p->piece;
+    bool nothing = p->goes_on && p->bytes == 0;
+    if (s->bytes >= m->options.shard_bytes && !nothing) {
+        s->shard++;
+        s->bytes = 0;
+        s->wanted = is_wanted(m, p->split, s->shard);
+    }
+    s->bytes += (int64_t)p->bytes + MORE;
+    p->shard = s->shard;
+    return s->wanted;
 }
 
 /* ---- Writing what was encoded ---------------------------------------------------------------- */
 
-/* How many of `count` tokens to leave out. */
-static int64_t leave_out(split *s, int64_t count) {
-    int64_t out = s->unneeded < count ? s->unneeded : count;
-    s->unneeded -= out;
-    return out;
+/* The end token precedes a document, and a text that does not continue what is before it. */
+static bool put_text(const making *m, const tn__part *p, const int32_t *ids, int64_t count) {
+    tn_shards_writer *w = m->splits[p->split].writer;
+    return (p->goes_on || tn_shards_writer_add(w, &m->eot, 1) == TN_OK) &&
+           tn_shards_writer_add(w, ids, count) == TN_OK;
 }
 
-static bool put_tokens(split *s, const int32_t *ids, int64_t count) {
-    int64_t out = leave_out(s, count);
-    return tn_shards_writer_add(s->writer, ids + out, count - out) == TN_OK;
-}
-
-/* Writes the end token first, before a document and where the text does not continue what was
- * written before it. */
-static bool put_text(split *s, const tn__part *p, const int32_t *ids, int64_t count) {
-    bool goes_on = !p->begins && s->last == p->piece - 1;
-    s->last = p->piece;
-    return (goes_on || put_tokens(s, &s->m->eot, 1)) && put_tokens(s, ids, count);
-}
-
-static bool put_pair(split *s, const tn__part *p, const int32_t *ids, int64_t count) {
-    s->longest = count > s->longest ? count : s->longest;
-    return leave_out(s, count) == count ||
-           tn_shards_writer_add_pair(s->writer, ids, count, p->prompt) == TN_OK;
-}
-
-/* Before batch `number` is written. Of the batches before the one where it goes on, a split has
- * nothing. */
-static void begin_batch(split *s, int64_t number) {
-    if (number >= s->m->kept[s->number].batch) {
-        s->point.batch = number;
-        s->point.before = tn_shards_writer_tokens(s->writer) - s->unneeded;
-        s->point.last = s->last;
-        s->point.longest = s->longest;
+static bool put_part(const making *m, const tn__part *p, const int32_t *ids, int64_t count) {
+    tn_shards_writer *w = m->splits[p->split].writer;
+    bool pairs = m->options.corpus.pairs;
+    if (count > INT32_MAX - MOST_SHARD - MORE) {
+        tn__raise(TN_EVALUE, "tokens", "%s: a text of %" PRId64 " tokens is too long for a shard",
+                  p->path, count);
+        return false;
     }
+    if (tn__shards_writer_at(w, p->shard, m->of) != TN_OK ||
+        !(pairs ? tn_shards_writer_add_pair(w, ids, count, p->prompt) == TN_OK
+                : put_text(m, p, ids, count))) {
+        return false;
+    }
+    tn__shard_note *note = tn__shards_writer_note(w);
+    note->documents += p->begins;
+    note->with_end += p->has_end;
+    note->text += p->bytes;
+    note->longest = pairs && (uint64_t)count > note->longest ? (uint64_t)count : note->longest;
+    return true;
 }
 
 static bool put_batch(making *m, const tn__batch *b) {
     int64_t from = 0;
-    for (int i = 0; i < TN__SPLITS; i++) {
-        begin_batch(&m->splits[i], b->number);
-    }
     for (int64_t i = 0; i < b->count; i++) {
         const tn__part *p = &b->parts[i];
-        const int32_t *ids = b->ids.ids + from;
-        int64_t count = p->end - from;
-        split *s = &m->splits[split_of(m, p)];
-        if (!p->unwanted && !(m->options.corpus.pairs ? put_pair : put_text)(s, p, ids, count)) {
-            return false;
-        }
+        if (!put_part(m, p, b->ids.ids + from, p->end - from)) { return false; }
         m->made.documents += p->begins;
-        m->made.with_end += p->has_end;
         from = p->end;
     }
     m->made.text += (int64_t)b->bytes;
     m->made.read = b->read;
-    const split *train = &m->splits[0], *val = &m->splits[1];
-    m->made.longest = train->longest > val->longest ? train->longest : val->longest;
-    m->made.train = tn_shards_writer_tokens(train->writer);
-    m->made.val = tn_shards_writer_tokens(val->writer);
+    m->made.train = tn_shards_writer_tokens(m->splits[0].writer);
+    m->made.val = tn_shards_writer_tokens(m->splits[1].writer);
     return true;
 }
 
-/* The writers' function for each whole shard. */
-static bool note_shard(void *user, const char *path) {
-    split *s = user;
-    s->point.shards = tn_shards_writer_shards(s->writer);
-    s->point.tokens = tn_shards_writer_tokens(s->writer);
-    return tn__so_far_add(&s->m->so_far, s->number, s->point, path);
-}
-
-static bool finish_shards(making *m) {
-    if (m->made.documents == 0) {
-        tn__raise(TN_EFORMAT, "tokens", "there is no document in %" PRId64 " file%s", m->made.files,
-                  m->made.files == 1 ? "" : "s");
+/* The shards of this rank. */
+static bool put_all(making *m) {
+    bool done = true;
+    for (const tn__batch *b; done && (b = tn__encoders_next(m->encoders));) {
+        done = put_batch(m, b);
+        if (done && m->options.progress) { m->options.progress(&m->made, m->options.user); }
     }
-    bool done = !tn__pending();
-    for (int i = 0; done && i < TN__SPLITS; i++) {
+    done = done && !tn__pending();
+    for (int i = 0; done && i < SPLITS; i++) {
         done = tn_shards_writer_finish(m->splits[i].writer) == TN_OK;
     }
-    m->made.train_shards = tn_shards_writer_shards(m->splits[0].writer);
-    m->made.val_shards = tn_shards_writer_shards(m->splits[1].writer);
     return done;
 }
 
-static bool put_all(making *m) {
-    bool done = true;
-    for (tn__batch *b; done && (b = tn__encoders_next(m->encoders));) {
-        done = (!b->foreign || tn__batch_receive(&m->ranks, b)) && put_batch(m, b);
-        if (done && m->options.progress) { m->options.progress(&m->made, m->options.user); }
+/* ---- The set --------------------------------------------------------------------------------- */
+
+static bool count_shard(making *m, int which, int64_t number) {
+    tn__shard_note note;
+    int64_t tokens;
+    char *path = shard_path(m, which, number);
+    if (path && m->ranks.ranks > 1 && access(path, F_OK) != 0) {
+        tn__raise(TN_EIO, "tokens", "%s is missing: rank %d wrote it into another folder", path,
+                  (int)(number % m->ranks.ranks));
     }
-    return done && !tn__pending() && finish_shards(m);
+    bool done = path && !tn__pending() && tn__shard_look(path, &note, &tokens);
+    free(path);
+    if (!done) { return false; }
+    tn_tokens_made *made = &m->made;
+    made->documents += note.documents;
+    made->with_end += note.with_end;
+    made->text += (int64_t)note.text;
+    made->longest = (int64_t)note.longest > made->longest ? (int64_t)note.longest : made->longest;
+    *(which ? &made->val : &made->train) += tokens;
+    return true;
 }
 
-/* Of the other ranks. */
-static bool send_all(making *m) {
+/* When all have been written, also by other ranks and by runs before this one. */
+static bool count_all(making *m) {
+    tn_tokens_made *made = &m->made;
+    made->documents = made->with_end = made->text = made->train = made->val = 0;
+    made->train_shards = m->splits[0].shard + 1;
+    made->val_shards = m->splits[1].shard + 1;
     bool done = true;
-    for (const tn__batch *b; done && (b = tn__encoders_next(m->encoders));) {
-        done = tn__batch_send(&m->ranks, b);
+    for (int i = 0; i < SPLITS; i++) {
+        for (int64_t number = 0; done && number <= m->splits[i].shard; number++) {
+            done = count_shard(m, i, number);
+        }
+    }
+    if (done && made->documents == 0) {
+        tn__raise(TN_EFORMAT, "tokens", "there is no document in %" PRId64 " file%s", made->files,
+                  made->files == 1 ? "" : "s");
     }
     return done && !tn__pending();
-}
-
-/* ---- tokens.json ----------------------------------------------------------------------------- */
-
-/* A path may not be UTF-8, but JSON must be. */
-static void put_path(tn__buffer *j, const char *path) {
-    char *copy = tn__strdup_for(path, j->operation);
-    j->failed = j->failed || !copy;
-    int32_t code;
-    for (char *c = copy; c && *c;) {
-        int bytes = tn__utf8_decode(c, strlen(c), &code);
-        *c = bytes ? *c : '?';
-        c += bytes ? bytes : 1;
-    }
-    tn__json_put_string(j, copy ? copy : "");
-    free(copy);
-}
-
-static void put_counts(tn__buffer *j, const char *name, int64_t shards, int64_t tokens) {
-    tn__buffer_format(j, " \"%s\": {\"shards\": %" PRId64 ", \"tokens\": %" PRId64 "},\n", name,
-                      shards, tokens);
-}
-
-/* Writes what a reader needs to know. */
-static bool put_summary(making *m, const char *const *paths, int count) {
-    char digits[TN__DIGEST_DIGITS + 1];
-    const tn_tokens_made *made = &m->made;
-    if (!tn__tokenizer_digest(m->tokenizer, digits, "tokens")) { return false; }
-    tn__buffer j = {.operation = "tokens"};
-    tn__buffer_text(&j, "{\"format\": \"tern-tokens-1\",\n \"finished\": true,\n");
-    tn__buffer_format(&j, " \"vocab\": %" PRId64 ",\n \"eot\": %" PRId32 ",\n",
-                      tn_tokenizer_size(m->tokenizer), m->eot);
-    tn__buffer_format(&j, " \"tokenizer\": \"%s\",\n", digits);
-    tn__buffer_format(&j, " \"pairs\": %s,\n", m->options.corpus.pairs ? "true" : "false");
-    tn__buffer_format(&j, " \"documents\": %" PRId64 ",\n \"tokens\": %" PRId64 ",\n",
-                      made->documents, made->train + made->val);
-    tn__buffer_format(&j, " \"bytes\": %" PRId64 ",\n", made->text);
-    put_counts(&j, "train", made->train_shards, made->train);
-    put_counts(&j, "val", made->val_shards, made->val);
-    tn__buffer_format(&j, " \"files\": %" PRId64 ",\n \"sources\": [", made->files);
-    for (int i = 0; i < count; i++) {
-        tn__buffer_format(&j, i ? ", " : "");
-        put_path(&j, paths[i]);
-    }
-    tn__buffer_text(&j, "]}\n");
-    bool whole = !j.failed;
-    if (whole) { tn__file_put(&m->summary, j.at, j.bytes); }
-    tn__buffer_free(&j);
-    return whole;
 }
 
 /* ---- The folder ------------------------------------------------------------------------------ */
@@ -260,21 +235,15 @@ static bool is_ours(const char *name) {
         copy[bytes - more] = 0;
         name = copy;
     }
-    return tn__is_token_shard(name) || strcmp(name, TN__SO_FAR_JSON) == 0;
+    return tn__is_token_shard(name);
 }
 
-static bool is_kept(const making *m, const char *name) {
-    char kept[64];
-    if (strcmp(name, TN__SO_FAR_JSON) == 0) { return m->so_far.count > 0; }
-    for (int i = 0; i < TN__SPLITS; i++) {
-        size_t bytes = strlen(tn__split_names[i]);
-        if (strncmp(name, tn__split_names[i], bytes) == 0 && name[bytes] == '_') {
-            int64_t number = strtoll(name + bytes + 1, NULL, 10);
-            snprintf(kept, sizeof(kept), TN__SHARD_NAME, tn__split_names[i], number);
-            return number < m->kept[i].shards && strcmp(name, kept) == 0;
-        }
-    }
-    return false;
+/* Whether this shard is one that this run would make. False also after raising. */
+static bool is_kept(const making *m, const char *name, const char *path) {
+    tn__shard_note note;
+    int64_t tokens;
+    return m->goes_on && tn__is_token_shard(name) && tn__shard_look(path, &note, &tokens) &&
+           memcmp(note.of, m->of, sizeof(note.of)) == 0;
 }
 
 static bool refuse_shard(const char *name, void *user) {
@@ -288,11 +257,15 @@ static bool refuse_shard(const char *name, void *user) {
     return !tn__pending();
 }
 
-static bool remove_shard(const char *name, void *user) {
-    const making *m = user;
-    bool remove = is_ours(name) && !is_kept(m, name);
-    char *path = remove ? tn__folder_path(m->out, name, "tokens") : NULL;
-    if (path && unlink(path) != 0) { tn__raise(TN_EIO, "tokens", "%s cannot be removed", path); }
+static bool keep_or_remove(const char *name, void *user) {
+    making *m = user;
+    if (!is_ours(name)) { return true; }
+    char *path = tn__folder_path(m->out, name, "tokens");
+    bool kept = path && is_kept(m, name, path);
+    m->made.kept += kept;
+    if (path && !kept && !tn__pending() && unlink(path) != 0) {
+        tn__raise(TN_EIO, "tokens", "%s cannot be removed", path);
+    }
     free(path);
     return !tn__pending();
 }
@@ -300,19 +273,16 @@ static bool remove_shard(const char *name, void *user) {
 /* Whether the folder may be written to. False after raising. */
 static bool check_folder(making *m) {
     tn__tokens_told told;
-    if (m->options.overwrite) { return true; }
-    switch (tn__tokens_look(m->out, &told, "tokens")) {
-    case TN__TOKENS_WHOLE:
+    tn__tokens_state state = tn__tokens_look(m->out, &told, "tokens");
+    m->goes_on = state == TN__TOKENS_UNFINISHED;
+    if (m->options.overwrite) {
+        tn_error_clear(); /* whatever is there */
+    } else if (state == TN__TOKENS_WHOLE) {
         tn__raise(TN_ESTATE, "tokens", "%s has tokens already (--overwrite replaces them)", m->out);
-        return false;
-    case TN__TOKENS_UNFINISHED:
-        return true;
-    case TN__TOKENS_NONE:
+    } else if (state == TN__TOKENS_NONE) {
         return tn__folder_each(m->out, refuse_shard, m, "tokens") && !tn__pending();
-    case TN__TOKENS_ERROR:
-        break;
     }
-    return false;
+    return !tn__pending();
 }
 
 /* Afterwards the folder belongs to this run and has no shards but those that it keeps. */
@@ -327,76 +297,55 @@ static bool take_folder(making *m) {
     }
     m->locked = taken;
     free(path);
-    m->so_far.folder = m->out;
-    return taken &&
-           tn__tokens_identity(m->tokenizer, m->eot, &m->options, tn__corpus_sources(m->corpus),
-                               true, m->so_far.of) &&
-           tn__so_far_read(&m->so_far, m->kept) &&
-           tn__folder_each(m->out, remove_shard, m, "tokens") && !tn__pending();
-}
-
-/* The record of an unfinished run goes when tokens.json says that it is finished. Should that fail,
- * it stays, and nobody reads it. */
-static void remove_record(const making *m) {
-    char *path = tn__asprintf(NULL, "%s/" TN__SO_FAR_JSON, m->out);
-    if (path) { unlink(path); }
-    free(path);
-}
-
-static bool open_writer(making *m, int number, tn_shards_options o) {
-    split *s = &m->splits[number];
-    const tn__point *kept = &m->kept[number];
-    char *prefix = tn__folder_path(m->out, tn__split_names[number], "tokens");
-    *s = (split){.m = m,
-                 .number = number,
-                 .writer = prefix ? tn_shards_writer_new(prefix, o) : NULL,
-                 .last = kept->last,
-                 .longest = kept->longest,
-                 .unneeded = kept->tokens - kept->before,
-                 .point = *kept};
-    free(prefix);
-    if (s->writer) {
-        tn__shards_writer_go_on(s->writer, kept->shards, kept->tokens, note_shard, s);
-        m->made.kept += kept->shards;
-    }
-    return s->writer != NULL;
+    return taken && tn__folder_each(m->out, keep_or_remove, m, "tokens") && !tn__pending();
 }
 
 static bool open_writers(making *m) {
-    tn_shards_options o =
-        TN_WITH(tn_shards, .vocab = tn_tokenizer_size(m->tokenizer),
-                .shard_tokens = m->options.shard_tokens, .pairs = m->options.corpus.pairs);
-    return open_writer(m, 0, o) && open_writer(m, 1, o);
+    tn_shards_options o = TN_WITH(tn_shards, .vocab = tn_tokenizer_size(m->tokenizer),
+                                  .shard_tokens = INT32_MAX, .pairs = m->options.corpus.pairs);
+    for (int i = 0; i < SPLITS; i++) {
+        char *prefix = tn__folder_path(m->out, split_names[i], "tokens");
+        m->splits[i] = (split){.shard = -1,
+                               .bytes = m->options.shard_bytes,
+                               .last = NO_PIECE,
+                               .writer = prefix ? tn_shards_writer_new(prefix, o) : NULL};
+        free(prefix);
+    }
+    return !tn__pending();
 }
 
 /* ---- Ranks ----------------------------------------------------------------------------------- */
 
-/* What rank 0 tells the others at the beginning. */
-typedef struct told {
-    char what[TN__DIGEST_DIGITS + 8]; /* a digest of texts, options and tokenizer */
-    tn__point kept[TN__SPLITS];
-} told;
-
-/* All ranks agree on what they make, and where they go on. */
+/* All ranks make the same, and begin when rank 0 has the folder. */
 static bool agree_on_ranks(making *m) {
-    told ours = {0}, theirs;
+    char of[sizeof(m->of)];
     if (m->ranks.ranks == 1) { return true; }
-    if (!tn__tokens_identity(m->tokenizer, m->eot, &m->options, tn__corpus_sources(m->corpus),
-                             false, ours.what)) {
-        return false;
-    }
-    memcpy(ours.kept, m->kept, sizeof(ours.kept));
-    theirs = ours;
-    if (!m->ranks.tell(m->ranks.user, &theirs, sizeof(theirs))) { return false; }
-    if (memcmp(ours.what, theirs.what, sizeof(ours.what)) != 0) {
+    memcpy(of, m->of, sizeof(of));
+    if (!m->ranks.tell(m->ranks.user, of, sizeof(of))) { return false; }
+    if (strcmp(of, m->of) != 0) {
         tn__raise(TN_EMISMATCH, "tokens",
-                  "rank %d has texts of other sizes, other options or another tokenizer than rank "
-                  "0",
+                  "rank %d has texts of other names, sizes or times, other options or another "
+                  "tokenizer than rank 0",
                   m->ranks.rank);
-        return false;
     }
-    memcpy(m->kept, theirs.kept, sizeof(m->kept));
-    return true;
+    return !tn__pending();
+}
+
+/* When all have written their shards. */
+static bool finish_set(making *m, const char *const *paths, int count) {
+    bool alone = m->ranks.ranks == 1;
+    if (!alone && !m->ranks.meet(m->ranks.user)) { return false; }
+    if (m->ranks.rank == 0) {
+        tn__tokens_told told = {.vocab = tn_tokenizer_size(m->tokenizer)};
+        if (!count_all(m) || !tn__tokenizer_digest(m->tokenizer, told.tokenizer, "tokens") ||
+            !tn__tokens_put(&m->summary, &told, m->eot, m->options.corpus.pairs, &m->made, paths,
+                            count)) {
+            return false;
+        }
+        m->locked = false;
+        if (tn__file_commit(&m->summary) != TN_OK) { return false; }
+    }
+    return alone || m->ranks.tell(m->ranks.user, &m->made, sizeof(m->made));
 }
 
 /* ---- Public ---------------------------------------------------------------------------------- */
@@ -422,35 +371,34 @@ static bool check_options(const tn_tokenizer *t, const char *out, const tn_token
         tn__raise(TN_EVALUE, "tokens", "%s", t ? "the folder has no name" : "no tokenizer");
         return false;
     }
-    if (!(o->val >= 0 && o->val < 1) || o->val_documents < 0 || o->threads < 0 ||
-        o->threads > MOST_THREADS) {
-        tn__raise(TN_EVALUE, "tokens",
-                  "a validation share of %g (0 … 1), %" PRId64
-                  " documents for it, %d threads (0 to "
-                  "%d)",
-                  o->val, o->val_documents, o->threads, MOST_THREADS);
-        return false;
+    const char *wrong = TN__BEYOND({"val_documents", o->val_documents, 0, 0},
+                                   {"threads", o->threads, 0, MOST_THREADS},
+                                   {"shard_bytes", o->shard_bytes, 1, MOST_SHARD});
+    if (wrong) {
+        tn__raise(TN_EVALUE, "tokens", "%s", wrong);
+    } else if (!(o->val >= 0 && o->val < 1)) {
+        tn__raise(TN_EVALUE, "tokens", "a validation share of %g (0 … 1)", o->val);
     }
-    return true;
+    return !tn__pending();
 }
 
 static void finish_making(making *m) {
     tn__encoders_end(m->encoders);
-    for (int i = 0; i < TN__SPLITS; i++) {
+    for (int i = 0; i < SPLITS; i++) {
         tn_shards_writer_free(m->splits[i].writer);
     }
     tn_corpus_free(m->corpus);
-    tn__so_far_free(&m->so_far);
     if (m->locked) { tn__file_abandon(&m->summary); }
 }
 
 static bool begin_making(making *m, const char *const *paths, int count) {
     int threads = m->options.threads ? m->options.threads : tn_threads();
-    bool writes = m->ranks.rank == 0;
+    bool first = m->ranks.rank == 0;
     if (!find_eot(m) || !(m->corpus = tn_corpus_open(paths, count, m->options.corpus)) ||
-        (writes && (!tn__folder_make(m->out, "tokens") || !check_folder(m) || !take_folder(m) ||
-                    !open_writers(m))) ||
-        !agree_on_ranks(m)) {
+        !tn__tokens_fingerprint(m->tokenizer, m->eot, &m->options, tn__corpus_sources(m->corpus),
+                                m->of) ||
+        (first && (!tn__folder_make(m->out, "tokens") || !check_folder(m) || !take_folder(m))) ||
+        !agree_on_ranks(m) || !open_writers(m)) {
         return false;
     }
     tn_corpus_place place = tn_corpus_where(m->corpus);
@@ -460,20 +408,9 @@ static bool begin_making(making *m, const char *const *paths, int count) {
                                                                .pairs = m->options.corpus.pairs,
                                                                .eot = m->eot,
                                                                .threads = threads,
-                                                               .rank = m->ranks.rank,
-                                                               .ranks = m->ranks.ranks,
-                                                               .wants = is_wanted,
+                                                               .place = place_part,
                                                                .user = m});
     return m->encoders != NULL;
-}
-
-/* On rank 0. */
-static bool write_set(making *m, const char *const *paths, int count) {
-    if (!put_all(m) || !put_summary(m, paths, count)) { return false; }
-    m->locked = false;
-    if (tn__file_commit(&m->summary) != TN_OK) { return false; }
-    remove_record(m);
-    return true;
 }
 
 tn_status tn__tokens_make(const tn_tokenizer *t, const char *const *paths, int count,
@@ -485,9 +422,7 @@ tn_status tn__tokens_make(const tn_tokenizer *t, const char *const *paths, int c
     }
     making m = {.tokenizer = t, .out = out, .options = options, .ranks = {.ranks = 1}};
     if (r) { m.ranks = *r; }
-    bool done = begin_making(&m, paths, count) &&
-                (m.ranks.rank == 0 ? write_set(&m, paths, count) : send_all(&m)) &&
-                (m.ranks.ranks == 1 || m.ranks.tell(m.ranks.user, &m.made, sizeof(m.made)));
+    bool done = begin_making(&m, paths, count) && put_all(&m) && finish_set(&m, paths, count);
     finish_making(&m);
     if (made) { *made = m.made; }
     return done ? TN_OK : tn_error();

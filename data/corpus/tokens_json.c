@@ -5,6 +5,8 @@
 #include "core/memory.h"
 #include "core/reader.h"
 #include "text/json.h"
+#include "text/json_write.h"
+#include "text/utf8.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -125,4 +127,49 @@ bool tn__tokenizer_digest(const tn_tokenizer *t, char *digits, const char *opera
     tn__digest_text(digest, digits);
     tn__digest_free(digest);
     return true;
+}
+
+/* ---- Writing --------------------------------------------------------------------------------- */
+
+/* A path may not be UTF-8, but JSON must be. */
+static void put_path(tn__buffer *j, const char *path) {
+    char *copy = tn__strdup_for(path, j->operation);
+    j->failed = j->failed || !copy;
+    int32_t code;
+    for (char *c = copy; c && *c;) {
+        int bytes = tn__utf8_decode(c, strlen(c), &code);
+        *c = bytes ? *c : '?';
+        c += bytes ? bytes : 1;
+    }
+    tn__json_put_string(j, copy ? copy : "");
+    free(copy);
+}
+
+static void put_counts(tn__buffer *j, const char *name, int64_t shards, int64_t tokens) {
+    tn__buffer_format(j, " \"%s\": {\"shards\": %" PRId64 ", \"tokens\": %" PRId64 "},\n", name,
+                      shards, tokens);
+}
+
+bool tn__tokens_put(tn__file *f, const tn__tokens_told *told, int32_t eot, bool pairs,
+                    const tn_tokens_made *made, const char *const *paths, int count) {
+    tn__buffer j = {.operation = "tokens"};
+    tn__buffer_text(&j, "{\"format\": \"tern-tokens-1\",\n \"finished\": true,\n");
+    tn__buffer_format(&j, " \"vocab\": %" PRId64 ",\n \"eot\": %" PRId32 ",\n", told->vocab, eot);
+    tn__buffer_format(&j, " \"tokenizer\": \"%s\",\n", told->tokenizer);
+    tn__buffer_format(&j, " \"pairs\": %s,\n", pairs ? "true" : "false");
+    tn__buffer_format(&j, " \"documents\": %" PRId64 ",\n \"tokens\": %" PRId64 ",\n",
+                      made->documents, made->train + made->val);
+    tn__buffer_format(&j, " \"bytes\": %" PRId64 ",\n", made->text);
+    put_counts(&j, "train", made->train_shards, made->train);
+    put_counts(&j, "val", made->val_shards, made->val);
+    tn__buffer_format(&j, " \"files\": %" PRId64 ",\n \"sources\": [", made->files);
+    for (int i = 0; i < count; i++) {
+        tn__buffer_format(&j, i ? ", " : "");
+        put_path(&j, paths[i]);
+    }
+    tn__buffer_text(&j, "]}\n");
+    bool whole = !j.failed;
+    if (whole) { tn__file_put(f, j.at, j.bytes); }
+    tn__buffer_free(&j);
+    return whole;
 }

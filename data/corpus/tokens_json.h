@@ -3,7 +3,7 @@
 #ifndef TERN_DATA_CORPUS_TOKENS_JSON_H
 #define TERN_DATA_CORPUS_TOKENS_JSON_H
 
-#include "core/digest.h"
+#include "core/file.h"
 #include "tern/tokenizer.h"
 
 #define TN__TOKENS_JSON "tokens.json"
@@ -33,6 +33,10 @@ tn__tokens_state tn__tokens_beside(const char *shard, tn__tokens_told *told, con
 /* Whether this shard may be read with a vocabulary of this size, as far as the tokens.json next to
  * it tells. False after raising. */
 bool tn__tokens_allow(const char *shard, int64_t vocab, const char *operation);
+
+/* Puts what tells a reader of a finished set. False after raising. */
+bool tn__tokens_put(tn__file *f, const tn__tokens_told *told, int32_t eot, bool pairs,
+                    const tn_tokens_made *made, const char *const *paths, int count);
 
 /* Writes the digest of the bytes of all tokens to digits[TN__DIGEST_DIGITS + 1]. False after
  * raising. */

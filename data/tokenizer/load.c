@@ -3,7 +3,6 @@
 #include "data/tokenizer/load.h"
 
 #include "core/error.h"
-#include "core/folder.h"
 #include "core/memory.h"
 #include "core/reader.h"
 #include "text/text.h"
@@ -127,32 +126,14 @@ static bool file_in(char *out, const char *folder, const char *name) {
     return snprintf(out, PATH_MAX, "%s/%s", folder, name) < PATH_MAX && stat(out, &s) == 0;
 }
 
-typedef struct ranks {
-    char path[PATH_MAX];
-    int count;
-    const char *folder;
-} ranks;
-
-static bool find_ranks(const char *name, void *user) {
-    ranks *r = user;
-    if (tn__ends_with(name, ".tiktoken") || strcmp(name, "tokenizer.model") == 0) {
-        r->count += file_in(r->path, r->folder, name);
-    }
-    return true;
-}
-
 static tn_tokenizer *load_folder(const char *path) {
-    char other[PATH_MAX];
-    ranks r = {.folder = path};
-    if (file_in(r.path, path, "tokenizer.json")) { return load_json(r.path, NULL); }
-    if (file_in(r.path, path, "vocab.json") && file_in(other, path, "merges.txt")) {
-        return load_json(r.path, other);
+    char file[PATH_MAX], merges[PATH_MAX];
+    if (file_in(file, path, "tokenizer.json")) { return load_json(file, NULL); }
+    if (file_in(file, path, "vocab.json") && file_in(merges, path, "merges.txt")) {
+        return load_json(file, merges);
     }
-    if (!tn__folder_each(path, find_ranks, &r, OPERATION)) { return NULL; }
-    if (r.count == 1) { return tn_tokenizer_load_tiktoken(r.path, tn_tiktoken_defaults()); }
-    tn__raise(TN_EIO, OPERATION, "%s has %s", path,
-              r.count ? "several tiktoken files: name one of them"
-                      : "no tokenizer.json, no vocab.json with merges.txt and no tiktoken file");
+    tn__raise(TN_EIO, OPERATION, "%s has no tokenizer.json, and no vocab.json with merges.txt",
+              path);
     return NULL;
 }
 
@@ -167,6 +148,5 @@ tn_tokenizer *tn_tokenizer_load(const char *path) {
     if (stat(path, &s) == 0 && S_ISDIR(s.st_mode)) { return load_folder(path); }
     if (exchange_end(other, path, "merges.txt", "vocab.json")) { return load_json(other, path); }
     if (exchange_end(other, path, "vocab.json", "merges.txt")) { return load_json(path, other); }
-    return tn__ends_with(path, ".json") ? load_json(path, NULL)
-                                        : tn_tokenizer_load_tiktoken(path, tn_tiktoken_defaults());
+    return load_json(path, NULL);
 }

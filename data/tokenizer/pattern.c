@@ -1,6 +1,6 @@
 /* The expressions that cut text into pieces.
  *
- * They are written for Oniguruma (tokenizer.json) or Rust's regex (tiktoken). What is known to mean
+ * They are written for Oniguruma (tokenizer.json). What is known to mean
  * the same in PCRE2 is copied; what PCRE2 understands differently is translated (\s is Unicode's
  * White_Space, which PCRE2's own \s is not quite); anything else is rejected by name. So no file
  * gives different ids here, except for characters that are newer than PCRE2's Unicode. Oniguruma

@@ -1,5 +1,5 @@
-/* A tokenizer as Hugging Face's files. Tokens of the model are written in the byte alphabet, added
- * ones as they are; both are in the vocabulary, so that each keeps its id. */
+/* A tokenizer as Hugging Face's tokenizer.json. Tokens of the model are written in the byte
+ * alphabet, added ones as they are; both are in the vocabulary, so that each keeps its id. */
 #include "data/tokenizer/tokenizer.h"
 
 #include "core/error.h"
@@ -21,7 +21,6 @@ typedef struct saver {
     tn__byte_alphabet alphabet;
     tn__pair *pairs; /* by rank */
     uint32_t pair_count;
-    bool *made;      /* [size]: by a pair */
     tn__buffer text; /* of the file that is being written */
     tn__buffer name; /* of the token that is being written */
 } saver;
@@ -53,13 +52,9 @@ static int compare_pairs(const void *a, const void *b) {
 static bool sort_pairs(saver *s) {
     const tn__pairs *all = &s->t->pairs;
     s->pairs = tn__malloc_for(all->count * sizeof(tn__pair), OPERATION);
-    s->made = tn__calloc_for((size_t)s->t->size, sizeof(bool), OPERATION);
-    if (!s->pairs || !s->made) { return false; }
+    if (!s->pairs) { return false; }
     for (uint32_t i = 0; all->entries && i <= all->mask; i++) {
-        if (all->entries[i].left >= 0) {
-            s->pairs[s->pair_count++] = all->entries[i];
-            s->made[all->entries[i].id] = true;
-        }
+        if (all->entries[i].left >= 0) { s->pairs[s->pair_count++] = all->entries[i]; }
     }
     qsort(s->pairs, s->pair_count, sizeof(tn__pair), compare_pairs);
     return true;
@@ -212,37 +207,6 @@ static void tokenizer_config(saver *s) {
     tn__buffer_text(&s->text, "}\n");
 }
 
-static void merges_txt(saver *s) {
-    tn__buffer_text(&s->text, "#version: 0.2\n");
-    for (uint32_t i = 0; i < s->pair_count; i++) {
-        const char *left = name_token(s, s->pairs[i].left);
-        tn__buffer_add(&s->text, left, strlen(left));
-        tn__buffer_text(&s->text, " ");
-        const char *right = name_token(s, s->pairs[i].right);
-        tn__buffer_add(&s->text, right, strlen(right));
-        tn__buffer_text(&s->text, "\n");
-    }
-}
-
-/* Whether reading vocab.json and merges.txt would give this tokenizer: it cuts as GPT-2 does, and
- * the tokens that no pair makes are the special ones. */
-static bool merges_say_all(const saver *s) {
-    const tn_tokenizer *t = s->t;
-    if (!cuts_as_gpt2(t) || t->whole || t->prefix_space || t->has_late ||
-        t->around.before_count + t->around.after_count > 0) {
-        return false;
-    }
-    for (int32_t id = 0; id < t->size; id++) {
-        const tn__token *token = &t->tokens[id];
-        bool joined = token->kind == TN__TOKEN_BYTES && token->bytes > 1;
-        if (token->kind == TN__TOKEN_IDLE || token->kind == TN__TOKEN_ADDED ||
-            (token->kind != TN__TOKEN_NONE && token->bytes > 1 && joined != s->made[id])) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static bool write_file(saver *s, const char *folder, const char *name, void (*put)(saver *)) {
     char path[PATH_MAX];
     tn__file f;
@@ -271,12 +235,7 @@ tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder) {
     bool done = sort_pairs(&s) && tn__folder_make(folder, OPERATION) &&
                 write_file(&s, folder, "tokenizer.json", tokenizer_json) &&
                 write_file(&s, folder, "tokenizer_config.json", tokenizer_config);
-    if (done && merges_say_all(&s)) {
-        done = write_file(&s, folder, "vocab.json", put_vocab) &&
-               write_file(&s, folder, "merges.txt", merges_txt);
-    }
     free(s.pairs);
-    free(s.made);
     tn__buffer_free(&s.text);
     tn__buffer_free(&s.name);
     return done ? TN_OK : tn_error();

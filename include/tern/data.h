@@ -218,12 +218,6 @@ TN_API tn_csv_options tn_csv_defaults(void);
  * Bad input is TN_EFORMAT, which names line (from 1) and column (from 0); TN_EVALUE, TN_EIO. */
 TN_API tn_dataset *tn_csv_dataset(const char *path, tn_csv_options options);
 
-/* The rows of a libsvm file, `label index:value index:value …`, plain or compressed: indices from 1
- * to `features`, ascending; the rest of a line after a '#' is skipped. x (features) f32, 0 where
- * the row has nothing (stored sparsely); y () f32, the label as written. TN_EFORMAT names the line;
- * TN_EVALUE, TN_EIO. */
-TN_API tn_dataset *tn_libsvm_dataset(const char *path, int64_t features);
-
 /* Reads one image, PNG or JPEG whatever its name: (3, height, width) on the CPU, u8, or f32 in [0,
  * 1]. The pixels are those of PIL's Image.open(path).convert("RGB"): grey is replicated, palettes
  * are looked up, CMYK is Adobe's; transparency, gamma, profiles and EXIF orientation are ignored.
@@ -277,8 +271,8 @@ TN_API void tn_text_free(char *text);
 
 typedef struct tn_corpus tn_corpus;
 
-/* A key is the name of a member; or a path in jq's notation, `.name`, `["any name"]`, `[]` for all
- * elements of a list, `[0]` for one; or text with such names and paths in braces,
+/* A key is the name of a member; or a path in jq's notation, `.name`, `[]` for all elements of a
+ * list, `[0]` for one; or text with such names and paths in braces,
  * "{title}\\n{.parts[].text}", in which \n is a newline, \t a tab, \\ a backslash, {{ and }}
  * braces. A path begins with '.' or has a '['; anything else is a name.
  *
@@ -314,8 +308,8 @@ typedef struct tn_document {
 
 /* Reads files and folders: in a folder all files but hidden ones, in the order of their names, and
  * recursively in its subfolders. A file whose name ends with .jsonl, .ndjson or .json is JSON
- * lines, each an object; blank lines are skipped. With a path, a .json file is one JSON value, or
- * several, on any number of lines; each is in memory whole and at most 1 GiB. Any other file is
+ * lines, each an object; blank lines are skipped. With a path, a .json file is one JSON value
+ * on any number of lines, in memory whole and at most 1 GiB. Any other file is
  * plain text, whose bytes are not checked; a UTF-8 byte order mark at the start is removed. All may
  * be compressed (.gz, .zst). Otherwise only a part of a file is in memory. A line has at most 64
  * MiB; a plain text is cut into pieces of 1 to 256 KiB where that does not change the tokens

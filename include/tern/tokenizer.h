@@ -34,24 +34,9 @@ extern "C" {
 typedef struct tn_tokenizer tn_tokenizer;
 
 /* `path` is a Hugging Face folder, or a file: tokenizer.json (byte-level BPE: GPT-2's kind and
- * Llama 3's), vocab.json or merges.txt, which need each other and use GPT-2's pattern, or a
- * tiktoken file. NULL after TN_EIO, TN_EFORMAT (the message names file, place or key) or TN_ENOMEM.
- */
+ * Llama 3's), or vocab.json or merges.txt, which need each other and use GPT-2's pattern. NULL
+ * after TN_EIO, TN_EFORMAT (the message names file, place or key) or TN_ENOMEM. */
 TN_API tn_tokenizer *tn_tokenizer_load(const char *path);
-
-/* What a tiktoken file does not contain. */
-typedef struct tn_tiktoken_options {
-    /* The pattern that cuts text: "gpt2", "cl100k", "llama3", "o200k", or an expression of
-     * Oniguruma's, as in tokenizer.json (docs/tokenizer.md). NULL: the known one, if the file has
-     * as many ranks as gpt2, p50k, cl100k, Llama 3 or o200k; else TN_EVALUE. */
-    const char *pattern;
-    /* Special tokens, whose ids follow the last rank. NULL: the known ones, or none. */
-    const char *const *special;
-    int special_count;
-    bool from_defaults;
-} tn_tiktoken_options;
-TN_API tn_tiktoken_options tn_tiktoken_defaults(void);
-TN_API tn_tokenizer *tn_tokenizer_load_tiktoken(const char *path, tn_tiktoken_options o);
 
 TN_API void tn_tokenizer_free(tn_tokenizer *t); /* NULL is fine */
 
@@ -78,9 +63,8 @@ TN_API tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, si
                                      bool special, tn_ids *out);
 
 /* The same, and around it the tokens that the file puts before and after a text, as
- * `tokenizer(text)` of transformers: those of the post processor of tokenizer.json, or Llama 3's
- * <|begin_of_text|> before it if its tiktoken file is recognised. They are no part of the text:
- * `special` does not matter to them. */
+ * `tokenizer(text)` of transformers: those of the post processor of tokenizer.json. They are no
+ * part of the text: `special` does not matter to them. */
 TN_API tn_status tn_tokenizer_encode_framed(const tn_tokenizer *t, const char *text, size_t bytes,
                                             bool special, tn_ids *out);
 
@@ -131,9 +115,11 @@ TN_API size_t tn_utf8_end(tn_utf8_stream *s, char *out);
 /* ---- Making and saving ----------------------------------------------------------------------- */
 
 typedef struct tn_tokenizer_train_options {
-    int64_t vocab;       /* 50257: the maximum, including the 256 bytes and the special tokens */
-    int64_t min_count;   /* 0: pairs that occur less often do not become tokens */
-    const char *pattern; /* "gpt2": cuts the text, as in tn_tiktoken_options */
+    int64_t vocab;     /* 50257: the maximum, including the 256 bytes and the special tokens */
+    int64_t min_count; /* 0: pairs that occur less often do not become tokens */
+    /* "gpt2": the pattern that cuts text; also "cl100k", "llama3", "o200k", or an expression of
+     * Oniguruma's, as in tokenizer.json (docs/tokenizer.md). */
+    const char *pattern;
     /* {"<|endoftext|>"}: special tokens, whose ids follow the others. */
     const char *const *special;
     int special_count; /* 1 */
@@ -149,8 +135,7 @@ TN_API tn_tokenizer *tn_tokenizer_train(const char *const *texts, const size_t *
                                         tn_tokenizer_train_options o);
 
 /* Writes into a folder, which is made if missing: tokenizer.json and tokenizer_config.json, for
- * `tokenizers` and `transformers`; also vocab.json and merges.txt if they can express everything,
- * as GPT-2's do. Files of these names are replaced. TN_EIO, TN_ENOMEM. */
+ * `tokenizers` and `transformers`. Files of these names are replaced. TN_EIO, TN_ENOMEM. */
 TN_API tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder);
 
 /* ---- Texts to shards ------------------------------------------------------------------------- */
@@ -178,9 +163,9 @@ typedef struct tn_tokens_options {
     int64_t val_documents;
     uint64_t seed; /* 1337 */
 
-    int64_t shard_tokens; /* 100000000 */
-    int threads;          /* 0: tn_threads(); for encoding, plus one that reads */
-    bool overwrite;       /* false: a folder that has shards is TN_ESTATE */
+    int64_t shard_bytes; /* 400000000: of text, for each shard; at most 10^9 */
+    int threads;         /* 0: tn_threads() */
+    bool overwrite;      /* false: a folder that has shards is TN_ESTATE */
     void (*progress)(const tn_tokens_made *so_far,
                      void *user); /* several times a second, or NULL */
     void *user;
@@ -194,12 +179,12 @@ TN_API tn_tokens_options tn_tokens_defaults(void);
  * before every document, as in llm.c, and where a piece of a text follows one drawn for validation.
  * A pair's tokens are the prompt's, the completion's and `eot`; an empty prompt becomes `eot`.
  *
- * The same bytes for any number of threads. A shard is written whole or not at all, and tokens.json
- * says whether all are complete. After a crash the same call, with the same tokenizer and files
- * that have not changed, goes on: it keeps the whole shards whose bytes are still the same
- * (tokens_so_far.json has their digests) and makes the others. A different call starts over, and
- * nothing of the first remains. Only one process at a time writes into a folder. `made` may be
- * NULL.
+ * The same bytes for any number of threads. A shard ends when it has `shard_bytes` of text; it is
+ * written whole or not at all, and tokens.json says whether all are complete. After a crash the
+ * same call, with the same tokenizer and files that have not changed, goes on: it keeps the shards
+ * that are there, whose headers say what they are from, and makes the others. A different call
+ * starts over, and nothing of the first remains. Only one call at a time writes into a folder.
+ * `made` may be NULL.
  *
  * TN_EVALUE, TN_EIO, TN_EFORMAT (file and line), TN_ENOMEM, TN_ESTATE. */
 TN_API tn_status tn_tokens_make(const tn_tokenizer *t, const char *const *paths, int count,

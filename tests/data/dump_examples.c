@@ -2,7 +2,6 @@
  *
  *     csv PATH MISSING KIND DELIMITER HEADER TARGET FEATURE …   MISSING: error, nan, drop;
  *                                KIND: classes, numbers; HEADER: header, plain; TARGET "": none
- *     libsvm PATH FEATURES
  *     images FOLDER HEIGHT WIDTH
  *     npy X Y
  *
@@ -38,9 +37,6 @@ static tn_dataset *open_csv(char **argv) {
 /* argv: KIND PATH … */
 static tn_dataset *open_dataset(int argc, char **argv) {
     if (argc >= 7 && strcmp(argv[0], "csv") == 0) { return open_csv(argv + 1); }
-    if (argc == 3 && strcmp(argv[0], "libsvm") == 0) {
-        return tn_libsvm_dataset(argv[1], atoll(argv[2]));
-    }
     if (argc == 3 && strcmp(argv[0], "npy") == 0) { return tn_npy_dataset(argv[1], argv[2]); }
     if (argc == 4 && strcmp(argv[0], "images") == 0) {
         tn_image_folder_options o =

@@ -51,22 +51,6 @@ static inline tn_tokenizer *small_tokenizer(void) {
     return t;
 }
 
-/* A line of a tiktoken file: the bytes in base64, and the id. */
-static inline void small_rank(FILE *f, const char *text, size_t bytes, int rank) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t at = 0; at < bytes; at += 3) {
-        unsigned value = 0;
-        for (size_t i = 0; i < 3; i++) {
-            value = value << 8 | (at + i < bytes ? (unsigned char)text[at + i] : 0);
-        }
-        for (size_t i = 0; i < 4; i++) {
-            bool there = at + i <= bytes;
-            fputc(there ? digits[value >> (18 - 6 * i) & 63] : '=', f);
-        }
-    }
-    fprintf(f, " %d\n", rank);
-}
-
 /* The ids of a text are these. */
 #define EXPECT_IDS(t, text, special, ...)                                          \
     expect_ids(t, text, sizeof(text) - 1, special, (const int32_t[]){__VA_ARGS__}, \

@@ -11,9 +11,6 @@
 #define LLVMFuzzerTestOneInput fuzz_csv
 #include "tests/fuzz/fuzz_csv.c"
 #undef LLVMFuzzerTestOneInput
-#define LLVMFuzzerTestOneInput fuzz_libsvm
-#include "tests/fuzz/fuzz_libsvm.c"
-#undef LLVMFuzzerTestOneInput
 #define LLVMFuzzerTestOneInput fuzz_picture
 #include "tests/fuzz/fuzz_picture.c"
 #undef LLVMFuzzerTestOneInput
@@ -45,10 +42,6 @@ PLAIN_TEST(test_csv) {
     assert_true(replay_corpus("fuzz_csv", fuzz_csv) >= 15);
 }
 
-PLAIN_TEST(test_libsvm) {
-    assert_true(replay_corpus("fuzz_libsvm", fuzz_libsvm) >= 15);
-}
-
 PLAIN_TEST(test_pictures) {
     assert_true(replay_corpus("fuzz_picture", fuzz_picture) >= 50);
 }
@@ -58,5 +51,5 @@ PLAIN_TEST(test_shards) {
 }
 
 PLAIN_TEST(test_tokenizers) {
-    assert_true(replay_corpus("fuzz_tokenizer", fuzz_tokenizer) >= 50);
+    assert_true(replay_corpus("fuzz_tokenizer", fuzz_tokenizer) >= 45);
 }

@@ -237,9 +237,9 @@ TEST_WITH(test_wrong_lines, NULL, temp_clean) {
     expect_wrong_text("a.jsonl", "{\"text\":\"x\"} x", "nothing more should follow");
     expect_wrong_text("a.jsonl", "\"x\"", "it is not an object");
     expect_wrong_text("a.jsonl", "[{\"text\":\"x\"}]", "this is a JSON list");
-    expect_wrong_text("a.json", "[\n {\"text\":\"x\"}\n]", "this is a JSON list");
+    expect_wrong_text("a.json", "[\n {\"text\":\"x\"}\n]", "--key '.[].text' reads a list");
     expect_wrong_text("a.jsonl", "{\"text\":1}", "\"text\" is not a text");
-    expect_wrong_text("a.jsonl", "{\"text\":\"x\",\"text\":\"y\"}", "it has \"text\" twice");
+    expect_wrong_text("a.jsonl", "{\"text\":\"x\",\"text\":\"y\"}", "\"text\" is there twice");
     expect_wrong_text("a.jsonl", "{\"a\\u001b[2J\":0,\"b\":1}",
                       "no \"text\" in it, but \"a\", \"b\" (--key chooses another key");
     expect_wrong_text("a.jsonl", "{}", "no \"text\" in it, but nothing");
@@ -359,7 +359,7 @@ TEST_WITH(test_limits, NULL, temp_clean) {
     memcpy(text, "{}\n", 3);
     expect_wrong("a.jsonl", text, LIMIT + 100, "a.jsonl: line 1: there is no");
     memcpy(text, "\n\n\n", 3);
-    expect_wrong("a.jsonl", text, LIMIT + 100, "a.jsonl: line 4: it is longer than 64 MiB");
+    expect_wrong("a.jsonl", text, LIMIT + 100, "a.jsonl: line 4 has more than 67108864 bytes");
     free(text);
 }
 

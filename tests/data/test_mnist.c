@@ -86,12 +86,14 @@ PLAIN_TEST(test_every_truncation) {
     const char *path = temp_path("t10k-images-idx3-ubyte");
     for (size_t bytes = 0; bytes < IMAGES; bytes += bytes < 40 || bytes > IMAGES - 10 ? 1 : 97) {
         temp_write(path, images, bytes);
-        assert_none(tn_mnist(temp_folder, false), TN_EFORMAT, "ends in the middle");
+        assert_none(tn_mnist(temp_folder, false), TN_EFORMAT,
+                    bytes < 16 ? "ubyte is not an idx file of images" : "its header says 3 images");
     }
     temp_write(path, images, IMAGES);
     for (size_t bytes = 0; bytes < LABELS; bytes++) {
         temp_write(temp_path("t10k-labels-idx1-ubyte"), labels, bytes);
-        assert_none(tn_mnist(temp_folder, false), TN_EFORMAT, "ends in the middle");
+        assert_none(tn_mnist(temp_folder, false), TN_EFORMAT,
+                    bytes < 8 ? "ubyte is not an idx file of labels" : "its header says 3 labels");
     }
     remove_all();
     write_gz(temp_path("t10k-images-idx3-ubyte.gz"), images, IMAGES);
@@ -142,13 +144,14 @@ static void expect_changed(const char *name, unsigned char *data, size_t bytes, 
 PLAIN_TEST(test_wrong_contents) {
     static const char *const image = "t10k-images-idx3-ubyte", *const label =
                                                                    "t10k-labels-idx1-ubyte";
-    expect_changed(image, images, IMAGES, 2, 13, "not 00 00 08 03");
-    expect_changed(image, images, IMAGES, 3, 1, "not 00 00 08 03");
-    expect_changed(image, images, IMAGES, 4, 255, "at most");
-    expect_changed(image, images, IMAGES, 5, 15, "ends in the middle"); /* says 983,043 images */
-    expect_changed(image, images, IMAGES, 7, COUNT - 1, "longer than its header says");
-    expect_changed(image, images, IMAGES, 11, 27, "dimension 1 is 27, not 28");
-    expect_changed(image, images, IMAGES, 15, 29, "dimension 2 is 29, not 28");
+    expect_changed(image, images, IMAGES, 2, 13, "is not an idx file of images of 28 x 28 bytes");
+    expect_changed(image, images, IMAGES, 3, 1, "is not an idx file of images of 28 x 28 bytes");
+    expect_changed(image, images, IMAGES, 4, 255, "says 4278190083 images");
+    expect_changed(image, images, IMAGES, 5, 15, "its header says 983043 images");
+    expect_changed(image, images, IMAGES, 7, COUNT - 1,
+                   "its header says 2 images of 28 x 28 bytes, but 2352 bytes follow");
+    expect_changed(image, images, IMAGES, 11, 27, "is not an idx file of images");
+    expect_changed(image, images, IMAGES, 15, 29, "is not an idx file of images");
     expect_changed(label, labels, LABELS, 9, 10, "label 1 is 10");
     expect_changed(label, labels, LABELS - 1, 7, COUNT - 1, "3 images but 2 labels");
     write_plain();

@@ -93,23 +93,25 @@ TEST_WITH(test_paths, NULL, temp_clean) {
     expect_texts("a.json", squad, first_answer, "[Oder][long]");
     expect_texts("a.json", squad, ".data[2].title", "[Hills]");
     expect_texts("a.json", squad, ".data[3].title", "");
-    expect_texts("a.json", squad, "data[].\"title\"", "[Rivers][Empty][Hills]");
-    expect_texts("a.json", squad, ".[\"data\"][1][\"title\"]", "[Empty]");
+    expect_texts("a.json", squad, "data[].title", "[Rivers][Empty][Hills]");
     expect_texts("a.json", "[\"a\", \"b\"]", ".[]", "[a][b]");
     expect_texts("a.json", "[[\"a\"], [], [\"b\", \"c\"]]", "[][]", "[a][b][c]");
-    expect_texts("a.json", " \"a\"\n\"b\"", ".", "[a][b]");
+    expect_texts("a.json", " \"a\"\n", ".", "[a]");
     expect_texts("a.json", "{\"a.b\": \"x\"}", "a.b", "[x]"); /* a name */
     expect_texts("a.json", "{\"a\": {\"b\": \"x\"}}", ".a.b", "[x]");
-    expect_texts("a.json", "{\"\": {\"\\\"\\\\]\": \"x\"}}", ".\"\"[\"\\\"\\\\]\"]", "[x]");
+    expect_texts("a.json", "{\"a b\": {\"\\\"-\": \"x\"}}", ".a b.\"-", "[x]");
 }
 
-/* Values follow one another, on lines of their own or not; .jsonl is lines in any case. */
+/* A .json file is one value, .jsonl is lines in any case. */
 TEST_WITH(test_values, NULL, temp_clean) {
-    expect_texts("a.json", "{\"a\":[\"x\"]}{\"a\":[]}\n\n{\n\"a\":\n[\"}\\\"]\",\"z\"]}", ".a[]",
-                 "[x][}\"]][z]");
-    expect_texts("a.jsonl", "{\"a\":[\"x\"]}\n{\"a\":[\"y\"]}", ".a[]", "[x][y]");
+    expect_texts("a.json", " {\n\"a\":\n[\"}\\\"]\",\"z\"]}\n", ".a[]", "[}\"]][z]");
+    expect_texts("a.jsonl", "{\"a\":[\"x\"]}\n\n{\"a\":[\"y\"]}", ".a[]", "[x][y]");
     expect_texts("a.json", "", ".a[]", "");
     expect_texts("a.json", " \n ", ".a[]", "");
+    expect_wrong(
+        "{\"a\":[\"x\"]}\n{\"a\":[\"y\"]}", ".a[]", "",
+        "a.json: line 2: nothing more should follow, at byte 1 (with a path a .json file is "
+        "one value: JSON lines should be in a .jsonl file)");
     tn_corpus *c = open_text("a.jsonl", "{\"a\":\n[\"x\"]}\n", TN_WITH(tn_corpus, .key = ".a[]"));
     free(read_all(c));
     assert_error(TN_EFORMAT, "a.jsonl: line 1: a value should begin here, at byte 6");
@@ -144,20 +146,19 @@ static void expect_refused(const char *key, const char *why) {
 
 TEST_WITH(test_wrong_paths, NULL, temp_clean) {
     temp_write(temp_path("a.json"), squad, strlen(squad));
-    expect_refused(".a[", "\".a[\": ], a number or a name in quotes should be here, at byte 4");
-    expect_refused(".a[1", "the closing ] is missing, at byte 5");
-    expect_refused(".a[-1]", "should be here, at byte 4");
-    expect_refused(".a[\"b]", "the closing quote is missing, at byte 7");
-    expect_refused(".a[]b", ". or [ should be here, at byte 5");
-    expect_refused(".a b", ". or [ should be here, at byte 3");
-    expect_refused("..a", "a name of letters, digits and _, or one in quotes, should be here, at "
-                          "byte 2");
-    expect_refused(".a.", "a name of letters");
-    expect_refused(".1", "a name of letters");
-    expect_refused(".a[99999999999]", "the number is too large");
+    expect_refused(".a[", "\".a[\": .name, [] or [number] should be here, at byte 3");
+    expect_refused(".a[1", "should be here, at byte 3");
+    expect_refused(".a[-1]", "should be here, at byte 3");
+    expect_refused(".a[]b", "should be here, at byte 5");
+    expect_refused("..a", "should be here, at byte 1");
+    expect_refused(".a.", "should be here, at byte 3");
+    expect_refused(".a]", "should be here, at byte 3");
+    expect_refused("", "should be here, at byte 1");
+    expect_refused("{}", "should be here, at byte 2");
+    expect_refused(".a[99999999999]", "should be here, at byte 3");
     expect_refused("[][][][][][][][][][][][][][][][][]", "too many []");
-    expect_refused("{a", "the closing } is missing, at byte 3");
-    expect_refused("a}", "a } without a {, at byte 2");
+    expect_refused("{a", "a { or } alone, at byte 1");
+    expect_refused("a}", "a { or } alone, at byte 2");
     expect_refused("{{a}}", "there is no {path} in it");
     expect_refused("{.a[].b}{.c[].d}", "the paths go through different lists");
     expect_refused("{.a[][].b}{.a[].c[].d}", "the paths go through different lists");
@@ -170,18 +171,18 @@ TEST_WITH(test_wrong_values, NULL, temp_clean) {
     expect_wrong("{\"a\":[{\"b\":\"x\"},\n{\"c\":1,\"d\":2}]}", ".a[].b", "[x]",
                  "a.json: line 1: there is no \"b\" in a[1], but \"c\", \"d\"");
     expect_wrong("{\"a\":[{\"b\":\"x\"},{\"b\":\"y\",\"b\":\"z\"}]}", ".a[].b", "[x]",
-                 "line 1: a[1] has \"b\" twice");
-    expect_wrong("\n{\"a\":[\"x\",1]}", ".a[]", "[x]", "line 2: a[1] is not a text");
+                 "line 1: a[1].b is there twice");
+    expect_wrong("\n{\"a\":[\"x\",1]}", ".a[]", "[x]", "line 1: a[1] is not a text");
     expect_wrong("{\"a\":[[\"x\"],{}]}", ".a[][]", "[x]", "line 1: a[1] is not a list");
     expect_wrong("{\"a\":[\"x\",\"y\"]}", ".a[].b", "", "line 1: a[0] is not an object");
     expect_wrong("{\"a\":{}}", ".a[0]", "", "line 1: a is not a list");
     expect_wrong("{\"a\":null}", ".a[]", "", "line 1: a is not a list");
-    expect_wrong("{\"a\":[]}{\"b\":1}", ".a[]", "", "line 1: there is no \"a\" in it, but \"b\"");
+    expect_wrong("{\"b\":1}", ".a[]", "", "line 1: there is no \"a\" in it, but \"b\"");
     expect_wrong("[{}]", "text", "", "(--key '.[].text' reads a list");
     /* The line and the byte in it are those of what is not JSON. */
-    expect_wrong("{\"a\":[\"x\"]}\n{\n\"a\": [,]}", ".a[]", "[x]",
+    expect_wrong("\n{\n\"a\": [,]}", ".a[]", "",
                  "a.json: line 3: a value should begin here, at byte 7");
-    expect_wrong("{\"a\":[\"x\"]}}", ".a[]", "[x]", "line 1: a value should begin here");
+    expect_wrong("{\"a\":[\"x\"]}}", ".a[]", "", "line 1: nothing more should follow");
     expect_wrong("{\"a\":[\"x\"", ".a[]", "", "line 1: ',' or the closing bracket is missing");
     expect_wrong("{\"a\":[\"\xff\"]}", ".a[]", "", "line 1: not UTF-8, at byte 8");
 }

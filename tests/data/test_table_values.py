@@ -90,24 +90,6 @@ def choices():
         assert y is None and classes == []
 
 
-def rows():
-    """libsvm's rows are what a loop in Python makes."""
-    draw = random.Random(4)
-    rows, labels = numpy.zeros((50, 700), dtype=numpy.float32), []
-    lines = ["# a comment"]
-    for i in range(50):
-        at = sorted(draw.sample(range(700), draw.randrange(30)))
-        values = [number(draw) for _ in at]
-        labels.append(draw.choice(["+1", "-1", "3", "0.25"]))
-        lines.append("%s %s%s" % (labels[-1], " ".join("%d:%s" % (k + 1, v) for k, v in zip(at, values)), draw.choice(["", "  # more", "\r"])))
-        rows[i, at] = numpy.array([float(v) for v in values], dtype=numpy.float32)
-    with tempfile.TemporaryDirectory() as folder:
-        path = write(folder, "\n".join(lines))
-        x, y, _ = examples(folder, "libsvm", path, "700")
-        same(x, rows, "x")
-        same(y, numpy.array([float(v) for v in labels], dtype=numpy.float32), "y")
-
-
 def arrays():
     """Rows of NumPy's files, in either byte order."""
     draw = numpy.random.default_rng(1)
@@ -127,5 +109,4 @@ def arrays():
 
 run([("whatever Python's csv writes is read as it was", texts),
      ("columns, targets and missing values are those that were asked for", choices),
-     ("libsvm's rows are dense, with zeros for absent features", rows),
      ("rows of NumPy's files", arrays)])

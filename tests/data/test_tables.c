@@ -117,45 +117,13 @@ TEST(classes_that_are_given) {
     assert_none(tn_csv_dataset(temp_path("table"), o), TN_EVALUE, "class \"no\" occurs twice");
 }
 
-static void refuse_libsvm(const char *text, const char *part) {
-    assert_none(tn_libsvm_dataset(write_text(text), 3), TN_EFORMAT, part);
-}
-
-TEST(a_wrong_row_names_its_line) {
-    refuse_libsvm("", "has no row");
-    refuse_libsvm("# nothing\n", "has no row");
-    refuse_libsvm("1 1:2\nx 1:2\n", "table: line 2: \"x\" is not a label");
-    refuse_libsvm("1 1:2\n2 1:\n", "line 2: \"1:\" is not index:value");
-    refuse_libsvm("1 1:2\n2 1\n", "line 2: \"1\" is not index:value");
-    refuse_libsvm("1 qid:3 1:2\n", "line 1: \"qid:3\" is not index:value");
-    refuse_libsvm("1 -1:2\n", "\"-1:2\" is not index:value");
-    refuse_libsvm("1 1:2:3\n", "\"1:2:3\" is not index:value");
-    refuse_libsvm("1 0:2\n", "line 1: index 0, of 1 to 3 features");
-    refuse_libsvm("1 4:2\n", "line 1: index 4, of 1 to 3 features");
-    refuse_libsvm("1 99999999999999999999:2\n", "of 1 to 3 features");
-    refuse_libsvm("1 2:2 2:3\n", "\"2:3\" does not have a higher index than the one before");
-    refuse_libsvm("1 2:2 1:3\n", "\"1:3\" does not have a higher index than the one before");
-    assert_none(tn_libsvm_dataset(write_text("1 1:1\n"), 0), TN_EVALUE, "0 features");
-    tn_dataset *d = tn_libsvm_dataset(write_text("1\n2\n"), 3);
-    assert_non_null(d);
-    float y;
-    const float *x = example_x(d, 1, &y);
-    assert_true(x[0] == 0 && x[1] == 0 && x[2] == 0 && y == 2);
-    tn_dataset_free(d);
-}
-
 TEST(other_tables_are_noticed) {
     static const char *const tables[] = {"a,b\n1,x\n2,y\n", "a,b\n1,y\n2,x\n", "a,b\n1,x\n3,y\n"};
-    static const char *const rows[] = {"1 1:2 2:3\n0 1:1\n", "1 1:2 3:3\n0 1:1\n",
-                                       "2 1:2 2:3\n0 1:1\n", "1 1:2\n0 1:3 2:1\n"};
-    char text[7][DATASET_TEXT];
+    char text[3][DATASET_TEXT];
     for (int i = 0; i < 3; i++) {
         identify_and_free(csv_of(tables[i]), text[i]);
     }
-    for (int i = 0; i < 4; i++) {
-        identify_and_free(tn_libsvm_dataset(write_text(rows[i]), 3), text[3 + i]);
-    }
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 3; i++) {
         for (int k = 0; k < i; k++) {
             assert_string_not_equal(text[i], text[k]);
         }
@@ -247,12 +215,10 @@ TEST(ends_of_lines) {
     tn_dataset_free(d);
     refuse_csv("a,b\r1,x\r2\r", "line 3 has 1 fields");
     assert_none(csv_of("a;b\n1;x\n"), TN_EVALUE, "its first line has 1 field, with ',' between");
-    check_threads(tn_libsvm_dataset(write_text("1 1:2\r0 2:7\r3 3:1\r"), 3));
 }
 
 TEST(threads_read_rows) {
     check_threads(csv_of("a,b,c\n1,2,x\n3,4,y\n5,6,x\n7,8,z\n9,10,x\n"));
-    check_threads(tn_libsvm_dataset(write_text("1 1:2\n0 2:7\n3 3:1\n4 1:1 2:2 3:3\n"), 3));
 }
 
 TEST(numbers_have_a_point_in_every_locale) {
@@ -273,13 +239,7 @@ static void read_csv(void) {
     free_made(tn_csv_dataset(temp_path("t.csv.gz"), tn_csv_defaults()));
 }
 
-static void read_libsvm(void) {
-    free_made(tn_libsvm_dataset(temp_path("t.svm"), 3));
-}
-
 TEST(memory_that_runs_out) {
     write_gz("t.csv.gz", "a,b\n1,x\n2,\"y\n\"\n3,x\n");
-    temp_write(temp_path("t.svm"), "1 1:2\n0 2:7\n", 12);
     every_malloc(read_csv, 1, NULL);
-    every_malloc(read_libsvm, 1, NULL);
 }

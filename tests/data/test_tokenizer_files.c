@@ -205,6 +205,19 @@ TEST(digits_are_cut) {
     }
 }
 
+/* U+180E, which is no space (\s of PCRE2 alone would say so), and '!' are one piece, and a piece
+ * that is a token is that token, although no pair makes it. */
+TEST(a_mark_that_is_no_space) {
+    static const char text[] =
+        "{\"model\":{\"ignore_merges\":true,\"merges\":[],\"vocab\":{\"\u00e1\u0142\u0130!\":0}},"
+        "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false}}";
+    temp_write(temp_path("tokenizer.json"), text, sizeof(text) - 1);
+    tn_tokenizer *t = tn_tokenizer_load(temp_path("tokenizer.json"));
+    assert_non_null(t);
+    EXPECT_IDS(t, "\xe1\xa0\x8e!", false, 0);
+    tn_tokenizer_free(t);
+}
+
 #define SPLIT(pattern)                                                                      \
     "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":" \
     "\"" pattern "\"},\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\","                  \
@@ -426,73 +439,11 @@ TEST(tokens_around_a_text) {
                   "post_processor.processors[0].type is missing");
 }
 
-/* ---- tiktoken -------------------------------------------------------------------------------- */
-
-static const char *write_ranks(const char *more) {
-    static const char *const made[] = {"he", "ll", "hell", "hello", " hello", "oo"};
-    const char *path = temp_path("small.tiktoken");
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    for (int i = 0; i < 256; i++) {
-        char byte = (char)i;
-        small_rank(f, &byte, 1, i);
-    }
-    for (int i = 0; i < 6; i++) {
-        small_rank(f, made[i], strlen(made[i]), 256 + i);
-    }
-    fputs(more, f);
-    assert_int_equal(fclose(f), 0);
-    return path;
-}
-
-TEST(tiktoken_files) {
-    static const char *const special[] = {"<|endoftext|>", "<|end|>"};
-    tn_tiktoken_options o = tn_tiktoken_defaults();
-    const char *path = write_ranks("");
-    assert_none(tn_tokenizer_load_tiktoken(path, o), TN_EVALUE,
-                "small.tiktoken: 262 ranks: say by which pattern text is cut");
-    assert_none(tn_tokenizer_load(path), TN_EVALUE, "262 ranks");
-    o.pattern = "llama3";
-    o.special = special;
-    o.special_count = 2;
-    tn_tokenizer *t = tn_tokenizer_load_tiktoken(path, o);
-    assert_non_null(t);
-    assert_int_equal(tn_tokenizer_size(t), 264);
-    assert_int_equal(tn_tokenizer_special(t, "<|end|>"), 263);
-    EXPECT_IDS(t, "hello hello", false, HELLO, SPACE_HELLO);
-    EXPECT_IDS(t, "hellooo<|end|>", true, HELLO, OO, 263);
-    tn_tokenizer_free(t);
-    o.pattern = "(";
-    assert_none(tn_tokenizer_load_tiktoken(path, o), TN_EFORMAT, "the pattern is not understood");
-    o.pattern = "gpt2";
-    static const char *const wrong[] = {
-        "aGk=\n",  "aGk= \n", "aGk= x\n",    "aGk 300\n", "a*== 300\n", "aGk= 99999999999\n",
-        "= 300\n", " 300\n",  "aGk= 300 \n", "aGk= -1\n",
-    };
-    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        assert_none(tn_tokenizer_load_tiktoken(write_ranks(wrong[i]), o), TN_EFORMAT,
-                    "small.tiktoken:263: should be a token in base64");
-    }
-    assert_none(tn_tokenizer_load_tiktoken(write_ranks("aGk= 261\n"), o), TN_EFORMAT,
-                "the id 261 is used twice, by \"oo\" and \"hi\"");
-    /* U+180E, which is no space (\s of PCRE2 alone would say so), and '!' are one piece, and a
-     * piece that has a rank is that token, although no pair makes it. */
-    t = tn_tokenizer_load_tiktoken(write_ranks("4aCOIQ== 300\n"), o);
-    assert_non_null(t);
-    EXPECT_IDS(t, "\xe1\xa0\x8e!", false, 300);
-    tn_tokenizer_free(t);
-    t = tn_tokenizer_load_tiktoken(write_ranks("\r\naGk= 300\r\n"), o);
-    assert_non_null(t);
-    EXPECT_IDS(t, "hi hello", false, 300, SPACE_HELLO);
-    tn_tokenizer_free(t);
-}
-
 /* Which of a folder's files is read. */
 TEST(file_of_a_folder) {
     temp_clean(state);
-    assert_none(tn_tokenizer_load(temp_path("")), TN_EIO, "has no tokenizer.json, no vocab.json");
-    write_ranks("");
-    assert_none(tn_tokenizer_load(temp_path("")), TN_EVALUE, "small.tiktoken: 262 ranks");
+    assert_none(tn_tokenizer_load(temp_path("")), TN_EIO,
+                "has no tokenizer.json, and no vocab.json");
     small_write(SMALL_MERGES);
     tn_tokenizer *t = tn_tokenizer_load(temp_path(""));
     assert_non_null(t);

@@ -23,8 +23,6 @@ static void write_files(void) {
     small_vocab(f);
     fputs(cut_json, f);
     assert_int_equal(fclose(f), 0);
-    static const char ranks[] = "YQ== 0\nYg== 1\nYWI= 2\n";
-    temp_write(temp_path("x.tiktoken"), ranks, sizeof(ranks) - 1);
 }
 
 /* It works without the JIT, too. */
@@ -41,13 +39,6 @@ static void load_merges(void) {
     free_made(tn_tokenizer_load(temp_path("merges.txt")));
 }
 
-static void load_ranks(void) {
-    static const char *const special[] = {"<|end|>"};
-    tn_tiktoken_options o =
-        TN_WITH(tn_tiktoken, .pattern = "o200k", .special = special, .special_count = 1);
-    free_made(tn_tokenizer_load_tiktoken(temp_path("x.tiktoken"), o));
-}
-
 static void train_small(void) {
     const char *texts[] = {"abab abc", "\xff\xff ab<|endoftext|>"};
     size_t bytes[] = {8, 18};
@@ -58,7 +49,6 @@ TEST(making_without_memory) {
     write_files();
     every_malloc(load_json, 1, NULL);
     every_malloc(load_merges, 1, NULL);
-    every_malloc(load_ranks, 1, NULL);
     every_malloc(train_small, 1, NULL);
 }
 

@@ -1,9 +1,8 @@
-"""The same ids as from `tokenizers` and tiktoken, in both directions: their files here, our files there.
+"""The same ids as from `tokenizers`, in both directions: their files here, our files there.
 
 Only the characters on which the two sides' versions of Unicode differ are left out. PCRE2's is the older one, so each of them must be
 one that it does not assign; they are found by testing both sides, character by character.
 """
-import base64
 import json
 import os
 import random
@@ -17,9 +16,8 @@ HERE = os.path.join(ROOT, "tests/data")
 sys.path[:0] = [os.path.join(ROOT, "tests/support"), HERE]
 import pypi
 
-pypi.need("tokenizers", "tiktoken", "transformers")
+pypi.need("tokenizers", "transformers")
 
-import tiktoken
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
@@ -265,29 +263,6 @@ def training(pattern):
         fast = AutoTokenizer.from_pretrained(folder)
         assert [fast(text)["input_ids"] for text in texts] == peer.encode(folder, [text.encode() for text in texts], special=True)
         assert fast.eos_token_id == size - 1
-        assert os.path.exists(f"{folder}/merges.txt") == (pattern == "gpt2")
-        if pattern == "gpt2":
-            for one in (f"{folder}/vocab.json", f"{folder}/tokenizer.json"):
-                expect_ids("saved, " + one, Tokenizer.from_file(f"{folder}/tokenizer.json"), one, texts)
-
-
-def tiktoken_files():
-    """GPT-2's ranks in tiktoken's format, here, there, and through a tokenizer.json that is saved here."""
-    folder, _ = gpt2_files()
-    byte_of = {c: b for b, c in enumerate(peer.alphabet())}
-    with open(f"{folder}/vocab.json", encoding="utf-8") as f:
-        ranks = {bytes(map(byte_of.get, text)): id for text, id in json.load(f).items() if text != peer.SPECIAL}
-    there = tiktoken.Encoding("gpt2", pat_str=peer.PATTERNS["gpt2"], mergeable_ranks=ranks, special_tokens={peer.SPECIAL: 50256})
-    texts = ["".join(SOURCES[::4]), random_text(300_000), "a" * 5000, "aaaaaaab" * 700, f"x{peer.SPECIAL}y"]
-    theirs = [there.encode(text, allowed_special="all") for text in texts]
-    with tempfile.TemporaryDirectory() as where:
-        with open(f"{where}/gpt2.tiktoken", "wb") as f:
-            f.writelines(base64.b64encode(text) + b" %d\n" % rank for text, rank in ranks.items())
-        data = [text.encode() for text in texts]
-        expect_same("tiktoken", texts, theirs, peer.encode(where, data, special=True))
-        peer.run("save", where, f"{where}/saved")
-        assert os.path.exists(f"{where}/saved/tokenizer.json") and not os.path.exists(f"{where}/saved/merges.txt")
-        expect_ids("tiktoken, saved", Tokenizer.from_file(f"{where}/saved/tokenizer.json"), f"{where}/saved", texts)
 
 
 def committed_table():
@@ -297,8 +272,8 @@ def committed_table():
         assert f.read() == made.stdout
 
 
-NEEDS_DATA = [ids_of_gpt2, tiktoken_files]
-TESTS = [(characters_differ_only_by_version,), (ids_of_gpt2,), (tiktoken_files,), (random_bytes,), (other_cuts,), (committed_table,),
+NEEDS_DATA = [ids_of_gpt2]
+TESTS = [(characters_differ_only_by_version,), (ids_of_gpt2,), (random_bytes,), (other_cuts,), (committed_table,),
          (meanings_of_patterns,), (tokens_around_a_text,)]
 TESTS += [(ids_of_trained, pattern, pattern != "gpt2") for pattern in peer.PATTERNS]
 TESTS += [(training, pattern) for pattern in peer.PATTERNS]

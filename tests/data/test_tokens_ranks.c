@@ -1,245 +1,145 @@
 /* Texts to shards on several ranks, which are threads here: the bytes are those of one, for any
- * number of them, and a message that is not a batch's is an error. */
-#include "data/corpus/exchange.h"
-
-#include <pthread.h>
+ * number of them, and those of a run that was interrupted are kept whoever makes the rest. */
+#include "data/corpus/tokens.h"
+#include "tern/distributed.h"
 
 #include "tests/data/small_tokenizer.h"
 #include "tests/support/test.h"
 
-/* ---- Ranks that are threads ------------------------------------------------------------------ */
-
-enum { MOST_RANKS = 5, QUEUED = 2 /* messages, then the sender waits */ };
-
-typedef struct queue {
-    void *data[QUEUED];
-    size_t bytes[QUEUED];
-    int put, taken;
-} queue;
-
-typedef struct job job;
-typedef struct rank {
-    job *job;
-    int number;
-    queue up, down; /* to rank 0, and from it */
-    tn_status status;
-    char why[300];
-} rank;
-
-struct job {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool over; /* a rank has failed */
-    int ranks;
-    rank list[MOST_RANKS];
+typedef struct job {
     tn_tokenizer *tokenizer;
-    const char *in, *out;
+    const char *in;
+    const char *outs[5]; /* of each rank */
     tn_tokens_options options;
-    /* Changes a message on its way. */
-    void (*spoil)(void *data, size_t *bytes);
-};
-
-static bool wait_while(job *j, const int *full, int at) {
-    while (!j->over && *full == at) {
-        pthread_cond_wait(&j->changed, &j->lock);
-    }
-    if (j->over) { tn_raise(TN_EPEER, "another rank has failed"); }
-    return !j->over;
-}
-
-static bool put_message(job *j, queue *q, const void *data, size_t bytes) {
-    pthread_mutex_lock(&j->lock);
-    int i = q->put % QUEUED;
-    bool free_slot = wait_while(j, &q->taken, q->put - QUEUED);
-    if (free_slot) {
-        q->data[i] = malloc(bytes + 1);
-        assert_non_null(q->data[i]);
-        memcpy(q->data[i], data, bytes);
-        q->bytes[i] = bytes;
-        q->put++;
-        pthread_cond_broadcast(&j->changed);
-    }
-    pthread_mutex_unlock(&j->lock);
-    return free_slot;
-}
-
-/* The caller frees. */
-static void *take_message(job *j, queue *q, size_t *bytes) {
-    pthread_mutex_lock(&j->lock);
-    void *data = NULL;
-    if (wait_while(j, &q->put, q->taken)) {
-        int i = q->taken++ % QUEUED;
-        data = q->data[i];
-        *bytes = q->bytes[i];
-        q->data[i] = NULL;
-        pthread_cond_broadcast(&j->changed);
-    }
-    pthread_mutex_unlock(&j->lock);
-    return data;
-}
+    uint64_t seeds[5]; /* added to the options' */
+    tn_tokens_made made[5];
+} job;
 
 static bool tell_ranks(void *user, void *data, size_t bytes) {
-    rank *r = user;
-    bool told = true;
-    for (int i = 1; i < r->job->ranks && r->number == 0 && told; i++) {
-        told = put_message(r->job, &r->job->list[i].down, data, bytes);
-    }
-    if (r->number > 0) {
-        size_t got = 0;
-        void *message = take_message(r->job, &r->down, &got);
-        told = message != NULL;
-        if (told) { memcpy(data, message, got); }
-        free(message);
-    }
-    return told;
+    TN_SCOPE;
+    tn_tensor *t = tn_from_memory(data, TN_DIMS((int64_t)bytes), TN_U8, NULL, NULL);
+    return tn_work_wait(tn_broadcast(user, t, 0), 0) == TN_OK;
 }
 
-static bool send_message(void *user, const void *data, size_t bytes) {
-    rank *r = user;
-    return put_message(r->job, &r->up, data, bytes);
+static bool meet_ranks(void *user) {
+    return tn_barrier(user) == TN_OK;
 }
 
-static bool receive_message(void *user, int from, tn__buffer *to) {
-    rank *r = user;
-    size_t bytes = 0;
-    void *data = take_message(r->job, &r->job->list[from].up, &bytes);
-    to->bytes = 0;
-    if (data && r->job->spoil) { r->job->spoil(data, &bytes); }
-    bool received = data && tn__buffer_add(to, data, bytes);
-    free(data);
-    return received;
-}
-
-static void say_nothing(tn_status status, const char *message) {}
-
-static void *run_rank(void *user) {
-    rank *r = user;
-    job *j = r->job;
-    tn__token_ranks ranks = {.rank = r->number,
-                             .ranks = j->ranks,
+static void make_share(tn_group *world, void *user) {
+    job *j = user;
+    int rank = tn_group_rank(world);
+    tn__token_ranks ranks = {.rank = rank,
+                             .ranks = tn_group_size(world),
                              .tell = tell_ranks,
-                             .send = send_message,
-                             .receive = receive_message,
-                             .user = r};
-    tn_on_error_thread(say_nothing);
-    r->status = tn__tokens_make(j->tokenizer, &j->in, 1, j->out, j->options, &ranks, NULL);
-    if (r->status != TN_OK) {
-        snprintf(r->why, sizeof(r->why), "%s", tn_error_message());
-        tn_error_clear();
-        pthread_mutex_lock(&j->lock);
-        j->over = true;
-        pthread_cond_broadcast(&j->changed);
-        pthread_mutex_unlock(&j->lock);
-    }
-    return NULL;
+                             .meet = meet_ranks,
+                             .user = world};
+    tn_tokens_options o = j->options;
+    o.seed += j->seeds[rank];
+    tn__tokens_make(j->tokenizer, &j->in, 1, j->outs[rank], o, &ranks, &j->made[rank]);
 }
 
-/* Runs them to their end. */
-static void run_job(job *j, int ranks) {
-    pthread_t threads[MOST_RANKS];
-    pthread_mutex_init(&j->lock, NULL);
-    pthread_cond_init(&j->changed, NULL);
-    j->ranks = ranks;
-    j->tokenizer = small_tokenizer();
-    for (int i = 0; i < ranks; i++) {
-        j->list[i] = (rank){.job = j, .number = i};
-    }
-    for (int i = 0; i < ranks; i++) {
-        assert_int_equal(pthread_create(&threads[i], NULL, run_rank, &j->list[i]), 0);
-    }
-    for (int i = 0; i < ranks; i++) {
-        pthread_join(threads[i], NULL);
-    }
-    for (int i = 0; i < ranks; i++) {
-        for (int m = 0; m < QUEUED; m++) {
-            free(j->list[i].up.data[m]);
-            free(j->list[i].down.data[m]);
-        }
-    }
-    tn_tokenizer_free(j->tokenizer);
-    pthread_cond_destroy(&j->changed);
-    pthread_mutex_destroy(&j->lock);
-}
-
-/* ---- Tests ----------------------------------------------------------------------------------- */
-
-/* Enough for a few dozen batches. */
-static const char *write_texts(void) {
+/* Enough for a few dozen batches. Many documents, in 11 shards and one for validation. */
+static job begin_job(void) {
+    static char in[512];
     FILE *f = fopen(temp_path("in.txt"), "wb");
     assert_non_null(f);
     for (int i = 0; i < 100000; i++) {
         fprintf(f, "%d hello oo%s", i, i % 2 ? "--" : "\n");
     }
     assert_int_equal(fclose(f), 0);
-    return temp_path("in.txt");
+    snprintf(in, sizeof(in), "%s", temp_path("in.txt"));
+    job j = {.tokenizer = small_tokenizer(),
+             .in = in,
+             .options = TN_WITH(tn_tokens, .val = 0.05, .shard_bytes = 150000, .threads = 2)};
+    j.options.corpus.split = "--";
+    return j;
 }
 
-static void same_shards(int ranks) {
-    static const char *const names[] = {"train_000000.bin", "train_000001.bin", "train_000002.bin",
-                                        "val_000000.bin", "tokens.json"};
-    for (int i = 0; i < 5; i++) {
-        char one[64], other[64];
-        snprintf(one, sizeof(one), "out1/%s", names[i]);
-        snprintf(other, sizeof(other), "out%d/%s", ranks, names[i]);
-        temp_same(temp_path(one), temp_path(other));
+static tn_status run_job(job *j, int ranks, const char *out) {
+    for (int i = 0; i < ranks; i++) {
+        j->outs[i] = j->outs[i] ? j->outs[i] : out;
     }
+    tn_status status = tn_local_run(ranks, make_share, j);
+    memset(j->outs, 0, sizeof(j->outs));
+    return status;
 }
 
-static tn_tokens_options many_documents(int threads) {
-    tn_tokens_options o =
-        TN_WITH(tn_tokens, .val = 0.1, .shard_tokens = 200000, .threads = threads);
-    o.corpus.split = "--";
-    return o;
+enum { SHARDS = 12 };
+
+static void same_shards(const char *one, const char *other) {
+    for (int i = 0; i <= SHARDS; i++) {
+        char name[32], first[600], second[600];
+        snprintf(name, sizeof(name), "%s_%06d.bin", i < SHARDS - 1 ? "train" : "val",
+                 i < SHARDS - 1 ? i : 0);
+        snprintf(first, sizeof(first), "%s/%s", one, i < SHARDS ? name : "tokens.json");
+        snprintf(second, sizeof(second), "%s/%s", other, i < SHARDS ? name : "tokens.json");
+        temp_same(first, second);
+    }
 }
 
 TEST_WITH(test_any_number, NULL, temp_clean) {
-    char in[512], out[512];
-    snprintf(in, sizeof(in), "%s", write_texts());
-    for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
-        job j = {.in = in, .out = out, .options = many_documents(1 + ranks % 3)};
+    char one[512], out[512];
+    job j = begin_job();
+    snprintf(one, sizeof(one), "%s", temp_path("one"));
+    assert_int_equal(tn_tokens_make(j.tokenizer, &j.in, 1, one, j.options, NULL), TN_OK);
+    for (int ranks = 1; ranks <= 5; ranks++) {
         snprintf(out, sizeof(out), "%s%d", temp_path("out"), ranks);
-        run_job(&j, ranks);
+        j.options.threads = 1 + ranks % 3;
+        assert_int_equal(run_job(&j, ranks, out), TN_OK);
+        same_shards(one, out);
         for (int i = 0; i < ranks; i++) {
-            assert_string_equal(j.list[i].why, "");
+            assert_int_equal(j.made[i].train_shards + j.made[i].val_shards, SHARDS);
+            assert_int_equal(j.made[i].documents, 50000);
         }
-        same_shards(ranks);
     }
+    tn_tokenizer_free(j.tokenizer);
 }
 
-static void cut_short(void *data, size_t *bytes) {
-    *bytes -= 1;
+static void change_byte(const char *folder, const char *name, long at) {
+    char path[600];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, at, SEEK_SET), 0);
+    fputc('x', f);
+    assert_int_equal(fclose(f), 0);
 }
 
-static void take_all(void *data, size_t *bytes) {
-    *bytes = 0;
-}
-
-static void change_text(void *data, size_t *bytes) {
-    *(char *)data ^= 1; /* of its digest */
-}
-
-static void change_end(void *data, size_t *bytes) {
-    memset((char *)data + 64, 0xff, *bytes > 80 ? 8 : 0); /* of the first part */
-}
-
-TEST_WITH(test_spoilt, NULL, temp_clean) {
-    static const struct {
-        void (*spoil)(void *data, size_t *bytes);
-        const char *why;
-    } cases[] = {
-        {cut_short, "that are not a batch's"},
-        {take_all, "is not that of rank 0"},
-        {change_text, "in.txt: the text that rank 1 has read there is not that of rank 0"},
-        {change_end, "rank 1 sent"},
-    };
-    char in[512], out[512];
-    snprintf(in, sizeof(in), "%s", write_texts());
+/* Three ranks, of which one was killed with its first shard and another's is of other texts; then
+ * two. */
+TEST_WITH(test_goes_on, NULL, temp_clean) {
+    static const char unfinished[] = "{\"format\": \"tern-tokens-1\", \"finished\": false}\n";
+    char one[512], out[512], path[600];
+    job j = begin_job();
+    snprintf(one, sizeof(one), "%s", temp_path("one"));
     snprintf(out, sizeof(out), "%s", temp_path("out"));
-    for (int i = 0; i < 4; i++) {
-        job j = {.in = in, .out = out, .options = many_documents(2), .spoil = cases[i].spoil};
-        run_job(&j, 3);
-        assert_true(strstr(j.list[0].why, cases[i].why));
-        assert_int_equal(j.list[1].status, TN_EPEER);
-        assert_int_equal(j.list[2].status, TN_EPEER);
+    assert_int_equal(run_job(&j, 1, one), TN_OK);
+    assert_int_equal(run_job(&j, 3, out), TN_OK);
+    snprintf(path, sizeof(path), "%s/tokens.json", out);
+    temp_write(path, unfinished, strlen(unfinished));
+    for (int i = 1; i < 11; i += 3) {
+        snprintf(path, sizeof(path), "%s/train_%06d.bin", out, i);
+        assert_int_equal(unlink(path), 0);
     }
+    change_byte(out, "train_000002.bin", 50);
+    assert_int_equal(run_job(&j, 2, out), TN_OK);
+    same_shards(one, out);
+    assert_int_equal(j.made[1].kept, SHARDS - 5);
+    tn_tokenizer_free(j.tokenizer);
+}
+
+TEST_WITH(test_what_differs, NULL, temp_clean) {
+    char out[512], other[512];
+    job j = begin_job();
+    snprintf(out, sizeof(out), "%s", temp_path("out"));
+    snprintf(other, sizeof(other), "%s", temp_path(""));
+    j.seeds[1] = 1;
+    assert_fails(run_job(&j, 2, out), TN_EMISMATCH, "rank 1 has texts of other names, sizes");
+    j.seeds[1] = 0;
+    j.outs[1] = other;
+    assert_fails(run_job(&j, 2, out), TN_EIO,
+                 "train_000001.bin is missing: rank 1 wrote it into another folder");
+    assert_none(tn_token_shards(temp_path("out/train_*.bin"), 4, 263), TN_EFORMAT,
+                "is one of an unfinished set");
+    tn_tokenizer_free(j.tokenizer);
 }

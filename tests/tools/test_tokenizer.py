@@ -26,7 +26,7 @@ def write(name, text):
 def words_of_the_text_become_tokens():
     write("text.txt", TEXT)
     has(tern("tokenizer", "text.txt", "--vocab", "270", "--out", "own"), "270 tokens from %d bytes of text: own" % len(TEXT))
-    vocab = json.load(open("own/vocab.json", encoding="utf-8"))
+    vocab = json.load(open("own/tokenizer.json", encoding="utf-8"))["model"]["vocab"]
     same(len(vocab), 270)
     holds("\u0120the" in vocab and "<|endoftext|>" in vocab, vocab)
     has(tern("tokens", "text.txt", "--tokenizer", "own", "--out", "tokens"), "tokens/train_*.bin")
@@ -40,10 +40,10 @@ def texts_of_every_kind_are_one_text():
     with gzip.open("all/b.txt.gz", "wt") as f:
         f.write(TEXT)
     has(tern("tokenizer", "all", "--vocab", "300", "--min-count", "2", "--out", "own"), "bytes of text: own")
-    first = open("own/merges.txt", encoding="utf-8").read()
+    first = open("own/tokenizer.json", encoding="utf-8").read()
     has(tern("tokenizer", "all", "--out", "own", status=1), "tern tokenizer: own has a tokenizer already (--overwrite replaces it)")
     tern("tokenizer", "all", "--vocab", "300", "--min-count", "2", "--out", "own", "--overwrite")
-    same(open("own/merges.txt", encoding="utf-8").read(), first)
+    same(open("own/tokenizer.json", encoding="utf-8").read(), first)
 
 
 @test
@@ -51,19 +51,19 @@ def a_text_that_would_be_replaced():
     write("text.txt", TEXT)
     tern("tokenizer", "text.txt", "--vocab", "270", "--out", "own")
     os.symlink("own", "link")
-    for text in ("own/merges.txt", "own", "link/../own/merges.txt"):
+    for text in ("own/tokenizer.json", "own", "link/../own/tokenizer.json"):
         for out in ("own", "link"):
             has(tern("tokenizer", text, "--out", out, "--overwrite", status=1),
                 f"tern tokenizer: the output {out} would replace {text}", "which is also an input; choose another output")
-    os.link("own/merges.txt", "text2.txt")
+    os.link("own/tokenizer.json", "text2.txt")
     has(tern("tokenizer", "text2.txt", "--out", "own", "--overwrite", status=1), "own would replace text2.txt")
     os.remove("text2.txt")
     deep = "deep/" + "/".join(map(str, range(1, 10)))  # deep in a folder that is read
     os.makedirs(deep)
-    os.rename("own/merges.txt", deep + "/merges.txt")
-    has(tern("tokenizer", "deep", "--out", deep, "--overwrite", status=1), f"{deep} would replace {deep}/merges.txt")
-    os.rename(deep + "/merges.txt", "own/merges.txt")
-    os.rename("own/merges.txt", "text2.txt")
+    os.rename("own/tokenizer.json", deep + "/tokenizer.json")
+    has(tern("tokenizer", "deep", "--out", deep, "--overwrite", status=1), f"{deep} would replace {deep}/tokenizer.json")
+    os.rename(deep + "/tokenizer.json", "own/tokenizer.json")
+    os.rename("own/tokenizer.json", "text2.txt")
     tern("tokenizer", "text2.txt", "--vocab", "270", "--out", "own", "--overwrite")
 
 
