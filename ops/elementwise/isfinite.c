@@ -44,7 +44,7 @@ const tn_op tn__op_isfinite = {
     .inputs = {"x"},
     .shape = isfinite_shape,
     .forward = isfinite_forward,
-    .samples = isfinite_samples,
+    .add_samples = isfinite_samples,
 };
 
 tn_tensor *tn_isfinite(tn_tensor *x) {

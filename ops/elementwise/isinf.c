@@ -25,7 +25,7 @@ const tn_op tn__op_isinf = {
     .inputs = {"x"},
     .shape = isinf_shape,
     .forward = isinf_forward,
-    .samples = isinf_samples,
+    .add_samples = isinf_samples,
 };
 
 tn_tensor *tn_isinf(tn_tensor *x) {

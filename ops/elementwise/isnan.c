@@ -25,7 +25,7 @@ const tn_op tn__op_isnan = {
     .inputs = {"x"},
     .shape = isnan_shape,
     .forward = isnan_forward,
-    .samples = isnan_samples,
+    .add_samples = isnan_samples,
 };
 
 tn_tensor *tn_isnan(tn_tensor *x) {

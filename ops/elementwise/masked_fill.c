@@ -69,7 +69,7 @@ const tn_op tn__op_masked_fill = {
     .shape = masked_fill_shape,
     .forward = masked_fill_forward,
     .backward = masked_fill_backward,
-    .samples = masked_fill_samples,
+    .add_samples = masked_fill_samples,
 };
 
 tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value) {

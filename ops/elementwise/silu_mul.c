@@ -62,7 +62,7 @@ const tn_op tn__op_silu_mul = {
     .compose = silu_mul_compose,
     .backward_kernel = silu_mul_backward_kernel,
     .flags = TN_OP_WIDE,
-    .samples = silu_mul_samples,
+    .add_samples = silu_mul_samples,
 };
 
 tn_tensor *tn_silu_mul(tn_tensor *a, tn_tensor *b) {

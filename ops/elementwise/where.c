@@ -65,7 +65,7 @@ const tn_op tn__op_where = {
     .shape = where_shape,
     .forward = where_forward,
     .backward = where_backward,
-    .samples = where_samples,
+    .add_samples = where_samples,
 };
 
 tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b) {

@@ -91,7 +91,7 @@ const tn_op tn__op_gather = {
     .shape = gather_shape,
     .forward = gather_forward,
     .backward = gather_backward,
-    .samples = gather_samples,
+    .add_samples = gather_samples,
     .work = tn__work_picked,
 };
 

@@ -87,7 +87,7 @@ const tn_op tn__op_index_select = {
     .shape = index_select_shape,
     .forward = index_select_forward,
     .backward = index_select_backward,
-    .samples = index_select_samples,
+    .add_samples = index_select_samples,
     .work = tn__work_picked,
 };
 

@@ -93,7 +93,7 @@ const tn_op tn__op_put_rows = {
     .shape = put_rows_shape,
     .host = {.forward = put_rows_host},
     .backward = put_rows_backward,
-    .samples = put_rows_samples,
+    .add_samples = put_rows_samples,
 };
 
 tn_tensor *tn__put_rows(tn_tensor *x, tn_tensor *index, tn_tensor *values) {

@@ -89,7 +89,7 @@ const tn_op tn__op_scatter_add = {
     .shape = scatter_add_shape,
     .forward = scatter_add_forward,
     .backward = scatter_add_backward,
-    .samples = scatter_add_samples,
+    .add_samples = scatter_add_samples,
 };
 
 tn_tensor *tn__scatter_add(tn_tensor *src, int dim, tn_tensor *index, tn_dims dims) {

@@ -83,7 +83,7 @@ const tn_op tn__op_scatter_rows = {
     .shape = scatter_rows_shape,
     .forward = scatter_rows_forward,
     .backward = scatter_rows_backward,
-    .samples = scatter_rows_samples,
+    .add_samples = scatter_rows_samples,
 };
 
 tn_tensor *tn__scatter_rows(tn_tensor *src, int dim, tn_tensor *index, int64_t size) {

@@ -60,7 +60,7 @@ const tn_op tn__op_bilinear = {
     .shape = bilinear_shape,
     .compose = bilinear_compose,
     .flags = TN_OP_WIDE,
-    .samples = bilinear_samples,
+    .add_samples = bilinear_samples,
 };
 
 tn_tensor *tn_bilinear(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_tensor *bias) {

@@ -119,7 +119,7 @@ const tn_op tn__op_linear_cat = {
     .flags = TN_OP_WIDE,
     .x_rows = {[X] = TN_ROWS(1), [R] = TN_ROWS(1)},
     .y_rows = {TN_ROWS(1)},
-    .samples = linear_cat_samples,
+    .add_samples = linear_cat_samples,
     .work = linear_cat_work,
 };
 

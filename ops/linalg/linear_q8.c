@@ -93,7 +93,7 @@ const tn_op tn__op_linear_q8 = {
     .flags = TN_OP_WIDE,
     .x_rows = {TN_ROWS(1)},
     .y_rows = {TN_ROWS(1)},
-    .samples = linear_q8_samples,
+    .add_samples = linear_q8_samples,
     .work = linear_q8_work,
 };
 

@@ -230,7 +230,7 @@ const tn_op tn__op_matmul = {
     .shape = matmul_shape,
     .forward = matmul_forward,
     .backward = matmul_backward,
-    .samples = matmul_samples,
+    .add_samples = matmul_samples,
     .work = matmul_work,
 };
 

@@ -71,7 +71,7 @@ const tn_op tn__op_cosine_embedding = {
     .shape = cosine_embedding_shape,
     .compose = cosine_embedding_compose,
     .flags = TN_OP_WIDE,
-    .samples = cosine_embedding_samples,
+    .add_samples = cosine_embedding_samples,
 };
 
 tn_tensor *tn_cosine_embedding(tn_tensor *a, tn_tensor *b, tn_tensor *y, double margin,

@@ -85,7 +85,7 @@ const tn_op tn__op_cosine_similarity = {
     .shape = cosine_similarity_shape,
     .compose = cosine_similarity_compose,
     .flags = TN_OP_WIDE,
-    .samples = cosine_similarity_samples,
+    .add_samples = cosine_similarity_samples,
 };
 
 tn_tensor *tn_cosine_similarity(tn_tensor *a, tn_tensor *b, int dim, double eps) {

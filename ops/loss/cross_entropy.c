@@ -331,7 +331,7 @@ const tn_op tn__op_cross_entropy = {
     .x_rows = {TN_ROWS(1), TN_ROWS(0)},
     .y_rows = {TN_ROWS(0), TN_ROWS(0), TN_ROWS(0), TN_ROWS(0)},
     .dx_out = tn__cross_entropy_dx_out,
-    .samples = cross_entropy_samples,
+    .add_samples = cross_entropy_samples,
 };
 
 /* ---- The gradient ahead of its backward ------------------------------------------------------ */

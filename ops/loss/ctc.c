@@ -485,7 +485,7 @@ const tn_op tn__op_ctc = {
     .host = {ctc_host, ctc_host_backward},
     .compose = ctc_compose,
     .flags = TN_OP_WIDE,
-    .samples = ctc_samples,
+    .add_samples = ctc_samples,
 };
 
 tn_ctc_options tn_ctc_defaults(void) {

@@ -45,7 +45,7 @@ const tn_op tn__op_margin_ranking = {
     .shape = margin_ranking_shape,
     .compose = margin_ranking_compose,
     .flags = TN_OP_WIDE,
-    .samples = margin_ranking_samples,
+    .add_samples = margin_ranking_samples,
 };
 
 tn_tensor *tn_margin_ranking(tn_tensor *a, tn_tensor *b, tn_tensor *y, double margin,

@@ -90,7 +90,7 @@ const tn_op tn__op_mse = {
     .forward = mse_forward,
     .backward = mse_backward,
     .flags = TN_OP_WIDE,
-    .samples = mse_samples,
+    .add_samples = mse_samples,
 };
 
 tn_tensor *tn_mse(tn_tensor *x, tn_tensor *target, tn_reduction how) {

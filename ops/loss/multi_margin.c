@@ -58,7 +58,7 @@ const tn_op tn__op_multi_margin = {
     .shape = multi_margin_shape,
     .compose = multi_margin_compose,
     .flags = TN_OP_WIDE,
-    .samples = multi_margin_samples,
+    .add_samples = multi_margin_samples,
 };
 
 tn_tensor *tn_multi_margin(tn_tensor *x, tn_tensor *labels, int p, double margin, tn_tensor *weight,

@@ -57,7 +57,7 @@ const tn_op tn__op_nll = {
     .shape = nll_shape,
     .compose = nll_compose,
     .flags = TN_OP_WIDE,
-    .samples = nll_samples,
+    .add_samples = nll_samples,
 };
 
 tn_nll_options tn_nll_defaults(void) {

@@ -71,7 +71,7 @@ const tn_op tn__op_triplet_margin = {
     .shape = triplet_margin_shape,
     .compose = triplet_margin_compose,
     .flags = TN_OP_WIDE,
-    .samples = triplet_margin_samples,
+    .add_samples = triplet_margin_samples,
 };
 
 tn_triplet_options tn_triplet_defaults(void) {

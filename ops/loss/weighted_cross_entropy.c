@@ -72,5 +72,5 @@ const tn_op tn__op_weighted_cross_entropy = {
     .shape = weighted_cross_entropy_shape,
     .compose = weighted_cross_entropy_compose,
     .flags = TN_OP_WIDE,
-    .samples = weighted_cross_entropy_samples,
+    .add_samples = weighted_cross_entropy_samples,
 };

@@ -109,7 +109,7 @@ const tn_op tn__op_add_layer_norm = {
     .y_rows = {TN_ROWS(1), TN_ROWS(1), TN_ROWS(0), TN_ROWS(0)},
     .widens = 1u << W | 1u << BIAS,
     .dx_out = tn__sum_dx_out,
-    .samples = add_layer_norm_samples,
+    .add_samples = add_layer_norm_samples,
 };
 
 tn_tensor *tn_add_layer_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_tensor *bias,

@@ -65,7 +65,7 @@ const tn_op tn__op_add_rms_norm = {
     .y_rows = {TN_ROWS(1), TN_ROWS(1), TN_ROWS(0)},
     .widens = 1u << W,
     .dx_out = tn__sum_dx_out,
-    .samples = add_rms_norm_samples,
+    .add_samples = add_rms_norm_samples,
 };
 
 tn_tensor *tn_add_rms_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weight, double eps,

@@ -371,7 +371,7 @@ const tn_op tn__op_attention = {
     .compose = attention_compose,
     .flags = TN_OP_WIDE | TN_OP_ALL_DX,
     .dx_out = attention_dx_out,
-    .samples = attention_samples,
+    .add_samples = attention_samples,
     .work = attention_work,
 };
 

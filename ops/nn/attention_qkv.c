@@ -145,7 +145,7 @@ const tn_op tn__op_attention_qkv = {
     .compose = attention_qkv_compose,
     .backward_kernel = attention_qkv_backward_kernel,
     .flags = TN_OP_WIDE,
-    .samples = attention_qkv_samples,
+    .add_samples = attention_qkv_samples,
     .work = attention_qkv_work,
 };
 

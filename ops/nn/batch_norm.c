@@ -214,7 +214,7 @@ const tn_op tn__op_batch_norm = {
     .compose = batch_norm_compose,
     .flags = TN_OP_WIDE,
     .widens = 1u << W | 1u << B,
-    .samples = batch_norm_samples,
+    .add_samples = batch_norm_samples,
 };
 
 tn_tensor *tn__batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps,

@@ -77,7 +77,7 @@ const tn_op tn__op_batch_norm_given = {
     .compose = batch_norm_given_compose,
     .flags = TN_OP_WIDE,
     .widens = 1u << W | 1u << B,
-    .samples = batch_norm_given_samples,
+    .add_samples = batch_norm_given_samples,
 };
 
 tn_tensor *tn__batch_norm_given(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_tensor *mean,

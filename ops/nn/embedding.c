@@ -76,7 +76,7 @@ const tn_op tn__op_embedding = {
     .y_rows = {TN_ROWS(1)},
     .widens = 1u << 0,
     .flags = TN_OP_ADDS | TN_OP_DY_AS_DX,
-    .samples = embedding_samples,
+    .add_samples = embedding_samples,
     .work = tn__work_picked,
 };
 

@@ -169,7 +169,7 @@ const tn_op tn__op_layer_norm = {
     .y_rows = {TN_ROWS(1), TN_ROWS(0), TN_ROWS(0)},
     .sums = 1u << 0,
     .widens = 1u << 1 | 1u << 2,
-    .samples = layer_norm_samples,
+    .add_samples = layer_norm_samples,
 };
 
 tn_tensor *tn_layer_norm_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps) {

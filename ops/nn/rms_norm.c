@@ -99,7 +99,7 @@ const tn_op tn__op_rms_norm = {
     .y_rows = {TN_ROWS(1), TN_ROWS(0)},
     .sums = 1u << 0,
     .widens = 1u << 1,
-    .samples = rms_norm_samples,
+    .add_samples = rms_norm_samples,
 };
 
 tn_tensor *tn_rms_norm_op(tn_tensor *x, tn_tensor *weight, double eps) {

@@ -167,7 +167,7 @@ const tn_op tn__op_rotary = {
     .compose = rotary_compose,
     .backward = rotary_backward,
     .flags = TN_OP_WIDE,
-    .samples = rotary_samples,
+    .add_samples = rotary_samples,
 };
 
 tn_rotary_options tn_rotary_defaults(void) {

@@ -81,7 +81,7 @@ const tn_op tn__op_rotary_qkv = {
     .kernel = TN_FUSED(rotary_qkv),
     .compose = rotary_qkv_compose,
     .flags = TN_OP_WIDE,
-    .samples = rotary_qkv_samples,
+    .add_samples = rotary_qkv_samples,
 };
 
 /* ---- Into a cache ---------------------------------------------------------------------------- */

@@ -140,7 +140,7 @@ const tn_op tn__op_softmax = {
     .compose = softmax_compose,
     .backward = softmax_backward,
     .flags = TN_OP_WIDE,
-    .samples = tn__softmax_samples,
+    .add_samples = tn__softmax_samples,
 };
 
 tn_tensor *tn_softmax(tn_tensor *x, int dim) {

@@ -35,7 +35,7 @@ const tn_op tn__op_any = {
     .inputs = {"x"},
     .shape = tn__any_shape,
     .forward = any_forward,
-    .samples = tn__any_samples,
+    .add_samples = tn__any_samples,
 };
 
 tn_tensor *tn_any(tn_tensor *x) {

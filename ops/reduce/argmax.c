@@ -80,7 +80,7 @@ const tn_op tn__op_argmax = {
     .fields = {TN_FIELD(tn__argmax_args, dim), TN_FIELD(tn__argmax_args, keepdim)},
     .shape = tn__argmax_shape,
     .forward = argmax_forward,
-    .samples = tn__argmax_samples,
+    .add_samples = tn__argmax_samples,
 };
 
 tn_tensor *tn_argmax(tn_tensor *x, int dim, bool keepdim) {

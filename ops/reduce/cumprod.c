@@ -165,7 +165,7 @@ const tn_op tn__op_cumprod = {
     .host = {cumprod_host, cumprod_host_backward},
     .backward = cumprod_backward,
     .flags = TN_OP_WIDE,
-    .samples = cumprod_samples,
+    .add_samples = cumprod_samples,
 };
 
 tn_tensor *tn_cumprod(tn_tensor *x, int dim) {

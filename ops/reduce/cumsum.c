@@ -53,7 +53,7 @@ const tn_op tn__op_cumsum = {
     .host = {.forward = cumsum_host},
     .backward = cumsum_backward,
     .flags = TN_OP_WIDE,
-    .samples = cumsum_samples,
+    .add_samples = cumsum_samples,
 };
 
 tn_tensor *tn__cumsum_reverse(tn_tensor *x, int dim) {

@@ -109,7 +109,7 @@ const tn_op tn__op_linear_scan = {
     .host = {.forward = linear_scan_host},
     .backward = linear_scan_backward,
     .flags = TN_OP_WIDE,
-    .samples = linear_scan_samples,
+    .add_samples = linear_scan_samples,
 };
 
 tn_tensor *tn__linear_scan(tn_tensor *b, tn_tensor *a, int dim, bool reverse) {

@@ -122,7 +122,7 @@ const tn_op tn__op_logcumsumexp = {
     .host = {logcumsumexp_host, logcumsumexp_host_backward},
     .compose = logcumsumexp_compose,
     .flags = TN_OP_WIDE,
-    .samples = logcumsumexp_samples,
+    .add_samples = logcumsumexp_samples,
 };
 
 tn_tensor *tn_logcumsumexp(tn_tensor *x, int dim) {

@@ -55,7 +55,7 @@ const tn_op tn__op_std = {
     .shape = std_shape,
     .compose = std_compose,
     .flags = TN_OP_WIDE,
-    .samples = std_samples,
+    .add_samples = std_samples,
 };
 
 tn_tensor *tn_std(tn_tensor *x, tn_dims dims, int correction, bool keepdim) {

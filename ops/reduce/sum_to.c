@@ -64,7 +64,7 @@ const tn_op tn__op_sum_to = {
     .shape = sum_to_shape,
     .forward = sum_to_forward,
     .backward = sum_to_backward,
-    .samples = sum_to_samples,
+    .add_samples = sum_to_samples,
 };
 
 tn_tensor *tn_sum_to(tn_tensor *x, tn_dims dims) {

@@ -112,7 +112,7 @@ const tn_op tn__op_var = {
     .forward = var_forward,
     .backward = var_backward,
     .flags = TN_OP_WIDE,
-    .samples = var_samples,
+    .add_samples = var_samples,
 };
 
 tn_tensor *tn_var(tn_tensor *x, tn_dims dims, int correction, bool keepdim) {

@@ -89,7 +89,7 @@ const tn_op tn__op_cat = {
     .shape = cat_shape,
     .forward = cat_forward,
     .backward = cat_backward,
-    .samples = cat_samples,
+    .add_samples = cat_samples,
 };
 
 tn_tensor *tn_cat(tn_tensor *const *t, int n, int dim) {

@@ -27,7 +27,7 @@ const tn_op tn__op_copy = {
     .shape = copy_shape,
     .forward = copy_forward,
     .backward = copy_backward,
-    .samples = copy_samples,
+    .add_samples = copy_samples,
 };
 
 tn_tensor *tn_copy(tn_tensor *x) {

@@ -61,7 +61,7 @@ const tn_op tn__op_expand = {
     .args_size = sizeof(expand_args),
     .shape = expand_shape,
     .backward = expand_backward,
-    .samples = expand_samples,
+    .add_samples = expand_samples,
 };
 
 tn_tensor *tn_expand(tn_tensor *t, tn_dims dims) {

@@ -59,7 +59,7 @@ const tn_op tn__op_flip = {
     .args_size = sizeof(flip_args),
     .shape = flip_shape,
     .compose = flip_compose,
-    .samples = flip_samples,
+    .add_samples = flip_samples,
 };
 
 tn_tensor *tn_flip(tn_tensor *x, tn_dims dims) {

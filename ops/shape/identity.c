@@ -22,7 +22,7 @@ const tn_op tn__op_identity = {
     .inputs = {"x"},
     .shape = identity_shape,
     .backward = identity_backward,
-    .samples = identity_samples,
+    .add_samples = identity_samples,
 };
 
 tn_tensor *tn_identity(tn_tensor *x) {

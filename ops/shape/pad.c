@@ -101,7 +101,7 @@ const tn_op tn__op_pad = {
     .shape = pad_shape,
     .forward = pad_forward,
     .backward = pad_backward,
-    .samples = pad_samples,
+    .add_samples = pad_samples,
 };
 
 tn_tensor *tn_pad(tn_tensor *x, tn_dims pads, tn_pad_mode mode, double value) {

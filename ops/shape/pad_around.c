@@ -113,5 +113,5 @@ const tn_op tn__op_pad_around = {
     .args_size = sizeof(tn__pad_args),
     .shape = pad_around_shape,
     .compose = pad_around_compose,
-    .samples = pad_around_samples,
+    .add_samples = pad_around_samples,
 };

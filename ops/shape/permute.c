@@ -73,7 +73,7 @@ const tn_op tn__op_permute = {
     .fields = {TN_FIELD(permute_args, order)},
     .shape = permute_shape,
     .backward = permute_backward,
-    .samples = permute_samples,
+    .add_samples = permute_samples,
 };
 
 tn_tensor *tn_permute(tn_tensor *t, tn_dims order) {

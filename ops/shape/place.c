@@ -76,7 +76,7 @@ const tn_op tn__op_place = {
     .shape = place_shape,
     .forward = place_forward,
     .backward = place_backward,
-    .samples = place_samples,
+    .add_samples = place_samples,
 };
 
 tn_tensor *tn__place_in(tn_tensor *x, int dim, int64_t start, int64_t step, int64_t size) {

@@ -82,7 +82,7 @@ const tn_op tn__op_repeat = {
     .args_size = sizeof(repeat_args),
     .shape = repeat_shape,
     .compose = repeat_compose,
-    .samples = repeat_samples,
+    .add_samples = repeat_samples,
 };
 
 tn_tensor *tn_repeat(tn_tensor *x, tn_dims times) {

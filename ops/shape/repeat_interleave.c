@@ -62,7 +62,7 @@ const tn_op tn__op_repeat_interleave = {
     .args_size = sizeof(repeat_interleave_args),
     .shape = repeat_interleave_shape,
     .compose = repeat_interleave_compose,
-    .samples = repeat_interleave_samples,
+    .add_samples = repeat_interleave_samples,
 };
 
 tn_tensor *tn_repeat_interleave(tn_tensor *x, int64_t times, int dim) {

@@ -132,7 +132,7 @@ const tn_op tn__op_reshape = {
     .shape = reshape_shape,
     .forward = reshape_forward,
     .backward = reshape_backward,
-    .samples = reshape_samples,
+    .add_samples = reshape_samples,
 };
 
 tn_tensor *tn_reshape(tn_tensor *t, tn_dims dims) {

@@ -81,7 +81,7 @@ const tn_op tn__op_roll = {
     .args_size = sizeof(roll_args),
     .shape = roll_shape,
     .compose = roll_compose,
-    .samples = roll_samples,
+    .add_samples = roll_samples,
 };
 
 tn_tensor *tn_roll(tn_tensor *x, tn_dims shifts, tn_dims dims) {

@@ -74,7 +74,7 @@ const tn_op tn__op_select = {
     .fields = {TN_FIELD(select_args, dim), TN_FIELD(select_args, index)},
     .shape = select_shape,
     .backward = select_backward,
-    .samples = select_samples,
+    .add_samples = select_samples,
 };
 
 tn_tensor *tn_select(tn_tensor *t, int dim, int64_t index) {

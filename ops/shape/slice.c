@@ -82,7 +82,7 @@ const tn_op tn__op_slice = {
                TN_FIELD(tn__slice_args, length), TN_FIELD(tn__slice_args, step)},
     .shape = slice_shape,
     .backward = slice_backward,
-    .samples = slice_samples,
+    .add_samples = slice_samples,
 };
 
 tn_tensor *tn_narrow(tn_tensor *t, int dim, int64_t start, int64_t length) {

@@ -94,7 +94,7 @@ const tn_op tn__op_stack = {
     .shape = stack_shape,
     .forward = stack_forward,
     .backward = stack_backward,
-    .samples = stack_samples,
+    .add_samples = stack_samples,
 };
 
 tn_tensor *tn_stack(tn_tensor *const *t, int n, int dim) {

@@ -64,7 +64,7 @@ const tn_op tn__op_tril = {
     .args_size = sizeof(tn__triangle_args),
     .shape = tn__triangle_shape,
     .compose = tril_compose,
-    .samples = tn__triangle_samples,
+    .add_samples = tn__triangle_samples,
 };
 
 tn_tensor *tn_tril(tn_tensor *x, int64_t diagonal) {

@@ -20,7 +20,7 @@ const tn_op tn__op_triu = {
     .args_size = sizeof(tn__triangle_args),
     .shape = tn__triangle_shape,
     .compose = triu_compose,
-    .samples = tn__triangle_samples,
+    .add_samples = tn__triangle_samples,
 };
 
 tn_tensor *tn_triu(tn_tensor *x, int64_t diagonal) {

@@ -161,7 +161,7 @@ const tn_op tn__op_argsort = {
     .shape = argsort_shape,
     .kernel = TN_FUSED(argsort),
     .host = {.forward = argsort_host},
-    .samples = argsort_samples,
+    .add_samples = argsort_samples,
 };
 
 tn_tensor *tn_argsort(tn_tensor *x, int dim, bool descending) {

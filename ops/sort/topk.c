@@ -122,7 +122,7 @@ const tn_op tn__op_topk = {
     .shape = topk_shape,
     .kernel = TN_FUSED(topk),
     .host = {.forward = topk_host},
-    .samples = topk_samples,
+    .add_samples = topk_samples,
 };
 
 /* The elements at those positions. */

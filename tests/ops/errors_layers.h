@@ -70,7 +70,7 @@ static void first_args(tn_op_samples *s, const tn_sample *sample) {
  * refusal. */
 static tn_tensor *apply_as_first(const char *name, tn_tensor *x) {
     args_of_first first = {.samples = {.add = first_args}};
-    tn_op_named(name)->samples(&first.samples);
+    tn_op_list_samples(tn_op_named(name), &first.samples);
     return tn_apply1(tn_op_named(name), first.args, x);
 }
 

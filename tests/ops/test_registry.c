@@ -46,7 +46,7 @@ static void args_that_are_missing(tn_op_samples *s) {
 
 static void checked_as(void (*samples)(tn_op_samples *s), const char *name, const char *part) {
     tn_op op = *tn_op_named(name);
-    op.samples = samples;
+    op.add_samples = samples;
     assert_int_equal(tn_op_check(&op), TN_EVALUE);
     assert_error(TN_EVALUE, part);
 }
