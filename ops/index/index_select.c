@@ -41,43 +41,6 @@ static void index_select_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn__scatter_rows(g->dout[0], dim, tn_op_saved_input(g, 1), x.size[dim]));
 }
 
-/* Each dimension; a repeated index (the gradient adds up), none, and rows longer than a vector
- * register. */
-static void index_select_samples(tn_op_samples *s) {
-    static const index_select_args first = {0}, second = {1}, last = {-1};
-    const tn_sample samples[] = {
-        {.text = "dim=0",
-         .args = &first,
-         .in = {tn_spec_real(TN_DIMS(4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(6), 4)}},
-        {.text = "dim=1",
-         .args = &second,
-         .in = {tn_spec_real(TN_DIMS(2, 4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(3), 4)}},
-        {.text = "dim=-1",
-         .args = &last,
-         .in = {tn_spec_real(TN_DIMS(2, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(5), 3)}},
-        {.text = "dim=0",
-         .args = &first,
-         .in = {tn_spec_real(TN_DIMS(5), -1.0, 1.0), tn_spec_index(TN_DIMS(4), 5)}},
-        {.text = "dim=0",
-         .args = &first,
-         .in = {tn_spec_real(TN_DIMS(1), -1.0, 1.0), tn_spec_index(TN_DIMS(3), 1)}},
-        {.text = "dim=0",
-         .args = &first,
-         .in = {tn_spec_real(TN_DIMS(3, 2), -1.0, 1.0), tn_spec_index(TN_DIMS(0), 3)}},
-        {.text = "dim=0",
-         .args = &first,
-         .in = {tn_spec_real(TN_DIMS(3, 0), -1.0, 1.0), tn_spec_index(TN_DIMS(2), 3)}},
-        {.text = "dim=0",
-         .args = &first,
-         .in = {tn_spec_real(TN_DIMS(9, 67), -1.0, 1.0), tn_spec_index(TN_DIMS(5), 9)}},
-    };
-    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
-        tn_sample sample = samples[i];
-        sample.inputs = 2;
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_index_select = {
     .name = "index_select",
     .inputs = {"x", "index"},
@@ -87,7 +50,11 @@ const tn_op tn__op_index_select = {
     .shape = index_select_shape,
     .forward = index_select_forward,
     .backward = index_select_backward,
-    .add_samples = index_select_samples,
+    /* Each dimension; a repeated index (the gradient adds up), none, and rows longer than a
+     * vector register. */
+    .samples = "{-1:1} [4, 3] [6]<4 dim=0; [2, 4, 3] [3]<4 dim=1; [2, 3] [5]<3 dim=-1; "
+               "[5] [4]<5 dim=0; [1] [3]<1 dim=0; [3, 2] [0]<3 dim=0; [3, 0] [2]<3 dim=0; "
+               "[9, 67] [5]<9 dim=0",
     .work = tn__work_picked,
 };
 

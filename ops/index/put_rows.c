@@ -67,25 +67,6 @@ static void put_rows_backward(tn_op_grad *g) {
     }
 }
 
-/* The same row twice; none; one column. */
-static void put_rows_samples(tn_op_samples *s) {
-    static const tn_dims shapes[][3] = {
-        {{2, {5, 3}}, {1, {2}}, {2, {2, 3}}}, {{2, {2, 3}}, {1, {6}}, {2, {6, 3}}},
-        {{2, {4, 1}}, {1, {3}}, {2, {3, 1}}}, {{2, {4, 2}}, {1, {0}}, {2, {0, 2}}},
-        {{2, {1, 1}}, {1, {1}}, {2, {1, 1}}}, {{2, {9, 67}}, {1, {5}}, {2, {5, 67}}},
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tn_sample sample = {
-            .text = "",
-            .inputs = 3,
-            .in = {tn_spec_real(shapes[i][0], -1.0, 1.0),
-                   tn_spec_index(shapes[i][1], shapes[i][0].size[0]),
-                   tn_spec_real(shapes[i][2], -1.0, 1.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_put_rows = {
     .name = "put_rows",
     .inputs = {"x", "index", "values"},
@@ -93,7 +74,9 @@ const tn_op tn__op_put_rows = {
     .shape = put_rows_shape,
     .host = {.forward = put_rows_host},
     .backward = put_rows_backward,
-    .add_samples = put_rows_samples,
+    /* The same row twice; none; one column. */
+    .samples = "{-1:1} [5, 3] [2]<5 [2, 3]; [2, 3] [6]<2 [6, 3]; [4, 1] [3]<4 [3, 1]; "
+               "[4, 2] [0]<4 [0, 2]; [1, 1] [1]<1 [1, 1]; [9, 67] [5]<9 [5, 67]",
 };
 
 tn_tensor *tn__put_rows(tn_tensor *x, tn_tensor *index, tn_tensor *values) {

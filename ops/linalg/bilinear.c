@@ -37,22 +37,6 @@ static tn_tensor *bilinear_compose(tn_op_call *c) {
     return bias ? tn_add(y, bias) : y;
 }
 
-static void bilinear_samples(tn_op_samples *s) {
-    static const tn_dims lead[] = {{1, {5}}, {2, {2, 3}}, {0, {0}}, {1, {0}}};
-    for (int k = 0; k < 8; k++) {
-        tn_dims a = lead[k / 2], b = a;
-        a.size[a.ndim++] = 3;
-        b.size[b.ndim++] = 4;
-        tn_sample sample = {.text = "", .inputs = 4};
-        sample.in[0] = tn_spec_real(a, -1.0, 1.0);
-        sample.in[1] = tn_spec_real(b, -1.0, 1.0);
-        sample.in[2] = tn_spec_real(TN_DIMS(2, 3, 4), -1.0, 1.0);
-        sample.in[3] =
-            k % 2 ? tn_spec_real(TN_DIMS(2), -1.0, 1.0) : (tn_spec){.kind = TN_SPEC_ABSENT};
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_bilinear = {
     .name = "bilinear",
     .inputs = {"a", "b", "weight", "bias"},
@@ -60,7 +44,10 @@ const tn_op tn__op_bilinear = {
     .shape = bilinear_shape,
     .compose = bilinear_compose,
     .flags = TN_OP_WIDE,
-    .add_samples = bilinear_samples,
+    .samples = "{-1:1} [5, 3] [5, 4] [2, 3, 4] -; [5, 3] [5, 4] [2, 3, 4] [2]; "
+               "[2, 3, 3] [2, 3, 4] [2, 3, 4] -; [2, 3, 3] [2, 3, 4] [2, 3, 4] [2]; "
+               "[3] [4] [2, 3, 4] -; [3] [4] [2, 3, 4] [2]; [0, 3] [0, 4] [2, 3, 4] -; "
+               "[0, 3] [0, 4] [2, 3, 4] [2]",
 };
 
 tn_tensor *tn_bilinear(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_tensor *bias) {

@@ -56,27 +56,6 @@ static tn_status linear_q8_host(const tn_op_call *c) {
     return TN_OK;
 }
 
-/* One row of x, few, and more than the kernel for few takes; no rows, and width 0. */
-static void linear_q8_samples(tn_op_samples *s) {
-    static const tn_dims shapes[][2] = {
-        {{2, {3, 4}}, {2, {5, 4}}},    {{1, {4}}, {2, {3, 4}}},       {{3, {2, 3, 4}}, {2, {2, 4}}},
-        {{2, {0, 4}}, {2, {3, 4}}},    {{2, {2, 0}}, {2, {3, 0}}},    {{2, {3, 2}}, {2, {0, 2}}},
-        {{2, {1, 70}}, {2, {37, 70}}}, {{2, {11, 70}}, {2, {5, 70}}},
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tn_dims row = TN_DIMS(shapes[i][1].size[0]);
-        tn_sample sample = {
-            .text = "",
-            .inputs = 4,
-            .in = {tn_spec_real(shapes[i][0], -1.0, 1.0), tn_spec_byte(shapes[i][1]),
-                   tn_spec_real(row, 0.001, 0.01), tn_spec_real(row, -1.0, 1.0)},
-        };
-        tn_sample_add(s, &sample);
-        sample.in[3] = (tn_spec){.kind = TN_SPEC_ABSENT};
-        tn_sample_add(s, &sample);
-    }
-}
-
 static void linear_q8_work(tn_op_work *w) {
     tn__work_product(w, tn__work_count(w->x[0]) * (double)w->x[1]->size[0], 1u << 0);
 }
@@ -93,7 +72,13 @@ const tn_op tn__op_linear_q8 = {
     .flags = TN_OP_WIDE,
     .x_rows = {TN_ROWS(1)},
     .y_rows = {TN_ROWS(1)},
-    .add_samples = linear_q8_samples,
+    /* One row of x, few, and more than the kernel for few takes; no rows, and width 0. */
+    .samples = "{-1:1, byte, 0.001:0.01, -1:1} [3, 4] [5, 4] [5] [5]; [3, 4] [5, 4] [5] -; "
+               "[4] [3, 4] [3] [3]; [4] [3, 4] [3] -; [2, 3, 4] [2, 4] [2] [2]; "
+               "[2, 3, 4] [2, 4] [2] -; [0, 4] [3, 4] [3] [3]; [0, 4] [3, 4] [3] -; "
+               "[2, 0] [3, 0] [3] [3]; [2, 0] [3, 0] [3] -; [3, 2] [0, 2] [0] [0]; "
+               "[3, 2] [0, 2] [0] -; [1, 70] [37, 70] [37] [37]; [1, 70] [37, 70] [37] -; "
+               "[11, 70] [5, 70] [5] [5]; [11, 70] [5, 70] [5] -",
     .work = linear_q8_work,
 };
 

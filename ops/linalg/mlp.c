@@ -122,33 +122,6 @@ static void mlp_work(tn_op_work *w) {
     w->flops *= w->wants ? 2 : 1;
 }
 
-/* With and without each bias; rows in several dimensions, none at all, no hidden units, more than a
- * kernel's block. A result of one element has positive terms: if they cancelled, as h is rounded it
- * would have no digits left in bf16, and few in f32. */
-static void mlp_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims x;
-        int64_t hidden, out;
-    } shapes[] = {{{2, {3, 4}}, 5, 2},    {{3, {2, 3, 4}}, 2, 4}, {{1, {4}}, 3, 1},
-                  {{2, {0, 4}}, 3, 2},    {{2, {2, 3}}, 0, 2},    {{2, {1, 1}}, 1, 1},
-                  {{2, {7, 70}}, 19, 33}, {{2, {9, 16}}, 24, 8}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        int64_t in = shapes[i].x.size[shapes[i].x.ndim - 1], hidden = shapes[i].hidden,
-                out = shapes[i].out;
-        double low = tn_dims_count(shapes[i].x) * out == in ? 0.25 : -1.0;
-        tn_sample sample = {.text = "",
-                            .inputs = INPUTS,
-                            .in = {tn_spec_real(shapes[i].x, low, 1.0),
-                                   tn_spec_real(TN_DIMS(hidden, in), low, 1.0),
-                                   tn_spec_real(TN_DIMS(hidden), low, 1.0),
-                                   tn_spec_real(TN_DIMS(out, hidden), low, 1.0),
-                                   tn_spec_real(TN_DIMS(out), low, 1.0)}};
-        tn_sample_add(s, &sample);
-        sample.in[i % 2 ? B1 : B2] = (tn_spec){.kind = TN_SPEC_ABSENT};
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_mlp = {
     .name = "mlp",
     .inputs = {"x", "weight1", "bias1", "weight2", "bias2"},
@@ -164,7 +137,17 @@ const tn_op tn__op_mlp = {
     .y_rows = {TN_ROWS(1), TN_ROWS(1), TN_ROWS(1)},
     .widens = 1u << W1 | 1u << B1 | 1u << W2 | 1u << B2,
     .flags = TN_OP_ADDS,
-    .add_samples = mlp_samples,
+    /* With and without each bias; rows in several dimensions, none at all, no hidden units, more
+     * than a kernel's block. A result of one element has positive terms: if they cancelled, as h
+     * is rounded it would have no digits left in bf16, and few in f32. */
+    .samples = "{-1:1} [3, 4] [5, 4] [5] [2, 5] [2]; [3, 4] [5, 4] [5] [2, 5] -; "
+               "[2, 3, 4] [2, 4] [2] [4, 2] [4]; [2, 3, 4] [2, 4] - [4, 2] [4]; "
+               "{0.25:1} [4] [3, 4] [3] [1, 3] [1]; [4] [3, 4] [3] [1, 3] -; "
+               "{-1:1} [0, 4] [3, 4] [3] [2, 3] [2]; [0, 4] [3, 4] - [2, 3] [2]; "
+               "[2, 3] [0, 3] [0] [2, 0] [2]; [2, 3] [0, 3] [0] [2, 0] -; "
+               "{0.25:1} [1, 1] [1, 1] [1] [1, 1] [1]; [1, 1] [1, 1] - [1, 1] [1]; "
+               "{-1:1} [7, 70] [19, 70] [19] [33, 19] [33]; [7, 70] [19, 70] [19] [33, 19] -; "
+               "[9, 16] [24, 16] [24] [8, 24] [8]; [9, 16] [24, 16] - [8, 24] [8]",
     .work = mlp_work,
 };
 

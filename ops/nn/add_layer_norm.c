@@ -86,12 +86,6 @@ tn_tensor *tn__sum_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
     return i == B ? made[A] : NULL;
 }
 
-/* Each combination of weight and bias; no rows, hardly any columns, rows longer than a vector
- * register. */
-static void add_layer_norm_samples(tn_op_samples *s) {
-    tn__layer_norm_samples(s, true);
-}
-
 const tn_op tn__op_add_layer_norm = {
     .name = "add_layer_norm",
     .inputs = {"a", "b", "weight", "bias"},
@@ -109,7 +103,15 @@ const tn_op tn__op_add_layer_norm = {
     .y_rows = {TN_ROWS(1), TN_ROWS(1), TN_ROWS(0), TN_ROWS(0)},
     .widens = 1u << W | 1u << BIAS,
     .dx_out = tn__sum_dx_out,
-    .add_samples = add_layer_norm_samples,
+    /* Each combination of weight and bias; no rows, hardly any columns, rows longer than a
+     * vector register. */
+    .samples = "{-2:2, -1:1, 0.5:1.5, -1:1} [3, 5] [3, 5] [5] [5] eps=1e-05; "
+               "[3, 5] [3, 5] [5] - eps=1e-05; [3, 5] [3, 5] - - eps=1e-05; "
+               "[3, 5] [3, 5] - [5] eps=1e-05; [2, 3, 4] [2, 3, 4] [4] [4] eps=1e-05; "
+               "[2, 3, 4] [2, 3, 4] [4] - eps=1e-05; [2, 3, 4] [2, 3, 4] - - eps=1e-05; "
+               "[2, 3, 4] [2, 3, 4] - [4] eps=1e-05; [6] [6] [6] [6] eps=1e-05; "
+               "[0, 4] [0, 4] [4] [4] eps=1e-05; [3, 1] [3, 1] [1] [1] eps=0.1; "
+               "[4, 67] [4, 67] [67] [67] eps=1e-05; [70, 3] [70, 3] [3] [3] eps=1e-05",
 };
 
 tn_tensor *tn_add_layer_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_tensor *bias,

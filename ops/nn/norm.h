@@ -38,8 +38,4 @@ bool tn__add_norm_shape(tn_op_call *c, int statistics);
 void tn__give_sum(tn_op_grad *g, tn_tensor *ds);
 tn_tensor *tn__sum_dx_out(tn_op_grad *g, int i, tn_tensor *const *made);
 
-/* Samples of the norm; added: of the sum of inputs 0 and 1. */
-void tn__layer_norm_samples(tn_op_samples *s, bool added);
-void tn__rms_norm_samples(tn_op_samples *s, bool added);
-
 #endif

@@ -56,38 +56,11 @@ static tn_tensor *rms_norm_compose(tn_op_call *c) {
     return w ? tn_mul(y, w) : y;
 }
 
-void tn__rms_norm_samples(tn_op_samples *s, bool added) {
-    static const tn_norm_args usual = {1e-5}, large = {0.1};
-    static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}},    {2, {0, 4}},
-                                     {2, {3, 1}}, {2, {4, 67}},   {2, {70, 3}}};
-    int w = added ? 2 : 1;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tn_dims width = TN_DIMS(shapes[i].size[shapes[i].ndim - 1]);
-        /* one column: dx is eps rstd^3 dy w, all rounding for a small eps */
-        bool wide_eps = i % 2 || width.size[0] == 1;
-        tn_sample sample = {
-            .text = wide_eps ? "eps=0.1" : "eps=1e-05",
-            .args = wide_eps ? &large : &usual,
-            .inputs = w + 1,
-            .in = {tn_spec_real(shapes[i], 0.25, 2.0), tn_spec_real(shapes[i], 0.25, 1.0)},
-        };
-        sample.in[w] = tn_spec_real(width, 0.5, 1.5);
-        tn_sample_add(s, &sample);
-        if (i < 2) {
-            sample.in[w] = (tn_spec){.kind = TN_SPEC_ABSENT};
-            tn_sample_add(s, &sample);
-        }
-    }
-}
-
-static void rms_norm_samples(tn_op_samples *s) {
-    tn__rms_norm_samples(s, false);
-}
-
 const tn_op tn__op_rms_norm = {
     .name = "rms_norm",
     .inputs = {"x", "weight"},
     .args_size = sizeof(tn_norm_args),
+    .fields = {TN_FIELD(tn_norm_args, eps)},
     .optional = 1u << 1,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1),
     .shape = rms_norm_shape,
@@ -99,7 +72,10 @@ const tn_op tn__op_rms_norm = {
     .y_rows = {TN_ROWS(1), TN_ROWS(0)},
     .sums = 1u << 0,
     .widens = 1u << 1,
-    .add_samples = rms_norm_samples,
+    .samples = "{0.25:2, 0.5:1.5} [3, 5] [5] eps=1e-05; [3, 5] - eps=1e-05; "
+               "[2, 3, 4] [4] eps=0.1; [2, 3, 4] - eps=0.1; [6] [6] eps=1e-05; "
+               "[0, 4] [4] eps=0.1; [3, 1] [1] eps=0.1; [4, 67] [67] eps=0.1; "
+               "[70, 3] [3] eps=1e-05",
 };
 
 tn_tensor *tn_rms_norm_op(tn_tensor *x, tn_tensor *weight, double eps) {

@@ -16,26 +16,15 @@ static tn_status any_forward(const tn_op_call *c) {
     return c->kernels->reduce(c->ctx, TN_ANY, &y, c->x[0]);
 }
 
-void tn__any_samples(tn_op_samples *s) {
-    static const tn_dims shapes[] = {{1, {5}}, {2, {3, 4}}, {0, {0}}, {1, {0}}, {2, {5, 67}}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tn_sample sample = {.text = "", .inputs = 1, .in = {tn_spec_bool(shapes[i])}};
-        tn_sample_add(s, &sample);
-    }
-    for (int i = 0; i < 2; i++) {
-        tn_sample sample = {.text = "", .inputs = 1, .in = {tn_spec_bool(TN_DIMS(3))}};
-        sample.in[0].low = i; /* all false, all true */
-        sample.in[0].high = i + 1.0;
-        tn_sample_add(s, &sample);
-    }
-}
+const char tn__any_samples[] =
+    "{bool} [5]; [3, 4]; []; [0]; [5, 67]; {bool 0:1} [3]; {bool 1:2} [3]";
 
 const tn_op tn__op_any = {
     .name = "any",
     .inputs = {"x"},
     .shape = tn__any_shape,
     .forward = any_forward,
-    .add_samples = tn__any_samples,
+    .samples = tn__any_samples,
 };
 
 tn_tensor *tn_any(tn_tensor *x) {

@@ -73,32 +73,6 @@ static void linear_scan_backward(tn_op_grad *g) {
     if (g->wants[1]) { tn_op_give(g, 1, tn_mul(db, tn__shift(y, args->dim, args->reverse, 0.0))); }
 }
 
-static void linear_scan_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        tn__cumulative_args args;
-        const char *text;
-    } cases[] = {
-        {{1, {7}}, {0, false}, "dim=0, reverse=False"},
-        {{2, {3, 4}}, {1, true}, "dim=1, reverse=True"},
-        {{3, {2, 3, 4}}, {-2, false}, "dim=-2, reverse=False"},
-        {{3, {2, 3, 2}}, {0, true}, "dim=0, reverse=True"},
-        {{2, {3, 0}}, {1, false}, "dim=1, reverse=False"},
-        {{1, {1}}, {0, true}, "dim=0, reverse=True"},
-        {{2, {5, 67}}, {1, false}, "dim=1, reverse=False"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 2,
-            .in = {tn_spec_real(cases[i].shape, -1.0, 1.0),
-                   tn_spec_real(cases[i].shape, -1.0, 1.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_linear_scan = {
     .name = "linear_scan",
     .inputs = {"b", "a"},
@@ -109,7 +83,10 @@ const tn_op tn__op_linear_scan = {
     .host = {.forward = linear_scan_host},
     .backward = linear_scan_backward,
     .flags = TN_OP_WIDE,
-    .add_samples = linear_scan_samples,
+    .samples = "{-1:1} [7] [7] dim=0, reverse=False; [3, 4] [3, 4] dim=1, reverse=True; "
+               "[2, 3, 4] [2, 3, 4] dim=-2, reverse=False; "
+               "[2, 3, 2] [2, 3, 2] dim=0, reverse=True; [3, 0] [3, 0] dim=1, reverse=False; "
+               "[1] [1] dim=0, reverse=True; [5, 67] [5, 67] dim=1, reverse=False",
 };
 
 tn_tensor *tn__linear_scan(tn_tensor *b, tn_tensor *a, int dim, bool reverse) {

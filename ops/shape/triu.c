@@ -18,9 +18,10 @@ const tn_op tn__op_triu = {
     .name = "triu",
     .inputs = {"x"},
     .args_size = sizeof(tn__triangle_args),
+    .fields = {TN_FIELD(tn__triangle_args, diagonal)},
     .shape = tn__triangle_shape,
     .compose = triu_compose,
-    .add_samples = tn__triangle_samples,
+    .samples = tn__triangle_samples,
 };
 
 tn_tensor *tn_triu(tn_tensor *x, int64_t diagonal) {
