@@ -14,8 +14,9 @@ typedef struct shape_word {
     int length;
 } shape_word;
 
-/* The text of one operand: a dtype, if it has one, and a word for each size or "...". */
+/* One operand: a dtype, if the text has one, and a word for each size or "...". */
 typedef struct shape_term {
+    const char *text;
     shape_word dtype, word[TN_MAX_DIMS + 1];
     int words;
     bool has_rest;
@@ -24,7 +25,8 @@ typedef struct shape_term {
 typedef struct known_size {
     shape_word name;
     int64_t size;
-    int input; /* the first that has it */
+    int input; /* the first that has it, whose text this is */
+    const char *term;
 } known_size;
 
 typedef struct shape_rule {
@@ -33,7 +35,8 @@ typedef struct shape_rule {
     known_size size[TN_OP_INPUTS * TN_MAX_DIMS];
     int sizes;
     tn_dims rest;
-    int rest_input;  /* the first that has "..."; -1: none */
+    const char *rest_term;
+    int rest_input;  /* the first that has "...", whose text that is; -1: none */
     int dtype_input; /* the first of those that share a dtype; -1: none */
 } shape_rule;
 
@@ -51,6 +54,7 @@ static bool is_in_word(char c) {
 
 /* Reads an operand's text up to its comma, "->" or the end. */
 static void read_term(shape_rule *r, shape_term *t) {
+    t->text = r->at;
     t->dtype = (shape_word){"", 0};
     t->words = 0;
     t->has_rest = false;
@@ -125,65 +129,89 @@ static const known_size *find_size(const shape_rule *r, shape_word name) {
     return NULL;
 }
 
-/* "x is [2, 3] but weight is [4, 5] (reason)" */
-static bool refuse_inputs(const tn_op_call *c, int i, int j, const char *reason) {
+typedef struct term_text {
+    char text[96];
+} term_text;
+
+/* "[..., in]", of the text "float: ... in, …" */
+static term_text text_of_term(const char *term) {
+    term_text to = {"["};
+    size_t n = 1, size = sizeof to.text - 2;
+    while (*term && *term != ',' && *term != '-') {
+        const char *word = term;
+        while (is_in_word(*term)) {
+            term++;
+        }
+        if (term > word && *term != ':' && n < size) {
+            n += (size_t)snprintf(to.text + n, size - n, "%s%.*s", n > 1 ? ", " : "",
+                                  (int)(term - word), word);
+        }
+        term += *term == ' ' || *term == ':';
+    }
+    strcat(to.text, "]");
+    return to;
+}
+
+/* Inputs i and j disagree about what the reason says. */
+static bool refuse_inputs(const tn_op_call *c, int i, const char *i_term, int j, const char *j_term,
+                          const char *reason) {
+    term_text first = text_of_term(i_term), second = text_of_term(j_term);
     if (i == j) {
-        return tn_op_fail(c, TN_ESHAPE, "%s is %s (%s)", tn_op_input_name(c->op, i).text,
-                          tn_shape_text(c->in[i]), reason);
+        return tn_op_fail(c, TN_ESHAPE, "%s is %s (it must be %s: %s)",
+                          tn_op_input_name(c->op, i).text, tn_shape_text(c->in[i]), first.text,
+                          reason);
     }
-    return tn_op_fail(c, TN_ESHAPE, "%s is %s but %s is %s (%s)", tn_op_input_name(c->op, i).text,
-                      tn_shape_text(c->in[i]), tn_op_input_name(c->op, j).text,
-                      tn_shape_text(c->in[j]), reason);
+    if (strcmp(first.text, second.text) == 0) {
+        return tn_op_fail(c, TN_ESHAPE, "%s is %s but %s is %s (they must be equal)",
+                          tn_op_input_name(c->op, i).text, tn_shape_text(c->in[i]),
+                          tn_op_input_name(c->op, j).text, tn_shape_text(c->in[j]));
+    }
+    return tn_op_fail(c, TN_ESHAPE, "%s is %s but %s is %s (they must be %s and %s: %s)",
+                      tn_op_input_name(c->op, i).text, tn_shape_text(c->in[i]),
+                      tn_op_input_name(c->op, j).text, tn_shape_text(c->in[j]), first.text,
+                      second.text, reason);
 }
 
-/* Input i has the wrong number of dimensions. */
-static bool refuse_ndim(const shape_rule *r, int i, const shape_term *t) {
-    char reason[160] = "it must be [";
-    size_t n = strlen(reason);
-    for (int k = 0; k < t->words && n < sizeof reason; k++) {
-        n += (size_t)snprintf(reason + n, sizeof reason - n, "%s%.*s", k > 0 ? ", " : "",
-                              t->word[k].length, t->word[k].text);
-    }
-    if (n < sizeof reason) { snprintf(reason + n, sizeof reason - n, "]"); }
-    return refuse_inputs(r->c, i, i, reason);
-}
-
-static bool check_size(shape_rule *r, int i, shape_word name, int64_t size) {
+static bool check_size(shape_rule *r, int i, const char *term, shape_word name, int64_t size) {
     const known_size *known = find_size(r, name);
     if (!known) {
-        r->size[r->sizes++] = (known_size){name, size, i};
+        r->size[r->sizes++] = (known_size){name, size, i, term};
         return true;
     }
-    char reason[160];
+    char reason[128];
     if (known->size == size) { return true; }
     snprintf(reason, sizeof reason, "%.*s is %lld and %lld", name.length, name.text,
              (long long)known->size, (long long)size);
-    return refuse_inputs(r->c, known->input, i, reason);
+    return refuse_inputs(r->c, known->input, known->term, i, term, reason);
 }
 
-static bool check_rest(shape_rule *r, int i, tn_dims rest) {
+static bool check_rest(shape_rule *r, int i, const char *term, tn_dims rest) {
     if (r->rest_input < 0) {
         r->rest_input = i;
+        r->rest_term = term;
         r->rest = rest;
         return true;
     }
+    char reason[128];
     if (tn_dims_equal(rest, r->rest)) { return true; }
-    char reason[160] = "they must be equal";
-    if (rest.ndim < tn_ndim(r->c->in[i])) {
-        snprintf(reason, sizeof reason, "... is %s and %s", tn__dims_text(r->rest),
-                 tn__dims_text(rest));
-    }
-    return refuse_inputs(r->c, r->rest_input, i, reason);
+    snprintf(reason, sizeof reason, "... is %s and %s", tn__dims_text(r->rest),
+             tn__dims_text(rest));
+    return refuse_inputs(r->c, r->rest_input, r->rest_term, i, term, reason);
 }
 
 static bool check_input(shape_rule *r, int i, const shape_term *t) {
     tn_dims dims = r->c->in[i]->dims;
     int rest = dims.ndim - (t->words - t->has_rest), at = 0;
     if (!check_dtype(r, i, t->dtype)) { return false; }
-    if (rest < 0 || (rest > 0 && !t->has_rest)) { return refuse_ndim(r, i, t); }
+    if (rest < 0 || (rest > 0 && !t->has_rest)) {
+        return tn_op_fail(r->c, TN_ESHAPE, "%s is %s (it must be %s)",
+                          tn_op_input_name(r->c->op, i).text, tn_shape_text(r->c->in[i]),
+                          text_of_term(t->text).text);
+    }
     for (int k = 0; k < t->words; k++) {
-        bool fits = is_rest(t->word[k]) ? check_rest(r, i, tn_dims_from(rest, dims.size + at))
-                                        : check_size(r, i, t->word[k], dims.size[at]);
+        bool fits = is_rest(t->word[k])
+                        ? check_rest(r, i, t->text, tn_dims_from(rest, dims.size + at))
+                        : check_size(r, i, t->text, t->word[k], dims.size[at]);
         if (!fits) { return false; }
         at += is_rest(t->word[k]) ? rest : 1;
     }

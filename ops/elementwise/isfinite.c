@@ -25,10 +25,6 @@ tn_status tn__compare_infinity(const tn_op_call *c, tn_compare f) {
     return status;
 }
 
-static bool isfinite_shape(tn_op_call *c) {
-    return tn_op_out(c, c->in[0]->dims, TN_BOOL);
-}
-
 static tn_status isfinite_forward(const tn_op_call *c) {
     return tn__compare_infinity(c, TN_LT);
 }
@@ -42,7 +38,7 @@ static void isfinite_samples(tn_op_samples *s) {
 const tn_op tn__op_isfinite = {
     .name = "isfinite",
     .inputs = {"x"},
-    .shape = isfinite_shape,
+    .shapes = "any: ... -> bool: ...",
     .forward = isfinite_forward,
     .add_samples = isfinite_samples,
 };

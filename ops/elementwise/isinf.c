@@ -6,10 +6,6 @@
 
 #include <math.h>
 
-static bool isinf_shape(tn_op_call *c) {
-    return tn_op_out(c, c->in[0]->dims, TN_BOOL);
-}
-
 static tn_status isinf_forward(const tn_op_call *c) {
     return tn__compare_infinity(c, TN_EQ);
 }
@@ -23,7 +19,7 @@ static void isinf_samples(tn_op_samples *s) {
 const tn_op tn__op_isinf = {
     .name = "isinf",
     .inputs = {"x"},
-    .shape = isinf_shape,
+    .shapes = "any: ... -> bool: ...",
     .forward = isinf_forward,
     .add_samples = isinf_samples,
 };

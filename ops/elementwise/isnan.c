@@ -6,10 +6,6 @@
 
 #include <math.h>
 
-static bool isnan_shape(tn_op_call *c) {
-    return tn_op_out(c, c->in[0]->dims, TN_BOOL);
-}
-
 static tn_status isnan_forward(const tn_op_call *c) {
     return c->kernels->compare(c->ctx, TN_NE, c->y[0], c->x[0], c->x[0]);
 }
@@ -23,7 +19,7 @@ static void isnan_samples(tn_op_samples *s) {
 const tn_op tn__op_isnan = {
     .name = "isnan",
     .inputs = {"x"},
-    .shape = isnan_shape,
+    .shapes = "any: ... -> bool: ...",
     .forward = isnan_forward,
     .add_samples = isnan_samples,
 };

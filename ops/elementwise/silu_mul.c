@@ -5,15 +5,6 @@
  */
 #include "ops/op.h"
 
-static bool silu_mul_shape(tn_op_call *c) {
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
-    if (!tn_dims_equal(tn_shape(c->in[0]), tn_shape(c->in[1]))) {
-        return tn_op_fail(c, TN_ESHAPE, "a is %s and b is %s (they need the same shape)",
-                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
-    }
-    return tn_op_out_like(c, 0);
-}
-
 static tn_status silu_mul_forward(const tn_op_call *c) {
     return tn__binary(c, TN_SILU_MUL);
 }
@@ -41,7 +32,7 @@ const tn_op tn__op_silu_mul = {
     .name = "silu_mul",
     .inputs = {"a", "b"},
     .saves = TN_SAVES_INPUTS,
-    .shape = silu_mul_shape,
+    .shapes = "..., ... -> ...",
     .forward = silu_mul_forward,
     .compose = silu_mul_compose,
     .backward_kernel = silu_mul_backward_kernel,

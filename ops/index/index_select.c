@@ -14,13 +14,8 @@ typedef struct index_select_args {
 } index_select_args;
 
 static bool index_select_shape(tn_op_call *c) {
-    const index_select_args *args = c->args;
-    int dim = tn__op_dim(c, args->dim);
-    if (dim < 0 || !tn_op_index(c, 1)) { return false; }
-    if (tn_ndim(c->in[1]) != 1) {
-        return tn_op_fail(c, TN_ESHAPE, "index is %s but must have 1 dimension",
-                          tn_shape_text(c->in[1]));
-    }
+    int dim = tn__op_dim(c, ((const index_select_args *)c->args)->dim);
+    if (dim < 0 || !tn_op_shapes(c, "any: ..., index: n")) { return false; }
     tn_dims y = tn_shape(c->in[0]);
     y.size[dim] = tn_size(c->in[1], 0);
     return tn_op_out(c, y, tn_dtype_of(c->in[0]));

@@ -9,22 +9,6 @@
 
 #include <string.h>
 
-static bool put_rows_shape(tn_op_call *c) {
-    tn_dims x = c->in[0]->dims, index = c->in[1]->dims, values = c->in[2]->dims;
-    if (!tn_op_index(c, 1)) { return false; }
-    if (c->in[2]->dtype != c->in[0]->dtype) {
-        return tn_op_fail(c, TN_EDTYPE, "x is %s but values is %s (cast one of them)",
-                          tn_dtype_name(c->in[0]->dtype), tn_dtype_name(c->in[2]->dtype));
-    }
-    if (x.ndim != 2 || index.ndim != 1 || values.ndim != 2 || index.size[0] != values.size[0] ||
-        x.size[1] != values.size[1]) {
-        return tn_op_fail(
-            c, TN_ESHAPE, "x is %s, index is %s, values is %s (not (n, c), (k), (k, c))",
-            tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), tn_shape_text(c->in[2]));
-    }
-    return tn_op_out_like(c, 0);
-}
-
 static tn_status put_rows_host(const tn_op_call *c) {
     tn_desc y = *c->y[0], values = *c->x[2];
     const tn_desc *index = c->x[1];
@@ -71,7 +55,7 @@ const tn_op tn__op_put_rows = {
     .name = "put_rows",
     .inputs = {"x", "index", "values"},
     .saves = TN_SAVES_INPUT(1),
-    .shape = put_rows_shape,
+    .shapes = "any: rows width, index: n, any: n width -> rows width",
     .host = {.forward = put_rows_host},
     .backward = put_rows_backward,
     /* The same row twice; none; one column. */

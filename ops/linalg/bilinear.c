@@ -5,24 +5,6 @@
  */
 #include "ops/dims.h"
 
-static bool bilinear_shape(tn_op_call *c) {
-    tn_dims a = tn_shape(c->in[0]), b = tn_shape(c->in[1]), w = tn_shape(c->in[2]);
-    const tn_tensor *bias = tn__optional(c, 3);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
-    if (a.ndim == 0 || b.ndim == 0 || w.ndim != 3 ||
-        !tn_dims_equal(tn__dims_leading(a), tn__dims_leading(b)) ||
-        a.size[a.ndim - 1] != w.size[1] || b.size[b.ndim - 1] != w.size[2]) {
-        return tn_op_fail(c, TN_ESHAPE, "a is %s, b %s and weight %s ((…, I), (…, J), (O, I, J))",
-                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]),
-                          tn_shape_text(c->in[2]));
-    }
-    if (bias && !tn_dims_equal(tn_shape(bias), TN_DIMS(w.size[0]))) {
-        return tn_op_fail(c, TN_ESHAPE, "weight is %s but bias is %s", tn_shape_text(c->in[2]),
-                          tn_shape_text(bias));
-    }
-    return tn_op_out(c, tn__dims_with_last(a, w.size[0]), tn_dtype_of(c->in[0]));
-}
-
 /* One large product of a and all weights, then a small one with b per row. */
 static tn_tensor *bilinear_compose(tn_op_call *c) {
     tn_tensor *a = c->in[0], *b = c->in[1], *w = c->in[2], *bias = tn__optional(c, 3);
@@ -41,7 +23,7 @@ const tn_op tn__op_bilinear = {
     .name = "bilinear",
     .inputs = {"a", "b", "weight", "bias"},
     .optional = 1u << 3,
-    .shape = bilinear_shape,
+    .shapes = "... i, ... j, out i j, out -> ... out",
     .compose = bilinear_compose,
     .flags = TN_OP_WIDE,
     .samples = "{-1:1} [5, 3] [5, 4] [2, 3, 4] -; [5, 3] [5, 4] [2, 3, 4] [2]; "

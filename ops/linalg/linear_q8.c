@@ -10,29 +10,6 @@
 #include "ops/dims.h"
 #include "ops/op.h"
 
-static bool linear_q8_shape(tn_op_call *c) {
-    const tn_tensor *x = c->in[0], *w = c->in[1], *scale = c->in[2], *b = tn__optional(c, 3);
-    if (!tn_op_float(c, 0) || !tn_op_float(c, 2)) { return false; }
-    if (w->dtype != TN_I8 || (b && b->dtype != x->dtype)) {
-        return tn_op_fail(c, TN_EDTYPE, "weight is %s (i8 is needed), x is %s and bias %s (as x)",
-                          tn_dtype_name(w->dtype), tn_dtype_name(x->dtype),
-                          b ? tn_dtype_name(b->dtype) : "absent");
-    }
-    tn_dims dims = x->dims;
-    if (w->dims.ndim != 2 || dims.ndim == 0 || dims.size[dims.ndim - 1] != w->dims.size[1]) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s but weight is %s (…, in and out, in are needed)",
-                          tn_shape_text(x), tn_shape_text(w));
-    }
-    const tn_tensor *rows[] = {scale, b};
-    for (int i = 0; i < 2; i++) {
-        if (rows[i] && (rows[i]->dims.ndim != 1 || rows[i]->dims.size[0] != w->dims.size[0])) {
-            return tn_op_fail(c, TN_ESHAPE, "weight is %s but %s is %s (one element per row)",
-                              tn_shape_text(w), i ? "bias" : "scale", tn_shape_text(rows[i]));
-        }
-    }
-    return tn_op_out(c, tn__dims_with_last(dims, w->dims.size[0]), x->dtype);
-}
-
 static tn_tensor *linear_q8_compose(tn_op_call *c) {
     tn_dtype dtype = tn_dtype_of(c->in[0]);
     tn_tensor *scale = tn_unsqueeze(tn_cast(c->in[2], dtype), 1);
@@ -65,7 +42,7 @@ const tn_op tn__op_linear_q8 = {
     .inputs = {"x", "weight", "scale", "bias"},
     .optional = 1u << 3,
     .saves = TN_SAVES_INPUTS,
-    .shape = linear_q8_shape,
+    .shapes = "... in, i8: out in, float: out, out -> ... out",
     .kernel = TN_FUSED(linear_q8),
     .host = {.forward = linear_q8_host},
     .compose = linear_q8_compose,

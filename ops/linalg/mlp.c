@@ -19,37 +19,6 @@
 enum { X, W1, B1, W2, B2, INPUTS };
 enum { Y, P, H };
 
-static bool mlp_shape(tn_op_call *c) {
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, X)) { return false; }
-    tn_dims x = tn_shape(c->in[X]), w1 = tn_shape(c->in[W1]), w2 = tn_shape(c->in[W2]);
-    bool fits = x.ndim > 0 && w1.ndim == 2 && w2.ndim == 2 && x.size[x.ndim - 1] == w1.size[1] &&
-                w1.size[0] == w2.size[1];
-    if (!fits) {
-        return tn_op_fail(
-            c, TN_ESHAPE,
-            "x is %s, weight1 %s and weight2 %s (they must be (..., in), (hidden, in) "
-            "and (out, hidden))",
-            tn_shape_text(c->in[X]), tn_shape_text(c->in[W1]), tn_shape_text(c->in[W2]));
-    }
-    for (int i = B1; i <= B2; i += B2 - B1) {
-        const tn_tensor *b = tn__optional(c, i), *w = c->in[i - 1];
-        if (b && (b->dims.ndim != 1 || b->dims.size[0] != w->dims.size[0])) {
-            return tn_op_fail(c, TN_ESHAPE, "%s is %s but %s is %s (one element for each row)",
-                              c->op->inputs[i - 1], tn_shape_text(w), c->op->inputs[i],
-                              tn_shape_text(b));
-        }
-    }
-    tn_dims y = x, hidden = x;
-    y.size[x.ndim - 1] = w2.size[0];
-    hidden.size[x.ndim - 1] = w1.size[0];
-    tn_dtype dtype = tn_dtype_of(c->in[X]);
-    bool made = tn_op_out(c, y, dtype);
-    for (int i = 0; c->record && i < 2; i++) { /* before gelu and after it */
-        made = made && tn_op_out(c, hidden, dtype);
-    }
-    return made;
-}
-
 static tn_tensor *mlp_compose(tn_op_call *c) {
     tn_tensor *h = tn_linear_gelu(c->in[X], c->in[W1], tn__optional(c, B1));
     return tn_linear_op(h, c->in[W2], tn__optional(c, B2));
@@ -128,7 +97,7 @@ const tn_op tn__op_mlp = {
     .optional = 1u << B1 | 1u << B2,
     .saves = TN_SAVES_INPUTS,
     .saves_for = {TN_SAVES_OUTPUT(P), TN_SAVES_OUTPUT(P), TN_SAVES_OUTPUT(P), TN_SAVES_OUTPUT(H)},
-    .shape = mlp_shape,
+    .shapes = "... in, hidden in, hidden, out hidden, out -> ... out, ... hidden, ... hidden",
     .kernel = TN_FUSED(mlp),
     .forward = mlp_forward,
     .compose = mlp_compose,

@@ -18,27 +18,20 @@
 #include "autograd/node.h"
 #include "backends/ref/ref.h"
 #include "ops/host.h"
+#include "ops/loss/loss.h"
 
 /* ---- Shape rule ------------------------------------------------------------------------------ */
 
 static bool cross_entropy_shape(tn_op_call *c) {
     const tn_cross_entropy_options *o = c->args;
-    tn_dims x = tn_shape(c->in[0]), label = tn_shape(c->in[1]);
-    if (!tn_op_float(c, 0) || !tn_op_index(c, 1)) { return false; }
-    if (x.ndim == 0 || !tn_dims_equal(tn__dims_leading(x), label)) {
-        return tn_op_fail(
-            c, TN_ESHAPE,
-            "logits are %s but labels are %s (labels need the logits' dimensions without the last)",
-            tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
+    if (!tn_op_shapes(c, "... classes, index: ...") || !tn__loss_reduction(c, o->reduction)) {
+        return false;
     }
     if (!(o->label_smoothing >= 0.0 && o->label_smoothing <= 1.0)) {
         return tn_op_fail(c, TN_EVALUE, "label_smoothing is %g (it must be in [0, 1])",
                           o->label_smoothing);
     }
-    if (o->reduction != TN_MEAN && o->reduction != TN_SUM && o->reduction != TN_NONE) {
-        return tn_op_fail(c, TN_EVALUE, "reduction is %d (TN_MEAN, TN_SUM or TN_NONE)",
-                          (int)o->reduction);
-    }
+    tn_dims label = tn_shape(c->in[1]);
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[0]));
     return tn_op_out(c, o->reduction == TN_NONE ? label : TN_DIMS(), wide) && /* loss */
            tn_op_out(c, label, wide) &&                                       /* top */

@@ -5,24 +5,15 @@
  *     dx = 2 (x - t) dy / n        dt = -dx        (n: the number of elements for the mean, or 1)
  */
 #include "ops/dims.h"
+#include "ops/loss/loss.h"
 
 typedef struct mse_args {
     tn_reduction how;
 } mse_args;
 
 static bool mse_shape(tn_op_call *c) {
-    const mse_args *args = c->args;
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
-    if (!tn_dims_equal(tn_shape(c->in[0]), tn_shape(c->in[1]))) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s but target is %s (they must be equal)",
-                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
-    }
-    if (args->how != TN_MEAN && args->how != TN_SUM && args->how != TN_NONE) {
-        return tn_op_fail(c, TN_EVALUE, "reduction is %d (TN_MEAN, TN_SUM or TN_NONE)",
-                          (int)args->how);
-    }
-    tn_dims dims = args->how == TN_NONE ? tn_shape(c->in[0]) : TN_DIMS();
-    return tn_op_out(c, dims, tn_dtype_of(c->in[0]));
+    return tn_op_shapes(c, "..., ...") &&
+           tn__loss_out(c, ((const mse_args *)c->args)->how, tn_shape(c->in[0]));
 }
 
 static tn_status sum_squares(const tn_op_call *c, const tn_desc *y) {

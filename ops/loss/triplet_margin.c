@@ -12,17 +12,10 @@
 
 static bool triplet_margin_shape(tn_op_call *c) {
     const tn_triplet_options *o = c->args;
-    tn_dims a = tn_shape(c->in[0]);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
-    if (a.ndim == 0 || !tn_dims_equal(a, tn_shape(c->in[1])) ||
-        !tn_dims_equal(a, tn_shape(c->in[2]))) {
-        return tn_op_fail(
-            c, TN_ESHAPE, "anchor is %s, positive %s and negative %s (the same, (…, C))",
-            tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), tn_shape_text(c->in[2]));
-    }
+    if (!tn_op_shapes(c, "... n, ... n, ... n")) { return false; }
     if (!(o->p > 0.0)) { return tn_op_fail(c, TN_EVALUE, "p is %g (more than 0)", o->p); }
     return tn__not_nan(c, "margin", o->margin) && tn__not_nan(c, "eps", o->eps) &&
-           tn__loss_out(c, o->reduction, tn__dims_leading(a));
+           tn__loss_out(c, o->reduction, tn__dims_leading(tn_shape(c->in[0])));
 }
 
 static tn_tensor *distance_of(tn_tensor *u, tn_tensor *v, const tn_triplet_options *o) {

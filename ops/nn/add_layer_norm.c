@@ -15,35 +15,10 @@
 enum { A, B, W, BIAS, INPUTS };
 enum { Y, S, MEAN, RSTD };
 
-bool tn__add_norm_shape(tn_op_call *c, int statistics) {
-    const tn_norm_args *args = c->args;
-    tn_dims a = tn_shape(c->in[A]), b = tn_shape(c->in[B]);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, A) || !tn__eps_fits(c, args->eps)) { return false; }
-    if (a.ndim == 0 || !tn_dims_equal(a, b)) {
-        return tn_op_fail(c, TN_ESHAPE, "a is %s and b is %s (%s)", tn_shape_text(c->in[A]),
-                          tn_shape_text(c->in[B]),
-                          a.ndim == 0 ? "a needs a last dimension" : "they need the same shape");
-    }
-    for (int i = W; i < c->inputs; i++) {
-        tn_tensor *t = tn__optional(c, i);
-        if (t && (tn_ndim(t) != 1 || tn_size(t, 0) != a.size[a.ndim - 1])) {
-            return tn_op_fail(
-                c, TN_ESHAPE, "a is %s but %s is %s (it needs a's last dimension and no other)",
-                tn_shape_text(c->in[A]), i == W ? "weight" : "bias", tn_shape_text(t));
-        }
-    }
-    tn_dims rows = tn__dims_leading(a);
-    tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[A]));
-    int outputs = c->record ? 2 + statistics : 2;
-    for (int i = 0; i < outputs; i++) {
-        if (!(i < 2 ? tn_op_out_like(c, A) : tn_op_out(c, rows, wide))) { return false; }
-    }
-    return true;
-}
-
 /* y, s and, for backward, the mean and 1 / deviation of each row */
 static bool add_layer_norm_shape(tn_op_call *c) {
-    return tn__add_norm_shape(c, 2);
+    return tn__eps_fits(c, ((const tn_norm_args *)c->args)->eps) &&
+           tn_op_shapes(c, "... n, ... n, n, n -> ... n, ... n, wide: ..., wide: ...");
 }
 
 static tn_tensor *add_layer_norm_compose(tn_op_call *c) {

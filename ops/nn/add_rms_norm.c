@@ -13,7 +13,8 @@ enum { A, B, W, INPUTS };
 enum { Y, S, RSTD };
 
 static bool add_rms_norm_shape(tn_op_call *c) {
-    return tn__add_norm_shape(c, 1);
+    return tn__eps_fits(c, ((const tn_norm_args *)c->args)->eps) &&
+           tn_op_shapes(c, "... n, ... n, n -> ... n, ... n, wide: ...");
 }
 
 static tn_tensor *add_rms_norm_compose(tn_op_call *c) {

@@ -28,10 +28,6 @@
 
 bool tn__attention_mask_fits(const tn_op_call *c, const tn_tensor *mask, const int64_t *scores) {
     tn_dims want = tn_dims_from(4, scores), got;
-    if (tn_dtype_of(mask) != TN_BOOL) {
-        return tn_op_fail(c, TN_EDTYPE, "mask is %s but must be bool",
-                          tn_dtype_name(tn_dtype_of(mask)));
-    }
     if (!tn_dims_broadcast(tn_shape(mask), want, &got) || !tn_dims_equal(got, want)) {
         return tn_op_fail(c, TN_ESHAPE,
                           "mask is %s but must broadcast to (batch, heads, queries, keys) = [%lld, "
@@ -99,36 +95,15 @@ static void score_sizes(int64_t *scores, tn_dims q, tn_dims k) {
 }
 
 static bool attention_shape(tn_op_call *c) {
-    tn_dims q = tn_shape(c->in[0]), k = tn_shape(c->in[1]), v = tn_shape(c->in[2]);
-    const char *q_text = tn_shape_text(c->in[0]), *k_text = tn_shape_text(c->in[1]);
-    for (int i = 0; i < 3; i++) {
-        static const char *const names[] = {"q", "k", "v"};
-        if (!tn_op_float(c, i)) { return false; }
-        if (tn_dtype_of(c->in[i]) != tn_dtype_of(c->in[0])) {
-            return tn_op_fail(c, TN_EDTYPE, "q is %s but %s is %s",
-                              tn_dtype_name(tn_dtype_of(c->in[0])), names[i],
-                              tn_dtype_name(tn_dtype_of(c->in[i])));
-        }
-        if (tn_ndim(c->in[i]) != 4) {
-            return tn_op_fail(c, TN_ESHAPE,
-                              "%s is %s but needs 4 dimensions: batch, heads, positions, width",
-                              names[i], tn_shape_text(c->in[i]));
-        }
+    if (!tn_op_shapes(c, "batch heads queries width, batch groups keys width, "
+                         "batch groups keys width, bool: ...")) {
+        return false;
     }
-    if (!tn_dims_equal(k, v)) {
-        return tn_op_fail(c, TN_ESHAPE, "k is %s but v is %s (they must be equal)", k_text,
-                          tn_shape_text(c->in[2]));
-    }
-    if (q.size[0] != k.size[0] || q.size[3] != k.size[3]) {
-        return tn_op_fail(
-            c, TN_ESHAPE,
-            "q is %s but k is %s (batch and width, the first and last dimensions, must be equal)",
-            q_text, k_text);
-    }
+    tn_dims q = tn_shape(c->in[0]), k = tn_shape(c->in[1]);
     if (k.size[1] != q.size[1] && (k.size[1] == 0 || q.size[1] % k.size[1] != 0)) {
         return tn_op_fail(c, TN_ESHAPE,
                           "q is %s but k is %s (q's heads, dimension 1, must be a multiple of k's)",
-                          q_text, k_text);
+                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
     int64_t scores[4];
     score_sizes(scores, q, k);

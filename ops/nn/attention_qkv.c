@@ -19,12 +19,7 @@ typedef struct attention_qkv_args {
 static bool attention_qkv_shape(tn_op_call *c) {
     const attention_qkv_args *args = c->args;
     tn_dims d = tn_shape(c->in[0]);
-    if (!tn_op_float(c, 0)) { return false; }
-    if (d.ndim != 3) {
-        return tn_op_fail(c, TN_ESHAPE,
-                          "qkv is %s but needs 3 dimensions: batch, positions, 3 x width",
-                          tn_shape_text(c->in[0]));
-    }
+    if (!tn_op_shapes(c, "batch positions 3*width, bool: ...")) { return false; }
     if (args->heads < 1 || d.size[2] % (3 * (int64_t)args->heads) != 0) {
         return tn_op_fail(
             c, TN_ESHAPE,

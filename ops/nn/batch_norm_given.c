@@ -12,23 +12,18 @@
 enum { X, W, B, MEAN, VAR, INPUTS };
 
 static bool batch_norm_given_shape(tn_op_call *c) {
-    if (!tn__batch_norm_fits(c)) { return false; }
     tn_dtype dtype = tn_dtype_of(c->in[X]), wide = tn__wide_dtype(dtype);
-    for (int i = W; i < INPUTS; i++) {
-        tn_tensor *t = c->in[i];
-        tn_dtype also = i < MEAN ? dtype : wide;
-        if (t && tn_dtype_of(t) != dtype && tn_dtype_of(t) != also) {
+    for (int i = MEAN; i <= VAR; i++) {
+        tn_dtype own = tn_dtype_of(c->in[i]);
+        if (own != dtype && own != wide) {
             return tn_op_fail(c, TN_EDTYPE, "x is %s but %s is %s (it must be %s)",
                               tn_dtype_name(dtype), tn_op_input_name(c->op, i).text,
-                              tn_dtype_name(tn_dtype_of(t)), tn_dtype_name(also));
-        }
-        if (t && (tn_ndim(t) != 1 || tn_size(t, 0) != tn_size(c->in[X], 1))) {
-            return tn_op_fail(c, TN_ESHAPE, "x is %s but %s is %s (one for each channel)",
-                              tn_shape_text(c->in[X]), tn_op_input_name(c->op, i).text,
-                              tn_shape_text(t));
+                              tn_dtype_name(own), tn_dtype_name(wide));
         }
     }
-    return tn_op_out_like(c, X);
+    return tn__eps_fits(c, ((const tn_batch_norm_args *)c->args)->eps) &&
+           tn_op_shapes(c, "batch channels ..., channels, channels, float: channels, "
+                           "float: channels -> batch channels ...");
 }
 
 static tn_tensor *batch_norm_given_compose(tn_op_call *c) {

@@ -10,22 +10,6 @@
 #include "ops/index/index.h"
 #include "ops/dims.h"
 
-static bool embedding_shape(tn_op_call *c) {
-    tn_dims w = tn_shape(c->in[0]), y = tn_shape(c->in[1]);
-    if (!tn_op_index(c, 1)) { return false; }
-    if (w.ndim != 2) {
-        return tn_op_fail(c, TN_ESHAPE, "weight is %s (it must have 2 dimensions: entries, width)",
-                          tn_shape_text(c->in[0]));
-    }
-    if (y.ndim == TN_MAX_DIMS) {
-        return tn_op_fail(c, TN_ESHAPE,
-                          "index is %s (the result would have more than %d dimensions)",
-                          tn_shape_text(c->in[1]), TN_MAX_DIMS);
-    }
-    y.size[y.ndim++] = w.size[1];
-    return tn_op_out(c, y, tn_dtype_of(c->in[0]));
-}
-
 static tn_status embedding_forward(const tn_op_call *c) {
     tn_status status = c->kernels->gather_rows(c->ctx, c->y[0], c->x[0], c->x[1]);
     return tn__index_status(c, status, "index", c->x[0]->size[0]);
@@ -49,7 +33,7 @@ const tn_op tn__op_embedding = {
     .name = "embedding",
     .inputs = {"weight", "index"},
     .saves = TN_SAVES_INPUT(1),
-    .shape = embedding_shape,
+    .shapes = "any: entries width, index: ... -> ... width",
     .forward = embedding_forward,
     .backward = embedding_backward,
     .backward_kernel = embedding_backward_kernel,

@@ -12,24 +12,8 @@
 #include "ops/nn/norm.h"
 
 static bool layer_norm_shape(tn_op_call *c) {
-    const tn_norm_args *args = c->args;
-    tn_dims x = tn_shape(c->in[0]);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0) || !tn__eps_fits(c, args->eps)) { return false; }
-    if (x.ndim == 0) { return tn_op_fail(c, TN_ESHAPE, "x is [] (it needs a last dimension)"); }
-    for (int i = 1; i <= 2; i++) {
-        tn_tensor *t = tn__optional(c, i);
-        if (t && (tn_ndim(t) != 1 || tn_size(t, 0) != x.size[x.ndim - 1])) {
-            return tn_op_fail(
-                c, TN_ESHAPE, "x is %s but %s is %s (it needs x's last dimension and no other)",
-                tn_shape_text(c->in[0]), i == 1 ? "weight" : "bias", tn_shape_text(t));
-        }
-    }
-    if (!tn_op_out_like(c, 0)) { return false; }
-    tn_dims rows = tn__dims_leading(x);
-    tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[0]));
-    bool has_mean = !c->record || tn_op_out(c, rows, wide);
-    bool has_rstd = !c->record || (has_mean && tn_op_out(c, rows, wide));
-    return has_mean && has_rstd;
+    return tn__eps_fits(c, ((const tn_norm_args *)c->args)->eps) &&
+           tn_op_shapes(c, "... n, n, n -> ... n, wide: ..., wide: ...");
 }
 
 static tn_status layer_norm_host(const tn_op_call *c) {

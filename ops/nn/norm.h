@@ -29,10 +29,6 @@ static inline void tn__vector_store(const tn_desc *d, int64_t i, double value) {
  * mean NULL is RMS norm: h = x rstd, and no mean(g). */
 void tn__norm_back(const tn_op_back *b, const tn_desc *mean, const tn_desc *rstd);
 
-/* Inputs a and b (…, C), then vectors (C), each of which may be absent: makes y and s = a + b like
- * a, and if backward may follow this many statistics (…). False after raising. */
-bool tn__add_norm_shape(tn_op_call *c, int statistics);
-
 /* Of an operation whose inputs 0 and 1 are summed: the sum's gradient is both inputs', in one
  * tensor. */
 void tn__give_sum(tn_op_grad *g, tn_tensor *ds);

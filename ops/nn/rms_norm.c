@@ -10,18 +10,8 @@
 #include "ops/nn/norm.h"
 
 static bool rms_norm_shape(tn_op_call *c) {
-    const tn_norm_args *args = c->args;
-    tn_dims x = tn_shape(c->in[0]);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0) || !tn__eps_fits(c, args->eps)) { return false; }
-    if (x.ndim == 0) { return tn_op_fail(c, TN_ESHAPE, "x is [] (it needs a last dimension)"); }
-    tn_tensor *w = tn__optional(c, 1);
-    if (w && (tn_ndim(w) != 1 || tn_size(w, 0) != x.size[x.ndim - 1])) {
-        return tn_op_fail(c, TN_ESHAPE,
-                          "x is %s but weight is %s (it needs x's last dimension and no other)",
-                          tn_shape_text(c->in[0]), tn_shape_text(w));
-    }
-    tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[0]));
-    return tn_op_out_like(c, 0) && (!c->record || tn_op_out(c, tn__dims_leading(x), wide));
+    return tn__eps_fits(c, ((const tn_norm_args *)c->args)->eps) &&
+           tn_op_shapes(c, "... n, n -> ... n, wide: ...");
 }
 
 static tn_status rms_norm_host(const tn_op_call *c) {

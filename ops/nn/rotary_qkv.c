@@ -20,18 +20,10 @@ static bool heads_fit(tn_dims q, tn_dims k, tn_dims v) {
 }
 
 static bool rotary_qkv_shape(tn_op_call *c) {
-    if (!tn__rotary_fits(c, POSITIONS)) { return false; }
-    for (int i = K; i <= V; i++) {
-        if (c->in[i]->dtype != c->in[Q]->dtype) {
-            return tn_op_fail(c, TN_EDTYPE, "q is %s but %s is %s (cast one of them)",
-                              tn_dtype_name(c->in[Q]->dtype), c->op->inputs[i],
-                              tn_dtype_name(c->in[i]->dtype));
-        }
-    }
-    if (!heads_fit(tn_shape(c->in[Q]), tn_shape(c->in[K]), tn_shape(c->in[V]))) {
-        return tn_op_fail(
-            c, TN_ESHAPE, "q is %s, k %s and v %s (they may differ only in q's number of heads)",
-            tn_shape_text(c->in[Q]), tn_shape_text(c->in[K]), tn_shape_text(c->in[V]));
+    if (!tn_op_shapes(c, "batch heads positions width, batch groups positions width, "
+                         "batch groups positions width, index: ...") ||
+        !tn__rotary_fits(c, POSITIONS)) {
+        return false;
     }
     return tn__rotary_out(c, Q) && tn__rotary_out(c, K) && tn__rotary_out(c, V);
 }

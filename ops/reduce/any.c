@@ -4,13 +4,6 @@
  */
 #include "ops/reduce/reduce.h"
 
-bool tn__any_shape(tn_op_call *c) {
-    if (c->in[0]->dtype != TN_BOOL) {
-        return tn_op_fail(c, TN_EDTYPE, "x is %s (bool is needed)", tn_dtype_name(c->in[0]->dtype));
-    }
-    return tn_op_out(c, TN_DIMS(), TN_BOOL);
-}
-
 static tn_status any_forward(const tn_op_call *c) {
     tn_desc y = tn__reduce_desc(c, tn__reduce_kept(c->in[0]->dims, ~0u));
     return c->kernels->reduce(c->ctx, TN_ANY, &y, c->x[0]);
@@ -22,7 +15,7 @@ const char tn__any_samples[] =
 const tn_op tn__op_any = {
     .name = "any",
     .inputs = {"x"},
-    .shape = tn__any_shape,
+    .shapes = "bool: ... -> bool:",
     .forward = any_forward,
     .samples = tn__any_samples,
 };

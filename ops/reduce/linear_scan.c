@@ -16,15 +16,8 @@ typedef struct scan_job {
 } scan_job;
 
 static bool linear_scan_shape(tn_op_call *c) {
-    const tn__cumulative_args *args = c->args;
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0) || tn__op_dim(c, args->dim) < 0) {
-        return false;
-    }
-    if (!tn_dims_equal(tn_shape(c->in[0]), tn_shape(c->in[1]))) {
-        return tn_op_fail(c, TN_ESHAPE, "b is %s but a is %s (they must be the same)",
-                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
-    }
-    return tn_op_out_like(c, 0);
+    return tn__op_dim(c, ((const tn__cumulative_args *)c->args)->dim) >= 0 &&
+           tn_op_shapes(c, "..., ... -> ...");
 }
 
 static void scan_piece(const void *user, int64_t first, int64_t end) {

@@ -76,7 +76,6 @@ bool tn__max_shape(tn_op_call *c);
 void tn__max_backward(tn_op_grad *g); /* to the chosen elements: where x equals y */
 void tn__max_samples(tn_op_samples *s);
 
-bool tn__any_shape(tn_op_call *c);
 extern const char tn__any_samples[];
 
 #endif

@@ -90,8 +90,8 @@ struct tn_op {
      *
      *     .shapes = "... in, out in, out -> ... out"
      *
-     * A word is a size, "..." any dimensions, and both are the same wherever they occur. Operands
-     * are floating point and share a dtype, unless one comes first, as in
+     * A word is a size, "..." any dimensions, and both are the same wherever they occur ("3*width"
+     * is only a name). Operands are floating point and share a dtype, unless one comes first, as in
      * "any: rows width, index: ... -> ... width":
      *     any      shared, but not only floating point
      *     float    any floating point
