@@ -182,7 +182,9 @@ static bool read_args(const tn_op *op, const char *at, char *args) {
 /* Reads the sample from `at` on, up to its ';' or the end. */
 static bool read_sample(const tn_op *op, const char **at, const char *holding, const void *args,
                         listed_sample *to) {
-    to->sample = (tn_sample){.text = to->text, .args = args};
+    bool once = strncmp(holding, "once", 4) == 0;
+    to->sample = (tn_sample){.text = to->text, .args = args, .no_second = once};
+    holding += once ? 4 + strspn(holding + 4, " ") : 0;
     while (**at == '[' || **at == '-') {
         int i = to->sample.inputs++;
         if (i == TN_OP_INPUTS) { return false; }
@@ -194,9 +196,11 @@ static bool read_sample(const tn_op *op, const char **at, const char *holding, c
     snprintf(to->text, sizeof to->text, "%.*s", length, *at);
     *at += length;
     if (args || op->args_size == 0) { return true; }
+    if (op->args_size > sizeof to->args) { return false; }
     memset(to->args, 0, sizeof to->args);
+    if (op->sample_args) { memcpy(to->args, op->sample_args, op->args_size); }
     to->sample.args = to->args;
-    return op->args_size <= sizeof to->args && read_args(op, to->text, to->args);
+    return read_args(op, to->text, to->args);
 }
 
 void tn_sample_list(tn_op_samples *s, const tn_op *op, const char *text, const void *args) {

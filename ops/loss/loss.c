@@ -3,6 +3,9 @@
 
 #include "ops/dims.h"
 
+const char *const tn__reduction_names[] = {"sum", "mean", "max",     "min",  "sum_squares",
+                                           "any", "all",  "product", "none", NULL};
+
 bool tn__loss_reduction(const tn_op_call *c, tn_reduction how) {
     return how == TN_MEAN || how == TN_SUM || how == TN_NONE ||
            tn_op_fail(c, TN_EVALUE, "reduction is %d (TN_MEAN, TN_SUM or TN_NONE)", (int)how);

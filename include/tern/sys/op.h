@@ -179,8 +179,12 @@ struct tn_op {
      *     "{-1:1, bool} [3] [3]; [2] [2]"             what the inputs of all that follow hold
      *
      * They hold uniform numbers from -3 to 3 at first; in braces, for each input (the last also for
-     * others): "-1:1", "distinct -1:1" (no two alike), "bool", "byte". */
+     * others): "-1:1", "distinct -1:1" (no two alike), "bool", "byte". "{once …}": these have no
+     * second derivative there. */
     const char *samples;
+
+    /* The arguments that a text does not name; NULL: 0. */
+    const void *sample_args;
 
     /* Adds what a text cannot say: after those of the text. */
     void (*add_samples)(tn_op_samples *s);
