@@ -180,10 +180,9 @@ static bool read_args(const tn_op *op, const char *at, char *args) {
 }
 
 /* Reads the sample from `at` on, up to its ';' or the end. */
-static bool read_sample(const tn_op *op, const char **at, const char *holding, const void *args,
-                        listed_sample *to) {
+static bool read_sample(const tn_op *op, const char **at, const char *holding, listed_sample *to) {
     bool once = strncmp(holding, "once", 4) == 0;
-    to->sample = (tn_sample){.text = to->text, .args = args, .no_second = once};
+    to->sample = (tn_sample){.text = to->text, .no_second = once};
     holding += once ? 4 + strspn(holding + 4, " ") : 0;
     while (**at == '[' || **at == '-') {
         int i = to->sample.inputs++;
@@ -195,7 +194,7 @@ static bool read_sample(const tn_op *op, const char **at, const char *holding, c
     int length = (int)strcspn(*at, ";");
     snprintf(to->text, sizeof to->text, "%.*s", length, *at);
     *at += length;
-    if (args || op->args_size == 0) { return true; }
+    if (op->args_size == 0) { return true; }
     if (op->args_size > sizeof to->args) { return false; }
     memset(to->args, 0, sizeof to->args);
     if (op->sample_args) { memcpy(to->args, op->sample_args, op->args_size); }
@@ -203,10 +202,9 @@ static bool read_sample(const tn_op *op, const char **at, const char *holding, c
     return read_args(op, to->text, to->args);
 }
 
-void tn_sample_list(tn_op_samples *s, const tn_op *op, const char *text, const void *args) {
-    if (!op || !text) { return; }
+static void list_text(const tn_op *op, tn_op_samples *s) {
     const char *holding = "-3:3";
-    for (const char *at = text; *at; at += strspn(at, "; ")) {
+    for (const char *at = op->samples; *at; at += strspn(at, "; ")) {
         if (*at == '{') {
             holding = at + 1;
             at += strcspn(at, "}");
@@ -215,7 +213,7 @@ void tn_sample_list(tn_op_samples *s, const tn_op *op, const char *text, const v
         listed_sample listed;
         const char *from = at;
         tn__plain_numbers numbers = tn__plain_numbers_begin();
-        bool read = read_sample(op, &at, holding, args, &listed);
+        bool read = read_sample(op, &at, holding, &listed);
         tn__plain_numbers_end(numbers);
         if (!read) {
             tn__raise(TN_EVALUE, op->name, "its samples cannot be read from here on: %.60s", from);
@@ -226,7 +224,6 @@ void tn_sample_list(tn_op_samples *s, const tn_op *op, const char *text, const v
 }
 
 void tn_op_list_samples(const tn_op *op, tn_op_samples *s) {
-    if (!op) { return; }
-    tn_sample_list(s, op, op->samples, NULL);
-    if (op->add_samples) { op->add_samples(s); }
+    if (op && op->samples) { list_text(op, s); }
+    if (op && op->add_samples) { op->add_samples(s); }
 }

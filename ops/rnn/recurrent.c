@@ -6,7 +6,6 @@
 #include "ops/linalg/linear.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 

@@ -8,7 +8,6 @@
  */
 #include "ops/sort/sort.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { FEW = 32, DIGITS = 8, RADIX = 256, AT_ONCE = 1 << 18 };

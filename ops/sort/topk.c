@@ -8,8 +8,6 @@
  */
 #include "ops/sort/sort.h"
 
-#include <math.h>
-
 static bool comes_before(tn__sort_item a, tn__sort_item b) {
     return a.key < b.key || (a.key == b.key && a.index < b.index);
 }

@@ -69,26 +69,26 @@ static void write_sample(tn_op_samples *s, const tn_sample *sample) {
         bool keepdim;
     } *args = sample->args;
     if (args) { to += sprintf(to, "dim %d%s", args->dim, args->keepdim ? " kept" : ""); }
-    s->user = to + sprintf(to, "(%s)\n", sample->text);
+    s->user = to + sprintf(to, "(%s)%s\n", sample->text, sample->no_second ? " once" : "");
 }
 
 PLAIN_TEST(samples_as_text) {
     char written[400] = "";
     tn_op_samples s = {.add = write_sample, .user = written};
-    const tn_op *op = tn_op_named("argmax");
-    tn_sample_list(&s, op,
-                   "[2, 3] dim=-1, keepdim=True; {0.5:2, distinct -1:1, bool} [] [4] - [1]; "
-                   "[3]<7 [2]=(-1.5, inf) dim=1; {byte} [0]",
-                   NULL);
+    tn_op op = *tn_op_named("argmax");
+    op.samples = "[2, 3] dim=-1, keepdim=True; {0.5:2, distinct -1:1, bool} [] [4] - [1]; "
+                 "[3]<7 [2]=(-1.5, inf) dim=1; {once byte} [0]";
+    tn_op_list_samples(&op, &s);
     assert_string_equal(written, "r2 -3 3 dim -1 kept(dim=-1, keepdim=True)\n"
                                  "r0 0.5 2 d1 -1 1 -0 b1 0 2 dim 0()\n"
                                  "i1 0 7 v1 -1.5 inf dim 1(dim=1)\n"
-                                 "y1 -127 128 dim 0()\n");
+                                 "y1 -127 128 dim 0() once\n");
     static const char *const wrong[] = {
         "[2] dims=1",          "[2] dim=",    "[2] dim=one",  "[2]=(1)", "[2", "[x]",
         "[1,1,1,1,1,1,1,1,1]", "------- - -", "[2] keepdim=2"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        tn_sample_list(&s, op, wrong[i], NULL);
+        op.samples = wrong[i];
+        tn_op_list_samples(&op, &s);
         assert_error(TN_EVALUE, "argmax: its samples cannot be read from here on: ");
     }
 }

@@ -357,10 +357,6 @@ static inline tn_spec tn_spec_values(tn_dims dims, const double *values) {
 }
 TN_API void tn_sample_add(tn_op_samples *s, const tn_sample *sample);
 
-/* Adds the samples of a text like tn_op.samples. args NULL: as the text says; else these, and the
- * keywords are only for PyTorch. */
-TN_API void tn_sample_list(tn_op_samples *s, const tn_op *op, const char *text, const void *args);
-
 /* Samples for most operations: vectors, matrices, a 0-d, an empty and a size-1 tensor, values in
  * [low, high]. */
 TN_API void tn_sample_unary(tn_op_samples *s, double low, double high);
