@@ -250,10 +250,10 @@ TEST(inputs_that_are_named) {
 
 /* "[2, 3] f32 [] f64": the outputs that the rule makes for these inputs; "": an error is pending.
  */
-static const char *outputs_of(const char *shapes, tn_tensor *const *in, int n) {
+static const char *outputs_of(const char *shapes, tn_tensor *const *in, int n, bool record) {
     static char text[200];
     static const tn_op op = {.name = "own", .inputs = {"a", "b", "c"}, .optional = 1u << 1};
-    tn_op_call c = {.op = &op, .inputs = n, .in = in, .record = true};
+    tn_op_call c = {.op = &op, .inputs = n, .in = in, .record = record};
     size_t at = 0;
     text[0] = 0;
     if (!tn_op_shapes(&c, shapes)) { return ""; }
@@ -306,13 +306,14 @@ TEST(shapes_as_text) {
         for (int j = 0; j < n; j++) {
             in[j] = of_letter[(unsigned char)all[k].in[j]];
         }
-        const char *got = outputs_of(all[k].shapes, in, n);
+        const char *got = outputs_of(all[k].shapes, in, n, true);
         if (strcmp(got, all[k].outputs) != 0 || !strstr(tn_error_message(), all[k].error) ||
             (tn_error() != TN_OK) != (all[k].error[0] != 0)) {
             fail_msg("%s of %s: %s %s", all[k].shapes, all[k].in, got, tn_error_message());
         }
         tn_error_clear();
     }
+    assert_string_equal(outputs_of("n -> n, wide: n", &of_letter['x'], 1, false), "[3] f32");
 }
 
 TEST(what_is_saved_and_not_there) {
