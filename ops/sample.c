@@ -6,6 +6,7 @@
 #include "tensor/fields.h"
 #include "text/plain_numbers.h"
 
+#include <ctype.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,7 +108,7 @@ static bool read_dims(const char **at, tn_dims *dims) {
 
 /* Reads what an input holds: "-1:1", "distinct -1:1", "bool" …, and goes past its comma: the last
  * is for all that follow. */
-static tn_spec read_holding(const char **at) {
+static bool read_holding(const char **at, tn_spec *spec) {
     static const struct {
         const char *word;
         tn_spec spec;
@@ -116,12 +117,12 @@ static tn_spec read_holding(const char **at) {
         {"bool", {.kind = TN_SPEC_BOOL, .low = 0.0, .high = 2.0}},
         {"byte", {.kind = TN_SPEC_BYTE, .low = -127.0, .high = 128.0}},
     };
-    tn_spec spec = {.kind = TN_SPEC_REAL};
     const char *p = *at;
+    *spec = (tn_spec){.kind = TN_SPEC_REAL};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         size_t length = strlen(kinds[i].word);
         if (strncmp(p, kinds[i].word, length) == 0) {
-            spec = kinds[i].spec;
+            *spec = kinds[i].spec;
             p += length;
             break;
         }
@@ -129,11 +130,12 @@ static tn_spec read_holding(const char **at) {
     char *end;
     double low = strtod(p, &end);
     if (*end == ':') {
-        spec.low = low;
-        spec.high = strtod(end + 1, &end);
+        spec->low = low;
+        spec->high = strtod(end + 1, &end);
     }
+    bool whole = *end == 0 || *end == ',' || *end == '}';
     if (*end == ',') { *at = end + 1 + strspn(end + 1, " "); }
-    return spec;
+    return whole;
 }
 
 /* Reads an input: "-", or "[3, 4]" and perhaps "<5" or "=(1, 2)". */
@@ -154,26 +156,32 @@ static bool read_input(const char **at, tn_spec *spec, double *values) {
     return true;
 }
 
+static const tn_field *find_arg(const tn_op *op, const char *name, size_t length) {
+    for (int i = 0; i < TN_OP_FIELDS && op->fields[i].name; i++) {
+        const char *known = op->fields[i].name;
+        if (strlen(known) == length && memcmp(known, name, length) == 0) { return &op->fields[i]; }
+    }
+    return NULL;
+}
+
+/* Reads "1", "True", "'mean'" or "[1, 2]" into the member of args. */
+static bool read_arg(const tn_field *f, const char **at, char *args) {
+    if (f->kind == TN_FIELD_DIMS) { return read_dims(at, (tn_dims *)(args + f->offset)); }
+    char word[40];
+    int quote = **at == '\'', length = (int)strcspn(*at, ",");
+    snprintf(word, sizeof word, "%.*s", length - 2 * quote, *at + quote);
+    if (f->kind == TN_FIELD_BOOL) { word[0] = (char)tolower(word[0]); }
+    *at += length;
+    return tn__field_read(f, args, word);
+}
+
 /* Reads "dim=1, keepdim=True" into args. */
 static bool read_args(const tn_op *op, const char *at, char *args) {
     while (*at) {
-        int name = (int)strcspn(at, "="), i = 0;
-        while (i < TN_OP_FIELDS && op->fields[i].name &&
-               (strncmp(op->fields[i].name, at, (size_t)name) != 0 || op->fields[i].name[name])) {
-            i++;
-        }
-        if (i == TN_OP_FIELDS || !op->fields[i].name || !at[name]) { return false; }
-        at += name + 1;
-        if (op->fields[i].kind == TN_FIELD_DIMS) {
-            if (!read_dims(&at, (tn_dims *)(args + op->fields[i].offset))) { return false; }
-        } else {
-            char word[40];
-            int quote = *at == '\'', length = (int)strcspn(at, ",");
-            snprintf(word, sizeof word, "%.*s", length - 2 * quote, at + quote);
-            if (strcmp(word, "True") == 0 || strcmp(word, "False") == 0) { word[0] |= 0x20; }
-            if (!tn__field_read(&op->fields[i], args, word)) { return false; }
-            at += length;
-        }
+        size_t length = strcspn(at, "=");
+        const tn_field *f = find_arg(op, at, length);
+        at += length + (at[length] == '=');
+        if (!f || !read_arg(f, &at, args)) { return false; }
         at += strspn(at, ", ");
     }
     return true;
@@ -187,15 +195,15 @@ static bool read_sample(const tn_op *op, const char **at, const char *holding, l
     while (**at == '[' || **at == '-') {
         int i = to->sample.inputs++;
         if (i == TN_OP_INPUTS) { return false; }
-        to->sample.in[i] = read_holding(&holding);
-        if (!read_input(at, &to->sample.in[i], to->values[i])) { return false; }
+        tn_spec *spec = &to->sample.in[i];
+        if (!read_holding(&holding, spec) || !read_input(at, spec, to->values[i])) { return false; }
         *at += strspn(*at, " ");
     }
     int length = (int)strcspn(*at, ";");
     snprintf(to->text, sizeof to->text, "%.*s", length, *at);
     *at += length;
-    if (op->args_size == 0) { return true; }
-    if (op->args_size > sizeof to->args) { return false; }
+    if (op->args_size == 0) { return length == 0; }
+    if (op->args_size > sizeof to->args || length >= (int)sizeof to->text) { return false; }
     memset(to->args, 0, sizeof to->args);
     if (op->sample_args) { memcpy(to->args, op->sample_args, op->args_size); }
     to->sample.args = to->args;

@@ -86,9 +86,16 @@ PLAIN_TEST(samples_as_text) {
                                  "r0 0.5 2 d1 -1 1 -0 b1 0 2 dim 7()\n"
                                  "i1 0 7 v1 -1.5 inf dim 1(dim=1)\n"
                                  "y1 -127 128 dim 7() once\n");
-    static const char *const wrong[] = {
-        "[2] dims=1",          "[2] dim=",    "[2] dim=one",  "[2]=(1)", "[2", "[x]",
-        "[1,1,1,1,1,1,1,1,1]", "------- - -", "[2] keepdim=2"};
+    static const char *const wrong[] = {"[2] dims=1",
+                                        "[2] dim=",
+                                        "[2] dim=one",
+                                        "[2]=(1)",
+                                        "[2",
+                                        "[x]",
+                                        "[1,1,1,1,1,1,1,1,1]",
+                                        "------- - -",
+                                        "[2] keepdim=2",
+                                        "{distict 0:1} [2] dim=0"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         op.samples = wrong[i];
         tn_op_list_samples(&op, &s);
