@@ -45,11 +45,15 @@ static bool is_word(shape_word word, const char *text) {
 }
 
 static bool is_rest(shape_word word) {
-    return word.text[0] == '.';
+    return word.length == 3 && memcmp(word.text, "...", 3) == 0;
 }
 
 static bool is_in_word(char c) {
-    return c > ' ' && c != ',' && c != '-' && c != ':';
+    return (unsigned char)c > ' ' && c != ',' && c != '-' && c != ':';
+}
+
+static bool ends_term(char c) {
+    return c == 0 || c == ',' || c == '-';
 }
 
 /* Reads an operand's text up to its comma, "->" or the end. */
@@ -58,7 +62,7 @@ static void read_term(shape_rule *r, shape_term *t) {
     t->dtype = (shape_word){"", 0};
     t->words = 0;
     t->has_rest = false;
-    while (*r->at && *r->at != ',' && *r->at != '-') {
+    while (!ends_term(*r->at)) {
         shape_word word = {r->at, 0};
         while (is_in_word(*r->at)) {
             r->at++;
@@ -70,7 +74,7 @@ static void read_term(shape_rule *r, shape_term *t) {
             t->word[t->words++] = word;
             t->has_rest |= is_rest(word);
         }
-        r->at += *r->at == ' ' || *r->at == ':';
+        r->at += !ends_term(*r->at);
     }
 }
 
@@ -137,7 +141,7 @@ typedef struct term_text {
 static term_text text_of_term(const char *term) {
     term_text to = {"["};
     size_t n = 1, size = sizeof to.text - 2;
-    while (*term && *term != ',' && *term != '-') {
+    while (!ends_term(*term)) {
         const char *word = term;
         while (is_in_word(*term)) {
             term++;
@@ -146,7 +150,7 @@ static term_text text_of_term(const char *term) {
             n += (size_t)snprintf(to.text + n, size - n, "%s%.*s", n > 1 ? ", " : "",
                                   (int)(term - word), word);
         }
-        term += *term == ' ' || *term == ':';
+        term += !ends_term(*term);
     }
     strcat(to.text, "]");
     return to;
@@ -257,6 +261,7 @@ static bool make_output(shape_rule *r, const shape_term *t) {
 bool tn_op_shapes(tn_op_call *c, const char *text) {
     shape_rule r;
     shape_term t;
+    if (!text) { return tn_op_fail(c, TN_EVALUE, "its shape rule is NULL"); }
     r.c = c;
     r.at = text;
     r.sizes = 0;

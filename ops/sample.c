@@ -232,6 +232,11 @@ static void list_text(const tn_op *op, tn_op_samples *s) {
 }
 
 void tn_op_list_samples(const tn_op *op, tn_op_samples *s) {
-    if (op && op->samples) { list_text(op, s); }
-    if (op && op->add_samples) { op->add_samples(s); }
+    if (!op || !s) {
+        tn__raise(TN_EVALUE, "op_list_samples", "%s is NULL",
+                  op ? "the receiver" : "the operation");
+        return;
+    }
+    if (op->samples) { list_text(op, s); }
+    if (op->add_samples) { op->add_samples(s); }
 }
