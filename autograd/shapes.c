@@ -34,7 +34,8 @@ typedef struct shape_rule {
     const char *at;
     known_size size[TN_OP_INPUTS * TN_MAX_DIMS];
     int sizes;
-    tn_dims rest;
+    const int64_t *rest; /* the dimensions of "..." */
+    int rest_ndim;
     const char *rest_term;
     int rest_input;  /* the first that has "...", whose text that is; -1: none */
     int dtype_input; /* the first of those that share a dtype; -1: none */
@@ -189,23 +190,27 @@ static bool check_size(shape_rule *r, int i, const char *term, shape_word name, 
     return refuse_inputs(r->c, known->input, known->term, i, term, reason);
 }
 
-static bool check_rest(shape_rule *r, int i, const char *term, tn_dims rest) {
+static bool check_rest(shape_rule *r, int i, const char *term, const int64_t *rest, int ndim) {
     if (r->rest_input < 0) {
         r->rest_input = i;
         r->rest_term = term;
         r->rest = rest;
+        r->rest_ndim = ndim;
+        return true;
+    }
+    if (ndim == r->rest_ndim && memcmp(rest, r->rest, (size_t)ndim * sizeof *rest) == 0) {
         return true;
     }
     char reason[128];
-    if (tn_dims_equal(rest, r->rest)) { return true; }
-    snprintf(reason, sizeof reason, "... is %s and %s", tn__dims_text(r->rest),
-             tn__dims_text(rest));
+    snprintf(reason, sizeof reason, "... is %s and %s",
+             tn__dims_text(tn_dims_from(r->rest_ndim, r->rest)),
+             tn__dims_text(tn_dims_from(ndim, rest)));
     return refuse_inputs(r->c, r->rest_input, r->rest_term, i, term, reason);
 }
 
 static bool check_input(shape_rule *r, int i, const shape_term *t) {
-    tn_dims dims = r->c->in[i]->dims;
-    int rest = dims.ndim - (t->words - t->has_rest), at = 0;
+    const tn_dims *dims = &r->c->in[i]->dims;
+    int rest = dims->ndim - (t->words - t->has_rest), at = 0;
     if (!check_dtype(r, i, t->dtype)) { return false; }
     if (rest < 0 || (rest > 0 && !t->has_rest)) {
         return tn_op_fail(r->c, TN_ESHAPE, "%s is %s (it must be %s)",
@@ -213,9 +218,8 @@ static bool check_input(shape_rule *r, int i, const shape_term *t) {
                           text_of_term(t->text).text);
     }
     for (int k = 0; k < t->words; k++) {
-        bool fits = is_rest(t->word[k])
-                        ? check_rest(r, i, t->text, tn_dims_from(rest, dims.size + at))
-                        : check_size(r, i, t->text, t->word[k], dims.size[at]);
+        bool fits = is_rest(t->word[k]) ? check_rest(r, i, t->text, dims->size + at, rest)
+                                        : check_size(r, i, t->text, t->word[k], dims->size[at]);
         if (!fits) { return false; }
         at += is_rest(t->word[k]) ? rest : 1;
     }
@@ -245,7 +249,7 @@ static bool make_output(shape_rule *r, const shape_term *t) {
             return tn_op_fail(r->c, TN_EVALUE, "no input has the size '%.*s' of its result",
                               t->word[k].length, t->word[k].text);
         }
-        if (!add_sizes(r, &dims, known ? &known->size : r->rest.size, known ? 1 : r->rest.ndim)) {
+        if (!add_sizes(r, &dims, known ? &known->size : r->rest, known ? 1 : r->rest_ndim)) {
             return false;
         }
     }
