@@ -305,7 +305,7 @@ static bool call_run(tn_op_call *c, bool *taken) {
     c->ctx = tn_context_of(device);
     c->record = wants_grad(c);
     int results = tn_op_results(c->op);
-    if (!c->op->shape(c)) { return false; }
+    if (!(c->op->shape ? c->op->shape(c) : tn_op_shapes(c, c->op->shapes))) { return false; }
     if (c->outputs < results) {
         return tn_op_fail(c, TN_EVALUE, "the shape rule makes %d of %d results", c->outputs,
                           results);
@@ -316,8 +316,9 @@ static bool call_run(tn_op_call *c, bool *taken) {
 /* Whether a descriptor and the call's arguments are complete. */
 static inline bool is_callable(const tn_op *op, const void *args, tn_tensor *const *in, int n,
                                tn_tensor **results) {
-    return op && op->shape && op->name && (args || (!op->args_size && !op->args_finish)) &&
-           n >= 0 && (n == 0 || in) && results && op->results >= 0 && op->results <= TN_OP_OUTPUTS;
+    return op && (op->shape || op->shapes) && op->name &&
+           (args || (!op->args_size && !op->args_finish)) && n >= 0 && (n == 0 || in) && results &&
+           op->results >= 0 && op->results <= TN_OP_OUTPUTS;
 }
 
 /* Raises what is missing. */
@@ -325,7 +326,7 @@ __attribute__((cold)) static void refuse_call(const tn_op *op, const void *args,
                                               tn_tensor *const *in, int n, tn_tensor **results) {
     const char *name = op && op->name ? op->name : "apply";
     int count = op ? tn_op_results(op) : 1;
-    if (!op || !op->name || !op->shape) {
+    if (!op || !op->name || !(op->shape || op->shapes)) {
         tn__raise(TN_EVALUE, name, "%s is NULL (an operation needs a name and a shape rule)",
                   !op         ? "the operation"
                   : !op->name ? "its name"

@@ -20,11 +20,6 @@ typedef struct snake_args {
     double a;
 } snake_args;
 
-/* One output with the input's shape and dtype. */
-static bool snake_shape(tn_op_call *c) {
-    return tn_op_float(c, 0) && tn_op_out_like(c, 0);
-}
-
 /* The input may have any strides: the copy kernel copies it into the output in row-major order, for
  * the loop. */
 static tn_status snake_forward(const tn_op_call *c) {
@@ -57,27 +52,16 @@ static void snake_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(g->dout[0], slope));
 }
 
-static void snake_samples(tn_op_samples *s) {
-    static const snake_args slow = {0.5}, fast = {3.0};
-    tn_sample a = {.text = "a=0.5",
-                   .args = &slow,
-                   .inputs = 1,
-                   .in = {tn_spec_real(TN_DIMS(3, 4), -3.0, 3.0)}};
-    tn_sample b = {
-        .text = "a=3.0", .args = &fast, .inputs = 1, .in = {tn_spec_real(TN_DIMS(50), -3.0, 3.0)}};
-    tn_sample_add(s, &a);
-    tn_sample_add(s, &b);
-}
-
 static const tn_op snake_op = {
     .name = "snake",
     .inputs = {"x"},
     .args_size = sizeof(snake_args),
     .saves = TN_SAVES_INPUT(0),
-    .shape = snake_shape,
+    .fields = {TN_FIELD(snake_args, a)},
+    .shapes = "... -> ...", /* one output with the input's shape and dtype */
     .forward = snake_forward,
     .backward = snake_backward,
-    .samples = snake_samples,
+    .samples = "[3, 4] a=0.5; [50] a=3.0",
 };
 
 static tn_tensor *apply_snake(tn_tensor *x, double a) {

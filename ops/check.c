@@ -594,16 +594,9 @@ static void name_sample(const checker *c, const tn_sample *sample, const char *w
     char shapes[256] = "";
     for (int i = 0; i < sample->inputs; i++) {
         size_t at = strlen(shapes);
+        bool absent = sample->in[i].kind == TN_SPEC_ABSENT;
         snprintf(shapes + at, sizeof shapes - at, "%s%s", i ? " " : "",
-                 sample->in[i].kind == TN_SPEC_ABSENT ? "absent" : "[");
-        for (int d = 0; sample->in[i].kind != TN_SPEC_ABSENT && d < sample->in[i].dims.ndim; d++) {
-            at = strlen(shapes);
-            snprintf(shapes + at, sizeof shapes - at, "%s%lld", d ? ", " : "",
-                     (long long)sample->in[i].dims.size[d]);
-        }
-        at = strlen(shapes);
-        snprintf(shapes + at, sizeof shapes - at, "%s",
-                 sample->in[i].kind == TN_SPEC_ABSENT ? "" : "]");
+                 absent ? "-" : tn__dims_text(sample->in[i].dims));
     }
     tn__raise(record.status, c->op->name, "sample %d (%s; %s), %s: %s", c->samples, shapes,
               sample->text ? sample->text : "", where, record.message);
@@ -657,19 +650,19 @@ static void check_sample(tn_op_samples *s, const tn_sample *sample) {
 
 tn_status tn_op_check(const tn_op *op) {
     if (tn_error() != TN_OK) { return tn_error(); }
-    if (!op || !op->name || !op->shape || !op->samples) {
+    if (!op || !op->name || !(op->shape || op->shapes) || !(op->samples || op->add_samples)) {
         return tn__raise(TN_EVALUE, op && op->name ? op->name : "op_check",
                          "%s is NULL (to be checked, an operation needs a name, a shape rule and "
                          "samples)",
-                         !op          ? "the operation"
-                         : !op->name  ? "its name"
-                         : !op->shape ? "its shape"
-                                      : "samples");
+                         !op                          ? "the operation"
+                         : !op->name                  ? "its name"
+                         : !(op->shape || op->shapes) ? "its shape"
+                                                      : "samples");
     }
     checker c = {.sampler = {.add = check_sample}, .op = op};
     tn_error_record record;
     tn__quiet(1);
-    op->samples(&c.sampler);
+    tn_op_list_samples(op, &c.sampler);
     bool failed = tn_error_take(&record);
     tn__quiet(-1);
     if (failed) { tn_error_give(&record); }

@@ -119,8 +119,7 @@ bool tn__fits(double value, tn_dtype dtype);
  * For floats they stay. */
 void tn__clamp_bounds(tn_dtype dtype, double *low, double *high);
 
-/* ---- Samples ---------------------------------------------------------------------------------- *
- * Texts, arguments and values passed to these must be static: the suite may keep them. */
+/* ---- Samples --------------------------------------------------------------------------------- */
 
 /* One input with these values, as a vector. `second`: whether second derivatives exist there. */
 void tn__sample_values(tn_op_samples *s, const double *values, int n, bool second);

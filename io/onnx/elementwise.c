@@ -183,7 +183,7 @@ static void put_where(tn__onnx *g, const tn_op_call *c, const char *type) {
 
 static void put_masked_fill(tn__onnx *g, const tn_op_call *c, const char *type) {
     int x = tn__onnx_in(g, c, 0), mask = tn__onnx_in(g, c, 1);
-    int value = tn__onnx_number(g, tn__arg_real(c, "k"), dtype_of(c));
+    int value = tn__onnx_number(g, tn__arg_real(c, "value"), dtype_of(c));
     tn__onnx_give(g, c, 0, TN__NODE(g, type, mask, value, x));
 }
 

@@ -67,7 +67,7 @@ static void put_batch_norm(tn__onnx *g, const tn_op_call *c, const char *type) {
 }
 
 static void put_mse(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn_reduction how = (tn_reduction)tn__arg_whole(c, "how");
+    tn_reduction how = (tn_reduction)tn__arg_whole(c, "reduction");
     int away = TN__NODE(g, "Sub", tn__onnx_in(g, c, 0), tn__onnx_in(g, c, 1));
     int y = TN__NODE(g, type, away, away);
     if (how != TN_NONE) {

@@ -31,8 +31,8 @@ static void put_reduce(tn__onnx *g, const tn_op_call *c, const char *type) {
 
 /* sum((x - mean)^2) / (n - correction) */
 static void put_var(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int x = tn__onnx_in(g, c, 0), axes = axes_of(g, c, "over.dims");
-    bool keep = tn__arg_whole(c, "over.keepdim") != 0;
+    int x = tn__onnx_in(g, c, 0), axes = axes_of(g, c, "dim");
+    bool keep = tn__arg_whole(c, "keepdim") != 0;
     int mean = reduce_node(g, "ReduceMean", x, axes, true), away = TN__NODE(g, "Sub", x, mean);
     int sum = reduce_node(g, type, TN__NODE(g, "Mul", away, away), axes, keep);
     double of_each =

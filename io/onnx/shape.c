@@ -30,7 +30,7 @@ static void put_expand(tn__onnx *g, const tn_op_call *c, const char *type) {
 }
 
 static void put_permute(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn_dims order = tn__arg_dims(c, "order");
+    tn_dims order = tn__arg_dims(c, "dims");
     for (int i = 0; i < order.ndim; i++) {
         order.size[i] += order.size[i] < 0 ? order.ndim : 0;
     }
@@ -81,7 +81,7 @@ static void put_cat(tn__onnx *g, const tn_op_call *c, const char *type) {
 
 /* From (before, after) with the last dimension first to all begins and then all ends. */
 static void put_pad(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn_dims pads = tn__arg_dims(c, "pads");
+    tn_dims pads = tn__arg_dims(c, "pad");
     int ndim = tn_ndim(c->in[0]);
     int64_t all[2 * TN_MAX_DIMS] = {0};
     for (int i = 0; i < pads.ndim; i++) {

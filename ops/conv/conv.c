@@ -131,7 +131,7 @@ const tn_op tn__op_conv = {
     .backward_kernel = conv_backward_kernel,
     .flags = TN_OP_WIDE,
     .widens = 1u << W | 1u << B,
-    .samples = conv_samples,
+    .add_samples = conv_samples,
     .work = conv_work,
 };
 

@@ -132,7 +132,7 @@ const tn_op tn__op_conv_transpose = {
     .backward = conv_transpose_backward,
     .backward_kernel = conv_transpose_backward_kernel,
     .flags = TN_OP_WIDE,
-    .samples = conv_transpose_samples,
+    .add_samples = conv_transpose_samples,
     .work = conv_transpose_work,
 };
 

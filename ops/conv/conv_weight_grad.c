@@ -77,7 +77,7 @@ const tn_op tn__op_conv_weight_grad = {
     .forward = conv_weight_grad_forward,
     .backward = conv_weight_grad_backward,
     .flags = TN_OP_WIDE,
-    .samples = conv_weight_grad_samples,
+    .add_samples = conv_weight_grad_samples,
     .work = conv_weight_grad_work,
 };
 

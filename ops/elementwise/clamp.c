@@ -68,7 +68,7 @@ const tn_op tn__op_clamp = {
     .shape = clamp_shape,
     .forward = clamp_forward,
     .backward = clamp_backward,
-    .samples = clamp_samples,
+    .add_samples = clamp_samples,
 };
 
 tn_tensor *tn_clamp(tn_tensor *x, double low, double high) {

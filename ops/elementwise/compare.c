@@ -18,7 +18,7 @@
                                 .inputs = {"a", "b"},              \
                                 .shape = tn__shape_compare,        \
                                 .forward = op_##_forward,          \
-                                .samples = op_##_samples};         \
+                                .add_samples = op_##_samples};     \
     tn_tensor *tn_##op_(tn_tensor *a, tn_tensor *b) {              \
         return tn_apply2(&tn__op_##op_, NULL, a, b);               \
     }                                                              \

@@ -57,7 +57,7 @@ const tn_op tn__op_elu = {
     .backward = elu_backward,
     .backward_kernel = elu_backward_kernel,
     .flags = TN_OP_WIDE,
-    .samples = elu_samples,
+    .add_samples = elu_samples,
 };
 
 tn_tensor *tn_elu(tn_tensor *x, double alpha) {

@@ -42,7 +42,7 @@ const tn_op tn__op_fmod = {
     .forward = fmod_forward,
     .backward = fmod_backward,
     .flags = TN_OP_WIDE,
-    .samples = tn__fmod_samples,
+    .add_samples = tn__fmod_samples,
 };
 
 tn_tensor *tn_fmod(tn_tensor *a, tn_tensor *b) {

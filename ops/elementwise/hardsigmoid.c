@@ -21,7 +21,7 @@ const tn_op tn__op_hardsigmoid = {
     .shape = tn__shape_float,
     .compose = hardsigmoid_compose,
     .flags = TN_OP_WIDE,
-    .samples = hardsigmoid_samples,
+    .add_samples = hardsigmoid_samples,
 };
 
 tn_tensor *tn_hardsigmoid(tn_tensor *x) {

@@ -53,7 +53,7 @@ const tn_op tn__op_hardtanh = {
     .forward = hardtanh_forward,
     .backward = hardtanh_backward,
     .backward_kernel = hardtanh_backward_kernel,
-    .samples = hardtanh_samples,
+    .add_samples = hardtanh_samples,
 };
 
 tn_tensor *tn_hardtanh(tn_tensor *x, double low, double high) {

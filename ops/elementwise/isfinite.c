@@ -25,26 +25,17 @@ tn_status tn__compare_infinity(const tn_op_call *c, tn_compare f) {
     return status;
 }
 
-static bool isfinite_shape(tn_op_call *c) {
-    return tn_op_out(c, c->in[0]->dims, TN_BOOL);
-}
-
 static tn_status isfinite_forward(const tn_op_call *c) {
     return tn__compare_infinity(c, TN_LT);
-}
-
-static void isfinite_samples(tn_op_samples *s) {
-    static const double places[] = {0.0, NAN, INFINITY, -INFINITY, 1.0, 1e300, -0.0};
-    tn_sample_unary(s, -3.0, 3.0);
-    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), false);
 }
 
 const tn_op tn__op_isfinite = {
     .name = "isfinite",
     .inputs = {"x"},
-    .shape = isfinite_shape,
+    .shapes = "any: ... -> bool: ...",
     .forward = isfinite_forward,
-    .samples = isfinite_samples,
+    .samples = "[7]; [3, 4]; [2, 3, 4]; []; [0]; [2, 0, 3]; [1]; [1, 1]; [5, 67]; "
+               "{once} [7]=(0, nan, inf, -inf, 1, 1e+300, -0)",
 };
 
 tn_tensor *tn_isfinite(tn_tensor *x) {

@@ -4,28 +4,17 @@
  */
 #include "ops/op.h"
 
-#include <math.h>
-
-static bool isinf_shape(tn_op_call *c) {
-    return tn_op_out(c, c->in[0]->dims, TN_BOOL);
-}
-
 static tn_status isinf_forward(const tn_op_call *c) {
     return tn__compare_infinity(c, TN_EQ);
-}
-
-static void isinf_samples(tn_op_samples *s) {
-    static const double places[] = {0.0, NAN, INFINITY, -INFINITY, 1.0, -NAN, -0.0};
-    tn_sample_unary(s, -3.0, 3.0);
-    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), false);
 }
 
 const tn_op tn__op_isinf = {
     .name = "isinf",
     .inputs = {"x"},
-    .shape = isinf_shape,
+    .shapes = "any: ... -> bool: ...",
     .forward = isinf_forward,
-    .samples = isinf_samples,
+    .samples = "[7]; [3, 4]; [2, 3, 4]; []; [0]; [2, 0, 3]; [1]; [1, 1]; [5, 67]; "
+               "{once} [7]=(0, nan, inf, -inf, 1, -nan, -0)",
 };
 
 tn_tensor *tn_isinf(tn_tensor *x) {

@@ -4,28 +4,17 @@
  */
 #include "ops/op.h"
 
-#include <math.h>
-
-static bool isnan_shape(tn_op_call *c) {
-    return tn_op_out(c, c->in[0]->dims, TN_BOOL);
-}
-
 static tn_status isnan_forward(const tn_op_call *c) {
     return c->kernels->compare(c->ctx, TN_NE, c->y[0], c->x[0], c->x[0]);
-}
-
-static void isnan_samples(tn_op_samples *s) {
-    static const double places[] = {0.0, NAN, INFINITY, -INFINITY, 1.0, -NAN, -0.0};
-    tn_sample_unary(s, -3.0, 3.0);
-    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), false);
 }
 
 const tn_op tn__op_isnan = {
     .name = "isnan",
     .inputs = {"x"},
-    .shape = isnan_shape,
+    .shapes = "any: ... -> bool: ...",
     .forward = isnan_forward,
-    .samples = isnan_samples,
+    .samples = "[7]; [3, 4]; [2, 3, 4]; []; [0]; [2, 0, 3]; [1]; [1, 1]; [5, 67]; "
+               "{once} [7]=(0, nan, inf, -inf, 1, -nan, -0)",
 };
 
 tn_tensor *tn_isnan(tn_tensor *x) {

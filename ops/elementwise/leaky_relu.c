@@ -41,7 +41,7 @@ const tn_op tn__op_leaky_relu = {
     .forward = leaky_relu_forward,
     .backward = leaky_relu_backward,
     .backward_kernel = leaky_relu_backward_kernel,
-    .samples = leaky_relu_samples,
+    .add_samples = leaky_relu_samples,
 };
 
 tn_tensor *tn_leaky_relu(tn_tensor *x, double slope) {

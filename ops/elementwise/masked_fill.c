@@ -42,34 +42,18 @@ static void masked_fill_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_masked_fill(g->dout[0], tn_op_saved_input(g, 1), 0.0));
 }
 
-static void masked_fill_samples(tn_op_samples *s) {
-    static const tn__scalar_args args = {-1.5};
-    static const tn_dims shapes[][2] = {
-        {{2, {3, 4}}, {2, {3, 4}}}, {{2, {3, 4}}, {1, {4}}},   {{2, {3, 4}}, {2, {3, 1}}},
-        {{1, {5}}, {0, {0}}},       {{0, {0}}, {0, {0}}},      {{2, {2, 0}}, {2, {2, 1}}},
-        {{1, {1}}, {1, {1}}},       {{2, {5, 67}}, {1, {67}}},
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tn_sample sample = {
-            .text = "value=-1.5",
-            .args = &args,
-            .inputs = 2,
-            .in = {tn_spec_real(shapes[i][0], -3.0, 3.0), tn_spec_bool(shapes[i][1])},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_masked_fill = {
     .name = "masked_fill",
     .inputs = {"x", "mask"},
     .args_size = sizeof(tn__scalar_args),
-    .fields = {TN_FIELD(tn__scalar_args, k)},
+    .fields = {TN_FIELD_AS("value", tn__scalar_args, k)},
     .saves = TN_SAVES_INPUT(1),
     .shape = masked_fill_shape,
     .forward = masked_fill_forward,
     .backward = masked_fill_backward,
-    .samples = masked_fill_samples,
+    .samples = "{-3:3, bool} [3, 4] [3, 4] value=-1.5; [3, 4] [4] value=-1.5; "
+               "[3, 4] [3, 1] value=-1.5; [5] [] value=-1.5; [] [] value=-1.5; "
+               "[2, 0] [2, 1] value=-1.5; [1] [1] value=-1.5; [5, 67] [67] value=-1.5",
 };
 
 tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value) {

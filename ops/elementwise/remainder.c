@@ -31,7 +31,7 @@ const tn_op tn__op_remainder = {
     .forward = remainder_forward,
     .backward = remainder_backward,
     .flags = TN_OP_WIDE,
-    .samples = tn__fmod_samples,
+    .add_samples = tn__fmod_samples,
 };
 
 tn_tensor *tn_remainder(tn_tensor *a, tn_tensor *b) {

@@ -78,7 +78,7 @@
                                 .shape = tn__shape_##dtypes_, \
                                 .forward = op_##_forward,     \
                                 .backward = op_##_backward,   \
-                                .samples = op_##_samples,     \
+                                .add_samples = op_##_samples, \
                                 __VA_ARGS__}
 
 #endif

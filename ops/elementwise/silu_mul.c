@@ -5,15 +5,6 @@
  */
 #include "ops/op.h"
 
-static bool silu_mul_shape(tn_op_call *c) {
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
-    if (!tn_dims_equal(tn_shape(c->in[0]), tn_shape(c->in[1]))) {
-        return tn_op_fail(c, TN_ESHAPE, "a is %s and b is %s (they need the same shape)",
-                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
-    }
-    return tn_op_out_like(c, 0);
-}
-
 static tn_status silu_mul_forward(const tn_op_call *c) {
     return tn__binary(c, TN_SILU_MUL);
 }
@@ -37,32 +28,18 @@ static tn_tensor *silu_mul_compose(tn_op_call *c) {
     return tn_mul(tn_silu(c->in[0]), c->in[1]);
 }
 
-/* silu's minimum, both tails (exp must not overflow), and zero. */
-static void silu_mul_samples(tn_op_samples *s) {
-    static const double a[] = {-1.278, 0.0, -0.0, -90.0, 90.0, -300.0, 300.0};
-    static const double b[] = {2.0, 3.0, -1.0, 0.5, -0.5, 0.0, 1.0};
-    static const tn_dims shapes[] = {{1, {7}}, {2, {3, 4}}, {3, {2, 3, 4}}, {0, {0}}, {2, {0, 3}}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tn_sample sample = {
-            .text = "",
-            .inputs = 2,
-            .in = {tn_spec_real(shapes[i], -3.0, 3.0), tn_spec_real(shapes[i], -2.0, 2.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-    tn__sample_values2(s, a, b, (int)(sizeof a / sizeof *a), true);
-}
-
 const tn_op tn__op_silu_mul = {
     .name = "silu_mul",
     .inputs = {"a", "b"},
     .saves = TN_SAVES_INPUTS,
-    .shape = silu_mul_shape,
+    .shapes = "..., ... -> ...",
     .forward = silu_mul_forward,
     .compose = silu_mul_compose,
     .backward_kernel = silu_mul_backward_kernel,
     .flags = TN_OP_WIDE,
-    .samples = silu_mul_samples,
+    /* silu's minimum, both tails (exp must not overflow), and zero. */
+    .samples = "{-3:3, -2:2} [7] [7]; [3, 4] [3, 4]; [2, 3, 4] [2, 3, 4]; [] []; [0, 3] [0, 3]; "
+               "[7]=(-1.278, 0, -0, -90, 90, -300, 300) [7]=(2, 3, -1, 0.5, -0.5, 0, 1)",
 };
 
 tn_tensor *tn_silu_mul(tn_tensor *a, tn_tensor *b) {

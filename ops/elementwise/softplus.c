@@ -59,7 +59,7 @@ const tn_op tn__op_softplus = {
     .backward = softplus_backward,
     .backward_kernel = softplus_backward_kernel,
     .flags = TN_OP_WIDE,
-    .samples = softplus_samples,
+    .add_samples = softplus_samples,
 };
 
 tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold) {

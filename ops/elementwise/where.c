@@ -40,24 +40,6 @@ static void where_backward(tn_op_grad *g) {
     if (g->wants[2]) { tn_op_give(g, 2, tn_where(condition, zero, dy)); }
 }
 
-static void where_samples(tn_op_samples *s) {
-    static const tn_dims shapes[][3] = {
-        {{2, {3, 4}}, {2, {3, 4}}, {2, {3, 4}}}, {{1, {4}}, {2, {3, 1}}, {0, {0}}},
-        {{2, {3, 4}}, {1, {4}}, {2, {3, 1}}},    {{0, {0}}, {1, {5}}, {1, {5}}},
-        {{0, {0}}, {0, {0}}, {0, {0}}},          {{1, {0}}, {1, {1}}, {1, {0}}},
-        {{3, {2, 1, 1}}, {2, {3, 1}}, {1, {4}}}, {{2, {5, 67}}, {2, {5, 67}}, {1, {67}}},
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tn_sample sample = {
-            .text = "",
-            .inputs = 3,
-            .in = {tn_spec_bool(shapes[i][0]), tn_spec_real(shapes[i][1], -3.0, 3.0),
-                   tn_spec_real(shapes[i][2], -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_where = {
     .name = "where",
     .inputs = {"condition", "a", "b"},
@@ -65,7 +47,8 @@ const tn_op tn__op_where = {
     .shape = where_shape,
     .forward = where_forward,
     .backward = where_backward,
-    .samples = where_samples,
+    .samples = "{bool, -3:3} [3, 4] [3, 4] [3, 4]; [4] [3, 1] []; [3, 4] [4] [3, 1]; [] [5] [5]; "
+               "[] [] []; [0] [1] [0]; [2, 1, 1] [3, 1] [4]; [5, 67] [5, 67] [67]",
 };
 
 tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b) {

@@ -50,38 +50,6 @@ static void gather_backward(tn_op_grad *g) {
         tn__scatter_add(g->dout[0], args->dim, tn_op_saved_input(g, 1), tn_op_input_dims(g, 0)));
 }
 
-static void gather_samples(tn_op_samples *s) {
-    static const gather_args first = {0}, second = {1}, last = {-1};
-    const tn_sample samples[] = {
-        {.text = "dim=0",
-         .args = &first,
-         .in = {tn_spec_real(TN_DIMS(4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(5, 3), 4)}},
-        {.text = "dim=1",
-         .args = &second,
-         .in = {tn_spec_real(TN_DIMS(2, 4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(2, 2, 3), 4)}},
-        {.text = "dim=-1",
-         .args = &last,
-         .in = {tn_spec_real(TN_DIMS(3, 5), -1.0, 1.0), tn_spec_index(TN_DIMS(2, 7), 5)}},
-        {.text = "dim=0",
-         .args = &first,
-         .in = {tn_spec_real(TN_DIMS(5), -1.0, 1.0), tn_spec_index(TN_DIMS(4), 5)}},
-        {.text = "dim=0",
-         .args = &first,
-         .in = {tn_spec_real(TN_DIMS(1), -1.0, 1.0), tn_spec_index(TN_DIMS(1), 1)}},
-        {.text = "dim=1",
-         .args = &second,
-         .in = {tn_spec_real(TN_DIMS(3, 2), -1.0, 1.0), tn_spec_index(TN_DIMS(3, 0), 2)}},
-        {.text = "dim=1",
-         .args = &second,
-         .in = {tn_spec_real(TN_DIMS(3, 67), -1.0, 1.0), tn_spec_index(TN_DIMS(3, 70), 67)}},
-    };
-    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
-        tn_sample sample = samples[i];
-        sample.inputs = 2;
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_gather = {
     .name = "gather",
     .inputs = {"x", "index"},
@@ -91,7 +59,9 @@ const tn_op tn__op_gather = {
     .shape = gather_shape,
     .forward = gather_forward,
     .backward = gather_backward,
-    .samples = gather_samples,
+    .samples = "{-1:1} [4, 3] [5, 3]<4 dim=0; [2, 4, 3] [2, 2, 3]<4 dim=1; "
+               "[3, 5] [2, 7]<5 dim=-1; [5] [4]<5 dim=0; [1] [1]<1 dim=0; [3, 2] [3, 0]<2 dim=1; "
+               "[3, 67] [3, 70]<67 dim=1",
     .work = tn__work_picked,
 };
 

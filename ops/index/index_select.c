@@ -14,13 +14,8 @@ typedef struct index_select_args {
 } index_select_args;
 
 static bool index_select_shape(tn_op_call *c) {
-    const index_select_args *args = c->args;
-    int dim = tn__op_dim(c, args->dim);
-    if (dim < 0 || !tn_op_index(c, 1)) { return false; }
-    if (tn_ndim(c->in[1]) != 1) {
-        return tn_op_fail(c, TN_ESHAPE, "index is %s but must have 1 dimension",
-                          tn_shape_text(c->in[1]));
-    }
+    int dim = tn__op_dim(c, ((const index_select_args *)c->args)->dim);
+    if (dim < 0 || !tn_op_shapes(c, "any: ..., index: n")) { return false; }
     tn_dims y = tn_shape(c->in[0]);
     y.size[dim] = tn_size(c->in[1], 0);
     return tn_op_out(c, y, tn_dtype_of(c->in[0]));
@@ -41,43 +36,6 @@ static void index_select_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn__scatter_rows(g->dout[0], dim, tn_op_saved_input(g, 1), x.size[dim]));
 }
 
-/* Each dimension; a repeated index (the gradient adds up), none, and rows longer than a vector
- * register. */
-static void index_select_samples(tn_op_samples *s) {
-    static const index_select_args first = {0}, second = {1}, last = {-1};
-    const tn_sample samples[] = {
-        {.text = "dim=0",
-         .args = &first,
-         .in = {tn_spec_real(TN_DIMS(4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(6), 4)}},
-        {.text = "dim=1",
-         .args = &second,
-         .in = {tn_spec_real(TN_DIMS(2, 4, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(3), 4)}},
-        {.text = "dim=-1",
-         .args = &last,
-         .in = {tn_spec_real(TN_DIMS(2, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(5), 3)}},
-        {.text = "dim=0",
-         .args = &first,
-         .in = {tn_spec_real(TN_DIMS(5), -1.0, 1.0), tn_spec_index(TN_DIMS(4), 5)}},
-        {.text = "dim=0",
-         .args = &first,
-         .in = {tn_spec_real(TN_DIMS(1), -1.0, 1.0), tn_spec_index(TN_DIMS(3), 1)}},
-        {.text = "dim=0",
-         .args = &first,
-         .in = {tn_spec_real(TN_DIMS(3, 2), -1.0, 1.0), tn_spec_index(TN_DIMS(0), 3)}},
-        {.text = "dim=0",
-         .args = &first,
-         .in = {tn_spec_real(TN_DIMS(3, 0), -1.0, 1.0), tn_spec_index(TN_DIMS(2), 3)}},
-        {.text = "dim=0",
-         .args = &first,
-         .in = {tn_spec_real(TN_DIMS(9, 67), -1.0, 1.0), tn_spec_index(TN_DIMS(5), 9)}},
-    };
-    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
-        tn_sample sample = samples[i];
-        sample.inputs = 2;
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_index_select = {
     .name = "index_select",
     .inputs = {"x", "index"},
@@ -87,7 +45,11 @@ const tn_op tn__op_index_select = {
     .shape = index_select_shape,
     .forward = index_select_forward,
     .backward = index_select_backward,
-    .samples = index_select_samples,
+    /* Each dimension; a repeated index (the gradient adds up), none, and rows longer than a
+     * vector register. */
+    .samples = "{-1:1} [4, 3] [6]<4 dim=0; [2, 4, 3] [3]<4 dim=1; [2, 3] [5]<3 dim=-1; "
+               "[5] [4]<5 dim=0; [1] [3]<1 dim=0; [3, 2] [0]<3 dim=0; [3, 0] [2]<3 dim=0; "
+               "[9, 67] [5]<9 dim=0",
     .work = tn__work_picked,
 };
 

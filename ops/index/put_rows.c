@@ -9,22 +9,6 @@
 
 #include <string.h>
 
-static bool put_rows_shape(tn_op_call *c) {
-    tn_dims x = c->in[0]->dims, index = c->in[1]->dims, values = c->in[2]->dims;
-    if (!tn_op_index(c, 1)) { return false; }
-    if (c->in[2]->dtype != c->in[0]->dtype) {
-        return tn_op_fail(c, TN_EDTYPE, "x is %s but values is %s (cast one of them)",
-                          tn_dtype_name(c->in[0]->dtype), tn_dtype_name(c->in[2]->dtype));
-    }
-    if (x.ndim != 2 || index.ndim != 1 || values.ndim != 2 || index.size[0] != values.size[0] ||
-        x.size[1] != values.size[1]) {
-        return tn_op_fail(
-            c, TN_ESHAPE, "x is %s, index is %s, values is %s (not (n, c), (k), (k, c))",
-            tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), tn_shape_text(c->in[2]));
-    }
-    return tn_op_out_like(c, 0);
-}
-
 static tn_status put_rows_host(const tn_op_call *c) {
     tn_desc y = *c->y[0], values = *c->x[2];
     const tn_desc *index = c->x[1];
@@ -67,33 +51,16 @@ static void put_rows_backward(tn_op_grad *g) {
     }
 }
 
-/* The same row twice; none; one column. */
-static void put_rows_samples(tn_op_samples *s) {
-    static const tn_dims shapes[][3] = {
-        {{2, {5, 3}}, {1, {2}}, {2, {2, 3}}}, {{2, {2, 3}}, {1, {6}}, {2, {6, 3}}},
-        {{2, {4, 1}}, {1, {3}}, {2, {3, 1}}}, {{2, {4, 2}}, {1, {0}}, {2, {0, 2}}},
-        {{2, {1, 1}}, {1, {1}}, {2, {1, 1}}}, {{2, {9, 67}}, {1, {5}}, {2, {5, 67}}},
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tn_sample sample = {
-            .text = "",
-            .inputs = 3,
-            .in = {tn_spec_real(shapes[i][0], -1.0, 1.0),
-                   tn_spec_index(shapes[i][1], shapes[i][0].size[0]),
-                   tn_spec_real(shapes[i][2], -1.0, 1.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_put_rows = {
     .name = "put_rows",
     .inputs = {"x", "index", "values"},
     .saves = TN_SAVES_INPUT(1),
-    .shape = put_rows_shape,
+    .shapes = "any: rows width, index: n, any: n width -> rows width",
     .host = {.forward = put_rows_host},
     .backward = put_rows_backward,
-    .samples = put_rows_samples,
+    /* The same row twice; none; one column. */
+    .samples = "{-1:1} [5, 3] [2]<5 [2, 3]; [2, 3] [6]<2 [6, 3]; [4, 1] [3]<4 [3, 1]; "
+               "[4, 2] [0]<4 [0, 2]; [1, 1] [1]<1 [1, 1]; [9, 67] [5]<9 [5, 67]",
 };
 
 tn_tensor *tn__put_rows(tn_tensor *x, tn_tensor *index, tn_tensor *values) {

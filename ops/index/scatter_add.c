@@ -49,47 +49,19 @@ static void scatter_add_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_gather(g->dout[0], args->dim, tn_op_saved_input(g, 1)));
 }
 
-static void scatter_add_samples(tn_op_samples *s) {
-    static const scatter_add_args rows = {0, {2, {4, 3}}}, columns = {1, {3, {2, 4, 3}}},
-                                  last = {-1, {2, {3, 5}}}, one = {0, {1, {1}}},
-                                  none = {1, {2, {3, 2}}}, wide = {1, {2, {3, 67}}};
-    const tn_sample samples[] = {
-        {.text = "dim=0, shape=(4, 3)",
-         .args = &rows,
-         .in = {tn_spec_real(TN_DIMS(5, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(5, 3), 4)}},
-        {.text = "dim=1, shape=(2, 4, 3)",
-         .args = &columns,
-         .in = {tn_spec_real(TN_DIMS(2, 2, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(2, 2, 3), 4)}},
-        {.text = "dim=-1, shape=(3, 5)",
-         .args = &last,
-         .in = {tn_spec_real(TN_DIMS(2, 7), -1.0, 1.0), tn_spec_index(TN_DIMS(2, 7), 5)}},
-        {.text = "dim=0, shape=(1,)",
-         .args = &one,
-         .in = {tn_spec_real(TN_DIMS(4), -1.0, 1.0), tn_spec_index(TN_DIMS(4), 1)}},
-        {.text = "dim=1, shape=(3, 2)",
-         .args = &none,
-         .in = {tn_spec_real(TN_DIMS(3, 0), -1.0, 1.0), tn_spec_index(TN_DIMS(3, 0), 2)}},
-        {.text = "dim=1, shape=(3, 67)",
-         .args = &wide,
-         .in = {tn_spec_real(TN_DIMS(3, 70), -1.0, 1.0), tn_spec_index(TN_DIMS(3, 70), 67)}},
-    };
-    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
-        tn_sample sample = samples[i];
-        sample.inputs = 2;
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_scatter_add = {
     .name = "scatter_add",
     .inputs = {"src", "index"},
     .args_size = sizeof(scatter_add_args),
-    .fields = {TN_FIELD(scatter_add_args, dim)},
+    .fields = {TN_FIELD(scatter_add_args, dim), TN_FIELD_AS("shape", scatter_add_args, dims)},
     .saves = TN_SAVES_INPUT(1),
     .shape = scatter_add_shape,
     .forward = scatter_add_forward,
     .backward = scatter_add_backward,
-    .samples = scatter_add_samples,
+    .samples = "{-1:1} [5, 3] [5, 3]<4 dim=0, shape=(4, 3); "
+               "[2, 2, 3] [2, 2, 3]<4 dim=1, shape=(2, 4, 3); "
+               "[2, 7] [2, 7]<5 dim=-1, shape=(3, 5); [4] [4]<1 dim=0, shape=(1,); "
+               "[3, 0] [3, 0]<2 dim=1, shape=(3, 2); [3, 70] [3, 70]<67 dim=1, shape=(3, 67)",
 };
 
 tn_tensor *tn__scatter_add(tn_tensor *src, int dim, tn_tensor *index, tn_dims dims) {

@@ -45,45 +45,18 @@ static void scatter_rows_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_index_select(g->dout[0], args->dim, tn_op_saved_input(g, 1)));
 }
 
-static void scatter_rows_samples(tn_op_samples *s) {
-    static const scatter_rows_args rows = {0, 5}, columns = {1, 4}, last = {-1, 3}, one = {0, 1},
-                                   long_rows = {0, 9};
-    const tn_sample samples[] = {
-        {.text = "dim=0, size=5",
-         .args = &rows,
-         .in = {tn_spec_real(TN_DIMS(7, 3), -1.0, 1.0), tn_spec_index(TN_DIMS(7), 5)}},
-        {.text = "dim=1, size=4",
-         .args = &columns,
-         .in = {tn_spec_real(TN_DIMS(2, 3, 2), -1.0, 1.0), tn_spec_index(TN_DIMS(3), 4)}},
-        {.text = "dim=-1, size=3",
-         .args = &last,
-         .in = {tn_spec_real(TN_DIMS(2, 6), -1.0, 1.0), tn_spec_index(TN_DIMS(6), 3)}},
-        {.text = "dim=0, size=1",
-         .args = &one,
-         .in = {tn_spec_real(TN_DIMS(4), -1.0, 1.0), tn_spec_index(TN_DIMS(4), 1)}},
-        {.text = "dim=0, size=5",
-         .args = &rows,
-         .in = {tn_spec_real(TN_DIMS(0, 2), -1.0, 1.0), tn_spec_index(TN_DIMS(0), 5)}},
-        {.text = "dim=0, size=9",
-         .args = &long_rows,
-         .in = {tn_spec_real(TN_DIMS(6, 67), -1.0, 1.0), tn_spec_index(TN_DIMS(6), 9)}},
-    };
-    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
-        tn_sample sample = samples[i];
-        sample.inputs = 2;
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_scatter_rows = {
     .name = "scatter_rows",
     .inputs = {"src", "index"},
     .args_size = sizeof(scatter_rows_args),
+    .fields = {TN_FIELD(scatter_rows_args, dim), TN_FIELD(scatter_rows_args, size)},
     .saves = TN_SAVES_INPUT(1),
     .shape = scatter_rows_shape,
     .forward = scatter_rows_forward,
     .backward = scatter_rows_backward,
-    .samples = scatter_rows_samples,
+    .samples = "{-1:1} [7, 3] [7]<5 dim=0, size=5; [2, 3, 2] [3]<4 dim=1, size=4; "
+               "[2, 6] [6]<3 dim=-1, size=3; [4] [4]<1 dim=0, size=1; [0, 2] [0]<5 dim=0, size=5; "
+               "[6, 67] [6]<9 dim=0, size=9",
 };
 
 tn_tensor *tn__scatter_rows(tn_tensor *src, int dim, tn_tensor *index, int64_t size) {

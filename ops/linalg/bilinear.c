@@ -5,24 +5,6 @@
  */
 #include "ops/dims.h"
 
-static bool bilinear_shape(tn_op_call *c) {
-    tn_dims a = tn_shape(c->in[0]), b = tn_shape(c->in[1]), w = tn_shape(c->in[2]);
-    const tn_tensor *bias = tn__optional(c, 3);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
-    if (a.ndim == 0 || b.ndim == 0 || w.ndim != 3 ||
-        !tn_dims_equal(tn__dims_leading(a), tn__dims_leading(b)) ||
-        a.size[a.ndim - 1] != w.size[1] || b.size[b.ndim - 1] != w.size[2]) {
-        return tn_op_fail(c, TN_ESHAPE, "a is %s, b %s and weight %s ((…, I), (…, J), (O, I, J))",
-                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]),
-                          tn_shape_text(c->in[2]));
-    }
-    if (bias && !tn_dims_equal(tn_shape(bias), TN_DIMS(w.size[0]))) {
-        return tn_op_fail(c, TN_ESHAPE, "weight is %s but bias is %s", tn_shape_text(c->in[2]),
-                          tn_shape_text(bias));
-    }
-    return tn_op_out(c, tn__dims_with_last(a, w.size[0]), tn_dtype_of(c->in[0]));
-}
-
 /* One large product of a and all weights, then a small one with b per row. */
 static tn_tensor *bilinear_compose(tn_op_call *c) {
     tn_tensor *a = c->in[0], *b = c->in[1], *w = c->in[2], *bias = tn__optional(c, 3);
@@ -37,30 +19,17 @@ static tn_tensor *bilinear_compose(tn_op_call *c) {
     return bias ? tn_add(y, bias) : y;
 }
 
-static void bilinear_samples(tn_op_samples *s) {
-    static const tn_dims lead[] = {{1, {5}}, {2, {2, 3}}, {0, {0}}, {1, {0}}};
-    for (int k = 0; k < 8; k++) {
-        tn_dims a = lead[k / 2], b = a;
-        a.size[a.ndim++] = 3;
-        b.size[b.ndim++] = 4;
-        tn_sample sample = {.text = "", .inputs = 4};
-        sample.in[0] = tn_spec_real(a, -1.0, 1.0);
-        sample.in[1] = tn_spec_real(b, -1.0, 1.0);
-        sample.in[2] = tn_spec_real(TN_DIMS(2, 3, 4), -1.0, 1.0);
-        sample.in[3] =
-            k % 2 ? tn_spec_real(TN_DIMS(2), -1.0, 1.0) : (tn_spec){.kind = TN_SPEC_ABSENT};
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_bilinear = {
     .name = "bilinear",
     .inputs = {"a", "b", "weight", "bias"},
     .optional = 1u << 3,
-    .shape = bilinear_shape,
+    .shapes = "... i, ... j, out i j, out -> ... out",
     .compose = bilinear_compose,
     .flags = TN_OP_WIDE,
-    .samples = bilinear_samples,
+    .samples = "{-1:1} [5, 3] [5, 4] [2, 3, 4] -; [5, 3] [5, 4] [2, 3, 4] [2]; "
+               "[2, 3, 3] [2, 3, 4] [2, 3, 4] -; [2, 3, 3] [2, 3, 4] [2, 3, 4] [2]; "
+               "[3] [4] [2, 3, 4] -; [3] [4] [2, 3, 4] [2]; [0, 3] [0, 4] [2, 3, 4] -; "
+               "[0, 3] [0, 4] [2, 3, 4] [2]",
 };
 
 tn_tensor *tn_bilinear(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_tensor *bias) {

@@ -315,7 +315,7 @@ const tn_op tn__op_einsum = {
     .args_size = sizeof(tn__einsum_args),
     .shape = einsum_shape,
     .compose = einsum_compose,
-    .samples = einsum_samples,
+    .add_samples = einsum_samples,
 };
 
 tn_tensor *tn_einsum(const char *equation, tn_tensor *const *t, int n) {

@@ -10,29 +10,6 @@
  */
 #include "ops/linalg/linear.h"
 
-bool tn__linear_shape(tn_op_call *c) {
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
-    tn_dims x = c->in[0]->dims, w = c->in[1]->dims;
-    if (w.ndim != 2) {
-        return tn_op_fail(c, TN_ESHAPE, "weight is %s (it must have 2 dimensions: out, in)",
-                          tn_shape_text(c->in[1]));
-    }
-    if (x.ndim == 0 || x.size[x.ndim - 1] != w.size[1]) {
-        return tn_op_fail(c, TN_ESHAPE,
-                          "x is %s but weight is %s (the last dimensions must be equal)",
-                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
-    }
-    const tn_tensor *b = tn__optional(c, 2);
-    if (b && (b->dims.ndim != 1 || b->dims.size[0] != w.size[0])) {
-        return tn_op_fail(c, TN_ESHAPE,
-                          "weight is %s but bias is %s (bias needs one element per row of weight)",
-                          tn_shape_text(c->in[1]), tn_shape_text(b));
-    }
-    tn_dims y = x;
-    y.size[x.ndim - 1] = w.size[0];
-    return tn_op_out(c, y, c->in[0]->dtype);
-}
-
 static tn_tensor *linear_compose(tn_op_call *c) {
     tn_tensor *y = tn_matmul(c->in[0], tn_t(c->in[1]));
     return tn__optional(c, 2) ? tn_add(y, c->in[2]) : y;
@@ -131,31 +108,19 @@ void tn__linear_work(tn_op_work *w) {
     tn__work_product(w, tn__work_count(w->x[0]) * (double)w->x[1]->size[0], 1u << 0 | 1u << 1);
 }
 
-void tn__linear_samples(tn_op_samples *s) {
-    static const tn_dims shapes[][2] = {
-        {{2, {3, 4}}, {2, {5, 4}}}, {{1, {4}}, {2, {3, 4}}},          {{3, {2, 3, 4}}, {2, {2, 4}}},
-        {{2, {0, 4}}, {2, {3, 4}}}, {{2, {2, 0}}, {2, {3, 0}}},       {{2, {3, 2}}, {2, {0, 2}}},
-        {{2, {1, 1}}, {2, {1, 1}}}, {{4, {2, 1, 2, 3}}, {2, {4, 3}}}, {{2, {7, 70}}, {2, {19, 70}}},
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tn_sample sample = {
-            .text = "",
-            .inputs = 3,
-            .in = {tn_spec_real(shapes[i][0], -1.0, 1.0), tn_spec_real(shapes[i][1], -1.0, 1.0),
-                   tn_spec_real(TN_DIMS(shapes[i][1].size[0]), -1.0, 1.0)},
-        };
-        tn_sample_add(s, &sample);
-        sample.in[2] = (tn_spec){.kind = TN_SPEC_ABSENT};
-        tn_sample_add(s, &sample);
-    }
-}
+const char tn__linear_samples[] =
+    "{-1:1} [3, 4] [5, 4] [5]; [3, 4] [5, 4] -; [4] [3, 4] [3]; [4] [3, 4] -; "
+    "[2, 3, 4] [2, 4] [2]; [2, 3, 4] [2, 4] -; [0, 4] [3, 4] [3]; [0, 4] [3, 4] -; "
+    "[2, 0] [3, 0] [3]; [2, 0] [3, 0] -; [3, 2] [0, 2] [0]; [3, 2] [0, 2] -; [1, 1] [1, 1] [1]; "
+    "[1, 1] [1, 1] -; [2, 1, 2, 3] [4, 3] [4]; [2, 1, 2, 3] [4, 3] -; [7, 70] [19, 70] [19]; "
+    "[7, 70] [19, 70] -";
 
 const tn_op tn__op_linear = {
     .name = "linear",
     .inputs = {"x", "weight", "bias"},
     .optional = 1u << 2,
     .saves_for = {TN_SAVES_INPUT(1), TN_SAVES_INPUT(0)},
-    .shape = tn__linear_shape,
+    .shapes = "... in, out in, out -> ... out",
     .kernel = TN_FUSED(linear),
     .forward = linear_forward,
     .compose = linear_compose,

@@ -1,11 +1,8 @@
-/* What linear and linear_gelu share: the shapes of x w^T + b, and its gradients. */
+/* What linear and linear_gelu share: samples of x w^T + b, and its gradients. */
 #ifndef TERN_OPS_LINALG_LINEAR_H
 #define TERN_OPS_LINALG_LINEAR_H
 
 #include "ops/dims.h"
-
-/* x (…, in), w (out, in), b (out) or absent: makes y (…, out). False after raising. */
-bool tn__linear_shape(tn_op_call *c);
 
 /* The inputs weight and bias: their gradients are widened and accumulated. */
 #define TN__LINEAR_WEIGHTS (1u << 1 | 1u << 2)
@@ -16,8 +13,8 @@ TN_API tn_status tn__linear_back(const tn_op_back *b, const tn_desc *dy);
 
 void tn__linear_work(tn_op_work *w);
 
-/* Six shapes with and without a bias, including empty ones and one larger than a kernel's block. */
-void tn__linear_samples(tn_op_samples *s);
+/* With and without a bias, including empty ones and one larger than a kernel's block. */
+extern const char tn__linear_samples[];
 
 /* linear_cat.c: x (…, in) times n weights (outi, in), 1 to 3 of them, one behind another (…, out1 +
  * out2 + …). scales[i]: of a weight of signed bytes, else NULL. `add`, like the result: its

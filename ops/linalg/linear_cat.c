@@ -66,40 +66,6 @@ static tn_tensor *linear_cat_compose(tn_op_call *c) {
     return r ? tn_add(y, r) : y;
 }
 
-/* One, two and three weights, also in bytes; none or one row, more than the kernel takes; width 0,
- * and one longer than a warp's packs. */
-static void linear_cat_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims x;
-        int64_t out[3];
-        bool bytes, add;
-    } cases[] = {
-        {{2, {3, 4}}, {5, 2, 3}, false, false},  {{1, {4}}, {3, 2, 0}, false, true},
-        {{3, {2, 3, 4}}, {2, 0, 0}, true, true}, {{2, {0, 4}}, {3, 1, 1}, false, false},
-        {{2, {2, 0}}, {3, 2, 0}, false, false},  {{2, {1, 70}}, {37, 1, 3}, true, false},
-        {{2, {1, 544}}, {9, 3, 0}, false, true}, {{2, {8, 544}}, {2, 11, 2}, true, true},
-        {{2, {11, 70}}, {5, 3, 0}, false, true}, {{3, {2, 1, 24}}, {4, 3, 9}, false, false},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_dims y = cases[i].x;
-        int64_t in = y.size[y.ndim - 1], *out = &y.size[y.ndim - 1];
-        tn_sample sample = {.text = "", .inputs = INPUTS};
-        sample.in[X] = tn_spec_real(cases[i].x, -1.0, 1.0);
-        *out = 0;
-        for (int k = 0; k < 3; k++) {
-            bool there = k == 0 || cases[i].out[k] > 0, bytes = there && cases[i].bytes;
-            tn_dims w = TN_DIMS(cases[i].out[k], in), rows = TN_DIMS(cases[i].out[k]);
-            tn_spec absent = {.kind = TN_SPEC_ABSENT};
-            sample.in[W + k] = bytes ? tn_spec_byte(w) : there ? tn_spec_real(w, -1, 1) : absent;
-            sample.in[SCALE + k] = bytes ? tn_spec_real(rows, 0.001, 0.01) : absent;
-            *out += cases[i].out[k];
-        }
-        sample.in[R] =
-            cases[i].add ? tn_spec_real(y, -1.0, 1.0) : (tn_spec){.kind = TN_SPEC_ABSENT};
-        tn_sample_add(s, &sample);
-    }
-}
-
 static void linear_cat_work(tn_op_work *w) {
     double rows = 0;
     for (int i = 0; i < 3; i++) {
@@ -119,7 +85,17 @@ const tn_op tn__op_linear_cat = {
     .flags = TN_OP_WIDE,
     .x_rows = {[X] = TN_ROWS(1), [R] = TN_ROWS(1)},
     .y_rows = {TN_ROWS(1)},
-    .samples = linear_cat_samples,
+    /* One, two and three weights, also in bytes; none or one row, more than the kernel takes;
+     * width 0, and one longer than a warp's packs. */
+    .samples = "{-1:1} [3, 4] [5, 4] [2, 4] [3, 4] - - - -; [4] [3, 4] [2, 4] - - - - [5]; {-1:1, "
+               "byte, byte, byte, 0.001:0.01, 0.001:0.01, 0.001:0.01, -1:1} [2, 3, 4] [2, 4] - - "
+               "[2] - - [2, 3, 2]; {-1:1} [0, 4] [3, 4] [1, 4] [1, 4] - - - -; "
+               "[2, 0] [3, 0] [2, 0] - - - - -; {-1:1, byte, byte, byte, 0.001:0.01} [1, 70] [37, "
+               "70] [1, 70] [3, 70] [37] [1] [3] -; "
+               "{-1:1} [1, 544] [9, 544] [3, 544] - - - - [1, 12]; {-1:1, byte, byte, byte, "
+               "0.001:0.01, 0.001:0.01, 0.001:0.01, -1:1} [8, 544] [2, 544] [11, 544] [2, 544] "
+               "[2] [11] [2] [8, 15]; {-1:1} [11, 70] [5, 70] [3, 70] - - - - [11, 8]; "
+               "[2, 1, 24] [4, 24] [3, 24] [9, 24] - - - -",
     .work = linear_cat_work,
 };
 

@@ -9,11 +9,6 @@
  */
 #include "ops/linalg/linear.h"
 
-static bool linear_gelu_shape(tn_op_call *c) {
-    return tn__linear_shape(c) &&
-           (!c->record || tn_op_out(c, tn_shape(c->out[0]), tn_dtype_of(c->in[0])));
-}
-
 static tn_status linear_gelu_forward(const tn_op_call *c) {
     const tn_desc *y = c->y[0], *pre = c->y[1], *w = c->x[1];
     tn_status status = tn_op_run(c->op, c);
@@ -43,7 +38,7 @@ const tn_op tn__op_linear_gelu = {
     .inputs = {"x", "weight", "bias"},
     .optional = 1u << 2,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1),
-    .shape = linear_gelu_shape,
+    .shapes = "... in, out in, out -> ... out, ... out",
     .kernel = TN_FUSED(linear_gelu),
     .forward = linear_gelu_forward,
     .compose = linear_gelu_compose,

@@ -10,29 +10,6 @@
 #include "ops/dims.h"
 #include "ops/op.h"
 
-static bool linear_q8_shape(tn_op_call *c) {
-    const tn_tensor *x = c->in[0], *w = c->in[1], *scale = c->in[2], *b = tn__optional(c, 3);
-    if (!tn_op_float(c, 0) || !tn_op_float(c, 2)) { return false; }
-    if (w->dtype != TN_I8 || (b && b->dtype != x->dtype)) {
-        return tn_op_fail(c, TN_EDTYPE, "weight is %s (i8 is needed), x is %s and bias %s (as x)",
-                          tn_dtype_name(w->dtype), tn_dtype_name(x->dtype),
-                          b ? tn_dtype_name(b->dtype) : "absent");
-    }
-    tn_dims dims = x->dims;
-    if (w->dims.ndim != 2 || dims.ndim == 0 || dims.size[dims.ndim - 1] != w->dims.size[1]) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s but weight is %s (…, in and out, in are needed)",
-                          tn_shape_text(x), tn_shape_text(w));
-    }
-    const tn_tensor *rows[] = {scale, b};
-    for (int i = 0; i < 2; i++) {
-        if (rows[i] && (rows[i]->dims.ndim != 1 || rows[i]->dims.size[0] != w->dims.size[0])) {
-            return tn_op_fail(c, TN_ESHAPE, "weight is %s but %s is %s (one element per row)",
-                              tn_shape_text(w), i ? "bias" : "scale", tn_shape_text(rows[i]));
-        }
-    }
-    return tn_op_out(c, tn__dims_with_last(dims, w->dims.size[0]), x->dtype);
-}
-
 static tn_tensor *linear_q8_compose(tn_op_call *c) {
     tn_dtype dtype = tn_dtype_of(c->in[0]);
     tn_tensor *scale = tn_unsqueeze(tn_cast(c->in[2], dtype), 1);
@@ -56,27 +33,6 @@ static tn_status linear_q8_host(const tn_op_call *c) {
     return TN_OK;
 }
 
-/* One row of x, few, and more than the kernel for few takes; no rows, and width 0. */
-static void linear_q8_samples(tn_op_samples *s) {
-    static const tn_dims shapes[][2] = {
-        {{2, {3, 4}}, {2, {5, 4}}},    {{1, {4}}, {2, {3, 4}}},       {{3, {2, 3, 4}}, {2, {2, 4}}},
-        {{2, {0, 4}}, {2, {3, 4}}},    {{2, {2, 0}}, {2, {3, 0}}},    {{2, {3, 2}}, {2, {0, 2}}},
-        {{2, {1, 70}}, {2, {37, 70}}}, {{2, {11, 70}}, {2, {5, 70}}},
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tn_dims row = TN_DIMS(shapes[i][1].size[0]);
-        tn_sample sample = {
-            .text = "",
-            .inputs = 4,
-            .in = {tn_spec_real(shapes[i][0], -1.0, 1.0), tn_spec_byte(shapes[i][1]),
-                   tn_spec_real(row, 0.001, 0.01), tn_spec_real(row, -1.0, 1.0)},
-        };
-        tn_sample_add(s, &sample);
-        sample.in[3] = (tn_spec){.kind = TN_SPEC_ABSENT};
-        tn_sample_add(s, &sample);
-    }
-}
-
 static void linear_q8_work(tn_op_work *w) {
     tn__work_product(w, tn__work_count(w->x[0]) * (double)w->x[1]->size[0], 1u << 0);
 }
@@ -86,14 +42,20 @@ const tn_op tn__op_linear_q8 = {
     .inputs = {"x", "weight", "scale", "bias"},
     .optional = 1u << 3,
     .saves = TN_SAVES_INPUTS,
-    .shape = linear_q8_shape,
+    .shapes = "... in, i8: out in, float: out, out -> ... out",
     .kernel = TN_FUSED(linear_q8),
     .host = {.forward = linear_q8_host},
     .compose = linear_q8_compose,
     .flags = TN_OP_WIDE,
     .x_rows = {TN_ROWS(1)},
     .y_rows = {TN_ROWS(1)},
-    .samples = linear_q8_samples,
+    /* One row of x, few, and more than the kernel for few takes; no rows, and width 0. */
+    .samples = "{-1:1, byte, 0.001:0.01, -1:1} [3, 4] [5, 4] [5] [5]; [3, 4] [5, 4] [5] -; "
+               "[4] [3, 4] [3] [3]; [4] [3, 4] [3] -; [2, 3, 4] [2, 4] [2] [2]; "
+               "[2, 3, 4] [2, 4] [2] -; [0, 4] [3, 4] [3] [3]; [0, 4] [3, 4] [3] -; "
+               "[2, 0] [3, 0] [3] [3]; [2, 0] [3, 0] [3] -; [3, 2] [0, 2] [0] [0]; "
+               "[3, 2] [0, 2] [0] -; [1, 70] [37, 70] [37] [37]; [1, 70] [37, 70] [37] -; "
+               "[11, 70] [5, 70] [5] [5]; [11, 70] [5, 70] [5] -",
     .work = linear_q8_work,
 };
 

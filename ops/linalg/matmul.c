@@ -185,39 +185,6 @@ static void matmul_backward(tn_op_grad *g) {
     }
 }
 
-/* Plain, 1-dimensional on either side, stacks that broadcast each way, empty in each dimension,
- * size 1, and larger than a kernel's block. */
-static void matmul_samples(tn_op_samples *s) {
-    static const tn_dims shapes[][2] = {
-        {{2, {3, 4}}, {2, {4, 5}}},
-        {{1, {4}}, {1, {4}}},
-        {{1, {4}}, {2, {4, 3}}},
-        {{2, {3, 4}}, {1, {4}}},
-        {{1, {3}}, {3, {2, 3, 4}}},
-        {{3, {2, 4, 3}}, {1, {3}}},
-        {{3, {2, 3, 4}}, {3, {2, 4, 2}}},
-        {{3, {2, 3, 4}}, {2, {4, 2}}},
-        {{2, {3, 4}}, {3, {2, 4, 2}}},
-        {{4, {2, 1, 3, 2}}, {3, {3, 2, 4}}},
-        {{4, {2, 3, 2, 2}}, {4, {2, 1, 2, 3}}},
-        {{3, {1, 2, 3}}, {3, {4, 3, 2}}},
-        {{2, {0, 3}}, {2, {3, 2}}},
-        {{2, {2, 0}}, {2, {0, 3}}},
-        {{3, {0, 2, 3}}, {2, {3, 2}}},
-        {{2, {1, 1}}, {2, {1, 1}}},
-        {{3, {3, 1, 2}}, {2, {2, 1}}},
-        {{2, {9, 70}}, {2, {70, 17}}},
-    };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tn_sample sample = {
-            .text = "",
-            .inputs = 2,
-            .in = {tn_spec_real(shapes[i][0], -1.0, 1.0), tn_spec_real(shapes[i][1], -1.0, 1.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 static void matmul_work(tn_op_work *w) {
     const tn_dims *a = w->x[0];
     tn__work_product(w, tn__work_count(w->y[0]) * (double)a->size[a->ndim - 1], 1u << 0 | 1u << 1);
@@ -230,7 +197,13 @@ const tn_op tn__op_matmul = {
     .shape = matmul_shape,
     .forward = matmul_forward,
     .backward = matmul_backward,
-    .samples = matmul_samples,
+    /* Plain, 1-dimensional on either side, stacks that broadcast each way, empty in each
+     * dimension, size 1, and larger than a kernel's block. */
+    .samples = "{-1:1} [3, 4] [4, 5]; [4] [4]; [4] [4, 3]; [3, 4] [4]; [3] [2, 3, 4]; "
+               "[2, 4, 3] [3]; [2, 3, 4] [2, 4, 2]; [2, 3, 4] [4, 2]; [3, 4] [2, 4, 2]; "
+               "[2, 1, 3, 2] [3, 2, 4]; [2, 3, 2, 2] [2, 1, 2, 3]; [1, 2, 3] [4, 3, 2]; "
+               "[0, 3] [3, 2]; [2, 0] [0, 3]; [0, 2, 3] [3, 2]; [1, 1] [1, 1]; [3, 1, 2] [2, 1]; "
+               "[9, 70] [70, 17]",
     .work = matmul_work,
 };
 

@@ -19,37 +19,6 @@
 enum { X, W1, B1, W2, B2, INPUTS };
 enum { Y, P, H };
 
-static bool mlp_shape(tn_op_call *c) {
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, X)) { return false; }
-    tn_dims x = tn_shape(c->in[X]), w1 = tn_shape(c->in[W1]), w2 = tn_shape(c->in[W2]);
-    bool fits = x.ndim > 0 && w1.ndim == 2 && w2.ndim == 2 && x.size[x.ndim - 1] == w1.size[1] &&
-                w1.size[0] == w2.size[1];
-    if (!fits) {
-        return tn_op_fail(
-            c, TN_ESHAPE,
-            "x is %s, weight1 %s and weight2 %s (they must be (..., in), (hidden, in) "
-            "and (out, hidden))",
-            tn_shape_text(c->in[X]), tn_shape_text(c->in[W1]), tn_shape_text(c->in[W2]));
-    }
-    for (int i = B1; i <= B2; i += B2 - B1) {
-        const tn_tensor *b = tn__optional(c, i), *w = c->in[i - 1];
-        if (b && (b->dims.ndim != 1 || b->dims.size[0] != w->dims.size[0])) {
-            return tn_op_fail(c, TN_ESHAPE, "%s is %s but %s is %s (one element for each row)",
-                              c->op->inputs[i - 1], tn_shape_text(w), c->op->inputs[i],
-                              tn_shape_text(b));
-        }
-    }
-    tn_dims y = x, hidden = x;
-    y.size[x.ndim - 1] = w2.size[0];
-    hidden.size[x.ndim - 1] = w1.size[0];
-    tn_dtype dtype = tn_dtype_of(c->in[X]);
-    bool made = tn_op_out(c, y, dtype);
-    for (int i = 0; c->record && i < 2; i++) { /* before gelu and after it */
-        made = made && tn_op_out(c, hidden, dtype);
-    }
-    return made;
-}
-
 static tn_tensor *mlp_compose(tn_op_call *c) {
     tn_tensor *h = tn_linear_gelu(c->in[X], c->in[W1], tn__optional(c, B1));
     return tn_linear_op(h, c->in[W2], tn__optional(c, B2));
@@ -122,40 +91,13 @@ static void mlp_work(tn_op_work *w) {
     w->flops *= w->wants ? 2 : 1;
 }
 
-/* With and without each bias; rows in several dimensions, none at all, no hidden units, more than a
- * kernel's block. A result of one element has positive terms: if they cancelled, as h is rounded it
- * would have no digits left in bf16, and few in f32. */
-static void mlp_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims x;
-        int64_t hidden, out;
-    } shapes[] = {{{2, {3, 4}}, 5, 2},    {{3, {2, 3, 4}}, 2, 4}, {{1, {4}}, 3, 1},
-                  {{2, {0, 4}}, 3, 2},    {{2, {2, 3}}, 0, 2},    {{2, {1, 1}}, 1, 1},
-                  {{2, {7, 70}}, 19, 33}, {{2, {9, 16}}, 24, 8}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        int64_t in = shapes[i].x.size[shapes[i].x.ndim - 1], hidden = shapes[i].hidden,
-                out = shapes[i].out;
-        double low = tn_dims_count(shapes[i].x) * out == in ? 0.25 : -1.0;
-        tn_sample sample = {.text = "",
-                            .inputs = INPUTS,
-                            .in = {tn_spec_real(shapes[i].x, low, 1.0),
-                                   tn_spec_real(TN_DIMS(hidden, in), low, 1.0),
-                                   tn_spec_real(TN_DIMS(hidden), low, 1.0),
-                                   tn_spec_real(TN_DIMS(out, hidden), low, 1.0),
-                                   tn_spec_real(TN_DIMS(out), low, 1.0)}};
-        tn_sample_add(s, &sample);
-        sample.in[i % 2 ? B1 : B2] = (tn_spec){.kind = TN_SPEC_ABSENT};
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_mlp = {
     .name = "mlp",
     .inputs = {"x", "weight1", "bias1", "weight2", "bias2"},
     .optional = 1u << B1 | 1u << B2,
     .saves = TN_SAVES_INPUTS,
     .saves_for = {TN_SAVES_OUTPUT(P), TN_SAVES_OUTPUT(P), TN_SAVES_OUTPUT(P), TN_SAVES_OUTPUT(H)},
-    .shape = mlp_shape,
+    .shapes = "... in, hidden in, hidden, out hidden, out -> ... out, ... hidden, ... hidden",
     .kernel = TN_FUSED(mlp),
     .forward = mlp_forward,
     .compose = mlp_compose,
@@ -164,7 +106,17 @@ const tn_op tn__op_mlp = {
     .y_rows = {TN_ROWS(1), TN_ROWS(1), TN_ROWS(1)},
     .widens = 1u << W1 | 1u << B1 | 1u << W2 | 1u << B2,
     .flags = TN_OP_ADDS,
-    .samples = mlp_samples,
+    /* With and without each bias; rows in several dimensions, none at all, no hidden units, more
+     * than a kernel's block. A result of one element has positive terms: if they cancelled, as h
+     * is rounded it would have no digits left in bf16, and few in f32. */
+    .samples = "{-1:1} [3, 4] [5, 4] [5] [2, 5] [2]; [3, 4] [5, 4] [5] [2, 5] -; "
+               "[2, 3, 4] [2, 4] [2] [4, 2] [4]; [2, 3, 4] [2, 4] - [4, 2] [4]; "
+               "{0.25:1} [4] [3, 4] [3] [1, 3] [1]; [4] [3, 4] [3] [1, 3] -; "
+               "{-1:1} [0, 4] [3, 4] [3] [2, 3] [2]; [0, 4] [3, 4] - [2, 3] [2]; "
+               "[2, 3] [0, 3] [0] [2, 0] [2]; [2, 3] [0, 3] [0] [2, 0] -; "
+               "{0.25:1} [1, 1] [1, 1] [1] [1, 1] [1]; [1, 1] [1, 1] - [1, 1] [1]; "
+               "{-1:1} [7, 70] [19, 70] [19] [33, 19] [33]; [7, 70] [19, 70] [19] [33, 19] -; "
+               "[9, 16] [24, 16] [24] [8, 24] [8]; [9, 16] [24, 16] - [8, 24] [8]",
     .work = mlp_work,
 };
 

@@ -55,7 +55,7 @@ const tn_op tn__op_bce = {
     .shape = tn__loss_shape,
     .compose = bce_compose,
     .flags = TN_OP_WIDE,
-    .samples = bce_samples,
+    .add_samples = bce_samples,
 };
 
 /* False after raising. The shape rule reports anything else wrong with t. */

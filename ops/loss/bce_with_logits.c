@@ -54,7 +54,7 @@ const tn_op tn__op_bce_with_logits = {
     .shape = tn__loss_shape,
     .compose = bce_with_logits_compose,
     .flags = TN_OP_WIDE,
-    .samples = bce_with_logits_samples,
+    .add_samples = bce_with_logits_samples,
 };
 
 tn_bce_options tn_bce_defaults(void) {

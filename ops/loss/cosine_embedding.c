@@ -46,32 +46,19 @@ static tn_tensor *cosine_embedding_compose(tn_op_call *c) {
     return tn__loss_reduced(tn_where(alike, tn_rsub_scalar(cosine, 1.0), apart), args->how);
 }
 
-static void cosine_embedding_samples(tn_op_samples *s) {
-    static const tn__loss_args args[] = {
-        {.how = TN_MEAN}, {.how = TN_SUM, .margin = 0.3}, {.how = TN_NONE, .margin = -0.4}};
-    static const char *const text[] = {"reduction='mean'", "reduction='sum', margin=0.3",
-                                       "reduction='none', margin=-0.4"};
-    for (int k = 0; k < 6; k++) {
-        const tn_sample sample = {
-            .text = text[k % 3],
-            .args = &args[k % 3],
-            .inputs = 3,
-            .in = {tn_spec_real(k < 3 ? TN_DIMS(6, 4) : TN_DIMS(5), 0.2, 2.0),
-                   tn_spec_real(k < 3 ? TN_DIMS(6, 4) : TN_DIMS(5), -1.0, 2.0),
-                   tn_spec_index(k < 3 ? TN_DIMS(6) : TN_DIMS(), 2)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_cosine_embedding = {
     .name = "cosine_embedding",
     .inputs = {"a", "b", "y"},
     .args_size = sizeof(tn__loss_args),
+    .fields = {TN__REDUCTION(tn__loss_args, how), TN_FIELD(tn__loss_args, margin)},
     .shape = cosine_embedding_shape,
     .compose = cosine_embedding_compose,
     .flags = TN_OP_WIDE,
-    .samples = cosine_embedding_samples,
+    .samples = "{0.2:2, -1:2} [6, 4] [6, 4] [6]<2 reduction='mean'; "
+               "[6, 4] [6, 4] [6]<2 reduction='sum', margin=0.3; "
+               "[6, 4] [6, 4] [6]<2 reduction='none', margin=-0.4; [5] [5] []<2 reduction='mean'; "
+               "[5] [5] []<2 reduction='sum', margin=0.3; "
+               "[5] [5] []<2 reduction='none', margin=-0.4",
 };
 
 tn_tensor *tn_cosine_embedding(tn_tensor *a, tn_tensor *b, tn_tensor *y, double margin,

@@ -53,39 +53,18 @@ static tn_tensor *cosine_similarity_compose(tn_op_call *c) {
     return tn_sum(tn_mul(a, b), TN_DIMS(dim), false);
 }
 
-static void cosine_similarity_samples(tn_op_samples *s) {
-    static const cosine_args first = {0, 1e-8}, last = {-1, 1e-8}, middle = {1, 0.5};
-    static const struct {
-        const char *text;
-        const cosine_args *args;
-        tn_dims a, b;
-    } each[] = {
-        {"dim=-1", &last, {1, {7}}, {1, {7}}},
-        {"dim=0", &first, {2, {3, 4}}, {2, {3, 4}}},
-        {"dim=-1", &last, {3, {2, 1, 5}}, {2, {4, 5}}},
-        {"dim=1, eps=0.5", &middle, {3, {2, 3, 4}}, {3, {2, 3, 4}}},
-        {"dim=-1", &last, {2, {0, 4}}, {2, {0, 4}}},
-        {"dim=-1", &last, {2, {3, 67}}, {2, {3, 67}}},
-    };
-    for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
-        const tn_sample sample = {
-            .text = each[i].text,
-            .args = each[i].args,
-            .inputs = 2,
-            .in = {tn_spec_real(each[i].a, 0.2, 2.0), tn_spec_real(each[i].b, -2.0, 2.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_cosine_similarity = {
     .name = "cosine_similarity",
     .inputs = {"a", "b"},
     .args_size = sizeof(cosine_args),
+    .fields = {TN_FIELD(cosine_args, dim), TN_FIELD(cosine_args, eps)},
     .shape = cosine_similarity_shape,
     .compose = cosine_similarity_compose,
     .flags = TN_OP_WIDE,
-    .samples = cosine_similarity_samples,
+    .samples = "{0.2:2, -2:2} [7] [7] dim=-1; [3, 4] [3, 4] dim=0; "
+               "[2, 1, 5] [4, 5] dim=-1; [2, 3, 4] [2, 3, 4] dim=1, eps=0.5; "
+               "[0, 4] [0, 4] dim=-1; [3, 67] [3, 67] dim=-1",
+    .sample_args = &(const cosine_args){.eps = 1e-8},
 };
 
 tn_tensor *tn_cosine_similarity(tn_tensor *a, tn_tensor *b, int dim, double eps) {

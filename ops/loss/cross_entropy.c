@@ -18,27 +18,20 @@
 #include "autograd/node.h"
 #include "backends/ref/ref.h"
 #include "ops/host.h"
+#include "ops/loss/loss.h"
 
 /* ---- Shape rule ------------------------------------------------------------------------------ */
 
 static bool cross_entropy_shape(tn_op_call *c) {
     const tn_cross_entropy_options *o = c->args;
-    tn_dims x = tn_shape(c->in[0]), label = tn_shape(c->in[1]);
-    if (!tn_op_float(c, 0) || !tn_op_index(c, 1)) { return false; }
-    if (x.ndim == 0 || !tn_dims_equal(tn__dims_leading(x), label)) {
-        return tn_op_fail(
-            c, TN_ESHAPE,
-            "logits are %s but labels are %s (labels need the logits' dimensions without the last)",
-            tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
+    if (!tn_op_shapes(c, "... classes, index: ...") || !tn__loss_reduction(c, o->reduction)) {
+        return false;
     }
     if (!(o->label_smoothing >= 0.0 && o->label_smoothing <= 1.0)) {
         return tn_op_fail(c, TN_EVALUE, "label_smoothing is %g (it must be in [0, 1])",
                           o->label_smoothing);
     }
-    if (o->reduction != TN_MEAN && o->reduction != TN_SUM && o->reduction != TN_NONE) {
-        return tn_op_fail(c, TN_EVALUE, "reduction is %d (TN_MEAN, TN_SUM or TN_NONE)",
-                          (int)o->reduction);
-    }
+    tn_dims label = tn_shape(c->in[1]);
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[0]));
     return tn_op_out(c, o->reduction == TN_NONE ? label : TN_DIMS(), wide) && /* loss */
            tn_op_out(c, label, wide) &&                                       /* top */
@@ -281,45 +274,13 @@ static tn_tensor *cross_entropy_compose(tn_op_call *c) {
 
 /* ---- Samples --------------------------------------------------------------------------------- */
 
-static void add_sample(tn_op_samples *s, const char *text, const tn_cross_entropy_options *o,
-                       tn_dims logits) {
-    int64_t classes = logits.size[logits.ndim - 1];
-    tn_sample sample = {.text = text, .args = o, .inputs = 2};
-    sample.in[0] = tn_spec_real(logits, -2.0, 2.0);
-    sample.in[1] = tn_spec_index(tn__dims_leading(logits), classes);
-    tn_sample_add(s, &sample);
-}
-
-/* Each reduction, labels ignored by value, smoothing from 0 to 1, rows in several dimensions or
- * none, one class, no rows, more classes than a vector register holds. */
-static void cross_entropy_samples(tn_op_samples *s) {
-    static const tn_cross_entropy_options mean = {TN_MEAN, -100, 0.0, false, NULL, true},
-                                          sum = {TN_SUM, -100, 0.0, false, NULL, true},
-                                          none = {TN_NONE, -100, 0.0, false, NULL, true},
-                                          skip = {TN_MEAN, 2, 0.0, false, NULL, true},
-                                          skip_sum = {TN_SUM, 0, 0.1, false, NULL, true},
-                                          skip_none = {TN_NONE, 1, 0.25, false, NULL, true},
-                                          smooth = {TN_MEAN, -100, 0.1, false, NULL, true},
-                                          even = {TN_SUM, -100, 1.0, false, NULL, true};
-    add_sample(s, "", &mean, TN_DIMS(5, 4));
-    add_sample(s, "reduction='sum'", &sum, TN_DIMS(5, 4));
-    add_sample(s, "reduction='none'", &none, TN_DIMS(2, 3, 4));
-    add_sample(s, "ignore_index=2", &skip, TN_DIMS(12, 3));
-    add_sample(s, "ignore_index=0, label_smoothing=0.1, reduction='sum'", &skip_sum, TN_DIMS(9, 3));
-    add_sample(s, "ignore_index=1, label_smoothing=0.25, reduction='none'", &skip_none,
-               TN_DIMS(9, 3));
-    add_sample(s, "label_smoothing=0.1", &smooth, TN_DIMS(2, 3, 5));
-    add_sample(s, "label_smoothing=1.0, reduction='sum'", &even, TN_DIMS(3, 4));
-    add_sample(s, "", &mean, TN_DIMS(6));
-    add_sample(s, "reduction='sum'", &sum, TN_DIMS(3, 1));
-    add_sample(s, "reduction='sum'", &sum, TN_DIMS(0, 3));
-    add_sample(s, "label_smoothing=0.1", &smooth, TN_DIMS(4, 67));
-}
-
 const tn_op tn__op_cross_entropy = {
     .name = "cross_entropy",
     .inputs = {"logits", "labels"},
     .args_size = sizeof(tn_cross_entropy_options),
+    .fields = {TN__REDUCTION(tn_cross_entropy_options, reduction),
+               TN_FIELD(tn_cross_entropy_options, ignore_index),
+               TN_FIELD(tn_cross_entropy_options, label_smoothing)},
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1) | TN_SAVES_OUTPUT(2) | TN_SAVES_OUTPUT(3),
     .shape = cross_entropy_shape,
     .kernel = TN_FUSED(cross_entropy),
@@ -331,7 +292,17 @@ const tn_op tn__op_cross_entropy = {
     .x_rows = {TN_ROWS(1), TN_ROWS(0)},
     .y_rows = {TN_ROWS(0), TN_ROWS(0), TN_ROWS(0), TN_ROWS(0)},
     .dx_out = tn__cross_entropy_dx_out,
-    .samples = cross_entropy_samples,
+    /* Each reduction, labels ignored by value, smoothing from 0 to 1, rows in several dimensions
+     * or none, one class, no rows, more classes than a vector register holds. */
+    .samples = "{-2:2} [5, 4] [5]<4; [5, 4] [5]<4 reduction='sum'; "
+               "[2, 3, 4] [2, 3]<4 reduction='none'; [12, 3] [12]<3 ignore_index=2; "
+               "[9, 3] [9]<3 ignore_index=0, label_smoothing=0.1, reduction='sum'; "
+               "[9, 3] [9]<3 ignore_index=1, label_smoothing=0.25, reduction='none'; "
+               "[2, 3, 5] [2, 3]<5 label_smoothing=0.1; "
+               "[3, 4] [3]<4 label_smoothing=1.0, reduction='sum'; [6] []<6; "
+               "[3, 1] [3]<1 reduction='sum'; [0, 3] [0]<3 reduction='sum'; "
+               "[4, 67] [4]<67 label_smoothing=0.1",
+    .sample_args = &(const tn_cross_entropy_options){.reduction = TN_MEAN, .ignore_index = -100},
 };
 
 /* ---- The gradient ahead of its backward ------------------------------------------------------ */

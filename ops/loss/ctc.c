@@ -24,6 +24,7 @@
  */
 #include "core/memory.h"
 #include "ops/host.h"
+#include "ops/loss/loss.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -35,43 +36,27 @@ enum { X, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS, INPUTS };
 
 /* ---- Shape rule ------------------------------------------------------------------------------ */
 
-static bool check_shapes(const tn_op_call *c) {
+static bool check_shapes(tn_op_call *c) {
+    if (!tn_op_shapes(c, "times batch classes, index: ..., index: batch, index: batch")) {
+        return false;
+    }
     tn_dims x = tn_shape(c->in[X]), targets = tn_shape(c->in[TARGETS]);
-    if (x.ndim != 3) {
-        return tn_op_fail(c, TN_ESHAPE, "log_probs are %s but must be (times, batch, classes)",
-                          tn_shape_text(c->in[X]));
-    }
-    if (targets.ndim != 1 && !(targets.ndim == 2 && targets.size[0] == x.size[1])) {
-        return tn_op_fail(c, TN_ESHAPE,
-                          "log_probs are %s but targets are %s (batch, labels; or one dimension)",
-                          tn_shape_text(c->in[X]), tn_shape_text(c->in[TARGETS]));
-    }
-    for (int i = INPUT_LENGTHS; i <= TARGET_LENGTHS; i++) {
-        if (!tn_dims_equal(tn_shape(c->in[i]), TN_DIMS(x.size[1]))) {
-            return tn_op_fail(c, TN_ESHAPE, "log_probs are %s but %s are %s (one per sequence)",
-                              tn_shape_text(c->in[X]), tn_op_input_name(c->op, i).text,
-                              tn_shape_text(c->in[i]));
-        }
-    }
-    return true;
+    return targets.ndim == 1 || (targets.ndim == 2 && targets.size[0] == x.size[1]) ||
+           tn_op_fail(c, TN_ESHAPE,
+                      "log_probs are %s but targets are %s (batch, labels; or one dimension)",
+                      tn_shape_text(c->in[X]), tn_shape_text(c->in[TARGETS]));
 }
 
 static bool ctc_shape(tn_op_call *c) {
     const tn_ctc_options *o = c->args;
-    if (!tn_op_float(c, X) || !tn_op_index(c, TARGETS) || !tn_op_index(c, INPUT_LENGTHS) ||
-        !tn_op_index(c, TARGET_LENGTHS) || !check_shapes(c)) {
-        return false;
-    }
+    if (!check_shapes(c)) { return false; }
     tn_dims x = tn_shape(c->in[X]);
     if (o->blank < 0 || o->blank >= x.size[2]) {
         return tn_op_fail(c, TN_EVALUE, "blank is %lld but log_probs are %s (0 to %lld)",
                           (long long)o->blank, tn_shape_text(c->in[X]), (long long)x.size[2] - 1);
     }
-    if (o->reduction != TN_MEAN && o->reduction != TN_SUM && o->reduction != TN_NONE) {
-        return tn_op_fail(c, TN_EVALUE, "reduction is %d (TN_MEAN, TN_SUM or TN_NONE)",
-                          (int)o->reduction);
-    }
-    return tn_op_out(c, o->reduction == TN_NONE ? TN_DIMS(x.size[1]) : TN_DIMS(),
+    return tn__loss_reduction(c, o->reduction) &&
+           tn_op_out(c, o->reduction == TN_NONE ? TN_DIMS(x.size[1]) : TN_DIMS(),
                      tn__wide_dtype(tn_dtype_of(c->in[X])));
 }
 
@@ -485,7 +470,7 @@ const tn_op tn__op_ctc = {
     .host = {ctc_host, ctc_host_backward},
     .compose = ctc_compose,
     .flags = TN_OP_WIDE,
-    .samples = ctc_samples,
+    .add_samples = ctc_samples,
 };
 
 tn_ctc_options tn_ctc_defaults(void) {

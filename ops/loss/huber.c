@@ -38,7 +38,7 @@ const tn_op tn__op_huber = {
     .shape = huber_shape,
     .compose = huber_compose,
     .flags = TN_OP_WIDE,
-    .samples = huber_samples,
+    .add_samples = huber_samples,
 };
 
 tn_tensor *tn_huber(tn_tensor *x, tn_tensor *target, tn_reduction how, double delta) {

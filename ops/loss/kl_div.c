@@ -35,7 +35,7 @@ const tn_op tn__op_kl_div = {
     .shape = tn__loss_shape,
     .compose = kl_div_compose,
     .flags = TN_OP_WIDE,
-    .samples = kl_div_samples,
+    .add_samples = kl_div_samples,
 };
 
 tn_tensor *tn_kl_div(tn_tensor *x, tn_tensor *target, tn_reduction how, bool log_target) {

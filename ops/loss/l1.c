@@ -25,7 +25,7 @@ const tn_op tn__op_l1 = {
     .shape = tn__loss_shape,
     .compose = l1_compose,
     .flags = TN_OP_WIDE,
-    .samples = l1_samples,
+    .add_samples = l1_samples,
 };
 
 tn_tensor *tn_l1(tn_tensor *x, tn_tensor *target, tn_reduction how) {

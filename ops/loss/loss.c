@@ -3,6 +3,9 @@
 
 #include "ops/dims.h"
 
+const char *const tn__reduction_names[] = {"sum", "mean", "max",     "min",  "sum_squares",
+                                           "any", "all",  "product", "none", NULL};
+
 bool tn__loss_reduction(const tn_op_call *c, tn_reduction how) {
     return how == TN_MEAN || how == TN_SUM || how == TN_NONE ||
            tn_op_fail(c, TN_EVALUE, "reduction is %d (TN_MEAN, TN_SUM or TN_NONE)", (int)how);
@@ -37,22 +40,9 @@ bool tn__loss_shape(tn_op_call *c) {
 }
 
 bool tn__loss_labels(tn_op_call *c, tn_reduction how, tn_dtype dtype) {
-    tn_dims x = tn_shape(c->in[0]), label = tn_shape(c->in[1]);
-    if (!tn_op_float(c, 0) || !tn_op_index(c, 1)) { return false; }
-    if (x.ndim == 0 || !tn_dims_equal(tn__dims_leading(x), label)) {
-        return tn_op_fail(c, TN_ESHAPE,
-                          "%s is %s but %s are %s (they need its dimensions without the last)",
-                          tn_op_input_name(c->op, 0).text, tn_shape_text(c->in[0]),
-                          tn_op_input_name(c->op, 1).text, tn_shape_text(c->in[1]));
-    }
-    tn_tensor *weight = tn__optional(c, 2);
-    if (weight && (!tn_dtype_is_float(tn_dtype_of(weight)) ||
-                   !tn_dims_equal(tn_shape(weight), TN_DIMS(x.size[x.ndim - 1])))) {
-        return tn_op_fail(c, TN_ESHAPE, "%s is %s but weight is %s %s (a float for each class)",
-                          tn_op_input_name(c->op, 0).text, tn_shape_text(c->in[0]),
-                          tn_dtype_name(tn_dtype_of(weight)), tn_shape_text(weight));
-    }
-    return tn__loss_reduction(c, how) && tn_op_out(c, how == TN_NONE ? label : TN_DIMS(), dtype);
+    tn_dims each = how == TN_NONE ? tn_shape(c->in[1]) : TN_DIMS();
+    return tn_op_shapes(c, "... classes, index: ..., float: classes") &&
+           tn__loss_reduction(c, how) && tn_op_out(c, each, dtype);
 }
 
 tn_tensor *tn__loss_weights(tn_tensor *weight, tn_tensor *label, const tn_tensor *x) {

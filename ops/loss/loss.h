@@ -24,6 +24,11 @@ bool tn__loss_out(tn_op_call *c, tn_reduction how, tn_dims each);
  * present, is (C), any float. The output has this dtype. */
 bool tn__loss_labels(tn_op_call *c, tn_reduction how, tn_dtype dtype);
 
+/* The reduction, a member of args, as samples name it. */
+extern const char *const tn__reduction_names[];
+#define TN__REDUCTION(type, member) \
+    TN_FIELD_AS("reduction", type, member, .names = tn__reduction_names)
+
 /* In compositions: weight[label], in the labels' shape and the dtype of x. */
 tn_tensor *tn__loss_weights(tn_tensor *weight, tn_tensor *label, const tn_tensor *x);
 

@@ -19,33 +19,17 @@ static tn_tensor *margin_ranking_compose(tn_op_call *c) {
     return tn__loss_reduced(tn_relu(tn_rsub_scalar(lead, args->margin)), args->how);
 }
 
-static void margin_ranking_samples(tn_op_samples *s) {
-    static const tn__loss_args args[] = {{.how = TN_MEAN, .margin = 0.0},
-                                         {.how = TN_SUM, .margin = 0.5},
-                                         {.how = TN_NONE, .margin = -0.1}};
-    static const char *const text[] = {"reduction='mean'", "reduction='sum', margin=0.5",
-                                       "reduction='none', margin=-0.1"};
-    static const double sides[] = {1, -1, -1, 1, 1, -1};
-    for (int k = 0; k < 3; k++) {
-        const tn_sample sample = {
-            .text = text[k],
-            .args = &args[k],
-            .inputs = 3,
-            .in = {tn_spec_real(TN_DIMS(2, 3), -1.0, 1.0), tn_spec_real(TN_DIMS(2, 3), -1.0, 1.0),
-                   tn_spec_values(TN_DIMS(2, 3), sides)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_margin_ranking = {
     .name = "margin_ranking",
     .inputs = {"a", "b", "y"},
     .args_size = sizeof(tn__loss_args),
+    .fields = {TN__REDUCTION(tn__loss_args, how), TN_FIELD(tn__loss_args, margin)},
     .shape = margin_ranking_shape,
     .compose = margin_ranking_compose,
     .flags = TN_OP_WIDE,
-    .samples = margin_ranking_samples,
+    .samples = "{-1:1} [2, 3] [2, 3] [2, 3]=(1, -1, -1, 1, 1, -1) reduction='mean'; "
+               "[2, 3] [2, 3] [2, 3]=(1, -1, -1, 1, 1, -1) reduction='sum', margin=0.5; "
+               "[2, 3] [2, 3] [2, 3]=(1, -1, -1, 1, 1, -1) reduction='none', margin=-0.1",
 };
 
 tn_tensor *tn_margin_ranking(tn_tensor *a, tn_tensor *b, tn_tensor *y, double margin,

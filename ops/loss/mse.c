@@ -5,24 +5,15 @@
  *     dx = 2 (x - t) dy / n        dt = -dx        (n: the number of elements for the mean, or 1)
  */
 #include "ops/dims.h"
+#include "ops/loss/loss.h"
 
 typedef struct mse_args {
     tn_reduction how;
 } mse_args;
 
 static bool mse_shape(tn_op_call *c) {
-    const mse_args *args = c->args;
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
-    if (!tn_dims_equal(tn_shape(c->in[0]), tn_shape(c->in[1]))) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s but target is %s (they must be equal)",
-                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
-    }
-    if (args->how != TN_MEAN && args->how != TN_SUM && args->how != TN_NONE) {
-        return tn_op_fail(c, TN_EVALUE, "reduction is %d (TN_MEAN, TN_SUM or TN_NONE)",
-                          (int)args->how);
-    }
-    tn_dims dims = args->how == TN_NONE ? tn_shape(c->in[0]) : TN_DIMS();
-    return tn_op_out(c, dims, tn_dtype_of(c->in[0]));
+    return tn_op_shapes(c, "..., ...") &&
+           tn__loss_out(c, ((const mse_args *)c->args)->how, tn_shape(c->in[0]));
 }
 
 static tn_status sum_squares(const tn_op_call *c, const tn_desc *y) {
@@ -62,35 +53,25 @@ static void mse_backward(tn_op_grad *g) {
     if (g->wants[1]) { tn_op_give(g, 1, tn_neg(dx)); }
 }
 
-static void mse_samples(tn_op_samples *s) {
-    static const mse_args how[] = {{TN_MEAN}, {TN_SUM}, {TN_NONE}};
-    static const char *const text[] = {"reduction='mean'", "reduction='sum'", "reduction='none'"};
-    static const tn_dims shapes[] = {{1, {7}},    {2, {3, 4}}, {0, {0}},
-                                     {2, {2, 0}}, {1, {1}},    {2, {3, 67}}};
-    for (int k = 0; k < 3; k++) {
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-            tn_sample sample = {
-                .text = text[k],
-                .args = &how[k],
-                .inputs = 2,
-                .in = {tn_spec_real(shapes[i], -1.0, 1.0), tn_spec_real(shapes[i], -1.0, 1.0)},
-            };
-            tn_sample_add(s, &sample);
-        }
-    }
-}
-
 const tn_op tn__op_mse = {
     .name = "mse",
     .inputs = {"x", "target"},
     .args_size = sizeof(mse_args),
-    .fields = {TN_FIELD(mse_args, how)},
+    .fields = {TN__REDUCTION(mse_args, how)},
     .saves = TN_SAVES_INPUTS,
     .shape = mse_shape,
     .forward = mse_forward,
     .backward = mse_backward,
     .flags = TN_OP_WIDE,
-    .samples = mse_samples,
+    .samples = "{-1:1} [7] [7] reduction='mean'; [3, 4] [3, 4] reduction='mean'; "
+               "[] [] reduction='mean'; [2, 0] [2, 0] reduction='mean'; [1] [1] reduction='mean'; "
+               "[3, 67] [3, 67] reduction='mean'; [7] [7] reduction='sum'; "
+               "[3, 4] [3, 4] reduction='sum'; [] [] reduction='sum'; "
+               "[2, 0] [2, 0] reduction='sum'; [1] [1] reduction='sum'; "
+               "[3, 67] [3, 67] reduction='sum'; [7] [7] reduction='none'; "
+               "[3, 4] [3, 4] reduction='none'; [] [] reduction='none'; "
+               "[2, 0] [2, 0] reduction='none'; [1] [1] reduction='none'; "
+               "[3, 67] [3, 67] reduction='none'",
 };
 
 tn_tensor *tn_mse(tn_tensor *x, tn_tensor *target, tn_reduction how) {

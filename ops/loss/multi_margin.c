@@ -32,33 +32,22 @@ static tn_tensor *multi_margin_compose(tn_op_call *c) {
     return tn__loss_reduced(loss, args->how);
 }
 
-static void multi_margin_samples(tn_op_samples *s) {
-    static const tn__loss_args args[] = {
-        {TN_MEAN, 1.0, 1.0}, {TN_SUM, 2.0, 0.7}, {TN_NONE, 1.0, 0.3}};
-    static const char *const text[] = {"reduction='mean'", "reduction='sum', p=2, margin=0.7",
-                                       "reduction='none', margin=0.3"};
-    for (int k = 0; k < 6; k++) {
-        tn_spec weight = {.kind = TN_SPEC_ABSENT};
-        if (k >= 3) { weight = tn_spec_real(TN_DIMS(4), 0.5, 2.0); }
-        tn_sample sample = {
-            .text = text[k % 3],
-            .args = &args[k % 3],
-            .inputs = 3,
-            .in = {tn_spec_real(TN_DIMS(6, 4), -1.0, 1.0), tn_spec_index(TN_DIMS(6), 4), weight},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_multi_margin = {
     .name = "multi_margin",
     .inputs = {"x", "labels", "weight"},
     .args_size = sizeof(tn__loss_args),
+    .fields = {TN__REDUCTION(tn__loss_args, how), TN_FIELD_AS("p", tn__loss_args, k),
+               TN_FIELD(tn__loss_args, margin)},
     .optional = 1u << 2,
     .shape = multi_margin_shape,
     .compose = multi_margin_compose,
     .flags = TN_OP_WIDE,
-    .samples = multi_margin_samples,
+    .samples = "{-1:1, -1:1, 0.5:2} [6, 4] [6]<4 - reduction='mean'; "
+               "[6, 4] [6]<4 - reduction='sum', p=2, margin=0.7; "
+               "[6, 4] [6]<4 - reduction='none', margin=0.3; [6, 4] [6]<4 [4] reduction='mean'; "
+               "[6, 4] [6]<4 [4] reduction='sum', p=2, margin=0.7; "
+               "[6, 4] [6]<4 [4] reduction='none', margin=0.3",
+    .sample_args = &(const tn__loss_args){.k = 1.0, .margin = 1.0},
 };
 
 tn_tensor *tn_multi_margin(tn_tensor *x, tn_tensor *labels, int p, double margin, tn_tensor *weight,

@@ -30,34 +30,32 @@ static tn_tensor *nll_compose(tn_op_call *c) {
     return tn_div(tn_sum_all(each), tn_sum_all(share));
 }
 
-static void nll_samples(tn_op_samples *s) {
-    static const tn_nll_options mean = {TN_MEAN, -100, NULL, true}, sum = {TN_SUM, 1, NULL, true},
-                                none = {TN_NONE, 2, NULL, true};
-    static const tn_nll_options *const all[] = {&mean, &sum, &none};
-    static const char *const text[] = {"reduction='mean'", "reduction='sum', ignore_index=1",
-                                       "reduction='none', ignore_index=2"};
-    static const tn_dims shapes[] = {{2, {5, 4}}, {3, {2, 3, 4}}, {1, {4}}};
-    for (int k = 0; k < 9; k++) {
-        tn_dims x = shapes[k / 3];
-        tn_sample sample = {.text = text[k % 3], .args = all[k % 3], .inputs = 3};
-        sample.in[0] = tn_spec_real(x, -3.0, -0.1);
-        sample.in[1] = tn_spec_index(tn__dims_leading(x), 4);
-        sample.in[2] = (tn_spec){.kind = TN_SPEC_ABSENT};
-        tn_sample_add(s, &sample);
-        sample.in[2] = tn_spec_real(TN_DIMS(4), 0.5, 2.0);
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_nll = {
     .name = "nll",
     .inputs = {"log_probabilities", "labels", "weight"},
     .args_size = sizeof(tn_nll_options),
+    .fields = {TN__REDUCTION(tn_nll_options, reduction), TN_FIELD(tn_nll_options, ignore_index)},
     .optional = 1u << 2,
     .shape = nll_shape,
     .compose = nll_compose,
     .flags = TN_OP_WIDE,
-    .samples = nll_samples,
+    .samples = "{-3:-0.1, 0.5:2} [5, 4] [5]<4 - "
+               "reduction='mean'; [5, 4] [5]<4 [4] reduction='mean'; "
+               "[5, 4] [5]<4 - reduction='sum', ignore_index=1; "
+               "[5, 4] [5]<4 [4] reduction='sum', ignore_index=1; "
+               "[5, 4] [5]<4 - reduction='none', ignore_index=2; "
+               "[5, 4] [5]<4 [4] reduction='none', ignore_index=2; "
+               "[2, 3, 4] [2, 3]<4 - reduction='mean'; [2, 3, 4] [2, 3]<4 [4] reduction='mean'; "
+               "[2, 3, 4] [2, 3]<4 - reduction='sum', ignore_index=1; "
+               "[2, 3, 4] [2, 3]<4 [4] reduction='sum', ignore_index=1; "
+               "[2, 3, 4] [2, 3]<4 - reduction='none', ignore_index=2; "
+               "[2, 3, 4] [2, 3]<4 [4] reduction='none', ignore_index=2; "
+               "[4] []<4 - reduction='mean'; [4] []<4 [4] reduction='mean'; "
+               "[4] []<4 - reduction='sum', ignore_index=1; "
+               "[4] []<4 [4] reduction='sum', ignore_index=1; "
+               "[4] []<4 - reduction='none', ignore_index=2; "
+               "[4] []<4 [4] reduction='none', ignore_index=2",
+    .sample_args = &(const tn_nll_options){.ignore_index = -100},
 };
 
 tn_nll_options tn_nll_defaults(void) {

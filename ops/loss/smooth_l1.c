@@ -41,7 +41,7 @@ const tn_op tn__op_smooth_l1 = {
     .shape = smooth_l1_shape,
     .compose = smooth_l1_compose,
     .flags = TN_OP_WIDE,
-    .samples = smooth_l1_samples,
+    .add_samples = smooth_l1_samples,
 };
 
 tn_tensor *tn_smooth_l1(tn_tensor *x, tn_tensor *target, tn_reduction how, double beta) {

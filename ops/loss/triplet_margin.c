@@ -12,17 +12,10 @@
 
 static bool triplet_margin_shape(tn_op_call *c) {
     const tn_triplet_options *o = c->args;
-    tn_dims a = tn_shape(c->in[0]);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) { return false; }
-    if (a.ndim == 0 || !tn_dims_equal(a, tn_shape(c->in[1])) ||
-        !tn_dims_equal(a, tn_shape(c->in[2]))) {
-        return tn_op_fail(
-            c, TN_ESHAPE, "anchor is %s, positive %s and negative %s (the same, (…, C))",
-            tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), tn_shape_text(c->in[2]));
-    }
+    if (!tn_op_shapes(c, "... n, ... n, ... n")) { return false; }
     if (!(o->p > 0.0)) { return tn_op_fail(c, TN_EVALUE, "p is %g (more than 0)", o->p); }
     return tn__not_nan(c, "margin", o->margin) && tn__not_nan(c, "eps", o->eps) &&
-           tn__loss_out(c, o->reduction, tn__dims_leading(a));
+           tn__loss_out(c, o->reduction, tn__dims_leading(tn_shape(c->in[0])));
 }
 
 static tn_tensor *distance_of(tn_tensor *u, tn_tensor *v, const tn_triplet_options *o) {
@@ -41,37 +34,20 @@ static tn_tensor *triplet_margin_compose(tn_op_call *c) {
     return tn__loss_reduced(tn_relu(tn_add_scalar(lead, o->margin)), o->reduction);
 }
 
-static void triplet_margin_samples(tn_op_samples *s) {
-    static const tn_triplet_options args[] = {
-        {TN_MEAN, 1.0, 2.0, 1e-6, false, true},
-        {TN_SUM, 0.5, 1.0, 1e-6, false, true},
-        {TN_NONE, 2.0, 3.0, 1e-6, true, true},
-        {TN_MEAN, 1.5, 2.0, 1e-6, true, true},
-    };
-    static const char *const text[] = {"", "reduction='sum', margin=0.5, p=1.0",
-                                       "reduction='none', margin=2.0, p=3.0, swap=True",
-                                       "margin=1.5, swap=True"};
-    for (int k = 0; k < 4; k++) {
-        tn_dims dims = TN_DIMS(5, 4);
-        const tn_sample sample = {
-            .text = text[k],
-            .args = &args[k],
-            .inputs = 3,
-            .in = {tn_spec_real(dims, -1.0, 1.0), tn_spec_real(dims, -1.0, 1.0),
-                   tn_spec_real(dims, -1.0, 1.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_triplet_margin = {
     .name = "triplet_margin",
     .inputs = {"anchor", "positive", "negative"},
     .args_size = sizeof(tn_triplet_options),
+    .fields = {TN__REDUCTION(tn_triplet_options, reduction), TN_FIELD(tn_triplet_options, margin),
+               TN_FIELD(tn_triplet_options, p), TN_FIELD(tn_triplet_options, swap)},
     .shape = triplet_margin_shape,
     .compose = triplet_margin_compose,
     .flags = TN_OP_WIDE,
-    .samples = triplet_margin_samples,
+    .samples = "{-1:1} [5, 4] [5, 4] [5, 4]; "
+               "[5, 4] [5, 4] [5, 4] reduction='sum', margin=0.5, p=1.0; "
+               "[5, 4] [5, 4] [5, 4] reduction='none', margin=2.0, p=3.0, swap=True; "
+               "[5, 4] [5, 4] [5, 4] margin=1.5, swap=True",
+    .sample_args = &(const tn_triplet_options){TN_MEAN, 1.0, 2.0, 1e-6, false, true},
 };
 
 tn_triplet_options tn_triplet_defaults(void) {

@@ -43,34 +43,19 @@ static tn_tensor *weighted_cross_entropy_compose(tn_op_call *c) {
     return tn_div(tn_sum_all(loss), tn_sum_all(share));
 }
 
-static void weighted_cross_entropy_samples(tn_op_samples *s) {
-    static const tn_cross_entropy_options options[] = {
-        {.reduction = TN_MEAN, .ignore_index = -100},
-        {.reduction = TN_SUM, .ignore_index = 1},
-        {.reduction = TN_MEAN, .ignore_index = 2, .label_smoothing = 0.1},
-        {.reduction = TN_NONE, .ignore_index = 0, .label_smoothing = 0.25},
-    };
-    static const char *const text[] = {"", "reduction='sum', ignore_index=1",
-                                       "ignore_index=2, label_smoothing=0.1",
-                                       "reduction='none', ignore_index=0, label_smoothing=0.25"};
-    for (int k = 0; k < 4; k++) {
-        tn_sample sample = {
-            .text = text[k],
-            .args = &options[k],
-            .inputs = 3,
-            .in = {tn_spec_real(TN_DIMS(3, 4, 5), -2.0, 2.0), tn_spec_index(TN_DIMS(3, 4), 5),
-                   tn_spec_real(TN_DIMS(5), 0.5, 2.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_weighted_cross_entropy = {
     .name = "weighted_cross_entropy",
     .inputs = {"logits", "labels", "weight"},
     .args_size = sizeof(tn_cross_entropy_options),
+    .fields = {TN__REDUCTION(tn_cross_entropy_options, reduction),
+               TN_FIELD(tn_cross_entropy_options, ignore_index),
+               TN_FIELD(tn_cross_entropy_options, label_smoothing)},
     .shape = weighted_cross_entropy_shape,
     .compose = weighted_cross_entropy_compose,
     .flags = TN_OP_WIDE,
-    .samples = weighted_cross_entropy_samples,
+    .samples = "{-2:2, -2:2, 0.5:2} [3, 4, 5] [3, 4]<5 [5]; "
+               "[3, 4, 5] [3, 4]<5 [5] reduction='sum', ignore_index=1; "
+               "[3, 4, 5] [3, 4]<5 [5] ignore_index=2, label_smoothing=0.1; "
+               "[3, 4, 5] [3, 4]<5 [5] reduction='none', ignore_index=0, label_smoothing=0.25",
+    .sample_args = &(const tn_cross_entropy_options){.reduction = TN_MEAN, .ignore_index = -100},
 };

@@ -15,35 +15,10 @@
 enum { A, B, W, BIAS, INPUTS };
 enum { Y, S, MEAN, RSTD };
 
-bool tn__add_norm_shape(tn_op_call *c, int statistics) {
-    const tn_norm_args *args = c->args;
-    tn_dims a = tn_shape(c->in[A]), b = tn_shape(c->in[B]);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, A) || !tn__eps_fits(c, args->eps)) { return false; }
-    if (a.ndim == 0 || !tn_dims_equal(a, b)) {
-        return tn_op_fail(c, TN_ESHAPE, "a is %s and b is %s (%s)", tn_shape_text(c->in[A]),
-                          tn_shape_text(c->in[B]),
-                          a.ndim == 0 ? "a needs a last dimension" : "they need the same shape");
-    }
-    for (int i = W; i < c->inputs; i++) {
-        tn_tensor *t = tn__optional(c, i);
-        if (t && (tn_ndim(t) != 1 || tn_size(t, 0) != a.size[a.ndim - 1])) {
-            return tn_op_fail(
-                c, TN_ESHAPE, "a is %s but %s is %s (it needs a's last dimension and no other)",
-                tn_shape_text(c->in[A]), i == W ? "weight" : "bias", tn_shape_text(t));
-        }
-    }
-    tn_dims rows = tn__dims_leading(a);
-    tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[A]));
-    int outputs = c->record ? 2 + statistics : 2;
-    for (int i = 0; i < outputs; i++) {
-        if (!(i < 2 ? tn_op_out_like(c, A) : tn_op_out(c, rows, wide))) { return false; }
-    }
-    return true;
-}
-
 /* y, s and, for backward, the mean and 1 / deviation of each row */
 static bool add_layer_norm_shape(tn_op_call *c) {
-    return tn__add_norm_shape(c, 2);
+    return tn__eps_fits(c, ((const tn_norm_args *)c->args)->eps) &&
+           tn_op_shapes(c, "... n, ... n, n, n -> ... n, ... n, wide: ..., wide: ...");
 }
 
 static tn_tensor *add_layer_norm_compose(tn_op_call *c) {
@@ -86,12 +61,6 @@ tn_tensor *tn__sum_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
     return i == B ? made[A] : NULL;
 }
 
-/* Each combination of weight and bias; no rows, hardly any columns, rows longer than a vector
- * register. */
-static void add_layer_norm_samples(tn_op_samples *s) {
-    tn__layer_norm_samples(s, true);
-}
-
 const tn_op tn__op_add_layer_norm = {
     .name = "add_layer_norm",
     .inputs = {"a", "b", "weight", "bias"},
@@ -109,7 +78,15 @@ const tn_op tn__op_add_layer_norm = {
     .y_rows = {TN_ROWS(1), TN_ROWS(1), TN_ROWS(0), TN_ROWS(0)},
     .widens = 1u << W | 1u << BIAS,
     .dx_out = tn__sum_dx_out,
-    .samples = add_layer_norm_samples,
+    /* Each combination of weight and bias; no rows, hardly any columns, rows longer than a
+     * vector register. */
+    .samples = "{-2:2, -1:1, 0.5:1.5, -1:1} [3, 5] [3, 5] [5] [5] eps=1e-05; "
+               "[3, 5] [3, 5] [5] - eps=1e-05; [3, 5] [3, 5] - - eps=1e-05; "
+               "[3, 5] [3, 5] - [5] eps=1e-05; [2, 3, 4] [2, 3, 4] [4] [4] eps=1e-05; "
+               "[2, 3, 4] [2, 3, 4] [4] - eps=1e-05; [2, 3, 4] [2, 3, 4] - - eps=1e-05; "
+               "[2, 3, 4] [2, 3, 4] - [4] eps=1e-05; [6] [6] [6] [6] eps=1e-05; "
+               "[0, 4] [0, 4] [4] [4] eps=1e-05; [3, 1] [3, 1] [1] [1] eps=0.1; "
+               "[4, 67] [4, 67] [67] [67] eps=1e-05; [70, 3] [70, 3] [3] [3] eps=1e-05",
 };
 
 tn_tensor *tn_add_layer_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_tensor *bias,

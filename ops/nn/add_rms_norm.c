@@ -13,7 +13,8 @@ enum { A, B, W, INPUTS };
 enum { Y, S, RSTD };
 
 static bool add_rms_norm_shape(tn_op_call *c) {
-    return tn__add_norm_shape(c, 1);
+    return tn__eps_fits(c, ((const tn_norm_args *)c->args)->eps) &&
+           tn_op_shapes(c, "... n, ... n, n -> ... n, ... n, wide: ...");
 }
 
 static tn_tensor *add_rms_norm_compose(tn_op_call *c) {
@@ -43,11 +44,6 @@ static void add_rms_norm_backward(tn_op_grad *g) {
     if (g->wants[W]) { tn_op_give(g, W, tn_mul(dy, h)); }
 }
 
-/* With and without a weight; no rows, hardly any columns, rows longer than a vector register. */
-static void add_rms_norm_samples(tn_op_samples *s) {
-    tn__rms_norm_samples(s, true);
-}
-
 const tn_op tn__op_add_rms_norm = {
     .name = "add_rms_norm",
     .inputs = {"a", "b", "weight"},
@@ -65,7 +61,12 @@ const tn_op tn__op_add_rms_norm = {
     .y_rows = {TN_ROWS(1), TN_ROWS(1), TN_ROWS(0)},
     .widens = 1u << W,
     .dx_out = tn__sum_dx_out,
-    .samples = add_rms_norm_samples,
+    /* With and without a weight; no rows, hardly any columns, rows longer than a vector
+     * register. */
+    .samples = "{0.25:2, 0.25:1, 0.5:1.5} [3, 5] [3, 5] [5] eps=1e-05; [3, 5] [3, 5] - eps=1e-05; "
+               "[2, 3, 4] [2, 3, 4] [4] eps=0.1; [2, 3, 4] [2, 3, 4] - eps=0.1; "
+               "[6] [6] [6] eps=1e-05; [0, 4] [0, 4] [4] eps=0.1; [3, 1] [3, 1] [1] eps=0.1; "
+               "[4, 67] [4, 67] [67] eps=0.1; [70, 3] [70, 3] [3] eps=1e-05",
 };
 
 tn_tensor *tn_add_rms_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weight, double eps,

@@ -28,10 +28,6 @@
 
 bool tn__attention_mask_fits(const tn_op_call *c, const tn_tensor *mask, const int64_t *scores) {
     tn_dims want = tn_dims_from(4, scores), got;
-    if (tn_dtype_of(mask) != TN_BOOL) {
-        return tn_op_fail(c, TN_EDTYPE, "mask is %s but must be bool",
-                          tn_dtype_name(tn_dtype_of(mask)));
-    }
     if (!tn_dims_broadcast(tn_shape(mask), want, &got) || !tn_dims_equal(got, want)) {
         return tn_op_fail(c, TN_ESHAPE,
                           "mask is %s but must broadcast to (batch, heads, queries, keys) = [%lld, "
@@ -99,36 +95,15 @@ static void score_sizes(int64_t *scores, tn_dims q, tn_dims k) {
 }
 
 static bool attention_shape(tn_op_call *c) {
-    tn_dims q = tn_shape(c->in[0]), k = tn_shape(c->in[1]), v = tn_shape(c->in[2]);
-    const char *q_text = tn_shape_text(c->in[0]), *k_text = tn_shape_text(c->in[1]);
-    for (int i = 0; i < 3; i++) {
-        static const char *const names[] = {"q", "k", "v"};
-        if (!tn_op_float(c, i)) { return false; }
-        if (tn_dtype_of(c->in[i]) != tn_dtype_of(c->in[0])) {
-            return tn_op_fail(c, TN_EDTYPE, "q is %s but %s is %s",
-                              tn_dtype_name(tn_dtype_of(c->in[0])), names[i],
-                              tn_dtype_name(tn_dtype_of(c->in[i])));
-        }
-        if (tn_ndim(c->in[i]) != 4) {
-            return tn_op_fail(c, TN_ESHAPE,
-                              "%s is %s but needs 4 dimensions: batch, heads, positions, width",
-                              names[i], tn_shape_text(c->in[i]));
-        }
+    if (!tn_op_shapes(c, "batch heads queries width, batch groups keys width, "
+                         "batch groups keys width, bool: ...")) {
+        return false;
     }
-    if (!tn_dims_equal(k, v)) {
-        return tn_op_fail(c, TN_ESHAPE, "k is %s but v is %s (they must be equal)", k_text,
-                          tn_shape_text(c->in[2]));
-    }
-    if (q.size[0] != k.size[0] || q.size[3] != k.size[3]) {
-        return tn_op_fail(
-            c, TN_ESHAPE,
-            "q is %s but k is %s (batch and width, the first and last dimensions, must be equal)",
-            q_text, k_text);
-    }
+    tn_dims q = tn_shape(c->in[0]), k = tn_shape(c->in[1]);
     if (k.size[1] != q.size[1] && (k.size[1] == 0 || q.size[1] % k.size[1] != 0)) {
         return tn_op_fail(c, TN_ESHAPE,
                           "q is %s but k is %s (q's heads, dimension 1, must be a multiple of k's)",
-                          q_text, k_text);
+                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
     int64_t scores[4];
     score_sizes(scores, q, k);
@@ -303,49 +278,6 @@ static tn_tensor *attention_compose(tn_op_call *c) {
     return tn__attention_explicit(c->in[0], c->in[1], c->in[2], tn__optional(c, 3), *args);
 }
 
-/* A sample: q, k (and v), and a mask if its dims are not empty. */
-static void add_sample(tn_op_samples *s, const char *text, const tn_attention_args *args, tn_dims q,
-                       tn_dims k, tn_dims mask) {
-    tn_sample sample = {.text = text, .args = args, .inputs = 4};
-    sample.in[0] = tn_spec_real(q, -1.5, 1.5);
-    sample.in[1] = tn_spec_real(k, -1.5, 1.5);
-    sample.in[2] = tn_spec_real(k, -1.5, 1.5);
-    sample.in[3] = mask.ndim > 0 ? tn_spec_bool(mask) : (tn_spec){.kind = TN_SPEC_ABSENT};
-    tn_sample_add(s, &sample);
-}
-
-/* More queries than keys (causal: some see nothing) and fewer; grouped heads; masks that broadcast
- * in each dimension, with two keys so that some rows are empty; a mask that is all false; no
- * queries, no keys; more keys than a block. */
-static void attention_samples(tn_op_samples *s) {
-    static const tn_attention_args plain = {false, 0.0}, scaled = {false, 0.25},
-                                   causal = {true, 0.0}, both = {true, 0.5};
-    tn_dims none = TN_DIMS();
-    add_sample(s, "", &plain, TN_DIMS(2, 2, 3, 4), TN_DIMS(2, 2, 3, 4), none);
-    add_sample(s, "scale=0.25", &scaled, TN_DIMS(1, 2, 3, 4), TN_DIMS(1, 2, 5, 4), none);
-    add_sample(s, "causal=True", &causal, TN_DIMS(2, 2, 4, 3), TN_DIMS(2, 2, 4, 3), none);
-    add_sample(s, "causal=True", &causal, TN_DIMS(1, 2, 2, 3), TN_DIMS(1, 2, 5, 3), none);
-    add_sample(s, "causal=True, scale=0.5", &both, TN_DIMS(1, 2, 5, 3), TN_DIMS(1, 2, 2, 3), none);
-    add_sample(s, "", &plain, TN_DIMS(1, 4, 3, 2), TN_DIMS(1, 2, 3, 2), none);
-    add_sample(s, "causal=True", &causal, TN_DIMS(2, 3, 3, 2), TN_DIMS(2, 1, 4, 2), none);
-    add_sample(s, "", &plain, TN_DIMS(2, 2, 3, 2), TN_DIMS(2, 2, 4, 2), TN_DIMS(2, 2, 3, 4));
-    add_sample(s, "", &plain, TN_DIMS(2, 2, 3, 2), TN_DIMS(2, 2, 4, 2), TN_DIMS(2, 1, 1, 4));
-    add_sample(s, "causal=True", &causal, TN_DIMS(2, 2, 3, 2), TN_DIMS(2, 1, 3, 2), TN_DIMS(3, 3));
-    add_sample(s, "", &plain, TN_DIMS(2, 2, 4, 3), TN_DIMS(2, 2, 2, 3), TN_DIMS(2, 1, 4, 2));
-    add_sample(s, "", &plain, TN_DIMS(1, 1, 1, 1), TN_DIMS(1, 1, 1, 1), none);
-    add_sample(s, "", &plain, TN_DIMS(1, 2, 0, 3), TN_DIMS(1, 2, 2, 3), none);
-    add_sample(s, "", &plain, TN_DIMS(1, 2, 2, 3), TN_DIMS(1, 2, 0, 3), none);
-    add_sample(s, "", &plain, TN_DIMS(0, 2, 2, 3), TN_DIMS(0, 2, 2, 3), none);
-    add_sample(s, "causal=True", &causal, TN_DIMS(1, 1, 70, 2), TN_DIMS(1, 1, 70, 2), none);
-    add_sample(s, "", &plain, TN_DIMS(1, 1, 2, 9), TN_DIMS(1, 1, 67, 9), TN_DIMS(2, 67));
-    tn_sample blind = {.text = "", .args = &plain, .inputs = 4};
-    for (int i = 0; i < 3; i++) {
-        blind.in[i] = tn_spec_real(TN_DIMS(1, 1, 2, 3), -1.0, 1.0);
-    }
-    blind.in[3] = (tn_spec){.kind = TN_SPEC_BOOL, .dims = TN_DIMS(2, 2), .low = 0.0, .high = 1.0};
-    tn_sample_add(s, &blind);
-}
-
 /* Two products forward; five backward, which recomputes the scores. */
 void tn__attention_work(tn_op_work *w, double queries, double keys, double width, bool causal) {
     double product = 2 * queries * keys * width * (causal ? 0.5 : 1);
@@ -363,6 +295,7 @@ const tn_op tn__op_attention = {
     .name = "attention",
     .inputs = {"q", "k", "v", "mask"},
     .args_size = sizeof(tn_attention_args),
+    .fields = {TN_FIELD(tn_attention_args, causal), TN_FIELD(tn_attention_args, scale)},
     .optional = 1u << 3,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(0) | TN_SAVES_OUTPUT(1),
     .shape = attention_shape,
@@ -371,7 +304,27 @@ const tn_op tn__op_attention = {
     .compose = attention_compose,
     .flags = TN_OP_WIDE | TN_OP_ALL_DX,
     .dx_out = attention_dx_out,
-    .samples = attention_samples,
+    /* More queries than keys (causal: some see nothing) and fewer; grouped heads; masks that
+     * broadcast in each dimension, with two keys so that some rows are empty; a mask that is all
+     * false; no queries, no keys; more keys than a block. */
+    .samples = "{-1.5:1.5, -1.5:1.5, -1.5:1.5, bool} [2, 2, 3, 4] [2, 2, 3, 4] [2, 2, 3, 4] -; "
+               "[1, 2, 3, 4] [1, 2, 5, 4] [1, 2, 5, 4] - scale=0.25; "
+               "[2, 2, 4, 3] [2, 2, 4, 3] [2, 2, 4, 3] - causal=True; "
+               "[1, 2, 2, 3] [1, 2, 5, 3] [1, 2, 5, 3] - causal=True; "
+               "[1, 2, 5, 3] [1, 2, 2, 3] [1, 2, 2, 3] - causal=True, scale=0.5; "
+               "[1, 4, 3, 2] [1, 2, 3, 2] [1, 2, 3, 2] -; "
+               "[2, 3, 3, 2] [2, 1, 4, 2] [2, 1, 4, 2] - causal=True; "
+               "[2, 2, 3, 2] [2, 2, 4, 2] [2, 2, 4, 2] [2, 2, 3, 4]; "
+               "[2, 2, 3, 2] [2, 2, 4, 2] [2, 2, 4, 2] [2, 1, 1, 4]; "
+               "[2, 2, 3, 2] [2, 1, 3, 2] [2, 1, 3, 2] [3, 3] causal=True; "
+               "[2, 2, 4, 3] [2, 2, 2, 3] [2, 2, 2, 3] [2, 1, 4, 2]; "
+               "[1, 1, 1, 1] [1, 1, 1, 1] [1, 1, 1, 1] -; "
+               "[1, 2, 0, 3] [1, 2, 2, 3] [1, 2, 2, 3] -; "
+               "[1, 2, 2, 3] [1, 2, 0, 3] [1, 2, 0, 3] -; "
+               "[0, 2, 2, 3] [0, 2, 2, 3] [0, 2, 2, 3] -; "
+               "[1, 1, 70, 2] [1, 1, 70, 2] [1, 1, 70, 2] - causal=True; "
+               "[1, 1, 2, 9] [1, 1, 67, 9] [1, 1, 67, 9] [2, 67]; "
+               "{-1:1, -1:1, -1:1, bool 0:1} [1, 1, 2, 3] [1, 1, 2, 3] [1, 1, 2, 3] [2, 2]",
     .work = attention_work,
 };
 

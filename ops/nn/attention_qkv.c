@@ -19,12 +19,7 @@ typedef struct attention_qkv_args {
 static bool attention_qkv_shape(tn_op_call *c) {
     const attention_qkv_args *args = c->args;
     tn_dims d = tn_shape(c->in[0]);
-    if (!tn_op_float(c, 0)) { return false; }
-    if (d.ndim != 3) {
-        return tn_op_fail(c, TN_ESHAPE,
-                          "qkv is %s but needs 3 dimensions: batch, positions, 3 x width",
-                          tn_shape_text(c->in[0]));
-    }
+    if (!tn_op_shapes(c, "batch positions 3*width, bool: ...")) { return false; }
     if (args->heads < 1 || d.size[2] % (3 * (int64_t)args->heads) != 0) {
         return tn_op_fail(
             c, TN_ESHAPE,
@@ -101,31 +96,6 @@ static tn_tensor *attention_qkv_compose(tn_op_call *c) {
     return tn_reshape(tn_transpose(y, 1, 2), tn__dims_with_last(d, width));
 }
 
-static void add_sample(tn_op_samples *s, const char *text, const attention_qkv_args *args,
-                       tn_dims qkv, tn_dims mask) {
-    tn_sample sample = {.text = text, .args = args, .inputs = 2};
-    sample.in[0] = tn_spec_real(qkv, -1.5, 1.5);
-    sample.in[1] = mask.ndim > 0 ? tn_spec_bool(mask) : (tn_spec){.kind = TN_SPEC_ABSENT};
-    tn_sample_add(s, &sample);
-}
-
-static void attention_qkv_samples(tn_op_samples *s) {
-    static const attention_qkv_args one = {1, {false, 0.0}}, two = {2, {false, 0.0}},
-                                    causal = {2, {true, 0.0}}, scaled = {3, {true, 0.25}},
-                                    one_causal = {1, {true, 0.0}};
-    tn_dims none = TN_DIMS();
-    add_sample(s, "heads=1", &one, TN_DIMS(2, 3, 6), none);
-    add_sample(s, "heads=2", &two, TN_DIMS(2, 3, 12), none);
-    add_sample(s, "heads=2, causal=True", &causal, TN_DIMS(2, 4, 12), none);
-    add_sample(s, "heads=3, causal=True, scale=0.25", &scaled, TN_DIMS(1, 3, 18), none);
-    add_sample(s, "heads=2", &two, TN_DIMS(2, 3, 12), TN_DIMS(2, 1, 3, 3));
-    add_sample(s, "heads=2, causal=True", &causal, TN_DIMS(2, 3, 12), TN_DIMS(3, 3));
-    add_sample(s, "heads=1", &one, TN_DIMS(1, 1, 3), none);
-    add_sample(s, "heads=1", &one, TN_DIMS(2, 0, 3), none);
-    add_sample(s, "heads=2", &two, TN_DIMS(0, 2, 6), none);
-    add_sample(s, "heads=1, causal=True", &one_causal, TN_DIMS(1, 70, 6), none);
-}
-
 static void attention_qkv_work(tn_op_work *w) {
     const attention_qkv_args *args = w->args;
     const tn_dims *x = w->x[0];
@@ -138,6 +108,9 @@ const tn_op tn__op_attention_qkv = {
     .name = "attention_qkv",
     .inputs = {"qkv", "mask"},
     .args_size = sizeof(attention_qkv_args),
+    .fields = {TN_FIELD(attention_qkv_args, heads),
+               TN_FIELD_AS("causal", attention_qkv_args, options.causal),
+               TN_FIELD_AS("scale", attention_qkv_args, options.scale)},
     .optional = 1u << 1,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(0) | TN_SAVES_OUTPUT(1),
     .shape = attention_qkv_shape,
@@ -145,7 +118,11 @@ const tn_op tn__op_attention_qkv = {
     .compose = attention_qkv_compose,
     .backward_kernel = attention_qkv_backward_kernel,
     .flags = TN_OP_WIDE,
-    .samples = attention_qkv_samples,
+    .samples = "{-1.5:1.5, bool} [2, 3, 6] - heads=1; [2, 3, 12] - heads=2; "
+               "[2, 4, 12] - heads=2, causal=True; [1, 3, 18] - heads=3, causal=True, scale=0.25; "
+               "[2, 3, 12] [2, 1, 3, 3] heads=2; [2, 3, 12] [3, 3] heads=2, causal=True; "
+               "[1, 1, 3] - heads=1; [2, 0, 3] - heads=1; [0, 2, 6] - heads=2; "
+               "[1, 70, 6] - heads=1, causal=True",
     .work = attention_qkv_work,
 };
 

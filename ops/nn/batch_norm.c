@@ -167,44 +167,11 @@ static tn_tensor *batch_norm_compose(tn_op_call *c) {
     return tn__batch_norm_finish(c, centred, var);
 }
 
-/* Each combination of weight and bias; one position, one row, odd sizes, rows longer than the fast
- * kernel's chunk; far from 0. */
-static void batch_norm_samples(tn_op_samples *s) {
-    static const tn_batch_norm_args usual = {1e-5}, large = {0.1};
-    static const tn_dims shapes[] = {
-        {2, {6, 3}},    {3, {3, 2, 4}}, {4, {2, 3, 3, 2}}, {5, {2, 2, 1, 3, 2}}, {4, {1, 2, 5, 7}},
-        {3, {2, 0, 3}}, {2, {300, 2}},  {3, {2, 1, 2100}}, {3, {130, 1, 17}},    {3, {1, 3, 1}},
-    };
-    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
-        tn_dims channels = TN_DIMS(shapes[i].size[1]);
-        tn_sample sample = {
-            .text = "eps=1e-05",
-            .args = &usual,
-            .inputs = INPUTS,
-            .in = {tn_spec_real(shapes[i], i % 2 ? 3.0 : -2.0, i % 2 ? 7.0 : 2.0),
-                   tn_spec_real(channels, 0.5, 1.5), tn_spec_real(channels, -1.0, 1.0)},
-        };
-        if (i > 8) { /* one element per channel: dx is 0, its rounding error 1 / sqrt(eps) times
-                        larger */
-            sample.text = "eps=0.1";
-            sample.args = &large;
-        }
-        tn_sample_add(s, &sample);
-        if (i == 2) {
-            sample.in[B] = (tn_spec){.kind = TN_SPEC_ABSENT};
-            tn_sample_add(s, &sample);
-            sample.in[W] = sample.in[B];
-            tn_sample_add(s, &sample);
-            sample.in[B] = tn_spec_real(channels, -1.0, 1.0);
-            tn_sample_add(s, &sample);
-        }
-    }
-}
-
 const tn_op tn__op_batch_norm = {
     .name = "batch_norm",
     .inputs = {"x", "weight", "bias"},
     .args_size = sizeof(tn_batch_norm_args),
+    .fields = {TN_FIELD(tn_batch_norm_args, eps)},
     .results = 3,
     .optional = 1u << W | 1u << B,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(MEAN) | TN_SAVES_OUTPUT(VAR),
@@ -214,7 +181,20 @@ const tn_op tn__op_batch_norm = {
     .compose = batch_norm_compose,
     .flags = TN_OP_WIDE,
     .widens = 1u << W | 1u << B,
-    .samples = batch_norm_samples,
+    /* Each combination of weight and bias; one position, one row, odd sizes, rows longer than
+     * the fast kernel's chunk; far from 0. */
+    .samples = "{-2:2, 0.5:1.5, -1:1} [6, 3] [3] [3] eps=1e-05; "
+               "{3:7, 0.5:1.5, -1:1} [3, 2, 4] [2] [2] eps=1e-05; "
+               "{-2:2, 0.5:1.5, -1:1} [2, 3, 3, 2] [3] [3] eps=1e-05; "
+               "[2, 3, 3, 2] [3] - eps=1e-05; [2, 3, 3, 2] - - eps=1e-05; "
+               "[2, 3, 3, 2] - [3] eps=1e-05; "
+               "{3:7, 0.5:1.5, -1:1} [2, 2, 1, 3, 2] [2] [2] eps=1e-05; "
+               "{-2:2, 0.5:1.5, -1:1} [1, 2, 5, 7] [2] [2] eps=1e-05; "
+               "{3:7, 0.5:1.5, -1:1} [2, 0, 3] [0] [0] eps=1e-05; "
+               "{-2:2, 0.5:1.5, -1:1} [300, 2] [2] [2] eps=1e-05; "
+               "{3:7, 0.5:1.5, -1:1} [2, 1, 2100] [1] [1] eps=1e-05; "
+               "{-2:2, 0.5:1.5, -1:1} [130, 1, 17] [1] [1] eps=1e-05; "
+               "{3:7, 0.5:1.5, -1:1} [1, 3, 1] [3] [3] eps=0.1",
 };
 
 tn_tensor *tn__batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps,

@@ -48,7 +48,7 @@ const tn_op tn__op_dropout = {
     .shape = dropout_shape,
     .forward = dropout_forward,
     .backward = dropout_backward,
-    .samples = dropout_samples,
+    .add_samples = dropout_samples,
 };
 
 tn_tensor *tn_dropout_op(tn_tensor *x, double p) {

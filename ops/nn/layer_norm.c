@@ -12,24 +12,8 @@
 #include "ops/nn/norm.h"
 
 static bool layer_norm_shape(tn_op_call *c) {
-    const tn_norm_args *args = c->args;
-    tn_dims x = tn_shape(c->in[0]);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0) || !tn__eps_fits(c, args->eps)) { return false; }
-    if (x.ndim == 0) { return tn_op_fail(c, TN_ESHAPE, "x is [] (it needs a last dimension)"); }
-    for (int i = 1; i <= 2; i++) {
-        tn_tensor *t = tn__optional(c, i);
-        if (t && (tn_ndim(t) != 1 || tn_size(t, 0) != x.size[x.ndim - 1])) {
-            return tn_op_fail(
-                c, TN_ESHAPE, "x is %s but %s is %s (it needs x's last dimension and no other)",
-                tn_shape_text(c->in[0]), i == 1 ? "weight" : "bias", tn_shape_text(t));
-        }
-    }
-    if (!tn_op_out_like(c, 0)) { return false; }
-    tn_dims rows = tn__dims_leading(x);
-    tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[0]));
-    bool has_mean = !c->record || tn_op_out(c, rows, wide);
-    bool has_rstd = !c->record || (has_mean && tn_op_out(c, rows, wide));
-    return has_mean && has_rstd;
+    return tn__eps_fits(c, ((const tn_norm_args *)c->args)->eps) &&
+           tn_op_shapes(c, "... n, n, n -> ... n, wide: ..., wide: ...");
 }
 
 static tn_status layer_norm_host(const tn_op_call *c) {
@@ -110,49 +94,6 @@ static tn_tensor *layer_norm_compose(tn_op_call *c) {
     return b ? tn_add(y, b) : y;
 }
 
-/* Each combination of weight and bias; no rows, no columns, one column (then y = b), rows longer
- * than a vector register. */
-void tn__layer_norm_samples(tn_op_samples *s, bool added) {
-    static const tn_norm_args usual = {1e-5}, large = {0.1};
-    static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}},    {2, {0, 4}},
-                                     {2, {3, 1}}, {2, {4, 67}},   {2, {70, 3}}};
-    int w = added ? 2 : 1, b = w + 1;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tn_dims width = TN_DIMS(shapes[i].size[shapes[i].ndim - 1]);
-        tn_sample sample = {
-            .text = "eps=1e-05",
-            .args = &usual,
-            .inputs = b + 1,
-            .in = {tn_spec_real(shapes[i], -2.0, 2.0), tn_spec_real(shapes[i], -1.0, 1.0)},
-        };
-        sample.in[w] = tn_spec_real(width, 0.5, 1.5);
-        sample.in[b] = tn_spec_real(width, -1.0, 1.0);
-        /* dx is 0, and its rounding error rstd = 1 / sqrt(eps) times larger */
-        if (width.size[0] == 1) {
-            sample.text = "eps=0.1";
-            sample.args = &large;
-        }
-        tn_sample_add(s, &sample);
-        if (i < 2) {
-            sample.in[b] = (tn_spec){.kind = TN_SPEC_ABSENT};
-            tn_sample_add(s, &sample);
-            sample.in[w] = sample.in[b];
-            tn_sample_add(s, &sample);
-            sample.in[b] = tn_spec_real(width, -1.0, 1.0);
-            tn_sample_add(s, &sample);
-        }
-    }
-}
-
-static void layer_norm_samples(tn_op_samples *s) {
-    static const tn_norm_args large = {0.1};
-    tn__layer_norm_samples(s, false);
-    tn_sample eps = {.text = "eps=0.1", .args = &large, .inputs = 3};
-    eps.in[0] = tn_spec_real(TN_DIMS(3, 5), -0.5, 0.5);
-    eps.in[1] = eps.in[2] = tn_spec_real(TN_DIMS(5), -1.0, 1.0);
-    tn_sample_add(s, &eps);
-}
-
 const tn_op tn__op_layer_norm = {
     .name = "layer_norm",
     .inputs = {"x", "weight", "bias"},
@@ -169,7 +110,14 @@ const tn_op tn__op_layer_norm = {
     .y_rows = {TN_ROWS(1), TN_ROWS(0), TN_ROWS(0)},
     .sums = 1u << 0,
     .widens = 1u << 1 | 1u << 2,
-    .samples = layer_norm_samples,
+    /* Each combination of weight and bias; no rows, no columns, one column (then y = b, and dx is 0
+     * with a rounding error of 1 / sqrt(eps)), rows longer than a vector register. */
+    .samples = "{-2:2, 0.5:1.5, -1:1} [3, 5] [5] [5] eps=1e-05; [3, 5] [5] - eps=1e-05; "
+               "[3, 5] - - eps=1e-05; [3, 5] - [5] eps=1e-05; [2, 3, 4] [4] [4] eps=1e-05; "
+               "[2, 3, 4] [4] - eps=1e-05; [2, 3, 4] - - eps=1e-05; [2, 3, 4] - [4] eps=1e-05; "
+               "[6] [6] [6] eps=1e-05; [0, 4] [4] [4] eps=1e-05; [3, 1] [1] [1] eps=0.1; "
+               "[4, 67] [67] [67] eps=1e-05; [70, 3] [3] [3] eps=1e-05; "
+               "{-0.5:0.5, -1:1} [3, 5] [5] [5] eps=0.1",
 };
 
 tn_tensor *tn_layer_norm_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps) {

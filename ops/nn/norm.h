@@ -29,17 +29,9 @@ static inline void tn__vector_store(const tn_desc *d, int64_t i, double value) {
  * mean NULL is RMS norm: h = x rstd, and no mean(g). */
 void tn__norm_back(const tn_op_back *b, const tn_desc *mean, const tn_desc *rstd);
 
-/* Inputs a and b (…, C), then vectors (C), each of which may be absent: makes y and s = a + b like
- * a, and if backward may follow this many statistics (…). False after raising. */
-bool tn__add_norm_shape(tn_op_call *c, int statistics);
-
 /* Of an operation whose inputs 0 and 1 are summed: the sum's gradient is both inputs', in one
  * tensor. */
 void tn__give_sum(tn_op_grad *g, tn_tensor *ds);
 tn_tensor *tn__sum_dx_out(tn_op_grad *g, int i, tn_tensor *const *made);
-
-/* Samples of the norm; added: of the sum of inputs 0 and 1. */
-void tn__layer_norm_samples(tn_op_samples *s, bool added);
-void tn__rms_norm_samples(tn_op_samples *s, bool added);
 
 #endif

@@ -10,18 +10,8 @@
 #include "ops/nn/norm.h"
 
 static bool rms_norm_shape(tn_op_call *c) {
-    const tn_norm_args *args = c->args;
-    tn_dims x = tn_shape(c->in[0]);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0) || !tn__eps_fits(c, args->eps)) { return false; }
-    if (x.ndim == 0) { return tn_op_fail(c, TN_ESHAPE, "x is [] (it needs a last dimension)"); }
-    tn_tensor *w = tn__optional(c, 1);
-    if (w && (tn_ndim(w) != 1 || tn_size(w, 0) != x.size[x.ndim - 1])) {
-        return tn_op_fail(c, TN_ESHAPE,
-                          "x is %s but weight is %s (it needs x's last dimension and no other)",
-                          tn_shape_text(c->in[0]), tn_shape_text(w));
-    }
-    tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[0]));
-    return tn_op_out_like(c, 0) && (!c->record || tn_op_out(c, tn__dims_leading(x), wide));
+    return tn__eps_fits(c, ((const tn_norm_args *)c->args)->eps) &&
+           tn_op_shapes(c, "... n, n -> ... n, wide: ...");
 }
 
 static tn_status rms_norm_host(const tn_op_call *c) {
@@ -56,38 +46,11 @@ static tn_tensor *rms_norm_compose(tn_op_call *c) {
     return w ? tn_mul(y, w) : y;
 }
 
-void tn__rms_norm_samples(tn_op_samples *s, bool added) {
-    static const tn_norm_args usual = {1e-5}, large = {0.1};
-    static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}},    {2, {0, 4}},
-                                     {2, {3, 1}}, {2, {4, 67}},   {2, {70, 3}}};
-    int w = added ? 2 : 1;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tn_dims width = TN_DIMS(shapes[i].size[shapes[i].ndim - 1]);
-        /* one column: dx is eps rstd^3 dy w, all rounding for a small eps */
-        bool wide_eps = i % 2 || width.size[0] == 1;
-        tn_sample sample = {
-            .text = wide_eps ? "eps=0.1" : "eps=1e-05",
-            .args = wide_eps ? &large : &usual,
-            .inputs = w + 1,
-            .in = {tn_spec_real(shapes[i], 0.25, 2.0), tn_spec_real(shapes[i], 0.25, 1.0)},
-        };
-        sample.in[w] = tn_spec_real(width, 0.5, 1.5);
-        tn_sample_add(s, &sample);
-        if (i < 2) {
-            sample.in[w] = (tn_spec){.kind = TN_SPEC_ABSENT};
-            tn_sample_add(s, &sample);
-        }
-    }
-}
-
-static void rms_norm_samples(tn_op_samples *s) {
-    tn__rms_norm_samples(s, false);
-}
-
 const tn_op tn__op_rms_norm = {
     .name = "rms_norm",
     .inputs = {"x", "weight"},
     .args_size = sizeof(tn_norm_args),
+    .fields = {TN_FIELD(tn_norm_args, eps)},
     .optional = 1u << 1,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1),
     .shape = rms_norm_shape,
@@ -99,7 +62,10 @@ const tn_op tn__op_rms_norm = {
     .y_rows = {TN_ROWS(1), TN_ROWS(0)},
     .sums = 1u << 0,
     .widens = 1u << 1,
-    .samples = rms_norm_samples,
+    .samples = "{0.25:2, 0.5:1.5} [3, 5] [5] eps=1e-05; [3, 5] - eps=1e-05; "
+               "[2, 3, 4] [4] eps=0.1; [2, 3, 4] - eps=0.1; [6] [6] eps=1e-05; "
+               "[0, 4] [4] eps=0.1; [3, 1] [1] eps=0.1; [4, 67] [67] eps=0.1; "
+               "[70, 3] [3] eps=1e-05",
 };
 
 tn_tensor *tn_rms_norm_op(tn_tensor *x, tn_tensor *weight, double eps) {

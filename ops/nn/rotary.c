@@ -129,37 +129,12 @@ static tn_tensor *rotary_compose(tn_op_call *c) {
     return tn_cat(turned, 2, 3);
 }
 
-static void add_sample(tn_op_samples *s, const char *text, const tn_rotary_args *args, tn_dims x,
-                       tn_dims positions, double last) {
-    tn_sample sample = {.text = text, .args = args, .inputs = 2};
-    sample.in[0] = tn_spec_real(x, -1.5, 1.5);
-    sample.in[1] = (tn_spec){.kind = TN_SPEC_INDEX, .dims = positions, .low = 0.0, .high = last};
-    tn_sample_add(s, &sample);
-}
-
-/* Positions per column, and per element; far ones; all three kinds of pairs of Llama 3's scaling
- * (of these 4 pairs the first is not scaled, the last two rotate more slowly); empty in every
- * dimension. */
-static void rotary_samples(tn_op_samples *s) {
-    static const tn_rotary_args plain = {10000.0, 1.0, 1.0, 4.0, 8192, false},
-                                back = {10000.0, 1.0, 1.0, 4.0, 8192, true},
-                                scaled = {500.0, 8.0, 1.0, 4.0, 64, false};
-    add_sample(s, "", &plain, TN_DIMS(2, 2, 3, 4), TN_DIMS(3), 10.0);
-    add_sample(s, "", &plain, TN_DIMS(2, 3, 3, 6), TN_DIMS(2, 3), 10.0);
-    add_sample(s, "inverse=True", &back, TN_DIMS(2, 2, 3, 4), TN_DIMS(1, 3), 10.0);
-    add_sample(s, "theta=500.0, factor=8.0, original_context=64", &scaled, TN_DIMS(1, 2, 5, 8),
-               TN_DIMS(1, 5), 100.0);
-    add_sample(s, "", &plain, TN_DIMS(1, 1, 70, 2), TN_DIMS(70), 5000.0);
-    add_sample(s, "", &plain, TN_DIMS(3, 2, 2, 34), TN_DIMS(3, 2), 3.0);
-    add_sample(s, "", &plain, TN_DIMS(1, 2, 0, 4), TN_DIMS(0), 1.0);
-    add_sample(s, "", &plain, TN_DIMS(0, 2, 3, 4), TN_DIMS(3), 4.0);
-    add_sample(s, "", &plain, TN_DIMS(1, 2, 3, 0), TN_DIMS(3), 4.0);
-}
-
 const tn_op tn__op_rotary = {
     .name = "rotary",
     .inputs = {"x", "positions"},
     .args_size = sizeof(tn_rotary_args),
+    .fields = {TN_FIELD(tn_rotary_args, theta), TN_FIELD(tn_rotary_args, factor),
+               TN_FIELD(tn_rotary_args, original_context), TN_FIELD(tn_rotary_args, inverse)},
     .saves = TN_SAVES_INPUT(1),
     .shape = rotary_shape,
     .kernel = TN_FUSED(rotary),
@@ -167,7 +142,15 @@ const tn_op tn__op_rotary = {
     .compose = rotary_compose,
     .backward = rotary_backward,
     .flags = TN_OP_WIDE,
-    .samples = rotary_samples,
+    /* Positions per column, and per element; far ones; all three kinds of pairs of Llama 3's
+     * scaling (of these 4 pairs the first is not scaled, the last two rotate more slowly); empty
+     * in every dimension. */
+    .samples = "{-1.5:1.5} [2, 2, 3, 4] [3]<10; [2, 3, 3, 6] [2, 3]<10; "
+               "[2, 2, 3, 4] [1, 3]<10 inverse=True; "
+               "[1, 2, 5, 8] [1, 5]<100 theta=500.0, factor=8.0, original_context=64; "
+               "[1, 1, 70, 2] [70]<5000; [3, 2, 2, 34] [3, 2]<3; [1, 2, 0, 4] [0]<1; "
+               "[0, 2, 3, 4] [3]<4; [1, 2, 3, 0] [3]<4",
+    .sample_args = &(const tn_rotary_args){10000.0, 1.0, 1.0, 4.0, 8192, false},
 };
 
 tn_rotary_options tn_rotary_defaults(void) {

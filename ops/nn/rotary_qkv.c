@@ -20,18 +20,10 @@ static bool heads_fit(tn_dims q, tn_dims k, tn_dims v) {
 }
 
 static bool rotary_qkv_shape(tn_op_call *c) {
-    if (!tn__rotary_fits(c, POSITIONS)) { return false; }
-    for (int i = K; i <= V; i++) {
-        if (c->in[i]->dtype != c->in[Q]->dtype) {
-            return tn_op_fail(c, TN_EDTYPE, "q is %s but %s is %s (cast one of them)",
-                              tn_dtype_name(c->in[Q]->dtype), c->op->inputs[i],
-                              tn_dtype_name(c->in[i]->dtype));
-        }
-    }
-    if (!heads_fit(tn_shape(c->in[Q]), tn_shape(c->in[K]), tn_shape(c->in[V]))) {
-        return tn_op_fail(
-            c, TN_ESHAPE, "q is %s, k %s and v %s (they may differ only in q's number of heads)",
-            tn_shape_text(c->in[Q]), tn_shape_text(c->in[K]), tn_shape_text(c->in[V]));
+    if (!tn_op_shapes(c, "batch heads positions width, batch groups positions width, "
+                         "batch groups positions width, index: ...") ||
+        !tn__rotary_fits(c, POSITIONS)) {
+        return false;
     }
     return tn__rotary_out(c, Q) && tn__rotary_out(c, K) && tn__rotary_out(c, V);
 }
@@ -43,45 +35,28 @@ static tn_tensor *rotary_qkv_compose(tn_op_call *c) {
     return tn_apply2(&tn__op_rotary, c->args, c->in[Q], positions);
 }
 
-/* Groups of heads, one head each, several sequences with positions of their own; empty ones. */
-static void rotary_qkv_samples(tn_op_samples *s) {
-    static const tn_rotary_args plain = {10000.0, 1.0, 1.0, 4.0, 8192, false},
-                                scaled = {500.0, 8.0, 1.0, 4.0, 64, false};
-    static const struct {
-        tn_dims q, positions;
-        int64_t groups;
-        bool slower;
-    } cases[] = {
-        {{4, {2, 4, 3, 4}}, {1, {3}}, 2, false},     {{4, {1, 2, 5, 8}}, {2, {1, 5}}, 1, true},
-        {{4, {3, 2, 1, 34}}, {2, {3, 1}}, 2, false}, {{4, {1, 1, 70, 2}}, {1, {70}}, 1, false},
-        {{4, {1, 2, 0, 4}}, {1, {0}}, 1, false},     {{4, {0, 2, 3, 4}}, {1, {3}}, 2, false},
-        {{4, {1, 2, 3, 0}}, {1, {3}}, 1, false},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_dims k = cases[i].q;
-        k.size[1] = cases[i].groups;
-        tn_sample sample = {
-            .text = cases[i].slower ? "theta=500.0, factor=8.0, original_context=64" : "",
-            .args = cases[i].slower ? &scaled : &plain,
-            .inputs = INPUTS,
-            .in = {tn_spec_real(cases[i].q, -1.5, 1.5), tn_spec_real(k, -1.5, 1.5),
-                   tn_spec_real(k, -1.5, 1.5), tn_spec_index(cases[i].positions, 100)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_rotary_qkv = {
     .name = "rotary_qkv",
     .inputs = {"q", "k", "v", "positions"},
     .args_size = sizeof(tn_rotary_args),
+    .fields = {TN_FIELD(tn_rotary_args, theta), TN_FIELD(tn_rotary_args, factor),
+               TN_FIELD(tn_rotary_args, original_context)},
     .results = 3,
     .saves = TN_SAVES_INPUTS,
     .shape = rotary_qkv_shape,
     .kernel = TN_FUSED(rotary_qkv),
     .compose = rotary_qkv_compose,
     .flags = TN_OP_WIDE,
-    .samples = rotary_qkv_samples,
+    /* Groups of heads, one head each, several sequences with positions of their own; empty ones. */
+    .samples = "{-1.5:1.5} [2, 4, 3, 4] [2, 2, 3, 4] [2, 2, 3, 4] [3]<100; "
+               "[1, 2, 5, 8] [1, 1, 5, 8] [1, 1, 5, 8] [1, 5]<100 "
+               "theta=500.0, factor=8.0, original_context=64; "
+               "[3, 2, 1, 34] [3, 2, 1, 34] [3, 2, 1, 34] [3, 1]<100; "
+               "[1, 1, 70, 2] [1, 1, 70, 2] [1, 1, 70, 2] [70]<100; "
+               "[1, 2, 0, 4] [1, 1, 0, 4] [1, 1, 0, 4] [0]<100; "
+               "[0, 2, 3, 4] [0, 2, 3, 4] [0, 2, 3, 4] [3]<100; "
+               "[1, 2, 3, 0] [1, 1, 3, 0] [1, 1, 3, 0] [3]<100",
+    .sample_args = &(const tn_rotary_args){10000.0, 1.0, 1.0, 4.0, 8192, false},
 };
 
 /* ---- Into a cache ---------------------------------------------------------------------------- */

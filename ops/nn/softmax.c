@@ -87,46 +87,9 @@ static void softmax_backward(tn_op_grad *g) {
 
 /* Each position of dim, rows of size 0 and 1, one longer than a vector register, and values whose
  * exponentials overflow. */
-void tn__softmax_samples(tn_op_samples *s) {
-    static const tn_softmax_args first = {0}, second = {1}, last = {-1};
-    static const double huge[] = {1000.0, 992.0, -1000.0, 88.0, 89.0, 90.0};
-    const tn_sample samples[] = {
-        {.text = "dim=-1",
-         .args = &last,
-         .inputs = 1,
-         .in = {tn_spec_real(TN_DIMS(3, 5), -2.0, 2.0)}},
-        {.text = "dim=0",
-         .args = &first,
-         .inputs = 1,
-         .in = {tn_spec_real(TN_DIMS(3, 5), -2.0, 2.0)}},
-        {.text = "dim=1",
-         .args = &second,
-         .inputs = 1,
-         .in = {tn_spec_real(TN_DIMS(2, 3, 4), -2.0, 2.0)}},
-        {.text = "dim=0", .args = &first, .inputs = 1, .in = {tn_spec_real(TN_DIMS(7), -2.0, 2.0)}},
-        {.text = "dim=-1",
-         .args = &last,
-         .inputs = 1,
-         .in = {tn_spec_real(TN_DIMS(4, 1), -2.0, 2.0)}},
-        {.text = "dim=1",
-         .args = &second,
-         .inputs = 1,
-         .in = {tn_spec_real(TN_DIMS(3, 0), -2.0, 2.0)}},
-        {.text = "dim=-1",
-         .args = &last,
-         .inputs = 1,
-         .in = {tn_spec_real(TN_DIMS(0, 3), -2.0, 2.0)}},
-        {.text = "dim=-1",
-         .args = &last,
-         .inputs = 1,
-         .in = {tn_spec_real(TN_DIMS(2, 67), -2.0, 2.0)}},
-        {.text = "dim=-1", .args = &last, .inputs = 1, .in = {tn_spec_values(TN_DIMS(2, 3), huge)}},
-        {.text = "dim=0", .args = &first, .inputs = 1, .in = {tn_spec_real(TN_DIMS(), -2.0, 2.0)}},
-    };
-    for (size_t i = 0; i < sizeof samples / sizeof *samples; i++) {
-        tn_sample_add(s, &samples[i]);
-    }
-}
+const char tn__softmax_samples[] =
+    "{-2:2} [3, 5] dim=-1; [3, 5] dim=0; [2, 3, 4] dim=1; [7] dim=0; [4, 1] dim=-1; [3, 0] dim=1; "
+    "[0, 3] dim=-1; [2, 67] dim=-1; [2, 3]=(1000, 992, -1000, 88, 89, 90) dim=-1; [] dim=0";
 
 const tn_op tn__op_softmax = {
     .name = "softmax",

@@ -6,7 +6,7 @@
 #include "ops/dims.h"
 
 bool tn__softmax_shape(tn_op_call *c);
-void tn__softmax_samples(tn_op_samples *s);
+extern const char tn__softmax_samples[];
 
 /* The host's loops, with or without the logarithm. */
 tn_status tn__softmax_host(const tn_op_call *c, bool log_form);

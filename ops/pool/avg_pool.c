@@ -164,7 +164,7 @@ const tn_op tn__op_avg_pool = {
     .kernel = TN_FUSED(avg_pool),
     .host = {.forward = avg_pool_host},
     .backward = avg_pool_backward,
-    .samples = avg_pool_samples,
+    .add_samples = avg_pool_samples,
 };
 
 /* ---- Calling --------------------------------------------------------------------------------- */

@@ -80,5 +80,5 @@ const tn_op tn__op_avg_unpool = {
     .kernel = TN_FUSED(avg_unpool),
     .host = {.forward = avg_unpool_host},
     .backward = avg_unpool_backward,
-    .samples = avg_unpool_samples,
+    .add_samples = avg_unpool_samples,
 };

@@ -88,5 +88,5 @@ const tn_op tn__op_fold = {
     .shape = fold_shape,
     .host = {.forward = fold_host},
     .backward = fold_backward,
-    .samples = fold_samples,
+    .add_samples = fold_samples,
 };

@@ -311,7 +311,7 @@ const tn_op tn__op_max_pool = {
     .kernel = TN_FUSED(max_pool),
     .host = {max_pool_host, max_pool_host_backward},
     .backward = max_pool_backward,
-    .samples = max_pool_samples,
+    .add_samples = max_pool_samples,
 };
 
 /* ---- Calling --------------------------------------------------------------------------------- */

@@ -220,7 +220,7 @@ const tn_op tn__op_resample = {
     .shape = resample_shape,
     .host = {.forward = resample_host},
     .backward = resample_backward,
-    .samples = resample_samples,
+    .add_samples = resample_samples,
 };
 
 /* ---- Interpolation --------------------------------------------------------------------------- */

@@ -56,5 +56,5 @@ const tn_op tn__op_resample_grad = {
     .shape = resample_grad_shape,
     .host = {.forward = resample_grad_host},
     .backward = resample_grad_backward,
-    .samples = resample_grad_samples,
+    .add_samples = resample_grad_samples,
 };

@@ -123,7 +123,7 @@ const tn_op tn__op_unfold = {
     .shape = unfold_shape,
     .host = {.forward = unfold_host},
     .backward = unfold_backward,
-    .samples = unfold_samples,
+    .add_samples = unfold_samples,
 };
 
 /* ---- Calling --------------------------------------------------------------------------------- */

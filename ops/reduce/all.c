@@ -12,7 +12,7 @@ static tn_status all_forward(const tn_op_call *c) {
 const tn_op tn__op_all = {
     .name = "all",
     .inputs = {"x"},
-    .shape = tn__any_shape,
+    .shapes = "bool: ... -> bool:",
     .forward = all_forward,
     .samples = tn__any_samples,
 };

@@ -41,37 +41,11 @@ static tn_status argmax_forward(const tn_op_call *c) {
     return tn__argmax_along(c, c->x[0]);
 }
 
-void tn__argmax_samples(tn_op_samples *s) {
-    static const double ties[] = {1.0, 3.0, 3.0, 2.0, 2.0, 2.0};
-    static const struct {
-        tn_dims shape;
-        tn__argmax_args args;
-        const char *text;
-    } cases[] = {
-        {{1, {7}}, {0, false}, "dim=0, keepdim=False"},
-        {{2, {3, 4}}, {1, false}, "dim=1, keepdim=False"},
-        {{2, {3, 4}}, {0, true}, "dim=0, keepdim=True"},
-        {{3, {2, 3, 4}}, {-2, false}, "dim=-2, keepdim=False"},
-        {{2, {0, 3}}, {1, false}, "dim=1, keepdim=False"},
-        {{1, {1}}, {0, false}, "dim=0, keepdim=False"},
-        {{0, {0}}, {-1, true}, "dim=-1, keepdim=True"},
-        {{2, {3, 1030}}, {1, false}, "dim=1, keepdim=False"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_distinct(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-    tn_sample sample = {.text = cases[1].text,
-                        .args = &cases[1].args,
-                        .inputs = 1,
-                        .in = {tn_spec_values(TN_DIMS(2, 3), ties)}};
-    tn_sample_add(s, &sample);
-}
+const char tn__argmax_samples[] =
+    "{distinct -3:3} [7] dim=0, keepdim=False; [3, 4] dim=1, keepdim=False; "
+    "[3, 4] dim=0, keepdim=True; [2, 3, 4] dim=-2, keepdim=False; [0, 3] dim=1, keepdim=False; "
+    "[1] dim=0, keepdim=False; [] dim=-1, keepdim=True; [3, 1030] dim=1, keepdim=False; "
+    "[2, 3]=(1, 3, 3, 2, 2, 2) dim=1, keepdim=False";
 
 const tn_op tn__op_argmax = {
     .name = "argmax",

@@ -35,33 +35,6 @@ tn_tensor *tn__cumulative_apply(const tn_op *op, tn_tensor *x, int dim, bool rev
     return tn_apply1(op, &(tn__cumulative_args){dim, reverse}, x);
 }
 
-void tn__cumulative_samples(tn_op_samples *s, double low, double high) {
-    static const struct {
-        tn_dims shape;
-        tn__cumulative_args args;
-        const char *text;
-    } cases[] = {
-        {{1, {7}}, {0, false}, "dim=0, reverse=False"},
-        {{2, {3, 4}}, {1, true}, "dim=1, reverse=True"},
-        {{2, {3, 4}}, {0, false}, "dim=0, reverse=False"},
-        {{3, {2, 3, 4}}, {-2, false}, "dim=-2, reverse=False"},
-        {{2, {3, 0}}, {1, false}, "dim=1, reverse=False"},
-        {{2, {0, 3}}, {1, true}, "dim=1, reverse=True"},
-        {{1, {1}}, {0, false}, "dim=0, reverse=False"},
-        {{0, {0}}, {-1, false}, "dim=-1, reverse=False"},
-        {{2, {5, 67}}, {1, false}, "dim=1, reverse=False"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, low, high)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 /* ---- Products -------------------------------------------------------------------------------- */
 
 static void cumprod_piece(const void *user, int64_t first, int64_t end) {
@@ -145,27 +118,28 @@ static void cumprod_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_cast(tn_mul(before, after), tn_dtype_of(x)));
 }
 
-/* With zeros too: none, one, two and more in a line. */
-static void cumprod_samples(tn_op_samples *s) {
-    static const double zeros[] = {2.0, 0.0, 3.0, -1.0, 0.0, 2.0, 0.0, 1.5,
-                                   0.0, 2.0, 3.0, 4.0,  1.0, 2.0, 2.0, 0.0};
-    static const tn__cumulative_args args = {1, false};
-    tn__cumulative_samples(s, 0.5, 1.5);
-    tn__cumulative_samples(s, -1.5, -0.5);
-    tn__sample_flat(s, &args, "dim=1, reverse=False", TN_DIMS(4, 4), zeros);
-}
-
 const tn_op tn__op_cumprod = {
     .name = "cumprod",
     .inputs = {"x"},
     .args_size = sizeof(tn__cumulative_args),
+    .fields = {TN_FIELD(tn__cumulative_args, dim), TN_FIELD(tn__cumulative_args, reverse)},
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__cumulative_shape,
     .kernel = TN_FUSED(cumprod),
     .host = {cumprod_host, cumprod_host_backward},
     .backward = cumprod_backward,
     .flags = TN_OP_WIDE,
-    .samples = cumprod_samples,
+    /* With zeros too: none, one, two and more in a line. */
+    .samples = "{0.5:1.5} [7] dim=0, reverse=False; [3, 4] dim=1, reverse=True; "
+               "[3, 4] dim=0, reverse=False; [2, 3, 4] dim=-2, reverse=False; "
+               "[3, 0] dim=1, reverse=False; [0, 3] dim=1, reverse=True; "
+               "[1] dim=0, reverse=False; [] dim=-1, reverse=False; [5, 67] dim=1, reverse=False; "
+               "{-1.5:-0.5} [7] dim=0, reverse=False; [3, 4] dim=1, reverse=True; "
+               "[3, 4] dim=0, reverse=False; [2, 3, 4] dim=-2, reverse=False; "
+               "[3, 0] dim=1, reverse=False; [0, 3] dim=1, reverse=True; "
+               "[1] dim=0, reverse=False; [] dim=-1, reverse=False; [5, 67] dim=1, reverse=False; "
+               "{once} [4, 4]=(2, 0, 3, -1, 0, 2, 0, 1.5, 0, 2, 3, 4, 1, 2, 2, 0) dim=1, "
+               "reverse=False",
 };
 
 tn_tensor *tn_cumprod(tn_tensor *x, int dim) {

@@ -39,10 +39,6 @@ static void cumsum_backward(tn_op_grad *g) {
     tn_op_give(g, 0, cumsum_of(g->dout[0], args->dim, !args->reverse));
 }
 
-static void cumsum_samples(tn_op_samples *s) {
-    tn__cumulative_samples(s, -3.0, 3.0);
-}
-
 const tn_op tn__op_cumsum = {
     .name = "cumsum",
     .inputs = {"x"},
@@ -53,7 +49,10 @@ const tn_op tn__op_cumsum = {
     .host = {.forward = cumsum_host},
     .backward = cumsum_backward,
     .flags = TN_OP_WIDE,
-    .samples = cumsum_samples,
+    .samples = "[7] dim=0, reverse=False; [3, 4] dim=1, reverse=True; "
+               "[3, 4] dim=0, reverse=False; [2, 3, 4] dim=-2, reverse=False; "
+               "[3, 0] dim=1, reverse=False; [0, 3] dim=1, reverse=True; "
+               "[1] dim=0, reverse=False; [] dim=-1, reverse=False; [5, 67] dim=1, reverse=False",
 };
 
 tn_tensor *tn__cumsum_reverse(tn_tensor *x, int dim) {

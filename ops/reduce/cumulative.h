@@ -14,7 +14,6 @@ typedef struct tn__cumulative {
 bool tn__cumulative_shape(tn_op_call *c);
 tn_status tn__cumulate(const tn_op_call *c, tn__host_piece *lines);
 tn_tensor *tn__cumulative_apply(const tn_op *op, tn_tensor *x, int dim, bool reverse);
-void tn__cumulative_samples(tn_op_samples *s, double low, double high);
 
 /* y[k] = b[k] + a[k] y[k - 1] along dim, with 0 before the first; in reverse from y[k + 1]. */
 tn_tensor *tn__linear_scan(tn_tensor *b, tn_tensor *a, int dim, bool reverse);

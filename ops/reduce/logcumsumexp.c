@@ -95,34 +95,21 @@ static tn_status logcumsumexp_host_backward(const tn_op_back *b) {
     return run_lines(b->x[0], b->dx[0], b->dy[0], ((const logcumsumexp_args *)b->args)->dim);
 }
 
-/* Each position of dim, empty, one element, more than a piece; differences too large for exp. */
-static void logcumsumexp_samples(tn_op_samples *s) {
-    static const logcumsumexp_args first = {0}, last = {-1};
-    static const double far[] = {-900.0, 700.0, 900.0, -3.0, -2.0, 0.0};
-    static const tn_dims shapes[] = {{0, {0}},    {1, {7}},       {2, {3, 5}},
-                                     {2, {0, 3}}, {3, {2, 1, 4}}, {3, {3, 5, 300}}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tn_sample sample = {.inputs = 1, .in = {tn_spec_real(shapes[i], -2.0, 2.0)}};
-        sample.args = &first, sample.text = "dim=0";
-        tn_sample_add(s, &sample);
-        sample.args = &last, sample.text = "dim=-1";
-        tn_sample_add(s, &sample);
-    }
-    tn_sample sample = {.inputs = 1, .in = {tn_spec_values(TN_DIMS(2, 3), far)}};
-    sample.args = &last, sample.text = "dim=-1";
-    tn_sample_add(s, &sample);
-}
-
 const tn_op tn__op_logcumsumexp = {
     .name = "logcumsumexp",
     .inputs = {"x"},
     .args_size = sizeof(logcumsumexp_args),
+    .fields = {TN_FIELD(logcumsumexp_args, dim)},
     .saves = TN_SAVES_INPUTS,
     .shape = logcumsumexp_shape,
     .host = {logcumsumexp_host, logcumsumexp_host_backward},
     .compose = logcumsumexp_compose,
     .flags = TN_OP_WIDE,
-    .samples = logcumsumexp_samples,
+    /* Each position of dim, empty, one element, more than a piece; differences too large for
+     * exp. */
+    .samples = "{-2:2} [] dim=0; [] dim=-1; [7] dim=0; [7] dim=-1; [3, 5] dim=0; [3, 5] dim=-1; "
+               "[0, 3] dim=0; [0, 3] dim=-1; [2, 1, 4] dim=0; [2, 1, 4] dim=-1; "
+               "[3, 5, 300] dim=0; [3, 5, 300] dim=-1; [2, 3]=(-900, 700, 900, -3, -2, 0) dim=-1",
 };
 
 tn_tensor *tn_logcumsumexp(tn_tensor *x, int dim) {

@@ -91,7 +91,7 @@ const tn_op tn__op_logsumexp = {
     .forward = logsumexp_forward,
     .backward = logsumexp_backward,
     .flags = TN_OP_WIDE,
-    .samples = logsumexp_samples,
+    .add_samples = logsumexp_samples,
 };
 
 tn_tensor *tn_logsumexp(tn_tensor *x, tn_dims dims, bool keepdim) {

@@ -50,7 +50,7 @@ const tn_op tn__op_max = {
     .forward = max_forward,
     .backward = tn__max_backward,
     .flags = TN_OP_WIDE,
-    .samples = tn__max_samples,
+    .add_samples = tn__max_samples,
 };
 
 tn_tensor *tn_max(tn_tensor *x, tn_dims dims, bool keepdim) {

@@ -35,7 +35,7 @@ const tn_op tn__op_mean = {
     .shape = mean_shape,
     .forward = mean_forward,
     .backward = mean_backward,
-    .samples = mean_samples,
+    .add_samples = mean_samples,
 };
 
 tn_tensor *tn_mean(tn_tensor *x, tn_dims dims, bool keepdim) {

@@ -20,7 +20,7 @@ const tn_op tn__op_min = {
     .forward = min_forward,
     .backward = tn__max_backward,
     .flags = TN_OP_WIDE,
-    .samples = tn__max_samples,
+    .add_samples = tn__max_samples,
 };
 
 tn_tensor *tn_min(tn_tensor *x, tn_dims dims, bool keepdim) {

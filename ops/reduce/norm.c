@@ -89,7 +89,7 @@ const tn_op tn__op_norm = {
     .shape = norm_shape,
     .compose = norm_compose,
     .flags = TN_OP_WIDE,
-    .samples = norm_samples,
+    .add_samples = norm_samples,
 };
 
 tn_tensor *tn_norm(tn_tensor *x, double p, tn_dims dims, bool keepdim) {

@@ -52,7 +52,7 @@ const tn_op tn__op_prod = {
     .shape = prod_shape,
     .compose = prod_compose,
     .flags = TN_OP_WIDE,
-    .samples = prod_samples,
+    .add_samples = prod_samples,
 };
 
 tn_tensor *tn_prod(tn_tensor *x, tn_dims dims, bool keepdim) {

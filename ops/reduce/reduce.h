@@ -68,7 +68,7 @@ typedef struct tn__argmax_args {
 bool tn__argmax_shape(tn_op_call *c);
 /* x: input 0, or a tensor of its shape. */
 tn_status tn__argmax_along(const tn_op_call *c, const tn_desc *x);
-void tn__argmax_samples(tn_op_samples *s);
+extern const char tn__argmax_samples[];
 
 /* ---- max and min (max.c), any and all (any.c) ------------------------------------------------ */
 
@@ -76,7 +76,6 @@ bool tn__max_shape(tn_op_call *c);
 void tn__max_backward(tn_op_grad *g); /* to the chosen elements: where x equals y */
 void tn__max_samples(tn_op_samples *s);
 
-bool tn__any_shape(tn_op_call *c);
-void tn__any_samples(tn_op_samples *s);
+extern const char tn__any_samples[];
 
 #endif

@@ -21,41 +21,23 @@ static tn_tensor *std_compose(tn_op_call *c) {
         tn_var(c->in[0], args->over.dims, args->correction, args->over.keepdim));
 }
 
-/* The last has equal elements, so its deviation is 0. */
-static void std_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        std_args args;
-        const char *text;
-    } cases[] = {
-        {{1, {7}}, {{{0, {0}}, false}, 1}, "dim=[0], correction=1, keepdim=False"},
-        {{2, {3, 4}}, {{{1, {1}}, false}, 0}, "dim=[1], correction=0, keepdim=False"},
-        {{2, {3, 4}}, {{{1, {-2}}, true}, 1}, "dim=[-2], correction=1, keepdim=True"},
-        {{3, {2, 3, 4}}, {{{2, {0, 2}}, false}, 1}, "dim=[0, 2], correction=1, keepdim=False"},
-        {{2, {0, 3}}, {{{1, {1}}, false}, 1}, "dim=[1], correction=1, keepdim=False"},
-        {{2, {2, 300}}, {{{1, {1}}, false}, 1}, "dim=[1], correction=1, keepdim=False"},
-    };
-    static const double equal[] = {2.0, 2.0, 2.0, -1.0, -1.0, -1.0};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_distinct(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-    tn__sample_flat(s, &cases[1].args, cases[1].text, TN_DIMS(2, 3), equal);
-}
-
 const tn_op tn__op_std = {
     .name = "std",
     .inputs = {"x"},
     .args_size = sizeof(std_args),
+    .fields = {TN_FIELD_AS("dim", std_args, over.dims),
+               TN_FIELD_AS("keepdim", std_args, over.keepdim), TN_FIELD(std_args, correction)},
     .shape = std_shape,
     .compose = std_compose,
     .flags = TN_OP_WIDE,
-    .samples = std_samples,
+    /* The last has equal elements, so its deviation is 0. */
+    .samples = "{distinct -3:3} [7] dim=[0], correction=1, keepdim=False; "
+               "[3, 4] dim=[1], correction=0, keepdim=False; "
+               "[3, 4] dim=[-2], correction=1, keepdim=True; "
+               "[2, 3, 4] dim=[0, 2], correction=1, keepdim=False; "
+               "[0, 3] dim=[1], correction=1, keepdim=False; "
+               "[2, 300] dim=[1], correction=1, keepdim=False; "
+               "{once} [2, 3]=(2, 2, 2, -1, -1, -1) dim=[1], correction=0, keepdim=False",
 };
 
 tn_tensor *tn_std(tn_tensor *x, tn_dims dims, int correction, bool keepdim) {

@@ -35,7 +35,7 @@ const tn_op tn__op_sum = {
     .shape = sum_shape,
     .forward = sum_forward,
     .backward = sum_backward,
-    .samples = sum_samples,
+    .add_samples = sum_samples,
 };
 
 tn_tensor *tn_sum(tn_tensor *x, tn_dims dims, bool keepdim) {

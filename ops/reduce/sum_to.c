@@ -35,36 +35,16 @@ static void sum_to_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_expand(g->dout[0], tn_op_input_dims(g, 0)));
 }
 
-static void sum_to_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        sum_to_args args;
-        const char *text;
-    } cases[] = {
-        {{1, {7}}, {{0, {0}}}, "size=[]"},           {{2, {3, 4}}, {{1, {4}}}, "size=[4]"},
-        {{2, {3, 4}}, {{2, {3, 1}}}, "size=[3, 1]"}, {{3, {2, 3, 4}}, {{2, {1, 4}}}, "size=[1, 4]"},
-        {{2, {3, 4}}, {{2, {3, 4}}}, "size=[3, 4]"}, {{2, {0, 3}}, {{1, {3}}}, "size=[3]"},
-        {{0, {0}}, {{0, {0}}}, "size=[]"},           {{2, {300, 3}}, {{1, {3}}}, "size=[3]"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_sum_to = {
     .name = "sum_to",
     .inputs = {"x"},
     .args_size = sizeof(sum_to_args),
+    .fields = {TN_FIELD_AS("size", sum_to_args, dims)},
     .shape = sum_to_shape,
     .forward = sum_to_forward,
     .backward = sum_to_backward,
-    .samples = sum_to_samples,
+    .samples = "[7] size=[]; [3, 4] size=[4]; [3, 4] size=[3, 1]; [2, 3, 4] size=[1, 4]; "
+               "[3, 4] size=[3, 4]; [0, 3] size=[3]; [] size=[]; [300, 3] size=[3]",
 };
 
 tn_tensor *tn_sum_to(tn_tensor *x, tn_dims dims) {

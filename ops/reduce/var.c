@@ -71,48 +71,28 @@ static void var_backward(tn_op_grad *g) {
     tn_op_give(g, 0, dx);
 }
 
-/* One is far from 0, where sum(x²) - sum(x)² / n would be noise in f32. */
-static void var_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        var_args args;
-        const char *text;
-        double low;
-    } cases[] = {
-        {{1, {7}}, {{{0, {0}}, false}, 1}, "dim=[0], correction=1, keepdim=False", -3},
-        {{2, {3, 4}}, {{{1, {1}}, false}, 0}, "dim=[1], correction=0, keepdim=False", -3},
-        {{2, {3, 4}}, {{{1, {-2}}, true}, 1}, "dim=[-2], correction=1, keepdim=True", -3},
-        {{3, {2, 3, 4}}, {{{2, {0, 2}}, false}, 1}, "dim=[0, 2], correction=1, keepdim=False", -3},
-        {{0, {0}}, {{{0, {0}}, false}, 0}, "dim=[0], correction=0, keepdim=False", -3},
-        {{2, {0, 3}}, {{{1, {1}}, false}, 1}, "dim=[1], correction=1, keepdim=False", -3},
-        {{2, {2, 300}}, {{{1, {1}}, false}, 1}, "dim=[1], correction=1, keepdim=False", -3},
-        {{2, {300, 2}}, {{{1, {0}}, false}, 0}, "dim=[0], correction=0, keepdim=False", -3},
-        {{2, {2, 20}}, {{{1, {1}}, true}, 1}, "dim=[1], correction=1, keepdim=True", 100},
-        {{0, {0}}, {{{1, {-1}}, true}, 0}, "dim=[-1], correction=0, keepdim=True", -3},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, cases[i].low, cases[i].low + 6.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_var = {
     .name = "var",
     .inputs = {"x"},
     .args_size = sizeof(var_args),
-    .fields = {TN_FIELD(var_args, over.dims), TN_FIELD(var_args, over.keepdim),
-               TN_FIELD(var_args, correction)},
+    .fields = {TN_FIELD_AS("dim", var_args, over.dims),
+               TN_FIELD_AS("keepdim", var_args, over.keepdim), TN_FIELD(var_args, correction)},
     .saves = TN_SAVES_INPUT(0),
     .shape = var_shape,
     .forward = var_forward,
     .backward = var_backward,
     .flags = TN_OP_WIDE,
-    .samples = var_samples,
+    /* One is far from 0, where sum(x²) - sum(x)² / n would be noise in f32. */
+    .samples = "[7] dim=[0], correction=1, keepdim=False; "
+               "[3, 4] dim=[1], correction=0, keepdim=False; "
+               "[3, 4] dim=[-2], correction=1, keepdim=True; "
+               "[2, 3, 4] dim=[0, 2], correction=1, keepdim=False; "
+               "[] dim=[0], correction=0, keepdim=False; "
+               "[0, 3] dim=[1], correction=1, keepdim=False; "
+               "[2, 300] dim=[1], correction=1, keepdim=False; "
+               "[300, 2] dim=[0], correction=0, keepdim=False; "
+               "{100:106} [2, 20] dim=[1], correction=1, keepdim=True; "
+               "{-3:3} [] dim=[-1], correction=0, keepdim=True",
 };
 
 tn_tensor *tn_var(tn_tensor *x, tn_dims dims, int correction, bool keepdim) {

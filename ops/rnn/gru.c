@@ -53,7 +53,7 @@ const tn_op tn__op_gru = {
     .x_rows = {TN_ROWS(1)},
     .widens = TN__RNN_WEIGHTS,
     .flags = TN_OP_WIDE | TN_OP_ADDS,
-    .samples = gru_samples,
+    .add_samples = gru_samples,
     .work = tn__rnn_work,
 };
 

@@ -53,7 +53,7 @@ const tn_op tn__op_lstm = {
     .x_rows = {TN_ROWS(1)},
     .widens = TN__RNN_WEIGHTS,
     .flags = TN_OP_WIDE | TN_OP_ADDS,
-    .samples = lstm_samples,
+    .add_samples = lstm_samples,
     .work = tn__rnn_work,
 };
 

@@ -6,7 +6,6 @@
 #include "ops/linalg/linear.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
@@ -14,59 +13,24 @@ static int result_count(tn_cell cell) {
     return cell == TN_CELL_LSTM ? 3 : 2;
 }
 
-/* Whether input i, if present, has these sizes; `why` says where they come from. */
-static bool has_dims(tn_op_call *c, int i, tn_dims dims, const char *why) {
-    const tn_tensor *t = tn__optional(c, i);
-    if (!t || tn_dims_equal(tn_shape(t), dims)) { return true; }
-    const tn_tensor *x = c->in[TN__RNN_X], *w = c->in[TN__RNN_W_HH];
-    char sizes[64] = "";
-    for (int d = 0; d < dims.ndim; d++) {
-        size_t at = strlen(sizes);
-        snprintf(sizes + at, sizeof(sizes) - at, "%s%lld", d ? ", " : "", (long long)dims.size[d]);
-    }
-    return tn_op_fail(c, TN_ESHAPE, "%s is %s but must be [%s] (%s), as x is %s and weight_hh %s",
-                      tn_op_input_name(c->op, i).text, tn_shape_text(t), sizes, why,
-                      tn_shape_text(x), tn_shape_text(w));
-}
-
-static bool check_dtypes(const tn_op_call *c) {
-    tn_tensor *x = c->in[TN__RNN_X], *lengths = tn__optional(c, TN__RNN_LENGTHS);
-    if (!tn_op_float(c, TN__RNN_X)) { return false; }
-    for (int i = 0; i < c->inputs; i++) {
-        if (i != TN__RNN_LENGTHS && c->in[i] && tn_dtype_of(c->in[i]) != tn_dtype_of(x)) {
-            return tn_op_fail(c, TN_EDTYPE, "x is %s but %s is %s (cast one of them)",
-                              tn_dtype_name(tn_dtype_of(x)), tn_op_input_name(c->op, i).text,
-                              tn_dtype_name(tn_dtype_of(c->in[i])));
-        }
-    }
-    return !lengths || tn_op_index(c, TN__RNN_LENGTHS);
-}
-
 static bool check_dims(tn_op_call *c, int64_t gates) {
-    tn_tensor *x = c->in[TN__RNN_X], *w = c->in[TN__RNN_W_HH];
-    if (tn_ndim(x) != 3 || tn_size(x, 0) < 1) {
-        return tn_op_fail(c, TN_ESHAPE,
-                          "x is %s but must be (times, batch, in), with at least one time",
+    if (!tn_op_shapes(c, "times batch in, rows in, rows units, rows, rows, index: batch, "
+                         "batch units, batch units")) {
+        return false;
+    }
+    const tn_tensor *x = c->in[TN__RNN_X], *w = c->in[TN__RNN_W_HH];
+    if (tn_size(x, 0) < 1) {
+        return tn_op_fail(c, TN_ESHAPE, "x is %s (there must be at least one time)",
                           tn_shape_text(x));
     }
-    int64_t rows = tn_size(x, 1), in = tn_size(x, 2);
-    if (tn_ndim(w) != 2 || tn_size(w, 0) != gates * tn_size(w, 1)) {
-        return tn_op_fail(c, TN_ESHAPE, "weight_hh is %s but must be (%d units, units)",
-                          tn_shape_text(w), (int)gates);
-    }
-    int64_t units = tn_size(w, 1);
-    tn_dims bias = TN_DIMS(gates * units), state = TN_DIMS(rows, units);
-    return has_dims(c, TN__RNN_W_IH, TN_DIMS(gates * units, in), "as many rows as weight_hh, in") &&
-           has_dims(c, TN__RNN_B_IH, bias, "an element a row of weight_hh") &&
-           has_dims(c, TN__RNN_B_HH, bias, "an element a row of weight_hh") &&
-           has_dims(c, TN__RNN_LENGTHS, TN_DIMS(rows), "batch") &&
-           has_dims(c, TN__RNN_H0, state, "batch, units") &&
-           has_dims(c, TN__RNN_C0, state, "batch, units");
+    return tn_size(w, 0) == gates * tn_size(w, 1) ||
+           tn_op_fail(c, TN_ESHAPE, "weight_hh is %s but must be (%d units, units)",
+                      tn_shape_text(w), (int)gates);
 }
 
 bool tn__rnn_shape(tn_op_call *c, tn_cell cell) {
     int64_t gates = tn__cell_gates(cell), kept = tn__cell_kept(cell);
-    if (!check_dtypes(c) || !check_dims(c, gates)) { return false; }
+    if (!check_dims(c, gates)) { return false; }
     tn_dtype dtype = tn_dtype_of(c->in[TN__RNN_X]), wide = tn__wide_dtype(dtype);
     int64_t units = tn_size(c->in[TN__RNN_W_HH], 1);
     tn_dims x = tn_shape(c->in[TN__RNN_X]), y = tn__dims_with_last(x, units),

@@ -57,7 +57,7 @@ const tn_op tn__op_rnn = {
     .x_rows = {TN_ROWS(1)},
     .widens = TN__RNN_WEIGHTS,
     .flags = TN_OP_WIDE | TN_OP_ADDS,
-    .samples = rnn_samples,
+    .add_samples = rnn_samples,
     .work = tn__rnn_work,
 };
 

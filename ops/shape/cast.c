@@ -35,7 +35,7 @@ const tn_op tn__op_cast = {
     .shape = cast_shape,
     .forward = cast_forward,
     .backward = cast_backward,
-    .samples = cast_samples,
+    .add_samples = cast_samples,
 };
 
 tn_tensor *tn_cast(tn_tensor *x, tn_dtype dtype) {

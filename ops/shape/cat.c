@@ -58,30 +58,6 @@ static void cat_backward(tn_op_grad *g) {
     }
 }
 
-static void cat_samples(tn_op_samples *s) {
-    static const struct {
-        int n;
-        tn_dims shape[3];
-        cat_args args;
-        const char *text;
-    } cases[] = {
-        {2, {{1, {3}}, {1, {4}}}, {0}, "dim=0"},
-        {3, {{2, {3, 2}}, {2, {3, 1}}, {2, {3, 4}}}, {1}, "dim=1"},
-        {2, {{3, {2, 3, 2}}, {3, {2, 1, 2}}}, {-2}, "dim=-2"},
-        {2, {{2, {0, 3}}, {2, {2, 3}}}, {0}, "dim=0"},
-        {1, {{2, {2, 3}}}, {0}, "dim=0"},
-        {2, {{2, {2, 0}}, {2, {1, 0}}}, {0}, "dim=0"},
-        {2, {{2, {5, 67}}, {2, {5, 34}}}, {1}, "dim=1"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {.text = cases[i].text, .args = &cases[i].args, .inputs = cases[i].n};
-        for (int j = 0; j < cases[i].n; j++) {
-            sample.in[j] = tn_spec_real(cases[i].shape[j], -3.0, 3.0);
-        }
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_cat = {
     .name = "cat",
     .args_size = sizeof(cat_args),
@@ -89,7 +65,8 @@ const tn_op tn__op_cat = {
     .shape = cat_shape,
     .forward = cat_forward,
     .backward = cat_backward,
-    .samples = cat_samples,
+    .samples = "[3] [4] dim=0; [3, 2] [3, 1] [3, 4] dim=1; [2, 3, 2] [2, 1, 2] dim=-2; "
+               "[0, 3] [2, 3] dim=0; [2, 3] dim=0; [2, 0] [1, 0] dim=0; [5, 67] [5, 34] dim=1",
 };
 
 tn_tensor *tn_cat(tn_tensor *const *t, int n, int dim) {

@@ -29,39 +29,15 @@ static void expand_backward(tn_op_grad *g) {
     tn_op_give(g, 0, g->dout[0]);
 }
 
-static void expand_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        expand_args args;
-        const char *text;
-    } cases[] = {
-        {{2, {3, 1}}, {{2, {3, 4}}}, "size=[3, 4]"},
-        {{1, {4}}, {{2, {3, 4}}}, "size=[3, 4]"},
-        {{0, {0}}, {{2, {2, 3}}}, "size=[2, 3]"},
-        {{3, {1, 3, 1}}, {{4, {2, 2, 3, 2}}}, "size=[2, 2, 3, 2]"},
-        {{2, {3, 4}}, {{2, {3, 4}}}, "size=[3, 4]"},
-        {{2, {1, 3}}, {{2, {0, 3}}}, "size=[0, 3]"},
-        {{0, {0}}, {{0, {0}}}, "size=[]"},
-        {{1, {67}}, {{2, {35, 67}}}, "size=[35, 67]"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_expand = {
     .name = "expand",
     .inputs = {"x"},
     .args_size = sizeof(expand_args),
+    .fields = {TN_FIELD_AS("size", expand_args, dims)},
     .shape = expand_shape,
     .backward = expand_backward,
-    .samples = expand_samples,
+    .samples = "[3, 1] size=[3, 4]; [4] size=[3, 4]; [] size=[2, 3]; [1, 3, 1] size=[2, 2, 3, 2]; "
+               "[3, 4] size=[3, 4]; [1, 3] size=[0, 3]; [] size=[]; [67] size=[35, 67]",
 };
 
 tn_tensor *tn_expand(tn_tensor *t, tn_dims dims) {

@@ -26,40 +26,15 @@ static tn_tensor *flip_compose(tn_op_call *c) {
     return y;
 }
 
-static void flip_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        flip_args args;
-        const char *text;
-    } cases[] = {
-        {{1, {7}}, {{1, {0}}}, "dims=[0]"},
-        {{2, {3, 4}}, {{1, {-1}}}, "dims=[-1]"},
-        {{3, {2, 3, 4}}, {{2, {0, 2}}}, "dims=[0, 2]"},
-        {{3, {2, 3, 4}}, {{3, {2, 1, 0}}}, "dims=[2, 1, 0]"},
-        {{2, {3, 4}}, {{0, {0}}}, "dims=[]"},
-        {{2, {0, 3}}, {{2, {0, 1}}}, "dims=[0, 1]"},
-        {{1, {1}}, {{1, {0}}}, "dims=[0]"},
-        {{0, {0}}, {{1, {-1}}}, "dims=[-1]"},
-        {{2, {5, 67}}, {{1, {1}}}, "dims=[1]"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_flip = {
     .name = "flip",
     .inputs = {"x"},
     .args_size = sizeof(flip_args),
+    .fields = {TN_FIELD(flip_args, dims)},
     .shape = flip_shape,
     .compose = flip_compose,
-    .samples = flip_samples,
+    .samples = "[7] dims=[0]; [3, 4] dims=[-1]; [2, 3, 4] dims=[0, 2]; [2, 3, 4] dims=[2, 1, 0]; "
+               "[3, 4] dims=[]; [0, 3] dims=[0, 1]; [1] dims=[0]; [] dims=[-1]; [5, 67] dims=[1]",
 };
 
 tn_tensor *tn_flip(tn_tensor *x, tn_dims dims) {

@@ -67,41 +67,18 @@ static void pad_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_apply1(&tn__op_pad, &back, g->dout[0]));
 }
 
-static void pad_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        tn__pad_args args;
-        const char *text;
-    } cases[] = {
-        {{1, {4}}, {{2, {1, 2}}, 0, 0}, "pad=[1, 2], value=0.0"},
-        {{2, {3, 4}}, {{4, {1, 0, 2, 1}}, 0, -1.5}, "pad=[1, 0, 2, 1], value=-1.5"},
-        {{3, {2, 3, 4}}, {{2, {0, 3}}, 0, 2}, "pad=[0, 3], value=2.0"},
-        {{2, {3, 4}}, {{4, {-1, 2, 1, -2}}, 0, 1}, "pad=[-1, 2, 1, -2], value=1.0"},
-        {{2, {3, 4}}, {{2, {-2, -1}}, 0, 0}, "pad=[-2, -1], value=0.0"},
-        {{2, {0, 3}}, {{4, {1, 1, 1, 1}}, 0, 0.5}, "pad=[1, 1, 1, 1], value=0.5"},
-        {{1, {1}}, {{2, {1, 1}}, 0, 0}, "pad=[1, 1], value=0.0"},
-        {{4, {1, 2, 5, 67}}, {{4, {1, 1, 1, 1}}, 0, 0}, "pad=[1, 1, 1, 1], value=0.0"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_pad = {
     .name = "pad",
     .inputs = {"x"},
     .args_size = sizeof(tn__pad_args),
-    .fields = {TN_FIELD(tn__pad_args, pads), TN_FIELD(tn__pad_args, value)},
+    .fields = {TN_FIELD_AS("pad", tn__pad_args, pads), TN_FIELD(tn__pad_args, value)},
     .shape = pad_shape,
     .forward = pad_forward,
     .backward = pad_backward,
-    .samples = pad_samples,
+    .samples = "[4] pad=[1, 2], value=0.0; [3, 4] pad=[1, 0, 2, 1], value=-1.5; "
+               "[2, 3, 4] pad=[0, 3], value=2.0; [3, 4] pad=[-1, 2, 1, -2], value=1.0; "
+               "[3, 4] pad=[-2, -1], value=0.0; [0, 3] pad=[1, 1, 1, 1], value=0.5; "
+               "[1] pad=[1, 1], value=0.0; [1, 2, 5, 67] pad=[1, 1, 1, 1], value=0.0",
 };
 
 tn_tensor *tn_pad(tn_tensor *x, tn_dims pads, tn_pad_mode mode, double value) {

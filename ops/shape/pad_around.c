@@ -76,42 +76,19 @@ static tn_tensor *pad_around_compose(tn_op_call *c) {
     return x;
 }
 
-static void pad_around_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        tn__pad_args args;
-        const char *text;
-    } cases[] = {
-        {{2, {2, 4}}, {{2, {3, 2}}, TN_PAD_REFLECT, 0}, "pad=[3, 2], mode='reflect'"},
-        {{2, {2, 4}}, {{2, {5, 2}}, TN_PAD_REPLICATE, 0}, "pad=[5, 2], mode='replicate'"},
-        {{2, {2, 4}}, {{2, {4, 2}}, TN_PAD_CIRCULAR, 0}, "pad=[4, 2], mode='circular'"},
-        {{3, {2, 3, 4}}, {{4, {1, 2, 2, 0}}, TN_PAD_REFLECT, 0}, "pad=[1,2,2,0], mode='reflect'"},
-        {{3, {2, 3, 4}},
-         {{4, {1, 2, 1, 0}}, TN_PAD_REPLICATE, 0},
-         "pad=[1, 2, 1, 0], mode='replicate'"},
-        {{3, {2, 3, 4}},
-         {{4, {1, 2, 2, 0}}, TN_PAD_CIRCULAR, 0},
-         "pad=[1, 2, 2, 0], mode='circular'"},
-        {{2, {2, 1}}, {{2, {1, 1}}, TN_PAD_REPLICATE, 0}, "pad=[1, 1], mode='replicate'"},
-        {{2, {1, 1}}, {{2, {0, 0}}, TN_PAD_REFLECT, 0}, "pad=[0, 0], mode='reflect'"},
-        {{2, {3, 67}}, {{2, {9, 3}}, TN_PAD_REFLECT, 0}, "pad=[9, 3], mode='reflect'"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
+static const char *const pad_modes[] = {"constant", "reflect", "replicate", "circular", NULL};
 
 const tn_op tn__op_pad_around = {
     .name = "pad_around",
     .inputs = {"x"},
     .args_size = sizeof(tn__pad_args),
+    .fields = {TN_FIELD_AS("pad", tn__pad_args, pads),
+               TN_FIELD(tn__pad_args, mode, .names = pad_modes)},
     .shape = pad_around_shape,
     .compose = pad_around_compose,
-    .samples = pad_around_samples,
+    .samples = "[2, 4] pad=[3, 2], mode='reflect'; [2, 4] pad=[5, 2], mode='replicate'; "
+               "[2, 4] pad=[4, 2], mode='circular'; [2, 3, 4] pad=[1,2,2,0], mode='reflect'; "
+               "[2, 3, 4] pad=[1, 2, 1, 0], mode='replicate'; "
+               "[2, 3, 4] pad=[1, 2, 2, 0], mode='circular'; [2, 1] pad=[1, 1], mode='replicate'; "
+               "[1, 1] pad=[0, 0], mode='reflect'; [3, 67] pad=[9, 3], mode='reflect'",
 };

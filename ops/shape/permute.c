@@ -40,40 +40,16 @@ static void permute_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_permute(g->dout[0], back));
 }
 
-static void permute_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        permute_args args;
-        const char *text;
-    } cases[] = {
-        {{2, {3, 4}}, {{2, {1, 0}}}, "dims=[1, 0]"},
-        {{3, {2, 3, 4}}, {{3, {2, 0, 1}}}, "dims=[2, 0, 1]"},
-        {{3, {2, 3, 4}}, {{3, {0, -1, 1}}}, "dims=[0, -1, 1]"},
-        {{4, {2, 3, 1, 2}}, {{4, {3, 1, 0, 2}}}, "dims=[3, 1, 0, 2]"},
-        {{0, {0}}, {{0, {0}}}, "dims=[]"},
-        {{2, {0, 3}}, {{2, {1, 0}}}, "dims=[1, 0]"},
-        {{1, {1}}, {{1, {0}}}, "dims=[0]"},
-        {{2, {35, 67}}, {{2, {1, 0}}}, "dims=[1, 0]"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_permute = {
     .name = "permute",
     .inputs = {"x"},
     .args_size = sizeof(permute_args),
-    .fields = {TN_FIELD(permute_args, order)},
+    .fields = {TN_FIELD_AS("dims", permute_args, order)},
     .shape = permute_shape,
     .backward = permute_backward,
-    .samples = permute_samples,
+    .samples = "[3, 4] dims=[1, 0]; [2, 3, 4] dims=[2, 0, 1]; [2, 3, 4] dims=[0, -1, 1]; "
+               "[2, 3, 1, 2] dims=[3, 1, 0, 2]; [] dims=[]; [0, 3] dims=[1, 0]; [1] dims=[0]; "
+               "[35, 67] dims=[1, 0]",
 };
 
 tn_tensor *tn_permute(tn_tensor *t, tn_dims order) {

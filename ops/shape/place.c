@@ -45,38 +45,18 @@ static void place_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_apply1(&tn__op_slice, &slice, g->dout[0]));
 }
 
-static void place_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        place_args args;
-        const char *text;
-    } cases[] = {
-        {{1, {3}}, {0, 2, 1, 7}, "dim=0, start=2, step=1, size=7"},
-        {{2, {3, 2}}, {-1, 1, 2, 5}, "dim=-1, start=1, step=2, size=5"},
-        {{3, {2, 3, 4}}, {0, 1, 3, 5}, "dim=0, start=1, step=3, size=5"},
-        {{2, {0, 3}}, {0, 1, 1, 2}, "dim=0, start=1, step=1, size=2"},
-        {{1, {1}}, {0, 0, 1, 1}, "dim=0, start=0, step=1, size=1"},
-        {{2, {5, 67}}, {1, 3, 2, 140}, "dim=1, start=3, step=2, size=140"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_place = {
     .name = "place",
     .inputs = {"x"},
     .args_size = sizeof(place_args),
+    .fields = {TN_FIELD(place_args, dim), TN_FIELD(place_args, start), TN_FIELD(place_args, step),
+               TN_FIELD(place_args, size)},
     .shape = place_shape,
     .forward = place_forward,
     .backward = place_backward,
-    .samples = place_samples,
+    .samples = "[3] dim=0, start=2, step=1, size=7; [3, 2] dim=-1, start=1, step=2, size=5; "
+               "[2, 3, 4] dim=0, start=1, step=3, size=5; [0, 3] dim=0, start=1, step=1, size=2; "
+               "[1] dim=0, start=0, step=1, size=1; [5, 67] dim=1, start=3, step=2, size=140",
 };
 
 tn_tensor *tn__place_in(tn_tensor *x, int dim, int64_t start, int64_t step, int64_t size) {

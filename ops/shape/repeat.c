@@ -47,42 +47,16 @@ static tn_tensor *repeat_compose(tn_op_call *c) {
     return x;
 }
 
-static void repeat_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        repeat_args args;
-        const char *text;
-    } cases[] = {
-        {{1, {3}}, {{1, {4}}}, "sizes=[4]"},
-        {{2, {3, 4}}, {{2, {2, 1}}}, "sizes=[2, 1]"},
-        {{2, {3, 4}}, {{2, {1, 3}}}, "sizes=[1, 3]"},
-        {{2, {2, 3}}, {{3, {2, 3, 2}}}, "sizes=[2, 3, 2]"},
-        {{2, {2, 3}}, {{4, {1, 2, 1, 1}}}, "sizes=[1, 2, 1, 1]"},
-        {{2, {3, 4}}, {{2, {1, 1}}}, "sizes=[1, 1]"},
-        {{2, {3, 4}}, {{2, {0, 2}}}, "sizes=[0, 2]"},
-        {{2, {0, 3}}, {{2, {2, 2}}}, "sizes=[2, 2]"},
-        {{0, {0}}, {{1, {5}}}, "sizes=[5]"},
-        {{0, {0}}, {{0, {0}}}, "sizes=[]"},
-        {{2, {5, 67}}, {{2, {2, 2}}}, "sizes=[2, 2]"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_repeat = {
     .name = "repeat",
     .inputs = {"x"},
     .args_size = sizeof(repeat_args),
+    .fields = {TN_FIELD_AS("sizes", repeat_args, times)},
     .shape = repeat_shape,
     .compose = repeat_compose,
-    .samples = repeat_samples,
+    .samples = "[3] sizes=[4]; [3, 4] sizes=[2, 1]; [3, 4] sizes=[1, 3]; [2, 3] sizes=[2, 3, 2]; "
+               "[2, 3] sizes=[1, 2, 1, 1]; [3, 4] sizes=[1, 1]; [3, 4] sizes=[0, 2]; "
+               "[0, 3] sizes=[2, 2]; [] sizes=[5]; [] sizes=[]; [5, 67] sizes=[2, 2]",
 };
 
 tn_tensor *tn_repeat(tn_tensor *x, tn_dims times) {

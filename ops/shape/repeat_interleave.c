@@ -34,35 +34,17 @@ static tn_tensor *repeat_interleave_compose(tn_op_call *c) {
     return tn_reshape(tn_expand(slices, TN_DIMS(outer, args->times, run)), y);
 }
 
-static void repeat_interleave_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        repeat_interleave_args args;
-        const char *text;
-    } cases[] = {
-        {{1, {3}}, {2, 0}, "repeats=2, dim=0"},         {{2, {3, 4}}, {3, 1}, "repeats=3, dim=1"},
-        {{3, {2, 3, 4}}, {2, -2}, "repeats=2, dim=-2"}, {{2, {3, 4}}, {1, 0}, "repeats=1, dim=0"},
-        {{2, {3, 4}}, {0, 1}, "repeats=0, dim=1"},      {{2, {3, 0}}, {2, 0}, "repeats=2, dim=0"},
-        {{1, {1}}, {5, 0}, "repeats=5, dim=0"},         {{2, {5, 67}}, {2, 0}, "repeats=2, dim=0"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_repeat_interleave = {
     .name = "repeat_interleave",
     .inputs = {"x"},
     .args_size = sizeof(repeat_interleave_args),
+    .fields = {TN_FIELD_AS("repeats", repeat_interleave_args, times),
+               TN_FIELD(repeat_interleave_args, dim)},
     .shape = repeat_interleave_shape,
     .compose = repeat_interleave_compose,
-    .samples = repeat_interleave_samples,
+    .samples = "[3] repeats=2, dim=0; [3, 4] repeats=3, dim=1; [2, 3, 4] repeats=2, dim=-2; "
+               "[3, 4] repeats=1, dim=0; [3, 4] repeats=0, dim=1; [3, 0] repeats=2, dim=0; "
+               "[1] repeats=5, dim=0; [5, 67] repeats=2, dim=0",
 };
 
 tn_tensor *tn_repeat_interleave(tn_tensor *x, int64_t times, int dim) {

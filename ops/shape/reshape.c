@@ -98,41 +98,17 @@ static void reshape_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_reshape(g->dout[0], tn_op_input_dims(g, 0)));
 }
 
-static void reshape_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        reshape_args args;
-        const char *text;
-    } cases[] = {
-        {{2, {3, 4}}, {{1, {12}}}, "shape=[12]"},
-        {{1, {12}}, {{2, {3, -1}}}, "shape=[3, -1]"},
-        {{3, {2, 3, 4}}, {{2, {6, 4}}}, "shape=[6, 4]"},
-        {{3, {2, 3, 4}}, {{3, {4, 2, 3}}}, "shape=[4, 2, 3]"},
-        {{0, {0}}, {{2, {1, 1}}}, "shape=[1, 1]"},
-        {{2, {1, 1}}, {{0, {0}}}, "shape=[]"},
-        {{2, {0, 3}}, {{2, {3, 0}}}, "shape=[3, 0]"},
-        {{2, {3, 4}}, {{4, {3, 1, 2, 2}}}, "shape=[3, 1, 2, 2]"},
-        {{2, {35, 34}}, {{2, {34, 35}}}, "shape=[34, 35]"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_reshape = {
     .name = "reshape",
     .inputs = {"x"},
     .args_size = sizeof(reshape_args),
+    .fields = {TN_FIELD_AS("shape", reshape_args, dims)},
     .shape = reshape_shape,
     .forward = reshape_forward,
     .backward = reshape_backward,
-    .samples = reshape_samples,
+    .samples = "[3, 4] shape=[12]; [12] shape=[3, -1]; [2, 3, 4] shape=[6, 4]; "
+               "[2, 3, 4] shape=[4, 2, 3]; [] shape=[1, 1]; [1, 1] shape=[]; [0, 3] shape=[3, 0]; "
+               "[3, 4] shape=[3, 1, 2, 2]; [35, 34] shape=[34, 35]",
 };
 
 tn_tensor *tn_reshape(tn_tensor *t, tn_dims dims) {

@@ -47,41 +47,18 @@ static tn_tensor *roll_compose(tn_op_call *c) {
     return x;
 }
 
-static void roll_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        roll_args args;
-        const char *text;
-    } cases[] = {
-        {{1, {7}}, {{1, {2}}, {1, {0}}}, "shifts=[2], dims=[0]"},
-        {{2, {3, 4}}, {{1, {-1}}, {1, {-1}}}, "shifts=[-1], dims=[-1]"},
-        {{3, {2, 3, 4}}, {{2, {1, 9}}, {2, {1, 2}}}, "shifts=[1, 9], dims=[1, 2]"},
-        {{2, {3, 4}}, {{2, {1, 1}}, {2, {0, 0}}}, "shifts=[1, 1], dims=[0, 0]"},
-        {{2, {3, 4}}, {{1, {5}}, {0, {0}}}, "shifts=[5], dims=[]"},
-        {{2, {3, 4}}, {{1, {0}}, {1, {1}}}, "shifts=[0], dims=[1]"},
-        {{2, {0, 3}}, {{1, {1}}, {1, {0}}}, "shifts=[1], dims=[0]"},
-        {{1, {1}}, {{1, {3}}, {1, {0}}}, "shifts=[3], dims=[0]"},
-        {{0, {0}}, {{1, {3}}, {0, {0}}}, "shifts=[3], dims=[]"},
-        {{2, {5, 67}}, {{1, {-70}}, {1, {1}}}, "shifts=[-70], dims=[1]"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_roll = {
     .name = "roll",
     .inputs = {"x"},
     .args_size = sizeof(roll_args),
+    .fields = {TN_FIELD(roll_args, shifts), TN_FIELD(roll_args, dims)},
     .shape = roll_shape,
     .compose = roll_compose,
-    .samples = roll_samples,
+    .samples = "[7] shifts=[2], dims=[0]; [3, 4] shifts=[-1], dims=[-1]; "
+               "[2, 3, 4] shifts=[1, 9], dims=[1, 2]; [3, 4] shifts=[1, 1], dims=[0, 0]; "
+               "[3, 4] shifts=[5], dims=[]; [3, 4] shifts=[0], dims=[1]; "
+               "[0, 3] shifts=[1], dims=[0]; [1] shifts=[3], dims=[0]; [] shifts=[3], dims=[]; "
+               "[5, 67] shifts=[-70], dims=[1]",
 };
 
 tn_tensor *tn_roll(tn_tensor *x, tn_dims shifts, tn_dims dims) {

@@ -45,28 +45,6 @@ static void select_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn__place_in(tn_unsqueeze(dy, dim), dim, index, 1, x.size[dim]));
 }
 
-static void select_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        select_args args;
-        const char *text;
-    } cases[] = {
-        {{1, {7}}, {0, 2}, "dim=0, index=2"},           {{2, {3, 4}}, {1, 3}, "dim=1, index=3"},
-        {{3, {2, 3, 4}}, {-2, -1}, "dim=-2, index=-1"}, {{3, {2, 3, 4}}, {0, 0}, "dim=0, index=0"},
-        {{2, {3, 0}}, {0, 1}, "dim=0, index=1"},        {{1, {1}}, {0, 0}, "dim=0, index=0"},
-        {{2, {5, 67}}, {0, 4}, "dim=0, index=4"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_select = {
     .name = "select",
     .inputs = {"x"},
@@ -74,7 +52,9 @@ const tn_op tn__op_select = {
     .fields = {TN_FIELD(select_args, dim), TN_FIELD(select_args, index)},
     .shape = select_shape,
     .backward = select_backward,
-    .samples = select_samples,
+    .samples = "[7] dim=0, index=2; [3, 4] dim=1, index=3; [2, 3, 4] dim=-2, index=-1; "
+               "[2, 3, 4] dim=0, index=0; [3, 0] dim=0, index=1; [1] dim=0, index=0; "
+               "[5, 67] dim=0, index=4",
 };
 
 tn_tensor *tn_select(tn_tensor *t, int dim, int64_t index) {

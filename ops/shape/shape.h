@@ -55,6 +55,6 @@ tn_tensor *tn__by_diagonal(tn_device device, int64_t rows, int64_t columns, int6
                            tn_tensor *(*holds)(tn_tensor *column, tn_tensor *row));
 
 bool tn__triangle_shape(tn_op_call *c);
-void tn__triangle_samples(tn_op_samples *s);
+extern const char tn__triangle_samples[];
 
 #endif

@@ -47,33 +47,6 @@ static void slice_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn__place_in(dy, dim, args->start, args->step, x.size[dim]));
 }
 
-static void slice_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        tn__slice_args args;
-        const char *text;
-    } cases[] = {
-        {{1, {7}}, {0, 2, 3, 1}, "dim=0, start=2, length=3, step=1"},
-        {{2, {3, 4}}, {1, 1, 2, 1}, "dim=1, start=1, length=2, step=1"},
-        {{2, {3, 4}}, {-2, 0, 2, 2}, "dim=-2, start=0, length=2, step=2"},
-        {{3, {2, 3, 8}}, {-1, 1, 3, 3}, "dim=-1, start=1, length=3, step=3"},
-        {{3, {2, 3, 4}}, {1, 0, 3, 1}, "dim=1, start=0, length=3, step=1"},
-        {{2, {3, 4}}, {0, 1, 0, 1}, "dim=0, start=1, length=0, step=1"},
-        {{2, {3, 0}}, {0, 1, 2, 1}, "dim=0, start=1, length=2, step=1"},
-        {{1, {1}}, {0, 0, 1, 1}, "dim=0, start=0, length=1, step=1"},
-        {{2, {35, 67}}, {1, 3, 30, 2}, "dim=1, start=3, length=30, step=2"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_slice = {
     .name = "slice",
     .inputs = {"x"},
@@ -82,7 +55,12 @@ const tn_op tn__op_slice = {
                TN_FIELD(tn__slice_args, length), TN_FIELD(tn__slice_args, step)},
     .shape = slice_shape,
     .backward = slice_backward,
-    .samples = slice_samples,
+    .samples = "[7] dim=0, start=2, length=3, step=1; [3, 4] dim=1, start=1, length=2, step=1; "
+               "[3, 4] dim=-2, start=0, length=2, step=2; "
+               "[2, 3, 8] dim=-1, start=1, length=3, step=3; "
+               "[2, 3, 4] dim=1, start=0, length=3, step=1; "
+               "[3, 4] dim=0, start=1, length=0, step=1; [3, 0] dim=0, start=1, length=2, step=1; "
+               "[1] dim=0, start=0, length=1, step=1; [35, 67] dim=1, start=3, length=30, step=2",
 };
 
 tn_tensor *tn_narrow(tn_tensor *t, int dim, int64_t start, int64_t length) {

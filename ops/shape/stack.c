@@ -66,27 +66,6 @@ static void stack_backward(tn_op_grad *g) {
     }
 }
 
-static void stack_samples(tn_op_samples *s) {
-    static const struct {
-        int n;
-        tn_dims shape;
-        stack_args args;
-        const char *text;
-    } cases[] = {
-        {2, {1, {3}}, {0}, "dim=0"},       {3, {2, {3, 2}}, {1}, "dim=1"},
-        {2, {2, {3, 2}}, {-1}, "dim=-1"},  {3, {0, {0}}, {0}, "dim=0"},
-        {2, {2, {0, 3}}, {0}, "dim=0"},    {1, {1, {1}}, {0}, "dim=0"},
-        {2, {2, {5, 67}}, {-2}, "dim=-2"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {.text = cases[i].text, .args = &cases[i].args, .inputs = cases[i].n};
-        for (int j = 0; j < cases[i].n; j++) {
-            sample.in[j] = tn_spec_real(cases[i].shape, -3.0, 3.0);
-        }
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_stack = {
     .name = "stack",
     .args_size = sizeof(stack_args),
@@ -94,7 +73,8 @@ const tn_op tn__op_stack = {
     .shape = stack_shape,
     .forward = stack_forward,
     .backward = stack_backward,
-    .samples = stack_samples,
+    .samples = "[3] [3] dim=0; [3, 2] [3, 2] [3, 2] dim=1; [3, 2] [3, 2] dim=-1; [] [] [] dim=0; "
+               "[0, 3] [0, 3] dim=0; [1] dim=0; [5, 67] [5, 67] dim=-2",
 };
 
 tn_tensor *tn_stack(tn_tensor *const *t, int n, int dim) {

@@ -42,7 +42,7 @@ const tn_op tn__op_to = {
     .shape = to_shape,
     .forward = to_forward,
     .backward = to_backward,
-    .samples = to_samples,
+    .add_samples = to_samples,
 };
 
 tn_tensor *tn_to(tn_tensor *x, tn_device device) {

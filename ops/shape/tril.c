@@ -27,29 +27,6 @@ bool tn__triangle_shape(tn_op_call *c) {
     return tn_op_out_like(c, 0);
 }
 
-void tn__triangle_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        tn__triangle_args args;
-        const char *text;
-    } cases[] = {
-        {{2, {3, 4}}, {0}, "diagonal=0"},     {{2, {4, 3}}, {1}, "diagonal=1"},
-        {{2, {4, 3}}, {-2}, "diagonal=-2"},   {{3, {2, 3, 3}}, {0}, "diagonal=0"},
-        {{2, {3, 4}}, {100}, "diagonal=100"}, {{2, {3, 4}}, {-100}, "diagonal=-100"},
-        {{2, {0, 3}}, {0}, "diagonal=0"},     {{2, {1, 1}}, {0}, "diagonal=0"},
-        {{2, {5, 67}}, {9}, "diagonal=9"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 static tn_tensor *tril_compose(tn_op_call *c) {
     const tn__triangle_args *args = c->args;
     tn_tensor *x = c->in[0];
@@ -58,10 +35,16 @@ static tn_tensor *tril_compose(tn_op_call *c) {
     return tn_masked_fill(x, above, 0.0);
 }
 
+const char tn__triangle_samples[] =
+    "[3, 4] diagonal=0; [4, 3] diagonal=1; [4, 3] diagonal=-2; [2, 3, 3] diagonal=0; "
+    "[3, 4] diagonal=100; [3, 4] diagonal=-100; [0, 3] diagonal=0; [1, 1] diagonal=0; "
+    "[5, 67] diagonal=9";
+
 const tn_op tn__op_tril = {
     .name = "tril",
     .inputs = {"x"},
     .args_size = sizeof(tn__triangle_args),
+    .fields = {TN_FIELD(tn__triangle_args, diagonal)},
     .shape = tn__triangle_shape,
     .compose = tril_compose,
     .samples = tn__triangle_samples,

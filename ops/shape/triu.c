@@ -18,6 +18,7 @@ const tn_op tn__op_triu = {
     .name = "triu",
     .inputs = {"x"},
     .args_size = sizeof(tn__triangle_args),
+    .fields = {TN_FIELD(tn__triangle_args, diagonal)},
     .shape = tn__triangle_shape,
     .compose = triu_compose,
     .samples = tn__triangle_samples,

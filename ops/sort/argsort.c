@@ -8,7 +8,6 @@
  */
 #include "ops/sort/sort.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { FEW = 32, DIGITS = 8, RADIX = 256, AT_ONCE = 1 << 18 };
@@ -120,39 +119,6 @@ static tn_status argsort_host(const tn_op_call *c) {
     return tn__sort_lines(c, &j, argsort_line);
 }
 
-/* Ties, NaN, both zeros; and enough elements for the sort by digits. */
-static void argsort_samples(tn_op_samples *s) {
-    static const double ties[] = {1.0, NAN, -0.0, 3.0, 0.0, 3.0, -INFINITY, NAN, 1.0, -2.0};
-    static const struct {
-        tn_dims shape;
-        tn__argsort_args args;
-        const char *text;
-        const double *values;
-    } cases[] = {
-        {{1, {7}}, {0, false}, "dim=0, descending=False", NULL},
-        {{2, {3, 4}}, {-1, true}, "dim=-1, descending=True", NULL},
-        {{3, {2, 3, 4}}, {1, false}, "dim=1, descending=False", NULL},
-        {{1, {10}}, {0, false}, "dim=0, descending=False", ties},
-        {{1, {10}}, {0, true}, "dim=0, descending=True", ties},
-        {{2, {3, 0}}, {1, false}, "dim=1, descending=False", NULL},
-        {{2, {0, 3}}, {1, false}, "dim=1, descending=False", NULL},
-        {{1, {1}}, {0, false}, "dim=0, descending=False", NULL},
-        {{0, {0}}, {-1, false}, "dim=-1, descending=False", NULL},
-        {{2, {3, 300}}, {1, false}, "dim=1, descending=False", NULL},
-        {{2, {70, 5}}, {0, true}, "dim=0, descending=True", NULL},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {cases[i].values ? tn_spec_values(cases[i].shape, cases[i].values)
-                                   : tn_spec_real(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_argsort = {
     .name = "argsort",
     .inputs = {"x"},
@@ -161,7 +127,14 @@ const tn_op tn__op_argsort = {
     .shape = argsort_shape,
     .kernel = TN_FUSED(argsort),
     .host = {.forward = argsort_host},
-    .samples = argsort_samples,
+    /* Ties, NaN, both zeros; and enough elements for the sort by digits. */
+    .samples = "[7] dim=0, descending=False; [3, 4] dim=-1, descending=True; "
+               "[2, 3, 4] dim=1, descending=False; "
+               "[10]=(1, nan, -0, 3, 0, 3, -inf, nan, 1, -2) dim=0, descending=False; "
+               "[10]=(1, nan, -0, 3, 0, 3, -inf, nan, 1, -2) dim=0, descending=True; "
+               "[3, 0] dim=1, descending=False; [0, 3] dim=1, descending=False; "
+               "[1] dim=0, descending=False; [] dim=-1, descending=False; "
+               "[3, 300] dim=1, descending=False; [70, 5] dim=0, descending=True",
 };
 
 tn_tensor *tn_argsort(tn_tensor *x, int dim, bool descending) {

@@ -8,8 +8,6 @@
  */
 #include "ops/sort/sort.h"
 
-#include <math.h>
-
 static bool comes_before(tn__sort_item a, tn__sort_item b) {
     return a.key < b.key || (a.key == b.key && a.index < b.index);
 }
@@ -82,37 +80,6 @@ static tn_status topk_host(const tn_op_call *c) {
     return tn__sort_lines(c, &j, topk_line);
 }
 
-static void topk_samples(tn_op_samples *s) {
-    static const double odd[] = {1.0, NAN, -1.0, 3.0, INFINITY, 2.0};
-    static const struct {
-        tn_dims shape;
-        tn__topk_args args;
-        const char *text;
-        const double *values;
-    } cases[] = {
-        {{1, {7}}, {3, 0, true}, "k=3, dim=0, largest=True", NULL},
-        {{2, {3, 4}}, {2, -1, false}, "k=2, dim=-1, largest=False", NULL},
-        {{3, {2, 5, 4}}, {3, 1, true}, "k=3, dim=1, largest=True", NULL},
-        {{1, {6}}, {4, 0, true}, "k=4, dim=0, largest=True", odd},
-        {{1, {6}}, {6, 0, false}, "k=6, dim=0, largest=False", odd},
-        {{2, {3, 4}}, {0, 0, true}, "k=0, dim=0, largest=True", NULL},
-        {{2, {0, 3}}, {2, 1, true}, "k=2, dim=1, largest=True", NULL},
-        {{1, {1}}, {1, 0, true}, "k=1, dim=0, largest=True", NULL},
-        {{0, {0}}, {1, -1, true}, "k=1, dim=-1, largest=True", NULL},
-        {{2, {3, 300}}, {50, 1, true}, "k=50, dim=1, largest=True", NULL},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {cases[i].values ? tn_spec_values(cases[i].shape, cases[i].values)
-                                   : tn_spec_distinct(cases[i].shape, -3.0, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_topk = {
     .name = "topk",
     .inputs = {"x"},
@@ -122,7 +89,13 @@ const tn_op tn__op_topk = {
     .shape = topk_shape,
     .kernel = TN_FUSED(topk),
     .host = {.forward = topk_host},
-    .samples = topk_samples,
+    .samples = "{distinct -3:3} [7] k=3, dim=0, largest=True; [3, 4] k=2, dim=-1, largest=False; "
+               "[2, 5, 4] k=3, dim=1, largest=True; "
+               "[6]=(1, nan, -1, 3, inf, 2) k=4, dim=0, largest=True; "
+               "[6]=(1, nan, -1, 3, inf, 2) k=6, dim=0, largest=False; "
+               "[3, 4] k=0, dim=0, largest=True; [0, 3] k=2, dim=1, largest=True; "
+               "[1] k=1, dim=0, largest=True; [] k=1, dim=-1, largest=True; "
+               "[3, 300] k=50, dim=1, largest=True",
 };
 
 /* The elements at those positions. */

@@ -125,7 +125,7 @@ BY_HAND |= set("""
     tn_utf8_put tn_utf8_end tn__contiguous_strides tn__copy_bytes tn__nccl_is_there tn__view tn_engine_new
     tn_op_float tn_op_give tn_op_gradient_dtype tn_op_index tn_op_input_device tn_op_input_dims tn_op_input_dtype
     tn_op_out tn_op_out_broadcast tn_op_out_like tn_op_out_on tn_op_pending tn_op_same_dtype tn_op_saved_input
-    tn_op_saved_output tn_op_view
+    tn_op_saved_output tn_op_shapes tn_op_view
 """.split())
 # How a result is freed if not by its type's _free.
 FREES = {"tn_local_sgd *": "tn_module_free", "tn_search *": "tn_search_end", "tn_npz *": "tn_npz_close", "char *": "tn_text_free",

@@ -170,6 +170,10 @@ static bool careless_shape(tn_op_call *c) {
             add_complaint(__LINE__, "shape", "an input that does not exist");
         }
     }
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        (void)tn_op_shapes(c, texts[i]);
+    }
+    if (tn_op_shapes(c, NULL)) { add_complaint(__LINE__, "tn_op_shapes", "no text"); }
     for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
         if (tn_op_view(c, strange[i], NULL, -1) || tn_op_out(c, strange[i], (tn_dtype)77) ||
             tn_op_out_on(c, tn_cuda(-1), strange[i], TN_F32)) {

@@ -1,6 +1,9 @@
 /* A program's own operations: every optional part of a descriptor is left out once, and whatever
  * cannot work without it is an error.
  */
+#include <stdio.h>
+#include <string.h>
+
 #include "ops/host.h"
 #include "tests/support/test.h"
 
@@ -241,6 +244,76 @@ TEST(inputs_that_are_named) {
     expect_refused(&op, NULL, in, 0, "own: 0 inputs given, but a is missing");
     expect_refused(&op, NULL, in, 4, "own: 4 inputs given, but bias is its last");
     expect_refused(&op, NULL, in, TN_OP_INPUTS + 1, "own: 9 inputs given, but bias is its last");
+}
+
+/* ---- Shape rules as text --------------------------------------------------------------------- */
+
+/* "[2, 3] f32 [] f64": the outputs that the rule makes for these inputs; "": an error is pending.
+ */
+static const char *outputs_of(const char *shapes, tn_tensor *const *in, int n, bool record) {
+    static char text[200];
+    static const tn_op op = {.name = "own", .inputs = {"a", "b", "c"}, .optional = 1u << 1};
+    tn_op_call c = {.op = &op, .inputs = n, .in = in, .record = record};
+    size_t at = 0;
+    text[0] = 0;
+    if (!tn_op_shapes(&c, shapes)) { return ""; }
+    for (int i = 0; i < c.outputs; i++) {
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s %s", i ? " " : "",
+                               tn_shape_text(c.out[i]), tn_dtype_name(tn_dtype_of(c.out[i])));
+    }
+    return text;
+}
+
+TEST(shapes_as_text) {
+    tn_tensor *const of_letter[128] = {['a'] = tn_zeros(TN_DIMS(2, 5, 3), TN_BF16),
+                                       ['b'] = tn_zeros(TN_DIMS(4, 3), TN_BF16),
+                                       ['d'] = tn_zeros(TN_DIMS(3), TN_F64),
+                                       ['i'] = tn_zeros(TN_DIMS(2, 5), TN_I32),
+                                       ['x'] = tn_zeros(TN_DIMS(3), TN_F32),
+                                       ['y'] = tn_zeros(TN_DIMS(1, 1, 1, 1, 1, 1, 1, 1), TN_F32)};
+    static const struct {
+        const char *shapes, *outputs, *error;
+        const char *in; /* letters as above; 0: absent */
+    } all[] = {
+        {"... in, out in -> ... out, wide: ..., bool:", "[2, 5, 4] bf16 [2, 5] f32 [] bool", "",
+         "ab"},
+        {"rows ... n, , n -> n rows", "[3, 2] bf16", "", "a0"},
+        {"... in, index: ... -> in", "[3] bf16", "", "ai"},
+        {"any: ..., float: n -> ...", "[2, 5] i32", "", "id"},
+        {"... in, f64: in -> f64: ...", "[2, 5] f64", "", "ad"},
+        {"i32: ... -> i32: ...", "[2, 5] i32", "", "i"},
+        {"..., ...", "", "", "aa"},
+        {"... in, out in -> ... out", "", "a is bf16 but b is f64 (cast one of them)", "ad"},
+        {"... -> ...", "", "the dtype of a is i32 but must be", "i"},
+        {"any: ..., float: ... n", "", "the dtype of b is i32 but must be", "ai"},
+        {"..., index: n", "", "the dtype of b is f64 but indices must be i64 or i32", "ad"},
+        {"..., i8: n", "", "b is i32 (i8 is needed)", "ai"},
+        {"flaot: ...", "", "its shape rule has 'flaot' for a dtype", "a"},
+        {"n -> n", "", "a is [2, 5, 3] (it must be [n])", "a"},
+        {"a b c d ...", "", "a is [2, 5, 3] (it must be [a, b, c, d, ...])", "a"},
+        {"n n", "", "a is [4, 3] (it must be [n, n]: n is 4 and 3)", "b"},
+        {"n, float: n ...", "", "(they must be [n] and [n, ...]: n is 3 and 2)", "da"},
+        {"..., ... -> ...", "", "a is [2, 5, 3] but b is [4, 3] (they must be equal)", "ab"},
+        {"... m, ... n", "", "(they must be [..., m] and [..., n]: ... is [2, 5] and [4])", "ab"},
+        {"... -> ... m", "", "no input has the size 'm' of its result", "a"},
+        {"n -> ...", "", "no input has the size '...' of its result", "d"},
+        {"..., n -> ... n", "", "(the result would have more than 8 dimensions)", "yx"},
+        {"... -> ...", "", "2 inputs given, but \"... -> ...\" has 1", "aa"},
+    };
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        tn_tensor *in[3];
+        int n = (int)strlen(all[k].in);
+        for (int j = 0; j < n; j++) {
+            in[j] = of_letter[(unsigned char)all[k].in[j]];
+        }
+        const char *got = outputs_of(all[k].shapes, in, n, true);
+        if (strcmp(got, all[k].outputs) != 0 || !strstr(tn_error_message(), all[k].error) ||
+            (tn_error() != TN_OK) != (all[k].error[0] != 0)) {
+            fail_msg("%s of %s: %s %s", all[k].shapes, all[k].in, got, tn_error_message());
+        }
+        tn_error_clear();
+    }
+    assert_string_equal(outputs_of("n -> n, wide: n", &of_letter['x'], 1, false), "[3] f32");
 }
 
 TEST(what_is_saved_and_not_there) {

@@ -46,7 +46,7 @@ static void dump_sample(tn_op_samples *s, const tn_sample *sample) {
 static void dump_operations(void) {
     for (int i = 0; i < tn_op_count(); i++) {
         op_case d = {.sampler = {.add = dump_sample}, .op = tn_op_at(i)};
-        if (d.op->samples) { d.op->samples(&d.sampler); }
+        tn_op_list_samples(d.op, &d.sampler);
     }
 }
 

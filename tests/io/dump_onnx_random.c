@@ -261,12 +261,11 @@ static tn_tensor *apply_operation(network *n, tn_tensor *x) {
     walk w = {.sampler = {.add = count_sample}, .n = n, .x = x};
     w.op = tn_op_at((int)pick_integer(n, 0, tn_op_count() - 1));
     n->names[n->step] = w.op->name;
-    if (!w.op->samples) { return NULL; }
-    w.op->samples(&w.sampler);
+    tn_op_list_samples(w.op, &w.sampler);
     w.wanted = (int)pick_integer(n, 0, w.count - 1);
     w.count = 0;
     w.sampler.add = apply_sample;
-    if (!is_unsupported(w.op, w.wanted)) { w.op->samples(&w.sampler); }
+    if (!is_unsupported(w.op, w.wanted)) { tn_op_list_samples(w.op, &w.sampler); }
     return w.y;
 }
 

@@ -197,13 +197,13 @@ TEST(both_sides) {
     n[1] = 7;
     s = (tn_rnn_state){NULL, NULL};
     tn_rnn_call(m, x, &s, tn_from_data(n, TN_DIMS(2), TN_I64));
-    assert_error(TN_ESHAPE, "lengths is [2] but must be [3] (batch)");
+    assert_error(TN_ESHAPE, "x is [7, 3, 4] but lengths is [2]");
     tn_rnn_weights w = m->weights[0];
     tn_gru_op(x, NULL, w, NULL, false, NULL);
     assert_error(TN_ESHAPE, "gru: weight_hh is [20, 5] but must be (3 units, units)");
     w.bias_ih = tn_zeros(TN_DIMS(19), TN_F32);
     tn_lstm_op(x, NULL, NULL, w, NULL, false, NULL, NULL);
-    assert_error(TN_ESHAPE, "bias_ih is [19] but must be [20]");
+    assert_error(TN_ESHAPE, "weight_ih is [20, 4] but bias_ih is [19]");
     tn_lstm_op(tn_cast(x, TN_F64), NULL, NULL, m->weights[0], NULL, false, NULL, NULL);
     assert_error(TN_EDTYPE, "x is f64 but weight_ih is f32");
     tn_module_free(m);

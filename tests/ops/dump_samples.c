@@ -150,7 +150,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < tn_op_count(); i++) {
         d.op = tn_op_at(i);
         d.sample = 0;
-        if (d.op->samples) { d.op->samples(&d.sampler); }
+        tn_op_list_samples(d.op, &d.sampler);
     }
     bool failed = ferror(d.index) || ferror(d.data);
     failed |= fclose(d.index) != 0;

@@ -3,6 +3,7 @@
 #ifndef TERN_TESTS_OPS_ERRORS_H
 #define TERN_TESTS_OPS_ERRORS_H
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -54,7 +54,7 @@ static void large_sample(tn_op_samples *s) {
 
 PLAIN_TEST(wrong_gradients) {
     tn_op op = *tn_op_named("exp");
-    op.samples = small_sample;
+    op.add_samples = small_sample;
     assert_int_equal(tn_op_check(&op), TN_OK);
     op.backward = wrong_sign;
     check_finds(&op, "exp: sample 0 ([2, 3]; ), contiguous: ", "");
@@ -62,7 +62,7 @@ PLAIN_TEST(wrong_gradients) {
     check_finds(&op, "exp: sample 0", "the recorded gradient of input 0");
     op.backward = wrong_in_f32;
     check_finds(&op, "f32: ", "gradient of input 0");
-    op.samples = large_sample;
+    op.add_samples = large_sample;
     op.backward = wrong_sign;
     check_finds(&op, "exp: sample 0 ([500]; )", "along a direction backward gives");
 }
@@ -85,7 +85,7 @@ static tn_status no_kernel(const tn_op_back *b) {
 
 PLAIN_TEST(wrong_kernels) {
     tn_op op = *tn_op_named("exp");
-    op.samples = small_sample;
+    op.add_samples = small_sample;
     op.backward_kernel = right_kernel;
     assert_int_equal(tn_op_check(&op), TN_OK);
     op.backward_kernel = wrong_kernel;
@@ -165,7 +165,7 @@ static void box_samples(tn_op_samples *s) {
 
 PLAIN_TEST(wrong_orders) {
     tn_op op = *tn_op_named("exp");
-    op.samples = box_samples;
+    op.add_samples = box_samples;
     op.forward = row_major_forward;
     check_finds(&op, " ([2, 3, 4]; ), ", "operand 0 in order 3, result 0");
 }
@@ -182,7 +182,7 @@ static tn_status leaking_forward(const tn_op_call *c) {
 
 PLAIN_TEST(wrong_forwards) {
     tn_op op = *tn_op_named("exp");
-    op.samples = small_sample;
+    op.add_samples = small_sample;
     op.forward = imprecise_forward;
     check_finds(&op, "f32: ", "result 0, element 0: f32 gives");
     op.forward = large_dtypes_only;

@@ -407,7 +407,7 @@ PLAIN_TEST(every_input_has_a_name) {
         const tn_op *op = tn_op_at(i);
         given.fewest = TN_OP_INPUTS;
         given.most = 0;
-        op->samples(&(tn_op_samples){.add = note_inputs});
+        tn_op_list_samples(op, &(tn_op_samples){.add = note_inputs});
         int names = 0;
         while (names < TN_OP_INPUTS && op->inputs[names]) {
             names++;

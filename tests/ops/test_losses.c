@@ -216,7 +216,7 @@ TEST(bad_labels_are_named) {
     assert_inert(tn_cross_entropy(x, tn_from_data(low, TN_DIMS(3), TN_I64), TN_NONE), TN_EINDEX,
                  "label -1 at position 1 is outside [0, 5)");
     assert_inert(tn_cross_entropy(x, tn_zeros(TN_DIMS(2), TN_I64), TN_MEAN), TN_ESHAPE,
-                 "logits are [3, 5] but labels are [2]");
+                 "logits is [3, 5] but labels is [2]");
     assert_inert(tn_cross_entropy(x, tn_zeros(TN_DIMS(3), TN_F32), TN_MEAN), TN_EDTYPE, "f32");
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
     o.label_smoothing = 1.5;

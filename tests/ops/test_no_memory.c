@@ -45,7 +45,7 @@ static void fail_each(tn_op_samples *s, const tn_sample *next) {
 static void check_operation(void **state) {
     failing f = {.sampler = {.add = fail_each}};
     op = *state;
-    op->samples(&f.sampler);
+    tn_op_list_samples(op, &f.sampler);
     assert_true(f.samples > 0);
     assert_true(f.failures > 3 * f.samples); /* at least an input, a result and the descriptor */
 }

@@ -90,9 +90,9 @@ TEST(errors_name_both_sides) {
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(64, 19), TN_F32), *w = tn_zeros(TN_DIMS(64, 20), TN_F32);
     tn_tensor *f64 = tn_zeros(TN_DIMS(3, 19), TN_F64), *whole = tn_zeros(TN_DIMS(2, 2), TN_I64);
-    assert_inert(
-        tn_linear_op(x, w, NULL), TN_ESHAPE,
-        "linear: x is [64, 19] but weight is [64, 20] (the last dimensions must be equal)");
+    assert_inert(tn_linear_op(x, w, NULL), TN_ESHAPE,
+                 "linear: x is [64, 19] but weight is [64, 20] (they must be [..., in] and [out, "
+                 "in]: in is 19 and 20)");
     assert_inert(tn_linear_op(x, x, tn_zeros(TN_DIMS(3), TN_F32)), TN_ESHAPE,
                  "weight is [64, 19] but bias is [3]");
     assert_inert(tn_linear_op(x, tn_zeros(TN_DIMS(3), TN_F32), NULL), TN_ESHAPE, "weight is [3]");

@@ -46,9 +46,61 @@ static void args_that_are_missing(tn_op_samples *s) {
 
 static void checked_as(void (*samples)(tn_op_samples *s), const char *name, const char *part) {
     tn_op op = *tn_op_named(name);
-    op.samples = samples;
+    op.samples = NULL;
+    op.add_samples = samples;
     assert_int_equal(tn_op_check(&op), TN_EVALUE);
     assert_error(TN_EVALUE, part);
+}
+
+typedef struct dim_args {
+    int dim;
+    bool keepdim;
+} dim_args;
+
+/* Samples as text, written back: shapes, what they hold, the arguments. */
+static void write_sample(tn_op_samples *s, const tn_sample *sample) {
+    static const char kinds[] = "rdibyv-"; /* by tn_spec_kind */
+    char *to = s->user;
+    for (int i = 0; i < sample->inputs; i++) {
+        const tn_spec *spec = &sample->in[i];
+        bool absent = spec->kind == TN_SPEC_ABSENT;
+        double first = spec->kind == TN_SPEC_VALUES ? spec->values[0] : spec->low,
+               last = spec->kind == TN_SPEC_VALUES ? spec->values[1] : spec->high;
+        to += sprintf(to, "%c%d ", kinds[spec->kind], absent ? 0 : spec->dims.ndim);
+        to += absent ? 0 : sprintf(to, "%g %g ", first, last);
+    }
+    const dim_args *args = sample->args;
+    if (args) { to += sprintf(to, "dim %d%s", args->dim, args->keepdim ? " kept" : ""); }
+    s->user = to + sprintf(to, "(%s)%s\n", sample->text, sample->no_second ? " once" : "");
+}
+
+PLAIN_TEST(samples_as_text) {
+    char written[400] = "";
+    tn_op_samples s = {.add = write_sample, .user = written};
+    tn_op op = *tn_op_named("argmax");
+    op.sample_args = &(const dim_args){7, false};
+    op.samples = "[2, 3] dim=-1, keepdim=True; {0.5:2, distinct -1:1, bool} [] [4] - [1]; "
+                 "[3]<7 [2]=(-1.5, inf) dim=1; {once byte} [0]";
+    tn_op_list_samples(&op, &s);
+    assert_string_equal(written, "r2 -3 3 dim -1 kept(dim=-1, keepdim=True)\n"
+                                 "r0 0.5 2 d1 -1 1 -0 b1 0 2 dim 7()\n"
+                                 "i1 0 7 v1 -1.5 inf dim 1(dim=1)\n"
+                                 "y1 -127 128 dim 7() once\n");
+    static const char *const wrong[] = {"[2] dims=1",
+                                        "[2] dim=",
+                                        "[2] dim=one",
+                                        "[2]=(1)",
+                                        "[2",
+                                        "[x]",
+                                        "[1,1,1,1,1,1,1,1,1]",
+                                        "------- - -",
+                                        "[2] keepdim=2",
+                                        "{distict 0:1} [2] dim=0"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        op.samples = wrong[i];
+        tn_op_list_samples(&op, &s);
+        assert_error(TN_EVALUE, "argmax: its samples cannot be read from here on: ");
+    }
 }
 
 PLAIN_TEST(without_samples_fails) {

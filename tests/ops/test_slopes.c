@@ -70,20 +70,20 @@ static void expect_slopes(const tn_op *op, const tn_sample *sample, double dy, b
 typedef struct sampler {
     tn_op_samples s;
     const tn_op *op;
-    const void *args;
+    char text[200]; /* of the last one */
     bool seen;
 } sampler;
 
 static void try_sample(tn_op_samples *s, const tn_sample *sample) {
     sampler *all = (sampler *)s;
-    if ((all->seen && all->args == sample->args) || sample->inputs > 2) { return; }
+    if ((all->seen && strcmp(all->text, sample->text) == 0) || sample->inputs > 2) { return; }
     for (int k = 0; k < sample->inputs; k++) {
         if (sample->in[k].kind != TN_SPEC_REAL && sample->in[k].kind != TN_SPEC_DISTINCT) {
             return;
         }
     }
     all->seen = true;
-    all->args = sample->args;
+    snprintf(all->text, sizeof all->text, "%s", sample->text);
     for (size_t i = 0; i < sizeof arriving / sizeof *arriving; i++) {
         expect_slopes(all->op, sample, arriving[i], false);
         expect_slopes(all->op, sample, arriving[i], true);
@@ -101,7 +101,7 @@ TEST(nothing_overflows_on_the_way) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         sampler s = {.s = {.add = try_sample}, .op = tn_op_named(all[i].name)};
         if (strcmp(all[i].folder, "elementwise") == 0 && tn_op_differentiable(s.op)) {
-            s.op->samples(&s.s);
+            tn_op_list_samples(s.op, &s.s);
         }
     }
 }

@@ -86,8 +86,23 @@ struct tn_op {
     uint32_t saves;                   /* what every gradient reads … */
     uint32_t saves_for[TN_OP_INPUTS]; /* … and what the gradient of input i reads too */
 
-    /* Checks the inputs and makes out[0 … outputs-1] with tn_op_out or tn_op_view; outputs beyond
-     * `results` are for backward only. Returns false after tn_op_fail. */
+    /* The shape rule, as text: what each input and, after "->", each output is; linear has
+     *
+     *     .shapes = "... in, out in, out -> ... out"
+     *
+     * A word is a size, "..." any dimensions, and both are the same wherever they occur ("3*width"
+     * is only a name). Operands are floating point and share a dtype, unless one comes first, as in
+     * "any: rows width, index: ... -> ... width":
+     *     any      shared, but not only floating point
+     *     float    any floating point
+     *     index    i64 or i32
+     *     i8 …     this one
+     *     wide     of outputs: f64 for f64, else f32 */
+    const char *shapes;
+
+    /* Or a function: checks the inputs and makes out[0 … outputs-1] with tn_op_shapes, tn_op_out or
+     * tn_op_view. Returns false after tn_op_fail. Outputs beyond `results` are for backward only;
+     * by text they are made if the call is recorded. */
     bool (*shape)(tn_op_call *c);
 
     /* ---- The result ---- */
@@ -156,7 +171,23 @@ struct tn_op {
     /* Releases what args own: when the node is freed, or at once if nothing was recorded. */
     void (*args_finish)(void *args);
 
-    void (*samples)(tn_op_samples *s);
+    /* Inputs for the suite, as in its messages: shapes, then the arguments as Python keywords.
+     *
+     *     "[3, 4] [5, 4] [5]; [3, 4] [5, 4] -"        "-": absent
+     *     "[2, 3] dim=0; [3] dim=-1, keepdim=True"    members of args, as `fields` names them
+     *     "[4, 3] [2]<4; [3]=(1, nan, -inf)"          integers below 4; these values
+     *     "{-1:1, bool} [3] [3]; [2] [2]"             what the inputs of all that follow hold
+     *
+     * They hold uniform numbers from -3 to 3 at first; in braces, for each input (the last also for
+     * others): "-1:1", "distinct -1:1" (no two alike), "bool", "byte". "{once …}": these have no
+     * second derivative there. */
+    const char *samples;
+
+    /* The arguments that a text does not name; NULL: 0. */
+    const void *sample_args;
+
+    /* Adds what a text cannot say: after those of the text. */
+    void (*add_samples)(tn_op_samples *s);
 
     /* Sets in w the work where it differs from the default; NULL: it does not. */
     void (*work)(tn_op_work *w);
@@ -203,6 +234,9 @@ static inline tn_tensor *tn_apply3(const tn_op *op, const void *args, tn_tensor 
 }
 
 /* ---- In shape rules -------------------------------------------------------------------------- */
+
+/* Follows a text like tn_op.shapes. Without "->" it only checks the inputs. */
+TN_API bool tn_op_shapes(tn_op_call *c, const char *text);
 
 /* Makes the next output: new, as input i, as the broadcast of inputs i and j, or a view of input 0.
  * On the device of the first input present (without any, the default device), or on another. False
@@ -290,7 +324,7 @@ typedef struct tn_sample {
     bool no_second; /* the second derivative is not defined here (kinks) */
 } tn_sample;
 
-/* The receiver of samples: the suite. */
+/* The receiver of samples: the suite. A sample is there during the call. */
 struct tn_op_samples {
     void (*add)(tn_op_samples *s, const tn_sample *sample);
     void *user;
@@ -335,6 +369,9 @@ TN_API void tn_sample_binary(tn_op_samples *s, double low, double high, double l
 TN_API int tn_op_count(void);
 TN_API const tn_op *tn_op_at(int i);
 TN_API const tn_op *tn_op_named(const char *name); /* NULL if there is none */
+
+/* Gives all samples of an operation to s. */
+TN_API void tn_op_list_samples(const tn_op *op, tn_op_samples *s);
 
 /* Runs the suite on one operation: gradient check in f64 on every sample and layout (transposed,
  * sliced, broadcast), every float dtype against f64, recording and dropping without a leak;
