@@ -16,7 +16,7 @@
 #include "autograd/links.h"
 #include "autograd/mode.h"
 #include "autograd/profile.h"
-#include "autograd/run.h"
+#include "autograd/target.h"
 #include "core/memory.h"
 #include "tern/sys/device.h"
 
@@ -74,7 +74,7 @@ static bool finish_leaf(tn__run *run, tn__slot *slot) {
     if (!run->accumulate || !slot->grad[0] || !tn__wants_grad(leaf)) { return true; }
     TN_SCOPE;
     tn_status status =
-        slot->continued ? tn__run_continued(slot) : tn__leaf_accumulate(leaf, &slot->grad[0]);
+        slot->continued ? tn__target_check(slot) : tn__leaf_accumulate(leaf, &slot->grad[0]);
     tn_release(slot->grad[0]);
     slot->grad[0] = NULL;
     if (status != TN_OK) { return false; }

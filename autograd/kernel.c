@@ -15,6 +15,7 @@
 
 #include "autograd/links.h"
 #include "autograd/node.h"
+#include "autograd/target.h"
 #include "backends/desc.h"
 #include "tensor/tensor.h"
 #include "tern/sys/device.h"
@@ -174,18 +175,41 @@ static void status_raise(const tn_op *op, tn_status status, const tn_backend *ke
 /* ---- Kernels of operations ------------------------------------------------------------------- */
 
 /* The device's own kernels of op. */
-static inline const tn_op_kernel *own_kernel(const tn_op *op, const tn_backend *kernels) {
-    static const tn_op_kernel none;
+static inline tn_op_kernel own_kernel(const tn_op *op, const tn_backend *kernels) {
     const tn_op_kernel *own = op->kernel && kernels->fused ? kernels->fused[op->kernel] : NULL;
-    return own ? own : &none;
+    return own ? *own : (tn_op_kernel){NULL, NULL};
+}
+
+/* What runs op on operands of the device: first this; … */
+static inline tn_op_kernel kernel_of(const tn_op *op, const tn_backend *kernels) {
+    tn_op_kernel own = own_kernel(op, kernels);
+    return (tn_op_kernel){op->forward ? op->forward : own.forward,
+                          op->backward_kernel ? op->backward_kernel : own.backward};
+}
+
+/* … then the loops over the host's memory, where they may run; and then composition or rule. */
+static inline tn_op_kernel loops_of(const tn_op *op, tn_device device) {
+    bool here = device.kind == TN_CPU;
+    return (tn_op_kernel){here || !op->compose ? op->host.forward : NULL,
+                          here || !(op->compose || op->backward) ? op->host.backward : NULL};
+}
+
+bool tn__kernel_runs(const tn_op *op, tn_device device, bool backward) {
+    tn_op_kernel kernel = kernel_of(op, tn_backend_of(device)), loops = loops_of(op, device);
+    return backward ? kernel.backward || loops.backward : kernel.forward || loops.forward;
+}
+
+bool tn__kernel_owned(const tn_op *op, tn_device device) {
+    tn_op_kernel own = own_kernel(op, tn_backend_of(device));
+    return own.forward || own.backward;
 }
 
 tn_status tn_op_run(const tn_op *op, const tn_op_call *c) {
     if (!op || !c || !c->kernels || !c->ctx) {
         return tn__raise(TN_EVALUE, "op_run", "the operation, the call or its table is NULL");
     }
-    const tn_op_kernel *own = own_kernel(op, c->kernels);
-    tn_status status = own->forward ? own->forward(c) : TN_EUNSUPPORTED;
+    tn_op_kernel own = own_kernel(op, c->kernels);
+    tn_status status = own.forward ? own.forward(c) : TN_EUNSUPPORTED;
     bool on_host = op->host.forward && c->ctx->device.kind == TN_CPU;
     return status == TN_EUNSUPPORTED && on_host ? op->host.forward(c) : status;
 }
@@ -194,8 +218,8 @@ tn_status tn_op_run_back(const tn_op *op, const tn_op_back *b) {
     if (!op || !b || !b->kernels || !b->ctx) {
         return tn__raise(TN_EVALUE, "op_run_back", "the operation, the call or its table is NULL");
     }
-    const tn_op_kernel *own = own_kernel(op, b->kernels);
-    tn_status status = own->backward ? own->backward(b) : TN_EUNSUPPORTED;
+    tn_op_kernel own = own_kernel(op, b->kernels);
+    tn_status status = own.backward ? own.backward(b) : TN_EUNSUPPORTED;
     bool on_host = op->host.backward && b->ctx->device.kind == TN_CPU;
     return status == TN_EUNSUPPORTED && on_host ? op->host.backward(b) : status;
 }
@@ -328,20 +352,13 @@ static tn_status check_views(const tn_op_call *c) {
 
 tn_status tn__kernel_forward(tn_op_call *c) {
     const tn_op *op = c->op;
-    bool on_host = c->ctx->device.kind == TN_CPU;
-    tn_status (*kernel)(const tn_op_call *) =
-        op->forward ? op->forward : own_kernel(op, c->kernels)->forward;
+    tn_op_kernel kernel = kernel_of(op, c->kernels), loops = loops_of(op, c->ctx->device);
+    if (!kernel.forward && !loops.forward) {
+        return op->compose ? TN_EUNSUPPORTED : check_views(c);
+    }
     tn_status status = TN_EUNSUPPORTED;
-    if (kernel) {
-        status = forward_run(c, kernel, op->host.forward || op->compose);
-    } else if (!op->host.forward && !op->compose) {
-        return check_views(c);
-    }
-    if (status == TN_EUNSUPPORTED && op->host.forward && (on_host || !op->compose) &&
-        !tn__pending()) {
-        status = host_forward(c);
-    }
-    return status;
+    if (kernel.forward) { status = forward_run(c, kernel.forward, loops.forward || op->compose); }
+    return status == TN_EUNSUPPORTED && loops.forward && !tn__pending() ? host_forward(c) : status;
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -352,8 +369,8 @@ typedef struct backward_pass {
     scratch s;
     tn_desc x[TN_OP_INPUTS], y[TN_OP_OUTPUTS], dy[TN_OP_OUTPUTS], dx[TN_OP_INPUTS];
     tn_tensor *made[TN_OP_INPUTS]; /* what dx describes */
-    uint32_t before;               /* bit i: made[i] is a leaf's gradient (tn__grad_before) */
-    bool host;                     /* for loops over the host's memory */
+    tn__target how[TN_OP_INPUTS];
+    bool host; /* for loops over the host's memory */
 } backward_pass;
 
 /* The dtype in which the gradient of input i is written. */
@@ -363,70 +380,38 @@ static tn_dtype dtype_of_dx(const tn_op_grad *g, const backward_pass *p, int i) 
     return is_narrow(own) && wider ? TN_F32 : own;
 }
 
-/* Finds the sums that the kernel can add to: all that are needed, or none. */
-static bool find_sums(tn_op_grad *g, backward_pass *p) {
-    bool any = false;
-    for (int i = 0; i < g->inputs; i++) {
-        if (g->op->widens >> i & 1 && g->wants[i]) {
-            p->made[i] = tn_op_pending(g, i);
-            any = true;
-            if (!p->made[i]) {
-                p->made[i] = tn__grad_before(g, i);
-                p->before |= (uint32_t)(p->made[i] != NULL) << i;
-            }
-            if (!p->made[i] || p->made[i]->dtype != dtype_of_dx(g, p, i)) {
-                memset(p->made, 0, sizeof p->made);
-                p->before = 0;
-                return false;
-            }
+/* Finds sums to add to, for all wanted inputs of op->adds or for none. */
+static void find_sums(tn_op_grad *g, backward_pass *p) {
+    bool can = !p->host && (g->op->backward_kernel || p->b.ctx->device.kind != TN_CPU);
+    for (int i = 0; i < g->inputs && can; i++) {
+        if (g->op->adds >> i & 1 && g->wants[i]) {
+            p->made[i] = tn__target_sum(g, i, dtype_of_dx(g, p, i), &p->how[i]);
+            can = p->made[i];
         }
     }
-    return any;
-}
-
-/* Where a leaf's gradient will be stored, if the kernel can write it there; else NULL. */
-static tn_tensor *gradient_place(tn_op_grad *g, const backward_pass *p, int i) {
-    tn_tensor *place = tn__grad_place(g, i);
-    return place && place->dtype == dtype_of_dx(g, p, i) &&
-                   tn_dims_equal(place->dims, tn_op_input_dims(g, i)) &&
-                   tn__same_device(place->storage->device, p->s.ctx->device)
-               ? place
-               : NULL;
-}
-
-/* The gradient from other uses of input i, if this device's own kernel runs and adds to it. */
-static tn_tensor *gradient_to_sum(tn_op_grad *g, const backward_pass *p, int i) {
-    const tn_op *op = g->op;
-    bool may = op->sums >> i & 1 && !op->backward_kernel && p->s.ctx->device.kind != TN_CPU;
-    tn_tensor *sum = may ? tn_op_pending(g, i) : NULL;
-    return sum && sum->dtype == dtype_of_dx(g, p, i) ? sum : NULL;
+    if (!can) { memset(p->made, 0, sizeof p->made); }
 }
 
 /* Where the gradient of input i goes; dx describes it. False after raising. */
 static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
-    const tn_op *op = g->op;
-    int rows = op->x_rows[i];
-    tn_tensor *at = p->made[i] ? p->made[i] : gradient_to_sum(g, p, i);
-    bool sums = at && !p->made[i];
-    if (!at && op->dx_out && !p->host) {
-        at = op->dx_out(g, i, p->made);
-        if (at && at->inert) { return false; }
+    tn_dtype dtype = dtype_of_dx(g, p, i);
+    tn_device device = p->b.ctx->device;
+    bool added = p->made[i];
+    if (!added) {
+        p->made[i] = tn__target_of(g, i, dtype, device, p->host ? NULL : p->made, &p->how[i]);
     }
-    if (!at) { at = gradient_place(g, p, i); }
-    if (!at || !operand_target(&p->dx[i], at, rows)) {
-        at = tn__new(tn_op_input_dims(g, i), dtype_of_dx(g, p, i), p->s.ctx->device);
-        if (at->inert) { return false; }
-        operand_target(&p->dx[i], at, rows);
-        sums = false;
+    if (p->made[i]->inert) { return false; }
+    if (!operand_target(&p->dx[i], p->made[i], g->op->x_rows[i]) && p->how[i]) {
+        tn__raise(TN_EVALUE, g->op->name, "dx_out returns strides that do not allow rows");
+        return false;
     }
-    p->b.sums |= (uint32_t)sums << i;
-    p->made[i] = at;
+    p->b.adds |= (uint32_t)added << i;
     p->b.dx[i] = &p->dx[i];
     return true;
 }
 
 static bool make_gradients(tn_op_grad *g, backward_pass *p) {
-    p->b.adds = g->op->flags & TN_OP_ADDS && !p->host && find_sums(g, p);
+    find_sums(g, p);
     for (int i = 0; i < g->inputs; i++) {
         bool always = g->op->flags & TN_OP_ALL_DX && g->node->edges[i].present &&
                       tn_dtype_is_float(tn_op_input_dtype(g, i));
@@ -484,42 +469,39 @@ static tn_status read_operands(tn_op_grad *g, backward_pass *p) {
 
 static void give_gradients(tn_op_grad *g, backward_pass *p) {
     for (int i = 0; i < g->inputs; i++) {
-        if (!p->made[i] || !g->wants[i]) { continue; }
-        bool added = (p->b.adds && (g->op->widens >> i & 1)) || p->b.sums >> i & 1;
-        if (added || (g->op->dx_out && !p->host)) { tn__touch(p->made[i]); }
-        if (p->before >> i & 1) { tn__grad_continued(g, i); }
-        if (!added) {
-            tn_op_give(g, i,
-                       p->host ? tn__ops.to(p->made[i], tn_op_input_device(g, i)) : p->made[i]);
+        tn_tensor *dx = p->made[i];
+        if (!dx || !g->wants[i]) { continue; }
+        if (p->how[i] != TN__TARGET_FRESH) { tn__touch(dx); }
+        if (p->how[i] == TN__TARGET_CONTINUE) { tn__target_continued(g, i); }
+        if (p->how[i] <= TN__TARGET_FILL) {
+            tn_op_give(g, i, p->host ? tn__ops.to(dx, tn_op_input_device(g, i)) : dx);
         }
     }
 }
 
-/* Runs `kernel` on operands on `device`; `host`: it is the operation's loops over host memory.
- * TN_EUNSUPPORTED: not raised, something else may run. */
+/* Runs `kernel` on operands on `device`. TN_EUNSUPPORTED, if there are others that may run, is not
+ * raised. */
 static tn_status backward_run(tn_op_grad *g, tn_status (*kernel)(const tn_op_back *),
-                              tn_device device, bool host) {
+                              tn_device device, bool others) {
     const tn_op *op = g->op;
-    bool others = op->backward || op->compose || (op->host.backward && !host);
     backward_pass p;
     p.b = (tn_op_back){
         .args = g->args, .kernels = tn_backend_of(device), .ctx = tn_context_of(device)};
     p.s.kernels = p.b.kernels;
     p.s.ctx = p.b.ctx;
     p.s.count = 0;
-    p.host = host;
-    p.before = 0;
+    p.host = kernel == op->host.backward;
     memset(p.made, 0, sizeof p.made);
     tn_status status = make_gradients(g, &p) ? read_operands(g, &p) : tn_error();
     bool ran = status == TN_OK;
     if (ran) { status = kernel(&p.b); }
     scratch_free(&p.s);
+    if (ran && status == TN_EUNSUPPORTED && !tn__pending() && others) { return TN_EUNSUPPORTED; }
     if (status == TN_OK) {
         give_gradients(g, &p);
-        return tn_error();
+    } else {
+        status_raise(op, status, p.b.kernels, p.b.ctx, g->dout[0]);
     }
-    if (ran && status == TN_EUNSUPPORTED && !tn__pending() && others) { return TN_EUNSUPPORTED; }
-    status_raise(op, status, p.b.kernels, p.b.ctx, g->dout[0]);
     return tn_error();
 }
 
@@ -536,27 +518,17 @@ tn_status tn__kernel_backward(tn_op_grad *g) {
     const tn_tensor *first = first_dout(g);
     if (!first || g->inputs > TN_OP_INPUTS) { return TN_EUNSUPPORTED; }
     tn_device device = first->storage->device;
-    tn_status (*kernel)(const tn_op_back *) =
-        op->backward_kernel ? op->backward_kernel : own_kernel(op, tn_backend_of(device))->backward;
-    if (kernel && g->dout[0]) {
-        tn_status status = backward_run(g, kernel, device, false);
+    tn_op_kernel kernel = kernel_of(op, tn_backend_of(device)), loops = loops_of(op, device);
+    if (kernel.backward && g->dout[0]) {
+        bool others = op->backward || op->compose || loops.backward;
+        tn_status status = backward_run(g, kernel.backward, device, others);
         if (status != TN_EUNSUPPORTED || tn__pending()) { return status; }
     }
-    if (!op->host.backward || (device.kind != TN_CPU && (op->backward || op->compose))) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!loops.backward) { return TN_EUNSUPPORTED; }
     TN_SCOPE;
     TN_NO_GRAD;
     say_host(op, device);
-    return backward_run(g, op->host.backward, the_host, true);
-}
-
-bool tn__kernel_there(const tn_op *op, tn_device device, bool backward) {
-    const tn_op_kernel *own = own_kernel(op, tn_backend_of(device));
-    bool composed = op->compose || (backward && op->backward),
-         host = backward ? op->host.backward != NULL : op->host.forward != NULL;
-    return (backward ? op->backward_kernel || own->backward : op->forward || own->forward) ||
-           (host && (device.kind == TN_CPU || !composed));
+    return backward_run(g, loops.backward, the_host, op->backward || op->compose);
 }
 
 tn_tensor *tn__widened(tn_tensor *t) {

@@ -163,7 +163,7 @@ const tn_op tn__op_mlp = {
     .x_rows = {TN_ROWS(1)},
     .y_rows = {TN_ROWS(1), TN_ROWS(1), TN_ROWS(1)},
     .widens = 1u << W1 | 1u << B1 | 1u << W2 | 1u << B2,
-    .flags = TN_OP_ADDS,
+    .adds = 1u << W1 | 1u << B1 | 1u << W2 | 1u << B2,
     .samples = mlp_samples,
     .work = mlp_work,
 };

@@ -75,7 +75,8 @@ const tn_op tn__op_embedding = {
     .x_rows = {0, TN_ROWS(0)},
     .y_rows = {TN_ROWS(1)},
     .widens = 1u << 0,
-    .flags = TN_OP_ADDS | TN_OP_DY_AS_DX,
+    .adds = 1u << 0,
+    .flags = TN_OP_DY_AS_DX,
     .samples = embedding_samples,
     .work = tn__work_picked,
 };

@@ -97,7 +97,7 @@ const tn_op tn__op_rms_norm = {
     .flags = TN_OP_WIDE,
     .x_rows = {TN_ROWS(1)},
     .y_rows = {TN_ROWS(1), TN_ROWS(0)},
-    .sums = 1u << 0,
+    .adds = 1u << 0,
     .widens = 1u << 1,
     .samples = rms_norm_samples,
 };

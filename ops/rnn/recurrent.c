@@ -282,7 +282,7 @@ static tn_status widen_gradient(const tn_op_back *b, int i, tn_op_back *wide, sc
     scratch->dtype = TN_F32;
     if (!pool_take(p, scratch)) { return TN_ENOMEM; }
     wide->dx[i] = scratch;
-    return b->adds && TN__RNN_WEIGHTS >> i & 1 ? p->kernels->copy(b->ctx, scratch, b->dx[i])
+    return b->adds >> i & 1 ? p->kernels->copy(b->ctx, scratch, b->dx[i])
                                                : TN_OK;
 }
 

@@ -21,7 +21,7 @@ extern "C" {
 struct tn_backend;
 struct tn_context;
 
-#define TN_DEVICE_VERSION 3 /* of tn_device_table, and of the kernels' table in it */
+#define TN_DEVICE_VERSION 4 /* of tn_device_table, and of the kernels' table in it */
 #define TN_DEVICE_WHY 1024  /* size of the buffer for a plugin's reason */
 
 typedef struct tn_device_table {
