@@ -125,8 +125,8 @@ static tn_tensor *leaf_buffer(tn_op_grad *g, int i, tn_dtype dtype, tn_device de
                : NULL;
 }
 
-tn_tensor *tn__target_of(tn_op_grad *g, int i, tn_dtype dtype, tn_device device,
-                         tn_tensor *const *made, tn__target *how) {
+tn_tensor *tn__target_memory(tn_op_grad *g, int i, tn_dtype dtype, tn_device device,
+                             tn_tensor *const *made, tn__target *how) {
     tn_tensor *at = made && g->op->dx_out ? g->op->dx_out(g, i, made) : NULL;
     at = at ? at : leaf_buffer(g, i, dtype, device);
     *how = at ? TN__TARGET_FILL : TN__TARGET_FRESH;

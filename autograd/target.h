@@ -25,8 +25,8 @@ tn_tensor *tn__target_sum(tn_op_grad *g, int i, tn_dtype dtype, tn__target *how)
 
 /* Memory on `device` for the gradient of input i. `made`: as for dx_out, which is asked unless it
  * is NULL. Inert after raising. */
-tn_tensor *tn__target_of(tn_op_grad *g, int i, tn_dtype dtype, tn_device device,
-                         tn_tensor *const *made, tn__target *how);
+tn_tensor *tn__target_memory(tn_op_grad *g, int i, tn_dtype dtype, tn_device device,
+                             tn_tensor *const *made, tn__target *how);
 
 /* After the kernel has added to the leaf's gradient behind input i. */
 void tn__target_continued(tn_op_grad *g, int i);

@@ -5,7 +5,8 @@
  */
 #include "tern/models.h"
 #include "nn/attention.h"
-#include "nn/module.h"
+#include "nn/call.h"
+#include "nn/layer.h"
 
 static tn_values block_forward(tn_module *self, tn_values in, void *context) {
     tn_block *m = (tn_block *)self;

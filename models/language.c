@@ -12,6 +12,8 @@
 
 #include "nn/cache.h"
 #include "ops/loss/cross_entropy.h"
+#include "nn/call.h"
+#include "nn/layer.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,12 +6,14 @@
  * A module without hooks, policy and recompute pays for the scope and for its name in error
  * messages, nothing else.
  */
+#include "autograd/kernel.h"
 #include "core/memory.h"
 #include "core/scope.h"
 #include "nn/again.h"
 #include "profile/span.h"
 #include "tensor/recipe.h"
-#include "tern/sys/backend.h"
+#include "nn/call.h"
+#include "nn/misuse.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -175,21 +177,18 @@ tn_tensor *tn_call(void *m, tn_tensor *x) {
     return tn_call_list(m, (tn_values){1, {x}});
 }
 
-/* As it is: not missing, converted, or without elements, of which an error names the module. */
+/* Whether the weight is as it is read: not missing, converted, or without elements. */
 static bool reads_weight(const tn_tensor *weight, const tn_tensor *x) {
     return weight && weight->dtype == x->dtype && !tn__deferred(weight);
 }
 
 bool tn__may_fuse(const tn_module *m, tn_module_forward forward, const tn_tensor *weight,
-                  const tn_tensor *x, int fused) {
+                  const tn_tensor *x, const tn_op *op) {
     const tn_module_lists *l = m->lists;
-    bool plain = m->state == TN__MODULE_ALIVE && m->forward == forward && !m->recompute &&
-                 (!l || (l->hook_count == 0 && !l->precision)) && !tn__module_moved(m);
-    const tn_op_kernel *const *kernels = plain && !tn_is_inert(x) && reads_weight(weight, x)
-                                             ? tn_backend_of(x->storage->device)->fused
-                                             : NULL;
-    const tn_op_kernel *own = kernels ? kernels[fused] : NULL;
-    return own && (own->forward || own->backward);
+    bool bare = m->state == TN__MODULE_ALIVE && m->forward == forward && !m->recompute &&
+                (!l || (l->hook_count == 0 && !l->precision)) && !tn__module_moved(m);
+    return bare && !tn_is_inert(x) && reads_weight(weight, x) &&
+           tn__kernel_owned(op, x->storage->device);
 }
 
 /* ---- Recompute ------------------------------------------------------------------------------- */

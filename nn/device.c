@@ -6,7 +6,7 @@
 #include "autograd/leaf.h"
 #include "core/memory.h"
 #include "nn/defer.h"
-#include "nn/module.h"
+#include "nn/misuse.h"
 #include "tern/sys/device.h"
 
 #include <stdlib.h>

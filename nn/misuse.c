@@ -7,7 +7,8 @@
  * A layer that a forward calls but that was never added: it learns nothing, since no optimiser
  * finds it. Looking for it costs every call a little, so only debug builds do.
  */
-#include "nn/module.h"
+#include "nn/layer.h"
+#include "nn/misuse.h"
 
 #include "core/fork.h"
 #include "core/memory.h"

@@ -3,7 +3,8 @@
  *
  * Read next: nn/register.c (what is in the lists), nn/walk.c (visiting), nn/call.c (calling).
  */
-#include "nn/module.h"
+#include "nn/layer.h"
+#include "nn/misuse.h"
 
 #include "core/alive.h"
 #include "core/memory.h"
@@ -203,7 +204,7 @@ void *tn_module_new_values(size_t bytes, const char *kind, tn_module_forward_val
     return tn__layer_on_heap(m);
 }
 
-void tn__layer_refuse(void *layer, tn_status status, const char *format, ...) {
+bool tn__layer_refuse(void *layer, tn_status status, const char *format, ...) {
     tn_module *m = layer;
     char text[256];
     va_list list;
@@ -212,12 +213,21 @@ void tn__layer_refuse(void *layer, tn_status status, const char *format, ...) {
     va_end(list);
     m->state = TN__MODULE_BROKEN;
     tn__raise(status, m->kind, "%s", text);
+    return false;
 }
 
 bool tn__layer_options(void *layer, bool made, const char *what) {
     tn_module *m = layer;
     if (!made) { m->state = TN__MODULE_BROKEN; }
     return tn__options_made(made, m->kind, what);
+}
+
+bool tn__layer_fits(void *m, const char *wrong) {
+    return !wrong || tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+}
+
+bool tn__layer_eps(void *m, double eps) {
+    return eps >= 0.0 || tn__layer_refuse(m, TN_EVALUE, "eps is %g (it must be at least 0)", eps);
 }
 
 /* ---- Lists ----------------------------------------------------------------------------------- */

@@ -8,7 +8,8 @@
  * three in self-attention, k and v where key and value are one tensor.
  */
 #include "nn/attention.h"
-#include "nn/module.h"
+#include "nn/call.h"
+#include "nn/layer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -184,10 +185,8 @@ void tn_multi_head_attention_init(tn_multi_head_attention *m, int64_t width, int
         return;
     }
     int64_t kdim = options.kdim ? options.kdim : width, vdim = options.vdim ? options.vdim : width;
-    const char *wrong = TN__BEYOND({"width", width, 1, INT64_MAX / 3}, {"heads", heads, 1, 0},
-                                   {"kdim", kdim, 1, 0}, {"vdim", vdim, 1, 0});
-    if (wrong) {
-        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+    if (!TN__LAYER_FITS(m, {"width", width, 1, INT64_MAX / 3}, {"heads", heads, 1, 0},
+                        {"kdim", kdim, 1, 0}, {"vdim", vdim, 1, 0})) {
         return;
     }
     if (width % heads != 0) {

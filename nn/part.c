@@ -3,7 +3,7 @@
  * stages of a pipeline use (tn__module_set_absent).
  */
 #include "nn/layout.h"
-#include "nn/module.h"
+#include "nn/misuse.h"
 
 #include "tensor/recipe.h"
 #include "tensor/tensor.h"

@@ -9,7 +9,7 @@
  * Everything is computed before anything is replaced: an error leaves the module as it was.
  */
 #include "core/memory.h"
-#include "nn/module.h"
+#include "nn/misuse.h"
 
 #include <math.h>
 #include <stdlib.h>

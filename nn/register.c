@@ -5,7 +5,7 @@
  * to whatever is in the field.
  */
 #include "core/memory.h"
-#include "nn/module.h"
+#include "nn/misuse.h"
 #include "tensor/recipe.h"
 #include "text/utf8.h"
 

@@ -23,6 +23,9 @@
 #include "core/memory.h"
 #include "nn/again.h"
 #include "ops/dims.h"
+#include "nn/call.h"
+#include "nn/layer.h"
+#include "nn/misuse.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,6 +10,7 @@
 #include "core/alive.h"
 #include "core/memory.h"
 #include "optim/optim.h"
+#include "nn/misuse.h"
 
 #include <stdlib.h>
 #include <string.h>

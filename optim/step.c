@@ -10,6 +10,7 @@
 #include "autograd/leaf.h"
 #include "profile/work.h"
 #include "tern/sys/device.h"
+#include "nn/misuse.h"
 
 #include <string.h>
 

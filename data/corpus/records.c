@@ -111,7 +111,7 @@ static void list_keys(const tn__json *object, char *text, size_t size) {
             (size_t)snprintf(text + used, size - used, "%s\"%.40s\"", i ? ", " : "", member->key);
         member = tn__json_next(member);
     }
-    text[tn__plain_text(text, text, strlen(text), false)] = 0;
+    text[tn__plain_text(text, text, strlen(text))] = 0;
 }
 
 static const tn__json *say_missing(tn__records *r, const tn__json_path *p, int64_t step,

@@ -16,7 +16,7 @@
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/base.h"
-#include "nn/module.h"
+#include "nn/layer.h"
 #include "ops/dims.h"
 #include "tensor/recipe.h"
 #include "tern/sys/device.h"

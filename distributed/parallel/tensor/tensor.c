@@ -14,6 +14,7 @@
 #include "nn/defer.h"
 #include "nn/paths.h"
 #include "ops/deferred.h"
+#include "nn/misuse.h"
 
 #include <stdio.h>
 #include <stdlib.h>
