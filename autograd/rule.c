@@ -160,10 +160,7 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
     tn_node *node = slot->node;
     bool few[TN__RUN_FEW];
     bool *wants = node->inputs <= TN__RUN_FEW ? few : tn__malloc((size_t)node->inputs);
-    if (!wants) {
-        tn__raise(TN_ENOMEM, node->op->name, "out of memory in backward");
-        return false;
-    }
+    if (!wants) { return tn__fail(TN_ENOMEM, node->op->name, "out of memory in backward"); }
     bool any = false;
     for (int i = 0; i < node->inputs; i++) {
         wants[i] = tn__slot_due(run, tn__far_slot(run, &node->edges[i]));

@@ -16,10 +16,10 @@
 
 #include "core/memory.h"
 #include "models/weights/described.h"
-#include "nn/describe.h"
-#include "text/text.h"
 #include "nn/call.h"
+#include "nn/describe.h"
 #include "nn/layer.h"
+#include "text/text.h"
 
 #include <math.h>
 #include <stdio.h>

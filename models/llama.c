@@ -15,8 +15,8 @@
 
 #include "core/memory.h"
 #include "models/weights/described.h"
-#include "nn/describe.h"
 #include "nn/call.h"
+#include "nn/describe.h"
 #include "nn/layer.h"
 
 #include <stdio.h>

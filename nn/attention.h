@@ -2,9 +2,9 @@
 #ifndef TERN_NN_ATTENTION_H
 #define TERN_NN_ATTENTION_H
 
+#include "nn/call.h"
 #include "tern/nn.h"
 #include "tern/sys/op.h"
-#include "nn/call.h"
 
 /* The inputs of a call: x (B, T, C), and mask and positions, which may be NULL or missing. */
 typedef struct tn__sequences {

@@ -10,10 +10,10 @@
 #include "core/memory.h"
 #include "core/scope.h"
 #include "nn/again.h"
-#include "profile/span.h"
-#include "tensor/recipe.h"
 #include "nn/call.h"
 #include "nn/misuse.h"
+#include "profile/span.h"
+#include "tensor/recipe.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,14 +74,12 @@ static tn_values call_forward(tn_module *m, tn_values in, void *context) {
 /* False after raising, and for an inert input. */
 static bool may_call(tn_module *m, const tn_values *in) {
     if (m->state == TN__MODULE_BROKEN) {
-        tn__raise(TN_ESTATE, m->kind,
-                  "the module is not complete: an error was raised while it was built");
-        return false;
+        return tn__fail(TN_ESTATE, m->kind,
+                        "the module is not complete: an error was raised while it was built");
     }
     if (in->n < 0 || in->n > TN_MAX_VALUES || (m->forward && in->n != 1)) {
-        tn__raise(TN_EVALUE, m->kind, "%d inputs given, but the module takes %s", in->n,
-                  m->forward ? "1" : "0 to 8");
-        return false;
+        return tn__fail(TN_EVALUE, m->kind, "%d inputs given, but the module takes %s", in->n,
+                        m->forward ? "1" : "0 to 8");
     }
     for (int i = 0; i < in->n; i++) {
         /* a forward of values knows which of its inputs may be absent */

@@ -7,10 +7,10 @@
  *
  * With a cache (nn/cache.c) k, already rotated, and v are appended to those of earlier calls.
  */
-#include "nn/describe.h"
 #include "nn/attention.h"
 #include "nn/cache.h"
 #include "nn/call.h"
+#include "nn/describe.h"
 #include "nn/layer.h"
 #include "ops/nn/rotary.h"
 

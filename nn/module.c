@@ -59,14 +59,10 @@ tn_module *tn__module_root(tn_module *m, const char *operation) {
 
 /* Whether a module may be at m; false after raising. */
 static bool is_module_place(void *m, const char *operation) {
-    if (!m) {
-        tn__raise(TN_EVALUE, operation, "the module is NULL");
-        return false;
-    }
+    if (!m) { return tn__fail(TN_EVALUE, operation, "the module is NULL"); }
     if ((uintptr_t)m % _Alignof(tn_module) != 0) {
-        tn__raise(TN_EVALUE, operation,
-                  "%p is not a module (pass a struct that begins with tn_module)", m);
-        return false;
+        return tn__fail(TN_EVALUE, operation,
+                        "%p is not a module (pass a struct that begins with tn_module)", m);
     }
     return true;
 }
@@ -144,10 +140,7 @@ void tn_module_init_values(void *module, const char *kind, tn_module_forward_val
 
 bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward forward,
                      tn_module_forward_values forward_values) {
-    if (!m) {
-        tn__raise(TN_EVALUE, kind, "the module is NULL");
-        return false;
-    }
+    if (!m) { return tn__fail(TN_EVALUE, kind, "the module is NULL"); }
     memset(m, 0, bytes);
     if (forward) {
         tn_module_init(m, kind, forward);
@@ -212,8 +205,7 @@ bool tn__layer_refuse(void *layer, tn_status status, const char *format, ...) {
     vsnprintf(text, sizeof(text), format, list);
     va_end(list);
     m->state = TN__MODULE_BROKEN;
-    tn__raise(status, m->kind, "%s", text);
-    return false;
+    return tn__fail(status, m->kind, "%s", text);
 }
 
 bool tn__layer_options(void *layer, bool made, const char *what) {

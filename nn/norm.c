@@ -1,8 +1,8 @@
 /* layer_norm and rms_norm: over the last dimension, with a weight that starts at 1 and (layer_norm)
  * a bias that starts at 0. */
 #include "nn/attention.h"
-#include "nn/describe.h"
 #include "nn/call.h"
+#include "nn/describe.h"
 #include "nn/layer.h"
 #include "ops/op.h"
 

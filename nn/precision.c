@@ -12,8 +12,8 @@
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"
-#include "nn/defer.h"
 #include "nn/call.h"
+#include "nn/defer.h"
 #include "nn/misuse.h"
 
 #include <stdlib.h>

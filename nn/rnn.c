@@ -8,9 +8,9 @@
  * on.
  */
 #include "core/memory.h"
-#include "nn/rnn.h"
 #include "nn/call.h"
 #include "nn/layer.h"
+#include "nn/rnn.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -73,29 +73,27 @@ static bool check_inputs(const tn_rnn *m, tn_values in, rnn_inputs *each) {
     *each = (rnn_inputs){in.v[0], in.n > 1 ? in.v[1] : NULL, in.n > 2 ? in.v[2] : NULL,
                          in.n > 3 ? in.v[3] : NULL};
     if (in.n < 1 || in.n > 4 || !in.v[0] || (each->c0 && !kind->has_c)) {
-        tn__raise(TN_EVALUE, kind->name,
-                  "%d inputs given; they are x, h0, %s, lengths; all but x may be NULL or, at the "
-                  "end, left out",
-                  in.n, kind->has_c ? "c0" : "NULL (c0 of an lstm)");
-        return false;
+        return tn__fail(
+            TN_EVALUE, kind->name,
+            "%d inputs given; they are x, h0, %s, lengths; all but x may be NULL or, at the "
+            "end, left out",
+            in.n, kind->has_c ? "c0" : "NULL (c0 of an lstm)");
     }
     const char *order = m->batch_first ? "batch, times, in" : "times, batch, in";
     if (tn_ndim(each->x) != 3 || tn_size(each->x, 2) != m->in) {
-        tn__raise(TN_ESHAPE, kind->name, "x is %s but must be (%s) with in %lld",
-                  tn_shape_text(each->x), order, (long long)m->in);
-        return false;
+        return tn__fail(TN_ESHAPE, kind->name, "x is %s but must be (%s) with in %lld",
+                        tn_shape_text(each->x), order, (long long)m->in);
     }
     int64_t states = (int64_t)m->layers * m->directions, batch = tn_size(each->x, !m->batch_first);
     for (int i = 1; i <= 2; i++) {
         tn_tensor *s = i == 1 ? each->h0 : each->c0;
         if (s && !tn_dims_equal(tn_shape(s), TN_DIMS(states, batch, m->hidden))) {
-            tn__raise(
+            return tn__fail(
                 TN_ESHAPE, kind->name,
                 "%s is %s but must be [%lld, %lld, %lld] (layers x directions, batch, hidden) "
                 "for x of %s",
                 i == 1 ? "h0" : "c0", tn_shape_text(s), (long long)states, (long long)batch,
                 (long long)m->hidden, tn_shape_text(each->x));
-            return false;
         }
     }
     return true;

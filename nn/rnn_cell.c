@@ -6,9 +6,9 @@
  * The operations are those of the layers, with one time step. Names are PyTorch's: weight_ih,
  * weight_hh, bias_ih, bias_hh.
  */
-#include "nn/rnn.h"
 #include "nn/call.h"
 #include "nn/layer.h"
+#include "nn/rnn.h"
 
 #include <string.h>
 

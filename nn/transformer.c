@@ -8,8 +8,8 @@
  * weights and the activation.
  */
 #include "nn/attention.h"
-#include "nn/describe.h"
 #include "nn/call.h"
+#include "nn/describe.h"
 #include "nn/layer.h"
 
 #include <stdio.h>

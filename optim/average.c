@@ -9,8 +9,8 @@
 
 #include "core/alive.h"
 #include "core/memory.h"
-#include "optim/optim.h"
 #include "nn/misuse.h"
+#include "optim/optim.h"
 
 #include <stdlib.h>
 #include <string.h>

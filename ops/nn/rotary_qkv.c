@@ -6,8 +6,8 @@
  * All that happens to them before attention reads a cache, in one launch: tn__rotary_append has the
  * kernel write the results of k and v where the cache goes on.
  */
-#include "autograd/mode.h"
 #include "autograd/kernel.h"
+#include "autograd/mode.h"
 #include "ops/inplace/inplace.h"
 #include "ops/nn/rotary.h"
 #include "profile/work.h"

@@ -12,9 +12,9 @@
 #include "models/language.h"
 #include "nn/attention.h"
 #include "nn/defer.h"
+#include "nn/misuse.h"
 #include "nn/paths.h"
 #include "ops/deferred.h"
-#include "nn/misuse.h"
 
 #include <stdio.h>
 #include <stdlib.h>
