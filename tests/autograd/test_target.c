@@ -103,8 +103,8 @@ static const tn_op giver = {.name = "giver",
 
 typedef struct target_case {
     const char *name;
-    bool x_wanted, before, buffer, twice, hook, own; /* the setup */
-    bool filled, added, continued;                   /* the memory of w's gradient */
+    bool x_wanted, before, buffer, twice, swapped, hook, own; /* the setup */
+    bool filled, added, continued;                            /* the memory of w's gradient */
 } target_case;
 
 static const target_case target_cases[] = {
@@ -114,6 +114,7 @@ static const target_case target_cases[] = {
     {"under a hook", .before = true, .hook = true},
     {"the second of two uses", .twice = true, .added = true},
     {"the second of two uses, of one of two", .twice = true, .x_wanted = true},
+    {"the same in the other order", .twice = true, .x_wanted = true, .swapped = true},
     {"in the caller's buffer", .buffer = true, .filled = true},
     {"in a buffer with a gradient", .buffer = true, .before = true},
     {"in a buffer that a hook sees", .buffer = true, .hook = true},
@@ -135,13 +136,13 @@ static void expect_target(const target_case *t) {
     if (t->before) { tn_set_grad(w, tn_copy(ones)); }
     if (t->hook) { tn_on_grad(w, see_nothing, NULL); }
     const void *before = t->before ? tn_desc_of(tn_grad_of(w)).data : NULL;
-    y = tn_apply(&giver, NULL, in, 2);
+    y = tn_apply(&giver, NULL, t->swapped ? (tn_tensor *[]){w, in[0]} : in, 2);
     if (t->twice) { y = tn_apply(&giver, NULL, (tn_tensor *[]){y, w}, 2); }
     own_memory = t->own ? own : NULL;
     assert_int_equal(tn_backward_from(&y, &ones, 1, false), TN_OK);
     bool continued = t->continued && on_device();
     if ((given.dx[1] == tn_desc_of(buffer).data) != t->filled ||
-        (given.adds == 2) != (t->added || continued) ||
+        given.adds != (t->added || continued ? 2 : 0) ||
         (before && given.dx[1] == before) != continued ||
         (given.dx[0] == tn_desc_of(own).data) != t->own) {
         fail_msg("%s: adds %u", t->name, given.adds);
