@@ -22,8 +22,7 @@ bool tn_op_fail(const tn_op_call *c, tn_status status, const char *format, ...) 
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    tn__raise(status, c->op->name, "%s", text);
-    return false;
+    return tn__fail(status, c->op->name, "%s", text);
 }
 
 tn_input_name tn_op_input_name(const tn_op *op, int i) {

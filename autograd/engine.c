@@ -16,7 +16,7 @@
 #include "autograd/links.h"
 #include "autograd/mode.h"
 #include "autograd/profile.h"
-#include "autograd/run.h"
+#include "autograd/target.h"
 #include "core/memory.h"
 #include "tern/sys/device.h"
 
@@ -29,10 +29,9 @@ static bool nothing_spent(const tn__run *run) {
     for (int i = 0; i < run->count; i++) {
         const tn_node *node = run->slots[i].node;
         if (node && tn__node_spent(node) && tn__any_edge(run, &run->slots[i], tn__slot_due)) {
-            tn__raise(
+            return tn__fail(
                 TN_ESTATE, node->op->name,
                 "backward a second time through a graph that was freed (retain_graph keeps it)");
-            return false;
         }
     }
     return true;
@@ -74,7 +73,7 @@ static bool finish_leaf(tn__run *run, tn__slot *slot) {
     if (!run->accumulate || !slot->grad[0] || !tn__wants_grad(leaf)) { return true; }
     TN_SCOPE;
     tn_status status =
-        slot->continued ? tn__run_continued(slot) : tn__leaf_accumulate(leaf, &slot->grad[0]);
+        slot->continued ? tn__target_check(slot) : tn__leaf_accumulate(leaf, &slot->grad[0]);
     tn_release(slot->grad[0]);
     slot->grad[0] = NULL;
     if (status != TN_OK) { return false; }
@@ -120,10 +119,7 @@ static bool run_node(tn__run *run, int index) {
     tn_tensor *few[TN__RUN_FEW] = {NULL};
     tn_tensor **din =
         node->inputs <= TN__RUN_FEW ? few : tn__calloc((size_t)node->inputs, sizeof *din);
-    if (!din) {
-        tn__raise(TN_ENOMEM, node->op->name, "out of memory in backward");
-        return false;
-    }
+    if (!din) { return tn__fail(TN_ENOMEM, node->op->name, "out of memory in backward"); }
     if (run->profile) { tn__profile_node(run->profile, node); }
     bool again = run->second && slot->early, left = tn__leaves_some(run, slot);
     bool ok = (again || run_hooks(node, slot)) && tn__node_backward(run, slot, din);
@@ -195,29 +191,26 @@ static bool run_ready_nodes(tn__run *run) {
 static bool check_root(tn_tensor *root, tn_tensor *grad, const char *operation) {
     if (!tn__usable(root, operation) || (grad && !tn__usable(grad, operation))) { return false; }
     if (!tn_requires_grad(root)) {
-        tn__raise(TN_ESTATE, operation,
-                  "the root %s does not depend on anything that requires a gradient (was it made "
-                  "under TN_NO_GRAD, or from tn_detach?)",
-                  tn_shape_text(root));
-        return false;
+        return tn__fail(
+            TN_ESTATE, operation,
+            "the root %s does not depend on anything that requires a gradient (was it made "
+            "under TN_NO_GRAD, or from tn_detach?)",
+            tn_shape_text(root));
     }
     if (!grad && tn_dims_count(root->dims) != 1) {
-        tn__raise(TN_ESHAPE, operation,
-                  "the root is %s; without a given gradient it must have one element",
-                  tn_shape_text(root));
-        return false;
+        return tn__fail(TN_ESHAPE, operation,
+                        "the root is %s; without a given gradient it must have one element",
+                        tn_shape_text(root));
     }
     if (grad && (!tn_dims_equal(grad->dims, root->dims) || grad->dtype != root->dtype)) {
-        tn__raise(TN_ESHAPE, operation, "the root is %s %s but its gradient is %s %s",
-                  tn_dtype_name(root->dtype), tn_shape_text(root), tn_dtype_name(grad->dtype),
-                  tn_shape_text(grad));
-        return false;
+        return tn__fail(TN_ESHAPE, operation, "the root is %s %s but its gradient is %s %s",
+                        tn_dtype_name(root->dtype), tn_shape_text(root), tn_dtype_name(grad->dtype),
+                        tn_shape_text(grad));
     }
     if (grad && !tn__same_device(grad->storage->device, root->storage->device)) {
-        tn__raise(TN_EDEVICE, operation, "the root %s is on %s but its gradient is on %s",
-                  tn_shape_text(root), tn_device_text(root->storage->device),
-                  tn_device_text(grad->storage->device));
-        return false;
+        return tn__fail(TN_EDEVICE, operation, "the root %s is on %s but its gradient is on %s",
+                        tn_shape_text(root), tn_device_text(root->storage->device),
+                        tn_device_text(grad->storage->device));
     }
     return true;
 }
@@ -225,10 +218,7 @@ static bool check_root(tn_tensor *root, tn_tensor *grad, const char *operation) 
 bool tn__check_roots(tn_tensor *const *roots, tn_tensor *const *grads, int n,
                      const char *operation) {
     if (tn__pending()) { return false; }
-    if (!roots || n < 1) {
-        tn__raise(TN_EVALUE, operation, "there are no roots");
-        return false;
-    }
+    if (!roots || n < 1) { return tn__fail(TN_EVALUE, operation, "there are no roots"); }
     for (int i = 0; i < n; i++) {
         if (!check_root(roots[i], grads ? grads[i] : NULL, operation)) { return false; }
     }
@@ -241,11 +231,11 @@ enum { MOST_RUNS = 100 };
 
 bool tn__run_enter(const char *operation) {
     if (tn__grad_self.backward_depth + tn__grad_self.ending >= MOST_RUNS) {
-        tn__raise(TN_ESTATE, operation,
-                  "%d backward runs are inside each other (a hook that calls backward without "
-                  "end?)",
-                  MOST_RUNS);
-        return false;
+        return tn__fail(
+            TN_ESTATE, operation,
+            "%d backward runs are inside each other (a hook that calls backward without "
+            "end?)",
+            MOST_RUNS);
     }
     tn__grad_self.backward_depth++;
     return true;
@@ -343,10 +333,9 @@ static bool collect_gradients(tn__run *run, tn_tensor *const *inputs, int n, tn_
         tn_tensor *grad =
             slot < 0 ? NULL : run->slots[slot].grad[inputs[i]->node ? inputs[i]->output : 0];
         if (!grad && !allow_unused) {
-            tn__raise(TN_EVALUE, "grad",
-                      "the roots do not depend on input %d, %s (allow_unused gives NULL)", i,
-                      tn_shape_text(inputs[i]));
-            return false;
+            return tn__fail(TN_EVALUE, "grad",
+                            "the roots do not depend on input %d, %s (allow_unused gives NULL)", i,
+                            tn_shape_text(inputs[i]));
         }
         results[i] = grad ? tn_return(tn_adopt(tn_keep(grad))) : NULL;
     }

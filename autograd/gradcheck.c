@@ -116,16 +116,14 @@ static bool check_input(const tn_tensor *t, int i) {
     if (!tn__usable(t, "gradcheck")) { return false; }
     if (!tn_requires_grad(t)) { return true; }
     if (t->dtype != TN_F64 || t->node) {
-        tn__raise(TN_EDTYPE, "gradcheck",
-                  "input %d must be a leaf in f64, where differences are exact enough", i);
-        return false;
+        return tn__fail(TN_EDTYPE, "gradcheck",
+                        "input %d must be a leaf in f64, where differences are exact enough", i);
     }
     for (int d = 0; d < t->dims.ndim; d++) {
         if (t->stride[d] == 0 && t->dims.size[d] > 1) {
-            tn__raise(TN_EVALUE, "gradcheck",
-                      "input %d repeats elements (stride 0): expand inside the function instead",
-                      i);
-            return false;
+            return tn__fail(
+                TN_EVALUE, "gradcheck",
+                "input %d repeats elements (stride 0): expand inside the function instead", i);
         }
     }
     return true;

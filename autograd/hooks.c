@@ -82,16 +82,15 @@ bool tn__hook_call(const tn__hook *hook, tn_tensor **grad, bool same_dtype) {
     if (!other || other == given) { return !tn__pending(); }
     if (!tn__usable(other, "gradient hook")) { return false; }
     if (!tn_dims_equal(other->dims, given->dims) || (same_dtype && other->dtype != given->dtype)) {
-        tn__raise(TN_ESHAPE, "gradient hook", "the gradient is %s %s but the hook returned %s %s",
-                  tn_dtype_name(given->dtype), tn_shape_text(given), tn_dtype_name(other->dtype),
-                  tn_shape_text(other));
-        return false;
+        return tn__fail(TN_ESHAPE, "gradient hook",
+                        "the gradient is %s %s but the hook returned %s %s",
+                        tn_dtype_name(given->dtype), tn_shape_text(given),
+                        tn_dtype_name(other->dtype), tn_shape_text(other));
     }
     if (!tn__same_device(other->storage->device, given->storage->device)) {
-        tn__raise(TN_EDEVICE, "gradient hook",
-                  "the gradient is on %s but the hook returned one on %s",
-                  tn_device_text(given->storage->device), tn_device_text(other->storage->device));
-        return false;
+        return tn__fail(
+            TN_EDEVICE, "gradient hook", "the gradient is on %s but the hook returned one on %s",
+            tn_device_text(given->storage->device), tn_device_text(other->storage->device));
     }
     *grad = tn_keep(other);
     tn_release(given);

@@ -1,10 +1,8 @@
 /* What kernels are given, and what they return.
  *
- * A kernel sees descriptors. Operands that the operation declares as rows (tn_op's x_rows, y_rows)
- * come with their leading dimensions merged, which strides nearly always allow; otherwise their
- * elements are copied to scratch memory. In a backward the needed gradients are made here, in the
- * dtype in which they will be summed; some kernels add to the sums so far instead. Statuses become
- * errors.
+ * A kernel sees descriptors (operand.h). In a backward the needed gradients are made here, in the
+ * dtype in which they will be summed; some kernels add to the sums so far instead (target.h).
+ * Statuses become errors.
  *
  * What runs, the first that can: the operation's forward or the device's own kernel; loops over the
  * host's memory; the composition. On a device other than the CPU the composition precedes the
@@ -15,138 +13,11 @@
 
 #include "autograd/links.h"
 #include "autograd/node.h"
-#include "backends/desc.h"
-#include "tensor/tensor.h"
+#include "autograd/operand.h"
+#include "autograd/target.h"
 #include "tern/sys/device.h"
 
 #include <string.h>
-
-/* ---- Descriptors ----------------------------------------------------------------------------- */
-
-static inline void desc_fill(tn_desc *d, const tn_tensor *t) {
-    d->data = tn__address(t);
-    d->dtype = t->dtype;
-    d->ndim = t->dims.ndim;
-    for (int i = 0; i < t->dims.ndim; i++) {
-        d->size[i] = t->dims.size[i];
-        d->stride[i] = t->stride[i];
-    }
-}
-
-tn_desc tn_desc_of(const tn_tensor *t) {
-    tn_desc d;
-    desc_fill(&d, t ? t : tn_inert());
-    return d;
-}
-
-tn_desc tn_desc_expand(const tn_desc *x, const tn_desc *y) {
-    if (!x || !y || x->ndim > y->ndim || y->ndim > TN_MAX_DIMS) {
-        tn__raise(TN_EVALUE, "desc_expand", "the descriptors are NULL or their sizes do not fit");
-        return tn_desc_of(NULL);
-    }
-    return tn__desc_spread(x, y->ndim, y->size);
-}
-
-tn_desc tn_desc_swap(const tn_desc *x, int a, int b) {
-    if (!x || a < 0 || b < 0 || a >= x->ndim || b >= x->ndim) {
-        tn__raise(TN_EINDEX, "desc_swap", "dimensions %d and %d of a descriptor with %d", a, b,
-                  x ? x->ndim : 0);
-        return tn_desc_of(NULL);
-    }
-    return tn__desc_swapped(x, a, b);
-}
-
-/* Merges all dimensions of d but the last `kept`; false, with d unchanged, if strides do not allow
- * it. */
-static bool desc_to_rows(tn_desc *d, int kept) {
-    int lead = d->ndim - kept;
-    int64_t count = 1, stride = 0;
-    bool merges = lead >= 0;
-    for (int i = lead - 1; i >= 0; i--) {
-        if (d->size[i] == 1) { continue; }
-        if (count == 1) {
-            stride = d->stride[i];
-        } else if (d->stride[i] != stride * count) {
-            merges = false;
-        }
-        count *= d->size[i];
-    }
-    if (lead < 0 || (!merges && count != 0)) { return false; }
-    if (count == 1) { /* one row: any stride will do, but an output's is never 0 */
-        stride = kept > 0 && d->size[lead] > 0 ? d->size[lead] : 1;
-    }
-    for (int i = kept; i > 0 && lead == 0; i--) { /* the kept ones move up */
-        d->size[i] = d->size[i - 1];
-        d->stride[i] = d->stride[i - 1];
-    }
-    for (int i = 0; i < kept && lead > 1; i++) {
-        d->size[1 + i] = d->size[lead + i];
-        d->stride[1 + i] = d->stride[lead + i];
-    }
-    d->ndim = kept + 1;
-    d->size[0] = count;
-    d->stride[0] = stride;
-    return true;
-}
-
-/* ---- Operands -------------------------------------------------------------------------------- */
-
-/* Copies of operands that could not be used directly. */
-typedef struct scratch {
-    const tn_backend *kernels;
-    tn_context *ctx;
-    int count;
-    struct {
-        void *memory;
-        size_t bytes;
-    } copy[TN_OP_INPUTS + 2 * TN_OP_OUTPUTS];
-} scratch;
-
-/* d becomes a row-major copy of itself in `dtype`. */
-static tn_status scratch_copy(scratch *s, tn_desc *d, tn_dtype dtype) {
-    tn_desc copy = *d;
-    int64_t count = 1;
-    copy.dtype = dtype;
-    for (int i = d->ndim - 1; i >= 0; i--) {
-        copy.stride[i] = count;
-        count *= d->size[i];
-    }
-    size_t bytes = (size_t)(count > 0 ? count : 1) * tn_dtype_size(dtype); /* never 0 */
-    copy.data = s->ctx->workspace(s->ctx, bytes);
-    if (!copy.data) { return TN_ENOMEM; }
-    s->copy[s->count].memory = copy.data;
-    s->copy[s->count++].bytes = bytes;
-    tn_status status = s->kernels->copy(s->ctx, &copy, d);
-    *d = copy;
-    return status;
-}
-
-static void scratch_free(scratch *s) {
-    while (s->count > 0) {
-        s->count--;
-        s->ctx->workspace_free(s->ctx, s->copy[s->count].memory, s->copy[s->count].bytes);
-    }
-}
-
-/* Converts d, which a kernel reads, to the form it needs: rows is TN_ROWS(kept) or 0. */
-static tn_status operand_convert(scratch *s, tn_desc *d, int rows, tn_dtype dtype) {
-    if (dtype == d->dtype && (!rows || desc_to_rows(d, rows - 1))) { return TN_OK; }
-    tn_status status = scratch_copy(s, d, dtype);
-    if (status == TN_OK && rows) { desc_to_rows(d, rows - 1); }
-    return status;
-}
-
-static inline tn_status operand_open(scratch *s, tn_desc *d, const tn_tensor *t, int rows,
-                                     tn_dtype dtype) {
-    desc_fill(d, t);
-    return rows || dtype != t->dtype ? operand_convert(s, d, rows, dtype) : TN_OK;
-}
-
-/* Describes something that a kernel writes; false if its strides do not allow rows. */
-static inline bool operand_target(tn_desc *d, const tn_tensor *t, int rows) {
-    desc_fill(d, t);
-    return !rows || desc_to_rows(d, rows - 1);
-}
 
 /* ---- Statuses -------------------------------------------------------------------------------- */
 
@@ -174,18 +45,41 @@ static void status_raise(const tn_op *op, tn_status status, const tn_backend *ke
 /* ---- Kernels of operations ------------------------------------------------------------------- */
 
 /* The device's own kernels of op. */
-static inline const tn_op_kernel *own_kernel(const tn_op *op, const tn_backend *kernels) {
-    static const tn_op_kernel none;
+static inline tn_op_kernel own_kernel(const tn_op *op, const tn_backend *kernels) {
     const tn_op_kernel *own = op->kernel && kernels->fused ? kernels->fused[op->kernel] : NULL;
-    return own ? own : &none;
+    return own ? *own : (tn_op_kernel){NULL, NULL};
+}
+
+/* What runs op on operands of the device: first this; … */
+static inline tn_op_kernel kernel_of(const tn_op *op, const tn_backend *kernels) {
+    tn_op_kernel own = own_kernel(op, kernels);
+    return (tn_op_kernel){op->forward ? op->forward : own.forward,
+                          op->backward_kernel ? op->backward_kernel : own.backward};
+}
+
+/* … then the loops over the host's memory, where they may run; and then composition or rule. */
+static inline tn_op_kernel loops_of(const tn_op *op, tn_device device) {
+    bool here = device.kind == TN_CPU;
+    return (tn_op_kernel){here || !op->compose ? op->host.forward : NULL,
+                          here || !(op->compose || op->backward) ? op->host.backward : NULL};
+}
+
+bool tn__kernel_runs(const tn_op *op, tn_device device, bool backward) {
+    tn_op_kernel kernel = kernel_of(op, tn_backend_of(device)), loops = loops_of(op, device);
+    return backward ? kernel.backward || loops.backward : kernel.forward || loops.forward;
+}
+
+bool tn__kernel_owned(const tn_op *op, tn_device device) {
+    tn_op_kernel own = own_kernel(op, tn_backend_of(device));
+    return own.forward || own.backward;
 }
 
 tn_status tn_op_run(const tn_op *op, const tn_op_call *c) {
     if (!op || !c || !c->kernels || !c->ctx) {
         return tn__raise(TN_EVALUE, "op_run", "the operation, the call or its table is NULL");
     }
-    const tn_op_kernel *own = own_kernel(op, c->kernels);
-    tn_status status = own->forward ? own->forward(c) : TN_EUNSUPPORTED;
+    tn_op_kernel own = own_kernel(op, c->kernels);
+    tn_status status = own.forward ? own.forward(c) : TN_EUNSUPPORTED;
     bool on_host = op->host.forward && c->ctx->device.kind == TN_CPU;
     return status == TN_EUNSUPPORTED && on_host ? op->host.forward(c) : status;
 }
@@ -194,8 +88,8 @@ tn_status tn_op_run_back(const tn_op *op, const tn_op_back *b) {
     if (!op || !b || !b->kernels || !b->ctx) {
         return tn__raise(TN_EVALUE, "op_run_back", "the operation, the call or its table is NULL");
     }
-    const tn_op_kernel *own = own_kernel(op, b->kernels);
-    tn_status status = own->backward ? own->backward(b) : TN_EUNSUPPORTED;
+    tn_op_kernel own = own_kernel(op, b->kernels);
+    tn_status status = own.backward ? own.backward(b) : TN_EUNSUPPORTED;
     bool on_host = op->host.backward && b->ctx->device.kind == TN_CPU;
     return status == TN_EUNSUPPORTED && on_host ? op->host.backward(b) : status;
 }
@@ -247,25 +141,23 @@ static tn_tensor *host_writes(tn_tensor *t) {
 static tn_status forward_run(tn_op_call *c, tn_status (*kernel)(const tn_op_call *), bool others) {
     const tn_op *op = c->op;
     tn_desc x[TN_OP_INPUTS], y[TN_OP_OUTPUTS];
-    scratch s;
-    s.kernels = c->kernels;
-    s.ctx = c->ctx;
-    s.count = 0;
+    tn__scratch_pool s;
+    tn__scratch_begin(&s, c->kernels, c->ctx);
     tn_status status = TN_OK;
     memset(c->x, 0, sizeof c->x);
     memset(c->y, 0, sizeof c->y);
     for (int i = 0; i < c->inputs && i < TN_OP_INPUTS && status == TN_OK; i++) {
         if (c->in[i]) {
-            status = operand_open(&s, &x[i], c->in[i], op->x_rows[i], c->in[i]->dtype);
+            status = tn__operand_read(&s, &x[i], c->in[i], op->x_rows[i], c->in[i]->dtype);
             c->x[i] = &x[i];
         }
     }
     for (int i = 0; i < c->outputs; i++) {
-        operand_target(&y[i], c->out[i], op->y_rows[i]);
+        tn__operand_write(&y[i], c->out[i], op->y_rows[i]);
         c->y[i] = &y[i];
     }
     if (status == TN_OK) { status = kernel(c); }
-    scratch_free(&s);
+    tn__scratch_end(&s);
     if (status != TN_OK && !(status == TN_EUNSUPPORTED && others && !tn__pending())) {
         status_raise(op, status, c->kernels, c->ctx, c->inputs > 0 ? c->in[0] : NULL);
     }
@@ -328,20 +220,13 @@ static tn_status check_views(const tn_op_call *c) {
 
 tn_status tn__kernel_forward(tn_op_call *c) {
     const tn_op *op = c->op;
-    bool on_host = c->ctx->device.kind == TN_CPU;
-    tn_status (*kernel)(const tn_op_call *) =
-        op->forward ? op->forward : own_kernel(op, c->kernels)->forward;
+    tn_op_kernel kernel = kernel_of(op, c->kernels), loops = loops_of(op, c->ctx->device);
+    if (!kernel.forward && !loops.forward) {
+        return op->compose ? TN_EUNSUPPORTED : check_views(c);
+    }
     tn_status status = TN_EUNSUPPORTED;
-    if (kernel) {
-        status = forward_run(c, kernel, op->host.forward || op->compose);
-    } else if (!op->host.forward && !op->compose) {
-        return check_views(c);
-    }
-    if (status == TN_EUNSUPPORTED && op->host.forward && (on_host || !op->compose) &&
-        !tn__pending()) {
-        status = host_forward(c);
-    }
-    return status;
+    if (kernel.forward) { status = forward_run(c, kernel.forward, loops.forward || op->compose); }
+    return status == TN_EUNSUPPORTED && loops.forward && !tn__pending() ? host_forward(c) : status;
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -349,11 +234,11 @@ tn_status tn__kernel_forward(tn_op_call *c) {
 /* A kernel's call, and the tensors that its descriptors describe. */
 typedef struct backward_pass {
     tn_op_back b;
-    scratch s;
+    tn__scratch_pool s;
     tn_desc x[TN_OP_INPUTS], y[TN_OP_OUTPUTS], dy[TN_OP_OUTPUTS], dx[TN_OP_INPUTS];
     tn_tensor *made[TN_OP_INPUTS]; /* what dx describes */
-    uint32_t before;               /* bit i: made[i] is a leaf's gradient (tn__grad_before) */
-    bool host;                     /* for loops over the host's memory */
+    tn__target how[TN_OP_INPUTS];
+    bool host; /* for loops over the host's memory */
 } backward_pass;
 
 /* The dtype in which the gradient of input i is written. */
@@ -363,70 +248,37 @@ static tn_dtype dtype_of_dx(const tn_op_grad *g, const backward_pass *p, int i) 
     return is_narrow(own) && wider ? TN_F32 : own;
 }
 
-/* Finds the sums that the kernel can add to: all that are needed, or none. */
-static bool find_sums(tn_op_grad *g, backward_pass *p) {
-    bool any = false;
-    for (int i = 0; i < g->inputs; i++) {
-        if (g->op->widens >> i & 1 && g->wants[i]) {
-            p->made[i] = tn_op_pending(g, i);
-            any = true;
-            if (!p->made[i]) {
-                p->made[i] = tn__grad_before(g, i);
-                p->before |= (uint32_t)(p->made[i] != NULL) << i;
-            }
-            if (!p->made[i] || p->made[i]->dtype != dtype_of_dx(g, p, i)) {
-                memset(p->made, 0, sizeof p->made);
-                p->before = 0;
-                return false;
-            }
+/* Finds sums to add to, for all wanted inputs of op->adds or for none. */
+static void find_sums(tn_op_grad *g, backward_pass *p) {
+    bool can = !p->host && (g->op->backward_kernel || p->b.ctx->device.kind != TN_CPU);
+    for (int i = 0; i < g->inputs && can; i++) {
+        if (g->op->adds >> i & 1 && g->wants[i]) {
+            p->made[i] = tn__target_sum(g, i, dtype_of_dx(g, p, i), &p->how[i]);
+            can = p->made[i];
         }
     }
-    return any;
-}
-
-/* Where a leaf's gradient will be stored, if the kernel can write it there; else NULL. */
-static tn_tensor *gradient_place(tn_op_grad *g, const backward_pass *p, int i) {
-    tn_tensor *place = tn__grad_place(g, i);
-    return place && place->dtype == dtype_of_dx(g, p, i) &&
-                   tn_dims_equal(place->dims, tn_op_input_dims(g, i)) &&
-                   tn__same_device(place->storage->device, p->s.ctx->device)
-               ? place
-               : NULL;
-}
-
-/* The gradient from other uses of input i, if this device's own kernel runs and adds to it. */
-static tn_tensor *gradient_to_sum(tn_op_grad *g, const backward_pass *p, int i) {
-    const tn_op *op = g->op;
-    bool may = op->sums >> i & 1 && !op->backward_kernel && p->s.ctx->device.kind != TN_CPU;
-    tn_tensor *sum = may ? tn_op_pending(g, i) : NULL;
-    return sum && sum->dtype == dtype_of_dx(g, p, i) ? sum : NULL;
+    if (!can) { memset(p->made, 0, sizeof p->made); }
 }
 
 /* Where the gradient of input i goes; dx describes it. False after raising. */
 static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
-    const tn_op *op = g->op;
-    int rows = op->x_rows[i];
-    tn_tensor *at = p->made[i] ? p->made[i] : gradient_to_sum(g, p, i);
-    bool sums = at && !p->made[i];
-    if (!at && op->dx_out && !p->host) {
-        at = op->dx_out(g, i, p->made);
-        if (at && at->inert) { return false; }
+    tn_dtype dtype = dtype_of_dx(g, p, i);
+    tn_device device = p->b.ctx->device;
+    bool added = p->made[i];
+    if (!added) {
+        p->made[i] = tn__target_memory(g, i, dtype, device, p->host ? NULL : p->made, &p->how[i]);
     }
-    if (!at) { at = gradient_place(g, p, i); }
-    if (!at || !operand_target(&p->dx[i], at, rows)) {
-        at = tn__new(tn_op_input_dims(g, i), dtype_of_dx(g, p, i), p->s.ctx->device);
-        if (at->inert) { return false; }
-        operand_target(&p->dx[i], at, rows);
-        sums = false;
+    if (p->made[i]->inert) { return false; }
+    if (!tn__operand_write(&p->dx[i], p->made[i], g->op->x_rows[i]) && p->how[i]) {
+        return tn__fail(TN_EVALUE, g->op->name, "dx_out returns strides that do not allow rows");
     }
-    p->b.sums |= (uint32_t)sums << i;
-    p->made[i] = at;
+    p->b.adds |= (uint32_t)added << i;
     p->b.dx[i] = &p->dx[i];
     return true;
 }
 
 static bool make_gradients(tn_op_grad *g, backward_pass *p) {
-    p->b.adds = g->op->flags & TN_OP_ADDS && !p->host && find_sums(g, p);
+    find_sums(g, p);
     for (int i = 0; i < g->inputs; i++) {
         bool always = g->op->flags & TN_OP_ALL_DX && g->node->edges[i].present &&
                       tn_dtype_is_float(tn_op_input_dtype(g, i));
@@ -435,48 +287,44 @@ static bool make_gradients(tn_op_grad *g, backward_pass *p) {
     return true;
 }
 
-/* The dtype in which dy is passed to the kernel. */
-static tn_dtype dtype_of_dy(const tn_op_grad *g, const backward_pass *p, const tn_tensor *dy,
-                            int k) {
+/* The dtype in which dy[k] is passed to the kernel, if it is not its own; else NULL. */
+static const tn_dtype *dtype_of_dy(const tn_op_grad *g, const backward_pass *p, int k) {
     for (int i = 0; g->op->flags & TN_OP_DY_AS_DX && k == 0 && i < g->inputs; i++) {
-        if (p->b.dx[i]) { return p->dx[i].dtype; }
+        if (p->b.dx[i]) { return &p->dx[i].dtype; }
     }
-    return dy->dtype;
+    return NULL;
 }
 
-/* t or its stand-in; NULL after raising. */
-static tn_tensor *operand_of(const tn_op_grad *g, const backward_pass *p, tn_tensor *t) {
-    if (!tn__usable(t, g->op->name)) { return NULL; }
-    t = p->host ? host_reads(t) : t;
-    return t->inert ? NULL : t;
-}
-
-/* Reads what was saved and the gradients that arrived. TN_ESTATE: something cannot be read; raised.
+/* Describes t, or its stand-in, in d. dtype NULL: as it is. TN_ESTATE: it cannot be read; raised.
  */
+static tn_status read_operand(const tn_op_grad *g, backward_pass *p, tn_tensor *t, int rows,
+                              const tn_dtype *dtype, tn_desc *d) {
+    if (!tn__usable(t, g->op->name)) { return TN_ESTATE; }
+    t = p->host ? host_reads(t) : t;
+    return t->inert ? TN_ESTATE : tn__operand_read(&p->s, d, t, rows, dtype ? *dtype : t->dtype);
+}
+
+/* Reads what was saved and the gradients that arrived. */
 static tn_status read_operands(tn_op_grad *g, backward_pass *p) {
     const tn_op *op = g->op;
     uint32_t saved = tn__node_saves(g->node);
     tn_status status = TN_OK;
     for (int i = 0; i < g->inputs && status == TN_OK; i++) {
         if (saved & TN_SAVES_INPUT(i)) {
-            const tn_tensor *t = operand_of(g, p, tn_op_saved_input(g, i));
-            status = t ? operand_open(&p->s, &p->x[i], t, op->x_rows[i], t->dtype) : TN_ESTATE;
             p->b.x[i] = &p->x[i];
+            status = read_operand(g, p, tn_op_saved_input(g, i), op->x_rows[i], NULL, &p->x[i]);
         }
     }
     for (int i = 0; saved >= TN_SAVES_OUTPUT(i) && status == TN_OK; i++) {
         if (saved & TN_SAVES_OUTPUT(i)) {
-            const tn_tensor *t = operand_of(g, p, tn_op_saved_output(g, i));
-            status = t ? operand_open(&p->s, &p->y[i], t, op->y_rows[i], t->dtype) : TN_ESTATE;
             p->b.y[i] = &p->y[i];
+            status = read_operand(g, p, tn_op_saved_output(g, i), op->y_rows[i], NULL, &p->y[i]);
         }
     }
     for (int k = 0; k < g->outputs && status == TN_OK; k++) {
         if (g->dout[k]) {
-            const tn_tensor *t = operand_of(g, p, g->dout[k]);
-            status = t ? operand_open(&p->s, &p->dy[k], t, op->y_rows[k], dtype_of_dy(g, p, t, k))
-                       : TN_ESTATE;
             p->b.dy[k] = &p->dy[k];
+            status = read_operand(g, p, g->dout[k], op->y_rows[k], dtype_of_dy(g, p, k), &p->dy[k]);
         }
     }
     return status;
@@ -484,42 +332,37 @@ static tn_status read_operands(tn_op_grad *g, backward_pass *p) {
 
 static void give_gradients(tn_op_grad *g, backward_pass *p) {
     for (int i = 0; i < g->inputs; i++) {
-        if (!p->made[i] || !g->wants[i]) { continue; }
-        bool added = (p->b.adds && (g->op->widens >> i & 1)) || p->b.sums >> i & 1;
-        if (added || (g->op->dx_out && !p->host)) { tn__touch(p->made[i]); }
-        if (p->before >> i & 1) { tn__grad_continued(g, i); }
-        if (!added) {
-            tn_op_give(g, i,
-                       p->host ? tn__ops.to(p->made[i], tn_op_input_device(g, i)) : p->made[i]);
+        tn_tensor *dx = p->made[i];
+        if (!dx || !g->wants[i]) { continue; }
+        if (p->how[i] != TN__TARGET_FRESH) { tn__touch(dx); }
+        if (p->how[i] == TN__TARGET_CONTINUE) { tn__target_continued(g, i); }
+        if (p->how[i] <= TN__TARGET_FILL) {
+            tn_op_give(g, i, p->host ? tn__ops.to(dx, tn_op_input_device(g, i)) : dx);
         }
     }
 }
 
-/* Runs `kernel` on operands on `device`; `host`: it is the operation's loops over host memory.
- * TN_EUNSUPPORTED: not raised, something else may run. */
+/* Runs `kernel` on operands on `device`. TN_EUNSUPPORTED, if there are others that may run, is not
+ * raised. */
 static tn_status backward_run(tn_op_grad *g, tn_status (*kernel)(const tn_op_back *),
-                              tn_device device, bool host) {
+                              tn_device device, bool others) {
     const tn_op *op = g->op;
-    bool others = op->backward || op->compose || (op->host.backward && !host);
     backward_pass p;
     p.b = (tn_op_back){
         .args = g->args, .kernels = tn_backend_of(device), .ctx = tn_context_of(device)};
-    p.s.kernels = p.b.kernels;
-    p.s.ctx = p.b.ctx;
-    p.s.count = 0;
-    p.host = host;
-    p.before = 0;
+    tn__scratch_begin(&p.s, p.b.kernels, p.b.ctx);
+    p.host = kernel == op->host.backward;
     memset(p.made, 0, sizeof p.made);
     tn_status status = make_gradients(g, &p) ? read_operands(g, &p) : tn_error();
     bool ran = status == TN_OK;
     if (ran) { status = kernel(&p.b); }
-    scratch_free(&p.s);
+    tn__scratch_end(&p.s);
+    if (ran && status == TN_EUNSUPPORTED && !tn__pending() && others) { return TN_EUNSUPPORTED; }
     if (status == TN_OK) {
         give_gradients(g, &p);
-        return tn_error();
+    } else {
+        status_raise(op, status, p.b.kernels, p.b.ctx, g->dout[0]);
     }
-    if (ran && status == TN_EUNSUPPORTED && !tn__pending() && others) { return TN_EUNSUPPORTED; }
-    status_raise(op, status, p.b.kernels, p.b.ctx, g->dout[0]);
     return tn_error();
 }
 
@@ -536,27 +379,17 @@ tn_status tn__kernel_backward(tn_op_grad *g) {
     const tn_tensor *first = first_dout(g);
     if (!first || g->inputs > TN_OP_INPUTS) { return TN_EUNSUPPORTED; }
     tn_device device = first->storage->device;
-    tn_status (*kernel)(const tn_op_back *) =
-        op->backward_kernel ? op->backward_kernel : own_kernel(op, tn_backend_of(device))->backward;
-    if (kernel && g->dout[0]) {
-        tn_status status = backward_run(g, kernel, device, false);
+    tn_op_kernel kernel = kernel_of(op, tn_backend_of(device)), loops = loops_of(op, device);
+    if (kernel.backward && g->dout[0]) {
+        bool others = op->backward || op->compose || loops.backward;
+        tn_status status = backward_run(g, kernel.backward, device, others);
         if (status != TN_EUNSUPPORTED || tn__pending()) { return status; }
     }
-    if (!op->host.backward || (device.kind != TN_CPU && (op->backward || op->compose))) {
-        return TN_EUNSUPPORTED;
-    }
+    if (!loops.backward) { return TN_EUNSUPPORTED; }
     TN_SCOPE;
     TN_NO_GRAD;
     say_host(op, device);
-    return backward_run(g, op->host.backward, the_host, true);
-}
-
-bool tn__kernel_there(const tn_op *op, tn_device device, bool backward) {
-    const tn_op_kernel *own = own_kernel(op, tn_backend_of(device));
-    bool composed = op->compose || (backward && op->backward),
-         host = backward ? op->host.backward != NULL : op->host.forward != NULL;
-    return (backward ? op->backward_kernel || own->backward : op->forward || own->forward) ||
-           (host && (device.kind == TN_CPU || !composed));
+    return backward_run(g, loops.backward, the_host, op->backward || op->compose);
 }
 
 tn_tensor *tn__widened(tn_tensor *t) {

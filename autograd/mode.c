@@ -35,7 +35,6 @@ void tn_set_anomaly(bool on) {
 
 bool tn__anomaly_check(tn_tensor *t, const char *operation, const char *what, const char *where) {
     if (tn__pending() || !tn_dtype_is_float(t->dtype) || !tn__ops.has_nan(t)) { return true; }
-    tn__raise(TN_EVALUE, operation, "%s %s has a NaN%s%s", what, tn_shape_text(t),
-              where ? "; its forward was called at " : "", where ? where : "");
-    return false;
+    return tn__fail(TN_EVALUE, operation, "%s %s has a NaN%s%s", what, tn_shape_text(t),
+                    where ? "; its forward was called at " : "", where ? where : "");
 }

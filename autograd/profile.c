@@ -43,7 +43,7 @@ tn_status tn__profile_forward(tn_op_call *c) {
     tn__span span;
     bool view =
         c->inputs > 0 && c->in[0] && c->outputs > 0 && c->in[0]->storage == c->out[0]->storage;
-    if (!tn__kernel_there(c->op, c->ctx->device, false) || view ||
+    if (!tn__kernel_runs(c->op, c->ctx->device, false) || view ||
         !begin_kernel(&span, c->kernels, c->op)) {
         return tn__kernel_forward(c);
     }
@@ -73,7 +73,7 @@ tn_status tn__profile_forward(tn_op_call *c) {
 tn_status tn__profile_backward(tn_op_grad *g) {
     tn__span span;
     tn_device device = g->dout[0] ? g->dout[0]->storage->device : tn_cpu();
-    if (!g->dout[0] || !tn__kernel_there(g->op, device, true) ||
+    if (!g->dout[0] || !tn__kernel_runs(g->op, device, true) ||
         !begin_kernel(&span, tn_backend_of(device), g->op)) {
         return tn__kernel_backward(g);
     }

@@ -57,43 +57,6 @@ void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
     tn_release(before);
 }
 
-/* While a rule runs, this thread's innermost run: what tn_op_pending reads. */
-static _Thread_local tn__run *current_run;
-
-tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
-    if (i < 0 || i >= g->inputs) { return NULL; }
-    const tn__edge *edge = &g->node->edges[i];
-    if (!g->wants[i] || g->din[i] || !current_run || current_run->create_graph || tn__anomaly) {
-        return NULL; /* anomaly mode checks each gradient by itself */
-    }
-    tn__slot *slot = tn__far_slot(current_run, edge);
-    tn_tensor *sum = slot ? slot->grad[edge->output] : NULL;
-    return sum && (tn__exclusive(sum) || tn__leaf_lent(edge->leaf, sum)) &&
-                   sum->dtype == gradient_dtype(edge) && tn_dims_equal(sum->dims, edge->dims)
-               ? sum
-               : NULL;
-}
-
-tn_tensor *tn__grad_place(tn_op_grad *g, int i) {
-    const tn__edge *edge = &g->node->edges[i];
-    if (!g->wants[i] || g->din[i] || !edge->leaf || !current_run || !current_run->accumulate ||
-        current_run->create_graph || tn__anomaly) {
-        return NULL;
-    }
-    const tn__slot *slot = tn__far_slot(current_run, edge);
-    return slot && !slot->grad[0] ? tn__leaf_lend(edge->leaf) : NULL;
-}
-
-tn_tensor *tn__grad_before(tn_op_grad *g, int i) {
-    return g->wants[i] && !g->din[i] && current_run && !tn__anomaly
-               ? tn__run_before(current_run, g, i, tn_op_gradient_dtype(g, i))
-               : NULL;
-}
-
-void tn__grad_continued(tn_op_grad *g, int i) {
-    tn__run_continue(current_run, &g->node->edges[i]);
-}
-
 /* ---- Rule, kernel, composition --------------------------------------------------------------- */
 
 /* An input as the composition reads it: with its own node where its gradient is wanted, since one
@@ -197,10 +160,7 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
     tn_node *node = slot->node;
     bool few[TN__RUN_FEW];
     bool *wants = node->inputs <= TN__RUN_FEW ? few : tn__malloc((size_t)node->inputs);
-    if (!wants) {
-        tn__raise(TN_ENOMEM, node->op->name, "out of memory in backward");
-        return false;
-    }
+    if (!wants) { return tn__fail(TN_ENOMEM, node->op->name, "out of memory in backward"); }
     bool any = false;
     for (int i = 0; i < node->inputs; i++) {
         wants[i] = tn__slot_due(run, tn__far_slot(run, &node->edges[i]));
@@ -212,6 +172,7 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
                     .outputs = node->outputs,
                     .wants = wants,
                     .node = node,
+                    .run = run,
                     .din = din};
     bool reached = false;
     for (int k = 0; k < node->outputs; k++) {
@@ -219,8 +180,6 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
         reached |= g.dout[k] != NULL;
     }
     if (any && reached) {
-        tn__run *outer = current_run;
-        current_run = run;
         bool before = tn_grad_mode_begin(run->create_graph), outer_rule = tn__grad_self.in_rule;
         tn__grad_self.in_rule = true;
         tn__span span;
@@ -229,7 +188,6 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
         if (seen) { tn__span_end(&span); }
         tn__grad_self.in_rule = outer_rule;
         tn_grad_mode_end(&before);
-        current_run = outer;
         if (!run->retain_graph && !tn__leaves_some(run, slot)) { tn__node_free_saved(node); }
     }
     bool ok = !tn__pending() && check_anomaly(&g);
@@ -240,13 +198,13 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
 /* ---- In halves ------------------------------------------------------------------------------- */
 
 tn__run **tn__rule_rest(const tn_op_grad *g) {
-    tn__run *run = current_run;
-    int index = run && run->halved ? tn__run_find(run, g->node) : -1;
+    tn__run *run = g->run;
+    int index = run->halved ? tn__run_find(run, g->node) : -1;
     tn__slot *slot = index < 0 ? NULL : &run->slots[index];
     bool both = slot && slot->early && (run->second || tn__leaves_some(run, slot));
     return both ? &slot->rest : NULL;
 }
 
 bool tn__rule_later(const tn_op_grad *g, int i) {
-    return tn__slot_left(current_run, tn__far_slot(current_run, &g->node->edges[i]));
+    return tn__slot_left(g->run, tn__far_slot(g->run, &g->node->edges[i]));
 }

@@ -14,13 +14,13 @@ typedef struct tn__slot {
     const void *key; /* tn_node or tn_tensor */
     tn_node *node;   /* or NULL: a leaf */
     tn_tensor *leaf;
-    bool root;      /* the run holds a reference, which keeps all it leads to */
-    int waiting;    /* edges whose gradient has not arrived */
-    bool wanted;    /* tn_grad: leads to a chosen input (always true in backward) */
-    bool captured;  /* tn_grad: is a chosen input, or made one */
-    bool continued; /* a leaf: its part was added to the gradient from before (tn__grad_before) */
-    bool early;     /* in halves: leads to an input of the first (else always true) */
-    struct tn__run *rest;           /* in halves: of the graph that the node's rule ran; or NULL */
+    bool root;            /* the run holds a reference, which keeps all it leads to */
+    int waiting;          /* edges whose gradient has not arrived */
+    bool wanted;          /* tn_grad: leads to a chosen input (always true in backward) */
+    bool captured;        /* tn_grad: is a chosen input, or made one */
+    bool continued;       /* a leaf: the run added to its gradient from before (target.h) */
+    bool early;           /* in halves: leads to an input of the first (else always true) */
+    struct tn__run *rest; /* in halves: of the graph that the node's rule ran; or NULL */
     tn_tensor *grad[TN_OP_OUTPUTS]; /* sums so far; one reference each */
 } tn__slot;
 
@@ -74,13 +74,6 @@ void tn__run_add(tn__run *run, tn__slot *slot, int output, tn_tensor *grad);
 bool tn__run_reserve_heap(tn__run *run); /* once, after discovery: for all slots */
 void tn__run_push(tn__run *run, int slot);
 int tn__run_pop(tn__run *run); /* -1: empty */
-
-/* continue.c: the gradient that the leaf behind input i has from before the run, where the kernel
- * may add to it in place; NULL: it may not. After the kernel: the run's sum is that gradient. When
- * the leaf is done: whether it still is. */
-tn_tensor *tn__run_before(const tn__run *run, const tn_op_grad *g, int i, tn_dtype dtype);
-void tn__run_continue(const tn__run *run, const tn__edge *edge);
-tn_status tn__run_continued(const tn__slot *slot);
 
 void tn__run_finish(tn__run *run); /* leaves an empty one */
 

@@ -128,13 +128,10 @@ __attribute__((noinline)) tn_status tn__raise(tn_status status, const char *oper
 }
 
 bool tn__options_made(bool made, const char *operation, const char *what) {
-    if (!made) {
-        tn__raise(TN_EVALUE, operation,
-                  "the options are not from %s_defaults(), so members without a value are 0: write "
-                  "TN_WITH(%s, .member = value)",
-                  what, what);
-    }
-    return made;
+    return made || tn__fail(TN_EVALUE, operation,
+                            "the options are not from %s_defaults(), so members without a value "
+                            "are 0: write TN_WITH(%s, .member = value)",
+                            what, what);
 }
 
 tn_status tn_raise(tn_status status, const char *format, ...) {

@@ -99,8 +99,7 @@ static bool is_link_of_system(const char *path) {
 static bool may_replace(tn__file *f) {
     f->replaces = stat(f->path, &f->before) == 0;
     if (f->replaces && (!S_ISREG(f->before.st_mode) || is_link_of_system(f->path))) {
-        tn__raise(TN_EIO, f->operation, "%s is not a regular file", f->path);
-        return false;
+        return tn__fail(TN_EIO, f->operation, "%s is not a regular file", f->path);
     }
     return true;
 }
@@ -118,8 +117,7 @@ bool tn__file_begin(tn__file *f, const char *path, const char *operation) {
     file_reset(f, operation);
     if (tn__pending()) { return false; }
     if (!path || !*path) {
-        tn__raise(TN_EVALUE, operation, "the path is %s", path ? "empty" : "NULL");
-        return false;
+        return tn__fail(TN_EVALUE, operation, "the path is %s", path ? "empty" : "NULL");
     }
     f->path = tn__strdup_for(path, operation);
     f->temporary = tn__asprintf(operation, "%s.tmp", path);
@@ -136,9 +134,8 @@ bool tn__file_begin(tn__file *f, const char *path, const char *operation) {
     if (f->fd < 0) {
         int why = errno;
         file_finish(f);
-        tn__raise(tn__status_of(why), operation, "%s.tmp: %s", path,
-                  why == EBUSY ? "another process is writing it" : strerror(why));
-        return false;
+        return tn__fail(tn__status_of(why), operation, "%s.tmp: %s", path,
+                        why == EBUSY ? "another process is writing it" : strerror(why));
     }
     return true;
 }

@@ -15,8 +15,7 @@
 #include <unistd.h>
 
 static bool raise_errno(const char *path, const char *operation) {
-    tn__raise(tn__status_of(errno), operation, "%s: %s", path, strerror(errno));
-    return false;
+    return tn__fail(tn__status_of(errno), operation, "%s: %s", path, strerror(errno));
 }
 
 bool tn__folder_make(const char *path, const char *operation) {

@@ -32,7 +32,7 @@ static _Thread_local int within;
 
 static void to_stderr(tn_log_level level, const char *text, void *user) {
     char plain[LONGEST_LINE]; /* a line may quote a peer or a file */
-    size_t length = tn__plain_text(plain, text, strlen(text), false);
+    size_t length = tn__plain_text(plain, text, strlen(text));
     fprintf(stderr, "tern %s: %.*s\n", level_names[level], (int)length, plain);
 }
 

@@ -70,9 +70,9 @@ static bool runtime_object(const char *path) {
 /* For a library that is linked statically: whether the function that begins at `start` is in one of
  * its source files, which are in the folders next to this file's. */
 static bool own_source(tn__dwarf *d, const tn__object *o, uintptr_t start) {
-    static const char *const folders[] = {"core/",        "tensor/", "backends/", "autograd/",
-                                          "ops/",         "nn/",     "optim/",    "data/",
-                                          "distributed/", "io/",     "train/"};
+    static const char *const folders[] = {
+        "core/", "text/",  "tensor/", "backends/", "profile/", "autograd/",    "ops/",
+        "nn/",   "optim/", "data/",   "io/",       "models/",  "distributed/", "train/"};
     static const char here[] = "core/place.c";
     const char *path, *own;
     int line;

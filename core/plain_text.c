@@ -1,9 +1,9 @@
-/* Finds the terminal commands (ECMA-48) in a text, and removes them. */
+/* Makes control characters harmless: a terminal takes no command from what is left. */
 #include "core/plain_text.h"
 
 #include <string.h>
 
-enum { ESCAPE = 0x1b, BELL = 7, DELETE = 0x7f };
+enum { ESCAPE = 0x1b, DELETE = 0x7f };
 
 static bool in_range(char c, int least, int most) {
     return (unsigned char)c >= least && (unsigned char)c <= most;
@@ -18,42 +18,12 @@ static size_t run_of(const char *at, size_t length, int least, int most) {
     return n;
 }
 
-/* How much of a text could be inside a terminal string: what is before the last terminator. Found
- * once, so that unterminated openings cost no search each. */
-static size_t strings_reach(const char *text, size_t length) {
-    while (length > 0 && text[length - 1] != BELL &&
-           !(text[length - 1] == '\\' && length > 1 && text[length - 2] == ESCAPE)) {
-        length--;
-    }
-    return length;
-}
-
-/* ESC ] … and the like, up to BEL or ESC \. An unterminated one loses only its opening, so that
- * nothing is hidden. */
-static size_t string_length(const char *at, size_t reach) {
-    for (size_t n = 2; n < reach; n++) {
-        if (at[n] == BELL) { return n + 1; }
-        if (at[n] == ESCAPE && n + 1 < reach && at[n + 1] == '\\') { return n + 2; }
-    }
-    return 2;
-}
-
-/* The bytes of the escape sequence at `at`, or of the part of it that is there. 1: an ESC and no
- * more. *colour: it only sets the look of the text that follows. */
-static size_t sequence_length(const char *at, size_t length, size_t reach, bool *colour) {
-    if (length < 2) { return 1; }
-    if (memchr("]PX^_", at[1], 5)) { return string_length(at, reach); }
-    size_t n = at[1] == '[' ? 2 : 1;
-    size_t inner = at[1] == '[' ? run_of(at + n, length - n, '0', '?') : 0;
-    bool numbers = inner == run_of(at + n, inner, '0', ';'); /* digits, ':' and ';' */
-    n += inner;
-    size_t between = run_of(at + n, length - n, ' ', '/');
-    n += between;
-    if (n < length && in_range(at[n], at[1] == '[' ? '@' : '0', '~')) {
-        *colour = at[1] == '[' && numbers && between == 0 && at[n] == 'm';
-        n++;
-    }
-    return n;
+/* The bytes of the sequence ESC [ … at `at`, which sets a colour or moves the cursor, or of the
+ * part of it that is there. 1: an ESC and no more. */
+static size_t sequence_length(const char *at, size_t length) {
+    if (length < 2 || at[1] != '[') { return 1; }
+    size_t n = 2 + run_of(at + 2, length - 2, ' ', '?');
+    return n + (n < length && in_range(at[n], '@', '~'));
 }
 
 /* The bytes of the character at `at`; 1 where it is not UTF-8. */
@@ -76,20 +46,18 @@ static bool is_control(const char *at, size_t bytes) {
     return bytes == 1 && (low || in_range(*at, DELETE, 0x9f));
 }
 
-size_t tn__plain_text(char *to, const char *from, size_t length, bool colours) {
-    size_t used = 0, reach = strings_reach(from, length);
+size_t tn__plain_text(char *to, const char *from, size_t length) {
+    size_t used = 0;
     for (size_t at = 0, here; at < length; at += here) {
         const char *c = from + at;
-        bool colour = false;
-        here = *c == ESCAPE ? sequence_length(c, length - at, reach > at ? reach - at : 0, &colour)
-                            : character_length(c, length - at);
-        bool sequence = *c == ESCAPE && here > 1;
-        bool kept = sequence ? colour && colours : !is_control(c, here);
-        if (kept) {
+        bool escape = *c == ESCAPE;
+        here = escape ? sequence_length(c, length - at) : character_length(c, length - at);
+        if (escape && here > 1) { continue; }
+        if (is_control(c, here)) {
+            to[used++] = '?';
+        } else {
             memmove(to + used, c, here);
             used += here;
-        } else if (!sequence && !colours) {
-            to[used++] = '?';
         }
     }
     return used;
@@ -100,7 +68,7 @@ void tn__plain_lines(char *text) {
     for (const char *line = text;; line++) {
         size_t length = strcspn(line, "\n");
         bool last = !line[length];
-        to += tn__plain_text(to, line, length, false);
+        to += tn__plain_text(to, line, length);
         line += length;
         *to = last ? 0 : '\n';
         if (last) { return; }

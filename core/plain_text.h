@@ -9,10 +9,10 @@
 #include "tern/core.h"
 
 /* Writes `from` to `to`, which may be the same and needs no more bytes; returns how many it wrote.
- * Escape sequences are dropped whole. Every other control character but the tab becomes '?': C0
- * (the newline too: give it lines), DEL, and C1 as UTF-8 or as a single byte. With `colours` the
- * sequences that set colours and weight stay, and the other control characters are dropped. */
-TN_API size_t tn__plain_text(char *to, const char *from, size_t length, bool colours);
+ * Sequences that begin with ESC [ are dropped: colours, the cursor. Every other control character
+ * but the tab becomes '?': C0 (the newline too: give it lines), DEL, and C1 as UTF-8 or as a single
+ * byte. */
+TN_API size_t tn__plain_text(char *to, const char *from, size_t length);
 
 /* The same in place, line by line, for a string. */
 TN_API void tn__plain_lines(char *text);

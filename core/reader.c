@@ -25,10 +25,7 @@ static const char *kind_of(mode_t mode) {
 
 bool tn__reader_open(tn__reader *r, const char *path, const char *operation) {
     *r = (tn__reader){.fd = -1, .path = path, .operation = operation};
-    if (!path) {
-        tn__raise(TN_EVALUE, operation, "the path is NULL");
-        return false;
-    }
+    if (!path) { return tn__fail(TN_EVALUE, operation, "the path is NULL"); }
     struct stat about;
     /* Opening a device may already have effects; what was opened is checked again. */
     bool known = stat(path, &about) == 0;

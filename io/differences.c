@@ -25,7 +25,7 @@ void tn__differ(tn__differences *d, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    text[tn__plain_text(text, text, strlen(text), false)] = 0;
+    text[tn__plain_text(text, text, strlen(text))] = 0;
     d->count++;
     if (d->warn && !d->quiet) { tn_log_write(TN_LOG_WARN, "%s: %s", d->path, text); }
     size_t used = strlen(d->text);

@@ -3,9 +3,10 @@
  *     x = x + attn(ln_1(x))
  *     x = x + mlp(ln_2(x))                     x (B, T, C)
  */
-#include "tern/models.h"
 #include "nn/attention.h"
-#include "nn/module.h"
+#include "nn/call.h"
+#include "nn/layer.h"
+#include "tern/models.h"
 
 static tn_values block_forward(tn_module *self, tn_values in, void *context) {
     tn_block *m = (tn_block *)self;

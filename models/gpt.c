@@ -16,7 +16,9 @@
 
 #include "core/memory.h"
 #include "models/weights/described.h"
+#include "nn/call.h"
 #include "nn/describe.h"
+#include "nn/layer.h"
 #include "text/text.h"
 
 #include <math.h>
@@ -98,17 +100,15 @@ static void gpt_finish(tn_module *self) {
 
 /* False after raising. */
 static bool options_fit(tn_gpt *m, const tn_gpt_options *o) {
-    const char *wrong = TN__BEYOND({"vocab", o->vocab, 1, 0}, {"context", o->context, 1, 0},
-                                   {"layers", o->layers, 1, TN__MOST_LAYERS},
-                                   {"heads", o->heads, 1, 0}, {"width", o->width, 1, 0});
-    if (wrong) {
-        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+    if (!TN__LAYER_FITS(m, {"vocab", o->vocab, 1, 0}, {"context", o->context, 1, 0},
+                        {"layers", o->layers, 1, TN__MOST_LAYERS}, {"heads", o->heads, 1, 0},
+                        {"width", o->width, 1, 0})) {
         return false;
     }
     if (o->width % o->heads != 0) {
-        tn__layer_refuse(m, TN_EVALUE, "width is %lld but heads is %d (width must be a multiple)",
-                         (long long)o->width, o->heads);
-        return false;
+        return tn__layer_refuse(m, TN_EVALUE,
+                                "width is %lld but heads is %d (width must be a multiple)",
+                                (long long)o->width, o->heads);
     }
     return true;
 }

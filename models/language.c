@@ -11,6 +11,8 @@
 #include "models/language.h"
 
 #include "nn/cache.h"
+#include "nn/call.h"
+#include "nn/layer.h"
 #include "ops/loss/cross_entropy.h"
 
 #include <stdio.h>
@@ -171,16 +173,15 @@ int tn_lm_parts(void *m, tn_module **parts, int most) {
 /* Whether there are tokens (B, T), and perhaps more; false after raising. */
 static bool tokens_fit(const tn_module *m, tn_values in, const char *others) {
     if (in.n < 1 || in.n > 3 || !in.v[0] || tn_ndim(in.v[0]) != 2) {
-        tn__raise(TN_ESHAPE, m->kind,
-                  "the input is %s but must be one tensor of tokens (batch, positions), and may be "
-                  "followed by %s",
-                  in.n > 0 && in.v[0] ? tn_shape_text(in.v[0]) : "missing", others);
-        return false;
+        return tn__fail(
+            TN_ESHAPE, m->kind,
+            "the input is %s but must be one tensor of tokens (batch, positions), and may be "
+            "followed by %s",
+            in.n > 0 && in.v[0] ? tn_shape_text(in.v[0]) : "missing", others);
     }
     if (tn_size(in.v[0], 1) < 1) {
-        tn__raise(TN_EVALUE, m->kind, "tokens are %s: there is no position",
-                  tn_shape_text(in.v[0]));
-        return false;
+        return tn__fail(TN_EVALUE, m->kind, "tokens are %s: there is no position",
+                        tn_shape_text(in.v[0]));
     }
     return true;
 }
@@ -188,11 +189,10 @@ static bool tokens_fit(const tn_module *m, tn_values in, const char *others) {
 /* The same for a call that begins with a later part. */
 static bool state_fits(const tn_module *m, tn_values in) {
     if (in.n < 1 || in.n > 3 || !in.v[0] || tn_ndim(in.v[0]) != 3 || tn_size(in.v[0], 1) < 1) {
-        tn__raise(
+        return tn__fail(
             TN_ESHAPE, m->kind,
             "the input is %s but must be the previous part's output (batch, positions, width)",
             in.n > 0 && in.v[0] ? tn_shape_text(in.v[0]) : "missing");
-        return false;
     }
     return true;
 }

@@ -7,7 +7,7 @@
 #ifndef TERN_MODELS_LANGUAGE_H
 #define TERN_MODELS_LANGUAGE_H
 
-#include "nn/module.h"
+#include "nn/layer.h"
 #include "tern/models.h"
 
 #include <stdbool.h>

@@ -15,7 +15,9 @@
 
 #include "core/memory.h"
 #include "models/weights/described.h"
+#include "nn/call.h"
 #include "nn/describe.h"
+#include "nn/layer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,14 +125,10 @@ static void init_top(tn_llama_top *m, const tn_llama_options *o, tn_tensor *tied
 
 void tn_llama_init(tn_llama *m, tn_llama_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "llama", NULL, llama_forward) ||
-        !tn__layer_options(m, options.from_defaults, "tn_llama")) {
-        return;
-    }
-    const char *wrong =
-        TN__BEYOND({"vocab", options.vocab, 1, 0}, {"context", options.context, 1, 0},
-                   {"layers", options.layers, 1, TN__MOST_LAYERS}, {"width", options.width, 1, 0});
-    if (wrong) {
-        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+        !tn__layer_options(m, options.from_defaults, "tn_llama") ||
+        !TN__LAYER_FITS(m, {"vocab", options.vocab, 1, 0}, {"context", options.context, 1, 0},
+                        {"layers", options.layers, 1, TN__MOST_LAYERS},
+                        {"width", options.width, 1, 0})) {
         return;
     }
     m->options = options;

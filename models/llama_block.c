@@ -6,7 +6,8 @@
  * Its norms are RMS norms despite their names, which are Hugging Face's.
  */
 #include "nn/attention.h"
-#include "nn/module.h"
+#include "nn/call.h"
+#include "nn/layer.h"
 #include "tern/models.h"
 
 static tn_values llama_block_forward(tn_module *self, tn_values in, void *context) {

@@ -3,6 +3,7 @@
 #include "nn/again.h"
 
 #include "core/memory.h"
+#include "nn/misuse.h"
 
 void tn__again_begin(tn__again_frames *f, const tn_module_lists *lists) {
     const tn_module_lists *named[TN__AGAIN_MOST];

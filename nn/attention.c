@@ -7,15 +7,13 @@
 
 bool tn__sequences_of(const tn_module *m, tn_values in, tn__sequences *s) {
     if (in.n < 1 || in.n > 3 || !in.v[0]) {
-        tn__raise(TN_EVALUE, m->kind,
-                  "the inputs are x and optionally a mask and positions (%d given)", in.n);
-        return false;
+        return tn__fail(TN_EVALUE, m->kind,
+                        "the inputs are x and optionally a mask and positions (%d given)", in.n);
     }
     *s = (tn__sequences){in.v[0], in.n > 1 ? in.v[1] : NULL, in.n > 2 ? in.v[2] : NULL};
     if (tn_ndim(s->x) != 3) {
-        tn__raise(TN_ESHAPE, m->kind, "x is %s but must be (batch, positions, width)",
-                  tn_shape_text(s->x));
-        return false;
+        return tn__fail(TN_ESHAPE, m->kind, "x is %s but must be (batch, positions, width)",
+                        tn_shape_text(s->x));
     }
     return true;
 }

@@ -2,7 +2,9 @@
 #ifndef TERN_NN_ATTENTION_H
 #define TERN_NN_ATTENTION_H
 
+#include "nn/call.h"
 #include "tern/nn.h"
+#include "tern/sys/op.h"
 
 /* The inputs of a call: x (B, T, C), and mask and positions, which may be NULL or missing. */
 typedef struct tn__sequences {
@@ -34,7 +36,7 @@ tn_tensor *tn__add_rms_norm(tn_rms_norm *m, tn_tensor *x, tn_tensor *branch, tn_
 /* tn__may_fuse of m, a linear, which reads this weight; for 8-bit weights, with scales, this is x.
  */
 bool tn__linear_may_fuse(const tn_linear *m, const tn_tensor *weight, const tn_tensor *x,
-                         int fused);
+                         const tn_op *op);
 /* `next` called with tn_gelu_tanh of m called with x, likewise. */
 tn_tensor *tn__linear_gelu_linear(tn_linear *m, tn_linear *next, tn_tensor *x);
 

@@ -4,7 +4,7 @@
  * alone. Where statistics are shared (tn_batch_norm_share), mean and variance are made of
  * operations, so that their gradients reach every rank that contributed.
  */
-#include "nn/module.h"
+#include "nn/layer.h"
 
 tn_batch_norm_options tn_batch_norm_defaults(void) {
     return (tn_batch_norm_options){.eps = 1e-5,
@@ -100,18 +100,11 @@ static const tn_field batch_norm_fields[] = {
 static void batch_norm_init(tn_batch_norm_layer *m, const char *kind, int least, int most,
                             int64_t channels, tn_batch_norm_options options) {
     if (!tn__layer_begin(m, sizeof(*m), kind, batch_norm_forward, NULL) ||
-        !tn__layer_options(m, options.from_defaults, "tn_batch_norm")) {
+        !tn__layer_options(m, options.from_defaults, "tn_batch_norm") ||
+        !TN__LAYER_FITS(m, {"channels", channels, 1, 0})) {
         return;
     }
-    const char *wrong = TN__BEYOND({"channels", channels, 1, 0});
-    if (wrong) {
-        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
-        return;
-    }
-    if (!(options.eps >= 0.0)) {
-        tn__layer_refuse(m, TN_EVALUE, "eps is %g (it must be at least 0)", options.eps);
-        return;
-    }
+    if (!tn__layer_eps(m, options.eps)) { return; }
     TN_SCOPE;
     m->base.fields = batch_norm_fields;
     m->options = options;

@@ -39,12 +39,12 @@ bool tn__cache_reserve(void *module, tn_kv_cache *cache, const tn_tensor *k, con
     if (tn_is_inert(k) || tn_is_inert(v)) { return false; }
     int64_t B = tn_size(k, 0), T = tn_size(k, 2), left = cache->length - cache->filled;
     if (B != cache->batch || T > left) {
-        tn__raise(TN_EVALUE, m->kind,
-                  "x has %lld sequences of %lld positions but the cache is for %lld, and %lld of "
-                  "its %lld positions are free",
-                  (long long)B, (long long)T, (long long)cache->batch, (long long)left,
-                  (long long)cache->length);
-        return false;
+        return tn__fail(
+            TN_EVALUE, m->kind,
+            "x has %lld sequences of %lld positions but the cache is for %lld, and %lld of "
+            "its %lld positions are free",
+            (long long)B, (long long)T, (long long)cache->batch, (long long)left,
+            (long long)cache->length);
     }
     if (!cache->k && !make_tensors(cache, k)) { return false; }
     *place = (tn__cache_place){.new_k = tn_narrow(cache->k, 2, cache->filled, T),

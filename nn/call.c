@@ -6,12 +6,14 @@
  * A module without hooks, policy and recompute pays for the scope and for its name in error
  * messages, nothing else.
  */
+#include "autograd/kernel.h"
 #include "core/memory.h"
 #include "core/scope.h"
 #include "nn/again.h"
+#include "nn/call.h"
+#include "nn/misuse.h"
 #include "profile/span.h"
 #include "tensor/recipe.h"
-#include "tern/sys/backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,14 +74,12 @@ static tn_values call_forward(tn_module *m, tn_values in, void *context) {
 /* False after raising, and for an inert input. */
 static bool may_call(tn_module *m, const tn_values *in) {
     if (m->state == TN__MODULE_BROKEN) {
-        tn__raise(TN_ESTATE, m->kind,
-                  "the module is not complete: an error was raised while it was built");
-        return false;
+        return tn__fail(TN_ESTATE, m->kind,
+                        "the module is not complete: an error was raised while it was built");
     }
     if (in->n < 0 || in->n > TN_MAX_VALUES || (m->forward && in->n != 1)) {
-        tn__raise(TN_EVALUE, m->kind, "%d inputs given, but the module takes %s", in->n,
-                  m->forward ? "1" : "0 to 8");
-        return false;
+        return tn__fail(TN_EVALUE, m->kind, "%d inputs given, but the module takes %s", in->n,
+                        m->forward ? "1" : "0 to 8");
     }
     for (int i = 0; i < in->n; i++) {
         /* a forward of values knows which of its inputs may be absent */
@@ -175,21 +175,18 @@ tn_tensor *tn_call(void *m, tn_tensor *x) {
     return tn_call_list(m, (tn_values){1, {x}});
 }
 
-/* As it is: not missing, converted, or without elements, of which an error names the module. */
+/* Whether the weight is as it is read: not missing, converted, or without elements. */
 static bool reads_weight(const tn_tensor *weight, const tn_tensor *x) {
     return weight && weight->dtype == x->dtype && !tn__deferred(weight);
 }
 
 bool tn__may_fuse(const tn_module *m, tn_module_forward forward, const tn_tensor *weight,
-                  const tn_tensor *x, int fused) {
+                  const tn_tensor *x, const tn_op *op) {
     const tn_module_lists *l = m->lists;
-    bool plain = m->state == TN__MODULE_ALIVE && m->forward == forward && !m->recompute &&
-                 (!l || (l->hook_count == 0 && !l->precision)) && !tn__module_moved(m);
-    const tn_op_kernel *const *kernels = plain && !tn_is_inert(x) && reads_weight(weight, x)
-                                             ? tn_backend_of(x->storage->device)->fused
-                                             : NULL;
-    const tn_op_kernel *own = kernels ? kernels[fused] : NULL;
-    return own && (own->forward || own->backward);
+    bool bare = m->state == TN__MODULE_ALIVE && m->forward == forward && !m->recompute &&
+                (!l || (l->hook_count == 0 && !l->precision)) && !tn__module_moved(m);
+    return bare && !tn_is_inert(x) && reads_weight(weight, x) &&
+           tn__kernel_owned(op, x->storage->device);
 }
 
 /* ---- Recompute ------------------------------------------------------------------------------- */

@@ -4,7 +4,7 @@
  * One struct for all six: they differ in the function that is called and in the first two sizes of
  * the weight.
  */
-#include "nn/module.h"
+#include "nn/layer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -34,29 +34,26 @@ static const tn_field conv_fields[] = {
 /* The weight's sizes. False after raising. */
 static bool weight_dims(tn_conv *m, int64_t in, int64_t out, tn_dims kernel, tn_dims *dims) {
     int64_t groups = m->options.groups;
-    const char *wrong = TN__BEYOND({"in", in, 1, 0}, {"out", out, 1, 0}, {"groups", groups, 1, 0});
-    if (wrong) {
-        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+    if (!TN__LAYER_FITS(m, {"in", in, 1, 0}, {"out", out, 1, 0}, {"groups", groups, 1, 0})) {
         return false;
     }
     if (in % groups != 0 || out % groups != 0) {
-        tn__layer_refuse(m, TN_EVALUE, "%s is %lld but groups is %lld (%s must be a multiple)",
-                         in % groups ? "in" : "out", (long long)(in % groups ? in : out),
-                         (long long)groups, in % groups ? "in" : "out");
-        return false;
+        return tn__layer_refuse(m, TN_EVALUE,
+                                "%s is %lld but groups is %lld (%s must be a multiple)",
+                                in % groups ? "in" : "out", (long long)(in % groups ? in : out),
+                                (long long)groups, in % groups ? "in" : "out");
     }
     if (kernel.ndim != 1 && kernel.ndim != m->spatial) {
-        tn__layer_refuse(m, TN_EVALUE, "the kernel has %d sizes (must be 1 or %d)", kernel.ndim,
-                         m->spatial);
-        return false;
+        return tn__layer_refuse(m, TN_EVALUE, "the kernel has %d sizes (must be 1 or %d)",
+                                kernel.ndim, m->spatial);
     }
     *dims = m->transposed ? TN_DIMS(in, out / groups) : TN_DIMS(out, in / groups);
     for (int i = 0; i < m->spatial; i++) {
         int64_t size = kernel.size[kernel.ndim == 1 ? 0 : i];
         if (size < 1) {
-            tn__layer_refuse(m, TN_EVALUE, "a size of the kernel is %lld (it must be at least 1)",
-                             (long long)size);
-            return false;
+            return tn__layer_refuse(m, TN_EVALUE,
+                                    "a size of the kernel is %lld (it must be at least 1)",
+                                    (long long)size);
         }
         dims->size[dims->ndim++] = size;
     }

@@ -6,7 +6,7 @@
 #include "autograd/leaf.h"
 #include "core/memory.h"
 #include "nn/defer.h"
-#include "nn/module.h"
+#include "nn/misuse.h"
 #include "tern/sys/device.h"
 
 #include <stdlib.h>
@@ -43,9 +43,8 @@ static bool check_free(tn_module *m, const char *path, void *user) {
 static bool may_leave(const tn_entry *entry) {
     const tn_leaf *leaf = (*entry->field)->leaf;
     if (leaf && (leaf->preset || leaf->hooks)) {
-        tn__raise(TN_ESTATE, "module_to", "%s has %s: modules are moved first", entry->path,
-                  leaf->preset ? "a gradient buffer" : "hooks");
-        return false;
+        return tn__fail(TN_ESTATE, "module_to", "%s has %s: modules are moved first", entry->path,
+                        leaf->preset ? "a gradient buffer" : "hooks");
     }
     return true;
 }

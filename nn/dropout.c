@@ -3,7 +3,7 @@
  * after them: neighbours in a channel carry nearly the same information, and a single dropped one
  * could be guessed from the others.
  */
-#include "nn/module.h"
+#include "nn/layer.h"
 
 /* Ones, (N, C, 1…), or (C, 1…) without a batch; inert after raising. */
 static tn_tensor *channel_ones(const tn_dropout *m, const tn_tensor *x) {

@@ -1,6 +1,6 @@
 /* embedding: y = weight[index]                  index (…) i64 or i32 -> (…, width), weight (count,
  * width) */
-#include "nn/module.h"
+#include "nn/layer.h"
 
 /* The same rows; no gradient reaches the weight from padding. */
 static tn_tensor *without_padding(const tn_embedding *m, tn_tensor *rows, tn_tensor *index) {
@@ -26,12 +26,8 @@ tn_embedding_options tn_embedding_defaults(void) {
 void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width,
                        tn_embedding_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "embedding", embedding_forward, NULL) ||
-        !tn__layer_options(m, options.from_defaults, "tn_embedding")) {
-        return;
-    }
-    const char *wrong = TN__BEYOND({"count", count, 1, 0}, {"width", width, 1, 0});
-    if (wrong) {
-        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+        !tn__layer_options(m, options.from_defaults, "tn_embedding") ||
+        !TN__LAYER_FITS(m, {"count", count, 1, 0}, {"width", width, 1, 0})) {
         return;
     }
     if (options.padding_idx < -1 || options.padding_idx >= count) {

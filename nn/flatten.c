@@ -1,5 +1,5 @@
 /* flatten and unflatten: several dimensions as one, and one as several. */
-#include "nn/module.h"
+#include "nn/layer.h"
 
 static tn_tensor *flatten_forward(tn_module *self, tn_tensor *x) {
     const tn_flatten_layer *m = (const tn_flatten_layer *)self;

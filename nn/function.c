@@ -1,5 +1,5 @@
 /* function: y = f(x), for what has no parameters. */
-#include "nn/module.h"
+#include "nn/layer.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,9 @@
 /* gated_mlp: down_proj(silu(gate_proj(x)) up_proj(x))     x (…, width) -> (…, hidden) -> (…, width)
  * (SwiGLU: Shazeer 2020, arXiv:2002.05202) */
-#include "backends/entries.h"
 #include "nn/attention.h"
-#include "nn/module.h"
+#include "nn/call.h"
+#include "nn/layer.h"
+#include "ops/op.h"
 
 static tn_tensor *gated_hidden(tn_gated_mlp *m, tn_tensor *x) {
     tn_linear *halves[] = {&m->gate_proj, &m->up_proj};
@@ -17,7 +18,7 @@ static tn_tensor *gated_mlp_forward(tn_module *self, tn_tensor *x) {
 }
 
 tn_tensor *tn__add_gated_mlp(tn_gated_mlp *m, tn_tensor *y, tn_tensor *x) {
-    if (tn__few_rows(y) && tn__may_fuse(&m->base, gated_mlp_forward, y, y, TN_FUSED(linear_cat))) {
+    if (tn__few_rows(y) && tn__may_fuse(&m->base, gated_mlp_forward, y, y, &tn__op_linear_cat)) {
         TN_SCOPE;
         return tn_return(tn__add_linear(&m->down_proj, gated_hidden(m, y), x));
     }
@@ -31,12 +32,8 @@ tn_gated_mlp_options tn_gated_mlp_defaults(void) {
 void tn_gated_mlp_init(tn_gated_mlp *m, int64_t width, int64_t hidden,
                        tn_gated_mlp_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "gated_mlp", gated_mlp_forward, NULL) ||
-        !tn__layer_options(m, options.from_defaults, "tn_gated_mlp")) {
-        return;
-    }
-    const char *wrong = TN__BEYOND({"width", width, 1, 0}, {"hidden", hidden, 1, 0});
-    if (wrong) {
-        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+        !tn__layer_options(m, options.from_defaults, "tn_gated_mlp") ||
+        !TN__LAYER_FITS(m, {"width", width, 1, 0}, {"hidden", hidden, 1, 0})) {
         return;
     }
     tn_linear_options linear = TN_WITH(tn_linear, .bias = options.bias, .dtype = options.dtype);

@@ -1,23 +1,19 @@
 /* group_norm and instance_norm1d, 2d, 3d: over each sample separately, so the same in training and
  * evaluation.
  */
-#include "nn/module.h"
+#include "nn/layer.h"
 
 /* False after raising. */
 static bool channels_fit(void *m, int64_t groups, int64_t channels, double eps) {
-    const char *wrong = TN__BEYOND({"channels", channels, 1, 0}, {"groups", groups, 1, 0});
-    if (wrong) {
-        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
-    } else if (channels % groups != 0) {
-        tn__layer_refuse(m, TN_EVALUE,
-                         "channels is %lld but groups is %lld (channels must be a multiple)",
-                         (long long)channels, (long long)groups);
-    } else if (!(eps >= 0.0)) {
-        tn__layer_refuse(m, TN_EVALUE, "eps is %g (it must be at least 0)", eps);
-    } else {
-        return true;
+    if (!TN__LAYER_FITS(m, {"channels", channels, 1, 0}, {"groups", groups, 1, 0})) {
+        return false;
     }
-    return false;
+    if (channels % groups != 0) {
+        return tn__layer_refuse(m, TN_EVALUE,
+                                "channels is %lld but groups is %lld (channels must be a multiple)",
+                                (long long)channels, (long long)groups);
+    }
+    return tn__layer_eps(m, eps);
 }
 
 static void register_affine(tn_module *m, tn_tensor **weight, tn_tensor **bias, int64_t channels,

@@ -7,10 +7,11 @@
  *
  * With a cache (nn/cache.c) k, already rotated, and v are appended to those of earlier calls.
  */
-#include "nn/describe.h"
 #include "nn/attention.h"
 #include "nn/cache.h"
-#include "nn/module.h"
+#include "nn/call.h"
+#include "nn/describe.h"
+#include "nn/layer.h"
 #include "ops/nn/rotary.h"
 
 #include <stdio.h>
@@ -99,25 +100,28 @@ tn_grouped_attention_options tn_grouped_attention_defaults(void) {
 /* False after raising. */
 static bool options_fit(void *m, int64_t width, const tn_grouped_attention_options *o,
                         int64_t head_width, int kv_heads) {
-    const char *wrong =
-        TN__BEYOND({"width", width, 1, 0}, {"heads", o->heads, 1, 0}, {"kv_heads", kv_heads, 1, 0});
-    if (wrong) {
-        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
-    } else if (o->heads % kv_heads != 0) {
-        tn__layer_refuse(m, TN_EVALUE, "heads is %d but kv_heads is %d (heads must be a multiple)",
-                         o->heads, kv_heads);
-    } else if (o->head_width == 0 && width % o->heads != 0) {
-        tn__layer_refuse(m, TN_EVALUE,
-                         "width is %lld but heads is %d (width must be a multiple, or head_width "
-                         "given)",
-                         (long long)width, o->heads);
-    } else if (head_width < 1 || head_width % 2 != 0 || head_width > INT64_MAX / o->heads) {
-        tn__layer_refuse(m, TN_EVALUE, "%s is %lld (it must be even, from 2 to 2^63 / heads)",
-                         o->head_width ? "head_width" : "width / heads", (long long)head_width);
-    } else {
-        return true;
+    if (!TN__LAYER_FITS(m, {"width", width, 1, 0}, {"heads", o->heads, 1, 0},
+                        {"kv_heads", kv_heads, 1, 0})) {
+        return false;
     }
-    return false;
+    if (o->heads % kv_heads != 0) {
+        return tn__layer_refuse(m, TN_EVALUE,
+                                "heads is %d but kv_heads is %d (heads must be a multiple)",
+                                o->heads, kv_heads);
+    }
+    if (o->head_width == 0 && width % o->heads != 0) {
+        return tn__layer_refuse(
+            m, TN_EVALUE,
+            "width is %lld but heads is %d (width must be a multiple, or head_width "
+            "given)",
+            (long long)width, o->heads);
+    }
+    if (head_width < 1 || head_width % 2 != 0 || head_width > INT64_MAX / o->heads) {
+        return tn__layer_refuse(
+            m, TN_EVALUE, "%s is %lld (it must be even, from 2 to 2^63 / heads)",
+            o->head_width ? "head_width" : "width / heads", (long long)head_width);
+    }
+    return true;
 }
 
 void tn_grouped_attention_init(tn_grouped_attention *m, int64_t width,

@@ -5,7 +5,8 @@
  * backward_after is called when every input node has been reached, or at the latest when the
  * outermost backward ends.
  */
-#include "nn/module.h"
+#include "nn/call.h"
+#include "nn/misuse.h"
 
 #include "core/memory.h"
 #include "tern/sys/op.h"

@@ -41,10 +41,9 @@ void tn_init_constant(tn_tensor *t, double value) {
 static bool find_fans(const tn_tensor *t, double *fan_in, double *fan_out, const char *operation) {
     if (!tn__usable_or_deferred(t, operation)) { return false; }
     if (tn_ndim(t) < 2) {
-        tn__raise(TN_ESHAPE, operation,
-                  "the weight is %s but needs at least 2 dimensions: (out, in, ...)",
-                  tn_shape_text(t));
-        return false;
+        return tn__fail(TN_ESHAPE, operation,
+                        "the weight is %s but needs at least 2 dimensions: (out, in, ...)",
+                        tn_shape_text(t));
     }
     double field = 1.0;
     for (int i = 2; i < tn_ndim(t); i++) {
@@ -102,8 +101,7 @@ static bool kaiming_std(const tn_tensor *t, tn_kaiming_options o, double *std,
         return false;
     }
     if (o.mode != TN_FAN_IN && o.mode != TN_FAN_OUT) {
-        tn__raise(TN_EVALUE, operation, "mode is %d (TN_FAN_IN or TN_FAN_OUT)", (int)o.mode);
-        return false;
+        return tn__fail(TN_EVALUE, operation, "mode is %d (TN_FAN_IN or TN_FAN_OUT)", (int)o.mode);
     }
     *std = gain / sqrt(o.mode == TN_FAN_OUT ? out : in);
     return true;

@@ -73,9 +73,8 @@ static void give_buffer(tn_tensor *t, double *x) {
 static bool ndim_fits(const tn_tensor *t, int least, int most, const char *operation) {
     if (!tn__usable_or_deferred(t, operation)) { return false; }
     if (tn_ndim(t) < least || tn_ndim(t) > most) {
-        tn__raise(TN_ESHAPE, operation, "the tensor is %s but needs %d to %d dimensions",
-                  tn_shape_text(t), least, most);
-        return false;
+        return tn__fail(TN_ESHAPE, operation, "the tensor is %s but needs %d to %d dimensions",
+                        tn_shape_text(t), least, most);
     }
     return true;
 }

@@ -3,7 +3,8 @@
  * The smallest module: a struct, a forward,
  * and an init that makes and registers the parameters. */
 #include "nn/attention.h"
-#include "nn/module.h"
+#include "nn/call.h"
+#include "nn/layer.h"
 
 #include <math.h>
 
@@ -14,8 +15,8 @@ static tn_tensor *linear_forward(tn_module *self, tn_tensor *x) {
 }
 
 bool tn__linear_may_fuse(const tn_linear *m, const tn_tensor *weight, const tn_tensor *x,
-                         int fused) {
-    return tn__may_fuse(&m->base, linear_forward, weight, x, fused);
+                         const tn_op *op) {
+    return tn__may_fuse(&m->base, linear_forward, weight, x, op);
 }
 
 tn_linear_options tn_linear_defaults(void) {
@@ -24,12 +25,8 @@ tn_linear_options tn_linear_defaults(void) {
 
 void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "linear", linear_forward, NULL) ||
-        !tn__layer_options(m, options.from_defaults, "tn_linear")) {
-        return;
-    }
-    const char *wrong = TN__BEYOND({"in", in, 1, 0}, {"out", out, 1, 0});
-    if (wrong) {
-        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+        !tn__layer_options(m, options.from_defaults, "tn_linear") ||
+        !TN__LAYER_FITS(m, {"in", in, 1, 0}, {"out", out, 1, 0})) {
         return;
     }
     TN_SCOPE;

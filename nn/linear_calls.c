@@ -1,20 +1,19 @@
 /* Calls of linears with what follows them, or of several with one input, as one operation where the
  * device has a kernel for it (attention.h). */
 #include "autograd/mode.h"
-#include "backends/entries.h"
 #include "backends/few_rows.h"
 #include "nn/attention.h"
 #include "nn/module.h"
 #include "ops/linalg/linear.h"
 
 /* A call of m as part of an operation of the same dtype: neither quantised nor converted. */
-static bool may_fuse(const tn_linear *m, const tn_tensor *x, int fused) {
-    return tn__linear_may_fuse(m, m->weight, x, fused);
+static bool may_fuse(const tn_linear *m, const tn_tensor *x, const tn_op *op) {
+    return tn__linear_may_fuse(m, m->weight, x, op);
 }
 
 tn_tensor *tn__linear_gelu_linear(tn_linear *m, tn_linear *next, tn_tensor *x) {
-    bool first = may_fuse(m, x, TN_FUSED(linear_gelu));
-    if (first && may_fuse(next, x, TN_FUSED(mlp))) {
+    bool first = may_fuse(m, x, &tn__op_linear_gelu);
+    if (first && may_fuse(next, x, &tn__op_mlp)) {
         return tn_mlp_op(x, m->weight, m->bias, next->weight, next->bias);
     }
     return tn_call(next,
@@ -33,7 +32,7 @@ static bool may_cat(tn_linear *const *m, int n, const tn_tensor *x) {
     bool fits = tn__few_rows(x);
     for (int i = 0; fits && i < n; i++) {
         const tn_tensor *w = m[i]->weight, *scale = m[i]->weight_scale;
-        fits = tn__linear_may_fuse(m[i], scale ? x : w, x, TN_FUSED(linear_cat)) && w &&
+        fits = tn__linear_may_fuse(m[i], scale ? x : w, x, &tn__op_linear_cat) && w &&
                w->dims.ndim == 2 && w->dims.size[1] == x->dims.size[x->dims.ndim - 1] &&
                !m[i]->bias && !scale == !m[0]->weight_scale;
     }

@@ -1,5 +1,7 @@
 /* A list of modules, by index or name; and the children of any module in turn. */
-#include "nn/module.h"
+#include "nn/call.h"
+#include "nn/layer.h"
+#include "nn/misuse.h"
 
 tn_tensor *tn__no_forward(tn_module *self, tn_tensor *x) {
     tn__raise(TN_EUNSUPPORTED, self->kind, "it holds tensors, and has no forward");

@@ -7,7 +7,8 @@
  * A layer that a forward calls but that was never added: it learns nothing, since no optimiser
  * finds it. Looking for it costs every call a little, so only debug builds do.
  */
-#include "nn/module.h"
+#include "nn/layer.h"
+#include "nn/misuse.h"
 
 #include "core/fork.h"
 #include "core/memory.h"
@@ -163,7 +164,7 @@ bool tn__module_at_home(tn_module *m) {
     if (!path[0]) { return true; }
     const tn_module *root = tn__module_root(m, "call");
     bool part = root && root != m;
-    tn__raise(
+    return tn__fail(
         TN_ESTATE, caller->kind,
         "the forward calls %s%s%sa %s that was never added, whose parameter \"%s\" no optimiser "
         "would step (tn_module_add it to the %s; if another optimiser steps it, make that first; "
@@ -171,7 +172,6 @@ bool tn__module_at_home(tn_module *m) {
         "tn_module_set_apart)",
         part ? "\"" : "", part ? m->name : "", part ? "\" of " : "", part ? root->kind : m->kind,
         path, caller->kind);
-    return false;
 }
 
 #endif

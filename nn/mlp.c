@@ -1,7 +1,7 @@
 /* mlp: c_proj(activation(c_fc(x)))              x (…, width) -> (…, hidden) -> (…, width) */
 #include "nn/attention.h"
 #include "nn/describe.h"
-#include "nn/module.h"
+#include "nn/layer.h"
 
 #include <stdio.h>
 
@@ -52,10 +52,8 @@ void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options) {
     }
     int64_t hidden = options.hidden;
     if (hidden == 0 && __builtin_mul_overflow(4, width, &hidden)) { hidden = -1; }
-    const char *wrong = TN__BEYOND({"width", width, 1, 0}, {"hidden", hidden, 1, 0},
-                                   {"activation", (int)options.activation, 0, TN_ACT_SILU});
-    if (wrong) {
-        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+    if (!TN__LAYER_FITS(m, {"width", width, 1, 0}, {"hidden", hidden, 1, 0},
+                        {"activation", (int)options.activation, 0, TN_ACT_SILU})) {
         return;
     }
     m->base.fields = mlp_fields;

@@ -3,7 +3,8 @@
  *
  * Read next: nn/register.c (what is in the lists), nn/walk.c (visiting), nn/call.c (calling).
  */
-#include "nn/module.h"
+#include "nn/layer.h"
+#include "nn/misuse.h"
 
 #include "core/alive.h"
 #include "core/memory.h"
@@ -58,14 +59,10 @@ tn_module *tn__module_root(tn_module *m, const char *operation) {
 
 /* Whether a module may be at m; false after raising. */
 static bool is_module_place(void *m, const char *operation) {
-    if (!m) {
-        tn__raise(TN_EVALUE, operation, "the module is NULL");
-        return false;
-    }
+    if (!m) { return tn__fail(TN_EVALUE, operation, "the module is NULL"); }
     if ((uintptr_t)m % _Alignof(tn_module) != 0) {
-        tn__raise(TN_EVALUE, operation,
-                  "%p is not a module (pass a struct that begins with tn_module)", m);
-        return false;
+        return tn__fail(TN_EVALUE, operation,
+                        "%p is not a module (pass a struct that begins with tn_module)", m);
     }
     return true;
 }
@@ -143,10 +140,7 @@ void tn_module_init_values(void *module, const char *kind, tn_module_forward_val
 
 bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward forward,
                      tn_module_forward_values forward_values) {
-    if (!m) {
-        tn__raise(TN_EVALUE, kind, "the module is NULL");
-        return false;
-    }
+    if (!m) { return tn__fail(TN_EVALUE, kind, "the module is NULL"); }
     memset(m, 0, bytes);
     if (forward) {
         tn_module_init(m, kind, forward);
@@ -203,7 +197,7 @@ void *tn_module_new_values(size_t bytes, const char *kind, tn_module_forward_val
     return tn__layer_on_heap(m);
 }
 
-void tn__layer_refuse(void *layer, tn_status status, const char *format, ...) {
+bool tn__layer_refuse(void *layer, tn_status status, const char *format, ...) {
     tn_module *m = layer;
     char text[256];
     va_list list;
@@ -211,13 +205,21 @@ void tn__layer_refuse(void *layer, tn_status status, const char *format, ...) {
     vsnprintf(text, sizeof(text), format, list);
     va_end(list);
     m->state = TN__MODULE_BROKEN;
-    tn__raise(status, m->kind, "%s", text);
+    return tn__fail(status, m->kind, "%s", text);
 }
 
 bool tn__layer_options(void *layer, bool made, const char *what) {
     tn_module *m = layer;
     if (!made) { m->state = TN__MODULE_BROKEN; }
     return tn__options_made(made, m->kind, what);
+}
+
+bool tn__layer_fits(void *m, const char *wrong) {
+    return !wrong || tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+}
+
+bool tn__layer_eps(void *m, double eps) {
+    return eps >= 0.0 || tn__layer_refuse(m, TN_EVALUE, "eps is %g (it must be at least 0)", eps);
 }
 
 /* ---- Lists ----------------------------------------------------------------------------------- */

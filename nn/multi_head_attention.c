@@ -8,7 +8,8 @@
  * three in self-attention, k and v where key and value are one tensor.
  */
 #include "nn/attention.h"
-#include "nn/module.h"
+#include "nn/call.h"
+#include "nn/layer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -62,15 +63,14 @@ static bool masks_fit(const tn_module *m, const tn_tensor *padding, const tn_ten
     const tn_tensor *both[] = {padding, mask};
     for (int i = 0; i < 2; i++) {
         if (both[i] && tn_dtype_of(both[i]) != TN_BOOL) {
-            tn__raise(TN_EDTYPE, m->kind, "the %s is %s but must be bool (true: hidden)",
-                      i == 0 ? "key padding mask" : "mask", tn_dtype_name(tn_dtype_of(both[i])));
-            return false;
+            return tn__fail(TN_EDTYPE, m->kind, "the %s is %s but must be bool (true: hidden)",
+                            i == 0 ? "key padding mask" : "mask",
+                            tn_dtype_name(tn_dtype_of(both[i])));
         }
     }
     if (padding && tn_ndim(padding) != 2) {
-        tn__raise(TN_ESHAPE, m->kind, "the key padding mask is %s but must be (batch, keys)",
-                  tn_shape_text(padding));
-        return false;
+        return tn__fail(TN_ESHAPE, m->kind, "the key padding mask is %s but must be (batch, keys)",
+                        tn_shape_text(padding));
     }
     return true;
 }
@@ -132,18 +132,18 @@ static bool inputs_fit(const tn_module *m, tn_values *in) {
         in->v[i] = NULL;
     }
     if (in->n < 1 || in->n > 5 || !in->v[0] || (!in->v[1] && in->v[2])) {
-        tn__raise(TN_EVALUE, m->kind,
-                  "the inputs are query, key, value, key padding mask and mask (%d given)", in->n);
-        return false;
+        return tn__fail(TN_EVALUE, m->kind,
+                        "the inputs are query, key, value, key padding mask and mask (%d given)",
+                        in->n);
     }
     in->v[1] = in->v[1] ? in->v[1] : in->v[0];
     in->v[2] = in->v[2] ? in->v[2] : in->v[1];
     static const char *const names[] = {"query", "key", "value"};
     for (int i = 0; i < 3; i++) {
         if (tn_ndim(in->v[i]) != 3) {
-            tn__raise(TN_ESHAPE, m->kind, "the %s is %s but must be (batch, positions, width)",
-                      names[i], tn_shape_text(in->v[i]));
-            return false;
+            return tn__fail(TN_ESHAPE, m->kind,
+                            "the %s is %s but must be (batch, positions, width)", names[i],
+                            tn_shape_text(in->v[i]));
         }
     }
     return masks_fit(m, in->v[3], in->v[4]);
@@ -184,10 +184,8 @@ void tn_multi_head_attention_init(tn_multi_head_attention *m, int64_t width, int
         return;
     }
     int64_t kdim = options.kdim ? options.kdim : width, vdim = options.vdim ? options.vdim : width;
-    const char *wrong = TN__BEYOND({"width", width, 1, INT64_MAX / 3}, {"heads", heads, 1, 0},
-                                   {"kdim", kdim, 1, 0}, {"vdim", vdim, 1, 0});
-    if (wrong) {
-        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+    if (!TN__LAYER_FITS(m, {"width", width, 1, INT64_MAX / 3}, {"heads", heads, 1, 0},
+                        {"kdim", kdim, 1, 0}, {"vdim", vdim, 1, 0})) {
         return;
     }
     if (width % heads != 0) {

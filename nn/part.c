@@ -3,7 +3,7 @@
  * stages of a pipeline use (tn__module_set_absent).
  */
 #include "nn/layout.h"
-#include "nn/module.h"
+#include "nn/misuse.h"
 
 #include "tensor/recipe.h"
 #include "tensor/tensor.h"
@@ -23,11 +23,10 @@ static bool find_block(const tn_layout *layout, const char *path, tn_dims *block
     tn_layout all = *layout;
     all.start = all.length = 0;
     if (!tn__layout_sound(&all)) {
-        tn__raise(TN_EVALUE, "module_set_part",
-                  "%s: %s cannot be cut along dimension %d into slice %d of %d of %d pieces", path,
-                  tn__dims_text(layout->whole), layout->dim, layout->slice, layout->slices,
-                  layout->pieces);
-        return false;
+        return tn__fail(TN_EVALUE, "module_set_part",
+                        "%s: %s cannot be cut along dimension %d into slice %d of %d of %d pieces",
+                        path, tn__dims_text(layout->whole), layout->dim, layout->slice,
+                        layout->slices, layout->pieces);
     }
     *block = tn__layout_block(layout);
     int64_t count = tn_dims_count(*block);
@@ -45,20 +44,18 @@ static bool part_fits(const tn_tensor *field, const tn_tensor *part, const tn_la
     tn_dims block;
     if (!find_block(layout, path, &block)) { return false; }
     if (!tn_dims_equal(tn_shape(field), block)) {
-        tn__raise(TN_ESHAPE, "module_set_part", "the field of %s is %s but the block is %s", path,
-                  tn_shape_text(field), tn__dims_text(block));
-        return false;
+        return tn__fail(TN_ESHAPE, "module_set_part", "the field of %s is %s but the block is %s",
+                        path, tn_shape_text(field), tn__dims_text(block));
     }
     int64_t stored = tn_count(part ? part : field);
     if (stored != layout->length) {
-        tn__raise(TN_ESHAPE, "module_set_part", "the %s of %s has %lld elements, not %lld",
-                  part ? "part" : "field", path, (long long)stored, (long long)layout->length);
-        return false;
+        return tn__fail(TN_ESHAPE, "module_set_part", "the %s of %s has %lld elements, not %lld",
+                        part ? "part" : "field", path, (long long)stored,
+                        (long long)layout->length);
     }
     if (part && tn_dtype_of(part) != tn_dtype_of(field)) {
-        tn__raise(TN_EDTYPE, "module_set_part", "%s is %s but the part is %s", path,
-                  tn_dtype_name(tn_dtype_of(field)), tn_dtype_name(tn_dtype_of(part)));
-        return false;
+        return tn__fail(TN_EDTYPE, "module_set_part", "%s is %s but the part is %s", path,
+                        tn_dtype_name(tn_dtype_of(field)), tn_dtype_name(tn_dtype_of(part)));
     }
     return true;
 }
@@ -79,9 +76,9 @@ static bool may_exchange(const tn_entry *entry, void *user) {
     const tn_module_lists *lists = entry->owner->lists;
     if (tn__entry_tensor(entry) != e->of) { return true; }
     if (lists->lending || __atomic_load_n(&lists->stepped, __ATOMIC_RELAXED) > 0) {
-        tn__raise(TN_ESTATE, e->operation, "%s %s (shard first, then make the optimiser)",
-                  entry->path, lists->lending ? "is in use by a call" : "is held by an optimiser");
-        return false;
+        return tn__fail(TN_ESTATE, e->operation, "%s %s (shard first, then make the optimiser)",
+                        entry->path,
+                        lists->lending ? "is in use by a call" : "is held by an optimiser");
     }
     return true;
 }

@@ -1,7 +1,7 @@
 /* Pooling layers: sliding windows (tn_pool), and windows chosen for a result's size
  * (tn_adaptive_pool). They differ in the function they call.
  */
-#include "nn/module.h"
+#include "nn/layer.h"
 #include "tensor/tensor.h"
 
 /* ---- Windows that slide ---------------------------------------------------------------------- */

@@ -12,8 +12,9 @@
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"
+#include "nn/call.h"
 #include "nn/defer.h"
-#include "nn/module.h"
+#include "nn/misuse.h"
 
 #include <stdlib.h>
 

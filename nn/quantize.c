@@ -9,7 +9,7 @@
  * Everything is computed before anything is replaced: an error leaves the module as it was.
  */
 #include "core/memory.h"
-#include "nn/module.h"
+#include "nn/misuse.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -112,14 +112,12 @@ static const tn_module_lists *deaf_holder(const tn_module_lists *lists, const tn
 static bool may_exchange(const plan *p, const tn__record *record, const char *path) {
     const tn_tensor *w = *record->field;
     if (record->part || record->lent) {
-        tn__raise(TN_ESTATE, operation, "\"%s\" is %s", path,
-                  record->part ? "sharded" : "in use: its module is being called");
-        return false;
+        return tn__fail(TN_ESTATE, operation, "\"%s\" is %s", path,
+                        record->part ? "sharded" : "in use: its module is being called");
     }
     if (!tn_dtype_is_float(w->dtype) || w->dims.ndim != 2) {
-        tn__raise(TN_EDTYPE, operation, "\"%s\" is %s %s (a float matrix is needed)", path,
-                  tn_dtype_name(w->dtype), tn_shape_text(w));
-        return false;
+        return tn__fail(TN_EDTYPE, operation, "\"%s\" is %s %s (a float matrix is needed)", path,
+                        tn_dtype_name(w->dtype), tn_shape_text(w));
     }
     const tn_module_lists *deaf = deaf_holder(p->root, w);
     if (deaf) {

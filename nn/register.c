@@ -5,7 +5,7 @@
  * to whatever is in the field.
  */
 #include "core/memory.h"
-#include "nn/module.h"
+#include "nn/misuse.h"
 #include "tensor/recipe.h"
 #include "text/utf8.h"
 
@@ -54,8 +54,8 @@ static const char *name_that_clashes(const tn_module_lists *space, const tn_modu
 }
 
 static bool raise_taken(const tn_module_lists *space, const char *name, const char *operation) {
-    tn__raise(TN_EVALUE, operation, "%s has something named \"%s\" already", space->kind, name);
-    return false;
+    return tn__fail(TN_EVALUE, operation, "%s has something named \"%s\" already", space->kind,
+                    name);
 }
 
 /* False after raising. */
@@ -63,14 +63,13 @@ static bool name_fits(const tn_module *m, const tn_module_lists *lists, const ch
                       const char *operation) {
     size_t length = name ? strlen(name) : 0;
     if (length == 0 || length >= TN_MODULE_NAME || name[0] == '.' || name[length - 1] == '.') {
-        tn__raise(TN_EVALUE, operation,
-                  "%s: the name \"%.80s\" must have 1 to %d characters and no dot at its ends",
-                  m->kind, name ? name : "(NULL)", TN_MODULE_NAME - 1);
-        return false;
+        return tn__fail(
+            TN_EVALUE, operation,
+            "%s: the name \"%.80s\" must have 1 to %d characters and no dot at its ends", m->kind,
+            name ? name : "(NULL)", TN_MODULE_NAME - 1);
     }
     if (!tn__is_utf8(name)) { /* files and traces could not have it */
-        tn__raise(TN_EVALUE, operation, "%s: the name \"%s\" is not UTF-8", m->kind, name);
-        return false;
+        return tn__fail(TN_EVALUE, operation, "%s: the name \"%s\" is not UTF-8", m->kind, name);
     }
     const tn_module_lists *space = name_space(lists);
     return !name_taken(space, name) || raise_taken(space, name, operation);
@@ -118,8 +117,8 @@ static tn__record *add_record(tn_module *m, const char *name, tn_tensor **field,
  * broken. */
 static bool may_register(tn_module *m, const char *name, tn_tensor **field, const char *operation) {
     if (!field) {
-        tn__raise(TN_EVALUE, operation, "the field of \"%s\" is NULL", name ? name : "(NULL)");
-        return false;
+        return tn__fail(TN_EVALUE, operation, "the field of \"%s\" is NULL",
+                        name ? name : "(NULL)");
     }
     return tn__module_of(m, operation) && !tn__pending();
 }
@@ -210,16 +209,15 @@ static void join_tree(tn_module_lists *lists, tn_module_lists *c, const char *na
  * is not m's child. */
 static bool add_child(tn_module *m, const char *name, tn_module *c) {
     if (c->parent) {
-        tn__raise(TN_ESTATE, "module_add",
-                  "%s is \"%s\" of %s already (a module has one parent; share with tn_module_tie)",
-                  c->kind, c->name, c->parent->kind);
-        return false;
+        return tn__fail(
+            TN_ESTATE, "module_add",
+            "%s is \"%s\" of %s already (a module has one parent; share with tn_module_tie)",
+            c->kind, c->name, c->parent->kind);
     }
     tn_module_lists *lists = tn__module_lists(m, "module_add");
     tn_module_lists *below = lists ? tn__module_lists(c, "module_add") : NULL;
     if (below && is_around(below, lists)) {
-        tn__raise(TN_EVALUE, "module_add", "%s would contain itself", c->kind);
-        return false;
+        return tn__fail(TN_EVALUE, "module_add", "%s would contain itself", c->kind);
     }
     if (!below || !child_fits(m, lists, name, below) || !depth_fits(lists, below) ||
         !tn__grow(&lists->children, lists->child_count + 1, &lists->child_capacity,

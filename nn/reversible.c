@@ -22,6 +22,9 @@
 #include "autograd/node.h"
 #include "core/memory.h"
 #include "nn/again.h"
+#include "nn/call.h"
+#include "nn/layer.h"
+#include "nn/misuse.h"
 #include "ops/dims.h"
 
 #include <stdio.h>
@@ -130,11 +133,11 @@ static bool rewind_chain(chain *c) {
     for (int i = 0; i < 2; i++) {
         uint32_t now = version_of(c->last[i]);
         if (now != c->version[i]) {
-            tn__raise(TN_ESTATE, "reversible",
-                      "result %d, %s, was changed in place, but backward starts from it (version "
-                      "%u then, %u now)",
-                      i, tn_shape_text(c->last[i]), c->version[i], now);
-            return false;
+            return tn__fail(
+                TN_ESTATE, "reversible",
+                "result %d, %s, was changed in place, but backward starts from it (version "
+                "%u then, %u now)",
+                i, tn_shape_text(c->last[i]), c->version[i], now);
         }
     }
     set_now(c, c->steps, c->last[0], c->last[1]);
@@ -269,21 +272,18 @@ static tn_tensor *run_step(const tn_module *m, chain *c, int k, tn_tensor *const
 static bool inputs_fit(const tn_reversible *m, const tn_values *in) {
     const char *kind = m->base.kind;
     if (in->n != 2 || !in->v[0] || !in->v[1]) {
-        tn__raise(TN_EVALUE, kind,
-                  "it takes two tensors: tn_call_values(m, TN_VALUES(x1, x2), NULL)");
-        return false;
+        return tn__fail(TN_EVALUE, kind,
+                        "it takes two tensors: tn_call_values(m, TN_VALUES(x1, x2), NULL)");
     }
     for (int i = 0; i < 2; i++) {
         if (!tn_dtype_is_float(in->v[i]->dtype)) {
-            tn__raise(TN_EDTYPE, kind, "input %d is %s (f32, f64, bf16 or f16)", i,
-                      tn_dtype_name(in->v[i]->dtype));
-            return false;
+            return tn__fail(TN_EDTYPE, kind, "input %d is %s (f32, f64, bf16 or f16)", i,
+                            tn_dtype_name(in->v[i]->dtype));
         }
     }
     if (m->base.lists->child_count != 2 * m->pairs) {
-        tn__raise(TN_ESTATE, kind, "%d of its %d modules are left", m->base.lists->child_count,
-                  2 * m->pairs);
-        return false;
+        return tn__fail(TN_ESTATE, kind, "%d of its %d modules are left",
+                        m->base.lists->child_count, 2 * m->pairs);
     }
     return true;
 }

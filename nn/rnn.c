@@ -8,6 +8,8 @@
  * on.
  */
 #include "core/memory.h"
+#include "nn/call.h"
+#include "nn/layer.h"
 #include "nn/rnn.h"
 
 #include <math.h>
@@ -71,29 +73,27 @@ static bool check_inputs(const tn_rnn *m, tn_values in, rnn_inputs *each) {
     *each = (rnn_inputs){in.v[0], in.n > 1 ? in.v[1] : NULL, in.n > 2 ? in.v[2] : NULL,
                          in.n > 3 ? in.v[3] : NULL};
     if (in.n < 1 || in.n > 4 || !in.v[0] || (each->c0 && !kind->has_c)) {
-        tn__raise(TN_EVALUE, kind->name,
-                  "%d inputs given; they are x, h0, %s, lengths; all but x may be NULL or, at the "
-                  "end, left out",
-                  in.n, kind->has_c ? "c0" : "NULL (c0 of an lstm)");
-        return false;
+        return tn__fail(
+            TN_EVALUE, kind->name,
+            "%d inputs given; they are x, h0, %s, lengths; all but x may be NULL or, at the "
+            "end, left out",
+            in.n, kind->has_c ? "c0" : "NULL (c0 of an lstm)");
     }
     const char *order = m->batch_first ? "batch, times, in" : "times, batch, in";
     if (tn_ndim(each->x) != 3 || tn_size(each->x, 2) != m->in) {
-        tn__raise(TN_ESHAPE, kind->name, "x is %s but must be (%s) with in %lld",
-                  tn_shape_text(each->x), order, (long long)m->in);
-        return false;
+        return tn__fail(TN_ESHAPE, kind->name, "x is %s but must be (%s) with in %lld",
+                        tn_shape_text(each->x), order, (long long)m->in);
     }
     int64_t states = (int64_t)m->layers * m->directions, batch = tn_size(each->x, !m->batch_first);
     for (int i = 1; i <= 2; i++) {
         tn_tensor *s = i == 1 ? each->h0 : each->c0;
         if (s && !tn_dims_equal(tn_shape(s), TN_DIMS(states, batch, m->hidden))) {
-            tn__raise(
+            return tn__fail(
                 TN_ESHAPE, kind->name,
                 "%s is %s but must be [%lld, %lld, %lld] (layers x directions, batch, hidden) "
                 "for x of %s",
                 i == 1 ? "h0" : "c0", tn_shape_text(s), (long long)states, (long long)batch,
                 (long long)m->hidden, tn_shape_text(each->x));
-            return false;
         }
     }
     return true;
@@ -162,19 +162,16 @@ static void add_weight(tn_rnn *m, const char *name, int i, tn_tensor **field, tn
 
 static bool check_options(tn_rnn *m, const tn__rnn_kind *kind, int64_t in, int64_t hidden,
                           const tn_rnn_options *o) {
-    const char *wrong = TN__BEYOND({"in", in, 1, 0}, {"hidden", hidden, 1, INT64_MAX / 4},
-                                   {"layers", o->layers, 1, TN__MOST_LAYERS});
-    if (wrong) {
-        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+    if (!TN__LAYER_FITS(m, {"in", in, 1, 0}, {"hidden", hidden, 1, INT64_MAX / 4},
+                        {"layers", o->layers, 1, TN__MOST_LAYERS})) {
         return false;
     }
     if (!(o->dropout >= 0.0 && o->dropout <= 1.0)) {
-        tn__layer_refuse(m, TN_EVALUE, "dropout is %g (a probability is in [0, 1])", o->dropout);
-        return false;
+        return tn__layer_refuse(m, TN_EVALUE, "dropout is %g (a probability is in [0, 1])",
+                                o->dropout);
     }
     if (o->relu && kind->gates != 1) {
-        tn__layer_refuse(m, TN_EVALUE, "relu is only for tn_rnn");
-        return false;
+        return tn__layer_refuse(m, TN_EVALUE, "relu is only for tn_rnn");
     }
     return true;
 }

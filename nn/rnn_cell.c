@@ -6,6 +6,8 @@
  * The operations are those of the layers, with one time step. Names are PyTorch's: weight_ih,
  * weight_hh, bias_ih, bias_hh.
  */
+#include "nn/call.h"
+#include "nn/layer.h"
 #include "nn/rnn.h"
 
 #include <string.h>
@@ -52,12 +54,8 @@ tn_rnn_cell_options tn_rnn_cell_defaults(void) {
 static void init_kind(tn_rnn_cell *m, const tn__rnn_kind *kind, int64_t in, int64_t hidden,
                       tn_rnn_cell_options o) {
     if (!tn__layer_begin(m, sizeof(*m), kind->cell, NULL, cell_forward) ||
-        !tn__layer_options(m, o.from_defaults, "tn_rnn_cell")) {
-        return;
-    }
-    const char *wrong = TN__BEYOND({"in", in, 1, 0}, {"hidden", hidden, 1, INT64_MAX / 4});
-    if (wrong) {
-        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+        !tn__layer_options(m, o.from_defaults, "tn_rnn_cell") ||
+        !TN__LAYER_FITS(m, {"in", in, 1, 0}, {"hidden", hidden, 1, INT64_MAX / 4})) {
         return;
     }
     if (o.relu && kind->gates != 1) {

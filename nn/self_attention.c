@@ -9,7 +9,8 @@
  */
 #include "nn/attention.h"
 #include "nn/cache.h"
-#include "nn/module.h"
+#include "nn/call.h"
+#include "nn/layer.h"
 
 #include <stdio.h>
 
@@ -60,13 +61,8 @@ tn_self_attention_options tn_self_attention_defaults(void) {
 void tn_self_attention_init(tn_self_attention *m, int64_t width,
                             tn_self_attention_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "self_attention", NULL, self_attention_forward) ||
-        !tn__layer_options(m, options.from_defaults, "tn_self_attention")) {
-        return;
-    }
-    const char *wrong =
-        TN__BEYOND({"width", width, 1, INT64_MAX / 3}, {"heads", options.heads, 1, 0});
-    if (wrong) {
-        tn__layer_refuse(m, TN_EVALUE, "%s", wrong);
+        !tn__layer_options(m, options.from_defaults, "tn_self_attention") ||
+        !TN__LAYER_FITS(m, {"width", width, 1, INT64_MAX / 3}, {"heads", options.heads, 1, 0})) {
         return;
     }
     if (width % options.heads != 0) {

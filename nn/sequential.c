@@ -3,7 +3,9 @@
  * The output of one, one tensor or several, is the input of the next. With a tn__range as context
  * only some of them run.
  */
-#include "nn/module.h"
+#include "nn/call.h"
+#include "nn/layer.h"
+#include "nn/misuse.h"
 
 tn__range tn__range_of(const tn_module *m, const void *context, int parts) {
     const tn__range *asked = context;

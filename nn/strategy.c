@@ -1,6 +1,6 @@
 /* What others keep with a module: the strategy that distributes it, and whether an optimiser holds
  * its parameters. Both are kept here, for later callers to check. */
-#include "nn/module.h"
+#include "nn/misuse.h"
 
 void tn__module_set_strategy(tn_module *m, const tn__strategy *strategy, void *state) {
     m->lists->strategy = strategy;

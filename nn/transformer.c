@@ -8,8 +8,9 @@
  * weights and the activation.
  */
 #include "nn/attention.h"
+#include "nn/call.h"
 #include "nn/describe.h"
-#include "nn/module.h"
+#include "nn/layer.h"
 
 #include <stdio.h>
 
@@ -44,9 +45,8 @@ static tn_linear_options linear_of(const tn_transformer_options *o) {
 
 /* False after raising, with m broken. */
 static bool activation_fits(void *m, const tn_transformer_options *o) {
-    bool fits = (unsigned)o->activation <= TN_ACT_SILU;
-    if (!fits) { tn__layer_refuse(m, TN_EVALUE, "there is no activation %d", (int)o->activation); }
-    return fits;
+    return (unsigned)o->activation <= TN_ACT_SILU ||
+           tn__layer_refuse(m, TN_EVALUE, "there is no activation %d", (int)o->activation);
 }
 
 /* Absent inputs become NULL. False after raising: the first `needed` are required. */

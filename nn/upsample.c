@@ -1,5 +1,5 @@
 /* upsample: tn_interpolate in a sequential. */
-#include "nn/module.h"
+#include "nn/layer.h"
 #include "tensor/tensor.h"
 
 static tn_tensor *upsample_forward(tn_module *self, tn_tensor *x) {

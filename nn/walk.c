@@ -8,7 +8,7 @@
  * A tied parameter is visited once in any walk: under the name it was tied to if that is below the
  * walk's root, else under the first of its names.
  */
-#include "nn/module.h"
+#include "nn/misuse.h"
 
 #include "core/memory.h"
 

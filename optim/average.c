@@ -9,6 +9,7 @@
 
 #include "core/alive.h"
 #include "core/memory.h"
+#include "nn/misuse.h"
 #include "optim/optim.h"
 
 #include <stdlib.h>

@@ -97,9 +97,8 @@ static bool item_add(const tn_entry *entry, void *user) {
     if (!tn_requires_grad(p)) { return true; }
     if (!entry->absent && !tn__elements_made(p, entry->path, opt->method->name)) { return false; }
     if (!tn_is_contiguous(p)) {
-        tn__raise(TN_EVALUE, opt->method->name, "%s is not contiguous (parameters must be)",
-                  entry->path);
-        return false;
+        return tn__fail(TN_EVALUE, opt->method->name, "%s is not contiguous (parameters must be)",
+                        entry->path);
     }
     if (item_seen(opt, entry) || !tn__grow(&opt->items, opt->item_count + 1, &opt->item_capacity,
                                            sizeof(*opt->items), opt->method->name)) {
@@ -132,9 +131,8 @@ static int group_add(tn_optim *opt, tn_optim_group_options options) {
 /* False after raising. */
 static bool method_fits(const tn_optim_method *method, const void *options, tn_optim_rates rates) {
     if (!method || !method->name || !method->reference || (method->options_size > 0 && !options)) {
-        tn__raise(TN_EVALUE, method && method->name ? method->name : "optim_new",
-                  "an optimiser needs a name, a reference step, and its options");
-        return false;
+        return tn__fail(TN_EVALUE, method && method->name ? method->name : "optim_new",
+                        "an optimiser needs a name, a reference step, and its options");
     }
     for (int i = 0; i < TN_OPTIM_STATES && method->states[i]; i++) {
         const char *name = method->states[i];
@@ -143,22 +141,19 @@ static bool method_fits(const tn_optim_method *method, const void *options, tn_o
             taken = taken || strcmp(name, method->states[j]) == 0;
         }
         if (taken) {
-            tn__raise(TN_EVALUE, method->name, "a state cannot be named \"%s\": the name is taken",
-                      name);
-            return false;
+            return tn__fail(TN_EVALUE, method->name,
+                            "a state cannot be named \"%s\": the name is taken", name);
         }
     }
     if (!tn__not_negative(rates.lr) || !tn__not_negative(rates.weight_decay)) {
-        tn__raise(TN_EVALUE, method->name,
-                  "lr %g, weight decay %g (neither may be negative or infinite)", rates.lr,
-                  rates.weight_decay);
-        return false;
+        return tn__fail(TN_EVALUE, method->name,
+                        "lr %g, weight decay %g (neither may be negative or infinite)", rates.lr,
+                        rates.weight_decay);
     }
     char wrong[200];
     if (!tn__fields_fit(method->fields, options, wrong, sizeof(wrong)) ||
         (method->check && !method->check(options, wrong, sizeof(wrong)))) {
-        tn__raise(TN_EVALUE, method->name, "%s", wrong);
-        return false;
+        return tn__fail(TN_EVALUE, method->name, "%s", wrong);
     }
     return true;
 }
@@ -174,9 +169,8 @@ static bool optim_fill(tn_optim *opt, void *m, const void *options, tn_optim_rat
     tn_module_each(m, (tn_walk){.absent = true}, item_add, opt);
     if (tn__pending()) { return false; }
     if (opt->item_count == 0) {
-        tn__raise(TN_EVALUE, opt->method->name,
-                  "the module has no parameter that requires a gradient");
-        return false;
+        return tn__fail(TN_EVALUE, opt->method->name,
+                        "the module has no parameter that requires a gradient");
     }
     opt->spans = tn__malloc_for((size_t)opt->item_count * sizeof(*opt->spans), opt->method->name);
     if (!opt->spans) { return false; }

@@ -9,7 +9,7 @@
 
 #include "core/alive.h"
 #include "core/error.h"
-#include "nn/module.h"
+#include "nn/misuse.h"
 #include "tern/optim.h"
 #include "tern/sys/op.h" /* TN_KERNEL */
 #include "tern/sys/optim.h"

@@ -3,6 +3,7 @@
 #include "optim/optim.h"
 
 #include "core/memory.h"
+#include "nn/layer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -83,8 +83,7 @@ void tn_scaler_free(tn_scaler *s) {
 static bool scaler_usable(const tn_scaler *s, const tn_optim *opt, const char *operation) {
     if (tn__pending()) { return false; }
     if (!s || !opt) {
-        tn__raise(TN_EVALUE, operation, "the %s is NULL", s ? "optimiser" : "scaler");
-        return false;
+        return tn__fail(TN_EVALUE, operation, "the %s is NULL", s ? "optimiser" : "scaler");
     }
     return tn__alive_is(&scalers, s, operation) && tn__optim_here(opt, operation);
 }

@@ -8,6 +8,7 @@
 #include "optim/optim.h"
 
 #include "autograd/leaf.h"
+#include "nn/misuse.h"
 #include "profile/work.h"
 #include "tern/sys/device.h"
 
@@ -70,9 +71,8 @@ static bool item_check(tn_optim *opt, tn__item *item) {
     if (!p || !g) { return p != NULL; }
     if (!tn__usable(g, "optim_step")) { return false; }
     if (tn_count(g) != tn_count(p)) {
-        tn__raise(TN_ESHAPE, "optim_step", "%s is %s but its gradient is %s", item->entry.path,
-                  tn_shape_text(p), tn_shape_text(g));
-        return false;
+        return tn__fail(TN_ESHAPE, "optim_step", "%s is %s but its gradient is %s",
+                        item->entry.path, tn_shape_text(p), tn_shape_text(g));
     }
     item->grad = tn_contiguous(g);
     item->count = item->steps ? (int64_t)tn_item(item->steps) + 1 : 1;

@@ -82,25 +82,20 @@ const char *tn__dims_text(tn_dims dims) {
 bool tn__bytes_of(tn_dims dims, tn_dtype dtype, size_t *bytes, const char *operation) {
     int64_t count = tn_dims_count(dims), size = (int64_t)tn_dtype_size(dtype);
     if (dims.ndim < 0 || dims.ndim > TN_MAX_DIMS) {
-        tn__raise(TN_ESHAPE, operation, "the shape has more than %d dimensions", TN_MAX_DIMS);
-        return false;
+        return tn__fail(TN_ESHAPE, operation, "the shape has more than %d dimensions", TN_MAX_DIMS);
     }
     if (count < 0) {
-        tn__raise(TN_ESHAPE, operation, "the shape is %s (no size may be negative)",
-                  tn__dims_text(dims));
-        return false;
+        return tn__fail(TN_ESHAPE, operation, "the shape is %s (no size may be negative)",
+                        tn__dims_text(dims));
     }
-    if (size == 0) {
-        tn__raise(TN_EDTYPE, operation, "%d is not a dtype", (int)dtype);
-        return false;
-    }
+    if (size == 0) { return tn__fail(TN_EDTYPE, operation, "%d is not a dtype", (int)dtype); }
     /* Sizes next to a 0 may be anything, but row-major strides must not overflow. */
     int64_t extent = size;
     for (int i = 0; i < dims.ndim; i++) {
         if (__builtin_mul_overflow(extent, dims.size[i] > 1 ? dims.size[i] : 1, &extent)) {
-            tn__raise(TN_ENOMEM, operation, "%s elements of %s are more than an address can reach",
-                      tn__dims_text(dims), tn_dtype_name(dtype));
-            return false;
+            return tn__fail(TN_ENOMEM, operation,
+                            "%s elements of %s are more than an address can reach",
+                            tn__dims_text(dims), tn_dtype_name(dtype));
         }
     }
     *bytes = (size_t)(count * size);

@@ -7,10 +7,7 @@
 #include <math.h>
 
 bool tn__readable(const tn_tensor *t, const char *operation) {
-    if (!t) {
-        tn__raise(TN_EVALUE, operation, "the tensor is NULL");
-        return false;
-    }
+    if (!t) { return tn__fail(TN_EVALUE, operation, "the tensor is NULL"); }
     if (t->object.state != TN__ALIVE) {
         tn__raise_dead(t, operation);
         return false;
@@ -21,11 +18,10 @@ bool tn__readable(const tn_tensor *t, const char *operation) {
 /* A deferred tensor that is read while its module is built gets its elements at once. */
 static bool fill_or_raise(const tn_tensor *t, const char *operation) {
     if (!tn__deferred(t)) {
-        tn__raise(
+        return tn__fail(
             TN_ESTATE, operation,
             "the storage of %s is empty (of a sharded model: TN_WHOLE; else tn_storage_refill)",
             tn_shape_text(t));
-        return false;
     }
     if (tn__deferring) { return tn__deferring(t) == TN_OK; }
     const char *name = t->storage->recipe->name;

@@ -42,11 +42,10 @@ bool tn__usable_or_deferred(const tn_tensor *t, const char *operation) {
 
 bool tn__elements_made(const tn_tensor *t, const char *path, const char *operation) {
     if (tn__deferred(t)) {
-        tn__raise(TN_ESTATE, operation,
-                  "%s has no elements yet: it was built under TN_DEFER_INIT "
-                  "(tn_module_materialize makes them)",
-                  path);
-        return false;
+        return tn__fail(TN_ESTATE, operation,
+                        "%s has no elements yet: it was built under TN_DEFER_INIT "
+                        "(tn_module_materialize makes them)",
+                        path);
     }
     return true;
 }

@@ -33,7 +33,7 @@ OPTIONS = ["-Dbuildtype=debugoptimized", "-Ddebug=false", "-Doptimization=1", "-
            "-Dcpu_levels=3"]  # one level, the same on each machine
 LIBRARY = "libtern.so.0.1.0"
 NOT_CODE = re.compile(r"/\*.*?\*/|//[^\n]*|^[ \t]*#(?:\\\n|[^\n])*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S | re.M)
-MESSAGE = re.compile(r"\b(?:tn__raise|tn__log_|\w*refuse|\w*complain|\w*warn)\w*\(")
+MESSAGE = re.compile(r"\b(?:tn__raise|tn__fail|tn__log_|\w*refuse|\w*complain|\w*warn)\w*\(")
 # What a match of the pattern becomes, by kind.
 OPPOSITE = {"+": "-", "-": "+", "*": "/", "/": "*", "&": "|", "|": "&", "+=": "-=", "-=": "+=", "*=": "/=", "/=": "*=", "++": "--", "--": "++",
             "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "&&": "||", "||": "&&", "0": "1", "1": "0", "0.0": "1.0",

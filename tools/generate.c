@@ -85,7 +85,7 @@ static void write_text(generation *g, char *text, size_t bytes) {
     while (g->screen && line < end) {
         char *newline = memchr(line, '\n', (size_t)(end - line));
         size_t length = (size_t)((newline ? newline : end) - line);
-        fwrite(line, 1, tn__plain_text(line, line, length, false), stdout);
+        fwrite(line, 1, tn__plain_text(line, line, length), stdout);
         if (newline) { putchar('\n'); }
         line = newline ? newline + 1 : end;
     }

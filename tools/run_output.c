@@ -131,7 +131,7 @@ static void put_text(stream *s, int rank, const char *text, size_t length) {
         tn__buffer_add(&s->text, text, length);
     } else if (tn__buffer_hold(&s->text, length)) {
         shown_part(&text, &length);
-        s->text.bytes += tn__plain_text(s->text.at + s->text.bytes, text, length, false);
+        s->text.bytes += tn__plain_text(s->text.at + s->text.bytes, text, length);
     }
 }
 

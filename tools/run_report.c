@@ -40,7 +40,7 @@ static void put_line(tn__buffer *to, const char *line, size_t length) {
     shown_part(&line, &length);
     tn__buffer_text(to, "\n    | ");
     if (tn__buffer_hold(to, length)) {
-        size_t shown = tn__plain_text(to->at + to->bytes, line, length, false);
+        size_t shown = tn__plain_text(to->at + to->bytes, line, length);
         to->bytes += shown < LONGEST_SHOWN ? shown : LONGEST_SHOWN;
         tn__buffer_text(to, shown > LONGEST_SHOWN ? " …" : "");
     }

@@ -38,7 +38,7 @@ void tn_options_refuse(const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    text[tn__plain_text(text, text, strlen(text), false)] = 0;
+    text[tn__plain_text(text, text, strlen(text))] = 0;
     fprintf(stderr, "%s: %s\n", name, text);
     argp_help(&(struct argp){0}, stderr, ARGP_HELP_STD_ERR, name);
     exit(argp_err_exit_status); /* argp_help has exited already */

@@ -413,7 +413,7 @@ static tn_status layer_norm_forward(const tn_op_call *c) {
 }
 /* What dx is added to: it has the gradient of a residual sum around the norm. */
 static const tn_desc *sum_under(const tn_op_back *b) {
-    return b->sums & 1 ? b->dx[0] : NULL;
+    return b->adds & 1 ? b->dx[0] : NULL;
 }
 static tn_status layer_norm_backward(const tn_op_back *b) {
     return norm_backward(b->ctx, b->dx[0], b->dx[1], b->dx[2], sum_under(b), b->dy[0], b->x[0],

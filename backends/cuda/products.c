@@ -270,7 +270,7 @@ static tn_status weight_and_sums(tn_context *ctx, const tn_desc *dw, const tn_de
 static tn_status linear_backward(const tn_op_back *b) {
     tn_context *ctx = b->ctx;
     const tn_desc *dw = b->dx[1], *db = b->dx[2], *dy = b->dy[0], *x = b->x[0];
-    if (!b->adds || !db) { return weight_and_sums(ctx, dw, db, dy, x, b->adds); }
+    if (!b->adds || !db) { return weight_and_sums(ctx, dw, db, dy, x, b->adds ? 1 : 0); }
     tn_desc fresh = *db; /* cuBLASLt stores these sums, it does not add them */
     size_t bytes = (size_t)db->size[0] * tn__cuda_element(db->dtype);
     fresh.stride[0] = 1;

@@ -195,7 +195,7 @@ static const tn__json *say_missing(tn__records *r, const tn__json_path *p, const
     }
     tn__buffer_text(&b, object->count ? "" : ", but nothing");
     size_t bytes = b.bytes < 400 ? b.bytes : 400;
-    if (!b.failed) { r->wrong[tn__plain_text(r->wrong, b.at, bytes, false)] = 0; }
+    if (!b.failed) { r->wrong[tn__plain_text(r->wrong, b.at, bytes)] = 0; }
     if (!r->has_path) {
         const char *hint = !r->pairs ? " (--key chooses another key)"
                            : tn__json_get(object, "messages")

@@ -17,7 +17,7 @@ enum { HOLES_FOR_ALL = 65536, HOLES_A_TOKEN = 3 };
 tn__quoted tn__quote(const char *text, size_t bytes) {
     tn__quoted q;
     size_t most = sizeof(q.text) - 4, length = bytes < most ? bytes : most;
-    length = tn__plain_text(q.text, text, length, false);
+    length = tn__plain_text(q.text, text, length);
     memcpy(q.text + length, bytes > most ? "..." : "", bytes > most ? 4 : 1);
     return q;
 }

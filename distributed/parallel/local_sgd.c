@@ -12,11 +12,11 @@
  * With lr 1 and momentum 0 this is the mean, which is then taken as it is: to the bit, and without
  * keeping anything.
  */
-#include "distributed/group/agree.h"
 #include "core/memory.h"
+#include "distributed/group/agree.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/base.h"
-#include "nn/module.h"
+#include "nn/layer.h"
 #include "ops/dims.h"
 #include "tensor/recipe.h"
 #include "tern/sys/device.h"

@@ -18,7 +18,7 @@ tn_status tn__why(char *why, tn_status status, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(why, TN_STORE_WHY, format, arguments);
     va_end(arguments);
-    why[tn__plain_text(why, why, strlen(why), false)] = 0; /* a peer's text may be in it */
+    why[tn__plain_text(why, why, strlen(why))] = 0; /* a peer's text may be in it */
     return status;
 }
 

@@ -326,9 +326,8 @@ static bool in_domain(const tn_generate_options *o) {
 static bool tokens_fit(const int32_t *tokens, int64_t count, int64_t vocab, const char *what) {
     for (int64_t i = 0; i < count; i++) {
         if (tokens[i] < 0 || tokens[i] >= vocab) {
-            tn__raise(TN_EINDEX, operation, "%s: token %lld is %d but the vocabulary is %lld", what,
-                      (long long)i, tokens[i], (long long)vocab);
-            return false;
+            return tn__fail(TN_EINDEX, operation, "%s: token %lld is %d but the vocabulary is %lld",
+                            what, (long long)i, tokens[i], (long long)vocab);
         }
     }
     return true;
@@ -337,19 +336,16 @@ static bool tokens_fit(const int32_t *tokens, int64_t count, int64_t vocab, cons
 static bool stops_fit(const tn_generate_options *o, int64_t vocab) {
     if (o->stop_token_count < 0 || (o->stop_token_count > 0 && !o->stop_tokens) ||
         o->stop_text_count < 0 || (o->stop_text_count > 0 && !o->stop_texts)) {
-        tn__raise(TN_EVALUE, operation, "%d stop tokens at %p and %d stop texts at %p",
-                  o->stop_token_count, (const void *)o->stop_tokens, o->stop_text_count,
-                  (const void *)o->stop_texts);
-        return false;
+        return tn__fail(TN_EVALUE, operation, "%d stop tokens at %p and %d stop texts at %p",
+                        o->stop_token_count, (const void *)o->stop_tokens, o->stop_text_count,
+                        (const void *)o->stop_texts);
     }
     if (o->stop_text_count > 0 && !o->tokenizer) {
-        tn__raise(TN_EVALUE, operation, "stop texts need a tokenizer");
-        return false;
+        return tn__fail(TN_EVALUE, operation, "stop texts need a tokenizer");
     }
     for (int i = 0; i < o->stop_text_count; i++) {
         if (!o->stop_texts[i] || !*o->stop_texts[i]) {
-            tn__raise(TN_EVALUE, operation, "stop text %d is empty", i);
-            return false;
+            return tn__fail(TN_EVALUE, operation, "stop text %d is empty", i);
         }
     }
     return tokens_fit(o->stop_tokens, o->stop_token_count, vocab, "stop_tokens");
@@ -360,9 +356,8 @@ static bool prompts_fit(const tn_prompt *prompts, int n, int64_t vocab) {
         char what[32];
         snprintf(what, sizeof(what), "prompt %d", i);
         if (!prompts[i].ids || prompts[i].count < 1) {
-            tn__raise(TN_EVALUE, operation,
-                      "%s has no tokens (begin with the one that ends documents)", what);
-            return false;
+            return tn__fail(TN_EVALUE, operation,
+                            "%s has no tokens (begin with the one that ends documents)", what);
         }
         if (!tokens_fit(prompts[i].ids, prompts[i].count, vocab, what)) { return false; }
     }

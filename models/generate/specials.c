@@ -30,9 +30,8 @@ static bool add_tokens(const tn__hf_config *c, const char *key, int64_t vocab, i
         bool new = one->whole >= 0 && one->whole < vocab && /* -1 also means none */
                    !is_among((int32_t)one->whole, tokens, *count);
         if (new &&*count == most && most > 1) {
-            tn__raise(TN_EUNSUPPORTED, operation, "%s: \"%s\" names more than %d tokens", c->path,
-                      key, most);
-            return false;
+            return tn__fail(TN_EUNSUPPORTED, operation, "%s: \"%s\" names more than %d tokens",
+                            c->path, key, most);
         }
         if (new &&*count < most) { tokens[(*count)++] = (int32_t)one->whole; }
     }

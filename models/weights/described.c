@@ -57,9 +57,8 @@ bool tn__described_layers(const tn__described *d, int64_t layers) {
 bool tn__described_size(const tn__described *d, const char *parameter, int dim, int64_t *size) {
     tn_dims dims;
     if (!d->shape(parameter, &dims, d->user) || dims.ndim <= dim) {
-        tn__raise(TN_EFORMAT, d->operation, "%s has no \"%s\" of %d dimensions", d->path, parameter,
-                  dim + 1);
-        return false;
+        return tn__fail(TN_EFORMAT, d->operation, "%s has no \"%s\" of %d dimensions", d->path,
+                        parameter, dim + 1);
     }
     *size = dims.size[dim];
     return true;

@@ -105,9 +105,9 @@ static bool gpt_put_config(tn__buffer *j, void *m, bool plain, const char *opera
     norm_eps eps = {.found = false};
     tn_module_each_module(m, look_at_eps, &eps);
     if (eps.differ) {
-        tn__raise(TN_EUNSUPPORTED, operation,
-                  "the norms have different epsilons, and \"layer_norm_epsilon\" is one number");
-        return false;
+        return tn__fail(
+            TN_EUNSUPPORTED, operation,
+            "the norms have different epsilons, and \"layer_norm_epsilon\" is one number");
     }
     tn__buffer_format(j, "  \"architectures\": [\n    \"GPT2LMHeadModel\"\n  ],\n");
     tn__buffer_format(j, "  \"activation_function\": \"%s\",\n",

@@ -89,9 +89,8 @@ static const tn__json *find_value(const tn__hf_config *c, const char *key, bool 
 
 bool tn__hf_config_bad(const tn__hf_config *c, const char *key, const char *wanted) {
     const tn__json *value = c->object ? tn__json_get(c->object, key) : NULL;
-    tn__raise(TN_EFORMAT, c->operation, "%s: \"%s\" is %s but must be %s", c->path, key,
-              value ? show_value(value).text : "missing", wanted);
-    return false;
+    return tn__fail(TN_EFORMAT, c->operation, "%s: \"%s\" is %s but must be %s", c->path, key,
+                    value ? show_value(value).text : "missing", wanted);
 }
 
 bool tn__hf_config_has(const tn__hf_config *c, const char *key) {

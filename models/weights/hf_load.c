@@ -124,20 +124,18 @@ static bool compare_all_names(const tn__hf_plan *p) {
     for (int i = 0; i < w->count; i++) {
         const char *found = w->tensors[i].name;
         if (i && strcmp(found, w->tensors[i - 1].name) == 0) {
-            tn__raise(TN_EFORMAT, w->operation, "%s: \"%s\" is in two files", w->path,
-                      tn__show(found).text);
-            return false;
+            return tn__fail(TN_EFORMAT, w->operation, "%s: \"%s\" is in two files", w->path,
+                            tn__show(found).text);
         }
         if (!p->partial && !is_known(p, found)) { list_name(&surplus, found); }
     }
     if (missing.count || surplus.count) {
-        tn__raise(TN_EMISMATCH, w->operation, "%s %s%s%s%s%s%s%s", w->path,
-                  missing.count ? "has no " : "has ", missing.text,
-                  list_rest(&missing, rest, sizeof(rest)),
-                  missing.count && surplus.count ? ", and has " : "", surplus.text,
-                  list_rest(&surplus, other, sizeof(other)),
-                  surplus.count ? ", which the model does not have" : "");
-        return false;
+        return tn__fail(TN_EMISMATCH, w->operation, "%s %s%s%s%s%s%s%s", w->path,
+                        missing.count ? "has no " : "has ", missing.text,
+                        list_rest(&missing, rest, sizeof(rest)),
+                        missing.count && surplus.count ? ", and has " : "", surplus.text,
+                        list_rest(&surplus, other, sizeof(other)),
+                        surplus.count ? ", which the model does not have" : "");
     }
     return true;
 }
@@ -150,17 +148,15 @@ static bool compare_item(const tn__hf_plan *p, const tn__state_item *item) {
     tn_dtype dtype, is = tn_dtype_of(item->tensor);
     if (is_transposed(p, item->name)) { wanted = TN_DIMS(wanted.size[1], wanted.size[0]); }
     if (!tn_dims_equal(has, wanted)) {
-        tn__raise(TN_ESHAPE, w->operation, "%s: \"%s\" is %s but the model's is %s",
-                  tn__safetensors_path(f), name, tn__dims_text(has), tn__dims_text(wanted));
-        return false;
+        return tn__fail(TN_ESHAPE, w->operation, "%s: \"%s\" is %s but the model's is %s",
+                        tn__safetensors_path(f), name, tn__dims_text(has), tn__dims_text(wanted));
     }
     const char *written = tn_safetensors_dtype(f, name);
     bool known = tn__safetensors_find_dtype(written, &dtype);
     if (!known || (dtype != is && !(tn_dtype_is_float(dtype) && tn_dtype_is_float(is)))) {
-        tn__raise(known ? TN_EDTYPE : TN_EUNSUPPORTED, w->operation,
-                  "%s: \"%s\" is %s, which does not become %s", tn__safetensors_path(f), name,
-                  tn__show(written).text, tn_dtype_name(is));
-        return false;
+        return tn__fail(known ? TN_EDTYPE : TN_EUNSUPPORTED, w->operation,
+                        "%s: \"%s\" is %s, which does not become %s", tn__safetensors_path(f), name,
+                        tn__show(written).text, tn_dtype_name(is));
     }
     return true;
 }

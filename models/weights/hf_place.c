@@ -51,8 +51,7 @@ char *tn__hf_model_folder(const char *folder, const char *operation) {
 /* ---- One file -------------------------------------------------------------------------------- */
 
 static bool raise_errno(const placing *p, const char *name) {
-    tn__raise(TN_EIO, p->operation, "%s/%s: %s", p->folder, name, strerror(errno));
-    return false;
+    return tn__fail(TN_EIO, p->operation, "%s/%s: %s", p->folder, name, strerror(errno));
 }
 
 static bool remove_file(const placing *p, const char *name) {

@@ -84,19 +84,18 @@ static bool add_entry(const tn_entry *entry, void *user) {
     kept_tensor t = {
         .dims = entry->layout.whole, .dtype = tn_dtype_of(entry->stored), .buffer = entry->buffer};
     if (!s->source && !whole) {
-        tn__raise(TN_EUNSUPPORTED, s->operation,
-                  "\"%s\" is sharded: this rank has %lld of its elements (tn_dist_save_lm writes "
-                  "what all ranks have)",
-                  entry->path, (long long)(entry->absent ? 0 : entry->layout.length));
-        return false;
+        return tn__fail(
+            TN_EUNSUPPORTED, s->operation,
+            "\"%s\" is sharded: this rank has %lld of its elements (tn_dist_save_lm writes "
+            "what all ranks have)",
+            entry->path, (long long)(entry->absent ? 0 : entry->layout.length));
     }
     if (!s->options.plain && !tn_dtype_is_float(t.dtype)) {
-        tn__raise(
+        return tn__fail(
             TN_EUNSUPPORTED, s->operation,
             "\"%s\" is %s, which Hugging Face's files of such a model do not have (options.plain "
             "writes it)",
             entry->path, tn_dtype_name(t.dtype));
-        return false;
     }
     t.transposed =
         !s->options.plain && s->family->hf->transposed && s->family->hf->transposed(entry->path);
@@ -120,9 +119,8 @@ static bool add_zeros(saver *s) {
 static bool deal_parts(saver *s) {
     size_t in_part = 0, most = (size_t)s->options.max_part_bytes;
     if (s->options.max_part_bytes < 1) {
-        tn__raise(TN_EVALUE, s->operation, "max_part_bytes is %lld (at least 1)",
-                  (long long)s->options.max_part_bytes);
-        return false;
+        return tn__fail(TN_EVALUE, s->operation, "max_part_bytes is %lld (at least 1)",
+                        (long long)s->options.max_part_bytes);
     }
     s->parts = 1;
     for (int i = 0; i < s->count; i++) {
@@ -135,9 +133,9 @@ static bool deal_parts(saver *s) {
         s->list[i].part = s->parts - 1;
     }
     if (s->parts > PARTS_MOST) {
-        tn__raise(TN_EVALUE, s->operation, "max_part_bytes of %lld makes %d parts (at most %d)",
-                  (long long)s->options.max_part_bytes, s->parts, PARTS_MOST);
-        return false;
+        return tn__fail(TN_EVALUE, s->operation,
+                        "max_part_bytes of %lld makes %d parts (at most %d)",
+                        (long long)s->options.max_part_bytes, s->parts, PARTS_MOST);
     }
     return true;
 }

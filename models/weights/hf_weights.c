@@ -16,8 +16,7 @@ enum { INDEX_MOST = 64 << 20 }; /* bytes: for 100000 tensors it is about 8 MiB *
 /* ---- Files ----------------------------------------------------------------------------------- */
 
 static bool no_memory(const tn__hf_weights *w, const char *what) {
-    tn__raise(TN_ENOMEM, w->operation, "%s: no memory for %s", w->path, what);
-    return false;
+    return tn__fail(TN_ENOMEM, w->operation, "%s: no memory for %s", w->path, what);
 }
 
 /* Opens a file of the folder; NULL after raising. */
@@ -73,22 +72,19 @@ typedef struct index_reader {
 } index_reader;
 
 static bool index_bad(const index_reader *r, const char *name, const char *what) {
-    tn__raise(TN_EFORMAT, r->weights->operation, "%s: \"%s\" %s", r->weights->path,
-              tn__show(name).text, what);
-    return false;
+    return tn__fail(TN_EFORMAT, r->weights->operation, "%s: \"%s\" %s", r->weights->path,
+                    tn__show(name).text, what);
 }
 
 static bool parse_index(index_reader *r, const char *text, size_t bytes) {
     tn__hf_weights *w = r->weights;
     if (bytes > INDEX_MOST) {
-        tn__raise(TN_EFORMAT, w->operation, "%s has %zu bytes (at most %d)", w->path, bytes,
-                  INDEX_MOST);
-        return false;
+        return tn__fail(TN_EFORMAT, w->operation, "%s has %zu bytes (at most %d)", w->path, bytes,
+                        INDEX_MOST);
     }
     if (!tn__json_read_any(&r->json, text, bytes)) {
-        tn__raise(r->json.wrong ? TN_EFORMAT : TN_ENOMEM, w->operation, "%s: byte %zu: %s", w->path,
-                  r->json.at, r->json.wrong ? r->json.wrong : "no memory");
-        return false;
+        return tn__fail(r->json.wrong ? TN_EFORMAT : TN_ENOMEM, w->operation, "%s: byte %zu: %s",
+                        w->path, r->json.at, r->json.wrong ? r->json.wrong : "no memory");
     }
     const tn__json *whole = r->json.values, *map = NULL;
     if (whole->kind == TN__JSON_OBJECT) { map = tn__json_get(whole, "weight_map"); }
@@ -126,18 +122,16 @@ static bool open_part(index_reader *r, const tn__json *const *names, int count) 
     free(path);
     for (int i = 0; f && i < count; i++) {
         if (!tn_safetensors_has(f, names[i]->key)) {
-            tn__raise(TN_EFORMAT, r->weights->operation, "%s: \"%s\" is not in %s",
-                      r->weights->path, tn__show(names[i]->key).text, tn__show(file).text);
-            return false;
+            return tn__fail(TN_EFORMAT, r->weights->operation, "%s: \"%s\" is not in %s",
+                            r->weights->path, tn__show(names[i]->key).text, tn__show(file).text);
         }
     }
     for (int i = 0; f && i < tn_safetensors_count(f); i++) {
         const char *name = tn_safetensors_name(f, i), *told = tn__labels_get(&r->map, name);
         if (!told || strcmp(told, file) != 0) {
-            tn__raise(TN_EFORMAT, r->weights->operation,
-                      "%s has \"%s\", which according to %s is not in it", tn__safetensors_path(f),
-                      tn__show(name).text, r->weights->path);
-            return false;
+            return tn__fail(TN_EFORMAT, r->weights->operation,
+                            "%s has \"%s\", which according to %s is not in it",
+                            tn__safetensors_path(f), tn__show(name).text, r->weights->path);
         }
     }
     return f != NULL;

@@ -84,9 +84,8 @@ typedef struct llmc_load {
 } llmc_load;
 
 static bool header_bad(const llmc_load *l, int at, int32_t is, const char *wanted) {
-    tn__raise(TN_EFORMAT, l->file.operation, "%s: header field %d is %d but must be %s",
-              l->file.path, at, is, wanted);
-    return false;
+    return tn__fail(TN_EFORMAT, l->file.operation, "%s: header field %d is %d but must be %s",
+                    l->file.path, at, is, wanted);
 }
 
 /* Whether the file has as many bytes as its header says. */
@@ -98,13 +97,12 @@ static bool check_size(const llmc_load *l) {
         ((wide)s->padded + (wide)s->context) * C + (wide)s->layers * (12 * C + 13) * C + 2 * C;
     wide bytes = count * tn_dtype_size(l->dtype) + HEADER * sizeof(int32_t);
     if (bytes != l->file.bytes) {
-        tn__raise(TN_EFORMAT, l->file.operation,
-                  "%s has %zu bytes: not the size of a gpt with vocab %lld (padded to %lld), "
-                  "context %lld, layers %lld, width %lld in %s",
-                  l->file.path, l->file.bytes, (long long)s->vocab, (long long)s->padded,
-                  (long long)s->context, (long long)s->layers, (long long)s->width,
-                  tn_dtype_name(l->dtype));
-        return false;
+        return tn__fail(TN_EFORMAT, l->file.operation,
+                        "%s has %zu bytes: not the size of a gpt with vocab %lld (padded to %lld), "
+                        "context %lld, layers %lld, width %lld in %s",
+                        l->file.path, l->file.bytes, (long long)s->vocab, (long long)s->padded,
+                        (long long)s->context, (long long)s->layers, (long long)s->width,
+                        tn_dtype_name(l->dtype));
     }
     return true;
 }
@@ -115,14 +113,12 @@ static bool read_header(llmc_load *l) {
     if (!tn__reader_get(&l->file, 0, h, bytes)) { return false; }
     tn__kind kind = tn__kind_of(h, bytes, l->file.bytes);
     if (h[0] != MAGIC && bytes >= sizeof(h[0]) && kind.form != TN__FORM_BINARY) {
-        tn__raise(TN_EFORMAT, l->file.operation, "%s is not an llm.c checkpoint; it is %s",
-                  l->file.path, kind.is);
-        return false;
+        return tn__fail(TN_EFORMAT, l->file.operation, "%s is not an llm.c checkpoint; it is %s",
+                        l->file.path, kind.is);
     }
     if (bytes < sizeof(h)) {
-        tn__raise(TN_EFORMAT, l->file.operation, "%s has %zu bytes, but its header has %zu",
-                  l->file.path, bytes, sizeof(h));
-        return false;
+        return tn__fail(TN_EFORMAT, l->file.operation, "%s has %zu bytes, but its header has %zu",
+                        l->file.path, bytes, sizeof(h));
     }
     if (h[0] != MAGIC) { return header_bad(l, 0, h[0], "20240326: it is not an llm.c checkpoint"); }
     if (h[1] != VERSION_F32 && h[1] != VERSION_BF16) {

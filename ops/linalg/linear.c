@@ -129,7 +129,7 @@ const tn_op tn__op_linear = {
     .x_rows = {TN_ROWS(1)},
     .y_rows = {TN_ROWS(1)},
     .widens = TN__LINEAR_WEIGHTS,
-    .flags = TN_OP_ADDS,
+    .adds = TN__LINEAR_WEIGHTS,
     .samples = tn__linear_samples,
     .work = tn__linear_work,
 };

@@ -7,6 +7,7 @@
  * leaves the chip; without one, linear's kernel runs and then gelu's, in the same memory if no
  * gradient will be needed.
  */
+#include "autograd/operand.h"
 #include "ops/linalg/linear.h"
 
 static tn_status linear_gelu_forward(const tn_op_call *c) {
@@ -19,13 +20,13 @@ static tn_status linear_gelu_forward(const tn_op_call *c) {
 }
 
 static tn_status linear_gelu_backward_kernel(const tn_op_back *b) {
-    tn_desc dp = *b->y[1]; /* row-major, like every output */
-    size_t bytes = 1 + (size_t)(dp.size[0] * dp.size[1]) * tn_dtype_size(dp.dtype); /* never 0 */
-    dp.data = b->ctx->workspace(b->ctx, bytes);
-    if (!dp.data) { return TN_ENOMEM; }
+    tn__scratch_pool scratch;
+    tn__scratch_begin(&scratch, b->kernels, b->ctx);
+    tn_desc dp = *b->y[1];
+    if (!tn__scratch_take(&scratch, &dp)) { return TN_ENOMEM; }
     tn_status status = b->kernels->binary(b->ctx, TN_GELU_TANH_GRAD, &dp, b->y[1], b->dy[0]);
     status = status == TN_OK ? tn__linear_back(b, &dp) : status;
-    b->ctx->workspace_free(b->ctx, dp.data, bytes);
+    tn__scratch_end(&scratch);
     return status;
 }
 
@@ -46,7 +47,7 @@ const tn_op tn__op_linear_gelu = {
     .x_rows = {TN_ROWS(1)},
     .y_rows = {TN_ROWS(1), TN_ROWS(1)},
     .widens = TN__LINEAR_WEIGHTS,
-    .flags = TN_OP_ADDS,
+    .adds = TN__LINEAR_WEIGHTS,
     .samples = tn__linear_samples,
     .work = tn__linear_work,
 };

@@ -12,6 +12,7 @@
  * gelu' before the product dy w2 leaves the chip, so that dh is never written. The forward is
  * linear_gelu and linear, whose kernels do the rest of the gradients too.
  */
+#include "autograd/operand.h"
 #include "ops/linalg/linear.h"
 
 #include <math.h>
@@ -24,32 +25,25 @@ static tn_tensor *mlp_compose(tn_op_call *c) {
     return tn_linear_op(h, c->in[W2], tn__optional(c, B2));
 }
 
-/* A row-major matrix in scratch memory of x's dtype; `bytes` is never 0. Its data may be NULL. */
-static tn_desc scratch_matrix(tn_context *ctx, const tn_desc *x, int64_t columns, size_t *bytes) {
+/* A row-major matrix in scratch memory, like x but with these columns. Its data may be NULL. */
+static tn_desc scratch_matrix(tn__scratch_pool *s, const tn_desc *x, int64_t columns) {
     tn_desc d = {.dtype = x->dtype, .ndim = 2, .size = {x->size[0], columns}};
-    d.stride[0] = columns;
-    d.stride[1] = 1;
-    *bytes = 1 + (size_t)(d.size[0] * columns) * tn_dtype_size(x->dtype);
-    d.data = ctx->workspace(ctx, *bytes);
+    tn__scratch_take(s, &d);
     return d;
 }
 
 static tn_status mlp_forward(const tn_op_call *c) {
-    tn_desc scratch;
-    const tn_desc *h = c->y[H];
-    size_t bytes = 0;
-    if (!h) {
-        scratch = scratch_matrix(c->ctx, c->x[X], c->x[W1]->size[0], &bytes);
-        h = &scratch;
-        if (!scratch.data) { return TN_ENOMEM; }
-    }
+    tn__scratch_pool scratch;
+    tn__scratch_begin(&scratch, c->kernels, c->ctx);
+    tn_desc h = c->y[H] ? *c->y[H] : scratch_matrix(&scratch, c->x[X], c->x[W1]->size[0]);
+    if (!c->y[H] && !h.data) { return TN_ENOMEM; }
     tn_op_call first = *c;
     first.op = &tn__op_linear_gelu;
-    first.y[0] = h;
+    first.y[0] = &h;
     first.y[1] = c->y[P];
     tn_status status = tn__op_linear_gelu.forward(&first);
-    if (status == TN_OK) { status = c->kernels->linear(c->ctx, c->y[Y], h, c->x[W2], c->x[B2]); }
-    if (bytes) { c->ctx->workspace_free(c->ctx, scratch.data, bytes); }
+    if (status == TN_OK) { status = c->kernels->linear(c->ctx, c->y[Y], &h, c->x[W2], c->x[B2]); }
+    tn__scratch_end(&scratch);
     return status;
 }
 
@@ -77,11 +71,12 @@ static tn_status mlp_backward_kernel(const tn_op_back *b) {
     second.dx[2] = b->dx[B2];
     tn_status status = tn__linear_back(&second, b->dy[0]);
     if (status != TN_OK || !(b->dx[X] || b->dx[W1] || b->dx[B1])) { return status; }
-    size_t bytes;
-    tn_desc dp = scratch_matrix(b->ctx, b->x[X], b->x[W1]->size[0], &bytes);
+    tn__scratch_pool scratch;
+    tn__scratch_begin(&scratch, b->kernels, b->ctx);
+    tn_desc dp = scratch_matrix(&scratch, b->x[X], b->x[W1]->size[0]);
     status = dp.data ? hidden_gradient(b, &dp) : TN_ENOMEM;
     status = status == TN_OK ? tn__linear_back(b, &dp) : status;
-    if (dp.data) { b->ctx->workspace_free(b->ctx, dp.data, bytes); }
+    tn__scratch_end(&scratch);
     return status;
 }
 
@@ -105,7 +100,7 @@ const tn_op tn__op_mlp = {
     .x_rows = {TN_ROWS(1)},
     .y_rows = {TN_ROWS(1), TN_ROWS(1), TN_ROWS(1)},
     .widens = 1u << W1 | 1u << B1 | 1u << W2 | 1u << B2,
-    .flags = TN_OP_ADDS,
+    .adds = 1u << W1 | 1u << B1 | 1u << W2 | 1u << B2,
     /* With and without each bias; rows in several dimensions, none at all, no hidden units, more
      * than a kernel's block. A result of one element has positive terms: if they cancelled, as h
      * is rounded it would have no digits left in bf16, and few in f32. */

@@ -40,7 +40,8 @@ const tn_op tn__op_embedding = {
     .x_rows = {0, TN_ROWS(0)},
     .y_rows = {TN_ROWS(1)},
     .widens = 1u << 0,
-    .flags = TN_OP_ADDS | TN_OP_DY_AS_DX,
+    .adds = 1u << 0,
+    .flags = TN_OP_DY_AS_DX,
     /* An index of each number of dimensions, repeated entries, none, a width of 0 and one longer
      * than a vector register. */
     .samples = "{-1:1} [5, 3] [8]<5; [5, 3] [2, 3]<5; [4, 2] []<4; [4, 2] [2, 1, 2]<4; "

@@ -108,7 +108,7 @@ const tn_op tn__op_layer_norm = {
     .flags = TN_OP_WIDE,
     .x_rows = {TN_ROWS(1)},
     .y_rows = {TN_ROWS(1), TN_ROWS(0), TN_ROWS(0)},
-    .sums = 1u << 0,
+    .adds = 1u << 0,
     .widens = 1u << 1 | 1u << 2,
     /* Each combination of weight and bias; no rows, no columns, one column (then y = b, and dx is 0
      * with a rounding error of 1 / sqrt(eps)), rows longer than a vector register. */

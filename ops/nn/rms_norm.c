@@ -60,7 +60,7 @@ const tn_op tn__op_rms_norm = {
     .flags = TN_OP_WIDE,
     .x_rows = {TN_ROWS(1)},
     .y_rows = {TN_ROWS(1), TN_ROWS(0)},
-    .sums = 1u << 0,
+    .adds = 1u << 0,
     .widens = 1u << 1,
     .samples = "{0.25:2, 0.5:1.5} [3, 5] [5] eps=1e-05; [3, 5] - eps=1e-05; "
                "[2, 3, 4] [4] eps=0.1; [2, 3, 4] - eps=0.1; [6] [6] eps=1e-05; "

@@ -6,6 +6,7 @@
  * All that happens to them before attention reads a cache, in one launch: tn__rotary_append has the
  * kernel write the results of k and v where the cache goes on.
  */
+#include "autograd/kernel.h"
 #include "autograd/mode.h"
 #include "ops/inplace/inplace.h"
 #include "ops/nn/rotary.h"
@@ -71,10 +72,8 @@ static bool may_append(tn_tensor *const *in, const tn_tensor *keys, const tn_ten
             return false;
         }
     }
-    const tn_op_kernel *own =
-        tn__kernels_of(in[Q])->fused ? tn__kernels_of(in[Q])->fused[TN_FUSED(rotary_qkv)] : NULL;
-    return own && own->forward && !tn__will_record() && !tn__grad_self.tracer &&
-           heads_fit(in[Q]->dims, in[K]->dims, in[V]->dims) &&
+    return tn__kernel_owned(&tn__op_rotary_qkv, in[Q]->storage->device) && !tn__will_record() &&
+           !tn__grad_self.tracer && heads_fit(in[Q]->dims, in[K]->dims, in[V]->dims) &&
            tn_dims_equal(keys->dims, in[K]->dims) && tn_dims_equal(values->dims, in[V]->dims) &&
            keys->dtype == in[Q]->dtype && values->dtype == in[Q]->dtype;
 }

@@ -52,7 +52,8 @@ const tn_op tn__op_gru = {
     .backward_kernel = gru_back,
     .x_rows = {TN_ROWS(1)},
     .widens = TN__RNN_WEIGHTS,
-    .flags = TN_OP_WIDE | TN_OP_ADDS,
+    .adds = TN__RNN_WEIGHTS,
+    .flags = TN_OP_WIDE,
     .add_samples = gru_samples,
     .work = tn__rnn_work,
 };

@@ -1,4 +1,5 @@
 /* What rnn, gru and lstm share: see recurrent.h. */
+#include "autograd/operand.h"
 #include "ops/rnn/recurrent.h"
 
 #include "backends/recurrent.h"
@@ -46,18 +47,8 @@ bool tn__rnn_shape(tn_op_call *c, tn_cell cell) {
     return made;
 }
 
-/* ---- Scratch memory -------------------------------------------------------------------------- */
-
-/* A call's scratch memory, released together. */
-typedef struct scratch_pool {
-    tn_context *ctx;
-    const tn_backend *kernels;
-    int count;
-    struct {
-        void *memory;
-        size_t bytes;
-    } piece[2 * TN_OP_INPUTS + 2 * TN_OP_OUTPUTS];
-} scratch_pool;
+/* ---- Scratch memory ---------------------------------------------------------------------------
+ */
 
 static bool is_row_major(const tn_desc *d) {
     int64_t count = 1;
@@ -68,41 +59,16 @@ static bool is_row_major(const tn_desc *d) {
     return true;
 }
 
-/* Row-major memory for a descriptor that has dtype and sizes; false: out of memory. */
-static bool pool_take(scratch_pool *p, tn_desc *d) {
-    int64_t count = 1;
-    for (int i = d->ndim - 1; i >= 0; i--) {
-        d->stride[i] = count;
-        count *= d->size[i];
-    }
-    size_t bytes = (size_t)(count > 0 ? count : 1) * tn_dtype_size(d->dtype); /* never 0 */
-    d->data = p->ctx->workspace(p->ctx, bytes);
-    if (d->data) {
-        p->piece[p->count].memory = d->data;
-        p->piece[p->count++].bytes = bytes;
-    }
-    return d->data;
-}
-
-static void pool_free(scratch_pool *p) {
-    while (p->count > 0) {
-        p->count--;
-        p->ctx->workspace_free(p->ctx, p->piece[p->count].memory, p->piece[p->count].bytes);
-    }
-}
-
 /* Makes *x, if present, row-major and, unless it is an index, of this dtype: it stays, or becomes
  * *copy, filled with it. */
-static tn_status pool_read(scratch_pool *p, const tn_desc **x, tn_desc *copy, tn_dtype dtype) {
+static tn_status read_row_major(tn__scratch_pool *p, const tn_desc **x, tn_desc *copy,
+                                tn_dtype dtype) {
     if (!*x) { return TN_OK; }
     dtype = tn_dtype_is_float((*x)->dtype) ? dtype : (*x)->dtype;
     if (is_row_major(*x) && (*x)->dtype == dtype) { return TN_OK; }
     *copy = **x;
-    copy->dtype = dtype;
-    if (!pool_take(p, copy)) { return TN_ENOMEM; }
-    tn_status status = p->kernels->copy(p->ctx, copy, *x);
     *x = copy;
-    return status;
+    return tn__scratch_copy(p, copy, dtype);
 }
 
 static tn_desc desc_of_sizes(tn_dtype dtype, int64_t times, int64_t rows, int64_t units) {
@@ -130,13 +96,14 @@ static bool takes_dtype(const tn_desc *x, const tn_context *ctx) {
 /* ---- Forward --------------------------------------------------------------------------------- */
 
 /* Output i if it was made in this dtype, else scratch memory of these sizes. */
-static const tn_desc *wide_output(const tn_op_call *c, int i, scratch_pool *p, tn_desc *scratch) {
+static const tn_desc *wide_output(const tn_op_call *c, int i, tn__scratch_pool *p,
+                                  tn_desc *scratch) {
     if (c->y[i] && c->y[i]->dtype == scratch->dtype) { return c->y[i]; }
-    return pool_take(p, scratch) ? scratch : NULL;
+    return tn__scratch_take(p, scratch) ? scratch : NULL;
 }
 
 /* The gates' shares of the input, x w^T + b. bf16 and f16 are summed in f32. */
-static tn_status input_shares(const tn_op_call *c, scratch_pool *p, const tn_desc *shares) {
+static tn_status input_shares(const tn_op_call *c, tn__scratch_pool *p, const tn_desc *shares) {
     const tn_desc *x = c->x[TN__RNN_X], *w = c->x[TN__RNN_W_IH], *b = c->x[TN__RNN_B_IH];
     if (!is_narrow(x)) { return p->kernels->linear(c->ctx, shares, x, w, b); }
     tn_desc wt = tn_desc_swap(w, 0, 1), rows, to = tn__desc_stacked(shares),
@@ -150,7 +117,7 @@ static tn_status input_shares(const tn_op_call *c, scratch_pool *p, const tn_des
                            : status;
 }
 
-static tn_status run_forward(const tn_op_call *c, tn_recurrent r, scratch_pool *p) {
+static tn_status run_forward(const tn_op_call *c, tn_recurrent r, tn__scratch_pool *p) {
     const tn_desc *h0 = c->x[TN__RNN_H0], *c0 = c->x[TN__RNN_C0], *out[6] = {NULL};
     int results = result_count(r.cell);
     int64_t T = c->y[0]->size[0], B = c->y[0]->size[1], H = c->y[0]->size[2];
@@ -170,7 +137,7 @@ static tn_status run_forward(const tn_op_call *c, tn_recurrent r, scratch_pool *
     r.c_before = results > 2 ? out[results + 2] : NULL;
     const tn_desc **reads[] = {&r.w, &r.b, &r.lengths, &h0, &c0};
     for (int i = 0; i < 5; i++) {
-        tn_status status = pool_read(p, reads[i], &copies[i], dtype);
+        tn_status status = read_row_major(p, reads[i], &copies[i], dtype);
         if (status != TN_OK) { return status; }
     }
     tn_desc shares = first_columns(r.gates, tn__cell_gates(r.cell) * H);
@@ -187,14 +154,15 @@ static tn_status run_forward(const tn_op_call *c, tn_recurrent r, scratch_pool *
 
 tn_status tn__rnn_forward(const tn_op_call *c, tn_cell cell) {
     if (!takes_dtype(c->x[TN__RNN_X], c->ctx)) { return TN_EUNSUPPORTED; }
-    scratch_pool p = {.ctx = c->ctx, .kernels = c->kernels};
+    tn__scratch_pool p;
+    tn__scratch_begin(&p, c->kernels, c->ctx);
     tn_recurrent r = {.cell = cell,
                       .reverse = ((const tn__rnn_args *)c->args)->reverse,
                       .lengths = c->x[TN__RNN_LENGTHS],
                       .w = c->x[TN__RNN_W_HH],
                       .b = c->x[TN__RNN_B_HH]};
     tn_status status = run_forward(c, r, &p);
-    pool_free(&p);
+    tn__scratch_end(&p);
     return status;
 }
 
@@ -212,7 +180,7 @@ static tn_status product_back(const tn_op_back *b, const tn_backend *kernels, co
     return tn__linear_back(&product, dy);
 }
 
-static tn_status run_backward(const tn_op_back *b, tn_recurrent r, scratch_pool *p) {
+static tn_status run_backward(const tn_op_back *b, tn_recurrent r, tn__scratch_pool *p) {
     int results = result_count(r.cell);
     const tn_desc *dy = b->dy[0], *dhn = b->dy[1], *dcn = results > 2 ? b->dy[2] : NULL,
                   *h = r.h_before;
@@ -220,10 +188,10 @@ static tn_status run_backward(const tn_op_back *b, tn_recurrent r, scratch_pool 
                                tn__cell_gates(r.cell) * h->size[2]),
             da = dp, copies[5];
     bool two = r.cell == TN_CELL_GRU;
-    if (!pool_take(p, &dp) || (two && !pool_take(p, &da))) { return TN_ENOMEM; }
+    if (!tn__scratch_take(p, &dp) || (two && !tn__scratch_take(p, &da))) { return TN_ENOMEM; }
     const tn_desc **reads[] = {&r.w, &r.lengths, &dy, &dhn, &dcn};
     for (int i = 0; i < 5; i++) {
-        tn_status status = pool_read(p, reads[i], &copies[i], h->dtype);
+        tn_status status = read_row_major(p, reads[i], &copies[i], h->dtype);
         if (status != TN_OK) { return status; }
     }
     tn_status status = p->kernels->recurrent_backward(
@@ -240,24 +208,23 @@ static tn_status run_backward(const tn_op_back *b, tn_recurrent r, scratch_pool 
 
 /* A gradient that bf16 or f16 take, as scratch memory of f32: with the sum so far, if it is added
  * to. */
-static tn_status widen_gradient(const tn_op_back *b, int i, tn_op_back *wide, scratch_pool *p,
+static tn_status widen_gradient(const tn_op_back *b, int i, tn_op_back *wide, tn__scratch_pool *p,
                                 tn_desc *scratch) {
     *scratch = *b->dx[i];
     scratch->dtype = TN_F32;
-    if (!pool_take(p, scratch)) { return TN_ENOMEM; }
+    if (!tn__scratch_take(p, scratch)) { return TN_ENOMEM; }
     wide->dx[i] = scratch;
-    return b->adds && TN__RNN_WEIGHTS >> i & 1 ? p->kernels->copy(b->ctx, scratch, b->dx[i])
-                                               : TN_OK;
+    return b->adds >> i & 1 ? p->kernels->copy(b->ctx, scratch, b->dx[i]) : TN_OK;
 }
 
 /* The same with f32 in place of bf16 and f16. */
-static tn_status run_widened(const tn_op_back *b, tn_recurrent r, scratch_pool *p) {
+static tn_status run_widened(const tn_op_back *b, tn_recurrent r, tn__scratch_pool *p) {
     static const int read[] = {TN__RNN_X, TN__RNN_W_IH, TN__RNN_W_HH};
     tn_op_back wide = *b;
     tn_desc x[3], dx[TN_OP_INPUTS];
     tn_status status = TN_OK;
     for (int i = 0; i < 3 && status == TN_OK; i++) {
-        status = pool_read(p, &wide.x[read[i]], &x[i], TN_F32);
+        status = read_row_major(p, &wide.x[read[i]], &x[i], TN_F32);
     }
     for (int i = 0; i < TN_OP_INPUTS && status == TN_OK; i++) {
         if (b->dx[i] && is_narrow(b->dx[i])) { status = widen_gradient(b, i, &wide, p, &dx[i]); }
@@ -277,7 +244,8 @@ tn_status tn__rnn_backward(const tn_op_back *b, tn_cell cell) {
         return TN_EUNSUPPORTED;
     }
     int kept = result_count(cell);
-    scratch_pool p = {.ctx = b->ctx, .kernels = b->kernels};
+    tn__scratch_pool p;
+    tn__scratch_begin(&p, b->kernels, b->ctx);
     tn_recurrent r = {.cell = cell,
                       .reverse = ((const tn__rnn_args *)b->args)->reverse,
                       .lengths = b->x[TN__RNN_LENGTHS],
@@ -287,7 +255,7 @@ tn_status tn__rnn_backward(const tn_op_back *b, tn_cell cell) {
                       .h_before = b->y[kept + 1],
                       .c_before = cell == TN_CELL_LSTM ? b->y[kept + 2] : NULL};
     tn_status status = is_narrow(b->x[TN__RNN_X]) ? run_widened(b, r, &p) : run_backward(b, r, &p);
-    pool_free(&p);
+    tn__scratch_end(&p);
     return status;
 }
 

@@ -525,7 +525,7 @@ static tn_status call_backward_weight(const tn_backend *t, const tn_desc *const 
                           .ctx = trial_context(t),
                           .x = {&g->x},
                           .dx = {NULL, out[0], g->with_bias ? out[1] : NULL},
-                          .adds = g->accumulate};
+                          .adds = g->accumulate ? TN__LINEAR_WEIGHTS : 0};
     return tn__linear_back(&b, &g->dy);
 }
 

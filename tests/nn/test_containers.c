@@ -6,7 +6,7 @@
 
 #include <tern/tern.h>
 
-#include "nn/module.h"
+#include "nn/layer.h"
 
 /* x + fc(x): a user's kind of module, for lists. */
 typedef struct block {

@@ -142,7 +142,7 @@ def rounds_in_order():
 def good_orders():
     """valid orders are followed, whoever gives them; their texts are printed without control characters"""
     said = follower(START + "why " + ESCAPES, begun, "drop 5\n\nnot this one", "end 3\n\nit is " + ESCAPES + "over\nat last", code=3)
-    has(said, "tern: why ???31m", "node 1 of 2, rank 1-2 of 3", "tern: it is ???31mover\n", "tern: at last")
+    has(said, "tern: why ?]0;owned????31m", "node 1 of 2, rank 1-2 of 3", "tern: it is ?]0;owned????31mover\n", "tern: at last")
     os.remove("began")
     has(follower(START, begun, "drop 1\n\nbecause"), "because")
     os.remove("began")

@@ -212,7 +212,7 @@ def last_words():
     script = f"printf '{line}\\n' >&2; for i in 1 2 3 4 5; do sleep 0.2; seq 20; done; exit 1"  # not in view any more: it is repeated
     for seen in (Terminal("sh", "-c", script).finish(1), run("sh", "-c", script).stderr):
         report = seen[seen.index(b"the last lines of its stderr"):]
-        has(report, "    | ??????2Jthe disk is full\n")
+        has(report, "    | ?]0;another title??]52;c;eA==?\\?c??????2Jthe disk is full\n")
         holds(b"\033" not in report, report)
 
 

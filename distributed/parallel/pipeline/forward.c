@@ -11,6 +11,7 @@
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/pipeline/pipeline.h"
 #include "nn/cache.h"
+#include "nn/layer.h"
 
 #include <string.h>
 

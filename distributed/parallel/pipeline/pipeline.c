@@ -11,6 +11,7 @@
 
 #include "core/buffer.h"
 #include "core/memory.h"
+#include "nn/misuse.h"
 
 #include <limits.h>
 #include <math.h>

@@ -21,6 +21,7 @@
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/pipeline/pipeline.h"
+#include "nn/layer.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -12,6 +12,7 @@
 #include "models/language.h"
 #include "nn/attention.h"
 #include "nn/defer.h"
+#include "nn/misuse.h"
 #include "nn/paths.h"
 #include "ops/deferred.h"
 

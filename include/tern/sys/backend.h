@@ -93,9 +93,9 @@ typedef struct tn_op_back {
     const tn_desc *y[TN_OP_OUTPUTS];  /* … outputs that were saved */
     const tn_desc *dy[TN_OP_OUTPUTS]; /* gradients that arrived; a kernel always has dy[0] */
     const tn_desc *dx[TN_OP_INPUTS];  /* gradients to compute: every element is written … */
-    bool adds;                        /* … or, for those in op->widens, added to (TN_OP_ADDS) */
-    uint32_t sums; /* … or, for those in op->sums: bit i: dx[i] has the gradient from other uses of
-                      the input, and this one is added to it */
+    /* … or, bit i, added to dx[i], which has the gradient from other uses of the input: those in
+     * op->adds that are wanted, or none. */
+    uint32_t adds;
 } tn_op_back;
 
 /* The kernels of one operation. Either may be NULL. The contract above applies; the operation's
@@ -229,7 +229,7 @@ typedef struct tn_conv_args {
 } tn_conv_args;
 
 /* Of this table. TN_DEVICE_VERSION, by which plugins are checked, changes with it. */
-#define TN_BACKEND_VERSION 6
+#define TN_BACKEND_VERSION 7
 
 struct tn_backend {
     size_t size;      /* sizeof(tn_backend) of the build that filled it */

@@ -43,7 +43,8 @@ typedef struct tn_op_grad {
     const bool *wants; /* [inputs] */
     bool widened;      /* TN_OP_WIDE applies: bf16 and f16 are read as f32 */
     tn_node *node;
-    tn_tensor **din; /* [inputs]: filled by tn_op_give */
+    struct tn__run *run; /* of the engine */
+    tn_tensor **din;     /* [inputs]: filled by tn_op_give */
 } tn_op_grad;
 
 /* For saves and saves_for: what a gradient rule reads. */
@@ -61,16 +62,14 @@ enum {
     /* Rule and composition get bf16 and f16 as f32, and their results are rounded once, as in
      * kernels, which compute in f32. */
     TN_OP_WIDE = 1,
-    /* The kernel can add to existing gradients: to all wanted ones in `widens`, or to none. */
-    TN_OP_ADDS = 2,
     /* The kernel makes every dx, wanted or not. */
-    TN_OP_ALL_DX = 4,
+    TN_OP_ALL_DX = 2,
     /* dy[0] comes in the dtype of dx. */
-    TN_OP_DY_AS_DX = 8,
+    TN_OP_DY_AS_DX = 4,
     /* The result is input 1 in a narrower dtype (a parameter's copy for computing). Its gradients
      * are cast to input 1's dtype before they are summed, and its backward runs as soon as the last
      * has arrived. It reads no elements: the inputs' storages may be empty. */
-    TN_OP_LOW_PRECISION_COPY = 16
+    TN_OP_LOW_PRECISION_COPY = 8
 };
 
 #define TN_OP_FIELDS 12 /* of tn_op.fields */
@@ -121,8 +120,8 @@ struct tn_op {
      * returns TN_EUNSUPPORTED. All operands are on the CPU: for another device the engine copies
      * them there and back, or runs the composition if there is one. bf16 and f16 are passed as f32
      * (from tn_op_run unchanged) and rounded once afterwards; integers and bool are unchanged.
-     * kernels and ctx are the CPU's. They write all of y, or dx, which is new memory (`adds`,
-     * `sums` and `dx_out` do not apply), with the same bits for any number of threads and any
+     * kernels and ctx are the CPU's. They write all of y, or dx, which is new memory (`adds`
+     * and `dx_out` do not apply), with the same bits for any number of threads and any
      * TERN_CPU (ops/host.h has loops that do). With TN_EINDEX they set ctx->bad_position and
      * bad_value, and y may be anything. At most TN_OP_INPUTS inputs. With several results any dy
      * may be NULL, even dy[0]. */
@@ -158,9 +157,9 @@ struct tn_op {
      */
     uint32_t widens;
 
-    /* Bit i: a device's own backward kernel, other than the CPU's, can add to dx[i]
-     * (tn_op_back.sums). For inputs that have another use: a residual sum. */
-    uint32_t sums;
+    /* Bit i: the kernel can add to dx[i]. It adds to all of these that are wanted, or to none
+     * (tn_op_back.adds). Without backward_kernel: a device's own can, but not the CPU's. */
+    uint32_t adds;
 
     /* Returns where dx[i] goes, instead of new memory in row-major order: a tensor of input i's
      * shape and dtype. NULL: new memory. `made` has the gradients before it. */

@@ -1,9 +1,11 @@
-/* A second backward adds to the gradients of the first: in place, on a device by the kernel that
- * makes them, and with what the program may see unchanged. */
+/* Where a kernel's gradients go (autograd/target.h). A second backward adds to the gradients of the
+ * first: in place, on a device by the kernel that makes them, and with what the program may see
+ * unchanged. */
 #include <string.h>
 
 #include "tests/support/test.h"
 
+#include <tern/sys/op.h>
 #include <tern/tern.h>
 
 enum { ROWS = 3, N = 96 };
@@ -58,6 +60,105 @@ TEST(gradients_are_summed) {
         tn_module_finish(&n.layer);
     }
 }
+
+/* ---- Each target ----------------------------------------------------------------------------- */
+
+/* y of x and w has dy as both gradients. What the last kernel was given: */
+static struct {
+    const void *dx[2];
+    unsigned adds;
+} given;
+static tn_tensor *own_memory; /* NULL: the operation has none */
+
+static bool like_first(tn_op_call *c) {
+    return tn_op_out_like(c, 0);
+}
+
+static tn_status copy_first(const tn_op_call *c) {
+    return c->kernels->copy(c->ctx, c->y[0], c->x[0]);
+}
+
+static tn_status give_dy(const tn_op_back *b) {
+    tn_status status = TN_OK;
+    given.adds = b->adds;
+    for (int i = 0; i < 2 && status == TN_OK; i++) {
+        given.dx[i] = b->dx[i] ? b->dx[i]->data : NULL;
+        if (!b->dx[i]) { continue; }
+        status = b->adds >> i & 1 ? b->kernels->binary(b->ctx, TN_ADD, b->dx[i], b->dx[i], b->dy[0])
+                                  : b->kernels->copy(b->ctx, b->dx[i], b->dy[0]);
+    }
+    return status;
+}
+
+static tn_tensor *memory_of_first(tn_op_grad *g, int i, tn_tensor *const *made) {
+    return i == 0 ? own_memory : NULL;
+}
+
+static const tn_op giver = {.name = "giver",
+                            .shape = like_first,
+                            .forward = copy_first,
+                            .backward_kernel = give_dy,
+                            .adds = 3,
+                            .dx_out = memory_of_first};
+
+typedef struct target_case {
+    const char *name;
+    bool x_wanted, before, buffer, twice, swapped, hook, own; /* the setup */
+    bool filled, added, continued;                            /* the memory of w's gradient */
+} target_case;
+
+static const target_case target_cases[] = {
+    {.name = "the first gradient"},
+    {"after an earlier backward", .before = true, .continued = true},
+    {"after an earlier backward, of one of two", .before = true, .x_wanted = true},
+    {"under a hook", .before = true, .hook = true},
+    {"the second of two uses", .twice = true, .added = true},
+    {"the second of two uses, of one of two", .twice = true, .x_wanted = true},
+    {"the same in the other order", .twice = true, .x_wanted = true, .swapped = true},
+    {"in the caller's buffer", .buffer = true, .filled = true},
+    {"in a buffer with a gradient", .buffer = true, .before = true},
+    {"in a buffer that a hook sees", .buffer = true, .hook = true},
+    {"in a buffer, twice", .buffer = true, .twice = true, .filled = true, .added = true},
+    {"in the operation's memory", .x_wanted = true, .own = true},
+};
+
+static tn_tensor *see_nothing(tn_tensor *grad, void *user) {
+    return NULL;
+}
+
+static void expect_target(const target_case *t) {
+    TN_SCOPE;
+    tn_tensor *ones = tn_ones(TN_DIMS(5), TN_F32), *in[2], *own = tn_zeros(TN_DIMS(5), TN_F32);
+    in[0] = tn_set_requires_grad(tn_copy(ones), t->x_wanted);
+    tn_tensor *w = in[1] = tn_set_requires_grad(tn_copy(ones), true);
+    tn_tensor *buffer = tn_zeros(TN_DIMS(5), TN_F32), *y;
+    if (t->buffer) { tn_set_grad_buffer(w, buffer); }
+    if (t->before) { tn_set_grad(w, tn_copy(ones)); }
+    if (t->hook) { tn_on_grad(w, see_nothing, NULL); }
+    const void *before = t->before ? tn_desc_of(tn_grad_of(w)).data : NULL;
+    y = tn_apply(&giver, NULL, t->swapped ? (tn_tensor *[]){w, in[0]} : in, 2);
+    if (t->twice) { y = tn_apply(&giver, NULL, (tn_tensor *[]){y, w}, 2); }
+    own_memory = t->own ? own : NULL;
+    assert_int_equal(tn_backward_from(&y, &ones, 1, false), TN_OK);
+    bool continued = t->continued && on_device();
+    if ((given.dx[1] == tn_desc_of(buffer).data) != t->filled ||
+        given.adds != (t->added || continued ? 2 : 0) ||
+        (before && given.dx[1] == before) != continued ||
+        (given.dx[0] == tn_desc_of(own).data) != t->own) {
+        fail_msg("%s: adds %u", t->name, given.adds);
+    }
+    tn_tensor *sum = tn_full(TN_DIMS(5), 1 + t->before + t->twice, TN_F32);
+    if (!tn_equal(tn_grad_of(w), sum)) { fail_msg("%s: the gradient is wrong", t->name); }
+}
+
+TEST(each_target) {
+    for (size_t i = 0; i < sizeof target_cases / sizeof *target_cases; i++) {
+        expect_target(&target_cases[i]);
+    }
+    own_memory = NULL;
+}
+
+/* ---- Micro-batches --------------------------------------------------------------------------- */
 
 static tn_tensor *note_sum(tn_tensor *grad, void *user) {
     *(double *)user = tn_item(tn_sum_all(grad));

@@ -1,0 +1,48 @@
+/* Modules that have moved or were never added (misuse.c). */
+#ifndef TERN_NN_MISUSE_H
+#define TERN_NN_MISUSE_H
+
+#include "nn/module.h"
+
+/* A module in which nothing was registered may move. */
+static inline bool tn__module_moved(const tn_module *m) {
+    return m->place && m->place != m;
+}
+
+/* Notes that the module of this place was seen elsewhere; that it was used here again; and asks
+ * whether it, or one around it, was seen elsewhere. */
+void tn__module_left(const tn_module *place);
+void tn__module_is_back(const tn_module *place);
+bool tn__module_has_left(const tn_module_lists *lists);
+extern bool tn__modules_moved; /* atomic: some have left and are not back */
+static inline bool tn__any_moved(void) {
+    return __builtin_expect(__atomic_load_n(&tn__modules_moved, __ATOMIC_RELAXED), false);
+}
+
+/* Whether the module of these lists is still where it was: not finished, not seen
+ * elsewhere, and not overwritten. (Memory that was freed and not used again looks like a module.)
+ */
+static inline bool tn__module_is_valid(const tn_module_lists *lists) {
+    const tn_module *m = lists->module;
+    return m && !(tn__any_moved() && tn__module_has_left(lists)) &&
+           (m->state == TN__MODULE_ALIVE || m->state == TN__MODULE_BROKEN) && m->place == m &&
+           m->lists == lists;
+}
+
+/* The unfinished module of lists, or NULL after raising that it has moved. */
+tn_module *tn__module_in_place(tn_module_lists *lists, const char *operation);
+
+/* The outermost module around m, or m itself. NULL after raising that it has moved. */
+tn_module *tn__module_root(tn_module *m, const char *operation);
+
+#ifdef TN_DEBUG_TENSORS
+/* For a call of m: false after raising that the forward which makes it calls a module that was
+ * never added. nn/misuse.c. */
+bool tn__module_at_home(tn_module *m);
+#else
+static inline bool tn__module_at_home(const tn_module *m) {
+    return true;
+}
+#endif
+
+#endif
