@@ -266,7 +266,7 @@ static bool make_buffers(void *m) {
 bool tn__parallel_make_same(tn_module *m, tn_group *g, tn_group *outer,
                             const tn__parallel_rules *rules, const char *text) {
     if (!tn__pending()) { make_buffers(m); }
-    if (outer) { tn__agree_begin(); }
+    if (outer) { tn__quiet(1); /* each tn__agree ends one */ }
     tn_status status = tn__parallel_agree(m, g, text, rules->operation);
     bool on_all = !outer; /* where there are two groups, some ranks are in neither with this one */
     if (outer) { status = tn__parallel_agree(m, outer, text, rules->operation); }

@@ -282,8 +282,7 @@ static const tn_field local_sgd_fields[] = {
 };
 
 tn_local_sgd *tn_local_sgd_new(void *m, tn_group *g, tn_local_sgd_options o) {
-    if (!tn__agree_may_begin(g, "local_sgd")) { return NULL; }
-    tn__agree_begin();
+    if (!tn__agree_begin(g, "local_sgd")) { return NULL; }
     tn_module *model = good_options(&o) ? tn__module_of(m, "local_sgd") : NULL;
     if (!agree_to_start(model, g, &o)) { return NULL; }
     tn_local_sgd *l = NULL;

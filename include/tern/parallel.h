@@ -345,10 +345,9 @@ TN_API tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_opti
 TN_API tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c);
 TN_API tn_status tn_saver_wait(tn_saver *s);
 
-/* Loads the newest committed step; else the newest single-file checkpoint in the folder
- * (tn_checkpoint_save); the folder may also be the path of such a file. *found false: there is
- * none, and nothing has changed. Every rank calls, and reads only what overlaps its own parts. As
- * with tn_dist_load, the run's identity is compared, a loader's place is converted, and nothing is
+/* Loads the newest committed step. *found false: there is none, and nothing has changed. Every rank
+ * calls, and reads only what overlaps its own parts. As with tn_dist_load, which reads the files of
+ * tn_checkpoint_save, the run's identity is compared, a loader's place is converted, and nothing is
  * loaded on any rank unless it is valid on all. */
 TN_API tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found);
 /* Removes all that tn_saver_load would find, for a run that starts over: a higher step of another

@@ -417,11 +417,11 @@ PLAIN_TEST(test_refused_by_one_is_loaded_by_none) {
 static void hold_another(tn_group *g) {
     void *data = NULL;
     size_t bytes = 0;
-    tn__agree_begin();
+    tn__agree_begin(g, "load");
     CHECK(tn__agree(g, NULL, "load") == TN_OK);
     CHECK(tn_broadcast_bytes(g, &data, &bytes, 0) == TN_OK);
     tn_bytes_free(data);
-    tn__agree_begin();
+    tn__agree_begin(g, "load");
     CHECK(tn__agree(g, "a checkpoint with the digest ffffffff", "load") == TN_EMISMATCH);
     tn_error_clear();
 }

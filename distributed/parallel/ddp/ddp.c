@@ -152,8 +152,7 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options o) {
         .abandon = abandon_step,
         .finish = finish_steps,
     };
-    if (!tn__agree_may_begin(g, rules.operation)) { return NULL; }
-    tn__agree_begin();
+    if (!tn__agree_begin(g, rules.operation)) { return NULL; }
     tn__options_made(o.from_defaults, "ddp", "tn_ddp");
     const char *wrong =
         TN__BEYOND({"bucket_bytes", o.bucket_bytes, 1, 0}, {"first_bucket", o.first_bucket, 1, 0});

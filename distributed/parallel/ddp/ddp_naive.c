@@ -34,8 +34,7 @@ tn_status tn_ddp_naive(void *m, tn_group *g) {
         .forward = tn__parallel_take_buffers,
         .ended = average_grads,
     };
-    if (tn__agree_may_begin(g, rules.operation)) {
-        tn__agree_begin();
+    if (tn__agree_begin(g, rules.operation)) {
         tn__parallel_attach(m, g, NULL, &rules, "of ddp_naive", NULL);
     }
     return tn_error();

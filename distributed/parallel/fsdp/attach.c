@@ -216,7 +216,7 @@ static void make_sets(tn_fsdp_state *s, bool alone) {
 /* The sets too: the comparison of modules knows no policies. */
 static bool agree_on_sets(const tn_fsdp_state *s) {
     tn__buffer text = {.operation = "fsdp"};
-    tn__agree_begin();
+    tn__agree_begin(s->base.group, "fsdp");
     tn__buffer_format(&text, "%d sets", s->set_count);
     for (int i = 0; i < s->set_count; i++) {
         const tn__fsdp_set *set = &s->sets[i];

@@ -321,11 +321,10 @@ tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate, tn_fsdp_op
         .abandon = abandon_step,
         .finish = tn__fsdp_finish,
     };
-    if (!tn__agree_may_begin(shard, rules.operation)) {
+    if (!tn__agree_begin(shard, rules.operation)) {
         tn_group_abort(replicate, tn_error_message());
         return NULL;
     }
-    tn__agree_begin();
     if (tn__options_made(options.from_defaults, "fsdp", "tn_fsdp") && !tn__pending()) {
         check_options(&options);
     }

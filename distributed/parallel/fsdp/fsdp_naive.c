@@ -118,8 +118,7 @@ tn_status tn_fsdp_naive(void *m, tn_group *shard) {
                                     .after = unit_after,
                                     .backward_before = unit_backward_before,
                                     .backward_after = unit_backward_after}};
-    if (tn__agree_may_begin(shard, rules.operation)) {
-        tn__agree_begin();
+    if (tn__agree_begin(shard, rules.operation)) {
         tn__parallel_attach(m, shard, NULL, &rules, "of fsdp_naive", &plan);
     }
     return tn_error();

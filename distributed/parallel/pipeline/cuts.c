@@ -93,8 +93,7 @@ tn_status tn_pipeline_cuts(void *m, tn_group *g, tn_batch batch, tn_pipeline_opt
                            int stages, int *cuts) {
     tn_pipeline p = {.module = m, .group = g, .options = options};
     const tn__parallel_rules rules = {.operation = operation};
-    if (!tn__agree_may_begin(g, operation)) { return tn_error(); }
-    tn__agree_begin();
+    if (!tn__agree_begin(g, operation)) { return tn_error(); }
     if (tn__parallel_may_attach(m, g, &rules) &&
         tn__options_made(options.from_defaults, operation, "tn_pipeline") &&
         tn__parallel_unsplit(m, operation)) {

@@ -346,8 +346,7 @@ static void take_stages(tn_pipeline *p) {
 
 tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options options) {
     static const char operation[] = "pipeline";
-    if (!tn__agree_may_begin(pp, operation)) { return NULL; }
-    tn__agree_begin();
+    if (!tn__agree_begin(pp, operation)) { return NULL; }
     tn_pipeline *p = tn__calloc_for(1, sizeof(*p), operation);
     if (!p) {
         tn__agree(pp, NULL, operation);

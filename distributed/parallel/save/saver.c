@@ -9,6 +9,7 @@
 #include "distributed/parallel/save/saver.h"
 #include "io/checkpoint/metadata.h"
 #include "tensor/tensor.h"
+#include "text/utf8.h"
 #include "tern/sys/device.h"
 #include "tern/sys/tensor.h"
 
@@ -22,8 +23,10 @@ tn_saver_options tn_saver_defaults(void) {
 
 /* ---- Making and ending ----------------------------------------------------------------------- */
 
-static bool arguments_sound(const char *folder, const tn_saver_options *o) {
-    if (!folder || !*folder) {
+static bool arguments_sound(const tn_group *world, const char *folder, const tn_saver_options *o) {
+    if (tn_group_rank(world) < 0) {
+        tn__raise(TN_EVALUE, "saver_new", "this rank is not a member of the group");
+    } else if (!folder || !*folder) {
         tn__raise(TN_EVALUE, "saver_new", "the folder is %s", folder ? "empty" : "NULL");
     } else if (!tn__options_made(o->from_defaults, "saver_new", "tn_saver")) {
         return false;
@@ -42,43 +45,35 @@ bool tn__saver_here(const tn_saver *s, const char *operation) {
 }
 
 static tn_saver *make_saver(tn_group *world, const char *folder, tn_saver_options options) {
-    tn_saver *s =
-        arguments_sound(folder, &options) ? tn__calloc_for(1, sizeof(*s), "saver_new") : NULL;
-    if (s) {
-        tn__alive_begin(&savers, s);
-        s->world = world;
-        s->rank = tn_group_rank(world);
-        s->ranks = tn_group_size(world);
-        s->process = tn__process();
-        s->options = options;
-        s->lock = -1;
-        s->operation = "saver_new";
-        s->folder = tn__strdup_for(folder, s->operation);
-        s->manifest = tn__manifest_new(s->ranks, "saver_save");
-    }
+    if (!arguments_sound(world, folder, &options)) { return NULL; }
+    tn_saver *s = tn__calloc_for(1, sizeof(*s), "saver_new");
+    if (!s) { return NULL; }
+    *s = (tn_saver){.world = world,
+                    .rank = tn_group_rank(world),
+                    .ranks = tn_group_size(world),
+                    .process = tn__process(),
+                    .folder = tn__strdup_for(folder, "saver_new"),
+                    .options = options,
+                    .operation = "saver_new",
+                    .manifest = tn__manifest_new(tn_group_size(world), "saver_save"),
+                    .lock = -1};
+    tn__alive_begin(&savers, s);
     return s;
 }
 
 tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_options options) {
     static const char operation[] = "saver_new";
-    if (!tn__agree_may_begin(world, operation)) { return NULL; }
-    if (tn_group_rank(world) < 0) {
-        tn__raise(TN_EVALUE, operation, "this rank is not a member of the group");
-        return NULL;
-    }
-    tn__agree_begin();
+    if (!tn__agree_begin(world, operation)) { return NULL; }
     tn_saver *s = make_saver(world, folder, options);
     bool agreed = tn__agree(world, NULL, operation) == TN_OK;
     if (agreed && s->ranks > 1) {
-        tn__agree_begin();
+        tn__agree_begin(world, operation);
         s->group = tn__group_again(world, "saver", options.timeout);
         agreed = tn__agree(world, NULL, operation) == TN_OK;
     }
-    if (!agreed) {
-        tn_saver_free(s);
-        return NULL;
-    }
-    return s;
+    if (agreed) { return s; }
+    tn_saver_free(s);
+    return NULL;
 }
 
 void tn_saver_free(tn_saver *s) {
@@ -106,8 +101,13 @@ static bool saver_sound(const tn_saver *s, const char *operation) {
 
 /* ---- What this rank has ---------------------------------------------------------------------- */
 
+/* The strings are the program's, and may not be UTF-8: such a file could not be read back. */
 static bool put_label(void *user, const char *key, const char *value) {
     tn__buffer *j = user;
+    if (!tn__is_utf8(value)) {
+        tn__raise(TN_EVALUE, j->operation, "the checkpoint's \"%s\" is not UTF-8", key);
+        return false;
+    }
     tn__buffer_format(j, "%s", j->bytes > 1 ? "," : "");
     tn__json_put_string(j, key);
     tn__buffer_format(j, ":");
@@ -115,21 +115,12 @@ static bool put_label(void *user, const char *key, const char *value) {
     return true;
 }
 
-/* The checkpoint's strings, as they are now. They are the program's, and may not be UTF-8: what
- * could not be read back is not written. */
+/* The checkpoint's strings, as they are now. */
 static void note_metadata(tn_saver *s, const tn_checkpoint *c) {
     tn__buffer j = {.operation = s->operation};
-    tn__json_file json;
-    tn__buffer_format(&j, "{");
-    bool made = tn__metadata_write(c, s->operation, put_label, &j);
+    tn__buffer_text(&j, "{");
+    tn__metadata_write(c, s->operation, put_label, &j);
     tn__buffer_text(&j, "}");
-    if (made && !j.failed && tn__json_read(&json, j.at, j.bytes)) {
-        tn__json_free(&json);
-    } else if (made && !j.failed) {
-        tn__raise(json.wrong ? TN_EVALUE : TN_ENOMEM, s->operation,
-                  "the strings of step %" PRId64 " (its note, descriptions of data and model): %s",
-                  s->step, json.wrong ? json.wrong : "no memory");
-    }
     free(s->metadata);
     s->metadata = j.at;
 }
@@ -186,14 +177,14 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
     tn__buffer list = {.operation = s->operation};
     if (!tn__pending() && tn__checkpoint_sound(c, s->operation)) {
         s->step = c->step;
-        tn__buffer_format(&list, "step %" PRId64 " to %s", s->step, s->folder);
-        tn__buffer_add(&list, "", 1);
         if (tn__state_add(fresh, c)) { tn__manifest_put(&list, fresh, true); }
         if (s->rank == 0) { note_metadata(s, c); }
     }
-    bool agreed = tn__agree(s->group, NULL, s->operation) == TN_OK;
+    char *what = tn__asprintf(s->operation, "step %" PRId64 " for %s", s->step, s->folder);
+    bool agreed = tn__agree(s->group, what, s->operation) == TN_OK;
+    free(what);
     if (agreed) {
-        tn__agree_begin();
+        tn__agree_begin(s->group, s->operation);
         bool prepares = tn__manifest_gather(s->manifest, s->group, &list) && tn__saver_prepare(s);
         agreed = tn__agree(s->group, NULL, s->operation) == TN_OK;
         if (prepares && !agreed) { tn__saver_discard(s); }
@@ -236,28 +227,32 @@ static void start_writing(tn_saver *s, tn__state *fresh) {
     if (!s->has_thread) { tn__saver_write(s); /* in this thread if no other can be started */ }
 }
 
-tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
-    static const char operation[] = "saver_save";
-    if (!saver_sound(s, operation)) { return tn_error(); }
-    tn_error_record mine = {.status = TN_OK}; /* a pending one, which the others get too */
-    tn_error_take(&mine);
-    if (tn_saver_wait(s) != TN_OK) {
-        if (mine.status != TN_OK) { /* the first error stays */
-            tn_error_clear();
-            tn_error_give(&mine);
-        }
-        return tn_error();
-    }
-    tn__state fresh = {.operation = operation, .parts = true};
-    s->operation = operation;
-    tn__warn_ranks_differ(s->world, c, operation);
-    tn__agree_begin();
-    tn_error_give(&mine);
+/* `mine` is the program's own error, if any, which the others get too. */
+static void begin_save(tn_saver *s, const tn_checkpoint *c, const tn_error_record *mine) {
+    s->operation = "saver_save";
+    tn__state fresh = {.operation = s->operation, .parts = true};
+    tn__warn_ranks_differ(s->world, c, s->operation);
+    tn__agree_begin(s->group, s->operation);
+    tn_error_give(mine);
     if (agree_to_save(s, c, &fresh)) {
         start_writing(s, &fresh);
     } else {
         tn__state_free(&fresh);
     }
+}
+
+tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
+    if (!saver_sound(s, "saver_save")) { return tn_error(); }
+    tn_error_record mine = {.status = TN_OK};
+    bool failed = tn_error_take(&mine); /* before: a handler has heard of it */
+    tn__quiet(failed);
+    if (tn_saver_wait(s) == TN_OK) {
+        begin_save(s, c, &mine);
+    } else if (failed) { /* the first error stays */
+        tn_error_clear();
+        tn_error_give(&mine);
+    }
+    tn__quiet(-failed);
     return tn__pending() || s->options.behind ? tn_error() : tn_saver_wait(s);
 }
 
