@@ -1,13 +1,15 @@
 /* Groups of some ranks of another one: by a list, which all ranks know, or by colours.
  *
- * With a list, every rank publishes its list in the parent's store: with different lists the ranks
- * would wait for each other in different groups. Colours cannot differ: one all-gather in the
- * parent gives them to all, and each rank makes only its own group, however many there are.
+ * With a list, the parent's ranks agree on it: with different lists they would wait for each other
+ * in different groups. Colours may differ: one all-gather in the parent gives them to all, and each
+ * rank makes only its own group, however many there are.
  *
  * A child meets in the parent's store, under a prefix of its own.
  */
+#include "core/buffer.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "distributed/group/agree.h"
 #include "distributed/group/group.h"
 #include "distributed/on_cpu.h"
 
@@ -38,11 +40,16 @@ static tn_group *make_subgroup(tn_group *g, const char *engine, const char *name
 
 /* ---- By a list ------------------------------------------------------------------------------- */
 
-/* The ranks sorted, as text "0 2 3"; false after raising. */
-static bool sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted, char *text,
-                       size_t text_size) {
-    size_t length = 0;
+/* The ranks, ascending. False after raising. */
+static bool sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted) {
     int found = 0;
+    for (int i = 0; i < n; i++) {
+        if (ranks[i] < 0 || ranks[i] >= g->size) {
+            tn__raise(TN_EINDEX, "group_new", "rank %d, but group %s has ranks 0 … %d", ranks[i],
+                      g->name, g->size - 1);
+            return false;
+        }
+    }
     for (int r = 0; r < g->size; r++) {
         int times = 0;
         for (int i = 0; i < n; i++) {
@@ -52,75 +59,21 @@ static bool sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted, 
             tn__raise(TN_EVALUE, "group_new", "rank %d is in the list %d times", r, times);
             return false;
         }
-        if (times && found < n) {
-            sorted[found++] = r;
-            length += length < text_size
-                          ? (size_t)snprintf(text + length, text_size - length, " %d", r)
-                          : 0;
-        }
-    }
-    for (int i = 0; i < n; i++) {
-        if (ranks[i] < 0 || ranks[i] >= g->size) {
-            tn__raise(TN_EINDEX, "group_new", "rank %d, but group %s has ranks 0 … %d", ranks[i],
-                      g->name, g->size - 1);
-            return false;
-        }
+        if (times) { sorted[found++] = r; }
     }
     return true;
 }
 
-/* The key of rank r's list for the child that is being made. */
-static const char *list_key(const tn_group *g, int r, char *key, size_t size) {
-    snprintf(key, size, "group%d/list/%d", g->children, r);
-    return key;
-}
-
-/* Publishes this rank's list, or after a '!' why it has none. */
-static tn_status publish_list(tn_group *g, const char *list, double deadline, char *why) {
-    char key[48];
-    return g->store->set(g->store, list_key(g, g->rank, key, sizeof(key)), list, strlen(list),
-                         deadline, why);
-}
-
-/* After an error: the others wait for this rank's list. */
-static void publish_excuse(tn_group *g) {
-    char excuse[256], why[TN_STORE_WHY];
-    snprintf(excuse, sizeof(excuse), "!%.250s", tn_error_message());
-    if (g->size > 1) { publish_list(g, excuse, tn__now() + 1, why); }
-}
-
-/* Raises when rank r's list is not `mine`. */
-static void compare_list(const tn_group *g, int r, const char *mine, const tn_store_value *theirs) {
-    int bytes = (int)theirs->bytes;
-    const char *text = theirs->bytes ? theirs->data : "";
-    if (bytes > 0 && *text == '!') {
-        tn__raise(TN_EPEER, "group_new", "rank %d of %s cannot make the group: %.*s", r, g->name,
-                  bytes - 1, text + 1);
-    } else if ((size_t)bytes != strlen(mine) || memcmp(text, mine, (size_t)bytes) != 0) {
-        tn__raise(TN_EMISMATCH, "group_new",
-                  "rank %d of %s makes a group of ranks%s, but rank %d one of ranks%.*s", g->rank,
-                  g->name, mine, r, bytes, text);
+/* Whether all ranks of g make the same group; each calls, even if `sorted` is none. */
+static bool agree_on_ranks(tn_group *g, const int *sorted, int n) {
+    tn__buffer list = {.operation = "group_new"};
+    tn__buffer_text(&list, "a group of ranks");
+    for (int i = 0; i < n && !tn__pending(); i++) {
+        tn__buffer_format(&list, " %d", sorted[i]);
     }
-}
-
-/* Every rank of the parent reads every list, so all find the same fault. */
-static bool same_lists(tn_group *g, const char *mine) {
-    double deadline = tn__now() + g->options.timeout;
-    char key[48], why[TN_STORE_WHY];
-    tn_status status = publish_list(g, mine, deadline, why);
-    bool published = status == TN_OK;
-    for (int r = 0; r < g->size && status == TN_OK && !tn__pending(); r++) {
-        tn_store_value theirs = {0};
-        status = g->store->get(g->store, list_key(g, r, key, sizeof(key)), &theirs, deadline, why);
-        if (status == TN_OK) { compare_list(g, r, mine, &theirs); }
-        free(theirs.data);
-    }
-    if (status != TN_OK) {
-        tn__raise(status, "group_new", "rank %d of %s: the other ranks' lists: %s", g->rank,
-                  g->name, why);
-    }
-    if (!published) { publish_excuse(g); }
-    return !tn__pending();
+    bool same = tn__agree(g, list.at, "group_new") == TN_OK;
+    tn__buffer_free(&list);
+    return same;
 }
 
 tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
@@ -128,23 +81,18 @@ tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
         tn__raise(TN_EVALUE, "group_new", "the parent is NULL");
         return NULL;
     }
-    if (!tn__group_usable(g, "group_new")) { return NULL; }
+    if (!tn__group_usable(g, "group_new") || !tn__agree_begin(g, "group_new")) { return NULL; }
     char key[32], name[64];
     snprintf(key, sizeof(key), "group%d", ++g->children);
     snprintf(name, sizeof(name), "%.48s/%d", g->name, g->children - 1);
-    size_t count = n > 0 && n <= g->size ? (size_t)n : 1, list_size = count * 12 + 1;
-    int *sorted = tn__calloc_for(count, sizeof(int), "group_new");
-    char *list = tn__calloc_for(1, list_size, "group_new");
+    int *sorted = tn__calloc_for(n > 0 ? (size_t)n : 1, sizeof(int), "group_new");
     tn_store *store = g->size > 1 ? tn_prefix_store(g->store, key) : NULL;
-    tn_group *child = NULL;
-    if (tn__pending() || !sort_ranks(g, ranks, n, sorted, list, list_size)) {
-        publish_excuse(g);
-    } else if (g->size == 1 || same_lists(g, list)) {
-        child = make_subgroup(g, g->engine_name, name, store, sorted, n);
-    }
+    if (!tn__pending()) { sort_ranks(g, ranks, n, sorted); }
+    tn_group *child = agree_on_ranks(g, sorted, n)
+                          ? make_subgroup(g, g->engine_name, name, store, sorted, n)
+                          : NULL;
     tn_store_free(store);
     free(sorted);
-    free(list);
     return child;
 }
 
