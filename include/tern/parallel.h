@@ -9,7 +9,7 @@
  * DDP attaches to a module and keeps the gradients of all ranks equal; FSDP shards the module
  * itself, so that each rank has 1/N of it; local SGD lets ranks train alone, and averages their
  * weights now and then. This header also has what such a loop needs: a rank's share of the data,
- * checkpoints, learning rates for N ranks.
+ * checkpoints.
  *
  * Read next: docs/distributed.md, distributed/parallel/README.md.
  */
@@ -42,8 +42,8 @@ typedef struct tn_ddp_bucket {
 } tn_ddp_bucket;
 
 typedef struct tn_ddp_options {
-    int64_t bucket_bytes; /* 25 MiB */
-    int64_t first_bucket; /* 1 MiB: so that the first one is sent early */
+    int64_t bucket_bytes; /* 25 MiB; the first one has at most 1 MiB, so that it is sent early.
+                           * After the first backward they follow the order of readiness */
     /* false: gradients are averaged. true: summed, for a loss that the program divides by the
      * global number of tokens */
     bool sum;
@@ -53,7 +53,6 @@ typedef struct tn_ddp_options {
      * several) */
     bool broadcast_buffers;
     bool join;    /* false; true: ranks may have fewer batches, see tn_ddp_join */
-    bool rebuild; /* true: after the first backward buckets follow the order of readiness */
     bool overlap; /* true; false: buckets are sent after backward (to measure) */
     /* Reduces one bucket; NULL: tn_all_reduce. Called with stage 0 when the bucket is complete, and
      * with 1, 2, … each time the work that it returned is done, until it returns NULL: by then
@@ -206,9 +205,6 @@ typedef struct tn_fsdp_options {
     const char *units;
     const char *ignore; /* a list of parameters that stay whole and are all-reduced; or NULL */
     int prefetch;       /* 1: units gathered ahead, forward and backward */
-    /* true: a unit stays whole until the next one is needed; so the last of a forward stays until
-     * its backward, which is the first */
-    bool keep_last;
     bool sum; /* as in tn_ddp_options, and the next two */
     /* Ranks may reach different parameters, but must call the same units; gradients stay whole
      * until the end of backward, 4 bytes per parameter. */
@@ -217,7 +213,7 @@ typedef struct tn_fsdp_options {
     bool offload; /* false; true: parts, gradients and state are on the CPU, which steps them */
     bool from_defaults;
 } tn_fsdp_options;
-TN_API tn_fsdp_options tn_fsdp_defaults(void); /* stage 3, prefetch 1, keep_last, buffers */
+TN_API tn_fsdp_options tn_fsdp_defaults(void); /* stage 3, prefetch 1, buffers */
 
 /* Shards module m over the ranks of `shard`, until m is finished. With `replicate` (NULL: none),
  * the other dimension of a mesh, there are as many copies of this as that group has ranks:
@@ -278,7 +274,7 @@ TN_API tn_status tn_sync_gradients(void *m);
 TN_API void *tn_whole_begin(void *m);
 TN_API void tn_whole_end(void **scope);
 
-/* ---- Data, checkpoints, learning rates ------------------------------------------------------- */
+/* ---- Data and checkpoints --------------------------------------------------------------------- */
 
 /* This rank's share of an order, by the rules of PyTorch's DistributedSampler: n = ceil(L / N)
  * examples each, filled up with the head of the order; with drop_last the tail is left out instead.
@@ -292,11 +288,6 @@ TN_API tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *p
  * on any rank unless the bytes are valid, and the same (by their digest), on all. The loader's
  * place is converted if the number of ranks has changed. */
 TN_API tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path);
-
-/* A learning rate for N times the batch: N lr (Goyal et al. 2017, arXiv:1706.02677) or sqrt(N) lr.
- * Use it with a warm-up: tn_schedule_constant, tn_schedule_cosine. */
-TN_API double tn_lr_linear(double lr, int n);
-TN_API double tn_lr_sqrt(double lr, int n);
 
 /* ---- Sharded checkpoints ----------------------------------------------------------------------
  *

@@ -452,13 +452,3 @@ PLAIN_TEST(test_another_checkpoint_is_noticed) {
     assert_int_equal(tn_local_run(3, load_beside_another, path), TN_OK);
     assert_int_equal(failures, 0);
 }
-
-/* ---- Learning rates -------------------------------------------------------------------------- */
-
-PLAIN_TEST(test_learning_rates) {
-    assert_true(tn_lr_linear(1e-3, 8) == 8e-3);
-    assert_true(fabs(tn_lr_sqrt(1e-3, 16) - 4e-3) < 1e-18);
-    assert_true(tn_lr_sqrt(1e-3, 0) == 1e-3);
-    assert_int_equal(tn_error(), TN_EVALUE);
-    tn_error_clear();
-}

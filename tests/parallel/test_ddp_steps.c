@@ -38,40 +38,6 @@ TEST(test_gradients_are_averaged_or_summed) {
     }
 }
 
-static int same_batches;
-static void count_same_batches(tn_log_level level, const char *message, void *user) {
-    same_batches += strstr(message, "as if all saw the same batch") != NULL; /* of rank 0 */
-}
-
-static void steps_of_batches(tn_group *g, void *user) {
-    net m;
-    net_init(&m, 1);
-    tn_ddp(&m, g, small_buckets());
-    for (int step = 0; step < 2; step++) {
-        tn_module_zero_grad(&m);
-        net_backward(&m, *(bool *)user ? 0 : tn_group_rank(g));
-    }
-    tn_module_finish(&m);
-}
-
-/* A forgotten tn_distributed_sampler: debug builds say so, once. */
-TEST(test_the_same_batch_on_all_ranks_is_noticed) {
-#ifdef TN_DEBUG_TENSORS
-    const int noticed = 1;
-#else
-    const int noticed = 0;
-#endif
-    for (int ranks = 1; ranks <= 3; ranks++) {
-        for (int same = 0; same < 2; same++) {
-            same_batches = 0;
-            tn_log_to(count_same_batches, TN_LOG_WARN, NULL);
-            run_ok(ranks, steps_of_batches, &(bool){same});
-            tn_log_to(NULL, TN_LOG_ERROR, NULL);
-            assert_int_equal(same_batches, ranks > 1 && same ? noticed : 0);
-        }
-    }
-}
-
 /* The module is inside another one that is recomputed in backward. */
 static void inside_recompute(tn_group *g, void *user) {
     TN_SCOPE;

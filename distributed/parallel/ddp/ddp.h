@@ -56,8 +56,6 @@ struct tn_ddp_state {
     int bucket_count;
     int launched; /* buckets 0 … launched-1 have been sent */
     tn__ddp_join join;
-    tn_tensor *own; /* debug builds: a copy of a bucket that is sent in the first step, or NULL; */
-    int own_of;     /* its number */
 };
 
 /* ---- buckets.c ------------------------------------------------------------------------------- */
@@ -83,7 +81,7 @@ void tn__ddp_ready(tn_ddp_state *d, tn__ddp_param *p);
  * after raising. */
 bool tn__ddp_complete(tn_ddp_state *d);
 /* After a failure, waits until nothing is in flight. */
-void tn__ddp_abandon(tn_ddp_state *d);
+void tn__ddp_abandon(tn__parallel *p);
 
 /* ---- join.c: no effect without options.join ---------------------------------------------------
  */

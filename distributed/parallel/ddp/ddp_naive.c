@@ -24,10 +24,7 @@ static void average_grads(tn__parallel *p) {
 
 tn_status tn_ddp_naive(void *m, tn_group *g) {
     static const tn__parallel_rules rules = {
-        .strategy = {.name = "data parallelism",
-                     .no_sync = tn__parallel_no_sync,
-                     .flush = tn__parallel_flush,
-                     .round = tn__parallel_round},
+        .name = "data parallelism",
         .operation = "ddp_naive",
         .state_size = sizeof(tn__parallel),
         .param_size = sizeof(tn__parallel_param),
