@@ -103,17 +103,14 @@ static void read_newest(tn__buffer *found, const char *folder, const char *opera
 
 /* tn__agree_begin, when no save is under way. The error of one is on all ranks. */
 static bool begin_load(tn_saver *s, const char *operation) {
-    return tn__saver_here(s, operation) && (tn__pending() || tn_saver_wait(s) == TN_OK) &&
+    return tn__saver_sound(s, operation) && (tn__pending() || tn_saver_wait(s) == TN_OK) &&
            tn__agree_begin(s->world, operation);
 }
 
 tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
     static const char operation[] = "saver_load";
     if (found) { *found = false; }
-    if (!s || !found) {
-        return tn__raise(TN_EVALUE, operation, "%s is NULL",
-                         s ? "the pointer for the result" : "the saver");
-    }
+    if (!found) { return tn__raise(TN_EVALUE, operation, "the pointer for the result is NULL"); }
     if (!begin_load(s, operation)) { return tn_error(); }
     tn__buffer mine = {.operation = operation};
     if (s->rank == 0) { read_newest(&mine, s->folder, operation); }
@@ -147,7 +144,6 @@ int64_t tn__saver_newest(tn_saver *s, const char *operation) {
 }
 
 tn_status tn_saver_clear(tn_saver *s) {
-    if (!s) { return tn__raise(TN_EVALUE, "saver_clear", "the saver is NULL"); }
     if (!begin_load(s, "saver_clear")) { return tn_error(); }
     s->operation = "saver_clear";
     if (s->rank == 0) { tn__saver_clear_steps(s); }

@@ -40,8 +40,10 @@ static bool arguments_sound(const tn_group *world, const char *folder, const tn_
 
 TN__ALIVE_LIST(savers, "saver");
 
-bool tn__saver_here(const tn_saver *s, const char *operation) {
-    return tn__alive_is(&savers, s, operation);
+bool tn__saver_sound(const tn_saver *s, const char *operation) {
+    if (!s) { tn__raise(TN_EVALUE, operation, "the saver is NULL"); }
+    return s && tn__alive_is(&savers, s, operation) &&
+           !tn__refuse_inherited(s->process, operation, "the saver");
 }
 
 static tn_saver *make_saver(tn_group *world, const char *folder, tn_saver_options options) {
@@ -77,7 +79,7 @@ tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_options opt
 }
 
 void tn_saver_free(tn_saver *s) {
-    if (!s || !tn__saver_here(s, "saver_free")) { return; }
+    if (!s || !tn__alive_is(&savers, s, "saver_free")) { return; }
     if (!tn__inherited(s->process) && s->under_way) { tn_saver_wait(s); }
     if (!tn__inherited(s->process)) { tn__after_finish(s); }
     if (!tn__alive_end(&savers, s, "saver_free")) { return; }
@@ -90,13 +92,6 @@ void tn_saver_free(tn_saver *s) {
     free(s->part);
     free(s->folder);
     free(s);
-}
-
-/* Whether s can be used, even with an error pending. False after raising. */
-static bool saver_sound(const tn_saver *s, const char *operation) {
-    if (!s) { tn__raise(TN_EVALUE, operation, "the saver is NULL"); }
-    return s && tn__saver_here(s, operation) &&
-           !tn__refuse_inherited(s->process, operation, "the saver");
 }
 
 /* ---- What this rank has ---------------------------------------------------------------------- */
@@ -242,7 +237,7 @@ static void begin_save(tn_saver *s, const tn_checkpoint *c, const tn_error_recor
 }
 
 tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
-    if (!saver_sound(s, "saver_save")) { return tn_error(); }
+    if (!tn__saver_sound(s, "saver_save")) { return tn_error(); }
     tn_error_record mine = {.status = TN_OK};
     bool failed = tn_error_take(&mine); /* before: a handler has heard of it */
     tn__quiet(failed);
@@ -257,7 +252,7 @@ tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
 }
 
 tn_status tn_saver_wait(tn_saver *s) {
-    if (!saver_sound(s, "saver_wait") || !s->under_way) { return tn_error(); }
+    if (!tn__saver_sound(s, "saver_wait") || !s->under_way) { return tn_error(); }
     if (s->has_thread) { pthread_join(s->thread, NULL); }
     s->under_way = s->has_thread = false;
     if (!s->options.behind) { tn__state_free(&s->state); /* not copies but the model's */ }

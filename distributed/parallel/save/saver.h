@@ -61,8 +61,8 @@ struct tn_saver {
     tn_error_record result; /* of the thread; before it begins, that of the copies */
 };
 
-/* Whether the saver, which is not NULL, was not freed; false after raising. */
-bool tn__saver_here(const tn_saver *s, const char *operation);
+/* Whether s can be used, even with an error pending. False after raising. */
+bool tn__saver_sound(const tn_saver *s, const char *operation);
 
 /* Rank 0 warns if the ranks' copies of the model differ. */
 void tn__warn_ranks_differ(const tn_group *g, const tn_checkpoint *c, const char *operation);
