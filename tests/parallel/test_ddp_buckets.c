@@ -76,6 +76,20 @@ TEST(test_buckets_follow_readiness) {
     run_ok(2, overlaps_backward, NULL);
 }
 
+/* The first bucket is closed at 1 MiB, and the others at 25. */
+static void sends_first_early(tn_group *g, void *user) {
+    tn_sequential *m = tn_sequential_new();
+    for (int i = 0; i < 3; i++) {
+        tn_sequential_add(m, tn_linear_new(512, 1024)); /* 2 MiB */
+    }
+    CHECK(tn_ddp_statistics(tn_ddp(m, g, tn_ddp_defaults())).buckets == 2);
+    tn_module_free(m);
+}
+
+TEST(test_the_first_bucket_is_small) {
+    run_ok(2, sends_first_early, NULL);
+}
+
 /* Gradients of two dtypes: bf16, and f32 for a bf16 parameter. */
 static void mixes_dtypes(tn_group *g, void *user) {
     TN_SCOPE;
