@@ -331,8 +331,7 @@ TN_API tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_opti
 
 /* Every rank calls, at the same step; a missing rank is named after the time-out. Waits for the
  * previous save and raises its errors, on all ranks; then nothing is saved. An existing step is
- * replaced. With `behind` the buffers for the copies are kept until tn_saver_free, for the next
- * save. What c points to may change as soon as this returns. */
+ * replaced. What c points to may change as soon as this returns. */
 TN_API tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c);
 TN_API tn_status tn_saver_wait(tn_saver *s);
 

@@ -122,46 +122,33 @@ static void note_metadata(tn_saver *s, const tn_checkpoint *c) {
 
 /* ---- Copying --------------------------------------------------------------------------------- */
 
-/* Whether `old` is a copy that t fits into. */
-static bool copy_fits(const tn__state_item *old, const tn__state_item *item) {
-    const tn_tensor *a = old->tensor, *b = item->tensor;
-    return a && strcmp(old->name, item->name) == 0 && tn_dtype_of(a) == tn_dtype_of(b) &&
-           tn_dims_equal(tn_shape(a), tn_shape(b));
-}
-
-/* Copies item's tensor into the previous save's copy (NULL: a new one), which then replaces it. */
-static bool copy_item(tn_saver *s, tn__state_item *item, tn__state_item *old) {
+/* Replaces item's tensor by a copy. May raise. */
+static void copy_item(const tn_saver *s, tn__state_item *item) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *from = tn_contiguous(item->tensor);
-    tn_tensor *to = old && copy_fits(old, item)
-                        ? old->tensor
-                        : tn_empty_on(tn_cpu(), tn_shape(from), tn_dtype_of(from));
+    tn_tensor *to = tn_empty_on(tn_cpu(), tn_shape(from), tn_dtype_of(from));
     size_t bytes = (size_t)tn_count(from) * tn_dtype_size(tn_dtype_of(from));
-    if (tn_is_inert(from) || tn_is_inert(to) ||
-        (bytes && tn__copy_bytes(tn_cpu(), tn__address(to), from->storage->device,
-                                 tn__address(from), bytes, s->operation) != TN_OK)) {
-        return false;
+    if (bytes && !tn__pending()) {
+        tn__copy_bytes(tn_cpu(), tn__address(to), from->storage->device, tn__address(from), bytes,
+                       s->operation);
     }
-    tn_keep(to);
+    if (tn__pending()) { return; }
     tn_release(item->tensor);
-    item->tensor = to;
-    return true;
+    item->tensor = tn_keep(to);
 }
 
-/* Drops what this rank does not write; copies the rest if a thread writes it. */
-static bool copy_state(tn_saver *s, tn__state *fresh) {
+/* Drops what this rank does not write; copies the rest if a thread writes it. May raise. */
+static void copy_state(const tn_saver *s, const tn__state *fresh) {
     const tn__manifest_entry *mine = s->manifest->lists[s->rank].at;
-    bool copied = true;
-    for (int i = 0; copied && i < fresh->count; i++) {
+    for (int i = 0; i < fresh->count && !tn__pending(); i++) {
         if (!mine[i].writes) {
             tn_release(fresh->items[i].tensor);
             fresh->items[i].tensor = NULL;
         } else if (s->options.behind) {
-            copied = copy_item(s, &fresh->items[i], i < s->state.count ? &s->state.items[i] : NULL);
+            copy_item(s, &fresh->items[i]);
         }
     }
-    return copied;
 }
 
 /* ---- A save ---------------------------------------------------------------------------------- */
@@ -210,10 +197,9 @@ void tn__warn_ranks_differ(const tn_group *g, const tn_checkpoint *c, const char
 static void start_writing(tn_saver *s, tn__state *fresh) {
     tn__quiet(1);
     s->part = tn__saver_part(s, s->rank);
-    bool copied = s->part && copy_state(s, fresh);
+    if (s->part) { copy_state(s, fresh); }
     tn__quiet(-1);
-    tn__state_free(copied ? &s->state : fresh);
-    if (copied) { s->state = *fresh; }
+    s->state = *fresh;
     s->result.status = TN_OK;
     tn_error_take(&s->result);
     if (s->group) { s->group->owned = false; }
@@ -255,7 +241,7 @@ tn_status tn_saver_wait(tn_saver *s) {
     if (!tn__saver_sound(s, "saver_wait") || !s->under_way) { return tn_error(); }
     if (s->has_thread) { pthread_join(s->thread, NULL); }
     s->under_way = s->has_thread = false;
-    if (!s->options.behind) { tn__state_free(&s->state); /* not copies but the model's */ }
+    tn__state_free(&s->state);
     tn_error_give(&s->result);
     return tn_error();
 }

@@ -44,7 +44,7 @@ struct tn_saver {
     tn_saver_options options;
     const char *operation; /* the public call's, a static string */
 
-    tn__state state; /* what the last save wrote; `behind`: copies that the next one reuses */
+    tn__state state;        /* what the current save writes; `behind`: copies */
     tn__manifest *manifest; /* what each rank has and writes; the same on all ranks */
 
     /* Rank 0. */
