@@ -93,9 +93,6 @@ typedef struct tn_ddp_stats {
     int64_t bytes;  /* in them */
     int64_t sent;   /* bytes that they, or their hook, gave to the group, over all steps */
     double waiting; /* seconds that backward waited at its end, over all steps */
-    /* seconds that buckets took to be sent, over all steps; on a device: as far as the host knew
-     * when it stopped waiting */
-    double traffic;
 } tn_ddp_stats;
 TN_API tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp);
 
@@ -205,7 +202,7 @@ typedef struct tn_fsdp_options {
     const char *units;
     const char *ignore; /* a list of parameters that stay whole and are all-reduced; or NULL */
     int prefetch;       /* 1: units gathered ahead, forward and backward */
-    bool sum; /* as in tn_ddp_options, and the next two */
+    bool sum;           /* as in tn_ddp_options, and the next two */
     /* Ranks may reach different parameters, but must call the same units; gradients stay whole
      * until the end of backward, 4 bytes per parameter. */
     bool find_unused;
@@ -274,7 +271,8 @@ TN_API tn_status tn_sync_gradients(void *m);
 TN_API void *tn_whole_begin(void *m);
 TN_API void tn_whole_end(void **scope);
 
-/* ---- Data and checkpoints --------------------------------------------------------------------- */
+/* ---- Data and checkpoints ---------------------------------------------------------------------
+ */
 
 /* This rank's share of an order, by the rules of PyTorch's DistributedSampler: n = ceil(L / N)
  * examples each, filled up with the head of the order; with drop_last the tail is left out instead.

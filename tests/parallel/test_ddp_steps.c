@@ -24,7 +24,7 @@ static void averages_gradients(tn_group *g, void *user) {
     CHECK(stats.steps == 3);
     CHECK(stats.buckets == (o->bucket_bytes == 1 ? 6 : 1));
     CHECK(stats.bytes >= 213 * 4 && stats.bytes <= (213 + 6 * 16) * 4);
-    CHECK(stats.traffic > 0 && stats.waiting >= 0);
+    CHECK(stats.waiting >= 0);
     CHECK(tn_error() == TN_OK);
     tn_module_finish(&m);
 }

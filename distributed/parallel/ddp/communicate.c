@@ -53,7 +53,6 @@ static void count_sent(tn_ddp_state *d, const tn_work *w) {
 
 static void call_hook(tn_ddp_state *d, tn__ddp_bucket *b, int stage) {
     const tn_ddp_options *o = &d->options;
-    b->launched = tn_flight_now();
     b->shown.arrived = b->result;
     b->work = o->hook(d->base.group, &b->shown, stage, o->hook_user);
     b->shown.arrived = NULL;
@@ -76,7 +75,6 @@ static void bucket_launch(tn_ddp_state *d, int index) {
         call_hook(d, b, 0);
         return;
     }
-    b->launched = tn_flight_now();
     b->work = tn_all_reduce(d->base.group, b->flat, b->shown.how);
     count_sent(d, b->work);
 }
@@ -112,32 +110,21 @@ static tn_tensor *count_users(const tn_ddp_state *d) {
     return users;
 }
 
-/* Waits for a bucket. The group runs one operation at a time, so one that is not done began at its
- * launch, or when the one before it ended. */
-static void bucket_arrive(tn_ddp_state *d, tn__ddp_bucket *b, double *last_end) {
-    bool done = tn_work_done(b->work);
-    double seconds = tn__work_seconds(b->work);
+static void bucket_arrive(tn__ddp_bucket *b) {
     tn__parallel_wait(b->work);
-    double now = tn_flight_now();
-    if (b->work && !done) {
-        seconds = now - (b->launched > *last_end ? b->launched : *last_end);
-        *last_end = now;
-    }
-    d->stats.traffic += seconds;
     b->work = NULL;
 }
 
 /* Waits for all buckets. A hook's later stages begin here, each for all buckets in their order, so
  * that all ranks issue in the same order. */
 static void arrive_all(tn_ddp_state *d) {
-    double end = 0;
     bool more = true;
     for (int stage = 1; more; stage++) {
         more = false;
         for (int i = 0; i < d->bucket_count; i++) {
             tn__ddp_bucket *b = &d->buckets[i];
             bool travels = b->work != NULL;
-            bucket_arrive(d, b, &end);
+            bucket_arrive(b);
             if (travels && d->options.hook && !tn__pending()) {
                 call_hook(d, b, stage);
                 more |= b->work != NULL;
@@ -189,8 +176,7 @@ void tn__ddp_abandon(tn__parallel *p) {
     tn__parallel_wait(d->join.backward);
     d->join.backward = NULL;
     for (int i = 0; i < d->bucket_count; i++) {
-        double end = 0;
-        bucket_arrive(d, &d->buckets[i], &end);
+        bucket_arrive(&d->buckets[i]);
         tn_release(d->buckets[i].result);
         d->buckets[i].result = NULL;
     }

@@ -26,11 +26,10 @@ typedef struct tn__ddp_bucket {
     tn_tensor *flat; /* (count); one reference */
     tn_dtype dtype;
     int64_t count;
-    int waiting;       /* wanted gradients that are not ready */
-    bool idle;         /* none of its parameters wants a gradient: it is not sent */
-    tn_work *work;     /* while it is sent; may be NULL then too */
-    tn_tensor *result; /* what is sent, if not `flat`; one reference */
-    double launched;
+    int waiting;         /* wanted gradients that are not ready */
+    bool idle;           /* none of its parameters wants a gradient: it is not sent */
+    tn_work *work;       /* while it is sent; may be NULL then too */
+    tn_tensor *result;   /* what is sent, if not `flat`; one reference */
     tn_ddp_bucket shown; /* to options.hook */
 } tn__ddp_bucket;
 
