@@ -2,14 +2,14 @@
  * driven through bench_serve.
  *
  * BATCH sequences of T random tokens on this rank, AdamW: gpt2.c on several ranks. At the end rank
- * 0 prints, over all steps, seconds in backward's final wait, seconds that buckets took to be sent,
- * steps, buckets, and their MiB; and writes a trace.
+ * 0 prints seconds in backward's final wait, over all steps, steps, buckets, and their MiB; and
+ * writes a trace.
  */
 #include "bench/trainer.h"
 
 static void report_ddp(const tn_ddp_state *ddp, const char *trace) {
     tn_ddp_stats s = tn_ddp_statistics(ddp);
-    printf("%.6f %.6f %lld %d %.1f\n", s.waiting, s.traffic, (long long)s.steps, s.buckets,
+    printf("%.6f %lld %d %.1f\n", s.waiting, (long long)s.steps, s.buckets,
            (double)s.bytes / 1048576.0);
     if (trace && tn_flight_trace(trace) != TN_OK) { fprintf(stderr, "%s\n", tn_error_message()); }
 }

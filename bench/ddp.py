@@ -33,14 +33,13 @@ def main():
     ranks = Ranks([duel.program("ddp"), T, str(GLOBAL_BATCH // 2), TRACE], 2)
     alone = duel.Worker([duel.program("gpt2"), T], 2)
     r = duel.duel([ranks, alone], rounds, 2, warm_up=2)
-    waiting, traffic, steps, buckets, mib = ranks.reports[0]
+    waiting, steps, buckets, mib = ranks.reports[0]
     tokens = GLOBAL_BATCH * int(T)
     duel.table([f"T = {T}, {GLOBAL_BATCH} sequences", "2 ranks x 1 thread", "1 rank x 2 threads", "ratio (of the rounds)"], [
         ["ms a step", *r["ms"], duel.ratio_text(r["ratios"][1])],
         ["tokens a second", *(1e3 * tokens / ms for ms in r["ms"]), None],
         ["  MiB at most", r["memory"][0][0], r["memory"][1][0], None],
-        [f"  ms travelling ({buckets:.0f} buckets, {mib:.0f} MiB)", 1e3 * traffic / steps, None, None],
-        ["  ms exposed", 1e3 * waiting / steps, None, f"{100 * 1e3 * waiting / steps / r['ms'][0]:.1f} % of a step"],
+        [f"  ms exposed ({buckets:.0f} buckets, {mib:.0f} MiB)", 1e3 * waiting / steps, None, f"{100 * 1e3 * waiting / steps / r['ms'][0]:.1f} % of a step"],
         ["  share of travelling behind backward", f"{100 * hidden_share(TRACE):.0f} %", None, None],
     ])
 

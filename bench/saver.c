@@ -3,7 +3,7 @@
  * folder that is removed afterwards. Prints lines "NAME MS", medians of the rounds after the first:
  *
  *   copy    memcpy of parameters and state to memory that is there, with one thread
- *   first   the first save until it returns: its copies are new memory
+ *   first   the first save until it returns: its copies are new memory, which stays mapped
  *   save    later saves until they return, while nothing is being written
  *   write   from there until the step is committed: a thread's time, not training's
  *   plain   tn_checkpoint_save of the same

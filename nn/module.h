@@ -52,8 +52,7 @@ struct tn_module_lists {
     int hooks_running;
     int stepped; /* atomic: how many parameters of the module itself optimisers hold */
     tn_hook last_hook;
-    const tn__strategy *strategy; /* attached to the module, or NULL */
-    void *strategy_state;
+    tn__strategy *strategy; /* of a hook of the module, whose free_user frees it; NULL: none */
     tn__attend_rule attend;
     tn__loss_rule loss;
     tn__stages_rule stages;

@@ -2,11 +2,6 @@
  * its parameters. Both are kept here, for later callers to check. */
 #include "nn/misuse.h"
 
-void tn__module_set_strategy(tn_module *m, const tn__strategy *strategy, void *state) {
-    m->lists->strategy = strategy;
-    m->lists->strategy_state = state;
-}
-
 const tn_module_lists *tn__strategy_around(const tn_module_lists *lists) {
     while (lists && !lists->strategy) {
         lists = lists->up;
@@ -24,9 +19,7 @@ void tn__strategies_below(const tn_module_lists *lists, tn__strategy_visitor f, 
 }
 
 static void find_round(const tn_module_lists *lists, void *user) {
-    if (lists->strategy->round) {
-        *(tn__round *)user = lists->strategy->round(lists->strategy_state);
-    }
+    *(tn__round *)user = lists->strategy->round;
 }
 
 tn__round tn__strategy_round(const tn_module *m) {

@@ -10,15 +10,10 @@ typedef struct tn__round {
     int ranks, rank;
 } tn__round;
 
-/* How a module is distributed over ranks. `change` is +1 at a scope's beginning and -1 at its end;
- * a NULL function does nothing. */
+/* How a module is distributed over ranks: the beginning of the strategy's state. */
 typedef struct tn__strategy {
-    const char *name;                         /* "data parallelism" */
-    void (*no_sync)(void *state, int change); /* backwards in the scope stay on this rank */
-    void (*whole)(void *state, int change);   /* in the scope the whole module is here */
-    void (*hold)(void *state, int change);    /* in the scope what has been gathered stays */
-    void (*flush)(void *state);               /* sends what no_sync has kept: tn_sync_gradients */
-    tn__round (*round)(const void *state);
+    const char *name; /* "data parallelism" */
+    tn__round round;
 } tn__strategy;
 
 /* What a strategy that splits a model over ranks computes instead of a module; f NULL: none. The
@@ -51,9 +46,6 @@ typedef struct tn__stages_rule { /* of a model whose layers are on several ranks
 
 /* The round of the strategy on m, around or below it; one rank if there is none. */
 TN_API tn__round tn__strategy_round(const tn_module *m);
-/* Notes that m, which has a hook of the strategy's, is distributed. Ends with m, when the hook's
- * free_user frees the state. */
-TN_API void tn__module_set_strategy(tn_module *m, const tn__strategy *strategy, void *state);
 /* The module of lists itself or the nearest around it that has a strategy; NULL: none. */
 const tn_module_lists *tn__strategy_around(const tn_module_lists *lists);
 /* Calls f for each module in and below lists that has a strategy. */

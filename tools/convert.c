@@ -56,8 +56,7 @@ static const char about[] =
     "tn_lm_load can read, or an llm.c .bin file. From folder to folder, tokenizer files are copied "
     "too.\n\n"
     "With --to, FOLDER is a run's folder, whose newest step is converted, or one step's; FILE "
-    "becomes a one-file checkpoint, which tn_checkpoint_load, tn_dist_load and tn_saver_load "
-    "read.\v"
+    "becomes a one-file checkpoint, which tn_checkpoint_load and tn_dist_load read.\v"
     "Everything read is checked, a FILE is written whole or not at all, and neither an input nor a "
     "run's lock file is ever replaced. The exit status is 1 when it fails, 64 when the command "
     "line is wrong.";

@@ -17,20 +17,11 @@ typedef struct account {
     int64_t bytes;   /* of its text, with the 0; 0: none */
 } account;
 
-bool tn__agree_may_begin(tn_group *g, const char *operation) {
+bool tn__agree_begin(tn_group *g, const char *operation) {
     if (tn__pending()) { tn_group_abort(g, tn_error_message()); }
-    return !tn__pending() && !(g && tn__group_refuse_inherited(g, operation));
-}
-
-void tn__agree_begin(void) {
-    tn__quiet(1);
-}
-
-tn_error_record tn__agree_end(void) {
-    tn_error_record error = {.status = TN_OK};
-    tn_error_take(&error);
-    tn__quiet(-1);
-    return error;
+    bool may = !tn__pending() && !(g && tn__group_refuse_inherited(g, operation));
+    if (may) { tn__quiet(1); }
+    return may;
 }
 
 /* A message without its place and operation, which who raises it again prepends. */
@@ -118,7 +109,9 @@ tn_status tn__agree(tn_group *g, const char *text, const char *operation) {
             judge_accounts(g, all, text, operation);
         }
     }
-    const tn_error_record others = tn__agree_end();
+    tn_error_record others = {.status = TN_OK};
+    tn_error_take(&others);
+    tn__quiet(-1);
     if (!all && mine.error.status != TN_OK) { add_cause(&mine.error, &others); }
     const tn_error_record *why = mine.error.status != TN_OK ? &mine.error : &others;
     tn_error_give(why);

@@ -1,8 +1,7 @@
 /* Ranks that agree before they continue: what happens to one of them, a full disk or a damaged
  * file, is an error on all, and no rank does what another refuses.
  *
- *     if (!tn__agree_may_begin(g, "load")) { return tn_error(); }
- *     tn__agree_begin();
+ *     if (!tn__agree_begin(g, "load")) { return tn_error(); }
  *     ... what may fail on this rank ...
  *     if (tn__agree(g, NULL, "load") == TN_OK) { ... what cannot fail, or fails on all ... }
  *
@@ -14,11 +13,8 @@
 
 #include "tern/distributed.h"
 
-/* Whether this rank may continue; if not, the others will not wait for it. */
-bool tn__agree_may_begin(tn_group *g, const char *operation);
-TN_API void tn__agree_begin(void);
-/* Ends it without the others; returns the error that was raised, or TN_OK. */
-tn_error_record tn__agree_end(void);
+/* False if this rank cannot begin, for an error is pending: then the others do not wait for it. */
+TN_API bool tn__agree_begin(tn_group *g, const char *operation);
 
 /* Ends it: every rank sends its error, and the digest of a text that must be the same on all (NULL:
  * none). Raises this rank's error, or else that of the first rank that has one, or TN_EMISMATCH

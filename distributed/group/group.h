@@ -48,10 +48,9 @@ struct tn_work {
     uint64_t record;     /* its entry in the flight recorder */
 
     /* Under the group's lock. */
-    double started, ended; /* started: the engine runs it, and nothing older */
-    bool done;             /* it is over */
-    bool abandoned;        /* no one waits for it: the communication thread frees it at its end */
-    void *end;             /* on a device, once all is queued: the mark after it, the work's own */
+    bool done;      /* it is over */
+    bool abandoned; /* no one waits for it: the communication thread frees it at its end */
+    void *end;      /* on a device, once all is queued: the mark after it, the work's own */
     tn_status status;
     tn_work *next;
 };
@@ -136,9 +135,6 @@ void *tn__group_alloc(tn_group *g, tn_device device, size_t bytes);
 void tn__launch_add(tn_work *w);
 void tn__launch_remove(tn_work *w);
 bool tn__launch_is_first(const tn_work *w); /* among those that its thread has issued */
-
-/* Seconds from the start of a finished operation to its end. */
-TN_API double tn__work_seconds(const tn_work *w);
 
 /* "all_reduce f32 [1024] sum": what an operation is, for messages. */
 TN_API void tn__transfer_text(const tn_transfer *t, char *text, size_t size);

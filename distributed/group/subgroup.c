@@ -1,7 +1,7 @@
 /* Groups of some ranks of another one: by a list, which all ranks know, or by colours.
  *
- * With a list the ranks agree first: with different ones they would wait for each other in
- * different groups. Colours cannot differ: one all-gather in the parent gives them to all, and each
+ * With a list, the parent's ranks agree on it: with different lists they would wait for each other
+ * in different groups. Colours may differ: one all-gather in the parent gives them to all, and each
  * rank makes only its own group, however many there are.
  *
  * A child meets in the parent's store, under a prefix of its own.
@@ -40,10 +40,16 @@ static tn_group *make_subgroup(tn_group *g, const char *engine, const char *name
 
 /* ---- By a list ------------------------------------------------------------------------------- */
 
-/* The ranks sorted, and as text: "a group of ranks 0 2 3". */
-static void sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted, tn__buffer *text) {
+/* The ranks, ascending. False after raising. */
+static bool sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted) {
     int found = 0;
-    tn__buffer_text(text, "a group of ranks");
+    for (int i = 0; i < n; i++) {
+        if (ranks[i] < 0 || ranks[i] >= g->size) {
+            tn__raise(TN_EINDEX, "group_new", "rank %d, but group %s has ranks 0 … %d", ranks[i],
+                      g->name, g->size - 1);
+            return false;
+        }
+    }
     for (int r = 0; r < g->size; r++) {
         int times = 0;
         for (int i = 0; i < n; i++) {
@@ -51,17 +57,23 @@ static void sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted, 
         }
         if (times > 1) {
             tn__raise(TN_EVALUE, "group_new", "rank %d is in the list %d times", r, times);
-        } else if (times) {
-            sorted[found++] = r;
-            tn__buffer_format(text, " %d", r);
+            return false;
         }
+        if (times) { sorted[found++] = r; }
     }
-    for (int i = 0; i < n; i++) {
-        if (ranks[i] < 0 || ranks[i] >= g->size) {
-            tn__raise(TN_EINDEX, "group_new", "rank %d, but group %s has ranks 0 … %d", ranks[i],
-                      g->name, g->size - 1);
-        }
+    return true;
+}
+
+/* Whether all ranks of g make the same group; each calls, even if `sorted` is none. */
+static bool agree_on_ranks(tn_group *g, const int *sorted, int n) {
+    tn__buffer list = {.operation = "group_new"};
+    tn__buffer_text(&list, "a group of ranks");
+    for (int i = 0; i < n && !tn__pending(); i++) {
+        tn__buffer_format(&list, " %d", sorted[i]);
     }
+    bool same = tn__agree(g, list.at, "group_new") == TN_OK;
+    tn__buffer_free(&list);
+    return same;
 }
 
 tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
@@ -69,21 +81,18 @@ tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
         tn__raise(TN_EVALUE, "group_new", "the parent is NULL");
         return NULL;
     }
-    if (!tn__group_usable(g, "group_new")) { return NULL; }
+    if (!tn__group_usable(g, "group_new") || !tn__agree_begin(g, "group_new")) { return NULL; }
     char key[32], name[64];
     snprintf(key, sizeof(key), "group%d", ++g->children);
     snprintf(name, sizeof(name), "%.48s/%d", g->name, g->children - 1);
-    tn__agree_begin();
-    int *sorted = tn__calloc_for((size_t)g->size, sizeof(int), "group_new");
-    tn__buffer list = {.operation = "group_new"};
+    int *sorted = tn__calloc_for(n > 0 ? (size_t)n : 1, sizeof(int), "group_new");
     tn_store *store = g->size > 1 ? tn_prefix_store(g->store, key) : NULL;
-    if (!tn__pending()) { sort_ranks(g, ranks, n, sorted, &list); }
-    tn_group *child = tn__agree(g, list.at, "group_new") == TN_OK
+    if (!tn__pending()) { sort_ranks(g, ranks, n, sorted); }
+    tn_group *child = agree_on_ranks(g, sorted, n)
                           ? make_subgroup(g, g->engine_name, name, store, sorted, n)
                           : NULL;
     tn_store_free(store);
     free(sorted);
-    tn__buffer_free(&list);
     return child;
 }
 

@@ -104,17 +104,16 @@ static void fail_with_text(tn_group *g, const tn_work *w, tn_status status, cons
 /* Outside the lock: the engine is done with w. It is recorded before the failure is raised, which
  * writes the record to a file; of several failures the first is raised. */
 static void note_end(tn_group *g, tn_work *w, tn_status status, const char *why, bool alive) {
-    w->ended = tn__now();
-    if (!w->is_alloc) { tn__flight_ended(w->record, w->ended, status); }
+    if (!w->is_alloc) { tn__flight_ended(w->record, tn__now(), status); }
     if (status != TN_OK && alive) { fail_with_text(g, w, status, why); }
 }
 
 /* Under the lock: from now on w is what the engine runs. */
 static void start_clock(tn_group *g, tn_work *w) {
-    w->started = tn__now();
-    w->t.deadline = w->started + g->options.timeout;
+    double now = tn__now();
+    w->t.deadline = now + g->options.timeout;
     g->running = w;
-    if (!w->is_alloc) { tn__flight_started(w->record, w->started); }
+    if (!w->is_alloc) { tn__flight_started(w->record, now); }
 }
 
 /* Under the lock: w, which is in no list, is over. */
@@ -370,14 +369,6 @@ bool tn_work_done(const tn_work *w) {
     bool over = is_over(w);
     pthread_mutex_unlock(&w->group->lock);
     return over;
-}
-
-double tn__work_seconds(const tn_work *w) {
-    if (!w || tn__group_inherited(w->group)) { return 0; }
-    pthread_mutex_lock(&w->group->lock);
-    double seconds = w->done ? w->ended - w->started : 0;
-    pthread_mutex_unlock(&w->group->lock);
-    return seconds;
 }
 
 void *tn__group_alloc(tn_group *g, tn_device device, size_t bytes) {

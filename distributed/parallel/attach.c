@@ -148,16 +148,13 @@ static bool add_param(const tn_entry *entry, void *user) {
     tn__parallel *p = user;
     const tn__parallel_rules *rules = p->rules;
     tn__parallel_param *param = tn__parallel_param_at(p, p->count++);
-    *param = (tn__parallel_param){
-        .of = p, .path = tn__strdup(entry->path), .leaf = tn_keep(*entry->field)};
-    if (!param->path) {
-        tn__raise(TN_ENOMEM, rules->operation, "no memory for a name");
-        return false;
-    }
+    *param = (tn__parallel_param){.of = p,
+                                  .path = tn__strdup_for(entry->path, rules->operation),
+                                  .leaf = tn_keep(*entry->field)};
+    if (!param->path) { return false; }
     bool frozen = tn__leaf_thaw(param->leaf);
     tn_grad_hook coming = rules->coming ? rules->coming : gradient_coming;
-    param->coming = rules->coming_looks ? tn__on_grad_observe(param->leaf, coming, param)
-                                        : tn_on_grad(param->leaf, coming, param);
+    param->coming = tn__on_grad_observe(param->leaf, coming, param);
     param->added =
         tn_on_accumulated(param->leaf, rules->added ? rules->added : gradient_added, param);
     tn__leaf_freeze(param->leaf, frozen);
@@ -232,11 +229,11 @@ static tn__parallel *hang_on(tn_module *m, tn_group *g, tn_group *outer,
                              const tn__parallel_rules *rules, const void *options) {
     tn__parallel *p = tn__calloc_for(1, rules->state_size, rules->operation);
     if (!p) { return NULL; }
-    *p = (tn__parallel){.rules = rules,
+    *p = (tn__parallel){.strategy = {.name = rules->name, .round = tn__round_of(outer, g)},
+                        .rules = rules,
                         .module = m,
                         .group = g,
                         .outer = outer,
-                        .round = tn__round_of(outer, g),
                         .buffers_due = true};
     tn_module_hooks hooks = {.before = tn__parallel_forward,
                              .backward_before = tn__parallel_backward,
@@ -247,8 +244,8 @@ static tn__parallel *hang_on(tn_module *m, tn_group *g, tn_group *outer,
         parallel_free(p);
         return NULL;
     }
-    tn__module_set_strategy(m, &rules->strategy, p);
-    tn__round_begin(p->round);
+    m->lists->strategy = &p->strategy;
+    tn__round_begin(p->strategy.round);
     return p;
 }
 
@@ -266,7 +263,7 @@ static bool make_buffers(void *m) {
 bool tn__parallel_make_same(tn_module *m, tn_group *g, tn_group *outer,
                             const tn__parallel_rules *rules, const char *text) {
     if (!tn__pending()) { make_buffers(m); }
-    if (outer) { tn__agree_begin(); }
+    if (outer) { tn__quiet(1); /* each tn__agree ends one */ }
     tn_status status = tn__parallel_agree(m, g, text, rules->operation);
     bool on_all = !outer; /* where there are two groups, some ranks are in neither with this one */
     if (outer) { status = tn__parallel_agree(m, outer, text, rules->operation); }

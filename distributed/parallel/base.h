@@ -2,8 +2,7 @@
  *
  *     attach.c     attaching a strategy to a module, and what is refused
  *     lifecycle.c  the lifecycle of a step, as the hooks of a module and its parameters see it
- *     compare.c    whether the module is the same on all ranks
- *     share.c      one rank's values for all; waiting
+ *     same.c       whether the module is the same on all ranks; one rank's values for all; waiting
  *     round.c      the random numbers of a global micro-batch
  *     flat.c       tensors one after the other in a flat buffer
  *     patterns.c   whether lists of paths name anything
@@ -49,7 +48,7 @@ typedef struct tn__parallel_param {
 /* What a strategy does. Everything but the operation may be NULL or 0. A false result means that
  * an error was raised. */
 typedef struct tn__parallel_rules {
-    tn__strategy strategy; /* for the registry; .no_sync, .flush, .round: tn__parallel_… */
+    const char *name;      /* "data parallelism" */
     const char *operation; /* "ddp", in messages */
     size_t state_size;     /* of a struct that begins with a tn__parallel … */
     size_t param_size;     /* … and with a tn__parallel_param */
@@ -63,13 +62,14 @@ typedef struct tn__parallel_rules {
     /* A backward has reached a parameter, or the module's output: p->sync says whether it is
      * synchronised. */
     bool (*reached)(tn__parallel *p);
+    /* TN_WHOLE begins (+1) or ends (-1), and a scope in which what was gathered stays. */
+    void (*whole)(tn__parallel *p, int change);
+    void (*hold)(tn__parallel *p, int change);
     /* On each parameter, before and after its gradient is accumulated, also under no_sync; user is
-     * the parameter. The first must call tn__parallel_reach, the second tn__parallel_added. */
+     * the parameter. The first must call tn__parallel_reach, the second tn__parallel_added. The
+     * gradient may be where it is stored already (tn__on_grad_observe). */
     tn_grad_hook coming;
     tn_accumulated_hook added;
-    /* `coming` does not touch a leaf's gradient buffer, so the gradient may be there already
-     * (tn__on_grad_observe). */
-    bool coming_looks;
     /* Synchronises without a backward (tn_sync_gradients), between `reached` and `ended`.
      * Parameters with a `kept` gradient are `wanted` and `ready`; those without has_grad are
      * `wanted` only. */
@@ -90,11 +90,11 @@ typedef struct tn__parallel_rules {
 
 /* A strategy on a module, which owns it. */
 struct tn__parallel {
+    tn__strategy strategy; /* its name, and the round of both groups */
     const tn__parallel_rules *rules;
     tn_module *module;
     tn_group *group;
     tn_group *outer; /* this rank and its counterparts in the other groups; NULL: only one group */
-    tn__round round; /* of both */
     void *params;    /* [count] of rules->param_size, in order of registration; they do not move */
     int count;
 
@@ -157,10 +157,8 @@ static inline void tn__parallel_added(tn__parallel_param *param) {
     param->kept = !param->of->sync;
 }
 
-/* tn__strategy.no_sync, .flush, .round. */
-TN_API void tn__parallel_no_sync(void *state, int change);
-TN_API void tn__parallel_flush(void *state);
-TN_API tn__round tn__parallel_round(const void *state);
+/* tn_sync_gradients. */
+void tn__parallel_flush(tn__parallel *p);
 
 /* False after raising TN_ESHAPE: the ranks do not divide `count` of "heads" at a path, which
  * numbers would, and a hint that follows, such as "; or so". */
@@ -171,7 +169,7 @@ bool tn__parallel_divides(const tn_group *g, int64_t count, const char *what, co
 bool tn__leaf_thaw(tn_tensor *leaf); /* whether it was frozen */
 void tn__leaf_freeze(tn_tensor *leaf, bool frozen);
 
-/* ---- compare.c, share.c ---------------------------------------------------------------------- */
+/* ---- same.c ---------------------------------------------------------------------------------- */
 
 /* Ends tn__agree_begin: names, shapes, blocks, dtypes and `options` (lines of text) are the same on
  * all ranks of g, and none has an error; else all raise it. */

@@ -242,8 +242,7 @@ static bool split_positions(tn_module *m, const splitting *fit) {
 
 tn_status tn_context_parallel(void *m, tn_group *cp, tn_cp_kind kind) {
     const char *operation = context_rules.operation;
-    if (!tn__agree_may_begin(cp, operation)) { return tn_error(); }
-    tn__agree_begin();
+    if (!tn__agree_begin(cp, operation)) { return tn_error(); }
     splitting fit = {.group = cp, .kind = kind};
     if ((unsigned)kind > TN_CP_KEYS) {
         tn__raise(TN_EVALUE, operation, "the kind is %d (TN_CP_HEADS or TN_CP_KEYS)", (int)kind);

@@ -21,13 +21,13 @@
 
 static void abort_groups(const tn__parallel *p, const char *reason) {
     tn_group_abort(p->group, reason);
-    if (p->outer) { tn_group_abort(p->outer, reason); }
+    tn_group_abort(p->outer, reason);
 }
 
 tn_values tn__parallel_forward(tn_module *m, tn_values in, void *user) {
     tn__parallel *p = user;
     if (!tn__will_record() || tn__pending()) { return in; }
-    tn__round_begin(p->round);
+    tn__round_begin(p->strategy.round);
     if (p->rules->forward && p->no_sync == 0 && !tn_in_recompute()) {
         p->rules->forward(p);
         if (tn__pending()) { abort_groups(p, tn_error_message()); }
@@ -84,7 +84,7 @@ bool tn__parallel_begin(tn__parallel *p) {
         param->ready = false;
     }
     if (p->rules->reached && !p->rules->reached(p)) { return false; }
-    return tn__round_end(p->round) == TN_OK;
+    return tn__round_end(p->strategy.round) == TN_OK;
 }
 
 static bool wants_gradients(const tn__parallel *p) {
@@ -125,19 +125,13 @@ bool tn__parallel_all_ready(const tn__parallel *p) {
     return missing == 0;
 }
 
-void tn__parallel_no_sync(void *state, int change) {
-    tn__parallel *p = state;
-    p->no_sync += p->no_sync + change < 0 ? 0 : change; /* the scope may have begun before p */
-}
-
 /* ---- Without a backward ---------------------------------------------------------------------- */
 
 static bool has_grad(const tn__parallel *p, const tn__parallel_param *param) {
     return p->rules->has_grad ? p->rules->has_grad(param) : tn_grad_of(param->leaf) != NULL;
 }
 
-void tn__parallel_flush(void *state) {
-    tn__parallel *p = state;
+void tn__parallel_flush(tn__parallel *p) {
     if (p->running) {
         tn__raise(TN_ESTATE, "sync_gradients", "called inside a backward");
         return;
@@ -153,8 +147,4 @@ void tn__parallel_flush(void *state) {
     if (fine && !tn__pending() && p->rules->ended) { p->rules->ended(p); }
     p->running = false;
     leave_backward(p);
-}
-
-tn__round tn__parallel_round(const void *state) {
-    return ((const tn__parallel *)state)->round;
 }

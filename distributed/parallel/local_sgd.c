@@ -36,7 +36,8 @@ struct tn_local_sgd {
     tn_local_sgd_stats stats;
     tn_tensor *steps;    /* (1) i64, a buffer on the CPU: since the last synchronisation */
     tn_tensor ***fields; /* [count]: where the parameters are */
-    int count, capacity;
+    int count;
+    int64_t capacity;
     /* [count], buffers; NULL unless there is an outer optimiser. Moments are at least f32. */
     tn_tensor **last, **moments;
 };
@@ -219,28 +220,18 @@ static bool agree_to_start(tn_module *m, tn_group *g, const tn_local_sgd_options
 
 static bool add_field(const tn_entry *entry, void *user) {
     tn_local_sgd *l = user;
-    if (tn_requires_grad(*entry->field)) {
-        if (l->count == l->capacity) {
-            tn__raise(TN_ESTATE, "local_sgd", "the module has changed");
-            return false;
-        }
-        l->fields[l->count++] = entry->field;
+    if (!tn_requires_grad(*entry->field)) { return true; }
+    if (!tn__grow(&l->fields, l->count + 1, &l->capacity, sizeof(*l->fields), "local_sgd")) {
+        return false;
     }
-    return true;
-}
-
-static bool count_field(const tn_entry *entry, void *user) {
-    ++((tn_local_sgd *)user)->capacity;
+    l->fields[l->count++] = entry->field;
     return true;
 }
 
 static bool list_fields(tn_local_sgd *l) {
-    tn_module_each(l->model, (tn_walk){0}, count_field, l);
-    size_t n = (size_t)l->capacity + 1;
-    l->fields = tn__calloc_for(n, sizeof(*l->fields), "local_sgd");
-    l->last = tn__calloc_for(n, sizeof(*l->last), "local_sgd");
-    l->moments = tn__calloc_for(n, sizeof(*l->moments), "local_sgd");
-    if (!tn__pending()) { tn_module_each(l->model, (tn_walk){0}, add_field, l); }
+    tn_module_each(l->model, (tn_walk){0}, add_field, l);
+    l->last = tn__calloc_for((size_t)l->count + 1, sizeof(*l->last), "local_sgd");
+    l->moments = tn__calloc_for((size_t)l->count + 1, sizeof(*l->moments), "local_sgd");
     return !tn__pending();
 }
 
@@ -282,8 +273,7 @@ static const tn_field local_sgd_fields[] = {
 };
 
 tn_local_sgd *tn_local_sgd_new(void *m, tn_group *g, tn_local_sgd_options o) {
-    if (!tn__agree_may_begin(g, "local_sgd")) { return NULL; }
-    tn__agree_begin();
+    if (!tn__agree_begin(g, "local_sgd")) { return NULL; }
     tn_module *model = good_options(&o) ? tn__module_of(m, "local_sgd") : NULL;
     if (!agree_to_start(model, g, &o)) { return NULL; }
     tn_local_sgd *l = NULL;

@@ -7,13 +7,14 @@
 #include "nn/module.h"
 
 static void change_no_sync(const tn_module_lists *lists, void *change) {
-    if (lists->strategy->no_sync) {
-        lists->strategy->no_sync(lists->strategy_state, *(int *)change);
-    }
+    tn__parallel *p = (tn__parallel *)lists->strategy;
+    int depth = p->no_sync + *(int *)change;
+    p->no_sync = depth > 0 ? depth : 0; /* the scope may have begun before p */
 }
 
 static void change_whole(const tn_module_lists *lists, void *change) {
-    if (lists->strategy->whole) { lists->strategy->whole(lists->strategy_state, *(int *)change); }
+    tn__parallel *p = (tn__parallel *)lists->strategy;
+    if (p->rules->whole) { p->rules->whole(p, *(int *)change); }
 }
 
 static void *begin_scope(tn_module_lists *lists, tn__strategy_visitor change) {
@@ -64,7 +65,7 @@ void tn_whole_end(void **scope) {
 }
 
 static void flush_one(const tn_module_lists *lists, void *unused) {
-    if (lists->strategy->flush) { lists->strategy->flush(lists->strategy_state); }
+    tn__parallel_flush((tn__parallel *)lists->strategy);
 }
 
 /* Runs even with an error pending: the other ranks must not wait for this one. */

@@ -177,8 +177,7 @@ static const tn__parallel_rules spread_rules = {.operation = "spread", .deferred
 TN__ALIVE_LIST(spreads, "spread");
 
 tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options) {
-    if (!tn__agree_may_begin(world, "spread")) { return NULL; }
-    tn__agree_begin();
+    if (!tn__agree_begin(world, "spread")) { return NULL; }
     bool shards = options.shard != 1 || options.sharding.offload;
     tn_spread *s = tn__calloc_for(1, sizeof(*s), "spread");
     if (s && tn__parallel_may_attach(m, world, &spread_rules) &&

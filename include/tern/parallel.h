@@ -9,7 +9,7 @@
  * DDP attaches to a module and keeps the gradients of all ranks equal; FSDP shards the module
  * itself, so that each rank has 1/N of it; local SGD lets ranks train alone, and averages their
  * weights now and then. This header also has what such a loop needs: a rank's share of the data,
- * checkpoints, learning rates for N ranks.
+ * checkpoints.
  *
  * Read next: docs/distributed.md, distributed/parallel/README.md.
  */
@@ -42,8 +42,8 @@ typedef struct tn_ddp_bucket {
 } tn_ddp_bucket;
 
 typedef struct tn_ddp_options {
-    int64_t bucket_bytes; /* 25 MiB */
-    int64_t first_bucket; /* 1 MiB: so that the first one is sent early */
+    int64_t bucket_bytes; /* 25 MiB; the first one has at most 1 MiB, so that it is sent early.
+                           * After the first backward they follow the order of readiness */
     /* false: gradients are averaged. true: summed, for a loss that the program divides by the
      * global number of tokens */
     bool sum;
@@ -53,7 +53,6 @@ typedef struct tn_ddp_options {
      * several) */
     bool broadcast_buffers;
     bool join;    /* false; true: ranks may have fewer batches, see tn_ddp_join */
-    bool rebuild; /* true: after the first backward buckets follow the order of readiness */
     bool overlap; /* true; false: buckets are sent after backward (to measure) */
     /* Reduces one bucket; NULL: tn_all_reduce. Called with stage 0 when the bucket is complete, and
      * with 1, 2, … each time the work that it returned is done, until it returns NULL: by then
@@ -94,9 +93,6 @@ typedef struct tn_ddp_stats {
     int64_t bytes;  /* in them */
     int64_t sent;   /* bytes that they, or their hook, gave to the group, over all steps */
     double waiting; /* seconds that backward waited at its end, over all steps */
-    /* seconds that buckets took to be sent, over all steps; on a device: as far as the host knew
-     * when it stopped waiting */
-    double traffic;
 } tn_ddp_stats;
 TN_API tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp);
 
@@ -206,10 +202,7 @@ typedef struct tn_fsdp_options {
     const char *units;
     const char *ignore; /* a list of parameters that stay whole and are all-reduced; or NULL */
     int prefetch;       /* 1: units gathered ahead, forward and backward */
-    /* true: a unit stays whole until the next one is needed; so the last of a forward stays until
-     * its backward, which is the first */
-    bool keep_last;
-    bool sum; /* as in tn_ddp_options, and the next two */
+    bool sum;           /* as in tn_ddp_options, and the next two */
     /* Ranks may reach different parameters, but must call the same units; gradients stay whole
      * until the end of backward, 4 bytes per parameter. */
     bool find_unused;
@@ -217,7 +210,7 @@ typedef struct tn_fsdp_options {
     bool offload; /* false; true: parts, gradients and state are on the CPU, which steps them */
     bool from_defaults;
 } tn_fsdp_options;
-TN_API tn_fsdp_options tn_fsdp_defaults(void); /* stage 3, prefetch 1, keep_last, buffers */
+TN_API tn_fsdp_options tn_fsdp_defaults(void); /* stage 3, prefetch 1, buffers */
 
 /* Shards module m over the ranks of `shard`, until m is finished. With `replicate` (NULL: none),
  * the other dimension of a mesh, there are as many copies of this as that group has ranks:
@@ -278,7 +271,8 @@ TN_API tn_status tn_sync_gradients(void *m);
 TN_API void *tn_whole_begin(void *m);
 TN_API void tn_whole_end(void **scope);
 
-/* ---- Data, checkpoints, learning rates ------------------------------------------------------- */
+/* ---- Data and checkpoints ---------------------------------------------------------------------
+ */
 
 /* This rank's share of an order, by the rules of PyTorch's DistributedSampler: n = ceil(L / N)
  * examples each, filled up with the head of the order; with drop_last the tail is left out instead.
@@ -292,11 +286,6 @@ TN_API tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *p
  * on any rank unless the bytes are valid, and the same (by their digest), on all. The loader's
  * place is converted if the number of ranks has changed. */
 TN_API tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path);
-
-/* A learning rate for N times the batch: N lr (Goyal et al. 2017, arXiv:1706.02677) or sqrt(N) lr.
- * Use it with a warm-up: tn_schedule_constant, tn_schedule_cosine. */
-TN_API double tn_lr_linear(double lr, int n);
-TN_API double tn_lr_sqrt(double lr, int n);
 
 /* ---- Sharded checkpoints ----------------------------------------------------------------------
  *
@@ -340,15 +329,13 @@ TN_API tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_opti
 
 /* Every rank calls, at the same step; a missing rank is named after the time-out. Waits for the
  * previous save and raises its errors, on all ranks; then nothing is saved. An existing step is
- * replaced. With `behind` the buffers for the copies are kept until tn_saver_free, for the next
- * save. What c points to may change as soon as this returns. */
+ * replaced. What c points to may change as soon as this returns. */
 TN_API tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c);
 TN_API tn_status tn_saver_wait(tn_saver *s);
 
-/* Loads the newest committed step; else the newest single-file checkpoint in the folder
- * (tn_checkpoint_save); the folder may also be the path of such a file. *found false: there is
- * none, and nothing has changed. Every rank calls, and reads only what overlaps its own parts. As
- * with tn_dist_load, the run's identity is compared, a loader's place is converted, and nothing is
+/* Loads the newest committed step. *found false: there is none, and nothing has changed. Every rank
+ * calls, and reads only what overlaps its own parts. As with tn_dist_load, which reads the files of
+ * tn_checkpoint_save, the run's identity is compared, a loader's place is converted, and nothing is
  * loaded on any rank unless it is valid on all. */
 TN_API tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found);
 /* Removes all that tn_saver_load would find, for a run that starts over: a higher step of another

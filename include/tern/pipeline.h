@@ -124,16 +124,6 @@ TN_API tn_pipeline_options tn_pipeline_defaults(void);
 typedef struct tn_pipeline tn_pipeline;
 TN_API tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options options);
 
-/* Cuts by time: writes cuts[stages - 1] for the options, so that the slowest stage is as fast as
- * possible. Runs forward and backward of each part of m, which nothing is attached to yet and which
- * has all its elements, on a micro-batch, a few times; the loss is the options'. Every rank of g
- * calls, each with a micro-batch of the same shape; the slowest rank's seconds count, so all get
- * the same cuts. Afterwards m has no gradients; running statistics have seen the micro-batch.
- * TN_EVALUE: no parts, or not as many as stages; x or cuts is NULL. TN_ESTATE as tn_pipeline_new.
- */
-TN_API tn_status tn_pipeline_cuts(void *m, tn_group *g, tn_batch batch, tn_pipeline_options options,
-                                  int stages, int *cuts);
-
 /* Forward and backward of n micro-batches, all of one shape; n is the same on every rank. The rank
  * of the first stage reads their x, that of the last their y; the others may be NULL. Adds the
  * gradients of the mean loss, scaled by the scaler (NULL: not), and sends them as a backward does.

@@ -75,7 +75,7 @@ static int by_hand(tn_group *unused, const char *argument) {
     net_init(&m, 1 + (uint64_t)tn_group_rank(world));
     rank_assert(tn_device_of(m.in.weight).kind == TN_CUDA);
     tn_ddp_options o = tn_ddp_defaults();
-    o.first_bucket = o.bucket_bytes = 128;
+    o.bucket_bytes = 128;
     tn_ddp_state *d = tn_ddp(&m, world, o);
     for (int step = 0; step < 3; step++) { /* the second has the buckets in another order */
         tn_module_zero_grad(&m);

@@ -214,7 +214,7 @@ static tn_tensor *gradient_hook(tn_tensor *grad, void *user) {
 static void attach_ddp(int *sent) {
     tn_on_grad(model.net.in.weight, gradient_hook, NULL);
     tn_ddp_options d = tn_ddp_defaults();
-    d.first_bucket = d.bucket_bytes = WIDTH * WIDTH;
+    d.bucket_bytes = WIDTH * WIDTH;
     d.hook = send_bucket;
     d.hook_user = sent;
     tn_ddp(&model, tn_world(), d);

@@ -417,11 +417,11 @@ PLAIN_TEST(test_refused_by_one_is_loaded_by_none) {
 static void hold_another(tn_group *g) {
     void *data = NULL;
     size_t bytes = 0;
-    tn__agree_begin();
+    tn__agree_begin(g, "load");
     CHECK(tn__agree(g, NULL, "load") == TN_OK);
     CHECK(tn_broadcast_bytes(g, &data, &bytes, 0) == TN_OK);
     tn_bytes_free(data);
-    tn__agree_begin();
+    tn__agree_begin(g, "load");
     CHECK(tn__agree(g, "a checkpoint with the digest ffffffff", "load") == TN_EMISMATCH);
     tn_error_clear();
 }
@@ -451,14 +451,4 @@ PLAIN_TEST(test_another_checkpoint_is_noticed) {
     assert_int_equal(tn_local_run(4, save_four, path), TN_OK);
     assert_int_equal(tn_local_run(3, load_beside_another, path), TN_OK);
     assert_int_equal(failures, 0);
-}
-
-/* ---- Learning rates -------------------------------------------------------------------------- */
-
-PLAIN_TEST(test_learning_rates) {
-    assert_true(tn_lr_linear(1e-3, 8) == 8e-3);
-    assert_true(fabs(tn_lr_sqrt(1e-3, 16) - 4e-3) < 1e-18);
-    assert_true(tn_lr_sqrt(1e-3, 0) == 1e-3);
-    assert_int_equal(tn_error(), TN_EVALUE);
-    tn_error_clear();
 }

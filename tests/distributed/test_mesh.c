@@ -163,7 +163,7 @@ static void makes_short(tn_group *g, void *user) {
 }
 
 PLAIN_TEST(test_subgroup_without_memory) {
-    for (long at = 0; at < 3; at++) { /* the list, the child's store, the list as text */
+    for (long at = 0; at < 4; at++) { /* the ranks, the child's store, the list as text */
         failures = 0;
         assert_int_equal(tn_local_run(3, makes_short, &at), TN_OK);
         assert_int_equal(failures, 0);

@@ -137,7 +137,7 @@ PLAIN_TEST(test_join) {
         p.options = tn_ddp_defaults();
         p.options.join = true;
         p.options.sum = i % 2;
-        p.options.first_bucket = p.options.bucket_bytes = 1;
+        p.options.bucket_bytes = 1;
         run_ok(p.ranks, joins_others, &p);
     }
 }
@@ -181,7 +181,7 @@ PLAIN_TEST(test_join_in_a_richer_loop) {
     o.join = true;
     run_ok(3, joins_a_richer_loop, &o);
     o.find_unused = true;
-    o.first_bucket = o.bucket_bytes = 1;
+    o.bucket_bytes = 1;
     run_ok(3, joins_a_richer_loop, &o);
 }
 

@@ -24,7 +24,7 @@ static void averages_gradients(tn_group *g, void *user) {
     CHECK(stats.steps == 3);
     CHECK(stats.buckets == (o->bucket_bytes == 1 ? 6 : 1));
     CHECK(stats.bytes >= 213 * 4 && stats.bytes <= (213 + 6 * 16) * 4);
-    CHECK(stats.traffic > 0 && stats.waiting >= 0);
+    CHECK(stats.waiting >= 0);
     CHECK(tn_error() == TN_OK);
     tn_module_finish(&m);
 }
@@ -35,40 +35,6 @@ TEST(test_gradients_are_averaged_or_summed) {
         o.sum = i & 2;
         o.overlap = i & 4;
         run_ok(2, averages_gradients, &o);
-    }
-}
-
-static int same_batches;
-static void count_same_batches(tn_log_level level, const char *message, void *user) {
-    same_batches += strstr(message, "as if all saw the same batch") != NULL; /* of rank 0 */
-}
-
-static void steps_of_batches(tn_group *g, void *user) {
-    net m;
-    net_init(&m, 1);
-    tn_ddp(&m, g, small_buckets());
-    for (int step = 0; step < 2; step++) {
-        tn_module_zero_grad(&m);
-        net_backward(&m, *(bool *)user ? 0 : tn_group_rank(g));
-    }
-    tn_module_finish(&m);
-}
-
-/* A forgotten tn_distributed_sampler: debug builds say so, once. */
-TEST(test_the_same_batch_on_all_ranks_is_noticed) {
-#ifdef TN_DEBUG_TENSORS
-    const int noticed = 1;
-#else
-    const int noticed = 0;
-#endif
-    for (int ranks = 1; ranks <= 3; ranks++) {
-        for (int same = 0; same < 2; same++) {
-            same_batches = 0;
-            tn_log_to(count_same_batches, TN_LOG_WARN, NULL);
-            run_ok(ranks, steps_of_batches, &(bool){same});
-            tn_log_to(NULL, TN_LOG_ERROR, NULL);
-            assert_int_equal(same_batches, ranks > 1 && same ? noticed : 0);
-        }
     }
 }
 

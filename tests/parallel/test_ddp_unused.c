@@ -195,7 +195,6 @@ static void thaws_parameters(tn_group *g, void *user) {
     net_init(&m, 1);
     CHECK(tn_freeze(&m, "extra") == 2);
     tn_ddp_options o = small_buckets();
-    o.rebuild = user != NULL;
     tn_ddp_state *ddp = tn_ddp(&m, g, o);
     net_backward(&m, rank);
     CHECK(tn_ddp_statistics(ddp).buckets == 4);

@@ -212,7 +212,6 @@ TEST(test_odd_programs) {
             for (int k = 0; k < 4; k++) {
                 o.stage = k < 3 ? k + 1 : 3;
                 o.prefetch = k;
-                o.keep_last = k & 1;
                 const char *units = programs[i].units ? programs[i].units : "h.* h.*.inner";
                 o.units = k == 3 ? units : NULL;
                 numbers is = end_of(ranks, &programs[i], FSDP, o);

@@ -89,7 +89,7 @@ static void run_micros(gan *n, bool discriminator, int ranks, int64_t first) {
 }
 
 static void attach_part(mlp *m, tn_group *group, int stage) {
-    tn_ddp_options o = TN_WITH(tn_ddp, .sum = true, .first_bucket = 256, .bucket_bytes = 256);
+    tn_ddp_options o = TN_WITH(tn_ddp, .sum = true, .bucket_bytes = 256);
     if (stage == 0) {
         CHECK(tn_ddp(m, group, o) != NULL);
     } else {

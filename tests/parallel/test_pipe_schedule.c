@@ -119,17 +119,18 @@ TEST(wrong_texts_are_refused) {
     } cases[] = {
         {"", "the text has no actions"},
         {"\n \n", "the text has no actions"},
-        {"F0.0 X0.0", "line 1: \"X0.0\" is no action"},
+        {"F0.0 X0.0", "action 1 of rank 0 is \"X0.0\""},
         {"F0.0 B0", "line 1: \"B0\" is no action"},
-        {"F0.-1 B0.0", "\"F0.-1\" is no action"},
+        {"F0.-1 B0.0", "\"F0.-1\""},
         {"F0.0 B0.0x", "\"B0.0x\" is no action"},
         {"F99999999.0", "is no action"},
-        {"F0.0 F1.0 B1.0 B0.0\nF0.1", "line 1: \"F1.0\" is of a stage on another rank"},
+        {"F0.0 F1.0 B1.0 B0.0\nF0.1", "action 1 of rank 0 is \"F1.0\""},
         {"F0.0 B0.0\nF1.0 B1.0\nF2.0", "stage 2, micro-batch 0: 1 times F, 0 B"},
+        {"F0.0 B0.0\n F0.99999 F0.9999999", "line 2: \"F0.9999999\" is no action"},
         {"F0.0 F0.0 B0.0", "stage 0, micro-batch 0: 2 times F, 1 B"},
         {"F0.0 B0.0 I0.0", "1 B, 1 I, 0 W"},
         {"F0.0 F0.1 B0.0 B0.1\nF1.0 B1.0", "stage 1, micro-batch 1: 0 times F"},
-        {"F0.0 B0.0 F2.0 B2.0\nF1.0 B1.0", "3 stages on 2 ranks (lines): the stages must"},
+        {"F0.0 B0.0 F2.0 B2.0\nF1.0 B1.0", "2 ranks, 3 stages and 1 micro-batches"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         assert_null(tn_pipe_schedule_read(cases[i].text));

@@ -68,7 +68,7 @@ static void attach_net(net *m, tn_group *g, const run *r) {
     tn_module_set_recompute(m->pairs, r->around);
     if (r->how == DDP) {
         tn_ddp_options o = tn_ddp_defaults();
-        o.first_bucket = o.bucket_bytes = 1; /* each parameter is sent as soon as it is there */
+        o.bucket_bytes = 1; /* each parameter is sent as soon as it is there */
         CHECK(tn_ddp(m, g, o) != NULL);
     } else if (r->how == NAIVE) {
         CHECK(tn_fsdp_naive(m, g) == TN_OK);

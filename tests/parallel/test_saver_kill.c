@@ -105,7 +105,7 @@ static void kill_again_and_again(const kills *k, const char *folder) {
     for (int i = 0; i < k->kills; i++) {
         int victim = i % k->ranks;
         char kill_at[32], way[32];
-        snprintf(kill_at, sizeof(kill_at), "%d:KILL_AT=%d", victim, 1 + i / k->ranks * k->stride);
+        snprintf(kill_at, sizeof(kill_at), "%d:KILL_AT=%d", victim, (1 + i / k->ranks) * k->stride);
         snprintf(way, sizeof(way), "WAY=%d", k->ways[i % 3]);
         const char *const environment[] = {kill_at, way, NULL};
         ranks_result result = run_until_killed(k, folder, victim, environment);

@@ -29,7 +29,7 @@ static void init_model(tn_gpt *m, int layers, int64_t width) {
 
 static tn_spread *spread_model(tn_gpt *m, tn_group *world, const char *mesh) {
     tn_spread_options o = tn_spread_defaults();
-    o.data.bucket_bytes = o.data.first_bucket = 1; /* a group of one needs no buckets */
+    o.data.bucket_bytes = 1; /* a group of one needs no buckets */
     tn_spread_read(&o, mesh);
     return tn_spread_new(m, world, o);
 }

@@ -9,25 +9,19 @@
 
 /* ---- Which strategy is attached -------------------------------------------------------------- */
 
-static void count_scope(void *state, int change) {
-    *(int *)state += change;
-}
-
-static const tn__strategy counting = {.name = "counting", .no_sync = count_scope};
-static const tn__strategy silent = {.name = "silence"};
-
 static void do_nothing(tn_module *m, void *user) {}
 
-static void attach_strategy(void *m, const tn__strategy *strategy, int *depth) {
+static void attach_strategy(void *m, tn__parallel *p) {
+    *p = (tn__parallel){.strategy.name = "counting"};
     assert_int_not_equal(tn_module_hook(m, (tn_module_hooks){.backward_before = do_nothing}), 0);
-    tn__module_set_strategy(m, strategy, depth);
+    ((tn_module *)m)->lists->strategy = &p->strategy;
 }
 
 TEST(a_strategy_is_known_by_the_registry) {
     net m;
-    int depth = 0;
+    tn__parallel p;
     net_init(&m, 1);
-    attach_strategy(&m.in, &counting, &depth);
+    attach_strategy(&m.in, &p);
     assert_null(tn_ddp(&m, NULL, tn_ddp_defaults()));
     assert_error(TN_ESTATE, "linear in is under counting already");
     assert_int_equal(tn_ddp_naive(&m.in, NULL), TN_ESTATE);
@@ -36,7 +30,7 @@ TEST(a_strategy_is_known_by_the_registry) {
     tn_module_finish(&m);
 
     net_init(&m, 1);
-    attach_strategy(&m, &counting, &depth);
+    attach_strategy(&m, &p);
     assert_null(tn_ddp(&m.in, NULL, tn_ddp_defaults()));
     assert_error(TN_ESTATE, "net is under counting already");
     tn_module_finish(&m);
@@ -46,44 +40,42 @@ TEST(a_strategy_is_known_by_the_registry) {
 
 TEST(a_scope_speaks_to_what_is_below) {
     net m;
-    int in = 0, out = 0;
+    tn__parallel in, out;
     net_init(&m, 1);
     {
         TN_NO_SYNC(&m); /* nothing is attached */
-        attach_strategy(&m.in, &counting, &in);
-        attach_strategy(&m.out, &counting, &out);
-        attach_strategy(&m.extra, &silent, NULL);
-        in = out = 1;
+        attach_strategy(&m.in, &in);
+        attach_strategy(&m.out, &out);
+        in.no_sync = out.no_sync = 1;
     }
-    assert_true(in == 0 && out == 0);
+    assert_true(in.no_sync == 0 && out.no_sync == 0);
     {
         TN_NO_SYNC(&m);
-        assert_true(in == 1 && out == 1);
+        assert_true(in.no_sync == 1 && out.no_sync == 1);
         {
             TN_NO_SYNC(&m.in);
-            TN_NO_SYNC(&m.extra);
-            assert_true(in == 2 && out == 1);
+            assert_true(in.no_sync == 2 && out.no_sync == 1);
         }
-        assert_true(in == 1 && out == 1);
+        assert_true(in.no_sync == 1 && out.no_sync == 1);
         tn_raise(TN_EVALUE, "an error ends no scope");
     }
     assert_error(TN_EVALUE, "an error");
-    assert_true(in == 0 && out == 0);
+    assert_true(in.no_sync == 0 && out.no_sync == 0);
     tn_module_finish(&m);
 }
 
 TEST(what_scopes_refuse) {
     net m;
-    int depth = 0;
+    tn__parallel p;
     net_init(&m, 1);
-    attach_strategy(&m, &counting, &depth);
+    attach_strategy(&m, &p);
     {
         TN_NO_SYNC(&m.in);
         assert_error(TN_ESTATE, "linear in is inside a net that is under counting");
-        assert_int_equal(depth, 0);
+        assert_int_equal(p.no_sync, 0);
     }
     tn_module_finish(&m);
-    assert_int_equal(depth, 0);
+    assert_int_equal(p.no_sync, 0);
     assert_null(tn_no_sync_begin(&m));
     assert_error(TN_ESTATE, "finished");
 
@@ -291,7 +283,7 @@ static void average_grads(tn__parallel *p) {
 }
 
 static const tn__parallel_rules twice = {
-    .strategy = {.name = "averaging", .no_sync = tn__parallel_no_sync},
+    .name = "averaging",
     .operation = "twice",
     .state_size = sizeof(tn__parallel),
     .param_size = sizeof(tn__parallel_param),

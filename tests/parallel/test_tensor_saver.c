@@ -42,6 +42,7 @@ typedef struct leg {
     const char *mesh;
     int ranks;
     const char *from, *to; /* checkpoints; NULL: none */
+    bool one_file;         /* `from` is one */
     const char *bare;      /* a checkpoint without the loader, whose position depends on the mesh */
     const char *whole;     /* one file for everything, saved by one rank */
     const char *export;    /* the file for the weights */
@@ -98,12 +99,17 @@ static void run_step(run *r) {
     tn_average_update(r->c.average);
 }
 
-static void load_checkpoint(run *r, tn_group *world, const char *from) {
-    bool found = false;
-    tn_saver *saver = tn_saver_new(world, from, tn_saver_defaults());
+static void load_checkpoint(run *r, tn_group *world, const leg *l) {
+    bool found = true;
     r->c.step = 0;
-    CHECK(tn_saver_load(saver, &r->c, &found) == TN_OK && found && r->c.step == SAVED);
-    tn_saver_free(saver);
+    if (l->one_file) {
+        CHECK(tn_dist_load(world, &r->c, l->from) == TN_OK);
+    } else {
+        tn_saver *saver = tn_saver_new(world, l->from, tn_saver_defaults());
+        CHECK(tn_saver_load(saver, &r->c, &found) == TN_OK);
+        tn_saver_free(saver);
+    }
+    CHECK(found && r->c.step == SAVED);
 }
 
 static void save_checkpoint(const tn_checkpoint *c, tn_group *world, const char *to) {
@@ -117,7 +123,7 @@ static void run_leg(tn_group *world, void *user) {
     leg *l = user;
     run r;
     run_open(&r, world, l);
-    if (l->from) { load_checkpoint(&r, world, l->from); }
+    if (l->from) { load_checkpoint(&r, world, l); }
     for (int step = 0; step < l->steps && tn_error() == TN_OK; step++) {
         run_step(&r);
     }
@@ -229,8 +235,9 @@ static void visit_meshes(const trial *t) {
     check_exported(t, exported);
     check_exported(t, average);
     check_model(folder, exported);
+    bool one_file = false;
     for (int i = 1; i < MESHES; i++) {
-        leg l = {t, meshes[i].mesh, meshes[i].ranks, .from = folder};
+        leg l = {t, meshes[i].mesh, meshes[i].ranks, .from = folder, .one_file = one_file};
         name weights, mean;
         name_of(next, t, "step", i);
         name_of(bare, t, "bare", i);
@@ -253,8 +260,10 @@ static void visit_meshes(const trial *t) {
         assert_true(train_same(first.weights, l.weights));
         free(l.weights.data);
         strcpy(folder, l.whole ? whole : next);
+        one_file = l.whole != NULL;
     }
-    leg last = {t, meshes[0].mesh, meshes[0].ranks, .from = folder, .steps = SAVED};
+    leg last = {
+        t, meshes[0].mesh, meshes[0].ranks, .from = folder, .one_file = one_file, .steps = SAVED};
     run_ok(last.ranks, run_leg, &last);
     assert_true(train_same(last.weights, undisturbed.weights));
     assert_false(train_same(last.weights, first.weights));

@@ -111,7 +111,6 @@ PLAIN_TEST(courses_that_dice_choose) {
         train_bits want = course_bits(ranks, c);
         c.run.how = TRAIN_FSDP;
         c.run.sharding.prefetch = seed % 3;
-        c.run.sharding.keep_last = seed % 2;
         for (c.run.sharding.stage = 1; c.run.sharding.stage <= 3; c.run.sharding.stage++) {
             train_bits is = course_bits(ranks, c);
             if (!train_same(is, want)) {

@@ -29,7 +29,7 @@ train_run train_run_of(train_how how, int ranks) {
                      .sum = true,
                      .micros = ranks,
                      .steps = 2};
-    run.data.first_bucket = run.data.bucket_bytes = 2 << 10;
+    run.data.bucket_bytes = 2 << 10;
     return run;
 }
 
@@ -79,13 +79,13 @@ const char *train_text(const train_run *run) {
     snprintf(
         text, sizeof(text),
         "%s%s, %s %s, %d x %d ranks, %d micro-batches of %d steps, %s of gradients, %s, recompute "
-        "%s; stage %d, prefetch %d, keep_last %d, offload %d, units %s, ignore %s; deferred "
+        "%s; stage %d, prefetch %d, offload %d, units %s, ignore %s; deferred "
         "%d, frozen %s, no_sync %d, flushes %d, looks %d, own loss %d, loader %d, scaled %d, clip "
         "%g",
         run->alone ? "alone " : "", run->model.llama ? "llama" : "gpt", hows[run->how],
         run->how == TRAIN_MESH ? run->mesh : "", run->replicas, run->shards, run->micros,
         run->steps, run->sum ? "sums" : "means", run->bf16 ? "bf16" : "f32",
-        recomputes[run->recompute], o->stage, o->prefetch, o->keep_last, o->offload,
+        recomputes[run->recompute], o->stage, o->prefetch, o->offload,
         o->units ? o->units : "blocks", o->ignore ? o->ignore : "nothing", run->deferred,
         run->frozen ? run->frozen : "nothing", run->no_sync, run->flushes, run->looks,
         run->loss != NULL, run->loader, run->scaled, run->clip);

@@ -67,9 +67,7 @@ static void choose_strategy(train_run *run, int value) {
     run->how = hows[value];
     run->sharding.stage = value < 3 ? 3 - value : 3;
     run->data.overlap = value != 5;
-    run->data.rebuild = value != 7;
-    run->data.bucket_bytes = value == 5 ? 25 << 20 : 20 << 10;
-    run->data.first_bucket = value == 5 ? 1 << 20 : value == 7 ? 1 : 4 << 10;
+    run->data.bucket_bytes = value == 5 ? 25 << 20 : value == 7 ? 1 : 20 << 10;
 }
 
 /* What a step does. Averages are all that the naive versions support, and only they can be reduced
@@ -106,7 +104,6 @@ static train_run run_of_row(const unsigned char *row, int ranks) {
     run.frozen = frozen[row[FROZEN] == 4 ? 1 : row[FROZEN] % 3][llama];
     run.after = row[FROZEN] == 3 ? freeze_later : row[FROZEN] == 4 ? thaw_later : NULL;
     run.sharding.prefetch = row[PREFETCH] % 3;
-    run.sharding.keep_last = row[PREFETCH] % 2;
     run.sharding.find_unused = run.data.find_unused = row[PREFETCH] == 3;
     run.sharding.units = units[row[UNITS]][llama];
     run.sharding.ignore = ignored[row[IGNORE]][llama];

@@ -16,6 +16,8 @@
 
 /* ---- Places ---------------------------------------------------------------------------------- */
 
+enum { FIRST_BUCKET = 1 << 20 }; /* bytes, so that it is sent early */
+
 /* Gives each parameter a place in a bucket: the open one of its dtype, else a new one. A bucket
  * that has reached its size is closed. */
 static void assign_buckets(tn_ddp_state *d) {
@@ -34,7 +36,8 @@ static void assign_buckets(tn_ddp_state *d) {
         p->bucket = open[dtype];
         tn__ddp_bucket *b = &d->buckets[p->bucket];
         p->offset = tn__flat_place(&b->count, tn_count(p->base.leaf), tn__flat_line(dtype));
-        int64_t most = p->bucket == 0 ? d->options.first_bucket : d->options.bucket_bytes;
+        int64_t most = d->options.bucket_bytes;
+        most = p->bucket == 0 && most > FIRST_BUCKET ? FIRST_BUCKET : most;
         if (b->count * (int64_t)tn_dtype_size(dtype) >= most) { open[dtype] = -1; }
     }
 }

@@ -2,7 +2,6 @@
  * that all ranks issue the same operations.
  */
 #include "autograd/leaf.h"
-#include "core/log.h"
 #include "distributed/group/group.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/ddp/ddp.h"
@@ -48,65 +47,36 @@ static void fill_gaps(tn_ddp_state *d, int bucket) {
 }
 
 /* Counts what was given to the group. */
-static void note_sent(tn_ddp_state *d, const tn_work *w) {
+static void count_sent(tn_ddp_state *d, const tn_work *w) {
     if (w) { d->stats.sent += w->t.count * (int64_t)tn_dtype_size(w->t.dtype); }
 }
 
 static void call_hook(tn_ddp_state *d, tn__ddp_bucket *b, int stage) {
     const tn_ddp_options *o = &d->options;
-    b->launched = tn_flight_now();
     b->shown.arrived = b->result;
     b->work = o->hook(d->base.group, &b->shown, stage, o->hook_user);
     b->shown.arrived = NULL;
-    note_sent(d, b->work);
+    count_sent(d, b->work);
     tn_release(b->result);
     bool other = b->work && b->work->out && b->work->out != b->flat;
     b->result = other ? tn_keep(b->work->out) : NULL;
-}
-
-#ifdef TN_DEBUG_TENSORS
-enum { DEBUG = true };
-#else
-enum { DEBUG = false };
-#endif
-
-/* Whether all ranks' gradients of the first step were this rank's: then they saw the same batch. */
-static void look_at_batches(tn_ddp_state *d) {
-    if (d->own) {
-        double most = tn_item(tn_sum_all(tn_abs(d->own)));
-        double apart = tn_item(tn_sum_all(tn_abs(tn_sub(d->buckets[d->own_of].flat, d->own))));
-        if (most > 0 && apart <= 1e-6 * most && tn_group_rank(d->base.group) == 0) {
-            tn__log_loud("ddp: in the first step all ranks have the same gradients, as if all saw "
-                         "the same batch (tn_distributed_sampler gives each its share)");
-        }
-        tn_release(d->own);
-        d->own = NULL;
-    }
 }
 
 static void bucket_launch(tn_ddp_state *d, int index) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn__ddp_bucket *b = &d->buckets[index];
-    const tn_ddp_options *o = &d->options;
-    tn_reduction how = o->sum ? TN_SUM : TN_MEAN;
     fill_gaps(d, index);
-    b->launched = tn_flight_now();
-    if (o->hook) {
+    if (d->options.hook) {
         b->shown.last = true;
         for (int i = index + 1; i < d->bucket_count; i++) {
             b->shown.last &= d->buckets[i].idle;
         }
         call_hook(d, b, 0);
-    } else {
-        if (DEBUG && d->stats.steps == 0 && !d->own && !o->sum &&
-            tn_group_size(d->base.group) > 1) {
-            d->own = tn_keep(tn_copy(b->flat));
-            d->own_of = index;
-        }
-        b->work = tn_all_reduce(d->base.group, b->flat, how);
-        note_sent(d, b->work);
+        return;
     }
+    b->work = tn_all_reduce(d->base.group, b->flat, b->shown.how);
+    count_sent(d, b->work);
 }
 
 /* Sends the next buckets as long as they are complete; `all`: even incomplete ones. */
@@ -140,32 +110,21 @@ static tn_tensor *count_users(const tn_ddp_state *d) {
     return users;
 }
 
-/* Waits for a bucket. The group runs one operation at a time, so one that is not done began at its
- * launch, or when the one before it ended. */
-static void bucket_arrive(tn_ddp_state *d, tn__ddp_bucket *b, double *last_end) {
-    bool done = tn_work_done(b->work);
-    double seconds = tn__work_seconds(b->work);
+static void bucket_arrive(tn__ddp_bucket *b) {
     tn__parallel_wait(b->work);
-    double now = tn_flight_now();
-    if (b->work && !done) {
-        seconds = now - (b->launched > *last_end ? b->launched : *last_end);
-        *last_end = now;
-    }
-    d->stats.traffic += seconds;
     b->work = NULL;
 }
 
 /* Waits for all buckets. A hook's later stages begin here, each for all buckets in their order, so
  * that all ranks issue in the same order. */
 static void arrive_all(tn_ddp_state *d) {
-    double end = 0;
     bool more = true;
     for (int stage = 1; more; stage++) {
         more = false;
         for (int i = 0; i < d->bucket_count; i++) {
             tn__ddp_bucket *b = &d->buckets[i];
             bool travels = b->work != NULL;
-            bucket_arrive(d, b, &end);
+            bucket_arrive(b);
             if (travels && d->options.hook && !tn__pending()) {
                 call_hook(d, b, stage);
                 more |= b->work != NULL;
@@ -193,7 +152,10 @@ static void settle_grads(tn_ddp_state *d, const int32_t *users) {
     }
 }
 
-static bool finish_travel(tn_ddp_state *d) {
+bool tn__ddp_complete(tn_ddp_state *d) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    if (!d->options.find_unused && !tn__parallel_all_ready(&d->base)) { return false; }
     tn_tensor *users = d->options.find_unused ? count_users(d) : NULL;
     if (!launch_buckets(d, true)) { return false; }
     tn_work *counting = users ? tn_all_reduce(d->base.group, users, TN_SUM) : NULL;
@@ -201,39 +163,25 @@ static bool finish_travel(tn_ddp_state *d) {
     arrive_all(d);
     tn__parallel_wait(counting);
     d->stats.waiting += tn_flight_now() - begin;
-    if (!tn__pending()) {
-        tn_flight_mark("wait for gradients", begin);
-        look_at_batches(d);
-        settle_grads(d, users ? tn_data(users) : NULL);
-    }
-    return !tn__pending();
-}
-
-bool tn__ddp_complete(tn_ddp_state *d) {
-    TN_SCOPE;
-    TN_NO_GRAD;
-    if ((!d->options.find_unused && !tn__parallel_all_ready(&d->base)) || !finish_travel(d)) {
-        return false;
-    }
+    if (tn__pending()) { return false; }
+    tn_flight_mark("wait for gradients", begin);
+    settle_grads(d, users ? tn_data(users) : NULL);
     d->stats.steps++;
-    d->rebuild_due |= d->stats.steps == 1 && d->options.rebuild;
+    d->rebuild_due |= d->stats.steps == 1;
     return true;
 }
 
-void tn__ddp_abandon(tn_ddp_state *d) {
-    tn_release(d->own);
-    d->own = NULL;
+void tn__ddp_abandon(tn__parallel *p) {
+    tn_ddp_state *d = (tn_ddp_state *)p;
     tn__parallel_wait(d->join.backward);
     d->join.backward = NULL;
     for (int i = 0; i < d->bucket_count; i++) {
-        double end = 0;
-        bucket_arrive(d, &d->buckets[i], &end);
+        bucket_arrive(&d->buckets[i]);
         tn_release(d->buckets[i].result);
         d->buckets[i].result = NULL;
     }
-    for (int i = 0; i < d->placed; i++) {
-        tn__ddp_param *p = &d->params[d->order[i]];
-        tn_release(p->aside);
-        p->aside = NULL;
+    for (int i = 0; i < p->count; i++) {
+        tn_release(d->params[i].aside);
+        d->params[i].aside = NULL;
     }
 }

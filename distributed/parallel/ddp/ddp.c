@@ -93,10 +93,6 @@ static bool has_grad(const tn__parallel_param *param) {
     return !d->options.find_unused && tn_grad_of(param->leaf);
 }
 
-static void abandon_step(tn__parallel *p) {
-    tn__ddp_abandon((tn_ddp_state *)p);
-}
-
 /* ---- Attaching ------------------------------------------------------------------------------- */
 
 static bool start_steps(tn__parallel *p, const void *options) {
@@ -106,13 +102,9 @@ static bool start_steps(tn__parallel *p, const void *options) {
     for (int i = 0; i < p->count; i++) {
         d->params[i].bucket = -1;
     }
-    d->order = tn__calloc((size_t)p->count + 1, sizeof(*d->order));
-    d->ready = tn__calloc((size_t)p->count + 1, sizeof(*d->ready));
-    if (!d->order || !d->ready) {
-        tn__raise(TN_ENOMEM, "ddp", "no memory for the order of %d parameters", p->count);
-        return false;
-    }
-    return tn__ddp_first_layout(d) && tn__ddp_join_start(d);
+    d->order = tn__calloc_for((size_t)p->count + 1, sizeof(*d->order), "ddp");
+    d->ready = tn__calloc_for((size_t)p->count + 1, sizeof(*d->ready), "ddp");
+    return !tn__pending() && tn__ddp_first_layout(d) && tn__ddp_join_start(d);
 }
 
 static void finish_steps(tn__parallel *p) {
@@ -125,19 +117,14 @@ static void finish_steps(tn__parallel *p) {
 
 tn_ddp_options tn_ddp_defaults(void) {
     return (tn_ddp_options){.bucket_bytes = 25 << 20,
-                            .first_bucket = 1 << 20,
                             .broadcast_buffers = true,
-                            .rebuild = true,
                             .overlap = true,
                             .from_defaults = true};
 }
 
 tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options o) {
     static const tn__parallel_rules rules = {
-        .strategy = {.name = "data parallelism",
-                     .no_sync = tn__parallel_no_sync,
-                     .flush = tn__parallel_flush,
-                     .round = tn__parallel_round},
+        .name = "data parallelism",
         .operation = "ddp",
         .state_size = sizeof(tn_ddp_state),
         .param_size = sizeof(tn__ddp_param),
@@ -145,25 +132,22 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options o) {
         .forward = before_forward,
         .reached = backward_begins,
         .coming = gradient_coming,
-        .coming_looks = true,
         .added = gradient_added,
         .has_grad = has_grad,
         .ended = backward_ended,
-        .abandon = abandon_step,
+        .abandon = tn__ddp_abandon,
         .finish = finish_steps,
     };
-    if (!tn__agree_may_begin(g, rules.operation)) { return NULL; }
-    tn__agree_begin();
+    if (!tn__agree_begin(g, rules.operation)) { return NULL; }
     tn__options_made(o.from_defaults, "ddp", "tn_ddp");
-    const char *wrong =
-        TN__BEYOND({"bucket_bytes", o.bucket_bytes, 1, 0}, {"first_bucket", o.first_bucket, 1, 0});
-    if (!tn__pending() && wrong) { tn__raise(TN_EVALUE, "ddp", "%s", wrong); }
+    const char *wrong = TN__BEYOND({"bucket_bytes", o.bucket_bytes, 1, 0});
+    if (wrong) { tn__raise(TN_EVALUE, "ddp", "%s", wrong); }
     char text[256];
-    snprintf(text, sizeof(text),
-             "bucket_bytes %lld\nfirst_bucket %lld\nsum %d\nfind_unused %d\nbroadcast_buffers %d\n"
-             "join %d\nrebuild %d\noverlap %d\n%s",
-             (long long)o.bucket_bytes, (long long)o.first_bucket, o.sum, o.find_unused,
-             o.broadcast_buffers, o.join, o.rebuild, o.overlap, o.hook ? "a hook" : "no hook");
+    snprintf(
+        text, sizeof(text),
+        "bucket_bytes %lld\nsum %d\nfind_unused %d\nbroadcast_buffers %d\njoin %d\noverlap %d\n%s",
+        (long long)o.bucket_bytes, o.sum, o.find_unused, o.broadcast_buffers, o.join, o.overlap,
+        o.hook ? "a hook" : "no hook");
     return (tn_ddp_state *)tn__parallel_attach(m, g, NULL, &rules, text, &o);
 }
 

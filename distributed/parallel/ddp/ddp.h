@@ -26,11 +26,10 @@ typedef struct tn__ddp_bucket {
     tn_tensor *flat; /* (count); one reference */
     tn_dtype dtype;
     int64_t count;
-    int waiting;       /* wanted gradients that are not ready */
-    bool idle;         /* none of its parameters wants a gradient: it is not sent */
-    tn_work *work;     /* while it is sent; may be NULL then too */
-    tn_tensor *result; /* what is sent, if not `flat`; one reference */
-    double launched;
+    int waiting;         /* wanted gradients that are not ready */
+    bool idle;           /* none of its parameters wants a gradient: it is not sent */
+    tn_work *work;       /* while it is sent; may be NULL then too */
+    tn_tensor *result;   /* what is sent, if not `flat`; one reference */
     tn_ddp_bucket shown; /* to options.hook */
 } tn__ddp_bucket;
 
@@ -56,8 +55,6 @@ struct tn_ddp_state {
     int bucket_count;
     int launched; /* buckets 0 … launched-1 have been sent */
     tn__ddp_join join;
-    tn_tensor *own; /* debug builds: a copy of a bucket that is sent in the first step, or NULL; */
-    int own_of;     /* its number */
 };
 
 /* ---- buckets.c ------------------------------------------------------------------------------- */
@@ -83,7 +80,7 @@ void tn__ddp_ready(tn_ddp_state *d, tn__ddp_param *p);
  * after raising. */
 bool tn__ddp_complete(tn_ddp_state *d);
 /* After a failure, waits until nothing is in flight. */
-void tn__ddp_abandon(tn_ddp_state *d);
+void tn__ddp_abandon(tn__parallel *p);
 
 /* ---- join.c: no effect without options.join ---------------------------------------------------
  */

@@ -24,18 +24,14 @@ static void average_grads(tn__parallel *p) {
 
 tn_status tn_ddp_naive(void *m, tn_group *g) {
     static const tn__parallel_rules rules = {
-        .strategy = {.name = "data parallelism",
-                     .no_sync = tn__parallel_no_sync,
-                     .flush = tn__parallel_flush,
-                     .round = tn__parallel_round},
+        .name = "data parallelism",
         .operation = "ddp_naive",
         .state_size = sizeof(tn__parallel),
         .param_size = sizeof(tn__parallel_param),
         .forward = tn__parallel_take_buffers,
         .ended = average_grads,
     };
-    if (tn__agree_may_begin(g, rules.operation)) {
-        tn__agree_begin();
+    if (tn__agree_begin(g, rules.operation)) {
         tn__parallel_attach(m, g, NULL, &rules, "of ddp_naive", NULL);
     }
     return tn_error();

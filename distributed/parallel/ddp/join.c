@@ -122,7 +122,7 @@ static void take_counts(const tn_ddp_state *d, tn_optim *optim) {
         tn_copy_out(t, counts);
         generator->stream = (uint64_t)counts[0];
         generator->call = 0;
-        tn__round_begin(d->base.round);
+        tn__round_begin(d->base.strategy.round);
         tn_optim_set_steps(optim, counts[1]);
     }
 }

@@ -9,9 +9,7 @@
  * a rank holds at most one of them twice. A failure from there on leaves a module without weights,
  * which can only be finished.
  */
-#include "distributed/group/agree.h"
 #include "autograd/leaf.h"
-#include "core/buffer.h"
 #include "core/memory.h"
 #include "distributed/parallel/fsdp/fsdp.h"
 #include "nn/paths.h"
@@ -33,17 +31,14 @@ static bool is_unit(const tn_fsdp_state *s, const tn_module *m, const char *path
     return *path && m->name[0] && (units ? tn__paths_fit(units, path) : block);
 }
 
-static bool count_unit(tn_module *m, const char *path, void *user) {
-    tn_fsdp_state *s = user;
-    s->unit_count += is_unit(s, m, path);
-    return true;
-}
-
-/* False when out of memory. */
+/* False after raising. */
 static bool append_unit(tn_fsdp_state *s, tn_module *m, const char *path) {
-    tn__fsdp_unit u = {.fsdp = s, .module = m, .path = tn__strdup(path)};
-    if (u.path) { s->units[s->unit_count++] = u; }
-    return u.path != NULL;
+    if (!tn__grow(&s->units, s->unit_count + 1, &s->unit_capacity, sizeof(*s->units), "fsdp")) {
+        return false;
+    }
+    char *name = tn__strdup_for(path, "fsdp");
+    s->units[s->unit_count++] = (tn__fsdp_unit){.fsdp = s, .module = m, .path = name};
+    return name != NULL;
 }
 
 static bool add_unit(tn_module *m, const char *path, void *user) {
@@ -66,22 +61,12 @@ static bool find_units(tn_fsdp_state *s) {
         !tn__patterns_used(s->base.module, s->options.ignore, true, "fsdp", "ignore")) {
         return false;
     }
-    tn_module_each_module(s->base.module, count_unit, s);
-    int count = s->unit_count + 1; /* and the rest */
-    s->unit_count = 0;
-    s->units = tn__pending() ? NULL : tn__calloc((size_t)count, sizeof(*s->units));
-    if (s->units) {
-        tn_module_each_module(s->base.module, add_unit, s);
-        append_unit(s, s->base.module, "");
-    }
-    if (!s->units || s->unit_count < count) {
-        tn__raise(TN_ENOMEM, "fsdp", "no memory for %d units", count);
-        return false;
-    }
-    for (int i = 0; i < count - 1; i++) {
+    tn_module_each_module(s->base.module, add_unit, s);
+    if (tn__pending() || !append_unit(s, s->base.module, "")) { return false; }
+    for (int i = 0; i < s->unit_count - 1; i++) {
         s->units[i].around = unit_around(s, s->units[i].module->parent);
     }
-    return !tn__pending();
+    return true;
 }
 
 /* ---- Parameters ------------------------------------------------------------------------------ */
@@ -158,14 +143,11 @@ static bool claim_name(const tn_entry *entry, void *user) {
 
 static bool claim_params(tn_fsdp_state *s) {
     size_t capacity = (size_t)s->base.count + 1;
-    s->chains = tn__calloc(capacity, sizeof(*s->chains));
-    s->members = tn__calloc(capacity, sizeof(*s->members));
-    s->sets = tn__calloc(capacity, sizeof(*s->sets));
-    s->pools = tn__calloc(capacity, sizeof(*s->pools));
-    if (!s->chains || !s->members || !s->sets || !s->pools) {
-        tn__raise(TN_ENOMEM, "fsdp", "no memory for %d parameters", s->base.count);
-        return false;
-    }
+    s->chains = tn__calloc_for(capacity, sizeof(*s->chains), "fsdp");
+    s->members = tn__calloc_for(capacity, sizeof(*s->members), "fsdp");
+    s->sets = tn__calloc_for(capacity, sizeof(*s->sets), "fsdp");
+    s->pools = tn__calloc_for(capacity, sizeof(*s->pools), "fsdp");
+    if (tn__pending()) { return false; }
     tn_module_each(s->base.module, (tn_walk){.with_shared = true}, claim_name, s);
     for (int i = 0; i < s->base.count; i++) {
         if (s->params[i].ignored) { /* under any of its names */
@@ -209,26 +191,6 @@ static void make_sets(tn_fsdp_state *s, bool alone) {
         tn__fsdp_set *set = s->params[i].set;
         if (set) { set->params[set->count++] = &s->params[i]; }
     }
-}
-
-/* ---- The other ranks ------------------------------------------------------------------------- */
-
-/* The sets too: the comparison of modules knows no policies. */
-static bool agree_on_sets(const tn_fsdp_state *s) {
-    tn__buffer text = {.operation = "fsdp"};
-    tn__agree_begin();
-    tn__buffer_format(&text, "%d sets", s->set_count);
-    for (int i = 0; i < s->set_count; i++) {
-        const tn__fsdp_set *set = &s->sets[i];
-        tn__buffer_format(
-            &text, "\nunit \"%s\" with %d parameters in %s, computed in %s, gradients in %s%s%s",
-            set->unit->path, set->count, tn_dtype_name(set->kind.dtype),
-            tn_dtype_name(set->kind.compute), tn_dtype_name(set->kind.grad),
-            set->kind.frozen ? ", frozen" : "", set->kind.tied ? ", tied" : "");
-    }
-    bool same = tn__agree(s->base.group, text.at, s->base.rules->operation) == TN_OK;
-    tn__buffer_free(&text);
-    return same;
 }
 
 /* ---- The beginning and the end --------------------------------------------------------------- */
@@ -279,13 +241,13 @@ bool tn__fsdp_start(tn__parallel *p, const void *plan) {
     if (!find_units(s) || !claim_params(s)) { return false; }
     make_sets(s, how->alone);
     s->options.units = s->options.ignore = NULL;
-    return agree_on_sets(s) && cut_and_hook(s, how);
+    return cut_and_hook(s, how);
 }
 
 /* Attaching failed: the module drops the state, and cannot be used if weights are gone. */
 static void leave_module(const tn_fsdp_state *s) {
     tn_module *m = s->base.module;
-    for (int i = 0; i < s->unit_count && s->units; i++) {
+    for (int i = 0; i < s->unit_count; i++) {
         if (s->units[i].hook) {
             tn_module_unhook(s->units[i].module, s->units[i].hook);
             s->units[i].module->lists->unit = false;
@@ -303,7 +265,7 @@ void tn__fsdp_finish(tn__parallel *p) {
     tn_error_record e;
     tn__quiet(1);
     bool failed = tn_error_take(&e);
-    tn__fsdp_abandon(s);
+    tn__fsdp_abandon(p);
     if (p->module->state != TN__MODULE_FINISHED) { leave_module(s); }
     if (failed) { tn_error_give(&e); }
     tn__quiet(-1);
@@ -315,7 +277,7 @@ void tn__fsdp_finish(tn__parallel *p) {
         tn_release(s->params[i].part);
         tn_release(s->params[i].aside);
     }
-    for (int i = 0; i < s->unit_count && s->units; i++) {
+    for (int i = 0; i < s->unit_count; i++) {
         free(s->units[i].path);
     }
     free(s->forward.units);

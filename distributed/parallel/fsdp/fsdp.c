@@ -32,6 +32,7 @@
  */
 #include "distributed/group/agree.h"
 #include "autograd/mode.h"
+#include "core/buffer.h"
 #include "core/memory.h"
 #include "distributed/parallel/fsdp/fsdp.h"
 
@@ -59,15 +60,6 @@ static void follow_order(tn__fsdp_order *order, tn__fsdp_unit *u) {
     order->at++;
 }
 
-/* Frees the unit that forward used last when it needs another one (NULL: none). */
-static void let_last_go(tn_fsdp_state *s, const tn__fsdp_unit *needed) {
-    tn__fsdp_unit *last = s->last;
-    if (last != needed) {
-        s->last = NULL;
-        if (last) { tn__fsdp_split(last); }
-    }
-}
-
 /* Makes the unit whole, and starts to gather those that will be needed next. */
 static void need_unit(tn__fsdp_unit *u) {
     tn_fsdp_state *s = u->fsdp;
@@ -75,8 +67,8 @@ static void need_unit(tn__fsdp_unit *u) {
     tn__fsdp_order *order = backward ? &s->backward : &s->forward;
     if (u != tn__fsdp_rest(s)) {
         follow_order(order, u);
-        if (!backward) { /* if others run again first, its turn is still to come */
-            let_last_go(s, u);
+        if (!backward && s->last != u) { /* if others run again first, its turn is still to come */
+            tn__fsdp_set_last(s, NULL);
         }
     }
     tn__fsdp_gather(u);
@@ -84,19 +76,6 @@ static void need_unit(tn__fsdp_unit *u) {
         tn__fsdp_gather(order->units[order->at + i]);
     }
     tn__fsdp_await(u);
-}
-
-static void split_all(tn_fsdp_state *s) {
-    let_last_go(s, NULL);
-    for (int i = 0; i < s->unit_count; i++) {
-        tn__fsdp_split(&s->units[i]);
-    }
-}
-
-static void change_hold(void *state, int change) {
-    tn_fsdp_state *s = state;
-    s->held += change;
-    split_all(s);
 }
 
 /* ---- A forward ------------------------------------------------------------------------------- */
@@ -113,7 +92,7 @@ static void forward_begins(tn_fsdp_state *s) {
 
 static tn_values unit_before(tn_module *m, tn_values in, void *user) {
     tn__fsdp_unit *u = user;
-    u->running++;
+    u->users++;
     if (u == tn__fsdp_rest(u->fsdp)) { forward_begins(u->fsdp); }
     need_unit(u);
     return in;
@@ -121,30 +100,25 @@ static tn_values unit_before(tn_module *m, tn_values in, void *user) {
 
 /* Keeps what a backward needs first; frees what was gathered in vain because the order differed. */
 static void forward_ends(tn_fsdp_state *s) {
-    if (!tn__will_record()) {
-        split_all(s);
-        return;
-    }
-    for (int i = 0; i < s->unit_count - 1; i++) {
-        if (&s->units[i] != s->last) { tn__fsdp_split(&s->units[i]); }
+    bool records = tn__will_record();
+    if (!records) { tn__fsdp_set_last(s, NULL); }
+    for (int i = 0; i < s->unit_count - records; i++) { /* the rest stays */
+        tn__fsdp_split(&s->units[i]);
     }
 }
 
 static tn_values unit_after(tn_module *m, tn_values in, tn_values out, void *user) {
     tn__fsdp_unit *u = user;
     tn_fsdp_state *s = u->fsdp;
-    u->running--;
+    u->users--;
     if (tn__pending()) {
         tn__parallel_give_up(&s->base, tn_error_message());
     } else if (tn_in_backward()) {
         return out;
     } else if (u == tn__fsdp_rest(s)) {
         forward_ends(s);
-    } else if (s->options.keep_last) {
-        let_last_go(s, u);
-        s->last = u;
     } else {
-        tn__fsdp_split(u);
+        tn__fsdp_set_last(s, u);
     }
     return out;
 }
@@ -170,14 +144,15 @@ static void place_unit(const tn__fsdp_unit *u) {
 static void unit_backward_before(tn_module *m, void *user) {
     tn__fsdp_unit *u = user;
     tn__parallel_backward(m, &u->fsdp->base);
-    u->running++;
+    u->users++;
     need_unit(u);
     place_unit(u);
 }
 
 static void unit_backward_after(tn_module *m, tn_values grads, void *user) {
     tn__fsdp_unit *u = user;
-    u->running--;
+    u->users--;
+    if (u == u->fsdp->last) { tn__fsdp_set_last(u->fsdp, NULL); }
     tn__fsdp_split(u);
 }
 
@@ -252,26 +227,20 @@ static void scatter_kept(tn__parallel *p) {
     }
 }
 
-static void abandon_step(tn__parallel *p) {
-    tn__fsdp_abandon((tn_fsdp_state *)p);
-}
-
 /* Also after a backward without synchronisation: its units were gathered from all ranks. */
 static void backward_over(tn__parallel *p) {
     tn_fsdp_state *s = (tn_fsdp_state *)p;
     if (tn__pending() && !p->sync) { tn__parallel_give_up(p, tn_error_message()); }
     s->forward.at = s->backward.at = 0;
-    split_all(s);
+    tn__fsdp_set_last(s, NULL);
+    tn__fsdp_change_users(p, 0);
 }
 
 /* ---- Attaching ------------------------------------------------------------------------------- */
 
 tn_fsdp_options tn_fsdp_defaults(void) {
-    return (tn_fsdp_options){.stage = 3,
-                             .prefetch = 1,
-                             .keep_last = true,
-                             .broadcast_buffers = true,
-                             .from_defaults = true};
+    return (tn_fsdp_options){
+        .stage = 3, .prefetch = 1, .broadcast_buffers = true, .from_defaults = true};
 }
 
 static void check_options(const tn_fsdp_options *o) {
@@ -282,28 +251,9 @@ static void check_options(const tn_fsdp_options *o) {
     }
 }
 
-/* The options as text, one per line; the caller frees it. NULL after raising. */
-static char *describe_options(const tn_fsdp_options *o) {
-    static const char format[] = "stage %d\nunits %s\nignore %s\nprefetch %d\nkeep_last %d\n"
-                                 "sum %d\nfind_unused %d\nbroadcast_buffers %d\noffload %d";
-    const char *units = o->units ? o->units : "of kind block";
-    const char *ignore = o->ignore ? o->ignore : "nothing";
-    size_t size = sizeof(format) + 64 + strlen(units) + strlen(ignore);
-    char *text = tn__malloc_for(size, "fsdp");
-    if (!text) { return NULL; }
-    snprintf(text, size, format, o->stage, units, ignore, o->prefetch, o->keep_last, o->sum,
-             o->find_unused, o->broadcast_buffers, o->offload);
-    return text;
-}
-
 tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate, tn_fsdp_options options) {
     static const tn__parallel_rules rules = {
-        .strategy = {.name = "sharding",
-                     .no_sync = tn__parallel_no_sync,
-                     .whole = tn__fsdp_change_whole,
-                     .hold = change_hold,
-                     .flush = tn__parallel_flush,
-                     .round = tn__parallel_round},
+        .name = "sharding",
         .operation = "fsdp",
         .state_size = sizeof(tn_fsdp_state),
         .param_size = sizeof(tn__fsdp_param),
@@ -311,25 +261,29 @@ tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate, tn_fsdp_op
         .start = tn__fsdp_start,
         .forward = take_buffers,
         .reached = expect_grads,
+        .whole = tn__fsdp_change_whole,
+        .hold = tn__fsdp_change_users,
         .coming = gradient_coming,
-        .coming_looks = true,
         .added = gradient_added,
         .flush = scatter_kept,
         .has_grad = has_grad,
         .ended = backward_ended,
         .over = backward_over,
-        .abandon = abandon_step,
+        .abandon = tn__fsdp_abandon,
         .finish = tn__fsdp_finish,
     };
-    if (!tn__agree_may_begin(shard, rules.operation)) {
+    if (!tn__agree_begin(shard, rules.operation)) {
         tn_group_abort(replicate, tn_error_message());
         return NULL;
     }
-    tn__agree_begin();
-    if (tn__options_made(options.from_defaults, "fsdp", "tn_fsdp") && !tn__pending()) {
-        check_options(&options);
-    }
-    char *text = describe_options(&options);
+    if (tn__options_made(options.from_defaults, "fsdp", "tn_fsdp")) { check_options(&options); }
+    char *text =
+        tn__asprintf("fsdp",
+                     "stage %d\nunits %s\nignore %s\nprefetch %d\nsum %d\n"
+                     "find_unused %d\nbroadcast_buffers %d\noffload %d",
+                     options.stage, options.units ? options.units : "of kind block",
+                     options.ignore ? options.ignore : "nothing", options.prefetch, options.sum,
+                     options.find_unused, options.broadcast_buffers, options.offload);
     tn__fsdp_plan plan = {.options = options,
                           .hooks = {.before = unit_before,
                                     .after = unit_after,

@@ -115,7 +115,7 @@ struct tn__fsdp_unit {
     tn__fsdp_set *sets;    /* NULL: it has no parameters */
     tn__fsdp_presence presence;
     uint64_t seen; /* the versions of the parts that its wholes have; 0: none yet */
-    int running;   /* forwards and backwards of it in progress: it stays whole */
+    int users;     /* forwards, backwards and scopes that need it whole */
 };
 
 /* Units in the order in which they were needed, learned on the way and truncated where a pass
@@ -148,13 +148,13 @@ struct tn_fsdp_state {
     tn__fsdp_set *sets;       /* [set_count], unit by unit */
     tn__fsdp_pool *pools;     /* [pool_count] */
     int unit_count, set_count, pool_count;
+    int64_t unit_capacity;
 
     tn__fsdp_order forward, backward;
-    tn__fsdp_unit *last;        /* the last that forward used, if still whole, or NULL */
+    tn__fsdp_unit *last;        /* the last that forward used, for its backward; or NULL */
     tn__fsdp_set *first_on_way; /* whose gradients are in flight, oldest first */
     uint64_t gathered;          /* a digest of which units, in which order */
     int whole;                  /* depth of TN_WHOLE */
-    int held;                   /* above 0: no unit is freed */
     bool cut;                   /* parameters have lost their bytes */
 };
 
@@ -192,10 +192,14 @@ void tn__fsdp_drop(tn__fsdp_set *set);
 void tn__fsdp_gather(tn__fsdp_unit *u);
 /* Waits until they are here. */
 void tn__fsdp_await(tn__fsdp_unit *u);
-/* Frees them, unless they are still needed here. */
+/* Frees them, unless the unit has users. */
 void tn__fsdp_split(tn__fsdp_unit *u);
-/* TN_WHOLE of a state: +1 where it begins, -1 where it ends. */
-void tn__fsdp_change_whole(void *state, int change);
+/* Its units have one user more or less. Those that none needs are freed. */
+void tn__fsdp_change_users(tn__parallel *p, int change);
+/* TN_WHOLE: +1 where it begins, -1 where it ends. */
+void tn__fsdp_change_whole(tn__parallel *p, int change);
+/* The unit that stays whole for its backward is another one; NULL: none. */
+void tn__fsdp_set_last(tn_fsdp_state *s, tn__fsdp_unit *u);
 
 /* Waits for an operation, and counts how long. */
 void tn__fsdp_wait(tn_fsdp_state *s, tn_work **w);
@@ -236,6 +240,6 @@ void tn__fsdp_sum_ignored(tn_fsdp_state *s);
 /* ---- The end --------------------------------------------------------------------------------- */
 
 /* After a failure: waits until nothing is in flight, and leaves every unit split. */
-void tn__fsdp_abandon(tn_fsdp_state *s);
+void tn__fsdp_abandon(tn__parallel *p);
 
 #endif

@@ -31,7 +31,7 @@ static void gather_unit(const tn__fsdp_unit *u) {
 }
 
 static void empty_unit(const tn__fsdp_unit *u) {
-    for (const tn__fsdp_set *set = u->sets; set && u->fsdp->whole == 0; set = set->next) {
+    for (const tn__fsdp_set *set = u->sets; set && u->users == 0; set = set->next) {
         tn_storage_empty(set->flat);
     }
 }
@@ -96,17 +96,14 @@ static void empty_rest(tn__parallel *p) {
 
 tn_status tn_fsdp_naive(void *m, tn_group *shard) {
     static const tn__parallel_rules rules = {
-        .strategy = {.name = "sharding",
-                     .no_sync = tn__parallel_no_sync,
-                     .whole = tn__fsdp_change_whole,
-                     .flush = tn__parallel_flush,
-                     .round = tn__parallel_round},
+        .name = "sharding",
         .operation = "fsdp_naive",
         .state_size = sizeof(tn_fsdp_state),
         .param_size = sizeof(tn__fsdp_param),
         .deferred = true,
         .start = tn__fsdp_start,
         .forward = tn__parallel_take_buffers,
+        .whole = tn__fsdp_change_whole,
         .added = average_grad,
         .flush = average_kept,
         .over = empty_rest,
@@ -118,8 +115,7 @@ tn_status tn_fsdp_naive(void *m, tn_group *shard) {
                                     .after = unit_after,
                                     .backward_before = unit_backward_before,
                                     .backward_after = unit_backward_after}};
-    if (tn__agree_may_begin(shard, rules.operation)) {
-        tn__agree_begin();
+    if (tn__agree_begin(shard, rules.operation)) {
         tn__parallel_attach(m, shard, NULL, &rules, "of fsdp_naive", &plan);
     }
     return tn_error();

@@ -313,7 +313,7 @@ static const int64_t *count_users(const tn_fsdp_state *s) {
 /* Ranks that gather different units would take one unit's parts for another's. Usually a gradient
  * is missing as well. */
 static bool gathered_alike(const tn_fsdp_state *s, int64_t all) {
-    bool alike = (uint64_t)all == (uint64_t)s->base.round.ranks * s->gathered;
+    bool alike = (uint64_t)all == (uint64_t)s->base.strategy.round.ranks * s->gathered;
     if (!alike) {
         tn__raise(TN_ESTATE, "fsdp",
                   "the ranks have gathered different units: every rank must call the same ones, "

@@ -212,17 +212,32 @@ void tn__fsdp_await(tn__fsdp_unit *u) {
 }
 
 void tn__fsdp_split(tn__fsdp_unit *u) {
-    const tn_fsdp_state *s = u->fsdp;
-    if (s->options.stage < 3 || s->whole > 0 || s->held > 0 || u->running > 0 ||
-        u->presence == TN__SPLIT || tn__pending()) {
-        return;
-    }
+    bool stays = u->fsdp->options.stage < 3 || u->users > 0 || tn__pending();
+    if (stays || u->presence == TN__SPLIT) { return; }
     tn__fsdp_await(u);
     for (const tn__fsdp_set *set = u->sets; set; set = set->next) {
         empty_flat(set, set->flat);
         tn__fsdp_mark(u, "whole", set->asked);
     }
     u->presence = TN__SPLIT;
+}
+
+void tn__fsdp_change_users(tn__parallel *p, int change) {
+    tn_fsdp_state *s = (tn_fsdp_state *)p;
+    for (int i = 0; i < s->unit_count; i++) {
+        s->units[i].users += change;
+        tn__fsdp_split(&s->units[i]);
+    }
+}
+
+void tn__fsdp_set_last(tn_fsdp_state *s, tn__fsdp_unit *u) {
+    tn__fsdp_unit *before = s->last;
+    s->last = u;
+    if (u) { u->users++; }
+    if (before) {
+        before->users--;
+        tn__fsdp_split(before);
+    }
 }
 
 /* Under a policy forwards read copies in another dtype: this gathers the exact wholes, for
@@ -234,10 +249,10 @@ static void gather_exact(tn__fsdp_set *set) {
     }
 }
 
-void tn__fsdp_change_whole(void *state, int change) {
+void tn__fsdp_change_whole(tn__parallel *p, int change) {
     TN_SCOPE;
     TN_NO_GRAD;
-    tn_fsdp_state *s = state;
+    tn_fsdp_state *s = (tn_fsdp_state *)p;
     if (s->whole + change < 0) { /* the scope began before s */
         return;
     }
@@ -254,16 +269,15 @@ void tn__fsdp_change_whole(void *state, int change) {
         }
     }
     if (change > 0 && tn__pending()) { /* the others wait for this rank's parts */
-        tn__parallel_give_up(&s->base, tn_error_message());
+        tn__parallel_give_up(p, tn_error_message());
     }
-    for (int i = 0; i < s->unit_count; i++) {
-        tn__fsdp_split(&s->units[i]);
-    }
+    tn__fsdp_change_users(p, change);
 }
 
 /* ---- After a failure, and the end ------------------------------------------------------------ */
 
-void tn__fsdp_abandon(tn_fsdp_state *s) {
+void tn__fsdp_abandon(tn__parallel *p) {
+    tn_fsdp_state *s = (tn_fsdp_state *)p;
     tn_error_record e;
     tn__quiet(1);
     bool failed = tn_error_take(&e);
@@ -282,11 +296,11 @@ void tn__fsdp_abandon(tn_fsdp_state *s) {
         tn_error_clear();
     }
     s->first_on_way = NULL;
-    s->last = NULL;
     for (int i = 0; i < s->unit_count; i++) {
         s->units[i].presence = TN__SPLIT;
         s->units[i].seen = 0;
     }
+    tn__fsdp_set_last(s, NULL);
     if (failed) { tn_error_give(&e); }
     tn__quiet(-1);
 }

@@ -133,49 +133,17 @@ static bool find_stages(tn_pipeline *p) {
 
 /* ---- Parameters ------------------------------------------------------------------------------ */
 
-/* The ranks whose stages use a parameter. */
-typedef struct holders {
-    const tn_pipeline *p;
-    const tn_tensor *tensor;
-    bool *has;  /* [ranks] */
-    int count;  /* of ranks */
-    int first;  /* the first such rank; -1: none */
-    bool found; /* by find_holder */
-} holders;
-
-static bool find_holder(const tn_entry *entry, void *user) {
-    holders *h = user;
-    h->found |= *entry->field == h->tensor;
-    return !h->found;
-}
-
-static void find_holders(holders *h) {
-    const tn_pipeline *p = h->p;
-    int ranks = tn_group_size(p->group);
-    memset(h->has, 0, (size_t)ranks * sizeof(*h->has));
-    h->count = 0;
-    h->first = -1;
-    for (int i = 0; i < p->parts; i++) {
-        int rank = tn_pipeline_stage(p, i) % ranks;
-        h->found = false;
-        tn_module_each(tn__pipe_part(p, i), (tn_walk){.with_shared = true}, find_holder, h);
-        h->count += h->found && !h->has[rank];
-        h->has[rank] |= h->found;
-    }
-    for (int r = ranks - 1; r >= 0; r--) {
-        h->first = h->has[r] ? r : h->first;
-    }
-}
-
 typedef struct parameter {
     char *path;
     tn_tensor *tensor;
 } parameter;
 
 typedef struct parameters {
-    parameter *at;
+    parameter *at; /* [count] */
     int count;
     int64_t capacity;
+    bool *uses; /* [count x ranks]: a stage of the rank uses the parameter */
+    int ranks, rank;
 } parameters;
 
 static bool list_parameter(const tn_entry *entry, void *user) {
@@ -183,8 +151,32 @@ static bool list_parameter(const tn_entry *entry, void *user) {
     if (!tn__grow(&list->at, list->count + 1, &list->capacity, sizeof(*list->at), "pipeline")) {
         return false;
     }
-    list->at[list->count++] =
-        (parameter){tn__asprintf("pipeline", "%s", entry->path), *entry->field};
+    char *path = tn__strdup_for(entry->path, "pipeline");
+    list->at[list->count++] = (parameter){path, *entry->field};
+    return path != NULL;
+}
+
+/* A parameter that a stage of list->rank uses. */
+static bool note_use(const tn_entry *entry, void *user) {
+    const parameters *list = user;
+    int i = 0;
+    while (i < list->count && list->at[i].tensor != *entry->field) {
+        i++;
+    }
+    if (i < list->count) { list->uses[i * list->ranks + list->rank] = true; }
+    return true;
+}
+
+/* False after raising. */
+static bool list_parameters(const tn_pipeline *p, parameters *list) {
+    list->ranks = tn_group_size(p->group);
+    tn_module_each(p->module, (tn_walk){0}, list_parameter, list);
+    size_t cells = (size_t)list->count * (size_t)list->ranks + 1;
+    list->uses = tn__calloc_for(cells, sizeof(*list->uses), "pipeline");
+    for (int i = 0; i < p->parts && !tn__pending(); i++) {
+        list->rank = tn_pipeline_stage(p, i) % list->ranks;
+        tn_module_each(tn__pipe_part(p, i), (tn_walk){.with_shared = true}, note_use, list);
+    }
     return !tn__pending();
 }
 
@@ -202,55 +194,52 @@ static bool set_chain(const tn_entry *entry, void *user) {
 }
 
 /* Every rank calls: those that have the parameter make a group. */
-static void add_tie(tn_pipeline *p, const parameter *of, const holders *h) {
-    bool here = h->has[tn_group_rank(p->group)];
+static void add_tie(tn_pipeline *p, const parameter *of, bool here) {
     tn_group *g = tn_group_split(p->group, here ? 0 : -1);
     if (!here || !g) {
         tn_group_free(g);
         return;
     }
     p->ties[p->tie_count++] =
-        (tn__pipe_tie){.path = tn__asprintf("pipeline", "%s", of->path), .group = g};
+        (tn__pipe_tie){.path = tn__strdup_for(of->path, "pipeline"), .group = g};
 }
 
 /* Sets the parameter's chain, and makes it absent where another stage uses it. The chain of an
  * absent one leads to the other stages too: a stage with nothing to train takes part in their sums.
  */
-static bool place_parameter(tn_pipeline *p, const parameter *of, const holders *h) {
-    int rank = tn_group_rank(p->group);
-    bool here = h->has[rank];
-    if (h->count > 1) { add_tie(p, of, h); }
-    if (!here && tn__module_set_absent(p->module, of->path) != TN_OK) { return false; }
-    chaining c = {of->tensor, !here || h->count == 1 ? &p->chain
-                              : rank == h->first     ? &p->tied
-                                                     : &p->again};
+static bool place_parameter(tn_pipeline *p, const parameter *of, const bool *uses) {
+    int rank = tn_group_rank(p->group), users = 0, first = -1;
+    for (int r = tn_group_size(p->group) - 1; r >= 0; r--) {
+        users += uses[r];
+        first = uses[r] ? r : first;
+    }
+    if (users == 0) {
+        tn__raise(TN_EVALUE, "pipeline", "the parameter %s is in no part of the %s", of->path,
+                  p->module->kind);
+        return false;
+    }
+    if (users > 1) { add_tie(p, of, uses[rank]); }
+    if (!uses[rank] && tn__module_set_absent(p->module, of->path) != TN_OK) { return false; }
+    chaining c = {of->tensor, !uses[rank] || users == 1 ? &p->chain
+                              : rank == first           ? &p->tied
+                                                        : &p->again};
     tn_module_each(p->module, (tn_walk){.with_shared = true, .absent = true}, set_chain, &c);
     return !tn__pending();
 }
 
 /* All ranks come to the same conclusions, in the same order. */
 static bool place_parameters(tn_pipeline *p) {
-    static const char *operation = "pipeline";
     parameters list = {0};
-    holders h = {.p = p};
-    tn_module_each(p->module, (tn_walk){0}, list_parameter, &list);
-    h.has = tn__calloc_for((size_t)tn_group_size(p->group), sizeof(*h.has), operation);
-    p->ties = tn__calloc_for((size_t)list.count + 1, sizeof(*p->ties), operation);
-    for (int i = 0; i < list.count && !tn__pending(); i++) {
-        h.tensor = list.at[i].tensor;
-        find_holders(&h);
-        if (h.count == 0) {
-            tn__raise(TN_EVALUE, operation, "the parameter %s is in no part of the %s",
-                      list.at[i].path, p->module->kind);
-        } else {
-            place_parameter(p, &list.at[i], &h);
-        }
+    bool fine = list_parameters(p, &list);
+    p->ties = tn__calloc_for((size_t)list.count + 1, sizeof(*p->ties), "pipeline");
+    for (int i = 0; i < list.count && fine && p->ties; i++) {
+        fine = place_parameter(p, &list.at[i], list.uses + i * list.ranks);
     }
     for (int i = 0; i < list.count; i++) {
         free(list.at[i].path);
     }
     free(list.at);
-    free(h.has);
+    free(list.uses);
     return !tn__pending();
 }
 
@@ -288,7 +277,8 @@ static int stages_wanted(const tn_pipeline_options *o, int ranks) {
     return tn__pending() ? 0 : s ? s->stages : ranks * (ranks > 1 ? o->chunks : 1);
 }
 
-int tn__pipe_count_parts(tn_pipeline *p) {
+/* How many parts the module has; sets p->family. 0 after raising. */
+static int count_parts(tn_pipeline *p) {
     tn_module *m = p->module;
     if (strcmp(m->kind, "sequential") == 0) { return m->lists ? m->lists->child_count : 0; }
     p->family = tn__lm_family_of(m, pipeline_rules.operation);
@@ -314,7 +304,7 @@ static void describe_options(const tn_pipeline *p, tn__buffer *text) {
 /* What each rank finds by itself. */
 static void lay_out_stages(tn_pipeline *p) {
     static const char operation[] = "pipeline";
-    p->parts = tn__pipe_count_parts(p);
+    p->parts = count_parts(p);
     p->stages = tn__pending() ? 0 : stages_wanted(&p->options, tn_group_size(p->group));
     if (p->stages > 0) {
         p->first = tn__calloc_for((size_t)p->stages + 1, sizeof(*p->first), operation);
@@ -347,8 +337,7 @@ static void take_stages(tn_pipeline *p) {
 
 tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options options) {
     static const char operation[] = "pipeline";
-    if (!tn__agree_may_begin(pp, operation)) { return NULL; }
-    tn__agree_begin();
+    if (!tn__agree_begin(pp, operation)) { return NULL; }
     tn_pipeline *p = tn__calloc_for(1, sizeof(*p), operation);
     if (!p) {
         tn__agree(pp, NULL, operation);

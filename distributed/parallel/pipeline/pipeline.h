@@ -3,7 +3,6 @@
  *     schedule.c   in what order a rank runs forwards and backwards: read it first
  *     simulate.c   how long that takes
  *     pipeline.c   attaching: which stage has which parts, what is absent, what is shared
- *     cuts.c       where to cut by time
  *     links.c      messages between neighbours
  *     step.c       a step: runs the schedule's row of this rank
  *     forward.c    a forward outside steps: evaluation, generation
@@ -68,9 +67,6 @@ struct tn_pipeline {
 
 /* Part i of the model; NULL after raising that it has moved. */
 tn_module *tn__pipe_part(const tn_pipeline *p, int i);
-
-/* How many parts the module has; sets p->family. 0 after raising. */
-int tn__pipe_count_parts(tn_pipeline *p);
 
 /* What a micro-batch costs in a part; the first part of each stage, so that the most expensive one
  * is as cheap as possible. */

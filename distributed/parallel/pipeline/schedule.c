@@ -22,22 +22,17 @@ static void add_action(tn_pipe_schedule *s, int rank, char what, int stage, int 
     s->rows[rank][s->counts[rank]++] = (tn_pipe_action){what, stage, micro};
 }
 
-/* Makes a schedule with space for `actions` on each rank; NULL after raising. */
-static tn_pipe_schedule *schedule_alloc(int ranks, int stages, int micros, size_t actions) {
+/* Without rows; NULL after raising. */
+static tn_pipe_schedule *schedule_alloc(int ranks, int stages, int micros) {
     static const char operation[] = "pipe_schedule";
     tn_pipe_schedule *s = tn__calloc_for(1, sizeof(*s), operation);
     if (!s) { return NULL; }
     *s = (tn_pipe_schedule){.ranks = ranks, .stages = stages, .micros = micros};
     s->counts = tn__calloc_for((size_t)ranks, sizeof(*s->counts), operation);
     s->rows = tn__calloc_for((size_t)ranks, sizeof(*s->rows), operation);
-    for (int r = 0; r < ranks && s->counts && s->rows; r++) {
-        s->rows[r] = tn__calloc_for(actions, sizeof(*s->rows[r]), operation);
-    }
-    if (tn__pending()) {
-        tn_pipe_schedule_free(s);
-        return NULL;
-    }
-    return s;
+    if (s->counts && s->rows) { return s; }
+    tn_pipe_schedule_free(s);
+    return NULL;
 }
 
 void tn_pipe_schedule_free(tn_pipe_schedule *s) {
@@ -143,8 +138,13 @@ tn_pipe_schedule *tn_pipe_schedule_new(tn_pipe_kind kind, int ranks, int chunks,
         return NULL;
     }
     size_t actions = (size_t)chunks * (size_t)micros * 3;
-    tn_pipe_schedule *s = schedule_alloc(ranks, ranks * chunks, micros, actions);
+    tn_pipe_schedule *s = schedule_alloc(ranks, ranks * chunks, micros);
     for (int r = 0; s && r < ranks; r++) {
+        s->rows[r] = tn__calloc_for(actions, sizeof(*s->rows[r]), "pipe_schedule");
+        if (!s->rows[r]) {
+            tn_pipe_schedule_free(s);
+            return NULL;
+        }
         rules[kind](s, r);
     }
     return s;
@@ -217,82 +217,50 @@ bool tn__pipe_schedule_complete(const tn_pipe_schedule *s) {
 
 /* ---- From text ------------------------------------------------------------------------------- */
 
-typedef struct reader {
-    tn_pipe_schedule *s;
-    char word[32]; /* the action that is read */
-    int rank;      /* of the line */
-} reader;
-
-static bool word_fails(const reader *r, const char *wrong) {
-    tn__raise(TN_EVALUE, "pipe_schedule", "line %d: \"%s\" %s", r->rank + 1, r->word, wrong);
-    return false;
+/* The beginning of the next line that is not empty; NULL: there is none. */
+static const char *next_line(const char *at) {
+    at += strspn(at, " \t\r\n");
+    return *at ? at : NULL;
 }
 
-/* "F0.1" */
-static bool read_action(const char *word, tn_pipe_action *a) {
-    int end = 0;
-    bool read =
-        sscanf(word, "%c%6d.%6d%n", &a->what, &a->stage, &a->micro, &end) == 3 && word[end] == '\0';
-    return read && strchr(whats, a->what) && a->stage >= 0 && a->micro >= 0;
-}
-
-/* The next word of the line, or of the text if `lines`; false at its end. */
-static bool next_word(const char **at, char *word, size_t size) {
-    *at += strspn(*at, " \t\r");
-    size_t length = strcspn(*at, " \t\r\n");
-    snprintf(word, size, "%.*s", (int)length, *at);
-    *at += length;
-    return length > 0;
-}
-
-/* Counts lines, stages, micro-batches and the longest line's words. */
-static tn_pipe_schedule *schedule_for(const char *text) {
-    int ranks = 0, stages = 0, micros = 0, words = 0, most = 0;
-    for (const char *at = text; *at; at += *at == '\n') {
-        reader r = {.rank = ranks};
+/* Reads the actions of a line, which is a rank's. False after raising. */
+static bool read_row(tn_pipe_schedule *s, int rank, const char *at) {
+    size_t most = strcspn(at, "\n") / 4 + 1; /* "F0.0" */
+    s->rows[rank] = tn__calloc_for(most, sizeof(*s->rows[rank]), "pipe_schedule");
+    for (int used = 0; s->rows[rank] && *at && *at != '\n'; at += strspn(at, " \t\r")) {
         tn_pipe_action a;
-        for (words = 0; next_word(&at, r.word, sizeof(r.word)); words++) {
-            if (!read_action(r.word, &a)) {
-                word_fails(&r, "is no action, which is F, B, I or W, then stage.micro-batch");
-                return NULL;
-            }
-            stages = a.stage >= stages ? a.stage + 1 : stages;
-            micros = a.micro >= micros ? a.micro + 1 : micros;
+        int length = (int)strcspn(at, " \t\r\n");
+        if (sscanf(at, "%c%6d.%6d%n", &a.what, &a.stage, &a.micro, &used) != 3 || used != length) {
+            tn__raise(TN_EVALUE, "pipe_schedule",
+                      "line %d: \"%.*s\" is no action, which is F, B, I or W, then "
+                      "stage.micro-batch",
+                      rank + 1, length < 30 ? length : 30, at);
+            return false;
         }
-        ranks += words > 0;
-        most = words > most ? words : most;
+        add_action(s, rank, a.what, a.stage, a.micro);
+        s->stages = a.stage >= s->stages ? a.stage + 1 : s->stages;
+        s->micros = a.micro >= s->micros ? a.micro + 1 : s->micros;
+        at += length;
     }
-    if (ranks == 0) {
-        tn__raise(TN_EVALUE, "pipe_schedule", "the text has no actions");
-        return NULL;
-    }
-    if (stages % ranks != 0) {
-        tn__raise(TN_EVALUE, "pipe_schedule",
-                  "%d stages on %d ranks (lines): the stages must be a multiple", stages, ranks);
-        return NULL;
-    }
-    return schedule_alloc(ranks, stages, micros, (size_t)most);
+    return s->rows[rank] != NULL;
 }
 
 tn_pipe_schedule *tn_pipe_schedule_read(const char *text) {
-    if (!text) {
-        tn__raise(TN_EVALUE, "pipe_schedule", "the text is NULL");
+    int ranks = 0, read = 0;
+    for (const char *at = text; at && (at = next_line(at)); at += strcspn(at, "\n")) {
+        ranks++;
+    }
+    if (ranks == 0) {
+        tn__raise(TN_EVALUE, "pipe_schedule", "the text %s", text ? "has no actions" : "is NULL");
         return NULL;
     }
-    reader r = {.s = schedule_for(text)};
-    bool fine = r.s != NULL;
-    for (const char *at = text; fine && *at; at += *at == '\n') {
-        tn_pipe_action a;
-        while (fine && next_word(&at, r.word, sizeof(r.word))) {
-            read_action(r.word, &a);
-            fine = a.stage % r.s->ranks == r.rank ||
-                   word_fails(&r, "is of a stage on another rank (stage s is on rank s % ranks)");
-            if (fine) { add_action(r.s, r.rank, a.what, a.stage, a.micro); }
-        }
-        r.rank += fine && r.s->counts[r.rank] > 0;
-        if (r.rank == (r.s ? r.s->ranks : 0)) { break; }
+    tn_pipe_schedule *s = schedule_alloc(ranks, 0, 0);
+    const char *at = next_line(text);
+    while (s && at && read_row(s, read, at)) {
+        read++;
+        at = next_line(at + strcspn(at, "\n"));
     }
-    if (fine && tn__pipe_schedule_complete(r.s)) { return r.s; }
-    tn_pipe_schedule_free(r.s);
+    if (s && read == ranks && tn__pipe_schedule_complete(s)) { return s; }
+    tn_pipe_schedule_free(s);
     return NULL;
 }

@@ -126,14 +126,6 @@ static tn_pipe_outcome outcome_of(const course *c) {
     return o;
 }
 
-/* Columns from `at` to `end`; returns the next one. */
-static int fill_columns(FILE *f, int at, int end, const char *cell) {
-    for (; at < end; at++) {
-        fprintf(f, "%4s", cell);
-    }
-    return at;
-}
-
 /* That of a time, but no later than the end of the drawing: costs may be far apart. */
 static int column_of(double time, double unit, int columns) {
     return (int)fmin(round(time / unit), columns);
@@ -159,11 +151,13 @@ static void draw_course(const course *c, double seconds, FILE *f) {
             int end = column_of(begin + action_seconds(&c->cost, a.what), unit, columns);
             char cell[16];
             snprintf(cell, sizeof(cell), "%c%d", a.what, a.micro);
-            at = fill_columns(f, at, first, ".");
-            at = fill_columns(f, at, at < end ? at + 1 : at, cell);
-            at = fill_columns(f, at, end, "===");
+            for (int shown = at > first ? at : first; at < end; at++) {
+                fprintf(f, "%4s", at < shown ? "." : at == shown ? cell : "===");
+            }
         }
-        fill_columns(f, at, columns, ".");
+        for (; at < columns; at++) {
+            fprintf(f, "%4s", ".");
+        }
         fputc('\n', f);
     }
 }

@@ -303,7 +303,8 @@ static void share_buffers(tn_pipeline *p) {
 /* ---- A step ---------------------------------------------------------------------------------- */
 
 static void change_hold(const tn_module_lists *lists, void *change) {
-    if (lists->strategy->hold) { lists->strategy->hold(lists->strategy_state, *(int *)change); }
+    tn__parallel *p = (tn__parallel *)lists->strategy;
+    if (p->rules->hold) { p->rules->hold(p, *(int *)change); }
 }
 
 /* W reads parameters that a backward, which it takes I for, frees behind itself (tn_fsdp's stage

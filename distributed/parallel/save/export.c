@@ -26,19 +26,17 @@ typedef struct exporter {
 
 /* ---- Who has what ---------------------------------------------------------------------------- */
 
-/* Returns when all ranks know what each has, and none refuses. */
+/* After tn__agree_begin. Returns when all ranks know what each has, and none refuses. */
 static tn_status prepare_export(exporter *e, void *module) {
     tn__buffer list = {.operation = e->operation};
-    tn__agree_begin();
     e->state = (tn__state){.operation = e->operation, .parts = true};
     e->manifest = tn__manifest_new(e->ranks, e->operation);
     if (e->manifest && tn__state_add_module(&e->state, module, "")) {
-        tn__buffer_add(&list, "", 1);
         tn__manifest_put(&list, &e->state, false);
     }
     tn_status status = tn__agree(e->world, NULL, e->operation);
     if (status == TN_OK) {
-        tn__agree_begin();
+        tn__agree_begin(e->world, e->operation);
         tn__manifest_gather(e->manifest, e->world, &list);
         status = tn__agree(e->world, NULL, e->operation);
     }
@@ -131,7 +129,7 @@ static void write_folder(exporter *e, void *module, const char *path) {
 /* folder: how to write a folder; NULL: write a file. */
 static tn_status export_model(tn_group *world, void *m, const char *path,
                               const tn_lm_save_options *folder, const char *operation) {
-    if (!tn__agree_may_begin(world, operation)) { return tn_error(); }
+    if (!tn__agree_begin(world, operation)) { return tn_error(); }
     exporter e = {.world = world,
                   .rank = tn_group_rank(world),
                   .ranks = tn_group_size(world),
@@ -139,7 +137,7 @@ static tn_status export_model(tn_group *world, void *m, const char *path,
                   .operation = operation};
     tn_status status = prepare_export(&e, m);
     if (status == TN_OK) {
-        tn__agree_begin();
+        tn__agree_begin(world, operation);
         if (e.rank == 0) {
             tn_error_record why = {.status = TN_OK};
             (folder ? write_folder : write_file)(&e, m, path);
@@ -177,8 +175,7 @@ tn_status tn_dist_save_lm(tn_group *world, void *m, const char *folder,
 
 tn_status tn_dist_load_lm(tn_group *world, void *m, const char *folder) {
     static const char operation[] = "dist_load_lm";
-    if (!tn__agree_may_begin(world, operation)) { return tn_error(); }
-    tn__agree_begin();
+    if (!tn__agree_begin(world, operation)) { return tn_error(); }
     tn__hf_loading *l = tn__hf_loading_new(m, folder, operation);
     tn_status status = tn__agree(world, NULL, operation);
     if (status == TN_OK) { tn__hf_loading_apply(l); }

@@ -69,7 +69,8 @@ static bool find_steps(steps *all, const char *folder, int64_t most, int64_t use
 
 int64_t tn__step_newest(const char *folder, const char *operation) {
     steps all;
-    return find_steps(&all, folder, INT64_MAX, -1, operation) ? all.newest : -1;
+    bool missing = access(folder, F_OK) != 0 && errno == ENOENT;
+    return !missing && find_steps(&all, folder, INT64_MAX, -1, operation) ? all.newest : -1;
 }
 
 /* ---- Before a step is written ---------------------------------------------------------------- */
@@ -229,13 +230,9 @@ bool tn__saver_clear_steps(tn_saver *s) {
     return enter_folder(s) && remove_steps(s, INT64_MAX, 0);
 }
 
-bool tn__saver_commit(tn_saver *s) {
+bool tn__saver_commit(const tn_saver *s) {
     char *to = tn__step_path(s->folder, s->step, false, NULL, s->operation);
     bool done = to && sync_path(s, s->made) && take_name(s, s->made, to) && sync_path(s, s->folder);
-    if (done) { /* not earlier: until then only the older one is safe on disk */
-        tn__saver_remove_old(s);
-        tn__saver_discard(s); /* the step that had the name before, if any */
-    }
     free(to);
     return done;
 }

@@ -82,7 +82,7 @@ bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes)
     if (!l->text || !l->at) { return false; }
     memcpy(l->text, bytes ? list : "", bytes);
     l->text[bytes] = 0;
-    for (size_t at = strlen(l->text) + 1, used; at < bytes; at += used) {
+    for (size_t at = 0, used; at < bytes; at += used) {
         tn__manifest_entry *e = &l->at[l->count];
         *e = (tn__manifest_entry){.rank = rank, .item = l->count};
         used = read_entry(l->text + at, bytes - at, e);
@@ -195,18 +195,6 @@ static bool deal_tensor(const tn__manifest *m, int first, int n, int64_t *bytes)
     return found == whole;
 }
 
-static bool same_titles(const tn__manifest *m) {
-    const tn__manifest_list *of = m->lists;
-    for (int r = 1; r < m->ranks; r++) {
-        if (strcmp(of[r].text, of[0].text) != 0) {
-            tn__raise(TN_EMISMATCH, m->operation, "rank %d saves %.400s, but rank 0 %.400s", r,
-                      of[r].text, of[0].text);
-            return false;
-        }
-    }
-    return true;
-}
-
 static bool deal_all(tn__manifest *m) {
     int64_t *bytes = tn__calloc_for((size_t)m->ranks, sizeof(*bytes), m->operation);
     bool dealt = bytes && sort_all(m);
@@ -218,18 +206,45 @@ static bool deal_all(tn__manifest *m) {
     return dealt;
 }
 
-bool tn__manifest_gather(tn__manifest *m, tn_group *g, const tn__buffer *list) {
+/* ---- All ranks' ------------------------------------------------------------------------------ */
+
+static bool set_written(tn__manifest *m, int rank, const void *written, size_t bytes) {
+    tn__manifest_list *l = &m->lists[rank];
+    if (bytes != sizeof(l->bytes) + (size_t)l->count * TN__DIGEST_DIGITS) {
+        tn__raise(TN_EFORMAT, m->operation, "rank %d sent no digests of what it wrote", rank);
+        return false;
+    }
+    const char *at = written;
+    memcpy(&l->bytes, at, sizeof(l->bytes));
+    at += sizeof(l->bytes);
+    for (int i = 0; i < l->count; i++, at += TN__DIGEST_DIGITS) {
+        memcpy(l->at[i].digest, at, TN__DIGEST_DIGITS);
+    }
+    return true;
+}
+
+/* Calls `set` with the bytes of each rank. False after raising. */
+static bool gather_all(tn__manifest *m, tn_group *g, const tn__buffer *mine,
+                       bool (*set)(tn__manifest *m, int rank, const void *data, size_t bytes)) {
     void **all = tn__calloc_for((size_t)m->ranks, sizeof(*all), m->operation);
     size_t *bytes = tn__calloc_for((size_t)m->ranks, sizeof(*bytes), m->operation);
     /* without memory it tells the others */
-    bool sound = tn_all_gather_bytes(g, list->at, list->bytes, all, bytes) == TN_OK;
+    bool sound = tn_all_gather_bytes(g, mine->at, mine->bytes, all, bytes) == TN_OK;
     for (int r = 0; all && r < m->ranks; r++) {
-        sound = sound && tn__manifest_set(m, r, all[r], bytes[r]);
+        sound = sound && set(m, r, all[r], bytes[r]);
         tn_bytes_free(all[r]);
     }
     free(all);
     free(bytes);
-    return sound && same_titles(m) && deal_all(m);
+    return sound;
+}
+
+bool tn__manifest_gather(tn__manifest *m, tn_group *g, const tn__buffer *list) {
+    return gather_all(m, g, list, tn__manifest_set) && deal_all(m);
+}
+
+bool tn__manifest_gather_written(tn__manifest *m, tn_group *g, const tn__buffer *written) {
+    return gather_all(m, g, written, set_written);
 }
 
 /* ---- The index ------------------------------------------------------------------------------- */

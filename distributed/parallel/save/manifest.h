@@ -23,7 +23,7 @@ typedef struct tn__manifest_entry {
 } tn__manifest_entry;
 
 typedef struct tn__manifest_list {
-    char *text; /* as received: a title, then what names point into */
+    char *text; /* as received; names point into it */
     tn__manifest_entry *at;
     int count;
     int64_t bytes; /* of the rank's file */
@@ -41,16 +41,18 @@ typedef struct tn__manifest {
 TN_API tn__manifest *tn__manifest_new(int ranks, const char *operation);
 TN_API void tn__manifest_free(tn__manifest *m); /* NULL is fine */
 
-/* Appends what this rank has, in the order of the items. A rank's list begins with a title, the
- * same on all, and a 0. deal false: the lowest rank that has an entry writes it. */
+/* Appends what this rank has, in the order of the items. deal false: the lowest rank that has an
+ * entry writes it. */
 void tn__manifest_put(tn__buffer *list, const tn__state *s, bool deal);
 
 /* Sets a rank's bytes, replacing its previous ones. False after raising. */
 TN_API bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes);
 
 /* Sets those of all ranks, of which each gives its own, and decides who writes what. False after
- * raising; TN_EMISMATCH: ranks disagree about a title or a tensor, or entries do not cover it. */
+ * raising; TN_EMISMATCH: ranks disagree about a tensor, or entries do not cover it. */
 bool tn__manifest_gather(tn__manifest *m, tn_group *g, const tn__buffer *list);
+/* Sets what all ranks have written, likewise: each gives its file's size and its items' digests. */
+bool tn__manifest_gather_written(tn__manifest *m, tn_group *g, const tn__buffer *written);
 
 /* The first entry of a name in `sorted`, or m->count; and how many from `first` on have its
  * name. */

@@ -9,6 +9,7 @@
 #include "distributed/parallel/save/saver.h"
 #include "io/checkpoint/metadata.h"
 #include "tensor/tensor.h"
+#include "text/utf8.h"
 #include "tern/sys/device.h"
 #include "tern/sys/tensor.h"
 
@@ -22,8 +23,10 @@ tn_saver_options tn_saver_defaults(void) {
 
 /* ---- Making and ending ----------------------------------------------------------------------- */
 
-static bool arguments_sound(const char *folder, const tn_saver_options *o) {
-    if (!folder || !*folder) {
+static bool arguments_sound(const tn_group *world, const char *folder, const tn_saver_options *o) {
+    if (tn_group_rank(world) < 0) {
+        tn__raise(TN_EVALUE, "saver_new", "this rank is not a member of the group");
+    } else if (!folder || !*folder) {
         tn__raise(TN_EVALUE, "saver_new", "the folder is %s", folder ? "empty" : "NULL");
     } else if (!tn__options_made(o->from_defaults, "saver_new", "tn_saver")) {
         return false;
@@ -37,52 +40,46 @@ static bool arguments_sound(const char *folder, const tn_saver_options *o) {
 
 TN__ALIVE_LIST(savers, "saver");
 
-bool tn__saver_here(const tn_saver *s, const char *operation) {
-    return tn__alive_is(&savers, s, operation);
+bool tn__saver_sound(const tn_saver *s, const char *operation) {
+    if (!s) { tn__raise(TN_EVALUE, operation, "the saver is NULL"); }
+    return s && tn__alive_is(&savers, s, operation) &&
+           !tn__refuse_inherited(s->process, operation, "the saver");
 }
 
 static tn_saver *make_saver(tn_group *world, const char *folder, tn_saver_options options) {
-    tn_saver *s =
-        arguments_sound(folder, &options) ? tn__calloc_for(1, sizeof(*s), "saver_new") : NULL;
-    if (s) {
-        tn__alive_begin(&savers, s);
-        s->world = world;
-        s->rank = tn_group_rank(world);
-        s->ranks = tn_group_size(world);
-        s->process = tn__process();
-        s->options = options;
-        s->lock = -1;
-        s->operation = "saver_new";
-        s->folder = tn__strdup_for(folder, s->operation);
-        s->manifest = tn__manifest_new(s->ranks, "saver_save");
-    }
+    if (!arguments_sound(world, folder, &options)) { return NULL; }
+    tn_saver *s = tn__calloc_for(1, sizeof(*s), "saver_new");
+    if (!s) { return NULL; }
+    *s = (tn_saver){.world = world,
+                    .rank = tn_group_rank(world),
+                    .ranks = tn_group_size(world),
+                    .process = tn__process(),
+                    .folder = tn__strdup_for(folder, "saver_new"),
+                    .options = options,
+                    .operation = "saver_new",
+                    .manifest = tn__manifest_new(tn_group_size(world), "saver_save"),
+                    .lock = -1};
+    tn__alive_begin(&savers, s);
     return s;
 }
 
 tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_options options) {
     static const char operation[] = "saver_new";
-    if (!tn__agree_may_begin(world, operation)) { return NULL; }
-    if (tn_group_rank(world) < 0) {
-        tn__raise(TN_EVALUE, operation, "this rank is not a member of the group");
-        return NULL;
-    }
-    tn__agree_begin();
+    if (!tn__agree_begin(world, operation)) { return NULL; }
     tn_saver *s = make_saver(world, folder, options);
     bool agreed = tn__agree(world, NULL, operation) == TN_OK;
     if (agreed && s->ranks > 1) {
-        tn__agree_begin();
+        tn__agree_begin(world, operation);
         s->group = tn__group_again(world, "saver", options.timeout);
         agreed = tn__agree(world, NULL, operation) == TN_OK;
     }
-    if (!agreed) {
-        tn_saver_free(s);
-        return NULL;
-    }
-    return s;
+    if (agreed) { return s; }
+    tn_saver_free(s);
+    return NULL;
 }
 
 void tn_saver_free(tn_saver *s) {
-    if (!s || !tn__saver_here(s, "saver_free")) { return; }
+    if (!s || !tn__alive_is(&savers, s, "saver_free")) { return; }
     if (!tn__inherited(s->process) && s->under_way) { tn_saver_wait(s); }
     if (!tn__inherited(s->process)) { tn__after_finish(s); }
     if (!tn__alive_end(&savers, s, "saver_free")) { return; }
@@ -97,17 +94,15 @@ void tn_saver_free(tn_saver *s) {
     free(s);
 }
 
-/* Whether s can be used, even with an error pending. False after raising. */
-static bool saver_sound(const tn_saver *s, const char *operation) {
-    if (!s) { tn__raise(TN_EVALUE, operation, "the saver is NULL"); }
-    return s && tn__saver_here(s, operation) &&
-           !tn__refuse_inherited(s->process, operation, "the saver");
-}
-
 /* ---- What this rank has ---------------------------------------------------------------------- */
 
+/* The strings are the program's, and may not be UTF-8: such a file could not be read back. */
 static bool put_label(void *user, const char *key, const char *value) {
     tn__buffer *j = user;
+    if (!tn__is_utf8(value)) {
+        tn__raise(TN_EVALUE, j->operation, "the checkpoint's \"%s\" is not UTF-8", key);
+        return false;
+    }
     tn__buffer_format(j, "%s", j->bytes > 1 ? "," : "");
     tn__json_put_string(j, key);
     tn__buffer_format(j, ":");
@@ -115,67 +110,45 @@ static bool put_label(void *user, const char *key, const char *value) {
     return true;
 }
 
-/* The checkpoint's strings, as they are now. They are the program's, and may not be UTF-8: what
- * could not be read back is not written. */
+/* The checkpoint's strings, as they are now. */
 static void note_metadata(tn_saver *s, const tn_checkpoint *c) {
     tn__buffer j = {.operation = s->operation};
-    tn__json_file json;
-    tn__buffer_format(&j, "{");
-    bool made = tn__metadata_write(c, s->operation, put_label, &j);
+    tn__buffer_text(&j, "{");
+    tn__metadata_write(c, s->operation, put_label, &j);
     tn__buffer_text(&j, "}");
-    if (made && !j.failed && tn__json_read(&json, j.at, j.bytes)) {
-        tn__json_free(&json);
-    } else if (made && !j.failed) {
-        tn__raise(json.wrong ? TN_EVALUE : TN_ENOMEM, s->operation,
-                  "the strings of step %" PRId64 " (its note, descriptions of data and model): %s",
-                  s->step, json.wrong ? json.wrong : "no memory");
-    }
     free(s->metadata);
     s->metadata = j.at;
 }
 
 /* ---- Copying --------------------------------------------------------------------------------- */
 
-/* Whether `old` is a copy that t fits into. */
-static bool copy_fits(const tn__state_item *old, const tn__state_item *item) {
-    const tn_tensor *a = old->tensor, *b = item->tensor;
-    return a && strcmp(old->name, item->name) == 0 && tn_dtype_of(a) == tn_dtype_of(b) &&
-           tn_dims_equal(tn_shape(a), tn_shape(b));
-}
-
-/* Copies item's tensor into the previous save's copy (NULL: a new one), which then replaces it. */
-static bool copy_item(tn_saver *s, tn__state_item *item, tn__state_item *old) {
+/* Replaces item's tensor by a copy. May raise. */
+static void copy_item(const tn_saver *s, tn__state_item *item) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *from = tn_contiguous(item->tensor);
-    tn_tensor *to = old && copy_fits(old, item)
-                        ? old->tensor
-                        : tn_empty_on(tn_cpu(), tn_shape(from), tn_dtype_of(from));
+    tn_tensor *to = tn_empty_on(tn_cpu(), tn_shape(from), tn_dtype_of(from));
     size_t bytes = (size_t)tn_count(from) * tn_dtype_size(tn_dtype_of(from));
-    if (tn_is_inert(from) || tn_is_inert(to) ||
-        (bytes && tn__copy_bytes(tn_cpu(), tn__address(to), from->storage->device,
-                                 tn__address(from), bytes, s->operation) != TN_OK)) {
-        return false;
+    if (bytes && !tn__pending()) {
+        tn__copy_bytes(tn_cpu(), tn__address(to), from->storage->device, tn__address(from), bytes,
+                       s->operation);
     }
-    tn_keep(to);
+    if (tn__pending()) { return; }
     tn_release(item->tensor);
-    item->tensor = to;
-    return true;
+    item->tensor = tn_keep(to);
 }
 
-/* Drops what this rank does not write; copies the rest if a thread writes it. */
-static bool copy_state(tn_saver *s, tn__state *fresh) {
+/* Drops what this rank does not write; copies the rest if a thread writes it. May raise. */
+static void copy_state(const tn_saver *s, const tn__state *fresh) {
     const tn__manifest_entry *mine = s->manifest->lists[s->rank].at;
-    bool copied = true;
-    for (int i = 0; copied && i < fresh->count; i++) {
+    for (int i = 0; i < fresh->count && !tn__pending(); i++) {
         if (!mine[i].writes) {
             tn_release(fresh->items[i].tensor);
             fresh->items[i].tensor = NULL;
         } else if (s->options.behind) {
-            copied = copy_item(s, &fresh->items[i], i < s->state.count ? &s->state.items[i] : NULL);
+            copy_item(s, &fresh->items[i]);
         }
     }
-    return copied;
 }
 
 /* ---- A save ---------------------------------------------------------------------------------- */
@@ -186,14 +159,14 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
     tn__buffer list = {.operation = s->operation};
     if (!tn__pending() && tn__checkpoint_sound(c, s->operation)) {
         s->step = c->step;
-        tn__buffer_format(&list, "step %" PRId64 " to %s", s->step, s->folder);
-        tn__buffer_add(&list, "", 1);
         if (tn__state_add(fresh, c)) { tn__manifest_put(&list, fresh, true); }
         if (s->rank == 0) { note_metadata(s, c); }
     }
-    bool agreed = tn__agree(s->group, NULL, s->operation) == TN_OK;
+    char *what = tn__asprintf(s->operation, "step %" PRId64 " for %s", s->step, s->folder);
+    bool agreed = tn__agree(s->group, what, s->operation) == TN_OK;
+    free(what);
     if (agreed) {
-        tn__agree_begin();
+        tn__agree_begin(s->group, s->operation);
         bool prepares = tn__manifest_gather(s->manifest, s->group, &list) && tn__saver_prepare(s);
         agreed = tn__agree(s->group, NULL, s->operation) == TN_OK;
         if (prepares && !agreed) { tn__saver_discard(s); }
@@ -224,10 +197,9 @@ void tn__warn_ranks_differ(const tn_group *g, const tn_checkpoint *c, const char
 static void start_writing(tn_saver *s, tn__state *fresh) {
     tn__quiet(1);
     s->part = tn__saver_part(s, s->rank);
-    bool copied = s->part && copy_state(s, fresh);
+    if (s->part) { copy_state(s, fresh); }
     tn__quiet(-1);
-    tn__state_free(copied ? &s->state : fresh);
-    if (copied) { s->state = *fresh; }
+    s->state = *fresh;
     s->result.status = TN_OK;
     tn_error_take(&s->result);
     if (s->group) { s->group->owned = false; }
@@ -236,36 +208,40 @@ static void start_writing(tn_saver *s, tn__state *fresh) {
     if (!s->has_thread) { tn__saver_write(s); /* in this thread if no other can be started */ }
 }
 
-tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
-    static const char operation[] = "saver_save";
-    if (!saver_sound(s, operation)) { return tn_error(); }
-    tn_error_record mine = {.status = TN_OK}; /* a pending one, which the others get too */
-    tn_error_take(&mine);
-    if (tn_saver_wait(s) != TN_OK) {
-        if (mine.status != TN_OK) { /* the first error stays */
-            tn_error_clear();
-            tn_error_give(&mine);
-        }
-        return tn_error();
-    }
-    tn__state fresh = {.operation = operation, .parts = true};
-    s->operation = operation;
-    tn__warn_ranks_differ(s->world, c, operation);
-    tn__agree_begin();
-    tn_error_give(&mine);
+/* `mine` is the program's own error, if any, which the others get too. */
+static void begin_save(tn_saver *s, const tn_checkpoint *c, const tn_error_record *mine) {
+    s->operation = "saver_save";
+    tn__state fresh = {.operation = s->operation, .parts = true};
+    tn__warn_ranks_differ(s->world, c, s->operation);
+    tn__agree_begin(s->group, s->operation);
+    tn_error_give(mine);
     if (agree_to_save(s, c, &fresh)) {
         start_writing(s, &fresh);
     } else {
         tn__state_free(&fresh);
     }
+}
+
+tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
+    if (!tn__saver_sound(s, "saver_save")) { return tn_error(); }
+    tn_error_record mine = {.status = TN_OK};
+    bool failed = tn_error_take(&mine); /* before: a handler has heard of it */
+    tn__quiet(failed);
+    if (tn_saver_wait(s) == TN_OK) {
+        begin_save(s, c, &mine);
+    } else if (failed) { /* the first error stays */
+        tn_error_clear();
+        tn_error_give(&mine);
+    }
+    tn__quiet(-failed);
     return tn__pending() || s->options.behind ? tn_error() : tn_saver_wait(s);
 }
 
 tn_status tn_saver_wait(tn_saver *s) {
-    if (!saver_sound(s, "saver_wait") || !s->under_way) { return tn_error(); }
+    if (!tn__saver_sound(s, "saver_wait") || !s->under_way) { return tn_error(); }
     if (s->has_thread) { pthread_join(s->thread, NULL); }
     s->under_way = s->has_thread = false;
-    if (!s->options.behind) { tn__state_free(&s->state); /* not copies but the model's */ }
+    tn__state_free(&s->state);
     tn_error_give(&s->result);
     return tn_error();
 }

@@ -10,8 +10,10 @@
  * A save, on every rank:
  *
  *     the program's thread    agree that all can save; gather what each has, and deal out who
- * writes what; rank 0 makes the step's folder; agree; copy what this rank writes the saver's thread
- * write it; agree; gather digests; rank 0 commits; agree
+ *                             writes what; rank 0 makes the step's folder; agree; copy what this
+ *                             rank writes
+ *     the saver's thread      write it; agree; gather digests; rank 0 commits; agree; rank 0
+ *                             removes old steps
  *
  * They communicate in a group of the saver's own, so training goes on meanwhile, and one thread at
  * a time uses it: the program's waits for the other before the next save. A rank that is lost or
@@ -42,7 +44,7 @@ struct tn_saver {
     tn_saver_options options;
     const char *operation; /* the public call's, a static string */
 
-    tn__state state; /* what the last save wrote; `behind`: copies that the next one reuses */
+    tn__state state;        /* what the current save writes; `behind`: copies */
     tn__manifest *manifest; /* what each rank has and writes; the same on all ranks */
 
     /* Rank 0. */
@@ -59,8 +61,8 @@ struct tn_saver {
     tn_error_record result; /* of the thread; before it begins, that of the copies */
 };
 
-/* Whether the saver, which is not NULL, was not freed; false after raising. */
-bool tn__saver_here(const tn_saver *s, const char *operation);
+/* Whether s can be used, even with an error pending. False after raising. */
+bool tn__saver_sound(const tn_saver *s, const char *operation);
 
 /* Rank 0 warns if the ranks' copies of the model differ. */
 void tn__warn_ranks_differ(const tn_group *g, const tn_checkpoint *c, const char *operation);
@@ -92,7 +94,7 @@ char *tn__step_path(const char *folder, int64_t step, bool made, const char *fil
 /* The same for a rank's file in the folder of the current save. */
 char *tn__saver_part(const tn_saver *s, int rank);
 
-/* The newest committed step in a folder; -1: there is none, or after raising. */
+/* The newest committed step in a folder; -1: there is none, or no folder, or after raising. */
 int64_t tn__step_newest(const char *folder, const char *operation);
 
 /* Names this step's folder. Rank 0 then makes it; once, it also makes the folder of the steps,
@@ -104,9 +106,8 @@ bool tn__saver_hold(tn_saver *s, const char *operation);
 /* Unlocks the folder for other savers, unless this process is a forked child of the one that locked
  * it. */
 void tn__saver_unlock(tn_saver *s);
-/* Gives the written step its name, and removes steps beyond the newest options.keep. False after
- * raising: then the step does not exist. */
-bool tn__saver_commit(tn_saver *s);
+/* Gives the written step its name. False after raising: then the step does not exist. */
+bool tn__saver_commit(const tn_saver *s);
 /* Removes steps beyond the newest options.keep; the log says what cannot be removed. */
 void tn__saver_remove_old(tn_saver *s);
 /* Removes all committed steps. False after raising. */

@@ -44,7 +44,7 @@ static int64_t file_bytes(const char *path) {
     return stat(path, &about) == 0 ? about.st_size : -1;
 }
 
-/* Writes it, and lists its size and the digests of the items. */
+/* Writes it, and lists its size and the digests of the items for the others. */
 static void write_part(tn_saver *s, tn__buffer *written) {
     if (write_file(s)) {
         int64_t bytes = file_bytes(s->part);
@@ -55,43 +55,21 @@ static void write_part(tn_saver *s, tn__buffer *written) {
     }
 }
 
-/* ---- Rank 0: what the others have written ---------------------------------------------------- */
-
-/* Rank 0 must see the file too, since its index lists it. */
-static void read_written(tn_saver *s, int rank, const char *written, size_t bytes) {
-    tn__manifest_list *l = &s->manifest->lists[rank];
-    if (bytes != sizeof(l->bytes) + (size_t)l->count * TN__DIGEST_DIGITS) {
-        tn__raise(TN_EFORMAT, s->operation, "rank %d sent no digests of what it wrote", rank);
-        return;
+/* Whether rank 0 sees every rank's file, since its index lists them. False after raising. */
+static bool sees_files(const tn_saver *s) {
+    for (int r = 0; r < s->ranks && !tn__pending(); r++) {
+        int64_t bytes = s->manifest->lists[r].bytes;
+        char *path = tn__saver_part(s, r);
+        int64_t here = path ? file_bytes(path) : -1;
+        if (path && (here < 0 || here != bytes)) {
+            tn__raise(TN_EIO, s->operation,
+                      "%s %s, but rank %d wrote %" PRId64
+                      " bytes (all ranks must see the same folder)",
+                      path, here < 0 ? "is not there" : "has another size", r, bytes);
+        }
+        free(path);
     }
-    memcpy(&l->bytes, written, sizeof(l->bytes));
-    for (int i = 0; i < l->count; i++) {
-        memcpy(l->at[i].digest, written + sizeof(l->bytes) + (size_t)i * TN__DIGEST_DIGITS,
-               TN__DIGEST_DIGITS);
-    }
-    char *path = tn__saver_part(s, rank);
-    int64_t here = path ? file_bytes(path) : -1;
-    if (path && (here < 0 || here != l->bytes)) {
-        tn__raise(TN_EIO, s->operation,
-                  "%s %s, but rank %d wrote %" PRId64 " bytes (all ranks must see the same folder)",
-                  path, here < 0 ? "is not there" : "has another size", rank, l->bytes);
-    }
-    free(path);
-}
-
-/* All ranks send what they have written, once all have. */
-static void gather_written(tn_saver *s, const tn__buffer *mine) {
-    void **all = tn__calloc_for((size_t)s->ranks, sizeof(*all), s->operation);
-    size_t *bytes = tn__calloc_for((size_t)s->ranks, sizeof(*bytes), s->operation);
-    /* without memory it tells the others */
-    tn_all_gather_bytes(s->group, mine->at, mine->bytes, all, bytes);
-    tn__agree_begin();
-    for (int r = 0; all && r < s->ranks; r++) {
-        if (s->rank == 0 && !tn__pending()) { read_written(s, r, all[r], bytes[r]); }
-        tn_bytes_free(all[r]);
-    }
-    free(all);
-    free(bytes);
+    return !tn__pending();
 }
 
 /* ---- Rank 0: the index ----------------------------------------------------------------------- */
@@ -150,18 +128,26 @@ static bool in_time(const tn_saver *s, double began) {
 
 /* Ends at the first error, which all ranks get. */
 static void write_step(tn_saver *s, tn__buffer *written) {
-    tn__agree_begin();
+    tn__agree_begin(s->group, s->operation);
     tn_error_give(&s->result);
     if (!tn__pending()) { write_part(s, written); }
     if (tn__agree(s->group, NULL, s->operation) != TN_OK) { return; }
     double began = tn__now();
     free(s->part);
     s->part = NULL; /* from here on rank 0 may commit it, whatever happens to this rank */
-    gather_written(s, written);
-    if (s->rank == 0 && !tn__pending() && write_index(s) && in_time(s, began)) {
+    tn__agree_begin(s->group, s->operation);
+    if (tn__manifest_gather_written(s->manifest, s->group, written) && s->rank == 0 &&
+        sees_files(s) && write_index(s) && in_time(s, began)) {
         tn__saver_commit(s);
     }
     tn__agree(s->group, NULL, s->operation);
+}
+
+/* Rank 0, when all ranks know that the step is there: nobody waits for this. */
+static void end_step(tn_saver *s) {
+    tn__saver_remove_old(s);
+    tn__saver_discard(s); /* the step that had the name before, if any */
+    tn__after_commit(s);
 }
 
 void *tn__saver_write(void *saver) {
@@ -171,14 +157,14 @@ void *tn__saver_write(void *saver) {
     tn__quiet(1);
     write_step(s, &written);
     tn__buffer_free(&written);
-    tn__quiet(-1);
     s->result.status = TN_OK;
     tn_error_take(&s->result);
     if (s->result.status != TN_OK) {
         tn__saver_discard(s);
     } else if (s->rank == 0) {
-        tn__after_commit(s);
+        end_step(s);
     }
+    tn__quiet(-1);
     if (s->group) { s->group->owned = false; /* the next save's thread may use it */ }
     return NULL;
 }

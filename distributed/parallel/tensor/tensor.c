@@ -339,8 +339,7 @@ static void cut_all(tn__tp *tp) {
 }
 
 tn_status tn_tensor_parallel(void *module, tn_group *group, tn_tp_options options) {
-    if (!tn__agree_may_begin(group, operation)) { return tn_error(); }
-    tn__agree_begin();
+    if (!tn__agree_begin(group, operation)) { return tn_error(); }
     tn__tp *tp = tn__calloc_for(1, sizeof(*tp), operation);
     if (tp) {
         *tp = (tn__tp){.root = module, .group = group, .sequence = options.sequence};
