@@ -172,6 +172,8 @@ void tn_gpt_init(tn_gpt *m, tn_gpt_options options) {
     tn_module_each(m, (tn_walk){0}, init_entry, m);
 }
 
+TN__LAYER_HEAP(tn_gpt, tn_gpt_new(tn_gpt_options options), tn_gpt_init(m, options))
+
 /* ---- As one of the language models ----------------------------------------------------------- */
 
 static tn_lm_shape gpt_shape(const tn_module *self) {

@@ -245,7 +245,7 @@ int eval_main(int argc, char **argv) {
                 (e.data ? evaluate_data(&e) : evaluate_choices(&e)) == TN_OK;
     if (!done) { fprintf(stderr, "tern eval: %s\n", error_why()); }
     tn_tokenizer_free(e.words);
-    tn_lm_free(e.net);
+    tn_module_free(e.net);
     tn_spread_free(e.spread);
     if (!done) { return 1; /* exiting with an error pending tells the other ranks why */ }
     tn_dist_finish();

@@ -257,7 +257,7 @@ int generate_main(int argc, char **argv) {
         say_stats(&g);
     }
     tn_tokenizer_free(g.words);
-    tn_lm_free(g.net);
+    tn_module_free(g.net);
     tn_spread_free(g.spread);
     if (g.world && !tn_error()) { /* exiting with an error pending tells the other ranks why */
         tn_dist_finish();

@@ -210,7 +210,7 @@ int plan_main(int argc, char **argv) {
     if (plan_parse(&c, argc, argv) == TN_OK) {
         tn_module *m = plan_model(&c);
         if (m && settle_tokens(&c, m) == TN_OK) { (c.search ? search_all : plan_one)(&c, m); }
-        tn_lm_free(m);
+        tn_module_free(m);
     }
     if (tn_error() != TN_OK) {
         fprintf(stderr, "tern plan: %s\n", error_why());

@@ -21,7 +21,7 @@ typedef struct plan_command {
 tn_status plan_parse(plan_command *c, int argc, char **argv);
 
 /* The model, without elements. Exits with 64 if there is none; NULL after an error. To be freed
- * with tn_lm_free. */
+ * with tn_module_free. */
 tn_module *plan_model(const plan_command *c);
 
 #endif

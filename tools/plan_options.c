@@ -97,7 +97,7 @@ static size_t find_size(const plan_command *c) {
     return i;
 }
 
-static void init_llama(tn_llama *m, const plan_command *c, size_t size) {
+static tn_llama *new_llama(const plan_command *c, size_t size) {
     tn_llama_options o = tn_llama_defaults();
     o.layers = sizes[size].layers;
     o.heads = sizes[size].heads;
@@ -106,10 +106,10 @@ static void init_llama(tn_llama *m, const plan_command *c, size_t size) {
     o.head_width = 0;
     o.tied = o.width < 4096;
     o.context = c->plan.positions ? c->plan.positions : 8192;
-    tn_llama_init(m, o);
+    return tn_llama_new(o);
 }
 
-static void init_gpt(tn_gpt *m, const plan_command *c, size_t size) {
+static tn_gpt *new_gpt(const plan_command *c, size_t size) {
     bool given = c->layers || c->heads || c->width || c->vocab;
     tn_gpt_options o = tn_gpt_defaults();
     o.layers = c->layers ? (int)c->layers : sizes[size].layers;
@@ -117,28 +117,15 @@ static void init_gpt(tn_gpt *m, const plan_command *c, size_t size) {
     o.width = c->width ? c->width : sizes[size].width;
     o.vocab = c->vocab ? c->vocab : o.vocab;
     o.context = given && c->plan.positions ? c->plan.positions : o.context;
-    tn_gpt_init(m, o);
+    return tn_gpt_new(o);
 }
 
 tn_module *plan_model(const plan_command *c) {
     TN_DEFER_INIT;
     size_t size = find_size(c);
     if (size == SIZES) { return tn_lm_new(c->model, 0); }
-    union {
-        tn_module base;
-        tn_gpt gpt;
-        tn_llama llama;
-    } *m = calloc(1, sizeof(*m));
-    if (!m) {
-        tn_raise(TN_ENOMEM, "no memory for a model");
-        return NULL;
-    }
-    if (sizes[size].hidden) {
-        init_llama(&m->llama, c, size);
-    } else {
-        init_gpt(&m->gpt, c, size);
-    }
-    return &m->base;
+    void *m = sizes[size].hidden ? (void *)new_llama(c, size) : (void *)new_gpt(c, size);
+    return m;
 }
 
 /* ---- All of them ----------------------------------------------------------------------------- */

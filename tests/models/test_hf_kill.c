@@ -51,7 +51,7 @@ static float saved_number(void) {
     tn_module *m = tn_lm_load(temp_path("folder"), tn_lm_load_defaults());
     if (!m) { fail_msg("%s", tn_error_message()); }
     tn_module_each(m, (tn_walk){0}, compare_entry, &number);
-    tn_lm_free(m);
+    tn_module_free(m);
     return number;
 }
 

@@ -129,7 +129,7 @@ static tn_module *model_of(const tn__source *from, const char *prefix, tn_lm_loa
     }
     tn__state_free(&s);
     if (tn__pending()) {
-        tn_lm_free(m);
+        tn_module_free(m);
         return NULL;
     }
     return m;
