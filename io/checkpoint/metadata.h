@@ -21,6 +21,19 @@ typedef bool tn__metadata_put(void *user, const char *key, const char *value);
 bool tn__metadata_write(const tn_checkpoint *c, const char *operation, tn__metadata_put *put,
                         void *user);
 
+/* The state of a checkpoint's members that are not tensors. */
+typedef struct tn__metadata_record {
+    int64_t step, optim_steps, groups;
+    double lr;
+    tn_loader_place place;  /* of the next batch */
+    int64_t epochs, passes; /* epochs of a pass, and passes that have ended */
+    int64_t batch, parts;   /* of each rank, and ranks */
+    tn_generator generator;
+    tn_scaler_state scaler;
+    tn_plateau_state plateau;
+    int64_t updates; /* of the average */
+} tn__metadata_record;
+
 /* What was read and checked, before anything changes. */
 typedef struct tn__metadata_plan {
     tn_checkpoint *checkpoint; /* the program's */
@@ -28,13 +41,7 @@ typedef struct tn__metadata_plan {
     const char *path; /* and its name in messages: both borrowed from tn__metadata_read's caller */
     const char *operation; /* static text */
     tn__differences differences;
-    int64_t step, optim_steps, groups;
-    double lr;
-    tn_loader_place place;
-    tn_generator generator;
-    tn_scaler_state scaler;
-    tn_plateau_state plateau;
-    int64_t average_updates;
+    tn__metadata_record record;
 } tn__metadata_plan;
 
 /* The last argument is true on one of the ranks that load together: it compares the data, and logs
