@@ -277,8 +277,9 @@ static bool same_text(const char *a, const char *b) {
 /* Whether `f` describes what `w` was to write, no more and no less. */
 static bool describes_same(const tn_safetensors *f, const tn_safetensors_writer *w,
                            const char *digest) {
+    const tn__json *metadata = tn__safetensors_metadata(f);
     bool same = tn_safetensors_count(f) == w->items_count &&
-                tn__safetensors_labels(f)->count == w->pairs_count + (digest != NULL) &&
+                (metadata ? (int)metadata->count : 0) == w->pairs_count + (digest != NULL) &&
                 (!digest || same_text(tn_safetensors_metadata(f, "digest"), digest));
     for (int i = 0; same && i < w->pairs_count; i++) {
         same = same_text(tn_safetensors_metadata(f, w->pairs[i].key), w->pairs[i].value);

@@ -394,7 +394,7 @@ bool tn__metadata_write(const tn_checkpoint *c, const char *operation, tn__metad
 /* ---- Reading --------------------------------------------------------------------------------- */
 
 static bool refuse_text(const plan *p, const char *key) {
-    const char *text = tn__labels_get(p->labels, key);
+    const char *text = tn__json_text(p->metadata, key);
     tn__raise(TN_EFORMAT, p->operation, "%s: %s is \"%.80s\"", p->path, key,
               text ? text : "missing");
     return false;
@@ -402,7 +402,7 @@ static bool refuse_text(const plan *p, const char *key) {
 
 /* Fills *at from the values under a key. */
 static bool read_words(const plan *p, const char *key, const tn_field *fields, void *at) {
-    const char *text = tn__labels_get(p->labels, key);
+    const char *text = tn__json_text(p->metadata, key);
     return (text && tn__fields_read_words(fields, at, text)) || refuse_text(p, key);
 }
 
@@ -411,7 +411,7 @@ static bool read_words(const plan *p, const char *key, const tn_field *fields, v
 static bool member_in_file(const plan *p, size_t member, const char *key, bool *wanted) {
     const char *dot = strchr(key, '.');
     int name = dot ? (int)(dot - key) : (int)strlen(key);
-    bool in_file = tn__labels_get(p->labels, key) != NULL;
+    bool in_file = tn__json_text(p->metadata, key) != NULL;
     *wanted = has_member(p->checkpoint, member);
     if ((*wanted && !in_file) || (!*wanted && in_file && !p->checkpoint->partial)) {
         tn__raise(TN_EMISMATCH, p->operation, "%s has %s %.*s, but the program %s", p->path,
@@ -459,7 +459,7 @@ static bool check_groups(plan *p) {
 static bool check_optim(plan *p) {
     if (!p->checkpoint->optim) { return true; }
     const char *kind = tn_optim_kind(p->checkpoint->optim);
-    const char *theirs = tn__labels_get(p->labels, "optim.kind");
+    const char *theirs = tn__json_text(p->metadata, "optim.kind");
     if (!theirs) { return refuse_text(p, "optim.kind"); }
     if (strcmp(theirs, kind) != 0) {
         tn__raise(TN_EMISMATCH, p->operation, "%s: the optimiser was %s but is %s", p->path,
@@ -491,7 +491,7 @@ static bool steps_alone(const plan *p, const tn_schedule *now, const char *their
 static bool has_grown(const plan *p, const tn_checkpoint *c) {
     schedule_options before;
     if (!c->longer_than ||
-        !steps_alone(p, c->schedule, tn__labels_get(p->labels, "schedule.options"), &before)) {
+        !steps_alone(p, c->schedule, tn__json_text(p->metadata, "schedule.options"), &before)) {
         return false;
     }
     *c->longer_than = before.s.steps;
@@ -501,7 +501,7 @@ static bool has_grown(const plan *p, const tn_checkpoint *c) {
 /* A run must have all options as before; weights alone, those that affect results. */
 static bool compare_model(plan *p) {
     const tn_checkpoint *c = p->checkpoint;
-    const char *theirs = tn__labels_get(p->labels, "model");
+    const char *theirs = tn__json_text(p->metadata, "model");
     char *mine = c->model ? tn__module_describe(c->model, p->operation) : NULL;
     bool done = !c->model ||
                 (mine && theirs ? tn__differ_models(&p->differences, theirs, mine, c->optim == NULL)
@@ -522,7 +522,7 @@ static bool compare_options(plan *p, const struct options *o) {
     char *mine = o->text(c, p->operation);
     bool done =
         mine && tn__differ_options(&p->differences, o->where ? o->where : tn_optim_kind(c->optim),
-                                   tn__labels_get(p->labels, o->key), mine);
+                                   tn__json_text(p->metadata, o->key), mine);
     free(mine);
     return done;
 }
@@ -590,8 +590,8 @@ static bool check_loader(plan *p) {
 }
 
 static bool read_head(plan *p) {
-    const char *format = tn__labels_get(p->labels, "format");
-    const char *note = tn__labels_get(p->labels, "note");
+    const char *format = tn__json_text(p->metadata, "format");
+    const char *note = tn__json_text(p->metadata, "note");
     if (!format || strcmp(format, FORMAT) != 0) { return refuse_text(p, "format"); }
     bool note_fits = note && strlen(note) < sizeof(((tn_checkpoint *)0)->note);
     return read_words(p, "step", step_fields, &p->record) && (note_fits || refuse_text(p, "note"));
@@ -603,10 +603,10 @@ static bool read_all(plan *p) {
            tn__differences_end(&p->differences) == TN_OK;
 }
 
-bool tn__metadata_read(tn__metadata_plan *p, tn_checkpoint *c, const tn__labels *labels,
+bool tn__metadata_read(tn__metadata_plan *p, tn_checkpoint *c, const tn__json *metadata,
                        const char *path, const char *operation, bool first) {
     *p = (plan){.checkpoint = c,
-                .labels = labels,
+                .metadata = metadata,
                 .path = path,
                 .operation = operation,
                 .differences = {.path = path,
@@ -642,5 +642,5 @@ void tn__metadata_apply(const tn__metadata_plan *p) {
     if (c->plateau) { c->plateau->state = r->plateau; }
     if (c->average) { tn__average_set_updates(c->average, r->updates); }
     c->step = r->step;
-    snprintf(c->note, sizeof(c->note), "%s", tn__labels_get(p->labels, "note"));
+    snprintf(c->note, sizeof(c->note), "%s", tn__json_text(p->metadata, "note"));
 }

@@ -3,7 +3,7 @@
  * checks and compares everything and changes nothing, the second cannot fail.
  *
  *     tn__metadata_plan p;
- *     if (tn__metadata_read(&p, &c, labels, path, "load", true) && ...) {
+ *     if (tn__metadata_read(&p, &c, metadata, path, "load", true) && ...) {
  *         tn__metadata_apply(&p);
  *     }
  */
@@ -11,8 +11,8 @@
 #define TERN_IO_CHECKPOINT_METADATA_H
 
 #include "io/differences.h"
-#include "io/labels.h"
 #include "tern/io.h"
+#include "text/json.h"
 
 /* Takes one string; false after raising. */
 typedef bool tn__metadata_put(void *user, const char *key, const char *value);
@@ -37,7 +37,7 @@ typedef struct tn__metadata_record {
 /* What was read and checked, before anything changes. */
 typedef struct tn__metadata_plan {
     tn_checkpoint *checkpoint; /* the program's */
-    const tn__labels *labels;  /* the file's, */
+    const tn__json *metadata;  /* the file's, */
     const char *path; /* and its name in messages: both borrowed from tn__metadata_read's caller */
     const char *operation; /* static text */
     tn__differences differences;
@@ -46,7 +46,7 @@ typedef struct tn__metadata_plan {
 
 /* The last argument is true on one of the ranks that load together: it compares the data, and logs
  * what differs. False after raising. */
-bool tn__metadata_read(tn__metadata_plan *p, tn_checkpoint *c, const tn__labels *labels,
+bool tn__metadata_read(tn__metadata_plan *p, tn_checkpoint *c, const tn__json *metadata,
                        const char *path, const char *operation, bool first);
 void tn__metadata_apply(const tn__metadata_plan *p);
 
