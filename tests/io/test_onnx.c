@@ -479,6 +479,11 @@ static tn_values select_from_huge(void *user, tn_values in) {
     return TN_VALUES(tn_index_select(huge, 0, tn_cast(in.v[0], TN_I64)));
 }
 
+static tn_values pool_unevenly(void *user, tn_values in) {
+    tn_tensor *x = tn_repeat(tn_reshape(in.v[0], TN_DIMS(1, 1, 2)), TN_DIMS(1, 1, 2));
+    return TN_VALUES(tn_adaptive_avg_pool1d_op(x, TN_DIMS(3)));
+}
+
 static tn_values return_nothing(void *user, tn_values in) {
     return (tn_values){0};
 }
@@ -494,6 +499,8 @@ TEST(what_cannot_be_said) {
         {gather_in_place, TN_EUNSUPPORTED, "copy_: a tensor is changed in place by [2]"},
         {change_constant, TN_EUNSUPPORTED, "[2] was changed in place after it was used"},
         {select_from_huge, TN_EUNSUPPORTED, "fewer than 2 GiB"},
+        {pool_unevenly, TN_EUNSUPPORTED,
+         "avg_pool [1, 1, 4] has no counterpart in ONNX with these"},
         {return_nothing, TN_EVALUE, "the forward returns 0 tensors"},
         {NULL, TN_EVALUE, "the function is NULL"},
     };
