@@ -107,23 +107,17 @@ static const tn_field average_options_fields[] = {
     {0},
 };
 
-/* A schedule, and whether its kind has no further options. */
-typedef struct schedule_options {
-    tn_schedule s;
-    bool plain;
-} schedule_options;
-#define OWN .unless = TN_UNLESS(schedule_options, plain)
-static const tn_field schedule_options_fields[] = {
-    TN_FIELD_AS("kind", schedule_options, s.kind),
-    TN_FIELD_AS("peak", schedule_options, s.peak),
-    TN_FIELD_AS("end", schedule_options, s.end),
-    TN_FIELD_AS("warm-up", schedule_options, s.warmup, COUNT),
-    TN_FIELD_AS("steps", schedule_options, s.steps, COUNT),
-    TN_FIELD_AS("factor", schedule_options, s.factor, OWN),
-    TN_FIELD_AS("every", schedule_options, s.every, OWN),
-    TN_FIELD_AS("growth", schedule_options, s.growth, OWN),
-    TN_FIELD_AS("start", schedule_options, s.start, OWN),
-    TN_FIELD_AS("rise", schedule_options, s.rise, OWN),
+static const tn_field schedule_fields[] = {
+    TN_FIELD(tn_schedule, kind),
+    TN_FIELD(tn_schedule, peak),
+    TN_FIELD(tn_schedule, end),
+    TN_FIELD_AS("warm-up", tn_schedule, warmup, COUNT),
+    TN_FIELD(tn_schedule, steps, COUNT),
+    TN_FIELD(tn_schedule, factor, OPTIONAL),
+    TN_FIELD(tn_schedule, every, OPTIONAL),
+    TN_FIELD(tn_schedule, growth, OPTIONAL),
+    TN_FIELD(tn_schedule, start, OPTIONAL),
+    TN_FIELD(tn_schedule, rise, OPTIONAL),
     {0},
 };
 enum { WARMUP = 3, STEPS = 4 }; /* positions in the table */
@@ -213,14 +207,13 @@ static char *loader_text(const tn_checkpoint *c, const char *operation) {
     return options_text(loader_options_fields, &o, operation);
 }
 
-static char *text_of_schedule(const tn_schedule *schedule, const char *operation) {
-    schedule_options o = {*schedule, schedule->kind <= TN_COSINE};
+static char *text_of_schedule(const tn_schedule *s, const char *operation) {
     tn__buffer j = {.operation = operation};
     tn__members m = tn__members_begin(&j);
-    tn__fields_put(&m, schedule_options_fields, &o, false);
-    for (int i = 0; !o.plain && i < o.s.milestone_count && i < TN_MILESTONES; i++) {
+    tn__fields_put(&m, schedule_fields, s, false);
+    for (int i = 0; i < s->milestone_count && i < TN_MILESTONES; i++) {
         char step[24];
-        snprintf(step, sizeof(step), "%" PRId64, o.s.milestones[i]);
+        snprintf(step, sizeof(step), "%" PRId64, s->milestones[i]);
         tn__member_put(&m, "at", step, false);
     }
     tn__members_end(&m);
@@ -471,17 +464,17 @@ static bool check_optim(plan *p) {
 
 /* Reads the file's numbers of steps, if nothing else in it differs. */
 static bool steps_alone(const plan *p, const tn_schedule *now, const char *theirs,
-                        schedule_options *before) {
+                        tn_schedule *before) {
     tn__json_file f;
     if (!tn__description_read(&f, theirs, p->path, p->operation)) { return false; }
     const tn__json *warmup = tn__json_get(f.values, "warm-up");
     const tn__json *steps = tn__json_get(f.values, "steps");
-    *before = (schedule_options){.s = *now};
+    *before = *now;
     bool read = warmup && warmup->text && steps && steps->text &&
-                tn__field_read(&schedule_options_fields[WARMUP], before, warmup->text) &&
-                tn__field_read(&schedule_options_fields[STEPS], before, steps->text);
+                tn__field_read(&schedule_fields[WARMUP], before, warmup->text) &&
+                tn__field_read(&schedule_fields[STEPS], before, steps->text);
     tn__json_free(&f);
-    char *mine = read ? text_of_schedule(&before->s, p->operation) : NULL;
+    char *mine = read ? text_of_schedule(before, p->operation) : NULL;
     bool alone = mine && strcmp(mine, theirs) == 0;
     free(mine);
     return alone;
@@ -489,13 +482,13 @@ static bool steps_alone(const plan *p, const tn_schedule *now, const char *their
 
 /* Whether the schedule differs from the file's only by more steps (warm-up too), and may. */
 static bool has_grown(const plan *p, const tn_checkpoint *c) {
-    schedule_options before;
+    tn_schedule before;
     if (!c->longer_than ||
         !steps_alone(p, c->schedule, tn__json_text(p->metadata, "schedule.options"), &before)) {
         return false;
     }
-    *c->longer_than = before.s.steps;
-    return before.s.steps < c->schedule->steps && before.s.warmup <= c->schedule->warmup;
+    *c->longer_than = before.steps;
+    return before.steps < c->schedule->steps && before.warmup <= c->schedule->warmup;
 }
 
 /* A run must have all options as before; weights alone, those that affect results. */
