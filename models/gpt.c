@@ -145,7 +145,6 @@ static void init_top(tn_gpt_top *m, const tn_gpt_options *o, tn_tensor *classifi
     norm.dtype = o->dtype;
     tn_layer_norm_init(&m->ln_f, o->width, norm);
     tn__linear_share(&m->lm_head, classifier);
-    m->lm_head.base.fields = tn__no_fields; /* older files do not have it as a module */
     tn_module_add(m, "ln_f", &m->ln_f);
     tn_module_add(m, "lm_head", &m->lm_head);
 }

@@ -224,7 +224,8 @@ PLAIN_TEST(test_the_description) {
                         "\"h.0.mlp.c_fc\":{\"kind\":\"linear\"},"
                         "\"h.0.mlp.c_proj\":{\"kind\":\"linear\"},"
                         "\"h.0.mlp.drop\":{\"kind\":\"dropout\",\"training\":{\"p\":0}},"
-                        "\"ln_f\":{\"kind\":\"layer_norm\",\"options\":{\"eps\":1e-05}}}");
+                        "\"ln_f\":{\"kind\":\"layer_norm\",\"options\":{\"eps\":1e-05}},"
+                        "\"lm_head\":{\"kind\":\"linear\"}}");
     assert_string_equal(tn_safetensors_metadata(f, "optim.options"),
                         "{\"beta1\":0.9,\"beta2\":0.999,\"eps\":1e-08}");
     assert_string_equal(tn_safetensors_metadata(f, "loader.data"),
