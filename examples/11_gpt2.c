@@ -84,12 +84,11 @@ static tn_loader *open_data(tn_group *data, const char *pattern, int64_t seed) {
                                  .drop_last = true, .threads = 1));
 }
 
-/* The model of --init or --config, or a GPT-2; to be freed with tn_lm_free. */
+/* The model of --init or --config, or a GPT-2; to be freed with tn_module_free. */
 static tn_module *make_model(void) {
     tn_seed((uint64_t)o.seed);
     TN_DEFER_INIT; /* tn_setup_model makes the weights: perhaps only a part fits here */
     if (o.init || o.config) { return tn_lm_new(o.init ? o.init : o.config, o.dropout); }
-    tn_gpt *gpt = malloc(sizeof(*gpt));
     tn_gpt_options g = tn_gpt_defaults();
     int64_t needed = tn_token_shards_vocab(o.data); /* products of multiples of 128 are faster */
     g.vocab = o.vocab ? o.vocab : needed ? (needed + 127) / 128 * 128 : 50304;
@@ -99,8 +98,7 @@ static tn_module *make_model(void) {
     g.heads = sizes[size].heads;
     g.width = sizes[size].width;
     g.dropout = o.dropout;
-    tn_gpt_init(gpt, g);
-    return &gpt->base;
+    return &tn_gpt_new(g)->base;
 }
 
 static tn_optim *make_optim(tn_module *net) {
@@ -180,7 +178,7 @@ int main(int argc, char **argv) {
     int status = tn_run_end(r);
     tn_scaler_free(scaler);
     tn_optim_free(optim);
-    tn_lm_free(net);
+    tn_module_free(net);
     tn_setup_finish(&setup);
     tn_loader_free(training);
     tn_loader_free(validation);

@@ -86,6 +86,6 @@ int main(int argc, char **argv) {
     }
 
     tn_tokenizer_free(w.tokenizer);
-    tn_lm_free(w.model);
+    tn_module_free(w.model);
     return fflush(stdout) == 0 && !ferror(stdout) ? 0 : 1;
 }

@@ -47,8 +47,8 @@ struct tn_safetensors {
     size_t bytes;     /* of the file */
     char *path;
     tn__json_file header;
-    size_t data; /* where the data begin in the file */
-    tn__labels metadata;
+    size_t data;              /* where the data begin in the file */
+    const tn__json *metadata; /* of the header; NULL: none */
     int count;
     entry *entries;  /* [count], in the order of the data */
     entry **by_name; /* [count] */
@@ -204,13 +204,14 @@ static bool read_metadata(tn_safetensors *f, const tn__json *value) {
     bool null = value && value->kind == TN__JSON_WORD && strcmp(value->text, "null") == 0;
     if (!value || null) { return true; }
     if (value->kind != TN__JSON_OBJECT) { return entry_bad(f, metadata_key, "is not an object"); }
-    const char *key, *wrong;
-    tn_status status = tn__labels_read(&f->metadata, value, &key, &wrong);
-    if (status == TN_ENOMEM) {
-        tn__raise(TN_ENOMEM, "safetensors", "%s: no memory for its metadata", f->path);
+    const tn__json *text = tn__json_first(value);
+    for (uint32_t i = 0; i < value->count; i++, text = tn__json_next(text)) {
+        if (text->kind != TN__JSON_TEXT) {
+            return entry_bad(f, metadata_key, "\"%s\" is not a string", tn__show(text->key).text);
+        }
     }
-    return status == TN_OK || (status == TN_EFORMAT &&
-                               entry_bad(f, metadata_key, "\"%s\" %s", tn__show(key).text, wrong));
+    f->metadata = value;
+    return true;
 }
 
 static int compare_data(const void *a, const void *b) {
@@ -441,7 +442,6 @@ void tn_safetensors_close(tn_safetensors *f) {
         tn__reader_close(&f->file);
         mapping_release(f->mapping);
         tn__json_free(&f->header);
-        tn__labels_free(&f->metadata);
         free(f->entries);
         free(f->by_name);
         free(f->path);
@@ -469,15 +469,15 @@ bool tn_safetensors_has(const tn_safetensors *f, const char *name) {
 }
 
 const char *tn_safetensors_metadata(const tn_safetensors *f, const char *key) {
-    return f ? tn__labels_get(&f->metadata, key) : NULL;
+    return f ? tn__json_text(f->metadata, key) : NULL;
 }
 
 int64_t tn__safetensors_bytes(const tn_safetensors *f) {
     return (int64_t)f->bytes;
 }
 
-const tn__labels *tn__safetensors_labels(const tn_safetensors *f) {
-    return &f->metadata;
+const tn__json *tn__safetensors_metadata(const tn_safetensors *f) {
+    return f->metadata;
 }
 
 const char *tn__safetensors_path(const tn_safetensors *f) {

@@ -12,8 +12,8 @@
 #define TERN_IO_SAFETENSORS_H
 
 #include "core/digest.h"
-#include "io/labels.h"
 #include "tern/io.h"
+#include "text/json.h"
 #include "text/json_write.h"
 
 #define TN__HEADER_MOST ((size_t)16 << 20) /* a JSON parser takes up to 80 times that */
@@ -58,7 +58,7 @@ tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes)
 bool tn__safetensors_mapped(const tn_safetensors *f);
 const char *tn__safetensors_path(const tn_safetensors *f);
 int64_t tn__safetensors_bytes(const tn_safetensors *f);            /* of the whole file */
-const tn__labels *tn__safetensors_labels(const tn_safetensors *f); /* its metadata */
+const tn__json *tn__safetensors_metadata(const tn_safetensors *f); /* NULL: none */
 
 /* Where an existing tensor's data begin, counted from the end of the header. */
 size_t tn__safetensors_begin(const tn_safetensors *f, const char *name);

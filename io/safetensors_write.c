@@ -32,19 +32,12 @@ typedef struct pair {
     char *key, *value;
 } pair;
 
-/* Names in use; the texts are the items'. Open addressing, at most half full. */
-typedef struct name_set {
-    const char **slots;
-    size_t capacity, count;
-} name_set;
-
 struct tn_safetensors_writer {
     tn__alive alive;
     item *items;
     pair *pairs; /* metadata */
     int items_count, pairs_count;
     int64_t items_capacity, pairs_capacity;
-    name_set names, keys;
     char refused[64]; /* the first name that could not be added; "": there is none */
 };
 
@@ -69,49 +62,7 @@ void tn_safetensors_writer_free(tn_safetensors_writer *w) {
     }
     free(w->items);
     free(w->pairs);
-    free(w->names.slots);
-    free(w->keys.slots);
     free(w);
-}
-
-/* ---- Names in use ---------------------------------------------------------------------------- */
-
-/* Where `name` is in `slots`, or would be. */
-static size_t slot_of(const char *const *slots, size_t capacity, const char *name) {
-    uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
-    for (const char *c = name; *c; c++) {
-        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
-    }
-    size_t slot = (size_t)hash & (capacity - 1);
-    while (slots[slot] && strcmp(slots[slot], name) != 0) {
-        slot = (slot + 1) & (capacity - 1);
-    }
-    return slot;
-}
-
-static bool set_has(const name_set *set, const char *name) {
-    return set->capacity && set->slots[slot_of(set->slots, set->capacity, name)];
-}
-
-/* Grows for one more; false: no memory. */
-static bool set_reserve(name_set *set) {
-    if (2 * set->count < set->capacity) { return true; }
-    size_t capacity = set->capacity ? 2 * set->capacity : 64;
-    const char **larger = tn__calloc(capacity, sizeof(*larger));
-    for (size_t i = 0; larger && i < set->capacity; i++) {
-        if (set->slots[i]) { larger[slot_of(larger, capacity, set->slots[i])] = set->slots[i]; }
-    }
-    if (larger) {
-        free(set->slots);
-        set->slots = larger;
-        set->capacity = capacity;
-    }
-    return larger != NULL;
-}
-
-static void set_add(name_set *set, const char *name) {
-    set->slots[slot_of(set->slots, set->capacity, name)] = name;
-    set->count++;
 }
 
 /* ---- Collecting ------------------------------------------------------------------------------ */
@@ -132,18 +83,15 @@ static tn_status add_item(tn_safetensors_writer *w, const char *name, const item
         return tn__raise(TN_EVALUE, operation, "the %s is NULL", w ? "name" : "writer");
     }
     if (!tn__alive_is(&writers, w, operation)) { return tn_error(); }
-    if (strcmp(name, "__metadata__") == 0 || set_has(&w->names, name)) {
-        return tn__raise(TN_EVALUE, operation, "the name \"%s\" is %s", name,
-                         name[0] == '_' ? "reserved, or used twice" : "used twice");
+    if (strcmp(name, "__metadata__") == 0) {
+        return tn__raise(TN_EVALUE, operation, "the name \"%s\" is reserved", name);
     }
     if (!tn__is_utf8(name)) {
         return tn__raise(TN_EVALUE, operation, "the name \"%s\" is not UTF-8", name);
     }
-    bool fits = tn__grow(&w->items, w->items_count + 1, &w->items_capacity, sizeof(item), NULL) &&
-                set_reserve(&w->names);
+    bool fits = tn__grow(&w->items, w->items_count + 1, &w->items_capacity, sizeof(item), NULL);
     char *copy = fits ? tn__strdup(name) : NULL;
     if (!copy) { return tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", name); }
-    set_add(&w->names, copy);
     item *added = &w->items[w->items_count++];
     *added = *new;
     added->name = copy;
@@ -176,21 +124,21 @@ static tn_status add_metadata(tn_safetensors_writer *w, const char *key, const c
                                 : "value");
     }
     if (!tn__alive_is(&writers, w, operation)) { return tn_error(); }
-    if (set_has(&w->keys, key)) {
-        return tn__raise(TN_EVALUE, operation, "the key \"%s\" is used twice", key);
+    for (int i = 0; i < w->pairs_count; i++) {
+        if (strcmp(w->pairs[i].key, key) == 0) {
+            return tn__raise(TN_EVALUE, operation, "the key \"%s\" is used twice", key);
+        }
     }
     if (!tn__is_utf8(key) || !tn__is_utf8(value)) {
         return tn__raise(TN_EVALUE, operation, "key or value of \"%s\" is not UTF-8", key);
     }
-    bool fits = tn__grow(&w->pairs, w->pairs_count + 1, &w->pairs_capacity, sizeof(pair), NULL) &&
-                set_reserve(&w->keys);
+    bool fits = tn__grow(&w->pairs, w->pairs_count + 1, &w->pairs_capacity, sizeof(pair), NULL);
     pair copy = {.key = fits ? tn__strdup(key) : NULL, .value = fits ? tn__strdup(value) : NULL};
     if (!copy.key || !copy.value) {
         free(copy.key);
         free(copy.value);
         return tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", key);
     }
-    set_add(&w->keys, copy.key);
     w->pairs[w->pairs_count++] = copy;
     return TN_OK;
 }
@@ -215,6 +163,25 @@ static int compare_items(const void *a, const void *b) {
     const item *x = a, *y = b;
     int order = place_of_dtype(x->dtype) - place_of_dtype(y->dtype);
     return order ? order : strcmp(x->name, y->name);
+}
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(((const item *)a)->name, ((const item *)b)->name);
+}
+
+/* Sorts the items as they are in a file. False after raising: two have the same name. */
+static bool sort_items(tn_safetensors_writer *w, const char *operation) {
+    size_t count = (size_t)w->items_count;
+    if (count == 0) { return true; }
+    qsort(w->items, count, sizeof(item), compare_names);
+    for (size_t i = 1; i < count; i++) {
+        if (compare_names(&w->items[i - 1], &w->items[i]) == 0) {
+            tn__raise(TN_EVALUE, operation, "the name \"%s\" is used twice", w->items[i].name);
+            return false;
+        }
+    }
+    qsort(w->items, count, sizeof(item), compare_items);
+    return true;
 }
 
 static size_t bytes_of(const item *i) {
@@ -310,8 +277,9 @@ static bool same_text(const char *a, const char *b) {
 /* Whether `f` describes what `w` was to write, no more and no less. */
 static bool describes_same(const tn_safetensors *f, const tn_safetensors_writer *w,
                            const char *digest) {
+    const tn__json *metadata = tn__safetensors_metadata(f);
     bool same = tn_safetensors_count(f) == w->items_count &&
-                tn__safetensors_labels(f)->count == w->pairs_count + (digest != NULL) &&
+                (metadata ? (int)metadata->count : 0) == w->pairs_count + (digest != NULL) &&
                 (!digest || same_text(tn_safetensors_metadata(f, "digest"), digest));
     for (int i = 0; same && i < w->pairs_count; i++) {
         same = same_text(tn_safetensors_metadata(f, w->pairs[i].key), w->pairs[i].value);
@@ -372,8 +340,7 @@ static bool writer_ready(tn_safetensors_writer *w, const char *path, const char 
                   path ? path : "the file", w->refused);
         return false;
     }
-    if (w->items_count) { qsort(w->items, (size_t)w->items_count, sizeof(item), compare_items); }
-    return true;
+    return sort_items(w, operation);
 }
 
 static tn_status write_all(tn_safetensors_writer *w, const char *path, bool with_digest,

@@ -262,7 +262,7 @@ static tn_tensor *get_from_file(const tn__state_item *item, void *user) {
 
 tn__source tn__source_of_file(tn_safetensors *f) {
     return (tn__source){.path = tn__safetensors_path(f),
-                        .labels = tn__safetensors_labels(f),
+                        .metadata = tn__safetensors_metadata(f),
                         .digest = tn__safetensors_digest(f),
                         .count = tn_safetensors_count(f),
                         .name = name_in_file,

@@ -6,8 +6,8 @@
 #define TERN_IO_STATE_H
 
 #include "core/digest.h"
-#include "io/labels.h"
 #include "tern/io.h"
+#include "text/json.h"
 
 typedef struct tn__state_item {
     char *name;
@@ -46,9 +46,9 @@ bool tn__state_write(const tn__state *s, tn_safetensors_writer *w);
 
 /* What tensors are loaded from: a file, or a checkpoint in parts. */
 typedef struct tn__source {
-    const char *path; /* for messages */
-    const tn__labels *labels;
-    const char *digest; /* NULL if it has none */
+    const char *path;         /* for messages */
+    const tn__json *metadata; /* strings by key; NULL: none */
+    const char *digest;       /* NULL if it has none */
     int count;
     const char *(*name)(int i, void *user); /* 0 <= i < count */
     /* The shape and dtype of the whole tensor of this name; false: there is none. */

@@ -145,7 +145,6 @@ static void init_top(tn_gpt_top *m, const tn_gpt_options *o, tn_tensor *classifi
     norm.dtype = o->dtype;
     tn_layer_norm_init(&m->ln_f, o->width, norm);
     tn__linear_share(&m->lm_head, classifier);
-    m->lm_head.base.fields = tn__no_fields; /* older files do not have it as a module */
     tn_module_add(m, "ln_f", &m->ln_f);
     tn_module_add(m, "lm_head", &m->lm_head);
 }
@@ -171,6 +170,8 @@ void tn_gpt_init(tn_gpt *m, tn_gpt_options options) {
     tn_module_tie(m, "lm_head.weight", "wte.weight");
     tn_module_each(m, (tn_walk){0}, init_entry, m);
 }
+
+TN__LAYER_HEAP(tn_gpt, tn_gpt_new(tn_gpt_options options), tn_gpt_init(m, options))
 
 /* ---- As one of the language models ----------------------------------------------------------- */
 

@@ -148,6 +148,8 @@ void tn_llama_init(tn_llama *m, tn_llama_options options) {
     tn_module_each(m, (tn_walk){0}, init_entry, m);
 }
 
+TN__LAYER_HEAP(tn_llama, tn_llama_new(tn_llama_options options), tn_llama_init(m, options))
+
 /* ---- As one of the language models ----------------------------------------------------------- */
 
 static tn_lm_shape llama_shape(const tn_module *self) {

@@ -45,14 +45,9 @@ static void put_options(tn__buffer *j, const tn_module *m, bool training) {
     j->bytes = j->bytes == empty + 1 ? before : j->bytes;
 }
 
-const tn_field tn__no_fields[] = {{0}};
-
 static bool put_module(tn_module *m, const char *path, void *user) {
     tn__members *all = user;
-    const tn_precision *own = m->lists ? m->lists->precision : NULL;
-    if ((m->parent && !m->name[0]) || (m->fields == tn__no_fields && !own)) {
-        return true; /* transparent, or silent: the module around it describes it */
-    }
+    if (m->parent && !m->name[0]) { return true; /* transparent */ }
     tn__member_name(all, *path ? path : ".");
     tn__members members = tn__members_begin(all->to);
     put_text(&members, "kind", m->kind);

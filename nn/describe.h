@@ -13,9 +13,6 @@ char *tn__module_describe(void *m, const char *operation);
 bool tn__description_read(tn__json_file *f, const char *text, const char *path,
                           const char *operation);
 
-/* A tn_module.fields: the description omits the module. The module around it must describe what it
- * computes with. */
-extern const tn_field tn__no_fields[];
 /* The fields of language models' layers. */
 extern const tn_field tn__layer_norm_fields[], tn__rms_norm_fields[];
 extern const tn_field tn__grouped_attention_fields[];

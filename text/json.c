@@ -291,6 +291,11 @@ const tn__json *tn__json_get(const tn__json *object, const char *key) {
     return found;
 }
 
+const char *tn__json_text(const tn__json *object, const char *key) {
+    const tn__json *value = object && key ? tn__json_get(object, key) : NULL;
+    return value && value->kind == TN__JSON_TEXT ? value->text : NULL;
+}
+
 const tn__json *tn__json_at(const tn__json *list, uint32_t index) {
     if (list->kind != TN__JSON_LIST || index >= list->count) { return NULL; }
     const tn__json *element = tn__json_first(list);

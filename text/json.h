@@ -60,4 +60,8 @@ static inline const tn__json *tn__json_next(const tn__json *value) {
 const tn__json *tn__json_get(const tn__json *object, const char *key);
 const tn__json *tn__json_at(const tn__json *list, uint32_t index);
 
+/* The member's text, if it is a string; NULL: it is none, or there is no such member, or no
+ * object. */
+const char *tn__json_text(const tn__json *object, const char *key);
+
 #endif

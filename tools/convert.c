@@ -51,10 +51,9 @@ static void check_command(const conversion *c) {
 
 static const char about[] =
     "Converts a language model to another format.\n\n"
-    "SOURCE is a Hugging Face folder, an llm.c .bin file, a one-file checkpoint, a tn_save file, "
-    "or a run's folder, which means its newest step. TARGET is a folder that transformers and "
-    "tn_lm_load can read, or an llm.c .bin file. From folder to folder, tokenizer files are copied "
-    "too.\n\n"
+    "SOURCE is a Hugging Face folder, a one-file checkpoint, a tn_save file, or a run's folder, "
+    "which means its newest step. TARGET is a folder that transformers and tn_lm_load can read. "
+    "From folder to folder, tokenizer files are copied too.\n\n"
     "With --to, FOLDER is a run's folder, whose newest step is converted, or one step's; FILE "
     "becomes a one-file checkpoint, which tn_checkpoint_load and tn_dist_load read.\v"
     "Everything read is checked, a FILE is written whole or not at all, and neither an input nor a "
@@ -92,19 +91,9 @@ static tn_status parse_options(conversion *c, int argc, char **argv) {
 
 /* ---- Models ---------------------------------------------------------------------------------- */
 
-static tn_module *load_llmc(const char *path, tn_lm_load_options options) {
-    tn_gpt *m = calloc(1, sizeof(*m));
-    if (!m || tn_gpt_load_llmc(m, path, options) != TN_OK) {
-        free(m);
-        return NULL;
-    }
-    return &m->base;
-}
-
 static tn_module *load_source(const conversion *c) {
-    return tn__hf_has_model(c->from)        ? tn_lm_load(c->from, c->load)
-           : tn__ends_with(c->from, ".bin") ? load_llmc(c->from, c->load)
-                                            : tn__saver_model(c->from, c->load);
+    return tn__hf_has_model(c->from) ? tn_lm_load(c->from, c->load)
+                                     : tn__saver_model(c->from, c->load);
 }
 
 /* The folder with the source's tokenizer: for a step, its run's. NULL: none, or after raising. */
@@ -115,15 +104,12 @@ static char *words_folder(const char *from) {
 
 static tn_status save_target(const conversion *c, tn_module *m) {
     tn_lm_save_options options = tn_lm_save_defaults();
+    char *words = words_folder(c->from);
     options.plain = c->plain;
-    if (!tn__ends_with(c->target, ".bin")) {
-        char *words = words_folder(c->from);
-        options.tokenizer = words;
-        tn_status status = tn_lm_save_with(m, c->target, options);
-        free(words);
-        return status;
-    }
-    return tn_gpt_save_llmc((tn_gpt *)m, c->target); /* which checks its kind */
+    options.tokenizer = words;
+    tn_status status = tn_lm_save_with(m, c->target, options);
+    free(words);
+    return status;
 }
 
 static tn_status convert_model(const conversion *c) {
@@ -132,7 +118,7 @@ static tn_status convert_model(const conversion *c) {
         tn_status status = save_target(c, m);
         (void)status; /* pending */
     }
-    tn_lm_free(m);
+    tn_module_free(m);
     return tn_error();
 }
 
@@ -145,7 +131,6 @@ static bool is_read(const char *name) {
 
 /* Refuses to replace an input or a run's lock file. */
 static tn_status check_apart(const conversion *c) {
-    bool folder = !c->to && !tn__ends_with(c->target, ".bin");
     bool checkpoint = c->to || (!tn__hf_has_model(c->from) && tn__folder_has(c->from, "."));
     char *step = checkpoint ? tn__saver_find_step(c->from) : NULL;
     if (checkpoint && !c->to && tn_error() == TN_EIO) {
@@ -159,7 +144,7 @@ static tn_status check_apart(const conversion *c) {
     if (strcmp(basename(output), "lock") == 0) {
         tn_raise(TN_EVALUE, "%s has the name of a run's lock: choose another", output);
     }
-    if (tn_error() == TN_OK && check_outputs(&input, 1, is_read, output, NULL) == TN_OK && folder) {
+    if (tn_error() == TN_OK && check_outputs(&input, 1, is_read, output, NULL) == TN_OK && !c->to) {
         check_outputs(&input, 1, is_read, output, tn__hf_replaces);
     }
     free(step);

@@ -239,7 +239,7 @@ int eval_main(int argc, char **argv) {
                 load_model(&e) == TN_OK && load_tokenizer(&e) == TN_OK &&
                 (e.data ? evaluate_data(&e) : evaluate_choices(&e)) == TN_OK;
     tn_tokenizer_free(e.words);
-    tn_lm_free(e.net);
+    tn_module_free(e.net);
     tn_spread_free(e.spread);
     if (done) { tn_dist_finish(); }
     return 0;

@@ -253,7 +253,7 @@ int generate_main(int argc, char **argv) {
     int status = tn_stop_asked() ? tn_stop_status() : g.failed ? EXIT_FAILURE : EXIT_SUCCESS;
     if (!tn_error() && g.asked.stats && g.first_rank) { say_stats(&g); }
     tn_tokenizer_free(g.words);
-    tn_lm_free(g.net);
+    tn_module_free(g.net);
     tn_spread_free(g.spread);
     if (g.world && !tn_error()) { tn_dist_finish(); }
     return status;

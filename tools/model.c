@@ -28,7 +28,7 @@ tn_module *model_load(const char *folder, int dtype, const char *mesh, tn_group 
         mesh ? load_on_mesh(folder, load, mesh, world, spread) : tn_lm_load(folder, load);
     if (net && !tn_error() && dtype == MODEL_INT8) { tn_quantize(net); }
     if (net && !tn_error()) { return net; }
-    tn_lm_free(net);
+    tn_module_free(net);
     tn_spread_free(*spread);
     *spread = NULL;
     return NULL;

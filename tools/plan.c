@@ -48,27 +48,18 @@ static const tn_plan_machine gpus[] = {{8, 80e9, 312e12, 19.5e12, 0.6, 1600e9, 2
                                        {8, 180e9, 2250e12, 75e12, 0.4, 6200e9, 700e9, 40e9}};
 
 static tn_module *named_model(const model_size *size, int64_t context) {
-    union {
-        tn_module base;
-        tn_gpt gpt;
-        tn_llama llama;
-    } *m = calloc(1, sizeof(*m));
-    if (!m) {
-        tn_raise(TN_ENOMEM, "no memory for a model");
-    } else if (size->hidden) {
-        tn_llama_init(&m->llama,
-                      TN_WITH(tn_llama, .layers = size->layers, .heads = size->heads,
-                              .width = size->width, .hidden = size->hidden, .head_width = 0,
-                              .tied = size->width < 4096, .context = context ? context : 8192));
-    } else {
-        tn_gpt_init(&m->gpt, TN_WITH(tn_gpt, .layers = size->layers, .heads = size->heads,
-                                     .width = size->width));
+    if (!size->hidden) {
+        return (tn_module *)tn_gpt_new(
+            TN_WITH(tn_gpt, .layers = size->layers, .heads = size->heads, .width = size->width));
     }
-    return m ? &m->base : NULL;
+    return (tn_module *)tn_llama_new(TN_WITH(tn_llama, .layers = size->layers, .heads = size->heads,
+                                             .width = size->width, .hidden = size->hidden,
+                                             .head_width = 0, .tied = size->width < 4096,
+                                             .context = context ? context : 8192));
 }
 
-/* The model, without elements, to be freed with tn_lm_free. Exits with 64 if there is none; NULL
- * after an error. */
+/* The model, without elements, to be freed with tn_module_free. Exits with 64 if there is none;
+ * NULL after an error. */
 static tn_module *make_model(const plan_command *c) {
     TN_DEFER_INIT;
     for (const model_size *size = sizes; size->name; size++) {
@@ -280,7 +271,7 @@ int plan_main(int argc, char **argv) {
     if (parse_command(&c, argc, argv) == TN_OK) {
         tn_module *m = make_model(&c);
         if (m && tn_error() == TN_OK) { plan_all(&c, m); }
-        tn_lm_free(m);
+        tn_module_free(m);
     }
     return 0;
 }

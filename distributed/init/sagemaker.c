@@ -43,12 +43,6 @@ static bool read_variables(const char *const *variables, tn__sagemaker *s) {
     return read;
 }
 
-/* The text of a member; NULL: there is none. */
-static const char *text_of(const tn__json *object, const char *name) {
-    const tn__json *value = tn__json_get(object, name);
-    return value && value->kind == TN__JSON_TEXT ? value->text : NULL;
-}
-
 static bool read_config(tn__sagemaker *s) {
     size_t bytes;
     tn__json_file json;
@@ -58,9 +52,8 @@ static bool read_config(tn__sagemaker *s) {
     bool read = text && tn__json_read_any(&json, text, bytes);
     free(text);
     if (!read) { return false; }
-    bool object = json.values->kind == TN__JSON_OBJECT;
-    const char *current = object ? text_of(json.values, "current_host") : NULL,
-               *interface = object ? text_of(json.values, "network_interface_name") : NULL;
+    const char *current = tn__json_text(json.values, "current_host"),
+               *interface = tn__json_text(json.values, "network_interface_name");
     read = current && read_hosts(tn__json_get(json.values, "hosts"), current, s);
     if (interface && strlen(interface) < sizeof(s->interface)) { strcpy(s->interface, interface); }
     tn__json_free(&json);

@@ -65,10 +65,11 @@ TN_API const char *tn_safetensors_dtype(const tn_safetensors *f, const char *nam
  * file's other tensors can still be read. */
 TN_API tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name);
 
-/* A file to be written. Tensors are kept, and read when tn_safetensors_writer_save is called. A
- * name used twice is TN_EVALUE. A tensor that could not be added would be missing from the file, so
- * after such an error tn_safetensors_writer_save is TN_ESTATE, even if the error was cleared. The
- * file is laid out like the reference implementation's: wider dtypes first, then by name. */
+/* A file to be written. Tensors are kept, and read when tn_safetensors_writer_save is called, for
+ * which a name used twice is TN_EVALUE. A tensor that could not be added would be missing from the
+ * file, so after such an error tn_safetensors_writer_save is TN_ESTATE, even if the error was
+ * cleared. The file is laid out like the reference implementation's: wider dtypes first, then by
+ * name. */
 typedef struct tn_safetensors_writer tn_safetensors_writer;
 /* NULL after TN_ENOMEM; the calls below then do nothing */
 TN_API tn_safetensors_writer *tn_safetensors_writer_new(void);

@@ -138,8 +138,9 @@ TN_API tn_gpt_options tn_gpt_defaults(void); /* GPT-2 124M */
 
 /* Weights normal(0, 0.02), the projections back into the residual stream (c_proj) by 0.02 / sqrt(2
  * layers), biases 0; the classifier is wte.weight. Linears are (out, in) as everywhere here;
- * Hugging Face's GPT-2 has them as (in, out), which tn_gpt_load_hf converts. */
+ * Hugging Face's GPT-2 has them as (in, out), which tn_lm_load converts. */
 TN_API void tn_gpt_init(tn_gpt *m, tn_gpt_options options);
+TN_API tn_gpt *tn_gpt_new(tn_gpt_options options);
 extern TN_API const tn_tp_rule tn_gpt_tp[];
 
 /* ---- Generating ------------------------------------------------------------------------------ */
@@ -290,6 +291,7 @@ TN_API tn_llama_options tn_llama_defaults(void); /* Llama 3.2 1B */
  * embed_tokens.weight, layers.0.self_attn.q_proj.weight, …, norm.weight, lm_head.weight (unless
  * tied). */
 TN_API void tn_llama_init(tn_llama *m, tn_llama_options options);
+TN_API tn_llama *tn_llama_new(tn_llama_options options);
 extern TN_API const tn_tp_rule tn_llama_tp[];
 
 /* ---- Weights in Hugging Face's folders ------------------------------------------------------- */
@@ -324,12 +326,9 @@ typedef struct tn_lm_load_options {
 } tn_lm_load_options;
 TN_API tn_lm_load_options tn_lm_load_defaults(void);
 
-/* Initialises m with the folder's options, and loads the weights. After an error m is finished. */
-TN_API tn_status tn_gpt_load_hf(tn_gpt *m, const char *folder, tn_lm_load_options options);
-TN_API tn_status tn_llama_load_hf(tn_llama *m, const char *folder, tn_lm_load_options options);
-/* The same for any family: a tn_gpt or tn_llama; free it with tn_lm_free. NULL after an error. */
+/* A tn_gpt or tn_llama with the folder's options and weights, as their _new make it: for TN_OWN, or
+ * to be freed with tn_module_free. NULL after an error. */
 TN_API tn_module *tn_lm_load(const char *folder, tn_lm_load_options options);
-TN_API void tn_lm_free(void *m); /* finishes it, too; NULL is fine */
 
 /* A model with the folder's config, in f32, with weights drawn as by tn_gpt_init and tn_llama_init,
  * or none yet (TN_DEFER_INIT): to be laid out on ranks before tn_lm_load_weights. dropout: for a
@@ -368,8 +367,6 @@ typedef struct tn_lm_save_options {
 TN_API tn_lm_save_options tn_lm_save_defaults(void);
 TN_API tn_status tn_lm_save(void *m, const char *folder);
 TN_API tn_status tn_lm_save_with(void *m, const char *folder, tn_lm_save_options options);
-TN_API tn_status tn_gpt_save_hf(tn_gpt *m, const char *folder);
-TN_API tn_status tn_llama_save_hf(tn_llama *m, const char *folder);
 
 /* The tokens that begin and end texts: bos_token_id and eos_token_id of generation_config.json or
  * else config.json in a Hugging Face folder; if neither has them, the bos_token and eos_token of
@@ -385,16 +382,6 @@ typedef struct tn_lm_specials {
 } tn_lm_specials;
 TN_API tn_status tn_lm_specials_of(void *m, const tn_tokenizer *tokenizer, const char *folder,
                                    tn_lm_specials *specials);
-
-/* ---- llm.c's checkpoints --------------------------------------------------------------------- */
-
-/* Files of github.com/karpathy/llm.c, version 3 (f32) or 5 (bf16). Loading initialises m, like
- * tn_gpt_load_hf; options.mmap does nothing. A bad file is TN_EFORMAT, with the number of the
- * header field. Saving writes the version for m's dtype, whole or not at all; TN_EUNSUPPORTED if
- * llm.c cannot store the model. The vocabulary is padded to a multiple of 128, and missing biases
- * are zeros. */
-TN_API tn_status tn_gpt_load_llmc(tn_gpt *m, const char *path, tn_lm_load_options options);
-TN_API tn_status tn_gpt_save_llmc(tn_gpt *m, const char *path);
 
 #ifdef __cplusplus
 }

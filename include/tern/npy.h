@@ -35,7 +35,7 @@ TN_API tn_tensor *tn_npy_load(const char *path);
 TN_API tn_status tn_npy_save(const tn_tensor *t, const char *path);
 
 /* Reads the archive's table of contents; each array, stored or compressed, is read when asked for.
- * NULL after an error. */
+ * NULL after an error; TN_EUNSUPPORTED: 4 GiB or more. */
 typedef struct tn_npz tn_npz;
 TN_API tn_npz *tn_npz_open(const char *path);
 TN_API void tn_npz_close(tn_npz *f); /* NULL is fine */

@@ -37,7 +37,7 @@ bool tn__checkpoint_plan_make(tn__checkpoint_plan *p, tn_checkpoint *c, const tn
         tn__raise(TN_EVALUE, operation, "the checkpoint is NULL");
         return false;
     }
-    return tn__metadata_read(&p->metadata, c, from->labels, from->path, operation, first) &&
+    return tn__metadata_read(&p->metadata, c, from->metadata, from->path, operation, first) &&
            tn__state_add(&p->state, c) && tn__state_match(&p->state, from, false);
 }
 

@@ -3,22 +3,20 @@
  *     format          tern-checkpoint-1
  *     step, note      as given
  *     model           its description: each module's options (nn/describe.c)
- *     optim           kind, steps, learning rate, number of groups;
- *                     optim.group.I: lr scale and weight decay; optim.group.I.parameters: their
- *                     number; optim.options: those that the groups share
- *     schedule        its options
- *     loader          what it loads and how; loader.data: identifies the data; loader.place: epoch
- *                     and index of the next batch; loader.passes: epochs per pass, and number of
- *                     passes that have ended; loader.share: batch size, and number of parts (ranks)
+ *     optim           steps, learning rate, number of groups; optim.kind; optim.group.I: lr scale,
+ *                     weight decay, number of parameters
+ *     loader          epoch and index of the next batch; epochs of a pass, and number of passes
+ *                     that have ended; batch size, and number of parts (ranks)
  *     generator       seed, stream, call
- *     scaler          scale, streak; scaler.options
- *     plateau         rate, best, bad ones, cooldown, whether there is a best; plateau.options
- *     average         updates; average.options
+ *     scaler          scale, streak
+ *     plateau         rate, best, bad ones, cooldown, whether there is a best
+ *     average         updates
+ *     *.options       of each of them that has some, and of the schedule; loader.data: identifies
+ *                     the data
  *
- * Options are JSON objects (nn/describe.c). The others are state: values separated by spaces. Both
- * are made from tables of fields (tern/field.h). Options are compared with the program's:
- * differences are collected into one error, or logged as warnings if the program asks for that. A
- * file without a string is older than it, and nothing is compared.
+ * Options are JSON objects (nn/describe.c), and are compared with the program's: differences are
+ * collected into one error, or logged as warnings if the program asks for that. The others are
+ * state: values separated by spaces. Both are made from tables of fields (tern/field.h).
  */
 #include "io/checkpoint/metadata.h"
 
@@ -29,8 +27,10 @@
 #include "io/shown.h"
 #include "nn/describe.h"
 #include "optim/average.h"
-#include "text/number.h"
+#include "tensor/tensor.h"
+#include "text/plain_numbers.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -40,43 +40,51 @@
 #define FORMAT "tern-checkpoint-1"
 
 typedef tn__metadata_plan plan;
+typedef tn__metadata_record record;
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
 #define COUNT .most = 0x1p63 /* from 0 */
 #define OPTIONAL .optional = true
 
-static const tn_field optim_fields[] = {TN_FIELD_AS("steps", plan, optim_steps, COUNT),
-                                        TN_FIELD(plan, lr),
-                                        TN_FIELD(plan, groups, COUNT),
+static const tn_field step_fields[] = {TN_FIELD(record, step, COUNT), {0}};
+static const tn_field optim_fields[] = {TN_FIELD(record, optim_steps, COUNT),
+                                        TN_FIELD(record, lr),
+                                        TN_FIELD(record, groups, COUNT),
                                         {0}};
-static const tn_field group_fields[] = {TN_FIELD(tn_optim_group_options, lr_scale),
-                                        TN_FIELD(tn_optim_group_options, weight_decay),
-                                        {0}};
-static const tn_field place_fields[] = {
-    TN_FIELD(tn_loader_place, epoch, COUNT), TN_FIELD(tn_loader_place, index, COUNT), {0}};
-static const tn_field generator_fields[] = {TN_FIELD(tn_generator, seed),
-                                            TN_FIELD(tn_generator, stream),
-                                            TN_FIELD(tn_generator, call),
+static const tn_field loader_fields[] = {TN_FIELD(record, place.epoch, COUNT),
+                                         TN_FIELD(record, place.index, COUNT),
+                                         TN_FIELD(record, epochs, COUNT),
+                                         TN_FIELD(record, passes, COUNT),
+                                         TN_FIELD(record, batch, .least = 1, COUNT),
+                                         TN_FIELD(record, parts, .least = 1, COUNT),
+                                         {0}};
+static const tn_field generator_fields[] = {TN_FIELD(record, generator.seed),
+                                            TN_FIELD(record, generator.stream),
+                                            TN_FIELD(record, generator.call),
                                             {0}};
 static const tn_field scaler_fields[] = {
-    TN_FIELD(tn_scaler_state, scale), TN_FIELD(tn_scaler_state, streak, COUNT), {0}};
-static const tn_field plateau_fields[] = {TN_FIELD(tn_plateau_state, lr, .most = INFINITY),
-                                          TN_FIELD(tn_plateau_state, best),
-                                          TN_FIELD(tn_plateau_state, bad, COUNT),
-                                          TN_FIELD(tn_plateau_state, cooldown, COUNT),
-                                          TN_FIELD(tn_plateau_state, any),
+    TN_FIELD(record, scaler.scale, .least = 0x1p-1074, .most = DBL_MAX),
+    TN_FIELD(record, scaler.streak, COUNT),
+    {0}};
+static const tn_field plateau_fields[] = {TN_FIELD(record, plateau.lr, .most = INFINITY),
+                                          TN_FIELD(record, plateau.best),
+                                          TN_FIELD(record, plateau.bad, COUNT),
+                                          TN_FIELD(record, plateau.cooldown, COUNT),
+                                          TN_FIELD(record, plateau.any),
                                           {0}};
+static const tn_field average_fields[] = {TN_FIELD(record, updates, COUNT), {0}};
 
-/* One or two numbers. */
-typedef struct pair {
-    int64_t first, second;
-} pair;
-static const tn_field pair_fields[] = {
-    TN_FIELD(pair, first, COUNT), TN_FIELD(pair, second, COUNT), {0}};
-static const tn_field number_fields[] = {TN_FIELD_AS("number", pair, first, COUNT), {0}};
+typedef struct group {
+    tn_optim_group_options options;
+    int64_t parameters;
+} group;
+static const tn_field group_fields[] = {TN_FIELD_OPTION(group, lr_scale),
+                                        TN_FIELD_OPTION(group, weight_decay),
+                                        TN_FIELD(group, parameters, COUNT),
+                                        {0}};
 
-static const tn_field plateau_options[] = {
+static const tn_field plateau_options_fields[] = {
     TN_FIELD_AS("larger", tn_plateau, larger_is_better),
     TN_FIELD(tn_plateau, factor),
     TN_FIELD(tn_plateau, patience),
@@ -93,29 +101,23 @@ typedef struct average_options {
     double decay;
 } average_options;
 static const char *const weighings[] = {"weighted", "alike", NULL};
-static const tn_field average_fields[] = {
+static const tn_field average_options_fields[] = {
     TN_FIELD_AS("all", average_options, alike, OPTIONAL, .names = weighings),
     TN_FIELD_AS("decay", average_options, decay, .unless = TN_UNLESS(average_options, alike)),
     {0},
 };
 
-/* A schedule, and whether its kind has no further options. */
-typedef struct schedule_options {
-    tn_schedule s;
-    bool plain;
-} schedule_options;
-#define OWN .unless = TN_UNLESS(schedule_options, plain)
 static const tn_field schedule_fields[] = {
-    TN_FIELD_AS("kind", schedule_options, s.kind),
-    TN_FIELD_AS("peak", schedule_options, s.peak),
-    TN_FIELD_AS("end", schedule_options, s.end),
-    TN_FIELD_AS("warm-up", schedule_options, s.warmup, COUNT),
-    TN_FIELD_AS("steps", schedule_options, s.steps, COUNT),
-    TN_FIELD_AS("factor", schedule_options, s.factor, OWN),
-    TN_FIELD_AS("every", schedule_options, s.every, OWN),
-    TN_FIELD_AS("growth", schedule_options, s.growth, OWN),
-    TN_FIELD_AS("start", schedule_options, s.start, OWN),
-    TN_FIELD_AS("rise", schedule_options, s.rise, OWN),
+    TN_FIELD(tn_schedule, kind),
+    TN_FIELD(tn_schedule, peak),
+    TN_FIELD(tn_schedule, end),
+    TN_FIELD_AS("warm-up", tn_schedule, warmup, COUNT),
+    TN_FIELD(tn_schedule, steps, COUNT),
+    TN_FIELD(tn_schedule, factor, OPTIONAL),
+    TN_FIELD(tn_schedule, every, OPTIONAL),
+    TN_FIELD(tn_schedule, growth, OPTIONAL),
+    TN_FIELD(tn_schedule, start, OPTIONAL),
+    TN_FIELD(tn_schedule, rise, OPTIONAL),
     {0},
 };
 enum { WARMUP = 3, STEPS = 4 }; /* positions in the table */
@@ -127,10 +129,10 @@ typedef struct loader_options {
     bool drop_last;
     int64_t draws, bucket, step;
     char weights[33], lengths[33];
-    char pads[2 * sizeof(tn__number)];
+    double x_pad, y_pad;
 } loader_options;
 static const char *const short_batches[] = {"kept", "dropped", NULL};
-static const tn_field loader_fields[] = {
+static const tn_field loader_options_fields[] = {
     TN_FIELD(loader_options, dataset),
     TN_FIELD(loader_options, examples),
     TN_FIELD_AS("order", loader_options, sampler.kind),
@@ -142,7 +144,8 @@ static const tn_field loader_fields[] = {
     TN_FIELD_AS("bucket", loader_options, bucket, OPTIONAL),
     TN_FIELD_AS("step", loader_options, step, OPTIONAL),
     TN_FIELD_AS("lengths", loader_options, lengths, OPTIONAL),
-    TN_FIELD_AS("padded by", loader_options, pads, OPTIONAL),
+    TN_FIELD(loader_options, x_pad, OPTIONAL),
+    TN_FIELD(loader_options, y_pad, OPTIONAL),
     {0},
 };
 
@@ -152,7 +155,9 @@ static loader_options options_of_loader(const tn_loader *l) {
     loader_options told = {.dataset = d->kind,
                            .examples = d->size,
                            .sampler = tn_loader_sampler(l),
-                           .drop_last = o.drop_last};
+                           .drop_last = o.drop_last,
+                           .x_pad = tn__dims_vary(d->x_dims) ? o.x_pad : 0,
+                           .y_pad = tn__dims_vary(d->y_dims) ? o.y_pad : 0};
     int64_t step;
     if (told.sampler.kind == TN_SAMPLE_WEIGHTED) {
         tn__sampler_identify(&told.sampler, told.weights, &step);
@@ -160,11 +165,6 @@ static loader_options options_of_loader(const tn_loader *l) {
     } else if (told.sampler.kind == TN_SAMPLE_BUCKETED) {
         tn__sampler_identify(&told.sampler, told.lengths, &told.step);
         told.bucket = told.sampler.bucket;
-    }
-    bool x = tn__dims_vary(d->x_dims), y = tn__dims_vary(d->y_dims);
-    if (x || y) {
-        snprintf(told.pads, sizeof(told.pads), "%s:%s", tn__number_of(x ? o.x_pad : 0).text,
-                 tn__number_of(y ? o.y_pad : 0).text);
     }
     return told;
 }
@@ -185,48 +185,53 @@ static char *options_text(const tn_field *fields, const void *at, const char *op
     return finish_text(&j);
 }
 
-static char *optim_text(const tn_optim *opt, const char *operation) {
-    return options_text(opt->method->fields, opt->options, operation);
+static char *optim_text(const tn_checkpoint *c, const char *operation) {
+    return options_text(c->optim->method->fields, c->optim->options, operation);
 }
 
-static char *average_text(const tn_average *a, const char *operation) {
-    double decay = tn__average_decay(a);
-    return options_text(average_fields, &(average_options){decay < 0, decay}, operation);
+static char *scaler_text(const tn_checkpoint *c, const char *operation) {
+    return options_text(tn__scaler_fields, c->scaler, operation);
 }
 
-static char *loader_text(const tn_loader *l, const char *operation) {
-    loader_options o = options_of_loader(l);
-    return options_text(loader_fields, &o, operation);
+static char *plateau_text(const tn_checkpoint *c, const char *operation) {
+    return options_text(plateau_options_fields, c->plateau, operation);
 }
 
-static char *schedule_text(const tn_schedule *schedule, const char *operation) {
-    schedule_options o = {*schedule, schedule->kind <= TN_COSINE};
+static char *average_text(const tn_checkpoint *c, const char *operation) {
+    double decay = tn__average_decay(c->average);
+    return options_text(average_options_fields, &(average_options){decay < 0, decay}, operation);
+}
+
+static char *loader_text(const tn_checkpoint *c, const char *operation) {
+    loader_options o = options_of_loader(c->loader);
+    return options_text(loader_options_fields, &o, operation);
+}
+
+static char *text_of_schedule(const tn_schedule *s, const char *operation) {
     tn__buffer j = {.operation = operation};
     tn__members m = tn__members_begin(&j);
-    tn__fields_put(&m, schedule_fields, &o, false);
-    for (int i = 0; !o.plain && i < o.s.milestone_count && i < TN_MILESTONES; i++) {
+    tn__fields_put(&m, schedule_fields, s, false);
+    for (int i = 0; i < s->milestone_count && i < TN_MILESTONES; i++) {
         char step[24];
-        snprintf(step, sizeof(step), "%" PRId64, o.s.milestones[i]);
+        snprintf(step, sizeof(step), "%" PRId64, s->milestones[i]);
         tn__member_put(&m, "at", step, false);
     }
     tn__members_end(&m);
     return finish_text(&j);
 }
 
-/* "f32[3x4]" */
+static char *schedule_text(const tn_checkpoint *c, const char *operation) {
+    return text_of_schedule(c->schedule, operation);
+}
+
 static void put_example(tn__members *m, const char *name, tn_dims dims, tn_dtype dtype) {
-    char text[32 * TN_MAX_DIMS];
-    int used = snprintf(text, sizeof(text), "%s[", tn_dtype_name(dtype));
-    for (int i = 0; i < dims.ndim; i++) {
-        used += snprintf(text + used, sizeof(text) - (size_t)used, "%s%" PRId64, i ? "x" : "",
-                         dims.size[i]);
-    }
-    snprintf(text + used, sizeof(text) - (size_t)used, "]");
+    char text[256];
+    snprintf(text, sizeof(text), "%s%s", tn_dtype_name(dtype), tn__dims_text(dims));
     tn__member_put(m, name, text, true);
 }
 
-static char *data_text(const tn_loader *l, const char *operation) {
-    tn_dataset *d = (tn_dataset *)tn_loader_dataset(l);
+static char *data_text(const tn_checkpoint *c, const char *operation) {
+    tn_dataset *d = (tn_dataset *)tn_loader_dataset(c->loader);
     tn__buffer j = {.operation = operation};
     tn__members m = tn__members_begin(&j);
     put_example(&m, "x", d->x_dims, d->x_dtype);
@@ -236,17 +241,85 @@ static char *data_text(const tn_loader *l, const char *operation) {
     return finish_text(&j);
 }
 
+/* ---- Members of a checkpoint ----------------------------------------------------------------- */
+
+#define MEMBER(name) offsetof(tn_checkpoint, name)
+
+static const struct state {
+    const char *key;
+    size_t member;
+    const tn_field *fields; /* of a record */
+} states[] = {
+    {"optim", MEMBER(optim), optim_fields},
+    {"loader", MEMBER(loader), loader_fields},
+    {"generator", MEMBER(generator), generator_fields},
+    {"scaler", MEMBER(scaler), scaler_fields},
+    {"plateau", MEMBER(plateau), plateau_fields},
+    {"average", MEMBER(average), average_fields},
+};
+enum { STATES = sizeof(states) / sizeof(*states) };
+
+static const struct options {
+    const char *key;
+    size_t member;
+    const char *where; /* in messages; NULL: the optimiser's kind */
+    char *(*text)(const tn_checkpoint *c, const char *operation); /* NULL after raising */
+} options[] = {
+    {"optim.options", MEMBER(optim), NULL, optim_text},
+    {"schedule.options", MEMBER(schedule), "the schedule", schedule_text},
+    {"loader.options", MEMBER(loader), "the loader", loader_text},
+    {"loader.data", MEMBER(loader), "the data", data_text},
+    {"scaler.options", MEMBER(scaler), "the scaler", scaler_text},
+    {"plateau.options", MEMBER(plateau), "the plateau", plateau_text},
+    {"average.options", MEMBER(average), "the average", average_text},
+};
+enum { OPTIONS = sizeof(options) / sizeof(*options) };
+
+static bool has_member(const tn_checkpoint *c, size_t member) {
+    const void *at;
+    memcpy(&at, (const char *)c + member, sizeof(at));
+    return at != NULL;
+}
+
 typedef struct group_key {
     char at[48];
 } group_key;
 
-static group_key key_of_group(int index, const char *of) {
+static group_key key_of_group(int index) {
     group_key k;
-    snprintf(k.at, sizeof(k.at), "optim.group.%d%s", index, of);
+    snprintf(k.at, sizeof(k.at), "optim.group.%d", index);
     return k;
 }
 
 /* ---- Writing --------------------------------------------------------------------------------- */
+
+/* A pass whose end is not yet reported has not ended, but its position is the next one's beginning,
+ * which exists for any batch size. */
+static void note_loader(record *r, const tn_loader *l) {
+    tn_loader_options o = tn_loader_options_of(l);
+    tn_loader_place place = tn_loader_where(l);
+    r->epochs = o.epochs;
+    r->passes = o.epochs ? place.epoch / o.epochs : 0;
+    r->batch = o.batch;
+    r->parts = tn_loader_sampler(l).parts;
+    bool ended = place.index == tn_loader_batches(l);
+    r->place = ended ? (tn_loader_place){.epoch = place.epoch + 1} : place;
+}
+
+static record record_of(const tn_checkpoint *c) {
+    record r = {.step = c->step};
+    if (c->optim) {
+        r.optim_steps = tn_optim_steps(c->optim);
+        r.lr = tn_optim_lr(c->optim);
+        r.groups = tn_optim_groups(c->optim);
+    }
+    if (c->loader) { note_loader(&r, c->loader); }
+    if (c->generator) { r.generator = *c->generator; }
+    if (c->scaler) { r.scaler = tn_scaler_where(c->scaler); }
+    if (c->plateau) { r.plateau = c->plateau->state; }
+    if (c->average) { r.updates = tn_average_updates(c->average); }
+    return r;
+}
 
 /* Where the strings go. */
 typedef struct sink {
@@ -256,7 +329,7 @@ typedef struct sink {
 } sink;
 
 /* Puts and frees the value; NULL: making it has raised. */
-static bool put_options(const sink *s, const char *key, char *value) {
+static bool put_text(const sink *s, const char *key, char *value) {
     bool done = value && s->put(s->user, key, value);
     free(value);
     return done;
@@ -265,82 +338,41 @@ static bool put_options(const sink *s, const char *key, char *value) {
 static bool put_words(const sink *s, const char *key, const tn_field *fields, const void *at) {
     tn__buffer j = {.operation = s->operation};
     tn__fields_put_words(&j, fields, at);
-    return put_options(s, key, finish_text(&j));
+    return put_text(s, key, finish_text(&j));
 }
 
-static bool put_pair(const sink *s, const char *key, int64_t first, int64_t second) {
-    return put_words(s, key, pair_fields, &(pair){first, second});
-}
-
-static bool put_number(const sink *s, const char *key, int64_t number) {
-    return put_words(s, key, number_fields, &(pair){.first = number});
-}
-
-static bool put_optim(const sink *s, tn_optim *opt) {
-    int groups = tn_optim_groups(opt);
-    const plan now = {.optim_steps = tn_optim_steps(opt), .lr = tn_optim_lr(opt), .groups = groups};
-    tn__buffer j = {.operation = s->operation};
-    tn__buffer_format(&j, "%s ", tn_optim_kind(opt));
-    tn__fields_put_words(&j, optim_fields, &now);
-    bool done = put_options(s, "optim", finish_text(&j)) &&
-                put_options(s, "optim.options", optim_text(opt, s->operation));
-    for (int i = 0; done && i < groups; i++) {
-        const tn_optim_group_options *g = tn_optim_group(opt, i);
-        if (!isfinite(g->lr_scale) || !isfinite(g->weight_decay)) {
+static bool put_groups(const sink *s, tn_optim *opt) {
+    bool done = s->put(s->user, "optim.kind", tn_optim_kind(opt));
+    for (int i = 0; done && i < tn_optim_groups(opt); i++) {
+        const group g = {*tn_optim_group(opt, i), tn__optim_group_count(opt, i)};
+        if (!isfinite(g.options.lr_scale) || !isfinite(g.options.weight_decay)) {
             tn__raise(TN_EVALUE, s->operation,
                       "group %d of the optimiser has lr scale %g and weight decay %g", i,
-                      g->lr_scale, g->weight_decay);
+                      g.options.lr_scale, g.options.weight_decay);
             return false;
         }
-        done = put_words(s, key_of_group(i, "").at, group_fields, g) &&
-               put_number(s, key_of_group(i, ".parameters").at, tn__optim_group_count(opt, i));
+        done = put_words(s, key_of_group(i).at, group_fields, &g);
     }
     return done;
 }
 
-static bool put_scaler(const sink *s, const tn_scaler *scaler) {
-    tn_scaler_state state = tn_scaler_where(scaler);
-    return put_words(s, "scaler", scaler_fields, &state) &&
-           put_options(s, "scaler.options", options_text(tn__scaler_fields, scaler, s->operation));
-}
-
-static bool put_plateau(const sink *s, const tn_plateau *p) {
-    return put_words(s, "plateau", plateau_fields, &p->state) &&
-           put_options(s, "plateau.options", options_text(plateau_options, p, s->operation));
-}
-
-static bool put_average(const sink *s, const tn_average *a) {
-    return put_number(s, "average", tn_average_updates(a)) &&
-           put_options(s, "average.options", average_text(a, s->operation));
-}
-
-/* A pass whose end is not yet reported has not ended, but its position is the next one's beginning,
- * which exists for any batch size. */
-static bool put_loader(const sink *s, const tn_loader *l) {
-    tn_loader_place place = tn_loader_where(l);
-    int64_t epochs = tn_loader_options_of(l).epochs, ended = epochs ? place.epoch / epochs : 0;
-    if (place.index == tn_loader_batches(l)) {
-        place = (tn_loader_place){.epoch = place.epoch + 1};
-    }
-    return put_options(s, "loader", loader_text(l, s->operation)) &&
-           put_options(s, "loader.data", data_text(l, s->operation)) &&
-           put_words(s, "loader.place", place_fields, &place) &&
-           put_pair(s, "loader.passes", epochs, ended) &&
-           put_pair(s, "loader.share", tn_loader_options_of(l).batch, tn_loader_sampler(l).parts);
-}
-
 static bool put_all(const sink *s, const tn_checkpoint *c) {
+    const record now = record_of(c);
     char note[sizeof(c->note)];
     snprintf(note, sizeof(note), "%s", c->note);
-    return s->put(s->user, "format", FORMAT) && put_number(s, "step", c->step) &&
-           s->put(s->user, "note", note) &&
-           (!c->model || put_options(s, "model", tn__module_describe(c->model, s->operation))) &&
-           (!c->optim || put_optim(s, c->optim)) && (!c->scaler || put_scaler(s, c->scaler)) &&
-           (!c->plateau || put_plateau(s, c->plateau)) &&
-           (!c->average || put_average(s, c->average)) &&
-           (!c->schedule || put_options(s, "schedule", schedule_text(c->schedule, s->operation))) &&
-           (!c->loader || put_loader(s, c->loader)) &&
-           (!c->generator || put_words(s, "generator", generator_fields, c->generator));
+    bool done = s->put(s->user, "format", FORMAT) && put_words(s, "step", step_fields, &now) &&
+                s->put(s->user, "note", note) &&
+                (!c->model || put_text(s, "model", tn__module_describe(c->model, s->operation))) &&
+                (!c->optim || put_groups(s, c->optim));
+    for (int i = 0; done && i < STATES; i++) {
+        done =
+            !has_member(c, states[i].member) || put_words(s, states[i].key, states[i].fields, &now);
+    }
+    for (int i = 0; done && i < OPTIONS; i++) {
+        done = !has_member(c, options[i].member) ||
+               put_text(s, options[i].key, options[i].text(c, s->operation));
+    }
+    return done;
 }
 
 bool tn__metadata_write(const tn_checkpoint *c, const char *operation, tn__metadata_put *put,
@@ -355,7 +387,7 @@ bool tn__metadata_write(const tn_checkpoint *c, const char *operation, tn__metad
 /* ---- Reading --------------------------------------------------------------------------------- */
 
 static bool refuse_text(const plan *p, const char *key) {
-    const char *text = tn__labels_get(p->labels, key);
+    const char *text = tn__json_text(p->metadata, key);
     tn__raise(TN_EFORMAT, p->operation, "%s: %s is \"%.80s\"", p->path, key,
               text ? text : "missing");
     return false;
@@ -363,270 +395,211 @@ static bool refuse_text(const plan *p, const char *key) {
 
 /* Fills *at from the values under a key. */
 static bool read_words(const plan *p, const char *key, const tn_field *fields, void *at) {
-    const char *text = tn__labels_get(p->labels, key);
+    const char *text = tn__json_text(p->metadata, key);
     return (text && tn__fields_read_words(fields, at, text)) || refuse_text(p, key);
 }
 
 /* Raises unless the program's member and its key in the file are both present, or neither. *wanted:
  * there is something to load. */
-static bool member_in_file(const plan *p, const void *member, const char *key, bool *wanted) {
-    bool in_file = tn__labels_get(p->labels, key) != NULL;
-    *wanted = member != NULL;
-    if ((member && !in_file) || (!member && in_file && !p->checkpoint->partial)) {
-        tn__raise(TN_EMISMATCH, p->operation, "%s has %s %s, but the program %s", p->path,
-                  in_file ? "state of the" : "no state of a", key,
+static bool member_in_file(const plan *p, size_t member, const char *key, bool *wanted) {
+    const char *dot = strchr(key, '.');
+    int name = dot ? (int)(dot - key) : (int)strlen(key);
+    bool in_file = tn__json_text(p->metadata, key) != NULL;
+    *wanted = has_member(p->checkpoint, member);
+    if ((*wanted && !in_file) || (!*wanted && in_file && !p->checkpoint->partial)) {
+        tn__raise(TN_EMISMATCH, p->operation, "%s has %s %.*s, but the program %s", p->path,
+                  in_file ? "state of the" : "no state of a", name, key,
                   in_file ? "has none to load it into" : "asks for one");
         return false;
     }
     return true;
 }
 
-/* The file's string under a key that older files lack; NULL: nothing can be compared. */
-static const char *newer_text(const plan *p, const char *key) {
-    const char *theirs = tn__labels_get(p->labels, key);
-    if (!theirs && !p->differences.quiet) {
-        tn_log_write(TN_LOG_INFO, "%s: has no %s, so it is not compared", p->path, key);
+static bool read_states(plan *p) {
+    bool read = true, wanted;
+    for (int i = 0; read && i < STATES; i++) {
+        read = member_in_file(p, states[i].member, states[i].key, &wanted) &&
+               (!wanted || read_words(p, states[i].key, states[i].fields, &p->record));
     }
-    return theirs;
+    return read;
 }
 
-/* Compares and frees `mine`; NULL: making it has raised. If the file lacks the key nothing is
- * compared. A run must have all options as before; weights alone, those that affect results. */
-static bool compare_with(plan *p, const char *key, const char *where, char *mine) {
-    const char *theirs = mine ? newer_text(p, key) : NULL;
-    tn__differences *d = &p->differences;
-    bool done =
-        mine &&
-        (!theirs || (where ? tn__differ_options(d, where, theirs, mine)
-                           : tn__differ_models(d, theirs, mine, p->checkpoint->optim == NULL)));
-    free(mine);
-    return done;
+static bool read_group(const plan *p, int index, group *g) {
+    return read_words(p, key_of_group(index).at, group_fields, g);
 }
 
-static bool compare_model(plan *p) {
-    void *m = p->checkpoint->model;
-    return !m || compare_with(p, "model", NULL, tn__module_describe(m, p->operation));
-}
-
-static bool read_group(const plan *p, int index, tn_optim_group_options *g) {
-    return read_words(p, key_of_group(index, "").at, group_fields, g);
-}
-
-static void compare_group(plan *p, int index) {
-    const char *theirs = newer_text(p, key_of_group(index, ".parameters").at);
-    char mine[16];
-    snprintf(mine, sizeof(mine), "%d", tn__optim_group_count(p->checkpoint->optim, index));
-    if (theirs && strcmp(theirs, mine) != 0) {
-        tn__differ(&p->differences, "group %d of the optimiser: parameters was %.20s but is %s",
-                   index, theirs, mine);
-    }
-}
-
-static bool read_optim(plan *p) {
-    const tn_checkpoint *c = p->checkpoint;
-    bool wanted;
-    if (!member_in_file(p, c->optim, "optim", &wanted) || !wanted) { return !tn__pending(); }
-    const char *kind = tn_optim_kind(c->optim), *theirs = tn__labels_get(p->labels, "optim");
-    size_t length = strlen(kind);
-    if (strncmp(theirs, kind, length) != 0 || theirs[length] != ' ') {
-        tn__shown was = tn__show(theirs);
-        was.text[strcspn(was.text, " ")] = 0;
-        tn__raise(TN_EMISMATCH, p->operation, "%s: the optimiser was %s but is %s", p->path,
-                  was.text, kind);
-        return false;
-    }
-    if (!tn__fields_read_words(optim_fields, p, theirs + length + 1)) {
-        return refuse_text(p, "optim");
-    }
-    if (p->groups != tn_optim_groups(c->optim)) {
+static bool check_groups(plan *p) {
+    tn_optim *opt = p->checkpoint->optim;
+    if (p->record.groups != tn_optim_groups(opt)) {
         tn__raise(TN_EMISMATCH, p->operation,
                   "%s: the optimiser had %" PRId64 " parameter groups but has %d", p->path,
-                  p->groups, tn_optim_groups(c->optim));
+                  p->record.groups, tn_optim_groups(opt));
         return false;
     }
-    for (int i = 0; i < (int)p->groups; i++) {
-        tn_optim_group_options unused;
-        if (!read_group(p, i, &unused)) { return false; }
-        compare_group(p, i);
+    for (int i = 0; i < tn_optim_groups(opt); i++) {
+        group g;
+        if (!read_group(p, i, &g)) { return false; }
+        int mine = tn__optim_group_count(opt, i);
+        if (g.parameters != mine) {
+            tn__differ(&p->differences,
+                       "group %d of the optimiser: parameters was %" PRId64 " but is %d", i,
+                       g.parameters, mine);
+        }
     }
-    return compare_with(p, "optim.options", kind, optim_text(c->optim, p->operation));
+    return true;
+}
+
+static bool check_optim(plan *p) {
+    if (!p->checkpoint->optim) { return true; }
+    const char *kind = tn_optim_kind(p->checkpoint->optim);
+    const char *theirs = tn__json_text(p->metadata, "optim.kind");
+    if (!theirs) { return refuse_text(p, "optim.kind"); }
+    if (strcmp(theirs, kind) != 0) {
+        tn__raise(TN_EMISMATCH, p->operation, "%s: the optimiser was %s but is %s", p->path,
+                  tn__show(theirs).text, kind);
+        return false;
+    }
+    return check_groups(p);
 }
 
 /* Reads the file's numbers of steps, if nothing else in it differs. */
 static bool steps_alone(const plan *p, const tn_schedule *now, const char *theirs,
-                        schedule_options *before) {
-    tn__differences none = {.path = p->path, .operation = p->operation, .quiet = true};
+                        tn_schedule *before) {
     tn__json_file f;
     if (!tn__description_read(&f, theirs, p->path, p->operation)) { return false; }
     const tn__json *warmup = tn__json_get(f.values, "warm-up");
     const tn__json *steps = tn__json_get(f.values, "steps");
-    *before = (schedule_options){.s = *now};
+    *before = *now;
     bool read = warmup && warmup->text && steps && steps->text &&
                 tn__field_read(&schedule_fields[WARMUP], before, warmup->text) &&
                 tn__field_read(&schedule_fields[STEPS], before, steps->text);
     tn__json_free(&f);
-    char *mine = read ? schedule_text(&before->s, p->operation) : NULL;
-    read = mine && tn__differ_options(&none, "", theirs, mine) && none.count == 0;
+    char *mine = read ? text_of_schedule(before, p->operation) : NULL;
+    bool alone = mine && strcmp(mine, theirs) == 0;
     free(mine);
-    return read;
+    return alone;
 }
 
 /* Whether the schedule differs from the file's only by more steps (warm-up too), and may. */
 static bool has_grown(const plan *p, const tn_checkpoint *c) {
-    schedule_options before;
+    tn_schedule before;
     if (!c->longer_than ||
-        !steps_alone(p, c->schedule, tn__labels_get(p->labels, "schedule"), &before)) {
+        !steps_alone(p, c->schedule, tn__json_text(p->metadata, "schedule.options"), &before)) {
         return false;
     }
-    *c->longer_than = before.s.steps;
-    return before.s.steps < c->schedule->steps && before.s.warmup <= c->schedule->warmup;
+    *c->longer_than = before.steps;
+    return before.steps < c->schedule->steps && before.warmup <= c->schedule->warmup;
 }
 
-static bool read_schedule(plan *p) {
+/* A run must have all options as before; weights alone, those that affect results. */
+static bool compare_model(plan *p) {
+    const tn_checkpoint *c = p->checkpoint;
+    const char *theirs = tn__json_text(p->metadata, "model");
+    char *mine = c->model ? tn__module_describe(c->model, p->operation) : NULL;
+    bool done = !c->model ||
+                (mine && theirs ? tn__differ_models(&p->differences, theirs, mine, c->optim == NULL)
+                                : mine && refuse_text(p, "model"));
+    free(mine);
+    return done;
+}
+
+/* The data are compared by the rank that saved: the others may have their own shares. */
+static bool compare_options(plan *p, const struct options *o) {
     const tn_checkpoint *c = p->checkpoint;
     bool wanted;
-    if (!member_in_file(p, c->schedule, "schedule", &wanted) || !wanted) { return !tn__pending(); }
-    return has_grown(p, c) ||
-           compare_with(p, "schedule", "the schedule", schedule_text(c->schedule, p->operation));
+    if (!member_in_file(p, o->member, o->key, &wanted) || !wanted) { return !tn__pending(); }
+    if ((o->text == data_text && p->differences.quiet) ||
+        (o->text == schedule_text && has_grown(p, c))) {
+        return !tn__pending();
+    }
+    char *mine = o->text(c, p->operation);
+    bool done =
+        mine && tn__differ_options(&p->differences, o->where ? o->where : tn_optim_kind(c->optim),
+                                   tn__json_text(p->metadata, o->key), mine);
+    free(mine);
+    return done;
 }
 
-/* Converts the position among batches of `batch` from `parts` ranks for this loader: it stays if
- * both numbers are the same. Otherwise it is the batch with the next example of all parts together,
- * so that up to a batch is seen again. With the same parts another batch size is another run. */
-static void convert_place(plan *p, int64_t batch, int64_t parts) {
+static bool compare_all(plan *p) {
+    bool compared = compare_model(p);
+    for (int i = 0; compared && i < OPTIONS; i++) {
+        compared = compare_options(p, &options[i]);
+    }
+    return compared;
+}
+
+/* Converts the file's position among its batches for this loader: it stays if batch and parts
+ * (ranks) are the same. Otherwise it is the batch with the next example of all parts together, so
+ * that up to a batch is seen again. With the same parts another batch size is another run. */
+static void convert_place(plan *p) {
     const tn_loader *l = p->checkpoint->loader;
-    tn_loader_place *place = &p->place;
-    int64_t my_batch = tn_loader_options_of(l).batch, my_parts = tn_loader_sampler(l).parts;
-    if (parts == my_parts && batch == my_batch) { return; }
-    if (parts == my_parts) {
+    record *r = &p->record;
+    int64_t batch = tn_loader_options_of(l).batch, parts = tn_loader_sampler(l).parts;
+    if (r->parts == parts && r->batch == batch) { return; }
+    if (r->parts == parts) {
         tn__differ(&p->differences,
                    "the batch was %" PRId64 " but is %" PRId64 " (with as many ranks as before)",
-                   batch, my_batch);
+                   r->batch, batch);
     }
-    double done = (double)place->index * (double)batch * (double)parts;
-    double index = floor(done / ((double)my_batch * (double)my_parts));
+    double done = (double)r->place.index * (double)r->batch * (double)r->parts;
+    double index = floor(done / ((double)batch * (double)parts));
     int64_t batches = tn_loader_batches(l);
-    place->index = index < (double)batches ? (int64_t)index : batches - 1;
-}
-
-/* Whether the file's data are the program's. Only the rank that saved checks: the others may have
- * their own shares. */
-static bool compare_data(plan *p) {
-    return p->differences.quiet || compare_with(p, "loader.data", "the data",
-                                                data_text(p->checkpoint->loader, p->operation));
-}
-
-/* Reads how many epochs of the current pass are done. */
-static bool read_passes(plan *p, int64_t *done) {
-    static const char key[] = "loader.passes";
-    pair passes = {0};
-    int64_t before;
-    if (tn__labels_get(p->labels, key) && !read_words(p, key, pair_fields, &passes)) {
-        return false;
-    }
-    bool overflow = __builtin_mul_overflow(passes.first, passes.second, &before);
-    *done = p->place.epoch - before;
-    return (!overflow && *done >= 0) || refuse_text(p, key);
+    r->place.index = index < (double)batches ? (int64_t)index : batches - 1;
 }
 
 /* Whether the loader has the position. Other data may have shorter epochs: then this one starts
  * over. */
 static bool place_fits(plan *p) {
     const tn_loader *l = p->checkpoint->loader;
-    int64_t epochs = tn_loader_options_of(l).epochs, done;
-    if (!read_passes(p, &done)) { return false; }
-    if (p->place.index >= tn_loader_batches(l) && p->differences.count) { p->place.index = 0; }
-    if (epochs && (done > epochs || (done == epochs && p->place.index > 0))) {
+    tn_loader_place *place = &p->record.place;
+    int64_t epochs = tn_loader_options_of(l).epochs, batches = tn_loader_batches(l), before;
+    bool overflow = __builtin_mul_overflow(p->record.epochs, p->record.passes, &before);
+    int64_t done = place->epoch - before; /* epochs of the current pass */
+    if (overflow || done < 0) { return refuse_text(p, "loader"); }
+    if (place->index >= batches && p->differences.count) { place->index = 0; }
+    if (epochs && (done > epochs || (done == epochs && place->index > 0))) {
         tn__raise(TN_EMISMATCH, p->operation,
                   "%s: the loader had begun epoch %" PRIu64 " but ends after %" PRId64, p->path,
                   (uint64_t)done + 1, epochs);
         return false;
     }
-    tn_loader_place end = {.epoch = p->place.epoch - 1, .index = tn_loader_batches(l)};
+    tn_loader_place end = {.epoch = place->epoch - 1, .index = batches};
     if (epochs && done == epochs && tn_loader_has(l, end)) {
-        p->place = end; /* not yet reported */
+        *place = end; /* not yet reported */
         return true;
     }
-    return (tn_loader_has(l, p->place) && p->place.index < tn_loader_batches(l)) ||
-           refuse_text(p, "loader.place");
+    return (tn_loader_has(l, *place) && place->index < batches) || refuse_text(p, "loader");
 }
 
-static bool read_loader(plan *p) {
+static bool check_loader(plan *p) {
     const tn_checkpoint *c = p->checkpoint;
-    bool wanted;
-    if (!member_in_file(p, c->loader, "loader", &wanted) || !wanted) { return !tn__pending(); }
-    pair share; /* batch, parts */
-    bool read = compare_with(p, "loader", "the loader", loader_text(c->loader, p->operation)) &&
-                read_words(p, "loader.place", place_fields, &p->place) &&
-                read_words(p, "loader.share", pair_fields, &share) &&
-                ((share.first > 0 && share.second > 0) || refuse_text(p, "loader.share")) &&
-                compare_data(p);
-    if (!read) { return false; }
-    convert_place(p, share.first, share.second);
-    if (c->batch_before && __builtin_mul_overflow(share.first, share.second, c->batch_before)) {
+    if (!c->loader) { return true; }
+    convert_place(p);
+    if (c->batch_before &&
+        __builtin_mul_overflow(p->record.batch, p->record.parts, c->batch_before)) {
         *c->batch_before = 0;
     }
     return place_fits(p);
 }
 
-static bool read_generator(plan *p) {
-    bool wanted;
-    return member_in_file(p, p->checkpoint->generator, "generator", &wanted) &&
-           (!wanted || read_words(p, "generator", generator_fields, &p->generator));
-}
-
-static bool read_scaler(plan *p) {
-    const tn_scaler *s = p->checkpoint->scaler;
-    bool wanted;
-    return member_in_file(p, s, "scaler", &wanted) &&
-           (!wanted || (compare_with(p, "scaler.options", "the scaler",
-                                     options_text(tn__scaler_fields, s, p->operation)) &&
-                        read_words(p, "scaler", scaler_fields, &p->scaler) &&
-                        (p->scaler.scale > 0.0 || refuse_text(p, "scaler"))));
-}
-
-static bool read_plateau(plan *p) {
-    const tn_plateau *plateau = p->checkpoint->plateau;
-    bool wanted;
-    return member_in_file(p, plateau, "plateau", &wanted) &&
-           (!wanted || (compare_with(p, "plateau.options", "the plateau",
-                                     options_text(plateau_options, plateau, p->operation)) &&
-                        read_words(p, "plateau", plateau_fields, &p->plateau)));
-}
-
-static bool read_average(plan *p) {
-    const tn_average *a = p->checkpoint->average;
-    pair updates;
-    bool wanted;
-    if (!member_in_file(p, a, "average", &wanted) || !wanted) { return !tn__pending(); }
-    bool read = compare_with(p, "average.options", "the average", average_text(a, p->operation)) &&
-                read_words(p, "average", number_fields, &updates);
-    p->average_updates = read ? updates.first : 0;
-    return read;
-}
-
 static bool read_head(plan *p) {
-    const char *format = tn__labels_get(p->labels, "format");
-    const char *note = tn__labels_get(p->labels, "note");
-    pair step;
+    const char *format = tn__json_text(p->metadata, "format");
+    const char *note = tn__json_text(p->metadata, "note");
     if (!format || strcmp(format, FORMAT) != 0) { return refuse_text(p, "format"); }
     bool note_fits = note && strlen(note) < sizeof(((tn_checkpoint *)0)->note);
-    if (!read_words(p, "step", number_fields, &step)) { return false; }
-    p->step = step.first;
-    return note_fits || refuse_text(p, "note");
+    return read_words(p, "step", step_fields, &p->record) && (note_fits || refuse_text(p, "note"));
 }
 
 /* Changes nothing but *p. */
 static bool read_all(plan *p) {
-    return read_head(p) && compare_model(p) && read_optim(p) && read_schedule(p) &&
-           read_loader(p) && read_generator(p) && read_scaler(p) && read_plateau(p) &&
-           read_average(p) && tn__differences_end(&p->differences) == TN_OK;
+    return read_head(p) && read_states(p) && check_optim(p) && compare_all(p) && check_loader(p) &&
+           tn__differences_end(&p->differences) == TN_OK;
 }
 
-bool tn__metadata_read(tn__metadata_plan *p, tn_checkpoint *c, const tn__labels *labels,
+bool tn__metadata_read(tn__metadata_plan *p, tn_checkpoint *c, const tn__json *metadata,
                        const char *path, const char *operation, bool first) {
     *p = (plan){.checkpoint = c,
-                .labels = labels,
+                .metadata = metadata,
                 .path = path,
                 .operation = operation,
                 .differences = {.path = path,
@@ -642,25 +615,25 @@ bool tn__metadata_read(tn__metadata_plan *p, tn_checkpoint *c, const tn__labels 
 
 static void apply_optim(const plan *p) {
     tn_optim *opt = p->checkpoint->optim;
-    tn_optim_set_steps(opt, p->optim_steps);
-    tn_optim_set_lr(opt, p->lr);
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    tn_optim_set_steps(opt, p->record.optim_steps);
+    tn_optim_set_lr(opt, p->record.lr);
     for (int i = 0; i < tn_optim_groups(opt); i++) {
-        read_group(p, i, tn_optim_group(opt, i));
+        group g = {.options = *tn_optim_group(opt, i)};
+        if (read_group(p, i, &g)) { *tn_optim_group(opt, i) = g.options; }
     }
+    tn__plain_numbers_end(numbers);
 }
 
 void tn__metadata_apply(const tn__metadata_plan *p) {
     tn_checkpoint *c = p->checkpoint;
-    if (c->optim) {
-        tn__plain_numbers numbers = tn__plain_numbers_begin();
-        apply_optim(p);
-        tn__plain_numbers_end(numbers);
-    }
-    if (c->loader) { tn_loader_seek(c->loader, p->place); }
-    if (c->generator) { *c->generator = p->generator; }
-    if (c->scaler) { tn_scaler_seek(c->scaler, p->scaler); }
-    if (c->plateau) { c->plateau->state = p->plateau; }
-    if (c->average) { tn__average_set_updates(c->average, p->average_updates); }
-    c->step = p->step;
-    snprintf(c->note, sizeof(c->note), "%s", tn__labels_get(p->labels, "note"));
+    const record *r = &p->record;
+    if (c->optim) { apply_optim(p); }
+    if (c->loader) { tn_loader_seek(c->loader, r->place); }
+    if (c->generator) { *c->generator = r->generator; }
+    if (c->scaler) { tn_scaler_seek(c->scaler, r->scaler); }
+    if (c->plateau) { c->plateau->state = r->plateau; }
+    if (c->average) { tn__average_set_updates(c->average, r->updates); }
+    c->step = r->step;
+    snprintf(c->note, sizeof(c->note), "%s", tn__json_text(p->metadata, "note"));
 }

@@ -31,12 +31,6 @@ static bool get_whole(const tn__json *object, const char *key, int64_t least, in
     return good;
 }
 
-/* NULL: not a string. */
-static const char *get_text(const tn__json *object, const char *key) {
-    const tn__json *value = tn__json_get(object, key);
-    return value && value->kind == TN__JSON_TEXT ? value->text : NULL;
-}
-
 static bool get_dims(const tn__json *list, tn_dims *dims) {
     if (!list || list->kind != TN__JSON_LIST || list->count > TN_MAX_DIMS) { return false; }
     *dims = (tn_dims){.ndim = (int)list->count};
@@ -100,14 +94,6 @@ static bool check_digest(const tn__index *ix, char *text, size_t bytes) {
            index_bad(ix, "is damaged: its digest is %s but should be %s", told, digits);
 }
 
-static bool read_labels(tn__index *ix, const tn__json *metadata) {
-    const char *key, *wrong;
-    if (!metadata || metadata->kind != TN__JSON_OBJECT) { return index_bad(ix, "has no metadata"); }
-    tn_status status = tn__labels_read(&ix->labels, metadata, &key, &wrong);
-    if (status == TN_EFORMAT) { return index_bad(ix, "\"%.60s\" %s", key, wrong); }
-    return status == TN_OK || no_memory(ix);
-}
-
 static bool read_files(tn__index *ix, const tn__json *list, const char *folder) {
     if (!list || list->kind != TN__JSON_LIST || list->count == 0 || list->count > FILES_MOST) {
         return index_bad(ix, "has no list of 1 to %d files", FILES_MOST);
@@ -117,7 +103,7 @@ static bool read_files(tn__index *ix, const tn__json *list, const char *folder) 
     for (uint32_t i = 0; ix->files && i < list->count; i++, file = tn__json_next(file)) {
         char expected[64];
         tn__index_file((int)i, expected, sizeof(expected));
-        const char *name = get_text(file, "name");
+        const char *name = tn__json_text(file, "name");
         if (!name || strcmp(name, expected) != 0 ||
             !get_whole(file, "bytes", 0, INT64_MAX, &ix->files[i].bytes)) {
             return index_bad(ix, "file %u is not %s with its number of bytes", i, expected);
@@ -132,7 +118,7 @@ static bool read_files(tn__index *ix, const tn__json *list, const char *folder) 
 static bool read_piece(tn__index *ix, const tn__index_tensor *t, const tn__json *value) {
     tn__piece *piece = &ix->pieces[ix->piece_count++];
     int64_t file;
-    piece->digest = get_text(value, "digest");
+    piece->digest = tn__json_text(value, "digest");
     bool good = get_whole(value, "file", 0, ix->file_count - 1, &file) && piece->digest &&
                 strlen(piece->digest) == TN__DIGEST_DIGITS &&
                 get_layout(value, &t->whole, &piece->layout);
@@ -141,7 +127,7 @@ static bool read_piece(tn__index *ix, const tn__index_tensor *t, const tn__json 
 }
 
 static bool read_tensor(tn__index *ix, const tn__json *value) {
-    const char *dtype = get_text(value, "dtype");
+    const char *dtype = tn__json_text(value, "dtype");
     const tn__json *pieces = tn__json_get(value, "pieces");
     tn__index_tensor *t = &ix->tensors[ix->count++];
     *t =
@@ -192,14 +178,17 @@ static bool read_all(tn__index *ix, const char *folder, char *text, size_t bytes
                               : no_memory(ix);
     }
     const tn__json *all = ix->json.values;
-    const char *format = get_text(all, "format");
+    const char *format = tn__json_text(all, "format");
     if (!format || strcmp(format, TN__INDEX_FORMAT) != 0) {
         return index_bad(ix, "its format is \"%.40s\", but only %s is read",
                          format ? format : "missing", TN__INDEX_FORMAT);
     }
-    ix->digest = get_text(all, "digest");
-    return read_labels(ix, tn__json_get(all, "metadata")) &&
-           read_files(ix, tn__json_get(all, "files"), folder) &&
+    ix->digest = tn__json_text(all, "digest");
+    ix->metadata = tn__json_get(all, "metadata");
+    if (!ix->metadata || ix->metadata->kind != TN__JSON_OBJECT) {
+        return index_bad(ix, "has no metadata");
+    }
+    return read_files(ix, tn__json_get(all, "files"), folder) &&
            read_tensors(ix, tn__json_get(all, "tensors"));
 }
 
@@ -236,7 +225,6 @@ void tn__index_free(tn__index *ix) {
         tn_safetensors_close(ix->files[i].open);
         free(ix->files[i].path);
     }
-    tn__labels_free(&ix->labels);
     tn__json_free(&ix->json);
     free(ix->files);
     free(ix->tensors);
@@ -408,7 +396,7 @@ static tn_tensor *get_from_index(const tn__state_item *item, void *user) {
 
 tn__source tn__index_source(tn__index *ix) {
     return (tn__source){.path = ix->path,
-                        .labels = &ix->labels,
+                        .metadata = ix->metadata,
                         .digest = ix->digest,
                         .count = ix->count,
                         .name = name_in_index,

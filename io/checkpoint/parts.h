@@ -50,7 +50,7 @@ typedef struct tn__index_tensor {
 typedef struct tn__index {
     const char *operation; /* static text, for messages */
     char *path;
-    tn__labels labels;
+    const tn__json *metadata;
     const char *digest;
     tn__index_tensor *tensors; /* [count], by name */
     int count;

@@ -68,7 +68,6 @@ static bool take_size(head *h, int64_t *size) {
         if (++digits > 18) { return head_fails(h, "a size is too large"); }
         *size = *size * 10 + (*h->at - '0');
     }
-    take_text(h, "L"); /* as Python 2 wrote it */
     return digits > 0 || head_fails(h, "a size is missing");
 }
 
@@ -89,7 +88,6 @@ static bool take_shape(head *h) {
 
 static bool take_descr(head *h) {
     h->records = take_text(h, "[") || take_text(h, "(");
-    take_text(h, "u"); /* as Python 2 may write a string */
     return !h->records && take_string(h, h->descr, sizeof(h->descr));
 }
 
@@ -145,30 +143,8 @@ static const element elements[] = {
     {"u2", TN_I32, 2, false}, {"u4", TN_I64, 4, false},
 };
 
-/* Other names that numpy.dtype takes, on Linux; those of one character may follow a byte order. */
-static const struct {
-    const char *other, *name;
-} other_names[] = {
-    {"?", "b1"},      {"b", "i1"},       {"B", "u1"},        {"h", "i2"},       {"H", "u2"},
-    {"i", "i4"},      {"I", "u4"},       {"l", "i8"},        {"q", "i8"},       {"p", "i8"},
-    {"n", "i8"},      {"e", "f2"},       {"f", "f4"},        {"d", "f8"},       {"bool", "b1"},
-    {"bool_", "b1"},  {"int8", "i1"},    {"byte", "i1"},     {"uint8", "u1"},   {"ubyte", "u1"},
-    {"int16", "i2"},  {"short", "i2"},   {"uint16", "u2"},   {"ushort", "u2"},  {"int32", "i4"},
-    {"intc", "i4"},   {"uint32", "u4"},  {"uintc", "u4"},    {"int64", "i8"},   {"int", "i8"},
-    {"int_", "i8"},   {"long", "i8"},    {"longlong", "i8"}, {"intp", "i8"},    {"float16", "f2"},
-    {"half", "f2"},   {"float32", "f4"}, {"single", "f4"},   {"float64", "f8"}, {"float", "f8"},
-    {"double", "f8"},
-};
-
-/* The element of `name`, which follows a byte order if there is one. NULL: none. */
-static const element *find_element(const char *name, bool ordered) {
-    for (size_t i = 0; i < sizeof(other_names) / sizeof(*other_names); i++) {
-        const char *other = other_names[i].other;
-        if (strcmp(other, name) == 0 && (!ordered || strlen(other) == 1)) {
-            name = other_names[i].name;
-            break;
-        }
-    }
+/* NULL: none. */
+static const element *find_element(const char *name) {
     for (size_t i = 0; i < sizeof(elements) / sizeof(*elements); i++) {
         if (strcmp(elements[i].name, name) == 0) { return &elements[i]; }
     }
@@ -231,7 +207,7 @@ static bool raise_length(size_t wanted, size_t there, const char *what, const ch
 static bool look_at_elements(const head *h, size_t bytes, tn__npy_about *a, const char *what,
                              const char *operation) {
     const char *order = strchr("<>|=", h->descr[0]) && h->descr[0] ? h->descr : "";
-    const element *e = find_element(h->descr + (*order != 0), *order != 0);
+    const element *e = find_element(h->descr + (*order != 0));
     if (h->many) {
         tn__raise(TN_EUNSUPPORTED, operation, "%s has more than %d dimensions", what, TN_MAX_DIMS);
         return false;

@@ -1,7 +1,7 @@
 /* Files of one array, and archives of several: ZIP (PKWARE's APPNOTE.TXT), as NumPy writes it.
  *
  * The contents of an archive are listed at its end, and only that list is used: of the header
- * before an array only the length is read. Sizes of 4 GiB and more (ZIP64) are read, not written.
+ * before an array only the length is read. Archives of 4 GiB and more (ZIP64) are refused.
  */
 #include "tern/npy.h"
 
@@ -58,8 +58,7 @@ tn_status tn_npy_save(const tn_tensor *t, const char *path) {
 /* ---- Archives: reading ----------------------------------------------------------------------- */
 
 enum { LOCAL = 0x04034b50, CENTRAL = 0x02014b50, END = 0x06054b50 };
-enum { END64 = 0x06064b50, LOCATOR64 = 0x07064b50 };
-enum { LOCAL_BYTES = 30, CENTRAL_BYTES = 46, END_BYTES = 22, LOCATOR_BYTES = 20, END64_BYTES = 56 };
+enum { LOCAL_BYTES = 30, CENTRAL_BYTES = 46, END_BYTES = 22 };
 enum { STORED = 0, DEFLATED = 8, LONGEST_NAME = 1024 };
 enum { FLAG_UTF8 = 1 << 11 }; /* of an entry: its name is UTF-8, not code page 437 */
 
@@ -103,17 +102,12 @@ typedef struct contents {
     uint64_t at, bytes, count;
 } contents;
 
-static bool find_contents64(const tn_npz *f, uint64_t end, contents *c) {
-    unsigned char text[END64_BYTES];
-    if (end < LOCATOR_BYTES || !read_part(f, end - LOCATOR_BYTES, text, LOCATOR_BYTES)) {
-        return tn__pending() ? false : archive_fails(f, "its end is damaged");
-    }
-    if (read_little(text, 4) != LOCATOR64) { return true; /* the plain end is enough */ }
-    if (!read_part(f, read_little(text + 8, 8), text, END64_BYTES)) { return false; }
-    *c = (contents){.count = read_little(text + 32, 8),
-                    .bytes = read_little(text + 40, 8),
-                    .at = read_little(text + 48, 8)};
-    return read_little(text, 4) == END64 || archive_fails(f, "its end is damaged");
+/* Larger numbers are in other records. */
+static bool refuse_wide(const tn_npz *f) {
+    tn__raise(TN_EUNSUPPORTED, f->reader.operation,
+              "%s: archives of 4 GiB and more are not read (a file of one array may be larger)",
+              f->path);
+    return false;
 }
 
 /* The end record is last in a file, but for a comment of up to 64 KiB. */
@@ -132,31 +126,12 @@ static bool find_contents(const tn_npz *f, contents *c) {
         *c = (contents){.count = read_little(text + at + 10, 2),
                         .bytes = read_little(text + at + 12, 4),
                         .at = read_little(text + at + 16, 4)};
-        bool wide = c->count == 0xffff || c->bytes == 0xffffffff || c->at == 0xffffffff;
-        found = !wide || find_contents64(f, from + at, c);
+        found = (c->count < 0xffff && c->at < 0xffffffff) || refuse_wide(f);
     } else if (!tn__pending()) {
         archive_fails(f, "it is not a ZIP archive");
     }
     free(text);
     return found && !tn__pending();
-}
-
-/* Reads the sizes and position that were too large for their fields, in that order. */
-static bool read_wide(npz_entry *e, const unsigned char *extra, size_t bytes) {
-    uint64_t *fields[] = {&e->bytes, &e->packed, &e->at};
-    for (size_t at = 0; at + 4 <= bytes; at += 4 + read_little(extra + at + 2, 2)) {
-        size_t left = read_little(extra + at + 2, 2), from = at + 4;
-        if (left > bytes - from) { return false; }
-        for (int i = 0; read_little(extra + at, 2) == 1 && i < 3; i++) {
-            if (*fields[i] == 0xffffffff) {
-                if (left < 8) { return false; }
-                *fields[i] = read_little(extra + from, 8);
-                from += 8;
-                left -= 8;
-            }
-        }
-    }
-    return true;
 }
 
 /* Reads one of the contents, at `text`; returns its length, or 0 after raising. */
@@ -183,11 +158,8 @@ static size_t read_entry(tn_npz *f, const unsigned char *text, size_t left) {
     memcpy(e->name, text + CENTRAL_BYTES, stem);
     e->name[stem] = 0;
     f->count++;
-    if (!read_wide(e, text + CENTRAL_BYTES + name, extra)) {
-        archive_fails(f, "its list of contents is damaged");
-        return 0;
-    }
-    return all;
+    bool wide = e->packed == 0xffffffff || e->bytes == 0xffffffff || e->at == 0xffffffff;
+    return !wide || refuse_wide(f) ? all : 0;
 }
 
 static bool read_contents(tn_npz *f) {

@@ -1,5 +1,4 @@
-/* Elementwise operations as ONNX nodes. One that ONNX lacks becomes several nodes, as accurate as
- * Tern's (expm1 and log1p near 0). */
+/* Elementwise operations as ONNX nodes. One that ONNX lacks becomes several nodes. */
 #include "io/onnx/graph.h"
 
 #include "tern/ops.h"
@@ -116,56 +115,13 @@ static bool clamp_fits(const tn_op_call *c) {
             (high == INFINITY || (high == floor(high) && fabs(high) < 0x1p31)));
 }
 
-/* exp(x) - 1 = 2 exp(x / 2) sinh(x / 2), accurate near 0 */
-static void put_expm1(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int x = tn__onnx_in(g, c, 0);
-    int half = TN__NODE(g, "Mul", x, tn__onnx_number(g, 0.5, dtype_of(c)));
-    int product = TN__NODE(g, "Mul", TN__NODE(g, "Exp", half), TN__NODE(g, type, half));
-    tn__onnx_give(g, c, 0, TN__NODE(g, "Add", product, product));
-}
-
-/* log(1 + x): with u = 1 + x rounded, x log(u) / (u - 1), and x where u is 1 (Kahan) */
-static void put_log1p(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int x = tn__onnx_in(g, c, 0), one = tn__onnx_number(g, 1.0, dtype_of(c));
-    int u = TN__NODE(g, "Add", x, one), tiny = TN__NODE(g, "Equal", u, one);
-    int infinite = TN__NODE(g, "IsInf", u), log = TN__NODE(g, type, u);
-    int less = TN__NODE(g, "Sub", u, one);
-    int share = TN__NODE(g, "Div", log, TN__NODE(g, "Where", tiny, one, less));
-    int y = TN__NODE(g, "Where", tiny, x, TN__NODE(g, "Mul", x, share));
-    tn__onnx_give(g, c, 0, TN__NODE(g, "Where", infinite, log, y));
-}
-
 static void put_not(tn__onnx *g, const tn_op_call *c, const char *type) {
     int a = tn__onnx_in(g, c, 0), b = tn__onnx_in(g, c, 1);
     tn__onnx_give(g, c, 0, TN__NODE(g, "Not", TN__NODE(g, type, a, b)));
 }
 
-static void put_isfinite(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int x = tn__onnx_in(g, c, 0), infinite = TN__NODE(g, type, x), nan = TN__NODE(g, "IsNaN", x);
-    tn__onnx_give(g, c, 0, TN__NODE(g, "Not", TN__NODE(g, "Or", infinite, nan)));
-}
-
 static bool is_float(const tn_op_call *c) {
     return tn_dtype_is_float(dtype_of(c));
-}
-
-static void put_fmod(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int a = tn__onnx_in(g, c, 0), b = tn__onnx_in(g, c, 1), y = TN__NODE(g, type, a, b);
-    tn__onnx_int(g, "fmod", 1);
-    tn__onnx_give(g, c, 0, y);
-}
-
-/* Mod has b's sign only for integers: floats use fmod, plus b where the signs differ. */
-static void put_remainder(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int a = tn__onnx_in(g, c, 0), b = tn__onnx_in(g, c, 1), y = TN__NODE(g, type, a, b);
-    if (is_float(c)) {
-        tn__onnx_int(g, "fmod", 1);
-        int zero = tn__onnx_number(g, 0.0, dtype_of(c)), even = TN__NODE(g, "Equal", y, zero);
-        int signs = TN__NODE(g, "Xor", TN__NODE(g, "Less", y, zero), TN__NODE(g, "Less", b, zero));
-        int other = TN__NODE(g, "And", signs, TN__NODE(g, "Not", even));
-        y = TN__NODE(g, "Where", other, TN__NODE(g, "Add", y, b), y);
-    }
-    tn__onnx_give(g, c, 0, y);
 }
 
 /* onnxruntime has no Where of bools: condition and a, or not condition and b. */
@@ -195,8 +151,6 @@ const tn__onnx_rule tn__onnx_elementwise[] = {
     {"pow", put_binary, "Pow", NULL},
     {"maximum", put_binary, "Max", NULL},
     {"minimum", put_binary, "Min", NULL},
-    {"fmod", put_fmod, "Mod", NULL},
-    {"remainder", put_remainder, "Mod", NULL},
     {"add_scalar", put_scalar, "Add", NULL},
     {"mul_scalar", put_scalar, "Mul", NULL},
     {"sub_scalar", put_scalar, "Sub", NULL},
@@ -234,8 +188,6 @@ const tn__onnx_rule tn__onnx_elementwise[] = {
     {"softplus", put_softplus, "Softplus", NULL},
     {"mish", put_unary, "Mish", NULL},
     {"hardswish", put_unary, "HardSwish", NULL},
-    {"expm1", put_expm1, "Sinh", NULL},
-    {"log1p", put_log1p, "Log", NULL},
     {"reciprocal", put_unary, "Reciprocal", NULL},
     {"floor", put_unary, "Floor", NULL},
     {"ceil", put_unary, "Ceil", NULL},
@@ -248,7 +200,6 @@ const tn__onnx_rule tn__onnx_elementwise[] = {
     {"ge", put_binary, "GreaterOrEqual", NULL},
     {"isnan", put_unary, "IsNaN", is_float},
     {"isinf", put_unary, "IsInf", is_float},
-    {"isfinite", put_isfinite, "IsInf", is_float},
     {"where", put_where, "Where", NULL},
     {"masked_fill", put_masked_fill, "Where", NULL},
     {0},

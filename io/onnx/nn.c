@@ -66,17 +66,6 @@ static void put_batch_norm(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, y);
 }
 
-static void put_mse(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn_reduction how = (tn_reduction)tn__arg_whole(c, "reduction");
-    int away = TN__NODE(g, "Sub", tn__onnx_in(g, c, 0), tn__onnx_in(g, c, 1));
-    int y = TN__NODE(g, type, away, away);
-    if (how != TN_NONE) {
-        y = TN__NODE(g, how == TN_SUM ? "ReduceSum" : "ReduceMean", y);
-        tn__onnx_int(g, "keepdims", 0);
-    }
-    tn__onnx_give(g, c, 0, y);
-}
-
 const tn__onnx_rule tn__onnx_nn[] = {
     {"matmul", put_matmul, "MatMul", NULL},
     {"linear", put_linear, "Gemm", NULL},
@@ -84,6 +73,5 @@ const tn__onnx_rule tn__onnx_nn[] = {
     {"log_softmax", put_softmax, "LogSoftmax", has_dims},
     {"layer_norm", put_layer_norm, "LayerNormalization", NULL},
     {"batch_norm_given", put_batch_norm, "BatchNormalization", NULL},
-    {"mse", put_mse, "Mul", NULL},
     {0},
 };

@@ -74,24 +74,18 @@ static bool has_dims(const tn_op_call *c) {
     return tn_ndim(c->in[0]) > 0;
 }
 
-/* Sums the dimensions that are new at the front, and those that had size 1. */
-static void put_sum_to(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn_dims x = tn_shape(c->in[0]), y = tn_shape(c->out[0]), sums = {0};
-    for (int i = 0; i < x.ndim; i++) {
-        int k = i - (x.ndim - y.ndim);
-        if (k < 0 || (y.size[k] == 1 && x.size[i] != 1)) { sums.size[sums.ndim++] = i; }
-    }
-    int value = tn__onnx_in(g, c, 0);
-    if (sums.ndim > 0) { value = reduce_node(g, type, value, tn__onnx_dims(g, sums), true); }
-    tn__onnx_give(g, c, 0, tn__onnx_reshape(g, value, y));
-}
-
 const tn__onnx_rule tn__onnx_reduce[] = {
-    {"sum", put_reduce, "ReduceSum", NULL},      {"mean", put_reduce, "ReduceMean", NULL},
-    {"max", put_reduce, "ReduceMax", NULL},      {"min", put_reduce, "ReduceMin", NULL},
-    {"prod", put_reduce, "ReduceProd", NULL},    {"logsumexp", put_reduce, "ReduceLogSumExp", NULL},
-    {"var", put_var, "ReduceSum", NULL},         {"any", put_any, "ReduceMax", has_elements},
-    {"all", put_any, "ReduceMin", has_elements}, {"argmax", put_arg, "ArgMax", has_dims},
-    {"argmin", put_arg, "ArgMin", has_dims},     {"cumsum", put_cumulative, "CumSum", has_dims},
-    {"sum_to", put_sum_to, "ReduceSum", NULL},   {0},
+    {"sum", put_reduce, "ReduceSum", NULL},
+    {"mean", put_reduce, "ReduceMean", NULL},
+    {"max", put_reduce, "ReduceMax", NULL},
+    {"min", put_reduce, "ReduceMin", NULL},
+    {"prod", put_reduce, "ReduceProd", NULL},
+    {"logsumexp", put_reduce, "ReduceLogSumExp", NULL},
+    {"var", put_var, "ReduceSum", NULL},
+    {"any", put_any, "ReduceMax", has_elements},
+    {"all", put_any, "ReduceMin", has_elements},
+    {"argmax", put_arg, "ArgMax", has_dims},
+    {"argmin", put_arg, "ArgMin", has_dims},
+    {"cumsum", put_cumulative, "CumSum", has_dims},
+    {0},
 };

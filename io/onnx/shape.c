@@ -111,23 +111,6 @@ static void put_embedding(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, TN__NODE(g, type, weight, index));
 }
 
-/* src added up in zeros */
-static void put_scatter_add(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int src = tn__onnx_in(g, c, 0), index = tn__onnx_in(g, c, 1);
-    int zero = tn__onnx_number(g, 0.0, tn_dtype_of(c->in[0]));
-    int zeros = TN__NODE(g, "Expand", zero, tn__onnx_dims(g, tn_shape(c->out[0])));
-    int y = TN__NODE(g, type, zeros, index, src);
-    tn__onnx_int(g, "axis", tn__onnx_dim(c));
-    tn__onnx_text(g, "reduction", "add");
-    tn__onnx_give(g, c, 0, y);
-}
-
-static void put_rows(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int x = tn__onnx_in(g, c, 0), index = tn__onnx_in(g, c, 1), values = tn__onnx_in(g, c, 2);
-    index = tn__onnx_cast(g, tn__onnx_reshape(g, index, TN_DIMS(tn_size(c->in[1], 0), 1)), TN_I64);
-    tn__onnx_give(g, c, 0, TN__NODE(g, type, x, index, values));
-}
-
 /* ---- Sorting --------------------------------------------------------------------------------- */
 
 /* The positions of the first k. The values, the first output, are not needed. */
@@ -167,8 +150,6 @@ const tn__onnx_rule tn__onnx_shape[] = {
     {"index_select", put_pick, "Gather", has_dims},
     {"gather", put_pick, "GatherElements", has_dims},
     {"embedding", put_embedding, "Gather", NULL},
-    {"scatter_add", put_scatter_add, "ScatterElements", NULL},
-    {"put_rows", put_rows, "ScatterND", NULL},
     {"topk", put_topk, NULL, has_dims},
     {"argsort", put_argsort, NULL, has_dims},
     {0},

@@ -6,9 +6,6 @@
 #include "ops/pool/resample.h"
 #include "tern/ops.h"
 
-#include <math.h>
-#include <string.h>
-
 /* ---- Convolutions ---------------------------------------------------------------------------- */
 
 /* The last numbers of a field of three, for the existing dimensions. */
@@ -80,23 +77,31 @@ static tn_dims output_padding(const tn_op_call *c) {
     return more;
 }
 
-/* A result that is larger at an end has less padding cut off there, then zeros after x, and the
- * rest is output_padding, which some runtimes require below the stride. */
-static void put_conv_transpose(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn_dims more = output_padding(c), after = last_numbers(c, "kernel.padding"),
-            stride = last_numbers(c, "kernel.stride");
-    int64_t zeros[2 * TN_MAX_DIMS] = {0};
-    int ndim = tn_ndim(c->in[0]), x = tn__onnx_in(g, c, 0);
-    bool longer = false;
-    for (int i = 0; i < more.ndim; i++) {
-        int64_t less = more.size[i] < after.size[i] ? more.size[i] : after.size[i];
+/* A result that is larger at an end has less padding cut off there; the rest is output_padding. */
+static tn_dims cut_padding(const tn_op_call *c, tn_dims *more) {
+    tn_dims after = last_numbers(c, "kernel.padding");
+    *more = output_padding(c);
+    for (int i = 0; i < more->ndim; i++) {
+        int64_t less = more->size[i] < after.size[i] ? more->size[i] : after.size[i];
         after.size[i] -= less;
-        zeros[ndim + 2 + i] = (more.size[i] - less) / stride.size[i];
-        more.size[i] = (more.size[i] - less) % stride.size[i];
-        longer = longer || zeros[ndim + 2 + i] > 0;
+        more->size[i] -= less;
     }
-    if (longer) { x = TN__NODE(g, "Pad", x, tn__onnx_wholes(g, zeros, 2 * ndim)); }
-    int y = conv_node(g, c, type, x, after);
+    return after;
+}
+
+/* Some runtimes require output_padding below the stride. */
+static bool conv_transpose_fits(const tn_op_call *c) {
+    tn_dims stride = last_numbers(c, "kernel.stride"), more;
+    cut_padding(c, &more);
+    for (int i = 0; i < more.ndim; i++) {
+        if (more.size[i] >= stride.size[i]) { return false; }
+    }
+    return true;
+}
+
+static void put_conv_transpose(tn__onnx *g, const tn_op_call *c, const char *type) {
+    tn_dims more, after = cut_padding(c, &more);
+    int y = conv_node(g, c, type, tn__onnx_in(g, c, 0), after);
     tn__onnx_ints(g, "output_padding", more.size, more.ndim);
     tn__onnx_give(g, c, 0, y);
 }
@@ -114,68 +119,13 @@ static tn__pool_args window_of(const tn_op_call *c) {
     return a;
 }
 
-static bool is_regular(const tn__pool_args *a) {
-    for (int i = 0; i < POOL_SPATIAL && a->adaptive; i++) {
-        if (a->in[i] % a->out[i] != 0) { return false; }
-    }
-    return true;
-}
-
-static bool has_places(const tn_op_call *c) {
-    return tn_count(c->out[0]) > 0;
-}
-
-/* Adaptive windows of several widths as lists: for each window (out) its elements, padded to the
- * widest by repeating the last, and the weight of each in a mean. */
-static void list_windows(const tn__pool_args *a, int k, int64_t widest, tn_tensor *places,
-                         tn_tensor *shares) {
-    int64_t *place = tn_data_mut(places);
-    double *share = tn_data_mut(shares);
-    for (int64_t i = 0; i < a->out[k] * widest && !tn__pending(); i++) {
-        tn__window w = tn__window_at(a, k, i / widest);
-        int64_t j = i % widest;
-        place[i] = w.first + (j < w.count ? j : w.count - 1);
-        share[i] = j < w.count ? 1.0 / (double)w.count : 0.0;
-    }
-}
-
-/* Pools one dimension by such windows: their elements become a new dimension, which is reduced.
- * sizes: x's, and then the result's. */
-static int adapt_dim(tn__onnx *g, const tn_op_call *c, int x, tn_dims *sizes, int k, bool max) {
+/* Whether all windows are alike. */
+static bool is_regular(const tn_op_call *c) {
     const tn__pool_args *a = c->args;
-    int dim = sizes->ndim - POOL_SPATIAL + k;
-    int64_t widest = a->in[k] / a->out[k] + 2, axis = dim + 1;
-    tn_dims wide = {.ndim = sizes->ndim + 1}, along = {.ndim = wide.ndim - dim};
-    for (int i = 0; i < wide.ndim; i++) {
-        wide.size[i] = i < dim     ? sizes->size[i]
-                       : i == dim  ? a->out[k]
-                       : i == axis ? widest
-                                   : sizes->size[i - 1];
-        if (i >= dim) { along.size[i - dim] = i <= axis ? wide.size[i] : 1; }
+    for (int i = 0; i < POOL_SPATIAL && a->adaptive; i++) {
+        if (a->out[i] == 0 || a->in[i] % a->out[i] != 0) { return false; }
     }
-    sizes->size[dim] = a->out[k];
-    tn_tensor *places = tn_empty_on(tn_cpu(), TN_DIMS(a->out[k] * widest), TN_I64);
-    tn_tensor *shares = tn_empty_on(tn_cpu(), along, TN_F64);
-    list_windows(a, k, widest, places, shares);
-    int y = TN__NODE(g, "Gather", x, tn__onnx_constant(g, places));
-    tn__onnx_int(g, "axis", dim);
-    y = tn__onnx_reshape(g, y, wide);
-    if (!max) {
-        tn_tensor *share = tn_cast(shares, tn_dtype_of(c->in[0]));
-        y = TN__NODE(g, "Mul", y, tn__onnx_constant(g, share));
-    }
-    y = TN__NODE(g, max ? "ReduceMax" : "ReduceSum", y, tn__onnx_wholes(g, &axis, 1));
-    tn__onnx_int(g, "keepdims", 0);
-    return y;
-}
-
-static void put_adaptive(tn__onnx *g, const tn_op_call *c, bool max) {
-    int spatial = ((const tn__pool_args *)c->args)->spatial, y = tn__onnx_in(g, c, 0);
-    tn_dims sizes = tn_shape(c->in[0]);
-    for (int k = POOL_SPATIAL - spatial; k < POOL_SPATIAL; k++) {
-        y = adapt_dim(g, c, y, &sizes, k, max);
-    }
-    tn__onnx_give(g, c, 0, y);
+    return tn_count(c->out[0]) > 0;
 }
 
 /* All begins and then all ends: padding at an end reaches as far as the last window. */
@@ -199,35 +149,22 @@ static int pool_node(tn__onnx *g, const char *type, int x, const tn__pool_args *
     return y;
 }
 
-/* Runtimes only take padding smaller than the kernel, but a dilated window may have more: then x
- * gets -inf around it, and no padding. */
-static int pad_widely(tn__onnx *g, const tn_op_call *c, const tn__pool_args *a, int64_t *pads) {
-    int n = a->spatial, ndim = 2 + n, x = tn__onnx_in(g, c, 0);
-    int64_t all[2 * TN_MAX_DIMS] = {0};
-    bool wide = false;
-    for (int i = 0; i < n; i++) {
-        wide = wide || pads[n + i] >= a->kernel[POOL_SPATIAL - n + i];
-        all[2 + i] = pads[i];
-        all[ndim + 2 + i] = pads[n + i];
+/* Runtimes only take padding smaller than the kernel; a dilated window may have more. */
+static bool max_pool_fits(const tn_op_call *c) {
+    tn__pool_args a = window_of(c);
+    int64_t pads[2 * POOL_SPATIAL];
+    pool_pads(&a, pads);
+    for (int i = 0; i < 2 * a.spatial; i++) {
+        if (pads[i] >= a.kernel[POOL_SPATIAL - a.spatial + i % a.spatial]) { return false; }
     }
-    if (wide) {
-        int amounts = tn__onnx_wholes(g, all, 2 * ndim);
-        int least = tn__onnx_number(g, -(double)INFINITY, tn_dtype_of(c->in[0]));
-        x = TN__NODE(g, "Pad", x, amounts, least);
-        memset(pads, 0, 2 * (size_t)n * sizeof(*pads));
-    }
-    return x;
+    return is_regular(c);
 }
 
 static void put_max_pool(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__pool_args a = window_of(c);
-    if (!is_regular(&a)) {
-        put_adaptive(g, c, true);
-        return;
-    }
     int64_t pads[2 * POOL_SPATIAL];
     pool_pads(&a, pads);
-    int x = pad_widely(g, c, &a, pads), y = pool_node(g, type, x, &a, pads);
+    int y = pool_node(g, type, tn__onnx_in(g, c, 0), &a, pads);
     tn__onnx_ints(g, "dilations", a.dilation + POOL_SPATIAL - a.spatial, a.spatial);
     tn__onnx_give(g, c, 0, y);
 }
@@ -251,10 +188,6 @@ static tn_tensor *window_shares(const tn__pool_args *a, tn_dtype dtype) {
 
 static void put_avg_pool(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__pool_args a = window_of(c);
-    if (!is_regular(&a)) {
-        put_adaptive(g, c, false);
-        return;
-    }
     tn_tensor *shares = window_shares(&a, tn_dtype_of(c->in[0]));
     int64_t pads[2 * POOL_SPATIAL];
     pool_pads(&a, pads);
@@ -307,53 +240,11 @@ static void put_resample(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, y);
 }
 
-/* ---- Patches --------------------------------------------------------------------------------- */
-
-/* The positions of all patches' elements in a padded plane: (kernel, positions), flat. */
-static tn_tensor *patch_places(const tn__pool_args *a) {
-    int64_t width = a->in[2] + 2 * a->padding[2], n = a->kernel[1] * a->kernel[2];
-    int64_t places = a->out[1] * a->out[2];
-    tn_tensor *t = tn_empty_on(tn_cpu(), TN_DIMS(n * places), TN_I64);
-    int64_t *to = tn_data_mut(t);
-    for (int64_t i = 0; i < n * places && !tn_is_inert(t); i++) {
-        int64_t k = i / places, p = i % places;
-        int64_t row = p / a->out[2] * a->stride[1] + k / a->kernel[2] * a->dilation[1];
-        int64_t column = p % a->out[2] * a->stride[2] + k % a->kernel[2] * a->dilation[2];
-        to[i] = row * width + column;
-    }
-    return t;
-}
-
-static void put_unfold(tn__onnx *g, const tn_op_call *c, const char *type) {
-    const tn__pool_args *a = c->args;
-    tn_dims x = tn_shape(c->in[0]);
-    int64_t h = a->in[1] + 2 * a->padding[1], w = a->in[2] + 2 * a->padding[2];
-    int64_t pads[] = {0, 0, a->padding[1], a->padding[2], 0, 0, a->padding[1], a->padding[2]};
-    int padded = TN__NODE(g, "Pad", tn__onnx_in(g, c, 0), tn__onnx_wholes(g, pads, 8));
-    int planes = tn__onnx_reshape(g, padded, TN_DIMS(x.size[0], x.size[1], h * w));
-    int y = TN__NODE(g, type, planes, tn__onnx_constant(g, patch_places(a)));
-    tn__onnx_int(g, "axis", 2);
-    tn__onnx_give(g, c, 0, tn__onnx_reshape(g, y, tn_shape(c->out[0])));
-}
-
-static void put_fold(tn__onnx *g, const tn_op_call *c, const char *type) {
-    const tn__pool_args *a = c->args;
-    int64_t pads[] = {a->padding[1], a->padding[2], a->padding[1], a->padding[2]};
-    int x = tn__onnx_in(g, c, 0), picture = tn__onnx_wholes(g, a->in + 1, 2),
-        block = tn__onnx_wholes(g, a->kernel + 1, 2), y = TN__NODE(g, type, x, picture, block);
-    tn__onnx_ints(g, "dilations", a->dilation + 1, 2);
-    tn__onnx_ints(g, "pads", pads, 4);
-    tn__onnx_ints(g, "strides", a->stride + 1, 2);
-    tn__onnx_give(g, c, 0, y);
-}
-
 const tn__onnx_rule tn__onnx_windows[] = {
     {"conv", put_conv, "Conv", conv_fits},
-    {"conv_transpose", put_conv_transpose, "ConvTranspose", NULL},
-    {"max_pool", put_max_pool, "MaxPool", has_places},
-    {"avg_pool", put_avg_pool, "AveragePool", has_places},
+    {"conv_transpose", put_conv_transpose, "ConvTranspose", conv_transpose_fits},
+    {"max_pool", put_max_pool, "MaxPool", max_pool_fits},
+    {"avg_pool", put_avg_pool, "AveragePool", is_regular},
     {"resample", put_resample, "Add", NULL},
-    {"unfold", put_unfold, "Gather", NULL},
-    {"fold", put_fold, "Col2Im", NULL},
     {0},
 };

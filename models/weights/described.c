@@ -6,6 +6,7 @@
 #include "core/memory.h"
 #include "io/shown.h"
 #include "nn/describe.h"
+#include "nn/module.h"
 #include "tensor/fields.h"
 
 #include <stdio.h>
@@ -75,16 +76,12 @@ static tn_module *model_of(const tn__described *d, tn_dtype dtype) {
         return NULL;
     }
     TN_DEFER_INIT;
-    tn_module *m = tn__calloc(1, family->bytes);
-    if (!m) {
-        tn__raise(TN_ENOMEM, d->operation, "%s: no memory for a %s", d->path, family->kind);
-        return NULL;
-    }
-    if (!family->described(m, d, dtype) || tn__pending()) {
-        tn_lm_free(m);
-        return NULL;
-    }
-    return m;
+    tn_module *m = tn__layer_alloc(family->bytes);
+    bool made = m && family->described(m, d, dtype) && !tn__pending();
+    tn__layer_on_heap(m);
+    if (made) { return m; }
+    tn_module_free(m);
+    return NULL;
 }
 
 tn_module *tn__described_model(const tn__described *d, tn_dtype dtype) {

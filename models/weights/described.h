@@ -16,8 +16,8 @@ struct tn__described {
     tn__json_file description; /* what tn__described_model has read of `text` */
 };
 
-/* A model of the family that the text names, without elements; for tn_lm_free. NULL after raising
- * TN_EFORMAT, TN_EUNSUPPORTED (not a language model), TN_ENOMEM. */
+/* A model of the family that the text names, without elements; for tn_module_free. NULL after
+ * raising TN_EFORMAT, TN_EUNSUPPORTED (not a language model), TN_ENOMEM. */
 TN_API tn_module *tn__described_model(const tn__described *d, tn_dtype dtype);
 
 /* ---- For families ---------------------------------------------------------------------------- */

@@ -159,11 +159,3 @@ const tn__hf_form tn__gpt_hf = {
     .put_config = gpt_put_config,
     .zero = gpt_zero,
 };
-
-tn_status tn_gpt_load_hf(tn_gpt *m, const char *folder, tn_lm_load_options options) {
-    return tn__hf_load(&tn__gpt_family, m, folder, options, "gpt_load_hf");
-}
-
-tn_status tn_gpt_save_hf(tn_gpt *m, const char *folder) {
-    return tn__hf_save_model(&tn__gpt_family, m, folder, tn_lm_save_defaults(), "gpt_save_hf");
-}

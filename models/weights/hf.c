@@ -72,6 +72,14 @@ static bool source_open(source *s, const char *folder, bool mapped, const tn__lm
     return opened;
 }
 
+/* m, which its owner frees; after a failure it is freed, and NULL. */
+static tn_module *keep_model(tn_module *m, bool made) {
+    tn__layer_on_heap(m);
+    if (made) { return m; }
+    tn_module_free(m);
+    return NULL;
+}
+
 /* Whether weights are bytes with a scale for each row (tn_quantize), as plain ones can be. */
 static bool are_bytes(const tn__hf_weights *w) {
     bool found = false;
@@ -143,35 +151,19 @@ static bool make_bytes(void *m) {
     return make_zeros(m) && tn_quantize(m) == TN_OK;
 }
 
-/* m: memory for a model of the source's family; complete after TN_OK, otherwise finished. */
-static tn_status load_model(source *s, void *m, tn_lm_load_options options) {
+/* Fills m, zeros for a model of the source's family. False after raising. */
+static bool load_model(source *s, tn_module *m, tn_lm_load_options options) {
     tn_dtype dtype = options.dtype;
-    memset(m, 0, s->family->bytes);
     if ((options.as_stored && !stored_dtype(s, &dtype)) || !build_deferred(s, m, dtype)) {
-        return tn_error();
+        return false;
     }
     bool bytes = are_bytes(&s->plan.weights), waits = tn__deferring && !bytes;
-    if ((bytes && !make_bytes(m)) || (waits && !make_zeros(m)) ||
-        (!waits && !tn__hf_plan_make(&s->plan, s->family->hf, m))) {
-        tn_module_finish(m);
-        return tn_error();
+    if (waits) { return make_zeros(m); }
+    if ((bytes && !make_bytes(m)) || !tn__hf_plan_make(&s->plan, s->family->hf, m)) {
+        return false;
     }
-    if (!waits) { tn__hf_plan_apply(&s->plan); }
-    return TN_OK;
-}
-
-tn_status tn__hf_load(const tn__lm_family *family, void *m, const char *folder,
-                      tn_lm_load_options options, const char *operation) {
-    source s;
-    if (!m) { return tn__raise(TN_EVALUE, operation, "the model is NULL"); }
-    memset(m, 0, family->bytes);
-    if (!tn__options_made(options.from_defaults, operation, "tn_lm_load") ||
-        !source_open(&s, folder, options.mmap, family, operation)) {
-        return tn_error();
-    }
-    tn_status status = load_model(&s, m, options);
-    source_close(&s);
-    return status;
+    tn__hf_plan_apply(&s->plan);
+    return true;
 }
 
 tn_module *tn_lm_load(const char *folder, tn_lm_load_options options) {
@@ -180,35 +172,28 @@ tn_module *tn_lm_load(const char *folder, tn_lm_load_options options) {
         !source_open(&s, folder, options.mmap, NULL, "lm_load")) {
         return NULL;
     }
-    tn_module *m = tn__malloc(s.family->bytes);
-    if (!m) {
-        tn__raise(TN_ENOMEM, "lm_load", "no memory for a %s", s.family->kind);
-    } else if (load_model(&s, m, options) != TN_OK) {
-        free(m);
-        m = NULL;
-    }
+    tn_module *m = tn__layer_alloc(s.family->bytes);
+    bool loaded = m && load_model(&s, m, options);
     source_close(&s);
-    return m;
+    return keep_model(m, loaded);
+}
+
+/* The config's model, in m, which is zeros. False after raising. */
+static bool init_model(const tn__lm_family *family, tn__hf_config *c, tn_module *m) {
+    enum { MOST_TENSORS = 1 << 16 }; /* no weights are here to say how many there are */
+    if (c->dropout != 0 && !family->hf->dropout) {
+        tn__raise(TN_EUNSUPPORTED, c->operation, "dropout %g, but a %s has none: must be 0",
+                  c->dropout, family->kind);
+        return false;
+    }
+    return family->hf->init(m, c, TN_F32, MOST_TENSORS);
 }
 
 /* NULL after raising. */
 static tn_module *new_model(tn__hf_config *c) {
-    enum { MOST_TENSORS = 1 << 16 }; /* no weights are here to say how many there are */
     const tn__lm_family *family = family_of_config(c);
-    if (!family || !check_config(c)) { return NULL; }
-    if (c->dropout != 0 && !family->hf->dropout) {
-        tn__raise(TN_EUNSUPPORTED, c->operation, "dropout %g, but a %s has none: must be 0",
-                  c->dropout, family->kind);
-        return NULL;
-    }
-    tn_module *m = tn__calloc(1, family->bytes);
-    if (!m) {
-        tn__raise(TN_ENOMEM, c->operation, "no memory for a %s", family->kind);
-    } else if (!family->hf->init(m, c, TN_F32, MOST_TENSORS)) {
-        free(m);
-        m = NULL;
-    }
-    return m;
+    tn_module *m = family && check_config(c) ? tn__layer_alloc(family->bytes) : NULL;
+    return keep_model(m, m && init_model(family, c, m));
 }
 
 tn_module *tn_lm_new(const char *folder, double dropout) {
@@ -221,13 +206,6 @@ tn_module *tn_lm_new(const char *folder, double dropout) {
     tn_module *m = new_model(&c);
     tn__hf_config_free(&c);
     return m;
-}
-
-void tn_lm_free(void *m) {
-    if (m) {
-        tn_module_finish(m);
-        free(m);
-    }
 }
 
 /* ---- Into a model that is there -------------------------------------------------------------- */
@@ -294,19 +272,10 @@ tn_lm_save_options tn_lm_save_defaults(void) {
     return (tn_lm_save_options){.max_part_bytes = 5000000000, .from_defaults = true};
 }
 
-tn_status tn__hf_save_model(const tn__lm_family *family, void *m, const char *folder,
-                            tn_lm_save_options options, const char *operation) {
-    if (!tn__options_made(options.from_defaults, operation, "tn_lm_save")) { return tn_error(); }
-    const tn__lm_family *own = tn__lm_family_of(m, operation);
-    if (own && family && own != family) {
-        return tn__raise(TN_EVALUE, operation, "the module is a %s but must be a %s", own->kind,
-                         family->kind);
-    }
-    return own ? tn__hf_save(own, m, folder, options, NULL, NULL, operation) : tn_error();
-}
-
 tn_status tn_lm_save_with(void *m, const char *folder, tn_lm_save_options options) {
-    return tn__hf_save_model(NULL, m, folder, options, "lm_save");
+    if (!tn__options_made(options.from_defaults, "lm_save", "tn_lm_save")) { return tn_error(); }
+    const tn__lm_family *family = tn__lm_family_of(m, "lm_save");
+    return family ? tn__hf_save(family, m, folder, options, NULL, NULL, "lm_save") : tn_error();
 }
 
 tn_status tn_lm_save(void *m, const char *folder) {

@@ -56,20 +56,12 @@ void tn__hf_plan_free(tn__hf_plan *p);
 
 /* ---- Whole models: models/weights/hf.c ------------------------------------------------------- */
 
-/* A model of this family, in the caller's memory. */
-tn_status tn__hf_load(const tn__lm_family *family, void *m, const char *folder,
-                      tn_lm_load_options options, const char *operation);
-
 /* Weights for an existing model, in two steps: everything that can fail, then the change. NULL
  * after raising. */
 typedef struct tn__hf_loading tn__hf_loading;
 tn__hf_loading *tn__hf_loading_new(void *m, const char *folder, const char *operation);
 void tn__hf_loading_apply(tn__hf_loading *l);
 void tn__hf_loading_free(tn__hf_loading *l); /* NULL is fine */
-
-/* m: of this family, or of any (NULL). */
-tn_status tn__hf_save_model(const tn__lm_family *family, void *m, const char *folder,
-                            tn_lm_save_options options, const char *operation);
 
 /* ---- Saving: models/weights/hf_save.c -------------------------------------------------------- */
 

@@ -16,29 +16,28 @@ enum { CONFIG_MOST = 1 << 20 }; /* bytes; usually some hundreds */
 
 /* ---- The file -------------------------------------------------------------------------------- */
 
-static bool parse_config(tn__hf_config *c, const char *text, size_t bytes) {
-    if (bytes > CONFIG_MOST) {
-        tn__raise(TN_EFORMAT, c->operation, "%s has %zu bytes (at most %d)", c->path, bytes,
-                  CONFIG_MOST);
-    } else if (!tn__json_read_any(&c->json, text, bytes)) {
-        tn__raise(c->json.wrong ? TN_EFORMAT : TN_ENOMEM, c->operation, "%s: byte %zu: %s", c->path,
-                  c->json.at, c->json.wrong ? c->json.wrong : "no memory");
-    } else if (c->json.values->kind != TN__JSON_OBJECT) {
-        tn__raise(TN_EFORMAT, c->operation, "%s is not a JSON object", c->path);
-        tn__json_free(&c->json);
+bool tn__hf_json_read(tn__json_file *f, const char *path, size_t most, const char *operation) {
+    size_t bytes;
+    char *text = tn__read_whole(path, &bytes, operation);
+    *f = (tn__json_file){0};
+    if (text && bytes > most) {
+        tn__raise(TN_EFORMAT, operation, "%s has %zu bytes (at most %zu)", path, bytes, most);
+    } else if (text && !tn__json_read_any(f, text, bytes)) {
+        tn__raise(f->wrong ? TN_EFORMAT : TN_ENOMEM, operation, "%s: byte %zu: %s", path, f->at,
+                  f->wrong ? f->wrong : "no memory");
+    } else if (text && f->values->kind != TN__JSON_OBJECT) {
+        tn__raise(TN_EFORMAT, operation, "%s is not a JSON object", path);
+        tn__json_free(f);
     }
+    free(text);
     return !tn__pending();
 }
 
 bool tn__hf_config_open(tn__hf_config *c, const char *folder, const char *file,
                         const char *operation) {
-    size_t bytes;
     *c = (tn__hf_config){.operation = operation};
     c->path = tn__pending() ? NULL : tn__folder_path(folder, file, operation);
-    char *text = c->path ? tn__read_whole(c->path, &bytes, operation) : NULL;
-    bool read = text && parse_config(c, text, bytes);
-    free(text);
-    if (!read) {
+    if (!c->path || !tn__hf_json_read(&c->json, c->path, CONFIG_MOST, operation)) {
         free(c->path);
         return false;
     }

@@ -123,10 +123,6 @@ static bool compare_all_names(const tn__hf_plan *p) {
     }
     for (int i = 0; i < w->count; i++) {
         const char *found = w->tensors[i].name;
-        if (i && strcmp(found, w->tensors[i - 1].name) == 0) {
-            return tn__fail(TN_EFORMAT, w->operation, "%s: \"%s\" is in two files", w->path,
-                            tn__show(found).text);
-        }
         if (!p->partial && !is_known(p, found)) { list_name(&surplus, found); }
     }
     if (missing.count || surplus.count) {

@@ -185,16 +185,10 @@ static bool write_part(saver *s, int part) {
     return status == TN_OK;
 }
 
-/* Writes a file with the permissions of the one that `instead` replaces; NULL: new ones. */
-static bool write_text(const saver *s, const char *name, const tn__buffer *j,
-                       const tn__file *instead) {
+static bool write_text(const saver *s, const char *name, const tn__buffer *j) {
     tn__file f;
     char *path = j->failed ? NULL : tn__folder_path(s->staging, name, s->operation);
     if (path && tn__file_begin(&f, path, s->operation)) {
-        if (instead) {
-            f.replaces = instead->replaces;
-            f.before = instead->before;
-        }
         tn__file_put(&f, j->at, j->bytes);
         tn_status status = tn__file_commit(&f);
         (void)status; /* pending */
@@ -216,7 +210,7 @@ static bool write_index(const saver *s) {
         tn__buffer_format(&j, ": \"%s\"%s\n", name, i + 1 < s->count ? "," : "");
     }
     tn__buffer_text(&j, "  }\n}\n");
-    bool written = write_text(s, TN__HF_INDEX, &j, NULL);
+    bool written = write_text(s, TN__HF_INDEX, &j);
     tn__buffer_free(&j);
     return written;
 }
@@ -288,11 +282,11 @@ static bool copy_words(const saver *s) {
 }
 
 /* With config.json.tmp held. */
-static void save_rest(saver *s, const tn__file *held) {
+static void save_rest(saver *s) {
     tn__buffer j = {.operation = s->operation};
     if (tn__hf_finish(s->folder, s->operation) && make_config(s, &j) &&
         tn__folder_remove(s->staging, s->operation) && tn__folder_make(s->staging, s->operation) &&
-        copy_words(s) && write_weights(s) && write_text(s, "config.json", &j, held)) {
+        copy_words(s) && write_weights(s) && write_text(s, "config.json", &j)) {
         tn__hf_place(s->folder, s->operation);
     }
     tn__buffer_free(&j);
@@ -329,7 +323,7 @@ static void save_all(saver *s) {
     if (s->staging && list_all(s) && check_words(s) && tn__folder_make(s->folder, s->operation)) {
         tn__quiet(1);
         bool begun = tn__file_begin(&held, path, s->operation);
-        if (begun) { save_rest(s, &held); }
+        if (begun) { save_rest(s); }
         end_save(s, begun ? &held : NULL, made);
     }
     free(path);

@@ -4,8 +4,8 @@
 #include "core/error.h"
 #include "core/folder.h"
 #include "core/memory.h"
-#include "core/reader.h"
 #include "io/shown.h"
+#include "models/weights/hf_config.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +17,11 @@ enum { INDEX_MOST = 64 << 20 }; /* bytes: for 100000 tensors it is about 8 MiB *
 
 static bool no_memory(const tn__hf_weights *w, const char *what) {
     return tn__fail(TN_ENOMEM, w->operation, "%s: no memory for %s", w->path, what);
+}
+
+static bool index_bad(const tn__hf_weights *w, const char *name, const char *what) {
+    tn__raise(TN_EFORMAT, w->operation, "%s: \"%s\" %s", w->path, tn__show(name).text, what);
+    return false;
 }
 
 /* Opens a file of the folder; NULL after raising. */
@@ -49,6 +54,11 @@ static bool list_tensors(tn__hf_weights *w) {
         }
     }
     qsort(w->tensors, count, sizeof(*w->tensors), compare_names);
+    for (int i = 1; i < w->count; i++) {
+        if (compare_names(&w->tensors[i - 1], &w->tensors[i]) == 0) {
+            return index_bad(w, w->tensors[i].name, "is in two files");
+        }
+    }
     return true;
 }
 
@@ -62,101 +72,51 @@ const tn_safetensors *tn__hf_weights_find(const tn__hf_weights *w, const char *n
 
 /* ---- The index ------------------------------------------------------------------------------- */
 
-/* An index's weight_map, inverted: the names in each file. */
-typedef struct index_reader {
-    tn__hf_weights *weights;
-    const char *folder;
-    tn__json_file json;
-    tn__labels map;           /* name -> file */
-    const tn__json **by_file; /* [map.count] */
-} index_reader;
-
-static bool index_bad(const index_reader *r, const char *name, const char *what) {
-    return tn__fail(TN_EFORMAT, r->weights->operation, "%s: \"%s\" %s", r->weights->path,
-                    tn__show(name).text, what);
-}
-
-static bool parse_index(index_reader *r, const char *text, size_t bytes) {
-    tn__hf_weights *w = r->weights;
-    if (bytes > INDEX_MOST) {
-        return tn__fail(TN_EFORMAT, w->operation, "%s has %zu bytes (at most %d)", w->path, bytes,
-                        INDEX_MOST);
+/* The part of this name, which is opened if it is not yet; NULL after raising. */
+static const tn_safetensors *part_named(tn__hf_weights *w, const char *folder, const char *file) {
+    char *path = tn__folder_path(folder, file, w->operation);
+    const tn_safetensors *f = NULL;
+    for (int i = 0; path && !f && i < w->file_count; i++) {
+        f = strcmp(tn__safetensors_path(w->files[i]), path) == 0 ? w->files[i] : NULL;
     }
-    if (!tn__json_read_any(&r->json, text, bytes)) {
-        return tn__fail(r->json.wrong ? TN_EFORMAT : TN_ENOMEM, w->operation, "%s: byte %zu: %s",
-                        w->path, r->json.at, r->json.wrong ? r->json.wrong : "no memory");
-    }
-    const tn__json *whole = r->json.values, *map = NULL;
-    if (whole->kind == TN__JSON_OBJECT) { map = tn__json_get(whole, "weight_map"); }
-    if (!map || map->kind != TN__JSON_OBJECT || map->count == 0) {
-        return index_bad(r, "weight_map", "is not an object with names");
-    }
-    const char *key, *wrong;
-    tn_status status = tn__labels_read(&r->map, map, &key, &wrong);
-    return status == TN_OK ||
-           (status == TN_ENOMEM ? no_memory(w, "its names") : index_bad(r, key, wrong));
-}
-
-static int compare_files(const void *a, const void *b) {
-    const tn__json *x = *(const tn__json *const *)a, *y = *(const tn__json *const *)b;
-    return strcmp(x->text, y->text);
-}
-
-static bool sort_files(index_reader *r) {
-    size_t count = (size_t)r->map.count;
-    r->by_file = tn__malloc(count * sizeof(*r->by_file));
-    if (!r->by_file) { return no_memory(r->weights, "its names"); }
-    memcpy(r->by_file, r->map.at, count * sizeof(*r->by_file));
-    qsort(r->by_file, count, sizeof(*r->by_file), compare_files);
-    return true;
-}
-
-/* Opens a file, named by the first of `count` names, that must have exactly these names. */
-static bool open_part(index_reader *r, const tn__json *const *names, int count) {
-    const char *file = names[0]->text;
-    if (!*file || *file == '.' || strchr(file, '/')) {
-        return index_bad(r, names[0]->key, "is in a file that is not beside the index");
-    }
-    char *path = tn__folder_path(r->folder, file, r->weights->operation);
-    const tn_safetensors *f = path ? open_file(r->weights, path) : NULL;
+    f = f || !path ? f : open_file(w, path);
     free(path);
-    for (int i = 0; f && i < count; i++) {
-        if (!tn_safetensors_has(f, names[i]->key)) {
-            return tn__fail(TN_EFORMAT, r->weights->operation, "%s: \"%s\" is not in %s",
-                            r->weights->path, tn__show(names[i]->key).text, tn__show(file).text);
-        }
-    }
-    for (int i = 0; f && i < tn_safetensors_count(f); i++) {
-        const char *name = tn_safetensors_name(f, i), *told = tn__labels_get(&r->map, name);
-        if (!told || strcmp(told, file) != 0) {
-            return tn__fail(TN_EFORMAT, r->weights->operation,
-                            "%s has \"%s\", which according to %s is not in it",
-                            tn__safetensors_path(f), tn__show(name).text, r->weights->path);
-        }
-    }
-    return f != NULL;
+    return f;
 }
 
-static bool open_parts(index_reader *r) {
-    bool opened = sort_files(r);
-    for (int i = 0, next; opened && i < r->map.count; i = next) {
-        for (next = i; next < r->map.count && compare_files(&r->by_file[i], &r->by_file[next]) == 0;
-             next++) {}
-        opened = open_part(r, &r->by_file[i], next - i);
+/* Opens the file in which a name is; it must have it. */
+static bool open_part(tn__hf_weights *w, const char *folder, const tn__json *name) {
+    if (name->kind != TN__JSON_TEXT) { return index_bad(w, name->key, "is not a string"); }
+    const char *file = name->text;
+    if (!*file || *file == '.' || strchr(file, '/')) {
+        return index_bad(w, name->key, "is in a file that is not beside the index");
+    }
+    const tn_safetensors *f = part_named(w, folder, file);
+    if (f && !tn_safetensors_has(f, name->key)) {
+        tn__raise(TN_EFORMAT, w->operation, "%s: \"%s\" is not in %s", w->path,
+                  tn__show(name->key).text, tn__show(file).text);
+    }
+    return !tn__pending();
+}
+
+static bool open_parts(tn__hf_weights *w, const char *folder, const tn__json *map) {
+    if (!map || map->kind != TN__JSON_OBJECT || map->count == 0) {
+        return index_bad(w, "weight_map", "is not an object with names");
+    }
+    const tn__json *name = tn__json_first(map);
+    bool opened = true;
+    for (uint32_t i = 0; opened && i < map->count; i++, name = tn__json_next(name)) {
+        opened = open_part(w, folder, name);
     }
     return opened;
 }
 
 static bool read_index(tn__hf_weights *w, const char *folder) {
-    index_reader r = {.weights = w, .folder = folder};
-    size_t bytes;
-    char *text = tn__read_whole(w->path, &bytes, w->operation);
-    bool read = text && parse_index(&r, text, bytes) && open_parts(&r);
-    free(text);
-    free(r.by_file);
-    tn__labels_free(&r.map);
-    tn__json_free(&r.json);
-    return read;
+    tn__json_file json;
+    bool read = tn__hf_json_read(&json, w->path, INDEX_MOST, w->operation);
+    bool opened = read && open_parts(w, folder, tn__json_get(json.values, "weight_map"));
+    if (read) { tn__json_free(&json); }
+    return opened;
 }
 
 /* ---- The folder ------------------------------------------------------------------------------ */

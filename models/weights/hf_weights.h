@@ -4,9 +4,9 @@
  *     model.safetensors.index.json     which of several files has what; or else
  *     tern.safetensors                 as tn_save writes it: names and shapes are the module's own
  *
- * All headers are read when the folder is opened: files must have exactly the tensors that the
- * index assigns to them. An index names files beside it: names that contain a '/' or begin with a
- * '.' are refused.
+ * All headers are read when the folder is opened: files must have the tensors that the index
+ * assigns to them. An index names files beside it: names that contain a '/' or begin with a '.' are
+ * refused.
  */
 #ifndef TERN_MODELS_WEIGHTS_HF_WEIGHTS_H
 #define TERN_MODELS_WEIGHTS_HF_WEIGHTS_H

@@ -201,11 +201,3 @@ const tn__hf_form tn__llama_hf = {
     .ignored = llama_ignored,
     .put_config = llama_put_config,
 };
-
-tn_status tn_llama_load_hf(tn_llama *m, const char *folder, tn_lm_load_options options) {
-    return tn__hf_load(&tn__llama_family, m, folder, options, "llama_load_hf");
-}
-
-tn_status tn_llama_save_hf(tn_llama *m, const char *folder) {
-    return tn__hf_save_model(&tn__llama_family, m, folder, tn_lm_save_defaults(), "llama_save_hf");
-}

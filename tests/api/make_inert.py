@@ -118,7 +118,7 @@ BY_HAND |= set("""
 """.split())
 # ... have a count before its array, free what is not made by a function of this type, give what errors give, ...
 BY_HAND |= set("""
-    tn_options_parse tn_mesh_new tn_dims_from tn__reduce_all tn_module_free tn_module_finish tn_lm_free tn_inert
+    tn_options_parse tn_mesh_new tn_dims_from tn__reduce_all tn_module_free tn_module_finish tn_inert
 """.split())
 # ... or trust their caller with the memory, which is the library itself but for two.
 BY_HAND |= set("""

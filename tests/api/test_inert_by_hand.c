@@ -45,7 +45,6 @@ PART(settings) {
     OTHER(ANY, tn_defer_init_end(&before));
     OTHER(ANY, tn_module_finish(NULL));
     OTHER(ALLOWED, tn_module_free(NULL));
-    OTHER(ALLOWED, tn_lm_free(NULL));
 }
 
 PART(sizes) {

@@ -70,7 +70,7 @@ static inline void fuzz_folder_load(const char *folder) {
         must_hold(tn_error() != TN_OK || tn_size(logits, 2) == shape.vocab, "other logits");
         tn_error_clear();
     }
-    tn_lm_free(m);
+    tn_module_free(m);
 }
 
 #endif

@@ -87,6 +87,9 @@ static tn_tensor *apply_convolution(network *n, tn_tensor *x) {
     o.dilation = draw_dims(n, spatial, 1, 3);
     o.padding = draw_dims(n, spatial, 0, 3);
     o.output_padding = draw_dims(n, transposed ? spatial : 0, 0, 2);
+    for (int i = 0; i < o.output_padding.ndim; i++) {
+        o.output_padding.size[i] %= o.stride.size[i];
+    }
     tn_dims w = transposed ? TN_DIMS(in, out) : TN_DIMS(o.groups * out, in / o.groups);
     for (int i = 0; i < spatial; i++) {
         w.size[w.ndim++] = pick_integer(n, 1, 5);
@@ -115,27 +118,20 @@ static tn_tensor *adaptive_pooling(network *n, tn_tensor *x) {
         {tn_adaptive_max_pool1d_op, tn_adaptive_max_pool2d_op, tn_adaptive_max_pool3d_op},
         {tn_adaptive_avg_pool1d_op, tn_adaptive_avg_pool2d_op, tn_adaptive_avg_pool3d_op}};
     int spatial = spatial_of(x);
-    return spatial ? functions[toss_coin(n)][spatial - 1](x, draw_dims(n, spatial, 1, 6)) : NULL;
+    tn_dims out = draw_dims(n, spatial, 1, 6);
+    for (int i = 0; i < spatial; i++) { /* others have no counterpart */
+        out.size[i] = tn_size(x, 2 + i) % out.size[i] ? 1 : out.size[i];
+    }
+    return spatial ? functions[toss_coin(n)][spatial - 1](x, out) : NULL;
 }
 
 static tn_tensor *apply_interpolation(network *n, tn_tensor *x) {
     tn_interpolate_options o = tn_interpolate_defaults();
-    o.mode = (tn_interpolation)pick_integer(n, 0, 4);
+    o.mode = (tn_interpolation)pick_integer(n, TN_INTERPOLATE_NEAREST, TN_INTERPOLATE_CUBIC);
     o.align_corners = toss_coin(n);
     o.scale_factor = toss_coin(n) ? 1 + 1.5 * tn_random_uniform(&n->draw) : 0;
     o.size = draw_dims(n, o.scale_factor != 0 ? 0 : spatial_of(x), 1, 9);
     return spatial_of(x) ? tn_interpolate(x, o) : NULL;
-}
-
-/* Patches, or half of the time the image that they add up to. */
-static tn_tensor *unfold_patches(network *n, tn_tensor *x) {
-    if (spatial_of(x) != 2) { return NULL; }
-    tn_unfold_options o =
-        TN_WITH(tn_unfold, .stride = draw_dims(n, 2, 1, 3), .padding = draw_dims(n, 2, 0, 2),
-                .dilation = draw_dims(n, 2, 1, 2));
-    tn_dims kernel = draw_dims(n, 2, 1, 3);
-    tn_tensor *y = tn_unfold(x, kernel, o);
-    return toss_coin(n) ? y : tn_fold(y, TN_DIMS(tn_size(x, 2), tn_size(x, 3)), kernel, o);
 }
 
 static tn_tensor *apply_padding(network *n, tn_tensor *x) {
@@ -172,7 +168,6 @@ static const struct {
     {"pooling", apply_pooling},
     {"adaptive_pooling", adaptive_pooling},
     {"interpolation", apply_interpolation},
-    {"patches", unfold_patches},
     {"padding", apply_padding},
     {"reshaping", reshape_dims},
 };

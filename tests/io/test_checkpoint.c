@@ -377,7 +377,6 @@ TEST(test_plateau_and_average) {
     schedule.milestones[1]++;
     assert_fails(tn_checkpoint_load(&back, path), TN_EMISMATCH, "the schedule: at 2 was ");
     back.schedule = NULL;
-    back.plateau = NULL;
     assert_fails(tn_checkpoint_load(&back, path), TN_EMISMATCH, "state of the schedule, but");
     back.partial = true;
     assert_int_equal(tn_checkpoint_load(&back, path), TN_OK);

@@ -1,5 +1,6 @@
 /* Every allocation of data, io and train fails once, and so does every one of the libraries that
- * they use, alone and with the next one or two: an error, nothing leaked, nothing half done. */
+ * they use, alone and with the next one or two: an error, nothing leaked, nothing half done. Files
+ * of weights and checkpoints: test_every_allocation.c. */
 #include "core/allocator.h"
 #include "tern/tern.h"
 
@@ -10,7 +11,6 @@
 #include <zlib.h>
 
 #include "tests/support/dataset_text.h"
-#include "tests/io/small_run.h"
 #include "tests/support/fail_malloc.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
@@ -39,20 +39,6 @@ static void fail_both(scenario run) {
 }
 
 /* ---- Scenarios: each cleans up after itself, whatever has failed ----------------------------- */
-
-static void use_safetensors(void) {
-    TN_SCOPE;
-    const char *path = temp_path("a.safetensors");
-    tn_safetensors_writer *w = tn_safetensors_writer_new();
-    tn_safetensors_writer_add(w, "x", tn_t(tn_ones(TN_DIMS(2, 3), TN_F32)));
-    tn_safetensors_writer_add(w, "y", tn_ones(TN_DIMS(2), TN_U8));
-    tn_safetensors_writer_add_metadata(w, "k", "v");
-    if (tn_safetensors_writer_save(w, path) == TN_OK) {
-        tn_safetensors *f = tn_safetensors_open(path);
-        tn_safetensors_get(f, "x");
-        tn_safetensors_close(f);
-    }
-}
 
 /* An archive of one array that is stored and one that is compressed, and an array alone. */
 static void use_numpy_files(void) {
@@ -231,23 +217,6 @@ static void use_history(void) {
     tn_history_free(h);
 }
 
-/* The run outlives the attempts: a partial load would show in its weights. */
-static small_run kept;
-
-static void use_checkpoint(void) {
-    const char *path = temp_path("run");
-    tn_checkpoint c = small_run_checkpoint(&kept);
-    if (tn_checkpoint_save(&c, path) == TN_OK && tn_checkpoint_load(&c, path) != TN_OK) {
-        assert_int_equal(c.step, kept.step);
-    }
-}
-
-static void use_weights(void) {
-    const char *path = temp_path("weights");
-    bool done = tn_save(&kept.model, path) == TN_OK && tn_load(&kept.model, path) == TN_OK;
-    assert_int_equal(done, tn_error() == TN_OK);
-}
-
 /* An optimiser over plain tensors, whose state has different shapes, and an average of its
  * weights. */
 static void use_optimisers(void) {
@@ -295,7 +264,6 @@ static void use_search(void) {
 }
 
 PLAIN_TEST(test_files) {
-    fail_both(use_safetensors);
     fail_both(use_numpy_files);
     fail_both(use_pictures);
     fail_both(use_events);
@@ -330,13 +298,4 @@ PLAIN_TEST(test_train) {
     dup2(before, STDOUT_FILENO);
     close(before);
     close(nowhere);
-}
-
-PLAIN_TEST(test_checkpoint) {
-    small_run_open(&kept, 3);
-    small_run_step(&kept);
-    fail_both(use_weights);
-    fail_both(use_checkpoint);
-    assert_int_equal(kept.step, 1);
-    small_run_close(&kept);
 }

@@ -105,22 +105,6 @@ def versions_of_the_header(folder):
         same(x, numpy.load(folder / "out.npy"), version)
 
 
-def names_of_dtypes(folder):
-    """descr is whatever numpy.dtype takes; codes of one character may follow a byte order."""
-    words = ("bool bool_ int8 byte uint8 ubyte int16 short uint16 ushort int32 intc uint32 uintc int64 int int_ longlong intp "
-             "float16 half float32 single float64 float double").split()
-    for descr in words + [order + code for order in ("", "<", ">", "=", "|") for code in "?bBhHiIlqpefd"]:
-        x = numpy.array([1, 0, 7]).astype(numpy.dtype(descr))
-        with open(folder / "named.npy", "wb") as f:
-            numpy.save(f, x)
-        data = (folder / "named.npy").read_bytes()
-        head = ("{'descr': %r, 'fortran_order': False, 'shape': (3,), }" % descr).ljust(117) + "\n"
-        (folder / "named.npy").write_bytes(data[:8] + len(head).to_bytes(2, "little") + head.encode() + x.tobytes())
-        assert numpy.load(folder / "named.npy").dtype == x.dtype, descr
-        run(folder / "named.npy", folder / "out.npy")
-        same(x, numpy.load(folder / "out.npy"), descr)
-
-
 def a_name_twice(folder):
     """Of two entries with one name, the last counts."""
     for number in (1, 2):
@@ -136,7 +120,7 @@ def a_name_twice(folder):
 
 
 def main():
-    tests = [single_arrays, archives, names_beyond_ascii, versions_of_the_header, names_of_dtypes, a_name_twice]
+    tests = [single_arrays, archives, names_beyond_ascii, versions_of_the_header, a_name_twice]
     print(f"1..{len(tests)}")
     failed = False
     with tempfile.TemporaryDirectory(prefix="tern_test_") as top:

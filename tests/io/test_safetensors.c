@@ -311,8 +311,6 @@ PLAIN_TEST(test_hostile_headers) {
         {"{\"__metadata__\":1}", 0, "is not an object"},
         {"{\"__metadata__\":[]}", 0, "is not an object"},
         {"{\"__metadata__\":{\"a\":1}}", 0, "\"a\" is not a string"},
-        {"{\"__metadata__\":{\"a\":\"1\",\"a\":\"1\"}}", 0, "duplicate"},
-        {"{\"a\\u0000\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "header"},
         {"{\"\xff\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "header"},
         {"{\"\\ud800\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "header"},
         {"{\"\\u001b[2J\":1}", 0, "\"?[2J\""},
@@ -511,7 +509,6 @@ PLAIN_TEST(test_bad_calls) {
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
     tn_safetensors_writer *w = tn_safetensors_writer_new();
     assert_int_equal(tn_safetensors_writer_add(w, "a", t), TN_OK);
-    assert_fails(tn_safetensors_writer_add(w, "a", t), TN_EVALUE, "used twice");
     tn_safetensors_writer_add(w, "__metadata__", t);
     assert_error(TN_EVALUE, "reserved");
     tn_safetensors_writer_add(w, "\xff", t);
@@ -531,6 +528,14 @@ PLAIN_TEST(test_bad_calls) {
     assert_int_equal(tn_safetensors_writer_save(w, path), TN_EVALUE);
     assert_int_equal(access(path, F_OK), -1);
     tn_error_clear();
+    w = tn_safetensors_writer_new();
+    tn_safetensors_writer_add(w, "a", t);
+    tn_safetensors_writer_add(w, "b", t);
+    tn_tensor *other = tn_ones(TN_DIMS(2), TN_U8); /* which comes after "b" */
+    tn_safetensors_writer_add(w, "a", other);
+    tn_drop(other);
+    assert_fails(tn_safetensors_writer_save(w, path), TN_EVALUE, "\"a\" is used twice");
+    assert_int_equal(access(path, F_OK), -1);
 
     assert_int_equal(tn_safetensors_count(NULL), 0);
     assert_false(tn_safetensors_has(NULL, "a"));
@@ -551,14 +556,14 @@ PLAIN_TEST(test_refused_add) {
     for (int what = 0; what < 4; what++) {
         tn_safetensors_writer *w = tn_safetensors_writer_new();
         assert_int_equal(tn_safetensors_writer_add(w, "whole", t), TN_OK);
-        tn_status refused = what == 0   ? tn_safetensors_writer_add(w, "whole", t)
+        tn_status refused = what == 0   ? tn_safetensors_writer_add(w, "__metadata__", t)
                             : what == 1 ? tn_safetensors_writer_add(w, "absent", NULL)
                             : what == 2 ? tn_safetensors_writer_add(w, NULL, t)
                                         : tn_safetensors_writer_add_metadata(w, "key", "\xff");
         assert_int_not_equal(refused, TN_OK);
         tn_error_clear();
         assert_int_equal(tn_safetensors_writer_add(w, "after", t), TN_OK);
-        static const char *const names[] = {"whole", "absent", "(no name)", "key"};
+        static const char *const names[] = {"__metadata__", "absent", "(no name)", "key"};
         assert_int_equal(tn_safetensors_writer_save(w, path), TN_ESTATE);
         char part[64];
         snprintf(part, sizeof(part), "would lack \"%s\"", names[what]);

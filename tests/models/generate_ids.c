@@ -44,6 +44,6 @@ int main(int argc, char **argv) {
         free((void *)prompts[i].ids);
     }
     tn_generated_free(out, n);
-    tn_lm_free(m);
+    tn_module_free(m);
     return 0;
 }

@@ -83,7 +83,7 @@ static void run_alone(char **argv) {
     tn_safetensors_writer *w = tn_safetensors_writer_new();
     if (tn_error() == TN_OK && tn_lm_save(m, argv[4]) == TN_OK) { add_all(w, m, argv[2], true); }
     tn_safetensors_writer_save(w, argv[3]);
-    tn_lm_free(m);
+    tn_module_free(m);
 }
 
 static tn_module *new_model(const char *folder) {
@@ -108,7 +108,7 @@ static void run_rank(tn_group *world, void *user) {
     } else {
         tn_safetensors_writer_free(w);
     }
-    tn_lm_free(m);
+    tn_module_free(m);
     tn_spread_free(spread);
 }
 

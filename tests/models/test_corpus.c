@@ -7,9 +7,6 @@
 #define LLVMFuzzerTestOneInput fuzz_parts
 #include "tests/fuzz/fuzz_parts.c"
 #undef LLVMFuzzerTestOneInput
-#define LLVMFuzzerTestOneInput fuzz_llmc
-#include "tests/fuzz/fuzz_llmc.c"
-#undef LLVMFuzzerTestOneInput
 
 #include "tests/support/replay.h"
 
@@ -19,8 +16,4 @@ TEST(replays_configs) {
 
 TEST(replays_parts) {
     assert_true(replay_corpus("fuzz_parts", fuzz_parts) >= 15);
-}
-
-TEST(checkpoints_of_llmc) {
-    assert_true(replay_corpus("fuzz_llmc", fuzz_llmc) >= 10);
 }

@@ -14,8 +14,8 @@ static void use_folder(void) {
     init_model(&m);
     if (tn_lm_save_with(&m, temp_path("folder"), TN_WITH(tn_lm_save, .max_part_bytes = 900)) ==
         TN_OK) {
-        tn_lm_free(tn_lm_load(temp_path("folder"),
-                              TN_WITH(tn_lm_load, .as_stored = false, .dtype = TN_BF16)));
+        tn_module_free(tn_lm_load(temp_path("folder"),
+                                  TN_WITH(tn_lm_load, .as_stored = false, .dtype = TN_BF16)));
     }
     tn_module_finish(&m);
 }
@@ -28,19 +28,7 @@ static void use_weights(void) {
                         TN_WITH(tn_lm_save, .max_part_bytes = 900, .plain = true)) == TN_OK) {
         tn_status status = tn_lm_load_weights(&m, temp_path("plain"));
         (void)status; /* pending */
-        tn_lm_free(tn_lm_load(temp_path("plain"), TN_WITH(tn_lm_load, .mmap = true)));
-    }
-    tn_module_finish(&m);
-}
-
-static void use_llmc(void) {
-    TN_SCOPE;
-    tn_gpt m, got;
-    init_model(&m);
-    if (tn_gpt_save_llmc(&m, temp_path("model.bin")) == TN_OK) {
-        tn_status status = tn_gpt_load_llmc(&got, temp_path("model.bin"), tn_lm_load_defaults());
-        (void)status; /* pending */
-        tn_module_finish(&got);
+        tn_module_free(tn_lm_load(temp_path("plain"), TN_WITH(tn_lm_load, .mmap = true)));
     }
     tn_module_finish(&m);
 }
@@ -51,8 +39,4 @@ PLAIN_TEST(folders_without_memory) {
 
 PLAIN_TEST(weights_without_memory) {
     every_allocation(use_weights);
-}
-
-PLAIN_TEST(llmc_without_memory) {
-    every_allocation(use_llmc);
 }

@@ -70,25 +70,24 @@ TEST(configs_that_are_none) {
 }
 
 TEST(options_are_honoured) {
-    tn_gpt m, got;
+    tn_gpt m;
     init_small(&m, small_options());
     const char *folder = temp_path("honoured");
     write_folder(folder, &m,
                  (folder_options){.more = ",\"activation_function\":\"relu\","
                                           "\"layer_norm_epsilon\":0.25,\"resid_pdrop\":0.5"});
-    assert_int_equal(tn_gpt_load_hf(&got, folder, tn_lm_load_defaults()), TN_OK);
-    assert_int_equal(got.options.activation, TN_ACT_RELU);
-    assert_true(got.top.ln_f.eps == 0.25 && got.h[1].ln_2.eps == 0.25 &&
-                got.options.dropout == 0.0);
-    assert_int_equal(tn_gpt_save_hf(&got, folder), TN_OK);
-    tn_module_finish(&got);
-    assert_int_equal(tn_gpt_load_hf(&got, folder, tn_lm_load_defaults()), TN_OK);
-    assert_int_equal(got.options.activation, TN_ACT_RELU);
-    assert_true(got.h[0].ln_1.eps == 0.25);
-    got.h[0].ln_1.eps = 0.5;
-    assert_fails(tn_gpt_save_hf(&got, folder), TN_EUNSUPPORTED,
-                 "\"layer_norm_epsilon\" is one number");
-    tn_module_finish(&got);
+    tn_gpt *got = (tn_gpt *)tn_lm_load(folder, tn_lm_load_defaults());
+    assert_int_equal(got->options.activation, TN_ACT_RELU);
+    assert_true(got->top.ln_f.eps == 0.25 && got->h[1].ln_2.eps == 0.25 &&
+                got->options.dropout == 0.0);
+    assert_int_equal(tn_lm_save(got, folder), TN_OK);
+    tn_module_free(got);
+    got = (tn_gpt *)tn_lm_load(folder, tn_lm_load_defaults());
+    assert_int_equal(got->options.activation, TN_ACT_RELU);
+    assert_true(got->h[0].ln_1.eps == 0.25);
+    got->h[0].ln_1.eps = 0.5;
+    assert_fails(tn_lm_save(got, folder), TN_EUNSUPPORTED, "\"layer_norm_epsilon\" is one number");
+    tn_module_free(got);
     tn_module_finish(&m);
 }
 
@@ -126,7 +125,7 @@ static void save_llama(const char *folder) {
                                  .width = 8, .hidden = 9, .rotary = tn_rotary_defaults(),
                                  .eps = 1e-5, .dtype = TN_F32, .tied = false, .kv_heads = 0);
     tn_llama_init(&m, o);
-    assert_int_equal(tn_llama_save_hf(&m, folder), TN_OK);
+    assert_int_equal(tn_lm_save(&m, folder), TN_OK);
     tn_module_finish(&m);
 }
 
@@ -138,14 +137,14 @@ TEST(llamas_with_several_options) {
     o.hidden = 9;
     tn_llama_init(&m, o);
     m.top.norm.eps = 0.5;
-    assert_fails(tn_llama_save_hf(&m, temp_path("several")), TN_EUNSUPPORTED,
+    assert_fails(tn_lm_save(&m, temp_path("several")), TN_EUNSUPPORTED,
                  "\"norm\" differs from the model's options");
     m.top.norm.eps = o.eps;
     m.layers[1].self_attn.rotary.theta = 3.0;
-    assert_fails(tn_llama_save_hf(&m, temp_path("several")), TN_EUNSUPPORTED,
+    assert_fails(tn_lm_save(&m, temp_path("several")), TN_EUNSUPPORTED,
                  "\"layers.1.self_attn\" differs");
     m.layers[1].self_attn.rotary = o.rotary;
-    assert_int_equal(tn_llama_save_hf(&m, temp_path("several")), TN_OK);
+    assert_int_equal(tn_lm_save(&m, temp_path("several")), TN_OK);
     tn_module_finish(&m);
 }
 
@@ -165,13 +164,12 @@ TEST(positions_of_a_llama) {
     const char *folder = temp_path("positions");
     save_llama(folder);
     for (size_t i = 0; i < sizeof(right) / sizeof(right[0]); i++) {
-        tn_llama m;
         write_llama(folder, right[i].more);
-        assert_int_equal(tn_llama_load_hf(&m, folder, tn_lm_load_defaults()), TN_OK);
-        tn_rotary_options rotary = m.options.rotary;
+        tn_llama *m = (tn_llama *)tn_lm_load(folder, tn_lm_load_defaults());
+        tn_rotary_options rotary = m->options.rotary;
         assert_true(rotary.theta == right[i].theta && rotary.factor == right[i].factor);
         assert_true(rotary.factor == 1.0 || rotary.original_context == 16);
-        tn_module_finish(&m);
+        tn_module_free(m);
     }
 }
 

@@ -51,7 +51,7 @@ static float saved_number(void) {
     tn_module *m = tn_lm_load(temp_path("folder"), tn_lm_load_defaults());
     if (!m) { fail_msg("%s", tn_error_message()); }
     tn_module_each(m, (tn_walk){0}, compare_entry, &number);
-    tn_lm_free(m);
+    tn_module_free(m);
     return number;
 }
 
@@ -61,71 +61,17 @@ static bool folder_has(const char *name) {
     return access(temp_path(path), F_OK) == 0;
 }
 
-static const tn_lm_save_options one = {.max_part_bytes = 5000, .from_defaults = true},
-                                parts = {.max_part_bytes = 300, .from_defaults = true},
-                                plain = {
-                                    .max_part_bytes = 5000, .plain = true, .from_defaults = true};
-
-/* ---- Killed ---------------------------------------------------------------------------------- */
-
 enum { OLD = 1, NEW = 2 };
 
-/* Saves the new model over the old one and is killed at the n-th call; false: it finished first. */
-static bool save_and_die(tn_lm_save_options options, int n) {
-    int status;
-    pid_t child = fork();
-    assert_int_not_equal(child, -1);
-    if (child == 0) {
-        kill_at_call = n;
-        _exit(save_number(NEW, options) == TN_OK ? 0 : 1);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    if (WIFEXITED(status)) {
-        assert_int_equal(WEXITSTATUS(status), 0);
-        return false;
-    }
-    assert_int_equal(WTERMSIG(status), SIGKILL);
-    return true;
-}
+/* In one file, in several, and in Tern's own layout. */
+static const tn_lm_save_options ways[] = {
+    {.max_part_bytes = 5000, .from_defaults = true},
+    {.max_part_bytes = 300, .from_defaults = true},
+    {.max_part_bytes = 5000, .plain = true, .from_defaults = true}};
+enum { WAYS = sizeof(ways) / sizeof(ways[0]) };
 
-/* Saves a model with options `after` over one with `before`. If one file replaces another of the
- * same config, the folder has a config at every moment, for other readers. */
-static void kill_everywhere(tn_lm_save_options before, tn_lm_save_options after, bool at_once) {
-    bool killed = true;
-    int seen[3] = {0};
-    for (int n = 1; killed; n++) {
-        assert_int_equal(save_number(OLD, before), TN_OK); /* over what the last save left */
-        assert_true(saved_number() == OLD && folder_has("config.json") &&
-                    !folder_has("weights.tmp"));
-        killed = save_and_die(after, n);
-        int left = (int)saved_number();
-        assert_true(left == OLD || left == NEW);
-        seen[left] += killed;
-        assert_true(killed || left == NEW);
-        assert_true(!at_once || folder_has("config.json"));
-    }
-    assert_true(seen[OLD] > 0 && seen[NEW] > 0);
-}
+/* ---- Tokenizers, whose files have the model's number ----------------------------------------- */
 
-TEST_WITH(killed_at_every_call, NULL, temp_clean) {
-    const tn_lm_save_options ways[] = {one, parts, plain};
-    for (int from = 0; from < 3; from++) {
-        for (int to = 0; to < 3; to++) {
-            kill_everywhere(ways[from], ways[to], from == to && to != 1);
-        }
-    }
-}
-
-TEST_WITH(killed_without_second_names, NULL, temp_clean) {
-    no_second_names = true;
-    kill_everywhere(one, parts, false);
-    kill_everywhere(parts, one, false);
-    no_second_names = false;
-}
-
-/* ---- With a tokenizer ------------------------------------------------------------------------ */
-
-/* Folders with tokenizers that differ only in their numbers. */
 static void make_words(void) {
     mkdir(temp_path("words"), 0777);
     for (int number = OLD; number <= NEW; number++) {
@@ -139,18 +85,20 @@ static void make_words(void) {
     }
 }
 
-static tn_lm_save_options with_words(tn_lm_save_options options, int number) {
-    static char folders[3][1024];
+static tn_status save_words(int number, tn_lm_save_options options) {
     char name[64];
     snprintf(name, sizeof(name), "words/%d", number);
-    snprintf(folders[number], sizeof(folders[number]), "%s", temp_path(name));
-    options.tokenizer = folders[number];
-    return options;
+    char *folder = strdup(temp_path(name));
+    options.tokenizer = folder;
+    tn_status status = save_number((float)number, options);
+    free(folder);
+    return status;
 }
 
-/* The model's folder has the tokenizer's files. */
-static void expect_words(int number) {
+/* The number of the saved model, whose folder has its tokenizer's files. */
+static int saved_with_words(void) {
     static const char *const names[] = {"vocab.json", "merges.txt"};
+    int number = (int)saved_number();
     for (int i = 0; i < 2; i++) {
         char path[64];
         size_t bytes;
@@ -160,47 +108,57 @@ static void expect_words(int number) {
         assert_true(bytes == 1 && text[0] == '0' + number);
         free(text);
     }
+    return number;
 }
 
-/* Wherever the save is killed, the tokenizer belongs to the model. */
-TEST_WITH(killed_with_words, NULL, temp_clean) {
-    make_words();
-    const tn_lm_save_options ways[] = {one, parts};
-    for (int i = 0; i < 2; i++) {
-        tn_lm_save_options before = with_words(one, OLD), after = with_words(ways[i], NEW);
-        bool killed = true;
-        int seen[3] = {0};
-        for (int n = 1; killed; n++) {
-            assert_int_equal(save_number(OLD, before), TN_OK);
-            expect_words(OLD);
-            killed = save_and_die(after, n);
-            int left = (int)saved_number();
-            seen[left] += killed;
-            expect_words(left);
-        }
-        assert_true(seen[OLD] > 0 && seen[NEW] > 0);
+/* ---- Killed ---------------------------------------------------------------------------------- */
+
+/* Saves the new model over the old one and is killed at the n-th call; false: it finished first. */
+static bool save_and_die(tn_lm_save_options options, int n) {
+    int status;
+    pid_t child = fork();
+    assert_int_not_equal(child, -1);
+    if (child == 0) {
+        kill_at_call = n;
+        _exit(save_words(NEW, options) == TN_OK ? 0 : 1);
     }
-    kill_everywhere(with_words(one, NEW), with_words(one, NEW), true); /* already in the folder */
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status)) {
+        assert_int_equal(WEXITSTATUS(status), 0);
+        return false;
+    }
+    assert_int_equal(WTERMSIG(status), SIGKILL);
+    return true;
 }
 
-/* A tokenizer that cannot be copied, or not replaced, changes nothing. */
-TEST_WITH(words_in_the_way, NULL, temp_clean) {
+/* Saves a model with options `after` over one with `before`, which is saved over what the last kill
+ * left. */
+static void kill_everywhere(tn_lm_save_options before, tn_lm_save_options after) {
+    bool killed = true;
+    int seen[3] = {0};
     make_words();
-    assert_int_equal(save_number(OLD, with_words(one, OLD)), TN_OK);
-    tn_lm_save_options missing = one;
-    missing.tokenizer = temp_path("nowhere");
-    assert_fails(save_number(NEW, missing), TN_EIO, "nowhere: No such file");
-    assert_int_equal(unlink(temp_path("words/2/merges.txt")), 0);
-    assert_int_equal(mkdir(temp_path("words/2/merges.txt"), 0777), 0);
-    assert_fails(save_number(NEW, with_words(one, NEW)), TN_EIO, "words/2/merges.txt is a folder");
-    assert_int_equal(rmdir(temp_path("words/2/merges.txt")), 0);
-    temp_write(temp_path("words/2/tokenizer.json"), "2", 1);
-    assert_int_equal(mkdir(temp_path("folder/tokenizer.json"), 0777), 0);
-    assert_fails(save_number(NEW, with_words(one, NEW)), TN_EIO,
-                 "folder/tokenizer.json: Is a directory");
-    assert_true(saved_number() == OLD && folder_has("config.json"));
-    assert_false(folder_has("weights.tmp"));
-    expect_words(OLD);
+    for (int n = 1; killed; n++) {
+        assert_int_equal(save_words(OLD, before), TN_OK);
+        assert_true(saved_with_words() == OLD && folder_has("config.json") &&
+                    !folder_has("weights.tmp"));
+        killed = save_and_die(after, n);
+        int left = saved_with_words();
+        assert_true(left == NEW || (killed && left == OLD));
+        seen[left] += killed;
+    }
+    assert_true(seen[OLD] > 0 && seen[NEW] > 0);
+}
+
+TEST_WITH(killed_at_every_call, NULL, temp_clean) {
+    kill_everywhere(ways[0], ways[0]);
+    kill_everywhere(ways[0], ways[1]);
+    kill_everywhere(ways[1], ways[2]);
+}
+
+TEST_WITH(killed_without_second_names, NULL, temp_clean) {
+    no_second_names = true;
+    kill_everywhere(ways[0], ways[1]);
+    no_second_names = false;
 }
 
 /* ---- Failing --------------------------------------------------------------------------------- */
@@ -217,55 +175,60 @@ static void expect_old_or_new(tn_status status, tn_lm_save_options after) {
 }
 
 TEST_WITH(every_call_fails, NULL, temp_clean) {
-    const tn_lm_save_options ways[] = {one, parts, plain};
-    for (int i = 0; i < 9; i++) {
+    for (int i = 0; i < WAYS; i++) {
         bool failed = true;
         for (int n = 1; failed; n++) {
-            assert_int_equal(save_number(OLD, ways[i / 3]), TN_OK);
+            assert_int_equal(save_number(OLD, ways[(i + 1) % WAYS]), TN_OK);
             fail_at_call = n;
-            tn_status status = save_number(NEW, ways[i % 3]);
+            tn_status status = save_number(NEW, ways[i]);
             failed = fail_at_call <= 0;
             fail_at_call = 0;
-            expect_old_or_new(status, ways[i % 3]);
+            expect_old_or_new(status, ways[i]);
         }
     }
 }
 
 TEST_WITH(every_allocation_fails, NULL, temp_clean) {
-    const tn_lm_save_options ways[] = {one, parts};
-    for (int i = 0; i < 4; i++) {
-        bool failed = true;
-        for (int n = 0; failed; n++) {
-            assert_int_equal(save_number(OLD, ways[i / 2]), TN_OK);
-            tn__alloc_fail_at(n);
-            tn_status status = save_number(NEW, ways[i % 2]);
-            failed = !tn__alloc_fail_armed();
-            tn__alloc_fail_at(-1);
-            expect_old_or_new(status, ways[i % 2]);
-        }
+    bool failed = true;
+    for (int n = 0; failed; n++) {
+        assert_int_equal(save_number(OLD, ways[0]), TN_OK);
+        tn__alloc_fail_at(n);
+        tn_status status = save_number(NEW, ways[1]);
+        failed = !tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+        expect_old_or_new(status, ways[1]);
     }
 }
 
-/* Folders with the names of files that a save writes or deletes. */
+/* A tokenizer that cannot be copied changes nothing. */
+TEST_WITH(words_that_are_not_there, NULL, temp_clean) {
+    make_words();
+    assert_int_equal(save_words(OLD, ways[0]), TN_OK);
+    assert_fails(save_words(3, ways[0]), TN_EIO, "words/3: No such file");
+    assert_int_equal(unlink(temp_path("words/2/merges.txt")), 0);
+    assert_int_equal(mkdir(temp_path("words/2/merges.txt"), 0777), 0);
+    assert_fails(save_words(NEW, ways[0]), TN_EIO, "words/2/merges.txt is a folder");
+    assert_true(saved_with_words() == OLD && folder_has("config.json"));
+    assert_false(folder_has("weights.tmp"));
+}
+
+/* Folders with the names of files that a save writes or deletes: an error that names them. */
 TEST_WITH(folders_in_the_way, NULL, temp_clean) {
-    static const char *const names[] = {"model.safetensors",  "model.safetensors.index.json",
-                                        "tern.safetensors",   "model-00001-of-00007.safetensors",
-                                        "weights.tmp/folder", "config.json.tmp"};
-    const tn_lm_save_options ways[] = {one, parts, plain};
-    for (int i = 0; i < 6 * 9; i++) {
-        const char *in_way = names[i / 9];
-        assert_int_equal(save_number(OLD, ways[i % 3]), TN_OK);
-        if (!folder_has(in_way)) {
-            char path[128];
-            snprintf(path, sizeof(path), "folder/%s", in_way);
-            mkdir(temp_path("folder/weights.tmp"), 0777);
-            mkdir(temp_path(path), 0777);
-            assert_fails(save_number(NEW, ways[i / 3 % 3]), TN_EIO,
-                         i / 9 == 4 ? "weights.tmp" : in_way);
-            assert_int_equal(rmdir(temp_path(path)), 0);
-            rmdir(temp_path("folder/weights.tmp"));
-            assert_true(saved_number() == OLD);
-        }
+    static const char *const names[] = {"config.json.tmp", "weights.tmp/folder",
+                                        "model-00001-of-00007.safetensors"};
+    for (int i = 0; i < 3; i++) {
+        char path[128];
+        assert_int_equal(save_number(OLD, ways[0]), TN_OK);
+        snprintf(path, sizeof(path), "folder/%s", names[i]);
+        mkdir(temp_path("folder/weights.tmp"), 0777);
+        mkdir(temp_path(path), 0777);
+        tn_status status = save_number(NEW, ways[1]);
+        assert_int_equal(status, TN_EIO);
+        assert_error(status, i == 1 ? "weights.tmp" : names[i]);
+        assert_true(saved_number() == (i < 2 ? OLD : NEW));
+        assert_int_equal(rmdir(temp_path(path)), 0);
+        assert_int_equal(save_number(NEW, ways[1]), TN_OK);
+        assert_true(saved_number() == NEW && !folder_has("weights.tmp"));
     }
 }
 
@@ -284,9 +247,8 @@ static rlim_t limit_files(rlim_t most) {
 /* The config or the weights do not fit. */
 TEST_WITH(full_disk, NULL, temp_clean) {
     static const rlim_t sizes[] = {1, 1000};
-    const tn_lm_save_options ways[] = {one, parts, plain};
     for (int i = 0; i < 6; i++) {
-        assert_int_equal(save_number(OLD, one), TN_OK);
+        assert_int_equal(save_number(OLD, ways[0]), TN_OK);
         rlim_t before = limit_files(sizes[i / 3]);
         tn_status status = save_number(NEW, ways[i % 3]);
         limit_files(before);

@@ -57,7 +57,7 @@ static void expect_tokens(const char *folder, const char *begin, const char *end
     free(text);
     tn_module *m = tn_lm_load(temp_path(folder), tn_lm_load_defaults());
     assert_non_null(m);
-    tn_lm_free(m);
+    tn_module_free(m);
 }
 
 TEST_WITH(what_the_tokenizer_says, NULL, temp_clean) {
@@ -108,7 +108,7 @@ TEST_WITH(many_ends, NULL, temp_clean) {
     static const char part[] = "generation_config.json: \"eos_token_id\" names more than 64 tokens";
     assert_fails(tn_lm_specials_of(m, NULL, temp_path("own"), &s), TN_EUNSUPPORTED, part);
     assert_fails(tn_lm_save(m, temp_path("own")), TN_EUNSUPPORTED, part);
-    tn_lm_free(m);
+    tn_module_free(m);
 }
 
 TEST_WITH(what_other_files_say, NULL, temp_clean) {

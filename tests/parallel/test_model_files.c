@@ -110,7 +110,7 @@ TEST(from_folder_to_ranks_and_back) {
             assert_non_null(got);
             compare_models(&m, got);
             assert_int_equal(tn_error(), TN_OK);
-            tn_lm_free(got);
+            tn_module_free(got);
         }
         tn_module_finish(&m);
         tn_module_finish(&other);
@@ -137,12 +137,12 @@ static void assert_model(const char *path, any_model *m) {
     if (!got) { fail_msg("%s", tn_error_message()); }
     compare_models(m, got);
     assert_int_equal(tn_error(), TN_OK);
-    tn_lm_free(got);
+    tn_module_free(got);
     got = tn__saver_model(path, TN_WITH(tn_lm_load, .dtype = TN_BF16, .as_stored = false));
     tn_lm_shape shape;
     assert_int_equal(tn_lm_shape_of(got, &shape), TN_OK);
     assert_int_equal(shape.vocab, VOCAB);
-    tn_lm_free(got);
+    tn_module_free(got);
 }
 
 TEST(from_checkpoints) {

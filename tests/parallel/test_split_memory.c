@@ -234,7 +234,7 @@ static int writes_within(tn_group *world, const char *argument) {
     rank_assert(fits ? out.tokens.count == WRITTEN : tn_error() == TN_ENOMEM);
     tn_error_clear();
     tn_generated_free(&out, 1);
-    tn_lm_free(m);
+    tn_module_free(m);
     tn_spread_free(spread);
     return 0;
 }

@@ -118,7 +118,7 @@ static void compute_alone(job *j) {
     write_text(m, j->text);
     assert_int_equal(measure_text(m, &j->of->shape, NULL, &j->perplexity), TN_OK);
     j->flops = tn_lm_flops(m);
-    tn_lm_free(m);
+    tn_module_free(m);
 }
 
 static void compare_logits(void *m, const job *j) {
@@ -159,7 +159,7 @@ static void read_compute_write(tn_group *world, void *user) {
         o.max_part_bytes = j->of->part_bytes ? j->of->part_bytes : o.max_part_bytes;
         CHECK(tn_dist_save_lm(world, m, j->to, o) == TN_OK);
     }
-    tn_lm_free(m);
+    tn_module_free(m);
     tn_spread_free(spread);
 }
 
@@ -292,10 +292,6 @@ TEST(test_mistakes) {
 
 typedef tn_status (*writer)(tn_group *world, mesh_model *m, const char *path);
 
-static tn_status write_llmc(tn_group *world, mesh_model *m, const char *path) {
-    return tn_gpt_save_llmc(&m->gpt, path);
-}
-
 static tn_status write_alone(tn_group *world, mesh_model *m, const char *path) {
     return tn_save(m, path);
 }
@@ -342,15 +338,10 @@ typedef struct refusal {
 } refusal;
 
 static const refusal refusals[] = {
-    {"is sharded", write_llmc},
-    {"is sharded", write_alone},
-    {"is sharded", write_folder_alone},
-    {"is sharded", write_checkpoint},
-    {"dist_", write_onnx},
-    {"quantised", write_bytes},
-    {"quantised", save_bytes},
-    {"quantised", write_folder_of_bytes},
-    {"is sharded", read_alone},
+    {"is sharded", write_alone},          {"is sharded", write_folder_alone},
+    {"is sharded", write_checkpoint},     {"dist_", write_onnx},
+    {"quantised", write_bytes},           {"quantised", save_bytes},
+    {"quantised", write_folder_of_bytes}, {"is sharded", read_alone},
 };
 
 static void writes_back(tn_group *world, void *user) {

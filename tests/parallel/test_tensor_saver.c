@@ -188,8 +188,8 @@ static void check_model(const char *folder, const char *exported) {
     tn_module_train(m, false);
     tn_module_train(other, false);
     assert_true(tn_equal(tn_call(m, x), tn_call(other, x)));
-    tn_lm_free(m);
-    tn_lm_free(other);
+    tn_module_free(m);
+    tn_module_free(other);
 }
 
 static const struct {

@@ -57,8 +57,8 @@ static tn_tensor *make_whole(const char *name, void *user) {
 /* All of a step, or its model's weights, without the prefix in their names. NULL after raising. */
 static tn_safetensors_writer *plan_file(tn__index *ix, bool weights) {
     tn_safetensors_writer *w = tn_safetensors_writer_new();
-    for (int i = 0; w && i < ix->labels.count; i++) {
-        const tn__json *label = ix->labels.at[i];
+    const tn__json *label = tn__json_first(ix->metadata);
+    for (uint32_t i = 0; w && i < ix->metadata->count; i++, label = tn__json_next(label)) {
         if (!weights || strcmp(label->key, "model") == 0) {
             tn_safetensors_writer_add_metadata(w, label->key, label->text);
         }
@@ -103,7 +103,7 @@ static tn_module *model_of(const tn__source *from, const char *prefix, tn_lm_loa
     weights w = {from, prefix};
     tn__described d = {.path = from->path,
                        .operation = operation,
-                       .text = tn__labels_get(from->labels, "model"),
+                       .text = tn__json_text(from->metadata, "model"),
                        .shape = weight_shape,
                        .user = &w};
     const char *first = NULL; /* by name; in a tn_save file the first one */
@@ -129,7 +129,7 @@ static tn_module *model_of(const tn__source *from, const char *prefix, tn_lm_loa
     }
     tn__state_free(&s);
     if (tn__pending()) {
-        tn_lm_free(m);
+        tn_module_free(m);
         return NULL;
     }
     return m;

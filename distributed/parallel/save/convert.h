@@ -13,7 +13,7 @@ TN_API char *tn__saver_find_step(const char *from);
 TN_API tn_status tn__saver_convert(const char *from, const char *to, bool weights);
 
 /* from: such a step, a one-file checkpoint, or a tn_save file. Returns a model with the saved
- * options, in the saved dtype or options.dtype, for tn_lm_free; NULL after raising.
+ * options, in the saved dtype or options.dtype, for tn_module_free; NULL after raising.
  * TN_EUNSUPPORTED: it is not a language model of models.h. */
 TN_API tn_module *tn__saver_model(const char *from, tn_lm_load_options options);
 
