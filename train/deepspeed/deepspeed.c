@@ -41,11 +41,10 @@ static bool read_file(tn_deepspeed *d, tn_group *world, const char *path) {
     size_t bytes = 0;
     bool first = tn_group_rank(world) == 0;
     void *text = d && first ? tn_text_read(path, &bytes) : NULL;
-    if (tn__agree(world, NULL, operation) != TN_OK) {
+    if (tn__agree(world, NULL, operation) != TN_OK || !tn__agree_begin(world, operation)) {
         free(text);
         return false;
     }
-    tn__agree_begin();
     tn_broadcast_bytes(world, &text, &bytes, 0);
     bool read =
         !tn__pending() && tn__ds_read(&d->file, operation, path, text, bytes, tn_group_size(world));
@@ -112,8 +111,7 @@ static void use_optim(tn_deepspeed *d, tn_optim *optim) {
 TN__ALIVE_LIST(engines, "engine of a DeepSpeed file");
 
 tn_deepspeed *tn_deepspeed_new(void *m, tn_group *world, const char *path) {
-    if (!tn__agree_may_begin(world, operation)) { return NULL; }
-    tn__agree_begin();
+    if (!tn__agree_begin(world, operation)) { return NULL; }
     if (!m || !path) { tn__raise(TN_EVALUE, operation, "the %s is NULL", m ? "path" : "module"); }
     tn_deepspeed *d = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*d), operation);
     if (d) {
