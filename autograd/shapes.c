@@ -49,12 +49,17 @@ static bool is_rest(shape_word word) {
     return word.length == 3 && memcmp(word.text, "...", 3) == 0;
 }
 
+/* Of a character; 0: it is in a word. A table, since every call of an operation reads its text. */
+enum { ENDS_TERM = 1, ENDS_WORD };
+static const unsigned char role[256] = {
+    [0] = ENDS_TERM, [','] = ENDS_TERM, ['-'] = ENDS_TERM, [' '] = ENDS_WORD, [':'] = ENDS_WORD};
+
 static bool is_in_word(char c) {
-    return (unsigned char)c > ' ' && c != ',' && c != '-' && c != ':';
+    return role[(unsigned char)c] == 0;
 }
 
 static bool ends_term(char c) {
-    return c == 0 || c == ',' || c == '-';
+    return role[(unsigned char)c] == ENDS_TERM;
 }
 
 /* Reads an operand's text up to its comma, "->" or the end. */

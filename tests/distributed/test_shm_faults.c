@@ -315,13 +315,13 @@ PLAIN_TEST(test_mismatch) {
     ranks_pass(3, "-mismatch_alloc", ranks_place());
 }
 
-/* A name in /dev/shm would outlive a killed job. */
+/* A file in /dev/shm would outlive a killed job. The folders there are launchers'. */
 PLAIN_TEST(test_nothing_stays) {
     ranks_job job = ranks_start(2, "-stopped", ranks_place(), NULL);
     assert_true(ranks_await_output(&job, 0, "ready", PATIENCE));
     DIR *folder = opendir("/dev/shm");
     for (struct dirent *entry; folder && (entry = readdir(folder));) {
-        assert_null(strstr(entry->d_name, "tern"));
+        assert_true(entry->d_type == DT_DIR || !strstr(entry->d_name, "tern"));
     }
     if (folder) { closedir(folder); }
     kill(job.pid[0], SIGKILL);

@@ -399,10 +399,10 @@ static void rank_differs(tn_group *g, void *user) {
 
 TEST(test_ranks_that_differ) {
     const char *const words[] = {"policy", "frozen", "units", "stage"};
-    const char *const told[] = {"f32 [11, 6], but rank 1 has parameter wte.weight f32 [11, 6], computed in bf16",
-                                "but rank 1 has parameter h.1.",
-                                "rank 0 has units h.*, but rank 1 has units h.0",
-                                "stage 3, but rank 1 has options stage 2"};
+    const char *const told[] = {
+        "f32 [11, 6], but rank 1 has parameter wte.weight f32 [11, 6], computed in bf16",
+        "but rank 1 has parameter h.1.", "rank 0 has units h.*, but rank 1 has units h.0",
+        "stage 3, but rank 1 has options stage 2"};
     for (int i = 0; i < 4; i++) {
         difference d = {.what = words[i]};
         run_ok(2, rank_differs, &d);
