@@ -103,7 +103,7 @@ def tests_of_suite(build):
 
 
 def is_quick(name):
-    return name.startswith("cuda/kernels_") or name in ("cuda/device", "cuda/sdpa", "cuda/conv_graph", "cuda/allocator")
+    return name.startswith("cuda/kernels_") or name in ("cuda/device", "cuda/sdpa", "cuda/conv_graph")
 
 
 def test(build, names):
