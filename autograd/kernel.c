@@ -272,7 +272,7 @@ static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
     if (!tn__operand_write(&p->dx[i], p->made[i], g->op->x_rows[i]) && p->how[i]) {
         return tn__fail(TN_EVALUE, g->op->name, "dx_out returns strides that do not allow rows");
     }
-    p->b.adds |= (uint32_t)added << i;
+    if (added) { p->b.adds |= 1u << i; }
     p->b.dx[i] = &p->dx[i];
     return true;
 }
