@@ -70,7 +70,7 @@ static void conv_init(tn_conv *m, const char *kind, int spatial, bool transposed
     m->options = options;
     m->spatial = spatial;
     m->transposed = transposed;
-    tn_dims dims;
+    tn_dims dims = {0};
     if (!weight_dims(m, in, out, kernel, &dims)) { return; }
     TN_SCOPE;
     tn_tensor *weight = tn_empty(dims, options.dtype);

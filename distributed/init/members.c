@@ -155,7 +155,9 @@ static tn_status get_text(tn_store *s, const char *key, double deadline, char **
     tn_status status = s->run(s, &c);
     *text = status == TN_OK ? tn__store_text(&c) : NULL;
     if (*text) { return TN_OK; }
-    return say_why(why, status == TN_OK ? TN_ENOMEM : status, "%s", c.why);
+    status = status == TN_OK ? TN_ENOMEM : status;
+    say_why(why, status, "%s", c.why);
+    return status;
 }
 
 /* Whether the launcher says that this rank has ended; then who[TN__WHO] says which process it was.

@@ -169,7 +169,8 @@ static bool find_case(tn__plan_case *c) {
     c->parts = shards ? m->shard * m->cp : 1;
     c->stage = shards ? m->sharding.stage : 0;
     c->size = (double)tn_dtype_size(o->compute);
-    c->tokens = (double)(o->batch * (o->positions / m->cp));
+    int64_t positions = o->positions / m->cp; /* of a rank; they divide */
+    c->tokens = (double)(o->batch * positions);
     c->slices = m->tensor.sequence ? m->tp : 1;
     c->x = c->size * (double)c->model->shape.width * c->tokens / c->slices;
     return tensor_fits(c) && positions_fit(c) && find_micros(c) && find_stages(c);
