@@ -342,16 +342,16 @@ static void give_gradients(tn_op_grad *g, backward_pass *p) {
     }
 }
 
-/* Runs `kernel` on operands on `device`. TN_EUNSUPPORTED, if there are others that may run, is not
- * raised. */
-static tn_status backward_run(tn_op_grad *g, tn_status (*kernel)(const tn_op_back *),
+/* Runs `kernel` on operands on `device`; loops: those for the host, which an operation may also
+ * have as its kernel. TN_EUNSUPPORTED, if there are others that may run, is not raised. */
+static tn_status backward_run(tn_op_grad *g, tn_status (*kernel)(const tn_op_back *), bool loops,
                               tn_device device, bool others) {
     const tn_op *op = g->op;
     backward_pass p;
     p.b = (tn_op_back){
         .args = g->args, .kernels = tn_backend_of(device), .ctx = tn_context_of(device)};
     tn__scratch_begin(&p.s, p.b.kernels, p.b.ctx);
-    p.host = kernel == op->host.backward;
+    p.host = loops;
     memset(p.made, 0, sizeof p.made);
     tn_status status = make_gradients(g, &p) ? read_operands(g, &p) : tn_error();
     bool ran = status == TN_OK;
@@ -382,14 +382,14 @@ tn_status tn__kernel_backward(tn_op_grad *g) {
     tn_op_kernel kernel = kernel_of(op, tn_backend_of(device)), loops = loops_of(op, device);
     if (kernel.backward && g->dout[0]) {
         bool others = op->backward || op->compose || loops.backward;
-        tn_status status = backward_run(g, kernel.backward, device, others);
+        tn_status status = backward_run(g, kernel.backward, false, device, others);
         if (status != TN_EUNSUPPORTED || tn__pending()) { return status; }
     }
     if (!loops.backward) { return TN_EUNSUPPORTED; }
     TN_SCOPE;
     TN_NO_GRAD;
     say_host(op, device);
-    return backward_run(g, loops.backward, the_host, op->backward || op->compose);
+    return backward_run(g, loops.backward, true, the_host, op->backward || op->compose);
 }
 
 tn_tensor *tn__widened(tn_tensor *t) {

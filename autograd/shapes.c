@@ -18,8 +18,7 @@ typedef struct shape_word {
 typedef struct shape_term {
     const char *text;
     shape_word dtype, word[TN_MAX_DIMS + 1];
-    int words;
-    bool has_rest;
+    int words, rests; /* rests: how often "..." is among the words */
 } shape_term;
 
 typedef struct known_size {
@@ -67,7 +66,7 @@ static void read_term(shape_rule *r, shape_term *t) {
     t->text = r->at;
     t->dtype = (shape_word){"", 0};
     t->words = 0;
-    t->has_rest = false;
+    t->rests = 0;
     while (!ends_term(*r->at)) {
         shape_word word = {r->at, 0};
         while (is_in_word(*r->at)) {
@@ -78,7 +77,7 @@ static void read_term(shape_rule *r, shape_term *t) {
             t->dtype = word;
         } else if (word.length > 0 && t->words <= TN_MAX_DIMS) {
             t->word[t->words++] = word;
-            t->has_rest |= is_rest(word);
+            t->rests += is_rest(word);
         }
         r->at += !ends_term(*r->at);
     }
@@ -215,9 +214,13 @@ static bool check_rest(shape_rule *r, int i, const char *term, const int64_t *re
 
 static bool check_input(shape_rule *r, int i, const shape_term *t) {
     const tn_dims *dims = &r->c->in[i]->dims;
-    int rest = dims->ndim - (t->words - t->has_rest), at = 0;
+    int rest = dims->ndim - (t->words - t->rests), at = 0;
     if (!check_dtype(r, i, t->dtype)) { return false; }
-    if (rest < 0 || (rest > 0 && !t->has_rest)) {
+    if (t->rests > 1) {
+        return tn_op_fail(r->c, TN_EVALUE, "its shape rule has ... twice for %s",
+                          tn_op_input_name(r->c->op, i).text);
+    }
+    if (rest < 0 || (rest > 0 && !t->rests)) {
         return tn_op_fail(r->c, TN_ESHAPE, "%s is %s (it must be %s)",
                           tn_op_input_name(r->c->op, i).text, tn_shape_text(r->c->in[i]),
                           text_of_term(t->text).text);
@@ -234,6 +237,10 @@ static bool check_input(shape_rule *r, int i, const shape_term *t) {
 /* ---- Outputs --------------------------------------------------------------------------------- */
 
 static bool add_sizes(shape_rule *r, tn_dims *dims, const int64_t *size, int n) {
+    if (dims->ndim + n > TN_MAX_DIMS && r->rest_input < 0) {
+        return tn_op_fail(r->c, TN_ESHAPE, "the result would have more than %d dimensions",
+                          TN_MAX_DIMS);
+    }
     if (dims->ndim + n > TN_MAX_DIMS) {
         return tn_op_fail(r->c, TN_ESHAPE,
                           "%s is %s (the result would have more than %d dimensions)",
@@ -285,7 +292,10 @@ bool tn_op_shapes(tn_op_call *c, const char *text) {
     if (i < c->inputs) {
         return tn_op_fail(c, TN_EVALUE, "%d inputs given, but \"%s\" has %d", c->inputs, text, i);
     }
-    if (strncmp(r.at, "->", 2) != 0) { return true; } /* the caller makes the outputs */
+    if (!*r.at) { return true; } /* the caller makes the outputs */
+    if (r.at[1] != '>') {
+        return tn_op_fail(c, TN_EVALUE, "its shape rule \"%s\" has a - that is no ->", text);
+    }
     r.at++;
     do {
         r.at++;

@@ -40,9 +40,8 @@ static bool names_this(const char *name, int fd) {
            by_name.st_ino == by_fd.st_ino;
 }
 
-/* Removes a temporary file whose writer is gone. False with errno, EBUSY if the writer is still
- * there. Its mode may already be that of a read-only file. */
-static bool remove_stale(const char *name) {
+/* The file's mode may already be that of a read-only one. */
+bool tn__file_remove_stale(const char *name) {
     int how = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
     int fd = tn__above_streams(open(name, O_WRONLY | how));
     if (fd < 0 && errno == EACCES) { fd = tn__above_streams(open(name, O_RDONLY | how)); }
@@ -66,7 +65,7 @@ static int create_locked(const char *name, mode_t mode) {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         int fd =
             tn__above_streams(open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
-        if (fd < 0 && errno == EEXIST && remove_stale(name)) { continue; }
+        if (fd < 0 && errno == EEXIST && tn__file_remove_stale(name)) { continue; }
         if (fd < 0) { return -1; }
         bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0 ||
                       errno != EWOULDBLOCK; /* some file systems have no locks */

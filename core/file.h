@@ -39,6 +39,8 @@ typedef struct tn__file {
  * one has the mode that the process's umask leaves. Anything but a regular file is refused. A
  * symlink is replaced, not followed: its author must not choose what is overwritten. */
 bool tn__file_begin(tn__file *f, const char *path, const char *operation);
+/* Removes a temporary file whose writer is gone. False with errno, EBUSY if it is still there. */
+bool tn__file_remove_stale(const char *name);
 void tn__file_put(tn__file *f, const void *data, size_t bytes);
 
 /* Like printf, less than 1024 bytes at a time. */

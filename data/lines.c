@@ -11,7 +11,8 @@ enum { READ_AT_ONCE = 1 << 18 };
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
-bool tn__lines_more(tn__text_lines *l) {
+/* At least one byte more, if the file has one. */
+static bool read_more(tn__text_lines *l) {
     if (l->begin > 0) {
         memmove(l->buffer, l->buffer + l->begin, l->end - l->begin);
         l->end -= l->begin;
@@ -29,7 +30,7 @@ bool tn__lines_more(tn__text_lines *l) {
 
 bool tn__lines_hold(tn__text_lines *l, size_t bytes) {
     while (l->end - l->begin < bytes && !l->all_read) {
-        if (!tn__lines_more(l)) { return false; }
+        if (!read_more(l)) { return false; }
     }
     return true;
 }
@@ -46,7 +47,7 @@ bool tn__lines_open(tn__text_lines *l, const char *path, const char *operation) 
     static const char mark[] = "\xef\xbb\xbf"; /* UTF-8's byte order mark */
     *l = (tn__text_lines){.stream.file.fd = -1};
     if (!tn__stream_open(&l->stream, path, operation)) { return false; }
-    if (!check_kind(&l->stream) || !tn__lines_more(l)) {
+    if (!check_kind(&l->stream) || !read_more(l)) {
         tn__lines_close(l);
         return false;
     }
@@ -71,7 +72,7 @@ static int64_t find_end(tn__text_lines *l) {
         }
         bool whole = seen < left && (from[seen] == '\n' || seen + 1 < left); /* a "\n" may follow */
         if (whole || l->all_read) { return (int64_t)seen; }
-        if (!tn__lines_more(l)) { return -1; }
+        if (!read_more(l)) { return -1; }
     }
 }
 

@@ -26,9 +26,7 @@ bool tn__lines_open(tn__text_lines *l, const char *path, const char *operation);
  * 64 MiB. */
 char *tn__lines_next(tn__text_lines *l, size_t *bytes);
 
-/* Reads at least one more byte into the buffer, or until it has `bytes`; less only at the file's
- * end. False after raising. */
-bool tn__lines_more(tn__text_lines *l);
+/* Reads until the buffer has `bytes`, less only at the file's end. False after raising. */
 bool tn__lines_hold(tn__text_lines *l, size_t bytes);
 
 void tn__lines_close(tn__text_lines *l); /* also one that is not open */

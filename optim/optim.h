@@ -11,7 +11,6 @@
 #include "core/error.h"
 #include "nn/misuse.h"
 #include "tern/optim.h"
-#include "tern/sys/op.h" /* TN_KERNEL */
 #include "tern/sys/optim.h"
 #include "tern/sys/tensor.h"
 

@@ -147,7 +147,7 @@ tn_status tn_scaler_update(tn_scaler *s) {
     if (s->overflow) {
         state->scale *= s->options.backoff;
         state->streak = 0;
-    } else if (++state->streak == s->options.interval) {
+    } else if (++state->streak >= s->options.interval) {
         double larger = state->scale * s->options.growth;
         state->scale = scale_fits(larger) ? larger : state->scale;
         state->streak = 0;

@@ -20,7 +20,7 @@ static tn_state_kind sgd_state(const void *options, int i, const tn_entry *entry
 static void sgd_step(const tn_optim_call *c, tn_step *step) {
     const tn_sgd_options *o = c->options;
     step->rule = o->momentum != 0.0 ? TN_STEP_MOMENTUM : TN_STEP_SGD;
-    step->beta1 = o->momentum;
+    step->beta1 = c->step == 1 ? 0.0 : o->momentum; /* the first buffer is the gradient */
     step->beta2 = c->step == 1 ? 0.0 : o->dampening;
     step->extra = o->nesterov ? o->momentum : 0.0;
 }

@@ -163,6 +163,10 @@ static tn_status run_kernel(const tn_optim *opt, const tn__item *like, const tn_
                     .grad_scale = call->grad_scale,
                     .clip = opt->clip ? (const double *)tn__address(opt->clip) + 1 : NULL};
     opt->method->step(call, &step);
+    if ((unsigned)step.rule > TN_STEP_LION) {
+        return tn__raise(TN_EVALUE, "optim_step", "%s has no rule %d", opt->method->name,
+                         (int)step.rule);
+    }
     tn__span span;
     bool seen = tn__profiled() && profile_step(&span, opt, like, spans);
     tn_status status = kernels->step(tn_context_of(device), opt->spans, spans, &step);

@@ -8,6 +8,7 @@
  */
 #include "core/error.h"
 #include "core/fork.h"
+#include "core/threads.h"
 #include "profile/profiler.h"
 #include "profile/span.h"
 
@@ -116,16 +117,12 @@ static void watch_signal(int number) {
  * an extra thread. */
 static void watch_signals(void) {
     pthread_t thread;
-    sigset_t all, before;
     if (sem_init(&asked, 0, 0) != 0) { return; }
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before); /* the program's signals go to its own threads */
-    if (pthread_create(&thread, NULL, report_when_asked, NULL) == 0) {
+    if (tn__thread_start(&thread, report_when_asked, NULL) == 0) {
         pthread_detach(thread);
         watch_signal(SIGINT);
         watch_signal(SIGTERM);
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 void tn__profiler_watch(void) {

@@ -21,7 +21,7 @@
 #include <tern/train.h>
 #include <unistd.h>
 
-enum { DEFAULT_PORT = 29400, LONGEST = 1000000, DRIVER_SECONDS = 20 }; /* torchrun's port */
+enum { DEFAULT_PORT = 29400 /* torchrun's */, LONGEST = 1000000, DRIVER_SECONDS = 20 };
 
 /* Which hosts there are, and where they meet. */
 typedef struct place {

@@ -310,8 +310,9 @@ static bool watch_file(output *o, int fd, source *s) {
 
 output *output_new(void) {
     output *o = memory_new(1, sizeof(*o));
-    o->streams[0].terminal = tn__is_terminal(stdout);
-    o->streams[1].terminal = tn__is_terminal(stderr);
+    /* a pipe to another launcher is none: what is in it is for a file, perhaps */
+    o->streams[0].terminal = isatty(STDOUT_FILENO) && tn__is_terminal(stdout);
+    o->streams[1].terminal = isatty(STDERR_FILENO) && tn__is_terminal(stderr);
     pthread_mutex_init(&o->lock, NULL);
     o->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     o->ready = epoll_create1(EPOLL_CLOEXEC);

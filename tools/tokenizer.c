@@ -5,6 +5,7 @@
 #include "core/memory.h"
 #include "tools/inputs.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,6 +124,18 @@ static bool is_replaced(const char *name) {
     return strcmp(name, "tokenizer.json") == 0 || strcmp(name, "tokenizer_config.json") == 0;
 }
 
+/* The vocabulary of the tokenizer that was there, in files of its own. */
+static void remove_beside(const command *c) {
+    static const char *const names[] = {"vocab.json", "merges.txt"};
+    for (int i = 0; i < 2; i++) {
+        char *path = tn__folder_path(c->out, names[i], "tokenizer");
+        if (path && unlink(path) != 0 && errno != ENOENT) {
+            tn_raise(TN_EIO, "%s: %s", path, strerror(errno));
+        }
+        free(path);
+    }
+}
+
 static tn_status make_tokenizer(const command *c) {
     texts t = {0};
     tn_tokenizer *made = NULL;
@@ -134,6 +147,7 @@ static tn_status make_tokenizer(const command *c) {
         made = tn_tokenizer_train((const char *const *)t.text, t.bytes, t.count, c->options);
     }
     if (made && tn_tokenizer_save(made, c->out) == TN_OK) {
+        remove_beside(c);
         printf("%lld tokens from %lld bytes of text: %s\n", (long long)tn_tokenizer_size(made),
                (long long)t.sum, c->out);
     }

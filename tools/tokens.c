@@ -89,7 +89,7 @@ static const char about[] =
     "The special token <|endoftext|> precedes every document, as in llm.c; the same characters "
     "inside a document are ordinary text. If a plain text is one document, --val chooses passages "
     "of it. The same texts "
-    "and options give the same bytes, for any number of threads and ranks: under `tern run -n N` "
+    "and options give the same tokens, for any number of threads and ranks: under `tern run -n N` "
     "all ranks read the texts, and each makes its share of the shards, all in the same folder. An "
     "interrupted run leaves whole shards and a tokens.json that says that some are missing: the "
     "same command keeps them and goes on, if texts, options and tokenizer have not changed.\n\n"
@@ -272,11 +272,11 @@ static tn_status make_tokens(const command *c) {
     progress p = {.terminal = tn__is_terminal(stderr)};
     p.begun = p.shown = tn__now();
     tn_tokens_options o = c->options;
-    o.progress = show_progress;
     o.user = &p;
     tn_tokens_made made;
     tn__token_ranks ranks;
     bool joined = join_ranks(&ranks) == TN_OK;
+    if (joined && ranks.rank == 0) { o.progress = show_progress; /* of this rank's share */ }
     tn_tokenizer *t =
         joined && (ranks.rank > 0 || are_apart(c)) ? tn_tokenizer_load(c->tokenizer) : NULL;
     if (!t) { return tn_error(); }

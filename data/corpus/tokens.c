@@ -22,6 +22,7 @@
 #include "data/corpus/tokens_json.h"
 #include "data/shards.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -190,10 +191,17 @@ static bool count_shard(making *m, int which, int64_t number) {
     int64_t tokens;
     char *path = shard_path(m, which, number);
     if (path && m->ranks.ranks > 1 && access(path, F_OK) != 0) {
-        tn__raise(TN_EIO, "tokens", "%s is missing: rank %d wrote it into another folder", path,
-                  (int)(number % m->ranks.ranks));
+        tn__raise(
+            TN_EIO, "tokens",
+            "%s is missing: rank %d wrote it into another folder, or it is not visible here yet",
+            path, (int)(number % m->ranks.ranks));
     }
     bool done = path && !tn__pending() && tn__shard_look(path, &note, &tokens);
+    if (done && memcmp(note.of, m->of, sizeof(note.of)) != 0) {
+        tn__raise(TN_ESTATE, "tokens", "%s is of other texts or options: another run writes there",
+                  path);
+        done = false;
+    }
     free(path);
     if (!done) { return false; }
     tn_tokens_made *made = &m->made;
@@ -263,8 +271,11 @@ static bool keep_or_remove(const char *name, void *user) {
     char *path = tn__folder_path(m->out, name, "tokens");
     bool kept = path && is_kept(m, name, path);
     m->made.kept += kept;
-    if (path && !kept && !tn__pending() && unlink(path) != 0) {
-        tn__raise(TN_EIO, "tokens", "%s cannot be removed", path);
+    bool whole = tn__is_token_shard(name); /* else another process may be writing it */
+    if (path && !kept && !tn__pending() &&
+        !(whole ? unlink(path) == 0 : tn__file_remove_stale(path))) {
+        tn__raise(TN_EIO, "tokens", "%s cannot be removed: %s", path,
+                  errno == EBUSY ? "another process writes it" : strerror(errno));
     }
     free(path);
     return !tn__pending();
@@ -273,7 +284,10 @@ static bool keep_or_remove(const char *name, void *user) {
 /* Whether the folder may be written to. False after raising. */
 static bool check_folder(making *m) {
     tn__tokens_told told;
+    int quiet = m->options.overwrite;
+    tn__quiet(quiet);
     tn__tokens_state state = tn__tokens_look(m->out, &told, "tokens");
+    tn__quiet(-quiet);
     m->goes_on = state == TN__TOKENS_UNFINISHED;
     if (m->options.overwrite) {
         tn_error_clear(); /* whatever is there */

@@ -55,13 +55,15 @@ static bool read_merges(tn__build *b, const char *text, size_t bytes, const char
     return true;
 }
 
-char *tn__read_file(const char *path, size_t *bytes, size_t *begin) {
+/* The caller frees it. *begin: where its text begins, after a byte order mark. */
+static char *read_whole(const char *path, size_t *bytes, size_t *begin) {
     char *text = tn__read_whole(path, bytes, OPERATION);
     *begin = text && *bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     return text;
 }
 
-bool tn__read_json(tn__json_file *f, const char *path, const char *text, size_t bytes) {
+/* False after raising what is wrong, and where. */
+static bool parse_json(tn__json_file *f, const char *path, const char *text, size_t bytes) {
     if (tn__json_read(f, text, bytes)) { return true; }
     if (f->wrong) {
         tn__raise(TN_EFORMAT, OPERATION, "%s: %s (at byte %zu)", path, f->wrong, f->at);
@@ -79,7 +81,7 @@ static tn_tokenizer *load_merges(const tn__json *vocab, const char *vocab_path,
         tn__raise(TN_EFORMAT, OPERATION, "%s: the key model is missing", vocab_path);
         return NULL;
     }
-    char *merges = tn__read_file(merges_path, &bytes, &begin);
+    char *merges = read_whole(merges_path, &bytes, &begin);
     bool done = merges && tn__build_begin(&b, OPERATION, vocab_path, TN__IN_ALPHABET) &&
                 tn__build_vocab(&b, vocab, "the whole") &&
                 read_merges(&b, merges + begin, bytes - begin, merges_path) &&
@@ -95,8 +97,8 @@ static tn_tokenizer *load_json(const char *path, const char *merges_path) {
     size_t bytes, begin;
     tn__json_file json = {0};
     tn_tokenizer *t = NULL;
-    char *text = tn__read_file(path, &bytes, &begin);
-    if (text && tn__read_json(&json, path, text + begin, bytes - begin)) {
+    char *text = read_whole(path, &bytes, &begin);
+    if (text && parse_json(&json, path, text + begin, bytes - begin)) {
         t = tn__is_tokenizer_json(json.values) ? tn__load_tokenizer_json(json.values, path)
                                                : load_merges(json.values, path, merges_path);
     }

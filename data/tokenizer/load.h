@@ -5,12 +5,6 @@
 #include "data/tokenizer/build.h"
 #include "text/json.h"
 
-/* A whole file, which the caller frees, and where its text begins: after a byte order mark. */
-char *tn__read_file(const char *path, size_t *bytes, size_t *begin);
-
-/* False after raising what is wrong, and where. */
-bool tn__read_json(tn__json_file *f, const char *path, const char *text, size_t bytes);
-
 /* An object of ids by token; `key` is its name in the file. */
 bool tn__build_vocab(tn__build *b, const tn__json *vocab, const char *key);
 

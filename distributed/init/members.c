@@ -89,8 +89,9 @@ static bool read_line(const char *line, int rank, int ranks, tn__member *m, char
 
 /* ---- Who is missing -------------------------------------------------------------------------- */
 
-/* "1, 3-5": appends the ranks from first to last. */
+/* "1, 3-5": appends the ranks from first to last, if the message has room for them. */
 static void add_ranks(tn__buffer *text, int first, int last) {
+    if (text->bytes + 32 > 256) { return; }
     tn__buffer_format(text, "%s%d", text->bytes ? ", " : "", first);
     if (first < last) { tn__buffer_format(text, "-%d", last); }
 }

@@ -19,7 +19,7 @@ TN_API tn_status tn__token_read(const char *path, char token[TN__TOKEN], char *w
  * above. */
 TN_API tn_status tn__token_user(char token[TN__TOKEN], char *why);
 
-/* 2 * bytes hex digits of random bytes, at most TN__TOKEN. False: the system gives none. */
+/* 2 * bytes hex digits of random bytes and a 0: below TN__TOKEN. False: the system gives none. */
 bool tn__token_random(char digits[TN__TOKEN], size_t bytes);
 
 /* A token for one job from a secret that several share: neither the secret nor another job's token

@@ -42,7 +42,9 @@ static tn_status run_here(tn_store *s, tn_store_call *c) {
     } else if (c->kind == TN_STORE_GET) {
         tn__store_late(c, tn__now() - begin);
     }
-    pthread_cond_broadcast(&m->changed);
+    if (c->kind != TN_STORE_GET && c->kind != TN_STORE_CHECK) {
+        pthread_cond_broadcast(&m->changed);
+    }
     pthread_mutex_unlock(&m->lock);
     return status;
 }

@@ -141,7 +141,10 @@ static void answer_get(tn__session *s, const tn_store_value *value) {
 
 tn_status tn__store_hub_run(tn__store_hub *hub, tn_store_call *c) {
     tn_status status = tn__table_run(&hub->table, c);
-    const tn_store_value *value = status == TN_OK ? tn__table_find(&hub->table, c->key) : NULL;
+    bool sets =
+        c->kind == TN_STORE_SET || c->kind == TN_STORE_ADD || c->kind == TN_STORE_COMPARE_SET;
+    const tn_store_value *value =
+        status == TN_OK && sets ? tn__table_find(&hub->table, c->key) : NULL;
     for (tn__session *s = hub->waiting, *next; s && value; s = next) {
         next = s->next_waiting;
         if (strcmp(s->key, c->key) == 0) { answer_get(s, value); }

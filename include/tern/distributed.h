@@ -93,8 +93,9 @@ TN_API int tn_group_world_rank(const tn_group *g, int rank); /* a member's rank 
 TN_API const char *tn_group_engine(const tn_group *g);       /* "shm" */
 TN_API void tn_group_set_timeout(tn_group *g, double seconds);
 
-/* A group of some ranks of `parent`; every rank of parent calls it, in the same order, with the
- * same list. Ranks are sorted. A rank not in the list gets a group that refuses operations. */
+/* A group of some ranks of `parent`; every rank of parent calls it, in the same order as parent's
+ * other operations, with the same list: an error of one rank is that of all. Ranks are sorted. A
+ * rank not in the list gets a group that refuses operations. */
 TN_API tn_group *tn_group_new(tn_group *parent, const int *ranks, int n);
 /* Splits parent into groups, with one exchange: ranks with the same colour form a group, in
  * parent's order. Every rank of parent calls it. A negative colour: this rank is in no group, and

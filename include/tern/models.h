@@ -140,6 +140,7 @@ TN_API tn_gpt_options tn_gpt_defaults(void); /* GPT-2 124M */
  * layers), biases 0; the classifier is wte.weight. Linears are (out, in) as everywhere here;
  * Hugging Face's GPT-2 has them as (in, out), which tn_lm_load converts. */
 TN_API void tn_gpt_init(tn_gpt *m, tn_gpt_options options);
+/* The same in memory of its own: for TN_OWN, or to be freed with tn_module_free. */
 TN_API tn_gpt *tn_gpt_new(tn_gpt_options options);
 extern TN_API const tn_tp_rule tn_gpt_tp[];
 
@@ -291,6 +292,7 @@ TN_API tn_llama_options tn_llama_defaults(void); /* Llama 3.2 1B */
  * embed_tokens.weight, layers.0.self_attn.q_proj.weight, …, norm.weight, lm_head.weight (unless
  * tied). */
 TN_API void tn_llama_init(tn_llama *m, tn_llama_options options);
+/* The same in memory of its own: for TN_OWN, or to be freed with tn_module_free. */
 TN_API tn_llama *tn_llama_new(tn_llama_options options);
 extern TN_API const tn_tp_rule tn_llama_tp[];
 
@@ -327,7 +329,8 @@ typedef struct tn_lm_load_options {
 TN_API tn_lm_load_options tn_lm_load_defaults(void);
 
 /* A tn_gpt or tn_llama with the folder's options and weights, as their _new make it: for TN_OWN, or
- * to be freed with tn_module_free. NULL after an error. */
+ * to be freed with tn_module_free. Its `kind`, "gpt" or "llama", says which: look before a cast.
+ * NULL after an error. */
 TN_API tn_module *tn_lm_load(const char *folder, tn_lm_load_options options);
 
 /* A model with the folder's config, in f32, with weights drawn as by tn_gpt_init and tn_llama_init,

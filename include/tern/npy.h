@@ -8,8 +8,7 @@
  *
  *     tn_npy_save(y, "y.npy");                  // numpy.load("y.npy")
  *
- * dtypes: f4 f8 f2 i8 i4 i1 u1 and bool are ours, under any name that numpy.dtype takes; i2 and u2
- * become i32, u4 becomes i64. Reading
+ * dtypes: f4 f8 f2 i8 i4 i1 u1 and b1 are ours; i2 and u2 become i32, u4 becomes i64. Reading
  * takes either byte order and either order of dimensions; writing is little-endian, in row-major
  * order. Objects, records, strings, complex numbers and u8 are TN_EUNSUPPORTED: no pickled Python
  * is ever executed. Nothing in a file is trusted before it is checked; TN_EFORMAT names the place.

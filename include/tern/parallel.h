@@ -271,8 +271,7 @@ TN_API tn_status tn_sync_gradients(void *m);
 TN_API void *tn_whole_begin(void *m);
 TN_API void tn_whole_end(void **scope);
 
-/* ---- Data and checkpoints ---------------------------------------------------------------------
- */
+/* ---- Data and checkpoints -------------------------------------------------------------------- */
 
 /* This rank's share of an order, by the rules of PyTorch's DistributedSampler: n = ceil(L / N)
  * examples each, filled up with the head of the order; with drop_last the tail is left out instead.

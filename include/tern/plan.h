@@ -1,5 +1,5 @@
 /* What training a language model on many ranks will take, before there are any: bytes of a rank,
- * seconds of a step, and what limits it.
+ * seconds of a step, and where they go.
  *
  *     TN_DEFER_INIT;                                   // a model of any size takes no memory
  *     tn_gpt_init(&gpt, options);

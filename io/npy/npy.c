@@ -105,7 +105,8 @@ typedef struct contents {
 /* Larger numbers are in other records. */
 static bool refuse_wide(const tn_npz *f) {
     tn__raise(TN_EUNSUPPORTED, f->reader.operation,
-              "%s: archives of 4 GiB and more are not read (a file of one array may be larger)",
+              "%s: ZIP64 archives, of 4 GiB or 65535 arrays and more, are not read (a file of one "
+              "array may be larger)",
               f->path);
     return false;
 }

@@ -3,7 +3,6 @@
 #include "models/weights/described.h"
 
 #include "core/error.h"
-#include "core/memory.h"
 #include "io/shown.h"
 #include "nn/describe.h"
 #include "nn/module.h"

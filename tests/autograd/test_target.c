@@ -94,10 +94,12 @@ static tn_tensor *memory_of_first(tn_op_grad *g, int i, tn_tensor *const *made) 
     return i == 0 ? own_memory : NULL;
 }
 
+/* Its loops for the host are its kernel, as those of recurrent layers are: the kernel is run. */
 static const tn_op giver = {.name = "giver",
                             .shape = like_first,
                             .forward = copy_first,
                             .backward_kernel = give_dy,
+                            .host = {copy_first, give_dy},
                             .adds = 3,
                             .dx_out = memory_of_first};
 

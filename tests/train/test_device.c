@@ -277,7 +277,7 @@ static tn_values too_much(tn_module *m, tn_values in, tn_values out, void *user)
     return out;
 }
 
-/* Memory runs out in the middle of a step: an error with the allocator's numbers, nothing steps,
+/* Memory runs out in the middle of a step: an error that says how much is in use, nothing steps,
  * nothing is leaked, and the run continues. */
 TEST_WITH(out_of_memory, NULL, clear_device) {
     run r;

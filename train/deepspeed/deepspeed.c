@@ -94,10 +94,9 @@ static tn_optim *make_optim(const tn_deepspeed *d) {
 static void make_scaler(tn_deepspeed *d) {
     const tn__ds_file *f = &d->file;
     double first = f->fp16.scale > 0 ? f->fp16.scale : ldexp(1, (int)f->fp16.power);
-    if (f->fp16.enabled || f->bf16.enabled) {
-        d->scaler = tn_scaler_new(
-            TN_WITH(tn_scaler, .scale = f->bf16.enabled ? 1 : first, .interval = f->fp16.window));
-    }
+    tn_scaler_options o = TN_WITH(tn_scaler, .scale = f->bf16.enabled ? 1 : first);
+    if (f->fp16.enabled && f->fp16.scale == 0) { o.interval = f->fp16.window; }
+    if (f->fp16.enabled || f->bf16.enabled) { d->scaler = tn_scaler_new(o); }
 }
 
 /* The schedule begins at the rate that the optimiser has now. */
@@ -193,14 +192,16 @@ static tn_status adjust_scale(tn_deepspeed *d) {
     double before = tn_scaler_where(d->scaler).scale, least = d->file.fp16.least;
     tn_scaler_update(d->scaler);
     tn_scaler_state now = tn_scaler_where(d->scaler);
-    if (dynamic && tn_scaler_skipped(d->scaler) && before <= least) {
+    bool skipped = dynamic && tn_scaler_skipped(d->scaler);
+    now.scale = !dynamic ? before : skipped ? fmax(now.scale, least) : now.scale;
+    tn_status status = tn_scaler_seek(d->scaler, now);
+    if (skipped && before <= least) {
         return tn__raise(TN_ESTATE, "deepspeed_step",
                          "gradients overflow with a loss scale of %g, and fp16.min_loss_scale is "
                          "%g",
                          before, least);
     }
-    now.scale = dynamic ? fmax(now.scale, least) : before;
-    return tn_scaler_seek(d->scaler, now);
+    return status;
 }
 
 static void step_optim(tn_deepspeed *d) {

@@ -166,6 +166,7 @@ bool tn__ddp_complete(tn_ddp_state *d) {
     if (tn__pending()) { return false; }
     tn_flight_mark("wait for gradients", begin);
     settle_grads(d, users ? tn_data(users) : NULL);
+    if (tn__pending()) { return false; }
     d->stats.steps++;
     d->rebuild_due |= d->stats.steps == 1;
     return true;

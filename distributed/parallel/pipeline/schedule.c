@@ -230,7 +230,10 @@ static bool read_row(tn_pipe_schedule *s, int rank, const char *at) {
     for (int used = 0; s->rows[rank] && *at && *at != '\n'; at += strspn(at, " \t\r")) {
         tn_pipe_action a;
         int length = (int)strcspn(at, " \t\r\n");
-        if (sscanf(at, "%c%6d.%6d%n", &a.what, &a.stage, &a.micro, &used) != 3 || used != length) {
+        char word[32]; /* sscanf goes through all of its text */
+        snprintf(word, sizeof(word), "%.*s", length, at);
+        if (sscanf(word, "%c%6d.%6d%n", &a.what, &a.stage, &a.micro, &used) != 3 ||
+            used != length) {
             tn__raise(TN_EVALUE, "pipe_schedule",
                       "line %d: \"%.*s\" is no action, which is F, B, I or W, then "
                       "stage.micro-batch",

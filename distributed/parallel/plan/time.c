@@ -91,7 +91,9 @@ static double data_seconds(const tn__plan_case *c, const tn__plan_count *n, doub
     bool gathers = c->stage == 3, scatters = c->stage > 1 && c->o.mesh.pp == 1;
     int forwards = gathers ? c->micros : 1, lasts = scatters ? c->micros : 1,
         hidden = n->blocks - 1;
-    if (hidden < 0) { return gather_seconds(c, n->rest) + reduce_seconds(c, n->rest); }
+    if (hidden < 0) {
+        return forwards * gather_seconds(c, n->rest) + lasts * reduce_seconds(c, n->rest);
+    }
     double come = gather_seconds(c, n->block), again = gathers ? come : 0;
     double go = reduce_seconds(c, n->block);
     double forward = hidden * fmax(0, come - there) + come + gather_seconds(c, n->rest);

@@ -212,8 +212,8 @@ static void start_writing(tn_saver *s, tn__state *fresh) {
 static void begin_save(tn_saver *s, const tn_checkpoint *c, const tn_error_record *mine) {
     s->operation = "saver_save";
     tn__state fresh = {.operation = s->operation, .parts = true};
+    tn__agree_begin(s->group, s->operation); /* no error is pending: it begins */
     tn__warn_ranks_differ(s->world, c, s->operation);
-    tn__agree_begin(s->group, s->operation);
     tn_error_give(mine);
     if (agree_to_save(s, c, &fresh)) {
         start_writing(s, &fresh);

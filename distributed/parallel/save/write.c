@@ -143,7 +143,7 @@ static void write_step(tn_saver *s, tn__buffer *written) {
     tn__agree(s->group, NULL, s->operation);
 }
 
-/* Rank 0, when all ranks know that the step is there: nobody waits for this. */
+/* Rank 0, when all ranks know that the step is there: what fails here is a warning. */
 static void end_step(tn_saver *s) {
     tn__saver_remove_old(s);
     tn__saver_discard(s); /* the step that had the name before, if any */

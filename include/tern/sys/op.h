@@ -162,7 +162,8 @@ struct tn_op {
     uint32_t adds;
 
     /* Returns where dx[i] goes, instead of new memory in row-major order: a tensor of input i's
-     * shape and dtype. NULL: new memory. `made` has the gradients before it. */
+     * shape and dtype, whose strides allow rows if x_rows asks for them. NULL: new memory. `made`
+     * has the gradients before it. */
     tn_tensor *(*dx_out)(tn_op_grad *g, int i, tn_tensor *const *made);
 
     /* ---- The rest ---- */
@@ -191,9 +192,6 @@ struct tn_op {
     /* Sets in w the work where it differs from the default; NULL: it does not. */
     void (*work)(tn_op_work *w);
 };
-
-/* An entry of the kernel table (sys/optim.h). */
-#define TN_KERNEL(entry) offsetof(tn_backend, entry)
 
 /* For forward and backward_kernel: runs the device's own kernel of `op`, or its host loops on the
  * CPU, on the operands in c or b. TN_EUNSUPPORTED: there is none, or not for these dtypes.
@@ -340,14 +338,6 @@ static inline tn_spec tn_spec_distinct(tn_dims dims, double low, double high) {
 }
 static inline tn_spec tn_spec_index(tn_dims dims, int64_t n) {
     tn_spec spec = {TN_SPEC_INDEX, dims, 0.0, (double)n, NULL};
-    return spec;
-}
-static inline tn_spec tn_spec_bool(tn_dims dims) {
-    tn_spec spec = {TN_SPEC_BOOL, dims, 0.0, 2.0, NULL};
-    return spec;
-}
-static inline tn_spec tn_spec_byte(tn_dims dims) { /* -127 … 127 */
-    tn_spec spec = {TN_SPEC_BYTE, dims, -127.0, 128.0, NULL};
     return spec;
 }
 static inline tn_spec tn_spec_values(tn_dims dims, const double *values) {

@@ -63,8 +63,8 @@ typedef struct tn_optim_method {
     const tn_field *fields;
 
     /* The rule (sys/steps.h) and constants of this step, for the kernel table's entry `step`, which
-     * makes one pass over c->spans; NULL: the reference runs. lr, weight decay as a gradient
-     * (add, with shrink 1) and clipping are filled in already. */
+     * makes one pass over all parameters that step alike; NULL: the reference runs. lr, weight
+     * decay as a gradient (add, with shrink 1) and clipping are filled in already. */
     void (*step)(const tn_optim_call *c, tn_step *step);
 
     /* The same for one parameter, made of operations. p, the gradient g (already scaled) and the
