@@ -18,6 +18,7 @@
 #include "profile/profiler.h"
 #include "train/options.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,6 +106,30 @@ static bool folder_has_run(tn_run *r) {
            (r->memory && tn__saver_newest(r->memory, "run_new") >= 0);
 }
 
+/* A step as one file (`tern convert --to`), in a folder without steps. False: there is none, or
+ * after raising. */
+static bool load_file(tn_run *r, tn_checkpoint *c) {
+    char *path = tn__folder_path(r->options.out, "checkpoint.safetensors", "run_new");
+    bool there = tn__run_any_rank(r, path && r->first_rank && access(path, F_OK) == 0);
+    if (there) {
+        const char *before = tn__continue_hint;
+        tn__continue_hint = TN__RESUME_HINT;
+        tn_dist_load(r->world, c, path);
+        tn__continue_hint = before;
+    }
+    free(path);
+    return there && !tn__pending();
+}
+
+/* So that a restart before the first save does not begin with it. */
+static void remove_file(tn_run *r) {
+    char *path = tn__folder_path(r->options.out, "checkpoint.safetensors", "run_new");
+    if (path && r->first_rank && unlink(path) != 0 && errno != ENOENT) {
+        tn__raise(TN_EIO, "run_new", "%s: %s", path, strerror(errno));
+    }
+    free(path);
+}
+
 static void print_warning(tn_log_level level, const char *message, void *user) {
     fprintf(stderr, "%s\n", message);
 }
@@ -117,7 +142,7 @@ static void run_resume(tn_run *r) {
     c.other_run = r->options.resume_anyway;
     bool loud = c.other_run && !tn__log_heard(TN_LOG_WARN); /* what differs must be seen */
     if (loud) { tn_log_to(print_warning, TN_LOG_WARN, NULL); }
-    bool found = tn__run_load(r, &c);
+    bool found = tn__run_load(r, &c) || (!tn__pending() && load_file(r, &c));
     if (loud) { tn_log_to(NULL, TN_LOG_ERROR, NULL); }
     if (tn__pending()) { return; }
     r->parts.step = c.step;
@@ -140,6 +165,7 @@ static void run_begin(tn_run *r) {
     } else if (o->overwrite) {
         /* otherwise the launcher would find the other run's when it restarts this one */
         tn_saver_clear(r->saver);
+        remove_file(r);
         tn__run_memory_clear(r);
     }
     r->start = r->parts.step;

@@ -98,6 +98,8 @@ void tn__run_note_loss(tn_run *r, const char *name, double value);
 bool tn__run_loss_finite(tn_run *r, bool any_bad);
 bool tn__run_weights_finite(tn_run *r);
 
+#define TN__RESUME_HINT " (--resume-anyway: continue nevertheless)"
+
 /* run_memory.c: saves in memory, which end on all ranks with a warning when one fails. Saving does
  * not wait for tn_history_sync: what the history has so far survives this process. */
 void tn__run_memory_open(tn_run *r);

@@ -81,7 +81,7 @@ void tn__run_memory_save(tn_run *r) {
 /* False with *why: it cannot be loaded, and nothing has changed. */
 static bool try_load(tn_saver *s, tn_checkpoint *c, bool *found, tn_error_record *why) {
     const char *before = tn__continue_hint;
-    tn__continue_hint = " (--resume-anyway: continue nevertheless)";
+    tn__continue_hint = TN__RESUME_HINT;
     tn__quiet(1);
     tn_saver_load(s, c, found);
     bool failed = tn_error_take(why);

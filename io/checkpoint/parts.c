@@ -188,10 +188,10 @@ static bool read_all(tn__index *ix, const char *folder, char *text, size_t bytes
     if (!ix->metadata || ix->metadata->kind != TN__JSON_OBJECT) {
         return index_bad(ix, "has no metadata");
     }
-    const tn__json *text = tn__json_first(ix->metadata);
-    for (uint32_t i = 0; i < ix->metadata->count; i++, text = tn__json_next(text)) {
-        if (text->kind != TN__JSON_TEXT) {
-            return index_bad(ix, "its metadata's \"%.60s\" is not a string", text->key);
+    const tn__json *value = tn__json_first(ix->metadata);
+    for (uint32_t i = 0; i < ix->metadata->count; i++, value = tn__json_next(value)) {
+        if (value->kind != TN__JSON_TEXT) {
+            return index_bad(ix, "its metadata's \"%.60s\" is not a string", value->key);
         }
     }
     return read_files(ix, tn__json_get(all, "files"), folder) &&

@@ -477,7 +477,7 @@ class Strangers(threading.Thread):
             s.close()
 
 
-def speaks(token, dialled, place, hello=b"TERN\2\0\0\0" + b"n" * 16):
+def speaks(token, dialled, place, hello=b"TERN\3\0\0\0" + b"n" * 16):
     """Whether the store that is dialled at one port lets in who proves the token for another: the handshake of store/wire.h in a few
     lines. `place` None: for the one that the store names."""
     with socket.create_connection(("127.0.0.1", dialled), timeout=30) as s:
