@@ -66,9 +66,10 @@ void guard_write(const guard *g, char sign, pid_t group) {
 
 void guard_finish(guard *g) {
     if (g->pid > 0) {
+        kill(g->pid, SIGCONT); /* in case somebody has stopped it; not when it may be ending: a
+                                  leak checker stops it then */
         guard_write(g, '.', 0);
         close(g->pipe);
-        kill(g->pid, SIGCONT); /* in case somebody has stopped it */
         while (waitpid(g->pid, NULL, 0) < 0 && errno == EINTR) {}
     }
     g->pid = 0;

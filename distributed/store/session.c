@@ -139,16 +139,20 @@ static void answer_get(tn__session *s, const tn_store_value *value) {
     session_reply(s, (tn__reply){0}, value->data, value->bytes);
 }
 
-tn_status tn__store_hub_run(tn__store_hub *hub, tn_store_call *c) {
-    tn_status status = tn__table_run(&hub->table, c);
+/* The sessions that wait for the key, if c has set it. */
+static void wake_waiters(tn__store_hub *hub, const tn_store_call *c) {
     bool sets =
         c->kind == TN_STORE_SET || c->kind == TN_STORE_ADD || c->kind == TN_STORE_COMPARE_SET;
-    const tn_store_value *value =
-        status == TN_OK && sets ? tn__table_find(&hub->table, c->key) : NULL;
+    const tn_store_value *value = sets ? tn__table_find(&hub->table, c->key) : NULL;
     for (tn__session *s = hub->waiting, *next; s && value; s = next) {
         next = s->next_waiting;
         if (strcmp(s->key, c->key) == 0) { answer_get(s, value); }
     }
+}
+
+tn_status tn__store_hub_run(tn__store_hub *hub, tn_store_call *c) {
+    tn_status status = tn__table_run(&hub->table, c);
+    if (status == TN_OK) { wake_waiters(hub, c); }
     return status;
 }
 
@@ -178,12 +182,15 @@ static void run_request(tn__session *s, double now) {
         tn__session_expire(s, now);
         return;
     }
-    tn_status status = tn__store_hub_run(s->hub, &c);
+    tn_status status = tn__table_run(&s->hub->table, &c);
     if (status != TN_OK) {
         reply_failure(s, status, c.why);
-    } else {
-        session_reply(s, (tn__reply){.number = c.number}, c.value.data, c.value.bytes);
+        return;
     }
+    session_reply(s, (tn__reply){.number = c.number}, c.value.data, c.value.bytes);
+    /* Those answered last are sent to first: who has set the key may be gone when it knows, and the
+     * server with it. */
+    wake_waiters(s->hub, &c);
 }
 
 /* ---- Input ----------------------------------------------------------------------------------- */
