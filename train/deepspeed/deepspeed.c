@@ -41,7 +41,7 @@ static bool read_file(tn_deepspeed *d, tn_group *world, const char *path) {
     size_t bytes = 0;
     bool first = tn_group_rank(world) == 0;
     void *text = d && first ? tn_text_read(path, &bytes) : NULL;
-    if (tn__agree(world, NULL, operation) != TN_OK || !tn__agree_begin(world, operation)) {
+    if (tn__agree(world, NULL, operation) != TN_OK || !d || !tn__agree_begin(world, operation)) {
         free(text);
         return false;
     }
@@ -117,7 +117,7 @@ tn_deepspeed *tn_deepspeed_new(void *m, tn_group *world, const char *path) {
         *d = (tn_deepspeed){.model = m, .world = world, .norm = NAN};
         tn__alive_begin(&engines, d);
     }
-    if (read_file(d, world, path)) {
+    if (read_file(d, world, path) && d) {
         bool f16 = d->file.fp16.enabled;
         if (f16 || d->file.bf16.enabled) {
             tn_module_set_precision(m, TN_WITH(tn_precision, .compute = f16 ? TN_F16 : TN_BF16));
