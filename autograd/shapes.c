@@ -30,7 +30,6 @@ typedef struct known_size {
 
 typedef struct shape_rule {
     tn_op_call *c;
-    const char *at;
     known_size size[TN_OP_INPUTS * TN_MAX_DIMS];
     int sizes;
     const int64_t *rest; /* the dimensions of "..." */
@@ -62,24 +61,24 @@ static bool ends_term(char c) {
 }
 
 /* Reads an operand's text up to its comma, "->" or the end. */
-static void read_term(shape_rule *r, shape_term *t) {
-    t->text = r->at;
+static void read_term(const char **at, shape_term *t) {
+    t->text = *at;
     t->dtype = (shape_word){"", 0};
     t->words = 0;
     t->rests = 0;
-    while (!ends_term(*r->at)) {
-        shape_word word = {r->at, 0};
-        while (is_in_word(*r->at)) {
-            r->at++;
+    while (!ends_term(**at)) {
+        shape_word word = {*at, 0};
+        while (is_in_word(**at)) {
+            ++*at;
         }
-        word.length = (int)(r->at - word.text);
-        if (*r->at == ':') {
+        word.length = (int)(*at - word.text);
+        if (**at == ':') {
             t->dtype = word;
         } else if (word.length > 0 && t->words <= TN_MAX_DIMS) {
             t->word[t->words++] = word;
             t->rests += is_rest(word);
         }
-        r->at += !ends_term(*r->at);
+        *at += !ends_term(**at);
     }
 }
 
@@ -279,29 +278,29 @@ bool tn_op_shapes(tn_op_call *c, const char *text) {
     shape_term t;
     if (!text) { return tn_op_fail(c, TN_EVALUE, "its shape rule is NULL"); }
     r.c = c;
-    r.at = text;
     r.sizes = 0;
     r.rest_input = r.dtype_input = -1;
+    const char *at = text;
     int i = 0;
     for (bool more = true; more; i++) {
-        read_term(&r, &t);
+        read_term(&at, &t);
         if (i < c->inputs && c->in[i] && !check_input(&r, i, &t)) { return false; }
-        more = *r.at == ',';
-        r.at += more;
+        more = *at == ',';
+        at += more;
     }
     if (i < c->inputs) {
         return tn_op_fail(c, TN_EVALUE, "%d inputs given, but \"%s\" has %d", c->inputs, text, i);
     }
-    if (!*r.at) { return true; } /* the caller makes the outputs */
-    if (r.at[1] != '>') {
+    if (!*at) { return true; } /* the caller makes the outputs */
+    if (at[1] != '>') {
         return tn_op_fail(c, TN_EVALUE, "its shape rule \"%s\" has a - that is no ->", text);
     }
-    r.at++;
+    at++;
     do {
-        r.at++;
-        read_term(&r, &t);
+        at++;
+        read_term(&at, &t);
         bool is_extra = c->outputs >= tn_op_results(c->op);
         if ((c->record || !is_extra) && !make_output(&r, &t)) { return false; }
-    } while (*r.at == ',');
+    } while (*at == ',');
     return true;
 }

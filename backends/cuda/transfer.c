@@ -17,8 +17,11 @@ enum {
 enum { LEAST_BITS = 12, MOST_BITS = 48 };
 
 static pthread_mutex_t pinned_lock = PTHREAD_MUTEX_INITIALIZER;
-static void *idle_pinned[MOST_BITS]; /* of 2^i bytes: each block begins with the next one's address
-                                      */
+/* A block that is kept begins with the address of the next one. */
+typedef struct pinned_block {
+    struct pinned_block *next;
+} pinned_block;
+static pinned_block *idle_pinned[MOST_BITS]; /* of 2^i bytes */
 
 /* The i of a block for so many bytes. */
 static int pinned_bits(size_t bytes) {
@@ -31,10 +34,10 @@ static int pinned_bits(size_t bytes) {
 
 static void *take_idle(int bits) {
     pthread_mutex_lock(&pinned_lock);
-    void *memory = idle_pinned[bits];
-    if (memory) { memcpy(&idle_pinned[bits], memory, sizeof(memory)); }
+    pinned_block *block = idle_pinned[bits];
+    if (block) { idle_pinned[bits] = block->next; }
     pthread_mutex_unlock(&pinned_lock);
-    return memory;
+    return block;
 }
 
 void *tn__cuda_host_alloc(size_t bytes) {
@@ -58,9 +61,10 @@ void *tn__cuda_host_alloc(size_t bytes) {
 void tn__cuda_host_free(void *memory, size_t bytes) {
     if (!memory || tn__cuda_forked()) { return; }
     int bits = pinned_bits(bytes);
+    pinned_block *block = memory;
     pthread_mutex_lock(&pinned_lock);
-    memcpy(memory, &idle_pinned[bits], sizeof(memory));
-    idle_pinned[bits] = memory;
+    block->next = idle_pinned[bits];
+    idle_pinned[bits] = block;
     pthread_mutex_unlock(&pinned_lock);
 }
 

@@ -303,7 +303,8 @@ static void note_loader(record *r, const tn_loader *l) {
     r->batch = o.batch;
     r->parts = tn_loader_sampler(l).parts;
     bool ended = place.index == tn_loader_batches(l);
-    r->place = ended ? (tn_loader_place){.epoch = place.epoch + 1} : place;
+    tn_loader_place next = {.epoch = place.epoch + 1};
+    r->place = ended ? next : place;
 }
 
 static record record_of(const tn_checkpoint *c) {
