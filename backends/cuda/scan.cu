@@ -6,8 +6,7 @@
  * memory, or lines are short, a thread does. Which order things are joined in depends only on
  * shapes and strides.
  *
- * Floats are joined in double and rounded once, integers are i64 and wrap. A product whose parts
- * leave double's range need not be what it is one by one: 0 times such a part is NaN.
+ * Floats are joined in double and rounded once, integers are i64 and wrap.
  */
 #include "backends/cuda/axes.cuh"
 #include "backends/lines.h"
@@ -22,6 +21,20 @@ struct scan {
 };
 
 /* ---- What is joined -------------------------------------------------------------------------- */
+
+/* A product with an exponent of its own: 0 times parts that are too large for double stays 0, as it
+ * does one by one. (One by one, a product that has left double's range stays infinite; here it may
+ * come back.) */
+struct product {
+    double part;
+    long long exponent;
+};
+
+static __device__ __forceinline__ product product_of(double part, long long exponent) {
+    int more = 0;
+    if (isfinite(part) && part != 0) { part = frexp(part, &more); }
+    return {part, part == 0 ? 0 : exponent + more};
+}
 
 struct sum_floats {
     typedef double value;
@@ -47,9 +60,20 @@ struct sum_integers {
     }
 };
 
-struct multiply_floats : sum_floats {
-    static __device__ __forceinline__ value none() { return 1; }
-    static __device__ __forceinline__ value join(value a, value b) { return a * b; }
+struct multiply_floats {
+    typedef product value;
+    static __device__ __forceinline__ value none() { return {1, 0}; }
+    static __device__ __forceinline__ value join(value a, value b) {
+        return product_of(a.part * b.part, a.exponent + b.exponent);
+    }
+    static __device__ __forceinline__ value read(const scan &s, int64_t at) {
+        return product_of(tn__get_float(s.x, s.dtype, at), 0);
+    }
+    static __device__ __forceinline__ void write(const scan &s, int64_t at, value v) {
+        long long most = 4000, e = v.exponent;
+        e = e > most ? most : e < -most ? -most : e;
+        tn__put(s.y, s.dtype, at, ldexp(v.part, (int)e));
+    }
 };
 
 struct multiply_integers : sum_integers {
@@ -58,6 +82,16 @@ struct multiply_integers : sum_integers {
 };
 
 /* ---- Teams ----------------------------------------------------------------------------------- */
+
+template <typename V> static __device__ __forceinline__ V lane_before(V v, unsigned step) {
+    return __shfl_up_sync(TN_FULL, v, step);
+}
+static __device__ __forceinline__ product lane_before(product v, unsigned step) {
+    return {lane_before(v.part, step), lane_before(v.exponent, step)};
+}
+static __device__ __forceinline__ product tn__lane_xor(product v, int mask) {
+    return {tn__lane_xor(v.part, mask), tn__lane_xor(v.exponent, mask)};
+}
 
 template <typename M> struct joined {
     typedef typename M::value V;
@@ -74,10 +108,10 @@ static __device__ __forceinline__ void team_scan(typename M::value mine, typenam
     unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     V sum = mine;
     for (unsigned step = 1; step < 32; step *= 2) {
-        V other = __shfl_up_sync(TN_FULL, sum, step);
+        V other = lane_before(sum, step);
         sum = lane >= step ? M::join(other, sum) : sum;
     }
-    V shifted = __shfl_up_sync(TN_FULL, sum, 1);
+    V shifted = lane_before(sum, 1);
     *before = lane > 0 ? shifted : M::none();
     __syncthreads();
     if (lane == 31) { shared[warp] = sum; }

@@ -194,7 +194,7 @@ typedef struct tn_memory_stats {
     int64_t peak;        /* the maximum of `allocated` since tn_memory_reset_peak */
     int64_t reserved;    /* taken from the system: allocated + cached */
     int64_t allocations; /* calls so far */
-    int64_t from_cache;  /* of these, served without the system */
+    int64_t from_cache;  /* of these, served without the system; not counted on a GPU */
 } tn_memory_stats;
 
 /* The current numbers; resetting sets the peak to what is allocated now. */

@@ -96,13 +96,13 @@ static const int64_t scanned[][3] = {{0, 3, 2},    {2, 0, 3},     {1, 1, 1},
 enum { SCANNED = sizeof scanned / sizeof *scanned };
 
 /* Case k: numbers near 1, whose products stay near it; the same with 0 and NaN; a 0 at the
- * beginning of numbers whose product leaves f32, but not f64. */
+ * beginning of numbers whose product leaves f64. */
 static array scan_operand(tn_dtype dtype, const int64_t *size, int k) {
     array x = varied_array(dtype, k & 1, 3, size, 1);
     bool large = k & 8, reverse = k & 2;
     if (!tn_dtype_is_float(dtype)) { return x; }
     for (int64_t i = 0; i < x.count; i++) {
-        array_set(&x, i, large ? 1.04 : 1 + array_get(&x, i) / 64);
+        array_set(&x, i, large ? 30.0 : 1 + array_get(&x, i) / 64);
     }
     if (x.count > 16 && k & 12) { array_set(&x, large && reverse ? x.count - 3 : 2, 0); }
     if (x.count > 16 && k & 4 && !large) { array_set(&x, x.count - 3, NAN); }
