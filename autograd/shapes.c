@@ -60,26 +60,26 @@ static bool ends_term(char c) {
     return role[(unsigned char)c] == ENDS_TERM;
 }
 
-/* Reads an operand's text up to its comma, "->" or the end. */
-static void read_term(const char **at, shape_term *t) {
-    t->text = *at;
+/* Reads an operand's text up to its comma, "->" or the end, which it returns. */
+static const char *read_term(const char *at, shape_term *t) {
+    t->text = at;
     t->dtype = (shape_word){"", 0};
-    t->words = 0;
-    t->rests = 0;
-    while (!ends_term(**at)) {
-        shape_word word = {*at, 0};
-        while (is_in_word(**at)) {
-            ++*at;
+    t->words = t->rests = 0;
+    while (!ends_term(*at)) {
+        const char *word = at;
+        while (is_in_word(*at)) {
+            at++;
         }
-        word.length = (int)(*at - word.text);
-        if (**at == ':') {
-            t->dtype = word;
-        } else if (word.length > 0 && t->words <= TN_MAX_DIMS) {
-            t->word[t->words++] = word;
-            t->rests += is_rest(word);
+        int length = (int)(at - word);
+        if (*at == ':') {
+            t->dtype = (shape_word){word, length};
+        } else if (length > 0 && t->words <= TN_MAX_DIMS) {
+            t->word[t->words] = (shape_word){word, length};
+            t->rests += is_rest(t->word[t->words++]);
         }
-        *at += !ends_term(**at);
+        at += !ends_term(*at);
     }
+    return at;
 }
 
 /* ---- Inputs ---------------------------------------------------------------------------------- */
@@ -283,7 +283,7 @@ bool tn_op_shapes(tn_op_call *c, const char *text) {
     const char *at = text;
     int i = 0;
     for (bool more = true; more; i++) {
-        read_term(&at, &t);
+        at = read_term(at, &t);
         if (i < c->inputs && c->in[i] && !check_input(&r, i, &t)) { return false; }
         more = *at == ',';
         at += more;
@@ -297,8 +297,7 @@ bool tn_op_shapes(tn_op_call *c, const char *text) {
     }
     at++;
     do {
-        at++;
-        read_term(&at, &t);
+        at = read_term(at + 1, &t);
         bool is_extra = c->outputs >= tn_op_results(c->op);
         if ((c->record || !is_extra) && !make_output(&r, &t)) { return false; }
     } while (*at == ',');
