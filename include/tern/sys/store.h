@@ -20,7 +20,9 @@ extern "C" {
 /* Seconds for a call without its own time-out, unless the store says otherwise. */
 #define TN_STORE_TIMEOUT 60
 
+/* Bytes of a call's error message, its '\0' among them. */
 #define TN_STORE_WHY 256
+
 typedef struct tn_store_value {
     void *data; /* malloc'ed, the caller's to free; NULL for 0 bytes */
     size_t bytes;
