@@ -41,12 +41,53 @@ typedef struct batch {
     int32_t *tokens, *places; /* [running]: of the next call */
     float *logits;            /* [running * vocab] */
     tn__candidates candidates;
+    /* On a device usually only the largest logits of each row are read: */
+    int64_t picks;         /* this many; 0: all, into `logits` */
+    int64_t *picked;       /* [running * picks] tokens, the most likely first … */
+    float *picked_logits;  /* … and their logits */
+    tn_tensor *all_logits; /* with picks, a reference: (running, vocab), f32, bf16 or f16 */
 } batch;
 
 /* ---- The model ------------------------------------------------------------------------------- */
 
 static int64_t window_of(const tn__sequence *s) {
     return tn__sequence_length(s) - s->begin;
+}
+
+enum { MOST_PICKS = 256 };
+
+/* How many logits of a row determine its next token: 0: all may. Of those that equal the last of
+ * top_k, which bf16 often has, all are candidates, so more are read than k. */
+static int64_t picks_of(const batch *b) {
+    const tn_generate_options *o = b->o;
+    bool all = b->device.kind == TN_CPU || o->repetition_penalty != 1.0;
+    for (int64_t r = 0; r < b->running && o->stop_token_count > 0; r++) {
+        all = all || b->rows[r]->made.tokens.count < o->min_new;
+    }
+    bool samples = o->temperature > 0.0;
+    if (all || (samples && (o->top_k == 0 || o->top_k > MOST_PICKS))) { return 0; }
+    int64_t picks = samples ? 2 * o->top_k + 16 : 1;
+    return picks > MOST_PICKS || picks > b->choices ? 0 : picks;
+}
+
+/* Copies what the next tokens depend on to the host. */
+static tn_status read_logits(batch *b, tn_tensor *logits) {
+    tn_release(b->all_logits);
+    b->all_logits = NULL;
+    b->picks = picks_of(b);
+    if (b->picks == 0) { return tn_copy_out(tn_cast(logits, TN_F32), b->logits); }
+    tn_tensor *rows = tn_reshape(logits, TN_DIMS(b->running, b->vocab)), *index;
+    rows = tn_dtype_of(rows) == TN_F64 ? tn_cast(rows, TN_F32) : rows;
+    tn_tensor *known = tn_narrow(rows, 1, 0, b->choices);
+    if (b->picks == 1) {
+        index = tn_argmax(known, 1, true);
+    } else {
+        tn_topk(known, b->picks, 1, true, &index);
+    }
+    tn_tensor *values = tn_to(tn_gather(known, 1, index), tn_cpu());
+    if (!tn__pending()) { b->all_logits = tn_keep(rows); }
+    tn_copy_out(tn_cast(values, TN_F32), b->picked_logits);
+    return tn_copy_out(index, b->picked);
 }
 
 /* Logits of each row's last position, for choose_token. tokens and places: (running, T). */
@@ -66,7 +107,7 @@ static tn_status call_model(batch *b, const int32_t *tokens, const int32_t *plac
                          tn_shape_text(logits), (long long)b->running, (long long)b->vocab);
     }
     b->used += T;
-    return tn_copy_out(tn_cast(logits, TN_F32), b->logits);
+    return tn__pending() ? tn_error() : read_logits(b, logits);
 }
 
 /* ---- Windows: the part of each sequence that the caches hold --------------------------------- */
@@ -183,16 +224,43 @@ static tn_status refuse_logits(const batch *b, const tn__sequence *s, const floa
                      s->index, (long long)tn__sequence_length(s));
 }
 
+/* Whether the picked logits determine row r's token: valid ones, among them all that equal the last
+ * of top_k. */
+static bool picks_suffice(const batch *b, int64_t r) {
+    if (b->picks == 0) { return false; }
+    const float *logits = b->picked_logits + r * b->picks;
+    bool ends = b->picks == 1 || logits[b->picks - 1] < logits[b->o->top_k - 1];
+    return ends && logits[0] < INFINITY && logits[0] > -INFINITY;
+}
+
 static double draw_for(const batch *b, const tn__sequence *s) {
     const tn_generate_options *o = b->o;
     tn_generator g = {o->seed, o->first + (uint64_t)s->index, (uint64_t)tn__sequence_length(s)};
     return tn_random_uniform(&g);
 }
 
+static int32_t choose_picked(batch *b, const tn__sequence *s, int64_t r) {
+    const tn_generate_options *o = b->o;
+    const int64_t *tokens = b->picked + r * b->picks;
+    if (b->picks == 1) { return (int32_t)tokens[0]; }
+    tn__sampling how = {o->temperature, o->top_k, o->top_p};
+    tn__sample_picked(b->picked_logits + r * b->picks, tokens, b->picks, how, &b->candidates);
+    return (int32_t)tn__sample_draw(&b->candidates, draw_for(b, s));
+}
+
 /* The next token of s, which is row r. Changes the logits. */
 static tn_status choose_token(batch *b, const tn__sequence *s, int64_t r, int32_t *token) {
     const tn_generate_options *o = b->o;
     float *logits = b->logits + r * b->vocab;
+    if (picks_suffice(b, r)) {
+        *token = choose_picked(b, s, r);
+        return TN_OK;
+    }
+    if (b->all_logits) {
+        TN_SCOPE;
+        tn_tensor *row = tn_narrow(b->all_logits, 0, r, 1);
+        if (tn_copy_out(tn_cast(row, TN_F32), logits) != TN_OK) { return tn_error(); }
+    }
     if (o->repetition_penalty != 1.0) {
         tn__sample_penalize(logits, s->distinct, s->distinct_count, o->repetition_penalty);
     }
@@ -310,7 +378,12 @@ static tn_status open_batch(batch *b, const tn_prompt *prompts, int n) {
     b->tokens = tn__calloc_for(rows, sizeof(*b->tokens), operation);
     b->places = tn__calloc_for(rows, sizeof(*b->places), operation);
     b->logits = tn__malloc_for(rows * (size_t)b->vocab * sizeof(*b->logits), operation);
-    if (!b->sequences || !b->rows || !b->tokens || !b->places || !b->logits ||
+    if (b->device.kind != TN_CPU) {
+        b->picked = tn__malloc_for(rows * MOST_PICKS * sizeof(*b->picked), operation);
+        b->picked_logits = tn__malloc_for(rows * MOST_PICKS * sizeof(*b->picked_logits), operation);
+    }
+    bool picks = b->device.kind == TN_CPU || (b->picked && b->picked_logits);
+    if (!b->sequences || !b->rows || !b->tokens || !b->places || !b->logits || !picks ||
         tn__candidates_init(&b->candidates, b->choices) != TN_OK) {
         return TN_ENOMEM;
     }
@@ -327,12 +400,15 @@ static void close_batch(batch *b, int n) {
         tn__sequence_finish(&b->sequences[i]);
     }
     tn_release(b->mask);
+    tn_release(b->all_logits);
     tn__candidates_finish(&b->candidates);
     free(b->sequences);
     free(b->rows);
     free(b->tokens);
     free(b->places);
     free(b->logits);
+    free(b->picked);
+    free(b->picked_logits);
 }
 
 tn_generate_options tn_generate_defaults(void) {

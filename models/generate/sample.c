@@ -269,6 +269,23 @@ void tn__sample_candidates(const float *logits, int64_t vocab, tn__sampling how,
     if (how.top_p < 1.0) { keep_top_p(c, how.top_p); }
 }
 
+void tn__sample_picked(const float *logits, const int64_t *tokens, int64_t n, tn__sampling how,
+                       tn__candidates *c) {
+    if (how.temperature < coldest) { n = how.top_k = 1; }
+    c->count = 0;
+    for (int64_t i = 0; i < n && logits[i] >= logits[how.top_k - 1]; i++) {
+        int64_t at = c->count++;
+        for (; at > 0 && c->tokens[at - 1] > tokens[i]; at--) { /* in ascending order of tokens */
+            c->tokens[at] = c->tokens[at - 1];
+            c->logits[at] = c->logits[at - 1];
+        }
+        c->tokens[at] = (int32_t)tokens[i];
+        c->logits[at] = logits[i];
+    }
+    weigh_candidates(c, logits[0], how.temperature < coldest ? 1.0 : how.temperature);
+    if (how.top_p < 1.0) { keep_top_p(c, how.top_p); }
+}
+
 int64_t tn__sample_draw(const tn__candidates *c, double u) {
     double left = u * sum_of_weights(c);
     int64_t block = 0, i;

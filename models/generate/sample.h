@@ -43,6 +43,11 @@ TN_API int64_t tn__sample_best(const float *logits, int64_t vocab);
 TN_API void tn__sample_candidates(const float *logits, int64_t vocab, tn__sampling how,
                                   tn__candidates *c);
 
+/* The same, from only n of the logits: the largest, in descending order, among which are top_k
+ * (above 0) and all that equal the last of these; temperature above 0. */
+TN_API void tn__sample_picked(const float *logits, const int64_t *tokens, int64_t n,
+                              tn__sampling how, tn__candidates *c);
+
 /* Draws one, each with probability proportional to its weight. */
 TN_API int64_t tn__sample_draw(const tn__candidates *c, double u);
 

@@ -126,6 +126,40 @@ TEST(candidates_are_the_twins) {
     }
 }
 
+/* The largest logits alone give the same tokens and weights, to the bit. */
+TEST(the_largest_suffice) {
+    enum { N = 1000, PICKED = 400 };
+    const double ps[] = {1.0, 0.9, 0.3, 0.0}, ts[] = {1.0, 0.01, 1e6, 1e-200};
+    tn_generator g = {.seed = 5};
+    static twin sorted[N];
+    static tn__candidates want;
+    assert_int_equal(tn__candidates_init(&want, N), TN_OK);
+    for (int k = 0; k < 10 * 4 * 4; k++) {
+        int64_t tokens[PICKED];
+        float picked[PICKED];
+        tn__sampling how = {ts[k % 4], 1 + 13 * (k % 3), ps[k / 4 % 4]};
+        fill_logits(N, k / 16, &g);
+        for (int i = 0; i < N; i++) {
+            sorted[i] = (twin){i, (double)logits[i], 0.0};
+        }
+        qsort(sorted, N, sizeof(*sorted), by_logit);
+        for (int i = 0; i < PICKED; i++) {
+            tokens[i] = sorted[i].token;
+            picked[i] = (float)sorted[i].logit;
+        }
+        if (picked[PICKED - 1] == picked[how.top_k - 1]) {
+            continue; /* there may be more that equal the last of top_k */
+        }
+        tn__sample_candidates(logits, N, how, &want);
+        tn__sample_picked(picked, tokens, PICKED, how, &got);
+        assert_int_equal(got.count, want.count);
+        size_t bytes = (size_t)want.count * sizeof(float);
+        assert_memory_equal(got.tokens, want.tokens, bytes);
+        assert_memory_equal(got.weights, want.weights, bytes);
+    }
+    tn__candidates_finish(&want);
+}
+
 TEST(temperatures_at_the_ends) {
     tn_generator g = {.seed = 4};
     fill_logits(100, 0, &g);
