@@ -295,7 +295,7 @@ def killed_ranks():
         has(errors(p), f"rank {victim} (host", "was killed by SIGKILL")
         done = on_ranks(again, *options, "--out", out)
         same(done.returncode, 0, done.stderr)
-        holds(re.search(r" [1-9]\d* shards? of an interrupted run kept", done.stdout), done.stdout)
+        holds(re.search(rb" [1-9]\d* shards? of an interrupted run kept", done.stdout), done.stdout)
         holds(contents(out) == contents("one"), "other bytes")
 
 
