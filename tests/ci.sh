@@ -7,7 +7,10 @@
 # CPU's lower levels run when something changed on which kernels depend.
 
 # The folders whose change asks for the kernels' tests; a change to how things are built or run asks for everything.
-kernel_paths='^(backends|ops|tensor|core|autograd|tests/(backends|ops|cuda|emulator|support)|include/tern/(sys/|core|tensor|ops))|(^|/)meson|^run$|^tests/ci\.sh$|^\.ci/'
+kernel_paths='^(backends|ops|tensor|core|autograd|tests/(backends|ops|cuda|emulator|support)|include/tern/(sys/|core|tensor|ops))|^(tests/)?meson|^run$|^tests/ci\.sh$|^\.ci/'
+
+# The emulated GPU is compiled for the address sanitizer, which takes minutes, when device code or what it runs on changed.
+device_paths='^meson|^backends/(cuda|[^/]*$)|^tests/(cuda|emulator|backends|meson)|^include/tern/sys/|^tests/ci\.sh$'
 
 # The files that changed since TERN_CI_BASE, or else in the twelve hours of commits before HEAD; without such a commit, all files.
 changed_files() {
@@ -138,7 +141,7 @@ ci() {
     start_long_tests
     # -O1 compiles in half of -O2's time. The kernels at lower levels are the same sources.
     attempt sanitizers configure ci-sanitizers -Ddebug=true -Doptimization=1 -Ddebug_tensors=enabled -Db_sanitize=address,undefined -Dbench=false \
-        -Dcpu_levels="$(cpu_level)" -Dnv_archs= $([ -n "$kernels" ] || echo -Dcuda=disabled)
+        -Dcpu_levels="$(cpu_level)" -Dnv_archs= $(grep -qE "$device_paths" <<<"$changes" || echo -Dcuda=disabled)
     TERN_OP_CHECK=brief attempt ordinary run_tests ci-sanitizers testlog -t 3 --no-suite device --no-suite long $([ -n "$kernels" ] || echo --no-suite kernels)
     wait "$long_tests" || failed+=("long tests") # here: an attempt is a subshell, whose child they are not
     attempt "long tests" cat build/long-tests.log

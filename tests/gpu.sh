@@ -82,6 +82,6 @@ gpu() {
 # What a step asks of a GPU. Needs the headers of CUDA and cuDNN, no GPU.
 gpu-count() {
     TARGETS="libtern_cuda_emulator.so tests/emulator/libfake_cudnn.so tests/count_step" configure test -Dbuildtype=debugoptimized \
-        -Ddebug_tensors=enabled -Dnv_archs="$(gpu_arch)"
+        -Ddebug_tensors=enabled -Dcpu_levels="$(cpu_level)" -Dnv_archs="$(gpu_arch)"
     $python tests/cuda/test_counts.py "$@"
 }
