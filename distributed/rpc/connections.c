@@ -40,8 +40,9 @@ static void send_some(tn__connections *c, int rank) {
     tn__connection *p = &c->list[rank];
     while (p->first && !p->closed) {
         tn__rpc_frame *f = p->first;
-        ssize_t sent =
-            send(p->fd, f->data + p->sent, f->bytes - p->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        size_t bytes = TN__RPC_HEAD + f->head.bytes;
+        ssize_t sent = send(p->fd, (const char *)&f->head + p->sent, bytes - p->sent,
+                            MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && errno == EINTR) { continue; }
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             set_full(c, rank, true);
@@ -53,7 +54,7 @@ static void send_some(tn__connections *c, int rank) {
             return;
         }
         p->sent += (size_t)sent;
-        if (p->sent == f->bytes) {
+        if (p->sent == bytes) {
             p->first = f->next;
             p->sent = 0;
             free(f);
@@ -98,7 +99,7 @@ bool tn__connections_drain(tn__connections *c, double deadline) {
 /* ---- Receiving ------------------------------------------------------------------------------- */
 
 /* Under the lock. */
-static void drop_output(tn__connection *p) {
+static void close_output(tn__connection *p) {
     p->closed = true;
     tn__rpc_frames_free(p->first);
     p->first = NULL;
@@ -107,62 +108,32 @@ static void drop_output(tn__connection *p) {
 static void end_connection(tn__connections *c, int rank, const char *why) {
     tn__connection *p = &c->list[rank];
     pthread_mutex_lock(&p->lock);
-    drop_output(p);
+    close_output(p);
     epoll_ctl(c->epoll, EPOLL_CTL_DEL, p->fd, NULL);
     shutdown(p->fd, SHUT_RDWR);
     pthread_mutex_unlock(&p->lock);
-    free(p->arriving);
-    p->arriving = NULL;
+    free(p->reader.frame);
+    p->reader.frame = NULL;
     c->lost(c->user, rank, why);
-}
-
-/* Where the next bytes of a connection go, and how many; those of a frame that is refused are
- * skipped. */
-static void *room_of(tn__connections *c, int rank, size_t *most) {
-    tn__connection *p = &c->list[rank];
-    tn__rpc_frame *f = p->arriving;
-    *most = (f ? f->head.bytes : TN__RPC_HEAD) - p->received;
-    if (f && f->refused) {
-        *most = *most < sizeof(c->skipped) ? *most : sizeof(c->skipped);
-        return c->skipped;
-    }
-    return (f ? f->data + TN__RPC_HEAD : p->head) + p->received;
-}
-
-/* So many bytes have arrived. Returns why the connection is over; NULL: it is not. */
-static const char *take_bytes(tn__connections *c, int rank, size_t bytes) {
-    tn__connection *p = &c->list[rank];
-    p->received += bytes;
-    if (!p->arriving && p->received == TN__RPC_HEAD) {
-        tn__rpc_head h;
-        if (!tn__rpc_head_read(p->head, &h)) { return "what it sends is malformed"; }
-        p->arriving = tn__rpc_frame_for(&h, c->limit);
-        p->received = 0;
-        if (!p->arriving) { return "no memory for what it sends"; }
-    }
-    tn__rpc_frame *f = p->arriving;
-    if (!f || p->received < f->head.bytes) { return NULL; }
-    p->arriving = NULL;
-    p->received = 0;
-    return c->receive(c->user, rank, f) ? NULL : "what it sends is out of place";
 }
 
 /* Returns why the connection is over; NULL: it is not. */
 static const char *receive_some(tn__connections *c, int rank) {
     tn__connection *p = &c->list[rank];
-    const char *why = NULL;
-    for (int reads = 0; !why && reads < READS_AT_ONCE; reads++) { /* then it is the others' turn */
+    for (int reads = 0; reads < READS_AT_ONCE; reads++) { /* then it is the others' turn */
         size_t most;
-        void *room = room_of(c, rank, &most);
+        void *room = tn__rpc_reader_room(&p->reader, &most);
         ssize_t got = recv(p->fd, room, most, MSG_DONTWAIT);
         if (got < 0 && errno == EINTR) { continue; }
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) { return NULL; }
-        if (got <= 0) {
-            return got < 0 ? strerror(errno) : "it has closed the connection, or died";
-        }
-        why = take_bytes(c, rank, (size_t)got);
+        if (got < 0) { return strerror(errno); }
+        if (got == 0) { return "it has closed the connection, or died"; }
+        tn__rpc_frame *whole;
+        const char *why = tn__rpc_reader_take(&p->reader, (size_t)got, &whole);
+        if (why) { return why; }
+        if (whole) { c->receive(c->user, rank, whole); }
     }
-    return why;
+    return NULL;
 }
 
 static void serve_event(tn__connections *c, const struct epoll_event *event) {
@@ -197,6 +168,7 @@ bool tn__connections_init(tn__connections *c) {
     c->list = tn__calloc_for((size_t)c->ranks, sizeof(*c->list), "rpc_new");
     for (int i = 0; c->list && i < c->ranks; i++) {
         c->list[i].fd = -1;
+        c->list[i].reader.limit = c->limit;
         pthread_mutex_init(&c->list[i].lock, NULL);
     }
     return c->list != NULL;
@@ -250,11 +222,11 @@ void tn__connections_stop(tn__connections *c) {
     for (int i = 0; i < c->ranks; i++) {
         tn__connection *p = &c->list[i];
         pthread_mutex_lock(&p->lock);
-        drop_output(p);
+        close_output(p);
         close_fd(&p->fd);
         pthread_mutex_unlock(&p->lock);
-        free(p->arriving);
-        p->arriving = NULL;
+        free(p->reader.frame);
+        p->reader.frame = NULL;
     }
     close_fd(&c->epoll);
     close_fd(&c->wake);

@@ -16,26 +16,19 @@ typedef struct tn__connection {
     bool full;                   /* the thread waits until the socket takes more */
     bool closed;                 /* nothing more is sent */
 
-    /* Of the thread: a frame that has arrived in part, or, if there is none, a head. */
-    tn__rpc_frame *arriving;
-    uint8_t head[TN__RPC_HEAD];
-    size_t received; /* of the body, or of the head */
+    tn__rpc_reader reader; /* of the thread */
 } tn__connection;
 
 typedef struct tn__connections {
     int rank, ranks;
-    uint64_t limit;       /* bytes of a body */
+    uint64_t limit;       /* bytes of a body that is received */
     tn__connection *list; /* [ranks] */
     int epoll, wake;      /* -1: none */
     bool has_thread;
     pthread_t thread;
-    uint8_t skipped[4096]; /* of the thread: what arrives of frames that are refused */
 
-    /* A frame of rank `from`, which is taken over. False: it is out of place, which ends the
-     * connection. */
-    bool (*receive)(void *user, int from, tn__rpc_frame *f);
-    /* The end of a connection, for good. */
-    void (*lost)(void *user, int rank, const char *why);
+    void (*receive)(void *user, int from, tn__rpc_frame *f); /* takes it over */
+    void (*lost)(void *user, int rank, const char *why);     /* the end of a connection */
     void *user;
 } tn__connections;
 

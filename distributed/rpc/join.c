@@ -72,19 +72,13 @@ static bool make_secret(joining *j) {
     return fine || join_fails(j, "the secret in the store is malformed");
 }
 
-/* Exchanges ranks, which ends the greeting; `first`: this side begins. 0; an errno, or EPROTO: what
- * the other side sends is out of place. */
+/* Exchanges ranks, which ends the greeting; `first`: this side begins. 0, or an errno. */
 static int exchange_ranks(const joining *j, int fd, bool first, uint64_t *rank, double until) {
-    uint8_t mine[TN__RPC_HEAD], theirs[TN__RPC_HEAD];
-    tn__rpc_head h = {.kind = TN__RPC_RANK, .number = (uint64_t)j->connections->rank};
-    struct iovec part = {mine, sizeof(mine)};
-    tn__rpc_head_write(mine, &h);
+    uint64_t mine = (uint64_t)j->connections->rank;
+    struct iovec part = {&mine, sizeof(mine)};
     int error = first ? tn__net_send(fd, &part, 1, until) : 0;
-    error = error ? error : tn__net_receive(fd, theirs, sizeof(theirs), until);
-    if (error) { return error; }
-    if (!tn__rpc_head_read(theirs, &h) || h.kind != TN__RPC_RANK) { return EPROTO; }
-    *rank = h.number;
-    return first ? 0 : tn__net_send(fd, &part, 1, until);
+    error = error ? error : tn__net_receive(fd, rank, sizeof(*rank), until);
+    return error || first ? error : tn__net_send(fd, &part, 1, until);
 }
 
 /* ---- Ranks above ----------------------------------------------------------------------------- */

@@ -28,47 +28,65 @@ bool tn__rpc_usable(tn_rpc *r, const char *operation) {
 
 /* ---- Frames that arrive ---------------------------------------------------------------------- */
 
-static void queue_call(tn_rpc *r, int from, tn__rpc_frame *f) {
-    f->from = from;
-    f->deadline = tn__now() + 1e-6 * (double)f->head.microseconds;
-    tn__workers_push(&r->workers, f);
-}
-
-static bool receive_frame(void *rpc, int from, tn__rpc_frame *f) {
+static void receive_frame(void *rpc, int from, tn__rpc_frame *f) {
     tn_rpc *r = rpc;
     switch (f->head.kind) {
-    case TN__RPC_CALL:
-    case TN__RPC_FORWARD:
-    case TN__RPC_BACKWARD:
-        queue_call(r, from, f);
-        return true;
     case TN__RPC_REPLY:
-        if (!tn__futures_reply(&r->futures, from, f)) { tn__rpc_drop_reply(r, from, f); }
-        return true;
+        tn__rpc_reply(r, from, f);
+        return;
     case TN__RPC_FORGET:
-        tn__graphs_forget(&r->graphs, from, f->head.number);
+        tn__rpc_forget_graph(r, from, f->head.number);
         free(f);
-        return true;
+        return;
     case TN__RPC_END:
-        tn__futures_ended(&r->futures, from);
+        pthread_mutex_lock(&r->lock);
+        r->peers[from].ended = true;
+        tn__rpc_unlock(r);
         free(f);
-        return true;
-    default:
-        free(f);
-        return false;
+        return;
+    default: /* a call of some kind */
+        tn__rpc_serve(r, from, f);
     }
 }
 
 static void lose_rank(void *rpc, int rank, const char *why) {
     tn_rpc *r = rpc;
-    tn__futures_lose(&r->futures, rank, why);
-    tn__graphs_forget(&r->graphs, rank, 0);
+    tn__peer *p = &r->peers[rank];
+    pthread_mutex_lock(&r->lock);
+    if (!p->gone) {
+        p->gone = true;
+        snprintf(p->why, sizeof(p->why), "rank %d is gone: %s", rank, why);
+        r->first_lost = r->first_lost ? r->first_lost : p;
+    }
+    tn__rpc_fail_calls(r, rank);
+    tn__rpc_unlock(r);
+    tn__rpc_forget_graph(r, rank, 0);
 }
 
 static void lose_all(tn_rpc *r, const char *why) {
     for (int i = 0; i < r->ranks; i++) {
         lose_rank(r, i, why);
     }
+}
+
+const char *tn__rpc_lost(tn_rpc *r, int rank) {
+    pthread_mutex_lock(&r->lock);
+    const tn__peer *p = rank < 0 ? r->first_lost : &r->peers[rank];
+    const char *why = p && p->gone ? p->why : NULL;
+    pthread_mutex_unlock(&r->lock);
+    return why;
+}
+
+/* ---- Waiting --------------------------------------------------------------------------------- */
+
+bool tn__rpc_await(tn_rpc *r, double deadline) {
+    struct timespec until = tn__timespec(deadline);
+    return pthread_cond_timedwait(&r->changed, &r->lock, &until) == 0;
+}
+
+void tn__rpc_unlock(tn_rpc *r) {
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
 }
 
 /* ---- Counting those who use it --------------------------------------------------------------- */
@@ -81,14 +99,15 @@ tn_rpc *tn__rpc_keep(tn_rpc *r) {
 void tn__rpc_release(tn_rpc *r) {
     if (__atomic_fetch_sub(&r->refs, 1, __ATOMIC_ACQ_REL) > 1) { return; }
     tn__connections_finish(&r->connections);
-    tn__futures_finish(&r->futures);
-    tn__workers_finish(&r->workers);
-    tn__graphs_finish(&r->graphs);
+    pthread_cond_destroy(&r->queued);
+    pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
     for (tn__function *f = r->functions, *next; f; f = next) {
         next = f->next;
         free(f);
     }
+    free(r->threads);
+    free(r->peers);
     tn_store_free(r->store);
     free(r);
 }
@@ -131,15 +150,12 @@ static tn_rpc *make_rpc(tn_group *g, const tn_rpc_options *o) {
                                        .receive = receive_frame,
                                        .lost = lose_rank,
                                        .user = r};
-    r->workers = (tn__workers){.concurrent = o->threads,
-                               .threads_most = o->threads_most,
-                               .answer = tn__rpc_answer,
-                               .user = r};
     pthread_mutex_init(&r->lock, NULL);
-    tn__graphs_init(&r->graphs);
-    bool fine = tn__connections_init(&r->connections);
-    fine = tn__futures_init(&r->futures, ranks, o->backlog_limit) && fine;
-    fine = tn__workers_init(&r->workers) && fine;
+    tn__condition_init(&r->changed);
+    tn__condition_init(&r->queued);
+    r->peers = tn__calloc_for((size_t)ranks, sizeof(*r->peers), "rpc_new");
+    r->threads = tn__calloc_for((size_t)o->threads_most, sizeof(*r->threads), "rpc_new");
+    bool fine = tn__connections_init(&r->connections) && r->peers && r->threads;
     if (!fine || !take_group(r, g)) {
         tn__rpc_release(r);
         return NULL;
@@ -206,7 +222,7 @@ tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *
 tn_status tn_rpc_start(tn_rpc *r) {
     if (!tn__rpc_usable(r, "rpc_start")) { return tn_error(); }
     if (r->started) { return tn__raise(TN_ESTATE, "rpc_start", "it was called before"); }
-    bool joined = tn__workers_start(&r->workers) &&
+    bool joined = tn__rpc_start_serving(r) &&
                   (r->ranks == 1 || tn__connections_join(&r->connections, r->store, r->interface,
                                                          r->options.timeout));
     /* functions that others call may call before this returns */
@@ -224,12 +240,21 @@ tn_status tn_rpc_start(tn_rpc *r) {
  * or for a function that waits for it; so when all have said END, none that is waited for runs or
  * is on its way. A rank leaves when it has all others' END. */
 
+/* Under the lock. */
+static bool is_busy(const tn_rpc *r) {
+    return r->first || r->running || r->waiting;
+}
+
 /* Waits until nothing runs here and no call waits. False after raising. */
 static bool settle_here(tn_rpc *r, double deadline, double timeout) {
-    if (!tn__workers_settle(&r->workers, deadline) || !tn__futures_settle(&r->futures, deadline)) {
+    pthread_mutex_lock(&r->lock);
+    while (is_busy(r) && tn__rpc_await(r, deadline)) {}
+    bool busy = is_busy(r);
+    pthread_mutex_unlock(&r->lock);
+    if (busy) {
         tn__raise(TN_EPEER, "rpc_shutdown", "calls were still running after %.3g seconds", timeout);
     }
-    return !tn__pending();
+    return !busy;
 }
 
 /* To all ranks, this one too. False after raising. */
@@ -245,12 +270,27 @@ static bool say_end(tn_rpc *r) {
     return true;
 }
 
+/* Under the lock: a rank that has not ended, if possible one that is gone; or -1. */
+static int missing_rank(const tn_rpc *r) {
+    int missing = -1;
+    for (int i = 0; i < r->ranks; i++) {
+        const tn__peer *p = &r->peers[i];
+        if (!p->ended && p->gone) { return i; }
+        missing = missing < 0 && !p->ended ? i : missing;
+    }
+    return missing;
+}
+
 /* False after raising. */
 static bool await_ends(tn_rpc *r, double deadline, double timeout) {
-    int missing = tn__futures_await_ends(&r->futures, deadline);
-    if (missing >= 0 && tn__futures_lost(&r->futures, missing)) {
+    int missing;
+    pthread_mutex_lock(&r->lock);
+    while ((missing = missing_rank(r)) >= 0 && !r->peers[missing].gone &&
+           tn__rpc_await(r, deadline)) {}
+    pthread_mutex_unlock(&r->lock);
+    if (missing >= 0 && tn__rpc_lost(r, missing)) {
         /* others may have left because of the first that did */
-        tn__raise(TN_EPEER, "rpc_shutdown", "%s", tn__futures_lost(&r->futures, -1));
+        tn__raise(TN_EPEER, "rpc_shutdown", "%s", tn__rpc_lost(r, -1));
     } else if (missing >= 0) {
         tn__raise(TN_EPEER, "rpc_shutdown", "rank %d has not ended within %.3g seconds", missing,
                   timeout);
@@ -264,7 +304,7 @@ tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
         return tn__raise(TN_EVALUE, "rpc_shutdown", "a time-out of %g seconds (0 to %g)", timeout,
                          TN__TIMEOUT_MOST);
     }
-    if (!r->started || (tn__served && tn__served->rpc == r)) {
+    if (!r->started || tn__rpc_inside(r)) {
         return tn__raise(TN_ESTATE, "rpc_shutdown", "%s",
                          r->started ? "called inside a function that a rank called"
                                     : "tn_rpc_start was not called");
@@ -280,13 +320,15 @@ tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
 
 void tn_rpc_free(tn_rpc *r) {
     if (!r || tn__inherited(r->process)) { return; }
-    if (tn__served && tn__served->rpc == r) {
+    if (tn__rpc_inside(r)) {
         tn__raise(TN_ESTATE, "rpc_free", "called inside a function that a rank called");
         return;
     }
     lose_all(r, "tn_rpc_free was called on this side");
     tn__connections_stop(&r->connections);
-    tn__workers_stop(&r->workers);
-    tn__graphs_forget(&r->graphs, -1, 0);
+    tn__rpc_stop_serving(r);
+    for (int i = 0; i < r->ranks; i++) {
+        tn__rpc_forget_graph(r, i, 0);
+    }
     tn__rpc_release(r);
 }

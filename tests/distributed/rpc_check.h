@@ -42,11 +42,13 @@ static inline bool failed_with(tn_status status, const char *part) {
 static inline bool comes_to_keep(tn_rpc *r, int wanted) {
     for (double end = tn__now() + 20;; usleep(1000)) {
         int count = 0;
-        pthread_mutex_lock(&r->graphs.lock);
-        for (const tn__graph *g = r->graphs.first; g; g = g->next) {
-            count++;
+        pthread_mutex_lock(&r->lock);
+        for (int i = 0; i < r->ranks; i++) {
+            for (const tn__graph *g = r->peers[i].graphs; g; g = g->next) {
+                count++;
+            }
         }
-        pthread_mutex_unlock(&r->graphs.lock);
+        pthread_mutex_unlock(&r->lock);
         if (count == wanted || tn__now() > end) { return count == wanted; }
     }
 }

@@ -339,18 +339,17 @@ static int heard_from(int fd) {
 /* They say: something else; that they are rank 1; a hello, a wrong proof, that they are rank 1; the
  * same without a proof; nothing. The real rank 1 comes after them. */
 static void with_strangers(tn_group *world, void *user) {
-    enum { STRANGERS = 5, PROOF_AT = TN__HELLO, RANK_AT = TN__HELLO + TN__DIGEST };
+    enum { STRANGERS = 5, RANK = 8, PROOF_AT = TN__HELLO, RANK_AT = TN__HELLO + TN__DIGEST };
     static const char other[] = "GET / HTTP/1.1\r\nHost: rank 0, are you there?\r\n\r\n";
-    uint8_t nonce[TN__NONCE] = {1}, frame[TN__RPC_HEAD], wrong[RANK_AT + TN__RPC_HEAD] = {0},
-            none[PROOF_AT + TN__RPC_HEAD];
+    uint8_t nonce[TN__NONCE] = {1}, rank_1[RANK] = {1}, wrong[RANK_AT + RANK] = {0},
+            none[PROOF_AT + RANK];
     snprintf(world->interface, sizeof(world->interface), "127.0.0.1"); /* listens at once */
-    tn__rpc_head_write(frame, &(tn__rpc_head){.kind = TN__RPC_RANK, .number = 1});
     tn__hello_write(wrong, nonce);
-    memcpy(wrong + RANK_AT, frame, sizeof(frame));
+    memcpy(wrong + RANK_AT, rank_1, sizeof(rank_1));
     memcpy(none, wrong, TN__HELLO);
-    memcpy(none + PROOF_AT, frame, sizeof(frame));
+    memcpy(none + PROOF_AT, rank_1, sizeof(rank_1));
     struct iovec says[STRANGERS] = {{(void *)(uintptr_t)other, sizeof(other) - 1},
-                                    {frame, sizeof(frame)},
+                                    {rank_1, sizeof(rank_1)},
                                     {wrong, sizeof(wrong)},
                                     {none, sizeof(none)},
                                     {NULL, 0}};

@@ -165,9 +165,9 @@ static void *flood_rank_1(void *rpc) {
     tn_rpc *r = rpc;
     for (int i = 0; i < 10; i++) {
         tn_future *f = call_large(r, 1, "echo", 0);
-        pthread_mutex_lock(&r->futures.lock);
-        CHECK(r->futures.callees[1].unanswered < TWO_LARGE + LARGE + 100);
-        pthread_mutex_unlock(&r->futures.lock);
+        pthread_mutex_lock(&r->lock);
+        CHECK(r->peers[1].unanswered < TWO_LARGE + LARGE + 100);
+        pthread_mutex_unlock(&r->lock);
         tn_rpc_wait(f);
         CHECK(!tn_error());
     }
@@ -184,7 +184,7 @@ static void many_threads(tn_group *world, void *user) {
     for (int i = 0; tn_group_rank(world) == 0 && i < THREADS; i++) {
         pthread_join(threads[i], NULL);
     }
-    CHECK(r->futures.callees[1].unanswered == 0);
+    CHECK(r->peers[1].unanswered == 0);
     end_rank(world, r);
 }
 

@@ -223,9 +223,9 @@ TEST(test_kept_graphs) {
 }
 
 static bool is_running(tn_rpc *r) {
-    pthread_mutex_lock(&r->workers.lock);
-    bool running = r->workers.running > 0;
-    pthread_mutex_unlock(&r->workers.lock);
+    pthread_mutex_lock(&r->lock);
+    bool running = r->running > 0;
+    pthread_mutex_unlock(&r->lock);
     return running;
 }
 
