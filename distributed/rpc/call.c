@@ -43,7 +43,7 @@ static tn_future *make_future(tn_rpc *r, int to, const char *name, double timeou
 /* A reply that no one takes: if it is a forward's, perhaps, its rank may forget the graph. */
 static void drop_reply(tn_rpc *r, int from, tn__rpc_frame *reply) {
     if (reply && reply->head.mask) {
-        tn__connections_send(&r->connections, from, tn__rpc_forget(reply));
+        tn__rpc_send(r, from, tn__rpc_forget(reply));
     } else {
         free(reply);
     }
@@ -158,7 +158,7 @@ tn_future *tn__rpc_issue(tn_rpc *r, tn__rpc_head h, int to, const char *name, co
         double left = f->deadline - tn__now();
         call->head.number = f->number;
         call->head.microseconds = left > 0 ? (uint64_t)(left * 1e6) : 0;
-        tn__connections_send(&r->connections, to, call);
+        tn__rpc_send(r, to, call);
         return f;
     }
     free(call);

@@ -9,9 +9,15 @@ tn__rpc_frame *tn__rpc_frame_new(const tn__rpc_head *h) {
     return f;
 }
 
-void tn__rpc_frames_free(tn__rpc_frame *list) {
-    for (tn__rpc_frame *f = list, *next; f; f = next) {
-        next = f->next;
+void tn__rpc_queue_add(tn__rpc_queue *q, tn__rpc_frame *f) {
+    f->next = NULL;
+    *(q->first ? &q->last->next : &q->first) = f;
+    q->last = f;
+}
+
+void tn__rpc_queue_clear(tn__rpc_queue *q) {
+    for (tn__rpc_frame *f; (f = q->first);) {
+        q->first = f->next;
         free(f);
     }
 }

@@ -54,7 +54,12 @@ _Static_assert(offsetof(tn__rpc_frame, body) ==
 
 /* A frame whose head is h, with room for h.bytes of body; NULL: no memory. */
 tn__rpc_frame *tn__rpc_frame_new(const tn__rpc_head *h);
-void tn__rpc_frames_free(tn__rpc_frame *list);
+
+typedef struct tn__rpc_queue {
+    tn__rpc_frame *first, *last; /* last is set where there is a first */
+} tn__rpc_queue;
+void tn__rpc_queue_add(tn__rpc_queue *q, tn__rpc_frame *f);
+void tn__rpc_queue_clear(tn__rpc_queue *q);
 
 /* ---- Reading frames, which arrive in pieces -------------------------------------------------- */
 

@@ -182,7 +182,7 @@ static void forward_finish(void *memory) {
     if (tn__inherited(args->rpc->process)) {
         free(args->forget);
     } else {
-        tn__connections_send(&args->rpc->connections, args->owner, args->forget);
+        tn__rpc_send(args->rpc, args->owner, args->forget);
         tn__rpc_release(args->rpc);
     }
 }

@@ -28,8 +28,7 @@ bool tn__rpc_usable(tn_rpc *r, const char *operation) {
 
 /* ---- Frames that arrive ---------------------------------------------------------------------- */
 
-static void receive_frame(void *rpc, int from, tn__rpc_frame *f) {
-    tn_rpc *r = rpc;
+void tn__rpc_receive(tn_rpc *r, int from, tn__rpc_frame *f) {
     switch (f->head.kind) {
     case TN__RPC_REPLY:
         tn__rpc_reply(r, from, f);
@@ -49,8 +48,7 @@ static void receive_frame(void *rpc, int from, tn__rpc_frame *f) {
     }
 }
 
-static void lose_rank(void *rpc, int rank, const char *why) {
-    tn_rpc *r = rpc;
+void tn__rpc_lose(tn_rpc *r, int rank, const char *why) {
     tn__peer *p = &r->peers[rank];
     pthread_mutex_lock(&r->lock);
     if (!p->gone) {
@@ -65,7 +63,7 @@ static void lose_rank(void *rpc, int rank, const char *why) {
 
 static void lose_all(tn_rpc *r, const char *why) {
     for (int i = 0; i < r->ranks; i++) {
-        lose_rank(r, i, why);
+        tn__rpc_lose(r, i, why);
     }
 }
 
@@ -98,7 +96,9 @@ tn_rpc *tn__rpc_keep(tn_rpc *r) {
 
 void tn__rpc_release(tn_rpc *r) {
     if (__atomic_fetch_sub(&r->refs, 1, __ATOMIC_ACQ_REL) > 1) { return; }
-    tn__connections_finish(&r->connections);
+    for (int i = 0; r->peers && i < r->ranks; i++) {
+        pthread_mutex_destroy(&r->peers[i].sending);
+    }
     pthread_cond_destroy(&r->queued);
     pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
@@ -143,20 +143,24 @@ static tn_rpc *make_rpc(tn_group *g, const tn_rpc_options *o) {
     tn_rpc *r = tn__calloc_for(1, sizeof(*r), "rpc_new");
     if (!r) { return NULL; }
     int rank = tn_group_rank(g), ranks = tn_group_size(g);
-    *r = (tn_rpc){.refs = 1, .process = tn__process(), .options = *o, .rank = rank, .ranks = ranks};
-    r->connections = (tn__connections){.rank = rank,
-                                       .ranks = ranks,
-                                       .limit = (uint64_t)o->message_limit,
-                                       .receive = receive_frame,
-                                       .lost = lose_rank,
-                                       .user = r};
+    *r = (tn_rpc){.refs = 1,
+                  .process = tn__process(),
+                  .options = *o,
+                  .rank = rank,
+                  .ranks = ranks,
+                  .epoll = -1,
+                  .wake = -1};
     pthread_mutex_init(&r->lock, NULL);
     tn__condition_init(&r->changed);
     tn__condition_init(&r->queued);
-    r->peers = tn__calloc_for((size_t)ranks, sizeof(*r->peers), "rpc_new");
     r->threads = tn__calloc_for((size_t)o->threads_most, sizeof(*r->threads), "rpc_new");
-    bool fine = tn__connections_init(&r->connections) && r->peers && r->threads;
-    if (!fine || !take_group(r, g)) {
+    r->peers = tn__calloc_for((size_t)ranks, sizeof(*r->peers), "rpc_new");
+    for (int i = 0; r->peers && i < ranks; i++) {
+        r->peers[i].fd = -1;
+        r->peers[i].reader.limit = (uint64_t)o->message_limit;
+        pthread_mutex_init(&r->peers[i].sending, NULL);
+    }
+    if (!r->threads || !r->peers || !take_group(r, g)) {
         tn__rpc_release(r);
         return NULL;
     }
@@ -177,19 +181,11 @@ tn_rpc *tn_rpc_new(tn_group *g, tn_rpc_options options) {
 
 /* ---- Functions ------------------------------------------------------------------------------- */
 
-/* Under the lock. */
-static const tn__function *find_function(const tn_rpc *r, const char *name, size_t bytes) {
+const tn__function *tn__rpc_function(const tn_rpc *r, const char *name, size_t bytes) {
     const tn__function *f = r->functions;
     while (f && (strlen(f->name) != bytes || memcmp(f->name, name, bytes) != 0)) {
         f = f->next;
     }
-    return f;
-}
-
-const tn__function *tn__rpc_function(tn_rpc *r, const char *name, size_t bytes) {
-    pthread_mutex_lock(&r->lock);
-    const tn__function *f = find_function(r, name, bytes);
-    pthread_mutex_unlock(&r->lock);
     return f;
 }
 
@@ -206,7 +202,7 @@ tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *
     *entry = (tn__function){.f = f, .user = user};
     memcpy(entry->name, name, length + 1);
     pthread_mutex_lock(&r->lock);
-    bool taken = find_function(r, name, length) != NULL;
+    bool taken = tn__rpc_function(r, name, length) != NULL;
     if (!taken) {
         entry->next = r->functions;
         r->functions = entry;
@@ -222,14 +218,12 @@ tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *
 tn_status tn_rpc_start(tn_rpc *r) {
     if (!tn__rpc_usable(r, "rpc_start")) { return tn_error(); }
     if (r->started) { return tn__raise(TN_ESTATE, "rpc_start", "it was called before"); }
-    bool joined = tn__rpc_start_serving(r) &&
-                  (r->ranks == 1 || tn__connections_join(&r->connections, r->store, r->interface,
-                                                         r->options.timeout));
+    bool joined = tn__rpc_start_serving(r) && (r->ranks == 1 || tn__rpc_join(r));
     /* functions that others call may call before this returns */
     __atomic_store_n(&r->started, true, __ATOMIC_RELEASE);
-    if (!joined || !tn__connections_start(&r->connections)) {
+    if (!joined || !tn__rpc_connect(r)) {
         lose_all(r, "tn_rpc_start has failed");
-        tn__connections_stop(&r->connections);
+        tn__rpc_disconnect(r);
     }
     return tn_error();
 }
@@ -242,7 +236,7 @@ tn_status tn_rpc_start(tn_rpc *r) {
 
 /* Under the lock. */
 static bool is_busy(const tn_rpc *r) {
-    return r->first || r->running || r->waiting;
+    return r->calls.first || r->running || r->waiting;
 }
 
 /* Waits until nothing runs here and no call waits. False after raising. */
@@ -260,12 +254,10 @@ static bool settle_here(tn_rpc *r, double deadline, double timeout) {
 /* To all ranks, this one too. False after raising. */
 static bool say_end(tn_rpc *r) {
     for (int to = 0; to < r->ranks; to++) {
-        tn__rpc_frame *f = tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_END});
-        if (!f) {
-            tn__raise(TN_ENOMEM, "rpc_shutdown", "no memory for a word to rank %d", to);
-            return false;
-        }
-        tn__connections_send(&r->connections, to, f);
+        tn__rpc_frame *f = tn__values_encode((tn__rpc_head){.kind = TN__RPC_END}, to, NULL,
+                                             &(tn_values){0}, 0, "rpc_shutdown");
+        if (!f) { return false; }
+        tn__rpc_send(r, to, f);
     }
     return true;
 }
@@ -311,7 +303,7 @@ tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
     }
     double deadline = tn__now() + (timeout > 0 ? timeout : TN__TIMEOUT_MOST);
     if (settle_here(r, deadline, timeout) && say_end(r) && await_ends(r, deadline, timeout) &&
-        settle_here(r, deadline, timeout) && !tn__connections_drain(&r->connections, deadline)) {
+        settle_here(r, deadline, timeout) && !tn__rpc_drain(r, deadline)) {
         tn__raise(TN_EPEER, "rpc_shutdown", "what it has sent was not taken in %.3g seconds",
                   timeout);
     }
@@ -325,7 +317,7 @@ void tn_rpc_free(tn_rpc *r) {
         return;
     }
     lose_all(r, "tn_rpc_free was called on this side");
-    tn__connections_stop(&r->connections);
+    tn__rpc_disconnect(r);
     tn__rpc_stop_serving(r);
     for (int i = 0; i < r->ranks; i++) {
         tn__rpc_forget_graph(r, i, 0);

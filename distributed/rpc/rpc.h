@@ -20,8 +20,11 @@
 #ifndef TERN_DISTRIBUTED_RPC_RPC_H
 #define TERN_DISTRIBUTED_RPC_RPC_H
 
-#include "distributed/rpc/connections.h"
+#include "distributed/rpc/frame.h"
 #include "tern/rpc.h"
+#include "tern/sys/store.h"
+
+#include <pthread.h>
 
 /* What other ranks can call. */
 typedef struct tn__function {
@@ -51,7 +54,16 @@ typedef struct tn__graph {
     tn_values in, out;
 } tn__graph;
 
+/* A rank, this one too, as this one sees it. */
 typedef struct tn__peer {
+    int fd;                  /* of the connection; -1: this rank itself, or none */
+    tn__rpc_reader reader;   /* of the connections' thread */
+    pthread_mutex_t sending; /* of: */
+    tn__rpc_queue out;
+    size_t sent; /* of the first in it */
+    bool full;   /* the thread waits until the socket takes more */
+    bool closed; /* nothing more is sent */
+
     uint64_t unanswered; /* bytes of calls of it */
     tn__graph *graphs;   /* of its calls, until their backward, or until it says that none comes */
     bool ended;          /* it waits for nothing more (tn_rpc_shutdown) */
@@ -69,12 +81,14 @@ struct tn_rpc {
     tn_store *store; /* its own part of the group's; NULL: one rank */
     char interface[64];
     bool started;
-    tn__connections connections;
+    tn__peer *peers; /* [ranks] */
+    int epoll, wake; /* of the connections' thread; -1: none */
+    pthread_t thread;
+    bool has_thread;
 
-    pthread_mutex_t lock;   /* of all that follows */
+    pthread_mutex_t lock;   /* of all that follows, and of the second part of peers */
     pthread_cond_t changed; /* something that a thread waits for, perhaps */
     tn__function *functions;
-    tn__peer *peers; /* [ranks] */
     const tn__peer *first_lost;
 
     uint64_t last_number; /* of this rank's calls */
@@ -83,9 +97,9 @@ struct tn_rpc {
 
     bool turn_taken; /* a backward adds to the gradients of this rank's parameters */
 
-    pthread_cond_t queued;       /* there is a call that may run */
-    tn__rpc_frame *first, *last; /* the queue; last is set where there is a first */
-    pthread_t *threads;          /* [options.threads_most] */
+    tn__rpc_queue calls;   /* to be answered */
+    pthread_cond_t queued; /* there is one that may run */
+    pthread_t *threads;    /* [options.threads_most] */
     int thread_count, idle, running, blocked;
     bool stopped;
 };
@@ -99,10 +113,26 @@ void tn__rpc_release(tn_rpc *r);
 /* Under the lock: waits for any change; false at the deadline. */
 bool tn__rpc_await(tn_rpc *r, double deadline);
 void tn__rpc_unlock(tn_rpc *r); /* after a change */
-/* NULL: there is none. The name has no 0 at its end. */
-const tn__function *tn__rpc_function(tn_rpc *r, const char *name, size_t bytes);
+/* Under the lock. NULL: there is none. The name has no 0 at its end. */
+const tn__function *tn__rpc_function(const tn_rpc *r, const char *name, size_t bytes);
 /* Why that rank is gone, or the first that is (-1); NULL: it is not. */
 const char *tn__rpc_lost(tn_rpc *r, int rank);
+
+/* A frame of rank `from`; takes it over. */
+void tn__rpc_receive(tn_rpc *r, int from, tn__rpc_frame *f);
+void tn__rpc_lose(tn_rpc *r, int rank, const char *why); /* for good */
+
+/* ---- join.c, connections.c ------------------------------------------------------------------- */
+
+bool tn__rpc_join(tn_rpc *r); /* connects to all ranks; false after raising */
+/* Starts the thread that reads the connections. False after raising. */
+bool tn__rpc_connect(tn_rpc *r);
+/* Ends it and closes all; the other ranks see that. */
+void tn__rpc_disconnect(tn_rpc *r);
+/* Sends f, or passes it to this rank itself; takes it over. A failure is noticed by the thread. */
+void tn__rpc_send(tn_rpc *r, int to, tn__rpc_frame *f);
+/* Waits until nothing is queued for a rank that is there; false at the deadline. */
+bool tn__rpc_drain(tn_rpc *r, double deadline);
 
 /* ---- call.c ---------------------------------------------------------------------------------- */
 

@@ -20,7 +20,9 @@ static bool find_callee(tn_rpc *r, const tn__rpc_frame *call, const tn__function
                   (unsigned long long)h->bytes, (long long)r->options.message_limit);
         return false;
     }
+    pthread_mutex_lock(&r->lock);
     *f = h->name_bytes ? tn__rpc_function(r, name, h->name_bytes) : NULL;
+    pthread_mutex_unlock(&r->lock);
     if (!*f && h->name_bytes) {
         tn__raise(TN_EVALUE, NULL, "there is no function \"%.*s\"", (int)h->name_bytes, name);
     } else if (tn__now() > call->deadline) {
@@ -97,7 +99,7 @@ static void answer_call(tn_rpc *r, tn__rpc_frame *call) {
     tn__served = &serving;
     tn__rpc_frame *reply = reply_to(r, call);
     tn__served = NULL;
-    if (reply) { tn__connections_send(&r->connections, call->from, reply); }
+    if (reply) { tn__rpc_send(r, call->from, reply); }
     if (tn__rpc_lost(r, call->from)) { /* meanwhile, perhaps */
         tn__rpc_forget_graph(r, call->from, 0);
     }
@@ -118,7 +120,7 @@ static int add_thread(tn_rpc *r) {
 
 /* Under the lock. */
 static bool may_run(const tn_rpc *r) {
-    return r->first && r->running - r->blocked < r->options.threads;
+    return r->calls.first && r->running - r->blocked < r->options.threads;
 }
 
 /* Under the lock: lets another thread take the first of the queue. If none can be started, those
@@ -142,8 +144,8 @@ static void *serve_calls(void *user) {
             r->idle--;
             continue;
         }
-        tn__rpc_frame *call = r->first;
-        r->first = call->next;
+        tn__rpc_frame *call = r->calls.first;
+        r->calls.first = call->next;
         r->running++;
         wake_thread(r); /* for the next one */
         pthread_mutex_unlock(&r->lock);
@@ -171,8 +173,7 @@ void tn__rpc_stop_serving(tn_rpc *r) {
     pthread_mutex_lock(&r->lock);
     r->stopped = true;
     int count = r->thread_count;
-    tn__rpc_frames_free(r->first);
-    r->first = NULL;
+    tn__rpc_queue_clear(&r->calls);
     pthread_cond_broadcast(&r->queued);
     pthread_mutex_unlock(&r->lock);
     for (int i = 0; i < count; i++) {
@@ -181,15 +182,13 @@ void tn__rpc_stop_serving(tn_rpc *r) {
 }
 
 void tn__rpc_serve(tn_rpc *r, int from, tn__rpc_frame *call) {
-    call->next = NULL;
     call->from = from;
     call->deadline = tn__now() + 1e-6 * (double)call->head.microseconds;
     pthread_mutex_lock(&r->lock);
     if (r->stopped) {
         free(call);
     } else {
-        *(r->first ? &r->last->next : &r->first) = call;
-        r->last = call;
+        tn__rpc_queue_add(&r->calls, call);
         wake_thread(r);
     }
     pthread_mutex_unlock(&r->lock);
