@@ -86,20 +86,33 @@ static inline tn_values count_down(tn_values in, void *user) {
     return number_of(deeper + 1);
 }
 
-static inline tn_rpc *start_with(tn_group *world, tn_rpc_options options) {
+/* Without a user, a function gets the rpc. */
+typedef struct callable {
+    const char *name;
+    tn_rpc_function f;
+    void *user;
+} callable;
+#define FUNCTIONS(...) ((const callable[]){__VA_ARGS__, {0}})
+
+static inline void register_all(tn_rpc *r, const callable *c) {
+    for (; c && c->name; c++) {
+        tn_rpc_register(r, c->name, c->f, c->user ? c->user : r);
+    }
+}
+
+/* With the functions above, and more. */
+static inline tn_rpc *start_with(tn_group *world, tn_rpc_options options, const callable *more) {
     tn_rpc *r = tn_rpc_new(world, options);
-    tn_rpc_register(r, "echo", echo_values, NULL);
-    tn_rpc_register(r, "count", count_values, NULL);
-    tn_rpc_register(r, "add", add_numbers, NULL);
-    tn_rpc_register(r, "fail", fail_here, NULL);
-    tn_rpc_register(r, "sleep", sleep_here, NULL);
-    tn_rpc_register(r, "count_down", count_down, r);
+    register_all(r, FUNCTIONS({"echo", echo_values, NULL}, {"count", count_values, NULL},
+                              {"add", add_numbers, NULL}, {"fail", fail_here, NULL},
+                              {"sleep", sleep_here, NULL}, {"count_down", count_down, NULL}));
+    register_all(r, more);
     tn_rpc_start(r);
     return r;
 }
 
 static inline tn_rpc *start_rank(tn_group *world) {
-    return start_with(world, tn_rpc_defaults());
+    return start_with(world, tn_rpc_defaults(), NULL);
 }
 
 /* Nothing is kept, although all ranks are still there. */
