@@ -69,15 +69,6 @@ static tn_future *take_future(tn_rpc *r, int to, uint64_t number) {
     return f;
 }
 
-void tn__rpc_fail_calls(tn_rpc *r, int rank) {
-    for (int i = 0; i < TN__RPC_BUCKETS; i++) {
-        for (tn_future *f = r->futures[i], *next; f; f = next) {
-            next = f->next;
-            if (f->to == rank) { take_future(r, rank, f->number)->done = true; }
-        }
-    }
-}
-
 void tn__rpc_reply(tn_rpc *r, int from, tn__rpc_frame *reply) {
     tn__peer *p = &r->peers[from];
     uint64_t answered = reply->head.subject;
@@ -90,6 +81,24 @@ void tn__rpc_reply(tn_rpc *r, int from, tn__rpc_frame *reply) {
     }
     tn__rpc_unlock(r);
     if (!f) { drop_reply(r, from, reply); }
+}
+
+void tn__rpc_lose(tn_rpc *r, int rank, const char *why) {
+    tn__peer *p = &r->peers[rank];
+    pthread_mutex_lock(&r->lock);
+    if (!p->gone) {
+        p->gone = true;
+        snprintf(p->why, sizeof(p->why), "rank %d is gone: %s", rank, why);
+        r->first_lost = r->first_lost ? r->first_lost : p;
+    }
+    for (int i = 0; i < TN__RPC_BUCKETS; i++) {
+        for (tn_future *f = r->futures[i], *next; f; f = next) {
+            next = f->next;
+            if (f->to == rank) { take_future(r, rank, f->number)->done = true; }
+        }
+    }
+    tn__rpc_unlock(r);
+    tn__rpc_forget_graph(r, rank, 0);
 }
 
 /* ---- Calling --------------------------------------------------------------------------------- */
@@ -197,7 +206,9 @@ static void await_reply(tn_rpc *r, tn_future *f, double deadline) {
 static bool open_reply(tn_rpc *r, const tn_future *f, tn_values *out, const char *operation) {
     const tn__rpc_frame *reply = f->reply;
     if (!reply) {
-        const char *lost = tn__rpc_lost(r, f->to);
+        pthread_mutex_lock(&r->lock);
+        const char *lost = r->peers[f->to].gone ? r->peers[f->to].why : NULL;
+        pthread_mutex_unlock(&r->lock);
         char late[64];
         snprintf(late, sizeof(late), "no answer within %.3g seconds", f->deadline - f->begun);
         tn__raise(TN_EPEER, operation, "\"%s\" of rank %d: %s", f->name, f->to, lost ? lost : late);

@@ -86,7 +86,4 @@ tn__rpc_frame *tn__values_encode(tn__rpc_head h, int to, const char *name, const
  * or another error. */
 TN_API bool tn__values_decode(const tn__rpc_frame *f, tn_values *v);
 
-/* Which of them require a gradient. */
-uint8_t tn__values_learning(const tn_values *v);
-
 #endif

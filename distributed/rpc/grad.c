@@ -45,6 +45,15 @@ static bool give_turn(tn_rpc *r) {
     return true;
 }
 
+/* Which of them require a gradient. */
+static uint8_t learning_mask(const tn_values *v) {
+    uint8_t mask = 0;
+    for (int i = 0; i < v->n && i < TN_MAX_VALUES; i++) {
+        mask = (uint8_t)(mask | (v->v[i] && tn_requires_grad(v->v[i])) << i);
+    }
+    return mask;
+}
+
 /* ---- Graphs that are kept here --------------------------------------------------------------- */
 
 static void keep_values(tn_values *to, const tn_values *from) {
@@ -74,16 +83,21 @@ static void release_graph(tn_rpc *r, tn__graph *g) {
 
 bool tn__rpc_keep_graph(tn_rpc *r, const tn__rpc_frame *call, const tn_values *in,
                         const tn_values *out, uint8_t *mask) {
-    *mask = tn__values_learning(out);
+    tn__peer *p = &r->peers[call->from];
+    *mask = learning_mask(out);
     tn__graph *g = *mask ? tn__calloc_for(1, sizeof(*g), "rpc_forward") : NULL;
     if (!g) { return !*mask; }
     *g = (tn__graph){.number = call->head.number, .refs = 1};
     keep_values(&g->in, in);
     keep_values(&g->out, out);
     pthread_mutex_lock(&r->lock);
-    g->next = r->peers[call->from].graphs;
-    r->peers[call->from].graphs = g;
+    bool gone = p->gone; /* then no one forgets it */
+    if (!gone) {
+        g->next = p->graphs;
+        p->graphs = g;
+    }
     pthread_mutex_unlock(&r->lock);
+    if (gone) { release_graph(r, g); }
     return true;
 }
 
@@ -254,7 +268,7 @@ static void record_node(const forward_args *args, const tn_values *in, const tn_
 tn_values tn_rpc_forward(tn_rpc *r, int to, const char *name, tn_values in, double timeout) {
     bool records = tn_grad_mode();
     tn__rpc_head h = {.kind = records ? TN__RPC_FORWARD : TN__RPC_CALL,
-                      .mask = records ? tn__values_learning(&in) : 0};
+                      .mask = records ? learning_mask(&in) : 0};
     tn_future *f = tn__rpc_issue(r, h, to, name, &in, timeout, "rpc_forward");
     tn_values out;
     tn__rpc_frame *reply = tn__rpc_finish(f, &out, "rpc_forward");

@@ -48,31 +48,10 @@ void tn__rpc_receive(tn_rpc *r, int from, tn__rpc_frame *f) {
     }
 }
 
-void tn__rpc_lose(tn_rpc *r, int rank, const char *why) {
-    tn__peer *p = &r->peers[rank];
-    pthread_mutex_lock(&r->lock);
-    if (!p->gone) {
-        p->gone = true;
-        snprintf(p->why, sizeof(p->why), "rank %d is gone: %s", rank, why);
-        r->first_lost = r->first_lost ? r->first_lost : p;
-    }
-    tn__rpc_fail_calls(r, rank);
-    tn__rpc_unlock(r);
-    tn__rpc_forget_graph(r, rank, 0);
-}
-
 static void lose_all(tn_rpc *r, const char *why) {
     for (int i = 0; i < r->ranks; i++) {
         tn__rpc_lose(r, i, why);
     }
-}
-
-const char *tn__rpc_lost(tn_rpc *r, int rank) {
-    pthread_mutex_lock(&r->lock);
-    const tn__peer *p = rank < 0 ? r->first_lost : &r->peers[rank];
-    const char *why = p && p->gone ? p->why : NULL;
-    pthread_mutex_unlock(&r->lock);
-    return why;
 }
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
@@ -276,13 +255,14 @@ static int missing_rank(const tn_rpc *r) {
 /* False after raising. */
 static bool await_ends(tn_rpc *r, double deadline, double timeout) {
     int missing;
+    const char *why = NULL; /* others may have left because of the first that did */
     pthread_mutex_lock(&r->lock);
     while ((missing = missing_rank(r)) >= 0 && !r->peers[missing].gone &&
            tn__rpc_await(r, deadline)) {}
+    if (missing >= 0 && r->peers[missing].gone) { why = r->first_lost->why; }
     pthread_mutex_unlock(&r->lock);
-    if (missing >= 0 && tn__rpc_lost(r, missing)) {
-        /* others may have left because of the first that did */
-        tn__raise(TN_EPEER, "rpc_shutdown", "%s", tn__rpc_lost(r, -1));
+    if (why) {
+        tn__raise(TN_EPEER, "rpc_shutdown", "%s", why);
     } else if (missing >= 0) {
         tn__raise(TN_EPEER, "rpc_shutdown", "rank %d has not ended within %.3g seconds", missing,
                   timeout);
@@ -319,8 +299,5 @@ void tn_rpc_free(tn_rpc *r) {
     lose_all(r, "tn_rpc_free was called on this side");
     tn__rpc_disconnect(r);
     tn__rpc_stop_serving(r);
-    for (int i = 0; i < r->ranks; i++) {
-        tn__rpc_forget_graph(r, i, 0);
-    }
     tn__rpc_release(r);
 }

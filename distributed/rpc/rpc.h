@@ -115,12 +115,8 @@ bool tn__rpc_await(tn_rpc *r, double deadline);
 void tn__rpc_unlock(tn_rpc *r); /* after a change */
 /* Under the lock. NULL: there is none. The name has no 0 at its end. */
 const tn__function *tn__rpc_function(const tn_rpc *r, const char *name, size_t bytes);
-/* Why that rank is gone, or the first that is (-1); NULL: it is not. */
-const char *tn__rpc_lost(tn_rpc *r, int rank);
-
 /* A frame of rank `from`; takes it over. */
 void tn__rpc_receive(tn_rpc *r, int from, tn__rpc_frame *f);
-void tn__rpc_lose(tn_rpc *r, int rank, const char *why); /* for good */
 
 /* ---- join.c, connections.c ------------------------------------------------------------------- */
 
@@ -154,11 +150,13 @@ tn__rpc_frame *tn__rpc_finish(tn_future *f, tn_values *out, const char *operatio
 void tn__rpc_reply(tn_rpc *r, int from, tn__rpc_frame *reply);
 /* Makes of a reply the frame that says that its graph is not needed; so this needs no memory. */
 tn__rpc_frame *tn__rpc_forget(tn__rpc_frame *reply);
-void tn__rpc_fail_calls(tn_rpc *r, int rank); /* under the lock: all that wait for that rank */
+/* A rank is gone, for good: all calls of it fail, and its graphs are forgotten. */
+void tn__rpc_lose(tn_rpc *r, int rank, const char *why);
 
 /* ---- grad.c ---------------------------------------------------------------------------------- */
 
-/* Keeps the graph of a call if a result requires a gradient; *mask: which. False after raising. */
+/* Keeps the graph of a call if a result requires a gradient, until its rank forgets it or is gone;
+ * *mask: which. False after raising. */
 bool tn__rpc_keep_graph(tn_rpc *r, const tn__rpc_frame *call, const tn_values *in,
                         const tn_values *out, uint8_t *mask);
 /* The caller does not need the graph of this call any more; 0: of all its calls. */

@@ -31,78 +31,54 @@ static bool find_callee(tn_rpc *r, const tn__rpc_frame *call, const tn__function
     return !tn__pending();
 }
 
-/* The inputs in the mask become leaves. False after raising: one can have no gradient. */
-static bool require_grads(const tn_values *in, uint8_t mask) {
-    for (int i = 0; i < in->n; i++) {
-        if (mask >> i & 1) { tn_set_requires_grad(in->v[i], true); }
-    }
-    return !tn__pending();
-}
-
-static bool results_sound(const tn_values *out) {
-    if (!tn__pending() && (out->n < 0 || out->n > TN_MAX_VALUES)) {
-        tn__raise(TN_EVALUE, NULL, "the function gives %d tensors (0 to %d)", out->n,
-                  TN_MAX_VALUES);
-    }
-    return !tn__pending();
-}
-
-/* Runs what is called; false after raising. */
-static bool run_call(tn_rpc *r, const tn__rpc_frame *call, tn_values *out, uint8_t *mask) {
-    const tn__rpc_head *h = &call->head;
+/* Runs what is called and makes the reply, with head h. NULL after raising. */
+static tn__rpc_frame *run_call(tn_rpc *r, const tn__rpc_frame *call, tn__rpc_head h) {
     const tn__function *f;
-    tn_values in;
-    if (!find_callee(r, call, &f) || !tn__values_decode(call, &in)) { return false; }
-    if (!f) {
-        *out = tn__rpc_backward(r, call, &in, mask);
-        return !tn__pending();
+    tn_values in, out = {0};
+    if (!find_callee(r, call, &f) || !tn__values_decode(call, &in)) { return NULL; }
+    for (int i = 0; f && i < in.n; i++) {
+        if (call->head.mask >> i & 1) { tn_set_requires_grad(in.v[i], true); }
     }
-    if (!require_grads(&in, h->mask)) { return false; }
-    *out = f->f(in, f->user);
-    return results_sound(out) &&
-           (h->kind != TN__RPC_FORWARD || tn__rpc_keep_graph(r, call, &in, out, mask));
+    if (!f) {
+        out = tn__rpc_backward(r, call, &in, &h.mask);
+    } else if (!tn__pending()) {
+        out = f->f(in, f->user);
+    }
+    tn__rpc_frame *reply = tn__pending() ? NULL
+                                         : tn__values_encode(h, call->from, NULL, &out,
+                                                             r->options.message_limit, "rpc_reply");
+    bool keeps = reply && call->head.kind == TN__RPC_FORWARD;
+    if (keeps && !tn__rpc_keep_graph(r, call, &in, &out, &reply->head.mask)) {
+        free(reply);
+        return NULL;
+    }
+    return reply;
 }
 
-/* The pending error, which becomes the caller's; NULL: there is none. */
+/* With the pending error, which becomes the caller's; NULL: there is no memory. */
 static tn__rpc_frame *error_reply(tn__rpc_head h) {
     tn_error_record record;
     if (!tn_error_take(&record)) { return NULL; }
     size_t length = strlen(record.message);
     h.status = (uint8_t)record.status;
-    h.tensors = h.mask = 0;
     h.bytes = length;
     tn__rpc_frame *f = tn__rpc_frame_new(&h);
     if (f) { memcpy(f->body, record.message, length); }
     return f;
 }
 
-/* Runs it and makes the reply; NULL: there is no memory for one. */
-static tn__rpc_frame *reply_to(tn_rpc *r, const tn__rpc_frame *call) {
+/* Takes the call over. */
+static void answer_call(tn_rpc *r, tn__rpc_frame *call) {
     TN_SCOPE;
-    tn_values out = {0};
+    const tn__serving serving = {.rpc = r, .caller = call->from, .deadline = call->deadline};
+    tn__served = &serving;
     tn__rpc_head h = {.kind = TN__RPC_REPLY,
                       .number = call->head.number,
                       .subject = TN__RPC_HEAD + call->head.bytes};
-    tn__rpc_frame *reply = NULL;
-    if (run_call(r, call, &out, &h.mask)) {
-        reply = tn__values_encode(h, call->from, NULL, &out, r->options.message_limit, "rpc_reply");
-    }
-    if (!reply && call->head.kind == TN__RPC_FORWARD) {
-        tn__rpc_forget_graph(r, call->from, h.number);
-    }
-    return reply ? reply : error_reply(h);
-}
-
-/* Takes the call over. */
-static void answer_call(tn_rpc *r, tn__rpc_frame *call) {
-    const tn__serving serving = {.rpc = r, .caller = call->from, .deadline = call->deadline};
-    tn__served = &serving;
-    tn__rpc_frame *reply = reply_to(r, call);
+    tn__rpc_frame *reply = run_call(r, call, h);
+    reply = reply ? reply : error_reply(h);
     tn__served = NULL;
     if (reply) { tn__rpc_send(r, call->from, reply); }
-    if (tn__rpc_lost(r, call->from)) { /* meanwhile, perhaps */
-        tn__rpc_forget_graph(r, call->from, 0);
-    }
     tn_error_clear();
     free(call);
 }

@@ -8,14 +8,6 @@
 
 enum { TENSOR_HEAD = 8, SIZE_BYTES = 8 };
 
-uint8_t tn__values_learning(const tn_values *v) {
-    uint8_t mask = 0;
-    for (int i = 0; i < v->n && i < TN_MAX_VALUES; i++) {
-        mask = (uint8_t)(mask | (v->v[i] && tn_requires_grad(v->v[i])) << i);
-    }
-    return mask;
-}
-
 /* ---- Encoding -------------------------------------------------------------------------------- */
 
 static uint64_t element_bytes(tn_tensor *t) {
@@ -25,9 +17,11 @@ static uint64_t element_bytes(tn_tensor *t) {
 /* Sets what in h depends on the name and the values; false after raising. */
 static bool measure_values(tn__rpc_head *h, int to, const char *name, const tn_values *v,
                            int64_t limit, const char *operation) {
+    const char *quote = name ? "\"" : "", *what = name ? name : "the result";
+    const char *whose = name ? "of" : "for";
     if (v->n < 0 || v->n > TN_MAX_VALUES) {
-        tn__raise(TN_EVALUE, operation, "%d tensors for rank %d (0 to %d)", v->n, to,
-                  TN_MAX_VALUES);
+        tn__raise(TN_EVALUE, operation, "%s%s%s %s rank %d: %d tensors (0 to %d)", quote, what,
+                  quote, whose, to, v->n, TN_MAX_VALUES);
         return false;
     }
     h->tensors = (uint8_t)v->n;
@@ -41,9 +35,8 @@ static bool measure_values(tn__rpc_head *h, int to, const char *name, const tn_v
     }
     if (!fits) {
         tn__raise(TN_EVALUE, operation,
-                  "%s%s%s rank %d: the message has %llu bytes or more (message_limit: %lld)",
-                  name ? "\"" : "the result for", name ? name : "", name ? "\" of" : "", to,
-                  (unsigned long long)h->bytes, (long long)limit);
+                  "%s%s%s %s rank %d: the message has %llu bytes or more (message_limit: %lld)",
+                  quote, what, quote, whose, to, (unsigned long long)h->bytes, (long long)limit);
     }
     return fits;
 }

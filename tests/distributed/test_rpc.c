@@ -112,7 +112,7 @@ static void all_errors(tn_group *world, void *user) {
         CHECK(is_lost(ask_rank(r, 1, "echo", nothing, -1)));
         CHECK(failed_with(TN_EVALUE, "time-out of -1"));
         CHECK(is_lost(ask_rank(r, 1, "echo", (tn_values){.n = 9}, 0)));
-        CHECK(failed_with(TN_EVALUE, "9 tensors for rank 1 (0 to 8)"));
+        CHECK(failed_with(TN_EVALUE, "\"echo\" of rank 1: 9 tensors (0 to 8)"));
         CHECK(is_lost(ask_rank(r, 1, "echo", (tn_values){.n = 1}, 0)));
         CHECK(failed_with(TN_EVALUE, "NULL"));
         CHECK(tn_rpc_register(r, "echo", echo_values, NULL) == TN_ESTATE);
