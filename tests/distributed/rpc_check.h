@@ -77,6 +77,10 @@ static inline tn_values sleep_here(tn_values in, void *user) {
     return (tn_values){1, {tn_ones(TN_DIMS(3), TN_F32)}};
 }
 
+static inline tn_values run_module(tn_values in, void *module) {
+    return TN_VALUES(tn_call(module, in.v[0]));
+}
+
 /* Calls the other rank back until the number is 0. */
 static inline tn_values count_down(tn_values in, void *user) {
     int64_t n = first_of(in), deeper = 0;

@@ -200,7 +200,7 @@ TEST(test_limits) {
 
 /* ---- Many ------------------------------------------------------------------------------------ */
 
-enum { CALLERS = 8, CALLS = 500 };
+enum { CALLERS = 16, CALLS = 200, LARGE = 3000, LIMIT = 5000 }; /* bytes; two calls reach it */
 
 typedef struct crowd {
     tn_rpc *rpc;
@@ -208,12 +208,19 @@ typedef struct crowd {
     int64_t sum;
 } crowd;
 
+/* However many threads call, no more than the limit and one call are unanswered. */
 static void *call_often(void *user) {
     crowd *c = user;
     for (int i = 0; i < CALLS; i++) {
         TN_SCOPE;
-        tn_values in = {2, {tn_scalar(i, TN_I64), tn_scalar(c->number, TN_I64)}};
-        c->sum += first_of(ask_rank(c->rpc, (c->number + i) % c->ranks, "add", in, 0));
+        int to = (c->number + i) % c->ranks;
+        tn_values in = TN_VALUES(tn_scalar(i, TN_I64), tn_scalar(c->number, TN_I64),
+                                 tn_zeros(TN_DIMS(LARGE), TN_U8));
+        tn_future *f = tn_rpc_call(c->rpc, to, "add", in, 0);
+        pthread_mutex_lock(&c->rpc->lock);
+        CHECK(c->rpc->peers[to].unanswered < LIMIT + LARGE + 200);
+        pthread_mutex_unlock(&c->rpc->lock);
+        c->sum += first_of(tn_rpc_wait(f));
     }
     CHECK(tn_error() == TN_OK);
     tn_error_clear();
@@ -222,7 +229,7 @@ static void *call_often(void *user) {
 
 /* Each rank's threads call all ranks at once. */
 static void many_calls(tn_group *world, void *user) {
-    tn_rpc *r = start_rank(world);
+    tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .backlog_limit = LIMIT), NULL);
     pthread_t threads[CALLERS];
     crowd crowds[CALLERS];
     for (int i = 0; i < CALLERS; i++) {
@@ -234,6 +241,7 @@ static void many_calls(tn_group *world, void *user) {
         int64_t n = CALLS;
         CHECK(crowds[i].sum == n * (n - 1) / 2 + n * i + n * tn_group_rank(world));
     }
+    CHECK(r->peers[0].unanswered == 0 && r->peers[1].unanswered == 0);
     end_rank(world, r);
 }
 

@@ -141,39 +141,6 @@ TEST(test_room_inside) {
     run_ok(2, room_inside, NULL);
 }
 
-/* However many threads call, no more than the limit and one call are unanswered. */
-static void *flood_rank_1(void *rpc) {
-    TN_SCOPE;
-    tn_rpc *r = rpc;
-    for (int i = 0; i < 10; i++) {
-        tn_future *f = call_large(r, 1, "echo", 0);
-        pthread_mutex_lock(&r->lock);
-        CHECK(r->peers[1].unanswered < TWO_LARGE + LARGE + 100);
-        pthread_mutex_unlock(&r->lock);
-        tn_rpc_wait(f);
-        CHECK(!tn_error());
-    }
-    return NULL;
-}
-
-static void many_threads(tn_group *world, void *user) {
-    enum { THREADS = 16 };
-    tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .threads = 1, .backlog_limit = TWO_LARGE), NULL);
-    pthread_t threads[THREADS];
-    for (int i = 0; tn_group_rank(world) == 0 && i < THREADS; i++) {
-        CHECK(pthread_create(&threads[i], NULL, flood_rank_1, r) == 0);
-    }
-    for (int i = 0; tn_group_rank(world) == 0 && i < THREADS; i++) {
-        pthread_join(threads[i], NULL);
-    }
-    CHECK(r->peers[1].unanswered == 0);
-    end_rank(world, r);
-}
-
-TEST(test_many_threads) {
-    run_ok(2, many_threads, NULL);
-}
-
 /* A rank that is stopped is sent no more than the limit. When it goes on it answers all that. */
 static int fill_rank_1(tn_group *world, const char *argument) {
     enum { MOST = 100 };

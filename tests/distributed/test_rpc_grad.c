@@ -5,10 +5,6 @@
 
 enum { STEPS = 5, WIDTH = 8 };
 
-static tn_values run_module(tn_values in, void *module) {
-    return TN_VALUES(tn_call(module, in.v[0]));
-}
-
 /* An optimiser's step on its rank. */
 static tn_values step_here(tn_values in, void *opt) {
     tn_optim_step(opt);
