@@ -3,7 +3,6 @@
 #include "core/fork.h"
 #include "core/memory.h"
 #include "distributed/rpc/rpc.h"
-#include "distributed/rpc/values.h"
 #include "tensor/tensor.h"
 #include "tern/module.h"
 
@@ -13,13 +12,93 @@
 
 _Thread_local const tn__serving *tn__served;
 
-/* Whether this thread runs a function for another rank, or this one. */
-static bool is_inside(const tn_rpc *r) {
+bool tn__rpc_inside(const tn_rpc *r) {
     return tn__served && tn__served->rpc == r;
 }
 
 int tn_rpc_caller(void) {
     return tn__served ? tn__served->caller : -1;
+}
+
+/* ---- Futures --------------------------------------------------------------------------------- */
+
+/* With the deadline of the function that calls: later, nobody waits for what it is part of. */
+static tn_future *make_future(tn_rpc *r, int to, const char *name, double timeout,
+                              const char *operation) {
+    double now = tn__now(), deadline = now + (timeout > 0 ? timeout : r->options.timeout);
+    deadline = tn__rpc_inside(r) ? fmin(deadline, tn__served->deadline) : deadline;
+    if (deadline <= now) {
+        tn__raise(TN_EPEER, operation,
+                  "\"%s\" of rank %d: the call that runs this one has no time left", name, to);
+        return NULL;
+    }
+    size_t length = strlen(name);
+    tn_future *f = tn__calloc_for(1, sizeof(*f) + length + 1, operation);
+    if (!f) { return NULL; }
+    *f = (tn_future){.rpc = tn__rpc_keep(r), .to = to, .begun = now, .deadline = deadline};
+    memcpy(f->name, name, length);
+    return f;
+}
+
+/* A reply that no one takes: if it is a forward's, perhaps, its rank may forget the graph. */
+static void drop_reply(tn_rpc *r, int from, tn__rpc_frame *reply) {
+    if (reply && reply->head.mask) {
+        tn__rpc_send(r, from, tn__rpc_forget(reply));
+    } else {
+        free(reply);
+    }
+}
+
+static void free_future(tn_future *f) {
+    tn_rpc *r = f->rpc;
+    drop_reply(r, f->to, f->reply);
+    free(f);
+    tn__rpc_release(r);
+}
+
+/* Under the lock: the future that waits for this answer does so no more. NULL: there is none. */
+static tn_future *take_future(tn_rpc *r, int to, uint64_t number) {
+    tn_future **at = &r->futures[number % TN__RPC_BUCKETS];
+    while (*at && (*at)->number != number) {
+        at = &(*at)->next;
+    }
+    tn_future *f = *at;
+    if (!f || f->to != to) { return NULL; }
+    *at = f->next;
+    r->waiting--;
+    return f;
+}
+
+void tn__rpc_reply(tn_rpc *r, int from, tn__rpc_frame *reply) {
+    tn__peer *p = &r->peers[from];
+    uint64_t answered = reply->head.subject;
+    pthread_mutex_lock(&r->lock);
+    p->unanswered -= answered < p->unanswered ? answered : p->unanswered;
+    tn_future *f = take_future(r, from, reply->head.number);
+    if (f) {
+        f->reply = reply;
+        f->done = true;
+    }
+    tn__rpc_unlock(r);
+    if (!f) { drop_reply(r, from, reply); }
+}
+
+void tn__rpc_lose(tn_rpc *r, int rank, const char *why) {
+    tn__peer *p = &r->peers[rank];
+    pthread_mutex_lock(&r->lock);
+    if (!p->gone) {
+        p->gone = true;
+        snprintf(p->why, sizeof(p->why), "rank %d is gone: %s", rank, why);
+        r->first_lost = r->first_lost ? r->first_lost : p;
+    }
+    for (int i = 0; i < TN__RPC_BUCKETS; i++) {
+        for (tn_future *f = r->futures[i], *next; f; f = next) {
+            next = f->next;
+            if (f->to == rank) { take_future(r, rank, f->number)->done = true; }
+        }
+    }
+    tn__rpc_unlock(r);
+    tn__rpc_forget_graph(r, rank, 0);
 }
 
 /* ---- Calling --------------------------------------------------------------------------------- */
@@ -39,60 +118,61 @@ static bool call_sound(const tn_rpc *r, int to, const char *name, double timeout
     return !tn__pending();
 }
 
-/* With the deadline of the function that calls: later, nobody waits for what it is part of. */
-static tn_future *make_future(tn_rpc *r, int to, const char *name, double timeout,
-                              const char *operation) {
-    double now = tn__now(), deadline = now + (timeout > 0 ? timeout : r->options.timeout);
-    deadline = is_inside(r) ? fmin(deadline, tn__served->deadline) : deadline;
-    if (deadline <= now) {
-        tn__raise(TN_EPEER, operation,
-                  "\"%s\" of rank %d: the call that runs this one has no time left", name, to);
-        return NULL;
+/* Under the lock: waits until the rank has answered enough; false: not in time. What a function
+ * calls does not wait: it follows from calls that have waited, whose answers may depend on it. */
+static bool await_room(tn_rpc *r, const tn_future *f) {
+    const tn__peer *p = &r->peers[f->to];
+    while (!tn__rpc_inside(r) && !p->gone && p->unanswered >= (uint64_t)r->options.backlog_limit) {
+        if (!tn__rpc_await(r, f->deadline)) { return p->gone; }
     }
-    size_t length = strlen(name);
-    tn_future *f = tn__calloc_for(1, sizeof(*f) + length + 1, operation);
-    if (!f) { return NULL; }
-    *f = (tn_future){.rpc = tn__rpc_keep(r), .to = to, .begun = now, .deadline = deadline};
-    memcpy(f->name, name, length);
-    return f;
+    return true;
 }
 
-static void free_future(tn_future *f) {
-    tn_rpc *r = f->rpc;
-    if (f->reply) { tn__rpc_drop_reply(r, f->to, f->reply); }
-    free(f);
-    tn__rpc_release(r);
+/* From here on f waits for an answer, unless its rank is gone. False after raising. */
+static bool begin_call(tn_rpc *r, tn_future *f, uint64_t bytes, const char *operation) {
+    tn__peer *p = &r->peers[f->to];
+    pthread_mutex_lock(&r->lock);
+    bool late = !await_room(r, f);
+    uint64_t unanswered = p->unanswered;
+    f->done = p->gone;
+    if (!late && !p->gone) {
+        p->unanswered += bytes;
+        f->number = ++r->last_number;
+        tn_future **bucket = &r->futures[f->number % TN__RPC_BUCKETS];
+        f->next = *bucket;
+        *bucket = f;
+        r->waiting++;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (late) {
+        tn__raise(TN_EPEER, operation,
+                  "\"%s\" of rank %d: %llu bytes of calls wait for its answers (backlog_limit: "
+                  "%lld), for more than %.3g seconds",
+                  f->name, f->to, (unsigned long long)unanswered,
+                  (long long)r->options.backlog_limit, f->deadline - f->begun);
+    }
+    return !late;
 }
 
-/* Sends the call of a future that has begun. False after raising. */
-static bool send_call(tn_rpc *r, const tn_future *f, tn__rpc_head h, const char *name,
-                      const tn_values *in, const char *operation) {
-    double left = f->deadline - tn__now();
-    h.number = f->number;
-    h.microseconds = left > 0 ? (uint64_t)(left * 1e6) : 0;
-    tn__rpc_frame *frame = tn__values_encode(&h, name, in, operation);
-    if (frame) { tn__connections_send(&r->connections, f->to, frame); }
-    return frame != NULL;
-}
-
-/* What a function calls does not wait until its rank has answered enough: it follows from calls
- * that have waited, whose answers may depend on it. */
 tn_future *tn__rpc_issue(tn_rpc *r, tn__rpc_head h, int to, const char *name, const tn_values *in,
                          double timeout, const char *operation) {
-    const char *shown = name ? name : "backward";
     if (!tn__rpc_usable(r, operation) ||
         (h.kind != TN__RPC_BACKWARD && !call_sound(r, to, name, timeout, operation))) {
         return NULL;
     }
-    tn_future *f = tn__values_measure(&h, to, name, in, r->options.message_limit, operation)
-                       ? make_future(r, to, shown, timeout, operation)
-                       : NULL;
-    uint64_t bytes = TN__RPC_HEAD + h.bytes;
-    bool begun = f && tn__futures_begin(&r->futures, f, bytes, !is_inside(r), operation);
-    bool gone = begun && f->number == 0; /* the rank was lost before */
-    if (begun && (gone || send_call(r, f, h, name, in, operation))) { return f; }
-    if (begun) { tn__futures_cancel(&r->futures, f, bytes); }
-    if (f) { free_future(f); }
+    tn__rpc_frame *call = tn__values_encode(h, to, name, in, r->options.message_limit, operation);
+    tn_future *f = call ? make_future(r, to, name ? name : "backward", timeout, operation) : NULL;
+    bool begun = f && begin_call(r, f, TN__RPC_HEAD + call->head.bytes, operation);
+    if (begun && f->number) {
+        double left = f->deadline - tn__now();
+        call->head.number = f->number;
+        call->head.microseconds = left > 0 ? (uint64_t)(left * 1e6) : 0;
+        tn__rpc_send(r, to, call);
+        return f;
+    }
+    free(call);
+    if (begun || !f) { return f; }
+    free_future(f);
     return NULL;
 }
 
@@ -104,14 +184,31 @@ tn_future *tn_rpc_call(tn_rpc *r, int to, const char *name, tn_values in, double
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
 bool tn_rpc_done(const tn_future *f) {
-    return !f || tn__inherited(f->rpc->process) || tn__futures_done(&f->rpc->futures, f);
+    if (!f || tn__inherited(f->rpc->process)) { return true; }
+    pthread_mutex_lock(&f->rpc->lock);
+    bool done = f->done || tn__now() >= f->deadline;
+    pthread_mutex_unlock(&f->rpc->lock);
+    return done;
+}
+
+/* Until it is done or late; not at all if its time is up. */
+static void await_reply(tn_rpc *r, tn_future *f, double deadline) {
+    int blocked = tn__rpc_inside(r);
+    pthread_mutex_lock(&r->lock);
+    tn__rpc_block(r, blocked);
+    while (!f->done && tn__rpc_await(r, deadline)) {}
+    tn__rpc_block(r, -blocked);
+    if (!f->done) { take_future(r, f->to, f->number); }
+    tn__rpc_unlock(r);
 }
 
 /* The values of the reply; false after raising what went wrong. */
 static bool open_reply(tn_rpc *r, const tn_future *f, tn_values *out, const char *operation) {
     const tn__rpc_frame *reply = f->reply;
     if (!reply) {
-        const char *lost = tn__futures_lost(&r->futures, f->to);
+        pthread_mutex_lock(&r->lock);
+        const char *lost = r->peers[f->to].gone ? r->peers[f->to].why : NULL;
+        pthread_mutex_unlock(&r->lock);
         char late[64];
         snprintf(late, sizeof(late), "no answer within %.3g seconds", f->deadline - f->begun);
         tn__raise(TN_EPEER, operation, "\"%s\" of rank %d: %s", f->name, f->to, lost ? lost : late);
@@ -122,8 +219,8 @@ static bool open_reply(tn_rpc *r, const tn_future *f, tn_values *out, const char
                   f->name, f->to, (unsigned long long)reply->head.bytes,
                   (long long)r->options.message_limit);
     } else if (reply->head.status != TN_OK) {
-        tn__raise(reply->head.status, operation, "\"%s\" of rank %d: %.*s", f->name, f->to,
-                  (int)(reply->bytes - TN__RPC_HEAD), (const char *)reply->data + TN__RPC_HEAD);
+        tn__raise((tn_status)reply->head.status, operation, "\"%s\" of rank %d: %.*s", f->name,
+                  f->to, (int)reply->head.bytes, (const char *)reply->body);
     }
     return !tn__pending() && tn__values_decode(reply, out);
 }
@@ -131,18 +228,10 @@ static bool open_reply(tn_rpc *r, const tn_future *f, tn_values *out, const char
 tn__rpc_frame *tn__rpc_finish(tn_future *f, tn_values *out, const char *operation) {
     if (!f) { tn__raise(TN_EVALUE, operation, "the future is NULL"); }
     if (!f || tn__refuse_inherited(f->rpc->process, operation, "the rpc")) { return NULL; }
-    tn_rpc *r = f->rpc;
-    bool inside = is_inside(r);
-    tn__rpc_frame *reply = NULL;
-    if (tn__pending()) {
-        tn__futures_cancel(&r->futures, f, 0);
-    } else {
-        if (inside) { tn__workers_block(&r->workers, true); }
-        tn__futures_await(&r->futures, f);
-        if (inside) { tn__workers_block(&r->workers, false); }
-        reply = open_reply(r, f, out, operation) ? f->reply : NULL;
-        f->reply = reply ? NULL : f->reply;
-    }
+    bool pending = tn__pending(); /* then f is only forgotten */
+    await_reply(f->rpc, f, pending ? 0 : f->deadline);
+    tn__rpc_frame *reply = !pending && open_reply(f->rpc, f, out, operation) ? f->reply : NULL;
+    if (reply) { f->reply = NULL; }
     free_future(f);
     return reply;
 }
@@ -156,16 +245,6 @@ tn_values tn_rpc_wait(tn_future *f) {
 
 tn__rpc_frame *tn__rpc_forget(tn__rpc_frame *reply) {
     reply->head = (tn__rpc_head){.kind = TN__RPC_FORGET, .number = reply->head.number};
-    reply->bytes = TN__RPC_HEAD;
-    tn__rpc_head_write(reply->data, &reply->head);
-    tn__rpc_frame *shorter = tn__realloc(reply, sizeof(*reply) + reply->bytes + 1);
+    tn__rpc_frame *shorter = tn__realloc(reply, sizeof(*reply));
     return shorter ? shorter : reply;
-}
-
-void tn__rpc_drop_reply(tn_rpc *r, int from, tn__rpc_frame *reply) {
-    if (reply->head.mask) {
-        tn__connections_send(&r->connections, from, tn__rpc_forget(reply));
-    } else {
-        free(reply);
-    }
 }

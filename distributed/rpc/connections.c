@@ -5,12 +5,11 @@
  * have left because of it.
  */
 #define _GNU_SOURCE
-#include "distributed/rpc/connections.h"
-
 #include "core/descriptor.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/threads.h"
+#include "distributed/rpc/rpc.h"
 #include "distributed/store/store.h"
 
 #include <errno.h>
@@ -24,27 +23,28 @@ enum { EVENTS_AT_ONCE = 64, READS_AT_ONCE = 64 };
 
 /* ---- Sending --------------------------------------------------------------------------------- */
 
-static void set_full(tn__connections *c, int rank, bool full) {
-    tn__connection *p = &c->list[rank];
+static void set_full(tn_rpc *r, int rank, bool full) {
+    tn__peer *p = &r->peers[rank];
     if (full != p->full) {
         struct epoll_event event = {.events = EPOLLIN | (full ? EPOLLOUT : 0u),
                                     .data.u32 = (uint32_t)rank};
-        epoll_ctl(c->epoll, EPOLL_CTL_MOD, p->fd, &event);
+        epoll_ctl(r->epoll, EPOLL_CTL_MOD, p->fd, &event);
         p->full = full;
     }
 }
 
 /* Under the lock: sends what the socket takes. After an error the connection is shut down, so that
  * the thread sees its end. */
-static void send_some(tn__connections *c, int rank) {
-    tn__connection *p = &c->list[rank];
-    while (p->first && !p->closed) {
-        tn__rpc_frame *f = p->first;
-        ssize_t sent =
-            send(p->fd, f->data + p->sent, f->bytes - p->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+static void send_some(tn_rpc *r, int rank) {
+    tn__peer *p = &r->peers[rank];
+    while (p->out.first && !p->closed) {
+        tn__rpc_frame *f = p->out.first;
+        size_t bytes = TN__RPC_HEAD + f->head.bytes;
+        ssize_t sent = send(p->fd, (const char *)&f->head + p->sent, bytes - p->sent,
+                            MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && errno == EINTR) { continue; }
         if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            set_full(c, rank, true);
+            set_full(r, rank, true);
             return;
         }
         if (sent < 0) {
@@ -53,42 +53,40 @@ static void send_some(tn__connections *c, int rank) {
             return;
         }
         p->sent += (size_t)sent;
-        if (p->sent == f->bytes) {
-            p->first = f->next;
+        if (p->sent == bytes) {
+            p->out.first = f->next;
             p->sent = 0;
             free(f);
         }
     }
-    if (!p->closed) { set_full(c, rank, false); }
+    if (!p->closed) { set_full(r, rank, false); }
 }
 
-void tn__connections_send(tn__connections *c, int to, tn__rpc_frame *f) {
-    tn__connection *p = &c->list[to];
-    if (to == c->rank) {
-        c->receive(c->user, to, f);
+void tn__rpc_send(tn_rpc *r, int to, tn__rpc_frame *f) {
+    tn__peer *p = &r->peers[to];
+    if (to == r->rank) {
+        tn__rpc_receive(r, to, f);
         return;
     }
-    pthread_mutex_lock(&p->lock);
+    pthread_mutex_lock(&p->sending);
     if (p->closed || p->fd < 0) {
         free(f);
     } else {
-        bool alone = !p->first;
-        f->next = NULL;
-        *(alone ? &p->first : &p->last->next) = f;
-        p->last = f;
-        if (alone) { send_some(c, to); }
+        bool alone = !p->out.first;
+        tn__rpc_queue_add(&p->out, f);
+        if (alone) { send_some(r, to); }
     }
-    pthread_mutex_unlock(&p->lock);
+    pthread_mutex_unlock(&p->sending);
 }
 
-bool tn__connections_drain(tn__connections *c, double deadline) {
-    for (int i = 0; i < c->ranks; i++) {
-        tn__connection *p = &c->list[i];
+bool tn__rpc_drain(tn_rpc *r, double deadline) {
+    for (int i = 0; i < r->ranks; i++) {
+        tn__peer *p = &r->peers[i];
         double pause = 1e-4;
         for (bool more = true; more;) {
-            pthread_mutex_lock(&p->lock);
-            more = p->first && !p->closed;
-            pthread_mutex_unlock(&p->lock);
+            pthread_mutex_lock(&p->sending);
+            more = p->out.first && !p->closed;
+            pthread_mutex_unlock(&p->sending);
             if (more && !tn__rest_until(&pause, 0.01, deadline)) { return false; }
         }
     }
@@ -98,138 +96,90 @@ bool tn__connections_drain(tn__connections *c, double deadline) {
 /* ---- Receiving ------------------------------------------------------------------------------- */
 
 /* Under the lock. */
-static void drop_output(tn__connection *p) {
+static void close_output(tn__peer *p) {
     p->closed = true;
-    tn__rpc_frames_free(p->first);
-    p->first = NULL;
+    tn__rpc_queue_clear(&p->out);
 }
 
-static void end_connection(tn__connections *c, int rank, const char *why) {
-    tn__connection *p = &c->list[rank];
-    pthread_mutex_lock(&p->lock);
-    drop_output(p);
-    epoll_ctl(c->epoll, EPOLL_CTL_DEL, p->fd, NULL);
+static void end_connection(tn_rpc *r, int rank, const char *why) {
+    tn__peer *p = &r->peers[rank];
+    pthread_mutex_lock(&p->sending);
+    close_output(p);
+    epoll_ctl(r->epoll, EPOLL_CTL_DEL, p->fd, NULL);
     shutdown(p->fd, SHUT_RDWR);
-    pthread_mutex_unlock(&p->lock);
-    free(p->arriving);
-    p->arriving = NULL;
-    c->lost(c->user, rank, why);
-}
-
-/* Where the next bytes of a connection go, and how many; those of a frame that is refused are
- * skipped. */
-static void *room_of(tn__connections *c, int rank, size_t *most) {
-    tn__connection *p = &c->list[rank];
-    tn__rpc_frame *f = p->arriving;
-    *most = (f ? f->head.bytes : TN__RPC_HEAD) - p->received;
-    if (f && f->refused) {
-        *most = *most < sizeof(c->skipped) ? *most : sizeof(c->skipped);
-        return c->skipped;
-    }
-    return (f ? f->data + TN__RPC_HEAD : p->head) + p->received;
-}
-
-/* So many bytes have arrived. Returns why the connection is over; NULL: it is not. */
-static const char *take_bytes(tn__connections *c, int rank, size_t bytes) {
-    tn__connection *p = &c->list[rank];
-    p->received += bytes;
-    if (!p->arriving && p->received == TN__RPC_HEAD) {
-        tn__rpc_head h;
-        if (!tn__rpc_head_read(p->head, &h)) { return "what it sends is malformed"; }
-        p->arriving = tn__rpc_frame_for(&h, c->limit);
-        p->received = 0;
-        if (!p->arriving) { return "no memory for what it sends"; }
-    }
-    tn__rpc_frame *f = p->arriving;
-    if (!f || p->received < f->head.bytes) { return NULL; }
-    p->arriving = NULL;
-    p->received = 0;
-    return c->receive(c->user, rank, f) ? NULL : "what it sends is out of place";
+    pthread_mutex_unlock(&p->sending);
+    free(p->reader.frame);
+    p->reader.frame = NULL;
+    tn__rpc_lose(r, rank, why);
 }
 
 /* Returns why the connection is over; NULL: it is not. */
-static const char *receive_some(tn__connections *c, int rank) {
-    tn__connection *p = &c->list[rank];
-    const char *why = NULL;
-    for (int reads = 0; !why && reads < READS_AT_ONCE; reads++) { /* then it is the others' turn */
+static const char *receive_some(tn_rpc *r, int rank) {
+    tn__peer *p = &r->peers[rank];
+    for (int reads = 0; reads < READS_AT_ONCE; reads++) { /* then it is the others' turn */
         size_t most;
-        void *room = room_of(c, rank, &most);
+        void *room = tn__rpc_reader_room(&p->reader, &most);
         ssize_t got = recv(p->fd, room, most, MSG_DONTWAIT);
         if (got < 0 && errno == EINTR) { continue; }
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) { return NULL; }
-        if (got <= 0) {
-            return got < 0 ? strerror(errno) : "it has closed the connection, or died";
-        }
-        why = take_bytes(c, rank, (size_t)got);
+        if (got < 0) { return strerror(errno); }
+        if (got == 0) { return "it has closed the connection, or died"; }
+        tn__rpc_frame *whole;
+        const char *why = tn__rpc_reader_take(&p->reader, (size_t)got, &whole);
+        if (why) { return why; }
+        if (whole) { tn__rpc_receive(r, rank, whole); }
     }
-    return why;
+    return NULL;
 }
 
-static void serve_event(tn__connections *c, const struct epoll_event *event) {
+static void serve_event(tn_rpc *r, const struct epoll_event *event) {
     int rank = (int)event->data.u32;
-    tn__connection *p = &c->list[rank];
+    tn__peer *p = &r->peers[rank];
     if (event->events & EPOLLOUT) {
-        pthread_mutex_lock(&p->lock);
-        send_some(c, rank);
-        pthread_mutex_unlock(&p->lock);
+        pthread_mutex_lock(&p->sending);
+        send_some(r, rank);
+        pthread_mutex_unlock(&p->sending);
     }
-    const char *why = event->events & ~(uint32_t)EPOLLOUT ? receive_some(c, rank) : NULL;
-    if (why) { end_connection(c, rank, why); }
+    const char *why = event->events & ~(uint32_t)EPOLLOUT ? receive_some(r, rank) : NULL;
+    if (why) { end_connection(r, rank, why); }
 }
 
 static void *serve_connections(void *user) {
-    tn__connections *c = user;
+    tn_rpc *r = user;
     struct epoll_event events[EVENTS_AT_ONCE];
     tn__quiet(1);
     for (;;) {
-        int n = epoll_wait(c->epoll, events, EVENTS_AT_ONCE, -1);
+        int n = epoll_wait(r->epoll, events, EVENTS_AT_ONCE, -1);
         for (int i = 0; i < n; i++) {
-            if ((int)events[i].data.u32 == c->rank) { return NULL; }
-            serve_event(c, &events[i]);
+            if ((int)events[i].data.u32 == r->rank) { return NULL; }
+            serve_event(r, &events[i]);
         }
     }
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-bool tn__connections_init(tn__connections *c) {
-    c->epoll = c->wake = -1;
-    c->list = tn__calloc_for((size_t)c->ranks, sizeof(*c->list), "rpc_new");
-    for (int i = 0; c->list && i < c->ranks; i++) {
-        c->list[i].fd = -1;
-        pthread_mutex_init(&c->list[i].lock, NULL);
-    }
-    return c->list != NULL;
-}
-
-void tn__connections_finish(tn__connections *c) {
-    for (int i = 0; c->list && i < c->ranks; i++) {
-        pthread_mutex_destroy(&c->list[i].lock);
-    }
-    free(c->list);
-}
-
-static bool watch_all(tn__connections *c) {
-    c->epoll = tn__above_streams(epoll_create1(EPOLL_CLOEXEC));
-    c->wake = tn__above_streams(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    bool fine = c->epoll >= 0 && c->wake >= 0;
-    for (int i = 0; fine && i < c->ranks; i++) {
+static bool watch_all(tn_rpc *r) {
+    r->epoll = tn__above_streams(epoll_create1(EPOLL_CLOEXEC));
+    r->wake = tn__above_streams(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    bool fine = r->epoll >= 0 && r->wake >= 0;
+    for (int i = 0; fine && i < r->ranks; i++) {
         struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)i};
-        int fd = i == c->rank ? c->wake : c->list[i].fd;
-        fine = epoll_ctl(c->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+        int fd = i == r->rank ? r->wake : r->peers[i].fd;
+        fine = epoll_ctl(r->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
     }
     if (!fine) { tn__raise(TN_EIO, "rpc_start", "epoll: %s", strerror(errno)); }
     return fine;
 }
 
-bool tn__connections_start(tn__connections *c) {
-    if (c->ranks == 1) { return true; }
-    if (!watch_all(c)) { return false; }
-    int failed = tn__thread_start(&c->thread, serve_connections, c);
+bool tn__rpc_connect(tn_rpc *r) {
+    if (r->ranks == 1) { return true; }
+    if (!watch_all(r)) { return false; }
+    int failed = tn__thread_start(&r->thread, serve_connections, r);
     if (failed) {
         tn__raise(TN_ENOMEM, "rpc_start", "its thread could not be started: %s", strerror(failed));
     }
-    c->has_thread = !failed;
+    r->has_thread = !failed;
     return !failed;
 }
 
@@ -240,22 +190,22 @@ static void close_fd(int *fd) {
     }
 }
 
-void tn__connections_stop(tn__connections *c) {
-    if (c->has_thread) {
+void tn__rpc_disconnect(tn_rpc *r) {
+    if (r->has_thread) {
         uint64_t one = 1;
-        while (write(c->wake, &one, sizeof(one)) < 0 && errno == EINTR) {}
-        pthread_join(c->thread, NULL);
-        c->has_thread = false;
+        while (write(r->wake, &one, sizeof(one)) < 0 && errno == EINTR) {}
+        pthread_join(r->thread, NULL);
+        r->has_thread = false;
     }
-    for (int i = 0; i < c->ranks; i++) {
-        tn__connection *p = &c->list[i];
-        pthread_mutex_lock(&p->lock);
-        drop_output(p);
+    for (int i = 0; i < r->ranks; i++) {
+        tn__peer *p = &r->peers[i];
+        pthread_mutex_lock(&p->sending);
+        close_output(p);
         close_fd(&p->fd);
-        pthread_mutex_unlock(&p->lock);
-        free(p->arriving);
-        p->arriving = NULL;
+        pthread_mutex_unlock(&p->sending);
+        free(p->reader.frame);
+        p->reader.frame = NULL;
     }
-    close_fd(&c->epoll);
-    close_fd(&c->wake);
+    close_fd(&r->epoll);
+    close_fd(&r->wake);
 }

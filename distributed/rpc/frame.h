@@ -1,10 +1,10 @@
-/* The bytes between two ranks that call each other, after both have shown the secret (wire.h of
- * store/ has that part). Numbers are little-endian.
+/* The bytes between two ranks that call each other, after both have shown the secret (join.c).
  *
- *     frame    head, body
- *     head     u8 kind, u8 status, u8 tensors, u8 mask, u16 bytes of the name, u16 0, u64 number,
- *              u64 bytes of the body, u64 subject, u64 microseconds
- *     body     name; tensors (values.c). Of a reply with a status: the reason
+ *     frame    head, body of head.bytes
+ *     body     name; tensors. Of a reply with a status: the reason
+ *     tensor   u8 dtype, u8 dimensions, u8[6] 0; i64 of each size; the elements
+ *
+ * Numbers and elements are sent as they are in memory: little-endian on every host.
  *
  * Only ranks get this far, but a faulty one must not take this process with it: what a head says is
  * checked before memory is taken for it.
@@ -14,11 +14,12 @@
 
 #include "tern/autograd.h"
 
+#include <stddef.h>
+
 enum { TN__RPC_HEAD = 40, TN__RPC_NAME = 255 };
 
 typedef enum tn__frame_kind {
-    TN__RPC_RANK = 1, /* the first of both sides: number is the sender's rank */
-    TN__RPC_CALL,
+    TN__RPC_CALL = 1,
     TN__RPC_FORWARD,  /* a call whose graph is kept under its number; mask: which inputs require a
                          gradient */
     TN__RPC_BACKWARD, /* through the graph `subject`; mask: of which results the gradients follow */
@@ -30,35 +31,59 @@ typedef enum tn__frame_kind {
 } tn__frame_kind;
 
 typedef struct tn__rpc_head {
-    tn__frame_kind kind;
-    tn_status status;
-    uint8_t tensors, mask;
-    uint16_t name_bytes;
+    uint8_t kind, status, tensors, mask;
+    uint16_t name_bytes, zero;
     uint64_t number, bytes, subject, microseconds; /* microseconds: until a call's deadline */
 } tn__rpc_head;
+_Static_assert(sizeof(tn__rpc_head) == TN__RPC_HEAD, "a head is sent as it is");
 
 /* A frame to be sent, or that was received. */
 typedef struct tn__rpc_frame {
     struct tn__rpc_frame *next;
-    tn__rpc_head head;
-    /* Received: from whom, and a call's deadline. Refused: only its head is here, since the body
-     * was too large, or there was no memory for it. */
+    /* Received: from whom, and a call's deadline. Refused: its body is not here, since it was too
+     * large, or there was no memory for it. */
     int from;
-    double deadline;
     bool refused;
-    size_t bytes;   /* of data: head and body */
-    uint8_t data[]; /* as on the wire, and a 0 after it */
+    double deadline;
+    tn__rpc_head head; /* and the body next to it, as they are sent */
+    uint8_t body[];
 } tn__rpc_frame;
-
-TN_API void tn__rpc_head_write(uint8_t to[TN__RPC_HEAD], const tn__rpc_head *h);
-/* False if it is malformed. */
-TN_API bool tn__rpc_head_read(const uint8_t from[TN__RPC_HEAD], tn__rpc_head *h);
+_Static_assert(offsetof(tn__rpc_frame, body) ==
+                   offsetof(tn__rpc_frame, head) + sizeof(tn__rpc_head),
+               "a body follows its head");
 
 /* A frame whose head is h, with room for h.bytes of body; NULL: no memory. */
 tn__rpc_frame *tn__rpc_frame_new(const tn__rpc_head *h);
-/* The same for a head that was received; refused if the body is above the limit, or too large for
- * the memory that there is. */
-TN_API tn__rpc_frame *tn__rpc_frame_for(const tn__rpc_head *h, uint64_t limit);
-void tn__rpc_frames_free(tn__rpc_frame *list);
+
+typedef struct tn__rpc_queue {
+    tn__rpc_frame *first, *last; /* last is set where there is a first */
+} tn__rpc_queue;
+void tn__rpc_queue_add(tn__rpc_queue *q, tn__rpc_frame *f);
+void tn__rpc_queue_clear(tn__rpc_queue *q);
+
+/* ---- Reading frames, which arrive in pieces -------------------------------------------------- */
+
+typedef struct tn__rpc_reader {
+    uint64_t limit;       /* bytes of a body; larger ones are refused */
+    tn__rpc_head head;    /* of the frame that arrives */
+    tn__rpc_frame *frame; /* NULL: its head is not complete */
+    uint64_t received;    /* of the body, or of the head */
+} tn__rpc_reader;
+
+/* Where the next bytes go, and how many at most. */
+TN_API void *tn__rpc_reader_room(tn__rpc_reader *r, size_t *most);
+/* So many bytes are there. *whole: the frame that is complete with them, or NULL. Returns why no
+ * more can be read; NULL: it can. */
+TN_API const char *tn__rpc_reader_take(tn__rpc_reader *r, size_t bytes, tn__rpc_frame **whole);
+
+/* ---- Tensors: values.c ----------------------------------------------------------------------- */
+
+/* A frame with head h, the name (NULL: none) and the values, which are for rank `to`. NULL after
+ * raising: they are no tensors, too many, or larger than the limit. */
+tn__rpc_frame *tn__values_encode(tn__rpc_head h, int to, const char *name, const tn_values *v,
+                                 int64_t limit, const char *operation);
+/* The tensors of a frame's body, for the current scope. False after raising TN_EFORMAT: malformed,
+ * or another error. */
+TN_API bool tn__values_decode(const tn__rpc_frame *f, tn_values *v);
 
 #endif

@@ -1,10 +1,11 @@
 /* Starting: the ranks find each other in the store, and each two of them make one connection.
  *
  * A rank listens, tells the store where, dials all ranks below its own and waits for those above.
- * Both ends of a connection show that they know the secret, as clients and servers of the TCP store
- * do (store/wire.h), before anything else is said. The secret is made from the job's token where
- * the store has one; else it is in the store: who can read that may call. When all have connected
- * nobody listens any more: the port is open only while the ranks start.
+ * Both ends of a connection show that they know its secret, as clients and servers of the TCP store
+ * do (store/wire.h), before anything else is said. It is made from the job's token and from what
+ * the rank that listens tells the store; without a token from that alone: who can read the store
+ * may call. When all have connected nobody listens any more: the port is open only while the ranks
+ * start.
  *
  * Whoever connects is heard one after the other. A stranger that says nothing holds the others up
  * for a moment; a rank that was taken for one dials again.
@@ -16,101 +17,71 @@
 #include "core/memory.h"
 #include "distributed/group/engine/gloo/gloo.h"
 #include "distributed/init/token.h"
-#include "distributed/rpc/connections.h"
+#include "distributed/rpc/rpc.h"
 #include "distributed/store/net.h"
 #include "distributed/store/tcp.h"
 
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { SECRET_BYTES = 16, SECRET_DIGITS = 2 * SECRET_BYTES };
+enum { SALT_BYTES = 16 };
 #define GUEST_SECONDS 2.0
 #define FIRST_PAUSE 0.01
 #define LONGEST_PAUSE 0.25
 
 typedef struct joining {
-    tn__connections *connections;
+    tn_rpc *rpc;
     tn_engine_options meet;
-    char secret[TN__TOKEN];
+    char secret[TN__TOKEN]; /* of those that dial this rank */
     int listener;
     char why[TN_ENGINE_WHY]; /* it has failed */
 } joining;
 
-/* Says why, and returns false. */
-TN_PRINTF(2, 3) static bool join_fails(joining *j, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(j->why, sizeof(j->why), format, arguments);
-    va_end(arguments);
-    return false;
+/* Of those that dial the rank with this salt. */
+static void make_secret(const joining *j, const char *salt, char secret[TN__TOKEN]) {
+    char job[TN__TOKEN + 8];
+    const char *token = j->meet.store->token;
+    snprintf(job, sizeof(job), "rpc %s", salt);
+    tn__token_derive(token ? token : "", job, secret);
 }
 
-/* Without a token: what one of the ranks has put into the store. */
-static bool make_secret(joining *j) {
-    tn_store *store = j->meet.store;
-    if (store->token) {
-        tn__token_derive(store->token, "rpc", j->secret);
-        return true;
-    }
-    if (!tn__token_random(j->secret, SECRET_BYTES)) {
-        return join_fails(j, "the system gives no random numbers");
-    }
-    tn_store_call c = {.kind = TN_STORE_COMPARE_SET,
-                       .key = "secret",
-                       .data = j->secret,
-                       .bytes = SECRET_DIGITS,
-                       .deadline = j->meet.deadline};
-    if (store->run(store, &c) != TN_OK) { return join_fails(j, "the store: %s", c.why); }
-    bool fine = c.value.bytes == SECRET_DIGITS;
-    if (fine) { memcpy(j->secret, c.value.data, c.value.bytes); }
-    free(c.value.data);
-    return fine || join_fails(j, "the secret in the store is malformed");
-}
-
-/* Exchanges ranks, which ends the greeting; `first`: this side begins. 0; an errno, or EPROTO: what
- * the other side sends is out of place. */
+/* Exchanges ranks, which ends the greeting; `first`: this side begins. 0, or an errno. */
 static int exchange_ranks(const joining *j, int fd, bool first, uint64_t *rank, double until) {
-    uint8_t mine[TN__RPC_HEAD], theirs[TN__RPC_HEAD];
-    tn__rpc_head h = {.kind = TN__RPC_RANK, .number = (uint64_t)j->connections->rank};
-    struct iovec part = {mine, sizeof(mine)};
-    tn__rpc_head_write(mine, &h);
+    uint64_t mine = (uint64_t)j->rpc->rank;
+    struct iovec part = {&mine, sizeof(mine)};
     int error = first ? tn__net_send(fd, &part, 1, until) : 0;
-    error = error ? error : tn__net_receive(fd, theirs, sizeof(theirs), until);
-    if (error) { return error; }
-    if (!tn__rpc_head_read(theirs, &h) || h.kind != TN__RPC_RANK) { return EPROTO; }
-    *rank = h.number;
-    return first ? 0 : tn__net_send(fd, &part, 1, until);
+    error = error ? error : tn__net_receive(fd, rank, sizeof(*rank), until);
+    return error || first ? error : tn__net_send(fd, &part, 1, until);
 }
 
 /* ---- Ranks above ----------------------------------------------------------------------------- */
 
 /* Whether it is a rank that is missing. */
 static bool admit_rank(joining *j, int fd) {
-    tn__connections *c = j->connections;
+    tn_rpc *r = j->rpc;
     double until = fmin(j->meet.deadline, tn__now() + GUEST_SECONDS);
     uint64_t rank;
     if (!tn__tcp_greet(fd, j->secret, until) || exchange_ranks(j, fd, false, &rank, until) ||
-        rank <= (uint64_t)c->rank || rank >= (uint64_t)c->ranks || c->list[rank].fd >= 0) {
+        rank <= (uint64_t)r->rank || rank >= (uint64_t)r->ranks || r->peers[rank].fd >= 0) {
         return false;
     }
     tn__net_options(fd);
-    c->list[rank].fd = fd;
+    r->peers[rank].fd = fd;
     return true;
 }
 
 /* "no connection from rank 2, 5"; false if none is missing. */
 static bool name_missing(joining *j) {
-    const tn__connections *c = j->connections;
+    const tn_rpc *r = j->rpc;
     size_t length = 0;
-    for (int r = c->rank + 1; r < c->ranks && length < sizeof(j->why); r++) {
-        if (c->list[r].fd < 0) {
+    for (int i = r->rank + 1; i < r->ranks && length < sizeof(j->why); i++) {
+        if (r->peers[i].fd < 0) {
             length += (size_t)snprintf(j->why + length, sizeof(j->why) - length, "%s%d",
-                                       length ? ", " : "no connection from rank ", r);
+                                       length ? ", " : "no connection from rank ", i);
         }
     }
     return length > 0;
@@ -137,79 +108,82 @@ static bool accept_ranks(joining *j) {
 
 /* ---- Ranks below ----------------------------------------------------------------------------- */
 
-/* Says which rank this is, and waits until the other one, which knows the secret, has taken it. */
+/* Says which rank this is, and waits until the other one has taken it. */
 static bool enter_rank(const joining *j, int to, int fd, char *reason) {
-    uint64_t rank = 0;
+    uint64_t rank;
     int error = exchange_ranks(j, fd, true, &rank, j->meet.deadline);
-    error = error == 0 && rank != (uint64_t)to ? EPROTO : error;
     if (error) {
-        snprintf(reason, TN_STORE_WHY, "%s",
-                 error == EPROTO ? "what it sends is out of place" : strerror(error));
+        snprintf(reason, TN_STORE_WHY, "%s", strerror(error));
+        close(fd);
+    } else {
+        j->rpc->peers[to].fd = fd;
     }
-    return error == 0;
+    return !error;
 }
 
 static bool dial_rank(joining *j, int to, const tn_store_value *at) {
-    char host[TN__ADDRESS], reason[TN_STORE_WHY] = "";
+    char host[TN__ADDRESS], salt[2 * SALT_BYTES + 1], secret[TN__TOKEN], reason[TN_STORE_WHY] = "";
     int port, fd;
     double pause = FIRST_PAUSE;
-    if (at->bytes >= TN__ADDRESS || sscanf((const char *)at->data, "%63s %d", host, &port) != 2) {
-        return join_fails(j, "rank %d gave no address", to);
+    const char *text = at->data;
+    bool again =
+        text && !text[at->bytes - 1] && sscanf(text, "%63s %d %32s", host, &port, salt) == 3;
+    snprintf(j->why, sizeof(j->why), "rank %d gave no address", to);
+    while (again) {
+        make_secret(j, salt, secret);
+        tn__dialed dialed = tn__tcp_dial(host, port, secret, j->meet.deadline, &fd, reason);
+        if (dialed == TN__DIAL_OURS && enter_rank(j, to, fd, reason)) { return true; }
+        snprintf(j->why, sizeof(j->why), "rank %d: %s", to, reason);
+        again =
+            (dialed == TN__DIAL_SILENT || dialed == TN__DIAL_NO_HOST || dialed == TN__DIAL_OURS) &&
+            tn__rest_until(&pause, LONGEST_PAUSE, j->meet.deadline);
     }
-    for (;;) {
-        tn__dialed dialed = tn__tcp_dial(host, port, j->secret, j->meet.deadline, &fd, reason);
-        if (dialed == TN__DIAL_OURS && enter_rank(j, to, fd, reason)) {
-            j->connections->list[to].fd = fd;
-            return true;
-        }
-        if (dialed == TN__DIAL_OURS) { close(fd); }
-        bool again =
-            dialed == TN__DIAL_SILENT || dialed == TN__DIAL_NO_HOST || dialed == TN__DIAL_OURS;
-        if (!again || !tn__rest_until(&pause, LONGEST_PAUSE, j->meet.deadline)) {
-            return join_fails(j, "rank %d: %s", to, reason);
-        }
-    }
+    return false;
 }
 
 /* ---- All ------------------------------------------------------------------------------------- */
 
-static bool listen_here(joining *j, char mine[TN__ADDRESS]) {
-    char address[TN__ADDRESS - 8];
+/* "127.0.0.1 34567 5f0c…": where this rank listens, and its salt. */
+static bool listen_here(joining *j, char *mine, size_t bytes) {
+    char address[TN__ADDRESS], salt[TN__TOKEN];
     int port = 0;
-    if (!tn__gloo_address(&j->meet, mine, j->why)) { return false; }
-    snprintf(address, sizeof(address), "%s", mine);
+    if (!tn__gloo_address(&j->meet, address, j->why)) { return false; }
+    if (!tn__token_random(salt, SALT_BYTES)) {
+        snprintf(j->why, sizeof(j->why), "the system gives no random numbers");
+        return false;
+    }
+    make_secret(j, salt, j->secret);
     j->listener = tn__net_listen(address, &port, j->why);
-    snprintf(mine, TN__ADDRESS, "%s %d", address, port);
+    snprintf(mine, bytes, "%s %d %s", address, port, salt);
     return j->listener >= 0;
 }
 
 static bool connect_ranks(joining *j, tn_store_value *at) {
-    char mine[TN__ADDRESS] = "";
-    bool fine = make_secret(j) && listen_here(j, mine) &&
+    char mine[TN__ADDRESS + TN__TOKEN + 16] = "";
+    bool fine = listen_here(j, mine, sizeof(mine)) &&
                 tn__gloo_meet(&j->meet, "at", mine, strlen(mine) + 1, at, j->why);
-    for (int to = 0; fine && to < j->connections->rank; to++) {
+    for (int to = 0; fine && to < j->rpc->rank; to++) {
         fine = dial_rank(j, to, &at[to]);
     }
     return fine && accept_ranks(j);
 }
 
-bool tn__connections_join(tn__connections *c, tn_store *store, const char *interface,
-                          double timeout) {
-    joining j = {.connections = c,
-                 .meet = {.store = store,
-                          .rank = c->rank,
-                          .ranks = c->ranks,
-                          .deadline = tn__now() + timeout,
-                          .timeout = timeout,
-                          .interface = interface},
+bool tn__rpc_join(tn_rpc *r) {
+    joining j = {.rpc = r,
+                 .meet = {.store = r->store,
+                          .rank = r->rank,
+                          .ranks = r->ranks,
+                          .deadline = tn__now() + r->options.timeout,
+                          .timeout = r->options.timeout,
+                          .interface = r->interface},
                  .listener = -1};
-    tn_store_value *at = tn__calloc_for((size_t)c->ranks, sizeof(*at), "rpc_start");
+    tn_store_value *at = tn__calloc_for((size_t)r->ranks, sizeof(*at), "rpc_start");
     bool fine = at && connect_ranks(&j, at);
     if (at && !fine) {
-        tn__raise(TN_EPEER, "rpc_start", "rank %d of %d: %s", c->rank, c->ranks, j.why);
+        tn__raise(TN_EPEER, "rpc_start", "rank %d of %d: %s", r->rank, r->ranks, j.why);
     }
     if (j.listener >= 0) { close(j.listener); }
-    tn__gloo_forget(at, c->ranks);
+    tn__gloo_forget(at, r->ranks);
     free(at);
     return fine;
 }

@@ -28,47 +28,42 @@ bool tn__rpc_usable(tn_rpc *r, const char *operation) {
 
 /* ---- Frames that arrive ---------------------------------------------------------------------- */
 
-static void queue_call(tn_rpc *r, int from, tn__rpc_frame *f) {
-    f->from = from;
-    f->deadline = tn__now() + 1e-6 * (double)f->head.microseconds;
-    tn__workers_push(&r->workers, f);
-}
-
-static bool receive_frame(void *rpc, int from, tn__rpc_frame *f) {
-    tn_rpc *r = rpc;
+void tn__rpc_receive(tn_rpc *r, int from, tn__rpc_frame *f) {
     switch (f->head.kind) {
-    case TN__RPC_CALL:
-    case TN__RPC_FORWARD:
-    case TN__RPC_BACKWARD:
-        queue_call(r, from, f);
-        return true;
     case TN__RPC_REPLY:
-        if (!tn__futures_reply(&r->futures, from, f)) { tn__rpc_drop_reply(r, from, f); }
-        return true;
+        tn__rpc_reply(r, from, f);
+        return;
     case TN__RPC_FORGET:
-        tn__graphs_forget(&r->graphs, from, f->head.number);
+        tn__rpc_forget_graph(r, from, f->head.number);
         free(f);
-        return true;
+        return;
     case TN__RPC_END:
-        tn__futures_ended(&r->futures, from);
+        pthread_mutex_lock(&r->lock);
+        r->peers[from].ended = true;
+        tn__rpc_unlock(r);
         free(f);
-        return true;
-    default:
-        free(f);
-        return false;
+        return;
+    default: /* a call of some kind */
+        tn__rpc_serve(r, from, f);
     }
-}
-
-static void lose_rank(void *rpc, int rank, const char *why) {
-    tn_rpc *r = rpc;
-    tn__futures_lose(&r->futures, rank, why);
-    tn__graphs_forget(&r->graphs, rank, 0);
 }
 
 static void lose_all(tn_rpc *r, const char *why) {
     for (int i = 0; i < r->ranks; i++) {
-        lose_rank(r, i, why);
+        tn__rpc_lose(r, i, why);
     }
+}
+
+/* ---- Waiting --------------------------------------------------------------------------------- */
+
+bool tn__rpc_await(tn_rpc *r, double deadline) {
+    struct timespec until = tn__timespec(deadline);
+    return pthread_cond_timedwait(&r->changed, &r->lock, &until) == 0;
+}
+
+void tn__rpc_unlock(tn_rpc *r) {
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
 }
 
 /* ---- Counting those who use it --------------------------------------------------------------- */
@@ -80,15 +75,18 @@ tn_rpc *tn__rpc_keep(tn_rpc *r) {
 
 void tn__rpc_release(tn_rpc *r) {
     if (__atomic_fetch_sub(&r->refs, 1, __ATOMIC_ACQ_REL) > 1) { return; }
-    tn__connections_finish(&r->connections);
-    tn__futures_finish(&r->futures);
-    tn__workers_finish(&r->workers);
-    tn__graphs_finish(&r->graphs);
+    for (int i = 0; r->peers && i < r->ranks; i++) {
+        pthread_mutex_destroy(&r->peers[i].sending);
+    }
+    pthread_cond_destroy(&r->queued);
+    pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
     for (tn__function *f = r->functions, *next; f; f = next) {
         next = f->next;
         free(f);
     }
+    free(r->threads);
+    free(r->peers);
     tn_store_free(r->store);
     free(r);
 }
@@ -124,23 +122,24 @@ static tn_rpc *make_rpc(tn_group *g, const tn_rpc_options *o) {
     tn_rpc *r = tn__calloc_for(1, sizeof(*r), "rpc_new");
     if (!r) { return NULL; }
     int rank = tn_group_rank(g), ranks = tn_group_size(g);
-    *r = (tn_rpc){.refs = 1, .process = tn__process(), .options = *o, .rank = rank, .ranks = ranks};
-    r->connections = (tn__connections){.rank = rank,
-                                       .ranks = ranks,
-                                       .limit = (uint64_t)o->message_limit,
-                                       .receive = receive_frame,
-                                       .lost = lose_rank,
-                                       .user = r};
-    r->workers = (tn__workers){.concurrent = o->threads,
-                               .threads_most = o->threads_most,
-                               .answer = tn__rpc_answer,
-                               .user = r};
+    *r = (tn_rpc){.refs = 1,
+                  .process = tn__process(),
+                  .options = *o,
+                  .rank = rank,
+                  .ranks = ranks,
+                  .epoll = -1,
+                  .wake = -1};
     pthread_mutex_init(&r->lock, NULL);
-    tn__graphs_init(&r->graphs);
-    bool fine = tn__connections_init(&r->connections);
-    fine = tn__futures_init(&r->futures, ranks, o->backlog_limit) && fine;
-    fine = tn__workers_init(&r->workers) && fine;
-    if (!fine || !take_group(r, g)) {
+    tn__condition_init(&r->changed);
+    tn__condition_init(&r->queued);
+    r->threads = tn__calloc_for((size_t)o->threads_most, sizeof(*r->threads), "rpc_new");
+    r->peers = tn__calloc_for((size_t)ranks, sizeof(*r->peers), "rpc_new");
+    for (int i = 0; r->peers && i < ranks; i++) {
+        r->peers[i].fd = -1;
+        r->peers[i].reader.limit = (uint64_t)o->message_limit;
+        pthread_mutex_init(&r->peers[i].sending, NULL);
+    }
+    if (!r->threads || !r->peers || !take_group(r, g)) {
         tn__rpc_release(r);
         return NULL;
     }
@@ -161,19 +160,11 @@ tn_rpc *tn_rpc_new(tn_group *g, tn_rpc_options options) {
 
 /* ---- Functions ------------------------------------------------------------------------------- */
 
-/* Under the lock. */
-static const tn__function *find_function(const tn_rpc *r, const char *name, size_t bytes) {
+const tn__function *tn__rpc_function(const tn_rpc *r, const char *name, size_t bytes) {
     const tn__function *f = r->functions;
     while (f && (strlen(f->name) != bytes || memcmp(f->name, name, bytes) != 0)) {
         f = f->next;
     }
-    return f;
-}
-
-const tn__function *tn__rpc_function(tn_rpc *r, const char *name, size_t bytes) {
-    pthread_mutex_lock(&r->lock);
-    const tn__function *f = find_function(r, name, bytes);
-    pthread_mutex_unlock(&r->lock);
     return f;
 }
 
@@ -190,7 +181,7 @@ tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *
     *entry = (tn__function){.f = f, .user = user};
     memcpy(entry->name, name, length + 1);
     pthread_mutex_lock(&r->lock);
-    bool taken = find_function(r, name, length) != NULL;
+    bool taken = tn__rpc_function(r, name, length) != NULL;
     if (!taken) {
         entry->next = r->functions;
         r->functions = entry;
@@ -206,14 +197,12 @@ tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *
 tn_status tn_rpc_start(tn_rpc *r) {
     if (!tn__rpc_usable(r, "rpc_start")) { return tn_error(); }
     if (r->started) { return tn__raise(TN_ESTATE, "rpc_start", "it was called before"); }
-    bool joined = tn__workers_start(&r->workers) &&
-                  (r->ranks == 1 || tn__connections_join(&r->connections, r->store, r->interface,
-                                                         r->options.timeout));
+    bool joined = tn__rpc_start_serving(r) && (r->ranks == 1 || tn__rpc_join(r));
     /* functions that others call may call before this returns */
     __atomic_store_n(&r->started, true, __ATOMIC_RELEASE);
-    if (!joined || !tn__connections_start(&r->connections)) {
+    if (!joined || !tn__rpc_connect(r)) {
         lose_all(r, "tn_rpc_start has failed");
-        tn__connections_stop(&r->connections);
+        tn__rpc_disconnect(r);
     }
     return tn_error();
 }
@@ -224,33 +213,56 @@ tn_status tn_rpc_start(tn_rpc *r) {
  * or for a function that waits for it; so when all have said END, none that is waited for runs or
  * is on its way. A rank leaves when it has all others' END. */
 
+/* Under the lock. */
+static bool is_busy(const tn_rpc *r) {
+    return r->calls.first || r->running || r->waiting;
+}
+
 /* Waits until nothing runs here and no call waits. False after raising. */
 static bool settle_here(tn_rpc *r, double deadline, double timeout) {
-    if (!tn__workers_settle(&r->workers, deadline) || !tn__futures_settle(&r->futures, deadline)) {
+    pthread_mutex_lock(&r->lock);
+    while (is_busy(r) && tn__rpc_await(r, deadline)) {}
+    bool busy = is_busy(r);
+    pthread_mutex_unlock(&r->lock);
+    if (busy) {
         tn__raise(TN_EPEER, "rpc_shutdown", "calls were still running after %.3g seconds", timeout);
     }
-    return !tn__pending();
+    return !busy;
 }
 
 /* To all ranks, this one too. False after raising. */
 static bool say_end(tn_rpc *r) {
     for (int to = 0; to < r->ranks; to++) {
-        tn__rpc_frame *f = tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_END});
-        if (!f) {
-            tn__raise(TN_ENOMEM, "rpc_shutdown", "no memory for a word to rank %d", to);
-            return false;
-        }
-        tn__connections_send(&r->connections, to, f);
+        tn__rpc_frame *f = tn__values_encode((tn__rpc_head){.kind = TN__RPC_END}, to, NULL,
+                                             &(tn_values){0}, 0, "rpc_shutdown");
+        if (!f) { return false; }
+        tn__rpc_send(r, to, f);
     }
     return true;
 }
 
+/* Under the lock: a rank that has not ended, if possible one that is gone; or -1. */
+static int missing_rank(const tn_rpc *r) {
+    int missing = -1;
+    for (int i = 0; i < r->ranks; i++) {
+        const tn__peer *p = &r->peers[i];
+        if (!p->ended && p->gone) { return i; }
+        missing = missing < 0 && !p->ended ? i : missing;
+    }
+    return missing;
+}
+
 /* False after raising. */
 static bool await_ends(tn_rpc *r, double deadline, double timeout) {
-    int missing = tn__futures_await_ends(&r->futures, deadline);
-    if (missing >= 0 && tn__futures_lost(&r->futures, missing)) {
-        /* others may have left because of the first that did */
-        tn__raise(TN_EPEER, "rpc_shutdown", "%s", tn__futures_lost(&r->futures, -1));
+    int missing;
+    const char *why = NULL; /* others may have left because of the first that did */
+    pthread_mutex_lock(&r->lock);
+    while ((missing = missing_rank(r)) >= 0 && !r->peers[missing].gone &&
+           tn__rpc_await(r, deadline)) {}
+    if (missing >= 0 && r->peers[missing].gone) { why = r->first_lost->why; }
+    pthread_mutex_unlock(&r->lock);
+    if (why) {
+        tn__raise(TN_EPEER, "rpc_shutdown", "%s", why);
     } else if (missing >= 0) {
         tn__raise(TN_EPEER, "rpc_shutdown", "rank %d has not ended within %.3g seconds", missing,
                   timeout);
@@ -264,14 +276,14 @@ tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
         return tn__raise(TN_EVALUE, "rpc_shutdown", "a time-out of %g seconds (0 to %g)", timeout,
                          TN__TIMEOUT_MOST);
     }
-    if (!r->started || (tn__served && tn__served->rpc == r)) {
+    if (!r->started || tn__rpc_inside(r)) {
         return tn__raise(TN_ESTATE, "rpc_shutdown", "%s",
                          r->started ? "called inside a function that a rank called"
                                     : "tn_rpc_start was not called");
     }
     double deadline = tn__now() + (timeout > 0 ? timeout : TN__TIMEOUT_MOST);
     if (settle_here(r, deadline, timeout) && say_end(r) && await_ends(r, deadline, timeout) &&
-        settle_here(r, deadline, timeout) && !tn__connections_drain(&r->connections, deadline)) {
+        settle_here(r, deadline, timeout) && !tn__rpc_drain(r, deadline)) {
         tn__raise(TN_EPEER, "rpc_shutdown", "what it has sent was not taken in %.3g seconds",
                   timeout);
     }
@@ -280,13 +292,12 @@ tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
 
 void tn_rpc_free(tn_rpc *r) {
     if (!r || tn__inherited(r->process)) { return; }
-    if (tn__served && tn__served->rpc == r) {
+    if (tn__rpc_inside(r)) {
         tn__raise(TN_ESTATE, "rpc_free", "called inside a function that a rank called");
         return;
     }
     lose_all(r, "tn_rpc_free was called on this side");
-    tn__connections_stop(&r->connections);
-    tn__workers_stop(&r->workers);
-    tn__graphs_forget(&r->graphs, -1, 0);
+    tn__rpc_disconnect(r);
+    tn__rpc_stop_serving(r);
     tn__rpc_release(r);
 }

@@ -1,16 +1,18 @@
+/* Calls that have arrived: the queue, and the threads that answer it. */
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/threads.h"
 #include "distributed/rpc/rpc.h"
-#include "distributed/rpc/values.h"
-#include "tern/autograd.h"
 
 #include <string.h>
+
+/* ---- Answering ------------------------------------------------------------------------------- */
 
 /* Whether the call can begin; raises otherwise. *f: its function; NULL: it is a backward. */
 static bool find_callee(tn_rpc *r, const tn__rpc_frame *call, const tn__function **f) {
     const tn__rpc_head *h = &call->head;
-    const char *name = (const char *)call->data + TN__RPC_HEAD;
+    const char *name = (const char *)call->body;
     if (call->refused) {
         tn__raise(TN_EVALUE, NULL,
                   "the message has %llu bytes (message_limit there: %lld), or there is no memory "
@@ -18,7 +20,9 @@ static bool find_callee(tn_rpc *r, const tn__rpc_frame *call, const tn__function
                   (unsigned long long)h->bytes, (long long)r->options.message_limit);
         return false;
     }
+    pthread_mutex_lock(&r->lock);
     *f = h->name_bytes ? tn__rpc_function(r, name, h->name_bytes) : NULL;
+    pthread_mutex_unlock(&r->lock);
     if (!*f && h->name_bytes) {
         tn__raise(TN_EVALUE, NULL, "there is no function \"%.*s\"", (int)h->name_bytes, name);
     } else if (tn__now() > call->deadline) {
@@ -27,81 +31,146 @@ static bool find_callee(tn_rpc *r, const tn__rpc_frame *call, const tn__function
     return !tn__pending();
 }
 
-/* The inputs in the mask become leaves. False after raising: one can have no gradient. */
-static bool require_grads(const tn_values *in, uint8_t mask) {
-    for (int i = 0; i < in->n; i++) {
-        if (mask >> i & 1) { tn_set_requires_grad(in->v[i], true); }
-    }
-    return !tn__pending();
-}
-
-static bool results_sound(const tn_values *out) {
-    if (!tn__pending() && (out->n < 0 || out->n > TN_MAX_VALUES)) {
-        tn__raise(TN_EVALUE, NULL, "the function gives %d tensors (0 to %d)", out->n,
-                  TN_MAX_VALUES);
-    }
-    return !tn__pending();
-}
-
-/* Runs what is called; false after raising. */
-static bool run_call(tn_rpc *r, const tn__rpc_frame *call, tn_values *out, uint8_t *mask) {
-    const tn__rpc_head *h = &call->head;
+/* Runs what is called and makes the reply, with head h. NULL after raising. */
+static tn__rpc_frame *run_call(tn_rpc *r, const tn__rpc_frame *call, tn__rpc_head h) {
     const tn__function *f;
-    tn_values in;
-    if (!find_callee(r, call, &f) || !tn__values_decode(call, &in)) { return false; }
-    if (!f) {
-        *mask = h->mask;
-        *out = tn__graphs_backward(&r->graphs, call->from, h->subject, &in, mask, call->deadline);
-        return !tn__pending();
+    tn_values in, out = {0};
+    if (!find_callee(r, call, &f) || !tn__values_decode(call, &in)) { return NULL; }
+    for (int i = 0; f && i < in.n; i++) {
+        if (call->head.mask >> i & 1) { tn_set_requires_grad(in.v[i], true); }
     }
-    if (!require_grads(&in, h->mask)) { return false; }
-    *out = f->f(in, f->user);
-    return results_sound(out) &&
-           (h->kind != TN__RPC_FORWARD ||
-            tn__graphs_keep(&r->graphs, call->from, h->number, &in, out, mask));
+    if (!f) {
+        out = tn__rpc_backward(r, call, &in, &h.mask);
+    } else if (!tn__pending()) {
+        out = f->f(in, f->user);
+    }
+    tn__rpc_frame *reply = tn__pending() ? NULL
+                                         : tn__values_encode(h, call->from, NULL, &out,
+                                                             r->options.message_limit, "rpc_reply");
+    bool keeps = reply && call->head.kind == TN__RPC_FORWARD;
+    if (keeps && !tn__rpc_keep_graph(r, call, &in, &out, &reply->head.mask)) {
+        free(reply);
+        return NULL;
+    }
+    return reply;
 }
 
-/* The pending error, which becomes the caller's; NULL: there is none. */
+/* With the pending error, which becomes the caller's; NULL: there is no memory. */
 static tn__rpc_frame *error_reply(tn__rpc_head h) {
     tn_error_record record;
     if (!tn_error_take(&record)) { return NULL; }
     size_t length = strlen(record.message);
-    h.status = record.status;
-    h.tensors = h.mask = 0;
+    h.status = (uint8_t)record.status;
     h.bytes = length;
     tn__rpc_frame *f = tn__rpc_frame_new(&h);
-    if (f) { memcpy(f->data + TN__RPC_HEAD, record.message, length); }
+    if (f) { memcpy(f->body, record.message, length); }
     return f;
 }
 
-/* Runs it and makes the reply; NULL: there is no memory for one. */
-static tn__rpc_frame *reply_to(tn_rpc *r, const tn__rpc_frame *call) {
+/* Takes the call over. */
+static void answer_call(tn_rpc *r, tn__rpc_frame *call) {
     TN_SCOPE;
-    tn_values out = {0};
+    const tn__serving serving = {.rpc = r, .caller = call->from, .deadline = call->deadline};
+    tn__served = &serving;
     tn__rpc_head h = {.kind = TN__RPC_REPLY,
                       .number = call->head.number,
                       .subject = TN__RPC_HEAD + call->head.bytes};
-    tn__rpc_frame *reply = NULL;
-    if (run_call(r, call, &out, &h.mask) &&
-        tn__values_measure(&h, call->from, NULL, &out, r->options.message_limit, "rpc_reply")) {
-        reply = tn__values_encode(&h, NULL, &out, "rpc_reply");
-    }
-    if (!reply && call->head.kind == TN__RPC_FORWARD) {
-        tn__graphs_forget(&r->graphs, call->from, h.number);
-    }
-    return reply ? reply : error_reply(h);
-}
-
-void tn__rpc_answer(void *rpc, tn__rpc_frame *call) {
-    tn_rpc *r = rpc;
-    const tn__serving serving = {.rpc = r, .caller = call->from, .deadline = call->deadline};
-    tn__served = &serving;
-    tn__rpc_frame *reply = reply_to(r, call);
+    tn__rpc_frame *reply = run_call(r, call, h);
+    reply = reply ? reply : error_reply(h);
     tn__served = NULL;
-    if (reply) { tn__connections_send(&r->connections, call->from, reply); }
-    if (tn__futures_lost(&r->futures, call->from)) { /* meanwhile, perhaps */
-        tn__graphs_forget(&r->graphs, call->from, 0);
-    }
+    if (reply) { tn__rpc_send(r, call->from, reply); }
     tn_error_clear();
     free(call);
+}
+
+/* ---- Threads --------------------------------------------------------------------------------- */
+
+static void *serve_calls(void *user);
+
+/* Under the lock: 0, or the error's number. */
+static int add_thread(tn_rpc *r) {
+    int failed = tn__thread_start(&r->threads[r->thread_count], serve_calls, r);
+    r->thread_count += !failed;
+    return failed;
+}
+
+/* Under the lock. */
+static bool may_run(const tn_rpc *r) {
+    return r->calls.first && r->running - r->blocked < r->options.threads;
+}
+
+/* Under the lock: lets another thread take the first of the queue. If none can be started, those
+ * that are there take it when they are free. */
+static void wake_thread(tn_rpc *r) {
+    if (may_run(r) && r->idle > 0) {
+        pthread_cond_signal(&r->queued);
+    } else if (may_run(r) && r->thread_count < r->options.threads_most && !r->stopped) {
+        add_thread(r);
+    }
+}
+
+static void *serve_calls(void *user) {
+    tn_rpc *r = user;
+    tn__quiet(1); /* errors go to the caller */
+    pthread_mutex_lock(&r->lock);
+    while (!r->stopped) {
+        if (!may_run(r)) {
+            r->idle++;
+            pthread_cond_wait(&r->queued, &r->lock);
+            r->idle--;
+            continue;
+        }
+        tn__rpc_frame *call = r->calls.first;
+        r->calls.first = call->next;
+        r->running++;
+        wake_thread(r); /* for the next one */
+        pthread_mutex_unlock(&r->lock);
+        answer_call(r, call);
+        pthread_mutex_lock(&r->lock);
+        r->running--;
+        pthread_cond_broadcast(&r->changed);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+bool tn__rpc_start_serving(tn_rpc *r) {
+    pthread_mutex_lock(&r->lock);
+    int failed = add_thread(r);
+    pthread_mutex_unlock(&r->lock);
+    if (failed) {
+        tn__raise(TN_ENOMEM, "rpc_start", "no thread for calls could be started: %s",
+                  strerror(failed));
+    }
+    return !failed;
+}
+
+void tn__rpc_stop_serving(tn_rpc *r) {
+    pthread_mutex_lock(&r->lock);
+    r->stopped = true;
+    int count = r->thread_count;
+    tn__rpc_queue_clear(&r->calls);
+    pthread_cond_broadcast(&r->queued);
+    pthread_mutex_unlock(&r->lock);
+    for (int i = 0; i < count; i++) {
+        pthread_join(r->threads[i], NULL);
+    }
+}
+
+void tn__rpc_serve(tn_rpc *r, int from, tn__rpc_frame *call) {
+    call->from = from;
+    call->deadline = tn__now() + 1e-6 * (double)call->head.microseconds;
+    pthread_mutex_lock(&r->lock);
+    if (r->stopped) {
+        free(call);
+    } else {
+        tn__rpc_queue_add(&r->calls, call);
+        wake_thread(r);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+void tn__rpc_block(tn_rpc *r, int more) {
+    r->blocked += more;
+    wake_thread(r);
 }

@@ -1,23 +1,12 @@
-/* A tensor in a body: u8 dtype, u8 dimensions, u8[6] 0; i64 of each size; the elements. Tensors
- * travel without their history, and arrive on the CPU. */
-#include "distributed/rpc/values.h"
-
+/* Tensors travel without their history, and arrive on the CPU. */
 #include "core/error.h"
 #include "core/memory.h"
-#include "distributed/store/wire.h"
+#include "distributed/rpc/frame.h"
 #include "tensor/tensor.h"
 
 #include <string.h>
 
 enum { TENSOR_HEAD = 8, SIZE_BYTES = 8 };
-
-uint8_t tn__values_learning(const tn_values *v) {
-    uint8_t mask = 0;
-    for (int i = 0; i < v->n && i < TN_MAX_VALUES; i++) {
-        mask = (uint8_t)(mask | (v->v[i] && tn_requires_grad(v->v[i])) << i);
-    }
-    return mask;
-}
 
 /* ---- Encoding -------------------------------------------------------------------------------- */
 
@@ -25,11 +14,14 @@ static uint64_t element_bytes(tn_tensor *t) {
     return (uint64_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t));
 }
 
-bool tn__values_measure(tn__rpc_head *h, int to, const char *name, const tn_values *v,
-                        int64_t limit, const char *operation) {
+/* Sets what in h depends on the name and the values; false after raising. */
+static bool measure_values(tn__rpc_head *h, int to, const char *name, const tn_values *v,
+                           int64_t limit, const char *operation) {
+    const char *quote = name ? "\"" : "", *what = name ? name : "the result";
+    const char *whose = name ? "of" : "for";
     if (v->n < 0 || v->n > TN_MAX_VALUES) {
-        tn__raise(TN_EVALUE, operation, "%d tensors for rank %d (0 to %d)", v->n, to,
-                  TN_MAX_VALUES);
+        tn__raise(TN_EVALUE, operation, "%s%s%s %s rank %d: %d tensors (0 to %d)", quote, what,
+                  quote, whose, to, v->n, TN_MAX_VALUES);
         return false;
     }
     h->tensors = (uint8_t)v->n;
@@ -43,47 +35,40 @@ bool tn__values_measure(tn__rpc_head *h, int to, const char *name, const tn_valu
     }
     if (!fits) {
         tn__raise(TN_EVALUE, operation,
-                  "%s%s%s rank %d: the message has %llu bytes or more (message_limit: %lld)",
-                  name ? "\"" : "the result for", name ? name : "", name ? "\" of" : "", to,
-                  (unsigned long long)h->bytes, (long long)limit);
+                  "%s%s%s %s rank %d: the message has %llu bytes or more (message_limit: %lld)",
+                  quote, what, quote, whose, to, (unsigned long long)h->bytes, (long long)limit);
     }
     return fits;
 }
 
 /* Writes t to `at`; returns where the next one goes. */
 static uint8_t *encode_tensor(uint8_t *at, tn_tensor *t) {
-    memset(at, 0, TENSOR_HEAD);
-    at[0] = (uint8_t)tn_dtype_of(t);
-    at[1] = (uint8_t)tn_ndim(t);
-    at += TENSOR_HEAD;
-    for (int i = 0; i < tn_ndim(t); i++, at += SIZE_BYTES) {
-        tn__put_number(at, SIZE_BYTES, (uint64_t)tn_size(t, i));
-    }
+    const uint64_t head = (uint64_t)tn_dtype_of(t) | (uint64_t)tn_ndim(t) << 8;
+    const tn_dims dims = tn_shape(t);
+    memcpy(at, &head, TENSOR_HEAD);
+    memcpy(at + TENSOR_HEAD, dims.size, SIZE_BYTES * (size_t)dims.ndim);
+    at += TENSOR_HEAD + SIZE_BYTES * (size_t)dims.ndim;
     tn_copy_out(t, at);
     return at + element_bytes(t);
 }
 
-tn__rpc_frame *tn__values_encode(const tn__rpc_head *h, const char *name, const tn_values *v,
-                                 const char *operation) {
-    tn__rpc_frame *f = tn__rpc_frame_new(h);
+tn__rpc_frame *tn__values_encode(tn__rpc_head h, int to, const char *name, const tn_values *v,
+                                 int64_t limit, const char *operation) {
+    if (!measure_values(&h, to, name, v, limit, operation)) { return NULL; }
+    tn__rpc_frame *f = tn__rpc_frame_new(&h);
     if (!f) {
         tn__raise(TN_ENOMEM, operation, "no memory for a message of %llu bytes",
-                  (unsigned long long)h->bytes);
+                  (unsigned long long)h.bytes);
         return NULL;
     }
-    uint8_t *at = f->data + TN__RPC_HEAD;
-    if (name) {
-        memcpy(at, name, h->name_bytes);
-        at += h->name_bytes;
-    }
+    if (name) { memcpy(f->body, name, h.name_bytes); }
+    uint8_t *at = f->body + h.name_bytes;
     for (int i = 0; i < v->n; i++) {
         at = encode_tensor(at, v->v[i]);
     }
-    if (tn__pending()) { /* a device has failed */
-        free(f);
-        return NULL;
-    }
-    return f;
+    if (!tn__pending()) { return f; }
+    free(f); /* a device has failed */
+    return NULL;
 }
 
 /* ---- Decoding -------------------------------------------------------------------------------- */
@@ -93,48 +78,48 @@ typedef struct cursor {
     size_t left;
 } cursor;
 
-static const uint8_t *take_bytes(cursor *c, size_t bytes) {
-    const uint8_t *at = c->at;
+static bool take_bytes(cursor *c, void *to, size_t bytes) {
+    if (bytes > c->left) { return false; }
+    memcpy(to, c->at, bytes);
     c->at += bytes;
     c->left -= bytes;
-    return at;
+    return true;
 }
 
 /* A tensor's dtype and sizes; false if they are malformed, say more bytes than are left, or next to
  * a 0 something that no address can reach. */
 static bool take_shape(cursor *c, tn_dtype *dtype, tn_dims *dims) {
-    if (c->left < TENSOR_HEAD) { return false; }
-    const uint8_t *head = take_bytes(c, TENSOR_HEAD);
-    int ndim = head[1];
-    if (head[0] >= TN_DTYPES || ndim > TN_MAX_DIMS || tn__get_number(head + 2, 6) ||
-        c->left < (size_t)SIZE_BYTES * (size_t)ndim) {
+    uint64_t head, ndim;
+    int64_t sizes[TN_MAX_DIMS];
+    if (!take_bytes(c, &head, TENSOR_HEAD)) { return false; }
+    *dtype = (tn_dtype)(head & 0xff);
+    ndim = head >> 8;
+    if ((head & 0xff) >= TN_DTYPES || ndim > TN_MAX_DIMS ||
+        !take_bytes(c, sizes, SIZE_BYTES * ndim)) {
         return false;
     }
-    *dtype = (tn_dtype)head[0];
-    int64_t sizes[TN_MAX_DIMS], extent = (int64_t)tn_dtype_size(*dtype);
-    for (int i = 0; i < ndim; i++) {
-        sizes[i] = (int64_t)tn__get_number(take_bytes(c, SIZE_BYTES), SIZE_BYTES);
+    int64_t extent = (int64_t)tn_dtype_size(*dtype);
+    for (uint64_t i = 0; i < ndim; i++) {
         if (sizes[i] < 0 || __builtin_mul_overflow(extent, sizes[i] > 1 ? sizes[i] : 1, &extent)) {
             return false;
         }
     }
-    *dims = tn_dims_from(ndim, sizes);
+    *dims = tn_dims_from((int)ndim, sizes);
     return (uint64_t)tn_dims_count(*dims) <= c->left / tn_dtype_size(*dtype);
 }
 
 /* Bytes that are neither 0 nor 1 would be no bool. */
-static void copy_elements(tn_tensor *t, const uint8_t *from) {
+static void take_elements(cursor *c, tn_tensor *t) {
     uint8_t *to = tn_data_mut(t);
     size_t bytes = element_bytes(t);
+    if (bytes) { take_bytes(c, to, bytes); }
     for (size_t i = 0; t->dtype == TN_BOOL && i < bytes; i++) {
-        to[i] = from[i] != 0;
+        to[i] = to[i] != 0;
     }
-    if (t->dtype != TN_BOOL && bytes) { memcpy(to, from, bytes); }
 }
 
 bool tn__values_decode(const tn__rpc_frame *f, tn_values *v) {
-    size_t before = TN__RPC_HEAD + f->head.name_bytes;
-    cursor c = {f->data + before, f->bytes - before};
+    cursor c = {f->body + f->head.name_bytes, f->head.bytes - f->head.name_bytes};
     *v = (tn_values){0};
     for (int i = 0; i < f->head.tensors && !tn__pending(); i++) {
         tn_dtype dtype;
@@ -145,7 +130,7 @@ bool tn__values_decode(const tn__rpc_frame *f, tn_values *v) {
             break;
         }
         tn_tensor *t = tn__new(dims, dtype, tn_cpu());
-        if (!tn_is_inert(t)) { copy_elements(t, take_bytes(&c, element_bytes(t))); }
+        if (!tn_is_inert(t)) { take_elements(&c, t); }
         v->v[v->n++] = t;
     }
     if (!tn__pending() && c.left) {

@@ -42,11 +42,13 @@ static inline bool failed_with(tn_status status, const char *part) {
 static inline bool comes_to_keep(tn_rpc *r, int wanted) {
     for (double end = tn__now() + 20;; usleep(1000)) {
         int count = 0;
-        pthread_mutex_lock(&r->graphs.lock);
-        for (const tn__graph *g = r->graphs.first; g; g = g->next) {
-            count++;
+        pthread_mutex_lock(&r->lock);
+        for (int i = 0; i < r->ranks; i++) {
+            for (const tn__graph *g = r->peers[i].graphs; g; g = g->next) {
+                count++;
+            }
         }
-        pthread_mutex_unlock(&r->graphs.lock);
+        pthread_mutex_unlock(&r->lock);
         if (count == wanted || tn__now() > end) { return count == wanted; }
     }
 }
@@ -75,6 +77,10 @@ static inline tn_values sleep_here(tn_values in, void *user) {
     return (tn_values){1, {tn_ones(TN_DIMS(3), TN_F32)}};
 }
 
+static inline tn_values run_module(tn_values in, void *module) {
+    return TN_VALUES(tn_call(module, in.v[0]));
+}
+
 /* Calls the other rank back until the number is 0. */
 static inline tn_values count_down(tn_values in, void *user) {
     int64_t n = first_of(in), deeper = 0;
@@ -84,20 +90,33 @@ static inline tn_values count_down(tn_values in, void *user) {
     return number_of(deeper + 1);
 }
 
-static inline tn_rpc *start_with(tn_group *world, tn_rpc_options options) {
+/* Without a user, a function gets the rpc. */
+typedef struct callable {
+    const char *name;
+    tn_rpc_function f;
+    void *user;
+} callable;
+#define FUNCTIONS(...) ((const callable[]){__VA_ARGS__, {0}})
+
+static inline void register_all(tn_rpc *r, const callable *c) {
+    for (; c && c->name; c++) {
+        tn_rpc_register(r, c->name, c->f, c->user ? c->user : r);
+    }
+}
+
+/* With the functions above, and more. */
+static inline tn_rpc *start_with(tn_group *world, tn_rpc_options options, const callable *more) {
     tn_rpc *r = tn_rpc_new(world, options);
-    tn_rpc_register(r, "echo", echo_values, NULL);
-    tn_rpc_register(r, "count", count_values, NULL);
-    tn_rpc_register(r, "add", add_numbers, NULL);
-    tn_rpc_register(r, "fail", fail_here, NULL);
-    tn_rpc_register(r, "sleep", sleep_here, NULL);
-    tn_rpc_register(r, "count_down", count_down, r);
+    register_all(r, FUNCTIONS({"echo", echo_values, NULL}, {"count", count_values, NULL},
+                              {"add", add_numbers, NULL}, {"fail", fail_here, NULL},
+                              {"sleep", sleep_here, NULL}, {"count_down", count_down, NULL}));
+    register_all(r, more);
     tn_rpc_start(r);
     return r;
 }
 
 static inline tn_rpc *start_rank(tn_group *world) {
-    return start_with(world, tn_rpc_defaults());
+    return start_with(world, tn_rpc_defaults(), NULL);
 }
 
 /* Nothing is kept, although all ranks are still there. */

@@ -1,4 +1,4 @@
-/* Calls of ranks that are slow, late, stopped or killed. */
+/* Calls of ranks that are slow, late or stopped. */
 #include "distributed/group/group.h"
 
 #include <signal.h>
@@ -62,21 +62,6 @@ TEST(test_a_third_rank_that_leaves) {
     assert_true(tn__now() - begin < 25);
 }
 
-static void late_rank(tn_group *world, void *user) {
-    tn_rpc *r = start_rank(world);
-    if (tn_group_rank(world) == 1) {
-        usleep(500000);
-    } else {
-        CHECK(tn_rpc_shutdown(r, 0.1) == TN_EPEER);
-        CHECK(failed_with(TN_EPEER, "rank 1 has not ended within 0.1 seconds"));
-    }
-    tn_rpc_free(r);
-}
-
-TEST(test_late_end) {
-    run_ok(2, late_rank, NULL);
-}
-
 /* Whoever asks instead of waiting learns of the deadline as well. */
 TEST(test_done_when_late) {
     tn_rpc *r = start_rank(NULL);
@@ -108,9 +93,8 @@ static tn_values echo_slowly(tn_values in, void *user) {
 static void slow_server(tn_group *world, void *user) {
     enum { CALLS = 8 };
     TN_SCOPE;
-    tn_rpc *r = tn_rpc_new(world, TN_WITH(tn_rpc, .threads = 1, .backlog_limit = TWO_LARGE));
-    tn_rpc_register(r, "echo_slowly", echo_slowly, NULL);
-    tn_rpc_start(r);
+    tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .threads = 1, .backlog_limit = TWO_LARGE),
+                           FUNCTIONS({"echo_slowly", echo_slowly, NULL}));
     for (int to = 0; tn_group_rank(world) == 0 && to < 2; to++) { /* to itself too */
         tn_future *f[CALLS];
         for (int i = 0; i < CALLS; i++) {
@@ -140,11 +124,9 @@ static tn_values call_back(tn_values in, void *rpc) {
 
 static void room_inside(tn_group *world, void *user) {
     TN_SCOPE;
-    tn_rpc *r = tn_rpc_new(world, TN_WITH(tn_rpc, .threads = 1, .backlog_limit = TWO_LARGE));
     int other = 1 - tn_group_rank(world);
-    tn_rpc_register(r, "echo", echo_values, NULL);
-    tn_rpc_register(r, "call_back", call_back, r);
-    tn_rpc_start(r);
+    tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .threads = 1, .backlog_limit = TWO_LARGE),
+                           FUNCTIONS({"call_back", call_back, NULL}));
     for (int i = 0; i < 20; i++) {
         tn_future *f[] = {call_large(r, other, "call_back", 30),
                           call_large(r, other, "call_back", 30)};
@@ -159,44 +141,11 @@ TEST(test_room_inside) {
     run_ok(2, room_inside, NULL);
 }
 
-/* However many threads call, no more than the limit and one call are unanswered. */
-static void *flood_rank_1(void *rpc) {
-    TN_SCOPE;
-    tn_rpc *r = rpc;
-    for (int i = 0; i < 10; i++) {
-        tn_future *f = call_large(r, 1, "echo", 0);
-        pthread_mutex_lock(&r->futures.lock);
-        CHECK(r->futures.callees[1].unanswered < TWO_LARGE + LARGE + 100);
-        pthread_mutex_unlock(&r->futures.lock);
-        tn_rpc_wait(f);
-        CHECK(!tn_error());
-    }
-    return NULL;
-}
-
-static void many_threads(tn_group *world, void *user) {
-    enum { THREADS = 16 };
-    tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .threads = 1, .backlog_limit = TWO_LARGE));
-    pthread_t threads[THREADS];
-    for (int i = 0; tn_group_rank(world) == 0 && i < THREADS; i++) {
-        CHECK(pthread_create(&threads[i], NULL, flood_rank_1, r) == 0);
-    }
-    for (int i = 0; tn_group_rank(world) == 0 && i < THREADS; i++) {
-        pthread_join(threads[i], NULL);
-    }
-    CHECK(r->futures.callees[1].unanswered == 0);
-    end_rank(world, r);
-}
-
-TEST(test_many_threads) {
-    run_ok(2, many_threads, NULL);
-}
-
 /* A rank that is stopped is sent no more than the limit. When it goes on it answers all that. */
 static int fill_rank_1(tn_group *world, const char *argument) {
     enum { MOST = 100 };
     TN_SCOPE;
-    tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .backlog_limit = 10 * LARGE));
+    tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .backlog_limit = 10 * LARGE), NULL);
     if (tn_group_rank(world) == 0) {
         printf("calling\n");
         fflush(stdout);
@@ -247,7 +196,8 @@ static void end_again(tn_group *world, void *user) {
         tn_future *f = tn_rpc_call(r, 1, "sleep", number_of(1000000), 0);
         CHECK(tn_rpc_shutdown(r, 0.1) == TN_EPEER && failed_with(TN_EPEER, "still running"));
         CHECK(!is_lost(tn_rpc_wait(f)));
-        CHECK(tn_rpc_shutdown(r, 0.1) == TN_EPEER && failed_with(TN_EPEER, "has not ended"));
+        CHECK(tn_rpc_shutdown(r, 0.1) == TN_EPEER &&
+              failed_with(TN_EPEER, "rank 1 has not ended within 0.1 seconds"));
         CHECK(ask_rank(r, 1, "echo", nothing, 0).n == 0);
     }
     tn_barrier(world);
@@ -272,63 +222,7 @@ TEST(test_missing_start) {
     run_ok(3, missing_start, NULL);
 }
 
-/* Rank 1 is killed or stopped while rank 0 waits for it. Rank 0 says how it ended. */
-static int wait_for_rank_1(tn_group *world, const char *argument) {
-    TN_SCOPE;
-    tn_rpc *r = start_rank(world);
-    if (tn_group_rank(world) == 0) {
-        double begin = tn__now();
-        printf("waiting\n");
-        fflush(stdout);
-        rank_assert(is_lost(ask_rank(r, 1, "sleep", number_of(60000000), atof(argument))));
-        printf("failed after %.3f s: %s\n", tn__now() - begin, tn_error_message());
-        fflush(stdout);
-        tn_error_clear();
-        ask_rank(r, 2, "fail", number_of(1), 10); /* the others still work */
-        rank_assert(tn_error() == TN_EINDEX);
-        tn_error_clear();
-    } else {
-        sleep(60); /* until the test kills it */
-    }
-    tn_rpc_free(r);
-    return 0;
-}
-
-static void signal_rank_1(int signal, const char *seconds, double *took, char text[256]) {
-    ranks_job job = ranks_start(3, "wait_for_rank_1", seconds, NULL);
-    assert_true(ranks_await_output(&job, 0, "waiting", 60));
-    usleep(200000);
-    kill(job.pid[1], signal);
-    bool ended = ranks_await_output(&job, 0, "failed", 60);
-    for (int i = 0; i < 3; i++) {
-        kill(job.pid[i], SIGKILL);
-    }
-    ranks_result result = ranks_wait(&job, 60);
-    const char *line = strstr(result.output[0], "failed after");
-    if (!ended || !line || sscanf(line, "failed after %lf s: %255[^\n]", took, text) != 2) {
-        fail_msg("rank 0: %s", result.output[0]);
-    }
-    ranks_free(&result);
-}
-
-TEST(test_killed) {
-    double took;
-    char text[256];
-    signal_rank_1(SIGKILL, "50", &took, text);
-    assert_contains(text, "\"sleep\" of rank 1: rank 1 is gone");
-    assert_true(took < 10);
-}
-
-TEST(test_stopped) {
-    double took;
-    char text[256];
-    signal_rank_1(SIGSTOP, "1", &took, text);
-    assert_contains(text, "\"sleep\" of rank 1: no answer within 1 seconds");
-    assert_true(took < 10);
-}
-
-static const rank_entry bodies[] = {{"wait_for_rank_1", wait_for_rank_1},
-                                    {"fill_rank_1", fill_rank_1}};
+static const rank_entry bodies[] = {{"fill_rank_1", fill_rank_1}};
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));

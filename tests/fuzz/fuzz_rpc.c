@@ -1,6 +1,6 @@
 /* The input is what a rank sends to another after both have shown the secret (rpc/frame.h).
- * Whatever it is: nothing is larger than the limit allows, a frame that is taken is as long as it
- * says, and what is taken of it has as many tensors as its head says.
+ * Whatever it is: in whichever pieces it arrives, it is the same frames; none is larger than the
+ * limit allows, and what is taken of one has as many tensors as its head says.
  *
  *     input    frames
  */
@@ -8,7 +8,7 @@
 #include "tests/fuzz/bytes.h"
 
 #include "core/memory.h"
-#include "distributed/rpc/values.h"
+#include "distributed/rpc/frame.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,29 +37,43 @@ static void read_tensors(const tn__rpc_frame *f) {
     must_hold(sum <= LIMIT && !tn_error(), "tensors that are larger than the frame");
 }
 
-static void take_frame(tn__rpc_frame *f) {
+static void take_frame(const tn__rpc_frame *f) {
     must_hold(f->refused == (f->head.bytes > LIMIT), "refused for another reason than the limit");
-    must_hold(f->bytes == TN__RPC_HEAD + (f->refused ? 0 : f->head.bytes),
-              "a frame of another length");
-    if (!f->refused && f->head.status == TN_OK && f->head.kind >= TN__RPC_CALL &&
-        f->head.kind <= TN__RPC_REPLY) {
+    if (!f->refused && f->head.status == TN_OK && f->head.kind <= TN__RPC_REPLY) {
         read_tensors(f);
     }
-    free(f);
+}
+
+/* In pieces of at most so many bytes. Returns how many frames there are. */
+static int read_frames(const uint8_t *data, size_t bytes, size_t piece) {
+    tn__rpc_reader r = {.limit = LIMIT};
+    int count = 0;
+    for (const char *why = NULL; bytes && !why;) {
+        size_t most;
+        void *room = tn__rpc_reader_room(&r, &most);
+        must_hold(most > 0, "no room, and no frame");
+        most = most < piece ? most : piece;
+        most = most < bytes ? most : bytes;
+        memcpy(room, data, most);
+        data += most;
+        bytes -= most;
+        tn__rpc_frame *whole;
+        why = tn__rpc_reader_take(&r, most, &whole);
+        must_hold(!whole || !why, "a frame that is malformed");
+        if (whole) {
+            take_frame(whole);
+            free(whole);
+            count++;
+        }
+    }
+    free(r.frame);
+    return count;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    tn__rpc_head h;
-    while (bytes >= TN__RPC_HEAD && tn__rpc_head_read(data, &h)) {
-        data += TN__RPC_HEAD;
-        bytes -= TN__RPC_HEAD;
-        tn__rpc_frame *f = h.bytes <= bytes ? tn__rpc_frame_for(&h, LIMIT) : NULL;
-        if (!f) { break; }
-        if (!f->refused && h.bytes) { memcpy(f->data + TN__RPC_HEAD, data, h.bytes); }
-        data += h.bytes;
-        bytes -= h.bytes;
-        take_frame(f);
-    }
+    int count = read_frames(data, bytes, SIZE_MAX);
+    must_hold(read_frames(data, bytes, 1) == count && read_frames(data, bytes, 23) == count,
+              "other frames, for they came in pieces");
     must_hold(tn_live_tensors() == 0, "a tensor is left");
     return 0;
 }
