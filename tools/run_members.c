@@ -21,8 +21,6 @@
 /* A leader's own store is in its process: no answer in time means that the process was stopped. */
 static const double own_store_seconds = 1e6;
 
-enum { LONGEST_QUOTE = 80 };
-
 /* ---- Keys ------------------------------------------------------------------------------------ */
 
 typedef struct agent_key {
