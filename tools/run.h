@@ -61,9 +61,6 @@ char *text_take(tn__buffer *b);
 char *error_take(void);
 /* `bytes` random bytes as text of twice the length. */
 void random_text(char *text, int bytes);
-/* An eventfd becomes readable, and stops being so. */
-void set_event(int event);
-void drain_event(int event);
 
 /* ---- Guard (run_guard.c) --------------------------------------------------------------------- */
 

@@ -284,7 +284,7 @@ static bool output_turn(output *o) {
         if (ready[i].data.ptr) {
             read_source(o, ready[i].data.ptr);
         } else {
-            drain_event(o->wake);
+            eventfd_read(o->wake, &(eventfd_t){0});
         }
     }
     return !(ending && count == 0);
@@ -388,7 +388,7 @@ void output_say(output *o, const char *format, ...) {
     tn__buffer_format(&o->said, "%s\n", text);
     pthread_mutex_unlock(&o->lock);
     free(text);
-    set_event(o->wake);
+    eventfd_write(o->wake, 1);
 }
 
 /* One that a process holds open stays in the list, behind those of the next round. */
@@ -435,7 +435,7 @@ void output_end(output *o) {
     pthread_mutex_lock(&o->lock);
     o->ending = true;
     pthread_mutex_unlock(&o->lock);
-    set_event(o->wake);
+    eventfd_write(o->wake, 1);
 }
 
 bool output_ended(output *o) {

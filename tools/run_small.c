@@ -50,14 +50,3 @@ void random_text(char *text, int bytes) {
         sprintf(text + 2 * i, "%02x", random[i]);
     }
 }
-
-void set_event(int event) {
-    ssize_t put = write(event, &(uint64_t){1}, sizeof(uint64_t));
-    (void)put;
-}
-
-void drain_event(int event) {
-    uint64_t times;
-    ssize_t got = read(event, &times, sizeof(times));
-    (void)got;
-}
