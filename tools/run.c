@@ -10,6 +10,7 @@
  * are abandoned if they do not end in time.
  */
 #include "tools/run.h"
+#include "tools/verbs.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -46,9 +46,6 @@ typedef struct run_options {
 /* Prints and exits when the arguments ask for it or are wrong. */
 void run_options_parse(run_options *o, int argc, char **argv);
 
-/* `tern run`; the exit status. */
-int run_main(int argc, char **argv);
-
 /* ---- Small things (run_small.c) -------------------------------------------------------------- */
 
 /* Ends the program, and the guard then the ranks, where there was no memory. */
@@ -81,8 +78,6 @@ void guard_write(const guard *g, char sign, pid_t group);
 int guard_sweep(const char *marker);
 /* Lets it finish and waits for its end. */
 void guard_finish(guard *g);
-/* The guard's own main program: `tern _guard PIPE MARKER`. */
-int guard_main(int argc, char **argv);
 
 /* Makes the ranks' folder in memory, unless it exists. Its path; NULL: there is none, which was
  * said. */
