@@ -147,7 +147,7 @@ static void take_orders(launcher *l) {
 
 static void report_round(launcher *l) {
     const worker *first = workers_first_failure(&l->workers);
-    char *text = report_failure(&l->workers, &l->options, l->round.nodes == 1, l->out);
+    char *text = report_failure(&l->workers, &l->options, l->out);
     agent_report(l->agent, NODE_STOPPED, l->round.number, first ? report_code(first) : 0, text);
     free(text);
     output_forget(l->out);

@@ -142,7 +142,6 @@ enum { TAIL_LINES = 20, TAIL_BYTES = 1 << 14 };
 
 typedef struct tail {
     size_t length;
-    uint64_t later; /* lines that were shown after it */
     char text[TAIL_BYTES];
 } tail;
 
@@ -172,10 +171,9 @@ void shown_part(const char **text, size_t *length);
 /* ---- Reports (run_report.c) ------------------------------------------------------------------ */
 
 /* "rank 1 (host a, pid 42) was killed by SIGSEGV …", its last lines, and who failed besides: the
- * first that failed, or if that ended without a word, one that has said why. With `here` the report
- * is shown where the ranks' lines are, and does not repeat those that are still in view. The caller
- * frees. NULL if none failed. */
-char *report_failure(const workers *w, const run_options *o, bool here, output *out);
+ * first that failed, or if that ended without a word, one that has said why. The caller frees. NULL
+ * if none failed. */
+char *report_failure(const workers *w, const run_options *o, output *out);
 /* The exit status for this worker's end: its own, or 128 + signal. */
 int report_code(const worker *w);
 

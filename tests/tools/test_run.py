@@ -117,9 +117,6 @@ def no_programs():
     has(done.stderr, "./folder: Is a directory")
 
 
-AND_MORE = "exec 2>&-; for i in 1 2 3 4 5; do sleep 0.2; seq 20; done; "  # lines after which a report repeats a rank's last words
-
-
 @test
 def root_cause():
     """the report names the first failure, how it ended, its last lines, and which ranks failed because of it"""
@@ -130,13 +127,7 @@ def root_cause():
     same(done.returncode, 128 + signal.SIGSEGV)
     report = [line for line in done.stderr.decode().splitlines() if line.startswith("tern: ")]
     has(report[0], "rank 1 (host ", "pid ", "was killed by SIGSEGV")
-    has(report[0], " s after its start; its last lines are above")
-    holds(b"    | " not in done.stderr, "the report repeats what is in view")
-    has(done.stderr, "[1] step 1\n", "[1] step 30\n")
-    done = run("-n", 2, *shell('if [ $RANK = 1 ]; then seq -f "step %g" 1 30 >&2; touch said; while [ ! -e seen ]; do sleep 0.05; done; exit 7; fi; '
-                               'while [ ! -e said ]; do sleep 0.05; done; sleep 0.2; seq -f "much %g" 1 40; sleep 0.2; touch seen; exec sleep 60'))
-    same(done.returncode, 7)
-    report = [line for line in done.stderr.decode().splitlines() if line.startswith("tern: ")]
+    has(report[0], " s after its start")
     same(report[1], "tern:   the last lines of its stderr:")
     same(report[2:22], [f"tern:     | step {i}" for i in range(11, 31)])
 
@@ -148,7 +139,7 @@ def explained():
     done = run("-n", 2, *shell(wait % 1 + 'trap "" TERM; touch ready; while [ -e ready ]; do sleep 0.02; done; sleep 0.2; '
                                'echo the file is missing >&2; exit 1'))
     same(done.returncode, 1)
-    has(done.stderr, "tern: rank 0 (host ", "ended with exit code 1", "its last lines are above", "also rank 1 (host ")
+    has(done.stderr, "tern: rank 0 (host ", "ended with exit code 1", "    | the file is missing", "also rank 1 (host ")
     done = run("-n", 2, *shell(wait % 9 + 'trap "echo asked to stop >&2; exit 5" TERM; touch ready; while :; do sleep 0.02; done'))
     same(done.returncode, 9)
     has(done.stderr, "tern: rank 1 (host ", "ended with exit code 9", "it wrote nothing to stderr")
@@ -174,7 +165,7 @@ def followers():
 @test
 def binary_tail():
     """the report safely shows last lines that are not text, progress lines, and a line without newline"""
-    done = run(*shell(r'printf "10%%\r20%%\rdone\n\033[31mred\033[0m\001\002\n%2000s\nlast" x >&2; ' + AND_MORE + "exit 3"))
+    done = run(*shell(r'printf "10%%\r20%%\rdone\n\033[31mred\033[0m\001\002\n%2000s\nlast" x >&2; exit 3'))
     same(done.returncode, 3)
     lines = done.stderr.decode().splitlines()
     holds("tern:     | done" in lines and "tern:     | last" in lines and "tern:     | red??" in lines, done.stderr)
