@@ -234,23 +234,4 @@ def cable_cut_and_mended():
     finish(second, 0)
 
 
-@test
-def cable_cut_before_node_0():
-    """MIN:MAX, the cable cut between node 0 and two others: node 0 goes on, and these have lost the job"""
-    needs_cable()
-    hosts.mend()
-    first = launch(0, "1:3", *UNTIL_GO)
-    others = [launch(1, "1:3", *UNTIL_GO) for _ in range(2)]
-    until(lambda: all(text(f"said.{node}.0").endswith(f"{node} of 3\n") for node in range(3)), "all have started")
-    rounds = text("said.0.0").count("\n")
-    hosts.cut()
-    for p in others:
-        finish(p, 1, 30)
-        has(errors(p), "node 0 is lost")
-    until(lambda: text("said.0.0").splitlines()[rounds:] == [f"{rounds}: 0 of 1"], "node 0 goes on", 30)
-    go()
-    finish(first, 0)
-    hosts.mend()
-
-
 main()

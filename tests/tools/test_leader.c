@@ -138,9 +138,12 @@ TEST(test_full) {
 
 /* What makes no sense ends the job. */
 TEST(test_strange_counts) {
-    leader *l = leader_new(&elastic, 100);
-    assert_true(leader_grow(l, 3));
-    assert_false(leader_grow(l, 2));
-    assert_order(l, ORDER_END, 1, "the store counts 2 launchers");
-    leader_free(l);
+    static const int64_t counts[] = {2, -1, MOST_LAUNCHERS + 1, INT64_MAX - 1};
+    for (int i = 0; i < 4; i++) {
+        leader *l = leader_new(&elastic, 100);
+        assert_true(leader_grow(l, 3));
+        assert_false(leader_grow(l, counts[i]));
+        assert_order(l, ORDER_END, 1, "launchers: another process writes there");
+        leader_free(l);
+    }
 }

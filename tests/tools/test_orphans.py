@@ -56,14 +56,6 @@ def killed():
 
 
 @test
-def crashed():
-    """the launcher ended by SIGSEGV"""
-    p = stubborn()
-    p.send_signal(signal.SIGSEGV)
-    p.wait()
-
-
-@test
 def terminated():
     """the launcher ended by SIGTERM: within the grace, although the ranks ignore it"""
     p = stubborn("--grace", 0.3)

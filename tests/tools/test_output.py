@@ -85,17 +85,6 @@ def slow_reader():
 
 
 @test
-def stuck_reader():
-    """a reader that never reads does not keep the launcher from ending its ranks and itself"""
-    p = start("-n", 2, "--grace", 0.3, "sh", "-c", "echo $$ > begun.$RANK; exec yes", stdout=subprocess.PIPE)
-    until(lambda: text("begun.0") and text("begun.1"), "both ranks run")
-    time.sleep(0.3)
-    p.terminate()
-    finish(p, 143, 20)
-    p.stdout.close()
-
-
-@test
 def closed_reader():
     """a reader that goes away is reported once; the ranks continue, the log files are complete, and what is not shown is no success"""
     p = start("--log-dir", "logs", "--rdzv-id", "closed", *python(
@@ -180,13 +169,6 @@ def screen(seen):
     return rows
 
 
-@test
-def no_colours():
-    """on a terminal lines have their prefix and no colours"""
-    seen = Terminal("-n", 2, "sh", "-c", r"sleep 0.$((2 * RANK)); printf '\033[31mhello\033[0m %s\n' $RANK").finish(0)
-    same(seen, b"[0] hello 0\n[1] hello 1\n")
-
-
 # Escape sequences that do more than colour; a bell, a backspace, a CSI of one character.
 COMMANDS = [r"\033[2J", r"\033[1;1H", r"\033]0;another title\a", r"\033]52;c;eA==\033\\", r"\033[?1049h", r"\033c", r"\a",
             r"\b\b\b\b", r"\302\2332J"]
@@ -203,17 +185,6 @@ def commands_to_the_terminal():
     done = run("sh", "-c", script)
     for end in (done.stdout, done.stderr):
         same(end, b"[0] " + subprocess.run(["printf", line], capture_output=True, check=True).stdout + b"\n")
-
-
-@test
-def last_words():
-    """the report of a failure shows a rank's last lines without control characters, on a terminal and elsewhere"""
-    line = "".join(COMMANDS) + r"\033[31mthe disk is full\033[0m"
-    script = f"printf '{line}\\n' >&2; exit 1"
-    for seen in (Terminal("sh", "-c", script).finish(1), run("sh", "-c", script).stderr):
-        report = seen[seen.index(b"the last lines of its stderr"):]
-        has(report, "    | ?]0;another title??]52;c;eA==?\\?c??????2Jthe disk is full\n")
-        holds(b"\033" not in report, report)
 
 
 @test
