@@ -12,7 +12,7 @@ import time
 sys.dont_write_bytecode = True
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 # pylint: disable=wrong-import-position
-from launch import TERN, TESTS, Skip, environment, errors, finish, go, has, holds, main, output, same, start, test, text, until
+from launch import TESTS, Skip, environment, errors, finish, go, has, holds, main, output, same, start, tern, test, text, until, write
 
 PORT = 29400
 UNIQUE = os.getpid() % 30000
@@ -132,8 +132,7 @@ def own_name():
     inside = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
     both = []
     for host, (name, address) in enumerate((("boss", "127.0.1.1"), ("other", hosts.addresses[0]))):
-        with open(f"hosts.{host}", "w", encoding="utf-8") as f:
-            f.write(f"127.0.0.1 localhost\n{address} boss\n")
+        write(f"hosts.{host}", f"127.0.0.1 localhost\n{address} boss\n")
         both.append(start("--nnodes", 2, "--rdzv-endpoint", f"boss:{PORT}", "--heartbeat", 2, "--grace", 1, "--timeout", 30,
                           "sh", "-c", "echo $RANK at $MASTER_ADDR", env=environment(TERN_TOKEN="secret"),
                           prefix=hosts.on(host) + ["unshare", "-mu", "sh", "-c", inside, name, f"hosts.{host}"]))
@@ -166,7 +165,7 @@ def ranks_at_work(host, meet=None, **more):
 
 
 def needs_gloo():
-    if "  gloo   yes" not in subprocess.run([TERN, "info"], capture_output=True, check=True, text=True).stdout:
+    if "  gloo   yes" not in tern("info"):
         raise Skip("this build has no gloo")
 
 

@@ -11,7 +11,8 @@ import time
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import LIMIT, TERN, TESTS, blocks, environment, errors, finish, free_port, free_ports, go, has, holds, main, output, run, same, shell, start, test, text, until
+from launch import (LIMIT, TERN, TESTS, blocks, environment, errors, finish, free_port, free_ports, go, has, holds, main, output,
+                    run, same, shell, start, test, text, until, write)
 
 HOST = "127.0.0.1"
 
@@ -121,25 +122,6 @@ def first_failure():
         report = [line for line in errors(p).splitlines() if "(host" in line]
         has(report[0], "rank 1 (host", "exit code 5")
         has(errors(p), "    | my own fault")
-
-
-@test
-def restarts():
-    """all nodes start again together while there are restarts left; each failure is reported as its own"""
-    job = Job(2, "--max-restarts", 2)
-    program = shell(SAYS + 'while [ $(cat said.* | wc -l) -lt $((2 * TERN_RESTART_COUNT + 2)) ]; do sleep 0.02; done; '
-                    '[ $TERN_RESTART_COUNT != 2 ] || exit 0; [ $RANK != $TERN_RESTART_COUNT ] || exit $((RANK + 7)); exec sleep 1000')
-    first = job.leader(*program)
-    second = job.start(*program)
-    for p in (first, second):
-        finish(p, 0)
-        report = [line for line in errors(p).splitlines() if "(host" in line or "restart " in line]
-        same(len(report), 4, report)
-        for line, words in zip(report, ("rank 0 (host", "restart 1 of 2", "rank 1 (host", "restart 2 of 2")):
-            has(line, words)
-        has(errors(p), "exit code 7", "exit code 8")
-    for rank in range(2):
-        same(said(rank), [f"{k}: {rank} of 2" for k in range(3)])
 
 
 @test
@@ -391,8 +373,7 @@ def own_token():
 @test
 def token_files():
     """--token-file and TERN_TOKEN_FILE: a file that no one else can read makes the token; another file is refused before anything starts"""
-    with open("token", "w", encoding="utf-8") as f:
-        f.write("a secret of this job\n")
+    write("token", "a secret of this job\n")
     os.chmod("token", 0o600)
     job = Job(2, "--token-file", "token")
     first = job.leader(*shell('[ ${#TERN_TOKEN} -ge 32 ] && [ "$TERN_TOKEN" != "a secret of this job" ] && [ "$TERN_TOKEN" != secret ]'))

@@ -9,7 +9,7 @@ import sys
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import TERN, TESTS, environment, errors, finish, free_port, has, holds, main, start, test, text, until
+from launch import TESTS, environment, errors, finish, free_port, has, holds, main, start, tern, test, text, until
 
 HOST, TOKEN = "127.0.0.1", "secret"
 ESCAPES = "\033]0;owned\a\033[2J\b\x7f\u009b31m"
@@ -44,7 +44,7 @@ def launcher(port, *program, nnodes=2, options=()):
                  *program, env=environment(TERN_TOKEN=TOKEN, TERN_CUDA="none"))  # what a host has of CUDA is said by the tests
 
 
-VERSION = subprocess.run([TERN, "--version"], capture_output=True, check=True, text=True).stdout.split()[1]
+VERSION = tern("--version").split()[1]
 CARD = f"{VERSION} host 2 2 1 -1 42 job"
 
 BEGIN = ("sh", "-c", "echo $$ >> began; exec sleep 1000")

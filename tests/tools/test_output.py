@@ -7,17 +7,13 @@ import resource
 import select
 import shutil
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import threading
 import time
-import fcntl
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import LIMIT, command, environment, finish, go, has, holds, main, run, same, start, test, text, until
+from launch import LIMIT, Terminal, command, environment, finish, go, has, holds, main, run, same, start, test, text, until, write
 
 
 def python(program):
@@ -121,34 +117,8 @@ def full_disk():
 # ---- On a terminal ------------------------------------------------------------------------------------------------
 
 
-class Terminal:
-    """A pseudo-terminal of 100 columns with `tern run` on it; reads all that appears."""
-
-    def __init__(self, *args):
-        self.reading, end = pty.openpty()
-        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-        mode = termios.tcgetattr(end)
-        mode[1] &= ~termios.OPOST
-        termios.tcsetattr(end, termios.TCSANOW, mode)
-        self.p = subprocess.Popen(command(*args), env=environment(TERM="xterm"), stdin=end, stdout=end, stderr=end,
-                                  start_new_session=True)
-        os.close(end)
-        self.seen = b""
-        self.thread = threading.Thread(target=self._read, daemon=True)
-        self.thread.start()
-
-    def _read(self):
-        while True:
-            try:
-                self.seen += os.read(self.reading, 65536)
-            except OSError:
-                return
-
-    def finish(self, code):
-        same(self.p.wait(LIMIT), code)
-        self.thread.join(LIMIT)
-        os.close(self.reading)
-        return self.seen
+def on_terminal(*args):
+    return Terminal(*command(*args))
 
 
 def screen(seen):
@@ -179,7 +149,7 @@ def commands_to_the_terminal():
     """on a terminal no rank's escape sequences and control characters pass; into a pipe all bytes do"""
     line = "".join(COMMANDS) + r"\033[1;33mwhat\tis \303\251 shown\033[0m"
     script = f"printf '{line}\n'; printf '{line}' >&2"
-    seen = Terminal("-n", 2, "sh", "-c", f"[ $RANK = 0 ] || {{ {script}; }}").finish(0)
+    seen = on_terminal("-n", 2, "sh", "-c", f"[ $RANK = 0 ] || {{ {script}; }}").finish(0)
     same(seen.count(b"what\tis \303\251 shown\n"), 2, seen)
     holds(not re.search(rb"[\a\b]|\302\233|\033", seen), seen)
     done = run("sh", "-c", script)
@@ -225,22 +195,17 @@ else:
 """
 
 
-def touch(name):
-    with open(name, "w", encoding="utf-8"):
-        pass
-
-
 @test
 def one_progress_line():
     """rank 0 redraws one line at the bottom, other ranks' lines appear above it; what it clears is gone"""
-    t = Terminal("-n", 2, *python(BAR))
+    t = on_terminal("-n", 2, *python(BAR))
     for i in range(10):
-        until(lambda: b" %d/10 " % i in t.seen, "the progress line is shown")
-        touch(f"shown.{i}")
+        until(lambda: b" %d/10 " % i in t.seen(), "the progress line is shown")
+        write(f"shown.{i}", "")
         # It comes back below the other rank's line.
         again = re.compile(rb"line %d of None\n\r\[0\] [^\n\r]* %d/10 of 96\033\[K" % (i, i))
-        until(lambda: again.search(t.seen), "it is shown again")
-        touch(f"next.{i}")
+        until(lambda: again.search(t.seen()), "it is shown again")
+        write(f"next.{i}", "")
     rows = screen(t.finish(0))
     same(rows[0], "[0] start")
     same(rows[1:11], [f"[1] line {i} of None" for i in range(10)])
@@ -252,8 +217,8 @@ def one_progress_line():
 def no_progress_line():
     """without a terminal ranks are told that no progress line is shown, and bytes pass unchanged"""
     for i in range(10):
-        touch(f"shown.{i}")
-        touch(f"next.{i}")
+        write(f"shown.{i}", "")
+        write(f"next.{i}", "")
     done = run("-n", 2, *python(BAR))
     same(done.returncode, 0)
     has(done.stderr, "[0] start\n[0] \r[          ] 0/10 of None\033[K\r[#")
@@ -264,14 +229,14 @@ def no_progress_line():
 @test
 def redraws_without_end():
     """a line that is redrawn for megabytes takes no memory and is never split"""
-    seen = Terminal(*python("for i in range(40000): sys.stdout.write('\\r%60d' % i)\nsys.stdout.write('\\n')")).finish(0)
+    seen = on_terminal(*python("for i in range(40000): sys.stdout.write('\\r%60d' % i)\nsys.stdout.write('\\n')")).finish(0)
     same(screen(seen), ["[0] " + "%60d" % 39999, ""])
 
 
 @test
 def other_ranks_carriage_returns():
     """on a terminal another rank's \\r cannot wipe out its prefix"""
-    seen = Terminal("-n", 2, "sh", "-c", r"[ $RANK = 0 ] || printf '10%%\r99%%\rdone\r\n'").finish(0)
+    seen = on_terminal("-n", 2, "sh", "-c", r"[ $RANK = 0 ] || printf '10%%\r99%%\rdone\r\n'").finish(0)
     same(screen(seen), ["[1] done", ""])
 
 
