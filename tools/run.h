@@ -132,7 +132,7 @@ bool workers_gone(workers *w);
 /* The first that failed; NULL if none did. */
 const worker *workers_first_failure(const workers *w);
 /* Passes a signal on to the ranks themselves. */
-void workers_signal(workers *w, int signal);
+void workers_signal(const workers *w, int signal);
 void workers_finish(workers *w);
 
 /* ---- Output (run_output.c) ------------------------------------------------------------------- */

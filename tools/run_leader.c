@@ -209,28 +209,20 @@ static int compare_nodes(const void *left, const void *right) {
     return want_a != want_b ? (want_a < want_b ? -1 : 1) : a->id - b->id;
 }
 
-/* All nodes with a place, in order; returns how many. */
-static int choose_members(leader *l, node **members) {
-    int count = 0, world = 0;
-    for (int i = 0; i < l->count; i++) {
-        l->nodes[i].member = has_place(&l->nodes[i]);
-        if (l->nodes[i].member) { members[count++] = &l->nodes[i]; }
-    }
-    qsort(members, (size_t)count, sizeof(*members), compare_nodes);
-    for (int i = 0; i < count; i++) {
-        members[i]->place = i;
-        members[i]->first = world;
-        world += members[i]->info.ranks;
-    }
-    return count;
-}
-
+/* With all nodes that have a place. */
 static void start_round(leader *l) {
     node **members = memory_new((size_t)l->count, sizeof(*members));
     order *o = order_new(ORDER_START, ++l->round, text_take(&l->why));
-    o->count = choose_members(l, members);
+    for (int i = 0; i < l->count; i++) {
+        l->nodes[i].member = has_place(&l->nodes[i]);
+        if (l->nodes[i].member) { members[o->count++] = &l->nodes[i]; }
+    }
+    qsort(members, (size_t)o->count, sizeof(*members), compare_nodes);
     o->members = memory_new((size_t)o->count, sizeof(*o->members));
-    for (int i = 0; i < o->count; i++) {
+    for (int i = 0, world = 0; i < o->count; i++) {
+        members[i]->place = i;
+        members[i]->first = world;
+        world += members[i]->info.ranks;
         o->members[i] = (round_member){members[i]->id, members[i]->info.ranks};
     }
     orders_add(&l->orders, o);

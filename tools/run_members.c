@@ -166,7 +166,6 @@ void membership_end(membership *m) {
     leader_free(m->leader);
     tn_store_free(m->store);
     tn_store_server_free(m->server);
-    free(m->refusal);
 }
 
 /* ---- Sending --------------------------------------------------------------------------------- */
@@ -197,10 +196,6 @@ static void send_report(membership *m, const node_report *r) {
             own->report = text;
         }
         return;
-    }
-    if (!text && r->state == NODE_LEFT) {
-        text = m->refusal;
-        m->refusal = NULL;
     }
     if (text) { set_text(m->store, key_of("text/%d/%d", m->id, r->round), text); }
     set_text(m->store, key_of("beat/%d", m->id), heartbeat_write(&m->beat));
@@ -296,11 +291,10 @@ static bool write_order(membership *m, const order *o) {
 static order *refuse_order(membership *m, const char *text) {
     char *why = error_take();
     int line = (int)strcspn(text, "\n");
-    free(m->refusal);
-    m->refusal = text_new("order %d in the store cannot be followed: %s (\"%.*s\")", m->orders, why,
-                          line < LONGEST_QUOTE ? line : LONGEST_QUOTE, text);
+    char *refusal = text_new("order %d in the store cannot be followed: %s (\"%.*s\")", m->orders,
+                             why, line < LONGEST_QUOTE ? line : LONGEST_QUOTE, text);
     free(why);
-    return order_new(ORDER_END, 1, text_new("%s", m->refusal));
+    return order_new(ORDER_END, 1, refusal);
 }
 
 static order *read_order(membership *m) {

@@ -89,7 +89,8 @@ def begun(_):
 def refused_orders():
     """an order that makes no sense (test_words.c) ends the launcher with an error that names it, before its ranks run or while they do"""
     has(follower("start 1\n7 1\n1 300\n\n"), "tern: order 1 in the store cannot be followed: it starts 300 ranks here, where -n is 2")
-    has(follower("end 0\n\n"), "order 1 in the store cannot be followed", "no round has been started", '"end 0"')
+    leader_hears = lambda store: has(store.call("get", "text/1/0"), "order 1 in the store cannot be followed")
+    has(follower("end 0\n\n", leader_hears), "order 1 in the store cannot be followed", "no round has been started", '"end 0"')
     has(follower(ESCAPES + "\n" + START), 'its kind is ""')
     holds(not os.path.exists("began"), "a rank was started")
     # The later order is there first, so that both are read at once: the ranks cannot have ended between them.
