@@ -10,7 +10,7 @@ import time
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import (LIMIT, MARK, TERN, TESTS, Terminal, environment, errors, finish, has, holds, main, marked, output, run, same, start,
+from launch import (LIMIT, TERN, TESTS, Terminal, environment, errors, finish, has, holds, main, output, pids_of, run, same, start,
                     tern, test, until, write)
 
 TEXT = "naïve cafés sell 🍵 and 日本茶.\nA second line."
@@ -302,16 +302,6 @@ def endless_on_two():
     return p
 
 
-def pid_of(rank):
-    found = []
-    for pid, _ in marked(os.environ[MARK]):
-        with open(f"/proc/{pid}/environ", "rb") as f:
-            if f"RANK={rank}".encode() in f.read().split(b"\0"):
-                found.append(pid)
-    same(len(found), 1)
-    return found[0]
-
-
 @test
 def interrupted_on_a_mesh():
     """Ctrl-C ends the text at the same token on all ranks"""
@@ -325,7 +315,7 @@ def interrupted_on_a_mesh():
 def a_rank_that_dies():
     """the others end, and the launcher says who it was"""
     p = endless_on_two()
-    os.kill(pid_of(1), signal.SIGKILL)
+    os.kill(pids_of(TERN, p)[1], signal.SIGKILL)
     finish(p, 137)
     has(errors(p), "rank 1")
 
