@@ -90,6 +90,19 @@ TEST(test_a_job) {
     leader_free(l);
 }
 
+/* A restart waits for no one: the last call was at the beginning. */
+TEST(test_restart_at_once) {
+    leader *l = leader_new(&elastic, 100);
+    leader_tick(l, 100);
+    leader_tick(l, 104);
+    assert_start(l, 1, 1, (round_member[]){{0, 1}});
+    report_state(l, 0, NODE_STOPPED, 7, 1);
+    leader_tick(l, 105);
+    assert_order(l, ORDER_STOP, 1, "");
+    assert_start(l, 2, 1, (round_member[]){{0, 1}});
+    leader_free(l);
+}
+
 /* Silence is loss, unless it was this launcher that did not look. */
 TEST(test_silence) {
     leader *l = leader_new(&elastic, 100);
