@@ -54,8 +54,8 @@ void memory_needed(bool there);
 char *text_new(const char *format, ...) TN_PRINTF(1, 2);
 void *memory_new(size_t count, size_t bytes);
 char *text_take(tn__buffer *b);
-/* The pending error's reason, which is no longer pending then; "": there is none. */
-char *error_take(void);
+/* The pending error, with what is wrong as its message; it is no longer pending then. */
+tn_error_record error_take(void);
 /* `bytes` random bytes as text of twice the length. */
 void random_text(char *text, int bytes);
 

@@ -70,10 +70,8 @@ static bool agent_turn(agent *a) {
 static void end_agent(agent *a) {
     order *last = NULL;
     if (tn_error() != TN_OK) {
-        char *why = error_take();
         const char *what = a->state == AGENT_JOINED ? "node 0 is lost: " : "";
-        last = order_new(ORDER_END, 1, text_new("%s%s", what, why));
-        free(why);
+        last = order_new(ORDER_END, 1, text_new("%s%s", what, error_take().message));
     }
     pthread_mutex_lock(&a->lock);
     if (last) { orders_add(&a->orders, last); }

@@ -90,28 +90,28 @@ static int count_usable(const leader *l) {
     return count;
 }
 
-void leader_drop(leader *l, node *n, char *why) {
+void leader_drop(leader *l, node *n, char *reason) {
     const run_options *o = l->options;
     if (n->gone) {
-        free(why);
+        free(reason);
         return;
     }
-    n->gone = why;
+    n->gone = reason;
     if (n->beat.state == NODE_LEFT) { return; /* it reads no more orders */ }
-    char *text = n->admitted ? text_new("%s: this node has lost its place in the job", why)
+    char *text = n->admitted ? text_new("%s: this node has lost its place in the job", reason)
                              : text_new("no place in job %s at %s:%d: %s", o->node.run_id, o->host,
-                                        o->port, why);
+                                        o->port, reason);
     orders_add(&l->orders, order_new(ORDER_DROP, n->id, text));
 }
 
 static void check_node(leader *l, node *n) {
     double silent = l->now - n->heard;
     if (n->beat.state == NODE_LEFT) {
-        char *why = text_new("%s", n->report ? n->report : "it has left");
+        char *reason = text_new("%s", n->report ? n->report : "it has left");
         if (n->id == 0) {
-            leader_end(l, n->beat.code, why);
+            leader_end(l, n->beat.code, reason);
         } else {
-            leader_drop(l, n, why);
+            leader_drop(l, n, reason);
         }
     } else if (silent > l->options->heartbeat) {
         leader_drop(l, n, text_new("it gave no sign of life for %.1f s", silent));

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -38,9 +39,12 @@ char *text_take(tn__buffer *b) {
     return text;
 }
 
-char *error_take(void) {
-    tn_error_record error;
-    return text_new("%s", tn_error_take(&error) ? error_why_of(error.message) : "");
+tn_error_record error_take(void) {
+    tn_error_record error = {0};
+    tn_error_take(&error);
+    const char *why = error_why_of(error.message);
+    memmove(error.message, why, strlen(why) + 1);
+    return error;
 }
 
 void random_text(char *text, int bytes) {
